@@ -4,7 +4,8 @@
 
 namespace sy::test {
 
-// Where element i of a box lies in the row-major whole. order: what lies in each place of the first dimension; empty: in order.
+// Row-major index, in the whole tensor, of element i of a box. order: [E] logical index of each
+// physical one, along the first dimension; empty if they are equal.
 inline Index whole_index(const Shape& shape, const Box& box, Index i, const std::vector<Index>& order = {}) {
   Index at = 0, stride = 1;
   for (int d = shape.size() - 1; d >= 0; --d) {

@@ -1,4 +1,4 @@
-// A small model of awkward sizes, whose every element has a value that only its name and place decide.
+// A small model with odd sizes. The value of each element follows from its name and index.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -23,12 +23,12 @@ inline std::vector<ParamSpec> odd_specs() {
   const auto spec = [](std::string name, Shape shape, Split split, bool joined = false, std::vector<Index> order = {}) {
     return ParamSpec{std::move(name), shape, split, {}, {}, joined, {}, std::move(order)};
   };
-  const std::vector<Index> order = {4, 5, 1, 0, 3, 2};  // neighbours, whole and cut by two and by three ranks
+  const std::vector<Index> order = {4, 5, 1, 0, 3, 2};  // neighbouring experts, together and apart
   constexpr Axis none = Axis::none, tp = Axis::tp, ep = Axis::ep, etp = Axis::etp;
   return {spec("embedding.weight", {67, 29}, {none, none}),
           spec("layers.0.norm.weight", {5}, {none}),
           spec("layers.0.attention.q.weight", {6, 3, 29}, {tp, none, none}),
-          spec("layers.0.attention.k.weight", {1, 3, 29}, {tp, none, none}, true),  // one kv head: replicated
+          spec("layers.0.attention.k.weight", {1, 3, 29}, {tp, none, none}, true),  // replicated
           spec("layers.0.attention.v.weight", {2, 3, 29}, {tp, none, none}, true),
           spec("layers.0.attention.out.weight", {29, 18}, {none, tp}),
           spec("layers.0.moe.router.weight", {6, 29}, {none, none}),
@@ -38,7 +38,8 @@ inline std::vector<ParamSpec> odd_specs() {
           spec("layers.10.norm.weight", {3, 2, 2, 5}, {none, none, none, none})};
 }
 
-// Of element `index` (row-major) of the whole tensor "/params/...", "/optimizer/m/..." or "/optimizer/v/...".
+// Value of element `index` (row-major) of the whole tensor "/params/...", "/optimizer/m/..." or
+// "/optimizer/v/...".
 inline float expected_value(const std::string& tensor, Index index) {
   std::uint64_t x = std::hash<std::string>{}(tensor) + 0x9e3779b97f4a7c15u * static_cast<std::uint64_t>(index + 1);
   x = (x ^ (x >> 31)) * 0xbf58476d1ce4e5b9u;
@@ -46,7 +47,7 @@ inline float expected_value(const std::string& tensor, Index index) {
   return static_cast<float>(static_cast<double>(x % 2000003) / 1000.0 - 1000.0);
 }
 
-// Calls f(tensor name, index in the whole tensor, address) for every element that a store holds.
+// Calls f(tensor name, index in the whole tensor, address) for every element of the store.
 inline void for_each_element(ParamStore& store, const std::function<void(const std::string&, Index, float*)>& f) {
   for (std::size_t g = 0; g < store.layout().groups.size(); ++g) {
     const GroupLayout& group = store.layout().groups[g];
@@ -70,7 +71,7 @@ inline void fill(ParamStore& store) {
   for_each_element(store, [](const std::string& name, Index i, float* x) { *x = expected_value(name, i); });
 }
 
-// How many elements differ, in any bit, from what fill() writes.
+// Number of elements that differ, in any bit, from the values of fill().
 inline Index wrong_elements(ParamStore& store) {
   Index wrong = 0;
   for_each_element(store, [&](const std::string& name, Index i, float* x) {
@@ -110,7 +111,7 @@ inline TrainState example_state(Index step) {
 
 using Folder = TempFolder;
 
-// Writes manifest.json for the files that are there.
+// Writes manifest.json for the files of the folder.
 inline void seal(const fs::path& step_dir, Index step) {
   fs::remove(step_dir / manifest_name);
   Manifest manifest{step, {}};
@@ -120,7 +121,7 @@ inline void seal(const fs::path& step_dir, Index step) {
   write_file(step_dir / manifest_name, to_text(manifest));
 }
 
-// A checkpoint as the ranks of `layout` would write it, written by this process alone.
+// Writes a checkpoint as the ranks of `layout` would write it, from this process alone.
 inline fs::path write_as(const fs::path& run_dir, const Layout& layout, TrainState state) {
   const Index step = state.step;
   const fs::path dir = checkpoints_of(run_dir) / step_name(step);
@@ -141,7 +142,7 @@ inline fs::path write_as(const fs::path& run_dir, const Layout& layout, Index st
   return write_as(run_dir, layout, example_state(step));
 }
 
-// The message of the Error that f throws, after its exit code: "2: ..."; "" when it throws none.
+// Exit code and message of the Error that f throws ("2: ..."); empty if it throws none.
 inline std::string error_of(const std::function<void()>& f) {
   try {
     f();
@@ -151,7 +152,7 @@ inline std::string error_of(const std::function<void()>& f) {
   return "";
 }
 
-// The fault hook, taken away in the end.
+// Sets the fault hook, and resets it at the end of the scope.
 struct FaultScope {
   explicit FaultScope(WriteFault fault) { write_fault = std::move(fault); }
   ~FaultScope() { write_fault = nullptr; }
@@ -168,7 +169,7 @@ inline std::vector<fs::path> files_in(const fs::path& dir) {
   return files;
 }
 
-// One rank's training, saved by the real protocol.
+// Training on one rank, which saves with the real protocol.
 struct SingleRank {
   std::unique_ptr<Backend> backend = make_cpu();
   std::unique_ptr<Comm> world = make_comm_self();

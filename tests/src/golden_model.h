@@ -1,4 +1,4 @@
-// Models as Hugging Face keeps them, whose every value only its name and place decide.
+// Models in the format of Hugging Face. Each value follows from its name and index.
 #pragma once
 
 #include <filesystem>
@@ -37,7 +37,7 @@ inline std::string tensors_text(const std::vector<TestTensor>& tensors, std::str
   return text;
 }
 
-// The folder of a golden case.
+// Writes the folder of a golden case.
 inline void write_model(const std::filesystem::path& folder, const Json& golden, std::string_view type = "F32") {
   make_folders(folder);
   write_file(folder / "config.json", json_text(golden["config"]));

@@ -1,4 +1,4 @@
-// The numbers that golden data are computed with: both sides make them of names (tests/golden/values.py).
+// Inputs of the golden data. Both sides compute them from names (tests/golden/values.py).
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,7 @@
 
 namespace sy {
 
-// Element i of what has this name: in [-0.5, 0.5), or around 1.
+// Element i of the tensor with this name: in [-0.5, 0.5), or around 1.
 inline float golden_value(const std::string& name, std::uint32_t i, bool around_one = false) {
   std::uint32_t h = 0;
   for (const char c : name) h = (h * 31 + static_cast<unsigned char>(c)) % 65521;

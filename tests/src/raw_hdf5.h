@@ -1,4 +1,4 @@
-// HDF5 by its own library alone: what any other tool would show, and files as a forger would write them.
+// HDF5 by its own library alone: files as any other tool reads them, and forged files.
 #pragma once
 
 #include <hdf5.h>
@@ -14,7 +14,7 @@
 
 namespace sy::test {
 
-// An open object of the library.
+// An open object of the library. The destructor closes it.
 class Raw {
  public:
   Raw(hid_t id, herr_t (*close)(hid_t)) : id_(id), close_(close) {
@@ -33,7 +33,7 @@ inline void done(herr_t result) {
   if (result < 0) throw std::runtime_error("the HDF5 library refuses a call of the test");
 }
 
-// The file, to be changed.
+// An open file; by default it may be changed.
 class RawFile : public Raw {
  public:
   explicit RawFile(const std::filesystem::path& path, unsigned mode = H5F_ACC_RDWR)
@@ -56,7 +56,7 @@ inline std::vector<hsize_t> raw_shape(hid_t file, const std::string& name) {
   return shape;
 }
 
-// Replaces an attribute; `values` may be null.
+// Replaces an attribute. If `values` is nullptr, no value is written.
 inline void raw_attribute(hid_t file, const char* object, const char* name, hid_t type, hid_t space,
                           const void* values) {
   H5Adelete_by_name(file, object, name, H5P_DEFAULT);
@@ -69,7 +69,7 @@ inline void raw_number(hid_t file, const char* object, const char* name, long lo
   raw_attribute(file, object, name, H5T_NATIVE_LLONG, space, &value);
 }
 
-// Replaces a dataset by an empty one of this shape, type and way of storing.
+// Replaces a dataset by an empty one of this shape, type and creation property list.
 inline void raw_dataset(hid_t file, const std::string& name, const std::vector<hsize_t>& shape, hid_t type,
                         hid_t creation) {
   H5Ldelete(file, name.c_str(), H5P_DEFAULT);
@@ -77,8 +77,8 @@ inline void raw_dataset(hid_t file, const std::string& name, const std::vector<h
   const Raw made(H5Dcreate2(file, name.c_str(), type, space, H5P_DEFAULT, creation, H5P_DEFAULT), H5Dclose);
 }
 
-// Replaces a dataset by a virtual one of f32 whose elements are the first ones of `source_name` in `source_file`, which is
-// said to have `source_size` of them.
+// Replaces a dataset by a virtual f32 dataset of the first elements of `source_name` in
+// `source_file`. The source is declared with `source_size` elements; 0 means those of `name`.
 inline void raw_virtual(hid_t file, const std::string& name, const std::string& source_file,
                         const std::string& source_name, hsize_t source_size = 0) {
   const std::vector<hsize_t> shape = raw_shape(file, name);
@@ -97,7 +97,7 @@ inline void raw_virtual(hid_t file, const std::string& name, const std::string& 
 
 constexpr float nan = std::numeric_limits<float>::quiet_NaN(), infinity = std::numeric_limits<float>::infinity();
 
-// A checkpoint as older versions wrote it: whatever its values were.
+// Writes a checkpoint as older versions did, without a check that its values are finite.
 inline fs::path write_unchecked(const SingleRank& trainer, const fs::path& run_dir, Index step,
                                 const TrainState& state = example_state(0)) {
   const fs::path dir = checkpoints_of(run_dir) / step_name(step);

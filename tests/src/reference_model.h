@@ -1,5 +1,7 @@
-// The whole decoder and its training loss as plain loops in double precision, written from the formulas of the design and
-// not from src/model: what the layers' forward and backward are compared with. One rank, one micro-batch.
+// Reference of the whole decoder and its training loss: plain loops in double precision.
+//
+// It is written from the formulas of the design, not from src/model. Forward and backward of the
+// layers are compared with it. One rank, one micro-batch.
 #pragma once
 
 #include <map>
@@ -14,13 +16,15 @@ namespace sy::reference {
 
 using Parameters = std::map<std::string, Numbers>;
 
-// What the routers decided. Finite differences hold it fixed: the loss is smooth only between decisions.
+// Decisions of the routers. Finite differences keep them, because the loss is smooth only between
+// decisions.
 struct Decision {
   Numbers experts, keep;  // [T, k]
 };
 
 struct ModelLoss {
-  double cross_entropy = 0, aux = 0, router_z = 0, output_z = 0;  // each as it is added to the loss
+  // Terms of the loss, with their factors.
+  double cross_entropy = 0, aux = 0, router_z = 0, output_z = 0;
   double total() const { return cross_entropy + aux + router_z + output_z; }
 };
 
@@ -34,7 +38,7 @@ class Model {
         ids_(std::move(ids)),
         targets_(std::move(targets)) {}
 
-  // Decides anew and remembers, or, when `frozen`, follows what was remembered.
+  // frozen: follows the recorded decisions. Otherwise decides again, and records the decisions.
   ModelLoss loss(const Parameters& p, bool frozen) {
     const auto& m = c_.model;
     const Index T = B_ * S_, D = m.d_model;
@@ -89,7 +93,8 @@ class Model {
   const std::vector<Decision>& decisions() const { return decisions_; }
 
  private:
-  // Of all layers that have one load-balance loss: each expert's assignments and summed probabilities, and the tokens.
+  // Sums over all layers that share one load-balancing loss. [E] assignments and summed
+  // probabilities of each expert; number of tokens.
   struct Together {
     Numbers counts, probability;
     double tokens;
@@ -122,7 +127,8 @@ class Model {
         .y;
   }
 
-  // What is added to the residual stream x, where norms stand around the sublayer and not behind the sum.
+  // Output of a sublayer, with the norms around it, that is added to the residual stream x. For the
+  // norm positions pre, output and both.
   template <class F>
   Numbers branch(const Parameters& p, const std::string& norm, const std::string& out_norm, const Numbers& x,
                  const F& f) const {
@@ -149,7 +155,7 @@ class Model {
     return m.embedding_norm ? normed(p, "embedding_norm", x) : x;
   }
 
-  // m: [model] as the layer reads it.
+  // m: [model] with the values of this layer.
   Numbers attend(const Parameters& p, const Config::Model& m, const std::string& prefix, const Numbers& x) const {
     const Index T = B_ * S_, D = m.d_model, H = m.heads, K = m.kv_heads, hd = m.head_dim, all = H + 2 * K;
     if (m.kv_latent > 0) return attend_to_latent(p, m, prefix, x);
@@ -187,7 +193,8 @@ class Model {
         weighted(p, m, prefix, part(0, H), part(H, K), part(H + K, K), 1 / std::sqrt(static_cast<double>(hd))));
   }
 
-  // DeepSeek-V2, equations 9 to 19 and 37 to 47. What is rotated lies first in a query and in a key.
+  // DeepSeek-V2, equations 9 to 19 and 37 to 47. Queries and keys begin with their rotated
+  // elements.
   Numbers attend_to_latent(const Parameters& p, const Config::Model& m, const std::string& prefix,
                            const Numbers& x) const {
     const Index T = B_ * S_, D = m.d_model, H = m.heads, own = m.head_dim, r = m.rope_head_dim, width = own + r;
@@ -219,7 +226,8 @@ class Model {
                            {v.data(), S_, H, 0, H, vd}, 1 / std::sqrt(static_cast<double>(width))));
   }
 
-  // How `width` elements of a head are rotated: cos and sin of each pair at each position, and the tokens' positions.
+  // Rotation of `width` elements of a head: cos and sin of each pair at each position, and the
+  // positions of the tokens.
   struct Turns {
     Numbers table, positions;
     Index half = 0;
@@ -243,7 +251,7 @@ class Model {
     return turns;
   }
 
-  // What attention weighs of the values. scale: unless the configuration says another.
+  // Attention weights times the values. scale: default if the configuration has no scale.
   Numbers weighted(const Parameters& p, const Config::Model& m, const std::string& prefix, const HeadsOf& q,
                    const HeadsOf& k, const HeadsOf& v, double scale) const {
     const Index window = m.attention == AttentionPattern::longformer ? 0 : m.window;
@@ -269,7 +277,7 @@ class Model {
     }
   }
 
-  // [heads, distances], or none.
+  // [heads, distances]; empty without ALiBi and T5 biases.
   Numbers distance_biases(const Parameters& p, const Config::Model& m, const std::string& prefix) const {
     Numbers bias;
     for (Index h = 0; h < m.heads; ++h)
@@ -283,8 +291,9 @@ class Model {
       }
     return bias;
   }
-  // The paper's get_slopes: a geometric series where heads are a power of two; otherwise that of the next lower power, and
-  // behind it every second one of the double of that.
+  // get_slopes of the ALiBi paper. If the number of heads is a power of two, slopes are a geometric
+  // series. Otherwise they begin with the series of the next lower power of two. Every second slope
+  // of twice that power follows.
   static double alibi_slope(Index head, Index heads) {
     Index power = 1;
     while (power * 2 <= heads) power *= 2;

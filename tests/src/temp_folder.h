@@ -1,4 +1,4 @@
-// A folder that goes with the test, and what is asked of texts and errors.
+// A temporary folder of a test, and checks of texts and errors.
 #pragma once
 
 #include <stdlib.h>
@@ -40,14 +40,15 @@ class TempFolder {
 inline bool has(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
-// How often.
+// Number of occurrences of `part`, without overlaps.
 inline Index count(const std::string& text, const std::string& part) {
   Index n = 0;
   for (std::size_t at = 0; (at = text.find(part, at)) != std::string::npos; at += part.size()) ++n;
   return n;
 }
 
-// The message of the E that `code` throws; fails the test when it throws something else or nothing.
+// Returns the message of the E that `code` throws. The test fails if it throws another exception,
+// or none.
 #define MESSAGE_OF(E, code)                                      \
   [&]() -> std::string {                                         \
     try {                                                        \
@@ -62,7 +63,7 @@ inline Index count(const std::string& text, const std::string& part) {
     return {};                                                   \
   }()
 
-// `code` throws InputError, and its message has this text.
+// Expects that `code` throws an InputError whose message contains the text.
 #define EXPECT_BAD_INPUT(code, text)                                            \
   do {                                                                          \
     const std::string message = MESSAGE_OF(sy::InputError, code);               \

@@ -9,7 +9,8 @@
 
 namespace sy::test {
 
-// Text with something to learn and something to tell apart: two domains of noisy repeated words, each on rank's own disk.
+// Writes a data set to the rank's own disk: two different domains of noisy repeated words, which a
+// model can learn.
 inline Dataset make_dataset(const TempFolder& folder) {
   DatasetDescription description;
   description.tokenizer = "none";
