@@ -1,4 +1,4 @@
-// Saving and loading by real ranks: every layout of the ranks at hand, and a fault on each rank.
+// Real ranks save and load: every layout of this number of ranks, and a fault on each rank.
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -12,7 +12,7 @@ namespace {
 
 using namespace test;
 
-// A folder that all ranks share, removed by rank 0 when all are done.
+// A folder that all ranks share. Rank 0 removes it after all ranks have finished.
 struct SharedFolder {
   std::unique_ptr<Folder> owner;
   fs::path path;
@@ -61,7 +61,7 @@ TEST(MpiCheckpoint, AnyLayoutIsReadByAnyOther) {
       load_checkpoint(dir, other.store);
       EXPECT_EQ(wrong_elements(other.store), 0) << writer.str() << " read by " << reader.str();
     }
-    // One process alone reads it too, and it is byte for byte what one process alone would have written.
+    // One process reads it, too. It is byte for byte the checkpoint that one process would write.
     ParamStore alone(*rank.backend, odd_specs(), Layout{}, coord_of(Layout{}, 0), true);
     load_checkpoint(dir, alone);
     EXPECT_EQ(wrong_elements(alone), 0);
@@ -90,7 +90,7 @@ TEST(MpiCheckpoint, AFaultOnOneRankEndsTheSaveOnAll) {
         });
         error = error_of([&] { rank.save(run.path, 2, 1); });
       }
-      // Where the embedding is not among the rank's ranges there is nothing to fail.
+      // A rank whose ranges do not include the embedding does not write it, and cannot fail.
       const bool met = world().max(error.empty() ? 0 : 1) == 1;
       EXPECT_EQ(error, met ? fmt::format("1: injected on rank {}: {}", faulty, point) : "");
       EXPECT_TRUE(met || std::string_view(point).starts_with("write "));
@@ -113,7 +113,8 @@ TEST(MpiCheckpoint, AValueThatIsNotFiniteOnOneRankIsSavedByNone) {
     fill(rank.store);
     rank.save(run.path, 1);
     for_each_element(rank.store, [&](const std::string& name, Index i, float* x) {
-      if (name == tensor && i == 6 * 29 * 7 - 1) *x = std::numeric_limits<float>::quiet_NaN();  // of the last expert
+      // In the last expert.
+      if (name == tensor && i == 6 * 29 * 7 - 1) *x = std::numeric_limits<float>::quiet_NaN();
     });
     const std::string error = error_of([&] { rank.save(run.path, 2, 1); });
     EXPECT_TRUE(error.starts_with(fmt::format("1: {} holds values that are not finite at step 2", tensor)))

@@ -1,4 +1,4 @@
-// What doctor's ranks find out about one another.
+// Facts that the ranks of doctor find out about each other.
 #include <gtest/gtest.h>
 
 #include "src/doctor/probes.h"
@@ -26,7 +26,7 @@ TEST(DoctorRanks, AFolderOfAll) {
   EXPECT_GE(facts.seen_after, 0);
   EXPECT_EQ(facts.write_seconds > 0, world().rank() == 0);
   EXPECT_EQ(facts.write_bandwidth > 0, world().rank() == 0);
-  world().barrier();  // the folder stays until all have looked
+  world().barrier();  // the folder stays until all ranks have probed it
   EXPECT_TRUE(std::filesystem::is_empty(shared));
   world().barrier();
 }

@@ -1,4 +1,4 @@
-// Greedy texts are those of one rank on every layout, with more prompts than ranks and with fewer.
+// On every layout, greedy texts are those of one rank, with more prompts than ranks and with fewer.
 #include <gtest/gtest.h>
 
 #include "src/generate/generate.h"
@@ -10,7 +10,7 @@ namespace {
 using test::device;
 using test::world;
 
-// Heads and experts that two and four ranks share, and those that three do.
+// Heads and experts that two and four ranks can share; a second model is for three ranks.
 constexpr const char* on_eight = R"(
 [model]
 layers = 3
@@ -99,8 +99,8 @@ score = sigmoid
 window = 6
 )";
 
-// Some texts pass the original lengths while others stay short. Their keys are computed again while
-// other ranks have nothing to compute.
+// Some texts exceed the original length while others stay short. Their keys are computed again
+// while other ranks have nothing to compute.
 constexpr const char* by_length = R"(
 [model]
 layers = 3
@@ -165,7 +165,7 @@ std::vector<Continuation> texts(Comm& comm, const RanksAndLayouts& l,
                 make_mesh(comm, alone ? Layout{} : Layout{l.ranks, l.tp, l.ep, l.etp}), false, 0, 1,
                 positions_of(prompts, options.tokens));
   engine.store().initialize(5);
-  // Larger weights than a fresh model's, so that texts do not repeat themselves.
+  // Weights are larger than initial ones, so that texts do not repeat themselves.
   for (const ParamSpec& spec : engine.store().specs()) {
     const View w = engine.store().get(spec.name).weight;
     if (spec.init.kind != InitKind::normal || w.dtype() != DType::f32) continue;
@@ -185,20 +185,22 @@ TEST(GenerateLayouts, GiveTheTextOfOneRank) {
     for (const Index count : {1, 3, 7}) {
       const auto prompts = some_prompts(count);
       GenerateOptions options{.sampling = {.temperature = 0}, .tokens = 14, .end_of_text = 2, .prefill = 4};
-      // A text that ends early leaves its slot to another one, and a rank without work goes on for the others.
+      // The slot of a text that ends early is used by another text. A rank without texts takes part
+      // for the others.
       options.stops = [](std::size_t prompt, std::span<const std::int32_t> added) {
         return prompt % 3 == 1 && added.size() == 3 + prompt;
       };
       const auto many = texts(world(), l, prompts, options);
       ASSERT_EQ(std::ssize(many), count);
       const auto one = texts(*self, l, prompts, options);
-      std::size_t longest = 0;  // some texts go on, while others have ended
+      std::size_t longest = 0;  // some texts continue after others have ended
       for (const Continuation& c : one) longest = std::max(longest, c.added.size());
       EXPECT_GE(longest, 7u);
       for (std::size_t i = 0; i < one.size(); ++i) {
         const std::string where =
             fmt::format("{} ranks, tp {} ep {} etp {}, {} prompts, prompt {}", l.ranks, l.tp, l.ep, l.etp, count, i);
-        if (device.dtype == "bf16") continue;  // which decides otherwise where two logits are close
+        // bf16 decides otherwise if two logits are close.
+        if (device.dtype == "bf16") continue;
         EXPECT_EQ(many[i].added, one[i].added) << where;
         EXPECT_EQ(many[i].finish, one[i].finish) << where;
       }
@@ -206,7 +208,7 @@ TEST(GenerateLayouts, GiveTheTextOfOneRank) {
   }
 }
 
-// Tokens that fill up a pass of tensor-parallel ranks reach no expert.
+// Tokens that pad a pass of tensor-parallel ranks reach no expert.
 TEST(GenerateLayouts, PaddingIsRoutedToNobody) {
   const int ranks = world().size();
   if (ranks != 2 && ranks != 4) return;

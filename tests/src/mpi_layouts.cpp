@@ -1,4 +1,4 @@
-// The rule that protects the product: every layout against one rank, step by step.
+// Every layout is compared with one rank, step by step. This is the product's most important rule.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -20,7 +20,8 @@ using test::device;
 using test::make_dataset;
 using test::world;
 
-// Two models, so that numbers which are no powers of two divide as well: 4 heads over 2 kv heads and 8 experts; 6 and 6.
+// Two models test sizes that are not powers of two, too: 4 heads, 2 kv heads and 8 experts; 6 heads
+// and 6 experts.
 constexpr const char* eight = R"(
 [model]
 layers = 3
@@ -101,7 +102,8 @@ const Layouts all_layouts[] = {
     {eight, 8, 1, 8, 1, 1},
     {eight, 8, 2, 8, 1, 1},
     {eight, 8, 4, 2, 4, 2},
-    // By node: of two, three and four ranks, and with experts that are split on a node.
+    // Hierarchical dispatch between nodes of two, three and four ranks, also with experts that are
+    // split within a node.
     {eight, 4, 1, 4, 1, 1, false, 2},
     {eight, 4, 2, 2, 2, 1, true, 2},
     {six, 6, 1, 6, 1, 2, false, 3},
@@ -109,9 +111,7 @@ const Layouts all_layouts[] = {
     {eight, 8, 2, 4, 2, 2, true, 4},
 };
 
-// The smallest gap that decided anything: between the last score chosen and the best one left out, and between the last
-// weight kept by an expert of a sequence and the first one dropped (where weights decide who is dropped). Where it is
-// within rounding, another order of summation may decide otherwise, and both are right.
+// Copies on the host of the results of one router.
 struct HostRouting {
   std::vector<float> logits, weights;
   std::vector<std::int32_t> experts, keep;
@@ -126,13 +126,18 @@ struct HostRouting {
     backend.to_host(r.keep, keep.data());
   }
 };
+// Smallest gap of a decision of the router. Within rounding, another order of summation may decide
+// otherwise, and both are right. A gap is the distance of two scores: the last chosen and the best
+// other one. If weights decide drops, it is also the distance of two weights of an expert in a
+// sequence: the last kept and the first dropped one.
 double decision_gap(const Config& config, const HostRouting& r) {
   const Index E = config.moe.experts, k = config.moe.top_k, S = config.model.seq_len,
               T = static_cast<Index>(r.experts.size()) / k;
   double gap = 1;
   for (Index t = 0; t < T && k < E; ++t) {
     std::vector<double> z(r.logits.begin() + t * E, r.logits.begin() + (t + 1) * E);
-    std::sort(z.rbegin(), z.rend());  // scores rise with logits; gaps of logits are relative gaps of scores
+    // Scores rise with logits. Differences of logits are relative differences of scores.
+    std::sort(z.rbegin(), z.rend());
     gap = std::min(gap, z[k - 1] - z[k]);
   }
   if (config.moe.drop_order != DropOrder::probability) return gap;
@@ -150,11 +155,11 @@ double decision_gap(const Config& config, const HostRouting& r) {
 struct History {
   std::vector<StepResult> steps;
   std::vector<double> gaps;                           // of each step, on this rank
-  std::map<std::string, std::vector<float>> weights;  // after the last step: this rank's part of each parameter
+  std::map<std::string, std::vector<float>> weights;  // this rank's slices, after the last step
 };
 
 History train(Comm& comm, const Dataset& dataset, const Config& config) {
-  // One rank alone is the reference, on the CPU.
+  // One rank alone is the reference. It runs on the CPU.
   const Layout layout = config.layout(comm.size());
   check_config_for_layout(config, layout);
   const std::string backend = &comm == &world() ? device.backend : "cpu";
@@ -179,9 +184,9 @@ History train(Comm& comm, const Dataset& dataset, const Config& config) {
   return history;
 }
 
-// How close a layout on the device comes to one rank of the CPU in f32: losses, gradient norms, parameters; and scores, after
-// some steps of a model that learns fast. bf16 decides otherwise where two scores are close, so that counts are not compared,
-// and the loss is what remains.
+// Allowed differences between a layout on the device and one rank of the CPU in f32. `loss` and
+// `norm` are relative. Below a gap of `scores` a decision may differ, after some steps of a model
+// that learns fast. Decisions differ more often in bf16: then only the loss is compared.
 struct Bounds {
   double loss, norm, parameters, scores;
   bool counts;
@@ -195,10 +200,11 @@ Bounds bounds() {
 struct Case {
   const char* name;
   std::vector<std::string> settings;
-  bool placed = false;  // the experts lie in other places than those of their numbers
+  bool placed = false;  // physical and logical experts differ
 };
 
-// For each MoE layer another order, in which no run of places has the experts of its numbers.
+// For each MoE layer another order of experts. In no range of physical experts is the order that of
+// the logical ones.
 std::vector<std::vector<Index>> other_places(const Config& config) {
   const Index E = config.moe.experts;
   std::vector<std::vector<Index>> orders(static_cast<std::size_t>(count_moe(block_specs(config))));
@@ -223,8 +229,8 @@ const Case cases[] = {
     {"tight_shared_sigmoid_bias",
      {"--moe.capacity_factor=0.5", "--moe.shared_experts=1", "--moe.score=sigmoid", "--moe.bias_rate=0.01",
       "--moe.aux_probability=score", "--model.qk_norm=true"}},
-    // With eps = 1e-8, rounding decides AdamW's first step of an element with hardly a gradient,
-    // and gradient norms differ by 2e-5 (MicroBatches.OfOneSizeOrAnotherGiveTheSameGradient).
+    // With eps = 1e-8, rounding decides AdamW's first step of an element with a tiny gradient.
+    // Gradient norms then differ by 2e-5 (MicroBatches.OfOneSizeOrAnotherGiveTheSameGradient).
     {"top1_every_second_tied_biases",
      {"--moe.top_k=1", "--moe.every=2", "--model.tie_embeddings=true", "--model.bias=true", "--model.norm=layernorm",
       "--train.z_loss=0.001", "--train.eps=1e-6"}},
@@ -239,7 +245,8 @@ const Case cases[] = {
     {"post_norm_learned_scaled",
      {"--model.norm_position=post", "--model.position=learned", "--model.scale_embedding=true",
       "--model.embedding_norm=true", "--model.norm=layernorm", "--model.bias=all", "--model.output_bias=true"}},
-    // A norm of what is small at first makes rounding grow from step to step, by data parallelism alone too: there are fewer.
+    // Norms of values that are small at first make rounding errors grow with each step, even with
+    // data parallelism alone. Fewer steps limit this.
     {"both_norms_whole_qk_norm",
      {"--model.norm_position=both", "--model.qk_norm=whole", "--model.logit_scale=1.5", "--model.bias=qkv",
       "--model.norm_offset=true", "--train.lr=1e-3", "--train.steps=8"}},
@@ -281,7 +288,7 @@ const Case cases[] = {
       "--attention.global.position=none"}},
 };
 
-// The largest difference between the parameters of one rank and this rank's part of a layout's.
+// Largest difference between the parameters of one rank and this rank's slice of those of a layout.
 double parameter_difference(const Config& config, const History& one, const History& many, const Layout& layout,
                             int rank) {
   double most = 0;
@@ -296,8 +303,8 @@ double parameter_difference(const Config& config, const History& one, const Hist
   return most;
 }
 
-// Sequences that one rank alone must compute at once for the same scopes of the balance loss as under a layout; 0: no number
-// of them gives the same.
+// Micro-batch with which one rank alone has the same scopes of the load-balancing loss as a layout;
+// 0 if there is none.
 Index at_once_alone(const Config& config, const Layouts& l) {
   switch (config.moe.aux_scope) {
     case AuxScope::sequence:
@@ -319,7 +326,8 @@ TEST_P(LayoutCase, GivesTheSameRoutingDropsAndLosses) {
   std::map<std::pair<std::string, Index>, History> reference;  // by model and micro-batch
   int compared = 0;
   auto common = GetParam().settings;
-  if (device.backend == "cuda") common.push_back("--train.steps=4");  // one card, or none at all, is slow
+  // The emulator, or one GPU for all ranks, is slow.
+  if (device.backend == "cuda") common.push_back("--train.steps=4");
   for (const Layouts& l : all_layouts) {
     if (l.ranks != world().size()) continue;
     Config alone = parse_config(l.model, "test", common);
@@ -371,7 +379,8 @@ TEST_P(LayoutCase, GivesTheSameRoutingDropsAndLosses) {
     ++compared;
     if (!bound.counts) continue;
     const Layout layout{l.ranks, l.tp, l.ep, l.etp, l.node};
-    // 20 steps of AdamW move a weight by up to 0.1; where its gradient is close to nothing, rounding decides its direction.
+    // 20 steps of AdamW move a weight by up to 0.1. If its gradient is almost 0, rounding decides
+    // the direction.
     EXPECT_LT(parameter_difference(config, one, many, layout, world().rank()), bound.parameters)
         << l.ranks << " ranks, " << layout.given();
   }
@@ -379,8 +388,8 @@ TEST_P(LayoutCase, GivesTheSameRoutingDropsAndLosses) {
   EXPECT_GT(compared, 0);
 }
 
-// AdamW's first step with eps = 1, and nothing else, moves a weight by lr * g / (|g| + 1): the weights behind it tell the
-// gradient of every element.
+// With eps = 1, AdamW's first step alone moves a weight by lr * g / (|g| + 1). The updated weights
+// therefore give the gradient of every element.
 TEST_P(LayoutCase, GivesTheSameGradientOfEveryParameter) {
   if (device.dtype != "f32") GTEST_SKIP() << "weights are compared in f32";
   const TempFolder folder;
@@ -436,7 +445,7 @@ TEST(Layout, TheSameOneIsBitwiseTheSame) {
   const Dataset dataset = make_dataset(folder);
   const std::string n = std::to_string(world().size() % 3 ? world().size() : 3);
   const Config config = parse_config(world().size() % 3 ? eight : six, "test", {"--parallel.ep=" + n});
-  // Activations that are computed again are the same ones.
+  // Recomputed activations are equal to the saved ones.
   Config again = config;
   again.train.recompute = true;
   const History a = train(world(), dataset, config), b = train(world(), dataset, again);
@@ -447,7 +456,8 @@ TEST(Layout, TheSameOneIsBitwiseTheSame) {
   ASSERT_EQ(a.weights, b.weights);
 }
 
-// A selection bias sends every token to the first two experts: all ranks but the first hold experts that never see one.
+// A selection bias sends every token to the first two experts. The experts of all ranks except the
+// first receive none.
 TEST(Layout, RanksWhoseExpertsStayIdleTrainOn) {
   const TempFolder folder;
   const Dataset dataset = make_dataset(folder);
@@ -480,15 +490,16 @@ TEST(Layout, RanksWhoseExpertsStayIdleTrainOn) {
   }
 }
 
-// Evaluation on any layout is that of one rank. Here the last window of each domain is short, and tensor-parallel ranks cannot
-// share its tokens; at these capacities a token more would let an expert take one more.
+// On every layout, evaluation gives the results of one rank. Here the last window of each domain is
+// short, and tensor-parallel ranks cannot share its tokens. With these capacities, one more token
+// would let an expert accept one more.
 TEST(Layout, EvaluationCountsNoMoreThanTheText) {
   const TempFolder folder;
   const Dataset dataset = make_dataset(folder);
   const auto self = make_comm_self();
   for (const Layouts& l : all_layouts)
     for (const char* capacity : {"0", "0.44", "0.75"}) {
-      // Ranks with fewer windows than others have nothing to do with these in a loss that is not taken.
+      // Evaluation computes no load-balancing loss: ranks with fewer windows than others miss none.
       const Config config = parse_config(
           l.model, "test",
           {std::string("--moe.capacity_factor=") + capacity, "--train.seed=2",
@@ -508,14 +519,14 @@ TEST(Layout, EvaluationCountsNoMoreThanTheText) {
         for (std::size_t moe = 0; moe < one[d].experts.size(); ++moe) {
           const auto &a = one[d].experts[moe], &b = many[d].experts[moe];
           EXPECT_EQ(std::accumulate(b.begin(), b.end(), Index{0}), many[d].tokens * config.moe.top_k) << where;
-          // Two scores may tie to within rounding.
+          // Two scores may tie within rounding.
           for (std::size_t e = 0; e < a.size(); ++e) EXPECT_NEAR(b[e], a[e], 1) << where << ", expert " << e;
         }
       }
     }
 }
 
-// `rank` scope is not invariant; it is what it says: each rank's micro-batch has its own capacity.
+// The `rank` scope depends on the layout: each rank's micro-batch has its own capacity.
 TEST(Layout, RankScopeDropsByTheRanksMicroBatch) {
   const TempFolder folder;
   const Dataset dataset = make_dataset(folder);
@@ -525,7 +536,7 @@ TEST(Layout, RankScopeDropsByTheRanksMicroBatch) {
   settings.push_back("--train.micro_batch=" + std::to_string(8 / n));
   settings.push_back("--parallel.ep=" + std::to_string(n));
   const History many = train(world(), dataset, parse_config(eight, "test", settings));
-  // One rank with the same micro-batches, one after the other, has the same scopes.
+  // One rank with the same micro-batches, one after another, has the same scopes.
   settings.back() = "--parallel.ep=1";
   const auto self = make_comm_self();
   const History one = train(*self, dataset, parse_config(eight, "test", settings));

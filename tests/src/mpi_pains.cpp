@@ -1,5 +1,6 @@
-// Every layout of up to as many ranks as there are against one rank: the gradient of every parameter, and what a run that is
-// resumed on another layout makes of it. docs/reliability/known-failures.md says which faults of other trainers this is for.
+// Known failures of other trainers (docs/reliability/known-failures.md). Every layout of up to the
+// launched number of ranks is compared with one rank. The gradient of every parameter is compared,
+// and a run that is resumed on another layout.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -17,8 +18,8 @@ namespace {
 
 using test::world;
 
-// A model that all layouts of so many ranks divide: as many heads and experts as ranks or a multiple, one dense layer and two with
-// experts. Two micro-batches a step.
+// A model that all layouts of `ranks` ranks divide. Heads and experts are a multiple of the ranks.
+// One layer is dense and two are MoE layers. A step has two micro-batches.
 Config config_of_pain(int ranks, std::vector<std::string> settings) {
   constexpr int heads[] = {0, 4, 4, 6, 4, 5, 6, 7, 8};
   const int h = heads[ranks];
@@ -57,17 +58,18 @@ struct Pain {
   bool idle = false;  // a selection bias sends every token to the first two experts
 };
 
-// The whole gradient is scaled to this norm, so that an element tells the norm as well.
+// The gradient is scaled to this norm, so that each element shows the norm, too.
 constexpr double clip = 1e-4;
-// AdamW's first step with eps = 1 moves a weight by lr * g / (|g| + 1), which is lr * g for gradients as small as these. With so
-// large a rate it moves them by far more than they are, and the rounding of a sum of both is no more than that of the gradient.
+// With eps = 1, AdamW's first step moves a weight by lr * g / (|g| + 1): lr * g for gradients as
+// small as these. The large rate moves weights by much more than their size. The rounding of the
+// sum is then at most that of the gradient.
 const std::vector<std::string> tells_gradients = {"--train.steps=1", "--train.eps=1", "--train.lr=1e10",
                                                   fmt::format("--train.clip={}", clip)};
 const Pain pains[] = {
     {"drops_and_balance_of_sequences", {"--moe.capacity_factor=0.7"}},
     {"balance_of_the_global_batch", {"--moe.capacity_factor=0", "--moe.aux_scope=global_batch"}},
     {"experts_without_tokens", {"--moe.capacity_factor=0", "--moe.bias_rate=1e-9"}, true},
-    // With latent_attention, every parameter that a configuration can add to a model.
+    // Together with latent_attention, these have every optional parameter of a model.
     {"optional_parameters",
      {"--moe.capacity_factor=0.7",
       "--model.head_dim=12",
@@ -102,7 +104,7 @@ std::string name_of_pain(const testing::TestParamInfo<Pain>& info) {
   return info.param.name;
 }
 
-using Values = std::map<std::string, std::vector<float>>;  // this rank's part of each parameter
+using Values = std::map<std::string, std::vector<float>>;  // this rank's slice of each parameter
 
 struct Trainee {
   Engine engine;
@@ -118,9 +120,9 @@ struct Trainee {
       const View w = engine.store().get(spec.name).weight;
       const Box box = owned_box(spec.shape, spec.split, layout, coord);
       const RandomStream random(3, spec.name);
-      // As they are drawn, the gradients of experts are too small a part of all to be missed in the norm, and those of what
-      // makes attention's scores are a millionth, so that the rounding of the rest is seen in them. Biases of 0 would not
-      // show that they are added on each rank in place of once.
+      // Initial weights hide errors. Gradients of experts are too small to be missed in the norm.
+      // Gradients of the weights of attention scores are a millionth, so that the rounding of
+      // others shows in them. Biases of 0 would not show that each rank adds them, instead of one.
       const bool constant = spec.init.kind != InitKind::normal;
       for (Index i = 0; i < w.elements(); ++i) {
         const auto at = static_cast<std::uint64_t>(test::whole_index(spec.shape, box, i, spec.order));
@@ -146,14 +148,14 @@ struct Trainee {
   }
 };
 
-// Ranks of the world without any beyond the first `ranks`; null on those.
+// Communicator of the first `ranks` ranks of the world; nullptr on the other ranks.
 std::unique_ptr<Comm> first_of_world(int ranks) {
   auto part = world().split([&](int rank) { return rank < ranks ? 0 : 1; });
   return world().rank() < ranks ? std::move(part) : nullptr;
 }
 
-// How far what a layout has moved each parameter by is from what one rank has, over the norm of the latter: the largest of all
-// parameters, on all ranks together. The parameter's name is of this rank.
+// Largest difference of a parameter's updates between a layout and one rank, relative to the norm
+// of the latter. The maximum is over all parameters and ranks. The returned name is this rank's.
 std::pair<double, std::string> farthest(Comm& comm, const Config& config, const Layout& layout, const Values& before,
                                         const Values& one, const Values& many) {
   std::pair<double, std::string> most{0, ""};
@@ -174,7 +176,7 @@ std::pair<double, std::string> farthest(Comm& comm, const Config& config, const 
   return most;
 }
 
-// The norm of what all parameters together have moved by.
+// Norm of the update of all parameters.
 double moved(const Values& before, const Values& after) {
   double squares = 0;
   for (const auto& [name, values] : after)
@@ -183,7 +185,8 @@ double moved(const Values& before, const Values& after) {
   return std::sqrt(squares);
 }
 
-// Every layout of so many ranks, and with machines of so many ranks that experts lie on several.
+// Every layout of `ranks` ranks, also with nodes of several ranks if experts then lie on several
+// nodes.
 std::vector<Layout> pains_layouts(int ranks) {
   std::vector<Layout> layouts;
   for (int i = 0; i < ranks * ranks * ranks * ranks; ++i) {
@@ -214,8 +217,9 @@ TEST_P(Pains, EveryLayoutHasTheGradientsOfOneRank) {
     const auto comm = first_of_world(ranks);
     if (!comm) continue;
     const Config config = config_of_pain(ranks, settings);
-    // A scope of balance must be the same sequences on every layout. Where it is one sequence, the layouts have them one by one, so
-    // that tensor-parallel ranks share each; one rank has as many at once as there are ranks.
+    // The scope of the load-balancing loss must be the same sequences on every layout. If it is one
+    // sequence, layouts have micro-batches of one sequence, which tensor-parallel ranks share. One
+    // rank has micro-batches of as many sequences as there are ranks.
     const bool one_by_one = config.moe.aux_scope == AuxScope::sequence;
     Trainee alone(*self, {}, dataset, config, GetParam().idle);
     const Values before = alone.weights();
@@ -247,7 +251,7 @@ TEST_P(Pains, EveryLayoutHasTheGradientsOfOneRank) {
     fmt::print("{} layouts, gradients within {:.1e} of their parameter's norm\n", compared, worst);
 }
 
-// The first step on one layout, the second on the next one of the list.
+// The first step runs on one layout, and the second on the next layout of the list.
 TEST(PainsOfResuming, ARunResumedOnAnyOtherLayoutHasItsMoments) {
   const TempFolder folder;
   const Dataset dataset = test::make_dataset(folder);
@@ -256,8 +260,9 @@ TEST(PainsOfResuming, ARunResumedOnAnyOtherLayoutHasItsMoments) {
   for (int ranks = 1; ranks <= world().size(); ++ranks) {
     const auto comm = first_of_world(ranks);
     if (!comm) continue;
-    // An eps that the second moment does not vanish beside, and that keeps the noise of small gradients down. The second step
-    // moves weights by far more than they are, as above; the first one must not, as its weights are those of the second.
+    // eps is small enough for the second moment to matter, and large enough to suppress the noise
+    // of small gradients. The second step moves weights by much more than their size, as above. The
+    // first step must not, since the second one starts from its weights.
     Config config = config_of_pain(ranks, {"--moe.capacity_factor=0", "--train.steps=2", "--train.eps=0.1",
                                            "--train.lr=0.1", "--train.clip=0", "--train.schedule=wsd"});
     config.train.min_lr = 1e10;  // the rate of the last step

@@ -1,4 +1,5 @@
-// A plan against what ranks do: memory, bytes and calls of every collective, under the routing as it was.
+// A plan is compared with ranks that train: memory, bytes and calls of every collective, with the
+// measured routing.
 #include <gtest/gtest.h>
 
 #include "dist/runtime.h"
@@ -74,12 +75,13 @@ TEST(PlanLayouts, AStepTakesAndSendsWhatWasPlanned) {
            {std::vector<std::string>{}, {"--train.recompute=true", "--moe.aux_scope=global_batch"}}) {
         const Layout layout{n, tp, ep, 1};
         if (!layout.divides()) continue;
-        // One micro-batch a step: what an expert got is then what it got at once.
+        // A step has one micro-batch, so that an expert receives all its tokens of the step at
+        // once.
         std::vector<std::string> all_settings = settings;
         all_settings.push_back(fmt::format("--train.global_batch={}", 4 * layout.dp()));
         const Config config = parse_config(measured_model, "test", all_settings);
         const SampleStream samples(dataset, config.model.seq_len, 1);
-        // The world's own counters go on and on.
+        // The counters of the world never restart.
         const auto own = world().split([](int) { return 0; });
         Engine engine(config, measured_vocab, make_cpu(), make_mesh(*own, layout), true);
         engine.store().initialize(3);
@@ -96,7 +98,8 @@ TEST(PlanLayouts, AStepTakesAndSendsWhatWasPlanned) {
             }
           return all;
         };
-        // Which share of their assignments the ranks that exchange rows kept for each expert, layer by layer.
+        // Share of their assignments that the ranks of the expert group kept for each expert, by
+        // layer.
         std::vector<std::vector<double>> kept(3, std::vector<double>(8));
         Index seen = 0;
         test::RoutedRows routed(mesh);
@@ -128,7 +131,7 @@ TEST(PlanLayouts, AStepTakesAndSendsWhatWasPlanned) {
         const double activations = static_cast<double>(engine.saved().peak() + engine.scratch().peak());
         EXPECT_NEAR(static_cast<double>(planned.memory.activations) / activations, 1, 0.05) << where;
 
-        // Rows go where the routing of the moment sends them; all else is known to the byte.
+        // The bytes of dispatch depend on the current routing. All other bytes are known exactly.
         SentBy expected;
         Work work = planned.pass;
         work.add(planned.update);
@@ -141,16 +144,19 @@ TEST(PlanLayouts, AStepTakesAndSendsWhatWasPlanned) {
         ASSERT_EQ(expected.count(rows), measured.count(rows)) << where;
         if (expected.count(rows)) {
           EXPECT_EQ(expected[rows].calls, measured[rows].calls) << where;
-          // The plan has each rank send alike, so that P - 1 of P rows leave theirs. With the rows that stayed where they
-          // were, as many were on their way as were planned.
+          // In the plan all ranks send alike, so that P - 1 of P rows leave their rank. Together
+          // with the rows that stay on their rank, the measured rows match the planned ones.
           const int P = mesh.experts->size();
           const double again =
-              config.train.recompute ? 2 : 1;  // forward passes: with places and weights, k = 2 of each
+              // Number of forward passes: each moves rows with physical experts and weights, k = 2
+              // of each.
+              config.train.recompute ? 2 : 1;
           const double stayed = static_cast<double>(routed.tokens[mesh.experts->rank()]) *
                                 (again * (2 * 4 * 32 + 8 * 2) + 2 * 4 * 32 + 4 * 2);
           const double there = world().sum(measured[rows].bytes + stayed),
                        thought = world().sum(expected[rows].bytes) * P / (P - 1);
-          // How often a token has experts of one rank together depends on the router: the plan cannot know it.
+          // The number of a token's experts on one rank depends on the router. The plan cannot know
+          // it.
           EXPECT_NEAR(thought / there, 1, 0.1) << where;
           expected.erase(rows);
           measured.erase(rows);

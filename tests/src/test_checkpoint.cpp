@@ -15,7 +15,7 @@ namespace {
 using namespace test;
 
 const Layout layouts[] = {{1, 1, 1, 1}, {2, 1, 1, 1}, {2, 1, 2, 1}, {2, 2, 1, 1},
-                          {4, 2, 2, 1}, {4, 1, 2, 2}, {4, 4, 1, 1},  // more tp ranks than rows can fill
+                          {4, 2, 2, 1}, {4, 1, 2, 2}, {4, 4, 1, 1},  // more tp ranks than rows
                           {6, 2, 3, 1}, {6, 1, 3, 2}, {3, 1, 3, 1}, {6, 2, 1, 1}};
 
 TEST(ShardRuns, EveryElementIsWrittenByExactlyOneRank) {
@@ -29,7 +29,8 @@ TEST(ShardRuns, EveryElementIsWrittenByExactlyOneRank) {
         const Placement& p = *run.placement;
         for (Index i = run.local.begin; i < run.local.end; ++i)
           ++written[p.spec->name][static_cast<std::size_t>(whole_index(p.spec->shape, p.box, i, p.spec->order))];
-        Index i = run.local.begin;  // the boxes are the same elements in the same order
+        // The boxes have the same elements in the same order.
+        Index i = run.local.begin;
         for (const Box& box : global_boxes(p, run.local))
           for (Index k = 0; k < box.elements(); ++k, ++i)
             ASSERT_EQ(whole_index(p.spec->shape, box, k), whole_index(p.spec->shape, p.box, i, p.spec->order))
@@ -58,7 +59,7 @@ TEST(Checkpoint, AnyLayoutIsReadByAnyOther) {
   }
 }
 
-// Boxes of any place and size, from shards that cut the tensor elsewhere.
+// Reads boxes at random positions and of random sizes. Shards split the tensor elsewhere.
 TEST(Checkpoint, AnyBoxIsRead) {
   std::uint64_t random = 1;
   const auto below = [&](Index n) {
@@ -176,7 +177,8 @@ TEST(Checkpoint, TensorsAreListedWholeAndInOrder) {
   EXPECT_EQ(s.nans, 0);
 }
 
-// The HDF5 library alone, as any other tool: without a shard, just its elements are NaN.
+// Reads with the HDF5 library alone, like any other tool. If a shard is lost, exactly its elements
+// are NaN.
 TEST(Checkpoint, ALostShardReadsAsNaN) {
   const Layout layout{4, 2, 2, 1};
   const Folder run;
@@ -208,7 +210,7 @@ TEST(Checkpoint, ALostShardReadsAsNaN) {
   ParamStore store(*backend, odd_specs(), Layout{}, coord_of(Layout{}, 0), true);
   EXPECT_TRUE(
       has(error_of([&] { load_checkpoint(dir, store); }), "2: " + (dir / shard_name(2)).string() + " is missing"));
-  seal(dir, 200);  // a manifest that does not know of the shard
+  seal(dir, 200);  // this manifest does not name the shard
   for (const std::string& error : {error_of([&] { load_checkpoint(dir, store); }),
                                    error_of([&] { statistics(CheckpointTensors(dir), "/params/embedding.weight"); }),
                                    error_of([&] { diff_checkpoints(dir, dir); })})

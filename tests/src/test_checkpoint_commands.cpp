@@ -86,7 +86,7 @@ TEST(InspectCommand, Verify) {
   EXPECT_TRUE(says(r, "shard-00001.h5 has 77 bytes")) << r.out;
 }
 
-// A configuration that asks for a terabyte is compared with the files before memory is taken.
+// A configuration of a terabyte is compared with the files before memory is allocated.
 TEST(GenerateCommand, AModelThatTheFilesDoNotHold) {
   const std::string ini =
       "[model]\nlayers = 1\nd_model = 8192\nheads = 64\nd_ff = 8\n[moe]\nexperts = 1048576\nd_ff = 16\n";

@@ -1,4 +1,4 @@
-// Which checkpoint is found, and what keeps one from being used.
+// Tests of the checkpoint that is found, and of the damage that rules one out.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -21,7 +21,8 @@ TEST(CheckpointDamage, AChangedByteIsNoticedAnywhere) {
   for (const fs::path& file : files_in(dir)) {
     const std::string content = read_file(file);
     std::vector<std::size_t> positions{0, 8, 100, content.size() / 3, content.size() / 2, content.size() - 1};
-    if (file.filename() == manifest_name)  // small, and without a digest in another file: every byte
+    // The manifest is small, and no other file has its digest: every byte is changed.
+    if (file.filename() == manifest_name)
       for (std::size_t i = 0; i < content.size(); ++i) positions.push_back(i);
     for (std::size_t at : positions) {
       std::string damaged = content;
@@ -58,7 +59,7 @@ TEST(CheckpointDamage, TruncatedMissingAndForeignFilesAreNamed) {
   }
   EXPECT_TRUE(verify_checkpoint(dir).empty());
 
-  // A whole index and whole shards, but of two runs.
+  // An intact index and intact shards, but of two runs.
   const Folder other;
   const fs::path other_dir = write_as(other.path(), {2, 1, 1, 1}, 200);
   fs::copy_file(other_dir / index_name, dir / index_name, fs::copy_options::overwrite_existing);
@@ -117,7 +118,7 @@ TEST(CheckpointDamage, TheNewestWholeOneIsFound) {
   EXPECT_TRUE(has(error, "2: ") && has(error, "holds no whole checkpoint") && has(error, "step-00000005")) << error;
 }
 
-// What others left beside our files is named once, and ignored.
+// Files of other programs beside ours are named once and ignored.
 TEST(CheckpointDamage, ForeignFiles) {
   const Folder run;
   const fs::path dir = write_as(run.path(), {2, 1, 2, 1}, 200), checkpoints = checkpoints_of(run.path());
@@ -139,7 +140,7 @@ TEST(CheckpointDamage, ForeignFiles) {
   EXPECT_EQ(resume_checkpoint(*make_comm_self(), run.path(), -1, nullptr), "");
 }
 
-// Digests of the files that a manifest names do not tell that the index needs others.
+// The files of a manifest may have the right digests although the index needs other files.
 TEST(CheckpointDamage, AnIndexThatNeedsFilesBeyondItsManifest) {
   const Folder run;
   const fs::path dir = write_as(run.path(), {2, 1, 2, 1}, 200);
@@ -151,19 +152,19 @@ TEST(CheckpointDamage, AnIndexThatNeedsFilesBeyondItsManifest) {
   EXPECT_TRUE(has(joined(foreign_parts(dir)), "index.h5 needs shard-00001.h5, which is not in its manifest"));
 }
 
-// A training deletes checkpoints while others read them: that is another case than damage.
+// Training deletes checkpoints while other processes read them. This is not damage.
 TEST(CheckpointDamage, OneThatVanishesAfterItWasChosen) {
   const Folder run;
   SingleRank trainer;
   trainer.save(run.path(), 1);
-  chosen_checkpoint_vanished();  // whatever other tests have chosen
+  chosen_checkpoint_vanished();  // forgets the choices of other tests
   resolve_checkpoint(run.path(), nullptr);
   EXPECT_FALSE(chosen_checkpoint_vanished());
   const fs::path dir = resolve_checkpoint(run.path(), nullptr);
   trainer.save(run.path(), 2, 1);
   EXPECT_TRUE(has(error_of([&] { read_state(dir); }), dir.string()));
   EXPECT_TRUE(chosen_checkpoint_vanished());
-  EXPECT_FALSE(chosen_checkpoint_vanished());  // what is chosen from now on counts
+  EXPECT_FALSE(chosen_checkpoint_vanished());  // only later choices count
 }
 
 TEST(CheckpointDamage, AFolderWithTheNameOfAnotherStep) {
@@ -182,11 +183,11 @@ TEST(CheckpointDamage, AFolderWithTheNameOfAnotherStep) {
   const auto world = make_comm_self();
   EXPECT_EQ(resume_checkpoint(*world, run.path(), -1, nullptr), dir);
   EXPECT_TRUE(has(error_of([&] { resume_checkpoint(*world, run.path(), 50, nullptr); }), says));
-  fs::rename(copy, run.path() / "the best");  // a name that is no step's
+  fs::rename(copy, run.path() / "the best");  // not the name of a step
   EXPECT_TRUE(verify_checkpoint(run.path() / "the best").empty());
 }
 
-// ---- going on ----
+// ---- resuming ----
 
 TEST(CheckpointResume, PassesOverValuesThatAreNotFinite) {
   const Folder run;
@@ -197,7 +198,7 @@ TEST(CheckpointResume, PassesOverValuesThatAreNotFinite) {
   EXPECT_EQ(resume(-1, nullptr), "");
   EXPECT_TRUE(has(error_of([&] { resume(3, nullptr); }), "2: run.resume_step = 3: " + run.path().string()));
   trainer.save(run.path(), 3);
-  write_unchecked(trainer, run.path(), 4);  // an older program's, whose values are all right
+  write_unchecked(trainer, run.path(), 4);  // from an older program; all values are finite
   std::vector<std::string> warnings;
   EXPECT_EQ(resume(-1, &warnings), step_name(4));
   EXPECT_EQ(joined(warnings), "");
@@ -212,7 +213,8 @@ TEST(CheckpointResume, PassesOverValuesThatAreNotFinite) {
   ASSERT_EQ(warnings.size(), 2u);
   EXPECT_TRUE(has(warnings[0], "step-00000006 is passed over: /router/bias")) << warnings[0];
   EXPECT_TRUE(has(warnings[1], "step-00000005 is passed over: /params/layers.0.tiny")) << warnings[1];
-  EXPECT_EQ(resolve_checkpoint(run.path(), nullptr).filename(), step_name(6));  // it is whole, to be looked at
+  // It is intact, so that it can be inspected.
+  EXPECT_EQ(resolve_checkpoint(run.path(), nullptr).filename(), step_name(6));
 
   EXPECT_EQ(resume(3, nullptr), step_name(3));
   EXPECT_TRUE(has(error_of([&] { resume(5, nullptr); }), "2: run.resume_step = 5: /params/layers.0.tiny"));
@@ -233,11 +235,12 @@ TEST(CheckpointResume, NewerOnesAreSetAside) {
   EXPECT_TRUE(set_newer_aside(run.path(), 3).empty());
   for (const char* name : {"step-00000004.abandoned", "step-00000005.abandoned", "step-00000005.abandoned-2"})
     EXPECT_TRUE(verify_checkpoint(checkpoints / name).empty()) << name;
-  std::vector<std::string> warnings;  // they are ours
+  std::vector<std::string> warnings;  // the folders set aside are ours
   EXPECT_EQ(resume_checkpoint(*trainer.world, run.path(), -1, &warnings).filename(), step_name(3));
   EXPECT_EQ(joined(warnings), "");
 
-  // They stay as long as one of their step would: until all that stay are newer.
+  // Folders set aside stay as long as a checkpoint of their step would: until all that stay are
+  // newer.
   const auto names = [&] {
     std::vector<std::string> all;
     for (const fs::path& path : files_in(checkpoints)) all.push_back(path.filename().string());

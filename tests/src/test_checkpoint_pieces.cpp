@@ -6,7 +6,7 @@ namespace {
 
 using namespace test;
 
-// Written by two ranks and read by one and by three: the ranges of all of them begin and end within a piece.
+// Two ranks write; one rank and three ranks read. Their ranges begin and end within a piece.
 TEST(Checkpoint, ATensorOfManyPiecesComesBack) {
   const std::vector<ParamSpec> specs = {{"small", {3}, {Axis::none}, {}, {}, false},
                                         {"large", {4099, 3001}, {Axis::none, Axis::none}, {}, {}, false}};
@@ -15,7 +15,7 @@ TEST(Checkpoint, ATensorOfManyPiecesComesBack) {
   const fs::path dir = checkpoints_of(run.path()) / step_name(1);
   fs::create_directories(dir);
   const auto backend = make_cpu();
-  // What only its index decides, and quickly.
+  // Depends only on the name and index, and is quick to compute.
   const auto value = [](const std::string& name, Index i) {
     return static_cast<float>((i * 31 + static_cast<Index>(name.size() + name[1])) % 16777213);
   };

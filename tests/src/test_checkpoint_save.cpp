@@ -1,4 +1,4 @@
-// Saving: whole or not at all, whatever fails.
+// Saving a checkpoint is atomic, whatever fails.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
@@ -23,7 +23,8 @@ TEST(CheckpointSave, KeepsTheNewest) {
   EXPECT_EQ(steps(), (std::vector<Index>{4, 3, 2, 1}));
   trainer.save(run.path(), 5, 3);
   EXPECT_EQ(steps(), (std::vector<Index>{5, 4, 3}));
-  // Going on from an older one: what is newer, and was abandoned, is no reason to delete anything.
+  // Training resumes from an older step. An abandoned newer checkpoint is no reason to delete
+  // anything.
   trainer.save(run.path(), 4, 2);
   EXPECT_EQ(steps(), (std::vector<Index>{5, 4, 3}));
   trainer.save(run.path(), 6, 1);
@@ -36,7 +37,7 @@ TEST(CheckpointSave, KeepsTheNewest) {
   EXPECT_TRUE(fs::exists(checkpoints_of(run.path()) / "notes.tmp"));
 }
 
-// A person's folders and notes stay, and are no checkpoints.
+// Folders and notes of a person stay, and are not taken for checkpoints.
 TEST(CheckpointSave, DeletesNothingThatOthersWrote) {
   const Folder run, elsewhere;
   SingleRank trainer;
@@ -48,7 +49,7 @@ TEST(CheckpointSave, DeletesNothingThatOthersWrote) {
   for (Index step : {1, 2, 3}) trainer.save(run.path(), step);
   note(checkpoints / "step-00000002" / "notes.txt");
   note(checkpoints / "step-00000003" / "notes" / "a");
-  note(checkpoints / "step-00000005" / "notes.txt");  // named like a step, and no checkpoint
+  note(checkpoints / "step-00000005" / "notes.txt");  // named like a step, but not a checkpoint
   note(checkpoints / "step-00000004.tmp-keep-this" / "index.h5");
   note(checkpoints / "step-00000006.tmp");
   note(checkpoints / "step-00000007.tmp" / "notes.txt");
@@ -70,7 +71,7 @@ TEST(CheckpointSave, DeletesNothingThatOthersWrote) {
     EXPECT_TRUE(fs::exists(checkpoints / kept)) << kept;
   EXPECT_TRUE(verify_checkpoint(checkpoints / "step-00000008").empty());
   EXPECT_EQ(files_in(elsewhere.path()).size(), 1u);
-  // The folder of a person is not one of those that run.keep counts.
+  // run.keep does not count the folder of a person.
   trainer.save(run.path(), 9, 3);
   EXPECT_TRUE(fs::exists(checkpoints / "step-00000008" / manifest_name));
 }
@@ -104,8 +105,8 @@ TEST(CheckpointSave, MultiplesOfKeepEveryAreNotDeleted) {
   EXPECT_EQ(steps_in(checkpoints_of(run.path())), (std::vector<Index>{16, 14}));
 }
 
-// A crash finds an old checkpoint whole, or under a name that no reader takes: its new name is on
-// the disk before a file is gone.
+// After a crash, an old checkpoint is either intact or has a name that no reader accepts. Its new
+// name is on the disk before any of its files is deleted.
 TEST(CheckpointSave, NamesAreOnTheDiskBeforeFilesAreDeleted) {
   const Folder run;
   SingleRank trainer;
@@ -150,7 +151,8 @@ TEST(CheckpointSave, AStepReachedAgainReplacesItsFolder) {
   EXPECT_EQ(files_in(checkpoints_of(run.path())).size(), 2u);
   fs::remove_all(aside);
 
-  // The new name could not be forced to the disk: after a crash the old content may be there, so it is kept.
+  // The new name could not be synced to the disk. After a crash the old content may be there, so it
+  // is kept.
   {
     bool renamed = false;
     const FaultScope fault([&](std::string_view what, const fs::path& path) {
@@ -174,7 +176,7 @@ TEST(CheckpointSave, EqualStatesGiveEqualBytes) {
     EXPECT_EQ(read_file(file), read_file(checkpoints_of(other.path()) / step_name(5) / file.filename())) << file;
 }
 
-// Every operation that changes the disk fails once, and then for good, and the run is none the worse for it.
+// Every operation that changes the disk fails once, or fails from then on. The run loses nothing.
 TEST(CheckpointSave, AFaultAtAnyPointLosesNothing) {
   SingleRank trainer;
   std::vector<std::string> points;
@@ -194,7 +196,8 @@ TEST(CheckpointSave, AFaultAtAnyPointLosesNothing) {
   const auto commit = std::find(points.begin(), points.end(), "rename step-00000004") - points.begin();
   ASSERT_LT(commit, std::ssize(points));
 
-  // Datasets and attributes are many and alike: every 5th of them, and all the rest.
+  // There are many similar datasets and attributes. Every 5th of them is tested, and every other
+  // operation.
   const auto alike = [](const std::string& point) {
     return point.starts_with("write ") || point.starts_with("create /");
   };
@@ -222,21 +225,20 @@ TEST(CheckpointSave, AFaultAtAnyPointLosesNothing) {
         ASSERT_TRUE(has(error, "1: ") && has(error, "injected: ")) << where << ": " << error;
         ASSERT_EQ(steps, (std::vector<Index>{3, 2, 1})) << where;
         ASSERT_TRUE(for_good || !fs::exists(checkpoints_of(run.path()) / "step-00000004.tmp")) << where;
-      } else if (!error.empty()) {  // the folder's name could not be forced to the disk: an error, but
-                                    // nothing is deleted
+      } else if (!error.empty()) {  // the name is not synced: nothing is deleted
         ASSERT_EQ(steps, (std::vector<Index>{4, 3, 2, 1})) << where;
       } else {
         ASSERT_FALSE(warnings.empty()) << where;
         ASSERT_EQ(steps.front(), 4) << where;
       }
-      // The disk is well again.
+      // The disk works again.
       ASSERT_TRUE(trainer.save(run.path(), 4, 2).empty()) << where;
       ASSERT_EQ(files_in(checkpoints_of(run.path())).size(), 2u) << where;
       ASSERT_EQ(resolve_checkpoint(run.path(), nullptr).filename(), step_name(4)) << where;
     }
 }
 
-// A limit on the size of files makes the system's own writes fail within HDF5, at every stage of a file.
+// With a limit on file sizes, writes of the system fail within HDF5, at every stage of a file.
 TEST(CheckpointSave, WritesThatTheSystemRefuses) {
   const Folder run;
   SingleRank trainer;

@@ -59,7 +59,7 @@ TEST(Digest, SamplesSeeSizeBothEndsAndTheMiddle) {
     write_file(folder.path() / "file", text);
     return sha256_sampled(folder.path() / "file");
   };
-  // All of a small file, whatever its size.
+  // A small file is read completely, whatever its size.
   for (const std::size_t size : {1, 2, 16383, 16384, 16385, 40000, 262144}) {
     std::string text(size, 'x');
     const Digest before = sampled(text);
@@ -80,7 +80,7 @@ TEST(Digest, SamplesSeeSizeBothEndsAndTheMiddle) {
     EXPECT_NE(sampled(other), before) << at;
   }
   std::string middle = large;
-  for (std::size_t i = 0; i < 1 << 20; ++i) middle[(4 << 20) + i] = 'y';  // longer than the gaps
+  for (std::size_t i = 0; i < 1 << 20; ++i) middle[(4 << 20) + i] = 'y';  // longer than a gap
   EXPECT_NE(sampled(middle), before);
 }
 
@@ -111,7 +111,7 @@ TEST(Files, WriteReplacesWholeOrNotAtAll) {
       });
       EXPECT_NE(error_of([&] { write_file(file, "new"); }).find("1: "), std::string::npos);
     }
-    // Only the last point, after the rename, may leave the new content.
+    // Only a failure of the last operation, after the rename, may leave the new content.
     EXPECT_EQ(read_file(file), failing + 1 < points ? "old" : "new");
     EXPECT_FALSE(fs::exists(file.string() + ".tmp"));
   }
@@ -142,8 +142,8 @@ TEST(Files, WritingTouchesNothingBeside) {
   EXPECT_FALSE(fs::exists(file.string() + ".tmp3"));
 }
 
-// A FIFO, a device and a folder are refused at once, however the name leads there; so is what is
-// larger than it can be.
+// A FIFO, a device and a folder are refused at once, also through a link. A file above the size
+// limit is refused, too.
 TEST(Files, InputsAreRegularFilesOfBoundedSize) {
   const Folder folder;
   const fs::path fifo = folder.path() / "fifo", link = folder.path() / "link", large = folder.path() / "large";
@@ -182,7 +182,7 @@ TEST(Files, LinesAreReadWithTheirEnds) {
   EXPECT_EQ(std::ssize(lines[2]), (1 << 20) + 5);
   EXPECT_EQ(ends, (std::vector<Index>{4, 5, (1 << 20) + 11, (1 << 20) + 15}));
 
-  // A line that is longer than any of ours takes no memory.
+  // A line that is longer than any of ours allocates no memory.
   std::ofstream(file) << "a\n";
   fs::resize_file(file, most_line_bytes + 3);
   std::ofstream(file, std::ios::app) << "\nb\n";
@@ -191,8 +191,8 @@ TEST(Files, LinesAreReadWithTheirEnds) {
   EXPECT_EQ(lines, (std::vector<std::string>{"a", "", "b"}));
 }
 
-// Names that killed processes have left are in nobody's way, and go once it is known that nobody
-// writes.
+// Leftover names of killed processes block nothing. They are deleted once no process can be
+// writing.
 TEST(Files, LeftoversBlockNothing) {
   const Folder folder;
   const fs::path file = folder.path() / "config.ini";

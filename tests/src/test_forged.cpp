@@ -1,6 +1,7 @@
-// Checkpoints that somebody forged: valid HDF5 under a manifest whose digests are right. Whatever they say, a reader ends with
-// one InputError; it does not crash, wait, take memory that the files do not justify, or read a file that is not the
-// checkpoint's.
+// Forged checkpoints: valid HDF5, and a manifest with the right digests.
+//
+// A reader must end with one InputError. It must not crash, wait, allocate memory that the files do
+// not justify, or read a file outside the checkpoint.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -29,7 +30,7 @@ const Raw& plain() {
   return creation;
 }
 
-// What the first reader that refuses a checkpoint says; "" where all of them take it.
+// Error of the first reader that refuses a checkpoint; empty if all readers accept it.
 std::string refusal(const fs::path& dir) {
   const std::unique_ptr<Backend> backend = make_cpu();
   ParamStore store(*backend, odd_specs(), Layout{}, coord_of(Layout{}, 0), true);
@@ -49,14 +50,14 @@ std::string refusal(const fs::path& dir) {
 
 struct Forgery {
   const char* name;
-  const char* says;  // a part of the error
+  const char* says;  // part of the error
   std::function<void(const fs::path& dir)> forge;
 };
 std::ostream& operator<<(std::ostream& out, const Forgery& f) {
   return out << f.name;
 }
 
-// Changes a file of the checkpoint by the library.
+// Changes a file of the checkpoint through the library.
 std::function<void(const fs::path&)> with(const char* file, const std::function<void(hid_t)>& change) {
   return [=](const fs::path& dir) { change(RawFile(dir / file)); };
 }
@@ -67,14 +68,14 @@ TEST_P(ForgedCheckpoint, IsRefused) {
   const Folder run;
   const fs::path dir = write_as(run.path(), {2, 1, 2, 1}, 200);
   ASSERT_EQ(refusal(dir), "");
-  // What lies beside the checkpoint, for forgeries to name.
+  // Files beside the checkpoint, which forgeries name.
   write_as(run.path() / "other", {1, 1, 1, 1}, 7);
   fs::copy(run.path() / "other/checkpoints/step-00000007/shard-00000.h5", checkpoints_of(run.path()) / "outside.h5");
   ASSERT_EQ(::mkfifo((checkpoints_of(run.path()) / "pipe").c_str(), 0600), 0);
   std::ofstream(checkpoints_of(run.path()) / "secret") << std::string(100000, 's');
   GetParam().forge(dir);
   seal(dir, 200);
-  ASSERT_EQ(verify_checkpoint(dir), std::vector<std::string>{});  // its digests are right
+  ASSERT_EQ(verify_checkpoint(dir), std::vector<std::string>{});  // the digests are right
   const std::string error = refusal(dir);
   EXPECT_TRUE(error.starts_with("2: ")) << error;
   EXPECT_NE(error.find(GetParam().says), std::string::npos) << error;
@@ -98,7 +99,7 @@ const Raw& external_storage() {
   return creation;
 }
 
-// The weight as [rows, 29], of which two rows are somewhere.
+// The weight as [rows, 29]; only two of its rows have a source.
 void virtual_of_two_rows(hid_t file, hsize_t rows) {
   const Raw creation(H5Pcreate(H5P_DATASET_CREATE), H5Pclose);
   const hsize_t shape[] = {rows, 29}, part[] = {2, 29}, zero[] = {0, 0}, size = 58;
@@ -270,7 +271,7 @@ const Forgery forgeries[] = {
 INSTANTIATE_TEST_SUITE_P(All, ForgedCheckpoint, testing::ValuesIn(forgeries),
                          [](const auto& info) { return info.param.name; });
 
-// A pipe in place of a file: nobody waits for what may come out of it.
+// A pipe in place of a file: readers do not wait for its data.
 TEST(ForgedCheckpoint, RegularFilesOnly) {
   for (const char* file : {manifest_name, index_name, "shard-00001.h5"}) {
     const Folder run;
@@ -289,7 +290,7 @@ TEST(ForgedCheckpoint, RegularFilesOnly) {
   EXPECT_NE(refusal(dir).find("'../outside.h5', which is no file of its folder"), std::string::npos) << refusal(dir);
 }
 
-// A manifest with the right digest: names are plain and unique, and the time to read it is linear in their number.
+// Names in a manifest must be plain and unique. The time to read them is linear in their number.
 TEST(ForgedCheckpoint, NamesInTheManifest) {
   const Folder run;
   const fs::path dir = checkpoints_of(run.path()) / "step-00000200";
@@ -310,7 +311,8 @@ TEST(ForgedCheckpoint, NamesInTheManifest) {
   const std::clock_t begin = std::clock();
   write(many);
   EXPECT_EQ(read_manifest(dir).files.size(), many.size());
-  EXPECT_LT(static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC, 10);  // a quadratic reader takes a minute
+  // A quadratic reader takes a minute.
+  EXPECT_LT(static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC, 10);
   write_file(dir / manifest_name, std::string((1 << 25) + 1, ' '));
   EXPECT_BAD_INPUT(read_manifest(dir), "is no manifest");
 }
@@ -325,13 +327,13 @@ TEST(ForgedCheckpoint, SelectionBiasesOfAnotherModel) {
     EXPECT_BAD_INPUT(engine.set_router_bias(std::vector<float>(n, 1.0f)), "selection biases");
 }
 
-// ---- few files at a time ----
+// ---- open files ----
 
 struct FileLimit {
   explicit FileLimit(int more) {
     ::getrlimit(RLIMIT_NOFILE, &before);
     struct rlimit limited = before;
-    const int lowest = ::dup(STDERR_FILENO);  // of the numbers that are free
+    const int lowest = ::dup(STDERR_FILENO);  // lowest free file number
     ::close(lowest);
     limited.rlim_cur = static_cast<rlim_t>(lowest + more);
     ::setrlimit(RLIMIT_NOFILE, &limited);
@@ -379,7 +381,8 @@ TEST(CheckpointFiles, ThatCannotBeOpenedAreErrors) {
   EXPECT_TRUE(too_many(load_error)) << load_error;
 }
 
-// The library walks over the objects of a global heap by their sizes, without end where one is forged.
+// The library walks over the objects of a global heap by their sizes. A forged size makes this
+// endless.
 TEST(ForgedGlobalHeap, IsRefusedBeforeTheLibraryOpensIt) {
   const Folder run;
   const fs::path dir = write_as(run.path(), {2, 1, 2, 1}, 200), index = dir / index_name;
@@ -411,7 +414,8 @@ TEST(ForgedGlobalHeap, IsRefusedBeforeTheLibraryOpensIt) {
   EXPECT_EQ(refusal(resolve_checkpoint(dir, nullptr)), "");
 }
 
-// Heaps within heaps: the walks over all of them take no more steps than the file has room for objects.
+// Heaps within heaps: the walks over all of them take at most as many steps as the file has room
+// for objects.
 TEST(ForgedGlobalHeap, ManyInOneAreBounded) {
   const Folder folder;
   std::string bytes;
@@ -429,7 +433,7 @@ TEST(ForgedGlobalHeap, ManyInOneAreBounded) {
   EXPECT_TRUE(has(heaps.problem(file), "does not end where it should"));
 }
 
-// The heaps are looked at with lengths of 8 bytes.
+// The check of the heaps reads lengths of 8 bytes.
 TEST(ForgedGlobalHeap, LengthsOfAnotherSizeAreRefused) {
   const Folder folder;
   const fs::path path = folder.path() / "x.h5";

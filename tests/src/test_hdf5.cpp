@@ -34,7 +34,7 @@ TEST(Hdf5, DatasetsAndAttributesComeBack) {
     file.close();
   }
   const Hdf5File file = Hdf5File::open(path);
-  // In the order of their making, not of the alphabet.
+  // In the order of their creation, not of the alphabet.
   EXPECT_EQ(file.datasets(), (std::vector<std::string>{"/b/deep/ints", "/a/doubles", "/a/scalar", "/a/empty"}));
   EXPECT_EQ(file.datasets("/b"), (std::vector<std::string>{"/b/deep/ints"}));
   const Hdf5Dataset dataset = file.open_dataset("/b/deep/ints");
@@ -66,7 +66,7 @@ TEST(Hdf5, DatasetsAndAttributesComeBack) {
 TEST(Hdf5, VerifyNamesWhatReadsBackOtherwise) {
   const Folder folder;
   const std::vector<float> values{1, 2, 3, 4, 5, 6};
-  // The error of verify() for a file that `change` has changed by the library after it was closed.
+  // Error of verify() for a closed file that `change` has changed through the library.
   const auto verdict = [&](const std::function<void(hid_t)>& change) {
     const fs::path path = folder.path() / "file.h5";
     fs::remove(path);
@@ -107,7 +107,8 @@ TEST(Hdf5, EqualContentGivesEqualFiles) {
   const Folder folder;
   std::vector<float> values(1000, 1.5f);
   for (const std::string name : {"a", "b"}) {
-    if (name == "b") ::usleep(1100000);  // the files must not hold the time, which HDF5 keeps in seconds
+    // Files must not hold the time, which HDF5 stores in seconds.
+    if (name == "b") ::usleep(1100000);
     Hdf5File file = Hdf5File::create(folder.path() / name);
     file.write("/group/values", {1000}, DType::f32, values.data());
     file.set("/group", "meaning", "none");
@@ -128,14 +129,14 @@ TEST(Hdf5, VirtualDatasetsShowTheirParts) {
   }
   {
     Hdf5File file = Hdf5File::create(folder.path() / "index.h5");
-    // [3, 4]: columns 0 and 1 from one.h5 elements 0..5, the last column from two.h5 elements 2..4, column 2
-    // from nowhere.
+    // [3, 4]: columns 0 and 1 are elements 0..5 of one.h5, and column 3 is elements 2..4 of two.h5.
+    // Column 2 has no source.
     file.create_virtual("/g/x", {3, 4},
                         {{"one.h5", 6, {0, 6}, {{0, 0}, {3, 2}}}, {"two.h5", 6, {2, 5}, {{0, 3}, {3, 1}}}});
     file.create_virtual("/g/nothing", {2}, {});
     file.close();
   }
-  // The folder may be moved, and the reader may be anywhere.
+  // The folder may move, and the reader may run in any folder.
   const fs::path moved = folder.path() / "elsewhere";
   fs::create_directory(moved);
   for (const char* name : {"one.h5", "two.h5", "index.h5"}) fs::rename(folder.path() / name, moved / name);
@@ -149,7 +150,7 @@ TEST(Hdf5, VirtualDatasetsShowTheirParts) {
   }
   for (float v : raw_values(moved / "index.h5", "/g/nothing")) EXPECT_TRUE(std::isnan(v));
 
-  // The same parts, for whoever reads them one by one.
+  // The same parts, read one by one.
   const Hdf5Dataset dataset = Hdf5File::open(moved / "index.h5").open_dataset("/g/x");
   ASSERT_EQ(dataset.parts().size(), 2u);
   const Hdf5Part& two = dataset.parts()[1];

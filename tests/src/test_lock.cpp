@@ -19,10 +19,10 @@
 #include "tests/src/temp_folder.h"
 
 namespace {
-bool no_locks = false;  // as on some network file systems
+bool no_locks = false;  // true: like some network file systems
 }
 
-// Takes the place of the C library's in this program.
+// Replaces flock() of the C library in this program.
 extern "C" int flock(int file, int operation) noexcept {
   if (!no_locks) return static_cast<int>(syscall(SYS_flock, file, operation));
   errno = ENOLCK;
@@ -48,12 +48,12 @@ struct LockTest : testing::TestWithParam<bool> {
 INSTANTIATE_TEST_SUITE_P(FileSystems, LockTest, testing::Values(false, true),
                          [](const auto& info) { return info.param ? "WithoutLocks" : "WithLocks"; });
 
-// Looking takes no lock.
+// lock_holder() takes no lock.
 TEST_P(LockTest, TheHolderIsNamed) {
   EXPECT_EQ(lock_holder(folder.path()), "");
   {
     const FolderLock lock(folder.path(), milliseconds(0), "run.dir", "choose another run.dir");
-    if (GetParam()) return;  // without locks, a process that looks at its own file sees an old one
+    if (GetParam()) return;  // without locks, its own file looks old to a process
     EXPECT_TRUE(has(lock_holder(folder.path()), ", process " + std::to_string(getpid())));
     EXPECT_TRUE(lock.held());
   }
@@ -64,7 +64,7 @@ TEST_P(LockTest, TheHolderIsNamed) {
   ASSERT_EQ(mkfifo(file().c_str(), 0600), 0);
   EXPECT_EQ(lock_holder(folder.path()), "");
 }
-// A file of another host, by its age.
+// A file of another host is judged by its age.
 TEST_P(LockTest, TheHolderOnAnotherHostIsYoung) {
   folder.write("switchyard.lock", "elsewhere, process 7\n");
   EXPECT_EQ(lock_holder(folder.path()), "elsewhere, process 7");
@@ -72,7 +72,7 @@ TEST_P(LockTest, TheHolderOnAnotherHostIsYoung) {
   EXPECT_EQ(lock_holder(folder.path()), "");
 }
 
-// A process that holds the lock, until it is told to die or, without a word, to let go.
+// A process that holds the lock. SIGKILL ends it; after SIGTERM it releases the lock and exits.
 struct Holder {
   explicit Holder(const fs::path& folder) {
     EXPECT_EQ(pipe(ready), 0);
@@ -83,7 +83,7 @@ struct Holder {
       return;
     }
     {
-      // Blocked, the word waits until it is asked for, however early it comes.
+      // A blocked signal stays pending until sigwait(), even if it arrives early.
       sigset_t word;
       sigemptyset(&word);
       sigaddset(&word, SIGTERM);
@@ -115,7 +115,7 @@ TEST_P(LockTest, IsHeldByOneProcessWhichAPersonCanRead) {
   EXPECT_EQ(text.find(who + "\nsince 20"), 0u) << text;
   EXPECT_BAD_INPUT(take(), fmt::format("run.dir = {} is in use by {}: wait for it, or choose another run.dir",
                                        folder.path().string(), who));
-  EXPECT_EQ(read_file(file()), text);  // unharmed
+  EXPECT_EQ(read_file(file()), text);  // unchanged
   holder.end(SIGTERM);
   EXPECT_FALSE(fs::exists(file()));
   take();
@@ -127,7 +127,7 @@ TEST_P(LockTest, OfAFolderThatIsRemovedIsNobodys) {
   EXPECT_TRUE(lock.held());
   fs::remove(file());
   EXPECT_FALSE(lock.held());
-  write_file(file(), "elsewhere, process 1\n");  // another one's
+  write_file(file(), "elsewhere, process 1\n");  // of another process
   EXPECT_FALSE(lock.held());
 }
 
@@ -149,8 +149,8 @@ TEST_P(LockTest, WaitsForAProcessThatIsEnding) {
   later.join();
 }
 
-// Whether a process of another host lives, a file that it has left cannot tell; a lock, and a file
-// that does not change, can.
+// A leftover file does not show whether a process of another host is alive. A free lock, or a file
+// that no longer changes, shows that it has ended.
 TEST_P(LockTest, OfAnotherHost) {
   write_file(file(), "elsewhere, process 1\n");
   if (!no_locks) return take();
@@ -158,13 +158,13 @@ TEST_P(LockTest, OfAnotherHost) {
   EXPECT_BAD_INPUT(take(), "if that process is gone, delete " + file());
 }
 
-// Locks that are local to a host let two hosts in: the holder's file changes, and that is seen,
-// whatever their clocks say.
+// If locks are local to a host, two hosts may both get one. The holder's file changes, which the
+// other host sees even if the clocks differ.
 TEST_P(LockTest, OfALivingProcessOfAnotherHostIsNotTaken) {
   if (no_locks) return;
   write_file(file(), "elsewhere, process 1\n");
   std::jthread holder([&](const std::stop_token& stop) {
-    for (std::time_t time = 1; !stop.stop_requested(); ++time) {  // 1970: a clock that is wrong
+    for (std::time_t time = 1; !stop.stop_requested(); ++time) {  // since 1970: a wrong clock
       const timespec now[2] = {{time, 0}, {time, 0}};
       utimensat(AT_FDCWD, file().c_str(), now, 0);
       std::this_thread::sleep_for(milliseconds(20));
@@ -187,7 +187,7 @@ TEST_P(LockTest, OfAHolderChangesAndNamesIt) {
     ASSERT_EQ(stat(file().c_str(), &now), 0);
   } while (now.st_mtim.tv_sec == before.st_mtim.tv_sec && now.st_mtim.tv_nsec == before.st_mtim.tv_nsec);
   EXPECT_TRUE(lock.held());
-  std::ofstream(file()) << "elsewhere, process 1\n";  // another host has taken it
+  std::ofstream(file()) << "elsewhere, process 1\n";  // another host took the lock
   EXPECT_FALSE(lock.held());
 }
 

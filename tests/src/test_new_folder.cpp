@@ -69,7 +69,7 @@ TEST_F(NewFolderTest, NothingOfOthersIsRemoved) {
   EXPECT_EQ(names_in_folder(target()), "thesis.txt ");
 }
 
-// A killed process leaves its files and its lock.
+// A killed process leaves its files and its lock behind.
 TEST_F(NewFolderTest, WhatAKilledProcessLeftIsReplaced) {
   temp.write("out.tmp/switchyard.lock", "");
   temp.write("out.tmp/old", "old");
@@ -95,7 +95,7 @@ TEST_F(NewFolderTest, OneProcessAtATime) {
   EXPECT_EQ(read_file(staging() / "file"), "new");
   NewFolder late(temp.path() / "late", "export");
   late.open();
-  temp.write("late/thesis.txt", "mine");  // while it was being made
+  temp.write("late/thesis.txt", "mine");  // written while the folder was being made
   EXPECT_BAD_INPUT(late.commit(), "is there already");
   first.commit();
   expect_made();
