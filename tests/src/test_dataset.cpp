@@ -17,7 +17,7 @@ void put(std::string& bytes, T value) {
   bytes.append(reinterpret_cast<const char*>(&value), sizeof value);
 }
 
-// An idx as Megatron writes it, put together here from the format's description.
+// An idx file as Megatron writes it, built here from the description of the format.
 struct Idx {
   std::string magic = std::string("MMIDIDX\0\0", 9);
   std::uint64_t version = 1;
@@ -85,7 +85,7 @@ TEST(IndexedWriter, ManyDocumentsAndNone) {
   IndexedWriter writer(folder.path() / "many", 70000);
   std::vector<std::int32_t> d;
   for (Index i = 0; i < documents; ++i) {
-    d.assign(static_cast<std::size_t>(i % 3), static_cast<std::int32_t>(i % 70000));  // some are empty
+    d.assign(static_cast<std::size_t>(i % 3), static_cast<std::int32_t>(i % 70000));  // some empty
     writer.add(d);
   }
   writer.finish();
@@ -94,7 +94,7 @@ TEST(IndexedWriter, ManyDocumentsAndNone) {
   EXPECT_EQ(t.tokens(), 150000);
   const Range r = t.document(140000);
   EXPECT_EQ(r.begin,
-            139998 / 3 * 3 + 1);  // before it: whole triples with 0 + 1 + 2 tokens, and one with 0 + 1
+            139998 / 3 * 3 + 1);  // whole triples of 0 + 1 + 2 tokens, then 0 + 1
   EXPECT_EQ(r.size(), 140000 % 3);
   std::int32_t id[1];
   t.read(r.begin, 70000, id);
@@ -152,7 +152,7 @@ TEST(IndexedTokens, ReadsSetsWithModes) {
   }
 }
 
-// A file that is cut short while it is in use is an error, and no signal.
+// A file that is truncated while it is in use causes an error, and no signal.
 TEST(IndexedTokens, CutShortWhileInUse) {
   const TempFolder folder;
   folder.write("t.idx", Idx().str());
@@ -176,7 +176,7 @@ TEST(IndexedTokens, RefusesIdsBeyondTheVocabulary) {
   std::int32_t ids[3];
   EXPECT_NO_THROW(t.read(0, 5, ids));
   EXPECT_BAD_INPUT(t.read(2, 5, ids), "t.bin: token 4 is id 900");
-  EXPECT_BAD_INPUT(t.read(1, 4, ids), "token 3 is id 4");  // vocab itself is no id
+  EXPECT_BAD_INPUT(t.read(1, 4, ids), "token 3 is id 4");  // ids are below vocab
   EXPECT_THROW(t.read(4, 1000, ids), std::logic_error);    // past the end
 
   idx.code = 3;
@@ -215,7 +215,7 @@ TEST(IndexedTokens, RefusesDamagedFiles) {
   for (const std::size_t keep : {std::size_t{33}, std::size_t{34}, std::size_t{60}, Idx().str().size() - 1})
     expect(Idx().str().substr(0, keep), bin, "t.idx");
   std::string huge = Idx().str();
-  huge[18 + 7] = '\x7F';  // sequences
+  huge[18 + 7] = '\x7F';  // of the number of sequences
   expect(huge, bin, "truncated");
   expect(Idx().str(), bin.substr(0, 11), "t.bin has 11 bytes");
   expect(Idx().str(), bin + "xy", "t.bin has 14 bytes");
@@ -228,7 +228,7 @@ TEST(IndexedTokens, RefusesDamagedFiles) {
   EXPECT_BAD_INPUT(IndexedTokens(folder.path() / "t"), "t.idx");
 }
 
-// A folder with pairs of 12 (train) and 5 (valid) tokens in two domains, and this dataset.ini.
+// Writes two domains of 12 training and 5 validation tokens, and this dataset.ini.
 void make_dataset(const TempFolder& folder, const std::string& ini) {
   for (const char* name : {"a", "b"}) {
     IndexedWriter train(folder.path() / (std::string(name) + ".train"), 300);
@@ -270,7 +270,7 @@ TEST(Dataset, HandMadeIniNeedsLittle) {
   EXPECT_EQ(none.open(0, SplitName::valid).tokens(), 0);
 }
 
-// Files that were written before read as they did: '#' begins a comment wherever it stands, unless between quotes.
+// Older files keep their meaning: '#' begins a comment anywhere except in quotes.
 TEST(Dataset, CommentsOfTheIni) {
   const TempFolder folder;
   make_dataset(folder,
@@ -325,7 +325,7 @@ TEST(Dataset, NamesWhatIsWrong) {
   }
 }
 
-// The data set of make_dataset, with all digests.
+// Writes the data set of make_dataset with all digests.
 void make_digests(const TempFolder& folder) {
   make_dataset(folder, "[dataset]\ntokenizer = bytes\ndomains = a,b\n");
   DatasetDescription d = read_dataset_ini(folder.path());
@@ -343,7 +343,7 @@ TEST(Dataset, DamageIsFound) {
   for (const char* name : {"a.train.bin", "b.valid.bin"}) {
     make_digests(folder);
     std::string bytes = content(folder.path() / name);
-    bytes[3] ^= 1;  // still an id
+    bytes[3] ^= 1;  // still a valid id
     folder.write(name, bytes);
     EXPECT_BAD_INPUT(Dataset(folder.path()), std::string(name).substr(0, 7));
     std::string problems;
@@ -353,7 +353,8 @@ TEST(Dataset, DamageIsFound) {
   }
   make_digests(folder);
   for (const char* name : {"b.valid.bin", "b.valid.idx"}) std::filesystem::remove(folder.path() / name);
-  EXPECT_BAD_INPUT(Dataset(folder.path()), "b.valid.idx");  // no domain without validation text: it has been lost
+  // Every domain of a data set with digests has validation text: it was lost.
+  EXPECT_BAD_INPUT(Dataset(folder.path()), "b.valid.idx");
   EXPECT_NE(verify_dataset(folder.path()).back().problem, "");
   for (const char* wrong : {"train_sample = 12", "train_bin_sha256 = ABCD", "train_sha256 = 1"}) {
     make_dataset(folder, std::string("[dataset]\ntokenizer = bytes\ndomains = a\n[a]\n") + wrong + "\n");
@@ -380,7 +381,7 @@ TEST(Dataset, CountsAreThoseOfTheirDigest) {
     EXPECT_BAD_INPUT(Dataset(folder.path()), "the counts of [b] are not those that its counts_sha256 is of");
     EXPECT_BAD_INPUT(verify_dataset(folder.path()), "remove counts_sha256");
   }
-  // A person may give weights, and may take the digest out to change a count.
+  // A person may add weights, and may remove the digest in order to change a count.
   changed("[b]\n", "[b]\nweight = 2\n[a]\nweight = 1\n[b]\n");
   EXPECT_EQ(Dataset(folder.path()).domains()[1].weight, 2);
   changed("counts_sha256", "#");
@@ -414,7 +415,7 @@ TEST(Dataset, IdsAndDomainsAreThoseOfTheirDigest) {
   }
   changed("ids_sha256", "#");
   EXPECT_NO_THROW(Dataset(folder.path()));
-  // A person may give weights, and other files a name.
+  // A person may add weights, and rename other files.
   changed("[b]\n", "[b]\nweight = 2\n[a]\nweight = 1\n[b]\n");
   EXPECT_EQ(Dataset(folder.path()).domains().size(), 2u);
 }
@@ -425,8 +426,8 @@ TEST(Dataset, DigestFollowsTheContent) {
   make_digests(other);
   const std::string digest = Dataset(folder.path()).digest();
   EXPECT_EQ(digest.size(), 64u);
-  EXPECT_EQ(Dataset(other.path()).digest(), digest);  // wherever it lies
-  // By hand, without digests: what changes is seen all the same.
+  EXPECT_EQ(Dataset(other.path()).digest(), digest);  // in any folder
+  // A dataset.ini without digests, written by hand: changes are noticed nevertheless.
   const std::string ini = "[dataset]\ntokenizer = bytes\ndomains = a,b\n";
   make_dataset(folder, ini);
   const std::string by_hand = Dataset(folder.path()).digest();
@@ -441,11 +442,11 @@ TEST(Dataset, DigestFollowsTheContent) {
   make_dataset(folder, "[dataset]\ntokenizer = bytes\ndomains = b,a\n");
   EXPECT_TRUE(digests.insert(Dataset(folder.path()).digest()).second);
   make_dataset(folder, "[dataset]\ntokenizer = bytes\ndomains = a,b\n[a]\ntrain_tokens = 12\n");
-  EXPECT_EQ(Dataset(folder.path()).digest(), by_hand);  // what the files say anyway
+  EXPECT_EQ(Dataset(folder.path()).digest(), by_hand);  // equal to the counts of the files
 }
 
-// The tokenizer's digest: the model's, that of the word bytes, or what dataset.ini says of a
-// tokenizer that is not there.
+// Digest of the tokenizer: of its model, or of the word bytes. If the tokenizer is missing, it is
+// the digest of its description in dataset.ini.
 TEST(Dataset, DigestOfTheTokenizer) {
   const TempFolder folder;
   const auto digest = [&](const std::string& dataset) {

@@ -1,4 +1,5 @@
-// Small models of several families against Hugging Face transformers (tests/golden/blocks.py, tests/golden/latent.py).
+// Small models of several families, compared with Hugging Face transformers
+// (tests/golden/blocks.py, tests/golden/latent.py).
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -61,7 +62,8 @@ TEST(Families, LogitsAreThoseOfTransformers) {
   }
 }
 
-// DeepSeek-V2 and V3: the loss and every gradient of training, and the logits of generation, which computes otherwise.
+// DeepSeek-V2 and V3: the loss and every gradient of training, and the logits of generation, which
+// computes them in another way.
 TEST(Families, LatentAttentionIsThatOfTransformers) {
   const Json cases = golden("latent.json");
   ASSERT_EQ(cases.size(), 3u);

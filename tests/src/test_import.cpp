@@ -1,4 +1,5 @@
-// Models of Hugging Face's families, imported, computed and exported (tests/golden/families.py).
+// Models of the Hugging Face families are imported, computed and exported
+// (tests/golden/families.py).
 #include <gtest/gtest.h>
 #include <omp.h>
 #include <signal.h>
@@ -33,7 +34,7 @@ const Json& cases() {
   return all;
 }
 
-// The run that the command makes of a folder.
+// Makes the run that the import command makes from a folder.
 void import_model(const fs::path& folder, const fs::path& run, const FamilyModel& model, FamilyValues& values) {
   const auto self = make_comm_self();
   TrainState state;
@@ -49,7 +50,7 @@ void import_model(const fs::path& folder, const fs::path& run, const FamilyModel
   save_weights(*self, run, state, param_specs(model.config, model.vocab), values, [](Index, Index) {});
 }
 
-// The largest of the logits, and how far they are from those that are wanted.
+// Compares the logits with the golden ones, relative to the largest.
 void expect_logits(Engine& engine, const Json& golden, double tolerance) {
   const auto ids = golden["ids"].get<std::vector<std::int64_t>>();
   Cache cache = engine.make_cache(1, std::ssize(ids), std::ssize(ids));
@@ -112,7 +113,7 @@ TEST_P(ImportedFamily, IsExportedBitForBit) {
     for (const Json::Member& m : before.members()) {
       if (m.name == "dtype" || m.name == "torch_dtype") continue;
       ASSERT_TRUE(after.contains(m.name)) << m.name;
-      // A number may be written as 1000 or as 1000.0, and what is absent as null.
+      // A number may be written as 1000 or as 1000.0, and an absent value as null.
       if (m.value.is_number()) {
         EXPECT_EQ(after[m.name].get<double>(), m.value.get<double>()) << m.name;
       } else if (!m.value.is_null() && !m.value.is_object()) {
@@ -137,7 +138,8 @@ int run_command(int (*command)(CommandLine&), std::vector<std::string> args) {
   return command(line);
 }
 
-// Calls `body` in a process that is killed before it changes the disk for the n-th time. Returns whether it was killed.
+// Calls `body` in a process that is killed before its n-th change of the disk. Returns whether it
+// was killed.
 bool killed_at(int n, const std::function<void()>& body) {
   const pid_t child = fork();
   if (child == 0) {
@@ -160,7 +162,7 @@ bool killed_at(int n, const std::function<void()>& body) {
   return killed;
 }
 
-// `code` throws the error that all ranks agree on, and its message has this text.
+// Expects that `code` throws the error of all ranks, and that its message contains the text.
 #define EXPECT_REFUSED(code, text)                                              \
   do {                                                                          \
     const std::string message = MESSAGE_OF(AgreedError, code);                  \
@@ -174,7 +176,7 @@ std::string files_in(const fs::path& folder) {
   return fmt::to_string(fmt::join(names, " "));
 }
 
-// Wherever an import or an export is killed, the same command line makes what it would have made.
+// If an import or an export is killed at any point, the same command line completes it.
 TEST(ImportAndExport, AreSentAgainAfterAKill) {
   const TempFolder temp;
   const fs::path model = temp.path() / "model", run = temp.path() / "run", out = temp.path() / "out";
@@ -190,7 +192,7 @@ TEST(ImportAndExport, AreSentAgainAfterAKill) {
   for (bool killed = true; killed; ++points) {
     fs::remove_all(run);
     killed = killed_at(points, import_it);
-    // After its last change an import has ended.
+    // After its last change, an import is complete.
     if (killed && fs::exists(run / "checkpoints") && !fs::exists(run / "import.unfinished")) continue;
     if (killed) import_it();
     ASSERT_EQ(files_in(run), whole_run) << points;
@@ -214,7 +216,7 @@ TEST(ImportAndExport, AreSentAgainAfterAKill) {
   EXPECT_GT(points, 8);
 }
 
-// A run that was trained in meanwhile is not taken for the rest of an import.
+// A run that has been trained since is not taken for an unfinished import.
 TEST(ImportAndExport, ATrainedRunIsNoUnfinishedImport) {
   const TempFolder temp;
   const fs::path model = temp.path() / "model", run = temp.path() / "run";
@@ -237,7 +239,7 @@ TEST(ImportAndExport, ATrainedRunIsNoUnfinishedImport) {
   }
 }
 
-// The names of the files that an export writes come from the run, which may be anybody's.
+// The file names of an export come from the run, which anybody may have written.
 TEST(ImportAndExport, NamesOfFilesStayInTheFolder) {
   const TempFolder temp;
   const fs::path model = temp.path() / "model", run = temp.path() / "run", out = temp.path() / "a/b/out";
@@ -260,11 +262,11 @@ TEST(ImportAndExport, NamesOfFilesStayInTheFolder) {
   }
   EXPECT_REFUSED(export_as((temp.path() / "absolute").string()), "which cannot be one of an export's");
   EXPECT_FALSE(fs::exists(temp.path() / "escaped") || fs::exists(temp.path() / "absolute"));
-  export_as("other.safetensors");  // which needs an index to be found
+  export_as("other.safetensors");  // found only through an index
   EXPECT_TRUE(has(files_in(out), "model.safetensors.index.json other.safetensors"));
 }
 
-// A changed file of RUN/huggingface is noticed by whoever uses it.
+// Every reader of RUN/huggingface notices a changed file.
 TEST(ImportAndExport, ImportedFilesHaveDigests) {
   const TempFolder temp;
   const fs::path model = temp.path() / "model", run = temp.path() / "run", out = temp.path() / "out";
@@ -294,7 +296,7 @@ TEST(ImportAndExport, ImportedFilesHaveDigests) {
     ++files;
   }
   EXPECT_EQ(files, 6);  // config.json, files.json, two of the tokenizer, fillers, SHA256SUMS
-  // A file that was put there later is not exported.
+  // A file that was added later is not exported.
   write_file(kept / "chat_template.jinja", "{{ other }}");
   EXPECT_BAD_INPUT(check_imported(run), "chat_template.jinja was not imported");
   EXPECT_BAD_INPUT(check_imported(run, {"tokenizer.json"}), "chat_template.jinja was not imported");
@@ -323,7 +325,7 @@ const Json& config_of_case(const char* name) {
   return golden_case(name)["config"];
 }
 
-// The loss of all layers together that transformers trains with where its router logits are wanted.
+// transformers trains with one loss of all layers if its router logits are requested.
 TEST(FamilyConfig, TheLoadBalanceLossIsTheFamilys) {
   for (const char* name : {"mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "gpt_oss"}) {
     SCOPED_TRACE(name);
@@ -346,7 +348,7 @@ TEST(FamilyConfig, TheLoadBalanceLossIsTheFamilys) {
   }
 }
 
-// Numbers of things that the model does not have: transformers reads 0, and null only where it writes null itself.
+// The number of a missing component: transformers reads 0, and null only if it writes null itself.
 TEST(FamilyConfig, ZeroIsNullWhereTransformersSaysSo) {
   Config ours = config_of(family_named("deepseek_v3"), config_of_case("deepseek_v3"), "test", {});
   ours.moe.first_dense = 0;
@@ -363,7 +365,7 @@ TEST(FamilyConfig, ZeroIsNullWhereTransformersSaysSo) {
   EXPECT_EQ(gemma["attn_logit_softcapping"], Json());
 }
 
-// A part of each head is rotated by the code of few families.
+// Only few families have code that rotates a part of each head.
 TEST(FamilyConfig, PartialRotationIsOfFamiliesThatKnowIt) {
   for (const char* name : {"llama", "mistral", "qwen3", "olmo2", "cohere", "mixtral", "deepseek_v3"}) {
     SCOPED_TRACE(name);
@@ -380,7 +382,7 @@ TEST(FamilyConfig, PartialRotationIsOfFamiliesThatKnowIt) {
   EXPECT_BAD_INPUT(config_of(family_named("gemma3_text"), local, "test", {}), "rotate whole heads");
 }
 
-// An absent key means the family's default and not ours.
+// An absent key means the family's default, not ours.
 TEST(FamilyConfig, AbsentRotaryFractionIsTheFamilys) {
   const std::pair<const char*, double> defaults[] = {{"nemotron", 0.5}, {"gpt_neox", 0.25}, {"phi3", 1}};
   for (const auto& [name, otherwise] : defaults) {
@@ -393,7 +395,8 @@ TEST(FamilyConfig, AbsentRotaryFractionIsTheFamilys) {
     theirs["head_dim"] = 16;
     theirs["rope_parameters"] = Json{{"rope_theta", 10000.0}, {"rope_type", "default"}};
     EXPECT_EQ(config_of(family, theirs, "test", {}).model.rope_fraction, otherwise);
-    // An export is read back as it is meant, by transformers as well: it says what differs from that default.
+    // An export is read back with its meaning, also by transformers. It has every value that
+    // differs from that default.
     for (const double fraction : {0.25, 0.5, 1.0}) {
       Config ours = config_of(family, theirs, "test", {});
       ours.model.rope_fraction = fraction;
@@ -405,7 +408,7 @@ TEST(FamilyConfig, AbsentRotaryFractionIsTheFamilys) {
   }
 }
 
-// transformers rotates one element more of an odd number.
+// If the number of rotated elements is odd, transformers rotates one more.
 TEST(FamilyConfig, OddRotationsAreRefused) {
   const Family& family = family_named("nemotron");
   Json theirs = config_of_case("nemotron");
@@ -419,7 +422,7 @@ TEST(FamilyConfig, OddRotationsAreRefused) {
   EXPECT_THROW(config_json(family, ours, Json()), InputError);
 }
 
-// DeepSeek-V2's greedy choice is of all experts, whatever the groups.
+// The greedy choice of DeepSeek-V2 is over all experts, whatever the groups are.
 TEST(FamilyConfig, GreedyChoiceHasNoGroups) {
   const Family& family = family_named("deepseek_v2");
   Json theirs = config_of_case("deepseek_v2");
@@ -433,12 +436,13 @@ TEST(FamilyConfig, GreedyChoiceHasNoGroups) {
   EXPECT_EQ(config_json(family, ours, theirs)["topk_method"], Json("greedy"));
 }
 
-// YaRN's two factors of a latent attention, of scores and of cos and sin, as DeepSeek's two numbers.
+// YaRN has two factors with latent attention: of the scores, and of cos and sin. DeepSeek has two
+// numbers for them.
 TEST(FamilyConfig, LatentYarnOfOurOwn) {
   const std::string file = std::string(MODELS) + "/deepseek-v3.ini";
   const Config published = parse_config(read_file(file), file);
   const Json rope = config_json(family_named("deepseek_v3"), published, Json())["rope_scaling"];
-  EXPECT_EQ(rope["mscale"].get<double>(), 1);  // as DeepSeek-V3 has them
+  EXPECT_EQ(rope["mscale"].get<double>(), 1);  // as in DeepSeek-V3
   EXPECT_EQ(rope["mscale_all_dim"].get<double>(), 1);
   EXPECT_FALSE(rope.contains("attention_factor"));
   const auto factor = [](double m) { return 0.1 * m * std::log(40.0) + 1; };
@@ -457,7 +461,7 @@ TEST(FamilyConfig, LatentYarnOfOurOwn) {
             return v2;
           }(),
           Json());
-      // As transformers reads it.
+      // The formulas of transformers.
       const Json& said = theirs["rope_scaling"];
       const double all = said["mscale_all_dim"].get<double>();
       EXPECT_NEAR(factor(all) * factor(all) / std::sqrt(192.0), scale, 1e-10);
@@ -466,7 +470,7 @@ TEST(FamilyConfig, LatentYarnOfOurOwn) {
                                                               : factor(1);
       EXPECT_NEAR(turned, rotary > 0 ? rotary : factor(1), 1e-10);
     }
-  // Without an attention_scale there is nothing to say.
+  // Without an attention_scale, the key is absent.
   Config plain = published;
   plain.model.attention_scale = 0;
   EXPECT_FALSE(config_json(family_named("deepseek_v3"), plain, Json())["rope_scaling"].contains("mscale_all_dim"));
@@ -474,7 +478,7 @@ TEST(FamilyConfig, LatentYarnOfOurOwn) {
 
 // ---- absent keys, against tests/golden/family_defaults.json ----
 
-// The keys of our configuration in which two models differ.
+// Keys of our configuration in which two models differ.
 std::string differing_keys(const Config& a, const Config& b) {
   std::string keys;
   for (const Effect effect : {Effect::model, Effect::change, Effect::samples})
@@ -491,7 +495,8 @@ std::string error_of_config(const Family& family, const Json& theirs) {
   return "";
 }
 
-// The small models of a family, and the same with windows and with a load-balancing loss if it has such keys.
+// Small models of a family. If the family has such keys, also with windows and with a
+// load-balancing loss.
 std::vector<Config> models_of(const Family& family, const Json& defaults) {
   std::vector<Config> models;
   for (const Json& c : cases()) {
@@ -514,7 +519,8 @@ std::vector<Config> models_of(const Family& family, const Json& defaults) {
   return models;
 }
 
-// Calls body(family, models, key, default) for the keys of both versions, and once if these have the same default.
+// Calls body(family, models, key, default) for the keys of both versions, once if both have the
+// same default.
 template <class F>
 void for_each_default(F body) {
   const Json table = Json::parse(read_file(std::string(GOLDEN) + "/family_defaults.json"));
@@ -535,7 +541,7 @@ void for_each_default(F body) {
   }
 }
 
-// A key that an export leaves out means to transformers what it means to us.
+// A key that an export leaves out means the same to transformers and to us.
 TEST(FamilyDefaults, ExportsLeaveOutDefaultsAlone) {
   int left_out = 0;
   for_each_default(
@@ -551,7 +557,7 @@ TEST(FamilyDefaults, ExportsLeaveOutDefaultsAlone) {
   EXPECT_GT(left_out, 20);
 }
 
-// A model without a key is refused, or is the one that transformers takes it for.
+// A model without a key is refused, or is the model that transformers reads.
 TEST(FamilyDefaults, AbsentKeysMeanTheFamilysDefaults) {
   int refused = 0, read = 0;
   for_each_default(
@@ -563,7 +569,8 @@ TEST(FamilyDefaults, AbsentKeysMeanTheFamilysDefaults) {
             if (m.name != key) absent.append(m.name, m.value);
           Json with = absent;
           with[key] = value;
-          // Some defaults do not fit the other keys of a small model: both are then refused alike.
+          // Some defaults do not fit the other keys of a small model. Both are then refused with
+          // the same error.
           const std::string error = error_of_config(family, absent);
           if (!error.empty()) {
             EXPECT_TRUE(has(error, key) || error == error_of_config(family, with)) << error;
@@ -578,7 +585,7 @@ TEST(FamilyDefaults, AbsentKeysMeanTheFamilysDefaults) {
   EXPECT_GT(read, 200);
 }
 
-// Each key that says what a model computes is read: a value that no key has is refused.
+// Every key that affects the computation is read: an invalid value of it is refused.
 TEST(FamilyDefaults, EveryKeyIsRead) {
   Json nonsense = Json::object();
   nonsense["rope_type"] = "nonsense";
@@ -591,7 +598,7 @@ TEST(FamilyDefaults, EveryKeyIsRead) {
   });
 }
 
-// A dense model that becomes one with experts computes what it did.
+// A dense model that is upcycled to one with experts computes the same logits.
 TEST(Upcycling, FirstLogitsAreTheDenseModels) {
   for (const char* name : {"llama", "gpt2", "gemma2", "bloom"})
     for (const char* how :
@@ -625,7 +632,8 @@ TEST(Upcycling, WhatCannotBeDividedIsRefused) {
   EXPECT_EQ(upcycled_config(dense, {4, 2, 2}, {}).moe.d_ff, 25);
 }
 
-// Whatever a key of config.json says, the model is read or it is one clear error, and nothing is made that the files have not.
+// For any value in config.json, the model is read or there is one clear error. Nothing larger than
+// the files is allocated.
 TEST(HostileConfig, AnyValueIsReadOrRefused) {
   constexpr const char* values[] = {"-1",    "0",     "1000000", "1000000000000", "18446744073709551616",
                                     "1e308", "\"x\"", "[[]]"};

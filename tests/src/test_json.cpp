@@ -89,7 +89,7 @@ TEST(Json, TextThatIsNoneSaysWhere) {
   EXPECT_TRUE(Json::try_parse("{}"));
 }
 
-// A file may nest as deep as it is long: that is an error, and not the end of the stack.
+// A file may nest as deeply as it is long. This is an error, not a stack overflow.
 TEST(Json, DeepNestingIsAnError) {
   EXPECT_EQ(error_of(std::string(1000, '[') + std::string(1000, ']')), "");
   EXPECT_EQ(error_of(std::string(1001, '[') + std::string(1001, ']')), "JSON nested more than 1000 deep");

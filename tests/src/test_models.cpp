@@ -1,4 +1,4 @@
-// The known models of configs/models: their sizes are the published ones.
+// The known models in configs/models have their published sizes.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -16,12 +16,15 @@ namespace {
 
 struct Published {
   double parameters;  // in 1e9
-  double active = 0;  // in 1e9; 0: all, or not published
+  // In 1e9. 0: all parameters, or not published.
+  double active = 0;
 };
 
-// Each file's first lines name the source of its number. Of what a file says to leave out, the number is without it: Gopher's
-// and Chinchilla's are less layers * d_model^2, which Transformer-XL's positions take. Decoders of models that are encoder and
-// decoder have no published number; theirs is counted by hand: layers * (attention + FFN) + embeddings.
+// Published sizes. The first lines of each file name the source.
+//
+// A number excludes the components that the file leaves out. For Gopher and Chinchilla these are
+// the layers * d_model^2 parameters of Transformer-XL's positions. Decoders of encoder-decoder
+// models have no published number. It is computed by hand: layers * (attention + FFN) + embeddings.
 const std::map<std::string, Published> published = {
     {"transformer-2017", {6 * (4 * 512e-9 * 512 + 2 * 512e-9 * 2048) + 37e-6 * 512}},
     {"gpt-1", {0.11653}},
@@ -53,8 +56,8 @@ const std::map<std::string, Published> published = {
     {"reka-flash-3", {20.9}},
     {"yi-34b", {34.3889}},
     {"deepseek-67b", {67.4247}},
-    {"deepseek-v2", {235.7414, 21 + 102.4e-6 * 5120}},     // its embedding is left out of what is active
-    {"deepseek-v2-lite", {15.7065}},                       // of what is active, 2.4 is all that is said
+    {"deepseek-v2", {235.7414, 21 + 102.4e-6 * 5120}},     // active: without its embedding
+    {"deepseek-v2-lite", {15.7065}},                       // active: only 2.4 is published
     {"deepseek-v3", {671.0264, 36.7 + 129.28e-6 * 7168}},  // the same
     {"command-r-plus", {103.8107}},
     {"mixtral-8x7b", {46.7028, 12.88}},
@@ -68,7 +71,8 @@ const std::map<std::string, Published> published = {
     {"qwen2-57b-a14b", {57.4092, 14.2}},
     {"qwen3-235b-a22b", {235.0936, 22.2}},
     {"olmoe-7b-1b", {6.9192, 1.282}},
-    {"gpt-oss-120b", {116.83, 5.13 + 201.088e-6 * 2880}},  // the model card leaves the embedding out of what is active
+    // The model card leaves the embedding out of the active parameters.
+    {"gpt-oss-120b", {116.83, 5.13 + 201.088e-6 * 2880}},
 };
 
 TEST(KnownModels, HaveThePublishedNumbersOfParameters) {
@@ -89,8 +93,8 @@ TEST(KnownModels, HaveThePublishedNumbersOfParameters) {
   EXPECT_EQ(files, published.size());
 }
 
-// The same model with everything that its file says but for its sizes, which are small: two layers of each kind, and where
-// the file has a width, a window or a number of experts, less of it.
+// The model of the file with small sizes: two layers of each kind, and smaller widths, windows and
+// numbers of experts if the file has them.
 Config in_small(const std::filesystem::path& file) {
   const Config whole = read_config(file, {});
   const Config::Model& m = whole.model;
@@ -126,7 +130,7 @@ Config in_small(const std::filesystem::path& file) {
   return read_config(file, small);
 }
 
-// On one batch, over and over: a model whose parts fit together learns it.
+// Trains on one batch repeatedly. If its components fit together, the model learns it.
 TEST(KnownModels, LearnInSmall) {
   for (const auto& entry : std::filesystem::directory_iterator(MODELS)) {
     SCOPED_TRACE(entry.path().stem());
@@ -177,7 +181,8 @@ TEST(ModelCosts, CountKeysThatAPatternShows) {
     }
 }
 
-// Counted by hand: one layer, d_model 8, 2 heads of 4, 1 kv head, an FFN of 3 x 8 x 16, a vocabulary of 10.
+// Computed by hand: one layer, d_model 8, 2 heads of 4, 1 kv head, an FFN of 3 x 8 x 16, a
+// vocabulary of 10.
 TEST(ModelCosts, AreThoseOfASmallModel) {
   const std::string text = "[model]\nlayers=1\nd_model=8\nheads=2\nkv_heads=1\nd_ff=16\nseq_len=5\nnorm=none\n";
   const Index weights = 8 * 8 + 2 * 4 * 8 + 8 * 8 + 3 * 8 * 16;
@@ -188,7 +193,8 @@ TEST(ModelCosts, AreThoseOfASmallModel) {
   const ModelCosts tied = model_costs(parse_config(text + "tie_embeddings=true\n", "test"), 10);
   EXPECT_EQ(tied.parameters.total, weights + 10 * 8);
   EXPECT_DOUBLE_EQ(tied.flops_per_token, own.flops_per_token);
-  // Latents of 6 and 3: 8 x 3 + 3 x 2 x (4 + 2) of queries, 8 x (6 + 2) + 6 x 2 x (4 + 3) of keys and values, 2 x 3 x 8 out.
+  // Latents of 6 and 3. Queries: 8 x 3 + 3 x 2 x (4 + 2). Keys and values: 8 x (6 + 2) + 6 x 2 x (4
+  // + 3). Output: 2 x 3 x 8.
   const ModelCosts latent = model_costs(
       parse_config("[model]\nlayers=1\nd_model=8\nheads=2\nd_ff=16\nseq_len=5\nnorm=none\nkv_latent=6\nq_latent=3\n"
                    "rope_head_dim=2\nvalue_head_dim=3\n",
@@ -198,7 +204,7 @@ TEST(ModelCosts, AreThoseOfASmallModel) {
   EXPECT_EQ(latent.parameters.total, of_latents + 3 * 8 * 16 + 2 * 10 * 8);
   EXPECT_DOUBLE_EQ(latent.flops_per_token, 6 * (of_latents + 3 * 8 * 16 + 10 * 8) + 6 * 2 * (6 + 3) * 3.0);
   EXPECT_EQ(latent.kv_bytes_per_token, (6 + 2) * 2);
-  // One of four experts: of 3 x 8 x 6 weights each.
+  // One of four experts, each of 3 x 8 x 6 weights.
   const ModelCosts moe =
       model_costs(parse_config(text + "[moe]\nexperts=4\ntop_k=1\nrenormalize=false\nd_ff=6\n", "test"), 10);
   EXPECT_EQ(moe.parameters.total - own.parameters.total, 4 * 3 * 8 * 6 + 4 * 8 - 3 * 8 * 16);

@@ -1,4 +1,5 @@
-// MoE layers of known families against Hugging Face transformers, forward and backward (tests/golden/moe_layers.py).
+// MoE layers of known families, compared with Hugging Face transformers, forward and backward
+// (tests/golden/moe_layers.py).
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -57,7 +58,7 @@ TEST_P(MoeLayer, IsThatOfTransformers) {
     ASSERT_EQ(static_cast<Index>(numbers.size()), x.elements());
     for (std::size_t i = 0; i < numbers.size(); ++i) x.f32()[i] = static_cast<float>(numbers[i]);
   };
-  // Theirs are all that ours are.
+  // The golden case has all our parameters.
   Index given = 0, ours = 0;
   for (const ParamSpec& spec : engine.store().specs()) ours += spec.name.starts_with(prefix);
   for (const auto& [name, values] : c["values"].members()) {
@@ -95,8 +96,8 @@ INSTANTIATE_TEST_SUITE_P(Of, MoeLayer,
                                          "gpt_oss"),
                          [](const auto& info) { return info.param; });
 
-// What a further layer of a model keeps from its forward to its backward pass, in numbers of 4 bytes for each of T tokens; with its
-// experts over so many ranks.
+// Activations that one more layer saves for backward, in numbers of 4 bytes per token, with T
+// tokens per rank. ep: ranks that share the experts.
 double kept_by_a_layer(Index T, const std::vector<std::string>& settings, int ep = 1) {
   Index kept[2];
   for (Index more : {0, 1}) {
@@ -111,23 +112,26 @@ double kept_by_a_layer(Index T, const std::vector<std::string>& settings, int ep
   return static_cast<double>(kept[1] - kept[0]) / static_cast<double>(4 * T);
 }
 
-// 64 experts, of which a token has 8 of half the model's width, keep what a dense layer of as many activated units keeps, and
-// tables; of what the experts took in and put out, nothing.
+// A MoE layer saves the activations of a dense layer of as many active units, and tables. It saves
+// no inputs and outputs of experts. Here a token has 8 of 64 experts, each of half the model's
+// width.
 TEST(ActivationMemory, DoesNotGrowWithTheNumberOfExperts) {
   constexpr Index T = 1024, D = 128, F = 64, k = 8, E = 64;
   const double dense = kept_by_a_layer(T, {fmt::format("--model.d_ff={}", k * F)}),
                sparse = kept_by_a_layer(T, {fmt::format("--moe.experts={}", E), fmt::format("--moe.top_k={}", k),
                                             fmt::format("--moe.d_ff={}", F), "--moe.capacity_factor=0"});
-  // Logits; experts, weights, tokens, slots and gates of each choice. Tables of experts are there too, and memory is rounded.
+  // Tables of a token: E logits; expert, weight, token, slot and gate of each choice. There are
+  // also tables of experts, and memory is rounded.
   const double tables = E + 5 * k, units = 2 * k * F;
   EXPECT_GE(sparse - dense, tables);
   EXPECT_LE(sparse - dense, tables + 2);
-  // With the experts' inputs, and the assignment that each of them came from, the FFN would keep so much more.
+  // With the inputs of the experts and the assignment of each input, the FFN would save this much
+  // more.
   EXPECT_LT(units + sparse - dense, 0.55 * (units + sparse - dense + k * (D + 1)));
 }
 
-// Over several ranks a row is kept beside that for each token that has arrived, from whichever rank: a token goes once to each rank
-// that has any of its experts, so fewer than k rows for each of this rank's own.
+// With several ranks, a rank also saves one row for each received token. A token is sent once to
+// each rank that has any of its experts. These are fewer than k rows per local token.
 TEST(ActivationMemory, KeepsATokenOnceOnEachOfItsRanks) {
   constexpr Index T = 1024, D = 128, F = 64, k = 8, E = 64;
   const std::vector<std::string> dense = {fmt::format("--model.d_ff={}", k * F)},
@@ -135,12 +139,14 @@ TEST(ActivationMemory, KeepsATokenOnceOnEachOfItsRanks) {
                                            fmt::format("--moe.d_ff={}", F), "--moe.capacity_factor=0"};
   const double one = kept_by_a_layer(T, sparse) - kept_by_a_layer(T, dense);
   for (const int ep : {2, 4, 8}) {
-    // The mean of tokens whose k of E experts are as likely all others: on ep ranks, less those that a rank has no expert of.
+    // Mean number of ranks per token if all sets of k experts are equally likely: ep ranks, without
+    // those that have none of its experts.
     double without = 1;
     for (Index i = 0; i < k; ++i) without *= static_cast<double>(E - E / ep - i) / static_cast<double>(E - i);
     const double arrived = ep * (1 - without),
                  more = kept_by_a_layer(T, sparse, ep) - kept_by_a_layer(T, dense, ep) - one;
-    // Rows; where the choices of those that arrived have theirs; the copies of each token, and the token of each copy.
+    // Rows; indices of the choices of received tokens; copies of each token, and the token of each
+    // copy.
     EXPECT_NEAR(more, arrived * D + (arrived - 1) * k + 2 * std::min<Index>(k, ep), 1) << "ep " << ep;
     EXPECT_LT(more, k * D) << "ep " << ep;
   }

@@ -35,7 +35,8 @@ PrepareOptions options_for(const TempFolder& folder, std::vector<PrepareOptions:
   return o;
 }
 
-// The texts of a split's documents, each of which must end with end_of_text and hold no other.
+// Texts of the documents of a split. Each document must end with end_of_text and contain no other
+// one.
 std::vector<std::string> texts_of(const Dataset& data, int domain, SplitName split) {
   const auto tokenizer = open_tokenizer(data.dir());
   const IndexedTokens tokens = data.open(domain, split);
@@ -69,7 +70,7 @@ TEST(Prepare, EveryDocumentOnceInItsOrder) {
   const Prepared prepared = run(o);
   const Dataset& data = prepared.dataset;
   ASSERT_EQ(data.domains().size(), 2u);
-  EXPECT_EQ(data.domains()[0].name, "zz");  // the command's order
+  EXPECT_EQ(data.domains()[0].name, "zz");  // order of the command line
   EXPECT_EQ(data.vocab(), 257);
   EXPECT_EQ(prepared.left_out.text(), "");
 
@@ -128,7 +129,7 @@ double valid_share(const Domain& d) {
   return static_cast<double>(d.valid_bytes) / static_cast<double>(d.train_bytes + d.valid_bytes);
 }
 
-// Whatever the lengths: the fraction is one of bytes.
+// The fraction is one of bytes, for all lengths of documents.
 TEST(Prepare, ValidationIsFilledByBytes) {
   const TempFolder folder;
   const std::vector<std::vector<int>> corpora = {
@@ -150,16 +151,18 @@ TEST(Prepare, ValidationIsFilledByBytes) {
         const Dataset data = run(o).dataset;
         const Domain& d = data.domains()[0];
         EXPECT_EQ(d.train_bytes + d.valid_bytes, std::accumulate(sizes.begin(), sizes.end(), Index{0}));
-        // An eighth more where a line end is near; a twentieth more or less where documents are taken whole.
+        // If a line end is near, the split may have an eighth more. If documents stay whole, it may
+        // differ by a twentieth.
         EXPECT_GE(valid_share(d), 0.94 * fraction - 0.002) << sizes.size() << " documents, seed " << seed;
         EXPECT_LE(valid_share(d), 1.14 * fraction + 0.002) << sizes.size() << " documents, seed " << seed;
-        // At most one document is cut.
+        // At most one document is split.
         EXPECT_LE(d.train_documents + d.valid_documents, static_cast<Index>(sizes.size()) + 1);
       }
   }
 }
 
-// A text that is validation text is not trained on, however often and by whatever name it is given.
+// Text of the validation split is never in the training split, even if files repeat it under other
+// names.
 TEST(Prepare, CopiesAreLeftOut) {
   const TempFolder folder;
   std::string text, other;
@@ -198,7 +201,7 @@ TEST(Prepare, CopiesAreLeftOut) {
   EXPECT_BAD_INPUT(run(o), "domain b is empty: its files are copies");
 }
 
-// Documents of one file that are alike go to one split.
+// Equal documents of one file are in one split.
 TEST(Prepare, EqualDocumentsShareTheirSplit) {
   const TempFolder folder;
   std::string lines;
@@ -333,7 +336,7 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-// More documents than are encoded at the same time, and some that are cut.
+// More documents than are encoded at the same time. Some of them are split.
 TEST(Prepare, TheNumberOfThreadsChangesNothing) {
   const TempFolder folder;
   std::vector<fs::path> files;
@@ -347,7 +350,7 @@ TEST(Prepare, TheNumberOfThreadsChangesNothing) {
   for (const int n : {1, 3}) {
     omp_set_num_threads(n);
     const Domain domain = run(o).dataset.domains()[0];
-    EXPECT_GT(domain.train_bytes + domain.valid_bytes, 3 << 19);  // more than one thread encodes at a time
+    EXPECT_GT(domain.train_bytes + domain.valid_bytes, 3 << 19);  // several threads encode
     if (n == 1) first = contents(o.output);
     EXPECT_EQ(contents(o.output), first) << n;
   }
@@ -387,7 +390,7 @@ TEST(Prepare, NamesWhatIsWrong) {
     PrepareOptions o = base;
     change(o);
     EXPECT_BAD_INPUT(run(o), text);
-    EXPECT_FALSE(fs::exists(o.output)) << text;  // not even an empty folder is left
+    EXPECT_FALSE(fs::exists(o.output)) << text;  // not even an empty folder
   };
   using O = PrepareOptions;
   expect([](O& o) { o.domains.clear(); }, "--domain");
@@ -414,7 +417,7 @@ TEST(Prepare, NamesWhatIsWrong) {
   o.output = "";
   EXPECT_BAD_INPUT(run(o), "--output");
 
-  // A binary file that is named is an error, which says where it is not text.
+  // A named binary file is an error. The message says where it stops being text.
   const fs::path text = folder.write("text", varied_text(400));
   o = base;
   o.domains = {{"a", {text, latin}}};
@@ -436,7 +439,7 @@ TEST(Prepare, NamesWhatIsWrong) {
   EXPECT_BAD_INPUT(run(o), "--binary");
   o.binary = false;
 
-  // The offset is the file's, not the piece's.
+  // The offset is that in the file, not in the piece.
   folder.write("big", std::string(2 * max_document_bytes, 'x') + "\xFF");
   o.tokenizer = "spm:" + (folder.path() / "out/tokenizer.model").string();
   o.output = folder.path() / "out3";
@@ -458,8 +461,8 @@ TEST(Prepare, OverwritesOnlyWhenAsked) {
   EXPECT_NE(contents(o.output), before);
   EXPECT_EQ(contents(o.output).at("notes.txt"), "mine");
 
-  // Nor a file that only looks like a part of a data set, or one that the data set there does not
-  // have.
+  // --overwrite does not replace a file that only looks like part of a data set, or one that the
+  // existing data set does not have.
   folder.write("out/b.valid.bin", "precious");
   o.domains.push_back({"b", {folder.write("g", "another text\n")}});
   EXPECT_BAD_INPUT(run(o), "out/b.valid.bin exists, and is not of the data set");
@@ -473,8 +476,8 @@ TEST(Prepare, OverwritesOnlyWhenAsked) {
     EXPECT_EQ(read_file(folder.path() / name), "precious");
 }
 
-// The files of the old data set that the new one lacks go away, and nothing else, wherever the
-// first try is interrupted.
+// Overwriting deletes the files of the old data set that the new one lacks, and no others. This
+// holds wherever the first attempt is interrupted.
 TEST(Prepare, OverwritingReplacesTheWholeSet) {
   const TempFolder folder;
   const fs::path text = folder.write("f", varied_text(400)), other = folder.write("g", varied_text(300));
@@ -510,7 +513,7 @@ TEST(Prepare, OverwritingReplacesTheWholeSet) {
   }
 }
 
-// Binary files are left out of folders and counted, wherever in a file the first binary byte is.
+// Binary files in folders are left out and counted, wherever their first binary byte is.
 TEST(Prepare, BinaryFilesOfFoldersAreLeftOut) {
   const TempFolder folder;
   for (int i = 0; i < 50; ++i) folder.write(fmt::format("clean/{}", i), fmt::format("document {}\n", i));
@@ -534,7 +537,7 @@ TEST(Prepare, BinaryFilesOfFoldersAreLeftOut) {
   for (auto* files : {&written, &expected}) files->erase("dataset.ini");
   EXPECT_EQ(written, expected);
   EXPECT_TRUE(has(ini, "# Left out: 3 binary files, 1 hidden file or folder\n"));
-  // With any tokenizer.
+  // This holds with any tokenizer.
   o.output = folder.path() / "pieces";
   o.domains[0].paths.push_back(folder.write("f", varied_text(400)));
   o.tokenizer = "train-spm:330";
@@ -556,8 +559,8 @@ TEST(Prepare, OneProcessAtATime) {
   EXPECT_NO_THROW(run(o));
 }
 
-// Stopped before any of its writes, renames and syncs, it leaves the old data set, the new one, or none;
-// never a mixture.
+// If prepare stops before any write, rename or sync, the folder holds the old data set, the new
+// one, or none. It never holds a mixture.
 TEST(Prepare, InterruptedAnywhereLeavesNoFalseDataSet) {
   for (const bool existing : {false, true}) {
     bool finished = false;
@@ -587,14 +590,14 @@ TEST(Prepare, InterruptedAnywhereLeavesNoFalseDataSet) {
         EXPECT_FALSE(finished);
       }
       EXPECT_FALSE(fs::exists(o.output / "prepare.tmp"));
-      // And the command can simply be given again.
+      // The command can then be repeated.
       o.overwrite = true;
       EXPECT_EQ(run(o).dataset.domains()[0].train_documents, 1);
     }
   }
 }
 
-// A killed process leaves its folder behind; the next one clears it away.
+// A killed process leaves its folder behind. The next process deletes it.
 TEST(Prepare, ClearsWhatAKilledOneLeft) {
   const TempFolder folder;
   folder.write("out/prepare.tmp/a.train.bin", "junk");
@@ -607,7 +610,7 @@ TEST(Prepare, MemoryDoesNotGrowWithTheCorpus) {
   const auto peak = [] {
     rusage usage;
     ::getrusage(RUSAGE_SELF, &usage);
-    return usage.ru_maxrss;  // KiB; never falls
+    return usage.ru_maxrss;  // KiB; never decreases
   };
   const TempFolder folder;
   PrepareOptions o = options_for(folder, {{"a", {folder.path() / "in"}}});
@@ -619,7 +622,7 @@ TEST(Prepare, MemoryDoesNotGrowWithTheCorpus) {
   const long before = peak();
   for (int i = 1; i < 16; ++i) folder.write(fmt::format("in/{}", i), std::to_string(i) + text);
   EXPECT_EQ(run(o).left_out.copies, 0);
-  EXPECT_LT(peak() - before, 16 << 10);  // 60 MiB more of text
+  EXPECT_LT(peak() - before, 16 << 10);  // although the text has 60 MiB more
 }
 
 }  // namespace

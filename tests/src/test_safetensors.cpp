@@ -1,4 +1,4 @@
-// Files of tensors: what is written is read, and a file that lies is one clear error.
+// Safetensors files: written files are read back, and a false file gives one clear error.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -12,7 +12,7 @@
 namespace sy {
 namespace {
 
-// A file with this header and so many bytes of data.
+// A file with this header and `data_bytes` bytes of data.
 std::string with_header(const std::string& header, std::size_t data_bytes, std::uint64_t length) {
   std::string text(reinterpret_cast<const char*>(&length), sizeof length);
   return text + header + std::string(data_bytes, '\1');
@@ -59,7 +59,8 @@ TEST(Safetensors, WhatIsWrittenIsRead) {
   EXPECT_EQ(tensors.find("b"), nullptr);
 }
 
-// Every number of 16 bits comes back; and what lies between two goes to the nearest, to the even one of two as near.
+// All 16-bit numbers are read back exactly. Numbers between two of them round to the nearest; ties
+// round to even.
 TEST(Safetensors, HalfPrecisionIsExact) {
   const StoredType& half = *stored_type("f16");
   float before = -std::numeric_limits<float>::infinity();
@@ -76,7 +77,7 @@ TEST(Safetensors, HalfPrecisionIsExact) {
     }
     ASSERT_EQ(again, stored);
     if (bits == 0) before = value;
-    if (bits > 0 && bits <= 0x7bff) {  // positive: each is above the one before it
+    if (bits > 0 && bits <= 0x7bff) {  // positive numbers ascend
       ASSERT_GT(value, before);
       const float middle = before + (value - before) / 2;
       for (const auto& [x, want] : {std::pair{middle, bits % 2 == 0 ? bits : bits - 1},
@@ -148,7 +149,7 @@ TEST(Safetensors, FilesThatLie) {
   }
 }
 
-// Of several files: the index names those that are there, and each tensor is in one.
+// An index of several files must name existing files, and each tensor must be in one of them.
 TEST(Safetensors, IndicesThatLie) {
   const std::string one = with_header(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})", 4);
   const auto error_of_index = [&](const std::string& index) {
@@ -179,7 +180,7 @@ TEST(Safetensors, IndicesThatLie) {
   expect_error("{}", "cannot be read");
 }
 
-// Any byte of a header may be wrong: it is read, or it is an InputError.
+// Any byte of a header may be wrong: it is then read, or it causes an InputError.
 TEST(Safetensors, ChangedHeaders) {
   const StoredHeader header = stored_header({{"a", "F32", {2, 3}}, {"b", "BF16", {4}}}, {{"format", "pt"}});
   std::string whole =
@@ -194,7 +195,7 @@ TEST(Safetensors, ChangedHeaders) {
   EXPECT_GT(refused, 100);
 }
 
-// A link that somebody put in the place of a new file.
+// Somebody put a link in place of a new file.
 TEST(Safetensors, LinksAreNotWrittenThrough) {
   const TempFolder temp;
   temp.write("mine", "mine mine");

@@ -17,7 +17,7 @@ struct Spec {
   double weight = -1;
 };
 
-// Token i of domain d is 1000 * d + i, so that a window tells where it comes from.
+// Token i of domain d is 1000 * d + i, so that a window shows its origin.
 Dataset make_dataset(const TempFolder& folder, const std::vector<Spec>& specs) {
   DatasetDescription description;
   description.tokenizer = "none";
@@ -56,7 +56,8 @@ TEST(Permutation, IsABijectionOfEverySize) {
   EXPECT_LT(*images.rbegin(), huge);
 }
 
-// Over many keys every element goes everywhere equally often: chi-square with (n - 1)^2 degrees of freedom.
+// Over many keys, each element reaches each position equally often: chi-square with (n - 1)^2
+// degrees of freedom.
 TEST(Permutation, KeysSpreadEveryElementEvenly) {
   for (const Index n : {3, 10, 37}) {
     const int keys = 20000;
@@ -92,8 +93,8 @@ TEST(SampleStream, EveryWindowOnceAnEpochInAnotherOrder) {
   const SampleStream samples(data, 5, 3);
   const Index windows[] = {100, 40};
   std::vector<Index> visits[2];
-  // Each domain's visits, in order of k: the shuffle within a block changes the order of domains, so k is
-  // recovered by counting epochs over whole blocks.
+  // Visits of each domain, in order of k. The shuffle within a block changes the order of domains,
+  // so that k follows from counts of epochs over whole blocks.
   std::map<std::pair<int, Index>, int> times;
   const Index blocks = 35;  // 35 * 256 samples are 64 epochs of 140
   for (Index i = 0; i < blocks * SampleStream::mixing_block; ++i) {
@@ -113,7 +114,7 @@ TEST(SampleStream, EveryWindowOnceAnEpochInAnotherOrder) {
 
 TEST(SampleStream, OneDomainEpochsAreExact) {
   const TempFolder folder;
-  // 256 windows: a block is an epoch.
+  // There are 256 windows: a block is an epoch.
   const SampleStream samples(make_dataset(folder, {{"a", 513}}), 2, 11);
   std::vector<Index> previous;
   for (Index epoch = 0; epoch < 4; ++epoch) {
@@ -125,8 +126,8 @@ TEST(SampleStream, OneDomainEpochsAreExact) {
   }
 }
 
-// Blocks of a domain much longer than one: were the epochs in the same order, each would have the windows that it had before.
-// Of windows drawn anew, an eighth are.
+// A domain is much longer than a block. If epochs had the same order, each block would have its
+// windows of the previous epoch. Random windows share an eighth.
 TEST(SampleStream, NoTwoEpochsHaveTheSameOrder) {
   const TempFolder folder;
   constexpr Index block = SampleStream::mixing_block, blocks = 8, epochs = 5;
@@ -170,7 +171,7 @@ TEST(SampleStream, ProportionsAreExactBlockByBlock) {
 TEST(SampleStream, DomainsAreMixedWithinABlock) {
   const TempFolder folder;
   const SampleStream samples(make_dataset(folder, {{"a", 1001}, {"b", 1001}}), 10, 5);
-  // Strictly alternating domains would give each of two ranks one domain for ever.
+  // If domains alternated strictly, each of two ranks would always get the same domain.
   int even_a = 0, changes = 0;
   for (Index i = 0; i < 256; ++i) {
     even_a += i % 2 == 0 && samples.where(i).domain == 0;
@@ -182,7 +183,7 @@ TEST(SampleStream, DomainsAreMixedWithinABlock) {
   EXPECT_LT(changes, 166);
 }
 
-// Nor do blocks repeat one another: the same place has the same domain half the time.
+// Blocks do not repeat each other, either: an index has the same domain in half of the cases.
 TEST(SampleStream, EveryBlockIsMixedInItsOwnWay) {
   const TempFolder folder;
   const SampleStream samples(make_dataset(folder, {{"a", 1001}, {"b", 1001}}), 10, 5);
@@ -202,7 +203,7 @@ TEST(SampleStream, IsAFunctionOfSeedAndIndexOnly) {
   const SampleStream one(data, 4, 1), again(data, 4, 1), other(data, 4, 2);
   std::vector<std::int32_t> x(5), y(5);
   int same = 0;
-  // Backwards and by strides, as ranks and resumed runs read: what was read before has no influence.
+  // Reads backwards and in strides, like ranks and resumed runs. Earlier reads have no influence.
   for (Index i = 999; i >= 0; --i) {
     const Index sample = i * 37 % 1000;
     again.read(sample, y);
@@ -214,7 +215,8 @@ TEST(SampleStream, IsAFunctionOfSeedAndIndexOnly) {
   EXPECT_LT(same, 50);
 }
 
-// In each mix the first block has the first 128 of a's 256 windows; which ones depends on no other domain.
+// In each mix, the first block has the first 128 of the 256 windows of a. No other domain
+// influences their choice.
 TEST(SampleStream, AnotherDomainLeavesADomainsOrderAlone) {
   std::set<Index> seen[2];
   const std::vector<Spec> mixes[] = {{{"a", 1025}, {"b", 1025}}, {{"c", 1025}, {"a", 1025}}};
@@ -228,7 +230,7 @@ TEST(SampleStream, AnotherDomainLeavesADomainsOrderAlone) {
   EXPECT_EQ(seen[0], seen[1]);
 }
 
-// Domains of one size, each half of a block: they are not in the same order.
+// Domains of equal size, each half of a block, have different orders.
 TEST(SampleStream, EveryDomainHasItsOwnOrder) {
   const TempFolder folder;
   const SampleStream samples(make_dataset(folder, {{"a", 1025}, {"b", 1025}}), 4, 9);
@@ -263,7 +265,7 @@ TEST(SampleStream, ShortDomainIsNamed) {
   EXPECT_BAD_INPUT(SampleStream(data, 12, 1), "at most 11");
   const TempFolder empty, zero;
   EXPECT_BAD_INPUT(SampleStream(make_dataset(empty, {{"a", 100}, {"none", 0}}), 12, 1), "domain none");
-  // A domain that has no share may be short.
+  // A domain without a share may be short.
   const SampleStream samples(make_dataset(zero, {{"a", 100, 0, 1}, {"none", 3, 0, 0}}), 12, 1);
   EXPECT_EQ(samples.samples_per_epoch(), 8);
 }

@@ -1,4 +1,4 @@
-// Steps of training and passes of evaluation on one rank, against the same ones taken by hand.
+// Training steps and evaluation passes on one rank, compared with the same ones computed by hand.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -39,7 +39,7 @@ warmup = 3
 )";
 constexpr Index vocab = 23;
 
-// A domain of so many training tokens, and of `valid` validation tokens.
+// Writes a domain of `train` training tokens and `valid` validation tokens.
 Dataset make_dataset(const TempFolder& folder, Index train, Index valid) {
   DatasetDescription description;
   description.tokenizer = "none";
@@ -66,8 +66,9 @@ struct OneRank {
   Engine engine;
 };
 
-// Step n trains on samples n * global_batch and the following, over several epochs, at the rate of step n + 1; and each
-// expert's bias rises by bias_rate where it got less than its share of the layer's assignments, or falls where more.
+// Step n trains on global_batch samples from n * global_batch on, over several epochs, at the rate
+// of step n + 1. The bias of an expert rises by bias_rate if it got less than its share of the
+// layer's assignments. It falls if the expert got more.
 TEST(Trainer, EveryStepIsTheOneByHand) {
   const Config config = parse_config(text, "test");
   const TempFolder folder;
@@ -116,7 +117,8 @@ TEST(Trainer, EveryStepIsTheOneByHand) {
   }
 }
 
-// Whatever remains for the last window: every token but the first is predicted once, from those before it in its window.
+// Every token except the first is predicted once, from the tokens before it in its window. The last
+// window may have any length.
 TEST(Evaluation, EveryTokenCountsOnce) {
   const Config config = parse_config(text, "test", {"--train.seed=4"});
   OneRank rank(config);
@@ -145,8 +147,9 @@ TEST(Evaluation, EveryTokenCountsOnce) {
   }
 }
 
-// Every token but the first is predicted once, by the first window that reaches it, from what that one has before it: as by the
-// logits of these tokens alone. Windows side by side are a stride of their length, bit by bit.
+// Every token except the first is predicted once. The first window that reaches it predicts it from
+// the window's tokens before it, as the logits of these tokens alone do. Adjacent windows are
+// bitwise those with a stride of their length.
 TEST(Evaluation, WindowsOverlap) {
   OneRank rank(parse_config(text, "test", {"--train.seed=4"}));
   const auto surprise = [&](std::span<const std::int32_t> before, std::int32_t token) {
@@ -184,7 +187,8 @@ TEST(Evaluation, WindowsOverlap) {
   }
 }
 
-// Without --capacity no token is dropped, whatever the model was trained with; with it, as many as training drops.
+// Without --capacity no token is dropped, also if the model was trained with drops. With it,
+// evaluation drops as many as training.
 TEST(Evaluation, DropsOnlyWhenAsked) {
   const TempFolder folder;
   const Dataset dataset = make_dataset(folder, 11, 51);
@@ -199,7 +203,7 @@ TEST(Evaluation, DropsOnlyWhenAsked) {
   EXPECT_NE(nats[true][false], nats[true][true]);
 }
 
-// Of seven windows three are the first, the third and the fifth.
+// The first, third and fifth of seven windows are evaluated.
 TEST(Evaluation, SomeWindowsAreSpreadOverAll) {
   OneRank rank(parse_config(text, "test"));
   const TempFolder folder;
@@ -216,9 +220,9 @@ TEST(Evaluation, SomeWindowsAreSpreadOverAll) {
   EXPECT_NEAR(score.nats, nats, 1e-6 * nats);
 }
 
-// Two trainings with other micro-batches part: in the first step AdamW with eps = 1e-8 turns the
-// rounding of one gradient of 1e-8 into a difference of 2e-5 of that weight. Each step from the
-// same weights gives the same choices, drops and gradient.
+// Two trainings with different micro-batches diverge. In the first step, AdamW with eps = 1e-8
+// turns the rounding of one gradient of 1e-8 into a difference of 2e-5 of its weight. From the same
+// weights, each step gives the same choices, drops and gradient.
 TEST(MicroBatches, OfOneSizeOrAnotherGiveTheSameGradient) {
   const TempFolder folder;
   const Dataset data = test::make_dataset(folder);

@@ -27,7 +27,7 @@ TEST(DisplayWidth, IllFormedBytesCountOneEach) {
 TEST(FitWidth, CutsAtColumns) {
   EXPECT_EQ(fit_width("abcdef", 6), "abcdef");
   EXPECT_EQ(fit_width("abcdef", 4), "abc…");
-  EXPECT_EQ(fit_width("日本語", 4), "日…");  // a wide character does not straddle the edge
+  EXPECT_EQ(fit_width("日本語", 4), "日…");  // a wide character is not cut
   EXPECT_EQ(fit_width("abc", 1), "…");
   EXPECT_EQ(fit_width("abc", 0), "");
 }
@@ -38,7 +38,8 @@ TEST(Visible, TerminalsAreToldNothing) {
   EXPECT_EQ(visible(std::string("\0", 1)), "␀");
   EXPECT_EQ(visible("\xc2\x9b"
                     "31m"),
-            "\ufffd31m");  // U+009B, in one character what ESC [ is in two
+            // U+009B is one character for the two of ESC [.
+            "\ufffd31m");
   EXPECT_EQ(visible("\x9b\xff"), "\ufffd\ufffd");
   EXPECT_EQ(visible("Käse 日本 😀"), "Käse 日本 😀");
 }
@@ -49,7 +50,7 @@ TEST(Visible, ACharacterIsWholeOrHeldBack) {
   EXPECT_EQ(whole_characters("a\xc2"), 1u);
   EXPECT_EQ(whole_characters("a\xf0\x9f\x98"), 1u);
   EXPECT_EQ(whole_characters("a\xf0\x9f\x98\x80"), 5u);
-  EXPECT_EQ(whole_characters("\x80\x80\x80\x80"), 4u);  // nothing that could become one
+  EXPECT_EQ(whole_characters("\x80\x80\x80\x80"), 4u);  // no byte can begin a character
 }
 
 TEST(Table, CellsOfFilesObeyNothing) {

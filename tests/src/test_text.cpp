@@ -87,7 +87,7 @@ TEST(Documents, LargeFilesAreCutAndNothingIsLost) {
     }
     EXPECT_TRUE(all == text);
   }
-  // Blank lines are where this one is cut.
+  // Documents are split at blank lines.
   const TempFolder folder;
   const auto documents = documents_of({folder.write("big", lines)});
   for (std::size_t i = 0; i + 1 < documents.size(); ++i) EXPECT_TRUE(documents[i].text.ends_with("\n\n"));
@@ -123,7 +123,7 @@ std::string read_stream(const fs::path& path, std::size_t at_a_time) {
 
 TEST(Streams, DecompressWhateverTheLengths) {
   const TempFolder folder;
-  std::string mixed, zeros(5 << 20, 'x');  // the second: much text from few bytes
+  std::string mixed, zeros(5 << 20, 'x');  // zeros: much text from few bytes
   for (int i = 0; i < 100000; ++i) mixed += static_cast<char>(i * i / 7);
   for (const std::string& text : {mixed, zeros, std::string("a"), std::string()})
     for (const std::size_t at_a_time : {std::size_t{7}, std::size_t{4096}, std::size_t{3} << 20}) {
@@ -131,7 +131,7 @@ TEST(Streams, DecompressWhateverTheLengths) {
       EXPECT_TRUE(read_stream(folder.write("f", text), at_a_time) == text);
       EXPECT_TRUE(read_stream(folder.write("f.gz", gzip(text)), at_a_time) == text);
       EXPECT_TRUE(read_stream(folder.write("f.zst", zstd(text)), at_a_time) == text);
-      // Several in one file, as `cat` and parallel compressors leave them.
+      // Several streams in one file, as `cat` and parallel compressors write them.
       EXPECT_TRUE(read_stream(folder.write("f.gz", gzip("one") + gzip("") + gzip(text)), at_a_time) == "one" + text);
       EXPECT_TRUE(read_stream(folder.write("f.zst", zstd("one") + zstd("") + zstd(text)), at_a_time) == "one" + text);
     }
@@ -150,7 +150,7 @@ TEST(Streams, RefuseWhatIsCutOffOrDamaged) {
     EXPECT_BAD_INPUT(read_stream(folder.write(name, whole + "garbage"), 100), "or is damaged after 8");
   }
   std::string flipped = gzip(text);
-  flipped[flipped.size() - 6] ^= 1;  // of the checksum
+  flipped[flipped.size() - 6] ^= 1;  // a bit of the checksum
   EXPECT_BAD_INPUT(read_stream(folder.write("f.gz", flipped), 100), "is no gzip file, or is damaged");
   EXPECT_BAD_INPUT(open_stream(folder.path() / "none.gz"), "none.gz");
 }
@@ -169,7 +169,7 @@ TEST(Documents, JsonLines) {
     EXPECT_EQ(documents[1].line, 4);
     EXPECT_EQ(documents[2].text, "last");
   }
-  // Lines around the sizes in which files are read and cut; many short ones.
+  // Lines of about the sizes in which files are read and split, and many short lines.
   std::string big, text;
   for (int i = 0; text.size() < 2 * max_document_bytes + 77; ++i) text += fmt::format("line {}\n", i);
   for (const std::size_t size : {max_document_bytes - 20, max_document_bytes, max_document_bytes + 1, text.size()})
@@ -236,14 +236,15 @@ TEST(WalkFiles, LinksDoNotLoop) {
   EXPECT_EQ(walk_files(folder.path(), {}, add).special, 3);
   EXPECT_EQ(seen, (std::vector<std::string>{"link", "f"}));
   seen.clear();
-  walk_files(folder.path() / "sub" / "up" / "sub", {}, add);  // a linked folder that is named is walked
+  // A linked folder is walked if it is named.
+  walk_files(folder.path() / "sub" / "up" / "sub", {}, add);
   EXPECT_EQ(seen, (std::vector<std::string>{"f"}));
   EXPECT_BAD_INPUT(walk_files(folder.path() / "self", {}, add), "self");
   EXPECT_BAD_INPUT(walk_files(folder.path() / "absent", {}, add), "absent");
   EXPECT_BAD_INPUT(walk_files("/dev/null", {}, add), "neither a file nor a folder");
 }
 
-// Globs choose files of folders; what is named is read whatever its name is.
+// Globs select files in folders. A named file is read whatever its name is.
 TEST(WalkFiles, GlobsAndHiddenNames) {
   const TempFolder folder;
   for (const char* name :
@@ -278,7 +279,8 @@ TEST(Utf8, FirstBinaryByte) {
                         "er\n"),
             std::nullopt);
   EXPECT_EQ(binary_byte(""), std::nullopt);
-  for (Index at = 0; at < 20; ++at)  // at the beginning, in the middle and at the end of eight bytes
+  // At the beginning, in the middle and at the end of a group of eight bytes.
+  for (Index at = 0; at < 20; ++at)
     for (const char byte : {'\0', '\xFF'}) {
       std::string text(20, 'x');
       text[static_cast<std::size_t>(at)] = byte;
