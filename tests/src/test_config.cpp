@@ -18,9 +18,9 @@ TEST(Config, DefaultsThatFollowFromOtherKeys) {
   Config c = with({"--model.d_model=256", "--model.heads=8"});
   EXPECT_EQ(c.model.kv_heads, 8);
   EXPECT_EQ(c.model.head_dim, 32);
-  EXPECT_EQ(c.model.d_ff, 704);  // 8/3 * 256 = 682.7, up to a multiple of 64
+  EXPECT_EQ(c.model.d_ff, 704);  // 8/3 * 256 = 682.7, rounded up to a multiple of 64
   EXPECT_EQ(c.moe.d_ff, 704);
-  EXPECT_EQ(with({"--model.d_model=96", "--model.heads=6"}).model.d_ff, 256);  // 8/3 * 96 = 256 exactly
+  EXPECT_EQ(with({"--model.d_model=96", "--model.heads=6"}).model.d_ff, 256);  // 8/3 * 96, exactly
   EXPECT_EQ(with({"--model.ffn=gelu"}).model.d_ff, 1024);
   EXPECT_EQ(with({"--moe.d_ff=100"}).moe.d_ff, 100);
   EXPECT_EQ(with({"--moe.d_ff=100", "--moe.shared_experts=3"}).moe.shared_d_ff, 300);
@@ -98,7 +98,7 @@ TEST(Config, WhatIsWrongIsNamed) {
   EXPECT_BAD_INPUT(read_config("/", {}), "is a folder");
 }
 
-// Keys that were true or false once: files that say so mean what they meant.
+// Keys that were once true or false. Files with these values keep their meaning.
 TEST(Config, FilesOfEarlierVersionsAreRead) {
   for (const char* word : {"true", "1", "yes", "on", "all"})
     EXPECT_EQ(with({std::string("--model.bias=") + word}).model.bias, Biases::all) << word;
@@ -111,7 +111,8 @@ TEST(Config, FilesOfEarlierVersionsAreRead) {
 }
 
 TEST(Config, PositionsThatCannotBe) {
-  // The embedding is that of all layers; a kind may still have other positions than that one.
+  // The embedding is common to all layers. A kind may still have positions other than those of the
+  // embedding.
   EXPECT_BAD_INPUT(with({"--model.pattern=a,b", "--attention.b.position=learned"}),
                    "attention.b.position = learned: it is the embedding that has such positions, for all layers: set "
                    "model.position");
@@ -159,7 +160,7 @@ TEST(Config, BlocksThatCannotBe) {
   EXPECT_BAD_INPUT(with({"--model.embedding_norm=true", "--model.norm=none"}), "leaves nothing to compute");
 }
 
-// What attention's scores and patterns cannot be together, in [model] and in a kind of layer.
+// Scores and patterns of attention that exclude each other, in [model] and in a kind of layer.
 TEST(Config, AttentionThatContradictsItselfIsRefused) {
   EXPECT_BAD_INPUT(with({"--model.position=t5", "--model.attention_softcap=30"}),
                    "model.attention_softcap = 30 with model.position = t5, whose biases are not capped");
@@ -206,7 +207,7 @@ TEST(Pattern, IsRepeatedOverTheLayersAndCut) {
 }
 
 TEST(Pattern, AKindTakesItsOwnKeysAndThoseOfTheModel) {
-  // The section may stand before [model], and the command line may change either.
+  // The section may precede [model], and the command line may change either.
   const std::string text = mixed;
   const std::size_t sections = text.find("[attention.local]");
   for (const std::string& ini : {text, text.substr(sections) + text.substr(0, sections)}) {
@@ -218,7 +219,7 @@ TEST(Pattern, AKindTakesItsOwnKeysAndThoseOfTheModel) {
     EXPECT_EQ(local.position, Position::rope);
     EXPECT_EQ(local.rope_fraction, 0.5);
     EXPECT_EQ(local.attention_softcap, 0);
-    EXPECT_EQ(local.head_dim, 32);  // what follows from other keys is there, too
+    EXPECT_EQ(local.head_dim, 32);  // keys that follow from others are set, too
     EXPECT_EQ(global.window, 0);
     EXPECT_EQ(global.position, Position::none);
     EXPECT_EQ(global.rope_theta, 10000);
@@ -227,7 +228,7 @@ TEST(Pattern, AKindTakesItsOwnKeysAndThoseOfTheModel) {
   }
   EXPECT_EQ(parse_config(mixed, "f", {"--attention.local.window=3", "--attention.local.window=4"}).model_of(0).window,
             4);
-  // A kind without a section is as [model].
+  // A kind without a section is like [model].
   EXPECT_EQ(with({"--model.pattern=a,b", "--model.window=9", "--attention.a.window=3"}).model_of(1).window, 9);
 }
 
@@ -243,7 +244,7 @@ TEST(Pattern, TextAndBack) {
   EXPECT_EQ(to_ini(again), ini);
   for (const Effect effect : {Effect::change, Effect::samples, Effect::model, Effect::none})
     EXPECT_EQ(differences(c, again, effect).size(), 0u);
-  // What a kind has of [model] follows it.
+  // Keys that a kind inherits from [model] follow it.
   EXPECT_EQ(parse_config(ini, "again", {"--model.rope_theta=7"}).model_of(2).rope_theta, 7);
 }
 
@@ -258,7 +259,7 @@ TEST(Pattern, WhatIsWrongIsNamed) {
   const auto message = [](const std::string& text, const std::vector<std::string>& settings = {}) {
     return MESSAGE_OF(InputError, parse_config(text, "f", settings));
   };
-  // A section of a kind that no layer is of: once, at its first line.
+  // Section of a kind that no layer has: one error, at its first line.
   EXPECT_EQ(message("[model]\npattern = local, global\n[attention.locl]\nwindow = 3\nqk_norm = true\n"),
             "f:4: attention.locl.window: model.pattern names no kind 'locl': did you mean 'local'?");
   EXPECT_EQ(message("[attention.local]\nwindow = 3\n"),
@@ -283,7 +284,7 @@ TEST(Pattern, WhatIsWrongIsNamed) {
   EXPECT_EQ(
       message(mixed, {"--attention.local.rope_fraction=0.01"}),
       "command line: attention.local.rope_fraction = 0.01 of model.head_dim = 32 leaves no pair to rotate: raise it");
-  // Where the kinds have it from [model], it is said once, and of [model].
+  // If the kinds inherit the key from [model], there is one error, about [model].
   EXPECT_EQ(message(mixed, {"--model.rope_fraction=0.01"}),
             "command line: model.rope_fraction = 0.01 of model.head_dim = 32 leaves no pair to rotate: raise it");
 }
@@ -306,7 +307,7 @@ TEST(Pattern, DifferencesAreByLayer) {
             "model.rope_theta of layer 1: 10000 500;attention.local.rope_theta of layer 2: 500 10000;"
             "attention.global.window of layer 1: 0 5;model.window of layer 2: 5 0;"
             "model.qk_norm of layer 1: none head;attention.local.qk_norm of layer 2: head none;");
-  // Other names for the same layers make the same model.
+  // Other names for the same layers give the same model.
   const Config spelt =
       with({"--model.layers=7", "--model.pattern=x,y,z", "--model.window=5", "--attention.x.rope_theta=500",
             "--attention.x.qk_norm=true", "--attention.y.rope_theta=500", "--attention.y.qk_norm=true",
@@ -315,7 +316,8 @@ TEST(Pattern, DifferencesAreByLayer) {
   EXPECT_NE(told(with({"--model.layers=7", "--model.window=5"}), c, Effect::model), "");
 }
 
-// Everything at once, in the order of the lines; the first line of the message says where and how much.
+// All errors in one message, in the order of the lines. Its first line says where they are and how
+// many.
 TEST(Config, AllThatIsWrongIsSaidAtOnce) {
   const std::string message = MESSAGE_OF(InputError, parse_config("\xef\xbb\xbf[model]\r\nlayer = 3\r\n"
                                                                   "heads = -4\r\nd_model = x\r\nnothing\r\n",
@@ -328,7 +330,7 @@ TEST(Config, AllThatIsWrongIsSaidAtOnce) {
                                           "command line: train.lr = 'q': expected a number",
                                           "command line: moe.top_k = 0: must be from 1 to 1048576"};
   EXPECT_EQ(message, join(lines, std::string(1, next_line)));
-  // What follows from several keys is said at the line of the one to change, with the others.
+  // An error of several keys has the line of the key to change, and names the other keys.
   EXPECT_EQ(MESSAGE_OF(InputError, parse_config("[moe]\nexperts = 4\ntop_k = 5\n[train]\nmin_lr = 1\n", "f.ini")),
             "f.ini: 2 errors: correct each" + std::string(1, next_line) +
                 "f.ini:3: moe.top_k = 5 is more than moe.experts = 4: lower moe.top_k" + next_line +
@@ -378,7 +380,7 @@ TEST(Config, CommentsAndQuotes) {
     EXPECT_BAD_INPUT(path(line), "f:2: ");
 }
 
-// A relative data.path of a file is looked for in the working directory, then beside the file.
+// A relative data.path of a file is searched in the working directory, then beside the file.
 TEST(Config, DataBesideTheFile) {
   const TempFolder folder;
   folder.write("some/data/dataset.ini", "");
@@ -411,7 +413,7 @@ TEST(Config, ABaseFileHoldsWhereTheFileHasNothing) {
   EXPECT_EQ(c.train.lr, 0.5);
   EXPECT_EQ(c.train.warmup, 2);
   EXPECT_EQ(c.kinds.at(0).model.window, 5);
-  EXPECT_EQ(c.data.path, (folder.path() / "data").string());  // beside the file that names it
+  EXPECT_EQ(c.data.path, (folder.path() / "data").string());  // beside the file with the key
   EXPECT_EQ(read_config(file, {"--train.steps=5"}).train.steps, 5);
   const std::string here = folder.path().string();
   EXPECT_EQ(origins.at("train.lr"), here + "/first.ini:3");
@@ -442,7 +444,7 @@ TEST(Config, ABaseFileThatIsWrongIsNamed) {
   EXPECT_NE(message("base = fine.ini\nbase = fine.ini\n").find("c.ini:2: base is given twice"), std::string::npos);
   EXPECT_NE(message("[train]\nbase = fine.ini\n").find("unknown key 'train.base'"), std::string::npos);
   EXPECT_BAD_INPUT(parse_config("base = fine.ini", "a checkpoint"), "unknown key 'base'");
-  // Circles, and chains that are too long.
+  // Cycles, and chains that are too long.
   EXPECT_NE(message("base = c.ini\n").find("c.ini:1: base = c.ini: it is this file"), std::string::npos);
   folder.write("a.ini", "base = ./c.ini\n");
   EXPECT_NE(message("base = a.ini\n").find("a.ini:1: base = ./c.ini: it is this file"), std::string::npos);
@@ -453,7 +455,7 @@ TEST(Config, ABaseFileThatIsWrongIsNamed) {
   EXPECT_BAD_INPUT(read_config(folder.path() / "1.ini", {}), "8.ini:1: base = 9.ini: at most 7 files may be the base");
 }
 
-// What `switchyard config` prints is a configuration, the same one.
+// `switchyard config` prints the same configuration, in the format of a file.
 TEST(Config, OriginsAreComments) {
   const TempFolder folder;
   const auto file = folder.write("c.ini", "[model]\npattern = a\nd_model = 96\nheads = 6\n[attention.a]\nwindow = 3\n");
@@ -474,7 +476,7 @@ TEST(Config, OriginsAreComments) {
   EXPECT_EQ(json["model.tie_embeddings"]["value"].get<bool>(), false);
 }
 
-// No value within its bounds makes a product that overflows or a size that no machine has.
+// No value within its bounds gives a product that overflows, or a size that no machine has.
 TEST(Config, SizesThatNoMachineHas) {
   EXPECT_BAD_INPUT(with({"--train.global_batch=268435456"}), "tokens a step");
   EXPECT_BAD_INPUT(with({"--model.seq_len=268435456"}), "tokens a step");
@@ -515,8 +517,9 @@ TEST(Config, DoubtsNameTheKey) {
   EXPECT_EQ(doubt({"--moe.experts=4", "--moe.top_k=1", "--moe.renormalize=false"}), "");
   EXPECT_NE(doubt({"--train.warmup=7", "--train.steps=6"}).find("lower train.warmup"), std::string::npos);
   EXPECT_EQ(doubt({"--train.warmup=6", "--train.steps=6"}), "");
-  EXPECT_EQ(doubt({"--moe.top_k=1"}), "");                                                      // dense
-  const std::vector<std::string> global = {"--moe.experts=4", "--moe.aux_scope=global_batch"};  // of 16, 4 at a time
+  EXPECT_EQ(doubt({"--moe.top_k=1"}), "");  // dense
+  // A step has 16 sequences, in micro-batches of 4.
+  const std::vector<std::string> global = {"--moe.experts=4", "--moe.aux_scope=global_batch"};
   EXPECT_NE(doubt(global).find("1 * 4 of the step's 16 sequences"), std::string::npos);
   EXPECT_NE(doubt(global).find("set train.micro_batch = 16"), std::string::npos);
   EXPECT_EQ(doubt(global, {4}), "");
@@ -533,7 +536,7 @@ TEST(Config, RenormalizeFollowsTopKUnlessItIsSet) {
   EXPECT_EQ(resolved({"--moe.top_k=1"}), "false");
   EXPECT_EQ(resolved({"--moe.top_k=1", "--moe.renormalize=auto"}), "false");
   EXPECT_EQ(resolved({"--moe.top_k=4", "--moe.renormalize=auto"}), "true");
-  // The spelling of older files.
+  // Spelling of older files.
   EXPECT_EQ(resolved({"--moe.top_k=1", "--moe.renormalize=true"}), "true");
   EXPECT_EQ(resolved({"--moe.top_k=1", "--moe.renormalize=yes"}), "true");
   EXPECT_EQ(resolved({"--moe.renormalize=false"}), "false");
@@ -562,7 +565,8 @@ TEST(Config, LayoutsThatDoNotDivideAreAnsweredWithThoseThatDo) {
   EXPECT_BAD_INPUT(check_config_for_layout(with({"--train.global_batch=16"}), {2, 1, 2, 1}), "need experts");
   EXPECT_NO_THROW(check_config_for_layout(c, {6, 2, 3, 2}));
   EXPECT_NO_THROW(check_config_for_layout(c, {6, 2, 3, 2, 2}));
-  EXPECT_BAD_INPUT(check_config_for_layout(c, {6, 2, 3, 2, 3}), "parallel.node = 3");  // half of an expert on a node
+  // Half of an expert would be on a node.
+  EXPECT_BAD_INPUT(check_config_for_layout(c, {6, 2, 3, 2, 3}), "parallel.node = 3");
   EXPECT_BAD_INPUT(check_config_for_layout(c, {12, 1, 6, 1, 4}), "tp 1 ep 6 etp 1 (add --parallel.node=1)");
   EXPECT_EQ(with({"--parallel.ep=4", "--parallel.node=2"}).layout(4), (Layout{4, 1, 4, 1, 2}));
 }
@@ -570,13 +574,13 @@ TEST(Config, LayoutsThatDoNotDivideAreAnsweredWithThoseThatDo) {
 TEST(Config, NearestName) {
   EXPECT_EQ(nearest("trian", {"train", "prepare"}), "train");
   EXPECT_EQ(nearest("zzzzzzzzzz", {"train", "prepare"}), "");
-  // A name is near if a third of its letters differ, without the section or the dashes.
+  // A name is near if at most a third of its letters differ, without the section or the dashes.
   EXPECT_EQ(nearest("model.colour", {"model.vocab", "model.heads"}), "");
   EXPECT_EQ(nearest("modle.layer", {"model.layers"}), "model.layers");
   EXPECT_EQ(nearest("modle.heads", {"model.layers"}), "");
   EXPECT_EQ(nearest("--json", {"--run", "--help"}), "");
   EXPECT_EQ(nearest("--dryrun", {"--dry-run", "--ranks"}), "--dry-run");
-  // Two letters that changed places differ once.
+  // Two swapped letters are one difference.
   EXPECT_EQ(nearest("--trian", {"--train", "--ranks"}), "--train");
   EXPECT_EQ(nearest("--tpo", {"--top", "--json"}), "--top");
   EXPECT_EQ(nearest("--jsno", {"--top", "--json"}), "--json");
@@ -596,7 +600,7 @@ TEST(Specs, CountsOfMixtral) {
 TEST(Capacity, IsTheCeilingOfTheShare) {
   EXPECT_EQ(expert_capacity(1.25, 2, 64, 8), 20);
   EXPECT_EQ(expert_capacity(1.0, 2, 7, 4), 4);    // 3.5
-  EXPECT_EQ(expert_capacity(1.1, 2, 10, 2), 11);  // the product in floating point is 11.000000000000002
+  EXPECT_EQ(expert_capacity(1.1, 2, 10, 2), 11);  // floating point gives 11.000000000000002
   EXPECT_EQ(expert_capacity(0.01, 1, 8, 8), 1);
   EXPECT_EQ(expert_capacity(0, 2, 64, 8), 0);  // dropless
 }

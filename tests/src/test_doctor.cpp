@@ -1,4 +1,4 @@
-// Which problems follow from which facts.
+// Problems that follow from facts about the ranks and machines.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -29,7 +29,8 @@ cuda::Device gpu(int number) {
   return device;
 }
 
-// Ranks as they should be: `per_host` on each of two machines with 16 cores, which they share out, and a GPU for each.
+// Facts without problems: `per_host` ranks on each of two machines, which share its 16 cores, and a
+// GPU for each rank.
 std::vector<RankFacts> cluster(int per_host) {
   std::vector<RankFacts> ranks;
   for (int i = 0; i < 2 * per_host; ++i) {
@@ -54,7 +55,7 @@ std::vector<RankFacts> cluster(int per_host) {
 
 const MpiInfo launched{"MPI", "funneled", "no", 0};
 
-// Exactly one problem, with both parts in it.
+// Expects exactly one problem, which contains both texts.
 void expect_problem(const std::vector<RankFacts>& ranks, const std::string& what, const std::string& remedy,
                     const MpiInfo& mpi = launched) {
   const std::vector<Problem> found = find_problems(ranks, mpi);
@@ -95,11 +96,11 @@ TEST(Doctor, EachBoundToOneCore) {
   auto ranks = cluster(2);
   for (int i : {2, 3}) ranks[i].cpus = {i}, ranks[i].threads = 1;
   expect_problem(ranks, "ranks 2, 3 on west are bound to one core each, and there are 16", "--bind-to none");
-  for (int i : {2, 3}) ranks[i].threads = 8;  // then not OMP_NUM_THREADS=1
+  for (int i : {2, 3}) ranks[i].threads = 8;  // so it is not OMP_NUM_THREADS=1
   expect_problem(ranks, "one core each", "--bind-to none");
   for (int i : {2, 3}) ranks[i].cpus = cpus(2 * i, 2), ranks[i].host.threads_per_core = 2;
   expect_problem(ranks, "one core each, and there are 8", "--bind-to none");
-  for (int i : {2, 3}) ranks[i].host.cpus = cpus(4, 4), ranks[i].threads = 2;  // the job has no more
+  for (int i : {2, 3}) ranks[i].host.cpus = cpus(4, 4), ranks[i].threads = 2;  // all of the job
   EXPECT_EQ(find_problems(ranks, launched), std::vector<Problem>{});
 }
 
@@ -147,7 +148,7 @@ TEST(Doctor, DriverServesNotTheBuild) {
 TEST(Doctor, GpusThatCannotBeUsedOrAreFull) {
   auto ranks = cluster(2);
   ranks[1].host.gpus[1].error = "no kernel of this build runs on it";
-  ranks[0].host.gpus[1].tried = false;  // what a rank has not tried counts less than what another has
+  ranks[0].host.gpus[1].tried = false;  // the result of a rank that tried takes precedence
   expect_problem(ranks, "GPU 0000:02:00 of east (compute capability 9.0) cannot be used: no kernel",
                  "SWITCHYARD_CUDA_ARCHITECTURES");
   ranks[1].host.gpus[1] = gpu(2);
@@ -181,7 +182,8 @@ TEST(Doctor, ControlGroupLeavesTooLittleMemory) {
                  "--mem=0");
   west(4 * gib, 2 * gib);
   EXPECT_EQ(find_problems(ranks, launched), std::vector<Problem>{});
-  west(-1, gib);  // that other programs have the memory is for the user to know
+  // Memory of other programs is the user's business.
+  west(-1, gib);
   EXPECT_EQ(find_problems(ranks, launched), std::vector<Problem>{});
 }
 
@@ -217,7 +219,7 @@ TEST(Doctor, ClocksApart) {
   expect_problem(ranks, "the clock of west is 3.20 s ahead of that of east", "chrony");
   west(-0.06, 0.005);
   expect_problem(ranks, "the clock of west is 0.06 s behind that of east", "chrony");
-  west(-0.06, 0.02);  // it may be less
+  west(-0.06, 0.02);  // within the error, it may be less
   EXPECT_EQ(find_problems(ranks, launched), std::vector<Problem>{});
 }
 
@@ -226,9 +228,9 @@ TEST(Doctor, BoundTogether) {
   for (RankFacts& r : ranks) r.threads = 2;
   ranks[5].cpus = ranks[6].cpus = cpus(4, 3);
   expect_problem(ranks, "ranks 5, 6 on west are bound to the same CPUs, fewer than their threads", "--bind-to core");
-  ranks[6].cpus = cpus(6, 2), ranks[4].cpus = cpus(2, 3), ranks[4].threads = 4;  // one overlaps with the next
+  ranks[6].cpus = cpus(6, 2), ranks[4].cpus = cpus(2, 3), ranks[4].threads = 4;  // they overlap
   expect_problem(ranks, "ranks 4-6 on west are bound to the same CPUs", "--cpus-per-task");
-  ranks[4].threads = 2, ranks[6].threads = 1;  // enough for all
+  ranks[4].threads = 2, ranks[6].threads = 1;  // enough CPUs for all
   EXPECT_EQ(find_problems(ranks, launched), std::vector<Problem>{});
   ranks = cluster(4);
   for (RankFacts& r : ranks) r.cpus = cpus(0, 16);  // not bound
@@ -247,7 +249,7 @@ TEST(Doctor, SlowRanks) {
   expect_problem(ranks, "rank 6 on west is 2.0 times slower", "");
   ranks[6].speed = 27e9;
   EXPECT_EQ(find_problems(ranks, launched), std::vector<Problem>{});
-  for (int i : {1, 4, 5, 6, 7}) ranks[i].speed = i == 1 ? 40e9 : 20e9;  // half of them
+  for (int i : {1, 4, 5, 6, 7}) ranks[i].speed = i == 1 ? 40e9 : 20e9;  // half of the ranks
   expect_problem(ranks, "ranks 4-7 on west are up to 2.0 times slower", "");
 }
 
@@ -260,7 +262,7 @@ TEST(Doctor, WhyARankIsSlow) {
   expect_problem(ranks, "rank 3 on west is", "fewer threads");
   ranks[3].host.processor = "another";
   expect_problem(ranks, "rank 3 on west is", "another processor");
-  ranks[3].cpus = {15}, ranks[3].threads = 1;  // of which its cores say enough
+  ranks[3].cpus = {15}, ranks[3].threads = 1;  // a problem of the cores alone
   ranks[2].cpus = {14}, ranks[2].threads = 1;
   expect_problem(ranks, "bound to one core each", "--bind-to none");
   ranks = cluster(2);
@@ -301,7 +303,7 @@ TEST(Doctor, Folder) {
   expect([](RankFacts& r) { r.folder.write_bandwidth = 4e6; }, "ranks 2, 3 on west: /runs (nfs) takes 4.0 MB/s", "");
 }
 
-// ---- what the probes find ----
+// ---- facts of the probes ----
 
 TEST(Doctor, MemoryLimitOfControlGroups) {
   const TempFolder root;
@@ -310,7 +312,8 @@ TEST(Doctor, MemoryLimitOfControlGroups) {
     return std::pair(found.bytes, found.free);
   };
   EXPECT_EQ(limit(), std::pair(Index{-1}, Index{-1}));
-  // Version 2: the tightest of a group and those around it, with what each has taken, cached files aside.
+  // Version 2: the least limit of a group and those around it. The used memory of each is
+  // subtracted, without cached files.
   root.write("proc/self/cgroup", "0::/job/step\n");
   const std::string v2 = "sys/fs/cgroup/";
   root.write(v2 + "job/step/memory.max", "max\n");
@@ -323,7 +326,8 @@ TEST(Doctor, MemoryLimitOfControlGroups) {
   EXPECT_EQ(limit(), std::pair(Index{4000}, Index{2500}));
   root.write(v2 + "job/memory.current", "9000\n");
   EXPECT_EQ(limit(), std::pair(Index{4000}, Index{0}));
-  // Version 1, in a container that does not see the group's own folder; another controller's limits count not.
+  // Version 1, in a container that does not see the group's own folder. Limits of other controllers
+  // do not count.
   root.write("proc/self/cgroup", "5:cpuset:/other\n4:hugetlb,memory:/docker/abc\n");
   root.write("sys/fs/cgroup/cpuset/memory.limit_in_bytes", "1\n");
   EXPECT_EQ(limit(), std::pair(Index{-1}, Index{-1}));
@@ -355,7 +359,8 @@ TEST(Doctor, CpuQuotaOfControlGroups) {
   root.write(v2 + "cpu.max", "nonsense\n");
   root.write(v2 + "job/step/cpu.max", "\n");
   EXPECT_EQ(quota(), 3);
-  // Version 1, in a container that does not see the group's own folder; another controller's limits do not count.
+  // Version 1, in a container that does not see the group's own folder. Limits of other controllers
+  // do not count.
   root.write("proc/self/cgroup", "5:cpuset:/other\n4:cpu,cpuacct:/docker/abc\n");
   EXPECT_EQ(quota(), 0);
   root.write(v1 + "cpu.cfs_period_us", "100000\n");

@@ -66,7 +66,7 @@ TEST(Figures, AsCsv) {
   EXPECT_EQ(count(csv, "\n"), 1 + 2 + 2 + 4 + 12);
   EXPECT_TRUE(has(csv, "section,figure,unit,layer,domain,expert,next,value\n"));
   EXPECT_TRUE(has(csv, "demo,rate,share,1,,,,0.5\n"));
-  EXPECT_TRUE(has(csv, "demo,rate,share,3,,,,\n"));  // not known
+  EXPECT_TRUE(has(csv, "demo,rate,share,3,,,,\n"));  // unknown
   EXPECT_TRUE(has(csv, "demo,table,count,3,\"a,b\",,,3\n"));
   EXPECT_TRUE(has(csv, "demo,table,count,1,\"c\"\"d\",,,2\n"));
   EXPECT_TRUE(has(csv, "demo,cube,share,3,,1,2,0.5\n"));
@@ -86,14 +86,15 @@ TEST(Figures, OnAPage) {
   Page page("demo");
   add_sections(page, std::vector{example_section()});
   const std::string html = page.finish();
-  EXPECT_EQ(count(html, "<svg"), 2 + 2);  // the table, wide and narrow, and a picture of each layer's
+  // The table, wide and narrow, and a picture of each layer's table.
+  EXPECT_EQ(count(html, "<svg"), 2 + 2);
   EXPECT_TRUE(has(html, "Counts &lt;by&gt; both.") && has(html, "What is lost.") && has(html, "Read them."));
   EXPECT_TRUE(has(html, "relative to an even share of 25.0 %"));
   EXPECT_TRUE(has(html, "prefers-color-scheme: dark"));
   EXPECT_FALSE(has(html, "nan"));
 }
 
-// Red and blue are of loads alone: a change has other colours.
+// Only loads are red and blue; changes have other colours.
 TEST(Figures, AChangeHasColoursOfItsOwn) {
   Section s{"demo", "A demonstration", "", {}, {}};
   const Dimension layers = counted_dimension("layer", 2);
@@ -109,7 +110,8 @@ TEST(Figures, AChangeHasColoursOfItsOwn) {
   EXPECT_TRUE(has_bar(1, Palette::balance) && !has_bar(1, Palette::change));
 }
 
-// Wide tables are divided, names are a table, pictures without a value are left out, and what a table defines is told once.
+// Wide tables are split, and names form a table. Pictures without a value are omitted, and a
+// definition appears once per table.
 TEST(Figures, OnAPageAsTables) {
   const Dimension layers = counted_dimension("layer", 2), domains{"domain", {"a", "b"}};
   Section s{"demo", "A demonstration", "", {}, {}};
@@ -138,7 +140,7 @@ TEST(Figures, OnAPageAsTables) {
   EXPECT_TRUE(has(html, "<a href=\"#demo\">A demonstration</a>"));
 }
 
-// Text, paper and lines of pictures are dark on a dark page.
+// On a dark page, pictures have its colours for text, background and lines.
 TEST(Figures, PicturesHaveThePagesColours) {
   LineChart chart;
   chart.lines = {{"first", {1, 2}, {1, 2}}, {"second", {1, 2}, {2, 1}}};
@@ -154,7 +156,7 @@ TEST(Figures, PicturesHaveThePagesColours) {
 
 TEST(Figures, AsHdf5) {
   const TempFolder folder;
-  const auto file = folder.write("figures.h5", "something else");  // is replaced
+  const auto file = folder.write("figures.h5", "something else");  // it is replaced
   write_figures(file, std::vector{example_section()}, "demo");
   const Hdf5File h5 = Hdf5File::open(file);
   EXPECT_EQ(h5.datasets(), (std::vector<std::string>{"/demo/rate", "/demo/gain", "/demo/table", "/demo/cube"}));
@@ -166,11 +168,13 @@ TEST(Figures, AsHdf5) {
   EXPECT_EQ(h5.get_string("/demo/cube", "dimensions"), "layer, expert, next");
   EXPECT_EQ(h5.get_string("/demo/cube", "layer"), "1, 3");
   EXPECT_EQ(h5.get_string("/demo/cube", "meaning"), "Thrice.");
-  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 1);  // nothing partial is left
+  // No unfinished file remains.
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 1);
   EXPECT_THROW(write_figures(folder.path() / "no" / "where.h5", {}, ""), Failure);
 }
 
-// Counts of another program's run, without end: what is read is bounded, and no count is lost.
+// Counts in a run of another program, of any length. The memory of the reader is bounded, and no
+// count is lost.
 TEST(Figures, AHistoryOfAnyLengthIsReadBounded) {
   const TempFolder folder;
   TrainState state = test::example_state(20000);
@@ -203,7 +207,7 @@ TEST(Figures, AHistoryOfAnyLengthIsReadBounded) {
   }
 }
 
-// What two runs' comparison says, computed again from their counts.
+// The comparison of two runs is computed again from their counts.
 TEST(Comparison, SideBySide) {
   const auto report = [](std::vector<std::int64_t> blocks, Index experts, std::vector<std::int64_t> routed) {
     ExpertReport r;
@@ -231,7 +235,7 @@ TEST(Comparison, SideBySide) {
   EXPECT_EQ(figure("difference_sorted").values, (std::vector<double>{0, 0}));
   EXPECT_NEAR(figure("share_difference").values[4], 0.3, 1e-15);
   EXPECT_NEAR(figure("max_vio_over_time_first").values[0], (0 + 3 + 0.6) / 3, 1e-12);
-  // With other numbers of experts, what can be compared is.
+  // With different numbers of experts, the comparable figures remain.
   const Section other = comparison(a, report({1}, 2, {3, 1}));
   for (const Figure& f : other.figures) EXPECT_NE(f.name, "difference");
   EXPECT_BAD_INPUT(comparison(a, report({9}, 4, {1, 1, 1, 1})), "no layer with experts in common");
@@ -240,7 +244,7 @@ TEST(Comparison, SideBySide) {
   EXPECT_BAD_INPUT(comparison(a, empty), "no expert counts yet");
 }
 
-// Peak memory of this process since the last call, in bytes.
+// Peak memory of this process since the last reset, in bytes.
 Index peak_since(bool reset) {
   if (reset) std::ofstream("/proc/self/clear_refs") << "5" << std::flush;
   std::ifstream in("/proc/self/status");
@@ -249,8 +253,8 @@ Index peak_since(bool reset) {
   return 0;
 }
 
-// A run of 200 layers of 256 experts that closed 10,000 windows: its checkpoint is read and reported in every form in seconds
-// and in less than 1 GiB.
+// A run of 200 layers of 256 experts with 10,000 windows. Its checkpoint is read and reported in
+// every form in seconds, in less than 1 GiB.
 TEST(ExpertsAtScale, TenThousandWindowsOf200LayersOf256Experts) {
   const TempFolder folder;
   const Index row = 200 * 256;

@@ -1,4 +1,5 @@
-// Generation with a cache: the same numbers as without, whatever shares its batch; and the rules by which texts go on and end.
+// Generation with a cache gives the numbers of generation without it, for any batch. Also the rules
+// by which texts continue and end.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -33,7 +34,8 @@ struct Model {
   explicit Model(const std::vector<std::string>& overrides, Index positions = 80)
       : self(make_comm_self()),
         engine(parse_config(base, "test", overrides), V, make_cpu(), make_mesh(*self, {}), false, 0, 1, positions) {
-    // Larger weights than a fresh model's, so that every path matters; norms away from 1, biases away from 0.
+    // Weights are larger than initial ones, so that every path matters. Norms differ from 1, and
+    // biases from 0.
     for (const ParamSpec& spec : engine.store().specs()) {
       const View w = engine.store().get(spec.name).weight;
       const RandomStream random(11, spec.name);
@@ -42,7 +44,7 @@ struct Model {
     }
     engine.store().prepared().invalidate();
   }
-  // Without a cache: the logarithm of the probability of each token behind ids, all of which are computed.
+  // Logarithm of the probability of each token after `ids`, computed without a cache.
   std::vector<double> recomputed(std::span<const std::int32_t> ids) {
     std::vector<double> found;
     for (std::int32_t id = 0; id < V; ++id) {
@@ -130,7 +132,7 @@ const Case cases[] = {
 
 class Cached : public testing::TestWithParam<Case> {};
 
-// A prompt in parts, then token by token, in a slot that is not the first and beside another sequence.
+// A prompt in chunks, then token by token, in the second slot beside another sequence.
 TEST_P(Cached, GivesWhatComputingAllAgainGives) {
   Model model(GetParam().overrides);
   Engine& engine = model.engine;
@@ -154,7 +156,7 @@ TEST_P(Cached, GivesWhatComputingAllAgainGives) {
       expect_log_probabilities(std::span(logits).first(V), model.recomputed(std::span(other).first(of_other + 1)),
                                where + " of the other");
   }
-  // The first sequence ends, and the second takes its place.
+  // The first sequence ends, and the second moves to its slot.
   cache.remove(0, 1);
   EXPECT_EQ(cache.length(0), 31);
   EXPECT_EQ(cache.length(1), 0);
@@ -174,7 +176,7 @@ TEST_P(Cached, ABatchOfUnequalPromptsGivesEachWhatItGetsAlone) {
     EXPECT_EQ(together[i].added, alone[0].added) << "prompt " << i;
     EXPECT_EQ(std::ssize(alone[0].added), options.tokens);
   }
-  // And what computing all again gives: each token is the most likely one behind those before it.
+  // Recomputation without a cache agrees: each token is the most likely one after those before it.
   std::vector<std::int32_t> ids = prompts[3];
   for (const std::int32_t id : std::span(together[3].added).first(8)) {
     const auto p = model.recomputed(ids);
@@ -197,10 +199,10 @@ TEST(Cache, AWindowKeepsItsSizeWhateverTheLength) {
   EXPECT_EQ(bytes(window, most), bytes(window, 100));
   EXPECT_EQ(bytes(window, 5), 3 * 5 * token);
   EXPECT_EQ(bytes(pattern, 100), (2 * 9 + 100) * token);
-  // A latent is kept once for all heads, with the part of keys that they share.
+  // A latent is stored once for all heads, with the rotated elements of keys that they share.
   Model latent({"--model.kv_heads=0", "--model.kv_latent=5", "--model.rope_head_dim=4"}, most);
   EXPECT_EQ(bytes(latent, 100), 3 * 100 * 3 * (5 + 4) * 4);
-  // Global tokens are seen from beyond the window.
+  // Global tokens are visible from beyond the window.
   Model longformer({"--model.window=6", "--model.attention=longformer"}, most);
   EXPECT_EQ(bytes(longformer, 100), bytes(all, 100));
 }
@@ -208,7 +210,7 @@ TEST(Cache, AWindowKeepsItsSizeWhateverTheLength) {
 TEST(Generate, SamplesByPromptAndPositionAlone) {
   Model model({});
   std::vector<std::vector<std::int32_t>> prompts;
-  for (Index i = 0; i < 5; ++i) prompts.push_back(some_ids(4, 7));  // the same one, five times
+  for (Index i = 0; i < 5; ++i) prompts.push_back(some_ids(4, 7));  // the same prompt five times
   GenerateOptions options{.sampling = {.temperature = 1.2, .top_p = 0.95}, .tokens = 12};
   const auto all = generate(model.engine, prompts, options);
   EXPECT_NE(all[0].added, all[1].added);
@@ -233,7 +235,7 @@ TEST(Generate, EndsWhereItIsTold) {
   options.stops = [&](std::size_t prompt, std::span<const std::int32_t> added) {
     return prompt == 0 && added.size() == 7;
   };
-  std::map<std::size_t, std::size_t> told;  // how many tokens of each prompt
+  std::map<std::size_t, std::size_t> told;  // number of tokens of each prompt
   const auto ended = generate(model.engine, prompts, options, [&](std::size_t i, std::span<const std::int32_t> added) {
     EXPECT_EQ(added.size(), ++told[i]);
   });
@@ -271,16 +273,17 @@ TEST(Sample, MinPLeavesThoseOfAShareOfTheLikeliest) {
   EXPECT_NEAR(two[1], 0.625, 0.002);
   EXPECT_NEAR(two[3], 0.375, 0.002);
   EXPECT_EQ(shares(logits, {.temperature = 1, .min_p = 1}).size(), 1u);
-  // Of the temperature's probabilities: at 2 they are as 0.39, 0.71, 0.22, 0.55.
+  // min_p applies to the probabilities at the temperature: at 2 their ratios are 0.39, 0.71, 0.22,
+  // 0.55.
   EXPECT_EQ(shares(logits, {.temperature = 2, .min_p = 0.5}).size(), 3u);
   EXPECT_EQ(shares(logits, {.temperature = 1, .top_k = 3, .top_p = 0.6, .min_p = 0.2}).size(), 2u);
 }
 
 TEST(Sample, TopPCountsWhatTopKLeaves) {
   const std::vector<float> logits = {std::log(0.4f), std::log(0.2f), std::log(0.2f), std::log(0.2f)};
-  EXPECT_EQ(shares(logits, {.temperature = 1, .top_k = 2, .top_p = 0.66}).size(), 1u);  // 0.4 of 0.6
+  EXPECT_EQ(shares(logits, {.temperature = 1, .top_k = 2, .top_p = 0.66}).size(), 1u);  // 0.4 / 0.6
   EXPECT_EQ(shares(logits, {.temperature = 1, .top_k = 2, .top_p = 0.68}).size(), 2u);
-  EXPECT_EQ(shares(logits, {.temperature = 1, .top_k = 2}).count(1), 1u);  // ties go to the lower id
+  EXPECT_EQ(shares(logits, {.temperature = 1, .top_k = 2}).count(1), 1u);  // ties: the lower id
 }
 
 TEST(Sample, APenaltyMakesWhatIsThereLessLikely) {
@@ -310,9 +313,9 @@ TEST(StopStrings, WhatMayBeginOneWaits) {
   EXPECT_EQ(before_possible_stop("a text\n", {"\n\n"}), 6u);
   EXPECT_EQ(before_possible_stop("a text", {"\n\n"}), 6u);
   EXPECT_EQ(before_possible_stop("abab", {"ababc", "bx"}), 0u);
-  EXPECT_EQ(before_possible_stop("ac", {"b"}), 2u);  // one byte is there, or not
+  EXPECT_EQ(before_possible_stop("ac", {"b"}), 2u);  // a stop of one byte is complete or absent
   EXPECT_EQ(before_possible_stop("", {"stop"}), 0u);
-  // Whatever a text is cut into, what is shown is what comes before the stop string.
+  // However a text is split, the text before the stop string is shown.
   const std::string text = "eeendless enough, the ending";
   const std::vector<std::string> stops = {"ending", "enough,t"};
   std::string shown;
@@ -320,7 +323,7 @@ TEST(StopStrings, WhatMayBeginOneWaits) {
     const std::string_view so_far = std::string_view(text).substr(0, n);
     const std::size_t stop = find_stop(so_far, stops);
     const auto part = so_far.substr(0, stop != so_far.npos ? stop : before_possible_stop(so_far, stops));
-    ASSERT_TRUE(part.starts_with(shown)) << n;  // nothing is taken back
+    ASSERT_TRUE(part.starts_with(shown)) << n;  // shown text is never withdrawn
     shown = part;
   }
   EXPECT_EQ(shown, "eeendless enough, the ");

@@ -1,4 +1,4 @@
-// What a plan says: against formulas, against brute force, and against the whole model run dry.
+// The plan is compared with formulas, with exhaustive search, and with dry runs of the whole model.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -64,7 +64,7 @@ TEST(Plan, LayoutsAreThoseThatTheChecksAllow) {
       for (int tp = 1; tp <= ranks; ++tp)
         for (int ep = 1; ep <= ranks; ++ep)
           for (int etp = 1; etp <= ranks; ++etp)
-            for (int of : std::set{1, node}) {  // by node where experts lie on several
+            for (int of : std::set{1, node}) {  // hierarchical if experts lie on several nodes
               if (of > 1 && ep * etp <= of) continue;
               if (message([&] { check_config_for_layout(config, {ranks, tp, ep, etp, of}); }) == "no error")
                 expected.push_back(Layout{ranks, tp, ep, etp, of}.str());
@@ -75,10 +75,11 @@ TEST(Plan, LayoutsAreThoseThatTheChecksAllow) {
       const bool travels = std::any_of(found.begin(), found.end(), [](auto& l) { return l.find("node") != l.npos; });
       EXPECT_EQ(travels, node > 1 && node < ranks) << ranks << " of which machines hold " << node;
     }
-  // Row counts of many ranks for many experts would not be read at once.
+  // So many row counts, of all ranks for all experts, would not be read at once.
   const Config wide = planned({"--moe.experts=1536", "--moe.d_ff=1536", "--train.global_batch=3072"});
   EXPECT_NE(message([&] { check_config_for_layout(wide, {1536, 1, 1536, 1}); }).find("row counts"), std::string::npos);
-  // 512 * (512 + 1536) counts are just what is read at once; by node, each rank tells one more for each node.
+  // 512 * (512 + 1536) counts are the most that is read at once. With hierarchical dispatch, each
+  // rank also sends one count for each node.
   EXPECT_EQ(message([&] { check_config_for_layout(wide, {512, 1, 512, 1}); }), "no error");
   EXPECT_NE(message([&] { check_config_for_layout(wide, {512, 1, 512, 1, 8}); }).find("row counts"), std::string::npos);
 }
@@ -107,7 +108,7 @@ void expect_equal(const Profile& a, const Profile& b, const std::string& where) 
   EXPECT_EQ(a.memory.activations, b.memory.activations) << where;
 }
 
-// Layers that are alike are run once; here all are run, with rows that experts share equally.
+// The profiler runs equal layers once. Here all layers run, with rows that experts share equally.
 TEST(Plan, EqualLayersCountAsOftenAsTheyAre) {
   const auto cpu = make_cpu();
   for (const char* recompute : {"--train.recompute=false", "--train.recompute=true"})
@@ -125,11 +126,13 @@ TEST(Plan, EqualLayersCountAsOftenAsTheyAre) {
     }
   const DistinctLayers distinct = distinct_layers(planned());
   EXPECT_EQ(distinct.counts,
-            (std::vector<Index>{3, 1, 2, 1}));  // dense local and global, with experts local and global
+            // Dense local and global layers, and MoE layers, local and global.
+            (std::vector<Index>{3, 1, 2, 1}));
   EXPECT_EQ(std::accumulate(distinct.counts.begin(), distinct.counts.end(), 0), 7);
 }
 
-// 6 for each weight of a matrix and token, and of attention two products forward and five backward.
+// 6 FLOPs per token for each weight of a matrix. Attention has two products in forward and five in
+// backward.
 TEST(Plan, FlopsAreThoseOfTheFormula) {
   const Config config = planned();
   const auto cpu = make_cpu();
@@ -153,7 +156,8 @@ TEST(Plan, FlopsAreThoseOfTheFormula) {
     EXPECT_NEAR(all / (tokens * (6 * weights + attention)), 1, 1e-12) << layout.str();
     if (layout.ranks == 1) of_one = all;
   }
-  // Norms and biases are weights to model_costs, and the scores that backward computes again are not.
+  // model_costs counts norms and biases as weights. It does not count the scores that backward
+  // recomputes.
   EXPECT_NEAR(of_one / (tokens * model_costs(config, planned_vocab).flops_per_token), 1, 0.06);
 }
 
@@ -166,7 +170,7 @@ TEST(Plan, GroupsAreThoseOfTheMesh) {
                                                    {"experts", Axis::ep | Axis::etp}};
     for (const auto& [name, axes] : groups)
       for (int per_node : {0, 1, 4, 8}) {
-        // Rank 0's group by its definition, node by node.
+        // The group of rank 0 by its definition, counted by node.
         Peers expected;
         const Axes others = grid_of(axes) - axes;
         for (int r = 1; r < l.ranks; ++r)
@@ -178,7 +182,8 @@ TEST(Plan, GroupsAreThoseOfTheMesh) {
       }
   }
   EXPECT_EQ(group_shape("replicas", {8, 8, 1, 1}, 2).size, 4);
-  // By node: what crosses has one peer on each other node, and what does not has all on its own.
+  // With hierarchical dispatch, the group between nodes has one peer on each other node. The group
+  // within a node has all peers on it.
   const Layout by_node{48, 1, 16, 1, 4};
   EXPECT_EQ(peers_of(group_shape("across", by_node, 1), 4).away, 3);
   EXPECT_EQ(peers_of(group_shape("across", by_node, 1), 4).here, 0);
@@ -186,8 +191,9 @@ TEST(Plan, GroupsAreThoseOfTheMesh) {
   EXPECT_EQ(peers_of(group_shape("within", by_node, 1), 4).here, 3);
 }
 
-// 12 experts over four ranks, on two nodes: a token crosses once where it has any of the other node's six, and before, once for
-// each of the other node's ranks that have any.
+// 12 experts over four ranks on two nodes. With hierarchical dispatch, a token crosses once if it
+// has any of the other node's six experts. Otherwise it crosses once for each rank there that has
+// any of its experts.
 TEST(Plan, TokensCrossOnceToANode) {
   const Config config = planned({"--train.global_batch=8"});
   PlanOptions options;
@@ -208,7 +214,7 @@ TEST(Plan, TokensCrossOnceToANode) {
   EXPECT_EQ(sent.size(), 3u);
 }
 
-// 12 experts of four groups on four ranks, of which each token chooses one: its three experts are
+// 12 experts in four groups on four ranks. A token chooses one group, so that its three experts are
 // on one rank.
 TEST(Plan, GroupLimitsBoundTheRanksOfAToken) {
   PlanOptions options;
@@ -263,7 +269,7 @@ TEST(Plan, TimesAreThoseOfTheFormulas) {
   EXPECT_DOUBLE_EQ(op("adamw", 0, 0, 1e7), 1e-6 + 1e-2);
   m.shared = true;
   EXPECT_DOUBLE_EQ(op("gemm", 64, 1e9, 10, 2), 1e-6 + 4e-3);
-  EXPECT_DOUBLE_EQ(op("gemm", 64, 1e9, 10, 100), 1e-6 + 8e-3);  // four on a node
+  EXPECT_DOUBLE_EQ(op("gemm", 64, 1e9, 10, 100), 1e-6 + 8e-3);  // four ranks on a node
   m.shared = false;
   const auto link = [&](const char* group, Peers peers, Collective kind, Index sent, Index received, Index buffer = 0,
                         Index roots = 0) {
@@ -271,27 +277,29 @@ TEST(Plan, TimesAreThoseOfTheFormulas) {
   };
   using enum Collective;
   EXPECT_DOUBLE_EQ(link("tp", {3, 0}, all_gather, 1000000, 1000000), 3e-6 + 1e-3);
-  // NCCL's ring: the four ranks of a node share what crosses to others.
+  // Ring of NCCL: the four ranks of a node share the traffic to other nodes.
   EXPECT_DOUBLE_EQ(link("dp", {3, 4}, reduce_scatter, 1000000, 1000000), 6e-6 + 1e-5 + 2.5e-3);
-  // With one rank on each node NCCL doubles: three rounds reach five ranks.
+  // With one rank on each node, NCCL uses recursive doubling: three rounds reach five ranks.
   EXPECT_DOUBLE_EQ(link("dp", {0, 4}, reduce_scatter, 1000000, 1000000), 3e-5 + 1e-2);
-  // Of an all-to-all each rank's own rows cross, and who receives more decides.
+  // In an all-to-all, each rank's own rows cross. The larger of the sent and received bytes
+  // decides.
   EXPECT_DOUBLE_EQ(link("experts", {3, 5}, all_to_all, 100, 8000000), 1e-5 + 7e-6 + 5e-2);
   EXPECT_DOUBLE_EQ(link("experts", {0, 0}, all_to_all, 0, 0), 0);
-  // A large all-reduce of NCCL's is a ring, a small one over many nodes a tree.
+  // A large all-reduce of NCCL is a ring. A small one over many nodes is a tree.
   EXPECT_DOUBLE_EQ(link("stage", {3, 0}, all_reduce, 0, 0, 3000000), 6e-6 + 4.5e-3);
   EXPECT_DOUBLE_EQ(link("stage", {3, 60}, all_reduce, 0, 0, 8), 6e-6 + 8e-5 + 4e-8);
-  // MPI's: all words go to every rank, in rounds that double, or directly in two phases for each 8
-  // MiB.
+  // In MPI's all-reduce, all words go to every rank: by recursive doubling, or directly in two
+  // phases for each 8 MiB.
   EXPECT_DOUBLE_EQ(link("world", {3, 0}, all_reduce, 3000000, 3000000, 1000), 2e-6 + 3e-3);
   EXPECT_DOUBLE_EQ(link("world", {3, 0}, all_reduce, 3000000, 3000000, 20000000), 6e-6 + 12e-6 + 3e-3);
-  // Reductions to several owners in one call of NCCL's.
+  // One NCCL call with reductions to several owners.
   EXPECT_DOUBLE_EQ(link("dp", {3, 4}, reduce, 0, 7000000, 1000000, 5), 6e-6 + 1e-5 + 4e-6 + 2.5e-3);
   EXPECT_EQ(part_of("experts", {all_to_all, "combine", 1, 1}, false), Part::combine);
   EXPECT_EQ(part_of("experts", {all_to_all, "dispatch", 1, 1}, false), Part::dispatch);
   EXPECT_EQ(part_of("stage", {all_gather, "", 1, 1}, true), Part::gradients);
 
-  // A whole step is the sum of its parts; on a GPU backward hides gradients as far as it lasts.
+  // The time of a step is the sum of its components. On a GPU, backward hides the reduction of
+  // gradients for as long as it lasts.
   Profile profile{};
   profile.passes = 2;
   profile.pass.calls[{"gemm", 64, 1e9, 10}] = 3;
@@ -301,15 +309,16 @@ TEST(Plan, TimesAreThoseOfTheFormulas) {
   const Layout four{4};
   StepTime time = step_time(m, DType::f32, four, 4, profile);
   EXPECT_DOUBLE_EQ(time[Part::compute], 6e-3);
-  // The reduction is hidden: a pass' backward is 2 ms; of the weights' all-gather all but 0.003 ms:
-  // the next forward is 1 ms.
+  // The reduction is hidden, because backward of a pass takes 2 ms. The all-gather of the weights
+  // is hidden except for 0.003 ms, because the next forward takes 1 ms.
   EXPECT_NEAR(time[Part::gradients], 0.003e-3, 1e-12);
   EXPECT_DOUBLE_EQ(time.total(), time[Part::compute] + time[Part::gradients]);
   m.backend = "cpu";
   EXPECT_NEAR(step_time(m, DType::f32, four, 4, profile)[Part::gradients], 2.006e-3, 1e-12);
 }
 
-// Small messages over many ranks take as long as rounds that double, and large ones as their bytes.
+// Small messages over many ranks take as long as rounds of recursive doubling, and large ones as
+// long as their bytes.
 TEST(Plan, LatencyOfManyRanks) {
   const Machine h100 = read_machine("h100", MODELS "/gpt-1.ini");
   const auto seconds = [&](const char* group, int ranks, Collective kind, Index bytes) {
@@ -321,13 +330,13 @@ TEST(Plan, LatencyOfManyRanks) {
   EXPECT_GT(seconds("stage", 65536, all_reduce, 8), 1e-4);
   EXPECT_LT(seconds("world", 65536, all_reduce, 8), 3e-4);
   EXPECT_NEAR(seconds("stage", 65536, all_reduce, 8) - seconds("stage", 32768, all_reduce, 8), 2 * h100.latency, 1e-7);
-  // A ring's bandwidth: all of the buffer but a rank's own part, twice.
+  // Bandwidth of a ring: the buffer without a rank's own block, twice.
   const double large = seconds("stage", 16, all_reduce, Index{1} << 30);
   EXPECT_NEAR(large / (2 * 15.0 / 16 * (Index{1} << 30) / 8 / h100.bandwidth), 1, 0.02);
 }
 
-// On a GPU gradients are reduced to their owners, and weights broadcast from them, part by part;
-// the bytes are those of the host's reduce-scatter and all-gather.
+// On a GPU, gradients are reduced to their owners, and weights are broadcast from them, bucket by
+// bucket. The bytes are those of reduce-scatter and all-gather on the host.
 TEST(Plan, CollectivesAreThoseOfTheTrainer) {
   const auto cpu = make_cpu();
   const Layout layout{6, 2, 3, 1};
@@ -355,13 +364,13 @@ TEST(Plan, CollectivesAreThoseOfTheTrainer) {
     const Sum reduced = device[{group, reduce}], gathered = device[{group, broadcast}];
     EXPECT_EQ(reduced.sent, (host[{group, reduce_scatter}].sent)) << group;
     EXPECT_EQ(gathered.sent, (host[{group, all_gather}].sent)) << group;
-    EXPECT_GE(reduced.calls, 3) << group;  // a layer, or more, each
+    EXPECT_GE(reduced.calls, 3) << group;  // one or more for each layer
     const double owners = group == std::string("stage") ? 6 : group == std::string("dp") ? 3 : 2;
     EXPECT_GE(reduced.roots, reduced.calls) << group;  // a layer may have several owners
-    EXPECT_GE(reduced.roots, owners) << group;         // every rank owns something
+    EXPECT_GE(reduced.roots, owners) << group;         // every rank owns a range
   }
   EXPECT_GT((device[{"stage", reduce}].calls), 0);
-  // The host's: that samples are read, the losses, that metrics are written, and whether to stop.
+  // The host's all-reduces: samples are read, the losses, metrics are written, and whether to stop.
   EXPECT_EQ((host[{"world", all_reduce}].calls), 4);
   EXPECT_EQ((device[{"world", all_reduce}].calls), 4);
 }
@@ -385,7 +394,7 @@ TEST(Plan, MachineFiles) {
   EXPECT_NE(error("bandwidth = 3").find("links.bandwidth is given twice"), std::string::npos);
   EXPECT_NE(error("[compute]\nattention_forward = 64:0.3, 32:0.5").find("file:"), std::string::npos);
   EXPECT_NE(error("[operations]\nadd = -3").find("bytes/s above 0"), std::string::npos);
-  // Out of range: each with its line.
+  // Values out of range, each with its line.
   const auto changed = [](std::string_view key, std::string_view value) {
     std::string text = to_ini(round_machine(), "");
     const std::size_t at = text.find("\n" + std::string(key) + " = ") + 1;
@@ -428,7 +437,7 @@ TEST(Plan, SharesBecomeRows) {
   std::vector<Index> rows(3);
   rows_of({0.5, 0.25, 0.25}, 10, rows);
   EXPECT_EQ(rows, (std::vector<Index>{5, 3, 2}));
-  rows_of({0.3, 0.0, 0.3}, 10, rows);  // the rest is dropped
+  rows_of({0.3, 0.0, 0.3}, 10, rows);  // the remaining rows are dropped
   EXPECT_EQ(rows, (std::vector<Index>{3, 0, 3}));
   const Shares load = {{0.1, 0.2, 0.3, 0.4}, {0.4, 0.4, 0.1, 0.0}};
   EXPECT_NEAR(by_rank(load, 2)[0][1], 0.7, 1e-12);
@@ -436,7 +445,8 @@ TEST(Plan, SharesBecomeRows) {
   EXPECT_NEAR(evened(load)[1][3], 0.225, 1e-12);
 }
 
-// A load that a run recorded, by its raw counts: rows, bytes and time of the busiest rank.
+// A recorded load decides rows, bytes and time of the busiest rank. They are computed here from raw
+// counts.
 TEST(Plan, TheBusiestRankDecides) {
   const std::filesystem::path run = std::filesystem::path(FIRST_RUN) / "run";
   const TrainState state = read_state(resolve_checkpoint(run, nullptr));
@@ -444,7 +454,7 @@ TEST(Plan, TheBusiestRankDecides) {
   const ExpertHistory& h = state.experts;
   ASSERT_GT(h.layers, 0);
   const Shares load = recorded_load(run, config);
-  // The kept ones of the last tenth of the steps.
+  // Kept assignments of the last tenth of the steps.
   Shares counts(static_cast<std::size_t>(h.layers), std::vector<double>(static_cast<std::size_t>(h.experts)));
   std::vector<double> routed(static_cast<std::size_t>(h.layers));
   for (Index w = 0; w < h.windows(); ++w)
@@ -469,7 +479,7 @@ TEST(Plan, TheBusiestRankDecides) {
   ASSERT_EQ(plan.fitting.size(), 1u);
   const double assignments = static_cast<double>(2 * config.model.seq_len * config.moe.top_k);
   const double passes = static_cast<double>(plan.fitting[0].passes);
-  // Tokens that have one of the busiest rank's experts.
+  // Tokens with an expert of the busiest rank.
   double tokens = 0;
   for (const std::vector<double>& layer : busiest_first(load, 2)) {
     std::vector<Index> kept(layer.size());
@@ -483,7 +493,8 @@ TEST(Plan, TheBusiestRankDecides) {
   }
   for (const TrafficLine& line : plan.fitting[0].traffic) {
     if (line.part != "dispatch") continue;
-    // Forward rows with places and weights, backward rows; the other rank sends as many as this one.
+    // Forward rows with physical experts and weights, and backward rows. Both ranks send the same
+    // number.
     const double expected =
         passes * tokens * static_cast<double>(4 * (2 * config.model.d_model + 2 * config.moe.top_k));
     EXPECT_NEAR(line.received / expected, 1, 0.01);
@@ -496,7 +507,7 @@ TEST(Plan, TheBusiestRankDecides) {
   EXPECT_NEAR(json["layouts"][0]["tokens_per_second"].get<double>(), plan.tokens() / time.total(), 1e-6);
   EXPECT_NE(plan_text(plan, 0).find("waits for its busiest rank"), std::string::npos);
 
-  // Where the configuration drops nothing, all that were routed are kept.
+  // If the configuration drops nothing, all routed assignments are kept.
   const Config dropless = parse_config(to_ini(config), "run", {"--moe.capacity_factor=0"});
   for (const std::vector<double>& layer : recorded_load(run, dropless))
     EXPECT_NEAR(std::accumulate(layer.begin(), layer.end(), 0.0), 1, 1e-9);
@@ -524,7 +535,7 @@ TEST(Plan, AxesOfALayoutAreNamedOnce) {
     EXPECT_NE(message([&] { parse_layouts(text, 8); }).find("is there twice"), std::string::npos) << text;
 }
 
-// Memory and sent bytes differ by orders: the unit is one in which the smaller can be told, too.
+// Memory and sent bytes differ by orders of magnitude. The unit must also show the smaller ones.
 TEST(Plan, ATableHasOneUnitOfBytes) {
   const Plan plan =
       make_plan(planned({"--train.global_batch=12000000"}), planned_vocab, 4, {{}, {}, {Layout{4, 1, 4}}});
@@ -533,7 +544,7 @@ TEST(Plan, ATableHasOneUnitOfBytes) {
   EXPECT_NE(text.find("sent MB"), std::string::npos) << text;
 }
 
-// If nothing fits, the plan names the largest micro-batch that would, with its exact options.
+// If nothing fits, the plan names the largest micro-batch that would fit, with its exact options.
 TEST(Plan, SettingsThatFitAreSuggested) {
   PlanOptions options;
   options.machine = round_machine();
@@ -560,7 +571,7 @@ TEST(Plan, SettingsThatFitAreSuggested) {
       texts.push_back(s.options(config));
       EXPECT_LE(static_cast<double>(s.best.memory.total()), bytes);
       EXPECT_NE(plan_text(plan, 3).find(texts.back()), std::string::npos);
-      // The options do what is said of them.
+      // The suggested options keep their promise.
       EXPECT_LE(memory({batch, fmt::format("--train.micro_batch={}", s.micro_batch),
                         fmt::format("--train.recompute={}", s.recompute)}),
                 bytes);
@@ -575,7 +586,7 @@ TEST(Plan, SettingsThatFitAreSuggested) {
   EXPECT_EQ(suggested(recomputed + 1).back(), "--train.recompute=true");
   EXPECT_TRUE(suggested(least - 1).empty());
   EXPECT_EQ(suggested(least).back(), "--train.micro_batch=1 --train.recompute=true");
-  // Not unless it is asked for, nor where a layout fits.
+  // There are no suggestions if they are not requested, or if a layout fits.
   options.suggest = false;
   options.machine->memory = least;
   EXPECT_TRUE(make_plan(planned({batch, four}), planned_vocab, 6, options).suggestions.empty());
@@ -585,8 +596,8 @@ TEST(Plan, SettingsThatFitAreSuggested) {
             std::string::npos);
 }
 
-// All rows of the document have the same fields, with or without a machine, and those that do not
-// fit too.
+// All rows of the document have the same fields: with or without a machine, and also if they do not
+// fit.
 TEST(Plan, JsonRowsHaveTheSameFields) {
   const auto names_of = [](const Json& object) {
     std::string names;

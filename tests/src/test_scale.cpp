@@ -1,4 +1,4 @@
-// The report of `switchyard scale` on the points that it measured.
+// The report of `switchyard scale` about the points that it measured.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -22,7 +22,8 @@ ScalePoint measured(const Layout& layout, std::vector<double> seconds, bool bala
   return point;
 }
 
-// Four ranks that cannot be 12 times as fast as one, with and without nodes, and one that spreads.
+// A speed-up of 12 with four ranks, which is impossible. The other layout has nodes, and its times
+// vary.
 ScaleResult result() {
   ScaleResult result{"model", false, {}, {"host", "avx2", "1", "0.1.0 abc", "launch/mpirun.sh"}};
   result.points = {measured({1}, {2.456, 2.456, 2.456}), measured({4, 1, 4, 1}, {0.2, 0.2, 0.2}),
@@ -63,7 +64,7 @@ TEST(Scale, RowsHaveUniqueKeys) {
   EXPECT_EQ(json.at("environment").at("instruction_set").get<std::string>(), "avx2");
 }
 
-// Names of the members of an object, with a comma after each.
+// Names of the members of an object, each followed by a comma.
 std::string fields_of(const Json& object) {
   std::string names;
   for (const Json::Member& m : object.members()) names += m.name + ",";
@@ -90,7 +91,7 @@ TEST(Scale, TheDocumentSaysWhereItIsFrom) {
   EXPECT_EQ(config["train"]["recompute"], Json(false));
   EXPECT_EQ(config["data"]["path"], Json("7"));
   EXPECT_TRUE(json["machine"].is_null());
-  // Every row has the same fields, and null for what is not known.
+  // All rows have the same fields; null if a value is unknown.
   const Json& points = json["points"];
   for (const Json& point : points) EXPECT_EQ(fields_of(point), fields_of(points[0]));
   EXPECT_TRUE(points[3]["step_seconds"].is_null());
@@ -122,7 +123,7 @@ TEST(Scale, RowsOfEarlierCallsAreCounted) {
   EXPECT_NE(scale_text(r).find("1 of the rows was measured by earlier calls"), std::string::npos);
 }
 
-// Rows of the heatmap differ at their ends; each picture has a heading.
+// The ends of the heatmap's row names differ, and each picture has a heading.
 TEST(Scale, ThePageTellsItsPicturesAndRowsApart) {
   ScaleResult r = result();
   r.points.push_back(measured({4, 1, 4, 1, 2}, {1, 1, 1}, true));
@@ -136,7 +137,7 @@ TEST(Scale, ThePageTellsItsPicturesAndRowsApart) {
     EXPECT_NE(html.find(heading), std::string::npos) << heading;
   EXPECT_NE(html.find("4 ranks, tp 1 ep 4 etp 1 node 2, balanced<"), std::string::npos);
   EXPECT_NE(html.find("<title>4 ranks, tp 1 ep 4 etp 1 node 2, balanced, compute: 100 %</title>"), std::string::npos);
-  // A colour means the same in both charts, and on small screens.
+  // A colour has the same meaning in both charts, also on small screens.
   for (const char* series : {"own-routing", "balanced-routing", "ideal"})
     EXPECT_GE(count(html, fmt::format("'var(--{}, #", series)), 2 * 2) << series;
   EXPECT_EQ(html.find("var(--line-"), std::string::npos);

@@ -1,4 +1,4 @@
-// What a sweep trains, and what it reads of it.
+// Tests of the runs of a sweep, and of their results.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -68,7 +68,7 @@ TEST(Sweep, FoldersHaveTheSettingsForNames) {
   EXPECT_NE(one, folder_name({"a.b=" + std::string(301, '1')}));
 }
 
-// Of 20 steps, the means are of the last three: a tenth and the last one.
+// Means are over the last three of 20 steps: a tenth of them, and the last step.
 TEST(Sweep, OutcomesAreThoseOfTheMetrics) {
   const Folder folder;
   std::string lines;
@@ -83,13 +83,15 @@ TEST(Sweep, OutcomesAreThoseOfTheMetrics) {
   write_file(folder.path() / "metrics.jsonl", lines + "{\"step\":21,\"lo");
   const Outcome out = read_outcome(folder.path());
   EXPECT_EQ(out.last_step(), 20);
-  EXPECT_EQ(last_step(folder.path()), 20);  // a line of which the end is missing does not make a run complete
+  // A last line without its end does not make a run complete.
+  EXPECT_EQ(last_step(folder.path()), 20);
   EXPECT_EQ(read_outcome(folder.path(), 21).missing.text(), "step 21");
   EXPECT_TRUE(read_outcome(folder.path(), 20).missing.empty());
   EXPECT_NEAR(out.loss(), (5 - 1.8 + 5 - 1.9 + 5 - 2.0) / 3, 1e-12);
   EXPECT_NEAR(out.dropped(), (90 + 10 + 20) / 300.0, 1e-12);
   EXPECT_NEAR(out.tokens_per_second(), (1011 + 1012) / 2.0, 1e-12);
-  EXPECT_NEAR(out.max_violation, (4 / (8 / 3.0) - 1 + 2) / 2, 1e-12);  // a layer without tokens does not count
+  // A layer without tokens does not count.
+  EXPECT_NEAR(out.max_violation, (4 / (8 / 3.0) - 1 + 2) / 2, 1e-12);
   write_file(folder.path() / "metrics.jsonl", R"({"step":1,"loss":null,"validation":{"loss":2.5}})"
                                               "\n");
   EXPECT_EQ(read_outcome(folder.path()).loss(), 2.5);
@@ -99,7 +101,7 @@ TEST(Sweep, OutcomesAreThoseOfTheMetrics) {
   EXPECT_TRUE(std::isnan(none.loss()) && std::isnan(none.tokens_per_second()) && std::isnan(none.dropped()));
 }
 
-// Lines of the wrong type, or with counts whose sum no integer holds, end nothing.
+// Lines with wrong types, or with counts whose sum overflows, end nothing.
 TEST(Sweep, AnOutcomeOfDamagedLines) {
   const TempFolder folder;
   write_file(folder.path() / "metrics.jsonl",
@@ -121,8 +123,9 @@ TEST(Sweep, MeansAndDeviations) {
   EXPECT_TRUE(std::isnan(deviation({1})));
 }
 
-// Two steps of 100 microseconds: a dispatch's messages, a gradient's behind a layer, one of tensor parallelism within a moe
-// span that ends where the next begins, and messages of no step.
+// Two steps of 100 microseconds, and messages outside of steps. A step has messages of a dispatch,
+// a gradient after a layer, and tensor parallelism. The latter are in a moe span that ends where
+// the next one begins.
 TEST(StepParts, CollectivesBelongToWhatTheyAreFor) {
   std::string events = R"({"ph":"M","name":"process_name"})";
   const auto span = [&](const char* name, double begin, double took) {
