@@ -100,7 +100,8 @@ attention_softcap = 20
   }
 }
 
-// The names of layer 0's parameters behind "layers.0.", and those outside of the layers, in their order.
+// Names of the parameters of layer 0 without "layers.0.", and of those outside of the layers, in
+// order.
 std::string names_of(const std::vector<std::string>& settings) {
   std::vector<std::string> overrides = {"--model.layers=1", "--model.norm=layernorm", "--model.norm_bias=false"};
   overrides.insert(overrides.end(), settings.begin(), settings.end());
@@ -161,7 +162,7 @@ TEST(BlockSpecs, QkNormOverAllHeadsHasAWeightForEachElement) {
   EXPECT_TRUE(block_specs(config).front().attention.whole_qk_norm);
 }
 
-// Keys of a scaling that is not asked for make no other table.
+// Keys of a scaling that is not selected do not change the table.
 TEST(BlockSpecs, RopeOfAKindOfLayer) {
   const std::vector<BlockSpec> blocks = block_specs(parse_config(R"(
 [model]
@@ -214,7 +215,7 @@ attention_sinks = true
     SCOPED_TRACE(layer);
     const AttentionSpec& a = blocks[layer].attention;
     EXPECT_EQ(a.sparse, expected[layer]);
-    EXPECT_EQ(a.window, 0);  // nothing is hidden from all later tokens
+    EXPECT_EQ(a.window, 0);  // a window would hide tokens from all later ones
     EXPECT_EQ(a.sinks, layer == 2);
     ASSERT_EQ(a.relative.has_value(), layer < 2);
     if (!a.relative) continue;

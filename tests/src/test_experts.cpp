@@ -26,7 +26,7 @@ TEST(LayerLoads, HandComputed) {
   EXPECT_DOUBLE_EQ(l.experts[0].share, 0.75);
   EXPECT_DOUBLE_EQ(l.experts[0].drop_rate, 0.5);
   EXPECT_EQ(l.experts[2].share, 0);
-  EXPECT_EQ(l.experts[2].drop_rate, 0);  // nothing routed, nothing dropped
+  EXPECT_EQ(l.experts[2].drop_rate, 0);  // nothing routed, so nothing dropped
   EXPECT_DOUBLE_EQ(l.experts[1].probability, 0.25);
   EXPECT_DOUBLE_EQ(l.drop_rate, 3.0 / 8);
   EXPECT_DOUBLE_EQ(l.max_over_mean, 3);  // 6 over a mean of 2
@@ -41,7 +41,8 @@ TEST(LayerLoads, HandComputed) {
   EXPECT_DOUBLE_EQ(l.experts[3].probability_gap, 0.125);
 }
 
-// Dead: below a hundredth of an even share; overloaded: above twice one. The bounds themselves are neither.
+// An expert is dead below a hundredth of an even share, and overloaded above twice an even share.
+// Exactly at a bound it is neither.
 TEST(LayerLoads, DeadAndOverloadedAtTheirBounds) {
   const auto loads = [](std::vector<std::int64_t> routed) {
     const auto n = static_cast<Index>(routed.size());
@@ -51,8 +52,8 @@ TEST(LayerLoads, DeadAndOverloadedAtTheirBounds) {
   EXPECT_EQ(loads({200, 1, 99, 100}).overloaded, 0);
   EXPECT_EQ(loads({2010, 9, 981, 1000}).dead, 1);  // an even share is 1,000
   EXPECT_EQ(loads({2010, 9, 981, 1000}).overloaded, 1);
-  EXPECT_EQ(loads({0, 0, 0}).dead, 0);                               // nothing was routed at all
-  EXPECT_DOUBLE_EQ(loads({2, 0}).experts[0].probability_gap, -0.5);  // probabilities are compared as shares
+  EXPECT_EQ(loads({0, 0, 0}).dead, 0);                               // no assignments at all
+  EXPECT_DOUBLE_EQ(loads({2, 0}).experts[0].probability_gap, -0.5);  // probabilities as shares
 }
 
 TEST(LayerLoads, BalanceAndItsOpposite) {
@@ -125,7 +126,7 @@ TEST(Coarsen, KeepsTotalsAndLastSteps) {
   EXPECT_EQ(coarsen(history(1, 2, {}, {}, {}, {}), 5).windows(), 0);
 }
 
-// A run of 351 steps with a window every 50: the last step alone would look like a collapse.
+// A run of 351 steps with a window every 50 steps. The last step alone would look like a collapse.
 TEST(Coarsen, ShortWindowsJoinTheirNeighbours) {
   const auto steps = [](std::vector<std::int64_t> ends, Index most) {
     const std::size_t n = ends.size();
@@ -135,8 +136,9 @@ TEST(Coarsen, ShortWindowsJoinTheirNeighbours) {
   };
   using Steps = std::vector<std::int64_t>;
   EXPECT_EQ(steps({50, 100, 150, 200, 250, 300, 350, 351}, 8), (Steps{50, 100, 150, 200, 250, 300, 351}));
-  EXPECT_EQ(steps({50, 100, 150, 175}, 8), (Steps{50, 100, 150, 175}));  // half a window stands for itself
-  EXPECT_EQ(steps({5, 6, 10, 12, 13}, 8), (Steps{5, 10, 13}));  // a log line every 5 steps, a checkpoint every 6
+  EXPECT_EQ(steps({50, 100, 150, 175}, 8), (Steps{50, 100, 150, 175}));  // half a window is kept
+  // A log line every 5 steps, and a checkpoint every 6.
+  EXPECT_EQ(steps({5, 6, 10, 12, 13}, 8), (Steps{5, 10, 13}));
   EXPECT_EQ(steps({1, 100}, 8), (Steps{100}));
   EXPECT_EQ(steps({100, 101}, 8), (Steps{101}));
   EXPECT_EQ(steps({7}, 8), (Steps{7}));
@@ -158,7 +160,7 @@ TEST(LastTenth, IsOfStepsNotOfWindows) {
   EXPECT_EQ(first({10, 20, 30, 40, 50, 60, 70, 80, 90, 95, 100}), 9);
   EXPECT_EQ(first({4, 9, 14, 19}), 3);
   EXPECT_EQ(first({10, 11}), 0);
-  EXPECT_EQ(first({10, 20, 25}), 1);  // a short window is not seen alone
+  EXPECT_EQ(first({10, 20, 25}), 1);  // a short window is not used alone
   EXPECT_EQ(first({7}), 0);
   EXPECT_EQ(first({}), 0);
 }
@@ -180,7 +182,7 @@ double js(std::vector<std::int64_t> p, std::vector<std::int64_t> q) {
 }
 
 TEST(JsDivergence, HandComputed) {
-  EXPECT_EQ(js({3, 1}, {6, 2}), 0);  // the same shares
+  EXPECT_EQ(js({3, 1}, {6, 2}), 0);  // equal shares
   EXPECT_DOUBLE_EQ(js({5, 0, 0}, {0, 1, 1}), 1);
   // p = (1, 0), q = (1/2, 1/2), middle (3/4, 1/4):
   // 1/2 log2(4/3) + 1/2 (1/2 log2(2/3) + 1/2 log2 2)
@@ -230,7 +232,8 @@ TEST(Evaluation, OfSomeWindowsWithUnknownBytes) {
   EXPECT_EQ(e.windows, 6);
   EXPECT_EQ(e.of, 90);
   EXPECT_EQ(e.domains[0].bytes, -1);
-  EXPECT_EQ(read_evaluation(folder.write("evaluation.json", evaluation_text)).of, 0);  // of an older version: of all
+  // A file of an older version: all windows.
+  EXPECT_EQ(read_evaluation(folder.write("evaluation.json", evaluation_text)).of, 0);
 }
 
 TEST(Evaluation, DamageIsNamed) {

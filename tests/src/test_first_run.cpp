@@ -1,5 +1,5 @@
-// The checkpoint of tests/fixtures/first-run, which the first program to write any has written: it stays readable for ever.
-// values.txt says what h5dump reads in it.
+// The checkpoint in tests/fixtures/first-run stays readable forever. The first version that could
+// write one wrote it. values.txt has the values that h5dump reads from it.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
@@ -43,7 +43,7 @@ std::string commas(const Shape& shape) {
   return text;
 }
 
-// Nine digits are written down of each element, and twelve of the sums.
+// values.txt has nine digits of each element, and twelve of the sums.
 void expect_values(const Expected& e, const std::vector<double>& x) {
   ASSERT_FALSE(x.empty());
   double sum = 0, placed = 0, size = 0, placed_size = 0;
@@ -87,7 +87,7 @@ TEST(FirstRun, StateIsWhatItWas) {
   EXPECT_FLOAT_EQ(state.router_bias.front(), 0.04f);
 }
 
-// The parameters that its configuration describes today are those that it holds, under any layout.
+// Under any layout, the checkpoint holds exactly the parameters of its configuration.
 TEST(FirstRun, FillsTheParametersOfEveryLayout) {
   const TrainState state = read_state(step_dir);
   const Config config = parse_config(state.config, "the fixture");
@@ -114,7 +114,7 @@ TEST(FirstRun, FillsTheParametersOfEveryLayout) {
   }
 }
 
-// A forged seq_len takes no memory: tables are as long as what is computed.
+// A forged seq_len allocates no memory, because tables are as long as the computed texts.
 TEST(FirstRun, ASequenceLengthThatNoTextHasTakesNoMemory) {
   const test::Folder copy;
   fs::copy(step_dir, copy.path(), fs::copy_options::recursive);

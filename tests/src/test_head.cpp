@@ -1,5 +1,7 @@
-// The loss of large vocabularies, whose gradients in bf16 take the place of the logits that they are of. On the stand-in for a
-// GPU, too, which notices where a block of threads reads what another one of the same launch writes.
+// The loss of large vocabularies, whose bf16 gradients overwrite the logits in place.
+//
+// The tests also run on the CUDA emulator. It notices if a thread block reads memory that another
+// block of the same launch writes.
 #include <gtest/gtest.h>
 
 #include "src/model/engine.h"
@@ -19,7 +21,7 @@ class LargeVocabulary : public ::testing::TestWithParam<Index> {
   Backend& backend = engine.backend();
   const Device device{backend, engine.mesh(), engine.scratch(), DType::bf16};
 
-  // All rows of gradients at once, in memory of their own, of as many tokens as a backend takes at a time.
+  // Gradients in memory of their own, in chunks of as many tokens as the backend takes at a time.
   std::vector<std::uint16_t> gradients_apart(ConstView x, ConstView targets, ConstView total, View dw) {
     const View w = engine.store().get("output.weight").weight;
     const Tensor dx = backend.tensor({T, D}, DType::bf16);
@@ -71,7 +73,8 @@ TEST_P(LargeVocabulary, GradientsInPlaceAreThoseApart) {
   EXPECT_TRUE(contents<float>(engine.store().get("output.weight").grad) == contents<float>(dw));
 }
 
-// One chunk of tokens, of an even and of an odd vocabulary, and a chunk of 64 with one of 6.
+// One chunk of tokens with an even and an odd vocabulary. The third vocabulary gives chunks of 64
+// and 6 tokens.
 INSTANTIATE_TEST_SUITE_P(Of, LargeVocabulary, testing::Values(8192, 8201, 65600),
                          [](const auto& p) { return std::to_string(p.param); });
 

@@ -52,11 +52,11 @@ TEST(History, ALongRunStaysBoundedAndLosesNoCount) {
   EXPECT_TRUE(std::is_sorted(h.steps.begin(), h.steps.end()));
   EXPECT_EQ(counts_since(0, h).routed[0][0], steps * (steps + 1) / 2);
   EXPECT_EQ(counts_since(0, h).dropped[0][0], steps);
-  EXPECT_EQ(counts_since(steps - 7, h).dropped[0][0], 7);  // the newest windows keep their resolution
+  EXPECT_EQ(counts_since(steps - 7, h).dropped[0][0], 7);  // the newest windows keep resolution
   for (Index i = 0; i < h.windows(); ++i) ASSERT_FLOAT_EQ(h.probability[2 * i], 0.25f);
 }
 
-// 200 layers of 256 experts: a window is a megabyte, and 10,000 of them would be ten gigabytes.
+// With 200 layers of 256 experts, a window is a megabyte: 10,000 of them would be ten gigabytes.
 TEST(History, IsBoundedInBytes) {
   ExpertHistory h;
   h.layers = 200;
@@ -81,7 +81,7 @@ TEST(History, IsBoundedInBytes) {
     EXPECT_EQ(sum, 300 * 3);
     EXPECT_EQ(drops, 300);
   }
-  // A window that alone takes more than all may: eight are kept.
+  // One window alone exceeds the limit of bytes. Eight windows are kept nevertheless.
   ExpertHistory wide;
   wide.layers = 1 << 10;
   wide.experts = 1 << 20;
@@ -89,7 +89,7 @@ TEST(History, IsBoundedInBytes) {
   EXPECT_EQ(ExpertHistory{}.bound(), ExpertHistory::max_windows);
 }
 
-// Windows of one and of three steps: the longer one weighs three times as much.
+// Windows of one and of three steps: the longer one has three times the weight.
 TEST(History, MergedWindowsAreWeighedByTheirSteps) {
   ExpertHistory h = one_layer_of_two();
   h.steps = {1, 4, 5, 6};

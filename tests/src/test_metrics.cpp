@@ -102,12 +102,12 @@ TEST(MetricsFile, WritesTheDesignsKeysInFull) {
   MetricsFile file(dir.path, 1);
   file.write(m, nullptr);
   file.write(at_step(8), &experts);
-  const auto lines = lines_of(dir.metrics());  // read while open: every line is flushed
+  const auto lines = lines_of(dir.metrics());  // while open: every line is flushed
   ASSERT_EQ(lines.size(), 2u);
   std::string keys;
   for (const auto& [key, value] : lines[0].members()) keys += key + " ";
   EXPECT_EQ(keys, "step tokens loss aux_loss z_loss lr grad_norm step_seconds tokens_per_second time routed dropped ");
-  EXPECT_EQ(lines[0]["loss"].get<double>(), 1.0 / 3);  // bit for bit
+  EXPECT_EQ(lines[0]["loss"].get<double>(), 1.0 / 3);  // bitwise
   EXPECT_TRUE(lines[0]["grad_norm"].is_null());
   EXPECT_TRUE(lines[0]["z_loss"].is_null());
   EXPECT_EQ(lines[0]["step"], 7);
@@ -129,7 +129,7 @@ TEST(MetricsFile, ResumingDropsLaterAndBrokenLines) {
   const auto lines = lines_of(dir.metrics());
   ASSERT_EQ(lines.size(), 4u);
   for (Index s = 1; s <= 4; ++s) EXPECT_EQ(lines[s - 1]["step"], s);
-  EXPECT_EQ(dir.files(), 1);  // nothing partial is left
+  EXPECT_EQ(dir.files(), 1);  // no unfinished file remains
 }
 
 TEST(MetricsFile, DamageIsNotCutWithoutAWord) {
@@ -142,7 +142,7 @@ TEST(MetricsFile, DamageIsNotCutWithoutAWord) {
   };
   const std::string one = "{\"step\":1}\n", two = "{\"step\":2}\n", three = "{\"step\":3}\n", zeros(40, '\0');
   EXPECT_EQ(cut(one + two + three, 3), "");    // steps that are trained again
-  EXPECT_EQ(cut(one + two + "{\"st", 3), "");  // what a kill leaves
+  EXPECT_EQ(cut(one + two + "{\"st", 3), "");  // a line cut by a kill
   const std::string damaged = cut(one + zeros + "\nxx\n", 3);
   EXPECT_NE(
       damaged.find("metrics.jsonl is cut after step 1, from where on 2 of its lines are damaged, and lacks step 2: "),
@@ -179,7 +179,7 @@ TEST(MetricsFile, AHoleIsNamedInOneWarning) {
   EXPECT_EQ(missing_steps_warning(dir.path, 0), "");
 }
 
-// The rise of the loss that the file shows up to the step with which the run goes on.
+// The rise of the loss in the file, up to the step from which the run resumes.
 TEST(MetricsFile, TellsWhetherTheLossHasRisen) {
   TempDir dir;
   std::string text;
@@ -200,7 +200,7 @@ TEST(LossRise, IsOfTheMeanOf20Steps) {
   EXPECT_EQ(add(30, 2), 0);
   EXPECT_EQ(add(1, 9.9), 0);   // (19 * 2 + 9.9) / 20 = 2.395
   EXPECT_EQ(add(1, 2.2), 32);  // 2.405
-  EXPECT_EQ(add(10, 2), 32);   // it goes on until the mean is small again
+  EXPECT_EQ(add(10, 2), 32);   // the rise lasts until the mean is small again
   EXPECT_EQ(add(10, 2), 0);
   EXPECT_DOUBLE_EQ(rise.smallest(), 2);
   EXPECT_EQ(add(1, std::nan("")), 53);
@@ -311,7 +311,7 @@ TEST(Progress, TheEndOfATrainingNamesItsResultAndWhatFollows) {
   end.last_step = 20;
   end.seconds = 65;
   end.totals.add(10, 1, 2.5);
-  end.totals.add(20, 1, 2.5);  // the earlier one of equals
+  end.totals.add(20, 1, 2.5);  // of equals, the earlier one counts
   end.totals.add(30, 1, 3.0);
   const std::string program = program_invocation_name;
   EXPECT_EQ(end_text(end),
@@ -394,7 +394,7 @@ TEST(Progress, LinesThatNobodyCanReadAreNoError) {
     for (Index s = 1; s <= 1000; ++s) EXPECT_NO_THROW(progress.step(at_step(s)));
   }
   EXPECT_NE(lost_output(), "");
-  EXPECT_EQ(lost_output(), "");  // told once
+  EXPECT_EQ(lost_output(), "");  // reported only once
   dup2(saved, STDOUT_FILENO);
   close(saved);
   close(full);
@@ -412,8 +412,9 @@ TEST(Progress, TimeLeftForgetsTheWarmUp) {
   const auto lines = split_lines(testing::internal::GetCapturedStdout());
   testing::internal::GetCapturedStderr();
   ASSERT_EQ(lines.size(), 3u);
-  for (int i = 0; i < 2; ++i) EXPECT_EQ(lines[i].find("left"), std::string::npos) << lines[i];  // not known yet
-  EXPECT_NE(lines[2].find("14 s left"), std::string::npos) << lines[2];                         // 9 steps of 1.5 s
+  // At first the time is unknown. Then 9 steps of 1.5 s remain.
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(lines[i].find("left"), std::string::npos) << lines[i];
+  EXPECT_NE(lines[2].find("14 s left"), std::string::npos) << lines[2];
 }
 
 TEST(Progress, OnATerminalOneLineIsRewrittenWithinItsWidth) {
@@ -439,7 +440,7 @@ TEST(Progress, OnATerminalOneLineIsRewrittenWithinItsWidth) {
     dup2(saved[stream - 1], stream);
     close(saved[stream - 1]);
   }
-  // What was written arrives in pieces.
+  // The written text arrives in several reads.
   std::string text;
   char buffer[4096];
   pollfd ready{master, POLLIN, 0};
@@ -451,7 +452,7 @@ TEST(Progress, OnATerminalOneLineIsRewrittenWithinItsWidth) {
   }
   close(slave);
   close(master);
-  // What a person sees in the end: the first step and every third stay, as do notes; no other does.
+  // The final screen: the first step, every third step and the notes stay, and no other line does.
   std::vector<std::string> screen{""};
   for (std::size_t at = 0; at < text.size(); ++at) {
     if (text[at] == '\n')
@@ -468,7 +469,7 @@ TEST(Progress, OnATerminalOneLineIsRewrittenWithinItsWidth) {
   ASSERT_EQ(screen.size(), 5u) << text;
   const char* starts[] = {"step 1/6", "saved", "step 3/6", "end", ""};
   for (int i = 0; i < 5; ++i) EXPECT_EQ(screen[i].rfind(starts[i], 0), 0u) << screen[i];
-  EXPECT_NE(text.find("\rstep 2/6"), std::string::npos);  // shown, and rewritten
+  EXPECT_NE(text.find("\rstep 2/6"), std::string::npos);  // shown, then rewritten
   EXPECT_NE(text.find("\rstep 5/6"), std::string::npos);
 }
 

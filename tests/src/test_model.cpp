@@ -1,4 +1,5 @@
-// The whole model, forward and backward, against the double-precision reference and its finite differences.
+// The whole model, forward and backward, is compared with the double-precision reference and its
+// finite differences.
 #include <gtest/gtest.h>
 
 #include "src/model/engine.h"
@@ -46,7 +47,8 @@ TEST_P(WholeModel, LossAndGradientsMatchTheReference) {
   Engine engine(config, V, make_cpu(), single_mesh(*self), true);
   engine.store().initialize(7);
 
-  // Larger weights than a fresh model's, so that every path matters; norms away from 1, biases away from 0.
+  // Weights are larger than initial ones, so that every path matters. Norms differ from 1, and
+  // biases from 0.
   reference::Parameters parameters;
   for (const ParamSpec& spec : engine.store().specs()) {
     const View w = engine.store().get(spec.name).weight;
@@ -93,7 +95,8 @@ TEST_P(WholeModel, LossAndGradientsMatchTheReference) {
   EXPECT_NEAR(aux, expected.aux, 1e-5 * (1e-9 + expected.aux));
   EXPECT_NEAR(z, expected.router_z + expected.output_z, 1e-5 * (1e-9 + expected.router_z + expected.output_z));
 
-  // For each parameter: the derivative along a random direction, and that of its first and last elements.
+  // For each parameter: the derivative along a random direction, and those of its first and last
+  // elements.
   for (const ParamSpec& spec : engine.store().specs()) {
     const View grad = engine.store().get(spec.name).grad;
     Numbers& w = parameters[spec.name];
@@ -223,8 +226,8 @@ INSTANTIATE_TEST_SUITE_P(
               "--model.rope_beta_fast=2", "--model.rope_beta_slow=0.1", "--model.qk_norm=whole"}},
         Case{"qk_norm_over_all_heads", {"--model.qk_norm=whole"}},
         Case{"qk_norm_over_all_heads_without_positions", {"--model.qk_norm=whole", "--model.position=none"}},
-        // Mixtures like the original transformer, Gemma, GPT-J and OLMo 2. Where keys are not rotated, the soft cap keeps the
-        // gradient of their bias from being nothing but rounding.
+        // Combinations like the original transformer, Gemma, GPT-J and OLMo 2. If keys are not
+        // rotated, the gradient of their bias would be mere rounding without the soft cap.
         Case{"post_sinusoidal_layernorm_biases_scaled",
              {"--model.norm_position=post", "--model.position=sinusoidal", "--model.norm=layernorm", "--model.bias=all",
               "--model.scale_embedding=true", "--model.ffn=relu", "--moe.every=2", "--model.tie_embeddings=true",
@@ -302,7 +305,7 @@ INSTANTIATE_TEST_SUITE_P(
               "--attention.global.attention_softcap=3", "--attention.narrow.rope_fraction=0.7"}}),
     [](const auto& info) { return info.param.name; });
 
-// The experts that the first router chose for each token.
+// Experts that the first router chose for each token.
 struct Choices {
   Engine& engine;
   std::vector<std::int32_t> experts{};
@@ -316,7 +319,7 @@ struct Choices {
   std::vector<std::int32_t> take() { return std::exchange(experts, {}); }
 };
 
-// What is drawn depends on the numbers of the tokens in the run and on nothing else, and evaluation draws nothing.
+// Random numbers depend only on the indices of the tokens in the run. Evaluation draws none.
 TEST(RandomChoice, IsKeyedByTheTokensNumbers) {
   for (const std::string choice : {"noisy", "sampled"}) {
     const Config config = parse_config(
@@ -345,7 +348,8 @@ TEST(RandomChoice, IsKeyedByTheTokensNumbers) {
   }
 }
 
-// Token n of the run goes to experts n, n + 1 ..., in this order, and so every expert is chosen as often.
+// Token n of the run chooses experts n, n + 1, ... in this order, so that all experts are chosen
+// equally often.
 TEST(BalancedChoice, TakesExpertsInTurn) {
   const Config config = parse_config(base, "test", {"--model.layers=1", "--moe.choice=balanced", "--moe.experts=7"});
   const auto self = make_comm_self();
@@ -360,7 +364,7 @@ TEST(BalancedChoice, TakesExpertsInTurn) {
   EXPECT_EQ(choices.take(), expected);
 }
 
-// A group limit binds: the token prefers groups by the same rule, and stays within them.
+// With a group limit, the token chooses groups by the same rule, and stays within them.
 TEST(BalancedChoice, StaysWithinGroups) {
   const Config config = parse_config(base, "test",
                                      {"--model.layers=1", "--moe.choice=balanced", "--moe.experts=6", "--moe.groups=3",
@@ -373,14 +377,14 @@ TEST(BalancedChoice, StaysWithinGroups) {
   engine.train({3, 7, ids, ids, 42, 6, 1, 0});
   std::vector<std::int32_t> expected;
   for (std::int32_t token = 0; token < 3 * 7; ++token) {
-    // The second expert of an odd token would be of the next group.
+    // The second expert of an odd token would be in the next group.
     const std::int32_t first = token % 6;
     expected.insert(expected.end(), {first, first % 2 == 0 ? first + 1 : first - 1});
   }
   EXPECT_EQ(choices.take(), expected);
 }
 
-// A rank without any sequence is an ordinary case: it has experts that others need.
+// A rank without sequences still has experts that other ranks need.
 TEST(EmptyRank, TrainsWithoutAnySequence) {
   for (const char* aux : {"sequence", "micro_batch", "global_batch"}) {
     std::vector<std::string> settings = {std::string("--moe.aux_scope=") + aux,
@@ -408,7 +412,7 @@ TEST(EmptyRank, TrainsWithoutAnySequence) {
   }
 }
 
-// Bytes are known before anything is allocated, and are what is then taken.
+// The planned bytes are known before allocation, and equal the allocated bytes.
 TEST(Memory, PlanIsWhatIsAllocated) {
   const std::vector<std::string> blocks[] = {
       {"--model.pattern=a,b", "--attention.a.position=t5", "--attention.a.attention_sinks=true",
@@ -417,11 +421,11 @@ TEST(Memory, PlanIsWhatIsAllocated) {
       {"--model.norm_position=post", "--model.position=learned", "--model.embedding_norm=true"},
       {"--model.parallel_block=true", "--model.norm_position=output", "--model.position=sinusoidal"},
       {"--model.kv_heads=0", "--model.kv_latent=6", "--model.q_latent=3", "--model.rope_head_dim=4"}};
-  for (int i = 0; i < 6; ++i) {  // each block with a MoE layer, and the first without
+  for (int i = 0; i < 6; ++i) {  // a MoE layer with each block, a dense one with the first
     const std::string experts = i < 5 ? "5" : "0";
     SCOPED_TRACE(i);
-    // Dropless on one rank: the number of routed rows does not depend on the router.
-    // Of several micro-batches, so that weights are prepared.
+    // Dropless on one rank, so that the number of routed rows does not depend on the router. A step
+    // has several micro-batches, so that weights are prepared.
     std::vector<std::string> settings = blocks[i % 5];
     settings.insert(settings.end(),
                     {"--moe.capacity_factor=0", "--moe.experts=" + experts, "--train.micro_batch=3",
@@ -461,7 +465,8 @@ TEST(Memory, Zero1DividesTheOptimizerAndExpertsTheWeights) {
       for (const OwnedRun& run : owned_runs(g)) optimizer += run.local.size();
     for (const Placement& p : flat.groups.back().placements) experts += p.box.elements();
   }
-  EXPECT_EQ(optimizer, all);            // every parameter's state is on exactly one rank
+  // The optimizer state of every parameter is on exactly one rank.
+  EXPECT_EQ(optimizer, all);
   EXPECT_EQ(experts, 2 * all_experts);  // edp = 2 copies of the experts on 4 ranks
 }
 

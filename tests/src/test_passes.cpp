@@ -1,4 +1,5 @@
-// Several micro-batches in flight, and several stages: the same gradients, bit by bit, as one after the other in one stage.
+// With several micro-batches in flight and several stages, gradients are bitwise those of one
+// stage, one micro-batch after another.
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -55,7 +56,7 @@ struct Model {
       : self(make_comm_self()), engine(config, vocab, make_cpu(), make_mesh(*self, {}), true, 0, slots) {
     engine.store().initialize(3);
   }
-  // By name.
+  // Gradients by parameter name.
   std::map<std::string, std::vector<float>> gradients() {
     std::map<std::string, std::vector<float>> all;
     for (const ParamSpec& spec : engine.store().specs()) {
@@ -92,7 +93,7 @@ TEST_P(InFlight, MicroBatchesAddUpToTheSameGradients) {
   Statistics found;
   for (const Index slots : {1, 2, 3, 7}) {
     Model model(config, slots);
-    // What memory holds when gradients are cleared does not matter.
+    // The contents of memory do not matter when gradients are cleared.
     if (slots > 1) model.clear_gradients_that_hold(std::numeric_limits<float>::quiet_NaN());
     for (const auto& [half, micro] : one_forward_one_backward(micro_batches, slots)) {
       const auto ids = tokens(sequences * S, micro), targets = tokens(sequences * S, 100 + micro);
@@ -120,7 +121,7 @@ TEST_P(InFlight, MicroBatchesAddUpToTheSameGradients) {
   }
 }
 
-// The layers cut in two at every place: each half is a stage, and hands x and its gradient on.
+// The layers are split into two stages at every position. Each stage passes on x or its gradient.
 TEST_P(InFlight, StagesAddUpToTheSameGradients) {
   const Config config = parse_config(tied_moe, "test", GetParam());
   const Index S = config.model.seq_len, T = sequences * S, layers = config.model.layers;

@@ -41,7 +41,7 @@ TEST(Palette, EndsAndMiddle) {
   EXPECT_EQ(palette_colour(Palette::order, 1), "#fde725");
   EXPECT_EQ(palette_colour(Palette::balance, 0.5), "#f7f7f7");
   EXPECT_EQ(palette_colour(Palette::balance, 7), palette_colour(Palette::balance, 1));
-  EXPECT_EQ(palette_colour(Palette::balance, 1.0 / 16), "#327db8");  // halfway from #2166ac to #4393c3
+  EXPECT_EQ(palette_colour(Palette::balance, 1.0 / 16), "#327db8");  // mean of #2166ac and #4393c3
 }
 
 TEST(RoundUp, ToRoundNumbers) {
@@ -54,7 +54,7 @@ TEST(RoundUp, ToRoundNumbers) {
   EXPECT_DOUBLE_EQ(round_up(700, {1, 2, 5}), 1000);
 }
 
-// Browsers show titles as tooltips: which line or cell it is, and its value.
+// Browsers show titles as tooltips: the line or cell, and its value.
 TEST(Draw, TooltipsHaveNamesAndValues) {
   LineChart few = chart(2, 3), many = chart(12, 3);
   few.x_label = many.x_label = "step";
@@ -91,7 +91,7 @@ TEST(Draw, TooltipsOfManyCellsAreShared) {
   EXPECT_EQ(plot_of(map).areas[0].text, "r0, steps 1 to 300: 0 to 0.8571");
 }
 
-// Values of lines with points at other places are told where they have one.
+// Lines may have points at different x. A tooltip has a line's value if the line has a point there.
 TEST(Draw, TooltipsOfUnlikeLines) {
   LineChart both = chart(2, 101);
   both.lines[1].x = {50, 100};
@@ -109,11 +109,12 @@ TEST(Draw, ASmallScreenHasNarrowPictures) {
   const auto pictures = draw({plot_of(narrow(map)), plot_of(lines)});
   for (const std::string& p : pictures) EXPECT_TRUE(has(p, "viewBox=\"0 0 360 "));
   EXPECT_TRUE(has(pictures[0], "balanced<"));
-  for (const char* name : {"attention", "experts", "waiting"}) EXPECT_TRUE(has(pictures[0], name));  // upright
+  // Column names are upright.
+  for (const char* name : {"attention", "experts", "waiting"}) EXPECT_TRUE(has(pictures[0], name));
   EXPECT_TRUE(has(pictures[1], ">line 2<"));
 }
 
-// A series has its colour, however many lines there are.
+// A series has its own colour, for any number of lines.
 TEST(Draw, SeriesHaveTheirColours) {
   LineChart one = chart(1, 2), three = chart(3, 2);
   one.lines[0].series = three.lines[2].series = Series::validation;
@@ -137,8 +138,9 @@ TEST(Draw, OnePictureForEachScript) {
   EXPECT_TRUE(has(pictures[0], "amount"));
   EXPECT_EQ(count(pictures[0], "<image style='image-rendering:pixelated'"), 1);
   EXPECT_TRUE(has(pictures[0], "r2"));
-  EXPECT_TRUE(has(pictures[1], "line 1"));        // a legend
-  EXPECT_EQ(count(pictures[2], ">line 1: "), 1);  // too many lines: a colour bar, and a title of each
+  EXPECT_TRUE(has(pictures[1], "line 1"));  // a legend
+  // There are too many lines for a legend: a colour bar, and a title for each.
+  EXPECT_EQ(count(pictures[2], ">line 1: "), 1);
   EXPECT_TRUE(draw({}).empty());
 }
 
@@ -154,7 +156,8 @@ TEST(Draw, IdsDifferBetweenPictures) {
       }
     }
   EXPECT_GT(ids.size(), 10u);
-  EXPECT_TRUE(has(pictures[1], "href='#p1-gpPt6'"));  // the single point, and it is one of its own
+  // The single point has an id of its own.
+  EXPECT_TRUE(has(pictures[1], "href='#p1-gpPt6'"));
 }
 
 TEST(Draw, SmallAndLargeMaps) {

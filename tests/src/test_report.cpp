@@ -13,7 +13,7 @@
 namespace sy {
 namespace {
 
-// A report of a history in which expert 0 of every layer has half the load and expert 1 nothing.
+// A report of a history. In every layer expert 0 has half of the load, and expert 1 none.
 ExpertReport example(Index layers, Index experts, Index windows) {
   ExpertReport r;
   r.checkpoint = "/runs/demo/checkpoints/step-00000040";
@@ -43,7 +43,7 @@ TEST(ReportText, TablesForPeople) {
   const std::string text = report_text(example(2, 4, 3), false);
   EXPECT_TRUE(has(text, "2 layers with 4 experts"));
   EXPECT_TRUE(has(text, "Load in steps 21-30"));
-  // 16, 0, 6, 6 of 28: 2.29, 0, 0.86, 0.86 of an even share.
+  // 16, 0, 6, 6 of 28 are 2.29, 0, 0.86, 0.86 of an even share.
   EXPECT_TRUE(has(text, "0 (57.1 %)"));
   EXPECT_TRUE(has(text, "1 (0.0 %)"));
   EXPECT_TRUE(has(text, "█·▃▃"));
@@ -57,7 +57,7 @@ TEST(ReportText, OneLayerIsShownExpertByExpert) {
   const std::string text = report_text(example(1, 4, 1), false);
   EXPECT_TRUE(has(text, "probability"));
   EXPECT_TRUE(has(text, "2.67"));        // 16 of 24 relative to 1 of 4
-  EXPECT_FALSE(has(text, "Over time"));  // one window is no course
+  EXPECT_FALSE(has(text, "Over time"));  // one window is no history
 }
 
 TEST(ReportText, ManyExpertsShareMarks) {
@@ -80,7 +80,8 @@ TEST(ReportCsv, OneRowForEachWindowLayerAndExpert) {
             "11,20,0,1,0,0,0,0,0.5,0.5,,0.25,1,1,0\n");
   ExpertReport biased = example(1, 2, 2);
   biased.state.router_bias = {0.5f, -0.25f};
-  EXPECT_TRUE(has(report_csv(biased), "1,10,0,1,0,0,0,0,0.5,0.5,,0.25"));  // of earlier windows it is not known
+  // The biases of earlier windows are unknown.
+  EXPECT_TRUE(has(report_csv(biased), "1,10,0,1,0,0,0,0,0.5,0.5,,0.25"));
   EXPECT_TRUE(has(report_csv(biased), "11,20,0,1,0,0,0,0,0.5,0.5,-0.25,0.25"));
   EXPECT_EQ(count(report_csv(example(3, 5, 4)), "\n"), 1 + 3 * 5 * 4);
   EXPECT_EQ(count(report_csv(example(3, 5, 0)), "\n"), 1);
@@ -153,7 +154,8 @@ TEST(Report, DomainsInEveryForm) {
   EXPECT_TRUE(has(page, "&lt;script&gt;"));
 }
 
-// Domain names are never lost: cut in the pictures, they have a number there, and the table has it with the whole name.
+// Long domain names are cut in the pictures, which number them. The table has each number with the
+// whole name.
 TEST(Report, LongNamesOfDomains) {
   ExpertReport r = example(1, 4, 3);
   add_domains(r);
@@ -168,7 +170,7 @@ TEST(Report, LongNamesOfDomains) {
   EXPECT_TRUE(has(text, long_name + "␛[31mjapanese") && !has(text, "\x1b"));
 }
 
-// JSON is written whatever bytes a path has.
+// The JSON is valid for any bytes in a path.
 TEST(Report, JsonOfAnyBytes) {
   ExpertReport r = example(1, 2, 1);
   r.checkpoint = "/runs/\xff\xfe/step";
@@ -182,18 +184,18 @@ TEST(ReportHtml, IsOneSelfContainedPage) {
   const std::string page = report_html(r);
   EXPECT_EQ(page.rfind("<!doctype html>", 0), 0u);
   EXPECT_EQ(page.substr(page.size() - 8), "</html>\n");
-  // Nothing is fetched: the only addresses are names of namespaces.
+  // The page fetches nothing: its only addresses are names of namespaces.
   EXPECT_EQ(count(page, "http"), count(page, "xmlns=\"http") + count(page, "xmlns:xlink=\"http"));
   EXPECT_EQ(count(page, "src="), 0);
   EXPECT_EQ(count(page, "<link"), 0);
-  // Loss, load, dropped and probability against load, each wide and narrow; four measures; a history and a domain picture for
-  // each of two layers.
+  // Loss, load, drops, and probability against load, each wide and narrow. Then four measures, and
+  // for each of two layers a history and a domain picture.
   EXPECT_EQ(count(page, "<svg"), 2 * 4 + 4 + 2 + 2);
   EXPECT_EQ(count(page, "<title>gnuplot"), 0);
   EXPECT_TRUE(has(page, "<title>layer 1, expert 0: 2.286×</title>"));
   EXPECT_TRUE(has(page, "<title>Expert load of demo, step-00000040</title>"));
   EXPECT_EQ(count(page, "<svg"), count(page, "aria-label="));
-  EXPECT_TRUE(has(page, "4.667"));  // the mean loss of the last steps
+  EXPECT_TRUE(has(page, "4.667"));  // mean loss of the last steps
   for (const char* tag : {"section", "div", "figure", "table", "svg", "p", "h2", "details"})
     EXPECT_EQ(count(page, fmt::format("<{}>", tag)) + count(page, fmt::format("<{} ", tag)),
               count(page, fmt::format("</{}>", tag)))
@@ -212,11 +214,11 @@ TEST(ReportHtml, LossesHaveTheirColoursAndTheValidation) {
   EXPECT_TRUE(has(page, "step 2\ntraining: 4.5\nvalidation: 4.25<"));
 }
 
-// A third of the experts is dead: how many of how many, and what to change.
+// Experts of a collapsed router are dead: the report says how many, and what to change.
 TEST(Report, ACollapsedRouterGetsAdvice) {
   ExpertReport r = example(2, 4, 3);
   EXPECT_TRUE(has(report_html(r), "<b>2 of 8</b>"));
-  EXPECT_TRUE(collapse_advice(r).finding.empty());  // too few assignments to tell
+  EXPECT_TRUE(collapse_advice(r).finding.empty());  // too few assignments to judge
   for (std::int64_t& n : r.state.experts.routed) n *= 100;
   r.load = layer_loads(r.state.experts, r.first, r.last);
   const auto changes = [&] { return join(collapse_advice(r).changes); };
@@ -263,7 +265,7 @@ TEST(CountText, GroupsThousands) {
   EXPECT_EQ(count_text(1234567890), "1,234,567,890");
 }
 
-// What make_report finds in a checkpoint and beside it.
+// make_report with a checkpoint and the files beside it.
 class MakeReport : public testing::Test {
  protected:
   TempFolder folder_;
@@ -273,7 +275,7 @@ class MakeReport : public testing::Test {
 TEST_F(MakeReport, FromACheckpointAlone) {
   const ExpertReport r = make_report(checkpoint_, {});
   EXPECT_EQ(r.state.experts.windows(), 4);
-  EXPECT_EQ(r.first, 3);  // a tenth of the steps, but one window at least
+  EXPECT_EQ(r.first, 3);  // a tenth of the steps, at least one window
   EXPECT_EQ(r.last, 4);
   EXPECT_EQ(r.load[1].layer, 10);
   EXPECT_TRUE(r.losses.empty());
@@ -290,7 +292,7 @@ TEST_F(MakeReport, TakesWhatLiesBeside) {
     "domains": [{"name": "a", "tokens": 1, "bytes": 1, "loss": 1, "perplexity": 1, "bits_per_byte": 1,
                  "experts": [[1, 2, 3], [4, 5, 6]]}]})");
   const ExpertReport r = make_report(checkpoint_, {10, {}});
-  ASSERT_EQ(r.losses.size(), 2u);  // neither later steps nor torn lines
+  ASSERT_EQ(r.losses.size(), 2u);  // without later steps and torn lines
   EXPECT_EQ(r.losses[1].step, 19);
   ASSERT_EQ(r.validations.size(), 1u);
   EXPECT_EQ(r.validations[0].loss, 2.5);

@@ -1,4 +1,4 @@
-// Tables of positions against those of Hugging Face transformers (tests/golden/rope_tables.py).
+// Rotary tables are compared with those of Hugging Face transformers (tests/golden/rope_tables.py).
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -29,7 +29,7 @@ RopeSpec rope_of(std::vector<std::string> settings) {
   return *block_specs(parse_config("", "test", settings)).front().attention.rope;
 }
 
-// Within the original length and beyond it.
+// Positions within the original length and beyond it.
 TEST(Rope, TablesOfEveryScalingAreThoseOfTransformers) {
   const Json cases = golden("rope_tables.json");
   ASSERT_GE(cases.size(), 13u);
@@ -46,7 +46,7 @@ TEST(Rope, TablesOfEveryScalingAreThoseOfTransformers) {
     for (std::size_t p = 0; p < positions.size(); ++p) {
       const auto cosines = c["cos"][p].get<std::vector<double>>(), sines = c["sin"][p].get<std::vector<double>>();
       for (std::size_t i = 0; i < got.size(); ++i) {
-        // There an angle is a product in f32.
+        // In transformers an angle is a product in f32.
         const double angle = static_cast<double>(positions[p]) * frequencies[i], bound = 1e-6 + 4e-7 * angle;
         const std::size_t at = 2 * (static_cast<std::size_t>(positions[p]) * got.size() + i);
         EXPECT_NEAR(table[at], cosines[i], bound) << "position " << positions[p] << ", pair " << i;
@@ -56,8 +56,9 @@ TEST(Rope, TablesOfEveryScalingAreThoseOfTransformers) {
   }
 }
 
-// What the papers say of positions beyond the trained length: a pair that made less than a turn over the original length does
-// not turn further over factor times that, and one of many turns goes on as before.
+// Scalings as the papers describe them, beyond the trained length. A pair with less than a turn
+// over the original length stays within that angle over factor times the length. A pair with many
+// turns keeps its frequency.
 TEST(Rope, ScalingsKeepLowFrequenciesWithinTheTrainedAngles) {
   const std::vector<std::string> base = {"--model.head_dim=64", "--model.rope_factor=16",
                                          "--model.rope_original_length=1024", "--model.seq_len=16384"};
@@ -107,7 +108,7 @@ void expect_logits(std::span<const float> got, const std::vector<double>& want, 
     ASSERT_NEAR(got[i], want[i], 1e-4 * largest) << where << ", token " << i;
 }
 
-// An imported model with tables for texts beyond model.seq_len, too.
+// An imported model whose tables also serve texts beyond model.seq_len.
 struct Imported {
   explicit Imported(const Json& theirs) : self(make_comm_self()) {
     const TempFolder temp;
@@ -134,8 +135,8 @@ class RopeLengths : public testing::TestWithParam<const char*> {
   std::optional<Imported> imported_;
 };
 
-// The lengths of the texts lie on both sides of the original one. The texts are computed in this
-// order and back again, since an engine keeps a table until another length needs another one.
+// Texts are shorter and longer than the original length. They are computed in this order and back,
+// since an engine keeps a table until a length needs another one.
 TEST_P(RopeLengths, LogitsAndLossesOfShortAndLongTextsAreThoseOfTransformers) {
   std::vector<Json> texts;
   for (const Json& text : golden_["texts"]) texts.push_back(text);
@@ -157,7 +158,7 @@ TEST_P(RopeLengths, LogitsAndLossesOfShortAndLongTextsAreThoseOfTransformers) {
   }
 }
 
-// The text is computed beside others: one is longer from the beginning, one stays short.
+// The text is computed beside others: one is longer from the start, and one stays short.
 TEST_P(RopeLengths, AGeneratedTextThatPassesTheOriginalLengthIsThatOfTransformers) {
   const std::vector<std::int32_t> prompt = ids_of(golden_["prompt"]), want = ids_of(golden_["added"]);
   GenerateOptions options{.sampling = {.temperature = 0}, .tokens = std::ssize(want), .prefill = 5};
@@ -170,7 +171,7 @@ TEST_P(RopeLengths, AGeneratedTextThatPassesTheOriginalLengthIsThatOfTransformer
   EXPECT_EQ(generate(engine(), std::span(prompts).subspan(2, 1), options)[0].added, together[2].added);
 }
 
-// The logits of every step, as generate() computes them.
+// Logits of every step, as generate() computes them.
 TEST_P(RopeLengths, TheLogitsOfEachStepOfAGenerationAreThoseOfTransformers) {
   std::vector<std::int32_t> ids = ids_of(golden_["prompt"]);
   Cache cache = engine().make_cache(1, 40, 40);
@@ -188,7 +189,7 @@ TEST_P(RopeLengths, TheLogitsOfEachStepOfAGenerationAreThoseOfTransformers) {
 INSTANTIATE_TEST_SUITE_P(Scalings, RopeLengths, testing::Values("longrope", "dynamic"),
                          [](const testing::TestParamInfo<const char*>& c) { return std::string(c.param); });
 
-// A single list is for all lengths, and the other scalings do not depend on the length.
+// A single list of factors serves all lengths. The other scalings do not depend on the length.
 TEST(Rope, OneListOfFactorsIsForAllLengths) {
   const std::vector<std::string> base = {"--model.head_dim=4", "--model.rope_factor=4",
                                          "--model.rope_original_length=16", "--model.seq_len=64",
@@ -209,7 +210,7 @@ TEST(Rope, OneListOfFactorsIsForAllLengths) {
   EXPECT_EQ(rope_frequencies(rope, 17)[0], 1.0);
 }
 
-// Vaswani et al., 2017, section 3.5, by hand.
+// Vaswani et al., 2017, section 3.5, computed by hand.
 TEST(SinusoidalPositions, AlternateSineAndCosine) {
   const std::vector<float> table = sinusoidal_positions(4, 5);
   ASSERT_EQ(table.size(), 20u);

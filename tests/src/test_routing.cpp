@@ -1,4 +1,4 @@
-// What replays, ablations and placements say, counted again by plain loops.
+// Results of replays, ablations and placements are computed again by plain loops.
 #include "src/analyse/routing.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ namespace {
 
 constexpr Index routed_vocab = 11;
 
-// Domains a and b, and one without any validation text.
+// Domains a and b, and one without validation text.
 Dataset routing_dataset(const TempFolder& folder) {
   DatasetDescription description;
   description.tokenizer = "none";
@@ -51,7 +51,7 @@ struct RoutedModel {
   explicit RoutedModel(const Config& config)
       : self(make_comm_self()), engine(config, routed_vocab, make_cpu(), make_mesh(*self, {}), false) {
     engine.store().initialize(3);
-    // The values that training begins with are so small that no expert matters.
+    // Initial weights are so small that no expert would matter.
     for (Index l = 0; l < 2; ++l)
       for (const char* name : {"up", "down"})
         engine.backend().scale(engine.store().get(fmt::format("layers.{}.moe.experts.{}.weight", l, name)).weight, 20);
@@ -67,7 +67,7 @@ const Figure& figure(const Section& section, const std::string& name) {
   throw std::runtime_error("no figure " + name);
 }
 
-// All that a replay recorded.
+// All records of a replay.
 struct Recorded {
   std::vector<ReplayBatch> batches;
   std::vector<Replayed> found;
@@ -88,7 +88,7 @@ void expect_same(double found, double of, double n, const std::string& what) {
     EXPECT_NEAR(found, n / of, 1e-12) << what;
 }
 
-// Sizes: the usual, one expert, all experts chosen, one choice.
+// Sizes: the usual one, one expert, all experts chosen, one choice.
 class RoutingSizes : public testing::TestWithParam<std::pair<Index, Index>> {};
 INSTANTIATE_TEST_SUITE_P(Routing, RoutingSizes,
                          testing::Values(std::pair<Index, Index>{4, 2}, std::pair<Index, Index>{1, 1},
@@ -112,7 +112,7 @@ TEST_P(RoutingSizes, MeasuresAreTheCountsOfTheChoices) {
     }
     const Section s = measures.section([](std::int32_t id) { return std::to_string(id); });
 
-    // One token after the other.
+    // One token after another.
     struct Token {
       Index domain, position, sequence;
       std::int32_t id, predicted;
@@ -169,7 +169,7 @@ TEST_P(RoutingSizes, MeasuresAreTheCountsOfTheChoices) {
           expect_same(figure(s, "coactivation").values[(l * E + i) * E + j], i == j ? 0 : of, n, "co-activation");
           expect_same(figure(s, "paths").values[(l * E + i) * E + j], paths, path, "paths");
         }
-        for (Index p = 0; p < 5; ++p) {  // five positions are five parts
+        for (Index p = 0; p < 5; ++p) {  // five positions are five ranges
           double n = 0, of = 0;
           for (const Token& t : tokens)
             if (t.position == p) {
@@ -223,8 +223,8 @@ TEST_P(RoutingSizes, MeasuresAreTheCountsOfTheChoices) {
   }
 }
 
-// A replay is an evaluation: the same loss and counts; with a capacity the first router's drops are those that its choices
-// without one foretell, whoever comes first.
+// A replay is an evaluation: it has the same loss and counts. With a capacity, the drops of the
+// first router follow from its choices without a capacity, in every drop order.
 TEST(Replay, IsAnEvaluation) {
   const TempFolder folder;
   const Dataset dataset = routing_dataset(folder);
@@ -282,7 +282,8 @@ TEST(Replay, PredictsTheLikeliestId) {
   }
 }
 
-// The loss without an expert is that of a model whose first product of this expert is 0, so that it adds nothing.
+// Masking an expert gives the loss of a model whose up projection of that expert is 0, so that the
+// expert adds nothing.
 TEST(Ablate, MaskingAnExpertIsAModelWithoutIt) {
   const TempFolder folder;
   const Dataset dataset = routing_dataset(folder);
@@ -294,7 +295,8 @@ TEST(Ablate, MaskingAnExpertIsAModelWithoutIt) {
                                 [&](Index done, Index total) { EXPECT_LE(++calls, total) << done; });
   EXPECT_EQ(calls, 8);
   const auto after = evaluate(model.engine, dataset, {2, 0, true}, [](Index, Index) {});
-  for (std::size_t d = 0; d < 3; ++d) EXPECT_EQ(before[d].nats, after[d].nats);  // what was taken is back
+  // The masked experts are back.
+  for (std::size_t d = 0; d < 3; ++d) EXPECT_EQ(before[d].nats, after[d].nats);
   EXPECT_NEAR(found.loss[0], before[0].loss(), 1e-12);
   EXPECT_NEAR(found.loss[3], total_of(before).loss(), 1e-12);
   EXPECT_TRUE(std::isnan(found.loss[2]));
@@ -317,7 +319,8 @@ TEST(Ablate, MaskingAnExpertIsAModelWithoutIt) {
   EXPECT_GT(largest, 1e-3);
 }
 
-// The tokens of an expert that is taken away go where the logits of the router say, the others where they went.
+// Tokens of the removed expert go to the experts with their next highest scores. Other tokens keep
+// their experts.
 TEST(Ablate, ReroutedTokensGoToTheirNextBest) {
   const TempFolder folder;
   const Dataset dataset = routing_dataset(folder);
@@ -355,7 +358,7 @@ TEST(Ablate, ReroutedTokensGoToTheirNextBest) {
 }
 
 TEST(Ablate, IntervalsByHand) {
-  // Windows of 4, 4 and 2 tokens; the mean change is 0.5 a token, the residuals are -1, 2 and -1.
+  // Windows of 4, 4 and 2 tokens. The mean change is 0.5 per token; the residuals are -1, 2 and -1.
   const LossChange c = effect_of({1, 4, 0}, {4, 4, 2});
   EXPECT_DOUBLE_EQ(c.change, 0.5);
   EXPECT_DOUBLE_EQ(c.error, std::sqrt(3.0 / 2 * 6) / 10);
@@ -378,7 +381,7 @@ TEST(Placement, LongestFirstWithEqualNumbers) {
   EXPECT_EQ(p.order, (std::vector<Index>{0, 3, 1, 2}));
   EXPECT_DOUBLE_EQ(max_over_mean(p.before), 15.0 / 8);
   EXPECT_DOUBLE_EQ(max_over_mean(std::vector<Index>{0, 0}), 1);
-  // What is even already stays as it is.
+  // A balanced placement stays unchanged.
   EXPECT_EQ(place_experts({load_of({3, 1, 2, 2})}, 2)[0].order, (std::vector<Index>{0, 1, 2, 3}));
   EXPECT_BAD_INPUT(place_experts({load_of({1, 2, 3})}, 2), "divide");
   EXPECT_BAD_INPUT(place_experts({load_of({1, 2, 3})}, 0), "divide");

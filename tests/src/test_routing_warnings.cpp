@@ -13,7 +13,7 @@ std::string added(RoutingWarnings& warnings, Index step, std::vector<std::vector
 
 TEST(RoutingWarnings, MostAssignmentsDroppedAreToldOnce) {
   RoutingWarnings w(10, {0});
-  EXPECT_EQ(added(w, 20, {{50, 50}}, {{25, 25}}), "");  // half is not most
+  EXPECT_EQ(added(w, 20, {{50, 50}}, {{25, 25}}), "");  // half is not the majority
   EXPECT_EQ(added(w, 30, {{50, 50}}, {{26, 25}}).find("51 % of the assignments of steps 21 to 30 were dropped: "), 0u);
   EXPECT_EQ(added(w, 40, {{50, 50}}, {{50, 50}}), "");
 }
@@ -21,7 +21,7 @@ TEST(RoutingWarnings, MostAssignmentsDroppedAreToldOnce) {
 TEST(RoutingWarnings, DeadExpertsAreToldOnceUntilTheyAreTwiceAsMany) {
   const std::vector<std::vector<Index>> none(2, std::vector<Index>(4));
   RoutingWarnings w(0, {1, 3});
-  // Too few assignments to judge, and then with those before.
+  // There are too few assignments to judge, until those of earlier steps are added.
   EXPECT_EQ(added(w, 1, {{0, 50, 50, 50}, {50, 50, 50, 50}}, none), "");
   EXPECT_EQ(added(w, 2, {{0, 50, 50, 50}, {50, 50, 50, 50}}, none)
                 .find("1 of 8 experts got no token in steps 1 to 2 "

@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// CRC-32C one bit at a time, from the polynomial: another way than the code's.
+// CRC-32C one bit at a time, from the polynomial. The code computes it in another way.
 std::uint32_t castagnoli(std::string_view bytes) {
   std::uint32_t crc = ~0u;
   for (const char c : bytes)
@@ -36,7 +36,7 @@ TEST(Crc32c, KnownAnswers) {
   EXPECT_EQ(crc32c(""), 0u);
 }
 
-// An event file, read as its format is published.
+// A record of an event file, read by the published format.
 struct ReadEvent {
   double time = 0;
   std::uint64_t step = 0;
@@ -191,7 +191,8 @@ TEST(MetricsSinks, TellWhatMetricsJsonlTells) {
     EXPECT_NEAR(events[i + 2].time, static_cast<double>(time(nullptr)), 600);
     for (const auto& [name, value] : lines[i].members()) {
       if (!value.is_number() || name == "step") continue;
-      EXPECT_EQ(std::stod(rows[i + 1][column.at(name)]), value.get<double>()) << name;  // bit for bit
+      // Equal bitwise.
+      EXPECT_EQ(std::stod(rows[i + 1][column.at(name)]), value.get<double>()) << name;
       EXPECT_EQ(events[i + 2].values.at(name), static_cast<float>(value.get<double>())) << name;
       if (i == 1) {
         EXPECT_NE(prom.find(fmt::format("\nswitchyard_{} {}\n", name, value.get<double>())), prom.npos) << name << prom;
@@ -219,7 +220,8 @@ TEST(MetricsSinks, TellWhatMetricsJsonlTells) {
   EXPECT_NE(prom.find("switchyard_validation_bits_per_byte{domain=\"code\"} NaN\n"), prom.npos) << prom;
 }
 
-// As metrics.jsonl: steps that are trained again are told once. A sink that was asked for later has the earlier steps too.
+// Like metrics.jsonl, sinks have a step once if it is trained again. A sink that is requested later
+// has the earlier steps, too.
 TEST(MetricsSinks, AreThoseOfTheResumedRun) {
   SinkFolder run;
   {

@@ -9,7 +9,7 @@
 namespace sy {
 namespace {
 
-// Dense and MoE layers in turn, with all that a parameter can be.
+// Alternating dense and MoE layers, with parameters of every kind.
 Config model(const std::vector<std::string>& overrides = {}) {
   return parse_config(R"(
 [model]
@@ -73,7 +73,7 @@ TEST(ParamSpecs, SayTheirAxesRuleAndLayer) {
   }
 }
 
-// Neither "matrix" nor the number of dimensions says which parameters decay.
+// Neither "matrix" nor the number of dimensions tells which parameters decay.
 TEST(ParamSpecs, DecayIsForTheWeightsOfProductsAndTablesOfTheEmbedding) {
   const auto rule = [](const std::string& name, const std::vector<std::string>& overrides) {
     for (const ParamSpec& s : param_specs(model(overrides), 37))
@@ -92,7 +92,7 @@ TEST(ParamSpecs, DecayIsForTheWeightsOfProductsAndTablesOfTheEmbedding) {
   EXPECT_EQ(rule("output.bias", {"--model.output_bias=true"}), stays);
 }
 
-// T5's table is of all layers, unless each has its own; sinks are of a layer.
+// All layers share the table of T5, unless each has its own. Every layer has its own sinks.
 TEST(ParamSpecs, OfAttentionItself) {
   const auto names = [](const std::vector<std::string>& overrides) {
     std::map<std::string, ParamSpec> found;
@@ -115,7 +115,7 @@ TEST(ParamSpecs, OfAttentionItself) {
   EXPECT_EQ(own.at("layers.3.attention.sinks").summed(), Axes(Axis::dp));
 }
 
-// What makes a latent is whole on every rank, and what makes heads of it is split.
+// Projections to a latent are replicated on every rank. Projections from it to heads are split.
 TEST(ParamSpecs, OfLatentAttention) {
   const Config config = parse_config(
       "[model]\nlayers=1\nd_model=24\nheads=6\nkv_latent=10\nq_latent=7\nrope_head_dim=2\nvalue_head_dim=5\n", "test");
@@ -130,7 +130,7 @@ TEST(ParamSpecs, OfLatentAttention) {
             "k.weight [6, 4, 10] dp; v.weight [6, 5, 10] dp; out.weight [24, 6, 5] dp; ");
 }
 
-// A name shows the layer to people; the two say the same.
+// The layer in a name is only for people. It equals the layer of the spec.
 TEST(ParamSpecs, NamesShowTheLayer) {
   for (const ParamSpec& s : param_specs(model(), 37)) {
     const std::string prefix = s.layer ? fmt::format("layers.{}.", *s.layer) : "";
@@ -139,7 +139,7 @@ TEST(ParamSpecs, NamesShowTheLayer) {
   }
 }
 
-// Tied or shared by layers, a parameter is of the first part that reads it.
+// A parameter that is tied, or shared by layers, is in the first bucket that reads it.
 TEST(ParamSpecs, PartsAreInTheOrderOfForward) {
   const Config config = model({"--model.tie_embeddings=false", "--model.position=t5"});
   const Index layers = config.model.layers;
@@ -196,7 +196,8 @@ TEST(FlatLayout, HasABufferForEverySetOfAxesThatOccurs) {
     }
     return text;
   };
-  // Rank 7 of 12: dp 2, tp 1; edp 1, ep 0, etp 1, and so on. Where tp is 1, two sets are the same ranks and yet two buffers.
+  // Rank 7 of 12: dp 2, tp 1; edp 1, ep 0, etp 1, and so on. If tp is 1, two groups have the same
+  // ranks, but each has a buffer.
   EXPECT_EQ(sets(model(), {12, 3, 3, 2}, 7), "dp x tp: 7 of 12; dp: 2 of 4; edp: 1 of 2; ");
   EXPECT_EQ(sets(model(), {12, 1, 6, 1}, 7), "dp x tp: 7 of 12; dp: 7 of 12; edp: 1 of 2; ");
   EXPECT_EQ(sets(model(), {12, 3, 1, 1}, 7), "dp x tp: 7 of 12; dp: 2 of 4; edp: 7 of 12; ");

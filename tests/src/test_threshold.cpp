@@ -26,7 +26,8 @@ TEST(Threshold, OfEqualOnesItIsTheLargest) {
   EXPECT_EQ(best_threshold({{100, 1, 4}, {400, 4, 1}}), one_call);
 }
 
-// One size against the others, by little: it does not move the threshold, and by much it does.
+// One size contradicts the others: a small difference does not move the threshold, and a large one
+// does.
 TEST(Threshold, RatiosAreWeighedNotSeconds) {
   EXPECT_EQ(best_threshold({{100, 2, 1}, {400, 1, 2}, {1600, 1.2, 1}, {6400, 1, 2}}), 200);
   EXPECT_EQ(best_threshold({{100, 2, 1}, {400, 1, 2}, {1600, 9, 1}, {6400, 1, 2}}), 3200);

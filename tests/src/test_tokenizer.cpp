@@ -7,7 +7,7 @@
 #include <iostream>
 #include <mutex>
 
-// SentencePiece's headers use containers that they do not include.
+// The headers of SentencePiece use containers that they do not include.
 #include <unordered_map>
 
 #include <sentencepiece_trainer.h>
@@ -56,8 +56,8 @@ std::string round_trip(const Tokenizer& t, const std::string& text) {
   return t.decode(ids);
 }
 
-// Encodes a text as its size. The first text waits until another thread has one; texts that begin
-// with '!' are refused.
+// Encodes a text as its size. The first text waits until another thread has encoded one. Texts that
+// begin with '!' are refused.
 class WaitingTokenizer : public Tokenizer {
  public:
   std::string_view kind() const override { return "test"; }
@@ -93,7 +93,7 @@ TEST(EncodeTexts, UsesAllThreadsAndKeepsTheOrder) {
     const WaitingTokenizer tokenizer(n > 1);
     EXPECT_EQ(encode_texts(tokenizer, texts), (std::vector<std::vector<std::int32_t>>{{1}, {3}, {0}, {2}}));
     EXPECT_EQ(tokenizer.together(), n > 1);
-    // The error is that of the first text in order.
+    // The reported error is that of the first text in order.
     EXPECT_BAD_INPUT(encode_texts(WaitingTokenizer(false), {"a", "!second", "b", "!fourth"}), "!second cannot");
   }
   omp_set_num_threads(threads);
@@ -137,7 +137,7 @@ TEST(SentencePiece, DecodesWhatItEncoded) {
   for (const std::string& text : texts) EXPECT_EQ(round_trip(*t, text), text);
 }
 
-// The bytes of a text's ids, -1 where those of one are not known.
+// Bytes of the ids of a text; -1 if those of an id are unknown.
 Index text_bytes(const Tokenizer& t, const std::string& text) {
   std::vector<std::int32_t> ids;
   t.encode(text, ids);
@@ -162,7 +162,7 @@ TEST(Tokenizers, KnowTheBytesOfTheirIds) {
   EXPECT_LT(pieces->text_bytes(-1), 0);
   EXPECT_LT(pieces->text_bytes(350), 0);
 
-  // Models that change the text, as most that others have made do.
+  // Models that change the text, like most models of other authors.
   for (const auto& [option, value] : {std::pair{"normalization_rule_name", "nmt_nfkc"},
                                       {"add_dummy_prefix", "true"},
                                       {"remove_extra_whitespaces", "true"},
@@ -238,7 +238,8 @@ TEST(SentencePiece, RefusesWhatIsNoModel) {
                    "not a SentencePiece model");
 }
 
-// A Unigram model gets a tokenizer.json that gives its ids; of other models nothing is written.
+// A Unigram model gets a tokenizer.json that gives the same ids. For other models no file is
+// written.
 TEST(SentencePiece, AsATokenizerJson) {
   const TempFolder folder;
   const auto model = trained(folder);
@@ -277,7 +278,7 @@ TEST(SentencePiece, AsATokenizerJson) {
                ? std::filesystem::exists(other.path() / "tokenizer_config.json")
                : -1;
   };
-  // With a blank in front of each text.
+  // With a blank before each text.
   EXPECT_EQ(made({{"normalization_rule_name", "identity"}, {"remove_extra_whitespaces", "false"}}), 1);
   EXPECT_EQ(made({{"normalization_rule_name", "identity"}}), 0);
   EXPECT_EQ(made({{"normalization_rule_name", "nfkc"}, {"remove_extra_whitespaces", "false"}}), 0);

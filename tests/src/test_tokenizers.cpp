@@ -1,4 +1,5 @@
-// Tokenizers of Hugging Face: against `tokenizers` (tests/golden/tokenizer_json.py), and files that are wrong.
+// Tokenizers of Hugging Face are compared with `tokenizers` (tests/golden/tokenizer_json.py). Wrong
+// files are refused.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -99,7 +100,8 @@ TEST(TokenizerJson, SaysWhatItIs) {
   EXPECT_EQ(t.decode({520, 0, 522}), "<tool>");
   EXPECT_THROW(t.decode({523}), std::logic_error);
   EXPECT_THROW(t.decode({-1}), std::logic_error);
-  // What is no UTF-8 counts as U+FFFD, one for each maximal part of a character; decoding leaves parts of characters as they are.
+  // Invalid UTF-8 counts as U+FFFD, once for each maximal part of a character. Decoding leaves
+  // incomplete characters as they are.
   EXPECT_EQ(t.decode(ids_of(t, "a\xFF\xE2\x82z\xF0\x9F")), "a\xEF\xBF\xBD\xEF\xBF\xBDz\xEF\xBF\xBD");
   const Ids euro = ids_of(t, "\xE2\x82\xAC");
   ASSERT_EQ(euro.size(), 3u);
@@ -124,7 +126,7 @@ TEST(TokenizerJson, EncodesOnManyThreadsAtOnce) {
   }
 }
 
-// Of one word, or of white space alone, without end: what was quadratic would take hours.
+// One endless word, or endless white space. Quadratic algorithms would take hours.
 TEST(TokenizerJson, LongWordsTakeNoMoreTimeThanShortOnes) {
   const TempFolder folder;
   std::string word, mixed, blanks(1 << 20, ' ');
@@ -174,7 +176,7 @@ TEST(TokenizerJson, FilesThatAreWrong) {
   refused(deep, "deep");
   refused("{\"model\": \"\xFF\xFE\"}", "not JSON");
 
-  // One thing changed: a path of keys, its value, and what is said of it.
+  // Changes the value at a path of keys, and expects this error.
   const auto changed = [&](const char* name, std::vector<std::string> path, const Json& value, const std::string& why) {
     Json file = file_of(name);
     Json* at = &file;
@@ -274,7 +276,7 @@ TEST(TokenizerJson, TextsThatCannotBeEncoded) {
   const TokenizerJson leaves_out(folder.write("tokenizer.json", file.dump()));
   EXPECT_EQ(ids_of(leaves_out, "the \xF0\x9F\x9A\x9D"), ids_of(leaves_out, "the"));
 
-  // Texts that grow without end.
+  // Texts that would grow without end.
   file = file_of("gpt2");
   const Json twice{{"type", "Replace"}, {"pattern", Json{{"String", "a"}}}, {"content", "aa"}};
   file["normalizer"] = Json{{"type", "Sequence"}, {"normalizers", Json::array(Json::Array(60, twice))}};
@@ -293,18 +295,19 @@ TEST(TokenizerJson, TextsThatCannotBeEncoded) {
   const TokenizerJson splits(folder.write("tokenizer.json", file.dump()));
   EXPECT_BAD_INPUT(ids_of(splits, "\n"), "remove those that repeat");
 
-  // An expression that takes for ever is given up.
+  // An expression that takes forever is aborted.
   file = file_of("gpt2");
   file["pre_tokenizer"] =
       Json{{"type", "Split"}, {"pattern", Json{{"Regex", "(a+a+)+[bc]"}}}, {"behavior", "Isolated"}, {"invert", false}};
   const TokenizerJson slow(folder.write("tokenizer.json", file.dump()));
   EXPECT_BAD_INPUT(ids_of(slow, std::string(60, 'a')), "(a+a+)+[bc] cannot be applied to a text of 60 bytes");
-  // PCRE2 bounds each position of a text: on many of them an expression may still take for ever.
+  // PCRE2 limits the work at each position of a text. At many positions, an expression may still
+  // take forever.
   file["pre_tokenizer"]["pattern"]["Regex"] = "(?:a?){18}[bc]";
   const TokenizerJson slow_everywhere(folder.write("tokenizer.json", file.dump()));
   EXPECT_BAD_INPUT(ids_of(slow_everywhere, std::string(60'000, 'a')), "(?:a?){18}[bc] cannot be applied to a text");
   EXPECT_NO_THROW(ids_of(slow_everywhere, std::string(60, 'a')));
-  // A token of many marks: what was quadratic would take minutes.
+  // A token of many marks. Quadratic algorithms would take minutes.
   file = file_of("t5");
   std::string marks;
   for (int i = 0; i < 600'000; ++i) marks += "\xE2\x96\x81";
@@ -322,7 +325,8 @@ TEST(TokenizerJson, UnigramDecidesTiesAndUnknownLettersAsTokenizersDoes) {
     const std::string file = R"({"model": {"type": "Unigram", "unk_id": 0, "vocab": )" + std::string(vocab) + "}}";
     return ids_of(TokenizerJson(folder.write("tokenizer.json", file)), text);
   };
-  EXPECT_EQ(ids(R"([["<unk>", 0], ["a", -1], ["b", -1], ["ab", -2]])", "ab"), Ids{3});  // the way that began first
+  // In a tie, the segmentation that began first wins.
+  EXPECT_EQ(ids(R"([["<unk>", 0], ["a", -1], ["b", -1], ["ab", -2]])", "ab"), Ids{3});
   // An unknown letter costs 10 more than the worst token.
   EXPECT_EQ(ids(R"([["<unk>", 0], ["a", 2], ["ab", -15]])", "ab"), Ids{2});
   EXPECT_EQ(ids(R"([["<unk>", 0], ["a", 13], ["ab", -15]])", "abb"), (Ids{1, 0}));
@@ -337,7 +341,7 @@ TEST(TokenizerJson, IdsMayHaveGaps) {
   EXPECT_EQ(t.decode({600, 700}), "new");
 }
 
-// Expressions of Oniguruma's and what PCRE2 is given; golden cases regex_* compare what they match.
+// Expressions of Oniguruma and their form for PCRE2. The golden cases regex_* compare the matches.
 TEST(Regex, OnigurumaInPcre2sSyntax) {
   for (const auto& [theirs, ours] : {std::pair{"a{2,3}+b", "(?:a{2,3})+b"},
                                      {"(ab){2}?", "(?:(ab){2})?"},
@@ -362,8 +366,7 @@ TEST(Regex, OnigurumaInPcre2sSyntax) {
     EXPECT_EQ(to_pcre2(theirs), ours) << theirs;
 }
 
-// Letters above others are letters, whichever Unicode the library's tables are of.
-// A long text is searched in steps, which must not show.
+// A long text is searched in steps, which must not change the matches.
 TEST(Regex, MatchesFarApart) {
   std::string text;
   std::vector<std::size_t> places;
@@ -393,9 +396,11 @@ TEST(Regex, MatchesFarApart) {
   Regex::of("\\Ax|x\\z|\\G\xC3\xA9|$").find(text, matches);
   ASSERT_FALSE(matches.empty());
   EXPECT_EQ(matches.size(),
-            (places.empty() ? 60'000 : places.front() / 2) + 1);  // \G holds up to the first x, $ at the end
+            // \G matches up to the first x, and $ at the end.
+            (places.empty() ? 60'000 : places.front() / 2) + 1);
 }
 
+// Combining letters are letters, whatever version of Unicode the library's tables have.
 TEST(Regex, LettersOfUnicode16) {
   std::vector<Match> matches;
   Regex::of("[[:alpha:]]+").find("\u00DF\u036C \u05D5", matches);
@@ -421,7 +426,8 @@ TEST(Unicode, Characters) {
 
 // ---- the version of Unicode (tests/golden/unicode_classes.py) ----
 
-// Every character of Unicode 16 in every kind of component. A digest is that of 1024 characters.
+// Every character of Unicode 16, in every kind of component. Each digest covers a block of 1024
+// characters.
 TEST(Unicode, EveryCharacterIsThatOfTokenizersWhateverTheLibrariesVersions) {
   const Json golden = Json::parse(read_file(GOLDEN "/unicode_classes.json"));
   std::vector<std::vector<std::string>> blocks;  // characters
@@ -468,7 +474,7 @@ TEST(Unicode, EveryCharacterIsThatOfTokenizersWhateverTheLibrariesVersions) {
 TEST(Unicode, StandInsAreOldCharactersOfTheSameSize) {
   EXPECT_EQ(stand_in(U'a'), U'a');
   EXPECT_EQ(stand_in(U'\U0001F600'), U'\U0001F600');
-  EXPECT_NE(stand_in(U'\U0001FAE9'), U'\U0001FAE9');  // Unicode 16
+  EXPECT_NE(stand_in(U'\U0001FAE9'), U'\U0001FAE9');  // new in Unicode 16
   for (char32_t c = 0; c < 0x110000; ++c) {
     if (c >= 0xD800 && c < 0xE000) continue;
     std::string one, other;
@@ -477,14 +483,14 @@ TEST(Unicode, StandInsAreOldCharactersOfTheSameSize) {
     ASSERT_EQ(one.size(), other.size()) << static_cast<std::uint32_t>(c);
     ASSERT_EQ(stand_in(stand_in(c)), stand_in(c)) << static_cast<std::uint32_t>(c);
   }
-  // A character that an expression names is that one alone.
+  // A character in an expression matches only itself.
   std::vector<Match> matches;
   Regex::of("\U0001FAE9|x").find("\U0001FAE8\U0001FAE9", matches);
   ASSERT_EQ(matches.size(), 1u);
   EXPECT_EQ(matches[0].begin, 4u);
 }
 
-// ---- as a data set's tokenizer ----
+// ---- tokenizers of data sets ----
 
 TEST(HuggingFaceTokenizer, FindsTheEndOfText) {
   const TempFolder folder;
@@ -522,7 +528,7 @@ TEST(HuggingFaceTokenizer, KnowsTheBytesOfItsIds) {
     const auto t = load_huggingface(folder.write("tokenizer.json", file_of(which).dump()));
     for (const Json& json : golden_tokenizers()["texts"]) {
       const std::string text = json.get<std::string>();
-      // Special tokens are no text, and U+2581 counts as the blank that it stands for.
+      // Special tokens are no text. U+2581 counts as the blank that it represents.
       if (has(text, "<") || has(text, "\xE2\x96\x81")) continue;
       Ids ids;
       t->encode(text, ids);
@@ -576,7 +582,7 @@ TEST(HuggingFaceTokenizer, TravelsWithTheDataSet) {
     options.overwrite = true;
   }
 
-  // Files that are no longer those of the data set.
+  // Files that have changed since the data set was made.
   const fs::path out = folder.path() / "out";
   folder.write("out/tokenizer_config.json", "{\"eos_token\": \"<|im_end|>\"}");
   EXPECT_BAD_INPUT(open_tokenizer(out), "documents that end with id 0, and the tokenizer ends them with 521");

@@ -47,7 +47,7 @@ TEST(StepTrace, HasTheSpansOfItsSteps) {
       EXPECT_GE(begin, step_end);
       step_begin = begin, step_end = end;
     } else {
-      EXPECT_GE(begin, step_begin);  // within the step, as viewers nest it
+      EXPECT_GE(begin, step_begin);  // within the step, as viewers nest spans
       EXPECT_LE(end, step_end + 1e-3);
     }
     if (name == "route") {
@@ -65,7 +65,7 @@ TEST(StepTrace, OfARunThatEndsEarlierIsWritten) {
   const TempFolder folder;
   const auto world = make_comm_self();
   StepTrace traced(*world, folder.path(), 2, 10);
-  traced.before(3);  // resumed within the steps
+  traced.before(3);  // resumed within the traced steps
   a_step();
   traced.after(3, true);
   EXPECT_TRUE(std::filesystem::exists(folder.path() / "rank-0000.json"));

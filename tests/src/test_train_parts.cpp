@@ -1,4 +1,5 @@
-// The small parts of training and generation: schedules, sampling, the optimizer step on one rank.
+// Small components of training and generation: schedules, sampling, and the optimizer step on one
+// rank.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -27,7 +28,8 @@ Config::Train schedule(Schedule kind, Index steps, Index warmup) {
   return t;
 }
 
-// What follows from weights is made anew whenever they may have changed, whether or not the backend prepares any.
+// Values derived from weights are computed again after every possible change, also if the backend
+// prepares no weights.
 TEST(PreparedWeights, WhatIsDerivedIsMadeAgainAfterEveryChange) {
   const auto backend = make_cpu();
   PreparedWeights weights(*backend, {}, [] {});
@@ -43,7 +45,8 @@ TEST(PreparedWeights, WhatIsDerivedIsMadeAgainAfterEveryChange) {
   EXPECT_EQ(refreshed(), 2);
 }
 
-// Who allocates knows the bytes; who knows the keys says what to set. Other errors pass as they are.
+// The error of the allocation has the bytes, and the advice has the keys to set. Other errors stay
+// unchanged.
 TEST(Memory, AdviceFollowsWhatIsMissing) {
   const auto fails = [](const std::vector<std::string>& settings) {
     const auto backend = make_cpu();
@@ -71,7 +74,7 @@ TEST(LearningRate, ByHand) {
   EXPECT_DOUBLE_EQ(learning_rate(wsd, 90), 1);
   EXPECT_NEAR(learning_rate(wsd, 95), 0.55, 1e-12);
   EXPECT_NEAR(learning_rate(wsd, 100), 0.1, 1e-12);
-  // A warm-up that reaches into the last tenth: the way down begins where it ends.
+  // The warm-up reaches into the last tenth. The decay begins at its end.
   EXPECT_NEAR(learning_rate(schedule(Schedule::wsd, 100, 95), 96), 0.82, 1e-12);
   EXPECT_DOUBLE_EQ(learning_rate(schedule(Schedule::constant, 10, 0), 1), 1);
 }
@@ -105,7 +108,7 @@ TEST(Sample, FollowsTheDistribution) {
   auto two = shares({.temperature = 1, .top_k = 2});
   EXPECT_NEAR(two[0], 0.625, 0.002);
   EXPECT_EQ(two.size(), 2u);
-  EXPECT_EQ(shares({.temperature = 1, .top_p = 0.79}).size(), 2u);  // 0.5 + 0.3 reach it
+  EXPECT_EQ(shares({.temperature = 1, .top_p = 0.79}).size(), 2u);  // 0.5 + 0.3 reach 0.79
   EXPECT_EQ(shares({.temperature = 1, .top_p = 0.81}).size(), 3u);
   EXPECT_EQ(shares({.temperature = 1, .top_p = 1e-9}).size(), 1u);
 }
@@ -124,7 +127,8 @@ struct WithGradSync {
   GradSync sync;
 };
 
-// The whole step against AdamW by hand, on an element of a matrix (decayed) and of a norm (not decayed).
+// The whole step is compared with AdamW by hand, on elements of a matrix (decayed) and of a norm
+// (not decayed).
 TEST(GradSync, ClipsAndDecaysMatricesOnly) {
   WithGradSync one({"--train.clip=0.5", "--train.weight_decay=0.2"});
   const Param matrix = one.engine.store().get("output.weight"), norm = one.engine.store().get("final_norm.weight");
@@ -142,7 +146,7 @@ TEST(GradSync, ClipsAndDecaysMatricesOnly) {
   EXPECT_NE(matrix.weight.f32()[1], 0);
 }
 
-// Several steps against AdamW in double precision: running means and their corrections go from step to step.
+// Several steps are compared with AdamW in double precision: moments and their corrections persist.
 TEST(GradSync, StepsFollowAdamW) {
   WithGradSync one({"--train.clip=0", "--train.weight_decay=0.2"});
   const Config::Train& train = one.config.train;
@@ -154,7 +158,7 @@ TEST(GradSync, StepsFollowAdamW) {
     const double lr = 0.01 / static_cast<double>(step);
     for (Index i = 0; i < n; ++i) g[i] = matrix.grad.f32()[i] = static_cast<float>(random.normal(step * n + i));
     one.sync.step(train, lr, step);
-    one.engine.store().finish_gradients();  // before the next ones are written by hand
+    one.engine.store().finish_gradients();  // before the next gradient is written by hand
     const AdamW adamw{static_cast<float>(train.beta1), static_cast<float>(train.beta2), static_cast<float>(train.eps),
                       static_cast<float>(train.weight_decay)};
     const double s = static_cast<double>(step);
@@ -163,7 +167,7 @@ TEST(GradSync, StepsFollowAdamW) {
   }
 }
 
-// What the step before left in memory is no gradient of a matrix that no product has written since.
+// Old gradients in memory do not count if no product has written the matrix's gradient since then.
 TEST(GradSync, AGradientThatNobodyWritesIsZero) {
   WithGradSync one({});
   const Param matrix = one.engine.store().get("output.weight");
@@ -184,7 +188,7 @@ TEST(GradSync, AGradientThatIsNotFiniteChangesNothing) {
   EXPECT_EQ(before, std::vector<float>(matrix.weight.f32(), matrix.weight.f32() + matrix.weight.elements()));
 }
 
-// Values do not depend on who holds them.
+// Values do not depend on the rank that holds them.
 TEST(Store, EveryLayoutStartsBitwiseEqual) {
   const Config config =
       parse_config("[model]\nlayers=2\nd_model=24\nheads=4\nkv_heads=2\n[moe]\nexperts=4\nd_ff=12\n", "test");

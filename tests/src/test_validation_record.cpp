@@ -19,7 +19,7 @@ TEST(ValidationRecord, KeepsTheLowestLosses) {
   EXPECT_TRUE(r.add(20, 4, 2));
   EXPECT_TRUE(r.add(30, 4.5, 2));
   EXPECT_EQ(r.best, (Entries{{20, 4}, {30, 4.5}}));
-  EXPECT_FALSE(r.add(40, 4.5, 2));  // no lower than an earlier one
+  EXPECT_FALSE(r.add(40, 4.5, 2));  // not lower than an earlier loss
   EXPECT_FALSE(r.add(50, NAN, 2));
   EXPECT_EQ(r.lowest, 4);
   EXPECT_EQ(r.lowest_step, 20);
@@ -46,7 +46,7 @@ TEST(ValidationRecord, ForgetsCheckpointsThatAreGone) {
   for (Index step : {1, 2, 3}) r.add(step, 1.0 / static_cast<double>(step), 3);
   r.retain({1, 3, 7});
   EXPECT_EQ(r.best, (Entries{{3, 1.0 / 3}, {1, 1}}));
-  EXPECT_EQ(parse_validation_record(to_text(r), "here"), r);  // every bit of the losses
+  EXPECT_EQ(parse_validation_record(to_text(r), "here"), r);  // losses are equal bitwise
 }
 
 TEST(ValidationRecord, DamagedTextIsNamed) {
@@ -68,7 +68,7 @@ TEST(ValidationRecord, DamagedTextIsNamed) {
   }
 }
 
-// In a checkpoint, and not in one without validations, which is one of an earlier version.
+// A checkpoint holds the record. One without validations, as of earlier versions, does not.
 TEST(ValidationRecord, IsPartOfACheckpoint) {
   const TempFolder run;
   test::SingleRank trainer;
