@@ -132,7 +132,7 @@ constexpr Timed timed[] = {
     {"broadcast", [](Comm& comm, View x, View) { comm.broadcast(x, 0); }},
 };
 
-// Measures both transports in turns: the median of seven times each, and the mean over all ranks.
+// Measures both transports alternately: the median of seven times each, then the mean over ranks.
 void print_ways(Comm& world) {
   const auto messages = make_comm_mpi(MPI_COMM_WORLD, false, nullptr);
   Table table({"collective", "bytes", "us", "us, MPI alone", "ratio", "GB/s"});

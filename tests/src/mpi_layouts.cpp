@@ -203,8 +203,8 @@ struct Case {
   bool placed = false;  // physical and logical experts differ
 };
 
-// For each MoE layer another order of experts. In no range of physical experts is the order that of
-// the logical ones.
+// Logical expert of each physical one. Each MoE layer has another order: reversed, then shifted by
+// the index of the layer.
 std::vector<std::vector<Index>> other_places(const Config& config) {
   const Index E = config.moe.experts;
   std::vector<std::vector<Index>> orders(static_cast<std::size_t>(count_moe(block_specs(config))));

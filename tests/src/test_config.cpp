@@ -574,7 +574,7 @@ TEST(Config, LayoutsThatDoNotDivideAreAnsweredWithThoseThatDo) {
 TEST(Config, NearestName) {
   EXPECT_EQ(nearest("trian", {"train", "prepare"}), "train");
   EXPECT_EQ(nearest("zzzzzzzzzz", {"train", "prepare"}), "");
-  // A name is near if at most a third of its letters differ, without the section or the dashes.
+  // A name is near if about a third of its letters differ, without the section or the dashes.
   EXPECT_EQ(nearest("model.colour", {"model.vocab", "model.heads"}), "");
   EXPECT_EQ(nearest("modle.layer", {"model.layers"}), "model.layers");
   EXPECT_EQ(nearest("modle.heads", {"model.layers"}), "");

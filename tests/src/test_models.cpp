@@ -193,8 +193,8 @@ TEST(ModelCosts, AreThoseOfASmallModel) {
   const ModelCosts tied = model_costs(parse_config(text + "tie_embeddings=true\n", "test"), 10);
   EXPECT_EQ(tied.parameters.total, weights + 10 * 8);
   EXPECT_DOUBLE_EQ(tied.flops_per_token, own.flops_per_token);
-  // Latents of 6 and 3. Queries: 8 x 3 + 3 x 2 x (4 + 2). Keys and values: 8 x (6 + 2) + 6 x 2 x (4
-  // + 3). Output: 2 x 3 x 8.
+  // Latents of 6 and 3. Queries: 8 x 3 + 3 x 2 x (4 + 2). Keys and values:
+  // 8 x (6 + 2) + 6 x 2 x (4 + 3). Output: 2 x 3 x 8.
   const ModelCosts latent = model_costs(
       parse_config("[model]\nlayers=1\nd_model=8\nheads=2\nd_ff=16\nseq_len=5\nnorm=none\nkv_latent=6\nq_latent=3\n"
                    "rope_head_dim=2\nvalue_head_dim=3\n",

@@ -26,7 +26,7 @@ struct Setup {
   double sample_seconds = 0;
   int samples = 0;
   std::string python, script;  // of the PyTorch peer; empty if there is none
-  // A run of which a layer and its routing are measured, too. Empty if there is none.
+  // A run whose last MoE layer and routing are also measured; empty if there is none.
   std::filesystem::path load;
 
   int local_rank = 0;

@@ -55,7 +55,7 @@ void measure_grouped(const Setup& setup, std::vector<Section>& sections) {
         const auto run = [&](std::size_t way) { return [&, way] { product(*backends[way]); }; };
         const Index n = repetitions(first, setup, run(0));
         std::vector<std::vector<double>> seconds(backends.size());
-        for (int turn = 0; turn < setup.samples; ++turn)  // in turns, because clocks change
+        for (int turn = 0; turn < setup.samples; ++turn)  // alternating, because clocks change
           for (std::size_t way = 0; way < backends.size(); ++way)
             seconds[way].push_back(sample(*backends[way], n, run(way)));
         const double multiplications = static_cast<double>(rows * e.n * e.q),

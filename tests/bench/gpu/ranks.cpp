@@ -1,7 +1,7 @@
 // Measures communication between the ranks of a MoE model.
 // - Dispatch and combine beside a plain all-to-all of as many bytes, by routing.
 // - Passes of a layer, beside those of a layer that waits for its tokens.
-// - A step that reduces gradients beside backward, and one that reduces them after it.
+// - A step that reduces gradients during backward, and one that reduces them after it.
 #include <algorithm>
 #include <cmath>
 
@@ -112,8 +112,8 @@ Load load_of(const Recorded& r) {
           }};
 }
 
-// Measures runs in turns. All ranks repeat a run equally often: they would otherwise wait for each
-// other in different collectives.
+// Measures runs alternately. All ranks repeat a run equally often: otherwise they would wait for
+// each other in different collectives.
 std::vector<Spread> measure_together(Comm& world, Backend& backend, const Setup& setup, const std::vector<Run>& runs) {
   std::vector<Index> repeated;
   for (const Run& run : runs) {
@@ -136,9 +136,9 @@ Spread less(const Spread& a, const Spread& b) {
   return {std::max(0.0, a.least - b.median), std::max(0.0, a.median - b.median), std::max(0.0, a.most - b.median)};
 }
 
-// Share of `alone` seconds of work that is hidden if the work runs beside something else. Its range
-// is the least to the most that the samples allow, which says little for short work. Empty if a
-// collective is complete when its call returns.
+// Share of `alone` seconds of work that is hidden behind other work. Its range is the least to the
+// most that the samples allow, which says little for short work. Empty if a collective is complete
+// when its call returns.
 std::string hidden(const Comm& comm, const Spread& behind, const Spread& beside, double alone) {
   if (!comm.asynchronous()) return "";
   const auto percent = [&](double with, double without) { return 100 * (with - without) / alone; };
@@ -212,8 +212,8 @@ void measure_layer(const Setup& setup, Comm& world, const ModelShape& shape, con
 }
 
 // Measures a step whose experts are over half of the ranks: two ranks hold each expert, and all
-// gradients are reduced. The gradients of a layer travel beside the backward passes of the layers
-// before it. One layer alone would hide nothing.
+// gradients are reduced. The gradients of a layer are in flight during the backward passes of the
+// layers before it. One layer alone would hide nothing.
 void measure_sync(const Setup& setup, Comm& world, ModelShape shape, std::vector<Section>& sections) {
   shape.layers = 3;
   const Config config = config_of(shape, setup.dtype);

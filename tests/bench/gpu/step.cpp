@@ -17,7 +17,7 @@ const ModelShape widths[] = {
     {"half of Mixtral 8x7B's width", 2, 2048, 16, 4, 8, 2, 7168, 32768, 2, 4096},
     {"a quarter of Mixtral 8x7B's width", 2, 1024, 8, 2, 8, 2, 3584, 32768, 2, 4096},
 };
-// Dense, and so narrow that launches take long beside computation.
+// Dense, and so narrow that launches take long compared with computation.
 const ModelShape narrow = {"a narrow dense model", 12, 768, 12, 12, 0, 1, 2048, 32768, 1, 1024};
 const ModelShape small_model = {"small", 2, 64, 2, 1, 4, 2, 96, 64, 2, 24};
 
@@ -26,8 +26,7 @@ struct Plan {
   Index arena = 0;  // bytes; 0: grows
 };
 
-// Bytes that a model's activations may take beside it on the device. Empty if the model does not
-// fit.
+// Bytes that the device has for a model's activations. Empty if the model does not fit.
 std::optional<Index> room_for(const ModelShape& shape, const Setup& setup, const Backend& backend) {
   try {
     return arena_bytes(config_of(shape, setup.dtype), shape.vocab, {}, 0, backend, 1, false);
