@@ -1,4 +1,4 @@
-// Pictures from plots: one run of gnuplot, and the tooltips that it does not know.
+// Draws plots in one run of gnuplot, and adds the tooltips that gnuplot cannot make.
 #include <fcntl.h>
 #include <spawn.h>
 #include <sys/wait.h>
@@ -21,8 +21,8 @@ std::string xml_text(std::string text) {
   return text;
 }
 
-// Replaces the titles that gnuplot makes up, which browsers show as tooltips. The one of a line is
-// "gnuplot_plot_1"; other titles are removed.
+// Replaces the titles that gnuplot makes up, which browsers show as tooltips. The title of a line
+// is "gnuplot_plot_1"; other titles are removed.
 void set_line_tooltips(std::string& picture, const std::vector<std::string>& tooltips) {
   replace_all(picture, "<title>Gnuplot</title>", "");
   constexpr std::string_view made_up = "<title>gnuplot_plot_", end = "</title>";
@@ -52,7 +52,7 @@ void add_areas(std::string& picture, const Plot& plot) {
 
 using File = std::unique_ptr<std::FILE, int (*)(std::FILE*)>;
 
-// A file without a name: no pipe that could fill up, nothing to remove.
+// Returns a file without a name. Unlike a pipe it cannot fill up, and nothing has to be removed.
 File scratch() {
   File file(std::tmpfile(), std::fclose);
   if (!file) fail("cannot make a temporary file for gnuplot: {}", std::strerror(errno));
@@ -81,7 +81,7 @@ std::vector<std::string> draw(const std::vector<Plot>& plots) {
   posix_spawn_file_actions_adddup2(&actions, fileno(in.get()), 0);
   posix_spawn_file_actions_adddup2(&actions, fileno(out.get()), 1);
   posix_spawn_file_actions_adddup2(&actions, fileno(errors.get()), 2);
-  // -d: without the person's own settings. "-" would be read byte by byte, unbuffered.
+  // -d: without the user's own settings. gnuplot would read "-" byte by byte, unbuffered.
   char name[] = "gnuplot", plain[] = "-d", standard_input[] = "/dev/stdin";
   char* argv[] = {name, plain, standard_input, nullptr};
   pid_t child = 0;
@@ -102,7 +102,7 @@ std::vector<std::string> draw(const std::vector<Plot>& plots) {
     const Plot& plot = plots[std::min(pictures.size(), plots.size() - 1)];
     set_line_tooltips(picture, plot.line_tooltips);
     add_areas(picture, plot);
-    // Cells have edges, which browsers would smooth.
+    // Browsers would blur the edges of the cells.
     replace_all(picture, "<image ", "<image style='image-rendering:pixelated' ");
     const std::string prefix = fmt::format("p{}-", pictures.size());
     for (const char* use : {"id='", "id=\"", "href='#", "url(#"}) replace_all(picture, use, use + prefix);

@@ -19,7 +19,7 @@ Index best_expert(const std::vector<ExpertLoad>& experts, Better better) {
   return best;
 }
 
-// Fills in what follows from the experts' counts.
+// Computes the statistics that follow from the experts' counts.
 void summarise(LayerLoad& layer) {
   const double experts = static_cast<double>(layer.experts.size());
   for (const ExpertLoad& e : layer.experts) {
@@ -97,8 +97,8 @@ ExpertHistory coarsen(const ExpertHistory& h, Index max_windows) {
   SY_ASSERT(max_windows > 0, "{} windows", max_windows);
   ExpertHistory out{h.layers, h.experts, {}, {}, {}, {}, h.layer_ids};
   if (h.windows() == 0) return out;
-  // Windows [ends[i - 1], ends[i]) become one. A part ends where that is nearest to its share of the steps, and is at least
-  // half as long as an even one.
+  // Windows [ends[i - 1], ends[i]) become one. A new window ends at the old end that is nearest to
+  // its share of the steps, and has at least half the length of an even one.
   const double even = static_cast<double>(h.steps.back()) / static_cast<double>(std::min(max_windows, h.windows()));
   const auto length = [&](Index first, Index last) {
     return static_cast<double>(h.steps[last - 1]) - (first > 0 ? static_cast<double>(h.steps[first - 1]) : 0);
@@ -156,7 +156,7 @@ double js_divergence(std::span<const std::int64_t> p, std::span<const std::int64
   const double np = static_cast<double>(std::accumulate(p.begin(), p.end(), std::int64_t{0}));
   const double nq = static_cast<double>(std::accumulate(q.begin(), q.end(), std::int64_t{0}));
   if (np == 0 || nq == 0) return 0;
-  // The mean of both distributions' Kullback-Leibler divergence from their middle.
+  // Mean of both distributions' Kullback-Leibler divergence from their average.
   double bits = 0;
   for (std::size_t i = 0; i < p.size(); ++i) {
     const double a = p[i] / np, b = q[i] / nq, middle = (a + b) / 2;
@@ -168,7 +168,7 @@ double js_divergence(std::span<const std::int64_t> p, std::span<const std::int64
 
 Evaluation read_evaluation(const std::filesystem::path& file) try {
   const Json j = Json::parse(read_file(file));
-  // The writer turns what is not finite into null.
+  // The writer turns values that are not finite into null.
   const auto number = [](const Json& x) {
     return x.is_null() ? std::numeric_limits<double>::quiet_NaN() : x.get<double>();
   };

@@ -16,7 +16,7 @@ namespace {
 constexpr Index most_text_columns = 12, most_text_rows = 256;
 constexpr std::size_t most_columns = 9;
 
-// Of units whose values are no counts.
+// Number of decimals of a unit whose values are not counts.
 struct Decimals {
   const char* unit;
   int decimals;
@@ -42,7 +42,7 @@ std::string text_table(const std::vector<std::string>& header, const std::vector
   return table.str();
 }
 
-// The values of dimensions from `dim` on, nested.
+// Returns the values of the dimensions from `dim` on, nested.
 Json nested(const Figure& f, std::size_t dim, const double*& at) {
   if (dim == f.dimensions.size()) {
     const double value = *at++;
@@ -88,7 +88,7 @@ std::vector<std::vector<const Figure*>> columns_of(const Section& section) {
     else
       group->push_back(&f);
   }
-  // What would be too wide is several tables, about as wide as each other.
+  // A group that is too wide becomes several tables of about equal width.
   std::vector<std::vector<const Figure*>> tables;
   for (const auto& group : groups) {
     const std::size_t parts = (group.size() + most_columns - 1) / most_columns;
@@ -242,7 +242,7 @@ Json sections_json(std::span<const Section> sections) {
 }
 
 void write_figures(const fs::path& file, std::span<const Section> sections, const std::string& title) {
-  // An attribute holds no more than this.
+  // Limit of the size of an attribute.
   constexpr std::size_t most_label_bytes = 60000;
   write_hdf5(file, [&](Hdf5File& out) {
     out.set("/", "meaning", title);

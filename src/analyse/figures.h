@@ -1,5 +1,5 @@
-// Results as data: arrays of numbers that know what they are, so that text, CSV, JSON, HDF5 and a page need no code of their own
-// for each.
+// Results as data: named arrays of numbers with their dimensions and units. One writer each makes
+// text, CSV, JSON, HDF5 and HTML of all of them.
 #pragma once
 
 #include <filesystem>
@@ -18,31 +18,34 @@ struct Dimension {
   std::vector<std::string> labels;
   Index size() const { return std::ssize(labels); }
 };
-// 0, 1, ... as labels.
+// Returns a dimension with the labels 0, 1, ...
 Dimension counted_dimension(std::string name, Index size);
 Dimension numbered_dimension(std::string name, std::span<const std::int64_t> numbers);
 
-// How a page colours a figure.
+// Colour scale of a figure on a page.
 enum class Look {
   amount,    // from 0 to the largest
-  relative,  // to `even`, by powers of two
+  relative,  // relative to `even`, by powers of two
   change,    // around 0
-  none  // not by colours: what has two dimensions is a table, what has more is in a listing beside it and in the files
+  // No colours: two dimensions make a table. More dimensions appear in the files, and in a listing
+  // beside the figure.
+  none
 };
 
 struct Figure {
-  std::string name;   // "saturation", unique in a report; the dataset's name in HDF5
-  std::string title;  // for people
-  std::string unit;   // "share": shown as a percentage; otherwise any word
+  std::string name;   // "saturation", unique in a report; name of the dataset in HDF5
+  std::string title;  // displayed name
+  std::string unit;   // "share" (shown as a percentage), or any other word
   std::string meaning;
   std::vector<Dimension> dimensions;  // one to four
-  std::vector<double> values;         // row-major; NaN: not known
+  std::vector<double> values;         // row-major; NaN if unknown
   Look look = Look::amount;
+  // The value to which Look::relative refers.
   double even = 0;
   Shape shape() const;
 };
 
-// Words and numbers that are to be read row by row.
+// A table to be read row by row.
 struct Listing {
   std::string name, title, meaning;
   std::vector<std::string> header;
@@ -51,36 +54,43 @@ struct Listing {
 };
 
 struct Section {
-  std::string name, title, text;  // "replay", "Replay of ...", what it is about
+  std::string name, title, text;  // "replay", "Replay of ...", and an introduction
   std::vector<Figure> figures;
   std::vector<Listing> listings;
 };
 
-// What text and page share. Numbers as people read them; and the figures of one dimension, those together that have it in
-// common, and so are columns of one table, or of several where one would be too wide.
+// Formats a value for text and page.
 std::string figure_text(const Figure& figure, double value);
+// Groups the figures of one dimension that share it. Each group is one table; too wide groups are
+// split.
 std::vector<std::vector<const Figure*>> columns_of(const Section& section);
 std::vector<std::string> column_header(const std::vector<const Figure*>& group);
 std::vector<std::vector<std::string>> column_rows(const std::vector<const Figure*>& group);
-std::vector<std::string> matrix_header(const Figure& figure);  // of two dimensions
+std::vector<std::string> matrix_header(const Figure& figure);  // figure: two dimensions
 std::vector<std::vector<std::string>> matrix_rows(const Figure& figure);
 std::vector<std::vector<std::string>> listing_rows(const Listing& listing, std::size_t most);
 
-// Small figures as tables; of the others that they are there.
+// Small figures as tables. Larger ones are only named.
 std::string sections_text(std::span<const Section> sections);
-// A row per value: the figure, its place (a column for each dimension of any of them, empty where a figure has it not), the
-// value (empty where it is not known).
+// One row per value: the figure, a column for each dimension of any figure, and the value. A cell
+// is empty if the figure lacks the dimension or the value is unknown.
 std::string sections_csv(std::span<const Section> sections);
-// {name: {"title", "figures": [{"name", "unit", "meaning", "dimensions": [{"name", "labels"}], "values": nested}], listings}}
+// {name: {"title", "text",
+//   "figures": [{"name", "title", "unit", "meaning", "dimensions": [{"name", "labels"}],
+//                "values": nested}],
+//   "listings": [{"name", "title", "meaning", "columns", "rows"}]}}
 Json sections_json(std::span<const Section> sections);
-// What each of them means, as HTML; those with one meaning together.
+// Returns the meanings of the figures as an HTML list. Neighbours with the same meaning share an
+// entry.
 std::string definitions(const std::vector<const Figure*>& figures);
-// Each with its definition under it. What has three dimensions is a picture per index of the first, of a few of them where
-// there are many.
+// Adds all sections, each figure with its definition under it.
+// A figure of three dimensions becomes one picture per index of the first, or pictures of some
+// indices if there are many.
 void add_sections(Page& page, std::span<const Section> sections);
 
-// A new file, replaced as a whole: /SECTION/FIGURE of f64, with the attributes unit, meaning and dimensions, and the labels of
-// each dimension in an attribute of its name. Throws Failure.
+// Writes a new file and replaces an older one atomically. Throws Failure.
+// Each figure is a dataset /SECTION/FIGURE of f64 with the attributes unit, meaning and dimensions.
+// One attribute per dimension holds its labels and has its name.
 void write_figures(const std::filesystem::path& file, std::span<const Section> sections, const std::string& title);
 
 }  // namespace sy

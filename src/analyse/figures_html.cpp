@@ -1,4 +1,4 @@
-// Figures on a page: pictures and tables, with their definitions.
+// Figures on a page: pictures and tables with their definitions.
 #include <algorithm>
 #include <cmath>
 
@@ -13,7 +13,7 @@ namespace {
 constexpr Index most_pictures = 12, most_cell_texts = 128, most_columns_with_text = 16;
 constexpr std::size_t most_listed = 256;
 
-// At most so many of these, evenly spread, the first and the last among them.
+// Returns at most `most` of these, evenly spread, including the first and the last.
 std::vector<Index> some_of(const std::vector<Index>& all, Index most) {
   std::vector<Index> out;
   const Index n = std::ssize(all), count = std::min(n, most);
@@ -21,7 +21,7 @@ std::vector<Index> some_of(const std::vector<Index>& all, Index most) {
   return out;
 }
 
-// Words stand to the left.
+// Returns the column of labels that are left-aligned; npos if the labels are numbers.
 std::size_t text_column(const Dimension& down) {
   const bool numbers = std::all_of(down.labels.begin(), down.labels.end(), [](const std::string& label) {
     return !label.empty() && label[0] >= '0' && label[0] <= '9';
@@ -37,7 +37,7 @@ struct Scale {
   double low = 0, high = 1;
 };
 
-// One scale for all pictures of a figure.
+// Returns one scale for all pictures of a figure.
 Scale scale_of(const Figure& f) {
   double most = 0;
   for (double v : f.values) {
@@ -52,7 +52,7 @@ Scale scale_of(const Figure& f) {
   return {f.look == Look::change ? -high : 0, high};
 }
 
-// The marks of a bar that several pictures share.
+// Marks of a colour bar that several pictures share.
 std::vector<std::string> marks_of(const Figure& f, const Scale& scale) {
   if (f.look == Look::relative) return ratio_marks(scale.low, scale.high);
   std::vector<std::string> marks;
@@ -69,7 +69,7 @@ std::string scale_meaning(const Figure& f) {
                                   : f.title + ", " + f.unit;
 }
 
-// Three digits of the largest value.
+// Shows as many decimals as the largest value needs for three digits.
 std::string cell_number(double value, double largest) {
   const int decimals = std::clamp(2 - static_cast<int>(std::floor(std::log10(largest))), 0, 5);
   return number_text(value, decimals);
@@ -117,7 +117,7 @@ void add_figure(Page& page, const Figure& f) {
     Index each = 1, pictures = 1;
     const std::size_t lead = f.dimensions.size() - 2;
     for (std::size_t d = 0; d < f.dimensions.size(); ++d) (d < lead ? pictures : each) *= f.dimensions[d].size();
-    std::vector<Index> with_values;  // behind the last MoE layer there are no paths
+    std::vector<Index> with_values;  // after the last MoE layer there are no paths
     for (Index i = 0; i < pictures; ++i)
       if (std::any_of(f.values.begin() + i * each, f.values.begin() + (i + 1) * each,
                       [](double v) { return std::isfinite(v); }))

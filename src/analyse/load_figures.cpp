@@ -1,4 +1,4 @@
-// The load as figures, and two runs side by side.
+// The load as figures, and the comparison of two runs.
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -74,14 +74,14 @@ void add_measures(Section& section, const ExpertReport& r, std::optional<Dimensi
   });
 }
 
-// Position of a block among the MoE layers; -1: it is none.
+// Position of a block among the MoE layers; -1 if it is not one.
 Index layer_of(const ExpertReport& r, std::int64_t block) {
   const auto& ids = r.state.experts.layer_ids;
   const auto at = std::find(ids.begin(), ids.end(), block);
   return at == ids.end() ? -1 : at - ids.begin();
 }
 
-// Half the sum of the absolute differences: the part of the assignments that would have to move.
+// Half the sum of the absolute differences: the share of the assignments that would have to move.
 double distance(const std::vector<double>& a, const std::vector<double>& b) {
   double sum = 0;
   for (std::size_t i = 0; i < a.size(); ++i) sum += std::abs(a[i] - b[i]) / 2;
@@ -202,7 +202,7 @@ Section comparison(const ExpertReport& a, const ExpertReport& b) {
     }
     for (Figure* f : {&same, &sorted, &by_expert}) out.figures.push_back(std::move(*f));
   }
-  // Over time, means of the layers.
+  // Over time: means over the layers.
   for (const auto& [r, suffix, which] : {std::tuple{&a, "_first", "first"}, {&b, "_second", "second"}}) {
     const ExpertHistory h = coarsen(r->state.experts, 8);
     Dimension steps{"steps", {}};

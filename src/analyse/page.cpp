@@ -54,7 +54,7 @@ svg.small { display: none; }
   .tile { padding: 8px 10px; } .tile b { font-size: 18px; } .scroll, figure { overflow: visible; } * { print-color-adjust: exact; -webkit-print-color-adjust: exact; } }
 )";
 
-// Lines of charts: --line-0 and on by their order, and those of series by their names.
+// CSS variables of the chart lines: --line-0, --line-1, ... by their order, and the series by name.
 std::string line_styles() {
   const auto list = [](Palette palette, double step, const char* SeriesColour::*shade) {
     std::string out;
@@ -69,19 +69,19 @@ std::string line_styles() {
       dark, light);
 }
 
-// The page's colour of this name; the other where a picture is taken out of the page.
+// The page's colour of this name. A picture outside of the page falls back to `otherwise`.
 std::string in_page(const std::string& name, const std::string& otherwise) {
   return fmt::format("var(--{}, {})", name, otherwise);
 }
 
-// gnuplot writes the colours of lines as "rgb( 51,  65,  85)", and those of text without the blanks.
+// gnuplot writes line colours as "rgb( 51,  65,  85)", and text colours without the blanks.
 void recolour(std::string& svg, const std::string& colour, const std::string& name) {
   const int rgb = std::stoi(colour.substr(1), nullptr, 16);
   for (const char* form : {"rgb({:>3}, {:>3}, {:>3})", "rgb({},{},{})"})
     replace_all(svg, fmt::format(fmt::runtime(form), rgb >> 16, rgb >> 8 & 255, rgb & 255), in_page(name, colour));
 }
 
-// A picture that takes the page's colours for all but its data, so that it is dark on a dark page.
+// Uses the page's colours for all but the data, so that a picture is dark on a dark page.
 std::string in_page_colours(std::string svg) {
   replace_all(svg, fmt::format("fill=\"{}\"", plot_colours.paper),
               "fill=\"" + in_page("card", plot_colours.paper) + "\"");

@@ -1,5 +1,5 @@
-// One self-contained web page: no network, no script, light or dark as the reader's browser is set, and fit for
-// printing.
+// One self-contained web page: no network and no script.
+// It is light or dark as the reader's browser is set, and can be printed.
 #pragma once
 
 #include <string>
@@ -9,37 +9,37 @@
 
 namespace sy {
 
-// Text as HTML.
+// Escapes text for HTML.
 std::string escaped(const std::string& text);
 
-// Columns of numbers; `text_column` holds words. Cells are text, not HTML.
+// Table of numbers; the column `text_column` holds text. Cells are plain text, not HTML.
 std::string html_table(const std::vector<std::string>& header, const std::vector<std::vector<std::string>>& rows,
                        std::size_t text_column = std::string::npos);
 
-// The colours of several pictures, as a bar with marks under it: what they mean, and the marks, evenly spread from its first
-// colour to its last.
+// Colour bar that several pictures share. It shows the meaning of the colours and marks, evenly
+// spread from the first colour to the last.
 std::string scale_bar(const std::string& meaning, Palette palette, const std::vector<std::string>& marks);
 
-// A page while it is put together. Pictures are noted as it goes and drawn by one run of gnuplot at the end.
+// Builder of a page. Pictures are collected first; finish() draws them in one run of gnuplot.
 class Page {
  public:
   explicit Page(const std::string& title);
   Page& operator<<(const std::string& html);
-  // Begins a section, which the caller ends with </section>, and which the contents name.
+  // Begins a section and adds it to the contents. The caller ends it with </section>.
   void section(const std::string& id, const std::string& title);
-  // Links to all sections, here: before the first of them.
+  // Inserts links to all sections. Call it before the first section.
   void contents();
-  // Adds a picture. If it is wide, a small screen shows a narrow one in its place.
-  // says: the picture in words, for those who cannot see it. caption: may be empty.
+  // Adds a picture. A small screen shows a narrow version of a wide picture.
+  // says: the picture in words, for readers who cannot see it. caption: may be empty.
   void picture(const Heatmap& map, const std::string& says, const std::string& caption = "");
   void picture(const LineChart& chart, const std::string& says, const std::string& caption = "");
   std::string finish();
 
  private:
   struct Place {
-    std::size_t at;  // in html_
+    std::size_t at;  // offset in html_
     std::string says;
-    const char* screen;  // class of the pictures for one kind of screen; "" if it is for all
+    const char* screen;  // class of the pictures for one kind of screen; "" means all screens
   };
   template <class Picture>
   void add_picture(const Picture& picture, const std::string& says, const std::string& caption);

@@ -9,24 +9,24 @@
 namespace sy {
 namespace {
 
-// Even steps of brightness, legible to the colour-blind and in grey: ColorBrewer's Purples, RdBu and
-// BrBG, and viridis. Red and blue mean overloaded and idle: no other palette of cells has them. The
-// palette for lines on a dark page has bright colours alone.
+// Even steps of brightness, legible to the colour-blind and in grey: ColorBrewer's Purples, RdBu
+// and BrBG, and viridis. Red and blue mean overloaded and idle: no other palette of cells has them.
+// The palette for lines on a dark page has only bright colours.
 const std::vector<std::string> palette_stops[] = {
     {"#fcfbfd", "#efedf5", "#dadaeb", "#bcbddc", "#9e9ac8", "#807dba", "#6a51a3", "#54278f", "#3f007d"},
     {"#2166ac", "#4393c3", "#92c5de", "#d1e5f0", "#f7f7f7", "#fddbc7", "#f4a582", "#d6604d", "#b2182b"},
     {"#8c510a", "#bf812d", "#dfc27d", "#f6e8c3", "#f5f5f5", "#c7eae5", "#80cdc1", "#35978f", "#01665e"},
     {"#440154", "#482878", "#3e4a89", "#31688e", "#26828e", "#1f9e89", "#35b779", "#6dcd59", "#b4de2c", "#fde725"},
     {"#c084fc", "#818cf8", "#38bdf8", "#2dd4bf", "#4ade80", "#a3e635", "#fde047"}};
-constexpr std::size_t legend_lines = 8;  // more lines are told apart by the colour bar
-constexpr Index most_areas = 512;        // of a picture, about
-constexpr int most_strips = 60;          // of a chart
+constexpr std::size_t legend_lines = 8;  // a colour bar replaces the legend of more lines
+constexpr Index most_areas = 512;        // approximate limit for one picture
+constexpr int most_strips = 60;          // limit for one chart
 
 const std::vector<std::string>& stops_of(Palette p) {
   return palette_stops[static_cast<int>(p)];
 }
 
-// A string of gnuplot's. Between double quotes: between single ones it misreads some doubled quotes.
+// Returns a gnuplot string in double quotes. In single quotes gnuplot misreads some doubled quotes.
 std::string in_quotes(const std::string& text) {
   std::string out = "\"";
   for (char c : text) {
@@ -36,7 +36,7 @@ std::string in_quotes(const std::string& text) {
   return out + '"';
 }
 
-// Marks on an axis are formats too.
+// gnuplot treats the marks of an axis as formats.
 std::string mark_in_quotes(const std::string& text) {
   std::string format;
   for (char c : text) format += c == '%' ? "%%" : std::string(1, c);
@@ -58,14 +58,15 @@ std::string prelude(int width, int height) {
       width, height, plot_colours.paper, plot_colours.ink, plot_colours.ink, plot_colours.ink);
 }
 
-// Where gnuplot puts the label of an axis depends on what it takes the text of the marks to measure.
+// Places the label of an axis. gnuplot's own position depends on its estimate of the marks' text
+// width.
 std::string label_at(const std::string& text, const std::string& place, bool upright = false) {
   return text.empty() ? ""
                       : fmt::format("set label {} at {} center {}textcolor rgb '{}'\n", in_quotes(text), place,
                                     upright ? "rotate " : "", plot_colours.ink);
 }
 
-// The part of a palette between two positions.
+// The range of a palette between two positions.
 std::string palette_of(Palette palette, double from = 0, double to = 1) {
   std::string out = "set palette defined (";
   for (int i = 0; i <= 16; ++i)
@@ -83,13 +84,13 @@ int widest_of(const std::vector<std::string>& names) {
   return widest;
 }
 
-// Whether the names of columns are words that do not fit side by side: they stand upright then.
+// True if the names of columns are words that do not fit side by side: they stand upright then.
 bool upright_names(const std::vector<std::string>& names, double room) {
   return (7.0 * widest_of(names) + 10) * static_cast<double>(names.size()) > room &&
          std::none_of(names.begin(), names.end(), is_number);
 }
 
-// Lines of at most `width` columns, divided at blanks; longer words are cut.
+// Returns lines of at most `width` columns, divided at blanks; longer words are cut.
 std::vector<std::string> wrapped(const std::string& text, int width) {
   std::vector<std::string> lines(1);
   for (std::size_t at = 0; at < text.size();) {
@@ -136,19 +137,19 @@ std::string ratio_tics(double low, double high) {
   return "set cbtics (" + out + ")\n";
 }
 
-// Round numbers, with room between their marks.
+// Round numbers with enough space between their marks.
 std::string step_tics(double low, double high, double room) {
   return fmt::format("set xtics {}\n", number(std::max(1.0, round_up((high - low) * 70 / room, {1, 2, 5, 10}))));
 }
 
-// White on dark cells, ink on bright ones.
+// White text on dark cells, ink on bright ones.
 const char* text_colour(const std::string& background) {
   const int rgb = std::stoi(background.substr(1), nullptr, 16);
   const double brightness = 0.299 * (rgb >> 16) + 0.587 * (rgb >> 8 & 255) + 0.114 * (rgb & 255);
   return brightness < 140 ? "#ffffff" : "#1e293b";
 }
 
-// A value as a tooltip shows it.
+// Returns the text of a value in a tooltip.
 std::string value_text(double value, bool ratio, bool percent) {
   return fmt::format("{:.4g}{}", value * (percent ? 100 : 1), ratio ? "×" : percent ? " %" : "");
 }
@@ -185,12 +186,12 @@ std::vector<std::string> ratio_marks(double low, double high) {
 
 namespace {
 
-// The place of a heatmap's cells in its picture, in pixels.
+// Position of a heatmap's cells in its picture, in pixels.
 struct Cells {
-  double left, top, width, height;  // of a cell: width, height
+  double left, top, width, height;  // width, height: of one cell
 };
 
-// Tooltips of cells: each has its own if they are few, else neighbours in a row share one.
+// Tooltips of cells: one per cell if there are few cells, else neighbours in a row share one.
 std::vector<HoverArea> cell_areas(const Heatmap& map, const Cells& cells) {
   std::vector<HoverArea> areas;
   const Index each = std::max<Index>(1, map.rows * map.columns / most_areas);
@@ -260,7 +261,7 @@ Plot plot_of(const Heatmap& map) {
                    1 - double(right) / map.width);
   s += fmt::format("set tmargin at screen {:.4f}\nset bmargin at screen {:.4f}\n", 1 - double(top) / height,
                    double(bottom) / height);
-  // Columns are centred on 0, 1, ... unless they have a range of their own.
+  // Columns are centred on 0, 1, ... unless the map has an x_range.
   const auto [x_low, x_high] = map.x_range.value_or(std::pair(-0.5, static_cast<double>(map.columns) - 0.5));
   const double column = (x_high - x_low) / static_cast<double>(map.columns);
   s += fmt::format("set xrange [{}:{}]\nset yrange [{}:-0.5]\n", number(x_low), number(x_high), map.rows - 0.5);
@@ -288,7 +289,7 @@ Plot plot_of(const Heatmap& map) {
     s += "unset colorbox\n";
   }
 
-  // Thin seams where cells are large enough to have them.
+  // Thin seams, if the cells are large enough.
   if (plot_width >= 12 * map.columns && plot_height >= 10 * map.rows) {
     for (Index c = 1; c < map.columns; ++c)
       s += fmt::format("set arrow from {0},graph 0 to {0},graph 1 nohead front lc rgb '{1}' lw 1.5\n",
@@ -312,7 +313,7 @@ Plot plot_of(const Heatmap& map) {
                        in_quotes(map.cell_texts[r * map.columns + c]), number(x_low + column * (c + 0.5)), r,
                        text_colour(palette_colour(map.palette, position(v))));
     }
-  // gnuplot draws no image of a single row or column: that one is given as two halves.
+  // gnuplot draws no image of a single row or column: such a row or column is doubled.
   const Index down = map.rows == 1 ? 2 : 1, across = map.columns == 1 ? 2 : 1;
   s += "$cells << END\n";
   for (Index r = 0; r < map.rows * down; ++r) {
@@ -331,13 +332,13 @@ Plot plot_of(const Heatmap& map) {
 
 namespace {
 
-// Distance between the marks of an axis from `low` to `high`, of which there are about five.
+// Distance between the marks of an axis from `low` to `high`, which has about five marks.
 double mark_step(double low, double high) {
   return round_up((high - low) / 5, {1, 2, 2.5, 5, 10});
 }
 
-// What a tooltip says of a chart at x: that place, and of each line its point nearest to it from `low`
-// to `high`.
+// Returns the tooltip of a chart at x: x, and the point of each line in `low` to `high` that is
+// nearest to x.
 std::string strip_text(const LineChart& chart, double x, double low, double high) {
   std::string text = fmt::format("{}{}{:.6g}", chart.x_label, chart.x_label.empty() ? "" : " ", x);
   for (const Line& line : chart.lines) {
@@ -414,7 +415,7 @@ Plot plot_of(const LineChart& chart) {
     tics += fmt::format("{}{} {}", tics.empty() ? "" : ", ", mark_in_quotes(marks.back()), number(i * step));
   }
 
-  // Room around the plot, in pixels. An entry of the legend is a dash and a name.
+  // Space around the plot, in pixels. An entry of the legend is a dash and a name.
   constexpr int entry_height = 18, dash = 20;
   const int most_columns = std::max(8, (chart.legend_below ? chart.width - 70 : chart.width * 2 / 5) / 7);
   std::vector<std::string> names;
@@ -456,7 +457,7 @@ Plot plot_of(const LineChart& chart) {
     const std::string colour =
         own ? own->light : palette_colour(Palette::order, line_colour_step * std::round(place * (line_colours - 1)));
     const std::string paint = bar ? "palette cb " + number(chart.depths[i]) : fmt::format("rgb '{}'", colour);
-    // A line through one point would not be seen, and few points are to be told from the line between.
+    // A line through one point would be invisible, and few points should stand out from their line.
     const char* style = line.x.size() == 1   ? "points pt 7 ps 0.7"
                         : line.x.size() < 40 ? "linespoints pt 7 ps 0.35 lw 1.8"
                                              : "lines lw 1.8";

@@ -17,7 +17,7 @@ namespace {
 
 constexpr Index strip_columns = 64;  // more experts share their marks
 
-// Reads the losses of training and validation. Lines that are torn or hold no loss are passed over.
+// Reads the losses of training and validation. Skips lines that are torn or hold no loss.
 void read_losses(const fs::path& file, ExpertReport& report) {
   if (std::error_code ignored; !fs::exists(file, ignored)) return;
   read_lines(file, [&](const TextLine& line) {
@@ -33,7 +33,7 @@ void read_losses(const fs::path& file, ExpertReport& report) {
   });
 }
 
-// A mark per expert, or per group of neighbours: height by the share relative to an even one.
+// One mark per expert, or per group of neighbours. Its height is the share relative to an even one.
 std::string share_strip(const LayerLoad& layer, bool colour) {
   static constexpr const char* marks[] = {"·", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
   const Index experts = static_cast<Index>(layer.experts.size());
@@ -70,7 +70,7 @@ std::string load_table(const ExpertReport& r, bool colour) {
                                    group > 1 ? fmt::format("; {} experts to a mark", group) : "");
 }
 
-// biases: of each expert, or none.
+// biases: one per expert, or empty.
 std::string expert_table(const LayerLoad& layer, const std::vector<float>& biases) {
   std::vector<std::string> header = {"expert",  "share",     "of even",     "routed",
                                      "dropped", "drop rate", "probability", "probability - share"};
@@ -151,7 +151,8 @@ Json load_json(const LayerLoad& l) {
 }  // namespace
 
 CollapseAdvice collapse_advice(const ExpertReport& r) {
-  constexpr Index enough = 64;  // assignments of an expert, on average: with fewer it may have none by chance
+  // Mean assignments per expert. With fewer, an expert may have no assignment by chance.
+  constexpr Index enough = 64;
   CollapseAdvice out;
   Index dead = 0;
   std::vector<std::string> layers;
@@ -222,7 +223,7 @@ ExpertReport make_report(const fs::path& checkpoint, const ReportOptions& option
   try {
     r.config = parse_config(r.state.config, (checkpoint / "index.h5").string());
   } catch (const InputError&) {
-    // The counts can be read all the same.
+    // The counts can still be read.
   }
   ExpertHistory& h = r.state.experts;
   if (h.layers == 0 || h.experts == 0)

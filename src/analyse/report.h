@@ -1,4 +1,4 @@
-// The expert-load report of one checkpoint: as text, CSV, JSON and a page.
+// Expert-load report of one checkpoint, as text, CSV, JSON and a page.
 #pragma once
 
 #include <filesystem>
@@ -19,39 +19,41 @@ struct LossPoint {
 };
 
 struct ReportOptions {
-  std::optional<Index> layer;                    // this block alone
-  std::optional<std::pair<Index, Index>> steps;  // the load of these steps; otherwise of the last tenth of all
+  std::optional<Index> layer;  // only this block; all if empty
+  // Steps of the load; the last tenth of all steps if empty.
+  std::optional<std::pair<Index, Index>> steps;
 };
 
-// Everything that the four forms show.
+// Data of all four forms of the report.
 struct ExpertReport {
   std::filesystem::path checkpoint;
-  TrainState state;                      // with the history of the layers asked for
-  std::optional<Config> config;          // absent when another version wrote it that has other keys
-  Index first = 0, last = 0;             // windows [first, last) make up `load`; none at step 0
-  std::vector<LayerLoad> load;           // [layer], empty where there is no window yet
-  std::vector<LossPoint> losses;         // from RUN/metrics.jsonl up to the checkpoint's step, where it is there
+  TrainState state;                      // with the history of the requested layers
+  std::optional<Config> config;          // empty if another version with other keys wrote it
+  Index first = 0, last = 0;             // windows [first, last) of `load`; empty at step 0
+  std::vector<LayerLoad> load;           // [layer]; empty if there is no window yet
+  std::vector<LossPoint> losses;         // RUN/metrics.jsonl up to the checkpoint, if it exists
   std::vector<LossPoint> validations;    // likewise; empty if nothing was validated
-  std::optional<Evaluation> evaluation;  // from RUN/evaluation.json, where it is there
+  std::optional<Evaluation> evaluation;  // RUN/evaluation.json, if it exists
   std::vector<Specialisation> specialisation;
-  std::vector<Section> sections;  // what else was asked for: comparisons, replays
-  Index experts() const { return state.experts.layers * state.experts.experts; }  // of all layers
+  std::vector<Section> sections;  // further requested results: comparisons, replays
+  Index experts() const { return state.experts.layers * state.experts.experts; }  // sum over layers
   double even_share() const { return 1.0 / static_cast<double>(state.experts.experts); }
 };
 
-// Reads a checkpoint that resolve_checkpoint has returned, and what lies beside it in its run folder. Throws
-// InputError when the model has no experts, when `layer` has none, and when no window meets `steps`.
+// Reads a checkpoint that resolve_checkpoint has returned, and the files of its run folder. Throws
+// InputError if the model has no experts, if `layer` has none, or if no window meets `steps`.
 ExpertReport make_report(const std::filesystem::path& checkpoint, const ReportOptions& options);
 
-// For people. `colour`: marks idle and overloaded experts by terminal colours.
+// Text for a terminal. `colour`: marks idle and overloaded experts by terminal colours.
 std::string report_text(const ExpertReport& report, bool colour);
-// One row per (window, layer, expert); the first line names the columns. The selection bias is that of the last window.
+// One row per (window, layer, expert); the first line names the columns. The selection bias is the
+// one of the last window.
 std::string report_csv(const ExpertReport& report);
 Json report_json(const ExpertReport& report);
-// The load as figures: "load" of all windows, "summary" of the steps that `load` is of.
+// The load as figures: the section "load" has all windows, and "summary" the steps of report.load.
 std::vector<Section> load_sections(const ExpertReport& report);
-// Two runs side by side, by layer and over time. The layers are those that both have; throws InputError where there are none,
-// or where one of the runs has no counts.
+// Compares two runs by layer and over time. It covers the layers that both runs have. Throws
+// InputError if there are none, or if one of the runs has no counts.
 Section comparison(const ExpertReport& a, const ExpertReport& b);
 // Returns the reasons why two runs are hard to compare: layers that only one of them has, another
 // number of experts, other data.
@@ -59,18 +61,21 @@ std::vector<std::string> comparison_warnings(const ExpertReport& a, const Expert
 // One self-contained page. Needs gnuplot.
 std::string report_html(const ExpertReport& report);
 
-// What to do about a router that has collapsed: in a layer, a quarter of the experts are dead, or the
-// entropy is below 0.5, over enough assignments that this is no chance. Both are empty if no layer is
-// like that.
+// Advice against a collapsed router. Both members are empty if no layer has collapsed.
+// A layer has collapsed if a quarter of its experts are dead or its entropy is below 0.5. It must
+// have enough assignments that this is not chance.
 struct CollapseAdvice {
   std::string finding;               // "1,018 of 3,072 experts are dead ..."
   std::vector<std::string> changes;  // settings to change, the best first
 };
 CollapseAdvice collapse_advice(const ExpertReport& report);
 
-// What several forms say in the same words.
-std::string model_text(const ExpertReport& report);      // "4 layers, each with 8 experts, 2 chosen per token; ..."
-std::string evaluated_at(const Evaluation& evaluation);  // "evaluated at step 200 on 8 of 90 windows"
-std::string step_range(const ExpertHistory& history, Index first, Index last);  // "181-200"
+// Phrases that several forms of the report share.
+// "4 layers, each with 8 experts, 2 chosen per token; ..."
+std::string model_text(const ExpertReport& report);
+// "evaluated at step 200 on 8 of 90 windows"
+std::string evaluated_at(const Evaluation& evaluation);
+// "181-200"
+std::string step_range(const ExpertHistory& history, Index first, Index last);
 
 }  // namespace sy

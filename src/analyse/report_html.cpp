@@ -13,12 +13,13 @@
 namespace sy {
 namespace {
 
-constexpr Index max_time_columns = 120;  // of a heatmap over time
+constexpr Index max_time_columns = 120;  // columns of a heatmap over time
 constexpr Index max_histories = 72;      // layers with a heatmap of their own
 constexpr Index max_line_points = 400;
 constexpr Index max_table_rows = 512;
 constexpr Index max_cell_texts = 256;
-constexpr Index max_small_texts = 8;  // columns of a small picture whose cells have room for figures
+// Columns of a small picture up to which its cells have text.
+constexpr Index max_small_texts = 8;
 
 std::vector<std::string> numbered(Index n) {
   std::vector<std::string> out;
@@ -32,8 +33,8 @@ std::vector<std::string> layer_names(const ExpertHistory& h) {
   return out;
 }
 
-// A scale of powers of two around an even share that holds the largest deviation, at least 1/2 to 2 and at
-// most 1/8 to 8.
+// Limit of a scale of powers of two around an even share. The scale holds the largest deviation: at
+// least 1/2 to 2, at most 1/8 to 8.
 double ratio_limit(const std::vector<double>& relative) {
   double most = 1;
   for (double r : relative)
@@ -60,7 +61,7 @@ std::vector<double> relative_shares(const std::vector<LayerLoad>& layers) {
   return out;
 }
 
-// The name of the run's folder, or the checkpoint's if it lies elsewhere.
+// Name of the run's folder, or of the checkpoint if it lies outside of a run.
 std::string run_name(const ExpertReport& r) {
   return run_of(r.checkpoint).value_or(r.checkpoint).filename().string();
 }
@@ -123,7 +124,7 @@ void tiles(Page& page, const ExpertReport& r) {
   }
 }
 
-// At most max_line_points points: means of neighbours.
+// Reduces the points to at most `most` by means of neighbours.
 Line thinned(const std::vector<LossPoint>& points, std::size_t most) {
   Line line;
   const std::size_t n = points.size(), out = std::min(n, most);
@@ -226,7 +227,7 @@ void time_section(Page& page, const ExpertReport& r) {
     const char* name;
     double LayerLoad::*value;
     bool percent;
-    double low, high;  // NaN: from the data
+    double low, high;  // NaN means from the data
     const char* explanation;
   };
   static constexpr Measure measures[] = {
@@ -274,8 +275,8 @@ void time_section(Page& page, const ExpertReport& r) {
 void history_section(Page& page, const ExpertReport& r) {
   if (r.state.experts.windows() < 2) return;
   const ExpertHistory h = coarsen(r.state.experts, max_time_columns);
-  // Columns of equally many steps, whatever the lengths of the windows: each shows the window that its middle
-  // is in.
+  // Columns of equally many steps, whatever the lengths of the windows. Each column shows the
+  // window that contains its middle.
   const double column = static_cast<double>(h.steps.back()) / static_cast<double>(h.windows());
   std::vector<std::vector<LayerLoad>> loads;
   std::vector<double> all;
@@ -324,7 +325,7 @@ void history_section(Page& page, const ExpertReport& r) {
   page << "</section>\n";
 }
 
-// What the router would like, beside what it gets.
+// The router's probabilities and biases, compared with the load.
 void router_section(Page& page, const ExpertReport& r) {
   Section section{"router",
                   "The router's probabilities and biases",
@@ -343,7 +344,8 @@ void domain_section(Page& page, const ExpertReport& r) {
   const Evaluation& ev = *r.evaluation;
   page.section("domains", "Domains");
   page << fmt::format("<p>Validation text of each domain, {}.</p>\n", evaluated_at(ev));
-  // Pictures cut long names, which may begin alike: there and here they are numbered then.
+  // Pictures cut long names, which may begin alike. If a name is long, all names are numbered,
+  // there and here.
   bool number = false;
   for (const DomainUse& d : ev.domains) number |= display_width(d.name) > row_name_columns;
   std::vector<std::string> names;

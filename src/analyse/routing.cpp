@@ -69,7 +69,7 @@ void RoutingMeasures::add(const ReplayBatch& batch, const Replayed& found) {
   for (Index t = 0; t < T; ++t) ++part_tokens_[part_of(t)];
   for (Index l = 0; l < layers(); ++l) {
     const std::vector<std::int32_t>& chosen = found.layers[shape_.layers[l]].experts;
-    // The next MoE layer, where it is measured too.
+    // The next MoE layer, if it is measured too.
     const bool path = l + 1 < layers() && shape_.layers[l + 1] == shape_.layers[l] + 1;
     const std::vector<std::int32_t>* next = path ? &found.layers[shape_.layers[l + 1]].experts : nullptr;
     for (Index t = 0; t < T; ++t) {
@@ -243,7 +243,7 @@ Section RoutingMeasures::section(const std::function<std::string(std::int32_t)>&
     figures.push_back(std::move(saturation));
   }
 
-  // By domain.
+  // Domains.
   Figure domain{"domain",
                 "domain specialisation",
                 "share",
