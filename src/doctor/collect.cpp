@@ -20,7 +20,7 @@ namespace sy {
 
 namespace {
 
-// The members of what ranks tell one another, each with the name that it has on the way.
+// Members of the facts, each with its name in the JSON that ranks exchange.
 template <class F>
 void each_member(cuda::Device& d, F f) {
   f("name", d.name), f("id", d.id), f("capability", d.capability), f("bytes", d.bytes), f("peers", d.peers);
@@ -63,7 +63,7 @@ concept Facts = requires(T& x) {
   each_member(x, [](const char*, auto&) {});
 };
 
-// Any of these as JSON, vectors of them too, and what JSON has as it is.
+// Converts facts, vectors of them and JSON's own types to JSON.
 template <class T>
 Json to_json(T& x) {
   if constexpr (Facts<T>) {
@@ -128,7 +128,7 @@ std::vector<int> cpus_of(pid_t process) {
   return cpus;
 }
 
-// "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  ..."
+// Input: "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  ..."
 std::string driver_version() {
   std::string version;
   each_entry("/proc/driver/nvidia/version", [&](const std::string& key, const std::string& value) {
@@ -205,7 +205,7 @@ std::vector<RankFacts> collect_facts(Comm& world, const std::filesystem::path& f
     mine.broken = choice.broken;
   });
   std::tie(mine.clock_ahead, mine.clock_error) = probe_clock(world);
-  // Threads that take turns on a CPU tell nothing of it.
+  // If threads share a CPU, their speed says nothing about the CPU.
   const bool can = mine.threads <= static_cast<int>(mine.cpus.size());
   mine.speed = probe_speed(world, can ? local : -1);
   mine.folder = probe_folder(world, folder, local == 0);

@@ -23,7 +23,7 @@ double seconds_from(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-// f_type, as linux/magic.h and the file systems' own sources have it.
+// Values of f_type from linux/magic.h and the sources of the file systems.
 constexpr std::pair<std::uint32_t, std::string_view> file_systems[] = {
     {0x0000ef53, "ext4"}, {0x58465342, "xfs"},      {0x9123683e, "btrfs"}, {0x2fc12fc1, "zfs"},
     {0xf2f52010, "f2fs"}, {0x01021994, "tmpfs"},    {0x858458f6, "ramfs"}, {0x794c7630, "overlay"},
@@ -34,7 +34,7 @@ constexpr std::pair<std::uint32_t, std::string_view> file_systems[] = {
     {0x5346544e, "ntfs"}, {0x00009fa0, "proc"},     {0x62656572, "sysfs"}, {0x52654973, "reiserfs"},
 };
 
-// Runs `work`; what it throws is the folder's error.
+// Runs `work`. An Error becomes the folder's error.
 template <class Work>
 void attempt(FolderFacts& facts, const Work& work) {
   try {
@@ -44,12 +44,13 @@ void attempt(FolderFacts& facts, const Work& work) {
   }
 }
 
-// Bytes of which a file system that compresses saves none.
+// Returns bytes that a compressing file system cannot compress.
 std::string noise(Index bytes) {
   std::string text(static_cast<std::size_t>(bytes), 0);
   std::uint64_t state = 1;
   for (char& c : text) {
-    state = state * 6364136223846793005u + 1442695040888963407u;  // Knuth's linear congruential generator
+    // Knuth's linear congruential generator.
+    state = state * 6364136223846793005u + 1442695040888963407u;
     c = static_cast<char>(state >> 56);
   }
   return text;
@@ -66,7 +67,8 @@ bool can_lock(const fs::path& path) {
 void look_at(const fs::path& folder, FolderFacts& facts) {
   std::error_code error;
   fs::path whole = fs::absolute(folder, error).lexically_normal();
-  if (!whole.has_filename() && whole.has_relative_path()) whole = whole.parent_path();  // "/runs/" of "/runs/."
+  // "/runs/" of "/runs/."
+  if (!whole.has_filename() && whole.has_relative_path()) whole = whole.parent_path();
   facts.path = whole.string();
   struct statfs system {};
   struct statvfs space {};
@@ -77,7 +79,7 @@ void look_at(const fs::path& folder, FolderFacts& facts) {
   if (space.f_files > 0) facts.free_files = static_cast<Index>(space.f_favail);
 }
 
-// As a checkpoint's files are written: a small one like its manifest, and a large one like a shard.
+// Writes files like a checkpoint's: a small one like its manifest, and a large one like a shard.
 void measure_writing(const fs::path& probe, const std::string& name, FolderFacts& facts) {
   const fs::path small = probe / (name + ".small"), large = probe / (name + ".large");
   std::array<double, 3> seconds{};
@@ -96,14 +98,14 @@ void measure_writing(const fs::path& probe, const std::string& name, FolderFacts
   facts.write_seconds = seconds[1];
 }
 
-// Seconds until the file has this content; -1: it has not within `patience`.
+// Returns the seconds until the file has this content; -1 after `patience`.
 double wait_for(const fs::path& file, const std::string& content, std::chrono::milliseconds patience) {
   const auto begin = Clock::now();
   for (;; std::this_thread::sleep_for(std::chrono::milliseconds(20))) {
     try {
       if (read_file(file) == content) return seconds_from(begin);
     } catch (const Error&) {
-      // it is not there yet
+      // the file does not exist yet
     }
     if (Clock::now() - begin > patience) return -1;
   }
@@ -137,7 +139,7 @@ FolderFacts probe_folder(Comm& world, const fs::path& folder, bool measures, std
     if (facts.seen_after >= 0 && measures)
       attempt(facts, [&] { measure_writing(probe, fmt::format("rank-{}", world.rank()), facts); });
   }
-  world.barrier();  // nobody looks at the files any more
+  world.barrier();  // no rank reads the files any more
   if (made) attempt(facts, [&] { remove_tree(probe); });
   return facts;
 }

@@ -17,27 +17,27 @@ Index limit_of(int resource) {
   return limit.rlim_cur == RLIM_INFINITY ? -1 : static_cast<Index>(limit.rlim_cur);
 }
 
-// The lesser of two limits, of which -1 is none.
+// Returns the lower of two limits; -1 means unlimited.
 Index tighter(Index a, Index b) {
   return a < 0 ? b : b < 0 ? a : std::min(a, b);
 }
 
-// The number in a file. -1: there is none, as in "max", or no such file. What no machine has is no limit either: version 1
-// says so by a huge number.
+// Returns the number in a file; -1 without a file or a number, as in "max". A number beyond any
+// machine also means unlimited: version 1 of control groups writes such numbers.
 Index number_in(const fs::path& file) {
   std::ifstream in(file);
   Index number = -1;
   return in >> number && number < Index{1} << 60 ? number : -1;
 }
 
-// Bytes of a control group's cached files, which make way for what needs memory.
+// Bytes of a control group's cached files, which are freed when memory is needed.
 Index cached(const fs::path& group) {
   std::ifstream in(group / "memory.stat");
   std::string key;
   Index bytes = 0, of_group = 0, of_all = -1;
   while (in >> key >> bytes) {
     if (key == "inactive_file") of_group = bytes;
-    if (key == "total_inactive_file") of_all = bytes;  // version 1: with the groups below it
+    if (key == "total_inactive_file") of_all = bytes;  // version 1: with its subgroups
   }
   return of_all >= 0 ? of_all : of_group;
 }

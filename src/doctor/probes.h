@@ -1,5 +1,5 @@
-// What doctor finds out by asking the operating system, and by trying. A probe that takes `world` is collective, and ends whatever
-// another rank finds.
+// Probes of doctor: questions to the operating system, and small experiments.
+// A probe that takes `world` is collective, and returns whatever another rank finds.
 #pragma once
 
 #include <chrono>
@@ -13,33 +13,41 @@
 
 namespace sy {
 
-// Every rank's text, which ends in no blank and is not empty on all of them, on every rank. Collective.
+// Returns the texts of all ranks on every rank. Collective. A text must not end in a blank, and at
+// least one must not be empty.
 std::vector<std::string> gather(Comm& world, const std::string& mine);
 
-// Of this process.
+// Returns the limits of this process.
 Limits process_limits();
 
-// What the control groups that this process is in let it have, by `root`/proc/self/cgroup and `root`/sys/fs/cgroup: the tightest.
-// free: bytes of the limit that are not taken, files that are merely cached aside. -1: there is no limit.
+// Tightest memory limit of the control groups of this process.
+// The groups are read from the files /proc/self/cgroup and /sys/fs/cgroup under `root`.
+//
+// bytes: -1 means unlimited. free: bytes of the limit that are unused or only cache files.
+// If there is no limit, free is -1.
 struct MemoryLimit {
   Index bytes = -1, free = -1;
 };
 MemoryLimit memory_limit(const std::filesystem::path& root);
 
-// "ext4", or the number (statfs(2): f_type) where it has no name here.
+// Returns "ext4", or the number (statfs(2): f_type) if the type has no name here.
 std::string file_system_name(std::uint32_t magic);
 
 // Seconds since 1970 by this machine's clock.
 double time_of_day();
-// Seconds by which this rank's clock is ahead of rank 0's, and the greatest error of this.
+// Returns the seconds by which this rank's clock is ahead of rank 0's, and the largest error of
+// this value.
 std::pair<double, double> probe_clock(Comm& world, double (*clock)() = time_of_day);
 
-// FLOP/s of products of one size on the device that this rank would take by its number on its machine, while all ranks compute. 0
-// where local_rank is negative, or the device cannot be had.
+// Returns the FLOP/s of GEMMs of one size while all ranks compute.
+// The device is the one of a rank with this number on its machine. Returns 0 if local_rank is
+// negative or the device is unavailable.
 double probe_speed(Comm& world, int local_rank);
 
-// Writes in `folder`, which is not made, and removes what it wrote. patience: for which the other ranks wait to see what rank 0 has
-// written. measures: this rank measures how fast it writes there.
+// Writes files in `folder`, which must exist, and removes them.
+//
+// patience: how long the other ranks wait for the file of rank 0.
+// measures: if true, this rank measures the speed of writing.
 constexpr std::chrono::milliseconds folder_patience{5000};
 FolderFacts probe_folder(Comm& world, const std::filesystem::path& folder, bool measures,
                          std::chrono::milliseconds patience = folder_patience);

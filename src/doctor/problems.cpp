@@ -26,8 +26,8 @@ std::string named(const Ranks& ranks) {
                      hosts.size() == 1 ? "" : " and " + counted(hosts.size() - 1, "other host"));
 }
 
-// Of the ranks of one machine those that together have more threads than the CPUs that they are bound to, while others are left;
-// the first such: ranks are together whose CPUs overlap.
+// Returns the first group of ranks that has more threads than CPUs while other CPUs are free. Ranks
+// whose CPUs overlap are one group.
 Ranks crowded(const HostFacts& host, const Ranks& ranks) {
   struct Together {
     std::set<int> cpus;
@@ -55,7 +55,8 @@ Ranks crowded(const HostFacts& host, const Ranks& ranks) {
   return {};
 }
 
-// What the ranks of one machine compute with. One finding at most: the others would follow from it.
+// Checks the cores of the ranks of one machine. Reports one problem at most: others would follow
+// from it.
 void check_cores(const HostFacts& host, const Ranks& ranks, std::vector<Problem>& out) {
   const std::size_t n = ranks.size();
   const auto cores_in = [&](std::size_t cpus) {
@@ -102,7 +103,7 @@ void check_cores(const HostFacts& host, const Ranks& ranks, std::vector<Problem>
                    fmt::format("set OMP_NUM_THREADS={}", std::max<std::size_t>(1, cores / n))});
 }
 
-// A machine, its ranks, and the first of all ranks.
+// A machine with its ranks, and the first of all ranks.
 struct Group {
   const HostFacts& host;
   const Ranks& ranks;
@@ -120,11 +121,11 @@ bool below(Index limit, Index need) {
   return limit >= 0 && limit < need;
 }
 constexpr Index mebibyte = Index{1} << 20, gibibyte = Index{1} << 30;
-// What a rank takes of each beside what it opens or starts for every other rank or thread.
+// Files and threads of a rank beside those for each other rank or compute thread.
 constexpr Index own_files = 256, own_threads = 8;
 constexpr double clocks_apart = 0.05;  // seconds
 
-// What may be wrong with a machine.
+// A possible problem of a machine.
 struct HostCheck {
   bool (*wrong)(const Group&);
   std::string (*what)(const Group&);
@@ -223,8 +224,9 @@ void check_gpus(const HostFacts& host, std::vector<Problem>& out) {
   }
 }
 
-// What may be wrong with the folder of the runs, as ranks see it; `who` of them, of which `f` is the first. The others would
-// follow from the first that is.
+// A possible problem of the folder for runs. `who`: the ranks that have it; `f`: the folder as the
+// first of them sees it. Only the first problem found is reported, as the others would follow from
+// it.
 struct FolderCheck {
   bool (*wrong)(const RankFacts&);
   std::string (*what)(const std::string& who, const FolderFacts& f);
@@ -290,7 +292,7 @@ std::string device_of(const RankFacts& rank) {
   return rank.host.processor;
 }
 
-// Why a rank may be slower than another: the first that is so.
+// A cause why a rank is slower than another. The first cause that applies is reported.
 struct SlowCause {
   bool (*is)(const RankFacts& slow, const RankFacts& other);
   const char* remedy;
@@ -305,12 +307,13 @@ const SlowCause slow_causes[] = {
      "(nvidia-smi -q -d PERFORMANCE, turbostat)"},
 };
 
-// `ranks`: those whose speed is not explained by the cores that they have, of which more is told already.
+// `ranks`: without those whose cores already have a reported problem, which explains their speed.
 void check_speed(Ranks ranks, std::vector<Problem>& out) {
   std::erase_if(ranks, [](const RankFacts* r) { return r->speed <= 0; });
   if (ranks.empty()) return;
   Ranks by_speed = ranks;
-  const auto median = by_speed.begin() + static_cast<Index>(by_speed.size() / 2);  // of two the faster one
+  // The median of two ranks is the faster one.
+  const auto median = by_speed.begin() + static_cast<Index>(by_speed.size() / 2);
   const auto slower = [](const RankFacts* a, const RankFacts* b) { return a->speed < b->speed; };
   std::nth_element(by_speed.begin(), median, by_speed.end(), slower);
   const RankFacts& usual = **median;

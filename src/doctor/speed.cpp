@@ -11,7 +11,7 @@ double seconds_since(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-// y = a w, all of them [width, width].
+// The GEMM y = a w; all three matrices are [width, width].
 class Product {
  public:
   Product(Backend& backend, Index width)
@@ -22,9 +22,9 @@ class Product {
     const std::vector<float> values(static_cast<std::size_t>(width * width), 0.5f);
     backend.to_device(values.data(), a_);
     backend.to_device(values.data(), w_);
-    seconds(1);  // what is allocated, started or looked up at first
+    seconds(1);  // warm-up: allocations, thread starts, kernel look-up
   }
-  // Of so many in a row.
+  // Returns the seconds of `times` GEMMs in a row.
   double seconds(int times) const {
     const auto begin = std::chrono::steady_clock::now();
     for (int i = 0; i < times; ++i) backend_.gemm({}, a_, w_.view(), y_);
@@ -39,14 +39,15 @@ class Product {
 
 constexpr Index least_width = 256, greatest_width = 2048;
 
-// The least of the widths whose product takes a millisecond.
+// Returns the smallest width whose GEMM takes a millisecond, or greatest_width.
 Index width_for(Backend& backend) {
   Index width = least_width;
   while (width < greatest_width && Product(backend, width).seconds(1) < 1e-3) width *= 2;
   return width;
 }
 
-// The median of some times ten milliseconds: a clock that is lowered or a CPU that is shared shows, a moment's rest does not.
+// Measures five times about 10 ms and takes the median. It shows a lowered clock or a shared CPU,
+// but no short interruption.
 double flops_per_second(Backend& backend, Index width) {
   const Product product(backend, width);
   const int times = std::max(1, static_cast<int>(0.01 / std::max(product.seconds(1), 1e-6)));
@@ -63,12 +64,14 @@ double time_of_day() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-// After a broadcast of rank 0's every rank says what its clock shows. Each says so after rank 0 has begun and before rank 0 has heard
-// it, so that by rank 0's clock it was within that time (Cristian, "Probabilistic clock synchronization", 1989). The shortest of
-// some rounds counts.
+// Each rank reports its clock after a broadcast of rank 0.
+// It reads its clock after rank 0 has begun and before rank 0 has received the answers. These two
+// times bound the reading by rank 0's clock (Cristian, "Probabilistic clock synchronization",
+// 1989). The shortest of ten rounds counts.
 std::pair<double, double> probe_clock(Comm& world, double (*clock)()) {
   const int ranks = world.size();
-  std::vector<double> best(static_cast<std::size_t>(ranks) + 1), times(best.size() - 1);  // each one's, and the error
+  // Difference of each rank's clock, and the error; times: the ranks' clocks.
+  std::vector<double> best(static_cast<std::size_t>(ranks) + 1), times(best.size() - 1);
   best.back() = std::numeric_limits<double>::max();
   for (int round = 0; round < 10; ++round) {
     world.barrier();
@@ -92,7 +95,7 @@ double probe_speed(Comm& world, int local_rank) {
   try {
     if (local_rank >= 0) width = width_for(*(backend = open_backend("the backend", "auto", local_rank)));
   } catch (const Error&) {
-    backend.reset();  // the facts of its device say why
+    backend.reset();  // the facts of its device give the reason
   }
   width = -world.max(-width);  // one size for all, and all at the same time
   try {

@@ -20,7 +20,7 @@ std::string utc_now() {
   return text;
 }
 
-// A value that the configuration accepts, as its key's type in the table of keys.
+// Converts a valid value to the JSON type of its key in the table of keys.
 Json typed(std::string_view type, const std::string& value) {
   const char *const begin = value.data(), *const end = begin + value.size();
   if (type == "true or false") return value == "true";
@@ -50,7 +50,7 @@ Json json_document(std::string_view command) {
 }
 
 Json config_json(const Config& config) {
-  std::map<std::string, std::string> types;  // by key; kinds of layer have the keys of NAME
+  std::map<std::string, std::string> types;  // by key; kinds of layer have keys with NAME
   for (const ConfigKey& key : config_keys()) types[key.name] = key.type;
   Json json = Json::object();
   for (const IniEntry& entry : read_ini(to_ini(config)).entries) {

@@ -1,4 +1,4 @@
-// What the JSON documents of plan, scale and sweep have in common (docs/reference/json.md).
+// Common parts of the JSON documents of plan, scale and sweep (docs/reference/json.md).
 #pragma once
 
 #include <string_view>
@@ -8,15 +8,15 @@
 
 namespace sy {
 
-// Raise it if a field goes away or changes its meaning; new fields leave it as it is.
+// Raise it if a field is removed or changes its meaning. A new field does not raise it.
 inline constexpr int json_version = 1;
 
-// Returns the first fields of a document: format "switchyard-COMMAND", version, and provenance,
-// which is the program with its version, commit and options, the host, and the time (UTC).
+// Returns the first fields of a document: format "switchyard-COMMAND", version and provenance.
+// Provenance is the program's version, commit and options, the host, and the time (UTC).
 Json json_document(std::string_view command);
 
-// Every key of a configuration by its section, as the type that the key has: {"model": {"layers":
-// 4, ...}, ...}.
+// Returns every key of a configuration by its section, with a value of the key's type: {"model":
+// {"layers": 4, ...}, ...}.
 Json config_json(const Config& config);
 
 }  // namespace sy

@@ -13,8 +13,8 @@ namespace sy {
 
 namespace {
 
-// Version, commit and options. Without a commit, or with changes on top of it, the digest of the
-// program takes their place.
+// Returns version, commit and options. Without a clean commit it returns the version and the digest
+// of the program.
 std::string build_text(const BuildInfo& build) {
   if (!build.commit.empty() && !build.commit.ends_with("-dirty"))
     return fmt::format("{}, commit {}, {}", build.version, build.commit.substr(0, 12), build.options);

@@ -8,14 +8,16 @@
 namespace sy {
 
 struct Environment {
-  std::string host;             // of this process, which starts the ranks
-  std::string instruction_set;  // of the CPU kernels: "avx2"
+  std::string host;             // host of this process, which starts the ranks
+  std::string instruction_set;  // instruction set of the CPU kernels, such as "avx2"
   std::string threads;          // OMP_NUM_THREADS, or "auto, 8 CPUs" if it is not set
-  std::string build;            // version, commit, options; SHA-256 if there is no clean commit
-  std::string launcher;         // "launch/mpirun.sh" if none was chosen
+  // Version, commit and options; the program's SHA-256 instead if there is no clean commit.
+  std::string build;
+  std::string launcher;  // "launch/mpirun.sh" if the user chose none
 
   Json json() const;
-  // Folder name: instruction set and the first 8 hex digits of SHA-256 of json(): "avx2-0f3a9c21".
+  // Returns a folder name such as "avx2-0f3a9c21". It is the instruction set and the first 8 hex
+  // digits of SHA-256 of json().
   std::string folder() const;
 };
 

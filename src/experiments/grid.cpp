@@ -11,7 +11,7 @@
 namespace sy {
 namespace {
 
-// The parts between `separator`s that are not between double quotes; the quotes remain.
+// Splits at separators outside of double quotes. The quotes remain.
 std::vector<std::string> split_outside_quotes(std::string_view text, char separator) {
   std::vector<std::string> parts(1);
   bool quoted = false;
@@ -102,7 +102,7 @@ std::string folder_name(const std::vector<std::string>& settings) {
   std::string name = join(settings, ",");
   for (char& c : name)
     if (c == '/' || c == ' ' || static_cast<unsigned char>(c) < 0x20) c = '_';
-  constexpr std::size_t longest = 200;  // of 255 bytes that file systems take
+  constexpr std::size_t longest = 200;  // file systems allow 255 bytes
   return name.size() <= longest
              ? name
              : fmt::format("{}-{:016x}", name.substr(0, longest - 17), std::hash<std::string>{}(name));

@@ -1,4 +1,5 @@
-// The trainings that are compared: what varies between them, and what each is called. Pure, but for read_sweep.
+// The grid of trainings to compare: the settings that vary, and the names of the runs. All
+// functions are pure, except read_sweep.
 #pragma once
 
 #include <filesystem>
@@ -8,35 +9,38 @@
 
 namespace sy {
 
-// Keys that vary together, and the values that they take.
+// Keys that vary together, and their values.
 struct Variation {
   std::vector<std::string> keys;
   std::vector<std::vector<std::string>> values;  // [choice][key]
 };
-// "moe.top_k=1,2,4"; or, of keys that vary together, "moe.top_k:moe.d_ff=1:256,2:128". Between double quotes, a value may hold
-// commas and colons. Throws InputError.
+// Parses "moe.top_k=1,2,4", or "moe.top_k:moe.d_ff=1:256,2:128" for keys that vary together. A
+// value in double quotes may contain commas and colons. Throws InputError.
 Variation parse_variation(const std::string& text);
 
-// Every combination of the variations' choices, as settings "key=value"; the last variation's vary fastest. One combination,
-// without settings, where nothing varies. Throws InputError where a key is varied twice.
+// Returns every combination of the variations' choices, as settings "key=value". The last variation
+// varies fastest. If nothing varies, it returns one combination without settings. Throws InputError
+// if two variations have the same key.
 std::vector<std::vector<std::string>> combinations(const std::vector<Variation>& variations);
 
-// What is to be swept: a configuration and settings for all runs, and what varies.
+// A sweep: a configuration, settings for all runs, and variations.
 struct Sweep {
-  std::string name;  // the file's, without its ending
+  std::string name;  // file name without its extension
   std::filesystem::path base;
-  std::vector<std::string> settings;  // "--key=value", of every run
+  std::vector<std::string> settings;  // "--key=value", for every run
   std::vector<Variation> variations;
 };
-// A file with the section
+// Reads a file with this section, and settings for all runs in other sections:
 //   [sweep]
-//   base = ../ablations.ini                 # a configuration; relative to this file
-//   vary = model.norm=rmsnorm,none          # and further lines like it, of which all combinations are trained
-// and, in other sections, settings for all runs. A file without that section is a configuration, and nothing varies. Throws
-// InputError that names file and line.
+//   base = ../ablations.ini           # a configuration; relative to this file
+//   vary = model.norm=rmsnorm,none    # may be repeated; all combinations are trained
+//
+// A file without that section is a configuration, and nothing varies. Throws InputError that names
+// file and line.
 Sweep read_sweep(const std::filesystem::path& file);
 
-// The folder of a run that has these settings, "key=value": they themselves, or "base" where there are none.
+// Returns the folder name of a run with these settings "key=value": the settings joined, or "base"
+// if there are none.
 std::string folder_name(const std::vector<std::string>& settings);
 
 }  // namespace sy

@@ -109,7 +109,7 @@ Index last_step(const std::filesystem::path& run) {
   const auto path = run / "metrics.jsonl";
   if (!std::filesystem::exists(path, ignored)) return 0;
   const InputFile file(path);
-  constexpr Index most = 1 << 20;  // more than a line with the counts of all experts
+  constexpr Index most = 1 << 20;  // longer than a line with the counts of all experts
   const Index from = std::max<Index>(0, file.size() - most);
   std::string tail(static_cast<std::size_t>(file.size() - from), '\0');
   tail.resize(file.read_at(from, tail));

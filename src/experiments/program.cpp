@@ -20,7 +20,7 @@
 namespace sy {
 namespace {
 
-// The last line that begins as an error does.
+// Returns the last line that begins like an error.
 std::string last_error(const std::filesystem::path& log) {
   constexpr std::string_view begin = "switchyard: ";
   std::ifstream in(log);
@@ -63,7 +63,8 @@ Ended run_program(const std::vector<std::string>& words, const std::filesystem::
   const pid_t child = fork();
   if (child < 0) fail("cannot start {}: {}", words.front(), std::strerror(errno));
   if (child == 0) {
-    setpgid(0, 0);  // a terminal's Ctrl-C reaches this process alone, which passes it on
+    // A terminal's Ctrl-C then reaches only the parent, which passes it on.
+    setpgid(0, 0);
     for (const int signal : {SIGUSR1, SIGTERM, SIGINT, SIGHUP}) std::signal(signal, SIG_DFL);
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     const int in = open("/dev/null", O_RDONLY);

@@ -19,9 +19,9 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr Index most_folders = 100'000, most_depth = 32;
-constexpr std::size_t speed_steps = 20;  // steps of which the speed is the median
+constexpr std::size_t speed_steps = 20;  // the speed is the median of these steps
 
-// What a run's configuration says here; 0 if it does not.
+// Settings of a run; 0 if its configuration does not set them.
 struct RunSettings {
   Index steps = 0, validate_every = 0, patience = 0;
 };
@@ -58,8 +58,8 @@ bool add_line(std::string_view text, RunInfo& run, std::vector<double>& speeds) 
   return true;
 }
 
-// Reads the end of metrics.jsonl: more of it, up to a bound, if that has no validation and there may be
-// one. Files can be large.
+// Reads the end of metrics.jsonl, as files can be large. Reads more, up to a bound, if the end has
+// no validation and there may be one.
 void read_metrics(const fs::path& path, bool validates, RunInfo& run) {
   constexpr Index first = 256 << 10, most = 16 << 20;
   const InputFile file(path);
@@ -68,8 +68,9 @@ void read_metrics(const fs::path& path, bool validates, RunInfo& run) {
     std::string tail(static_cast<std::size_t>(file.size() - from), '\0');
     tail.resize(file.read_at(from, tail));
     std::string_view text = tail;
-    if (from > 0) text.remove_prefix(std::min(text.find('\n'), text.size() - 1) + 1);  // begins within a line
-    text = text.substr(0, text.rfind('\n') + 1);  // a line without an end is torn: a kill leaves it
+    // The window may begin inside a line, and a kill can leave a torn last line.
+    if (from > 0) text.remove_prefix(std::min(text.find('\n'), text.size() - 1) + 1);
+    text = text.substr(0, text.rfind('\n') + 1);
     Index lines = 0, damaged = 0;
     std::vector<double> speeds;
     while (!text.empty()) {
@@ -88,18 +89,18 @@ void read_metrics(const fs::path& path, bool validates, RunInfo& run) {
   }
 }
 
-// Looks at the newest checkpoint: its manifest, and the sizes of its files.
+// Checks the newest checkpoint: its manifest and the sizes of its files.
 void check_checkpoint(const fs::path& dir) {
   std::error_code error;
   try {
     const std::vector<std::string> problems = file_problems(dir, read_manifest(dir), CheckFiles::sizes);
     if (!problems.empty()) bad_input("{}", problems.front());
   } catch (const InputError&) {
-    if (fs::exists(dir, error)) throw;  // else the training has deleted it meanwhile
+    if (fs::exists(dir, error)) throw;  // otherwise training has deleted it meanwhile
   }
 }
 
-// Whether training has stopped early, by what the checkpoint says.
+// Returns whether the checkpoint says that training has stopped early.
 bool ran_out_of_patience(const fs::path& checkpoint, Index patience) {
   try {
     return patience > 0 && read_state(checkpoint).validation.since_lowest >= patience;
@@ -117,7 +118,7 @@ bool is_run(const fs::path& folder) {
          (there("config.ini") && there(lock_name));
 }
 
-// Whether a folder of this name is searched.
+// Returns whether a folder of this name is searched.
 bool is_searched(const std::string& name) {
   return !name.starts_with('.') && !name.ends_with(".tmp");
 }

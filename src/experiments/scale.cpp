@@ -17,10 +17,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Of each run, after those that are measured: a trace costs time.
+// Traced steps of each run. They come after the measured ones, because a trace costs time.
 constexpr Index traced_steps = 2;
 
-// Settings of a benchmark: nothing but steps.
+// Settings of a benchmark, which only trains steps.
 std::vector<std::string> settings_of(const ScaleOptions& options, const Layout& layout, Index batch, Index micro) {
   std::vector<std::string> settings = options.settings;
   const auto set = [&](const char* key, Index value) { settings.push_back(fmt::format("--{}={}", key, value)); };
@@ -44,7 +44,7 @@ std::string name_of(const Layout& l, bool balanced) {
                      l.node > 1 ? fmt::format("-node{}", l.node) : "", balanced ? "balanced" : "own");
 }
 
-// The point that a folder name of name_of and the number of the first repeat stands for.
+// Point of a folder name that name_of makes for the first repeat.
 struct NamedPoint {
   Layout layout;
   bool balanced;
@@ -64,7 +64,7 @@ Index batch_of(const Config& config, const ScaleOptions& options, int ranks) {
   return options.weak ? config.train.global_batch * ranks / options.ranks.front() : config.train.global_batch;
 }
 
-// The configuration by which layouts of so many ranks are chosen.
+// Returns the configuration with which the layouts of a number of ranks are chosen.
 Config to_choose_by(Config config, const ScaleOptions& options, int ranks) {
   config.train.global_batch = batch_of(config, options, ranks);
   config.train.micro_batch = 1;
@@ -72,7 +72,7 @@ Config to_choose_by(Config config, const ScaleOptions& options, int ranks) {
   return config;
 }
 
-// The points of one call of scale.
+// Makes the points of one call of scale.
 class Points {
  public:
   Points(const ScaleOptions& options, const Environment& environment)
@@ -113,7 +113,7 @@ class Points {
     return !plan.fitting.empty() && plan.fitting.front().time ? plan.fitting.front().time->total() : not_known;
   }
 
-  // Points that earlier calls measured whole: those of `known` aside.
+  // Returns the points that earlier calls measured completely, without those in `known`.
   std::vector<ScalePoint> earlier(const std::vector<ScalePoint>& known) const {
     std::vector<ScalePoint> found;
     std::error_code none;
@@ -132,7 +132,7 @@ class Points {
         });
         point.requested = false;
         if (!point.runs.empty()) found.push_back(std::move(point));
-      } catch (const InputError&) {  // of another configuration
+      } catch (const InputError&) {  // a run of another configuration
       }
     }
     std::sort(found.begin(), found.end(), [](const ScalePoint& a, const ScalePoint& b) {
@@ -264,7 +264,8 @@ ScaleResult plan_scale(const ScaleOptions& options) {
 }
 
 bool measure_scale(ScaleResult& result, const ScaleOptions& options) {
-  std::vector<Training> trainings;  // by repeats first, so that a machine's moods meet all points
+  // By repeat first, so that a slow phase of the machine affects all points.
+  std::vector<Training> trainings;
   for (int repeat = 0; repeat < options.repeats; ++repeat)
     for (const ScalePoint& point : result.points)
       if (point.requested) trainings.push_back(point.runs[repeat]);
@@ -286,7 +287,7 @@ bool measure_scale(ScaleResult& result, const ScaleOptions& options) {
           seconds.push_back(step.seconds);
       point.step_seconds.push_back(median(seconds));
       if (const auto parts = traced_parts(training.run)) traced.push_back(*parts);
-      std::error_code ignored;  // a benchmark's weights are of no use
+      std::error_code ignored;  // a benchmark does not need its weights
       fs::remove_all(training.run / "checkpoints", ignored);
     }
     if (traced.empty()) continue;

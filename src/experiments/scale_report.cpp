@@ -1,4 +1,4 @@
-// What `switchyard scale` shows.
+// Output of `switchyard scale`.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -45,7 +45,7 @@ std::string heading(const ScaleResult& result) {
                      count_text(result.points.front().tokens), counted(result.points.front().layout.ranks, "rank"));
 }
 
-// How many rows this call did not ask for.
+// Returns a note on the number of rows that this call did not request.
 std::string earlier_text(const ScaleResult& result) {
   const auto rows = std::count_if(result.points.begin(), result.points.end(), [](auto& p) { return !p.requested; });
   if (rows == 0) return "";
@@ -53,7 +53,7 @@ std::string earlier_text(const ScaleResult& result) {
                      rows, rows == 1 ? "was" : "were");
 }
 
-// Of each number of ranks the fastest point with routing of its own, or with a balanced one.
+// Returns the fastest point of each number of ranks, with unforced or with balanced routing.
 std::map<int, const ScalePoint*> fastest(const ScaleResult& result, bool balanced) {
   std::map<int, const ScalePoint*> best;
   for (const ScalePoint& p : result.points) {
@@ -64,7 +64,7 @@ std::map<int, const ScalePoint*> fastest(const ScaleResult& result, bool balance
   return best;
 }
 
-// Rows of what is known of parts: the point, and the share of each.
+// Returns a row for each point with known parts: its name, and the share of each part.
 std::vector<std::pair<std::string, std::vector<double>>> shares_of_parts(const ScaleResult& result) {
   std::vector<std::pair<std::string, std::vector<double>>> rows;
   for (const ScalePoint& p : result.points) {
@@ -175,7 +175,7 @@ std::string scale_html(const ScaleResult& result) {
       "<p class=\"muted\">{}</p>\n",
       escaped(fmt::format("Measured on {}: instruction set {}, OMP_NUM_THREADS {}, switchyard {}, started by {}",
                           where.host, where.instruction_set, where.threads, where.build, where.launcher)));
-  // ideal: how many times as fast so many times as many ranks would be.
+  // ideal: the ideal value for a ratio of the numbers of ranks.
   const auto chart = [&](const char* title, const char* label, bool percent, auto value, auto ideal) {
     LineChart c;
     c.x_label = "ranks";

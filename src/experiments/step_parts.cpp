@@ -20,7 +20,7 @@ bool is_collective(std::string_view name) {
   return false;
 }
 
-// What a collective within these spans, the innermost last, is for.
+// Returns the purpose of a collective inside these spans, the innermost last.
 Part part_within(const std::vector<Open>& spans) {
   constexpr std::pair<std::string_view, Part> table[] = {
       {"dispatch", Part::dispatch},
@@ -38,7 +38,7 @@ Part part_within(const std::vector<Open>& spans) {
       {"output and loss", Part::tensor},
       {"embedding", Part::tensor},
       {"gradient of the embedding", Part::tensor},
-      {"passes", Part::gradients}};  // which a layer's backward leaves behind it
+      {"passes", Part::gradients}};  // gradients that a layer's backward leaves in flight
   for (size_t i = spans.size(); i-- > 0;)
     for (const auto& [name, part] : table)
       if (spans[i].name == name) return part;
@@ -51,7 +51,7 @@ std::optional<StepTime> rank_parts(const std::string& trace) {
   StepTime sum;
   int steps = 0;
   double whole = 0;
-  std::vector<Open> open;  // the spans around the present one
+  std::vector<Open> open;  // the spans around the current one
   const Json json = Json::parse(trace);
   for (const Json& event : json.at("traceEvents")) {
     if (event.at("ph").get<std::string>() != "X") continue;

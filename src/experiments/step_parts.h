@@ -1,4 +1,4 @@
-// What the time of a step went to, by the traces of a run's ranks (src/io/trace.h).
+// Time of a step by its parts, from the traces of a run's ranks (src/io/trace.h).
 #pragma once
 
 #include <filesystem>
@@ -10,16 +10,20 @@
 
 namespace sy {
 
-// One rank's trace, the text of such a file: seconds of a step, on average over those that it holds. A collective belongs to what it
-// is called for (dispatch, combine, tensor parallelism, gradients, statistics), with the time that it waits for other ranks; all
-// else is computed. Throws JsonError where it is no trace; nothing where it holds no step.
+// Returns the seconds of a step of one rank, averaged over the steps of its trace. Empty if the
+// trace has no step. trace: the text of the file.
+// A collective counts for its purpose (dispatch, combine, tensor parallelism, gradients,
+// statistics), including the time that it waits for other ranks. All other time is compute. Throws
+// JsonError if the text is not a trace.
 std::optional<StepTime> rank_parts(const std::string& trace);
 
-// Of all ranks: the mean, where what a rank spends in collectives of one part beyond the rank that spends least there is waiting: no
-// rank can send faster than that one did. Nothing where there is no rank.
+// Returns the mean over all ranks; empty without ranks.
+// The rank with the least time in the collectives of a part defines the time of that part. All time
+// beyond it is waiting, because no rank can send faster than that one did.
 std::optional<StepTime> mean_parts(const std::vector<StepTime>& ranks);
 
-// RUN/trace/rank-*.json. Nothing where the run was not traced. Throws InputError that names a file that is no trace.
+// Reads RUN/trace/rank-*.json. Empty if the run was not traced. Throws InputError that names a file
+// that is not a trace.
 std::optional<StepTime> traced_parts(const std::filesystem::path& run);
 
 }  // namespace sy

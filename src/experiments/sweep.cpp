@@ -52,7 +52,7 @@ SweepResult plan_sweep(const Sweep& sweep, const SweepOptions& options) {
     Trial trial;
     trial.label = combination.empty() ? "base" : join(combination, ", ");
     trial.config = std::move(configs[i]);
-    std::vector<std::string> other;  // than the base configuration's
+    std::vector<std::string> other;  // settings that differ from the base configuration
     for (const std::string& s : combination) {
       const std::string key = s.substr(0, s.find('='));
       if (value_of(trial.config, key) != value_of(base, key)) other.push_back(key + "=" + value_of(trial.config, key));
@@ -61,7 +61,7 @@ SweepResult plan_sweep(const Sweep& sweep, const SweepOptions& options) {
     trial.parameters = static_cast<double>(costs.parameters.total);
     trial.active = static_cast<double>(costs.parameters.active);
     trial.flops_per_token = costs.flops_per_token;
-    std::vector<std::string> seeds(1);  // as settings; "": the configuration's own
+    std::vector<std::string> seeds(1);  // as settings; "" means the configuration's own
     if (!options.seeds.empty()) seeds.clear();
     for (const Index seed : options.seeds) seeds.push_back(fmt::format("train.seed={}", seed));
     for (const std::string& seed : seeds) {
@@ -162,7 +162,7 @@ std::string sweep_markdown(const SweepResult& result) {
 
 namespace {
 
-// A run of a trial; outcome: nullptr if it did not end well.
+// JSON of a run of a trial. outcome: nullptr if the run failed.
 Json run_json(const Training& run, Index seed, const Outcome* outcome) {
   const auto known = [&](auto value) { return outcome ? Json(value(*outcome)) : Json(); };
   Json curve;
@@ -221,11 +221,12 @@ std::string sweep_picture(const SweepResult& result) {
   chart.height = 360;
   bool any = false;
   for (const Trial& trial : result.trials) {
-    std::map<Index, std::vector<double>> at;  // [step] of all seeds
+    std::map<Index, std::vector<double>> at;  // [step] losses of all seeds
     for (const Outcome& o : trial.outcomes) {
       for (const LossAt& v : o.validation) at[v.step].push_back(v.loss);
       if (!o.validation.empty()) continue;
-      // Of the training losses, the means of a fiftieth of the run each: single batches differ more than runs do.
+      // Training losses are averaged over a fiftieth of the run each, because single batches differ
+      // more than runs do.
       const std::size_t each = std::max<std::size_t>(1, o.steps.size() / 50);
       for (std::size_t i = 0; i + each <= o.steps.size(); i += each) {
         std::vector<double> some;

@@ -1,4 +1,4 @@
-// `switchyard sweep`: trains a grid of configurations, and compares what came out.
+// `switchyard sweep`: trains a grid of configurations and compares the results.
 #pragma once
 
 #include <string>
@@ -14,49 +14,52 @@ namespace sy {
 
 // One configuration of a sweep, trained once for each seed.
 struct Trial {
-  std::string label;                                       // "model.norm=none": the settings that vary, or "base"
-  Config config;                                           // the seed apart
+  std::string label;                                       // varied settings, such as "model.norm=none", or "base"
+  Config config;                                           // without the seed
   std::vector<Training> runs;                              // [seed]
-  std::vector<Index> seeds;                                // [seed] train.seed of each
-  std::vector<Outcome> outcomes;                           // [seed] that ended well
-  std::vector<std::size_t> ended;                          // the run of each outcome
-  std::string failure;                                     // why a run did not; empty: all did
-  std::vector<std::string> warnings;                       // of its runs, each once
-  double parameters = 0, active = 0, flops_per_token = 0;  // src/params/costs.h
-  std::vector<double> losses() const;                      // [seed] of those
-  double loss() const { return mean(losses()); }           // NaN where none ended
-  double spread() const { return deviation(losses()); }    // the standard deviation; NaN of fewer than two
+  std::vector<Index> seeds;                                // [seed] train.seed
+  std::vector<Outcome> outcomes;                           // [successful run]
+  std::vector<std::size_t> ended;                          // [successful run] its index in `runs`
+  std::string failure;                                     // reason why a run failed; empty if none did
+  std::vector<std::string> warnings;                       // warnings of its runs, without duplicates
+  double parameters = 0, active = 0, flops_per_token = 0;  // see src/params/costs.h
+  std::vector<double> losses() const;                      // [successful run]
+  double loss() const { return mean(losses()); }           // NaN if no run succeeded
+  double spread() const { return deviation(losses()); }    // sample standard deviation; NaN if < 2
 };
 
 struct SweepResult {
   std::string name;
   std::vector<Trial> trials;
-  bool validated = false;  // the losses are of the validation text
-  int ranks = 1;           // of each run
-  Config base{};           // the configuration that the trials change
+  bool validated = false;  // the losses are validation losses
+  int ranks = 1;           // per run
+  Config base{};           // configuration that the trials change
 };
 
 struct SweepOptions {
   std::filesystem::path output;
-  int ranks = 1;                      // 0: not known, and layouts are not checked
-  std::string launcher;               // src/experiments/program.h
-  std::vector<std::string> settings;  // "--key=value", of every run
+  int ranks = 1;                      // 0: unknown, and layouts are not checked
+  std::string launcher;               // see src/experiments/program.h
+  std::vector<std::string> settings;  // "--key=value", for every run
   std::vector<Index> seeds;           // empty: the configuration's own
 };
 
-// The trials of a sweep, not yet trained. Runs of one base configuration whose settings say the same are one run, with one
-// folder: OUTPUT/BASE/SETTINGS. Throws InputErrors that names all that is wrong with the trials' configurations, their data and
-// their layouts, and the folders that hold a run of another.
+// Returns the trials of a sweep, not yet trained. Runs of one base configuration with equal
+// settings are one run in one folder: OUTPUT/BASE/SETTINGS.
+// Throws InputErrors that name all problems of the trials' configurations, data and layouts, and
+// folders that hold a run with other settings.
 SweepResult plan_sweep(const Sweep& sweep, const SweepOptions& options);
 
-// Trains what has not been trained, as train_all does, and reads what came out. False where this process was asked to stop.
+// Trains the missing runs as train_all does, and reads the results. Returns false if this process
+// was asked to stop.
 bool train_sweeps(std::vector<SweepResult>& sweeps, const SweepOptions& options);
 
-std::string sweep_text(const SweepResult& result);      // a table for people
-std::string sweep_markdown(const SweepResult& result);  // the same as Markdown
+std::string sweep_text(const SweepResult& result);      // a table for a terminal
+std::string sweep_markdown(const SweepResult& result);  // the same table as Markdown
 // The document of `switchyard sweep --json` (docs/reference/json.md).
 Json sweep_json(const std::vector<SweepResult>& results);
-// The losses over the steps, the mean over seeds, as an SVG file. Needs gnuplot; "" where no run has two points.
+// Returns an SVG file of the losses over the steps, averaged over seeds. Needs gnuplot. Returns ""
+// if no run has two points.
 std::string sweep_picture(const SweepResult& result);
 
 }  // namespace sy

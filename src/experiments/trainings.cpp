@@ -22,11 +22,11 @@ namespace {
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
-// One line that renews itself on a terminal, and elsewhere a line for each run.
+// One line that is rewritten on a terminal; otherwise one line per run.
 class Progress {
  public:
   explicit Progress(std::size_t runs) : runs_(runs) {}
-  // `part` of run `number` (from 1 on) is done.
+  // `part`: completed share of run `number`, which counts from 1.
   void show(std::size_t number, const std::string& what, double part) {
     const bool begins = number != number_;
     number_ = number;

@@ -8,7 +8,8 @@
 namespace sy {
 namespace {
 
-// A wave: as many prompts as are computed at a time. Prompt i of it is that of data-parallel rank i % dp.
+// A wave is the set of prompts that are computed at the same time. Prompt i of a wave belongs to
+// data-parallel rank i % dp.
 class Wave {
  public:
   Wave(Engine& engine, Cache& cache, const GenerateOptions& options, std::span<const std::vector<std::int32_t>> prompts,
@@ -27,9 +28,9 @@ class Wave {
     cache_.clear();
   }
 
-  // Progress is told as that of prompts of all waves.
+  // Runs the wave. `progress` gets the prompt's number among the prompts of all waves.
   void run(const std::function<void(std::size_t prompt, std::span<const std::int32_t> added)>& progress) {
-    std::vector<float> logits = prefill();  // [mine, vocab]
+    std::vector<float> logits = prefill();  // [mine_, vocab]
     for (;;) {
       const std::vector<Told> told = tell(choose(logits));
       take(told, progress);
@@ -42,7 +43,7 @@ class Wave {
   }
 
  private:
-  // A token, and how the text ends with it, if it does.
+  // A token, and the reason if the text ends with it.
   struct Told {
     std::int32_t id = 0;
     std::optional<Finish> finish;
@@ -51,7 +52,7 @@ class Wave {
   // Returns the logits after each of this rank's prompts.
   std::vector<float> prefill() { return compute({prompts_.begin(), prompts_.end()}, 0); }
 
-  // Computes the cached keys of those texts again that a rope table rotates otherwise from now on.
+  // Recomputes the cached keys of texts whose rope table changes at their new length.
   void restart() {
     std::vector<std::vector<std::int32_t>> texts(prompts_.size());
     bool any = false;
@@ -68,11 +69,12 @@ class Wave {
     compute(texts, 1);
   }
 
-  // Computes the texts that are not empty into the slots of their prompts. more: tokens that follow
-  // in each. Returns the logits after each of this rank's texts, if no more follow.
+  // Computes the non-empty texts into the slots of their prompts.
+  // more: number of tokens that follow in each text. Returns the logits after each of this rank's
+  // texts if `more` is 0; otherwise the result is empty.
   std::vector<float> compute(const std::vector<std::vector<std::int32_t>>& texts, Index more) {
     const Index dp = engine_.mesh().layout.dp(), at_once = options_.prefill;
-    // Passes of each data-parallel rank: all make as many as the busiest one.
+    // Passes of each data-parallel rank. All ranks make as many as the busiest one.
     std::vector<Index> passes(static_cast<std::size_t>(dp));
     for (std::size_t i = 0; i < texts.size(); ++i) passes[i % passes.size()] += ceil_div(std::ssize(texts[i]), at_once);
     Index to_do = *std::max_element(passes.begin(), passes.end());
@@ -91,7 +93,7 @@ class Wave {
     return logits;
   }
 
-  // The next token of each of this rank's sequences.
+  // Returns the next token of each of this rank's sequences.
   std::vector<Told> choose(const std::vector<float>& logits) {
     std::vector<Told> all(prompts_.size());
     const auto vocab = static_cast<std::size_t>(engine_.vocab());
@@ -114,10 +116,11 @@ class Wave {
     return all;
   }
 
-  // What every rank has chosen. The ranks of a tensor-parallel group chose alike, and the first of them speaks.
+  // Returns the choices of all ranks. The ranks of a tensor-parallel group have the same choices,
+  // and only the first of them sends them.
   std::vector<Told> tell(std::vector<Told> mine) const {
     const Mesh& mesh = engine_.mesh();
-    std::vector<std::int32_t> words;  // the id, and 1 + the finish or 0
+    std::vector<std::int32_t> words;  // for each prompt: the id, and 1 + the finish or 0
     for (const Told& told : mine) {
       const bool speaks = mesh.coord.tp == 0;
       words.push_back(speaks ? told.id : 0);
@@ -163,8 +166,8 @@ class Wave {
   const std::span<const std::vector<std::int32_t>> prompts_;
   const std::size_t first_prompt_;
   const std::span<Continuation> out_;
-  std::vector<bool> active_;       // of each prompt
-  std::vector<std::size_t> mine_;  // the prompt in each slot of this rank's
+  std::vector<bool> active_;       // [prompt]
+  std::vector<std::size_t> mine_;  // prompt of each slot of this rank
 };
 
 }  // namespace

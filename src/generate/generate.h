@@ -1,10 +1,11 @@
-// Texts that a model continues: many at once, on any layout.
+// Continues many texts at once, on any layout.
 //
-// Prompts go to the data-parallel ranks in turn, `batch` of them at a time to each. A rank computes its prompts one after
-// the other, `prefill` tokens at once, into a cache; from there on each pass computes the next token of all of them. A
-// sequence that has ended leaves its slot to the last one, so that those still going on lie side by side. Every rank knows
-// all tokens, and with them who is still at work: a rank without work takes part with an empty batch, as long as others need
-// its experts.
+// Prompts go to the data-parallel ranks round-robin, and each rank computes `batch` of them at a
+// time. A rank first computes its prompts one after the other into a cache, `prefill` tokens per
+// pass. After that each pass computes the next token of all its sequences.
+// When a sequence ends, the last one moves to its slot, so that the remaining ones are contiguous.
+// Every rank knows all tokens, and therefore which ranks are still active. A rank without sequences
+// takes part with an empty batch while others need its experts.
 #pragma once
 
 #include <functional>
@@ -18,13 +19,17 @@ namespace sy {
 
 struct GenerateOptions {
   SampleOptions sampling;
-  Index tokens = 200;             // that are added to a prompt at most
-  std::uint64_t seed = 1;         // a choice is a pure function of this, the prompt's number and the position
-  Index token_ids = 0;            // only the first so many rows of the vocabulary are tokens; 0: all
-  std::int32_t end_of_text = -1;  // the token that ends a text and is not part of it; -1: none
-  Index batch = 16;               // sequences that a data-parallel rank computes at a time
-  Index prefill = 256;            // tokens of a prompt that are computed at once
-  // Whether a text ends with what has been added so far, stop strings for instance; none: no text does.
+  Index tokens = 200;  // maximum number of tokens added to a prompt
+  // Each choice is a pure function of the seed, the prompt's number and the position.
+  std::uint64_t seed = 1;
+  // Only the first `token_ids` rows of the vocabulary are tokens; 0 means all.
+  Index token_ids = 0;
+  // Token that ends a text and is not part of it; -1 if there is none.
+  std::int32_t end_of_text = -1;
+  Index batch = 16;     // sequences per data-parallel rank at a time
+  Index prefill = 256;  // tokens of a prompt per pass
+  // Returns whether a text ends after the tokens added so far, for example at a stop string. If
+  // empty, no text ends this way.
   std::function<bool(std::size_t prompt, std::span<const std::int32_t> added)> stops = {};
 };
 
@@ -35,13 +40,14 @@ struct Continuation {
   Finish finish = Finish::length;
 };
 
-// prompts: none empty; the same on all ranks. progress, where given, is called on every rank with all that has been added
-// to a prompt, whenever that is more. Collective.
+// Continues all prompts. Collective.
+// prompts: no prompt is empty; the same on all ranks. progress: may be empty. It is called on every
+// rank with all tokens added to a prompt, after each new token.
 std::vector<Continuation> generate(
     Engine& engine, std::span<const std::vector<std::int32_t>> prompts, const GenerateOptions& options,
     const std::function<void(std::size_t prompt, std::span<const std::int32_t> added)>& progress = {});
 
-// The positions that these prompts and their continuations take.
+// Returns the number of cache positions that these prompts and their continuations need.
 Index positions_of(std::span<const std::vector<std::int32_t>> prompts, Index tokens);
 
 }  // namespace sy

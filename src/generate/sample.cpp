@@ -9,7 +9,7 @@ std::int32_t sample_token(std::span<const float> logits, const SampleOptions& op
                           std::span<const std::int32_t> seen) {
   std::vector<double> score(logits.begin(), logits.end());
   if (options.repetition_penalty != 1)
-    for (const std::int32_t id : seen) {  // from the logit, so that one that is there twice counts once
+    for (const std::int32_t id : seen) {  // from the logit, so that a repeated token counts once
       const double logit = static_cast<double>(logits[static_cast<std::size_t>(id)]);
       score[static_cast<std::size_t>(id)] =
           logit > 0 ? logit / options.repetition_penalty : logit * options.repetition_penalty;
@@ -23,10 +23,10 @@ std::int32_t sample_token(std::span<const float> logits, const SampleOptions& op
   const std::int32_t best = *std::max_element(heap.begin(), heap.end(), less);
   if (options.temperature <= 0) return best;
 
-  // Tokens leave the heap by falling probability, and no more of them than are needed.
+  // Tokens leave the heap by falling probability, and only as many as are needed.
   struct Choice {
     std::int32_t id;
-    double weight;  // probability over that of the best one
+    double weight;  // probability / probability of the best token
   };
   std::make_heap(heap.begin(), heap.end(), less);
   const auto weight = [&](std::int32_t id) { return std::exp((of(id) - of(best)) / options.temperature); };
@@ -37,20 +37,21 @@ std::int32_t sample_token(std::span<const float> logits, const SampleOptions& op
     return Choice{id, weight(id)};
   };
   std::vector<Choice> choices;
-  double sum = 0;  // of all that top_k leaves
+  double sum = 0;  // sum of all weights that top_k leaves
   if (options.top_k > 0 && options.top_k < std::ssize(heap)) {
     while (std::ssize(choices) < options.top_k) sum += choices.emplace_back(next()).weight;
     heap.clear();
   } else {
     for (const std::int32_t id : heap) sum += weight(id);
   }
-  // Choice i of those that top_k leaves, or null behind the last one.
+  // Returns choice i of the tokens that top_k leaves; nullptr after the last one.
   const auto choice = [&](std::size_t i) -> const Choice* {
     if (i == choices.size() && !heap.empty()) choices.push_back(next());
     return i < choices.size() ? &choices[i] : nullptr;
   };
   double kept = sum;
-  std::size_t last = static_cast<std::size_t>(-1);  // the least likely one that is left, where something was left out
+  // Index of the least likely token that is left; no limit if no rule applies.
+  std::size_t last = static_cast<std::size_t>(-1);
   if (options.top_p < 1 || options.min_p > 0) {
     kept = 0;
     std::size_t n = 0;
@@ -63,7 +64,7 @@ std::int32_t sample_token(std::span<const float> logits, const SampleOptions& op
   std::int32_t chosen = best;
   for (std::size_t i = 0; i <= last; ++i) {
     const Choice* const c = choice(i);
-    if (!c) break;  // the sum was rounded
+    if (!c) break;  // rounding of the sum
     chosen = c->id;
     if ((at -= c->weight) < 0) break;
   }

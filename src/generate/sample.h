@@ -1,4 +1,4 @@
-// Choosing the next token.
+// Sampling of the next token.
 #pragma once
 
 #include <span>
@@ -8,18 +8,22 @@
 
 namespace sy {
 
-// The rules apply in this order; what one leaves out, the next ones do not see.
+// Sampling rules, in the order in which they apply. A later rule does not see the tokens that an
+// earlier one excludes.
 struct SampleOptions {
-  // Of the tokens that are there already (Keskar et al., "CTRL", 2019): positive logits are divided by it, negative ones
-  // multiplied; 1: nothing.
+  // Penalty for tokens that are already in the text (Keskar et al., "CTRL", 2019): positive logits
+  // are divided by it, negative ones multiplied. 1 means no penalty.
   double repetition_penalty = 1;
-  double temperature = 0.8;  // logits are divided by it; 0: always the most likely token
-  Index top_k = 0;           // only the k most likely tokens; 0: all
-  double top_p = 1;          // only the most likely tokens that together reach this probability (Holtzman et al., 2020)
-  double min_p = 0;  // only tokens of at least this share of the most likely one's probability (Nguyen et al., 2024)
+  double temperature = 0.8;  // divisor of the logits; 0 means always the most likely token
+  Index top_k = 0;           // only the k most likely tokens; 0 means all
+  // Only the most likely tokens that together reach this probability (Holtzman et al., 2020).
+  double top_p = 1;
+  // Only tokens of at least this share of the highest probability (Nguyen et al., 2024).
+  double min_p = 0;
 };
 
-// u: uniform in [0, 1). seen: the tokens before this one. Ties go to the lower id. Throws Failure when no logit is a number.
+// Samples a token. Ties go to the lower id. u: uniform in [0, 1). seen: the tokens of the text so
+// far. Throws Failure if all logits are NaN.
 std::int32_t sample_token(std::span<const float> logits, const SampleOptions& options, double u,
                           std::span<const std::int32_t> seen = {});
 

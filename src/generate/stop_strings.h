@@ -1,4 +1,5 @@
-// Strings that end a text where they first appear, though they may begin in one token and end in another.
+// Strings that end a text where they first appear. A string may begin in one token and end in
+// another.
 #pragma once
 
 #include <string>
@@ -7,10 +8,12 @@
 
 namespace sy {
 
-// Where the first of them begins in `text`; npos: none does. None may be empty.
+// Returns the offset in `text` of the first stop string; npos if there is none. No stop string may
+// be empty.
 std::size_t find_stop(std::string_view text, const std::vector<std::string>& stops);
 
-// How many bytes of `text`, which holds none of them, stay before whatever follows: what is behind may begin one.
+// Returns how many bytes of `text` are certainly not part of a stop string. `text` contains no
+// complete stop string; the bytes after the result may begin one.
 std::size_t before_possible_stop(std::string_view text, const std::vector<std::string>& stops);
 
 }  // namespace sy
