@@ -14,18 +14,19 @@ namespace sy {
 
 // One configuration of a sweep, trained once for each seed.
 struct Trial {
-  std::string label;                                       // varied settings, such as "model.norm=none", or "base"
-  Config config;                                           // without the seed
-  std::vector<Training> runs;                              // [seed]
-  std::vector<Index> seeds;                                // [seed] train.seed
-  std::vector<Outcome> outcomes;                           // [successful run]
-  std::vector<std::size_t> ended;                          // [successful run] its index in `runs`
-  std::string failure;                                     // reason why a run failed; empty if none did
-  std::vector<std::string> warnings;                       // warnings of its runs, without duplicates
-  double parameters = 0, active = 0, flops_per_token = 0;  // see src/params/costs.h
-  std::vector<double> losses() const;                      // [successful run]
-  double loss() const { return mean(losses()); }           // NaN if no run succeeded
-  double spread() const { return deviation(losses()); }    // sample standard deviation; NaN if < 2
+  std::string label;                  // varied settings, such as "model.norm=none", or "base"
+  Config config;                      // without the seed
+  std::vector<Training> runs;         // [seed]
+  std::vector<Index> seeds;           // [seed] train.seed
+  std::vector<Outcome> outcomes;      // [successful run]
+  std::vector<std::size_t> ended;     // [successful run] its index in `runs`
+  std::string failure;                // reason why a run failed; empty if none did
+  std::vector<std::string> warnings;  // warnings of its runs, without duplicates
+  // See src/params/costs.h.
+  double parameters = 0, active = 0, flops_per_token = 0;
+  std::vector<double> losses() const;                    // [successful run]
+  double loss() const { return mean(losses()); }         // NaN if no run succeeded
+  double spread() const { return deviation(losses()); }  // sample standard deviation; NaN of fewer than two
 };
 
 struct SweepResult {

@@ -8,7 +8,7 @@
 namespace sy {
 namespace {
 
-// Which curve says the share of the peak that an operation reaches.
+// Curve of an operation's share of the peak.
 struct CurveOf {
   std::string_view op;
   Curve Machine::*curve;
@@ -70,7 +70,8 @@ double seconds_of(const Machine& machine, DType dtype, int ranks, const DryCall&
 
 namespace {
 
-// Number of rounds in which a value reaches n ranks, if each round doubles their number.
+// Returns the number of rounds in which a value reaches n ranks, if each round doubles their
+// number.
 double doublings(int n) {
   return std::ceil(std::log2(n));
 }
@@ -97,7 +98,7 @@ std::vector<Algorithm> algorithms_of(bool nccl, const Peers& peers, const DryTra
     return {
         {"direct", nodes == 1 ? phases : 0, nodes > 1 ? phases : 0, phases * (others - 1), counted - beyond, beyond}};
   }
-  // Bytes of each rank go to its neighbour; one rank's on each node leave it.
+  // Each rank sends its bytes to its neighbour; one rank of each node sends them to another node.
   const auto along = [&](std::string_view name, double node_steps, double steps, double messages, double bytes) {
     return Algorithm{name, node_steps, steps, messages, peers.here > 0 ? bytes : 0, nodes > 1 ? bytes / on_node : 0};
   };
@@ -114,7 +115,7 @@ std::vector<Algorithm> algorithms_of(bool nccl, const Peers& peers, const DryTra
 double seconds_of(const Machine& machine, int ranks, std::string_view group, const Peers& peers,
                   const DryTransfer& transfer) {
   if (peers.here + peers.away == 0) return 0;
-  // The host's messages go through MPI on every machine.
+  // Host messages use MPI on every machine.
   const bool nccl = machine.backend == "cuda" && group != "world";
   double least = std::numeric_limits<double>::infinity();
   for (const Algorithm& a : algorithms_of(nccl, peers, transfer))
@@ -126,12 +127,13 @@ Part part_of(std::string_view group, const DryTransfer& transfer, bool update) {
   if (group == "world") return Part::statistics;
   if (update) return Part::gradients;
   if (group == "tp") return Part::tensor;
-  return transfer.part == "combine" ? Part::combine : Part::dispatch;  // with the counts, and what balances experts
+  // Dispatch includes the counts, and the sums that balance experts.
+  return transfer.part == "combine" ? Part::combine : Part::dispatch;
 }
 
 StepTime step_time(const Machine& machine, DType dtype, const Layout& layout, Index kv_heads, const Profile& profile) {
   StepTime time;
-  // Of the passes' operations, of gradients to their owners, and of weights from there.
+  // Seconds of the passes' operations, of reducing gradients, and of gathering weights.
   double computed = 0, reduced = 0, gathered = 0;
   for (const bool update : {false, true}) {
     const Work& work = update ? profile.update : profile.pass;

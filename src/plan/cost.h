@@ -1,27 +1,32 @@
-// How long a step takes on a machine. Pure.
+// Estimates the time of a step on a machine. Pure functions.
 //
-// An operation takes   overhead + max(FLOPs / (peak * share), bytes / bandwidth):   the roofline (Williams et al., "Roofline",
-// 2009), with the share of the peak that products and attention of a size reach (Machine).
+// An operation takes
+//   overhead + max(FLOPs / (peak * share), bytes / bandwidth):
+// the roofline (Williams et al., "Roofline", 2009). The share of the peak is the one that GEMMs or
+// attention of a size reach (Machine).
+//
 // A collective takes the time of the fastest algorithm that its library has for it (algorithms_of):
 //   node_latency * node_steps + latency * steps + message_overhead * messages +
 //     max(bytes within / node_bandwidth, beyond / bandwidth),
 // the alpha-beta model (Hockney, 1994). Steps are messages that wait for one another, within a node
-// and between nodes. p ranks on m nodes, and a buffer of n bytes (Thakur et al., "Optimization of
-// collective communication operations in MPICH", 2005):
+// and between nodes. The table is for p ranks on m nodes and a buffer of n bytes (Thakur et al.,
+// "Optimization of collective communication operations in MPICH", 2005). "Counted" means the bytes
+// that the transfer counts.
 //
-//   library, collective           algorithm  steps                         bytes of a rank
-//   NCCL all-reduce               ring       2 (p - m), and 2 (m - 1)      2 n (p - 1) / p
-//                                 tree       2 (p / m - 1), and 2 log2 m   2 n
-//   NCCL reduce-scatter, gather   ring       p - m, and m - 1              n (p - 1) / p
-//     with a rank on each node    PAT        log2 p                        the same
-//   NCCL broadcast, reduce        chain      p - m, and m - 1              n; a message for each further root of the call
-//   all-to-all, MPI's others      direct     1                             those counted; p - 2 messages more
-//   MPI all-reduce to 16 KiB      doubling   log2 (p / m), and log2 m      those counted
-//   MPI all-reduce of more        direct     2 for each 8 MiB              those counted; 2 (p - 2) messages more for each
+//   library, collective          algorithm steps                        bytes of a rank
+//   NCCL all-reduce              ring      2 (p - m), and 2 (m - 1)     2 n (p - 1) / p
+//                                tree      2 (p / m - 1), and 2 log2 m  2 n
+//   NCCL reduce-scatter, gather  ring      p - m, and m - 1             n (p - 1) / p
+//     with a rank on each node   PAT       log2 p                       the same
+//   NCCL broadcast, reduce       chain     p - m, and m - 1             n; roots - 1 messages
+//   all-to-all, MPI's others     direct    1                            counted, p - 2 messages
+//   MPI all-reduce to 16 KiB     doubling  log2 (p / m), and log2 m     counted
+//   MPI all-reduce of more       direct    2 for each 8 MiB             counted, 2 (p - 2) messages
+//                                                                      for each 8 MiB
 //
-// NCCL's rings and trees enter and leave a node once, so that its ranks of the group share these
-// bytes; of direct messages the share of the ranks beyond leaves it. NCCL has PAT from 2.23 on.
-// Tokens and gradients share links without contention.
+// NCCL's rings and trees enter and leave a node once, so the node's ranks of the group share these
+// bytes. Direct messages leave the node if they go to ranks on other nodes. NCCL has PAT from 2.23
+// on. The model has no contention between tokens and gradients on a link.
 #pragma once
 
 #include <array>
@@ -33,19 +38,21 @@
 
 namespace sy {
 
-// A group of a mesh by arithmetic: `size` ranks, each `stride` after the one before.
+// A group of a mesh in arithmetic form: `size` ranks with a distance of `stride`.
 struct GroupShape {
   int size = 1, stride = 1;
 };
-// name: of Work::transfers. kv_heads: of the model, which say how many ranks of tp are "replicas" of one another.
+// name: as in Work::transfers. kv_heads: of the model; it determines the size of the group
+// "replicas".
 GroupShape group_shape(std::string_view name, const Layout& layout, Index kv_heads);
-// The other ranks of the group on the node of its first rank, and those on others. ranks_per_node: 0: all.
+// Number of other ranks of the group: on the node of its first rank, and on other nodes.
+// ranks_per_node: 0 means that all ranks are on one node.
 struct Peers {
   int here = 0, away = 0;
 };
 Peers peers_of(const GroupShape& group, int ranks_per_node);
 
-// What the time of a step goes to.
+// Purposes to which the time of a step is attributed.
 enum class Part { compute, tensor, dispatch, combine, gradients, statistics, waiting };
 constexpr int num_parts = 7;
 std::string_view name_of(Part part);
@@ -61,20 +68,23 @@ double seconds_of(const Machine& machine, DType dtype, int ranks, const DryCall&
 double seconds_of(const Machine& machine, int ranks, std::string_view group, const Peers& peers,
                   const DryTransfer& transfer);
 
-// One way to run a collective.
+// An algorithm of a collective.
 struct Algorithm {
   std::string_view name;
-  double node_steps = 0, steps = 0;  // messages that wait for one another, within a node and between nodes
-  double messages = 0;               // further messages of a rank that wait for none
-  double within = 0, beyond = 0;     // bytes of a rank within a node, and beyond
+  // Messages that wait for one another, within a node and between nodes.
+  double node_steps = 0, steps = 0;
+  double messages = 0;            // further messages of a rank that do not wait
+  double within = 0, beyond = 0;  // bytes of a rank within a node, and between nodes
 };
-// The algorithms that NCCL, or MPI on the host, chooses from. There is at least one other rank.
+// Returns the algorithms from which NCCL, or MPI on the host, chooses. The group must have another
+// rank.
 std::vector<Algorithm> algorithms_of(bool nccl, const Peers& peers, const DryTransfer& transfer);
-// What a collective is for.
+// Returns the purpose of a collective.
 Part part_of(std::string_view group, const DryTransfer& transfer, bool update);
-// On a GPU gradients travel during backward of the last micro-batch (GradSync), two thirds of a
-// pass, and new weights during the next step's first forward (WeightFetch), a third:
-// Part::gradients is the time that these do not cover.
+// Returns the time of a step.
+// On a GPU, gradient reduction overlaps with backward of the last micro-batch (GradSync), two
+// thirds of a pass. The all-gather of new weights overlaps with the next step's first forward
+// (WeightFetch), one third. Part::gradients is the time that these do not hide.
 StepTime step_time(const Machine& machine, DType dtype, const Layout& layout, Index kv_heads, const Profile& profile);
 
 }  // namespace sy

@@ -38,7 +38,8 @@ Shares recorded_load(const std::filesystem::path& run, const Config& config) {
       kept.push_back(std::min(
           static_cast<double>(e.routed - (as_recorded ? e.dropped : 0)) / static_cast<double>(layer.routed), most));
   }
-  // By place from here on: what lies on a rank is what counts.
+  // From here on in the order of physical experts, because a rank's load is the sum of its physical
+  // ones.
   const std::vector<std::vector<Index>> orders = read_placement(config);
   for (std::size_t l = 0; l < orders.size(); ++l) {
     const std::vector<double> by_expert = load[l];

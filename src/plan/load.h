@@ -1,4 +1,4 @@
-// A load of experts that a run recorded, and which ranks of a layout it makes busy.
+// Expert load that a run recorded, and the ranks of a layout that it makes busy.
 #pragma once
 
 #include <filesystem>
@@ -9,25 +9,28 @@
 
 namespace sy {
 
-// [MoE layer][expert] the share of all assignments of the layer that the expert keeps; less than 1 together where some are
-// dropped.
+// [MoE layer][expert] share of the layer's assignments that are routed to the expert and not
+// dropped. The sum over a layer is less than 1 if some are dropped.
 using Shares = std::vector<std::vector<double>>;
 
-// From the history in a run's newest checkpoint, or in a checkpoint, over the last tenth of its steps (last_tenth). What was
-// dropped is as it was recorded where the run had the capacity_factor of `config`; otherwise an expert keeps as many as that
-// allows it in a scope that is routed as all were. By place, where moe.placement gives the experts other places than their own.
-// Throws InputError where there is no history, or one of another number of layers or experts.
+// Reads the load from a checkpoint, or from a run's newest one, over the last tenth of its steps
+// (last_tenth).
+// If the run had the capacity_factor of `config`, drops are as recorded. Otherwise an expert gets
+// at most the share that its capacity allows in a scope with the average routing.
+// If moe.placement is set, the shares are in the order of physical experts. Throws InputError if
+// there is no history, or if it has another number of layers or experts.
 Shares recorded_load(const std::filesystem::path& run, const Config& config);
 
-// The numbers of rows that `assignments` become by these shares: [E]. Their sum is rounded once, so that it is as near as can
-// be.
+// Computes the number of rows of each expert, [E], from its share of `assignments`. Only cumulative
+// sums are rounded, so rounding errors do not accumulate.
 void rows_of(const std::vector<double>& shares, Index assignments, std::span<Index> rows);
 
-// [MoE layer][ep rank] what the experts of each rank keep together; consecutive experts are one rank's.
+// [MoE layer][ep rank] sum over the experts of a rank, which are consecutive.
 Shares by_rank(const Shares& load, int ep);
-// The load as it is for the busiest ranks: in each layer the experts of the busiest one change places with the first ones.
+// Returns the load in which rank 0 is the busiest. In each layer the experts of the busiest rank
+// swap with those of rank 0.
 Shares busiest_first(const Shares& load, int ep);
-// Every expert of a layer keeps the mean.
+// Returns a load in which each expert of a layer has the layer's mean.
 Shares evened(const Shares& load);
 
 }  // namespace sy

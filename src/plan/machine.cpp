@@ -210,7 +210,7 @@ Json machine_json(const Machine& m) {
 
 namespace {
 
-// Machine files by name, those of earlier folders first. config_file may be empty.
+// Returns machine files by name. Earlier folders take precedence. config_file may be empty.
 std::map<std::string, fs::path> machine_files(const fs::path& config_file) {
   std::error_code ignored;
   std::vector<fs::path> folders{fs::path("configs") / "machines"};

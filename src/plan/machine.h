@@ -1,5 +1,6 @@
-// A machine as numbers: how fast a rank computes, moves memory and reaches other ranks. INI files in configs/machines, which
-// people write from data sheets, or `switchyard doctor --machine FILE` from measurements.
+// Description of a machine: the speeds of computing, of memory and of links.
+// Machines are INI files in configs/machines. People write them from data sheets, or `switchyard
+// doctor --machine FILE` writes them from measurements.
 #pragma once
 
 #include <algorithm>
@@ -15,39 +16,45 @@
 
 namespace sy {
 
-// A share of a peak by size, written "64:0.3, 1024:0.8": between two sizes it is linear in the logarithm of the size, and beyond the
-// ends as at the ends.
+// Share of a peak by size, written "64:0.3, 1024:0.8". Between two sizes it is linear in the
+// logarithm of the size; beyond the ends it is constant.
 struct Curve {
-  std::vector<std::pair<double, double>> points;  // by rising size
+  std::vector<std::pair<double, double>> points;  // in rising order of size
   double at(double size) const;
 };
 
 struct Machine {
   std::string name, backend = "cpu";
-  // Whether speeds and memory are a node's, of which each of its ranks has an equal part (cores), or each rank's (GPUs).
+  // If true, speeds and memory are a node's, and its ranks (cores) share them equally. Otherwise
+  // they are each rank's (GPUs).
   bool shared = false;
-  double ranks_per_node = 0;  // 0: all ranks are on one node
+  double ranks_per_node = 0;  // 0 means that all ranks are on one node
 
-  double memory = 0;                   // bytes that training may take
-  double peak_f32 = 0, peak_bf16 = 0;  // FLOP/s; 0: it does not compute in this type
-  double memory_bandwidth = 0;         // bytes/s
-  double overhead = 0;                 // seconds from operation to operation, whatever their size
-  // Shares of the peak: of products by the least of rows, columns and depth; of attention by the width of a head.
+  double memory = 0;  // bytes that training may use
+  // FLOP/s; 0 if the machine does not compute in this type.
+  double peak_f32 = 0, peak_bf16 = 0;
+  double memory_bandwidth = 0;  // bytes/s
+  double overhead = 0;          // seconds between operations, independent of their size
+  // Shares of the peak: of GEMMs by the smallest of rows, columns and depth, of attention by the
+  // head width.
   Curve products, grouped_products, attention_forward, attention_backward;
-  std::map<std::string, double, std::less<>> operations;  // bytes/s of those that are slower than memory
-  // Seconds that a message to one other rank takes beside its bytes, and bytes/s, to ranks of the node and beyond.
+  // bytes/s of operations that are slower than memory.
+  std::map<std::string, double, std::less<>> operations;
+  // Links to ranks on the node and on other nodes. Latency: seconds of a message without its bytes.
+  // Bandwidth: bytes/s.
   double node_latency = 0, node_bandwidth = 0, latency = 0, bandwidth = 0;
-  // Seconds from one message to the next of a rank that waits for none of them (o of LogP: Culler
-  // et al., 1993).
+  // Seconds between messages of a rank that do not wait for one another (o of LogP: Culler et al.,
+  // 1993).
   double message_overhead = 1e-6;
 
-  // The number of ranks that share one node's speeds and memory; 1 if each rank has its own.
+  // Returns the number of ranks that share one node's speeds and memory; 1 if each rank has its
+  // own.
   double ranks_sharing(int ranks) const {
     if (!shared) return 1;
     return ranks_per_node > 0 ? std::min<double>(ranks, ranks_per_node) : ranks;
   }
   double memory_of_rank(int ranks) const { return memory / ranks_sharing(ranks); }
-  // Ranks of a node that is one of several, for Layout::node; 1: there are no several.
+  // Returns the number of ranks per node for Layout::node; 1 if there is only one node.
   int node() const { return std::max(1, static_cast<int>(ranks_per_node)); }
   double peak(DType dtype) const { return dtype == DType::f32 ? peak_f32 : peak_bf16; }
 };
@@ -55,12 +62,13 @@ struct Machine {
 // Throws InputError that names every wrong line and key.
 Machine parse_machine(const std::string& ini_text, const std::string& origin);
 std::string to_ini(const Machine& machine, std::string_view comment);
-// All keys by their sections, as in a file; a curve is a list of [size, share]. A number that the
-// file leaves out is 0.
+// Returns all keys by section, as in a file. A curve is a list of [size, share]. An omitted number
+// is 0.
 Json machine_json(const Machine& machine);
 
-// A file, or the name of one in a folder configs/machines: of the working directory, of those above the configuration file, or
-// where the program was built or installed. Throws InputError that lists those that are there.
+// Reads a machine file, or the file of a name in a folder configs/machines. These folders are in
+// the working directory, above the configuration file, and where the program was built or
+// installed. Throws InputError that lists the names found.
 Machine read_machine(const std::string& file_or_name, const std::filesystem::path& config_file);
 // Returns the names of machine files in the same folders, without those above a configuration file.
 std::vector<std::string> machine_names();

@@ -16,13 +16,14 @@ double seconds_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// Times what all ranks do at once, and reports how many of `total` figures are known.
+// Times work that all ranks do at once, and reports the number of known figures out of `total`.
 class Watch {
  public:
   Watch(Comm& world, Backend& backend, Index total, const std::function<void(Index, Index)>& progress)
       : world_(world), backend_(backend), total_(total), progress_(progress) {}
 
-  // Seconds of one call of run: the median of seven times about ten milliseconds, the mean of all ranks.
+  // Returns the seconds of one call of `run`: the median of seven samples of about 10 ms, averaged
+  // over the ranks.
   double operator()(const std::function<void()>& run) const {
     run();
     const double once = world_.sum(timed(1, run)) / world_.size();
@@ -51,9 +52,10 @@ class Watch {
   const std::function<void(Index, Index)>& progress_;
 };
 
-// Operands by the sizes of a small model: width, experts, chosen ones, vocabulary.
+// Sizes of a small model: width, experts, top k, vocabulary.
 constexpr Index D = 256, E = 8, k = 2, V = 1024;
-// Tokens: so many that operands do not fit into a cache, as what a step's operations read was written long before.
+// Returns a number of tokens whose operands do not fit into a cache. In a step, an operation's
+// inputs were also written long before.
 Index many_tokens(const Backend& b) {
   return b.on_host() ? 32768 : 131072;
 }
@@ -75,7 +77,7 @@ Tensor numbers(Backend& b, const Shape& shape, Index below) {
   return t;
 }
 
-// What is called of a backend, again and again, on operands of its own.
+// A call of the backend that is repeated on its own operands.
 using Call = std::function<void()>;
 using Prepare = std::function<Call(Backend&, DType, Index tokens)>;
 
@@ -84,7 +86,7 @@ auto held(Tensors... tensors) {
   return std::make_shared<std::tuple<Tensors...>>(std::move(tensors)...);
 }
 
-// Operations whose speed is told by bytes.
+// Operations whose speed is measured in bytes/s.
 const Prepare by_bytes[] = {
     [](Backend& b, DType c, Index T) -> Call {
       const auto x = held(filled(b, {T, D}, c), filled(b, {T, D}, c));
@@ -202,7 +204,8 @@ const Prepare by_bytes[] = {
       };
     },
     [](Backend& b, DType c, Index T) -> Call {
-      const double total = 1e9;  // the gradient, which replaces the logits, stays small
+      // Keeps the gradient, which replaces the logits, small.
+      const double total = 1e9;
       const auto x = held(filled(b, {T, V}, DType::f32), numbers(b, {T}, V), filled(b, {T}, DType::f32),
                           b.tensor({1}, DType::f64), filled(b, {T, V}, c));
       b.to_device(&total, std::get<3>(*x));
@@ -236,7 +239,7 @@ const Prepare by_bytes[] = {
     },
 };
 
-// A product of tokens by a square weight, and the two that its gradients are.
+// GEMM of tokens with a square weight, and the two GEMMs of its gradients.
 Call products(Backend& b, DType c, Index width) {
   constexpr Index T = 2048;
   const auto x = held(filled(b, {T, width}, c), filled(b, {width, width}, c), filled(b, {T, width}, c),
@@ -249,7 +252,7 @@ Call products(Backend& b, DType c, Index width) {
   };
 }
 
-// The same for experts of `each` rows, so many that their weights and gradients do not fit into a cache either.
+// The same for experts of `each` rows. Their weights and gradients do not fit into a cache.
 Call grouped_products(Backend& b, DType c, Index each) {
   constexpr Index E = 64;
   std::vector<std::int32_t> ends;
@@ -280,7 +283,7 @@ Call attention(Backend& b, DType c, Index width, bool backward) {
   };
 }
 
-// The same calls, counted.
+// Counts the FLOPs and bytes of a call on the dry-run backend.
 DryCounts counted(const Prepare& prepare, DType c, Index tokens) {
   const std::unique_ptr<Backend> dry = make_dry();
   const Call call = prepare(*dry, c, tokens);
@@ -289,20 +292,20 @@ DryCounts counted(const Prepare& prepare, DType c, Index tokens) {
   return dry_counts(*dry);
 }
 
-// Seconds of one step of the algorithm by which a small all-gather runs, and bytes/s, as
-// reduce-scatter, all-gather and all-to-all have them on average. peers: where the other ranks of
-// the group are.
+// Returns the seconds of one step of a small all-gather, and the bandwidth in bytes/s. The
+// bandwidth is the average of reduce-scatter, all-gather and all-to-all. peers: location of the
+// other ranks of the group.
 std::pair<double, double> measure_links(const Watch& watch, Backend& b, Comm& group, const Peers& peers,
                                         double message_overhead) {
   const int p = group.size();
-  constexpr Index n = Index{1} << 17;  // floats for each rank
+  constexpr Index n = Index{1} << 17;  // floats per rank
   const Tensor all = filled(b, {p * n}, DType::f32), part = filled(b, {n}, DType::f32),
                back = filled(b, {p * n}, DType::f32);
   const std::vector<Index> each(static_cast<std::size_t>(p), n);
   const auto gather = [&](Index of) { group.all_gather(part.view().rows(0, of), all.view().rows(0, p * of)); };
   const double small = watch([&] { gather(16); });
   const std::vector<Algorithm> algorithms = algorithms_of(!b.on_host(), peers, {Collective::all_gather, ""});
-  const Algorithm& used = algorithms.back();  // the one of the fewest steps
+  const Algorithm& used = algorithms.back();  // the algorithm with the fewest steps
   const double latency =
       std::max(small - used.messages * message_overhead, small / 10) / (used.node_steps + used.steps);
   const double seconds = (watch([&] { gather(n); }) + watch([&] { group.reduce_scatter(all, part); }) +
@@ -331,7 +334,7 @@ Machine measure_machine(Comm& world, Backend& b, const std::string& name, double
   m.backend = b.on_host() ? "cpu" : "cuda";
   m.memory = b.on_host() ? memory : 0.95 * static_cast<double>(b.free_bytes());
   m.ranks_per_node = here < ranks ? here : 0;
-  const double together = m.shared ? here : 1;  // ranks whose speeds are the machine's
+  const double together = m.shared ? here : 1;  // ranks that share the machine's speeds
 
   const Tensor tiny = filled(b, {16, 16}, DType::f32), result = b.tensor({16, 16});
   m.overhead = watch([&] { b.gemm({}, tiny, tiny.view(), result); });
@@ -340,7 +343,7 @@ Machine measure_machine(Comm& world, Backend& b, const std::string& name, double
     double calls = 0;
     for (const auto& [call, times] : work.calls) calls += static_cast<double>(times);
     const double seconds = watch(prepare(b, c, many_tokens(b)));
-    // What is as fast as nothing is measured within the overhead.
+    // The time of a very fast operation may vanish in the measured overhead.
     return std::pair(work, std::max(seconds - calls * m.overhead, seconds / 10));
   };
   const auto flops = [&](const Prepare& prepare, DType c) {
@@ -351,7 +354,7 @@ Machine measure_machine(Comm& world, Backend& b, const std::string& name, double
   m.peak_f32 = flops(wide, DType::f32);
   m.peak_bf16 = flops(wide, DType::bf16);
   const DType c = b.on_host() ? DType::f32 : DType::bf16;
-  // Shares of the peak, as on a busy machine the peak itself may be measured too low.
+  // A share is at most 1, because on a busy machine the measured peak may be too low.
   const auto share = [&, peak = m.peak(c)](const Prepare& prepare) { return std::min(1.0, flops(prepare, c) / peak); };
   for (Index size : product_sizes)
     m.products.points.emplace_back(size, share([=](Backend& on, DType d, Index) { return products(on, d, size); }));

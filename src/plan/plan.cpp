@@ -36,7 +36,7 @@ std::vector<TrafficLine> traffic_of(const Profile& profile, const Layout& layout
   return lines;
 }
 
-// Of one layout after the other.
+// Plans one layout at a time.
 class Planner {
  public:
   Planner(const Config& config, Index vocab, const PlanOptions& options, double memory)
@@ -58,11 +58,12 @@ class Planner {
     return c;
   }
 
-  // The same with the load's rows.
+  // Replaces the candidate's values by those with the load's rows.
   void load(Candidate& c) const {
-    const int ep = c.layout.ep, first = c.layout.etp;  // a rank's number grows by etp with its place along ep
+    // A rank's number grows by etp with its index along ep.
+    const int ep = c.layout.ep, first = c.layout.etp;
     const Shares rows = *options_.load, ranks = by_rank(rows, ep);
-    // Which rank keeps most, over all layers, or in one that is computed again.
+    // Find the busiest rank: over all layers, or in its largest layer if layers are recomputed.
     std::vector<double> sum(static_cast<std::size_t>(ep)), most(sum);
     for (const std::vector<double>& layer : ranks)
       for (int r = 0; r < ep; ++r) {
@@ -99,7 +100,7 @@ class Planner {
   Profiler profiler_;
 };
 
-// The numbers that divide n, the largest first, from `largest` on.
+// Returns the divisors of n up to `largest`, the largest first.
 std::vector<Index> divisors_to(Index n, Index largest) {
   std::vector<Index> divisors;
   for (Index d = std::min(n, largest); d >= 1; --d)
@@ -107,7 +108,7 @@ std::vector<Index> divisors_to(Index n, Index largest) {
   return divisors;
 }
 
-// The plan of a changed configuration that one of the layouts fits; nothing if none does.
+// Returns the plan of a changed configuration; empty if no layout fits.
 std::optional<Plan> plan_that_fits(Config config, Index micro_batch, bool recompute, Index vocab, int ranks,
                                    PlanOptions options) {
   options.suggest = false;
@@ -120,7 +121,7 @@ std::optional<Plan> plan_that_fits(Config config, Index micro_batch, bool recomp
   try {
     Plan plan = make_plan(config, vocab, ranks, options);
     if (!plan.fitting.empty()) return plan;
-  } catch (const InputError&) {  // no layout divides so
+  } catch (const InputError&) {  // no layout divides the batch this way
   }
   return std::nullopt;
 }
@@ -132,7 +133,8 @@ std::vector<Suggestion> find_suggestions(const Config& config, Index vocab, int 
     return found;
   for (const bool recompute : recomputes ? std::vector{true} : std::vector{false, true})
     for (const Index micro_batch : divisors_to(config.train.global_batch, config.train.micro_batch)) {
-      if (micro_batch == config.train.micro_batch && recompute == recomputes) continue;  // known not to fit
+      // The configuration itself is known not to fit.
+      if (micro_batch == config.train.micro_batch && recompute == recomputes) continue;
       auto plan = plan_that_fits(config, micro_batch, recompute, vocab, ranks, options);
       if (!plan) continue;
       found.push_back({micro_batch, recompute, plan->fitting.size(), std::move(plan->fitting.front())});
@@ -224,7 +226,7 @@ Plan make_plan(const Config& config, Index vocab, int ranks, const PlanOptions& 
 
 namespace {
 
-// What layouts are written with.
+// Sizes in the text of a layout.
 struct LayoutAxis {
   std::string_view name;
   int Layout::*size;

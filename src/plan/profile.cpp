@@ -38,7 +38,8 @@ std::map<DryCall, double> take_calls(Backend& backend) {
   return calls;
 }
 
-// Tables of positions are not needed to know what their readers do; those of distances are, as attention checks their size.
+// Returns the number of positions in the dry run. Tables of positions may be short, but attention
+// checks the size of distance tables.
 Index positions_of(const Config& config) {
   for (Index layer = 0; layer < config.model.layers; ++layer)
     if (const Position p = config.model_of(layer).position; p == Position::t5 || p == Position::alibi) return 0;
@@ -95,7 +96,7 @@ Profiler::Passes Profiler::run(const Config& config, const Layout& layout, int r
   const Config::Train& t = config.train;
   const Index S = config.model.seq_len, passes = t.global_batch / (layout.dp() * t.micro_batch);
   const std::vector<std::int32_t> ids(static_cast<std::size_t>(t.micro_batch * S), 0);
-  take_calls(engine.backend());  // of what was set up
+  take_calls(engine.backend());  // discards the calls of the set-up
   Transfers before = transfers_of(engine.mesh());
   const auto pass = [&] {
     engine.train({t.micro_batch, S, ids, ids, t.global_batch * S, t.global_batch, passes});
@@ -124,15 +125,16 @@ Profile Profiler::whole(const Passes& passes, const Layout& layout, int rank) co
   profile.pass.add(passes.again, static_cast<double>(profile.passes - 1));
 
   const std::unique_ptr<Comm> world = make_comm_dry(layout.ranks, rank);
-  const bool device = !stands_for_ || !stands_for_->on_host();  // its collectives run beside what it computes
+  // On a device, collectives overlap with compute.
+  const bool device = !stands_for_ || !stands_for_->on_host();
   Mesh mesh = make_dry_mesh(*world, layout, device);
   join_replicas(mesh, config_.model.kv_heads);
   const std::unique_ptr<Backend> backend = dry();
   ParamStore store(*backend, specs_, layout, mesh.coord, true, config_.dtype());
   GradSync sync(mesh, store);
   take_calls(*backend);
-  agree(*world, [] {});  // that all ranks have read their samples
-  // Gradients from the last part of the model to the first, as the last backward does; and all new
+  agree(*world, [] {});  // agreement that all ranks have read their samples
+  // Gradients of the buckets from last to first, as in the last backward. After them all new
   // weights.
   if (device)
     for (Index part = std::ssize(store.layout().groups.front().parts); part-- > 0;) sync.progress().part_done(part);
@@ -144,8 +146,8 @@ Profile Profiler::whole(const Passes& passes, const Layout& layout, int rank) co
     found.layers.push_back({std::vector<Index>(E), std::vector<Index>(E), std::vector<double>(E)});
   std::vector<double> sums = step_sums(found, 0);
   world->all_reduce(view_of(sums.data(), {std::ssize(sums)}));
-  agree(*world, [] {});  // that the metrics are written
-  world->max(0);         // whether any rank was asked to stop
+  agree(*world, [] {});  // agreement that the metrics are written
+  world->max(0);         // stop request of any rank
   profile.update.calls = take_calls(*backend);
   profile.update.transfers = transfers_of(mesh);
 
@@ -155,8 +157,9 @@ Profile Profiler::whole(const Passes& passes, const Layout& layout, int rank) co
   return profile;
 }
 
-// What a pass does is a sum over layers, and what it keeps too; what it takes within a layer is a maximum, which a second
-// layer of a kind leaves as it is. So the difference that one more layer makes is that of each further one.
+// Compute and saved activations are sums over layers. Scratch memory is a maximum within a layer,
+// and a second layer of a kind does not change it. So each further layer adds the same difference
+// as the second one.
 Profile Profiler::balanced(const Layout& layout) const {
   const auto [layers, counts] = distinct_layers(config_);
   const Passes once = run(with_layers(config_, layers), layout, 0, nullptr);

@@ -1,5 +1,6 @@
-// What one rank does in a training step: every operation, every collective, and the memory that it takes. The numbers come
-// from the engine and the optimizer that train, run on the dry backend and dry communicators.
+// Work of one rank in a training step: every operation, every collective, and the memory it needs.
+// The numbers come from the training engine and optimizer, run on the dry-run backend and dry-run
+// communicators.
 #pragma once
 
 #include <map>
@@ -15,11 +16,12 @@
 
 namespace sy {
 
-// Counts are doubles, since those of some layers are multiplied to those of all.
+// Counts of operations and collectives. They are doubles, since those of some layers are
+// extrapolated to all.
 struct Work {
   std::map<DryCall, double> calls;
-  // By the group of ranks: "stage", "dp", "tp", "edp", "experts", "within", "across", "replicas" (dist/mesh.h)
-  // and "world" (the host's messages).
+  // Key: the group of ranks, and the transfer. The groups are "stage", "dp", "tp", "edp",
+  // "experts", "within", "across", "replicas" (dist/mesh.h) and "world" (the host's messages).
   std::map<std::pair<std::string_view, DryTransfer>, double> transfers;
 
   double flops() const;
@@ -27,28 +29,33 @@ struct Work {
 };
 
 struct Profile {
-  Work pass;     // forward and backward of all micro-batches, with the preparing of weights
-  Work update;   // from gradients to new weights, and what the ranks tell each other about the step
+  // Forward and backward of all micro-batches, and the packing of weights.
+  Work pass;
+  // From gradients to new weights, and the exchange of the step's statistics.
+  Work update;
   Index passes;  // micro-batches
   MemoryPlan memory;
 };
 
 class Profiler {
  public:
-  // stands_for: the backend that is planned for, which must outlive this; none: that of a GPU.
+  // stands_for: the backend to plan for; it must outlive this object. nullptr means a GPU.
   Profiler(Config config, Index vocab, const Backend* stands_for);
 
-  // The memory of parameters alone, of rank 0, which has the most: for layouts that cannot fit.
+  // Returns the memory of parameters alone, of rank 0, which has the most. For layouts that cannot
+  // fit.
   MemoryPlan parameters(const Layout& layout) const;
-  // Rank 0, with experts that are all equally busy. Layers that are alike are run once.
+  // Profiles rank 0 with balanced experts. Equal layers are run once.
   Profile balanced(const Layout& layout) const;
-  // This rank with the rows of a load, layer by layer. rows: [MoE layer][expert] which share of its assignments each expert
-  // keeps; the ranks that hold other experts are taken to send as many as this one.
+  // Profiles a rank with an expert load, layer by layer. rows: [MoE layer][expert] share of its
+  // assignments that each expert gets. Assumes that ranks with other experts send as much as this
+  // one.
   Profile loaded(const Layout& layout, int rank, const Shares& rows) const;
 
  private:
   struct Passes {
-    Work first, again;  // of the first micro-batch, which prepares weights, and of each other one
+    // Work of the first micro-batch, which packs weights, and of each later one.
+    Work first, again;
     Index saved = 0, scratch = 0, prepared = 0;
     void add(const Passes& other, double times);
   };
@@ -63,12 +70,12 @@ class Profiler {
   std::vector<ParamSpec> specs_;
 };
 
-// The layers of a configuration that are not alike, as a configuration of these alone, and how many are like each.
+// Distinct layers of a configuration, and the number of layers like each.
 struct DistinctLayers {
-  std::vector<Index> layers, counts;  // the first of each kind, and its number
+  std::vector<Index> layers, counts;  // first layer of each kind, and number of layers of the kind
 };
 DistinctLayers distinct_layers(const Config& config);
-// The same model with these of its layers, dense ones before those with experts.
+// Returns the configuration with only these layers. Dense layers must come before MoE layers.
 Config with_layers(const Config& config, const std::vector<Index>& layers);
 
 }  // namespace sy

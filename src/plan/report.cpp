@@ -1,4 +1,4 @@
-// A plan as people and programs read it.
+// Output of a plan, for people and for programs.
 #include <algorithm>
 #include <cmath>
 
@@ -10,7 +10,7 @@
 namespace sy {
 namespace {
 
-// The unit in which all of a table's numbers are told.
+// The unit of all numbers of a table.
 struct Unit {
   const char* name;
   double size;
@@ -27,7 +27,7 @@ std::string milliseconds(double seconds) {
   return fmt::format("{:.{}f}", seconds * 1e3, seconds < 0.01 ? 3 : seconds < 1 ? 1 : 0);
 }
 
-// What the collectives of a group carry.
+// Content of the collectives of a group.
 struct Meaning {
   std::string_view group;
   bool update;
@@ -68,7 +68,7 @@ std::string_view meaning_of(const TrafficLine& line) {
   return "";
 }
 
-// Why it is behind the best one.
+// Returns the part of the step that costs most compared with the best layout.
 std::string loss_of(const Candidate& c, const Candidate& best) {
   if (!c.time || &c == &best) return "";
   int most = 0;
@@ -78,7 +78,8 @@ std::string loss_of(const Candidate& c, const Candidate& best) {
                      milliseconds(c.time->seconds[most] - best.time->seconds[most]));
 }
 
-// Of the peak, by the FLOPs that a token needs (model_costs): what is computed again does not count.
+// Returns the share of the peak, by the FLOPs that a token needs (model_costs). Recomputation does
+// not count.
 double of_peak(const Plan& plan, const Candidate& c) {
   const double needed = model_costs(plan.config, plan.vocab).flops_per_token * plan.tokens();
   const Machine& m = *plan.machine;
@@ -111,7 +112,7 @@ std::string memory_text(const Plan& plan, std::size_t shown) {
     sent_bytes = std::max(sent_bytes, plan.fitting[i].sent());
     flops = std::max(flops, plan.fitting[i].flops);
   }
-  // One unit of bytes, in which the smaller ones can be told, too.
+  // One unit for all bytes, in which the smaller ones are readable too.
   const Unit b = unit_of(sent_bytes > 0 ? std::min(bytes, sent_bytes) : bytes, "B"), f = unit_of(flops, "FLOP");
   Table table({"layout", "micro-batches", std::string("memory ") + b.name, "weights", "gradients", "optimizer",
                "activations", f.name, std::string("sent ") + b.name});
@@ -145,7 +146,7 @@ std::string traffic_text(const Plan& plan, const Candidate& c) {
   return table.str();
 }
 
-// The part of the memory that takes most.
+// Returns the largest part of the memory.
 std::pair<const char*, Index> largest_part(const MemoryPlan& m) {
   const std::pair<const char*, Index> parts[] = {
       {"weights", m.weights}, {"gradients", m.gradients}, {"optimizer", m.optimizer}, {"activations", m.activations}};
@@ -153,7 +154,7 @@ std::pair<const char*, Index> largest_part(const MemoryPlan& m) {
                            [](const auto& a, const auto& b) { return a.second < b.second; });
 }
 
-// If nothing fits: which settings would.
+// If nothing fits: suggests settings with which some layouts fit.
 std::string suggestions_text(const Plan& plan, const Unit& unit) {
   if (!plan.fitting.empty() || !plan.suggested) return "";
   const Config::Train& train = plan.config.train;
@@ -179,7 +180,7 @@ Json seconds_json(const std::optional<StepTime>& time) {
   return json;
 }
 
-// Every row has the same fields: null if the layout was not looked at so far, or there is no
+// Every row has the same fields. A field is null if the layout was not profiled or there is no
 // machine.
 Json candidate_json(const Plan& plan, const Candidate& c) {
   const Layout& l = c.layout;
