@@ -1,4 +1,4 @@
-// Version, commit and options of this build. cmake/build_info.cmake writes the definition.
+// Version, commit and options of this build. cmake/build_info.cmake generates the definition.
 #pragma once
 
 #include <string>
@@ -7,7 +7,8 @@ namespace sy {
 
 struct BuildInfo {
   std::string version;
-  std::string commit;   // 40 digits, and "-dirty" if tracked files had changed; empty outside of a git work tree
+  // 40 hex digits, "-dirty" if tracked files had changed; empty outside a git work tree
+  std::string commit;
   std::string options;  // build type, compiler, flags, backends
 };
 const BuildInfo& build_info();

@@ -1,6 +1,8 @@
-// A run's configuration: INI file, overrides, defaults, checks. One table (config/keys.h) names every key once; parsing,
-// `help config`, RUN/config.ini and the comparison of two runs all read it. config/read.cpp reads, config/check.cpp checks
-// and fills in defaults, config/layout.cpp asks what layouts and backends allow.
+// A run's configuration: INI file, overrides, defaults, checks.
+// One table (config/keys.h) names every key once. Parsing, `help config`, RUN/config.ini and the
+// comparison of two runs read it.
+// config/read.cpp reads, config/check.cpp checks and fills in defaults, config/layout.cpp checks
+// layouts and backends.
 #pragma once
 
 #include <cstdint>
@@ -30,22 +32,23 @@ enum class Choice { top, noisy, sampled, balanced };
 enum class RopeScaling { none, linear, ntk, dynamic, llama3, yarn, longrope };
 enum class AuxProbability { softmax, score };
 enum class QkNormKind { none, head, whole, head_layernorm };
-// rank and micro_batch: the tokens that one rank routes in a micro-batch. With tensor parallelism
-// these are 1 / tp of its tokens (sequence parallelism), and not whole sequences.
+// `rank` and `micro_batch` mean the tokens that one rank routes in a micro-batch.
+// With tensor parallelism these are 1 / tp of its tokens (sequence parallelism), not whole
+// sequences.
 enum class CapacityScope { sequence, rank };
 enum class AuxScope { sequence, micro_batch, global_batch };
 enum class AuxLayers { each, joint };
 enum class Schedule { constant, cosine, linear, wsd };
 
-// How kinds of layer follow one another, as in "local*5, global". The list is repeated over the layers and cut where they
-// end. An empty one: all layers are of one kind, which has no name.
+// The sequence of layer kinds, as in "local*5, global". It repeats over the layers, and the last
+// repetition may be cut off. If it is empty, all layers have one kind without a name.
 struct Pattern {
   struct Run {
     std::string kind;
     Index layers = 1;
   };
   std::vector<Run> runs;
-  const std::string& kind_of(Index layer) const;  // "": it has no name
+  const std::string& kind_of(Index layer) const;  // empty if the kind has no name
 };
 
 struct Config {
@@ -53,7 +56,8 @@ struct Config {
     Index layers = 4;
     Pattern pattern;
     Index d_model = 256, heads = 8, kv_heads = 0 /* = heads */, head_dim = 0 /* = d_model / heads */;
-    // Latent attention, where kv_latent is not 0: head_dim is then of what is not rotated.
+    // Latent attention, used if kv_latent > 0. head_dim is then the unrotated part of a head's
+    // keys.
     Index kv_latent = 0, q_latent = 0, rope_head_dim = 0, value_head_dim = 0 /* = head_dim */;
     double latent_eps = 0 /* = norm_eps */;
     Index key_width() const { return head_dim + (kv_latent > 0 ? rope_head_dim : 0); }
@@ -94,7 +98,7 @@ struct Config {
 
   struct Moe {
     Index experts = 0 /* 0: a dense model */, top_k = 2, every = 1, first_dense = 0, d_ff = 0 /* = model.d_ff */;
-    std::vector<double> dense_layers;  // more layers without experts
+    std::vector<double> dense_layers;  // numbers of further layers without experts
     Index shared_experts = 0, shared_d_ff = 0 /* = shared_experts * d_ff */;
     std::string ffn /* empty: = model.ffn */;
     bool shared_gate = false, bias = false, router_bias = false;
@@ -113,13 +117,14 @@ struct Config {
     Choice choice = Choice::top;
     double noise = 0, jitter = 0;
     bool learned_noise = false;
-    // Whether the weights of a token's experts are divided by their sum.
+    // If true, the weights of a token's experts are divided by their sum.
     bool renormalizes() const {
       return renormalize == Renormalize::automatic ? top_k > 1 : renormalize == Renormalize::on;
     }
     std::string placement;
-    // Not a key: for each MoE layer the expert in each place, of which a rank has an equal run (read_placement). Empty: the
-    // experts lie in order.
+    // Not a key: [MoE layers][E], the logical expert of each physical expert (read_placement). Each
+    // rank holds an equal, consecutive range of physical experts. Empty if logical and physical
+    // experts are the same.
     std::vector<std::vector<Index>> order;
   } moe;
 
@@ -156,28 +161,29 @@ struct Config {
     Index trace_first = 0, trace_steps = 1;
   } log;
 
-  // The layers that model.pattern gives one name. `model` is [model] as they read it: with the values that the sections of
-  // this kind, as [attention.local], have in place of its own. `own`: the keys of those sections that were given.
+  // The layers to which model.pattern gives one name.
+  // `model` is [model] with the values of the kind's sections, such as [attention.local], in place
+  // of its own. `own`: the keys that those sections set.
   struct Kind {
     std::string name;
     Model model;
     std::vector<std::string> own;
   };
-  std::vector<Kind> kinds;  // of the pattern, each once
+  std::vector<Kind> kinds;  // each kind of the pattern once
 
-  // [model] as this layer reads it.
+  // The values of [model] for this layer.
   const Model& model_of(Index layer) const;
-  // Whether training draws random numbers for the routers.
+  // Returns true if training draws random numbers for the routers.
   bool draws() const { return moe.choice != Choice::top || moe.jitter > 0; }
   bool is_moe(Index layer) const;
   FfnActivation ffn_activation() const;     // of dense FFNs
-  FfnActivation expert_activation() const;  // of experts, the shared ones too
+  FfnActivation expert_activation() const;  // of experts, including the shared ones
   DType dtype() const;                      // of weights and activations
-  // What [parallel] says, of so many ranks, which may not divide so.
+  // The layout of [parallel] on this many ranks. It may be invalid: see layout_problem().
   Layout layout(int ranks) const;
 };
 
-// A key of the table, for people. Those of a kind of layer stand for all kinds, under the name NAME.
+// A key of the table, for display. The keys of a kind of layer appear once, with NAME as the kind.
 struct ConfigKey {
   std::string name, type, default_value, help;
   std::string range;                // "from 1 to 65536"; empty if the value is not a bounded number
@@ -185,23 +191,25 @@ struct ConfigKey {
 };
 const std::vector<ConfigKey>& config_keys();
 
-// A check of something beside the configuration, such as its data set. It throws InputError.
+// A check of something outside the configuration, such as its data set. `run` throws InputError.
 struct ConfigCheck {
   std::function<void(const Config&)> run;
-  bool needs_sizes = false;  // not run if a value of the model, its batch or its layout is wrong by itself
+  // skipped if a value of the model, its batch or its layout is wrong by itself
+  bool needs_sizes = false;
 };
 
-// The place of each given value by its key: "run.ini:12" or "command line". Absent keys have their
-// defaults.
+// The origin of each value that was set, by key: "run.ini:12" or "command line". A key that is
+// absent has its default.
 using ConfigOrigins = std::map<std::string, std::string>;
 
-// Reads `file`, applies overrides ("--section.key=value"), fills in the defaults that depend on
-// other keys, and checks every value. A line `base = FILE` before the first section names a
-// configuration, relative to the file, whose settings hold where the file has none.
-// Throws InputError that names all that is wrong, each with its line and what is expected; an
-// unknown key is answered with the nearest one. Paths are relative to the working directory; a
-// data.path of a file that is no folder there is one beside the file that names it.
-// `checks` see the values too, and what they throw is named with the rest.
+// Reads `file`, applies overrides ("--section.key=value"), completes and checks the values.
+// Defaults that depend on other keys are filled in. A line `base = FILE` before the first section
+// names a configuration, relative to the file. Its settings apply if the file does not set them.
+// Paths are relative to the working directory. If a file's data.path is no folder there, it is
+// relative to the file that sets it.
+// `checks` receive the values as well; their errors are reported with the others.
+// Throws InputError with all errors, each with its line and the expected value. An error about an
+// unknown key suggests the nearest one.
 Config read_config(const std::filesystem::path& file, const std::vector<std::string>& overrides,
                    const std::vector<ConfigCheck>& checks = {}, ConfigOrigins* origins = nullptr);
 Config parse_config(const std::string& ini_text, const std::string& origin,
@@ -209,44 +217,48 @@ Config parse_config(const std::string& ini_text, const std::string& origin,
 // Returns the settings that must be equal on all ranks (dist/rank_settings.h): every key but
 // data.path, since each host may have the data in another folder.
 std::vector<RankSetting> rank_settings(const Config& config);
-// Every key with its value, as INI; parse_config(to_ini(c)) == c.
+// Returns every key with its value, as INI. parse_config(to_ini(c)) == c.
 std::string to_ini(const Config& config);
-// The same with the origin of each value as a comment, and as an object of {"value", "origin"} by
-// key.
+// The same with origins: as a comment of each value, and as {"value", "origin"} by key.
 std::string to_ini(const Config& config, const ConfigOrigins& origins);
 Json to_json(const Config& config, const ConfigOrigins& origins);
-// The value of one key, "model.d_model" or "attention.local.window", as to_ini writes it.
+// The value of one key, such as "model.d_model" or "attention.local.window", as to_ini writes it.
 std::string value_of(const Config& config, std::string_view key);
 
-// What a checkpoint makes of another value of a key than its own.
+// How resuming a checkpoint treats a key whose value differs from the checkpoint's.
 enum class Effect {
-  change,   // trains on with it, and says so
-  samples,  // trains on, on another order of samples
-  model,    // is of another model
-  none,     // nothing: where a run lies, how it is started, and its layout, which is told as a whole
+  change,   // training continues with the new value, with a notice
+  samples,  // training continues with another order of samples
+  model,    // the checkpoint belongs to another model
+  none,     // no effect: paths, launch options, and the layout, which is reported as a whole
 };
 struct KeyDifference {
   std::string key, here, there;
 };
-// The keys of this effect in which two configurations differ. What kinds of layer may have of their own is compared layer by
-// layer, so that the names of the kinds do not matter.
+// The keys with this effect whose values differ. Keys that kinds of layer may set are compared
+// layer by layer, so the names of the kinds do not matter.
 std::vector<KeyDifference> differences(const Config& here, const Config& there, Effect effect);
 
-// What can be computed but is hardly meant, each with the key to set. The layout is one that the configuration fits.
+// Warnings about valid but probably unintended settings, each with the key to set. The layout must
+// fit the configuration.
 std::vector<std::string> doubts(const Config& config, const Layout& layout);
 
-// Every layout of so many ranks that fits the model and the batch, by tp, ep and etp. Where machines hold `node` ranks each,
-// those whose experts lie on several come twice: the second time their tokens travel by machine.
+// All layouts of this many ranks that fit the model and the batch, sorted by tp, ep and etp.
+// If `node` (ranks per node) is greater than 1, a layout whose expert group spans nodes occurs
+// twice: with flat and with hierarchical dispatch.
 std::vector<Layout> layouts_of(const Config& config, int ranks, int node = 1);
-// The file moe.placement: [MoE layers][E] the expert in each place. Empty where none is named. Throws InputError.
+// Reads the file moe.placement: [MoE layers][E], the logical expert of each physical expert. Empty
+// if no file is set. Throws InputError.
 std::vector<std::vector<Index>> read_placement(const Config& config);
-// What the layout demands of the model that it does not meet; empty if it fits.
+// The first requirement of the layout that the model does not meet. Empty if the layout fits.
 std::string layout_problem(const Config& config, const Layout& layout);
-// What the layout demands of the model: heads, experts, batch. Throws InputError with what would work.
+// Checks that heads, experts and batch fit the layout. Throws InputError that lists layouts that
+// fit.
 void check_config_for_layout(const Config& config, const Layout& layout);
-// The backend of this name; setting: where the name was given, which an InputError says. Where there is none, one is thrown.
+// Opens the backend of this name. Throws InputError if it is unavailable. `setting` is the source
+// of the name, for the message.
 std::unique_ptr<Backend> open_backend(std::string_view setting, const std::string& name, int local_rank = 0);
-// What the backend cannot compute. Throws InputError. setting: as above.
+// Throws InputError if the backend cannot compute the model. `setting`: see open_backend().
 void check_config_for_backend(std::string_view setting, const Config& config, const Backend& backend);
 
 }  // namespace sy

@@ -1,4 +1,4 @@
-// What a configuration may hold: each value, and all together.
+// Checks of a configuration: each value alone, and values together.
 #include "src/config/check.h"
 
 #include <cmath>
@@ -8,7 +8,8 @@
 namespace sy {
 namespace {
 
-// gated, clamped: whether dense FFNs are gated, and whether any FFN is of silu_clamped.
+// Fills in defaults that follow from other keys. gated: dense FFNs are gated. clamped: some FFN is
+// silu_clamped.
 void resolve(Config::Model& m, bool gated, bool clamped) {
   if (m.kv_heads == 0) m.kv_heads = m.heads;
   if (m.head_dim == 0) m.head_dim = std::max<Index>(1, m.d_model / m.heads);
@@ -16,8 +17,8 @@ void resolve(Config::Model& m, bool gated, bool clamped) {
   if (m.swish_beta == 0) m.swish_beta = clamped ? 1.702 : 1;
 }
 
-// What values that are each within their bounds cannot be together. Products are taken in floating point: those of integers
-// might not fit.
+// Checks the products of values that are each within their bounds. The products are computed in
+// floating point, since integers might overflow.
 void check_sizes(const Config& c, Problems& problems) {
   const auto& m = c.model;
   const auto& e = c.moe;
@@ -53,7 +54,7 @@ void check_sizes(const Config& c, Problems& problems) {
         c.train.micro_batch, m.seq_len, e.top_k, c.parallel.etp);
 }
 
-// What positions are made of, in each kind of layer.
+// Checks the positions of each kind of layer.
 void check_positions(const Config& c, Problems& problems) {
   const auto of_embedding = [](Position p) { return p == Position::learned || p == Position::sinusoidal; };
   for_each_key(c, [&](const Row& row, const auto&) {
@@ -86,7 +87,7 @@ void check_positions(const Config& c, Problems& problems) {
         m.rope_low_frequency >= m.rope_high_frequency)
       problems.of(key, "{} = {} is not below model.rope_high_frequency = {}: lower it", key, m.rope_low_frequency,
                   m.rope_high_frequency);
-    // Training needs the list of its length. The other one may be absent.
+    // Training needs the list for its own sequence length. The other list may be absent.
     for (const bool is_long : {false, true}) {
       const std::vector<double>& factors = is_long ? m.rope_long_factors : m.rope_short_factors;
       if (row.of_model != (is_long ? "model.rope_long_factors" : "model.rope_short_factors") ||
@@ -102,7 +103,7 @@ void check_positions(const Config& c, Problems& problems) {
   });
 }
 
-// What a kind of layer's scores and patterns cannot be together.
+// Checks the scores and the pattern of attention of each kind of layer.
 void check_attention(const Config& c, Problems& problems) {
   for_each_key(c, [&](const Row& row, const auto&) {
     const Config::Model& m = row.kind ? row.kind->model : c.model;
@@ -131,7 +132,7 @@ void check_attention(const Config& c, Problems& problems) {
   });
 }
 
-// What latent attention cannot be together with, and what is of it alone.
+// Checks latent attention, and that keys which only it reads are unset without it.
 void check_latent(const Config& c, Problems& problems) {
   const Config::Model& m = c.model;
   if (m.kv_latent == 0) {
@@ -166,7 +167,7 @@ void check_latent(const Config& c, Problems& problems) {
   });
 }
 
-// What values cannot be together, of layers, heads, experts and training.
+// Checks values of layers, heads, experts and training against each other.
 void check_together(const Config& c, Problems& problems) {
   const auto& m = c.model;
   const auto& e = c.moe;
@@ -240,7 +241,7 @@ void check_together(const Config& c, Problems& problems) {
   check_latent(c, problems);
 }
 
-// What does not depend on sizes.
+// Checks that need no size of the model.
 void check_others(const Config& c, Problems& problems) {
   const auto& t = c.train;
   constexpr std::string_view rates[] = {"train."}, resuming[] = {"run."};

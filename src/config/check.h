@@ -1,4 +1,4 @@
-// What is wrong with a configuration. For the files of this folder.
+// Errors and checks of a configuration. Only for the files of this folder.
 #pragma once
 
 #include <fmt/format.h>
@@ -18,24 +18,24 @@
 
 namespace sy {
 
-// Where a key gets its value: a line of a file, or one of
+// The location of a setting: a line of a file, or one of these two.
 constexpr int no_line = 0, command_line = std::numeric_limits<int>::max();
 
 struct Location {
   int line = no_line;
-  int source = 0;  // the number of the file (Problems::add_source); 0 is the configuration itself
+  int source = 0;  // number of the file (Problems::add_source); 0 is the configuration itself
   Location(int at = no_line, int of = 0) : line(at), source(of) {}
-  // In the order of the messages: the command line comes last.
+  // Orders the messages: the command line comes last.
   friend bool operator<(const Location& a, const Location& b) {
     return std::tuple(a.line == command_line, a.source, a.line) < std::tuple(b.line == command_line, b.source, b.line);
   }
 };
 
-// What is wrong with a configuration, each thing with its place, so that all of it is said at once.
+// Collects all errors of a configuration with their locations, to report them together.
 class Problems {
  public:
   explicit Problems(std::string origin) : sources_{std::move(origin)} {}
-  // Returns the number of a further file.
+  // Adds a further file and returns its number.
   int add_source(std::string origin) {
     sources_.push_back(std::move(origin));
     return static_cast<int>(sources_.size()) - 1;
@@ -45,7 +45,7 @@ class Problems {
     const std::string& origin = sources_.at(static_cast<std::size_t>(at.source));
     return at.line == no_line ? origin : fmt::format("{}:{}", origin, at.line);
   }
-  // Notes where a key is given, and returns where it was before.
+  // Records the location of a key's value and returns the previous location.
   Location give(const std::string& key, Location at) { return std::exchange(places_[key], at); }
   template <class... Args>
   void at(Location at, fmt::format_string<Args...> what, Args&&... args) {
@@ -54,22 +54,24 @@ class Problems {
     if (std::none_of(first, last, [&](const auto& found) { return found.second == text; }))
       found_.emplace(at, std::move(text));
   }
-  // Where the key is given, or could be.
+  // Adds an error at the location of the key's value, or of the whole configuration if it is not
+  // set.
   template <class... Args>
   void of(const std::string& key, fmt::format_string<Args...> what, Args&&... args) {
     const auto place = places_.find(key);
     at(place == places_.end() ? Location() : place->second, what, std::forward<Args>(args)...);
   }
-  // Notes that the value of a key cannot be read or is out of its bounds: checks that read it are not made.
+  // Records that the value of a key is unreadable or out of bounds. Checks that need the value are
+  // skipped.
   void mark_wrong(const std::string& key) { wrong_values_.insert(key); }
   template <class... Args>
   void wrong_value(const std::string& key, fmt::format_string<Args...> what, Args&&... args) {
     mark_wrong(key);
     of(key, what, std::forward<Args>(args)...);
   }
-  // Notes that a misspelt line may have meant this key; empty: any key.
+  // Records that a misspelt line may have meant this key. Empty: it may have meant any key.
   void mark_doubtful(const std::string& key) { doubtful_values_.insert(key); }
-  // Whether the value of a key that begins with one of `prefixes` is wrong, or doubtful.
+  // Returns true if a key that begins with one of `prefixes` has a wrong (or doubtful) value.
   template <class Prefixes>
   bool any_wrong(const Prefixes& prefixes) const {
     return any_of(wrong_values_, prefixes);
@@ -78,7 +80,7 @@ class Problems {
   bool any_doubtful(const Prefixes& prefixes) const {
     return doubtful_values_.contains("") || any_of(doubtful_values_, prefixes);
   }
-  // A message of its own, or several, beside those of the keys.
+  // Adds the messages of an error that belongs to no key.
   void more(const InputError& error) {
     if (const auto* several = dynamic_cast<const InputErrors*>(&error))
       for (const std::string& text : several->errors) found_.emplace(command_line, text);
@@ -106,13 +108,14 @@ class Problems {
   std::multimap<Location, std::string> found_;
 };
 
-// Values outside of their bounds, and those that this version cannot compute.
+// Adds errors for values out of bounds and for values that this version cannot compute.
 void check_values(const Config& config, Problems& problems);
-// Fills in what follows from other keys, where it was left 0, and notes what values that are each within their bounds cannot
-// be together, unless one that is looked at is wrong by itself.
+// Fills in values of 0 that follow from other keys, and adds errors for incompatible values. If a
+// size is wrong by itself, only the checks that need no size run.
 void complete(Config& config, Problems& problems);
 
-// The beginnings of the keys that say what a model, its batch and its layout are, and of those that a layout depends on.
+// Prefixes of the keys that set the model, its batch and its layout (size_keys), and of those on
+// which a layout depends (layout_keys).
 constexpr std::string_view size_keys[] = {
     "model.", "attention.", "moe.", "parallel.", "train.global_batch", "train.micro_batch", "train.validate_every"};
 constexpr std::string_view layout_keys[] = {

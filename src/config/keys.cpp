@@ -13,8 +13,8 @@
 namespace sy {
 namespace {
 
-// What kinds of layer have for the keys that they may have of their own: the key that gives the value, and its text; by kind
-// ("", where the layers are of one) and by key of [model].
+// The key that sets a value, and the value's text. values_of_kinds() lists them by kind and by key
+// of [model]. The kind is "" if all layers have one kind.
 struct Given {
   std::string key, text;
 };
@@ -158,7 +158,7 @@ const std::vector<ConfigKey>& config_keys() {
 
 namespace {
 
-// comment(key, value) follows each line; "" is none.
+// Writes all keys as INI. comment(key, value) follows each line; an empty comment is omitted.
 template <class Comment>
 std::string ini_text(const Config& config, Comment&& comment) {
   std::string out, section;
@@ -176,7 +176,7 @@ std::string ini_text(const Config& config, Comment&& comment) {
   return out;
 }
 
-// Where a value comes from, for people.
+// The origin of a value, for display.
 std::string origin_of(const std::string& key, const std::string& value, const ConfigOrigins& origins) {
   if (const auto given = origins.find(key); given != origins.end()) return visible(given->second);
   const std::vector<ConfigKey>& keys = config_keys();
@@ -229,7 +229,7 @@ std::string value_of(const Config& config, std::string_view key) {
 std::vector<KeyDifference> differences(const Config& here, const Config& there, Effect effect) {
   std::map<std::string, std::string> theirs;
   for_each_key(there, [&](const Row& row, const auto& value) { theirs[row.name] = show(value); });
-  // The pairs of kinds that a layer has here and there, and the first layer that has them.
+  // The pairs of kinds that some layer has here and there, and the first such layer.
   std::map<std::pair<std::string, std::string>, Index> pairs;
   for (Index layer = 0; layer < std::min(here.model.layers, there.model.layers); ++layer)
     pairs.try_emplace({here.model.pattern.kind_of(layer), there.model.pattern.kind_of(layer)}, layer);

@@ -1,4 +1,5 @@
-// The table of configuration keys, and how their values are written. For the files of this folder.
+// The table of configuration keys and the conversion of their values to text. Only for the files of
+// this folder.
 #pragma once
 
 #include <fmt/format.h>
@@ -17,7 +18,7 @@
 
 namespace sy {
 
-// ---- the words of the enumerations ----
+// ---- the names of the enumerations ----
 
 template <class T>
 struct Word {
@@ -87,7 +88,7 @@ SY_WORDS(Schedule, {{"constant", Schedule::constant},
                     {"wsd", Schedule::wsd}});
 #undef SY_WORDS
 
-// What true and false mean for a key that once had no other values, and whose files are still read.
+// The meaning of true and false for a key that was a bool in older files, which are still read.
 template <class T>
 struct Flag;
 template <>
@@ -104,7 +105,7 @@ struct Flag<Renormalize> {
   static constexpr Renormalize on = Renormalize::on, off = Renormalize::off;
 };
 
-// The feed-forward kinds: activation and whether it gates a linear half.
+// Activation of each FFN name, and whether it has a gate projection.
 struct FfnName {
   std::string_view name;
   FfnActivation kind;
@@ -123,7 +124,7 @@ constexpr FfnName ffn_names[] = {
     {"swiglu_clamped", {Activation::silu_clamped, true}},
 };
 
-// The values of keys that are text and take only some. An empty value is the default of moe.ffn.
+// The allowed values of text keys. An empty value is the default of moe.ffn.
 constexpr auto ffn_values = [] {
   std::array<std::string_view, std::size(ffn_names)> names;
   for (std::size_t i = 0; i < names.size(); ++i) names[i] = ffn_names[i].name;
@@ -131,10 +132,10 @@ constexpr auto ffn_values = [] {
 }();
 constexpr std::string_view backend_values[] = {"auto", "cpu", "cuda"}, dtype_values[] = {"f32", "bf16"};
 
-// ---- values to text and back; each type says what it accepts ----
+// ---- conversion of values to and from text; accepts() names the values of a type ----
 
-// Returns a whole number without its exponent: "1e9" as "1000000000", "1.5e3" as "1500". Any other
-// text stays as it is.
+// Writes a whole number without its exponent: "1e9" becomes "1000000000", "1.5e3" becomes "1500".
+// Any other text is returned unchanged.
 std::string without_exponent(const std::string& text);
 std::string show(const Pattern& pattern);
 bool read(const std::string& text, Pattern& out);
@@ -211,26 +212,29 @@ bool read(const std::string& text, T& out) {
 struct Bounds {
   double low = -std::numeric_limits<double>::infinity(), high = std::numeric_limits<double>::infinity();
 };
-// The sections in which kinds of layer have keys of their own: [attention.NAME].
+// Prefix of the sections in which kinds of layer set their own keys: [attention.NAME].
 constexpr std::string_view attention_section = "attention";
 
 struct Traits {
   Bounds bounds{};  // of a number
   Effect effect = Effect::change;
-  // The section in which a kind of layer may have this key of [model], too; none: all layers share it.
+  // Section in which a kind of layer may set this key of [model]. Empty if all layers share the
+  // value.
   std::string_view by_kind{};
-  std::span<const std::string_view> values{};  // all that a text may be; empty: any text
+  // all values of a text key; empty if any text is allowed
+  std::span<const std::string_view> values{};
 };
 
 struct Row {
   std::string name;           // "model.window", "attention.local.window"
-  std::string_view of_model;  // "model.window": the key that a kind's one stands in for, or `name`
+  std::string_view of_model;  // "model.window": the key that a kind's key replaces, or `name`
   const char* help;
   Traits traits;
-  const Config::Kind* kind = nullptr;  // whose key it is
-  // Whether the key has a value of its own. A kind has that of [model] where it was given none.
+  const Config::Kind* kind = nullptr;  // the kind that has the key; nullptr for a key of all layers
+  // Returns true if the key sets its own value. Otherwise the value of a kind is that of [model].
   bool own() const { return !kind || std::find(kind->own.begin(), kind->own.end(), name) != kind->own.end(); }
-  std::string giver() const { return own() ? name : std::string(of_model); }  // the key that the value is of
+  // the key that sets the value
+  std::string giver() const { return own() ? name : std::string(of_model); }
 };
 
 constexpr double big = 1e15;
@@ -422,7 +426,8 @@ void for_each_model_key(M& m, Key&& key) {
       "true: a norm follows the sum of the embedding and its position vectors (BLOOM)", {.effect = model});
 }
 
-// Calls visit(Row, value) for every key, in the order in which they are written; those of kinds follow [model].
+// Calls visit(Row, value) for every key, in the order of to_ini(). The keys of kinds follow
+// [model].
 template <class C, class F>
 void for_each_key(C& c, F&& visit) {
   const auto key = [&](const char* name, auto& value, const char* help, const Traits& traits = {}) {

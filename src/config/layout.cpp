@@ -1,4 +1,4 @@
-// What layouts and backends ask of a configuration.
+// Requirements of layouts and backends on a configuration.
 #include <algorithm>
 #include <cmath>
 #include <tuple>
@@ -43,7 +43,7 @@ std::string layout_problem(const Config& c, const Layout& l) {
         "parallel.ep * parallel.etp = {} * {} ranks would tell each other {} bytes of row counts for "
         "moe.experts = {}, and {} are read at once",
         l.ep, l.etp, counts, c.moe.experts, Backend::read_limit);
-  // Each of the ranks that split an expert has a part of its last bias.
+  // Each rank that splits an expert holds a slice of the expert's output bias.
   if (c.moe.experts > 0 && c.moe.bias && m.d_model % l.etp != 0)
     return over(m.d_model, "with moe.bias, model.d_model", l.etp, "parallel.etp");
   if (batch % (dp * micro) != 0)
@@ -80,7 +80,7 @@ std::vector<Layout> layouts_of(const Config& config, int ranks, int node) {
 
 namespace {
 
-// The settings that turn one layout into another: "--parallel.tp=2 --parallel.ep=1".
+// The settings that change one layout into another: "--parallel.tp=2 --parallel.ep=1".
 std::string settings_between(const Layout& from, const Layout& to) {
   std::vector<std::string> settings;
   for (const auto& [name, before, after] : {std::tuple{"tp", from.tp, to.tp},
@@ -91,7 +91,7 @@ std::string settings_between(const Layout& from, const Layout& to) {
   return join(settings, " ");
 }
 
-// How far apart two layouts are: the factors between their axes, as powers of two.
+// The distance of two layouts: the sum over their axes of |log2 of the ratio of sizes|.
 double distance(const Layout& a, const Layout& b) {
   const auto of_axis = [](int x, int y) { return std::abs(std::log2(x) - std::log2(y)); };
   return of_axis(a.tp, b.tp) + of_axis(a.ep, b.ep) + of_axis(a.etp, b.etp);

@@ -1,4 +1,4 @@
-// moe.placement: which expert lies in which place.
+// Reading of moe.placement: the physical expert of each logical one.
 #include "src/config.h"
 #include "src/system/files.h"
 #include "src/text/json.h"
@@ -6,7 +6,9 @@
 namespace sy {
 namespace {
 
-// Of a placement's layers, the order of this one. Throws JsonError where there is none.
+// The logical expert of each physical expert of this layer, out of the file's layers. Throws
+// JsonError if an entry is absent or of another type, InputError if the layer is absent or the list
+// is no permutation.
 std::vector<Index> order_of(const Json& layers, Index layer, Index experts, const std::string& file) {
   for (const Json& entry : layers.elements()) {
     if (entry["layer"].get<std::int64_t>() != layer) continue;

@@ -1,4 +1,4 @@
-// From text to a configuration.
+// Reading of a configuration from text.
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -24,11 +24,11 @@ std::vector<std::string> key_names(const Config& c) {
   return names;
 }
 
-// A key with the text that it is given, and where.
+// A key with the text of its value and its location.
 struct Setting {
   std::string key, text;
   Location where;
-  // The name of the kind of layer whose key this is; "": that of none.
+  // The kind of layer whose key this is. Empty if it belongs to no kind.
   std::string kind() const {
     const std::size_t first = key.find('.'), last = key.rfind('.');
     const bool of_kind = first < last && last != key.npos && key.substr(0, first) == attention_section;
@@ -40,13 +40,13 @@ bool has_kind(const Config& c, const std::string& name) {
   return std::any_of(c.kinds.begin(), c.kinds.end(), [&](const Config::Kind& kind) { return kind.name == name; });
 }
 
-// The kinds that the pattern names.
+// Adds the kinds that the pattern names.
 void add_kinds(Config& c) {
   for (const Pattern::Run& run : c.model.pattern.runs)
     if (!has_kind(c, run.kind)) c.kinds.push_back({run.kind, {}, {}});
 }
 
-// Every kind that has a section must be one that some layers are of.
+// Checks that the pattern names every kind that has a section.
 void check_kinds(const Config& c, const std::vector<Setting>& settings, Problems& problems) {
   std::set<std::string> told;
   std::vector<std::string> names;
@@ -62,7 +62,7 @@ void check_kinds(const Config& c, const std::vector<Setting>& settings, Problems
   }
 }
 
-// Sets one key. One whose value cannot be read, and an unknown one, change nothing.
+// Sets one key. An unknown key or an unreadable value changes nothing.
 void set_key(Config& c, const Setting& s, Problems& problems) {
   const std::string kind = s.kind(), of_model = "model" + s.key.substr(std::min(s.key.rfind('.'), s.key.size()));
   bool known = false, shared = false;
@@ -95,7 +95,8 @@ void set_key(Config& c, const Setting& s, Problems& problems) {
 
 namespace {
 
-// A shell leaves ~/ as it is behind "--key=", and a file is read by no shell.
+// Replaces a leading ~/ by $HOME. A shell does not expand it after "--key=", and no shell reads a
+// file.
 void expand_home(Setting& s, Problems& problems) {
   constexpr std::string_view path_keys[] = {base_key, "data.path", "run.dir", "run.init_from", "moe.placement"};
   if (!s.text.starts_with('~') || std::find(std::begin(path_keys), std::end(path_keys), s.key) == std::end(path_keys))
@@ -109,14 +110,14 @@ void expand_home(Setting& s, Problems& problems) {
                 s.text);
 }
 
-// Returns the settings of a text. `source`: its number in `problems`.
+// Returns the settings of a text. `source` is its number in `problems`.
 std::vector<Setting> settings_of(const std::string& ini_text, int source, Problems& problems) {
   const IniText ini = read_ini(ini_text);
   for (const IniProblem& p : ini.problems) {
     problems.at({p.line, source}, "{}", p.what);
     problems.mark_doubtful("");
   }
-  if (ini.entries.empty()) problems.raise();  // it is no configuration: nothing follows from its values
+  if (ini.entries.empty()) problems.raise();  // without entries it is no configuration
   std::vector<Setting> settings;
   for (const IniEntry& entry : ini.entries) {
     const Location where{entry.line, source}, before = problems.give(entry.key, where);
@@ -140,8 +141,8 @@ std::vector<Setting> settings_of(const std::vector<std::string>& overrides, Prob
   return settings;
 }
 
-// Makes a configuration of settings, of which later ones replace earlier ones, and checks it.
-// text_known: if false, the file could not be read, and only what it cannot change is checked.
+// Makes a configuration from settings and checks it. A later setting replaces an earlier one.
+// text_known: if false, the file could not be read; only checks that do not depend on it are made.
 Config parse(const std::vector<Setting>& settings, Problems& problems, bool text_known = true) {
   for (const Setting& s : settings) problems.give(s.key, s.where);  // the last one counts
   Config c;
@@ -153,7 +154,7 @@ Config parse(const std::vector<Setting>& settings, Problems& problems, bool text
   }
   for (const Setting& s : settings)
     if (s.kind().empty() && s.key != pattern_key) set_key(c, s, problems);
-  // A kind begins as [model], wherever in the file and on the command line that is told.
+  // A kind starts as a copy of [model], wherever the file and the command line set [model].
   for (Config::Kind& kind : c.kinds) kind.model = c.model;
   for (const Setting& s : settings)
     if (has_kind(c, s.kind())) set_key(c, s, problems);
@@ -175,12 +176,12 @@ std::string config_text(const std::filesystem::path& file) {
   return read_file(file, most_config_bytes);
 }
 
-// The files of a configuration: the file itself, its base, the base of that, and so on.
+// The chain of a configuration's files: the file, its base, the base of that, and so on.
 class ConfigFiles {
  public:
   explicit ConfigFiles(Problems& problems) : problems_(problems) {}
 
-  // Returns the settings of a file, after those of its base, which they replace.
+  // Returns the settings of a file, preceded by those of its base, which they replace.
   std::vector<Setting> read(const std::filesystem::path& file, const std::string& text, int source = 0) {
     files_.push_back(file);
     std::vector<Setting> settings = settings_of(text, source, problems_), all;

@@ -23,7 +23,8 @@ std::string_view before_comment(std::string_view s, Comments comments = Comments
   return s;
 }
 
-// The text between the quotes that `s` begins with; nothing where they do not close, or more than a comment follows.
+// Returns the text between the quotes that start `s`. Empty optional if they do not close, an
+// escape is invalid, or something other than a comment follows.
 std::optional<std::string> unquoted(std::string_view s) {
   std::string out;
   for (std::size_t i = 1; i < s.size(); ++i) {
@@ -50,7 +51,7 @@ std::optional<std::string> unquoted(std::string_view s) {
   return {};
 }
 
-// Whether no line of text holds this byte.
+// Returns true if the byte occurs in no text file.
 bool is_binary(char c) {
   return static_cast<unsigned char>(c) < ' ' && c != '\n' && blanks.find(c) == blanks.npos;
 }
@@ -84,7 +85,7 @@ IniText read_ini(std::string_view text, Comments comments) {
       const std::string key(trimmed(code.substr(0, equals)));
       std::string value(trimmed(code.substr(equals + 1)));
       if (value.starts_with('"')) {
-        // A comment's sign may stand between the quotes.
+        // A comment sign may occur between the quotes.
         const auto inner = unquoted(trimmed(whole.substr(whole.find('=') + 1)));
         if (!inner) {
           wrong("the quotes do not close, or hold a \\ that is none of \\\" \\\\ \\xHH");

@@ -1,4 +1,4 @@
-// Numbers for people.
+// Formatting of numbers for messages and tables.
 #pragma once
 
 #include <string>
@@ -8,15 +8,16 @@
 
 namespace sy {
 
-// "850 ms", "12 s", "3m 20s", "1h 02m", "2d 03h"; "?" where negative or not finite.
+// "850 ms", "12 s", "3m 20s", "1h 02m", "2d 03h"; "?" if negative or not finite.
 std::string duration_text(double seconds);
 // Three digits: "8.51 ms", "850 ms", "2.46 s", "12.3 s", "1234 s"; "?" if negative or not finite.
 std::string seconds_text(double seconds);
-std::string percent_text(double fraction);            // "12.5 %"; "-" where it is not known (NaN)
+std::string percent_text(double fraction);            // "12.5 %"; "-" if not finite
 std::string count_text(Index n);                      // "1,638,400"
 std::string counted(Index n, std::string_view noun);  // "1 rank", "16 ranks"
-std::string short_count_text(double x);  // "950", "22.4k", "1.64M", "46.70G", "1.162T"; "-" where it is not known
-// "3.142"; without a sign where all digits are 0; "-" where it is not known (NaN).
+// "950", "22.4k", "1.64M", "46.70G", "1.162T"; "-" if not finite.
+std::string short_count_text(double x);
+// "3.142". No minus sign if all digits are 0; "-" if NaN.
 std::string number_text(double x, int digits);
 std::string megabytes(Index bytes);  // "74.0 MB"
 // A time in seconds since 1970 as ISO 8601 in UTC: "2026-11-24T13:05:09.042Z".

@@ -7,8 +7,9 @@
 
 namespace sy {
 
-// Returns the number of terminal columns of UTF-8 text. Combining marks and colour sequences take
-// none, East Asian wide characters and emoji two, and an invalid byte one.
+// Returns the number of terminal columns of UTF-8 text.
+// Combining marks and colour sequences have width 0, East Asian wide characters and emoji 2, an
+// invalid byte 1.
 int display_width(std::string_view text);
 // Makes text from files safe for a terminal. Control characters, except those in `keep`, become
 // their pictures; invalid UTF-8 becomes U+FFFD.
@@ -24,9 +25,9 @@ struct Table {
       : header_(std::move(header)), painted_(painted) {}
   // Appends a row. Missing cells at its end are empty.
   void row(std::vector<std::string> cells);
-  // Returns header, rule and rows. Every line ends in '\n', without blanks before. A column is
-  // aligned right if each cell is empty, "-" or a number, and at least one is a number. A number
-  // begins with a digit, after an optional sign.
+  // Returns header, rule and rows. Every line ends in '\n', without blanks before it.
+  // A column is aligned right if each cell is empty, "-" or a number, and at least one is a number.
+  // A number begins with a digit, after an optional sign.
   std::string str() const;
 
  private:

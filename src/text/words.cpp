@@ -10,9 +10,11 @@ namespace sy {
 
 namespace {
 
-// Insertions, deletions, replacements and swaps of two neighbours that make `b` of `a` (optimal string alignment).
+// Number of insertions, deletions, replacements and swaps of neighbours that turn `a` into `b`
+// (optimal string alignment).
 std::size_t edit_distance(const std::string& a, const std::string& b) {
-  std::vector<std::size_t> before, last(b.size() + 1), row(b.size() + 1);  // of i - 2, i - 1 and i letters of a
+  // rows i - 2, i - 1 and i of the table
+  std::vector<std::size_t> before, last(b.size() + 1), row(b.size() + 1);
   std::iota(row.begin(), row.end(), std::size_t{0});
   for (std::size_t i = 1; i <= a.size(); ++i) {
     before = std::exchange(last, row);
@@ -29,7 +31,8 @@ std::size_t edit_distance(const std::string& a, const std::string& b) {
 
 std::string nearest(const std::string& given, const std::vector<std::string>& known) {
   std::string best;
-  // A third of the word behind the last dot or dash: a name that is farther away is another one.
+  // At most a third of the letters after the last dot or dash may differ; otherwise it is another
+  // name.
   const std::size_t word = given.size() - (given.find_last_of(".-") + 1);
   std::size_t best_distance = std::max<std::size_t>(1, (word + 1) / 3) + 1;
   for (const std::string& k : known)

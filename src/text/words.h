@@ -1,4 +1,4 @@
-// Words for messages.
+// Helpers for the texts of messages, lists and shell commands.
 #pragma once
 
 #include <string>
@@ -7,17 +7,16 @@
 
 namespace sy {
 
-// The name of `known` nearest to `given`, by an edit distance in which a swap of neighbours counts once; empty if none is
-// near.
+// Returns the name in `known` nearest to `given`. Empty if no name is near. The edit distance
+// counts a swap of neighbours as one edit.
 std::string nearest(const std::string& given, const std::vector<std::string>& known);
 
-// Without the blanks, tabs and ends of lines around it.
+// Removes blanks, tabs and line ends at both ends.
 std::string_view trimmed(std::string_view text);
-// The items between commas, trimmed. Behind a comma at the end there is none.
+// Returns the items between commas, trimmed. A comma at the end adds no empty item.
 std::vector<std::string> split_list(std::string_view text);
 void replace_all(std::string& text, std::string_view from, std::string_view to);
-// Returns a word as a shell takes it: between quotes if it has other characters than those of
-// plain names and paths.
+// Quotes a word for a shell, unless it has only the characters of plain names and paths.
 std::string shell_word(const std::string& word);
 std::string join(const std::vector<std::string>& items, std::string_view separator = "; ");
 
