@@ -31,7 +31,7 @@ constexpr CountKey count_keys[] = {
     {"valid_tokens", &Domain::valid_tokens},       {"valid_bytes", &Domain::valid_bytes}};
 
 struct SplitFiles {
-  const char* name;  // of the split: "NAME.train.bin", and its keys
+  const char* name;  // of the split, in "NAME.train.bin" and in its keys
   PairDigests Domain::*digests;
 };
 constexpr SplitFiles split_files[] = {{"train", &Domain::train_digests}, {"valid", &Domain::valid_digests}};
@@ -43,7 +43,7 @@ struct DigestKey {
 constexpr DigestKey digest_keys[] = {
     {"bin_sha256", &PairDigests::bin}, {"idx_sha256", &PairDigests::idx}, {"sample", &PairDigests::sample}};
 
-// SHA-256 (hex) of the counts of a domain that are known.
+// SHA-256 (hex) of the known counts of a domain.
 std::string counts_sha256(const Domain& domain) {
   std::string text;
   for (const CountKey& key : count_keys)
@@ -51,17 +51,18 @@ std::string counts_sha256(const Domain& domain) {
   return to_hex(sha256(text));
 }
 
-// SHA-256 (hex) of what [dataset] says of the ids and of the domains.
+// SHA-256 (hex) of the ids and domains in [dataset].
 std::string ids_sha256(const DatasetDescription& d, const std::vector<std::string>& domains) {
   return to_hex(sha256(
       fmt::format("vocab = {}\nend_of_text = {}\ndomains = {}\n", d.vocab, d.end_of_text, fmt::join(domains, ","))));
 }
 
-// "section.key" -> value; a key is taken out when it is read, so what is left over is unknown.
+// The entries of dataset.ini by "section.key". Reading an entry removes it, so the remaining
+// entries are unknown keys.
 class Entries {
  public:
   explicit Entries(const fs::path& file) : file_(file.string()) {
-    // Files that were written by hand may have a comment right behind a value.
+    // Files written by hand may have a comment directly after a value.
     const IniText ini = read_ini(read_file(file), Comments::anywhere);
     for (const IniProblem& problem : ini.problems) bad_input("{}:{}: {}", file_, problem.line, problem.what);
     for (const IniEntry& entry : ini.entries)
@@ -106,7 +107,7 @@ class Entries {
   std::map<std::string, std::string> values_;
 };
 
-// Takes the counts of a split from its files; where dataset.ini has them too, they must agree.
+// Sets the counts of a split from its files. If dataset.ini has counts, they must be equal.
 void settle(const fs::path& prefix, const IndexedTokens& tokens, Index& documents, Index& count) {
   if ((documents >= 0 && documents != tokens.documents()) || (count >= 0 && count != tokens.tokens()))
     bad_input(
@@ -248,12 +249,12 @@ void check_model(const DatasetDescription& d) {
 
 namespace {
 
-// Whether dataset.ini says that this pair was there when the data set was made.
+// Returns true if dataset.ini shows that this pair existed when the data set was made.
 bool described(const PairDigests& digests) {
   return !digests.bin.empty() || !digests.idx.empty() || !digests.sample.empty();
 }
 
-// None where the files are absent and need not be there.
+// Opens a pair. Returns no documents if the files are absent and not needed.
 IndexedTokens open_pair(const fs::path& prefix, bool needed, Index& documents, Index& tokens, PairDigests& digests) {
   IndexedTokens pair;
   if (needed || described(digests) || fs::exists(prefix.string() + ".idx") || fs::exists(prefix.string() + ".bin")) {
@@ -285,7 +286,7 @@ Dataset::Dataset(const fs::path& dir) : dir_(dir) {
     const fs::path train = dir / (domain.name + ".train"), valid = dir / (domain.name + ".valid");
     train_.push_back(open_pair(train, true, domain.train_documents, domain.train_tokens, domain.train_digests));
     valid_.push_back(open_pair(valid, false, domain.valid_documents, domain.valid_tokens, domain.valid_digests));
-    // A byte is a token there, and end_of_text ends each document.
+    // With `bytes`, a byte is a token, and end_of_text ends each document.
     const bool bytes = tokenizer_ == "bytes";
     if (domain.train_bytes < 0) domain.train_bytes = bytes ? domain.train_tokens - domain.train_documents : 0;
     if (domain.valid_bytes < 0) domain.valid_bytes = bytes ? domain.valid_tokens - domain.valid_documents : 0;

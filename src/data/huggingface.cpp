@@ -1,4 +1,4 @@
-// Tokenizers of Hugging Face as ours.
+// Adapter of Hugging Face tokenizers to the class Tokenizer.
 #include "src/data/tokenizer.h"
 #include "src/system/files.h"
 #include "src/text/json.h"
@@ -10,12 +10,12 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// Of special tokens that end a text, those that are no other's name first.
+// Names of special tokens that end a text. Names that have no other use come first.
 constexpr const char* names_of_end[] = {"<|endoftext|>",         "<|end_of_text|>", "</s>",  "<eos>",      "<EOS>",
                                         "<｜end▁of▁sentence｜>", "<|im_end|>",      "[EOS]", "<|return|>", "<|end|>"};
 
-// The token that tokenizer_config.json has for "eos_token" or "bos_token": a text, or an added
-// token. Empty if none.
+// Returns "eos_token" or "bos_token" of tokenizer_config.json, which is a text or an added token.
+// Empty if absent.
 std::string special_token(const fs::path& config, const char* key) {
   try {
     const Json json = Json::parse(read_file(config));
@@ -58,7 +58,7 @@ class HuggingFaceTokenizer : public Tokenizer {
   std::string decode(const std::vector<std::int32_t>& ids) const override { return tokenizer_.decode(ids); }
   Index text_bytes(std::int32_t id) const override {
     if (!keeps_text_ || id < 0 || id >= vocab() || id == tokenizer_.unknown_id()) return -1;
-    // What it adds to another text: decoders may treat the first token in another way.
+    // Measured after another token, since decoders may treat the first token differently.
     std::vector<std::int32_t> longer = one_;
     longer.push_back(id);
     return static_cast<Index>(decode(longer).size()) - static_cast<Index>(decode(one_).size());
@@ -67,7 +67,7 @@ class HuggingFaceTokenizer : public Tokenizer {
  private:
   TokenizerJson tokenizer_;
   std::int32_t end_of_text_;
-  std::vector<std::int32_t> one_;  // a text's ids
+  std::vector<std::int32_t> one_;  // ids of "a"
   bool keeps_text_ = true;         // the tokens of a text are its bytes
 };
 

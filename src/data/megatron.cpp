@@ -36,7 +36,7 @@ T load(const std::byte* p) {
   return value;
 }
 
-// Converts out.size() tokens; returns the first whose id is not in [0, vocab), or -1.
+// Converts out.size() tokens. Returns the index of the first id outside [0, vocab), or -1.
 template <class T>
 Index convert(const std::byte* in, Index vocab, std::span<std::int32_t> out) {
   for (std::size_t i = 0; i < out.size(); ++i) {
@@ -71,7 +71,8 @@ constexpr TokenType token_types[] = {token_type<std::uint8_t>(1), token_type<std
 class File {
  public:
   explicit File(const std::filesystem::path& path)
-      : path_(path.string()), file_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {  // no FIFO is waited for
+      // open() does not wait for a FIFO
+      : path_(path.string()), file_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
     if (file_ < 0)
       bad_input("{}: {}: {}", path_, std::strerror(errno), errno == EMFILE ? "raise ulimit -n" : "check data.path");
     struct stat status;
@@ -84,7 +85,7 @@ class File {
   }
   ~File() { ::close(file_); }
   File(const File&) = delete;
-  Index size() const { return size_; }  // when it was opened
+  Index size() const { return size_; }  // at the time of opening
 
   void read(Index offset, void* out, Index bytes) const {
     for (Index done = 0; done < bytes;) {
@@ -106,7 +107,7 @@ class File {
   Index size_ = 0;
 };
 
-// Numbers that follow one another in a file, read in pieces; to be asked for in rising order.
+// Consecutive numbers of a file, read in chunks. Indices must not decrease.
 template <class T>
 class Table {
  public:
@@ -130,7 +131,7 @@ class Table {
 
 struct IndexedTokens::Pair {
   explicit Pair(const std::filesystem::path& prefix) : Pair(prefix, File(with_suffix(prefix, ".idx"))) {}
-  Pair(const std::filesystem::path& prefix, const File& idx)  // the idx need not stay open
+  Pair(const std::filesystem::path& prefix, const File& idx)  // idx may be closed afterwards
       : idx_path(with_suffix(prefix, ".idx")), bin_path(with_suffix(prefix, ".bin")), bin(bin_path) {
     read_header(idx);
     check_tables(idx);
@@ -161,7 +162,7 @@ struct IndexedTokens::Pair {
 
     const auto n = load<std::uint64_t>(p + 18), m = load<std::uint64_t>(p + 26);
     const auto size = static_cast<std::uint64_t>(idx.size());
-    // The first two comparisons keep the sum from overflowing.
+    // The first two comparisons prevent an overflow of the sum.
     const bool possible = n <= size && m <= size && m > 0;
     const std::uint64_t without_modes = header_bytes + n * 12 + m * 8;
     if (!possible || (size != without_modes && size != without_modes + n))
@@ -173,7 +174,8 @@ struct IndexedTokens::Pair {
     documents = static_cast<Index>(m) - 1;
   }
 
-  // Sequences must fill .bin one after another, so that a token's position is its place in the file.
+  // Sequences must fill .bin without gaps, so that a token's index determines its offset in the
+  // file.
   void check_tables(const File& idx) {
     const std::string name = idx_path.string();
     Table<std::int32_t> length(idx, lengths(), sequences);
@@ -253,7 +255,7 @@ IndexedWriter::IndexedWriter(const std::filesystem::path& prefix, Index vocab)
 }
 
 void IndexedWriter::write(std::FILE* file, const std::filesystem::path& path, const void* data, std::size_t bytes) {
-  if (bytes == 0) return;  // `data` may then be null
+  if (bytes == 0) return;  // `data` may be nullptr
   write_point("write", path);
   if (std::fwrite(data, 1, bytes, file) != bytes) fail("cannot write {}: {}", path.string(), std::strerror(errno));
 }
@@ -276,7 +278,8 @@ void IndexedWriter::finish() {
   std::FILE* idx = idx_.get();
   const auto append = [&](Index value) { write(idx, idx_path_, &value, sizeof value); };
 
-  // Lengths are read back and pointers appended by turns; a stream wants a seek between reading and writing.
+  // Alternates between reading back lengths and appending pointers. A stream requires a seek
+  // between reading and writing.
   constexpr Index chunk = 1 << 16;
   std::vector<std::int32_t> lengths;
   Index offset = 0;

@@ -1,5 +1,5 @@
-// Megatron-LM's indexed data set, version 1: PREFIX.bin holds the tokens of all documents, one after another,
-// and PREFIX.idx (little-endian, unaligned) says where each begins:
+// Megatron-LM's indexed data set, version 1. PREFIX.bin holds the tokens of all documents, one
+// after another. PREFIX.idx (little-endian, unaligned) has the begin of each:
 //
 //   "MMIDIDX\0\0"            9 bytes
 //   version      u64 = 1
@@ -8,10 +8,11 @@
 //   boundaries   u64         documents + 1
 //   lengths      i32 [sequences]    tokens
 //   pointers     i64 [sequences]    byte offset in .bin
-//   boundaries   i64 [boundaries]   first sequence of each document; begins with 0, ends with `sequences`
-//   modes        u8 [sequences]     in multimodal sets alone; the tokens are read whatever the mode
+//   boundaries   i64 [boundaries]   first sequence of each document; from 0 to `sequences`
+//   modes        u8 [sequences]     only in multimodal sets; tokens are read whatever the mode
 //
-// A document is one sequence or more. The layout is that of megatron/core/datasets/indexed_dataset.py.
+// A document has one or more sequences. The layout is that of
+// megatron/core/datasets/indexed_dataset.py.
 #pragma once
 
 #include <cstdio>
@@ -24,10 +25,11 @@
 
 namespace sy {
 
-// A pair, open for reading; a copy shares the open file, and threads may read at the same time. The constructor
-// reads the whole idx (20 bytes a document) to check it, and throws InputError naming the file when it is
-// truncated, foreign, or when idx and bin disagree. Files are read, not mapped: one that is cut short later is an
-// InputError as well, where a mapping would end the process by SIGBUS.
+// A pair that is open for reading. Copies share the open file, and threads may read concurrently.
+// The constructor reads the whole idx (20 bytes a document) to check it. It throws InputError that
+// names the file if it is truncated, foreign, or if idx and bin disagree.
+// Files are read and not mapped. If a file is truncated later, read() throws InputError; a mapping
+// would end the process by SIGBUS.
 class IndexedTokens {
  public:
   IndexedTokens() = default;                                    // no documents
@@ -35,9 +37,9 @@ class IndexedTokens {
 
   Index documents() const;
   Index tokens() const;
-  Range document(Index i) const;  // its tokens
-  // Copies tokens [begin, begin + out.size()) of the concatenated documents. Throws InputError naming file
-  // and position when an id is not in [0, vocab).
+  Range document(Index i) const;  // range of the document's tokens
+  // Copies tokens [begin, begin + out.size()) of the concatenated documents. Throws InputError with
+  // file and position if an id is not in [0, vocab).
   void read(Index begin, Index vocab, std::span<std::int32_t> out) const;
 
  private:
@@ -45,9 +47,10 @@ class IndexedTokens {
   std::shared_ptr<const Pair> pair_;
 };
 
-// Writes a pair document by document, in constant memory: the lengths go to the idx as they come, and
-// finish() reads them back to write pointers and boundaries. Until finish() the idx has no valid header.
-// Tokens are u16 where vocab < 65500 (Megatron's own limit), else i32. Throws Failure when the disk does.
+// Writes a pair document by document in constant memory. Lengths go to the idx at once; finish()
+// reads them back to write pointers and boundaries. Before finish(), the idx has no valid header.
+// Tokens are u16 if vocab < 65500 (Megatron's own limit), otherwise i32. Throws Failure if the disk
+// fails.
 class IndexedWriter {
  public:
   IndexedWriter(const std::filesystem::path& prefix, Index vocab);

@@ -1,9 +1,10 @@
-// A keyed permutation of [0, n) that is computed element by element: no memory, any element in constant time.
+// A keyed permutation of [0, n). Each element is computed in constant time and without memory.
 //
-// A balanced Feistel network (each round is a bijection, whatever its function) over the smallest 4^h >= n,
-// and cycle-walking: an image outside [0, n) is permuted again until it falls inside, which keeps the map a
-// bijection of [0, n) (Black and Rogaway, "Ciphers with arbitrary finite domains", 2002). Less than four
-// walks are expected.
+// It is a balanced Feistel network over the smallest 4^h >= n. Each round is a bijection, whatever
+// its function. An image outside [0, n) is permuted again until it is inside (cycle walking), so
+// the map stays a bijection of [0, n). See Black and Rogaway, "Ciphers with arbitrary finite
+// domains", 2002.
+// Fewer than four walks are expected.
 #pragma once
 
 #include "kernels/check.h"
@@ -27,7 +28,8 @@ class Permutation {
   }
 
  private:
-  // Four give a pseudo-random permutation (Luby and Rackoff, 1988); two more for small n.
+  // Four rounds give a pseudo-random permutation (Luby and Rackoff, 1988). Two more help for small
+  // n.
   static constexpr int rounds = 6;
 
   Index shuffle(Index i) const {

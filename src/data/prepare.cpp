@@ -29,9 +29,9 @@ namespace {
 
 using Report = std::function<void(const PrepareProgress&)>;
 
-// The ways to choose a tokenizer.
+// The values of --tokenizer and their tokenizer kinds.
 struct Choice {
-  std::string_view prefix;  // of --tokenizer; with a colon, something follows
+  std::string_view prefix;  // of --tokenizer; a prefix with a colon is followed by a value
   std::string_view kind;
 };
 constexpr Choice choices[] = {
@@ -43,8 +43,9 @@ const Choice& choice_of(const std::string& tokenizer) {
   bad_input("--tokenizer {}: choose bytes, spm:FILE, train-spm:VOCAB or hf:FILE", tokenizer);
 }
 
-// Divides the bytes of a domain: documents by their draws, the one at the boundary by its bytes. Draws fall into
-// buckets, so that memory does not depend on how many there are.
+// Divides the bytes of a domain into training and validation text. Whole documents are divided by
+// their draws, those at the boundary by their bytes. Draws fall into buckets, so memory does not
+// depend on the number of documents.
 class Division {
  public:
   void add(std::uint64_t draw, Index bytes) {
@@ -53,7 +54,7 @@ class Division {
   }
   Index bytes() const { return total_; }
 
-  // When all documents have been added.
+  // Finds the boundary. Call it after all documents are added.
   void settle(double fraction) {
     const std::vector<Index> buckets = std::move(buckets_);
     if (fraction == 0 || total_ < 2) return;
@@ -61,7 +62,8 @@ class Division {
         std::clamp<Index>(static_cast<Index>(std::ceil(fraction * static_cast<double>(total_))), 1, total_ - 1);
     Index before = 0;
     while (before + buckets[boundary_] <= wanted) before += buckets[boundary_++];
-    // Documents are cut where whole ones would miss what is wanted by more than a twentieth, or leave a split empty.
+    // The documents in the boundary bucket are cut if whole documents would miss `wanted` by more
+    // than a twentieth or leave a split empty.
     const Index here = buckets[boundary_], missing = wanted - before, tolerance = wanted / 20;
     const bool others_train = before + here < total_;
     if (missing <= tolerance && before > 0)
@@ -73,12 +75,12 @@ class Division {
     uncut_ = before == 0 && others_train ? SplitName::valid : SplitName::train;
   }
 
-  // Where the validation text of a document begins: 0, its size, or between.
+  // Offset at which the validation text of a document begins: 0, its size, or between.
   std::size_t begin_of_valid(std::uint64_t draw, std::string_view text) const {
     const std::size_t bucket = bucket_of(draw), size = text.size();
     const double share = bucket < boundary_ ? 1 : bucket > boundary_ ? 0 : share_;
     if (share == 0 || share == 1) return share == 0 ? size : 0;
-    // If need be a little more of it than asked for.
+    // Rounded up: the validation text may become a little longer than its share.
     const auto wanted = static_cast<std::size_t>(std::ceil(share * static_cast<double>(size)));
     const std::size_t high = size - std::min(wanted, size - 1);
     const std::size_t cut = cut_point(text, high - std::min(high, std::max<std::size_t>(wanted / 8, 3)), high);
@@ -93,11 +95,11 @@ class Division {
   std::vector<Index> buckets_ = std::vector<Index>(std::size_t{1} << bits);
   Index total_ = 0;
   std::size_t boundary_ = 0;
-  double share_ = 0;                    // of a document at the boundary that is validation text
-  SplitName uncut_ = SplitName::train;  // where such a one goes that cannot be cut
+  double share_ = 0;                    // validation share of a document in the boundary bucket
+  SplitName uncut_ = SplitName::train;  // split of a document there that cannot be cut
 };
 
-// Throws InputError if the document, of a file that is no JSON lines, is not UTF-8 text.
+// Throws InputError if the document is not UTF-8 text. The file must not be JSON lines.
 void check_text(const Document& document) {
   const auto bad = binary_byte(document.text);
   if (!bad) return;
@@ -109,22 +111,23 @@ void check_text(const Document& document) {
             "convert the file if it is text (iconv -t UTF-8)");
 }
 
-// The text of all domains without binary files and without copies, after a first reading.
+// The text of all domains without binary files and copies, measured by a first pass.
 class Corpus {
  public:
   // Throws InputError if a domain is empty or a binary file is named.
   Corpus(const PrepareOptions& options, const Report& report) : options_(options), draws_(options.seed, "validation") {
-    for (const auto& domain : options.domains)  // what is missing is said before the long reading
+    for (const auto& domain : options.domains)  // missing paths are reported before the long pass
       for (const fs::path& path : domain.paths)
         left_out_ += walk_files(path, options.filter, [](const fs::path&, Index) {});
-    std::unordered_set<std::uint64_t> known;  // texts of files
+    std::unordered_set<std::uint64_t> known;  // digests of the texts of files
     for (std::size_t d = 0; d < options.domains.size(); ++d) measure(d, known, report);
   }
 
   void for_each(std::size_t domain, const std::function<void(Document&&)>& take) const {
     for_each_document(options_.domains[domain].paths, options_.filter, options_.text_key, [&](Document&& document) {
       if (skipped_.contains({domain, document.file_number})) return false;
-      if (!options_.binary && !is_json_lines(document.file)) check_text(document);  // it may have changed since
+      // the file may have changed since the first pass
+      if (!options_.binary && !is_json_lines(document.file)) check_text(document);
       take(std::move(document));
       return true;
     });
@@ -137,12 +140,12 @@ class Corpus {
   const std::string& first_binary() const { return first_binary_; }
 
  private:
-  // Reads a domain, finds the files to skip, and adds the documents of all others to its division.
+  // Reads a domain, finds the files to skip, and adds the documents of the others to its division.
   void measure(std::size_t d, std::unordered_set<std::uint64_t>& known, const Report& report) {
     const auto& domain = options_.domains[d];
     Division& division = divisions_.emplace_back();
     const LeftOut before = left_out_;
-    fs::path file;  // that is being read
+    fs::path file;  // the file being read
     Index number = -1, added = 0;
     std::optional<Sha256> content;
     const auto skip = [&](Index LeftOut::*reason) {
@@ -202,16 +205,17 @@ class Corpus {
 
   const PrepareOptions& options_;
   RandomStream draws_;
-  std::vector<Division> divisions_;                  // of each domain
+  std::vector<Division> divisions_;                  // by domain
   std::set<std::pair<std::size_t, Index>> skipped_;  // domain and number of the file
   std::string first_binary_;
   Index bytes_ = 0, read_ = 0;
   LeftOut left_out_;
 };
 
-// Lines of all domains, each kept with the same probability: about training_bytes, never twice that.
+// Draws lines of all domains with equal probability: about training_bytes, less than twice that.
 std::vector<std::string> sample_lines(const PrepareOptions& options, const Corpus& corpus, const Report& report) {
-  // SentencePiece skips longer lines, and lines with a tab (its own mark for boundaries): they are cut there.
+  // SentencePiece skips longer lines and lines with a tab (its own boundary mark), so lines are cut
+  // there.
   constexpr std::size_t longest_line = 4000;
   const double keep = static_cast<double>(training_bytes) / static_cast<double>(corpus.bytes());
   std::vector<std::string> lines;
@@ -235,7 +239,7 @@ std::vector<std::string> sample_lines(const PrepareOptions& options, const Corpu
   return lines;
 }
 
-// VOCAB of train-spm:VOCAB.
+// Returns VOCAB of train-spm:VOCAB.
 Index vocab_to_train(const std::string& tokenizer) {
   const char *begin = tokenizer.data() + choice_of(tokenizer).prefix.size(), *end = tokenizer.data() + tokenizer.size();
   Index vocab = 0;
@@ -244,7 +248,7 @@ Index vocab_to_train(const std::string& tokenizer) {
   return vocab;
 }
 
-// FILE of spm:FILE and hf:FILE.
+// Returns FILE of spm:FILE and hf:FILE. A folder stands for the model file in it.
 fs::path tokenizer_file(const std::string& tokenizer) {
   const Choice& choice = choice_of(tokenizer);
   fs::path file = tokenizer.substr(choice.prefix.size());
@@ -282,7 +286,7 @@ class SplitWriter {
   SplitWriter(const fs::path& prefix, const Tokenizer& tokenizer)
       : prefix_(prefix), end_of_text_(tokenizer.end_of_text()), writer_(prefix, tokenizer.vocab()) {}
 
-  // ids: of the text, without end_of_text.
+  // Adds a document. ids: the ids of the text, without end_of_text.
   void add(std::string_view text, std::vector<std::int32_t>& ids) {
     if (text.empty()) return;
     ids.push_back(end_of_text_);
@@ -338,12 +342,11 @@ Domain write_domain(const std::string& name, std::size_t number, const Corpus& c
 }
 
 constexpr const char *description_name = "dataset.ini", *staging_name = "prepare.tmp";
-// While a data set is replaced, the names of the files of both, a line each: those that the next
-// `prepare` may remove if this one is interrupted.
+// Exists while a data set is replaced. It lists the file names of both data sets, one a line. The
+// next `prepare` may remove these files if this one is interrupted.
 constexpr const char* replaced_name = "prepare.replaced";
 
-// The names of the files of a data set in its folder. A model that dataset.ini names elsewhere is
-// none of them.
+// Returns the file names of a data set. A model that dataset.ini names elsewhere is not included.
 std::set<std::string> files_of(const DatasetDescription& description) {
   std::set<std::string> files{description_name};
   for (const Domain& domain : description.domains)
@@ -354,8 +357,8 @@ std::set<std::string> files_of(const DatasetDescription& description) {
   return files;
 }
 
-// The files of the data set that is in the folder, or of one whose replacement was interrupted.
-// Throws InputError if the folder holds other files and no data set.
+// Returns the files of the folder's data set, or of one whose replacement was interrupted. Throws
+// InputError if the folder holds other files and no data set.
 std::set<std::string> old_files(const fs::path& folder) {
   const std::set<std::string> names = names_in(folder);
   std::set<std::string> files;
@@ -370,7 +373,8 @@ std::set<std::string> old_files(const fs::path& folder) {
     files.merge(files_of(old));
     return files;
   }
-  if (names.contains(replaced_name)) return files;  // it was a data set, whatever else is there
+  // it was a data set, so other files may be present
+  if (names.contains(replaced_name)) return files;
   for (const std::string& name : names)
     if (!files.contains(name) && !name.starts_with('.') && !name.starts_with(staging_name) &&
         !name.starts_with(replaced_name) && name != lock_name)
@@ -378,7 +382,7 @@ std::set<std::string> old_files(const fs::path& folder) {
   return files;
 }
 
-// Returns old_files. Throws InputError if the folder holds a file that is in the way of `files`.
+// Returns old_files. Throws InputError if the folder holds a file that conflicts with `files`.
 std::set<std::string> check_output(const fs::path& folder, const std::set<std::string>& files, bool overwrite) {
   std::error_code ignored;
   if (!fs::is_directory(folder, ignored)) return {};
@@ -396,7 +400,7 @@ std::set<std::string> check_output(const fs::path& folder, const std::set<std::s
   return old;
 }
 
-// OUTPUT, held by one process at a time, and in it the folder where files grow until commit().
+// The folder OUTPUT, locked by one process. Its staging folder holds growing files until commit().
 class Output {
  public:
   explicit Output(const fs::path& folder) : folder_(folder), staging_(folder / staging_name) {}
@@ -405,10 +409,10 @@ class Output {
     std::error_code ignored;
     fs::remove_all(staging_, ignored);
     lock_.reset();
-    if (made_) fs::remove(folder_, ignored);  // where it stayed empty
+    if (made_) fs::remove(folder_, ignored);  // fails, as intended, if it is not empty
   }
-  // Throws InputError if the folder holds no data set but other files, or a file that is in the way
-  // of `files`.
+  // Throws InputError if the folder holds other files and no data set, or a file that conflicts
+  // with `files`.
   void open(std::set<std::string> files, bool overwrite) {
     old_ = check_output(folder_, files, overwrite);
     std::error_code error;
@@ -417,7 +421,7 @@ class Output {
       cannot_write(error.value(), fmt::format("cannot make the folder {}: {}: choose another --output",
                                               folder_.string(), error.message()));
     lock_.emplace(folder_, std::chrono::milliseconds(0), "--output", "choose another --output");
-    old_ = check_output(folder_, files, overwrite);  // as it is, now that no other process changes it
+    old_ = check_output(folder_, files, overwrite);  // again, now that no other process changes it
     files_ = std::move(files);
     remove_tree(staging_);
     make_folders(staging_);
@@ -426,7 +430,8 @@ class Output {
 
   const fs::path& staging() const { return staging_; }
 
-  // Without dataset.ini there is no data set: it goes first and comes last.
+  // Replaces the old data set. Without dataset.ini there is no data set, so it is removed first and
+  // written last.
   void commit(const std::string& ini) {
     std::string both;
     for (const auto& names : {files_, old_})
@@ -456,7 +461,7 @@ class Output {
   }
 
   fs::path folder_, staging_;
-  std::set<std::string> files_, old_;  // of the new data set; of the one that it replaces
+  std::set<std::string> files_, old_;  // of the new data set; of the data set it replaces
   std::optional<FolderLock> lock_;
   bool made_ = false;
 };
@@ -491,7 +496,7 @@ void check_prepare_options(const PrepareOptions& options) {
     for (const fs::path& path : domain.paths) {
       std::error_code ignored;
       errors.run([&] { check_text_path(path); });
-      // Otherwise the walk would read what is being written.
+      // Otherwise the walk would read files that are being written.
       const fs::path output = fs::weakly_canonical(options.output, ignored);
       const fs::path inside = output.lexically_relative(fs::weakly_canonical(path, ignored));
       if (!options.output.empty() && fs::is_directory(path, ignored) && !inside.empty() && *inside.begin() != "..")
@@ -507,7 +512,8 @@ void check_prepare_options(const PrepareOptions& options) {
   if (prefix == "spm:" || prefix == "hf:") {
     const fs::path file = tokenizer_file(options.tokenizer);
     const bool there = errors.run([&] { InputFile{file}; });
-    // Reading a large tokenizer takes time: without another error, its own comes when it is used.
+    // Reading a large tokenizer takes time. If there is no other error, its errors appear when it
+    // is used.
     if (there && !errors.empty())
       errors.run([&] { find_tokenizer_kind(choice_of(options.tokenizer).kind)->open(file); });
   }

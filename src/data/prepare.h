@@ -1,4 +1,4 @@
-// Text files to a data set (src/data/dataset.h).
+// Conversion of text files to a data set (src/data/dataset.h).
 #pragma once
 
 #include <functional>
@@ -17,21 +17,21 @@ struct PrepareOptions {
     std::vector<std::filesystem::path> paths;  // files, or folders to walk
   };
   std::vector<Source> domains;
-  FileFilter filter;                // of the files in folders
-  bool binary = false;              // takes binary files, too; with the tokenizer bytes alone
+  FileFilter filter;                // applied to the files in folders
+  bool binary = false;              // accepts binary files; only with the tokenizer `bytes`
   std::string tokenizer = "bytes";  // bytes | spm:FILE | train-spm:VOCAB | hf:FILE
-  std::string text_key = "text";    // of JSON lines
-  double valid_fraction = 0.05;     // of each domain's bytes, in [0, 1)
+  std::string text_key = "text";    // key of the text in JSON lines
+  double valid_fraction = 0.05;     // share of each domain's bytes, in [0, 1)
   std::filesystem::path output;
   std::uint64_t seed = 1;
   bool overwrite = false;
 };
 
 struct PrepareProgress {
-  // "reading", "sampling lines", "training the tokenizer", or the domain that is being tokenized.
+  // "reading", "sampling lines", "training the tokenizer", or "encoding NAME" for a domain.
   std::string_view phase;
-  // Of text: read by this phase, or encoded of all domains. While a tokenizer is trained, rounds.
-  // total 0: unknown.
+  // Bytes of text that this phase has read, or encoded in all domains. Rounds while a tokenizer is
+  // trained. total = 0 means unknown.
   Index done = 0, total = 0;
   std::string_view unit = "bytes";
 };
@@ -39,32 +39,38 @@ struct PrepareProgress {
 struct Prepared {
   Dataset dataset;
   LeftOut left_out;
-  std::string first_binary;  // path of the first binary file that was left out; empty if there is none
+  // path of the first binary file that was left out; empty if there is none
+  std::string first_binary;
 };
 
-// Throws InputErrors that names all that is wrong with the options, with the folder to write and with the paths to read; none
-// is needed to find the errors of the others. The text itself is not read.
+// Throws InputErrors with all errors of the options, the output folder and the input paths. Does
+// not read the text.
 void check_prepare_options(const PrepareOptions& options);
 
-// valid_fraction of a domain's bytes are validation text: the documents with the smallest draws, which are keyed by
-// (seed, text), and the last part of the next one where it is too long to be taken whole. Where there are two
-// characters, both splits have text. Documents of the same text share their fate, and of two files with the same text
-// the second is left out: what one split has, the other has not. Documents end with end_of_text.
+// Writes a data set from text files. Documents end with end_of_text.
 //
-// A binary file of a folder (binary_byte) is left out, and one that is named is an error. JSON
-// lines are never binary: a line that is not UTF-8 is an error.
+// Split: valid_fraction of a domain's bytes becomes validation text. It consists of the documents
+// with the smallest draws, which are keyed by (seed, text). If the next document is too long, only
+// its last part is included. A domain of at least two characters has text in both splits (if
+// valid_fraction > 0).
+// Equal documents get the same draw, and a file with the text of an earlier file is left out, so
+// the splits do not overlap.
+// A binary file (binary_byte) in a folder is left out; one that is named is an error. JSON lines
+// are never binary: a line that is not UTF-8 is an error.
 //
-// The text is read twice, first to measure it. Memory does not grow with it: 1 MiB of documents
-// (src/data/text.h) for each thread, which encode them at the same time, the idx in IndexedWriter's
-// way, a few words for every file, and about training_bytes (never twice that) to train a
-// tokenizer. The files grow in OUTPUT/prepare.tmp and are renamed when all are whole, dataset.ini
-// last: without it there is no data set. OUTPUT is new, empty, or a data set. With `overwrite` the
-// new data set replaces the old one: files of the old one that the new one lacks are removed, and
-// no other file changes. Throws InputError for what is wrong with options or text, Failure when the
-// disk fails.
+// The text is read twice; the first pass measures it. Memory does not grow with the text:
+// - 1 MiB of documents (src/data/text.h) for each thread; all threads encode at the same time
+// - a few words for every file
+// - about training_bytes (less than twice that) to train a tokenizer
+// - IndexedWriter's constant memory for the idx
+// The files grow in OUTPUT/prepare.tmp and are renamed when all are complete, dataset.ini last.
+// Without dataset.ini there is no data set.
+// OUTPUT must be new, empty, or a data set. With `overwrite` the new data set replaces the old one:
+// files that only the old one has are removed, and no other file changes.
+// Throws InputError for wrong options or text, Failure if the disk fails.
 Prepared prepare(const PrepareOptions& options, const std::function<void(const PrepareProgress&)>& progress);
 
-// The text that a tokenizer is trained on: lines drawn at random from the whole corpus.
+// Size of the text that a tokenizer is trained on: lines drawn at random from the whole corpus.
 constexpr Index training_bytes = 8 << 20;
 
 }  // namespace sy

@@ -28,7 +28,7 @@ SampleStream::SampleStream(const Dataset& dataset, Index seq_len, std::uint64_t 
           "give it more text{}",
           d.name, d.train_tokens, seq_len,
           d.train_tokens > 1 ? fmt::format(", or set model.seq_len to at most {}", d.train_tokens - 1) : "");
-    // Weights become integers, so that shares are exact and the same on every machine.
+    // Weights become integers, so that shares are exact and equal on every machine.
     const Index share = d.weight < 0 ? windows : std::llround(d.weight / weights * 0x1p40);
     sources_.push_back({dataset.open(static_cast<int>(i), SplitName::train), windows, share,
                         RandomStream(seed, "windows of " + d.name)});
@@ -42,9 +42,9 @@ SampleStream::Where SampleStream::where(Index sample) const {
   Index n = block * mixing_block +
             Permutation(mixing_block, blocks_.bits(static_cast<std::uint64_t>(block)))(sample % mixing_block);
 
-  // Of the first n samples the first domain gets floor(n * share / all shares); the rest are divided among
-  // the other domains in the same way. Each count grows with n and their sum is n, so sample n belongs to the
-  // one domain whose count grows from n to n + 1.
+  // The first domain gets floor(n * share / total_share_) of the first n samples. The others divide
+  // the rest in the same way. Each count grows with n and their sum is n. So sample n belongs to
+  // the one domain whose count grows from n to n + 1.
   Index rest = total_share_;
   for (std::size_t d = 0; d < sources_.size(); ++d) {
     const Source& s = sources_[d];

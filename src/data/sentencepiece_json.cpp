@@ -1,4 +1,4 @@
-// A SentencePiece model as a tokenizer.json of Hugging Face.
+// Conversion of a SentencePiece model to a tokenizer.json of Hugging Face.
 // SentencePiece's headers use containers that they do not include.
 #include <unordered_map>
 
@@ -32,7 +32,7 @@ std::vector<int> encoded(const Processor& processor, std::string_view text) {
   return ids;
 }
 
-// Whether a text begins with a blank that it does not have.
+// Returns true if the model adds a blank at the start of a text.
 bool adds_blank(const Processor& processor) {
   const std::vector<int> ids = encoded(processor, "a");
   return !ids.empty() && processor.IdToPiece(ids.front()).starts_with(space_mark);
@@ -89,8 +89,8 @@ Json tokenizer_config(const Processor& processor) {
   return config;
 }
 
-// Whether a text gets the same ids and comes back as the same text: one of all pieces, in which a
-// model that merges pairs chooses others, and of what a normalisation changes.
+// Returns true if a test text gets the same ids and the same decoded text. It has all pieces, for
+// which a model that merges pairs chooses other ids, and characters that normalisation changes.
 bool same_ids(const Processor& processor, const TokenizerJson& tokenizer) {
   constexpr std::size_t most_bytes = 1 << 16;
   std::string text;

@@ -25,7 +25,7 @@ class PlainStream : public ByteStream {
   InputFile file_;
 };
 
-// What gzip and zstd have in common: frames that follow one another, decoded from a buffer of the file's bytes.
+// Common part of gzip and zstd: consecutive frames, decoded from a buffer of the file's bytes.
 class DecodedStream : public ByteStream {
  public:
   explicit DecodedStream(const fs::path& path) : name_(path.string()), file_(path), buffer_(1 << 17) {}
@@ -35,7 +35,8 @@ class DecodedStream : public ByteStream {
       if (in_.empty()) in_ = std::span(buffer_).first(file_.read(buffer_));
       const bool ended = in_.empty();
       if (ended && between_frames_) return 0;
-      // At the file's end too: the decoder may hold text that it has had no room for.
+      // At the end of the file too, the decoder may hold decoded text that did not fit into the
+      // last `out`.
       if (const std::size_t n = decode(out); n > 0) {
         total_ += n;
         return n;
@@ -46,7 +47,8 @@ class DecodedStream : public ByteStream {
   }
 
  protected:
-  // Takes bytes from the front of in_, sets between_frames_, and returns how many were written. May return 0.
+  // Decodes bytes from the front of in_, removes them, and sets between_frames_. Returns the number
+  // of bytes written to `out`, which may be 0.
   virtual std::size_t decode(std::span<char> out) = 0;
   [[noreturn]] void damaged(const char* format, const char* why) const {
     bad_input("{} is no {} file, or is damaged after {} bytes of text ({}): copy it again, or rename it", name_, format,

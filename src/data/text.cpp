@@ -16,8 +16,8 @@ namespace sy {
 namespace fs = std::filesystem;
 
 std::optional<Index> invalid_utf8(std::string_view text) {
-  // First bytes, the number of continuation bytes after them, and the range of the first of these (the others
-  // are 80..BF): what excludes overlong forms, surrogates and values above 10FFFF.
+  // First bytes, their number of continuation bytes, and the range of the first continuation byte
+  // (the others are 80..BF). The ranges exclude overlong forms, surrogates and values above 10FFFF.
   struct Lead {
     unsigned char first, last;
     std::size_t more;
@@ -77,7 +77,8 @@ std::size_t cut_point(std::string_view text, std::size_t low, std::size_t high) 
   const auto continues = [&](std::size_t i) {
     return i < text.size() && (static_cast<unsigned char>(text[i]) & 0xC0) == 0x80;
   };
-  // A character has at most three continuation bytes; more of them are not UTF-8, and may be cut anywhere.
+  // A character has at most three continuation bytes. Longer sequences are not UTF-8 and may be cut
+  // anywhere.
   for (std::size_t at = high; at + 4 > high && at >= low; --at) {
     if (!continues(at)) return at;
     if (at == 0) break;
@@ -101,7 +102,7 @@ bool matches_any(const std::vector<std::string>& globs, const fs::path& below) {
   });
 }
 
-// below: the path of the folder from the one that was named.
+// Walks a folder recursively. below: its path relative to the named folder.
 LeftOut walk_folder(const fs::path& folder, const fs::path& below, const FileFilter& filter,
                     const std::function<void(const fs::path&, Index)>& visit) {
   std::error_code error;
@@ -146,7 +147,7 @@ std::size_t document_size(std::string_view text, std::size_t limit) {
   return text.size() <= limit ? text.size() : cut_point(text, limit / 2, limit);
 }
 
-// Cuts one file into documents. `document` says which file it is.
+// Cuts one file into documents. `document` has the file's path and number.
 void read_text(Document document, const Take& take) {
   const auto stream = open_stream(document.file);
   std::string buffer;
@@ -164,7 +165,7 @@ void read_text(Document document, const Take& take) {
   }
 }
 
-// The text of a line, empty where the line is blank.
+// Returns the text of a line. Empty if the line is blank.
 std::string text_of_json(std::string_view json_line, const std::string& key, const fs::path& file, Index line) {
   if (json_line.find_first_not_of(" \t\r") == json_line.npos) return "";
   if (const auto bad = invalid_utf8(json_line))

@@ -44,7 +44,8 @@ class ByteTokenizer : public Tokenizer {
   }
 };
 
-// U+2581: SentencePiece writes it for a blank within pieces, and so decodes the character itself to a blank.
+// U+2581: SentencePiece writes it for a blank in pieces, so it decodes the character itself to a
+// blank.
 constexpr std::string_view blank_mark = "\xE2\x96\x81";
 
 class SentencePieceTokenizer : public Tokenizer {
@@ -60,8 +61,8 @@ class SentencePieceTokenizer : public Tokenizer {
     if (processor_.eos_id() < 0)
       bad_input("{} has no end-of-sentence piece, which closes every document: train the model with an eos_id",
                 model.string());
-    // Where the model has pieces for the bytes of U+2581, it is kept by spelling it so. Not where each
-    // encoded part would get a blank in front.
+    // If the model has pieces for the bytes of U+2581, these preserve the character. Not if the
+    // model adds a blank before each encoded part.
     std::vector<int> bytes, letter;
     for (const char* piece : {"<0xE2>", "<0x96>", "<0x81>"}) {
       const int id = processor_.PieceToId(piece);
@@ -101,7 +102,7 @@ class SentencePieceTokenizer : public Tokenizer {
  private:
   static void check(const sp::util::Status& status) { SY_ASSERT(status.ok(), "SentencePiece: {}", status.ToString()); }
 
-  // Of the normalised text.
+  // Number of bytes of the normalised text.
   Index piece_bytes(int id) const {
     if (processor_.IsControl(id)) return 0;
     if (processor_.IsByte(id)) return 1;
@@ -113,7 +114,7 @@ class SentencePieceTokenizer : public Tokenizer {
 
   sp::SentencePieceProcessor processor_;
   bool keeps_text_ = true;           // the pieces of a text are its bytes
-  std::vector<int> blank_mark_ids_;  // empty: U+2581 is left to the model
+  std::vector<int> blank_mark_ids_;  // empty if the model encodes U+2581
 };
 
 class Lines : public sp::SentenceIterator {
@@ -129,7 +130,7 @@ class Lines : public sp::SentenceIterator {
   std::size_t next_ = 0;
 };
 
-// The number after `words` in `text`, or -1.
+// The number after `words` in `text`, or -1 if there is none.
 Index number_after(std::string_view text, std::string_view words) {
   Index number = -1;
   if (const std::size_t at = text.find(words); at != text.npos)
@@ -138,8 +139,8 @@ Index number_after(std::string_view text, std::string_view words) {
 }
 
 // Progress of SentencePiece's training. The library has no call for it, but logs each round to
-// std::cerr, as in "EM sub_iter=0 size=8000 ...". While this object lives, it receives that text,
-// and none of it is printed.
+// std::cerr, as in "EM sub_iter=0 size=8000 ...". While this object lives, it receives that text
+// and prints none of it.
 class TrainingLog : public std::streambuf {
  public:
   TrainingLog(Index vocab, const std::function<void(Index, Index)>& progress)
@@ -156,14 +157,14 @@ class TrainingLog : public std::streambuf {
     const Index round = number_after(line_, "EM sub_iter="), size = number_after(line_, " size=");
     line_.clear();
     if (round < 0 || size <= 0) return c;
-    // After two rounds it keeps three quarters of the pieces, until they are few enough.
+    // Every two rounds it keeps three quarters of the pieces, until they are few enough.
     const double cuts = std::ceil(std::log(smallest_ / static_cast<double>(size)) / std::log(0.75));
     ++done_;
     if (progress_) progress_(done_, done_ + (round == 0 ? 1 : 0) + 2 * std::max<Index>(0, static_cast<Index>(cuts)));
     return c;
   }
 
-  double smallest_;  // number of pieces with which training ends
+  double smallest_;  // number of pieces at which training ends
   const std::function<void(Index, Index)>& progress_;
   std::streambuf* former_;
   std::string line_;
@@ -217,7 +218,8 @@ std::string tokenizer_sha256(const TokenizerKind& kind, const fs::path& model) {
 }
 
 bool bytes_add_up(const Tokenizer& tokenizer) {
-  // Blanks that models add, merge or strip, and letters that their normalisations change; a byte more or less shows.
+  // Blanks that models add, merge or strip, and letters that their normalisation changes. Each
+  // would change the number of bytes.
   for (const std::string_view probe :
        {"a", " a  b\t\n", "\xEF\xBC\xA1\xEF\xAC\x81\xE2\x85\xA7", "\xC3\x84\xE2\x84\xAB"}) {
     std::vector<std::int32_t> ids;
@@ -263,7 +265,7 @@ std::string train_sentencepiece(const std::vector<std::string>& lines, Index voc
        {"unk_id", "0"},
        {"eos_id", "1"},
        {"bos_id", "-1"},
-       // Sums are grouped by threads: the same number everywhere, whatever the machine has.
+       // Sums are grouped by thread, so the number of threads is fixed on every machine.
        {"num_threads", "8"},
        {"minloglevel", "0"}},  // TrainingLog reads it
       &iterator, &model);

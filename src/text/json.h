@@ -1,5 +1,5 @@
-// JSON values, and reading and writing of them.
-// Only json.cpp includes the JSON library, because that header takes seconds to compile.
+// JSON values, and their reading and writing. The JSON library is included in json.cpp alone,
+// because its header takes seconds to compile in every file that includes it.
 #pragma once
 
 #include <concepts>
@@ -15,7 +15,7 @@
 
 namespace sy {
 
-// Thrown for text that is not JSON, a value of another type, and a missing key or element.
+// Thrown for text that is no JSON, a value of another type, and a missing key or element.
 class JsonError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -46,7 +46,7 @@ class Json {
   Json& operator=(Json other) noexcept;
   ~Json();
 
-  // Throws JsonError with the position if the text is not JSON or is nested more than 1000 deep.
+  // Throws JsonError with the position if the text is no JSON, or nested more than 1000 deep.
   static Json parse(std::string_view text);
   static std::optional<Json> try_parse(std::string_view text);
 
@@ -66,7 +66,7 @@ class Json {
 
   // For objects. If a key occurs twice, the last value is used. operator[] adds a missing key, and
   // turns null into an object.
-  const Json* find(std::string_view key) const;  // nullptr if absent, or if this is no object
+  const Json* find(std::string_view key) const;  // nullptr if there is no such key, or no object
   bool contains(std::string_view key) const { return find(key) != nullptr; }
   const Json& at(std::string_view key) const;
   const Json& operator[](std::string_view key) const { return at(key); }
@@ -143,8 +143,8 @@ T Json::get() const {
   return values;
 }
 
-// Returns standard JSON for a text of Python's json module: Infinity becomes the largest double, and
-// NaN null.
+// Returns standard JSON for a text of Python's json module. Infinity becomes the largest double,
+// NaN becomes null.
 std::string standard_json(std::string_view text);
 
 // Returns the text with a newline at the end.
