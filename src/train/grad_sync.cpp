@@ -53,8 +53,9 @@ void GradSync::start_complete() {
   }
 }
 
-// Gradients on a device are never cleared in name alone (ParamStore::clear_gradients), and can be read as they lie. Those of
-// replicas must be added up first, which is done for all of them at once.
+// Gradients on a device always hold their values (ParamStore::clear_gradients), so a complete range
+// can be reduced directly. Ranges of replicated kv heads are excluded, because sum_replicas() must
+// sum them first.
 void GradSync::part_done(Index part) {
   start_complete();
   for (Group& group : groups_) {
@@ -89,7 +90,8 @@ void GradSync::reduce_rest(Group& group) {
   group.reduced.clear();
 }
 
-// Every parameter lies in exactly one rank's owned range, but for those that replicas hold too: the first of these counts.
+// Each parameter is in exactly one rank's owned range, except those of kv replicas: only the first
+// replica counts them.
 void GradSync::add_squares(const Group& group) {
   const ConstView owned = group.owned_gradients();
   if (!mesh_.replicas || mesh_.replicas->rank() == 0) return backend_.sum_squares(owned, squares_);
@@ -103,7 +105,7 @@ void GradSync::add_squares(const Group& group) {
 void GradSync::step(const Config::Train& train, double lr, Index step) {
   const Doing doing("update of the weights");
   Traced part("gradients");
-  store_.whole();  // of the step before, should no forward have asked for them
+  store_.whole();  // finishes the last all-gather if no forward has waited for it
   store_.finish_gradients();
   sum_replicas();
   backend_.fill(squares_, 0);
@@ -134,7 +136,8 @@ void GradSync::update(const Config::Train& train) {
     const View weights = b.weights, gradients = group.owned_gradients();
     for (const OwnedRun& run : owned_runs(group.layout)) {
       const Index at = run.flat.begin - all_owned.begin, n = run.flat.size();
-      const View computed = weights.rows(run.flat.begin, n);  // what the model computes with
+      // the weights that the model computes with
+      const View computed = weights.rows(run.flat.begin, n);
       const bool rounded = b.master.view().present();
       switch (run.placement->spec->rule) {
         case UpdateRule::adamw:

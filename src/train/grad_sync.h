@@ -1,13 +1,17 @@
-// From every rank's gradients to every rank's new weights (ZeRO-1, Rajbhandari et al., 2020):
-// reduce-scatter the gradients, clip by the global norm, update the owned range, all-gather the weights.
+// Distributed optimizer (ZeRO-1, Rajbhandari et al., 2020). It reduce-scatters gradients, clips
+// them by the global norm, updates the owned range and all-gathers the weights.
 //
-// Where collectives run beside the backend, the gradients of each part of the model (the head, a layer) are reduced to their
-// owners while backward goes on, and its new weights come from there while the next step's forward does (src/params/fetch.h).
-// Reductions are started when the next layer's tokens are under way, or, where that has no experts, when it is complete itself,
-// since NCCL starts collectives in the order in which the host gives them (NCCL_LAUNCH_ORDER_IMPLICIT: a kernel waits until the
-// one given before it has started; the order is the same on all ranks, so none waits for another for ever). Given at once, they
-// would hold back these tokens until all reductions before them have ended and the gradients are computed.
-// Elsewhere that gains nothing: one reduce-scatter and one all-gather at the end are the faster way.
+// With asynchronous collectives, each bucket (the head, a layer) is reduced to its owners while
+// backward goes on. The next step's forward waits for the new weights bucket by bucket
+// (src/params/fetch.h).
+// The reductions of a bucket start once the dispatch of the next layer is in flight. If that layer
+// has no experts, they start when its own bucket is complete.
+// The reason is that NCCL starts collectives in the order in which the host enqueues them
+// (NCCL_LAUNCH_ORDER_IMPLICIT). A kernel waits until the one before it has started. All ranks have
+// the same order, so there is no deadlock. Reductions enqueued earlier would delay the dispatch
+// until they end.
+// With synchronous collectives overlap gains nothing: one reduce-scatter and one all-gather at the
+// end are faster.
 #pragma once
 
 #include <vector>
@@ -21,42 +25,45 @@ namespace sy {
 
 class GradSync {
  public:
-  // Where ranks of tp hold the same kv heads, mesh.replicas must be joined.
+  // If tp ranks hold the same kv heads, mesh.replicas must be joined.
   GradSync(const Mesh& mesh, ParamStore& store);
 
-  // For the last backward pass of each step. Its functions are collective, and must not outlive this.
+  // Hooks for the last backward pass of each step. They are collective and must not outlive this
+  // object.
   BackwardProgress progress();
-  // One optimizer step from the gradients in the store, which are cleared afterwards. When their norm is not finite, no weight is
-  // changed. `step` counts from 1. The host does not wait for it.
+  // Performs one optimizer step with the gradients in the store, then clears them. `step` counts
+  // from 1. If their norm is not finite, no weight changes. The host does not wait for the result.
   void step(const Config::Train& train, double lr, Index step);
-  // The global gradient norm of the last step before clipping; every parameter counts once. Waits for it.
+  // Global gradient norm of the last step before clipping; every parameter counts once. Waits for
+  // it.
   double norm() const;
 
  private:
-  // The parameters whose gradients are summed over the same ranks.
+  // Parameters whose gradients are summed over the same ranks.
   struct Group {
     const GroupLayout& layout;
     ParamStore::Buffers& buffers;
-    Comm& comm;  // those ranks
+    Comm& comm;  // communicator of those ranks
     std::vector<const Placement*> replicated{};
-    std::vector<Range> complete{};  // of the part told of last, and marked; from the last to the first
-    std::vector<Range> reduced{};   // of this step, likewise
+    // of the last complete bucket, not yet reduced; in descending order
+    std::vector<Range> complete{};
+    std::vector<Range> reduced{};  // reduced in this step, in descending order
 
     View owned_gradients() const;  // [n / shards]
-    // Whether its collectives run beside what the backend computes.
+    // Returns true if collectives of this group overlap with compute.
     bool overlaps() const { return layout.shards > 1 && comm.asynchronous(); }
   };
   void part_done(Index part);
   void start_complete();
-  // Ranks that hold the same kv heads see the gradient from their own query heads alone.
+  // Sums the gradients of replicated kv heads. Each rank has only those of its own query heads.
   void sum_replicas();
-  // Elements of a group's gradients become, each at its owner, the sum over the ranks that share it.
+  // Starts the reduction of a range of gradients. Each owner gets the sum over the group's ranks.
   static void reduce(Group& group, Range flat);
   static void reduce_rest(Group& group);
-  // squares_ += those of the owned range.
+  // Adds the squares of the owned gradients to squares_.
   void add_squares(const Group& group);
-  // The rule of each parameter on the owned ranges, and the new weights to all who use them, where that is not done beside
-  // what the backend computes.
+  // Applies the update rule of each parameter to the owned ranges. All-gathers the weights of
+  // groups that do not overlap.
   void update(const Config::Train& train);
 
   const Mesh& mesh_;
@@ -65,7 +72,7 @@ class GradSync {
   PreparedWeights& prepared_;
   std::vector<Group> groups_;
   Tensor squares_;         // [1] f64
-  Tensor factor_, rates_;  // [1], [3] of Backend::adamw
+  Tensor factor_, rates_;  // operands of Backend::adamw: [1], [3]
 };
 
 }  // namespace sy

@@ -1,4 +1,5 @@
-// The experts' history as a run writes it: counts are summed in a window until a log line or a checkpoint closes it.
+// The load history of the experts. Counts are summed in a window until a log line or a checkpoint
+// closes it.
 #pragma once
 
 #include "src/io/checkpoint.h"
@@ -7,11 +8,11 @@
 
 namespace sy {
 
-// Sums of the routers' counts since the last window was closed.
+// Sums of the routers' counts since the last closed window.
 class HistoryWindow {
  public:
   void add(const StepResult& result);
-  // Appends the window that ends with `step` and starts an empty one. Nothing where no step was added.
+  // Appends the window that ends with `step` and starts an empty one. No-op if no step was added.
   void close(Index step, ExpertHistory& history);
 
  private:
@@ -20,7 +21,7 @@ class HistoryWindow {
   Index steps_ = 0;
 };
 
-// The windows after `step`, summed: what a log line reports, which may span windows that checkpoints closed.
+// Returns the sum of the windows after `step`. A log line may span windows that checkpoints closed.
 ExpertCounts counts_since(Index step, const ExpertHistory& history);
 
 }  // namespace sy

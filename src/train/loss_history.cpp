@@ -9,7 +9,7 @@
 namespace sy {
 
 void MissingSteps::add(Index step) {
-  constexpr Index most = Index{1} << 53;  // a damaged line may say anything
+  constexpr Index most = Index{1} << 53;  // a damaged line may have any number
   if (step < next_ || step > most) return;
   if (step > next_) gaps_.push_back({next_, step});
   next_ = step + 1;

@@ -73,16 +73,18 @@ void refuse_memory(const Config& config, const MemoryPlan& plan, Index available
 
 Index arena_bytes(const Config& config, Index vocab, const Layout& layout, int rank, const Backend& backend,
                   int ranks_here, bool connected) {
-  const bool fixed = !backend.on_host();  // a host has other uses for its memory, and can lend some
+  // a host has other uses for its memory, and its arenas may grow
+  const bool fixed = !backend.on_host();
   const Index free = backend.free_bytes();
-  // On a device: what the driver takes while it runs, for stacks, graphs, and kernels where the user has them loaded when they
-  // are first used; and among several ranks NCCL's buffers, or, where it has these, what it takes for sizes of collectives
-  // that were not tried.
+  // On a device the driver allocates memory at run time: for stacks, graphs, and kernels if they
+  // are loaded lazily. With several ranks, NCCL allocates buffers, or, if connected, memory for
+  // collective sizes that were not tried.
   const Index megabytes = layout.ranks == 1 ? 512 : connected ? 1024 : 4096;
   const Index reserve = fixed ? std::max<Index>(megabytes << 20, free / 32) : 0;
   const Index mine = std::max<Index>(0, free - reserve) / ranks_here;
   MemoryPlan plan = plan_parameters(param_specs(config, vocab), config.dtype(), layout, rank);
-  // Between any two blocks lies a row for each token. Planning itself takes memory by the token, and is for what may fit.
+  // A lower bound: one row for each token between two blocks. Planning itself needs memory per
+  // token, so it runs only if this fits.
   plan.activations =
       config.train.micro_batch * config.model.seq_len / layout.tp * config.model.d_model * size_of(config.dtype());
   if (plan.total() <= mine) plan = plan_memory(config, vocab, layout, rank, backend);

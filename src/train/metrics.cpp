@@ -22,12 +22,12 @@
 namespace sy {
 namespace {
 
-// Result of reading the file for a run that goes on with `first_step`.
+// Result of reading the file for a run that continues with `first_step`.
 struct Found {
   MetricsHistory history;
-  Index end = 0;      // of the last whole line of an earlier step
-  Index last = 0;     // its step
-  Index damaged = 0;  // lines after it that are not ours
+  Index end = 0;      // offset after the last complete line of an earlier step
+  Index last = 0;     // step of that line
+  Index damaged = 0;  // number of later lines that are damaged
 };
 
 std::optional<double> number_at(const Json& object, std::string_view key) {
@@ -35,7 +35,7 @@ std::optional<double> number_at(const Json& object, std::string_view key) {
   return value && value->is_number() ? std::optional(value->get<double>()) : std::nullopt;
 }
 
-// A last line that is torn is what a kill leaves: it counts as none.
+// Reads the file. An incomplete last line, which a kill leaves, is ignored.
 Found look_through(const std::filesystem::path& path, Index first_step) {
   Found found;
   std::error_code ignored;
@@ -64,16 +64,16 @@ std::string lacks(const MissingSteps& missing) {
   return fmt::format("lacks {}: these numbers are lost, and nothing else is", missing.text());
 }
 
-// Returns the parent of a process; 0 if it is not known.
+// Returns the parent of a process; 0 if it is unknown.
 pid_t parent_of(pid_t process) {
   std::ifstream stat(fmt::format("/proc/{}/stat", process));
-  std::string line;  // "PID (NAME) STATE PARENT ...", where a name may be anything
+  std::string line;  // "PID (NAME) STATE PARENT ..."; a name may have any characters
   std::getline(stat, line);
   const auto name_end = line.rfind(") ");
   return name_end == line.npos ? 0 : std::atoi(line.c_str() + std::min(line.size(), name_end + 4));
 }
 
-// Returns the process whose streams say where the output of this one ends; 0 means this one.
+// Returns the process whose streams show where this process's output ends; 0 means this process.
 // Otherwise it is the launcher, or launch/mpirun.sh, which started the launcher and filters its
 // standard error.
 pid_t console_process() {
@@ -82,8 +82,9 @@ pid_t console_process() {
   return parent != 0 && script && parent_of(parent) == std::atoi(script) ? parent_of(parent) : parent;
 }
 
-// The terminal that a standard stream ends on, opened anew; -1: it ends elsewhere. What a rank prints is passed on by the process
-// that started it, whose own streams say where it ends; another machine's are not to be seen.
+// Opens the terminal on which a standard stream ends. Returns -1 if there is none. The process that
+// started a rank forwards its output, so that process's streams are examined. Streams on another
+// machine are not visible.
 int terminal_of(int stream) {
   const pid_t parent = console_process();
   const std::string path = fmt::format("/proc/{}/fd/{}", parent, stream);
@@ -191,7 +192,7 @@ std::string progress_text(const StepMetrics& m, Index total_steps, double elapse
   if (m.routed > 0) text += fmt::format("  dropped {:.1f} %", 100.0 * m.dropped / m.routed);
   if (m.step < total_steps && per_step > 0)
     text += fmt::format("  {} left", duration_text(per_step * (total_steps - m.step)));
-  // A terminal of 80 columns cuts the end of the line that is rewritten.
+  // A terminal of 80 columns cuts off the end of the rewritten line.
   return text + fmt::format("  {} elapsed  lr {:.3g}  gradient norm {:.3g}", duration_text(elapsed), m.lr, m.grad_norm);
 }
 
@@ -216,8 +217,8 @@ ProgressLine::~ProgressLine() {
 }
 
 void ProgressLine::step(const StepMetrics& m) {
-  // The first step also warms the machine up: it is left out of a mean of all, later of about 20. One step
-  // alone is no ground for an estimate.
+  // The first step also warms up the machine, so it is left out of the mean. The mean is over all
+  // steps, later over about 20. A single step gives no estimate.
   const bool first = seen_++ == 0;
   const double weight = std::max(0.05, 1.0 / std::max<Index>(seen_ - 1, 1));
   if (!first) per_step_ += weight * (m.step_seconds - per_step_);
@@ -238,7 +239,7 @@ void ProgressLine::show(const std::string& line) {
   print(stderr, fmt::format("\r{}\x1b[K", shown_));
 }
 
-// On one screen both go the same way: mpirun passes the two streams on in any order.
+// If both streams end on one terminal, use one stream: mpirun forwards two streams in any order.
 void ProgressLine::note(const std::string& text) {
   const std::string below = shown_;
   clear();

@@ -1,4 +1,5 @@
-// What a step reports, and where it goes: RUN/metrics.jsonl, what is made of it (sinks.h), and the terminal.
+// Metrics of a step and their outputs: RUN/metrics.jsonl, the sinks made from it (sinks.h), the
+// terminal.
 #pragma once
 
 #include <chrono>
@@ -16,7 +17,7 @@
 namespace sy {
 
 struct StepMetrics {
-  Index step = 0, tokens = 0;  // tokens: seen since the run began
+  Index step = 0, tokens = 0;  // tokens: since the run began
   double loss = 0;             // mean cross-entropy in nats over the global batch
   double aux_loss = 0, z_loss = 0, lr = 0, grad_norm = 0, step_seconds = 0, tokens_per_second = 0;
   Index routed = 0, dropped = 0;  // assignments over all MoE layers; routed counts before dropping
@@ -27,36 +28,37 @@ struct ExpertCounts {
   std::vector<std::vector<Index>> routed, dropped;
 };
 
-// Sums over the lines of RUN/metrics.jsonl, of all starts of a run.
+// Sums over the lines of RUN/metrics.jsonl, for all starts of a run.
 struct RunTotals {
   double step_seconds = 0;
-  Index best_step = -1;  // of the smallest validation loss; -1: there was no validation
+  Index best_step = -1;  // step of the smallest validation loss; -1 if there is none
   double best_loss = 0;
   void add(Index step, double seconds, std::optional<double> validation_loss);
 };
 
-// Facts from RUN/metrics.jsonl about the steps before the one that a run goes on with.
+// Facts from RUN/metrics.jsonl about the steps before the one with which a run continues.
 struct MetricsHistory {
   MissingSteps missing;
   LossRise rise;
   RunTotals totals;
 };
 
-// Appends to RUN/metrics.jsonl. Opened for a run that starts at `first_step`: lines of that step and later,
-// left by a run that was cut off, are cut away in one step, and so is a last line that was written only in
-// part. One warning names the steps that have no line. Every line is flushed, and goes to the
-// sinks. Numbers are written in full; what is not finite is null. Throws Failure when the disk is
-// full.
+// Appends to RUN/metrics.jsonl.
+// The file is opened for a run that starts at `first_step`. Lines of that step and later, and an
+// incomplete last line, are cut off in one operation. One warning names the steps that have no
+// line.
+// Every line is flushed and passed to the sinks. Numbers are written in full precision; a number
+// that is not finite is null. Throws Failure if the disk is full.
 class MetricsFile {
  public:
   MetricsFile(const std::filesystem::path& run_dir, Index first_step, const MetricsSinks& sinks = {});
   ~MetricsFile();
   MetricsFile(const MetricsFile&) = delete;
-  // validation: the domains' scores after this step; empty where there was none.
+  // validation: scores of the domains after this step; empty if the step has no validation.
   void write(const StepMetrics& m, const ExpertCounts* experts, const std::vector<DomainScore>& validation = {});
-  // After it returns, all lines are on the disk.
+  // Returns after all lines are on the disk.
   void sync();
-  const MetricsHistory& history() const { return history_; }  // as it was when the file was opened
+  const MetricsHistory& history() const { return history_; }  // at the time of opening
   const RunTotals& totals() const { return totals_; }         // of all lines
 
  private:
@@ -67,13 +69,15 @@ class MetricsFile {
   std::optional<SinkSet> sinks_;
 };
 
-// The warning that names the steps up to `last` that RUN/metrics.jsonl has no line of; "" if it has
-// all.
+// Returns a warning that names the steps up to `last` without a line in RUN/metrics.jsonl. Empty if
+// all steps have one.
 std::string missing_steps_warning(const std::filesystem::path& run_dir, Index last);
 
-// A plain line on standard output for the first step, every `every` steps and the last; on a terminal (standard error, or that
-// of mpirun on this machine) also one line below them that every step rewrites. What cannot be written is lost without an
-// error: it is not worth a run. Lines that stay go to the console log (dist/runtime.h), too.
+// Progress on the terminal. Prints a line to standard output for the first step, every `every`
+// steps and the last.
+// On a terminal (standard error, or that of mpirun on this machine), one line below them is
+// rewritten every step. Write errors are ignored, because they must not end a run. Permanent lines
+// also go to the console log (dist/runtime.h).
 class ProgressLine {
  public:
   ProgressLine(Index total_steps, Index every);
@@ -81,26 +85,27 @@ class ProgressLine {
   ProgressLine(const ProgressLine&) = delete;
   ProgressLine& operator=(const ProgressLine&) = delete;
   void step(const StepMetrics& m);
-  void pause(double seconds, Index every);  // what comes every so many steps besides the steps takes so long
-  void note(const std::string& text);       // a line that stays, above the rewritten one
-  void clear();                             // takes the rewritten line away, before others print
-  double elapsed() const;                   // seconds since it was made
+  void pause(double seconds, Index every);  // an activity every `every` steps that takes `seconds`
+  void note(const std::string& text);       // prints a permanent line above the rewritten one
+  void clear();                             // removes the rewritten line before others print
+  double elapsed() const;                   // seconds since construction
 
  private:
   void show(const std::string& line);
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   Index total_, every_, seen_ = 0;
-  int terminal_;         // a descriptor; -1: there is none
+  int terminal_;         // file descriptor; -1 if there is none
   bool one_screen_;      // standard output appears on the same terminal
-  double per_step_ = 0;  // smoothed seconds a step
-  double pauses_ = 0;    // seconds of pauses for each step
+  double per_step_ = 0;  // smoothed seconds per step
+  double pauses_ = 0;    // seconds of pauses per step
   std::string shown_;
 };
 
 // Returns the line of a step. elapsed: seconds since training began. per_step: seconds of each
-// remaining step; 0: not known yet.
+// remaining step; 0 means unknown.
 std::string progress_text(const StepMetrics& m, Index total_steps, double elapsed, double per_step);
-// The line of a validation: the loss of all tokens, and where there are several domains that of each.
+// Returns the line of a validation: the loss over all tokens and, if there are several domains, of
+// each.
 std::string validation_text(Index step, Index total_steps, const std::vector<DomainScore>& scores);
 
 }  // namespace sy

@@ -1,4 +1,5 @@
-// The order of a step's passes: a schedule is a list, which whoever trains walks through.
+// The order of a step's forward and backward passes. A schedule is a list that the trainer
+// executes.
 #pragma once
 
 #include <vector>
@@ -13,9 +14,11 @@ struct PassCall {
   bool operator==(const PassCall&) const = default;
 };
 
-// Both halves of every micro-batch, first in, first out, with at most `in_flight` (at least 1) of them between their halves:
-// as many forward passes to begin with, then a backward and a forward in turn (1F1B; Narayanan et al., "Efficient
-// Large-Scale Language Model Training on GPU Clusters Using Megatron-LM", 2021). Micro-batch i may use slot i % in_flight.
+// The 1F1B schedule (Narayanan et al., "Efficient Large-Scale Language Model Training on GPU
+// Clusters Using Megatron-LM", 2021).
+// At most `in_flight` (at least 1) micro-batches are between their forward and their backward,
+// first in, first out. The schedule starts with as many forward passes, then alternates backward
+// and forward. Micro-batch i may use slot i % in_flight.
 std::vector<PassCall> one_forward_one_backward(Index micro_batches, Index in_flight);
 
 }  // namespace sy

@@ -14,10 +14,10 @@
 namespace sy {
 namespace {
 
-// NCCL connects for each of its algorithms, which it chooses by the size of what is moved.
+// NCCL connects for each of its algorithms, which it chooses by message size.
 constexpr Index collective_bytes[] = {Index{4} << 10, Index{8} << 20};
 
-// Has `comm` do a collective of each of these kinds, of each size.
+// Runs a collective of each kind and size.
 void use(Comm& comm, Backend& backend, std::initializer_list<Collective> kinds) {
   if (!comm.asynchronous()) return;
   for (const Index bytes : collective_bytes) {
@@ -46,13 +46,14 @@ void use(Comm& comm, Backend& backend, std::initializer_list<Collective> kinds) 
           comm.all_to_all_v(all, rows, more, rows);
           break;
       }
-    backend.synchronize();  // before the buffers go
+    backend.synchronize();  // before the buffers are freed
   }
 }
 
 void use_collectives(const Config& config, Index vocab, const Mesh& mesh, Backend& backend) {
   const std::vector<ParamSpec> specs = param_specs(config, vocab);
-  use(mesh.world(), backend, {Collective::all_reduce, Collective::all_gather});  // the norm, and balance over all ranks
+  // the gradient norm, and load balancing over all ranks
+  use(mesh.world(), backend, {Collective::all_reduce, Collective::all_gather});
   use(*mesh.tp, backend, {Collective::all_gather, Collective::reduce_scatter, Collective::all_reduce});
   if (mesh.replicas) use(*mesh.replicas, backend, {Collective::all_reduce});
   if (count_moe(block_specs(config)) > 0) {
@@ -65,7 +66,8 @@ void use_collectives(const Config& config, Index vocab, const Mesh& mesh, Backen
       use(mesh.over(group.axes), backend, {Collective::reduce, Collective::reduce_scatter, Collective::broadcast});
 }
 
-// The products of a layer, of a router or a head, whose result is f32, those added to the residual stream, and of experts.
+// Runs the GEMMs of a layer, of a router or head (f32 result), of the residual stream (with an
+// addend), and of experts.
 void use_products(Backend& backend, DType dtype) {
   constexpr Index n = 256, experts = 2;
   const std::int32_t rows[] = {0, n / 2, n};

@@ -5,16 +5,17 @@
 
 namespace sy {
 
-// A backend made ready to train on.
+// The communicators and the memory of a backend that is ready for training.
 struct Room {
-  Mesh mesh;        // for its buffers
-  Index taken = 0;  // bytes of a device that libraries keep for themselves
+  Mesh mesh;        // communicators for its buffers
+  Index taken = 0;  // bytes of device memory that libraries hold
   Index arena = 0;  // bytes for activations (arena_bytes)
 };
 
-// NCCL takes memory for a connection at the first collective that needs it, and cuBLAS for its kernels at the first product
-// of a kind, both from what activations leave. So all that training will use is used once before the activations get the
-// rest. Collective. Throws AgreedError where training does not fit.
+// Runs everything that training will use once, then measures the memory that is left for
+// activations.
+// NCCL allocates memory at the first collective that needs a connection, and cuBLAS at the first
+// GEMM of a kind. Collective. Throws AgreedError if training does not fit.
 Room make_room(Comm& world, const Config& config, Index vocab, const Layout& layout, Backend& backend, int ranks_here);
 
 }  // namespace sy

@@ -11,7 +11,7 @@ namespace sy {
 
 class RoutingWarnings {
  public:
-  // last_step: the step before the first one that is counted.
+  // last_step: the step before the first counted one.
   // layer_ids: [MoE layer] index in the model.
   RoutingWarnings(Index last_step, std::vector<std::int64_t> layer_ids)
       : last_step_(last_step), layer_ids_(std::move(layer_ids)) {}
@@ -29,8 +29,9 @@ class RoutingWarnings {
   Index last_step_;  // step of the previous log line
   std::vector<std::int64_t> layer_ids_;
   bool warned_of_drops_ = false;
-  Index warned_dead_experts_ = 0, dead_since_ = -1;  // experts of the last warning; step before `routed_`
-  std::vector<std::vector<Index>> routed_;           // [MoE layer][expert] assignments since dead_since_
+  // number in the last warning; step before `routed_`
+  Index warned_dead_experts_ = 0, dead_since_ = -1;
+  std::vector<std::vector<Index>> routed_;  // [MoE layer][expert] since dead_since_
 };
 
 }  // namespace sy

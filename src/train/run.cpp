@@ -36,17 +36,18 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// How long a run that was ended may take to let go of its folder: under load, ranks outlive mpirun by a second or two.
+// Time in which an ended run should release its folder. Under load, ranks outlive mpirun by a
+// second or two.
 constexpr std::chrono::seconds patience(5);
 
-// What an error says of the disk, if it is full.
+// Returns true if an error message says that the disk is full.
 bool is_full(const std::string& what) {
   for (const int error : {ENOSPC, EDQUOT, EFBIG})
     if (what.find(std::strerror(error)) != what.npos) return true;
   return false;
 }
 
-// As "KEY: A here, B there".
+// Formats differences as "KEY: A here, B there".
 std::string told(const std::vector<KeyDifference>& differences) {
   std::vector<std::string> texts;
   for (const KeyDifference& d : differences)
@@ -54,8 +55,9 @@ std::string told(const std::vector<KeyDifference>& differences) {
   return join(texts);
 }
 
-// Describes the coming training in four lines; a fifth one if a rope table depends on the length.
-// memory: of a rank. device: its name. taken: memory of a device that libraries have (Room).
+// Describes the coming training in four lines, or five if a rope table depends on the length.
+// `memory` is that of a rank. `device` is its name. `taken` is device memory that libraries hold
+// (Room).
 std::string summary(const Config& config, const Dataset& dataset, const SampleStream& samples, const Layout& layout,
                     const MemoryPlan& memory, const std::string& device, Index taken) {
   const ParamCount count = count_params(config, model_vocab(config, dataset.vocab()));
@@ -72,14 +74,14 @@ std::string summary(const Config& config, const Dataset& dataset, const SampleSt
       training_rope_text(block_specs(config)));
 }
 
-// The experts' order of each MoE layer, as "0 2 1 3; 1 0 2 3".
+// Formats the logical experts of each MoE layer in physical order, as "0 2 1 3; 1 0 2 3".
 std::string order_text(const std::vector<std::vector<Index>>& layers) {
   std::vector<std::string> texts;
   for (const std::vector<Index>& order : layers) texts.push_back(fmt::format("{}", fmt::join(order, " ")));
   return join(texts);
 }
 
-// Returns warnings about settings that can be trained but are hardly meant.
+// Returns warnings about valid but probably unintended settings.
 std::vector<std::string> warnings_before(const Config& config, const Layout& layout, const SampleStream& samples) {
   std::vector<std::string> out = doubts(config, layout);
   if (samples.samples_per_epoch() < config.train.global_batch)
@@ -135,7 +137,7 @@ class Run {
   void say(const std::string& text) {
     if (lead()) progress_.note(visible(text, "\n"));
   }
-  // Prints a warning the first time alone: each save finds the causes of the last one again.
+  // Prints a warning only once. Each save finds the causes of the previous one again.
   void warn_once(const std::string& text) {
     if (warned_.insert(text).second) say(std::vector<std::string>{text});
   }
@@ -171,14 +173,14 @@ class Run {
     RoutingWarnings routing_warnings(trainer_.steps_done(), state_.experts.layer_ids);
     StepTrace step_trace(world_, dir_ / "trace", config_.log.trace_first, config_.log.trace_steps);
     while (!stop && !stop_early && trainer_.steps_done() < config_.train.steps) {
-      // What the ranks wait for after its passes is of this step, too.
+      // Waiting for other ranks after the passes belongs to this step as well.
       const DoingStep doing(trainer_.steps_done() + 1);
       step_trace.before(trainer_.steps_done() + 1);
       const StepResult result = step_or_advice();
       const Index step = trainer_.steps_done();
       step_trace.after(step);
       const bool log = step % config_.run.log_every == 0 || step == config_.train.steps;
-      if (lead()) window_.add(result);  // the history lives on the rank that writes it
+      if (lead()) window_.add(result);  // only the rank that writes the history has it
       ExpertCounts counts;
       if (log) {
         window_.close(step, state_.experts);
@@ -214,7 +216,7 @@ class Run {
     return stopped_exit_code;
   }
 
-  // What follows from a validation.
+  // Result of a validation.
   struct Verdict {
     bool is_best = false;  // its loss is among the run.keep_best lowest
     bool stop_early = false;
@@ -227,7 +229,8 @@ class Run {
     return {(word & 1) != 0, (word & 2) != 0};
   }
 
-  // Whether the last train.patience validations have not lowered the loss. On the first rank.
+  // Returns true if the last train.patience validations have not lowered the loss. On the first
+  // rank.
   bool out_of_patience() const {
     return lead() && config_.train.patience > 0 && state_.validation.since_lowest >= config_.train.patience;
   }
@@ -244,7 +247,7 @@ class Run {
         config_.train.patience, kept ? fmt::format("; {} is the best checkpoint", lowest.string()) : "");
   }
 
-  // A training that diverges says which checkpoint to go back to.
+  // Runs a step. If it diverges, the error names the checkpoint to go back to.
   StepResult step_or_advice() {
     try {
       return trainer_.step();
@@ -259,9 +262,8 @@ class Run {
     }
   }
 
-  // The newest checkpoint whose weights the loss of a step before the rise was measured with, or
-  // else the newest that was written before the rise; -1: there is none, or no rise. On the first
-  // rank.
+  // Returns the newest checkpoint whose weights gave the loss of a step before the rise. Otherwise
+  // the newest one written before the rise, or -1 if there is none or no rise. On the first rank.
   Index checkpoint_before_rise() const {
     if (rise_.begin() == 0) return -1;
     const fs::path checkpoints = checkpoints_of(dir_);
@@ -269,7 +271,7 @@ class Run {
     return good >= 0 ? good : newest_before(checkpoints, rise_.begin());
   }
 
-  // The checkpoints that stay when the next one is written. On the first rank.
+  // The checkpoints to keep when the next one is written. On the first rank.
   Retention retention() {
     Retention out{config_.run.keep, config_.run.keep_every, {}};
     if (const Index before = checkpoint_before_trouble(); before >= 0) out.pinned.insert(before);
@@ -277,8 +279,8 @@ class Run {
     return out;
   }
 
-  // The step of the checkpoint that is not deleted because of the losses, whatever run.keep says;
-  // -1: of none. It is said once. On the first rank.
+  // Returns the step of the checkpoint that the losses protect, whatever run.keep says; -1 if none.
+  // Warns once about it. On the first rank.
   Index checkpoint_before_trouble() {
     if (config_.run.keep == 0) return -1;
     const fs::path checkpoints = checkpoints_of(dir_);
@@ -302,7 +304,7 @@ class Run {
     return before;
   }
 
-  // Where metrics go besides metrics.jsonl, and what they will tell.
+  // The enabled sinks, and the layers and domains that they may get.
   MetricsSinks sinks() const {
     MetricsSinks sinks{config_.log, state_.experts.layer_ids, {}};
     if (config_.train.validate_every > 0)
@@ -310,12 +312,14 @@ class Run {
     return sinks;
   }
 
-  // The scores on the validation text after this step, or none where the step is not one of a validation. Collective.
+  // Returns the scores on the validation text after this step. Empty if the step has no validation.
+  // Collective.
   std::vector<DomainScore> validate(Index step) {
     const auto& t = config_.train;
     if (t.validate_every == 0 || (step % t.validate_every != 0 && step != t.steps)) return {};
     const auto started = std::chrono::steady_clock::now();
-    // Half of what training computes at a time: nothing is dropped here, and busy experts get more rows than in training.
+    // Half of the sequences of a training micro-batch: nothing is dropped here, so busy experts get
+    // more rows than in training.
     const EvaluateOptions options{.windows_per_pass = std::max<Index>(1, t.micro_batch / 2),
                                   .max_windows = t.validate_windows};
     const std::vector<DomainScore> scores = evaluate(engine_, dataset_, options, [](Index, Index) {});
@@ -324,10 +328,10 @@ class Run {
     return scores;
   }
 
-  // What any rank was asked to stop by; 0: nothing. Collective.
+  // Returns a signal that asked any rank to stop; 0 if there was none. Collective.
   int signal_everywhere() { return static_cast<int>(world_.max(stop_asked())); }
 
-  // Takes the folder, which no other run has from then on.
+  // Locks the folder, so that no other run uses it.
   void lock_folder() {
     if (!lead()) return;
     std::error_code ec;
@@ -342,7 +346,7 @@ class Run {
                 std::strerror(errno));
   }
 
-  // Starts a new run folder, or continues one, and then returns true. Nothing of an older run is overwritten.
+  // Starts a new run folder, or continues one and returns true. Overwrites nothing of an older run.
   bool prepare_folder() {
     agree(world_, [&] { lock_folder(); });
     agree(world_, [&] {
@@ -375,15 +379,15 @@ class Run {
       if (!lead()) return;
       keep_own_tokenizer(any ? path : init);
       keep_console_log(open_for_writing(dir_ / "train.log", "a"), start_text(config_, world_.size()));
-      remove_unfinished(dir_ / "config.ini");  // this process holds the lock: no other writes one
+      remove_unfinished(dir_ / "config.ini");  // the lock is held: no other process writes one
       write_file(dir_ / "config.ini", to_ini(config_));
     });
     return any;
   }
 
-  // Keeps the tokenizer in the run folder. `from`: the checkpoint that training starts from; empty
-  // if there is none. If its run keeps the same tokenizer, that one has more of the files that
-  // belong to it.
+  // Copies the tokenizer to the run folder. `from`: the checkpoint that training starts from; empty
+  // if there is none. If that run has a copy of the same tokenizer, it is preferred, since it has
+  // more companion files.
   void keep_own_tokenizer(const fs::path& from) const {
     const TokenizerIdentities own = parse_tokenizers(state_.tokenizer);
     if (const auto kept = from.empty() ? std::nullopt : kept_tokenizer(from, own)) {
@@ -412,12 +416,13 @@ class Run {
         state_.experts = there.experts;
       state_.validation = there.validation;
       const std::vector<Index> saved = steps_in(checkpoints_of(dir_));
-      state_.validation.retain({saved.begin(), saved.end()});  // a person may have removed some
+      state_.validation.retain({saved.begin(), saved.end()});  // a user may have removed some
       if (!there.router_bias.empty()) engine_.set_router_bias(there.router_bias);
     });
     warn_of_data();
     std::vector<KeyDifference> changed = differences(config_, before, Effect::change), order;
-    for (const KeyDifference& d : differences(config_, before, Effect::samples))  // data are known by their digest
+    // data are identified by their digest
+    for (const KeyDifference& d : differences(config_, before, Effect::samples))
       (d.key == "data.path" && !there.dataset_digest.empty() ? changed : order).push_back(d);
     if (lead() && !order.empty())
       warn(fmt::format("the order of samples changes with {}: some may be seen twice, others not", told(order)));
@@ -434,7 +439,7 @@ class Run {
     if (!changes.empty()) say("changed   " + join(changes));
   }
 
-  // Another run's weights; everything else is new.
+  // Starts from another run's weights; all other state is new.
   void start_from(const fs::path& path) {
     agree(world_, [&] {
       const TrainState there = read_state(path);
@@ -487,7 +492,7 @@ class Run {
             "{} was removed or replaced while it was trained in: nothing more is written there: start again in a "
             "folder of its own",
             dir_.string());
-      metrics_->sync();  // before a checkpoint counts, the lines of its steps are on the disk
+      metrics_->sync();  // the lines of its steps must be on the disk before a checkpoint counts
       stay = retention();
     });
     const double begin = progress_.elapsed();
@@ -503,8 +508,7 @@ class Run {
                       seconds_text(progress_.elapsed() - begin)));
   }
 
-  // Says where the result of the training is, and what may follow. first: the first step of this
-  // start.
+  // Prints the path of the result and possible next commands. first: the first step of this start.
   void report_end(Index first) {
     if (!lead() || how_.quiet) return;
     RunEnd end;
@@ -532,12 +536,13 @@ class Run {
   Engine engine_;
   Trainer trainer_;
   TrainState state_;
-  std::string data_warning_;  // of check_data; for after loading, so that an error is not beside it
+  // of check_data; printed after loading, so that it does not accompany an error
+  std::string data_warning_;
   HistoryWindow window_;
   // On the first rank:
   std::unique_ptr<MetricsFile> metrics_;
   LossRise rise_;
-  bool losses_known_ = true;  // false: metrics.jsonl lacks more of them than rise_ can do without
+  bool losses_known_ = true;  // false: metrics.jsonl lacks more losses than rise_ tolerates
   std::set<std::string> warned_;
   ProgressLine progress_{config_.train.steps, config_.run.log_every};
   std::optional<FolderLock> lock_;  // on the first rank
@@ -551,17 +556,17 @@ void check_run_dir(const Config& config) {
 }
 
 int run_training(Comm& world, const Config& config, const RunOptions& how) {
-  std::signal(SIGPIPE, SIG_IGN);  // nobody reads the progress any more: no reason to stop
+  std::signal(SIGPIPE, SIG_IGN);  // a closed pipe for progress lines must not end the run
   const Layout layout = config.layout(how.ranks > 0 ? how.ranks : world.size());
   const int local = local_rank(world);
   std::unique_ptr<Backend> backend;
   Index vocab = 0;
   std::optional<Dataset> dataset;
-  Config placed = config;  // with the places of the experts
+  Config placed = config;  // with the physical order of the experts
   agree(world, [&] {
     check_config_for_layout(config, layout);
     placed.moe.order = read_placement(config);
-    // Everything that can be wrong on one rank alone is tried before the first collective.
+    // Everything that can fail on a single rank is tried before the first collective.
     check_run_dir(config);
     dataset = open_training_data(config);
     const SampleStream samples(*dataset, config.model.seq_len, config.train.seed);
@@ -580,7 +585,7 @@ int run_training(Comm& world, const Config& config, const RunOptions& how) {
   check_same_data(world, *dataset);
   check_rank_settings(world, {{"the order of moe.placement", order_text(placed.moe.order)}},
                       "let all ranks read the same file moe.placement");
-  // A dry run may be for ranks that are not there.
+  // A dry run may be for more ranks than exist.
   const NodeCheck nodes = layout.ranks == world.size() ? check_nodes(world, layout.node) : NodeCheck{};
   if (nodes.order_helps) throw AgreedError(2, nodes.problem);
   if (!nodes.problem.empty() && world.rank() == 0) warn(nodes.problem);
@@ -591,7 +596,8 @@ int run_training(Comm& world, const Config& config, const RunOptions& how) {
       if (how.machine_memory)
         memory = how.machine_memory(vocab);
       else
-        arena_bytes(config, vocab, layout, 0, *backend, sharing, false);  // throws where training does not fit
+        // throws if training does not fit
+        arena_bytes(config, vocab, layout, 0, *backend, sharing, false);
       if (world.rank() != 0) return;
       if (!how.machine_memory) memory = plan_memory(config, vocab, layout, 0, *backend);
       const SampleStream samples(*dataset, config.model.seq_len, config.train.seed);
@@ -608,7 +614,7 @@ int run_training(Comm& world, const Config& config, const RunOptions& how) {
     return std::make_unique<Run>(world, placed, how, layout, std::move(*dataset), std::move(backend), std::move(room));
   });
   const int code = or_end_all(world, [&] { return with_advice(advice, [&] { return run->execute(); }); });
-  // A run's purpose is its folder.
+  // Lost progress lines do not fail a run: its result is its folder.
   if (const std::string why = lost_output(); !why.empty())
     warn(fmt::format("some progress lines are lost ({}): {}/metrics.jsonl has every step", why, config.run.dir));
   if (const std::string why = lost_console_log(); !why.empty())

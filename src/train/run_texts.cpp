@@ -16,7 +16,7 @@
 namespace sy {
 namespace {
 
-// The command line of this process, as a shell takes it.
+// Returns the command line of this process, quoted for a shell.
 std::string command_line() {
   std::ifstream file("/proc/self/cmdline", std::ios::binary);
   std::string text(std::istreambuf_iterator<char>(file), {}), out;

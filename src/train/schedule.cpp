@@ -7,7 +7,7 @@ namespace sy {
 
 double learning_rate(const Config::Train& t, Index step) {
   if (step <= t.warmup) return t.lr * static_cast<double>(step) / static_cast<double>(t.warmup);
-  const auto part = [&](Index from) {  // of the way from step `from` to the last
+  const auto part = [&](Index from) {  // fraction of the way from step `from` to the last
     return std::clamp(static_cast<double>(step - from) / static_cast<double>(std::max<Index>(1, t.steps - from)), 0.0,
                       1.0);
   };

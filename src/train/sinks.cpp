@@ -21,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A file that grows by whole pieces, each of which a reader sees at once.
+// A file that is appended to in flushed chunks, so a reader sees whole chunks.
 class Grown {
  public:
   explicit Grown(fs::path path) : path_(std::move(path)), file_(open_for_writing(path_, "w")) {}
@@ -60,7 +60,7 @@ class Csv final : public MetricsSink {
   }
 
  private:
-  // RFC 4180
+  // Quotes a name as RFC 4180 says.
   static std::string quoted(const std::string& name) {
     if (name.find_first_of(",\"\r\n") == name.npos) return name;
     std::string text = "\"";
@@ -71,7 +71,7 @@ class Csv final : public MetricsSink {
   std::vector<std::string> columns_;
 };
 
-// ---- protocol buffers: a message is a row of fields, each with its number and how long its value is ----
+// ---- protocol buffers: a message is a list of fields, each with number, wire type and value ----
 
 void add_varint(std::string& out, std::uint64_t value) {
   for (; value >= 0x80; value >>= 7) out += static_cast<char>(value | 0x80);
@@ -91,8 +91,9 @@ void add_text(std::string& out, int field, std::string_view text) {
   out += text;
 }
 
-// tensorboard/compat/proto: Event {1: wall_time, 2: step, 3: file_version, 5: summary, 7: session_log {1: status}}, Summary {1:
-// value}, Value {1: tag, 2: simple_value}.
+// Field numbers of tensorboard/compat/proto:
+// - Event {1: wall_time, 2: step, 3: file_version, 5: summary, 7: session_log {1: status}}
+// - Summary {1: value}, Value {1: tag, 2: simple_value}
 class TensorBoard final : public MetricsSink {
  public:
   explicit TensorBoard(const fs::path& folder) : file_(fresh(folder)) {
@@ -100,7 +101,8 @@ class TensorBoard final : public MetricsSink {
     std::string version = event(now, 0);
     add_text(version, 3, "brain.Event:2");
     add(version);
-    // A viewer that has read an earlier file forgets it, since all of that follows again.
+    // Status START: a viewer that has read an earlier file discards its values, which all follow
+    // again.
     std::string start = event(now, 0), status;
     add_key(status, 1, varint);
     add_varint(status, 1);
@@ -145,7 +147,7 @@ class TensorBoard final : public MetricsSink {
     add_varint(message, static_cast<std::uint64_t>(step));
     return message;
   }
-  // TFRecord: length, its checksum, the message, its checksum.
+  // Appends a TFRecord: length, checksum of the length, message, checksum of the message.
   void add(const std::string& message) {
     const auto masked = [](std::string_view bytes) { return std::rotr(crc32c(bytes), 15) + 0xa282ead8u; };
     std::string record;
@@ -196,12 +198,12 @@ class Prometheus final : public MetricsSink {
   std::map<std::string, std::map<std::string, double>> latest_;  // by name, then by label
 };
 
-// null is a number that is not finite.
+// null stands for a number that is not finite.
 double number_of(const Json& value) {
   return value.is_null() ? std::nan("") : value.get<double>();
 }
 
-// A line with everything that a run's lines may hold.
+// Returns the columns of a line that has every value that a run may write.
 std::vector<Scalar> all_columns(const MetricsSinks& what) {
   Json line = Json::object();
   for (const char* name : {"tokens", "loss", "aux_loss", "z_loss", "lr", "grad_norm", "step_seconds",
@@ -278,7 +280,7 @@ SinkSet::SinkSet(const MetricsSinks& what, const fs::path& run_dir) : layers_(wh
   const fs::path lines = run_dir / "metrics.jsonl";
   if (std::error_code ignored; sinks_.empty() || !fs::exists(lines, ignored)) return;
   Index damaged = 0;
-  std::string first;  // of the damaged lines
+  std::string first;  // first damaged line
   const auto each_line = [&](const auto& take) {
     damaged = 0;
     read_lines(lines, [&](const TextLine& line) {

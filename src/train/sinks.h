@@ -1,5 +1,6 @@
-// Where the numbers of metrics.jsonl go besides: a table, TensorBoard, Prometheus. All that they hold follows from the lines of
-// metrics.jsonl, so that a run that resumes makes them anew from those, and none can tell another story.
+// Further outputs of the numbers in metrics.jsonl: a table, TensorBoard, Prometheus. Their content
+// follows from metrics.jsonl alone. A resumed run writes them anew from it, so they cannot
+// disagree.
 #pragma once
 
 #include <filesystem>
@@ -13,40 +14,46 @@
 
 namespace sy {
 
-// A number of a step: its name, and what it is of: "layer" "3", "domain" "wiki", or nothing.
+// A number of a step: its name, and the label and value of its subject, such as "layer" "3" or
+// "domain" "wiki". Both are empty for the whole model.
 struct Scalar {
   std::string name, label, of;
   double value = 0;
   std::string path() const { return label.empty() ? name : fmt::format("{}/{}_{}", name, label, of); }
 };
-// The numbers of a line of metrics.jsonl but its step; null is NaN. Of a line with counts of experts, for each MoE layer (`layers`:
-// the blocks that they are in): expert_imbalance = the largest load / the mean load, 1 where nothing was routed, and drop_rate =
-// dropped / routed. Of one with a validation: validation_loss and validation_bits_per_byte, of all and by domain.
+// Returns the numbers of a line of metrics.jsonl except its step; null becomes NaN.
+// layers: index in the model of each MoE layer. If the line has expert counts, each MoE layer has
+// expert_imbalance = largest load / mean load (1 if nothing was routed) and drop_rate = dropped /
+// routed.
+// If it has a validation, the result has validation_loss and validation_bits_per_byte, in total and
+// by domain.
 std::vector<Scalar> scalars_of(const Json& line, const std::vector<std::int64_t>& layers);
 
-// What a run wants of them, and what its lines may speak of.
+// The sinks that a run enables, and the layers and domains that its lines may have.
 struct MetricsSinks {
   Config::Log wanted;
-  std::vector<std::int64_t> layers;  // the blocks of its MoE layers
-  std::vector<std::string> domains;  // of its validations
+  std::vector<std::int64_t> layers;  // indices of the MoE layers in the model
+  std::vector<std::string> domains;  // of the validations
 };
 
 class MetricsSink {
  public:
   virtual ~MetricsSink() = default;
-  // time: when the step was done, in seconds since 1970.
+  // time: end of the step in seconds since 1970.
   virtual void write(Index step, double time, const std::vector<Scalar>& scalars) = 0;
 };
 
-// A line a step under a line of names: step, then the paths of `columns`; what a step does not tell is empty. Throws Failure where
-// a line cannot be written, as the other two do.
+// A table with a header and a line for each step: step, then the paths of `columns`. Absent values
+// are empty. Throws Failure if a line cannot be written, like the other two.
 std::unique_ptr<MetricsSink> make_csv_sink(const std::filesystem::path& file, const std::vector<Scalar>& columns);
-// An event file of TensorBoard: TFRecords with Event messages of simple values. A file of an earlier process is removed.
+// An event file of TensorBoard: TFRecords with Event messages of simple values. Removes the files
+// of earlier processes.
 std::unique_ptr<MetricsSink> make_tensorboard_sink(const std::filesystem::path& folder);
-// The latest value of everything, in Prometheus' text format; the file is replaced as a whole.
+// The latest value of every number in Prometheus' text format. The file is replaced atomically.
 std::unique_ptr<MetricsSink> make_prometheus_sink(const std::filesystem::path& file);
 
-// All that are wanted, with what RUN/metrics.jsonl holds already. The times of those steps are reckoned back from now.
+// All enabled sinks, filled with the lines of RUN/metrics.jsonl. The times of those steps are
+// computed backward from now by step_seconds.
 class SinkSet {
  public:
   SinkSet(const MetricsSinks& what, const std::filesystem::path& run_dir);

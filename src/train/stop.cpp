@@ -12,10 +12,10 @@ namespace sy {
 namespace {
 
 volatile std::sig_atomic_t asked = 0;
-volatile std::sig_atomic_t insisting = 0;  // a signal that a second one would make an order
+volatile std::sig_atomic_t insisting = 0;  // 1 after a signal whose repetition ends the process
 timespec first_time;
-const char* notice_of_order = "";    // what answers a signal of which a second one ends the run
-const char* notice_of_request = "";  // and SIGUSR1, of which any number may come
+const char* notice_of_order = "";    // answer to a signal whose repetition ends the process
+const char* notice_of_request = "";  // answer to SIGUSR1, which may be repeated
 
 void ask_to_stop(int signal) {
   if (signal != SIGUSR1) {
@@ -25,7 +25,8 @@ void ask_to_stop(int signal) {
       insisting = 1;
       first_time = now;
     } else if (1000 * (now.tv_sec - first_time.tv_sec) + (now.tv_nsec - first_time.tv_nsec) / 1'000'000 > 1000) {
-      // Sooner it is the same request: `timeout` and a shell that closes send a process its signal twice.
+      // Within a second it is the same request: `timeout` and a closing shell send the signal
+      // twice.
       std::signal(signal, SIG_DFL);
       std::raise(signal);
     }
@@ -40,7 +41,7 @@ void ask_to_stop(int signal) {
 }  // namespace
 
 void listen_for_stop() {
-  // A step may take long; under a launcher all ranks would say it.
+  // A step may take long, so the user gets an answer. Under a launcher, all ranks would print it.
   if (launcher() == 0) {
     notice_of_order = isatty(STDERR_FILENO) ? "\nstopping after this step; a second Ctrl-C ends the run at once\n"
                                             : "stopping after this step; a second signal ends the run at once\n";

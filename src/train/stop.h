@@ -1,5 +1,6 @@
-// Signals that ask a run to stop. The first is a request: the step is finished, a checkpoint written, and the run leaves with
-// an exit code of its own. A second SIGINT, SIGTERM or SIGHUP ends the process at once.
+// Signals that ask a run to stop. After the first one, the run finishes the step, writes a
+// checkpoint and exits with stopped_exit_code. A second SIGINT, SIGTERM or SIGHUP ends the process
+// at once.
 #pragma once
 
 #include <string>
@@ -8,11 +9,12 @@ namespace sy {
 
 inline constexpr int stopped_exit_code = 3;
 
-// From here on SIGUSR1, SIGINT, SIGTERM and SIGHUP ask to stop; SIGINT and SIGHUP not where they were ignored (nohup). Called
-// first of all: mpirun forwards signals from its start on, long before MPI is initialised.
+// Installs handlers: from now on SIGUSR1, SIGINT, SIGTERM and SIGHUP request a stop. SIGINT and
+// SIGHUP stay ignored if they were (nohup). Call it first of all: mpirun forwards signals from its
+// start, long before MPI is initialised.
 void listen_for_stop();
 
-// The signal that asked this process to stop; 0: none has.
+// Returns the signal that asked this process to stop; 0 if there was none.
 int stop_asked();
 std::string signal_name(int signal);  // "SIGINT"
 

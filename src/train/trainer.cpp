@@ -25,7 +25,8 @@ std::vector<double> step_sums(const Statistics& found, double output_z_loss) {
 
 std::string not_finite_text(const StepMetrics& m) {
   const bool loss = std::isfinite(m.loss), norm = std::isfinite(m.grad_norm);
-  const auto text = [](double x) { return std::isnan(x) ? std::string("nan") : fmt::format("{}", x); };  // -nan is nan
+  // -nan prints as nan
+  const auto text = [](double x) { return std::isnan(x) ? std::string("nan") : fmt::format("{}", x); };
   const std::string what =
       loss   ? fmt::format("the gradient norm is {}, not finite, and the loss {}", text(m.grad_norm), text(m.loss))
       : norm ? fmt::format("the loss is {}, not finite, and the gradient norm {}", text(m.loss), text(m.grad_norm))
@@ -48,8 +49,8 @@ StepResult Trainer::step() {
   const Index micro_batches = t.global_batch / (dp * B);
 
   std::vector<std::int32_t> window(S + 1), ids(micro_batches * B * S), targets(micro_batches * B * S);
-  // The step's samples lie side by side over (micro-batch, data-parallel rank, sequence). All are read before the ranks
-  // exchange anything else, so that what is wrong with one rank's is every rank's error.
+  // The samples of a step are ordered by (micro-batch, data-parallel rank, sequence). All are read
+  // before any other exchange, so that an error of one rank becomes the error of all.
   agree(*mesh.host, [&] {
     for (Index i = 0; i < micro_batches * B; ++i) {
       samples_.read(samples_done_ + (i / B * dp + mesh.coord.dp) * B + i % B, window);
@@ -75,11 +76,11 @@ StepResult Trainer::step() {
   const double lr = learning_rate(t, step_ + 1), tokens = static_cast<double>(t.global_batch * S);
   grad_sync_.step(t, lr, step_ + 1);
 
-  // Here the host waits for the step.
+  // The host waits for the step here.
   part.next("statistics");
   const Statistics found = engine_.take_statistics();
 
-  // One reduction carries all that the ranks have to tell each other. Counts are exact in f64 up to 2^53.
+  // One reduction carries all values that the ranks exchange. Counts are exact in f64 up to 2^53.
   const Index layers = static_cast<Index>(found.layers.size()), E = config.moe.experts;
   std::vector<double> sums = step_sums(found, t.z_loss * found.lse_square_sum / tokens);
   mesh.host->all_reduce(view_of(sums.data(), {static_cast<Index>(sums.size())}));
@@ -118,7 +119,8 @@ StepResult Trainer::step() {
   return result;
 }
 
-// Balance without a loss (Wang et al., 2024; DeepSeek-V3): b_i += rate * sign(mean_j n_j - n_i).
+// Auxiliary-loss-free balancing (Wang et al., 2024; DeepSeek-V3): b_i += rate * sign(mean_j n_j -
+// n_i).
 void Trainer::update_router_bias(const StepResult& result) {
   std::vector<float> bias = engine_.router_bias();
   if (bias.empty()) return;

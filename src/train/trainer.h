@@ -1,4 +1,5 @@
-// A training run: batches by the step, not by the rank; metrics; checkpoints; resume.
+// A training run: batches that depend on the step and not on the rank, metrics, checkpoints,
+// resume.
 #pragma once
 
 #include <functional>
@@ -15,31 +16,33 @@
 
 namespace sy {
 
-// What one optimizer step did, the same on every rank.
+// Result of one optimizer step, equal on every rank.
 struct StepResult {
   StepMetrics metrics;
   std::vector<std::vector<Index>> routed, dropped;  // [MoE layer][expert], over the global batch
   std::vector<std::vector<double>> probability;     // [MoE layer][expert] mean probability
 };
 
-// What the ranks add up at the end of a step, beside gradients: of each MoE layer and expert the assignments, those that were
-// dropped and the sum of probabilities; then the losses: cross-entropy, balance, and both z-losses.
+// The values that ranks sum at the end of a step, besides gradients.
+// For each MoE layer and expert: routed assignments, dropped assignments, sum of probabilities.
+// Then the losses: cross-entropy, load balancing, both z-losses together.
 std::vector<double> step_sums(const Statistics& found, double output_z_loss);
 
-// The error of a step whose loss or gradient norm is not finite. It says which of them is not.
+// Returns the error text of a step whose loss or gradient norm is not finite.
 std::string not_finite_text(const StepMetrics& m);
-// The loss or the norm of the gradient is not finite. Thrown on all ranks.
+// Thrown on all ranks if the loss or the gradient norm is not finite.
 struct Diverged : AgreedError {
   using AgreedError::AgreedError;
 };
 
-// One step after another, without files or signals: what tests and benchmarks drive.
+// Runs one step after another, without files or signals. Tests and benchmarks use it directly.
 class Trainer {
  public:
   Trainer(Engine& engine, const SampleStream& samples);
 
-  // Trains on the next global batch. Collective. Throws Failure on every rank when the gradient is not finite; the
-  // parameters are then those before the step.
+  // Trains on the next global batch. Collective. Throws Diverged on every rank if the loss or the
+  // gradient norm is not finite. If the norm is not finite, the parameters are those before the
+  // step.
   StepResult step();
 
   Index steps_done() const { return step_; }
@@ -60,13 +63,14 @@ class Trainer {
   Index step_ = 0, samples_done_ = 0, tokens_done_ = 0;
 };
 
-// How `switchyard train` goes about it.
+// Options of `switchyard train`.
 struct RunOptions {
-  bool quiet = false;    // tells the last step, warnings and errors
-  bool dry_run = false;  // checks and tells what would be trained, and writes nothing
-  int ranks = 0;         // a dry run's; 0: those of the world
-  // The machine of a dry run: its name, and the memory that a rank needs there. Empty: this machine.
-  // machine_memory throws InputError if the rank has less. vocab: the rows of the embedding.
+  bool quiet = false;    // prints only the last step, warnings and errors
+  bool dry_run = false;  // checks and describes the training, and writes nothing
+  int ranks = 0;         // of a dry run; 0 means those of the world
+  // The machine of a dry run: its name, and a function that returns a rank's memory needs there.
+  // Empty if it is this machine. machine_memory throws InputError if a rank has less. vocab: rows
+  // of the embedding.
   std::string machine;
   std::function<MemoryPlan(Index vocab)> machine_memory;
 };
@@ -74,7 +78,8 @@ struct RunOptions {
 // Throws InputError if run.dir is not set.
 void check_run_dir(const Config& config);
 
-// `switchyard train`: everything around the steps, on all ranks of `world`. Returns the exit code.
+// Runs `switchyard train` on all ranks of `world`: everything around the steps. Returns the exit
+// code.
 int run_training(Comm& world, const Config& config, const RunOptions& how);
 
 }  // namespace sy
