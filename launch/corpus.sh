@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# launch/corpus.sh FOLDER: makes the quickstart's corpus, four domains of about 1.5 MB that look nothing alike, from Debian
-# packages:
-#   FOLDER/scripture   the King James Bible, a file per chapter     (bible-kjv, which install-deps.sh installs)
-#   FOLDER/german      manual pages, a file per page                (manpages-de)
-#   FOLDER/japanese    manual pages, a file per page                (manpages-ja)
-#   FOLDER/cpp         headers of the C++ library, a file each      (the compiler's own)
-# A domain that is there is left as it is.
+# launch/corpus.sh FOLDER: makes the quickstart's corpus from Debian packages. It has four very
+# different domains of about 1.5 MB each:
+#   FOLDER/scripture   the King James Bible, a file per chapter   (bible-kjv, see install-deps.sh)
+#   FOLDER/german      manual pages, a file per page              (manpages-de)
+#   FOLDER/japanese    manual pages, a file per page              (manpages-ja)
+#   FOLDER/cpp         headers of the C++ library, a file each    (the compiler's own)
+# A domain whose folder exists is not changed.
 set -euo pipefail
 export LC_ALL=C
 folder=${1:?usage: launch/corpus.sh FOLDER}
@@ -15,25 +15,26 @@ folder=$(cd "$folder" && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# Copies files of a folder, up to `cap` bytes in all, in an order that mixes them but is the same every time.
+# Copies files of a folder, up to `cap` bytes in all. Their order is mixed, but the same every time.
 take() {
   (cd "$1" && find . -type f -printf '%s %P\n') | sort -k 2 | shuf --random-source=<(yes) |
     awk -v cap="$cap" 'total + $1 <= cap { total += $1; sub(/^[0-9]+ /, ""); print }' |
     while IFS= read -r file; do cp "$1/$file" "${file//\//-}.txt"; done
 }
 
-# Unpacks a package under $work without installing it: that needs no root, and minimal systems are set up to leave the
-# manual pages of the packages they install out.
+# Unpacks a package under $work without installing it. It needs no root, and works on minimal
+# systems, which leave out the manual pages of packages they install.
 unpack() {
   cd "$work"
-  if ! apt-get -qq download "$1" 2>"$work/log"; then  # no package lists yet
+  if ! apt-get -qq download "$1" 2>"$work/log"; then  # there are no package lists yet
     if [[ $(id -u) -eq 0 ]]; then apt-get -qq update; else sudo apt-get -qq update; fi
     apt-get -qq download "$1"
   fi
   dpkg-deb -x "$1"_*.deb "$1"
 }
 
-# roff to readable text: comments and layout requests go, headings and the arguments of font macros stay.
+# Converts roff to readable text. Removes comments and layout requests, keeps headings and the
+# arguments of font macros.
 plain() {
   LC_ALL=C.UTF-8 sed -E \
     -e "/^[.']\\\\\"/d; /^[.'] *\$/d; /^\.(TH|SH|SS) /{s/^\.(TH|SH|SS) +//;s/\"//g;s/^/\\n/}" \
@@ -47,7 +48,7 @@ plain() {
 scripture() {
   (cd /usr/lib && bible -f Gen1:1-Rev22:21) >"$work/bible"
   mkdir "$work/chapters"
-  # A line is "1Sm3:4 And the LORD ..."; the verses of a chapter follow each other.
+  # A line is "1Sm3:4 And the LORD ...". The verses of a chapter follow one another.
   awk -v to="$work/chapters" '{ split($1, place, ":"); $1 = ""; print place[2] $0 > (file = to "/" place[1]) }
                               file != last { if (last) close(last); last = file }' "$work/bible"
   take "$work/chapters"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what Switchyard needs to build, run and be tested on Debian 12, as root or with sudo. Does nothing, and needs
-# no privileges, where all of it is there.
+# Installs the packages to build, run and test Switchyard on Debian 12, as root or with sudo. If all
+# of them are installed, it does nothing and needs no privileges.
 set -euo pipefail
 
 packages=(
@@ -9,11 +9,11 @@ packages=(
   libhdf5-dev hdf5-tools                # checkpoints
   libboost-program-options-dev          # configuration and command line
   libfmt-dev nlohmann-json3-dev libssl-dev libsentencepiece-dev
-  libpcre2-dev libicu-dev               # tokenizers: how text is divided, and Unicode's normal forms
+  libpcre2-dev libicu-dev               # tokenizers: splitting of text, and Unicode normal forms
   zlib1g-dev libzstd-dev                # compressed text
   libgtest-dev                          # tests
   libboost-context-dev libopenblas-openmp-dev  # the CUDA backend's tests on machines without a GPU
-  file dpkg-dev                         # a Debian package (cpack), which names the libraries that it needs
+  file dpkg-dev                         # a Debian package (cpack), which lists its libraries
   gnuplot-nox                           # the pictures of the reports
   bible-kjv                             # a domain of the quickstart's corpus
 )
@@ -35,7 +35,7 @@ if [[ $(id -u) -ne 0 ]]; then
 fi
 echo "installing ${missing[*]}"
 "${as_root[@]}" apt-get update -qq
-# What packages print while they unpack is shown only when something fails.
+# The output of unpacking is printed only if something fails.
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \

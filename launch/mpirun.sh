@@ -1,12 +1,16 @@
 #!/usr/bin/env bash
-# launch/mpirun.sh [--hostfile FILE] RANKS COMMAND...: mpirun with what a single machine needs: it may run as root, may have more ranks than
-# cores (waiting ranks then yield), and each rank computes with its share of the cores (OMP_NUM_THREADS, if set, wins).
-# SIGUSR1 sent to it reaches every rank, and so does the first Ctrl-C, SIGTERM or SIGHUP, as SIGUSR1: training then writes a
-# checkpoint and stops, for which mpirun itself would leave it a second. The next one ends mpirun and the ranks.
-# With a host file ("node1 slots=4", a line a host, all alike), the ranks are those hosts': each computes with its share of the
-# cores, slot by slot in the order in which the machine numbers them, so within a NUMA domain where it fits, and is tied to them
-# where there is no GPU (NCCL's threads would be tied, too). Each rank takes the GPU of its number on its host. A batch system needs
-# none of this: call mpirun or srun directly (launch/slurm.sbatch).
+# launch/mpirun.sh [--hostfile FILE] RANKS COMMAND...: runs mpirun with the settings of a single
+# machine.
+# It may run as root and with more ranks than cores (waiting ranks then yield). Each rank computes
+# with its share of the cores, unless OMP_NUM_THREADS is set.
+# SIGUSR1 sent to this script reaches every rank. The first Ctrl-C, SIGTERM or SIGHUP reaches them
+# as SIGUSR1, so training writes a checkpoint and stops. mpirun itself would leave it one second.
+# The next such signal ends mpirun and the ranks.
+# With a host file ("node1 slots=4", a line for each host, all alike), the ranks run on those hosts.
+# Each rank uses its share of the cores, slot by slot in the machine's numbering, so within a NUMA
+# domain if it fits. Without a GPU it is bound to these cores; with one it is not, because NCCL's
+# threads would be bound, too. Each rank takes the GPU of its number on its host.
+# A batch system needs none of this: call mpirun or srun directly (launch/slurm.sbatch).
 set -euo pipefail
 usage() {
   cat >&2 <<END
@@ -27,8 +31,9 @@ ranks=${1:-}
 [[ $ranks =~ ^[1-9][0-9]*$ && $# -gt 1 ]] || usage
 shift
 
-# Prints the number of CPUs whose time the control groups grant, rounded up; empty means unlimited. The
-# program reads the same (kernels/control_groups.cpp), but not how many ranks share it.
+# Prints the number of CPUs whose time the control groups allow, rounded up; empty means unlimited.
+# The program reads the same limits (kernels/control_groups.cpp), but does not know how many ranks
+# share them.
 cpu_quota() {
   local controllers path mount quota period cpus least=
   while IFS=: read -r _ controllers path; do
@@ -52,18 +57,19 @@ cpu_quota() {
   echo "$least"
 }
 
-# nproc answers OMP_NUM_THREADS where that is set; here it is the cores that count.
+# nproc prints OMP_NUM_THREADS if it is set. Here the number of cores matters.
 cores=$(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc)
 quota=$(cpu_quota)
 cores=$((${quota:-cores} < cores ? quota : cores))
-here=$ranks  # ranks on a host
+here=$ranks  # number of ranks on a host
 if [[ -n $hostfile ]]; then
   slots=$(sed -nE 's/#.*//; s/.*slots *= *([0-9]+).*/\1/p' "$hostfile" | sort -n | tail -1)
   here=$((${slots:-cores} < ranks ? ${slots:-cores} : ranks))
 fi
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((cores / here > 0 ? cores / here : 1))}
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-# Without --bind-to none, mpirun ties each of two ranks to one core, and a rank's threads then share it.
+# Without --bind-to none, mpirun binds each of two ranks to one core, which all threads of the rank
+# share.
 options=(--oversubscribe --bind-to none)
 if ((here * OMP_NUM_THREADS > cores)); then
   export OMPI_MCA_mpi_yield_when_idle=1 OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
@@ -73,12 +79,13 @@ elif [[ -n $hostfile && ! -e /dev/nvidiactl ]]; then
 fi
 if [[ -n $hostfile ]]; then
   options+=(--hostfile "$hostfile")
-  for name in ${!OMP_@} ${!SWITCHYARD_@} ${!NCCL_@}; do options+=(-x "$name"); done  # mpirun hands on its own settings alone
+  # mpirun forwards only its own settings
+  for name in ${!OMP_@} ${!SWITCHYARD_@} ${!NCCL_@}; do options+=(-x "$name"); done
 fi
-# After exit code 2 of the ranks, bad input, mpirun prints eleven lines of its own. This filter of
-# mpirun's standard error drops these lines, and no other text, if an error of the program stands
-# before them. It passes on all else at once. At the end this script writes the exit code to it: a
-# zero byte, the argument, and the code.
+# Filter of mpirun's standard error. After exit code 2 of the ranks (bad input), mpirun prints
+# eleven lines of its own. The filter drops these lines, and no other text, if an error of the
+# program precedes them. It forwards everything else at once.
+# At the end this script writes the exit code to it: a zero byte, the argument, and the code.
 filter='
   my $rule = qr/^-{20,}$/;
   my @block = ($rule, qr/^Primary job +terminated normally, but \d+ process(es)? returned$/,
@@ -91,7 +98,7 @@ filter='
   sub release { print splice @held; }
   while (1) {
     vec(my $ready, 0, 1) = 1;
-    # A line of dashes alone may be of the program: the next one of mpirun comes with it.
+    # A single line of dashes may be of the program: the next line of mpirun comes with it.
     if (select($ready, undef, undef, @held == 1 || length $text ? 1 : undef) == 0) {
       release();
       $in_line = 1 if length $text;
@@ -125,9 +132,10 @@ filtered='' filter_process=''
 if [[ -e /proc/self/fd/2 ]] && command -v perl >/dev/null; then
   exec {filtered}> >(trap '' INT TERM HUP USR1; exec perl -e "$filter" $$ >&2)
   filter_process=$!
-  export SWITCHYARD_CONSOLE_PROCESS=$$  # its standard error is where that of mpirun ends
+  export SWITCHYARD_CONSOLE_PROCESS=$$  # its standard error shows where that of mpirun ends
 fi
-# In a process group of its own a terminal's Ctrl-C does not reach mpirun; with this script it ends, however that ends.
+# In its own process group, mpirun does not get a terminal's Ctrl-C. setpriv ends it with this
+# script, however the script ends.
 set -m
 if [[ -n $filtered ]]; then
   setpriv --pdeathsig KILL mpirun "${options[@]}" -np "$ranks" "$@" 2>&"$filtered" {filtered}>&- &
@@ -136,8 +144,9 @@ else
   setpriv --pdeathsig KILL mpirun "${options[@]}" -np "$ranks" "$@" &
   mpirun=$!
 fi
-# A request that comes before mpirun has its ranks, or they a handler, would be lost or end them. So in the first seconds it
-# waits until as many of mpirun's children as there are ranks catch SIGUSR1, bit 9 of the mask; those on other hosts it cannot see.
+# A request before mpirun has started its ranks would be lost, and one before they have a handler
+# would end them. So during the first seconds this function counts mpirun's children that catch
+# SIGUSR1 (bit 9 of the mask). Ranks on other hosts are not visible.
 listening() {
   local child caught count=0
   for child in $(cat "/proc/$mpirun/task/"*/children 2>/dev/null); do
@@ -155,14 +164,14 @@ stop() {
   if [[ -z $asked ]]; then
     asked=$SECONDS
     ask
-  elif ((SECONDS > asked + 1)); then  # sooner it is the same request: `timeout` sends a process its signal twice
+  elif ((SECONDS > asked + 1)); then  # sooner it is the same request: `timeout` signals twice
     kill -TERM "$mpirun"
   fi
 }
 trap stop INT TERM HUP
 trap ask USR1
-# Ends mpirun if some of its ranks have left and others remain for longer than SWITCHYARD_TIMEOUT. A
-# rank that is stopped in its last moments within MPI_Finalize is seen by no other rank.
+# Ends mpirun if some of its ranks have exited and others remain longer than SWITCHYARD_TIMEOUT. No
+# other rank notices a rank that is stopped late in MPI_Finalize.
 end_stragglers() {
   local limit=${SWITCHYARD_TIMEOUT:-600} begin='' children
   limit=${limit%%.*}
@@ -183,19 +192,19 @@ if [[ -z $hostfile && $ranks -gt 1 ]]; then
   end_stragglers &
   watcher=$!
 fi
-while kill -0 "$mpirun" 2>/dev/null; do wait "$mpirun" || true; done  # a signal ends the waiting, too
+while kill -0 "$mpirun" 2>/dev/null; do wait "$mpirun" || true; done  # a signal ends `wait`, too
 code=0
 wait "$mpirun" || code=$?
 if [[ -n $watcher ]]; then
-  kill -KILL -- "-$watcher" 2>/dev/null || true  # its group has its `sleep`, too
+  kill -KILL -- "-$watcher" 2>/dev/null || true  # its group includes its `sleep`
   wait "$watcher" 2>/dev/null || true
 fi
 if [[ -n $filtered ]]; then
   trap '' PIPE
   printf '\0%s %s' $$ "$code" >&"$filtered" || true
   exec {filtered}>&-
-  # All output of mpirun is out before this script ends; but a process that mpirun left may keep
-  # the filter.
+  # Waits until the filter has printed all output of mpirun. A process that mpirun left behind may
+  # keep the filter open, so the wait is limited.
   for ((i = 0; i < 100; i++)); do
     kill -0 "$filter_process" 2>/dev/null || break
     sleep 0.02

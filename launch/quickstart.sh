@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# From a fresh Debian 12 to a trained mixture-of-experts model and a report on its experts, as root or with sudo, in less
-# than 10 minutes on 2 cores. Run again, it reuses what is there: packages, build, corpus, data set, checkpoints.
+# Takes a fresh Debian 12 to a trained mixture-of-experts model and a report on its experts. It runs
+# as root or with sudo and takes less than 10 minutes on 2 cores.
+# A second run reuses existing packages, build, corpus, data set and checkpoints.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 run=runs/quickstart

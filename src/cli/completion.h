@@ -1,4 +1,4 @@
-// What a shell offers for the word at the cursor.
+// Candidates for a shell's completion of the word at the cursor.
 #pragma once
 
 #include <string>
@@ -13,8 +13,8 @@ struct Candidate {
   std::string help;  // a short text; may be empty
 };
 
-// Returns the candidates for the last of `words`, which are those after the program's name. Empty
-// if it may be a file, or any text.
+// Returns the candidates for the last of `words`, which follow the program's name. Empty if the
+// word may be a file or any text.
 std::vector<Candidate> completion_candidates(const std::vector<std::string>& words, Comm& world);
 
 }  // namespace sy

@@ -1,4 +1,4 @@
-// switchyard config: the configuration of a file and settings, and where each value comes from.
+// switchyard config: the configuration of a file and settings, with the origin of each value.
 #include "src/config.h"
 
 #include <unistd.h>

@@ -29,7 +29,7 @@ int diff_command(CommandLine& line) {
   for (const TensorDifference& d : tensors) {
     different += !d.bitwise_equal;
     if (d.bitwise_equal && !given["all"].as<bool>()) continue;
-    // JSON has no NaN: null says that the two cannot be compared.
+    // JSON has no NaN: null means that the tensors cannot be compared.
     list.push_back({{"name", d.name}, {"equal", d.bitwise_equal}, {"max_abs", d.max_abs}, {"note", d.note}});
     table.row({d.name, d.note.empty() ? fmt::format("{:.6g}", d.max_abs) : "-", d.bitwise_equal ? "equal" : d.note});
   }

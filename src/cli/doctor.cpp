@@ -1,4 +1,4 @@
-// switchyard doctor: what this machine, or every rank's, offers, and what is misconfigured.
+// switchyard doctor: resources of this machine, or of every rank's, and misconfigurations.
 #include <algorithm>
 #include <iostream>
 #include <optional>
@@ -27,7 +27,7 @@ struct Findings {
   std::vector<RankFacts> ranks;
   std::vector<HostFacts> hosts;
   std::vector<Problem> problems;
-  std::optional<Machine> machine;  // where it was measured
+  std::optional<Machine> machine;  // empty if it was not measured
 };
 
 std::vector<std::string> isa_names() {
@@ -46,7 +46,7 @@ Json gpu_json(const cuda::Device& g) {
   return j;
 }
 
-// Of what is negative where there is none.
+// Returns null for a negative number, which means absent.
 template <class Number>
 Json or_null(Number x) {
   return x < 0 ? Json() : Json(x);
@@ -158,7 +158,7 @@ void print_gpus(const Findings& findings) {
   if (any) std::cout << "\n" << table.str();
 }
 
-// A limit in such units.
+// Formats a limit in `unit`.
 std::string limit_of(Index limit, Index unit = 1) {
   return limit < 0 ? "any" : std::to_string(limit / unit);
 }
@@ -176,7 +176,7 @@ void print_limits(const Findings& findings) {
   std::cout << "\n" << table.str();
 }
 
-// The folder as the ranks see it that have measured it: the first of each host, where it could.
+// Prints the folder as the first rank of each host measured it, if it could.
 void print_folder(const Findings& findings) {
   std::cout << "\nfolder    " << visible(findings.ranks.front().folder.path) << "\n";
   Table table({"host", "file system", "free GiB", "files free", "small file ms", "MB/s", "locks"});
@@ -269,7 +269,7 @@ void print(const Findings& findings) {
   std::cout << std::flush;
 }
 
-// Measures, and writes what is found as a machine file. Collective.
+// Measures the machine and writes the result as a machine file. Collective.
 Machine write_machine(Comm& world, const std::string& file, const Findings& findings) {
   std::unique_ptr<Backend> backend;
   const int local = local_rank(world);

@@ -24,15 +24,15 @@ namespace sy {
 namespace fs = std::filesystem;
 namespace {
 
-// The checkpoint's own layout where the ranks allow it and the tensor-parallel ones can share any number of windows;
-// otherwise every rank holds the whole model.
+// Returns the checkpoint's own layout, if the ranks allow it and tp ranks can share any number of
+// windows. Otherwise every rank holds the whole model.
 Layout evaluation_layout(const Config& config, int ranks) {
   const Layout own = config.layout(ranks);
   const bool fits = own.divides() && config.model.seq_len % own.tp == 0;
   return fits ? own : Layout{ranks};
 }
 
-// Whether `file` holds an evaluation of all windows at this step.
+// Returns true if `file` holds an evaluation of all windows at this step.
 bool whole_evaluation_of(const std::filesystem::path& file, Index step) {
   std::error_code ignored;
   if (!std::filesystem::exists(file, ignored)) return false;
@@ -40,7 +40,7 @@ bool whole_evaluation_of(const std::filesystem::path& file, Index step) {
     const Evaluation there = read_evaluation(file);
     return there.step == step && there.windows == there.of;
   } catch (const InputError&) {
-    return false;  // what cannot be read may be replaced
+    return false;  // an unreadable file may be replaced
   }
 }
 
@@ -49,7 +49,7 @@ void check_stride(const po::variables_map& given, const EvaluateOptions& evaluat
     bad_input("evaluate: --stride must be from 1 to {}, the tokens of a window (model.seq_len)", window);
 }
 
-// "3,1,4": ids that the model knows.
+// Parses "3,1,4": ids in the model's vocabulary.
 std::vector<std::int32_t> parse_tokens(const std::string& text, Index vocab) {
   std::vector<std::int32_t> ids;
   for (const std::string& item : split_list(text)) {
@@ -65,7 +65,7 @@ std::vector<std::int32_t> parse_tokens(const std::string& text, Index vocab) {
   return ids;
 }
 
-// Writes the logits behind each of the given tokens.
+// Writes the logits after each of the given tokens.
 void write_logits(Comm& world, const Trained& trained, const std::string& tokens, const std::string& file,
                   const std::string& backend, bool quiet) {
   std::vector<std::int32_t> ids;
@@ -134,7 +134,8 @@ int evaluate_command(CommandLine& line) {
       errors.add("evaluate: --tokens and --logits go together: what to compute, and where to write it");
     const bool lead = world.rank() == 0;
     if (lead && has_value(given, "data")) errors.run([&] { read_dataset_ini(given["data"].as<std::string>()); });
-    // The checkpoint is opened later, by all ranks: here only to name its errors beside the others.
+    // All ranks open the checkpoint later. Here it is opened only to report its errors with the
+    // others.
     if (lead && !errors.empty() && has_value(given, "checkpoint"))
       errors.run([&] {
         const TrainState state = read_state(resolve_checkpoint(given["checkpoint"].as<std::string>(), nullptr));
@@ -157,7 +158,7 @@ int evaluate_command(CommandLine& line) {
   agree(world, [&] {
     check_stride(given, evaluation, window);
     dataset = open_validation(trained, dataset_of(trained, given), given, world.rank() == 0, !given.count("data"));
-    // Tables are made for no more positions than are computed, whatever the file says.
+    // Tables cover only the positions that are computed, whatever the configuration says.
     Index longest = 0;
     for (const Domain& domain : dataset->domains()) longest = std::max(longest, domain.valid_tokens);
     config.model.seq_len = std::min(config.model.seq_len, longest);
@@ -191,7 +192,7 @@ int evaluate_command(CommandLine& line) {
     if (world.rank() != 0) return;
     const DomainScore all = total_of(scores);
     const Json json = to_json(scores, engine->model().moe_layer_ids(), what);
-    // The report finds the domains' experts here.
+    // The expert report reads the scores of the domains from this file.
     if (const auto run = run_of(step_dir)) {
       const fs::path file = *run / evaluation_file(what);
       if (access(run->c_str(), W_OK) != 0)

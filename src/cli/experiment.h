@@ -1,4 +1,4 @@
-// What the commands share that start trainings themselves.
+// Helpers of the commands that start trainings themselves.
 #pragma once
 
 #include "src/cli/options.h"
@@ -6,7 +6,7 @@
 
 namespace sy {
 
-// --launcher, of launch_words.
+// Adds the option --launcher, which launch_words() parses.
 inline void add_launcher_option(po::options_description& options, std::string& launcher) {
   options.add_options()("launcher", po::value(&launcher),
                         "how ranks are started, {ranks} being their number, as in \"srun --mpi=pmix -n {ranks}\" "
@@ -18,7 +18,7 @@ inline void starts_ranks_itself(const char* command) {
   if (launcher() != 0) bad_input("{} starts the ranks itself: call it without mpirun or srun", command);
 }
 
-// Says that it was asked to stop, and returns the exit code of that.
+// Prints that the command was asked to stop, and returns the exit code for it.
 inline int told_to_stop() {
   fmt::print(stderr, "stopped as {} asked; the same command goes on\n", signal_name(stop_asked()));
   return stopped_exit_code;

@@ -1,5 +1,5 @@
-// switchyard experts: which experts are used, overloaded, dropped, specialised, from a checkpoint alone; and what they do with
-// text, and are worth.
+// switchyard experts: which experts are used, overloaded, dropped or specialised, from a checkpoint
+// alone. With --replay and --ablate also how they treat text and what they contribute.
 
 #include <unistd.h>
 
@@ -19,7 +19,7 @@ namespace sy {
 namespace fs = std::filesystem;
 namespace {
 
-// "100-200", or "100" for that step alone.
+// Parses "100-200", or "100" for that step alone.
 std::pair<Index, Index> parse_steps(const std::string& text) {
   const char* end = text.data() + text.size();
   std::pair<Index, Index> steps{0, 0};
@@ -32,7 +32,7 @@ std::pair<Index, Index> parse_steps(const std::string& text) {
   return steps;
 }
 
-// "ep=4"
+// Parses "ep=4".
 Index parse_placement(const std::string& text) {
   Index ranks = 0;
   const char* end = text.data() + text.size();
@@ -42,18 +42,18 @@ Index parse_placement(const std::string& text) {
   bad_input("--placement {}: expected ep=N, such as ep=4", text);
 }
 
-// A device or a pipe is written to, a file replaced as a whole.
+// Writes to a device or pipe directly; replaces a file atomically. A link stays a link.
 void write_output(const fs::path& path, const std::string& text) {
   std::error_code ignored;
   if (fs::exists(path, ignored) && !fs::is_regular_file(path, ignored)) {
     std::ofstream out(path);
     if (!(out << text << std::flush)) fail("cannot write {}", path.string());
   } else {
-    write_file(fs::exists(path, ignored) ? fs::canonical(path) : path, text);  // a link stays a link
+    write_file(fs::exists(path, ignored) ? fs::canonical(path) : path, text);
   }
 }
 
-// Before any work is done: can `path` be written at all?
+// Throws InputError if `path` cannot be written. Called before any work.
 void check_output(const fs::path& path) {
   if (path == "-") return;
   const fs::path folder = path.has_parent_path() ? path.parent_path() : ".";
@@ -130,7 +130,7 @@ int experts_command(CommandLine& line) {
   if (replays)
     for (Section& section : replay_sections(line.world, given)) report.sections.push_back(std::move(section));
 
-  // Files first: a reader of standard output that has seen enough (`| head`) ends the command.
+  // Files come first: a closed standard output (`| head`) ends the command.
   if (!csv.empty() && csv != "-") write_output(csv, report_csv(report));
   if (!html.empty() && html != "-") write_output(html, report_html(report));
   if (!hdf5.empty()) {

@@ -19,7 +19,8 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr Index replay_windows_per_pass = 8;
-constexpr double confidence = 1.96;  // standard errors to either side: 95 % of a normal distribution
+// standard errors on either side: 95 % of a normal distribution
+constexpr double confidence = 1.96;
 
 std::vector<double> parse_factors(const std::string& text) {
   std::vector<double> factors;
@@ -35,7 +36,8 @@ std::vector<double> parse_factors(const std::string& text) {
   return factors;
 }
 
-// A token as source code would have it: what is no character, such as one byte of several, in hexadecimal digits.
+// Returns a token as source code would show it. Bytes that are no printable character, such as one
+// of several, become hexadecimal.
 std::string token_text(const std::string& text) {
   if (visible(text) == text) return text;
   std::string out;
@@ -47,7 +49,7 @@ std::string token_text(const std::string& text) {
   return out;
 }
 
-// One checkpoint with the data that goes through it.
+// A checkpoint with the data that runs through it.
 struct Replay {
   Comm& world;
   Trained trained;
@@ -55,11 +57,11 @@ struct Replay {
   std::string backend;
   ReplayOptions options;
   std::vector<std::string> domains;
-  std::vector<Index> layers;  // that are looked at, of the MoE layers
+  std::vector<Index> layers;  // the examined ones, as indices of MoE layers
   std::vector<std::int64_t> layer_ids;
   bool quiet;
 
-  // change: of the checkpoint, before the model is made of it.
+  // change: modifies the checkpoint's configuration and state before the model is made.
   std::unique_ptr<Engine> load(const Trained& what, const std::function<void(Trained&)>& change = {}) const {
     Trained copy = what;
     Index longest = 1;
@@ -183,14 +185,14 @@ Section ablation_section(const Replay& r, bool reroute) {
   if (reroute && (moe.top_k >= E / moe.groups * moe.group_limit || (moe.groups > 1 && E / moe.groups <= 2)))
     bad_input("--reroute: of {} experts that a token may choose from {} are chosen: there is no next best",
               E / moe.groups * moe.group_limit, moe.top_k);
-  // A model with selection biases, which then say what cannot be chosen.
+  // A model with selection biases, which then exclude the expert from the choice.
   const auto engine = r.load(r.trained, [&](Trained& t) {
     if (!reroute || t.config.moe.bias_rate > 0) return;
     t.config.moe.bias_rate = 1;
     t.state.router_bias.assign(t.state.experts.layer_ids.size() * E, 0.0f);
   });
   ReplayOptions options = r.options;
-  options.windows_per_pass = 1;  // differences are paired by windows
+  options.windows_per_pass = 1;  // differences are paired by window
   const Ablation found =
       ablate(*engine, *r.dataset, r.layers, reroute ? WithoutExpert::How::reroute : WithoutExpert::How::mask, options,
              r.progress("without expert"));

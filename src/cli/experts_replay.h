@@ -1,4 +1,4 @@
-// What `switchyard experts` finds by running a checkpoint: --replay and --ablate.
+// The parts of `switchyard experts` that run a checkpoint: --replay and --ablate.
 #pragma once
 
 #include "src/analyse/figures.h"
@@ -6,12 +6,14 @@
 
 namespace sy {
 
-// The options of both; add them to those of the command.
+// Adds the options of both to those of the command.
 void add_replay_options(po::options_description& options);
-// Whether any of them asks for a run. Throws InputError where one is given that needs another.
+// Returns true if an option requests a run. Throws InputError if an option lacks another one that
+// it needs.
 bool wants_replay(const po::variables_map& given);
-// Runs the checkpoint on one rank. Throws InputError where the data set is not of the model's vocabulary or tokenizer, or where
-// the other checkpoint of --against has other layers or experts.
+// Runs the checkpoint on one rank.
+// Throws InputError if the data set has another vocabulary or tokenizer than the model, or if the
+// checkpoint of --against has other layers or experts.
 std::vector<Section> replay_sections(Comm& world, const po::variables_map& given);
 
 }  // namespace sy

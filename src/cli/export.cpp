@@ -1,4 +1,4 @@
-// switchyard export: a checkpoint as a Hugging Face model.
+// switchyard export: writes a checkpoint as a Hugging Face model.
 #include <fmt/format.h>
 
 #include "src/cli/progress.h"

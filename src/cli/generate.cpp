@@ -16,7 +16,7 @@
 namespace sy {
 namespace {
 
-// Text as it comes. A terminal gets it by whole characters, and none that it would obey.
+// Prints text as it is generated. A terminal gets whole characters, and no control characters.
 class Shown {
  public:
   void add(std::string_view text) {
@@ -46,7 +46,7 @@ struct Settings {
   std::optional<int> tp, ep, etp;
 };
 
-// false: there is nothing to do, as with --help.
+// Returns false if there is nothing to do, as with --help.
 bool read_settings(CommandLine& line, Settings& s, po::variables_map& given) {
   po::options_description options("options");
   SampleOptions& sampling = s.options.sampling;
@@ -108,19 +108,20 @@ bool read_settings(CommandLine& line, Settings& s, po::variables_map& given) {
   return true;
 }
 
-// The checkpoint's own layout where the ranks allow it, or what is asked for; otherwise every rank holds the whole model.
+// Returns the requested layout, or the checkpoint's own if the ranks allow it. Otherwise every rank
+// holds the whole model.
 Layout layout_of(const Settings& s, Config config, int ranks) {
   const Layout trained = config.layout(ranks);
   if (!s.tp && !s.ep && !s.etp) return trained.divides() ? trained : Layout{ranks};
   const Layout asked{ranks, s.tp.value_or(1), s.ep.value_or(1), s.etp.value_or(1)};
-  // Any number of sequences can be shared out.
+  // Any number of sequences can be distributed.
   config.train.micro_batch = asked.tp;
   config.train.global_batch = config.train.micro_batch * (asked.tp_divides() ? asked.dp() : 1);
   check_config_for_layout(config, asked);
   return asked;
 }
 
-// The texts that ids are.
+// Converts prompts and generated ids between text and ids.
 class Texts {
  public:
   Texts(const Tokenizer& tokenizer, const std::vector<std::string>& prompts) : tokenizer_(tokenizer) {
@@ -128,14 +129,14 @@ class Texts {
       auto& ids = prompts_.emplace_back();
       tokenizer.encode(prompt, ids);
       empty_.push_back(ids.empty());
-      if (ids.empty()) ids.push_back(tokenizer.end_of_text());  // an empty prompt starts a new document
+      if (ids.empty()) ids.push_back(tokenizer.end_of_text());  // starts a new document
       before_.push_back(tokenizer.decode(ids).size());
     }
   }
   const std::vector<std::vector<std::int32_t>>& prompts() const { return prompts_; }
-  // A prompt as it is shown.
+  // Returns a prompt as it is displayed.
   std::string prompt(std::size_t i) const { return empty_[i] ? "" : tokenizer_.decode(prompts_[i]); }
-  // What was added to a prompt.
+  // Returns the text that `ids` add to a prompt.
   std::string added(std::size_t i, std::span<const std::int32_t> ids) const {
     std::vector<std::int32_t> all = prompts_[i];
     all.insert(all.end(), ids.begin(), ids.end());
@@ -181,7 +182,7 @@ int generate_command(CommandLine& line) {
     layout = layout_of(s, trained.config, world.size());
   });
 
-  // Prompts and tokenizers are read from files, which may differ from host to host.
+  // Prompts and tokenizers come from files, which may differ between hosts.
   std::vector<RankSetting> ids;
   for (std::size_t i = 0; i < texts->prompts().size(); ++i)
     ids.push_back({fmt::format("tokens of prompt {}", i + 1), fmt::format("{}", fmt::join(texts->prompts()[i], " "))});
@@ -198,13 +199,14 @@ int generate_command(CommandLine& line) {
     };
   const bool speaks = world.rank() == 0, json = given.count("json") > 0,
              streams = speaks && !json && s.prompts.size() == 1;
-  // What is shown of an added text: all that comes before a stop string, and, while it goes on, before what may become one.
+  // Returns the part of an added text to display: everything before a stop string. While generation
+  // goes on, also without a suffix that may become one.
   const auto shown_part = [&](const std::string& text, bool goes_on) {
     const std::size_t stop = find_stop(text, s.stops);
     return text.substr(0, stop != text.npos || !goes_on ? stop : before_possible_stop(text, s.stops));
   };
   Shown shown;
-  std::size_t bytes = 0;  // of the added text that have been shown
+  std::size_t bytes = 0;  // displayed bytes of the added text
   const auto show = [&](const std::string& text) {
     if (text.size() > bytes) shown.add(std::string_view(text).substr(bytes));
     bytes = std::max(bytes, text.size());

@@ -19,7 +19,7 @@ std::string name_in_section(const std::string& key) {
   return key.substr(key.rfind('.') + 1);
 }
 
-// Returns the topic with NAME for the name of a kind of layer: "attention.NAME.window" for
+// Replaces the name of a kind of layer by NAME: "attention.NAME.window" for
 // "attention.local.window".
 std::string with_any_kind(const std::string& topic) {
   constexpr std::string_view section = "attention.";
@@ -52,7 +52,7 @@ std::string key_text(const ConfigKey& key, const std::string& name) {
   return text + "\n" + wrapped(key.help + ".") + wrapped("Takes " + type + ".");
 }
 
-// All keys, a line each, for grep.
+// Prints all keys, one a line, for grep.
 void print_all_keys() {
   fmt::print(
       "`switchyard help SECTION` and `switchyard help KEY` say more, as in help moe and help moe.top_k;\n"

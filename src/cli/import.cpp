@@ -1,4 +1,4 @@
-// switchyard import: a run whose first checkpoint is another model's weights.
+// switchyard import: makes a run whose first checkpoint has another model's weights.
 #include <fmt/format.h>
 
 #include <chrono>
@@ -24,23 +24,23 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// What an import makes: a model, and where its values come from.
+// An imported model and the source of its values.
 struct Imported {
   Config config;
   Index vocab = 0;
   std::vector<ParamSpec> params;
-  std::vector<float> biases;  // of the routers' selection
+  std::vector<float> biases;  // selection biases of the routers
   std::unique_ptr<FamilyValues> files;
   std::unique_ptr<ValueSource> checkpoint, upcycled;
   std::string what;  // "llama"
   TokenizerIdentities tokenizers;
-  std::optional<KeptTokenizer> kept;  // of the run of a checkpoint that is upcycled
+  std::optional<KeptTokenizer> kept;  // tokenizer of the upcycled checkpoint's run
   ValueSource& values() const {
     return upcycled ? *upcycled : checkpoint ? *checkpoint : static_cast<ValueSource&>(*files);
   }
 };
 
-// `settings` apply to what is made in the end.
+// Opens the source. `settings` apply to the final model.
 Imported open_source(const fs::path& folder, const std::string& upcycling, const std::vector<std::string>& settings) {
   Imported in;
   const std::vector<std::string> none;
@@ -96,7 +96,7 @@ TrainState first_state(const Imported& in, int ranks) {
 
 // ---- the run folder ----
 
-// A file of this name says that RUN holds the beginning of an import, which the next one may replace.
+// Exists while RUN holds an unfinished import, which the next import may replace.
 constexpr const char *unfinished_name = "import.unfinished", *config_name = "config.ini";
 
 // Throws InputError if a run is in the folder, unless it is an import that was killed.

@@ -1,4 +1,4 @@
-// switchyard inspect: what is in a checkpoint or a data set, and whether it is whole.
+// switchyard inspect: contents and integrity of a checkpoint or a data set.
 #include <unistd.h>
 
 #include <iostream>
@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// The digests of one step folder, or of every one of a run.
+// Verifies the digests of one step folder, or of every one of a run.
 int verify(const fs::path& step_or_run, bool json) {
   std::error_code error;
   if (!fs::is_directory(step_or_run, error))
@@ -46,12 +46,13 @@ int verify(const fs::path& step_or_run, bool json) {
   return whole ? 0 : 1;
 }
 
-// Every file of a data set against its digest; what its files say where they can be opened, else what dataset.ini says.
+// Compares every file of a data set with its digest. Prints counts from the files, or from
+// dataset.ini if they cannot be opened.
 int inspect_data(const fs::path& dir, bool json) {
   const DatasetDescription said = read_dataset_ini(dir);
   const std::vector<DatasetFile> files = verify_dataset(dir);
   std::vector<std::string> problems;
-  bool known = true, damaged = false;  // by digests
+  bool known = true, damaged = false;  // according to digests
   for (const DatasetFile& file : files) {
     known &= !file.expected.empty();
     damaged |= !file.problem.empty() && !file.sha256.empty();
@@ -130,7 +131,7 @@ std::string model_line(const Config& c) {
   return line;
 }
 
-// What the model of a configuration costs. Nothing but the configuration is read where model.vocab is set.
+// Prints the cost of a configuration's model. If model.vocab is set, reads only the configuration.
 int inspect_config(const fs::path& file, bool json) {
   const Config config = read_config(file, {});
   const Index vocab = vocab_of(config, file);

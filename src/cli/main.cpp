@@ -1,4 +1,5 @@
-// The one binary. Starts the ranks, finds the command, returns one exit code on all of them.
+// The main program. It starts the ranks, finds the command and returns one exit code on all of
+// them.
 #include "dist/rank_settings.h"
 #include "dist/watchdog.h"
 #include "kernels/threads.h"
@@ -10,7 +11,8 @@
 
 namespace {
 
-// Ranks that do unlike things would wait for each other. `train` compares its settings itself, whatever their spelling.
+// Checks that all ranks run the same command, since different ones would deadlock. `train` compares
+// its settings itself, whatever their spelling.
 void check_same_start(sy::Comm& world, const std::string& name, const std::vector<std::string>& args) {
   const sy::BuildInfo& build = sy::build_info();
   std::vector<sy::RankSetting> settings = {{"the command", name},
@@ -21,8 +23,8 @@ void check_same_start(sy::Comm& world, const std::string& name, const std::vecto
   sy::check_rank_settings(world, settings, "start all ranks with the same program and command line");
 }
 
-// Runs a command. If it reads a run's newest checkpoint, and the training beside it deletes that
-// meanwhile, it starts again.
+// Runs a command. If it reads a run's newest checkpoint and a concurrent training deletes it, the
+// command starts again.
 int run_command(const sy::Command& command, sy::Comm& world, const std::vector<std::string>& args) {
   constexpr int most_attempts = 20;
   for (int attempt = 1;; ++attempt) {
@@ -30,7 +32,7 @@ int run_command(const sy::Command& command, sy::Comm& world, const std::vector<s
     try {
       return command.run(line);
     } catch (const sy::Error& e) {
-      // Only after an error that all ranks share may they ask each other.
+      // Ranks may communicate only after an error that all of them share.
       const bool shared = world.size() == 1 || dynamic_cast<const sy::AgreedError*>(&e);
       if (!command.repeatable || attempt == most_attempts || !shared) throw;
       if (world.max(sy::chosen_checkpoint_vanished()) == 0) throw;
@@ -63,7 +65,7 @@ int main(int argc, char** argv) {
           sy::agree_on_isa(world);
           return run_command(c, world, args);
         }
-        // One rank does it; started on several, the others wait for its result.
+        // One rank runs the command. Other ranks wait for its result.
         int code = 0;
         sy::agree(world, [&] {
           if (world.rank() != 0) return;

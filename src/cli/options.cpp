@@ -13,7 +13,7 @@ namespace sy {
 
 namespace {
 
-// The usage of a command, in full where it is asked for first.
+// The usage of a command: in full the first time, then a reference to it.
 class Usage {
  public:
   explicit Usage(const std::string& command) : command_(command) {}
@@ -29,13 +29,13 @@ class Usage {
   bool told_ = false;
 };
 
-// An argument that names this option, with a value behind "=" or without.
+// Returns true if an argument is this option, with a value after "=" or without.
 bool names_option(const std::string& arg, const std::string& option) {
   return arg == option || arg.starts_with(option + "=");
 }
 
-// Splits arguments into options and positional ones. An option without its value, or with one too many, is added to `errors`
-// and left out.
+// Splits arguments into options and positional ones. An option that lacks its value, or has too
+// many, is added to `errors` and left out.
 po::parsed_options split_arguments(const std::string& command, std::vector<std::string> args,
                                    const po::options_description& options, ErrorList& errors, Usage& usage) {
   using namespace po::command_line_style;
@@ -59,7 +59,8 @@ po::parsed_options split_arguments(const std::string& command, std::vector<std::
 
 using ParsedOption = po::basic_option<char>;
 
-// Names the positional arguments. A word behind an unknown option may be its value: it is only taken if there are too few others.
+// Names the positional arguments. A word after an unknown option may be its value. It is used only
+// if there are too few others.
 void name_positional(const std::string& command, const std::vector<std::string>& positional, bool repeat_last,
                      std::vector<ParsedOption>& parsed, ErrorList& errors, Usage& usage) {
   std::vector<ParsedOption*> sure, doubtful;
@@ -113,7 +114,8 @@ bool parse_options(const CommandLine& line, const std::string& command, const po
 
   std::vector<std::string> known;
   for (const auto& o : all.options()) known.push_back("--" + o->long_name());
-  std::map<std::string, po::parsed_options> groups;  // by option, so that one that is wrong leaves the others alone
+  // by option, so that a wrong one does not affect the others
+  std::map<std::string, po::parsed_options> groups;
   for (ParsedOption& option : parsed.options) {
     if (option.unregistered) {
       const std::string name = (option.string_key.starts_with('-') ? "" : "--") + option.string_key;

@@ -1,4 +1,4 @@
-// What every command shares: parsing its options, and the table of commands.
+// Parsing of options, and the table of commands. All commands use it.
 #pragma once
 
 #include <boost/program_options.hpp>
@@ -31,13 +31,13 @@ struct Command {
   const char* usage;    // "CHECKPOINT [--verify]"
   const char* summary;  // one line
   int (*run)(CommandLine&);
-  bool parallel;  // runs on every rank; otherwise one rank does it
-  // Reads a checkpoint and changes nothing before it has: it may start again if a training deletes
-  // the checkpoint meanwhile.
+  bool parallel;  // runs on every rank; otherwise on one rank
+  // If true, the command reads a checkpoint and changes nothing before that. It may start again if
+  // a training deletes the checkpoint meanwhile.
   bool repeatable = false;
 };
 const std::vector<Command>& commands();
-// Returns whether the command takes settings, --section.key=value. Its usage says so.
+// Returns true if the command takes settings, --section.key=value. Its usage says so.
 bool takes_settings(const Command& command);
 
 int prepare_command(CommandLine&);
@@ -59,27 +59,31 @@ int completion_command(CommandLine&);
 int help_command(CommandLine&);
 int version_command(CommandLine&);
 
-// Returns the topics of `switchyard help`: commands, and sections and keys of the configuration, or
-// the latter alone.
+// Returns the topics of `switchyard help`: commands, sections and keys of the configuration. If
+// of_configuration is true, returns only sections and keys.
 std::vector<std::string> help_topics(bool of_configuration);
 
-// Numbers of ranks with commas between them, "1,2,4", of --ranks. Throws InputError.
+// Parses the numbers of ranks of --ranks, "1,2,4". Throws InputError.
 std::vector<int> parse_ranks(const std::string& text);
 
-// Parses args against `options` (positional names in order; the last may repeat if repeat_last). Adds unknown options,
-// missing required ones and ill-typed values to `errors`; an ill-typed one is there, and empty. With --help prints usage and
-// returns false. Commands call it before they do anything.
+// Parses args against `options`. Positional names are assigned in order; the last one may repeat if
+// repeat_last.
+// Adds unknown options, missing required ones and ill-typed values to `errors`. An ill-typed value
+// is present in `out`, but empty.
+// With --help, prints the usage and returns false. Commands call this before they do anything else.
 bool parse_options(const CommandLine& line, const std::string& command, const po::options_description& options,
                    const std::vector<std::string>& positional, po::variables_map& out, ErrorList& errors,
                    bool repeat_last = false);
 // The same, but throws InputErrors.
 bool parse_options(const CommandLine& line, const std::string& command, const po::options_description& options,
                    const std::vector<std::string>& positional, po::variables_map& out, bool repeat_last = false);
-// Whether the option is given, with a value of its type.
+// Returns true if the option is present with a value of its type.
 bool has_value(const po::variables_map& given, const char* option);
 
-// Takes the settings, --section.key=value or --section.key value, out of the arguments and returns what is left. own: the options
-// that the command has itself; any other that a setting's key ends with is taken for one whose section is missing.
+// Removes the settings, --section.key=value or --section.key value, from the arguments. Returns the
+// remaining arguments.
+// own: the options of the command. An unknown option that is the end of a setting's key is reported
+// as a setting without its section.
 std::vector<std::string> take_settings(const std::string& command, const std::vector<std::string>& args,
                                        std::vector<std::string>& settings, ErrorList& errors,
                                        const po::options_description& own = {});

@@ -49,7 +49,7 @@ int plan_command(CommandLine& line) {
   Config config;
   Index vocab = 0;
   PlanOptions how;
-  std::vector<std::vector<Layout>> layouts;  // of each number of ranks
+  std::vector<std::vector<Layout>> layouts;  // by number of ranks
   if (has_value(given, "config")) {
     const std::string file = given["config"].as<std::string>();
     const bool read = !given.count("layouts") ||

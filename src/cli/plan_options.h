@@ -1,4 +1,4 @@
-// The options that `switchyard plan` shares with `train --dry-run`.
+// Options that `switchyard plan` shares with `train --dry-run`.
 #pragma once
 
 #include "src/cli/options.h"
@@ -6,10 +6,10 @@
 
 namespace sy {
 
-// before: what the help of each begins with.
+// before: prefix of each help text.
 void add_plan_options(po::options_description& options, const std::string& before = "");
-// Reads the machine into `options`, adds what is wrong to `errors`, and adds the check that reads the load to `checks`. "config" is
-// one of the parsed options.
+// Reads the machine into `options`, adds errors to `errors`, and adds the check that reads the load
+// to `checks`. "config" must be one of the parsed options.
 void read_plan_options(const po::variables_map& given, PlanOptions& options, std::vector<ConfigCheck>& checks,
                        ErrorList& errors);
 

@@ -1,4 +1,4 @@
-// switchyard prepare: text to a data set.
+// switchyard prepare: converts text to a data set.
 #include <iostream>
 
 #include "src/cli/options.h"
@@ -12,7 +12,8 @@
 namespace sy {
 namespace {
 
-// NAME=PATH[,PATH...]. A path that exists as it stands is taken whole, whatever commas it has; else "\," is a comma.
+// Parses NAME=PATH[,PATH...]. If the whole text after "=" exists, it is one path, whatever commas
+// it has. Otherwise "\," is a comma within a path.
 PrepareOptions::Source parse_domain(const std::string& text) {
   const std::size_t equals = text.find('=');
   if (equals == text.npos) bad_input("--domain {}: write NAME=PATH[,PATH...]", text);
@@ -35,7 +36,7 @@ PrepareOptions::Source parse_domain(const std::string& text) {
   return source;
 }
 
-// Calls row(domain's name, split's name, documents, tokens, bytes, its share of the domain's bytes) for each split.
+// Calls row(domain, split, documents, tokens, bytes, share of the domain's bytes) for each split.
 template <class Row>
 void for_each_split(const Dataset& dataset, const Row& row) {
   for (const Domain& d : dataset.domains()) {
@@ -70,7 +71,7 @@ std::string as_json(const Prepared& prepared) {
   return json_text(json);
 }
 
-// Where the text could not be divided as it was asked.
+// Warns if the text could not be divided as requested.
 void warn_of_shares(const Dataset& dataset, double wanted) {
   for_each_split(dataset, [&](const std::string& name, const char* split, Index, Index, Index bytes, double share) {
     if (std::string_view(split) == "train" || std::abs(share - wanted) <= 0.2 * wanted) return;
@@ -80,7 +81,7 @@ void warn_of_shares(const Dataset& dataset, double wanted) {
   });
 }
 
-// Warns if the tokenizer is that of a data set whose ids other tables of Unicode made.
+// Warns if the tokenizer belongs to a data set whose ids were made with other Unicode tables.
 void warn_of_unicode(const std::string& tokenizer) {
   if (!tokenizer.starts_with("hf:")) return;
   std::filesystem::path folder = tokenizer.substr(3);
@@ -129,7 +130,8 @@ int prepare_command(CommandLine& line) {
   options.output = output;
   for (const std::string& domain : domains) errors.run([&] { options.domains.push_back(parse_domain(domain)); });
   if (has_value(given, "output") && output.empty()) errors.add("--output is empty: name a folder");
-  if (!errors.empty()) errors.run([&] { check_prepare_options(options); });  // otherwise prepare() does
+  // otherwise prepare() checks them
+  if (!errors.empty()) errors.run([&] { check_prepare_options(options); });
   errors.raise();
 
   const Prepared prepared = [&] {

@@ -34,13 +34,14 @@ inline std::string progress_text(std::string_view phase, Index done, Index total
   return text + fmt::format(", {:.0f} s left", number(total - done) / rate);
 }
 
-// On a terminal one line that renews itself; elsewhere a line for every phase and every half minute.
+// Prints progress. On a terminal it rewrites one line; otherwise it prints a line for every phase
+// and every half minute.
 class Progress {
  public:
   // If `patient` is true, commands that take less than a second (half a minute without a terminal)
   // show nothing.
   explicit Progress(bool patient = false) : patient_(patient) {}
-  // Work that is done, of `total`, by this phase or by all; progress_text says how it is shown.
+  // Shows the completed work out of `total`, of this phase or of all. See progress_text().
   void show(std::string_view phase, Index done, Index total, std::string_view unit = "bytes") {
     const bool new_phase = phase != phase_;
     const double now = std::chrono::duration<double>(Clock::now() - start_).count();
@@ -57,7 +58,7 @@ class Progress {
     std::fputs((terminal_ ? "\r" + line + "\033[K" : line + "\n").c_str(), stderr);
     std::fflush(stderr);
   }
-  // Leaves the terminal's line empty.
+  // Clears the terminal's line.
   void clear() {
     if (terminal_ && shown_) fmt::print(stderr, "\r\033[K");
     shown_ = false;
@@ -74,6 +75,6 @@ class Progress {
   double phase_start_ = 0, shown_at_ = 0;
   Index phase_done_ = 0;
 };
-using ByteProgress = Progress;  // of what reads or writes much
+using ByteProgress = Progress;  // for commands that read or write many bytes
 
 }  // namespace sy

@@ -31,7 +31,8 @@ std::string table_cell(const std::string& text) {
   return escaped(text, "|<");
 }
 
-// In roff a backslash and a hyphen are special, and so is a dot or a quote that begins a line.
+// Escapes text for roff. A backslash and a hyphen are special, and so is a dot or a quote at the
+// start of a line.
 std::string roff(const std::string& text) {
   return "\\&" + escaped(text, "\\-");
 }

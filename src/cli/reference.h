@@ -1,4 +1,4 @@
-// The reference pages that the program makes of its own tables.
+// Reference pages that the program generates from its own tables.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// switchyard runs: the runs below a folder.
+// switchyard runs: lists the runs below a folder.
 #include <iostream>
 
 #include "src/cli/options.h"

@@ -1,4 +1,4 @@
-// switchyard scale: how fast a training is on other numbers of ranks and layouts.
+// switchyard scale: speed of a training on other numbers of ranks and layouts.
 #include "src/experiments/scale.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// switchyard sweep: a grid of trainings, and what came out.
+// switchyard sweep: trains a grid of configurations and compares the results.
 #include "src/experiments/sweep.h"
 
 #include <iostream>

@@ -71,7 +71,7 @@ int train_command(CommandLine& line) {
   }
   const int code = run_training(line.world, config, how);
   if (!how.dry_run || code != 0 || line.world.rank() != 0) return code;
-  // What such a step computes, sends and, on a machine that was named, how long it takes.
+  // Prints compute and traffic of such a step and, on a named machine, its time.
   if (!planned) planned = make_plan(config, vocab_of(config, config.data.path), ranks, plan);
   std::cout << "\n" << plan_text(*planned, 1) << std::flush;
   return 0;

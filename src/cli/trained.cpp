@@ -31,7 +31,7 @@ fs::path dataset_of(const Trained& trained, const po::variables_map& given) {
   if (state.dataset.empty())
     bad_input("{} was imported, and no data set belongs to it: give one with --data", step_dir.string());
   const fs::path recorded = state.dataset, data = config.data.path;
-  // Training was started in the folder that makes the relative data.path the recorded one.
+  // Training was started in the folder relative to which data.path is the recorded path.
   fs::path started;
   if (!data.is_absolute() && state.dataset.ends_with("/" + data.string()))
     started = state.dataset.substr(0, state.dataset.size() - data.string().size());
@@ -117,7 +117,7 @@ void check_positions(const Config& config, Index positions) {
 
 std::unique_ptr<Engine> load_model(Comm& world, const Trained& trained, Layout layout, const std::string& backend,
                                    Index positions) {
-  // The hosts need not be those that it was trained on.
+  // The hosts may differ from those of the training.
   if (!check_nodes(world, layout.node).problem.empty()) layout.node = 1;
   Config config = trained.config;
   std::unique_ptr<Backend> device;
