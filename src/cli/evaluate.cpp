@@ -104,20 +104,22 @@ int evaluate_command(CommandLine& line) {
   po::options_description options("options");
   EvaluateOptions evaluation;
   std::string backend;
-  options.add_options()                                                                                 //
-      ("data", po::value<std::string>(), "prepared data set; default: the one that it was trained on")  //
+  // clang-format off
+  options.add_options()
+      ("data", po::value<std::string>(), "prepared data set; default: the one that it was trained on")
       ("max-windows", po::value<Index>(&evaluation.max_windows)->default_value(0),
-       "evaluate this many windows of each domain, evenly spread; 0: all")  //
+       "evaluate this many windows of each domain, evenly spread; 0: all")
       ("stride", po::value<Index>(&evaluation.stride),
        "begin a window every so many tokens: each token is predicted once, by the first window that reaches it; default: "
-       "model.seq_len, so that windows do not overlap")                                                               //
-      ("batch", po::value<Index>(&evaluation.windows_per_pass)->default_value(8), "windows computed at a time")       //
-      ("tokens", po::value<std::string>(), "ids with commas between them: compute their --logits, and nothing else")  //
-      ("logits", po::value<std::string>(), "HDF5 file to make, with /logits [position, token] in f32")                //
-      ("capacity", "drop as training does, by moe.capacity_factor; default: dropless")                                //
-      ("backend", po::value<std::string>(&backend)->default_value("auto"), "auto, cpu or cuda")                       //
-      ("quiet", "no progress")                                                                                        //
+       "model.seq_len, so that windows do not overlap")
+      ("batch", po::value<Index>(&evaluation.windows_per_pass)->default_value(8), "windows computed at a time")
+      ("tokens", po::value<std::string>(), "ids with commas between them: compute their --logits, and nothing else")
+      ("logits", po::value<std::string>(), "HDF5 file to make, with /logits [position, token] in f32")
+      ("capacity", "drop as training does, by moe.capacity_factor; default: dropless")
+      ("backend", po::value<std::string>(&backend)->default_value("auto"), "auto, cpu or cuda")
+      ("quiet", "no progress")
       ("json", "print JSON");
+  // clang-format on
   add_force_data(options);
   po::variables_map given;
   bool go = true;

@@ -14,13 +14,15 @@ int export_command(CommandLine& line) {
       "Options");
   ExportOptions how;
   bool quiet = false;
-  options.add_options()  //
+  // clang-format off
+  options.add_options()
       ("family", po::value(&how.family),
-       "model_type of config.json; default: the imported model's, otherwise the first that has words for the model")  //
-      ("dtype", po::value(&how.type), "f32, bf16 or f16; default: as imported, otherwise run.dtype")                  //
+       "model_type of config.json; default: the imported model's, otherwise the first that has words for the model")
+      ("dtype", po::value(&how.type), "f32, bf16 or f16; default: as imported, otherwise run.dtype")
       ("file-bytes", po::value(&how.file_bytes)->default_value(how.file_bytes),
-       "a file ends where the next tensor would make it larger than this; default: as imported")  //
+       "a file ends where the next tensor would make it larger than this; default: as imported")
       ("quiet", po::bool_switch(&quiet), "no progress");
+  // clang-format on
   po::variables_map given;
   bool go = true;
   Comm& world = line.world;

@@ -50,30 +50,32 @@ struct Settings {
 bool read_settings(CommandLine& line, Settings& s, po::variables_map& given) {
   po::options_description options("options");
   SampleOptions& sampling = s.options.sampling;
-  options.add_options()                                                                                            //
-      ("prompt", po::value<std::vector<std::string>>(), "text to continue; given several times, several at once")  //
+  // clang-format off
+  options.add_options()
+      ("prompt", po::value<std::vector<std::string>>(), "text to continue; given several times, several at once")
       ("prompts", po::value<std::string>(),
-       "file with a text to continue in each line; blank lines are passed over")                    //
-      ("tokens", po::value<Index>(&s.options.tokens)->default_value(200), "tokens to add at most")  //
+       "file with a text to continue in each line; blank lines are passed over")
+      ("tokens", po::value<Index>(&s.options.tokens)->default_value(200), "tokens to add at most")
       ("temperature", po::value<double>(&sampling.temperature)->default_value(0.8, "0.8"),
-       "0: always the most likely token")  //
+       "0: always the most likely token")
       ("top-k", po::value<Index>(&sampling.top_k)->default_value(0),
-       "choose among the k most likely tokens; 0: all")  //
+       "choose among the k most likely tokens; 0: all")
       ("top-p", po::value<double>(&sampling.top_p)->default_value(1.0),
-       "choose among the most likely tokens that reach this probability")  //
+       "choose among the most likely tokens that reach this probability")
       ("min-p", po::value<double>(&sampling.min_p)->default_value(0.0),
-       "choose among tokens of at least this share of the most likely one's probability")  //
+       "choose among tokens of at least this share of the most likely one's probability")
       ("repetition-penalty", po::value<double>(&sampling.repetition_penalty)->default_value(1.0),
-       "above 1: tokens that are there already become less likely")  //
+       "above 1: tokens that are there already become less likely")
       ("stop", po::value<std::vector<std::string>>(&s.stops),
-       "end a text before this string; may be given several times")  //
+       "end a text before this string; may be given several times")
       ("seed", po::value<std::uint64_t>(&s.options.seed)->default_value(1),
-       "the random choices follow from this number")  //
+       "the random choices follow from this number")
       ("batch", po::value<Index>(&s.options.batch)->default_value(16),
-       "texts that a data-parallel rank computes at a time")  //
+       "texts that a data-parallel rank computes at a time")
       ("data", po::value<std::string>(),
-       "data set whose tokenizer to use; default: the tokenizer that the run keeps")  //
+       "data set whose tokenizer to use; default: the tokenizer that the run keeps")
       ("backend", po::value<std::string>(&s.backend)->default_value("auto"), "auto, cpu or cuda");
+  // clang-format on
   for (const auto& [name, to] : {std::pair{"parallel.tp", &s.tp}, {"parallel.ep", &s.ep}, {"parallel.etp", &s.etp}})
     options.add_options()(name, po::value<int>()->notifier([to = to](int value) { *to = value; }),
                           "as for training; default: the checkpoint's own layout, where the ranks allow it");

@@ -134,11 +134,13 @@ int import_command(CommandLine& line) {
       "checkpoint at step 0. Train from it with --run.init_from=RUN. Settings change the configuration.\n\nOptions");
   std::string upcycle;
   bool quiet = false;
-  options.add_options()  //
+  // clang-format off
+  options.add_options()
       ("upcycle", po::value(&upcycle),
        "experts=E,top_k=K[,parts=P]: experts of each FFN of a dense model, which is then FOLDER's or a checkpoint. Each is "
-       "a copy of it, or with parts=P one of P parts of it; the first outputs are the dense model's")  //
+       "a copy of it, or with parts=P one of P parts of it; the first outputs are the dense model's")
       ("quiet", po::bool_switch(&quiet), "no progress");
+  // clang-format on
   std::string folder, run;
   Imported in;
   TrainState state;

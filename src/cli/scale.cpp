@@ -20,18 +20,20 @@ int scale_command(CommandLine& line) {
   std::string ranks, layouts = "auto", output = "runs/scale";
   ScaleOptions how;
   bool own_only = false;
-  options.add_options()                                                        //
-      ("ranks", po::value(&ranks)->required(), "1,2,4: the numbers of ranks")  //
-      ("layouts", po::value(&layouts)->default_value(layouts),                 //
+  // clang-format off
+  options.add_options()
+      ("ranks", po::value(&ranks)->required(), "1,2,4: the numbers of ranks")
+      ("layouts", po::value(&layouts)->default_value(layouts),
        "auto: all that fit, by nodes too where --machine or parallel.node tells their ranks; or some, as in "
-       "tp2-ep4,ep16-node8")                                                                                          //
-      ("weak", po::bool_switch(&how.weak), "the batch grows with the ranks, from the configuration's on the fewest")  //
-      ("own-routing-only", po::bool_switch(&own_only), "without forced balanced routing")                             //
-      ("warm-up", po::value(&how.warm_up)->default_value(how.warm_up), "steps before those that are measured")        //
-      ("steps", po::value(&how.steps)->default_value(how.steps), "measured steps of each run")                        //
-      ("repeats", po::value(&how.repeats)->default_value(how.repeats), "runs of each point")                          //
-      ("output", po::value(&output)->default_value(output), "the folder of runs and results")                         //
+       "tp2-ep4,ep16-node8")
+      ("weak", po::bool_switch(&how.weak), "the batch grows with the ranks, from the configuration's on the fewest")
+      ("own-routing-only", po::bool_switch(&own_only), "without forced balanced routing")
+      ("warm-up", po::value(&how.warm_up)->default_value(how.warm_up), "steps before those that are measured")
+      ("steps", po::value(&how.steps)->default_value(how.steps), "measured steps of each run")
+      ("repeats", po::value(&how.repeats)->default_value(how.repeats), "runs of each point")
+      ("output", po::value(&output)->default_value(output), "the folder of runs and results")
       ("json", po::bool_switch(), "print the result as JSON");
+  // clang-format on
   add_launcher_option(options, how.launcher);
   add_plan_options(options);
   ErrorList errors("scale");

@@ -20,14 +20,16 @@ int sweep_command(CommandLine& line) {
   std::vector<std::string> vary;
   std::string output = "runs/sweep", seeds;
   SweepOptions how;
-  options.add_options()  //
+  // clang-format off
+  options.add_options()
       ("vary", po::value(&vary),
        "KEY=VALUE,VALUE,...: train each; given again, every combination. KEY:KEY=A:B,C:D: keys "
-       "that vary together")                                                                                    //
-      ("seeds", po::value(&seeds), "1,2,3: train each with these seeds, and tell mean and standard deviation")  //
-      ("ranks", po::value(&how.ranks)->default_value(1), "the ranks of each run")                               //
-      ("output", po::value(&output)->default_value(output), "the folder of runs, tables and pictures")          //
+       "that vary together")
+      ("seeds", po::value(&seeds), "1,2,3: train each with these seeds, and tell mean and standard deviation")
+      ("ranks", po::value(&how.ranks)->default_value(1), "the ranks of each run")
+      ("output", po::value(&output)->default_value(output), "the folder of runs, tables and pictures")
       ("json", po::bool_switch(), "print everything as JSON");
+  // clang-format on
   add_launcher_option(options, how.launcher);
   ErrorList errors("sweep");
   CommandLine rest{line.world, take_settings("sweep", line.args, how.settings, errors), line.options};

@@ -15,10 +15,12 @@ int train_command(CommandLine& line) {
       "configs/ holds examples. Ctrl-C, SIGTERM, SIGHUP and SIGUSR1 ask for a checkpoint and a clean stop, which has\n"
       "exit code 3; a second Ctrl-C, SIGTERM or SIGHUP ends the run at once.\n\nOptions");
   RunOptions how;
-  options.add_options()                                                                                          //
-      ("quiet", po::bool_switch(&how.quiet), "no progress: only the last step, warnings and errors")             //
-      ("dry-run", po::bool_switch(&how.dry_run), "check configuration, layout, data and memory; write nothing")  //
+  // clang-format off
+  options.add_options()
+      ("quiet", po::bool_switch(&how.quiet), "no progress: only the last step, warnings and errors")
+      ("dry-run", po::bool_switch(&how.dry_run), "check configuration, layout, data and memory; write nothing")
       ("ranks", po::value(&how.ranks), "with --dry-run: as on this many ranks");
+  // clang-format on
   po::options_description plan_only;
   add_plan_options(plan_only, "with --dry-run: ");
   options.add(plan_only);
