@@ -1,8 +1,8 @@
 // A run's configuration: INI file, overrides, defaults, checks.
 // One table (config/keys.h) names every key once. Parsing, `help config`, RUN/config.ini and the
 // comparison of two runs read it.
-// config/read.cpp reads, config/check.cpp checks and fills in defaults, config/layout.cpp checks
-// layouts and backends.
+// The file config/read.cpp reads, config/check.cpp checks and fills in defaults, config/layout.cpp
+// checks layouts and backends.
 #pragma once
 
 #include <cstdint>
@@ -214,8 +214,8 @@ Config read_config(const std::filesystem::path& file, const std::vector<std::str
                    const std::vector<ConfigCheck>& checks = {}, ConfigOrigins* origins = nullptr);
 Config parse_config(const std::string& ini_text, const std::string& origin,
                     const std::vector<std::string>& overrides = {});
-// Returns the settings that must be equal on all ranks (dist/rank_settings.h): every key but
-// data.path, since each host may have the data in another folder.
+// Returns the settings that must be equal on all ranks (dist/rank_settings.h).
+// These are all keys but data.path, since each host may have the data in another folder.
 std::vector<RankSetting> rank_settings(const Config& config);
 // Returns every key with its value, as INI. parse_config(to_ini(c)) == c.
 std::string to_ini(const Config& config);

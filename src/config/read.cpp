@@ -142,7 +142,8 @@ std::vector<Setting> settings_of(const std::vector<std::string>& overrides, Prob
 }
 
 // Makes a configuration from settings and checks it. A later setting replaces an earlier one.
-// text_known: if false, the file could not be read; only checks that do not depend on it are made.
+// If `text_known` is false, the file could not be read. Then only checks that do not depend on it
+// are made.
 Config parse(const std::vector<Setting>& settings, Problems& problems, bool text_known = true) {
   for (const Setting& s : settings) problems.give(s.key, s.where);  // the last one counts
   Config c;

@@ -31,17 +31,18 @@ TokenizerIdentities tokenizers_of(const DatasetDescription& description);
 TokenizerIdentities tokenizers_in(const std::filesystem::path& folder);
 // Throws InputError if one of tokenizer_files is in the folder and is no regular file.
 void check_tokenizer_files(const std::filesystem::path& folder);
-// Describes the tokenizer of RUN/tokenizer and the checkpoint's own, if they differ. Empty if they do
-// not, or if one is not known.
+// Describes the tokenizer of RUN/tokenizer and the checkpoint's own, if they differ. Empty if they
+// do not, or if one is unknown.
 std::string other_tokenizer(const std::filesystem::path& step_dir, const TrainState& state);
 // Returns the tokenizers that a checkpoint was trained with.
 // If an imported checkpoint does not name them, returns those of RUN/huggingface.
 TokenizerIdentities tokenizers_of(const std::filesystem::path& step_dir, const TrainState& state);
 
 // Folder RUN/huggingface: files of an imported model, so that an export writes them again.
-// config.json and the tokenizer are copies. files.json lists each file's tensors and their types.
-// fillers/model.safetensors holds tensors with elements that no parameter covers.
-// SHA256SUMS has the digests of these files, for `sha256sum -c`.
+// - config.json and the tokenizer are copies
+// - files.json lists each file's tensors and their types
+// - fillers/model.safetensors holds tensors with elements that no parameter covers
+// - SHA256SUMS has the digests of these files, for `sha256sum -c`
 constexpr const char* kept_folder = "huggingface";
 
 // A tokenizer that `prepare` can use again.

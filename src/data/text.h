@@ -17,8 +17,8 @@ namespace sy {
 std::optional<Index> invalid_utf8(std::string_view text);
 
 // Returns an offset in [low, high] at which to cut text in two.
-// It is after the last blank line in that range, otherwise after the last line end, otherwise the
-// last offset that cuts no UTF-8 character, otherwise `high`.
+// It is after the last blank line in that range, or else after the last line end. Without these it
+// is the last offset that cuts no UTF-8 character, or else `high`.
 // Requires 0 <= low <= high <= text.size().
 std::size_t cut_point(std::string_view text, std::size_t low, std::size_t high);
 

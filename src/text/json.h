@@ -15,7 +15,7 @@
 
 namespace sy {
 
-// Thrown for text that is no JSON, a value of another type, and a missing key or element.
+// Thrown for text that is not JSON, a value of another type, and a missing key or element.
 class JsonError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
