@@ -1,4 +1,5 @@
-// The keys of config.json (ConfigRow), each table once for all families that have it. Read by families.cpp alone.
+// Tables of the keys of config.json (ConfigRow). Families share tables. Only families.cpp includes
+// it.
 #pragma once
 
 #include "src/families/family.h"
@@ -12,15 +13,16 @@ inline const ConfigRow sizes[] = {
     {"num_attention_heads", "model.heads"},
     {"max_position_embeddings", "model.seq_len"},
 };
-// Heads: those of families whose absent keys follow from others, and those whose keys must be there, since transformers
-// takes numbers of its own. A null means "as the others say" in both.
+// Heads. In some families absent keys follow from other keys. In others the keys are required
+// (`given_*`), since transformers has fixed defaults for them. A null follows from other keys in
+// both.
 inline const ConfigRow kv_heads[] = {{"num_key_value_heads", "model.kv_heads", {}, ""}};
 inline const ConfigRow given_kv_heads[] = {{"num_key_value_heads", "model.kv_heads", {}, "!", true}};
 inline const ConfigRow head_width[] = {{"head_dim", "model.head_dim", {}, ""}};
 inline const ConfigRow given_head_width[] = {{"head_dim", "model.head_dim", {}, "!", true}};
 inline const ConfigRow dense_width[] = {{"intermediate_size", "model.d_ff"}};
-inline const ConfigRow expert_width[] = {
-    {"intermediate_size", "moe.d_ff"}};  // of families whose layers all have experts
+// For families with experts in all layers.
+inline const ConfigRow expert_width[] = {{"intermediate_size", "moe.d_ff"}};
 inline const ConfigRow rms_norm[] = {
     {"", "model.norm", {{"", "rmsnorm"}}},
     {"rms_norm_eps", "model.norm_eps", {}, "1e-6"},
@@ -37,7 +39,7 @@ inline const ConfigRow swiglu[] = {{"hidden_act", "model.ffn", {{"\"silu\"", "sw
 inline const ConfigRow untied[] = {{"tie_word_embeddings", "model.tie_embeddings", {}, "false"}};
 inline const ConfigRow tied[] = {{"tie_word_embeddings", "model.tie_embeddings", {}, "true"}};
 inline const ConfigRow no_bias[] = {{"attention_bias", "", {{"false", ""}}, "false"}};
-// The names of one function that the files use, and those that some have besides.
+// Names of activations in the files. Several names may mean the same function.
 inline const std::vector<std::pair<std::string_view, std::string_view>> activations = {
     {"\"gelu_new\"", "gelu_tanh"},  {"\"gelu_pytorch_tanh\"", "gelu_tanh"},
     {"\"gelu_fast\"", "gelu_tanh"}, {"\"gelu\"", "gelu"},
@@ -157,7 +159,7 @@ inline const ConfigRow nemotron_keys[] = {
 };
 inline const ConfigRow dropless[] = {{"", "moe.capacity_factor", {{"", "0"}}}};
 inline const ConfigRow top_k[] = {{"num_experts_per_tok", "moe.top_k"}};
-inline const ConfigRow theta_1e6[] = {{"", "model.rope_theta", {{"", "1000000"}}}};  // if no key says it
+inline const ConfigRow theta_1e6[] = {{"", "model.rope_theta", {{"", "1000000"}}}};  // default
 inline const ConfigRow mixtral_keys[] = {
     {"num_local_experts", "moe.experts"},
     {"", "moe.renormalize", {{"", "true"}}},
@@ -183,7 +185,7 @@ inline const ConfigRow gpt_oss_keys[] = {
     {"", "moe.bias", {{"", "true"}}},
     {"", "moe.router_bias", {{"", "true"}}},
 };
-// The norms of the latents have an eps of their own, which no key says.
+// The norms of the latents have their own eps, for which config.json has no key.
 inline const ConfigRow deepseek_keys[] = {
     {"num_key_value_heads", "model.kv_heads"}, {"q_lora_rank", "model.q_latent", {}, "1536", true},
     {"kv_lora_rank", "model.kv_latent"},       {"qk_rope_head_dim", "model.rope_head_dim"},

@@ -29,7 +29,8 @@ namespace {
 constexpr const char *files_name = "files.json", *fillers_folder = "fillers", *config_name = "config.json",
                      *single_name = "model.safetensors", *weight_index_name = "model.safetensors.index.json";
 
-// Digests of the imported files in the form of sha256sum: 64 digits, two blanks and a name on each line.
+// Digests of the imported files, in the format of sha256sum. A line has 64 hexadecimal digits, two
+// spaces and a name.
 constexpr const char* sums_name = "SHA256SUMS";
 constexpr const char* fillers_file = "fillers/model.safetensors";
 
@@ -51,7 +52,7 @@ std::map<std::string, std::string> read_sums(const fs::path& file) {
   return sums;
 }
 
-// ---- what is written ----
+// ---- output files ----
 
 struct OutputTensor {
   const FileTensor* tensor;
@@ -63,7 +64,7 @@ struct OutputFile {
   std::vector<OutputTensor> tensors;
 };
 
-// Throws InputError if a name of files.json is not that of a new file in the exported folder.
+// Throws InputError if a name in files.json is not a plain name, is used twice, or is reserved.
 void check_file_names(const fs::path& list, const std::vector<OutputFile>& files) {
   std::set<std::string_view> names(std::begin(tokenizer_files), std::end(tokenizer_files));
   names.insert({config_name, weight_index_name});
@@ -73,7 +74,8 @@ void check_file_names(const fs::path& list, const std::vector<OutputFile>& files
                 visible(file.name));
 }
 
-// The imported files' names, their tensors' order and types, where these are the tensors of this model.
+// Returns files with the names, tensor order and types of the imported ones. Empty if the imported
+// tensors are not exactly those of this model.
 std::optional<std::vector<OutputFile>> as_imported(const Json& kept, const std::vector<FileTensor>& tensors,
                                                    const std::string& type) {
   std::map<std::string, const FileTensor*> by_name;
@@ -97,7 +99,7 @@ std::optional<std::vector<OutputFile>> as_imported(const Json& kept, const std::
   return files;
 }
 
-// Tensors in their order, a new file where one is full.
+// Distributes the tensors, in order, over files of about file_bytes.
 std::vector<OutputFile> split_files(const std::vector<FileTensor>& tensors, const StoredType& type, Index file_bytes) {
   std::vector<OutputFile> files(1);
   Index bytes = 0;
@@ -127,9 +129,9 @@ std::string index_text(const std::vector<OutputFile>& files) {
   return json_text({{"metadata", {{"total_size", bytes}}}, {"weight_map", map}});
 }
 
-// ---- what is read ----
+// ---- values of the checkpoint ----
 
-// The parameters of a checkpoint, and its routers' selection biases, by boxes.
+// Reads boxes of the parameters and of the routers' selection biases of a checkpoint.
 class ExportedValues {
  public:
   ExportedValues(const fs::path& step_dir, const TrainState& state, const std::vector<ParamSpec>& params)
@@ -153,7 +155,7 @@ class ExportedValues {
   const std::vector<ParamSpec>& params_;
 };
 
-// Calls f(box) for boxes of a bounded number of elements that make up `box`.
+// Splits `box` into boxes of at most piece_elements elements, and calls f for each.
 template <class F>
 void for_boxes(const Box& box, F f) {
   const Index n = box.elements();
@@ -166,7 +168,7 @@ void for_boxes(const Box& box, F f) {
 
 void write_tensor(const OutputTensor& out, const ExportedValues& values, const StoredTensor* filler, std::byte* to) {
   const Index bytes = out.type->bytes;
-  // What no parameter covers stays as it was, or zero.
+  // Elements that no parameter covers are copied from the imported file, or stay 0.
   if (filler && filler->type == out.type->name && filler->shape == out.tensor->shape)
     std::memcpy(to, filler->data, static_cast<std::size_t>(filler->bytes));
   std::vector<float> host;
@@ -194,7 +196,7 @@ struct Chosen {
   FamilyTensors tensors;
 };
 
-// Throws InputError where the family cannot say what the model is.
+// Throws InputError if the family cannot express the model.
 Chosen try_family(const Family& family, const Config& config, const std::vector<ParamSpec>& params,
                   const Json& kept_config, std::string_view base) {
   const Json* type = kept_config.find("model_type");
@@ -266,7 +268,7 @@ void keep_imported(const fs::path& folder, const FamilyValues& values, const fs:
     for (const auto& [key, value] : file.metadata) entry["metadata"].append(key, value);
     for (const std::string& name : file.tensors) {
       const auto it = by_name.find(name);
-      if (it == by_name.end()) continue;  // it means nothing
+      if (it == by_name.end()) continue;  // an ignored tensor
       const StoredTensor& stored = *values.stored().find(name);
       entry["tensors"].push_back({{"name", name}, {"type", stored.type}});
       const auto& parts = it->second->parts;
@@ -338,7 +340,7 @@ std::string export_checkpoint(Comm& world, const fs::path& step_dir, const Train
   const fs::path kept = run ? *run / kept_folder : fs::path();
   const std::vector<ParamSpec> params = model_tensors(config, state.vocab);
   Config told = config;
-  told.model.vocab = state.vocab;  // where the data set said it
+  told.model.vocab = state.vocab;  // the configuration lacks it if the data set determined it
   Chosen chosen{};
   std::vector<OutputFile> files;
   std::unique_ptr<ExportedValues> values;
@@ -350,7 +352,7 @@ std::string export_checkpoint(Comm& world, const fs::path& step_dir, const Train
       if (const std::string doubt = check_imported(*run); !doubt.empty()) warn(doubt);
     const Json kept_config = run ? kept_json(kept / config_name) : Json::object();
     const Json kept_files = run ? kept_json(kept / files_name) : Json::object();
-    // Files without the family's base stay without.
+    // If the imported names lack the family's base, so do the exported names.
     const Json* type = kept_config.find("model_type");
     bool bare = kept_files.contains("files");
     std::string_view base;

@@ -1,4 +1,5 @@
-// A checkpoint as a folder that Hugging Face's programs open: config.json, safetensors, and what was imported beside them.
+// Export of a checkpoint to a Hugging Face model folder: config.json, safetensors and tokenizer
+// files.
 #pragma once
 
 #include <filesystem>
@@ -15,7 +16,9 @@
 namespace sy {
 
 class FamilyValues;
-// By one rank. Throws Failure.
+// Stores the files of the imported model that an export needs, and their digests, in
+// RUN/huggingface. These are config.json, the tokenizer, the list of tensors, and tensors that have
+// fillers. Called by one rank. Throws Failure.
 void keep_imported(const std::filesystem::path& folder, const FamilyValues& values,
                    const std::filesystem::path& run_dir);
 
@@ -24,20 +27,21 @@ void keep_imported(const std::filesystem::path& folder, const FamilyValues& valu
 // imported the model without digests, "" otherwise.
 std::string check_imported(const std::filesystem::path& run_dir, const std::vector<std::string>& names = {});
 
-// Compares the files of a tokenizer that RUN/huggingface keeps with their digests, as check_imported
-// does. No-op for a tokenizer that is elsewhere.
+// Compares the tokenizer files in RUN/huggingface with their digests, as check_imported does.
+// No-op for a tokenizer that is elsewhere.
 void check_kept(const KeptTokenizer& tokenizer);
 
 struct ExportOptions {
-  std::string family;  // model_type; "": that of the imported model, or else the first that has words for this one
-  std::string type;    // of the numbers: f32, bf16, f16; "": as imported, otherwise that of run.dtype
-  Index file_bytes = 5'000'000'000;  // about how large files grow, where they are not as imported
+  std::string family;                // model_type; "": as imported, or else the first that fits
+  std::string type;                  // f32, bf16 or f16; "": as imported, or else run.dtype
+  Index file_bytes = 5'000'000'000;  // approximate maximum of a file, unless laid out as imported
 };
 
-// Collective: the ranks write their shares of the tensors into the same files, which are bitwise those that one rank writes.
-// `folder` must not exist yet; it is there when it is whole. Returns, on rank 0, a note for a
-// person if it has no tokenizer that transformers loads. Throws InputError where no family fits,
-// which says why.
+// Exports a checkpoint to `folder`. Collective.
+// The ranks write different tensors into the same files; the result is bitwise the same for any
+// number of ranks. `folder` must not exist yet; it appears when it is complete. Returns, on rank 0,
+// a note for the user if the export has no tokenizer that transformers loads. Throws InputError
+// that says why no family fits.
 std::string export_checkpoint(Comm& world, const std::filesystem::path& step_dir, const TrainState& state,
                               const Config& config, const std::filesystem::path& folder, const ExportOptions& options,
                               const std::function<void(Index done, Index total)>& progress);

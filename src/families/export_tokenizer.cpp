@@ -12,8 +12,8 @@ namespace {
 constexpr const char* bos_key = "bos_token_id";
 constexpr const char* eos_key = "eos_token_id";
 
-// Sees that the folder's tokenizer_config.json names the token that ends a text, and a class: without
-// one transformers guesses it from config.json. model: a tokenizer.json that could be opened.
+// Writes a tokenizer_config.json with the end-of-text token and a class, unless it has a class.
+// Without a class, transformers guesses one from config.json. model: a valid tokenizer.json.
 void complete_tokenizer_config(const fs::path& model, const fs::path& folder) {
   Json config = Json::parse(huggingface_config(model));
   if (config.contains("tokenizer_class")) return;
@@ -46,7 +46,7 @@ std::string export_tokenizer(const fs::path& step_dir, const TrainState& state, 
   } else {
     note = "transformers has no tokenizer of bytes: the export has none; ids 0 to 255 are bytes, and 256 ends a text";
   }
-  // Without the keys, transformers takes the ids of the family's first model.
+  // If the keys are absent, transformers uses the ids of the family's first model.
   if (!config.contains(bos_key)) config[bos_key] = begin < 0 ? Json() : Json(begin);
   if (!config.contains(eos_key)) config[eos_key] = end;
   const fs::path generation = folder / "generation_config.json";

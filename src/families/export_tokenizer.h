@@ -12,7 +12,7 @@ namespace sy {
 
 // Writes the tokenizer that the checkpoint's run keeps, and generation_config.json, into `folder`.
 // Sets bos_token_id and eos_token_id of `config` (config.json) unless it has them. Returns a note
-// for a person if the folder gets no tokenizer that transformers loads, empty otherwise. Throws
+// for the user if the folder gets no tokenizer that transformers loads, empty otherwise. Throws
 // InputError for a damaged tokenizer, Failure if the disk fails.
 std::string export_tokenizer(const std::filesystem::path& step_dir, const TrainState& state, Json& config,
                              const std::filesystem::path& folder);

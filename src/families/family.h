@@ -1,5 +1,6 @@
-// The families of models whose checkpoints Hugging Face keeps, as data: how the tensors of their files and our parameters
-// share their elements, and what the keys of config.json mean. A new family is a row of the list in families.cpp, and the tables that it alone has.
+// Model families of Hugging Face checkpoints, as tables. They map the tensors of the files to our
+// parameters, and the keys of config.json to our keys. A new family is a row of the list in
+// families.cpp, plus the tables that no other family has.
 #pragma once
 
 #include <span>
@@ -12,43 +13,45 @@
 
 namespace sy {
 
-// One parameter, or a part of it, in one tensor of the files.
+// Maps a parameter, or a block of it, to a tensor of the files.
 //
-// view says how, dimension by dimension: "H i D -> (H +1 i) D". On its left are the parameter's dimensions, on its right the
-// tensor's, outermost first; a letter is a dimension of any size, and several in parentheses are one of their product.
-//   (K g) on the left   the parameter's dimension is cut into K runs of g; K is the number of kv heads
-//   0, 1 on the left    that element of the dimension alone: the gate (0) or the linear half (1) of a gated FFN
-//   e on the left       one expert; each has a tensor of its own, and its number stands for {} in the name
-//   i:n on the left     elements i to i + n of the dimension, as letters with sizes (sizes_of in tensors.cpp)
-//   + on the right      along this dimension the parameters that share the tensor follow one another, in the order of the rows
+// `view` maps dimensions: "H i D -> (H +1 i) D". The left side lists the parameter's dimensions,
+// the right side the tensor's, outermost first. A letter is a dimension of any size. Several in
+// parentheses are one dimension, their product.
+//   (K g) on the left   the parameter's dimension is K blocks of g; K is the number of kv heads
+//   0, 1 on the left    one index of the dimension: the gate (0) or the up projection (1) of an FFN
+//   e on the left       one expert with a tensor of its own; its number replaces {} in the name
+//   i:n on the left     elements i to i + n; both letters have sizes (sizes_of in tensors.cpp)
+//   + on the right      the rows of one tensor are concatenated along this dimension, in row order
 //   a number there      a dimension of that size
-// Names that begin with "/" are without the family's base.
-// A row without a parameter fills its part of the tensor with what the imported file had there, or with zeros. A row without
-// a tensor is a parameter that the family does not have, since it is one everywhere.
+// A name that begins with "/" lacks the family's base.
+// A row without a parameter is a filler: its elements are copied from the imported file, or are 0.
+// A row without a tensor is a parameter that the family lacks: all its elements are 1.
 struct TensorRow {
-  std::string_view theirs;  // behind the prefix of the layer
-  std::string_view ours;    // behind "layers.3."
+  std::string_view theirs;  // name after the prefix of the layer
+  std::string_view ours;    // name after "layers.3."
   std::string_view view;
-  // Only in layers that have this parameter of ours, or, as "!...", that do not; or in models with "KEY=VALUE".
+  // Condition. "NAME": the layer has this parameter of ours; "!NAME": it lacks it; "KEY=VALUE": the
+  // model has this setting. Empty if there is no condition.
   std::string_view beside = {};
 };
 
-// A key of config.json.
+// Maps a key of config.json to one of our keys.
 struct ConfigRow {
-  std::string_view theirs;  // "": it has none, and ours is always the one word. "a|b": some files say b
-  std::string_view ours;    // "model.d_model"; "": we have none, and theirs must be one of the words
-  // Their values, as JSON, and ours. None: both are written alike.
+  std::string_view theirs;  // empty if our key is always the only word; "a|b": some files say b
+  std::string_view ours;    // "model.d_model"; empty if we have no key: their value must be a word
+  // Pairs of their value, as JSON, and ours. Empty if both are written alike.
   std::vector<std::pair<std::string_view, std::string_view>> words{};
-  // The value of an absent key in transformers, as JSON; "": our key keeps its default; "!": the key must be there. A null is
-  // read as an absent key, unless zero_is_null.
+  // Value of an absent key in transformers, as JSON. "": our key keeps its default. "!": the key is
+  // required. A null is read as an absent key, unless zero_is_null is true.
   std::string_view missing = "!";
   bool zero_is_null = false;  // a null is read as 0, and a 0 is written as null
 };
 
-// The values of our keys that an import collects.
+// Keys of ours and their values, as an import collects them.
 using KeySettings = std::vector<std::pair<std::string, std::string>>;
 
-// What several keys say together.
+// Conversion of several keys that depend on each other.
 struct ConfigPart {
   void (*read)(const Json& theirs, KeySettings& ours);
   void (*write)(const Config& ours, Json& theirs);
@@ -57,18 +60,18 @@ struct ConfigPart {
 struct Family {
   std::string_view name;          // model_type of config.json: "llama"
   std::string_view architecture;  // "LlamaForCausalLM"
-  std::string_view base;          // of all names but the output's; files that have none are read too: "transformer."
-  std::string_view layers;        // behind it, of a layer's tensors: "h.{}."
+  std::string_view base;          // prefix of names but the output's, "transformer."; optional
+  std::string_view layers;        // prefix of a layer's tensors, after base: "h.{}."
   std::vector<std::span<const TensorRow>> of_model, of_layer;
   std::vector<std::span<const ConfigRow>> config;
   std::vector<const ConfigPart*> parts;
-  // Tensors that files may have and that mean nothing: ends of their names.
+  // Suffixes of the names of tensors that an import ignores.
   std::vector<std::string_view> ignored{};
 };
 const std::vector<Family>& families();
-// The one that config.json is of. Throws InputError: which there are.
+// Returns the family of a config.json by model_type. Throws InputError that lists the families.
 const Family& family_of(const Json& config);
-// The one of this name. Throws InputError: which there are.
+// Returns the family of this name. Throws InputError that lists the families.
 const Family& family_named(const std::string& name);
 
 }  // namespace sy

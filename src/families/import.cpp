@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// At most a few of them, so that a message stays one.
+// Joins at most `shown` items, to limit the length of a message.
 std::string some_of(std::vector<std::string> items) {
   constexpr std::size_t shown = 5;
   const std::size_t count = items.size();
@@ -53,7 +53,8 @@ FamilyValues::FamilyValues(const fs::path& folder, const FamilyModel& model)
       stored_(std::make_unique<StoredTensors>(folder)),
       params_(model_tensors(model.config, model.vocab)) {
   const Family& family = *model.family;
-  // Names of experts are made of the number of them, which may be anything; files of which each has one are far from these.
+  // config.json may claim any number of experts, and family_tensors makes a name for each. Refuse a
+  // large number first if the files have fewer tensors.
   const Index experts = model.config.moe.experts * count_moe(block_specs(model.config));
   const auto stored = static_cast<Index>(stored_->size());
   if (constexpr Index unlikely = 100'000; experts > unlikely && experts > stored)
@@ -64,7 +65,7 @@ FamilyValues::FamilyValues(const fs::path& folder, const FamilyModel& model)
     return std::any_of(tensors_.files.begin(), tensors_.files.end(),
                        [&](const FileTensor& t) { return t.name.starts_with(family.base) && stored_->find(t.name); });
   };
-  if (!has_some()) {  // files of the model without its head's program
+  if (!has_some()) {  // files of the base model class, whose names lack the prefix
     FamilyTensors bare = family_tensors(family, model.config, params_, "");
     std::swap(bare, tensors_);
     const bool named = std::any_of(tensors_.files.begin(), tensors_.files.end(),
@@ -95,7 +96,7 @@ void FamilyValues::compare(const Family& family) const {
   for (const StoredTensors::File& file : stored_->files())
     for (const std::string& name : file.tensors) {
       const auto meaningless = [&](std::string_view end) { return name.ends_with(end); };
-      // Of tied weights some files have both.
+      // Some files of models with tied weights also store lm_head.weight.
       if (known.count(name) == 0 && name != "lm_head.weight" &&
           std::none_of(family.ignored.begin(), family.ignored.end(), meaningless))
         problems.push_back(fmt::format("{} {} is more than the model of config.json has", name,

@@ -1,4 +1,4 @@
-// Values of parameters from Hugging Face's files, and from a dense model for one with experts.
+// Parameter values from the files of a Hugging Face model.
 #pragma once
 
 #include <map>
@@ -13,7 +13,7 @@
 
 namespace sy {
 
-// The folder of a model: config.json and its tensors.
+// A model folder's config.json, and our configuration of that model.
 struct FamilyModel {
   const Family* family;
   Json json;  // config.json
@@ -23,19 +23,19 @@ struct FamilyModel {
 // Reads config.json alone. overrides: --section.key=value. Throws InputError.
 FamilyModel open_family_model(const std::filesystem::path& folder, const std::vector<std::string>& overrides);
 
-// Each element of a parameter from where the family's table says that it is.
+// Reads parameters from the tensors to which the family's tables map them.
 class FamilyValues final : public ValueSource {
  public:
-  // Compares what the files hold with what the model needs. Throws InputError that names tensors that are missing, of another
-  // shape or type, or more than the model has.
+  // Compares the tensors of the files with those that the model needs. Throws InputError that names
+  // tensors that are missing, have another shape or type, or are not in the model.
   FamilyValues(const std::filesystem::path& folder, const FamilyModel& model);
 
-  // Throws InputError where a value is not finite.
+  // Throws InputError if a value is not finite.
   void read(const ParamSpec& spec, const Box& box, std::span<float> values) override;
 
   const StoredTensors& stored() const { return *stored_; }
   const std::vector<FileTensor>& tensors() const { return tensors_.files; }
-  // The parameters, selection biases included.
+  // Parameters, including selection biases.
   const std::vector<ParamSpec>& params() const { return params_; }
 
  private:
@@ -48,10 +48,10 @@ class FamilyValues final : public ValueSource {
   struct Place {
     std::size_t tensor, part;
   };
-  std::map<std::string, std::vector<Place>> places_;  // of each parameter; none: it is one everywhere
+  std::map<std::string, std::vector<Place>> places_;  // by parameter; empty if all elements are 1
 };
 
-// All routers' selection biases, [MoE layer, expert]; none where the model has none.
+// Selection biases of all routers, [MoE layer, expert]. Empty if the model has none.
 std::vector<float> selection_biases(ValueSource& source, const std::vector<ParamSpec>& params);
 
 }  // namespace sy

@@ -15,7 +15,8 @@
 namespace sy {
 namespace {
 
-constexpr const char *full_type = "full_attention", *sliding_type = "sliding_attention";  // of layer_types
+// Values in layer_types.
+constexpr const char *full_type = "full_attention", *sliding_type = "sliding_attention";
 
 void set(KeySettings& ours, std::string_view key, const Json& value) {
   ours.emplace_back(key, setting_text(value));
@@ -43,7 +44,8 @@ bool has_setting(const KeySettings& ours, std::string_view key) {
   return std::any_of(ours.begin(), ours.end(), [&](const auto& setting) { return setting.first == key; });
 }
 
-// The sections whose keys full and sliding layers read, after read_windows; empty if no layer is of that type.
+// Sections of the configuration for full and sliding layers. Empty if no layer is of that type.
+// Valid after read_windows.
 struct LayerSections {
   std::string full, sliding;
 };
@@ -53,7 +55,7 @@ LayerSections layer_sections(const KeySettings& ours) {
   return {"model", ""};
 }
 
-// The members but the one of this name.
+// Copies an object without the member of this name.
 Json without(const Json& object, std::string_view name) {
   Json rest = Json::object();
   for (const Json::Member& m : object.members())
@@ -63,12 +65,13 @@ Json without(const Json& object, std::string_view name) {
 
 // ---- rotary positions ----
 
-// What YaRN multiplies cos and sin by, for a factor m of DeepSeek's mscale (arXiv 2309.00071, 3.4).
+// YaRN's attention factor, which scales cos and sin (arXiv 2309.00071, section 3.4). m: DeepSeek's
+// mscale, or 1.
 double yarn_scale(double factor, double m) {
   return factor > 1 ? 0.1 * m * std::log(factor) + 1 : 1;
 }
 
-// A key of a scaling, ours and theirs. Those of one scaling that are absent have our defaults, which are theirs.
+// A key of a scaling, in config.json and here. An absent key has the same default in both.
 struct ScalingKey {
   RopeScaling scaling;
   std::string_view theirs, ours;
@@ -98,7 +101,7 @@ constexpr std::pair<std::string_view, RopeScaling> scaling_names[] = {
     {"su", RopeScaling::longrope},
 };
 
-// The type of a rope_scaling or of rope_parameters; nullptr if it has none.
+// Type of a rope_scaling or of rope_parameters, nullptr if absent.
 const Json* rope_type(const Json& rope) {
   const Json* type = given(rope, "rope_type");
   return type ? type : given(rope, "type");
@@ -114,7 +117,7 @@ RopeScaling scaling_type(const Json& rope) {
 
 constexpr std::string_view original = "original_max_position_embeddings", factor = "factor";
 
-// Reads what is said of one kind of layer. section: "model" or "attention.local".
+// Reads the rotary parameters of one kind of layer. section: "model" or "attention.local".
 void read_rope(const Json& theirs, const Json& rope, const std::string& section, KeySettings& ours) {
   copy(rope, "rope_theta", ours, section + ".rope_theta");
   copy(rope, "partial_rotary_factor", ours, section + ".rope_fraction");
@@ -140,8 +143,8 @@ void read_rope(const Json& theirs, const Json& rope, const std::string& section,
                         value->is_array() ? list_text(*value) : setting_text(*value));
 }
 
-// What is said of a kind of layer whose keys are in `section`; `rope` has what is known beforehand. width: of what could be
-// rotated of a head.
+// Writes the rotary parameters of one kind of layer to `rope`. section: its keys in our
+// configuration. width: number of elements of a head that can be rotated.
 void write_rope(const Config& ours, const std::string& section, const RopeSpec& spec, Index width, Json& rope) {
   const auto text_of = [&](std::string_view key) { return value_of(ours, fmt::format("{}.{}", section, key)); };
   const auto value_of_key = [&](std::string_view key) {
@@ -169,7 +172,7 @@ void write_rope(const Config& ours, const std::string& section, const RopeSpec& 
   }
 }
 
-// The code of most families rotates whole heads, whatever partial_rotary_factor says.
+// Throws InputError if partial_rotary_factor is not 1: the code of most families ignores the key.
 void check_whole_heads(const KeySettings& ours) {
   for (const auto& [key, value] : ours)
     if (key.ends_with(".rope_fraction") && Json::parse(value).get<double>() != 1)
@@ -177,19 +180,20 @@ void check_whole_heads(const KeySettings& ours) {
                 value);
 }
 
-// That of the first layer that has one.
+// Returns the RopeSpec of the first layer with rotary positions, empty if there is no such layer.
 std::optional<RopeSpec> rope_of(const Config& ours) {
   for (const BlockSpec& block : block_specs(ours))
     if (block.attention.rope) return block.attention.rope;
   return std::nullopt;
 }
 
-// Reads rope_theta and rope_scaling, as transformers 4 wrote them.
+// Reads rope_theta and rope_scaling, as transformers 4 writes them.
 void read_flat_rope(const Json& theirs, const std::string& section, KeySettings& ours) {
   copy(theirs, "rope_theta", ours, section + ".rope_theta");
   if (const Json* scaling = given(theirs, "rope_scaling")) read_rope(theirs, *scaling, section, ours);
 }
-// The other way round. GPT-NeoX has names of its own, which are rows of its table. width: of what could be rotated of a head.
+// Inverse of read_flat_rope. GPT-NeoX has its own names of two keys, which its table maps.
+// width: number of elements of a head that can be rotated.
 void write_flat_rope(const Config& ours, const std::string& section, const RopeSpec& spec, Index width, Json& theirs) {
   if (!given(theirs, "rotary_emb_base")) put(theirs, "rope_theta", spec.theta);
   if (given(theirs, "partial_rotary_factor") || (spec.rotated != width && !given(theirs, "rotary_pct")))
@@ -202,8 +206,8 @@ void write_flat_rope(const Config& ours, const std::string& section, const RopeS
 
 }  // namespace
 
-// transformers 4 does not read rope_parameters, and 5 reads the older keys, so that only files that have rope_parameters keep
-// it.
+// Writes rope_parameters only if the imported file has it: transformers 4 does not read it, and
+// transformers 5 also reads the older keys.
 const ConfigPart partial_rope_part{[](const Json& theirs, KeySettings& ours) {
                                      if (const Json* rope = given(theirs, "rope_parameters"))
                                        read_rope(theirs, *rope, "model", ours);
@@ -216,7 +220,8 @@ const ConfigPart partial_rope_part{[](const Json& theirs, KeySettings& ours) {
                                      if (!spec) return;
                                      const Index width =
                                          ours.model.kv_latent > 0 ? ours.model.rope_head_dim : ours.model.head_dim;
-                                     // Of longrope, transformers 4 reads it here alone.
+                                     // For longrope, transformers 4 reads the key only at the top
+                                     // level.
                                      if (spec->scaling == RopeScaling::longrope)
                                        put(theirs, original, spec->original_length);
                                      const Json* together = given(theirs, "rope_parameters");
@@ -230,7 +235,8 @@ const ConfigPart partial_rope_part{[](const Json& theirs, KeySettings& ours) {
                                      theirs["rope_parameters"] = rope;
                                    }};
 
-// transformers 4 refuses a rope_scaling that has more than type and factors, and 5 takes the original length from beside it.
+// transformers 4 refuses a rope_scaling with keys other than the type and the factors. transformers
+// 5 reads the original length from the top level.
 const ConfigPart phi3_rope_part{
     [](const Json& theirs, KeySettings& ours) {
       const Json* rope = given(theirs, "rope_parameters");
@@ -269,7 +275,8 @@ const ConfigPart cohere_rope_part{
     },
     [](const Config& ours, Json& theirs) { rope_part.write(ours, theirs); }};
 
-// Without any of the keys, models have the scaling of the published ones. transformers 5 takes a null for that, too.
+// If both keys are absent, models have the scaling of the published ones. transformers 5 reads a
+// null in the same way; no scaling is therefore written as type "default".
 const ConfigPart gpt_oss_rope_part{
     [](const Json& theirs, KeySettings& ours) {
       ours.emplace_back("model.rope_theta", "150000");
@@ -287,8 +294,8 @@ const ConfigPart gpt_oss_rope_part{
       }
     }};
 
-// Gemma 3's defaults are 1e6 for full layers and 1e4 for sliding ones. rope_scaling beside rope_local_base_freq is of full
-// layers alone.
+// The default rope_theta of Gemma 3 is 1e6 in full layers and 1e4 in sliding ones. The older keys
+// are rope_local_base_freq for sliding layers, and rope_theta and rope_scaling for full ones.
 const ConfigPart rope_by_kind_part{
     [](const Json& theirs, KeySettings& ours) {
       const auto [full, sliding] = layer_sections(ours);
@@ -345,9 +352,9 @@ const ConfigPart rope_by_kind_part{
 
 namespace {
 
-// The types of the layers, from a rule where they are not listed.
+// Types of all layers: layer_types, or the rule `windowed` if the key is absent.
 std::vector<std::string> layer_types(const Json& theirs, const std::function<bool(Index)>& windowed) {
-  constexpr Index most = 10000;  // of model.layers
+  constexpr Index most = 10000;  // maximum of model.layers
   const Index layers = theirs.at("num_hidden_layers").get<std::int64_t>();
   if (layers < 1 || layers > most) bad_input("num_hidden_layers = {}: expected 1 to {}", layers, most);
   std::vector<std::string> out;
@@ -361,7 +368,7 @@ std::vector<std::string> layer_types(const Json& theirs, const std::function<boo
   return out;
 }
 
-// model.pattern: the shortest one that the layers repeat.
+// Value of model.pattern: the shortest period of the types.
 std::string pattern_of(const std::vector<std::string>& types) {
   std::size_t period = 1;
   const auto repeats = [&] {
@@ -380,7 +387,7 @@ std::string pattern_of(const std::vector<std::string>& types) {
   return join(runs, ", ");
 }
 
-// The value of sliding_window: `absent` without that key, and 0 if it is null.
+// Value of sliding_window. `absent` if the key is absent, 0 if it is null.
 Index window_of(const Json& theirs, Index absent) {
   return theirs.contains("sliding_window") ? count(theirs, "sliding_window", 0) : absent;
 }
@@ -398,7 +405,7 @@ void read_windows(const Json& theirs, const std::vector<std::string>& types, Ind
   ours.emplace_back("attention.local.window", window);
 }
 
-// Says the types of all layers, and the window. Returns whether any has one.
+// Writes layer_types and sliding_window. Returns true if a layer has a window.
 bool write_windows(const Config& ours, Json& theirs) {
   Json types = Json::array();
   Json window;
@@ -414,7 +421,8 @@ void write_types(const Config& ours, Json& theirs) {
   write_windows(ours, theirs);
 }
 
-// Every n-th layer sees all. named: sliding_window_pattern may say another n. absent: the window without its key.
+// Every n-th layer is full, the others have a window. named: sliding_window_pattern overrides
+// `every`. absent: default window.
 template <Index every, bool named, Index absent>
 void read_full_every(const Json& theirs, KeySettings& ours) {
   const Index n = named ? count(theirs, "sliding_window_pattern", every) : every;
@@ -433,7 +441,7 @@ void write_one_window(const Config& ours, Json& theirs) {
   if (!listed) theirs = without(theirs, "layer_types");
 }
 
-constexpr Index qwen_window = 4096;  // without its key
+constexpr Index qwen_window = 4096;  // default of sliding_window
 template <bool (*windowed)(Index layer, Index max_window_layers)>
 void read_used_windows(const Json& theirs, KeySettings& ours) {
   const Index bound = count(theirs, "max_window_layers", 28);
@@ -497,7 +505,7 @@ const ConfigPart attention_scale_part{
 
 namespace {
 
-// What mscale_all_dim makes of the scale of attention; 0: it is not there.
+// Attention scale of a config.json with mscale_all_dim. 0 if the key is absent or 0.
 double latent_scale(const Json& theirs) {
   const Json* rope = given(theirs, "rope_parameters");
   if (!rope) rope = given(theirs, "rope_scaling");
@@ -508,15 +516,16 @@ double latent_scale(const Json& theirs) {
   return factor * factor / std::sqrt(static_cast<double>(width));
 }
 
-// The m of which yarn_scale makes this scale, without the rounding that a scale in a configuration has: 1 and not
-// 1.0000000000000002.
+// Inverse of yarn_scale with respect to m, rounded to 12 digits. A rounded scale of a configuration
+// then gives 1 and not 1.0000000000000002.
 double yarn_mscale(double factor, double scale) {
   return Json::parse(fmt::format("{:.12g}", (scale - 1) / (0.1 * std::log(factor)))).get<double>();
 }
 
 }  // namespace
 
-// Scores are multiplied by the square of yarn's factor for mscale_all_dim besides, and cos and sin are divided by it.
+// mscale_all_dim multiplies the scores by its squared yarn_scale, and divides cos and sin by that
+// scale.
 const ConfigPart latent_scale_part{
     [](const Json& theirs, KeySettings& ours) {
       if (const double scale = latent_scale(theirs); scale != 0)
@@ -526,12 +535,14 @@ const ConfigPart latent_scale_part{
       const std::optional<RopeSpec> spec = rope_of(ours);
       const double scale = ours.model.attention_scale;
       if (!spec || spec->scaling != RopeScaling::yarn || spec->factor <= 1 || scale == 0) return;
-      if (std::abs(latent_scale(theirs) - scale) <= 1e-12 * scale) return;  // an imported model's, as it was written
+      // The imported keys already express this scale.
+      if (std::abs(latent_scale(theirs) - scale) <= 1e-12 * scale) return;
       Json& rope = theirs[given(theirs, "rope_parameters") ? "rope_parameters" : "rope_scaling"];
       const double all = std::sqrt(scale * std::sqrt(static_cast<double>(ours.model.key_width())));
       rope["mscale_all_dim"] = yarn_mscale(spec->factor, all);
       const double m = yarn_mscale(spec->factor, spec->attention_factor * all);
-      if (ours.model.rope_attention_factor == 0 || m == 0) return;  // as without mscale, or as attention_factor says
+      // Without mscale, the default or attention_factor applies.
+      if (ours.model.rope_attention_factor == 0 || m == 0) return;
       rope["mscale"] = m;
       rope = without(rope, "attention_factor");
     }};
@@ -546,8 +557,8 @@ const ConfigPart greedy_part{[](const Json& theirs, KeySettings& ours) {
                                theirs["topk_method"] = ours.moe.groups > 1 ? "group_limited_greedy" : "greedy";
                              }};
 
-// Transformers adds router_aux_loss_coef * E * sum_i f_i P_i of all layers together to the loss where output_router_logits is
-// true; our factor is divided by top_k (balance.h).
+// If output_router_logits is true, transformers adds router_aux_loss_coef * E * sum_i f_i P_i to
+// the loss, over all layers jointly. Our loss has the factor E / top_k (balance.h).
 const ConfigPart router_loss_part{[](const Json& theirs, KeySettings& ours) {
                                     const Json* factor = given(theirs, "router_aux_loss_coef");
                                     if (!flag(theirs, "output_router_logits", false)) return;
@@ -574,7 +585,7 @@ const ConfigPart rotary_dim_part{
       const Index head = theirs.at("n_embd").get<std::int64_t>() / theirs.at("n_head").get<std::int64_t>();
       const Index rotated =
           theirs.contains("rotary_dim") ? count(theirs, "rotary_dim", head) : std::min<Index>(64, head);
-      // A little more, so that the product with the head's width is not just below it.
+      // The 1e-6 ensures that fraction * width does not round to just below `rotated`.
       ours.emplace_back(
           "model.rope_fraction",
           rotated >= head ? "1" : fmt::format("{}", (static_cast<double>(rotated) + 1e-6) / static_cast<double>(head)));
@@ -593,7 +604,7 @@ const ConfigPart gpt2_width_part{
       theirs["n_inner"] = usual && !given(theirs, "n_inner") ? Json() : Json(ours.model.d_ff);
     }};
 
-// transformers takes 32000 for an absent pad_token_id, and fails if the vocabulary is smaller.
+// The default pad_token_id of transformers is 32000, which fails for a smaller vocabulary.
 const ConfigPart phi3_pad_part{[](const Json&, KeySettings&) {},
                                [](const Config& ours, Json& theirs) {
                                  if (ours.model.vocab <= 32000 && !theirs.contains("pad_token_id"))
@@ -625,7 +636,7 @@ const ConfigPart falcon_part{
       const bool fresh = flag(theirs, "new_decoder_architecture", false);
       const Index heads = theirs.at("num_attention_heads").get<std::int64_t>();
       const Index kv = fresh ? count(theirs, "num_kv_heads", heads) : flag(theirs, "multi_query", true) ? 1 : heads;
-      // Its code divides the scores by sqrt(head_dim) after it has added the slopes' biases.
+      // Falcon's code adds the ALiBi biases before it divides the scores by sqrt(head_dim).
       const double head = theirs.at("hidden_size").get<double>() / static_cast<double>(heads);
       if (flag(theirs, "alibi", false)) ours.emplace_back("model.alibi_scale", fmt::format("{}", 1 / std::sqrt(head)));
       ours.emplace_back("model.parallel_block", fresh || flag(theirs, "parallel_attn", true) ? "true" : "false");
@@ -640,7 +651,7 @@ const ConfigPart falcon_part{
       const bool fresh = !serial && (two || grouped || flag(theirs, "new_decoder_architecture", false));
       theirs["new_decoder_architecture"] = fresh;
       theirs["parallel_attn"] = !serial;
-      if (fresh) {  // what each kind of file says of kv heads means nothing in the other
+      if (fresh) {  // the two kinds of files have different keys for kv heads
         put(theirs, "num_kv_heads", ours.model.kv_heads);
         theirs["num_ln_in_parallel_attn"] = two ? 2 : 1;
       } else {

@@ -11,12 +11,12 @@
 namespace sy {
 namespace {
 
-// Keys of [moe] that say how a model is trained and not what it computes: no family has words for them.
+// Keys of [moe] that affect training, but not the model's outputs. An export need not express them.
 constexpr std::string_view of_training[] = {
     "moe.capacity_factor", "moe.capacity_scope", "moe.drop_order", "moe.aux_loss", "moe.aux_scope", "moe.aux_layers",
     "moe.aux_probability", "moe.z_loss",         "moe.bias_rate",  "moe.choice",   "moe.noise",     "moe.jitter"};
 
-// Whether the key says something of what the model computes.
+// Returns true if the key affects the outputs of this model.
 bool of_model(const Config& config, const std::string& key) {
   const bool section = key.starts_with("model.") || key.starts_with("attention.") || key.starts_with("moe.");
   if (!section || std::find(std::begin(of_training), std::end(of_training), key) != std::end(of_training)) return false;
@@ -35,21 +35,21 @@ bool of_model(const Config& config, const std::string& key) {
   return true;
 }
 
-// Whether two values are the same but for the rounding of a formula.
+// Returns true if both are numbers with a relative difference of at most 1e-10.
 bool as_close_as_rounding(const std::string& here, const std::string& there) {
   const std::optional<Json> a = Json::try_parse(here), b = Json::try_parse(there);
   if (!a || !b || !a->is_number() || !b->is_number()) return false;
   return std::abs(a->get<double>() - b->get<double>()) <= 1e-10 * std::abs(a->get<double>());
 }
 
-// With what a 0 stands for that another key says.
+// Replaces a 0 that means "as another key" by the value of that key.
 Config spelled_out(Config config) {
   Config::Model& m = config.model;
   if (m.kv_latent > 0 && m.latent_eps == 0) m.latent_eps = m.norm_eps;
   return config;
 }
 
-// transformers rounds an odd number of rotated elements up, and we round it down.
+// Refuses an odd number of rotated elements: transformers rounds it up, and we round it down.
 void check_rotated(const Config& config, const std::string& origin) {
   for (Index layer = 0; layer < config.model.layers; ++layer) {
     const Config::Model& m = config.model_of(layer);
@@ -67,7 +67,7 @@ std::string words_text(const ConfigRow& row) {
   return join(words, ", ");
 }
 
-// The name that the row's key has in this file: the first of those that are there, or else the first.
+// Name of the row's key in this file: the first alternative that is present, or else the first.
 std::string_view key_of(const ConfigRow& row, const Json& theirs) {
   for (std::size_t at = 0; at < row.theirs.size();) {
     const std::size_t end = std::min(row.theirs.find('|', at), row.theirs.size());
@@ -120,7 +120,7 @@ void write_row(const ConfigRow& row, const Config& ours, const Family& family, J
     if (row.zero_is_null && value.get<double>() == 0 && !given(theirs, key)) value = Json();
     return put(theirs, key, std::move(value));
   }
-  // What is known beforehand stays where it means the same.
+  // Several words may mean `text`. Prefer the one that the imported file has.
   const Json* before = given(theirs, key);
   const std::pair<std::string_view, std::string_view>* found = nullptr;
   for (const auto& word : row.words) {
@@ -185,7 +185,7 @@ Json config_json(const Family& family, const Config& ours, Json theirs) {
   for (const auto& table : family.config)
     for (const ConfigRow& row : table) write_row(row, ours, family, theirs);
   for (const ConfigPart* part : family.parts) part->write(ours, theirs);
-  // What is read from it again must be this very model.
+  // The exported config.json must describe exactly this model when it is read again.
   const Config again = config_of(family, theirs, "the exported config.json", {});
   std::vector<std::string> lost;
   for (const Effect effect : {Effect::model, Effect::change, Effect::samples})

@@ -1,4 +1,4 @@
-// config.json and our configuration, one from the other. Pure.
+// Conversion between config.json and our configuration, in both directions. Pure functions.
 #pragma once
 
 #include <string>
@@ -8,24 +8,26 @@
 
 namespace sy {
 
-// The configuration of config.json's model, with `overrides` (--section.key=value) on top. Throws InputError that names the
-// key and what would be understood. origin: the file, for messages.
+// Converts config.json to our configuration, and applies `overrides` (--section.key=value).
+// Throws InputError that names the key and the values that can be read. origin: the file, for
+// messages.
 Config config_of(const Family& family, const Json& theirs, const std::string& origin,
                  const std::vector<std::string>& overrides);
 
-// The other way round: `theirs`, what is known beforehand (the imported file's, or null), with all that our configuration says
-// put in. Throws InputError where the family has no words for it.
+// Converts our configuration to config.json. theirs: the imported config.json, or null; its other
+// keys stay. Throws InputError if the family cannot express a setting.
 Json config_json(const Family& family, const Config& ours, Json theirs);
 
-// ---- for parts (ConfigPart) ----
+// ---- helpers of ConfigPart ----
 
-// The member, or nullptr where it is absent or null.
+// Returns the member, nullptr if it is absent or null.
 const Json* given(const Json& theirs, std::string_view key);
-// A number, text or truth value as a configuration file has it.
+// Formats a number, string or Boolean as in a configuration file.
 std::string setting_text(const Json& value);
-// The value of one of our keys, with its type: transformers tells 5 from 5.0. key: of [model] or [moe].
+// Value of one of our keys, with its type: transformers distinguishes 5 and 5.0. key: of [model] or
+// [moe].
 Json setting_json(std::string_view key, const std::string& text);
-// Sets a member. A number that is there and as large stays as it is written.
+// Sets a member. If the member is an equal number, its spelling stays.
 void put(Json& theirs, std::string_view key, Json value);
 
 }  // namespace sy

@@ -1,4 +1,5 @@
-// The tensors of the families (TensorRow), each table once for all that have it. Read by families.cpp alone.
+// Tables of the tensors of families (TensorRow). Families share tables.
+// Only families.cpp includes this file.
 #pragma once
 
 #include "src/families/family.h"
@@ -30,7 +31,7 @@ inline constexpr TensorRow pre_norms[] = {
     {"post_attention_layernorm.weight", "ffn_norm.weight", "D -> D"},
     {"post_attention_layernorm.bias", "ffn_norm.bias", "D -> D"},
 };
-// Of each sublayer's input and output.
+// Norms of the input and of the output of each sublayer.
 inline constexpr TensorRow gemma_norms[] = {
     {"input_layernorm.weight", "attention_norm.weight", "D -> D"},
     {"post_attention_layernorm.weight", "attention_out_norm.weight", "D -> D"},
@@ -65,14 +66,14 @@ inline constexpr TensorRow experts[] = {
     {"mlp.experts.{}.down_proj.weight", "moe.experts.down.weight", "e D F -> D F"},
 };
 
-// ---- and those that only some have ----
+// ---- tensors of few families ----
 
 inline constexpr TensorRow gpt2_model[] = {
     {"wte.weight", "embedding.weight", "V D -> V D"},   {"wpe.weight", "position.weight", "P D -> P D"},
     {"ln_f.weight", "final_norm.weight", "D -> D"},     {"ln_f.bias", "final_norm.bias", "D -> D"},
     {"/lm_head.weight", "output.weight", "V D -> V D"}, {"/lm_head.bias", "output.bias", "V -> V"},
 };
-// Its linear layers are stored with their input first.
+// The weights of linear layers have the input as their first dimension.
 inline constexpr TensorRow gpt2_layer[] = {
     {"ln_1.weight", "attention_norm.weight", "D -> D"},
     {"ln_1.bias", "attention_norm.bias", "D -> D"},
@@ -127,7 +128,7 @@ inline constexpr TensorRow bloom_model[] = {
     {"ln_f.bias", "final_norm.bias", "D -> D"},
     {"/lm_head.weight", "output.weight", "V D -> V D"},
 };
-// Each kv head's queries are followed by its key and its value.
+// For each kv head, the rows of its queries precede those of its key and its value.
 inline constexpr TensorRow bloom_attention[] = {
     {"self_attention.query_key_value.weight", "attention.q.weight", "(K g) i D -> (K +g i) D"},
     {"self_attention.query_key_value.weight", "attention.k.weight", "K i D -> (K +1 i) D"},
@@ -154,7 +155,7 @@ inline constexpr TensorRow falcon_norms[] = {
     {"ln_mlp.weight", "ffn_norm.weight", "D -> D", "model.parallel_norms=2"},
     {"ln_mlp.bias", "ffn_norm.bias", "D -> D", "model.parallel_norms=2"},
 };
-// The first two rows of its positions are of tokens that are left out.
+// The first two rows of embed_positions belong to masked tokens; no parameter covers them.
 inline constexpr TensorRow opt_model[] = {
     {"embed_tokens.weight", "embedding.weight", "V D -> V D"},
     {"embed_positions.weight", "", "-> +2 D"},
@@ -219,7 +220,7 @@ inline constexpr TensorRow qwen2_shared[] = {
     {"mlp.shared_expert.down_proj.weight", "moe.shared.down.weight", "D F -> D F"},
     {"mlp.shared_expert_gate.weight", "moe.shared_gate.weight", "0 D -> 1 D"},
 };
-// Gate and linear half of a unit lie side by side.
+// The rows of gate and up projection alternate, unit by unit.
 inline constexpr TensorRow gpt_oss_moe[] = {
     {"self_attn.sinks", "attention.sinks", "H -> H"},
     {"mlp.router.weight", "moe.router.weight", "E D -> E D"},
@@ -230,7 +231,8 @@ inline constexpr TensorRow gpt_oss_moe[] = {
     {"mlp.experts.down_proj_bias", "moe.experts.down.bias", "E D -> E D"},
 };
 
-// A query and a key end with what is rotated, which lies first in ours.
+// The rotated elements (r) of a query and a key come last in these files, and first in our
+// parameters.
 inline constexpr TensorRow latent_attention[] = {
     {"self_attn.q_a_proj.weight", "attention.q_down.weight", "L D -> L D"},
     {"self_attn.q_a_layernorm.weight", "attention.q_latent_norm.weight", "L -> L"},

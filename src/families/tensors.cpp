@@ -12,11 +12,11 @@
 namespace sy {
 namespace {
 
-// ---- views, as they are written ----
+// ---- views (TensorRow::view) ----
 
-// A dimension, or one of those whose product it is: "H", "+1", "r:n".
+// A dimension, or a factor of one in parentheses: "H", "+1", "r:n".
 struct Term {
-  std::string name, behind;  // behind: of "r:n" on the left, where it begins is `name` and how many it has is this
+  std::string name, behind;  // of "r:n": "r" and "n"; otherwise `behind` is empty
   bool joins = false;        // "+"
 };
 using Dimension = std::vector<Term>;
@@ -66,10 +66,10 @@ std::optional<Index> number(const std::string& text) {
 
 using Sizes = std::map<std::string, Index>;
 
-// The letters whose size no parameter's dimension says by itself.
+// Sizes of letters that the shapes of parameters do not determine.
 Sizes sizes_of(const AttentionSpec& a) {
   Sizes sizes{{"K", a.kv_heads}};
-  if (a.latent) {  // of a head's queries and keys, what is rotated, which lies first, and the rest
+  if (a.latent) {  // rotated elements of a head's query or key, which come first, and the others
     sizes["r"] = a.latent->rope;
     sizes["n"] = a.key_width - a.latent->rope;
   }
@@ -78,7 +78,7 @@ Sizes sizes_of(const AttentionSpec& a) {
 
 // ---- from rows to tensors ----
 
-// A row as it applies to one layer, or to one expert of it.
+// A row of a table, applied to one layer or to one of its experts.
 struct Applied {
   std::optional<std::size_t> param;
   const ParamSpec* spec = nullptr;
@@ -94,7 +94,7 @@ Index size_of_term(const Term& term, const Sizes& sizes, const std::string& tens
   return it->second;
 }
 
-// Learns the sizes of letters from the parameter's shape.
+// Adds to row.sizes the sizes of letters that follow from the parameter's shape.
 void learn_sizes(Applied& row, const std::string& tensor) {
   if (!row.spec) return;
   SY_ASSERT(row.view.ours.size() == static_cast<std::size_t>(row.spec->shape.size()), "{}: {} is {}", tensor,
@@ -110,12 +110,13 @@ void learn_sizes(Applied& row, const std::string& tensor) {
 
 FileTensor file_tensor(const std::string& name, std::vector<Applied>& rows) {
   for (Applied& row : rows) learn_sizes(row, name);
-  for (Applied& row : rows)  // a filler has the sizes of its neighbours
+  for (Applied& row : rows)  // a filler takes the sizes of the other rows
     for (const Applied& other : rows) row.sizes.insert(other.sizes.begin(), other.sizes.end());
 
-  // The tensor's dimensions with those in parentheses apart; where the rows join, the sum of their sizes.
+  // Dimensions of the tensor, with each factor of parentheses as its own dimension. The size of the
+  // joint dimension is the sum over the rows.
   std::vector<Index> fine;
-  std::vector<Index> begins;  // of each row, along the joint
+  std::vector<Index> begins;  // offset of each row along the joint dimension
   std::optional<std::size_t> joint;
   for (const Applied& row : rows) {
     std::vector<Index> own;
@@ -277,7 +278,7 @@ FamilyTensors family_tensors(const Family& family, const Config& config, const s
 Index for_runs(const TensorPart& part, const Box& box, const std::function<void(Index, Index, Index, Index)>& run) {
   const int n = box.size.size();
   SY_ASSERT(static_cast<std::size_t>(n) == part.dims.size() && n > 0, "a box of {} dimensions", n);
-  // Of each dimension, the indices within the box that are in the part.
+  // Per dimension, the indices that are both in the box and in the part.
   std::vector<Range> in(static_cast<std::size_t>(n));
   for (int d = 0; d < n; ++d) {
     in[d] = {std::max(box.begin[d], part.dims[d].range.begin),
@@ -287,7 +288,7 @@ Index for_runs(const TensorPart& part, const Box& box, const std::function<void(
   const PartDim& last = part.dims[static_cast<std::size_t>(n - 1)];
   const Factor inner = last.factors.back();
   Index total = 0;
-  Shape at;  // of the dimensions but the last one
+  Shape at;  // current indices of all dimensions except the last
   for (int d = 0; d + 1 < n; ++d) at.push_back(in[d].begin);
   for (;;) {
     Index offset = part.base, row = 0;

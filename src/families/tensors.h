@@ -1,4 +1,4 @@
-// Which tensors a family's files hold, and which element of which parameter is where in them. Pure.
+// Layout of a model's parameters in the tensors of a family's files. Pure functions.
 #pragma once
 
 #include <functional>
@@ -12,18 +12,19 @@
 
 namespace sy {
 
-// A parameter's element (i_0, i_1, ...) is element base + sum_d offset_d(i_d) of the tensor. Of a dimension cut into factors,
-// i = (f_0 size_1 + f_1) size_2 + ..., the offset is the sum of f_j stride_j.
+// Element (i_0, i_1, ...) of a parameter is element base + sum_d offset_d(i_d) of the tensor.
+// If a dimension is split into factors, i = (f_0 size_1 + f_1) size_2 + ..., its offset is
+// sum_j f_j stride_j.
 struct Factor {
   Index size, stride;
 };
 struct PartDim {
-  Range range;  // the elements that are in this tensor
+  Range range;  // indices that are in this tensor
   std::vector<Factor> factors;
   Index offset(Index i) const;  // i: within range
 };
 struct TensorPart {
-  std::optional<std::size_t> param;  // of ModelTensors::all; none: a filler
+  std::optional<std::size_t> param;  // index in model_tensors(); empty for a filler
   std::vector<PartDim> dims;
   Index base;
 };
@@ -35,21 +36,23 @@ struct FileTensor {
   Index elements() const;
 };
 
-// The parameters of a model, and its routers' selection biases, "layers.3.moe.selection_bias" [E], which a checkpoint keeps
-// beside them.
+// Returns the parameters of a model, and its routers' selection biases,
+// "layers.3.moe.selection_bias" [E]. A checkpoint stores the biases separately.
 std::vector<ParamSpec> model_tensors(const Config& config, Index vocab);
 constexpr std::string_view selection_bias = "moe.selection_bias";
 
 struct FamilyTensors {
   std::vector<FileTensor> files;
-  std::vector<std::size_t> ones;  // of the parameters: those that the family does not have and that are one everywhere
+  std::vector<std::size_t> ones;  // parameters that the family lacks: all their elements are 1
 };
-// Throws InputError where the family has no place for a parameter. base: in place of the family's, of files that lack it.
+// Throws InputError if the family has no tensor for a parameter.
+// base: prefix of names; family.base, or empty for files without it.
 FamilyTensors family_tensors(const Family& family, const Config& config, const std::vector<ParamSpec>& params,
                              std::string_view base);
 
-// The elements of a box of the parameter that are in this part, in row-major order: run(first, offset, stride, n) for elements
-// first, first + 1, ... of the box, which are at offset, offset + stride, ... of the tensor. Returns how many there are.
+// Visits the elements of a box of the parameter that `part` covers, in row-major order.
+// Calls run(first, offset, stride, n) for elements first ... first + n - 1 of the box. They are
+// elements offset, offset + stride, ... of the tensor. Returns the number of visited elements.
 Index for_runs(const TensorPart& part, const Box& box,
                const std::function<void(Index first, Index offset, Index stride, Index n)>& run);
 

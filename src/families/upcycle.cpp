@@ -30,14 +30,14 @@ class UpcycledValues final : public ValueSource {
     for (Index e = box.begin[0]; e < box.begin[0] + box.size[0]; ++e) {
       Box of_expert;
       for (int d = 1; d < box.size.size(); ++d) {
-        // The dimension that the experts divide between them.
+        // True for the dimension along which the dense FFN is divided.
         const bool divided = whole.shape[d - 1] != spec.shape[d];
         of_expert.begin.push_back(box.begin[d] + (divided ? e % how_.parts * spec.shape[d] : 0));
         of_expert.size.push_back(box.size[d]);
       }
       const std::span<float> part(to, static_cast<std::size_t>(of_expert.elements()));
       dense_.read(whole, of_expert, part);
-      // All parts add a bias of the output.
+      // The output bias is added once by each of the how_.parts experts.
       if (kind == "down.bias")
         for (float& value : part) value /= static_cast<float>(how_.parts);
       to += part.size();
