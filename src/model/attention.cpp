@@ -16,7 +16,8 @@ Attention::Attention(const AttentionSpec& spec, Index d_model, ParamStore& store
   const NormKind by_head = spec.head_layernorm ? NormKind::layernorm : NormKind::rmsnorm;
   qk_norm_ = {heads_, kv_heads_, eps, pairs_, spec.norm_offset, by_head, spec.head_layernorm};
   if (spec.qk_norm && spec.whole_qk_norm) {
-    // A mean over the ranks' heads takes one that several ranks hold as often as they do, and so do the sums.
+    // A kv head that several ranks hold counts once per rank, both in the sums and in the number of
+    // elements. The mean is therefore correct.
     const Index q = heads_ * head_dim_, k = kv_heads_ * head_dim_, ranks = spec.heads / heads_;
     whole_qk_norm_ = {q, k, ranks * q, ranks * k, eps, spec.norm_offset};
     whole_norm_ = store.get_joined(prefix + "q_norm.weight", 2);
@@ -103,7 +104,7 @@ View Attention::backward_normalize(const Pass& pass, View dqkv, const Saved& s) 
   View products;
   if (whole_norm_) {
     products = device.scratch.f32({T, 2});
-    whole_sums(device, dqkv, s.qkv, products);  // rotated both, which leaves the sums as they are
+    whole_sums(device, dqkv, s.qkv, products);  // both are rotated, which preserves the sums
   }
   if (rope_table_) b.rope(dqkv.reshape(by_token), heads, pass.batch.rope_rows, rope_rows(), true, pairs_);
   if (whole_norm_)

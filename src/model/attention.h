@@ -11,40 +11,42 @@ namespace sy {
 
 class Attention {
  public:
-  // Hl, Kl: the query and kv heads that this rank holds.
+  // Hl, Kl: numbers of query and kv heads of this rank.
   struct Saved {
     ConstView x;   // [B * S, D] the gathered input
-    View raw;      // [B, S, Hl + 2 Kl, hd] before QK-norm, where there is one
+    View raw;      // [B, S, Hl + 2 Kl, hd] before QK-norm; qkv itself if there is no QK-norm
     View inverse;  // [B * S, Hl + Kl] of QK-norm by head
-    View squares;  // [B * S, 2] of QK-norm over all heads: the sums of squares of queries and of keys
+    View squares;  // [B * S, 2] of QK-norm over all heads: sums of squares of queries and keys
     View qkv;      // [B, S, Hl + 2 Kl, hd] after rotation
     View out;      // [B, S, Hl, hd]
     View lse;      // [B, Hl, S]
   };
 
-  // prefix: of its parameters' names, "layers.3.attention.". rope_table: of RopeTables; nullptr if
-  // it does not rotate. positions: those that a sequence may have.
+  // - prefix: of its parameters' names, for example "layers.3.attention."
+  // - rope_table: of RopeTables; nullptr without rotary positions
+  // - positions: maximum number of tokens in a sequence
   Attention(const AttentionSpec& spec, Index d_model, ParamStore& store, const std::string& prefix,
             const RopeTable* rope_table, Index positions);
 
-  // What it keeps of a token in generation.
+  // Cache entry of a token in generation.
   CacheSpec cache_spec() const { return {kv_heads_, head_dim_, head_dim_, scores_.window()}; }
 
-  // to: [T, D] attention(x: [T, D])
+  // to: [T, D] = attention(x: [T, D])
   void forward(const Pass& pass, ConstView x, Output to, Saved& s) const;
-  // dx: [T, D] = the gradient through the attention of dy: [T, D]
+  // dx: [T, D] = gradient with respect to x; dy: [T, D], with respect to the output
   void backward(const Pass& pass, ConstView dy, const Saved& s, View dx) const;
 
  private:
-  // raw to qkv: QK-norm and rotation.
+  // Computes s.qkv from s.raw: QK-norm and rotation.
   void normalize(const Pass& pass, Saved& s) const;
-  // dqkv: [B, S, Hl + 2 Kl, hd], the gradient by qkv, becomes that by what the projection made. Returns it as rows: dqkv's, or
-  // such that are taken from scratch.
+  // Returns the gradient with respect to the projection's output (Saved::raw), in dqkv's shape.
+  // dqkv: [B, S, Hl + 2 Kl, hd] gradient with respect to qkv. It is overwritten. The result is in
+  // the memory of dqkv, or of scratch if there is a QK-norm.
   View backward_normalize(const Pass& pass, View dqkv, const Saved& s) const;
-  // The sums over all ranks' heads of a * b: [B * S, 2]
+  // sums: [B * S, 2] = sums of a * b over the query heads and over the key heads of all ranks.
   void whole_sums(const Device& device, ConstView a, ConstView b, View sums) const;
 
-  // The query, key and value heads of a tensor of all three: [B, S, Hl + 2 Kl, hd].
+  // Return the query, key and value heads of x: [B, S, Hl + 2 Kl, hd].
   template <class V>
   auto queries(V qkv) const {
     return heads_of(qkv, 0, heads_);
@@ -62,12 +64,13 @@ class Attention {
 
   const RopeTable* rope_table_;
   RopePairs pairs_ = RopePairs::half;
-  Index heads_, kv_heads_, head_dim_;  // local
+  Index heads_, kv_heads_, head_dim_;  // Hl, Kl, hd
   Scores scores_;
   QkNorm qk_norm_;
   WholeQkNorm whole_qk_norm_;
-  Param norm_,
-      whole_norm_;  // [2, hd] of queries and keys or [Hl + Kl, hd] of each head, [(Hl + Kl) hd] of all, or none
+  // QK-norm weights. norm_: [2, hd] for queries and keys, or [Hl + Kl, hd] for each head.
+  // whole_norm_: [(Hl + Kl) hd] over all heads. At most one of them is not empty.
+  Param norm_, whole_norm_;
   std::optional<Linear> qkv_, out_;
 };
 

@@ -10,8 +10,8 @@ namespace sy {
 
 namespace {
 
-// The part of a low frequency in yarn's mean, by pair: 0 up to the dimension that makes beta_fast turns over the original
-// length, 1 from that of beta_slow turns on.
+// Weight of the scaled frequency in YaRN's mean, for a pair of elements. It is 0 up to the pair
+// that makes beta_fast turns over the original length, and 1 from the pair with beta_slow turns on.
 double yarn_ramp(const RopeSpec& r, Index pair) {
   const auto dimension = [&](double turns) {
     const double wave = static_cast<double>(r.original_length) / (turns * 2 * std::numbers::pi);
@@ -28,7 +28,7 @@ double yarn_ramp(const RopeSpec& r, Index pair) {
   return std::clamp((static_cast<double>(pair) - first) / (last - first), 0.0, 1.0);
 }
 
-// A frequency where the part `low` of it is divided by s.
+// Mean of frequency / s, with weight `low`, and of frequency.
 double mean_of(double frequency, double low, double s) {
   return frequency / s * low + frequency * (1 - low);
 }
@@ -167,7 +167,7 @@ void RopeTables::set_tokens(std::span<const Token> tokens) {
     const RopeSpec& rope = entry->table.spec;
     std::vector<float> rows;
     std::vector<double> frequencies;
-    Index of = -1;  // the scaled length of the frequencies
+    Index of = -1;  // scaled length to which `frequencies` belong
     for (const Token& token : tokens) {
       const Index scaled = scaled_length(rope, token.length);
       if (scaled != of) frequencies = rope_frequencies(rope, token.length);

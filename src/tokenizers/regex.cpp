@@ -21,10 +21,10 @@ std::string pcre2_message(int error) {
   return reinterpret_cast<const char*>(message);
 }
 
-constexpr std::size_t longest = 1 << 16;  // bytes of an expression
+constexpr std::size_t longest = 1 << 16;  // maximum size of an expression in bytes
 constexpr std::uint32_t usual = PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C;
 
-// nullptr, and the error, where it is no expression.
+// Compiles an expression. Returns nullptr and sets `error` and `where` if it is invalid.
 Code compiled(std::string_view pattern, std::uint32_t options, int& error, std::size_t& where) {
   const std::unique_ptr<pcre2_compile_context, void (*)(pcre2_compile_context*)> context(
       pcre2_compile_context_create(nullptr), pcre2_compile_context_free);
@@ -39,7 +39,7 @@ Code compiled(std::string_view pattern, std::uint32_t options, int& error, std::
 constexpr std::string_view word_members = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}";
 constexpr std::string_view hexadecimal = "0-9a-fA-F";
 
-// What stands for an escape: outside of brackets, and as a member of a class; empty: it cannot be one.
+// Translations of an escape: outside brackets, and as a member of a class. Empty if unsupported.
 struct Escape {
   char name;
   std::string outside, member;
@@ -59,7 +59,7 @@ const std::vector<Escape>& escapes() {
         {'b', fmt::format("(?:(?<={0})(?!{0})|(?<!{0})(?={0}))", word), "\\x08"},
         {'B', fmt::format("(?:(?<={0})(?={0})|(?<!{0})(?!{0}))", word), ""},
         {'v', "\\x0B", "\\x0B"},
-        // Other things in one of the two than in the other.
+        // These have other meanings in PCRE2 than in Oniguruma.
         {'Q', "", ""},
         {'E', "", ""},
         {'C', "", ""},
@@ -69,12 +69,12 @@ const std::vector<Escape>& escapes() {
   return table;
 }
 
-// Characters of Unicode 14 that became alphabetic, and lower-case, in Unicode 15 to 16: Oniguruma's
-// tables are those of Unicode 16, and PCRE2's may be older.
+// Characters of Unicode 14 that became alphabetic or lowercase in Unicode 15 to 16. Oniguruma has
+// the tables of Unicode 16, and PCRE2's may be older.
 #define NEWLY_ALPHABETIC "\\x{363}-\\x{36F}\\x{C04}\\x{F82}\\x{F83}\\x{1DD3}-\\x{1DE6}\\x{11080}\\x{11081}"
 #define NEWLY_LOWERCASE "\\x{10FC}\\x{A7F2}-\\x{A7F4}\\x{AB69}"
 
-// The classes of POSIX, [:alpha:] and so on, as members of a class.
+// Translations of POSIX classes such as [:alpha:], as members of a class.
 struct PosixClass {
   std::string_view name, member;
 };
@@ -93,7 +93,7 @@ constexpr PosixClass posix_classes[] = {
     {"xdigit", hexadecimal},
 };
 
-// An expression on its way to PCRE2's syntax.
+// Translates one expression to PCRE2's syntax (to_pcre2).
 class Translation {
  public:
   explicit Translation(std::string_view expression) : text_(expression) {}
@@ -127,8 +127,8 @@ class Translation {
 
  private:
   struct Group {
-    std::size_t begin;  // in out_
-    int options = 0;    // groups that options opened
+    std::size_t begin;  // offset in out_
+    int options = 0;    // number of groups opened for options such as (?i)
   };
 
   void put(std::string_view text) {
@@ -164,7 +164,8 @@ class Translation {
     }
   }
 
-  // A name is a script's, or a category. PCRE2 takes scripts with their extensions unless it is told otherwise.
+  // Translates \p{NAME} or \P{NAME}. NAME is a script or a category. PCRE2 includes the extensions
+  // of a script unless its name has the prefix "sc:".
   void property(char p) {
     const std::size_t end = text_.find('}', at_);
     if (end == text_.npos) bad_component("\\p{{ without its }}");
@@ -179,7 +180,7 @@ class Translation {
     at_ = end + 1;
   }
 
-  // Skips what stands at `at` of a class: an escape, [:name:], a bracket or another character.
+  // Returns the end of the class member at `at`: an escape, [:name:], a class or a character.
   std::size_t behind_member(std::size_t at) const {
     if (text_[at] == '\\') return std::min(at + 2, text_.size());
     if (text_.substr(at).starts_with("[:")) {
@@ -188,7 +189,8 @@ class Translation {
     }
     return text_[at] == '[' ? behind_class(at, nullptr) : at + 1;
   }
-  // Skips the class at `at`. operands: receives what stands between its && as classes of their own, if it has any.
+  // Returns the end of the class at `at`. If the class has the operator &&, appends its operands to
+  // `operands`, as classes; nullptr to ignore them.
   std::size_t behind_class(std::size_t at, std::vector<std::string>* operands) const {
     ++at;
     if (at < text_.size() && text_[at] == '^') ++at;
@@ -217,7 +219,8 @@ class Translation {
     }
     bad_component("[ without its ]");
   }
-  // PCRE2 has no intersections: all classes but the last one look ahead.
+  // Translates an intersection of classes, which PCRE2 lacks: all but the last become lookaheads.
+  // Returns false if there is no intersection.
   bool intersection() {
     std::vector<std::string> operands;
     const std::size_t end = behind_class(at_, &operands);
@@ -240,7 +243,8 @@ class Translation {
     if (next_is("^")) put("^");
     literal_at_once("]");
   }
-  // A character that would mean something here, where another bracket stood between.
+  // Escapes the next character if it is `c`: literal in Oniguruma, but special in PCRE2, in whose
+  // expression a nested bracket is omitted.
   void literal_at_once(std::string_view c) {
     if (!next_is(c)) return;
     out_ += '\\';
@@ -297,7 +301,7 @@ class Translation {
     groups_.push_back({begin});
   }
 
-  // {n}, {n,}, {,m} or {n,m}; false: the brace stands for itself.
+  // Translates {n}, {n,}, {,m} or {n,m}. Returns false if the brace is a literal character.
   bool interval() {
     const std::size_t end = text_.find('}', at_);
     if (end == text_.npos) return false;
@@ -319,8 +323,8 @@ class Translation {
   std::string_view text_;
   std::size_t at_ = 0;
   std::string out_;
-  std::size_t atom_ = 0;  // where in out_ begins what a quantifier would be for
-  int brackets_ = 0;      // open ones
+  std::size_t atom_ = 0;  // offset in out_ of the atom to which the next quantifier applies
+  int brackets_ = 0;      // number of open brackets
   std::vector<Group> groups_ = {{0}};
 };
 
@@ -336,13 +340,13 @@ Regex::Regex(std::string_view pattern, std::uint32_t options) : expression_(patt
   std::size_t where;
   code_ = compiled(pattern, options, error, where);
   if (!code_) bad_component("{} (at byte {} of {})", pcre2_message(error), where, pattern);
-  pcre2_jit_compile(code_.get(), PCRE2_JIT_COMPLETE);  // where it cannot, matching interprets
+  pcre2_jit_compile(code_.get(), PCRE2_JIT_COMPLETE);  // if it fails, PCRE2 interprets
 }
 
 Regex Regex::of(std::string_view expression) {
   try {
     Regex regex(to_pcre2(expression), usual | PCRE2_MULTILINE | PCRE2_USE_OFFSET_LIMIT);
-    regex.by_windows_ = expression.find("\\G") == expression.npos;  // \G is where a search begins
+    regex.by_windows_ = expression.find("\\G") == expression.npos;  // \G is the start of a search
     regex.by_class_ = true;
     for_each_character(expression, [&](char32_t c, std::size_t, std::string_view) {
       if (stand_in(c) != c) regex.named_ += c;

@@ -29,14 +29,15 @@ void check_icu(UErrorCode status, const char* what) {
   if (U_FAILURE(status)) fail("ICU cannot {}: {}: are its data installed?", what, u_errorName(status));
 }
 
-// Whether Unicode of this major version has the character. ICU's version is at least that.
+// Returns true if this major version of Unicode has the character. ICU must be at least that
+// version.
 bool is_of_unicode(char32_t c, int version) {
   UVersionInfo age;
   u_charAge(static_cast<UChar32>(c), age);
   return age[0] > 0 && age[0] <= version;
 }
 
-// The row of a sorted table that has the character; nullptr if none has it.
+// Returns the row of a sorted table that contains the character, nullptr if there is none.
 template <class Row, std::size_t n>
 const Row* row_of(const Row (&table)[n], char32_t c) {
   const Row* row = std::upper_bound(std::begin(table), std::end(table), c,
@@ -44,7 +45,7 @@ const Row* row_of(const Row (&table)[n], char32_t c) {
   return row != std::begin(table) && c <= (row - 1)->last ? row - 1 : nullptr;
 }
 
-// The blocks of 64 characters that have newer ones.
+// Blocks of 64 characters that contain newer characters.
 constexpr char32_t end_of_newer = std::end(newer_characters)[-1].last + 1;
 const std::bitset<end_of_newer / 64 + 1>& blocks_of_newer() {
   static const auto blocks = [] {
@@ -98,12 +99,12 @@ bool is_numeric(char32_t c) {
 }
 bool is_punctuation(char32_t c) {
   if (c < 128) return in_category(c, U_GC_P_MASK | U_GC_S_MASK);
-  // The two were punctuation in Unicode 8.
+  // Both were punctuation in Unicode 8.
   if (c == 0x166D || c == 0x111C9) return true;
   return in_category(c, U_GC_P_MASK) && is_of_unicode(c, 8);
 }
 bool is_mark(char32_t c) {
-  // The two first were marks in Unicode 9, and the last one was none.
+  // In Unicode 9, U+1CF2 and U+1CF3 were marks, and U+111C9 was not.
   if (c == 0x1CF2 || c == 0x1CF3) return true;
   return in_category(c, U_GC_M_MASK) && is_of_unicode(c, 9) && c != 0x111C9;
 }
@@ -122,7 +123,7 @@ char32_t stand_in(char32_t c) {
 std::string_view with_stand_ins(std::string_view text, std::u32string_view named, std::string& storage) {
   bool copied = false;
   for (std::size_t at = 0; at < text.size();) {
-    // Newer characters have three bytes or four.
+    // Newer characters have at least three bytes.
     if (static_cast<unsigned char>(text[at]) < 0xE0) {
       ++at;
       continue;
@@ -149,7 +150,7 @@ struct LibraryVersion {
 std::vector<LibraryVersion> library_versions() {
   const auto of_pcre2 = [](std::uint32_t what) {
     std::string text(64, '\0');
-    const int size = pcre2_config(what, text.data());  // with the closing 0
+    const int size = pcre2_config(what, text.data());  // includes the terminating zero
     text.resize(static_cast<std::size_t>(std::max(size - 1, 0)));
     return text;
   };
@@ -166,7 +167,7 @@ std::vector<LibraryVersion> library_versions() {
           {"ICU", of_icu(icu), of_icu(unicode)}};
 }
 
-// The normaliser of a form, which sees the characters of Unicode 9 alone.
+// Returns the normaliser of a form. It normalises only characters of Unicode 9.
 const icu::Normalizer2& normalizer_of(NormalForm form) {
   static const auto made = [] {
     UErrorCode status = U_ZERO_ERROR;
@@ -218,7 +219,7 @@ std::string lower_case(std::string_view text) {
   std::string result;
   result.reserve(text.size());
   for_each_character(text, [&](char32_t c, std::size_t, std::string_view) {
-    if (c == 0x130)  // the one that becomes two: i, and a dot above
+    if (c == 0x130)  // becomes two characters: i and a dot above
       result += "i\xCC\x87";
     else if (const NewerCase* newer = row_of(newer_cases, c))
       append_character(result, newer->lower + (c - newer->first));
@@ -229,7 +230,7 @@ std::string lower_case(std::string_view text) {
 }
 
 std::vector<std::size_t> ends_of_graphemes(std::string_view text) {
-  // One for each thread, since making one takes a thousand times as long as a short text.
+  // One per thread, since making one takes a thousand times as long as segmenting a short text.
   thread_local const std::unique_ptr<icu::BreakIterator> graphemes = [] {
     UErrorCode status = U_ZERO_ERROR;
     std::unique_ptr<icu::BreakIterator> made(
@@ -240,7 +241,7 @@ std::vector<std::size_t> ends_of_graphemes(std::string_view text) {
   UErrorCode status = U_ZERO_ERROR;
   UText* opened = utext_openUTF8(nullptr, text.data(), static_cast<std::int64_t>(text.size()), &status);
   graphemes->setText(opened, status);
-  utext_close(opened);  // the iterator has its own
+  utext_close(opened);  // the iterator has a copy
   check_icu(status, "find the boundaries of characters");
   std::vector<std::size_t> ends;
   graphemes->first();

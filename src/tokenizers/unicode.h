@@ -1,6 +1,6 @@
-// Characters: UTF-8, the classes that tokenizers ask for, and Unicode's normal forms. ICU knows them.
+// Functions on characters: UTF-8, the classes that tokenizers use, and normal forms. Based on ICU.
 //
-// Texts are well-formed UTF-8 unless something else is said.
+// Texts are well-formed UTF-8, except in as_utf8.
 //
 // Token ids must not depend on the Unicode version of the system's libraries, and must be those of
 // Hugging Face's `tokenizers`. Its tables are of several versions: Unicode 16 in expressions and
@@ -24,7 +24,7 @@ struct Character {
 Character character_at(std::string_view text, std::size_t at);
 void append_character(std::string& text, char32_t code);
 
-// Calls visit(code, where it begins, its bytes) for each character.
+// Calls visit(code, offset in bytes, its bytes) for each character.
 template <class Visit>
 void for_each_character(std::string_view text, const Visit& visit) {
   for (std::size_t at = 0; at < text.size();) {
@@ -34,34 +34,35 @@ void for_each_character(std::string_view text, const Visit& visit) {
   }
 }
 
-// Any bytes; what is no UTF-8 becomes U+FFFD, one for each maximal part (Unicode 15, section 3.9).
+// Converts any bytes to UTF-8. Each maximal subpart of an ill-formed sequence becomes U+FFFD
+// (Unicode 15, section 3.9).
 std::string as_utf8(std::string_view bytes);
 
 bool is_white_space(char32_t c);  // White_Space
-bool is_numeric(char32_t c);      // N of Unicode 17
-bool is_punctuation(char32_t c);  // P of Unicode 8, or ASCII's
-bool is_mark(char32_t c);         // M of Unicode 9
+bool is_numeric(char32_t c);      // category N of Unicode 17
+bool is_punctuation(char32_t c);  // category P of Unicode 8; in ASCII also S
+bool is_mark(char32_t c);         // category M of Unicode 9
 bool is_word(char32_t c);         // \w of UTS #18: Alphabetic, M, Nd, Pc, Join_Control; Unicode 16
 
 // Returns a character of Unicode 14 that has the same size and belongs to the same classes, if `c`
 // is newer (Unicode 15 to 16); otherwise `c`.
 char32_t stand_in(char32_t c);
-// Returns `text` with stand-ins for newer characters but for those of `named`. `storage` holds the
-// result if there are any.
+// Returns `text` with newer characters replaced by their stand-ins, except those in `named`.
+// `storage` holds the result if there are such characters.
 std::string_view with_stand_ins(std::string_view text, std::u32string_view named, std::string& storage);
 
-// The Unicode versions of the libraries that token ids may depend on: "PCRE2 14.0.0, ICU 15.0".
+// Unicode versions of the libraries that token ids may depend on: "PCRE2 14.0.0, ICU 15.0".
 const std::string& unicode_versions();
-// Their own versions as well, for people: "PCRE2 10.42 (Unicode 14.0.0), ICU 72.1 (Unicode 15.0)".
+// The same with the libraries' versions: "PCRE2 10.42 (Unicode 14.0.0), ICU 72.1 (Unicode 15.0)".
 std::string unicode_libraries();
 
-// In Unicode 9: newer characters are left as they are, and nothing joins across them.
+// Normal forms of Unicode 9. Newer characters stay as they are, and none compose across them.
 enum class NormalForm { nfc, nfd, nfkc, nfkd };
 std::string normalized(std::string_view text, NormalForm form);
-// Lowers each character by itself, whatever stands beside it, by Unicode 17.
+// Converts each character to lower case by Unicode 17, regardless of its neighbours.
 std::string lower_case(std::string_view text);
 
-// Where each extended grapheme cluster (UAX #29) ends.
+// Returns the end offset of each extended grapheme cluster (UAX #29), in bytes.
 std::vector<std::size_t> ends_of_graphemes(std::string_view text);
 
 }  // namespace sy
