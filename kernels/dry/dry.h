@@ -62,9 +62,11 @@ struct DryGroups {
 // C(E, k). Dropped assignments count as assignments to k more experts, which no rank holds.
 //
 // With a group limit, a token first chooses `limit` groups, in proportion to their load, and then k
-// experts in them. If all experts have equal load, the share is the hypergeometric mean over all
-// choices of groups, with U = E limit / groups experts, of which n' are in [first, first + n):
+// experts in them. If all experts have equal load, the share is a hypergeometric mean over all
+// choices of groups. The chosen groups have U = E limit / groups experts. Let n' be the number of
+// these in [first, first + n). The share is
 //   1 - sum over choices of C(U - n', k) / C(U, k) / C(groups, limit)
+//
 // A router that chooses groups by their best experts reaches up to a tenth more ranks, because it
 // rarely leaves a chosen group unused.
 double dry_reach(std::span<const Index> kept, Index tokens, Index k, Index first, Index n,

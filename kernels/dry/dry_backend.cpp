@@ -64,8 +64,8 @@ void add_weight(ProductSums& sums, double share) {
   for (std::size_t j = sums.size() - 1; j > 0; --j) sums[j] += sums[j - 1] * p / (1 - p);
 }
 
-// The sum over all choices of `limit` groups, and of k experts of these or of `common`, of the
-// products of their weights. odds: [groups] weight of the group itself.
+// Sums, over all choices, the product of the weights of the chosen groups and experts. A choice is
+// `limit` groups, and k experts of these groups or of `common`. odds: [groups] weights of groups.
 double sum_over_choices(const std::vector<ProductSums>& groups, const std::vector<double>& odds, Index limit,
                         const ProductSums& common) {
   const std::size_t sizes = common.size();
@@ -78,8 +78,8 @@ double sum_over_choices(const std::vector<ProductSums>& groups, const std::vecto
   return chosen.back().back();
 }
 
-// The weight of a group that tokens choose with this probability: its odds, by what `size` experts
-// of it weigh, which may be between two whole numbers.
+// Weight of a group that tokens choose with this probability. It is the odds of the group, divided
+// by the sum over choices of `size` of its experts. A fractional `size` interpolates that sum.
 double group_odds(double probability, const ProductSums& experts, double size) {
   const double q = std::clamp(probability, 0.0, 1 - 1e-9);
   const std::size_t low = std::min(static_cast<std::size_t>(size), experts.size() - 1),
@@ -99,20 +99,22 @@ class Reach {
         none_(static_cast<std::size_t>(k) + 1),
         nobodys_(none_.size()) {
     const std::size_t number_of_groups = limited_ ? static_cast<std::size_t>(groups.groups) : 1;
-    std::vector<double> chosen(number_of_groups);  // how often a group is chosen
+    std::vector<double> chosen(number_of_groups);  // [groups] sum of the shares of its experts
     double dropped = number(k);
     for (const Index assignments : kept) shares_.push_back(number(assignments) / number(tokens));
     for (Index e = 0; e < std::ssize(kept); ++e) {
       dropped -= shares_[e];
       chosen[group_of(e)] += shares_[e];
     }
-    const double experts_of_group = (number(k) - dropped) / number(limit_);  // of a chosen one, that are kept
+    // Mean number of a token's dispatched experts in a chosen group.
+    const double experts_of_group = (number(k) - dropped) / number(limit_);
     if (experts_of_group <= 0) return;
     none_[0] = nobodys_[0] = 1;
     all_.assign(number_of_groups, none_);
     for (Index e = 0; e < std::ssize(kept); ++e) {
       const double of_all = chosen[group_of(e)] / experts_of_group;
-      if (limited_ && of_all > 0) shares_[e] /= std::min(1.0, of_all);  // of the tokens that choose its group
+      // The share among the tokens that choose the expert's group.
+      if (limited_ && of_all > 0) shares_[e] /= std::min(1.0, of_all);
       add_weight(all_[group_of(e)], shares_[e]);
     }
     odds_.assign(number_of_groups, 1.0);
@@ -122,10 +124,10 @@ class Reach {
     of_all_ = sum_over_choices(all_, odds_, limit_, nobodys_);
   }
 
-  // The share of the tokens that have one of the n experts from `first` on.
+  // Share of the tokens that have one of experts [first, first + n).
   double operator()(Index first, Index n) const {
     if (of_all_ <= 0) return 0;
-    std::vector<ProductSums> others = all_;  // of the experts that are not among the n
+    std::vector<ProductSums> others = all_;  // sums over the other experts
     std::vector<bool> touched(others.size());
     for (Index e = first; e < first + n; ++e) touched[group_of(e)] = true;
     for (std::size_t g = 0; g < others.size(); ++g)
@@ -141,10 +143,10 @@ class Reach {
   DryGroups groups_;
   bool limited_;
   Index limit_;
-  ProductSums none_, nobodys_;    // of no experts; of those that stand for dropped assignments
-  std::vector<double> shares_;    // [E]
-  std::vector<ProductSums> all_;  // [groups]
-  std::vector<double> odds_;      // [groups]
+  ProductSums none_, nobodys_;    // sums for no experts; for those that represent dropped assignments
+  std::vector<double> shares_;    // [E] share of tokens (of the expert's group) that choose an expert
+  std::vector<ProductSums> all_;  // [groups] sums for all experts of a group
+  std::vector<double> odds_;      // [groups] weights of groups
   double of_all_ = 0;
 };
 
@@ -333,7 +335,9 @@ class DryBackend final : public Backend {
       for (Index e = 0; e < std::ssize(group_of_); ++e)
         group_of_[split.places ? split.places.i32()[e] : e] = e * groups_ / all;
     }
-    DryGroups groups;  // the ranks of one node hold a part of the experts, and their tokens are chosen already
+    // A group limit applies only to a split of all experts. The hop within a node gets tokens that
+    // have already chosen their groups.
+    DryGroups groups;
     if (split.first == 0 && std::ssize(group_of_) == all) groups = {group_of_, groups_, group_limit_};
     for (Index e = 0; e < all; ++e) sums.i32()[e] = static_cast<std::int32_t>(kept[e]);
     for (Index e = 0; e < all; ++e) counted.i32()[split.ranks() + e] = static_cast<std::int32_t>(at[e]);

@@ -16,8 +16,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// A coordinate holds a part again when its neighbour below, along an axis that splits the tensor, holds the
-// same box.
+// Returns true if a lower rank holds the same box. That rank is the next lower one along an axis
+// that splits the parameter.
 bool lower_rank_holds(const Placement& placement, const Layout& layout, const Coord& coord) {
   constexpr std::pair<Axis, int Coord::*> axes[] = {
       {Axis::tp, &Coord::tp}, {Axis::ep, &Coord::ep}, {Axis::etp, &Coord::etp}};
@@ -95,7 +95,7 @@ void write_state(Hdf5File& file, const TrainState& state) {
   file.set("/router/bias", "meaning", "added to the scores for the selection of experts alone");
 }
 
-// How to read the parameters whose names end so: what shapes alone do not tell.
+// Attributes of the parameters whose names end with `suffix`: facts that shapes do not show.
 struct TensorFacts {
   std::string_view suffix;
   const char *dimensions, *meaning;
@@ -133,7 +133,8 @@ constexpr TensorFacts tensor_facts[] = {
 
 static_assert(sizeof(WrittenFile) % sizeof(Index) == 0);
 
-// The comparison comes after the digest: a file that changes between the two fails here or for its readers.
+// Closes, hashes and verifies a file. It is verified after hashing: if the file changes in between,
+// verify() fails, or later the digest does.
 WrittenFile finish(Hdf5File& file, const fs::path& path) {
   file.close();
   std::error_code error;
@@ -142,14 +143,14 @@ WrittenFile finish(Hdf5File& file, const fs::path& path) {
   WrittenFile written{static_cast<Index>(bytes), {}};
   try {
     written.sha256 = sha256_file(path);
-  } catch (const InputError& e) {  // of a file that is the user's; this one is not
+  } catch (const InputError& e) {  // the file is not the user's, so this is a failure
     fail("{}", e.what());
   }
   file.verify();
   return written;
 }
 
-// Throws Failure unless the manifest reads back as it was written.
+// Throws Failure if the manifest on the disk differs from the written text.
 void check_manifest(const fs::path& dir, const Manifest& manifest) {
   std::string error;
   try {
@@ -174,7 +175,8 @@ std::vector<OwnedRun> shard_runs(const FlatLayout& flat, const Layout& layout, c
 
 namespace {
 
-// Goes through what a rank writes: begin(name, elements) for every run of a tensor, then piece(first, values) of it.
+// Visits the values that a rank writes. Calls begin(name, elements) for each range of a tensor,
+// then piece(first, values) for each chunk of it.
 template <class Begin, class Piece>
 void for_shard(const ShardContents& contents, int rank, Begin begin, Piece piece) {
   const std::vector<OwnedRun> runs = shard_runs(contents.flat, contents.layout, coord_of(contents.layout, rank));
@@ -240,7 +242,7 @@ WrittenFile write_index(const fs::path& path, const TrainState& state, const std
     const Coord coord = coord_of(layout, rank);
     const FlatLayout flat = flat_layout(specs, layout, coord);
     for (const OwnedRun& run : shard_runs(flat, layout, coord)) {
-      Index at = 0;  // in the shard's dataset
+      Index at = 0;  // offset in the shard's dataset
       for (const Box& box : global_boxes(*run.placement, run.local)) {
         const Range source{at, at + box.elements()};
         parts[static_cast<std::size_t>(run.placement->spec - specs.data())].push_back(
@@ -276,12 +278,12 @@ std::vector<std::string> save(Comm& world, const fs::path& run_dir, const TrainS
   fs::path dir;
   bool committed = false;
   try {
-    Index number = 0;  // of the folder's name: nothing is written into a leftover with a person's files
+    Index number = 0;  // names a new folder: an old one may remain, with files of the user
     agree(world, [&] {
       if (!lead) return;
       make_folders(checkpoints);
       sync_folder(run_dir);
-      remove_leftovers(checkpoints);  // its warnings come once, in the end
+      remove_leftovers(checkpoints);  // the call after saving returns the warnings
       number = free_number(checkpoints, state.step);
       dir = unfinished_path(checkpoints, state.step, number);
       make_folders(dir);
@@ -319,7 +321,7 @@ std::vector<std::string> save(Comm& world, const fs::path& run_dir, const TrainS
     if (lead && !committed && !dir.empty()) {
       try {
         remove_leftovers(checkpoints);
-      } catch (const Error&) {  // the disk is in trouble: the next save tries again
+      } catch (const Error&) {  // the next save tries again
       }
     }
     throw;
@@ -328,7 +330,7 @@ std::vector<std::string> save(Comm& world, const fs::path& run_dir, const TrainS
   std::vector<std::string> warnings;
   if (lead) {
     try {
-      warnings = remove_leftovers(checkpoints);  // `final_dir` as it was before, if it was there
+      warnings = remove_leftovers(checkpoints);  // includes the replaced final_dir, if any
     } catch (const Error& e) {
       warnings.push_back(e.what());
     }
@@ -342,7 +344,7 @@ std::vector<std::string> save(Comm& world, const fs::path& run_dir, const TrainS
 
 std::vector<std::string> save_checkpoint(Comm& world, const fs::path& run_dir, const TrainState& state,
                                          const ParamStore& store, const Retention& retention) {
-  store.whole();  // what this rank owns may be on its way to the others
+  store.whole();  // a parameter all-gather may be in flight
   agree(world, [&] {
     std::string name = first_not_finite(store, world.rank());
     if (name.empty() && !all_finite(state.router_bias)) name = "/router/bias";

@@ -53,9 +53,9 @@ class FolderLock {
   std::string holder_, advice_;  // text of the other holder; what to do if it is out of date
 };
 
-// Returns the text of the process that holds the lock of a folder ("node7, process 1234"); empty if
-// no process holds it. Changes nothing. A process of another host counts if its file is younger than
-// default_stale_after by this host's clock.
+// Returns the text of the process that holds the lock of a folder ("node7, process 1234").
+// Empty if no process holds it. Changes nothing. A process of another host counts if its file is
+// younger than default_stale_after by this host's clock.
 std::string lock_holder(const std::filesystem::path& folder);
 
 }  // namespace sy

@@ -1,5 +1,5 @@
-// Deletion of a run's checkpoints: only files that this program wrote, in folders that hold nothing
-// else.
+// Deletion of old checkpoints. Deletes only files that this program wrote, and folders without
+// other files.
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -22,7 +22,7 @@ bool is_number(std::string_view text) {
   return !text.empty() && text.find_first_not_of("0123456789") == text.npos;
 }
 
-// Whether saving makes files of this name in the folder of a checkpoint.
+// Returns true if a save writes files of this name into a checkpoint's folder.
 bool is_checkpoint_file(std::string_view name) {
   if (name == index_name || name == manifest_name || is_unfinished(name, manifest_name)) return true;
   constexpr std::string_view begin = "shard-", end = ".h5";
@@ -30,8 +30,8 @@ bool is_checkpoint_file(std::string_view name) {
          is_number(name.substr(begin.size(), name.size() - begin.size() - end.size()));
 }
 
-// Whether saving and pruning make folders of this name: step-N.tmp, step-N.tmp-2, and either with
-// ".old".
+// Returns true if a save or a deletion makes folders of this name: step-N.tmp or step-N.tmp-2, with
+// or without ".old".
 bool is_leftover(std::string_view name) {
   constexpr std::string_view aside = ".old";
   if (name.ends_with(aside)) name.remove_suffix(aside.size());
@@ -51,8 +51,8 @@ std::string stays(const fs::path& dir, const std::vector<std::string>& strays) {
                      dir.string(), join(strays, ", "));
 }
 
-// Deletes the checkpoint's files in a folder, and the folder if nothing else is in it. Otherwise it
-// returns a warning.
+// Deletes the checkpoint's files in a folder, then the folder. Returns a warning if it has other
+// files. Empty otherwise.
 std::string remove_checkpoint(const fs::path& dir) {
   write_point("remove", dir);
   if (!is_folder(dir))
@@ -77,7 +77,7 @@ bool has_manifest(const fs::path& dir) {
   return is_folder(dir) && fs::symlink_status(dir / manifest_name, error).type() == fs::file_type::regular;
 }
 
-// Why an old checkpoint is not deleted; "" if nothing speaks against it.
+// Returns the reason not to delete an old checkpoint, empty if there is none.
 std::string obstacle(const fs::path& dir) {
   if (!has_manifest(dir))
     return fmt::format("{} stays, since it has no {} and Switchyard did not write it: move it elsewhere", dir.string(),
@@ -137,8 +137,8 @@ std::vector<std::string> prune_checkpoints(const fs::path& checkpoints, Index st
   const auto stays_forever = [&](Index of) {
     return retention.pinned.contains(of) || (keep_every > 0 && of % keep_every == 0);
   };
-  // `kept` and `oldest` are of the checkpoints that stay. Later ones were abandoned, and are replaced
-  // when they are reached again.
+  // `kept` counts the checkpoints that stay, `oldest` is the first of them. Checkpoints after
+  // `step` were abandoned; training replaces them when it reaches their steps again.
   Index kept = 1, oldest = step;
   std::vector<std::pair<std::string, Index>> old;
   for (const Index of : steps_in(checkpoints)) {
@@ -151,7 +151,7 @@ std::vector<std::string> prune_checkpoints(const fs::path& checkpoints, Index st
       old.emplace_back(name, of);
     }
   }
-  // One that was set aside stays as long as one of its step would.
+  // A checkpoint that was set aside stays as long as one of the same step would.
   for (const std::string& name : names_in(checkpoints))
     if (const auto of = step_set_aside(name); of && *of < oldest) old.emplace_back(name, *of);
 
@@ -164,7 +164,7 @@ std::vector<std::string> prune_checkpoints(const fs::path& checkpoints, Index st
       return false;
     }
   };
-  std::vector<fs::path> doomed;  // renamed, so that no reader ever meets half of one
+  std::vector<fs::path> doomed;  // renamed first, so that no reader opens a half-deleted checkpoint
   for (const auto& [name, of] : old) {
     const fs::path dir = checkpoints / name;
     if (std::string why = obstacle(dir); !why.empty()) {
@@ -174,8 +174,8 @@ std::vector<std::string> prune_checkpoints(const fs::path& checkpoints, Index st
     const fs::path to = unfinished_path(checkpoints, of, free_number(checkpoints, of));
     if (attempt(dir, [&] { rename_folder(dir, to); })) doomed.push_back(to);
   }
-  // The new names are on the disk before the first file is gone: a crash leaves no half of a
-  // checkpoint under its old name.
+  // Sync the new names before deleting files. A crash then leaves no half-deleted checkpoint under
+  // its old name.
   if (doomed.empty() || !attempt(checkpoints, [&] { sync_folder(checkpoints); })) return problems;
   for (const fs::path& dir : doomed)
     attempt(dir, [&] {

@@ -18,12 +18,12 @@ struct ValidationRecord {
     bool operator==(const Entry&) const = default;
   };
   double lowest = std::numeric_limits<double>::infinity();  // infinite before the first finite loss
-  Index lowest_step = -1;                                   // -1 likewise
-  Index since_lowest = 0;                                   // validations after it; all of them if there is none
-  std::vector<Entry> best;  // the lowest losses whose checkpoints are kept, the lowest first
+  Index lowest_step = -1;                                   // -1 before the first finite loss
+  Index since_lowest = 0;                                   // validations after lowest_step
+  std::vector<Entry> best;  // lowest losses whose checkpoints are kept, in ascending order
 
-  // Adds the loss after a step. Returns whether it is among the `keep_best` lowest.
-  // A loss that is equal to an earlier one is not lower. One that is not finite never is.
+  // Adds the loss after a step. Returns true if it is among the `keep_best` lowest.
+  // A loss that equals an earlier one is not lower, and neither is one that is not finite.
   bool add(Index step, double loss, Index keep_best);
   // Removes the entries whose checkpoints are not among `steps`.
   void retain(const std::set<Index>& steps);
@@ -31,7 +31,7 @@ struct ValidationRecord {
   bool operator==(const ValidationRecord&) const = default;
 };
 
-// JSON, as /state of a checkpoint holds it.
+// Formats a record as JSON, for the /state group of a checkpoint.
 std::string to_text(const ValidationRecord& record);
 // Throws InputError if `text` is not such a record. where: the checkpoint, for the message.
 ValidationRecord parse_validation_record(const std::string& text, const std::string& where);

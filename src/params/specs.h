@@ -26,9 +26,10 @@ struct ParamSpec {
   Shape shape;       // global
   Split split{};     // mesh axis that splits each dimension
   Init init;
-  // Weight decay holds for the embedding, learned positions and the weights of products: routers, their
-  // learned noise and the gate of shared experts too. Norm weights do not decay, even as matrices
-  // ([heads, width] of QK-norm), and neither do biases, sinks and T5's table [heads, buckets].
+  // Weight decay applies to the embedding, learned positions and weights of GEMMs. These include
+  // routers, their learned noise and the gate of shared experts. Norm weights do not decay, even as
+  // matrices ([heads, width] of QK-norm). Biases, sinks and T5's table [heads, buckets] do not
+  // decay.
   UpdateRule rule = UpdateRule::adamw_without_decay;
   // True: stored directly after the previous parameter, so that both form one matrix (q, k, v).
   bool joined = false;
