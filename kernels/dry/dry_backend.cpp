@@ -143,8 +143,8 @@ class Reach {
   DryGroups groups_;
   bool limited_;
   Index limit_;
-  ProductSums none_, nobodys_;    // sums for no experts; for those that represent dropped assignments
-  std::vector<double> shares_;    // [E] share of tokens (of the expert's group) that choose an expert
+  ProductSums none_, nobodys_;    // sums for no experts; for dropped assignments
+  std::vector<double> shares_;    // [E] share of tokens that choose it, of those of its group
   std::vector<ProductSums> all_;  // [groups] sums for all experts of a group
   std::vector<double> odds_;      // [groups] weights of groups
   double of_all_ = 0;

@@ -16,8 +16,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// Returns true if a lower rank holds the same box. That rank is the next lower one along an axis
-// that splits the parameter.
+// Returns true if a lower rank holds the same box: the next lower rank along an axis that
+// splits the parameter.
 bool lower_rank_holds(const Placement& placement, const Layout& layout, const Coord& coord) {
   constexpr std::pair<Axis, int Coord::*> axes[] = {
       {Axis::tp, &Coord::tp}, {Axis::ep, &Coord::ep}, {Axis::etp, &Coord::etp}};
