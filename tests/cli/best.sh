@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# run.keep_best, run.keep_every and train.patience: which checkpoints stay, and when training stops, over
-# resumes and on several ranks.
+# Tests run.keep_best, run.keep_every and train.patience: which checkpoints stay, and when training
+# stops. Covers resumed runs and several ranks.
 source "$2/tests/cli/lib/lib.sh"
 export OMP_NUM_THREADS=1
 
@@ -21,7 +21,8 @@ keep = 1
 INI
 train() { "$switchyard" train config.ini --quiet "$@"; }
 saved() { (cd "$1/checkpoints" && echo step-* | sed 's/step-0*\([0-9]\)/\1/g'); }
-# The N steps with the lowest validation losses, of equal ones the first, in the order of their steps.
+# Prints the N steps with the lowest validation losses, in ascending order. If losses are equal, the
+# earliest step counts.
 lowest() {  # RUN N
   sed -nE 's/^\{"step":([0-9]+),.*"validation":\{"loss":([^,]*),.*/\2 \1/p' "$1/metrics.jsonl" |
     sort -g -k1,1 -k2,2n | head -n "$2" | cut -d' ' -f2 | sort -n
@@ -31,21 +32,23 @@ kept() {  # RUN N NEWEST
     die "$(saved "$1") is there, and the best are $(lowest "$1" "$2")"
 }
 
-# The best stay, whatever the steps between checkpoints; a large rate makes losses rise and fall.
+# The best checkpoints stay, although their steps are not multiples of checkpoint_every. The large
+# learning rate makes losses rise and fall.
 expect_ok ranks 2 train config.ini --quiet --run.dir=best --run.keep_best=2 --train.lr=0.3
 kept best 2 16
-# Two halves, the second on another layout, give the same.
+# A run in two halves, the second on another layout, keeps the same checkpoints.
 expect_ok train --run.dir=halves --run.keep_best=2 --train.lr=0.3 --train.min_lr=0.3 --train.steps=8
 cp -r halves early
 expect_ok ranks 2 train config.ini --quiet --run.dir=halves --run.keep_best=2 --train.lr=0.3 --train.min_lr=0.3 --run.resume=true
 kept halves 2 16
-# The resumed run knows them from its checkpoint, and not from its metrics.
+# The resumed run reads the best losses from its checkpoint, not from metrics.jsonl.
 sed -i 's/"validation":.*/"lost":1}/' early/metrics.jsonl
 before=$(saved early)
 expect_ok train --run.dir=early --run.keep_best=2 --train.lr=30 --train.min_lr=30 --run.resume=true --train.steps=9
 for step in ${before% *}; do [[ " $(saved early) " == *" $step "* ]] || die "step $step of $before is gone: $(saved early)"; done
 
-# With a rate of 0 no loss is lower than the first: that checkpoint stays, and so do multiples of keep_every.
+# With a learning rate of 0 no loss is lower than the first. The first checkpoint stays, and so do
+# multiples of keep_every.
 still=(--train.lr=0 --train.min_lr=0)
 expect_ok train --run.dir=still "${still[@]}" --run.keep_best=1 --run.checkpoint_every=3 --run.keep_every=6 --train.steps=15
 [[ $(saved still) == "2 6 12 15" ]] || die "$(saved still) is there"
@@ -53,7 +56,8 @@ expect_ok train --run.dir=still "${still[@]}" --run.keep_best=1 --run.checkpoint
 expect_ok train --run.dir=warned "${still[@]}" --run.keep_every=5 --train.steps=1
 [[ $err == *"run.keep_every = 5 is not a multiple of run.checkpoint_every = 8"* ]] || die "no warning of keep_every"
 
-# Three validations after the one of step 2 are enough: on any number of ranks, with a checkpoint and exit code 0.
+# Training stops after three validations without a lower loss than that of step 2. This holds on any
+# number of ranks; there is a checkpoint, and the exit code is 0.
 patient=("${still[@]}" --train.patience=3)
 said="stopped early at step 8 of 16: 3 validations since step 2 have not lowered the loss of "
 for n in 1 2; do
@@ -62,7 +66,8 @@ for n in 1 2; do
   expect_output "(train.patience = 3); stop$n/checkpoints/step-00000002 is the best checkpoint. Raise train.patience to go on"
   [[ $(saved stop$n) == "2 8" && $(wc -l <stop$n/metrics.jsonl) -eq 8 ]] || die "$(saved stop$n) after an early stop"
 done
-# From a checkpoint between, it stops at the same step; sent again, it says the same and trains nothing.
+# Resumed from an earlier checkpoint, the run stops at the same step. Resumed after its end, it
+# prints the same and trains nothing.
 expect_ok train --run.dir=again "${patient[@]}" --run.checkpoint_every=4 --run.keep=0 --run.keep_best=1
 [[ $(saved again) == "2 4 8" ]] || die "$(saved again) is there"
 for more in --run.resume_step=4 --run.checkpoint_every=4; do
@@ -71,10 +76,10 @@ for more in --run.resume_step=4 --run.checkpoint_every=4; do
   rm -rf again/checkpoints/*.abandoned
   [[ $(saved again) == "2 8" && $(wc -l <again/metrics.jsonl) -eq 8 ]] || die "$(saved again) after a resume"
 done
-# With more patience it goes on.
+# With more patience, training continues.
 expect_ok train --run.dir=again "${still[@]}" --train.patience=4 --run.resume=true
 expect_output "stopped early at step 10 of 16: 4 validations since step 2"
-# A loss that falls does not stop.
+# Training does not stop while the loss falls.
 expect_ok train --run.dir=falls --train.patience=1 --train.steps=4
 [[ $out != *"stopped early"* && $(saved falls) == 4 ]] || die "stopped in spite of a falling loss"
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Training in bf16 on CPU ranks: to the loss of f32, on any layout, and on from any checkpoint.
+# Tests training in bf16 on CPU ranks: the loss is near that of f32 on every layout, and any
+# checkpoint can be resumed.
 source "$2/tests/cli/lib/lib.sh"
 two=("$root/launch/mpirun.sh" 2)
 
@@ -30,7 +31,7 @@ log_every = 10
 checkpoint_every = 25
 keep = 0
 INI
-# The mean loss of the last twenty steps.
+# Prints the mean loss of the last twenty steps.
 loss() { sed -n 's/.*"step":\([0-9]*\),.*"loss":\([0-9.]*\).*/\1 \2/p' "$1/metrics.jsonl" |
   awk '$1 > 30 { sum += $2; n++ } END { print n == 20 ? sum / n : 0 }'; }
 field() { sed -n 's/^ "'"$1"'": \([0-9.]*\).*/\1/p' <<<"$out"; }
@@ -48,7 +49,7 @@ expect_ok "${two[@]}" "$switchyard" train config.ini --run.dir=tp2 --run.dtype=b
   --parallel.etp=2
 near "$(loss f32)" "$(loss tp2)" 0.005
 
-# From the checkpoint in the middle it goes on as if it had never stopped: the f32 values are in it.
+# A resume from the middle checkpoint gives bitwise the same result, since it holds the f32 values.
 for run in bf16 ep2; do
   cp -r $run again
   rm -r again/checkpoints/step-00000050
@@ -58,13 +59,13 @@ for run in bf16 ep2; do
   expect_ok "$switchyard" diff $run again
   rm -r again
 done
-# On another layout and in the other type it goes on, too.
+# A checkpoint can be resumed on another layout and in the other type.
 expect_ok "${two[@]}" "$switchyard" train config.ini --run.dir=bf16 --run.resume=true --run.dtype=bf16 --quiet \
   --train.steps=52 --parallel.tp=2
 expect_ok "$switchyard" train config.ini --run.dir=bf16 --run.resume=true --run.dtype=f32 --quiet --train.steps=54
 expect_ok "$switchyard" inspect bf16 --verify
 
-# What uses the run computes in its type.
+# Commands that read the run compute in its type.
 expect_ok "$switchyard" evaluate f32 --json
 exact=$(field loss)
 expect_ok "$switchyard" evaluate tp2 --json
@@ -75,7 +76,8 @@ near "$alone" "$(field loss)" 0.002
 expect_ok "$switchyard" generate tp2 --prompt "const " --tokens 24 --temperature 0
 [[ ${#out} -ge 24 ]] || die "no text"
 
-# Out and in again: bf16 files hold the weights that it computes with, which are imported as f32.
+# Export and import again. bf16 files hold the weights that the model computes with; they are
+# imported as f32.
 expect_ok "$switchyard" export ep2 out --dtype bf16
 expect_ok "$switchyard" import out back
 for run in ep2 back; do

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Checkpoints of real runs: read by other tools and from elsewhere, resumed by other layouts, damaged, compared.
+# Tests checkpoints of real runs: reading by other programs, other folders and other layouts,
+# damage, and comparison.
 source "$2/tests/cli/lib/lib.sh"
 
 mkdir text
@@ -35,7 +36,7 @@ expect_ok "$switchyard" inspect two --verify
 expect_output "step-00000008: OK"
 expect_output "step-00000004: OK"
 
-# Any HDF5 tool reads whole tensors, from any folder, and after the checkpoint has moved.
+# Any HDF5 program reads whole tensors, from any folder, and also after the checkpoint has moved.
 mkdir elsewhere
 cp -r "two/$checkpoint" elsewhere/moved
 call h5ls -r elsewhere/moved/index.h5
@@ -49,7 +50,7 @@ call h5dump -d /params/layers.1.moe.experts.down.weight elsewhere/moved/index.h5
 expect_output "(2,0,0): nan"  # the second rank's experts
 [[ $out != *"(1,0,0): nan"* ]] || die "the first rank's experts are lost too"
 
-# Resumed from its first half by the same and by another layout.
+# A resume from the middle checkpoint, on the same layout and on another one.
 for layout in "2 ep=2" "1 ep=1"; do
   read -r number ep <<<"$layout"
   rm -rf again
@@ -65,7 +66,7 @@ expect_exit 1 "$switchyard" diff "two/checkpoints/step-00000004" "two/$checkpoin
 expect_output "/params/embedding.weight"
 expect_error "no folder" "$switchyard" diff two none
 
-# The newest is damaged: the one before is used, with a warning.
+# If the newest checkpoint is damaged, the one before it is used, with a warning.
 printf x | dd of="two/$checkpoint/shard-00001.h5" bs=1 seek=5000 conv=notrunc status=none
 expect_exit 1 "$switchyard" inspect two --verify
 expect_output "shard-00001.h5 is damaged"

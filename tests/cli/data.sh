@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Data sets have an identity: damage is found before training and while it goes on, other data on resuming is said, and
-# a partial evaluation says what it is.
+# Tests the identity of data sets. Damage is found before and during training. A resume with other
+# data gives a warning. A partial evaluation is marked as such.
 source "$2/tests/cli/lib/lib.sh"
 
 make_data 300 --valid-fraction 0.2
@@ -48,11 +48,11 @@ expect_exit 1 "$switchyard" inspect damaged
 expect_error "english.train" "$switchyard" train config.ini --run.dir=x --data.path=damaged
 cp data/* damaged/ && truncate -s -2 damaged/english.train.idx
 expect_exit 1 "$switchyard" inspect damaged
-cp -r data gone && rm gone/english.valid.*  # what is not there, or may not be read, is not said to be damaged
+cp -r data gone && rm gone/english.valid.*  # a missing or unreadable file is not called damaged
 expect_exit 1 "$switchyard" inspect gone
 expect_output "gone: not all of it can be read"
 ! grep -q damaged .out || die "a file that is not there is said to be damaged"
-cp data/* damaged/ && sed -i '/_sha256\|_sample/d' damaged/dataset.ini  # as one by hand
+cp data/* damaged/ && sed -i '/_sha256\|_sample/d' damaged/dataset.ini  # as if made by hand
 expect_ok "$switchyard" inspect damaged
 expect_output "no digest to compare with"
 expect_ok "$switchyard" train config.ini --run.dir=by-hand --data.path=damaged
@@ -71,7 +71,7 @@ expect_ok "$switchyard" train config.ini --run.dir=run --run.resume=true --train
 [[ $err != *warning* ]] || die "the new data set is still called another one"
 rm -r data && mv moved data
 
-# ---- cut short while it is in use: one error on all ranks, exit code 2, and no signal ----
+# ---- a file is truncated during training: one error on all ranks, exit code 2, no signal ----
 for number in 1 2; do
   rm -rf cut long && cp -r data cut
   ranks "$number" train config.ini --run.dir=long --data.path=cut --train.steps=10000000 --run.checkpoint_every=0 \
@@ -101,7 +101,7 @@ rm eval/evaluation.json
 expect_ok ranks 3 evaluate eval --backend cpu --max-windows 7 --json
 expect_file eval/evaluation.json
 [[ $(number windows) -eq 7 && $(number tokens) -eq $((7 * 24)) ]] || die "not 7 windows of 24 tokens"
-# The windows' bytes, counted here: their tokens but for the ends of documents.
+# The expected number of bytes: the tokens of the windows, except ends of documents.
 bytes=$(od -An -v -tu2 -w2 data/english.valid.bin | awk -v all="$windows" '
   { id[NR - 1] = $1 }
   END { for (w = 0; w < 7; ++w) for (t = 1; t <= 24; ++t) n += id[int(w * all / 7) * 24 + t] < 256; print n }')
@@ -111,7 +111,7 @@ expect_output "evaluated at step 4 on 7 of $windows windows"
 expect_ok "$switchyard" evaluate eval --backend cpu
 [[ $(cat eval/evaluation.json) == "$whole" ]] || die "the whole evaluation did not replace the partial one"
 
-# Evaluations of other kinds have files of their own, and all say what they are of.
+# Evaluations of other kinds go to other files. Each file describes its evaluation.
 grep -q "\"dataset_digest\": \"$digest\"" eval/evaluation.json || die "the evaluation does not know its data set"
 grep -q "\"dataset\": \"$PWD/data\"" eval/evaluation.json || die "the evaluation does not know the data set's folder"
 grep -q '"capacity_factor": 0' eval/evaluation.json || die "the evaluation does not say that it is dropless"
@@ -142,7 +142,7 @@ expect_ok "$switchyard" evaluate eval --backend cpu --data copy --max-windows 3
 [[ $err == *"keeps the evaluation of all windows"* ]] || die "a copy of the data set is taken for another one"
 [[ $(cat eval/evaluation.json) == "$whole" ]] || die "an evaluation of another kind replaced the run's"
 
-# Where nobody knows the bytes: "-" and null, never 0.
+# If the number of bytes is unknown, the output is "-" and null, never 0.
 mkdir none && cp data/english.* none/
 printf '[dataset]\ntokenizer = none\nvocab = 257\ndomains = english\n' >none/dataset.ini
 expect_ok "$switchyard" train config.ini --run.dir=unknown --data.path=none

@@ -1,22 +1,22 @@
 #!/usr/bin/env bash
-# switchyard doctor: alone, on two ranks, with devices, and where something is misconfigured.
+# Tests switchyard doctor: on one rank, on two ranks, with devices, and with wrong settings.
 source "$2/tests/cli/lib/lib.sh"
 export OMP_NUM_THREADS=1
-consistent() {  # exit code, problems, closing line
+consistent() {  # checks that exit code, problems and closing line agree
   local problems
   problems=$(grep -c '^problem: .*: ' .out) || true
   [[ $code -eq $((problems > 0)) ]] || die "exit code $code with $problems problems"
   [[ $problems -gt 0 || $out == *"no problems found" ]] || die "neither problems nor their absence"
 }
 
-# Alone. Whether this machine is in order the test cannot know.
+# On one rank. The test cannot know whether this machine has problems.
 call "$switchyard" doctor
 consistent
 for word in build MPI HDF5 processor "$(uname -n)"; do expect_output "$word"; done
 expect_output "no launcher"
 [[ $out != *"share"* ]] || die "one rank shares nothing"
 
-# On two ranks: one report.
+# On two ranks there is one report.
 call ranks 2 doctor
 consistent
 [[ $(grep -c '^build ' .out) -eq 1 ]] || die "not one report"
@@ -38,7 +38,7 @@ for key in open_files write_bytes_per_second; do
 done
 for key in version thread_safe parallel locks; do expect_output "\"$key\": "; done
 
-# Problems that this machine can be given.
+# Problems that the test can cause.
 OMP_NUM_THREADS=1000 expect_exit 1 "$switchyard" doctor
 expect_output "computes with 1000 threads"
 expect_output "set OMP_NUM_THREADS="
@@ -58,7 +58,7 @@ expect_output "has a stack of 512 KiB: set ulimit -s"
 HDF5_USE_FILE_LOCKING=TRUE call "$switchyard" doctor
 expect_output "locks files: yes"
 
-# The folder of the runs: what is written there is gone afterwards.
+# Test files in the folder of the runs are removed afterwards.
 mkdir runs own0 own1
 for n in 1 2; do
   call ranks $n doctor --dir runs
@@ -84,9 +84,9 @@ if [[ $(stat -f -c %T /dev/shm) == tmpfs && -w /dev/shm ]]; then
   expect_output "/dev/shm is in memory (tmpfs)"
 fi
 
-# Eight devices, which the tests' stand-in for CUDA offers.
+# Eight devices, which the CUDA emulator of the tests has.
 host=$(dirname "$switchyard")/switchyard_cuda_host
-unset CUDA_VISIBLE_DEVICES  # what hides real ones would hide these
+unset CUDA_VISIBLE_DEVICES  # it would hide these devices as well
 call "$host" doctor
 consistent
 [[ $(grep -c ' stand-in .*9.0.*compiled for 9.0 .* all$' .out) -eq 8 ]] || die "not eight devices"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What goes wrong in the middle of things: told once, on one line, with nothing half done left under a final name.
+# Tests failures during a run: one error on one line, and no incomplete file under a final name.
 source "$2/tests/cli/lib/lib.sh"
 
 make_data 100
@@ -15,7 +15,7 @@ backend = cpu
 checkpoint_every = 4
 INI
 
-# Several ranks find token ids beyond the vocabulary at once.
+# Several ranks find invalid token ids at the same time.
 cp -r data wrong
 sed -i 's/tokenizer = bytes/tokenizer = none/; s/vocab = 257/vocab = 40/; /^ids_sha256/d' wrong/dataset.ini
 for n in 1 3; do
@@ -24,7 +24,8 @@ for n in 1 3; do
   expect_no_file ids/checkpoints
 done
 
-# A file that cannot grow, as on a full disk: the run ends with an error, and the checkpoint before it is whole.
+# A file cannot grow, as on a full disk. The run ends with an error, and the previous checkpoint is
+# intact.
 expect_ok "$switchyard" train config.ini --train.steps=4
 expect_ok "$switchyard" inspect run --verify
 cat >small-disk <<'SH'
@@ -32,7 +33,7 @@ ulimit -f 100
 exec "$@"
 SH
 for n in 1 3; do
-  # tcp: shared memory would be files too.
+  # With tcp, since shared memory would use files, too.
   expect_exit 1 env OMPI_MCA_btl=self,tcp "$root/launch/mpirun.sh" "$n" bash small-disk "$switchyard" train config.ini --run.resume=true
   [[ $(grep -c '^switchyard: cannot write.* lower run.keep = 3' "$work/.err") -eq 1 ]] || die "not exactly one error on $n ranks"
   expect_ok "$switchyard" inspect run --verify
@@ -42,7 +43,7 @@ done
 expect_ok ranks 3 train config.ini --run.resume=true
 expect_output "(step 4)"
 
-# A rank that is killed ends the run; the others do not wait for it.
+# If a rank is killed, the run ends; the other ranks do not wait for it.
 cat >with-pid <<'SH'
 echo $$ >pid-$OMPI_COMM_WORLD_RANK
 exec "$@"
@@ -57,7 +58,7 @@ code=0; wait "$pid" || code=$?
 [[ $code -ne 0 && $code -ne 143 ]] || die "exit code $code after a rank was killed: $(cat killed.out)"
 expect_error "holds no checkpoint yet" "$switchyard" experts killed
 
-# What an error quotes may hold anything; it stays one line.
+# An error stays one line, whatever text it quotes.
 expect_error "unknown command" "$switchyard" $'new\nswitchyard: line'
 printf '\001\002\rx' >binary.ini
 expect_error "binary.ini" "$switchyard" train binary.ini

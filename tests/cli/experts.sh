@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# switchyard experts: from a trained checkpoint alone to table, CSV, JSON and page; bad input is named.
+# Tests switchyard experts: table, CSV, JSON and page from a checkpoint alone; errors name bad
+# input.
 source "$2/tests/cli/lib/lib.sh"
 
 mkdir -p text/en text/de
@@ -37,7 +38,8 @@ expect_output "2 layers, each with 4 experts, 2 chosen per token"
 expect_output "an even share (25.0 %)"
 [[ $out != *$'\x1b'* ]] || die "colours without a terminal"
 
-# Every token of every step makes top_k choices in each layer: 12 steps x 4 sequences x 32 tokens x 2 choices x 2 layers.
+# Every token of every step makes top_k choices in each layer:
+# 12 steps x 4 sequences x 32 tokens x 2 choices x 2 layers.
 expect_ok "$switchyard" experts run --csv all.csv --html page.html --json
 sum=$(awk -F, 'NR > 1 { n += $5 } END { print n }' all.csv)
 [[ $sum -eq $((12 * 4 * 32 * 2 * 2)) ]] || die "$sum assignments"
@@ -49,12 +51,12 @@ grep -q '<h2>Loss</h2>' page.html || die "no loss beside the run"
 ! grep -q '<h2>Domains</h2>' page.html || die "domains before any evaluation"
 [[ -z $(find . -maxdepth 1 -name '*.tmp' -o -maxdepth 1 -name '*partial*') ]] || die "something partial is left"
 
-# The same numbers that metrics.jsonl has.
+# The counts equal those of metrics.jsonl.
 logged=$(grep -o '"dropped":[0-9]*' run/metrics.jsonl | awk -F: '{ n += $2 } END { print n }')
 counted=$(awk -F, 'NR > 1 { n += $6 } END { print n }' all.csv)
 [[ $logged -eq $counted ]] || die "$logged dropped in metrics.jsonl, $counted in the checkpoint"
 
-# Another program reads the same from the file, and computes MaxVio from the raw counts of the checkpoint.
+# h5dump reads the same counts from the file. awk computes MaxVio from the checkpoint's counts.
 numbers() { h5dump -d "$2" -y -w 1 -o numbers.txt "$1" >/dev/null && tr -d ', ' <numbers.txt | grep .; }
 if command -v h5dump >/dev/null; then
   expect_ok "$switchyard" experts run --hdf5 load.h5 --steps 9-12
@@ -71,7 +73,7 @@ else
   echo "h5dump is not installed: the HDF5 file was not compared" >&2
 fi
 
-# Two runs side by side; the same run twice is no difference.
+# Comparison of two runs. A run does not differ from itself.
 expect_ok "$switchyard" train small.ini --run.dir=other --train.seed=2 --moe.bias_rate=0.01
 expect_ok "$switchyard" experts run --compare other --json --figures-csv figures.csv --html page.html
 grep -q '"name": "difference"' .out && grep -q 'id="comparison"' page.html || die "no comparison"
@@ -86,7 +88,7 @@ found=$(awk -F, '$2 == "difference" && $4 == 1 { printf "%.6f", $NF }' figures.c
 expect_ok "$switchyard" experts run --compare run --figures-csv same.csv
 awk -F, '$2 == "difference" && $NF != 0 { exit 1 }' same.csv || die "a run differs from itself"
 [[ -z $err ]] || die "a warning of a run beside itself"
-# Another depth and other data are named.
+# Warnings name another number of layers, and other data.
 expect_ok "$switchyard" prepare --domain english=text/en --tokenizer bytes --output data-en
 expect_ok "$switchyard" train small.ini --run.dir=deep --model.layers=3 --data.path=data-en --train.steps=4
 expect_ok "$switchyard" experts run --compare deep
@@ -101,7 +103,7 @@ expect_ok "$switchyard" experts run --html page.html
 expect_output "english and german"
 grep -q '<h2>Domains</h2>' page.html || die "no domains on the page"
 
-# A step folder that was moved away: no run beside it.
+# A step folder that was moved out of its run.
 mkdir -p away && cp -r run/checkpoints/step-00000006 away/
 expect_ok "$switchyard" experts away/step-00000006 --csv - --layer 1
 [[ $(tail -n +2 .out | cut -d, -f3 | sort -u) == 1 ]] || die "other layers than 1"
@@ -109,7 +111,8 @@ expect_ok "$switchyard" experts away/step-00000006 --csv - --layer 1
 expect_ok "$switchyard" experts run --steps 1-4
 expect_output "Load in steps 1-4"
 
-# Without gnuplot: tables, CSV and JSON; for the page a failure that says what to install, and no page.
+# Without gnuplot, tables, CSV and JSON are made. The page is an error that names the package, and
+# is not written.
 expect_ok env PATH=/nowhere "$switchyard" experts run --csv all.csv
 expect_exit 1 env PATH=/nowhere "$switchyard" experts run --html none.html
 [[ $err == *gnuplot-nox* ]] || die "the package is not named"

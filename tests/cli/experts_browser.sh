@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# The page of `switchyard experts --html` in a browser, light and dark, wide and narrow: it fetches nothing and has no message on
-# the console, nothing is wider than the window, no picture is too small to be read, and no text of one is cut off or lies on
-# another. Exit code 77, with the reason, where there is no Chromium.
+# Tests the page of `switchyard experts --html` in a browser, light and dark, wide and narrow.
+# - The page loads nothing, and logs no message to the console.
+# - No element is wider than the window, and no picture is too small to read.
+# - No text in a picture is cut off or overlaps another text.
+# If there is no Chromium, the exit code is 77, and the reason is printed.
 source "$2/tests/cli/lib/lib.sh"
 browser=${SWITCHYARD_CHROMIUM:-$(command -v chromium || command -v chromium-browser || command -v google-chrome || true)}
 [[ -n $browser ]] || skip "there is no Chromium: apt-get install chromium"
@@ -74,7 +76,7 @@ for page in layer.html all.html other.html; do
     look $page $width 0 "rgb(15, 23, 42)"
   done
 done
-# What is on the page, as text.
+# The page contains these texts.
 look layer.html 1400 1 "rgb(248, 250, 252)"
 for words in 'saturation' 'co-activation' 'What each expert is worth' 'max/mean, placed' 'selection bias' 'nats per token'; do
   grep -q "$words" dom.html || die "no $words on the page"

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# switchyard experts --replay, --ablate and --placement on a trained checkpoint; its numbers again by other commands and by awk.
+# Tests switchyard experts --replay, --ablate and --placement on a checkpoint. Other commands and
+# awk compute the expected numbers.
 source "$2/tests/cli/lib/lib.sh"
 
 mkdir -p text/en text/de
@@ -31,7 +32,7 @@ checkpoint_every = 5
 keep = 5
 END
 expect_ok "$switchyard" train small.ini --run.dir=run
-loss_at() { # FACTOR: of all domains, in f.csv
+loss_at() { # FACTOR; the loss over all domains in f.csv
   awk -F, -v x="$1" 'NR == 1 { for (i = 1; i <= NF; ++i) column[$i] = i }
     $2 == "capacity_loss" && $column["domain"] == "all" && $column["capacity factor"] == x { print $NF }' f.csv
 }
@@ -48,26 +49,27 @@ grep -q 'id="replay"' page.html && grep -q '<h3>co-activation</h3>' page.html ||
 if command -v h5dump >/dev/null; then
   h5dump -H -d /replay/coactivation f.h5 | grep -q '( 2, 4, 4 )' || die "no co-activation in the HDF5 file"
 fi
-# The loss without drops and with those of the configured factor are what evaluate says.
+# `evaluate` gives the same losses, without drops and with the configured capacity factor.
 loss() { grep -m1 -o '"loss": [0-9.]*' .out | cut -d' ' -f2; }
 expect_ok "$switchyard" evaluate run --backend cpu --json
 near "$(loss_at 0)" "$(loss)" || die "loss $(loss_at 0) is not $(loss)"
 near "$(loss_at 100)" "$(loss)" || die "a factor of 100 drops something"
 expect_ok "$switchyard" evaluate run --backend cpu --json --capacity
 near "$(loss_at 1.25)" "$(loss)" || die "loss with drops is not $(loss)"
-# Of the first layer's choices the drops are known without a run.
+# The drops of the first layer can be computed from its choices, without another run.
 for factor in 0.5 1.25; do
   found() { awk -F, -v f="$1" -v x=$factor '$2 == f && index($0, "," x ",") && !seen++ { printf "%.9f", $NF }' f.csv; }
   [[ $(found capacity_drop_rate) == "$(found capacity_drop_rate_run)" ]] || die "drops of the first layer differ"
 done
-# A checkpoint against itself is saturated; k of E experts are chosen, so that shares add up to k.
+# A checkpoint is saturated with respect to itself. Each token chooses k of E experts, so that the
+# shares sum to k.
 expect_ok "$switchyard" experts run --replay data --against run --max-windows 3 --factors 2 --figures-csv same.csv
 [[ $(awk -F, '$2 == "saturation" { print $NF }' same.csv | sort -u) == 1 ]] || die "a checkpoint differs from itself"
 awk -F, '$2 == "domain" { s += $NF } END { exit (s - 2 * 2 * 2) ^ 2 < 1e-12 ? 0 : 1 }' same.csv || die "shares are not k"
 expect_ok "$switchyard" experts run --replay data --layer 1 --max-windows 2
 expect_output "Preferred tokens by input id"
 
-# Each expert of a layer, masked and rerouted.
+# Masks and reroutes each expert of a layer.
 expect_ok "$switchyard" experts run --ablate data --reroute --layer 1 --max-windows 4 --figures-csv a.csv
 expect_output "What each expert is worth"
 [[ $(awk -F, '$1 == "ablation" && $2 == "change"' a.csv | wc -l) -eq $((4 * 3)) ]] || die "not each expert and domain"
@@ -77,7 +79,7 @@ awk -F, '$2 == "low" || $2 == "high" || $2 == "change" {
          END { for (p in places) if (!(v[p, "low"] <= v[p, "change"] && v[p, "change"] <= v[p, "high"])) exit 1 }' a.csv ||
   die "a change outside of its interval"
 
-# The load of ranks, and the placement as a file: four different experts a layer.
+# The load of the ranks, and the placement file: each layer has four different experts.
 expect_ok "$switchyard" experts run --placement ep=2 --placement-file place.json
 expect_output "max/mean, placed"
 grep -q '"ep":2,"experts":4' place.json || die "no placement"
@@ -92,7 +94,7 @@ expect_error "needs --replay" "$switchyard" experts run --against run
 expect_error "needs --ablate" "$switchyard" experts run --reroute
 expect_error "capacity factor" "$switchyard" experts run --replay data --factors 1,x
 expect_error "dataset.ini" "$switchyard" experts run --replay text
-# As many ids, of another tokenizer; and a vocabulary of another size.
+# Data of another tokenizer with as many ids, and data with another vocabulary size.
 cp -r data foreign
 sed -i "s/^tokenizer = bytes/tokenizer = none/; s/^tokenizer_sha256 = .*/tokenizer_sha256 = $(printf %064d 7)/" foreign/dataset.ini
 expect_error "foreign was prepared with the tokenizer 000000000000, and" "$switchyard" experts run --replay foreign

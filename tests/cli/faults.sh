@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
-# A disk that is full, or fails once, at a system call of a real program: a failure, exit code 1 and one message, in every command.
-# tests/faults/mpi_faults.cpp goes over all calls of those that write HDF5.
+# Tests commands on a disk that is full, or on which one system call fails. Each must end with exit
+# code 1 and one message. tests/faults/mpi_faults.cpp tests every call of the commands that write
+# HDF5.
 source "$2/tests/cli/lib/lib.sh"
 
 faults=$(dirname "$switchyard")/tests/libfaults.so
 [[ -f $faults ]] || die "$faults is not there: build the target faults"
 
-# The N-th call on paths that hold TEXT fails, and all later ones if the disk is full for good.
+# Runs a command in which the N-th call on paths with TEXT fails. `full` makes later calls fail,
+# too.
 with_fault() {  # TEXT N ERROR COMMAND...
   LD_PRELOAD=$faults FAULT_PATH=$1 FAULT_AT=$2 FAULT_ERROR=$3 "${@:4}"
 }
@@ -64,8 +66,8 @@ for n in 1 2 3; do
 done
 [[ -z $(find . -name 'new.h5*' -o -name 'new.out*') ]] || die "something is left: $(find . -name 'new.*')"
 
-# A write that fails once, in the middle of the weights (the library wrote small datasets when it closed them, and dropped the
-# error): the older checkpoint stays, and no other is called whole.
+# One write fails in the middle of the weights. The older checkpoint stays, and no other one counts
+# as complete. (The HDF5 library once wrote small datasets on closing, and ignored the error.)
 for n in 20 40; do
   expect_exit 1 with_fault step-00000002.tmp/shard $n EIO "$switchyard" train config.ini --run.dir=once --quiet
   [[ $err == *"shard-00000.h5: Input/output error"* ]] || die "no word of the shard and its error"

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# The run of tests/fixtures/first-run, which the first program to write checkpoints has left: it is read, evaluated and gone
-# on with for ever. What is compared was written down by that program. Processors round differently, so losses do, too.
+# Tests that the run of tests/fixtures/first-run can be read, evaluated and resumed. The first
+# version that wrote checkpoints made it, and must stay readable forever. It also wrote
+# the expected numbers. Losses have a tolerance, since processors round differently.
 source "$2/tests/cli/lib/lib.sh"
 fixture=$root/tests/fixtures/first-run
 
-# The numbers after "KEY": in the lines of FILE that match PATTERN.
+# Prints the numbers after "KEY": in the lines of FILE that match PATTERN.
 numbers() {  # FILE PATTERN KEY
   { grep -- "$2" "$1" || true; } | sed -E "s/.*\"$3\": ?([-+.e0-9]+).*/\1/"
 }
@@ -20,14 +21,14 @@ expect_output ": OK"
 expect_ok "$switchyard" inspect "$fixture/data" --verify
 
 expect_ok "$switchyard" evaluate run --data "$fixture/data" --json
-for key in loss tokens; do  # of the domains and of all, in any order
+for key in loss tokens; do  # of each domain and in total, in any order
   expect_near 1e-5 "$key" "$(numbers "$work/.out" "\"$key\"" $key | sort -g)" \
     "$(numbers "$fixture/evaluation.json" "\"$key\"" $key | sort -g)"
 done
 expect_ok "$switchyard" experts run
 expect_ok "$switchyard" generate run --prompt "wagon 7" --tokens 4 --data "$fixture/data"
 
-# Steps 21 to 30, by the layout that it had and by another.
+# Steps 21 to 30, on the run's own layout and on another one.
 go_on() {  # RANKS SETTINGS...
   rm -rf run
   cp -r "$fixture/run" run

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# switchyard generate: many prompts at once, the rules of sampling, stop strings, and the same text on every layout.
+# Tests switchyard generate: several prompts, sampling, stop strings, and equal text on all layouts.
 source "$2/tests/cli/lib/lib.sh"
 
 make_data 200 --valid-fraction 0.2
@@ -16,8 +16,8 @@ INI
 expect_ok "$switchyard" train config.ini --run.dir=run --quiet --model.window=6 --moe.shared_experts=1
 generate() { expect_ok "$switchyard" generate run --backend cpu "$@"; }
 
-# Greedy text goes on beyond the 16 positions that the model was trained on, and is the same on any layout, with more ranks
-# than prompts too.
+# Greedy text continues beyond the 16 positions of the training. It is the same on any layout, also
+# with more ranks than prompts.
 generate --prompt "token 7 is" --tokens 40 --temperature 0
 alone=$out
 [[ $alone == "token 7 is"* && ${#alone} -ge 50 ]] || die "the text is too short"
@@ -35,7 +35,7 @@ for layout in "2" "2 --parallel.tp=2" "3 --parallel.tp=1" "4 --parallel.tp=2 --p
   [[ $out == "$batch" ]] || die "another batch on $layout"
 done
 
-# What is drawn depends on the seed, the prompt's number and the position alone.
+# A drawn token depends only on the seed, the number of the prompt and the position.
 generate --prompts prompts --tokens 20 --seed 4 --json
 drawn=$out
 [[ $(grep -c '"finish": "' .out) -eq 3 ]] || die "not three texts"
@@ -44,7 +44,7 @@ expect_ok ranks 2 generate run --backend cpu --prompts prompts --tokens 20 --see
 generate --prompts prompts --tokens 20 --seed 5 --json
 [[ $out != "$drawn" ]] || die "another seed changes nothing"
 
-# Any of the narrow rules leaves the most likely token alone.
+# Each of these limits leaves only the most likely token.
 for rule in "--top-k 1" "--top-p 1e-9" "--min-p 1"; do
   # shellcheck disable=SC2086
   generate --prompt "token 7 is" --tokens 40 --temperature 2 $rule
@@ -53,7 +53,7 @@ done
 generate --prompt "token 7 is" --tokens 40 --temperature 0 --repetition-penalty 5
 [[ $out != "$alone" ]] || die "a penalty changes nothing"
 
-# A text ends before the first stop string, which is several tokens long here.
+# A text ends before the first stop string, which has several tokens here.
 added=${alone#token 7 is}
 stop=${added:5:4}
 before=${added%%"$stop"*}
@@ -61,7 +61,7 @@ generate --prompt "token 7 is" --tokens 40 --temperature 0 --stop "$stop" --stop
 [[ $out == "token 7 is$before" ]] || die "not ended before '$stop'"
 generate --prompt "token 7 is" --tokens 40 --temperature 0 --stop "$stop" --json
 grep -q '"finish": "stop"' .out || die "the end is not told"
-# One prompt is an array of one, as several are one of several.
+# The JSON of one prompt is an array of one element.
 [[ $(head -c 1 .out) == "[" && $(tail -c 2 .out) == "]" && $(head -c 1 <<<"$drawn") == "[" ]] || die "not an array"
 expect_ok ranks 2 generate run --backend cpu --prompt "token 7 is" --tokens 40 --temperature 0 --stop "$stop"
 [[ $out == "token 7 is$before" ]] || die "not ended before '$stop' on two ranks"

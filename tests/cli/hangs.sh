@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A rank that is stopped or killed ends all ranks and mpirun; a job that was suspended as a whole goes on. With a third argument, the
-# backend, on that one.
+# Tests hangs: if a rank is stopped or killed, all ranks and mpirun end. A job that was suspended as
+# a whole continues. An optional third argument is the backend.
 source "$2/tests/cli/lib/lib.sh"
 backend=${3:-cpu}
 seconds=4
@@ -20,17 +20,17 @@ backend = $backend
 log_every = 1
 INI
 sed -i 's/^experts = 4/experts = 6/' config.ini
-# Ranks may share a card, which NCCL must take to be on different machines.
+# If ranks share a GPU, NCCL must treat them as ranks on different machines.
 cat >rank.sh <<'SH'
 #!/usr/bin/env bash
 NCCL_HOSTID=$OMPI_COMM_WORLD_RANK exec "$@"
 SH
 chmod +x rank.sh
 
-# The process that is a rank of a run.
+# Prints the process of a rank of a run.
 pid_of() {  # RUN RANK
   local process
-  for process in /proc/[0-9]*; do  # those that end meanwhile are others
+  for process in /proc/[0-9]*; do  # skips processes that end meanwhile
     grep -zqxF -e "--run.dir=$work/$1" "$process/cmdline" 2>/dev/null || continue
     grep -zqxF "OMPI_COMM_WORLD_RANK=$2" "$process/environ" 2>/dev/null || continue
     echo "${process#/proc/}"
@@ -39,22 +39,22 @@ pid_of() {  # RUN RANK
   die "rank $2 of $1 is not there"
 }
 lines() { if [[ -f $1/metrics.jsonl ]]; then wc -l <"$1/metrics.jsonl"; else echo 0; fi; }
-steps_from() {  # RUN STEP: until it has made some more
+steps_from() {  # RUN STEP; waits until the run has made a few more steps
   local try
   for try in $(seq 1200); do (($(lines "$1") >= $2 + 3)) && return; sleep 0.1; done
   die "$1 does not train: $(cat "$1.err")"
 }
-# Trains on three ranks, whose processes are then in ${ranks[@]}, until the first steps are done.
+# Trains on three ranks until the first steps are done. ${ranks[@]} are the processes.
 launch() {  # RUN
   "$root/launch/mpirun.sh" 3 ./rank.sh "$switchyard" train config.ini --run.dir="$work/$1" --parallel.ep=3 >"$1.out" 2>"$1.err" &
   job=$!
   steps_from "$1" 0
   ranks=()
   for rank in 0 1 2; do ranks+=("$(pid_of "$1" $rank)"); done
-  # Whatever becomes of this test, no rank stays.
+  # No rank survives this test.
   trap 'kill -KILL "${ranks[@]}" $(jobs -p) 2>/dev/null || true; cd /; rm -rf "$work"' EXIT
 }
-# Waits for mpirun, whose exit code is then in $code, and for the processes, for so long.
+# Waits until mpirun and the processes end, at most SECONDS. $code is the exit code of mpirun.
 ended_within() {  # RUN SECONDS
   SECONDS=0 code=0
   while kill -0 "$job" 2>/dev/null && ((SECONDS < $2)); do sleep 0.1; done
@@ -67,7 +67,7 @@ ended_within() {  # RUN SECONDS
   done
   err=$(cat "$1.err")
 }
-limit=$((2 * seconds + 15))  # of busy machines, too
+limit=$((2 * seconds + 15))  # on busy machines, too
 says() { grep -qE "$1" <<<"$err" || die "not a word of '$1' in: $err"; }
 
 launch stopped
@@ -79,14 +79,14 @@ says "^  rank 1 on $host does not answer: it was stopped or killed"
 says "^  no rank has made progress for $seconds\.0 s: .*SWITCHYARD_TIMEOUT"
 [[ $err != *"rank 0 on $host does not answer"* && $err != *"rank 2 on $host does not answer"* ]] || die "blames others: $err"
 
-# mpirun names a rank that was killed, and ends the others.
+# mpirun names the killed rank and ends the other ranks.
 launch killed
 kill -KILL "${ranks[2]}"
 ended_within killed $limit
 [[ $code -ne 0 ]] || die "exit code 0"
 says "rank 2 with PID [0-9]+ on node $host exited on signal 9"
 
-# Where the launcher does not end them, the others end themselves, and say what they were doing.
+# If the launcher does not end the other ranks, they end themselves and print their activity.
 export OMPI_MCA_orte_enable_recovery=1
 launch outlived
 unset OMPI_MCA_orte_enable_recovery

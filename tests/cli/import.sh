@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# switchyard import, export and evaluate --tokens: any layout writes the same files, and hostile files are one clear error.
+# Tests switchyard import, export and evaluate --tokens. Any layout writes the same files; a hostile
+# file is one clear error.
 source "$2/tests/cli/lib/lib.sh"
 
 make_data 100 --valid-fraction 0.2
@@ -13,10 +14,10 @@ warmup = 2
 [run]
 backend = cpu
 INI
-# Like Mixtral, and trained on four ranks.
+# A model like Mixtral, trained on four ranks.
 expect_ok ranks 4 train config.ini --run.dir=trained --quiet --parallel.tp=2 --parallel.ep=2 --model.norm_eps=1e-6
 
-# One rank and three write the same files.
+# One rank and three ranks write the same files.
 expect_ok "$switchyard" export trained theirs
 expect_output "at step 6"
 expect_file theirs/config.json theirs/model.safetensors
@@ -27,7 +28,7 @@ expect_ok "$switchyard" export trained parts --file-bytes 20000 --dtype bf16
 [[ $(ls parts/model-*-of-*.safetensors | wc -l) -ge 3 ]] || die "not several files"
 expect_file parts/model.safetensors.index.json
 
-# What was exported comes back, on any number of ranks.
+# An import of the exported files has the same weights, on any number of ranks.
 expect_ok "$switchyard" import theirs back
 expect_ok ranks 3 import theirs back3 --quiet
 expect_ok "$switchyard" diff back back3
@@ -47,14 +48,14 @@ expect_ok "$switchyard" import parts rounded --quiet
 expect_ok "$switchyard" export rounded parts2 --quiet
 for file in parts/*.safetensors; do cmp "$file" "parts2/$(basename "$file")"; done
 
-# A run goes on from it; it cannot be resumed, and says what to do.
+# Training can start from an import, but cannot resume it; the error says what to do.
 expect_ok "$switchyard" train config.ini --run.dir=on --run.init_from=back --quiet --model.norm_eps=1e-6 --train.steps=2
 expect_error "--run.init_from" "$switchyard" train back/config.ini --run.resume=true --data.path=data --run.dir=back \
   --run.backend=cpu --model.seq_len=16
 expect_error "was imported" "$switchyard" evaluate back --backend cpu
 expect_ok "$switchyard" evaluate back --data data --backend cpu --quiet
 
-# A dense model becomes one with experts whose first loss is the dense one's.
+# Upcycling: the first loss of the model with experts equals that of the dense model.
 expect_ok "$switchyard" train config.ini --run.dir=dense --quiet --moe.experts=0 --model.norm_eps=1e-6
 expect_ok "$switchyard" evaluate dense --backend cpu --json
 loss=$(grep -m1 '"loss"' .out | tr -dc '0-9.')
@@ -72,7 +73,7 @@ upcycled dense up-parts experts=8,top_k=4,parts=2
 expect_ok "$switchyard" train up/config.ini --run.dir=up-on --run.init_from=up --data.path=data --run.backend=cpu --quiet \
   --model.seq_len=16 --train.steps=2 --train.global_batch=4
 
-# What cannot be done says why, and leaves nothing behind.
+# Impossible exports are errors that give the reason, and leave no files.
 expect_error "experts already" "$switchyard" import theirs no --upcycle experts=4,top_k=2
 expect_error "multiples of parts" "$switchyard" import llama no --upcycle experts=4,top_k=3,parts=2
 expect_error "experts=E,top_k=K" "$switchyard" import llama no --upcycle experts=4
@@ -83,7 +84,7 @@ expect_error "moe" "$switchyard" export trained no --family llama
 expect_error "no config.json" ranks 2 import data no
 expect_error "--tokens: '999'" "$switchyard" evaluate trained --tokens 1,999 --logits no.h5
 expect_error "go together" "$switchyard" evaluate trained --tokens 1
-broken() {  # TEXT: the error of importing `broken`, on one rank and on two
+broken() {  # TEXT; the error of importing `broken`, on one rank and on two
   expect_error "$1" "$switchyard" import broken no
   expect_error "$1" ranks 2 import broken no
   rm -rf broken
@@ -102,14 +103,15 @@ copy; truncate -s -4 broken/model.safetensors; broken "no whole safetensors file
 copy; echo '{"weight_map": {"a": "../model.safetensors"}}' >broken/model.safetensors.index.json; broken "no file of its folder"
 expect_no_file no
 
-# Folders of others stay as they are.
+# Existing folders stay unchanged.
 mkdir no.tmp && echo mine >no.tmp/thesis.txt
 expect_error "did not leave it there" ranks 2 export trained no
 [[ $(cat no.tmp/thesis.txt) == mine ]] || die "the export changed a folder that is not its own"
 expect_no_file no
 
-# If several run at a time, exactly one makes the folder, and the folder is whole.
-one_of() {  # FOLDER COMMAND...: prints nothing; the others end with code 2 and one error
+# If several commands run at the same time, exactly one makes the folder, and the folder is
+# complete.
+one_of() {  # FOLDER COMMAND...; prints nothing; the other commands end with code 2 and one error
   local n pids=() won=0 code
   for n in 1 2 3 4 5; do
     "${@:2}" >/dev/null 2>"err.$n" &

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A FIFO, a device or a folder in place of an input is one error at once: no command waits for it or
-# reads it without an end. Links that lead out of a run folder are not followed.
+# Tests that a FIFO, a device or a folder as input is one immediate error. No command waits for it
+# or reads it without end. Links that point out of a run folder are not followed.
 source "$2/tests/cli/lib/lib.sh"
 
 make_data 60 --valid-fraction 0.2
@@ -20,8 +20,8 @@ expect_ok "$switchyard" export run model
 expect_ok "$switchyard" experts run --placement ep=2 --placement-file order.json
 echo hello >prompts
 
-# Each command with each input replaced. A wait would end in exit code 137, memory without an end in
-# 1.
+# Runs each command with each input replaced. A command that waits would end with exit code 137. One
+# that reads without end would run out of memory and end with exit code 1.
 bounded() {
   (ulimit -v 4000000; exec timeout -s KILL 30 "$@")
 }
@@ -70,7 +70,7 @@ refused run/metrics.jsonl "$switchyard" train config.ini --train.steps=3 --run.r
 expect_ok "$switchyard" evaluate run --quiet
 refused run/evaluation.json "$switchyard" experts run
 
-# A folder from elsewhere writes to no file outside of it.
+# A run folder from elsewhere causes no writes to files outside of it.
 echo precious >victim
 for name in metrics.jsonl metrics.csv metrics.prom.new train.log switchyard.lock; do
   for link in "ln -s" ln; do

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# The CPU kernels' instruction set: SWITCHYARD_ISA, what the start of a run and doctor say of it, and ranks that differ.
+# Tests the instruction set of the CPU kernels: SWITCHYARD_ISA, the output of runs and of doctor,
+# and ranks that differ.
 source "$2/tests/cli/lib/lib.sh"
 export OMP_NUM_THREADS=1
 unset SWITCHYARD_ISA
-# Ranks of which the last one asks for the narrowest set, as on a lesser node.
+# Starts ranks, of which the last one uses the narrowest set, as on an older node.
 cat >last_narrow.sh <<'SH'
 #!/usr/bin/env bash
 [[ $((OMPI_COMM_WORLD_RANK + 1)) != "$OMPI_COMM_WORLD_SIZE" ]] || export SWITCHYARD_ISA=$NARROW
@@ -25,7 +26,7 @@ log_every = 1
 INI
 train=("$switchyard" train config.ini)
 
-# Which there are, and which run here.
+# The instruction sets of this build, and the widest that runs here.
 call "$switchyard" doctor --json
 widest=$(sed -nE 's/^  "instruction_set": "([a-z0-9]+)".*/\1/p' .out)
 mapfile -t all < <(tr -d ' \n' <.out | sed -E 's/.*"instruction_sets":\[([^]]*)\].*/\1/' | tr -d '"' | tr , '\n')
@@ -39,7 +40,7 @@ expect_output "kernels   $widest on every rank"
 
 lacking=""
 for isa in "${all[@]}"; do
-  if [[ -n $lacking ]]; then  # beyond the widest
+  if [[ -n $lacking ]]; then  # wider than the widest that runs here
     expect_error "SWITCHYARD_ISA = '$isa': this processor lacks it: set it to $narrowest" \
       env SWITCHYARD_ISA="$isa" "${train[@]}" --run.dir="$isa"
     expect_error "this processor lacks it" env SWITCHYARD_ISA="$isa" "$root/launch/mpirun.sh" 2 "${train[@]}" --run.dir="$isa"
@@ -56,7 +57,7 @@ expect_error "SWITCHYARD_ISA = 'avx9000': there is no such instruction set: set 
   env SWITCHYARD_ISA=avx9000 "$root/launch/mpirun.sh" 2 "${train[@]}" --run.dir=none
 expect_no_file none
 
-# Whichever node a rank is on: the job computes with what all have, and its numbers are those of a job of such nodes alone.
+# A job uses the narrowest set of its nodes. Its numbers equal those of a job on such nodes only.
 losses() { grep -oE '"(loss|grad_norm)":[0-9.e+-]+' "$1/metrics.jsonl"; }
 expect_ok start 2 ./last_narrow.sh "${train[@]}" --run.dir=unlike
 expect_output " cpu ($narrowest), 1 thread"
