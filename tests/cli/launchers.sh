@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# launch/mpirun.sh and launch/slurm.sbatch: usage, cores by quota, and the calls of srun and scontrol.
-# Arguments as of tests/cli. tests/cluster/slurm.sh tries the template with a Slurm.
+# Tests launch/mpirun.sh and launch/slurm.sbatch: usage, threads by quota, calls of srun and
+# scontrol. The arguments are those of all tests in tests/cli. tests/cluster/slurm.sh runs the
+# template with a real Slurm.
 source "$2/tests/cli/lib/lib.sh"
 mpirun=$root/launch/mpirun.sh
 template=$root/launch/slurm.sbatch
 
-# Without a number of ranks or a command there is a usage text.
+# Without a number of ranks or without a command, mpirun.sh prints its usage.
 touch hosts
 for arguments in "" "--hostfile" "--hostfile hosts" "2" "--hostfile hosts 2" "0 true" "x true"; do
   # shellcheck disable=SC2086
@@ -15,7 +16,8 @@ done
 expect_exit 2 "$mpirun" --hostfile nowhere 2 true
 [[ $err == *"nowhere cannot be read"* ]] || die "another message: $err"
 
-# A quota of CPU time bounds the threads: of version 1, and of version 2 anywhere on the path.
+# A CPU quota limits the threads: in cgroups of version 1, and of version 2 on any level of the
+# path.
 threads() { env -u OMP_NUM_THREADS SWITCHYARD_CGROUP_ROOT="$work/root" "$mpirun" 1 sh -c 'echo $OMP_NUM_THREADS'; }
 cores=$(env -u OMP_NUM_THREADS nproc)
 mkdir -p root/proc/self root/sys/fs/cgroup/{job/step,cpu/job/step}
@@ -34,8 +36,8 @@ echo -1 >root/sys/fs/cgroup/cpu/job/cpu.cfs_quota_us
 echo 100000 >root/sys/fs/cgroup/cpu/job/cpu.cfs_quota_us
 [[ $(threads) == 1 ]] || die "$(threads) threads with a quota of one CPU"
 
-# A refusal is one line of the program and none of mpirun. All else that mpirun says remains, and so
-# does the exit code.
+# An input error is one line of the program, and no line of mpirun. Other output of mpirun remains,
+# and so does the exit code.
 small_config </dev/null
 for n in 1 2; do
   expect_exit 2 "$mpirun" $n "$switchyard" train config.ini --run.dir=x
@@ -52,7 +54,7 @@ expect_ok "$mpirun" 1 bash -c 'printf "switchyard: an error\n-------------------
 [[ $err == $'switchyard: an error\n---------------------------\nPrimary job  term' ]] || die "text of the program is lost: $err"
 expect_ok bash -c '"$0" 1 true 2>&-' "$mpirun"
 
-# On a terminal the line of the latest step is rewritten under it as under mpirun itself.
+# On a terminal, mpirun.sh lets the program rewrite the line of the latest step, as mpirun does.
 if command -v script >/dev/null; then
   make_data 60
   printf '%q ' "$mpirun" 2 "$switchyard" train config.ini --run.dir=terminal --train.steps=6 --train.micro_batch=1 --train.global_batch=2 \
@@ -63,7 +65,7 @@ else
   echo "no script(1), so no terminal: the test of the rewritten line is left out" >&2
 fi
 
-# The template, with an srun that prints its arguments and ends with $CODE.
+# Runs the template with an srun that prints its arguments and exits with $CODE.
 mkdir bin
 cat >bin/srun <<'SH'
 #!/bin/sh
@@ -87,7 +89,7 @@ expect_output "--distribution=block:block"
 expect_output "threads 3 of 3"
 [[ $out != *scontrol* ]] || die "a complete run is queued again"
 
-# Without --cpus-per-task a rank has its share of the node.
+# Without --cpus-per-task, a rank gets an equal share of the node's CPUs.
 expect_ok batch SLURM_CPUS_ON_NODE=16 SLURM_TASKS_PER_NODE="4(x2)"
 expect_output "threads 4 of 4"
 expect_ok batch
@@ -96,7 +98,7 @@ expect_ok batch SLURM_CPUS_ON_NODE=16 SLURM_TASKS_PER_NODE=2 SLURM_CPUS_PER_GPU=
 grep -qx "threads 8 of " .out || die "srun is given both --cpus-per-gpu and --cpus-per-task: $out"
 expect_output "--gpu-bind=none"
 
-# Stopped as asked, it is queued again, but not without end.
+# A job that was stopped on request is queued again, but only a limited number of times.
 expect_exit 3 batch CODE=3
 expect_output "scontrol requeue 7"
 expect_exit 3 batch CODE=3 SLURM_RESTART_COUNT=19
@@ -108,8 +110,8 @@ expect_output "scontrol requeue 7"
 expect_exit 1 batch CODE=1
 [[ $out != *scontrol* ]] || die "a failed run is queued again"
 
-# The only task of a step of srun is a shell, or as good as one: programs in it run alone. Of several tasks that nothing connects
-# the first tells what to do.
+# The only task of a Slurm step may be a shell, so that programs in it run alone. If MPI connects
+# none of several tasks, the first task prints what to do.
 task() { # TASKS NUMBER COMMAND...
   env SLURM_JOB_ID=5 SLURM_JOBID=5 SLURM_STEP_ID=0 SLURM_STEPID=0 SLURM_NODELIST=a SLURM_STEP_NUM_TASKS="$1" SLURM_PROCID="$2" \
     timeout 60 "${@:3}"
@@ -123,7 +125,7 @@ expect_error "--mpi=pmix" task 4 0 env PMIX_MCA_gds=hash "$switchyard" version
 expect_exit 2 task 4 3 "$switchyard" version
 [[ -z $out$err ]] || die "every task tells it"
 
-# A rank that is stopped after the others have left does not keep mpirun for ever.
+# mpirun.sh ends even if a rank is stopped after the others have exited.
 expect_exit 1 env SWITCHYARD_TIMEOUT=2 timeout 60 "$mpirun" 2 sh -c '[ "$OMPI_COMM_WORLD_RANK" = 0 ] || kill -STOP $$'
 [[ $err == *"1 of 2 ranks have not left 2 s after another one"* ]] || die "the straggler is not named: $err"
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# A layout is a matter of speed: a checkpoint of one resumes under any other, and the losses go on as if nothing had
-# happened. A layout that cannot be is refused with those that can. Bitwise resharding: tests/src/mpi_checkpoint.cpp.
+# Tests that layouts affect only speed. A checkpoint of one layout resumes under any other, with the
+# same losses. Errors about invalid layouts list valid ones. tests/src/mpi_checkpoint.cpp tests
+# bitwise resharding.
 source "$2/tests/cli/lib/lib.sh"
 
 make_data 200 --valid-fraction 0.2
@@ -34,14 +35,14 @@ checkpoint_every = 3
 keep = 0
 INI
 
-# RANKS TP EP ETP MICRO_BATCH: a run in the folder named so.
+# $layout is RANKS-TP-EP-ETP-MICRO_BATCH.
 train() {  # RUN OPTION...
   local ranks tp ep etp micro
   IFS=- read -r ranks tp ep etp micro <<<"$layout"
   expect_ok ranks "$ranks" train config.ini --run.dir="$1" --parallel.tp="$tp" \
     --parallel.ep="$ep" --parallel.etp="$etp" --train.micro_batch="$micro" "${@:2}"
 }
-# Steps, losses within 1e-5, and the very same counts of dropped rows.
+# Compares steps, losses (within 1e-5) and counts of dropped rows (exactly).
 same_losses() {  # RUN RUN
   local run
   for run in "$1" "$2"; do
@@ -54,7 +55,7 @@ same_losses() {  # RUN RUN
   cmp -s "$1.dropped" "$2.dropped" || die "$1 and $2 drop other rows"
 }
 
-# Each layout's checkpoint is resumed under the next one, the last one's under the first.
+# The checkpoint of each layout is resumed under the next one; the last one's under the first.
 layouts=(1-1-1-1-4 2-2-1-1-2 2-1-2-1-1 3-1-3-1-2 4-2-2-1-1 4-1-4-1-3 4-4-2-2-1 4-2-1-2-2 6-2-6-1-2)
 for layout in "${layouts[@]}"; do
   train "$layout"
@@ -69,15 +70,17 @@ for i in "${!layouts[@]}"; do
   same_losses "$from" resumed
   rm -r resumed resumed.*
 done
-# Under its own layout, bitwise.
+# Under its own layout, the resumed run is bitwise equal.
 layout=4-4-2-2-1
 cp -r $layout resumed
 rm -r resumed/checkpoints/step-00000006
 train resumed --run.resume=true
 expect_ok "$switchyard" diff $layout resumed
 
-# ---- evaluation: as on one rank, whatever the last window of a domain ----
-# tp ranks cannot share a window of 6 tokens between 4, nor one of 15 at all; --capacity: a token more than 6 enlarges it.
+# ---- evaluation: equal to that on one rank, for any size of the last window ----
+
+# A window of 6 tokens is not divisible by tp = 4, and one of 15 is not divisible by 2 or 4.
+# With --capacity, a padding token would raise the capacity of a window of 6.
 mkdir uneven
 cat text/* >whole
 for tail in 6 15; do
@@ -89,7 +92,7 @@ for tail in 6 15; do
   done
 done
 printf '[dataset]\ntokenizer = bytes\ndomains = tail-6,tail-15\n' >uneven/dataset.ini
-# The losses, and how many assignments each domain's experts got.
+# Prints the losses, and the number of assignments of each domain's experts.
 scores() {  # RANKS RUN OPTION...
   expect_ok ranks "$1" evaluate "${@:2}" --data uneven --backend cpu --json
   awk '/"[a-z_]+":/ && inside { print "assignments", sum; inside = 0 }
@@ -104,14 +107,14 @@ for layout in 2-2-1-1-2 4-4-2-2-1; do
     { scores 1 $layout $how >one; scores ${layout%%-*} $layout $how >many; }
     [[ $(grep -c . one) -eq 5 ]] || die "not three losses and two counts: $(cat one)"
     tokens=$((24 * 9 + 6))
-    [[ $how != "--stride 7" ]] || tokens=$((29 * 24 + 222 - 29 * 7))  # 29 full windows, and the one that reaches the end
+    [[ $how != "--stride 7" ]] || tokens=$((29 * 24 + 222 - 29 * 7))  # full windows and the last
     grep -q "^assignments $((tokens * 2))$" one || die "a token does not count for two assignments: $(cat one)"
     paste -d' ' one many | awk '{ d = $2 - $4; if ($1 != $3 || ($1 == "loss" ? d * d > 1e-12 : d != 0)) exit 1 }' ||
       die "$layout $how: another evaluation than on one rank: $(paste one many)"
   done
 done
 
-# ---- layouts that cannot be: exit code 2, and those that work ----
+# ---- invalid layouts: exit code 2, and a list of valid layouts ----
 bad() {  # TEXT RANKS OPTION...
   expect_error "$1" ranks "$2" train config.ini --run.dir=x "${@:3}"
   [[ $err == *"these layouts work: tp "*" (add --parallel."* ]] || die "no list of layouts that work"

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# [log]: a table, TensorBoard, Prometheus and a trace beside metrics.jsonl, on two ranks, over a resume.
+# Tests [log]: CSV, TensorBoard, Prometheus and a trace besides metrics.jsonl, on two ranks, with a
+# resume.
 source "$2/tests/cli/lib/lib.sh"
 export OMP_NUM_THREADS=1
 make_data 60
@@ -24,7 +25,7 @@ expect_ok train --run.dir=logged "${logs[@]}"
 losses() { sed -E 's/.*"loss":([^,]*),"aux.*/\1/' "$1/metrics.jsonl"; }
 [[ $(losses plain) == "$(losses logged)" ]] || die "a run that is logged has other losses"
 
-# The table has the numbers of metrics.jsonl.
+# The CSV file has the numbers of metrics.jsonl.
 column() { head -1 "$1" | tr ',' '\n' | grep -nx "$2" | cut -d: -f1; }
 values() { tail -n +2 "$1" | cut -d, -f"$(column "$1" "$2")"; }
 [[ $(values logged/metrics.csv loss) == "$(losses logged)" ]] || die "metrics.csv has other losses"
@@ -35,7 +36,7 @@ values() { tail -n +2 "$1" | cut -d, -f"$(column "$1" "$2")"; }
 grep -q '^switchyard_drop_rate{layer="1"} [01]' logged/metrics.prom || die "no drop rate of layer 1"
 [[ $(find logged/tensorboard -name 'events.out.tfevents.*' | wc -l) -eq 1 ]] || die "not one event file"
 
-# The trace of each rank: each part once a layer and step, and no more steps than were asked for.
+# The trace of each rank has one span for each phase, layer and step, and only the requested steps.
 count() { grep -o "\"name\":\"$1\"" "logged/trace/rank-000$2.json" | wc -l; }
 for rank in 0 1; do
   [[ $(count step $rank) -eq 2 ]] || die "not two steps in the trace of rank $rank"
@@ -47,7 +48,7 @@ for rank in 0 1; do
 done
 expect_no_file logged/trace/rank-0002.json
 
-# Going on from step 4, the later steps are told once.
+# After a resume from step 4, the later steps occur once.
 expect_ok train --run.dir=logged "${logs[@]}" --run.resume=true --run.resume_step=4
 [[ $(values logged/metrics.csv step | tr '\n' ' ') == "1 2 3 4 5 6 7 8 " ]] || die "metrics.csv has other steps after a resume"
 [[ $(values logged/metrics.csv loss) == "$(losses plain)" ]] || die "metrics.csv has other losses after a resume"

@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# The order in which writes reach the disk: the lines of metrics.jsonl before the checkpoint of their
-# step, the run folder's names before its checkpoints, and an export's name in its folder.
+# Tests the order of writes on the disk.
+# - The lines of metrics.jsonl are synced before the checkpoint of their step is renamed.
+# - The run folder is synced before its first checkpoint is renamed.
+# - After an export is renamed, the folder that contains it is synced.
 source "$2/tests/cli/lib/lib.sh"
 
-# Writes a line for each fsync and rename to the file $ORDER.
+# A library that appends a line to the file $ORDER for each fsync and rename.
 cat >order.c <<'C'
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -41,7 +43,7 @@ dir = run
 backend = cpu
 checkpoint_every = 1
 INI
-# The line of the first such call after the given one.
+# Prints the number of the first line with this call, after line LINE.
 line_of() {  # CALL [LINE]
   local line
   line=$(awk -v call="$1" -v after="${2:-0}" 'NR > after && index($0, call) == 1 && length($0) == length(call) { print NR; exit }' order)

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Output that is lost is an error, whatever became of it; a run goes on without its progress lines.
+# Tests that lost output is an error in every command. A training only warns about lost progress
+# lines.
 source "$2/tests/cli/lib/lib.sh"
 
 make_data 60
@@ -14,7 +15,7 @@ log_every = 2
 INI
 expect_ok "$switchyard" train config.ini --run.dir=run
 
-# What lost output is: a full disk, a closed stream, and a file that may not grow.
+# Causes of lost output: a full disk, a closed stream, and a file that must not grow.
 full() { "$@" >/dev/full; }
 closed() { "$@" >&-; }
 small() { (ulimit -f 0; "$@" 2>&1 >small) | cat >&2; }
@@ -39,14 +40,15 @@ done
 OMP_NUM_THREADS=1 expect_exit 1 full "$root/launch/mpirun.sh" 2 bash -c 'exec "$@" >/dev/full' - "$switchyard" help
 [[ $(grep -c '^switchyard: cannot write' "$work/.err") -eq 1 ]] || die "not exactly one error on two ranks"
 
-# With nobody to tell, the exit code does.
+# If standard error is closed, only the exit code shows the error.
 silent() { "$@" 2>&-; }
 expect_exit 2 silent "$switchyard" experts nowhere
 expect_exit 0 silent "$switchyard" inspect run
 deaf() { "$@" <&- >&- 2>&-; }
 expect_exit 1 deaf "$switchyard" inspect run
 
-# Training: the steps are there, nothing else is in their file, and one line says what is missing elsewhere.
+# Training: metrics.jsonl has all steps and nothing else, and one warning reports lost progress
+# lines.
 for how in full closed deaf; do
   rm -rf lonely
   expect_exit 0 $how "$switchyard" train config.ini --run.dir=lonely
@@ -60,7 +62,7 @@ rm -rf lonely
 "$switchyard" train config.ini --run.dir=lonely --train.steps=300 2>/dev/null | head -n 1 >/dev/null || die "a reader that leaves ends training"
 expect_file lonely/checkpoints/step-00000300/manifest.json
 
-# A reader that has seen enough ends a report without a word, and the files are written all the same.
+# If the reader of a report ends early, there is no message, and the files are still written.
 (set +e +o pipefail; "$switchyard" experts run --csv table.csv --html page.html 2>errors | true)
 [[ ! -s errors ]] || die "a report that is read in part says: $(cat errors)"
 expect_file table.csv page.html

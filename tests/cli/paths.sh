@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Paths and names of any bytes: kept in config.ini, found again after a move, written as JSON, harmless on a terminal.
+# Tests paths and names of any bytes: in config.ini, after a move, in JSON, and on a terminal.
 source "$2/tests/cli/lib/lib.sh"
 
 mkdir project
@@ -28,7 +28,7 @@ backend = cpu
 log_every = 1
 INI
 
-# The run's config.ini means the same paths.
+# The paths in the run's config.ini have the same meaning.
 expect_ok "$switchyard" train config.ini
 expect_file 'runs/a#1/config.ini'
 expect_ok "$switchyard" train 'runs/a#1/config.ini' --run.resume=true --train.steps=3
@@ -37,7 +37,8 @@ expect_ok "$switchyard" train config.ini --run.dir='b "\ #' --data.path="$PWD/da
 expect_ok "$switchyard" train 'b "\ #/config.ini' --run.resume=true --train.steps=3
 expect_output "(step 2)"
 
-# A relative data.path is as far from the run as ever when both are moved together; the run alone finds the data where it was.
+# A relative data.path works if run and data are moved together. If only the run is moved, it finds
+# the data at the old location.
 evaluates() { expect_ok "$switchyard" evaluate "$1" --backend cpu && expect_ok "$switchyard" generate "$1" --backend cpu --prompt t --tokens 1; }
 cd ..
 mv project moved
@@ -51,21 +52,21 @@ mv moved project
 evaluates alone
 mv project moved
 expect_error "give its folder with --data" "$switchyard" evaluate alone --backend cpu
-expect_ok "$switchyard" generate alone --backend cpu --prompt t --tokens 1  # the run knows its tokenizer
+expect_ok "$switchyard" generate alone --backend cpu --prompt t --tokens 1  # has its tokenizer
 expect_ok "$switchyard" evaluate alone --backend cpu --data 'moved/da #ta/set'
 expect_error "data.path = da #ta/set is no data set" "$switchyard" train alone/config.ini --run.dir=alone --run.resume=true
-# An absolute one stays; what lies beside the run as it did then is second.
+# An absolute data.path is used as it is, also after the run has moved.
 cp -r moved/. project
 evaluates 'moved/b "\ #'
 rm -r project
 expect_error "give its folder with --data" "$switchyard" evaluate 'moved/b "\ #' --backend cpu
-# Data beside the configuration file.
+# Data in the folder of the configuration file.
 mkdir beside && mv 'moved/da #ta/set' beside/set
 sed 's/^path = .*/path = set/; s/^dir = .*/dir = ran/' moved/config.ini >beside/config.ini
 expect_ok "$switchyard" train beside/config.ini
 expect_ok "$switchyard" train ran/config.ini --run.resume=true --train.steps=3
 
-# Bytes that are no UTF-8.
+# Bytes that are not UTF-8.
 bytes=$'by\xfftes'
 expect_ok "$switchyard" train beside/config.ini --run.dir="$bytes"
 for command in evaluate inspect experts; do
@@ -77,7 +78,8 @@ expect_ok "$switchyard" diff "$bytes" "$bytes" --json
 expect_ok "$switchyard" prepare --domain english=moved/text --output "$bytes/data" --json
 expect_ok "$switchyard" inspect "$bytes/data" --json
 
-# What a terminal would obey: names from files, the configuration, a prompt.
+# Control characters in names from files, in the configuration and in a prompt do not reach a
+# terminal.
 escape=$'\x1b'
 sed -i 's/"name": "english"/"name": "\\u001b]0;owned\\u0007english"/' "$bytes/evaluation.json"
 expect_ok "$switchyard" experts "$bytes"

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# A model whose layers are of several kinds, from its configuration to a checkpoint that is resumed, evaluated and sampled.
+# Tests a model with several kinds of layers: configuration, checkpoint, resume, evaluation and
+# generation.
 source "$2/tests/cli/lib/lib.sh"
 
 make_data 100 --valid-fraction 0.2
@@ -20,7 +21,7 @@ position = none
 INI
 sed -i 's/^layers = 2/layers = 3\npattern = local*2, global/' config.ini
 
-# A resumed run is the whole one, and so is one of RUN/config.ini.
+# A resumed run equals the uninterrupted one, and so does a run of RUN/config.ini.
 expect_ok "$switchyard" train config.ini --run.dir=whole
 grep -A 2 -x '\[attention.local\]' whole/config.ini | diff - <(printf '[attention.local]\nrope_theta = 100\nwindow = 5\n')
 expect_ok "$switchyard" train config.ini --run.dir=part
@@ -31,17 +32,17 @@ expect_output "(step 3)"
 expect_ok "$switchyard" diff whole part
 expect_ok "$switchyard" train whole/config.ini --run.dir=again
 expect_ok "$switchyard" diff whole again
-# The layers differ: with the same window everywhere the same weights lead elsewhere.
+# The kinds of layers differ: with the same window in all layers, the weights become others.
 expect_ok "$switchyard" train config.ini --run.dir=other --attention.global.window=5
 expect_exit 1 "$switchyard" diff whole other
 
-# Another layout goes on from it; another model does not.
+# A resume with another layout works; a resume with another model is refused.
 expect_ok ranks 2 train config.ini --run.dir=part --run.resume=true --train.steps=7 --parallel.tp=2 --parallel.ep=2
 expect_error "holds another model (attention.local.window: 4 here, 5 there)" \
   "$switchyard" train config.ini --run.dir=part --run.resume=true --attention.local.window=4
 expect_error "(attention.global.position of layer 1: none here, rope there; model.position of layer 2: rope here, none there" \
   "$switchyard" train config.ini --run.dir=part --run.resume=true --model.pattern=local,global
-# The names of kinds are no part of a model.
+# Names of kinds are not part of a model.
 sed 's/local/narrow/; s/global\b/wide/' config.ini >renamed.ini
 expect_ok "$switchyard" train renamed.ini --run.dir=part --run.resume=true --train.steps=8
 
@@ -54,7 +55,7 @@ expect_ok "$switchyard" generate whole --backend cpu --prompt "token " --tokens 
 expect_ok "$switchyard" inspect whole
 expect_output "3 layers"
 
-# ---- help, completion, and what is wrong ----
+# ---- help, completion and errors ----
 expect_ok "$switchyard" help config
 expect_output "[attention.NAME]"
 grep -q '^window = .*takes the place of model.window' .out || die "no key of kinds of layer"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# moe.placement: a run on two ranks whose experts lie elsewhere has the losses and the checkpoint of one that has them in order.
+# Tests moe.placement: on two ranks, losses and checkpoint equal those of a run without it.
 source "$2/tests/cli/lib/lib.sh"
 
 make_data 60
@@ -12,13 +12,13 @@ micro_batch = 2
 backend = cpu
 INI
 number() { sed -E "s/.*\"$1\":([0-9.e-]+)[,}].*/\1/" "$2/metrics.jsonl"; }
-near() {  # FILE FILE: equal to within rounding
+near() {  # FILE FILE; checks that the numbers are equal up to rounding
   paste "$1" "$2" | awk '{ d = $1 - $2; if (d * d > 1e-10 * $1 * $1) exit 1 } END { if (NR != 6) exit 1 }'
 }
 
 expect_ok ranks 2 train config.ini --run.dir=usual --parallel.ep=2 --quiet
 expect_ok "$switchyard" experts usual --placement ep=2 --placement-file even.json
-# Whatever the load was, this one moves every expert to the other rank, and each layer's otherwise.
+# This placement moves every expert to the other rank, differently in each layer.
 experts=$(sed -nE 's/^experts = ([0-9]+)/\1/p' config.ini) layers=$(grep -o '"layer":[0-9]*' even.json | cut -d: -f2)
 order() { seq $((experts - 1)) -1 0 | awk -v by="$1" '{ x[NR - 1] = $1 } END {
   for (i = 0; i < NR; ++i) printf "%s%d", i ? "," : "", x[(i + by) % (NR / 2) + (i >= NR / 2) * NR / 2] }'; }
@@ -33,7 +33,7 @@ for placement in even moved; do
   for what in loss grad_norm dropped; do
     near <(number $what usual) <(number $what $placement) || die "$what of $placement is another"
   done
-  # Checkpoints hold the experts by their numbers: what is counted is equal, and the parameters to within rounding.
+  # Checkpoints store logical experts. Counts are equal, and parameters are equal up to rounding.
   call "$switchyard" diff usual $placement --all --json
   grep -o '"max_abs": [0-9.e-]*' <<<"$out" | awk '$2 > 1e-3 { exit 1 } END { if (NR < 20) exit 1 }' ||
     die "parameters of $placement are others"
@@ -41,14 +41,14 @@ for placement in even moved; do
   expect_ok "$switchyard" experts usual --csv usual.csv
   cut -d, -f1-6 usual.csv | cmp - <(cut -d, -f1-6 $placement.csv) || die "the experts of $placement got other tokens"
 done
-# A run goes on with another placement, or none, on other ranks.
+# A run can be resumed with another placement, or without one, on another number of ranks.
 expect_ok "$switchyard" train config.ini --run.dir=moved --run.resume=true --train.steps=9 --quiet
 expect_ok ranks 2 train config.ini --run.dir=usual --parallel.ep=2 --run.resume=true --train.steps=9 --quiet \
   --moe.placement=moved.json
 for run in moved usual; do number loss $run | tail -3 >$run.tail; done
 paste moved.tail usual.tail | awk '{ if (($1 - $2) ^ 2 > 1e-9) exit 1 }' || die "the runs go on differently"
 
-# The plan of a recorded load is that of the ranks as they are placed.
+# A plan of a recorded load takes the placement into account.
 expect_ok "$switchyard" plan config.ini --ranks 2 --layouts ep2 --load usual --moe.placement=even.json
 
 bad() { printf '%s' "$2" >bad.json; expect_error "$1" "$switchyard" train config.ini --run.dir=bad --moe.placement=bad.json; }

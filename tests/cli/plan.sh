@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# switchyard plan and train --dry-run: every layout with its memory, bytes and time, for machines that are not here.
+# Tests switchyard plan and train --dry-run: memory, bytes and time of every layout, also for
+# machines that are not available.
 source "$2/tests/cli/lib/lib.sh"
 
 make_data 60 --valid-fraction 0.2
@@ -15,7 +16,8 @@ dir = run
 INI
 expect_ok "$switchyard" train config.ini --quiet
 
-# Without a machine: no times. With one: the fastest first, and which do not fit.
+# Without a machine there are no times. With one, layouts are sorted by time, and those that do not
+# fit are marked.
 expect_ok "$switchyard" plan config.ini --ranks 4 --top 0
 for word in "4 ranks: " "tp 1 ep 1 etp 1" "tp 4 ep 4 etp 1" "activations" "rows to their experts"; do expect_output "$word"; done
 [[ $out != *"tokens/s"* ]] || die "times without a machine"
@@ -27,7 +29,7 @@ expect_ok "$switchyard" plan config.ini --ranks 2 --layouts ep2,tp1-ep2,ep2
 expect_ok "$switchyard" plan config.ini --ranks 4 --machine h100 --load run
 expect_output "waits for its busiest rank"
 
-# The layouts in JSON are sorted, and as many as a plan for all of them has.
+# The JSON has all layouts, sorted by time.
 expect_ok "$switchyard" plan config.ini --ranks 4 --machine h100 --json
 [[ $(grep -c '"edp":' .out) -ge 8 ]] || die "not all layouts"
 for word in '"format": "switchyard-plan"' '"version": 1,' '"provenance": {' '"configuration": {' '"name": "h100"'; do
@@ -35,14 +37,14 @@ for word in '"format": "switchyard-plan"' '"version": 1,' '"provenance": {' '"co
 done
 grep -E '"step": ' .out | tr -d ' ,' | cut -d: -f2 | sort -gc || die "not the fastest first"
 
-# DeepSeek-V3 on 16,384 GPUs: seconds.
+# A plan of DeepSeek-V3 on 16,384 GPUs.
 deepseek=("$root/configs/models/deepseek-v3.ini" --model.seq_len=4096 --train.global_batch=16384 --train.micro_batch=1
   --run.dtype=bf16)
 expect_ok timeout 240 "$switchyard" plan "${deepseek[@]}" --ranks 16384 --machine h100
 expect_output "671.0"
 expect_output "do not fit into the 75"
 
-# The largest numbers of ranks, whose products of sizes exceed 32 bits.
+# The largest numbers of ranks: products of sizes exceed 32 bits.
 many=("${deepseek[@]}" --train.global_batch=65536)
 expect_ok timeout 240 "$switchyard" plan "${many[@]}" --ranks 65536,1048576 --machine h100 --layouts tp16-ep128,tp16-ep256
 [[ $(grep -c "ranks of h100" .out) -eq 2 ]] || die "not two plans"
@@ -50,12 +52,12 @@ expect_error "not divisible" "$switchyard" plan config.ini --ranks 4 --layouts e
 expect_error "on 65536 ranks these layouts work" "$switchyard" train "${many[@]}" --dry-run --ranks 65536 --data.path=data \
   --run.dir=dry --parallel.tp=8 --parallel.ep=100
 
-# What a dry run says of its own layout.
+# A dry run prints the plan of its own layout.
 expect_ok "$switchyard" train config.ini --dry-run --ranks 4 --parallel.ep=2 --machine h100 --run.dir=other
 expect_output "tp 1 ep 2 etp 1"
 expect_output "rows to their experts"
 expect_no_file other
-# With a machine file that machine's memory must suffice; the devices of this one do not matter.
+# With a machine file, its memory limits the model; the devices of this machine do not matter.
 machine() {  # MEMORY
   printf '[machine]\nbackend = cuda\nmemory = %s\n[compute]\npeak_f32 = 1e12\nmemory_bandwidth = 1e12\n' "$1"
   printf '[links]\nnode_bandwidth = 1e9\n'
@@ -79,7 +81,7 @@ expect_error "write layouts as tp2-ep4-etp1" "$switchyard" plan config.ini --ran
 expect_error "ep is there twice" "$switchyard" plan config.ini --ranks 4 --layouts ep2-ep4
 expect_error "--top -1" "$switchyard" plan config.ini --ranks 4 --top -1
 expect_error "b200, h100, h200" "$switchyard" plan config.ini --ranks 4 --machine h1000
-# A build folder outside the sources has links to configs/ and launch/ beside the program.
+# A build folder outside the sources has links to configs/ and launch/ next to the program.
 mkdir -p far/build
 cp "$switchyard" far/build/ && ln -s "$root/configs" "$root/launch" far/build/
 expect_error "b200, h100, h200" far/build/switchyard plan config.ini --ranks 4 --machine h1000
@@ -96,7 +98,7 @@ expect_error "the run has no experts" "$switchyard" plan config.ini --ranks 4 --
 expect_error "--machine goes with --dry-run" "$switchyard" train config.ini --run.dir=x --machine h100
 expect_error "the vocabulary is not known" "$switchyard" plan config.ini --ranks 4 --data.path=
 
-# ---- a machine that is measured ----
+# ---- a measured machine ----
 export OMP_NUM_THREADS=1
 call ranks 2 doctor --machine here.ini
 [[ $code -le 1 ]] || die "exit code $code"

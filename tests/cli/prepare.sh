@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# switchyard prepare: files and folders to a data set; bad input is named and changes nothing.
+# Tests switchyard prepare: files and folders to a data set. Errors name bad input and change
+# nothing.
 source "$2/tests/cli/lib/lib.sh"
 
 mkdir -p text/en/deep text/de
@@ -19,12 +20,12 @@ expect_output "german   valid"
 for file in data/{english,german}.{train,valid}.{bin,idx} data/dataset.ini; do expect_file "$file"; done
 expect_no_file data/prepare.tmp
 [[ $(head -c 7 data/english.train.idx) == MMIDIDX ]] || die "not a Megatron index"
-# u16 tokens: bytes and an end for each document.
+# u16 tokens: one per byte, and one at the end of each document.
 tokens=$(($(cat data/english.{train,valid}.bin | wc -c) / 2))
 [[ $tokens -eq $(($(cat text/en/[0-9]* | wc -c) + 200)) ]] || die "$tokens tokens"
 grep -q '^domains = english,german$' data/dataset.ini || die "domains are not in the command's order"
 
-# Again, alone and on three ranks: the same files.
+# On one rank and on three ranks, the same command gives the same files.
 expect_ok ranks 3 prepare --domain english=text/en --domain german=text/de,text/en/7 \
   --valid-fraction 0.1 --output again --json
 grep -q '"tokenizer": "bytes"' .out || die "no JSON"
@@ -35,7 +36,7 @@ expect_file spm/tokenizer.model
 expect_ok "$switchyard" prepare --domain a=text/de --tokenizer spm:spm/tokenizer.model --output spm2
 cmp spm/tokenizer.model spm2/tokenizer.model || die "the model was not taken over"
 
-# A tokenizer.json: of bytes, and one merge.
+# A tokenizer.json of bytes, with one merge.
 mkdir hf
 {
   echo '{"added_tokens": [{"id": 1, "content": "</s>", "special": true}], "model": {"type": "BPE", "byte_fallback": true,'
@@ -70,18 +71,18 @@ before=$(find data -type f -exec sha256sum {} + | sort)
 expect_error "--overwrite" "$switchyard" prepare --domain a=text --output data
 expect_error "--overwrite" ranks 2 prepare --domain english=text --output data
 [[ $(find data -type f -exec sha256sum {} + | sort) == "$before" ]] || die "the data set was changed"
-# The new data set replaces the old one, and nothing else.
+# --overwrite replaces the old data set, and no other file.
 echo mine >data/notes
 expect_ok "$switchyard" prepare --domain english=text/en --output data --overwrite
 [[ $(cd data && echo *) == "dataset.ini english.train.bin english.train.idx english.valid.bin english.valid.idx notes" ]] ||
   die "not the new data set alone: $(ls data)"
-# A folder of texts is not a place for a data set, whatever is given.
+# A folder of texts is refused as --output, also with --overwrite.
 expect_error "--output text holds 'de', and is no data set" "$switchyard" prepare --domain a=hf --output text
 expect_error "--output text holds 'de', and is no data set" ranks 2 prepare --domain a=hf --output text --overwrite
 [[ $(ls -A text) == $'de\nen' ]] || die "something was written into the folder of texts"
 
-# Binary files, hidden files and files that the globs exclude are left out of folders and counted.
-# A binary file that is named is an error.
+# Binary files, hidden files and excluded files in folders are left out and counted. A binary file
+# that is named on the command line is an error.
 mkdir -p mixed/.git mixed/cache
 cp text/en/[0-9] mixed
 printf '\211PNG\r\n\032\n\0\0' >mixed/photo.png
@@ -132,7 +133,7 @@ expect_error "--output" "$switchyard" prepare --domain a=text
 expect_error "--tokenizer" "$switchyard" prepare --domain a=text --output x --tokeniser bytes
 expect_no_file x text/x
 
-# JSON lines, compressed text and paths with commas: the same data set as from plain files.
+# JSON lines, compressed text, and paths with commas give the same data set as plain files.
 mkdir plain packed
 for i in $(seq 1 40); do
   printf 'document %d\nof "two" lines\n' "$i" >"plain/$(printf %02d "$i")"
@@ -158,7 +159,7 @@ expect_no_file x
 expect_ok "$switchyard" help prepare
 expect_output "one over 1 MiB"
 
-# The validation text is a fraction of the bytes, whatever the lengths of the documents.
+# The validation text is a fraction of the bytes, for any lengths of documents.
 mkdir lengths
 for i in $(seq 1 100); do echo "line $i of thirty characters..."; done >lengths/short
 for i in $(seq 1 900); do echo "line $i of the long document"; done >lengths/long
@@ -171,7 +172,7 @@ for seed in 1 2 3 4 5 6; do
   [[ $bytes -ge 1100 && $bytes -le 1300 ]] || die "$bytes of 23001 bytes for validation, instead of 1150"
 done
 
-# Killed in the middle, it leaves no data set behind, and can simply be run again.
+# If it is killed, it leaves no data set, and the same command then works.
 head -c 100000000 /dev/zero | tr '\0' 'x' >big
 "$switchyard" prepare --domain a=big --output killed >/dev/null 2>&1 &
 for _ in $(seq 500); do
@@ -180,7 +181,7 @@ for _ in $(seq 500); do
 done
 kill -KILL $! 2>/dev/null || true
 wait $! 2>/dev/null || true
-if [[ ! -e killed/dataset.ini ]]; then # else it was faster than the signal
+if [[ ! -e killed/dataset.ini ]]; then # otherwise it ended before the signal
   expect_ok "$switchyard" prepare --domain a=big --output killed
 fi
 expect_file killed/dataset.ini

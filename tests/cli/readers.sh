@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Commands that read a run beside its training, which deletes each checkpoint a moment after it has
-# written the next.
+# Tests commands that read a run during its training. The training deletes each checkpoint soon
+# after it has written the next one.
 source "$2/tests/cli/lib/lib.sh"
 
 make_data 60 --valid-fraction 0.2

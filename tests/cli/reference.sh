@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The reference pages are those that the program makes of its tables. To make them anew:
+# Tests that the reference pages are up to date. These commands write them again:
 #   build/switchyard help --markdown >docs/reference/cli.md
 #   build/switchyard help config --markdown >docs/reference/config.md
 source "$2/tests/cli/lib/lib.sh"
@@ -9,7 +9,7 @@ diff "$root/docs/reference/cli.md" - <<<"$out" || die "docs/reference/cli.md is 
 expect_ok "$switchyard" help config --markdown
 diff "$root/docs/reference/config.md" - <<<"$out" || die "docs/reference/config.md is out of date: see the head of this test"
 
-# The manual page: every command, and no line that roff takes for a request.
+# The manual page has every command, and no unintended roff requests.
 expect_ok "$switchyard" help --man
 for command in prepare train experts version; do
   grep -q "^\.SS $command\$" <<<"$out" || die "the manual page lacks $command"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Which checkpoint a run goes on from: the newest that is what its name says and finite, one that is chosen, or another run's.
-# What others left beside the checkpoints stops nothing, and few files suffice to read many.
+# Tests which checkpoint a run resumes from: the newest valid one with finite values, a chosen one,
+# or one of another run. Foreign files next to checkpoints are ignored. Few open files suffice to
+# read many shards.
 source "$2/tests/cli/lib/lib.sh"
 
 make_data 200 --valid-fraction 0.1
@@ -30,7 +31,7 @@ INI
 step() { printf 'run/checkpoints/step-%08d' "$1"; }
 expect_ok "$switchyard" train config.ini
 
-# A copy under the name of another step is not that step.
+# A copy under the name of another step is refused.
 cp -r "$(step 8)" "$(step 50)"
 expect_exit 1 "$switchyard" inspect run --verify
 expect_output "holds step 8: rename it to step-00000008, or remove it"
@@ -42,7 +43,7 @@ expect_output "(step 8)"
 [[ $err == *"step-00000050 is passed over: "*"holds step 8"* ]] || die "no warning of the folder's name"
 rm -r "$(step 50)"
 
-# Foreign files are named once and ignored.
+# A warning names foreign files once; they are ignored.
 touch run/checkpoints/.DS_Store "$(step 9)/notes.txt"
 expect_ok "$switchyard" train config.ini --train.steps=10 --run.resume=true
 expect_output "(step 9)"
@@ -54,14 +55,15 @@ mkdir -p fresh/checkpoints
 touch fresh/checkpoints/.DS_Store
 expect_ok "$switchyard" train config.ini --train.steps=1 --run.dir=fresh --run.resume=true
 
-# An evaluation overwrites nothing that another put where it writes.
+# An evaluation does not overwrite the target of a link at its temporary file.
 echo precious >victim
 ln -s ../victim run/evaluation.json.tmp
 expect_ok "$switchyard" evaluate run
 expect_file run/evaluation.json
 [[ $(cat victim) == precious ]] || die "a link was followed"
 
-# Where files cannot be opened, nothing is equal, and no value is NaN. Few are enough.
+# If files cannot be opened, the commands fail, and do not report equality or NaN. A few open files
+# are enough.
 expect_ok ranks 4 train config.ini --run.dir=four --parallel.ep=2 --train.steps=2 --train.seed=5
 cat >few-files <<'SH'
 for open in /proc/self/fd/*; do  # what this test has inherited counts too
@@ -76,7 +78,8 @@ expect_error "Too many open files" few_files 4 "$switchyard" inspect four --stat
 expect_exit 1 few_files 16 "$switchyard" diff run four
 expect_output "tensors differ"
 
-# A step is chosen; what is newer is set aside, so that the next resume goes on from what follows the choice.
+# A chosen step is resumed. Newer checkpoints are set aside, so that the next resume continues from
+# the chosen step.
 expect_error "run.resume_step = 3: run/checkpoints holds the steps 2, 4, 6, 8, 9, 10: choose one of them" \
   "$switchyard" train config.ini --run.resume=true --run.resume_step=3
 expect_error "needs run.resume = true" "$switchyard" train config.ini --run.resume_step=4
@@ -90,7 +93,7 @@ expect_output "(step 6)"
 expect_ok "$switchyard" inspect "$(step 6).abandoned"
 expect_output "step        6 "
 
-# Weights that are not finite are not saved: eps = 0 divides 0 by 0 where a token was never seen.
+# Weights that are not finite are not saved. With eps = 0, tokens that never occurred cause 0 / 0.
 expect_exit 1 "$switchyard" train config.ini --run.resume=true --train.steps=8 --train.eps=0 --run.checkpoint_every=1
 [[ $(grep -c 'not finite at step 8: the training has diverged, and nothing was saved' "$work/.err") -eq 1 ]] ||
   die "no word of weights that are not finite"
@@ -100,14 +103,16 @@ expect_exit 1 ranks 2 train config.ini --run.resume=true --train.steps=8 --train
 expect_ok "$switchyard" train config.ini --run.resume=true --train.steps=8
 expect_output "(step 7)"
 
-# A new run from another's weights, under another layout: nothing else is taken over.
+# A new run starts from the weights of another run, on another layout. It takes nothing else from
+# it.
 expect_ok ranks 2 train config.ini --run.dir=tuned --run.init_from=six --parallel.ep=2 --train.steps=1 --train.lr=0 --train.min_lr=0 \
   --moe.bias_rate=1e-12
 expect_output "starts from the weights of six"
 [[ $(wc -l <tuned/metrics.jsonl) -eq 1 ]] || die "not one step"
 expect_exit 1 "$switchyard" diff six tuned
 [[ $out != *"/params/"* && $out == *"/optimizer/"* ]] || die "not the weights alone"
-expect_ok ranks 2 train config.ini --run.dir=tuned --run.init_from=gone --run.resume=true --train.steps=2  # what there is goes first
+# An existing run is resumed, and run.init_from is ignored.
+expect_ok ranks 2 train config.ini --run.dir=tuned --run.init_from=gone --run.resume=true --train.steps=2
 expect_output "(step 1)"
 expect_error "it has layers.0.attention.k.weight [2, 8, 32], this model has [4, 8, 32]" \
   "$switchyard" train config.ini --run.dir=wider --run.init_from=six --model.kv_heads=4

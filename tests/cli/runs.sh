@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# switchyard runs: each state, as a table and as JSON, whatever the folders hold.
+# Tests switchyard runs: each state of a run, as a table and as JSON, with any files in the folders.
 source "$2/tests/cli/lib/lib.sh"
 export OMP_NUM_THREADS=1
 
@@ -21,12 +21,13 @@ expect_output "there is no run below ."
 expect_ok train --run.dir=all/done
 expect_ok train --run.dir=all/early --train.lr=0 --train.min_lr=0 --train.patience=1
 copy() { mkdir -p "$(dirname "all/$1")" && cp -r all/done "all/$1"; }
-# Asked to stop at step 3 of 6; killed after step 5; killed with its lock file; not begun.
+# Runs that were stopped at step 3 of 6, killed after step 5, killed with a lock file, or not
+# started.
 copy stopped && rm -r all/stopped/checkpoints/step-00000006 && sed -i '4,$d' all/stopped/metrics.jsonl
 copy killed && rm -r all/killed/checkpoints/step-00000006 && sed -i '6d' all/killed/metrics.jsonl && printf '{"step":6,"lo' >>all/killed/metrics.jsonl
 copy a/b/c/left && echo "$(uname -n), process 999999999" >all/a/b/c/left/switchyard.lock && sed -i 's/^steps = 6/steps = 60/' all/a/b/c/left/config.ini
 copy new && rm -r all/new/checkpoints/* all/new/metrics.jsonl
-# Damage of every file, and what is no file at all.
+# Damaged files of each kind, and objects that are not files.
 copy bad/line && sed -i '5s/.*/{"step":oops/' all/bad/line/metrics.jsonl
 copy bad/fifo && rm all/bad/fifo/metrics.jsonl && mkfifo all/bad/fifo/metrics.jsonl
 copy bad/link && ln -sf /nowhere all/bad/link/metrics.jsonl
@@ -37,7 +38,7 @@ copy bad/config && head -c 3000000 /dev/zero >all/bad/config/config.ini
 copy bad/binary && head -c 300000 /dev/urandom >all/bad/binary/metrics.jsonl
 copy bad/folder && rm all/bad/folder/metrics.jsonl && mkdir all/bad/folder/metrics.jsonl
 copy $'bad/na\x1b[31mme\nx' && echo >>all/bad/na*/metrics.jsonl
-# Not searched: links, hidden folders, data sets, what is being written.
+# The search skips links, hidden folders, data sets and unfinished folders.
 ln -s .. all/up
 copy .hidden && copy half.tmp && cp -r data all/data && copy data/run
 for i in $(seq 300); do mkdir -p all/many/$((i % 7))/$i; done

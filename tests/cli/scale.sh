@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# How fast a training is on other ranks and layouts: what is measured, what is told, how it goes on, and what is wrong.
+# Tests switchyard scale: measured runs, reports, resumption and errors.
 source "$2/tests/cli/lib/lib.sh"
 
 make_data 100 --valid-fraction 0.2
@@ -13,7 +13,8 @@ backend = cpu
 INI
 export OMP_NUM_THREADS=1
 
-# Every layout that fits, with both routings; the batch stays as it is, and the micro-batch follows what a rank has of it.
+# All layouts that fit, with both routings. The global batch stays; a rank's share of it limits the
+# micro-batch.
 expect_ok "$switchyard" scale config.ini --ranks 2,1 --steps 3 --warm-up 1 --repeats 2 --output out --train.lr=0.01
 environments=(out/config/*/)
 [[ ${#environments[@]} -eq 1 ]] || die "not one environment: ${environments[*]}"
@@ -28,7 +29,7 @@ for run in "${runs[@]}"; do
 done
 grep -qx 'micro_batch = 2' "$here/r2-tp1-ep2-etp1-own-1/config.ini" || die "not the half of the batch"
 grep -qx 'choice = balanced' "$here/r2-tp1-ep2-etp1-balanced-1/config.ini" || die "not balanced"
-# Each point: the median of a run's measured steps, the median over the runs, and tokens/s.
+# Each point has the median step time of a run, the median over the runs, and tokens per second.
 seconds() { sed -n 2,4p "$1/metrics.jsonl" | sed -E 's/.*"step_seconds":([0-9.e-]+).*/\1/' | sort -g | sed -n 2p; }
 awk -F, -v a="$(seconds "$here/r2-tp1-ep2-etp1-own-1")" -v b="$(seconds "$here/r2-tp1-ep2-etp1-own-2")" '
   $1 == 2 && $2 == 1 && $3 == 2 && $4 == 1 && $9 == 0 {
@@ -43,18 +44,18 @@ for word in '"format": "switchyard-scale"' '"version": 1,' '"provenance": {' '"s
 done
 [[ ! -e out/config.html ]] || grep -q '</html>' out/config.html || die "no whole page"
 expect_output "tp 2 ep 2 etp 1"
-# Where the time goes: parts that make up a traced step, and none between ranks where there is one.
+# The phases of a traced step sum to 100 %. On one rank there is no communication.
 expect_output "2 ranks, tp 2 ep 2 etp 1, balanced"
 expect_output "1 rank, tp 1 ep 1 etp 1"
 grep -E '^ *1 rank,.* 100\.0 %( +0\.0 %){6}$' <<<"$out" >/dev/null || die "one rank that waits: $out"
 
-# Sent again it measures nothing anew; a lost run is measured.
+# A second call measures nothing, except runs that were deleted.
 cp "$work/.out" before
 rm -r "$here/r1-tp1-ep1-etp1-own-2"
 expect_ok "$switchyard" scale config.ini --ranks 1,2 --steps 3 --warm-up 1 --repeats 2 --output out --train.lr=0.01
 [[ $err == *"run 1 of 1: r1-tp1-ep1-etp1-own-2"* ]] || die "not one run: $err"
 
-# A subset leaves the table whole; a run that was interrupted starts again from the first step.
+# A call for a subset keeps the whole table. An interrupted run starts again from step 1.
 rows=$(wc -l <out/config.csv)
 interrupted=$here/r1-tp1-ep1-etp1-own-1
 sed -i '3,$d' "$interrupted/metrics.jsonl"
@@ -67,7 +68,7 @@ expect_no_file "$interrupted/of-the-first-run"
 [[ $(cut -d, -f1-5,9 out/config.csv | sort | uniq -d | wc -l) -eq 0 ]] || die "rows with one key"
 expect_output "13 of the rows were measured by earlier calls"
 
-# One rank is started by launch/mpirun.sh as several are, with the same settings.
+# One rank is started by launch/mpirun.sh too, with the same settings as several.
 mkdir bin
 printf '#!/bin/sh\necho "$*" >>%s/calls\nexec %s "$@"\n' "$work" "$(command -v mpirun)" >bin/mpirun
 chmod +x bin/mpirun
@@ -75,7 +76,7 @@ PATH=$work/bin:$PATH expect_ok "$switchyard" scale config.ini --ranks 1 --own-ro
   --output alone
 grep -q -e '-np 1 ' calls || die "one rank is not started by mpirun.sh: $(cat calls)"
 
-# Another instruction set, or number of threads, is measured anew and does not replace these runs.
+# Another instruction set or number of threads is a new environment, whose runs replace no others.
 for other in SWITCHYARD_ISA=sse42 OMP_NUM_THREADS=2; do
   expect_ok env $other "$switchyard" scale config.ini --ranks 1 --own-routing-only --steps 3 --warm-up 1 --repeats 1 --output out \
     --train.lr=0.01
@@ -91,7 +92,7 @@ expect_output "tp 1 ep 1 etp 1 [1]"
 expect_output "warning [1] moe.top_k = 1 with moe.renormalize = true"
 grep -q 'moe.top_k = 1 with moe.renormalize' doubtful/config.json || die "no warning in JSON"
 
-# With more ranks a larger batch; some layouts; what plan predicts.
+# --weak grows the batch with the ranks, --layouts selects layouts, and --machine adds predictions.
 expect_ok "$switchyard" scale config.ini --ranks 1,2 --weak --layouts tp1,ep2 --own-routing-only --steps 2 --warm-up 0 \
   --repeats 1 --output weak --machine h100 --json
 points=${out#*\"points\":}  # the configuration has such a key, too
@@ -103,7 +104,7 @@ left_out="--layouts tp 1 ep 2 etp 1 is not measured on 1 rank: 1 rank is not div
 expect_ok "$switchyard" scale config.ini --ranks 1,2 --layouts ep2 --own-routing-only --steps 1 --warm-up 0 --repeats 1 --output above
 [[ $err == *"$left_out"*"no point has 1 rank: speed-up and efficiency are those over 2 ranks"* ]] || die "no word of the missing base"
 
-# Where a node is known to have some ranks alone, tokens travel straight and by node.
+# If parallel.node is set, direct and hierarchical dispatch are measured.
 expect_ok "$switchyard" scale config.ini --ranks 4 --own-routing-only --steps 1 --warm-up 0 --repeats 1 --output nodes \
   --parallel.node=2 --model.heads=1 --model.kv_heads=1 --moe.d_ff=3
 for run in r4-tp1-ep4-etp1 r4-tp1-ep4-etp1-node2; do

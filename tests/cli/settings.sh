@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Settings and options as people give them: all that is wrong at once, what is doubtful, what a resume changes, dry and quiet
-# runs, completion.
+# Tests configurations and options: several errors at once, warnings, changes on a resume, dry and
+# quiet runs, and completion.
 source "$2/tests/cli/lib/lib.sh"
 
 make_data 100 --quiet
@@ -19,7 +19,7 @@ files() { find . -not -name '.out' -not -name '.err' -type f | sort | xargs sha2
 says() { [[ $err == *"$1"* ]] || die "no '$1' on stderr"; }
 says_not() { [[ $err != *"$1"* ]] || die "'$1' on stderr"; }
 
-# ---- a rope that depends on the length: training says which table it uses ----
+# ---- rotary tables that depend on the length: training prints which one it uses ----
 expect_ok "$switchyard" train config.ini --run.dir=x --dry-run --model.rope_scaling=dynamic --model.rope_original_length=8
 [[ $out == *"rope      dynamic for a length of 16, model.seq_len; evaluation"* ]] || die "no table of dynamic"
 longrope=(--model.rope_scaling=longrope --model.rope_short_factors=1,1,2,2 --model.rope_long_factors=2,3,4,5)
@@ -30,7 +30,7 @@ expect_ok "$switchyard" train config.ini --run.dir=x --dry-run "${longrope[@]}" 
 expect_ok "$switchyard" train config.ini --run.dir=x --dry-run
 [[ $out != *rope* ]] || die "a rope that does not depend on the length"
 
-# ---- every mistake in one message, at its line, on any number of ranks ----
+# ---- all errors in one message with their lines, on any number of ranks ----
 printf '\xef\xbb\xbf[model]\r\nlayer = 3\r\nheads = -4\r\n[train]\r\nlr = fast\r\nsteps\r\n' >wrong.ini
 for n in 1 3; do
   expect_error "wrong.ini: 5 errors: correct each" ranks "$n" train wrong.ini --moe.top_k=0 --data.path=data --run.dir=x
@@ -41,7 +41,7 @@ for n in 1 3; do
   wrong.ini:6: 'steps': lines are [section], key = value or # comment
   command line: moe.top_k = 0: must be from 1 to 1048576" ]] || die "not all that is wrong"
 done
-# A wrong data path is named with the wrong keys.
+# A wrong data path is listed with wrong keys.
 expect_error "command line: unknown key 'moe.topk'" "$switchyard" train config.ini --moe.topk=1 --run.dtype=fp8 --data.path=nowhere
 says "config.ini: 4 errors: correct each"
 says "run.dtype = 'fp8': expected f32 or bf16"
@@ -49,9 +49,9 @@ says "data.path = nowhere is no data set"
 says "run.dir is not set"
 expect_error "config.ini: 2 errors" ranks 2 train config.ini --run.dir=x --data.path=nowhere --parallel.tp=3
 says "2 ranks are not divisible by parallel.tp = 3"
-# So are wrong options, and a wrong layout if no value that it depends on is wrong; the arguments of unknown options are not
-# taken for others.
-errors_are() {  # LINE...: of the list on stderr, in any order
+# Wrong options are listed, too, and a wrong layout if all values that it depends on are valid. An
+# argument of an unknown option is not taken for another option's.
+errors_are() {  # LINE...; compares with the list on stderr, in any order
   diff <(printf '  %s\n' "$@" | sort) <(grep -A $# '^switchyard: ' .err | sed 1d | sort) >&2 || die "not these errors"
 }
 path_help="set it to a folder that \`switchyard prepare\` wrote (a relative path begins in the working directory)"
@@ -62,16 +62,16 @@ errors_are "train: unknown option --bogus: $("$switchyard" help train | head -1)
   "command line: unknown key 'run.colour': \`switchyard help config\` lists them" \
   "command line: train.lr = 'fast': expected a number" "data.path = nowhere is no data set (it has no dataset.ini): $path_help" \
   "2 ranks are not divisible by parallel.tp = 3: on 2 ranks these layouts work: tp 2 ep 1 etp 1 (add --parallel.tp=2), tp 1 ep 1 etp 1 (add --parallel.tp=1), tp 2 ep 1 etp 2 (add --parallel.tp=2 --parallel.etp=2), tp 2 ep 2 etp 1 (add --parallel.tp=2 --parallel.ep=2), tp 1 ep 1 etp 2 (add --parallel.tp=1 --parallel.etp=2) and 1 more"
-# What a layout depends on is wrong, or may be: nothing is said of the layout.
+# If a value that the layout depends on is wrong, or may be wrong, the layout is not checked.
 for setting in --model.heads=0 --model.head=2 --moe.expert=3 --train.micro_batch=x; do
   call "$switchyard" train config.ini --dry-run --ranks 2 --run.dir=x --parallel.tp=3 $setting
   [[ $code -eq 2 && $(wc -l <.err) -eq 1 && $err != *tp* ]] || die "more than one error of $setting"
 done
-# The settings are looked at without the file, too.
+# The settings are checked even if the file is missing.
 expect_error "2 errors" "$switchyard" train nowhere.ini --moe.topk=1 --run.dir=x --attention.local.window=2
 says "cannot read the configuration nowhere.ini"
 says "did you mean 'moe.top_k'?"
-# The keys that a sweep varies, with a data set that is not there.
+# The keys that a sweep varies are checked even if the data set is missing.
 expect_error "sweep: 5 errors" "$switchyard" sweep "$root/configs/quickstart.ini" --vary moe.topk=1,2 --vary moe --seeds x --output x
 says "unknown key 'moe.topk': did you mean 'moe.top_k'?"
 says "data/quickstart is no data set"
@@ -100,24 +100,24 @@ says "nowhere is no folder"
 says "text is not a data set"
 expect_error "generate: 3 errors" "$switchyard" generate nowhere --top-p 2 --tokens x
 expect_no_file x
-# A binary file is one error, and so is text of another kind.
+# A binary file is one error, and so is any other text.
 expect_error "data/english.train.bin:1: a byte 0x00, which no text has" "$switchyard" train data/english.train.bin
 [[ $(wc -l <.err) -eq 1 ]] || die "more than one line"
-# A name far from all others gets no suggestion.
+# A name that resembles no other gets no suggestion.
 expect_error "unknown key 'model.colour': \`switchyard help config\` lists them" "$switchyard" train config.ini --run.dir=x --model.colour=red
 expect_error "unknown option --json: usage: " "$switchyard" import --json a b
-# ~/ is the home folder, which shells do not expand in --key=~/x.
+# ~/ means the home folder, since shells do not expand it in --key=~/x.
 mkdir home
 HOME=$work/home expect_ok "$switchyard" train config.ini --run.dir='~/run' --train.steps=2 --quiet
 expect_file home/run/config.ini
 expect_no_file '~'
 expect_error "run.dir = ~nobody/run: only ~/ of a user with \$HOME is expanded" "$switchyard" train config.ini --run.dir='~nobody/run'
 
-# A byte order mark and carriage returns are no mistakes.
+# A byte order mark and carriage returns are allowed.
 { printf '\xef\xbb\xbf'; sed 's/$/\r/' config.ini; } >windows.ini
 expect_ok "$switchyard" train windows.ini --run.dir=windows --train.steps=1
 
-# ---- settings in the form of options; options that are none ----
+# ---- keys as options, and wrong options ----
 expect_ok "$switchyard" train config.ini --run.dir blank --train.steps 2
 expect_output "step 2/2"
 expect_error "did you mean --train.steps?" "$switchyard" train config.ini --steps 3
@@ -126,7 +126,7 @@ expect_error "--train.steps has no value" "$switchyard" train config.ini --train
 expect_error "did you mean --dry-run?" "$switchyard" train config.ini --dryrun
 expect_error "config is missing" "$switchyard" train --run.dir=x
 
-# ---- a dry run: what would be trained, and nothing written ----
+# ---- a dry run prints the plan and writes nothing ----
 before=$(files)
 expect_ok "$switchyard" train config.ini --run.dir=dry --dry-run
 expect_output "layout    dp 1 tp 1 ep 1 etp 1 edp 1 (1 rank)"
@@ -143,13 +143,14 @@ expect_error "--dry-run" "$switchyard" train config.ini --run.dir=dry --ranks 4
 expect_no_file dry
 [[ $before == "$(files)" ]] || die "a dry run wrote something"
 
-# Sizes that no machine has are refused before memory is taken: there are 2 GB of address space here.
+# Impossible sizes are refused before memory is allocated: the address space is limited to 2 GB
+# here.
 huge() { (ulimit -v 2000000; "$switchyard" train config.ini --run.dir=dry "$@"); }
 expect_error "tokens a step" huge --train.global_batch=268435456 --train.micro_batch=1
 expect_error "GB on each rank" huge --train.global_batch=4194304 --train.micro_batch=4194304 --model.d_model=65536 --model.head_dim=64 --model.d_ff=64
 expect_error "parameters" huge --moe.experts=1048576 --moe.d_ff=16777216
 
-# ---- doubts, at every start ----
+# ---- warnings at every start ----
 expect_ok "$switchyard" train config.ini --dry-run --run.dir=dry
 says_not warning
 expect_ok "$switchyard" train config.ini --dry-run --run.dir=dry --moe.top_k=1
@@ -173,20 +174,20 @@ read -r -a alone < <(sed -n 's/^    build\/switchyard train configs\/quickstart.
 expect_ok "$switchyard" train "$root/configs/quickstart.ini" "${alone[@]}" --data.path=data --dry-run
 says_not warning
 
-# So are the small models of configs/, on the ranks that their first lines say.
+# The small models of configs/ print no warning, on the ranks that their first lines name.
 for config in "$root"/configs/{switch,mixtral,deepseek}-tiny.ini "$root/configs/nanogpt-cpu.ini"; do
   ranks=$(sed -nE 's/^#.*mpirun.sh ([0-9]+) .*/\1/p' "$config")
   expect_ok "$switchyard" train "$config" --data.path=data --dry-run --ranks "${ranks:-1}"
   says_not warning
 done
 
-# ---- quiet: the last step; warnings all the same ----
+# ---- --quiet: only the last step, and all warnings ----
 expect_ok "$switchyard" train config.ini --run.dir=quiet --quiet --moe.top_k=1 --moe.renormalize=true
 [[ $(wc -l <.out) -eq 1 && $out == "step 6/6 "* ]] || die "not the last step alone"
 says "warning: moe.top_k"
 expect_ok "$switchyard" evaluate quiet --backend cpu --quiet
 
-# ---- a resume says what changed; another model is refused ----
+# ---- a resume prints the changes; another model is refused ----
 expect_ok "$switchyard" train config.ini --run.dir=run --train.steps=3
 expect_ok ranks 2 train config.ini --run.dir=run --run.resume=true --train.lr=2e-3 --moe.top_k=1 --moe.renormalize=false \
   --moe.score=sigmoid --moe.capacity_factor=2 --train.micro_batch=1 --parallel.ep=2
@@ -203,28 +204,28 @@ expect_error "holds another model (model.window: 4 here, 0 there)" "$switchyard"
 expect_ok "$switchyard" train config.ini --run.dir=run --run.resume=true --train.steps=7 --train.seed=9
 says "the order of samples changes with train.seed: 9 here, 1 there"
 
-# ---- the program itself ----
+# ---- the program ----
 expect_ok "$switchyard" --version
 [[ $out =~ ^switchyard\ [0-9]+\.[0-9]+\.[0-9]+$ ]] || die "not a version"
 expect_ok "$switchyard" help help
 expect_output "usage: switchyard"
-complete_line() {  # WORD...: what bash offers for the last one
+complete_line() {  # WORD...; sets `out` to bash's candidates for the last word
   COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)) COMPREPLY=()
-  compopt() { :; }  # bash knows it while it completes alone
+  compopt() { :; }  # bash defines it only during completion
   _switchyard
   out="${COMPREPLY[*]}"
 }
 offers() { [[ " $out " == *" $1 "* ]] || die "'$1' is not offered, but: $out"; }
 "$switchyard" completion bash >completion
 source completion
-completes() {  # WORD... EXPECTED: what is offered for the last word before EXPECTED
+completes() {  # WORD... EXPECTED; checks the candidates for the last word before EXPECTED
   complete_line "$switchyard" "${@:1:$#-1}"
   [[ $out == "${*: -1}" ]] || die "'$out' is offered for: ${*:1:$#-1}"
 }
 completes tr train
 completes train --train.ste --train.steps=
 completes train --dr --dry-run
-completes train c ""  # files are bash's own matter
+completes train c ""  # bash completes file names itself
 completes train --attention.local.wind --attention.local.window=
 complete_line "$switchyard" experts --
 for option in --html --csv --json --help; do offers $option; done
@@ -232,7 +233,7 @@ complete_line "$switchyard" help ""
 for topic in config train completion moe moe.top_k; do offers $topic; done
 complete_line "$switchyard" help config tr
 [[ $out == "train "* ]] || die "no section train: $out"
-# Values, in words that bash has taken apart at = and :, or has not.
+# Completion of values, whether or not bash has split the words at = and :.
 completes train --moe.score = "softmax sigmoid sqrt_softplus"
 completes train --moe.score = sof softmax
 completes train --moe.score=sof --moe.score=softmax
@@ -256,7 +257,7 @@ for shell in zsh fish; do
 done
 expect_error "expected bash, zsh or fish" "$switchyard" completion tcsh
 
-# ---- help of a section, of a key; no word is passed over ----
+# ---- help of a section and of a key; extra words are errors ----
 expect_ok "$switchyard" help moe.top_k
 [[ $out == "moe.top_k (default: 2)
     the number of experts that the router sends each token to.
@@ -285,7 +286,7 @@ for line in "version" "doctor" "train config.ini" "plan config.ini --ranks 1" "s
   expect_error "unexpected 'extra'" "$switchyard" $line extra
 done
 
-# ---- comments of both signs, base files, and where each value comes from ----
+# ---- both kinds of comments, base files, and the source of each value ----
 { echo "base = ../config.ini ; the settings of which this is a part"; echo "[train]"; echo "; of this file"; echo "steps = 2e0"; } >home/more.ini
 expect_ok "$switchyard" train home/more.ini --run.dir=based
 expect_output "step 2/2"
@@ -305,7 +306,7 @@ expect_output '"train.steps"'
 sed -i 's/2e0/2e-1/' home/more.ini
 expect_error "home/more.ini:4: train.steps = '2e-1': expected a whole number" ranks 2 train home/more.ini --run.dir=x
 
-# The error of a sample configuration that needs several ranks names the settings for one rank.
+# If a sample configuration needs several ranks, the error names the settings for one rank.
 for config in "$root"/configs/{quickstart,switch-tiny,mixtral-tiny,deepseek-tiny,nanogpt-cpu}.ini; do
   call "$switchyard" train "$config" --data.path=data --dry-run
   settings=()

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Training that is asked to stop, killed, sent twice: the work is kept, and a folder has one run at a time.
+# Tests training that is stopped, killed or started twice: no work is lost, and a folder has one
+# run.
 source "$2/tests/cli/lib/lib.sh"
 
 make_data 60
@@ -14,7 +15,7 @@ checkpoint_every = 20
 resume = true
 INI
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_mpi_yield_when_idle=1 OMP_NUM_THREADS=1
-set -m  # what runs in the background is not deaf to SIGINT, and $! is the command
+set -m  # background processes receive SIGINT, and $! is the command
 on_mpirun() { exec mpirun --oversubscribe --bind-to none -np 3 "$switchyard" train config.ini "$@"; }
 on_script() { exec "$root/launch/mpirun.sh" 3 "$switchyard" train config.ini "$@"; }
 alone() { exec "$switchyard" train config.ini "$@"; }
@@ -28,14 +29,14 @@ wait_for_steps() {  # RUN STEPS PID
   done
   die "no step $2 within a minute"
 }
-in_order() {  # each step once
+in_order() {  # checks that each step occurs once
   sed -E 's/^\{"step":([0-9]+),.*\}$/\1/' "$1/metrics.jsonl" | awk '$1 != NR { exit 1 }' || die "the steps of $1 are not in order"
 }
-whole() {  # the newest checkpoint is that of the last step
+whole() {  # checks that the newest checkpoint is that of the last step
   expect_file "$1/checkpoints/step-$(printf %08d "$(steps "$1")")/manifest.json"
 }
 
-# The first signal: a checkpoint, a word on how to go on, and an exit code of its own.
+# The first signal causes a checkpoint, a message how to continue, and its own exit code.
 try() {  # CODE LAUNCHER SIGNAL NAME
   rm -rf run
   "$2" --run.dir=run >out 2>err &
@@ -49,20 +50,21 @@ try() {  # CODE LAUNCHER SIGNAL NAME
   expect_no_file run/switchyard.lock
 }
 for signal in INT TERM HUP USR1; do try 3 alone $signal $signal; done
-[[ $(cat err) == "stopping after this step" ]] || die "SIGUSR1 is answered by: $(cat err)"  # a second one is no order
+# A second SIGUSR1 does not end the run, so that the message is shorter.
+[[ $(cat err) == "stopping after this step" ]] || die "SIGUSR1 is answered by: $(cat err)"
 try 3 on_mpirun USR1 USR1
 for signal in INT TERM HUP USR1; do try 3 on_script $signal USR1; done
 
-# Asked before there is a step, or MPI: nothing is lost, nothing is in the way.
+# A signal before the first step, or before MPI starts, is not lost and leaves no obstacle.
 rm -rf early
-for pause in 0.03 0.06 0.1 0.3; do  # mpirun has no ranks yet, or they do not listen
+for pause in 0.03 0.06 0.1 0.3; do  # mpirun has no ranks yet, or they do not handle signals
   on_script --run.dir=early --run.checkpoint_first=true >out 2>err &
   sleep $pause
   kill -USR1 $!
   for _ in $(seq 600); do kill -0 $! 2>/dev/null || break; sleep 0.1; done
   ! kill -0 $! 2>/dev/null || die "a request $pause s after the start is lost"
   code=0; wait $! || code=$?
-  # 138 without a word: the script had not come to its trap yet.
+  # Exit code 138 without output: the script had not set its trap yet.
   [[ $code -eq 3 || ($code -eq 138 && ! -s err) ]] || die "exit code $code $pause s after the start: $(cat out err)"
   rm -rf early
 done
@@ -72,13 +74,13 @@ for signal in USR1 TERM; do
     sleep $pause
     kill -$signal $! 2>/dev/null || true
     code=0; wait $! || code=$?
-    # 138, 143: the shell had not become the command yet.
+    # Exit codes 138 and 143: the shell had not executed the command yet.
     [[ $code == [03] || $code -eq 138 || $code -eq 143 ]] || die "exit code $code after an early SIG$signal: $(cat out err)"
   done
 done
 expect_ok "$switchyard" train config.ini --run.dir=early --train.steps=1
 
-# A run under nohup outlives its terminal.
+# A run under nohup survives the end of its terminal.
 rm -rf run
 (trap '' HUP; alone --run.dir=run >out 2>err) &
 wait_for_steps run 3 $!
@@ -88,11 +90,12 @@ kill -TERM $!
 code=0; wait $! || code=$?
 [[ $code -eq 3 ]] || die "exit code $code of a run that ignores SIGHUP"
 
-# The second one ends the run at once, in the middle of a long step; the same one sent twice is the first.
+# A second signal ends the run at once, during a long step. A signal that is sent twice at the same
+# time counts once.
 rm -rf run
 alone --run.dir=run --train.global_batch=1200000 >out 2>err &
 for _ in $(seq 1200); do [[ -e run/metrics.jsonl ]] && break; sleep 0.05; done
-sleep 0.5  # once more before the first step it looks whether it was asked to stop
+sleep 0.5  # it checks for a stop once more before the first step
 for _ in 1 2; do kill -TERM $!; done
 sleep 2.5
 kill -0 $! || die "a signal that is sent twice ends the run"
@@ -101,7 +104,7 @@ kill -TERM $!
 code=0; wait $! || code=$?
 [[ $code -eq 143 && $(steps run) -eq 0 ]] || die "exit code $code after a second signal, at step $(steps run)"
 
-# mpirun is killed, and the same command sent at once.
+# mpirun is killed, and the same command starts at once.
 rm -rf run
 on_mpirun --run.dir=run >out 2>err &
 for trial in 1 2 3 4 5; do
@@ -112,7 +115,7 @@ for trial in 1 2 3 4 5; do
   for _ in $(seq 1200); do grep -q "^resumed from" out && break; kill -0 $! 2>/dev/null || break; sleep 0.05; done
   grep -q "^resumed from" out || die "trial $trial: the same command, sent at once, failed: $(cat out err)"
 done
-# Sent again by accident, it is refused, and the run goes on.
+# A second start is refused, and the run continues.
 holder=$(head -n 1 run/switchyard.lock)
 [[ $holder == "$(uname -n), process "* ]] || die "the lock says '$holder'"
 here=$(steps run)
@@ -129,7 +132,7 @@ in_order run
 whole run
 expect_ok "$switchyard" inspect run --verify
 
-# A launcher that dies takes its ranks with it, at once: the lock is free before MPI would notice.
+# If a launcher dies, its ranks end at once, before MPI notices. The lock is free then.
 rm -rf run
 on_script --run.dir=run >out 2>err &
 wait_for_steps run 3 $!
@@ -139,11 +142,11 @@ wait $! 2>/dev/null || true
 for _ in $(seq 100); do kill -0 "$rank" 2>/dev/null || break; sleep 0.1; done
 ! kill -0 "$rank" 2>/dev/null || die "a rank outlives its launcher"
 
-# A folder of checkpoints that cannot be used is found before the first step.
+# An unusable folder of checkpoints is an error before the first step.
 mkdir -p odd && echo x >odd/checkpoints
 expect_error "odd/checkpoints" "$switchyard" train config.ini --run.dir=odd
 expect_no_file odd/metrics.jsonl
-if [[ $(id -u) -eq 0 ]]; then  # root may write anywhere
+if [[ $(id -u) -eq 0 ]]; then  # root can write anywhere
   rm -rf odd && mkdir -p odd/checkpoints && chmod 755 "$work" && chmod 777 odd && chmod 555 odd/checkpoints
   expect_error "odd/checkpoints cannot be written (Permission denied)" \
     setpriv --reuid 65534 --clear-groups "$switchyard" train config.ini --run.dir=odd
@@ -161,7 +164,7 @@ expect_ok "$switchyard" train config.ini --run.dir=first --train.steps=2 --run.c
 expect_output "(step 0)"
 expect_ok "$switchyard" diff first zero
 
-# A folder that is taken away from a run is not made anew.
+# If the folder of a run is removed, the run does not create it again.
 "$switchyard" train config.ini --run.dir=gone --train.steps=1000000 --run.checkpoint_every=0 >gone.out 2>gone.err &
 pid=$!
 for _ in $(seq 600); do [[ -s gone/metrics.jsonl ]] && break; sleep 0.1; done
@@ -172,7 +175,8 @@ code=0; wait "$pid" || code=$?
   die "exit code $code: $(cat gone.err)"
 expect_no_file gone
 
-# On a terminal, alone and under mpirun: the lines of every log_every steps stay, others are rewritten.
+# On a terminal, with and without mpirun: the lines of every log_every steps stay, others are
+# rewritten.
 if ! script -qec true /dev/null >/dev/null 2>&1; then
   echo "there is no pseudo-terminal here: the progress line is not tested"
   exit 0
@@ -183,12 +187,12 @@ for ranks in 0 2; do
   rm -rf seen
   script -qec "$start train config.ini --run.dir=seen --train.steps=12 --run.log_every=5" /dev/null </dev/null >screen
   [[ $(wc -l <seen/metrics.jsonl) -eq 12 ]] || die "the run on a terminal failed: $(cat screen)"
-  # What comes after the last \r of a line is what stays of it.
+  # The text after the last \r of a line stays on the screen.
   tr -d '\n' <screen >flow
   for step in 4 9 11; do grep -q $'\r'"step *$step/12[^"$'\r'"]*"$'\e' flow || die "no rewritten line of step $step: $(cat -v screen)"; done
   sed -E 's/\r*$//; s/.*\r//; s/\x1b\[K//g' screen | grep -oE "^step +[0-9]+/12" | tr -d ' ' | tr '\n' ' ' >stay
   [[ $(cat stay) == "step1/12 step5/12 step10/12 step12/12 " ]] || die "other lines stay: $(cat stay); $(cat -v screen)"
-  # Sent to a file, the lines are plain.
+  # In a file, the lines are plain.
   rm -rf seen
   script -qec "$start train config.ini --run.dir=seen --train.steps=12 --run.log_every=5 >plain 2>other" /dev/null </dev/null >screen
   ! grep -q $'\r' plain other || die "a file gets a terminal's lines: $(cat -v plain other)"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A grid of trainings: what is trained, what is told, how it goes on, and what is wrong.
+# Tests switchyard sweep: trained runs, reports, resumption and errors.
 source "$2/tests/cli/lib/lib.sh"
 
 make_data 100 --valid-fraction 0.2
@@ -16,7 +16,8 @@ checkpoint_every = 0
 INI
 final_loss() { sed -nE 's/.*"step":6,.*"validation":\{"loss":([0-9.]+).*/\1/p' "$1/metrics.jsonl"; }
 
-# Each run of the grid is the run that train makes, and the base is trained once, whatever it is called.
+# Each run of the grid equals the run of `train`. The base is trained once, even if it is listed
+# twice.
 expect_ok "$switchyard" sweep config.ini --vary model.norm=rmsnorm,none --vary moe.top_k:moe.d_ff=2:32,1:64 --output out \
   --train.lr=0.01
 expect_output "model.norm=none, moe.top_k=1, moe.d_ff=64"
@@ -29,7 +30,7 @@ grep -qF "$(printf '%.4f' "$loss")" out/config.md || die "config.md has no loss 
 grep -qF "\"loss\": $loss" out/config.json || die "config.json has no loss $loss"
 [[ ! -e out/config.svg ]] || grep -q '</svg>' out/config.svg || die "no whole picture"
 
-# Sent again it trains nothing, and tells the same; one run that is not there is trained.
+# A second call trains nothing and prints the same. A missing run is trained.
 expect_ok "$switchyard" sweep config.ini --vary model.norm=rmsnorm,none --vary moe.top_k:moe.d_ff=2:32,1:64 --output out \
   --train.lr=0.01
 [[ -z $err ]] || die "something was trained again"
@@ -39,13 +40,13 @@ expect_ok "$switchyard" sweep config.ini --vary model.norm=rmsnorm,none --vary m
   --train.lr=0.01
 [[ $err == *"run 1 of 1: config: base"* ]] || die "not one run"
 
-# A last line that is torn is no step: the run is not taken for a whole one without a word.
+# An incomplete last line is not a step. The run counts as incomplete, with a message.
 cp -r out torn
 truncate -s -1 torn/config/base/metrics.jsonl
 expect_ok "$switchyard" sweep config.ini --vary model.norm=rmsnorm --output torn --train.lr=0.01
 [[ $err == *"run 1 of 1: config: base"*"base/metrics.jsonl lacks step 6: "* ]] || die "no word of the torn line"
 
-# Seeds, ranks, and files that say what varies.
+# Several seeds, several ranks, and files that define sweeps.
 cat >norms.ini <<'INI'
 [sweep]
 base = config.ini
@@ -60,11 +61,12 @@ expect_ok "$switchyard" sweep norms.ini places.ini --seeds 1,2 --ranks 2 --outpu
 [[ $(ls -d files/config/*/ | wc -l) -eq 6 ]] || die "not six runs: $(ls files/config)"
 grep -q '"deviation": 0\.' <<<"$out" || die "no deviation over seeds"
 grep -q '"format": "switchyard-sweep"' <<<"$out" || die "no format"
-# Each run has its folder and its seed.
+# Each run has its own folder and seed.
 runs=$(grep -E '"(folder|seed)": ' <<<"$out" | tr -d ' \n')
 [[ $runs == *'"folder":"files/config/'*'","seed":1,"folder":"'*'","seed":2,'* ]] || die "no runs: $runs"
 
-# Warnings of the runs are footnotes of the table. A sweep without a curve says why it has no picture.
+# Warnings of the runs are footnotes of the table. If a sweep has no curve, a message says why there
+# is no picture.
 expect_ok "$switchyard" sweep config.ini --vary moe.renormalize=auto,true --moe.top_k=1 --train.validate_every=6 --output doubtful
 expect_output "moe.renormalize=true [1]"
 expect_output "warning [1] moe.top_k = 1 with moe.renormalize = true"
@@ -74,14 +76,14 @@ grep -q '^- \[1\] moe.top_k = 1' doubtful/config.md || die "no footnote in Markd
 [[ $err == *"no picture of config: "*"lower train.validate_every"* ]] || die "no word of the picture"
 expect_no_file doubtful/config.svg
 
-# A run that fails is told, and the others are trained.
+# A failed run is reported, and the others are trained.
 expect_exit 1 "$switchyard" sweep config.ini --vary train.lr=0.001,1e15 --output failing
 expect_output "train.lr=1e15 failed: "
 [[ $(grep -c '"folder": ' failing/config.json) -eq 2 && $(grep -c '"steps": null' failing/config.json) -eq 1 ]] ||
   die "the run that failed is not in JSON"
 expect_output "train.lr=0.001"
 
-# Asked to stop, it stops the run, which goes on when sent again.
+# On a signal, the sweep stops its run, which the next call resumes.
 "$switchyard" sweep config.ini --vary train.lr=0.001,0.002 --output stopped --train.steps=100000 >stop.out 2>&1 &
 pid=$!
 for _ in $(seq 600); do [[ -s stopped/config/train.lr=0.001/metrics.jsonl || -s stopped/config/base/metrics.jsonl ]] && break; sleep 0.1; done

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# The threads of a process: how long they spin while they wait, and how many a CPU quota leaves.
+# Tests the threads of a process: how long they spin while waiting, and how many a CPU quota allows.
 source "$2/tests/cli/lib/lib.sh"
 unset OMP_NUM_THREADS OMP_WAIT_POLICY GOMP_SPINCOUNT
 
-# OpenMP tells the settings that it has read; a program that was executed once more tells them twice.
+# OpenMP prints the settings that it has read. If the program was executed again, it prints them
+# twice, and the last ones count.
 setting() { # NAME VARIABLE=VALUE...
   expect_ok env OMP_DISPLAY_ENV=verbose "${@:2}" "$switchyard" ${command:-version}
   [[ -n ${command:-} || $out == "switchyard "* ]] || die "another output: $out"
@@ -18,13 +19,14 @@ if grep -q GOMP_SPINCOUNT .err; then
   [[ $(setting GOMP_SPINCOUNT OMP_NUM_THREADS=2 GOMP_SPINCOUNT=77) == 77 ]] || die "the user's count is lost"
   [[ $(setting GOMP_SPINCOUNT OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive) == 0 ]] || die "the user's policy is lost"
   (($(setting GOMP_SPINCOUNT OMP_NUM_THREADS=2 OMP_WAIT_POLICY=active) > 1000000)) || die "the user's policy is lost"
-  # Whatever is in the variable that tells the second start from the first, the program starts, and has its paths.
+  # The program starts correctly for any value of the variable that marks the second start.
   for value in "" "PATH HOME" "GOMP_SPINCOUNT"; do
     setting GOMP_SPINCOUNT OMP_NUM_THREADS=2 SWITCHYARD_THREAD_SETTINGS="$value" >/dev/null
   done
 fi
 
-# A quota of half a CPU leaves one thread, unless the user says otherwise; doctor tells both.
+# With a quota of half a CPU there is one thread, unless the user sets another number. doctor prints
+# both.
 mkdir -p root/proc/self root/sys/fs/cgroup/job
 echo "0::/job" >root/proc/self/cgroup
 echo "50000 100000" >root/sys/fs/cgroup/job/cpu.max
@@ -42,7 +44,7 @@ unset SWITCHYARD_CGROUP_ROOT
 call "$switchyard" doctor
 grep -qE '^rank .* GFLOP/s +load ' .out || die "no load beside the speed"
 
-# A training has the process number that it was started with, the program's name, and its files.
+# A training keeps its process number, the program's name and its open files.
 OMP_NUM_THREADS=1 make_data 40
 small_config <<'INI'
 [train]
@@ -65,7 +67,7 @@ code=0
 wait $process || code=$?
 [[ $code -eq 3 ]] || die "exit code $code instead of 3"
 
-# Under mpirun, too, a signal reaches the rank.
+# Under mpirun, a signal reaches the rank, too.
 OMP_NUM_THREADS=2 "$root/launch/mpirun.sh" 1 "$switchyard" train config.ini --run.dir=rank --quiet >.train 2>&1 &
 process=$!
 for _ in $(seq 600); do [[ -s rank/metrics.jsonl ]] && break; sleep 0.1; done
@@ -75,7 +77,7 @@ code=0
 wait $process || code=$?
 [[ $code -eq 3 ]] || die "exit code $code instead of 3: $(cat .train)"
 
-# Programs that it starts choose for themselves.
+# Programs that it starts do not inherit the settings.
 cat >launcher <<'SH'
 #!/bin/sh
 env >environment

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Data of another tokenizer are refused wherever a model meets them, even if the vocabularies have the same size. A run
-# keeps its tokenizer: a copy of it generates without its data set, and an export has what AutoTokenizer loads.
+# Tests that commands refuse data of another tokenizer, even if the vocabularies have the same size.
+# A run has a copy of its tokenizer. A copied run thus generates text without its data set, and an
+# export has files that AutoTokenizer loads.
 source "$2/tests/cli/lib/lib.sh"
 
 make_text text 120
@@ -15,7 +16,8 @@ micro_batch = 1
 [run]
 backend = cpu
 INI
-# Two tokenizer.json of bytes and one merge each, with a beginning and an end.
+# Makes a tokenizer.json of bytes with one merge, and with tokens for the start and the end of a
+# text.
 hugging_face() {  # FOLDER LETTER LETTER
   local i
   mkdir "$1"
@@ -51,7 +53,7 @@ one_warning() {  # TEXT
 no_warning() { [[ $err != *warning* ]] || die "a warning"; }
 train() { "$switchyard" train config.ini --quiet "$@"; }
 
-# ---- evaluation, resuming, starting from weights ----
+# ---- evaluation, resume, and start from weights ----
 expect_ok train --run.dir=run --data.path=spm
 no_warning
 expect_file run/tokenizer/tokenizer.model
@@ -74,7 +76,7 @@ one_warning "its ids are taken as they are"
 cmp forced/tokenizer/tokenizer.model spm2/tokenizer.model || die "not the tokenizer of the data"
 expect_ok "$switchyard" evaluate run --backend cpu --quiet
 no_warning
-# Other data of the same tokenizer are what evaluation is for.
+# Evaluation accepts other data of the same tokenizer.
 expect_ok "$switchyard" prepare --domain b=other --tokenizer spm:run/tokenizer/tokenizer.model --valid-fraction 0.2 --output same
 expect_ok "$switchyard" evaluate run --data same --backend cpu --quiet
 no_warning
@@ -94,7 +96,7 @@ for run in run run-th run-bytes; do
   no_warning
   mv hidden/* . && rm -r away hidden
 done
-# Another tokenizer at the place of the data set is not taken for the run's.
+# Another tokenizer at the path of the data set is not used for the run.
 mv spm aside && cp -r spm2 spm
 generate run
 [[ $out == "token 7"* ]] || die "another tokenizer was taken"
@@ -114,7 +116,8 @@ expect_ok "$switchyard" export run spm-model --quiet
 [[ $err == "" ]] || die "something is said of a tokenizer that is exported"
 expect_file spm-model/tokenizer.json spm-model/tokenizer.model spm-model/tokenizer_config.json
 grep -q '"bos_token_id": null' spm-model/config.json || die "a beginning that the tokenizer does not have"
-# The run has another tokenizer since it was trained on with other data: a checkpoint from before has none.
+# If a run was resumed with data of another tokenizer, its earlier checkpoints are exported without
+# one.
 cp -r run resumed
 expect_ok train --run.dir=resumed --run.resume=true --train.steps=4 --data.path=spm2 --data.force=true
 expect_ok "$switchyard" export resumed/checkpoints/step-00000002 resumed-model --quiet
@@ -135,7 +138,7 @@ for data in en bytes; do
     --train.global_batch=2 --train.micro_batch=1
 done
 rm -rf tuned
-# From import over training to export, with every file that came with the tokenizer.
+# Import, training and export keep all files of the tokenizer.
 echo '{"unk_token": "<unk>"}' >imported/huggingface/special_tokens_map.json
 tune=(train imported/config.ini --run.dir=tuned --run.init_from=imported --data.path=th --run.backend=cpu
   --train.global_batch=2 --train.micro_batch=1 --train.steps=2 --train.warmup=1 --model.seq_len=16 --quiet)
@@ -154,7 +157,7 @@ for file in tokenizer.json special_tokens_map.json generation_config.json; do
   cmp imported/huggingface/$file tuned-model/$file || die "another $file"
 done
 
-# ---- tokenizers that are not known: one warning ----
+# ---- unknown tokenizers: one warning ----
 cp -r th megatron
 sed -i '/^model\|^tokenizer_sha256\|^ids_sha256\|^end_of_text/d; s/^tokenizer = .*/tokenizer = none/' megatron/dataset.ini
 expect_ok "$switchyard" evaluate run-th --data megatron --backend cpu --quiet
@@ -164,7 +167,7 @@ one_warning "the tokenizer of megatron is not known"
 cmp foreign/tokenizer/tokenizer.json hf-th/tokenizer.json || die "the tokenizer did not come along"
 generate foreign
 expect_ok train --run.dir=foreign --run.resume=true --train.steps=3 --data.path=megatron
-no_warning  # these are the data that it was trained on
+no_warning  # the run was trained with these data
 cp -r "$root/tests/fixtures/first-run/run" first-run
 expect_ok "$switchyard" evaluate first-run --data "$root/tests/fixtures/first-run/data" --backend cpu \
   --max-windows 1 --quiet
@@ -180,7 +183,7 @@ expect_ok train --run.dir=here --data.path=th
 no_warning
 expect_ok "$switchyard" generate here --prompt th --tokens 2 --backend cpu
 no_warning
-# The same text on a machine with other libraries: another data set with the same tokenizer.
+# The same text prepared with other library versions: another data set with the same tokenizer.
 cp -r th elsewhere
 sed -i 's/^unicode_versions = .*/unicode_versions = PCRE2 17.0.0, ICU 17.0/' elsewhere/dataset.ini
 expect_ok "$switchyard" generate here --prompt th --tokens 2 --backend cpu --data elsewhere
@@ -192,10 +195,10 @@ expect_ok train --run.dir=there --data.path=elsewhere
 no_warning
 expect_ok "$switchyard" generate there --prompt th --tokens 2 --backend cpu
 one_warning "the ids of there/checkpoints/step-00000002 were made with the Unicode tables of PCRE2 17.0.0, ICU 17.0"
-# Training goes on with other data of the same tokenizer.
+# A resume with other data of the same tokenizer works.
 expect_ok train --run.dir=there --data.path=again --run.resume=true --train.steps=3
 [[ $err == *"again was prepared with the Unicode tables of $versions, and there/"* ]] || die "no warning of a resume"
-# A data set from before there were versions.
+# A data set that was made before dataset.ini had versions.
 sed -i '/^unicode_versions/d' elsewhere/dataset.ini
 expect_ok "$switchyard" generate here --prompt th --tokens 2 --backend cpu --data elsewhere
 no_warning

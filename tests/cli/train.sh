@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Training as a person runs it: alone and on ranks, stopped and resumed, and given what is wrong.
+# Tests training as users run it: on one or several ranks, stopped and resumed, and with bad input.
 source "$2/tests/cli/lib/lib.sh"
 
 make_text text 200
@@ -33,7 +33,7 @@ checkpoint_every = 6
 INI
 losses() { sed -E 's/"(step_seconds|tokens_per_second|time)":[^,}]*,?//g; s/,"validation":.*\}{4}$/}/' "$1/metrics.jsonl"; }
 
-# Alone, with neither mpirun nor MPI.
+# On one rank, without mpirun and MPI.
 expect_ok "$switchyard" train config.ini --run.dir=whole
 expect_output "step 13/13"
 expect_file whole/config.ini whole/metrics.jsonl whole/checkpoints/step-00000013/manifest.json
@@ -45,7 +45,7 @@ sed -nE 's/.*"time":"([^"]*)".*/\1/p' whole/metrics.jsonl >times
 [[ $(grep -cE '^20[0-9]{2}-[01][0-9]-[0-3][0-9]T[012][0-9]:[0-5][0-9]:[0-5][0-9]\.[0-9]{3}Z$' times) -eq 13 ]] || die "not 13 times"
 sort -c times || die "the times of the steps are not in order"
 
-# The end says where the result is, and what may follow: commands that work.
+# At the end, the program prints the result and the next commands. These work.
 grep -q "^done      steps 1 to 13 in " .out || die "no word of the end"
 grep -qx "result    whole/checkpoints/step-00000013" .out || die "no word of the last checkpoint"
 cp .out whole.out
@@ -53,8 +53,7 @@ sed -nE 's/^(next     |         ) //p' .out >next
 [[ $(wc -l <next) -eq 3 ]] || die "not three commands: $(cat next)"
 while read -r command; do expect_ok bash -c "$command"; done <next
 
-# The console's lines are in the log, those of a resumed start after those of the first. Warnings
-# are, too.
+# The log has the lines of the console, also of a resumed run, and all warnings.
 diff <(tail -n +2 whole/train.log) whole.out >&2 || die "the log has other lines than the console"
 [[ $(head -n 1 whole/train.log) == "== 20"*"Z switchyard "*" on $(uname -n), layout dp 1 "*": $switchyard train config.ini --run.dir=whole" ]] ||
   die "another first line of the log: $(head -n 1 whole/train.log)"
@@ -69,7 +68,7 @@ grep -q "^done      steps 13 to 13 in .*, and .* in the steps of all starts$" .o
 expect_exit 1 "$switchyard" train config.ini --run.dir=logged --run.resume=true --train.steps=14 --train.eps=0
 says_log "^switchyard: .*finite"
 
-# Validated on the way: training is bitwise the same, and the last validation is what evaluate finds, on any layout.
+# Validation does not change the training. Its last loss equals that of `evaluate`, on any layout.
 validation() { sed -nE 's/.*"validation":\{"loss":([0-9]+\.[0-9]{5}).*/\1/p' "$1/metrics.jsonl" | tail -1; }
 validate=(--train.validate_every=5 --train.validate_windows=3)
 expect_ok "$switchyard" train config.ini --run.dir=validated "${validate[@]}"
@@ -86,7 +85,7 @@ expect_ok "$switchyard" prepare --domain english=text --tokenizer bytes --valid-
 expect_error "no-text has no validation text" \
   "$switchyard" train config.ini --run.dir=never --data.path=no-text "${validate[@]}"
 
-# Cut off after any checkpoint and resumed: bitwise the same losses, and the same last checkpoint.
+# A run that is resumed from any checkpoint has bitwise the same losses and last checkpoint.
 for stop in 1 3 9; do
   rm -rf part uncut
   expect_ok "$switchyard" train config.ini --run.dir=uncut --run.checkpoint_every=$stop --run.keep=0
@@ -99,7 +98,7 @@ for stop in 1 3 9; do
   diff <(losses whole) <(losses part) >&2 || die "the losses depend on when checkpoints are written"
 done
 
-# The same on ranks, where a run also equals itself bitwise.
+# The same on several ranks: a resumed run is bitwise equal.
 for layout in "2 1" "4 2"; do
   read -r number ep <<<"$layout"
   rm -rf many again
@@ -111,7 +110,8 @@ for layout in "2 1" "4 2"; do
   expect_ok "$switchyard" diff many again
 done
 
-# SIGUSR1 to mpirun: a checkpoint and a clean stop; then on to the end. A finished run says so.
+# SIGUSR1 to mpirun: the run writes a checkpoint and ends. It then resumes and completes. A
+# completed run says so.
 "$root/launch/mpirun.sh" 2 "$switchyard" train config.ini --run.dir=signal --train.steps=100000 --run.checkpoint_every=0 >signal.out 2>&1 &
 pid=$!
 for _ in $(seq 300); do [[ -s signal/metrics.jsonl ]] && break; sleep 0.1; done
@@ -125,7 +125,7 @@ expect_ok ranks 2 train config.ini --run.dir=signal --train.steps=$((step + 2)) 
 expect_ok ranks 2 train config.ini --run.dir=signal --train.steps=$((step + 2)) --run.resume=true
 expect_output "is complete"
 
-# Evaluation does not depend on the ranks; the domains' scores make up the whole.
+# The loss of an evaluation does not depend on the number of ranks.
 expect_ok "$switchyard" evaluate whole --backend cpu --json
 one=$(grep -c '"name"' <<<"$out"); [[ $one -eq 2 ]] || die "not two domains"
 loss1=$(sed -n 's/^ "loss": \([0-9.]*\).*/\1/p' <<<"$out")
@@ -134,7 +134,8 @@ expect_ok ranks 3 evaluate whole --backend cpu --data data --json --batch 1
 loss3=$(sed -n 's/^ "loss": \([0-9.]*\).*/\1/p' <<<"$out")
 awk -v a="$loss1" -v b="$loss3" 'BEGIN { exit !(a > 0 && (a - b < 1e-5) && (b - a < 1e-5)) }' || die "loss $loss1 alone, $loss3 on 3 ranks"
 
-# The scores lie in the run, however its checkpoint is named; a copy elsewhere has no run.
+# The result of an evaluation is in the run folder, for any spelling of the checkpoint. A checkpoint
+# that was copied elsewhere has no run folder.
 rm whole/evaluation.json
 expect_ok "$switchyard" evaluate whole/checkpoints/step-00000013/ --backend cpu
 expect_file whole/evaluation.json
@@ -149,7 +150,7 @@ expect_ok "$switchyard" generate whole --backend cpu --prompt "token " --tokens 
 [[ $out == "$first" && $out == "token "* ]] || die "greedy generation is not repeatable"
 expect_ok "$switchyard" generate whole --backend cpu --prompt "" --tokens 5 --json
 
-# ---- what is wrong: one error, exit code 2 on every number of ranks, and nothing is overwritten ----
+# ---- errors: one message, exit code 2 on any number of ranks, and no file is overwritten ----
 before=$(find whole -type f | sort | xargs sha256sum)
 bad() { expect_error "$1" "$switchyard" train "${@:2}"; expect_error "$1" ranks 2 train "${@:2}"; }
 bad "did you mean 'model.layers'" config.ini --model.layer=3
@@ -189,7 +190,7 @@ bad_command "backend = tpu" evaluate whole --backend tpu
 expect_error "backend = tpu" ranks 2 evaluate whole --backend tpu
 bad_command "no validation text" evaluate whole --data no-text
 cp data/english.train.bin saved.bin
-sed -i '/_sample = /d' data/dataset.ini  # which would find this before the first step
+sed -i '/_sample = /d' data/dataset.ini  # it would show the damage earlier
 printf '\xff\xff' | dd of=data/english.train.bin bs=1 seek=100 conv=notrunc status=none
 expect_exit 2 "$switchyard" train config.ini --run.dir=ids --train.steps=200
 [[ $err == *english.train* ]] || die "the file with the token id is not named"

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# The commands of the tutorials, as they stand there: each fenced block "sh test" runs, with small inputs under the names
-# that the pages use.
+# Tests the commands of the tutorials. Each fenced block "sh test" runs with small inputs under the
+# names of the pages.
 source "$2/tests/cli/lib/lib.sh"
 
-# build/switchyard, configs/quickstart.ini, text/, data/quickstart and SmolLM2-135M, all small.
+# Makes small versions of build/switchyard, configs/quickstart.ini, text/, data/quickstart and
+# SmolLM2-135M.
 mkdir build configs
 printf '#!/bin/sh\nexec "%s" "$@"\n' "$switchyard" >build/switchyard
 chmod +x build/switchyard

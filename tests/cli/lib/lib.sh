@@ -1,16 +1,18 @@
-# For tests/cli/*.sh, which ctest calls with the binary and the source folder:
+# Functions for tests/cli/*.sh. ctest calls each test with the binary and the source folder. A test
+# begins with
 #   source "$2/tests/cli/lib/lib.sh"
-# gives $switchyard, $root, an empty folder as current directory, and the checks below. A failed check names its line and
-# what was printed, and ends the test. At the end the folder is removed, and what runs in the background is killed.
+# This sets $switchyard and $root, enters an empty folder, and defines the checks below. A failed
+# check prints its line and the command's output, and ends the test. At the end the folder is
+# removed, and background processes are killed.
 set -eEuo pipefail
-trap 'echo "${BASH_SOURCE[0]}:$LINENO: failed: $BASH_COMMAND" >&2' ERR  # what no check below is about
+trap 'echo "${BASH_SOURCE[0]}:$LINENO: failed: $BASH_COMMAND" >&2' ERR  # failures outside of checks
 switchyard=$1
 root=$2
 work=$(mktemp -d)
 trap 'kill $(jobs -p) 2>/dev/null || true; cd /; rm -rf "$work"' EXIT
 cd "$work"
 
-# A made-up text for `prepare`: FILES short files in FOLDER, which is made.
+# Makes FOLDER with FILES short files of artificial text for `prepare`.
 make_text() {  # FOLDER FILES
   local i
   mkdir "$1"
@@ -19,13 +21,14 @@ make_text() {  # FOLDER FILES
   done
 }
 
-# data/, a data set of such a text/ of FILES files. OPTIONS: more of `prepare`.
+# Makes text/ with FILES files, and the data set data/ from it. OPTIONS: further options of
+# `prepare`.
 make_data() {  # FILES [OPTIONS...]
   make_text text "$1"
   expect_ok "$switchyard" prepare --domain english=text --tokenizer bytes --output data "${@:2}"
 }
 
-# Any program on so many ranks, and this one.
+# Start any program, or this one, on so many ranks.
 start() {  # RANKS PROGRAM ARGUMENTS...
   "$root/launch/mpirun.sh" "$@"
 }
@@ -33,7 +36,8 @@ ranks() {  # RANKS ARGUMENTS...
   start "$1" "$switchyard" "${@:2}"
 }
 
-# config.ini: a model of a few thousand parameters that trains on data/; the other sections come from standard input.
+# Writes config.ini: a model of a few thousand parameters that trains on data/. The other sections
+# come from standard input.
 small_config() {
   cat >config.ini <<'INI'
 [model]
@@ -50,7 +54,7 @@ INI
   cat >>config.ini
 }
 
-# Ends the test with the code by which ctest knows that it could not be made here.
+# Ends the test with the exit code by which ctest knows a skipped test.
 skip() {  # REASON
   echo "skipped: $1" >&2
   exit 77
@@ -63,7 +67,7 @@ die() {
   exit 1
 }
 
-# Runs a command; what it prints is then in $out and $err, its exit code in $code.
+# Runs a command. $out and $err are its output, and $code is its exit code.
 call() {
   code=0
   "$@" >"$work/.out" 2>"$work/.err" </dev/null || code=$?
@@ -81,7 +85,8 @@ expect_ok() { # COMMAND...
   [[ $code -eq 0 ]] || die "exit code $code instead of 0 from: $*"
 }
 
-# Bad input: exit code 2 and, whatever the number of ranks, one error on stderr that contains TEXT.
+# Expects an input error: exit code 2, and exactly one error with TEXT on stderr, on any number of
+# ranks.
 expect_error() {  # TEXT COMMAND...
   call "${@:2}"
   [[ $code -eq 2 ]] || die "exit code $code instead of 2 from: ${*:2}"
@@ -89,7 +94,7 @@ expect_error() {  # TEXT COMMAND...
   [[ $(grep -c '^switchyard: ' "$work/.err") -eq 1 ]] || die "not exactly one error message from: ${*:2}"
 }
 
-# What the last command printed on stdout.
+# Expects TEXT in the standard output of the last command.
 expect_output() {  # TEXT
   [[ $out == *"$1"* ]] || die "no '$1' in the output"
 }
