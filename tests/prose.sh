@@ -1,14 +1,17 @@
 #!/usr/bin/env bash
-# tests/prose.sh [--count] [FILE...]: checks the words of the code and of the documentation (docs/contributing/style.md).
+# tests/prose.sh [--all | --count] [FILE...]: checks the words of the code and of the documentation
+# (docs/contributing/style.md).
 #
-# Without FILE it checks every tracked source, script, configuration and page. It prints FILE:LINE: RULE: TEXT for each
-# offence. The rules:
+# Without FILE it checks every tracked source, script, configuration and page. It prints
+# FILE:LINE: RULE: TEXT for each offence of a folder that has too many, or with --all for each. The
+# rules:
 #   long      a sentence has more than 30 words (more than 25: a warning, printed with --warn)
-#   headless  a sentence starts with What, Who, Whose, Of, Those, That, Which or Where, and is no question
+#   headless  a sentence starts with What, Who, Whose, Of, Those, That, Which or Where, and is no
+#             question
 #   wide      a line of a comment or of prose has more than 100 columns
 #   banned    an identifier has a subword that is not a name of the field: see `banned` below
-# tests/prose.limits holds the number of offences that each folder may still have. A folder without a line may have none.
-# Exit code 1: a folder has more than that. --count prints the numbers in the format of that file.
+# tests/prose.limits holds the number of offences that each folder may still have. A folder without
+# a line may have none. Exit code 1: a folder has more. --count prints the numbers in that format.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 export LC_ALL=C.UTF-8
@@ -37,7 +40,7 @@ my @files;
 for (@ARGV) { if (/^--/) { $option{$_} = 1 } else { push @files, $_ } }
 
 # Raw logs and generated pages, and the files that quote offences.
-my $exempt = qr{^(tests/bench/RESULTS\.md|tests/bench/results/|tests/fixtures/|tests/faults\.txt|docs/reference/(cli|config)\.md)};
+my $exempt = qr{^(tests/bench/RESULTS\.md|tests/cuda/RESOURCES\.md|tests/bench/results/|tests/fixtures/|tests/faults\.txt|docs/reference/(cli|config)\.md)};
 
 # Subwords of identifiers that the style forbids as names.
 my %banned = map { $_ => 1 } qw(place places part parts piece pieces room told said given taken kept mate mates word words turn turns);
@@ -96,6 +99,10 @@ sub check_identifiers {
 # Splits a line of code into code and comment. A marker in a string is not a comment.
 sub split_comment {
   my ($text, $marker) = @_;
+  # In scripts a comment begins the line or follows a blank. A # in a word is none.
+  if ($marker eq "#") {
+    return $text =~ /^((?:[^"']|"(?:[^"\\]|\\.)*"|'[^']*')*?(?:^|\s))#(?=\s|$)/ ? ($1, substr($text, $+[0]), length $1) : ($text, undef, -1);
+  }
   my $position = 0;
   while ($text =~ /\G((?:[^"'\/#\\]|\\.|"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|["'\/#\\](?!\/))*?)($marker)/gc) {
     return (substr($text, 0, $+[1]), substr($text, $+[0]), $+[1]);
