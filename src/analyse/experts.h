@@ -16,7 +16,7 @@ struct ExpertLoad {
   double drop_rate = 0;    // dropped / routed; 0 if nothing was routed
   double probability = 0;  // mean probability
   // Share of the layer's probability minus share of its assignments.
-  // Above 0, the router likes the expert more than its choices show: for example, a selection bias
+  // Above 0, the router likes the expert more than its choices show. For example, a selection bias
   // or the other choices of the top k keep tokens away.
   double probability_gap = 0;
 };

@@ -22,7 +22,7 @@
 //   all-to-all, MPI's others     direct    1                            counted, p - 2 messages
 //   MPI all-reduce to 16 KiB     doubling  log2 (p / m), and log2 m     counted
 //   MPI all-reduce of more       direct    2 for each 8 MiB             counted, 2 (p - 2) messages
-//                                                                      for each 8 MiB
+//                                                                       for each 8 MiB
 //
 // NCCL's rings and trees enter and leave a node once, so the node's ranks of the group share these
 // bytes. Direct messages leave the node if they go to ranks on other nodes. NCCL has PAT from 2.23
@@ -45,7 +45,8 @@ struct GroupShape {
 // name: as in Work::transfers. kv_heads: of the model; it determines the size of the group
 // "replicas".
 GroupShape group_shape(std::string_view name, const Layout& layout, Index kv_heads);
-// Number of other ranks of the group: on the node of its first rank, and on other nodes.
+// Number of other ranks of a group: on the node of its first rank, and on other nodes.
+//
 // ranks_per_node: 0 means that all ranks are on one node.
 struct Peers {
   int here = 0, away = 0;

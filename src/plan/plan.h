@@ -22,7 +22,7 @@ struct TrafficLine {
   bool update;
   // sent, received: bytes. seconds: 0 without a machine.
   double calls = 0, sent = 0, received = 0, seconds = 0;
-  // Of broadcasts and reductions: the number of roots of all calls.
+  // Number of roots of all broadcasts or reductions together.
   double roots = 0;
 };
 

@@ -38,8 +38,8 @@ std::map<DryCall, double> take_calls(Backend& backend) {
   return calls;
 }
 
-// Returns the number of positions in the dry run. Tables of positions may be short, but attention
-// checks the size of distance tables.
+// Returns the length of the engine's position tables in the dry run; 0 means model.seq_len.
+// Tables of positions may be short, but attention checks the size of distance tables.
 Index positions_of(const Config& config) {
   for (Index layer = 0; layer < config.model.layers; ++layer)
     if (const Position p = config.model_of(layer).position; p == Position::t5 || p == Position::alibi) return 0;

@@ -29,9 +29,9 @@ struct Work {
 };
 
 struct Profile {
-  // Forward and backward of all micro-batches, and the packing of weights.
+  // Work of forward and backward of all micro-batches, and the packing of weights.
   Work pass;
-  // From gradients to new weights, and the exchange of the step's statistics.
+  // Work from gradients to new weights, and the exchange of the step's statistics.
   Work update;
   Index passes;  // micro-batches
   MemoryPlan memory;
