@@ -22,8 +22,8 @@ constexpr Index max_packed_bytes = 8 * max_b_bytes;
 // Largest number of rows of bf16 that are summed together before they are rounded.
 constexpr Index max_rounded_rows = 512;
 
-// A panel is the block of an operand that a tile reads: `rows` rows of A, or `cols` columns of B,
-// of a block of k. The two kinds of tiles differ in these members:
+// A panel is the block of an operand that a tile reads. It has `rows` rows of A, or `cols` columns
+// of B, and one block of k. The two kinds of tiles differ in these members:
 //   Packed            the type of a panel's elements
 //   step              a panel's length along k is a multiple of it, padded with zeros
 //   max_k_block       the longest block of k: one panel of it stays in the L1 cache
@@ -211,8 +211,8 @@ class Worker {
     }
   }
 
-  // Calls visit(sums of the row, index of its first element in C, first column j, number of
-  // columns) for each half of rows [i, end).
+  // Calls `visit` for each half of rows [i, end). Its arguments are the sums of the row, the index
+  // of its first element in C, its first column j, and its number of columns.
   template <class Visit>
   void each_row(const Task& task, Index i, Index end, const Visit& visit) {
     const Problem& p = *task.problem;

@@ -6,7 +6,7 @@
 // a _FAST_ type. The pedantic compute type would also forbid fast kernels, and change nothing
 // else for real numbers.
 //
-// A GEMM costs 2 m n q FLOPs and at least w (m q + q n + m n) bytes, and w m n more with an addend.
+// A GEMM costs 2 m n q FLOPs and at least w (m q + q n + m n) bytes. An addend costs w m n more.
 #include <cublasLt.h>
 
 #include <vector>
@@ -73,9 +73,9 @@ class SumByLt {
     lay_out(layout_of_c_, c, p.n);
   }
 
-  // Chooses a kernel of cuBLASLt; false if there is none, as may be for poorly aligned
-  // addresses or rows. cuBLASLt caches its choice for a shape (cuBLAS library documentation,
-  // cublasLtHeuristicsCacheSetCapacity).
+  // Chooses a kernel of cuBLASLt. Returns false if there is none, for example because addresses or
+  // rows are poorly aligned. The library caches its choice for a shape (cuBLAS library
+  // documentation, cublasLtHeuristicsCacheSetCapacity).
   bool choose(Index workspace) {
     cublasLtMatmulPreferenceOpaque_t preference;
     check(cublasLtMatmulPreferenceInit(&preference), "cublasLtMatmulPreferenceInit");

@@ -113,7 +113,7 @@ __global__ void __launch_bounds__(1024)
 }
 
 // A block takes a row. Logits is In<float>, or Out<float> if dlogits: [T, vocab] shares the memory
-// of the logits; a thread reads a pack before it writes it. A logit costs 4 + w bytes and 4 FLOPs,
+// of the logits. A thread reads a pack before it writes it. A logit costs 4 + w bytes and 4 FLOPs,
 // 11 with a cap.
 template <class Cap, class T, int N, class Logits>
 __global__ void __launch_bounds__(most_threads)

@@ -54,8 +54,9 @@ struct DryGroups {
   Index groups = 1, limit = 1;
 };
 
-// Expected share of tokens that have one of experts [first, first + n) among their k different
-// experts. kept[e] is the number of tokens of expert e. The joint distribution of experts is
+// Returns the expected share of tokens that have one of experts [first, first + n) among their k
+// different experts. `kept` is the number of tokens of each expert. The joint distribution of
+// experts is
 // unknown. Among all that give each expert its tokens, the one of largest entropy is used. This is
 // conditional Poisson sampling (Hajek, "Asymptotic theory of rejective sampling", 1964) with the
 // odds of an expert as its weight. If all E experts have equal load, the share is 1 - C(E - n, k) /

@@ -38,9 +38,10 @@ struct TensorRow {
 
 // Maps a key of config.json to one of our keys.
 struct ConfigRow {
-  std::string_view theirs;  // empty if our key is always the only word; "a|b": some files say b
-  std::string_view ours;    // "model.d_model"; empty if we have no key: their value must be a word
-  // Pairs of their value, as JSON, and ours. Empty if both are written alike.
+  std::string_view theirs;  // "hidden_size", "a|b" if some files say b; empty: a constant of ours
+  std::string_view ours;    // "model.d_model"; empty: only the values in `words` can be read
+  // Pairs of their value, as JSON, and ours. Empty if both are written alike. A constant is one
+  // pair with an empty first element.
   std::vector<std::pair<std::string_view, std::string_view>> words{};
   // Value of an absent key in transformers, as JSON. "": our key keeps its default. "!": the key is
   // required. A null is read as an absent key, unless zero_is_null is true.

@@ -143,8 +143,8 @@ void read_rope(const Json& theirs, const Json& rope, const std::string& section,
                         value->is_array() ? list_text(*value) : setting_text(*value));
 }
 
-// Writes the rotary parameters of one kind of layer to `rope`. section: its keys in our
-// configuration. width: number of elements of a head that can be rotated.
+// Writes the rotary parameters of one kind of layer to `rope`.
+// section: "model" or "attention.local". width: number of elements of a head that can be rotated.
 void write_rope(const Config& ours, const std::string& section, const RopeSpec& spec, Index width, Json& rope) {
   const auto text_of = [&](std::string_view key) { return value_of(ours, fmt::format("{}.{}", section, key)); };
   const auto value_of_key = [&](std::string_view key) {
@@ -276,7 +276,7 @@ const ConfigPart cohere_rope_part{
     [](const Config& ours, Json& theirs) { rope_part.write(ours, theirs); }};
 
 // If both keys are absent, models have the scaling of the published ones. transformers 5 reads a
-// null in the same way; no scaling is therefore written as type "default".
+// null in the same way. Therefore no scaling is written as type "default".
 const ConfigPart gpt_oss_rope_part{
     [](const Json& theirs, KeySettings& ours) {
       ours.emplace_back("model.rope_theta", "150000");

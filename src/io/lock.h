@@ -21,8 +21,9 @@ class FolderLock {
   static constexpr std::chrono::milliseconds default_stale_after = std::chrono::seconds(30);
   // Takes the lock, waiting up to `patience` for another holder to release it.
   // If the file names another host, the wait may last `stale_after`, even if `patience` is 0.
-  // user: names the folder in messages ("run.dir").
-  // elsewhere: ends the messages ("choose another run.dir").
+  // - user: names the folder in messages ("run.dir")
+  // - elsewhere: ends the messages ("choose another run.dir")
+  //
   // Throws InputError if the folder is still in use, or if its path cannot be written.
   // Throws Failure if the machine is at fault, as for a full disk.
   FolderLock(const std::filesystem::path& folder, std::chrono::milliseconds patience, const std::string& user,

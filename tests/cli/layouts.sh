@@ -78,7 +78,7 @@ train resumed --run.resume=true
 expect_ok "$switchyard" diff $layout resumed
 
 # ---- evaluation: equal to that on one rank, for any size of the last window ----
-
+#
 # A window of 6 tokens is not divisible by tp = 4, and one of 15 is not divisible by 2 or 4.
 # With --capacity, a padding token would raise the capacity of a window of 6.
 mkdir uneven
