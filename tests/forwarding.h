@@ -1,4 +1,5 @@
-// A communicator that passes every collective on to another one, for those that count or change some of them.
+// A communicator that forwards every collective to another one. It is the base class of
+// communicators that count collectives or change some of them.
 #pragma once
 
 #include <memory>

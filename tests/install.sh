@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# What is installed works from where it is, and so a package can be made of it.
-#   tests/install.sh BINARY ROOT
+# tests/install.sh BINARY ROOT: checks the installed files and the Debian package.
+#
+# The installed program must work in any folder, because a package holds the same files.
 source "$2/tests/cli/lib/lib.sh"
 build=$(dirname "$switchyard")
 expect_ok cmake --install "$build" --prefix "$work/usr"

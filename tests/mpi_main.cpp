@@ -1,5 +1,6 @@
-// Runs the tests under mpirun: every rank runs every test; only rank 0 reports, and all agree on the verdict. A failed
-// assertion on one rank must not leave the others waiting in a collective, so it ends the job at once.
+// Runs the tests under mpirun. Every rank runs every test, rank 0 alone reports, and all ranks agree
+// on the result. A failed assertion on one rank aborts the job at once. The other ranks would
+// otherwise wait for it in a collective.
 #define OMPI_SKIP_MPICXX 1
 #include <gtest/gtest.h>
 #include <mpi.h>
@@ -40,7 +41,7 @@ int main(int argc, char** argv) {
   }
   sy::Runtime runtime(&argc, &argv);
   sy::test::shared_world = &runtime.world();
-  // NCCL refuses ranks that share a GPU, unless it takes them to be on different machines.
+  // NCCL refuses ranks that share a GPU unless their host ids differ.
   setenv("NCCL_HOSTID", std::to_string(runtime.world().rank()).c_str(), 0);
   auto& listeners = ::testing::UnitTest::GetInstance()->listeners();
   if (runtime.world().rank() != 0) delete listeners.Release(listeners.default_result_printer());

@@ -6,10 +6,10 @@
 
 namespace sy::test {
 
-// All the ranks that the test was launched with.
+// Communicator of all ranks of the test.
 Comm& world();
 
-// What the layouts are tested on: --backend=cpu|cuda, --dtype=f32|bf16.
+// Backend and type of the layout tests: --backend=cpu|cuda, --dtype=f32|bf16.
 struct DeviceName {
   std::string backend = "cpu", dtype = "f32";
 };
