@@ -508,9 +508,10 @@ class Run {
                       seconds_text(progress_.elapsed() - begin)));
   }
 
-  // Prints the path of the result and possible next commands. first: the first step of this start.
+  // Prints the path of the result and possible next commands, unless this start made no step.
+  // first: the first step of this start.
   void report_end(Index first) {
-    if (!lead() || how_.quiet) return;
+    if (!lead() || how_.quiet || trainer_.steps_done() < first) return;
     RunEnd end;
     end.run = dir_;
     end.first_step = first;
