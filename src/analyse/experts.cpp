@@ -97,8 +97,8 @@ ExpertHistory coarsen(const ExpertHistory& h, Index max_windows) {
   SY_ASSERT(max_windows > 0, "{} windows", max_windows);
   ExpertHistory out{h.layers, h.experts, {}, {}, {}, {}, h.layer_ids};
   if (h.windows() == 0) return out;
-  // Windows [ends[i - 1], ends[i]) become one. The new window ends at the old end that is nearest to
-  // its share of the steps. It has at least half the length of an even one.
+  // Windows [ends[i - 1], ends[i]) become one. The new window ends at the old end that is nearest
+  // to its share of the steps. It has at least half the length of an even one.
   const double even = static_cast<double>(h.steps.back()) / static_cast<double>(std::min(max_windows, h.windows()));
   const auto length = [&](Index first, Index last) {
     return static_cast<double>(h.steps[last - 1]) - (first > 0 ? static_cast<double>(h.steps[first - 1]) : 0);

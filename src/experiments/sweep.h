@@ -26,7 +26,7 @@ struct Trial {
   double parameters = 0, active = 0, flops_per_token = 0;
   std::vector<double> losses() const;                    // [successful run]
   double loss() const { return mean(losses()); }         // NaN if no run succeeded
-  double spread() const { return deviation(losses()); }  // sample standard deviation; NaN if unknown
+  double spread() const { return deviation(losses()); }  // of the sample; NaN if n < 2
 };
 
 struct SweepResult {
