@@ -1,6 +1,6 @@
-// Runs the tests under mpirun. Every rank runs every test, rank 0 alone reports, and all ranks agree
-// on the result. A failed assertion on one rank aborts the job at once. The other ranks would
-// otherwise wait for it in a collective.
+// Runs the tests under mpirun. Every rank runs every test, rank 0 alone reports, and all ranks
+// agree on the result. A failed assertion on one rank aborts the job at once, because the other
+// ranks would wait for it in a collective.
 #define OMPI_SKIP_MPICXX 1
 #include <gtest/gtest.h>
 #include <mpi.h>

@@ -1,7 +1,9 @@
-// What every operation of kernels/backend.h means: plain loops in double precision, to be read as the
-// definition and compared with. Shapes are those of backend.h; all arrays are row-major doubles, integers
-// too. An empty array stands for an operand that is none. Gradients are finite differences of these; that of attention is
-// written out, and compared with them where it is used.
+// Reference implementation of the operations of kernels/backend.h: plain loops in double precision.
+// It defines each operation, and tests compare backends with it.
+//
+// Shapes are those of backend.h. All arrays are row-major doubles, even those of integers. The
+// array of an absent operand is empty. Gradients are finite differences of these functions. The
+// gradient of attention alone is written out, and its tests compare it with finite differences.
 #pragma once
 
 #include <algorithm>
@@ -50,8 +52,8 @@ inline Numbers grouped_gemm(Index n, Index q, const Numbers& x, const Numbers& w
   return y;
 }
 
-// y + row_scale * bias
-// Of columns [first, first + n) of y: [R, width], those of each expert's rows += scale * bias. bias: [E, n]
+// Adds scale * bias of the row's expert to columns [first, first + n) of y: [R, width].
+//   bias: [E, n]; scale: [R], empty means 1
 inline Numbers grouped_bias(Index n, Index first, Index width, const Numbers& bias, const Numbers& scale,
                             const Numbers& offsets, Numbers y) {
   for (std::size_t e = 0; e + 1 < offsets.size(); ++e)
@@ -151,7 +153,8 @@ inline Numbers rope(Index all_heads, Index hd, Index heads, Index half, const Nu
   return x;
 }
 
-// Norm of the first q + k heads by head, then rotation. weight: [2, hd], or [q + k, hd] where each head has its own
+// QK-norm of each of the first q + k heads, then the rotation if there is a table.
+//   weight: [2, hd], or [q + k, hd] if desc.each_head
 struct QkNormed {
   Numbers y, inverse;
 };
@@ -175,7 +178,7 @@ inline QkNormed qk_norm(const QkNorm& desc, Index all, Index hd, Index half, con
   return out;
 }
 
-// The sums over queries and over keys of x * y: [T, 2].
+// Returns the sums of x * y over the queries and over the keys of each token: [T, 2].
 inline Numbers whole_sums(const WholeQkNorm& d, Index row, const Numbers& x, const Numbers& y) {
   Numbers sums;
   for (std::size_t t = 0; t < x.size() / row; ++t)
@@ -186,8 +189,9 @@ inline Numbers whole_sums(const WholeQkNorm& d, Index row, const Numbers& x, con
   return sums;
 }
 
-// Root mean square norm of all queries of a token, and of all its keys. weight: [queries + keys]; others: [T, 2] the sums
-// of squares of those that other ranks hold.
+// RMSNorm of all queries of a token together, and of all its keys together.
+//   weight: [queries + keys]
+//   others: [T, 2] sums of squares of the queries and keys on other ranks; may be empty
 inline Numbers whole_qk_norm(const WholeQkNorm& d, Index row, const Numbers& weight, const Numbers& others, Numbers x) {
   const Numbers mine = whole_sums(d, row, x, x);
   for (std::size_t i = 0; i < x.size(); ++i) {
@@ -203,7 +207,7 @@ inline Numbers whole_qk_norm(const WholeQkNorm& d, Index row, const Numbers& wei
 
 // ---- attention ----
 
-// Some heads of [sequences, positions, all heads, width].
+// Heads [first, first + heads) of an array [sequences, positions, all, width].
 struct HeadsOf {
   const double* data;
   Index positions, all, first, heads, width;
@@ -214,17 +218,19 @@ struct HeadsOf {
 
 struct Attention {
   Numbers out, lse;    // [sequences, queries, heads, value width], [sequences, heads, queries]
-  Numbers dq, dk, dv;  // of dout, in the shapes of operands that lie alone
+  Numbers dq, dk, dv;  // gradients in the shapes of q, k, v, contiguous; empty without `dout`
   Numbers dbias, dsinks;
 };
 
-// What attention itself may learn, or none: bias [heads, distances], of what is so far before the query; sinks [heads].
+// Learned parameters of attention; each may be empty. bias: [heads, distances], for the distance
+// from the query back to the key; sinks: [heads].
 struct AttentionLearned {
   Numbers bias, sinks;
 };
 
-// sees(sequence, query, key). The first query of sequence b stands at
-// query_offsets[b] of the keys, or at 0. With `dout`, of the shape of out, the gradients too.
+// Attention with the mask sees(sequence, query, key).
+//   query_offsets: position among the keys of each sequence's first query; empty: 0
+//   dout: [sequences, queries, heads, value width]; nullptr: the gradients are not computed
 template <class Sees>
 Attention attention(Index sequences, const HeadsOf& q, const HeadsOf& k, const HeadsOf& v, double scale, double cap,
                     const Sees& sees, const Numbers* dout = nullptr, const AttentionLearned& learned = {},
@@ -283,7 +289,7 @@ Attention attention(Index sequences, const HeadsOf& q, const HeadsOf& k, const H
   return r;
 }
 
-// Whether a sparse pattern lets query p see key j, each said as the papers do.
+// Returns whether query p sees key j under a sparse pattern, in the notation of the papers.
 inline bool sees(const Sparsity& sparse, Index p, Index j) {
   if (!sparse) return true;
   if (p - j < sparse.local || j < sparse.global) return true;
@@ -292,7 +298,8 @@ inline bool sees(const Sparsity& sparse, Index p, Index j) {
          (p / sparse.block == j / sparse.block || j % sparse.block >= sparse.block - sparse.summary);
 }
 
-// Of queries, keys and values side by side: [sequences, positions, heads + 2 kv heads, width].
+// Attention over one array of queries, keys and values.
+//   qkv: [sequences, positions, heads + 2 kv_heads, width]
 inline Attention attention(const AttentionDesc& desc, Index sequences, Index positions, Index heads, Index kv_heads,
                            Index width, const Numbers& qkv, const AttentionLearned& learned = {}) {
   const auto part = [&](Index first, Index n) {
@@ -330,7 +337,7 @@ inline Numbers scores(Score score, const double* z, Index e) {
   return s;
 }
 
-// Indices of the n largest, by falling value, the lower index first among equals.
+// Returns the indices of the n largest values, by falling value. Ties: the lower index first.
 inline std::vector<Index> largest(const Numbers& values, Index n) {
   std::vector<Index> order(values.size());
   std::iota(order.begin(), order.end(), 0);
@@ -339,7 +346,7 @@ inline std::vector<Index> largest(const Numbers& values, Index n) {
   return order;
 }
 
-// [T, k]
+// Returns the chosen experts: [T, k].
 inline Numbers choose_experts(const RouteDesc& desc, Index t_all, Index e_all, const Numbers& logits,
                               const Numbers& bias, const Numbers& noise = {}) {
   Numbers experts;
@@ -365,7 +372,7 @@ inline Numbers choose_experts(const RouteDesc& desc, Index t_all, Index e_all, c
   return experts;
 }
 
-// [T, k], of the experts chosen.
+// Returns the weights of the chosen experts: [T, k].
 inline Numbers route_weights(const RouteDesc& desc, Index t_all, Index e_all, const Numbers& logits,
                              const Numbers& experts) {
   Numbers weights;
@@ -399,13 +406,13 @@ inline RouteSums route_sums(const RouteDesc& desc, Index segments, Index t_all, 
   return sums;
 }
 
-// keep: [T, k]
+// Returns the dispatch mask: [T, k].
 inline Numbers capacity(const CapacityDesc& desc, Index segments, Index t_all, Index k, const Numbers& experts,
                         const Numbers& weights) {
   Numbers keep(t_all * k, 0.0);
   const Index size = t_all / segments;
   for (Index g = 0; g < segments; ++g) {
-    std::vector<Index> queue;  // assignments of this segment, in the order in which they are served
+    std::vector<Index> queue;  // assignments of the segment, in order of acceptance
     if (desc.order == DropOrder::choice)
       for (Index j = 0; j < k; ++j)
         for (Index t = g * size; t < (g + 1) * size; ++t) queue.push_back(t * k + j);
@@ -427,11 +434,14 @@ inline Numbers capacity(const CapacityDesc& desc, Index segments, Index t_all, I
 }
 
 struct Sent {
-  Numbers places, tokens, slots, counts, kept;  // tokens and slots: -1 where there is no copy
+  Numbers places, tokens, slots, counts, kept;  // tokens and slots: -1 if there is no copy
 };
 
-// place_of: the place of each expert; empty: that of its number. `split` has none of its own here. keep: empty where `experts` are
-// places, of which those of the split's are kept.
+// Dispatch layout of Backend::plan_sends. `e_all` is the number of experts in the partition.
+//   place_of: [E] physical expert of each logical expert; empty: both are equal. It stands for
+//             split.places, which is not read.
+//   keep: [T, k] dispatch mask. If it is empty, `experts` holds physical experts, and those in the
+//         range of `split` are dispatched.
 inline Sent plan_sends(const ExpertSplit& split, const Numbers& place_of, Index k, Index e_all, const Numbers& experts,
                        const Numbers& keep) {
   const Index t_all = static_cast<Index>(experts.size()) / k, local = e_all / split.owners;
@@ -445,7 +455,7 @@ inline Sent plan_sends(const ExpertSplit& split, const Numbers& place_of, Index 
     ++s.kept[expert];
     ++s.counts[split.owners * split.parts + whole(s.places[a])];
   }
-  // The owners that a token goes to, in the order of its choices.
+  // Returns the owners that receive token t, in the order of its choices.
   const auto owners_of = [&](Index t) {
     std::vector<Index> owners;
     for (Index a = t * k; a < (t + 1) * k; ++a)
@@ -467,10 +477,10 @@ inline Sent plan_sends(const ExpertSplit& split, const Numbers& place_of, Index 
 }
 
 struct Sorted {
-  Numbers rows, tokens, slots, offsets;  // rows and tokens: -1 where there is no row
+  Numbers rows, tokens, slots, offsets;  // rows and tokens: -1 if there is no row
 };
 
-// Into tables of n rows, by a stable sort.
+// Permutation of Backend::sort_assignments, by a stable sort. The tables have n rows.
 inline Sorted sort_assignments(Index k, Index first, Index local, Index n, const Numbers& places) {
   std::vector<Index> mine;
   for (std::size_t a = 0; a < places.size(); ++a)
@@ -493,7 +503,7 @@ struct Balance {
   Numbers dprobability, sums;
 };
 
-// Count by count, as kernels/backend.h says it. all: [P, L, G, E]
+// Sums count by count, as kernels/backend.h defines them. all: the sizes P, L, G, E.
 inline Balance balance(const BalanceDesc& desc, Shape all, const Numbers& counts, const Numbers& scope_counts,
                        const Numbers& probability, const Numbers& kept, const Numbers& z_squared) {
   const Index P = all[0], L = all[1], G = all[2], E = all[3], width = 3 * E + 2, last = P * G / desc.per_scope - 1;
@@ -522,7 +532,7 @@ inline Balance balance(const BalanceDesc& desc, Shape all, const Numbers& counts
   return b;
 }
 
-// NaN: left as it is.
+// Returns NaN for each row with index -1: the operation leaves such a row as it is.
 inline Numbers gather_rows(Index d, const Numbers& x, const Numbers& index) {
   Numbers y;
   for (double i : index)
@@ -530,7 +540,7 @@ inline Numbers gather_rows(Index d, const Numbers& x, const Numbers& index) {
   return y;
 }
 
-// y + the rows in `slots` of each token
+// Returns y plus, for each token, the rows of x in its `slots`.
 inline Numbers combine_rows(Index d, Index k, const Numbers& x, const Numbers& slots, Numbers y) {
   for (std::size_t a = 0; a < slots.size(); ++a)
     if (slots[a] >= 0)
@@ -554,7 +564,7 @@ inline double capped(double softcap, double x) {
   return softcap > 0 ? softcap * std::tanh(x / softcap) : x;
 }
 
-// [T, 3]
+// Returns the three numbers of each token: [T, 3].
 inline Numbers cross_entropy_partial(const CrossEntropyDesc& desc, Index v, const Numbers& logits,
                                      const Numbers& targets) {
   Numbers partial;

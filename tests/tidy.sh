@@ -2,11 +2,11 @@
 # tests/tidy.sh BUILD [ROOM...]: runs clang-tidy over components (src/io, dist, ...).
 #
 # The default is all of kernels/, dist/ and src/, except kernels/cuda, which is not always compiled,
-# and kernels/cpu, whose vectors only GCC knows. Exit code 77: there is no clang-tidy.
+# and kernels/cpu, which uses GCC's vector types. Exit code 77: clang-tidy is not installed.
 #
-# The files of a component are checked as one, because most of the time is spent in headers that
-# they share. A component that has passed is skipped until its files, its headers, the checks or
-# clang-tidy change. BUILD/tidy/ROOM.passed holds the digest of them all.
+# The files of a component are checked as one translation unit, because most of the time is spent
+# in headers that they share. A component that has passed is skipped until its files, its headers,
+# the checks or clang-tidy change. BUILD/tidy/ROOM.passed holds the digest of them all.
 set -euo pipefail
 build=$(cd "${1:?usage: tests/tidy.sh BUILD [ROOM...]}" && pwd)
 shift
@@ -16,7 +16,7 @@ command -v "$tidy" >/dev/null || { echo "there is no $tidy here"; exit 77; }
 [[ $# -gt 0 ]] || mapfile -t rooms < <(find kernels dist src -name '*.cpp' ! -path 'kernels/c*/*' -printf '%h\n' | sort -u)
 [[ $# -eq 0 ]] || rooms=("$@")
 
-# Folders in which the build found headers of other projects.
+# Include folders of other projects, from the compile commands of the build.
 mapfile -t found < <(grep -oE -- '-(isystem |I)[^ "]+' "$build/compile_commands.json" | sort -u | tr ' ' '\n')
 flags=(-std=c++20 -fopenmp "-I$PWD" "${found[@]}")
 version=$("$tidy" --version)

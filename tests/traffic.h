@@ -1,4 +1,4 @@
-// What each collective of a training step must carry, from the specs and the shapes alone.
+// Expected traffic of each collective of a training step, computed from specs and shapes alone.
 #pragma once
 
 #include <algorithm>
@@ -10,11 +10,11 @@
 
 namespace sy::test {
 
-// What one rank's routers sent to each rank of mesh.experts, itself included.
+// Rows and tokens that one rank's routers send to each rank of mesh.experts, itself included.
 struct RoutedRows {
-  std::vector<Index> rows;    // [P] one for each assignment, and each part of an expert: what the experts work on
-  std::vector<Index> tokens;  // [P] one for each token that has any row for the rank: what travels
-  std::vector<Index> nodes;   // one for each token that has any row for the node: what travels over nodes
+  std::vector<Index> rows;    // [P] rows: assignments, once for each etp shard of the expert
+  std::vector<Index> tokens;  // [P] sent tokens: those with at least one row for the rank
+  std::vector<Index> nodes;   // [nodes] sent tokens: those with at least one row for the node
 
   explicit RoutedRows(const Mesh& mesh)
       : rows(mesh.experts->size()), tokens(mesh.experts->size()), nodes(mesh.layout.experts_topology().nodes) {}
@@ -36,15 +36,18 @@ struct RoutedRows {
   }
 };
 
-// What a rank sends to others of a group, and receives from them, in one pass of all that was routed.
+// Numbers of tokens that a rank sends to and receives from the other ranks of a group. They cover
+// one dispatch of all tokens that `RoutedRows` has counted.
 struct TokenTraffic {
   std::string group;
   int size;
   Index leaving = 0, arriving = 0;
 };
 
-// Collective. To each rank; or, by nodes, to the rank of the same place on each node, and what this one has from all nodes to the
-// ranks of its own.
+// Returns the token traffic of each all-to-all group. Collective over mesh.experts.
+//   * One node: `experts`, directly to each rank.
+//   * Several nodes: `across`, to the rank with the same index on each other node. Then `within`,
+//     which forwards the tokens from all nodes to the ranks of this node.
 inline std::vector<TokenTraffic> token_traffic(const Mesh& mesh, const RoutedRows& routed) {
   const auto& [nodes, mates] = mesh.layout.experts_topology();
   const int P = mesh.experts->size(), me = mesh.experts->rank(), node = me / mates, place = me % mates;
@@ -74,14 +77,15 @@ inline std::vector<TokenTraffic> token_traffic(const Mesh& mesh, const RoutedRow
 }
 
 struct Load {
-  double needed = 0;  // bytes that the step cannot do without: gradients, weights, activations
-  Index bytes = 0;    // that it sends, with padding, counts and statistics
+  double needed = 0;  // bytes that the step requires: gradients, weights, activations
+  Index bytes = 0;    // bytes that it sends, with padding, counts and statistics
   Index calls = 0;
 };
 using Loads = std::map<std::pair<std::string, Collective>, Load>;
 
-// One optimizer step of a rank: `micro_batches` passes of B sequences; `tokens` are those of all of its MoE layers and passes.
-// The head works in chunks.
+// Returns the expected traffic of one rank in one optimizer step, for each group and collective.
+// The step has `micro_batches` micro-batches of B sequences. `tokens` is the traffic of all MoE
+// layers and micro-batches. The output layer computes the logits in chunks.
 inline Loads expected_loads(const Config& c, Index vocab, const Layout& l, int rank, Index B, Index micro_batches,
                             const std::vector<TokenTraffic>& tokens) {
   Loads out;
@@ -93,7 +97,8 @@ inline Loads expected_loads(const Config& c, Index vocab, const Layout& l, int r
     load.needed += needed;
   };
 
-  // Gradients summed and weights spread, once a step, over the ranks that share them.
+  // Once per step, the ranks that share a parameter reduce-scatter its gradient and all-gather its
+  // weights.
   const std::vector<ParamSpec> specs = param_specs(c, vocab);
   const FlatLayout flat = flat_layout(specs, l, coord_of(l, rank));
   for (const GroupLayout& group : flat.groups) {
@@ -102,7 +107,7 @@ inline Loads expected_loads(const Config& c, Index vocab, const Layout& l, int r
     Index elements = 0;
     for (const Placement& p : group.placements) {
       elements += p.box.elements();
-      int replicas = 1;  // ranks of tp with the same kv heads: their gradients are summed first
+      int replicas = 1;  // tp ranks with the same kv heads: their gradients are reduced first
       for (int d = 0; d < p.spec->shape.size(); ++d)
         if (p.spec->split[d] == Axis::tp) replicas = replicas_of(p.spec->shape[d], l.tp);
       add("replicas", replicas, Collective::all_reduce, 1,
@@ -114,24 +119,26 @@ inline Loads expected_loads(const Config& c, Index vocab, const Layout& l, int r
   }
   add("stage", l.ranks, Collective::all_reduce, 1, 8 * (l.ranks - 1), 0);  // the squared norm
 
-  // What each pass sends between the layers.
+  // Collectives between the layers. `again` is the number of forward passes through a block.
   const Index M = micro_batches, D = c.model.d_model, E = c.moe.experts, S = c.model.seq_len, k = c.moe.top_k;
-  const Index T = B * S / l.tp, P = l.ep * l.etp, again = c.train.recompute ? 2 : 1;  // forward passes through a block
+  const Index T = B * S / l.tp, P = l.ep * l.etp, again = c.train.recompute ? 2 : 1;
   const Index moe_layers = count_moe(block_specs(c));
   const Index routings = M * moe_layers * again;
   const Index dense_ffns = c.model.layers - moe_layers + (c.moe.shared_experts > 0 ? moe_layers : 0);
-  // Tokens are gathered before and scattered after attention and dense FFNs, and so are their gradients; the output
-  // gathers its input and scatters the gradient; the embedding does the reverse.
+  // Attention and dense FFNs all-gather their input and reduce-scatter their output. Backward does
+  // the same with the gradients. The output layer gathers its input and scatters the gradient. The
+  // embedding does the reverse.
   const Index moves = (c.model.layers + dense_ffns) * (again + 1) + 2;
   for (Collective kind : {Collective::reduce_scatter, Collective::all_gather})
     add("tp", l.tp, kind, M * moves, M * moves * T * D * 4 * (l.tp - 1), 4.0 * M * moves * T * D * (l.tp - 1));
-  // Three floats of each token for the softmax over the whole vocabulary.
+  // The softmax over the whole vocabulary needs three floats of each token from each rank.
   const Index rows = owned_box({vocab}, {Axis::tp}, l, coord_of(l, rank)).elements();
   const Index chunk = std::clamp<Index>((Index{4} << 20) / rows, 64, 4096);
   add("tp", l.tp, Collective::all_gather, M * ((B * S + chunk - 1) / chunk), M * B * S * 3 * 4 * (l.tp - 1), 0);
-  // The counts of all layers are gathered together; a layer that is computed again has its load-balance loss already.
+  // The counts of all layers are gathered together, once per micro-batch. Recomputation needs no
+  // load-balancing loss, so it gathers none.
   const Index balances = moe_layers > 0 ? M : 0;
-  if (T % S != 0) {  // sequences lie on several ranks, which decide together
+  if (T % S != 0) {  // a sequence spans several ranks, which decide together
     const Index segments = T / std::gcd(T, S);
     if (c.moe.aux_scope == AuxScope::sequence)
       add("tp", l.tp, Collective::all_gather, balances, balances * moe_layers * segments * E * 4 * (l.tp - 1), 0);
@@ -143,8 +150,8 @@ inline Loads expected_loads(const Config& c, Index vocab, const Layout& l, int r
         balances * moe_layers * (T / std::gcd(T, S)) * E * 4 * (l.ranks - 1), 0);
   const Index nodes = l.experts_topology().nodes;
   add("experts", P, Collective::all_gather, routings, routings * ((nodes > 1 ? nodes : 0) + P + E) * 4 * (P - 1), 0);
-  // Dispatch takes a row with the places and weights of its experts, combine brings a row; backward the weights' gradients
-  // come along.
+  // Dispatch sends D elements of a token with k physical experts and k weights. Combine returns D
+  // elements. In backward, D elements are sent; D elements and k gradients of weights return.
   for (const auto& [group, size, leaving, arriving] : tokens)
     add(group, size, Collective::all_to_all, 2 * M * moe_layers * (again + 1),
         4 * ((leaving * (D + 2 * k) + arriving * D) * again + leaving * D + arriving * (D + k)),

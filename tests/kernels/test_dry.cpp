@@ -30,7 +30,7 @@ TEST(Dry, counts_products_and_bytes) {
   backend->gemm({}, a, b, c);
   EXPECT_EQ(counts.flops, 2 * 3 * 5 * 7);
   EXPECT_EQ(counts.bytes, 4 * (3 * 5 + 5 * 7 + 3 * 7));
-  backend->gemm({false, false, true}, a, b, c);  // reads c, too
+  backend->gemm({false, false, true}, a, b, c);  // also reads c
   EXPECT_EQ(counts.flops, 2 * 2 * 3 * 5 * 7);
   EXPECT_EQ(counts.bytes, 2 * 4 * (3 * 5 + 5 * 7 + 3 * 7) + 4 * 3 * 7);
   counts = {};
@@ -160,8 +160,8 @@ TEST(Dry, gives_every_expert_as_many_rows_or_those_of_a_load) {
     backend->plan_sends(split, experts, keep, places, tokens, slots, counts, kept);
     return numbers(counts);
   };
-  // Two owners of two experts, with two etp shards each. One of the six ways to choose two of four
-  // experts leaves out an owner: 5 of 6 tokens go to each rank.
+  // Two owners of two experts, with two etp shards each. There are six ways to choose two of four
+  // experts, and one of them leaves out an owner. So 5 of 6 tokens go to each rank.
   EXPECT_EQ(planned({2, parts}), (std::vector<std::int32_t>{5, 5, 5, 5, 3, 3, 3, 3}));
   set_dry_load(*backend, [](Index assignments, std::span<Index> of) {
     EXPECT_EQ(assignments, 12);
@@ -188,8 +188,8 @@ TEST(Dry, expects_tokens_at_a_rank) {
     EXPECT_NEAR(dry_reach(std::vector<Index>(e, 1000 * k), 1000 * e, k, 0, n), 1 - missed, 1e-6)
         << e << " " << n << " " << k;
   }
-  // 1000 tokens have two of four experts each, and 500 of them have dropped one assignment. At most
-  // 500 tokens then go to both owners.
+  // Each of 1000 tokens chooses two of four experts. For 500 of them one assignment is dropped, so
+  // at most 500 tokens go to both owners.
   const std::vector<Index> kept = {500, 500, 250, 250};
   const double first = dry_reach(kept, 1000, 2, 0, 2), second = dry_reach(kept, 1000, 2, 2, 2);
   EXPECT_GT(first, 0.5);  // between "its two experts always together" and "never together"
@@ -200,8 +200,8 @@ TEST(Dry, expects_tokens_at_a_rank) {
   EXPECT_NEAR(dry_reach(std::vector<Index>{0, 0, 70, 70}, 70, 2, 2, 2), 1, 1e-6);
 }
 
-// The share of drawn tokens that have one of the n experts from `first` on: `limit` groups are
-// drawn, then k experts of these.
+// Returns the share of drawn tokens that have one of the n experts from `first` on. For each token,
+// `limit` groups are drawn, then k experts of these groups.
 double simulated_reach(Index e, Index groups, Index limit, Index k, Index first, Index n) {
   std::minstd_rand random(7);
   const Index each = e / groups, tokens = 40000;
@@ -225,16 +225,18 @@ TEST(Dry, expects_fewer_ranks_of_a_group_limited_router) {
     for (Index i = 0; i < e; ++i) group_of.push_back(i * groups / e);
     return dry_reach(std::vector<Index>(e, 1000 * k), 1000 * e, k, first, n, {group_of, groups, limit});
   };
+  // The first three cases: DeepSeek-V3 on one of 8 nodes and on one of 64 ranks, and experts of
+  // three groups.
   for (const auto& [e, groups, limit, k, first, n] :
-       {std::tuple<Index, Index, Index, Index, Index, Index>{256, 8, 4, 8, 32, 32},  // DeepSeek-V3 on 8 nodes
-        {256, 8, 4, 8, 252, 4},                                                      // and one of 64 ranks
-        {16, 4, 2, 3, 3, 6},                                                         // a part of three groups
+       {std::tuple<Index, Index, Index, Index, Index, Index>{256, 8, 4, 8, 32, 32},
+        {256, 8, 4, 8, 252, 4},
+        {16, 4, 2, 3, 3, 6},
         {12, 4, 1, 2, 0, 6},
         {12, 4, 3, 5, 7, 2}})
     EXPECT_NEAR(reach(e, groups, limit, k, first, n), simulated_reach(e, groups, limit, k, first, n), 0.008)
         << e << " " << groups << " " << limit << " " << k << " " << first << " " << n;
-  // Of 32 experts of 8 groups on one node, half of the choices have none, and of the others C(96,
-  // 8) / C(128, 8).
+  // The node has the 32 experts of one of 8 groups. Half of the choices of 4 groups leave out this
+  // group. The others miss all of its experts with probability C(96, 8) / C(128, 8).
   double missed = 1;
   for (Index i = 0; i < 8; ++i) missed *= (96.0 - static_cast<double>(i)) / (128.0 - static_cast<double>(i));
   EXPECT_NEAR(reach(256, 8, 4, 8, 0, 32), 0.5 * (1 - missed), 1e-9);
@@ -252,8 +254,8 @@ TEST(Dry, expects_fewer_ranks_of_a_group_limited_router) {
   EXPECT_NEAR(sum, 1, 1e-9);
 }
 
-// Two groups of two experts, of which a token has one, on two ranks. Experts 0 and 3 are on the
-// first rank, so that every token is on both.
+// Two groups of two experts on two ranks. A token has the experts of one group. If experts 0 and 3
+// are on the first rank, every token goes to both ranks.
 TEST(Dry, places_keep_their_groups) {
   const auto backend = make_dry();
   constexpr Index t = 6, e = 4, k = 2;
