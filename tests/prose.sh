@@ -104,7 +104,7 @@ sub split_comment {
     return $text =~ /^((?:[^"']|"(?:[^"\\]|\\.)*"|'[^']*')*?(?:^|\s))#(?=\s|$)/ ? ($1, substr($text, $+[0]), length $1) : ($text, undef, -1);
   }
   my $position = 0;
-  while ($text =~ /\G((?:[^"'\/#\\]|\\.|"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|["'\/#\\](?!\/))*?)($marker)/gc) {
+  while ($text =~ /\G((?:[^"'\/#\\]|\\.|"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|['\/#\\](?!\/))*?)($marker)/gc) {
     return (substr($text, 0, $+[1]), substr($text, $+[0]), $+[1]);
   }
   return ($text, undef, -1);
