@@ -121,7 +121,8 @@ std::string name_tics(const std::string& axis, const std::vector<std::string>& n
         const std::string quoted = mark_in_quotes(line);
         mark += (mark.empty() ? "" : "\\n") + quoted.substr(1, quoted.size() - 2);
       }
-      mark = '"' + mark + '"';
+      mark.insert(0, 1, '"');
+      mark += '"';
     }
     out += fmt::format("{}{} {}", i ? ", " : "", mark, i);
   }
@@ -217,8 +218,8 @@ std::vector<HoverArea> cell_areas(const Heatmap& map, const Cells& cells) {
       else if (!map.column_names.empty())
         at = named(map.x_label, map.column_names[c]) + (end > c + 1 ? " to " + map.column_names[end - 1] : "");
       const std::string row = map.row_names.empty() ? "" : named(map.y_label, map.row_names[r]);
-      std::string text =
-          row + (row.empty() || at.empty() ? "" : ", ") + at + ": " + value_text(low, map.ratio, map.percent);
+      std::string text = fmt::format("{}{}{}: {}", row, row.empty() || at.empty() ? "" : ", ", at,
+                                     value_text(low, map.ratio, map.percent));
       if (high > low) text += " to " + value_text(high, map.ratio, map.percent);
       areas.push_back({cells.left + static_cast<double>(c) * cells.width,
                        cells.top + static_cast<double>(r) * cells.height, static_cast<double>(end - c) * cells.width,
@@ -466,7 +467,8 @@ Plot plot_of(const LineChart& chart) {
     if (!legend) continue;
     const int at = static_cast<int>(i), n = static_cast<int>(count);
     const double x = chart.legend_below ? left + at % in_a_row * entry_width : width - right + 14;
-    const double y = chart.legend_below ? entry_height * (rows_below - at / in_a_row) - 10.0
+    const int row = at / in_a_row;
+    const double y = chart.legend_below ? entry_height * (rows_below - row) - 10.0
                                         : bottom + plot_height / 2 + entry_height * ((n - 1) / 2.0 - at);
     s += fmt::format("set arrow from screen {0:.4f},{2:.4f} to screen {1:.4f},{2:.4f} nohead lc {3} lw 2.4\n",
                      x / width, (x + dash - 4) / width, y / height, paint);

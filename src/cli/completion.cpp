@@ -21,13 +21,6 @@ std::string short_help(std::string text) {
   return fit_width(visible(text), 60);
 }
 
-std::vector<CommandOption> options_of(const Command& command, Comm& world) {
-  std::vector<CommandOption> options;
-  CommandLine line{world, {}, &options};
-  command.run(line);
-  return options;
-}
-
 // Returns the values of an option, or the prefixes of its values. Empty if it takes any text.
 std::vector<std::string> option_values(const std::string& command, const std::string& option) {
   if (option == "--backend") return {"auto", "cpu", "cuda"};
@@ -64,8 +57,8 @@ std::vector<std::string> values_of(const Command& command, const std::string& na
   return option_values(command.name, name);
 }
 
-std::vector<Candidate> all_options(const Command& command, const std::string& word, Comm& world) {
-  std::vector<Candidate> all;
+std::vector<CompletionCandidate> all_options(const Command& command, const std::string& word, Comm& world) {
+  std::vector<CompletionCandidate> all;
   for (const CommandOption& option : options_of(command, world)) all.push_back({option.name, short_help(option.help)});
   if (!takes_settings(command)) return all;
   std::string kind;
@@ -78,9 +71,10 @@ std::vector<Candidate> all_options(const Command& command, const std::string& wo
   return all;
 }
 
-std::vector<Candidate> of_command(const Command& command, const std::vector<std::string>& words, Comm& world) {
+std::vector<CompletionCandidate> of_command(const Command& command, const std::vector<std::string>& words,
+                                            Comm& world) {
   const std::string &word = words.back(), &before = words[words.size() - 2];
-  std::vector<Candidate> all;
+  std::vector<CompletionCandidate> all;
   const auto add = [&](const std::string& start, const std::vector<std::string>& values) {
     for (const std::string& value : values) all.push_back({start + value, ""});
   };
@@ -102,8 +96,8 @@ std::vector<Candidate> of_command(const Command& command, const std::vector<std:
 
 }  // namespace
 
-std::vector<Candidate> completion_candidates(const std::vector<std::string>& words, Comm& world) {
-  std::vector<Candidate> all;
+std::vector<CompletionCandidate> completion_candidates(const std::vector<std::string>& words, Comm& world) {
+  std::vector<CompletionCandidate> all;
   if (words.size() == 1) {
     for (const Command& c : commands()) all.push_back({c.name, short_help(c.summary)});
     all.push_back({"--version", ""});
@@ -111,7 +105,7 @@ std::vector<Candidate> completion_candidates(const std::vector<std::string>& wor
   }
   for (const Command& c : commands())
     if (words.size() > 1 && words.front() == c.name) all = of_command(c, words, world);
-  const auto differs = [&](const Candidate& c) { return words.empty() || !c.text.starts_with(words.back()); };
+  const auto differs = [&](const CompletionCandidate& c) { return words.empty() || !c.text.starts_with(words.back()); };
   all.erase(std::remove_if(all.begin(), all.end(), differs), all.end());
   return all;
 }
@@ -194,7 +188,7 @@ complete -c switchyard -f -a '(__switchyard_candidates)'
 int completion_command(CommandLine& line) {
   // The scripts call `completion candidates WORD...`. A WORD may look like an option.
   if (!line.options && !line.args.empty() && line.args.front() == "candidates") {
-    for (const Candidate& c : completion_candidates({line.args.begin() + 1, line.args.end()}, line.world))
+    for (const CompletionCandidate& c : completion_candidates({line.args.begin() + 1, line.args.end()}, line.world))
       fmt::print("{}{}{}\n", c.text, c.help.empty() ? "" : "\t", c.help);
     return 0;
   }

@@ -8,13 +8,13 @@
 
 namespace sy {
 
-struct Candidate {
+struct CompletionCandidate {
   std::string text;  // ends in '=' or ':' if more follows without a blank
   std::string help;  // a short text; may be empty
 };
 
 // Returns the candidates for the last of `words`, which follow the program's name. Empty if the
 // word may be a file or any text.
-std::vector<Candidate> completion_candidates(const std::vector<std::string>& words, Comm& world);
+std::vector<CompletionCandidate> completion_candidates(const std::vector<std::string>& words, Comm& world);
 
 }  // namespace sy

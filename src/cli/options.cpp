@@ -195,6 +195,13 @@ std::vector<std::string> take_settings(const std::string& command, const std::ve
   return rest;
 }
 
+std::vector<CommandOption> options_of(const Command& command, Comm& world) {
+  std::vector<CommandOption> options;
+  CommandLine line{world, {}, &options};
+  command.run(line);
+  return options;
+}
+
 std::vector<int> parse_ranks(const std::string& text) {
   constexpr int most = 1 << 20;
   std::vector<int> ranks;

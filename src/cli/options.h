@@ -37,6 +37,8 @@ struct Command {
   bool repeatable = false;
 };
 const std::vector<Command>& commands();
+// Returns the options of a command with their help texts.
+std::vector<CommandOption> options_of(const Command& command, Comm& world);
 // Returns true if the command takes settings, --section.key=value. Its usage says so.
 bool takes_settings(const Command& command);
 

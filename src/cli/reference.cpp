@@ -10,13 +10,6 @@
 namespace sy {
 namespace {
 
-std::vector<CommandOption> options_of(const Command& command, Comm& world) {
-  std::vector<CommandOption> options;
-  CommandLine line{world, {}, &options};
-  command.run(line);
-  return options;
-}
-
 // Returns the text with a backslash before each of the characters in `special`.
 std::string escaped(const std::string& text, std::string_view special) {
   std::string out;

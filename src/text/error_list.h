@@ -12,7 +12,7 @@ namespace sy {
 
 // An InputError whose message names each of several errors.
 struct InputErrors : InputError {
-  InputErrors(std::string origin, std::vector<std::string> errors);
+  InputErrors(std::string from, std::vector<std::string> all);
   std::string origin;  // the file or the command that has the errors
   std::vector<std::string> errors;
 };
