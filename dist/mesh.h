@@ -43,13 +43,15 @@ struct Layout {
   bool tp_divides() const { return ranks % tp == 0; }
   // True if ep * etp divides the number of ranks.
   bool experts_divide() const { return ranks % expert_ranks() == 0; }
-  // True if all nodes have equally many ranks, and the expert_ranks() are on one or fill several.
-  // The etp ranks of an expert must be on one node.
+  // True if `node` is 1. Otherwise true if three conditions hold: `node` divides the number of
+  // ranks, etp divides `node`, and the expert_ranks() are on one node or fill several.
   bool nodes_divide() const;
+  // True if tp_divides(), experts_divide() and nodes_divide() are true.
   bool divides() const { return tp_divides() && experts_divide() && nodes_divide(); }
   // "dp 4 tp 1 ep 2 etp 1 edp 2"; ends with "node 2" if there are 2 ranks per node.
   std::string str() const;
   // Short name "tp 1 ep 2 etp 1": unique among the layouts of equally many ranks.
+  // Ends with "node 2" as str() does.
   std::string given() const;
   friend bool operator==(const Layout&, const Layout&) = default;
 };
@@ -59,6 +61,7 @@ struct Coord {
   int dp, tp, edp, ep, etp;
 };
 
+// Returns the coordinates of a rank of the world. Pure function.
 Coord coord_of(const Layout& layout, int rank);
 
 // Size of a group of ranks, and the index of one rank in it.
@@ -73,7 +76,7 @@ Place place_of(const Layout& layout, const Coord& coord, Axes axes);
 struct Mesh {
   Layout layout;
   Coord coord;
-  int rank;
+  int rank;                          // in the world
   Comm* host;                        // all ranks of the world, on host buffers; not owned
   const Backend* backend = nullptr;  // device of the communicators' buffers; nullptr: host buffers
   std::unique_ptr<Comm> stage;       // dp x tp: the ranks that compute the same layers
@@ -87,9 +90,11 @@ struct Mesh {
   // there are no replicas.
   std::unique_ptr<Comm> replicas;
 
-  // All ranks of the world. There is one stage, so that they are its ranks.
+  // Returns `stage`: it holds all ranks of the world, because there is one stage. Its buffers
+  // are those of `backend`; the buffers of `host` are in host memory.
   Comm& world() const { return *stage; }
-  // Returns the communicator above whose ranks differ along these axes alone. It must exist.
+  // Returns the communicator whose ranks differ along these axes alone.
+  // axes: dp x tp, dp, tp, edp, or ep x etp; any other set is an internal error.
   Comm& over(Axes axes) const;
   // Returns all communicators by name, `host` as "world". A missing communicator is nullptr.
   std::vector<std::pair<std::string_view, const Comm*>> groups() const;
@@ -97,15 +102,18 @@ struct Mesh {
 
 // Returns the mesh for host buffers. Collective over `world`, which must outlive it.
 Mesh make_mesh(Comm& world, const Layout& layout);
-// Returns a mesh for planning, of one rank without peers:
-// its communicators are dry (dist/comm_dry.h). If `asynchronous`, they are like those of a GPU.
-// `world` is dry too, and has host buffers.
+// Returns the mesh of rank world.rank() for planning; no other rank exists.
+// Its communicators have the sizes of the layout and are dry (dist/comm_dry.h).
+// world: also dry, with layout.ranks ranks. It must outlive the mesh.
+// If `asynchronous`, the communicators overlap with compute, like those of a GPU.
 Mesh make_dry_mesh(Comm& world, const Layout& layout, bool asynchronous = false);
 // Returns the mesh for buffers of `backend`, which must outlive it. Collective.
 // Returns `mesh` unchanged if it is for these buffers already, or if they are host buffers.
+// Otherwise `mesh` must be for host buffers and have no replicas: call it before join_replicas().
 Mesh on_backend(Mesh mesh, Backend& backend);
-// Makes mesh.replicas for a dimension of n that tp splits, such as kv heads. Collective.
-// No-op if they exist already, or if n >= tp. Their buffers are of the mesh's current kind.
+// Sets mesh.replicas for a dimension of n that tp splits, such as kv heads. Collective over tp.
+// No-op if mesh.replicas exists already, or if n is 0 or at least tp.
+// Its buffers are on the device of mesh.tp.
 void join_replicas(Mesh& mesh, Index n);
 
 }  // namespace sy
