@@ -39,8 +39,10 @@ struct ExpertRanks {
   ExpertSplit split;
   Topology topology;
 
+  // places: as in ExpertSplit.
   ExpertRanks(const Layout& layout, ConstView places)
       : split{layout.ep, layout.etp, places}, topology(layout.experts_topology()) {}
+  // True if dispatch is hierarchical.
   bool by_node() const { return topology.nodes > 1; }
   // Number of destinations whose token counts are exchanged:
   // nodes (if dispatch is hierarchical) and ranks.
@@ -65,7 +67,7 @@ struct DispatchPlan {
   // [E / owners + 1] first row of each local physical expert, then the number of rows
   std::vector<std::int32_t> offsets;
 };
-// Computes the counts of one rank. Pure function.
+// Computes the counts of one rank of Mesh::experts. Pure function.
 // counts: [P, N + P + E], Sends::counts of each of the P ranks.
 DispatchPlan plan_dispatch(std::span<const std::int32_t> counts, const ExpertRanks& of, int rank);
 
@@ -82,7 +84,9 @@ struct Sends {
   Sends() = default;
   // Allocates `tokens` and `slots` from `kept`, and the other views from `scratch`.
   Sends(const ExpertRanks& ranks, Index T, Index k, Index E, Arena& kept, Arena& scratch);
-  // Fills the views by Backend::plan_sends. experts, keep: [T, k] i32; kept: [E] i32, as there.
+  // Fills the views and `kept` by Backend::plan_sends.
+  //   experts, keep: [T, k] i32 logical experts and dispatch mask
+  //   kept: [E] i32, output: dispatched assignments of each logical expert
   void plan(Backend& backend, const ExpertRanks& ranks, ConstView experts, ConstView keep, View kept,
             Arena& scratch) const;
 };
@@ -101,9 +105,12 @@ struct Sends {
 // The estimate (not measured) is 10 to 20 microseconds per MoE layer and pass.
 class Exchange {
  public:
-  // Starts the exchange of counts. Collective over mesh.experts. `mesh` must outlive this object.
-  // Stores the views `tokens` and `slots` of `sends`.
-  // Memory taken from `scratch` must stay until the first dispatch.
+  // Starts the exchange of counts.
+  // Collective over mesh.experts, as are dispatch(), combine() and finish().
+  // `mesh` and the views `tokens` and `slots` of `sends` must outlive this object.
+  // The view `places` of `sends` and the memory taken from `scratch` must stay while places() is
+  // used, at least until the first finish().
+  // Until plan(), the backend must start no other read (Backend::begin_read).
   Exchange(Backend& backend, const Mesh& mesh, const ExpertRanks& ranks, const Sends& sends, Arena& scratch);
 
   // Waits for the counts of all ranks, and computes the splits of the hops.
@@ -111,33 +118,36 @@ class Exchange {
   // memory from `scratch` until the first finish().
   void plan(Arena& kept, Arena& scratch);
 
+  // True if the group has one rank.
   bool local() const { return group_->size() == 1; }
-  // First physical expert of this rank.
+  // First physical expert of this rank. Valid after plan(), as are offsets(), rows() and sent().
   Index first_place() const { return group_->rank() / ranks_.split.parts * (std::ssize(offsets_) - 1); }
   // DispatchPlan::offsets.
   const std::vector<std::int32_t>& offsets() const { return offsets_; }
   // R, number of rows of this rank's experts.
   Index rows() const { return offsets_.back(); }
-  // Number of copies sent over the first hop.
+  // Number of copies in the send buffer of the first hop, including those for this rank itself.
+  // 0 on one rank.
   Index sent() const { return local() ? 0 : hops_.front().plan.sent; }
 
   // Packs the copies of x for the first hop: [T, N] -> [n, N], taken from `arena`.
+  // n is the largest possible number of copies (Sends). Rows from sent() on are undefined.
   // Returns x on one rank.
   ConstView copies(ConstView x, Arena& arena) const;
 
   // A send buffer, and the arena of its receive buffer.
   struct Leaving {
-    ConstView copies;  // [n or more, N], made by copies()
+    ConstView copies;  // [n, N], made by copies(); the first sent() rows are sent
     Arena& arena;
   };
   // Starts the all-to-all of the send buffers. The first call sends the physical experts too.
-  // Returns the receive buffers [A, N], A tokens of all ranks, valid after finish(). The send
-  // buffers and the memory taken from `scratch` must stay until then.
+  // Returns a receive buffer [A, N] for each send buffer, valid after finish(). A is the number of
+  // received tokens. On one rank, these are the send buffers.
+  // The send buffers and the memory taken from `scratch` must stay until finish().
   // The all-to-all waits for compute that was enqueued before this call.
   std::vector<ConstView> dispatch(std::initializer_list<Leaving> leaving, Arena& scratch);
-  // [A, k] i32 physical experts of the received tokens;
-  // before dispatch, those of the tokens to send.
-  // Valid after the first finish(), while the scratch memory stays.
+  // [A, k] i32 physical experts of the received tokens; -1 if dropped.
+  // Valid after the first finish(), while the scratch memory stays. On one rank valid at once.
   ConstView places() const { return places_; }
 
   // y = from + the sum of x over the rows of each token, on all ranks. y: [T, N].
@@ -149,8 +159,8 @@ class Exchange {
     ConstView from;  // [T, N], may be y; empty if nothing is added
     View y;
   };
-  // Starts the return of the sums over this rank's rows. y is complete after finish().
-  // The memory taken from `scratch` must stay until then.
+  // Sums this rank's rows and starts the return of the sums. y is complete after finish().
+  // The memory taken from `scratch` must stay until then. Requires a finished dispatch.
   void combine(std::initializer_list<Sum> sums, Arena& scratch);
   // Completes the dispatch or the combine in flight.
   void finish();
