@@ -39,10 +39,10 @@ struct Rooted {
   int root;
 };
 
-// Returns the bytes that a rank sends to other ranks in an all-reduce; it receives equally many.
+// Returns the bytes that `rank` of a group of `size` sends to other ranks in an all-reduce.
+// It receives equally many. bytes: size of the buffer; width: bytes of an element.
 // Up to all_reduce_whole bytes: the buffer goes to each other rank in one message.
 // Above: for each block of all_reduce_block bytes, a reduce-scatter and an all-gather of the sums.
-// width: bytes of an element.
 Index all_reduce_bytes(Index bytes, Index width, int size, int rank);
 // Limits of all_reduce_bytes(), in bytes.
 inline constexpr Index all_reduce_whole = Index{16} << 10, all_reduce_block = Index{8} << 20;
@@ -54,7 +54,7 @@ inline Index row_bytes(ConstView x) {
 
 enum class Collective : std::uint8_t { broadcast, all_reduce, reduce, reduce_scatter, all_gather, all_to_all };
 constexpr int num_collectives = 6;
-std::string_view name_of(Collective kind);
+std::string_view name_of(Collective kind);  // "all-to-all"
 const char* with_article(Collective kind);  // "an all-to-all"
 
 // Bytes that one rank has sent to the other ranks of its group.
@@ -73,17 +73,20 @@ class Comm {
   virtual int size() const = 0;
   virtual int rank() const = 0;
   // Returns the communicator of the ranks with this rank's colour, in rank order. Collective.
-  // `color` must be the same function on all ranks.
+  // `color` must be the same function on all ranks. `rank` is a rank of this group.
   std::unique_ptr<Comm> split(const std::function<int(int rank)>& color) const;
+  // Returns after all ranks have called it. On device buffers, it first waits for the enqueued
+  // compute.
   void barrier();
 
+  // Copies x of the root to all ranks. Any type.
   void broadcast(View x, int root);
   // x = the element-wise reduction of all ranks' x. f32, f64, i32, i64.
   void all_reduce(View x, Reduce op = Reduce::sum);
-  // out = the sum over ranks of block `rank` of `in`. f32, or bf16 summed in f32.
+  // out = the sum over ranks of block `rank` of `in`. f32 or bf16; host buffers sum bf16 in f32.
   // Shapes: in [size * n]; out [n], may be that block of `in`.
   void reduce_scatter(ConstView in, View out);
-  // Gathers all ranks' `in` in rank order.
+  // Gathers all ranks' `in` in rank order. Any type.
   // Shapes: in [n], may be block `rank` of `out`; out [size * n].
   void all_gather(ConstView in, View out);
   // Sends send[r] rows of `in` to each rank r, and receives receive[r] rows from it.
@@ -92,9 +95,13 @@ class Comm {
   void all_to_all_v(ConstView in, std::span<const Index> send, View out, std::span<const Index> receive);
 
   // ---- asynchronous collectives ----
+  // Call mark() after enqueuing the compute of the buffers, then the start_ functions, then wait().
+  // Only compute that is enqueued after wait() may read results or reuse the buffers.
+
   // True if collectives overlap with compute. If false, the calls below are complete on return.
   virtual bool asynchronous() const { return false; }
-  // Collectives started after this call wait for all compute that is already enqueued.
+  // This communicator's collectives that start after this call wait for all compute that is
+  // already enqueued.
   virtual void mark() {}
   // all_to_all_v of several buffers with equal row counts, in one collective.
   // There is one message per buffer and rank.
@@ -108,20 +115,22 @@ class Comm {
   }
   // Copies x of the root to all ranks, for each of `parts`, in one collective.
   void start_broadcast(std::span<const Rooted> parts);
-  // Compute enqueued after this call waits for all collectives that were started.
+  // Compute enqueued after this call waits for all started collectives of this communicator.
   virtual void wait() {}
 
-  // All-gather of host integers, also if the collectives are on device buffers. Uncounted.
-  // mine: [n]; all: [size * n]. Returns false and leaves `all` unchanged if there are no peers.
+  // All-gather of host integers, also if the collectives are on device buffers. traffic() does not
+  // count it. mine: [n]; all: [size * n].
+  // Returns false and leaves `all` unchanged if there are no peers or the communicator is dry.
   virtual bool tell(std::span<const Index> /*mine*/, std::span<Index> /*all*/) const { return false; }
-  // Names the peers by their ranks in the world: "with ranks 0, 2-5"; empty if there are no peers.
+  // Names the other ranks of the group by their ranks in the world: "with ranks 0, 2-5".
+  // Empty if there are no peers or the communicator is dry.
   // The text lives until the process ends.
   virtual const char* others() const { return ""; }
 
   // Returns the traffic of one kind of collective; all zeros in a group of one rank.
   const Traffic& traffic(Collective kind) const { return traffic_[static_cast<int>(kind)]; }
 
-  // All-reduce of one number. Only for communicators on host buffers.
+  // Return the sum and the maximum of x over all ranks. Only for communicators on host buffers.
   double sum(double x);
   Index max(Index x);
 
@@ -145,8 +154,9 @@ std::string ranges(const std::vector<int>& ascending);
 // Interns a text: returns an equal text that lives until the process ends.
 const char* lasting(const std::string& words);
 
-// Communicators on host buffers.
+// Returns a communicator of one rank. Its collectives copy or do nothing.
 std::unique_ptr<Comm> make_comm_self();
+// Returns a dry communicator (dist/comm_dry.h); a comm_self if `size` is 1.
 // asynchronous: of the communicator, and of those that are split from it.
 std::unique_ptr<Comm> make_comm_dry(int size, int rank, bool asynchronous = false);
 

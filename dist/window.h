@@ -35,7 +35,7 @@ class Window {
   // Opens a window for this rank. Collective over `world`.
   // group: maps the index of a rank on its machine to a group.
   // Ranks of one machine with equal groups share a window; a negative group means no window.
-  // half: bytes of a send buffer, rounded up.
+  // half: bytes of a send buffer, rounded up to whole cache lines.
   // Returns nullptr if this rank has no peers, or if shared memory is unavailable. `why` is then
   // set to the reason, if there are peers.
   static std::shared_ptr<Window> open(MPI_Comm world, const std::function<int(int)>& group, Index half,
@@ -47,9 +47,11 @@ class Window {
   Window(const Window&) = delete;
   Window& operator=(const Window&) = delete;
 
+  // Number of ranks of the window.
   int size() const { return static_cast<int>(ranks_.size()); }
   int rank() const { return me_; }           // rank of this process in the window
   int id() const { return ranks_.front(); }  // unique number of the window, equal on all its ranks
+  // Bytes of a send buffer.
   Index half() const { return half_; }
   Index bytes() const { return part_ * size(); }  // size of the whole window
 
@@ -62,12 +64,14 @@ class Window {
   // Returns the maximum size of each of `pieces` messages
   // that share a send buffer: whole cache lines.
   static Index room(Index half, Index pieces) { return half / pieces / line * line; }
-  // Copies data into the send buffer; returns its offset in the segment.
-  // All data between two turns must fit into the buffer.
+  // Copies data into the current send buffer, and returns its offset for send().
+  // All data between two calls of turn() must fit into the buffer.
   Index put(const std::byte* data, Index bytes);
-  // Sends the bytes at offset `at` to a peer. At most one message per peer between two turns.
+  // Sends the `bytes` bytes at offset `at` to a peer. Does not wait. Peers may share the bytes.
+  // At most one message per peer between two calls of turn().
   void send(int mate, Index at, Index bytes);
-  // Waits for the next message of a peer. The data is valid until done().
+  // Waits for the next message of a peer, and returns its data in the peer's segment.
+  // The data is valid until done(). Each take() of a peer needs one done() before the next take().
   std::span<const std::byte> take(int mate);
   // Acknowledges the message that take() returned.
   void done(int mate);
@@ -86,7 +90,9 @@ class Window {
     Index bytes;
   };
   // Sends and receives concurrently. At most one message to each peer and one from each.
-  // The peers must call it with matching arguments.
+  // The peer of each message must call it too, with an equal number of bytes.
+  // Returns when all data to receive is in place, and the data to send may change.
+  // trade() calls turn() as needed.
   void trade(std::span<const Give> gives, std::span<Get> gets);
 
  private:
