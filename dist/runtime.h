@@ -19,23 +19,29 @@ class JobRecord;  // dist/leftovers.h
 
 // Owns MPI, the world communicator and the watchdog. Construct it once, at the start of main.
 // MPI starts only if a launcher (mpirun, srun) started this process. The process then ends with its
-// launcher. Otherwise the world is a comm_self.
+// launcher. Otherwise, and in a Slurm step of one task, the world is a comm_self.
+// If srun started several tasks that cannot reach each other, the constructor ends the process.
 // The watchdog runs from before MPI starts until after it has ended.
-// Closed standard streams are opened, so that no file gets their descriptors; using them stays an
-// error. SIGXFSZ is ignored, so that a write beyond the file size limit returns an error.
 class Runtime {
  public:
+  // argc, argv: those of main; MPI may change them.
+  // Opens closed standard streams, so that no file gets their descriptors; using them stays an
+  // error. Ignores SIGXFSZ, so that a write beyond the file size limit returns an error.
   Runtime(int* argc, char*** argv);
+  // Ends MPI, after all ranks have come here. Collective.
+  // If run() returned a code other than 0, waits up to 10 seconds until the launcher has read the
+  // output. A launcher ends all ranks as soon as one exits with such a code.
   ~Runtime();
   Runtime(const Runtime&) = delete;
   Runtime& operator=(const Runtime&) = delete;
 
   Comm& world() { return *world_; }
 
-  // Runs a program on all ranks under the watchdog. Returns the exit code of all ranks. Collective.
+  // Runs a program on all ranks under the watchdog. Collective.
+  // Returns the program's result, or the exit code of its exception. The program must return the
+  // same result on all ranks.
   // An AgreedError, which agree() throws on all ranks, is printed by rank 0. Any other exception
   // ends all ranks as in or_end_all(). Lost output is an error (lost_output()).
-  // Before a rank exits with a code other than 0, launchers have read the output of all ranks.
   int run(const std::function<int()>& program);
 
  private:
@@ -50,46 +56,50 @@ class Runtime {
 };
 
 // Runs `work` and returns its result. An AgreedError passes through.
-// After any other exception, prints the error and aborts all ranks:
+// After any other exception, prints the error and aborts all ranks with its exit code:
 // the other ranks may wait in a collective that never completes.
 // The abort comes before objects from outside `work` are freed. A GPU frees no memory while a
 // collective on it waits for other ranks. In a world of one rank, all exceptions pass through.
 int or_end_all(Comm& world, const std::function<int()>& work);
 
-// Prints an error of this rank and exits at once with code 1. Launchers then end the other ranks.
-// The launcher can read the error first. Any thread may call it; the main thread may be blocked
-// anywhere but in printing.
-// If launcher_too, mpirun is ended as well: for the case that another machine is out of reach.
-// Otherwise mpirun would wait 15 minutes for its daemon there.
+// Prints an error of this rank and exits with code 1. Launchers then end the other ranks.
+// Before the exit, it waits up to 10 seconds until the launcher has read the error.
+// An alarm ends the process after 20 seconds in any case, for example if printing blocks.
+// Any thread may call it; the main thread may be blocked. Destructors do not run.
+// If launcher_too, Open MPI's mpirun ends as well: for the case that another machine is out of
+// reach. Otherwise mpirun would wait 15 minutes for its daemon there.
 [[noreturn]] void end_process(const std::string& what, bool launcher_too);
 
-// Returns the process that started this rank: mpirun, or its daemon on another machine.
-// 0 if none did.
+// Returns the process id of the launcher of this rank: mpirun, or its daemon on another machine.
+// 0 if no launcher started this process (Runtime).
 pid_t launcher();
 
-// Returns why output to standard output was lost (full disk, closed stream);
-// empty if none was lost.
-// Reports each loss once.
+// Flushes standard output. Returns why output to it was lost (full disk, closed stream).
+// Empty if all output was written. Reports each loss once.
 std::string lost_output();
 
 // Returns `text` on one line: control characters become blanks.
 std::string one_line(std::string text);
-// Prints "switchyard: warning: TEXT" to standard error.
+// Prints "switchyard: warning: TEXT" to standard error, and to the log of keep_console_log().
 // If the warning is the same for all ranks, call it on one rank only.
 void warn(const std::string& text);
 
-// Writes a heading to the file, and then a copy of all warnings and errors of this process, those
-// printed so far included. Call it at most once. The file stays open until the process ends.
+// Writes a heading to the file. From then on, the file gets a copy of this process's warnings and
+// errors, including up to 64 KiB of those printed before. Call it at most once.
+// The caller must leave the file open until the process ends.
 void keep_console_log(std::FILE* file, std::string_view heading);
-// Appends to that copy what was printed in another way. Does not throw.
+// Appends `text`, which the caller has printed itself, to the copy in that file.
+// Write errors do not throw: lost_console_log() reports them.
 void log_console(std::string_view text);
-// Returns why text of the copy is lost; empty if all of it is in the file, or if there is no file.
+// Returns the reason of the first failed write to that file.
+// Empty if no write failed, or if there is no file.
 std::string lost_console_log();
 
 // Returns the name of this host, as of gethostname().
 std::string host_name();
 
-// Returns the text of rank `root` on every rank. Collective.
+// Returns the text of rank `root` on every rank. Collective. Other ranks' `text` is ignored.
+// comm: on host buffers, as in all functions below.
 std::string broadcast_text(Comm& comm, std::string text, int root);
 
 // Returns the index of this rank among the ranks of its machine. Collective.
@@ -97,9 +107,10 @@ int local_rank(Comm& world);
 // Returns the number of ranks of this machine with the same device, including this one. Collective.
 int ranks_sharing(Comm& world, const std::string& device);
 
-// Checks that all ranks have the same kind of device, and that no two ranks share a GPU.
-// Returns the number of ranks that share this rank's device; NCCL_HOSTID allows more than one.
-// Throws AgreedError. Collective. With the backend "auto", each rank chooses its device itself.
+// Checks that all ranks have a GPU or none has, and that no two ranks share a GPU.
+// With the backend "auto", each rank chooses its device itself, so that they may differ.
+// Returns the number of ranks that share this rank's GPU; 1 if the backend is on the host.
+// If NCCL_HOSTID is set, ranks may share a GPU. Throws AgreedError. Collective.
 int agree_on_devices(Comm& world, const Backend& backend);
 
 // Makes all ranks use CPU kernels of one instruction set,
