@@ -32,6 +32,7 @@ class FixedBlock {
   Index used_[2] = {0, 0};  // bytes in use at each end
 };
 
+// Allocates views and frees them in reverse order. Not thread-safe.
 class Arena {
  public:
   using Allocate = std::function<DeviceMemory(Index bytes)>;
@@ -45,12 +46,15 @@ class Arena {
   // if both ends meet.
   Arena(FixedBlock& block, End end) : fixed_(&block), end_(end) {}
 
+  // State of an arena: the point that rewind() returns to.
   struct Mark {
     std::size_t block;
     Index used;
     Index in_use;
   };
 
+  // Allocates a buffer, aligned to `alignment` bytes. Its content is undefined.
+  // Throws NoMemory if the device has too little memory.
   View take(Shape shape, DType dtype) {
     const Index bytes = round_up(shape.elements() * size_of(dtype), alignment);
     if (fixed_) return {take_fixed(bytes), shape, dtype};
@@ -73,6 +77,7 @@ class Arena {
   View i32(Shape shape) { return take(shape, DType::i32); }
 
   Mark mark() const { return {current_, used_, in_use_}; }
+  // Frees all buffers that were allocated after m = mark(). Device memory stays reserved.
   void rewind(const Mark& m) {
     current_ = m.block;
     used_ = m.used;
@@ -80,11 +85,12 @@ class Arena {
     if (fixed_) fixed_->used_[static_cast<int>(end_)] = in_use_;
   }
 
+  // Frees all buffers.
   void clear() { rewind({0, 0, 0}); }
 
   Index in_use() const { return in_use_; }  // bytes in use
   Index peak() const { return peak_; }      // largest number of bytes in use so far
-  // Bytes allocated on the device.
+  // Bytes allocated on the device. If two arenas share a FixedBlock, both return its size.
   Index reserved() const { return fixed_ ? fixed_->bytes_ : reserved_; }
 
   // Frees, at the end of a C++ scope, the buffers that were allocated in the scope.

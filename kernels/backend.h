@@ -25,7 +25,7 @@
 //     its GEMM kernel by size. Attention of one query per cached sequence
 //     (Visibility::query_offsets) sums in another order, which is faster.
 //   * Operations run in order on one stream. The host waits for them in to_host, end_read and
-//     synchronize alone.
+//     synchronize. In to_device it may wait for earlier copies.
 //   * Every size may be zero.
 #pragma once
 
@@ -120,9 +120,9 @@ struct WholeQkNorm {
 struct RouteDesc {
   Score score = Score::softmax;
   int top_k = 2;
-  bool renormalize = true;
-  float scale = 1.0f;
-  int groups = 1;  // the experts form this many equal groups
+  bool renormalize = true;  // divide the scores of a token's experts by their sum
+  float scale = 1.0f;       // factor of all routing weights
+  int groups = 1;           // the experts form this many equal groups
   // a token chooses experts in this many groups only, those with the largest group scores
   int group_limit = 1;
   // Score of a group: the sum of its two best selection scores (DeepSeek-V3), or the best one
@@ -201,8 +201,10 @@ struct RouterSums {
 // Rows of each expert in a matrix: expert e owns rows [offsets[e], offsets[e + 1]), and offsets[0]
 // is 0.
 struct ExpertRows {
-  ConstView offsets;                   // [E + 1] i32
-  const std::int32_t* host = nullptr;  // the same offsets in host memory
+  ConstView offsets;  // [E + 1] i32
+  // The same offsets in host memory. nullptr: this object is empty, and there is one matrix for all
+  // rows. Only FFN operations accept an empty one.
+  const std::int32_t* host = nullptr;
 };
 
 // Rows of a matrix, optionally gathered: row r is values[index[r]] with an index, otherwise
@@ -227,23 +229,29 @@ class Backend {
   virtual std::string describe() const = 0;  // its device and its threads, for people
 
   // ---- memory ----
-  virtual DeviceMemory allocate(Index bytes) = 0;  // aligned to 256 bytes, content undefined
-  virtual Index free_bytes() const = 0;            // number of bytes that can still be allocated
+  // Allocates memory, aligned to 256 bytes, with undefined content. Throws NoMemory.
+  virtual DeviceMemory allocate(Index bytes) = 0;
+  // Number of free bytes of the device. On the host: the size of its memory, free or not.
+  virtual Index free_bytes() const = 0;
   // true: its memory is host memory, which MPI can read
   virtual bool on_host() const { return true; }
   // Name of the device among those of the machine. Every process of the machine uses the same name
-  // for it.
+  // for it. Empty if on_host().
   virtual std::string device_id() const { return {}; }
-  virtual void synchronize() {}
-  // Graph region: calls body, and may record its operations once and replay them later. In every
-  // call with one name, body must enqueue the same operations on the same tensors. Only the
-  // contents of the tensors may change. A replay saves the host the start of each operation.
+  virtual void synchronize() {}  // waits until all enqueued operations are complete
+  // Graph region: calls body every time. A device may record the operations of one call, and replay
+  // the recording in later calls, which saves the host the start of each operation. In every call
+  // with one name, body must enqueue the same operations on the same tensors. Only the contents of
+  // the tensors may change. Regions must not nest.
   virtual void repeated(const std::string& name, const std::function<void()>& body) { body(); }
-  virtual Index largest_head() const { return INT64_MAX; }  // largest hd of QK-norm and of training
+  // Largest width of a head that QK-norm and attention with a backward support.
+  virtual Index largest_head() const { return INT64_MAX; }
   // Number of logits that are best computed at once.
   virtual Index logits_at_once() const { return Index{4} << 20; }
   Tensor tensor(Shape shape, DType dtype = DType::f32);  // filled with zeros
+  // Copies x.size_bytes() bytes from the host. The caller may reuse `host` after the call.
   void to_device(const void* host, View x);
+  // Copies x to the host. Waits until `host` holds the bytes.
   void to_host(ConstView x, void* host);
   // Asynchronous to_host: the host is free between the two calls. end_read returns the content of x
   // at begin_read. At most one read may be in flight, of at most read_limit bytes.
@@ -254,9 +262,10 @@ class Backend {
   void copy(ConstView x, View y);  // x and y have the same number of bytes
   // y = x, each f32 or bf16 (rounded to nearest, ties to even)
   void convert(ConstView x, View y);
-  void add(ConstView x, View y);            // y += x, both c
-  void scale(View x, float factor);         // x *= factor, x: f32 or bf16
-  void sum_squares(ConstView x, View out);  // out: [1] f64 += sum x^2, summed in f64
+  void add(ConstView x, View y);     // y += x, both c
+  void scale(View x, float factor);  // x *= factor, x: f32 or bf16
+  // out: [1] f64 += sum x^2, summed in f64. x: f32
+  void sum_squares(ConstView x, View out);
 
   // ---- products ----
   // Size of the packed form of a weight for one pass; 0: the pass reads `values`. A packed weight
@@ -296,8 +305,8 @@ class Backend {
   void bias_backward(ConstView dy, View dbias);
 
   // ---- norms ----
-  // x, y, dy, dx: [T, D] c; weight, bias: [D] c; moments: [T, 2] = mean (RMSNorm: 0), 1/deviation.
-  // bias may be empty.
+  // x, y, dy, dx: [T, D] c; weight, bias: [D] c. bias may be empty.
+  // moments: [T, 2] = mean (RMSNorm: 0), 1 / sqrt(mean of (x - mean)^2 + eps)
   void norm_forward(const NormDesc& desc, ConstView x, ConstView weight, ConstView bias, View y, View moments);
   // dx +=; dweight, dbias: [D] +=. dbias is empty if there is no bias.
   void norm_backward(const NormDesc& desc, ConstView dy, ConstView x, ConstView weight, ConstView moments, View dx,
@@ -364,7 +373,7 @@ class Backend {
   // exponentials of a query's scores, to which a sink adds one more.
   void attention_forward(const AttentionDesc& desc, ConstHeads q, ConstHeads k, ConstHeads v, View out, View lse);
   // dq, dk, dv have the shapes of q, k, v and share no element. The gradient of a key that no query
-  // sees is 0.
+  // sees is 0. desc.visible.query_offsets must be empty.
   void attention_backward(const AttentionDesc& desc, ConstView dout, ConstHeads q, ConstHeads k, ConstHeads v,
                           ConstView out, ConstView lse, Heads dq, Heads dk, Heads dv);
   // Gradients of the parameters of attention; each may be empty.
@@ -385,8 +394,8 @@ class Backend {
   void copy_heads(ConstHeads x, Heads y);
   // Adjoint of the broadcast: y[b, s, 0] = the sum over h of x[b, s, h]. y has one head.
   void sum_heads(ConstHeads x, Heads y);
-  // Batched GEMM with one matrix for each head, w: [N, n, q] c. For both operands, the positions of
-  // all sequences must be equally far apart.
+  // Batched GEMM with one matrix for each head, w: [N, n, q] c. x and y must have no gap between
+  // sequences: sequence_stride = positions * token_stride.
   //   WeightUse::output: y[b, s, h] = w[h] x[b, s, h], n elements from q
   //   WeightUse::input: y[b, s, h] = w[h]^T x[b, s, h], q elements from n
   void heads_gemm(WeightUse use, ConstHeads x, ConstView w, Heads y);
@@ -399,16 +408,17 @@ class Backend {
   // y (+)= x * (1 + the element of the stream). It is its own adjoint.
   //   x, y: [T, N] c; index: [T] i64
   void jitter(const Draw& desc, ConstView index, ConstView x, bool accumulate, View y);
-  // Noisy top-k gating (Shazeer et al., "Outrageously large neural networks", 2017), with a learned
-  // standard deviation.
-  //   x: [T, N] += the element of the stream * softplus(size: [T, N])
+  // Noisy top-k gating (Shazeer et al., "Outrageously large neural networks", 2017). The standard
+  // deviation is learned: softplus(size).
+  //   x: [T, N] += the element of the stream * softplus(size); size: [T, N]
   void sized_noise_forward(const Draw& desc, ConstView index, ConstView size, View x);
   // dsize: [T, N] c = gradient with respect to size; dx: [T, N] c
   void sized_noise_backward(const Draw& desc, ConstView index, ConstView dx, ConstView size, View dsize);
   // Chooses k experts for each token, by falling selection score. Ties go to the lower index. Bias
-  // and noise change the selection score alone.
+  // and noise are added to the selection score alone.
   //   logits: [T, E]; bias: [E] or empty; noise: [T, E] or empty
-  //   experts: [T, k] i32; weights: [T, k]
+  //   experts: [T, k] i32
+  //   weights: [T, k] = scale * score; if renormalize, divided by the sum of the token's k scores
   //   counts: [G, E] i32 assignments of each segment
   //   probability: [G, E] sums of the probabilities of each segment
   //   z_squared: [1] f64 = sum over tokens of logsumexp(logits)^2
@@ -481,9 +491,9 @@ class Backend {
   // dtable: [V, D] += the rows of dy: [T, D] c
   void embedding_backward(ConstView ids, ConstView dy, Index vocab_begin, View dtable);
   // Contribution of this rank's vocabulary shard to the loss of each token.
-  //   logits: [T, V]
-  //   partial: [T, 3] = largest logit, sum exp(logit - largest), logit of the target (0 if
-  //            another rank holds it)
+  //   logits: [T, V], before the soft cap
+  //   partial: [T, 3], after the soft cap = largest logit, sum exp(logit - largest), logit of the
+  //            target (0 if another rank holds it)
   void cross_entropy_forward(const CrossEntropyDesc& desc, ConstView logits, ConstView targets, View partial);
   // Combines P vocabulary shards, partials: [P, T, 3]. lse: [T]; loss: [T] = lse - logit of the
   // target (0 if the target is -1)
@@ -491,6 +501,8 @@ class Backend {
   // sums: [2] f64 += the sum of losses: [T], and the sum of lse^2: [T] over tokens with a target
   void loss_sums(ConstView losses, ConstView lse, ConstView targets, View sums);
   // dlogits = (softmax - onehot + z_loss * 2 * lse * softmax) / total; 0 if the target is -1.
+  // If there is a soft cap, softmax is that of the capped logits, and dlogits has the derivative of
+  // the cap as a further factor.
   //   logits: [T, V]; dlogits: [T, V] c, which may be logits itself
   //   total: [1] f64, the number of tokens with a target on all ranks; the loss is a mean over them
   void cross_entropy_backward(const CrossEntropyDesc& desc, ConstView logits, ConstView targets, ConstView lse,
@@ -605,8 +617,9 @@ std::unique_ptr<Backend> make_cpu();
 // cuda_available: whether make_cuda would succeed.
 std::unique_ptr<Backend> make_cuda(int local_rank = 0);
 bool cuda_available();
-// Dry-run backend (kernels/dry/dry.h). It has the memory requirements of `stands_for`, which must
-// outlive it.
+// Dry-run backend (kernels/dry/dry.h). It allocates as a run on `stands_for` would: packed weights,
+// gathered rows and logits chunks. `stands_for` must outlive it. If nullptr, the defaults of
+// Backend apply.
 std::unique_ptr<Backend> make_dry(const Backend* stands_for = nullptr);
 std::unique_ptr<Backend> make_backend(std::string_view name, int local_rank = 0);  // auto|cpu|cuda
 
