@@ -41,18 +41,21 @@ struct GroupLayout {
   // Range of each bucket (ParamSpec::part). All groups have equally many; some are empty.
   std::vector<Range> parts{};
   Range owned() const { return {elements / shards * shard, elements / shards * (shard + 1)}; }
-  // Divides the range `flat` of `buffer` by owner. The owner is a rank along the axes.
-  // buffer: [elements].
+  // Divides the range `flat` of `buffer` by owner, in order. The root of each result is the owner's
+  // rank along the axes. buffer: [elements].
   std::vector<Rooted> by_owner(View buffer, Range flat) const;
 };
 
 // Layout of all flat buffers of one rank.
 struct FlatLayout {
   std::vector<GroupLayout> groups;  // one for each set of axes in the specs, in order
-  Index elements() const;           // size of all weights; gradients have the same size
-  Index owned_elements() const;     // size of m; v has the same size
+  // Elements of all weights, including padding; gradients have as many.
+  Index elements() const;
+  // Elements of m that this rank owns; v has as many.
+  Index owned_elements() const;
 };
 // Returns the layout of the rank at `coord`. Pure function. `specs` must outlive the result.
+// specs: ordered by bucket (ParamSpec::part).
 FlatLayout flat_layout(const std::vector<ParamSpec>& specs, const Layout& layout, const Coord& coord);
 
 // Range of a parameter that this rank owns in the optimizer.
@@ -66,20 +69,22 @@ std::vector<OwnedRun> owned_runs(const GroupLayout& group);
 
 // Local box of a parameter.
 struct Param {
-  View weight, grad;  // f32 or bf16; f32
+  // weight: f32 or bf16. grad: f32; empty if the store is not for training.
+  View weight, grad;
   explicit operator bool() const { return weight.present(); }
 };
 
 // A weight of GEMMs: a matrix or a stack of matrices.
 struct MatrixParam {
   Weight weight;  // with its packed forms
-  View grad;      // f32
+  View grad;      // f32; empty if the store is not for training
   // Flag of the store: the gradient is zero, but its memory has old values (clear_gradients).
   // nullptr if the store clears the memory itself.
   bool* cleared = nullptr;
   // Returns the accumulate flag of the next weight-gradient GEMM, and marks the gradient as
-  // written. Call it exactly once per GEMM. It is false for the first GEMM after clear_gradients(),
-  // which overwrites the whole gradient.
+  // written. Call it exactly once per GEMM. If `cleared` is nullptr, the flag is always true.
+  // Otherwise it is false for the first GEMM after clear_gradients(), and this GEMM must overwrite
+  // the whole gradient.
   bool adds() const { return !cleared || !std::exchange(*cleared, false); }
 };
 
@@ -88,6 +93,7 @@ class ValueSource;  // src/params/values.h
 // Owns the flat buffers of one rank.
 class ParamStore {
  public:
+  // Allocates the flat buffers, filled with zeros.
   // training: allocates gradients and optimizer state too. dtype: type of the weights.
   // prepare_for: GEMM passes to pack weights for (PreparedWeights).
   ParamStore(Backend& backend, std::vector<ParamSpec> specs, const Layout& layout, const Coord& coord, bool training,
@@ -98,14 +104,18 @@ class ParamStore {
   // New weights may be in flight from their owners. Functions of this class that access weights
   // call whole(), except get_values() and buffers(). Code with older views of other ranks' weights
   // must call need() or whole() itself. These calls are collective while weights are in flight.
+
+  // Starts the all-gather (WeightFetch::begin). The previous one must be finished.
   void fetch(std::vector<WeightFetch::Group> groups) { fetch_.begin(std::move(groups)); }
+  // True while weights are in flight.
   bool fetching() const { return fetch_.under_way(); }
-  // Compute enqueued after this call waits for the weights of the buckets up to `part`.
+  // Compute enqueued after this call waits for the weights of the buckets up to `part`. Starts the
+  // all-gather of the next bucket. No-op if no weights are in flight.
   void need(Index part) const { fetch_.need(part); }
   // Does the same for all buckets.
   void whole() const { fetch_.finish(); }
 
-  // Reads the local box of every parameter from `source`.
+  // Sets the local box of every parameter to the values of `source`, by set_values().
   void fill(ValueSource& source);
   // Does the same with InitialValues.
   void initialize(std::uint64_t seed);
@@ -125,16 +135,16 @@ class ParamStore {
 
   // Sets all gradients to zero. On the host it only marks the gradients of matrix() as zero, which
   // saves clearing and reading their memory. The first GEMM (MatrixParam::adds) or
-  // finish_gradients() writes it. Other code that adds to such a gradient (a tied embedding) must
-  // run after the first GEMM.
+  // finish_gradients() writes the memory. Other code that adds to such a gradient (a tied
+  // embedding) must run after the first GEMM.
   void clear_gradients();
   // Writes zeros to the marked gradients that no GEMM has written.
   // Call it before any other code than GEMMs reads gradients.
   void finish_gradients();
 
-  // Copies elements [begin, begin + n) of a parameter's local box from and to the host, in f32. The
-  // f32 values of bf16 weights are those before rounding.
-  // get_values: this rank must own the elements (owned_runs) if weights are bf16 or in flight.
+  // Copy elements [begin, begin + n) of a parameter's local box from and to the host, in f32. The
+  // f32 values of bf16 weights are those before rounding. Only a store for training holds them.
+  // For get_values, this rank must own the elements (owned_runs) if weights are bf16 or in flight.
   void set_values(const Placement& placement, Index begin, std::span<const float> values);
   void get_values(const Placement& placement, Index begin, std::span<float> values) const;
 
@@ -145,8 +155,11 @@ class ParamStore {
   const FlatLayout& layout() const { return layout_; }
   const Layout& mesh_layout() const { return mesh_layout_; }
   DType dtype() const { return dtype_; }
+  // Flat buffers of a group, by its index in FlatLayout::groups. Code that changes weights in them
+  // must call prepared().invalidate().
   Buffers& buffers(std::size_t group) { return buffers_[group]; }
   const Buffers& buffers(std::size_t group) const { return buffers_[group]; }
+  // Bytes of all flat buffers and of the packed weights.
   Index allocated_bytes() const;
   Backend& backend() const { return backend_; }
   PreparedWeights& prepared() { return prepared_; }
