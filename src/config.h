@@ -34,7 +34,8 @@ enum class AuxProbability { softmax, score };
 enum class QkNormKind { none, head, whole, head_layernorm };
 // `rank` and `micro_batch` mean the tokens that one rank routes in a micro-batch.
 // With tensor parallelism these are 1 / tp of its tokens (sequence parallelism), not whole
-// sequences.
+// sequences. `global_batch` means the tokens that all ranks compute at once: dp * train.micro_batch
+// sequences, not the whole step.
 enum class CapacityScope { sequence, rank };
 enum class AuxScope { sequence, micro_batch, global_batch };
 enum class AuxLayers { each, joint };
@@ -51,6 +52,8 @@ struct Pattern {
   const std::string& kind_of(Index layer) const;  // empty if the kind has no name
 };
 
+// Each field of a section is the key [section] field. `switchyard help config` describes all keys.
+// A comment after a default says what 0 or an empty text means.
 struct Config {
   struct Model {
     Index layers = 4;
@@ -173,7 +176,8 @@ struct Config {
 
   // The values of [model] for this layer.
   const Model& model_of(Index layer) const;
-  // Returns true if training draws random numbers for the routers.
+  // Returns true if the routers need token numbers while training: for random draws, or for
+  // moe.choice = balanced.
   bool draws() const { return moe.choice != Choice::top || moe.jitter > 0; }
   bool is_moe(Index layer) const;
   FfnActivation ffn_activation() const;     // of dense FFNs
@@ -212,6 +216,8 @@ using ConfigOrigins = std::map<std::string, std::string>;
 // unknown key suggests the nearest one.
 Config read_config(const std::filesystem::path& file, const std::vector<std::string>& overrides,
                    const std::vector<ConfigCheck>& checks = {}, ConfigOrigins* origins = nullptr);
+// Does the same with the text of a file. `origin` names the text in errors. A line `base = FILE` is
+// an unknown key, and data.path stays as it is.
 Config parse_config(const std::string& ini_text, const std::string& origin,
                     const std::vector<std::string>& overrides = {});
 // Returns the settings that must be equal on all ranks (dist/rank_settings.h).
@@ -223,6 +229,7 @@ std::string to_ini(const Config& config);
 std::string to_ini(const Config& config, const ConfigOrigins& origins);
 Json to_json(const Config& config, const ConfigOrigins& origins);
 // The value of one key, such as "model.d_model" or "attention.local.window", as to_ini writes it.
+// The key must exist.
 std::string value_of(const Config& config, std::string_view key);
 
 // How resuming a checkpoint treats a key whose value differs from the checkpoint's.
@@ -236,7 +243,8 @@ struct KeyDifference {
   std::string key, here, there;
 };
 // The keys with this effect whose values differ. Keys that kinds of layer may set are compared
-// layer by layer, so the names of the kinds do not matter.
+// layer by layer, so the names of the kinds do not matter. KeyDifference::key is then "KEY of layer
+// N" if two different keys set the value.
 std::vector<KeyDifference> differences(const Config& here, const Config& there, Effect effect);
 
 // Warnings about valid but probably unintended settings, each with the key to set. The layout must
@@ -252,11 +260,10 @@ std::vector<Layout> layouts_of(const Config& config, int ranks, int node = 1);
 std::vector<std::vector<Index>> read_placement(const Config& config);
 // The first requirement of the layout that the model does not meet. Empty if the layout fits.
 std::string layout_problem(const Config& config, const Layout& layout);
-// Checks that heads, experts and batch fit the layout. Throws InputError that lists layouts that
-// fit.
+// Throws InputError if layout_problem() is not empty. The error lists layouts that fit.
 void check_config_for_layout(const Config& config, const Layout& layout);
 // Opens the backend of this name. Throws InputError if it is unavailable. `setting` is the source
-// of the name, for the message.
+// of the name, for the message. local_rank: index of this rank on its node, which selects the GPU.
 std::unique_ptr<Backend> open_backend(std::string_view setting, const std::string& name, int local_rank = 0);
 // Throws InputError if the backend cannot compute the model. `setting`: see open_backend().
 void check_config_for_backend(std::string_view setting, const Config& config, const Backend& backend);

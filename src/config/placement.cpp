@@ -1,4 +1,4 @@
-// Reading of moe.placement: the physical expert of each logical one.
+// Reading of moe.placement: the logical expert of each physical one.
 #include "src/config.h"
 #include "src/system/files.h"
 #include "src/text/json.h"

@@ -46,7 +46,8 @@ struct PairDigests {
   std::string bin, idx;  // SHA-256
   std::string sample;    // SHA-256 of the two files' sha256_sampled
 };
-// Computes the digests of existing files. `sample` alone is fast; all three read the whole files.
+// Computes the digests of prefix.bin and prefix.idx, which must exist. Reads the whole files. If
+// sample_alone, computes only `sample`, which is fast, and leaves `bin` and `idx` empty.
 PairDigests digests_of(const std::filesystem::path& prefix, bool sample_alone);
 
 struct Domain {
@@ -77,6 +78,7 @@ class Dataset {
   // digests of the files. If dataset.ini has no digests, those of the sampled blocks are used. Data
   // sets in different folders may have the same digest.
   const std::string& digest() const { return digest_; }
+  // Returns the tokens of a split of domains()[domain]; no documents if there is no such pair.
   IndexedTokens open(int domain, SplitName split) const;
 
  private:
@@ -99,7 +101,9 @@ struct DatasetDescription {
   Index end_of_text = -1;  // id that ends each document; -1 if unknown
   std::vector<Domain> domains;
 };
+// Reads and checks DIR/dataset.ini. Throws InputError.
 DatasetDescription read_dataset_ini(const std::filesystem::path& dir);
+// Returns the text of a dataset.ini, with counts_sha256 and ids_sha256.
 std::string to_ini(const DatasetDescription& description);
 // Returns the digest by which tokenizers are compared: SHA-256 of the model file, or of the kind's
 // name if it has no model.
@@ -111,13 +115,13 @@ void check_model(const DatasetDescription& description);
 
 // A file of a data set, compared with its digest.
 struct DatasetFile {
-  std::string name;
+  std::string name;  // relative to the data set's folder
   Index bytes = 0;
   std::string sha256, expected;  // of the file; in dataset.ini, empty if absent
   std::string problem;           // empty if the file is as described
 };
 // Reads every byte of the files that dataset.ini describes. `problem` describes a missing or
-// damaged file.
+// damaged file. Throws InputError if dataset.ini itself is missing or wrong.
 std::vector<DatasetFile> verify_dataset(const std::filesystem::path& dir);
 // Throws InputError unless the name matches [A-Za-z0-9_-]+ and is not "dataset".
 void check_domain_name(const std::string& name);
@@ -126,18 +130,19 @@ void check_domain_name(const std::string& name);
 // seq_len + 1 consecutive tokens of one domain's training documents.
 // It does not depend on ranks or batch sizes, so a run resumes from one integer.
 //
-// - Windows begin every seq_len tokens, so no two share an input. Up to seq_len tokens at the end
-//   of a domain fill no window.
-// - Among the first n samples, each domain has its share of n, to within one sample per domain.
-//   Shares are the numbers of windows, or the weights. Samples are shuffled within blocks of
-//   mixing_block.
-// - The k-th sample of a domain is window permutation(k mod windows) of epoch k / windows. The
-//   permutation of an epoch is keyed by (seed, name of the domain, epoch).
+// - Windows begin every seq_len tokens, so no two share an input. Fewer than seq_len tokens at the
+//   end of a domain fill no window.
+// - In the order before shuffling, each domain has its share of the first n samples, to within one
+//   sample per domain. Shares are the numbers of windows, or the weights.
+// - The k-th sample of a domain, in that order, is window permutation(k mod windows) of epoch
+//   k / windows. The permutation of an epoch is keyed by (seed, name of the domain, epoch).
+// - Samples are then shuffled within blocks of mixing_block. The shares hold at the end of each
+//   block.
 class SampleStream {
  public:
   // Throws InputError if a domain with a share of the samples is too short for one window.
   SampleStream(const Dataset& dataset, Index seq_len, std::uint64_t seed);
-  // tokens: [seq_len + 1]. Returns the domain.
+  // Reads a sample to tokens: [seq_len + 1]. Returns the index of its domain.
   int read(Index sample, std::span<std::int32_t> tokens) const;
   Index samples_per_epoch() const;  // number of windows of all domains with a share
   // The domain of a sample and the window within it, which read() reads.
@@ -187,7 +192,7 @@ class EvalStream {
   // 0 if there is no validation text.
   Index windows() const { return targets() > 0 ? 1 + ceil_div(std::max<Index>(0, targets() - seq_len_), stride_) : 0; }
   Index targets() const { return tokens_.tokens() > 0 ? tokens_.tokens() - 1 : 0; }
-  // Index of the i-th of n windows that are spread evenly over the text.
+  // Index of the i-th of n windows that are spread evenly over the text. i: from 0 to n - 1.
   Index spread(Index i, Index n) const { return i * windows() / n; }
   // Number of inputs of window i: seq_len, except that the last window may have fewer.
   Index length(Index i) const { return std::min(seq_len_, targets() - i * stride_); }

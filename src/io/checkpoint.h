@@ -5,7 +5,7 @@
 // `/params/<name>` (and `/optimizer/{m,v}/<name>`) is the flat range of that parameter. The file
 // index.h5 shows every tensor under its name and global shape, as a virtual dataset over the shards
 // (fill value NaN).
-// It also has /state, /experts and /router/bias.
+// It also has /state, /experts and, if the run has selection biases, /router/bias.
 //
 // A save is atomic. Files are written to step-N.tmp, with their SHA-256 digests in manifest.json.
 // Every file is synced, read back and compared with the written values. Then the folder is renamed.
@@ -38,7 +38,7 @@ struct TrainState {
   std::string unicode_versions;  // Dataset::unicode_versions(); empty if unknown
   std::string layout;            // "dp 4 tp 1 ep 2 etp 1", for information only
   ExpertHistory experts;
-  std::vector<float> router_bias;  // [layer, expert]; empty if unused
+  std::vector<float> router_bias;  // [MoE layer, expert]; empty if unused
   ValidationRecord validation;     // empty in old checkpoints
 };
 
@@ -49,58 +49,69 @@ struct Retention {
   std::set<Index> pinned = {};  // these steps stay too
 };
 
-// Writes RUN/checkpoints/step-N, then deletes older checkpoints. Collective over `world`.
+// Writes RUN/checkpoints/step-N, or replaces it, then deletes older checkpoints. Collective over
+// `world`.
 // - retention: that of rank 0 counts
 // - Deletes only files that this program wrote. A checkpoint with other files stays.
 // - Throws AgreedError on all ranks if one fails. Older checkpoints then stay. A value that is not
 //   finite is such a failure, before anything is written.
-// - Returns on rank 0 one warning for each checkpoint that could not be deleted.
+// - Returns on rank 0 one warning for each folder that could not be deleted; empty on other ranks.
 std::vector<std::string> save_checkpoint(Comm& world, const std::filesystem::path& run_dir, const TrainState& state,
                                          const ParamStore& store, const Retention& retention);
 
 // Writes a checkpoint of weights without optimizer state. Training can start from it
-// (run.init_from), but cannot resume it.
-// - source: read chunk by chunk; the ranks share the work equally
+// (run.init_from), but cannot resume it. Collective. Throws AgreedError on all ranks if one fails.
+// Deletes no older checkpoint.
+// - source: read chunk by chunk; the ranks share the work equally. `source` must throw if a value
+//   is not finite, because the checkpoint is marked as finite.
 // - progress: called on every rank with the number of elements that it has written, and its total
 void save_weights(Comm& world, const std::filesystem::path& run_dir, const TrainState& state,
                   const std::vector<ParamSpec>& specs, ValueSource& source,
                   const std::function<void(Index done, Index total)>& progress);
 
 // Returns the folder of a whole checkpoint: `step_or_run` itself, or the newest one of a run
-// folder. `warnings` names checkpoints that do not verify, and foreign files; both are skipped.
-// Throws InputError if there is no whole checkpoint.
+// folder. Reads every byte of the checkpoint (verify_checkpoint). Throws InputError if there is no
+// whole one. `warnings` gets the run's newer checkpoints that do not verify, and ignored foreign
+// files; it may be nullptr.
 std::filesystem::path resolve_checkpoint(const std::filesystem::path& step_or_run, std::vector<std::string>* warnings);
 // Does the same on rank 0, and returns its result or its error on all ranks. Collective. Only rank
 // 0 gets `warnings`.
 std::filesystem::path resolve_checkpoint(Comm& world, const std::filesystem::path& step_or_run,
                                          std::vector<std::string>* warnings);
 
-// Returns whether a checkpoint that this process chose as a run's newest has been deleted since the
-// last call. If so, reading it failed for that reason.
+// Returns whether a checkpoint that this process has chosen as a run's newest is deleted. Covers
+// the choices since the last call. Call it if reading the checkpoint failed, to know the reason.
 bool chosen_checkpoint_vanished();
 
-// Returns the checkpoint from which a run resumes; an empty path if the run has no checkpoint yet.
-// This is the checkpoint of `step`; if -1, the newest that is whole and has only finite values.
-// Throws InputError if no existing checkpoint is usable. Collective. Only rank 0 gets `warnings`.
+// Returns the checkpoint from which a run resumes: whole, and with only finite values.
+// - step >= 0: the checkpoint of this step. Throws InputError if it is missing or not usable.
+// - step = -1: the newest usable one; an empty path if the run has no checkpoint yet. Throws
+//   InputError if none of the existing ones is usable.
+// Collective. All ranks throw AgreedError in place of InputError. Only rank 0 gets `warnings`.
 std::filesystem::path resume_checkpoint(Comm& world, const std::filesystem::path& run_dir, Index step,
                                         std::vector<std::string>* warnings);
-// Return the newest checkpoint of a run before `step`, and the oldest one; -1 if there is none.
+// Return the step of the newest checkpoint before `step`, and of the oldest one; -1 if there is
+// none. checkpoints: RUN/checkpoints. A folder without manifest.json does not count; nothing else
+// is verified.
 Index newest_before(const std::filesystem::path& checkpoints, Index step);
 Index oldest_checkpoint(const std::filesystem::path& checkpoints);
 // Renames the checkpoints of a run after `step` to step-N.abandoned, because the run went back to
-// `step`. Returns a message for each. Throws Failure.
+// `step`. Returns a message for each. Throws Failure if a folder cannot be renamed.
 std::vector<std::string> set_newer_aside(const std::filesystem::path& run_dir, Index step);
 
 // Returns the problems of a step folder: digests, missing files, the name of another step. Empty if
-// there are none. Reads every byte. `warnings` gets foreign files, which nothing reads.
+// there are none. Reads every byte. Throws nothing for a damaged or missing checkpoint. `warnings`
+// gets foreign files, which nothing reads.
 std::vector<std::string> verify_checkpoint(const std::filesystem::path& step_dir,
                                            std::vector<std::string>* warnings = nullptr);
 
-// Returns problems: files that the index of a whole checkpoint maps, but that are not in its
-// manifest. Every reader refuses them.
+// Returns a problem for each file that index.h5 maps, but that manifest.json does not list. Every
+// reader refuses such a file. If the checkpoint cannot be opened, returns that error. Call it for a
+// whole checkpoint.
 std::vector<std::string> foreign_parts(const std::filesystem::path& step_dir);
 
-// The next functions read a folder that resolve_checkpoint returned. They only check file sizes.
+// The next functions read a folder that resolve_checkpoint returned. They check the sizes of its
+// files, not the digests.
 
 // Throws AgreedError unless all ranks see the same manifest.json there. Collective.
 void check_same_checkpoint(Comm& world, const std::filesystem::path& step_dir);
@@ -113,11 +124,13 @@ TrainState read_state(const std::filesystem::path& step_dir);
 void check_parameters(const std::filesystem::path& step_dir, const std::vector<ParamSpec>& specs);
 
 enum class Load { all, weights };
-// Returns the weights of a checkpoint as a value source. It keeps the files open.
+// Returns the weights of a checkpoint as a value source. It keeps files open. Its read() throws
+// InputError if a value is not finite.
 std::unique_ptr<ValueSource> checkpoint_weights(const std::filesystem::path& step_dir);
-// Reads the parts of the tensors that this rank's store owns, whatever layout wrote them. Reads
-// optimizer state too if the store has it, unless what = Load::weights. Throws InputError as
-// check_parameters does, if a shard cannot be read, or if a value is not finite.
+// Reads this rank's boxes of all weights, and its owned ranges of optimizer state. The checkpoint
+// may be of any layout. Optimizer state is not read if the store has none or what = Load::weights.
+// read_state reads the rest. Throws InputError as check_parameters does, if a shard cannot be read,
+// if a value is not finite, or if the checkpoint lacks the optimizer state.
 void load_checkpoint(const std::filesystem::path& step_dir, ParamStore& store, Load what = Load::all);
 
 // Whole tensors of a checkpoint, for inspect, diff and analysis.
@@ -131,8 +144,8 @@ class CheckpointTensors {
  public:
   explicit CheckpointTensors(const std::filesystem::path& step_dir);
   ~CheckpointTensors();
-  const std::vector<TensorInfo>& list() const;  // in the order of the parameters
-  const TensorInfo* find(const std::string& name) const;
+  const std::vector<TensorInfo>& list() const;            // in the order of index.h5
+  const TensorInfo* find(const std::string& name) const;  // nullptr if there is no such tensor
   // Reads elements [run.begin, run.end) of the row-major order, in the tensor's own type.
   void read(const std::string& name, Range run, void* data) const;
   // Reads the same elements, converted to double.
@@ -147,6 +160,7 @@ struct TensorStatistics {
   double min = 0, max = 0, mean = 0, rms = 0;
   Index nans = 0;  // not included in the other statistics
 };
+// The tensor must exist.
 TensorStatistics statistics(const CheckpointTensors& tensors, const std::string& name);
 
 struct TensorDifference {

@@ -42,8 +42,9 @@ class Cache {
   Index length(Index slot) const { return lengths_[static_cast<std::size_t>(slot)]; }
   Index bytes() const;
 
-  // Begins a pass over the slots [first, first + count), with `tokens` next tokens of each. Frees
-  // capacity for them. Allocates the offsets of LayerCache from `arena`.
+  // Begins a pass over the slots [first, first + count), with `tokens` next tokens of each: at most
+  // `at_once`. Frees capacity for them; the pass writes their keys and values.
+  // Allocates the offsets of LayerCache from `arena`; they must stay until end().
   void begin(Index first, Index count, Index tokens, Arena& arena, Arena& scratch);
   // Returns a layer's cache for that pass.
   LayerCache layer(Index layer) const;
@@ -52,9 +53,11 @@ class Cache {
   void end(Index sequences, Index tokens);
 
   // Ends the sequence of a slot. The sequence of `last`, the last slot in use, moves to the slot.
+  // Slot `last` is then empty.
   void remove(Index slot, Index last);
   // Forgets the tokens of a slot.
   void restart(Index slot);
+  // Forgets the tokens of all slots.
   void clear();
 
  private:

@@ -11,14 +11,16 @@ namespace sy {
 
 class Engine {
  public:
-  // `backend` may be the dry-run backend. The mesh must be one for host buffers.
-  // - training: if true, gradients and optimizer state are allocated too.
-  // - arena_bytes: size of the activation memory; 0 means unknown. On a device it is one fixed
-  //   block, which permits one slot only. On a host it is the expected size, which costs nothing
-  //   until it is written.
-  // - slots: number of micro-batches that can be in flight.
+  // Allocates the model. The weights are zeros until store() is filled. Collective.
+  // - backend: may be the dry-run backend
+  // - mesh: for host buffers, or already for those of `backend` (on_backend)
+  // - training: if true, gradients and optimizer state are allocated too
+  // - arena_bytes: size of the activation memory; if 0, the memory grows as needed. On a device any
+  //   other size is one fixed block, which permits one slot only. On a host it is the expected
+  //   size, which costs nothing until it is written.
+  // - slots: number of micro-batches that can be in flight
   // - positions: maximum number of tokens in a sequence, for the position tables; 0 means
-  //   model.seq_len.
+  //   model.seq_len
   Engine(const Config& config, Index vocab, std::unique_ptr<Backend> backend, Mesh mesh, bool training,
          Index arena_bytes = 0, Index slots = 1, Index positions = 0);
   Engine(const Engine&) = delete;
@@ -28,17 +30,19 @@ class Engine {
   const Mesh& mesh() const { return mesh_; }
   ParamStore& store() { return store_; }
   const Stage& model() const { return *model_; }
+  // Saved activations of a slot.
   const Arena& saved(Index slot = 0) const { return slots_[static_cast<std::size_t>(slot)].saved; }
   Index slots() const { return std::ssize(slots_); }
   Arena& scratch() { return scratch_; }
   Index vocab() const { return vocab_; }
 
-  // [MoE layers, E], on the host; empty if moe.bias_rate = 0. The setter throws InputError if the
-  // number of values is wrong.
+  // Selection biases [MoE layers, E], on the host. Empty if moe.bias_rate = 0 or no layer has
+  // experts: then the setter is a no-op. Otherwise the setter throws InputError if the number of
+  // values is wrong.
   std::vector<float> router_bias() const;
   void set_router_bias(const std::vector<float>& bias);
 
-  // One micro-batch of B sequences of S tokens, on the host.
+  // One micro-batch of B sequences of S tokens, on the host. Passes copy the ids and targets.
   struct MicroBatch {
     Index sequences, seq_len;
     std::span<const std::int32_t> ids, targets;  // [B * S]; a target of -1 has no loss
@@ -47,30 +51,33 @@ class Engine {
     // Index of the first sequence within the training run. It keys random choices.
     Index first_sequence = 0;
   };
-  // Forward and backward of a training pass. Both add their sums to the statistics on the device;
-  // the host does not wait. Each forward must be followed by a backward in its slot. progress: set
-  // for the last backward of a step, empty otherwise.
+  // Forward and backward of a training pass. Each forward must be followed by a backward in its
+  // slot. Both are collective, and add their sums to the statistics on the device. On a GPU the
+  // host waits for the row counts of MoE layers only (Exchange::plan).
+  // - progress: set for the last backward of a step, empty otherwise
   void forward(const MicroBatch& batch, Index slot = 0);
   void backward(Index slot = 0, const BackwardProgress& progress = {});
-  // Runs forward and then backward.
+  // Runs forward and then backward, in slot 0.
   void train(const MicroBatch& batch, const BackwardProgress& progress = {});
-  // Runs forward and computes the loss.
+  // Runs the forward of an evaluation in slot 0, and adds the loss to the statistics. Nothing is
+  // drawn, and there is no load-balancing loss. Collective.
+  // dropless: if true, experts have no capacity limit.
   void evaluate(const MicroBatch& batch, bool dropless);
   // Does the same. Returns the most likely next id after each of the B * S tokens.
   std::vector<std::int32_t> predict(const MicroBatch& batch, bool dropless);
-  // Returns the sums of all passes since the last call. Waits for the device.
+  // Returns this rank's sums of all passes since the last call. Waits for the device.
   Statistics take_statistics();
 
   // Makes a cache for generation.
   // - sequences: maximum number of this rank's sequences
-  // - positions: maximum number of tokens in each sequence
+  // - positions: maximum number of tokens in each sequence; at most `positions` of the engine
   // - at_once: maximum number of tokens that a pass adds to one sequence
   Cache make_cache(Index sequences, Index positions, Index at_once);
-  // Computes the next tokens of the sequences in cache slots [first, first + sequences).
-  // - ids: one id for each sequence, or several ids of a single sequence
+  // Appends `ids` to the sequences in cache slots [first, first + sequences), and computes them.
+  // - ids: one id for each sequence, and `first` = 0; or any number of ids of a single sequence
   // - length: tokens of the whole text if more of it follow, since rope tables may depend on it
   //   (RopeTables); otherwise 0
-  // - Returns the logits [sequences, vocab] after the last token of each; empty if not `wanted`.
+  // - Returns the logits [sequences, vocab] after the last id of each; empty if not `wanted`.
   // Collective. A rank without work calls it with no sequences, because other ranks need its
   // experts. The ranks of a tensor-parallel group must make the same calls.
   std::vector<float> extend(Cache& cache, Index first, Index sequences, std::span<const std::int32_t> ids, bool wanted,

@@ -15,11 +15,11 @@
 
 namespace sy {
 
-// Routing decisions of the tokens. An expert that is split over etp ranks counts as etp partial
-// experts. Each of them receives the token, and their outputs are summed.
+// Routing decisions of the tokens. If etp > 1, a token goes to all etp ranks that split a chosen
+// expert, and their partial outputs are summed.
 struct Routing {
-  View weights;  // [T, k] weight of each choice
-  Sends sends;   // its `places` and `counts` are valid in the forward pass only
+  View weights;  // [T, k] weight of each choice, dropped ones included
+  Sends sends;   // its `places` and `counts` are in scratch memory (Router::forward)
 };
 
 // Inputs of a router that are not parameters. Each may be empty.
@@ -30,20 +30,26 @@ struct RouterTables {
 
 class Router {
  public:
+  // State that forward saves for backward.
   struct Saved {
-    View logits;      // [T, E]
-    View noise_size;  // [T, E] standard deviation of learned noise, before its softplus
-    View experts;     // [T, k] i32
+    View logits;      // [T, E] with learned noise
+    View noise_size;  // [T, E] its softplus scales the learned noise; empty without such noise
+    View experts;     // [T, k] i32 logical expert of each choice
     Routing routing;
   };
 
   Router(const MoeSpec& spec, Index d_model, ParamStore& store, const std::string& prefix, RouterTables tables);
 
-  // x: [T, D]. Writes the decisions to `s`, to pass.balance and to the observer (nullptr if there
-  // is none). `places` and `counts` of s.routing.sends are allocated from scratch.
+  // Chooses the experts of x: [T, D], and drops assignments beyond the capacity.
+  // - Writes the decisions to `s`, and their sums to pass.balance.
+  // - Calls the observer with them; nullptr if there is no observer.
+  // - `places` and `counts` of s.routing.sends live until the caller's scope of the scratch arena
+  //   ends.
+  // - Collective over tp, because the capacity may be that of a sequence that tp ranks split.
   void forward(const Pass& pass, ConstView x, Saved& s, const RoutingObserver* observer) const;
   // dx: [T, D] += gradient with respect to x, through the logits. dweights: [T, k] gradient with
-  // respect to the weights. Includes the load-balancing loss and the z-loss.
+  // respect to the weights. Includes the load-balancing loss and the z-loss. Adds the gradients of
+  // the router's parameters to those of the store.
   void backward(const Pass& pass, ConstView dweights, ConstView x, const Saved& s, View dx) const;
 
   Index experts() const { return experts_; }
@@ -51,7 +57,7 @@ class Router {
   Index top_k() const { return spec_.route.top_k; }
 
  private:
-  // keep: [T, k] i32 dispatch mask of the rank's own tokens.
+  // keep: [T, k] i32 = dispatch mask of the rank's own tokens.
   void drop(const Pass& pass, ConstView experts, ConstView weights, View keep) const;
   // Returns the random stream, keyed by the run's seed.
   static Draw keyed(Draw draw, const Batch& batch);

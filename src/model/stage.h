@@ -37,22 +37,26 @@ struct Slot {
 class Stage {
  public:
   // - layers: range of the decoder's layers, not empty
+  // - store, rope: must outlive the stage; `rope` has the tables of at least these layers
   // - routers: tables of the stage's MoE layers, [MoE layers, E]
-  // - rope: tables of at least these layers; must outlive the stage
   Stage(const Config& config, ParamStore& store, Range layers, RouterTables routers, const RopeTables& rope);
 
   // Runs slot.batch through the layers, and saves in the slot the tensors that backward needs.
   // - x: [T, D] output of the previous stage; empty in the first stage, which reads the batch's ids
-  // - Returns [T, D]. In the last stage this is the normalised output.
+  // - Returns [T, D] in the slot's memory. In the last stage this is the normalised output.
+  // - Adds the routing sums to slot.report.layers, except in generation.
+  // - If slot.cache is set, nothing is saved for backward.
   View forward(const Device& device, Slot& slot, View x) const;
   // Adds the gradients of the slot's share of the step's loss to those of the parameters.
   // - d: [T, D]. In: gradient with respect to the stage's output. Out: gradient with respect to its
   //   input.
   // - The last stage does not read d. It computes the loss and its gradient here, so that logits
-  //   need not be saved.
+  //   need not be saved. It adds the loss to slot.report.
+  // - The caller clears the slot afterwards.
   void backward(const Device& device, Slot& slot, View d, const BackwardProgress& progress) const;
 
-  // Computes the loss after forward, and adds it to slot.report. For the last stage.
+  // Computes the loss after a forward without backward, and adds it to slot.report. For the last
+  // stage.
   void loss(const Device& device, const Slot& slot) const;
   // Returns the logits [count, vocab] after tokens [begin, begin + count) of the batch's B * S, on
   // the host. For the last stage, after forward.
@@ -61,7 +65,7 @@ class Stage {
   // Returns the shape of each layer's cache entry for a token.
   std::vector<CacheSpec> cache_specs() const;
 
-  // Returns the layer indices of the MoE layers.
+  // Returns the indices of the stage's MoE layers among all layers of the decoder.
   const std::vector<std::int64_t>& moe_layer_ids() const { return moe_layer_ids_; }
   Index moe_layers() const { return static_cast<Index>(moe_layer_ids_.size()); }
 

@@ -3,15 +3,16 @@
 // An operation takes
 //   overhead + max(FLOPs / (peak * share), bytes / bandwidth):
 // the roofline (Williams et al., "Roofline", 2009). The share of the peak is the one that GEMMs or
-// attention of a size reach (Machine).
+// attention of a size reach (Machine). If the ranks of a node share its speeds (Machine::shared), a
+// rank's FLOPs and bytes are multiplied by their number.
 //
 // A collective takes the time of the fastest algorithm that its library has for it (algorithms_of):
 //   node_latency * node_steps + latency * steps + message_overhead * messages +
 //     max(bytes within / node_bandwidth, beyond / bandwidth),
 // the alpha-beta model (Hockney, 1994). Steps are messages that wait for one another, within a node
 // and between nodes. The table is for p ranks on m nodes and a buffer of n bytes (Thakur et al.,
-// "Optimization of collective communication operations in MPICH", 2005). "Counted" means the bytes
-// that the transfer counts.
+// "Optimization of collective communication operations in MPICH", 2005). "Counted" means the
+// larger of DryTransfer::sent and DryTransfer::received.
 //
 //   library, collective          algorithm steps                        bytes of a rank
 //   NCCL all-reduce              ring      2 (p - m), and 2 (m - 1)     2 n (p - 1) / p
@@ -38,26 +39,33 @@
 
 namespace sy {
 
-// A group of a mesh in arithmetic form: `size` ranks with a distance of `stride`.
+// A group of a mesh in arithmetic form: `size` ranks, each `stride` after the one before.
 struct GroupShape {
   int size = 1, stride = 1;
 };
-// name: as in Work::transfers. kv_heads: of the model; it determines the size of the group
-// "replicas".
+// Returns the shape of a group.
+// name: as in Work::transfers (profile.h). kv_heads: of the model; it determines the size of the
+// group "replicas".
 GroupShape group_shape(std::string_view name, const Layout& layout, Index kv_heads);
 // Number of other ranks of a group: on the node of its first rank, and on other nodes.
-//
-// ranks_per_node: 0 means that all ranks are on one node.
 struct Peers {
   int here = 0, away = 0;
 };
+// ranks_per_node: 0 means that all ranks are on one node.
 Peers peers_of(const GroupShape& group, int ranks_per_node);
 
 // Purposes to which the time of a step is attributed.
+// - compute: operations of the backend
+// - tensor, dispatch, combine: collectives of the passes. `dispatch` includes the row counts and
+//   the sums that balance experts.
+// - gradients: all collectives of the update
+// - statistics: messages of the host
+// - waiting: for ranks with a larger expert load; step_time() leaves it 0
 enum class Part { compute, tensor, dispatch, combine, gradients, statistics, waiting };
 constexpr int num_parts = 7;
 std::string_view name_of(Part part);
 
+// Seconds of a step by purpose, of one rank.
 struct StepTime {
   std::array<double, num_parts> seconds{};
   double& operator[](Part part) { return seconds[static_cast<std::size_t>(part)]; }
@@ -65,7 +73,10 @@ struct StepTime {
   double total() const;
 };
 
+// Returns the time of one operation. ranks: of the training (Machine::ranks_sharing).
 double seconds_of(const Machine& machine, DType dtype, int ranks, const DryCall& call);
+// Returns the time of one collective, with the fastest of algorithms_of(). 0 if the group has no
+// other rank. group: name as in Work::transfers; "world" uses MPI, others NCCL if there are GPUs.
 double seconds_of(const Machine& machine, int ranks, std::string_view group, const Peers& peers,
                   const DryTransfer& transfer);
 
@@ -80,9 +91,10 @@ struct Algorithm {
 // Returns the algorithms from which NCCL, or MPI on the host, chooses. The group must have another
 // rank.
 std::vector<Algorithm> algorithms_of(bool nccl, const Peers& peers, const DryTransfer& transfer);
-// Returns the purpose of a collective.
+// Returns the purpose of a collective of a group. update: it is part of Profile::update, not of
+// Profile::pass.
 Part part_of(std::string_view group, const DryTransfer& transfer, bool update);
-// Returns the time of a step.
+// Returns the time of a step of the profiled rank.
 // On a GPU, gradient reduction overlaps with backward of the last micro-batch (GradSync), two
 // thirds of a pass. The all-gather of new weights overlaps with the next step's first forward
 // (WeightFetch), one third. Part::gradients is the time that these do not hide.

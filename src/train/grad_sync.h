@@ -4,8 +4,8 @@
 // With asynchronous collectives, each bucket (the head, a layer) is reduced to its owners while
 // backward goes on. The next step's forward waits for the new weights bucket by bucket
 // (src/params/fetch.h).
-// The reductions of a bucket start once the dispatch of the next layer is in flight. If that layer
-// has no experts, they start when its own bucket is complete.
+// The reductions of a bucket start once the dispatch of the layer that backward computes next is in
+// flight. If that layer has no experts, they start when the bucket of that layer is complete.
 // The reason is that NCCL starts collectives in the order in which the host enqueues them
 // (NCCL_LAUNCH_ORDER_IMPLICIT). A kernel waits until the one before it has started. All ranks have
 // the same order, so there is no deadlock. Reductions enqueued earlier would delay the dispatch
@@ -25,14 +25,18 @@ namespace sy {
 
 class GradSync {
  public:
-  // If tp ranks hold the same kv heads, mesh.replicas must be joined.
+  // Both arguments must outlive this object. If tp ranks hold the same kv heads, mesh.replicas must
+  // be joined.
   GradSync(const Mesh& mesh, ParamStore& store);
 
   // Hooks for the last backward pass of each step. They are collective and must not outlive this
-  // object.
+  // object. Without them, step() reduces all gradients.
   BackwardProgress progress();
-  // Performs one optimizer step with the gradients in the store, then clears them. `step` counts
-  // from 1. If their norm is not finite, no weight changes. The host does not wait for the result.
+  // Performs one optimizer step with the gradients in the store, then clears them. Collective. The
+  // host does not wait for the result.
+  // - step: counts from 1
+  // - If the norm is not finite, weights and optimizer state stay as they are.
+  // - With asynchronous collectives, new weights are in flight afterwards (ParamStore::need).
   void step(const Config::Train& train, double lr, Index step);
   // Global gradient norm of the last step before clipping; every parameter counts once. Waits for
   // it.

@@ -16,16 +16,18 @@
 
 namespace sy {
 
-// Result of one optimizer step, equal on every rank.
+// Result of one optimizer step. Except for times and speed in `metrics`, it is equal on every rank.
 struct StepResult {
   StepMetrics metrics;
   std::vector<std::vector<Index>> routed, dropped;  // [MoE layer][expert], over the global batch
   std::vector<std::vector<double>> probability;     // [MoE layer][expert] mean probability
 };
 
-// The values that ranks sum at the end of a step, besides gradients.
-// For each MoE layer and expert: routed assignments, dropped assignments, sum of probabilities.
-// Then the losses: cross-entropy, load balancing, both z-losses together.
+// Returns the values that ranks sum at the end of a step, besides gradients.
+// - For each MoE layer and expert: routed assignments, dropped assignments, sum of probabilities.
+// - Then three losses: sum of cross-entropies over tokens, load balancing, all z-losses together.
+//
+// found: statistics of this rank. output_z_loss: this rank's term of the output z-loss.
 std::vector<double> step_sums(const Statistics& found, double output_z_loss);
 
 // Returns the error text of a step whose loss or gradient norm is not finite.
@@ -38,16 +40,18 @@ struct Diverged : AgreedError {
 // Runs one step after another, without files or signals. Tests and benchmarks use it directly.
 class Trainer {
  public:
+  // The engine must be one for training. Both arguments must outlive this object.
   Trainer(Engine& engine, const SampleStream& samples);
 
   // Trains on the next global batch. Collective. Throws Diverged on every rank if the loss or the
-  // gradient norm is not finite. If the norm is not finite, the parameters are those before the
-  // step.
+  // gradient norm is not finite. steps_done() then stays. If the norm is not finite, the parameters
+  // stay too; if only the loss is not finite, they have changed.
   StepResult step();
 
   Index steps_done() const { return step_; }
   Index samples_done() const { return samples_done_; }
   Index tokens_done() const { return tokens_done_; }
+  // Sets the number of steps, samples and tokens after which training continues. Loads no weights.
   void set_progress(Index step, Index samples, Index tokens) {
     step_ = step;
     samples_done_ = samples;
@@ -69,8 +73,8 @@ struct RunOptions {
   bool dry_run = false;  // checks and describes the training, and writes nothing
   int ranks = 0;         // of a dry run; 0 means those of the world
   // The machine of a dry run: its name, and a function that returns a rank's memory needs there.
-  // Empty if it is this machine. machine_memory throws InputError if a rank has less. vocab: rows
-  // of the embedding.
+  // Empty if it is this machine. machine_memory throws InputError if the machine has less memory
+  // for a rank. vocab: rows of the embedding.
   std::string machine;
   std::function<MemoryPlan(Index vocab)> machine_memory;
 };
@@ -79,7 +83,8 @@ struct RunOptions {
 void check_run_dir(const Config& config);
 
 // Runs `switchyard train` on all ranks of `world`: everything around the steps. Returns the exit
-// code.
+// code. Collective. Throws AgreedError if all ranks fail together. If one rank fails alone while it
+// trains, aborts all ranks (or_end_all).
 int run_training(Comm& world, const Config& config, const RunOptions& how);
 
 }  // namespace sy
