@@ -62,9 +62,9 @@ grep -q '^window = .*takes the place of model.window' .out || die "no key of kin
 "$switchyard" completion bash >completion
 source completion
 complete_line() { COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)) COMPREPLY=(); compopt() { :; }; _switchyard; out="${COMPREPLY[*]}"; }
-complete_line switchyard train --attention.NA
+complete_line "$switchyard" train --attention.NA
 [[ $out == *--attention.NAME.window=* ]] || die "no keys of kinds of layer: $out"
-complete_line switchyard train --attention.local.win
+complete_line "$switchyard" train --attention.local.win
 [[ $out == --attention.local.window= ]] || die "not --attention.local.window=: $out"
 sed 's/local\*2/local*0/' config.ini >wrong.ini
 for n in 1 2; do
