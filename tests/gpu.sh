@@ -375,7 +375,7 @@ run_parts() {  # PART...
     "$(date +%F)" "$(cat "$root/commit" 2>/dev/null || git -C "$here" rev-parse --short HEAD)" >>"$output/summary.md"
   for line in "${chosen[@]}"; do
     read -r call part limit <<<"$line"
-    [[ $emulator ]] && limit=$((10 * limit))
+    [[ $emulator ]] && limit=$((20 * limit))
     work=$(mktemp -d)
     began=$SECONDS
     echo "== $part" | tee -a "$output/$call.log"
