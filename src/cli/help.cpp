@@ -9,8 +9,6 @@
 #include "src/text/words.h"
 
 namespace sy {
-namespace {
-
 std::string section_of(const std::string& key) {
   return key.substr(0, key.rfind('.'));
 }
@@ -18,6 +16,12 @@ std::string section_of(const std::string& key) {
 std::string name_in_section(const std::string& key) {
   return key.substr(key.rfind('.') + 1);
 }
+
+std::string type_and_range(const ConfigKey& key) {
+  return key.range.empty() ? key.type : key.type + " " + key.range;
+}
+
+namespace {
 
 // Replaces the name of a kind of layer by NAME: "attention.NAME.window" for
 // "attention.local.window".
@@ -47,7 +51,7 @@ std::string key_text(const ConfigKey& key, const std::string& name) {
   const bool of_kind = key.name.find(".NAME.") != key.name.npos;
   std::string text = name;
   if (!of_kind) text += fmt::format(" (default: {})", key.default_value.empty() ? "empty" : key.default_value);
-  std::string type = key.range.empty() ? key.type : key.type + " " + key.range;
+  std::string type = type_and_range(key);
   if (key.type == "text" && !key.values.empty()) type = "one of " + join(key.values, ", ");
   return text + "\n" + wrapped(key.help + ".") + wrapped("Takes " + type + ".");
 }

@@ -10,6 +10,8 @@
 
 namespace sy {
 
+struct ConfigKey;  // src/config.h
+
 namespace po = boost::program_options;
 
 // An option of a command, for the shell's completion.
@@ -64,6 +66,12 @@ int version_command(CommandLine&);
 // Returns the topics of `switchyard help`: commands, sections and keys of the configuration. If
 // of_configuration is true, returns only sections and keys.
 std::vector<std::string> help_topics(bool of_configuration);
+
+// Divide the name of a key: "attention.local.window" is "window" in section "attention.local".
+std::string section_of(const std::string& key);
+std::string name_in_section(const std::string& key);
+// Returns the type of a key's value, and its range if there is one.
+std::string type_and_range(const ConfigKey& key);
 
 // Parses the numbers of ranks of --ranks, "1,2,4". Throws InputError.
 std::vector<int> parse_ranks(const std::string& text);
