@@ -49,7 +49,6 @@ int plan_command(CommandLine& line) {
   Config config;
   Index vocab = 0;
   PlanOptions how;
-  std::vector<std::vector<Layout>> layouts;  // by number of ranks
   if (has_value(given, "config")) {
     const std::string file = given["config"].as<std::string>();
     const bool read = !given.count("layouts") ||
@@ -59,7 +58,7 @@ int plan_command(CommandLine& line) {
     if (how.machine) checks.push_back({[&](const Config& c) { check_machine_computes(*how.machine, c); }});
     const auto check_layouts = [&](const Config& c) {
       ErrorList wrong("plan");
-      for (const int n : ranks) wrong.run([&] { layouts.push_back(layouts_to_plan(c, vocab, n, how)); });
+      for (const int n : ranks) wrong.run([&] { layouts_to_plan(c, vocab, n, how); });
       wrong.raise();
     };
     if (read) checks.push_back({check_layouts, true});
@@ -75,7 +74,6 @@ int plan_command(CommandLine& line) {
   document["machine"] = how.machine ? machine_json(*how.machine) : Json();
   Json& all = document["plans"] = Json::array();
   for (std::size_t i = 0; i < ranks.size(); ++i) {
-    if (given.count("layouts")) how.layouts = layouts[i];
     const Plan plan = make_plan(config, vocab, ranks[i], how);
     progress.clear();
     if (given["json"].as<bool>())
