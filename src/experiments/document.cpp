@@ -1,24 +1,15 @@
 #include "src/experiments/document.h"
 
 #include <charconv>
-#include <ctime>
 #include <map>
 
 #include "dist/runtime.h"
 #include "src/build_info.h"
 #include "src/text/ini.h"
+#include "src/text/numbers.h"
 
 namespace sy {
 namespace {
-
-std::string utc_now() {
-  const std::time_t now = std::time(nullptr);
-  std::tm parts{};
-  gmtime_r(&now, &parts);
-  char text[32];
-  std::strftime(text, sizeof text, "%FT%TZ", &parts);
-  return text;
-}
 
 // Converts a valid value to the JSON type of its key in the table of keys.
 Json typed(std::string_view type, const std::string& value) {
@@ -46,7 +37,7 @@ Json json_document(std::string_view command) {
             {"commit", build.commit.empty() ? Json() : Json(build.commit)},
             {"build_options", build.options},
             {"host", host_name()},
-            {"date", utc_now()}}}};
+            {"date", utc_now(false)}}}};
 }
 
 Json config_json(const Config& config) {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <chrono>
 #include <cmath>
 #include <ctime>
 
@@ -24,13 +25,18 @@ std::string seconds_text(double seconds) {
   return fmt::format("{:.{}f} {}", x, x < 9.995 ? 2 : x < 99.95 ? 1 : 0, small ? "ms" : "s");
 }
 
-std::string utc_text(double seconds) {
-  const auto milliseconds = std::llround(seconds * 1e3);
-  const std::time_t whole = milliseconds / 1000;
+std::string utc_now(bool milliseconds) {
+  return utc_text(std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(),
+                  milliseconds);
+}
+
+std::string utc_text(double seconds, bool milliseconds) {
+  const auto rounded = std::llround(milliseconds ? seconds * 1e3 : std::floor(seconds) * 1e3);
+  const std::time_t whole = rounded / 1000;
   std::tm utc{};
   gmtime_r(&whole, &utc);
-  return fmt::format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:03}Z", utc.tm_year + 1900, utc.tm_mon + 1, utc.tm_mday,
-                     utc.tm_hour, utc.tm_min, utc.tm_sec, milliseconds % 1000);
+  return fmt::format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}{}Z", utc.tm_year + 1900, utc.tm_mon + 1, utc.tm_mday,
+                     utc.tm_hour, utc.tm_min, utc.tm_sec, milliseconds ? fmt::format(".{:03}", rounded % 1000) : "");
 }
 
 std::string percent_text(double fraction) {

@@ -20,7 +20,9 @@ std::string short_count_text(double x);
 // "3.142". No minus sign if all digits are 0; "-" if NaN.
 std::string number_text(double x, int digits);
 std::string megabytes(Index bytes);  // "74.0 MB"
-// A time in seconds since 1970 as ISO 8601 in UTC: "2026-11-24T13:05:09.042Z".
-std::string utc_text(double seconds);
+// The current time as ISO 8601 in UTC, with milliseconds or without: "2026-11-24T13:05:09.042Z".
+std::string utc_now(bool milliseconds);
+// A time in seconds since 1970 in the same form.
+std::string utc_text(double seconds, bool milliseconds = true);
 
 }  // namespace sy

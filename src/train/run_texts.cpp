@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <fmt/format.h>
 
-#include <chrono>
 #include <fstream>
 #include <iterator>
 
@@ -31,9 +30,8 @@ std::string command_line() {
 }  // namespace
 
 std::string start_text(const Config& config, int ranks) {
-  const double now = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
   const BuildInfo& build = build_info();
-  return fmt::format("== {} switchyard {}{} on {}, layout {}: {}\n", utc_text(now), build.version,
+  return fmt::format("== {} switchyard {}{} on {}, layout {}: {}\n", utc_now(true), build.version,
                      build.commit.empty() ? "" : " " + build.commit.substr(0, 12), host_name(),
                      config.layout(ranks).str(), one_line(command_line()));
 }
