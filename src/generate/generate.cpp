@@ -54,16 +54,16 @@ class Wave {
 
   // Recomputes the cached keys of texts whose rope table changes at their new length.
   void restart() {
+    std::vector<std::size_t> changed;
+    for (std::size_t i = 0; i < prompts_.size(); ++i)
+      if (active_[i] && engine_.restarts_at(std::ssize(prompts_[i]) + std::ssize(out_[i].added))) changed.push_back(i);
+    if (changed.empty()) return;
     std::vector<std::vector<std::int32_t>> texts(prompts_.size());
-    bool any = false;
-    for (std::size_t i = 0; i < prompts_.size(); ++i) {
+    for (const std::size_t i : changed) {
       const std::vector<std::int32_t>& added = out_[i].added;
-      if (!active_[i] || !engine_.restarts_at(std::ssize(prompts_[i]) + std::ssize(added))) continue;
-      any = true;
       texts[i] = prompts_[i];
       texts[i].insert(texts[i].end(), added.begin(), added.end() - 1);
     }
-    if (!any) return;
     for (std::size_t slot = 0; slot < mine_.size(); ++slot)
       if (!texts[mine_[slot]].empty()) cache_.restart(static_cast<Index>(slot));
     compute(texts, 1);

@@ -209,18 +209,19 @@ std::vector<float> Engine::extend(Cache& cache, Index first, Index sequences, st
   SY_ASSERT(tokens * sequences == std::ssize(ids) && (one || (tokens == 1 && first == 0)),
             "{} ids for {} sequences from {} on", ids.size(), sequences, first);
   std::vector<std::int32_t> padded(ids.begin(), ids.end()), positions;
-  std::vector<RopeTables::Token> rotated;
+  std::vector<RopeTables::Token> rotated;  // empty if no rope table depends on the length
+  const bool by_length = rope_.depends_on_length();
   padded.resize(static_cast<std::size_t>(B * S));
   for (Index b = 0; b < B; ++b)
     for (Index i = 0; i < S; ++i) {
       const bool there = b < sequences && i < tokens;
       const Index before = there ? cache.length(first + b) : 0;
       positions.push_back(there ? static_cast<std::int32_t>(before + i) : 0);
-      rotated.push_back({positions.back(), std::max(length, before + tokens)});
+      if (by_length) rotated.push_back({positions.back(), std::max(length, before + tokens)});
     }
 
   Slot& s = open(0, {B, S, padded, {}}, true, std::move(positions));
-  if (rope_.depends_on_length()) {
+  if (by_length) {
     rope_.set_tokens(rotated);
     std::vector<std::int32_t> rows(rotated.size());
     std::iota(rows.begin(), rows.end(), 0);
