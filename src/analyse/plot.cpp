@@ -92,14 +92,8 @@ bool upright_names(const std::vector<std::string>& names, double room) {
 
 // Returns lines of at most `width` columns, divided at blanks; longer words are cut.
 std::vector<std::string> wrapped(const std::string& text, int width) {
-  std::vector<std::string> lines(1);
-  for (std::size_t at = 0; at < text.size();) {
-    const std::size_t end = std::min(text.find(' ', at), text.size());
-    const std::string word = fit_width(text.substr(at, end - at), width);
-    at = end + 1;
-    if (!lines.back().empty() && display_width(lines.back()) + 1 + display_width(word) > width) lines.emplace_back();
-    lines.back() += (lines.back().empty() ? "" : " ") + word;
-  }
+  std::vector<std::string> lines = wrap_text(text, width);
+  for (std::string& line : lines) line = fit_width(line, width);
   return lines;
 }
 

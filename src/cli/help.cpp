@@ -1,11 +1,10 @@
 // switchyard help: the list of commands, one command, or configuration keys.
 #include <fmt/core.h>
 
-#include <sstream>
-
 #include "src/cli/options.h"
 #include "src/cli/reference.h"
 #include "src/config.h"
+#include "src/text/table.h"
 #include "src/text/words.h"
 
 namespace sy {
@@ -34,17 +33,10 @@ std::string with_any_kind(const std::string& topic) {
 }
 
 std::string wrapped(const std::string& text) {
-  constexpr std::size_t columns = 80, indent = 4;
-  std::string out, line;
-  std::istringstream words(text);
-  for (std::string word; words >> word;) {
-    if (!line.empty() && indent + line.size() + 1 + word.size() > columns) {
-      out += fmt::format("{:{}}{}\n", "", indent, line);
-      line.clear();
-    }
-    line += (line.empty() ? "" : " ") + word;
-  }
-  return out + fmt::format("{:{}}{}\n", "", indent, line);
+  constexpr int columns = 80, indent = 4;
+  std::string out;
+  for (const std::string& line : wrap_text(text, columns - indent)) out += fmt::format("{:{}}{}\n", "", indent, line);
+  return out;
 }
 
 std::string key_text(const ConfigKey& key, const std::string& name) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <sstream>
 
 #include "kernels/check.h"
 
@@ -124,6 +125,21 @@ std::string fit_width(std::string_view text, int width) {
     return true;
   });
   return width > 0 ? cut + "…" : cut;
+}
+
+std::vector<std::string> wrap_text(const std::string& text, int width) {
+  std::vector<std::string> lines(1);
+  std::istringstream input(text);
+  for (std::string item; input >> item;) {
+    std::string& line = lines.back();
+    if (line.empty())
+      line = item;
+    else if (display_width(line) + 1 + display_width(item) <= width)
+      line += " " + item;
+    else
+      lines.push_back(item);
+  }
+  return lines;
 }
 
 void Table::row(std::vector<std::string> cells) {

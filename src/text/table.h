@@ -18,6 +18,8 @@ std::string visible(std::string_view text, std::string_view keep = "");
 std::size_t whole_characters(std::string_view text);
 // Returns `text` cut to at most `width` columns. If it is cut, it ends with an ellipsis.
 std::string fit_width(std::string_view text, int width);
+// Divides the text at blanks into lines of at most `width` columns. A wider word has its own line.
+std::vector<std::string> wrap_text(const std::string& text, int width);
 
 struct Table {
   // painted: the last column may have colour sequences. All other cells pass through visible().
