@@ -21,9 +21,16 @@ std::string short_help(std::string text) {
   return fit_width(visible(text), 60);
 }
 
+// Returns the only valid values of a configuration key. Empty if there is no such list or key.
+std::vector<std::string> key_values(const std::string& key) {
+  for (const ConfigKey& k : config_keys())
+    if (k.name == key) return k.values;
+  return {};
+}
+
 // Returns the values of an option, or the prefixes of its values. Empty if it takes any text.
 std::vector<std::string> option_values(const std::string& command, const std::string& option) {
-  if (option == "--backend") return {"auto", "cpu", "cuda"};
+  if (option == "--backend") return key_values("run.backend");
   if (option == "--dtype") return {"f32", "bf16", "f16"};
   if (option == "--tokenizer") return {"bytes", "spm:", "train-spm:", "hf:"};
   if (option == "--placement") return {"ep="};
@@ -51,10 +58,9 @@ std::string key_of(const std::string& name, std::string& kind) {
 
 std::vector<std::string> values_of(const Command& command, const std::string& name) {
   std::string kind;
-  if (takes_settings(command))
-    for (const std::string key = key_of(name, kind); const ConfigKey& k : config_keys())
-      if (k.name == key) return k.values;
-  return option_values(command.name, name);
+  std::vector<std::string> values;
+  if (takes_settings(command)) values = key_values(key_of(name, kind));
+  return values.empty() ? option_values(command.name, name) : values;
 }
 
 std::vector<CompletionCandidate> all_options(const Command& command, const std::string& word, Comm& world) {
