@@ -747,7 +747,7 @@ void Backend::balance(const BalanceDesc& desc, ConstView counts, ConstView scope
 
 void Backend::gather_rows(ConstView x, ConstView index, View y) {
   const Operands check("gather_rows");
-  // As f32: elements are copied, whatever their type.
+  // Elements are copied as f32, whatever their type.
   if (x.dtype() == DType::i32 && y.dtype() == DType::i32)
     return gather_rows({x.bytes(), x.shape(), DType::f32}, index, {y.bytes(), y.shape(), DType::f32});
   check.real("x", x, 2).real("y", y, 2);

@@ -139,7 +139,7 @@ _switchyard() {
     found+=("${line#"$before"}")
   done < <("${COMP_WORDS[0]/#\~/$HOME}" completion candidates "${words[@]}" 2>/dev/null)
   COMPREPLY=("${found[@]}")
-  # What follows = or : follows at once.
+  # No blank separates = or : from the value.
   [[ ${#found[@]} -eq 1 && ${found[0]} == *[=:] ]] && compopt -o nospace
   return 0
 }

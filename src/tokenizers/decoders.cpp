@@ -50,7 +50,7 @@ Decoder marks_to_blanks(const Json& component) {
   const std::string mark = value_of<std::string>(component, "replacement");
   if (mark.empty()) bad_component("the replacement is empty");
   return [=](DecodedTokens& x) {
-    // As in `tokenizers`, the first token loses all its marks, not only the prepended one.
+    // The first token loses all its marks, not only the prepended one, as in `tokenizers`.
     for (std::string& token : x.tokens)
       token = replaced(token, mark, &token == x.tokens.data() && prepended ? "" : " ");
   };
