@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Installs the packages to build, run and test Switchyard on Debian 12, as root or with sudo. If all
 # of them are installed, it does nothing and needs no privileges.
+#   launch/install-deps.sh [--dev]
+# --dev: also the programs that check the sources, and the compilers of the presets of sanitizers
 set -euo pipefail
 
 packages=(
@@ -17,6 +19,11 @@ packages=(
   gnuplot-nox                           # the pictures of the reports
   bible-kjv                             # a domain of the quickstart's corpus
 )
+case ${1:-} in
+  "") ;;
+  --dev) packages+=(clang-format clang-tidy shellcheck clang libomp-dev gcovr strace debootstrap) ;;
+  *) echo "install-deps.sh: unknown argument $1: the only option is --dev" >&2 && exit 2 ;;
+esac
 
 missing=()
 for package in "${packages[@]}"; do

@@ -6,7 +6,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 if [[ ${1:-} == --quick ]]; then set -- -L '^(unit|quick)$' "${@:2}"; fi
 launch/install-deps.sh
-cmake -S . -B build -DCMAKE_BUILD_TYPE=Release -DSWITCHYARD_TESTS=ON --log-level=NOTICE
+cmake -S . -B build -DCMAKE_BUILD_TYPE=Release -DSWITCHYARD_TESTS=ON -DSWITCHYARD_WERROR="${SWITCHYARD_WERROR:-OFF}" --log-level=NOTICE
 cmake --build build --parallel "$(nproc)"
 # --timeout is for tests that set none of their own. A build without tests is an error.
 ctest --test-dir build --output-on-failure --no-tests=error --timeout 300 --parallel "$(nproc)" "$@"
