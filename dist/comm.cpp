@@ -5,8 +5,8 @@
 #include <optional>
 #include <set>
 
-#include "dist/activity.h"
-#include "dist/compare.h"
+#include "dist/fingerprints.h"
+#include "dist/phase.h"
 #include "dist/shard.h"
 
 namespace sy {
@@ -14,15 +14,16 @@ namespace {
 
 // Counts a collective and its time, and publishes the wait, until the end of the scope.
 // bytes: sent by this rank to other ranks. No-op in a group of one rank.
-class Counted {
+class CollectiveScope {
  public:
-  Counted(const Comm& comm, std::array<Traffic, num_collectives>& traffic, Collective kind, Index bytes, RowsMoved rows = {})
+  CollectiveScope(const Comm& comm, std::array<Traffic, num_collectives>& traffic, Collective kind, Index bytes,
+                  RowsMoved rows = {})
       : traffic_(comm.size() > 1 ? &traffic[static_cast<int>(kind)] : nullptr), bytes_(bytes), started_(Clock::now()) {
     if (!traffic_) return;
-    waiting_.emplace(with_article(kind), comm.others(), rows, comm.asynchronous());
-    if (trace) span_.emplace(name_of(kind).data(), Traced::Numbers{{"bytes", bytes}, {"ranks", comm.size()}});
+    block_.emplace(display_name(kind), comm.peer_names(), rows, comm.asynchronous());
+    if (trace_spans) span_.emplace(name_of(kind).data(), TraceScope::Numbers{{"bytes", bytes}, {"ranks", comm.size()}});
   }
-  ~Counted() {
+  ~CollectiveScope() {
     if (!traffic_) return;
     ++traffic_->calls;
     traffic_->bytes += bytes_;
@@ -34,36 +35,36 @@ class Counted {
   Traffic* traffic_;
   Index bytes_;
   Clock::time_point started_;
-  std::optional<Waiting> waiting_;
-  std::optional<Traced> span_;
+  std::optional<ScopedBlock> block_;
+  std::optional<TraceScope> span_;
 };
 
-bool compared(const Comm& comm) {
-  return comparing.on && comm.size() > 1;
+bool fingerprints_enabled(const Comm& comm) {
+  return fingerprint_check.enabled && comm.size() > 1;
 }
 
 // "a reduce of 8 bytes to the group's rank 0, of 4 bytes to the group's rank 1"
-std::string in_words(Collective kind, const char* direction, std::span<const Rooted> parts) {
+std::string describe_rooted(Collective kind, const char* direction, std::span<const RootedBuffer> buffers) {
   std::string text;
-  for (const auto& [x, root] : parts)
-    text += fmt::format("{} of {} bytes {} the group's rank {}", text.empty() ? with_article(kind) : ",",
+  for (const auto& [x, root] : buffers)
+    text += fmt::format("{} of {} bytes {} the group's rank {}", text.empty() ? display_name(kind) : ",",
                         x.size_bytes(), direction, root);
   return text;
 }
 
 }  // namespace
 
-const char* with_article(Collective kind) {
+const char* display_name(Collective kind) {
   constexpr const char* names[num_collectives] = {"a broadcast",      "an all-reduce", "a reduce",
                                                   "a reduce-scatter", "an all-gather", "an all-to-all"};
   return names[static_cast<int>(kind)];
 }
 std::string_view name_of(Collective kind) {
-  const std::string_view name = with_article(kind);
+  const std::string_view name = display_name(kind);
   return name.substr(name.find(' ') + 1);
 }
 
-std::string ranges(const std::vector<int>& ascending) {
+std::string format_rank_list(const std::vector<int>& ascending) {
   std::string text;
   for (std::size_t i = 0; i < ascending.size();) {
     std::size_t last = i;
@@ -77,75 +78,77 @@ std::string ranges(const std::vector<int>& ascending) {
 }
 
 // The set is never freed: another thread may read a text while the process ends.
-const char* lasting(const std::string& words) {
-  static auto* const all = new std::set<std::string>;
-  return all->insert(words).first->c_str();
+const char* intern(const std::string& text) {
+  static auto* const texts = new std::set<std::string>;
+  return texts->insert(text).first->c_str();
 }
 
 std::unique_ptr<Comm> Comm::split(const std::function<int(int)>& color) const {
-  const Waiting waiting("a split into groups", others());
-  if (compared(*this)) compare(*this, "a split into groups");
+  const ScopedBlock block("a split into groups", peer_names());
+  if (fingerprints_enabled(*this)) check_fingerprints(*this, "a split into groups");
   return do_split(color);
 }
 
 void Comm::barrier() {
-  const Waiting waiting("a barrier", others());
-  if (compared(*this)) compare(*this, "a barrier");
+  const ScopedBlock block("a barrier", peer_names());
+  if (fingerprints_enabled(*this)) check_fingerprints(*this, "a barrier");
   do_barrier();
 }
 
 void Comm::broadcast(View x, int root) {
   mark();
-  const Rooted part{x, root};
-  start_broadcast({&part, 1});
+  const RootedBuffer buffer{x, root};
+  start_broadcast({&buffer, 1});
   wait();
 }
 
-void Comm::start_broadcast(std::span<const Rooted> parts) {
-  if (parts.empty()) return;
+void Comm::start_broadcast(std::span<const RootedBuffer> buffers) {
+  if (buffers.empty()) return;
   Index sent = 0;
-  for (const auto& [x, root] : parts) sent += rank() == root ? x.size_bytes() * (size() - 1) : 0;
-  const Counted counted(*this, traffic_, Collective::broadcast, sent);
-  if (compared(*this)) compare(*this, in_words(Collective::broadcast, "from", parts));
-  do_broadcast(parts);
+  for (const auto& [x, root] : buffers) sent += rank() == root ? x.size_bytes() * (size() - 1) : 0;
+  const CollectiveScope scope(*this, traffic_, Collective::broadcast, sent);
+  if (fingerprints_enabled(*this)) check_fingerprints(*this, describe_rooted(Collective::broadcast, "from", buffers));
+  do_broadcast(buffers);
 }
 
 Index all_reduce_bytes(Index bytes, Index width, int size, int rank) {
-  if (bytes <= all_reduce_whole) return bytes * (size - 1);
+  if (bytes <= all_reduce_eager_limit) return bytes * (size - 1);
   Index sent = 0;
   for (Index at = 0; at < bytes; at += all_reduce_block) {
-    const Index block = std::min(all_reduce_block, bytes - at), own = piece(block / width, size, rank).size() * width;
+    const Index block = std::min(all_reduce_block, bytes - at),
+                own = block_range(block / width, size, rank).size() * width;
     sent += block - own + own * (size - 1);
   }
   return sent;
 }
 
 void Comm::all_reduce(View x, Reduce op) {
-  const Counted counted(*this, traffic_, Collective::all_reduce,
-                        all_reduce_bytes(x.size_bytes(), size_of(x.dtype()), size(), rank()));
-  if (compared(*this))
-    compare(*this, fmt::format("an all-reduce of {} bytes, the {} of {}", x.size_bytes(),
-                               op == Reduce::sum ? "sum" : "maximum", info(x.dtype()).name));
+  const CollectiveScope scope(*this, traffic_, Collective::all_reduce,
+                              all_reduce_bytes(x.size_bytes(), size_of(x.dtype()), size(), rank()));
+  if (fingerprints_enabled(*this))
+    check_fingerprints(*this, fmt::format("an all-reduce of {} bytes, the {} of {}", x.size_bytes(),
+                                          op == Reduce::sum ? "sum" : "maximum", info(x.dtype()).name));
   mark();
   do_all_reduce(x, op);
   wait();
 }
 
-void Comm::start_reduce(std::span<const Rooted> parts) {
-  if (parts.empty()) return;
+void Comm::start_reduce(std::span<const RootedBuffer> buffers) {
+  if (buffers.empty()) return;
   Index sent = 0;
-  for (const auto& [x, root] : parts) sent += rank() == root ? 0 : x.size_bytes();
-  const Counted counted(*this, traffic_, Collective::reduce, sent);
-  if (compared(*this)) compare(*this, in_words(Collective::reduce, "to", parts));
-  do_reduce(parts);
+  for (const auto& [x, root] : buffers) sent += rank() == root ? 0 : x.size_bytes();
+  const CollectiveScope scope(*this, traffic_, Collective::reduce, sent);
+  if (fingerprints_enabled(*this)) check_fingerprints(*this, describe_rooted(Collective::reduce, "to", buffers));
+  do_reduce(buffers);
 }
 
 void Comm::reduce_scatter(ConstView in, View out) {
   SY_ASSERT(in.elements() == out.elements() * size() && in.dtype() == out.dtype(), "reduce_scatter of {} into {}",
             in.shape().str(), out.shape().str());
-  const Counted counted(*this, traffic_, Collective::reduce_scatter, out.size_bytes() * (size() - 1));
-  if (compared(*this))
-    compare(*this, fmt::format("a reduce-scatter of {} bytes of {}", in.size_bytes(), info(in.dtype()).name));
+  const CollectiveScope scope(*this, traffic_, Collective::reduce_scatter, out.size_bytes() * (size() - 1));
+  if (fingerprints_enabled(*this))
+    check_fingerprints(*this,
+                       fmt::format("a reduce-scatter of {} bytes of {}", in.size_bytes(), info(in.dtype()).name));
   mark();
   do_reduce_scatter(in, out);
   wait();
@@ -154,8 +157,9 @@ void Comm::reduce_scatter(ConstView in, View out) {
 void Comm::all_gather(ConstView in, View out) {
   SY_ASSERT(out.size_bytes() == in.size_bytes() * size(), "all_gather of {} into {}", in.shape().str(),
             out.shape().str());
-  const Counted counted(*this, traffic_, Collective::all_gather, in.size_bytes() * (size() - 1));
-  if (compared(*this)) compare(*this, fmt::format("an all-gather of {} bytes from each", in.size_bytes()));
+  const CollectiveScope scope(*this, traffic_, Collective::all_gather, in.size_bytes() * (size() - 1));
+  if (fingerprints_enabled(*this))
+    check_fingerprints(*this, fmt::format("an all-gather of {} bytes from each", in.size_bytes()));
   mark();
   do_all_gather(in, out);
   wait();
@@ -163,12 +167,12 @@ void Comm::all_gather(ConstView in, View out) {
 
 void Comm::all_to_all_v(ConstView in, std::span<const Index> send, View out, std::span<const Index> receive) {
   mark();
-  const InOut buffer{in, out};
+  const SendReceive buffer{in, out};
   start_all_to_all_v({&buffer, 1}, send, receive);
   wait();
 }
 
-void Comm::start_all_to_all_v(std::span<const InOut> buffers, std::span<const Index> send,
+void Comm::start_all_to_all_v(std::span<const SendReceive> buffers, std::span<const Index> send,
                               std::span<const Index> receive) {
   Index sent = 0, received = 0, row = 0;
   for (int r = 0; r < size(); ++r) {
@@ -183,8 +187,10 @@ void Comm::start_all_to_all_v(std::span<const InOut> buffers, std::span<const In
     row += bytes;
   }
   const Index own = send[rank()];
-  const Counted counted(*this, traffic_, Collective::all_to_all, (sent - own) * row, {sent - own, received - own});
-  if (compared(*this)) compare(*this, fmt::format("an all-to-all of rows of {} bytes", row), send, receive);
+  const CollectiveScope scope(*this, traffic_, Collective::all_to_all, (sent - own) * row,
+                              {sent - own, received - own});
+  if (fingerprints_enabled(*this))
+    check_fingerprints(*this, fmt::format("an all-to-all of rows of {} bytes", row), send, receive);
   do_all_to_all_v(buffers, send, receive);
 }
 

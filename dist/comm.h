@@ -1,7 +1,7 @@
 // Collectives over one group of ranks.
 // All ranks of the group must make the same calls in the same order. Implementations:
 //   comm_self   one rank, without MPI
-//   comm_mpi    host buffers, by shared memory within a machine (window.h) and by MPI otherwise
+//   comm_mpi    host buffers, by shared memory within a machine and by MPI otherwise
 //   comm_nccl   device buffers, by NCCL
 //   comm_dry    counts bytes and moves no data, except small i32 gathers
 //
@@ -28,24 +28,24 @@ namespace sy {
 enum class Reduce { sum, max };
 
 // Send and receive buffer of an all-to-all.
-struct InOut {
+struct SendReceive {
   ConstView in;
   View out;
 };
 
 // Buffer of a broadcast or a reduce, of equal size on all ranks, and the root's rank in the group.
-struct Rooted {
+struct RootedBuffer {
   View x;
   int root;
 };
 
 // Returns the bytes that `rank` of a group of `size` sends to other ranks in an all-reduce.
 // It receives equally many. bytes: size of the buffer; width: bytes of an element.
-// Up to all_reduce_whole bytes: the buffer goes to each other rank in one message.
+// Up to all_reduce_eager_limit bytes: the buffer goes to each other rank in one message.
 // Above: for each block of all_reduce_block bytes, a reduce-scatter and an all-gather of the sums.
 Index all_reduce_bytes(Index bytes, Index width, int size, int rank);
 // Limits of all_reduce_bytes(), in bytes.
-inline constexpr Index all_reduce_whole = Index{16} << 10, all_reduce_block = Index{8} << 20;
+inline constexpr Index all_reduce_eager_limit = Index{16} << 10, all_reduce_block = Index{8} << 20;
 
 // Returns the bytes of one row along the first dimension.
 inline Index row_bytes(ConstView x) {
@@ -55,7 +55,7 @@ inline Index row_bytes(ConstView x) {
 enum class Collective : std::uint8_t { broadcast, all_reduce, reduce, reduce_scatter, all_gather, all_to_all };
 constexpr int num_collectives = 6;
 std::string_view name_of(Collective kind);  // "all-to-all"
-const char* with_article(Collective kind);  // "an all-to-all"
+const char* display_name(Collective kind);  // "an all-to-all"
 
 // Bytes that one rank has sent to the other ranks of its group.
 // They are the bytes that the other ranks need, independent of MPI's algorithm.
@@ -65,8 +65,9 @@ struct Traffic {
 };
 
 // Communicator of one group of ranks.
-// Public functions check shapes, compare calls between ranks (dist/compare.h), count traffic and
-// publish the wait to the watchdog (kernels/waiting.h). The do_* functions move the data.
+// Public functions check shapes, compare fingerprints between ranks (dist/fingerprints.h), count
+// traffic and publish the wait to the watchdog (kernels/blocked_on.h). The do_* functions move the
+// data.
 class Comm {
  public:
   virtual ~Comm() = default;
@@ -105,27 +106,28 @@ class Comm {
   virtual void mark() {}
   // all_to_all_v of several buffers with equal row counts, in one collective.
   // There is one message per buffer and rank.
-  void start_all_to_all_v(std::span<const InOut> buffers, std::span<const Index> send, std::span<const Index> receive);
-  // Sums all ranks' x into x of the root, for each of `parts`, in one collective. f32.
+  void start_all_to_all_v(std::span<const SendReceive> buffers, std::span<const Index> send,
+                          std::span<const Index> receive);
+  // Sums all ranks' x into x of the root, for each of `buffers`, in one collective. f32.
   // On other ranks x is undefined afterwards.
-  void start_reduce(std::span<const Rooted> parts);
+  void start_reduce(std::span<const RootedBuffer> buffers);
   void start_reduce(View x, int root) {
-    const Rooted part{x, root};
-    start_reduce({&part, 1});
+    const RootedBuffer buffer{x, root};
+    start_reduce({&buffer, 1});
   }
-  // Copies x of the root to all ranks, for each of `parts`, in one collective.
-  void start_broadcast(std::span<const Rooted> parts);
+  // Copies x of the root to all ranks, for each of `buffers`, in one collective.
+  void start_broadcast(std::span<const RootedBuffer> buffers);
   // Compute enqueued after this call waits for all started collectives of this communicator.
   virtual void wait() {}
 
   // All-gather of host integers, also if the collectives are on device buffers. traffic() does not
   // count it. mine: [n]; all: [size * n].
   // Returns false and leaves `all` unchanged if there are no peers or the communicator is dry.
-  virtual bool tell(std::span<const Index> /*mine*/, std::span<Index> /*all*/) const { return false; }
+  virtual bool host_all_gather(std::span<const Index> /*mine*/, std::span<Index> /*all*/) const { return false; }
   // Names the other ranks of the group by their ranks in the world: "with ranks 0, 2-5".
   // Empty if there are no peers or the communicator is dry.
   // The text lives until the process ends.
-  virtual const char* others() const { return ""; }
+  virtual const char* peer_names() const { return ""; }
 
   // Returns the traffic of one kind of collective; all zeros in a group of one rank.
   const Traffic& traffic(Collective kind) const { return traffic_[static_cast<int>(kind)]; }
@@ -137,12 +139,12 @@ class Comm {
  protected:
   virtual std::unique_ptr<Comm> do_split(const std::function<int(int rank)>& color) const = 0;
   virtual void do_barrier() = 0;
-  virtual void do_broadcast(std::span<const Rooted> parts) = 0;
+  virtual void do_broadcast(std::span<const RootedBuffer> buffers) = 0;
   virtual void do_all_reduce(View x, Reduce op) = 0;
-  virtual void do_reduce(std::span<const Rooted> parts) = 0;
+  virtual void do_reduce(std::span<const RootedBuffer> buffers) = 0;
   virtual void do_reduce_scatter(ConstView in, View out) = 0;
   virtual void do_all_gather(ConstView in, View out) = 0;
-  virtual void do_all_to_all_v(std::span<const InOut> buffers, std::span<const Index> send,
+  virtual void do_all_to_all_v(std::span<const SendReceive> buffers, std::span<const Index> send,
                                std::span<const Index> receive) = 0;
 
  private:
@@ -150,9 +152,9 @@ class Comm {
 };
 
 // Formats an ascending list of ranks: "0-3, 8".
-std::string ranges(const std::vector<int>& ascending);
+std::string format_rank_list(const std::vector<int>& ascending);
 // Interns a text: returns an equal text that lives until the process ends.
-const char* lasting(const std::string& words);
+const char* intern(const std::string& text);
 
 // Returns a communicator of one rank. Its collectives copy or do nothing.
 std::unique_ptr<Comm> make_comm_self();

@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "dist/activity.h"
+#include "dist/phase.h"
 #include "kernels/backend.h"
 
 namespace sy {
@@ -28,45 +28,47 @@ class CommDry final : public Comm {
     }
     return make_comm_dry(size, rank, asynchronous_);
   }
-  void note(Collective kind, Index sent, Index received, Index buffer, Index roots = 0) {
-    ++transfers[{kind, activity.part, sent, received, buffer, roots}];
+  void record(Collective kind, Index sent, Index received, Index buffer, Index roots = 0) {
+    ++transfers[{kind, current_phase.subphase, sent, received, buffer, roots}];
   }
   // The buffers of all roots in one call. root_sends: a root sends its buffer to the others;
   // otherwise it receives theirs.
-  void note_roots(Collective kind, std::span<const Rooted> parts, bool root_sends) {
+  void record_rooted(Collective kind, std::span<const RootedBuffer> buffers, bool root_sends) {
     Index own = 0, others = 0;  // bytes of the buffers whose root is this rank, and of all others
-    for (const auto& [x, root] : parts) (rank_ == root ? own : others) += x.size_bytes();
+    for (const auto& [x, root] : buffers) (rank_ == root ? own : others) += x.size_bytes();
     const Index as_root = own * (size_ - 1);
-    note(kind, root_sends ? as_root : others, root_sends ? others : as_root, own + others, std::ssize(parts));
+    record(kind, root_sends ? as_root : others, root_sends ? others : as_root, own + others, std::ssize(buffers));
   }
 
   void do_barrier() override {}
-  void do_broadcast(std::span<const Rooted> parts) override { note_roots(Collective::broadcast, parts, true); }
+  void do_broadcast(std::span<const RootedBuffer> buffers) override {
+    record_rooted(Collective::broadcast, buffers, true);
+  }
   void do_all_reduce(View x, Reduce) override {
     const Index bytes = all_reduce_bytes(x.size_bytes(), size_of(x.dtype()), size_, rank_);
-    note(Collective::all_reduce, bytes, bytes, x.size_bytes());
+    record(Collective::all_reduce, bytes, bytes, x.size_bytes());
   }
-  void do_reduce(std::span<const Rooted> parts) override { note_roots(Collective::reduce, parts, false); }
+  void do_reduce(std::span<const RootedBuffer> buffers) override { record_rooted(Collective::reduce, buffers, false); }
   void do_reduce_scatter(ConstView, View out) override {
-    note(Collective::reduce_scatter, out.size_bytes() * (size_ - 1), out.size_bytes() * (size_ - 1),
-         out.size_bytes() * size_);
+    record(Collective::reduce_scatter, out.size_bytes() * (size_ - 1), out.size_bytes() * (size_ - 1),
+           out.size_bytes() * size_);
   }
   void do_all_gather(ConstView in, View out) override {
-    note(Collective::all_gather, in.size_bytes() * (size_ - 1), in.size_bytes() * (size_ - 1), out.size_bytes());
+    record(Collective::all_gather, in.size_bytes() * (size_ - 1), in.size_bytes() * (size_ - 1), out.size_bytes());
     if (in.dtype() != DType::i32 || out.size_bytes() > Backend::read_limit)
       return;  // the host reads no tensors but counts
     for (int r = 0; r < size_; ++r)
       if (out.bytes() + r * in.size_bytes() != in.bytes())
         std::memcpy(out.bytes() + r * in.size_bytes(), in.bytes(), in.size_bytes());
   }
-  void do_all_to_all_v(std::span<const InOut> buffers, std::span<const Index> send,
+  void do_all_to_all_v(std::span<const SendReceive> buffers, std::span<const Index> send,
                        std::span<const Index> receive) override {
     Index sent = 0, received = 0;
     for (const auto& [in, out] : buffers) {
       sent += (in.dim(0) - send[rank_]) * row_bytes(in);
       received += (out.dim(0) - receive[rank_]) * row_bytes(out);
     }
-    note(Collective::all_to_all, sent, received, 0);
+    record(Collective::all_to_all, sent, received, 0);
   }
 
   int size_, rank_;

@@ -15,11 +15,11 @@ namespace sy {
 // A recorded collective: kind, purpose and bytes.
 struct DryTransfer {
   Collective kind;
-  std::string_view part;  // Activity::part: "dispatch", "combine", or empty
-  Index sent = 0;         // bytes to other ranks, counted as in Traffic
-  Index received = 0;     // bytes from other ranks
-  Index buffer = 0;       // reduced, gathered or broadcast bytes of all roots; 0 in an all-to-all
-  Index roots = 0;        // number of roots in one call of broadcast or reduce
+  std::string_view subphase;  // Phase::subphase: "dispatch", "combine", or empty
+  Index sent = 0;             // bytes to other ranks, counted as in Traffic
+  Index received = 0;         // bytes from other ranks
+  Index buffer = 0;           // reduced, gathered or broadcast bytes of all roots; 0: all-to-all
+  Index roots = 0;            // number of roots in one call of broadcast or reduce
   // NOLINTNEXTLINE(modernize-use-nullptr): a false alarm
   auto operator<=>(const DryTransfer&) const = default;
 };

@@ -9,14 +9,14 @@
 #include <utility>
 
 #include "dist/shard.h"
-#include "dist/window.h"
+#include "dist/shared_memory_transport.h"
 #include "kernels/bf16.h"
-#include "kernels/waiting.h"
+#include "kernels/blocked_on.h"
 
 namespace sy {
 
 void check_mpi(int code, const char* what) {
-  Waiting::progress();
+  ScopedBlock::progress();
   if (code == MPI_SUCCESS) return;
   char text[MPI_MAX_ERROR_STRING];
   int length = 0;
@@ -37,10 +37,10 @@ int narrow(Index n) {
 // ranks: [n] of each rank; sum: [n], may be one of them.
 template <class T, class Sum = T>
 void reduce_as(Reduce op, std::span<const std::byte* const> ranks, Index n, std::byte* sum) {
-  constexpr Index room = 4096 / sizeof(Sum);  // elements of a block that stays in the L1 cache
-  alignas(64) Sum block[room];
-  for (Index at = 0; at < n; at += room) {
-    const Index count = std::min(n - at, room);
+  constexpr Index block_size = 4096 / sizeof(Sum);  // elements of a block that stays in L1
+  alignas(64) Sum block[block_size];
+  for (Index at = 0; at < n; at += block_size) {
+    const Index count = std::min(n - at, block_size);
     const auto of = [at](const std::byte* rank) { return reinterpret_cast<const T*>(rank) + at; };
     std::copy_n(of(ranks[0]), count, block);
     for (const std::byte* const rank : ranks.subspan(1)) {
@@ -73,12 +73,12 @@ void reduce_in_rank_order(DType dtype, Reduce op, std::span<const std::byte* con
 
 class CommMpi final : public Comm {
  public:
-  CommMpi(MPI_Comm comm, bool owned, std::shared_ptr<Window> window)
-      : comm_(comm), owned_(owned), window_(std::move(window)) {
+  CommMpi(MPI_Comm comm, bool owned, std::shared_ptr<SharedMemoryTransport> transport)
+      : comm_(comm), owned_(owned), transport_(std::move(transport)) {
     MPI_Comm_size(comm_, &size_);
     MPI_Comm_rank(comm_, &rank_);
-    find_mates();
-    others_ = others_in_words();
+    find_nodes();
+    peer_names_ = format_peer_names();
   }
   ~CommMpi() override {
     if (owned_) MPI_Comm_free(&comm_);
@@ -87,16 +87,16 @@ class CommMpi final : public Comm {
   int size() const override { return size_; }
   int rank() const override { return rank_; }
 
-  const char* others() const override { return others_; }
+  const char* peer_names() const override { return peer_names_; }
 
-  bool tell(std::span<const Index> mine, std::span<Index> all) const override {
+  bool host_all_gather(std::span<const Index> mine, std::span<Index> all) const override {
     const int bytes = narrow(static_cast<Index>(mine.size_bytes()));
     check_mpi(MPI_Allgather(mine.data(), bytes, MPI_BYTE, all.data(), bytes, MPI_BYTE, comm_), "MPI_Allgather");
     return true;
   }
 
  private:
-  const char* others_in_words() const {
+  const char* format_peer_names() const {
     std::vector<int> here(static_cast<std::size_t>(size_)), in_world(here.size());
     std::iota(here.begin(), here.end(), 0);
     MPI_Group group, world;
@@ -107,35 +107,35 @@ class CommMpi final : public Comm {
     MPI_Group_free(&world);
     in_world.erase(in_world.begin() + rank_);
     std::sort(in_world.begin(), in_world.end());
-    return lasting(fmt::format("with rank{} {}", in_world.size() == 1 ? "" : "s", ranges(in_world)));
+    return intern(fmt::format("with rank{} {}", in_world.size() == 1 ? "" : "s", format_rank_list(in_world)));
   }
 
   std::unique_ptr<Comm> do_split(const std::function<int(int)>& color) const override {
-    MPI_Comm part;
-    check_mpi(MPI_Comm_split(comm_, color(rank_), rank_, &part), "MPI_Comm_split");
+    MPI_Comm subgroup;
+    check_mpi(MPI_Comm_split(comm_, color(rank_), rank_, &subgroup), "MPI_Comm_split");
     int size = 0;
-    MPI_Comm_size(part, &size);
+    MPI_Comm_size(subgroup, &size);
     if (size == 1) {  // comm_self makes no MPI calls
-      MPI_Comm_free(&part);
+      MPI_Comm_free(&subgroup);
       return make_comm_self();
     }
-    MPI_Comm_set_errhandler(part, MPI_ERRORS_RETURN);
-    return make_comm_mpi(part, true, window_);
+    MPI_Comm_set_errhandler(subgroup, MPI_ERRORS_RETURN);
+    return make_comm_mpi(subgroup, true, transport_);
   }
 
   void do_barrier() override {
-    if (!together()) return check_mpi(MPI_Barrier(comm_), "MPI_Barrier");
+    if (!is_one_node()) return check_mpi(MPI_Barrier(comm_), "MPI_Barrier");
     gather(scratch(size_), std::vector<Index>(size_, 1));
   }
 
-  void do_broadcast(std::span<const Rooted> parts) override {
-    for (const auto& [x, root] : parts) broadcast_one(x, root);
+  void do_broadcast(std::span<const RootedBuffer> buffers) override {
+    for (const auto& [x, root] : buffers) broadcast_one(x, root);
   }
   void broadcast_one(View x, int root) {
-    if (together()) {
-      const Window::Give give{x.bytes(), x.size_bytes(), mates_};
-      Window::Get get{mate_[root], x.bytes(), x.size_bytes()};
-      return rank_ == root ? window_->trade({&give, 1}, {}) : window_->trade({}, {&get, 1});
+    if (is_one_node()) {
+      const SharedMemoryTransport::SendOp send{x.bytes(), x.size_bytes(), window_peers_};
+      SharedMemoryTransport::ReceiveOp receive{window_rank_[root], x.bytes(), x.size_bytes()};
+      return rank_ == root ? transport_->send_receive({&send, 1}, {}) : transport_->send_receive({}, {&receive, 1});
     }
     for (Index at = 0; at < x.size_bytes(); at += message_bytes)
       check_mpi(MPI_Bcast(x.bytes() + at, narrow(std::min(message_bytes, x.size_bytes() - at)), MPI_BYTE, root, comm_),
@@ -145,14 +145,14 @@ class CommMpi final : public Comm {
   // The algorithm is that of all_reduce_bytes().
   void do_all_reduce(View x, Reduce op) override {
     const Index width = size_of(x.dtype()), n = x.elements(), bytes = x.size_bytes();
-    if (bytes > all_reduce_whole) {
+    if (bytes > all_reduce_eager_limit) {
       for (Index at = 0; at < n; at += all_reduce_block / width)
-        reduce_by_pieces(x.dtype(), x.bytes() + at * width, std::min(all_reduce_block / width, n - at), op);
+        reduce_in_blocks(x.dtype(), x.bytes() + at * width, std::min(all_reduce_block / width, n - at), op);
       return;
     }
     if (bytes == 0) return;
     std::byte* const all = scratch(size_ * bytes);
-    if (together()) {
+    if (is_one_node()) {
       std::memcpy(all + rank_ * bytes, x.bytes(), bytes);
       gather(all, std::vector<Index>(size_, bytes));
     } else {
@@ -164,27 +164,28 @@ class CommMpi final : public Comm {
     reduce_in_rank_order(x.dtype(), op, ranks, n, x.bytes());
   }
 
-  void reduce_by_pieces(DType dtype, std::byte* x, Index n, Reduce op) {
+  void reduce_in_blocks(DType dtype, std::byte* x, Index n, Reduce op) {
     const Index width = size_of(dtype);
-    std::vector<Index> pieces;
-    for (int r = 0; r < size_; ++r) pieces.push_back(piece(n, size_, r).size());
-    const auto begin = [&](int r) { return x + piece(n, size_, r).begin * width; };
-    reduce_pieces(dtype, op, begin, pieces, begin(rank_));
-    for (Index& bytes : pieces) bytes *= width;
-    gather(x, pieces);
+    std::vector<Index> counts;
+    for (int r = 0; r < size_; ++r) counts.push_back(block_range(n, size_, r).size());
+    const auto begin = [&](int r) { return x + block_range(n, size_, r).begin * width; };
+    reduce_blocks(dtype, op, begin, counts, begin(rank_));
+    for (Index& bytes : counts) bytes *= width;
+    gather(x, counts);
   }
 
-  void do_reduce(std::span<const Rooted> parts) override {
-    for (const Rooted& part : parts) {
-      std::vector<Index> pieces(size_);
-      pieces[part.root] = part.x.elements();
-      reduce_pieces(
-          DType::f32, Reduce::sum, [&](int) { return part.x.bytes(); }, pieces, part.x.bytes());
+  void do_reduce(std::span<const RootedBuffer> buffers) override {
+    for (const auto& [x, root] : buffers) {
+      std::vector<Index> counts(size_);
+      counts[root] = x.elements();
+      std::byte* const data = x.bytes();
+      reduce_blocks(
+          DType::f32, Reduce::sum, [&](int) { return data; }, counts, data);
     }
   }
 
   void do_reduce_scatter(ConstView in, View out) override {
-    reduce_pieces(
+    reduce_blocks(
         in.dtype(), Reduce::sum, [&](int r) { return in.bytes() + r * out.size_bytes(); },
         std::vector<Index>(size_, out.elements()), out.bytes());
   }
@@ -195,19 +196,19 @@ class CommMpi final : public Comm {
     gather(out.bytes(), std::vector<Index>(size_, in.size_bytes()));
   }
 
-  void do_all_to_all_v(std::span<const InOut> buffers, std::span<const Index> send,
+  void do_all_to_all_v(std::span<const SendReceive> buffers, std::span<const Index> send,
                        std::span<const Index> receive) override {
     requests_.clear();
-    for (const InOut& buffer : buffers) start_all_to_all(buffer, send, receive);
+    for (const SendReceive& buffer : buffers) start_all_to_all(buffer, send, receive);
     finish_messages();
   }
 
   // Starts the messages to ranks without shared memory; finish_messages() completes them.
   // The rows between window peers have moved on return.
-  void start_all_to_all(const InOut& buffer, std::span<const Index> send, std::span<const Index> receive) {
+  void start_all_to_all(const SendReceive& buffer, std::span<const Index> send, std::span<const Index> receive) {
     const Index row = row_bytes(buffer.in);
-    std::vector<Window::Give> gives;
-    std::vector<Window::Get> gets;
+    std::vector<SharedMemoryTransport::SendOp> sends;
+    std::vector<SharedMemoryTransport::ReceiveOp> receives;
     std::vector<Index> from(size_), to(size_);
     std::exclusive_scan(send.begin(), send.end(), from.begin(), Index{0});
     std::exclusive_scan(receive.begin(), receive.end(), to.begin(), Index{0});
@@ -216,17 +217,17 @@ class CommMpi final : public Comm {
     for (int i = 1; i < size_; ++i) {
       const int source = (rank_ + size_ - i) % size_, target = (rank_ + i) % size_;
       std::byte* const arrives = out + to[source] * row;
-      if (mate_[source] < 0)
+      if (window_rank_[source] < 0)
         start_receive(source, arrives, receive[source] * row);
       else if (receive[source] > 0)
-        gets.push_back({mate_[source], arrives, receive[source] * row});
-      if (mate_[target] < 0)
+        receives.push_back({window_rank_[source], arrives, receive[source] * row});
+      if (window_rank_[target] < 0)
         start_send(target, rows + from[target] * row, send[target] * row);
       else if (send[target] > 0)
-        gives.push_back({rows + from[target] * row, send[target] * row, {&mate_[target], 1}});
+        sends.push_back({rows + from[target] * row, send[target] * row, {&window_rank_[target], 1}});
     }
     if (send[rank_] > 0) std::memcpy(out + to[rank_] * row, rows + from[rank_] * row, send[rank_] * row);
-    if (!mates_.empty()) window_->trade(gives, gets);
+    if (!window_peers_.empty()) transport_->send_receive(sends, receives);
   }
 
   static constexpr Index message_bytes = Index{1} << 30;  // below INT_MAX
@@ -255,36 +256,38 @@ class CommMpi final : public Comm {
   // ---- nodes ----
   // A node is the ranks of this group that share a window, or one rank without a window.
 
-  bool together() const { return nodes_.size() == 1 && !mates_.empty(); }
+  bool is_one_node() const { return nodes_.size() == 1 && !window_peers_.empty(); }
 
-  void find_mates() {
-    struct Seat {
-      int window = -1, mate = 0, half = std::numeric_limits<int>::max();
+  void find_nodes() {
+    struct RankWindow {
+      int window = -1, rank = 0, buffer_bytes = std::numeric_limits<int>::max();
     };
-    const Seat mine = window_ ? Seat{window_->id(), window_->rank(), narrow(window_->half())} : Seat{};
-    std::vector<Seat> all(size_);
+    const RankWindow mine = transport_
+                                ? RankWindow{transport_->id(), transport_->rank(), narrow(transport_->buffer_bytes())}
+                                : RankWindow{};
+    std::vector<RankWindow> all(size_);
     check_mpi(MPI_Allgather(&mine, 3, MPI_INT, all.data(), 3, MPI_INT, comm_), "MPI_Allgather");
-    mate_.assign(size_, -1);
+    window_rank_.assign(size_, -1);
     std::map<int, std::size_t> node_of;  // by window
     for (int r = 0; r < size_; ++r) {
-      const Seat& seat = all[r];
-      const auto [node, is_new] = node_of.try_emplace(seat.window < 0 ? -1 - r : seat.window, nodes_.size());
+      const RankWindow& other = all[r];
+      const auto [node, is_new] = node_of.try_emplace(other.window < 0 ? -1 - r : other.window, nodes_.size());
       if (is_new) nodes_.emplace_back();
       nodes_[node->second].push_back(r);
-      smallest_half_ = std::min<Index>(smallest_half_, seat.half);
+      smallest_buffer_ = std::min<Index>(smallest_buffer_, other.buffer_bytes);
       if (r == rank_)
         node_ = node->second;
-      else if (window_ && seat.window == window_->id())
-        mates_.push_back(mate_[r] = seat.mate);
+      else if (transport_ && other.window == transport_->id())
+        window_peers_.push_back(window_rank_[r] = other.rank);
     }
     for (const auto& node : nodes_) largest_node_ = std::max(largest_node_, static_cast<Index>(node.size()));
     // One rank of this node receives the block of a rank of another node: round-robin.
     const std::vector<int>& here = nodes_[node_];
-    shares_.resize(here.size());
-    for (std::size_t i = 0; i < here.size(); ++i) shares_[i].push_back(here[i]);
+    forwarded_.resize(here.size());
+    for (std::size_t i = 0; i < here.size(); ++i) forwarded_[i].push_back(here[i]);
     for (const auto& node : nodes_)
-      for (std::size_t i = 0; &node != &here && i < node.size(); ++i) shares_[i % here.size()].push_back(node[i]);
-    place_ = static_cast<std::size_t>(std::find(here.begin(), here.end(), rank_) - here.begin());
+      for (std::size_t i = 0; &node != &here && i < node.size(); ++i) forwarded_[i % here.size()].push_back(node[i]);
+    node_rank_ = static_cast<std::size_t>(std::find(here.begin(), here.end(), rank_) - here.begin());
   }
 
   // All-gather of bytes[r] bytes of each rank r into `all`, in rank order.
@@ -296,70 +299,74 @@ class CommMpi final : public Comm {
     requests_.clear();
     for (std::size_t i = 1; i < nodes_.size(); ++i) {
       const std::vector<int>& node = nodes_[(node_ + i) % nodes_.size()];
-      start_send(node[place_ % node.size()], all + begin[rank_], bytes[rank_]);
+      start_send(node[node_rank_ % node.size()], all + begin[rank_], bytes[rank_]);
     }
-    for (std::size_t i = 1; i < shares_[place_].size(); ++i)
-      start_receive(shares_[place_][i], all + begin[shares_[place_][i]], bytes[shares_[place_][i]]);
-    if (mates_.empty()) return finish_messages();
+    for (std::size_t i = 1; i < forwarded_[node_rank_].size(); ++i)
+      start_receive(forwarded_[node_rank_][i], all + begin[forwarded_[node_rank_][i]],
+                    bytes[forwarded_[node_rank_][i]]);
+    if (window_peers_.empty()) return finish_messages();
     // Round 0 shares the ranks' own blocks, round k the k-th block from another node.
     std::size_t rounds = 0;
-    for (const auto& share : shares_) rounds = std::max(rounds, share.size());
-    std::vector<Window::Give> gives;
-    std::vector<Window::Get> gets;
+    for (const auto& share : forwarded_) rounds = std::max(rounds, share.size());
+    std::vector<SharedMemoryTransport::SendOp> sends;
+    std::vector<SharedMemoryTransport::ReceiveOp> receives;
     for (std::size_t k = 0; k < rounds; ++k) {
       if (k == 1) finish_messages();
-      gives.clear();
-      gets.clear();
-      for (std::size_t i = 0; i < shares_.size(); ++i) {
-        const std::size_t member = (place_ + i) % shares_.size();
-        if (k >= shares_[member].size()) continue;
-        const int r = shares_[member][k];
+      sends.clear();
+      receives.clear();
+      for (std::size_t i = 0; i < forwarded_.size(); ++i) {
+        const std::size_t member = (node_rank_ + i) % forwarded_.size();
+        if (k >= forwarded_[member].size()) continue;
+        const int r = forwarded_[member][k];
         if (bytes[r] == 0) continue;
         if (i == 0)
-          gives.push_back({all + begin[r], bytes[r], mates_});
+          sends.push_back({all + begin[r], bytes[r], window_peers_});
         else
-          gets.push_back({mate_[nodes_[node_][member]], all + begin[r], bytes[r]});
+          receives.push_back({window_rank_[nodes_[node_][member]], all + begin[r], bytes[r]});
       }
-      window_->trade(gives, gets);
+      transport_->send_receive(sends, receives);
     }
   }
 
   // Reduce-scatter: sum = the reduction, in rank order, of all ranks' blocks for this rank.
-  // Shapes: sum [pieces[rank]]; mine(r) [pieces[r]], this rank's block for rank r. mine(rank) may
+  // Shapes: sum [counts[rank]]; mine(r) [counts[r]], this rank's block for rank r. mine(rank) may
   // be `sum`. Messages are received into scratch memory. Blocks of window peers are read in the
   // window, in smaller steps.
   template <class Mine>
-  void reduce_pieces(DType dtype, Reduce op, Mine mine, std::span<const Index> pieces, std::byte* sum) {
-    const Index width = size_of(dtype), longest = *std::max_element(pieces.begin(), pieces.end());
+  void reduce_blocks(DType dtype, Reduce op, Mine mine, std::span<const Index> counts, std::byte* sum) {
+    const Index width = size_of(dtype), longest = *std::max_element(counts.begin(), counts.end());
     // Elements per step, equal on all ranks.
     const Index by_message = std::max<Index>(1024, scratch_bytes / width / size_);
-    const Index by_window = largest_node_ > 1 ? Window::room(smallest_half_, largest_node_) / width : by_message;
-    const Index step = together() ? by_window : by_message;
+    const Index by_window = largest_node_ > 1
+                                ? SharedMemoryTransport::max_message_bytes(smallest_buffer_, largest_node_) / width
+                                : by_message;
+    const Index step = is_one_node() ? by_window : by_message;
     std::vector<const std::byte*> ranks(size_);
     for (Index at = 0; at < longest; at += step) {
-      const auto bytes = [&](int r) { return std::clamp<Index>(pieces[r] - at, 0, step) * width; };
-      std::byte* const received = scratch(together() ? 0 : size_ * bytes(rank_));
+      const auto bytes = [&](int r) { return std::clamp<Index>(counts[r] - at, 0, step) * width; };
+      std::byte* const received = scratch(is_one_node() ? 0 : size_ * bytes(rank_));
       requests_.clear();
       for (int i = 1; i < size_; ++i) {
         const int from = (rank_ + size_ - i) % size_, to = (rank_ + i) % size_;
-        if (mate_[from] < 0) start_receive(from, received + from * bytes(rank_), bytes(rank_));
-        if (mate_[to] < 0) start_send(to, mine(to) + at * width, bytes(to));
+        if (window_rank_[from] < 0) start_receive(from, received + from * bytes(rank_), bytes(rank_));
+        if (window_rank_[to] < 0) start_send(to, mine(to) + at * width, bytes(to));
       }
       for (Index in = 0; in < std::min(step, longest - at); in += by_window) {
         const Index begin = in * width;
-        const auto part = [&](int r) { return std::clamp<Index>(bytes(r) - begin, 0, by_window * width); };
-        if (!mates_.empty()) window_->turn();
+        const auto step_bytes = [&](int r) { return std::clamp<Index>(bytes(r) - begin, 0, by_window * width); };
+        if (!window_peers_.empty()) transport_->next_buffer();
         for (int i = 1; i < size_; ++i)
-          if (const int to = (rank_ + i) % size_; mate_[to] >= 0 && part(to) > 0)
-            window_->send(mate_[to], window_->put(mine(to) + at * width + begin, part(to)), part(to));
+          if (const int to = (rank_ + i) % size_; window_rank_[to] >= 0 && step_bytes(to) > 0)
+            transport_->send(window_rank_[to], transport_->write(mine(to) + at * width + begin, step_bytes(to)),
+                             step_bytes(to));
         finish_messages();
-        if (part(rank_) == 0) continue;
+        if (step_bytes(rank_) == 0) continue;
         for (int r = 0; r < size_; ++r)
-          ranks[r] = r == rank_      ? mine(r) + at * width + begin
-                     : mate_[r] >= 0 ? window_->take(mate_[r]).data()
-                                     : received + r * bytes(rank_) + begin;
-        reduce_in_rank_order(dtype, op, ranks, part(rank_) / width, sum + at * width + begin);
-        for (const int mate : mates_) window_->done(mate);
+          ranks[r] = r == rank_             ? mine(r) + at * width + begin
+                     : window_rank_[r] >= 0 ? transport_->receive(window_rank_[r]).data()
+                                            : received + r * bytes(rank_) + begin;
+        reduce_in_rank_order(dtype, op, ranks, step_bytes(rank_) / width, sum + at * width + begin);
+        for (const int peer : window_peers_) transport_->acknowledge(peer);
       }
     }
   }
@@ -373,25 +380,25 @@ class CommMpi final : public Comm {
   MPI_Comm comm_;
   bool owned_;
   int size_ = 1, rank_ = 0;
-  const char* others_;
+  const char* peer_names_;
   std::vector<std::byte> scratch_;
   std::vector<MPI_Request> requests_;
-  std::shared_ptr<Window> window_;
-  std::vector<int> mate_;   // [size] each rank's rank in the window; -1: itself, or no window peer
-  std::vector<int> mates_;  // ranks in the window of all window peers in this group
+  std::shared_ptr<SharedMemoryTransport> transport_;
+  std::vector<int> window_rank_;   // [size] rank in the window of each rank; -1: itself, or no peer
+  std::vector<int> window_peers_;  // ranks in the window of all window peers in this group
   // Bytes of the smallest buffer of the windows of all ranks.
-  Index smallest_half_ = std::numeric_limits<int>::max();
-  std::vector<std::vector<int>> nodes_;  // ranks of each node
-  std::size_t node_ = 0, place_ = 0;     // node of this rank, and its index within the node
+  Index smallest_buffer_ = std::numeric_limits<int>::max();
+  std::vector<std::vector<int>> nodes_;   // ranks of each node
+  std::size_t node_ = 0, node_rank_ = 0;  // node of this rank, and its index within the node
   // For each rank of this node: the ranks whose blocks it shares in gather(), its own first.
-  std::vector<std::vector<int>> shares_;
+  std::vector<std::vector<int>> forwarded_;
   Index largest_node_ = 1;  // ranks
 };
 
 }  // namespace
 
-std::unique_ptr<Comm> make_comm_mpi(MPI_Comm comm, bool owned, std::shared_ptr<Window> window) {
-  return std::make_unique<CommMpi>(comm, owned, std::move(window));
+std::unique_ptr<Comm> make_comm_mpi(MPI_Comm comm, bool owned, std::shared_ptr<SharedMemoryTransport> transport) {
+  return std::make_unique<CommMpi>(comm, owned, std::move(transport));
 }
 
 }  // namespace sy

@@ -1,5 +1,6 @@
 // Collectives on host buffers, by shared memory within a machine and by MPI messages otherwise.
-// Ranks of one machine share a window (dist/window.h). Without a window, all data goes by MPI.
+// Ranks of one machine share a window (dist/shared_memory_transport.h). Without a window, all data
+// goes by MPI.
 // In a group with ranks on several machines:
 //   all-to-all           rows go directly to each rank
 //   reductions           each rank sends every block to the rank that sums it, in rank order. Sums
@@ -7,7 +8,7 @@
 //                        placement of the ranks.
 //   all-gather           a block goes once to each other machine. Its receiver there shares it with
 //                        the other ranks. The sums of an all-reduce are gathered in this way.
-//   broadcast, barrier, all-reduce of up to all_reduce_whole bytes    by MPI, in trees
+//   broadcast, barrier, all-reduce of up to all_reduce_eager_limit bytes    by MPI, in trees
 // The watchdog (dist/watchdog.h) ends the job if a call waits too long.
 #pragma once
 
@@ -18,14 +19,14 @@
 
 namespace sy {
 
-class Window;
+class SharedMemoryTransport;
 
 // Throws Failure with MPI's error text if `code` is an error. what: the MPI function.
 // Publishes progress to the watchdog. Call it after the MPI call has returned.
 void check_mpi(int code, const char* what);
 
 // Returns a communicator over `comm`. Collective.
-// owned: it frees `comm` in its destructor. window: nullptr if there is none.
-std::unique_ptr<Comm> make_comm_mpi(MPI_Comm comm, bool owned, std::shared_ptr<Window> window);
+// owned: it frees `comm` in its destructor. transport: nullptr if there is none.
+std::unique_ptr<Comm> make_comm_mpi(MPI_Comm comm, bool owned, std::shared_ptr<SharedMemoryTransport> transport);
 
 }  // namespace sy

@@ -8,7 +8,7 @@
 #include <exception>
 #include <numeric>
 
-#include "dist/activity.h"
+#include "dist/phase.h"
 #include "dist/watchdog.h"
 #include "kernels/cuda/context.h"
 #include "kernels/cuda/cuda.h"
@@ -28,10 +28,10 @@ class CommNccl;
 // channels, which can take 3 GB for eight ranks (NCCL issue 1685).
 // The user can override the limit by NCCL_MAX_CTAS, NCCL_MAX_NCHANNELS and NCCL_MAX_P2P_NCHANNELS.
 // The value was chosen without a GPU.
-constexpr int most_channels = 16;
+constexpr int max_channels = 16;
 
 // State that the communicators of one backend share.
-struct Shared {
+struct SharedState {
   struct Stream {
     Owned<cudaStream_t> stream;
     Owned<cudaEvent_t> done = make_event();  // recorded by the latest wait()
@@ -43,29 +43,29 @@ struct Shared {
   std::array<Stream, num_comm_streams> streams;
   std::vector<CommNccl*> members;
 
-  Shared(Backend& b, int r) : backend(b), context(cuda::context_of(b)), rank(r) {
+  SharedState(Backend& b, int r) : backend(b), context(cuda::context_of(b)), rank(r) {
     int lowest = 0, highest = 0;
     check(cudaDeviceGetStreamPriorityRange(&lowest, &highest), "cudaDeviceGetStreamPriorityRange");
     // Other ranks wait for the collectives.
     for (Stream& s : streams) s.stream = cuda::make_stream(highest);
   }
-  ~Shared() { cuda::set_wait_hook(backend, {}); }
+  ~SharedState() { cuda::set_wait_hook(backend, {}); }
   // Polls the communicators while the host waits for the device,
   // and publishes the oldest collective.
   // Throws Failure if a communicator has failed. No communicator is aborted: an abort may wait for
-  // peers, and the process is about to end (or_end_all).
-  void look();
-  void look_for_errors() const;
-  Index started = 0;      // number of collectives started on all communicators
-  Index oldest_told = 0;  // number of the oldest collective in flight at the latest look()
+  // peers, and the process is about to end (abort_job_on_error).
+  void poll();
+  void check_errors() const;
+  Index started = 0;           // number of collectives started on all communicators
+  Index oldest_published = 0;  // number of the oldest collective in flight at the latest poll()
 };
 
 // A collective in flight.
-struct Started {
+struct InFlight {
   Owned<cudaEvent_t> ended = make_event();
   Collective kind{};
   RowsMoved rows;
-  Activity activity;
+  Phase phase;
   Index number = 0;  // among all collectives, from 1
 };
 
@@ -98,15 +98,15 @@ std::size_t count_of(Index n) {
 
 class CommNccl final : public Comm {
  public:
-  CommNccl(std::shared_ptr<Shared> shared, std::unique_ptr<Comm> host, CommStream stream)
+  CommNccl(std::shared_ptr<SharedState> shared, std::unique_ptr<Comm> host, CommStream stream)
       : shared_(std::move(shared)), host_(std::move(host)), kind_(stream) {
     if (host_->size() == 1) return;
-    const Waiting waiting("NCCL to connect", others());
+    const ScopedBlock block("NCCL to connect", peer_names());
     ncclUniqueId id{};
     if (host_->rank() == 0) check_nccl(ncclGetUniqueId(&id), "making an id");
     host_->broadcast(view_of(reinterpret_cast<std::uint8_t*>(&id), {static_cast<Index>(sizeof id)}), 0);
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    if (!std::getenv("NCCL_MAX_CTAS") && !std::getenv("NCCL_MAX_NCHANNELS")) config.maxCTAs = most_channels;
+    if (!std::getenv("NCCL_MAX_CTAS") && !std::getenv("NCCL_MAX_NCHANNELS")) config.maxCTAs = max_channels;
     check_nccl(ncclCommInitRankConfig(&nccl_, host_->size(), id, host_->rank(), &config), "joining");
     shared_->members.push_back(this);
   }
@@ -119,20 +119,22 @@ class CommNccl final : public Comm {
 
   int size() const override { return host_->size(); }
   int rank() const override { return host_->rank(); }
-  const char* others() const override { return host_->others(); }
-  bool tell(std::span<const Index> mine, std::span<Index> all) const override { return host_->tell(mine, all); }
+  const char* peer_names() const override { return host_->peer_names(); }
+  bool host_all_gather(std::span<const Index> mine, std::span<Index> all) const override {
+    return host_->host_all_gather(mine, all);
+  }
 
   bool asynchronous() const override { return size() > 1; }
   void mark() override {
     if (!asynchronous()) return;
-    const cuda::Giving giving;
-    check(cudaEventRecord(marked_.get(), shared_->context.stream.cut()), "cudaEventRecord");
+    const cuda::EnqueueScope enqueue_scope;
+    check(cudaEventRecord(marked_.get(), shared_->context.stream.end_capture()), "cudaEventRecord");
   }
   void wait() override {
     if (!asynchronous()) return;
-    const cuda::Giving giving;
+    const cuda::EnqueueScope enqueue_scope;
     check(cudaEventRecord(stream().done.get(), stream().stream.get()), "cudaEventRecord");
-    check(cudaStreamWaitEvent(shared_->context.stream.cut(), stream().done.get(), 0), "cudaStreamWaitEvent");
+    check(cudaStreamWaitEvent(shared_->context.stream.end_capture(), stream().done.get(), 0), "cudaStreamWaitEvent");
   }
 
   // Returns the asynchronous error of NCCL; ncclSuccess if there is none.
@@ -141,20 +143,22 @@ class CommNccl final : public Comm {
     return ncclCommGetAsyncError(nccl_, &result) == ncclSuccess ? result : ncclSystemError;
   }
   // Returns the oldest collective in flight; nullptr if there is none.
-  const Started* under_way() const {
-    for (std::size_t i = 0; i < started_.size(); ++i) {
-      const Started& s = started_[(next_ + i) % started_.size()];
+  const InFlight* oldest_in_flight() const {
+    for (std::size_t i = 0; i < in_flight_.size(); ++i) {
+      const InFlight& s = in_flight_[(next_ + i) % in_flight_.size()];
       if (cudaEventQuery(s.ended.get()) != cudaErrorNotReady) continue;
       cudaGetLastError();  // clears cudaErrorNotReady
       return &s;
     }
     return nullptr;
   }
-  std::string describe(const Started* s) const {
+  std::string describe(const InFlight* s) const {
     if (!s) return "NCCL";
-    return fmt::format("{} of rank {} {}{}", name_of(s->kind), shared_->rank, others(), s->activity.where());
+    return fmt::format("{} of rank {} {}{}", name_of(s->kind), shared_->rank, peer_names(), s->phase.describe());
   }
-  void tell_watchdog(const Started& s) const { on_device.write({with_article(s.kind), others(), s.rows, s.activity}); }
+  void publish(const InFlight& s) const {
+    device_collective.write({display_name(s.kind), peer_names(), s.rows, s.phase});
+  }
 
  private:
   std::unique_ptr<Comm> do_split(const std::function<int(int)>& color) const override {
@@ -164,74 +168,74 @@ class CommNccl final : public Comm {
     shared_->backend.synchronize();
     host_->barrier();
   }
-  void do_broadcast(std::span<const Rooted> parts) override {
-    run_rooted(Collective::broadcast, parts, [&](View x, int root, cudaStream_t on) {
+  void do_broadcast(std::span<const RootedBuffer> buffers) override {
+    launch_rooted(Collective::broadcast, buffers, [&](View x, int root, cudaStream_t on) {
       return ncclBroadcast(x.bytes(), x.bytes(), count_of(x.size_bytes()), ncclUint8, root, nccl_, on);
     });
   }
   void do_all_reduce(View x, Reduce op) override {
-    run(Collective::all_reduce, x.elements(), {}, [&](cudaStream_t on) {
+    launch(Collective::all_reduce, x.elements(), {}, [&](cudaStream_t on) {
       return ncclAllReduce(x.bytes(), x.bytes(), count_of(x.elements()), type_of(x.dtype()),
                            op == Reduce::sum ? ncclSum : ncclMax, nccl_, on);
     });
   }
-  void do_reduce(std::span<const Rooted> parts) override {
-    run_rooted(Collective::reduce, parts, [&](View x, int root, cudaStream_t on) {
+  void do_reduce(std::span<const RootedBuffer> buffers) override {
+    launch_rooted(Collective::reduce, buffers, [&](View x, int root, cudaStream_t on) {
       return ncclReduce(x.bytes(), x.bytes(), count_of(x.elements()), type_of(x.dtype()), ncclSum, root, nccl_, on);
     });
   }
   void do_reduce_scatter(ConstView in, View out) override {
     if (size() == 1) return copy(in, out);
-    run(Collective::reduce_scatter, out.elements(), {}, [&](cudaStream_t on) {
+    launch(Collective::reduce_scatter, out.elements(), {}, [&](cudaStream_t on) {
       return ncclReduceScatter(in.bytes(), out.bytes(), count_of(out.elements()), type_of(in.dtype()), ncclSum, nccl_,
                                on);
     });
   }
   void do_all_gather(ConstView in, View out) override {
     if (size() == 1) return copy(in, out);
-    run(Collective::all_gather, in.elements(), {}, [&](cudaStream_t on) {
+    launch(Collective::all_gather, in.elements(), {}, [&](cudaStream_t on) {
       return ncclAllGather(in.bytes(), out.bytes(), count_of(in.size_bytes()), ncclUint8, nccl_, on);
     });
   }
-  void do_all_to_all_v(std::span<const InOut> buffers, std::span<const Index> send,
+  void do_all_to_all_v(std::span<const SendReceive> buffers, std::span<const Index> send,
                        std::span<const Index> receive) override {
     if (size() == 1) {
       for (const auto& [in, out] : buffers) copy(in, out);
       return;
     }
     Index row = 0;
-    for (const InOut& buffer : buffers) row += row_bytes(buffer.in);
-    const auto others_of = [&](std::span<const Index> rows) {
+    for (const SendReceive& buffer : buffers) row += row_bytes(buffer.in);
+    const auto rows_of_peers = [&](std::span<const Index> rows) {
       return std::accumulate(rows.begin(), rows.end(), Index{0}) - rows[count_of(rank())];
     };
-    run(Collective::all_to_all, row, {others_of(send), others_of(receive)}, [&](cudaStream_t on) {
-      return together([&](auto add) {
+    launch(Collective::all_to_all, row, {rows_of_peers(send), rows_of_peers(receive)}, [&](cudaStream_t on) {
+      return in_one_group([&](auto add) {
         for (const auto& [in, out] : buffers) {
           const std::byte* from = in.bytes();
           std::byte* to = out.bytes();
           for (int peer = 0; peer < size(); ++peer) {
-            const Index leaving = send[peer] * row_bytes(in), arriving = receive[peer] * row_bytes(in);
+            const Index send_bytes = send[peer] * row_bytes(in), receive_bytes = receive[peer] * row_bytes(in);
             if (peer == rank()) {
-              if (leaving > 0 && from != to)
-                check(cudaMemcpyAsync(to, from, count_of(leaving), cudaMemcpyDeviceToDevice, on), "cudaMemcpyAsync");
+              if (send_bytes > 0 && from != to)
+                check(cudaMemcpyAsync(to, from, count_of(send_bytes), cudaMemcpyDeviceToDevice, on), "cudaMemcpyAsync");
             } else {
-              if (leaving > 0) add(ncclSend(from, count_of(leaving), ncclUint8, peer, nccl_, on));
-              if (arriving > 0) add(ncclRecv(to, count_of(arriving), ncclUint8, peer, nccl_, on));
+              if (send_bytes > 0) add(ncclSend(from, count_of(send_bytes), ncclUint8, peer, nccl_, on));
+              if (receive_bytes > 0) add(ncclRecv(to, count_of(receive_bytes), ncclUint8, peer, nccl_, on));
             }
-            from += leaving;
-            to += arriving;
+            from += send_bytes;
+            to += receive_bytes;
           }
         }
       });
     });
   }
 
-  Shared::Stream& stream() const {
+  SharedState::Stream& stream() const {
     return shared_->streams[static_cast<std::size_t>(shared_->num_streams > 1 ? kind_ : CommStream::tokens)];
   }
   // Runs calls(add) as one NCCL group, a single launch. Returns the first error passed to add().
   template <class Calls>
-  static ncclResult_t together(Calls calls) {
+  static ncclResult_t in_one_group(Calls calls) {
     ncclResult_t result = ncclGroupStart();
     const auto add = [&](ncclResult_t r) { result = result == ncclSuccess ? r : result; };
     calls(add);
@@ -240,12 +244,12 @@ class CommNccl final : public Comm {
   }
   // Runs call(x, root, stream) for each non-empty buffer in one launch.
   template <class Call>
-  void run_rooted(Collective kind, std::span<const Rooted> parts, Call call) {
+  void launch_rooted(Collective kind, std::span<const RootedBuffer> buffers, Call call) {
     Index elements = 0;
-    for (const Rooted& part : parts) elements += part.x.elements();
-    run(kind, elements, {}, [&](cudaStream_t on) {
-      return together([&](auto add) {
-        for (const auto& [x, root] : parts)
+    for (const RootedBuffer& buffer : buffers) elements += buffer.x.elements();
+    launch(kind, elements, {}, [&](cudaStream_t on) {
+      return in_one_group([&](auto add) {
+        for (const auto& [x, root] : buffers)
           if (x.elements() > 0) add(call(x, root, on));
       });
     });
@@ -254,19 +258,19 @@ class CommNccl final : public Comm {
     if (in.bytes() != out.bytes() && in.elements() > 0) shared_->backend.copy(in, out);
   }
   // Starts a collective on this communicator's stream. It waits for the latest mark().
-  template <class Launch>
-  void run(Collective kind, Index elements, RowsMoved rows, Launch launch) {
+  template <class Enqueue>
+  void launch(Collective kind, Index elements, RowsMoved rows, Enqueue enqueue) {
     if (size() == 1 || elements == 0) return;
     const cudaStream_t on = stream().stream.get();
     check(cudaStreamWaitEvent(on, marked_.get(), 0), "cudaStreamWaitEvent");
-    Started& s = started_[next_];
-    next_ = (next_ + 1) % started_.size();
+    InFlight& s = in_flight_[next_];
+    next_ = (next_ + 1) % in_flight_.size();
     s.kind = kind;
     s.rows = rows;
-    s.activity = activity;
+    s.phase = current_phase;
     s.number = ++shared_->started;
-    tell_watchdog(s);
-    const ncclResult_t result = launch(on);
+    publish(s);
+    const ncclResult_t result = enqueue(on);
     if (result != ncclSuccess) check_nccl(result, describe(&s));
     check(cudaEventRecord(s.ended.get(), on), "cudaEventRecord");
   }
@@ -277,40 +281,41 @@ class CommNccl final : public Comm {
          what, ncclGetErrorString(result), detail.empty() ? "" : ": ", detail);
   }
 
-  std::shared_ptr<Shared> shared_;
+  std::shared_ptr<SharedState> shared_;
   std::unique_ptr<Comm> host_;
   CommStream kind_;
   ncclComm_t nccl_ = nullptr;
   Owned<cudaEvent_t> marked_ = make_event();
-  std::array<Started, 32> started_;
+  std::array<InFlight, 32> in_flight_;
   std::size_t next_ = 0;  // index of the oldest entry, to be overwritten next
 };
 
-void Shared::look() {
-  look_for_errors();
+void SharedState::poll() {
+  check_errors();
   const CommNccl* member = nullptr;
-  const Started* oldest = nullptr;
+  const InFlight* oldest = nullptr;
   for (const CommNccl* m : members)
-    if (const Started* const s = m->under_way(); s && (!oldest || s->number < oldest->number)) member = m, oldest = s;
+    if (const InFlight* const s = m->oldest_in_flight(); s && (!oldest || s->number < oldest->number))
+      member = m, oldest = s;
   const Index number = oldest ? oldest->number : started + 1;
-  if (number == std::exchange(oldest_told, number)) return;
+  if (number == std::exchange(oldest_published, number)) return;
   if (member)
-    member->tell_watchdog(*oldest);
+    member->publish(*oldest);
   else
-    on_device.write({});
-  Waiting::progress();
+    device_collective.write({});
+  ScopedBlock::progress();
 }
 
-void Shared::look_for_errors() const {
+void SharedState::check_errors() const {
   std::vector<CommNccl*> failed;
   std::copy_if(members.begin(), members.end(), std::back_inserter(failed),
                [](const CommNccl* m) { return m->state() != ncclSuccess && m->state() != ncclInProgress; });
   if (failed.empty()) return;
   // A lost rank fails all its communicators.
   // One with a collective in flight gives the best message.
-  const auto telling = std::find_if(failed.begin(), failed.end(), [](const CommNccl* m) { return m->under_way(); });
-  const CommNccl& member = telling != failed.end() ? **telling : *failed.front();
-  fail("{} failed: {}: a peer may have died; its own message says why", member.describe(member.under_way()),
+  const auto best = std::find_if(failed.begin(), failed.end(), [](const CommNccl* m) { return m->oldest_in_flight(); });
+  const CommNccl& member = best != failed.end() ? **best : *failed.front();
+  fail("{} failed: {}: a peer may have died; its own message says why", member.describe(member.oldest_in_flight()),
        ncclGetErrorString(member.state()));
 }
 
@@ -319,13 +324,13 @@ void Shared::look_for_errors() const {
 MakeComm nccl_on(Backend& backend, int rank) {
   // Sums within NVSwitch differ from call to call. The user can allow them by setting this to 1.
   setenv("NCCL_NVLS_ENABLE", "0", 0);
-  setenv("NCCL_MAX_P2P_NCHANNELS", std::to_string(most_channels).c_str(), 0);
+  setenv("NCCL_MAX_P2P_NCHANNELS", std::to_string(max_channels).c_str(), 0);
   // Two communicators must not deadlock:
   // their kernels launch in the order of the calls on all ranks.
   setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
-  const auto shared = std::make_shared<Shared>(backend, rank);
+  const auto shared = std::make_shared<SharedState>(backend, rank);
   cuda::set_wait_hook(backend, [s = std::weak_ptr(shared)] {
-    if (const auto alive = s.lock()) alive->look();
+    if (const auto alive = s.lock()) alive->poll();
   });
   return [shared](std::unique_ptr<Comm> host, CommStream stream) {
     return std::make_unique<CommNccl>(shared, std::move(host), stream);
@@ -337,8 +342,8 @@ MakeComm nccl_on(Backend& backend, int rank) {
 // multiple NCCL communicators concurrently" requires one order on all ranks.
 // nccl_on sets the variable if the user has not.
 int nccl_streams() {
-  const char* const wanted = std::getenv("NCCL_LAUNCH_ORDER_IMPLICIT");
-  const bool in_order = loaded_version() >= 22600 && (!wanted || std::strtol(wanted, nullptr, 0) != 0);
+  const char* const setting = std::getenv("NCCL_LAUNCH_ORDER_IMPLICIT");
+  const bool in_order = loaded_version() >= 22600 && (!setting || std::strtol(setting, nullptr, 0) != 0);
   return in_order ? num_comm_streams : 1;
 }
 

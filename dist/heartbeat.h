@@ -25,11 +25,11 @@ using HeartbeatKey = std::array<std::uint8_t, 32>;
 
 // A question for a rank's state, or the answer.
 struct Heartbeat {
-  std::int32_t from = 0;       // rank of the sender
-  std::int32_t asks = 0;       // 1: question; 0: answer
-  std::uint64_t sequence = 0;  // number of the question; equal in its answer
-  double idle = 0;             // seconds without progress of the sender; 0 in a question
-  char words[200] = {};        // state of the sender as text, truncated; empty in a question
+  std::int32_t from = 0;         // rank of the sender
+  std::int32_t is_question = 0;  // 1: question; 0: answer
+  std::uint64_t sequence = 0;    // number of the question; equal in its answer
+  double idle = 0;               // seconds without progress of the sender; 0 in a question
+  char state[200] = {};          // state of the sender as text, truncated; empty in a question
 };
 
 // Returns a random key. Throws Failure if the system has no random bytes.
@@ -42,7 +42,7 @@ using HeartbeatDatagram = std::array<std::uint8_t, heartbeat_bytes>;
 HeartbeatDatagram seal(const Heartbeat& heartbeat, const HeartbeatKey& key);
 
 // Returns the heartbeat of a datagram; empty if its size, its digest or its `idle` is invalid.
-// The result has `idle` clamped to [0, uptime] and zero-terminated `words`.
+// The result has `idle` clamped to [0, uptime] and zero-terminated `state`.
 // Uptime is the time in seconds since the receiver's watchdog started.
 std::optional<Heartbeat> unseal(std::span<const std::uint8_t> datagram, const HeartbeatKey& key, double uptime);
 

@@ -33,7 +33,7 @@ std::string process_space() {
 }
 
 // Returns the start time of a process in clock ticks since boot; empty if there is no such process.
-std::string began(const std::string& process) {
+std::string start_time(const std::string& process) {
   // "PID (NAME) STATE ...", with any characters in NAME.
   const std::string stat = first_line("/proc/" + process + "/stat");
   const std::size_t end = stat.rfind(')');
@@ -46,16 +46,16 @@ std::string began(const std::string& process) {
 
 // Returns the segments that a process maps: name and inode.
 std::map<std::string, ino_t> segments_of(const fs::path& process) {
-  std::map<std::string, ino_t> found;
+  std::map<std::string, ino_t> result;
   std::ifstream maps(process / "maps");
   for (std::string line; std::getline(maps, line);) {
     std::istringstream fields(line);
     std::string range, access, offset, device, name;
     ino_t inode = 0;
     if (fields >> range >> access >> offset >> device >> inode >> name && name.starts_with(segment_prefix))
-      found[name] = inode;
+      result[name] = inode;
   }
-  return found;
+  return result;
 }
 
 // Returns whether `path` is a file or folder of this user, and no link. inode: 0 means any.
@@ -67,10 +67,10 @@ bool is_own(const fs::path& path, mode_t kind, ino_t inode = 0) {
 
 // Returns the entries of a folder. Leaves out entries that cannot be read.
 std::vector<fs::path> entries_of(const fs::path& folder) {
-  std::vector<fs::path> found;
+  std::vector<fs::path> result;
   std::error_code error;
-  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) found.push_back(*it);
-  return found;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) result.push_back(*it);
+  return result;
 }
 
 struct Record {
@@ -87,7 +87,7 @@ Record read_record(const fs::path& path) {
   ino_t inode = 0;
   while (lines >> inode >> name)
     if (name.starts_with(segment_prefix) && name.find('/', 9) == name.npos) record.segments[name] = inode;
-  record.dead = lines.eof() && name == "end" && began(launcher) != start;
+  record.dead = lines.eof() && name == "end" && start_time(launcher) != start;
   return record;
 }
 
@@ -98,22 +98,17 @@ fs::path job_folder() {
   return folder ? folder : "";
 }
 
-JobRecord::JobRecord(const fs::path& job) {
+void record_job(const fs::path& job) {
   if (job.empty() || !is_own(job, S_IFDIR)) return;
   const fs::path file = job / record_name;
-  std::string text = fmt::format("{}\n{} {}\n", process_space(), getppid(), began(std::to_string(getppid())));
+  std::string text = fmt::format("{}\n{} {}\n", process_space(), getppid(), start_time(std::to_string(getppid())));
   for (const auto& [name, inode] : segments_of("/proc/self")) text += fmt::format("{} {}\n", inode, name);
   text += "0 end\n";
-  const int made = open(file.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-  if (made < 0) return;
-  file_ = file;
+  const int fd = open(file.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+  if (fd < 0) return;
   // Readers ignore a record without "end".
-  static_cast<void>(!write(made, text.data(), text.size()));
-  close(made);
-}
-
-JobRecord::~JobRecord() {
-  if (!file_.empty()) unlink(file_.c_str());
+  static_cast<void>(!write(fd, text.data(), text.size()));
+  close(fd);
 }
 
 int collect_leftovers(const fs::path& jobs) {

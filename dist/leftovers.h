@@ -8,20 +8,12 @@
 
 namespace sy {
 
-// Record of a job in the job's folder, deleted by the destructor. collect_leftovers() reads it.
+// Writes a record of a job to the job's folder. collect_leftovers() reads it.
 // It names the parent process (the launcher) and the shared-memory segments that are mapped now.
-// Construct it after MPI_Init, in one process per machine.
+// Call it after MPI_Init, in one process per machine. The launcher deletes the folder when the job
+// ends; only a killed launcher leaves it.
 // No-op if `job` is empty, is not a folder of this user, or holds a record already.
-class JobRecord {
- public:
-  explicit JobRecord(const std::filesystem::path& job);
-  ~JobRecord();
-  JobRecord(const JobRecord&) = delete;
-  JobRecord& operator=(const JobRecord&) = delete;
-
- private:
-  std::filesystem::path file_;
-};
+void record_job(const std::filesystem::path& job);
 
 // Removes the segments and folders of this user's dead jobs. Returns the number of removed jobs.
 // jobs: folder of the job folders pid.N (ompi.HOST.UID). Must belong to this user; otherwise no-op.

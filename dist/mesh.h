@@ -1,4 +1,4 @@
-// The mesh of ranks: pure geometry without MPI (Layout, Coord, Place), and communicators (Mesh).
+// The mesh of ranks: geometry without MPI (Coord, GroupRank), and communicators (Mesh).
 //
 // World = dp x tp, tp fastest. The MoE layers see the same ranks as edp x ep x etp, etp fastest
 // ("folding"), with edp * ep * etp = dp * tp. A pipeline would have several stages of such ranks;
@@ -13,48 +13,10 @@
 
 #include "dist/axes.h"
 #include "dist/comm.h"
+#include "dist/layout.h"
 #include "kernels/backend.h"
 
 namespace sy {
-
-// Nodes (machines) of a group of consecutive ranks. Each node has equally many consecutive ranks.
-struct Topology {
-  int nodes = 1, ranks = 1;  // number of nodes; number of ranks per node
-  // Node of rank `index` of the group, and its index within that node.
-  int node_of(int index) const { return index / ranks; }
-  int within_node(int index) const { return index % ranks; }
-};
-
-// Sizes of the parallel axes.
-struct Layout {
-  int ranks = 1, tp = 1, ep = 1, etp = 1;
-  // Number of ranks per node. If it is above 1 and below ep * etp, dispatch is hierarchical: first
-  // between nodes, then within the node.
-  int node = 1;
-  int dp() const { return ranks / tp; }
-  // Number of ranks that together hold all experts once.
-  // It may exceed an int if divides() does not hold.
-  Index expert_ranks() const { return Index{ep} * etp; }
-  int edp() const { return static_cast<int>(ranks / expert_ranks()); }
-  // Returns the nodes of the expert_ranks(); one node if dispatch is not hierarchical.
-  // Requires divides().
-  Topology experts_topology() const;
-  // True if tp divides the number of ranks.
-  bool tp_divides() const { return ranks % tp == 0; }
-  // True if ep * etp divides the number of ranks.
-  bool experts_divide() const { return ranks % expert_ranks() == 0; }
-  // True if `node` is 1. Otherwise true if three conditions hold: `node` divides the number of
-  // ranks, etp divides `node`, and the expert_ranks() are on one node or fill several.
-  bool nodes_divide() const;
-  // True if tp_divides(), experts_divide() and nodes_divide() are true.
-  bool divides() const { return tp_divides() && experts_divide() && nodes_divide(); }
-  // "dp 4 tp 1 ep 2 etp 1 edp 2"; ends with "node 2" if there are 2 ranks per node.
-  std::string str() const;
-  // Short name "tp 1 ep 2 etp 1": unique among the layouts of equally many ranks.
-  // Ends with "node 2" as str() does.
-  std::string given() const;
-  friend bool operator==(const Layout&, const Layout&) = default;
-};
 
 // Coordinates of a rank in both grids.
 struct Coord {
@@ -65,12 +27,12 @@ struct Coord {
 Coord coord_of(const Layout& layout, int rank);
 
 // Size of a group of ranks, and the index of one rank in it.
-struct Place {
+struct GroupRank {
   int size = 1, index = 0;
 };
 // Returns the group rank of `coord` in the group along these axes.
 // The group holds the ranks that differ from `coord` along these axes alone, in rank order.
-Place place_of(const Layout& layout, const Coord& coord, Axes axes);
+GroupRank group_rank(const Layout& layout, const Coord& coord, Axes axes);
 
 // Communicators of one rank along the axes of the mesh.
 struct Mesh {
@@ -81,14 +43,15 @@ struct Mesh {
   const Backend* backend = nullptr;  // device of the communicators' buffers; nullptr: host buffers
   std::unique_ptr<Comm> stage;       // dp x tp: the ranks that compute the same layers
   std::unique_ptr<Comm> dp, tp, edp;
-  std::unique_ptr<Comm> experts;  // the ep * etp ranks that together hold all experts, etp fastest
-  // `within`: the ranks of `experts` on this rank's node.
-  // `across`: the ranks of `experts` with this rank's index within their node, one per node.
-  // Both are nullptr if the ranks of `experts` are on one node.
-  std::unique_ptr<Comm> within, across;
-  // Ranks of tp with the same index of a dimension smaller than tp (join_replicas). nullptr if
-  // there are no replicas.
-  std::unique_ptr<Comm> replicas;
+  // The ep * etp ranks that together hold all experts, etp fastest.
+  std::unique_ptr<Comm> expert_group;
+  // intra_node: the ranks of `expert_group` on this rank's node.
+  // inter_node: the ranks of `expert_group` with this rank's index in their node, one per node.
+  // Both are nullptr if the ranks of `expert_group` are on one node.
+  std::unique_ptr<Comm> intra_node, inter_node;
+  // Ranks of `tp` that hold the same kv head (join_kv_replicas). nullptr if there are no replicas,
+  // or before join_kv_replicas().
+  std::unique_ptr<Comm> kv_replicas;
 
   // Returns `stage`: it holds all ranks of the world, because there is one stage. Its buffers
   // are those of `backend`; the buffers of `host` are in host memory.
@@ -101,6 +64,7 @@ struct Mesh {
 };
 
 // Returns the mesh for host buffers. Collective over `world`, which must outlive it.
+// Requires layout.divides(), as does make_dry_mesh().
 Mesh make_mesh(Comm& world, const Layout& layout);
 // Returns the mesh of rank world.rank() for planning; no other rank exists.
 // Its communicators have the sizes of the layout and are dry (dist/comm_dry.h).
@@ -109,11 +73,13 @@ Mesh make_mesh(Comm& world, const Layout& layout);
 Mesh make_dry_mesh(Comm& world, const Layout& layout, bool asynchronous = false);
 // Returns the mesh for buffers of `backend`, which must outlive it. Collective.
 // Returns `mesh` unchanged if it is for these buffers already, or if they are host buffers.
-// Otherwise `mesh` must be for host buffers and have no replicas: call it before join_replicas().
+// Otherwise `mesh` must be for host buffers and have no replicas: call this before
+// join_kv_replicas().
 Mesh on_backend(Mesh mesh, Backend& backend);
-// Sets mesh.replicas for a dimension of n that tp splits, such as kv heads. Collective over tp.
-// No-op if mesh.replicas exists already, or if n is 0 or at least tp.
-// Its buffers are on the device of mesh.tp.
-void join_replicas(Mesh& mesh, Index n);
+// Sets mesh.kv_replicas to the ranks of tp that hold the same kv head. Collective over tp.
+// n: number of kv heads, or size of another dimension that tp splits.
+// No-op if mesh.kv_replicas exists already, or if n is 0 or at least tp.
+// The communicator's buffers are on the device of mesh.tp.
+void join_kv_replicas(Mesh& mesh, Index n);
 
 }  // namespace sy

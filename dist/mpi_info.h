@@ -15,7 +15,7 @@ struct MpiInfo {
 };
 MpiInfo mpi_info();
 
-// Shared memory of this rank and other ranks of its machine (dist/window.h).
+// Shared memory of this rank and other ranks of its machine (dist/shared_memory_transport.h).
 struct SharedMemory {
   int ranks = 1;        // number of ranks that share the window, including this one
   Index bytes = 0;      // size of the window

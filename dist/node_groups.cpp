@@ -32,11 +32,12 @@ NodeCheck check_nodes(Comm& world, int ranks_per_node) {
   const std::string first = broadcast_text(world, host_name(), split->first_rank),
                     other = broadcast_text(world, host_name(), split->rank);
   return {
-      fmt::format("parallel.node = {} takes ranks {} to {} for one node, but rank {} is on {} and rank {} on {}: {}",
-                  ranks_per_node, split->first_rank, split->last_rank, split->first_rank, first, split->rank, other,
-                  split->order_helps ? "start consecutive ranks on the same host (mpirun --map-by slot, srun "
-                                       "--distribution=block)"
-                                     : "set it to a number of ranks that every host has, or to 1"),
+      fmt::format(
+          "parallel.ranks_per_node = {} takes ranks {} to {} for one node, but rank {} is on {} and rank {} on {}: {}",
+          ranks_per_node, split->first_rank, split->last_rank, split->first_rank, first, split->rank, other,
+          split->order_helps ? "start consecutive ranks on the same host (mpirun --map-by slot, srun "
+                               "--distribution=block:block)"
+                             : "set it to a number of ranks that every host has, or to 1"),
       split->order_helps};
 }
 

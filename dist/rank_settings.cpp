@@ -32,9 +32,10 @@ std::vector<RankSetting> from_text(std::string_view text) {
 // Returns lines that describe how the settings of `ranks` differ from those of rank 0.
 std::vector<std::string> difference_lines(const std::vector<RankSetting>& first, const std::vector<RankSetting>& other,
                                           const std::vector<int>& ranks, const std::string& host) {
-  constexpr std::size_t most_lines = 8;
-  const std::string subject = ranks.size() == 1 ? fmt::format("rank {} on {} has", ranks.front(), host)
-                                                : fmt::format("ranks {} (the first on {}) have", ranges(ranks), host);
+  constexpr std::size_t max_lines = 8;
+  const std::string subject = ranks.size() == 1
+                                  ? fmt::format("rank {} on {} has", ranks.front(), host)
+                                  : fmt::format("ranks {} (the first on {}) have", format_rank_list(ranks), host);
   std::map<std::string, std::string> values;
   for (const RankSetting& s : other) values[s.name] = s.value;
   std::vector<std::string> lines;
@@ -48,9 +49,9 @@ std::vector<std::string> difference_lines(const std::vector<RankSetting>& first,
     if (there != s.value) add(s.name, there, s.value);
   }
   for (const auto& [name, value] : values) add(name, value, "");
-  if (lines.size() > most_lines) {
-    const std::size_t more = lines.size() - most_lines + 1;
-    lines.resize(most_lines - 1);
+  if (lines.size() > max_lines) {
+    const std::size_t more = lines.size() - max_lines + 1;
+    lines.resize(max_lines - 1);
     lines.push_back(fmt::format("{} {} more settings that differ from those of rank 0", subject, more));
   }
   return lines;
@@ -76,18 +77,18 @@ void check_rank_settings(Comm& world, const std::vector<RankSetting>& settings, 
     ranks.push_back(rank);
   }
   const std::vector<RankSetting> first = from_text(broadcast_text(world, text, 0));
-  constexpr std::size_t most_groups = 3;
+  constexpr std::size_t max_groups = 3;
   std::vector<std::string> lines;
-  for (std::size_t i = 1; i < std::min(order.size(), most_groups + 1); ++i) {
+  for (std::size_t i = 1; i < std::min(order.size(), max_groups + 1); ++i) {
     const std::vector<int>& ranks = groups[order[i]];
     const std::vector<RankSetting> other = from_text(broadcast_text(world, text, ranks.front()));
     const std::string name = broadcast_text(world, host_name(), ranks.front());
     const std::vector<std::string> more = difference_lines(first, other, ranks, name);
     lines.insert(lines.end(), more.begin(), more.end());
   }
-  if (order.size() > most_groups + 1)
-    lines.push_back(fmt::format("{} more groups of ranks differ from rank 0", order.size() - most_groups - 1));
-  throw AgreedError(2, fmt::format("{}: {}", fmt::join(lines, std::string(1, next_line)), advice));
+  if (order.size() > max_groups + 1)
+    lines.push_back(fmt::format("{} more groups of ranks differ from rank 0", order.size() - max_groups - 1));
+  throw CollectiveError(2, fmt::format("{}: {}", fmt::join(lines, std::string(1, next_line)), advice));
 }
 
 }  // namespace sy

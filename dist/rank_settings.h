@@ -14,7 +14,7 @@ struct RankSetting {
   std::string name, value;
 };
 
-// Throws AgreedError (exit code 2) on every rank if the settings differ between ranks.
+// Throws CollectiveError (exit code 2) on every rank if the settings differ between ranks.
 // The message names the ranks that differ from rank 0, the first of their hosts, and both values.
 // At most three groups of ranks are shown. The message ends with `advice`.
 // Collective: one all-reduce of 16 bytes if all settings are equal.

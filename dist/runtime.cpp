@@ -20,11 +20,11 @@
 #include <tuple>
 
 #include "dist/comm_mpi.h"
-#include "dist/compare.h"
+#include "dist/fingerprints.h"
 #include "dist/leftovers.h"
 #include "dist/mpi_info.h"
+#include "dist/shared_memory_transport.h"
 #include "dist/watchdog.h"
-#include "dist/window.h"
 #include "kernels/cpu/processor.h"
 #include "kernels/philox.h"
 
@@ -32,7 +32,7 @@ namespace sy {
 namespace {
 
 // Returns the integer value of an environment variable; -1 if it is not set.
-int number_of(const char* name) {
+int int_from_env(const char* name) {
   const char* const value = std::getenv(name);
   return value ? std::atoi(value) : -1;
 }
@@ -50,7 +50,7 @@ bool has_pmi() {
 // Returns the number of tasks of the Slurm step that started this process. It is at most 1 if there
 // is no such step, or if mpirun started this process.
 int slurm_tasks() {
-  return std::getenv("OMPI_COMM_WORLD_SIZE") ? 0 : number_of("SLURM_STEP_NUM_TASKS");
+  return std::getenv("OMPI_COMM_WORLD_SIZE") ? 0 : int_from_env("SLURM_STEP_NUM_TASKS");
 }
 
 // Returns whether a launcher (mpirun, MPICH's, srun) started this process as a rank of MPI.
@@ -78,7 +78,7 @@ struct ConsoleLog {
   std::mutex mutex;
   std::FILE* file = nullptr;
   std::string early;  // printed before the file was known
-  std::string lost;   // the reason why text is missing in the file
+  std::string error;  // the reason why text is missing in the file
 };
 ConsoleLog console_log;
 
@@ -98,17 +98,17 @@ void open_standard_streams() {
       static_cast<void>(open("/dev/null", stream == STDIN_FILENO ? O_WRONLY : O_RDONLY));
 }
 
-volatile pid_t started_by = 0;
+volatile pid_t launcher_pid = 0;
 
 // Signal handler: exits if the launcher has ended. Without it, a rank would run on until MPI
 // notices, in a run folder that another job may own by then. The signal also comes if only the
 // launcher's thread that started this rank has ended.
-void leave_without_launcher(int) {
-  if (getppid() != started_by) _exit(1);
+void exit_without_launcher(int) {
+  if (getppid() != launcher_pid) _exit(1);
 }
 
 // Returns whether all threads of a process sleep; true if /proc does not show the process.
-bool sleeps(pid_t process) {
+bool is_asleep(pid_t process) {
   std::error_code error;
   for (const auto& thread : std::filesystem::directory_iterator(fmt::format("/proc/{}/task", process), error)) {
     std::ifstream stat(thread.path() / "stat");
@@ -123,24 +123,24 @@ bool sleeps(pid_t process) {
 // Launchers end all ranks at the first exit code other than 0. This includes mpirun, even if it has
 // unread output; but it reads all pending output before it sleeps again. A pseudo-terminal of
 // mpirun delivers output with a delay, so that it must be asleep in 25 consecutive checks.
-void let_launcher_read() {
+void wait_for_launcher_to_read() {
   using namespace std::chrono_literals;
   const auto until = std::chrono::steady_clock::now() + 10s;
   for (int asleep = 0; asleep < 25 && std::chrono::steady_clock::now() < until; std::this_thread::sleep_for(2ms))
-    asleep = sleeps(getppid()) ? asleep + 1 : 0;
+    asleep = is_asleep(getppid()) ? asleep + 1 : 0;
 }
 
-void follow_launcher() {
-  started_by = getppid();
-  std::signal(SIGURG, leave_without_launcher);  // unused otherwise, and ignored by default
+void exit_with_launcher() {
+  launcher_pid = getppid();
+  std::signal(SIGURG, exit_without_launcher);  // unused otherwise, and ignored by default
   prctl(PR_SET_PDEATHSIG, SIGURG);
-  leave_without_launcher(0);
+  exit_without_launcher(0);
 }
 
 // Ends a task of srun if MPI cannot connect the tasks. The first task prints the error and leaves
 // first, since srun may end the others when one leaves.
-[[noreturn]] void end_without_pmi() {
-  if (number_of("SLURM_PROCID") <= 0)
+[[noreturn]] void exit_without_pmi() {
+  if (int_from_env("SLURM_PROCID") <= 0)
     print_error(
         fmt::format("srun started {} tasks, which cannot reach each other: start them with srun --mpi=pmix (srun "
                     "--mpi=list names what this cluster has), or a single one with srun -n1",
@@ -183,19 +183,19 @@ std::pair<int, std::string> current_error() {
 }  // namespace
 
 void log_console(std::string_view text) {
-  constexpr std::size_t most_early = 1 << 16;
+  constexpr std::size_t max_early_bytes = 1 << 16;
   const std::lock_guard lock(console_log.mutex);
   if (!console_log.file) {
-    if (console_log.early.size() + text.size() <= most_early) console_log.early += text;
+    if (console_log.early.size() + text.size() <= max_early_bytes) console_log.early += text;
     return;
   }
   if (std::fwrite(text.data(), 1, text.size(), console_log.file) == text.size() && std::fflush(console_log.file) == 0)
     return;
-  if (console_log.lost.empty()) console_log.lost = std::strerror(errno);
+  if (console_log.error.empty()) console_log.error = std::strerror(errno);
   std::clearerr(console_log.file);
 }
 
-void keep_console_log(std::FILE* file, std::string_view heading) {
+void attach_console_log(std::FILE* file, std::string_view heading) {
   std::string early(heading);
   {
     const std::lock_guard lock(console_log.mutex);
@@ -205,9 +205,9 @@ void keep_console_log(std::FILE* file, std::string_view heading) {
   log_console(early);
 }
 
-std::string lost_console_log() {
+std::string console_log_error() {
   const std::lock_guard lock(console_log.mutex);
-  return console_log.lost;
+  return console_log.error;
 }
 
 std::string one_line(std::string text) {
@@ -241,7 +241,7 @@ pid_t launcher() {
   return launched() ? getppid() : 0;
 }
 
-std::string lost_output() {
+std::string output_error() {
   errno = 0;
   // A network file system may report a failed write only when a descriptor is closed.
   const bool broken = std::fflush(stdout) != 0 || std::ferror(stdout) != 0;
@@ -255,76 +255,75 @@ std::string lost_output() {
 Runtime::Runtime(int* argc, char*** argv) {
   open_standard_streams();
   std::signal(SIGXFSZ, SIG_IGN);
-  if (slurm_tasks() > 1 && !has_pmi()) end_without_pmi();
-  if (launched()) follow_launcher();
+  if (slurm_tasks() > 1 && !has_pmi()) exit_without_pmi();
+  if (launched()) exit_with_launcher();
   start_watchdog();
   if (!launched()) {
     world_ = make_comm_self();
     return;
   }
-  const Waiting waiting("the start of MPI on all ranks");
+  const ScopedBlock block("the start of MPI on all ranks");
   int provided = 0;
   MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided);
   owns_mpi_ = true;
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
-  const Waiting waiting_for_window("the start of the other ranks of this machine, which share memory");
-  std::shared_ptr<Window> window = Window::open(MPI_COMM_WORLD, &shared_memory.missing);
-  if (window) shared_memory = {window->size(), window->bytes(), ""};
+  const ScopedBlock block_on_window("the start of the other ranks of this machine, which share memory");
+  auto transport = SharedMemoryTransport::open(MPI_COMM_WORLD, &shared_memory.missing);
+  if (transport) shared_memory = {transport->size(), transport->bytes(), ""};
   if (const char* const rank = std::getenv("OMPI_COMM_WORLD_LOCAL_RANK"); rank && std::string_view(rank) == "0") {
     collect_leftovers(job_folder().parent_path());
-    record_ = std::make_unique<JobRecord>(job_folder());
+    record_job(job_folder());
   }
-  world_ = make_comm_mpi(MPI_COMM_WORLD, false, std::move(window));
+  world_ = make_comm_mpi(MPI_COMM_WORLD, false, std::move(transport));
   // Launchers may not pass the environment to all ranks.
-  const char* const compare = std::getenv("SWITCHYARD_COMPARE");
-  comparing = {world_->max(compare && std::string_view(compare) == "1") > 0, world_->rank()};
+  const char* const setting = std::getenv("SWITCHYARD_COMPARE");
+  fingerprint_check = {world_->max(setting && std::string_view(setting) == "1") > 0, world_->rank()};
 }
 
 void Runtime::start_watchdog() {
   try {
     watchdog_ = std::make_unique<Watchdog>(limits_or_default());
   } catch (const std::exception&) {
-    end_process(current_error().second, false);
+    exit_process(current_error().second, false);
   }
 }
 
 Runtime::~Runtime() {
   constexpr const char* others = "the end of the other ranks";
   {
-    const Waiting waiting(others);  // freeing the window waits for the ranks that share it
+    const ScopedBlock block(others);  // freeing the window waits for the ranks that share it
     world_.reset();
   }
   if (!owns_mpi_) return;
   std::fflush(stdout);
-  if (code_ != 0) let_launcher_read();
-  const Waiting waiting(others);
+  if (code_ != 0) wait_for_launcher_to_read();
+  const ScopedBlock block(others);
   MPI_Barrier(MPI_COMM_WORLD);  // no rank leaves before launchers have read all output
-  record_.reset();
   MPI_Finalize();
   watchdog_.reset();
 }
 
 int Runtime::run(const std::function<int()>& program) {
-  return code_ = code_of(program);
+  return code_ = exit_code_of(program);
 }
 
-int Runtime::code_of(const std::function<int()>& program) {
+int Runtime::exit_code_of(const std::function<int()>& program) {
   try {
     WatchdogLimits limits;
-    agree(*world_, [&] {
+    agree_on_errors(*world_, [&] {
       limits = watchdog_limits();
       check_window_setting();
     });
     watchdog_->rendezvous(*world_, limits);
-    return or_end_all(*world_, [&] {
+    return abort_job_on_error(*world_, [&] {
       const int code = program();
-      agree(*world_, [] {
-        if (const std::string why = lost_output(); !why.empty())
+      agree_on_errors(*world_, [] {
+        if (const std::string why = output_error(); !why.empty())
           fail("cannot write standard output: {}: what was to be printed is not whole", why);
       });
       return code;
     });
-  } catch (const AgreedError& e) {
+  } catch (const CollectiveError& e) {
     if (world_->rank() == 0) print_error(e.what());
     return e.exit_code();
   } catch (const std::exception&) {
@@ -339,7 +338,7 @@ namespace {
 // Ends Open MPI's mpirun, or its daemon on another machine. No-op for other launchers.
 // Two SIGTERM within five seconds end it at once. A second signal that arrives before the first one
 // is handled is lost. Therefore SIGTERM repeats every 200 ms for five seconds; SIGKILL follows.
-void end_mpirun() {
+void terminate_mpirun() {
   const pid_t mpirun = getppid();
   std::string name;
   std::ifstream(fmt::format("/proc/{}/comm", mpirun)) >> name;
@@ -355,29 +354,29 @@ void end_mpirun() {
 
 // The alarm ends the process if standard error is a full pipe without a reader,
 // or if the launcher never sleeps.
-void end_process(const std::string& what, bool launcher_too) {
+void exit_process(const std::string& what, bool launcher_too) {
   std::signal(SIGALRM, SIG_DFL);
   alarm(20);
   const std::string shown = error_lines(what);
   static_cast<void>(!write(STDERR_FILENO, shown.data(), shown.size()));
   log_console(shown);
-  if (launched()) let_launcher_read();
-  if (launched() && launcher_too) end_mpirun();
+  if (launched()) wait_for_launcher_to_read();
+  if (launched() && launcher_too) terminate_mpirun();
   _exit(1);
 }
 
-int or_end_all(Comm& world, const std::function<int()>& work) {
+int abort_job_on_error(Comm& world, const std::function<int()>& work) {
   try {
     return work();
-  } catch (const AgreedError&) {
+  } catch (const CollectiveError&) {
     throw;
   } catch (const std::exception&) {
     if (world.size() == 1) throw;
     const auto [code, what] = current_error();
     print_error(fmt::format("rank {}: {}", world.rank(), what));
     std::fflush(stdout);
-    let_launcher_read();
-    const Waiting waiting("the launcher to end all ranks");
+    wait_for_launcher_to_read();
+    const ScopedBlock block("the launcher to end all ranks");
     MPI_Abort(MPI_COMM_WORLD, code);
     throw;
   }
@@ -385,9 +384,9 @@ int or_end_all(Comm& world, const std::function<int()>& work) {
 
 namespace {
 
-// Returns the number of ranks on this machine with an equal `word`: before this rank, and in total.
-std::pair<int, int> like_this(Comm& world, const std::string& word) {
-  const auto mine = static_cast<Index>(hash_name(host_name() + "/" + word));
+// Returns the number of ranks on this machine with an equal `key`: before this rank, and in total.
+std::pair<int, int> count_equal_keys(Comm& world, const std::string& key) {
+  const auto mine = static_cast<Index>(hash_name(host_name() + "/" + key));
   std::vector<Index> all(world.size());
   world.all_gather(view_of(&mine, {1}), view_of(all.data(), {world.size()}));
   const auto here = all.begin() + world.rank();
@@ -398,22 +397,22 @@ std::pair<int, int> like_this(Comm& world, const std::string& word) {
 }  // namespace
 
 int local_rank(Comm& world) {
-  return like_this(world, "").first;
+  return count_equal_keys(world, "").first;
 }
 
 int ranks_sharing(Comm& world, const std::string& device) {
-  return like_this(world, device).second;
+  return count_equal_keys(world, device).second;
 }
 
 int agree_on_devices(Comm& world, const Backend& backend) {
   if (world.max(backend.on_host()) + world.max(!backend.on_host()) == 2)
-    throw AgreedError(2,
-                      "some ranks have a GPU and others have none: see `switchyard doctor`, or set the backend to cpu");
+    throw CollectiveError(
+        2, "some ranks have a GPU and others have none: see `switchyard doctor`, or set the backend to cpu");
   if (backend.on_host()) return 1;
   const int sharing = ranks_sharing(world, backend.device_id());
   // With NCCL_HOSTID, NCCL treats ranks as if they were on different machines.
   if (world.max(sharing > 1 && !std::getenv("NCCL_HOSTID")) > 0)
-    throw AgreedError(
+    throw CollectiveError(
         2,
         "several ranks share a GPU, which NCCL refuses: start as many ranks on a machine as it has GPUs (see "
         "`switchyard doctor`), or set the backend to cpu");
@@ -422,11 +421,11 @@ int agree_on_devices(Comm& world, const Backend& backend) {
 
 void agree_on_isa(Comm& world) {
   Index mine = 0;
-  agree(world, [&] { mine = &cpu_isa() - cpu_isas().data(); });
+  agree_on_errors(world, [&] { mine = &cpu_isa() - cpu_isas().data(); });
   use_cpu_isa(cpu_isas()[static_cast<std::size_t>(-world.max(-mine))]);
 }
 
-void agree(Comm& comm, const std::function<void()>& work) {
+void agree_on_errors(Comm& comm, const std::function<void()>& work) {
   int code = 0;
   std::string what;
   try {
@@ -437,9 +436,9 @@ void agree(Comm& comm, const std::function<void()>& work) {
   const Index lowest = comm.size() - comm.max(code != 0 ? comm.size() - comm.rank() : 0);
   if (lowest == comm.size()) return;
   const int root = static_cast<int>(lowest);
-  Index code_of_root = code;
-  comm.broadcast(view_of(&code_of_root, {1}), root);
-  throw AgreedError(static_cast<int>(code_of_root), broadcast_text(comm, what, root));
+  Index root_code = code;
+  comm.broadcast(view_of(&root_code, {1}), root);
+  throw CollectiveError(static_cast<int>(root_code), broadcast_text(comm, what, root));
 }
 
 }  // namespace sy

@@ -28,9 +28,9 @@ struct Range {
   Index size() const { return end - begin; }
 };
 
-// Returns block `index` of [0, n) divided into `parts` blocks of ceil(n / parts) elements.
+// Returns block `index` of [0, n) divided into blocks of ceil(n / num_blocks) elements.
 // The last blocks may be shorter or empty.
-Range piece(Index n, int parts, int index);
+Range block_range(Index n, int num_blocks, int index);
 
 // Box of a tensor: first index and size along each dimension.
 struct Box {
@@ -38,19 +38,19 @@ struct Box {
   Index elements() const { return size.elements(); }
 };
 
-// Returns how many coordinates of an axis of size `parts` hold the same index of a dimension of n.
-// It is greater than 1 only if n < parts.
-inline int replicas_of(Index n, int parts) {
-  return n > 0 && n < parts ? static_cast<int>(parts / n) : 1;
+// Returns how many coordinates of an axis hold the same index of a dimension of n.
+// It is greater than 1 only if n < axis_size.
+inline int num_replicas(Index n, int axis_size) {
+  return n > 0 && n < axis_size ? static_cast<int>(axis_size / n) : 1;
 }
 
 // Returns the box of a tensor of this shape that the rank at `coord` holds.
-// A dimension of n smaller than its axis of size `parts` is replicated (kv heads with K < tp).
-// Coordinate c then holds index c * n / parts.
+// A dimension of n smaller than the size of its axis is replicated (kv heads with K < tp).
+// Coordinate c then holds index c * n / size.
 Box owned_box(const Shape& shape, const Split& split, const Layout& layout, const Coord& coord);
 
-// Returns the range `run` of a box's row-major elements as boxes within the box, in order.
+// Returns a range of a box's row-major elements as boxes within the box, in order.
 // There are at most 2 * dims - 1 of them.
-std::vector<Box> boxes_of_run(const Shape& box, Range run);
+std::vector<Box> boxes_of_range(const Shape& box, Range range);
 
 }  // namespace sy

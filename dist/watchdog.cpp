@@ -25,7 +25,7 @@ namespace {
 
 // Returns the hash of boot and network namespace (PeerInfo::machine). If one of them is unknown,
 // the hash includes the host name.
-std::uint64_t machine_number(const char* host) {
+std::uint64_t machine_id(const char* host) {
   std::string boot;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
   std::error_code error;
@@ -54,17 +54,17 @@ sockaddr_in socket_address(std::uint32_t address, std::uint16_t port) {
 }
 
 // Limit of the ranks that a report lists one per line, for silent and for waiting ranks each.
-constexpr std::size_t most_told = 8;
+constexpr std::size_t max_listed = 8;
 
-std::string seconds_in_words(double seconds) {
+std::string format_seconds(double seconds) {
   return fmt::format("{:.{}f} s", seconds, seconds < 10 ? 1 : 0);
 }
 
-Seconds shortest(const WatchdogLimits& limits) {
+Seconds shorter_limit(const WatchdogLimits& limits) {
   return limits.local > Seconds(0) ? std::min(limits.hang, limits.local) : limits.hang;
 }
 
-std::string in_words(const RowsMoved& rows) {
+std::string format_rows(const RowsMoved& rows) {
   return rows.expects < 0 ? "" : fmt::format(": it sends {} rows, and expects {}", rows.sends, rows.expects);
 }
 
@@ -72,36 +72,36 @@ std::string in_words(const RowsMoved& rows) {
 
 namespace {
 
-Seconds seconds_of(const char* name, Seconds otherwise, double least, const char* wanted) {
-  const char* const given = std::getenv(name);
-  if (!given) return otherwise;
+Seconds seconds_from_env(const char* name, Seconds fallback, double min_seconds, const char* range) {
+  const char* const value = std::getenv(name);
+  if (!value) return fallback;
   char* end = nullptr;
-  const double seconds = std::strtod(given, &end);
-  if (*given == 0 || *end != 0 || !(seconds >= least) || seconds > 1e9)
-    bad_input("{} = '{}': give a number of seconds {}, or unset it", name, given, wanted);
+  const double seconds = std::strtod(value, &end);
+  if (*value == 0 || *end != 0 || !(seconds >= min_seconds) || seconds > 1e9)
+    bad_input("{} = '{}': give a number of seconds {}, or unset it", name, value, range);
   return Seconds(seconds);
 }
 
 }  // namespace
 
 Seconds hang_timeout() {
-  return seconds_of("SWITCHYARD_TIMEOUT", WatchdogLimits{}.hang, std::numeric_limits<double>::min(), "above 0");
+  return seconds_from_env("SWITCHYARD_TIMEOUT", WatchdogLimits{}.hang, std::numeric_limits<double>::min(), "above 0");
 }
 
 WatchdogLimits watchdog_limits() {
-  return {hang_timeout(), seconds_of("SWITCHYARD_LOCAL_TIMEOUT", WatchdogLimits{}.local, 0, "or 0 for no limit")};
+  return {hang_timeout(), seconds_from_env("SWITCHYARD_LOCAL_TIMEOUT", WatchdogLimits{}.local, 0, "or 0 for no limit")};
 }
 
-std::string words_of(const Wait& wait, const Activity& doing, double seconds) {
-  const std::string where = doing.where();
-  if (!wait.what) return "computes" + where;
-  std::string text = fmt::format("has waited {}{} for {}{}{}", seconds_in_words(seconds), where, wait.what,
-                                 wait.whom[0] ? " " : "", wait.whom);
-  return text + in_words(wait.rows);
+std::string describe_state(const BlockedOn& block, const Phase& phase, double seconds) {
+  const std::string where = phase.describe();
+  if (!block.operation) return "computes" + where;
+  std::string text = fmt::format("has waited {}{} for {}{}{}", format_seconds(seconds), where, block.operation,
+                                 block.peers[0] ? " " : "", block.peers);
+  return text + format_rows(block.rows);
 }
 
 Watchdog::Watchdog(const WatchdogLimits& limits)
-    : wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)), looked_(Clock::now()), local_since_(looked_) {
+    : wake_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)), last_check_(Clock::now()), local_since_(last_check_) {
   set_limits(limits);
   // The main thread handles all signals.
   sigset_t all, before;
@@ -114,14 +114,14 @@ Watchdog::Watchdog(const WatchdogLimits& limits)
 void Watchdog::set_limits(const WatchdogLimits& limits) {
   limits_ = limits;
   poll_interval_ = std::chrono::duration_cast<Clock::duration>(
-      std::clamp<Seconds>(shortest(limits) / 8, std::chrono::milliseconds(5), std::chrono::seconds(10)));
+      std::clamp<Seconds>(shorter_limit(limits) / 8, std::chrono::milliseconds(5), std::chrono::seconds(10)));
 }
 
 Watchdog::~Watchdog() {
-  ends_ = true;
-  eventfd_write(wake_, 1);
+  stopping_ = true;
+  eventfd_write(wake_fd_, 1);
   thread_.join();
-  close(wake_);
+  close(wake_fd_);
   for (const Endpoint& own : sockets_) close(own.socket);
 }
 
@@ -159,13 +159,13 @@ void Watchdog::rendezvous(Comm& world, const WatchdogLimits& limits) {
   HeartbeatKey key{};
   if (world.size() > 1) {
     open_sockets();  // watch() does not use them before peers_ is set
-    agree(world, [&] {
+    agree_on_errors(world, [&] {
       if (world.rank() == 0) key = random_heartbeat_key();
     });
     world.broadcast(view_of(key.data(), {static_cast<Index>(key.size())}), 0);
     PeerInfo mine{};
     host_name().copy(mine.host, sizeof mine.host - 1);
-    mine.machine = machine_number(mine.host);
+    mine.machine = machine_id(mine.host);
     const std::size_t without_loopback = !sockets_.empty() && sockets_[0].address == htonl(INADDR_LOOPBACK) ? 0 : 1;
     for (std::size_t i = 0; i < sockets_.size() && i + without_loopback < PeerInfo::max_endpoints; ++i)
       mine.endpoints[i + without_loopback] = {sockets_[i].address, sockets_[i].port};
@@ -192,13 +192,13 @@ void Watchdog::rendezvous(Comm& world, const WatchdogLimits& limits) {
   key_ = key;
   peers_ = std::move(peers);
   set_limits(limits);
-  eventfd_write(wake_, 1);
+  eventfd_write(wake_fd_, 1);
 }
 
 void Watchdog::watch() {
   std::unique_lock lock(mutex_);
-  while (!ends_) {
-    std::vector<pollfd> events{{wake_, POLLIN, 0}};
+  while (!stopping_) {
+    std::vector<pollfd> events{{wake_fd_, POLLIN, 0}};
     if (peers_.size() > 1)
       for (const Endpoint& own : sockets_) events.push_back({own.socket, POLLIN, 0});
     const auto interval = std::chrono::ceil<std::chrono::milliseconds>(poll_interval_).count();
@@ -206,22 +206,22 @@ void Watchdog::watch() {
     poll(events.data(), events.size(), static_cast<int>(interval));
     lock.lock();
     eventfd_t count = 0;
-    eventfd_read(wake_, &count);
+    eventfd_read(wake_fd_, &count);
     const Clock::time_point now = Clock::now();
-    if (now - looked_ > shortest(limits_) / 2) awake_since_ = now;
+    if (now - last_check_ > shorter_limit(limits_) / 2) resumed_at_ = now;
     for (std::size_t i = 1; i < events.size(); ++i) read_heartbeats(events[i].fd);
-    if (now - looked_ < poll_interval_) continue;
-    look();
-    looked_ = now;
+    if (now - last_check_ < poll_interval_) continue;
+    check();
+    last_check_ = now;
   }
 }
 
-double Watchdog::idle(const Wait& wait) const {
-  if (!wait.what) return 0;
-  return std::chrono::duration<double>(Clock::now() - std::max(wait.since, awake_since_)).count();
+double Watchdog::idle(const BlockedOn& block) const {
+  if (!block.operation) return 0;
+  return std::chrono::duration<double>(Clock::now() - std::max(block.since, resumed_at_)).count();
 }
 
-// Reads a limited number of datagrams, so that a flood of them does not delay look().
+// Reads a limited number of datagrams, so that a flood of them does not delay check().
 void Watchdog::read_heartbeats(int socket) {
   std::array<std::uint8_t, heartbeat_bytes + 1> bytes{};
   for (std::size_t i = 0; i < 64 + 4 * peers_.size(); ++i) {
@@ -231,30 +231,31 @@ void Watchdog::read_heartbeats(int socket) {
     if (size < 0) return;
     const Seconds uptime = Clock::now() - started_;
     if (const auto heartbeat = unseal({bytes.data(), static_cast<std::size_t>(size)}, key_, uptime.count()))
-      take(*heartbeat, {from.sin_addr.s_addr, from.sin_port, socket});
+      handle(*heartbeat, {from.sin_addr.s_addr, from.sin_port, socket});
   }
 }
 
-void Watchdog::take(const Heartbeat& heartbeat, const Endpoint& from) {
+void Watchdog::handle(const Heartbeat& heartbeat, const Endpoint& from) {
   if (heartbeat.from < 0 || heartbeat.from >= static_cast<std::int32_t>(peers_.size())) return;
   Peer& peer = peers_[static_cast<std::size_t>(heartbeat.from)];
   const std::uint64_t sequence = heartbeat.sequence;
-  if (heartbeat.asks) {
-    if (sequence < peer.asked) return;  // a replay; equal numbers come once to each address
-    peer.asked = sequence;
-    const Wait wait = published_wait.read();
-    Heartbeat answer{rank_, 0, sequence, idle(wait), {}};
-    words_of(wait, published_activity.read(), answer.idle).copy(answer.words, sizeof answer.words - 1);
+  if (heartbeat.is_question) {
+    if (sequence < peer.last_question) return;  // a replay; equal numbers come once to each address
+    peer.last_question = sequence;
+    const BlockedOn block = published_block.read();
+    Heartbeat answer{rank_, 0, sequence, idle(block), {}};
+    describe_state(block, published_phase.read(), answer.idle).copy(answer.state, sizeof answer.state - 1);
     return send(seal(answer, key_), from);
   }
   // An answer counts from the time of its question, also if it is late or a duplicate.
-  if (sequence == 0 || sequence > questions_ || sequence + asked_at_.size() <= questions_) return;
-  const Clock::time_point asked = asked_at_[sequence % asked_at_.size()];
-  peer.heard = std::max(peer.heard, asked);
-  peer.progress = std::max(peer.progress, asked - std::chrono::duration_cast<Clock::duration>(Seconds(heartbeat.idle)));
-  if (sequence < peer.answered) return;
-  peer.answered = sequence;
-  peer.words = heartbeat.words;
+  if (sequence == 0 || sequence > num_questions_ || sequence + question_times_.size() <= num_questions_) return;
+  const Clock::time_point asked = question_times_[sequence % question_times_.size()];
+  peer.last_alive = std::max(peer.last_alive, asked);
+  peer.last_progress =
+      std::max(peer.last_progress, asked - std::chrono::duration_cast<Clock::duration>(Seconds(heartbeat.idle)));
+  if (sequence < peer.last_answer) return;
+  peer.last_answer = sequence;
+  peer.state = heartbeat.state;
 }
 
 // Errors are ignored: a lost datagram is not answered.
@@ -264,20 +265,21 @@ void Watchdog::send(const HeartbeatDatagram& datagram, const Endpoint& to) const
       sendto(to.socket, datagram.data(), datagram.size(), 0, reinterpret_cast<const sockaddr*>(&name), sizeof name));
 }
 
-void Watchdog::look() {
-  look_at_local_work();
-  const Wait wait = published_wait.read();
-  const double waited = idle(wait);
+void Watchdog::check() {
+  check_local_work();
+  const BlockedOn block = published_block.read();
+  const double waited = idle(block);
   if (waited < limits_.hang.count() / 4) return;
-  Clock::time_point progress{};
-  for (const Peer& peer : peers_) progress = std::max(progress, peer.progress);
-  if (waited >= limits_.hang.count() && Clock::now() - progress >= limits_.hang) {
-    const bool elsewhere = std::ranges::any_of(
-        peers_, [&](const Peer& p) { return p.host != peers_[static_cast<std::size_t>(rank_)].host && !answers(p); });
-    end_process(report(wait), elsewhere);
+  Clock::time_point latest{};
+  for (const Peer& peer : peers_) latest = std::max(latest, peer.last_progress);
+  if (waited >= limits_.hang.count() && Clock::now() - latest >= limits_.hang) {
+    const bool elsewhere = std::ranges::any_of(peers_, [&](const Peer& p) {
+      return p.host != peers_[static_cast<std::size_t>(rank_)].host && !is_responsive(p);
+    });
+    exit_process(report(block), elsewhere);
   }
-  const HeartbeatDatagram question = seal({rank_, 1, ++questions_, 0, {}}, key_);
-  asked_at_[questions_ % asked_at_.size()] = Clock::now();
+  const HeartbeatDatagram question = seal({rank_, 1, ++num_questions_, 0, {}}, key_);
+  question_times_[num_questions_ % question_times_.size()] = Clock::now();
   for (std::size_t r = 0; r < peers_.size(); ++r) {
     if (static_cast<int>(r) == rank_) continue;
     for (Endpoint& to : peers_[r].endpoints) {
@@ -287,18 +289,18 @@ void Watchdog::look() {
   }
 }
 
-void Watchdog::look_at_local_work() {
-  const std::uint64_t versions = published_wait.version() + published_activity.version() + local_progress;
+void Watchdog::check_local_work() {
+  const std::uint64_t progress_count = published_block.version() + published_phase.version() + local_progress;
   const Clock::time_point now = Clock::now();
   const bool unlimited = limits_.local == Seconds(0) || UnlimitedLocalWork::scopes > 0;
-  if (unlimited || published_wait.read().what || versions != versions_) local_since_ = now;
-  versions_ = versions;
-  if (unlimited || now - std::max(local_since_, awake_since_) < limits_.local) return;
-  end_process(
+  if (unlimited || published_block.read().operation || progress_count != progress_count_) local_since_ = now;
+  progress_count_ = progress_count;
+  if (unlimited || now - std::max(local_since_, resumed_at_) < limits_.local) return;
+  exit_process(
       fmt::format("{} has computed, read or written{} for {} without waiting for another rank{}see what its "
                   "machine and its file systems say, and go on from the last checkpoint "
                   "(SWITCHYARD_LOCAL_TIMEOUT sets the seconds, 0: no limit)",
-                  own_name(), published_activity.read().where(), seconds_in_words(limits_.local.count()), next_line),
+                  own_name(), published_phase.read().describe(), format_seconds(limits_.local.count()), next_line),
       false);
 }
 
@@ -312,24 +314,24 @@ std::string Watchdog::own_name() const {
   return fmt::format("process {} on {}", getpid(), host);
 }
 
-std::string Watchdog::report(const Wait& wait) const {
+std::string Watchdog::report(const BlockedOn& block) const {
   const auto name = [&](std::size_t r) { return fmt::format("rank {} on {}", r, peers_[r].host); };
-  std::string text = fmt::format("{} {}", own_name(), words_of(wait, published_activity.read(), idle(wait)));
-  if (const OnDevice given = on_device.read(); wait.device && given.what)
-    text += fmt::format("; on the device is {} {}{}{}", given.what, given.whom, given.activity.where(),
-                        in_words(given.rows));
+  std::string text = fmt::format("{} {}", own_name(), describe_state(block, published_phase.read(), idle(block)));
+  if (const DeviceCollective collective = device_collective.read(); block.device && collective.name)
+    text += fmt::format("; on the device is {} {}{}{}", collective.name, collective.peers, collective.phase.describe(),
+                        format_rows(collective.rows));
   // Silent ranks come first: they may be the reason why the others wait.
   std::vector<std::string> silent, waiting;
   for (std::size_t r = 0; r < peers_.size(); ++r) {
     if (static_cast<int>(r) == rank_) continue;
-    if (!answers(peers_[r]))
+    if (!is_responsive(peers_[r]))
       silent.push_back(name(r) + " does not answer: it was stopped or killed, or its machine is out of reach");
     else
-      waiting.push_back(name(r) + " " + peers_[r].words);
+      waiting.push_back(name(r) + " " + peers_[r].state);
   }
   for (const auto& lines : {silent, waiting}) {
-    for (std::size_t i = 0; i < std::min(lines.size(), most_told); ++i) text += next_line + lines[i];
-    if (lines.size() > most_told) text += fmt::format("{}and {} more ranks", next_line, lines.size() - most_told);
+    for (std::size_t i = 0; i < std::min(lines.size(), max_listed); ++i) text += next_line + lines[i];
+    if (lines.size() > max_listed) text += fmt::format("{}and {} more ranks", next_line, lines.size() - max_listed);
   }
   if (peers_.empty())
     return text + fmt::format(
@@ -339,7 +341,7 @@ std::string Watchdog::report(const Wait& wait) const {
   return text + fmt::format(
                     "{}no rank has made progress for {}: see what the machines say, and go on from the last checkpoint "
                     "(SWITCHYARD_TIMEOUT sets the seconds)",
-                    next_line, seconds_in_words(limits_.hang.count()));
+                    next_line, format_seconds(limits_.hang.count()));
 }
 
 }  // namespace sy

@@ -12,10 +12,10 @@
 #include <thread>
 #include <vector>
 
-#include "dist/activity.h"
 #include "dist/comm.h"
 #include "dist/heartbeat.h"
-#include "kernels/waiting.h"
+#include "dist/phase.h"
+#include "kernels/blocked_on.h"
 
 namespace sy {
 
@@ -45,14 +45,14 @@ class UnlimitedLocalWork {
 };
 
 // A collective that is in flight on the device: the oldest that the host knows of.
-// `what` is nullptr if there is none.
-struct OnDevice {
-  const char* what = nullptr;
-  const char* whom = "";
+// `name` is nullptr if there is none.
+struct DeviceCollective {
+  const char* name = nullptr;
+  const char* peers = "";
   RowsMoved rows;
-  Activity activity;
+  Phase phase;
 };
-inline Seqlock<OnDevice> on_device;
+inline Seqlock<DeviceCollective> device_collective;
 
 class Watchdog {
  public:
@@ -80,10 +80,10 @@ class Watchdog {
     std::string host;
     std::vector<Endpoint> endpoints;
     // Numbers of its latest question, and of this rank's question that it answered last.
-    std::uint64_t asked = 0, answered = 0;
+    std::uint64_t last_question = 0, last_answer = 0;
     // Lower bounds of the time when it was last alive, and of the time of its latest progress.
-    Clock::time_point heard{}, progress{};
-    std::string words;  // state in its latest answer
+    Clock::time_point last_alive{}, last_progress{};
+    std::string state;  // state in its latest answer
   };
 
   void set_limits(const WatchdogLimits& limits);
@@ -91,34 +91,34 @@ class Watchdog {
   int socket_to(const Endpoint& to) const;
   void watch();
   void read_heartbeats(int socket);
-  void take(const Heartbeat& heartbeat, const Endpoint& from);
+  void handle(const Heartbeat& heartbeat, const Endpoint& from);
   void send(const HeartbeatDatagram& datagram, const Endpoint& to) const;
-  void look();
-  void look_at_local_work();
-  double idle(const Wait& wait) const;  // seconds
-  bool answers(const Peer& peer) const { return Clock::now() - peer.heard < limits_.hang / 2; }
+  void check();
+  void check_local_work();
+  double idle(const BlockedOn& block) const;  // seconds
+  bool is_responsive(const Peer& peer) const { return Clock::now() - peer.last_alive < limits_.hang / 2; }
   std::string own_name() const;
-  std::string report(const Wait& wait) const;
+  std::string report(const BlockedOn& block) const;
 
   std::mutex mutex_;  // guards all members below; rendezvous() sets them while the thread runs
   WatchdogLimits limits_;
   Clock::duration poll_interval_{};
   const Clock::time_point started_ = Clock::now();
-  int rank_ = -1, wake_ = -1;
+  int rank_ = -1, wake_fd_ = -1;
   std::vector<Endpoint> sockets_;  // of this rank, each bound to one of its addresses
   HeartbeatKey key_{};
-  std::uint64_t questions_ = 0;                   // number of questions so far, each to all peers
-  std::array<Clock::time_point, 16> asked_at_{};  // times of the latest questions
-  std::vector<Peer> peers_;                       // empty before rendezvous()
-  Clock::time_point looked_, awake_since_{};      // latest check; latest resumption after a stop
-  Clock::time_point local_since_;                 // latest progress of local work
-  std::uint64_t versions_ = 0;                    // sum of the progress counters at that time
-  std::atomic<bool> ends_{false};
+  std::uint64_t num_questions_ = 0;                     // so far, each to all peers
+  std::array<Clock::time_point, 16> question_times_{};  // times of the latest questions
+  std::vector<Peer> peers_;                             // empty before rendezvous()
+  Clock::time_point last_check_, resumed_at_{};         // latest check; latest resumption
+  Clock::time_point local_since_;                       // latest progress of local work
+  std::uint64_t progress_count_ = 0;                    // sum of the progress counters at that time
+  std::atomic<bool> stopping_{false};
   std::thread thread_;
 };
 
 // Describes the state of a rank as text.
 // "has waited 5 s in the forward pass of layer 1, step 3 for an all-to-all with ranks 1, 2"
-std::string words_of(const Wait& wait, const Activity& doing, double seconds);
+std::string describe_state(const BlockedOn& block, const Phase& phase, double seconds);
 
 }  // namespace sy

@@ -63,21 +63,21 @@ struct BasicHeads {
   // Elements [first, first + count) of each vector.
   BasicHeads columns(Index first, Index count) const {
     SY_ASSERT(first >= 0 && count >= 0 && first + count <= width, "columns {}+{} of {}", first, count, shape().str());
-    BasicHeads part = *this;
-    part.width = count;
-    if (data) part.data += first * size_of(dtype);
-    return part;
+    BasicHeads slice = *this;
+    slice.width = count;
+    if (data) slice.data += first * size_of(dtype);
+    return slice;
   }
   // Whether the vectors of the heads of one position are contiguous.
-  bool side_by_side() const { return heads <= 1 || head_stride == width; }
+  bool is_contiguous() const { return heads <= 1 || head_stride == width; }
   // Sequences [begin, begin + count).
-  BasicHeads of_sequences(Index begin, Index count) const {
+  BasicHeads slice_sequences(Index begin, Index count) const {
     SY_ASSERT(begin >= 0 && count >= 0 && begin + count <= sequences, "sequences {}+{} of {}", begin, count,
               shape().str());
-    BasicHeads part = *this;
-    part.sequences = count;
-    if (data) part.data += begin * sequence_stride * size_of(dtype);
-    return part;
+    BasicHeads slice = *this;
+    slice.sequences = count;
+    if (data) slice.data += begin * sequence_stride * size_of(dtype);
+    return slice;
   }
 };
 
@@ -97,32 +97,32 @@ BasicHeads<Byte> heads_of(BasicView<Byte> x, Index first, Index count) {
 //   (p - j) % stride == 0            (stride > 0)
 //   j < global                       it is among the first keys
 // A query sees itself: local, block or stride is not 0. stride and block are not combined.
-struct Sparsity {
+struct SparsePattern {
   Index local = 0, block = 0, summary = 0, stride = 0, global = 0;
 
   // Both heads of Child et al. ("Generating Long Sequences with Sparse Transformers", 2019) as one.
-  static Sparsity strided(Index stride) { return {.local = stride, .stride = stride}; }
-  static Sparsity fixed(Index stride, Index summary) { return {.block = stride, .summary = summary}; }
+  static SparsePattern strided(Index stride) { return {.local = stride, .stride = stride}; }
+  static SparsePattern fixed(Index stride, Index summary) { return {.block = stride, .summary = summary}; }
   // Beltagy et al. ("Longformer", 2020), causal.
-  static Sparsity longformer(Index window, Index global) { return {.local = window, .global = global}; }
+  static SparsePattern longformer(Index window, Index global) { return {.local = window, .global = global}; }
 
   explicit operator bool() const { return local > 0 || block > 0 || stride > 0 || global > 0; }
   // First key from which on query p sees all keys up to its own.
   Index near(Index p) const {
     return std::max<Index>(0, std::min(p + 1 - local, block > 0 ? p / block * block : p + 1));
   }
-  bool operator==(const Sparsity&) const = default;
+  bool operator==(const SparsePattern&) const = default;
 };
 
 // Attention mask. Query i of a sequence has position p = query_offset + i among the keys. It sees
 // key j if all of these conditions hold:
 //   j <= p                  (causal)
 //   j > p - window          (window > 0)
-//   j >= first_key[b, i]    (first_key is not empty)
-//   `sparse` allows it      (`sparse` is not empty; its p and j count from first_key)
+//   j >= document_start[b, i]    (document_start is not empty)
+//   `sparse` allows it      (`sparse` is not empty; its p and j count from document_start)
 // Every query must see at least one key. All keys and values must be finite, even those that no
 // query sees. Causal forward ignores keys after the last query, so these need not be finite.
-struct Visibility {
+struct AttentionMask {
   bool causal = true;
   // If causal: number of latest keys that a query sees, including its own; 0 means unlimited.
   Index window = 0;
@@ -130,8 +130,8 @@ struct Visibility {
   // [B, queries] i32 or empty. For several documents in a sequence, if causal: the key position of
   // the first token of each query's document. It must not decrease from one query of a sequence to
   // the next.
-  ConstView first_key = {};
-  Sparsity sparse = {};  // only if causal
+  ConstView document_start = {};
+  SparsePattern sparse = {};  // only if causal
   // [B] i32 or empty. Replaces query_offset by one offset for each sequence, so that sequences of
   // different lengths share a cache. Only if causal, and only in forward. `sparse` and `bias` use
   // these positions. All keys and values must be finite.
@@ -144,7 +144,7 @@ struct Visibility {
 struct AttentionDesc {
   float scale = 1.0f;    // of the scores, usually 1/sqrt(width of queries and keys)
   float softcap = 0.0f;  // cap * tanh(score / cap); 0 means no cap
-  Visibility visible = {};
+  AttentionMask mask = {};
   // [H, n] f32 or empty; only if causal and softcap is 0. The bias of the query at p and key j is
   // bias[h, n - 1 - (p - j)], so that it has the order of the keys. Size n is at least query_offset
   // + queries. With query_offsets, n is at least the number of keys, because the host does not know

@@ -46,7 +46,7 @@ class Operands {
 
  private:
   void present(const char* name, ConstView v) const {
-    SY_ASSERT(v || v.elements() == 0, "{}: {} {} is none", operation_, name, v.shape().str());
+    SY_ASSERT(v || v.elements() == 0, "{}: {} {} has no memory", operation_, name, v.shape().str());
   }
 
   const char* operation_;
@@ -68,18 +68,18 @@ Tensor Backend::tensor(Shape shape, DType dtype) {
 
 void Backend::to_device(const void* host, View x) {
   if (x.elements() == 0) return;
-  SY_ASSERT(host && x, "to_device: {} is none", x.shape().str());
+  SY_ASSERT(host && x, "to_device: {} has no memory", x.shape().str());
   do_to_device(host, x);
 }
 
 void Backend::to_host(ConstView x, void* host) {
   if (x.elements() == 0) return;
-  SY_ASSERT(host && x, "to_host: {} is none", x.shape().str());
+  SY_ASSERT(host && x, "to_host: {} has no memory", x.shape().str());
   do_to_host(x, host);
 }
 
 void Backend::begin_read(ConstView x) {
-  SY_ASSERT(reading_ == 0 && x.size_bytes() <= read_limit, "begin_read of {} bytes, {} under way", x.size_bytes(),
+  SY_ASSERT(reading_ == 0 && x.size_bytes() <= read_limit, "begin_read of {} bytes, {} in flight", x.size_bytes(),
             reading_);
   reading_ = x.size_bytes();
   if (reading_ > 0) do_begin_read(x);
@@ -92,7 +92,7 @@ void Backend::end_read(void* host) {
 
 void Backend::fill(View x, float value) {
   if (x.elements() == 0) return;
-  SY_ASSERT(x, "fill: {} is none", x.shape().str());
+  SY_ASSERT(x, "fill: {} has no memory", x.shape().str());
   SY_ASSERT(x.dtype() == DType::f32 || value == 0, "fill: {} with {}", info(x.dtype()).name, value);
   do_fill(x, value);
 }
@@ -101,7 +101,7 @@ void Backend::copy(ConstView x, View y) {
   SY_ASSERT(x.size_bytes() == y.size_bytes(), "copy: {} {} to {} {}", info(x.dtype()).name, x.shape().str(),
             info(y.dtype()).name, y.shape().str());
   if (x.elements() == 0) return;
-  SY_ASSERT(x && y, "copy: {} is none", x.shape().str());
+  SY_ASSERT(x && y, "copy: {} has no memory", x.shape().str());
   do_copy(x, y);
 }
 
@@ -130,29 +130,29 @@ void Backend::sum_squares(ConstView x, View out) {
 
 // ---- products ----
 
-void Backend::prepare(ConstView weight, WeightUse use, View prepared) {
-  const Operands check("prepare");
-  const Index bytes = prepared_bytes(weight.shape(), weight.dtype(), use);
-  check.real("weight", weight, weight.shape().size()).is("prepared", prepared, {bytes}, DType::u8);
-  if (bytes > 0) do_prepare(weight, use, prepared);
+void Backend::pack_weight(ConstView weight, GemmPass pass, View packed) {
+  const Operands check("pack_weight");
+  const Index bytes = packed_weight_bytes(weight.shape(), weight.dtype(), pass);
+  check.real("weight", weight, weight.shape().size()).is("packed", packed, {bytes}, DType::u8);
+  if (bytes > 0) do_pack_weight(weight, pass, packed);
 }
 
-void Backend::do_prepare(ConstView, WeightUse, View) {
-  SY_ASSERT(false, "{} has nothing to prepare", name());
+void Backend::do_pack_weight(ConstView, GemmPass, View) {
+  SY_ASSERT(false, "{} packs no weights", name());
 }
 
 namespace {
 
 // Checks the packed weight of a GEMM, if there is one.
-void check_prepared(const Operands& check, const Backend& backend, const Weight& w, WeightUse use) {
-  const ConstView form = use == WeightUse::output ? w.output : w.input;
-  const Index bytes = backend.prepared_bytes(w.values.shape(), w.values.dtype(), use);
-  check.optional("prepared", form, {bytes}, DType::u8);
+void check_packed(const Operands& check, const Backend& backend, const Weight& w, GemmPass pass) {
+  const ConstView form = pass == GemmPass::fprop ? w.packed_fprop : w.packed_dgrad;
+  const Index bytes = backend.packed_weight_bytes(w.values.shape(), w.values.dtype(), pass);
+  check.optional("packed", form, {bytes}, DType::u8);
 }
 
 }  // namespace
 
-void Backend::gemm(const Gemm& desc, ConstView a, const Weight& b, View c, ConstView from) {
+void Backend::gemm(const Gemm& desc, ConstView a, const Weight& b, View c, ConstView addend) {
   const Operands check("gemm");
   const ConstView right = b.values;
   check.real("a", a, 2).real("b", right, 2).real("c", c, 2);
@@ -160,25 +160,25 @@ void Backend::gemm(const Gemm& desc, ConstView a, const Weight& b, View c, Const
   check.same("a", a, desc.transpose_a ? Shape{q, m} : Shape{m, q}, a)
       .same("b", right, desc.transpose_b ? Shape{n, q} : Shape{q, n}, a)
       .is("c", c, {m, n}, c.dtype() == DType::f32 ? DType::f32 : a.dtype())
-      .optional("from", from, {m, n}, c.dtype());
-  SY_ASSERT(!from || !desc.accumulate, "gemm: what c is added to, twice");
-  check_prepared(check, *this, b, desc.transpose_b ? WeightUse::output : WeightUse::input);
+      .optional("addend", addend, {m, n}, c.dtype());
+  SY_ASSERT(!addend || !desc.accumulate, "gemm: accumulates and has an addend");
+  check_packed(check, *this, b, desc.transpose_b ? GemmPass::fprop : GemmPass::dgrad);
   Gemm product = desc;
-  if (from && from.bytes() == c.bytes()) {
+  if (addend && addend.bytes() == c.bytes()) {
     product.accumulate = true;
-    from = {};
+    addend = {};
   }
   if (c.elements() == 0 || (q == 0 && product.accumulate)) return;
-  if (q == 0) return from ? copy(from, c) : fill(c, 0);
-  do_gemm(product, a, b, from, c);
+  if (q == 0) return addend ? copy(addend, c) : fill(c, 0);
+  do_gemm(product, a, b, addend, c);
 }
 
 namespace {
 
-void check_rows(const Operands& check, const ExpertRows& rows, Index experts, Index count) {
-  check.is("offsets", rows.offsets, {experts + 1}, DType::i32);
-  SY_ASSERT(rows.host && rows.host[0] == 0 && rows.host[experts] == count, "{} rows, {} of experts", count,
-            rows.host ? rows.host[experts] : 0);
+void check_groups(const Operands& check, const GroupOffsets& groups, Index experts, Index count) {
+  check.is("offsets", groups.offsets, {experts + 1}, DType::i32);
+  SY_ASSERT(groups.host && groups.host[0] == 0 && groups.host[experts] == count, "{} rows, {} of experts", count,
+            groups.host ? groups.host[experts] : 0);
 }
 
 }  // namespace
@@ -186,67 +186,70 @@ void check_rows(const Operands& check, const ExpertRows& rows, Index experts, In
 namespace {
 
 // Checks an operand of a GEMM: it must be [rows, width], of the type of `like`.
-void check_rows_of(const Operands& check, const Backend& backend, const char* name, const RowsOf& x, Index rows,
-                   Index width, ConstView like) {
+void check_gathered_rows(const Operands& check, const Backend& backend, const char* name, const GatheredRows& x,
+                         Index rows, Index width, ConstView like) {
   check.real(name, x.values, 2).same(name, x.values, {x.values.dim(0), width}, like);
   SY_ASSERT(x.rows() == rows, "{} rows of {}, not {}", x.rows(), name, rows);
-  SY_ASSERT(!x.index || backend.reads_by_index(), "{}: {} takes no index", name, backend.name());
+  SY_ASSERT(!x.index || backend.supports_gathered_rows(), "{}: {} does not support gathered rows", name,
+            backend.name());
   check.optional("index", x.index, {rows}, DType::i32);
 }
 
 }  // namespace
 
-void Backend::grouped_gemm(const RowsOf& x, const Weight& w, const ExpertRows& rows, View y) {
+void Backend::grouped_gemm(const GatheredRows& x, const Weight& w, const GroupOffsets& groups, View y) {
   const Operands check("grouped_gemm");
   const ConstView values = w.values;
   check.real("w", values, 3);
   const Index count = x.rows(), experts = values.dim(0), n = values.dim(1), q = values.dim(2);
-  check_rows_of(check, *this, "x", x, count, q, values);
+  check_gathered_rows(check, *this, "x", x, count, q, values);
   check.same("y", y, {count, n}, values);
-  check_rows(check, rows, experts, count);
-  check_prepared(check, *this, w, WeightUse::output);
+  check_groups(check, groups, experts, count);
+  check_packed(check, *this, w, GemmPass::fprop);
   if (y.elements() == 0) return;
   if (q == 0) return fill(y, 0);
-  do_grouped_gemm(x, w, rows, y);
+  do_grouped_gemm(x, w, groups, y);
 }
 
-void Backend::grouped_gemm_input(const RowsOf& dy, const Weight& w, const ExpertRows& rows, View dx) {
-  const Operands check("grouped_gemm_input");
+void Backend::grouped_gemm_dgrad(const GatheredRows& dy, const Weight& w, const GroupOffsets& groups, View dx) {
+  const Operands check("grouped_gemm_dgrad");
   const ConstView values = w.values;
   check.real("w", values, 3);
   const Index count = dy.rows(), experts = values.dim(0), n = values.dim(1), q = values.dim(2);
-  check_rows_of(check, *this, "dy", dy, count, n, values);
+  check_gathered_rows(check, *this, "dy", dy, count, n, values);
   check.same("dx", dx, {count, q}, values);
-  check_rows(check, rows, experts, count);
-  check_prepared(check, *this, w, WeightUse::input);
+  check_groups(check, groups, experts, count);
+  check_packed(check, *this, w, GemmPass::dgrad);
   if (dx.elements() == 0) return;
   if (n == 0) return fill(dx, 0);
-  do_grouped_gemm_input(dy, w, rows, dx);
+  do_grouped_gemm_dgrad(dy, w, groups, dx);
 }
 
-void Backend::grouped_gemm_weight(const RowsOf& dy, const RowsOf& x, const ExpertRows& rows, View dw, bool accumulate) {
-  const Operands check("grouped_gemm_weight");
+void Backend::grouped_gemm_wgrad(const GatheredRows& dy, const GatheredRows& x, const GroupOffsets& groups, View dw,
+                                 bool accumulate) {
+  const Operands check("grouped_gemm_wgrad");
   check.dims("dw", dw, 3);
   const Index count = x.rows(), experts = dw.dim(0), n = dw.dim(1), q = dw.dim(2);
-  check_rows_of(check, *this, "dy", dy, count, n, x.values);
-  check_rows_of(check, *this, "x", x, count, q, x.values);
-  check_rows(check, rows, experts, count);
+  check_gathered_rows(check, *this, "dy", dy, count, n, x.values);
+  check_gathered_rows(check, *this, "x", x, count, q, x.values);
+  check_groups(check, groups, experts, count);
   if (dw.elements() == 0) return;
-  if (count > 0) return do_grouped_gemm_weight(dy, x, rows, dw, accumulate);
+  if (count > 0) return do_grouped_gemm_wgrad(dy, x, groups, dw, accumulate);
   if (!accumulate) do_fill(dw, 0);
 }
 
-void Backend::grouped_bias_forward(ConstView bias, ConstView row_scale, const ExpertRows& rows, Index first, View y) {
+void Backend::grouped_bias_forward(ConstView bias, ConstView row_scale, const GroupOffsets& groups, Index first,
+                                   View y) {
   const Operands check("grouped_bias_forward");
   check.real("y", y, 2).real("bias", bias, 2);
   const Index count = y.dim(0), experts = bias.dim(0), n = bias.dim(1);
   SY_ASSERT(first >= 0 && first + n <= y.dim(1), "grouped_bias_forward: columns {} + {} of {}", first, n, y.dim(1));
   check.same("bias", bias, bias.shape(), y).optional("row_scale", row_scale, {count});
-  check_rows(check, rows, experts, count);
-  if (count > 0 && n > 0) do_grouped_bias_forward(bias, row_scale, rows, first, y);
+  check_groups(check, groups, experts, count);
+  if (count > 0 && n > 0) do_grouped_bias_forward(bias, row_scale, groups, first, y);
 }
 
-void Backend::grouped_bias_backward(ConstView dy, ConstView bias, ConstView row_scale, const ExpertRows& rows,
+void Backend::grouped_bias_backward(ConstView dy, ConstView bias, ConstView row_scale, const GroupOffsets& groups,
                                     Index first, View dbias, View drow_scale) {
   const Operands check("grouped_bias_backward");
   check.real("dy", dy, 2).real("bias", bias, 2);
@@ -256,8 +259,8 @@ void Backend::grouped_bias_backward(ConstView dy, ConstView bias, ConstView row_
       .optional("row_scale", row_scale, {count})
       .is("dbias", dbias, bias.shape())
       .optional("drow_scale", drow_scale, {count});
-  check_rows(check, rows, experts, count);
-  if (count > 0 && n > 0) do_grouped_bias_backward(dy, bias, row_scale, rows, first, dbias, drow_scale);
+  check_groups(check, groups, experts, count);
+  if (count > 0 && n > 0) do_grouped_bias_backward(dy, bias, row_scale, groups, first, dbias, drow_scale);
 }
 
 void Backend::bias_forward(ConstView bias, View y) {
@@ -329,37 +332,37 @@ void Backend::activation_backward(const FfnActivation& desc, ConstView dy, Const
 
 namespace {
 
-// w: [E, out, in], or [out, in] if `rows` is empty. x: [R, D] and h: [R, F] have the type of w.
-void check_ffn(const Operands& check, const Backend& backend, const Weight& w, WeightUse use, const ExpertRows& rows,
-               Index count, Index out, Index in) {
+// w: [E, out, in], or [out, in] if `groups` is empty. x: [R, D] and h: [R, F] have the type of w.
+void check_ffn(const Operands& check, const Backend& backend, const Weight& w, GemmPass pass,
+               const GroupOffsets& groups, Index count, Index out, Index in) {
   const ConstView values = w.values;
-  const bool stack = rows.host != nullptr;
+  const bool stack = groups.host != nullptr;
   check.real("w", values, stack ? 3 : 2);
   const Index experts = stack ? values.dim(0) : 1;
   check.same("w", values, stack ? Shape{experts, out, in} : Shape{out, in}, values);
-  check_prepared(check, backend, w, use);
-  if (stack) check_rows(check, rows, experts, count);
+  check_packed(check, backend, w, pass);
+  if (stack) check_groups(check, groups, experts, count);
 }
 
 }  // namespace
 
-void Backend::ffn_forward(const FfnActivation& desc, const RowsOf& x, const Weight& w, ConstView bias,
-                          const ExpertRows& rows, ConstView row_scale, View h, View y) {
+void Backend::ffn_forward(const FfnActivation& desc, const GatheredRows& x, const Weight& w, ConstView bias,
+                          const GroupOffsets& groups, ConstView row_scale, View h, View y) {
   const Operands check("ffn_forward");
   check.real("y", y, 2);
   const Index r = y.dim(0), f = y.dim(1), width = desc.gated ? 2 * f : f, d = x.values.dim(1);
-  check_rows_of(check, *this, "x", x, r, d, y);
-  check_ffn(check, *this, w, WeightUse::output, rows, r, width, d);
+  check_gathered_rows(check, *this, "x", x, r, d, y);
+  check_ffn(check, *this, w, GemmPass::fprop, groups, r, width, d);
   check.same("w", w.values, w.values.shape(), y).same("h", h, {r, width}, y).optional("row_scale", row_scale, {r});
-  if (bias) check.same("bias", bias, rows.host ? Shape{w.values.dim(0), width} : Shape{width}, y);
-  if (y.elements() > 0) do_ffn_forward(desc, x, w, bias, rows, row_scale, h, y);
+  if (bias) check.same("bias", bias, groups.host ? Shape{w.values.dim(0), width} : Shape{width}, y);
+  if (y.elements() > 0) do_ffn_forward(desc, x, w, bias, groups, row_scale, h, y);
 }
 
-void Backend::do_ffn_forward(const FfnActivation& desc, const RowsOf& x, const Weight& w, ConstView bias,
-                             const ExpertRows& rows, ConstView row_scale, View h, View y) {
-  if (rows.host) {
-    grouped_gemm(x, w, rows, h);
-    if (bias) grouped_bias_forward(bias, {}, rows, 0, h);
+void Backend::do_ffn_forward(const FfnActivation& desc, const GatheredRows& x, const Weight& w, ConstView bias,
+                             const GroupOffsets& groups, ConstView row_scale, View h, View y) {
+  if (groups.host) {
+    grouped_gemm(x, w, groups, h);
+    if (bias) grouped_bias_forward(bias, {}, groups, 0, h);
   } else {
     gemm({.transpose_b = true}, x.values, w, h);
     if (bias) bias_forward(bias, h);
@@ -367,27 +370,29 @@ void Backend::do_ffn_forward(const FfnActivation& desc, const RowsOf& x, const W
   activation_forward(desc, h, row_scale, y);
 }
 
-void Backend::ffn_backward(const FfnActivation& desc, const RowsOf& dout, const Weight& w, const ExpertRows& rows,
-                           ConstView h, ConstView row_scale, View dh, View drow_scale, View y) {
+void Backend::ffn_backward(const FfnActivation& desc, const GatheredRows& dout, const Weight& w,
+                           const GroupOffsets& groups, ConstView h, ConstView row_scale, View dh, View drow_scale,
+                           View y) {
   const Operands check("ffn_backward");
   check.real("y", y, 2);
   const Index r = y.dim(0), f = y.dim(1), width = desc.gated ? 2 * f : f, d = dout.values.dim(1);
-  check_rows_of(check, *this, "dout", dout, r, d, y);
-  check_ffn(check, *this, w, WeightUse::input, rows, r, d, f);
+  check_gathered_rows(check, *this, "dout", dout, r, d, y);
+  check_ffn(check, *this, w, GemmPass::dgrad, groups, r, d, f);
   check.same("w", w.values, w.values.shape(), y)
       .same("h", h, {r, width}, y)
       .same("dh", dh, {r, width}, y)
       .optional("row_scale", row_scale, {r})
       .optional("drow_scale", drow_scale, {r});
-  if (y.elements() > 0) return do_ffn_backward(desc, dout, w, rows, h, row_scale, dh, drow_scale, y);
+  if (y.elements() > 0) return do_ffn_backward(desc, dout, w, groups, h, row_scale, dh, drow_scale, y);
   if (drow_scale) fill(drow_scale, 0);
 }
 
 // y holds its own gradient until it is computed again.
-void Backend::do_ffn_backward(const FfnActivation& desc, const RowsOf& dout, const Weight& w, const ExpertRows& rows,
-                              ConstView h, ConstView row_scale, View dh, View drow_scale, View y) {
-  if (rows.host)
-    grouped_gemm_input(dout, w, rows, y);
+void Backend::do_ffn_backward(const FfnActivation& desc, const GatheredRows& dout, const Weight& w,
+                              const GroupOffsets& groups, ConstView h, ConstView row_scale, View dh, View drow_scale,
+                              View y) {
+  if (groups.host)
+    grouped_gemm_dgrad(dout, w, groups, y);
   else
     gemm({}, dout.values, w, y);
   activation_backward(desc, y, h, row_scale, dh, drow_scale);
@@ -486,12 +491,12 @@ namespace {
 void check_heads(const char* operation, const char* name, ConstHeads x, const Shape& shape, ConstHeads like) {
   SY_ASSERT(x.shape() == shape && x.dtype == like.dtype, "{}: {} is {} {}, not {} {}", operation, name,
             info(x.dtype).name, x.shape().str(), info(like.dtype).name, shape.str());
-  SY_ASSERT(x.data || x.elements() == 0, "{}: {} {} is none", operation, name, shape.str());
+  SY_ASSERT(x.data || x.elements() == 0, "{}: {} {} has no memory", operation, name, shape.str());
 }
 // The same for heads that are contiguous.
 void check_whole_heads(const char* operation, const char* name, ConstHeads x, const Shape& shape, ConstHeads like) {
   check_heads(operation, name, x, shape, like);
-  SY_ASSERT(x.side_by_side(), "{}: {} are columns of heads of {}", operation, name, x.head_stride);
+  SY_ASSERT(x.is_contiguous(), "{}: {} are columns of heads of {}", operation, name, x.head_stride);
 }
 
 // Checks the operands that forward and backward share. Returns the shapes of out and lse.
@@ -501,30 +506,30 @@ std::pair<Shape, Shape> check_attention(const char* operation, const AttentionDe
             info(q.dtype).name);
   SY_ASSERT(k.heads > 0 && q.heads > 0 && q.heads % k.heads == 0 && q.width > 0 && v.width > 0,
             "{}: heads of q {} for k {}, v {}", operation, q.shape().str(), k.shape().str(), v.shape().str());
-  const Visibility& see = desc.visible;
-  const bool last_sees = see.window == 0 || see.query_offset + q.positions - see.window < k.positions;
-  SY_ASSERT(see.window >= 0 && see.query_offset >= 0 && (q.positions == 0 || (k.positions > 0 && last_sees)),
-            "{}: {} queries from {} on see {} keys, {} at a time", operation, q.positions, see.query_offset,
-            k.positions, see.window);
-  SY_ASSERT(see.causal || !see.first_key, "{}: documents that see what follows them", operation);
-  const Sparsity& sparse = see.sparse;
-  SY_ASSERT(!sparse || (see.causal && (sparse.local > 0 || sparse.block > 0 || sparse.stride > 0)),
+  const AttentionMask& mask = desc.mask;
+  const bool last_sees = mask.window == 0 || mask.query_offset + q.positions - mask.window < k.positions;
+  SY_ASSERT(mask.window >= 0 && mask.query_offset >= 0 && (q.positions == 0 || (k.positions > 0 && last_sees)),
+            "{}: {} queries from {} on see {} keys, {} at a time", operation, q.positions, mask.query_offset,
+            k.positions, mask.window);
+  SY_ASSERT(mask.causal || !mask.document_start, "{}: documents without a causal mask", operation);
+  const SparsePattern& sparse = mask.sparse;
+  SY_ASSERT(!sparse || (mask.causal && (sparse.local > 0 || sparse.block > 0 || sparse.stride > 0)),
             "{}: a sparse pattern that is not causal, or in which a query does not see itself", operation);
   SY_ASSERT((sparse.stride == 0 || sparse.block == 0) && sparse.summary <= sparse.block,
             "{}: {} of blocks of {}, stride {}", operation, sparse.summary, sparse.block, sparse.stride);
   check_whole_heads(operation, "q", q, q.shape(), q);
   check_whole_heads(operation, "k", k, {q.sequences, k.positions, k.heads, q.width}, q);
   check_whole_heads(operation, "v", v, {q.sequences, k.positions, k.heads, v.width}, q);
-  SY_ASSERT(see.causal || !see.query_offsets, "{}: a cache whose queries see what follows them", operation);
+  SY_ASSERT(mask.causal || !mask.query_offsets, "{}: query_offsets without a causal mask", operation);
   // Only the device knows the offsets of each sequence: a query may have the position of the last
   // key.
-  const Index positions = see.query_offsets ? k.positions : see.query_offset + q.positions;
-  SY_ASSERT(
-      !desc.bias || (see.causal && desc.softcap == 0 && desc.bias.shape().size() == 2 && desc.bias.dim(1) >= positions),
-      "{}: bias {} of {} positions, with cap {}", operation, desc.bias.shape().str(), positions, desc.softcap);
+  const Index positions = mask.query_offsets ? k.positions : mask.query_offset + q.positions;
+  SY_ASSERT(!desc.bias ||
+                (mask.causal && desc.softcap == 0 && desc.bias.shape().size() == 2 && desc.bias.dim(1) >= positions),
+            "{}: bias {} of {} positions, with cap {}", operation, desc.bias.shape().str(), positions, desc.softcap);
   Operands(operation)
-      .optional("first_key", see.first_key, {q.sequences, q.positions}, DType::i32)
-      .optional("query_offsets", see.query_offsets, {q.sequences}, DType::i32)
+      .optional("document_start", mask.document_start, {q.sequences, q.positions}, DType::i32)
+      .optional("query_offsets", mask.query_offsets, {q.sequences}, DType::i32)
       .optional("bias", desc.bias, {q.heads, desc.bias ? desc.bias.dim(1) : 0})
       .optional("sinks", desc.sinks, {q.heads});
   return {{q.sequences, q.positions, q.heads, v.width}, {q.sequences, q.heads, q.positions}};
@@ -538,15 +543,15 @@ void Backend::attention_forward(const AttentionDesc& desc, ConstHeads q, ConstHe
   Operands("attention_forward").is("out", out, out_shape, q.dtype).is("lse", lse, lse_shape);
   if (out.elements() == 0) return;
   // Keys after the last query, as in a cache that is not full, are not read.
-  if (desc.visible.causal && !desc.visible.query_offsets)
-    k.positions = v.positions = std::min(k.positions, desc.visible.query_offset + q.positions);
+  if (desc.mask.causal && !desc.mask.query_offsets)
+    k.positions = v.positions = std::min(k.positions, desc.mask.query_offset + q.positions);
   do_attention_forward(desc, q, k, v, out, lse);
 }
 
 void Backend::attention_backward(const AttentionDesc& desc, ConstView dout, ConstHeads q, ConstHeads k, ConstHeads v,
                                  ConstView out, ConstView lse, Heads dq, Heads dk, Heads dv) {
   const auto [out_shape, lse_shape] = check_attention("attention_backward", desc, q, k, v);
-  SY_ASSERT(!desc.visible.query_offsets, "attention_backward: there is none through a cache of {}", k.shape().str());
+  SY_ASSERT(!desc.mask.query_offsets, "attention_backward: query_offsets with a cache of {}", k.shape().str());
   Operands("attention_backward")
       .is("dout", dout, out_shape, q.dtype)
       .is("out", out, out_shape, q.dtype)
@@ -560,7 +565,7 @@ void Backend::attention_backward(const AttentionDesc& desc, ConstView dout, Cons
 void Backend::attention_backward_learned(const AttentionDesc& desc, ConstView dout, ConstHeads q, ConstHeads k,
                                          ConstHeads v, ConstView out, ConstView lse, View dbias, View dsinks) {
   const auto [out_shape, lse_shape] = check_attention("attention_backward_learned", desc, q, k, v);
-  SY_ASSERT((desc.bias || !dbias) && (desc.sinks || !dsinks), "the gradient of a bias or of sinks that are none");
+  SY_ASSERT((desc.bias || !dbias) && (desc.sinks || !dsinks), "the gradient of an empty bias or of empty sinks");
   Operands("attention_backward_learned")
       .is("dout", dout, out_shape, q.dtype)
       .is("out", out, out_shape, q.dtype)
@@ -570,38 +575,38 @@ void Backend::attention_backward_learned(const AttentionDesc& desc, ConstView do
   if (out.elements() > 0) do_attention_backward_learned(desc, dout, q, k, v, out, lse, dbias, dsinks);
 }
 
-void Backend::append_heads(ConstHeads x, ConstView offsets, Heads y) {
-  check_whole_heads("append_heads", "x", x, x.shape(), y);
-  check_whole_heads("append_heads", "y", y, {x.sequences, y.positions, x.heads, x.width}, x);
-  SY_ASSERT(x.positions <= y.positions, "append_heads: {} to {}", x.shape().str(), y.shape().str());
-  Operands("append_heads").is("offsets", offsets, {x.sequences}, DType::i32);
-  if (x.elements() > 0) do_append_heads(x, offsets, y);
+void Backend::kv_cache_append(ConstHeads x, ConstView offsets, Heads y) {
+  check_whole_heads("kv_cache_append", "x", x, x.shape(), y);
+  check_whole_heads("kv_cache_append", "y", y, {x.sequences, y.positions, x.heads, x.width}, x);
+  SY_ASSERT(x.positions <= y.positions, "kv_cache_append: {} to {}", x.shape().str(), y.shape().str());
+  Operands("kv_cache_append").is("offsets", offsets, {x.sequences}, DType::i32);
+  if (x.elements() > 0) do_kv_cache_append(x, offsets, y);
 }
 
-void Backend::copy_heads(ConstHeads x, Heads y) {
-  check_heads("copy_heads", "x", x, {y.sequences, y.positions, x.heads == 1 ? 1 : y.heads, y.width}, y);
-  check_heads("copy_heads", "y", y, y.shape(), x);
-  if (y.elements() > 0) do_copy_heads(x, y);
+void Backend::broadcast_heads(ConstHeads x, Heads y) {
+  check_heads("broadcast_heads", "x", x, {y.sequences, y.positions, x.heads == 1 ? 1 : y.heads, y.width}, y);
+  check_heads("broadcast_heads", "y", y, y.shape(), x);
+  if (y.elements() > 0) do_broadcast_heads(x, y);
 }
 
-void Backend::sum_heads(ConstHeads x, Heads y) {
-  check_heads("sum_heads", "x", x, x.shape(), y);
-  check_heads("sum_heads", "y", y, {x.sequences, x.positions, 1, x.width}, x);
-  if (y.elements() > 0) do_sum_heads(x, y);
+void Backend::reduce_heads(ConstHeads x, Heads y) {
+  check_heads("reduce_heads", "x", x, x.shape(), y);
+  check_heads("reduce_heads", "y", y, {x.sequences, x.positions, 1, x.width}, x);
+  if (y.elements() > 0) do_reduce_heads(x, y);
 }
 
-void Backend::heads_gemm(WeightUse use, ConstHeads x, ConstView w, Heads y) {
-  const Operands check("heads_gemm");
+void Backend::batched_head_gemm(GemmPass pass, ConstHeads x, ConstView w, Heads y) {
+  const Operands check("batched_head_gemm");
   check.real("w", w, 3);
   const Index n = w.dim(1), q = w.dim(2);
-  const auto [in, out] = use == WeightUse::output ? std::pair{q, n} : std::pair{n, q};
-  check_heads("heads_gemm", "x", x, {x.sequences, x.positions, w.dim(0), in}, y);
-  check_heads("heads_gemm", "y", y, {x.sequences, x.positions, w.dim(0), out}, x);
-  SY_ASSERT(w.dtype() == x.dtype && in > 0, "heads_gemm: w is {} {}", info(w.dtype()).name, w.shape().str());
+  const auto [in, out] = pass == GemmPass::fprop ? std::pair{q, n} : std::pair{n, q};
+  check_heads("batched_head_gemm", "x", x, {x.sequences, x.positions, w.dim(0), in}, y);
+  check_heads("batched_head_gemm", "y", y, {x.sequences, x.positions, w.dim(0), out}, x);
+  SY_ASSERT(w.dtype() == x.dtype && in > 0, "batched_head_gemm: w is {} {}", info(w.dtype()).name, w.shape().str());
   for (const ConstHeads& heads : {x, ConstHeads(y)})
     SY_ASSERT(heads.sequences <= 1 || heads.sequence_stride == heads.positions * heads.token_stride,
-              "heads_gemm: gaps between the sequences of {}", heads.shape().str());
-  if (y.elements() > 0) do_heads_gemm(use, x, w, y);
+              "batched_head_gemm: gaps between the sequences of {}", heads.shape().str());
+  if (y.elements() > 0) do_batched_head_gemm(pass, x, w, y);
 }
 
 // ---- routing ----
@@ -610,9 +615,9 @@ namespace {
 
 void check_route(const char* operation, const RouteDesc& desc, Index experts) {
   SY_ASSERT(desc.top_k >= 1 && desc.top_k <= experts, "{}: {} of {} experts", operation, desc.top_k, experts);
-  SY_ASSERT(desc.groups >= 1 && experts % desc.groups == 0 && desc.group_limit >= 1 &&
-                desc.group_limit <= desc.groups && desc.top_k <= experts / desc.groups * desc.group_limit,
-            "{}: {} of {} experts in {} of {} groups", operation, desc.top_k, experts, desc.group_limit, desc.groups);
+  SY_ASSERT(desc.groups >= 1 && experts % desc.groups == 0 && desc.topk_groups >= 1 &&
+                desc.topk_groups <= desc.groups && desc.top_k <= experts / desc.groups * desc.topk_groups,
+            "{}: {} of {} experts in {} of {} groups", operation, desc.top_k, experts, desc.topk_groups, desc.groups);
 }
 
 }  // namespace
@@ -629,17 +634,17 @@ void Backend::jitter(const Draw& desc, ConstView index, ConstView x, bool accumu
   if (x.elements() > 0) do_jitter(desc, index, x, accumulate, y);
 }
 
-void Backend::sized_noise_forward(const Draw& desc, ConstView index, ConstView size, View x) {
-  const Operands check("sized_noise_forward");
-  check.dims("x", x, 2).is("index", index, {x.dim(0)}, DType::i64).is("size", size, x.shape());
-  if (x.elements() > 0) do_sized_noise_forward(desc, index, size, x);
+void Backend::noisy_gating_forward(const Draw& desc, ConstView index, ConstView stddev, View x) {
+  const Operands check("noisy_gating_forward");
+  check.dims("x", x, 2).is("index", index, {x.dim(0)}, DType::i64).is("stddev", stddev, x.shape());
+  if (x.elements() > 0) do_noisy_gating_forward(desc, index, stddev, x);
 }
 
-void Backend::sized_noise_backward(const Draw& desc, ConstView index, ConstView dx, ConstView size, View dsize) {
-  const Operands check("sized_noise_backward");
-  check.real("dx", dx, 2).is("index", index, {dx.dim(0)}, DType::i64).is("size", size, dx.shape());
-  check.same("dsize", dsize, dx.shape(), dx);
-  if (dx.elements() > 0) do_sized_noise_backward(desc, index, dx, size, dsize);
+void Backend::noisy_gating_backward(const Draw& desc, ConstView index, ConstView dx, ConstView stddev, View dstddev) {
+  const Operands check("noisy_gating_backward");
+  check.real("dx", dx, 2).is("index", index, {dx.dim(0)}, DType::i64).is("stddev", stddev, dx.shape());
+  check.same("dstddev", dstddev, dx.shape(), dx);
+  if (dx.elements() > 0) do_noisy_gating_backward(desc, index, dx, stddev, dstddev);
 }
 
 void Backend::route_forward(const RouteDesc& desc, ConstView logits, ConstView bias, ConstView noise, View experts,
@@ -680,86 +685,94 @@ void Backend::route_backward(const RouteDesc& desc, ConstView logits, ConstView 
   if (t > 0) do_route_backward(desc, logits, experts, weights, dweights, dprobability, z_factor, dlogits);
 }
 
-void Backend::capacity(const CapacityDesc& desc, ConstView experts, ConstView weights, Index segments,
-                       Index num_experts, View keep) {
-  const Operands check("capacity");
+void Backend::apply_capacity(const CapacityDesc& desc, ConstView experts, ConstView weights, Index segments,
+                             Index num_experts, View dispatch_mask) {
+  const Operands check("apply_capacity");
   check.dims("experts", experts, 2, DType::i32);
-  check.is("weights", weights, experts.shape()).is("keep", keep, experts.shape(), DType::i32);
-  check_segments("capacity", experts.dim(0), segments);
-  SY_ASSERT(desc.capacity >= 0 && num_experts >= experts.dim(1), "capacity: {} of each of {} experts, {} chosen",
+  check.is("weights", weights, experts.shape()).is("dispatch_mask", dispatch_mask, experts.shape(), DType::i32);
+  check_segments("apply_capacity", experts.dim(0), segments);
+  SY_ASSERT(desc.capacity >= 0 && num_experts >= experts.dim(1), "apply_capacity: {} of each of {} experts, {} chosen",
             desc.capacity, num_experts, experts.dim(1));
-  if (experts.elements() > 0) do_capacity(desc, experts, weights, segments, num_experts, keep);
+  if (experts.elements() > 0) do_apply_capacity(desc, experts, weights, segments, num_experts, dispatch_mask);
 }
 
-void Backend::plan_sends(const ExpertSplit& split, ConstView experts, ConstView keep, View places, View tokens,
-                         View slots, View counts, View kept) {
-  const Operands check("plan_sends");
-  check.dims("experts", experts, 2, DType::i32).dims("kept", kept, 1, DType::i32);
-  const Index t = experts.dim(0), e = kept.dim(0), most = split.most_owners(experts.dim(1)) * split.parts;
-  SY_ASSERT(split.owners > 0 && split.parts > 0 && e % split.owners == 0,
-            "plan_sends: {} experts of {} owners and {} parts", e, split.owners, split.parts);
-  SY_ASSERT(static_cast<bool>(tokens) == static_cast<bool>(slots), "plan_sends: tokens or slots alone");
-  SY_ASSERT(t == 0 || (keep ? split.first == 0 : split.first >= 0 && !split.places), "plan_sends: experts from {} on",
-            split.first);
-  check.optional("keep", keep, experts.shape(), DType::i32)
-      .is("places", places, experts.shape(), DType::i32)
+void Backend::dispatch_layout(const ExpertPartition& partition, ConstView experts, ConstView dispatch_mask,
+                              View physical_experts, View tokens, View row_id_map, View counts,
+                              View tokens_per_expert) {
+  const Operands check("dispatch_layout");
+  check.dims("experts", experts, 2, DType::i32).dims("tokens_per_expert", tokens_per_expert, 1, DType::i32);
+  const Index t = experts.dim(0), e = tokens_per_expert.dim(0),
+              most = partition.max_ep_ranks(experts.dim(1)) * partition.etp;
+  SY_ASSERT(partition.ep > 0 && partition.etp > 0 && e % partition.ep == 0,
+            "dispatch_layout: {} experts, ep = {}, etp = {}", e, partition.ep, partition.etp);
+  SY_ASSERT(static_cast<bool>(tokens) == static_cast<bool>(row_id_map), "dispatch_layout: tokens or row_id_map alone");
+  SY_ASSERT(t == 0 || (dispatch_mask ? partition.first_expert == 0
+                                     : partition.first_expert >= 0 && !partition.logical_to_physical),
+            "dispatch_layout: experts from {} on", partition.first_expert);
+  check.optional("dispatch_mask", dispatch_mask, experts.shape(), DType::i32)
+      .is("physical_experts", physical_experts, experts.shape(), DType::i32)
       .optional("tokens", tokens, {t * most}, DType::i32)
-      .optional("slots", slots, {t, most}, DType::i32)
-      .is("counts", counts, {split.ranks() + e}, DType::i32)
-      .optional("places of experts", split.places, kept.shape(), DType::i32);
-  SY_ASSERT(t * most <= INT32_MAX, "plan_sends: {} rows, numbered with 31 bits", t * most);
+      .optional("row_id_map", row_id_map, {t, most}, DType::i32)
+      .is("counts", counts, {partition.ranks() + e}, DType::i32)
+      .optional("logical_to_physical", partition.logical_to_physical, tokens_per_expert.shape(), DType::i32);
+  SY_ASSERT(t * most <= INT32_MAX, "dispatch_layout: {} rows, numbered with 31 bits", t * most);
   if (experts.elements() == 0) {
     fill(counts, 0);
-    return fill(kept, 0);
+    return fill(tokens_per_expert, 0);
   }
-  do_plan_sends(split, experts, keep, places, tokens, slots, counts, kept);
+  do_dispatch_layout(partition, experts, dispatch_mask, physical_experts, tokens, row_id_map, counts,
+                     tokens_per_expert);
 }
 
-void Backend::sort_assignments(ConstView places, Index first, View rows, View tokens, View slots, View offsets) {
-  const Operands check("sort_assignments");
-  check.dims("places", places, 2, DType::i32)
-      .dims("rows", rows, 1, DType::i32)
+void Backend::build_permutation(ConstView physical_experts, Index first_expert, View assignments, View tokens,
+                                View row_id_map, View offsets) {
+  const Operands check("build_permutation");
+  check.dims("physical_experts", physical_experts, 2, DType::i32)
+      .dims("assignments", assignments, 1, DType::i32)
       .dims("offsets", offsets, 1, DType::i32)
-      .is("tokens", tokens, rows.shape(), DType::i32)
-      .is("slots", slots, places.shape(), DType::i32);
-  SY_ASSERT(first >= 0 && offsets.dim(0) > 0 && rows.dim(0) <= places.elements() && places.elements() <= INT32_MAX,
-            "sort_assignments: {} rows for {} places from {} on, of {} assignments", rows.dim(0), offsets.dim(0) - 1,
-            first, places.elements());
-  if (places.elements() == 0) return fill(offsets, 0);
-  do_sort_assignments(places, first, rows, tokens, slots, offsets);
+      .is("tokens", tokens, assignments.shape(), DType::i32)
+      .is("row_id_map", row_id_map, physical_experts.shape(), DType::i32);
+  SY_ASSERT(first_expert >= 0 && offsets.dim(0) > 0 && assignments.dim(0) <= physical_experts.elements() &&
+                physical_experts.elements() <= INT32_MAX,
+            "build_permutation: {} rows for {} physical experts from {} on, of {} assignments", assignments.dim(0),
+            offsets.dim(0) - 1, first_expert, physical_experts.elements());
+  if (physical_experts.elements() == 0) return fill(offsets, 0);
+  do_build_permutation(physical_experts, first_expert, assignments, tokens, row_id_map, offsets);
 }
 
-void Backend::balance(const BalanceDesc& desc, ConstView counts, ConstView scope_counts, ConstView probability,
-                      ConstView kept, ConstView z_squared, View dprobability, View sums) {
-  const Operands check("balance");
+void Backend::load_balancing_loss(const LoadBalancingDesc& desc, ConstView counts, ConstView scope_counts,
+                                  ConstView probability, ConstView tokens_per_expert, ConstView z_squared,
+                                  View dprobability, View sums) {
+  const Operands check("load_balancing_loss");
   check.dims("counts", counts, 3, DType::i32).dims("scope_counts", scope_counts, 4, DType::i32);
   const Index l = counts.dim(0), g = counts.dim(1), e = counts.dim(2), p = scope_counts.dim(0), n = p * g;
-  SY_ASSERT(desc.per_scope > 0 && n > 0 && n % desc.per_scope == 0, "balance: {} segments in scopes of {}", n,
-            desc.per_scope);
+  SY_ASSERT(desc.per_scope > 0 && n > 0 && n % desc.per_scope == 0, "load_balancing_loss: {} segments in scopes of {}",
+            n, desc.per_scope);
   check.is("scope_counts", scope_counts, {p, l, g, e}, DType::i32)
       .is("probability", probability, {l, g, e})
-      .is("kept", kept, {l, e}, DType::i32)
+      .is("tokens_per_expert", tokens_per_expert, {l, e}, DType::i32)
       .is("z_squared", z_squared, {l}, DType::f64)
       .is("dprobability", dprobability, {l, g, e})
       .optional("sums", sums, {l, RouterSums{e}.size()}, DType::f64);
-  if (counts.elements() > 0) do_balance(desc, counts, scope_counts, probability, kept, z_squared, dprobability, sums);
+  if (counts.elements() > 0)
+    do_load_balancing_loss(desc, counts, scope_counts, probability, tokens_per_expert, z_squared, dprobability, sums);
 }
 
-void Backend::gather_rows(ConstView x, ConstView index, View y) {
-  const Operands check("gather_rows");
+void Backend::permute(ConstView x, ConstView index, View y) {
+  const Operands check("permute");
   // Elements are copied as f32, whatever their type.
   if (x.dtype() == DType::i32 && y.dtype() == DType::i32)
-    return gather_rows({x.bytes(), x.shape(), DType::f32}, index, {y.bytes(), y.shape(), DType::f32});
+    return permute({x.bytes(), x.shape(), DType::f32}, index, {y.bytes(), y.shape(), DType::f32});
   check.real("x", x, 2).real("y", y, 2);
   check.is("index", index, {y.dim(0)}, DType::i32).same("y", y, {y.dim(0), x.dim(1)}, x);
-  if (y.elements() > 0) do_gather_rows(x, index, y);
+  if (y.elements() > 0) do_permute(x, index, y);
 }
 
-void Backend::combine_rows(ConstView x, ConstView slots, ConstView from, View y) {
-  const Operands check("combine_rows");
-  check.real("x", x, 2).dims("slots", slots, 2, DType::i32);
-  check.same("y", y, {slots.dim(0), x.dim(1)}, x).optional("from", from, y.shape(), x.dtype());
-  if (y.elements() > 0) do_combine_rows(x, slots, from, y);
+void Backend::unpermute(ConstView x, ConstView row_id_map, ConstView addend, View y) {
+  const Operands check("unpermute");
+  check.real("x", x, 2).dims("row_id_map", row_id_map, 2, DType::i32);
+  check.same("y", y, {row_id_map.dim(0), x.dim(1)}, x).optional("addend", addend, y.shape(), x.dtype());
+  if (y.elements() > 0) do_unpermute(x, row_id_map, addend, y);
 }
 
 // ---- embedding and loss ----
@@ -792,7 +805,7 @@ void Backend::cross_entropy_loss(ConstView partials, ConstView targets, View lse
       .is("targets", targets, {t}, DType::i32)
       .is("lse", lse, {t})
       .is("loss", loss, {t});
-  SY_ASSERT(partials.dim(0) > 0, "cross_entropy_loss: partials {} of no part", partials.shape().str());
+  SY_ASSERT(partials.dim(0) > 0, "cross_entropy_loss: partials {} of no shard", partials.shape().str());
   if (t > 0) do_cross_entropy_loss(partials, targets, lse, loss);
 }
 
@@ -814,18 +827,18 @@ void Backend::cross_entropy_backward(const CrossEntropyDesc& desc, ConstView log
 
 // ---- optimizer ----
 
-void Backend::clip_factor(ConstView squares, float clip, View factor) {
-  Operands("clip_factor").is("squares", squares, {1}, DType::f64).is("factor", factor, {1});
-  do_clip_factor(squares, clip, factor);
+void Backend::clip_coefficient(ConstView squares, float clip, View coefficient) {
+  Operands("clip_coefficient").is("squares", squares, {1}, DType::f64).is("coefficient", coefficient, {1});
+  do_clip_coefficient(squares, clip, coefficient);
 }
 
-void Backend::adamw(const AdamW& desc, ConstView factor, ConstView rates, ConstView g, View w, View m, View v,
-                    View rounded) {
+void Backend::adamw(const AdamW& desc, ConstView coefficient, ConstView step_scalars, ConstView g, View w, View m,
+                    View v, View rounded) {
   const Operands check("adamw");
-  check.dims("w", w, 1).is("factor", factor, {1}).is("rates", rates, {3});
+  check.dims("w", w, 1).is("coefficient", coefficient, {1}).is("step_scalars", step_scalars, {3});
   check.is("g", g, w.shape()).is("m", m, w.shape()).is("v", v, w.shape());
   check.optional("rounded", rounded, w.shape(), DType::bf16);
-  if (w.elements() > 0) do_adamw(desc, factor, rates, g, w, m, v, rounded);
+  if (w.elements() > 0) do_adamw(desc, coefficient, step_scalars, g, w, m, v, rounded);
 }
 
 // ---- the backends by name ----

@@ -23,7 +23,7 @@
 //   * A row of the output of a GEMM, norm, activation or attention depends on its own inputs alone,
 //     never on the number of rows of the call. There are two exceptions. On a GPU, cuBLAS chooses
 //     its GEMM kernel by size. Attention of one query per cached sequence
-//     (Visibility::query_offsets) sums in another order, which is faster.
+//     (AttentionMask::query_offsets) sums in another order, which is faster.
 //   * Operations run in order on one stream. The host waits for them in to_host, end_read and
 //     synchronize. In to_device it may wait for earlier copies.
 //   * Every size may be zero.
@@ -39,17 +39,13 @@
 
 #include "kernels/attention.h"
 #include "kernels/tensor.h"
+#include "kernels/types.h"
 
 namespace sy {
 
-enum class NormKind { none, rmsnorm, layernorm };
-enum class Activation { relu, gelu, gelu_tanh, silu, relu2, sigmoid, identity, silu_clamped };
-enum class Score { softmax, sigmoid, sqrt_softplus };
-enum class GroupScore { top2, max };
-// uniform: in [-1, 1). turns: forced load balancing. Row r of n elements holds n, n - 1, ... 1,
-// which begin at element r mod n and continue cyclically.
-enum class Distribution { normal, gumbel, uniform, turns };
-enum class DropOrder { token, choice, probability };
+// uniform: in [-1, 1). round_robin: forced load balancing. Row r of n elements holds n, n - 1, ...
+// 1, which begin at element r mod n and continue cyclically.
+enum class Distribution { normal, gumbel, uniform, round_robin };
 
 struct Gemm {
   bool transpose_a = false;
@@ -59,17 +55,17 @@ struct Gemm {
 
 // Pass of a linear layer y = x w^T that reads its weight: fprop (output), or dgrad (input), `dx =
 // dy w`.
-enum class WeightUse { output, input };
+enum class GemmPass { fprop, dgrad };
 
 // A weight matrix, or a stack of E matrices, as an operand of a GEMM. A GEMM reads the packed
-// weight for its pass if there is one (Backend::prepare), otherwise `values`.
+// weight for its pass if there is one (Backend::pack_weight), otherwise `values`.
 struct Weight {
   Weight() = default;
   template <std::convertible_to<ConstView> V>
-  Weight(const V& values) : values(values) {}
+  Weight(const V& weight) : values(weight) {}
   ConstView values;  // [N, Q] or [E, N, Q] c
-  // [prepared_bytes] u8: packed weights for fprop and for dgrad; each may be empty
-  ConstView output, input;
+  // [packed_weight_bytes] u8: packed weights for fprop and for dgrad; each may be empty
+  ConstView packed_fprop, packed_dgrad;
 };
 
 struct NormDesc {
@@ -78,21 +74,6 @@ struct NormDesc {
   // Added to the weight: 1 if the weight is stored as w - 1 (Gemma team, "Gemma", 2024).
   float offset = 0;
 };
-
-struct FfnActivation {
-  Activation act = Activation::silu;
-  // h holds [act input | up projection] side by side: y = act(h[:, :F]) * h[:, F:]
-  bool gated = true;
-  // silu(x) = x sigmoid(beta x) (Ramachandran et al., "Searching for activation functions", 2017)
-  float beta = 1;
-  // Limit of silu_clamped: silu(min(x, limit)) (OpenAI, "gpt-oss", 2025). It replaces the up
-  // projection l by clamp(l, -limit, limit) + 1.
-  float limit = 7;
-};
-
-// Pairs of elements that RoPE rotates, of the first `rot` of a head: (i, i + rot/2), or neighbours,
-// (2i, 2i + 1).
-enum class RopePairs { half, interleaved };
 
 // QK-norm of each head.
 struct QkNorm {
@@ -124,7 +105,7 @@ struct RouteDesc {
   float scale = 1.0f;       // factor of all routing weights
   int groups = 1;           // the experts form this many equal groups
   // a token chooses experts in this many groups only, those with the largest group scores
-  int group_limit = 1;
+  int topk_groups = 1;
   // Score of a group: the sum of its two best selection scores (DeepSeek-V3), or the best one
   // (DeepSeek-V2).
   GroupScore group_score = GroupScore::top2;
@@ -137,14 +118,14 @@ struct RouteDesc {
   constexpr bool balances_by_score() const { return balance_by_score && score != Score::softmax; }
 };
 
-// Element i of row r of Distribution::turns.
-constexpr Index turn(Index r, Index i, Index n) {
-  const Index behind = i - r % n;
-  return n - (behind < 0 ? behind + n : behind);
+// Element i of row r of Distribution::round_robin.
+constexpr Index round_robin(Index r, Index i, Index n) {
+  const Index offset = i - r % n;
+  return n - (offset < 0 ? offset + n : offset);
 }
 
-// Random numbers of a Philox stream (kernels/philox.h), or the values of Distribution::turns, which
-// ignore seed and stream.
+// Random numbers of a Philox stream (kernels/philox.h), or the values of
+// Distribution::round_robin, which ignore seed and stream.
 struct Draw {
   Distribution distribution = Distribution::normal;
   std::uint64_t seed = 0, stream = 0;
@@ -164,21 +145,22 @@ struct CrossEntropyDesc {
   double z_loss = 0;
 };
 
-// Partition of experts over the ranks that share them: `owners` expert-parallel groups of `parts`
-// ranks each. Each owner holds an equal range of consecutive physical experts. Each of its ranks
-// holds a shard of every expert of the range, so a token goes to all ranks of an owner.
-struct ExpertSplit {
-  Index owners = 1, parts = 1;
-  ConstView places{};  // [E] i32 physical expert of each logical expert; empty: both are equal
-  Index first = 0;     // first of the E physical experts, if they are a range of more
-  Index ranks() const { return owners * parts; }
-  // Largest number of owners that a token with k experts can go to.
-  Index most_owners(Index k) const { return std::min(k, owners); }
+// Partition of experts over ep * etp ranks. The etp ranks of an ep rank hold the same range of
+// consecutive physical experts, which is equally long for each ep rank. Each of them holds a shard
+// of every expert of the range, so a token goes to all of them.
+struct ExpertPartition {
+  Index ep = 1, etp = 1;
+  // [E] i32 physical expert of each logical expert; empty: both are equal
+  ConstView logical_to_physical{};
+  Index first_expert = 0;  // first of the E physical experts, if they are a range of more
+  Index ranks() const { return ep * etp; }
+  // Largest number of ep ranks that a token with k experts can go to.
+  Index max_ep_ranks(Index k) const { return std::min(k, ep); }
 };
 
 // Scopes of a load-balancing loss: of N segments of all ranks, each `per_scope` consecutive ones
 // form a scope. A call covers the G segments from number `first` on.
-struct BalanceDesc {
+struct LoadBalancingDesc {
   Index first = 0, per_scope = 1;
   bool together = false;  // true: one loss for all layers of the call
   // loss = factor * the sum over scopes and experts of assignments * probability
@@ -186,8 +168,8 @@ struct BalanceDesc {
   double z_factor = 0;  // router z-loss = z_factor * the sum of squared logsumexps
 };
 
-// Layout of the f64 row of sums that balance() writes for a router of E experts. Each function
-// returns the offset of a field.
+// Layout of the f64 row of sums that load_balancing_loss() writes for a router of E experts. Each
+// function returns the offset of a field.
 struct RouterSums {
   Index experts;
   constexpr Index routed() const { return 0; }         // [E] assignments
@@ -198,9 +180,9 @@ struct RouterSums {
   constexpr Index size() const { return 3 * experts + 2; }
 };
 
-// Rows of each expert in a matrix: expert e owns rows [offsets[e], offsets[e + 1]), and offsets[0]
-// is 0.
-struct ExpertRows {
+// Row offsets of the groups of a grouped operation: expert e has rows [offsets[e], offsets[e + 1]),
+// and offsets[0] is 0.
+struct GroupOffsets {
   ConstView offsets;  // [E + 1] i32
   // The same offsets in host memory. nullptr: this object is empty, and there is one matrix for all
   // rows. Only FFN operations accept an empty one.
@@ -209,12 +191,13 @@ struct ExpertRows {
 
 // Rows of a matrix, optionally gathered: row r is values[index[r]] with an index, otherwise
 // values[r].
-struct RowsOf {
-  RowsOf() = default;
+struct GatheredRows {
+  GatheredRows() = default;
   template <std::convertible_to<ConstView> V>
-  RowsOf(const V& values, ConstView index = {}) : values(values), index(index) {}
+  GatheredRows(const V& matrix, ConstView row_index = {}) : values(matrix), index(row_index) {}
   ConstView values;  // [N, Q] c
-  ConstView index;   // [R] i32 in [0, N); empty: no gather. Requires Backend::reads_by_index
+  // [R] i32 in [0, N); empty: no gather. Requires Backend::supports_gathered_rows
+  ConstView index;
   Index rows() const { return index ? index.dim(0) : values.dim(0); }
 };
 
@@ -243,11 +226,11 @@ class Backend {
   // the recording in later calls, which saves the host the start of each operation. In every call
   // with one name, body must enqueue the same operations on the same tensors. Only the contents of
   // the tensors may change. Regions must not nest.
-  virtual void repeated(const std::string& name, const std::function<void()>& body) { body(); }
+  virtual void graph_region(const std::string& name, const std::function<void()>& body) { body(); }
   // Largest width of a head that QK-norm and attention with a backward support.
-  virtual Index largest_head() const { return INT64_MAX; }
+  virtual Index max_head_dim() const { return INT64_MAX; }
   // Number of logits that are best computed at once.
-  virtual Index logits_at_once() const { return Index{4} << 20; }
+  virtual Index logits_chunk() const { return Index{4} << 20; }
   Tensor tensor(Shape shape, DType dtype = DType::f32);  // filled with zeros
   // Copies x.size_bytes() bytes from the host. The caller may reuse `host` after the call.
   void to_device(const void* host, View x);
@@ -272,32 +255,33 @@ class Backend {
   // may be blocked for caches, transposed, or of another type. The owner of a weight packs it once
   // for all GEMMs, and again after each change. A GEMM has the same bits with and without a packed
   // weight.
-  virtual Index prepared_bytes(const Shape& weight, DType dtype, WeightUse use) const { return 0; }
-  // prepared: [prepared_bytes] u8
-  void prepare(ConstView weight, WeightUse use, View prepared);
+  virtual Index packed_weight_bytes(const Shape& weight, DType dtype, GemmPass pass) const { return 0; }
+  // packed: [packed_weight_bytes] u8
+  void pack_weight(ConstView weight, GemmPass pass, View packed);
   // c: [M, N] (+)= op(a) op(b), op(a): [M, Q] c, op(b): [Q, N] c. The type of c is `c` or f32. If b
   // is transposed, its packed form for fprop is read, otherwise that for dgrad.
-  //   from: the addend, [M, N] of the type of c, or empty: c = from + op(a) op(b). It may be c
+  //   addend: [M, N] of the type of c, or empty: c = addend + op(a) op(b). It may be c
   //         itself, which means accumulate. It is copied only if the device cannot fuse it.
-  void gemm(const Gemm& desc, ConstView a, const Weight& b, View c, ConstView from = {});
+  void gemm(const Gemm& desc, ConstView a, const Weight& b, View c, ConstView addend = {});
   // Grouped GEMMs: one GEMM for each expert over its rows. In y_e = x_e w_e^T, x_e and y_e are the
   // rows of expert e, and w_e is its matrix. R is the number of rows of the GEMM, gathered or not.
-  // reads_by_index: whether the grouped GEMMs and the FFN operations support gathered rows.
-  virtual bool reads_by_index() const { return false; }
+  // supports_gathered_rows: whether the grouped GEMMs and the FFN operations support gathered rows.
+  virtual bool supports_gathered_rows() const { return false; }
   // fprop: y_e = x_e w_e^T.  y: [R, N] c, x: [R, Q] c, w: [E, N, Q] c
-  void grouped_gemm(const RowsOf& x, const Weight& w, const ExpertRows& rows, View y);
+  void grouped_gemm(const GatheredRows& x, const Weight& w, const GroupOffsets& groups, View y);
   // dgrad: dx_e = dy_e w_e.  dx: [R, Q] c, dy: [R, N] c, w: [E, N, Q] c
-  void grouped_gemm_input(const RowsOf& dy, const Weight& w, const ExpertRows& rows, View dx);
+  void grouped_gemm_dgrad(const GatheredRows& dy, const Weight& w, const GroupOffsets& groups, View dx);
   // wgrad: dw_e (+)= dy_e^T x_e.  dw: [E, N, Q], dy: [R, N] c, x: [R, Q] c. The product is zero for
   // an expert without rows.
-  void grouped_gemm_weight(const RowsOf& dy, const RowsOf& x, const ExpertRows& rows, View dw, bool accumulate = true);
+  void grouped_gemm_wgrad(const GatheredRows& dy, const GatheredRows& x, const GroupOffsets& groups, View dw,
+                          bool accumulate = true);
   // Adds row_scale * bias_e to columns [first, first + n) of the rows of expert e.
   //   y: [R, N] c +=; bias: [E, n] c; row_scale: [R], empty means 1
-  void grouped_bias_forward(ConstView bias, ConstView row_scale, const ExpertRows& rows, Index first, View y);
+  void grouped_bias_forward(ConstView bias, ConstView row_scale, const GroupOffsets& groups, Index first, View y);
   // Gradients of grouped_bias_forward with respect to bias and row_scale. dy: [R, N] c
   //   dbias: [E, n] += the sum over the rows of expert e of row_scale * dy
   //   drow_scale: [R] += dy . bias_e; may be empty
-  void grouped_bias_backward(ConstView dy, ConstView bias, ConstView row_scale, const ExpertRows& rows, Index first,
+  void grouped_bias_backward(ConstView dy, ConstView bias, ConstView row_scale, const GroupOffsets& groups, Index first,
                              View dbias, View drow_scale);
   // y: [T, N] c += bias: [N] c
   void bias_forward(ConstView bias, View y);
@@ -319,17 +303,17 @@ class Backend {
   void activation_backward(const FfnActivation& desc, ConstView dy, ConstView h, ConstView row_scale, View dh,
                            View drow_scale);
   // Fused GEMM and activation: h = x w^T + bias, y = activation_forward of h. `w` is a stack with
-  // one matrix per expert, or one matrix if `rows` is empty. A device may apply the activation to a
-  // tile of h while a cache holds it.
+  // one matrix per expert, or one matrix if `groups` is empty. A device may apply the activation to
+  // a tile of h while a cache holds it.
   //   h: [R, gated ? 2F : F], y: [R, F], x: [R, D], w: [E, gated ? 2F : F, D], all c
-  //   bias: [E, gated ? 2F : F] c or empty. If `rows` is empty, w and bias have no dimension E.
-  void ffn_forward(const FfnActivation& desc, const RowsOf& x, const Weight& w, ConstView bias, const ExpertRows& rows,
-                   ConstView row_scale, View h, View y);
+  //   bias: [E, gated ? 2F : F] c or empty. If `groups` is empty, w and bias have no dimension E.
+  void ffn_forward(const FfnActivation& desc, const GatheredRows& x, const Weight& w, ConstView bias,
+                   const GroupOffsets& groups, ConstView row_scale, View h, View y);
   // Backward of out = y w^T and of the activation: dh, drow_scale = activation_backward of dout w.
   // It also writes y again, as forward computed it.
   //   dout: [R, D], w: [E, D, F], h, dh: [R, gated ? 2F : F], y: [R, F]
-  void ffn_backward(const FfnActivation& desc, const RowsOf& dout, const Weight& w, const ExpertRows& rows, ConstView h,
-                    ConstView row_scale, View dh, View drow_scale, View y);
+  void ffn_backward(const FfnActivation& desc, const GatheredRows& dout, const Weight& w, const GroupOffsets& groups,
+                    ConstView h, ConstView row_scale, View dh, View drow_scale, View y);
 
   // ---- positions ----
   // Rotates, in place, the first `heads` heads of every token of x: [T, all_heads, hd] c. The pairs
@@ -373,7 +357,7 @@ class Backend {
   // exponentials of a query's scores, to which a sink adds one more.
   void attention_forward(const AttentionDesc& desc, ConstHeads q, ConstHeads k, ConstHeads v, View out, View lse);
   // dq, dk, dv have the shapes of q, k, v and share no element. The gradient of a key that no query
-  // sees is 0. desc.visible.query_offsets must be empty.
+  // sees is 0. desc.mask.query_offsets must be empty.
   void attention_backward(const AttentionDesc& desc, ConstView dout, ConstHeads q, ConstHeads k, ConstHeads v,
                           ConstView out, ConstView lse, Heads dq, Heads dk, Heads dv);
   // Gradients of the parameters of attention; each may be empty.
@@ -386,19 +370,19 @@ class Backend {
   // no element.
   //   x: heads of [B, S, N, w] c; y: heads of [B, C, N, w] c
   //   offsets: [B] i32, with offsets[b] + S <= C
-  void append_heads(ConstHeads x, ConstView offsets, Heads y);
+  void kv_cache_append(ConstHeads x, ConstView offsets, Heads y);
 
   // Copies columns of heads, which latent attention combines. One head of x is broadcast.
   //   y[b, s, h] = x[b, s, h], or x[b, s, 0] if x has one head
   //   x, y: columns of any heads, of [B, S, N, w] c each, which share no element
-  void copy_heads(ConstHeads x, Heads y);
+  void broadcast_heads(ConstHeads x, Heads y);
   // Adjoint of the broadcast: y[b, s, 0] = the sum over h of x[b, s, h]. y has one head.
-  void sum_heads(ConstHeads x, Heads y);
+  void reduce_heads(ConstHeads x, Heads y);
   // Batched GEMM with one matrix for each head, w: [N, n, q] c. x and y must have no gap between
   // sequences: sequence_stride = positions * token_stride.
-  //   WeightUse::output: y[b, s, h] = w[h] x[b, s, h], n elements from q
-  //   WeightUse::input: y[b, s, h] = w[h]^T x[b, s, h], q elements from n
-  void heads_gemm(WeightUse use, ConstHeads x, ConstView w, Heads y);
+  //   GemmPass::fprop: y[b, s, h] = w[h] x[b, s, h], n elements from q
+  //   GemmPass::dgrad: y[b, s, h] = w[h]^T x[b, s, h], q elements from n
+  void batched_head_gemm(GemmPass pass, ConstHeads x, ConstView w, Heads y);
 
   // ---- routing ----
   // x[t, i] = scale * number (index[t] * N + i) of the stream. The numbers are computed in f64 from
@@ -409,11 +393,11 @@ class Backend {
   //   x, y: [T, N] c; index: [T] i64
   void jitter(const Draw& desc, ConstView index, ConstView x, bool accumulate, View y);
   // Noisy top-k gating (Shazeer et al., "Outrageously large neural networks", 2017). The standard
-  // deviation is learned: softplus(size).
-  //   x: [T, N] += the element of the stream * softplus(size); size: [T, N]
-  void sized_noise_forward(const Draw& desc, ConstView index, ConstView size, View x);
-  // dsize: [T, N] c = gradient with respect to size; dx: [T, N] c
-  void sized_noise_backward(const Draw& desc, ConstView index, ConstView dx, ConstView size, View dsize);
+  // deviation is learned: softplus(stddev).
+  //   x: [T, N] += the element of the stream * softplus(stddev); stddev: [T, N]
+  void noisy_gating_forward(const Draw& desc, ConstView index, ConstView stddev, View x);
+  // dstddev: [T, N] c = gradient with respect to stddev; dx: [T, N] c
+  void noisy_gating_backward(const Draw& desc, ConstView index, ConstView dx, ConstView stddev, View dstddev);
   // Chooses k experts for each token, by falling selection score. Ties go to the lower index. Bias
   // and noise are added to the selection score alone.
   //   logits: [T, E]; bias: [E] or empty; noise: [T, E] or empty
@@ -431,58 +415,62 @@ class Backend {
   //   * z_factor * 2 * logsumexp * softmax
   void route_backward(const RouteDesc& desc, ConstView logits, ConstView experts, ConstView weights, ConstView dweights,
                       ConstView dprobability, float z_factor, View dlogits);
-  // Dispatch mask, keep: [T, k] i32. An element is 0 if the expert is full and the assignment is
-  // dropped, otherwise 1. The experts of a token must be distinct, as they are after route_forward.
+  // dispatch_mask: [T, k] i32. An element is 0 if the expert is full and the assignment is dropped,
+  // otherwise 1. The experts of a token must be distinct, as they are after route_forward.
   // An expert accepts assignments of a segment in this order:
   //   * token: all choices of a token before those of the next token
   //   * choice: all first choices, then all second choices
   //   * probability: falling weight; ties: lower token, then lower choice
-  void capacity(const CapacityDesc& desc, ConstView experts, ConstView weights, Index segments, Index num_experts,
-                View keep);
+  void apply_capacity(const CapacityDesc& desc, ConstView experts, ConstView weights, Index segments, Index num_experts,
+                      View dispatch_mask);
   // Builds the dispatch layout: the ranks that receive a copy of each token, and the order of the
-  // copies. A token is sent once to each rank of each owner that holds one of its dispatched
+  // copies. A token is sent once to each rank of each ep rank that holds one of its dispatched
   // experts. An expert is dispatched if its assignment is not dropped. Copies are ordered by
-  // (owner, part, token). There are N copies, at most n = T * min(k, owners) * parts.
-  //   experts  [T, k] i32 logical experts. If `keep` is empty: `places` of an outer partition.
-  //   keep     [T, k] i32 dispatch mask. If empty, experts split.first to split.first + E - 1 are
-  //            dispatched.
-  //   places   [T, k] i32 physical expert, counted from split.first; -1 if not dispatched
+  // (ep rank, etp rank, token). There are N copies, at most n = T * min(k, ep) * etp.
+  //   experts  [T, k] i32 logical experts. If `dispatch_mask` is empty: `physical_experts` of an
+  //            outer partition.
+  //   dispatch_mask  [T, k] i32. If empty, E experts from partition.first_expert on are dispatched.
+  //   physical_experts  [T, k] i32 physical expert, counted from partition.first_expert; -1 if not
+  //            dispatched
   //   tokens   [n] i32 token of each copy; -1 from copy N on
-  //   slots    [T, n / T] i32 copies of each token; -1 after the last. Order: the choice that first
-  //            requires the owner, then the part. Both `tokens` and `slots` may be empty.
-  //   counts   [owners * parts + E] i32: copies for each rank, assignments of each physical expert
-  //   kept     [E] i32 assignments of each logical expert
-  void plan_sends(const ExpertSplit& split, ConstView experts, ConstView keep, View places, View tokens, View slots,
-                  View counts, View kept);
+  //   row_id_map  [T, n / T] i32 copies of each token; -1 after the last. Order: the choice that
+  //            first requires the ep rank, then the etp rank. Both `tokens` and `row_id_map` may be
+  //            empty.
+  //   counts   [ep * etp + E] i32: copies for each rank, assignments of each physical expert
+  //   tokens_per_expert  [E] i32 assignments of each logical expert
+  void dispatch_layout(const ExpertPartition& partition, ConstView experts, ConstView dispatch_mask,
+                       View physical_experts, View tokens, View row_id_map, View counts, View tokens_per_expert);
   // Builds the permutation of rows: sorts assignments by (physical expert, token). It covers the L
-  // physical experts from `first` on; other assignments are ignored. An assignment has the number a
-  // = token * k + choice. There are R rows, at most n.
-  //   places   [T, k] i32 as plan_sends writes them
-  //   rows     [n] i32 assignment of each row; -1 from row R on
+  // physical experts from `first_expert` on; other assignments are ignored. An assignment has the
+  // number a = token * k + choice. There are R rows, at most n.
+  //   physical_experts  [T, k] i32 as dispatch_layout writes them
+  //   assignments  [n] i32 assignment of each row; -1 from row R on
   //   tokens   [n] i32 token of each row; -1 from row R on
-  //   slots    [T, k] i32 row id map: the row of each assignment, or -1
+  //   row_id_map  [T, k] i32 row of each assignment, or -1
   //   offsets  [L + 1] i32 first row of each physical expert, and R
-  void sort_assignments(ConstView places, Index first, View rows, View tokens, View slots, View offsets);
+  void build_permutation(ConstView physical_experts, Index first_expert, View assignments, View tokens, View row_id_map,
+                         View offsets);
   // Load-balancing and z-losses, their gradients, and statistics of the routers of L layers. The P
   // ranks number their segments p * G + g. Segment g of this rank is in scope (first + g) /
   // per_scope, or in the last scope.
   //   counts        [L, G, E] i32 of route_forward
   //   scope_counts  [P, L, G, E] i32 counts of P ranks
   //   probability   [L, G, E] of route_forward
-  //   kept          [L, E] i32 of plan_sends
+  //   tokens_per_expert  [L, E] i32 of dispatch_layout
   //   z_squared     [L] f64 of route_forward
   //   dprobability  [L, G, E] = factor * the assignments in the scope (of the layer or of all)
   //   sums          [L, RouterSums(E).size()] f64 +=; may be empty. Loss: the sum over g, e of
   //                 dprobability * probability. z-loss: z_factor * z_squared.
-  void balance(const BalanceDesc& desc, ConstView counts, ConstView scope_counts, ConstView probability, ConstView kept,
-               ConstView z_squared, View dprobability, View sums);
+  void load_balancing_loss(const LoadBalancingDesc& desc, ConstView counts, ConstView scope_counts,
+                           ConstView probability, ConstView tokens_per_expert, ConstView z_squared, View dprobability,
+                           View sums);
   // Permute: y[r] = x[index[r]]. If the index is -1, the row keeps its value.
   //   x: [N, D], y: [n, D], both c or both i32; index: [n] i32
-  void gather_rows(ConstView x, ConstView index, View y);
-  // Unpermute: y[t] = from[t] + the sum over j, in order, of x[slots[t, j]] if slots[t, j] >= 0. It
-  // is the adjoint of gather_rows, without atomics.
-  //   x: [R, D] c, slots: [T, k] i32; y: [T, D] c; from: [T, D] c, which may be y, or empty
-  void combine_rows(ConstView x, ConstView slots, ConstView from, View y);
+  void permute(ConstView x, ConstView index, View y);
+  // Unpermute: y[t] = addend[t] + the sum over j, in order, of x[row_id_map[t, j]] if it is not -1.
+  // It is the adjoint of permute, without atomics.
+  //   x: [R, D] c, row_id_map: [T, k] i32; y: [T, D] c; addend: [T, D] c, which may be y, or empty
+  void unpermute(ConstView x, ConstView row_id_map, ConstView addend, View y);
 
   // ---- embedding and loss ----  ids, targets: [T] i32; a target of -1 carries no loss.
   // Row lookup. y: [T, D] c = table[id - vocab_begin], or zero if this rank does not hold the row.
@@ -509,16 +497,18 @@ class Backend {
                               ConstView total, View dlogits);
 
   // ---- optimizer ----
-  // Gradient-clipping coefficient, factor: [1] = min(1, clip / norm), or 1 if clip is 0. squares:
+  // Gradient-clipping coefficient: [1] = min(1, clip / norm), or 1 if clip is 0. squares:
   // [1] f64, the sum of squares of the gradient. NaN if the norm is not finite.
-  void clip_factor(ConstView squares, float clip, View factor);
+  void clip_coefficient(ConstView squares, float clip, View coefficient);
   // AdamW with decoupled weight decay (Loshchilov and Hutter, 2019). m, v are the moving averages
-  // of g * factor and of its square.
+  // of g * coefficient and of its square.
   //   w -= lr * (m / bias1 / (sqrt(v / bias2) + eps) + weight_decay * w)
-  // If factor is NaN, nothing changes. Only `rates` changes from step to step.
-  //   g, w, m, v: [n]; factor: [1]; rates: [3] = lr, bias1 = 1 - beta1^step, bias2 = 1 - beta2^step
+  // If coefficient is NaN, nothing changes. Only `step_scalars` change from step to step.
+  //   g, w, m, v: [n]; coefficient: [1]
+  //   step_scalars: [3] = lr, bias1 = 1 - beta1^step, bias2 = 1 - beta2^step
   //   rounded: [n] bf16 = w; may be empty
-  void adamw(const AdamW& desc, ConstView factor, ConstView rates, ConstView g, View w, View m, View v, View rounded);
+  void adamw(const AdamW& desc, ConstView coefficient, ConstView step_scalars, ConstView g, View w, View m, View v,
+             View rounded);
 
  protected:
   virtual void do_to_device(const void* host, View x) = 0;
@@ -531,17 +521,17 @@ class Backend {
   virtual void do_add(ConstView x, View y) = 0;
   virtual void do_scale(View x, float factor) = 0;
   virtual void do_sum_squares(ConstView x, View out) = 0;
-  // Called only if prepared_bytes is not 0.
-  virtual void do_prepare(ConstView weight, WeightUse use, View prepared);
-  // from: empty, or other memory than c; then desc.accumulate is false
-  virtual void do_gemm(const Gemm& desc, ConstView a, const Weight& b, ConstView from, View c) = 0;
-  virtual void do_grouped_gemm(const RowsOf& x, const Weight& w, const ExpertRows& rows, View y) = 0;
-  virtual void do_grouped_gemm_input(const RowsOf& dy, const Weight& w, const ExpertRows& rows, View dx) = 0;
-  virtual void do_grouped_gemm_weight(const RowsOf& dy, const RowsOf& x, const ExpertRows& rows, View dw,
-                                      bool accumulate) = 0;
-  virtual void do_grouped_bias_forward(ConstView bias, ConstView row_scale, const ExpertRows& rows, Index first,
+  // Called only if packed_weight_bytes is not 0.
+  virtual void do_pack_weight(ConstView weight, GemmPass pass, View packed);
+  // addend: empty, or other memory than c; then desc.accumulate is false
+  virtual void do_gemm(const Gemm& desc, ConstView a, const Weight& b, ConstView addend, View c) = 0;
+  virtual void do_grouped_gemm(const GatheredRows& x, const Weight& w, const GroupOffsets& groups, View y) = 0;
+  virtual void do_grouped_gemm_dgrad(const GatheredRows& dy, const Weight& w, const GroupOffsets& groups, View dx) = 0;
+  virtual void do_grouped_gemm_wgrad(const GatheredRows& dy, const GatheredRows& x, const GroupOffsets& groups, View dw,
+                                     bool accumulate) = 0;
+  virtual void do_grouped_bias_forward(ConstView bias, ConstView row_scale, const GroupOffsets& groups, Index first,
                                        View y) = 0;
-  virtual void do_grouped_bias_backward(ConstView dy, ConstView bias, ConstView row_scale, const ExpertRows& rows,
+  virtual void do_grouped_bias_backward(ConstView dy, ConstView bias, ConstView row_scale, const GroupOffsets& groups,
                                         Index first, View dbias, View drow_scale) = 0;
   virtual void do_bias_forward(ConstView bias, View y) = 0;
   virtual void do_bias_backward(ConstView dy, View dbias) = 0;
@@ -553,10 +543,11 @@ class Backend {
   virtual void do_activation_backward(const FfnActivation& desc, ConstView dy, ConstView h, ConstView row_scale,
                                       View dh, View drow_scale) = 0;
   // The default implementation calls one operation after the other.
-  virtual void do_ffn_forward(const FfnActivation& desc, const RowsOf& x, const Weight& w, ConstView bias,
-                              const ExpertRows& rows, ConstView row_scale, View h, View y);
-  virtual void do_ffn_backward(const FfnActivation& desc, const RowsOf& dout, const Weight& w, const ExpertRows& rows,
-                               ConstView h, ConstView row_scale, View dh, View drow_scale, View y);
+  virtual void do_ffn_forward(const FfnActivation& desc, const GatheredRows& x, const Weight& w, ConstView bias,
+                              const GroupOffsets& groups, ConstView row_scale, View h, View y);
+  virtual void do_ffn_backward(const FfnActivation& desc, const GatheredRows& dout, const Weight& w,
+                               const GroupOffsets& groups, ConstView h, ConstView row_scale, View dh, View drow_scale,
+                               View y);
   virtual void do_rope(View x, Index heads, ConstView positions, ConstView table, bool inverse, RopePairs pairs) = 0;
   virtual void do_qk_norm_forward(const QkNorm& desc, ConstView x, ConstView weight, ConstView positions,
                                   ConstView table, View y, View inverse) = 0;
@@ -573,27 +564,31 @@ class Backend {
                                      ConstHeads v, ConstView out, ConstView lse, Heads dq, Heads dk, Heads dv) = 0;
   virtual void do_attention_backward_learned(const AttentionDesc& desc, ConstView dout, ConstHeads q, ConstHeads k,
                                              ConstHeads v, ConstView out, ConstView lse, View dbias, View dsinks) = 0;
-  virtual void do_append_heads(ConstHeads x, ConstView offsets, Heads y) = 0;
-  virtual void do_copy_heads(ConstHeads x, Heads y) = 0;
-  virtual void do_sum_heads(ConstHeads x, Heads y) = 0;
-  virtual void do_heads_gemm(WeightUse use, ConstHeads x, ConstView w, Heads y) = 0;
+  virtual void do_kv_cache_append(ConstHeads x, ConstView offsets, Heads y) = 0;
+  virtual void do_broadcast_heads(ConstHeads x, Heads y) = 0;
+  virtual void do_reduce_heads(ConstHeads x, Heads y) = 0;
+  virtual void do_batched_head_gemm(GemmPass pass, ConstHeads x, ConstView w, Heads y) = 0;
   virtual void do_draw(const Draw& desc, ConstView index, View x) = 0;
   virtual void do_jitter(const Draw& desc, ConstView index, ConstView x, bool accumulate, View y) = 0;
-  virtual void do_sized_noise_forward(const Draw& desc, ConstView index, ConstView size, View x) = 0;
-  virtual void do_sized_noise_backward(const Draw& desc, ConstView index, ConstView dx, ConstView size, View dsize) = 0;
+  virtual void do_noisy_gating_forward(const Draw& desc, ConstView index, ConstView stddev, View x) = 0;
+  virtual void do_noisy_gating_backward(const Draw& desc, ConstView index, ConstView dx, ConstView stddev,
+                                        View dstddev) = 0;
   virtual void do_route_forward(const RouteDesc& desc, ConstView logits, ConstView bias, ConstView noise, View experts,
                                 View weights, View counts, View probability, View z_squared) = 0;
   virtual void do_route_backward(const RouteDesc& desc, ConstView logits, ConstView experts, ConstView weights,
                                  ConstView dweights, ConstView dprobability, float z_factor, View dlogits) = 0;
-  virtual void do_capacity(const CapacityDesc& desc, ConstView experts, ConstView weights, Index segments,
-                           Index num_experts, View keep) = 0;
-  virtual void do_plan_sends(const ExpertSplit& split, ConstView experts, ConstView keep, View places, View tokens,
-                             View slots, View counts, View kept) = 0;
-  virtual void do_sort_assignments(ConstView places, Index first, View rows, View tokens, View slots, View offsets) = 0;
-  virtual void do_balance(const BalanceDesc& desc, ConstView counts, ConstView scope_counts, ConstView probability,
-                          ConstView kept, ConstView z_squared, View dprobability, View sums) = 0;
-  virtual void do_gather_rows(ConstView x, ConstView index, View y) = 0;
-  virtual void do_combine_rows(ConstView x, ConstView slots, ConstView from, View y) = 0;
+  virtual void do_apply_capacity(const CapacityDesc& desc, ConstView experts, ConstView weights, Index segments,
+                                 Index num_experts, View dispatch_mask) = 0;
+  virtual void do_dispatch_layout(const ExpertPartition& partition, ConstView experts, ConstView dispatch_mask,
+                                  View physical_experts, View tokens, View row_id_map, View counts,
+                                  View tokens_per_expert) = 0;
+  virtual void do_build_permutation(ConstView physical_experts, Index first_expert, View assignments, View tokens,
+                                    View row_id_map, View offsets) = 0;
+  virtual void do_load_balancing_loss(const LoadBalancingDesc& desc, ConstView counts, ConstView scope_counts,
+                                      ConstView probability, ConstView tokens_per_expert, ConstView z_squared,
+                                      View dprobability, View sums) = 0;
+  virtual void do_permute(ConstView x, ConstView index, View y) = 0;
+  virtual void do_unpermute(ConstView x, ConstView row_id_map, ConstView addend, View y) = 0;
   virtual void do_embedding_forward(ConstView ids, ConstView table, Index vocab_begin, View y) = 0;
   virtual void do_embedding_backward(ConstView ids, ConstView dy, Index vocab_begin, View dtable) = 0;
   virtual void do_cross_entropy_forward(const CrossEntropyDesc& desc, ConstView logits, ConstView targets,
@@ -602,9 +597,9 @@ class Backend {
   virtual void do_loss_sums(ConstView losses, ConstView lse, ConstView targets, View sums) = 0;
   virtual void do_cross_entropy_backward(const CrossEntropyDesc& desc, ConstView logits, ConstView targets,
                                          ConstView lse, ConstView total, View dlogits) = 0;
-  virtual void do_clip_factor(ConstView squares, float clip, View factor) = 0;
-  virtual void do_adamw(const AdamW& desc, ConstView factor, ConstView rates, ConstView g, View w, View m, View v,
-                        View rounded) = 0;
+  virtual void do_clip_coefficient(ConstView squares, float clip, View coefficient) = 0;
+  virtual void do_adamw(const AdamW& desc, ConstView coefficient, ConstView step_scalars, ConstView g, View w, View m,
+                        View v, View rounded) = 0;
 
  private:
   Index reading_ = 0;  // size of the read in flight; 0: no read is in flight
@@ -617,10 +612,10 @@ std::unique_ptr<Backend> make_cpu();
 // cuda_available: whether make_cuda would succeed.
 std::unique_ptr<Backend> make_cuda(int local_rank = 0);
 bool cuda_available();
-// Dry-run backend (kernels/dry/dry.h). It allocates as a run on `stands_for` would: packed weights,
-// gathered rows and logits chunks. `stands_for` must outlive it. If nullptr, the defaults of
-// Backend apply.
-std::unique_ptr<Backend> make_dry(const Backend* stands_for = nullptr);
+// Dry-run backend (kernels/dry/dry.h). It allocates as a run on `planned_backend` would: packed
+// weights, gathered rows and logits chunks. `planned_backend` must outlive it. If nullptr, the
+// defaults of Backend apply.
+std::unique_ptr<Backend> make_dry(const Backend* planned_backend = nullptr);
 std::unique_ptr<Backend> make_backend(std::string_view name, int local_rank = 0);  // auto|cpu|cuda
 
 }  // namespace sy

@@ -11,17 +11,16 @@
 
 #include "kernels/check.h"
 #include "kernels/dtype.h"
+#include "kernels/types.h"
 
 namespace sy {
 
-using Index = std::int64_t;
-
-// Number of blocks of size `part` that hold n >= 0 elements, and the total size of these blocks.
-constexpr Index ceil_div(Index n, Index part) {
-  return (n + part - 1) / part;
+// Number of blocks of size `block` that hold n >= 0 elements, and the total size of these blocks.
+constexpr Index ceil_div(Index n, Index block) {
+  return (n + block - 1) / block;
 }
-constexpr Index round_up(Index n, Index part) {
-  return ceil_div(n, part) * part;
+constexpr Index round_up(Index n, Index block) {
+  return ceil_div(n, block) * block;
 }
 
 constexpr int max_dims = 4;

@@ -55,8 +55,8 @@ void apply_thread_settings(char** argv, int spins) {
     setenv(second_start, names.c_str(), 1);
     execv("/proc/self/exe", argv);  // returns only if it failed: the threads then are as they were
   }
-  std::istringstream words(names);
-  for (std::string name; words >> name;)
+  std::istringstream fields(names);
+  for (std::string name; fields >> name;)
     if (name == "GOMP_SPINCOUNT" || name == "OMP_NUM_THREADS") unsetenv(name.c_str());
   unsetenv(second_start);
 }

@@ -82,55 +82,12 @@ if [[ -n $hostfile ]]; then
   # mpirun forwards only its own settings
   for name in ${!OMP_@} ${!SWITCHYARD_@} ${!NCCL_@}; do options+=(-x "$name"); done
 fi
-# Filter of mpirun's standard error. After exit code 2 of the ranks (bad input), mpirun prints
-# eleven lines of its own. The filter drops these lines, and no other text, if an error of the
-# program precedes them. It forwards everything else at once.
-# At the end this script writes the exit code to it: a zero byte, the argument, and the code.
-filter='
-  my $rule = qr/^-{20,}$/;
-  my @block = ($rule, qr/^Primary job +terminated normally, but \d+ process(es)? returned$/,
-               qr/^a non-zero exit code\. Per user-direction, the job has been aborted\.$/, $rule, $rule,
-               qr/^mpirun detected that one or more processes exited with non-zero status, thus causing$/,
-               qr/^the job to be terminated\. The first process to do so was:$/, qr/^$/,
-               qr/^  Process name: \[\[\d+,\d+\],\d+\]$/, qr/^  Exit code: +2$/, $rule, qr/(?!)/);
-  my ($text, $code, $is_said, $in_line, @held) = ("", -1, 0, 0);
-  $| = 1;
-  sub release { print splice @held; }
-  while (1) {
-    vec(my $ready, 0, 1) = 1;
-    # A single line of dashes may be of the program: the next line of mpirun comes with it.
-    if (select($ready, undef, undef, @held == 1 || length $text ? 1 : undef) == 0) {
-      release();
-      $in_line = 1 if length $text;
-      print $text;
-      $text = "";
-      next;
-    }
-    my $bytes = sysread STDIN, $text, 65536, length $text;
-    next if !defined $bytes;
-    last if $bytes == 0;
-    $code = $1 if $text =~ s/\x{00}$ARGV[0] (\d+)\z//;
-    while ($text =~ s/^([^\n]*\n)//) {
-      my $line = $1;
-      release() if $in_line || $line !~ $block[@held];
-      if ($is_said && !$in_line && $line =~ $block[@held]) {
-        push @held, $line;
-      } else {
-        $is_said ||= $line =~ /(^|\r|\e\[K)switchyard: (?!warning: )/;
-        print $line;
-      }
-      $in_line = 0;
-    }
-    if (length $text && ($in_line || !$is_said)) {
-      print $text;
-      ($text, $in_line) = ("", 1);
-    }
-  }
-  release() unless $code == 2 && (@held == 4 || @held == 11);
-  print $text;'
+# After exit code 2 of the ranks (bad input), a filter of mpirun's standard error drops the lines of
+# mpirun itself (mpirun-filter.pl). At the end this script writes the exit code to it.
+filter=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/mpirun-filter.pl
 filtered='' filter_process=''
-if [[ -e /proc/self/fd/2 ]] && command -v perl >/dev/null; then
-  exec {filtered}> >(trap '' INT TERM HUP USR1; exec perl -e "$filter" $$ >&2)
+if [[ -e /proc/self/fd/2 && -r $filter ]] && command -v perl >/dev/null; then
+  exec {filtered}> >(trap '' INT TERM HUP USR1; exec perl "$filter" $$ >&2)
   filter_process=$!
   export SWITCHYARD_CONSOLE_PROCESS=$$  # its standard error shows where that of mpirun ends
 fi

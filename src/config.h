@@ -14,13 +14,15 @@
 #include <string_view>
 #include <vector>
 
-#include "dist/mesh.h"
+#include "dist/layout.h"
 #include "dist/rank_settings.h"
-#include "kernels/backend.h"
+#include "kernels/dtype.h"
+#include "kernels/types.h"
 
 namespace sy {
 
-class Json;  // src/text/json.h
+class Backend;  // kernels/backend.h
+class Json;     // src/text/json.h
 
 enum class NormPosition { pre, post, both, output, residual };
 enum class NormBias { automatic, present, absent };
@@ -44,11 +46,12 @@ enum class Schedule { constant, cosine, linear, wsd };
 // The sequence of layer kinds, as in "local*5, global". It repeats over the layers, and the last
 // repetition may be cut off. If it is empty, all layers have one kind without a name.
 struct Pattern {
-  struct Run {
+  // Consecutive layers of one kind.
+  struct Segment {
     std::string kind;
     Index layers = 1;
   };
-  std::vector<Run> runs;
+  std::vector<Segment> segments;
   const std::string& kind_of(Index layer) const;  // empty if the kind has no name
 };
 
@@ -59,12 +62,12 @@ struct Config {
     Index layers = 4;
     Pattern pattern;
     Index d_model = 256, heads = 8, kv_heads = 0 /* = heads */, head_dim = 0 /* = d_model / heads */;
-    // Latent attention, used if kv_latent > 0. head_dim is then the unrotated part of a head's
+    // Latent attention, used if kv_lora_rank > 0. head_dim is then the unrotated part of a head's
     // keys.
-    Index kv_latent = 0, q_latent = 0, rope_head_dim = 0, value_head_dim = 0 /* = head_dim */;
-    double latent_eps = 0 /* = norm_eps */;
-    Index key_width() const { return head_dim + (kv_latent > 0 ? rope_head_dim : 0); }
-    Index value_width() const { return value_head_dim > 0 ? value_head_dim : head_dim; }
+    Index kv_lora_rank = 0, q_lora_rank = 0, qk_rope_head_dim = 0, v_head_dim = 0 /* = head_dim */;
+    double latent_norm_eps = 0 /* = norm_eps */;
+    Index key_width() const { return head_dim + (kv_lora_rank > 0 ? qk_rope_head_dim : 0); }
+    Index value_width() const { return v_head_dim > 0 ? v_head_dim : head_dim; }
     Index vocab = 0 /* = the ids of the data set's tokenizer */;
     Index d_ff = 0 /* gated: 8/3 d_model rounded up to 64; otherwise 4 d_model */, seq_len = 256;
     NormKind norm = NormKind::rmsnorm;
@@ -94,6 +97,7 @@ struct Config {
     Index window = 0, attention_stride = 128, attention_summary = 8, global_tokens = 1;
     bool attention_sinks = false;
     QkNormKind qk_norm = QkNormKind::none;
+    double clip_qkv = 0 /* 0: no limit */;
     double attention_scale = 0 /* = 1 / sqrt(key_width()) */, attention_softcap = 0, output_softcap = 0,
            logit_scale = 1;
     bool output_bias = false, tie_embeddings = false, scale_embedding = false, embedding_norm = false;
@@ -114,8 +118,8 @@ struct Config {
     AuxScope aux_scope = AuxScope::sequence;
     AuxLayers aux_layers = AuxLayers::each;
     AuxProbability aux_probability = AuxProbability::softmax;
-    double z_loss = 0.001, bias_rate = 0;
-    Index groups = 1, group_limit = 1;
+    double z_loss = 0.001, bias_update_rate = 0;
+    Index groups = 1, topk_groups = 1;
     GroupScore group_score = GroupScore::top2;
     Choice choice = Choice::top;
     double noise = 0, jitter = 0;
@@ -124,15 +128,15 @@ struct Config {
     bool renormalizes() const {
       return renormalize == Renormalize::automatic ? top_k > 1 : renormalize == Renormalize::on;
     }
-    std::string placement;
-    // Not a key: [MoE layers][E], the logical expert of each physical expert (read_placement). Each
-    // rank holds an equal, consecutive range of physical experts. Empty if logical and physical
-    // experts are the same.
-    std::vector<std::vector<Index>> order;
+    std::string expert_map;
+    // Not a key: [MoE layers][E], the logical expert of each physical expert (read_expert_map).
+    // Each rank holds an equal, consecutive range of physical experts. Empty if physical experts
+    // are the logical ones.
+    std::vector<std::vector<Index>> physical_to_logical;
   } moe;
 
   struct Parallel {
-    Index tp = 1, ep = 1, etp = 1, node = 1;
+    Index tp = 1, ep = 1, etp = 1, ranks_per_node = 1;
   } parallel;
 
   struct Train {
@@ -166,11 +170,11 @@ struct Config {
 
   // The layers to which model.pattern gives one name.
   // `model` is [model] with the values of the kind's sections, such as [attention.local], in place
-  // of its own. `own`: the keys that those sections set.
+  // of its own. `own_keys`: the keys that those sections set.
   struct Kind {
     std::string name;
     Model model;
-    std::vector<std::string> own;
+    std::vector<std::string> own_keys;
   };
   std::vector<Kind> kinds;  // each kind of the pattern once
 
@@ -214,12 +218,15 @@ using ConfigOrigins = std::map<std::string, std::string>;
 // `checks` receive the values as well; their errors are reported with the others.
 // Throws InputError with all errors, each with its line and the expected value. An error about an
 // unknown key suggests the nearest one.
+// A file that the program wrote, RUN/config.ini, may have former names of keys (renamed_keys.h).
+// `warnings` gets one text for each such file, with the former and the present names.
 Config read_config(const std::filesystem::path& file, const std::vector<std::string>& overrides,
-                   const std::vector<ConfigCheck>& checks = {}, ConfigOrigins* origins = nullptr);
-// Does the same with the text of a file. `origin` names the text in errors. A line `base = FILE` is
-// an unknown key, and data.path stays as it is.
+                   const std::vector<ConfigCheck>& checks = {}, ConfigOrigins* origins = nullptr,
+                   std::vector<std::string>* warnings = nullptr);
+// Does the same with a text that the program wrote, such as a checkpoint's. `origin` names the text
+// in errors. A line `base = FILE` is an unknown key, and data.path stays as it is.
 Config parse_config(const std::string& ini_text, const std::string& origin,
-                    const std::vector<std::string>& overrides = {});
+                    const std::vector<std::string>& overrides = {}, std::vector<std::string>* warnings = nullptr);
 // Returns the settings that must be equal on all ranks (dist/rank_settings.h).
 // These are all keys but data.path, since each host may have the data in another folder.
 std::vector<RankSetting> rank_settings(const Config& config);
@@ -233,31 +240,31 @@ Json to_json(const Config& config, const ConfigOrigins& origins);
 std::string value_of(const Config& config, std::string_view key);
 
 // How resuming a checkpoint treats a key whose value differs from the checkpoint's.
-enum class Effect {
-  change,   // training continues with the new value, with a notice
-  samples,  // training continues with another order of samples
-  model,    // the checkpoint belongs to another model
-  none,     // no effect: paths, launch options, and the layout, which is reported as a whole
+enum class ResumePolicy {
+  report,            // training continues with the new value, and reports it
+  reorders_samples,  // training continues with another order of samples
+  must_match,        // the checkpoint belongs to another model
+  ignore,            // paths, launch options, and the layout, which is reported as a whole
 };
 struct KeyDifference {
   std::string key, here, there;
 };
-// The keys with this effect whose values differ. Keys that kinds of layer may set are compared
+// The keys with this policy whose values differ. Keys that kinds of layer may set are compared
 // layer by layer, so the names of the kinds do not matter. KeyDifference::key is then "KEY of layer
 // N" if two different keys set the value.
-std::vector<KeyDifference> differences(const Config& here, const Config& there, Effect effect);
+std::vector<KeyDifference> differences(const Config& here, const Config& there, ResumePolicy policy);
 
 // Warnings about valid but probably unintended settings, each with the key to set. The layout must
 // fit the configuration.
-std::vector<std::string> doubts(const Config& config, const Layout& layout);
+std::vector<std::string> config_warnings(const Config& config, const Layout& layout);
 
 // All layouts of this many ranks that fit the model and the batch, sorted by tp, ep and etp.
-// If `node` (ranks per node) is greater than 1, a layout whose expert group spans nodes occurs
+// If `ranks_per_node` is greater than 1, a layout whose expert group spans nodes occurs
 // twice: with flat and with hierarchical dispatch.
-std::vector<Layout> layouts_of(const Config& config, int ranks, int node = 1);
-// Reads the file moe.placement: [MoE layers][E], the logical expert of each physical expert. Empty
+std::vector<Layout> layouts_of(const Config& config, int ranks, int ranks_per_node = 1);
+// Reads the file moe.expert_map: [MoE layers][E], the logical expert of each physical expert. Empty
 // if no file is set. Throws InputError.
-std::vector<std::vector<Index>> read_placement(const Config& config);
+std::vector<std::vector<Index>> read_expert_map(const Config& config);
 // The first requirement of the layout that the model does not meet. Empty if the layout fits.
 std::string layout_problem(const Config& config, const Layout& layout);
 // Throws InputError if layout_problem() is not empty. The error lists layouts that fit.

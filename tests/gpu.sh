@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # tests/gpu.sh: the tests and benchmarks that need a GPU (docs/contributing/gpu-schedule.md).
 #
-#   tests/gpu.sh [PART...]
-#       builds what is not up to date, and runs the parts from build/.
+#   tests/gpu.sh [JOB...]
+#       builds what is not up to date, and runs the jobs from build/.
 #   tests/gpu.sh pack [--output BUNDLE] [--assume-libs FILE] [--data DIR] [--built DIR [--emulator]]
 #       makes one archive of the program, its tests and benchmarks, and their shared libraries.
 #       --assume-libs  a list of the libraries that the machine with the card has: they are left out
@@ -11,19 +11,19 @@
 #       --built        packs from this build folder; default: compiles for the H100 and H200 in
 #                      build-gpu/
 #       --emulator     packs the programs of that folder that run on the CUDA emulator
-#   tests/gpu.sh run BUNDLE [--output DIR] [PART...]
-#       unpacks the archive beside itself, and runs the parts. Needs no cmake and no packages.
+#   tests/gpu.sh run BUNDLE [--output DIR] [JOB...]
+#       unpacks the archive beside itself, and runs the jobs. Needs no cmake and no packages.
 #
-# PART is a row of the table below, or one of the four calls of the schedule: first, bench, check,
-# ranks. The default is all four. A part that fails or exceeds its limit does not stop the next one.
-# The output of a part goes to DIR/CALL.log at once, and its result to DIR/summary.md (default DIR:
+# JOB is a row of the table below, or one of the four calls of the schedule: first, bench, check,
+# ranks. The default is all four. A job that fails or exceeds its limit does not stop the next one.
+# The output of a job goes to DIR/CALL.log at once, and its result to DIR/summary.md (default DIR:
 # gpu-results/).
 #
-# Exit code 1: a part failed; 2: bad input, no GPU, or a missing library.
+# Exit code 1: a job failed; 2: bad input, no GPU, or a missing library.
 set -uo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
-# Columns: call, part, limit in seconds. The limits of the four calls sum to 25 minutes. Parts of
+# Columns: call, job, limit in seconds. The limits of the four calls sum to 25 minutes. Jobs of
 # the call `more` run only by name.
 table="
 first versions    20
@@ -211,7 +211,7 @@ use_build() {
   [[ -f $data/dataset.ini ]] || built=$bin pack_corpus "$data" || exit 1
 }
 
-# ---- the parts: each runs in the empty folder $work ----
+# ---- the jobs: each runs in the empty folder $work ----
 
 versions() {
   echo "commit $(cat "$root/commit" 2>/dev/null || git -C "$here" describe --always --dirty)"
@@ -257,7 +257,7 @@ quickstart() {  # NAME OPTION...; `run=exec` replaces the shell by the program
     --run.dir="$1" --train.steps="$steps" --train.global_batch="$batch" --train.warmup=4 --run.backend=cuda \
     --run.log_every=1 "${@:2}"
 }
-# Emulator runs are smaller (run_parts).
+# Emulator runs are smaller (run_jobs).
 steps=20 batch=16 sequences=16
 losses() { sed -nE 's/.*"step":([0-9]+),.*"loss":([0-9.]+).*/\1 \2/p' "$1/metrics.jsonl"; }
 # Prints the losses of two runs side by side. Fails if any two differ by more than the given share.
@@ -281,7 +281,7 @@ train() {
 resume() {
   local process waited=0
   quickstart whole --run.checkpoint_every=1 || return 1
-  (run=exec; quickstart killed --run.checkpoint_every=1) &
+  (run="exec"; quickstart killed --run.checkpoint_every=1) &
   process=$!
   until [[ -d killed/checkpoints/step-00000001 ]] || ((waited++ > 4000)); do sleep 0.02; done
   kill -9 "$process" || { echo "the run ended before it was killed: raise train.steps"; return 1; }
@@ -293,7 +293,7 @@ resume() {
   return "$code"
 }
 
-# --- benchmarks; a part writes its report when it ends ---
+# --- benchmarks; a job writes its report when it ends ---
 bench() {  # PARTS, separated by commas
   local small=()
   [[ $emulator ]] && small=(--small)
@@ -346,18 +346,18 @@ train_2() {
 
 # ---- the schedule ----
 
-run_parts() {  # PART...
-  local wanted=("$@") call part limit line result code began known="" chosen=()
+run_jobs() {  # JOB...
+  local wanted=("$@") call job limit line result code began known="" chosen=()
   [[ ${#wanted[@]} -gt 0 ]] || wanted=(first bench check ranks)
-  while read -r call part limit; do
+  while read -r call job limit; do
     [[ $call ]] || continue
-    known+=" $part"
+    known+=" $job"
     for line in "${wanted[@]}"; do
-      [[ $line == "$part" || ($line == "$call" && $call != more) ]] && chosen+=("$call $part $limit") && break
+      [[ $line == "$job" || ($line == "$call" && $call != more) ]] && chosen+=("$call $job $limit") && break
     done
   done <<<"$table"
   for line in "${wanted[@]}"; do
-    [[ " first bench check ranks$known " == *" $line "* ]] || die "there is no part $line: choose from first, bench, check, ranks, or$known"
+    [[ " first bench check ranks$known " == *" $line "* ]] || die "there is no job $line: choose from first, bench, check, ranks, or$known"
   done
   if [[ ! $emulator ]]; then
     [[ $({ nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null || true; } | head -1) ]] ||
@@ -370,19 +370,20 @@ run_parts() {  # PART...
   fi
   mkdir -p "$output" || exit 2
   output=$(cd "$output" && pwd)
-  printf '# %s, %s, commit %s\n\n| part | seconds | limit | result |\n| --- | --- | --- | --- |\n' \
+  printf '# %s, %s, commit %s\n\n| job | seconds | limit | result |\n| --- | --- | --- | --- |\n' \
     "$([[ $emulator ]] && echo 'CUDA emulator' || nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | head -1)" \
     "$(date +%F)" "$(cat "$root/commit" 2>/dev/null || git -C "$here" rev-parse --short HEAD)" >>"$output/summary.md"
   for line in "${chosen[@]}"; do
-    read -r call part limit <<<"$line"
+    read -r call job limit <<<"$line"
     [[ $emulator ]] && limit=$((20 * limit))
     work=$(mktemp -d)
     began=$SECONDS
-    echo "== $part" | tee -a "$output/$call.log"
-    # The part has its own shell, so that `timeout` ends all processes of a part that takes too
+    echo "== $job" | tee -a "$output/$call.log"
+    # The job has its own shell, so that `timeout` ends all processes of a job that takes too
     # long.
-    (cd "$work" && export -f "$part" "${helpers[@]}" && export bin data python here output emulator steps batch sequences root &&
-      timeout -k 5 "$limit" bash -uc "$part") >>"$output/$call.log" 2>&1
+    # shellcheck disable=SC2163  # a function of that name
+    (cd "$work" && export -f "$job" "${helpers[@]}" && export bin data python here output emulator steps batch sequences root &&
+      timeout -k 5 "$limit" bash -uc "$job") >>"$output/$call.log" 2>&1
     code=$?
     case $code in
       0) result=passed ;;
@@ -392,7 +393,7 @@ run_parts() {  # PART...
     esac
     ((code == 0)) || worst=1
     rm -rf "$work"
-    printf '| %s | %d | %d | %s |\n' "$part" $((SECONDS - began)) "$limit" "$result" | tee -a "$output/summary.md"
+    printf '| %s | %d | %d | %s |\n' "$job" $((SECONDS - began)) "$limit" "$result" | tee -a "$output/summary.md"
   done
 }
 helpers=(die quickstart losses beside bench sanitizer ranks layouts)
@@ -411,11 +412,11 @@ case ${1:-} in
       shift 2
     fi
     use_bundle "$bundle"
-    run_parts "$@"
+    run_jobs "$@"
     ;;
   *)
     use_build
-    run_parts "$@"
+    run_jobs "$@"
     ;;
 esac
 exit $worst

@@ -7,19 +7,24 @@ build=$(dirname "$switchyard")
 expect_ok cmake --install "$build" --prefix "$work/usr"
 bin=$work/usr/bin/switchyard
 version=$(sed -nE 's/^project\(switchyard VERSION ([0-9.]+).*/\1/p' "$root/CMakeLists.txt")
-for word in version --version; do
-  expect_ok "$bin" $word
+for argument in version --version; do
+  expect_ok "$bin" $argument
   [[ $out == "switchyard $version" ]] || die "another version"
 done
 expect_ok bash "$root/tests/runpath.sh" "$work/usr"
 share=$work/usr/share
 expect_file "$share/switchyard/configs/quickstart.ini" "$share/switchyard/configs/models/mixtral-8x7b.ini" \
-  "$share/switchyard/launch/slurm.sbatch" "$share/doc/switchyard/README.md"
+  "$share/switchyard/launch/mpirun-filter.pl" "$share/switchyard/launch/slurm.sbatch" \
+  "$share/doc/switchyard/README.md"
 for picture in $(grep -oE '\]\(docs/[^)]*' "$share/doc/switchyard/README.md" | cut -c3- | sed "s|#.*||"); do
   expect_file "$share/doc/switchyard/$picture"
 done
 expect_ok "$bin" inspect --config "$share/switchyard/configs/models/mixtral-8x7b.ini"
 expect_ok env OMP_NUM_THREADS=1 "$share/switchyard/launch/mpirun.sh" 2 "$bin" version
+# The installed launcher has its filter, through a link too: an input error is one line.
+ln -s "$share/switchyard/launch/mpirun.sh" "$work/linked"
+expect_exit 2 env OMP_NUM_THREADS=1 "$work/linked" 2 "$bin" train nowhere.ini
+[[ $(wc -l <"$work/.err") -eq 1 ]] || die "more than the error: $err"
 # The installed completion works, and the other shells have theirs.
 expect_file "$share/man/man1/switchyard.1" "$share/zsh/site-functions/_switchyard" "$share/fish/vendor_completions.d/switchyard.fish"
 complete_words() {

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Mutation test: checks that the tests notice the mutants of tests/faults.txt.
+# Mutation test: checks that the tests notice the mutants of tests/mutants.txt.
 #
 # It puts them into a copy of the source tree, one at a time, builds, and runs the tests that should
 # notice each. The tree itself is only read, so that this script may be interrupted at any time.
@@ -8,8 +8,8 @@
 #   tests/mutate.sh 'router-*'       mutants whose name matches one of the patterns
 #   tests/mutate.sh --check          checks only that each mutant still fits the code
 #
-# Exit code 0: all were noticed; 1: some were not, or could not be tried; 2: faults.txt does not fit
-# the code.
+# Exit code 0: all were noticed; 1: some were not, or could not be tried; 2: mutants.txt does not
+# fit the code.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 # The copy has its own build folder at the same relative path as the tree, for ccache.
@@ -26,7 +26,7 @@ die() {
 # ---- the table ----
 names=()
 declare -A file from to seen
-read_faults() {
+read_mutants() {
   local line name="" key value
   while IFS= read -r line; do
     [[ -z $line || $line == \#* ]] && continue
@@ -34,7 +34,7 @@ read_faults() {
     value=${value#"${value%%[! ]*}"}
     case $key in
       name)
-        [[ -z ${seen[$value]-} ]] || die "faults.txt: $value is there twice: give one another name"
+        [[ -z ${seen[$value]-} ]] || die "mutants.txt: $value is there twice: give one another name"
         name=$value
         names+=("$name")
         ;;
@@ -42,9 +42,9 @@ read_faults() {
       from) from[$name]=$value ;;
       to) to[$name]=$value ;;
       seen) seen[$name]=$value ;;
-      *) die "faults.txt: '$line': a line is name:, file:, from:, to: or seen:" ;;
+      *) die "mutants.txt: '$line': a line is name:, file:, from:, to: or seen:" ;;
     esac
-  done <"$root/tests/faults.txt"
+  done <"$root/tests/mutants.txt"
 }
 
 # Sets `content` to the content of a file, with the line ends that $() would remove.
@@ -53,7 +53,7 @@ content_of() {
   content=${content%.}
 }
 
-check_faults() {
+check_mutants() {
   local name rest problems=0
   for name in "${names[@]}"; do
     content=""
@@ -70,20 +70,20 @@ check_faults() {
     fi
     problems=$((problems + 1))
   done
-  ((problems == 0)) || die "$problems of ${#names[@]} faults do not fit the code: correct tests/faults.txt"
+  ((problems == 0)) || die "$problems of ${#names[@]} mutants do not fit the code: correct tests/mutants.txt"
 }
 
 # ---- the copy ----
-rooms=(CMakeLists.txt cmake configs dist kernels launch src tests)
+folders=(CMakeLists.txt cmake configs dist kernels launch src tests)
 update_copy() {
   local path
   mkdir -p "$copy" "$logs"
   while IFS= read -r path; do
     cmp -s "$root/$path" "$copy/$path" || { mkdir -p "$(dirname "$copy/$path")" && cp "$root/$path" "$copy/$path"; }
-  done < <(cd "$root" && find "${rooms[@]}" -type f)
+  done < <(cd "$root" && find "${folders[@]}" -type f)
   while IFS= read -r path; do
     [[ -e $root/$path ]] || rm "$copy/$path"
-  done < <(cd "$copy" && find "${rooms[@]}" -type f)
+  done < <(cd "$copy" && find "${folders[@]}" -type f)
 }
 
 build() { # SPEC...
@@ -127,8 +127,8 @@ left() { # SECONDS
   printf '%dm %02ds' $(($1 / 60)) $(($1 % 60))
 }
 
-read_faults
-check_faults
+read_mutants
+check_mutants
 [[ ${1-} == --check ]] && exit 0
 chosen=()
 for name in "${names[@]}"; do
@@ -138,17 +138,17 @@ for name in "${names[@]}"; do
     [[ $name == $pattern ]] && chosen+=("$name") && break
   done
 done
-((${#chosen[@]} > 0)) || die "no fault is named so: see tests/faults.txt"
+((${#chosen[@]} > 0)) || die "no mutant has such a name: see tests/mutants.txt"
 
 # Without a mutant, every test must pass, and no test may be an empty list.
 update_copy
 cmake -S "$copy" -B "$copy/build" -DCMAKE_BUILD_TYPE=Release -DSWITCHYARD_CUDA=OFF -DSWITCHYARD_TESTS=ON \
   -DSWITCHYARD_UNITY=OFF --log-level=NOTICE >"$logs/configure" 2>&1 || die "cmake failed: see $logs/configure"
 mapfile -t specs < <(for name in "${chosen[@]}"; do tr ' ' '\n' <<<"${seen[$name]}"; done | sort -u)
-echo "building, and running ${#specs[@]} tests without a fault"
+echo "building, and running ${#specs[@]} tests without a mutant"
 build "${specs[@]}" >"$logs/build" 2>&1 || die "the tree does not build: see $logs/build"
 for spec in "${specs[@]}"; do
-  run_test "$spec" >"$logs/test" 2>&1 || die "$spec fails without any fault: see $logs/test"
+  run_test "$spec" >"$logs/test" 2>&1 || die "$spec fails without any mutant: see $logs/test"
   ! grep -q 'Running 0 tests' "$logs/test" || die "$spec names no test"
 done
 
@@ -178,5 +178,5 @@ for name in "${chosen[@]}"; do
   printf '%3d/%d  %-36s %s%s\n' "$done" "${#chosen[@]}" "$name" "$verdict" \
     "$( ((ahead > 0)) && echo "   [$(left "$ahead") left]")"
 done
-echo "$((${#chosen[@]} - ${#missed[@]})) of ${#chosen[@]} faults were noticed, in $(left $((SECONDS - started)))"
-((${#missed[@]} == 0)) || { echo "not: ${missed[*]}; what was built and run is in $logs" >&2; exit 1; }
+echo "$((${#chosen[@]} - ${#missed[@]})) of ${#chosen[@]} mutants were noticed, in $(left $((SECONDS - started)))"
+((${#missed[@]} == 0)) || { echo "not: ${missed[*]}; logs of builds and tests are in $logs" >&2; exit 1; }

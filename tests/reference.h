@@ -116,11 +116,13 @@ inline double activation(const FfnActivation& desc, double x) {
       return sigmoid(x);
     case Activation::identity:
       return x;
+    case Activation::hardtanh:
+      return std::clamp<double>(x, -desc.limit, desc.limit);
   }
   return std::nan("");
 }
 
-inline double linear_half(const FfnActivation& desc, double x) {
+inline double up_projection(const FfnActivation& desc, double x) {
   return desc.act == Activation::silu_clamped ? 1 + std::clamp<double>(x, -desc.limit, desc.limit) : x;
 }
 
@@ -131,7 +133,7 @@ inline Numbers ffn_activation(const FfnActivation& desc, Index rows, Index f, co
   for (Index r = 0; r < rows; ++r)
     for (Index i = 0; i < f; ++i)
       y[r * f + i] = (row_scale.empty() ? 1.0 : row_scale[r]) * activation(desc, h[r * width + i]) *
-                     (desc.gated ? linear_half(desc, h[r * width + f + i]) : 1.0);
+                     (desc.gated ? up_projection(desc, h[r * width + f + i]) : 1.0);
   return y;
 }
 
@@ -290,7 +292,7 @@ Attention attention(Index sequences, const HeadsOf& q, const HeadsOf& k, const H
 }
 
 // Returns whether query p sees key j under a sparse pattern, in the notation of the papers.
-inline bool sees(const Sparsity& sparse, Index p, Index j) {
+inline bool sees(const SparsePattern& sparse, Index p, Index j) {
   if (!sparse) return true;
   if (p - j < sparse.local || j < sparse.global) return true;
   if (sparse.stride > 0 && (p - j) % sparse.stride == 0) return true;
@@ -302,14 +304,15 @@ inline bool sees(const Sparsity& sparse, Index p, Index j) {
 //   qkv: [sequences, positions, heads + 2 kv_heads, width]
 inline Attention attention(const AttentionDesc& desc, Index sequences, Index positions, Index heads, Index kv_heads,
                            Index width, const Numbers& qkv, const AttentionLearned& learned = {}) {
-  const auto part = [&](Index first, Index n) {
+  const auto heads_from = [&](Index first, Index n) {
     return HeadsOf{qkv.data(), positions, heads + 2 * kv_heads, first, n, width};
   };
   return attention(
-      sequences, part(0, heads), part(heads, kv_heads), part(heads + kv_heads, kv_heads), desc.scale, desc.softcap,
+      sequences, heads_from(0, heads), heads_from(heads, kv_heads), heads_from(heads + kv_heads, kv_heads), desc.scale,
+      desc.softcap,
       [&](Index, Index i, Index j) {
-        const Index window = desc.visible.window;
-        return (!desc.visible.causal || j <= i) && (window == 0 || j > i - window) && sees(desc.visible.sparse, i, j);
+        const Index window = desc.mask.window;
+        return (!desc.mask.causal || j <= i) && (window == 0 || j > i - window) && sees(desc.mask.sparse, i, j);
       },
       nullptr, learned);
 }
@@ -365,7 +368,7 @@ inline Numbers choose_experts(const RouteDesc& desc, Index t_all, Index e_all, c
       of_group.push_back(sum);
     }
     Numbers allowed(e_all, -std::numeric_limits<double>::infinity());
-    for (Index g : largest(of_group, desc.group_limit))
+    for (Index g : largest(of_group, desc.topk_groups))
       for (Index e = g * size; e < (g + 1) * size; ++e) allowed[e] = selection[e];
     for (Index e : largest(allowed, desc.top_k)) experts.push_back(static_cast<double>(e));
   }
@@ -407,9 +410,9 @@ inline RouteSums route_sums(const RouteDesc& desc, Index segments, Index t_all, 
 }
 
 // Returns the dispatch mask: [T, k].
-inline Numbers capacity(const CapacityDesc& desc, Index segments, Index t_all, Index k, const Numbers& experts,
-                        const Numbers& weights) {
-  Numbers keep(t_all * k, 0.0);
+inline Numbers apply_capacity(const CapacityDesc& desc, Index segments, Index t_all, Index k, const Numbers& experts,
+                              const Numbers& weights) {
+  Numbers dispatch_mask(t_all * k, 0.0);
   const Index size = t_all / segments;
   for (Index g = 0; g < segments; ++g) {
     std::vector<Index> queue;  // assignments of the segment, in order of acceptance
@@ -420,94 +423,103 @@ inline Numbers capacity(const CapacityDesc& desc, Index segments, Index t_all, I
       for (Index a = g * size * k; a < (g + 1) * size * k; ++a) queue.push_back(a);
     if (desc.order == DropOrder::probability)
       std::stable_sort(queue.begin(), queue.end(), [&](Index a, Index b) { return weights[a] > weights[b]; });
-    std::vector<Index> taken;
+    std::vector<Index> accepted;
     for (Index a : queue) {
       const std::size_t e = static_cast<std::size_t>(experts[a]);
-      if (taken.size() <= e) taken.resize(e + 1, 0);
-      if (desc.capacity == 0 || taken[e] < desc.capacity) {
-        keep[a] = 1;
-        ++taken[e];
+      if (accepted.size() <= e) accepted.resize(e + 1, 0);
+      if (desc.capacity == 0 || accepted[e] < desc.capacity) {
+        dispatch_mask[a] = 1;
+        ++accepted[e];
       }
     }
   }
-  return keep;
+  return dispatch_mask;
 }
 
-struct Sent {
-  Numbers places, tokens, slots, counts, kept;  // tokens and slots: -1 if there is no copy
+struct DispatchTables {
+  // tokens and row_id_map: -1 if there is no copy
+  Numbers physical_experts, tokens, row_id_map, counts, tokens_per_expert;
 };
 
-// Dispatch layout of Backend::plan_sends. `e_all` is the number of experts in the partition.
-//   place_of: [E] physical expert of each logical expert; empty: both are equal. It stands for
-//             split.places, which is not read.
-//   keep: [T, k] dispatch mask. If it is empty, `experts` holds physical experts, and those in the
-//         range of `split` are dispatched.
-inline Sent plan_sends(const ExpertSplit& split, const Numbers& place_of, Index k, Index e_all, const Numbers& experts,
-                       const Numbers& keep) {
-  const Index t_all = static_cast<Index>(experts.size()) / k, local = e_all / split.owners;
-  const Index most = std::min(k, split.owners) * split.parts;
-  Sent s{Numbers(experts.size(), -1.0), Numbers(t_all * most, -1.0), Numbers(t_all * most, -1.0),
-         Numbers(split.owners * split.parts + e_all), Numbers(e_all)};
+// Dispatch layout of Backend::dispatch_layout. `e_all` is the number of experts in the partition.
+//   logical_to_physical: [E] physical expert of each logical expert; empty: both are equal. It
+//         replaces the table of `partition`, which is not read.
+//   dispatch_mask: [T, k]. If it is empty, `experts` holds physical experts, and those in the range
+//         of `partition` are dispatched.
+inline DispatchTables dispatch_layout(const ExpertPartition& partition, const Numbers& logical_to_physical, Index k,
+                                      Index e_all, const Numbers& experts, const Numbers& dispatch_mask) {
+  const Index t_all = static_cast<Index>(experts.size()) / k, local = e_all / partition.ep;
+  const Index most = std::min(k, partition.ep) * partition.etp;
+  DispatchTables s{Numbers(experts.size(), -1.0), Numbers(t_all * most, -1.0), Numbers(t_all * most, -1.0),
+                   Numbers(partition.ep * partition.etp + e_all), Numbers(e_all)};
   for (std::size_t a = 0; a < experts.size(); ++a) {
-    const Index expert = whole(experts[a]) - split.first;
-    if (keep.empty() ? expert < 0 || expert >= e_all : keep[a] == 0) continue;
-    s.places[a] = place_of.empty() ? static_cast<double>(expert) : place_of[expert];
-    ++s.kept[expert];
-    ++s.counts[split.owners * split.parts + whole(s.places[a])];
+    const Index expert = whole(experts[a]) - partition.first_expert;
+    if (dispatch_mask.empty() ? expert < 0 || expert >= e_all : dispatch_mask[a] == 0) continue;
+    s.physical_experts[a] = logical_to_physical.empty() ? static_cast<double>(expert) : logical_to_physical[expert];
+    ++s.tokens_per_expert[expert];
+    ++s.counts[partition.ep * partition.etp + whole(s.physical_experts[a])];
   }
-  // Returns the owners that receive token t, in the order of its choices.
-  const auto owners_of = [&](Index t) {
-    std::vector<Index> owners;
+  // Returns the ep ranks that receive token t, in the order of its choices.
+  const auto ep_ranks_of = [&](Index t) {
+    std::vector<Index> ep_ranks;
     for (Index a = t * k; a < (t + 1) * k; ++a)
-      if (s.places[a] >= 0 && std::count(owners.begin(), owners.end(), whole(s.places[a]) / local) == 0)
-        owners.push_back(whole(s.places[a]) / local);
-    return owners;
+      if (s.physical_experts[a] >= 0 &&
+          std::count(ep_ranks.begin(), ep_ranks.end(), whole(s.physical_experts[a]) / local) == 0)
+        ep_ranks.push_back(whole(s.physical_experts[a]) / local);
+    return ep_ranks;
   };
   Index copy = 0;
-  for (Index rank = 0; rank < split.owners * split.parts; ++rank)
+  for (Index rank = 0; rank < partition.ep * partition.etp; ++rank)
     for (Index t = 0; t < t_all; ++t) {
-      const std::vector<Index> owners = owners_of(t);
-      const auto at = std::find(owners.begin(), owners.end(), rank / split.parts);
-      if (at == owners.end()) continue;
+      const std::vector<Index> ep_ranks = ep_ranks_of(t);
+      const auto at = std::find(ep_ranks.begin(), ep_ranks.end(), rank / partition.etp);
+      if (at == ep_ranks.end()) continue;
       s.tokens[copy] = static_cast<double>(t);
-      s.slots[t * most + (at - owners.begin()) * split.parts + rank % split.parts] = static_cast<double>(copy++);
+      s.row_id_map[t * most + (at - ep_ranks.begin()) * partition.etp + rank % partition.etp] =
+          static_cast<double>(copy++);
       ++s.counts[rank];
     }
   return s;
 }
 
-struct Sorted {
-  Numbers rows, tokens, slots, offsets;  // rows and tokens: -1 if there is no row
+struct PermutationTables {
+  // assignments and tokens: -1 if there is no row
+  Numbers assignments, tokens, row_id_map, offsets;
 };
 
-// Permutation of Backend::sort_assignments, by a stable sort. The tables have n rows.
-inline Sorted sort_assignments(Index k, Index first, Index local, Index n, const Numbers& places) {
-  std::vector<Index> mine;
-  for (std::size_t a = 0; a < places.size(); ++a)
-    if (places[a] >= static_cast<double>(first) && places[a] < static_cast<double>(first + local))
-      mine.push_back(static_cast<Index>(a));
-  std::stable_sort(mine.begin(), mine.end(), [&](Index a, Index b) { return places[a] < places[b]; });
-  Sorted s{Numbers(n, -1.0), Numbers(n, -1.0), Numbers(places.size(), -1.0), {}};
-  for (std::size_t row = 0; row < mine.size(); ++row) {
-    s.rows[row] = static_cast<double>(mine[row]);
-    s.tokens[row] = static_cast<double>(mine[row] / k);
-    s.slots[mine[row]] = static_cast<double>(row);
+// Permutation of Backend::build_permutation, by a stable sort. The tables have n rows.
+inline PermutationTables build_permutation(Index k, Index first_expert, Index local, Index n,
+                                           const Numbers& physical_experts) {
+  std::vector<Index> local_assignments;
+  for (std::size_t a = 0; a < physical_experts.size(); ++a)
+    if (physical_experts[a] >= static_cast<double>(first_expert) &&
+        physical_experts[a] < static_cast<double>(first_expert + local))
+      local_assignments.push_back(static_cast<Index>(a));
+  std::stable_sort(local_assignments.begin(), local_assignments.end(),
+                   [&](Index a, Index b) { return physical_experts[a] < physical_experts[b]; });
+  PermutationTables s{Numbers(n, -1.0), Numbers(n, -1.0), Numbers(physical_experts.size(), -1.0), {}};
+  for (std::size_t row = 0; row < local_assignments.size(); ++row) {
+    s.assignments[row] = static_cast<double>(local_assignments[row]);
+    s.tokens[row] = static_cast<double>(local_assignments[row] / k);
+    s.row_id_map[local_assignments[row]] = static_cast<double>(row);
   }
-  for (Index place = first; place <= first + local; ++place)
-    s.offsets.push_back(static_cast<double>(
-        std::count_if(mine.begin(), mine.end(), [&](Index a) { return places[a] < static_cast<double>(place); })));
+  for (Index expert = first_expert; expert <= first_expert + local; ++expert)
+    s.offsets.push_back(
+        static_cast<double>(std::count_if(local_assignments.begin(), local_assignments.end(),
+                                          [&](Index a) { return physical_experts[a] < static_cast<double>(expert); })));
   return s;
 }
 
-struct Balance {
+struct LoadBalancing {
   Numbers dprobability, sums;
 };
 
 // Sums count by count, as kernels/backend.h defines them. all: the sizes P, L, G, E.
-inline Balance balance(const BalanceDesc& desc, Shape all, const Numbers& counts, const Numbers& scope_counts,
-                       const Numbers& probability, const Numbers& kept, const Numbers& z_squared) {
+inline LoadBalancing load_balancing_loss(const LoadBalancingDesc& desc, Shape all, const Numbers& counts,
+                                         const Numbers& scope_counts, const Numbers& probability,
+                                         const Numbers& tokens_per_expert, const Numbers& z_squared) {
   const Index P = all[0], L = all[1], G = all[2], E = all[3], width = 3 * E + 2, last = P * G / desc.per_scope - 1;
-  Balance b{Numbers(L * G * E), Numbers(L * width)};
+  LoadBalancing b{Numbers(L * G * E), Numbers(L * width)};
   for (Index p = 0; p < P; ++p)
     for (Index of = 0; of < L; ++of)
       for (Index i = 0; i < G; ++i)
@@ -526,25 +538,25 @@ inline Balance balance(const BalanceDesc& desc, Shape all, const Numbers& counts
         b.sums[l * width + 2 * E + e] += probability[at];
         b.sums[l * width + 3 * E] += b.dprobability[at] * probability[at];
       }
-    for (Index e = 0; e < E; ++e) b.sums[l * width + E + e] -= kept[l * E + e];
+    for (Index e = 0; e < E; ++e) b.sums[l * width + E + e] -= tokens_per_expert[l * E + e];
     b.sums[l * width + 3 * E + 1] = desc.z_factor * z_squared[l];
   }
   return b;
 }
 
 // Returns NaN for each row with index -1: the operation leaves such a row as it is.
-inline Numbers gather_rows(Index d, const Numbers& x, const Numbers& index) {
+inline Numbers permute(Index d, const Numbers& x, const Numbers& index) {
   Numbers y;
   for (double i : index)
     for (Index c = 0; c < d; ++c) y.push_back(i < 0 ? std::nan("") : x[whole(i) * d + c]);
   return y;
 }
 
-// Returns y plus, for each token, the rows of x in its `slots`.
-inline Numbers combine_rows(Index d, Index k, const Numbers& x, const Numbers& slots, Numbers y) {
-  for (std::size_t a = 0; a < slots.size(); ++a)
-    if (slots[a] >= 0)
-      for (Index i = 0; i < d; ++i) y[static_cast<Index>(a) / k * d + i] += x[whole(slots[a]) * d + i];
+// Returns y plus, for each token, the rows of x in its `row_id_map`.
+inline Numbers unpermute(Index d, Index k, const Numbers& x, const Numbers& row_id_map, Numbers y) {
+  for (std::size_t a = 0; a < row_id_map.size(); ++a)
+    if (row_id_map[a] >= 0)
+      for (Index i = 0; i < d; ++i) y[static_cast<Index>(a) / k * d + i] += x[whole(row_id_map[a]) * d + i];
   return y;
 }
 
@@ -584,13 +596,13 @@ struct Loss {
 };
 
 // partials: [P, T, 3]
-inline Loss cross_entropy_loss(Index parts, const Numbers& partials, const Numbers& targets) {
+inline Loss cross_entropy_loss(Index shards, const Numbers& partials, const Numbers& targets) {
   const Index t_all = static_cast<Index>(targets.size());
   Loss out;
   for (Index t = 0; t < t_all; ++t) {
     double most = -std::numeric_limits<double>::infinity(), sum = 0, target = 0;
-    for (Index p = 0; p < parts; ++p) most = std::max(most, partials[(p * t_all + t) * 3]);
-    for (Index p = 0; p < parts; ++p) {
+    for (Index p = 0; p < shards; ++p) most = std::max(most, partials[(p * t_all + t) * 3]);
+    for (Index p = 0; p < shards; ++p) {
       sum += partials[(p * t_all + t) * 3 + 1] * std::exp(partials[(p * t_all + t) * 3] - most);
       target += partials[(p * t_all + t) * 3 + 2];
     }
@@ -602,15 +614,15 @@ inline Loss cross_entropy_loss(Index parts, const Numbers& partials, const Numbe
 
 // ---- optimizer ----
 
-inline void adamw(const AdamW& desc, double factor, const Numbers& rates, const Numbers& g, Numbers& w, Numbers& m,
-                  Numbers& v) {
+inline void adamw(const AdamW& desc, double coefficient, const Numbers& step_scalars, const Numbers& g, Numbers& w,
+                  Numbers& m, Numbers& v) {
   const double beta1 = desc.beta1, beta2 = desc.beta2;
   for (std::size_t i = 0; i < w.size(); ++i) {
-    const double gradient = factor * g[i];
+    const double gradient = coefficient * g[i];
     m[i] = beta1 * m[i] + (1 - beta1) * gradient;
     v[i] = beta2 * v[i] + (1 - beta2) * gradient * gradient;
-    const double direction = m[i] / rates[1] / (std::sqrt(v[i] / rates[2]) + desc.eps);
-    w[i] -= rates[0] * (direction + desc.weight_decay * w[i]);
+    const double direction = m[i] / step_scalars[1] / (std::sqrt(v[i] / step_scalars[2]) + desc.eps);
+    w[i] -= step_scalars[0] * (direction + desc.weight_decay * w[i]);
   }
 }
 

@@ -1,20 +1,20 @@
 #!/usr/bin/env bash
-# tests/tidy.sh BUILD [ROOM...]: runs clang-tidy over components (src/io, dist, ...).
+# tests/tidy.sh BUILD [COMPONENT...]: runs clang-tidy over components (src/io, dist, ...).
 #
 # The default is all of kernels/, dist/ and src/, except kernels/cuda, which is not always compiled,
 # and kernels/cpu, which uses GCC's vector types. Exit code 77: clang-tidy is not installed.
 #
 # The files of a component are checked as one translation unit, because most of the time is spent
 # in headers that they share. A component that has passed is skipped until its files, its headers,
-# the checks or clang-tidy change. BUILD/tidy/ROOM.passed holds the digest of them all.
+# the checks or clang-tidy change. BUILD/tidy/COMPONENT.passed holds the digest of them all.
 set -euo pipefail
-build=$(cd "${1:?usage: tests/tidy.sh BUILD [ROOM...]}" && pwd)
+build=$(cd "${1:?usage: tests/tidy.sh BUILD [COMPONENT...]}" && pwd)
 shift
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 tidy=${SWITCHYARD_CLANG_TIDY:-clang-tidy}
 command -v "$tidy" >/dev/null || { echo "there is no $tidy here"; exit 77; }
-[[ $# -gt 0 ]] || mapfile -t rooms < <(find kernels dist src -name '*.cpp' ! -path 'kernels/c*/*' -printf '%h\n' | sort -u)
-[[ $# -eq 0 ]] || rooms=("$@")
+[[ $# -gt 0 ]] || mapfile -t components < <(find kernels dist src -name '*.cpp' ! -path 'kernels/c*/*' -printf '%h\n' | sort -u)
+[[ $# -eq 0 ]] || components=("$@")
 
 # Include folders of other projects, from the compile commands of the build.
 mapfile -t found < <(grep -oE -- '-(isystem |I)[^ "]+' "$build/compile_commands.json" | sort -u | tr ' ' '\n')
@@ -22,10 +22,11 @@ flags=(-std=c++20 -fopenmp "-I$PWD" "${found[@]}")
 version=$("$tidy" --version)
 mkdir -p "$build/tidy"
 
-check() {  # ROOM
+check() {  # COMPONENT
   local name=${1//\//-} sources stamp
   sources=$build/tidy/$name.cpp
   find "$1" -maxdepth 1 -name '*.cpp' ! -name comm_nccl.cpp -printf '#include "%p"\n' | sort >"$sources"
+  # shellcheck disable=SC2046  # each field is the name of a header
   stamp=$({ echo "$version"; cat .clang-tidy "$sources" $(c++ -MM "${flags[@]}" "$sources" | tr -d '\\\n' | cut -d: -f2)
           } | sha256sum)
   if [[ $(cat "$build/tidy/$name.passed" 2>/dev/null) != "$stamp" ]]; then
@@ -35,9 +36,9 @@ check() {  # ROOM
   echo "$1 passes"
 }
 running=0 failed=0
-for room in "${rooms[@]}"; do
+for component in "${components[@]}"; do
   if ((++running > $(nproc))); then wait -n || failed=1; fi
-  check "$room" &
+  check "$component" &
 done
-for _ in "${rooms[@]}"; do wait -n || { [[ $? -eq 127 ]] || failed=1; }; done
+for _ in "${components[@]}"; do wait -n || { [[ $? -eq 127 ]] || failed=1; }; done
 exit $failed

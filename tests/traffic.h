@@ -10,25 +10,27 @@
 
 namespace sy::test {
 
-// Rows and tokens that one rank's routers send to each rank of mesh.experts, itself included.
+// Rows and tokens that one rank's routers send to each rank of mesh.expert_group, itself included.
 struct RoutedRows {
   std::vector<Index> rows;    // [P] rows: assignments, once for each etp shard of the expert
   std::vector<Index> tokens;  // [P] sent tokens: those with at least one row for the rank
   std::vector<Index> nodes;   // [nodes] sent tokens: those with at least one row for the node
 
   explicit RoutedRows(const Mesh& mesh)
-      : rows(mesh.experts->size()), tokens(mesh.experts->size()), nodes(mesh.layout.experts_topology().nodes) {}
+      : rows(mesh.expert_group->size()),
+        tokens(mesh.expert_group->size()),
+        nodes(mesh.layout.expert_topology().nodes) {}
 
   void count(const RoutingView& r, const Mesh& mesh, Index experts) {
     const Index k = r.experts.dim(1), etp = mesh.layout.etp, local = experts / mesh.layout.ep;
     for (Index t = 0; t < r.experts.dim(0); ++t) {
       std::set<Index> ranks, on;
       for (Index a = t * k; a < (t + 1) * k; ++a)
-        for (Index part = 0; part < etp && r.keep.i32()[a]; ++part) {
-          const Index rank = r.experts.i32()[a] / local * etp + part;
+        for (Index shard = 0; shard < etp && r.dispatch_mask.i32()[a]; ++shard) {
+          const Index rank = r.experts.i32()[a] / local * etp + shard;
           ++rows[rank];
           ranks.insert(rank);
-          on.insert(mesh.layout.experts_topology().node_of(static_cast<int>(rank)));
+          on.insert(mesh.layout.expert_topology().node_of(static_cast<int>(rank)));
         }
       for (Index rank : ranks) ++tokens[rank];
       for (Index node : on) ++nodes[node];
@@ -41,36 +43,37 @@ struct RoutedRows {
 struct TokenTraffic {
   std::string group;
   int size;
-  Index leaving = 0, arriving = 0;
+  Index sent = 0, received = 0;
 };
 
-// Returns the token traffic of each all-to-all group. Collective over mesh.experts.
+// Returns the token traffic of each all-to-all group. Collective over mesh.expert_group.
 //   * One node: `experts`, directly to each rank.
 //   * Several nodes: `across`, to the rank with the same index on each other node. Then `within`,
 //     which forwards the tokens from all nodes to the ranks of this node.
 inline std::vector<TokenTraffic> token_traffic(const Mesh& mesh, const RoutedRows& routed) {
-  const auto& [nodes, mates] = mesh.layout.experts_topology();
-  const int P = mesh.experts->size(), me = mesh.experts->rank(), node = me / mates, place = me % mates;
-  const auto of_all = [&](std::vector<Index> mine) {
-    std::vector<Index> all(mine.size() * P);
-    mesh.experts->all_gather(view_of(mine.data(), {std::ssize(mine)}), view_of(all.data(), {std::ssize(all)}));
+  const auto& [nodes, ranks_per_node] = mesh.layout.expert_topology();
+  const int P = mesh.expert_group->size(), me = mesh.expert_group->rank(), node = me / ranks_per_node,
+            index = me % ranks_per_node;
+  const auto of_all = [&](std::vector<Index> own) {
+    std::vector<Index> all(own.size() * P);
+    mesh.expert_group->all_gather(view_of(own.data(), {std::ssize(own)}), view_of(all.data(), {std::ssize(all)}));
     return all;
   };
   const std::vector<Index> to_ranks = of_all(routed.tokens), to_nodes = of_all(routed.nodes);
   if (nodes == 1) {
     TokenTraffic all{"experts", P};
     for (int r = 0; r < P; ++r)
-      if (r != me) all.leaving += to_ranks[me * P + r], all.arriving += to_ranks[r * P + me];
+      if (r != me) all.sent += to_ranks[me * P + r], all.received += to_ranks[r * P + me];
     return {all};
   }
-  TokenTraffic across{"across", nodes}, within{"within", mates};
+  TokenTraffic across{"across", nodes}, within{"within", ranks_per_node};
   for (int n = 0; n < nodes; ++n) {
-    if (n != node) across.leaving += to_nodes[me * nodes + n];
-    if (n != node) across.arriving += to_nodes[(n * mates + place) * nodes + node];
-    for (int mate = 0; mate < mates; ++mate) {
-      if (mate == place) continue;
-      within.leaving += to_ranks[(n * mates + place) * P + node * mates + mate];
-      within.arriving += to_ranks[(n * mates + mate) * P + me];
+    if (n != node) across.sent += to_nodes[me * nodes + n];
+    if (n != node) across.received += to_nodes[(n * ranks_per_node + index) * nodes + node];
+    for (int peer = 0; peer < ranks_per_node; ++peer) {
+      if (peer == index) continue;
+      within.sent += to_ranks[(n * ranks_per_node + index) * P + node * ranks_per_node + peer];
+      within.received += to_ranks[(n * ranks_per_node + peer) * P + me];
     }
   }
   return {across, within};
@@ -105,11 +108,11 @@ inline Loads expected_loads(const Config& c, Index vocab, const Layout& l, int r
     const std::string name = group.axes == dense_grid ? "stage" : group.axes.str();
     const int size = name == "stage" ? l.ranks : name == "dp" ? l.dp() : l.edp();
     Index elements = 0;
-    for (const Placement& p : group.placements) {
+    for (const ParamSlice& p : group.slices) {
       elements += p.box.elements();
       int replicas = 1;  // tp ranks with the same kv heads: their gradients are reduced first
       for (int d = 0; d < p.spec->shape.size(); ++d)
-        if (p.spec->split[d] == Axis::tp) replicas = replicas_of(p.spec->shape[d], l.tp);
+        if (p.spec->split[d] == Axis::tp) replicas = num_replicas(p.spec->shape[d], l.tp);
       add("replicas", replicas, Collective::all_reduce, 1,
           all_reduce_bytes(p.box.elements() * 4, 4, replicas, coord_of(l, rank).tp % replicas),
           p.box.elements() * 8.0 * (replicas - 1) / replicas);
@@ -148,14 +151,14 @@ inline Loads expected_loads(const Config& c, Index vocab, const Layout& l, int r
   if (c.moe.aux_scope == AuxScope::global_batch)
     add("stage", l.ranks, Collective::all_gather, balances,
         balances * moe_layers * (T / std::gcd(T, S)) * E * 4 * (l.ranks - 1), 0);
-  const Index nodes = l.experts_topology().nodes;
+  const Index nodes = l.expert_topology().nodes;
   add("experts", P, Collective::all_gather, routings, routings * ((nodes > 1 ? nodes : 0) + P + E) * 4 * (P - 1), 0);
   // Dispatch sends D elements of a token with k physical experts and k weights. Combine returns D
   // elements. In backward, D elements are sent; D elements and k gradients of weights return.
-  for (const auto& [group, size, leaving, arriving] : tokens)
+  for (const auto& [group, size, sent, received] : tokens)
     add(group, size, Collective::all_to_all, 2 * M * moe_layers * (again + 1),
-        4 * ((leaving * (D + 2 * k) + arriving * D) * again + leaving * D + arriving * (D + k)),
-        4.0 * D * (leaving + arriving) * (again + 1));
+        4 * ((sent * (D + 2 * k) + received * D) * again + sent * D + received * (D + k)),
+        4.0 * D * (sent + received) * (again + 1));
   return out;
 }
 

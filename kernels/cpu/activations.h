@@ -6,7 +6,7 @@
 
 namespace sy::cpu {
 
-struct ActivationPart {
+struct ActivationKernels {
   // out: [n] = scale * act(in: [n]) (* linear: [n], unless nullptr)
   void (*forward)(const FfnActivation& desc, const float* in, const float* linear, Index n, float scale, float* out);
   //   g: [n] gradient with respect to the output of forward
@@ -16,6 +16,6 @@ struct ActivationPart {
   void (*backward)(const FfnActivation& desc, const float* g, const float* in, const float* linear, Index n,
                    float scale, float* din, float* dlinear, float* out, float* dscale);
 };
-ActivationPart activation_part(const FfnActivation& desc);
+ActivationKernels activation_kernels(const FfnActivation& desc);
 
 }  // namespace sy::cpu

@@ -75,14 +75,14 @@ void round_sums(Heads x, Index b, Index head, Range positions, const HeadRows<fl
 }
 
 // Sizes of a call and its attention mask.
-struct Call {
+struct AttentionProblem {
   AttentionDesc desc;
   Index B, queries_all, keys_all, H, K, hd, vd;
-  const std::int32_t* first_key;  // [B, queries_all], or nullptr
-  bool special;                   // true: there is a bias or a sparse pattern
-  bool narrow;                    // true: vectors are bf16
+  const std::int32_t* document_start;  // [B, queries_all], or nullptr
+  bool has_bias_or_pattern;            // true: there is a bias or a sparse pattern
+  bool is_bf16;                        // true: vectors are bf16
 
-  Call(const AttentionDesc& d, ConstHeads q, ConstHeads k, ConstHeads v)
+  AttentionProblem(const AttentionDesc& d, ConstHeads q, ConstHeads k, ConstHeads v)
       : desc(d),
         B(q.sequences),
         queries_all(q.positions),
@@ -91,14 +91,15 @@ struct Call {
         K(k.heads),
         hd(q.width),
         vd(v.width),
-        first_key(d.visible.first_key ? d.visible.first_key.i32() : nullptr),
-        special(d.bias || d.visible.sparse),
-        narrow(q.dtype == DType::bf16) {}
+        document_start(d.mask.document_start ? d.mask.document_start.i32() : nullptr),
+        has_bias_or_pattern(d.bias || d.mask.sparse),
+        is_bf16(q.dtype == DType::bf16) {}
 
-  // The call for sequence b, with its own query offset if Visibility::query_offsets is not empty.
-  Call of_sequence(Index b) const {
-    Call z = *this;
-    if (z.desc.visible.query_offsets) z.desc.visible.query_offset = z.desc.visible.query_offsets.i32()[b];
+  // The call for sequence b, with its own query offset if AttentionMask::query_offsets is not
+  // empty.
+  AttentionProblem of_sequence(Index b) const {
+    AttentionProblem z = *this;
+    if (z.desc.mask.query_offsets) z.desc.mask.query_offset = z.desc.mask.query_offsets.i32()[b];
     return z;
   }
 
@@ -107,35 +108,35 @@ struct Call {
 
   // Keys that query i of sequence b sees.
   Range keys(Index b, Index i) const {
-    const Visibility& see = desc.visible;
-    const Index at = see.query_offset + i;
-    Range range{see.window > 0 ? std::max<Index>(0, at - see.window + 1) : 0,
-                see.causal ? std::min(at + 1, keys_all) : keys_all};
-    if (first_key) range.begin = std::max<Index>(range.begin, first_key[b * queries_all + i]);
+    const AttentionMask& mask = desc.mask;
+    const Index at = mask.query_offset + i;
+    Range range{mask.window > 0 ? std::max<Index>(0, at - mask.window + 1) : 0,
+                mask.causal ? std::min(at + 1, keys_all) : keys_all};
+    if (document_start) range.begin = std::max<Index>(range.begin, document_start[b * queries_all + i]);
     return range;
   }
   // Position from which the sparse pattern of query i counts.
-  Index origin(Index b, Index i) const { return first_key ? first_key[b * queries_all + i] : 0; }
+  Index origin(Index b, Index i) const { return document_start ? document_start[b * queries_all + i] : 0; }
   // Whether a sparse pattern hides all of these keys from all queries of the range. It is false for
   // the first block that a query may see, in which sums begin.
-  bool unseen(Index b, Range queries, Range keys) const {
-    const Sparsity& sparse = desc.visible.sparse;
+  bool all_masked(Index b, Range queries, Range keys) const {
+    const SparsePattern& sparse = desc.mask.sparse;
     if (!sparse || sparse.stride > 0 || sparse.block > 0) return false;
     return keys.begin > this->keys(b, queries.end - 1).begin &&
            keys.begin >= origin(b, queries.end - 1) + sparse.global &&
-           keys.end <= desc.visible.query_offset + queries.begin - sparse.local + 1;
+           keys.end <= desc.mask.query_offset + queries.begin - sparse.local + 1;
   }
   // Keys that some query of the range may see, without regard to a sparse pattern. Neither end
   // decreases from one query to the next.
   Range keys(Index b, Range queries) const { return {keys(b, queries.begin).begin, keys(b, queries.end - 1).end}; }
   // Queries from the first to the last that see some key of the range. The range may be empty.
   Range queries(Index b, Range keys) const {
-    const Visibility& see = desc.visible;
+    const AttentionMask& mask = desc.mask;
     const auto within = [&](Index i) { return std::clamp<Index>(i, 0, queries_all); };
-    Range range{see.causal ? within(keys.begin - see.query_offset) : 0,
-                see.window > 0 ? within(keys.end - 1 + see.window - see.query_offset) : queries_all};
-    if (first_key) {
-      const std::int32_t* const row = first_key + b * queries_all;
+    Range range{mask.causal ? within(keys.begin - mask.query_offset) : 0,
+                mask.window > 0 ? within(keys.end - 1 + mask.window - mask.query_offset) : queries_all};
+    if (document_start) {
+      const std::int32_t* const row = document_start + b * queries_all;
       range.end = std::lower_bound(row, row + range.end, keys.end) - row;
     }
     return {range.begin, std::max(range.begin, range.end)};
@@ -151,18 +152,18 @@ void for_blocks(Range positions, Index block, Index end, const Body& body) {
     body(Range{begin, std::min(begin + block, end)});
 }
 
-using Lanes = detail::Bits<Vector>::Type;
+using LaneIndices = detail::Bits<Vector>::Type;
 
 template <int... lane>
-constexpr Lanes number_lanes(std::integer_sequence<int, lane...>) {
-  return Lanes{lane...};
+constexpr LaneIndices make_lane_indices(std::integer_sequence<int, lane...>) {
+  return LaneIndices{lane...};
 }
-constexpr Lanes lane_numbers = number_lanes(std::make_integer_sequence<int, lanes>{});
+constexpr LaneIndices lane_indices = make_lane_indices(std::make_integer_sequence<int, simd_width>{});
 
-// Cyclic shift: lane i becomes lane i + distance. With distances lanes/2, ..., 2, 1, every lane
-// meets all others.
+// Cyclic shift: lane i becomes lane i + distance. With distances simd_width/2, ..., 2, 1, every
+// lane meets all others.
 Vector rotated(Vector v, int distance) {
-  return __builtin_shuffle(v, (lane_numbers + distance) & (lanes - 1));
+  return __builtin_shuffle(v, (lane_indices + distance) & (simd_width - 1));
 }
 
 Vector max(Vector x, Vector y) {
@@ -170,12 +171,12 @@ Vector max(Vector x, Vector y) {
 }
 float max(Vector v) {
 #pragma GCC unroll 4
-  for (int distance = lanes / 2; distance > 0; distance /= 2) v = max(v, rotated(v, distance));
+  for (int distance = simd_width / 2; distance > 0; distance /= 2) v = max(v, rotated(v, distance));
   return v[0];
 }
 float sum(Vector v) {
 #pragma GCC unroll 4
-  for (int distance = lanes / 2; distance > 0; distance /= 2) v += rotated(v, distance);
+  for (int distance = simd_width / 2; distance > 0; distance /= 2) v += rotated(v, distance);
   return v[0];
 }
 
@@ -183,25 +184,25 @@ float dot(const float* x, const float* y, Index n) {
   Vector products{};
   float rest = 0;
   Index i = 0;
-  for (; i + lanes <= n; i += lanes) products += load(x + i) * load(y + i);
+  for (; i + simd_width <= n; i += simd_width) products += load(x + i) * load(y + i);
   for (; i < n; ++i) rest += x[i] * y[i];
   return sum(products) + rest;
 }
 
 // Computes scores from products: row[j] of a query and key first + j is scaled and capped. It
-// becomes minus infinity if the key is not in `visible`. j < cols, a multiple of lanes. Returns the
-// largest score.
+// becomes minus infinity if the key is not in `visible`. j < cols, a multiple of simd_width.
+// Returns the largest score.
 float finish_scores(const AttentionDesc& desc, Range visible, Index first, Index cols, float* row) {
   Vector largest = Vector{} + minus_infinity;
   const Vector cap = Vector{} + desc.softcap;
   // Columns that are visible.
   const auto begin = static_cast<std::int32_t>(std::max<Index>(visible.begin - first, 0));
   const auto end = static_cast<std::int32_t>(std::clamp<Index>(visible.end - first, 0, cols));
-  for (Index j = 0; j < cols; j += lanes) {
+  for (Index j = 0; j < cols; j += simd_width) {
     Vector s = load(row + j) * desc.scale;
     if (desc.softcap > 0) s = cap * tanh_(s / cap);
-    if (j < begin || j + lanes > end) {
-      const Lanes column = lane_numbers + static_cast<std::int32_t>(j);
+    if (j < begin || j + simd_width > end) {
+      const LaneIndices column = lane_indices + static_cast<std::int32_t>(j);
       s = (column >= begin) & (column < end) ? s : Vector{} + minus_infinity;
     }
     store(row + j, s);
@@ -212,7 +213,7 @@ float finish_scores(const AttentionDesc& desc, Range visible, Index first, Index
 
 // Sets the scores of keys that a sparse pattern hides from one query to minus infinity. row[j]:
 // score of key first + j. origin: position from which the pattern counts.
-void hide_unseen(const Sparsity& sparse, Index query, Index origin, Range keys, Index first, float* row) {
+void mask_sparse(const SparsePattern& sparse, Index query, Index origin, Range keys, Index first, float* row) {
   const Index p = query - origin, near = std::min(origin + sparse.near(p), keys.end);
   const Index begin = std::max(keys.begin, origin + sparse.global);
   if (begin >= near) return;
@@ -228,27 +229,28 @@ void hide_unseen(const Sparsity& sparse, Index query, Index origin, Range keys, 
 }
 
 // Like finish_scores, with the bias and the pattern of a call.
-float finish_special_scores(const Call& z, Index b, Index head, Index query, Range visible, Index first, Index cols,
-                            float* row) {
+float finish_masked_scores(const AttentionProblem& z, Index b, Index head, Index query, Range visible, Index first,
+                           Index cols, float* row) {
   finish_scores(z.desc, visible, first, cols, row);
-  const Index at = z.desc.visible.query_offset + query;
+  const Index at = z.desc.mask.query_offset + query;
   const Range keys{std::max(visible.begin, first), std::min(visible.end, first + cols)};
   if (z.desc.bias) {
     const Index n = z.desc.bias.dim(1);
     const float* const bias = z.desc.bias.f32() + head * n + n - 1 - at;  // of key 0
     for (Index j = keys.begin; j < keys.end; ++j) row[j - first] += bias[j];
   }
-  if (z.desc.visible.sparse) hide_unseen(z.desc.visible.sparse, at, z.origin(b, query), keys, first, row);
+  if (z.desc.mask.sparse) mask_sparse(z.desc.mask.sparse, at, z.origin(b, query), keys, first, row);
   Vector largest = Vector{} + minus_infinity;
-  for (Index j = 0; j < cols; j += lanes) largest = max(largest, load(row + j));
+  for (Index j = 0; j < cols; j += simd_width) largest = max(largest, load(row + j));
   return max(largest);
 }
 
 // Scores of one query in one head for the keys in `visible`. row[j] contains the product with key
 // first + j. Returns the largest score.
-float row_scores(const Call& z, Index b, Index head, Index query, Range visible, Index first, Index cols, float* row) {
-  return z.special ? finish_special_scores(z, b, head, query, visible, first, cols, row)
-                   : finish_scores(z.desc, visible, first, cols, row);
+float row_scores(const AttentionProblem& z, Index b, Index head, Index query, Range visible, Index first, Index cols,
+                 float* row) {
+  return z.has_bias_or_pattern ? finish_masked_scores(z, b, head, query, visible, first, cols, row)
+                               : finish_scores(z.desc, visible, first, cols, row);
 }
 
 // out[r, c] (+)= sum over l < k of left(r, l) right(l, c), r < rows, c < cols. Element left(r, l)
@@ -278,7 +280,7 @@ struct RowState {
     // Before the first key, all exponentials are 0.
     const float shift = largest == minus_infinity ? 0.0f : largest;
     Vector row_total{};
-    for (Index j = 0; j < cols; j += lanes) {
+    for (Index j = 0; j < cols; j += simd_width) {
       const Vector p = exp_(load(row + j) - shift);
       store(row + j, p);
       row_total += p;
@@ -291,24 +293,25 @@ struct RowState {
 
 // Forward of a range of queries in all `heads` heads that read one kv head. They share the packing
 // of its keys.
-void forward_task(const Call& call, Index b, Index kv_head, Range queries, ConstHeads q, ConstHeads k, ConstHeads v,
-                  Heads out, float* lse) {
-  const Call z = call.of_sequence(b);
+void forward_task(const AttentionProblem& call, Index b, Index kv_head, Range queries, ConstHeads q, ConstHeads k,
+                  ConstHeads v, Heads out, float* lse) {
+  const AttentionProblem z = call.of_sequence(b);
   thread_local Buffer buffer;
   thread_local std::vector<RowState> states;  // [heads, rows]
   const Index hd = z.hd, vd = z.vd, heads = z.heads_per_kv();
   const Index rows = round_up(queries.size(), tile_rows);
   // Size of the vectors that are widened together.
-  const Index most = std::max(queries.size(), key_block) * std::max(hd, vd);
+  const Index widened_size = std::max(queries.size(), key_block) * std::max(hd, vd);
   float* q_panels = buffer.reserve(heads * rows * hd + key_block * (hd + round_up(vd, tile_cols) + tile_rows) +
-                                   3 * lanes + (z.narrow ? most + heads * queries.size() * vd : 0));
-  float* k_panels = q_panels + heads * rows * hd + lanes;
-  float* v_panels = k_panels + key_block * hd + lanes;
-  float* scores = v_panels + key_block * round_up(vd, tile_cols) + lanes;  // [tile_rows, key_block]
+                                   3 * simd_width + (z.is_bf16 ? widened_size + heads * queries.size() * vd : 0));
+  float* k_panels = q_panels + heads * rows * hd + simd_width;
+  float* v_panels = k_panels + key_block * hd + simd_width;
+  // [tile_rows, key_block]
+  float* scores = v_panels + key_block * round_up(vd, tile_cols) + simd_width;
   float* widened = scores + key_block * tile_rows;
-  float* of_heads = widened + most;  // [heads, queries, vd]
+  float* head_vectors = widened + widened_size;  // [heads, queries, vd]
   const auto sums_of_head = [&](Index h) {
-    return sums_of(out, b, kv_head * heads + h, queries, of_heads + h * queries.size() * vd);
+    return sums_of(out, b, kv_head * heads + h, queries, head_vectors + h * queries.size() * vd);
   };
   states.assign(heads * rows, {});
 
@@ -329,10 +332,10 @@ void forward_task(const Call& call, Index b, Index kv_head, Range queries, Const
       for (Index i = queries.begin; i < queries.end; i += tile_rows) {
         const Range strip{i, std::min(i + tile_rows, queries.end)};
         const Range strip_keys = z.keys(b, strip);
-        if (strip_keys.end <= keys.begin || strip_keys.begin >= keys.end || z.unseen(b, strip, keys)) continue;
+        if (strip_keys.end <= keys.begin || strip_keys.begin >= keys.end || z.all_masked(b, strip, keys)) continue;
         const bool begun = strip_keys.begin < keys.begin;                    // in an earlier block
         const Index used = std::min(strip_keys.end, keys.end) - keys.begin;  // of the block's keys
-        const Index cols = round_up(used, lanes);
+        const Index cols = round_up(used, simd_width);
         const Index row = h * rows + i - queries.begin;
         multiply<1, tile_rows>(strip.size(), hd, q_panels + row * hd, k_panels, hd, cols, scores, key_block, false);
         for (Index r = 0; r < strip.size(); ++r) {
@@ -374,41 +377,41 @@ struct DecodeTask {
   Range keys;
 };
 
-// products[h * stride + i] = queries[h] . keys[i], for the queries of N heads and `lanes` keys. It
-// processes as many keys at a time as registers hold sums for.
+// products[h * stride + i] = queries[h] . keys[i], for the queries of N heads and `simd_width`
+// keys. It processes as many keys at a time as registers hold sums for.
 template <int N>
-void multiply_keys(const float* const* queries, const float* const (&keys)[lanes], Index hd, float* products,
+void multiply_keys(const float* const* queries, const float* const (&keys)[simd_width], Index hd, float* products,
                    Index stride) {
-  constexpr int at_once = 4;
-  Vector sum[N][lanes] = {};
-  const Index whole = hd / lanes * lanes;
+  constexpr int keys_at_once = 4;
+  Vector sum[N][simd_width] = {};
+  const Index full_width = hd / simd_width * simd_width;
 #pragma GCC unroll 4
-  for (int first = 0; first < lanes; first += at_once) {
-    Vector part[N][at_once] = {};
-    for (Index c = 0; c < whole; c += lanes) {
+  for (int first = 0; first < simd_width; first += keys_at_once) {
+    Vector partial[N][keys_at_once] = {};
+    for (Index c = 0; c < full_width; c += simd_width) {
       Vector x[N];
 #pragma GCC unroll 4
       for (int h = 0; h < N; ++h) x[h] = load(queries[h] + c);
 #pragma GCC unroll 4
-      for (int i = 0; i < at_once; ++i) {
+      for (int i = 0; i < keys_at_once; ++i) {
         const Vector key = load(keys[first + i] + c);
 #pragma GCC unroll 4
-        for (int h = 0; h < N; ++h) part[h][i] += x[h] * key;
+        for (int h = 0; h < N; ++h) partial[h][i] += x[h] * key;
       }
     }
 #pragma GCC unroll 4
     for (int h = 0; h < N; ++h)
 #pragma GCC unroll 4
-      for (int i = 0; i < at_once; ++i) sum[h][first + i] = part[h][i];
+      for (int i = 0; i < keys_at_once; ++i) sum[h][first + i] = partial[h][i];
   }
 #pragma GCC unroll 4
   for (int h = 0; h < N; ++h) {
     transpose(sum[h]);  // now lane i of all vectors belongs to key i
     Vector all{};
 #pragma GCC unroll 16
-    for (int i = 0; i < lanes; ++i) all += sum[h][i];
-    for (Index c = whole; c < hd; ++c)
-      for (int i = 0; i < lanes; ++i) all[i] += queries[h][c] * keys[i][c];
+    for (int i = 0; i < simd_width; ++i) all += sum[h][i];
+    for (Index c = full_width; c < hd; ++c)
+      for (int i = 0; i < simd_width; ++i) all[i] += queries[h][c] * keys[i][c];
     store(products + h * stride, all);
   }
 }
@@ -420,15 +423,15 @@ void add_values(Index heads, Index n, const float* weights, const HeadRows<const
   constexpr int wide = 4;  // vectors: enough sums to hide the latency of an addition
   const float* const values = rows.at(first);
   Index c = 0;
-  for (; heads <= 2 && c + wide * lanes <= width; c += wide * lanes)
+  for (; heads <= 2 && c + wide * simd_width <= width; c += wide * simd_width)
     (heads == 1 ? tile<1, wide, decode_block, 1> : tile<2, wide, decode_block, 1>)(n, weights, values + c, rows.stride,
-                                                                                   sums + c, width, wide * lanes, true,
-                                                                                   {});
+                                                                                   sums + c, width, wide * simd_width,
+                                                                                   true, {});
   const Index begin = c;
   for (Index h = 0; h < heads; h += tile_rows) {
     const Index count = std::min<Index>(tile_rows, heads - h);
-    for (c = begin; c + lanes <= width;) {
-      const Index cols = std::min<Index>((width - c) / lanes * lanes, tile_cols);
+    for (c = begin; c + simd_width <= width;) {
+      const Index cols = std::min<Index>((width - c) / simd_width * simd_width, tile_cols);
       Tiles<decode_block, 1>::run(count, n, weights + h * decode_block, values + c, rows.stride, sums + h * width + c,
                                   width, cols, true);
       c += cols;
@@ -448,30 +451,30 @@ void prefetch(ConstHeads x, Index b, Index position) {
 
 // Contribution of a block of keys to its sequence's query. state: [H]; sums: [H, vd] of values
 // times exponentials.
-void decode_task(const Call& call, const DecodeTask& task, ConstHeads q, ConstHeads k, ConstHeads v, RowState* state,
-                 float* sums) {
-  const Call z = call.of_sequence(task.b);
+void decode_task(const AttentionProblem& call, const DecodeTask& task, ConstHeads q, ConstHeads k, ConstHeads v,
+                 RowState* state, float* sums) {
+  const AttentionProblem z = call.of_sequence(task.b);
   thread_local Buffer buffer;
   const Index heads = z.heads_per_kv(), n = task.keys.size();
   float* const scores =
-      buffer.reserve(z.H * decode_block + (z.narrow ? z.H * z.hd + decode_block * std::max(z.hd, z.vd) : 0));
-  float* const of_heads = scores + z.H * decode_block;  // [H, hd] the query
-  float* const widened = of_heads + z.H * z.hd;
-  for (Index head = 0; z.narrow && head < z.H; ++head) floats_of(q, task.b, head, {0, 1}, of_heads + head * z.hd);
+      buffer.reserve(z.H * decode_block + (z.is_bf16 ? z.H * z.hd + decode_block * std::max(z.hd, z.vd) : 0));
+  float* const head_vectors = scores + z.H * decode_block;  // [H, hd] the query
+  float* const widened = head_vectors + z.H * z.hd;
+  for (Index head = 0; z.is_bf16 && head < z.H; ++head) floats_of(q, task.b, head, {0, 1}, head_vectors + head * z.hd);
   const auto query_of = [&](Index head) {
-    return z.narrow ? of_heads + head * z.hd : rows_of<const float>(q, task.b, head).at(0);
+    return z.is_bf16 ? head_vectors + head * z.hd : rows_of<const float>(q, task.b, head).at(0);
   };
   constexpr int together = 3;  // of heads
-  for (Index j = 0; j < n; j += lanes)
+  for (Index j = 0; j < n; j += simd_width)
     for (Index kv_head = 0; kv_head < z.K; ++kv_head) {
-      const Range these{task.keys.begin + j, task.keys.begin + std::min(j + lanes, n)};
+      const Range these{task.keys.begin + j, task.keys.begin + std::min(j + simd_width, n)};
       const HeadRows<const float> rows = floats_of(k, task.b, kv_head, these, widened);
-      const float* keys[lanes];
-      for (int i = 0; i < lanes; ++i) keys[i] = rows.at(std::min(these.begin + i, these.end - 1));
+      const float* keys[simd_width];
+      for (int i = 0; i < simd_width; ++i) keys[i] = rows.at(std::min(these.begin + i, these.end - 1));
       // Prefetches the next keys and the values of these, a share for each kv head. It reads whole
       // rows in the order of memory.
-      for (Index i = kv_head * lanes / z.K; i < (kv_head + 1) * lanes / z.K; ++i) {
-        prefetch(k, task.b, task.keys.begin + std::min(j + lanes + i, n - 1));
+      for (Index i = kv_head * simd_width / z.K; i < (kv_head + 1) * simd_width / z.K; ++i) {
+        prefetch(k, task.b, task.keys.begin + std::min(j + simd_width + i, n - 1));
         prefetch(v, task.b, task.keys.begin + std::min(j + i, n - 1));
       }
       for (Index head = kv_head * heads, end = head + heads; head < end;) {
@@ -485,7 +488,7 @@ void decode_task(const Call& call, const DecodeTask& task, ConstHeads q, ConstHe
     }
   for (Index head = 0; head < z.H; ++head) {
     float* const row = scores + head * decode_block;
-    const Index cols = round_up(n, lanes);
+    const Index cols = round_up(n, simd_width);
     state[head] = {};
     state[head].add(row, cols, row_scores(z, task.b, head, 0, task.keys, task.keys.begin, cols, row));
   }
@@ -496,8 +499,8 @@ void decode_task(const Call& call, const DecodeTask& task, ConstHeads q, ConstHe
 }
 
 // Combines the results of tasks [first, first + count) of one sequence in one head, and its sink.
-void join_tasks(const Call& z, Index head, Index first, Index count, const RowState* states, const float* sums,
-                float* out, float& lse) {
+void combine_blocks(const AttentionProblem& z, Index head, Index first, Index count, const RowState* states,
+                    const float* sums, float* out, float& lse) {
   RowState all;
   const float sink = z.desc.sinks ? z.desc.sinks.f32()[head] : minus_infinity;
   all.largest = sink;
@@ -507,15 +510,15 @@ void join_tasks(const Call& z, Index head, Index first, Index count, const RowSt
   for (Index t = first; t < first + count; ++t) {
     const float weight = std::exp(states[t * z.H + head].largest - all.largest);
     all.total += weight * states[t * z.H + head].total;
-    const float* const part = sums + (t * z.H + head) * z.vd;
-    for (Index c = 0; c < z.vd; ++c) out[c] += weight * part[c];
+    const float* const partial = sums + (t * z.H + head) * z.vd;
+    for (Index c = 0; c < z.vd; ++c) out[c] += weight * partial[c];
   }
   const float factor = 1.0f / all.total;
   for (Index c = 0; c < z.vd; ++c) out[c] *= factor;
   lse = all.largest + std::log(all.total);
 }
 
-void decode(const Call& z, ConstHeads q, ConstHeads k, ConstHeads v, Heads out, float* lse) {
+void decode(const AttentionProblem& z, ConstHeads q, ConstHeads k, ConstHeads v, Heads out, float* lse) {
   // The memory of these variables is reused.
   thread_local std::vector<DecodeTask> tasks;
   thread_local std::vector<Index> first_task;  // [B + 1]
@@ -525,11 +528,11 @@ void decode(const Call& z, ConstHeads q, ConstHeads k, ConstHeads v, Heads out, 
   first_task.clear();
   for (Index b = 0; b < z.B; ++b) {
     first_task.push_back(std::ssize(tasks));
-    const Call of = z.of_sequence(b);
-    const Range seen = of.keys(b, Index{0});
-    for_blocks(seen, decode_block, seen.end, [&](Range block) {
-      const Range keys{std::max(block.begin, seen.begin), block.end};
-      if (!of.unseen(b, {0, 1}, keys)) tasks.push_back({b, keys});
+    const AttentionProblem of = z.of_sequence(b);
+    const Range visible_keys = of.keys(b, Index{0});
+    for_blocks(visible_keys, decode_block, visible_keys.end, [&](Range block) {
+      const Range keys{std::max(block.begin, visible_keys.begin), block.end};
+      if (!of.all_masked(b, {0, 1}, keys)) tasks.push_back({b, keys});
     });
   }
   const Index count = std::ssize(tasks);
@@ -548,7 +551,7 @@ void decode(const Call& z, ConstHeads q, ConstHeads k, ConstHeads v, Heads out, 
       const Index b = row / z.H, head = row % z.H;
       thread_local Buffer of_row;
       const HeadRows<float> to = sums_of(out, b, head, {0, 1}, of_row.reserve(z.vd));
-      join_tasks(z, head, first[b], first[b + 1] - first[b], state, sums, to.at(0), lse[z.lse_offset(b, head)]);
+      combine_blocks(z, head, first[b], first[b + 1] - first[b], state, sums, to.at(0), lse[z.lse_offset(b, head)]);
       round_sums(out, b, head, {0, 1}, to);
     }
   }
@@ -578,34 +581,34 @@ struct Workspace {
   // For bf16: widened operands, and sums before they are rounded. dq: [heads, dq_rows, hd].
   float *q, *dout, *out, *k, *v, *dq, *dk, *dv;
 
-  Workspace(const Call& z, Index dq_rows) {
-    const Index hd = z.hd, vd = z.vd, queries = z.narrow ? query_block : 0, keys = z.narrow ? key_block : 0;
+  Workspace(const AttentionProblem& z, Index dq_rows) {
+    const Index hd = z.hd, vd = z.vd, queries = z.is_bf16 ? query_block : 0, keys = z.is_bf16 ? key_block : 0;
     thread_local Buffer buffer;
     const Index hd_panels = round_up(hd, tile_cols), vd_panels = round_up(vd, tile_cols);
-    const std::pair<float**, Index> parts[] = {{&k_right, key_block * hd},
-                                               {&v_right, key_block * vd},
-                                               {&k_rows_right, key_block * hd_panels},
-                                               {&q_left, query_block * hd},
-                                               {&dout_left, query_block * vd},
-                                               {&q_right, query_block * hd_panels},
-                                               {&dout_right, query_block * vd_panels},
-                                               {&p, query_block * key_block},
-                                               {&ds, query_block * key_block},
-                                               {&delta, query_block},
-                                               {&q, queries * hd},
-                                               {&dout, queries * vd},
-                                               {&out, queries * vd},
-                                               {&k, keys * hd},
-                                               {&v, keys * vd},
-                                               {&dq, z.narrow ? z.heads_per_kv() * dq_rows * hd : 0},
-                                               {&dk, keys * hd},
-                                               {&dv, keys * vd}};
+    const std::pair<float**, Index> buffers[] = {{&k_right, key_block * hd},
+                                                 {&v_right, key_block * vd},
+                                                 {&k_rows_right, key_block * hd_panels},
+                                                 {&q_left, query_block * hd},
+                                                 {&dout_left, query_block * vd},
+                                                 {&q_right, query_block * hd_panels},
+                                                 {&dout_right, query_block * vd_panels},
+                                                 {&p, query_block * key_block},
+                                                 {&ds, query_block * key_block},
+                                                 {&delta, query_block},
+                                                 {&q, queries * hd},
+                                                 {&dout, queries * vd},
+                                                 {&out, queries * vd},
+                                                 {&k, keys * hd},
+                                                 {&v, keys * vd},
+                                                 {&dq, z.is_bf16 ? z.heads_per_kv() * dq_rows * hd : 0},
+                                                 {&dk, keys * hd},
+                                                 {&dv, keys * vd}};
     // pack() writes beyond its size
-    const auto padded = [](Index size) { return round_up(size + lanes, 16); };
+    const auto padded = [](Index size) { return round_up(size + simd_width, 16); };
     Index floats = 0;
-    for (const auto& [pointer, size] : parts) floats += padded(size);
+    for (const auto& [pointer, size] : buffers) floats += padded(size);
     float* next = buffer.reserve(floats);
-    for (const auto& [pointer, size] : parts) {
+    for (const auto& [pointer, size] : buffers) {
       *pointer = next;
       next += padded(size);
     }
@@ -615,14 +618,14 @@ struct Workspace {
 class Backward {
  public:
   // of: queries whose dQ is computed.
-  Backward(const Call& call, const Gradients& tensors, Index b, Index kv_head, Range of = {0, 0})
-      : z(call), t(tensors), b_(b), kv_head_(kv_head), of_(of), w(call, of.size()) {}
+  Backward(const AttentionProblem& call, const Gradients& tensors, Index b, Index kv_head, Range of = {0, 0})
+      : z(call), t(tensors), b_(b), kv_head_(kv_head), queries_(of), w(call, of.size()) {}
 
   // dK and dV of one block of keys from all queries that see it. If want_dq, it also adds to dQ.
   void keys_task(Range keys, bool want_dq) {
     dk_ = sums_of(t.dk, b_, kv_head_, keys, w.dk);
     dv_ = sums_of(t.dv, b_, kv_head_, keys, w.dv);
-    clear_unseen(keys);
+    clear_masked(keys);
     pack_keys(keys);
     for (Index head = first_head(); head < end_head(); ++head)
       for_blocks(z.queries(b_, keys), query_block, z.queries_all,
@@ -632,7 +635,7 @@ class Backward {
   }
   // Rounds dQ after the last block of keys.
   void finish_dq() {
-    for (Index head = first_head(); head < end_head(); ++head) round_sums(t.dq, b_, head, of_, dq_of(head));
+    for (Index head = first_head(); head < end_head(); ++head) round_sums(t.dq, b_, head, queries_, dq_of(head));
   }
   // Bias gradient of one head: dbias[n - 1 - distance] += the sums of dS / scale by distance.
   void bias_task(Index head, Index n, float* dbias) {
@@ -642,10 +645,10 @@ class Backward {
       for_blocks(z.queries(b_, keys), query_block, z.queries_all, [&](Range queries) {
         if (!tile(head, queries, keys, false, false)) return;
         for (Index i = queries.begin; i < queries.end; ++i) {
-          const Range seen = z.keys(b_, i);
+          const Range visible_keys = z.keys(b_, i);
           const float* const ds = w.ds + (i - queries.begin) * key_block - keys.begin;
-          float* const to = dbias + n - 1 - (z.desc.visible.query_offset + i);
-          for (Index j = std::max(seen.begin, keys.begin); j < std::min(seen.end, keys.end); ++j)
+          float* const to = dbias + n - 1 - (z.desc.mask.query_offset + i);
+          for (Index j = std::max(visible_keys.begin, keys.begin); j < std::min(visible_keys.end, keys.end); ++j)
             to[j] += factor * ds[j];
         }
       });
@@ -653,9 +656,9 @@ class Backward {
   }
   // dQ of one block of queries from all keys that they see.
   void queries_task() {
-    for_blocks(z.keys(b_, of_), key_block, z.keys_all, [&](Range keys) {
+    for_blocks(z.keys(b_, queries_), key_block, z.keys_all, [&](Range keys) {
       pack_keys(keys);
-      for (Index head = first_head(); head < end_head(); ++head) tile(head, of_, keys, true, false);
+      for (Index head = first_head(); head < end_head(); ++head) tile(head, queries_, keys, true, false);
     });
     finish_dq();
   }
@@ -665,7 +668,7 @@ class Backward {
   Index end_head() const { return first_head() + z.heads_per_kv(); }
 
   HeadRows<float> dq_of(Index head) const {
-    return sums_of(t.dq, b_, head, of_, w.dq + (head - first_head()) * of_.size() * z.hd);
+    return sums_of(t.dq, b_, head, queries_, w.dq + (head - first_head()) * queries_.size() * z.hd);
   }
 
   // Calls body(strip) for each strip of a block of keys, in order.
@@ -675,7 +678,7 @@ class Backward {
   }
 
   // Clears the gradients of strips that no query sees, because no tile writes them.
-  void clear_unseen(Range keys) {
+  void clear_masked(Range keys) {
     for_strips(keys, [&](Range strip) {
       if (z.queries(b_, strip).size() > 0) return;
       for (Index j = strip.begin; j < strip.end; ++j) {
@@ -698,7 +701,7 @@ class Backward {
   // Its sum begins at the first block that contributes to it. Returns whether some query may see
   // some key; w.ds then holds dS.
   bool tile(Index head, Range queries, Range keys, bool want_dq, bool want_dkv) {
-    if (z.unseen(b_, queries, keys)) return false;
+    if (z.all_masked(b_, queries, keys)) return false;
     const HeadRows<const float> q = floats_of(t.q, b_, head, queries, w.q),
                                 dout = floats_of(t.dout, b_, head, queries, w.dout),
                                 out = floats_of(t.out, b_, head, queries, w.out);
@@ -720,12 +723,12 @@ class Backward {
     float* p = w.p + row * key_block;
     float* ds = w.ds + row * key_block;
     const Range strip_keys = z.keys(b_, strip);
-    if (strip_keys.end <= keys.begin || strip_keys.begin >= keys.end || z.unseen(b_, strip, keys)) {
+    if (strip_keys.end <= keys.begin || strip_keys.begin >= keys.end || z.all_masked(b_, strip, keys)) {
       std::fill_n(p, strip.size() * key_block, 0.0f);
       std::fill_n(ds, strip.size() * key_block, 0.0f);
       return;
     }
-    const Index used = std::min(strip_keys.end, keys.end) - keys.begin, cols = round_up(used, lanes);
+    const Index used = std::min(strip_keys.end, keys.end) - keys.begin, cols = round_up(used, simd_width);
     multiply<1, tile_rows>(strip.size(), z.hd, w.q_left + row * z.hd, w.k_right, z.hd, cols, p, key_block, false);
     multiply<1, tile_rows>(strip.size(), z.vd, w.dout_left + row * z.vd, w.v_right, z.vd, cols, ds, key_block, false);
     for (Index r = 0; r < strip.size(); ++r)
@@ -739,10 +742,10 @@ class Backward {
   }
 
   // Computes P and dS from the products in p and ds. Both are zero from `cols` on.
-  void finish_row(Index head, Index query, float lse, float delta, Index first_key, Index cols, float* p, float* ds) {
-    row_scores(z, b_, head, query, z.keys(b_, query), first_key, cols, p);
+  void finish_row(Index head, Index query, float lse, float delta, Index first, Index cols, float* p, float* ds) {
+    row_scores(z, b_, head, query, z.keys(b_, query), first, cols, p);
     const float cap = z.desc.softcap;
-    for (Index j = 0; j < cols; j += lanes) {
+    for (Index j = 0; j < cols; j += simd_width) {
       const Vector score = load(p + j);
       const Vector probability = exp_(score - lse);
       Vector gradient = probability * (load(ds + j) - delta) * z.desc.scale;
@@ -774,10 +777,10 @@ class Backward {
     add(w.p, w.dout_right, z.vd, dv_);
   }
 
-  const Call& z;
+  const AttentionProblem& z;
   const Gradients& t;
   const Index b_, kv_head_;
-  const Range of_;
+  const Range queries_;
   Workspace w;
   HeadRows<float> dk_{}, dv_{};
 };
@@ -786,25 +789,25 @@ class Backward {
 
 void CpuBackend::do_attention_forward(const AttentionDesc& desc, ConstHeads q, ConstHeads k, ConstHeads v, View out,
                                       View lse) {
-  const Call z(desc, q, k, v);
-  if (desc.visible.query_offsets && z.queries_all == 1) return decode(z, q, k, v, out, lse.f32());
+  const AttentionProblem z(desc, q, k, v);
+  if (desc.mask.query_offsets && z.queries_all == 1) return decode(z, q, k, v, out, lse.f32());
   // A range of queries shares the packing of its keys, and should stay in the L2 cache.
   const Index pairs = z.B * z.K, S = z.queries_all, threads = omp_get_max_threads();
   const Index even = pairs * S / (4 * threads);
   const Index largest = std::max<Index>(128, 64 * 1024 / (z.heads_per_kv() * z.hd));
-  const Index run = round_up(std::min(std::clamp<Index>(even, 128, largest), S), tile_rows);
-  const Index runs = ceil_div(S, run);
+  const Index length = round_up(std::min(std::clamp<Index>(even, 128, largest), S), tile_rows);
+  const Index ranges = ceil_div(S, length);
 #pragma omp parallel for schedule(dynamic)
-  for (Index task = 0; task < pairs * runs; ++task) {
+  for (Index task = 0; task < pairs * ranges; ++task) {
     // The longest rows go first.
-    const Index pair = task % pairs, begin = (runs - 1 - task / pairs) * run;
-    forward_task(z, pair / z.K, pair % z.K, {begin, std::min(begin + run, S)}, q, k, v, out, lse.f32());
+    const Index pair = task % pairs, begin = (ranges - 1 - task / pairs) * length;
+    forward_task(z, pair / z.K, pair % z.K, {begin, std::min(begin + length, S)}, q, k, v, out, lse.f32());
   }
 }
 
-void CpuBackend::do_append_heads(ConstHeads x, ConstView offsets, Heads y) {
+void CpuBackend::do_kv_cache_append(ConstHeads x, ConstView offsets, Heads y) {
   const Index row = x.heads * x.width;
-  for_runs(x.sequences * x.positions, rows_per_run(row), [&](Index begin, Index end) {
+  for_chunks(x.sequences * x.positions, rows_per_chunk(row), [&](Index begin, Index end) {
     for (Index t = begin; t < end; ++t) {
       const Index b = t / x.positions, i = t % x.positions, at = offsets.i32()[b] + i;
       SY_ASSERT(at >= 0 && at < y.positions, "position {} of {}", at, y.positions);
@@ -816,7 +819,7 @@ void CpuBackend::do_append_heads(ConstHeads x, ConstView offsets, Heads y) {
 
 void CpuBackend::do_attention_backward(const AttentionDesc& desc, ConstView dout, ConstHeads q, ConstHeads k,
                                        ConstHeads v, ConstView out, ConstView lse, Heads dq, Heads dk, Heads dv) {
-  const Call z(desc, q, k, v);
+  const AttentionProblem z(desc, q, k, v);
   const Gradients t{dout, q, k, v, out, lse.f32(), dq, dk, dv};
   const Index pairs = z.B * z.K, threads = omp_get_max_threads();
   const Index rounds = ceil_div(pairs, threads);
@@ -851,7 +854,7 @@ void CpuBackend::do_attention_backward(const AttentionDesc& desc, ConstView dout
 // A head is a task, which processes its sequences in order.
 void CpuBackend::do_attention_backward_learned(const AttentionDesc& desc, ConstView dout, ConstHeads q, ConstHeads k,
                                                ConstHeads v, ConstView out, ConstView lse, View dbias, View dsinks) {
-  const Call z(desc, q, k, v);
+  const AttentionProblem z(desc, q, k, v);
   const Gradients t{dout, q, k, v, out, lse.f32(), {}, {}, {}};
 #pragma omp parallel for schedule(dynamic)
   for (Index head = 0; head < z.H; ++head)
@@ -860,7 +863,7 @@ void CpuBackend::do_attention_backward_learned(const AttentionDesc& desc, ConstV
         Backward(z, t, b, head / z.heads_per_kv()).bias_task(head, dbias.dim(1), dbias.f32() + head * dbias.dim(1));
       if (!dsinks) continue;
       // The sink's weight is exp(sink - lse), and its value is 0.
-      std::vector<float> widened(z.narrow ? 2 * z.vd : 0);
+      std::vector<float> widened(z.is_bf16 ? 2 * z.vd : 0);
       float sum = 0;
       for (Index i = 0; i < z.queries_all; ++i) {
         const auto dout_rows = floats_of(ConstHeads(dout), b, head, {i, i + 1}, widened.data()),

@@ -23,8 +23,8 @@ DeviceMemory CpuBackend::allocate(Index bytes) {
   // Large allocations are whole huge pages, which need far fewer address translations.
   constexpr Index huge = Index{1} << 21;
   const Index alignment = bytes >= 2 * huge ? huge : 256;
-  const Index pieces = std::max<Index>(1, ceil_div(bytes, alignment));
-  const auto size = static_cast<std::size_t>(pieces * alignment);
+  const Index blocks = std::max<Index>(1, ceil_div(bytes, alignment));
+  const auto size = static_cast<std::size_t>(blocks * alignment);
   void* const memory = std::aligned_alloc(static_cast<std::size_t>(alignment), size);
   if (!memory) no_memory("no memory for {} bytes", bytes);
   if (alignment == huge) madvise(memory, size, MADV_HUGEPAGE);  // a hint: nothing depends on it

@@ -17,8 +17,8 @@ class CpuBackend final : public Backend {
   DeviceMemory allocate(Index bytes) override;
   Index free_bytes() const override;
   // products.cpp
-  Index prepared_bytes(const Shape& weight, DType dtype, WeightUse use) const override;
-  bool reads_by_index() const override { return true; }
+  Index packed_weight_bytes(const Shape& weight, DType dtype, GemmPass pass) const override;
+  bool supports_gathered_rows() const override { return true; }
 
  protected:
   // cpu_backend.cpp
@@ -36,22 +36,22 @@ class CpuBackend final : public Backend {
   void do_sum_squares(ConstView x, View out) override;
 
   // products.cpp
-  void do_prepare(ConstView weight, WeightUse use, View prepared) override;
-  void do_gemm(const Gemm& desc, ConstView a, const Weight& b, ConstView from, View c) override;
-  void do_grouped_gemm(const RowsOf& x, const Weight& w, const ExpertRows& rows, View y) override;
-  void do_grouped_gemm_input(const RowsOf& dy, const Weight& w, const ExpertRows& rows, View dx) override;
-  void do_grouped_gemm_weight(const RowsOf& dy, const RowsOf& x, const ExpertRows& rows, View dw,
-                              bool accumulate) override;
-  void do_ffn_forward(const FfnActivation& desc, const RowsOf& x, const Weight& w, ConstView bias,
-                      const ExpertRows& rows, ConstView row_scale, View h, View y) override;
-  void do_ffn_backward(const FfnActivation& desc, const RowsOf& dout, const Weight& w, const ExpertRows& rows,
+  void do_pack_weight(ConstView weight, GemmPass pass, View packed) override;
+  void do_gemm(const Gemm& desc, ConstView a, const Weight& b, ConstView addend, View c) override;
+  void do_grouped_gemm(const GatheredRows& x, const Weight& w, const GroupOffsets& groups, View y) override;
+  void do_grouped_gemm_dgrad(const GatheredRows& dy, const Weight& w, const GroupOffsets& groups, View dx) override;
+  void do_grouped_gemm_wgrad(const GatheredRows& dy, const GatheredRows& x, const GroupOffsets& groups, View dw,
+                             bool accumulate) override;
+  void do_ffn_forward(const FfnActivation& desc, const GatheredRows& x, const Weight& w, ConstView bias,
+                      const GroupOffsets& groups, ConstView row_scale, View h, View y) override;
+  void do_ffn_backward(const FfnActivation& desc, const GatheredRows& dout, const Weight& w, const GroupOffsets& groups,
                        ConstView h, ConstView row_scale, View dh, View drow_scale, View y) override;
 
   // norms.cpp
-  void do_grouped_bias_forward(ConstView bias, ConstView row_scale, const ExpertRows& rows, Index first,
+  void do_grouped_bias_forward(ConstView bias, ConstView row_scale, const GroupOffsets& groups, Index first,
                                View y) override;
-  void do_grouped_bias_backward(ConstView dy, ConstView bias, ConstView row_scale, const ExpertRows& rows, Index first,
-                                View dbias, View drow_scale) override;
+  void do_grouped_bias_backward(ConstView dy, ConstView bias, ConstView row_scale, const GroupOffsets& groups,
+                                Index first, View dbias, View drow_scale) override;
   void do_bias_forward(ConstView bias, View y) override;
   void do_bias_backward(ConstView dy, View dbias) override;
   void do_norm_forward(const NormDesc& desc, ConstView x, ConstView weight, ConstView bias, View y,
@@ -77,12 +77,12 @@ class CpuBackend final : public Backend {
                                  ConstView squares, ConstView products, View dx, View dweight) override;
 
   // heads.cpp
-  void do_copy_heads(ConstHeads x, Heads y) override;
-  void do_sum_heads(ConstHeads x, Heads y) override;
-  void do_heads_gemm(WeightUse use, ConstHeads x, ConstView w, Heads y) override;
+  void do_broadcast_heads(ConstHeads x, Heads y) override;
+  void do_reduce_heads(ConstHeads x, Heads y) override;
+  void do_batched_head_gemm(GemmPass pass, ConstHeads x, ConstView w, Heads y) override;
 
   // attention.cpp
-  void do_append_heads(ConstHeads x, ConstView offsets, Heads y) override;
+  void do_kv_cache_append(ConstHeads x, ConstView offsets, Heads y) override;
   void do_attention_forward(const AttentionDesc& desc, ConstHeads q, ConstHeads k, ConstHeads v, View out,
                             View lse) override;
   void do_attention_backward(const AttentionDesc& desc, ConstView dout, ConstHeads q, ConstHeads k, ConstHeads v,
@@ -93,23 +93,27 @@ class CpuBackend final : public Backend {
   // route.cpp
   void do_draw(const Draw& desc, ConstView index, View x) override;
   void do_jitter(const Draw& desc, ConstView index, ConstView x, bool accumulate, View y) override;
-  void do_sized_noise_forward(const Draw& desc, ConstView index, ConstView size, View x) override;
-  void do_sized_noise_backward(const Draw& desc, ConstView index, ConstView dx, ConstView size, View dsize) override;
+  void do_noisy_gating_forward(const Draw& desc, ConstView index, ConstView stddev, View x) override;
+  void do_noisy_gating_backward(const Draw& desc, ConstView index, ConstView dx, ConstView stddev,
+                                View dstddev) override;
   void do_route_forward(const RouteDesc& desc, ConstView logits, ConstView bias, ConstView noise, View experts,
                         View weights, View counts, View probability, View z_squared) override;
   void do_route_backward(const RouteDesc& desc, ConstView logits, ConstView experts, ConstView weights,
                          ConstView dweights, ConstView dprobability, float z_factor, View dlogits) override;
-  void do_balance(const BalanceDesc& desc, ConstView counts, ConstView scope_counts, ConstView probability,
-                  ConstView kept, ConstView z_squared, View dprobability, View sums) override;
+  void do_load_balancing_loss(const LoadBalancingDesc& desc, ConstView counts, ConstView scope_counts,
+                              ConstView probability, ConstView tokens_per_expert, ConstView z_squared,
+                              View dprobability, View sums) override;
 
   // dispatch.cpp
-  void do_capacity(const CapacityDesc& desc, ConstView experts, ConstView weights, Index segments, Index num_experts,
-                   View keep) override;
-  void do_plan_sends(const ExpertSplit& split, ConstView experts, ConstView keep, View places, View tokens, View slots,
-                     View counts, View kept) override;
-  void do_sort_assignments(ConstView places, Index first, View rows, View tokens, View slots, View offsets) override;
-  void do_gather_rows(ConstView x, ConstView index, View y) override;
-  void do_combine_rows(ConstView x, ConstView slots, ConstView from, View y) override;
+  void do_apply_capacity(const CapacityDesc& desc, ConstView experts, ConstView weights, Index segments,
+                         Index num_experts, View dispatch_mask) override;
+  void do_dispatch_layout(const ExpertPartition& partition, ConstView experts, ConstView dispatch_mask,
+                          View physical_experts, View tokens, View row_id_map, View counts,
+                          View tokens_per_expert) override;
+  void do_build_permutation(ConstView physical_experts, Index first_expert, View assignments, View tokens,
+                            View row_id_map, View offsets) override;
+  void do_permute(ConstView x, ConstView index, View y) override;
+  void do_unpermute(ConstView x, ConstView row_id_map, ConstView addend, View y) override;
 
   // embedding.cpp
   void do_embedding_forward(ConstView ids, ConstView table, Index vocab_begin, View y) override;
@@ -124,8 +128,8 @@ class CpuBackend final : public Backend {
                                  ConstView total, View dlogits) override;
 
   // optimizer.cpp
-  void do_clip_factor(ConstView squares, float clip, View factor) override;
-  void do_adamw(const AdamW& desc, ConstView factor, ConstView rates, ConstView g, View w, View m, View v,
+  void do_clip_coefficient(ConstView squares, float clip, View coefficient) override;
+  void do_adamw(const AdamW& desc, ConstView coefficient, ConstView step_scalars, ConstView g, View w, View m, View v,
                 View rounded) override;
 
  private:

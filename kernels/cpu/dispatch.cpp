@@ -19,10 +19,10 @@ std::uint32_t ordered_bits(float x) {
   return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
 
-// Both functions process one segment: experts, weights, keep: [tokens * k].
-void keep_first(const std::int32_t* experts, Index tokens, Index k, bool by_choice, std::int32_t limit,
-                std::vector<std::int32_t>& taken, std::int32_t* keep) {
-  const auto offer = [&](Index a) { keep[a] = taken[experts[a]]++ < limit; };
+// Both functions process one segment: experts, weights, dispatch_mask: [tokens * k].
+void accept_first(const std::int32_t* experts, Index tokens, Index k, bool by_choice, std::int32_t limit,
+                  std::vector<std::int32_t>& accepted, std::int32_t* dispatch_mask) {
+  const auto offer = [&](Index a) { dispatch_mask[a] = accepted[experts[a]]++ < limit; };
   if (by_choice) {
     for (Index j = 0; j < k; ++j)
       for (Index t = 0; t < tokens; ++t) offer(t * k + j);
@@ -31,111 +31,113 @@ void keep_first(const std::int32_t* experts, Index tokens, Index k, bool by_choi
   }
 }
 
-void keep_largest(const std::int32_t* experts, const float* weights, Index n, Index num_experts, Index limit,
-                  std::int32_t* keep) {
+void accept_largest(const std::int32_t* experts, const float* weights, Index n, Index num_experts, Index limit,
+                    std::int32_t* dispatch_mask) {
   // The assignments of each expert as (falling weight, assignment) in one integer; the smallest are
   // accepted.
   std::vector<std::vector<std::uint64_t>> candidates(num_experts);
   for (Index a = 0; a < n; ++a)
     candidates[experts[a]].push_back(static_cast<std::uint64_t>(~ordered_bits(weights[a])) << 32 |
                                      static_cast<std::uint64_t>(a));
-  std::fill_n(keep, n, 1);
-  for (auto& mine : candidates) {
-    if (static_cast<Index>(mine.size()) <= limit) continue;
-    std::nth_element(mine.begin(), mine.begin() + limit, mine.end());
-    for (auto i = mine.begin() + limit; i != mine.end(); ++i) keep[*i & 0xffffffffu] = 0;
+  std::fill_n(dispatch_mask, n, 1);
+  for (auto& of_expert : candidates) {
+    if (static_cast<Index>(of_expert.size()) <= limit) continue;
+    std::nth_element(of_expert.begin(), of_expert.begin() + limit, of_expert.end());
+    for (auto i = of_expert.begin() + limit; i != of_expert.end(); ++i) dispatch_mask[*i & 0xffffffffu] = 0;
   }
 }
 
 }  // namespace
 
 // An assignment costs 8 bytes. By weight it costs 12, and 16 for the lists.
-void CpuBackend::do_capacity(const CapacityDesc& desc, ConstView experts, ConstView weights, Index segments,
-                             Index num_experts, View keep) {
+void CpuBackend::do_apply_capacity(const CapacityDesc& desc, ConstView experts, ConstView weights, Index segments,
+                                   Index num_experts, View dispatch_mask) {
   const Index tokens = experts.dim(0) / segments, k = experts.dim(1), n = tokens * k;
   if (desc.capacity == 0 || desc.capacity >= tokens) {  // a token chooses an expert at most once
-    std::fill_n(keep.i32(), segments * n, 1);
+    std::fill_n(dispatch_mask.i32(), segments * n, 1);
     return;
   }
-  for_runs(segments, std::max<Index>(1, run_elements / 4 / n), [&](Index begin, Index end) {
-    std::vector<std::int32_t> taken(num_experts);
+  for_chunks(segments, std::max<Index>(1, chunk_elements / 4 / n), [&](Index begin, Index end) {
+    std::vector<std::int32_t> accepted(num_experts);
     for (Index g = begin; g < end; ++g) {
       const std::int32_t* const chosen = experts.i32() + g * n;
-      std::int32_t* const kept = keep.i32() + g * n;
+      std::int32_t* const mask = dispatch_mask.i32() + g * n;
       if (desc.order == DropOrder::probability) {
-        keep_largest(chosen, weights.f32() + g * n, n, num_experts, desc.capacity, kept);
+        accept_largest(chosen, weights.f32() + g * n, n, num_experts, desc.capacity, mask);
       } else {
-        std::fill(taken.begin(), taken.end(), 0);
-        keep_first(chosen, tokens, k, desc.order == DropOrder::choice, static_cast<std::int32_t>(desc.capacity), taken,
-                   kept);
+        std::fill(accepted.begin(), accepted.end(), 0);
+        accept_first(chosen, tokens, k, desc.order == DropOrder::choice, static_cast<std::int32_t>(desc.capacity),
+                     accepted, mask);
       }
     }
   });
 }
 
-// do_plan_sends and do_sort_assignments are counting sorts. Chunks of tokens count their buckets.
-// The counts are summed in the order of (bucket, chunk), which gives each chunk its first index in
-// each bucket. Within a chunk, tokens are in order already.
-constexpr Index run_assignments = 4096;
+// do_dispatch_layout and do_build_permutation are counting sorts. Chunks of tokens count their
+// buckets. The counts are summed in the order of (bucket, chunk), which gives each chunk its first
+// index in each bucket. Within a chunk, tokens are in order already.
+constexpr Index assignments_per_chunk = 4096;
 
-// The buckets are owners. An assignment costs 16 bytes, and a copy 8.
-void CpuBackend::do_plan_sends(const ExpertSplit& split, ConstView experts, ConstView keep, View places, View tokens,
-                               View slots, View counts, View kept) {
-  const Index t_all = experts.dim(0), k = experts.dim(1), e = kept.dim(0), owners = split.owners, parts = split.parts;
-  const Index local = e / owners, most = split.most_owners(k);
-  const Index grain = std::max<Index>(1, run_assignments / k), runs = ceil_div(t_all, grain);
-  // Calls visit(t, owner) for each owner that a token goes to, in the order of the choices that
+// The buckets are ep ranks. An assignment costs 16 bytes, and a copy 8.
+void CpuBackend::do_dispatch_layout(const ExpertPartition& partition, ConstView experts, ConstView dispatch_mask,
+                                    View physical_experts, View tokens, View row_id_map, View counts,
+                                    View tokens_per_expert) {
+  const Index t_all = experts.dim(0), k = experts.dim(1), e = tokens_per_expert.dim(0), ep = partition.ep,
+              etp = partition.etp;
+  const Index local = e / ep, most = partition.max_ep_ranks(k);
+  const Index grain = std::max<Index>(1, assignments_per_chunk / k), chunks = ceil_div(t_all, grain);
+  // Calls visit(t, ep_rank) for each ep rank that a token goes to, in the order of the choices that
   // first require it.
-  const auto for_owners = [&](Index begin, Index end, const auto& visit) {
-    std::vector<Index> latest(owners, -1);  // the latest token for each owner
+  const auto for_ep_ranks = [&](Index begin, Index end, const auto& visit) {
+    std::vector<Index> latest(ep, -1);  // the latest token for each ep rank
     for (Index t = begin; t < end; ++t)
       for (Index a = t * k; a < (t + 1) * k; ++a) {
-        const std::int32_t place = places.i32()[a];
-        if (place < 0 || latest[place / local] == t) continue;
-        latest[place / local] = t;
-        visit(t, place / local);
+        const std::int32_t physical = physical_experts.i32()[a];
+        if (physical < 0 || latest[physical / local] == t) continue;
+        latest[physical / local] = t;
+        visit(t, physical / local);
       }
   };
 
-  std::vector<std::int32_t> of_run(runs * owners, 0), placed(runs * e, 0), next(runs * owners * parts);
-  for_runs(t_all, grain, [&](Index begin, Index end) {
+  std::vector<std::int32_t> chunk_copies(chunks * ep, 0), chunk_assignments(chunks * e, 0), next(chunks * ep * etp);
+  for_chunks(t_all, grain, [&](Index begin, Index end) {
     for (Index a = begin * k; a < end * k; ++a) {
-      const auto expert = experts.i32()[a] - static_cast<std::int32_t>(split.first),
-                 place = split.places ? split.places.i32()[expert] : expert;
-      const bool is_kept = keep ? keep.i32()[a] != 0 : place >= 0 && place < e;
-      places.i32()[a] = is_kept ? place : -1;
-      if (is_kept) ++placed[begin / grain * e + place];
+      const auto expert = experts.i32()[a] - static_cast<std::int32_t>(partition.first_expert),
+                 physical = partition.logical_to_physical ? partition.logical_to_physical.i32()[expert] : expert;
+      const bool is_dispatched = dispatch_mask ? dispatch_mask.i32()[a] != 0 : physical >= 0 && physical < e;
+      physical_experts.i32()[a] = is_dispatched ? physical : -1;
+      if (is_dispatched) ++chunk_assignments[begin / grain * e + physical];
     }
-    for_owners(begin, end, [&](Index, Index owner) { ++of_run[begin / grain * owners + owner]; });
+    for_ep_ranks(begin, end, [&](Index, Index ep_rank) { ++chunk_copies[begin / grain * ep + ep_rank]; });
   });
   std::int32_t copy = 0;
-  for (Index owner = 0; owner < owners; ++owner)
-    for (Index part = 0; part < parts; ++part) {
+  for (Index ep_rank = 0; ep_rank < ep; ++ep_rank)
+    for (Index etp_rank = 0; etp_rank < etp; ++etp_rank) {
       const std::int32_t first = copy;
-      for (Index run = 0; run < runs; ++run) {
-        next[(run * owners + owner) * parts + part] = copy;
-        copy += of_run[run * owners + owner];
+      for (Index chunk = 0; chunk < chunks; ++chunk) {
+        next[(chunk * ep + ep_rank) * etp + etp_rank] = copy;
+        copy += chunk_copies[chunk * ep + ep_rank];
       }
-      counts.i32()[owner * parts + part] = copy - first;
+      counts.i32()[ep_rank * etp + etp_rank] = copy - first;
     }
   for (Index expert = 0; expert < e; ++expert) {
-    const Index place = split.places ? split.places.i32()[expert] : expert;
+    const Index physical = partition.logical_to_physical ? partition.logical_to_physical.i32()[expert] : expert;
     std::int32_t sum = 0;
-    for (Index run = 0; run < runs; ++run) sum += placed[run * e + place];
-    kept.i32()[expert] = counts.i32()[split.ranks() + place] = sum;
+    for (Index chunk = 0; chunk < chunks; ++chunk) sum += chunk_assignments[chunk * e + physical];
+    tokens_per_expert.i32()[expert] = counts.i32()[partition.ranks() + physical] = sum;
   }
   if (!tokens) return;
-  for_runs(t_all, grain, [&](Index begin, Index end) {
-    std::int32_t* const mine = &next[begin / grain * owners * parts];
-    std::fill(slots.i32() + begin * most * parts, slots.i32() + end * most * parts, -1);
+  for_chunks(t_all, grain, [&](Index begin, Index end) {
+    std::int32_t* const next_copy = &next[begin / grain * ep * etp];
+    std::fill(row_id_map.i32() + begin * most * etp, row_id_map.i32() + end * most * etp, -1);
     Index at = 0, token = -1;
-    for_owners(begin, end, [&](Index t, Index owner) {
-      if (t != token) at = t * most * parts;
+    for_ep_ranks(begin, end, [&](Index t, Index ep_rank) {
+      if (t != token) at = t * most * etp;
       token = t;
-      for (Index part = 0; part < parts; ++part) {
-        const std::int32_t to = mine[owner * parts + part]++;
+      for (Index etp_rank = 0; etp_rank < etp; ++etp_rank) {
+        const std::int32_t to = next_copy[ep_rank * etp + etp_rank]++;
         tokens.i32()[to] = static_cast<std::int32_t>(t);
-        slots.i32()[at++] = to;
+        row_id_map.i32()[at++] = to;
       }
     });
   });
@@ -143,62 +145,63 @@ void CpuBackend::do_plan_sends(const ExpertSplit& split, ConstView experts, Cons
 }
 
 // The buckets are physical experts. An assignment costs 12 bytes, and a row 8.
-void CpuBackend::do_sort_assignments(ConstView places, Index first, View rows, View tokens, View slots, View offsets) {
-  const Index n = places.elements(), k = places.dim(1), local = offsets.dim(0) - 1;
-  const Index runs = ceil_div(n, run_assignments);
-  std::vector<std::int32_t> of_run(runs * local, 0);
-  const auto is_here = [&](Index place) { return place >= first && place < first + local; };
-  for_runs(n, run_assignments, [&](Index begin, Index end) {
-    std::int32_t* const mine = &of_run[begin / run_assignments * local];
+void CpuBackend::do_build_permutation(ConstView physical_experts, Index first_expert, View assignments, View tokens,
+                                      View row_id_map, View offsets) {
+  const Index n = physical_experts.elements(), k = physical_experts.dim(1), local = offsets.dim(0) - 1;
+  const Index chunks = ceil_div(n, assignments_per_chunk);
+  std::vector<std::int32_t> chunk_rows(chunks * local, 0);
+  const auto is_local = [&](Index expert) { return expert >= first_expert && expert < first_expert + local; };
+  for_chunks(n, assignments_per_chunk, [&](Index begin, Index end) {
+    std::int32_t* const counts = &chunk_rows[begin / assignments_per_chunk * local];
     for (Index a = begin; a < end; ++a)
-      if (is_here(places.i32()[a])) ++mine[places.i32()[a] - first];
+      if (is_local(physical_experts.i32()[a])) ++counts[physical_experts.i32()[a] - first_expert];
   });
   std::int32_t row = 0;
-  for (Index place = 0; place < local; ++place) {
-    offsets.i32()[place] = row;
-    for (Index run = 0; run < runs; ++run) row += std::exchange(of_run[run * local + place], row);
+  for (Index expert = 0; expert < local; ++expert) {
+    offsets.i32()[expert] = row;
+    for (Index chunk = 0; chunk < chunks; ++chunk) row += std::exchange(chunk_rows[chunk * local + expert], row);
   }
   offsets.i32()[local] = row;
-  SY_ASSERT(row <= rows.dim(0), "sort_assignments: {} rows, and room for {}", row, rows.dim(0));
-  for_runs(n, run_assignments, [&](Index begin, Index end) {
-    std::int32_t* const next = &of_run[begin / run_assignments * local];
+  SY_ASSERT(row <= assignments.dim(0), "build_permutation: {} rows, but at most {} fit", row, assignments.dim(0));
+  for_chunks(n, assignments_per_chunk, [&](Index begin, Index end) {
+    std::int32_t* const next = &chunk_rows[begin / assignments_per_chunk * local];
     for (Index a = begin; a < end; ++a) {
-      const Index place = places.i32()[a];
-      const std::int32_t to = is_here(place) ? next[place - first]++ : -1;
-      slots.i32()[a] = to;
+      const Index expert = physical_experts.i32()[a];
+      const std::int32_t to = is_local(expert) ? next[expert - first_expert]++ : -1;
+      row_id_map.i32()[a] = to;
       if (to < 0) continue;
-      rows.i32()[to] = static_cast<std::int32_t>(a);
+      assignments.i32()[to] = static_cast<std::int32_t>(a);
       tokens.i32()[to] = static_cast<std::int32_t>(a / k);
     }
   });
-  std::fill(rows.i32() + row, rows.i32() + rows.elements(), -1);
+  std::fill(assignments.i32() + row, assignments.i32() + assignments.elements(), -1);
   std::fill(tokens.i32() + row, tokens.i32() + tokens.elements(), -1);
 }
 
 // An element of y costs 8 bytes.
-void CpuBackend::do_gather_rows(ConstView x, ConstView index, View y) {
+void CpuBackend::do_permute(ConstView x, ConstView index, View y) {
   const Index d = y.dim(1);
-  for_runs(y.dim(0), rows_per_run(d), [&](Index begin, Index end) {
+  for_chunks(y.dim(0), rows_per_chunk(d), [&](Index begin, Index end) {
     for (Index r = begin; r < end; ++r)
       if (index.i32()[r] >= 0) copy_elements(x, index.i32()[r] * d, d, y, r * d);
   });
 }
 
-// An element of y costs 4 bytes, 4 more for `from`, and 4 bytes and 1 FLOP for each slot.
-void CpuBackend::do_combine_rows(ConstView x, ConstView slots, ConstView from, View y) {
-  const Index d = y.dim(1), k = slots.dim(1);
-  for_runs(y.dim(0), rows_per_run(2 * d), [&](Index begin, Index end) {
-    Floats rows(x, d), before(from, d);
+// An element of y costs 4 bytes, 4 more for `addend`, and 4 bytes and 1 FLOP for each summed row.
+void CpuBackend::do_unpermute(ConstView x, ConstView row_id_map, ConstView addend, View y) {
+  const Index d = y.dim(1), k = row_id_map.dim(1);
+  for_chunks(y.dim(0), rows_per_chunk(2 * d), [&](Index begin, Index end) {
+    Floats rows(x, d), addends(addend, d);
     Results sums(y, d);
     for (Index t = begin; t < end; ++t) {
       float* const out = sums.begin(t * d);
-      bool empty = !from;
-      if (const float* const in = before.at(t * d); in && in != out)
+      bool empty = !addend;
+      if (const float* const in = addends.at(t * d); in && in != out)
         std::memcpy(out, in, static_cast<std::size_t>(d) * sizeof(float));
       for (Index j = 0; j < k; ++j) {
-        const Index slot = slots.i32()[t * k + j];
-        if (slot < 0) continue;
-        const float* const in = rows.at(slot * d);
+        const Index row = row_id_map.i32()[t * k + j];
+        if (row < 0) continue;
+        const float* const in = rows.at(row * d);
         if (empty)
           std::memcpy(out, in, static_cast<std::size_t>(d) * sizeof(float));
         else

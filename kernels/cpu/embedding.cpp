@@ -8,7 +8,7 @@ namespace sy::cpu {
 // An element of y costs 8 bytes.
 void CpuBackend::do_embedding_forward(ConstView ids, ConstView table, Index vocab_begin, View y) {
   const Index d = y.dim(1), vocab = table.dim(0);
-  for_runs(y.dim(0), rows_per_run(d), [&](Index begin, Index end) {
+  for_chunks(y.dim(0), rows_per_chunk(d), [&](Index begin, Index end) {
     for (Index t = begin; t < end; ++t) {
       const Index id = ids.i32()[t] - vocab_begin;
       if (id >= 0 && id < vocab)
@@ -25,7 +25,7 @@ void CpuBackend::do_embedding_forward(ConstView ids, ConstView table, Index voca
 void CpuBackend::do_embedding_backward(ConstView ids, ConstView dy, Index vocab_begin, View dtable) {
   constexpr Index columns = 64;
   const Index t_all = ids.dim(0), d = dy.dim(1), vocab = dtable.dim(0);
-  for_runs(d, t_all * d <= run_elements ? d : columns, [&](Index begin, Index end) {
+  for_chunks(d, t_all * d <= chunk_elements ? d : columns, [&](Index begin, Index end) {
     const Index n = end - begin;
     Floats gradients(dy, n);
     for (Index t = 0; t < t_all; ++t) {

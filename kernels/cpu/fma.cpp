@@ -21,7 +21,7 @@ double multiply_adds(Index rounds) {
 #endif
     }
   }
-  return 2.0 * lanes * chains * static_cast<double>(rounds);
+  return 2.0 * simd_width * chains * static_cast<double>(rounds);
 }
 
 }  // namespace sy::cpu

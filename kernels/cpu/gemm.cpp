@@ -31,7 +31,7 @@ constexpr Index max_rounded_rows = 512;
 //   b_stays           true: a panel of B stays in the L1 cache while panels of A are streamed;
 //                     false: the reverse
 //   a_panels          number of panels of A that are packed together; they stay in the L2 cache
-//   beyond            number of elements that packing may write after the last panel of A
+//   overrun           number of elements that packing may write after the last panel of A
 //   pack_rows         packs rows [i, i + count) of columns [l, l + depth) of A
 //   pack_columns      packs columns [j, j + count) of rows [l, l + depth) of B
 //   multiply          m <= rows x n <= cols elements of c (+)= the product of two panels; rows of c
@@ -41,25 +41,25 @@ constexpr Index max_rounded_rows = 512;
 struct FloatTiles {
   using Packed = float;
   static constexpr Index rows = tile_rows, cols = tile_cols, step = 1, max_k_block = 384, k_multiple = 16, a_panels = 8,
-                         beyond = lanes;
+                         overrun = simd_width;
   // Whether a panel of B fits the L1 cache besides a panel of A.
   static constexpr bool b_stays = cols * max_k_block * Index{sizeof(float)} <= 24 * 1024;
 
   // Rows or columns of a matrix, from number `first` on: every `stride`, or by an index.
-  struct Way {
+  struct Axis {
     Index first, stride;
     const std::int32_t* index;
   };
   // Calls pack() of tile.h.
   template <int width>
-  static void pack_vectors(const Matrix& m, Way lines, Way steps, Index count, Index k, float* out) {
+  static void pack_vectors(const Matrix& m, Axis lines, Axis steps, Index count, Index k, float* out) {
     const auto run = [&](const auto* data) {
       if (!lines.index) data += lines.first * lines.stride;
       if (!steps.index) data += steps.first * steps.stride;
       if (lines.index)
-        pack_ways<width>(data, Indexed{lines.index + lines.first, lines.stride}, Strided{steps.stride}, count, k, out);
+        pack_axes<width>(data, Indexed{lines.index + lines.first, lines.stride}, Strided{steps.stride}, count, k, out);
       else if (steps.index)
-        pack_ways<width>(data, Strided{lines.stride}, Indexed{steps.index + steps.first, steps.stride}, count, k, out);
+        pack_axes<width>(data, Strided{lines.stride}, Indexed{steps.index + steps.first, steps.stride}, count, k, out);
       else
         pack<width>(data, lines.stride, steps.stride, count, k, out);
     };
@@ -84,7 +84,7 @@ template <class Unit>
 struct PairTiles {
   using Packed = Bf16;
   static constexpr Index rows = pair_panel, cols = pair_panel, step = pair_step, max_k_block = 512, k_multiple = 32,
-                         a_panels = 16, beyond = 0;
+                         a_panels = 16, overrun = 0;
   static constexpr bool b_stays = false;
 
   static void pack_rows(const Matrix& a, Index i, Index count, Index l, Index depth, Bf16* out) {
@@ -150,7 +150,7 @@ bool reads_once(const Problem& p) {
   return p.b_packed && p.m <= a_rows<Panels>;
 }
 
-// Rows [i, i_end) and columns [j, j_end) of one product, of both halves if it has two.
+// Rows [i, i_end) and columns [j, j_end) of one product, of both projections if it has two.
 struct Task {
   const Problem* problem;
   Index i, i_end, j, j_end;
@@ -178,11 +178,11 @@ class Worker {
         const Packed* const a_panels = depth > 0 ? pack_a(p, i, end, l, depth) : nullptr;
         // Sums that are rounded, or read by an epilogue, are processed in strips that fit the L1
         // cache.
-        const Index rows = once && !in_place(p) && !b_stays(p) ? Panels::rows : many;
+        const Index rows = once && !accumulates_in_c(p) && !b_stays(p) ? Panels::rows : many;
         for (Index r = i; r < end; r += rows) {
           const Index r_end = std::min(r + rows, end);
-          if (l == 0 || !in_place(p)) locate(task, once ? r : task.i, once ? r_end : task.i_end);
-          const bool adds = l > 0 || p.accumulate || p.from;
+          if (l == 0 || !accumulates_in_c(p)) locate(task, once ? r : task.i, once ? r_end : task.i_end);
+          const bool adds = l > 0 || p.accumulate || p.addend;
           if (l == 0) begin(task, r, r_end);
           if (depth > 0) add(task, r, r_end, l, depth, adds, a_panels + (r - i) * round_up(depth, Panels::step));
           if (l + block >= p.k) finish(task, r, r_end);
@@ -194,30 +194,30 @@ class Worker {
  private:
   // Whether sums are stored in C. Otherwise they are in memory of this thread, and are rounded from
   // there or discarded.
-  static bool in_place(const Problem& p) { return p.c.dtype == DType::f32 && p.c.data; }
+  static bool accumulates_in_c(const Problem& p) { return p.c.dtype == DType::f32 && p.c.data; }
 
   // Sets the address of the sums of rows [i, end).
   void locate(const Task& task, Index i, Index end) {
     const Problem& p = *task.problem;
     first_ = i;
-    if (in_place(p)) {
+    if (accumulates_in_c(p)) {
       c_ = reinterpret_cast<float*>(p.c.data) + i * p.ldc + task.j;
       stride_ = p.ldc;
-      half_ = p.n;
+      projection_stride_ = p.n;
     } else {
-      half_ = task.cols();
-      stride_ = p.halves * half_;
+      projection_stride_ = task.cols();
+      stride_ = p.num_projections * projection_stride_;
       c_ = memory().c.reserve((end - i) * stride_);
     }
   }
 
-  // Calls `visit` for each half of rows [i, end). Its arguments are the sums of the row, the index
-  // of its first element in C, its first column j, and its number of columns.
+  // Calls `visit` for each projection of rows [i, end). Its arguments are the sums of the row, the
+  // index of its first element in C, its first column j, and its number of columns.
   template <class Visit>
   void each_row(const Task& task, Index i, Index end, const Visit& visit) {
     const Problem& p = *task.problem;
     for (Index r = i; r < end; ++r)
-      for (Index h = 0; h < p.halves; ++h) {
+      for (Index h = 0; h < p.num_projections; ++h) {
         const Index j = h * p.n + task.j;
         visit(at(task, h, r, task.j), r * p.ldc + j, j, task.cols());
       }
@@ -226,15 +226,15 @@ class Worker {
   // Sets rows [i, end) of the task's block of C to the addend, or to zero for an empty product.
   void begin(const Task& task, Index i, Index end) {
     const Problem& p = *task.problem;
-    const std::byte* const from = p.from ? p.from : p.accumulate && !in_place(p) ? p.c.data : nullptr;
-    if (!from && (p.k > 0 || p.accumulate)) return;
+    const std::byte* const addend = p.addend ? p.addend : p.accumulate && !accumulates_in_c(p) ? p.c.data : nullptr;
+    if (!addend && (p.k > 0 || p.accumulate)) return;
     each_row(task, i, end, [&](float* sums, Index first, Index, Index n) {
-      if (!from)
+      if (!addend)
         std::fill_n(sums, n, 0.0f);
       else if (p.c.dtype == DType::f32)
-        std::copy_n(reinterpret_cast<const float*>(from) + first, n, sums);
+        std::copy_n(reinterpret_cast<const float*>(addend) + first, n, sums);
       else
-        widen(reinterpret_cast<const Bf16*>(from) + first, n, sums);
+        widen(reinterpret_cast<const Bf16*>(addend) + first, n, sums);
     });
   }
 
@@ -252,7 +252,8 @@ class Worker {
         round(sums, n, to);
         if (p.epilogue) widen(to, n, sums);
       });
-    if (p.epilogue) p.epilogue->finish({i, task.j, end - i, task.cols(), at(task, 0, i, task.j), stride_, half_});
+    if (p.epilogue)
+      p.epilogue->finish({i, task.j, end - i, task.cols(), at(task, 0, i, task.j), stride_, projection_stride_});
   }
   template <class T>
   static void add_bias(const T* bias, Index n, float* sums) {
@@ -268,16 +269,16 @@ class Worker {
   void pack_b(const Task& task, Index l, Index depth) {
     const Problem& p = *task.problem;
     if (p.b_packed) {
-      for (Index h = 0; h < p.halves; ++h)
-        b_panels_[h] = packed_panel<Panels>(packed_b(p), p.halves * p.n, l, depth, h * p.n + task.j);
+      for (Index h = 0; h < p.num_projections; ++h)
+        b_panels_[h] = packed_panel<Panels>(packed_b(p), p.num_projections * p.n, l, depth, h * p.n + task.j);
       return;
     }
     const Packing columns{&p, task.j, task.j_end, l};
     if (columns == packed_columns_) return;
     packed_columns_ = columns;
     const Index whole = round_up(task.cols(), Panels::cols);
-    Packed* const panels = reserve(memory().b, p.halves * whole, depth);
-    for (Index h = 0; h < p.halves; ++h) {
+    Packed* const panels = reserve(memory().b, p.num_projections * whole, depth);
+    for (Index h = 0; h < p.num_projections; ++h) {
       Packed* const to = panels + h * whole * round_up(depth, Panels::step);
       b_panels_[h] = to;
       Panels::pack_columns(p.b, l, depth, h * p.n + task.j, task.cols(), to);
@@ -304,17 +305,17 @@ class Worker {
   // the packed B.
   void add(const Task& task, Index begin, Index end, Index l, Index depth, bool accumulate, const Packed* a_panels) {
     const Problem& p = *task.problem;
-    for (Index h = 0; h < p.halves; ++h) {
+    for (Index h = 0; h < p.num_projections; ++h) {
       if constexpr (std::is_same_v<Panels, FloatTiles>)
         if (p.b_packed && p.m > 2) {
           stream(task, h, begin, end, l, depth, accumulate, a_panels);
           continue;
         }
-      const Index held = round_up(depth, Panels::step);
+      const Index padded_depth = round_up(depth, Panels::step);
       const auto multiply = [&](Index i, Index j) {
         panels_.multiply(std::min<Index>(Panels::rows, end - i), std::min<Index>(Panels::cols, task.j_end - j), depth,
-                         a_panels + (i - begin) * held, b_panels_[h] + (j - task.j) * held, at(task, h, i, j), stride_,
-                         accumulate);
+                         a_panels + (i - begin) * padded_depth, b_panels_[h] + (j - task.j) * padded_depth,
+                         at(task, h, i, j), stride_, accumulate);
       };
       if (b_stays(p)) {
         for (Index j = task.j; j < task.j_end; j += Panels::cols)
@@ -328,36 +329,37 @@ class Worker {
 
   // The same by panels of B, with a prefetch of the next one. A pre-packed B is read from beyond
   // the L2 cache once per block of rows, while the block's rows of A stay in that cache.
-  void stream(const Task& task, Index half, Index begin, Index end, Index l, Index depth, bool accumulate,
+  void stream(const Task& task, Index projection, Index begin, Index end, Index l, Index depth, bool accumulate,
               const float* a_panels) {
     const Problem& p = *task.problem;
     const Index strips = ceil_div(end - begin, tile_rows), step = tile_cols / strips, below = l + depth;
     for (Index j = task.j; j < task.j_end; j += tile_cols) {
-      const float* const panel = b_panels_[half] + (j - task.j) * depth;
+      const float* const panel = b_panels_[projection] + (j - task.j) * depth;
       const float* next = panel + tile_cols * depth;
       if (j + tile_cols >= task.j_end) {
-        if (half + 1 < p.halves)
-          next = b_panels_[half + 1];
+        if (projection + 1 < p.num_projections)
+          next = b_panels_[projection + 1];
         else if (below < p.k)
-          next = packed_panel<Panels>(packed_b(p), p.halves * p.n, below, std::min(depth, p.k - below), task.j);
+          next =
+              packed_panel<Panels>(packed_b(p), p.num_projections * p.n, below, std::min(depth, p.k - below), task.j);
       }
       for (Index i = begin; i < end; i += tile_rows, next += depth * step)
         Tiles<1, tile_rows, true>::run(std::min<Index>(tile_rows, end - i), depth, a_panels + (i - begin) * depth,
-                                       panel, tile_cols, at(task, half, i, j), stride_,
+                                       panel, tile_cols, at(task, projection, i, j), stride_,
                                        std::min<Index>(tile_cols, task.j_end - j), accumulate, {next, step});
     }
   }
 
-  // Address of the sum of element (i, j) of a half of C.
-  float* at(const Task& task, Index half, Index i, Index j) const {
-    return c_ + (i - first_) * stride_ + half * half_ + j - task.j;
+  // Address of the sum of element (i, j) of a projection of C.
+  float* at(const Task& task, Index projection, Index i, Index j) const {
+    return c_ + (i - first_) * stride_ + projection * projection_stride_ + j - task.j;
   }
 
   static const Packed* packed_b(const Problem& p) {
     return reinterpret_cast<const Packed*>(p.b_packed);
   }
   static Packed* reserve(Buffer& buffer, Index vectors, Index depth) {
-    const Index elements = vectors * round_up(depth, Panels::step) + Panels::beyond;
+    const Index elements = vectors * round_up(depth, Panels::step) + Panels::overrun;
     return reinterpret_cast<Packed*>(buffer.reserve(ceil_div(elements * Index{sizeof(Packed)}, 4)));
   }
 
@@ -380,12 +382,12 @@ class Worker {
   Packing packed_rows_, packed_columns_;
   const Packed* b_panels_[2] = {};
   float* c_ = nullptr;
-  Index first_ = 0, stride_ = 0, half_ = 0;
+  Index first_ = 0, stride_ = 0, projection_stride_ = 0;
   Panels panels_;
 };
 
 double multiplications(const Problem& p) {
-  return double(p.m) * double(p.halves * p.n) * double(std::max<Index>(p.k, 1));
+  return double(p.m) * double(p.num_projections * p.n) * double(std::max<Index>(p.k, 1));
 }
 
 template <class Panels>
@@ -397,25 +399,25 @@ Index column_tile(const Problem& p) {
 // Divides a product into tasks of about `work` multiplications. Tasks are as nearly square as the
 // product and the cache allow, which keeps packing cheap.
 template <class Panels>
-void cut(const Problem& p, double work, std::vector<Task>& tasks) {
+void split_into_tasks(const Problem& p, double work, std::vector<Task>& tasks) {
   if (p.m == 0 || p.n == 0) return;
-  // The columns of a task are those of each half, and a multiple of an epilogue's columns.
+  // The columns of a task are those of each projection, and a multiple of an epilogue's columns.
   const Index k = std::max<Index>(p.k, 1), tile = column_tile<Panels>(p);
   constexpr Index element = sizeof(typename Panels::Packed);
   const Index max_cols =
-      std::max(tile, (p.b_packed ? max_packed_bytes : max_b_bytes) / element / k_block<Panels>(k) / p.halves);
-  const double area = work / double(k * p.halves);
+      std::max(tile, (p.b_packed ? max_packed_bytes : max_b_bytes) / element / k_block<Panels>(k) / p.num_projections);
+  const double area = work / double(k * p.num_projections);
   // Length of equal blocks of whole tiles that is nearest to `length`.
-  const auto part = [](Index size, double length, Index tile, Index longest) {
-    const Index parts = std::max<Index>(std::lround(double(size) / length), ceil_div(size, longest));
-    return round_up(ceil_div(size, parts), tile);
+  const auto block_length = [](Index size, double length, Index tile_length, Index max_length) {
+    const Index blocks = std::max<Index>(std::lround(double(size) / length), ceil_div(size, max_length));
+    return round_up(ceil_div(size, blocks), tile_length);
   };
   // All columns of a packed B use rows that are packed once.
-  constexpr double least_rows = 2 * a_rows<Panels>;
-  const double wide = p.b_packed ? area / least_rows : std::sqrt(area);
-  const Index cols = part(p.n, std::max(wide, area / double(p.m)), tile, max_cols);
-  const Index most_rows = p.c.dtype == DType::f32 && p.c.data ? p.m : std::min(p.m, max_rounded_rows);
-  const Index rows = part(p.m, area / double(std::min(cols, p.n)), Panels::rows, most_rows);
+  constexpr double min_rows = 2 * a_rows<Panels>;
+  const double wide = p.b_packed ? area / min_rows : std::sqrt(area);
+  const Index cols = block_length(p.n, std::max(wide, area / double(p.m)), tile, max_cols);
+  const Index max_rows = p.c.dtype == DType::f32 && p.c.data ? p.m : std::min(p.m, max_rounded_rows);
+  const Index rows = block_length(p.m, area / double(std::min(cols, p.n)), Panels::rows, max_rows);
   for (Index j = 0; j < p.n; j += cols)
     for (Index i = 0; i < p.m; i += rows) tasks.push_back({&p, i, std::min(i + rows, p.m), j, std::min(j + cols, p.n)});
 }
@@ -423,10 +425,10 @@ void cut(const Problem& p, double work, std::vector<Task>& tasks) {
 // Divides a product of few rows into tasks of equal column ranges. Each thread gets the same
 // number, because a task has little to pack.
 template <class Panels>
-void cut_columns(const Problem& p, int threads, std::vector<Task>& tasks) {
+void split_columns(const Problem& p, int threads, std::vector<Task>& tasks) {
   constexpr Index floats = 128 * 1024;  // of B, in a task
-  const Index parts = std::max<Index>(1, p.k * p.halves * p.n / (floats * threads)) * threads;
-  const Index cols = round_up(ceil_div(p.n, parts), column_tile<Panels>(p));
+  const Index blocks = std::max<Index>(1, p.k * p.num_projections * p.n / (floats * threads)) * threads;
+  const Index cols = round_up(ceil_div(p.n, blocks), column_tile<Panels>(p));
   for (Index j = 0; j < p.n; j += cols) tasks.push_back({&p, 0, p.m, j, std::min(j + cols, p.n)});
 }
 
@@ -456,9 +458,9 @@ void multiply_all(std::span<const Problem> problems) {
   };
   for (const Problem& p : problems) {
     if (reads_once<Panels>(p) && p.m > 0)
-      cut_columns<Panels>(p, threads, tasks);
+      split_columns<Panels>(p, threads, tasks);
     else
-      cut<Panels>(p, work_of(p), tasks);
+      split_into_tasks<Panels>(p, work_of(p), tasks);
   }
   const Task* const first = tasks.data();
   const Index count = std::ssize(tasks);
@@ -503,18 +505,18 @@ void pack_operand(Index k, Index n, const Matrix& b, std::byte* packed, Multiply
   });
 }
 
-void gemm(Index m, Index n, Index k, const Matrix& a, const Matrix& b, Place c, Index ldc, bool accumulate,
+void gemm(Index m, Index n, Index k, const Matrix& a, const Matrix& b, GemmOutput c, Index ldc, bool accumulate,
           Multiply how) {
   const Problem problem{m, n, k, a, b, c, ldc, accumulate};
   gemm_batch({&problem, 1}, how);
 }
 
-void gemm_serial(Index m, Index n, Index k, const Matrix& a, const Matrix& b, Place c, Index ldc, bool accumulate,
+void gemm_serial(Index m, Index n, Index k, const Matrix& a, const Matrix& b, GemmOutput c, Index ldc, bool accumulate,
                  Multiply how) {
   const Problem problem{m, n, k, a, b, c, ldc, accumulate};
   with_tiles(a.dtype, how, [&]<class Panels>(std::type_identity<Panels>) {
     std::vector<Task> tasks;
-    cut<Panels>(problem, multiplications(problem), tasks);
+    split_into_tasks<Panels>(problem, multiplications(problem), tasks);
     Worker<Panels> worker;
     for (const Task& task : tasks) worker.run(task);
   });

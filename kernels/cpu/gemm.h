@@ -33,29 +33,30 @@ struct Matrix {
 };
 
 // First element of a product's result, f32 or bf16. Sums are rounded to it once.
-struct Place {
-  Place(View x, Index first = 0) : data(x.bytes() + first * size_of(x.dtype())), dtype(x.dtype()) {}
-  explicit Place(DType type) : data(nullptr), dtype(type) {}
+struct GemmOutput {
+  GemmOutput(View x, Index first = 0) : data(x.bytes() + first * size_of(x.dtype())), dtype(x.dtype()) {}
+  explicit GemmOutput(DType type) : data(nullptr), dtype(type) {}
   template <class T>
-  Place(T* x) : data(reinterpret_cast<std::byte*>(x)), dtype(DTypeOf<T>::value) {}
+  GemmOutput(T* x) : data(reinterpret_cast<std::byte*>(x)), dtype(DTypeOf<T>::value) {}
   std::byte* data;
   DType dtype;
 };
 
 // A completed block of a product's C, while a cache holds it. It has `rows` rows from `row` on and
-// `cols` columns from `column` on. Row i is at values + i * stride. If Problem::halves is 2, the
-// columns of the second half are `half` elements later. The values are rounded to the type of C.
-struct Finished {
+// `cols` columns from `column` on. Row i is at values + i * stride. If Problem::num_projections is
+// 2, the columns of the second projection are `projection_stride` elements later. The values are
+// rounded to the type of C.
+struct OutputBlock {
   Index row, column, rows, cols;
   const float* values;
-  Index stride, half;
+  Index stride, projection_stride;
 };
 // Operation on C as it is computed. Threads call it for disjoint blocks that together cover C. A
 // block begins at a multiple of `columns`. It ends at such a multiple, or with C.
 struct Epilogue {
   static constexpr Index columns = 64;
   virtual ~Epilogue() = default;
-  virtual void finish(const Finished& part) const = 0;
+  virtual void finish(const OutputBlock& block) const = 0;
 };
 
 // A product: c[i * ldc + j] (+)= sum over l of a(i, l) b(l, j).
@@ -64,20 +65,20 @@ struct Epilogue {
 // accumulates. Output c must not overlap a or b. Operands a and b have one type; c has the same
 // type or f32. A product of f32 is 2 m n k FLOPs and at least 4 (m k + k n + m n) bytes.
 //   b_packed  result of pack_operand for b, or nullptr
-//   from      addend that replaces the old C, of c's type and `ldc`, or nullptr
+//   addend    replaces the old C, of c's type and `ldc`, or nullptr
 //   bias      [n] of c's type, added to each row, or nullptr
-//   halves    2 if b and C have 2 n columns; a task then computes the same columns of both halves,
+//   num_projections  2 if b and C have 2 n columns; a task then computes the same columns of both,
 //             for the epilogue
 //   c.data    may be nullptr if only the epilogue reads the sums
 struct Problem {
   Index m, n, k;
   Matrix a, b;
-  Place c;
+  GemmOutput c;
   Index ldc;
   bool accumulate;
   const std::byte* b_packed = nullptr;
-  const std::byte *from = nullptr, *bias = nullptr;
-  Index halves = 1;
+  const std::byte *addend = nullptr, *bias = nullptr;
+  Index num_projections = 1;
   const Epilogue* epilogue = nullptr;
 };
 
@@ -98,11 +99,11 @@ void pack_operand(Index k, Index n, const Matrix& b, std::byte* packed, Multiply
 void gemm_batch(std::span<const Problem> problems, Multiply how = Multiply::best);
 
 // One product on all OpenMP threads, or on the calling thread inside a parallel region.
-void gemm(Index m, Index n, Index k, const Matrix& a, const Matrix& b, Place c, Index ldc, bool accumulate,
+void gemm(Index m, Index n, Index k, const Matrix& a, const Matrix& b, GemmOutput c, Index ldc, bool accumulate,
           Multiply how = Multiply::best);
 
 // One product on the calling thread.
-void gemm_serial(Index m, Index n, Index k, const Matrix& a, const Matrix& b, Place c, Index ldc, bool accumulate,
+void gemm_serial(Index m, Index n, Index k, const Matrix& a, const Matrix& b, GemmOutput c, Index ldc, bool accumulate,
                  Multiply how = Multiply::best);
 
 // Computes independent multiply-adds in registers, on the calling thread. Returns the number of

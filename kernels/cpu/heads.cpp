@@ -18,9 +18,9 @@ Index vector_of(const ConstHeads& x, Index position) {
 }  // namespace
 
 // An element of y costs 8 bytes, or 4 if x has one head.
-void CpuBackend::do_copy_heads(ConstHeads x, Heads y) {
+void CpuBackend::do_broadcast_heads(ConstHeads x, Heads y) {
   const Index step = x.heads == 1 ? 0 : x.head_stride;
-  for_runs(y.sequences * y.positions, rows_per_run(y.heads * y.width), [&](Index begin, Index end) {
+  for_chunks(y.sequences * y.positions, rows_per_chunk(y.heads * y.width), [&](Index begin, Index end) {
     const ConstView from = x.span();
     const View to = y.span();
     for (Index t = begin; t < end; ++t)
@@ -30,8 +30,8 @@ void CpuBackend::do_copy_heads(ConstHeads x, Heads y) {
 }
 
 // An element of x costs 4 bytes and 1 FLOP.
-void CpuBackend::do_sum_heads(ConstHeads x, Heads y) {
-  for_runs(y.sequences * y.positions, rows_per_run(x.heads * x.width), [&](Index begin, Index end) {
+void CpuBackend::do_reduce_heads(ConstHeads x, Heads y) {
+  for_chunks(y.sequences * y.positions, rows_per_chunk(x.heads * x.width), [&](Index begin, Index end) {
     Floats vectors(x.span(), x.width);
     Results sums(y.span(), y.width);
     for (Index t = begin; t < end; ++t) {
@@ -46,7 +46,7 @@ void CpuBackend::do_sum_heads(ConstHeads x, Heads y) {
   });
 }
 
-void CpuBackend::do_heads_gemm(WeightUse use, ConstHeads x, ConstView w, Heads y) {
+void CpuBackend::do_batched_head_gemm(GemmPass pass, ConstHeads x, ConstView w, Heads y) {
   const Index n = w.dim(1), q = w.dim(2);
   std::vector<Problem> problems;
   const ConstView left = x.span();
@@ -56,7 +56,7 @@ void CpuBackend::do_heads_gemm(WeightUse use, ConstHeads x, ConstView w, Heads y
                         .n = y.width,
                         .k = x.width,
                         .a = {left, h * x.head_stride, x.token_stride, 1},
-                        .b = use == WeightUse::output ? Matrix{w, h * n * q, 1, q} : Matrix{w, h * n * q, q, 1},
+                        .b = pass == GemmPass::fprop ? Matrix{w, h * n * q, 1, q} : Matrix{w, h * n * q, q, 1},
                         .c = {right, h * y.head_stride},
                         .ldc = y.token_stride,
                         .accumulate = false});

@@ -27,7 +27,7 @@ struct Capped {
 template <class Cap>
 void forward(const Cap& cap, Index vocab_begin, ConstView logits, ConstView targets, View partial) {
   const Index v = logits.dim(1);
-  for_runs(logits.dim(0), rows_per_run(v), [&](Index begin, Index end) {
+  for_chunks(logits.dim(0), rows_per_chunk(v), [&](Index begin, Index end) {
     for (Index t = begin; t < end; ++t) {
       const float* const row = logits.f32() + t * v;
       float largest = minus_infinity;
@@ -56,7 +56,7 @@ template <class Cap>
 void backward(const Cap& cap, Index vocab_begin, ConstView logits, ConstView targets, ConstView lse, float factor,
               float z_factor, View dlogits) {
   const Index v = logits.dim(1);
-  for_runs(logits.dim(0), rows_per_run(v), [&](Index begin, Index end) {
+  for_chunks(logits.dim(0), rows_per_chunk(v), [&](Index begin, Index end) {
     Results outputs(dlogits, v);
     for (Index t = begin; t < end; ++t) {
       const float* const row = logits.f32() + t * v;
@@ -91,15 +91,15 @@ void CpuBackend::do_cross_entropy_forward(const CrossEntropyDesc& desc, ConstVie
 
 // A token costs 12 bytes per vocabulary shard and 12 more.
 void CpuBackend::do_cross_entropy_loss(ConstView partials, ConstView targets, View lse, View loss) {
-  const Index parts = partials.dim(0), t_all = partials.dim(1);
-  for_runs(t_all, run_elements / 8, [&](Index begin, Index end) {
+  const Index shards = partials.dim(0), t_all = partials.dim(1);
+  for_chunks(t_all, chunk_elements / 8, [&](Index begin, Index end) {
     for (Index t = begin; t < end; ++t) {
       float largest = minus_infinity, sum = 0, target = 0;
-      for (Index p = 0; p < parts; ++p) largest = std::max(largest, partials.f32()[(p * t_all + t) * 3]);
-      for (Index p = 0; p < parts; ++p) {
-        const float* const part = partials.f32() + (p * t_all + t) * 3;
-        sum += part[1] * std::exp(part[0] - largest);  // 0 * exp(-inf) for a shard without rows
-        target += part[2];
+      for (Index p = 0; p < shards; ++p) largest = std::max(largest, partials.f32()[(p * t_all + t) * 3]);
+      for (Index p = 0; p < shards; ++p) {
+        const float* const shard = partials.f32() + (p * t_all + t) * 3;
+        sum += shard[1] * std::exp(shard[0] - largest);  // 0 * exp(-inf) for a shard without rows
+        target += shard[2];
       }
       const float z = largest + std::log(sum);
       lse.f32()[t] = z;

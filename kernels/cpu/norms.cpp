@@ -15,7 +15,7 @@ void CpuBackend::do_norm_forward(const NormDesc& desc, ConstView x, ConstView we
   Floats weights(weight, d), biases(bias, d);
   const float* const all_weights = weights.at(0);
   const float* const all_biases = biases.at(0);
-  for_runs(x.dim(0), rows_per_run(d), [&](Index begin, Index end) {
+  for_chunks(x.dim(0), rows_per_chunk(d), [&](Index begin, Index end) {
     const float offset = desc.offset;
     const float* const w = all_weights;
     const float* const b = all_biases;
@@ -86,10 +86,10 @@ namespace {
 
 // Calls body(row, expert) for the rows [begin, end) of a grouped operation.
 template <class Body>
-void for_rows(const ExpertRows& rows, Index experts, Index begin, Index end, const Body& body) {
-  Index e = std::upper_bound(rows.host, rows.host + experts + 1, begin) - rows.host - 1;
+void for_rows(const GroupOffsets& groups, Index experts, Index begin, Index end, const Body& body) {
+  Index e = std::upper_bound(groups.host, groups.host + experts + 1, begin) - groups.host - 1;
   for (Index r = begin; r < end; ++r) {
-    while (r >= rows.host[e + 1]) ++e;
+    while (r >= groups.host[e + 1]) ++e;
     body(r, e);
   }
 }
@@ -97,13 +97,13 @@ void for_rows(const ExpertRows& rows, Index experts, Index begin, Index end, con
 }  // namespace
 
 // An element costs 8 bytes and 2 FLOPs.
-void CpuBackend::do_grouped_bias_forward(ConstView bias, ConstView row_scale, const ExpertRows& rows, Index first,
+void CpuBackend::do_grouped_bias_forward(ConstView bias, ConstView row_scale, const GroupOffsets& groups, Index first,
                                          View y) {
   const Index n = bias.dim(1), width = y.dim(1);
-  for_runs(y.dim(0), rows_per_run(n), [&](Index begin, Index end) {
+  for_chunks(y.dim(0), rows_per_chunk(n), [&](Index begin, Index end) {
     Floats biases(bias, n);
     Results outputs(y, n);
-    for_rows(rows, bias.dim(0), begin, end, [&](Index r, Index e) {
+    for_rows(groups, bias.dim(0), begin, end, [&](Index r, Index e) {
       const float* const b = biases.at(e * n);
       float* const out = outputs.update(r * width + first);
       const float scale = row_scale ? row_scale.f32()[r] : 1.0f;
@@ -114,12 +114,12 @@ void CpuBackend::do_grouped_bias_forward(ConstView bias, ConstView row_scale, co
 }
 
 // An element costs 4 bytes and 4 FLOPs.
-void CpuBackend::do_grouped_bias_backward(ConstView dy, ConstView bias, ConstView row_scale, const ExpertRows& rows,
+void CpuBackend::do_grouped_bias_backward(ConstView dy, ConstView bias, ConstView row_scale, const GroupOffsets& groups,
                                           Index first, View dbias, View drow_scale) {
   const Index n = bias.dim(1), width = dy.dim(1);
   for (Index e = 0; e < bias.dim(0); ++e) {
-    const Index start = rows.host[e];
-    sum_over_rows(rows.host[e + 1] - start, n, dbias.f32() + e * n, [&](Index begin, Index end, float* partial) {
+    const Index start = groups.host[e];
+    sum_over_rows(groups.host[e + 1] - start, n, dbias.f32() + e * n, [&](Index begin, Index end, float* partial) {
       Floats biases(bias, n), gradients(dy, n);
       const float* const b = biases.at(e * n);
       for (Index r = start + begin; r < start + end; ++r) {
@@ -140,7 +140,7 @@ void CpuBackend::do_grouped_bias_backward(ConstView dy, ConstView bias, ConstVie
 // An element costs 8 bytes and 1 FLOP.
 void CpuBackend::do_bias_forward(ConstView bias, View y) {
   const Index n = y.dim(1);
-  for_runs(y.dim(0), rows_per_run(n), [&](Index begin, Index end) {
+  for_chunks(y.dim(0), rows_per_chunk(n), [&](Index begin, Index end) {
     Floats biases(bias, n);
     Results outputs(y, n);
     const float* const b = biases.at(0);

@@ -8,22 +8,23 @@
 
 namespace sy::cpu {
 
-void CpuBackend::do_clip_factor(ConstView squares, float clip, View factor) {
+void CpuBackend::do_clip_coefficient(ConstView squares, float clip, View coefficient) {
   const double norm = std::sqrt(*squares.as<double>());
-  *factor.f32() = !std::isfinite(norm)      ? std::numeric_limits<float>::quiet_NaN()
-                  : clip > 0 && norm > clip ? static_cast<float>(clip / norm)
-                                            : 1.0f;
+  *coefficient.f32() = !std::isfinite(norm)      ? std::numeric_limits<float>::quiet_NaN()
+                       : clip > 0 && norm > clip ? static_cast<float>(clip / norm)
+                                                 : 1.0f;
 }
 
 // An element costs 28 bytes, 30 with `rounded`, and 15 FLOPs.
-void CpuBackend::do_adamw(const AdamW& desc, ConstView factor, ConstView rates, ConstView g, View w, View m, View v,
-                          View rounded) {
-  if (std::isnan(*factor.f32())) return;
-  for_runs(w.elements(), run_elements, [&](Index begin, Index end) {
+void CpuBackend::do_adamw(const AdamW& desc, ConstView coefficient, ConstView step_scalars, ConstView g, View w, View m,
+                          View v, View rounded) {
+  if (std::isnan(*coefficient.f32())) return;
+  for_chunks(w.elements(), chunk_elements, [&](Index begin, Index end) {
     // The loop uses local copies, because the compiler then knows that no store through wp, mp or
     // vp changes them.
-    const float beta1 = desc.beta1, beta2 = desc.beta2, eps = desc.eps, scale = *factor.f32();
-    const float lr = rates.f32()[0], step = lr / rates.f32()[1], inverse_bias2 = 1 / rates.f32()[2];
+    const float beta1 = desc.beta1, beta2 = desc.beta2, eps = desc.eps, scale = *coefficient.f32();
+    const float lr = step_scalars.f32()[0], step = lr / step_scalars.f32()[1],
+                inverse_bias2 = 1 / step_scalars.f32()[2];
     const float keep = 1 - lr * desc.weight_decay;
     const float* const gp = g.f32();
     float* const wp = w.f32();

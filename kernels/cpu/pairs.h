@@ -147,8 +147,8 @@ class PairLines {
   PairLines(const Matrix& m, Index i, Index rows, Index j, Index cols)
       : data_(reinterpret_cast<const Bf16*>(m.data)),
         columns_(m.row_stride == 1),
-        lines_(columns_ ? Way{j, cols, m.col_stride, m.col_index} : Way{i, rows, m.row_stride, m.row_index}),
-        elements_(columns_ ? Way{i, rows, m.row_stride, m.row_index} : Way{j, cols, m.col_stride, m.col_index}) {}
+        lines_(columns_ ? Axis{j, cols, m.col_stride, m.col_index} : Axis{i, rows, m.row_stride, m.row_index}),
+        elements_(columns_ ? Axis{i, rows, m.row_stride, m.row_index} : Axis{j, cols, m.col_stride, m.col_index}) {}
   // Whether a line is a column.
   bool columns() const { return columns_; }
 
@@ -170,7 +170,7 @@ class PairLines {
   }
 
  private:
-  struct Way {
+  struct Axis {
     Index first, count, stride;
     const std::int32_t* index;
     Index at(Index i) const { return (index ? index[first + i] : first + i) * stride; }
@@ -178,26 +178,26 @@ class PairLines {
   };
   const Bf16* data_;
   bool columns_;
-  Way lines_, elements_;
+  Axis lines_, elements_;
 };
 
 // Transposes pairs, which are moved as if they were floats. `columns` lines of `rows` pairs,
 // from(line, pair), become `rows` lines of `columns` pairs at `to`.
 template <Index rows, Index columns, class From>
 void transpose_pairs(const From& from, Bf16* to) {
-  for (Index c = 0; c < columns; c += lanes)
-    for (Index r = 0; r < rows; r += lanes) {
-      Vector v[lanes];
+  for (Index c = 0; c < columns; c += simd_width)
+    for (Index r = 0; r < rows; r += simd_width) {
+      Vector v[simd_width];
 #pragma GCC unroll 16
-      for (int i = 0; i < lanes; ++i) v[i] = load(reinterpret_cast<const float*>(from(c + i, r)));
+      for (int i = 0; i < simd_width; ++i) v[i] = load(reinterpret_cast<const float*>(from(c + i, r)));
       transpose(v);
 #pragma GCC unroll 16
-      for (int i = 0; i < lanes; ++i) store(reinterpret_cast<float*>(to + 2 * ((r + i) * columns + c)), v[i]);
+      for (int i = 0; i < simd_width; ++i) store(reinterpret_cast<float*>(to + 2 * ((r + i) * columns + c)), v[i]);
     }
 }
 // A vector of pairs: the lower halves come from `even`, the upper ones from `odd`.
 inline Vector pair(const Bf16* even, const Bf16* odd) {
-  typedef std::uint32_t Bits __attribute__((vector_size(lanes * 4)));
+  typedef std::uint32_t Bits __attribute__((vector_size(simd_width * 4)));
   return std::bit_cast<Vector>(std::bit_cast<Bits>(load(even)) >> 16 | std::bit_cast<Bits>(load(odd)));
 }
 // Interleaves lines [line, line + 32) in pairs of lines, for `count` elements from `first` on. Each
@@ -210,7 +210,7 @@ inline void pair_lines(const PairLines& lines_of, Index line, Index first, Index
       const Bf16* const even = lines_of.at(line + 2 * p, first + c, memory[0]);
       const Bf16* const odd = lines_of.at(line + 2 * p + 1, first + c, memory[1]);
       float* const pairs = reinterpret_cast<float*>(to + c / pair_panel * apart);
-      for (Index i = 0; i < pair_panel; i += lanes) store(pairs + i, pair(even + i, odd + i));
+      for (Index i = 0; i < pair_panel; i += simd_width) store(pairs + i, pair(even + i, odd + i));
     }
 }
 
@@ -218,7 +218,7 @@ inline void pair_lines(const PairLines& lines_of, Index line, Index first, Index
 inline void pack_left_pairs(const Matrix& a, Index i, Index count, Index l, Index depth, Bf16* out) {
   constexpr Index pairs = pair_step / 2, together = 8;  // of panels
   const PairLines lines_of(a, i, count, l, depth);
-  const Index held = round_up(depth, pair_step);
+  const Index padded_depth = round_up(depth, pair_step);
   if (lines_of.columns()) {
     for (Index s = 0; s < depth; s += pair_step)
       for (Index r = 0; r < count; r += together * pair_panel) {
@@ -228,13 +228,13 @@ inline void pack_left_pairs(const Matrix& a, Index i, Index count, Index l, Inde
         for (Index q = 0; q < here; q += pair_panel) {
           const Bf16* const square = squares[q / pair_panel];
           transpose_pairs<pair_panel, pairs>([&](Index p, Index row) { return square + 2 * (p * pair_panel + row); },
-                                             out + (r + q) * held + s * pair_panel);
+                                             out + (r + q) * padded_depth + s * pair_panel);
         }
       }
     return;
   }
   for (Index r = 0; r < round_up(count, pair_panel); ++r) {
-    Bf16* to = out + r / pair_panel * pair_panel * held + r % pair_panel * pair_step;
+    Bf16* to = out + r / pair_panel * pair_panel * padded_depth + r % pair_panel * pair_step;
     for (Index s = 0; s < depth; s += pair_step, to += pair_block) {
       const Bf16* const from = lines_of.at(r, s, to);
       if (from != to) std::memcpy(to, from, pair_step * sizeof(Bf16));
@@ -246,10 +246,10 @@ inline void pack_left_pairs(const Matrix& a, Index i, Index count, Index l, Inde
 inline void pack_right_pairs(const Matrix& b, Index l, Index depth, Index j, Index count, Bf16* out) {
   constexpr Index pairs = pair_step / 2;
   const PairLines lines_of(b, l, depth, j, count);
-  const Index held = round_up(depth, pair_step), steps = held / pair_step;
+  const Index padded_depth = round_up(depth, pair_step), steps = padded_depth / pair_step;
   if (!lines_of.columns()) {
     for (Index s = 0; s < depth; s += pair_step)
-      pair_lines(lines_of, s, 0, count, out + s * pair_panel, pair_panel * held);
+      pair_lines(lines_of, s, 0, count, out + s * pair_panel, pair_panel * padded_depth);
     return;
   }
   for (Index c = 0; c < count; c += pair_panel)

@@ -1,4 +1,4 @@
-// Parallel loops over fixed chunks (runs). The boundaries of chunks depend on the sizes alone,
+// Parallel loops over fixed chunks. The boundaries of chunks depend on the sizes alone,
 // never on the number of threads. So a sum within a chunk, or over the chunks in order, is the same
 // on any number of threads.
 //
@@ -20,11 +20,11 @@
 namespace sy::cpu {
 
 // Number of elements of one chunk of a memory-bound operation: enough to be worth waking a thread.
-constexpr Index run_elements = 16384;
+constexpr Index chunk_elements = 16384;
 
 // Number of rows of `width` elements in such a chunk.
-inline Index rows_per_run(Index width) {
-  return std::max<Index>(1, run_elements / std::max<Index>(1, width));
+inline Index rows_per_chunk(Index width) {
+  return std::max<Index>(1, chunk_elements / std::max<Index>(1, width));
 }
 
 // Calls body(begin, end) for each chunk of `grain` of the n items. A single chunk needs no parallel
@@ -32,14 +32,14 @@ inline Index rows_per_run(Index width) {
 // captures, g++ 12 reads summands element by element, with gathers. It also reads each number again
 // for every element, because a store might have changed it.
 template <class Body>
-void for_runs(Index n, Index grain, const Body& body) {
-  const Index runs = ceil_div(n, grain);
-  if (runs <= 1) {
+void for_chunks(Index n, Index grain, const Body& body) {
+  const Index chunks = ceil_div(n, grain);
+  if (chunks <= 1) {
     if (n > 0) body(Index{0}, n);
     return;
   }
 #pragma omp parallel for schedule(static)
-  for (Index i = 0; i < runs; ++i) body(i * grain, std::min(n, (i + 1) * grain));
+  for (Index i = 0; i < chunks; ++i) body(i * grain, std::min(n, (i + 1) * grain));
 }
 
 // The sum of term(0) ... term(n - 1). Blocks of terms are summed in f32, which vectorises, and the
@@ -69,16 +69,16 @@ std::unique_ptr<T[]> scratch(Index n) {
 // added in order.
 template <class Body>
 void sum_over_rows(Index rows, Index width, float* out, const Body& body) {
-  const Index grain = std::max<Index>({32, rows_per_run(width), ceil_div(rows, 64)});
-  const Index runs = ceil_div(rows, grain);
-  const auto partials = scratch<float>(runs * width);
-  for_runs(rows, grain, [&](Index begin, Index end) {
+  const Index grain = std::max<Index>({32, rows_per_chunk(width), ceil_div(rows, 64)});
+  const Index chunks = ceil_div(rows, grain);
+  const auto partials = scratch<float>(chunks * width);
+  for_chunks(rows, grain, [&](Index begin, Index end) {
     float* partial = &partials[begin / grain * width];
     std::fill_n(partial, width, 0.0f);
     body(begin, end, partial);
   });
-  for_runs(width, std::max<Index>(64, rows_per_run(runs)), [&](Index begin, Index end) {
-    for (Index i = 0; i < runs; ++i)
+  for_chunks(width, std::max<Index>(64, rows_per_chunk(chunks)), [&](Index begin, Index end) {
+    for (Index i = 0; i < chunks; ++i)
       for (Index c = begin; c < end; ++c) out[c] += partials[i * width + c];
   });
 }

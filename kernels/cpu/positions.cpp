@@ -37,12 +37,12 @@ class Rotation {
   // Sets the token of the heads that are rotated next. The table holds (cos, sin) pairs, which are
   // split once for all heads of a token.
   void of_token(Index t) {
-    const float* const turn = table_ + positions_[t] * half_ * 2;
+    const float* const token_table = table_ + positions_[t] * half_ * 2;
     float* const cosine = cosine_.get();
     float* const sine = cosine + half_;
     for (Index i = 0; i < half_; ++i) {
-      cosine[i] = turn[2 * i];
-      sine[i] = sign_ * turn[2 * i + 1];
+      cosine[i] = token_table[2 * i];
+      sine[i] = sign_ * token_table[2 * i + 1];
     }
   }
 
@@ -88,15 +88,15 @@ std::optional<Rotation> rotation(const QkNorm& desc, ConstView positions, ConstV
 void CpuBackend::do_qk_norm_forward(const QkNorm& desc, ConstView x, ConstView weight, ConstView positions,
                                     ConstView table, View y, View inverse) {
   const Index all = x.dim(1), hd = x.dim(2), heads = desc.q_heads + desc.k_heads;
-  for_runs(x.dim(0), rows_per_run(all * hd), [&](Index begin, Index end) {
+  for_chunks(x.dim(0), rows_per_chunk(all * hd), [&](Index begin, Index end) {
     const float offset = desc.offset;
     Floats inputs(x, hd), weights(weight, weight.elements());
     const float* const all_weights = weights.at(0);
     Results outputs(y, hd);
-    auto turns = rotation(desc, positions, table, false);
+    auto rotator = rotation(desc, positions, table, false);
     for (Index row = begin * all; row < end * all; ++row) {
       const Index head = row % all;
-      if (head == 0 && turns) turns->of_token(row / all);
+      if (head == 0 && rotator) rotator->of_token(row / all);
       if (head >= heads) {
         copy_elements(x, row * hd, hd, y, row * hd);
         continue;
@@ -110,7 +110,7 @@ void CpuBackend::do_qk_norm_forward(const QkNorm& desc, ConstView x, ConstView w
       inverse.f32()[row / all * heads + head] = r;
 #pragma omp simd
       for (Index i = 0; i < hd; ++i) out[i] = (in[i] - mean) * r * (offset + w[i]);
-      if (turns) turns->rotate(out);
+      if (rotator) rotator->rotate(out);
     }
   });
 }
@@ -127,10 +127,10 @@ void CpuBackend::do_qk_norm_backward(const QkNorm& desc, ConstView dy, ConstView
     Floats inputs(x, hd), gradients(dy, hd), weights(weight, weight.elements());
     const float* const all_weights = weights.at(0);
     Results outputs(dx, hd);
-    auto turns = rotation(desc, positions, table, true);
+    auto rotator = rotation(desc, positions, table, true);
     for (Index row = begin * all; row < end * all; ++row) {
       const Index head = row % all;
-      if (head == 0 && turns) turns->of_token(row / all);
+      if (head == 0 && rotator) rotator->of_token(row / all);
       if (head >= heads) {
         copy_elements(dy, row * hd, hd, dx, row * hd);
         continue;
@@ -141,7 +141,7 @@ void CpuBackend::do_qk_norm_backward(const QkNorm& desc, ConstView dy, ConstView
       float* const g = outputs.begin(row * hd);
       float* const dw = partial + of;
       std::copy_n(gradients.at(row * hd), hd, g);
-      if (turns) turns->rotate(g);
+      if (rotator) rotator->rotate(g);
       const float r = inverse.f32()[row / all * heads + head];
       const float mean = mean_of(desc, hd, in), width = static_cast<float>(hd);
       const float mean_dn =
@@ -160,12 +160,12 @@ void CpuBackend::do_qk_norm_backward(const QkNorm& desc, ConstView dy, ConstView
 // An element that is rotated costs 8 bytes and 3 FLOPs.
 void CpuBackend::do_rope(View x, Index heads, ConstView positions, ConstView table, bool inverse, RopePairs pairs) {
   const Index all_heads = x.dim(1), hd = x.dim(2);
-  for_runs(x.dim(0), rows_per_run(heads * hd), [&](Index begin, Index end) {
-    Rotation turns(positions, table, inverse, pairs);
+  for_chunks(x.dim(0), rows_per_chunk(heads * hd), [&](Index begin, Index end) {
+    Rotation rotator(positions, table, inverse, pairs);
     Results vectors(x, 2 * table.dim(1));
     for (Index t = begin; t < end; ++t) {
-      turns.of_token(t);
-      for (Index h = 0; h < heads; ++h) turns.rotate(vectors.update((t * all_heads + h) * hd));
+      rotator.of_token(t);
+      for (Index h = 0; h < heads; ++h) rotator.rotate(vectors.update((t * all_heads + h) * hd));
     }
   });
 }
@@ -174,11 +174,11 @@ namespace {
 
 // Queries (0) or keys (1) of a row: first column, number of columns, and divisor of the mean
 // square.
-struct Part {
+struct ColumnRange {
   Index begin, size;
   float all;
 };
-std::array<Part, 2> parts_of(const WholeQkNorm& d) {
+std::array<ColumnRange, 2> column_ranges(const WholeQkNorm& d) {
   return {{{0, d.queries, static_cast<float>(d.all_queries)}, {d.queries, d.keys, static_cast<float>(d.all_keys)}}};
 }
 
@@ -187,14 +187,14 @@ std::array<Part, 2> parts_of(const WholeQkNorm& d) {
 // An element of queries and keys costs 8 bytes and 2 FLOPs.
 void CpuBackend::do_whole_qk_norm_sums(const WholeQkNorm& desc, ConstView x, ConstView y, View sums) {
   const Index row = x.dim(1);
-  for_runs(x.dim(0), rows_per_run(row), [&](Index begin, Index end) {
+  for_chunks(x.dim(0), rows_per_chunk(row), [&](Index begin, Index end) {
     Floats left(x, row), right(y, row);
     for (Index t = begin; t < end; ++t)
       for (const int of : {0, 1}) {
-        const Part part = parts_of(desc)[of];
-        const float* const a = left.at(t * row + part.begin, part.size);
-        const float* const b = right.at(t * row + part.begin, part.size);
-        sums.f32()[2 * t + of] = sum_of(part.size, [=](Index i) { return a[i] * b[i]; });
+        const ColumnRange columns = column_ranges(desc)[of];
+        const float* const a = left.at(t * row + columns.begin, columns.size);
+        const float* const b = right.at(t * row + columns.begin, columns.size);
+        sums.f32()[2 * t + of] = sum_of(columns.size, [=](Index i) { return a[i] * b[i]; });
       }
   });
 }
@@ -203,19 +203,19 @@ void CpuBackend::do_whole_qk_norm_sums(const WholeQkNorm& desc, ConstView x, Con
 void CpuBackend::do_whole_qk_norm_forward(const WholeQkNorm& desc, ConstView x, ConstView weight, ConstView squares,
                                           View y) {
   const Index row = x.dim(1), normed = desc.queries + desc.keys;
-  for_runs(x.dim(0), rows_per_run(row), [&](Index begin, Index end) {
+  for_chunks(x.dim(0), rows_per_chunk(row), [&](Index begin, Index end) {
     const float offset = desc.offset;
     Floats inputs(x, row), weights(weight, normed);
     Results outputs(y, row);
     for (Index t = begin; t < end; ++t) {
       for (const int of : {0, 1}) {
-        const Part part = parts_of(desc)[of];
-        const float* const in = inputs.at(t * row + part.begin, part.size);
-        const float* const w = weights.at(part.begin, part.size);
-        float* const out = outputs.begin(t * row + part.begin, part.size);
-        const float r = 1 / std::sqrt(squares.f32()[2 * t + of] / part.all + desc.eps);
+        const ColumnRange columns = column_ranges(desc)[of];
+        const float* const in = inputs.at(t * row + columns.begin, columns.size);
+        const float* const w = weights.at(columns.begin, columns.size);
+        float* const out = outputs.begin(t * row + columns.begin, columns.size);
+        const float r = 1 / std::sqrt(squares.f32()[2 * t + of] / columns.all + desc.eps);
 #pragma omp simd
-        for (Index i = 0; i < part.size; ++i) out[i] = in[i] * r * (offset + w[i]);
+        for (Index i = 0; i < columns.size; ++i) out[i] = in[i] * r * (offset + w[i]);
       }
       copy_elements(x, t * row + normed, row - normed, y, t * row + normed);
     }
@@ -234,17 +234,17 @@ void CpuBackend::do_whole_qk_norm_backward(const WholeQkNorm& desc, ConstView dy
     Results outputs(dx, row);
     for (Index t = begin; t < end; ++t) {
       for (const int of : {0, 1}) {
-        const Part part = parts_of(desc)[of];
-        const Index at = t * row + part.begin;
-        const float* const in = inputs.at(at, part.size);
-        const float* const g = gradients.at(at, part.size);
-        const float* const w = weights.at(part.begin, part.size);
-        float* const out = outputs.begin(at, part.size);
-        float* const dw = partial + part.begin;
-        const float r = 1 / std::sqrt(squares.f32()[2 * t + of] / part.all + desc.eps);
-        const float inner = products.f32()[2 * t + of] / part.all;
+        const ColumnRange columns = column_ranges(desc)[of];
+        const Index at = t * row + columns.begin;
+        const float* const in = inputs.at(at, columns.size);
+        const float* const g = gradients.at(at, columns.size);
+        const float* const w = weights.at(columns.begin, columns.size);
+        float* const out = outputs.begin(at, columns.size);
+        float* const dw = partial + columns.begin;
+        const float r = 1 / std::sqrt(squares.f32()[2 * t + of] / columns.all + desc.eps);
+        const float inner = products.f32()[2 * t + of] / columns.all;
 #pragma omp simd
-        for (Index i = 0; i < part.size; ++i) {
+        for (Index i = 0; i < columns.size; ++i) {
           const float normal = in[i] * r;
           dw[i] += g[i] * normal;
           out[i] = r * (g[i] * (offset + w[i]) - normal * inner);

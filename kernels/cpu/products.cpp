@@ -23,12 +23,12 @@ Matrix transposed(ConstView x, Index first, Index columns) {
   return {x, first, 1, columns};
 }
 // The same for the rows of an operand, gathered or not, from number `first` on.
-Matrix plain(const RowsOf& x, Index first, Index columns) {
+Matrix plain(const GatheredRows& x, Index first, Index columns) {
   Matrix m = plain(x.values, x.index ? 0 : first * columns, columns);
   if (x.index) m.row_index = x.index.i32() + first;
   return m;
 }
-Matrix transposed(const RowsOf& x, Index first, Index columns) {
+Matrix transposed(const GatheredRows& x, Index first, Index columns) {
   Matrix m = transposed(x.values, x.index ? 0 : first * columns, columns);
   if (x.index) m.col_index = x.index.i32() + first;
   return m;
@@ -37,10 +37,10 @@ Matrix transposed(const RowsOf& x, Index first, Index columns) {
 // make(expert, its first row, its number of rows) returns the GEMM of an expert. Experts without
 // rows have none, unless of_all.
 template <class Make>
-void multiply_by_expert(const ExpertRows& rows, const Make& make, bool of_all = false) {
+void multiply_by_expert(const GroupOffsets& groups, const Make& make, bool of_all = false) {
   std::vector<Problem> problems;
-  const std::int32_t* const begin = rows.host;
-  for (Index e = 0; e + 1 < rows.offsets.dim(0); ++e)
+  const std::int32_t* const begin = groups.host;
+  for (Index e = 0; e + 1 < groups.offsets.dim(0); ++e)
     if (of_all || begin[e] < begin[e + 1]) problems.push_back(make(e, begin[e], begin[e + 1] - begin[e]));
   gemm_batch(problems);
 }
@@ -48,29 +48,29 @@ void multiply_by_expert(const ExpertRows& rows, const Make& make, bool of_all = 
 // A weight [N, Q] or [E, N, Q] as a stack of right operands [k, n] of a GEMM: y = x w^T, or dx = dy
 // w.
 struct Operand {
-  Operand(const Shape& weight, WeightUse u) : use(u) {
+  Operand(const Shape& weight, GemmPass p) : pass(p) {
     const int last = weight.size() - 1;
     stack = last == 2 ? weight[0] : 1;
     N = weight[last - 1];
     Q = weight[last];
-    k = u == WeightUse::output ? Q : N;
-    n = u == WeightUse::output ? N : Q;
+    k = p == GemmPass::fprop ? Q : N;
+    n = p == GemmPass::fprop ? N : Q;
   }
   Matrix matrix(ConstView weight, Index e) const {
-    return use == WeightUse::output ? transposed(weight, e * N * Q, Q) : plain(weight, e * N * Q, Q);
+    return pass == GemmPass::fprop ? transposed(weight, e * N * Q, Q) : plain(weight, e * N * Q, Q);
   }
   const std::byte* packed(const Weight& weight, Index e) const {
-    const ConstView form = use == WeightUse::output ? weight.output : weight.input;
+    const ConstView form = pass == GemmPass::fprop ? weight.packed_fprop : weight.packed_dgrad;
     return form ? form.bytes() + e * packed_bytes(k, n, weight.values.dtype()) : nullptr;
   }
-  WeightUse use;
+  GemmPass pass;
   Index stack, N, Q, k, n;
 };
 
 // c_e = a_e b_e
-void multiply_by_stack(const RowsOf& a, const Weight& weight, WeightUse use, const ExpertRows& rows, View c) {
-  const Operand b(weight.values.shape(), use);
-  multiply_by_expert(rows, [&](Index e, Index first, Index count) {
+void multiply_by_stack(const GatheredRows& a, const Weight& weight, GemmPass pass, const GroupOffsets& groups, View c) {
+  const Operand b(weight.values.shape(), pass);
+  multiply_by_expert(groups, [&](Index e, Index first, Index count) {
     return Problem{.m = count,
                    .n = b.n,
                    .k = b.k,
@@ -85,19 +85,19 @@ void multiply_by_stack(const RowsOf& a, const Weight& weight, WeightUse use, con
 
 }  // namespace
 
-Index CpuBackend::prepared_bytes(const Shape& weight, DType dtype, WeightUse use) const {
-  const Operand b(weight, use);
+Index CpuBackend::packed_weight_bytes(const Shape& weight, DType dtype, GemmPass pass) const {
+  const Operand b(weight, pass);
   return b.stack * packed_bytes(b.k, b.n, dtype);
 }
 
-void CpuBackend::do_prepare(ConstView weight, WeightUse use, View prepared) {
-  const Operand b(weight.shape(), use);
+void CpuBackend::do_pack_weight(ConstView weight, GemmPass pass, View packed) {
+  const Operand b(weight.shape(), pass);
   for (Index e = 0; e < b.stack; ++e)
-    pack_operand(b.k, b.n, b.matrix(weight, e), prepared.bytes() + e * packed_bytes(b.k, b.n, weight.dtype()));
+    pack_operand(b.k, b.n, b.matrix(weight, e), packed.bytes() + e * packed_bytes(b.k, b.n, weight.dtype()));
 }
 
-void CpuBackend::do_gemm(const Gemm& desc, ConstView a, const Weight& b, ConstView from, View c) {
-  const Operand right(b.values.shape(), desc.transpose_b ? WeightUse::output : WeightUse::input);
+void CpuBackend::do_gemm(const Gemm& desc, ConstView a, const Weight& b, ConstView addend, View c) {
+  const Operand right(b.values.shape(), desc.transpose_b ? GemmPass::fprop : GemmPass::dgrad);
   const Problem problem{.m = c.dim(0),
                         .n = right.n,
                         .k = right.k,
@@ -107,23 +107,23 @@ void CpuBackend::do_gemm(const Gemm& desc, ConstView a, const Weight& b, ConstVi
                         .ldc = right.n,
                         .accumulate = desc.accumulate,
                         .b_packed = right.packed(b, 0),
-                        .from = from.bytes()};
+                        .addend = addend.bytes()};
   gemm_batch({&problem, 1});
 }
 
-void CpuBackend::do_grouped_gemm(const RowsOf& x, const Weight& w, const ExpertRows& rows, View y) {
-  multiply_by_stack(x, w, WeightUse::output, rows, y);
+void CpuBackend::do_grouped_gemm(const GatheredRows& x, const Weight& w, const GroupOffsets& groups, View y) {
+  multiply_by_stack(x, w, GemmPass::fprop, groups, y);
 }
 
-void CpuBackend::do_grouped_gemm_input(const RowsOf& dy, const Weight& w, const ExpertRows& rows, View dx) {
-  multiply_by_stack(dy, w, WeightUse::input, rows, dx);
+void CpuBackend::do_grouped_gemm_dgrad(const GatheredRows& dy, const Weight& w, const GroupOffsets& groups, View dx) {
+  multiply_by_stack(dy, w, GemmPass::dgrad, groups, dx);
 }
 
-void CpuBackend::do_grouped_gemm_weight(const RowsOf& dy, const RowsOf& x, const ExpertRows& rows, View dw,
-                                        bool accumulate) {
+void CpuBackend::do_grouped_gemm_wgrad(const GatheredRows& dy, const GatheredRows& x, const GroupOffsets& groups,
+                                       View dw, bool accumulate) {
   const Index n = dw.dim(1), q = dw.dim(2);
   multiply_by_expert(
-      rows,
+      groups,
       [&](Index e, Index first, Index count) {
         return Problem{n, q, count, transposed(dy, first, n), plain(x, first, q), {dw, e * n * q}, q, accumulate};
       },
@@ -136,17 +136,18 @@ namespace {
 
 // Computes y from h for the rows of one expert; `first` is its first row.
 struct Activate final : Epilogue {
-  Activate(const FfnActivation& desc, ConstView row_scale, Index first, View y)
-      : desc(desc), row_scale(row_scale), first(first), y(y) {}
-  void finish(const Finished& h) const override {
+  Activate(const FfnActivation& activation, ConstView scales, Index first_row, View output)
+      : desc(activation), row_scale(scales), first(first_row), y(output) {}
+  void finish(const OutputBlock& h) const override {
     const Index f = y.dim(1);
-    const ActivationPart part = activation_part(desc);
+    const ActivationKernels kernels = activation_kernels(desc);
     Results outputs(y, h.cols);
     for (Index i = 0; i < h.rows; ++i) {
       const Index r = first + h.row + i;
       const float* const in = h.values + i * h.stride;
       float* const out = outputs.begin(r * f + h.column);
-      part.forward(desc, in, desc.gated ? in + h.half : nullptr, h.cols, row_scale ? row_scale.f32()[r] : 1.0f, out);
+      kernels.forward(desc, in, desc.gated ? in + h.projection_stride : nullptr, h.cols,
+                      row_scale ? row_scale.f32()[r] : 1.0f, out);
     }
   }
   FfnActivation desc;
@@ -155,15 +156,15 @@ struct Activate final : Epilogue {
   View y;
 };
 
-// Computes dh, y and the sums of a row's gradient with respect to its scale, [R, parts], for the
+// Computes dh, y and the sums of a row's gradient with respect to its scale, [R, blocks], for the
 // rows of one expert.
 struct ActivateBackward final : Epilogue {
-  ActivateBackward(const FfnActivation& desc, ConstView h, ConstView row_scale, Index first, View dh, View y,
-                   float* sums)
-      : desc(desc), h(h), row_scale(row_scale), first(first), dh(dh), y(y), sums(sums) {}
-  void finish(const Finished& da) const override {
-    const Index f = y.dim(1), width = h.dim(1), parts = ceil_div(f, columns);
-    const ActivationPart part = activation_part(desc);
+  ActivateBackward(const FfnActivation& activation, ConstView input, ConstView scales, Index first_row, View dinput,
+                   View output, float* scale_sums)
+      : desc(activation), h(input), row_scale(scales), first(first_row), dh(dinput), y(output), sums(scale_sums) {}
+  void finish(const OutputBlock& da) const override {
+    const Index f = y.dim(1), width = h.dim(1), blocks = ceil_div(f, columns);
+    const ActivationKernels kernels = activation_kernels(desc);
     Floats inputs(h, da.cols), linears(desc.gated ? h : ConstView{}, da.cols);
     Results gradients(dh, da.cols), dlinears(dh, da.cols), outputs(y, da.cols);
     for (Index i = 0; i < da.rows; ++i) {
@@ -172,8 +173,8 @@ struct ActivateBackward final : Epilogue {
       const float* const linear = linears.at(at + f);
       float* const out = gradients.begin(at);
       float* const dlinear = desc.gated ? dlinears.begin(at + f) : nullptr;
-      part.backward(desc, da.values + i * da.stride, in, linear, da.cols, row_scale ? row_scale.f32()[r] : 1.0f, out,
-                    dlinear, outputs.begin(r * f + da.column), sums + r * parts + da.column / columns);
+      kernels.backward(desc, da.values + i * da.stride, in, linear, da.cols, row_scale ? row_scale.f32()[r] : 1.0f, out,
+                       dlinear, outputs.begin(r * f + da.column), sums + r * blocks + da.column / columns);
     }
   }
   FfnActivation desc;
@@ -185,29 +186,29 @@ struct ActivateBackward final : Epilogue {
 
 // GEMMs of an FFN: one for each expert, or one for a single matrix.
 struct FfnProduct {
-  FfnProduct(const RowsOf& a, const Weight& w, WeightUse use, const ExpertRows& given)
+  FfnProduct(const GatheredRows& a, const Weight& w, GemmPass pass, const GroupOffsets& g)
       : whole{0, static_cast<std::int32_t>(a.rows())},
         offsets(view_of(static_cast<const std::int32_t*>(whole), {2})),
-        rows(given.host ? given : ExpertRows{offsets, whole}),
-        b(w.values.shape(), use) {}
+        groups(g.host ? g : GroupOffsets{offsets, whole}),
+        b(w.values.shape(), pass) {}
   std::int32_t whole[2];
   ConstView offsets;
-  ExpertRows rows;
+  GroupOffsets groups;
   Operand b;
 };
 
 }  // namespace
 
-// A task computes the same columns of both halves of h, so that the activation can follow at once.
-// Panels of B are counted from the first column of the first half. If a half is a whole number of
-// panels, the packed weight serves both halves; otherwise B is packed again.
-void CpuBackend::do_ffn_forward(const FfnActivation& desc, const RowsOf& x, const Weight& w, ConstView bias,
-                                const ExpertRows& given, ConstView row_scale, View h, View y) {
-  const FfnProduct p(x, w, WeightUse::output, given);
-  const Index halves = desc.gated ? 2 : 1, f = y.dim(1);
-  const bool whole = halves == 1 || f % panel_columns(y.dtype()) == 0;
+// A task computes the same columns of both projections of h, so that the activation can follow at
+// once. Panels of B are counted from the first column of the first projection. If a projection is a
+// whole number of panels, the packed weight serves both; otherwise B is packed again.
+void CpuBackend::do_ffn_forward(const FfnActivation& desc, const GatheredRows& x, const Weight& w, ConstView bias,
+                                const GroupOffsets& groups, ConstView row_scale, View h, View y) {
+  const FfnProduct p(x, w, GemmPass::fprop, groups);
+  const Index num_projections = desc.gated ? 2 : 1, f = y.dim(1);
+  const bool whole = num_projections == 1 || f % panel_columns(y.dtype()) == 0;
   std::deque<Activate> epilogues;
-  multiply_by_expert(p.rows, [&](Index e, Index first, Index count) {
+  multiply_by_expert(p.groups, [&](Index e, Index first, Index count) {
     return Problem{.m = count,
                    .n = f,
                    .k = p.b.k,
@@ -218,7 +219,7 @@ void CpuBackend::do_ffn_forward(const FfnActivation& desc, const RowsOf& x, cons
                    .accumulate = false,
                    .b_packed = whole ? p.b.packed(w, e) : nullptr,
                    .bias = bias ? bias.bytes() + e * p.b.n * size_of(bias.dtype()) : nullptr,
-                   .halves = halves,
+                   .num_projections = num_projections,
                    .epilogue = &epilogues.emplace_back(desc, row_scale, first, y)};
   });
 }
@@ -226,29 +227,29 @@ void CpuBackend::do_ffn_forward(const FfnActivation& desc, const RowsOf& x, cons
 // The gradient with respect to y is only in a thread's memory. A row's gradient with respect to its
 // scale is a sum over columns. Blocks of columns are summed as they are computed, and the block
 // sums in order. So the result does not depend on the threads.
-void CpuBackend::do_ffn_backward(const FfnActivation& desc, const RowsOf& dout, const Weight& w,
-                                 const ExpertRows& given, ConstView h, ConstView row_scale, View dh, View drow_scale,
+void CpuBackend::do_ffn_backward(const FfnActivation& desc, const GatheredRows& dout, const Weight& w,
+                                 const GroupOffsets& groups, ConstView h, ConstView row_scale, View dh, View drow_scale,
                                  View y) {
-  const FfnProduct p(dout, w, WeightUse::input, given);
-  const Index rows = y.dim(0), f = y.dim(1), parts = ceil_div(f, Epilogue::columns);
-  const auto sums = scratch<float>(rows * parts);
+  const FfnProduct p(dout, w, GemmPass::dgrad, groups);
+  const Index rows = y.dim(0), f = y.dim(1), blocks = ceil_div(f, Epilogue::columns);
+  const auto sums = scratch<float>(rows * blocks);
   std::deque<ActivateBackward> epilogues;
-  multiply_by_expert(p.rows, [&](Index e, Index first, Index count) {
+  multiply_by_expert(p.groups, [&](Index e, Index first, Index count) {
     return Problem{.m = count,
                    .n = f,
                    .k = p.b.k,
                    .a = plain(dout, first, p.b.k),
                    .b = p.b.matrix(w.values, e),
-                   .c = Place(y.dtype()),
+                   .c = GemmOutput(y.dtype()),
                    .ldc = f,
                    .accumulate = false,
                    .b_packed = p.b.packed(w, e),
                    .epilogue = &epilogues.emplace_back(desc, h, row_scale, first, dh, y, sums.get())};
   });
   if (!drow_scale) return;
-  for_runs(rows, rows_per_run(parts), [&](Index begin, Index end) {
+  for_chunks(rows, rows_per_chunk(blocks), [&](Index begin, Index end) {
     for (Index r = begin; r < end; ++r)
-      drow_scale.f32()[r] = std::accumulate(&sums[r * parts], &sums[r * parts] + parts, 0.0f);
+      drow_scale.f32()[r] = std::accumulate(&sums[r * blocks], &sums[r * blocks] + blocks, 0.0f);
   });
 }
 

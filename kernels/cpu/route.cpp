@@ -15,7 +15,7 @@ namespace sy::cpu {
 namespace {
 
 // Added to a sum of scores, which is a divisor, because sigmoid scores may all be 0.
-constexpr float tiny_sum = 1e-20f;
+constexpr float min_score_sum = 1e-20f;
 
 // p: [e] = softmax(z); returns logsumexp(z). A logit costs 24 FLOPs.
 float softmax(const float* z, Index e, float* p) {
@@ -67,10 +67,10 @@ float log_slope(Score score, float z, float s) {
 // The candidates with the k largest keys so far, by falling key. A candidate passes another only if
 // its key is larger, so that of equal keys the first one stays ahead. A NaN passes nothing, which
 // still leaves k distinct candidates.
-class Best {
+class TopK {
  public:
-  Best(int k, std::int32_t* index, float* key) : k_(k), index_(index), key_(key) {}
-  void offer(std::int32_t index, float key) {
+  TopK(int k, std::int32_t* index, float* key) : k_(k), index_(index), key_(key) {}
+  void insert(std::int32_t index, float key) {
     if (size_ == k_ && !(key > key_[k_ - 1])) return;
     int i = size_ < k_ ? size_++ : k_ - 1;
     for (; i > 0 && key > key_[i - 1]; --i) {
@@ -88,39 +88,39 @@ class Best {
 };
 
 // Chooses the experts of a token. Each thread has its own object.
-struct Chooser {
+struct ExpertSelector {
   const RouteDesc& desc;
   Index num_experts;
   std::vector<float> selection, key;
   std::vector<std::int32_t> group;
   std::vector<char> allowed;
 
-  Chooser(const RouteDesc& d, Index e)
+  ExpertSelector(const RouteDesc& d, Index e)
       : desc(d), num_experts(e), selection(e), key(e), group(d.groups), allowed(d.groups, true) {}
 
   // chosen: [k] = the experts with the largest selection scores.
-  void choose(std::int32_t* chosen) {
+  void select(std::int32_t* chosen) {
     const Index per_group = num_experts / desc.groups;
-    if (desc.group_limit < desc.groups) allow_best_groups(per_group);
-    Best best(desc.top_k, chosen, key.data());
+    if (desc.topk_groups < desc.groups) select_groups(per_group);
+    TopK best(desc.top_k, chosen, key.data());
     for (Index g = 0; g < desc.groups; ++g)
       if (allowed[g])
         for (Index e = g * per_group; e < (g + 1) * per_group; ++e)
-          best.offer(static_cast<std::int32_t>(e), selection[e]);
+          best.insert(static_cast<std::int32_t>(e), selection[e]);
   }
 
  private:
-  void allow_best_groups(Index per_group) {
-    Best best(desc.group_limit, group.data(), key.data());
+  void select_groups(Index per_group) {
+    TopK best(desc.topk_groups, group.data(), key.data());
     for (Index g = 0; g < desc.groups; ++g) {
       std::int32_t index[2];
       float scores[2] = {0, 0};
-      Best best_few(desc.group_score == GroupScore::top2 ? 2 : 1, index, scores);
-      for (Index e = g * per_group; e < (g + 1) * per_group; ++e) best_few.offer(0, selection[e]);
-      best.offer(static_cast<std::int32_t>(g), scores[0] + scores[1]);
+      TopK best_in_group(desc.group_score == GroupScore::top2 ? 2 : 1, index, scores);
+      for (Index e = g * per_group; e < (g + 1) * per_group; ++e) best_in_group.insert(0, selection[e]);
+      best.insert(static_cast<std::int32_t>(g), scores[0] + scores[1]);
     }
     std::fill(allowed.begin(), allowed.end(), false);
-    for (int i = 0; i < desc.group_limit; ++i) allowed[group[i]] = true;
+    for (int i = 0; i < desc.topk_groups; ++i) allowed[group[i]] = true;
   }
 };
 
@@ -142,12 +142,12 @@ void for_numbers(const Draw& desc, const std::int64_t* index, Index t_all, Index
         return stream.gumbel(at);
       case Distribution::uniform:
         return stream.symmetric(at);
-      case Distribution::turns:
-        return static_cast<double>(turn(row, i, n));
+      case Distribution::round_robin:
+        return static_cast<double>(round_robin(row, i, n));
     }
     return 0.0;
   };
-  for_runs(t_all, rows_per_run(64 * n), [&](Index begin, Index end) {
+  for_chunks(t_all, rows_per_chunk(64 * n), [&](Index begin, Index end) {
     for (Index t = begin; t < end; ++t)
       for (Index i = 0; i < n; ++i) f(t * n + i, desc.scale * static_cast<float>(number(index[t], i)));
   });
@@ -184,13 +184,14 @@ void CpuBackend::do_jitter(const Draw& desc, ConstView index, ConstView x, bool 
 }
 
 // An element costs 12 bytes and a block of Philox, in forward and in backward.
-void CpuBackend::do_sized_noise_forward(const Draw& desc, ConstView index, ConstView size, View x) {
+void CpuBackend::do_noisy_gating_forward(const Draw& desc, ConstView index, ConstView stddev, View x) {
   for_numbers(desc, index.i64(), x.dim(0), x.dim(1),
-              [&](Index at, float number) { x.f32()[at] += number * softplus(size.f32()[at]); });
+              [&](Index at, float number) { x.f32()[at] += number * softplus(stddev.f32()[at]); });
 }
-void CpuBackend::do_sized_noise_backward(const Draw& desc, ConstView index, ConstView dx, ConstView size, View dsize) {
+void CpuBackend::do_noisy_gating_backward(const Draw& desc, ConstView index, ConstView dx, ConstView stddev,
+                                          View dstddev) {
   for_numbers(desc, index.i64(), dx.dim(0), dx.dim(1), [&](Index at, float number) {
-    set_element(dsize, at, element(dx, at) * number * sigmoid_(size.f32()[at]));
+    set_element(dstddev, at, element(dx, at) * number * sigmoid_(stddev.f32()[at]));
   });
 }
 
@@ -200,25 +201,25 @@ void CpuBackend::do_route_forward(const RouteDesc& desc, ConstView logits, Const
                                   View experts, View weights, View counts, View probability, View z_squared) {
   const Index t_all = logits.dim(0), e = logits.dim(1), k = desc.top_k, segments = counts.dim(0);
   const Index segment_tokens = t_all / segments;
-  // Each segment is divided into `runs` chunks of tokens.
-  const Index grain = std::max(rows_per_run(4 * e), (segment_tokens + 63) / 64);
-  const Index runs = ceil_div(segment_tokens, grain);
-  const auto run_counts = scratch<std::int32_t>(segments * runs * e);
-  const auto run_probability = scratch<float>(segments * runs * e);
-  const auto run_z_squared = scratch<double>(segments * runs);
+  // Each segment is divided into `chunks` chunks of tokens.
+  const Index grain = std::max(rows_per_chunk(4 * e), (segment_tokens + 63) / 64);
+  const Index chunks = ceil_div(segment_tokens, grain);
+  const auto chunk_counts = scratch<std::int32_t>(segments * chunks * e);
+  const auto chunk_probability = scratch<float>(segments * chunks * e);
+  const auto chunk_z_squared = scratch<double>(segments * chunks);
 
-  const Index runs_at_once = std::max<Index>(1, rows_per_run(4 * e) / segment_tokens);
-  for_runs(segments * runs, runs_at_once, [&](Index first, Index last) {
-    Chooser chooser(desc, e);
-    std::vector<float> p(e), own(e);
-    const float* const score = desc.score == Score::softmax ? p.data() : own.data();
-    for (Index run = first; run < last; ++run) {
-      std::int32_t* const count = &run_counts[run * e];
-      float* const sum_p = &run_probability[run * e];
+  const Index grain_chunks = std::max<Index>(1, rows_per_chunk(4 * e) / segment_tokens);
+  for_chunks(segments * chunks, grain_chunks, [&](Index first, Index last) {
+    ExpertSelector selector(desc, e);
+    std::vector<float> p(e), scores(e);
+    const float* const score = desc.score == Score::softmax ? p.data() : scores.data();
+    for (Index chunk = first; chunk < last; ++chunk) {
+      std::int32_t* const count = &chunk_counts[chunk * e];
+      float* const sum_p = &chunk_probability[chunk * e];
       double sum_z = 0;
       std::fill_n(count, e, 0);
       std::fill_n(sum_p, e, 0.0f);
-      const Index in_segment = run % runs * grain, begin = run / runs * segment_tokens + in_segment;
+      const Index in_segment = chunk % chunks * grain, begin = chunk / chunks * segment_tokens + in_segment;
       const Index end = begin + std::min(grain, segment_tokens - in_segment);
       for (Index t = begin; t < end; ++t) {
         const float* const z = logits.f32() + t * e;
@@ -226,31 +227,31 @@ void CpuBackend::do_route_forward(const RouteDesc& desc, ConstView logits, Const
         sum_z += static_cast<double>(lse) * lse;
         if (desc.score == Score::sigmoid)
 #pragma omp simd
-          for (Index i = 0; i < e; ++i) own[i] = sigmoid_(z[i]);
+          for (Index i = 0; i < e; ++i) scores[i] = sigmoid_(z[i]);
         else if (desc.score != Score::softmax)
-          for (Index i = 0; i < e; ++i) own[i] = score_of(desc.score, z[i], p[i]);
+          for (Index i = 0; i < e; ++i) scores[i] = score_of(desc.score, z[i], p[i]);
         if (desc.balances_by_score()) {
-          const float all = tiny_sum + sum_of(e, [&](Index i) { return own[i]; });
-          for (Index i = 0; i < e; ++i) p[i] = own[i] / all;
+          const float all = min_score_sum + sum_of(e, [&](Index i) { return scores[i]; });
+          for (Index i = 0; i < e; ++i) p[i] = scores[i] / all;
         }
         const float* const select = desc.select_by_logit ? z : score;
         for (Index i = 0; i < e; ++i) {
-          chooser.selection[i] = bias ? select[i] + bias.f32()[i] : select[i];
+          selector.selection[i] = bias ? select[i] + bias.f32()[i] : select[i];
           sum_p[i] += p[i];
         }
         if (noise)
-          for (Index i = 0; i < e; ++i) chooser.selection[i] += noise.f32()[t * e + i];
+          for (Index i = 0; i < e; ++i) selector.selection[i] += noise.f32()[t * e + i];
         std::int32_t* const chosen = experts.i32() + t * k;
         float* const weight = weights.f32() + t * k;
-        chooser.choose(chosen);
-        float sum = tiny_sum;
+        selector.select(chosen);
+        float sum = min_score_sum;
         for (Index j = 0; j < k; ++j) {
           ++count[chosen[j]];
           sum += score[chosen[j]];
         }
         for (Index j = 0; j < k; ++j) weight[j] = desc.scale * (score[chosen[j]] / (desc.renormalize ? sum : 1.0f));
       }
-      run_z_squared[run] = sum_z;
+      chunk_z_squared[chunk] = sum_z;
     }
   });
 
@@ -260,12 +261,12 @@ void CpuBackend::do_route_forward(const RouteDesc& desc, ConstView logits, Const
     float* const sum_p = probability.f32() + g * e;
     std::fill_n(count, e, 0);
     std::fill_n(sum_p, e, 0.0f);
-    for (Index run = g * runs; run < (g + 1) * runs; ++run) {
+    for (Index chunk = g * chunks; chunk < (g + 1) * chunks; ++chunk) {
       for (Index i = 0; i < e; ++i) {
-        count[i] += run_counts[run * e + i];
-        sum_p[i] += run_probability[run * e + i];
+        count[i] += chunk_counts[chunk * e + i];
+        sum_p[i] += chunk_probability[chunk * e + i];
       }
-      sum_z += run_z_squared[run];
+      sum_z += chunk_z_squared[chunk];
     }
   }
   *z_squared.as<double>() = sum_z;
@@ -283,7 +284,7 @@ void CpuBackend::do_route_backward(const RouteDesc& desc, ConstView logits, Cons
                                    ConstView dweights, ConstView dprobability, float z_factor, View dlogits) {
   const Index t_all = logits.dim(0), e = logits.dim(1), k = desc.top_k;
   const Index segment_tokens = t_all / dprobability.dim(0);
-  for_runs(t_all, rows_per_run(4 * e), [&](Index begin, Index end) {
+  for_chunks(t_all, rows_per_chunk(4 * e), [&](Index begin, Index end) {
     std::vector<float> p(e), q(e), s(k), ds(k);
     Results outputs(dlogits, e);
     for (Index t = begin; t < end; ++t) {
@@ -293,7 +294,7 @@ void CpuBackend::do_route_backward(const RouteDesc& desc, ConstView logits, Cons
       float* const dz = outputs.begin(t * e);
       const float lse = softmax(z, e, p.data());
 
-      float sum = tiny_sum, sum_c_s = 0;
+      float sum = min_score_sum, sum_c_s = 0;
       for (Index j = 0; j < k; ++j) {
         s[j] = score_of(desc.score, z[chosen[j]], p[chosen[j]]);
         ds[j] = desc.scale * dweights.f32()[t * k + j];
@@ -304,7 +305,7 @@ void CpuBackend::do_route_backward(const RouteDesc& desc, ConstView logits, Cons
         for (Index j = 0; j < k; ++j) ds[j] = (ds[j] - sum_c_s / sum) / sum;
 
       if (desc.balances_by_score()) {
-        float all = tiny_sum, inner = 0;
+        float all = min_score_sum, inner = 0;
         for (Index i = 0; i < e; ++i) all += q[i] = score_of(desc.score, z[i], p[i]);
         for (Index i = 0; i < e; ++i) inner += dp[i] * q[i] / all;
         for (Index i = 0; i < e; ++i)
@@ -327,37 +328,38 @@ void CpuBackend::do_route_backward(const RouteDesc& desc, ConstView logits, Cons
   });
 }
 
-void CpuBackend::do_balance(const BalanceDesc& desc, ConstView counts, ConstView scope_counts, ConstView probability,
-                            ConstView kept, ConstView z_squared, View dprobability, View sums) {
+void CpuBackend::do_load_balancing_loss(const LoadBalancingDesc& desc, ConstView counts, ConstView scope_counts,
+                                        ConstView probability, ConstView tokens_per_expert, ConstView z_squared,
+                                        View dprobability, View sums) {
   const Index layers = counts.dim(0), segments = counts.dim(1), e = counts.dim(2);
   const Index scopes = scope_counts.dim(0) * segments / desc.per_scope;
-  const RouterSums at{e};
+  const RouterSums offsets{e};
   for (Index l = 0; l < layers; ++l) {
-    double* const all = sums ? sums.as<double>() + l * at.size() : nullptr;
+    double* const layer_sums = sums ? sums.as<double>() + l * offsets.size() : nullptr;
     // The layers of the loss.
-    const Index from = desc.together ? 0 : l, to = desc.together ? layers : l + 1;
+    const Index first_layer = desc.together ? 0 : l, end_layer = desc.together ? layers : l + 1;
     for (Index g = 0; g < segments; ++g) {
       const Index scope = std::min(scopes - 1, (desc.first + g) / desc.per_scope);
       for (Index x = 0; x < e; ++x) {
         Index assigned = 0;
         for (Index i = scope * desc.per_scope; i < (scope + 1) * desc.per_scope; ++i)
-          for (Index of = from; of < to; ++of)
-            assigned += scope_counts.i32()[((i / segments * layers + of) * segments + i % segments) * e + x];
+          for (Index layer = first_layer; layer < end_layer; ++layer)
+            assigned += scope_counts.i32()[((i / segments * layers + layer) * segments + i % segments) * e + x];
         const double gradient = desc.factor * static_cast<double>(assigned);
         const Index here = (l * segments + g) * e + x;
         dprobability.f32()[here] = static_cast<float>(gradient);
-        if (!all) continue;
+        if (!layer_sums) continue;
         const float p = probability.f32()[here];
         const std::int32_t count = counts.i32()[here];
-        all[at.routed() + x] += count;
-        all[at.dropped() + x] += count;
-        all[at.probability() + x] += p;
-        all[at.loss()] += gradient * p;
+        layer_sums[offsets.routed() + x] += count;
+        layer_sums[offsets.dropped() + x] += count;
+        layer_sums[offsets.probability() + x] += p;
+        layer_sums[offsets.loss()] += gradient * p;
       }
     }
-    if (!all) continue;
-    for (Index x = 0; x < e; ++x) all[at.dropped() + x] -= kept.i32()[l * e + x];
-    all[at.loss() + 1] += desc.z_factor * z_squared.as<double>()[l];
+    if (!layer_sums) continue;
+    for (Index x = 0; x < e; ++x) layer_sums[offsets.dropped() + x] -= tokens_per_expert.i32()[l * e + x];
+    layer_sums[offsets.loss() + 1] += desc.z_factor * z_squared.as<double>()[l];
   }
 }
 

@@ -27,35 +27,37 @@ inline void round(const float* x, Index n, Bf16* y) {
 }
 
 // Number of elements per access in element-wise loops.
-constexpr Index piece_elements = 2048;
+constexpr Index slice_elements = 2048;
 
-// Read access to slices of x of at most `most` elements. A slice is valid until the next access. If
-// x is empty, the result is nullptr.
+// Read access to slices of x of at most `max_elements` elements. A slice is valid until the next
+// access. If x is empty, the result is nullptr.
 class Floats {
  public:
-  Floats(ConstView x, Index most) : bytes_(x.bytes()), most_(most), narrow_(x.dtype() == DType::bf16) {
-    if (narrow_ && bytes_) memory_ = scratch<float>(most);
+  Floats(ConstView x, Index max_elements)
+      : bytes_(x.bytes()), max_elements_(max_elements), is_bf16_(x.dtype() == DType::bf16) {
+    if (is_bf16_ && bytes_) memory_ = scratch<float>(max_elements);
   }
   const float* at(Index first, Index n) {
-    if (!narrow_) return reinterpret_cast<const float*>(bytes_) + (bytes_ ? first : 0);
+    if (!is_bf16_) return reinterpret_cast<const float*>(bytes_) + (bytes_ ? first : 0);
     if (bytes_) widen(reinterpret_cast<const Bf16*>(bytes_) + first, n, memory_.get());
     return memory_.get();
   }
-  const float* at(Index first) { return at(first, most_); }
+  const float* at(Index first) { return at(first, max_elements_); }
 
  private:
   const std::byte* bytes_;
-  Index most_;
-  bool narrow_;
+  Index max_elements_;
+  bool is_bf16_;
   std::unique_ptr<float[]> memory_;
 };
 
-// Write access to slices of y of at most `most` elements, one after the other. A slice is stored in
-// y when the next one begins, or when this object is destroyed.
+// Write access to slices of y of at most `max_elements` elements, one after the other. A slice is
+// stored in y when the next one begins, or when this object is destroyed.
 class Results {
  public:
-  Results(View y, Index most) : bytes_(y.bytes()), most_(most), narrow_(y.dtype() == DType::bf16) {
-    if (narrow_) memory_ = scratch<float>(most);
+  Results(View y, Index max_elements)
+      : bytes_(y.bytes()), max_elements_(max_elements), is_bf16_(y.dtype() == DType::bf16) {
+    if (is_bf16_) memory_ = scratch<float>(max_elements);
   }
   Results(const Results&) = delete;
   Results& operator=(const Results&) = delete;
@@ -63,20 +65,20 @@ class Results {
 
   // Begins a slice. The caller must write all of its elements.
   float* begin(Index first, Index n) {
-    if (!narrow_) return reinterpret_cast<float*>(bytes_) + first;
+    if (!is_bf16_) return reinterpret_cast<float*>(bytes_) + first;
     end();
     to_ = reinterpret_cast<Bf16*>(bytes_) + first;
     n_ = n;
     return memory_.get();
   }
-  float* begin(Index first) { return begin(first, most_); }
+  float* begin(Index first) { return begin(first, max_elements_); }
   // Begins a slice that contains the values of y.
   float* update(Index first, Index n) {
-    float* const part = begin(first, n);
-    if (narrow_) widen(to_, n, part);
-    return part;
+    float* const slice = begin(first, n);
+    if (is_bf16_) widen(to_, n, slice);
+    return slice;
   }
-  float* update(Index first) { return update(first, most_); }
+  float* update(Index first) { return update(first, max_elements_); }
   void end() {
     round(memory_.get(), n_, to_);
     n_ = 0;
@@ -84,8 +86,8 @@ class Results {
 
  private:
   std::byte* bytes_;
-  Index most_, n_ = 0;
-  bool narrow_;
+  Index max_elements_, n_ = 0;
+  bool is_bf16_;
   Bf16* to_ = nullptr;
   std::unique_ptr<float[]> memory_;
 };

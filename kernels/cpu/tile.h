@@ -24,33 +24,33 @@ namespace sy::cpu {
 // A tile holds tile_rows x tile_vectors vectors of sums in registers, besides tile_vectors of B and
 // one of A.
 #if defined(__AVX512F__)
-constexpr int lanes = 16;
+constexpr int simd_width = 16;
 constexpr int tile_rows = 14;
 #elif defined(__AVX__)
-constexpr int lanes = 8;
+constexpr int simd_width = 8;
 constexpr int tile_rows = 6;
 #elif defined(__aarch64__)
-constexpr int lanes = 4;
+constexpr int simd_width = 4;
 constexpr int tile_rows = 12;
 #else
-constexpr int lanes = 4;
+constexpr int simd_width = 4;
 constexpr int tile_rows = 4;
 #endif
 constexpr int tile_vectors = 2;
-constexpr int tile_cols = tile_vectors * lanes;
+constexpr int tile_cols = tile_vectors * simd_width;
 
-typedef float Vector __attribute__((vector_size(lanes * sizeof(float))));
-// A vector in memory, at any address of a float.
-typedef float UnalignedVector __attribute__((vector_size(lanes * sizeof(float)), aligned(4), may_alias));
+typedef float Vector __attribute__((vector_size(simd_width * sizeof(float))));
+// A vector in memory, at any address of a float or of a pair of bf16.
+typedef float UnalignedVector __attribute__((vector_size(simd_width * sizeof(float)), aligned(2), may_alias));
 
 inline Vector load(const float* p) {
   return *reinterpret_cast<const UnalignedVector*>(p);
 }
 // The same for bf16, which is the upper half of a float.
 inline Vector load(const Bf16* p) {
-  typedef std::uint16_t Halves __attribute__((vector_size(lanes * 2)));
-  typedef std::uint16_t UnalignedHalves __attribute__((vector_size(lanes * 2), aligned(2), may_alias));
-  typedef std::uint32_t Bits __attribute__((vector_size(lanes * 4)));
+  typedef std::uint16_t Halves __attribute__((vector_size(simd_width * 2)));
+  typedef std::uint16_t UnalignedHalves __attribute__((vector_size(simd_width * 2), aligned(2), may_alias));
+  typedef std::uint32_t Bits __attribute__((vector_size(simd_width * 4)));
   const Halves halves = *reinterpret_cast<const UnalignedHalves*>(p);
   return std::bit_cast<Vector>(__builtin_convertvector(halves, Bits) << 16);
 }
@@ -59,14 +59,14 @@ inline void store(float* p, Vector v) {
 }
 
 // c[i * ldc + j] (+)= sum over l < k, in order, of a[i * a_row + l * a_col] * b[l * b_row + j], for
-// i < rows and j < cols <= vectors * lanes.
+// i < rows and j < cols <= vectors * simd_width.
 //
-// It reads all vectors * lanes columns of b. Every element takes the same operations for any rows,
-// vectors and cols. ahead: memory that is needed next. If `prefetch`, each step of l prefetches
-// `step` more floats of it.
+// It reads all vectors * simd_width columns of b. Every element takes the same operations for any
+// rows, vectors and cols. ahead: memory that is needed next. If `prefetch`, each step of l
+// prefetches `step` more floats of it.
 //
-// A step of l is 2 * rows * vectors * lanes FLOPs for 4 * (rows + vectors * lanes) bytes, which
-// come from the L1 cache. A full tile of AVX-512 computes 896 FLOPs with 184 bytes.
+// A step of l is 2 * rows * vectors * simd_width FLOPs for 4 * (rows + vectors * simd_width) bytes,
+// which come from the L1 cache. A full tile of AVX-512 computes 896 FLOPs with 184 bytes.
 struct Ahead {
   const float* data;
   Index step;
@@ -79,9 +79,9 @@ void tile(Index k, const float* a, const float* b, Index b_row, float* c, Index 
   // with AVX-512 and slower with AVX2.
   const auto prefetch_c = [&](Index i) {
 #pragma GCC unroll 4
-    for (int j = 0; j < vectors * lanes; j += 16) __builtin_prefetch(c + i * ldc + j, 1);
+    for (int j = 0; j < vectors * simd_width; j += 16) __builtin_prefetch(c + i * ldc + j, 1);
   };
-  constexpr bool spread = lanes == 16;
+  constexpr bool spread = simd_width == 16;
   if constexpr (!spread) {
 #pragma GCC unroll 16
     for (int i = 0; i < rows; ++i) prefetch_c(i);
@@ -100,29 +100,29 @@ void tile(Index k, const float* a, const float* b, Index b_row, float* c, Index 
     }
     Vector right[vectors];
 #pragma GCC unroll 4
-    for (int j = 0; j < vectors; ++j) right[j] = load(b + j * lanes);
+    for (int j = 0; j < vectors; ++j) right[j] = load(b + j * simd_width);
 #pragma GCC unroll 16
     for (int i = 0; i < rows; ++i) {
 #pragma GCC unroll 4
       for (int j = 0; j < vectors; ++j) sum[i][j] += a[i * a_row] * right[j];
     }
   }
-  if (cols == vectors * lanes) {
+  if (cols == vectors * simd_width) {
 #pragma GCC unroll 16
     for (int i = 0; i < rows; ++i) {
 #pragma GCC unroll 4
       for (int j = 0; j < vectors; ++j) {
-        float* to = c + i * ldc + j * lanes;
+        float* to = c + i * ldc + j * simd_width;
         store(to, accumulate ? load(to) + sum[i][j] : sum[i][j]);
       }
     }
     return;
   }
-  float row[vectors * lanes];
+  float row[vectors * simd_width];
 #pragma GCC unroll 16
   for (int i = 0; i < rows; ++i) {
 #pragma GCC unroll 4
-    for (int j = 0; j < vectors; ++j) store(row + j * lanes, sum[i][j]);
+    for (int j = 0; j < vectors; ++j) store(row + j * simd_width, sum[i][j]);
     for (Index j = 0; j < cols; ++j) c[i * ldc + j] = accumulate ? c[i * ldc + j] + row[j] : row[j];
   }
 }
@@ -136,7 +136,7 @@ class Tiles {
 
   static void run(Index rows, Index k, const float* a, const float* b, Index b_row, float* c, Index ldc, Index cols,
                   bool accumulate, Ahead ahead = {}) {
-    const Index vectors = ceil_div(cols, lanes);
+    const Index vectors = ceil_div(cols, simd_width);
     table[(rows - 1) * tile_vectors + vectors - 1](k, a, b, b_row, c, ldc, cols, accumulate, ahead);
   }
 
@@ -158,7 +158,7 @@ template <int step, bool high, int... lane>
   return __builtin_shufflevector(
       x, y,
       ((lane & ~3) + 2 * high +
-       (step == 1 ? (lane & 3) / 2 + (lane & 1) * lanes : (lane & 1) + (lane & 2) / 2 * lanes))...);
+       (step == 1 ? (lane & 3) / 2 + (lane & 1) * simd_width : (lane & 1) + (lane & 2) / 2 * simd_width))...);
 }
 // The even or odd blocks of x, then those of y.
 template <bool odd, int... lane>
@@ -166,17 +166,17 @@ template <bool odd, int... lane>
   return __builtin_shufflevector(x, y, ((lane / 4 * 2 + odd) * 4 + lane % 4)...);
 }
 
-constexpr auto all_lanes = std::make_integer_sequence<int, lanes>{};
+constexpr auto all_lanes = std::make_integer_sequence<int, simd_width>{};
 
 }  // namespace detail
 
 // v[i][j] becomes v[j][i], first within blocks of 4 x 4, then among them. Each step is one
 // instruction per vector.
-[[gnu::always_inline]] inline void transpose(Vector (&v)[lanes]) {
+[[gnu::always_inline]] inline void transpose(Vector (&v)[simd_width]) {
   using namespace detail;
-  Vector t[lanes];
+  Vector t[simd_width];
 #pragma GCC unroll 16
-  for (int i = 0; i < lanes; i += 4) {
+  for (int i = 0; i < simd_width; i += 4) {
     const Vector low01 = unpack<1, false>(v[i], v[i + 1], all_lanes);
     const Vector high01 = unpack<1, true>(v[i], v[i + 1], all_lanes);
     const Vector low23 = unpack<1, false>(v[i + 2], v[i + 3], all_lanes);
@@ -189,9 +189,9 @@ constexpr auto all_lanes = std::make_integer_sequence<int, lanes>{};
   // Now block b of t[4 g + c] is block (g, b) of the matrix, its column c.
 #pragma GCC unroll 4
   for (int c = 0; c < 4; ++c) {
-    if constexpr (lanes == 4) {
+    if constexpr (simd_width == 4) {
       v[c] = t[c];
-    } else if constexpr (lanes == 8) {
+    } else if constexpr (simd_width == 8) {
       v[c] = alternate<false>(t[c], t[4 + c], all_lanes);
       v[4 + c] = alternate<true>(t[c], t[4 + c], all_lanes);
     } else {
@@ -210,11 +210,11 @@ constexpr auto all_lanes = std::make_integer_sequence<int, lanes>{};
 namespace detail {
 
 template <int width>
-void copy_run(const float* from, float* to) {
+void copy_vector(const float* from, float* to) {
   std::memcpy(to, from, width * sizeof(float));
 }
 template <int width>
-void copy_run(const Bf16* from, float* to) {
+void copy_vector(const Bf16* from, float* to) {
 #pragma GCC unroll 32
   for (int i = 0; i < width; ++i) to[i] = from[i];
 }
@@ -223,7 +223,7 @@ void copy_run(const Bf16* from, float* to) {
 // packed together, so that whole cache lines are read. Not all are, because panels may be a
 // multiple of 4 KB apart, and a cache holds few such lines.
 template <int width, class T, class Steps>
-void pack_runs(const T* data, const Steps& steps, Index count, Index k, float* out) {
+void pack_adjacent(const T* data, const Steps& steps, Index count, Index k, float* out) {
   constexpr Index together = std::max(1, 64 / width), rows_ahead = 24;
   const Index whole = count / width;
   for (Index panel = 0; panel < whole; panel += together) {
@@ -239,9 +239,9 @@ void pack_runs(const T* data, const Steps& steps, Index count, Index k, float* o
       for (Index i = 0; i < panels * width; i += 64 / Index{sizeof(T)}) __builtin_prefetch(next + i, 0, 2);
       float* const to = out + panel * width * k + l * width;
       for (Index i = 0; i < wider; ++i) store(to + i * width * k, load(from + i * width));
-      for (Index i = wider; i < panels; ++i) copy_run<width>(from + i * width, to + i * width * k);
+      for (Index i = wider; i < panels; ++i) copy_vector<width>(from + i * width, to + i * width * k);
     };
-    for (Index l = 0; l < k; ++l) row(l, width < lanes && l + 1 < k ? panels - 1 : 0);
+    for (Index l = 0; l < k; ++l) row(l, width < simd_width && l + 1 < k ? panels - 1 : 0);
   }
   const Index rest = count - whole * width;
   if (rest == 0) return;
@@ -252,42 +252,43 @@ void pack_runs(const T* data, const Steps& steps, Index count, Index k, float* o
 }
 
 // Packs one panel of vectors that are contiguous, from vector `begin` on. It transposes squares of
-// lanes x lanes, as many as fit k, and returns their length along k. Vectors from `count` on are
-// zero.
+// simd_width x simd_width, as many as fit k, and returns their length along k. Vectors from `count`
+// on are zero.
 template <int width, bool full, class T, class Lines>
 Index pack_squares(const T* data, const Lines& lines, Index begin, Index count, Index k, float* out) {
-  constexpr int rows = std::min(width, lanes);
-  constexpr Index squares = std::max<Index>(1, 64 / Index{sizeof(T)} / lanes);  // of a cache line
+  constexpr int rows = std::min(width, simd_width);
+  // Squares of a cache line.
+  constexpr Index squares = std::max<Index>(1, 64 / Index{sizeof(T)} / simd_width);
   const auto square = [&](Index l, int first) __attribute__((always_inline)) {
     float* const to = out + l * width + first;
-    Vector v[lanes] = {};
+    Vector v[simd_width] = {};
 #pragma GCC unroll 16
     for (int i = 0; i < rows; ++i)
       if (full || begin + first + i < count) v[i] = load(data + lines[begin + first + i] + l);
     transpose(v);
-    // If width is less than `lanes`, it writes beyond its row, and the next row overwrites the
+    // If width is less than `simd_width`, it writes beyond its row, and the next row overwrites the
     // excess.
 #pragma GCC unroll 16
-    for (int i = 0; i < lanes; ++i) store(to + i * width, v[i]);
+    for (int i = 0; i < simd_width; ++i) store(to + i * width, v[i]);
   };
   // All of a cache line is used at once, because lines that are a multiple of 4 KB apart evict each
   // other.
   Index l = 0;
-  for (; l + squares * lanes <= k; l += squares * lanes) {
+  for (; l + squares * simd_width <= k; l += squares * simd_width) {
 #pragma GCC unroll 1
-    for (int first = 0; first < width; first += lanes) {
+    for (int first = 0; first < width; first += simd_width) {
       // The hardware prefetcher does not follow this order of reads, so the next panel is
       // prefetched here.
       if (full)
 #pragma GCC unroll 16
         for (int i = 0; i < rows; ++i)
           __builtin_prefetch(data + lines.ahead(begin + first + width + i, count) + l, 0, 2);
-      for (Index s = 0; s < squares; ++s) square(l + s * lanes, first);
+      for (Index s = 0; s < squares; ++s) square(l + s * simd_width, first);
     }
   }
-  for (; l + lanes <= k; l += lanes)
+  for (; l + simd_width <= k; l += simd_width)
 #pragma GCC unroll 1
-    for (int first = 0; first < width; first += lanes) square(l, first);
+    for (int first = 0; first < width; first += simd_width) square(l, first);
   return l;
 }
 
@@ -311,12 +312,12 @@ struct Indexed {
 
 // Packs `count` vectors of k elements of f32 or bf16 into panels of `width` interleaved vectors.
 // Element l of vector i is data[lines[i] + steps[l]]. It goes to out[(i / width) * width * k + l *
-// width + i % width]. Zeros pad the last panel, and up to `lanes` floats beyond it are written.
-// Costs 8 bytes per float.
+// width + i % width]. Zeros pad the last panel, and up to `simd_width` floats beyond it are
+// written. Costs 8 bytes per float.
 template <int width, class T, class Lines, class Steps>
-void pack_ways(const T* data, const Lines& lines, const Steps& steps, Index count, Index k, float* out) {
-  static_assert(width < lanes || width % lanes == 0);
-  if (lines.contiguous()) return detail::pack_runs<width>(data, steps, count, k, out);
+void pack_axes(const T* data, const Lines& lines, const Steps& steps, Index count, Index k, float* out) {
+  static_assert(width < simd_width || width % simd_width == 0);
+  if (lines.contiguous()) return detail::pack_adjacent<width>(data, steps, count, k, out);
   for (Index begin = 0; begin < count; begin += width, out += width * k) {
     Index l = 0;
     if (steps.contiguous()) {
@@ -331,7 +332,7 @@ void pack_ways(const T* data, const Lines& lines, const Steps& steps, Index coun
 // The same for vectors that are `stride` apart, whose elements are `k_stride` apart.
 template <int width, class T>
 void pack(const T* data, Index stride, Index k_stride, Index count, Index k, float* out) {
-  pack_ways<width>(data, Strided{stride}, Strided{k_stride}, count, k, out);
+  pack_axes<width>(data, Strided{stride}, Strided{k_stride}, count, k, out);
 }
 
 // A thread's memory for packed operands. It grows on demand and is reused.

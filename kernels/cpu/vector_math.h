@@ -16,7 +16,7 @@ concept FloatOrVector = std::is_same_v<T, float> || !std::is_arithmetic_v<T>;
 namespace detail {
 
 template <class T>
-struct ExpParts {
+struct ExpTerms {
   T half_scale;  // 2^(n - 1): 2^128 has no float
   T r;           // x - n ln 2, within +-ln(2)/2
   T q;           // e^r = 1 + r + r^2 q
@@ -36,7 +36,7 @@ struct Bits<float> {
 // before rounding. The coefficients minimise its maximum over |r| <= ln(2)/2 (Lawson's iteration).
 // 15 FLOPs.
 template <class T>
-[[gnu::always_inline]] inline ExpParts<T> exp_parts(T x) {
+[[gnu::always_inline]] inline ExpTerms<T> exp_terms(T x) {
   // 1.5 * 2^23: adding it rounds to an integer, in the low bits
   constexpr float magic = 12582912.0f;
   const T t = x * 1.44269504f + magic;
@@ -71,7 +71,7 @@ template <FloatOrVector T>
 // 1 at 0. 21 FLOPs.
 template <FloatOrVector T>
 [[gnu::always_inline]] inline T exp_(T x) {
-  const auto e = detail::exp_parts(at_most(at_least(x, -87.0f), 89.0f));
+  const auto e = detail::exp_terms(at_most(at_least(x, -87.0f), 89.0f));
   const T twice = 2.0f * e.r;
   return (2.0f + (twice + twice * (e.r * e.q))) * e.half_scale;
 }
@@ -86,7 +86,7 @@ template <FloatOrVector T>
 template <FloatOrVector T>
 [[gnu::always_inline]] inline T tanh_(T x) {
   const T magnitude = x < T{} ? -x : x;
-  const auto e = detail::exp_parts(at_most(2.0f * magnitude, 40.0f));
+  const auto e = detail::exp_terms(at_most(2.0f * magnitude, 40.0f));
   const T scale = 2.0f * e.half_scale;
   const T m = (e.r + e.r * (e.r * e.q)) * scale + (scale - 1.0f);
   const T y = m / (m + 2.0f);

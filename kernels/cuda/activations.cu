@@ -1,8 +1,8 @@
 // Activations of feed-forward layers, gated or not.
 //
-// FLOPs of one activation:    relu  relu2  sigmoid  silu  gelu_tanh  gelu
-//   value                        0      1        3     5          9     4
-//   slope, in addition           0      1        2     5          8     6
+// FLOPs of one activation:    relu  hardtanh  relu2  sigmoid  silu  gelu_tanh  gelu
+//   value                        0         0      1        3     5          9     4
+//   slope, in addition           0         0      1        2     5          8     6
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/rows.h"
 
@@ -20,29 +20,29 @@ __device__ float sigmoid(float x) {
 }
 
 // Default treatment of the up projection: unchanged.
-struct AsItIs {
+struct PassThrough {
   static __device__ Point linear(float l, const FfnActivation&) { return {l, 1}; }
 };
 
-struct Relu : AsItIs {
+struct Relu : PassThrough {
   static __device__ Point at(float x, const FfnActivation&) { return {x > 0 ? x : 0.0f, x > 0 ? 1.0f : 0.0f}; }
 };
 
-struct Relu2 : AsItIs {
+struct Relu2 : PassThrough {
   static __device__ Point at(float x, const FfnActivation&) {
     const float r = x > 0 ? x : 0.0f;
     return {r * r, 2 * r};
   }
 };
 
-struct Sigmoid : AsItIs {
+struct Sigmoid : PassThrough {
   static __device__ Point at(float x, const FfnActivation&) {
     const float s = sigmoid(x);
     return {s, s * (1 - s)};
   }
 };
 
-struct Silu : AsItIs {
+struct Silu : PassThrough {
   static __device__ Point at(float x, const FfnActivation& desc) {
     const float u = desc.beta * x, s = sigmoid(u);
     return {x * s, s * (1 + u * (1 - s))};
@@ -62,7 +62,7 @@ struct SiluClamped {
 
 // x * Phi(x), where Phi is the standard normal distribution: Phi(x) = 1/2 erfc(-x / sqrt 2). Its
 // density is e^(-x^2 / 2) / sqrt(2 pi).
-struct Gelu : AsItIs {
+struct Gelu : PassThrough {
   static __device__ Point at(float x, const FfnActivation&) {
     const float phi = 0.5f * erfcf(-0.70710678f * x);
     return {x * phi, phi + x * expf(-0.5f * x * x) * 0.39894228f};
@@ -70,15 +70,22 @@ struct Gelu : AsItIs {
 };
 
 // 1/2 x (1 + tanh u), u = sqrt(2/pi) (x + 0.044715 x^3), where 1/2 (1 + tanh u) = sigmoid(2u).
-struct GeluTanh : AsItIs {
+struct GeluTanh : PassThrough {
   static __device__ Point at(float x, const FfnActivation&) {
     const float s = sigmoid(1.59576912f * (x + 0.044715f * x * x * x));
     return {x * s, s + x * s * (1 - s) * 1.59576912f * (1 + 0.134145f * x * x)};
   }
 };
 
-struct Identity : AsItIs {
+struct Identity : PassThrough {
   static __device__ Point at(float x, const FfnActivation&) { return {x, 1.0f}; }
+};
+
+struct Hardtanh : PassThrough {
+  static __device__ Point at(float x, const FfnActivation& desc) {
+    const bool below = x<-desc.limit, above = x> desc.limit;
+    return {below ? -desc.limit : above ? desc.limit : x, below || above ? 0.0f : 1.0f};
+  }
 };
 
 // A block takes a row. h: [R, gated ? 2 width : width], with the up projection last; y: [R, width].
@@ -158,14 +165,18 @@ void backward(Context& context, const FfnActivation& desc, ConstView dy, ConstVi
 }
 
 template <class Act, bool gated>
-constexpr Functions of = {forward<Act, gated>, backward<Act, gated>};
+constexpr Functions kernels_for = {forward<Act, gated>, backward<Act, gated>};
 
 // In the order of enum Activation; plain and gated.
-constexpr Functions table[][2] = {
-    {of<Relu, false>, of<Relu, true>},         {of<Gelu, false>, of<Gelu, true>},
-    {of<GeluTanh, false>, of<GeluTanh, true>}, {of<Silu, false>, of<Silu, true>},
-    {of<Relu2, false>, of<Relu2, true>},       {of<Sigmoid, false>, of<Sigmoid, true>},
-    {of<Identity, false>, of<Identity, true>}, {of<SiluClamped, false>, of<SiluClamped, true>}};
+constexpr Functions table[][2] = {{kernels_for<Relu, false>, kernels_for<Relu, true>},
+                                  {kernels_for<Gelu, false>, kernels_for<Gelu, true>},
+                                  {kernels_for<GeluTanh, false>, kernels_for<GeluTanh, true>},
+                                  {kernels_for<Silu, false>, kernels_for<Silu, true>},
+                                  {kernels_for<Relu2, false>, kernels_for<Relu2, true>},
+                                  {kernels_for<Sigmoid, false>, kernels_for<Sigmoid, true>},
+                                  {kernels_for<Identity, false>, kernels_for<Identity, true>},
+                                  {kernels_for<SiluClamped, false>, kernels_for<SiluClamped, true>},
+                                  {kernels_for<Hardtanh, false>, kernels_for<Hardtanh, true>}};
 
 }  // namespace
 

@@ -19,9 +19,9 @@ namespace sy::cuda::attention {
 
 // Limit of a block's shared memory. An A100 has 163 KiB, H100 and B200 have more. The smallest
 // cards of compute capability 8.0 or later have 99 KiB, which must suffice for narrow heads.
-constexpr Index widest_head = 256, narrow_head = 64;  // hd
+constexpr Index max_head_width = 256, max_narrow_head_width = 64;  // hd
 constexpr Index attention_shared_bytes(Index hd) {
-  return (hd > narrow_head ? 160 : 99) * 1024;
+  return (hd > max_narrow_head_width ? 160 : 99) * 1024;
 }
 
 constexpr float log2_e = 1.44269504088896340736f;
@@ -78,13 +78,13 @@ bool in_packs(ConstHeads x) {
 
 // Scores, in units of log 2, from products x of queries and keys: outer * x. If `capped`: outer *
 // tanh(inner * x).
-struct Scores {
+struct ScoreScaling {
   bool capped;
   float scale, inner, outer;
   // Converts a natural logarithm to units of x: a sink, and a bias if scores are not capped.
   float of_log;
 
-  explicit Scores(const AttentionDesc& desc)
+  explicit ScoreScaling(const AttentionDesc& desc)
       : capped(desc.softcap > 0),
         scale(desc.scale),
         inner(capped ? desc.scale / desc.softcap : 0.0f),
@@ -98,26 +98,28 @@ struct Scores {
 // Operands of general kernels; each may be empty. Other kernels get nullptr instead, as they need
 // no operand of these: sequences of one document, full patterns, scores without a bias. The look-up
 // alone takes more registers than wide heads have left.
-struct General {
-  In<std::int32_t> first_key;  // [B, Sq]
-  In<float> bias;              // [H, n]
-  In<float> sinks;             // [H]
+struct GeneralOperands {
+  In<std::int32_t> document_start;  // [B, Sq]
+  In<float> bias;                   // [H, n]
+  In<float> sinks;                  // [H]
 
   static bool is_needed(const AttentionDesc& desc) {
-    return desc.visible.first_key || desc.visible.sparse || desc.bias || desc.sinks;
+    return desc.mask.document_start || desc.mask.sparse || desc.bias || desc.sinks;
   }
-  explicit General(const AttentionDesc& desc)
-      : first_key(in<std::int32_t>(desc.visible.first_key)), bias(in<float>(desc.bias)), sinks(in<float>(desc.sinks)) {}
-  // The operands of sequence b, which Call's functions take.
+  explicit GeneralOperands(const AttentionDesc& desc)
+      : document_start(in<std::int32_t>(desc.mask.document_start)),
+        bias(in<float>(desc.bias)),
+        sinks(in<float>(desc.sinks)) {}
+  // The operands of sequence b, which AttentionProblem's functions take.
   template <class Sizes>
-  __device__ General of(int b, const Sizes& z) const {
-    General part = *this;
-    if (z.documents) part.first_key = first_key + Index{b} * z.Sq;
-    return part;
+  __device__ GeneralOperands of(int b, const Sizes& z) const {
+    GeneralOperands slice = *this;
+    if (z.documents) slice.document_start = document_start + Index{b} * z.Sq;
+    return slice;
   }
 };
 template <bool general, class Sizes>
-__device__ auto of_sequence(const General& all, int b, const Sizes& z) {
+__device__ auto of_sequence(const GeneralOperands& all, int b, const Sizes& z) {
   if constexpr (general)
     return all.of(b, z);
   else
@@ -126,39 +128,39 @@ __device__ auto of_sequence(const General& all, int b, const Sizes& z) {
 
 // Sizes of a call and its attention mask (kernels/attention.h). Sizes, positions and heads have 32
 // bits, which saves registers; element indices have 64.
-struct Call {
+struct AttentionProblem {
   int B, Sq, Sk, H, K;
   int window;  // larger than any number of positions if there is no window
   int query_offset;
   int causal;
   int packs;  // whether all vectors can be moved in packs
   // For general kernels: whether there are document starts, whether there are sinks, biases per
-  // head, and Sparsity.
+  // head, and SparsePattern.
   int documents, sinks, biases;
   int sparse, local, block, summary, stride, global;
   int skip_from;  // first key from which on a query sees its latest keys alone
 
-  Call(const AttentionDesc& desc, ConstHeads q, ConstHeads k)
+  AttentionProblem(const AttentionDesc& desc, ConstHeads q, ConstHeads k)
       : B(size(q.sequences)),
         Sq(size(q.positions)),
         Sk(size(k.positions)),
         H(size(q.heads)),
         K(size(k.heads)),
         window(1 << 30),
-        query_offset(size(desc.visible.query_offset)),
-        causal(desc.visible.causal),
+        query_offset(size(desc.mask.query_offset)),
+        causal(desc.mask.causal),
         packs(false),
-        documents(desc.visible.first_key.present()),
+        documents(desc.mask.document_start.present()),
         sinks(desc.sinks.present()),
         biases(desc.bias ? size(desc.bias.dim(1)) : 0),
-        sparse(static_cast<bool>(desc.visible.sparse)),
-        local(limited(desc.visible.sparse.local)),
-        block(limited(desc.visible.sparse.block)),
-        summary(limited(desc.visible.sparse.summary)),
-        stride(limited(desc.visible.sparse.stride)),
-        global(limited(desc.visible.sparse.global)),
+        sparse(static_cast<bool>(desc.mask.sparse)),
+        local(limited(desc.mask.sparse.local)),
+        block(limited(desc.mask.sparse.block)),
+        summary(limited(desc.mask.sparse.summary)),
+        stride(limited(desc.mask.sparse.stride)),
+        global(limited(desc.mask.sparse.global)),
         skip_from(sparse && block == 0 && stride == 0 && !documents ? global : 1 << 30) {
-    if (desc.visible.window > 0 && desc.visible.window < window) window = static_cast<int>(desc.visible.window);
+    if (desc.mask.window > 0 && desc.mask.window < window) window = static_cast<int>(desc.mask.window);
   }
   static int size(Index n) {
     SY_ASSERT(n < 1 << 29, "attention with a dimension of {}", n);
@@ -171,8 +173,8 @@ struct Call {
   __device__ int heads_per_kv() const { return H / K; }
 
   // Range of keys that a query sees, and range of queries from the first to the last that see a
-  // key. Sparse patterns are ignored. `general`: General of the sequence, or nullptr. Computed once
-  // or twice for a tile of rows.
+  // key. Sparse patterns are ignored. `general`: GeneralOperands of the sequence, or nullptr.
+  // Computed once or twice for a tile of rows.
   template <class G>
   __device__ Span keys(const G& general, int query) const {
     const int at = query_offset + query;
@@ -191,7 +193,7 @@ struct Call {
       int low = 0;
       while (low < seen.end) {
         const int middle = (low + seen.end) / 2;
-        if (general.first_key[middle] <= key)
+        if (general.document_start[middle] <= key)
           low = middle + 1;
         else
           seen.end = middle;
@@ -200,8 +202,8 @@ struct Call {
     return seen;
   }
   // First key of a query's document.
-  __device__ int origin(const General& general, int query) const {
-    return documents ? static_cast<int>(general.first_key[query]) : 0;
+  __device__ int origin(const GeneralOperands& general, int query) const {
+    return documents ? static_cast<int>(general.document_start[query]) : 0;
   }
   // `sees`: whether the query's position lets it see a key. `allows`: whether documents and
   // patterns let it, if `sees` is true. Computed for every element of a tile that is only partly
@@ -210,7 +212,7 @@ struct Call {
     const int at = query_offset + query;
     return (query < Sq) & (key > at - window) & (key < (causal ? min(at + 1, Sk) : Sk));
   }
-  __device__ bool allows(const General& general, int query, int key) const {
+  __device__ bool allows(const GeneralOperands& general, int query, int key) const {
     const int first = origin(general, query), p = query_offset + query - first, j = key - first;
     if (j < 0 || !sparse) return j >= 0;
     if (p - j < local || j < global) return true;
@@ -220,17 +222,18 @@ struct Call {
   // Whether a tile needs checks or biases by element even if all its keys are in range of all its
   // queries.
   template <class G>
-  __device__ bool uneven(const G&) const {
+  __device__ bool needs_element_checks(const G&) const {
     return !std::is_null_pointer_v<G> && (sparse || biases > 0);
   }
   // Bias of a score, in units of the product of query and key.
-  __device__ float bias(const General& general, const Scores& scores, int head, int query, int key) const {
+  __device__ float bias(const GeneralOperands& general, const ScoreScaling& scores, int head, int query,
+                        int key) const {
     if (biases == 0) return 0;
     return scores.of_log * general.bias[Index{head} * biases + biases - 1 - (query_offset + query - key)];
   }
   // First tile of `cols` keys, at `key` or later, that queries from `first` on may see.
   template <class G>
-  __device__ int skip_unseen(const G&, int key, int cols, int first) const {
+  __device__ int skip_masked(const G&, int key, int cols, int first) const {
     if constexpr (!std::is_null_pointer_v<G>) {
       const int near = query_offset + first - local + 1;
       if (key >= skip_from && key + cols <= near) return near / cols * cols;
@@ -394,12 +397,12 @@ struct Left;
 template <int M, int N>
 struct Left<bf16, M, N> {
   static constexpr int shared_size = 0;
-  std::uint32_t parts[M][N / 2][4];
+  std::uint32_t fragments[M][N / 2][4];
 
   __device__ Left(const float (&c)[M][N][4], bf16*) {
     // In these layouts, two blocks of C form one block of A.
     each<M, N>([&](int m, int n, int i) {
-      if (i % 2 == 0) parts[m][n / 2][n % 2 * 2 + i / 2] = bf16_pair(c[m][n][i], c[m][n][i + 1]);
+      if (i % 2 == 0) fragments[m][n / 2][n % 2 * 2 + i / 2] = bf16_pair(c[m][n][i], c[m][n][i + 1]);
     });
   }
 };
@@ -430,8 +433,8 @@ __device__ void multiply(float (&c)[M][W][4], const Left<bf16, M, N>& a, const b
       load_matrices_transposed(right, b + 16 * k * pitch<bf16>(width) + 8 * n);
 #pragma unroll
       for (int m = 0; m < M; ++m) {
-        mma(c[m][n], a.parts[m][k], right[0], right[1]);
-        mma(c[m][n + 1], a.parts[m][k], right[2], right[3]);
+        mma(c[m][n], a.fragments[m][k], right[0], right[1]);
+        mma(c[m][n + 1], a.fragments[m][k], right[2], right[3]);
       }
     }
 }
@@ -461,14 +464,15 @@ __device__ void multiply(float (&c)[M][W][4], const Left<float, M, N>& a, const 
 
 // ---- kernels by head width ----
 
-// Tiles of a kernel. A block of `warps` warps holds 16 M * warps rows, in `kept` tiles. It iterates
-// over `cols` positions of the other side at a time, in `passing` tiles.
-template <class T, int width, int M_, int warps_, int cols_, int kept, int passing>
+// Tiles of a kernel. A block of `warps` warps holds 16 M * warps rows, in `row_tiles` tiles. It
+// iterates over `cols` positions of the other side at a time, in `col_tiles` tiles.
+template <class T, int width, int M_, int warps_, int cols_, int row_tiles, int col_tiles>
 struct Tiles {
   static constexpr int M = M_, cols = cols_;
   static constexpr int threads = warps_ * warp_size, rows = 16 * M * warps_;
   using Left = attention::Left<T, M, cols / 8>;
-  static constexpr int shared_elements = (kept * rows + passing * cols) * pitch<T>(width) + warps_ * Left::shared_size;
+  static constexpr int shared_elements =
+      (row_tiles * rows + col_tiles * cols) * pitch<T>(width) + warps_ * Left::shared_size;
   static_assert(shared_elements * sizeof(T) <= attention_shared_bytes(width));
 };
 

@@ -37,7 +37,8 @@ struct HeadRange {
 // D: [B, heads, Sq] from vectors of `width` elements. A block takes a token, and its warps share
 // the token's heads. An element of out costs 2w bytes and 2 FLOPs.
 template <class T, int N>
-__global__ void deltas(const Call z, const HeadRange heads, Index width, In<T> dout, In<T> out, Out<float> delta) {
+__global__ void deltas(const AttentionProblem z, const HeadRange heads, Index width, In<T> dout, In<T> out,
+                       Out<float> delta) {
   const int warps = static_cast<int>(blockDim.x) / warp_size, lane = static_cast<int>(threadIdx.x) % warp_size;
   const Index token = blockIdx.x, b = token / z.Sq, position = token % z.Sq;
   for (int head = static_cast<int>(threadIdx.x) / warp_size; head < heads.count(); head += warps) {
@@ -55,11 +56,12 @@ __global__ void deltas(const Call z, const HeadRange heads, Index width, In<T> d
 // Bias of a score, for a query and a key that it sees by position; minus infinity if documents or
 // patterns hide the key.
 template <class G>
-__device__ float special_score(const Call& z, const G& rules, const Scores& scores, int head, int query, int key) {
+__device__ float special_score(const AttentionProblem& z, const G& mask_operands, const ScoreScaling& scores, int head,
+                               int query, int key) {
   if constexpr (std::is_null_pointer_v<G>)
     return 0;
   else
-    return z.allows(rules, query, key) ? z.bias(rules, scores, head, query, key) : -INFINITY;
+    return z.allows(mask_operands, query, key) ? z.bias(mask_operands, scores, head, query, key) : -INFINITY;
 }
 
 // ---- the step that both kernels take ----
@@ -68,11 +70,11 @@ __device__ float special_score(const Call& z, const G& rules, const Scores& scor
 //   x, y: the operands of rows and of columns in Q K^T: queries and keys, or the reverse
 //   u, w: their operands in dout V^T
 
-// Tiles of a kernel. gradients: number of gradients that a warp sums in registers. kept: number of
-// tiles of rows that a block holds, x and perhaps u. There are two tiles of y, because the next one
-// is loaded while the current one is used. There is one tile of w, and the next one is loaded
-// during dS y.
-template <class T, int width, int gradients, int kept, bool general>
+// Tiles of a kernel. gradients: number of gradients that a warp sums in registers. row_tiles:
+// number of tiles of rows that a block holds, x and perhaps u. There are two tiles of y, because
+// the next one is loaded while the current one is used. There is one tile of w, and the next one is
+// loaded during dS y.
+template <class T, int width, int gradients, int row_tiles, bool general>
 struct Steps {
   static constexpr bool f32 = std::is_same_v<T, float>, wide = width > 128;
   static constexpr int M = !f32 && width * gradients <= (general ? 64 : 128) ? 2 : 1;
@@ -83,7 +85,7 @@ struct Steps {
   // fills the registers of a multiprocessor. Two smaller blocks could not on an A100, whose shared
   // memory holds only one.
   static constexpr int warps = f32 && wide ? 2 : !f32 && gradients == 2 && M == 1 ? 8 : 4;
-  using Of = Tiles<T, width, M, warps, cols, kept, 3>;
+  using Of = Tiles<T, width, M, warps, cols, row_tiles, 3>;
   using Left = typename Of::Left;
   static constexpr int rows = Of::rows, threads = Of::threads;
 
@@ -96,7 +98,7 @@ struct Steps {
     __device__ explicit Shared(int warp)
         : x(reinterpret_cast<T*>(dynamic_shared())),
           u(x + tile_of_rows),
-          y(x + kept * tile_of_rows),
+          y(x + row_tiles * tile_of_rows),
           w(y + 2 * tile_of_cols),
           scratch(w + tile_of_cols + warp * Left::shared_size),
           query_sums(reinterpret_cast<float*>(x + Of::shared_elements)) {}
@@ -130,7 +132,7 @@ struct Steps {
   // special(m, n, i) is then called for the visible ones. It returns the bias of the score, or
   // minus infinity if the element is hidden after all.
   template <class QueryOf, class Sees, class Special>
-  static __device__ void finish(float (&p)[M][N][4], float (&ds)[M][N][4], const Scores& scores, const float* lse,
+  static __device__ void finish(float (&p)[M][N][4], float (&ds)[M][N][4], const ScoreScaling& scores, const float* lse,
                                 const float* delta, bool all_seen, QueryOf query_of, Sees sees, Special special) {
     each<M, N>([&](int m, int n, int i) { ds[m][n][i] -= delta[query_of(m, n, i)]; });
     if (scores.capped)
@@ -166,9 +168,9 @@ struct QuerySteps : Steps<T, width, 1, 2, general> {
 // A block takes a tile of queries of one head and iterates over the keys that some of them see.
 template <class T, int width, bool general>
 __global__ void __launch_bounds__(QuerySteps<T, width, general>::threads)
-    query_gradient(const Call z, const Scores scores, const HeadRange heads, int tiles, const InHeads<T> dout,
-                   const InHeads<T> q, const InHeads<T> k, const InHeads<T> v, const General special, In<float> lse,
-                   In<float> delta, const OutHeads<T> dq_out) {
+    query_gradient(const AttentionProblem z, const ScoreScaling scores, const HeadRange heads, int tiles,
+                   const InHeads<T> dout, const InHeads<T> q, const InHeads<T> k, const InHeads<T> v,
+                   const GeneralOperands special, In<float> lse, In<float> delta, const OutHeads<T> dq_out) {
   using S = QuerySteps<T, width, general>;
   constexpr int M = S::M, N = S::N, cols = S::cols;
   const int warp = static_cast<int>(threadIdx.x) / warp_size, block = static_cast<int>(blockIdx.x);
@@ -176,9 +178,9 @@ __global__ void __launch_bounds__(QuerySteps<T, width, general>::threads)
   const int first = (tiles - 1 - block % tiles) * S::rows;
   const int b = block / tiles / heads.count(), head = heads.first() + block / tiles % heads.count();
   const int kv_head = heads.first_kv + block / tiles % heads.count() / heads.heads_per_kv;
-  const auto rules = of_sequence<general>(special, b, z);
+  const auto mask_operands = of_sequence<general>(special, b, z);
   const int last = min(first + S::rows, z.Sq) - 1, warp_first = first + warp * 16 * M;
-  const Span by_first = z.keys(rules, first), by_last = z.keys(rules, last);
+  const Span by_first = z.keys(mask_operands, first), by_last = z.keys(mask_operands, last);
   const Span seen_by_all = {by_last.begin, by_first.end};
   const int end = by_last.end;
 
@@ -190,13 +192,13 @@ __global__ void __launch_bounds__(QuerySteps<T, width, general>::threads)
   S::template load_query_sums<S::queries>(tile.query_sums, lse + (Index{b} * z.H + head) * z.Sq,
                                           delta + (Index{b} * heads.count() + head - heads.first()) * z.Sq, first,
                                           z.Sq);
-  int key = z.skip_unseen(rules, by_first.begin / cols * cols, cols, first);
+  int key = z.skip_masked(mask_operands, by_first.begin / cols * cols, cols, first);
   S::load_cols(tile.y, k.rows(b, kv_head), key, z.packs);
   S::load_cols(tile.w, v.rows(b, kv_head), key, z.packs);
 
   float dq[M][S::W][4] = {};
   for (int which = 0;; which ^= 1) {
-    const int next = z.skip_unseen(rules, key + cols, cols, first);
+    const int next = z.skip_masked(mask_operands, key + cols, cols, first);
     wait_async();
     __syncthreads();
     if (next < end) S::load_cols(tile.y + (which ^ 1) * S::Shared::tile_of_cols, k.rows(b, kv_head), next, z.packs);
@@ -207,11 +209,11 @@ __global__ void __launch_bounds__(QuerySteps<T, width, general>::threads)
     const float* const query_lse = tile.query_sums + warp * 16 * M;
     S::finish(
         p, ds, scores, query_lse, query_lse + S::queries,
-        key >= seen_by_all.begin && key + cols <= seen_by_all.end && !z.uneven(rules),
+        key >= seen_by_all.begin && key + cols <= seen_by_all.end && !z.needs_element_checks(mask_operands),
         [](int m, int, int i) { return row_of(m, i); },
         [&](int m, int n, int i) { return z.sees(warp_first + row_of(m, i), key + column_of(n, i)); },
         [&](int m, int n, int i) {
-          return special_score(z, rules, scores, head, warp_first + row_of(m, i), key + column_of(n, i));
+          return special_score(z, mask_operands, scores, head, warp_first + row_of(m, i), key + column_of(n, i));
         });
     __syncthreads();
     if (next < end) S::load_cols(tile.w, v.rows(b, kv_head), next, z.packs);
@@ -239,18 +241,19 @@ struct KeySteps : Steps<T, width, wanted == Wanted::dk_dv ? 2 : 1, wanted == Wan
 // all heads that read it.
 template <class T, int width, Wanted wanted, bool general>
 __global__ void __launch_bounds__(KeySteps<T, width, wanted, general>::threads)
-    key_gradients(const Call z, const Scores scores, const HeadRange heads, int tiles, const InHeads<T> dout,
-                  const InHeads<T> q, const InHeads<T> k, const InHeads<T> v, const General special, In<float> lse,
-                  In<float> delta, const OutHeads<T> dk_out, const OutHeads<T> dv_out) {
+    key_gradients(const AttentionProblem z, const ScoreScaling scores, const HeadRange heads, int tiles,
+                  const InHeads<T> dout, const InHeads<T> q, const InHeads<T> k, const InHeads<T> v,
+                  const GeneralOperands special, In<float> lse, In<float> delta, const OutHeads<T> dk_out,
+                  const OutHeads<T> dv_out) {
   using S = KeySteps<T, width, wanted, general>;
   constexpr int M = S::M, N = S::N, cols = S::cols;
   const int warp = static_cast<int>(threadIdx.x) / warp_size, block = static_cast<int>(blockIdx.x);
   const int first = block % tiles * S::rows;  // keys that the most queries see go first
   const int b = block / tiles / heads.kv_heads, kv_head = heads.first_kv + block / tiles % heads.kv_heads;
   const int first_head = kv_head * heads.heads_per_kv, end_head = first_head + heads.heads_per_kv;
-  const auto rules = of_sequence<general>(special, b, z);
+  const auto mask_operands = of_sequence<general>(special, b, z);
   const int last = min(first + S::rows, z.Sk) - 1, warp_first = first + warp * 16 * M;
-  const Span by_first = z.queries(rules, first), by_last = z.queries(rules, last);
+  const Span by_first = z.queries(mask_operands, first), by_last = z.queries(mask_operands, last);
   const Span see_all = {by_last.begin, by_first.end};
   const int begin = by_first.begin / cols * cols;
   const int end = general && first >= z.skip_from ? min(by_last.end, last - z.query_offset + z.local) : by_last.end;
@@ -285,11 +288,11 @@ __global__ void __launch_bounds__(KeySteps<T, width, wanted, general>::threads)
     const float* const query_lse = tile.query_sums + 2 * which * S::queries;
     S::finish(
         p, ds, scores, query_lse, query_lse + S::queries,
-        query >= see_all.begin && query + cols <= see_all.end && !z.uneven(rules),
+        query >= see_all.begin && query + cols <= see_all.end && !z.needs_element_checks(mask_operands),
         [](int, int n, int i) { return column_of(n, i); },
         [&](int m, int n, int i) { return z.sees(query + column_of(n, i), warp_first + row_of(m, i)); },
         [&](int m, int n, int i) {
-          return special_score(z, rules, scores, head, query + column_of(n, i), warp_first + row_of(m, i));
+          return special_score(z, mask_operands, scores, head, query + column_of(n, i), warp_first + row_of(m, i));
         });
     if (S::wants_dv) multiply(dv, typename S::Left(p, tile.scratch), tile.w);
     __syncthreads();
@@ -319,16 +322,16 @@ __device__ P vector_of(const HeadsOf<P>& x, int b, int head, int position) {
 // distance in a fixed order, because each block holds terms of many distances. A pair costs 2 hd +
 // 3 vd FLOPs, and reads its vectors, from caches at best.
 template <class T>
-__global__ void bias_gradient(const Call z, const Scores scores, const InHeads<T> dout, const InHeads<T> q,
-                              const InHeads<T> k, const InHeads<T> v, const InHeads<T> out, const General special,
-                              In<float> lse, Out<float> dbias) {
+__global__ void bias_gradient(const AttentionProblem z, const ScoreScaling scores, const InHeads<T> dout,
+                              const InHeads<T> q, const InHeads<T> k, const InHeads<T> v, const InHeads<T> out,
+                              const GeneralOperands special, In<float> lse, Out<float> dbias) {
   const int distance = static_cast<int>(blockIdx.x), head = static_cast<int>(blockIdx.y);
   const int kv_head = head / z.heads_per_kv();
   float sum = 0;
   for (int i = static_cast<int>(threadIdx.x); i < z.B * z.Sq; i += static_cast<int>(blockDim.x)) {
     const int b = i / z.Sq, query = i % z.Sq, key = z.query_offset + query - distance;
-    const General rules = special.of(b, z);
-    if (key < 0 || !z.sees(query, key) || !z.allows(rules, query, key)) continue;
+    const GeneralOperands mask_operands = special.of(b, z);
+    if (key < 0 || !z.sees(query, key) || !z.allows(mask_operands, query, key)) continue;
     const auto query_vector = vector_of(q, b, head, query), key_vector = vector_of(k, b, kv_head, key);
     // slope: derivative of the loss with respect to the score, divided by its weight.
     float product = 0, slope = 0;
@@ -336,7 +339,7 @@ __global__ void bias_gradient(const Call z, const Scores scores, const InHeads<T
     const auto d = vector_of(dout, b, head, query), value = vector_of(v, b, kv_head, key),
                mean = vector_of(out, b, head, query);
     for (Index c = 0; c < v.width; ++c) slope += to_float(d[c]) * (to_float(value[c]) - to_float(mean[c]));
-    const float score = scores.outer * (product + z.bias(rules, scores, head, query, key));
+    const float score = scores.outer * (product + z.bias(mask_operands, scores, head, query, key));
     sum += slope * exp2_approx(score - log2_e * lse[(Index{b} * z.H + head) * z.Sq + query]);
   }
   sum = block_sum(sum);
@@ -346,8 +349,8 @@ __global__ void bias_gradient(const Call z, const Scores scores, const InHeads<T
 // dsinks: [H] += the sums of -exp(sink - lse) D. A block takes a head. An element of out costs 2w
 // bytes and 2 FLOPs.
 template <class T>
-__global__ void sink_gradient(const Call z, const InHeads<T> dout, const InHeads<T> out, const General special,
-                              In<float> lse, Out<float> dsinks) {
+__global__ void sink_gradient(const AttentionProblem z, const InHeads<T> dout, const InHeads<T> out,
+                              const GeneralOperands special, In<float> lse, Out<float> dsinks) {
   const int head = static_cast<int>(blockIdx.x);
   const float sink = special.sinks[head];
   float sum = 0;
@@ -370,16 +373,16 @@ struct Operands {
   ConstView out, lse;
   Heads dq, dk, dv;
 
-  Operands of_sequences(Index begin, Index count) const {
-    return {dout.rows(begin, count),       q.of_sequences(begin, count),  k.of_sequences(begin, count),
-            v.of_sequences(begin, count),  out.rows(begin, count),        lse.rows(begin, count),
-            dq.of_sequences(begin, count), dk.of_sequences(begin, count), dv.of_sequences(begin, count)};
+  Operands slice_sequences(Index begin, Index count) const {
+    return {dout.rows(begin, count),          q.slice_sequences(begin, count),  k.slice_sequences(begin, count),
+            v.slice_sequences(begin, count),  out.rows(begin, count),           lse.rows(begin, count),
+            dq.slice_sequences(begin, count), dk.slice_sequences(begin, count), dv.slice_sequences(begin, count)};
   }
 };
 
 template <class T, int width, bool general>
-void launch_query_gradient(Context& context, const Call& z, const Scores& scores, const HeadRange& heads,
-                           const General& special, const Operands& o, ConstView delta) {
+void launch_query_gradient(Context& context, const AttentionProblem& z, const ScoreScaling& scores,
+                           const HeadRange& heads, const GeneralOperands& special, const Operands& o, ConstView delta) {
   using S = QuerySteps<T, width, general>;
   constexpr Index shared_bytes = S::shared_bytes(S::queries);
   static_assert(shared_bytes <= attention_shared_bytes(width));
@@ -392,8 +395,8 @@ void launch_query_gradient(Context& context, const Call& z, const Scores& scores
 }
 
 template <class T, int width, Wanted wanted, bool general>
-void launch_key_gradients(Context& context, const Call& z, const Scores& scores, const HeadRange& heads,
-                          const General& special, const Operands& o, ConstView delta) {
+void launch_key_gradients(Context& context, const AttentionProblem& z, const ScoreScaling& scores,
+                          const HeadRange& heads, const GeneralOperands& special, const Operands& o, ConstView delta) {
   using S = KeySteps<T, width, wanted, general>;
   constexpr Index shared_bytes = S::shared_bytes(2 * S::queries);
   static_assert(shared_bytes <= attention_shared_bytes(width));
@@ -406,11 +409,12 @@ void launch_key_gradients(Context& context, const Call& z, const Scores& scores,
 
 // Gradients of all heads of the operands, or of `heads` alone. delta: [B, heads, Sq] is memory for
 // D.
-void backward_of(Context& context, const AttentionDesc& desc, const HeadRange& heads, const Operands& o, View delta) {
+void launch_backward(Context& context, const AttentionDesc& desc, const HeadRange& heads, const Operands& o,
+                     View delta) {
   with_type(o.q.dtype, [&](auto type) {
     using T = decltype(type);
-    const Scores scores(desc);
-    Call z(desc, o.q, o.k);
+    const ScoreScaling scores(desc);
+    AttentionProblem z(desc, o.q, o.k);
     z.packs = true;
     for (ConstHeads x :
          {ConstHeads(o.dout), o.q, o.k, o.v, ConstHeads(o.out), ConstHeads(o.dq), ConstHeads(o.dk), ConstHeads(o.dv)})
@@ -419,15 +423,18 @@ void backward_of(Context& context, const AttentionDesc& desc, const HeadRange& h
            in<T>(o.dout), in<T>(o.out), cuda::out<float>(delta));
     with_width(std::max(o.q.width, o.v.width), [&](auto width) {
       const auto run = [&](auto general) {
-        launch_query_gradient<T, width, general>(context, z, scores, heads, General(desc), o, delta);
+        launch_query_gradient<T, width, general>(context, z, scores, heads, GeneralOperands(desc), o, delta);
         if constexpr (width <= 128) {
-          launch_key_gradients<T, width, Wanted::dk_dv, general>(context, z, scores, heads, General(desc), o, delta);
+          launch_key_gradients<T, width, Wanted::dk_dv, general>(context, z, scores, heads, GeneralOperands(desc), o,
+                                                                 delta);
         } else {
-          launch_key_gradients<T, width, Wanted::dk, general>(context, z, scores, heads, General(desc), o, delta);
-          launch_key_gradients<T, width, Wanted::dv, general>(context, z, scores, heads, General(desc), o, delta);
+          launch_key_gradients<T, width, Wanted::dk, general>(context, z, scores, heads, GeneralOperands(desc), o,
+                                                              delta);
+          launch_key_gradients<T, width, Wanted::dv, general>(context, z, scores, heads, GeneralOperands(desc), o,
+                                                              delta);
         }
       };
-      General::is_needed(desc) ? run(std::true_type{}) : run(std::false_type{});
+      GeneralOperands::is_needed(desc) ? run(std::true_type{}) : run(std::false_type{});
     });
   });
 }
@@ -436,7 +443,7 @@ void backward_of(Context& context, const AttentionDesc& desc, const HeadRange& h
 
 void CudaBackend::do_attention_backward(const AttentionDesc& desc, ConstView dout, ConstHeads q, ConstHeads k,
                                         ConstHeads v, ConstView out, ConstView lse, Heads dq, Heads dk, Heads dv) {
-  const Call all(desc, q, k);
+  const AttentionProblem all(desc, q, k);
   const Operands operands{dout, q, k, v, out, lse, dq, dk, dv};
   // Processes as many sequences, or kv heads of one sequence, at once as the workspace holds D for.
   const int heads_per_kv = all.H / all.K;
@@ -448,9 +455,9 @@ void CudaBackend::do_attention_backward(const AttentionDesc& desc, ConstView dou
       const int sequences = std::min(step_b, all.B - b);
       const HeadRange heads{kv, std::min(step_kv, all.K - kv), heads_per_kv};
       const View delta = Workspace(context_).take({sequences, heads.kv_heads * heads_per_kv, all.Sq}, DType::f32);
-      AttentionDesc part = desc;
-      if (desc.visible.first_key) part.visible.first_key = desc.visible.first_key.rows(b, sequences);
-      backward_of(context_, part, heads, operands.of_sequences(b, sequences), delta);
+      AttentionDesc slice = desc;
+      if (desc.mask.document_start) slice.mask.document_start = desc.mask.document_start.rows(b, sequences);
+      launch_backward(context_, slice, heads, operands.slice_sequences(b, sequences), delta);
     }
 }
 
@@ -458,12 +465,12 @@ void CudaBackend::do_attention_backward_learned(const AttentionDesc& desc, Const
                                                 ConstHeads v, ConstView out, ConstView lse, View dbias, View dsinks) {
   with_type(q.dtype, [&](auto type) {
     using T = decltype(type);
-    const Call z(desc, q, k);
-    const General special(desc);
+    const AttentionProblem z(desc, q, k);
+    const GeneralOperands special(desc);
     if (dbias)
-      launch(context_, {.x = Index{z.query_offset} + z.Sq, .y = z.H, .threads = 128}, bias_gradient<T>, z, Scores(desc),
-             in_heads<T>(dout), in_heads<T>(q), in_heads<T>(k), in_heads<T>(v), in_heads<T>(out), special,
-             in<float>(lse), cuda::out<float>(dbias));
+      launch(context_, {.x = Index{z.query_offset} + z.Sq, .y = z.H, .threads = 128}, bias_gradient<T>, z,
+             ScoreScaling(desc), in_heads<T>(dout), in_heads<T>(q), in_heads<T>(k), in_heads<T>(v), in_heads<T>(out),
+             special, in<float>(lse), cuda::out<float>(dbias));
     if (dsinks)
       launch(context_, {.x = z.H}, sink_gradient<T>, z, in_heads<T>(dout), in_heads<T>(out), special, in<float>(lse),
              cuda::out<float>(dsinks));

@@ -49,51 +49,51 @@ __device__ float row_sum(float x) {
 // give too few blocks. The splits depend on the number of keys alone, so that no card and no other
 // sequence changes a result. Rows are (sequence, head, query), of the sequences from `first` on.
 // Results of the splits:
-//   x: [part, rows, width] f32, attention over the keys of one split alone
-//   lse: [part, rows], its weight; minus infinity if the query sees no key of the split
-struct Parts {
-  static constexpr Index most_queries = 8, least_keys = 256, most = 32;
+//   x: [split, rows, width] f32, attention over the keys of one split alone
+//   lse: [split, rows], its weight; minus infinity if the query sees no key of the split
+struct KeySplits {
+  static constexpr Index max_queries = 8, min_keys = 256, max_splits = 32;
 
   int count, keys, rows, first;
 
   // Splits for a launch of `sequences` sequences.
-  Parts(const Call& z, Index sequences, Index first_sequence)
-      : keys(static_cast<int>(least_keys * blocks_of(std::max(z.Sk, 1), least_keys * most))),
+  KeySplits(const AttentionProblem& z, Index sequences, Index first_sequence)
+      : keys(static_cast<int>(min_keys * blocks_of(std::max(z.Sk, 1), min_keys * max_splits))),
         rows(static_cast<int>(sequences * z.H * z.Sq)),
         first(static_cast<int>(first_sequence)) {
     count = static_cast<int>(blocks_of(z.Sk, keys));
   }
-  static bool wanted(const AttentionDesc& desc, const Call& z) {
-    return desc.visible.query_offsets && z.Sq <= most_queries && z.Sk > least_keys;
+  static bool are_useful(const AttentionDesc& desc, const AttentionProblem& z) {
+    return desc.mask.query_offsets && z.Sq <= max_queries && z.Sk > min_keys;
   }
 };
 
 // A block takes a tile of queries of one head and iterates over the tiles of visible keys and
-// values. If in_parts, it covers one split of the keys. Copies overlap with products: keys are
+// values. If split_keys, it covers one split of the keys. Copies overlap with products: keys are
 // loaded while the previous tile's values are in use, and values while their own tile's keys are.
-template <class T, int width, bool general, bool in_parts>
+template <class T, int width, bool general, bool split_keys>
 __global__ void __launch_bounds__(Forward<T, width, general>::Of::threads)
-    forward(const Call call, const Scores scores, int tiles, const Parts parts, const InHeads<T> q_heads,
-            const InHeads<T> k_heads, const InHeads<T> v_heads, const General special, In<std::int32_t> query_offsets,
-            const OutHeads<T> out, Out<float> part_x, Out<float> lse) {
+    forward(const AttentionProblem call, const ScoreScaling scores, int tiles, const KeySplits splits,
+            const InHeads<T> q_heads, const InHeads<T> k_heads, const InHeads<T> v_heads, const GeneralOperands special,
+            In<std::int32_t> query_offsets, const OutHeads<T> out, Out<float> split_x, Out<float> lse) {
   using Of = typename Forward<T, width, general>::Of;
   constexpr int M = Of::M, N = Of::cols / 8, W = width / 8;
-  static_assert(Parts::least_keys % Of::cols == 0);
+  static_assert(KeySplits::min_keys % Of::cols == 0);
   const int warp = static_cast<int>(threadIdx.x) / warp_size, lane = static_cast<int>(threadIdx.x) % warp_size;
-  int block = static_cast<int>(blockIdx.x), part = 0;
-  if constexpr (in_parts) {
-    part = block % parts.count;
-    block = block / parts.count + parts.first * call.H * tiles;
+  int block = static_cast<int>(blockIdx.x), split = 0;
+  if constexpr (split_keys) {
+    split = block % splits.count;
+    block = block / splits.count + splits.first * call.H * tiles;
   }
   const int b = block / tiles / call.H, head = block / tiles % call.H;
-  Call z = call;
+  AttentionProblem z = call;
   if (query_offsets != nullptr) z.query_offset = query_offsets[b];
   const int kv_head = head / z.heads_per_kv();
   // Queries with the most visible keys go first.
   const int first = (tiles - 1 - block % tiles) * Of::rows;
   const int last = min(first + Of::rows, z.Sq) - 1, warp_first = first + warp * 16 * M;
   const auto keys = k_heads.rows(b, kv_head), values = v_heads.rows(b, kv_head);
-  const auto rules = of_sequence<general>(special, b, z);
+  const auto mask_operands = of_sequence<general>(special, b, z);
 
   T* const q = reinterpret_cast<T*>(dynamic_shared());
   T* const k = q + Of::rows * pitch<T>(width);
@@ -105,7 +105,7 @@ __global__ void __launch_bounds__(Forward<T, width, general>::Of::threads)
   float largest[M][2];     // of each row, before the factor `outer`
   float total[M][2] = {};  // this lane's share of each row's sum of exponentials
   each_row<M>([&](int m, int half) { largest[m][half] = -INFINITY; });
-  if constexpr (general && !in_parts)
+  if constexpr (general && !split_keys)
     if (z.sinks)  // counts as a first score without a value
       each_row<M>([&](int m, int half) {
         largest[m][half] = scores.of_log * special.sinks[head];
@@ -113,13 +113,13 @@ __global__ void __launch_bounds__(Forward<T, width, general>::Of::threads)
       });
 
   // Keys that some of the queries see, and keys that all of them see.
-  const Span by_first = z.keys(rules, first), by_last = z.keys(rules, last);
+  const Span by_first = z.keys(mask_operands, first), by_last = z.keys(mask_operands, last);
   Span seen = {by_first.begin, by_last.end};
   const Span seen_by_all = {by_last.begin, by_first.end};
-  if constexpr (in_parts) seen = {max(seen.begin, part * parts.keys), min(seen.end, (part + 1) * parts.keys)};
-  int key = z.skip_unseen(rules, seen.begin / Of::cols * Of::cols, Of::cols, first);
-  const int first_row = in_parts ? parts.rows * part + ((b - parts.first) * z.H + head) * z.Sq : 0;
-  if (in_parts && key >= seen.end) {  // no query sees a key of the split
+  if constexpr (split_keys) seen = {max(seen.begin, split * splits.keys), min(seen.end, (split + 1) * splits.keys)};
+  int key = z.skip_masked(mask_operands, seen.begin / Of::cols * Of::cols, Of::cols, first);
+  const int first_row = split_keys ? splits.rows * split + ((b - splits.first) * z.H + head) * z.Sq : 0;
+  if (split_keys && key >= seen.end) {  // no query sees a key of the split
     for (int query = first + static_cast<int>(threadIdx.x); query <= last; query += Of::threads)
       lse[first_row + query] = -INFINITY;
     return;
@@ -127,7 +127,7 @@ __global__ void __launch_bounds__(Forward<T, width, general>::Of::threads)
   load_tile<Of::rows, width, Of::threads>(q, q_heads.rows(b, head), first, z.packs);
   load_tile<Of::cols, width, Of::threads>(k, keys, key, z.packs);
   for (int next; key < seen.end; key = next) {
-    next = z.skip_unseen(rules, key + Of::cols, Of::cols, first);
+    next = z.skip_masked(mask_operands, key + Of::cols, Of::cols, first);
     wait_async();
     __syncthreads();
     load_tile<Of::cols, width, Of::threads>(v, values, key, z.packs);
@@ -135,7 +135,7 @@ __global__ void __launch_bounds__(Forward<T, width, general>::Of::threads)
     multiply_transposed<width>(s, warp_q, k);
 
     if (scores.capped) each<M, N>([&](int m, int n, int i) { s[m][n][i] = cap_tanh<T>(scores.inner * s[m][n][i]); });
-    if (key < seen_by_all.begin || key + Of::cols > seen_by_all.end || z.uneven(rules)) {
+    if (key < seen_by_all.begin || key + Of::cols > seen_by_all.end || z.needs_element_checks(mask_operands)) {
       each<M, N>([&](int m, int n, int i) {
         if (!z.sees(warp_first + row_of(m, i), key + column_of(n, i))) s[m][n][i] = -INFINITY;
       });
@@ -143,8 +143,9 @@ __global__ void __launch_bounds__(Forward<T, width, general>::Of::threads)
         each<M, N>([&](int m, int n, int i) {
           const int query = warp_first + row_of(m, i), other = key + column_of(n, i);
           if (s[m][n][i] != -INFINITY)
-            s[m][n][i] =
-                z.allows(rules, query, other) ? s[m][n][i] + z.bias(rules, scores, head, query, other) : -INFINITY;
+            s[m][n][i] = z.allows(mask_operands, query, other)
+                             ? s[m][n][i] + z.bias(mask_operands, scores, head, query, other)
+                             : -INFINITY;
         });
     }
 
@@ -174,7 +175,7 @@ __global__ void __launch_bounds__(Forward<T, width, general>::Of::threads)
     multiply(o, p, v);
   }
 
-  if constexpr (in_parts) {
+  if constexpr (split_keys) {
     each_row<M>([&](int m, int half) {
       const float sum = row_sum(total[m][half]);
       const int query = warp_first + row_of(m, 2 * half);
@@ -184,7 +185,7 @@ __global__ void __launch_bounds__(Forward<T, width, general>::Of::threads)
     });
     each<M, W>([&](int m, int n, int i) {
       const int query = warp_first + row_of(m, i), c = column_of(n, i);
-      if (query < z.Sq && c < out.width) part_x[Index{first_row + query} * out.width + c] = o[m][n][i];
+      if (query < z.Sq && c < out.width) split_x[Index{first_row + query} * out.width + c] = o[m][n][i];
     });
     return;
   }
@@ -206,15 +207,15 @@ __global__ void __launch_bounds__(Forward<T, width, general>::Of::threads)
 constexpr int wide_keys = 64, wide_warps = 8;
 
 template <class T>
-__global__ void wide_forward(const Call call, const Scores scores, const InHeads<T> q_heads, const InHeads<T> k_heads,
-                             const InHeads<T> v_heads, const General special, In<std::int32_t> query_offsets,
-                             const OutHeads<T> out, Out<float> lse) {
+__global__ void wide_forward(const AttentionProblem call, const ScoreScaling scores, const InHeads<T> q_heads,
+                             const InHeads<T> k_heads, const InHeads<T> v_heads, const GeneralOperands special,
+                             In<std::int32_t> query_offsets, const OutHeads<T> out, Out<float> lse) {
   const int thread = static_cast<int>(threadIdx.x), warp = thread / warp_size, lane = thread % warp_size;
   const int block = static_cast<int>(blockIdx.x), query = block / call.H % call.Sq, head = block % call.H;
   const int b = block / call.H / call.Sq;
-  Call z = call;
+  AttentionProblem z = call;
   if (query_offsets != nullptr) z.query_offset = query_offsets[b];
-  const General rules = special.of(b, z);
+  const GeneralOperands mask_operands = special.of(b, z);
   const auto queries = q_heads.rows(b, head), keys = k_heads.rows(b, head / z.heads_per_kv()),
              values = v_heads.rows(b, head / z.heads_per_kv());
 
@@ -231,7 +232,7 @@ __global__ void wide_forward(const Call call, const Scores scores, const InHeads
     largest = scores.of_log * special.sinks[head];
     total = 1;
   }
-  const Span seen = z.keys(rules, query);
+  const Span seen = z.keys(mask_operands, query);
   for (int first = seen.begin; first < seen.end; first += wide_keys) {
     const int count = min(wide_keys, seen.end - first);
     __syncthreads();
@@ -243,10 +244,10 @@ __global__ void wide_forward(const Call call, const Scores scores, const InHeads
       }
       product = warp_sum(product);
       if (scores.capped) product = cap_tanh<T>(scores.inner * product);
-      if (j >= count || !z.allows(rules, query, first + j))
+      if (j >= count || !z.allows(mask_operands, query, first + j))
         product = -INFINITY;
       else
-        product += z.bias(rules, scores, head, query, first + j);
+        product += z.bias(mask_operands, scores, head, query, first + j);
       if (lane == 0) p[j] = product;
     }
     __syncthreads();
@@ -277,22 +278,24 @@ __global__ void wide_forward(const Call call, const Scores scores, const InHeads
 // A block combines the splits of one row, in their order, and a sink. An element costs 4 bytes and
 // 2 FLOPs per split.
 template <class T>
-__global__ void join(const Call z, const Parts parts, In<float> sinks, In<float> part_x, In<float> part_lse,
-                     const OutHeads<T> out, Out<float> lse) {
+__global__ void combine_splits(const AttentionProblem z, const KeySplits splits, In<float> sinks, In<float> split_x,
+                               In<float> split_lse, const OutHeads<T> out, Out<float> lse) {
   const int row = static_cast<int>(blockIdx.x), query = row % z.Sq, head = row / z.Sq % z.H;
-  const int b = row / z.Sq / z.H + parts.first;
+  const int b = row / z.Sq / z.H + splits.first;
   const float sink = z.sinks ? sinks[head] : -INFINITY;
   float largest = sink, total = 0;
-  for (int part = 0; part < parts.count; ++part) largest = fmaxf(largest, part_lse[Index{part} * parts.rows + row]);
+  for (int split = 0; split < splits.count; ++split)
+    largest = fmaxf(largest, split_lse[Index{split} * splits.rows + row]);
   if (z.sinks) total = expf(sink - largest);
-  for (int part = 0; part < parts.count; ++part) total += expf(part_lse[Index{part} * parts.rows + row] - largest);
+  for (int split = 0; split < splits.count; ++split)
+    total += expf(split_lse[Index{split} * splits.rows + row] - largest);
   const auto to = out.rows(b, head);
   for (Index c = threadIdx.x; c < out.width; c += blockDim.x) {
     float sum = 0;
-    for (int part = 0; part < parts.count; ++part) {
-      const Index at = Index{part} * parts.rows + row;
-      const float weight = expf(part_lse[at] - largest);
-      if (weight > 0) sum += weight * part_x[at * out.width + c];
+    for (int split = 0; split < splits.count; ++split) {
+      const Index at = Index{split} * splits.rows + row;
+      const float weight = expf(split_lse[at] - largest);
+      if (weight > 0) sum += weight * split_x[at * out.width + c];
     }
     to.x[query * to.stride + c] = from_float<T>(sum / total);
   }
@@ -302,7 +305,8 @@ __global__ void join(const Call z, const Parts parts, In<float> sinks, In<float>
 // A block copies one token's vectors, which are contiguous in x and in y. An element costs 2w
 // bytes.
 template <class T, int N>
-__global__ void append(Index tokens, Index row, const InHeads<T> x, In<std::int32_t> offsets, const OutHeads<T> y) {
+__global__ void append_kernel(Index tokens, Index row, const InHeads<T> x, In<std::int32_t> offsets,
+                              const OutHeads<T> y) {
   const Index b = blockIdx.x / tokens, i = blockIdx.x % tokens;
   const Index from = b * x.sequence_stride + i * x.token_stride;
   const Index to = b * y.sequence_stride + (offsets[b] + i) * y.token_stride;
@@ -310,83 +314,85 @@ __global__ void append(Index tokens, Index row, const InHeads<T> x, In<std::int3
 }
 
 // lse: of the rows, or of all splits of the rows of this many sequences.
-template <class T, int width, bool general, bool in_parts>
-void launch_forward(Context& context, const AttentionDesc& desc, const Call& z, const Parts& parts, Index sequences,
-                    ConstHeads q, ConstHeads k, ConstHeads v, View out, View part_x, View lse) {
+template <class T, int width, bool general, bool split_keys>
+void launch_forward(Context& context, const AttentionDesc& desc, const AttentionProblem& z, const KeySplits& splits,
+                    Index sequences, ConstHeads q, ConstHeads k, ConstHeads v, View out, View split_x, View lse) {
   using Of = typename Forward<T, width, general>::Of;
   const Index tiles = blocks_of(z.Sq, Of::rows);
   launch(context,
-         {.x = tiles * sequences * z.H * (in_parts ? parts.count : 1),
+         {.x = tiles * sequences * z.H * (split_keys ? splits.count : 1),
           .threads = Of::threads,
           .shared_bytes = Of::shared_elements * static_cast<Index>(sizeof(T))},
-         forward<T, width, general, in_parts>, z, Scores(desc), static_cast<int>(tiles), parts, in_heads<T>(q),
-         in_heads<T>(k), in_heads<T>(v), General(desc), in<std::int32_t>(desc.visible.query_offsets), out_heads<T>(out),
-         cuda::out<float>(part_x), cuda::out<float>(lse));
+         forward<T, width, general, split_keys>, z, ScoreScaling(desc), static_cast<int>(tiles), splits, in_heads<T>(q),
+         in_heads<T>(k), in_heads<T>(v), GeneralOperands(desc), in<std::int32_t>(desc.mask.query_offsets),
+         out_heads<T>(out), cuda::out<float>(split_x), cuda::out<float>(lse));
 }
 
 // Processes as many sequences at once as the workspace has memory for their splits.
 template <class T, int width>
-void forward_in_parts(Context& context, const AttentionDesc& desc, const Call& z, ConstHeads q, ConstHeads k,
-                      ConstHeads v, View out, View lse) {
-  const Index each = Parts(z, 1, 0).count * Index{z.H} * z.Sq, bytes = each * (v.width + 1) * size_of(DType::f32);
+void forward_split_keys(Context& context, const AttentionDesc& desc, const AttentionProblem& z, ConstHeads q,
+                        ConstHeads k, ConstHeads v, View out, View lse) {
+  const Index each = KeySplits(z, 1, 0).count * Index{z.H} * z.Sq, bytes = each * (v.width + 1) * size_of(DType::f32);
   const Index step = std::max<Index>(1, (context.workspace_bytes - 512) / std::max<Index>(bytes, 1));
   for (Index first = 0; first < z.B; first += step) {
     const Index sequences = std::min(step, z.B - first);
-    const Parts parts(z, sequences, first);
+    const KeySplits splits(z, sequences, first);
     Workspace workspace(context);
-    const View part_x = workspace.take({each * sequences, v.width}, DType::f32),
-               part_lse = workspace.take({each * sequences}, DType::f32);
-    launch_forward<T, width, true, true>(context, desc, z, parts, sequences, q, k, v, out, part_x, part_lse);
-    launch(context, {.x = parts.rows, .threads = row_threads(v.width, 128)}, join<T>, z, parts, in<float>(desc.sinks),
-           in<float>(part_x), in<float>(part_lse), out_heads<T>(out), cuda::out<float>(lse));
+    const View split_x = workspace.take({each * sequences, v.width}, DType::f32),
+               split_lse = workspace.take({each * sequences}, DType::f32);
+    launch_forward<T, width, true, true>(context, desc, z, splits, sequences, q, k, v, out, split_x, split_lse);
+    launch(context, {.x = splits.rows, .threads = row_threads(v.width, 128)}, combine_splits<T>, z, splits,
+           in<float>(desc.sinks), in<float>(split_x), in<float>(split_lse), out_heads<T>(out), cuda::out<float>(lse));
   }
 }
 
 }  // namespace
 
-void CudaBackend::do_append_heads(ConstHeads x, ConstView offsets, Heads y) {
+void CudaBackend::do_kv_cache_append(ConstHeads x, ConstView offsets, Heads y) {
   with_type(x.dtype, [&](auto type) {
     using T = decltype(type);
     const auto run = [&](auto packs) {
       constexpr int N = packs;
       const Index row = x.heads * x.width;
-      launch(context_, {.x = x.sequences * x.positions, .threads = row_threads(row / N)}, append<T, N>, x.positions,
-             row, in_heads<T>(x), in<std::int32_t>(offsets), out_heads<T>(y));
+      launch(context_, {.x = x.sequences * x.positions, .threads = row_threads(row / N)}, append_kernel<T, N>,
+             x.positions, row, in_heads<T>(x), in<std::int32_t>(offsets), out_heads<T>(y));
     };
     in_packs<T>(x) && in_packs<T>(y) ? run(std::integral_constant<int, pack_size<T>>{})
                                      : run(std::integral_constant<int, 1>{});
   });
 }
 
-Index CudaBackend::largest_head() const {
+Index CudaBackend::max_head_dim() const {
   const auto shared = static_cast<Index>(properties_.sharedMemPerBlockOptin);
-  return shared >= attention_shared_bytes(widest_head) ? widest_head : narrow_head;
+  return shared >= attention_shared_bytes(max_head_width) ? max_head_width : max_narrow_head_width;
 }
 
 void CudaBackend::do_attention_forward(const AttentionDesc& desc, ConstHeads q, ConstHeads k, ConstHeads v, View out,
                                        View lse) {
   with_type(q.dtype, [&](auto type) {
     using T = decltype(type);
-    Call z(desc, q, k);
+    AttentionProblem z(desc, q, k);
     z.packs = in_packs<T>(q) && in_packs<T>(k) && in_packs<T>(v) && in_packs<T>(ConstView(out));
     // Tiles of values are as wide as those of keys. Zeros fill the columns of narrower values: a
     // fifth more FLOPs with widths 192 and 128.
-    if (std::max(q.width, v.width) > widest_head) {
+    if (std::max(q.width, v.width) > max_head_width) {
       launch(context_,
              {.x = q.sequences * q.positions * q.heads,
               .threads = wide_warps * warp_size,
               .shared_bytes = (q.width + v.width + wide_keys) * size_of(DType::f32)},
-             wide_forward<T>, z, Scores(desc), in_heads<T>(q), in_heads<T>(k), in_heads<T>(v), General(desc),
-             in<std::int32_t>(desc.visible.query_offsets), out_heads<T>(out), cuda::out<float>(lse));
+             wide_forward<T>, z, ScoreScaling(desc), in_heads<T>(q), in_heads<T>(k), in_heads<T>(v),
+             GeneralOperands(desc), in<std::int32_t>(desc.mask.query_offsets), out_heads<T>(out),
+             cuda::out<float>(lse));
       return;
     }
     with_width(std::max(q.width, v.width), [&](auto width) {
       // Splits use the general kernels only, because more kernels would take longer to compile.
-      if (Parts::wanted(desc, z)) return forward_in_parts<T, width>(context_, desc, z, q, k, v, out, lse);
+      if (KeySplits::are_useful(desc, z)) return forward_split_keys<T, width>(context_, desc, z, q, k, v, out, lse);
       const auto run = [&](auto general) {
-        launch_forward<T, width, general, false>(context_, desc, z, Parts(z, z.B, 0), z.B, q, k, v, out, View(), lse);
+        launch_forward<T, width, general, false>(context_, desc, z, KeySplits(z, z.B, 0), z.B, q, k, v, out, View(),
+                                                 lse);
       };
-      General::is_needed(desc) ? run(std::true_type{}) : run(std::false_type{});
+      GeneralOperands::is_needed(desc) ? run(std::true_type{}) : run(std::false_type{});
     });
   });
 }

@@ -8,7 +8,7 @@ namespace sy::cuda {
 // PCI address of a device as "0000:01:00": domain, bus and device.
 std::string device_id(const cudaDeviceProp& properties);
 
-class Lanes;  // kernels/cuda/lanes.h
+class SideStreams;  // kernels/cuda/side_streams.h
 
 struct Context {
   int device = 0;
@@ -18,7 +18,7 @@ struct Context {
   // overwrite it.
   std::byte* workspace = nullptr;
   Index workspace_bytes = 0;  // workspace_size; an operation that needs more splits its work
-  Lanes* lanes = nullptr;
+  SideStreams* side_streams = nullptr;
   // Smallest number of multiplications of the mean expert for which each expert has a GEMM call of
   // its own. Smaller ones share one grouped call.
   Index large_product = 0;

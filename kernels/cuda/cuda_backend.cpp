@@ -30,19 +30,19 @@ namespace {
 // SWITCHYARD_GRAPHS = 0 in the environment disables CUDA graphs: for debuggers, and to measure what
 // graphs gain.
 bool graphs_wanted() {
-  const char* const given = std::getenv("SWITCHYARD_GRAPHS");
-  const std::string_view word = given ? given : "1";
-  if (word != "0" && word != "1") bad_input("SWITCHYARD_GRAPHS = '{}': set it to 0 or 1, or unset it", word);
-  return word == "1";
+  const char* const setting = std::getenv("SWITCHYARD_GRAPHS");
+  const std::string_view text = setting ? setting : "1";
+  if (text != "0" && text != "1") bad_input("SWITCHYARD_GRAPHS = '{}': set it to 0 or 1, or unset it", text);
+  return text == "1";
 }
 
 // Default of Context::large_product, chosen without a GPU; bench_gpu recommends a value for its
 // GPU. The value may change the last bits of a result. So all ranks of a run must agree, and so
 // must runs that are compared bit by bit.
 Index large_product() {
-  const char* const given = std::getenv("SWITCHYARD_LARGE_PRODUCT");
-  if (!given) return Index{1} << 34;
-  const std::string_view text = given;
+  const char* const setting = std::getenv("SWITCHYARD_LARGE_PRODUCT");
+  if (!setting) return Index{1} << 34;
+  const std::string_view text = setting;
   Index value = -1;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || value < 0)
@@ -56,11 +56,11 @@ Index large_product() {
 // SWITCHYARD_SMALL_PRODUCTS: computation of GEMMs of experts below large_product. As with
 // large_product, all ranks must agree.
 bool small_products_on_streams() {
-  const char* const given = std::getenv("SWITCHYARD_SMALL_PRODUCTS");
-  const std::string_view word = given ? given : "grouped";
-  if (word != "grouped" && word != "streams")
-    bad_input("SWITCHYARD_SMALL_PRODUCTS = '{}': set it to grouped or streams, or unset it", word);
-  return word == "streams";
+  const char* const setting = std::getenv("SWITCHYARD_SMALL_PRODUCTS");
+  const std::string_view text = setting ? setting : "grouped";
+  if (text != "grouped" && text != "streams")
+    bad_input("SWITCHYARD_SMALL_PRODUCTS = '{}': set it to grouped or streams, or unset it", text);
+  return text == "streams";
 }
 
 CudaBackend& cuda_backend(Backend& backend) {
@@ -76,8 +76,8 @@ CudaBackend::CudaBackend(int device)
       workspace_(device_memory(workspace_size)),
       cublas_workspace_(device_memory(workspace_size)),
       cublas_(make_cublas(stream_.get(), cublas_workspace_.get(), workspace_size)),
-      context_{device,         stream_.get(), cublas_.get(),   workspace_.get(),
-               workspace_size, &lanes_,       large_product(), small_products_on_streams()},
+      context_{device,         stream_.get(),  cublas_.get(),   workspace_.get(),
+               workspace_size, &side_streams_, large_product(), small_products_on_streams()},
       staging_(context_.stream, waiter_),
       read_(pinned_memory(read_limit)),
       read_done_(make_event()),
@@ -103,13 +103,13 @@ Index CudaBackend::free_bytes() const {
 }
 
 void CudaBackend::synchronize() {
-  const Giving giving;
-  check(cudaEventRecord(all_done_.get(), context_.stream.cut()), "cudaEventRecord");
+  const EnqueueScope enqueue_scope;
+  check(cudaEventRecord(all_done_.get(), context_.stream.end_capture()), "cudaEventRecord");
   waiter_.wait(all_done_.get());
 }
 
-void CudaBackend::repeated(const std::string& name, const std::function<void()>& body) {
-  graphs_ ? context_.stream.repeated(name, body) : body();
+void CudaBackend::graph_region(const std::string& name, const std::function<void()>& body) {
+  graphs_ ? context_.stream.graph_region(name, body) : body();
 }
 
 void CudaBackend::do_to_device(const void* host, View x) {
@@ -121,11 +121,11 @@ void CudaBackend::do_to_host(ConstView x, void* host) {
 }
 
 void CudaBackend::do_begin_read(ConstView x) {
-  const Giving giving;
+  const EnqueueScope enqueue_scope;
   check(cudaMemcpyAsync(read_.get(), x.bytes(), static_cast<std::size_t>(x.size_bytes()), cudaMemcpyDeviceToHost,
-                        context_.stream.cut()),
+                        context_.stream.end_capture()),
         "a copy from the GPU");
-  check(cudaEventRecord(read_done_.get(), context_.stream.cut()), "cudaEventRecord");
+  check(cudaEventRecord(read_done_.get(), context_.stream.end_capture()), "cudaEventRecord");
 }
 
 void CudaBackend::do_end_read(void* host, Index bytes) {

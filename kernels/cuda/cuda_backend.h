@@ -5,7 +5,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/cuda/context.h"
-#include "kernels/cuda/lanes.h"
+#include "kernels/cuda/side_streams.h"
 #include "kernels/cuda/sizes.h"
 #include "kernels/cuda/staging.h"
 
@@ -25,9 +25,9 @@ class CudaBackend final : public Backend {
   DeviceMemory allocate(Index bytes) override;
   Index free_bytes() const override;
   void synchronize() override;
-  void repeated(const std::string& name, const std::function<void()>& body) override;
-  Index largest_head() const override;  // attention_forward.cu
-  Index logits_at_once() const override { return cuda::logits_at_once; }
+  void graph_region(const std::string& name, const std::function<void()>& body) override;
+  Index max_head_dim() const override;  // attention_forward.cu
+  Index logits_chunk() const override { return cuda::logits_chunk; }
 
  protected:
   // cuda_backend.cpp
@@ -45,17 +45,17 @@ class CudaBackend final : public Backend {
   void do_sum_squares(ConstView x, View out) override;
 
   // gemm.cu
-  void do_gemm(const Gemm& desc, ConstView a, const Weight& b, ConstView from, View c) override;
-  void do_grouped_gemm(const RowsOf& x, const Weight& w, const ExpertRows& rows, View y) override;
-  void do_grouped_gemm_input(const RowsOf& dy, const Weight& w, const ExpertRows& rows, View dx) override;
-  void do_grouped_gemm_weight(const RowsOf& dy, const RowsOf& x, const ExpertRows& rows, View dw,
-                              bool accumulate) override;
+  void do_gemm(const Gemm& desc, ConstView a, const Weight& b, ConstView addend, View c) override;
+  void do_grouped_gemm(const GatheredRows& x, const Weight& w, const GroupOffsets& groups, View y) override;
+  void do_grouped_gemm_dgrad(const GatheredRows& dy, const Weight& w, const GroupOffsets& groups, View dx) override;
+  void do_grouped_gemm_wgrad(const GatheredRows& dy, const GatheredRows& x, const GroupOffsets& groups, View dw,
+                             bool accumulate) override;
 
   // norms.cu
-  void do_grouped_bias_forward(ConstView bias, ConstView row_scale, const ExpertRows& rows, Index first,
+  void do_grouped_bias_forward(ConstView bias, ConstView row_scale, const GroupOffsets& groups, Index first,
                                View y) override;
-  void do_grouped_bias_backward(ConstView dy, ConstView bias, ConstView row_scale, const ExpertRows& rows, Index first,
-                                View dbias, View drow_scale) override;
+  void do_grouped_bias_backward(ConstView dy, ConstView bias, ConstView row_scale, const GroupOffsets& groups,
+                                Index first, View dbias, View drow_scale) override;
   void do_bias_forward(ConstView bias, View y) override;
   void do_bias_backward(ConstView dy, View dbias) override;
   void do_norm_forward(const NormDesc& desc, ConstView x, ConstView weight, ConstView bias, View y,
@@ -81,12 +81,12 @@ class CudaBackend final : public Backend {
                                  ConstView squares, ConstView products, View dx, View dweight) override;
 
   // heads.cu, gemm.cu
-  void do_copy_heads(ConstHeads x, Heads y) override;
-  void do_sum_heads(ConstHeads x, Heads y) override;
-  void do_heads_gemm(WeightUse use, ConstHeads x, ConstView w, Heads y) override;
+  void do_broadcast_heads(ConstHeads x, Heads y) override;
+  void do_reduce_heads(ConstHeads x, Heads y) override;
+  void do_batched_head_gemm(GemmPass pass, ConstHeads x, ConstView w, Heads y) override;
 
   // attention_forward.cu, attention_backward.cu
-  void do_append_heads(ConstHeads x, ConstView offsets, Heads y) override;
+  void do_kv_cache_append(ConstHeads x, ConstView offsets, Heads y) override;
   void do_attention_forward(const AttentionDesc& desc, ConstHeads q, ConstHeads k, ConstHeads v, View out,
                             View lse) override;
   void do_attention_backward(const AttentionDesc& desc, ConstView dout, ConstHeads q, ConstHeads k, ConstHeads v,
@@ -97,23 +97,27 @@ class CudaBackend final : public Backend {
   // route.cu
   void do_draw(const Draw& desc, ConstView index, View x) override;
   void do_jitter(const Draw& desc, ConstView index, ConstView x, bool accumulate, View y) override;
-  void do_sized_noise_forward(const Draw& desc, ConstView index, ConstView size, View x) override;
-  void do_sized_noise_backward(const Draw& desc, ConstView index, ConstView dx, ConstView size, View dsize) override;
+  void do_noisy_gating_forward(const Draw& desc, ConstView index, ConstView stddev, View x) override;
+  void do_noisy_gating_backward(const Draw& desc, ConstView index, ConstView dx, ConstView stddev,
+                                View dstddev) override;
   void do_route_forward(const RouteDesc& desc, ConstView logits, ConstView bias, ConstView noise, View experts,
                         View weights, View counts, View probability, View z_squared) override;
   void do_route_backward(const RouteDesc& desc, ConstView logits, ConstView experts, ConstView weights,
                          ConstView dweights, ConstView dprobability, float z_factor, View dlogits) override;
-  void do_balance(const BalanceDesc& desc, ConstView counts, ConstView scope_counts, ConstView probability,
-                  ConstView kept, ConstView z_squared, View dprobability, View sums) override;
+  void do_load_balancing_loss(const LoadBalancingDesc& desc, ConstView counts, ConstView scope_counts,
+                              ConstView probability, ConstView tokens_per_expert, ConstView z_squared,
+                              View dprobability, View sums) override;
 
   // dispatch.cu
-  void do_capacity(const CapacityDesc& desc, ConstView experts, ConstView weights, Index segments, Index num_experts,
-                   View keep) override;
-  void do_plan_sends(const ExpertSplit& split, ConstView experts, ConstView keep, View places, View tokens, View slots,
-                     View counts, View kept) override;
-  void do_sort_assignments(ConstView places, Index first, View rows, View tokens, View slots, View offsets) override;
-  void do_gather_rows(ConstView x, ConstView index, View y) override;
-  void do_combine_rows(ConstView x, ConstView slots, ConstView from, View y) override;
+  void do_apply_capacity(const CapacityDesc& desc, ConstView experts, ConstView weights, Index segments,
+                         Index num_experts, View dispatch_mask) override;
+  void do_dispatch_layout(const ExpertPartition& partition, ConstView experts, ConstView dispatch_mask,
+                          View physical_experts, View tokens, View row_id_map, View counts,
+                          View tokens_per_expert) override;
+  void do_build_permutation(ConstView physical_experts, Index first_expert, View assignments, View tokens,
+                            View row_id_map, View offsets) override;
+  void do_permute(ConstView x, ConstView index, View y) override;
+  void do_unpermute(ConstView x, ConstView row_id_map, ConstView addend, View y) override;
 
   // embedding.cu
   void do_embedding_forward(ConstView ids, ConstView table, Index vocab_begin, View y) override;
@@ -128,8 +132,8 @@ class CudaBackend final : public Backend {
                                  ConstView total, View dlogits) override;
 
   // optimizer.cu
-  void do_clip_factor(ConstView squares, float clip, View factor) override;
-  void do_adamw(const AdamW& desc, ConstView factor, ConstView rates, ConstView g, View w, View m, View v,
+  void do_clip_coefficient(ConstView squares, float clip, View coefficient) override;
+  void do_adamw(const AdamW& desc, ConstView coefficient, ConstView step_scalars, ConstView g, View w, View m, View v,
                 View rounded) override;
 
  private:
@@ -138,7 +142,7 @@ class CudaBackend final : public Backend {
   Owned<cudaStream_t> stream_;
   DeviceMemory workspace_, cublas_workspace_;
   Owned<cublasHandle_t> cublas_;
-  Lanes lanes_;
+  SideStreams side_streams_;
   Context context_;
   Waiter waiter_;
   Staging staging_;

@@ -79,10 +79,10 @@ Choice choose_device(int local_rank) {
 
 // Requires neither a driver nor a device.
 static std::string loaded_cublas() {
-  std::vector<int> parts;
-  for (const libraryPropertyType part : {MAJOR_VERSION, MINOR_VERSION, PATCH_LEVEL})
-    check(cublasGetProperty(part, &parts.emplace_back()), "cublasGetProperty");
-  return fmt::format("{}", fmt::join(parts, "."));
+  std::vector<int> numbers;
+  for (const libraryPropertyType property : {MAJOR_VERSION, MINOR_VERSION, PATCH_LEVEL})
+    check(cublasGetProperty(property, &numbers.emplace_back()), "cublasGetProperty");
+  return fmt::format("{}", fmt::join(numbers, "."));
 }
 
 Versions versions() {

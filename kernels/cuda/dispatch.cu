@@ -1,8 +1,8 @@
 // Capacity, dispatch layout, permutation of rows, and the copies of permute and unpermute.
 //
 // All rankings of assignments are one counting sort. The assignments of a segment are divided into
-// chunks (Runs), one for each warp.
-//   * Each warp counts the buckets of its chunk: experts, physical experts, or owners.
+// chunks (Chunks), one for each warp.
+//   * Each warp counts the buckets of its chunk: experts, physical experts, or ep ranks.
 //   * The counts are summed over the chunks.
 //   * Each warp visits its chunk again, and knows how many assignments of each bucket come before
 //     it.
@@ -21,7 +21,7 @@ namespace {
 
 // Segments of tokens * choices assignments, in chunks of `length`, ordered by (token, choice) or by
 // (choice, token).
-struct Runs {
+struct Chunks {
   Index segments, tokens, choices;
   int buckets;
   bool by_choice;
@@ -30,36 +30,36 @@ struct Runs {
   Index all() const { return segments * per_segment; }
 };
 
-Runs make_runs(const Context& context, Index segments, Index tokens, Index choices, Index buckets, bool by_choice) {
-  constexpr Index warps_each = 16, least_length = 128, most_counts = Index{4} << 20;
-  const Index n = tokens * choices, most_runs = warps_each * context.multiprocessors;
-  const Index most = std::min(most_runs / segments, most_counts / (segments * buckets));
-  const Index wanted = std::clamp<Index>(blocks_of(n, least_length), 1, std::max<Index>(1, most));
+Chunks make_chunks(const Context& context, Index segments, Index tokens, Index choices, Index buckets, bool by_choice) {
+  constexpr Index warps_per_multiprocessor = 16, min_length = 128, max_counts = Index{4} << 20;
+  const Index n = tokens * choices, max_chunks = warps_per_multiprocessor * context.multiprocessors;
+  const Index most = std::min(max_chunks / segments, max_counts / (segments * buckets));
+  const Index wanted = std::clamp<Index>(blocks_of(n, min_length), 1, std::max<Index>(1, most));
   const Index length = blocks_of(blocks_of(n, wanted), warp_size) * warp_size;
   return {segments, tokens, choices, static_cast<int>(buckets), by_choice, blocks_of(n, length), length};
 }
 
-// Bucket of assignment i of all segments, by expert or physical expert. There are `here` buckets
-// from `first` on, and one bucket after them for all other keys.
+// Bucket of assignment i of all segments, by expert or physical expert. There are `num_local`
+// buckets from `first` on, and one bucket after them for all other keys.
 struct ByKey {
   In<std::int32_t> keys;
-  int first, here;
+  int first, num_local;
   __device__ int operator()(Index i) const {
-    return static_cast<int>(min(static_cast<unsigned>(keys[i] - first), static_cast<unsigned>(here)));
+    return static_cast<int>(min(static_cast<unsigned>(keys[i] - first), static_cast<unsigned>(num_local)));
   }
 };
 
-// Bucket by owner of the physical expert, if the assignment is the first of its token for this
-// owner; otherwise one bucket after the owners.
-struct ByOwner {
-  In<std::int32_t> places;
-  int k, local, owners;  // local: number of physical experts of an owner
+// Bucket by the ep rank of the physical expert, if the assignment is the first of its token for
+// this ep rank; otherwise one bucket after the ep ranks.
+struct ByEpRank {
+  In<std::int32_t> physical_experts;
+  int k, local, ep;  // local: number of physical experts of an ep rank
   __device__ int operator()(Index i) const {
-    if (places[i] < 0) return owners;
-    const int owner = places[i] / local;
+    if (physical_experts[i] < 0) return ep;
+    const int ep_rank = physical_experts[i] / local;
     for (Index before = i - i % k; before < i; ++before)
-      if (places[before] >= 0 && places[before] / local == owner) return owners;
-    return owner;
+      if (physical_experts[before] >= 0 && physical_experts[before] / local == ep_rank) return ep;
+    return ep_rank;
   }
 };
 
@@ -67,13 +67,13 @@ struct ByOwner {
 // counts within the segment. The rank is next[bucket] plus the number of earlier assignments of the
 // bucket in the chunk. next: [buckets] of the warp.
 template <class Bucket, class Visit>
-__device__ void walk(const Runs& runs, Index run, Bucket bucket_of, int* next, Visit visit) {
+__device__ void walk(const Chunks& chunks, Index chunk, Bucket bucket_of, int* next, Visit visit) {
   const int lane = threadIdx.x % warp_size;
-  const Index n = runs.tokens * runs.choices, segment = run / runs.per_segment;
-  const Index begin = run % runs.per_segment * runs.length, end = min(begin + runs.length, n);
+  const Index n = chunks.tokens * chunks.choices, segment = chunk / chunks.per_segment;
+  const Index begin = chunk % chunks.per_segment * chunks.length, end = min(begin + chunks.length, n);
   for (Index first = begin; first < end; first += warp_size) {
     const Index i = first + lane;
-    const Index a = runs.by_choice ? i % runs.tokens * runs.choices + i / runs.tokens : i;
+    const Index a = chunks.by_choice ? i % chunks.tokens * chunks.choices + i / chunks.tokens : i;
     const int bucket = i < end ? bucket_of(segment * n + a) : -1;
     const unsigned peers = __match_any_sync(0xffffffffu, bucket);
     const int before = __popc(peers & ((1u << lane) - 1)), rank = bucket < 0 ? 0 : next[bucket] + before;
@@ -88,81 +88,82 @@ __device__ Index warp_of_grid() {
   return (static_cast<Index>(blockIdx.x) * blockDim.x + threadIdx.x) / warp_size;
 }
 
-// counts: [all runs, buckets] = the number of assignments of each bucket in a chunk.
+// counts: [all chunks, buckets] = the number of assignments of each bucket in a chunk.
 template <class Bucket>
-__global__ void count_runs(Runs runs, Bucket bucket_of, Out<std::int32_t> counts) {
+__global__ void count_chunks(Chunks chunks, Bucket bucket_of, Out<std::int32_t> counts) {
   const int lane = threadIdx.x % warp_size;
-  int* const next = reinterpret_cast<int*>(dynamic_shared()) + threadIdx.x / warp_size * runs.buckets;
-  const Index run = warp_of_grid();
-  if (run >= runs.segments * runs.per_segment) return;
-  for (int i = lane; i < runs.buckets; i += warp_size) next[i] = 0;
+  int* const next = reinterpret_cast<int*>(dynamic_shared()) + threadIdx.x / warp_size * chunks.buckets;
+  const Index chunk = warp_of_grid();
+  if (chunk >= chunks.segments * chunks.per_segment) return;
+  for (int i = lane; i < chunks.buckets; i += warp_size) next[i] = 0;
   __syncwarp();
-  walk(runs, run, bucket_of, next, [](Index, Index, int, int) {});
-  for (int i = lane; i < runs.buckets; i += warp_size) counts[run * runs.buckets + i] = next[i];
+  walk(chunks, chunk, bucket_of, next, [](Index, Index, int, int) {});
+  for (int i = lane; i < chunks.buckets; i += warp_size) counts[chunk * chunks.buckets + i] = next[i];
 }
 
 // A block takes one segment and bucket. A count costs 8 bytes.
-//   counts: [all runs, buckets] becomes the sum of the counts of the segment's earlier chunks
+//   counts: [all chunks, buckets] becomes the sum of the counts of the segment's earlier chunks
 //   totals: [segments, buckets] = the sum over all of its chunks
-__global__ void scan_runs(Runs runs, Out<std::int32_t> counts, Out<std::int32_t> totals) {
-  const Index segment = blockIdx.x / runs.buckets, first = segment * runs.per_segment * runs.buckets;
-  const Index bucket = blockIdx.x % runs.buckets;
-  const auto at = [&](Index run) { return first + run * runs.buckets + bucket; };
+__global__ void scan_chunks(Chunks chunks, Out<std::int32_t> counts, Out<std::int32_t> totals) {
+  const Index segment = blockIdx.x / chunks.buckets, first = segment * chunks.per_segment * chunks.buckets;
+  const Index bucket = blockIdx.x % chunks.buckets;
+  const auto at = [&](Index chunk) { return first + chunk * chunks.buckets + bucket; };
   const int total = block_scan(
-      runs.per_segment, [&](Index i) { return counts[at(i)]; }, [&](Index i, int before) { counts[at(i)] = before; });
+      chunks.per_segment, [&](Index i) { return counts[at(i)]; }, [&](Index i, int before) { counts[at(i)] = before; });
   if (threadIdx.x == 0) totals[blockIdx.x] = total;
 }
 
-// Visits all chunks and calls Visit::operator() as `walk` does. before: [all runs, buckets], the
+// Visits all chunks and calls Visit::operator() as `walk` does. before: [all chunks, buckets], the
 // assignments before each chunk; empty means zeros.
 template <class Bucket, class Visit>
-__global__ void visit_runs(Runs runs, Bucket bucket_of, In<std::int32_t> before, Visit visit) {
+__global__ void visit_chunks(Chunks chunks, Bucket bucket_of, In<std::int32_t> before, Visit visit) {
   const int lane = threadIdx.x % warp_size;
-  int* const next = reinterpret_cast<int*>(dynamic_shared()) + threadIdx.x / warp_size * runs.buckets;
-  const Index run = warp_of_grid();
-  if (run >= runs.segments * runs.per_segment) return;
-  for (int i = lane; i < runs.buckets; i += warp_size) next[i] = before ? before[run * runs.buckets + i] : 0;
+  int* const next = reinterpret_cast<int*>(dynamic_shared()) + threadIdx.x / warp_size * chunks.buckets;
+  const Index chunk = warp_of_grid();
+  if (chunk >= chunks.segments * chunks.per_segment) return;
+  for (int i = lane; i < chunks.buckets; i += warp_size) next[i] = before ? before[chunk * chunks.buckets + i] : 0;
   __syncwarp();
-  walk(runs, run, bucket_of, next, visit);
+  walk(chunks, chunk, bucket_of, next, visit);
 }
 
-// Grid of count_runs and visit_runs.
-Grid run_grid(const Runs& runs) {
-  constexpr Index usual_shared = 48 * 1024;
-  const Index of_warp = runs.buckets * Index{sizeof(int)}, warps = std::clamp<Index>(usual_shared / of_warp, 1, 4);
-  return {.x = blocks_of(runs.all(), warps),
+// Grid of count_chunks and visit_chunks.
+Grid chunk_grid(const Chunks& chunks) {
+  constexpr Index max_shared = 48 * 1024;
+  const Index bytes_per_warp = chunks.buckets * Index{sizeof(int)},
+              warps = std::clamp<Index>(max_shared / bytes_per_warp, 1, 4);
+  return {.x = blocks_of(chunks.all(), warps),
           .threads = static_cast<int>(warps) * warp_size,
-          .shared_bytes = warps * of_warp};
+          .shared_bytes = warps * bytes_per_warp};
 }
 
-struct Counted {
-  View before, totals;  // [all runs, buckets], [segments, buckets], as scan_runs writes them
+struct BucketCounts {
+  View before, totals;  // [all chunks, buckets], [segments, buckets], as scan_chunks writes them
 };
 
 template <class Bucket>
-Counted count(Context& context, Workspace& workspace, const Runs& runs, const Bucket& bucket_of) {
-  const Counted counted{workspace.take({runs.all(), runs.buckets}, DType::i32),
-                        workspace.take({runs.segments, runs.buckets}, DType::i32)};
-  launch(context, run_grid(runs), count_runs<Bucket>, runs, bucket_of, out<std::int32_t>(counted.before));
-  launch(context, {.x = runs.segments * runs.buckets}, scan_runs, runs, out<std::int32_t>(counted.before),
-         out<std::int32_t>(counted.totals));
-  return counted;
+BucketCounts count(Context& context, Workspace& workspace, const Chunks& chunks, const Bucket& bucket_of) {
+  const BucketCounts bucket_counts{workspace.take({chunks.all(), chunks.buckets}, DType::i32),
+                                   workspace.take({chunks.segments, chunks.buckets}, DType::i32)};
+  launch(context, chunk_grid(chunks), count_chunks<Bucket>, chunks, bucket_of, out<std::int32_t>(bucket_counts.before));
+  launch(context, {.x = chunks.segments * chunks.buckets}, scan_chunks, chunks, out<std::int32_t>(bucket_counts.before),
+         out<std::int32_t>(bucket_counts.totals));
+  return bucket_counts;
 }
 
 template <class Bucket, class Visit>
-void visit_all(Context& context, const Runs& runs, const Bucket& bucket_of, ConstView before, const Visit& visit) {
-  launch(context, run_grid(runs), visit_runs<Bucket, Visit>, runs, bucket_of, in<std::int32_t>(before), visit);
+void visit_all(Context& context, const Chunks& chunks, const Bucket& bucket_of, ConstView before, const Visit& visit) {
+  launch(context, chunk_grid(chunks), visit_chunks<Bucket, Visit>, chunks, bucket_of, in<std::int32_t>(before), visit);
 }
 
 // ---- capacity ----
 
 // Accepts assignments whose rank is below the limit.
-struct KeepFirst {
+struct AcceptFirst {
   Index segment_size;  // in assignments, here and below
   int limit;
-  Out<std::int32_t> keep;
+  Out<std::int32_t> dispatch_mask;
   __device__ void operator()(Index segment, Index a, int, int rank) const {
-    keep[segment * segment_size + a] = rank < limit;
+    dispatch_mask[segment * segment_size + a] = rank < limit;
   }
 };
 
@@ -198,18 +199,18 @@ __device__ std::uint32_t falling(float x) {
 // highest first. An assignment costs 12 bytes. For each of four digits it reads 8 bytes again,
 // mostly from a cache.
 __global__ void __launch_bounds__(1024)
-    keep_largest(int experts, Index segment_size, int limit, In<std::int32_t> starts, In<std::int32_t> lists,
-                 In<float> all_weights, Out<std::int32_t> all_keep) {
+    accept_largest(int experts, Index segment_size, int limit, In<std::int32_t> starts, In<std::int32_t> lists,
+                   In<float> all_weights, Out<std::int32_t> all_masks) {
   constexpr int digits = 256;
   __shared__ int histogram[digits];
-  __shared__ int chosen, left;
+  __shared__ int chosen, remaining;
   const Index segment = blockIdx.x / experts, start = segment * (experts + 1) + blockIdx.x % experts;
   const In<std::int32_t> list = lists + (segment * segment_size + starts[start]);
   const In<float> weights = all_weights + segment * segment_size;
-  const Out<std::int32_t> keep = all_keep + segment * segment_size;
+  const Out<std::int32_t> dispatch_mask = all_masks + segment * segment_size;
   const Index n = starts[start + 1] - starts[start];
   if (n <= limit) {
-    for (Index i = threadIdx.x; i < n; i += blockDim.x) keep[list[i]] = 1;
+    for (Index i = threadIdx.x; i < n; i += blockDim.x) dispatch_mask[list[i]] = 1;
     return;
   }
 
@@ -226,72 +227,72 @@ __global__ void __launch_bounds__(1024)
     const int count = threadIdx.x < digits ? histogram[threadIdx.x] : 0, before = block_scan(count).before;
     if (before < equal && equal <= before + count) {
       chosen = threadIdx.x;
-      left = equal - before;
+      remaining = equal - before;
     }
     __syncthreads();
     last |= static_cast<std::uint32_t>(chosen) << shift;
-    equal = left;
+    equal = remaining;
   }
   block_scan(
       n, [&](Index i) { return falling(weights[list[i]]) == last ? 1 : 0; },
       [&](Index i, int before) {
         const std::uint32_t key = falling(weights[list[i]]);
-        keep[list[i]] = key < last || (key == last && before < equal);
+        dispatch_mask[list[i]] = key < last || (key == last && before < equal);
       });
 }
 
-__global__ void keep_all(Index n, Out<std::int32_t> keep) {
+__global__ void accept_all(Index n, Out<std::int32_t> dispatch_mask) {
   const Index i = static_cast<Index>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (i < n) keep[i] = 1;
+  if (i < n) dispatch_mask[i] = 1;
 }
 
-void capacity_by_order(Context& context, const Runs& runs, Index limit, ConstView experts, View keep) {
+void capacity_by_order(Context& context, const Chunks& chunks, Index limit, ConstView experts, View dispatch_mask) {
   Workspace workspace(context);
-  const ByKey expert{in<std::int32_t>(experts), 0, runs.buckets};
-  const View before = runs.per_segment > 1 ? count(context, workspace, runs, expert).before : View();
-  visit_all(context, runs, expert, before,
-            KeepFirst{runs.tokens * runs.choices, static_cast<int>(limit), out<std::int32_t>(keep)});
+  const ByKey expert{in<std::int32_t>(experts), 0, chunks.buckets};
+  const View before = chunks.per_segment > 1 ? count(context, workspace, chunks, expert).before : View();
+  visit_all(context, chunks, expert, before,
+            AcceptFirst{chunks.tokens * chunks.choices, static_cast<int>(limit), out<std::int32_t>(dispatch_mask)});
 }
 
-void capacity_by_weight(Context& context, const Runs& runs, Index limit, ConstView experts, ConstView weights,
-                        View keep) {
+void capacity_by_weight(Context& context, const Chunks& chunks, Index limit, ConstView experts, ConstView weights,
+                        View dispatch_mask) {
   Workspace workspace(context);
-  const Index n = runs.tokens * runs.choices;
-  const ByKey expert{in<std::int32_t>(experts), 0, runs.buckets};
-  const Counted counted = count(context, workspace, runs, expert);
-  const View starts = workspace.take({runs.segments, runs.buckets + 1}, DType::i32),
-             list = workspace.take({runs.segments, n}, DType::i32);
-  launch(context, {.x = runs.segments}, sum_totals, runs.buckets, in<std::int32_t>(counted.totals),
+  const Index n = chunks.tokens * chunks.choices;
+  const ByKey expert{in<std::int32_t>(experts), 0, chunks.buckets};
+  const BucketCounts bucket_counts = count(context, workspace, chunks, expert);
+  const View starts = workspace.take({chunks.segments, chunks.buckets + 1}, DType::i32),
+             list = workspace.take({chunks.segments, n}, DType::i32);
+  launch(context, {.x = chunks.segments}, sum_totals, chunks.buckets, in<std::int32_t>(bucket_counts.totals),
          out<std::int32_t>(starts));
-  visit_all(context, runs, expert, counted.before,
-            ListByExpert{n, runs.buckets, in<std::int32_t>(starts), out<std::int32_t>(list)});
-  launch(context, {.x = runs.segments * runs.buckets, .threads = n / runs.buckets > 4096 ? 1024 : 256}, keep_largest,
-         runs.buckets, n, static_cast<int>(limit), in<std::int32_t>(starts), in<std::int32_t>(list), in<float>(weights),
-         out<std::int32_t>(keep));
+  visit_all(context, chunks, expert, bucket_counts.before,
+            ListByExpert{n, chunks.buckets, in<std::int32_t>(starts), out<std::int32_t>(list)});
+  launch(context, {.x = chunks.segments * chunks.buckets, .threads = n / chunks.buckets > 4096 ? 1024 : 256},
+         accept_largest, chunks.buckets, n, static_cast<int>(limit), in<std::int32_t>(starts), in<std::int32_t>(list),
+         in<float>(weights), out<std::int32_t>(dispatch_mask));
 }
 
 }  // namespace
 
-void CudaBackend::do_capacity(const CapacityDesc& desc, ConstView experts, ConstView weights, Index segments,
-                              Index num_experts, View keep) {
+void CudaBackend::do_apply_capacity(const CapacityDesc& desc, ConstView experts, ConstView weights, Index segments,
+                                    Index num_experts, View dispatch_mask) {
   const Index tokens = experts.dim(0) / segments, k = experts.dim(1);
   if (desc.capacity == 0 || desc.capacity >= tokens)  // a token chooses an expert at most once
-    return launch(context_, {.x = blocks_of(tokens * segments * k, 256)}, keep_all, tokens * segments * k,
-                  out<std::int32_t>(keep));
+    return launch(context_, {.x = blocks_of(tokens * segments * k, 256)}, accept_all, tokens * segments * k,
+                  out<std::int32_t>(dispatch_mask));
   if (desc.order != DropOrder::probability)
     return capacity_by_order(context_,
-                             make_runs(context_, segments, tokens, k, num_experts, desc.order == DropOrder::choice),
-                             desc.capacity, experts, keep);
+                             make_chunks(context_, segments, tokens, k, num_experts, desc.order == DropOrder::choice),
+                             desc.capacity, experts, dispatch_mask);
   // Processes as many segments at once as fit the workspace. A segment of a single chunk takes a
   // list of its assignments and three tables of experts. A segment of several chunks is processed
   // alone and may take more.
-  const Index of_segment = (tokens * k + 3 * (num_experts + 1)) * Index{sizeof(std::int32_t)};
-  const Index at_once = std::clamp<Index>(context_.workspace_bytes / 2 / of_segment, 1, segments);
-  for (Index g = 0; g < segments; g += at_once) {
-    const Index now = std::min(at_once, segments - g), first = g * tokens;
-    capacity_by_weight(context_, make_runs(context_, now, tokens, k, num_experts, false), desc.capacity,
-                       experts.rows(first, now * tokens), weights.rows(first, now * tokens),
-                       keep.rows(first, now * tokens));
+  const Index bytes_per_segment = (tokens * k + 3 * (num_experts + 1)) * Index{sizeof(std::int32_t)};
+  const Index batch = std::clamp<Index>(context_.workspace_bytes / 2 / bytes_per_segment, 1, segments);
+  for (Index g = 0; g < segments; g += batch) {
+    const Index size = std::min(batch, segments - g), first = g * tokens;
+    capacity_by_weight(context_, make_chunks(context_, size, tokens, k, num_experts, false), desc.capacity,
+                       experts.rows(first, size * tokens), weights.rows(first, size * tokens),
+                       dispatch_mask.rows(first, size * tokens));
   }
 }
 
@@ -299,90 +300,95 @@ void CudaBackend::do_capacity(const CapacityDesc& desc, ConstView experts, Const
 
 namespace {
 
-// places: [n] physical expert of each assignment, or -1 if it is not dispatched. If keep is empty,
-// the `here` experts from `first` on are dispatched.
-__global__ void place(Index n, In<std::int32_t> experts, In<std::int32_t> keep, In<std::int32_t> place_of, int first,
-                      int here, Out<std::int32_t> places) {
+// physical_experts: [n] of each assignment, or -1 if it is not dispatched. If dispatch_mask is
+// empty, the `num_experts` experts from `first` on are dispatched.
+__global__ void map_to_physical(Index n, In<std::int32_t> experts, In<std::int32_t> dispatch_mask,
+                                In<std::int32_t> logical_to_physical, int first, int num_experts,
+                                Out<std::int32_t> physical_experts) {
   const Index i = static_cast<Index>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (i >= n) return;
   const int expert = experts[i] - first;
-  const bool kept = keep ? keep[i] != 0 : expert >= 0 && expert < here;
-  places[i] = !kept ? -1 : place_of ? place_of[expert] : expert;
+  const bool dispatched = dispatch_mask ? dispatch_mask[i] != 0 : expert >= 0 && expert < num_experts;
+  physical_experts[i] = !dispatched ? -1 : logical_to_physical ? logical_to_physical[expert] : expert;
 }
 
-// One block sums the counts of the assignments. owned and placed have a last element for all other
-// assignments.
-//   owned: [owners + 1] tokens for each owner
-//   placed: [experts + 1] assignments of each physical expert
-//   starts: [owners + 1] = the tokens for all earlier owners
+// One block sums the counts of the assignments. ep_tokens and assigned have a last element for all
+// other assignments.
+//   ep_tokens: [ep + 1] tokens for each ep rank
+//   assigned: [experts + 1] assignments of each physical expert
+//   starts: [ep + 1] = the tokens for all earlier ep ranks
 __global__ void __launch_bounds__(1024)
-    sum_sends(Index owners, Index parts, Index experts, In<std::int32_t> owned, In<std::int32_t> placed,
-              In<std::int32_t> place_of, Out<std::int32_t> starts, Out<std::int32_t> counts, Out<std::int32_t> kept) {
+    sum_counts(Index ep, Index etp, Index experts, In<std::int32_t> ep_tokens, In<std::int32_t> assigned,
+               In<std::int32_t> logical_to_physical, Out<std::int32_t> starts, Out<std::int32_t> counts,
+               Out<std::int32_t> tokens_per_expert) {
   const int sum = block_scan(
-      owners, [&](Index i) { return owned[i]; },
+      ep, [&](Index i) { return ep_tokens[i]; },
       [&](Index i, int before) {
         starts[i] = before;
-        for (Index part = 0; part < parts; ++part) counts[i * parts + part] = owned[i];
+        for (Index etp_rank = 0; etp_rank < etp; ++etp_rank) counts[i * etp + etp_rank] = ep_tokens[i];
       });
-  if (threadIdx.x == 0) starts[owners] = sum;
+  if (threadIdx.x == 0) starts[ep] = sum;
   for (Index e = threadIdx.x; e < experts; e += blockDim.x) {
-    const Index at = place_of ? place_of[e] : e;
-    kept[e] = counts[owners * parts + at] = placed[at];
+    const Index at = logical_to_physical ? logical_to_physical[e] : e;
+    tokens_per_expert[e] = counts[ep * etp + at] = assigned[at];
   }
 }
 
-// Writes the copies of a token for the owner that an assignment is the first to require. An
-// assignment that requires no owner clears as many entries at the end of tokens, up to its length.
-// A copy costs 8 bytes.
-struct PlaceCopies {
-  ByOwner owner_of;
-  Index parts, most, room;  // most: largest number of owners of a token; room: length of tokens
+// Writes the copies of a token for the ep rank that an assignment is the first to require. An
+// assignment that requires no ep rank clears as many entries at the end of tokens, up to its
+// length. A copy costs 8 bytes.
+struct WriteCopies {
+  ByEpRank ep_rank_of;
+  // max_ep_ranks: largest number of ep ranks of a token; size: length of tokens
+  Index etp, max_ep_ranks, size;
   In<std::int32_t> starts;
-  Out<std::int32_t> tokens, slots;
-  __device__ void operator()(Index, Index a, int owner, int rank) const {
-    const Index token = a / owner_of.k;
-    const bool calls = owner < owner_of.owners;
-    for (Index part = 0; part < parts && !calls; ++part) {
-      const Index at = starts[owner] * parts + rank * parts + part;
-      if (at < room) tokens[at] = -1;
+  Out<std::int32_t> tokens, row_id_map;
+  __device__ void operator()(Index, Index a, int ep_rank, int rank) const {
+    const Index token = a / ep_rank_of.k;
+    const bool requires_copy = ep_rank < ep_rank_of.ep;
+    for (Index etp_rank = 0; etp_rank < etp && !requires_copy; ++etp_rank) {
+      const Index at = starts[ep_rank] * etp + rank * etp + etp_rank;
+      if (at < size) tokens[at] = -1;
     }
-    const bool last = a % owner_of.k == owner_of.k - 1;
-    if (!calls && !last) return;
-    Index nth = 0;  // number of owners that the token's earlier choices require
-    for (Index before = token * owner_of.k; before < a; ++before) nth += owner_of(before) < owner_of.owners;
-    for (Index part = 0; part < parts && calls; ++part) {
-      const Index copy = starts[owner] * parts + part * (starts[owner + 1] - starts[owner]) + rank;
+    const bool last = a % ep_rank_of.k == ep_rank_of.k - 1;
+    if (!requires_copy && !last) return;
+    Index index = 0;  // number of ep ranks that the token's earlier choices require
+    for (Index before = token * ep_rank_of.k; before < a; ++before) index += ep_rank_of(before) < ep_rank_of.ep;
+    for (Index etp_rank = 0; etp_rank < etp && requires_copy; ++etp_rank) {
+      const Index copy = starts[ep_rank] * etp + etp_rank * (starts[ep_rank + 1] - starts[ep_rank]) + rank;
       tokens[copy] = static_cast<std::int32_t>(token);
-      slots[(token * most + nth) * parts + part] = static_cast<std::int32_t>(copy);
+      row_id_map[(token * max_ep_ranks + index) * etp + etp_rank] = static_cast<std::int32_t>(copy);
     }
-    for (Index i = (nth + calls) * parts; i < most * parts && last; ++i) slots[token * most * parts + i] = -1;
+    for (Index i = (index + requires_copy) * etp; i < max_ep_ranks * etp && last; ++i)
+      row_id_map[token * max_ep_ranks * etp + i] = -1;
   }
 };
 
 }  // namespace
 
-void CudaBackend::do_plan_sends(const ExpertSplit& split, ConstView experts, ConstView keep, View places, View tokens,
-                                View slots, View counts, View kept) {
-  const Index n = experts.elements(), k = experts.dim(1), num_experts = kept.dim(0), owners = split.owners;
-  launch(context_, {.x = blocks_of(n, 256)}, place, n, in<std::int32_t>(experts), in<std::int32_t>(keep),
-         in<std::int32_t>(split.places), static_cast<int>(split.first), static_cast<int>(num_experts),
-         out<std::int32_t>(places));
-  const Runs of_places = make_runs(context_, 1, experts.dim(0), k, num_experts + 1, false),
-             of_owners = make_runs(context_, 1, experts.dim(0), k, owners + 1, false);
-  const ByOwner owner{in<std::int32_t>(places), static_cast<int>(k), static_cast<int>(num_experts / owners),
-                      static_cast<int>(owners)};
+void CudaBackend::do_dispatch_layout(const ExpertPartition& partition, ConstView experts, ConstView dispatch_mask,
+                                     View physical_experts, View tokens, View row_id_map, View counts,
+                                     View tokens_per_expert) {
+  const Index n = experts.elements(), k = experts.dim(1), num_experts = tokens_per_expert.dim(0), ep = partition.ep;
+  launch(context_, {.x = blocks_of(n, 256)}, map_to_physical, n, in<std::int32_t>(experts),
+         in<std::int32_t>(dispatch_mask), in<std::int32_t>(partition.logical_to_physical),
+         static_cast<int>(partition.first_expert), static_cast<int>(num_experts), out<std::int32_t>(physical_experts));
+  const Chunks expert_chunks = make_chunks(context_, 1, experts.dim(0), k, num_experts + 1, false),
+               ep_chunks = make_chunks(context_, 1, experts.dim(0), k, ep + 1, false);
+  const ByEpRank ep_rank{in<std::int32_t>(physical_experts), static_cast<int>(k), static_cast<int>(num_experts / ep),
+                         static_cast<int>(ep)};
   Workspace workspace(context_);
-  const Counted placed =
-      count(context_, workspace, of_places, ByKey{in<std::int32_t>(places), 0, static_cast<int>(num_experts)});
-  const Counted owned = count(context_, workspace, of_owners, owner);
-  const View starts = workspace.take({owners + 1}, DType::i32);
-  launch(context_, {.threads = 1024}, sum_sends, owners, split.parts, num_experts, in<std::int32_t>(owned.totals),
-         in<std::int32_t>(placed.totals), in<std::int32_t>(split.places), out<std::int32_t>(starts),
-         out<std::int32_t>(counts), out<std::int32_t>(kept));
+  const BucketCounts assigned = count(context_, workspace, expert_chunks,
+                                      ByKey{in<std::int32_t>(physical_experts), 0, static_cast<int>(num_experts)});
+  const BucketCounts ep_tokens = count(context_, workspace, ep_chunks, ep_rank);
+  const View starts = workspace.take({ep + 1}, DType::i32);
+  launch(context_, {.threads = 1024}, sum_counts, ep, partition.etp, num_experts, in<std::int32_t>(ep_tokens.totals),
+         in<std::int32_t>(assigned.totals), in<std::int32_t>(partition.logical_to_physical), out<std::int32_t>(starts),
+         out<std::int32_t>(counts), out<std::int32_t>(tokens_per_expert));
   if (!tokens) return;
-  visit_all(context_, of_owners, owner, owned.before,
-            PlaceCopies{owner, split.parts, split.most_owners(k), tokens.elements(), in<std::int32_t>(starts),
-                        out<std::int32_t>(tokens), out<std::int32_t>(slots)});
+  visit_all(context_, ep_chunks, ep_rank, ep_tokens.before,
+            WriteCopies{ep_rank, partition.etp, partition.max_ep_ranks(k), tokens.elements(), in<std::int32_t>(starts),
+                        out<std::int32_t>(tokens), out<std::int32_t>(row_id_map)});
 }
 
 // ---- permutation of rows ----
@@ -390,35 +396,36 @@ void CudaBackend::do_plan_sends(const ExpertSplit& split, ConstView experts, Con
 namespace {
 
 // Writes the row of an assignment. An assignment of other experts clears an entry at the end of
-// rows and tokens, up to their length. A row costs 12 bytes.
-struct PlaceRows {
-  Index k, room;  // room: the length of rows
-  int here;       // bucket of the assignments of other experts
+// assignments and tokens, up to their length. A row costs 12 bytes.
+struct WriteRows {
+  Index k, size;  // size: length of assignments and tokens
+  int local;      // bucket of the assignments of other experts
   In<std::int32_t> offsets;
-  Out<std::int32_t> rows, tokens, slots;
+  Out<std::int32_t> assignments, tokens, row_id_map;
   __device__ void operator()(Index, Index a, int bucket, int rank) const {
-    const bool mine = bucket < here;
+    const bool is_local = bucket < local;
     const Index row = static_cast<Index>(offsets[bucket]) + rank;
-    slots[a] = mine ? static_cast<std::int32_t>(row) : -1;
-    if (row >= room) return;
-    rows[row] = mine ? static_cast<std::int32_t>(a) : -1;
-    tokens[row] = mine ? static_cast<std::int32_t>(a / k) : -1;
+    row_id_map[a] = is_local ? static_cast<std::int32_t>(row) : -1;
+    if (row >= size) return;
+    assignments[row] = is_local ? static_cast<std::int32_t>(a) : -1;
+    tokens[row] = is_local ? static_cast<std::int32_t>(a / k) : -1;
   }
 };
 
 }  // namespace
 
-void CudaBackend::do_sort_assignments(ConstView places, Index first, View rows, View tokens, View slots, View offsets) {
-  const Index k = places.dim(1);
-  const int here = static_cast<int>(offsets.dim(0) - 1);
-  const Runs runs = make_runs(context_, 1, places.dim(0), k, here + 1, false);
-  const ByKey bucket{in<std::int32_t>(places), static_cast<int>(first), here};
+void CudaBackend::do_build_permutation(ConstView physical_experts, Index first_expert, View assignments, View tokens,
+                                       View row_id_map, View offsets) {
+  const Index k = physical_experts.dim(1);
+  const int local = static_cast<int>(offsets.dim(0) - 1);
+  const Chunks chunks = make_chunks(context_, 1, physical_experts.dim(0), k, local + 1, false);
+  const ByKey bucket{in<std::int32_t>(physical_experts), static_cast<int>(first_expert), local};
   Workspace workspace(context_);
-  const Counted counted = count(context_, workspace, runs, bucket);
-  launch(context_, {.x = 1}, sum_totals, here, in<std::int32_t>(counted.totals), out<std::int32_t>(offsets));
-  visit_all(context_, runs, bucket, counted.before,
-            PlaceRows{k, rows.elements(), here, in<std::int32_t>(offsets), out<std::int32_t>(rows),
-                      out<std::int32_t>(tokens), out<std::int32_t>(slots)});
+  const BucketCounts bucket_counts = count(context_, workspace, chunks, bucket);
+  launch(context_, {.x = 1}, sum_totals, local, in<std::int32_t>(bucket_counts.totals), out<std::int32_t>(offsets));
+  visit_all(context_, chunks, bucket, bucket_counts.before,
+            WriteRows{k, assignments.elements(), local, in<std::int32_t>(offsets), out<std::int32_t>(assignments),
+                      out<std::int32_t>(tokens), out<std::int32_t>(row_id_map)});
 }
 
 // ---- permute and unpermute ----
@@ -439,51 +446,51 @@ struct RowLanes {
   }
 };
 
-constexpr int gather_threads = 256;  // per block
+constexpr int permute_threads = 256;  // per block
 
 RowLanes lanes_of(Index rows, Index packs) {
   int lanes = 1;
-  while (lanes < packs && lanes < gather_threads) lanes *= 2;
+  while (lanes < packs && lanes < permute_threads) lanes *= 2;
   return {rows, packs, lanes};
 }
 Grid row_grid(const RowLanes& rows) {
-  return {.x = blocks_of(rows.rows, gather_threads / rows.lanes), .threads = gather_threads};
+  return {.x = blocks_of(rows.rows, permute_threads / rows.lanes), .threads = permute_threads};
 }
 
 // Calls visit(row, pack) for the packs of the grid's rows.
 template <class Visit>
 __device__ void for_packs(const RowLanes& rows, Visit visit) {
-  const Index row = static_cast<Index>(blockIdx.x) * (gather_threads / rows.lanes) + threadIdx.x / rows.lanes;
+  const Index row = static_cast<Index>(blockIdx.x) * (permute_threads / rows.lanes) + threadIdx.x / rows.lanes;
   if (row >= rows.rows) return;
   for (Index pack = threadIdx.x % rows.lanes; pack < rows.packs; pack += rows.lanes) visit(row, pack);
 }
 
 // An element of y costs 2w bytes.
 template <class T, int N>
-__global__ void gather(RowLanes rows, In<T> x, In<std::int32_t> index, Out<T> y) {
+__global__ void permute_rows(RowLanes rows, In<T> x, In<std::int32_t> index, Out<T> y) {
   for_packs(rows, [&](Index row, Index pack) {
     const Index from = index[row];
     if (from >= 0) store<N>(y, rows.at<N>(row, pack), load<N>(x, rows.at<N>(from, pack)));
   });
 }
 
-// An element of y costs w bytes, w more for `from` or accumulation into y, and w bytes and 1 FLOP
-// for each slot.
+// An element of y costs w bytes, w more for `addend` or accumulation into y, and w bytes and 1 FLOP
+// for each summed row.
 template <class T, int N>
-__global__ void combine(RowLanes rows, In<T> x, Index k, In<std::int32_t> slots, In<T> from, bool accumulate,
-                        Out<T> y) {
+__global__ void unpermute_rows(RowLanes rows, In<T> x, Index k, In<std::int32_t> row_id_map, In<T> addend,
+                               bool accumulate, Out<T> y) {
   for_packs(rows, [&](Index row, Index pack) {
     const Index to = rows.at<N>(row, pack);
     float sums[N] = {};
-    if (from || accumulate) {
-      const auto before = accumulate ? load<N>(y, to) : load<N>(from, to);
+    if (addend || accumulate) {
+      const auto before = accumulate ? load<N>(y, to) : load<N>(addend, to);
       for (int n = 0; n < N; ++n) sums[n] = to_float(before[n]);
     }
     for (Index j = 0; j < k; ++j) {
-      const Index slot = slots[row * k + j];
-      if (slot < 0) continue;
-      const auto part = load<N>(x, rows.at<N>(slot, pack));
-      for (int n = 0; n < N; ++n) sums[n] += to_float(part[n]);
+      const Index source = row_id_map[row * k + j];
+      if (source < 0) continue;
+      const auto summand = load<N>(x, rows.at<N>(source, pack));
+      for (int n = 0; n < N; ++n) sums[n] += to_float(summand[n]);
     }
     Pack<T, N> sum;
     for (int n = 0; n < N; ++n) sum[n] = from_float<T>(sums[n]);
@@ -493,22 +500,22 @@ __global__ void combine(RowLanes rows, In<T> x, Index k, In<std::int32_t> slots,
 
 }  // namespace
 
-void CudaBackend::do_gather_rows(ConstView x, ConstView index, View y) {
+void CudaBackend::do_permute(ConstView x, ConstView index, View y) {
   with_type_and_packs(y.dim(1), {y, x}, [&](auto type, auto n) {
     using T = decltype(type);
     const RowLanes rows = lanes_of(y.dim(0), y.dim(1) / n);
-    launch(context_, row_grid(rows), gather<T, n>, rows, in<T>(x), in<std::int32_t>(index), out<T>(y));
+    launch(context_, row_grid(rows), permute_rows<T, n>, rows, in<T>(x), in<std::int32_t>(index), out<T>(y));
   });
 }
 
-void CudaBackend::do_combine_rows(ConstView x, ConstView slots, ConstView from, View y) {
-  const bool accumulate = from && from.bytes() == y.bytes();
-  if (accumulate) from = {};
-  with_type_and_packs(y.dim(1), {y, x, from ? from : y}, [&](auto type, auto n) {
+void CudaBackend::do_unpermute(ConstView x, ConstView row_id_map, ConstView addend, View y) {
+  const bool accumulate = addend && addend.bytes() == y.bytes();
+  if (accumulate) addend = {};
+  with_type_and_packs(y.dim(1), {y, x, addend ? addend : y}, [&](auto type, auto n) {
     using T = decltype(type);
     const RowLanes rows = lanes_of(y.dim(0), y.dim(1) / n);
-    launch(context_, row_grid(rows), combine<T, n>, rows, in<T>(x), slots.dim(1), in<std::int32_t>(slots), in<T>(from),
-           accumulate, out<T>(y));
+    launch(context_, row_grid(rows), unpermute_rows<T, n>, rows, in<T>(x), row_id_map.dim(1),
+           in<std::int32_t>(row_id_map), in<T>(addend), accumulate, out<T>(y));
   });
 }
 

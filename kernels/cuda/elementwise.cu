@@ -88,7 +88,7 @@ __global__ void add_sum(Index n, In<double> partial, Out<double> out) {
 
 void CudaBackend::do_fill(View x, float value) {
   if (value == 0)
-    context_.stream.put(
+    context_.stream.enqueue(
         [&](cudaStream_t stream) {
           check(cudaMemsetAsync(x.bytes(), 0, static_cast<std::size_t>(x.size_bytes()), stream), "cudaMemsetAsync");
         },
@@ -99,7 +99,7 @@ void CudaBackend::do_fill(View x, float value) {
 
 void CudaBackend::do_copy(ConstView x, View y) {
   const auto bytes = static_cast<std::size_t>(x.size_bytes());
-  context_.stream.put(
+  context_.stream.enqueue(
       [&](cudaStream_t stream) {
         check(cudaMemcpyAsync(y.bytes(), x.bytes(), bytes, cudaMemcpyDeviceToDevice, stream), "a copy on the GPU");
       },
@@ -129,10 +129,10 @@ void CudaBackend::do_scale(View x, float factor) {
 
 // The number of blocks, and so the order of the sum, depends on the number of elements alone.
 void CudaBackend::do_sum_squares(ConstView x, View out) {
-  constexpr Index of_a_thread = 16, most_blocks = 1024;
+  constexpr Index elements_per_thread = 16, max_blocks = 1024;
   const Index n = x.elements();
   Grid grid;
-  grid.x = std::min(blocks_of(n, grid.threads * of_a_thread), most_blocks);
+  grid.x = std::min(blocks_of(n, grid.threads * elements_per_thread), max_blocks);
   const View partial = Workspace(context_).take({grid.x}, DType::f64);
   with_packs<4>(0, {x}, [&](auto packs) {
     constexpr int N = packs;

@@ -12,15 +12,16 @@ namespace {
 template <class T, int N>
 __global__ void copy_rows(Index vocab_begin, Index vocab, Index width, In<std::int32_t> ids, In<T> table, Out<T> y) {
   const Index token = blockIdx.x, id = ids[token] - vocab_begin;
-  const bool held = id >= 0 && id < vocab;
+  const bool is_local = id >= 0 && id < vocab;
   Pack<T, N> zeros;
   for (int e = 0; e < N; ++e) zeros[e] = from_float<T>(0);
-  for_row<N>(width, [&](Index i) { store<N>(y, token * width + i, held ? load<N>(table, id * width + i) : zeros); });
+  for_row<N>(width,
+             [&](Index i) { store<N>(y, token * width + i, is_local ? load<N>(table, id * width + i) : zeros); });
 }
 
 // ---- the gradient ----
 // The tokens are sorted by (id, token): tiles by one block each, then by merging. The tokens of one
-// id are divided into chunks (pieces), and a warp sums the rows of a chunk. The sum of an id's
+// id are divided into chunks, and a warp sums the rows of a chunk. The sum of an id's
 // first chunk is added to the table at once. The other sums are stored and added later. The chunks
 // of an id depend on its own tokens alone.
 
@@ -50,9 +51,9 @@ __device__ Index lower_bound(const Keys& keys, Index low, Index high, Key key) {
 // Destination of key i when sorted sequences of `run` keys, a power of two, are merged in pairs. It
 // is the start of the pair plus the number of smaller keys in both sequences.
 template <class Keys>
-__device__ Index merged_place(const Keys& keys, Index i, Index run, Index n) {
-  const Index begin = i & ~(2 * run - 1);
-  const Index middle = begin + run < n ? begin + run : n, end = middle + run < n ? middle + run : n;
+__device__ Index merged_index(const Keys& keys, Index i, Index length, Index n) {
+  const Index begin = i & ~(2 * length - 1);
+  const Index middle = begin + length < n ? begin + length : n, end = middle + length < n ? middle + length : n;
   const bool left = i < middle;
   return i - middle + lower_bound(keys, left ? middle : begin, left ? end : middle, keys[i]);
 }
@@ -71,8 +72,8 @@ __global__ void __launch_bounds__(tile_size)
   }
   __syncthreads();
   int from = 0;
-  for (Index run = 1; run < count; run *= 2) {
-    if (i < count) tile[1 - from][merged_place(tile[from], i, run, count)] = tile[from][i];
+  for (Index length = 1; length < count; length *= 2) {
+    if (i < count) tile[1 - from][merged_index(tile[from], i, length, count)] = tile[from][i];
     __syncthreads();
     from = 1 - from;
   }
@@ -80,20 +81,20 @@ __global__ void __launch_bounds__(tile_size)
 }
 
 // A token costs 16 bytes.
-__global__ void merge_runs(Index n, Index run, In<Key> keys, Out<Key> merged) {
+__global__ void merge_pairs(Index n, Index length, In<Key> keys, Out<Key> merged) {
   const Index i = Index{blockIdx.x} * blockDim.x + threadIdx.x;
-  if (i < n) merged[merged_place(keys, i, run, n)] = keys[i];
+  if (i < n) merged[merged_index(keys, i, length, n)] = keys[i];
 }
 
-constexpr int piece = 128;  // largest number of rows that one warp sums
+constexpr int chunk_rows = 128;  // largest number of rows that one warp sums
 
 // Each index i of the sorted keys has a warp, which sums the chunk that begins there, if there is
 // one. The first chunk of an id is added to its row of dtable: [vocab, width]. The others are
-// written to partial[i / piece]. Two of these never begin within `piece` indices, because the first
-// chunk of an id with several chunks is full. An element of dy costs w bytes and 1 FLOP, and an
-// element of a chunk 8 bytes.
+// written to partial[i / chunk_rows]. Two of these never begin within `chunk_rows` indices, because
+// the first chunk of an id with several chunks is full. An element of dy costs w bytes and 1 FLOP,
+// and an element of a chunk 8 bytes.
 template <class T, int N>
-__global__ void sum_pieces(Index n, Index vocab, Index width, In<Key> keys, In<T> dy, Out<float> dtable,
+__global__ void sum_chunks(Index n, Index vocab, Index width, In<Key> keys, In<T> dy, Out<float> dtable,
                            Out<float> partial) {
   const Index i = (Index{blockIdx.x} * blockDim.x + threadIdx.x) / warp_size;
   if (i >= n) return;
@@ -101,10 +102,10 @@ __global__ void sum_pieces(Index n, Index vocab, Index width, In<Key> keys, In<T
   if (id == vocab) return;
   const bool first = i == 0 || id_of(keys[i - 1]) != id;
   if (!first) {
-    if (i < piece || id_of(keys[i - piece]) != id) return;  // within the first chunk
-    if ((i - lower_bound(keys, 0, i, id << 32)) % piece != 0) return;
+    if (i < chunk_rows || id_of(keys[i - chunk_rows]) != id) return;  // within the first chunk
+    if ((i - lower_bound(keys, 0, i, id << 32)) % chunk_rows != 0) return;
   }
-  const Index end = lower_bound(keys, i + 1, i + piece < n ? i + piece : n, (id + 1) << 32);
+  const Index end = lower_bound(keys, i + 1, i + chunk_rows < n ? i + chunk_rows : n, (id + 1) << 32);
   for (Index column = threadIdx.x % warp_size * N; column < width; column += warp_size * N) {
     Pack<float, N> sum;
     for (int e = 0; e < N; ++e) sum[e] = 0;
@@ -117,31 +118,32 @@ __global__ void sum_pieces(Index n, Index vocab, Index width, In<Key> keys, In<T
       for (int e = 0; e < N; ++e) sum[e] += before[e];
       store<N>(dtable, id * width + column, sum);
     } else {
-      store<N>(partial, i / piece * width + column, sum);
+      store<N>(partial, i / chunk_rows * width + column, sum);
     }
   }
 }
 
-// A block searches `piece` indices for the first key of an id with several chunks; there is at most
-// one. It adds the sums of the id's further chunks to its row, in order. An element of such a chunk
-// costs 4 bytes and 1 FLOP.
+// A block searches `chunk_rows` indices for the first key of an id with several chunks; there is at
+// most one. It adds the sums of the id's further chunks to its row, in order. An element of such a
+// chunk costs 4 bytes and 1 FLOP.
 template <int N>
-__global__ void add_pieces(Index n, Index vocab, Index width, In<Key> keys, In<float> partial, Out<float> dtable) {
+__global__ void add_chunk_sums(Index n, Index vocab, Index width, In<Key> keys, In<float> partial, Out<float> dtable) {
   __shared__ Index found;
   if (threadIdx.x == 0) found = -1;
   __syncthreads();
-  const Index i = Index{blockIdx.x} * piece + threadIdx.x;
-  if (i + piece < n && id_of(keys[i + piece]) == id_of(keys[i]) && (i == 0 || id_of(keys[i - 1]) != id_of(keys[i])))
+  const Index i = Index{blockIdx.x} * chunk_rows + threadIdx.x;
+  if (i + chunk_rows < n && id_of(keys[i + chunk_rows]) == id_of(keys[i]) &&
+      (i == 0 || id_of(keys[i - 1]) != id_of(keys[i])))
     found = i;
   __syncthreads();
-  const Index begin = found, column = (Index{blockIdx.y} * piece + threadIdx.x) * N;
+  const Index begin = found, column = (Index{blockIdx.y} * chunk_rows + threadIdx.x) * N;
   if (begin < 0 || column >= width) return;
   const Index id = id_of(keys[begin]);
   if (id == vocab) return;
   const Index end = lower_bound(keys, begin, n, (id + 1) << 32);
   auto sum = load<N>(dtable, id * width + column);
-  for (Index at = begin + piece; at < end; at += piece) {
-    const auto more = load<N>(partial, at / piece * width + column);
+  for (Index at = begin + chunk_rows; at < end; at += chunk_rows) {
+    const auto more = load<N>(partial, at / chunk_rows * width + column);
     for (int e = 0; e < N; ++e) sum[e] += more[e];
   }
   store<N>(dtable, id * width + column, sum);
@@ -164,18 +166,18 @@ void CudaBackend::do_embedding_forward(ConstView ids, ConstView table, Index voc
 // tokens.
 void CudaBackend::do_embedding_backward(ConstView ids, ConstView dy, Index vocab_begin, View dtable) {
   const Index tokens = ids.dim(0), width = dy.dim(1), vocab = dtable.dim(0);
-  const Index room =
-      (context_.workspace_bytes - 1024) / (piece * 2 * size_of(DType::i64) + width * size_of(DType::f32));
-  SY_ASSERT(room > 0, "embedding_backward: rows of {}", width);
-  for (Index at = 0; at < tokens; at += room * piece) {
-    const Index n = std::min(tokens - at, room * piece), pieces = blocks_of(n, piece);
+  const Index max_chunks =
+      (context_.workspace_bytes - 1024) / (chunk_rows * 2 * size_of(DType::i64) + width * size_of(DType::f32));
+  SY_ASSERT(max_chunks > 0, "embedding_backward: rows of {}", width);
+  for (Index at = 0; at < tokens; at += max_chunks * chunk_rows) {
+    const Index n = std::min(tokens - at, max_chunks * chunk_rows), num_chunks = blocks_of(n, chunk_rows);
     Workspace workspace(context_);
     View keys = workspace.take({n}, DType::i64), merged = workspace.take({n}, DType::i64);
-    const View partial = workspace.take({pieces, width}, DType::f32);
+    const View partial = workspace.take({num_chunks, width}, DType::f32);
     launch(context_, {.x = blocks_of(n, tile_size), .threads = tile_size}, sort_tiles, n, vocab_begin, vocab,
            in<std::int32_t>(ids.rows(at, n)), out<Key>(keys));
-    for (Index run = tile_size; run < n; run *= 2) {
-      launch(context_, {.x = blocks_of(n, Grid{}.threads)}, merge_runs, n, run, in<Key>(keys), out<Key>(merged));
+    for (Index length = tile_size; length < n; length *= 2) {
+      launch(context_, {.x = blocks_of(n, Grid{}.threads)}, merge_pairs, n, length, in<Key>(keys), out<Key>(merged));
       std::swap(keys, merged);
     }
     const ConstView rows = dy.rows(at, n);
@@ -183,11 +185,11 @@ void CudaBackend::do_embedding_backward(ConstView ids, ConstView dy, Index vocab
       constexpr int N = packs;
       with_type(dy.dtype(), [&](auto zero) {
         using T = decltype(zero);
-        launch(context_, {.x = blocks_of(n * warp_size, Grid{}.threads)}, sum_pieces<T, N>, n, vocab, width,
+        launch(context_, {.x = blocks_of(n * warp_size, Grid{}.threads)}, sum_chunks<T, N>, n, vocab, width,
                in<Key>(keys), in<T>(rows), out<float>(dtable), out<float>(partial));
       });
-      launch(context_, {.x = pieces, .y = blocks_of(width, piece * N), .threads = piece}, add_pieces<N>, n, vocab,
-             width, in<Key>(keys), in<float>(partial), out<float>(dtable));
+      launch(context_, {.x = num_chunks, .y = blocks_of(width, chunk_rows * N), .threads = chunk_rows},
+             add_chunk_sums<N>, n, vocab, width, in<Key>(keys), in<float>(partial), out<float>(dtable));
     });
   }
 }

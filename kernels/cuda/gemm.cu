@@ -13,8 +13,8 @@
 
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/device.h"
-#include "kernels/cuda/lanes.h"
 #include "kernels/cuda/scan.h"
+#include "kernels/cuda/side_streams.h"
 
 namespace sy::cuda {
 
@@ -53,24 +53,25 @@ void multiply_on(cublasHandle_t cublas, const Gemm& desc, const Product& p, DTyp
 
 void multiply(Context& context, const Gemm& desc, const Product& p, DType type, const void* a, const void* b,
               DType type_of_c, void* c) {
-  context.stream.put([&](cudaStream_t) { multiply_on(context.cublas, desc, p, type, a, b, type_of_c, c); }, desc, p,
-                     type, type_of_c, a, b, c);
+  context.stream.enqueue([&](cudaStream_t) { multiply_on(context.cublas, desc, p, type, a, b, type_of_c, c); }, desc, p,
+                         type, type_of_c, a, b, c);
 }
 
 // ---- GEMM with an addend ----
 
-// c = op(a) op(b) + from. Function cublasGemmEx adds in place, so it would need a copy of `from` in
-// c first: 134 MB of memory traffic for 8192 x 4096 of bf16. cuBLASLt reads `from` directly.
-class SumByLt {
+// c = op(a) op(b) + addend. Function cublasGemmEx adds in place, so it would need a copy of
+// `addend` in c first: 134 MB of memory traffic for 8192 x 4096 of bf16. cuBLASLt reads `addend`
+// directly.
+class LtGemm {
  public:
-  SumByLt(cublasHandle_t cublas, const Gemm& desc, const Product& p, ConstView a, ConstView b, ConstView from, View c)
-      : lt_(reinterpret_cast<cublasLtHandle_t>(cublas)), a_(a), b_(b), from_(from), c_(c) {
+  LtGemm(cublasHandle_t cublas, const Gemm& desc, const Product& p, ConstView a, ConstView b, ConstView addend, View c)
+      : lt_(reinterpret_cast<cublasLtHandle_t>(cublas)), a_(a), b_(b), addend_(addend), c_(c) {
     check(cublasLtMatmulDescInit(&product_, CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescInit");
-    describe(CUBLASLT_MATMUL_DESC_TRANSA, transposed(desc.transpose_b));
-    describe(CUBLASLT_MATMUL_DESC_TRANSB, transposed(desc.transpose_a));
-    lay_out(layout_of_b_, b, p.columns_of_b(desc));
-    lay_out(layout_of_a_, a, p.columns_of_a(desc));
-    lay_out(layout_of_c_, c, p.n);
+    set_transpose(CUBLASLT_MATMUL_DESC_TRANSA, transposed(desc.transpose_b));
+    set_transpose(CUBLASLT_MATMUL_DESC_TRANSB, transposed(desc.transpose_a));
+    set_layout(layout_of_b_, b, p.columns_of_b(desc));
+    set_layout(layout_of_a_, a, p.columns_of_a(desc));
+    set_layout(layout_of_c_, c, p.n);
   }
 
   // Chooses a kernel of cuBLASLt. Returns false if there is none, for example because addresses or
@@ -79,17 +80,17 @@ class SumByLt {
   bool choose(Index workspace) {
     cublasLtMatmulPreferenceOpaque_t preference;
     check(cublasLtMatmulPreferenceInit(&preference), "cublasLtMatmulPreferenceInit");
-    const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
+    const auto set_preference = [&](cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
       check(cublasLtMatmulPreferenceSetAttribute(&preference, attribute, &value, sizeof value),
             "cublasLtMatmulPreferenceSetAttribute");
     };
-    prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<std::uint64_t>(workspace));
+    set_preference(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<std::uint64_t>(workspace));
     // If a product is split, its partial sums are added in f32, as in make_cublas.
-    prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, std::uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
-    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment(b_));
-    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment(a_));
-    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment(from_));
-    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment(c_));
+    set_preference(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, std::uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
+    set_preference(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment(b_));
+    set_preference(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment(a_));
+    set_preference(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment(addend_));
+    set_preference(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment(c_));
     int found = 0;
     const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
         lt_, &product_, &layout_of_b_, &layout_of_a_, &layout_of_c_, &layout_of_c_, &preference, 1, &chosen_, &found);
@@ -100,17 +101,17 @@ class SumByLt {
   void run(View workspace, cudaStream_t stream) {
     const float one = 1;
     check(cublasLtMatmul(lt_, &product_, &one, b_.bytes(), &layout_of_b_, a_.bytes(), &layout_of_a_, &one,
-                         from_.bytes(), &layout_of_c_, c_.bytes(), &layout_of_c_, &chosen_.algo, workspace.bytes(),
+                         addend_.bytes(), &layout_of_c_, c_.bytes(), &layout_of_c_, &chosen_.algo, workspace.bytes(),
                          static_cast<std::size_t>(workspace.size_bytes()), stream),
           "cublasLtMatmul");
   }
 
  private:
-  void describe(cublasLtMatmulDescAttributes_t attribute, cublasOperation_t op) {
+  void set_transpose(cublasLtMatmulDescAttributes_t attribute, cublasOperation_t op) {
     check(cublasLtMatmulDescSetAttribute(&product_, attribute, &op, sizeof op), "cublasLtMatmulDescSetAttribute");
   }
   // Layout of a row-major matrix with rows of `row` elements, which are columns for cuBLAS.
-  static void lay_out(cublasLtMatrixLayoutOpaque_t& layout, ConstView x, int row) {
+  static void set_layout(cublasLtMatrixLayoutOpaque_t& layout, ConstView x, int row) {
     check(cublasLtMatrixLayoutInit(&layout, cublas_type(x.dtype()), static_cast<std::uint64_t>(row),
                                    static_cast<std::uint64_t>(x.dim(0)), row),
           "cublasLtMatrixLayoutInit");
@@ -123,27 +124,27 @@ class SumByLt {
 
   // A cuBLAS handle is also a cuBLASLt handle (cuBLAS library documentation, cublasLtHandle_t).
   cublasLtHandle_t lt_;
-  ConstView a_, b_, from_;
+  ConstView a_, b_, addend_;
   View c_;
   cublasLtMatmulDescOpaque_t product_;
   cublasLtMatrixLayoutOpaque_t layout_of_a_, layout_of_b_, layout_of_c_;
   cublasLtMatmulHeuristicResult_t chosen_;
 };
 
-void multiply_onto(Context& context, const Gemm& desc, const Product& p, ConstView a, ConstView b, ConstView from,
-                   View c) {
-  const View workspace = Workspace(context).take({lane_workspace}, DType::u8);
+void multiply_with_addend(Context& context, const Gemm& desc, const Product& p, ConstView a, ConstView b,
+                          ConstView addend, View c) {
+  const View workspace = Workspace(context).take({side_stream_workspace}, DType::u8);
   const auto issue = [&](cudaStream_t stream) {
-    SumByLt sum(context.cublas, desc, p, a, b, from, c);
+    LtGemm sum(context.cublas, desc, p, a, b, addend, c);
     if (sum.choose(workspace.size_bytes())) return sum.run(workspace, stream);
-    check(cudaMemcpyAsync(c.bytes(), from.bytes(), static_cast<std::size_t>(c.size_bytes()), cudaMemcpyDeviceToDevice,
+    check(cudaMemcpyAsync(c.bytes(), addend.bytes(), static_cast<std::size_t>(c.size_bytes()), cudaMemcpyDeviceToDevice,
                           stream),
           "a copy on the GPU");
     Gemm adding = desc;
     adding.accumulate = true;
     multiply_on(context.cublas, adding, p, a.dtype(), a.bytes(), b.bytes(), c.dtype(), c.bytes());
   };
-  context.stream.put(issue, desc, p, a.dtype(), c.dtype(), a.bytes(), b.bytes(), from.bytes(), c.bytes());
+  context.stream.enqueue(issue, desc, p, a.dtype(), c.dtype(), a.bytes(), b.bytes(), addend.bytes(), c.bytes());
 }
 
 // ---- one GEMM for each expert ----
@@ -187,25 +188,25 @@ __global__ void write_addresses(Index experts, In<std::int32_t> offsets, Operand
 //   * The other small GEMMs run concurrently on side streams: for example bf16 wgrad, whose result
 //     is f32. So do all small GEMMs if SWITCHYARD_SMALL_PRODUCTS = streams.
 template <class ProductOf>
-void multiply_grouped(Context& context, const Gemm& desc, const ExpertRows& rows, ConstView a, ConstView b, View c,
+void multiply_grouped(Context& context, const Gemm& desc, const GroupOffsets& groups, ConstView a, ConstView b, View c,
                       ProductOf product_of) {
-  const Index experts = rows.offsets.dim(0) - 1;
+  const Index experts = groups.offsets.dim(0) - 1;
   const Operand of_a(a), of_b(b), of_c(c);
-  const auto count_of = [&](Index e) { return rows.host[e + 1] - rows.host[e]; };
-  const bool large = product_of(rows.host[experts]).multiplications() / experts >= context.large_product;
+  const auto count_of = [&](Index e) { return groups.host[e + 1] - groups.host[e]; };
+  const bool large = product_of(groups.host[experts]).multiplications() / experts >= context.large_product;
   if (large || context.small_on_streams || a.dtype() != c.dtype() || !of_a.aligned() || !of_b.aligned() ||
       !of_c.aligned()) {
-    std::vector<Index> owners;
+    std::vector<Index> nonempty;
     for (Index e = 0; e < experts; ++e)
-      if (count_of(e) > 0) owners.push_back(e);
-    const auto count = static_cast<Index>(owners.size());
+      if (count_of(e) > 0) nonempty.push_back(e);
+    const auto count = static_cast<Index>(nonempty.size());
     const auto product = [&](Index i, cublasHandle_t cublas) {
-      const Index e = owners[static_cast<std::size_t>(i)];
-      const auto at = [&](const Operand& x) { return reinterpret_cast<void*>(x.of(e, rows.host[e])); };
+      const Index e = nonempty[static_cast<std::size_t>(i)];
+      const auto at = [&](const Operand& x) { return reinterpret_cast<void*>(x.of(e, groups.host[e])); };
       multiply_on(cublas, desc, product_of(count_of(e)), a.dtype(), at(of_a), at(of_b), c.dtype(), at(of_c));
     };
-    if (!large) return context.lanes->run(context.stream, count, product);
-    context.stream.cut();  // sizes differ from call to call, so a graph cannot replay them
+    if (!large) return context.side_streams->run(context.stream, count, product);
+    context.stream.end_capture();  // sizes differ from call to call, so a graph cannot replay them
     for (Index i = 0; i < count; ++i) product(i, context.cublas);
     return;
   }
@@ -230,11 +231,11 @@ void multiply_grouped(Context& context, const Gemm& desc, const ExpertRows& rows
   // The pitch is even, so that each list is aligned to 16 bytes.
   const Index pitch = blocks_of(experts, 2) * 2;
   const View addresses = Workspace(context).take({3, pitch}, DType::i64);
-  launch(context, {}, write_addresses, experts, in<std::int32_t>(rows.offsets), of_a, of_b, of_c, out<Index>(addresses),
-         pitch);
+  launch(context, {}, write_addresses, experts, in<std::int32_t>(groups.offsets), of_a, of_b, of_c,
+         out<Index>(addresses), pitch);
   const auto list = [&](Index i) { return reinterpret_cast<void**>(addresses.rows(i, 1).bytes()); };
   // Sizes differ from call to call, so a graph cannot replay the call.
-  context.stream.cut();
+  context.stream.end_capture();
   check(
       cublasGemmGroupedBatchedEx(context.cublas, op_b.data(), op_a.data(), n.data(), m.data(), q.data(), alpha.data(),
                                  list(1), cublas_type(b.dtype()), columns_of_b.data(), list(0), cublas_type(a.dtype()),
@@ -245,41 +246,42 @@ void multiply_grouped(Context& context, const Gemm& desc, const ExpertRows& rows
 
 }  // namespace
 
-void CudaBackend::do_gemm(const Gemm& desc, ConstView a, const Weight& b, ConstView from, View c) {
+void CudaBackend::do_gemm(const Gemm& desc, ConstView a, const Weight& b, ConstView addend, View c) {
   const Product p(c.dim(0), c.dim(1), a.dim(desc.transpose_a ? 0 : 1));
-  if (from) return multiply_onto(context_, desc, p, a, b.values, from, c);
+  if (addend) return multiply_with_addend(context_, desc, p, a, b.values, addend, c);
   multiply(context_, desc, p, a.dtype(), a.bytes(), b.values.bytes(), c.dtype(), c.bytes());
 }
 
-void CudaBackend::do_grouped_gemm(const RowsOf& x, const Weight& weight, const ExpertRows& rows, View y) {
+void CudaBackend::do_grouped_gemm(const GatheredRows& x, const Weight& weight, const GroupOffsets& groups, View y) {
   const ConstView w = weight.values;
-  multiply_grouped(context_, {.transpose_b = true}, rows, x.values, w, y,
+  multiply_grouped(context_, {.transpose_b = true}, groups, x.values, w, y,
                    [&](Index count) { return Product(count, w.dim(1), w.dim(2)); });
 }
 
-void CudaBackend::do_grouped_gemm_input(const RowsOf& dy, const Weight& weight, const ExpertRows& rows, View dx) {
+void CudaBackend::do_grouped_gemm_dgrad(const GatheredRows& dy, const Weight& weight, const GroupOffsets& groups,
+                                        View dx) {
   const ConstView w = weight.values;
-  multiply_grouped(context_, {}, rows, dy.values, w, dx,
+  multiply_grouped(context_, {}, groups, dy.values, w, dx,
                    [&](Index count) { return Product(count, w.dim(2), w.dim(1)); });
 }
 
-void CudaBackend::do_grouped_gemm_weight(const RowsOf& dy, const RowsOf& x, const ExpertRows& rows, View dw,
-                                         bool accumulate) {
+void CudaBackend::do_grouped_gemm_wgrad(const GatheredRows& dy, const GatheredRows& x, const GroupOffsets& groups,
+                                        View dw, bool accumulate) {
   if (!accumulate) do_fill(dw, 0);  // experts without rows have no GEMM
-  multiply_grouped(context_, {.transpose_a = true, .accumulate = true}, rows, dy.values, x.values, dw,
+  multiply_grouped(context_, {.transpose_a = true, .accumulate = true}, groups, dy.values, x.values, dw,
                    [&](Index count) { return Product(dw.dim(1), dw.dim(2), count); });
 }
 
 // One GEMM for each head, on rows that are one position apart. cuBLAS gets the operands exchanged:
 // x is the second one.
-void CudaBackend::do_heads_gemm(WeightUse use, ConstHeads x, ConstView w, Heads y) {
-  const Gemm desc{.transpose_b = use == WeightUse::output};
+void CudaBackend::do_batched_head_gemm(GemmPass pass, ConstHeads x, ConstView w, Heads y) {
+  const Gemm desc{.transpose_b = pass == GemmPass::fprop};
   const Product p(y.sequences * y.positions, y.width, x.width);
   const cudaDataType_t type = cublas_type(w.dtype());
   const int row_of_w = static_cast<int>(w.dim(2)), row_of_x = Product::size(x.token_stride),
             row_of_y = Product::size(y.token_stride), heads = Product::size(y.heads);
   const long long of_w = w.dim(1) * w.dim(2), of_x = x.head_stride, of_y = y.head_stride;
-  context_.stream.put(
+  context_.stream.enqueue(
       [&](cudaStream_t) {
         const float alpha = 1, beta = 0;
         check(cublasGemmStridedBatchedEx(context_.cublas, transposed(desc.transpose_b), CUBLAS_OP_N, p.n, p.m, p.q,

@@ -21,7 +21,7 @@ __device__ Index first_vector(const HeadsOf<P>& x) {
 
 // step: distance between heads of x; 0 if x has one head. An element of y costs 2w bytes.
 template <class T, int N>
-__global__ void copy_of_heads(Index heads, Index step, const InHeads<T> x, const OutHeads<T> y) {
+__global__ void broadcast_heads_kernel(Index heads, Index step, const InHeads<T> x, const OutHeads<T> y) {
   const Index from = first_vector(x), to = first_vector(y), packs = y.width / N;
   for_row<1>(heads * packs, [&](Index i) {
     const Index head = i / packs, c = i % packs * N;
@@ -31,7 +31,7 @@ __global__ void copy_of_heads(Index heads, Index step, const InHeads<T> x, const
 
 // A thread sums the heads of its columns in their order. An element of x costs w bytes and 1 FLOP.
 template <class T, int N>
-__global__ void sum_of_heads(Index heads, const InHeads<T> x, const OutHeads<T> y) {
+__global__ void reduce_heads_kernel(Index heads, const InHeads<T> x, const OutHeads<T> y) {
   const Index from = first_vector(x), to = first_vector(y);
   for_row<N>(y.width, [&](Index c) {
     float sum[N] = {};
@@ -47,25 +47,26 @@ __global__ void sum_of_heads(Index heads, const InHeads<T> x, const OutHeads<T> 
 
 }  // namespace
 
-void CudaBackend::do_copy_heads(ConstHeads x, Heads y) {
+void CudaBackend::do_broadcast_heads(ConstHeads x, Heads y) {
   with_type(x.dtype, [&](auto type) {
     using T = decltype(type);
     const auto run = [&](auto packs) {
       constexpr int N = packs;
       launch(context_, {.x = y.sequences * y.positions, .threads = row_threads(y.heads * y.width / N)},
-             copy_of_heads<T, N>, y.heads, x.heads == 1 ? Index{0} : x.head_stride, in_heads<T>(x), out_heads<T>(y));
+             broadcast_heads_kernel<T, N>, y.heads, x.heads == 1 ? Index{0} : x.head_stride, in_heads<T>(x),
+             out_heads<T>(y));
     };
     in_packs<T>(x) && in_packs<T>(y) ? run(std::integral_constant<int, pack_size<T>>{})
                                      : run(std::integral_constant<int, 1>{});
   });
 }
 
-void CudaBackend::do_sum_heads(ConstHeads x, Heads y) {
+void CudaBackend::do_reduce_heads(ConstHeads x, Heads y) {
   with_type(x.dtype, [&](auto type) {
     using T = decltype(type);
     const auto run = [&](auto packs) {
       constexpr int N = packs;
-      launch(context_, {.x = y.sequences * y.positions, .threads = row_threads(y.width / N)}, sum_of_heads<T, N>,
+      launch(context_, {.x = y.sequences * y.positions, .threads = row_threads(y.width / N)}, reduce_heads_kernel<T, N>,
              x.heads, in_heads<T>(x), out_heads<T>(y));
     };
     in_packs<T>(x) && in_packs<T>(y) ? run(std::integral_constant<int, pack_size<T>>{})

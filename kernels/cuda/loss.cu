@@ -9,7 +9,7 @@ namespace sy::cuda {
 namespace {
 
 constexpr float minus_infinity = -std::numeric_limits<float>::infinity();
-constexpr int most_threads = 512;  // per row of logits
+constexpr int max_threads = 512;  // per row of logits
 
 // Transforms of a logit: the identity, or the soft cap.
 struct Plain {
@@ -49,7 +49,7 @@ struct ExpSum {
 // and the matching sum of exponentials. At the end, the threads' sums are rescaled to the largest
 // of all. vocab may be 0. A logit costs 4 bytes and 3 FLOPs, 6 with a cap.
 template <class Cap, int N>
-__global__ void __launch_bounds__(most_threads)
+__global__ void __launch_bounds__(max_threads)
     sum_row(Cap cap, Index vocab_begin, Index vocab, In<float> logits, In<std::int32_t> targets, Out<float> partial) {
   const Index row = blockIdx.x, start = row * vocab;
   ExpSum mine;
@@ -68,10 +68,10 @@ __global__ void __launch_bounds__(most_threads)
   }
 }
 
-// Combines partials: [parts, tokens, 3] of each token. A token costs 12 bytes per vocabulary shard
+// Combines partials: [shards, tokens, 3] of each token. A token costs 12 bytes per vocabulary shard
 // and 12 more.
-struct Join {
-  Index parts, tokens;
+struct CombineShards {
+  Index shards, tokens;
   In<float> partials;
   In<std::int32_t> targets;
   Out<float> lse, loss;
@@ -80,12 +80,12 @@ struct Join {
   __device__ void at(Index first) const {
     for (Index t = first; t < first + N; ++t) {
       float largest = minus_infinity, sum = 0, target = 0;
-      for (Index p = 0; p < parts; ++p) largest = fmaxf(largest, partials[(p * tokens + t) * 3]);
-      for (Index p = 0; p < parts; ++p) {
-        const Index part = (p * tokens + t) * 3;
+      for (Index p = 0; p < shards; ++p) largest = fmaxf(largest, partials[(p * tokens + t) * 3]);
+      for (Index p = 0; p < shards; ++p) {
+        const Index index = (p * tokens + t) * 3;
         // 0 * exp(-inf) for a shard without rows
-        sum += partials[part + 1] * expf(partials[part] - largest);
-        target += partials[part + 2];
+        sum += partials[index + 1] * expf(partials[index] - largest);
+        target += partials[index + 2];
       }
       const float z = largest + logf(sum);
       lse[t] = z;
@@ -116,7 +116,7 @@ __global__ void __launch_bounds__(1024)
 // of the logits. A thread reads a pack before it writes it. A logit costs 4 + w bytes and 4 FLOPs,
 // 11 with a cap.
 template <class Cap, class T, int N, class Logits>
-__global__ void __launch_bounds__(most_threads)
+__global__ void __launch_bounds__(max_threads)
     row_gradient(Cap cap, Index vocab_begin, Index vocab, double z_loss, Logits logits, In<std::int32_t> targets,
                  In<float> lse, In<double> total, Out<T> dlogits) {
   const Index row = blockIdx.x, start = row * vocab, target = targets[row] - vocab_begin;
@@ -146,7 +146,7 @@ void CudaBackend::do_cross_entropy_forward(const CrossEntropyDesc& desc, ConstVi
   with_packs<4>(vocab, {logits}, [&](auto packs) {
     with_cap(desc.softcap, [&](auto cap) {
       constexpr int N = packs;
-      launch(context_, {.x = logits.dim(0), .threads = row_threads(blocks_of(vocab, N), most_threads)},
+      launch(context_, {.x = logits.dim(0), .threads = row_threads(blocks_of(vocab, N), max_threads)},
              sum_row<decltype(cap), N>, cap, desc.vocab_begin, vocab, in<float>(logits), in<std::int32_t>(targets),
              out<float>(partial));
     });
@@ -155,9 +155,9 @@ void CudaBackend::do_cross_entropy_forward(const CrossEntropyDesc& desc, ConstVi
 
 void CudaBackend::do_cross_entropy_loss(ConstView partials, ConstView targets, View lse, View loss) {
   const Index tokens = lse.dim(0);
-  for_elements(
-      context_, tokens, {},
-      Join{partials.dim(0), tokens, in<float>(partials), in<std::int32_t>(targets), out<float>(lse), out<float>(loss)});
+  for_elements(context_, tokens, {},
+               CombineShards{partials.dim(0), tokens, in<float>(partials), in<std::int32_t>(targets), out<float>(lse),
+                             out<float>(loss)});
 }
 
 void CudaBackend::do_loss_sums(ConstView losses, ConstView lse, ConstView targets, View sums) {
@@ -176,7 +176,7 @@ void CudaBackend::do_cross_entropy_backward(const CrossEntropyDesc& desc, ConstV
         using T = decltype(zero);
         constexpr int N = packs;
         const auto gradient = [&](auto kernel, auto x) {
-          launch(context_, {.x = logits.dim(0), .threads = row_threads(blocks_of(vocab, N), most_threads)}, kernel, cap,
+          launch(context_, {.x = logits.dim(0), .threads = row_threads(blocks_of(vocab, N), max_threads)}, kernel, cap,
                  desc.vocab_begin, vocab, desc.z_loss, x, in<std::int32_t>(targets), in<float>(lse), in<double>(total),
                  out<T>(dlogits));
         };

@@ -142,8 +142,8 @@ __global__ void add_expert_bias(Index experts, Index n, Index first, Index width
 template <class T>
 __global__ void expert_bias_gradient(Index n, Index first, Index width, In<std::int32_t> offsets, In<T> dy,
                                      In<float> row_scale, Out<float> dbias) {
-  constexpr int most_warps = 8;
-  __shared__ float sums[most_warps][warp_size];
+  constexpr int max_warps = 8;
+  __shared__ float sums[max_warps][warp_size];
   const int warp = threadIdx.x / warp_size, lane = threadIdx.x % warp_size, warps = blockDim.x / warp_size;
   const Index e = blockIdx.y, column = Index{blockIdx.x} * warp_size + lane;
   float sum = 0;
@@ -177,26 +177,26 @@ void with_flag(bool flag, F f) {
 
 }  // namespace
 
-void CudaBackend::do_grouped_bias_forward(ConstView bias, ConstView row_scale, const ExpertRows& rows, Index first,
+void CudaBackend::do_grouped_bias_forward(ConstView bias, ConstView row_scale, const GroupOffsets& groups, Index first,
                                           View y) {
   const Index n = bias.dim(1);
   with_type(y.dtype(), [&](auto zero) {
     using T = decltype(zero);
     launch(context_, {.x = y.dim(0), .threads = row_threads(n)}, add_expert_bias<T>, bias.dim(0), n, first, y.dim(1),
-           in<std::int32_t>(rows.offsets), in<T>(bias), in<float>(row_scale), out<T>(y));
+           in<std::int32_t>(groups.offsets), in<T>(bias), in<float>(row_scale), out<T>(y));
   });
 }
 
-void CudaBackend::do_grouped_bias_backward(ConstView dy, ConstView bias, ConstView row_scale, const ExpertRows& rows,
-                                           Index first, View dbias, View drow_scale) {
+void CudaBackend::do_grouped_bias_backward(ConstView dy, ConstView bias, ConstView row_scale,
+                                           const GroupOffsets& groups, Index first, View dbias, View drow_scale) {
   const Index experts = bias.dim(0), n = bias.dim(1);
   with_type(dy.dtype(), [&](auto zero) {
     using T = decltype(zero);
     launch(context_, {.x = blocks_of(n, warp_size), .y = experts}, expert_bias_gradient<T>, n, first, dy.dim(1),
-           in<std::int32_t>(rows.offsets), in<T>(dy), in<float>(row_scale), out<float>(dbias));
+           in<std::int32_t>(groups.offsets), in<T>(dy), in<float>(row_scale), out<float>(dbias));
     if (!drow_scale) return;
     launch(context_, {.x = dy.dim(0), .threads = row_threads(n)}, expert_bias_scale_gradient<T>, experts, n, first,
-           dy.dim(1), in<std::int32_t>(rows.offsets), in<T>(dy), in<T>(bias), out<float>(drow_scale));
+           dy.dim(1), in<std::int32_t>(groups.offsets), in<T>(dy), in<T>(bias), out<float>(drow_scale));
   });
 }
 
@@ -231,17 +231,17 @@ void CudaBackend::do_norm_forward(const NormDesc& desc, ConstView x, ConstView w
 void CudaBackend::do_norm_backward(const NormDesc& desc, ConstView dy, ConstView x, ConstView weight, ConstView moments,
                                    View dx, View dweight, View dbias) {
   // With this many columns, the sums leave shared memory for several blocks.
-  constexpr Index all_threads = sum_parts * 256, most_columns = 12288;
+  constexpr Index max_threads = sum_blocks * 256, max_columns = 12288;
   const Index rows = x.dim(0), width = x.dim(1);
   const int sums = dbias ? 2 : 1;
   Workspace workspace(context_);
   with_type_and_packs(width, {dy, x, weight, dx}, [&](auto zero, auto packs) {
     using T = decltype(zero);
     constexpr int N = packs;
-    const Index slices = blocks_of(width, most_columns), slice = blocks_of(blocks_of(width, slices), N) * N;
+    const Index slices = blocks_of(width, max_columns), slice = blocks_of(blocks_of(width, slices), N) * N;
     const int threads = row_threads(blocks_of(width, N));
-    const Index room = context_.workspace_bytes / 2 / (sums * width * size_of(DType::f32));
-    const Index blocks = std::min({rows, room, all_threads / threads});
+    const Index max_blocks = context_.workspace_bytes / 2 / (sums * width * size_of(DType::f32));
+    const Index blocks = std::min({rows, max_blocks, max_threads / threads});
     SY_ASSERT(blocks > 0, "norm_backward: rows of {}", width);
     const View weight_sums = workspace.take({blocks, width}, DType::f32);
     const View bias_sums = dbias ? workspace.take({blocks, width}, DType::f32) : View{};

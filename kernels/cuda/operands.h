@@ -104,7 +104,7 @@ void launch(Context& context, const Grid& grid, void (*kernel)(Params...), Args.
     check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
                                static_cast<int>(grid.shared_bytes)),
           "cudaFuncSetAttribute");
-  context.stream.put(
+  context.stream.enqueue(
       [&](cudaStream_t stream) {
         kernel<<<dim3(static_cast<unsigned>(grid.x), static_cast<unsigned>(grid.y)), grid.threads,
                  static_cast<std::size_t>(grid.shared_bytes), stream>>>(static_cast<Params>(arguments)...);

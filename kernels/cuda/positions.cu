@@ -11,18 +11,18 @@ namespace {
 // A block rotates the pairs (i, i + half) of the first `heads` heads of a token of x: [T, row].
 // Heads are hd elements apart. An element that is rotated costs 2w bytes and 3.5 FLOPs.
 template <class T, int N>
-__global__ void turn(Index row, Index hd, int heads, int half, float sign, In<std::int32_t> positions, In<float> table,
-                     Out<T> x) {
-  const Index token = blockIdx.x, turns = positions[token] * Index{half} * 2;
+__global__ void rope_halves(Index row, Index hd, int heads, int half, float sign, In<std::int32_t> positions,
+                            In<float> table, Out<T> x) {
+  const Index token = blockIdx.x, table_row = positions[token] * Index{half} * 2;
   for_row<N>(Index{heads} * half, [&](Index pair) {
     const int head = static_cast<int>(pair) / half, i = static_cast<int>(pair) % half;
     float cosine[N], sine[N];
     if constexpr (N == 1) {
-      cosine[0] = table[turns + 2 * i];
-      sine[0] = table[turns + 2 * i + 1];
+      cosine[0] = table[table_row + 2 * i];
+      sine[0] = table[table_row + 2 * i + 1];
     } else {
       for (int e = 0; e < N; e += 2) {
-        const auto two = load<4>(table, turns + 2 * (i + e));
+        const auto two = load<4>(table, table_row + 2 * (i + e));
         cosine[e] = two[0];
         sine[e] = two[1];
         cosine[e + 1] = two[2];
@@ -44,27 +44,27 @@ __global__ void turn(Index row, Index hd, int heads, int half, float sign, In<st
 // The same for neighbouring pairs, (2i, 2i + 1): N elements, a pack of whole pairs, or one pair if
 // N is 1.
 template <class T, int N>
-__global__ void turn_neighbours(Index row, Index hd, int heads, int half, float sign, In<std::int32_t> positions,
-                                In<float> table, Out<T> x) {
+__global__ void rope_interleaved(Index row, Index hd, int heads, int half, float sign, In<std::int32_t> positions,
+                                 In<float> table, Out<T> x) {
   constexpr int pairs = N == 1 ? 1 : N / 2;
-  const Index token = blockIdx.x, turns = positions[token] * Index{half} * 2;
+  const Index token = blockIdx.x, table_row = positions[token] * Index{half} * 2;
   for_row<pairs>(Index{heads} * half, [&](Index pair) {
     const int head = static_cast<int>(pair) / half, i = static_cast<int>(pair) % half;
     const Index at = token * row + head * hd + 2 * i;
-    const auto turned = [&](float u, float v, int e, float& a, float& b) {
-      const float cosine = table[turns + 2 * (i + e)], s = sign * table[turns + 2 * (i + e) + 1];
+    const auto rotate = [&](float u, float v, int e, float& a, float& b) {
+      const float cosine = table[table_row + 2 * (i + e)], s = sign * table[table_row + 2 * (i + e) + 1];
       a = u * cosine - v * s;
       b = u * s + v * cosine;
     };
     float a, b;
     if constexpr (N == 1) {
-      turned(to_float(x[at]), to_float(x[at + 1]), 0, a, b);
+      rotate(to_float(x[at]), to_float(x[at + 1]), 0, a, b);
       x[at] = from_float<T>(a);
       x[at + 1] = from_float<T>(b);
     } else {
       auto pack = load<N>(x, at);
       for (int e = 0; e < pairs; ++e) {
-        turned(to_float(pack[2 * e]), to_float(pack[2 * e + 1]), e, a, b);
+        rotate(to_float(pack[2 * e]), to_float(pack[2 * e + 1]), e, a, b);
         pack[2 * e] = from_float<T>(a);
         pack[2 * e + 1] = from_float<T>(b);
       }
@@ -76,7 +76,7 @@ __global__ void turn_neighbours(Index row, Index hd, int heads, int half, float 
 // ---- QK-norm ----
 
 constexpr int warps_of_block = 8, threads_of_block = warps_of_block * warp_size;
-constexpr int most_pairs = 4;  // pairs of a head that a lane holds; a head has up to 256 elements
+constexpr int max_pairs = 4;  // pairs of a head that a lane holds; a head has up to 256 elements
 
 // Division of a head into pairs of elements. First come `half` pairs that are rotated, then `rest`
 // pairs that are not. If the number of remaining elements is odd, the last pair has no second
@@ -87,24 +87,24 @@ struct Pairing {
   bool centred, each_head;  // LayerNorm; one weight for each head
   __device__ int weight_of(int head) const { return each_head ? head : head >= q_heads; }
 };
-// Halves: (i, i + half), then (i, i + rest). N consecutive pairs are moved as two packs: their
+// HalfPairs: (i, i + half), then (i, i + rest). N consecutive pairs are moved as two packs: their
 // first and their second elements.
-struct Halves : Pairing {
+struct HalfPairs : Pairing {
   // Positions of the two elements of pair i.
   __device__ int first(int i) const { return i < half ? i : i + half; }
   __device__ int second(int i) const { return first(i) + (i < half ? half : rest); }
 
-  // Calls f(size, element, of_run) for each pack of N consecutive pairs from pair i on. The pack
-  // has `size` elements of the head, from `element` on. of_run maps an element of the pack to its
-  // index in Run.
+  // Calls f(size, element, index_of) for each pack of N consecutive pairs from pair i on. The pack
+  // has `size` elements of the head, from `element` on. index_of maps an element of the pack to its
+  // index in PairVector.
   template <int N, class F>
   __device__ void packs(int i, F f) const {
     f(std::integral_constant<int, N>{}, first(i), [](int e) { return e; });
     if (second(i) < hd) f(std::integral_constant<int, N>{}, second(i), [](int e) { return N + e; });
   }
 };
-// Neighbours: (2i, 2i + 1). N consecutive pairs are one pack of 2N elements.
-struct Neighbours : Pairing {
+// InterleavedPairs: (2i, 2i + 1). N consecutive pairs are one pack of 2N elements.
+struct InterleavedPairs : Pairing {
   template <int N, class F>
   __device__ void packs(int i, F f) const {
     if constexpr (N == 1) {  // the head may end after the first element, and pairs may be unaligned
@@ -119,53 +119,53 @@ struct Neighbours : Pairing {
 // N consecutive pairs, which are moved at once: the first elements of all pairs, then the second
 // ones.
 template <int N>
-struct Run {
+struct PairVector {
   float values[2 * N] = {};
   __device__ float& operator[](int e) { return values[e]; }
   __device__ float operator[](int e) const { return values[e]; }
 };
-// Number of runs of a lane.
+// Number of pair vectors of a lane.
 template <int N>
-constexpr int runs = most_pairs / N;
+constexpr int vectors_per_lane = max_pairs / N;
 
-// Calls f(n, i) for this lane's runs of a head. Run n begins at pair i.
+// Calls f(n, i) for this lane's pair vectors of a head. PairVector n begins at pair i.
 template <int N, class F>
-__device__ void for_runs(const Pairing& s, F f) {
+__device__ void for_pair_vectors(const Pairing& s, F f) {
 #pragma unroll
-  for (int n = 0; n < runs<N>; ++n) {
+  for (int n = 0; n < vectors_per_lane<N>; ++n) {
     const int i = (static_cast<int>(threadIdx.x) % warp_size + n * warp_size) * N;
     if (i < s.half + s.rest) f(n, i);
   }
 }
 
 template <int N, class S, class P>
-__device__ Run<N> read(const S& s, P head, int i) {
-  Run<N> run;
-  s.template packs<N>(i, [&](auto size, int element, auto of_run) {
+__device__ PairVector<N> read(const S& s, P head, int i) {
+  PairVector<N> vector;
+  s.template packs<N>(i, [&](auto size, int element, auto index_of) {
     const auto pack = load<size.value>(head, element);
-    for (int e = 0; e < size.value; ++e) run[of_run(e)] = to_float(pack[e]);
+    for (int e = 0; e < size.value; ++e) vector[index_of(e)] = to_float(pack[e]);
   });
-  return run;
+  return vector;
 }
 template <int N, class S, class T>
-__device__ void write(const S& s, Out<T> head, int i, const Run<N>& run) {
-  s.template packs<N>(i, [&](auto size, int element, auto of_run) {
+__device__ void write(const S& s, Out<T> head, int i, const PairVector<N>& vector) {
+  s.template packs<N>(i, [&](auto size, int element, auto index_of) {
     Pack<T, size.value> pack;
-    for (int e = 0; e < size.value; ++e) pack[e] = from_float<T>(run[of_run(e)]);
+    for (int e = 0; e < size.value; ++e) pack[e] = from_float<T>(vector[index_of(e)]);
     store<size.value>(head, element, pack);
   });
 }
 
-// Rotation of this lane's runs, which is the same in every head of a token: forward (sign 1) or
-// backward (-1).
+// Rotation of this lane's pair vectors, which is the same in every head of a token: forward (sign
+// 1) or backward (-1).
 template <int N>
-struct Turns {
-  float cosine[runs<N>][N], sine[runs<N>][N];
+struct Rotation {
+  float cosine[vectors_per_lane<N>][N], sine[vectors_per_lane<N>][N];
 
-  __device__ Turns(const Pairing& s, float sign, In<std::int32_t> positions, In<float> table, Index t) {
+  __device__ Rotation(const Pairing& s, float sign, In<std::int32_t> positions, In<float> table, Index t) {
     if (s.half == 0) return;
     const In<float> row = table + Index{positions[t]} * s.half * 2;
-    for_runs<N>(s, [&](int n, int i) {
+    for_pair_vectors<N>(s, [&](int n, int i) {
       if (i >= s.half) return;
       if constexpr (N == 1) {
         cosine[n][0] = row[2 * i];
@@ -179,8 +179,8 @@ struct Turns {
       }
     });
   }
-  // Rotates x, which is run n and begins at pair i.
-  __device__ void turn(const Pairing& s, int n, int i, Run<N>& x) const {
+  // Rotates x, which is vector n and begins at pair i.
+  __device__ void rotate(const Pairing& s, int n, int i, PairVector<N>& x) const {
     if (i >= s.half) return;
     for (int e = 0; e < N; ++e) {
       const float a = x[e], b = x[N + e];
@@ -190,25 +190,25 @@ struct Turns {
   }
 };
 
-// Subtracts the mean from a run that begins at pair i.
+// Subtracts the mean from a vector that begins at pair i.
 template <int N, class S>
-__device__ void centre(const S& s, int i, float mean, Run<N>& run) {
-  s.template packs<N>(i, [&](auto size, int, auto of_run) {
-    for (int e = 0; e < size.value; ++e) run[of_run(e)] -= mean;
+__device__ void centre(const S& s, int i, float mean, PairVector<N>& vector) {
+  s.template packs<N>(i, [&](auto size, int, auto index_of) {
+    for (int e = 0; e < size.value; ++e) vector[index_of(e)] -= mean;
   });
 }
 
-// Reads this lane's runs of a head. For LayerNorm, it subtracts the head's mean.
+// Reads this lane's pair vectors of a head. For LayerNorm, it subtracts the head's mean.
 template <int N, class S, class P>
-__device__ void read_centred(const S& s, P head, Run<N> (&v)[runs<N>]) {
+__device__ void read_centred(const S& s, P head, PairVector<N> (&v)[vectors_per_lane<N>]) {
   float mean = 0;
-  for_runs<N>(s, [&](int n, int i) {
+  for_pair_vectors<N>(s, [&](int n, int i) {
     v[n] = read<N>(s, head, i);
     for (int e = 0; e < 2 * N; ++e) mean += v[n][e];
   });
   if (!s.centred) return;
   mean = warp_sum(mean) / static_cast<float>(s.hd);
-  for_runs<N>(s, [&](int n, int i) { centre<N>(s, i, mean, v[n]); });
+  for_pair_vectors<N>(s, [&](int n, int i) { centre<N>(s, i, mean, v[n]); });
 }
 
 // A block takes a token, and its warps share the token's heads. An element costs 2w bytes and 8
@@ -221,27 +221,27 @@ __global__ void __launch_bounds__(threads_of_block)
               Out<T> y, Out<float> inverse) {
   const Index t = blockIdx.x;
   const int normed = s.q_heads + s.k_heads;
-  const Turns<N> turns(s, 1, positions, table, t);
+  const Rotation<N> rotation(s, 1, positions, table, t);
   for (int head = static_cast<int>(threadIdx.x) / warp_size; head < s.heads; head += warps_of_block) {
     const Index at = (t * s.heads + head) * s.hd;
-    Run<N> v[runs<N>];
+    PairVector<N> v[vectors_per_lane<N>];
     if (head < normed) {
       read_centred<N>(s, x + at, v);
       float squares = 0;
-      for_runs<N>(s, [&](int n, int) {
+      for_pair_vectors<N>(s, [&](int n, int) {
         for (int e = 0; e < 2 * N; ++e) squares += v[n][e] * v[n][e];
       });
       const float r = 1 / sqrtf(warp_sum(squares) / static_cast<float>(s.hd) + eps);
       if (threadIdx.x % warp_size == 0) inverse[t * normed + head] = r;
-      for_runs<N>(s, [&](int n, int i) {
-        const Run<N> w = read<N>(s, weight + s.weight_of(head) * s.hd, i);
+      for_pair_vectors<N>(s, [&](int n, int i) {
+        const PairVector<N> w = read<N>(s, weight + s.weight_of(head) * s.hd, i);
         for (int e = 0; e < 2 * N; ++e) v[n][e] *= r * (offset + w[e]);
-        turns.turn(s, n, i, v[n]);
+        rotation.rotate(s, n, i, v[n]);
       });
     } else {
-      for_runs<N>(s, [&](int n, int i) { v[n] = read<N>(s, x + at, i); });
+      for_pair_vectors<N>(s, [&](int n, int i) { v[n] = read<N>(s, x + at, i); });
     }
-    for_runs<N>(s, [&](int n, int i) { write<N>(s, y + at, i, v[n]); });
+    for_pair_vectors<N>(s, [&](int n, int i) { write<N>(s, y + at, i, v[n]); });
   }
 }
 
@@ -252,7 +252,7 @@ __global__ void __launch_bounds__(threads_of_block)
 // The warps of a block share every gridDim.x-th token with all of its heads. If each_head, a warp
 // takes head blockIdx.y of every (8 gridDim.x)-th token. Each warp writes its sums of g v to a row
 // of partial: [warps, weights, hd]. An element costs 3w bytes and 15 FLOPs, or 12 if it is not
-// rotated; LayerNorm adds 4. A multiprocessor holds three blocks at once (sum_parts).
+// rotated; LayerNorm adds 4. A multiprocessor holds three blocks at once (sum_blocks).
 template <class T, int N, bool each_head, class S>
 __global__ void __launch_bounds__(threads_of_block, 3)
     normalize_gradient(S s, float offset, In<T> dy, In<T> x, In<T> weight, In<float> inverse,
@@ -260,48 +260,48 @@ __global__ void __launch_bounds__(threads_of_block, 3)
   const int warp = static_cast<int>(threadIdx.x) / warp_size, normed = s.q_heads + s.k_heads;
   const Index row = Index{blockIdx.x} * warps_of_block + warp;
   const int first = each_head ? static_cast<int>(blockIdx.y) : warp, step = each_head ? s.heads : warps_of_block;
-  Run<N> sums[each_head ? 1 : 2][runs<N>];
+  PairVector<N> sums[each_head ? 1 : 2][vectors_per_lane<N>];
   for (Index t = each_head ? row : Index{blockIdx.x}; t < s.tokens;
        t += Index{gridDim.x} * (each_head ? warps_of_block : 1)) {
-    const Turns<N> turns(s, -1, positions, table, t);
+    const Rotation<N> rotation(s, -1, positions, table, t);
     for (int head = first; head < s.heads; head += step) {
       const Index at = (t * s.heads + head) * s.hd;
-      Run<N> g[runs<N>];
-      for_runs<N>(s, [&](int n, int i) { g[n] = read<N>(s, dy + at, i); });
+      PairVector<N> g[vectors_per_lane<N>];
+      for_pair_vectors<N>(s, [&](int n, int i) { g[n] = read<N>(s, dy + at, i); });
       if (head < normed) {
         const bool key = head >= s.q_heads;
         const float r = inverse[t * normed + head];
-        Run<N> normal[runs<N>];
+        PairVector<N> normal[vectors_per_lane<N>];
         read_centred<N>(s, x + at, normal);
         float inner = 0, mean = 0;
-        for_runs<N>(s, [&](int n, int i) {
-          turns.turn(s, n, i, g[n]);
-          const Run<N> w = read<N>(s, weight + s.weight_of(head) * s.hd, i);
+        for_pair_vectors<N>(s, [&](int n, int i) {
+          rotation.rotate(s, n, i, g[n]);
+          const PairVector<N> w = read<N>(s, weight + s.weight_of(head) * s.hd, i);
           for (int e = 0; e < 2 * N; ++e) {
             normal[n][e] *= r;
-            const float part = g[n][e] * normal[n][e];
+            const float product = g[n][e] * normal[n][e];
             if constexpr (each_head) {
-              sums[0][n][e] += part;
+              sums[0][n][e] += product;
             } else {
-              sums[0][n][e] += key ? 0.0f : part;
-              sums[1][n][e] += key ? part : 0.0f;
+              sums[0][n][e] += key ? 0.0f : product;
+              sums[1][n][e] += key ? product : 0.0f;
             }
-            inner += part * (offset + w[e]);
+            inner += product * (offset + w[e]);
             g[n][e] *= offset + w[e];
             mean += g[n][e];
           }
         });
         inner = warp_sum(inner) / static_cast<float>(s.hd);
         mean = s.centred ? warp_sum(mean) / static_cast<float>(s.hd) : 0.0f;
-        for_runs<N>(s, [&](int n, int) {
+        for_pair_vectors<N>(s, [&](int n, int) {
           for (int e = 0; e < 2 * N; ++e) g[n][e] = r * (g[n][e] - (normal[n][e] * inner + mean));
         });
       }
-      for_runs<N>(s, [&](int n, int i) { write<N>(s, dx + at, i, g[n]); });
+      for_pair_vectors<N>(s, [&](int n, int i) { write<N>(s, dx + at, i, g[n]); });
     }
   }
   if (each_head && first >= normed) return;
-  for_runs<N>(s, [&](int n, int i) {
+  for_pair_vectors<N>(s, [&](int n, int i) {
     if constexpr (each_head) {
       write<N>(s, partial + (row * normed + first) * s.hd, i, sums[0][n]);
     } else {
@@ -317,8 +317,8 @@ template <class F>
 void with_pairing(const QkNorm& desc, ConstView table, std::initializer_list<ConstView> operands, F f) {
   const ConstView x = *operands.begin();
   const Index heads = x.dim(1), hd = x.dim(2), half = table ? table.dim(1) : 0;
-  constexpr Index most = 2 * most_pairs * warp_size;
-  SY_ASSERT(heads <= INT32_MAX && hd <= most, "qk_norm: {} heads of {}", heads, hd);
+  constexpr Index max_width = 2 * max_pairs * warp_size;
+  SY_ASSERT(heads <= INT32_MAX && hd <= max_width, "qk_norm: {} heads of {}", heads, hd);
   const Pairing s{x.dim(0),
                   static_cast<int>(heads),
                   static_cast<int>(desc.q_heads),
@@ -328,14 +328,14 @@ void with_pairing(const QkNorm& desc, ConstView table, std::initializer_list<Con
                   static_cast<int>(blocks_of(hd - 2 * half, 2)),
                   desc.kind == NormKind::layernorm,
                   desc.each_head};
-  // Both sides of every run must begin at a pack, and so must its cosines and sines.
+  // Both sides of every pair vector must begin at a pack, and so must its cosines and sines.
   const bool packed = hd % 4 == 0 && half % 2 == 0 && aligned<float, 4>(table, 0);
   with_type(x.dtype(), [&](auto zero) {
     if (desc.pairs == RopePairs::half)
-      with_packs<2>(packed ? hd : 1, operands, [&](auto packs) { f(Halves{s}, zero, packs); });
+      with_packs<2>(packed ? hd : 1, operands, [&](auto packs) { f(HalfPairs{s}, zero, packs); });
     else  // packs of two pairs
       with_packs<4>(packed ? hd : 1, operands, [&](auto elements) {
-        f(Neighbours{s}, zero, std::integral_constant < int, elements.value == 1 ? 1 : 2 > {});
+        f(InterleavedPairs{s}, zero, std::integral_constant < int, elements.value == 1 ? 1 : 2 > {});
       });
   });
 }
@@ -413,8 +413,8 @@ __global__ void whole_gradient(WholeQkNorm d, Index tokens, Index row, In<T> dy,
 
 // Width of rows for with_packs: queries and keys must both end at a pack.
 Index whole_width(const WholeQkNorm& d, ConstView x) {
-  constexpr Index largest_pack = 8;
-  return d.queries % largest_pack == 0 && d.keys % largest_pack == 0 ? x.dim(1) : 1;
+  constexpr Index max_pack = 8;
+  return d.queries % max_pack == 0 && d.keys % max_pack == 0 ? x.dim(1) : 1;
 }
 
 }  // namespace
@@ -429,16 +429,16 @@ void CudaBackend::do_rope(View x, Index heads, ConstView positions, ConstView ta
       return with_packs<pack_size<T>>(hd % pack_size<T> == 0 ? 2 * half : 1, {x}, [&](auto packs) {
         constexpr int N = packs, pairs_of_pack = N == 1 ? 1 : N / 2;
         launch(context_, {.x = x.dim(0), .threads = row_threads(blocks_of(heads * half, pairs_of_pack))},
-               turn_neighbours<T, N>, x.dim(1) * hd, hd, static_cast<int>(heads), static_cast<int>(half), sign,
+               rope_interleaved<T, N>, x.dim(1) * hd, hd, static_cast<int>(heads), static_cast<int>(half), sign,
                in<std::int32_t>(positions), in<float>(table), out<T>(x));
       });
     // Both halves of a head must begin at a pack, and so must the table.
     const bool aligned_table = aligned<float, 4>(table, 0);
     with_packs<pack_size<T>>(aligned_table && hd % pack_size<T> == 0 ? half : 1, {x}, [&](auto packs) {
       constexpr int N = packs;
-      launch(context_, {.x = x.dim(0), .threads = row_threads(blocks_of(heads * half, N))}, turn<T, N>, x.dim(1) * hd,
-             hd, static_cast<int>(heads), static_cast<int>(half), sign, in<std::int32_t>(positions), in<float>(table),
-             out<T>(x));
+      launch(context_, {.x = x.dim(0), .threads = row_threads(blocks_of(heads * half, N))}, rope_halves<T, N>,
+             x.dim(1) * hd, hd, static_cast<int>(heads), static_cast<int>(half), sign, in<std::int32_t>(positions),
+             in<float>(table), out<T>(x));
     });
   });
 }
@@ -459,10 +459,10 @@ void CudaBackend::do_qk_norm_backward(const QkNorm& desc, ConstView dy, ConstVie
     using T = decltype(zero);
     constexpr int N = packs;
     const Index weights = desc.weights(), heads = s.heads;
-    const Index room = context_.workspace_bytes / 2 / (warps_of_block * weights * s.hd * size_of(DType::f32));
+    const Index max_blocks = context_.workspace_bytes / 2 / (warps_of_block * weights * s.hd * size_of(DType::f32));
     const Index blocks = desc.each_head
-                             ? std::min({blocks_of(s.tokens, warps_of_block), room, blocks_of(sum_parts, heads)})
-                             : std::min({s.tokens, room, sum_parts});
+                             ? std::min({blocks_of(s.tokens, warps_of_block), max_blocks, blocks_of(sum_blocks, heads)})
+                             : std::min({s.tokens, max_blocks, sum_blocks});
     SY_ASSERT(blocks > 0, "qk_norm_backward: {} weights of {}", weights, s.hd);
     Workspace workspace(context_);
     const View partial = workspace.take({blocks * warps_of_block, weights * s.hd}, DType::f32);
@@ -506,8 +506,8 @@ void CudaBackend::do_whole_qk_norm_backward(const WholeQkNorm& desc, ConstView d
     constexpr int N = packs;
     const int threads = row_threads(blocks_of(row, N));
     const Index columns = blocks_of(row, Index{threads} * N);
-    const Index room = context_.workspace_bytes / 2 / (normed * size_of(DType::f32));
-    const Index blocks = std::min({tokens, room, std::max<Index>(1, sum_parts / columns)});
+    const Index max_blocks = context_.workspace_bytes / 2 / (normed * size_of(DType::f32));
+    const Index blocks = std::min({tokens, max_blocks, std::max<Index>(1, sum_blocks / columns)});
     SY_ASSERT(blocks > 0, "whole_qk_norm_backward: rows of {}", row);
     Workspace workspace(context_);
     const View partial = workspace.take({blocks, normed}, DType::f32);

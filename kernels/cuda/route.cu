@@ -11,7 +11,7 @@ namespace sy::cuda {
 namespace {
 
 // Added to a sum of scores, which is a divisor, because sigmoid scores may all be 0.
-constexpr float tiny_sum = 1e-20f;
+constexpr float min_score_sum = 1e-20f;
 
 __device__ float sigmoid(float z) {
   return 1 / (1 + expf(-z));
@@ -67,7 +67,7 @@ __device__ Softmax softmax(In<float> z, int e, int lane) {
 __device__ float sum_of_scores(Score score, In<float> z, int e, const Softmax& p, int lane) {
   float sum = 0;
   for (int i = lane; i < e; i += warp_size) sum += score_of(score, z[i], p(z[i]));
-  return tiny_sum + warp_sum(sum);
+  return min_score_sum + warp_sum(sum);
 }
 
 // Numbers of a stream for rows of n, equal to those of RandomStream. One costs a block of Philox
@@ -78,7 +78,7 @@ struct Numbers {
   In<Index> index;
   __device__ float operator()(Index i) const { return desc.scale * static_cast<float>(number(i)); }
   __device__ double number(Index i) const {
-    if (desc.distribution == Distribution::turns) return static_cast<double>(turn(index[i / n], i % n, n));
+    if (desc.distribution == Distribution::round_robin) return static_cast<double>(round_robin(index[i / n], i % n, n));
     const Philox4 r = philox(desc.seed, static_cast<std::uint64_t>(index[i / n] * n + i % n), desc.stream);
     if (desc.distribution == Distribution::uniform) {
       const std::uint64_t bits = (static_cast<std::uint64_t>(r[1]) << 32 | r[0]) >> 11;
@@ -116,28 +116,28 @@ struct Jitter {
   }
 };
 
-// x += number * softplus(size). An element costs 12 bytes.
-struct SizedNoise {
+// x += number * softplus(stddev). An element costs 12 bytes.
+struct NoisyGating {
   Numbers numbers;
-  In<float> size;
+  In<float> stddev;
   Out<float> x;
   template <int N>
   __device__ void at(Index i) const {
-    for (int e = 0; e < N; ++e) x[i + e] += numbers(i + e) * softplus(size[i + e]);
+    for (int e = 0; e < N; ++e) x[i + e] += numbers(i + e) * softplus(stddev[i + e]);
   }
 };
 
-// dsize = dx * number * sigmoid(size). An element costs 4 + 2w bytes.
+// dstddev = dx * number * sigmoid(stddev). An element costs 4 + 2w bytes.
 template <class T>
-struct SizedNoiseGradient {
+struct NoisyGatingBackward {
   Numbers numbers;
   In<T> dx;
-  In<float> size;
-  Out<T> dsize;
+  In<float> stddev;
+  Out<T> dstddev;
   template <int N>
   __device__ void at(Index i) const {
     for (int e = 0; e < N; ++e)
-      dsize[i + e] = from_float<T>(to_float(dx[i + e]) * numbers(i + e) * sigmoid(size[i + e]));
+      dstddev[i + e] = from_float<T>(to_float(dx[i + e]) * numbers(i + e) * sigmoid(stddev[i + e]));
   }
 };
 
@@ -154,7 +154,7 @@ __device__ float value_of(std::uint32_t key) {
 
 // A warp returns the index of the largest of keys: [n], the lowest of equal ones, and sets that key
 // to 0. Lane l has written the keys l, l + 32, ..., and no other lane reads them.
-__device__ int take_largest(std::uint32_t* keys, int n, int lane) {
+__device__ int remove_largest(std::uint32_t* keys, int n, int lane) {
   std::uint32_t best = 0;
   int index = 0;
   for (int i = lane; i < n; i += warp_size)
@@ -176,7 +176,8 @@ __device__ int take_largest(std::uint32_t* keys, int n, int lane) {
 
 // A warp clears the keys of all experts outside of the best groups. group_keys: [desc.groups],
 // scratch memory.
-__device__ void limit_groups(const RouteDesc& desc, std::uint32_t* keys, std::uint32_t* group_keys, int e, int lane) {
+__device__ void clear_other_groups(const RouteDesc& desc, std::uint32_t* keys, std::uint32_t* group_keys, int e,
+                                   int lane) {
   const int per_group = e / desc.groups;
   __syncwarp();
   for (int g = lane; g < desc.groups; g += warp_size) {
@@ -193,7 +194,7 @@ __device__ void limit_groups(const RouteDesc& desc, std::uint32_t* keys, std::ui
     if (desc.group_score == GroupScore::max) second = 0;
     group_keys[g] = key_of(value_of(first) + (second == 0 ? 0.0f : value_of(second)));
   }
-  for (int i = 0; i < desc.group_limit; ++i) take_largest(group_keys, desc.groups, lane);
+  for (int i = 0; i < desc.topk_groups; ++i) remove_largest(group_keys, desc.groups, lane);
   __syncwarp();
   for (int i = lane; i < e; i += warp_size)
     if (group_keys[i / per_group] != 0) keys[i] = 0;
@@ -201,12 +202,12 @@ __device__ void limit_groups(const RouteDesc& desc, std::uint32_t* keys, std::ui
 }
 
 // A warp scores a token and chooses its k best experts one by one. The warps of a block share a
-// chunk (run) of tokens within a segment. The block counts the chunk's assignments and sums its
+// chunk of tokens within a segment. The block counts the chunk's assignments and sums its
 // probabilities in shared memory, with separate sums for each warp. A logit costs 4 bytes and 7
 // FLOPs, 10 with sigmoid scores, and k comparisons in shared memory. A token costs 8 k bytes more.
-//   counts, probability: [segments * runs, e]
+//   counts, probability: [segments * chunks, e]
 //   z_squared: [blocks] sums over all chunks of a block
-__global__ void choose_experts(RouteDesc desc, Index segments, Index runs, Index segment_tokens, int e,
+__global__ void choose_experts(RouteDesc desc, Index segments, Index chunks, Index segment_tokens, int e,
                                In<float> logits, In<float> bias, In<float> noise, Out<std::int32_t> experts,
                                Out<float> weights, Out<std::int32_t> counts, Out<float> probability,
                                Out<double> z_squared) {
@@ -217,15 +218,15 @@ __global__ void choose_experts(RouteDesc desc, Index segments, Index runs, Index
   auto* const all_keys = reinterpret_cast<std::uint32_t*>(sums + warps * e);
   float* const sum_p = sums + warp * e;
   std::uint32_t* const keys = all_keys + warp * (e + desc.groups);
-  const Index k = desc.top_k, run_tokens = (segment_tokens + runs - 1) / runs;
+  const Index k = desc.top_k, chunk_tokens = (segment_tokens + chunks - 1) / chunks;
   double sum_z = 0;
 
-  for (Index item = blockIdx.x; item < segments * runs; item += gridDim.x) {
+  for (Index item = blockIdx.x; item < segments * chunks; item += gridDim.x) {
     for (int i = threadIdx.x; i < e; i += blockDim.x) count[i] = 0;
     for (int i = lane; i < e; i += warp_size) sum_p[i] = 0;
     __syncthreads();
-    const Index segment_begin = item / runs * segment_tokens, begin = segment_begin + item % runs * run_tokens;
-    const Index end = min(begin + run_tokens, segment_begin + segment_tokens);
+    const Index segment_begin = item / chunks * segment_tokens, begin = segment_begin + item % chunks * chunk_tokens;
+    const Index end = min(begin + chunk_tokens, segment_begin + segment_tokens);
     for (Index t = begin + warp; t < end; t += warps) {
       const In<float> z = logits + t * e;
       const Softmax p = softmax(z, e, lane);
@@ -238,10 +239,10 @@ __global__ void choose_experts(RouteDesc desc, Index segments, Index runs, Index
         const float biased = bias ? select + bias[i] : select;
         keys[i] = key_of(noise ? biased + noise[t * e + i] : biased);
       }
-      if (desc.group_limit < desc.groups) limit_groups(desc, keys, keys + e, e, lane);
-      float sum = tiny_sum;
+      if (desc.topk_groups < desc.groups) clear_other_groups(desc, keys, keys + e, e, lane);
+      float sum = min_score_sum;
       for (Index j = 0; j < k; ++j) {
-        const int best = take_largest(keys, e, lane);
+        const int best = remove_largest(keys, e, lane);
         const float score = score_of(desc.score, z[best], p(z[best]));
         sum += score;
         if (j % warp_size != lane) continue;
@@ -267,9 +268,9 @@ __global__ void choose_experts(RouteDesc desc, Index segments, Index runs, Index
 
 // A warp sums the chunks of one segment and expert; n = segments * e. The last block sums the
 // squares. An expert of a chunk costs 8 bytes and 1 FLOP.
-__global__ void sum_runs(Index n, Index runs, int e, In<std::int32_t> run_counts, In<float> run_probability,
-                         Index squares, In<double> block_squares, Out<std::int32_t> counts, Out<float> probability,
-                         Out<double> z_squared) {
+__global__ void sum_chunks(Index n, Index chunks, int e, In<std::int32_t> chunk_counts, In<float> chunk_probability,
+                           Index squares, In<double> block_squares, Out<std::int32_t> counts, Out<float> probability,
+                           Out<double> z_squared) {
   if (blockIdx.x == gridDim.x - 1) {
     double sum = 0;
     for (Index i = threadIdx.x; i < squares; i += blockDim.x) sum += block_squares[i];
@@ -280,12 +281,12 @@ __global__ void sum_runs(Index n, Index runs, int e, In<std::int32_t> run_counts
   const int lane = threadIdx.x % warp_size;
   const Index to = (static_cast<Index>(blockIdx.x) * blockDim.x + threadIdx.x) / warp_size;
   if (to >= n) return;
-  const Index first = to / e * runs * e + to % e;
+  const Index first = to / e * chunks * e + to % e;
   int count = 0;
   float sum = 0;
-  for (Index run = lane; run < runs; run += warp_size) {
-    count += run_counts[first + run * e];
-    sum += run_probability[first + run * e];
+  for (Index chunk = lane; chunk < chunks; chunk += warp_size) {
+    count += chunk_counts[first + chunk * e];
+    sum += chunk_probability[first + chunk * e];
   }
   count = warp_sum(count);
   sum = warp_sum(sum);
@@ -326,7 +327,7 @@ __global__ void route_gradient(RouteDesc desc, Index tokens, Index segment_token
     sum += s;
     sum_c_s += desc.scale * dw[j] * s;
   }
-  sum = warp_sum(sum) + tiny_sum;
+  sum = warp_sum(sum) + min_score_sum;
   sum_c_s = warp_sum(sum_c_s);
   for (int i = lane; i < e; i += warp_size) {
     through_weights[i] = 0;
@@ -356,8 +357,8 @@ __global__ void route_gradient(RouteDesc desc, Index tokens, Index segment_token
 // expert's assignments in the segment's scope and computes the gradient and the loss. losses:
 // [layers, e], the experts' shares of the loss. A segment of an expert costs 12 bytes, and 4 for
 // each segment of its scope and each layer that shares the loss.
-__global__ void balance_expert(BalanceDesc desc, Index segments, Index scopes, Index e, In<std::int32_t> counts,
-                               In<std::int32_t> scope_counts, In<float> probability, In<std::int32_t> kept,
+__global__ void balance_expert(LoadBalancingDesc desc, Index segments, Index scopes, Index e, In<std::int32_t> counts,
+                               In<std::int32_t> scope_counts, In<float> probability, In<std::int32_t> tokens_per_expert,
                                Out<float> dprobability, Out<double> sums, Out<double> losses) {
   const int warp = threadIdx.x / warp_size, lane = threadIdx.x % warp_size, warps = blockDim.x / warp_size;
   const Index x = blockIdx.x, l = blockIdx.y, layers = gridDim.y;
@@ -384,7 +385,7 @@ __global__ void balance_expert(BalanceDesc desc, Index segments, Index scopes, I
   const RouterSums at{e};
   const Out<double> of_layer = sums + l * at.size();
   of_layer[at.routed() + x] += assigned;
-  of_layer[at.dropped() + x] += assigned - kept[l * e + x];
+  of_layer[at.dropped() + x] += assigned - tokens_per_expert[l * e + x];
   of_layer[at.probability() + x] += probable;
   losses[l * e + x] = loss;
 }
@@ -423,17 +424,18 @@ void CudaBackend::do_jitter(const Draw& desc, ConstView index, ConstView x, bool
   });
 }
 
-void CudaBackend::do_sized_noise_forward(const Draw& desc, ConstView index, ConstView size, View x) {
+void CudaBackend::do_noisy_gating_forward(const Draw& desc, ConstView index, ConstView stddev, View x) {
   const Numbers numbers{desc, x.dim(1), in<Index>(index)};
-  for_elements(context_, x.elements(), {}, SizedNoise{numbers, in<float>(size), out<float>(x)});
+  for_elements(context_, x.elements(), {}, NoisyGating{numbers, in<float>(stddev), out<float>(x)});
 }
 
-void CudaBackend::do_sized_noise_backward(const Draw& desc, ConstView index, ConstView dx, ConstView size, View dsize) {
+void CudaBackend::do_noisy_gating_backward(const Draw& desc, ConstView index, ConstView dx, ConstView stddev,
+                                           View dstddev) {
   const Numbers numbers{desc, dx.dim(1), in<Index>(index)};
   with_type(dx.dtype(), [&](auto zero) {
     using T = decltype(zero);
     for_elements(context_, dx.elements(), {},
-                 SizedNoiseGradient<T>{numbers, in<T>(dx), in<float>(size), out<T>(dsize)});
+                 NoisyGatingBackward<T>{numbers, in<T>(dx), in<float>(stddev), out<T>(dstddev)});
   });
 }
 
@@ -441,24 +443,24 @@ void CudaBackend::do_route_forward(const RouteDesc& desc, ConstView logits, Cons
                                    View experts, View weights, View counts, View probability, View z_squared) {
   const Index tokens = logits.dim(0), e = logits.dim(1), segments = counts.dim(0), segment_tokens = tokens / segments;
   const int warps = warps_for(e, 2 * e + desc.groups);
-  const Index runs = std::clamp<Index>(sum_parts / segments, 1, blocks_of(segment_tokens, warps));
-  const Index blocks = std::min(segments * runs, 4 * sum_parts);
+  const Index chunks = std::clamp<Index>(sum_blocks / segments, 1, blocks_of(segment_tokens, warps));
+  const Index blocks = std::min(segments * chunks, 4 * sum_blocks);
   Workspace workspace(context_);
   const View squares = workspace.take({blocks}, DType::f64);
   // If each chunk is a whole segment, its sums are the results.
-  const Index sums = runs > 1 ? segments * e : 0;
-  View run_counts, run_probability;
+  const Index sums = chunks > 1 ? segments * e : 0;
+  View chunk_counts, chunk_probability;
   if (sums > 0) {
-    run_counts = workspace.take({segments * runs, e}, DType::i32);
-    run_probability = workspace.take({segments * runs, e}, DType::f32);
+    chunk_counts = workspace.take({segments * chunks, e}, DType::i32);
+    chunk_probability = workspace.take({segments * chunks, e}, DType::f32);
   }
   const Index shared_bytes = (e + warps * (2 * e + desc.groups)) * Index{sizeof(float)};
   launch(context_, {.x = blocks, .threads = warps * warp_size, .shared_bytes = shared_bytes}, choose_experts, desc,
-         segments, runs, segment_tokens, static_cast<int>(e), in<float>(logits), in<float>(bias), in<float>(noise),
-         out<std::int32_t>(experts), out<float>(weights), out<std::int32_t>(sums > 0 ? run_counts : counts),
-         out<float>(sums > 0 ? run_probability : probability), out<double>(squares));
-  launch(context_, {.x = blocks_of(sums * warp_size, 256) + 1}, sum_runs, sums, runs, static_cast<int>(e),
-         in<std::int32_t>(run_counts), in<float>(run_probability), blocks, in<double>(squares),
+         segments, chunks, segment_tokens, static_cast<int>(e), in<float>(logits), in<float>(bias), in<float>(noise),
+         out<std::int32_t>(experts), out<float>(weights), out<std::int32_t>(sums > 0 ? chunk_counts : counts),
+         out<float>(sums > 0 ? chunk_probability : probability), out<double>(squares));
+  launch(context_, {.x = blocks_of(sums * warp_size, 256) + 1}, sum_chunks, sums, chunks, static_cast<int>(e),
+         in<std::int32_t>(chunk_counts), in<float>(chunk_probability), blocks, in<double>(squares),
          out<std::int32_t>(counts), out<float>(probability), out<double>(z_squared));
 }
 
@@ -476,14 +478,15 @@ void CudaBackend::do_route_backward(const RouteDesc& desc, ConstView logits, Con
   });
 }
 
-void CudaBackend::do_balance(const BalanceDesc& desc, ConstView counts, ConstView scope_counts, ConstView probability,
-                             ConstView kept, ConstView z_squared, View dprobability, View sums) {
+void CudaBackend::do_load_balancing_loss(const LoadBalancingDesc& desc, ConstView counts, ConstView scope_counts,
+                                         ConstView probability, ConstView tokens_per_expert, ConstView z_squared,
+                                         View dprobability, View sums) {
   const Index layers = counts.dim(0), segments = counts.dim(1), e = counts.dim(2);
   const Index scopes = scope_counts.dim(0) * segments / desc.per_scope;
   const View losses = Workspace(context_).take({layers, e}, DType::f64);
   launch(context_, {.x = e, .y = layers}, balance_expert, desc, segments, scopes, e, in<std::int32_t>(counts),
-         in<std::int32_t>(scope_counts), in<float>(probability), in<std::int32_t>(kept), out<float>(dprobability),
-         out<double>(sums), out<double>(losses));
+         in<std::int32_t>(scope_counts), in<float>(probability), in<std::int32_t>(tokens_per_expert),
+         out<float>(dprobability), out<double>(sums), out<double>(losses));
   if (!sums) return;
   launch(context_, {.x = layers}, add_losses, e, in<double>(losses), desc.z_factor, in<double>(z_squared),
          out<double>(sums));

@@ -52,7 +52,7 @@ void for_elements(Context& context, Index n, std::initializer_list<ConstView> op
 // Number of blocks that share a sum over many rows. It is the same on any device, because a sum
 // must not depend on the number of multiprocessors. An H100 has 132 and runs all blocks at once if
 // three fit on a multiprocessor.
-constexpr Index sum_parts = 384;
+constexpr Index sum_blocks = 384;
 
 // ---- rows ----
 

@@ -30,15 +30,15 @@ __device__ static Scanned block_scan(int x) {
   return result;
 }
 
-// A block calls put(i, the sum of get(j) over j < i) for each i < n, and returns the sum of all.
-// Function get(i) may read data that put(i) writes, but no data that another put writes.
-template <class Get, class Put>
-__device__ int block_scan(Index n, Get get, Put put) {
+// A block calls write(i, the sum of get(j) over j < i) for each i < n, and returns the sum of all.
+// Function get(i) may read data that write(i) writes, but no data that another write writes.
+template <class Get, class Write>
+__device__ int block_scan(Index n, Get get, Write write) {
   int sum = 0;
   for (Index begin = 0; begin < n; begin += blockDim.x) {
     const Index i = begin + threadIdx.x;
     const Scanned scanned = block_scan(i < n ? get(i) : 0);
-    if (i < n) put(i, sum + scanned.before);
+    if (i < n) write(i, sum + scanned.before);
     sum += scanned.total;
   }
   return sum;

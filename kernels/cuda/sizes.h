@@ -5,6 +5,6 @@
 
 namespace sy::cuda {
 
-constexpr Index logits_at_once = Index{256} << 20;  // see Backend::logits_at_once
+constexpr Index logits_chunk = Index{256} << 20;  // see Backend::logits_chunk
 
 }  // namespace sy::cuda

@@ -11,7 +11,7 @@ void Waiter::wait(cudaEvent_t event) const {
   using Clock = std::chrono::steady_clock;
   constexpr std::chrono::microseconds patience(20'000), nap(50);
   const auto start = Clock::now();
-  const Waiting waiting("the device", "", {}, true);
+  const ScopedBlock block("the device", "", {}, true);
   for (;;) {
     const cudaError_t state = cudaEventQuery(event);
     if (state == cudaSuccess) return;
@@ -27,27 +27,27 @@ void Waiter::wait(cudaEvent_t event) const {
 }
 
 Staging::Staging(ComputeStream& stream, const Waiter& waiter)
-    : stream_(stream), waiter_(waiter), memory_(pinned_memory(pieces * piece_bytes)) {
+    : stream_(stream), waiter_(waiter), memory_(pinned_memory(num_buffers * buffer_bytes)) {
   for (auto& event : events_) event = make_event();
 }
 
-void Staging::next_piece() {
-  check(cudaEventRecord(events_[current_].get(), stream_.cut()), "cudaEventRecord");
-  current_ = (current_ + 1) % pieces;
+void Staging::next_buffer() {
+  check(cudaEventRecord(events_[current_].get(), stream_.end_capture()), "cudaEventRecord");
+  current_ = (current_ + 1) % num_buffers;
   waiter_.wait(events_[current_].get());
   used_ = 0;
 }
 
 void Staging::to_device(const void* host, std::byte* device, Index bytes) {
-  const Giving giving;
+  const EnqueueScope enqueue_scope;
   for (const auto* from = static_cast<const std::byte*>(host); bytes > 0;) {
-    if (used_ == piece_bytes) next_piece();
-    const Index now = std::min(bytes, piece_bytes - used_);
-    std::byte* const pinned = piece(current_) + used_;
+    if (used_ == buffer_bytes) next_buffer();
+    const Index now = std::min(bytes, buffer_bytes - used_);
+    std::byte* const pinned = buffer(current_) + used_;
     std::memcpy(pinned, from, static_cast<std::size_t>(now));
-    check(cudaMemcpyAsync(device, pinned, static_cast<std::size_t>(now), cudaMemcpyHostToDevice, stream_.cut()),
+    check(cudaMemcpyAsync(device, pinned, static_cast<std::size_t>(now), cudaMemcpyHostToDevice, stream_.end_capture()),
           "a copy to the GPU");
-    used_ = std::min(piece_bytes, (used_ + now + 255) / 256 * 256);
+    used_ = std::min(buffer_bytes, (used_ + now + 255) / 256 * 256);
     from += now;
     device += now;
     bytes -= now;
@@ -55,29 +55,30 @@ void Staging::to_device(const void* host, std::byte* device, Index bytes) {
 }
 
 void Staging::to_host(const std::byte* device, void* host, Index bytes) {
-  const Giving giving;
+  const EnqueueScope enqueue_scope;
   // Each chunk uses one buffer. While a chunk is in flight, the host copies the previous one to its
   // destination.
-  struct Part {
-    int piece;
+  struct Chunk {
+    int buffer;
     Index begin, bytes;
   };
-  const auto deliver = [&](const Part& part) {
-    waiter_.wait(events_[part.piece].get());
-    std::memcpy(static_cast<std::byte*>(host) + part.begin, piece(part.piece), static_cast<std::size_t>(part.bytes));
+  const auto deliver = [&](const Chunk& chunk) {
+    waiter_.wait(events_[chunk.buffer].get());
+    std::memcpy(static_cast<std::byte*>(host) + chunk.begin, buffer(chunk.buffer),
+                static_cast<std::size_t>(chunk.bytes));
   };
-  next_piece();
-  Part before{};
-  for (Index begin = 0; begin < bytes; begin += piece_bytes) {
-    const Part part{current_, begin, std::min(piece_bytes, bytes - begin)};
-    check(cudaMemcpyAsync(piece(current_), device + begin, static_cast<std::size_t>(part.bytes), cudaMemcpyDeviceToHost,
-                          stream_.cut()),
+  next_buffer();
+  Chunk previous{};
+  for (Index begin = 0; begin < bytes; begin += buffer_bytes) {
+    const Chunk chunk{current_, begin, std::min(buffer_bytes, bytes - begin)};
+    check(cudaMemcpyAsync(buffer(current_), device + begin, static_cast<std::size_t>(chunk.bytes),
+                          cudaMemcpyDeviceToHost, stream_.end_capture()),
           "a copy from the GPU");
-    next_piece();
-    if (begin > 0) deliver(before);
-    before = part;
+    next_buffer();
+    if (begin > 0) deliver(previous);
+    previous = chunk;
   }
-  deliver(before);
+  deliver(previous);
 }
 
 }  // namespace sy::cuda

@@ -26,18 +26,18 @@ class Staging {
   void to_host(const std::byte* device, void* host, Index bytes);
 
  private:
-  static constexpr int pieces = 16;
-  static constexpr Index piece_bytes = Index{1} << 20;
+  static constexpr int num_buffers = 16;
+  static constexpr Index buffer_bytes = Index{1} << 20;
 
-  std::byte* piece(int i) const { return memory_.get() + i * piece_bytes; }
+  std::byte* buffer(int i) const { return memory_.get() + i * buffer_bytes; }
   // Moves to the next buffer when no copy uses it. Records the event of the previous buffer, which
   // completes with its copies.
-  void next_piece();
+  void next_buffer();
 
   ComputeStream& stream_;
   const Waiter& waiter_;
   DeviceMemory memory_;
-  std::array<Owned<cudaEvent_t>, pieces> events_;
+  std::array<Owned<cudaEvent_t>, num_buffers> events_;
   int current_ = 0;
   Index used_ = 0;  // bytes of the current buffer
 };

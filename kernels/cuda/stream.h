@@ -8,81 +8,81 @@
 #include <type_traits>
 #include <vector>
 
+#include "kernels/blocked_on.h"
 #include "kernels/cuda/handles.h"
-#include "kernels/waiting.h"
 
 namespace sy::cuda {
 
 // Publishes an enqueue as a possible wait. It returns at once unless the device's queue is full. A
 // collective that waits for a lost rank keeps the queue full forever.
-struct Giving {
-  Waiting waiting{"room in the device's queue", "", {}, true};
+struct EnqueueScope {
+  ScopedBlock block{"space in the device's queue", "", {}, true};
 };
 
-// Kernels, GEMMs and device copies reach the stream through put(). A pass is one call of
-// repeated(). The second pass of a name records its operations as segments, each of which is a CUDA
-// graph. Later passes replay them: the host executes the same code, but launches one graph for each
+// Kernels, GEMMs and device copies reach the stream through enqueue(). The second call of
+// graph_region() with a name records the operations as segments, each of which is a CUDA graph.
+// Later calls replay them: the host executes the same code, but launches one graph for each
 // segment. Operations that a graph cannot hold, such as an event or a copy to the host, use the
-// stream that cut() returns. cut() ends a segment.
+// stream that end_capture() returns. end_capture() ends a segment.
 class ComputeStream {
  public:
   ComputeStream(cudaStream_t stream = nullptr) : stream_(stream) {}
   // Ends and launches the open segment, if there is one. Returns the stream, which then has all
   // enqueued work.
-  cudaStream_t cut();
+  cudaStream_t end_capture();
 
-  // Enqueues one operation by issue(cudaStream_t). `parts` identify the operation: a kernel and its
-  // arguments, for example. A replay compares them with the recorded ones bit by bit.
-  template <class Issue, class... Parts>
-  void put(Issue issue, const Parts&... parts) {
-    const Giving giving;
-    if (!pass_) return issue(stream_);
-    operation_.clear();
-    (note(parts), ...);
-    if (to_issue()) issue(stream_);
+  // Enqueues one operation by issue(cudaStream_t). `key` identifies the operation: a kernel and its
+  // arguments, for example. A replay compares it with the recorded key bit by bit.
+  template <class Issue, class... Key>
+  void enqueue(Issue issue, const Key&... key) {
+    const EnqueueScope enqueue_scope;
+    if (!region_) return issue(stream_);
+    operation_key_.clear();
+    (append_to_key(key), ...);
+    if (must_issue()) issue(stream_);
   }
 
-  // Calls body. In every pass of one name, body must put the same operations with the same
-  // arguments, otherwise Failure is thrown. The first pass is not recorded, because libraries and
+  // Calls body. In every call with one name, body must enqueue the same operations with the same
+  // arguments, otherwise Failure is thrown. The first call is not recorded, because libraries and
   // drivers initialise themselves in it.
-  void repeated(const std::string& name, const std::function<void()>& body);
+  void graph_region(const std::string& name, const std::function<void()>& body);
 
  private:
-  using Words = std::vector<std::uint64_t>;
-  // The operations between two cuts.
-  struct Piece {
-    Words operations;
+  using OperationKey = std::vector<std::uint64_t>;
+  // The operations between two calls of end_capture().
+  struct Segment {
+    OperationKey key;  // of all its operations
     Owned<cudaGraphExec_t> graph;
   };
-  struct Pass {
+  struct GraphRegion {
     std::string name;
     bool recorded = false;
-    std::vector<Piece> pieces;
+    std::vector<Segment> segments;
   };
 
   // Appends the bytes of a value of any trivially copyable type. Padding bytes count as zeros.
   template <class T>
-  void note(const T& part) {
-    static_assert(std::is_trivially_copyable_v<T>, "the bytes of this part are not all of it");
-    T copy = part;
+  void append_to_key(const T& value) {
+    static_assert(std::is_trivially_copyable_v<T>, "the bytes of this value are not all of it");
+    T copy = value;
     __builtin_clear_padding(&copy);
-    const std::size_t at = operation_.size();
-    operation_.resize(at + (sizeof(T) + 7) / 8);
-    std::memcpy(&operation_[at], &copy, sizeof(T));
+    const std::size_t at = operation_key_.size();
+    operation_key_.resize(at + (sizeof(T) + 7) / 8);
+    std::memcpy(&operation_key_[at], &copy, sizeof(T));
   }
-  bool to_issue();
+  bool must_issue();
   void begin_recording();
   void end_recording();
   void replay();
-  [[noreturn]] void differs() const;
+  [[noreturn]] void throw_mismatch() const;
 
   cudaStream_t stream_;
-  std::map<std::string, Pass> passes_;
-  Pass* pass_ = nullptr;      // the current pass if it is recorded or replayed, otherwise nullptr
-  bool open_ = false;         // true: its last segment is being recorded
-  std::size_t piece_ = 0;     // index of the segment that is being replayed
-  std::size_t compared_ = 0;  // number of its words that have been compared
-  Words operation_;
+  std::map<std::string, GraphRegion> regions_;
+  GraphRegion* region_ = nullptr;  // the current region if it is recorded or replayed
+  bool capturing_ = false;         // true: its last segment is being recorded
+  std::size_t segment_ = 0;        // index of the segment that is being replayed
+  std::size_t matched_ = 0;        // number of words of its key that have been compared
+  OperationKey operation_key_;
 };
 
 }  // namespace sy::cuda

@@ -43,8 +43,8 @@ struct DryCounts {
 DryCounts& dry_counts(Backend& backend);
 
 // Sets the number of a router's assignments that each expert keeps, rows: [E]. On entry, `rows`
-// holds the equal distribution. The sum of `rows` must not exceed `assignments`. plan_sends calls
-// it.
+// holds the equal distribution. The sum of `rows` must not exceed `assignments`. dispatch_layout
+// calls it.
 using DryLoad = std::function<void(Index assignments, std::span<Index> rows)>;
 void set_dry_load(Backend& backend, DryLoad load);
 
@@ -55,12 +55,12 @@ struct DryGroups {
 };
 
 // Returns the expected share of tokens that have one of experts [first, first + n) among their k
-// different experts. `kept` is the number of tokens of each expert. The joint distribution of
-// experts is
-// unknown. Among all that give each expert its tokens, the one of largest entropy is used. This is
-// conditional Poisson sampling (Hajek, "Asymptotic theory of rejective sampling", 1964) with the
-// odds of an expert as its weight. If all E experts have equal load, the share is 1 - C(E - n, k) /
-// C(E, k). Dropped assignments count as assignments to k more experts, which no rank holds.
+// different experts. `tokens_per_expert` is the number of tokens of each expert. The joint
+// distribution of experts is unknown. Among all that give each expert its tokens, the one of
+// largest entropy is used. This is conditional Poisson sampling (Hajek, "Asymptotic theory of
+// rejective sampling", 1964) with the odds of an expert as its weight. If all E experts have equal
+// load, the share is 1 - C(E - n, k) / C(E, k). Dropped assignments count as assignments to k more
+// experts, which no rank holds.
 //
 // With a group limit, a token first chooses `limit` groups, in proportion to their load, and then k
 // experts in them. If all experts have equal load, the share is a hypergeometric mean over all
@@ -70,10 +70,10 @@ struct DryGroups {
 //
 // A router that chooses groups by their best experts reaches up to a tenth more ranks, because it
 // rarely leaves a chosen group unused.
-double dry_reach(std::span<const Index> kept, Index tokens, Index k, Index first, Index n,
+double dry_reach(std::span<const Index> tokens_per_expert, Index tokens, Index k, Index first, Index n,
                  const DryGroups& groups = {});
 
-// Sets Backend::logits_at_once of a planned backend that cannot be created on this machine.
+// Sets Backend::logits_chunk of a planned backend that cannot be created on this machine.
 void set_dry_logits(Backend& backend, Index logits);
 
 }  // namespace sy

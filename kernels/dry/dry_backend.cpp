@@ -26,7 +26,7 @@ void release(std::byte* memory) {
 }
 
 // Number of keys of [first, last] that a sparse pattern hides from a query.
-Index hidden_keys(const Sparsity& sparse, Index at, Index first, Index last) {
+Index hidden_keys(const SparsePattern& sparse, Index at, Index first, Index last) {
   const Index begin = std::max(first, sparse.global), near = std::min(sparse.near(at), last + 1);
   if (begin >= near) return 0;
   Index seen = 0;
@@ -40,13 +40,13 @@ Index hidden_keys(const Sparsity& sparse, Index at, Index first, Index last) {
 
 // Number of pairs of a query and a key that it sees. Only a device knows documents and lengths, so
 // each sequence counts as one document, and a cache as full.
-double visible_pairs(const Visibility& see, Index queries, Index keys) {
+double visible_pairs(const AttentionMask& mask, Index queries, Index keys) {
   double pairs = 0;
-  const Index offset = see.query_offsets ? keys - queries : see.query_offset;
+  const Index offset = mask.query_offsets ? keys - queries : mask.query_offset;
   for (Index i = 0; i < queries; ++i) {
-    const Index at = offset + i, last = see.causal ? std::min(at, keys - 1) : keys - 1;
-    const Index first = see.window > 0 ? std::max<Index>(0, at - see.window + 1) : 0;
-    if (see.sparse && first <= last) pairs -= static_cast<double>(hidden_keys(see.sparse, at, first, last));
+    const Index at = offset + i, last = mask.causal ? std::min(at, keys - 1) : keys - 1;
+    const Index first = mask.window > 0 ? std::max<Index>(0, at - mask.window + 1) : 0;
+    if (mask.sparse && first <= last) pairs -= static_cast<double>(hidden_keys(mask.sparse, at, first, last));
     pairs += static_cast<double>(std::max<Index>(0, last - first + 1));
   }
   return pairs;
@@ -92,82 +92,86 @@ double group_odds(double probability, const ProductSums& experts, double size) {
 // dry_reach of many ranges of experts.
 class Reach {
  public:
-  Reach(std::span<const Index> kept, Index tokens, Index k, const DryGroups& groups)
+  Reach(std::span<const Index> tokens_per_expert, Index tokens, Index k, const DryGroups& groups)
       : groups_(groups),
-        limited_(!groups.group_of.empty()),
-        limit_(limited_ ? groups.limit : 1),
-        none_(static_cast<std::size_t>(k) + 1),
-        nobodys_(none_.size()) {
-    const std::size_t number_of_groups = limited_ ? static_cast<std::size_t>(groups.groups) : 1;
+        has_limit_(!groups.group_of.empty()),
+        limit_(has_limit_ ? groups.limit : 1),
+        empty_sums_(static_cast<std::size_t>(k) + 1),
+        dropped_sums_(empty_sums_.size()) {
+    const std::size_t number_of_groups = has_limit_ ? static_cast<std::size_t>(groups.groups) : 1;
     std::vector<double> chosen(number_of_groups);  // [groups] sum of the shares of its experts
     double dropped = number(k);
-    for (const Index assignments : kept) shares_.push_back(number(assignments) / number(tokens));
-    for (Index e = 0; e < std::ssize(kept); ++e) {
+    for (const Index assignments : tokens_per_expert) shares_.push_back(number(assignments) / number(tokens));
+    for (Index e = 0; e < std::ssize(tokens_per_expert); ++e) {
       dropped -= shares_[e];
       chosen[group_of(e)] += shares_[e];
     }
     // Mean number of a token's dispatched experts in a chosen group.
     const double experts_of_group = (number(k) - dropped) / number(limit_);
     if (experts_of_group <= 0) return;
-    none_[0] = nobodys_[0] = 1;
-    all_.assign(number_of_groups, none_);
-    for (Index e = 0; e < std::ssize(kept); ++e) {
+    empty_sums_[0] = dropped_sums_[0] = 1;
+    all_.assign(number_of_groups, empty_sums_);
+    for (Index e = 0; e < std::ssize(tokens_per_expert); ++e) {
       const double of_all = chosen[group_of(e)] / experts_of_group;
       // The share among the tokens that choose the expert's group.
-      if (limited_ && of_all > 0) shares_[e] /= std::min(1.0, of_all);
+      if (has_limit_ && of_all > 0) shares_[e] /= std::min(1.0, of_all);
       add_weight(all_[group_of(e)], shares_[e]);
     }
     odds_.assign(number_of_groups, 1.0);
-    for (std::size_t g = 0; g < number_of_groups && limited_; ++g)
+    for (std::size_t g = 0; g < number_of_groups && has_limit_; ++g)
       odds_[g] = group_odds(chosen[g] / experts_of_group, all_[g], experts_of_group);
-    for (Index i = 0; i < k && dropped > 0; ++i) add_weight(nobodys_, dropped / number(k));
-    of_all_ = sum_over_choices(all_, odds_, limit_, nobodys_);
+    for (Index i = 0; i < k && dropped > 0; ++i) add_weight(dropped_sums_, dropped / number(k));
+    total_ = sum_over_choices(all_, odds_, limit_, dropped_sums_);
   }
 
   // Share of the tokens that have one of experts [first, first + n).
   double operator()(Index first, Index n) const {
-    if (of_all_ <= 0) return 0;
+    if (total_ <= 0) return 0;
     std::vector<ProductSums> others = all_;  // sums over the other experts
     std::vector<bool> touched(others.size());
     for (Index e = first; e < first + n; ++e) touched[group_of(e)] = true;
     for (std::size_t g = 0; g < others.size(); ++g)
-      if (touched[g]) others[g] = none_;
+      if (touched[g]) others[g] = empty_sums_;
     for (Index e = 0; e < std::ssize(shares_); ++e)
       if (touched[group_of(e)] && (e < first || e >= first + n)) add_weight(others[group_of(e)], shares_[e]);
-    return 1 - sum_over_choices(others, odds_, limit_, nobodys_) / of_all_;
+    return 1 - sum_over_choices(others, odds_, limit_, dropped_sums_) / total_;
   }
 
  private:
-  std::size_t group_of(Index e) const { return limited_ ? static_cast<std::size_t>(groups_.group_of[e]) : 0; }
+  std::size_t group_of(Index e) const { return has_limit_ ? static_cast<std::size_t>(groups_.group_of[e]) : 0; }
 
   DryGroups groups_;
-  bool limited_;
+  bool has_limit_;
   Index limit_;
-  ProductSums none_, nobodys_;    // sums for no experts; for dropped assignments
-  std::vector<double> shares_;    // [E] share of tokens that choose it, of those of its group
-  std::vector<ProductSums> all_;  // [groups] sums for all experts of a group
-  std::vector<double> odds_;      // [groups] weights of groups
-  double of_all_ = 0;
+  ProductSums empty_sums_, dropped_sums_;  // sums for no experts; for dropped assignments
+  std::vector<double> shares_;             // [E] share of its group's tokens that choose it
+  std::vector<ProductSums> all_;           // [groups] sums for all experts of a group
+  std::vector<double> odds_;               // [groups] weights of groups
+  double total_ = 0;
 };
 
 class DryBackend final : public Backend {
  public:
   DryCounts counts;
   DryLoad load;
-  Index logits = 0;
+  Index planned_logits = 0;
 
-  explicit DryBackend(const Backend* stands_for) : stands_for_(stands_for) {}
+  explicit DryBackend(const Backend* planned_backend) : planned_backend_(planned_backend) {}
 
   std::string_view name() const override { return "dry"; }
   std::string describe() const override { return "dry, computes nothing"; }
 
   Index free_bytes() const override { return std::numeric_limits<Index>::max(); }
-  Index logits_at_once() const override {
-    return logits > 0 ? logits : stands_for_ ? stands_for_->logits_at_once() : Backend::logits_at_once();
+  Index logits_chunk() const override {
+    return planned_logits > 0 ? planned_logits
+           : planned_backend_ ? planned_backend_->logits_chunk()
+                              : Backend::logits_chunk();
   }
-  bool reads_by_index() const override { return stands_for_ && stands_for_->reads_by_index(); }
-  Index prepared_bytes(const Shape& weight, DType dtype, WeightUse use) const override {
-    return stands_for_ ? stands_for_->prepared_bytes(weight, dtype, use) : 0;
+  bool supports_gathered_rows() const override {
+    return planned_backend_ && planned_backend_->supports_gathered_rows();
+  }
+  Index packed_weight_bytes(const Shape& weight, DType dtype, GemmPass pass) const override {
+    return planned_backend_ ? planned_backend_->packed_weight_bytes(weight, dtype, pass) : 0;
   }
   DeviceMemory allocate(Index bytes) override {
     const Index size = bytes + page;
@@ -202,28 +206,29 @@ class DryBackend final : public Backend {
   void do_scale(View x, float) override { count("scale", 0, {x, x}); }
   void do_sum_squares(ConstView x, View out) override { count("sum_squares", 0, {x}); }
 
-  void do_prepare(ConstView weight, WeightUse, View prepared) override { count("prepare", 0, {weight, prepared}); }
-  void do_gemm(const Gemm& desc, ConstView a, const Weight& b, ConstView from, View c) override {
+  void do_pack_weight(ConstView weight, GemmPass, View packed) override { count("pack_weight", 0, {weight, packed}); }
+  void do_gemm(const Gemm& desc, ConstView a, const Weight& b, ConstView addend, View c) override {
     count("gemm", 2 * number(a.elements()) * number(c.dim(1)),
-          {a, read(b, desc.transpose_b ? b.output : b.input), c, desc.accumulate ? c : from}, {},
+          {a, read(b, desc.transpose_b ? b.packed_fprop : b.packed_dgrad), c, desc.accumulate ? c : addend}, {},
           std::min({c.dim(0), c.dim(1), a.dim(desc.transpose_a ? 0 : 1)}));
   }
-  void do_grouped_gemm(const RowsOf& x, const Weight& w, const ExpertRows&, View y) override {
-    count("grouped_gemm", 2 * number(y.elements()) * number(w.values.dim(2)), {x.values, read(w, w.output), y, x.index},
-          {}, least(y.dim(0), w.values));
+  void do_grouped_gemm(const GatheredRows& x, const Weight& w, const GroupOffsets&, View y) override {
+    count("grouped_gemm", 2 * number(y.elements()) * number(w.values.dim(2)),
+          {x.values, read(w, w.packed_fprop), y, x.index}, {}, min_dimension(y.dim(0), w.values));
   }
-  void do_grouped_gemm_input(const RowsOf& dy, const Weight& w, const ExpertRows&, View dx) override {
-    count("grouped_gemm_input", 2 * number(dx.elements()) * number(w.values.dim(1)),
-          {dy.values, read(w, w.input), dx, dy.index}, {}, least(dx.dim(0), w.values));
+  void do_grouped_gemm_dgrad(const GatheredRows& dy, const Weight& w, const GroupOffsets&, View dx) override {
+    count("grouped_gemm_dgrad", 2 * number(dx.elements()) * number(w.values.dim(1)),
+          {dy.values, read(w, w.packed_dgrad), dx, dy.index}, {}, min_dimension(dx.dim(0), w.values));
   }
-  void do_grouped_gemm_weight(const RowsOf& dy, const RowsOf& x, const ExpertRows&, View dw, bool accumulate) override {
-    count("grouped_gemm_weight", 2 * number(x.rows()) * number(dw.dim(1)) * number(dw.dim(2)),
-          {dy.values, dy.index, x.values, x.index, dw, accumulate ? dw : View{}}, {}, least(x.rows(), dw));
+  void do_grouped_gemm_wgrad(const GatheredRows& dy, const GatheredRows& x, const GroupOffsets&, View dw,
+                             bool accumulate) override {
+    count("grouped_gemm_wgrad", 2 * number(x.rows()) * number(dw.dim(1)) * number(dw.dim(2)),
+          {dy.values, dy.index, x.values, x.index, dw, accumulate ? dw : View{}}, {}, min_dimension(x.rows(), dw));
   }
-  void do_grouped_bias_forward(ConstView bias, ConstView, const ExpertRows&, Index, View y) override {
+  void do_grouped_bias_forward(ConstView bias, ConstView, const GroupOffsets&, Index, View y) override {
     count("grouped_bias_forward", 0, {bias, y, y});
   }
-  void do_grouped_bias_backward(ConstView dy, ConstView, ConstView, const ExpertRows&, Index, View dbias,
+  void do_grouped_bias_backward(ConstView dy, ConstView, ConstView, const GroupOffsets&, Index, View dbias,
                                 View) override {
     count("grouped_bias_backward", 0, {dy, dbias, dbias});
   }
@@ -285,76 +290,85 @@ class DryBackend final : public Backend {
     else
       count("attention_backward_learned", 0, moved);
   }
-  void do_append_heads(ConstHeads x, ConstView offsets, Heads) override { count("append_heads", 0, {offsets}, {x, x}); }
-  void do_copy_heads(ConstHeads x, Heads y) override { count("copy_heads", 0, {}, {x, y}); }
-  void do_sum_heads(ConstHeads x, Heads y) override { count("sum_heads", 0, {}, {x, y}); }
-  void do_heads_gemm(WeightUse, ConstHeads x, ConstView w, Heads y) override {
-    count("heads_gemm", 2 * number(x.sequences * x.positions) * number(w.elements()), {w}, {x, y},
+  void do_kv_cache_append(ConstHeads x, ConstView offsets, Heads) override {
+    count("kv_cache_append", 0, {offsets}, {x, x});
+  }
+  void do_broadcast_heads(ConstHeads x, Heads y) override { count("broadcast_heads", 0, {}, {x, y}); }
+  void do_reduce_heads(ConstHeads x, Heads y) override { count("reduce_heads", 0, {}, {x, y}); }
+  void do_batched_head_gemm(GemmPass, ConstHeads x, ConstView w, Heads y) override {
+    count("batched_head_gemm", 2 * number(x.sequences * x.positions) * number(w.elements()), {w}, {x, y},
           std::min({x.sequences * x.positions, w.dim(1), w.dim(2)}));
   }
   void do_draw(const Draw&, ConstView index, View x) override { count("draw", 0, {index, x}); }
   void do_jitter(const Draw&, ConstView index, ConstView x, bool accumulate, View y) override {
     count("jitter", 0, {index, x, y, accumulate ? y : View()});
   }
-  void do_sized_noise_forward(const Draw&, ConstView index, ConstView size, View x) override {
-    count("sized_noise_forward", 0, {index, size, x, x});
+  void do_noisy_gating_forward(const Draw&, ConstView index, ConstView stddev, View x) override {
+    count("noisy_gating_forward", 0, {index, stddev, x, x});
   }
-  void do_sized_noise_backward(const Draw&, ConstView index, ConstView dx, ConstView size, View dsize) override {
-    count("sized_noise_backward", 0, {index, dx, size, dsize});
+  void do_noisy_gating_backward(const Draw&, ConstView index, ConstView dx, ConstView stddev, View dstddev) override {
+    count("noisy_gating_backward", 0, {index, dx, stddev, dstddev});
   }
   void do_route_forward(const RouteDesc& desc, ConstView logits, ConstView, ConstView noise, View experts, View weights,
                         View routed, View probability, View z_squared) override {
     count("route_forward", 0, {logits, noise, experts, weights, routed, probability});
     groups_ = desc.groups;
-    group_limit_ = desc.group_limit;
+    topk_groups_ = desc.topk_groups;
     write(z_squared, 0);
   }
   void do_route_backward(const RouteDesc&, ConstView logits, ConstView experts, ConstView weights, ConstView dweights,
                          ConstView, float, View dlogits) override {
     count("route_backward", 0, {logits, experts, weights, dweights, dlogits});
   }
-  void do_capacity(const CapacityDesc&, ConstView experts, ConstView weights, Index, Index, View keep) override {
-    count("capacity", 0, {experts, weights, keep});
+  void do_apply_capacity(const CapacityDesc&, ConstView experts, ConstView weights, Index, Index,
+                         View dispatch_mask) override {
+    count("apply_capacity", 0, {experts, weights, dispatch_mask});
   }
-  void do_plan_sends(const ExpertSplit& split, ConstView experts, ConstView keep, View places, View tokens, View slots,
-                     View counted, View sums) override {
-    count("plan_sends", 0, {experts, keep, places, tokens, slots});
-    const Index n = experts.elements(), t = experts.dim(0), all = sums.elements(), each = all / split.owners;
-    std::vector<Index> kept(static_cast<std::size_t>(all)), at(kept.size());
-    for (Index e = 0; e < all; ++e) kept[e] = n / all + (e < n % all);
+  void do_dispatch_layout(const ExpertPartition& partition, ConstView experts, ConstView dispatch_mask,
+                          View physical_experts, View tokens, View row_id_map, View layout_counts,
+                          View tokens_per_expert) override {
+    count("dispatch_layout", 0, {experts, dispatch_mask, physical_experts, tokens, row_id_map});
+    const Index n = experts.elements(), t = experts.dim(0), all = tokens_per_expert.elements(),
+                each = all / partition.ep;
+    std::vector<Index> logical_load(static_cast<std::size_t>(all)), physical_load(logical_load.size());
+    for (Index e = 0; e < all; ++e) logical_load[e] = n / all + (e < n % all);
     // Without a mask, the assignments are those of the latest router
-    if (!keep && split.first + all <= std::ssize(placed_))
-      std::copy_n(placed_.begin() + split.first, all, kept.begin());
+    if (!dispatch_mask && partition.first_expert + all <= std::ssize(physical_load_))
+      std::copy_n(physical_load_.begin() + partition.first_expert, all, logical_load.begin());
     else if (load)
-      load(n, kept);
-    for (Index e = 0; e < all; ++e) at[split.places ? split.places.i32()[e] : e] = kept[e];
-    if (keep) {
-      placed_ = at;
+      load(n, logical_load);
+    for (Index e = 0; e < all; ++e)
+      physical_load[partition.logical_to_physical ? partition.logical_to_physical.i32()[e] : e] = logical_load[e];
+    if (dispatch_mask) {
+      physical_load_ = physical_load;
       group_of_.clear();
-      if (group_limit_ < groups_) group_of_.resize(at.size());
+      if (topk_groups_ < groups_) group_of_.resize(physical_load.size());
       for (Index e = 0; e < std::ssize(group_of_); ++e)
-        group_of_[split.places ? split.places.i32()[e] : e] = e * groups_ / all;
+        group_of_[partition.logical_to_physical ? partition.logical_to_physical.i32()[e] : e] = e * groups_ / all;
     }
-    // A group limit applies only to a split of all experts. The hop within a node gets tokens that
-    // have already chosen their groups.
+    // A group limit applies only to a partition of all experts. The hop within a node gets tokens
+    // that have already chosen their groups.
     DryGroups groups;
-    if (split.first == 0 && std::ssize(group_of_) == all) groups = {group_of_, groups_, group_limit_};
-    for (Index e = 0; e < all; ++e) sums.i32()[e] = static_cast<std::int32_t>(kept[e]);
-    for (Index e = 0; e < all; ++e) counted.i32()[split.ranks() + e] = static_cast<std::int32_t>(at[e]);
-    const Reach reach(at, t, experts.dim(1), groups);
-    for (Index rank = 0; rank < split.ranks(); ++rank)
-      counted.i32()[rank] = static_cast<std::int32_t>(std::llround(number(t) * reach(rank / split.parts * each, each)));
+    if (partition.first_expert == 0 && std::ssize(group_of_) == all) groups = {group_of_, groups_, topk_groups_};
+    for (Index e = 0; e < all; ++e) tokens_per_expert.i32()[e] = static_cast<std::int32_t>(logical_load[e]);
+    for (Index e = 0; e < all; ++e)
+      layout_counts.i32()[partition.ranks() + e] = static_cast<std::int32_t>(physical_load[e]);
+    const Reach reach(physical_load, t, experts.dim(1), groups);
+    for (Index rank = 0; rank < partition.ranks(); ++rank)
+      layout_counts.i32()[rank] =
+          static_cast<std::int32_t>(std::llround(number(t) * reach(rank / partition.etp * each, each)));
   }
-  void do_sort_assignments(ConstView places, Index, View rows, View tokens, View slots, View) override {
-    count("sort_assignments", 0, {places, rows, tokens, slots});
+  void do_build_permutation(ConstView physical_experts, Index, View assignments, View tokens, View row_id_map,
+                            View) override {
+    count("build_permutation", 0, {physical_experts, assignments, tokens, row_id_map});
   }
-  void do_balance(const BalanceDesc&, ConstView routed, ConstView scope_counts, ConstView probability, ConstView,
-                  ConstView, View dprobability, View sums) override {
-    count("balance", 0, {routed, scope_counts, probability, dprobability, sums});
+  void do_load_balancing_loss(const LoadBalancingDesc&, ConstView routed, ConstView scope_counts, ConstView probability,
+                              ConstView, ConstView, View dprobability, View sums) override {
+    count("load_balancing_loss", 0, {routed, scope_counts, probability, dprobability, sums});
   }
-  void do_gather_rows(ConstView, ConstView index, View y) override { count("gather_rows", 0, {index, y, y}); }
-  void do_combine_rows(ConstView x, ConstView slots, ConstView from, View y) override {
-    count("combine_rows", 0, {x, slots, y, from});
+  void do_permute(ConstView, ConstView index, View y) override { count("permute", 0, {index, y, y}); }
+  void do_unpermute(ConstView x, ConstView row_id_map, ConstView addend, View y) override {
+    count("unpermute", 0, {x, row_id_map, y, addend});
   }
 
   void do_embedding_forward(ConstView ids, ConstView, Index, View y) override {
@@ -377,7 +391,7 @@ class DryBackend final : public Backend {
                                  ConstView total, View dlogits) override {
     count("cross_entropy_backward", 0, {targets, lse, total, logits, dlogits});
   }
-  void do_clip_factor(ConstView, float, View) override {}
+  void do_clip_coefficient(ConstView, float, View) override {}
   void do_adamw(const AdamW&, ConstView, ConstView, ConstView g, View w, View m, View v, View rounded) override {
     count("adamw", 0, {g, w, w, m, m, v, v, rounded});
   }
@@ -396,16 +410,16 @@ class DryBackend final : public Backend {
   }
   // GEMM size of a grouped GEMM: the least of the rows of an expert, if all have as many, and of
   // its matrix dimensions.
-  static Index least(Index rows, ConstView matrices) {
+  static Index min_dimension(Index rows, ConstView matrices) {
     return std::min({ceil_div(rows, matrices.dim(0)), matrices.dim(1), matrices.dim(2)});
   }
   // Operand that a GEMM reads of a weight: the packed form if there is one, otherwise the values.
   static ConstView read(const Weight& weight, ConstView form) { return form ? form : weight.values; }
 
-  const Backend* stands_for_;
+  const Backend* planned_backend_;
   // Dispatched assignments of each physical expert, from the latest router.
-  std::vector<Index> placed_;
-  Index groups_ = 1, group_limit_ = 1;  // of the latest router
+  std::vector<Index> physical_load_;
+  Index groups_ = 1, topk_groups_ = 1;  // of the latest router
   std::vector<Index> group_of_;         // [E] group of each physical expert; empty without a limit
   std::vector<std::byte> read_;
 
@@ -422,18 +436,19 @@ class DryBackend final : public Backend {
   static double attention_flops(const AttentionDesc& desc, ConstHeads q, ConstHeads k, double of_keys, ConstHeads v,
                                 double of_values) {
     return 2 * (of_keys * number(q.width) + of_values * number(v.width)) * number(q.sequences) * number(q.heads) *
-           visible_pairs(desc.visible, q.positions, k.positions);
+           visible_pairs(desc.mask, q.positions, k.positions);
   }
 };
 
 }  // namespace
 
-double dry_reach(std::span<const Index> kept, Index tokens, Index k, Index first, Index n, const DryGroups& groups) {
-  return Reach(kept, tokens, k, groups)(first, n);
+double dry_reach(std::span<const Index> tokens_per_expert, Index tokens, Index k, Index first, Index n,
+                 const DryGroups& groups) {
+  return Reach(tokens_per_expert, tokens, k, groups)(first, n);
 }
 
-std::unique_ptr<Backend> make_dry(const Backend* stands_for) {
-  return std::make_unique<DryBackend>(stands_for);
+std::unique_ptr<Backend> make_dry(const Backend* planned_backend) {
+  return std::make_unique<DryBackend>(planned_backend);
 }
 
 namespace {
@@ -449,7 +464,7 @@ DryCounts& dry_counts(Backend& backend) {
 }
 
 void set_dry_logits(Backend& backend, Index logits) {
-  as_dry(backend).logits = logits;
+  as_dry(backend).planned_logits = logits;
 }
 
 void set_dry_load(Backend& backend, DryLoad load) {

@@ -11,7 +11,7 @@
 #include <memory>
 
 #include "src/analyse/plot.h"
-#include "src/text/words.h"
+#include "src/text/strings.h"
 
 namespace sy {
 namespace {

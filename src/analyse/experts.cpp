@@ -159,7 +159,7 @@ double js_divergence(std::span<const std::int64_t> p, std::span<const std::int64
   // Mean of both distributions' Kullback-Leibler divergence from their average.
   double bits = 0;
   for (std::size_t i = 0; i < p.size(); ++i) {
-    const double a = p[i] / np, b = q[i] / nq, middle = (a + b) / 2;
+    const double a = static_cast<double>(p[i]) / np, b = static_cast<double>(q[i]) / nq, middle = (a + b) / 2;
     if (a > 0) bits += a / 2 * std::log2(a / middle);
     if (b > 0) bits += b / 2 * std::log2(b / middle);
   }

@@ -6,8 +6,8 @@
 #include "src/io/hdf5.h"
 #include "src/system/files.h"
 #include "src/text/numbers.h"
+#include "src/text/strings.h"
 #include "src/text/table.h"
-#include "src/text/words.h"
 
 namespace sy {
 namespace fs = std::filesystem;
@@ -91,10 +91,10 @@ std::vector<std::vector<const Figure*>> columns_of(const Section& section) {
   // A group that is too wide becomes several tables of about equal width.
   std::vector<std::vector<const Figure*>> tables;
   for (const auto& group : groups) {
-    const std::size_t parts = (group.size() + most_columns - 1) / most_columns;
-    for (std::size_t p = 0; p < parts; ++p)
-      tables.emplace_back(group.begin() + static_cast<std::ptrdiff_t>(p * group.size() / parts),
-                          group.begin() + static_cast<std::ptrdiff_t>((p + 1) * group.size() / parts));
+    const std::size_t num_tables = (group.size() + most_columns - 1) / most_columns;
+    for (std::size_t p = 0; p < num_tables; ++p)
+      tables.emplace_back(group.begin() + static_cast<std::ptrdiff_t>(p * group.size() / num_tables),
+                          group.begin() + static_cast<std::ptrdiff_t>((p + 1) * group.size() / num_tables));
   }
   return tables;
 }
@@ -184,21 +184,23 @@ std::string sections_text(std::span<const Section> sections) {
 }
 
 std::string sections_csv(std::span<const Section> sections) {
-  std::vector<std::string> places;
+  std::vector<std::string> dimension_names;
   for (const Section& s : sections)
     for (const Figure& f : s.figures)
       for (const Dimension& d : f.dimensions)
-        if (std::find(places.begin(), places.end(), d.name) == places.end()) places.push_back(d.name);
+        if (std::find(dimension_names.begin(), dimension_names.end(), d.name) == dimension_names.end())
+          dimension_names.push_back(d.name);
   std::string out = "section,figure,unit";
-  for (const std::string& p : places) out += "," + quoted(p);
+  for (const std::string& p : dimension_names) out += "," + quoted(p);
   out += ",value\n";
   for (const Section& s : sections)
     for (const Figure& f : s.figures) {
       check(f);
       std::vector<std::size_t> column(f.dimensions.size());
       for (std::size_t d = 0; d < column.size(); ++d)
-        column[d] = std::find(places.begin(), places.end(), f.dimensions[d].name) - places.begin();
-      std::vector<std::string> cells(places.size());
+        column[d] =
+            std::find(dimension_names.begin(), dimension_names.end(), f.dimensions[d].name) - dimension_names.begin();
+      std::vector<std::string> cells(dimension_names.size());
       for (Index i = 0; i < std::ssize(f.values); ++i) {
         Index rest = i;
         for (std::size_t d = column.size(); d-- > 0; rest /= f.dimensions[d].size())

@@ -153,9 +153,9 @@ std::string definitions(const std::vector<const Figure*>& figures) {
     const std::string &meaning = figures[i]->meaning, &unit = figures[i]->unit;
     for (; i < figures.size() && figures[i]->meaning == meaning; ++i)
       titles += (titles.empty() ? "" : "; ") + figures[i]->title;
-    const bool said = unit != "nats per token" || titles.find(unit) != titles.npos;
-    out +=
-        "<li><b>" + escaped(titles) + "</b>" + (said ? "" : ", " + escaped(unit)) + ": " + escaped(meaning) + "</li>\n";
+    const bool unit_in_title = unit != "nats per token" || titles.find(unit) != titles.npos;
+    out += "<li><b>" + escaped(titles) + "</b>" + (unit_in_title ? "" : ", " + escaped(unit)) + ": " +
+           escaped(meaning) + "</li>\n";
   }
   return out + "</ul>\n";
 }

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "src/text/words.h"
+#include "src/text/strings.h"
 
 namespace sy {
 namespace {
@@ -168,25 +168,25 @@ void Page::contents() {
 }
 
 template <class Picture>
-void Page::add_picture(const Picture& picture, const std::string& says, const std::string& caption) {
+void Page::add_picture(const Picture& picture, const std::string& alt_text, const std::string& caption) {
   html_ += "<figure>";
   if (!caption.empty()) html_ += "<figcaption>" + escaped(caption) + "</figcaption>";
   const bool wide = picture.width > half_width;
-  places_.push_back({html_.size(), says, wide ? "large" : ""});
+  picture_slots_.push_back({html_.size(), alt_text, wide ? "large" : ""});
   plots_.push_back(plot_of(picture));
   if (wide) {
-    places_.push_back({html_.size(), says, "small"});
+    picture_slots_.push_back({html_.size(), alt_text, "small"});
     plots_.push_back(plot_of(narrow(picture)));
   }
   html_ += "</figure>\n";
 }
 
-void Page::picture(const Heatmap& map, const std::string& says, const std::string& caption) {
-  add_picture(map, says, caption);
+void Page::picture(const Heatmap& map, const std::string& alt_text, const std::string& caption) {
+  add_picture(map, alt_text, caption);
 }
 
-void Page::picture(const LineChart& chart, const std::string& says, const std::string& caption) {
-  add_picture(chart, says, caption);
+void Page::picture(const LineChart& chart, const std::string& alt_text, const std::string& caption) {
+  add_picture(chart, alt_text, caption);
 }
 
 std::string Page::finish() {
@@ -200,10 +200,10 @@ std::string Page::finish() {
     out += "</nav>\n";
   }
   for (std::size_t i = 0; i < pictures.size(); ++i) {
-    out.append(html_, from, places_[i].at - from);
-    from = places_[i].at;
-    out += "<svg role=\"img\" aria-label=\"" + escaped(places_[i].says) + "\"";
-    if (*places_[i].screen) out += fmt::format(" class=\"{}\"", places_[i].screen);
+    out.append(html_, from, picture_slots_[i].at - from);
+    from = picture_slots_[i].at;
+    out += "<svg role=\"img\" aria-label=\"" + escaped(picture_slots_[i].alt_text) + "\"";
+    if (*picture_slots_[i].screen) out += fmt::format(" class=\"{}\"", picture_slots_[i].screen);
     out += in_page_colours(pictures[i]).substr(4);
   }
   return out.append(html_, from) + "</main></body>\n</html>\n";

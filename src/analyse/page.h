@@ -30,26 +30,26 @@ class Page {
   // Inserts links to all sections. Call it before the first section.
   void contents();
   // Adds a picture. A small screen shows a narrow version of a wide picture.
-  // says: the picture in words, for readers who cannot see it. caption: may be empty.
-  void picture(const Heatmap& map, const std::string& says, const std::string& caption = "");
-  void picture(const LineChart& chart, const std::string& says, const std::string& caption = "");
+  // alt_text: the picture in words, for readers who cannot see it. caption: may be empty.
+  void picture(const Heatmap& map, const std::string& alt_text, const std::string& caption = "");
+  void picture(const LineChart& chart, const std::string& alt_text, const std::string& caption = "");
   std::string finish();
 
  private:
-  struct Place {
+  struct PictureSlot {
     std::size_t at;  // offset in html_
-    std::string says;
+    std::string alt_text;
     const char* screen;  // class of the pictures for one kind of screen; "" means all screens
   };
   template <class Picture>
-  void add_picture(const Picture& picture, const std::string& says, const std::string& caption);
+  void add_picture(const Picture& picture, const std::string& alt_text, const std::string& caption);
   struct Heading {
     std::string id, title;
   };
   std::string html_;
   std::size_t contents_at_ = std::string::npos;
   std::vector<Heading> headings_;
-  std::vector<Place> places_;
+  std::vector<PictureSlot> picture_slots_;
   std::vector<Plot> plots_;
 };
 

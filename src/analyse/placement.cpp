@@ -6,24 +6,25 @@
 namespace sy {
 namespace {
 
-std::vector<Index> rank_loads(const LayerLoad& load, const std::vector<Index>& order, Index ranks) {
+std::vector<Index> rank_loads(const LayerLoad& load, const std::vector<Index>& physical_to_logical, Index ranks) {
   std::vector<Index> out(static_cast<std::size_t>(ranks));
-  const Index each = std::ssize(order) / ranks;
-  for (std::size_t place = 0; place < order.size(); ++place) out[place / each] += load.experts[order[place]].routed;
+  const Index each = std::ssize(physical_to_logical) / ranks;
+  for (std::size_t physical = 0; physical < physical_to_logical.size(); ++physical)
+    out[physical / each] += load.experts[physical_to_logical[physical]].routed;
   return out;
 }
 
 }  // namespace
 
-std::vector<LayerPlacement> place_experts(const std::vector<LayerLoad>& load, Index ranks) {
+std::vector<LayerPlacement> balance_placement(const std::vector<LayerLoad>& load, Index ranks) {
   std::vector<LayerPlacement> out;
   for (const LayerLoad& layer : load) {
     const Index experts = std::ssize(layer.experts);
     if (ranks < 1 || experts % ranks != 0)
       bad_input("--placement ep={}: {} experts cannot be shared out equally: ep has to divide them", ranks, experts);
-    std::vector<Index> usual(static_cast<std::size_t>(experts)), by_load;
-    std::iota(usual.begin(), usual.end(), Index{0});
-    by_load = usual;
+    std::vector<Index> identity(static_cast<std::size_t>(experts)), by_load;
+    std::iota(identity.begin(), identity.end(), Index{0});
+    by_load = identity;
     std::stable_sort(by_load.begin(), by_load.end(),
                      [&](Index a, Index b) { return layer.experts[a].routed > layer.experts[b].routed; });
     std::vector<std::vector<Index>> held(static_cast<std::size_t>(ranks));
@@ -35,14 +36,14 @@ std::vector<LayerPlacement> place_experts(const std::vector<LayerLoad>& load, In
       held[best].push_back(e);
       sums[best] += layer.experts[e].routed;
     }
-    LayerPlacement p{layer.layer, {}, rank_loads(layer, usual, ranks), {}};
+    LayerPlacement p{layer.layer, {}, rank_loads(layer, identity, ranks), {}};
     for (auto& of_rank : held) {
       std::sort(of_rank.begin(), of_rank.end());
-      p.order.insert(p.order.end(), of_rank.begin(), of_rank.end());
+      p.physical_to_logical.insert(p.physical_to_logical.end(), of_rank.begin(), of_rank.end());
     }
-    p.after = rank_loads(layer, p.order, ranks);
+    p.after = rank_loads(layer, p.physical_to_logical, ranks);
     if (max_over_mean(p.before) <= max_over_mean(p.after)) {
-      p.order = usual;
+      p.physical_to_logical = identity;
       p.after = p.before;
     }
     out.push_back(std::move(p));
@@ -72,15 +73,15 @@ Section placement_section(const std::vector<LayerPlacement>& placement) {
   Figure order{"order",
                "placement",
                "expert",
-               fmt::format("The expert in each place: rank 0 holds the first {}, and so on.",
-                           std::ssize(placement[0].order) / ranks),
-               {layers, counted_dimension("place", std::ssize(placement[0].order))},
+               fmt::format("The logical expert of each physical expert: rank 0 holds the first {}, and so on.",
+                           std::ssize(placement[0].physical_to_logical) / ranks),
+               {layers, counted_dimension("place", std::ssize(placement[0].physical_to_logical))},
                {},
                Look::none};
   for (const LayerPlacement& p : placement) {
     before.values.push_back(max_over_mean(p.before));
     after.values.push_back(max_over_mean(p.after));
-    order.values.insert(order.values.end(), p.order.begin(), p.order.end());
+    order.values.insert(order.values.end(), p.physical_to_logical.begin(), p.physical_to_logical.end());
   }
   out.figures = {std::move(before), std::move(after), std::move(order)};
   return out;
@@ -90,10 +91,12 @@ Json placement_json(const std::vector<LayerPlacement>& placement) {
   Json layers = Json::array();
   for (const LayerPlacement& p : placement)
     layers.push_back({{"layer", p.layer},
-                      {"order", p.order},
+                      {"order", p.physical_to_logical},
                       {"max_over_mean_before", max_over_mean(p.before)},
                       {"max_over_mean", max_over_mean(p.after)}});
-  return {{"ep", std::ssize(placement[0].before)}, {"experts", std::ssize(placement[0].order)}, {"layers", layers}};
+  return {{"ep", std::ssize(placement[0].before)},
+          {"experts", std::ssize(placement[0].physical_to_logical)},
+          {"layers", layers}};
 }
 
 }  // namespace sy

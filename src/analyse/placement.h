@@ -10,7 +10,7 @@ struct LayerPlacement {
   std::int64_t layer = 0;  // index of the block
   // [E] logical expert of each physical one.
   // Rank r holds the physical experts [r * E / ep, (r + 1) * E / ep).
-  std::vector<Index> order;
+  std::vector<Index> physical_to_logical;
   // [ep] assignments of each rank: in the original order, and with this placement.
   std::vector<Index> before, after;
 };
@@ -21,7 +21,7 @@ struct LayerPlacement {
 // lower expert and rank. The experts of a rank are in rising order.
 // If the original order is as even, it stays. Throws InputError unless `ranks` divides the number
 // of experts.
-std::vector<LayerPlacement> place_experts(const std::vector<LayerLoad>& load, Index ranks);
+std::vector<LayerPlacement> balance_placement(const std::vector<LayerLoad>& load, Index ranks);
 
 Section placement_section(const std::vector<LayerPlacement>& placement);
 // {"ep": 4, "experts": 8,

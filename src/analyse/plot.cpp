@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "src/text/strings.h"
 #include "src/text/table.h"
-#include "src/text/words.h"
 
 namespace sy {
 namespace {
@@ -60,9 +60,9 @@ std::string prelude(int width, int height) {
 
 // Places the label of an axis. gnuplot's own position depends on its estimate of the marks' text
 // width.
-std::string label_at(const std::string& text, const std::string& place, bool upright = false) {
+std::string label_at(const std::string& text, const std::string& position, bool upright = false) {
   return text.empty() ? ""
-                      : fmt::format("set label {} at {} center {}textcolor rgb '{}'\n", in_quotes(text), place,
+                      : fmt::format("set label {} at {} center {}textcolor rgb '{}'\n", in_quotes(text), position,
                                     upright ? "rotate " : "", plot_colours.ink);
 }
 
@@ -85,8 +85,8 @@ int widest_of(const std::vector<std::string>& names) {
 }
 
 // True if the names of columns are words that do not fit side by side: they stand upright then.
-bool upright_names(const std::vector<std::string>& names, double room) {
-  return (7.0 * widest_of(names) + 10) * static_cast<double>(names.size()) > room &&
+bool upright_names(const std::vector<std::string>& names, double available) {
+  return (7.0 * widest_of(names) + 10) * static_cast<double>(names.size()) > available &&
          std::none_of(names.begin(), names.end(), is_number);
 }
 
@@ -97,14 +97,15 @@ std::vector<std::string> wrapped(const std::string& text, int width) {
   return lines;
 }
 
-// Marks at the middles of rows or columns. If not all fit into `room` pixels, every n-th has one.
+// Marks at the middles of rows or columns. If not all fit into `available` pixels, every n-th has
+// one.
 // needed: pixels of a mark.
-std::string name_tics(const std::string& axis, const std::vector<std::string>& names, double room, double needed,
+std::string name_tics(const std::string& axis, const std::vector<std::string>& names, double available, double needed,
                       int longest_name, int wrap_names = 0) {
   std::size_t every = 1;
   for (std::size_t step : {1, 2, 4, 5, 8, 10, 16, 20, 32, 50, 64, 100, 128, 200, 256, 500, 1000}) {
     every = step;
-    if (needed * static_cast<double>(names.size()) <= room * static_cast<double>(step)) break;
+    if (needed * static_cast<double>(names.size()) <= available * static_cast<double>(step)) break;
   }
   std::string out = fmt::format("set {}tics (", axis);
   for (std::size_t i = 0; i < names.size(); i += every) {
@@ -133,8 +134,8 @@ std::string ratio_tics(double low, double high) {
 }
 
 // Round numbers with enough space between their marks.
-std::string step_tics(double low, double high, double room) {
-  return fmt::format("set xtics {}\n", number(std::max(1.0, round_up((high - low) * 70 / room, {1, 2, 5, 10}))));
+std::string step_tics(double low, double high, double available) {
+  return fmt::format("set xtics {}\n", number(std::max(1.0, round_up((high - low) * 70 / available, {1, 2, 5, 10}))));
 }
 
 // White text on dark cells, ink on bright ones.
@@ -259,7 +260,8 @@ Plot plot_of(const Heatmap& map) {
   // Columns are centred on 0, 1, ... unless the map has an x_range.
   const auto [x_low, x_high] = map.x_range.value_or(std::pair(-0.5, static_cast<double>(map.columns) - 0.5));
   const double column = (x_high - x_low) / static_cast<double>(map.columns);
-  s += fmt::format("set xrange [{}:{}]\nset yrange [{}:-0.5]\n", number(x_low), number(x_high), map.rows - 0.5);
+  s += fmt::format("set xrange [{}:{}]\nset yrange [{}:-0.5]\n", number(x_low), number(x_high),
+                   static_cast<double>(map.rows) - 0.5);
   s += map.x_range ? step_tics(x_low, x_high, plot_width)
                    : name_tics("x", map.column_names, plot_width, upright ? 15 : 7.0 * widest_of(map.column_names) + 10,
                                map.longest_name);
@@ -285,13 +287,13 @@ Plot plot_of(const Heatmap& map) {
   }
 
   // Thin seams, if the cells are large enough.
-  if (plot_width >= 12 * map.columns && plot_height >= 10 * map.rows) {
+  if (plot_width >= 12 * static_cast<double>(map.columns) && plot_height >= 10 * static_cast<double>(map.rows)) {
     for (Index c = 1; c < map.columns; ++c)
       s += fmt::format("set arrow from {0},graph 0 to {0},graph 1 nohead front lc rgb '{1}' lw 1.5\n",
                        number(x_low + column * static_cast<double>(c)), plot_colours.paper);
     for (Index r = 1; r < map.rows; ++r)
       s += fmt::format("set arrow from graph 0,first {0} to graph 1,first {0} nohead front lc rgb '{1}' lw 1.5\n",
-                       r - 0.5, plot_colours.paper);
+                       static_cast<double>(r) - 0.5, plot_colours.paper);
   }
   const auto position = [&](double v) {
     return map.ratio ? std::log2(std::max(v, map.low) / map.low) / std::log2(map.high / map.low)
@@ -305,7 +307,8 @@ Plot plot_of(const Heatmap& map) {
       const double v = map.values[r * map.columns + c];
       if (!std::isfinite(v)) continue;
       s += fmt::format("set label {} at {},{} center front textcolor rgb '{}'\n",
-                       in_quotes(map.cell_texts[r * map.columns + c]), number(x_low + column * (c + 0.5)), r,
+                       in_quotes(map.cell_texts[r * map.columns + c]),
+                       number(x_low + column * (static_cast<double>(c) + 0.5)), r,
                        text_colour(palette_colour(map.palette, position(v))));
     }
   // gnuplot draws no image of a single row or column: such a row or column is doubled.
@@ -319,7 +322,7 @@ Plot plot_of(const Heatmap& map) {
     s += '\n';
   }
   s += fmt::format("END\nplot $cells matrix using ({}+($1+0.5)*{}):(-0.5+($2+0.5)*{}):3 with image notitle\n", x_low,
-                   column / across, 1.0 / down);
+                   column / static_cast<double>(across), 1.0 / static_cast<double>(down));
   const Cells cells{double(left), double(top), plot_width / static_cast<double>(map.columns),
                     plot_height / static_cast<double>(map.rows)};
   return {std::move(s), {}, cell_areas(map, cells), true};
@@ -447,10 +450,10 @@ Plot plot_of(const LineChart& chart) {
     s += fmt::format("$line{} << END\n", i);
     for (std::size_t k = 0; k < line.x.size(); ++k) s += number(line.x[k]) + ' ' + number(line.y[k] * scale) + '\n';
     s += "END\n";
-    const double place = count == 1 ? 0.4 : static_cast<double>(i) / static_cast<double>(count - 1);
+    const double position = count == 1 ? 0.4 : static_cast<double>(i) / static_cast<double>(count - 1);
     const SeriesColour* own = colour_of(line.series);
     const std::string colour =
-        own ? own->light : palette_colour(Palette::order, line_colour_step * std::round(place * (line_colours - 1)));
+        own ? own->light : palette_colour(Palette::order, line_colour_step * std::round(position * (line_colours - 1)));
     const std::string paint = bar ? "palette cb " + number(chart.depths[i]) : fmt::format("rgb '{}'", colour);
     // A line through one point would be invisible, and few points should stand out from their line.
     const char* style = line.x.size() == 1   ? "points pt 7 ps 0.7"
@@ -473,20 +476,20 @@ Plot plot_of(const LineChart& chart) {
   plot.script = s + "plot " + plots + "\n";
   if (bar) return plot;  // so many values would not fit into a tooltip
 
-  std::vector<double> places;
-  for (const Line& line : chart.lines) places.insert(places.end(), line.x.begin(), line.x.end());
-  std::sort(places.begin(), places.end());
-  places.erase(std::unique(places.begin(), places.end()), places.end());
-  const double strips = std::min<double>(most_strips, static_cast<double>(places.size()));
-  const auto place_of = [&](double i) {
-    return places[static_cast<std::size_t>(i * static_cast<double>(places.size()) / strips)];
+  std::vector<double> x_values;
+  for (const Line& line : chart.lines) x_values.insert(x_values.end(), line.x.begin(), line.x.end());
+  std::sort(x_values.begin(), x_values.end());
+  x_values.erase(std::unique(x_values.begin(), x_values.end()), x_values.end());
+  const double strips = std::min<double>(most_strips, static_cast<double>(x_values.size()));
+  const auto x_of_strip = [&](double i) {
+    return x_values[static_cast<std::size_t>(i * static_cast<double>(x_values.size()) / strips)];
   };
   const auto pixel = [&](double x) { return left + (x - low_x) / (high_x - low_x) * plot_width; };
   double from = low_x;  // each strip reaches half-way to the next
   for (double i = 0; i < strips; ++i) {
-    const double to = i + 1 < strips ? (place_of(i) + place_of(i + 1)) / 2 : high_x;
+    const double to = i + 1 < strips ? (x_of_strip(i) + x_of_strip(i + 1)) / 2 : high_x;
     plot.areas.push_back(
-        {pixel(from), double(top), pixel(to) - pixel(from), plot_height, strip_text(chart, place_of(i), from, to)});
+        {pixel(from), double(top), pixel(to) - pixel(from), plot_height, strip_text(chart, x_of_strip(i), from, to)});
     from = to;
   }
   return plot;

@@ -8,8 +8,8 @@
 #include "src/params/specs.h"
 #include "src/system/files.h"
 #include "src/text/numbers.h"
+#include "src/text/strings.h"
 #include "src/text/table.h"
-#include "src/text/words.h"
 
 namespace sy {
 namespace fs = std::filesystem;
@@ -176,14 +176,14 @@ CollapseAdvice collapse_advice(const ExpertReport& r) {
   if (r.config && moe.top_k == 1 && moe.experts > 1 && moe.renormalizes())
     add("Set moe.renormalize = auto: with moe.top_k = 1 and true, the loss teaches the router nothing.");
   if (!r.config)
-    add("Raise moe.aux_loss, or set moe.bias_rate = 0.001: both even out the load.");
-  else if (moe.aux_loss == 0 && moe.bias_rate == 0)
-    add("Set moe.aux_loss = 0.01 or moe.bias_rate = 0.001: both are 0, so nothing evens out the load.");
-  else if (moe.bias_rate == 0)
-    add(fmt::format("Raise moe.aux_loss = {0} to about {1}, or set moe.bias_rate = 0.001 beside it.", moe.aux_loss,
-                    std::max(3 * moe.aux_loss, 0.01)));
+    add("Raise moe.aux_loss, or set moe.bias_update_rate = 0.001: both even out the load.");
+  else if (moe.aux_loss == 0 && moe.bias_update_rate == 0)
+    add("Set moe.aux_loss = 0.01 or moe.bias_update_rate = 0.001: both are 0, so nothing evens out the load.");
+  else if (moe.bias_update_rate == 0)
+    add(fmt::format("Raise moe.aux_loss = {0} to about {1}, or set moe.bias_update_rate = 0.001 beside it.",
+                    moe.aux_loss, std::max(3 * moe.aux_loss, 0.01)));
   else
-    add(fmt::format("Raise moe.bias_rate = {} to about {}{}.", moe.bias_rate, 3 * moe.bias_rate,
+    add(fmt::format("Raise moe.bias_update_rate = {} to about {}{}.", moe.bias_update_rate, 3 * moe.bias_update_rate,
                     moe.aux_loss == 0 ? ", or set moe.aux_loss = 0.001 beside it" : ""));
   if (r.config && moe.z_loss == 0)
     add("Set moe.z_loss = 0.001: it keeps the router's logits small, so that no choice becomes final early.");

@@ -80,7 +80,7 @@ void header(Page& page, const ExpertReport& r) {
     fact("Routing",
          fmt::format("capacity factor {}, load-balance loss {}, router z-loss {}{}",
                      m.capacity_factor > 0 ? fmt::format("{}", m.capacity_factor) : "0 (dropless)", m.aux_loss,
-                     m.z_loss, m.bias_rate > 0 ? fmt::format(", bias rate {}", m.bias_rate) : ""));
+                     m.z_loss, m.bias_update_rate > 0 ? fmt::format(", bias rate {}", m.bias_update_rate) : ""));
   }
   fact("Trained", fmt::format("{} steps, {} tokens, seed {}", count_text(s.step), count_text(s.tokens), s.seed));
   fact("Layout", s.layout);
@@ -90,8 +90,8 @@ void header(Page& page, const ExpertReport& r) {
 
 void tiles(Page& page, const ExpertReport& r) {
   page << "<div class=\"tiles\">";
-  const auto tile = [&](const std::string& value, const std::string& what) {
-    page << fmt::format("<div class=\"tile\"><b>{}</b><span>{}</span></div>\n", value, what);
+  const auto tile = [&](const std::string& value, const std::string& label) {
+    page << fmt::format("<div class=\"tile\"><b>{}</b><span>{}</span></div>\n", value, label);
   };
   if (r.evaluation) tile(number_text(r.evaluation->bits_per_byte, 3), "bits per byte, validation");
   if (!r.losses.empty()) {

@@ -13,7 +13,7 @@ namespace sy {
 namespace {
 
 constexpr double nan = std::numeric_limits<double>::quiet_NaN();
-constexpr Index most_parts = 16, preferred_ids = 5, listed_paths = 5;
+constexpr Index max_position_ranges = 16, preferred_ids = 5, listed_paths = 5;
 
 double ratio(Index n, Index of) {
   return of > 0 ? static_cast<double>(n) / static_cast<double>(of) : nan;
@@ -45,28 +45,28 @@ Index count_drops(std::span<const std::int32_t> experts, Index num_experts, Inde
 }
 
 RoutingMeasures::RoutingMeasures(RoutingShape shape)
-    : shape_(std::move(shape)), parts_(std::min(most_parts, shape_.seq_len)) {
+    : shape_(std::move(shape)), position_ranges_(std::min(max_position_ranges, shape_.seq_len)) {
   const Index L = layers(), E = shape_.experts, D = std::ssize(shape_.domains);
   if (2 * L * E * E * Index{sizeof(Index)} > pair_bytes)
     bad_input("{} layers of {} experts have too many pairs of experts to count: look at one layer with --layer", L, E);
   tokens_.resize(D);
   nats_.resize(D);
-  part_tokens_.resize(parts_);
+  range_tokens_.resize(position_ranges_);
   domain_.resize(L * D * E);
   pairs_.resize(L * E * E);
   paths_.resize(L * E * E);
-  position_.resize(L * parts_ * E);
+  position_.resize(L * position_ranges_ * E);
   factor_drops_.resize(L * std::ssize(shape_.factors));
   domain_drops_.resize(L * D);
   same_.resize(L);
 }
 
-void RoutingMeasures::add(const ReplayBatch& batch, const Replayed& found) {
+void RoutingMeasures::add(const ReplayBatch& batch, const ReplayResult& found) {
   const Index E = shape_.experts, k = shape_.top_k, T = batch.tokens(), D = std::ssize(shape_.domains);
   tokens_[batch.domain] += T;
   nats_[batch.domain] += found.nats;
-  const auto part_of = [&](Index token) { return token % batch.seq_len * parts_ / shape_.seq_len; };
-  for (Index t = 0; t < T; ++t) ++part_tokens_[part_of(t)];
+  const auto range_of = [&](Index token) { return token % batch.seq_len * position_ranges_ / shape_.seq_len; };
+  for (Index t = 0; t < T; ++t) ++range_tokens_[range_of(t)];
   for (Index l = 0; l < layers(); ++l) {
     const std::vector<std::int32_t>& chosen = found.layers[shape_.layers[l]].experts;
     // The next MoE layer, if it is measured too.
@@ -76,7 +76,7 @@ void RoutingMeasures::add(const ReplayBatch& batch, const Replayed& found) {
       const std::int32_t* const of_token = &chosen[t * k];
       for (Index i = 0; i < k; ++i) {
         ++domain_[(l * D + batch.domain) * E + of_token[i]];
-        ++position_[(l * parts_ + part_of(t)) * E + of_token[i]];
+        ++position_[(l * position_ranges_ + range_of(t)) * E + of_token[i]];
         for (Index j = 0; j < k; ++j) ++pairs_[(l * E + of_token[i]) * E + of_token[j]];
       }
       if (next) ++paths_[(l * E + of_token[0]) * E + (*next)[t * k]];
@@ -96,12 +96,12 @@ void RoutingMeasures::add(const ReplayBatch& batch, const Replayed& found) {
   }
 }
 
-void RoutingMeasures::count_id(Vocabulary& v, std::int32_t id, Index token, const Replayed& found) {
+void RoutingMeasures::count_id(Vocabulary& v, std::int32_t id, Index token, const ReplayResult& found) {
   const Index E = shape_.experts, k = shape_.top_k, width = layers() * E;
   auto at = v.row.find(id);
   if (at == v.row.end()) {
     if (std::ssize(v.counts) + width > vocabulary_bytes / Index{sizeof(std::uint32_t)}) {
-      ++v.passed_over;
+      ++v.skipped_tokens;
       return;
     }
     at = v.row.emplace(id, v.ids.size()).first;
@@ -116,7 +116,7 @@ void RoutingMeasures::count_id(Vocabulary& v, std::int32_t id, Index token, cons
       ++v.counts[row * width + l * E + found.layers[shape_.layers[l]].experts[token * k + i]];
 }
 
-void RoutingMeasures::add_other(const Replayed& found, const Replayed& other) {
+void RoutingMeasures::add_other(const ReplayResult& found, const ReplayResult& other) {
   const Index k = shape_.top_k, T = std::ssize(found.layers[0].experts) / k;
   compared_ += T;
   for (Index l = 0; l < layers(); ++l) {
@@ -132,7 +132,7 @@ void RoutingMeasures::add_vocabulary(Section& section, const Vocabulary& v, cons
   std::vector<std::size_t> rows;
   for (std::size_t r = 0; r < v.ids.size(); ++r)
     if (v.seen[r] >= shape_.least_count) rows.push_back(r);
-  const auto share = [&](std::size_t row, Index place) { return ratio(v.counts[row * width + place], v.seen[row]); };
+  const auto share = [&](std::size_t row, Index column) { return ratio(v.counts[row * width + column], v.seen[row]); };
 
   const Dimension by_layer = numbered_dimension("layer", shape_.layer_ids);
   Figure mean{
@@ -142,9 +142,9 @@ void RoutingMeasures::add_vocabulary(Section& section, const Vocabulary& v, cons
       fmt::format("Vocabulary specialisation: the largest share of an id's tokens that one expert got, mean over the "
                   "{} {} ids with {} tokens or more; {} where ids do not matter.{}",
                   rows.size(), which, shape_.least_count, percent_text(chance()),
-                  v.passed_over > 0
+                  v.skipped_tokens > 0
                       ? fmt::format(" {} tokens of ids that came late were passed over, for want of memory.",
-                                    count_text(v.passed_over))
+                                    count_text(v.skipped_tokens))
                       : ""),
       {by_layer},
       {}};
@@ -173,7 +173,7 @@ void RoutingMeasures::add_vocabulary(Section& section, const Vocabulary& v, cons
                 ranked,
                 {},
                 Look::none};
-  Listing words{
+  Listing listing{
       "preferred_" + which,
       "Preferred tokens by " + which + " id",
       fmt::format("Of each expert the {} tokens of whose occurrences it got the largest shares, among ids with {} "
@@ -184,12 +184,12 @@ void RoutingMeasures::add_vocabulary(Section& section, const Vocabulary& v, cons
       2};
   for (Index l = 0; l < L; ++l)
     for (Index e = 0; e < E; ++e) {
-      const Index place = l * E + e;
+      const Index column = l * E + e;
       std::vector<std::size_t> best;
       for (std::size_t r : rows)
-        if (v.counts[r * width + place] > 0) best.push_back(r);
+        if (v.counts[r * width + column] > 0) best.push_back(r);
       const auto better = [&](std::size_t a, std::size_t b) {
-        const double x = share(a, place), y = share(b, place);
+        const double x = share(a, column), y = share(b, column);
         return x != y ? x > y : v.seen[a] != v.seen[b] ? v.seen[a] > v.seen[b] : v.ids[a] < v.ids[b];
       };
       const auto some = std::min<std::ptrdiff_t>(preferred_ids, std::ssize(best));
@@ -197,16 +197,16 @@ void RoutingMeasures::add_vocabulary(Section& section, const Vocabulary& v, cons
       std::string text;
       for (Index i = 0; i < preferred_ids; ++i) {
         ids.values.push_back(i < some ? v.ids[best[i]] : nan);
-        shares.values.push_back(i < some ? share(best[i], place) : nan);
+        shares.values.push_back(i < some ? share(best[i], column) : nan);
         if (i < some)
           text += fmt::format("{}'{}' {}", i ? ", " : "", decode(v.ids[best[i]]), percent_text(shares.values.back()));
       }
-      words.rows.push_back({shape_.layer_ids[l], e, text});
+      listing.rows.push_back({shape_.layer_ids[l], e, text});
     }
   section.figures.push_back(std::move(mean));
   section.figures.push_back(std::move(ids));
   section.figures.push_back(std::move(shares));
-  section.listings.push_back(std::move(words));
+  section.listings.push_back(std::move(listing));
 }
 
 Section RoutingMeasures::section(const std::function<std::string(std::int32_t)>& decode) const {
@@ -340,15 +340,15 @@ Section RoutingMeasures::section(const std::function<std::string(std::int32_t)>&
   }
 
   // Positions.
-  Dimension by_part{"positions", {}};
-  for (Index part = 0; part < parts_; ++part)
-    by_part.labels.push_back(fmt::format("{}-{}", ceil_div(part * shape_.seq_len, parts_),
-                                         ceil_div((part + 1) * shape_.seq_len, parts_) - 1));
+  Dimension by_position{"positions", {}};
+  for (Index range = 0; range < position_ranges_; ++range)
+    by_position.labels.push_back(fmt::format("{}-{}", ceil_div(range * shape_.seq_len, position_ranges_),
+                                             ceil_div((range + 1) * shape_.seq_len, position_ranges_) - 1));
   Figure position{"position",
                   "routing by position",
                   "share",
                   "Share of the tokens at these positions of their sequence that had the expert among their choices.",
-                  {by_layer, by_part, by_expert},
+                  {by_layer, by_position, by_expert},
                   {},
                   Look::relative,
                   chance()};
@@ -362,16 +362,17 @@ Section RoutingMeasures::section(const std::function<std::string(std::int32_t)>&
       {}};
   for (Index l = 0; l < L; ++l) {
     std::vector<Index> whole(static_cast<std::size_t>(E));
-    for (Index part = 0; part < parts_; ++part) {
-      const auto counts = row_of(position_, l * parts_ + part, E);
+    for (Index range = 0; range < position_ranges_; ++range) {
+      const auto counts = row_of(position_, l * position_ranges_ + range, E);
       for (Index e = 0; e < E; ++e) {
         whole[e] += counts[e];
-        position.values.push_back(ratio(counts[e], part_tokens_[part]));
+        position.values.push_back(ratio(counts[e], range_tokens_[range]));
       }
     }
     std::vector<double> bits;
-    for (Index part = 0; part < parts_; ++part)
-      bits.push_back(part_tokens_[part] > 0 ? js_divergence(row_of(position_, l * parts_ + part, E), whole) : nan);
+    for (Index range = 0; range < position_ranges_; ++range)
+      bits.push_back(range_tokens_[range] > 0 ? js_divergence(row_of(position_, l * position_ranges_ + range, E), whole)
+                                              : nan);
     apart.values.push_back(mean_of(bits));
   }
   for (Figure* f : {&domain_most, &pairs_most, &path_most, &apart}) figures.push_back(std::move(*f));

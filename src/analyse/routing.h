@@ -46,9 +46,9 @@ class RoutingMeasures {
  public:
   // Throws InputError if the counts of pairs of experts would exceed pair_bytes.
   explicit RoutingMeasures(RoutingShape shape);
-  void add(const ReplayBatch& batch, const Replayed& found);
+  void add(const ReplayBatch& batch, const ReplayResult& found);
   // Adds the same tokens in another checkpoint, for saturation.
-  void add_other(const Replayed& found, const Replayed& other);
+  void add_other(const ReplayResult& found, const ReplayResult& other);
   // decode: returns the text of an id.
   Section section(const std::function<std::string(std::int32_t)>& decode) const;
 
@@ -61,18 +61,18 @@ class RoutingMeasures {
     std::vector<std::int32_t> ids;
     std::vector<Index> seen;            // [row]
     std::vector<std::uint32_t> counts;  // [row, layer, expert]
-    Index passed_over = 0;              // tokens of skipped ids
+    Index skipped_tokens = 0;           // tokens of skipped ids
   };
-  void count_id(Vocabulary& vocabulary, std::int32_t id, Index token, const Replayed& found);
+  void count_id(Vocabulary& vocabulary, std::int32_t id, Index token, const ReplayResult& found);
   void add_vocabulary(Section& section, const Vocabulary& vocabulary, const std::string& which,
                       const std::function<std::string(std::int32_t)>& decode) const;
   Index layers() const { return std::ssize(shape_.layers); }
   double chance() const { return static_cast<double>(shape_.top_k) / static_cast<double>(shape_.experts); }
 
   RoutingShape shape_;
-  Index parts_;                              // number of position ranges of a sequence
-  std::vector<Index> tokens_, part_tokens_;  // [domain], [position range]
-  std::vector<double> nats_;                 // [domain]
+  Index position_ranges_;                     // number of position ranges of a sequence
+  std::vector<Index> tokens_, range_tokens_;  // [domain], [position range]
+  std::vector<double> nats_;                  // [domain]
   // [layer, domain, expert], [layer, expert, expert], [layer, position range, expert]
   std::vector<Index> domain_, pairs_, position_;
   std::vector<Index> paths_;  // [layer, expert, expert]; zero for the last layer

@@ -38,8 +38,8 @@ const std::vector<Command>& commands() {
        "what this machine offers, and what is misconfigured; under mpirun, on every rank", doctor_command, true},
       {"completion", "bash|zsh|fish", "what a shell needs to complete commands, options, settings and values",
        completion_command, false},
-      {"help", "[COMMAND | config | SECTION | KEY] [--man | --markdown]", "this list, a command, or configuration keys", help_command,
-       false},
+      {"help", "[COMMAND | config | SECTION | KEY] [--man | --markdown]", "this list, a command, or configuration keys",
+       help_command, false},
       {"version", "", "the version", version_command, false},
   };
   return table;
@@ -50,8 +50,8 @@ bool takes_settings(const Command& command) {
 }
 
 int version_command(CommandLine& line) {
-  po::variables_map given;
-  if (!parse_options(line, "version", {}, {}, given)) return 0;
+  po::variables_map arguments;
+  if (!parse_options(line, "version", {}, {}, arguments)) return 0;
   fmt::print("switchyard {}\n", build_info().version);
   return 0;
 }

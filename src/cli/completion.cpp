@@ -9,8 +9,8 @@
 #include "src/config.h"
 #include "src/families/family.h"
 #include "src/plan/machine.h"
+#include "src/text/strings.h"
 #include "src/text/table.h"
-#include "src/text/words.h"
 
 namespace sy {
 namespace {
@@ -63,12 +63,12 @@ std::vector<std::string> values_of(const Command& command, const std::string& na
   return values.empty() ? option_values(command.name, name) : values;
 }
 
-std::vector<CompletionCandidate> all_options(const Command& command, const std::string& word, Comm& world) {
+std::vector<CompletionCandidate> all_options(const Command& command, const std::string& current, Comm& world) {
   std::vector<CompletionCandidate> all;
   for (const CommandOption& option : options_of(command, world)) all.push_back({option.name, short_help(option.help)});
   if (!takes_settings(command)) return all;
   std::string kind;
-  key_of(word, kind);
+  key_of(current, kind);
   for (const ConfigKey& key : config_keys()) {
     std::string name = key.name;
     if (!kind.empty()) replace_all(name, ".NAME.", "." + kind + ".");
@@ -77,24 +77,23 @@ std::vector<CompletionCandidate> all_options(const Command& command, const std::
   return all;
 }
 
-std::vector<CompletionCandidate> of_command(const Command& command, const std::vector<std::string>& words,
-                                            Comm& world) {
-  const std::string &word = words.back(), &before = words[words.size() - 2];
+std::vector<CompletionCandidate> of_command(const Command& command, const std::vector<std::string>& args, Comm& world) {
+  const std::string &current = args.back(), &previous = args[args.size() - 2];
   std::vector<CompletionCandidate> all;
   const auto add = [&](const std::string& start, const std::vector<std::string>& values) {
     for (const std::string& value : values) all.push_back({start + value, ""});
   };
   if (command.run == help_command) {
-    const bool of_configuration = words.size() == 3 && before == "config";
-    if (words.size() == 2 || of_configuration) add("", help_topics(of_configuration));
-  } else if (const auto equals = word.find('='); word.starts_with("--") && equals != word.npos) {
-    add(word.substr(0, equals + 1), values_of(command, word.substr(0, equals)));
-  } else if (words.size() > 2 && before.starts_with("--") && before.find('=') == before.npos &&
-             !word.starts_with("-")) {
-    add("", values_of(command, before));
-  } else if (word.starts_with("-")) {
-    all = all_options(command, word, world);
-  } else if (command.run == completion_command && words.size() == 2) {
+    const bool of_configuration = args.size() == 3 && previous == "config";
+    if (args.size() == 2 || of_configuration) add("", help_topics(of_configuration));
+  } else if (const auto equals = current.find('='); current.starts_with("--") && equals != current.npos) {
+    add(current.substr(0, equals + 1), values_of(command, current.substr(0, equals)));
+  } else if (args.size() > 2 && previous.starts_with("--") && previous.find('=') == previous.npos &&
+             !current.starts_with("-")) {
+    add("", values_of(command, previous));
+  } else if (current.starts_with("-")) {
+    all = all_options(command, current, world);
+  } else if (command.run == completion_command && args.size() == 2) {
     add("", {"bash", "zsh", "fish"});
   }
   return all;
@@ -102,16 +101,16 @@ std::vector<CompletionCandidate> of_command(const Command& command, const std::v
 
 }  // namespace
 
-std::vector<CompletionCandidate> completion_candidates(const std::vector<std::string>& words, Comm& world) {
+std::vector<CompletionCandidate> completion_candidates(const std::vector<std::string>& args, Comm& world) {
   std::vector<CompletionCandidate> all;
-  if (words.size() == 1) {
+  if (args.size() == 1) {
     for (const Command& c : commands()) all.push_back({c.name, short_help(c.summary)});
     all.push_back({"--version", ""});
     all.push_back({"--help", ""});
   }
   for (const Command& c : commands())
-    if (words.size() > 1 && words.front() == c.name) all = of_command(c, words, world);
-  const auto differs = [&](const CompletionCandidate& c) { return words.empty() || !c.text.starts_with(words.back()); };
+    if (args.size() > 1 && args.front() == c.name) all = of_command(c, args, world);
+  const auto differs = [&](const CompletionCandidate& c) { return args.empty() || !c.text.starts_with(args.back()); };
   all.erase(std::remove_if(all.begin(), all.end(), differs), all.end());
   return all;
 }
@@ -121,23 +120,23 @@ namespace {
 // Each script calls the program that is being completed, whatever its path.
 constexpr const char* bash_script = R"sh(# Completion of switchyard for bash: source <(switchyard completion bash)
 _switchyard() {
-  local piece glued= words=() before line found=()
-  # bash takes words apart at = and : (COMP_WORDBREAKS).
-  for piece in "${COMP_WORDS[@]:1:COMP_CWORD}"; do
-    if [[ ${#words[@]} -gt 0 && ($glued || $piece == [=:]*) ]]; then
-      words[${#words[@]}-1]+=$piece
+  local token glued= args=() before line found=()
+  # bash splits arguments at = and : (COMP_WORDBREAKS).
+  for token in "${COMP_WORDS[@]:1:COMP_CWORD}"; do
+    if [[ ${#args[@]} -gt 0 && ($glued || $token == [=:]*) ]]; then
+      args[${#args[@]}-1]+=$token
     else
-      words+=("$piece")
+      args+=("$token")
     fi
-    [[ $piece == [=:] ]] && glued=1 || glued=
+    [[ $token == [=:] ]] && glued=1 || glued=
   done
-  [[ $piece == [=:] ]] && piece=
-  before=${words[${#words[@]}-1]}
-  before=${before%"$piece"}
+  [[ $token == [=:] ]] && token=
+  before=${args[${#args[@]}-1]}
+  before=${before%"$token"}
   while IFS= read -r line; do
     line=${line%%$'\t'*}
     found+=("${line#"$before"}")
-  done < <("${COMP_WORDS[0]/#\~/$HOME}" completion candidates "${words[@]}" 2>/dev/null)
+  done < <("${COMP_WORDS[0]/#\~/$HOME}" completion candidates "${args[@]}" 2>/dev/null)
   COMPREPLY=("${found[@]}")
   # No blank separates = or : from the value.
   [[ ${#found[@]} -eq 1 && ${found[0]} == *[=:] ]] && compopt -o nospace
@@ -149,9 +148,10 @@ complete -o default -F _switchyard switchyard
 constexpr const char* zsh_script = R"sh(#compdef switchyard
 # Completion of switchyard for zsh: source <(switchyard completion zsh), or a file _switchyard in $fpath.
 _switchyard() {
-  local line
-  local -a open_texts open_lines texts lines
-  for line in "${(@f)$("${words[1]/#\~/$HOME}" completion candidates "${(@Q)words[2,CURRENT]}" 2>/dev/null)}"; do
+  local line program="${words[1]/#\~/$HOME}"
+  local -a args open_texts open_lines texts lines
+  args=("${(@Q)words[2,CURRENT]}")
+  for line in "${(@f)$("$program" completion candidates "${args[@]}" 2>/dev/null)}"; do
     [[ -n $line ]] || continue
     if [[ ${line%%$'\t'*} == *[=:] ]]; then
       open_texts+=("${line%%$'\t'*}") open_lines+=("${line/$'\t'/  -- }")
@@ -172,11 +172,11 @@ if [[ ${funcstack[1]} == _switchyard ]]; then _switchyard "$@"; else compdef _sw
 
 constexpr const char* fish_script = R"sh(# Completion of switchyard for fish: switchyard completion fish | source
 function __switchyard_candidates
-  set -l words (commandline -opc)
+  set -l tokens (commandline -opc)
   set -l current (commandline -ct)
   test (count $current) -eq 0; and set current ''
-  set -l program (string replace -r '^~' $HOME -- $words[1])
-  set -l found ($program completion candidates $words[2..-1] $current 2>/dev/null)
+  set -l program (string replace -r '^~' $HOME -- $tokens[1])
+  set -l found ($program completion candidates $tokens[2..-1] $current 2>/dev/null)
   if test (count $found) -gt 0
     printf '%s\n' $found
   else
@@ -203,9 +203,9 @@ int completion_command(CommandLine& line) {
       "  bash: source <(switchyard completion bash)\n"
       "  zsh:  source <(switchyard completion zsh), after compinit\n"
       "  fish: switchyard completion fish | source");
-  po::variables_map given;
-  if (!parse_options(line, "completion", options, {"shell"}, given)) return 0;
-  const std::string shell = given["shell"].as<std::string>();
+  po::variables_map arguments;
+  if (!parse_options(line, "completion", options, {"shell"}, arguments)) return 0;
+  const std::string shell = arguments["shell"].as<std::string>();
   for (const auto& [name, script] : {std::pair{"bash", bash_script}, {"zsh", zsh_script}, {"fish", fish_script}})
     if (shell == name) {
       fmt::print("{}", script);

@@ -13,8 +13,8 @@ struct CompletionCandidate {
   std::string help;  // a short text; may be empty
 };
 
-// Returns the candidates for the last of `words`, which follow the program's name. Empty if the
+// Returns the candidates for the last of `args`, which follow the program's name. Empty if the
 // word may be a file or any text.
-std::vector<CompletionCandidate> completion_candidates(const std::vector<std::string>& words, Comm& world);
+std::vector<CompletionCandidate> completion_candidates(const std::vector<std::string>& args, Comm& world);
 
 }  // namespace sy

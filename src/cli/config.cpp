@@ -20,14 +20,16 @@ int config_command(CommandLine& line) {
   std::vector<std::string> settings;
   ErrorList errors("config");
   CommandLine rest{line.world, take_settings("config", line.args, settings, errors), line.options};
-  po::variables_map given;
-  if (!parse_options(rest, "config", options, {"config"}, given, errors)) return 0;
+  po::variables_map arguments;
+  if (!parse_options(rest, "config", options, {"config"}, arguments, errors)) return 0;
   ConfigOrigins origins;
   Config config;
-  if (has_value(given, "config"))
-    errors.run([&] { config = read_config(given["config"].as<std::string>(), settings, {}, &origins); });
+  std::vector<std::string> warnings;
+  if (has_value(arguments, "config"))
+    errors.run([&] { config = read_config(arguments["config"].as<std::string>(), settings, {}, &origins, &warnings); });
   errors.raise();
-  const std::string text = given["json"].as<bool>() ? json_text(to_json(config, origins)) : to_ini(config, origins);
+  for (const std::string& text : warnings) warn(text);
+  const std::string text = arguments["json"].as<bool>() ? json_text(to_json(config, origins)) : to_ini(config, origins);
   std::cout << (isatty(STDOUT_FILENO) ? visible(text, "\n\t") : text) << std::flush;
   return 0;
 }

@@ -12,11 +12,11 @@ namespace fs = std::filesystem;
 int diff_command(CommandLine& line) {
   po::options_description options;
   options.add_options()("all", po::bool_switch(), "list equal tensors too")("json", po::bool_switch(), "print JSON");
-  po::variables_map given;
-  if (!parse_options(line, "diff", options, {"first", "second"}, given)) return 0;
+  po::variables_map arguments;
+  if (!parse_options(line, "diff", options, {"first", "second"}, arguments)) return 0;
   const auto resolve = [&](const char* name) {
     std::vector<std::string> warnings;
-    const fs::path dir = resolve_checkpoint(given[name].as<std::string>(), &warnings);
+    const fs::path dir = resolve_checkpoint(arguments[name].as<std::string>(), &warnings);
     for (const std::string& warning : warnings) warn(warning);
     return dir;
   };
@@ -28,12 +28,12 @@ int diff_command(CommandLine& line) {
   Table table({"tensor", "max |a - b|", "note"});
   for (const TensorDifference& d : tensors) {
     different += !d.bitwise_equal;
-    if (d.bitwise_equal && !given["all"].as<bool>()) continue;
+    if (d.bitwise_equal && !arguments["all"].as<bool>()) continue;
     // JSON has no NaN: null means that the tensors cannot be compared.
     list.push_back({{"name", d.name}, {"equal", d.bitwise_equal}, {"max_abs", d.max_abs}, {"note", d.note}});
     table.row({d.name, d.note.empty() ? fmt::format("{:.6g}", d.max_abs) : "-", d.bitwise_equal ? "equal" : d.note});
   }
-  if (given["json"].as<bool>()) {
+  if (arguments["json"].as<bool>()) {
     const Json report{{"first", first.string()},    {"second", second.string()}, {"equal", different == 0},
                       {"compared", tensors.size()}, {"different", different},    {"tensors", list}};
     std::cout << json_text(report) << std::flush;

@@ -257,7 +257,7 @@ void print(const Findings& findings) {
   print_limits(findings);
   Table ranks({"rank", "host", "CPUs it may use", "threads", "GFLOP/s", "load", "GPU"});
   for (const RankFacts& r : findings.ranks)
-    ranks.row({std::to_string(r.rank), r.host.name, ranges(r.cpus), std::to_string(r.threads),
+    ranks.row({std::to_string(r.rank), r.host.name, format_rank_list(r.cpus), std::to_string(r.threads),
                r.speed > 0 ? fmt::format("{:.1f}", r.speed / 1e9) : "-",
                r.host.load < 0 ? "-" : fmt::format("{:.1f}", r.host.load), r.gpu.empty() ? "none" : r.gpu});
   std::cout << "\n" << ranks.str();
@@ -273,7 +273,7 @@ void print(const Findings& findings) {
 Machine write_machine(Comm& world, const std::string& file, const Findings& findings) {
   std::unique_ptr<Backend> backend;
   const int local = local_rank(world);
-  agree(world, [&] { backend = open_backend("the backend", "auto", local); });
+  agree_on_errors(world, [&] { backend = open_backend("the backend", "auto", local); });
   agree_on_devices(world, *backend);
   const HostFacts& first = findings.hosts.front();
   Progress progress;
@@ -284,7 +284,7 @@ Machine write_machine(Comm& world, const std::string& file, const Findings& find
                         if (world.rank() == 0) progress.show("measuring", done, total, "speeds");
                       });
   progress.clear();
-  agree(world, [&] {
+  agree_on_errors(world, [&] {
     if (world.rank() != 0) return;
     write_file(file,
                to_ini(m, fmt::format("Measured by `switchyard doctor` on {} ranks, all at the same time: {}, {}.\n"
@@ -305,16 +305,16 @@ int doctor_command(CommandLine& line) {
       "machine", po::value(&machine),
       "under mpirun: measure how fast all ranks together compute and reach each other, and write this machine file "
       "for `switchyard plan`");
-  po::variables_map given;
+  po::variables_map arguments;
   bool wanted = false;
-  agree(line.world, [&] { wanted = parse_options(line, "doctor", options, {}, given); });
+  agree_on_errors(line.world, [&] { wanted = parse_options(line, "doctor", options, {}, arguments); });
   if (!wanted) return 0;
   Findings findings;
   findings.mpi = mpi_info();
   findings.ranks = collect_facts(line.world, folder);
   findings.hosts = hosts_of(findings.ranks);
   findings.problems = find_problems(findings.ranks, findings.mpi);
-  const bool speaks = line.world.rank() == 0, json = given["json"].as<bool>();
+  const bool speaks = line.world.rank() == 0, json = arguments["json"].as<bool>();
   if (speaks) findings.cuda = cuda::versions();
   if (speaks && !json) print(findings);
   if (!machine.empty()) findings.machine = write_machine(line.world, machine, findings);

@@ -16,8 +16,8 @@
 #include "src/system/files.h"
 #include "src/text/json.h"
 #include "src/text/numbers.h"
+#include "src/text/strings.h"
 #include "src/text/table.h"
-#include "src/text/words.h"
 #include "src/train/memory.h"
 
 namespace sy {
@@ -44,8 +44,8 @@ bool whole_evaluation_of(const std::filesystem::path& file, Index step) {
   }
 }
 
-void check_stride(const po::variables_map& given, const EvaluateOptions& evaluation, Index window) {
-  if (has_value(given, "stride") && (evaluation.stride < 1 || evaluation.stride > window))
+void check_stride(const po::variables_map& arguments, const EvaluateOptions& evaluation, Index window) {
+  if (has_value(arguments, "stride") && (evaluation.stride < 1 || evaluation.stride > window))
     bad_input("evaluate: --stride must be from 1 to {}, the tokens of a window (model.seq_len)", window);
 }
 
@@ -65,11 +65,11 @@ std::vector<std::int32_t> parse_tokens(const std::string& text, Index vocab) {
   return ids;
 }
 
-// Writes the logits after each of the given tokens.
+// Writes the logits after each of the tokens.
 void write_logits(Comm& world, const Trained& trained, const std::string& tokens, const std::string& file,
                   const std::string& backend, bool quiet) {
   std::vector<std::int32_t> ids;
-  agree(world, [&] {
+  agree_on_errors(world, [&] {
     ids = parse_tokens(tokens, trained.state.vocab);
     check_positions(trained.config, std::ssize(ids));
     std::error_code ignored;
@@ -79,7 +79,7 @@ void write_logits(Comm& world, const Trained& trained, const std::string& tokens
     return load_model(world, trained, evaluation_layout(trained.config, world.size()), backend, std::ssize(ids));
   });
   std::vector<float> logits;
-  or_end_all(world, [&] {
+  abort_job_on_error(world, [&] {
     ByteProgress progress;
     logits = sequence_logits(*engine, ids, [&](Index done, Index total) {
       const Index bytes = trained.state.vocab * Index{sizeof(float)};
@@ -87,7 +87,7 @@ void write_logits(Comm& world, const Trained& trained, const std::string& tokens
     });
     return 0;
   });
-  agree(world, [&] {
+  agree_on_errors(world, [&] {
     if (world.rank() != 0) return;
     write_hdf5(file, [&](Hdf5File& out) {
       out.write("/logits", {std::ssize(ids), trained.state.vocab}, DType::f32, logits.data());
@@ -121,35 +121,36 @@ int evaluate_command(CommandLine& line) {
       ("json", "print JSON");
   // clang-format on
   add_force_data(options);
-  po::variables_map given;
+  po::variables_map arguments;
   bool go = true;
   Comm& world = line.world;
-  agree(world, [&] {
+  agree_on_errors(world, [&] {
     ErrorList errors("evaluate");
-    go = parse_options(line, "evaluate", options, {"checkpoint"}, given, errors);
+    go = parse_options(line, "evaluate", options, {"checkpoint"}, arguments, errors);
     if (!go) return;
-    if (has_value(given, "batch") && evaluation.windows_per_pass < 1)
+    if (has_value(arguments, "batch") && evaluation.windows_per_pass < 1)
       errors.add("evaluate: --batch must be at least 1");
-    if (has_value(given, "max-windows") && evaluation.max_windows < 0)
+    if (has_value(arguments, "max-windows") && evaluation.max_windows < 0)
       errors.add("evaluate: --max-windows must not be negative");
-    if (given.count("tokens") != given.count("logits"))
+    if (arguments.count("tokens") != arguments.count("logits"))
       errors.add("evaluate: --tokens and --logits go together: what to compute, and where to write it");
     const bool lead = world.rank() == 0;
-    if (lead && has_value(given, "data")) errors.run([&] { read_dataset_ini(given["data"].as<std::string>()); });
+    if (lead && has_value(arguments, "data"))
+      errors.run([&] { read_dataset_ini(arguments["data"].as<std::string>()); });
     // All ranks open the checkpoint later. Here it is opened only to report its errors with the
     // others.
-    if (lead && !errors.empty() && has_value(given, "checkpoint"))
+    if (lead && !errors.empty() && has_value(arguments, "checkpoint"))
       errors.run([&] {
-        const TrainState state = read_state(resolve_checkpoint(given["checkpoint"].as<std::string>(), nullptr));
-        check_stride(given, evaluation, parse_config(state.config, "the checkpoint").model.seq_len);
+        const TrainState state = read_state(resolve_checkpoint(arguments["checkpoint"].as<std::string>(), nullptr));
+        check_stride(arguments, evaluation, parse_config(state.config, "the checkpoint").model.seq_len);
       });
     errors.raise();
   });
   if (!go) return 0;
-  Trained trained = open_checkpoint(world, given["checkpoint"].as<std::string>());
-  if (given.count("tokens")) {
-    write_logits(world, trained, given["tokens"].as<std::string>(), given["logits"].as<std::string>(), backend,
-                 given.count("quiet") > 0);
+  Trained trained = open_checkpoint(world, arguments["checkpoint"].as<std::string>());
+  if (arguments.count("tokens")) {
+    write_logits(world, trained, arguments["tokens"].as<std::string>(), arguments["logits"].as<std::string>(), backend,
+                 arguments.count("quiet") > 0);
     return 0;
   }
   const fs::path& step_dir = trained.step_dir;
@@ -157,31 +158,32 @@ int evaluate_command(CommandLine& line) {
   Config& config = trained.config;
   std::unique_ptr<Dataset> dataset;
   const Index window = config.model.seq_len;
-  agree(world, [&] {
-    check_stride(given, evaluation, window);
-    dataset = open_validation(trained, dataset_of(trained, given), given, world.rank() == 0, !given.count("data"));
+  agree_on_errors(world, [&] {
+    check_stride(arguments, evaluation, window);
+    dataset = open_validation(trained, dataset_of(trained, arguments), arguments, world.rank() == 0,
+                              !arguments.count("data"));
     // Tables cover only the positions that are computed, whatever the configuration says.
     Index longest = 0;
     for (const Domain& domain : dataset->domains()) longest = std::max(longest, domain.valid_tokens);
     config.model.seq_len = std::min(config.model.seq_len, longest);
   });
   check_same_data(world, *dataset);
-  evaluation.dropless = !given.count("capacity");
-  const Evaluated what{
+  evaluation.dropless = !arguments.count("capacity");
+  const EvaluationInfo evaluation_info{
       state.step,
       fs::absolute(dataset->dir()).lexically_normal().string(),
       dataset->digest(),
-      !given.count("data") || state.dataset_digest.empty() || state.dataset_digest == dataset->digest(),
+      !arguments.count("data") || state.dataset_digest.empty() || state.dataset_digest == dataset->digest(),
       evaluation.dropless ? 0 : config.moe.capacity_factor,
       window,
-      given.count("stride") ? evaluation.stride : window};
+      arguments.count("stride") ? evaluation.stride : window};
 
   const std::string advice = "lower --batch, or use more ranks";
   const auto engine =
       with_advice(advice, [&] { return load_model(world, trained, evaluation_layout(config, world.size()), backend); });
-  const bool show = world.rank() == 0 && !given.count("quiet") && isatty(STDERR_FILENO);
+  const bool show = world.rank() == 0 && !arguments.count("quiet") && isatty(STDERR_FILENO);
   std::vector<DomainScore> scores;
-  or_end_all(world, [&] {
+  abort_job_on_error(world, [&] {
     with_advice(advice, [&] {
       scores = evaluate(*engine, *dataset, evaluation, [&](Index done, Index total) {
         if (show) fmt::print(stderr, "\revaluating {}/{} windows{}", done, total, done == total ? "\n" : "");
@@ -190,23 +192,23 @@ int evaluate_command(CommandLine& line) {
     return 0;
   });
 
-  agree(world, [&] {
+  agree_on_errors(world, [&] {
     if (world.rank() != 0) return;
     const DomainScore all = total_of(scores);
-    const Json json = to_json(scores, engine->model().moe_layer_ids(), what);
+    const Json json = to_json(scores, engine->model().moe_layer_ids(), evaluation_info);
     // The expert report reads the scores of the domains from this file.
     if (const auto run = run_of(step_dir)) {
-      const fs::path file = *run / evaluation_file(what);
+      const fs::path file = *run / evaluation_file(evaluation_info);
       if (access(run->c_str(), W_OK) != 0)
         warn(fmt::format("{} cannot be written ({}): this evaluation is only printed", file.string(),
                          std::strerror(errno)));
-      else if (all.windows < all.of && whole_evaluation_of(file, state.step))
+      else if (all.windows < all.total_windows && whole_evaluation_of(file, state.step))
         warn(fmt::format("{} keeps the evaluation of all windows at step {}: this one, of {} of {}, is only printed",
-                         file.string(), state.step, all.windows, all.of));
+                         file.string(), state.step, all.windows, all.total_windows));
       else
         write_file(file, json_text(json, 1));
     }
-    if (given.count("json")) {
+    if (arguments.count("json")) {
       fmt::print("{}", json_text(json, 1));
       return;
     }
@@ -218,8 +220,10 @@ int evaluate_command(CommandLine& line) {
                  number_text(s.bits_per_byte(), 4)});
     }
     fmt::print("{} at step {}{}{}\n{}", visible(step_dir.string()), state.step,
-               all.windows < all.of ? fmt::format(", {} of {} windows", all.windows, all.of) : "",
-               what.stride < window ? fmt::format(", a window of {} tokens every {}", window, what.stride) : "",
+               all.windows < all.total_windows ? fmt::format(", {} of {} windows", all.windows, all.total_windows) : "",
+               evaluation_info.stride < window
+                   ? fmt::format(", a window of {} tokens every {}", window, evaluation_info.stride)
+                   : "",
                table.str());
   });
   return 0;

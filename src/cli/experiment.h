@@ -6,7 +6,7 @@
 
 namespace sy {
 
-// Adds the option --launcher, which launch_words() parses.
+// Adds the option --launcher, which launch_command() parses.
 inline void add_launcher_option(po::options_description& options, std::string& launcher) {
   options.add_options()("launcher", po::value(&launcher),
                         "how ranks are started, {ranks} being their number, as in \"srun --mpi=pmix -n {ranks}\" "
@@ -19,8 +19,8 @@ inline void starts_ranks_itself(const char* command) {
 }
 
 // Prints that the command was asked to stop, and returns the exit code for it.
-inline int told_to_stop() {
-  fmt::print(stderr, "stopped as {} asked; the same command goes on\n", signal_name(stop_asked()));
+inline int report_stop() {
+  fmt::print(stderr, "stopped as {} asked; the same command goes on\n", signal_name(stop_signal()));
   return stopped_exit_code;
 }
 

@@ -88,47 +88,47 @@ int experts_command(CommandLine& line) {
       "ep=N: the load of N expert-parallel ranks, and a placement that evens it out")(
       "placement-file", po::value(&placement_file), "write that placement as JSON");
   add_replay_options(options);
-  po::variables_map given;
-  if (!parse_options(line, "experts", options, {"checkpoint"}, given)) return 0;
+  po::variables_map arguments;
+  if (!parse_options(line, "experts", options, {"checkpoint"}, arguments)) return 0;
 
-  if ((csv == "-") + (html == "-") + given["json"].as<bool>() > 1)
+  if ((csv == "-") + (html == "-") + arguments["json"].as<bool>() > 1)
     bad_input("experts: only one of --json, --csv - and --html - can go to standard output");
   for (const char* output : {"csv", "html", "hdf5", "figures-csv", "placement-file"})
-    if (given.count(output)) check_output(given[output].as<std::string>());
+    if (arguments.count(output)) check_output(arguments[output].as<std::string>());
   ReportOptions wanted;
-  if (given.count("layer")) wanted.layer = given["layer"].as<Index>();
-  if (given.count("steps")) wanted.steps = parse_steps(given["steps"].as<std::string>());
+  if (arguments.count("layer")) wanted.layer = arguments["layer"].as<Index>();
+  if (arguments.count("steps")) wanted.steps = parse_steps(arguments["steps"].as<std::string>());
 
   for (const char* output : {"hdf5", "figures-csv", "placement-file"})
-    if (given.count(output) && given[output].as<std::string>() == "-")
+    if (arguments.count(output) && arguments[output].as<std::string>() == "-")
       bad_input("experts: --{} needs a file's name", output);
 
-  const bool replays = wants_replay(given);
+  const bool replays = wants_replay(arguments);
   Index ranks = 0;
-  if (given.count("placement")) ranks = parse_placement(given["placement"].as<std::string>());
-  if (!placement_file.empty() && !given.count("placement"))
+  if (arguments.count("placement")) ranks = parse_placement(arguments["placement"].as<std::string>());
+  if (!placement_file.empty() && !arguments.count("placement"))
     bad_input("experts: --placement-file needs --placement ep=N");
 
   const auto report_of = [&](const char* name) {
     std::vector<std::string> warnings;
-    const fs::path checkpoint = resolve_checkpoint(given[name].as<std::string>(), &warnings);
+    const fs::path checkpoint = resolve_checkpoint(arguments[name].as<std::string>(), &warnings);
     for (const std::string& w : warnings) warn(w);
     return make_report(checkpoint, wanted);
   };
   ExpertReport report = report_of("checkpoint");
-  if (given.count("compare")) {
+  if (arguments.count("compare")) {
     const ExpertReport other = report_of("compare");
     report.sections.push_back(comparison(report, other));
     for (const std::string& text : comparison_warnings(report, other)) warn("experts --compare: " + text);
   }
-  if (given.count("placement")) {
+  if (arguments.count("placement")) {
     if (report.load.empty()) bad_input("{} has no expert counts yet: no placement follows", report.checkpoint.string());
-    const auto placement = place_experts(report.load, ranks);
+    const auto placement = balance_placement(report.load, ranks);
     report.sections.push_back(placement_section(placement));
     if (!placement_file.empty()) write_output(placement_file, json_text(placement_json(placement), -1));
   }
   if (replays)
-    for (Section& section : replay_sections(line.world, given)) report.sections.push_back(std::move(section));
+    for (Section& section : replay_sections(line.world, arguments)) report.sections.push_back(std::move(section));
 
   // Files come first: a closed standard output (`| head`) ends the command.
   if (!csv.empty() && csv != "-") write_output(csv, report_csv(report));
@@ -139,7 +139,7 @@ int experts_command(CommandLine& line) {
     write_figures(hdf5, sections, "switchyard experts " + report.checkpoint.string());
   }
   if (!figures.empty()) write_output(figures, sections_csv(report.sections));
-  if (given["json"].as<bool>())
+  if (arguments["json"].as<bool>())
     std::cout << json_text(report_json(report), 1) << std::flush;
   else if (csv == "-")
     std::cout << report_csv(report) << std::flush;

@@ -11,8 +11,8 @@
 #include "src/data/run_tokenizer.h"
 #include "src/evaluate/ablate.h"
 #include "src/text/numbers.h"
+#include "src/text/strings.h"
 #include "src/text/table.h"
-#include "src/text/words.h"
 
 namespace sy {
 namespace fs = std::filesystem;
@@ -62,18 +62,18 @@ struct Replay {
   bool quiet;
 
   // change: modifies the checkpoint's configuration and state before the model is made.
-  std::unique_ptr<Engine> load(const Trained& what, const std::function<void(Trained&)>& change = {}) const {
-    Trained copy = what;
+  std::unique_ptr<Engine> load(const Trained& source, const std::function<void(Trained&)>& change = {}) const {
+    Trained copy = source;
     Index longest = 1;
     for (const Domain& d : dataset->domains()) longest = std::max(longest, d.valid_tokens);
     copy.config.model.seq_len = std::min(copy.config.model.seq_len, longest);
     if (change) change(copy);
     return load_model(world, copy, Layout{1}, backend);
   }
-  std::function<void(Index, Index)> progress(const std::string& what) const {
+  std::function<void(Index, Index)> progress(const std::string& label) const {
     const bool show = !quiet && isatty(STDERR_FILENO);
-    return [show, what](Index done, Index total) {
-      if (show) fmt::print(stderr, "\r{} {}/{}{}", what, done, total, done == total ? "\n" : "");
+    return [show, label](Index done, Index total) {
+      if (show) fmt::print(stderr, "\r{} {}/{}{}", label, done, total, done == total ? "\n" : "");
     };
   }
 };
@@ -108,7 +108,7 @@ void add_capacity_losses(Section& section, const Replay& r, const std::vector<do
     for_replay_batches(
         *r.dataset, engine->config().model.seq_len, r.options,
         [&](const ReplayBatch& batch) {
-          const Replayed found = replay(*engine, batch, factor == 0, false);
+          const ReplayResult found = replay(*engine, batch, factor == 0, false);
           for (const std::size_t d : {static_cast<std::size_t>(batch.domain), D}) {
             nats[d] += found.nats;
             tokens[d] += static_cast<double>(batch.tokens());
@@ -131,19 +131,19 @@ void add_capacity_losses(Section& section, const Replay& r, const std::vector<do
   section.figures.push_back(std::move(drops));
 }
 
-Section routing_section(const Replay& r, const po::variables_map& given) {
+Section routing_section(const Replay& r, const po::variables_map& arguments) {
   const Config& config = r.trained.config;
   RoutingShape shape{r.layers, r.layer_ids, config.moe.experts, config.moe.top_k, 0, r.domains, 8, {}};
-  shape.least_count = given["least-count"].as<Index>();
-  shape.factors = parse_factors(given["factors"].as<std::string>());
+  shape.least_count = arguments["least-count"].as<Index>();
+  shape.factors = parse_factors(arguments["factors"].as<std::string>());
   shape.configured_factor = config.moe.capacity_factor;
   shape.scope = config.moe.capacity_scope;
 
   std::unique_ptr<Engine> engine = r.load(r.trained), other;
   shape.seq_len = engine->config().model.seq_len;
   Trained against;
-  if (given.count("against")) {
-    against = open_checkpoint(r.world, given["against"].as<std::string>());
+  if (arguments.count("against")) {
+    against = open_checkpoint(r.world, arguments["against"].as<std::string>());
     const Config& theirs = against.config;
     if (against.state.vocab != r.trained.state.vocab || theirs.moe.experts != config.moe.experts ||
         theirs.moe.top_k != config.moe.top_k || against.state.experts.layer_ids != r.trained.state.experts.layer_ids)
@@ -152,7 +152,7 @@ Section routing_section(const Replay& r, const po::variables_map& given) {
           "cannot be compared",
           against.step_dir.string());
     const std::string warning =
-        check_tokenizer(*r.dataset, against.step_dir, against.state, forces_data(given), force_data_advice);
+        check_tokenizer(*r.dataset, against.step_dir, against.state, forces_data(arguments), force_data_advice);
     if (!warning.empty()) warn(warning);
     other = r.load(against);
     if (other->config().model.seq_len != shape.seq_len)
@@ -162,7 +162,7 @@ Section routing_section(const Replay& r, const po::variables_map& given) {
   for_replay_batches(
       *r.dataset, shape.seq_len, r.options,
       [&](const ReplayBatch& batch) {
-        const Replayed found = replay(*engine, batch, true, true);
+        const ReplayResult found = replay(*engine, batch, true, true);
         measures.add(batch, found);
         if (other) measures.add_other(found, replay(*other, batch, true, false));
       },
@@ -182,19 +182,19 @@ Section routing_section(const Replay& r, const po::variables_map& given) {
 Section ablation_section(const Replay& r, bool reroute) {
   const auto& moe = r.trained.config.moe;
   const Index E = moe.experts;
-  if (reroute && (moe.top_k >= E / moe.groups * moe.group_limit || (moe.groups > 1 && E / moe.groups <= 2)))
+  if (reroute && (moe.top_k >= E / moe.groups * moe.topk_groups || (moe.groups > 1 && E / moe.groups <= 2)))
     bad_input("--reroute: of {} experts that a token may choose from {} are chosen: there is no next best",
-              E / moe.groups * moe.group_limit, moe.top_k);
+              E / moe.groups * moe.topk_groups, moe.top_k);
   // A model with selection biases, which then exclude the expert from the choice.
   const auto engine = r.load(r.trained, [&](Trained& t) {
-    if (!reroute || t.config.moe.bias_rate > 0) return;
-    t.config.moe.bias_rate = 1;
+    if (!reroute || t.config.moe.bias_update_rate > 0) return;
+    t.config.moe.bias_update_rate = 1;
     t.state.router_bias.assign(t.state.experts.layer_ids.size() * E, 0.0f);
   });
   ReplayOptions options = r.options;
   options.windows_per_pass = 1;  // differences are paired by window
   const Ablation found =
-      ablate(*engine, *r.dataset, r.layers, reroute ? WithoutExpert::How::reroute : WithoutExpert::How::mask, options,
+      ablate(*engine, *r.dataset, r.layers, reroute ? WithoutExpert::Mode::reroute : WithoutExpert::Mode::mask, options,
              r.progress("without expert"));
 
   const std::string name = reroute ? "reroute" : "ablation";
@@ -263,9 +263,9 @@ void add_replay_options(po::options_description& options) {
       "DATA: run its validation text through the checkpoint, on this one rank, and measure what is chosen")(
       "against", po::value<std::string>(), "with --replay: a checkpoint to compare choices with (router saturation)")(
       "factors", po::value<std::string>()->default_value("1,1.25,1.5,2"),
-      "with --replay: capacity factors whose drops and loss are told")(
+      "with --replay: capacity factors whose drops and loss are reported")(
       "least-count", po::value<Index>()->default_value(8),
-      "with --replay: tell an id's vocabulary specialisation where it occurs so often")(
+      "with --replay: report the vocabulary specialisation of an id that occurs so often")(
       "ablate", po::value<std::string>(),
       "DATA: the change of the loss without each expert (of --layer alone, where given)")(
       "reroute", po::bool_switch(), "with --ablate: also where its tokens go to their next best expert")(
@@ -276,49 +276,49 @@ void add_replay_options(po::options_description& options) {
   add_force_data(options);
 }
 
-bool wants_replay(const po::variables_map& given) {
-  const bool replay = given.count("replay") > 0, ablate = given.count("ablate") > 0;
-  if (given.count("against") && !replay) bad_input("experts: --against needs --replay DATA");
-  if (given["reroute"].as<bool>() && !ablate) bad_input("experts: --reroute needs --ablate DATA");
-  if (given["least-count"].as<Index>() < 1) bad_input("experts: --least-count must be at least 1");
-  if (given["max-windows"].as<Index>() < 0) bad_input("experts: --max-windows must not be negative");
-  parse_factors(given["factors"].as<std::string>());
+bool wants_replay(const po::variables_map& arguments) {
+  const bool replay = arguments.count("replay") > 0, ablate = arguments.count("ablate") > 0;
+  if (arguments.count("against") && !replay) bad_input("experts: --against needs --replay DATA");
+  if (arguments["reroute"].as<bool>() && !ablate) bad_input("experts: --reroute needs --ablate DATA");
+  if (arguments["least-count"].as<Index>() < 1) bad_input("experts: --least-count must be at least 1");
+  if (arguments["max-windows"].as<Index>() < 0) bad_input("experts: --max-windows must not be negative");
+  parse_factors(arguments["factors"].as<std::string>());
   return replay || ablate;
 }
 
-std::vector<Section> replay_sections(Comm& world, const po::variables_map& given) {
+std::vector<Section> replay_sections(Comm& world, const po::variables_map& arguments) {
   std::vector<Section> out;
-  const Trained trained = open_checkpoint(world, given["checkpoint"].as<std::string>());
+  const Trained trained = open_checkpoint(world, arguments["checkpoint"].as<std::string>());
   const auto& ids = trained.state.experts.layer_ids;
   std::vector<Index> layers;
   std::vector<std::int64_t> layer_ids;
   for (std::size_t l = 0; l < ids.size(); ++l)
-    if (!given.count("layer") || given["layer"].as<Index>() == ids[l]) {
+    if (!arguments.count("layer") || arguments["layer"].as<Index>() == ids[l]) {
       layers.push_back(static_cast<Index>(l));
       layer_ids.push_back(ids[l]);
     }
   for (const char* which : {"replay", "ablate"}) {
-    if (!given.count(which)) continue;
-    const fs::path dir = given[which].as<std::string>();
+    if (!arguments.count(which)) continue;
+    const fs::path dir = arguments[which].as<std::string>();
     Replay r{world,
              trained,
-             open_validation(trained, dir, given, true, false),
-             given["backend"].as<std::string>(),
+             open_validation(trained, dir, arguments, true, false),
+             arguments["backend"].as<std::string>(),
              {},
              {},
              layers,
              layer_ids,
-             given["quiet"].as<bool>()};
+             arguments["quiet"].as<bool>()};
     for (const Domain& d : r.dataset->domains()) r.domains.push_back(d.name);
-    r.options.max_windows = given["max-windows"].as<Index>();
+    r.options.max_windows = arguments["max-windows"].as<Index>();
     r.options.windows_per_pass = trained.config.moe.capacity_scope == CapacityScope::rank
                                      ? trained.config.train.micro_batch
                                      : replay_windows_per_pass;
     if (which == std::string_view("replay")) {
-      out.push_back(routing_section(r, given));
+      out.push_back(routing_section(r, arguments));
     } else {
       out.push_back(ablation_section(r, false));
-      if (given["reroute"].as<bool>()) out.push_back(ablation_section(r, true));
+      if (arguments["reroute"].as<bool>()) out.push_back(ablation_section(r, true));
     }
   }
   return out;

@@ -10,10 +10,10 @@ namespace sy {
 void add_replay_options(po::options_description& options);
 // Returns true if an option requests a run. Throws InputError if an option lacks another one that
 // it needs.
-bool wants_replay(const po::variables_map& given);
+bool wants_replay(const po::variables_map& arguments);
 // Runs the checkpoint on one rank.
 // Throws InputError if the data set has another vocabulary or tokenizer than the model, or if the
 // checkpoint of --against has other layers or experts.
-std::vector<Section> replay_sections(Comm& world, const po::variables_map& given);
+std::vector<Section> replay_sections(Comm& world, const po::variables_map& arguments);
 
 }  // namespace sy

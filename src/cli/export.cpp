@@ -12,32 +12,32 @@ int export_command(CommandLine& line) {
       "Writes config.json, safetensors, the tokenizer that the run keeps and generation_config.json to FOLDER, which must be\n"
       "new.\n\n"
       "Options");
-  ExportOptions how;
+  ExportOptions settings;
   bool quiet = false;
   // clang-format off
   options.add_options()
-      ("family", po::value(&how.family),
-       "model_type of config.json; default: the imported model's, otherwise the first that has words for the model")
-      ("dtype", po::value(&how.type), "f32, bf16 or f16; default: as imported, otherwise run.dtype")
-      ("file-bytes", po::value(&how.file_bytes)->default_value(how.file_bytes),
+      ("family", po::value(&settings.family),
+       "model_type of config.json; default: the imported model's, otherwise the first that can express the model")
+      ("dtype", po::value(&settings.type), "f32, bf16 or f16; default: as imported, otherwise run.dtype")
+      ("file-bytes", po::value(&settings.file_bytes)->default_value(settings.file_bytes),
        "a file ends where the next tensor would make it larger than this; default: as imported")
       ("quiet", po::bool_switch(&quiet), "no progress");
   // clang-format on
-  po::variables_map given;
+  po::variables_map arguments;
   bool go = true;
   Comm& world = line.world;
-  agree(world, [&] {
-    go = parse_options(line, "export", options, {"checkpoint", "folder"}, given);
-    if (go && how.file_bytes < 1) bad_input("export: --file-bytes must be at least 1");
+  agree_on_errors(world, [&] {
+    go = parse_options(line, "export", options, {"checkpoint", "folder"}, arguments);
+    if (go && settings.file_bytes < 1) bad_input("export: --file-bytes must be at least 1");
   });
   if (!go) return 0;
-  const Trained trained = open_checkpoint(world, given["checkpoint"].as<std::string>());
+  const Trained trained = open_checkpoint(world, arguments["checkpoint"].as<std::string>());
   const bool lead = world.rank() == 0;
-  const std::string folder = given["folder"].as<std::string>();
+  const std::string folder = arguments["folder"].as<std::string>();
   std::string note;
   {
     ByteProgress progress;
-    note = export_checkpoint(world, trained.step_dir, trained.state, trained.config, folder, how,
+    note = export_checkpoint(world, trained.step_dir, trained.state, trained.config, folder, settings,
                              [&](Index done, Index total) {
                                if (lead && !quiet) progress.show("exporting", done, total);
                              });

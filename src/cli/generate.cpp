@@ -47,7 +47,7 @@ struct Settings {
 };
 
 // Returns false if there is nothing to do, as with --help.
-bool read_settings(CommandLine& line, Settings& s, po::variables_map& given) {
+bool read_settings(CommandLine& line, Settings& s, po::variables_map& arguments) {
   po::options_description options("options");
   SampleOptions& sampling = s.options.sampling;
   // clang-format off
@@ -82,7 +82,7 @@ bool read_settings(CommandLine& line, Settings& s, po::variables_map& given) {
   add_force_data(options);
   options.add_options()("json", "print JSON: an array with an object for each prompt");
   ErrorList errors("generate");
-  if (!parse_options(line, "generate", options, {"checkpoint"}, given, errors)) return false;
+  if (!parse_options(line, "generate", options, {"checkpoint"}, arguments, errors)) return false;
   if (!(sampling.temperature >= 0)) errors.add("generate: --temperature must not be negative");
   if (!(sampling.top_p > 0 && sampling.top_p <= 1)) errors.add("generate: --top-p must be in (0, 1]");
   if (!(sampling.min_p >= 0 && sampling.min_p <= 1)) errors.add("generate: --min-p must be in [0, 1]");
@@ -91,14 +91,14 @@ bool read_settings(CommandLine& line, Settings& s, po::variables_map& given) {
   if (s.options.batch < 1) errors.add("generate: --batch must be at least 1");
   for (const std::string& stop : s.stops)
     if (stop.empty()) errors.add("generate: --stop must not be empty");
-  for (const std::optional<int>& part : {s.tp, s.ep, s.etp})
-    if (part && *part < 1) errors.add("generate: --parallel.tp, --parallel.ep and --parallel.etp must be at least 1");
+  for (const std::optional<int>& size : {s.tp, s.ep, s.etp})
+    if (size && *size < 1) errors.add("generate: --parallel.tp, --parallel.ep and --parallel.etp must be at least 1");
 
-  if (has_value(given, "prompt")) s.prompts = given["prompt"].as<std::vector<std::string>>();
+  if (has_value(arguments, "prompt")) s.prompts = arguments["prompt"].as<std::vector<std::string>>();
   bool read = true;
-  if (has_value(given, "prompts"))
+  if (has_value(arguments, "prompts"))
     read = errors.run([&] {
-      std::istringstream lines(read_file(given["prompts"].as<std::string>()));
+      std::istringstream lines(read_file(arguments["prompts"].as<std::string>()));
       for (std::string text; std::getline(lines, text);) {
         if (text.ends_with('\r')) text.pop_back();
         if (!text.empty()) s.prompts.push_back(text);
@@ -163,23 +163,23 @@ const char* name_of(Finish finish) {
 int generate_command(CommandLine& line) {
   Comm& world = line.world;
   Settings s;
-  po::variables_map given;
+  po::variables_map arguments;
   bool go = true;
-  agree(world, [&] { go = read_settings(line, s, given); });
+  agree_on_errors(world, [&] { go = read_settings(line, s, arguments); });
   if (!go) return 0;
 
-  Trained trained = open_checkpoint(world, given["checkpoint"].as<std::string>());
+  Trained trained = open_checkpoint(world, arguments["checkpoint"].as<std::string>());
   std::unique_ptr<Tokenizer> tokenizer;
   std::optional<Texts> texts;
   Layout layout;
   Index positions = 0;
-  agree(world, [&] {
-    tokenizer = tokenizer_of(trained, given, world.rank() == 0);
+  agree_on_errors(world, [&] {
+    tokenizer = tokenizer_of(trained, arguments, world.rank() == 0);
     if (model_vocab(trained.config, tokenizer->vocab()) != trained.state.vocab)
       bad_input("the tokenizer knows {} tokens, the checkpoint {}: give its own data set with --data",
                 tokenizer->vocab(), trained.state.vocab);
     texts.emplace(*tokenizer, s.prompts);
-    positions = positions_of(texts->prompts(), s.options.tokens);
+    positions = required_positions(texts->prompts(), s.options.tokens);
     check_positions(trained.config, positions);
     layout = layout_of(s, trained.config, world.size());
   });
@@ -199,13 +199,13 @@ int generate_command(CommandLine& line) {
     s.options.stops = [&](std::size_t i, std::span<const std::int32_t> added) {
       return find_stop(texts->added(i, added), s.stops) != std::string::npos;
     };
-  const bool speaks = world.rank() == 0, json = given.count("json") > 0,
+  const bool speaks = world.rank() == 0, json = arguments.count("json") > 0,
              streams = speaks && !json && s.prompts.size() == 1;
-  // Returns the part of an added text to display: everything before a stop string. While generation
+  // Returns the text to display of an added text: everything before a stop string. While generation
   // goes on, also without a suffix that may become one.
-  const auto shown_part = [&](const std::string& text, bool goes_on) {
+  const auto displayed_text = [&](const std::string& text, bool goes_on) {
     const std::size_t stop = find_stop(text, s.stops);
-    return text.substr(0, stop != text.npos || !goes_on ? stop : before_possible_stop(text, s.stops));
+    return text.substr(0, stop != text.npos || !goes_on ? stop : before_partial_stop(text, s.stops));
   };
   Shown shown;
   std::size_t bytes = 0;  // displayed bytes of the added text
@@ -215,10 +215,10 @@ int generate_command(CommandLine& line) {
   };
   if (streams) shown.add(texts->prompt(0));
   std::vector<Continuation> found;
-  or_end_all(world, [&] {
+  abort_job_on_error(world, [&] {
     with_advice(advice, [&] {
       found = generate(*engine, texts->prompts(), s.options, [&](std::size_t i, std::span<const std::int32_t> added) {
-        if (streams) show(shown_part(texts->added(i, added), true));
+        if (streams) show(displayed_text(texts->added(i, added), true));
       });
     });
     return 0;
@@ -227,7 +227,7 @@ int generate_command(CommandLine& line) {
 
   Json list = Json::array();
   for (std::size_t i = 0; i < found.size(); ++i) {
-    const std::string text = shown_part(texts->added(i, found[i].added), false);
+    const std::string text = displayed_text(texts->added(i, found[i].added), false);
     if (json) {
       list.push_back({{"prompt", s.prompts[i]},
                       {"text", text},

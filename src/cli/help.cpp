@@ -4,8 +4,8 @@
 #include "src/cli/options.h"
 #include "src/cli/reference.h"
 #include "src/config.h"
+#include "src/text/strings.h"
 #include "src/text/table.h"
-#include "src/text/words.h"
 
 namespace sy {
 std::string section_of(const std::string& key) {
@@ -104,19 +104,19 @@ int help_command(CommandLine& line) {
     line.options->push_back({"--markdown", "print the reference of the commands, or after `config` that of the keys"});
     return 0;
   }
-  std::vector<std::string> words = line.args;
-  using Words = std::vector<std::string>;
-  if (words == Words{"--man"} || words == Words{"--markdown"} || words == Words{"config", "--markdown"}) {
-    fmt::print("{}", words.front() == "--man"        ? man_page(line.world)
-                     : words.front() == "--markdown" ? command_page(line.world)
-                                                     : config_page());
+  std::vector<std::string> args = line.args;
+  using Args = std::vector<std::string>;
+  if (args == Args{"--man"} || args == Args{"--markdown"} || args == Args{"config", "--markdown"}) {
+    fmt::print("{}", args.front() == "--man"        ? man_page(line.world)
+                     : args.front() == "--markdown" ? command_page(line.world)
+                                                    : config_page());
     return 0;
   }
   const auto no_more_than = [&](std::size_t most) {
-    if (words.size() > most)
-      bad_input("help: unexpected '{}': usage: switchyard help [COMMAND | config | SECTION | KEY]", words[most]);
+    if (args.size() > most)
+      bad_input("help: unexpected '{}': usage: switchyard help [COMMAND | config | SECTION | KEY]", args[most]);
   };
-  if (words.empty() || words.front() == "--help" || words.front() == "-h") {
+  if (args.empty() || args.front() == "--help" || args.front() == "-h") {
     no_more_than(1);
     fmt::print("Switchyard trains mixture-of-experts decoders on MPI ranks.\n\nusage: switchyard COMMAND ...\n\n");
     for (const Command& c : commands()) fmt::print("  {:<11} {}\n", c.name, c.summary);
@@ -125,10 +125,10 @@ int help_command(CommandLine& line) {
         "`switchyard help moe` and `switchyard help moe.top_k` explain those of a section, or one.\n");
     return 0;
   }
-  const bool of_configuration = words.front() == "config" && words.size() > 1;
-  if (of_configuration) words.erase(words.begin());
+  const bool of_configuration = args.front() == "config" && args.size() > 1;
+  if (of_configuration) args.erase(args.begin());
   no_more_than(1);
-  const std::string& topic = words.front();
+  const std::string& topic = args.front();
   if (topic == "config" && !of_configuration) {
     print_all_keys();
     return 0;

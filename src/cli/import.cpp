@@ -32,48 +32,50 @@ struct Imported {
   std::vector<float> biases;  // selection biases of the routers
   std::unique_ptr<FamilyValues> files;
   std::unique_ptr<ValueSource> checkpoint, upcycled;
-  std::string what;  // "llama"
+  std::string model_name;  // "llama"
   TokenizerIdentities tokenizers;
-  std::optional<KeptTokenizer> kept;  // tokenizer of the upcycled checkpoint's run
+  std::optional<StoredTokenizer> tokenizer;  // of the upcycled checkpoint's run
   ValueSource& values() const {
     return upcycled ? *upcycled : checkpoint ? *checkpoint : static_cast<ValueSource&>(*files);
   }
 };
 
 // Opens the source. `settings` apply to the final model.
-Imported open_source(const fs::path& folder, const std::string& upcycling, const std::vector<std::string>& settings) {
+Imported open_source(const fs::path& folder, const std::string& upcycle_option,
+                     const std::vector<std::string>& settings) {
   Imported in;
   const std::vector<std::string> none;
   std::error_code error;
   if (fs::exists(folder / "config.json", error)) {
     check_tokenizer_files(folder);
-    const FamilyModel model = open_family_model(folder, upcycling.empty() ? settings : none);
+    const FamilyModel model = open_family_model(folder, upcycle_option.empty() ? settings : none);
     in.files = std::make_unique<FamilyValues>(folder, model);
     in.config = model.config;
     in.vocab = model.vocab;
     in.biases = selection_biases(*in.files, in.files->params());
-    in.what = model.family->name;
+    in.model_name = model.family->name;
     in.tokenizers = tokenizers_in(folder);
-  } else if (!upcycling.empty()) {
-    std::vector<std::string> warnings;
+  } else if (!upcycle_option.empty()) {
+    std::vector<std::string> warnings, renamed;
     const fs::path step = resolve_checkpoint(folder, &warnings);
     for (const std::string& warning : warnings) warn(warning);
     const TrainState state = read_state(step);
-    in.config = parse_config(state.config, step.string());
+    in.config = parse_config(state.config, step.string(), {}, &renamed);
+    for (const std::string& warning : renamed) warn(warning);
     in.vocab = state.vocab;
     check_parameters(step, param_specs(in.config, in.vocab));
     in.checkpoint = checkpoint_weights(step);
-    in.what = "the checkpoint";
+    in.model_name = "the checkpoint";
     in.tokenizers = tokenizers_of(step, state);
-    in.kept = kept_tokenizer(step, in.tokenizers);
+    in.tokenizer = find_stored_tokenizer(step, in.tokenizers);
   } else {
     bad_input("{} has no config.json: give the folder of a model as Hugging Face keeps it", folder.string());
   }
   in.params = param_specs(in.config, in.vocab);
-  if (upcycling.empty()) return in;
-  const Upcycling how = parse_upcycling(upcycling);
-  const Config config = upcycled_config(in.config, how, settings);
-  in.upcycled = upcycled_values(in.values(), in.params, how, config.train.seed);
+  if (upcycle_option.empty()) return in;
+  const Upcycling upcycling = parse_upcycling(upcycle_option);
+  const Config config = upcycled_config(in.config, upcycling, settings);
+  in.upcycled = upcycled_values(in.values(), in.params, upcycling, config.train.seed);
   in.config = config;
   in.params = param_specs(config, in.vocab);
   return in;
@@ -107,7 +109,7 @@ void check_free(const fs::path& run) {
   if (fs::exists(run / unfinished_name, error) && !trained) return;
   for (const fs::path& made : {checkpoints_of(run), run / config_name, run / "metrics.jsonl"})
     if (fs::exists(made, error)) bad_input("import: {} is a run already: give a new folder", run.string());
-  for (const char* name : {kept_folder, tokenizer_folder_name})
+  for (const char* name : {huggingface_folder_name, tokenizer_folder_name})
     if (fs::exists(run / name, error))
       bad_input("import: {} holds '{}', which an import would replace, and no run: remove it, or give a new folder",
                 run.string(), name);
@@ -116,8 +118,8 @@ void check_free(const fs::path& run) {
 void begin_import(const fs::path& run) {
   for (const char* name : {unfinished_name, config_name}) remove_unfinished(run / name);
   write_file(run / unfinished_name, "This import has not ended. Send the command again, or remove the folder.\n");
-  for (const fs::path& made :
-       {checkpoints_of(run) / step_name(0), run / kept_folder, run / tokenizer_folder_name, run / config_name})
+  for (const fs::path& made : {checkpoints_of(run) / step_name(0), run / huggingface_folder_name,
+                               run / tokenizer_folder_name, run / config_name})
     remove_tree(made);
 }
 
@@ -146,20 +148,20 @@ int import_command(CommandLine& line) {
   TrainState state;
   bool go = true;
   Comm& world = line.world;
-  agree(world, [&] {
+  agree_on_errors(world, [&] {
     std::vector<std::string> settings;
     ErrorList errors("import");
     CommandLine rest{world, take_settings("import", line.args, settings, errors), line.options};
-    po::variables_map given;
-    go = parse_options(rest, "import", options, {"folder", "run"}, given, errors);
+    po::variables_map arguments;
+    go = parse_options(rest, "import", options, {"folder", "run"}, arguments, errors);
     if (!go) return;
-    if (has_value(given, "run")) {
-      run = given["run"].as<std::string>();
+    if (has_value(arguments, "run")) {
+      run = arguments["run"].as<std::string>();
       if (world.rank() == 0) errors.run([&] { check_free(run); });
       settings.push_back("--run.dir=" + run);
     }
-    if (has_value(given, "folder")) {
-      folder = given["folder"].as<std::string>();
+    if (has_value(arguments, "folder")) {
+      folder = arguments["folder"].as<std::string>();
       errors.run([&] {
         in = open_source(folder, upcycle, settings);
         state = first_state(in, world.size());
@@ -170,16 +172,16 @@ int import_command(CommandLine& line) {
   if (!go) return 0;
   const bool lead = world.rank() == 0;
   std::optional<FolderLock> lock;
-  agree(world, [&] {
+  agree_on_errors(world, [&] {
     if (!lead) return;
     make_folders(run);
     lock.emplace(run, std::chrono::milliseconds(0), "RUN", "give a new folder");
     check_free(run);
     begin_import(run);
-    if (in.files) keep_imported(folder, *in.files, run);
-    if (in.kept) {
-      check_kept(*in.kept);
-      keep_tokenizer(*in.kept, run);
+    if (in.files) save_imported_files(folder, *in.files, run);
+    if (in.tokenizer) {
+      check_imported_tokenizer(*in.tokenizer);
+      store_tokenizer(*in.tokenizer, run);
     }
     write_file(fs::path(run) / config_name, state.config);
   });
@@ -190,13 +192,14 @@ int import_command(CommandLine& line) {
       if (lead && !quiet) progress.show("importing", done * bytes, total * bytes);
     });
   }
-  agree(world, [&] {
+  agree_on_errors(world, [&] {
     if (lead) end_import(run);
   });
   if (lead && !quiet) {
     const ParamCount count = count_params(in.config, in.vocab);
     fmt::print("{} of {}: {} parameters, {} active per token\n", run,
-               upcycle.empty() ? in.what : in.what + ", upcycled", count_text(count.total), count_text(count.active));
+               upcycle.empty() ? in.model_name : in.model_name + ", upcycled", count_text(count.total),
+               count_text(count.active));
   }
   return 0;
 }

@@ -32,7 +32,7 @@ int verify(const fs::path& step_or_run, bool json) {
   for (const fs::path& folder : folders) {
     std::vector<std::string> warnings;
     std::vector<std::string> problems = verify_checkpoint(folder, &warnings);
-    if (problems.empty()) problems = foreign_parts(folder);
+    if (problems.empty()) problems = unlisted_files(folder);
     for (const std::string& warning : warnings) warn(warning);
     whole &= problems.empty();
     if (json) {
@@ -49,7 +49,7 @@ int verify(const fs::path& step_or_run, bool json) {
 // Compares every file of a data set with its digest. Prints counts from the files, or from
 // dataset.ini if they cannot be opened.
 int inspect_data(const fs::path& dir, bool json) {
-  const DatasetDescription said = read_dataset_ini(dir);
+  const DatasetDescription description = read_dataset_ini(dir);
   const std::vector<DatasetFile> files = verify_dataset(dir);
   std::vector<std::string> problems;
   bool known = true, damaged = false;  // according to digests
@@ -69,12 +69,12 @@ int inspect_data(const fs::path& dir, bool json) {
       damaged = true;
     }
   }
-  const std::vector<Domain>& domains = dataset ? dataset->domains() : said.domains;
-  const Index vocab = dataset ? dataset->vocab() : said.vocab;
-  const std::string digest = dataset ? dataset->digest() : "", unicode_versions = said.unicode_versions;
+  const std::vector<Domain>& domains = dataset ? dataset->domains() : description.domains;
+  const Index vocab = dataset ? dataset->vocab() : description.vocab;
+  const std::string digest = dataset ? dataset->digest() : "", unicode_versions = description.unicode_versions;
 
   if (json) {
-    Json report{{"dataset", dir.string()}, {"tokenizer", said.tokenizer},
+    Json report{{"dataset", dir.string()}, {"tokenizer", description.tokenizer},
                 {"vocab", vocab},          {"unicode_versions", unicode_versions},
                 {"digest", digest},        {"whole", problems.empty()},
                 {"problems", problems},    {"domains", Json::array()},
@@ -106,7 +106,8 @@ int inspect_data(const fs::path& dir, bool json) {
                                       : "OK"});
   const std::string unicode = unicode_versions.empty() ? "" : ", Unicode of " + unicode_versions;
   fmt::print("data set    {}\ntokenizer   {} (vocabulary {}){}\ndigest      {}\n\n{}\n{}\n", visible(dir.string()),
-             said.tokenizer, vocab, visible(unicode), digest.empty() ? "-" : digest, tokens.str(), digests.str());
+             description.tokenizer, vocab, visible(unicode), digest.empty() ? "-" : digest, tokens.str(),
+             digests.str());
   for (const std::string& problem : problems) fmt::print("  {}\n", visible(problem));
   fmt::print("{}: {}\n", visible(dir.string()),
              damaged             ? "damaged"
@@ -133,7 +134,9 @@ std::string model_line(const Config& c) {
 
 // Prints the cost of a configuration's model. If model.vocab is set, reads only the configuration.
 int inspect_config(const fs::path& file, bool json) {
-  const Config config = read_config(file, {});
+  std::vector<std::string> warnings;
+  const Config config = read_config(file, {}, {}, nullptr, &warnings);
+  for (const std::string& text : warnings) warn(text);
   const Index vocab = vocab_of(config, file);
   const ModelCosts costs = model_costs(config, vocab);
   if (json) {
@@ -172,19 +175,19 @@ int inspect_command(CommandLine& line) {
       "config", po::bool_switch(),
       "of a checkpoint: print the configuration that it was trained with, and nothing else. Of a configuration file: its "
       "model's parameters, FLOPs and kv cache")("json", po::bool_switch(), "print JSON");
-  po::variables_map given;
-  if (!parse_options(line, "inspect", options, {"checkpoint"}, given)) return 0;
-  const fs::path path = given["checkpoint"].as<std::string>();
-  const bool json = given["json"].as<bool>(), stats = given["stats"].as<bool>();
+  po::variables_map arguments;
+  if (!parse_options(line, "inspect", options, {"checkpoint"}, arguments)) return 0;
+  const fs::path path = arguments["checkpoint"].as<std::string>();
+  const bool json = arguments["json"].as<bool>(), stats = arguments["stats"].as<bool>();
   if (std::error_code error; fs::exists(path / "dataset.ini", error)) return inspect_data(path, json);
   if (std::error_code error; fs::is_regular_file(path, error)) return inspect_config(path, json);
-  if (given["verify"].as<bool>()) return verify(path, json);
+  if (arguments["verify"].as<bool>()) return verify(path, json);
 
   std::vector<std::string> warnings;
   const fs::path dir = resolve_checkpoint(path, &warnings);
   for (const std::string& warning : warnings) warn(warning);
   const TrainState state = read_state(dir);
-  if (given["config"].as<bool>()) {
+  if (arguments["config"].as<bool>()) {
     std::cout << (isatty(STDOUT_FILENO) ? visible(state.config, "\n\t") : state.config) << std::flush;
     return 0;
   }
@@ -199,7 +202,7 @@ int inspect_command(CommandLine& line) {
   if (stats) header.insert(header.end(), {"min", "max", "mean", "rms", "nan"});
   Table table(header);
   for (const TensorInfo& t : tensors.list()) {
-    if (t.name.starts_with("/optimizer/") && !given["all"].as<bool>()) continue;
+    if (t.name.starts_with("/optimizer/") && !arguments["all"].as<bool>()) continue;
     Json row{{"name", t.name},
              {"dtype", info(t.dtype).name},
              {"shape", std::vector<Index>(t.shape.begin(), t.shape.end())},
@@ -245,7 +248,9 @@ int inspect_command(CommandLine& line) {
   print("checkpoint", dir.string());
   print("step",
         fmt::format("{} ({} tokens, {} samples, seed {})", state.step, state.tokens, state.samples, state.seed));
-  print("model", model_line(parse_config(state.config, "the checkpoint's configuration")));
+  std::vector<std::string> renamed;
+  print("model", model_line(parse_config(state.config, dir.string(), {}, &renamed)));
+  for (const std::string& warning : renamed) warn(warning);
   print("parameters", std::to_string(parameters));
   print("data set", fmt::format("{} (vocabulary {})", state.dataset, state.vocab));
   print("tokenizer", state.tokenizer.empty() ? "not known" : state.tokenizer);

@@ -6,7 +6,7 @@
 #include "src/build_info.h"
 #include "src/cli/options.h"
 #include "src/io/checkpoint.h"
-#include "src/text/words.h"
+#include "src/text/strings.h"
 #include "src/train/stop.h"
 
 namespace {
@@ -33,7 +33,7 @@ int run_command(const sy::Command& command, sy::Comm& world, const std::vector<s
       return command.run(line);
     } catch (const sy::Error& e) {
       // Ranks may communicate only after an error that all of them share.
-      const bool shared = world.size() == 1 || dynamic_cast<const sy::AgreedError*>(&e);
+      const bool shared = world.size() == 1 || dynamic_cast<const sy::CollectiveError*>(&e);
       if (!command.repeatable || attempt == most_attempts || !shared) throw;
       if (world.max(sy::chosen_checkpoint_vanished()) == 0) throw;
     }
@@ -48,7 +48,7 @@ int main(int argc, char** argv) {
   const std::string_view command = argc > 1 ? argv[1] : "help";
   sy::apply_thread_settings(
       argv, command == "generate" ? sy::spins_between_short_products : sy::spins_between_large_products);
-  if (command == "train") sy::listen_for_stop();
+  if (command == "train") sy::install_stop_handlers();
   sy::Runtime runtime(&argc, &argv);
   return runtime.run([&] {
     sy::Comm& world = runtime.world();
@@ -67,7 +67,7 @@ int main(int argc, char** argv) {
         }
         // One rank runs the command. Other ranks wait for its result.
         int code = 0;
-        sy::agree(world, [&] {
+        sy::agree_on_errors(world, [&] {
           if (world.rank() != 0) return;
           const sy::UnlimitedLocalWork unlimited;
           const auto self = sy::make_comm_self();
@@ -77,7 +77,7 @@ int main(int argc, char** argv) {
       }
       known.emplace_back(c.name);
     }
-    sy::agree(world, [&] {
+    sy::agree_on_errors(world, [&] {
       const std::string near = sy::nearest(name, known);
       sy::bad_input("unknown command '{}': {}", name,
                     near.empty() ? "`switchyard help` lists them" : "did you mean " + near + "?");

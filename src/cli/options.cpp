@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "src/config.h"
-#include "src/text/words.h"
+#include "src/text/strings.h"
 
 namespace sy {
 
@@ -18,7 +18,7 @@ class Usage {
  public:
   explicit Usage(const std::string& command) : command_(command) {}
   std::string text() {
-    if (std::exchange(told_, true)) return fmt::format("see `switchyard help {}`", command_);
+    if (std::exchange(shown_, true)) return fmt::format("see `switchyard help {}`", command_);
     for (const Command& c : commands())
       if (command_ == c.name) return fmt::format("usage: switchyard {} {}", c.name, c.usage);
     return "usage: switchyard " + command_;
@@ -26,7 +26,7 @@ class Usage {
 
  private:
   const std::string& command_;
-  bool told_ = false;
+  bool shown_ = false;
 };
 
 // Returns true if an argument is this option, with a value after "=" or without.
@@ -159,8 +159,8 @@ bool parse_options(const CommandLine& line, const std::string& command, const po
   return go;
 }
 
-bool has_value(const po::variables_map& given, const char* option) {
-  return given.count(option) > 0 && !given[option].empty();
+bool has_value(const po::variables_map& arguments, const char* option) {
+  return arguments.count(option) > 0 && !arguments[option].empty();
 }
 
 std::vector<std::string> take_settings(const std::string& command, const std::vector<std::string>& args,

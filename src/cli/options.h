@@ -88,7 +88,7 @@ bool parse_options(const CommandLine& line, const std::string& command, const po
 bool parse_options(const CommandLine& line, const std::string& command, const po::options_description& options,
                    const std::vector<std::string>& positional, po::variables_map& out, bool repeat_last = false);
 // Returns true if the option is present with a value of its type.
-bool has_value(const po::variables_map& given, const char* option);
+bool has_value(const po::variables_map& arguments, const char* option);
 
 // Removes the settings, --section.key=value or --section.key value, from the arguments. Returns the
 // remaining arguments.

@@ -5,7 +5,7 @@
 #include "src/cli/progress.h"
 #include "src/cli/trained.h"
 #include "src/experiments/document.h"
-#include "src/text/words.h"
+#include "src/text/strings.h"
 
 namespace sy {
 
@@ -17,13 +17,13 @@ void add_plan_options(po::options_description& options, const std::string& befor
                                                                               load.c_str());
 }
 
-void read_plan_options(const po::variables_map& given, PlanOptions& options, std::vector<ConfigCheck>& checks,
+void read_plan_options(const po::variables_map& arguments, PlanOptions& options, std::vector<ConfigCheck>& checks,
                        ErrorList& errors) {
-  const std::string config = has_value(given, "config") ? given["config"].as<std::string>() : "";
-  if (has_value(given, "machine"))
-    errors.run([&] { options.machine = read_machine(given["machine"].as<std::string>(), config); });
-  if (!has_value(given, "load")) return;
-  const std::string run = given["load"].as<std::string>();
+  const std::string config = has_value(arguments, "config") ? arguments["config"].as<std::string>() : "";
+  if (has_value(arguments, "machine"))
+    errors.run([&] { options.machine = read_machine(arguments["machine"].as<std::string>(), config); });
+  if (!has_value(arguments, "load")) return;
+  const std::string run = arguments["load"].as<std::string>();
   checks.push_back({[&options, run](const Config& c) { options.load = recorded_load(run, c); }, true});
 }
 
@@ -41,47 +41,53 @@ int plan_command(CommandLine& line) {
   std::vector<std::string> settings;
   ErrorList errors("plan");
   CommandLine rest{line.world, take_settings("plan", line.args, settings, errors), line.options};
-  po::variables_map given;
-  if (!parse_options(rest, "plan", options, {"config"}, given, errors)) return 0;
+  po::variables_map arguments;
+  if (!parse_options(rest, "plan", options, {"config"}, arguments, errors)) return 0;
   if (top < 0) errors.add("plan: --top {}: give a number of layouts, or 0 for all", top);
   std::vector<int> ranks;
-  if (has_value(given, "ranks")) errors.run([&] { ranks = parse_ranks(given["ranks"].as<std::string>()); });
+  if (has_value(arguments, "ranks")) errors.run([&] { ranks = parse_ranks(arguments["ranks"].as<std::string>()); });
   Config config;
+  std::vector<std::string> warnings;
   Index vocab = 0;
-  PlanOptions how;
-  if (has_value(given, "config")) {
-    const std::string file = given["config"].as<std::string>();
-    const bool read = !given.count("layouts") ||
-                      errors.run([&] { how.layouts = parse_layouts(given["layouts"].as<std::string>(), 1); });
+  PlanOptions plan_options;
+  if (has_value(arguments, "config")) {
+    const std::string file = arguments["config"].as<std::string>();
+    const bool read = !arguments.count("layouts") || errors.run([&] {
+      plan_options.layouts = parse_layouts(arguments["layouts"].as<std::string>(), 1);
+    });
     std::vector<ConfigCheck> checks{{[&](const Config& c) { vocab = vocab_of(c, file); }, true}};
-    read_plan_options(given, how, checks, errors);
-    if (how.machine) checks.push_back({[&](const Config& c) { check_machine_computes(*how.machine, c); }});
+    read_plan_options(arguments, plan_options, checks, errors);
+    if (plan_options.machine)
+      checks.push_back({[&](const Config& c) { check_machine_computes(*plan_options.machine, c); }});
     const auto check_layouts = [&](const Config& c) {
       ErrorList wrong("plan");
-      for (const int n : ranks) wrong.run([&] { layouts_to_plan(c, vocab, n, how); });
+      for (const int n : ranks) wrong.run([&] { layouts_to_plan(c, vocab, n, plan_options); });
       wrong.raise();
     };
     if (read) checks.push_back({check_layouts, true});
-    errors.run([&] { config = read_config(file, settings, checks); });
+    errors.run([&] { config = read_config(file, settings, checks, nullptr, &warnings); });
   }
   errors.raise();
-  how.suggest = true;
+  for (const std::string& text : warnings) warn(text);
+  plan_options.suggest = true;
   Progress progress(true);
-  how.progress = [&](std::string_view phase, Index done, Index total) { progress.show(phase, done, total, "layouts"); };
+  plan_options.progress = [&](std::string_view phase, Index done, Index total) {
+    progress.show(phase, done, total, "layouts");
+  };
 
   Json document = json_document("plan");
   document["configuration"] = config_json(config);
-  document["machine"] = how.machine ? machine_json(*how.machine) : Json();
+  document["machine"] = plan_options.machine ? machine_json(*plan_options.machine) : Json();
   Json& all = document["plans"] = Json::array();
   for (std::size_t i = 0; i < ranks.size(); ++i) {
-    const Plan plan = make_plan(config, vocab, ranks[i], how);
+    const Plan plan = make_plan(config, vocab, ranks[i], plan_options);
     progress.clear();
-    if (given["json"].as<bool>())
+    if (arguments["json"].as<bool>())
       all.push_back(plan_json(plan));
     else
       std::cout << (i > 0 ? "\n" : "") << plan_text(plan, static_cast<std::size_t>(top)) << std::flush;
   }
-  if (given["json"].as<bool>()) std::cout << json_text(document) << std::flush;
+  if (arguments["json"].as<bool>()) std::cout << json_text(document) << std::flush;
   return 0;
 }
 

@@ -61,7 +61,7 @@ std::string as_json(const Prepared& prepared) {
   const Dataset& dataset = prepared.dataset;
   Json json = {{"output", dataset.dir().string()}, {"tokenizer", dataset.tokenizer()}, {"vocab", dataset.vocab()},
                {"digest", dataset.digest()},       {"left_out", Json::object()},       {"domains", Json::array()}};
-  for (const LeftOutReason& reason : left_out_reasons) json["left_out"][reason.key] = prepared.left_out.*reason.count;
+  for (const SkipReason& reason : skip_reasons) json["left_out"][reason.key] = prepared.skipped.*reason.count;
   Json* domain = nullptr;
   for_each_split(dataset, [&](const std::string& name, const char* split, Index documents, Index tokens, Index bytes,
                               double share) {
@@ -124,12 +124,12 @@ int prepare_command(CommandLine& line) {
   add("overwrite", po::bool_switch(&options.overwrite), "replace the whole data set that is there");
   add("quiet", "no progress");
   add("json", "print the result as JSON");
-  po::variables_map given;
+  po::variables_map arguments;
   ErrorList errors("prepare");
-  if (!parse_options(line, "prepare", known, {}, given, errors)) return 0;
+  if (!parse_options(line, "prepare", known, {}, arguments, errors)) return 0;
   options.output = output;
   for (const std::string& domain : domains) errors.run([&] { options.domains.push_back(parse_domain(domain)); });
-  if (has_value(given, "output") && output.empty()) errors.add("--output is empty: name a folder");
+  if (has_value(arguments, "output") && output.empty()) errors.add("--output is empty: name a folder");
   // otherwise prepare() checks them
   if (!errors.empty()) errors.run([&] { check_prepare_options(options); });
   errors.raise();
@@ -137,17 +137,17 @@ int prepare_command(CommandLine& line) {
   const Prepared prepared = [&] {
     ByteProgress progress;
     return prepare(options, [&](const PrepareProgress& p) {
-      if (!given.count("quiet")) progress.show(p.phase, p.done, p.total, p.unit);
+      if (!arguments.count("quiet")) progress.show(p.phase, p.done, p.total, p.unit);
     });
   }();
-  if (const std::string left_out = prepared.left_out.text(); !left_out.empty())
+  if (const std::string left_out = prepared.skipped.text(); !left_out.empty())
     fmt::print(stderr, "left out {}{}\n", left_out,
                prepared.first_binary.empty()
                    ? ""
                    : fmt::format(" (the first binary file is {})", visible(prepared.first_binary)));
   warn_of_shares(prepared.dataset, options.valid_fraction);
   warn_of_unicode(options.tokenizer);
-  std::cout << (given.count("json") ? as_json(prepared) : as_table(prepared.dataset)) << std::flush;
+  std::cout << (arguments.count("json") ? as_json(prepared) : as_table(prepared.dataset)) << std::flush;
   return 0;
 }
 

@@ -5,7 +5,7 @@
 #include "src/build_info.h"
 #include "src/cli/options.h"
 #include "src/config.h"
-#include "src/text/words.h"
+#include "src/text/strings.h"
 
 namespace sy {
 namespace {

@@ -16,12 +16,12 @@ int runs_command(CommandLine& line) {
       "json", po::bool_switch(),
       "print JSON: folder, and runs with run, state, step, steps, loss, validation_loss, validation_step, "
       "tokens_per_second (median of the last 20 steps), checkpoint, holder (of the lock) and problem; null: not known");
-  po::variables_map given;
-  if (!parse_options(line, "runs", options, {"folder"}, given)) return 0;
-  const std::string folder = given["folder"].as<std::string>();
+  po::variables_map arguments;
+  if (!parse_options(line, "runs", options, {"folder"}, arguments)) return 0;
+  const std::string folder = arguments["folder"].as<std::string>();
   const RunList list = find_runs(folder);
   for (const std::string& warning : list.warnings) warn(warning);
-  if (given["json"].as<bool>())
+  if (arguments["json"].as<bool>())
     std::cout << json_text(runs_json(list, folder)) << std::flush;
   else
     std::cout << runs_text(list, folder) << std::flush;

@@ -6,7 +6,7 @@
 #include "dist/runtime.h"
 #include "src/cli/experiment.h"
 #include "src/system/files.h"
-#include "src/text/words.h"
+#include "src/text/strings.h"
 
 namespace sy {
 namespace fs = std::filesystem;
@@ -19,59 +19,59 @@ int sweep_command(CommandLine& line) {
       "Options");
   std::vector<std::string> vary;
   std::string output = "runs/sweep", seeds;
-  SweepOptions how;
+  SweepOptions sweep_options;
   // clang-format off
   options.add_options()
       ("vary", po::value(&vary),
        "KEY=VALUE,VALUE,...: train each; given again, every combination. KEY:KEY=A:B,C:D: keys "
        "that vary together")
-      ("seeds", po::value(&seeds), "1,2,3: train each with these seeds, and tell mean and standard deviation")
-      ("ranks", po::value(&how.ranks)->default_value(1), "the ranks of each run")
+      ("seeds", po::value(&seeds), "1,2,3: train each with these seeds, and report mean and standard deviation")
+      ("ranks", po::value(&sweep_options.ranks)->default_value(1), "the ranks of each run")
       ("output", po::value(&output)->default_value(output), "the folder of runs, tables and pictures")
       ("json", po::bool_switch(), "print everything as JSON");
   // clang-format on
-  add_launcher_option(options, how.launcher);
+  add_launcher_option(options, sweep_options.launcher);
   ErrorList errors("sweep");
-  CommandLine rest{line.world, take_settings("sweep", line.args, how.settings, errors), line.options};
-  po::variables_map given;
-  if (!parse_options(rest, "sweep", options, {"config"}, given, errors, true)) return 0;
+  CommandLine rest{line.world, take_settings("sweep", line.args, sweep_options.settings, errors), line.options};
+  po::variables_map arguments;
+  if (!parse_options(rest, "sweep", options, {"config"}, arguments, errors, true)) return 0;
   errors.run([] { starts_ranks_itself("sweep"); });
-  if (!has_value(given, "ranks"))
-    how.ranks = 0;
-  else if (how.ranks < 1)
-    errors.add("--ranks {}: give a number from 1 on", how.ranks);
+  if (!has_value(arguments, "ranks"))
+    sweep_options.ranks = 0;
+  else if (sweep_options.ranks < 1)
+    errors.add("--ranks {}: give a number from 1 on", sweep_options.ranks);
   for (const std::string& seed : split_list(seeds)) {
     std::size_t read = 0;
     try {
-      how.seeds.push_back(std::stoll(seed, &read));
+      sweep_options.seeds.push_back(std::stoll(seed, &read));
     } catch (const std::exception&) {
     }
     if (read != seed.size() || seed.empty()) errors.add("--seeds {}: '{}' is no number", seeds, seed);
   }
-  how.output = output;
-  listen_for_stop();
+  sweep_options.output = output;
+  install_stop_handlers();
   std::vector<Variation> variations;
   for (const std::string& v : vary) errors.run([&] { variations.push_back(parse_variation(v)); });
   std::vector<SweepResult> results;
   std::vector<std::string> files;
-  if (has_value(given, "config")) files = given["config"].as<std::vector<std::string>>();
+  if (has_value(arguments, "config")) files = arguments["config"].as<std::vector<std::string>>();
   for (const std::string& file : files)
     errors.run([&] {
       Sweep sweep = read_sweep(file);
       sweep.variations.insert(sweep.variations.end(), variations.begin(), variations.end());
       if (sweep.variations.empty() && vary.empty())
         bad_input("nothing varies in {}: give --vary KEY=VALUE,VALUE,..., or a file with a section [sweep]", file);
-      results.push_back(plan_sweep(sweep, how));
+      results.push_back(plan_sweep(sweep, sweep_options));
     });
   errors.raise();
-  if (!train_sweeps(results, how)) return told_to_stop();
+  if (!train_sweeps(results, sweep_options)) return report_stop();
   bool failed = false;
   for (const SweepResult& result : results) {
-    write_file(how.output / (result.name + ".md"), sweep_markdown(result));
-    write_file(how.output / (result.name + ".json"), json_text(sweep_json({result})));
+    write_file(sweep_options.output / (result.name + ".md"), sweep_markdown(result));
+    write_file(sweep_options.output / (result.name + ".json"), json_text(sweep_json({result})));
     try {
       if (const std::string picture = sweep_picture(result); !picture.empty())
-        write_file(how.output / (result.name + ".svg"), picture);
+        write_file(sweep_options.output / (result.name + ".svg"), picture);
       else
         warn(fmt::format(
             "no picture of {}: no run has two losses to draw a line through: lower train.validate_every, or "
@@ -81,9 +81,9 @@ int sweep_command(CommandLine& line) {
       warn(fmt::format("no picture of {}: {}", result.name, e.what()));
     }
     for (const Trial& trial : result.trials) failed = failed || !trial.failure.empty();
-    if (!given["json"].as<bool>()) fmt::print("{}{}", &result == &results.front() ? "" : "\n", sweep_text(result));
+    if (!arguments["json"].as<bool>()) fmt::print("{}{}", &result == &results.front() ? "" : "\n", sweep_text(result));
   }
-  if (given["json"].as<bool>()) fmt::print("{}", json_text(sweep_json(results)));
+  if (arguments["json"].as<bool>()) fmt::print("{}", json_text(sweep_json(results)));
   return failed ? 1 : 0;
 }
 

@@ -14,65 +14,70 @@ int train_command(CommandLine& line) {
       "Trains alone, or under mpirun or srun with one process per rank. `switchyard help config` lists the keys;\n"
       "configs/ holds examples. Ctrl-C, SIGTERM, SIGHUP and SIGUSR1 ask for a checkpoint and a clean stop, which has\n"
       "exit code 3; a second Ctrl-C, SIGTERM or SIGHUP ends the run at once.\n\nOptions");
-  RunOptions how;
+  RunOptions run_options;
   // clang-format off
   options.add_options()
-      ("quiet", po::bool_switch(&how.quiet), "no progress: only the last step, warnings and errors")
-      ("dry-run", po::bool_switch(&how.dry_run), "check configuration, layout, data and memory; write nothing")
-      ("ranks", po::value(&how.ranks), "with --dry-run: as on this many ranks");
+      ("quiet", po::bool_switch(&run_options.quiet), "no progress: only the last step, warnings and errors")
+      ("dry-run", po::bool_switch(&run_options.dry_run), "check configuration, layout, data and memory; write nothing")
+      ("ranks", po::value(&run_options.ranks), "with --dry-run: as on this many ranks");
   // clang-format on
   po::options_description plan_only;
   add_plan_options(plan_only, "with --dry-run: ");
   options.add(plan_only);
   Config config;
+  std::vector<std::string> warnings;
   PlanOptions plan;
   bool go = true;
-  agree(line.world, [&] {
+  agree_on_errors(line.world, [&] {
     std::vector<std::string> settings;
     ErrorList errors("train");
     CommandLine rest{line.world, take_settings("train", line.args, settings, errors), line.options};
-    po::variables_map given;
-    go = parse_options(rest, "train", options, {"config"}, given, errors);
+    po::variables_map arguments;
+    go = parse_options(rest, "train", options, {"config"}, arguments, errors);
     if (!go) return;
     bool ranks_known = true;
-    if (given.count("ranks")) {
-      const bool read = has_value(given, "ranks");
-      ranks_known = read && how.ranks >= 1 && how.ranks <= 1 << 20;
-      if (read && !ranks_known) errors.add("train: --ranks {}: give a number from 1 to {}", how.ranks, 1 << 20);
-      if (!how.dry_run) errors.add("train: --ranks goes with --dry-run: start that many ranks");
+    if (arguments.count("ranks")) {
+      const bool read = has_value(arguments, "ranks");
+      ranks_known = read && run_options.ranks >= 1 && run_options.ranks <= 1 << 20;
+      if (read && !ranks_known) errors.add("train: --ranks {}: give a number from 1 to {}", run_options.ranks, 1 << 20);
+      if (!run_options.dry_run) errors.add("train: --ranks goes with --dry-run: start that many ranks");
     }
     for (const char* option : {"machine", "load"})
-      if (given.count(option) && !how.dry_run) errors.add("train: --{} goes with --dry-run", option);
+      if (arguments.count(option) && !run_options.dry_run) errors.add("train: --{} goes with --dry-run", option);
     std::vector<ConfigCheck> checks{{check_data_path}, {check_run_dir}};
-    const int ranks = how.ranks > 0 ? how.ranks : line.world.size();
+    const int ranks = run_options.ranks > 0 ? run_options.ranks : line.world.size();
     if (ranks_known) checks.push_back({[&](const Config& c) { check_config_for_layout(c, c.layout(ranks)); }, true});
-    if (how.dry_run) read_plan_options(given, plan, checks, errors);
-    if (has_value(given, "config"))
-      errors.run([&] { config = read_config(given["config"].as<std::string>(), settings, checks); });
+    if (run_options.dry_run) read_plan_options(arguments, plan, checks, errors);
+    if (has_value(arguments, "config"))
+      errors.run(
+          [&] { config = read_config(arguments["config"].as<std::string>(), settings, checks, nullptr, &warnings); });
     errors.raise();
   });
   std::vector<RankSetting> same = go ? rank_settings(config) : std::vector<RankSetting>{};
   for (const auto& [option, value] :
-       {std::pair{"--help", int{!go}}, {"--dry-run", int{how.dry_run}}, {"--ranks", how.ranks}})
+       {std::pair{"--help", int{!go}}, {"--dry-run", int{run_options.dry_run}}, {"--ranks", run_options.ranks}})
     same.push_back({option, std::to_string(value)});
   same.push_back({"--machine", plan.machine ? plan.machine->name : ""});
   check_rank_settings(line.world, same, "start all ranks with the same command line and configuration");
   if (!go) return 0;
-  const int ranks = how.ranks > 0 ? how.ranks : line.world.size();
+  const int ranks = run_options.ranks > 0 ? run_options.ranks : line.world.size();
   plan.layouts = {config.layout(ranks)};
+  // A checkpoint that training resumes from has the same warnings.
+  if (line.world.rank() == 0 && !config.run.resume)
+    for (const std::string& text : warnings) warn(text);
   std::optional<Plan> planned;
   if (plan.machine) {
-    how.machine = plan.machine->name;
-    how.machine_memory = [&](Index vocab) {
+    run_options.machine = plan.machine->name;
+    run_options.machine_memory = [&](Index vocab) {
       planned = make_plan(config, vocab, ranks, plan);
       if (planned->fitting.empty())
-        refuse_memory(config, planned->too_large.front().memory, static_cast<Index>(planned->memory), 0, how.machine,
-                      plan.machine->backend == "cuda");
+        refuse_memory(config, planned->too_large.front().memory, static_cast<Index>(planned->memory), 0,
+                      run_options.machine, plan.machine->backend == "cuda");
       return planned->fitting.front().memory;
     };
   }
-  const int code = run_training(line.world, config, how);
-  if (!how.dry_run || code != 0 || line.world.rank() != 0) return code;
+  const int code = run_training(line.world, config, run_options);
+  if (!run_options.dry_run || code != 0 || line.world.rank() != 0) return code;
   // Prints compute and traffic of such a step and, on a named machine, its time.
   if (!planned) planned = make_plan(config, vocab_of(config, config.data.path), ranks, plan);
   std::cout << "\n" << plan_text(*planned, 1) << std::flush;

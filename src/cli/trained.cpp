@@ -5,7 +5,7 @@
 #include "src/data/run_tokenizer.h"
 #include "src/families/export.h"
 #include "src/io/manifest.h"
-#include "src/text/words.h"
+#include "src/text/strings.h"
 
 namespace sy {
 
@@ -13,20 +13,22 @@ namespace fs = std::filesystem;
 
 Trained open_checkpoint(Comm& world, const std::string& name) {
   Trained out;
-  std::vector<std::string> warnings;
+  std::vector<std::string> warnings, renamed;
   out.step_dir = resolve_checkpoint(world, name, &warnings);
   for (const std::string& w : warnings) warn(w);
   check_same_checkpoint(world, out.step_dir);
-  agree(world, [&] {
+  agree_on_errors(world, [&] {
     out.state = read_state(out.step_dir);
-    out.config = parse_config(out.state.config, out.step_dir.string());
+    out.config = parse_config(out.state.config, out.step_dir.string(), {}, &renamed);
     check_parameters(out.step_dir, param_specs(out.config, out.state.vocab));
   });
+  if (world.rank() == 0)
+    for (const std::string& w : renamed) warn(w);
   return out;
 }
 
-fs::path dataset_of(const Trained& trained, const po::variables_map& given) {
-  if (given.count("data")) return given["data"].as<std::string>();
+fs::path dataset_of(const Trained& trained, const po::variables_map& arguments) {
+  if (arguments.count("data")) return arguments["data"].as<std::string>();
   const auto& [step_dir, state, config] = trained;
   if (state.dataset.empty())
     bad_input("{} was imported, and no data set belongs to it: give one with --data", step_dir.string());
@@ -36,22 +38,22 @@ fs::path dataset_of(const Trained& trained, const po::variables_map& given) {
   if (!data.is_absolute() && state.dataset.ends_with("/" + data.string()))
     started = state.dataset.substr(0, state.dataset.size() - data.string().size());
   const fs::path run_then = (started / config.run.dir).lexically_normal();
-  std::vector<fs::path> places{recorded};
+  std::vector<fs::path> candidates{recorded};
   if (const auto run_now = run_of(step_dir); run_now && run_then.is_absolute()) {
     const fs::path beside = *run_now / recorded.lexically_normal().lexically_relative(run_then);
-    places.insert(data.is_absolute() ? places.end() : places.begin(), beside.lexically_normal());
+    candidates.insert(data.is_absolute() ? candidates.end() : candidates.begin(), beside.lexically_normal());
   }
   std::error_code ignored;
-  for (const fs::path& place : places)
-    if (fs::exists(place / "dataset.ini", ignored)) return place;
+  for (const fs::path& candidate : candidates)
+    if (fs::exists(candidate / "dataset.ini", ignored)) return candidate;
   std::vector<std::string> names;
-  for (const fs::path& place : places) names.push_back(place.string());
+  for (const fs::path& candidate : candidates) names.push_back(candidate.string());
   bad_input("the data set that {} was trained on is not at {}: give its folder with --data", step_dir.string(),
             join(names, " nor at "));
 }
 
-bool forces_data(const po::variables_map& given) {
-  return given.count("force-data") > 0 && given["force-data"].as<bool>();
+bool forces_data(const po::variables_map& arguments) {
+  return arguments.count("force-data") > 0 && arguments["force-data"].as<bool>();
 }
 
 void add_force_data(po::options_description& options) {
@@ -59,8 +61,8 @@ void add_force_data(po::options_description& options) {
                         "take data of another tokenizer than the checkpoint was trained with, with a warning");
 }
 
-std::unique_ptr<Dataset> open_validation(const Trained& trained, const fs::path& dir, const po::variables_map& given,
-                                         bool lead, bool trained_on) {
+std::unique_ptr<Dataset> open_validation(const Trained& trained, const fs::path& dir,
+                                         const po::variables_map& arguments, bool lead, bool trained_on) {
   const TrainState& state = trained.state;
   auto dataset = std::make_unique<Dataset>(dir);
   if (model_vocab(trained.config, dataset->vocab()) != state.vocab)
@@ -68,7 +70,8 @@ std::unique_ptr<Dataset> open_validation(const Trained& trained, const fs::path&
         "{} has a vocabulary of {}, the checkpoint one of {}: give the data set that it was trained on, or one "
         "prepared with the same tokenizer",
         dir.string(), dataset->vocab(), state.vocab);
-  const std::string warning = check_tokenizer(*dataset, trained.step_dir, state, forces_data(given), force_data_advice);
+  const std::string warning =
+      check_tokenizer(*dataset, trained.step_dir, state, forces_data(arguments), force_data_advice);
   if (lead && !warning.empty()) warn(warning);
   if (lead && trained_on && !state.dataset_digest.empty() && state.dataset_digest != dataset->digest())
     warn(fmt::format("{} is not as it was when the checkpoint was trained on it: its digest differs", dir.string()));
@@ -77,22 +80,23 @@ std::unique_ptr<Dataset> open_validation(const Trained& trained, const fs::path&
   return dataset;
 }
 
-std::unique_ptr<Tokenizer> tokenizer_of(const Trained& trained, const po::variables_map& given, bool lead) {
+std::unique_ptr<Tokenizer> tokenizer_of(const Trained& trained, const po::variables_map& arguments, bool lead) {
   const auto run = run_of(trained.step_dir);
-  if (!given.count("data") && run && trained.state.dataset.empty()) {
+  if (!arguments.count("data") && run && trained.state.dataset.empty()) {
     const std::string warning = check_imported(*run, {std::begin(tokenizer_files), std::end(tokenizer_files)});
     if (lead && !warning.empty()) warn(warning);
   }
-  if (!given.count("data"))
-    if (const auto kept = kept_tokenizer(trained.step_dir, tokenizers_of(trained.step_dir, trained.state))) {
+  if (!arguments.count("data"))
+    if (const auto tokenizer =
+            find_stored_tokenizer(trained.step_dir, tokenizers_of(trained.step_dir, trained.state))) {
       const std::string newer = check_unicode(trained.step_dir.string(), trained.state.unicode_versions);
       if (lead && !newer.empty()) warn(newer);
-      return kept->kind->open(kept->model);
+      return tokenizer->kind->open(tokenizer->model);
     }
-  const fs::path dir = dataset_of(trained, given);
+  const fs::path dir = dataset_of(trained, arguments);
   const DatasetDescription description = read_dataset_ini(dir);
   for (const std::string& warning : {check_tokenizer(dir, tokenizers_of(description), trained.step_dir, trained.state,
-                                                     forces_data(given), force_data_advice),
+                                                     forces_data(arguments), force_data_advice),
                                      check_unicode(dir.string(), description.unicode_versions)})
     if (lead && !warning.empty()) warn(warning);
   return open_tokenizer(dir);
@@ -118,18 +122,18 @@ void check_positions(const Config& config, Index positions) {
 std::unique_ptr<Engine> load_model(Comm& world, const Trained& trained, Layout layout, const std::string& backend,
                                    Index positions) {
   // The hosts may differ from those of the training.
-  if (!check_nodes(world, layout.node).problem.empty()) layout.node = 1;
+  if (!check_nodes(world, layout.ranks_per_node).problem.empty()) layout.ranks_per_node = 1;
   Config config = trained.config;
   std::unique_ptr<Backend> device;
   const int local = local_rank(world);
-  agree(world, [&] {
+  agree_on_errors(world, [&] {
     device = open_backend("--backend", backend, local);
     check_config_for_backend("--backend", config, *device);
   });
   agree_on_devices(world, *device);
   auto engine = std::make_unique<Engine>(config, trained.state.vocab, std::move(device), make_mesh(world, layout),
                                          false, 0, 1, positions);
-  agree(world, [&] {
+  agree_on_errors(world, [&] {
     load_checkpoint(trained.step_dir, engine->store());
     engine->set_router_bias(trained.state.router_bias);
   });

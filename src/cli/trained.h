@@ -29,11 +29,11 @@ Trained open_checkpoint(Comm& world, const std::string& name);
 // training. The latter comes first if data.path is relative, so a run that was copied or moved with
 // its data finds them.
 // Throws InputError if there is no data set.
-std::filesystem::path dataset_of(const Trained& trained, const po::variables_map& given);
+std::filesystem::path dataset_of(const Trained& trained, const po::variables_map& arguments);
 
 // Adds the option --force-data of commands that compute with a checkpoint and a data set.
 void add_force_data(po::options_description& options);
-bool forces_data(const po::variables_map& given);
+bool forces_data(const po::variables_map& arguments);
 constexpr const char* force_data_advice = "give --force-data";
 
 // Opens a data set to evaluate on.
@@ -42,12 +42,12 @@ constexpr const char* force_data_advice = "give --force-data";
 // warns.
 // trained_on: it is the data set of the checkpoint's training, so a change of it is a warning.
 std::unique_ptr<Dataset> open_validation(const Trained& trained, const std::filesystem::path& dir,
-                                         const po::variables_map& given, bool lead, bool trained_on);
+                                         const po::variables_map& arguments, bool lead, bool trained_on);
 
 // Opens the tokenizer of --data, if it is present. Otherwise that of the run folder, otherwise that
 // of the data set of the training.
 // Throws InputError if it is not the model's, under the conditions of open_validation().
-std::unique_ptr<Tokenizer> tokenizer_of(const Trained& trained, const po::variables_map& given, bool lead);
+std::unique_ptr<Tokenizer> tokenizer_of(const Trained& trained, const po::variables_map& arguments, bool lead);
 
 // Returns the embedding rows of a model to be trained, from model.vocab or the data set. Throws
 // InputError if neither is set.

@@ -23,7 +23,7 @@ void check_sizes(const Config& c, Problems& problems) {
   const auto& m = c.model;
   const auto& e = c.moe;
   const auto number = [](Index n) { return static_cast<double>(n); };
-  constexpr double most_tokens = 0x1p28, most_elements = 0x1p50, most_rows = 0x1p31 - 1;
+  constexpr double max_tokens = 0x1p28, max_elements = 0x1p50, max_rows = 0x1p31 - 1;
   const double step = number(c.train.global_batch) * number(m.seq_len);
   const double tokens = number(c.train.micro_batch) * number(m.seq_len);
   const double heads = number(m.heads) * number(m.key_width()),
@@ -35,19 +35,20 @@ void check_sizes(const Config& c, Problems& problems) {
   const double activations = number(m.layers) * tokens *
                              (8 * number(m.d_model) + 2 * (heads + kv) + 3 * (number(m.d_ff) + shared) +
                               (e.experts > 0 ? 3 * chosen + number(e.experts) : 0));
-  if (step > most_tokens)
-    problems.of("train.global_batch",
-                "train.global_batch * model.seq_len = {} * {} are more than {} tokens a step: lower train.global_batch",
-                c.train.global_batch, m.seq_len, most_tokens);
-  if (weights > most_elements)
-    problems.of("model.layers", "a model of some {:.1e} parameters is more than {:.0e}: make it smaller", weights,
-                most_elements);
-  if (activations > most_elements)
-    problems.of("train.micro_batch",
-                "a micro-batch of some {:.1e} activations is more than {:.0e}: lower train.micro_batch", activations,
-                most_elements);
-  if (e.experts > 0 && tokens * number(e.top_k) * number(c.parallel.etp) > most_rows)
-    problems.of(
+  if (step > max_tokens)
+    problems.add(
+        "train.global_batch",
+        "train.global_batch * model.seq_len = {} * {} are more than {} tokens a step: lower train.global_batch",
+        c.train.global_batch, m.seq_len, max_tokens);
+  if (weights > max_elements)
+    problems.add("model.layers", "a model of some {:.1e} parameters is more than {:.0e}: make it smaller", weights,
+                 max_elements);
+  if (activations > max_elements)
+    problems.add("train.micro_batch",
+                 "a micro-batch of some {:.1e} activations is more than {:.0e}: lower train.micro_batch", activations,
+                 max_elements);
+  if (e.experts > 0 && tokens * number(e.top_k) * number(c.parallel.etp) > max_rows)
+    problems.add(
         "train.micro_batch",
         "train.micro_batch * model.seq_len * moe.top_k * parallel.etp = {} * {} * {} * {} are more rows than can "
         "be numbered: lower train.micro_batch",
@@ -59,46 +60,46 @@ void check_positions(const Config& c, Problems& problems) {
   const auto of_embedding = [](Position p) { return p == Position::learned || p == Position::sinusoidal; };
   for_each_key(c, [&](const Row& row, const auto&) {
     const Config::Model& m = row.kind ? row.kind->model : c.model;
-    const std::string key = row.giver();
-    if (row.of_model == "model.position" && of_embedding(m.position) && m.position != c.model.position)
-      problems.of(key, "{} = {}: it is the embedding that has such positions, for all layers: set model.position", key,
-                  show(m.position));
+    const std::string key = row.source_key();
+    if (row.model_key == "model.position" && of_embedding(m.position) && m.position != c.model.position)
+      problems.add(key, "{} = {}: it is the embedding that has such positions, for all layers: set model.position", key,
+                   show(m.position));
     if (m.position != Position::rope) return;
-    const bool latent = m.kv_latent > 0;
-    const Index width = latent ? m.rope_head_dim : m.head_dim;
-    const char* const of = latent ? "model.rope_head_dim" : "model.head_dim";
+    const bool latent = m.kv_lora_rank > 0;
+    const Index width = latent ? m.qk_rope_head_dim : m.head_dim;
+    const char* const of = latent ? "model.qk_rope_head_dim" : "model.head_dim";
     const Index pairs = static_cast<Index>(double(width) * m.rope_fraction / 2);
     const RopeScaling scaling = m.rope_scaling;
     const auto any_of = [&](std::initializer_list<RopeScaling> list) {
       return std::find(list.begin(), list.end(), scaling) != list.end();
     };
-    if (row.of_model == "model.rope_fraction" && pairs < 1)
-      problems.of(key, "{} = {} of {} = {} leaves no pair to rotate: raise it", key, m.rope_fraction, of, width);
-    if (row.of_model == "model.rope_original_length" && m.rope_original_length < 2 &&
+    if (row.model_key == "model.rope_fraction" && pairs < 1)
+      problems.add(key, "{} = {} of {} = {} leaves no pair to rotate: raise it", key, m.rope_fraction, of, width);
+    if (row.model_key == "model.rope_original_length" && m.rope_original_length < 2 &&
         any_of({RopeScaling::dynamic, RopeScaling::llama3, RopeScaling::yarn, RopeScaling::longrope}))
-      problems.of(key, "model.rope_scaling = {} needs {}: set it to the number of positions of the earlier training",
-                  show(scaling), key);
-    if (row.of_model == "model.rope_theta" && m.rope_theta <= 1 && scaling == RopeScaling::yarn)
-      problems.of(key, "{} = {}: model.rope_scaling = yarn needs more than 1", key, m.rope_theta);
-    if (row.of_model == "model.rope_fraction" && pairs == 1 && any_of({RopeScaling::ntk, RopeScaling::dynamic}))
-      problems.of(key, "{} = {} of {} = {} leaves one pair, and model.rope_scaling = {} needs two: raise it", key,
-                  m.rope_fraction, of, width, show(scaling));
-    if (row.of_model == "model.rope_low_frequency" && scaling == RopeScaling::llama3 &&
+      problems.add(key, "model.rope_scaling = {} needs {}: set it to the number of positions of the earlier training",
+                   show(scaling), key);
+    if (row.model_key == "model.rope_theta" && m.rope_theta <= 1 && scaling == RopeScaling::yarn)
+      problems.add(key, "{} = {}: model.rope_scaling = yarn needs more than 1", key, m.rope_theta);
+    if (row.model_key == "model.rope_fraction" && pairs == 1 && any_of({RopeScaling::ntk, RopeScaling::dynamic}))
+      problems.add(key, "{} = {} of {} = {} leaves one pair, and model.rope_scaling = {} needs two: raise it", key,
+                   m.rope_fraction, of, width, show(scaling));
+    if (row.model_key == "model.rope_low_frequency" && scaling == RopeScaling::llama3 &&
         m.rope_low_frequency >= m.rope_high_frequency)
-      problems.of(key, "{} = {} is not below model.rope_high_frequency = {}: lower it", key, m.rope_low_frequency,
-                  m.rope_high_frequency);
+      problems.add(key, "{} = {} is not below model.rope_high_frequency = {}: lower it", key, m.rope_low_frequency,
+                   m.rope_high_frequency);
     // Training needs the list for its own sequence length. The other list may be absent.
     for (const bool is_long : {false, true}) {
       const std::vector<double>& factors = is_long ? m.rope_long_factors : m.rope_short_factors;
-      if (row.of_model != (is_long ? "model.rope_long_factors" : "model.rope_short_factors") ||
+      if (row.model_key != (is_long ? "model.rope_long_factors" : "model.rope_short_factors") ||
           scaling != RopeScaling::longrope)
         continue;
       const bool trains_with = is_long == (m.seq_len > m.rope_original_length);
       const bool has_pairs =
           std::ssize(factors) == pairs && std::all_of(factors.begin(), factors.end(), [](double f) { return f > 0; });
       if (!has_pairs && (trains_with || !factors.empty()))
-        problems.of(key, "{} are {} numbers: model.rope_scaling = longrope needs one above 0 for each of {} pairs", key,
-                    factors.size(), pairs);
+        problems.add(key, "{} are {} numbers: model.rope_scaling = longrope needs one above 0 for each of {} pairs",
+                     key, factors.size(), pairs);
     }
   });
 }
@@ -107,135 +108,143 @@ void check_positions(const Config& c, Problems& problems) {
 void check_attention(const Config& c, Problems& problems) {
   for_each_key(c, [&](const Row& row, const auto&) {
     const Config::Model& m = row.kind ? row.kind->model : c.model;
-    const std::string key = row.giver();
+    const std::string key = row.source_key();
     const bool sparse = m.attention == AttentionPattern::strided || m.attention == AttentionPattern::fixed;
-    if (row.of_model == "model.attention_softcap" && m.attention_softcap > 0 &&
+    if (row.model_key == "model.attention_softcap" && m.attention_softcap > 0 &&
         (m.position == Position::alibi || m.position == Position::t5))
-      problems.of(key,
-                  "{} = {} with model.position = {}, whose biases are not capped: set it to 0, or another position",
-                  key, m.attention_softcap, show(m.position));
-    if (row.of_model == "model.window" && m.window == 0 && m.attention == AttentionPattern::longformer)
-      problems.of(key, "model.attention = longformer needs {}: set it to the number of latest tokens that are seen",
-                  key);
-    if (row.of_model == "model.window" && m.window > 0 && sparse)
-      problems.of(key, "{} = {} with model.attention = {}, which has a window of its own: set it to 0", key, m.window,
-                  show(m.attention));
-    if (row.of_model == "model.attention_summary" && m.attention == AttentionPattern::fixed &&
+      problems.add(key,
+                   "{} = {} with model.position = {}, whose biases are not capped: set it to 0, or another position",
+                   key, m.attention_softcap, show(m.position));
+    if (row.model_key == "model.window" && m.window == 0 && m.attention == AttentionPattern::longformer)
+      problems.add(key, "model.attention = longformer needs {}: set it to the number of latest tokens that are seen",
+                   key);
+    if (row.model_key == "model.window" && m.window > 0 && sparse)
+      problems.add(key, "{} = {} with model.attention = {}, which has a window of its own: set it to 0", key, m.window,
+                   show(m.attention));
+    if (row.model_key == "model.clip_qkv" && m.clip_qkv > 0 &&
+        (m.qk_norm == QkNormKind::head || m.qk_norm == QkNormKind::head_layernorm))
+      problems.add(key, "{} = {} with model.qk_norm = {}: set it to 0, or model.qk_norm to none or whole", key,
+                   m.clip_qkv, show(m.qk_norm));
+    if (row.model_key == "model.attention_summary" && m.attention == AttentionPattern::fixed &&
         m.attention_summary > m.attention_stride)
-      problems.of(key, "{} = {} is more than model.attention_stride = {}: lower it", key, m.attention_summary,
-                  m.attention_stride);
+      problems.add(key, "{} = {} is more than model.attention_stride = {}: lower it", key, m.attention_summary,
+                   m.attention_stride);
     if (row.name == "model.t5_max_distance" && m.t5_max_distance <= m.t5_buckets / 2)
-      problems.of(key,
-                  "{} = {} is not above the {} distances that have a bucket of their own: raise it, or lower "
-                  "model.t5_buckets",
-                  key, m.t5_max_distance, m.t5_buckets / 2);
+      problems.add(key,
+                   "{} = {} is not above the {} distances that have a bucket of their own: raise it, or lower "
+                   "model.t5_buckets",
+                   key, m.t5_max_distance, m.t5_buckets / 2);
   });
 }
 
 // Checks latent attention, and that keys which only it reads are unset without it.
 void check_latent(const Config& c, Problems& problems) {
   const Config::Model& m = c.model;
-  if (m.kv_latent == 0) {
+  if (m.kv_lora_rank == 0) {
     const auto alone = [&](const char* key, double value) {
       if (value > 0)
-        problems.of(key, "{} = {} is of latent attention alone: set model.kv_latent, or this to 0", key, value);
+        problems.add(key, "{} = {} is of latent attention alone: set model.kv_lora_rank, or this to 0", key, value);
     };
-    alone("model.q_latent", double(m.q_latent));
-    alone("model.rope_head_dim", double(m.rope_head_dim));
-    alone("model.value_head_dim", double(m.value_head_dim));
-    alone("model.latent_eps", m.latent_eps);
+    alone("model.q_lora_rank", double(m.q_lora_rank));
+    alone("model.qk_rope_head_dim", double(m.qk_rope_head_dim));
+    alone("model.v_head_dim", double(m.v_head_dim));
+    alone("model.latent_norm_eps", m.latent_norm_eps);
     return;
   }
   if (m.kv_heads != m.heads)
-    problems.of("model.kv_heads",
-                "model.kv_heads = {} with model.kv_latent = {}, of which each of {} heads makes keys and values of its "
-                "own: set it to 0",
-                m.kv_heads, m.kv_latent, m.heads);
-  if (m.rope_head_dim < 2 || m.rope_head_dim % 2 != 0)
-    problems.of("model.rope_head_dim", "model.rope_head_dim = {}: model.kv_latent needs an even number from 2 on",
-                m.rope_head_dim);
+    problems.add(
+        "model.kv_heads",
+        "model.kv_heads = {} with model.kv_lora_rank = {}, of which each of {} heads makes keys and values of its "
+        "own: set it to 0",
+        m.kv_heads, m.kv_lora_rank, m.heads);
+  if (m.qk_rope_head_dim < 2 || m.qk_rope_head_dim % 2 != 0)
+    problems.add("model.qk_rope_head_dim",
+                 "model.qk_rope_head_dim = {}: model.kv_lora_rank needs an even number from 2 on", m.qk_rope_head_dim);
   if (m.bias != Biases::none && m.bias != Biases::mlp)
-    problems.of("model.bias",
-                "model.bias = {} with model.kv_latent: latent attention has no biases: set it to none or mlp",
-                show(m.bias));
+    problems.add("model.bias",
+                 "model.bias = {} with model.kv_lora_rank: latent attention has no biases: set it to none or mlp",
+                 show(m.bias));
   for_each_key(c, [&](const Row& row, const auto&) {
     const Config::Model& of = row.kind ? row.kind->model : m;
-    const std::string key = row.giver();
-    if (row.of_model == "model.qk_norm" && of.qk_norm != QkNormKind::none)
-      problems.of(key, "{} = {} with model.kv_latent, whose latents are normalised in their place: set it to none", key,
-                  show(of.qk_norm));
+    const std::string key = row.source_key();
+    if (row.model_key == "model.qk_norm" && of.qk_norm != QkNormKind::none)
+      problems.add(key, "{} = {} with model.kv_lora_rank, whose latents are normalised instead: set it to none", key,
+                   show(of.qk_norm));
+    if (row.model_key == "model.clip_qkv" && of.clip_qkv != 0)
+      problems.add(key, "{} = {} with model.kv_lora_rank: latent attention has no limit: set it to 0", key,
+                   of.clip_qkv);
   });
 }
 
 // Checks values of layers, heads, experts and training against each other.
-void check_together(const Config& c, Problems& problems) {
+void check_combinations(const Config& c, Problems& problems) {
   const auto& m = c.model;
   const auto& e = c.moe;
   if (m.heads % m.kv_heads != 0)
-    problems.of("model.kv_heads",
-                "model.heads = {} is not a multiple of model.kv_heads = {}: each kv head serves the same number of "
-                "query heads",
-                m.heads, m.kv_heads);
-  if (e.group_limit > e.groups)
-    problems.of("moe.group_limit", "moe.group_limit = {}: must be from 1 to moe.groups = {}", e.group_limit, e.groups);
+    problems.add("model.kv_heads",
+                 "model.heads = {} is not a multiple of model.kv_heads = {}: each kv head serves the same number of "
+                 "query heads",
+                 m.heads, m.kv_heads);
+  if (e.topk_groups > e.groups)
+    problems.add("moe.topk_groups", "moe.topk_groups = {}: must be from 1 to moe.groups = {}", e.topk_groups, e.groups);
   else if (e.experts > 0) {
     if (e.top_k > e.experts)
-      problems.of("moe.top_k", "moe.top_k = {} is more than moe.experts = {}: lower moe.top_k", e.top_k, e.experts);
+      problems.add("moe.top_k", "moe.top_k = {} is more than moe.experts = {}: lower moe.top_k", e.top_k, e.experts);
     else if (e.experts % e.groups != 0)
-      problems.of("moe.groups", "moe.experts = {} is not a multiple of moe.groups = {}", e.experts, e.groups);
-    else if (e.top_k > e.experts / e.groups * e.group_limit)
-      problems.of("moe.top_k",
-                  "moe.top_k = {} is more than the {} experts of moe.group_limit = {} groups: raise moe.group_limit",
-                  e.top_k, e.experts / e.groups * e.group_limit, e.group_limit);
+      problems.add("moe.groups", "moe.experts = {} is not a multiple of moe.groups = {}", e.experts, e.groups);
+    else if (e.top_k > e.experts / e.groups * e.topk_groups)
+      problems.add("moe.top_k",
+                   "moe.top_k = {} is more than the {} experts of moe.topk_groups = {} groups: raise moe.topk_groups",
+                   e.top_k, e.experts / e.groups * e.topk_groups, e.topk_groups);
   }
   if (e.experts > 0 && e.first_dense >= m.layers)
-    problems.of("moe.first_dense",
-                "moe.first_dense = {} leaves no MoE layer of model.layers = {}: lower it, or set moe.experts = 0",
-                e.first_dense, m.layers);
+    problems.add("moe.first_dense",
+                 "moe.first_dense = {} leaves no MoE layer of model.layers = {}: lower it, or set moe.experts = 0",
+                 e.first_dense, m.layers);
   for (const double layer : e.dense_layers)
     if (layer != std::floor(layer) || layer < 0 || layer >= static_cast<double>(m.layers))
-      problems.of("moe.dense_layers", "moe.dense_layers = {}: a layer is a whole number from 0 to {}", layer,
-                  m.layers - 1);
+      problems.add("moe.dense_layers", "moe.dense_layers = {}: a layer is a whole number from 0 to {}", layer,
+                   m.layers - 1);
   if (e.experts > 0 && e.first_dense < m.layers && !e.dense_layers.empty()) {
     bool any = false;
     for (Index layer = 0; layer < m.layers; ++layer) any = any || c.is_moe(layer);
     if (!any)
-      problems.of("moe.dense_layers", "moe.dense_layers leaves no MoE layer: shorten it, or set moe.experts = 0");
+      problems.add("moe.dense_layers", "moe.dense_layers leaves no MoE layer: shorten it, or set moe.experts = 0");
   }
   if (e.shared_experts == 0 && (e.shared_gate || e.shared_d_ff > 0)) {
     const char* const key = e.shared_gate ? "moe.shared_gate" : "moe.shared_d_ff";
-    problems.of(key, "{} needs moe.shared_experts: set it", key);
+    problems.add(key, "{} needs moe.shared_experts: set it", key);
   }
   if (e.experts > 0 && e.aux_layers == AuxLayers::joint && e.aux_scope == AuxScope::sequence)
-    problems.of(
+    problems.add(
         "moe.aux_layers",
         "moe.aux_layers = joint with moe.aux_scope = sequence: set moe.aux_scope to global_batch or micro_batch");
   if ((e.choice == Choice::noisy) != (e.noise > 0))
-    problems.of("moe.noise", "moe.noise = {} with moe.choice = {}: noisy needs noise above 0, and others have none",
-                e.noise, show(e.choice));
+    problems.add("moe.noise", "moe.noise = {} with moe.choice = {}: noisy needs noise above 0, and others have none",
+                 e.noise, show(e.choice));
   if (e.learned_noise && e.choice != Choice::noisy)
-    problems.of("moe.learned_noise", "moe.learned_noise = true with moe.choice = {}: set it to noisy", show(e.choice));
+    problems.add("moe.learned_noise", "moe.learned_noise = true with moe.choice = {}: set it to noisy", show(e.choice));
   const Activation dense = c.ffn_activation().act, expert = e.experts > 0 ? c.expert_activation().act : dense;
   const auto either = [&](Activation act) { return dense == act || expert == act; };
   if (m.swish_beta != 1 && !either(Activation::silu) && !either(Activation::silu_clamped))
-    problems.of("model.swish_beta",
-                "model.swish_beta = {} with model.ffn = {}: it is of silu, swiglu and swiglu_clamped", m.swish_beta,
-                m.ffn);
+    problems.add("model.swish_beta",
+                 "model.swish_beta = {} with model.ffn = {}: it is of silu, swiglu and swiglu_clamped", m.swish_beta,
+                 m.ffn);
   if (m.ffn_clamp != 7 && !either(Activation::silu_clamped))
-    problems.of("model.ffn_clamp", "model.ffn_clamp = {} with model.ffn = {}: it is of swiglu_clamped", m.ffn_clamp,
-                m.ffn);
+    problems.add("model.ffn_clamp", "model.ffn_clamp = {} with model.ffn = {}: it is of swiglu_clamped", m.ffn_clamp,
+                 m.ffn);
   if (dense != expert && either(Activation::silu_clamped) && either(Activation::silu))
-    problems.of("moe.ffn",
-                "moe.ffn = {} with model.ffn = {}: both would have the same model.swish_beta: choose another", e.ffn,
-                m.ffn);
+    problems.add("moe.ffn",
+                 "moe.ffn = {} with model.ffn = {}: both would have the same model.swish_beta: choose another", e.ffn,
+                 m.ffn);
   check_positions(c, problems);
   if (m.parallel_block && (m.norm_position == NormPosition::post || m.norm_position == NormPosition::residual))
-    problems.of("model.norm_position",
-                "model.norm_position = {} with model.parallel_block = true: set it to pre, both or output",
-                show(m.norm_position));
+    problems.add("model.norm_position",
+                 "model.norm_position = {} with model.parallel_block = true: set it to pre, both or output",
+                 show(m.norm_position));
   if (m.embedding_norm && m.norm == NormKind::none)
-    problems.of("model.embedding_norm",
-                "model.embedding_norm = true with model.norm = none leaves nothing to compute: change one");
+    problems.add("model.embedding_norm",
+                 "model.embedding_norm = true with model.norm = none leaves nothing to compute: change one");
 
   check_attention(c, problems);
   check_latent(c, problems);
@@ -246,21 +255,21 @@ void check_others(const Config& c, Problems& problems) {
   const auto& t = c.train;
   constexpr std::string_view rates[] = {"train."}, resuming[] = {"run."};
   if (t.schedule != Schedule::constant && t.min_lr > t.lr && !problems.any_wrong(rates))
-    problems.of("train.min_lr", "train.min_lr = {} is above train.lr = {}, where train.schedule = {} ends: lower it",
-                t.min_lr, t.lr, show(t.schedule));
+    problems.add("train.min_lr", "train.min_lr = {} is above train.lr = {}, where train.schedule = {} ends: lower it",
+                 t.min_lr, t.lr, show(t.schedule));
 
   for (const auto& [key, value] : {std::pair{"train.patience", t.patience}, {"run.keep_best", c.run.keep_best}})
     if (value > 0 && t.validate_every == 0)
-      problems.of(key, "{} = {} follows the validation loss: set train.validate_every, or this to 0", key, value);
+      problems.add(key, "{} = {} follows the validation loss: set train.validate_every, or this to 0", key, value);
   if (c.run.resume_step >= 0 && !c.run.resume && !problems.any_wrong(resuming))
-    problems.of("run.resume_step", "run.resume_step = {} needs run.resume = true: set it", c.run.resume_step);
+    problems.add("run.resume_step", "run.resume_step = {} needs run.resume = true: set it", c.run.resume_step);
 }
 
 }  // namespace
 
 void check_values(const Config& c, Problems& problems) {
   for_each_key(c, [&]<class T>(const Row& row, const T& value) {
-    if (!row.own()) return;
+    if (!row.sets_value()) return;
     const Bounds& bounds = row.traits.bounds;
     if constexpr (std::is_same_v<T, Index> || std::is_same_v<T, double>)
       if (!(double(value) >= bounds.low && double(value) <= bounds.high))
@@ -270,8 +279,8 @@ void check_values(const Config& c, Problems& problems) {
       const bool is_default = value.empty() && row.name == "moe.ffn";
       if (values.empty() || is_default || std::find(values.begin(), values.end(), value) != values.end()) return;
       problems.wrong_value(row.name, "{} = '{}': expected {}", row.name, value,
-                  values.size() == 2 ? fmt::format("{} or {}", values[0], values[1])
-                                     : fmt::format("one of {}", fmt::join(values, ", ")));
+                           values.size() == 2 ? fmt::format("{} or {}", values[0], values[1])
+                                              : fmt::format("one of {}", fmt::join(values, ", ")));
     }
   });
 }
@@ -280,9 +289,9 @@ void complete(Config& c, Problems& problems) {
   check_others(c, problems);
   if (problems.any_wrong(size_keys)) return;
   if (c.model.head_dim == 0 && c.model.d_model % c.model.heads != 0)
-    problems.of("model.heads",
-                "model.d_model = {} is not a multiple of model.heads = {}: change one, or set model.head_dim",
-                c.model.d_model, c.model.heads);
+    problems.add("model.heads",
+                 "model.d_model = {} is not a multiple of model.heads = {}: change one, or set model.head_dim",
+                 c.model.d_model, c.model.heads);
   if (c.moe.ffn.empty()) c.moe.ffn = c.model.ffn;
   c.moe.renormalize = c.moe.renormalizes() ? Renormalize::on : Renormalize::off;
   const FfnActivation ffn = c.ffn_activation();
@@ -291,7 +300,7 @@ void complete(Config& c, Problems& problems) {
   for (Config::Kind& kind : c.kinds) resolve(kind.model, ffn.gated, clamped);
   if (c.moe.d_ff == 0) c.moe.d_ff = c.model.d_ff;
   if (c.moe.shared_d_ff == 0) c.moe.shared_d_ff = c.moe.shared_experts * c.moe.d_ff;
-  check_together(c, problems);
+  check_combinations(c, problems);
   check_sizes(c, problems);
 }
 

@@ -40,16 +40,16 @@ class Problems {
     sources_.push_back(std::move(origin));
     return static_cast<int>(sources_.size()) - 1;
   }
-  std::string place(Location at) const {
+  std::string location_text(Location at) const {
     if (at.line == command_line) return "command line";
     const std::string& origin = sources_.at(static_cast<std::size_t>(at.source));
     return at.line == no_line ? origin : fmt::format("{}:{}", origin, at.line);
   }
   // Records the location of a key's value and returns the previous location.
-  Location give(const std::string& key, Location at) { return std::exchange(places_[key], at); }
+  Location set_location(const std::string& key, Location at) { return std::exchange(locations_[key], at); }
   template <class... Args>
-  void at(Location at, fmt::format_string<Args...> what, Args&&... args) {
-    std::string text = place(at) + ": " + fmt::format(what, std::forward<Args>(args)...);
+  void add_at(Location at, fmt::format_string<Args...> what, Args&&... args) {
+    std::string text = location_text(at) + ": " + fmt::format(what, std::forward<Args>(args)...);
     const auto [first, last] = found_.equal_range(at);
     if (std::none_of(first, last, [&](const auto& found) { return found.second == text; }))
       found_.emplace(at, std::move(text));
@@ -57,9 +57,9 @@ class Problems {
   // Adds an error at the location of the key's value, or of the whole configuration if it is not
   // set.
   template <class... Args>
-  void of(const std::string& key, fmt::format_string<Args...> what, Args&&... args) {
-    const auto place = places_.find(key);
-    at(place == places_.end() ? Location() : place->second, what, std::forward<Args>(args)...);
+  void add(const std::string& key, fmt::format_string<Args...> what, Args&&... args) {
+    const auto location = locations_.find(key);
+    add_at(location == locations_.end() ? Location() : location->second, what, std::forward<Args>(args)...);
   }
   // Records that the value of a key is unreadable or out of bounds. Checks that need the value are
   // skipped.
@@ -67,7 +67,7 @@ class Problems {
   template <class... Args>
   void wrong_value(const std::string& key, fmt::format_string<Args...> what, Args&&... args) {
     mark_wrong(key);
-    of(key, what, std::forward<Args>(args)...);
+    add(key, what, std::forward<Args>(args)...);
   }
   // Records that a misspelt line may have meant this key. Empty: it may have meant any key.
   void mark_doubtful(const std::string& key) { doubtful_values_.insert(key); }
@@ -81,13 +81,18 @@ class Problems {
     return doubtful_values_.contains("") || any_of(doubtful_values_, prefixes);
   }
   // Adds the messages of an error that belongs to no key.
-  void more(const InputError& error) {
+  void add_error(const InputError& error) {
     if (const auto* several = dynamic_cast<const InputErrors*>(&error))
       for (const std::string& text : several->errors) found_.emplace(command_line, text);
     else
       found_.emplace(command_line, error.what());
   }
   std::size_t count() const { return found_.size(); }
+  void add_warning(std::string text) { warnings_.push_back(std::move(text)); }
+  // `warnings` may be nullptr.
+  void append_warnings(std::vector<std::string>* warnings) const {
+    if (warnings) warnings->insert(warnings->end(), warnings_.begin(), warnings_.end());
+  }
   void raise() const {
     if (found_.empty()) return;
     std::vector<std::string> errors;
@@ -102,9 +107,9 @@ class Problems {
       return std::ranges::any_of(prefixes, [&](std::string_view prefix) { return key.starts_with(prefix); });
     });
   }
-  std::vector<std::string> sources_;
+  std::vector<std::string> sources_, warnings_;
   std::set<std::string> wrong_values_, doubtful_values_;
-  std::map<std::string, Location> places_;
+  std::map<std::string, Location> locations_;
   std::multimap<Location, std::string> found_;
 };
 

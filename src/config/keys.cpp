@@ -7,22 +7,22 @@
 
 #include "src/text/ini.h"
 #include "src/text/json.h"
+#include "src/text/strings.h"
 #include "src/text/table.h"
-#include "src/text/words.h"
 
 namespace sy {
 namespace {
 
 // The key that sets a value, and the value's text. values_of_kinds() lists them by kind and by key
 // of [model]. The kind is "" if all layers have one kind.
-struct Given {
+struct KeyText {
   std::string key, text;
 };
-std::map<std::string, std::map<std::string_view, Given>> values_of_kinds(const Config& c) {
-  std::map<std::string, std::map<std::string_view, Given>> out;
+std::map<std::string, std::map<std::string_view, KeyText>> values_of_kinds(const Config& c) {
+  std::map<std::string, std::map<std::string_view, KeyText>> out;
   for_each_key(c, [&](const Row& row, const auto& value) {
     if (row.traits.by_kind.empty() || (row.kind != nullptr) == c.kinds.empty()) return;
-    out[row.kind ? row.kind->name : ""][row.of_model] = {row.giver(), show(value)};
+    out[row.kind ? row.kind->name : ""][row.model_key] = {row.source_key(), show(value)};
   });
   return out;
 }
@@ -31,13 +31,13 @@ std::map<std::string, std::map<std::string_view, Given>> values_of_kinds(const C
 
 const std::string& Pattern::kind_of(Index layer) const {
   static const std::string one_kind;
-  if (runs.empty()) return one_kind;
+  if (segments.empty()) return one_kind;
   Index period = 0;
-  for (const Run& run : runs) period += run.layers;
+  for (const Segment& segment : segments) period += segment.layers;
   Index at = layer % period;
   std::size_t i = 0;
-  while (at >= runs[i].layers) at -= runs[i++].layers;
-  return runs[i].kind;
+  while (at >= segments[i].layers) at -= segments[i++].layers;
+  return segments[i].kind;
 }
 
 std::string without_exponent(const std::string& text) {
@@ -59,26 +59,26 @@ std::string without_exponent(const std::string& text) {
 }
 
 std::string show(const Pattern& pattern) {
-  std::vector<std::string> runs;
-  for (const Pattern::Run& run : pattern.runs)
-    runs.push_back(run.layers == 1 ? run.kind : fmt::format("{}*{}", run.kind, run.layers));
-  return join(runs, ", ");
+  std::vector<std::string> texts;
+  for (const Pattern::Segment& segment : pattern.segments)
+    texts.push_back(segment.layers == 1 ? segment.kind : fmt::format("{}*{}", segment.kind, segment.layers));
+  return join(texts, ", ");
 }
 
 bool read(const std::string& text, Pattern& out) {
   constexpr std::string_view letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ", others = "0123456789_-";
-  constexpr Index most_layers = 10000;
+  constexpr Index max_layers = 10000;
   Index layers = 0;
-  out.runs.clear();
+  out.segments.clear();
   for (const std::string& item : split_list(text)) {
     const std::size_t star = item.find('*');
-    Pattern::Run run{std::string(trimmed(item.substr(0, star)))};
-    const bool named = !run.kind.empty() && letters.find(run.kind.front()) != letters.npos &&
-                       run.kind.find_first_not_of(std::string(letters).append(others)) == run.kind.npos;
-    const bool counted = star == item.npos || read(std::string(trimmed(item.substr(star + 1))), run.layers);
-    if (!named || !counted || run.layers < 1 || run.layers > most_layers - layers) return false;
-    layers += run.layers;
-    out.runs.push_back(std::move(run));
+    Pattern::Segment segment{std::string(trimmed(item.substr(0, star)))};
+    const bool named = !segment.kind.empty() && letters.find(segment.kind.front()) != letters.npos &&
+                       segment.kind.find_first_not_of(std::string(letters).append(others)) == segment.kind.npos;
+    const bool counted = star == item.npos || read(std::string(trimmed(item.substr(star + 1))), segment.layers);
+    if (!named || !counted || segment.layers < 1 || segment.layers > max_layers - layers) return false;
+    layers += segment.layers;
+    out.segments.push_back(std::move(segment));
   }
   return !text.ends_with(',');
 }
@@ -138,8 +138,7 @@ const std::vector<ConfigKey>& config_keys() {
     Config defaults;
     defaults.kinds.push_back({"NAME", {}, {}});
     for_each_key(defaults, [&]<class T>(const Row& row, const T& value) {
-      const std::string help =
-          row.kind ? fmt::format("takes the place of {} in layers of kind NAME", row.of_model) : row.help;
+      const std::string help = row.kind ? fmt::format("replaces {} in layers of kind NAME", row.model_key) : row.help;
       ConfigKey key{row.name, accepts<T>(), row.kind ? "" : show(value), help, {}, {}};
       const Bounds& bounds = row.traits.bounds;
       if (std::isfinite(bounds.low))
@@ -148,7 +147,7 @@ const std::vector<ConfigKey>& config_keys() {
       key.values.assign(row.traits.values.begin(), row.traits.values.end());
       if constexpr (std::is_same_v<T, bool>) key.values = {"true", "false"};
       if constexpr (std::is_enum_v<T>)
-        for (const auto& w : Words<T>::table) key.values.emplace_back(w.name);
+        for (const auto& entry : EnumNames<T>::table) key.values.emplace_back(entry.name);
       k.push_back(std::move(key));
     });
     return k;
@@ -163,7 +162,7 @@ template <class Comment>
 std::string ini_text(const Config& config, Comment&& comment) {
   std::string out, section;
   for_each_key(config, [&](const Row& row, const auto& value) {
-    if (!row.own()) return;
+    if (!row.sets_value()) return;
     const auto dot = row.name.rfind('.');
     if (row.name.substr(0, dot) != section) {
       section = row.name.substr(0, dot);
@@ -178,7 +177,7 @@ std::string ini_text(const Config& config, Comment&& comment) {
 
 // The origin of a value, for display.
 std::string origin_of(const std::string& key, const std::string& value, const ConfigOrigins& origins) {
-  if (const auto given = origins.find(key); given != origins.end()) return visible(given->second);
+  if (const auto origin = origins.find(key); origin != origins.end()) return visible(origin->second);
   const std::vector<ConfigKey>& keys = config_keys();
   const auto known = std::find_if(keys.begin(), keys.end(), [&](const ConfigKey& k) { return k.name == key; });
   return known != keys.end() && known->default_value == value ? "default" : "default, by other keys";
@@ -198,7 +197,7 @@ std::string to_ini(const Config& config, const ConfigOrigins& origins) {
 Json to_json(const Config& config, const ConfigOrigins& origins) {
   Json out = Json::object();
   for_each_key(config, [&]<class T>(const Row& row, const T& value) {
-    if (!row.own()) return;
+    if (!row.sets_value()) return;
     Json typed;
     if constexpr (std::is_arithmetic_v<T>)
       typed = value;
@@ -212,7 +211,7 @@ Json to_json(const Config& config, const ConfigOrigins& origins) {
 std::vector<RankSetting> rank_settings(const Config& config) {
   std::vector<RankSetting> out;
   for_each_key(config, [&](const Row& row, const auto& value) {
-    if (row.own() && row.name != "data.path") out.push_back({row.name, show(value)});
+    if (row.sets_value() && row.name != "data.path") out.push_back({row.name, show(value)});
   });
   return out;
 }
@@ -226,27 +225,27 @@ std::string value_of(const Config& config, std::string_view key) {
   return *text;
 }
 
-std::vector<KeyDifference> differences(const Config& here, const Config& there, Effect effect) {
-  std::map<std::string, std::string> theirs;
-  for_each_key(there, [&](const Row& row, const auto& value) { theirs[row.name] = show(value); });
+std::vector<KeyDifference> differences(const Config& here, const Config& there, ResumePolicy policy) {
+  std::map<std::string, std::string> there_values;
+  for_each_key(there, [&](const Row& row, const auto& value) { there_values[row.name] = show(value); });
   // The pairs of kinds that some layer has here and there, and the first such layer.
   std::map<std::pair<std::string, std::string>, Index> pairs;
   for (Index layer = 0; layer < std::min(here.model.layers, there.model.layers); ++layer)
     pairs.try_emplace({here.model.pattern.kind_of(layer), there.model.pattern.kind_of(layer)}, layer);
-  const auto ours_by_kind = values_of_kinds(here), theirs_by_kind = values_of_kinds(there);
+  const auto here_by_kind = values_of_kinds(here), there_by_kind = values_of_kinds(there);
 
   std::vector<KeyDifference> out;
   for_each_key(here, [&](const Row& row, const auto& value) {
-    if (row.kind || row.traits.effect != effect) return;
+    if (row.kind || row.traits.on_resume != policy) return;
     if (row.traits.by_kind.empty()) {
-      if (show(value) != theirs[row.name]) out.push_back({row.name, show(value), theirs[row.name]});
+      if (show(value) != there_values[row.name]) out.push_back({row.name, show(value), there_values[row.name]});
       return;
     }
-    std::set<std::string> told;
+    std::set<std::string> reported;
     for (const auto& [kinds, layer] : pairs) {
-      const Given &a = ours_by_kind.at(kinds.first).at(row.of_model),
-                  &b = theirs_by_kind.at(kinds.second).at(row.of_model);
-      if (a.text != b.text && told.insert(a.key).second)
+      const KeyText &a = here_by_kind.at(kinds.first).at(row.model_key),
+                    &b = there_by_kind.at(kinds.second).at(row.model_key);
+      if (a.text != b.text && reported.insert(a.key).second)
         out.push_back({a.key == b.key ? a.key : fmt::format("{} of layer {}", a.key, layer), a.text, b.text});
     }
   });

@@ -3,10 +3,10 @@
 #include <cmath>
 #include <tuple>
 
-#include "dist/exchange.h"
+#include "dist/token_dispatcher.h"
 #include "src/config.h"
 #include "src/text/numbers.h"
-#include "src/text/words.h"
+#include "src/text/strings.h"
 
 namespace sy {
 std::string layout_problem(const Config& c, const Layout& l) {
@@ -18,9 +18,9 @@ std::string layout_problem(const Config& c, const Layout& l) {
                        l.ranks == 1 ? "is" : "are", l.ep, l.etp);
   if (!l.nodes_divide())
     return fmt::format(
-        "parallel.node = {} must divide the number of ranks, {}, divide parallel.ep * parallel.etp = {} * {} or be a multiple of it, "
-        "and be a multiple of parallel.etp",
-        l.node, l.ranks, l.ep, l.etp);
+        "parallel.ranks_per_node = {} must divide the number of ranks, {}, divide parallel.ep * parallel.etp = {} * {} "
+        "or be a multiple of it, and be a multiple of parallel.etp",
+        l.ranks_per_node, l.ranks, l.ep, l.etp);
   const auto& m = c.model;
   const Index batch = c.train.global_batch, micro = c.train.micro_batch, dp = l.dp();
   const auto over = [](Index value, const char* key, Index by, const char* axis) {
@@ -37,7 +37,8 @@ std::string layout_problem(const Config& c, const Layout& l) {
   if (c.moe.experts > 0 && c.moe.d_ff % l.etp != 0) return over(c.moe.d_ff, "moe.d_ff", l.etp, "parallel.etp");
   if (c.moe.shared_d_ff % l.tp != 0)
     return over(c.moe.shared_d_ff, "moe.shared_d_ff (0: moe.shared_experts * moe.d_ff)", l.tp, "parallel.tp");
-  if (const Index counts = l.expert_ranks() * (ExpertRanks(l, {}).told() + c.moe.experts) * size_of(DType::i32);
+  if (const Index counts =
+          l.expert_ranks() * (ExpertPlacement(l, {}).num_destinations() + c.moe.experts) * size_of(DType::i32);
       c.moe.experts > 0 && counts > Backend::read_limit)
     return fmt::format(
         "parallel.ep * parallel.etp = {} * {} ranks would tell each other {} bytes of row counts for "
@@ -59,23 +60,23 @@ std::string layout_problem(const Config& c, const Layout& l) {
 
 Layout Config::layout(int ranks) const {
   return {ranks, static_cast<int>(parallel.tp), static_cast<int>(parallel.ep), static_cast<int>(parallel.etp),
-          static_cast<int>(parallel.node)};
+          static_cast<int>(parallel.ranks_per_node)};
 }
 
-std::vector<Layout> layouts_of(const Config& config, int ranks, int node) {
+std::vector<Layout> layouts_of(const Config& config, int ranks, int ranks_per_node) {
   std::vector<int> divisors;
   for (int d = 1; d <= ranks; ++d)
     if (ranks % d == 0) divisors.push_back(d);
-  std::vector<Layout> works;
+  std::vector<Layout> valid;
   for (int tp : divisors)
     for (int ep : divisors)
       for (int etp : divisors) {
-        const Layout layout{ranks, tp, ep, etp}, by_node{ranks, tp, ep, etp, node};
-        if (layout_problem(config, layout).empty()) works.push_back(layout);
-        if (node > 1 && layout_problem(config, by_node).empty() && by_node.experts_topology().nodes > 1)
-          works.push_back(by_node);
+        const Layout layout{ranks, tp, ep, etp}, by_node{ranks, tp, ep, etp, ranks_per_node};
+        if (layout_problem(config, layout).empty()) valid.push_back(layout);
+        if (ranks_per_node > 1 && layout_problem(config, by_node).empty() && by_node.expert_topology().nodes > 1)
+          valid.push_back(by_node);
       }
-  return works;
+  return valid;
 }
 
 namespace {
@@ -86,7 +87,7 @@ std::string settings_between(const Layout& from, const Layout& to) {
   for (const auto& [name, before, after] : {std::tuple{"tp", from.tp, to.tp},
                                             {"ep", from.ep, to.ep},
                                             {"etp", from.etp, to.etp},
-                                            {"node", from.node, to.node}})
+                                            {"ranks_per_node", from.ranks_per_node, to.ranks_per_node}})
     if (before != after) settings.push_back(fmt::format("--parallel.{}={}", name, after));
   return join(settings, " ");
 }
@@ -102,16 +103,16 @@ double distance(const Layout& a, const Layout& b) {
 void check_config_for_layout(const Config& config, const Layout& layout) {
   const std::string problem = layout_problem(config, layout);
   if (problem.empty()) return;
-  std::vector<Layout> works = layouts_of(config, layout.ranks);
-  std::stable_sort(works.begin(), works.end(),
+  std::vector<Layout> valid = layouts_of(config, layout.ranks);
+  std::stable_sort(valid.begin(), valid.end(),
                    [&](const Layout& a, const Layout& b) { return distance(a, layout) < distance(b, layout); });
   constexpr std::size_t shown = 5;
   std::string list;
-  for (std::size_t i = 0; i < std::min(shown, works.size()); ++i)
-    list += fmt::format("{}{} (add {})", i ? ", " : "", works[i].given(), settings_between(layout, works[i]));
-  if (works.size() > shown) list += fmt::format(" and {} more", works.size() - shown);
+  for (std::size_t i = 0; i < std::min(shown, valid.size()); ++i)
+    list += fmt::format("{}{} (add {})", i ? ", " : "", valid[i].short_name(), settings_between(layout, valid[i]));
+  if (valid.size() > shown) list += fmt::format(" and {} more", valid.size() - shown);
   bad_input("{}: {}", problem,
-            works.empty() ? fmt::format("no layout of {} works with this model and batch; change the number of ranks, "
+            valid.empty() ? fmt::format("no layout of {} works with this model and batch; change the number of ranks, "
                                         "train.global_batch or train.micro_batch",
                                         counted(layout.ranks, "rank"))
                           : fmt::format("on {} these layouts work: {}", counted(layout.ranks, "rank"), list));
@@ -128,13 +129,13 @@ std::unique_ptr<Backend> open_backend(std::string_view setting, const std::strin
 
 void check_config_for_backend(std::string_view setting, const Config& config, const Backend& backend) {
   const Index widest = std::max(config.model.key_width(), config.model.value_width());
-  if (widest > backend.largest_head())
+  if (widest > backend.max_head_dim())
     bad_input(
         "heads of {} (model.head_dim): the {} backend takes heads of up to {}: set {} = cpu, or train narrower heads",
-        widest, backend.name(), backend.largest_head(), setting);
+        widest, backend.name(), backend.max_head_dim(), setting);
 }
 
-std::vector<std::string> doubts(const Config& config, const Layout& layout) {
+std::vector<std::string> config_warnings(const Config& config, const Layout& layout) {
   std::vector<std::string> out;
   const auto& e = config.moe;
   const Index together = layout.dp() * config.train.micro_batch, batch = config.train.global_batch;

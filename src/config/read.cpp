@@ -9,9 +9,10 @@
 
 #include "src/config/check.h"
 #include "src/config/keys.h"
+#include "src/config/renamed_keys.h"
 #include "src/system/files.h"
 #include "src/text/ini.h"
-#include "src/text/words.h"
+#include "src/text/strings.h"
 
 namespace sy {
 namespace {
@@ -42,52 +43,56 @@ bool has_kind(const Config& c, const std::string& name) {
 
 // Adds the kinds that the pattern names.
 void add_kinds(Config& c) {
-  for (const Pattern::Run& run : c.model.pattern.runs)
-    if (!has_kind(c, run.kind)) c.kinds.push_back({run.kind, {}, {}});
+  for (const Pattern::Segment& segment : c.model.pattern.segments)
+    if (!has_kind(c, segment.kind)) c.kinds.push_back({segment.kind, {}, {}});
 }
 
 // Checks that the pattern names every kind that has a section.
 void check_kinds(const Config& c, const std::vector<Setting>& settings, Problems& problems) {
-  std::set<std::string> told;
+  std::set<std::string> reported;
   std::vector<std::string> names;
   for (const Config::Kind& kind : c.kinds) names.push_back(kind.name);
   for (const Setting& s : settings) {
     const std::string kind = s.kind();
-    if (kind.empty() || has_kind(c, kind) || !told.insert(kind).second) continue;
+    if (kind.empty() || has_kind(c, kind) || !reported.insert(kind).second) continue;
     const std::string near = nearest(kind, names);
-    problems.at(s.where, "{}: model.pattern names no kind '{}': {}", s.key, kind,
-                names.empty()  ? fmt::format("set it, as in model.pattern = {}*5, global", kind)
-                : near.empty() ? fmt::format("it names {}", join(names, ", "))
-                               : fmt::format("did you mean '{}'?", near));
+    problems.add_at(s.where, "{}: model.pattern names no kind '{}': {}", s.key, kind,
+                    names.empty()  ? fmt::format("set it, as in model.pattern = {}*5, global", kind)
+                    : near.empty() ? fmt::format("it names {}", join(names, ", "))
+                                   : fmt::format("did you mean '{}'?", near));
   }
 }
 
 // Sets one key. An unknown key or an unreadable value changes nothing.
 void set_key(Config& c, const Setting& s, Problems& problems) {
-  const std::string kind = s.kind(), of_model = "model" + s.key.substr(std::min(s.key.rfind('.'), s.key.size()));
+  const std::string kind = s.kind(), model_key = "model" + s.key.substr(std::min(s.key.rfind('.'), s.key.size()));
   bool known = false, shared = false;
   for_each_key(c, [&]<class T>(const Row& row, T& value) {
-    shared = shared || (!kind.empty() && row.name == of_model);
+    shared = shared || (!kind.empty() && row.name == model_key);
     if (s.key != row.name) return;
     known = true;
-    T given = value;
-    if (read(s.text, given)) {
-      value = given;
+    T parsed = value;
+    if (read(s.text, parsed)) {
+      value = parsed;
       return;
     }
     problems.mark_wrong(s.key);
-    problems.at(s.where, "{} = '{}': expected {}", s.key, s.text, accepts<T>());
+    problems.add_at(s.where, "{} = '{}': expected {}", s.key, s.text, accepts<T>());
   });
   if (known) {
     for (Config::Kind& k : c.kinds)
-      if (k.name == kind && std::find(k.own.begin(), k.own.end(), s.key) == k.own.end()) k.own.push_back(s.key);
+      if (k.name == kind && std::find(k.own_keys.begin(), k.own_keys.end(), s.key) == k.own_keys.end())
+        k.own_keys.push_back(s.key);
   } else if (shared) {
-    problems.at(s.where, "{}: all layers have the same {}: set that one", s.key, of_model);
+    problems.add_at(s.where, "{}: all layers have the same {}: set that one", s.key, model_key);
+  } else if (const std::string_view new_key = new_key_of(s.key); !new_key.empty()) {
+    problems.mark_doubtful(std::string(new_key));
+    problems.add_at(s.where, "unknown key '{}': it is {} now", s.key, new_key);
   } else {
     const std::string near = nearest(s.key, key_names(c));
     if (!near.empty()) problems.mark_doubtful(near);
-    problems.at(s.where, "unknown key '{}': {}", s.key,
-                near.empty() ? "`switchyard help config` lists them" : "did you mean '" + near + "'?");
+    problems.add_at(s.where, "unknown key '{}': {}", s.key,
+                    near.empty() ? "`switchyard help config` lists them" : "did you mean '" + near + "'?");
   }
 }
 
@@ -98,34 +103,46 @@ namespace {
 // Replaces a leading ~/ by $HOME. A shell does not expand it after "--key=", and no shell reads a
 // file.
 void expand_home(Setting& s, Problems& problems) {
-  constexpr std::string_view path_keys[] = {base_key, "data.path", "run.dir", "run.init_from", "moe.placement"};
+  constexpr std::string_view path_keys[] = {base_key, "data.path", "run.dir", "run.init_from", "moe.expert_map"};
   if (!s.text.starts_with('~') || std::find(std::begin(path_keys), std::end(path_keys), s.key) == std::end(path_keys))
     return;
   const char* const home = std::getenv("HOME");
   if ((s.text.size() == 1 || s.text[1] == '/') && home && *home)
     s.text = home + s.text.substr(1);
   else
-    problems.at(s.where,
-                "{} = {}: only ~/ of a user with $HOME is expanded: give the whole path, or ./~ for such a name", s.key,
-                s.text);
+    problems.add_at(s.where,
+                    "{} = {}: only ~/ of a user with $HOME is expanded: give the whole path, or ./~ for such a name",
+                    s.key, s.text);
 }
 
-// Returns the settings of a text. `source` is its number in `problems`.
-std::vector<Setting> settings_of(const std::string& ini_text, int source, Problems& problems) {
+enum class WrittenBy { user, program };
+
+// Returns the settings of a text. `source` is its number in `problems`. If the program wrote the
+// text, keys with former names get their present ones, with one warning.
+std::vector<Setting> settings_of(const std::string& ini_text, int source, WrittenBy writer, Problems& problems) {
   const IniText ini = read_ini(ini_text);
   for (const IniProblem& p : ini.problems) {
-    problems.at({p.line, source}, "{}", p.what);
+    problems.add_at({p.line, source}, "{}", p.what);
     problems.mark_doubtful("");
   }
   if (ini.entries.empty()) problems.raise();  // without entries it is no configuration
   std::vector<Setting> settings;
+  std::vector<std::string> renamed;
   for (const IniEntry& entry : ini.entries) {
-    const Location where{entry.line, source}, before = problems.give(entry.key, where);
+    std::string key = entry.key;
+    if (const std::string_view new_key = new_key_of(key); writer == WrittenBy::program && !new_key.empty()) {
+      renamed.push_back(fmt::format("{} is {} now", key, new_key));
+      key = new_key;
+    }
+    const Location where{entry.line, source}, before = problems.set_location(key, where);
     if (before.line != no_line && before.source == source)
-      problems.at(where, "{} is given twice, at {} too: keep one", entry.key, problems.place(before));
-    settings.push_back({entry.key, entry.value, where});
+      problems.add_at(where, "{} is given twice, at {} too: keep one", key, problems.location_text(before));
+    settings.push_back({key, entry.value, where});
     expand_home(settings.back(), problems);
   }
+  if (!renamed.empty())
+    problems.add_warning(
+        fmt::format("{} has former names of keys: {}", problems.location_text({no_line, source}), join(renamed, ", ")));
   return settings;
 }
 
@@ -145,7 +162,7 @@ std::vector<Setting> settings_of(const std::vector<std::string>& overrides, Prob
 // If `text_known` is false, the file could not be read. Then only checks that do not depend on it
 // are made.
 Config parse(const std::vector<Setting>& settings, Problems& problems, bool text_known = true) {
-  for (const Setting& s : settings) problems.give(s.key, s.where);  // the last one counts
+  for (const Setting& s : settings) problems.set_location(s.key, s.where);  // the last one counts
   Config c;
   for (const Setting& s : settings)
     if (s.key == pattern_key) set_key(c, s, problems);
@@ -164,7 +181,7 @@ Config parse(const std::vector<Setting>& settings, Problems& problems, bool text
   return c;
 }
 
-constexpr Index most_config_bytes = 1 << 20;
+constexpr Index max_config_bytes = 1 << 20;
 
 std::string config_text(const std::filesystem::path& file) {
   std::error_code ec;
@@ -172,9 +189,18 @@ std::string config_text(const std::filesystem::path& file) {
   if (!std::filesystem::exists(file, ec))
     bad_input("cannot read the configuration {} ({}): check the path; configs/ holds examples", file.string(),
               ec ? ec.message() : std::strerror(ENOENT));
-  if (std::filesystem::is_regular_file(file, ec) && std::filesystem::file_size(file, ec) >= most_config_bytes)
+  if (std::filesystem::is_regular_file(file, ec) && std::filesystem::file_size(file, ec) >= max_config_bytes)
     bad_input("{} is larger than 1 MiB: give a configuration file", file.string());
-  return read_file(file, most_config_bytes);
+  return read_file(file, max_config_bytes);
+}
+
+// Returns true if the program wrote the file: it is the config.ini of a run folder.
+bool is_run_config(const std::filesystem::path& file) {
+  std::error_code ec;
+  if (file.filename() != "config.ini") return false;
+  for (const char* name : {"checkpoints", "metrics.jsonl", "train.log"})
+    if (std::filesystem::exists(file.parent_path() / name, ec)) return true;
+  return false;
 }
 
 // The chain of a configuration's files: the file, its base, the base of that, and so on.
@@ -185,7 +211,8 @@ class ConfigFiles {
   // Returns the settings of a file, preceded by those of its base, which they replace.
   std::vector<Setting> read(const std::filesystem::path& file, const std::string& text, int source = 0) {
     files_.push_back(file);
-    std::vector<Setting> settings = settings_of(text, source, problems_), all;
+    const WrittenBy writer = is_run_config(file) ? WrittenBy::program : WrittenBy::user;
+    std::vector<Setting> settings = settings_of(text, source, writer, problems_), all;
     for (const Setting& s : settings)
       if (s.key == base_key && all.empty()) all = read_base(s);
     for (Setting& s : settings)
@@ -195,7 +222,7 @@ class ConfigFiles {
   const std::filesystem::path& file(int source) const { return files_.at(static_cast<std::size_t>(source)); }
 
  private:
-  static constexpr std::size_t most_files = 8;
+  static constexpr std::size_t max_files = 8;
 
   std::vector<Setting> read_base(const Setting& s) {
     const std::filesystem::path base = (files_.back().parent_path() / s.text).lexically_normal();
@@ -204,16 +231,16 @@ class ConfigFiles {
       return std::filesystem::equivalent(other, base, none);
     };
     if (std::any_of(files_.begin(), files_.end(), same)) {
-      problems_.at(s.where, "base = {}: it is this file, or has this file as its own base: name another", s.text);
-    } else if (files_.size() == most_files) {
-      problems_.at(s.where, "base = {}: at most {} files may be the base of one another: merge some", s.text,
-                   most_files - 1);
+      problems_.add_at(s.where, "base = {}: it is this file, or has this file as its own base: name another", s.text);
+    } else if (files_.size() == max_files) {
+      problems_.add_at(s.where, "base = {}: at most {} files may be the base of one another: merge some", s.text,
+                       max_files - 1);
     } else {
       std::optional<std::string> text;
       try {
         text = config_text(base);
       } catch (const InputError& e) {
-        problems_.at(s.where, "base = {}: {}", s.text, e.what());
+        problems_.add_at(s.where, "base = {}: {}", s.text, e.what());
         problems_.mark_doubtful("");
       }
       if (text) return read(base, *text, problems_.add_source(base.string()));
@@ -227,24 +254,26 @@ class ConfigFiles {
 
 }  // namespace
 
-Config parse_config(const std::string& ini_text, const std::string& origin, const std::vector<std::string>& overrides) {
+Config parse_config(const std::string& ini_text, const std::string& origin, const std::vector<std::string>& overrides,
+                    std::vector<std::string>* warnings) {
   Problems problems(origin);
-  std::vector<Setting> settings = settings_of(ini_text, 0, problems);
+  std::vector<Setting> settings = settings_of(ini_text, 0, WrittenBy::program, problems);
   for (Setting& s : settings_of(overrides, problems)) settings.push_back(std::move(s));
   Config c = parse(settings, problems);
   problems.raise();
+  problems.append_warnings(warnings);
   return c;
 }
 
 Config read_config(const std::filesystem::path& file, const std::vector<std::string>& overrides,
-                   const std::vector<ConfigCheck>& checks, ConfigOrigins* origins) {
+                   const std::vector<ConfigCheck>& checks, ConfigOrigins* origins, std::vector<std::string>* warnings) {
   Problems problems(file.string());
   ConfigFiles files(problems);
   std::string text;
   try {
     text = config_text(file);
   } catch (const InputError& e) {
-    problems.more(e);
+    problems.add_error(e);
     parse(settings_of(overrides, problems), problems, false);
     problems.raise();
   }
@@ -254,7 +283,7 @@ Config read_config(const std::filesystem::path& file, const std::vector<std::str
   Location data_path = command_line;
   for (const Setting& s : settings) {
     if (s.key == "data.path") data_path = s.where;
-    if (origins) (*origins)[s.key] = problems.place(s.where);
+    if (origins) (*origins)[s.key] = problems.location_text(s.where);
   }
   std::error_code ec;
   if (data_path.line != command_line && !c.data.path.empty() && !std::filesystem::exists(c.data.path, ec)) {
@@ -266,10 +295,11 @@ Config read_config(const std::filesystem::path& file, const std::vector<std::str
     try {
       check.run(c);
     } catch (const InputError& e) {
-      problems.more(e);
+      problems.add_error(e);
     }
   }
   problems.raise();
+  problems.append_warnings(warnings);
   return c;
 }
 

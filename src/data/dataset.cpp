@@ -11,7 +11,7 @@
 #include "src/io/digest.h"
 #include "src/system/files.h"
 #include "src/text/ini.h"
-#include "src/text/words.h"
+#include "src/text/strings.h"
 
 namespace sy {
 
@@ -92,7 +92,7 @@ class Entries {
                 text);
     return text;
   }
-  void check_all_taken(const std::vector<std::string>& sections) const {
+  void check_unknown_keys(const std::vector<std::string>& sections) const {
     if (values_.empty()) return;
     const std::string& key = values_.begin()->first;
     const std::string section = key.substr(0, key.find('.'));
@@ -134,6 +134,9 @@ DatasetDescription read_dataset_ini(const fs::path& dir) {
     bad_input("{} is not a data set: it has no {}; make one with `switchyard prepare ... --output {}`", dir.string(),
               ini_name, dir.string());
   Entries entries(file);
+  if (const Index version = entries.take_number<Index>("dataset.format_version", 1); version != dataset_format)
+    bad_input("{} has format version {}, this program reads version {}: use the program that wrote it", entries.file(),
+              version, dataset_format);
   DatasetDescription d;
   d.tokenizer = entries.take("dataset.tokenizer");
   const TokenizerKind* kind = find_tokenizer_kind(d.tokenizer);
@@ -196,14 +199,14 @@ DatasetDescription read_dataset_ini(const fs::path& dir) {
     bad_input("{}: every weight is 0: give a domain a share of the samples", entries.file());
   std::vector<std::string> sections = names;
   sections.emplace_back("dataset");
-  entries.check_all_taken(sections);
+  entries.check_unknown_keys(sections);
   return d;
 }
 
 std::string to_ini(const DatasetDescription& d) {
   std::vector<std::string> names;
   for (const Domain& domain : d.domains) names.push_back(domain.name);
-  std::string text = fmt::format("[dataset]\ntokenizer = {}\n", d.tokenizer);
+  std::string text = fmt::format("[dataset]\nformat_version = {}\ntokenizer = {}\n", dataset_format, d.tokenizer);
   if (!d.model.empty()) text += fmt::format("model = {}\n", ini_value(d.model.filename().string()));
   if (!d.model_sha256.empty()) text += fmt::format("model_sha256 = {}\n", d.model_sha256);
   if (!d.tokenizer_sha256.empty()) text += fmt::format("tokenizer_sha256 = {}\n", d.tokenizer_sha256);

@@ -8,6 +8,7 @@
 //   tokenizer = none        # or bytes, sentencepiece or huggingface with model = FILE in DIR
 //   vocab = 50257           # ids are below this; required for `none` only
 //   tokenizer_sha256 = ...  # optional with `none`: digest of its tokenizer.json or tokenizer.model
+//   format_version = 1      # optional: of this file; 1 if it is absent
 //   unicode_versions = ...  # optional: libraries that huggingface used (unicode_versions())
 //   domains = web,code      # [A-Za-z0-9_-]+, at least one; their order numbers them
 //   [web]                   # optional, and so is every key in it
@@ -89,6 +90,9 @@ class Dataset {
   std::vector<IndexedTokens> train_, valid_;  // by domain
 };
 
+// Version of dataset.ini. A change that older programs would misread increases it.
+constexpr Index dataset_format = 1;
+
 // The content of dataset.ini, before any other file is read. Absent counts are -1; an absent
 // `vocab` is 0.
 struct DatasetDescription {
@@ -146,11 +150,11 @@ class SampleStream {
   int read(Index sample, std::span<std::int32_t> tokens) const;
   Index samples_per_epoch() const;  // number of windows of all domains with a share
   // The domain of a sample and the window within it, which read() reads.
-  struct Where {
+  struct Location {
     int domain;
     Index window;
   };
-  Where where(Index sample) const;
+  Location locate(Index sample) const;
 
   // Small enough that every few batches have the mix of the whole data. Large enough that no rank
   // always gets the same domain.
@@ -169,8 +173,8 @@ class SampleStream {
   Index total_share_ = 0;
 };
 
-// Throws AgreedError unless all ranks have the same data set: dataset.ini, file sizes and sampled
-// blocks of the files. Collective.
+// Throws CollectiveError unless all ranks have the same data set: dataset.ini, file sizes and
+// sampled blocks of the files. Collective.
 void check_same_data(Comm& world, const Dataset& dataset);
 
 // Throws InputError unless data.path names a folder with a dataset.ini.

@@ -113,18 +113,18 @@ class Table {
  public:
   Table(const File& file, Index offset, Index count) : file_(file), offset_(offset), count_(count) {}
   Index operator[](Index i) {
-    if (i >= first_ + static_cast<Index>(piece_.size())) {
+    if (i >= first_ + static_cast<Index>(buffer_.size())) {
       first_ = i;
-      piece_.resize(static_cast<std::size_t>(std::min(Index{1} << 16, count_ - i)));
-      file_.read(offset_ + i * Index{sizeof(T)}, piece_.data(), static_cast<Index>(piece_.size() * sizeof(T)));
+      buffer_.resize(static_cast<std::size_t>(std::min(Index{1} << 16, count_ - i)));
+      file_.read(offset_ + i * Index{sizeof(T)}, buffer_.data(), static_cast<Index>(buffer_.size() * sizeof(T)));
     }
-    return piece_[static_cast<std::size_t>(i - first_)];
+    return buffer_[static_cast<std::size_t>(i - first_)];
   }
 
  private:
   const File& file_;
   Index offset_, count_, first_ = 0;
-  std::vector<T> piece_;
+  std::vector<T> buffer_;
 };
 
 }  // namespace

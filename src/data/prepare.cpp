@@ -118,7 +118,7 @@ class Corpus {
   Corpus(const PrepareOptions& options, const Report& report) : options_(options), draws_(options.seed, "validation") {
     for (const auto& domain : options.domains)  // missing paths are reported before the long pass
       for (const fs::path& path : domain.paths)
-        left_out_ += walk_files(path, options.filter, [](const fs::path&, Index) {});
+        skipped_counts_ += walk_files(path, options.filter, [](const fs::path&, Index) {});
     std::unordered_set<std::uint64_t> known;  // digests of the texts of files
     for (std::size_t d = 0; d < options.domains.size(); ++d) measure(d, known, report);
   }
@@ -136,7 +136,7 @@ class Corpus {
     return divisions_[domain].begin_of_valid(draw(sha256(text)), text);
   }
   Index bytes() const { return bytes_; }
-  const LeftOut& left_out() const { return left_out_; }
+  const SkippedFiles& skipped_counts() const { return skipped_counts_; }
   const std::string& first_binary() const { return first_binary_; }
 
  private:
@@ -144,13 +144,13 @@ class Corpus {
   void measure(std::size_t d, std::unordered_set<std::uint64_t>& known, const Report& report) {
     const auto& domain = options_.domains[d];
     Division& division = divisions_.emplace_back();
-    const LeftOut before = left_out_;
+    const SkippedFiles before = skipped_counts_;
     fs::path file;  // the file being read
     Index number = -1, added = 0;
     std::optional<Sha256> content;
-    const auto skip = [&](Index LeftOut::*reason) {
+    const auto skip = [&](Index SkippedFiles::*reason) {
       skipped_.emplace(d, number);
-      ++(left_out_.*reason);
+      ++(skipped_counts_.*reason);
       content.reset();
       for_each_document({file}, {}, options_.text_key, [&](Document&& document) {
         if (added-- == 0) return false;
@@ -159,7 +159,7 @@ class Corpus {
       });
     };
     const auto end_file = [&] {
-      if (content && !known.insert(head(content->finish())).second) skip(&LeftOut::copies);
+      if (content && !known.insert(head(content->finish())).second) skip(&SkippedFiles::copies);
     };
     for_each_document(domain.paths, options_.filter, options_.text_key, [&](Document&& document) {
       if (document.file_number != number) {
@@ -173,7 +173,7 @@ class Corpus {
         if (document.named) check_text(document);
         if (binary_byte(document.text)) {
           if (first_binary_.empty()) first_binary_ = file.string();
-          skip(&LeftOut::binary);
+          skip(&SkippedFiles::binary);
           return false;
         }
       }
@@ -187,8 +187,8 @@ class Corpus {
     end_file();
     if (division.bytes() == 0)
       bad_input("domain {} is empty: {}", domain.name,
-                left_out_.copies > before.copies   ? "its files are copies of files before them"
-                : left_out_.binary > before.binary ? "its files are binary, such as " + first_binary_
+                skipped_counts_.copies > before.copies   ? "its files are copies of files before them"
+                : skipped_counts_.binary > before.binary ? "its files are binary, such as " + first_binary_
                 : !options_.filter.include.empty() || !options_.filter.exclude.empty()
                     ? "its files hold no text, or --include and --exclude leave none"
                     : "its files hold no text");
@@ -209,7 +209,7 @@ class Corpus {
   std::set<std::pair<std::size_t, Index>> skipped_;  // domain and number of the file
   std::string first_binary_;
   Index bytes_ = 0, read_ = 0;
-  LeftOut left_out_;
+  SkippedFiles skipped_counts_;
 };
 
 // Draws lines of all domains with equal probability: about training_bytes, less than twice that.
@@ -219,7 +219,7 @@ std::vector<std::string> sample_lines(const PrepareOptions& options, const Corpu
   constexpr std::size_t longest_line = 4000;
   const double keep = static_cast<double>(training_bytes) / static_cast<double>(corpus.bytes());
   std::vector<std::string> lines;
-  Index kept = 0, read = 0;
+  Index sampled = 0, read = 0;
   for (std::size_t d = 0; d < options.domains.size(); ++d) {
     const RandomStream draw(options.seed, "tokenizer lines of " + options.domains[d].name);
     std::uint64_t number = 0;
@@ -227,9 +227,9 @@ std::vector<std::string> sample_lines(const PrepareOptions& options, const Corpu
       for (std::string_view rest = document.text; !rest.empty();) {
         const std::size_t end = std::min(rest.find_first_of("\n\t"), rest.size());
         const std::size_t size = end <= longest_line ? end : cut_point(rest, longest_line / 2, longest_line);
-        if (size > 0 && draw.uniform(number++) < keep && kept < 2 * training_bytes) {
+        if (size > 0 && draw.uniform(number++) < keep && sampled < 2 * training_bytes) {
           lines.emplace_back(rest.substr(0, size));
-          kept += static_cast<Index>(size);
+          sampled += static_cast<Index>(size);
         }
         rest.remove_prefix(std::min(size + (size == end), rest.size()));
       }
@@ -273,10 +273,10 @@ std::unique_ptr<Tokenizer> make_tokenizer(const PrepareOptions& options, const C
                  report({phase, done, total, "rounds"});
                }));
   } else {
-    const fs::path given = tokenizer_file(spec);
-    kind.open(given);  // an error names the given file, not the copy
-    write_file(model, read_file(given));
-    if (kind.name == "huggingface") write_file(folder / huggingface_config_name, huggingface_config(given));
+    const fs::path source = tokenizer_file(spec);
+    kind.open(source);  // an error names the source, not the copy
+    write_file(model, read_file(source));
+    if (kind.name == "huggingface") write_file(folder / huggingface_config_name, huggingface_config(source));
   }
   return kind.open(model);
 }
@@ -418,8 +418,8 @@ class Output {
     std::error_code error;
     made_ = fs::create_directories(folder_, error);
     if (error)
-      cannot_write(error.value(), fmt::format("cannot make the folder {}: {}: choose another --output",
-                                              folder_.string(), error.message()));
+      throw_write_error(error.value(), fmt::format("cannot make the folder {}: {}: choose another --output",
+                                                   folder_.string(), error.message()));
     lock_.emplace(folder_, std::chrono::milliseconds(0), "--output", "choose another --output");
     old_ = check_output(folder_, files, overwrite);  // again, now that no other process changes it
     files_ = std::move(files);
@@ -549,10 +549,10 @@ Prepared prepare(const PrepareOptions& options, const Report& progress) {
   std::string origin =
       fmt::format("# Written by switchyard prepare with --tokenizer {} --valid-fraction {} --seed {}\n",
                   options.tokenizer, options.valid_fraction, options.seed);
-  if (const std::string left_out = corpus.left_out().text(); !left_out.empty())
-    origin += fmt::format("# Left out: {}\n", left_out);
+  if (const std::string skipped = corpus.skipped_counts().text(); !skipped.empty())
+    origin += fmt::format("# Left out: {}\n", skipped);
   output.commit(origin + to_ini(description));
-  return {Dataset(options.output), corpus.left_out(), corpus.first_binary()};
+  return {Dataset(options.output), corpus.skipped_counts(), corpus.first_binary()};
 }
 
 }  // namespace sy

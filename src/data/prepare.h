@@ -38,7 +38,7 @@ struct PrepareProgress {
 
 struct Prepared {
   Dataset dataset;
-  LeftOut left_out;
+  SkippedFiles skipped;
   // path of the first binary file that was left out; empty if there is none
   std::string first_binary;
 };

@@ -5,7 +5,7 @@
 #include "src/io/digest.h"
 #include "src/io/manifest.h"
 #include "src/system/files.h"
-#include "src/text/words.h"
+#include "src/text/strings.h"
 #include "src/tokenizers/unicode.h"
 
 namespace sy {
@@ -90,32 +90,32 @@ TokenizerIdentities tokenizers_of(const fs::path& step_dir, const TrainState& st
     return known;
   }
   const auto run = run_of(step_dir);
-  return run && state.dataset.empty() ? tokenizers_in(*run / kept_folder) : TokenizerIdentities();
+  return run && state.dataset.empty() ? tokenizers_in(*run / huggingface_folder_name) : TokenizerIdentities();
 }
 
-std::string KeptTokenizer::option() const {
+std::string StoredTokenizer::option() const {
   const bool folder_is_enough = kind->name == "huggingface";
   return std::string(kind->option) + (folder_is_enough ? model.parent_path() : model).string();
 }
 
-std::optional<KeptTokenizer> kept_tokenizer(const fs::path& step_dir, const TokenizerIdentities& tokenizers) {
+std::optional<StoredTokenizer> find_stored_tokenizer(const fs::path& step_dir, const TokenizerIdentities& tokenizers) {
   const auto run = run_of(step_dir);
   for (const TokenizerKind& kind : tokenizer_kinds()) {
     if (!kind.model) {
-      if (have_common(tokenizers, {{"", tokenizer_sha256(kind, {})}})) return KeptTokenizer{&kind, {}};
+      if (have_common(tokenizers, {{"", tokenizer_sha256(kind, {})}})) return StoredTokenizer{&kind, {}};
       continue;
     }
-    for (const char* name : {tokenizer_folder_name, kept_folder}) {
+    for (const char* name : {tokenizer_folder_name, huggingface_folder_name}) {
       std::error_code ignored;
       const fs::path model = run ? *run / name / kind.model : fs::path();
       if (run && fs::is_regular_file(model, ignored) && have_common(tokenizers, {{"", tokenizer_sha256(kind, model)}}))
-        return KeptTokenizer{&kind, model};
+        return StoredTokenizer{&kind, model};
     }
   }
   return std::nullopt;
 }
 
-void keep_tokenizer(const DatasetDescription& description, const fs::path& run_dir) {
+void store_tokenizer(const DatasetDescription& description, const fs::path& run_dir) {
   const TokenizerKind* kind = find_tokenizer_kind(description.tokenizer);
   if (!kind || !kind->model) return;
   const fs::path folder = run_dir / tokenizer_folder_name;
@@ -124,7 +124,7 @@ void keep_tokenizer(const DatasetDescription& description, const fs::path& run_d
   if (kind->name == "huggingface") write_file(folder / huggingface_config_name, huggingface_config(description.model));
 }
 
-void keep_tokenizer(const KeptTokenizer& tokenizer, const fs::path& run_dir) {
+void store_tokenizer(const StoredTokenizer& tokenizer, const fs::path& run_dir) {
   const fs::path folder = run_dir / tokenizer_folder_name, from = tokenizer.model.parent_path();
   std::error_code ignored;
   if (!tokenizer.kind->model || fs::equivalent(from, folder, ignored)) return;
@@ -167,9 +167,9 @@ std::string check_tokenizer(const fs::path& data, const TokenizerIdentities& of_
       fmt::format("{} was prepared with the tokenizer {}, and {} was trained with {}", data.string(),
                   short_text(of_data), step_dir.string(), short_text(of_model));
   if (force) return difference + ": its ids are taken as they are";
-  const auto kept = kept_tokenizer(step_dir, of_model);
+  const auto stored = find_stored_tokenizer(step_dir, of_model);
   bad_input("{}: prepare the text with --tokenizer {}, or {} to take its ids as they are", difference,
-            kept ? kept->option() : "and the model's tokenizer", force_advice);
+            stored ? stored->option() : "and the model's tokenizer", force_advice);
 }
 
 std::string check_tokenizer(const Dataset& dataset, const fs::path& step_dir, const TrainState& state, bool force,

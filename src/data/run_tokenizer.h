@@ -43,27 +43,27 @@ TokenizerIdentities tokenizers_of(const std::filesystem::path& step_dir, const T
 // - files.json lists each file's tensors and their types
 // - fillers/model.safetensors holds tensors with elements that no parameter covers
 // - SHA256SUMS has the digests of these files, for `sha256sum -c`
-constexpr const char* kept_folder = "huggingface";
+constexpr const char* huggingface_folder_name = "huggingface";
 
 // A tokenizer that `prepare` can use again.
 // It is built in, or a file of RUN/tokenizer or RUN/huggingface.
-struct KeptTokenizer {
+struct StoredTokenizer {
   const TokenizerKind* kind;
   std::filesystem::path model;  // empty if the kind has no model
   std::string option() const;   // value of prepare's --tokenizer: "hf:RUN/tokenizer"
 };
 // Finds a tokenizer that is equal to one of `tokenizers`, in the order of tokenizer_kinds().
 // Looks at the built-in tokenizers and at the files of the checkpoint's run. Empty if none matches.
-std::optional<KeptTokenizer> kept_tokenizer(const std::filesystem::path& step_dir,
-                                            const TokenizerIdentities& tokenizers);
+std::optional<StoredTokenizer> find_stored_tokenizer(const std::filesystem::path& step_dir,
+                                                     const TokenizerIdentities& tokenizers);
 
 // Folder RUN/tokenizer: a model file, named as in a data set, and its companion files.
 constexpr const char* tokenizer_folder_name = "tokenizer";
 // Copies a data set's tokenizer to RUN/tokenizer. No-op if it has no model file. Throws Failure.
-void keep_tokenizer(const DatasetDescription& description, const std::filesystem::path& run_dir);
+void store_tokenizer(const DatasetDescription& description, const std::filesystem::path& run_dir);
 // Copies another run's tokenizer to RUN/tokenizer: the files that tokenizer_files lists.
 // No-op if the tokenizer has no model file, or if it lies in that folder already.
-void keep_tokenizer(const KeptTokenizer& tokenizer, const std::filesystem::path& run_dir);
+void store_tokenizer(const StoredTokenizer& tokenizer, const std::filesystem::path& run_dir);
 // Files that Hugging Face's programs store beside the tensors of a model.
 inline constexpr const char* tokenizer_files[] = {
     "tokenizer.json",          "tokenizer_config.json", "tokenizer.model",        "vocab.json",         "merges.txt",

@@ -8,7 +8,7 @@ namespace sy {
 namespace {
 
 // floor(n * share / total); the product may need more than 64 bits.
-Index part(Index n, Index share, Index total) {
+Index proportion(Index n, Index share, Index total) {
   return static_cast<Index>(static_cast<__int128>(n) * share / total);
 }
 
@@ -36,7 +36,7 @@ SampleStream::SampleStream(const Dataset& dataset, Index seq_len, std::uint64_t 
   }
 }
 
-SampleStream::Where SampleStream::where(Index sample) const {
+SampleStream::Location SampleStream::locate(Index sample) const {
   SY_ASSERT(sample >= 0, "sample {}", sample);
   const Index block = sample / mixing_block;
   Index n = block * mixing_block +
@@ -49,8 +49,8 @@ SampleStream::Where SampleStream::where(Index sample) const {
   for (std::size_t d = 0; d < sources_.size(); ++d) {
     const Source& s = sources_[d];
     if (s.share == 0) continue;
-    const Index k = part(n, s.share, rest);
-    if (part(n + 1, s.share, rest) > k) {
+    const Index k = proportion(n, s.share, rest);
+    if (proportion(n + 1, s.share, rest) > k) {
       const Permutation order(s.windows, s.epochs.bits(static_cast<std::uint64_t>(k / s.windows)));
       return {static_cast<int>(d), order(k % s.windows)};
     }
@@ -63,7 +63,7 @@ SampleStream::Where SampleStream::where(Index sample) const {
 
 int SampleStream::read(Index sample, std::span<std::int32_t> tokens) const {
   SY_ASSERT(static_cast<Index>(tokens.size()) == seq_len_ + 1, "{} tokens of {}", tokens.size(), seq_len_ + 1);
-  const auto [domain, window] = where(sample);
+  const auto [domain, window] = locate(sample);
   sources_[static_cast<std::size_t>(domain)].tokens.read(window * seq_len_, vocab_, tokens);
   return domain;
 }

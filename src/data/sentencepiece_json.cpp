@@ -7,7 +7,7 @@
 #include "src/data/tokenizer.h"
 #include "src/system/files.h"
 #include "src/text/json.h"
-#include "src/text/words.h"
+#include "src/text/strings.h"
 #include "src/tokenizers/tokenizer_json.h"
 
 namespace sy {
@@ -18,7 +18,7 @@ namespace {
 
 using Processor = sentencepiece::SentencePieceProcessor;
 
-constexpr std::string_view space_mark = "\xE2\x96\x81";  // U+2581: a blank within pieces
+constexpr std::string_view space_mark = "\xE2\x96\x81";  // U+2581: a blank within tokens
 
 void load_model(Processor& processor, const fs::path& model) {
   if (!processor.LoadFromSerializedProto(read_file(model)).ok())
@@ -46,14 +46,14 @@ Json tokenizer_json(const Processor& processor) {
   Json added = Json::array(), vocab = Json::array(), normalizers = Json::array(), decoders = Json::array();
   bool bytes = false;
   for (int id = 0; id < processor.GetPieceSize(); ++id) {
-    const std::string& piece = processor.IdToPiece(id);
+    const std::string& token = processor.IdToPiece(id);
     Json& entry = vocab.push_back(Json::array());
-    entry.push_back(piece);
+    entry.push_back(token);
     entry.push_back(static_cast<double>(processor.GetScore(id)));
     bytes |= processor.IsByte(id);
     if (processor.IsControl(id) || processor.IsUnknown(id))
       added.push_back(Json{{"id", id},
-                           {"content", piece},
+                           {"content", token},
                            {"single_word", false},
                            {"lstrip", false},
                            {"rstrip", false},
@@ -89,7 +89,7 @@ Json tokenizer_config(const Processor& processor) {
   return config;
 }
 
-// Returns true if a test text gets the same ids and the same decoded text. It has all pieces, for
+// Returns true if a test text gets the same ids and the same decoded text. It has all tokens, for
 // which a model that merges pairs chooses other ids, and characters that normalisation changes.
 bool same_ids(const Processor& processor, const TokenizerJson& tokenizer) {
   constexpr std::size_t most_bytes = 1 << 16;

@@ -25,7 +25,7 @@ class PlainStream : public ByteStream {
   InputFile file_;
 };
 
-// Common part of gzip and zstd: consecutive frames, decoded from a buffer of the file's bytes.
+// Common base of gzip and zstd: consecutive frames, decoded from a buffer of the file's bytes.
 class DecodedStream : public ByteStream {
  public:
   explicit DecodedStream(const fs::path& path) : name_(path.string()), file_(path), buffer_(1 << 17) {}
@@ -79,14 +79,14 @@ class GzipStream : public DecodedStream {
     state_.next_in = reinterpret_cast<Bytef*>(in_.data());
     state_.avail_in = static_cast<uInt>(in_.size());
     state_.next_out = reinterpret_cast<Bytef*>(out.data());
-    const auto room = static_cast<uInt>(std::min<std::size_t>(out.size(), 1 << 30));
-    state_.avail_out = room;
+    const auto capacity = static_cast<uInt>(std::min<std::size_t>(out.size(), 1 << 30));
+    state_.avail_out = capacity;
     const int status = inflate(&state_, Z_NO_FLUSH);
     if (status != Z_OK && status != Z_STREAM_END && status != Z_BUF_ERROR)
       damaged("gzip", state_.msg ? state_.msg : "it needs a dictionary");
     in_ = in_.last(state_.avail_in);
     between_frames_ = status == Z_STREAM_END;
-    return room - state_.avail_out;
+    return capacity - state_.avail_out;
   }
 
  private:

@@ -9,7 +9,7 @@
 
 #include "src/data/stream.h"
 #include "src/text/json.h"
-#include "src/text/words.h"
+#include "src/text/strings.h"
 
 namespace sy {
 
@@ -55,17 +55,17 @@ std::optional<Index> binary_byte(std::string_view text) {
   return bad || nul == text.npos ? bad : static_cast<Index>(nul);
 }
 
-LeftOut& LeftOut::operator+=(const LeftOut& other) {
-  for (const LeftOutReason& reason : left_out_reasons) this->*reason.count += other.*reason.count;
+SkippedFiles& SkippedFiles::operator+=(const SkippedFiles& other) {
+  for (const SkipReason& reason : skip_reasons) this->*reason.count += other.*reason.count;
   return *this;
 }
 
-std::string LeftOut::text() const {
-  std::vector<std::string> parts;
-  for (const LeftOutReason& reason : left_out_reasons)
+std::string SkippedFiles::text() const {
+  std::vector<std::string> texts;
+  for (const SkipReason& reason : skip_reasons)
     if (const Index count = this->*reason.count; count > 0)
-      parts.push_back(fmt::format("{} {}", count, count == 1 ? reason.one : reason.many));
-  return join(parts, ", ");
+      texts.push_back(fmt::format("{} {}", count, count == 1 ? reason.one : reason.many));
+  return join(texts, ", ");
 }
 
 std::size_t cut_point(std::string_view text, std::size_t low, std::size_t high) {
@@ -103,33 +103,33 @@ bool matches_any(const std::vector<std::string>& globs, const fs::path& below) {
 }
 
 // Walks a folder recursively. below: its path relative to the named folder.
-LeftOut walk_folder(const fs::path& folder, const fs::path& below, const FileFilter& filter,
-                    const std::function<void(const fs::path&, Index)>& visit) {
+SkippedFiles walk_folder(const fs::path& folder, const fs::path& below, const FileFilter& filter,
+                         const std::function<void(const fs::path&, Index)>& visit) {
   std::error_code error;
   std::vector<fs::path> entries;
   for (fs::directory_iterator i(folder, error), end; !error && i != end; i.increment(error))
     entries.push_back(i->path());
   if (error) bad_input("cannot read the folder {}: {}", folder.string(), error.message());
   std::sort(entries.begin(), entries.end());
-  LeftOut left_out;
+  SkippedFiles skipped;
   for (const fs::path& entry : entries) {
     const bool link = fs::is_symlink(entry, error);
     const fs::file_status status = fs::status(entry, error);
     const bool is_file = fs::is_regular_file(status), is_folder = fs::is_directory(status) && !link;
     const fs::path name = below / entry.filename();
     if (name.filename().native().starts_with('.'))
-      ++left_out.hidden;
+      ++skipped.hidden;
     else if (!is_file && !is_folder)
-      ++left_out.special;
+      ++skipped.special;
     else if (matches_any(filter.exclude, name) ||
              (is_file && !filter.include.empty() && !matches_any(filter.include, name)))
-      ++left_out.filtered;
+      ++skipped.filtered;
     else if (is_file)
       visit(entry, size_of_file(entry));
     else
-      left_out += walk_folder(entry, name, filter, visit);
+      skipped += walk_folder(entry, name, filter, visit);
   }
-  return left_out;
+  return skipped;
 }
 
 using Take = std::function<bool(Document&&)>;
@@ -152,7 +152,7 @@ void read_text(Document document, const Take& take) {
   const auto stream = open_stream(document.file);
   std::string buffer;
   const bool large = fill(*stream, buffer, max_document_bytes + 1);
-  const std::size_t limit = large ? piece_bytes : max_document_bytes;
+  const std::size_t limit = large ? chunk_bytes : max_document_bytes;
   while (!buffer.empty()) {
     const std::size_t size = document_size(buffer, limit);
     document.text = buffer.substr(0, size);
@@ -206,7 +206,7 @@ void read_json_lines(Document document, const std::string& key, const Take& take
     end = std::min(end, buffer.size());
     const auto line = std::string_view(buffer).substr(begin, end - begin);
     const std::string text = text_of_json(line, key, document.file, document.line);
-    const std::size_t limit = text.size() > max_document_bytes ? piece_bytes : max_document_bytes;
+    const std::size_t limit = text.size() > max_document_bytes ? chunk_bytes : max_document_bytes;
     for (std::string_view rest = text; !rest.empty(); rest.remove_prefix(document.text.size())) {
       document.text = rest.substr(0, document_size(rest, limit));
       if (!take(Document(document))) return;
@@ -225,8 +225,8 @@ void check_text_path(const fs::path& path) {
   bad_input("{}: {}: check the path", path.string(), error ? error.message() : "no such file or folder");
 }
 
-LeftOut walk_files(const fs::path& path, const FileFilter& filter,
-                   const std::function<void(const fs::path&, Index)>& visit) {
+SkippedFiles walk_files(const fs::path& path, const FileFilter& filter,
+                        const std::function<void(const fs::path&, Index)>& visit) {
   check_text_path(path);
   if (fs::is_directory(path)) return walk_folder(path, {}, filter, visit);
   visit(path, size_of_file(path));

@@ -34,28 +34,28 @@ struct FileFilter {
 };
 
 // Files and folders that are not read, by reason.
-struct LeftOut {
+struct SkippedFiles {
   Index special = 0;   // links to folders, links to nothing, special files
   Index hidden = 0;    // names that begin with a dot
   Index filtered = 0;  // by a FileFilter
   Index binary = 0;    // files that are not UTF-8 text
   Index copies = 0;    // files with the text of another file
-  LeftOut& operator+=(const LeftOut& other);
+  SkippedFiles& operator+=(const SkippedFiles& other);
   // "3 binary files, 1 hidden file or folder"; empty if nothing is left out
   std::string text() const;
 };
-struct LeftOutReason {
+struct SkipReason {
   const char *key, *one, *many;  // key in JSON; texts after a count
-  Index LeftOut::*count;
+  Index SkippedFiles::*count;
 };
-constexpr LeftOutReason left_out_reasons[] = {
-    {"binary", "binary file", "binary files", &LeftOut::binary},
-    {"hidden", "hidden file or folder", "hidden files and folders", &LeftOut::hidden},
+constexpr SkipReason skip_reasons[] = {
+    {"binary", "binary file", "binary files", &SkippedFiles::binary},
+    {"hidden", "hidden file or folder", "hidden files and folders", &SkippedFiles::hidden},
     {"filtered", "file or folder by --include and --exclude", "files and folders by --include and --exclude",
-     &LeftOut::filtered},
+     &SkippedFiles::filtered},
     {"special", "link to a folder, broken link or special file", "links to folders, broken links and special files",
-     &LeftOut::special},
-    {"copies", "file with the text of another file", "files with the text of another file", &LeftOut::copies}};
+     &SkippedFiles::special},
+    {"copies", "file with the text of another file", "files with the text of another file", &SkippedFiles::copies}};
 
 // Throws InputError unless `path` is a regular file or a folder.
 void check_text_path(const std::filesystem::path& path);
@@ -66,8 +66,8 @@ void check_text_path(const std::filesystem::path& path);
 // links and special files are left out. So no text is read twice, and cycles of links end.
 // Returns the counts of everything left out. Holds the names of one folder per level. Throws
 // InputError if `path` is missing or a folder is unreadable.
-LeftOut walk_files(const std::filesystem::path& path, const FileFilter& filter,
-                   const std::function<void(const std::filesystem::path& file, Index bytes)>& visit);
+SkippedFiles walk_files(const std::filesystem::path& path, const FileFilter& filter,
+                        const std::function<void(const std::filesystem::path& file, Index bytes)>& visit);
 
 struct Document {
   std::string text;
@@ -79,12 +79,12 @@ struct Document {
 };
 
 // A file of up to max_document_bytes is one document. A larger file is a collection, which is cut
-// (cut_point) into documents of up to piece_bytes. So a validation split can be drawn from a single
+// (cut_point) into documents of up to chunk_bytes. So a validation split can be drawn from a single
 // large file, and no document needs much memory. No byte is lost or added.
 // Each line of NAME.jsonl is a JSON object whose `text_key` is a document, cut by the same rule.
 // NAME.gz and NAME.zst are read like NAME.
 constexpr std::size_t max_document_bytes = 1 << 20;
-constexpr std::size_t piece_bytes = 64 << 10;
+constexpr std::size_t chunk_bytes = 64 << 10;
 constexpr std::size_t max_json_line_bytes = 64 << 20;
 
 // Returns true if the name, without .gz or .zst, ends in .jsonl.

@@ -44,7 +44,7 @@ class ByteTokenizer : public Tokenizer {
   }
 };
 
-// U+2581: SentencePiece writes it for a blank in pieces, so it decodes the character itself to a
+// U+2581: SentencePiece writes it for a blank in tokens, so it decodes the character itself to a
 // blank.
 constexpr std::string_view blank_mark = "\xE2\x96\x81";
 
@@ -61,11 +61,11 @@ class SentencePieceTokenizer : public Tokenizer {
     if (processor_.eos_id() < 0)
       bad_input("{} has no end-of-sentence piece, which closes every document: train the model with an eos_id",
                 model.string());
-    // If the model has pieces for the bytes of U+2581, these preserve the character. Not if the
-    // model adds a blank before each encoded part.
+    // If the model has tokens for the bytes of U+2581, these preserve the character. Not if the
+    // model adds a blank before each encoded segment.
     std::vector<int> bytes, letter;
-    for (const char* piece : {"<0xE2>", "<0x96>", "<0x81>"}) {
-      const int id = processor_.PieceToId(piece);
+    for (const char* token : {"<0xE2>", "<0x96>", "<0x81>"}) {
+      const int id = processor_.PieceToId(token);
       if (processor_.IsByte(id)) bytes.push_back(id);
     }
     check(processor_.Encode("a", &letter));
@@ -79,15 +79,15 @@ class SentencePieceTokenizer : public Tokenizer {
   int end_of_text() const override { return processor_.eos_id(); }
   bool needs_utf8() const override { return true; }
   Index text_bytes(std::int32_t id) const override {
-    return keeps_text_ && id >= 0 && id < vocab() && !processor_.IsUnknown(id) ? piece_bytes(id) : -1;
+    return keeps_text_ && id >= 0 && id < vocab() && !processor_.IsUnknown(id) ? token_bytes(id) : -1;
   }
 
   void encode(std::string_view text, std::vector<std::int32_t>& ids) const override {
-    std::vector<int> part;
+    std::vector<int> segment;
     for (;;) {
       const std::size_t mark = blank_mark_ids_.empty() ? text.npos : text.find(blank_mark);
-      check(processor_.Encode({text.data(), std::min(mark, text.size())}, &part));
-      ids.insert(ids.end(), part.begin(), part.end());
+      check(processor_.Encode({text.data(), std::min(mark, text.size())}, &segment));
+      ids.insert(ids.end(), segment.begin(), segment.end());
       if (mark == text.npos) return;
       ids.insert(ids.end(), blank_mark_ids_.begin(), blank_mark_ids_.end());
       text.remove_prefix(mark + blank_mark.size());
@@ -103,17 +103,17 @@ class SentencePieceTokenizer : public Tokenizer {
   static void check(const sp::util::Status& status) { SY_ASSERT(status.ok(), "SentencePiece: {}", status.ToString()); }
 
   // Number of bytes of the normalised text.
-  Index piece_bytes(int id) const {
+  Index token_bytes(int id) const {
     if (processor_.IsControl(id)) return 0;
     if (processor_.IsByte(id)) return 1;
-    const std::string_view piece = processor_.IdToPiece(id);
+    const std::string_view token = processor_.IdToPiece(id);
     Index marks = 0;
-    for (std::size_t at = piece.find(blank_mark); at != piece.npos; at = piece.find(blank_mark, at + 1)) ++marks;
-    return static_cast<Index>(piece.size()) - marks * static_cast<Index>(blank_mark.size() - 1);
+    for (std::size_t at = token.find(blank_mark); at != token.npos; at = token.find(blank_mark, at + 1)) ++marks;
+    return static_cast<Index>(token.size()) - marks * static_cast<Index>(blank_mark.size() - 1);
   }
 
   sp::SentencePieceProcessor processor_;
-  bool keeps_text_ = true;           // the pieces of a text are its bytes
+  bool keeps_text_ = true;           // the tokens of a text are its bytes
   std::vector<int> blank_mark_ids_;  // empty if the model encodes U+2581
 };
 
@@ -130,11 +130,11 @@ class Lines : public sp::SentenceIterator {
   std::size_t next_ = 0;
 };
 
-// The number after `words` in `text`, or -1 if there is none.
-Index number_after(std::string_view text, std::string_view words) {
+// Returns the number after `label` in `text`; -1 if there is none.
+Index number_after(std::string_view text, std::string_view label) {
   Index number = -1;
-  if (const std::size_t at = text.find(words); at != text.npos)
-    std::from_chars(text.data() + at + words.size(), text.data() + text.size(), number);
+  if (const std::size_t at = text.find(label); at != text.npos)
+    std::from_chars(text.data() + at + label.size(), text.data() + text.size(), number);
   return number;
 }
 
@@ -157,14 +157,14 @@ class TrainingLog : public std::streambuf {
     const Index round = number_after(line_, "EM sub_iter="), size = number_after(line_, " size=");
     line_.clear();
     if (round < 0 || size <= 0) return c;
-    // Every two rounds it keeps three quarters of the pieces, until they are few enough.
+    // Every two rounds it keeps three quarters of the tokens, until they are few enough.
     const double cuts = std::ceil(std::log(smallest_ / static_cast<double>(size)) / std::log(0.75));
     ++done_;
     if (progress_) progress_(done_, done_ + (round == 0 ? 1 : 0) + 2 * std::max<Index>(0, static_cast<Index>(cuts)));
     return c;
   }
 
-  double smallest_;  // number of pieces at which training ends
+  double smallest_;  // number of tokens at which training ends
   const std::function<void(Index, Index)>& progress_;
   std::streambuf* former_;
   std::string line_;

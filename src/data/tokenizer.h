@@ -35,7 +35,7 @@ std::vector<std::vector<std::int32_t>> encode_texts(const Tokenizer& tokenizer,
                                                     const std::vector<std::string_view>& texts);
 
 std::unique_ptr<Tokenizer> make_byte_tokenizer();  // ids 0..255 are bytes, 256 ends a text
-// Throws InputError if the file is missing, is no model, or has no end-of-sentence piece.
+// Throws InputError if the file is missing, is no model, or has no end-of-sentence token.
 std::unique_ptr<Tokenizer> load_sentencepiece(const std::filesystem::path& model);
 // Loads a tokenizer.json of Hugging Face (src/tokenizers).
 // Its end_of_text is the eos_token of the tokenizer_config.json in the same folder, otherwise a
@@ -79,11 +79,11 @@ bool bytes_add_up(const Tokenizer& tokenizer);
 // none`.
 std::unique_ptr<Tokenizer> open_tokenizer(const std::filesystem::path& dataset_dir);
 
-// Trains a Unigram model with exactly `vocab` pieces on lines of UTF-8 text. Returns the content of
+// Trains a Unigram model with exactly `vocab` tokens on lines of UTF-8 text. Returns the content of
 // the model file.
-// Characters without a piece fall back to bytes and nothing is normalised, so decode(encode(x)) ==
+// Characters without a token fall back to bytes and nothing is normalised, so decode(encode(x)) ==
 // x for all UTF-8 text. The same lines give the same model on every machine.
-// Throws InputError if the text has too little variety for so many pieces, or too much for so few.
+// Throws InputError if the text has too little variety for so many tokens, or too much for so few.
 //
 // progress: called after each round of training with the expected total number of rounds.
 std::string train_sentencepiece(const std::vector<std::string>& lines, Index vocab,

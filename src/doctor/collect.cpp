@@ -22,27 +22,27 @@ namespace {
 
 // Members of the facts, each with its name in the JSON that ranks exchange.
 template <class F>
-void each_member(cuda::Device& d, F f) {
+void for_each_member(cuda::Device& d, F f) {
   f("name", d.name), f("id", d.id), f("capability", d.capability), f("bytes", d.bytes), f("peers", d.peers);
   f("tried", d.tried), f("free_bytes", d.free_bytes), f("kernels", d.kernels), f("error", d.error);
 }
 template <class F>
-void each_member(Limits& l, F f) {
+void for_each_member(Limits& l, F f) {
   f("open_files", l.open_files), f("locked_memory", l.locked_memory), f("stack", l.stack), f("core", l.core);
   f("processes", l.processes);
 }
 template <class F>
-void each_member(Hdf5Library& l, F f) {
+void for_each_member(Hdf5Library& l, F f) {
   f("version", l.version), f("thread_safe", l.thread_safe), f("parallel", l.parallel), f("locks", l.locks);
 }
 template <class F>
-void each_member(FolderFacts& d, F f) {
+void for_each_member(FolderFacts& d, F f) {
   f("path", d.path), f("type", d.type), f("error", d.error), f("free_bytes", d.free_bytes);
   f("free_files", d.free_files), f("seen_after", d.seen_after), f("write_seconds", d.write_seconds);
   f("write_bandwidth", d.write_bandwidth), f("locks", d.locks);
 }
 template <class F>
-void each_member(HostFacts& h, F f) {
+void for_each_member(HostFacts& h, F f) {
   f("name", h.name), f("processor", h.processor), f("sockets", h.sockets), f("threads_per_core", h.threads_per_core);
   f("cpus", h.cpus), f("cpu_time", h.cpu_time), f("load", h.load), f("isa", h.isa), f("memory", h.memory),
       f("memory_limit", h.memory_limit);
@@ -52,7 +52,7 @@ void each_member(HostFacts& h, F f) {
   f("hdf5", h.hdf5), f("unicode", h.unicode);
 }
 template <class F>
-void each_member(RankFacts& r, F f) {
+void for_each_member(RankFacts& r, F f) {
   f("rank", r.rank), f("host", r.host), f("cpus", r.cpus), f("threads", r.threads), f("gpu", r.gpu);
   f("missing", r.missing), f("broken", r.broken), f("speed", r.speed), f("clock_ahead", r.clock_ahead);
   f("clock_error", r.clock_error), f("folder", r.folder);
@@ -60,7 +60,7 @@ void each_member(RankFacts& r, F f) {
 
 template <class T>
 concept Facts = requires(T& x) {
-  each_member(x, [](const char*, auto&) {});
+  for_each_member(x, [](const char*, auto&) {});
 };
 
 // Converts facts, vectors of them and JSON's own types to JSON.
@@ -68,7 +68,7 @@ template <class T>
 Json to_json(T& x) {
   if constexpr (Facts<T>) {
     Json json = Json::object();
-    each_member(x, [&](const char* name, auto& member) { json[name] = to_json(member); });
+    for_each_member(x, [&](const char* name, auto& member) { json[name] = to_json(member); });
     return json;
   } else if constexpr (requires { x.push_back(x[0]); } && !std::is_same_v<T, std::string>) {
     Json json = Json::array();
@@ -81,7 +81,7 @@ Json to_json(T& x) {
 template <class T>
 void from_json(const Json& json, T& x) {
   if constexpr (Facts<T>) {
-    each_member(x, [&](const char* name, auto& member) { from_json(json.at(name), member); });
+    for_each_member(x, [&](const char* name, auto& member) { from_json(json.at(name), member); });
   } else if constexpr (requires { x.push_back(x[0]); } && !std::is_same_v<T, std::string>) {
     for (const Json& element : json) from_json(element, x.emplace_back());
   } else if constexpr (std::is_same_v<T, int>) {
@@ -93,7 +93,7 @@ void from_json(const Json& json, T& x) {
 
 // Calls f(key, value) for each "key : value" of a file of /proc.
 template <class F>
-void each_entry(const char* file, F f) {
+void for_each_entry(const char* file, F f) {
   std::ifstream in(file);
   for (std::string line; std::getline(in, line);) {
     const auto colon = line.find(':');
@@ -108,7 +108,7 @@ void read_processor(HostFacts& host) {
   std::string socket;
   std::set<std::string> sockets;
   std::set<std::pair<std::string, std::string>> cores;
-  each_entry("/proc/cpuinfo", [&](const std::string& key, const std::string& value) {
+  for_each_entry("/proc/cpuinfo", [&](const std::string& key, const std::string& value) {
     if (key == "processor") ++cpus;
     if (key == "model name") host.processor = value;
     if (key == "physical id") sockets.insert(socket = value);
@@ -131,11 +131,11 @@ std::vector<int> cpus_of(pid_t process) {
 // Input: "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  ..."
 std::string driver_version() {
   std::string version;
-  each_entry("/proc/driver/nvidia/version", [&](const std::string& key, const std::string& value) {
+  for_each_entry("/proc/driver/nvidia/version", [&](const std::string& key, const std::string& value) {
     if (key != "NVRM version") return;
-    std::istringstream words(value);
-    for (std::string word; words >> word;)
-      if (version.empty() && word.find_first_not_of("0123456789.") == std::string::npos) version = word;
+    std::istringstream tokens(value);
+    for (std::string token; tokens >> token;)
+      if (version.empty() && token.find_first_not_of("0123456789.") == std::string::npos) version = token;
   });
   return version;
 }
@@ -148,7 +148,7 @@ HostFacts host_facts() {
   host.cpu_time = cpu_time(control_group_root());
   if (getloadavg(&host.load, 1) < 1) host.load = -1;
   host.isa = choose_isa(cpu_isas(), "").name;
-  each_entry("/proc/meminfo", [&](const std::string& key, const std::string& value) {
+  for_each_entry("/proc/meminfo", [&](const std::string& key, const std::string& value) {
     if (key == "MemTotal") host.memory = std::atoll(value.c_str()) * 1024;
     if (key == "MemAvailable") host.available = std::atoll(value.c_str()) * 1024;
   });
@@ -192,7 +192,7 @@ std::vector<std::string> gather(Comm& world, const std::string& mine) {
 std::vector<RankFacts> collect_facts(Comm& world, const std::filesystem::path& folder) {
   const int local = local_rank(world), local_ranks = ranks_sharing(world, "");
   RankFacts mine;
-  agree(world, [&] {
+  agree_on_errors(world, [&] {
     mine.rank = world.rank();
     mine.cpus = cpus_of(0);
     mine.host = host_facts();

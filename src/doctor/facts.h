@@ -40,7 +40,7 @@ struct HostFacts {
   Index available = 0;  // bytes of available memory, within the limit
   // Bytes free in /dev/shm, through which ranks of one machine exchange messages.
   Index shared_memory = 0;
-  int window_ranks = 1;    // number of ranks that share this rank's window (dist/window.h)
+  int window_ranks = 1;    // number of ranks that share this rank's window
   Index window_bytes = 0;  // size of the window
   std::string no_window;   // reason if several ranks have no window; otherwise empty
   Limits limits;

@@ -45,7 +45,7 @@ void attempt(FolderFacts& facts, const Work& work) {
 }
 
 // Returns bytes that a compressing file system cannot compress.
-std::string noise(Index bytes) {
+std::string incompressible_bytes(Index bytes) {
   std::string text(static_cast<std::size_t>(bytes), 0);
   std::uint64_t state = 1;
   for (char& c : text) {
@@ -64,7 +64,7 @@ bool can_lock(const fs::path& path) {
   return locked;
 }
 
-void look_at(const fs::path& folder, FolderFacts& facts) {
+void inspect_folder(const fs::path& folder, FolderFacts& facts) {
   std::error_code error;
   fs::path whole = fs::absolute(folder, error).lexically_normal();
   // "/runs/" of "/runs/."
@@ -91,15 +91,15 @@ void measure_writing(const fs::path& probe, const std::string& name, FolderFacts
   std::nth_element(seconds.begin(), seconds.begin() + 1, seconds.end());
   facts.locks = can_lock(small);
   constexpr Index bytes = Index{16} << 20;
-  const std::string content = noise(bytes);
+  const std::string content = incompressible_bytes(bytes);
   const auto begin = Clock::now();
   write_file(large, content);
   facts.write_bandwidth = static_cast<double>(bytes) / std::max(seconds_from(begin), 1e-9);
   facts.write_seconds = seconds[1];
 }
 
-// Returns the seconds until the file has this content; -1 after `patience`.
-double wait_for(const fs::path& file, const std::string& content, std::chrono::milliseconds patience) {
+// Returns the seconds until the file has this content; -1 after `timeout`.
+double wait_for(const fs::path& file, const std::string& content, std::chrono::milliseconds timeout) {
   const auto begin = Clock::now();
   for (;; std::this_thread::sleep_for(std::chrono::milliseconds(20))) {
     try {
@@ -107,7 +107,7 @@ double wait_for(const fs::path& file, const std::string& content, std::chrono::m
     } catch (const Error&) {
       // the file does not exist yet
     }
-    if (Clock::now() - begin > patience) return -1;
+    if (Clock::now() - begin > timeout) return -1;
   }
 }
 
@@ -119,12 +119,12 @@ std::string file_system_name(std::uint32_t magic) {
   return fmt::format("{:#x}", magic);
 }
 
-FolderFacts probe_folder(Comm& world, const fs::path& folder, bool measures, std::chrono::milliseconds patience) {
+FolderFacts probe_folder(Comm& world, const fs::path& folder, bool measures, std::chrono::milliseconds timeout) {
   FolderFacts facts;
   const bool first = world.rank() == 0;
   fs::path probe;
   attempt(facts, [&] {
-    look_at(folder, facts);
+    inspect_folder(folder, facts);
     if (!first) return;
     std::string unique = (folder / ".switchyard-doctor-XXXXXX").string();
     if (!::mkdtemp(unique.data())) fail("cannot write in {}: {}", facts.path, std::strerror(errno));
@@ -135,7 +135,7 @@ FolderFacts probe_folder(Comm& world, const fs::path& folder, bool measures, std
   const std::string name = gather(world, made ? probe.filename().string() : "-").front();
   if (!first) probe = folder / name;
   if (world.max(first && facts.error.empty()) > 0 && facts.error.empty()) {
-    facts.seen_after = wait_for(probe / "seen", name, patience);
+    facts.seen_after = wait_for(probe / "seen", name, timeout);
     if (facts.seen_after >= 0 && measures)
       attempt(facts, [&] { measure_writing(probe, fmt::format("rank-{}", world.rank()), facts); });
   }

@@ -18,7 +18,7 @@ Index limit_of(int resource) {
 }
 
 // Returns the lower of two limits; -1 means unlimited.
-Index tighter(Index a, Index b) {
+Index lower_limit(Index a, Index b) {
   return a < 0 ? b : b < 0 ? a : std::min(a, b);
 }
 
@@ -51,20 +51,20 @@ Limits process_limits() {
                 .stack = limit_of(RLIMIT_STACK),
                 .core = limit_of(RLIMIT_CORE)};
   for (const fs::path& group : control_groups("pids", "/"))
-    limits.processes = tighter(limits.processes, number_in(group / "pids.max"));
+    limits.processes = lower_limit(limits.processes, number_in(group / "pids.max"));
   return limits;
 }
 
 MemoryLimit memory_limit(const fs::path& root) {
   MemoryLimit limit;
   for (const fs::path& group : control_groups("memory", root))
-    for (const auto& [most, taken] :
+    for (const auto& [maximum, usage] :
          {std::pair{"memory.max", "memory.current"}, {"memory.limit_in_bytes", "memory.usage_in_bytes"}}) {
-      const Index bytes = number_in(group / most);
+      const Index bytes = number_in(group / maximum);
       if (bytes < 0) continue;
-      const Index used = std::max<Index>(0, number_in(group / taken) - cached(group));
-      limit.bytes = tighter(limit.bytes, bytes);
-      limit.free = tighter(limit.free, std::max<Index>(0, bytes - used));
+      const Index used = std::max<Index>(0, number_in(group / usage) - cached(group));
+      limit.bytes = lower_limit(limit.bytes, bytes);
+      limit.free = lower_limit(limit.free, std::max<Index>(0, bytes - used));
     }
   return limit;
 }

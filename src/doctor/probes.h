@@ -46,10 +46,10 @@ double probe_speed(Comm& world, int local_rank);
 
 // Writes files in `folder`, which must exist, and removes them.
 //
-// patience: how long the other ranks wait for the file of rank 0.
+// timeout: how long the other ranks wait for the file of rank 0.
 // measures: if true, this rank measures the speed of writing.
-constexpr std::chrono::milliseconds folder_patience{5000};
+constexpr std::chrono::milliseconds folder_timeout{5000};
 FolderFacts probe_folder(Comm& world, const std::filesystem::path& folder, bool measures,
-                         std::chrono::milliseconds patience = folder_patience);
+                         std::chrono::milliseconds timeout = folder_timeout);
 
 }  // namespace sy

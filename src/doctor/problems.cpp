@@ -18,25 +18,26 @@ namespace {
 using Ranks = std::vector<const RankFacts*>;
 
 // "rank 1 on node7", "ranks 0-3 on node7", "ranks 4-15 on node8 and 2 other hosts"
-std::string named(const Ranks& ranks) {
+std::string rank_names(const Ranks& ranks) {
   std::vector<int> numbers;
   std::set<std::string> hosts;
   for (const RankFacts* r : ranks) numbers.push_back(r->rank), hosts.insert(r->host.name);
-  return fmt::format("rank{} {} on {}{}", numbers.size() == 1 ? "" : "s", ranges(numbers), ranks.front()->host.name,
+  return fmt::format("rank{} {} on {}{}", numbers.size() == 1 ? "" : "s", format_rank_list(numbers),
+                     ranks.front()->host.name,
                      hosts.size() == 1 ? "" : " and " + counted(hosts.size() - 1, "other host"));
 }
 
 // Returns the first group of ranks that has more threads than CPUs while other CPUs are free. Ranks
 // whose CPUs overlap are one group.
-Ranks crowded(const HostFacts& host, const Ranks& ranks) {
-  struct Together {
+Ranks oversubscribed(const HostFacts& host, const Ranks& ranks) {
+  struct CpuGroup {
     std::set<int> cpus;
     Ranks ranks;
   };
-  std::vector<Together> groups;
+  std::vector<CpuGroup> groups;
   for (const RankFacts* r : ranks) {
-    Together mine{{r->cpus.begin(), r->cpus.end()}, {r}};
-    std::erase_if(groups, [&](const Together& other) {
+    CpuGroup mine{{r->cpus.begin(), r->cpus.end()}, {r}};
+    std::erase_if(groups, [&](const CpuGroup& other) {
       const bool apart = std::none_of(other.cpus.begin(), other.cpus.end(), [&](int c) { return mine.cpus.count(c); });
       if (apart) return false;
       mine.cpus.insert(other.cpus.begin(), other.cpus.end());
@@ -45,7 +46,7 @@ Ranks crowded(const HostFacts& host, const Ranks& ranks) {
     });
     groups.push_back(std::move(mine));
   }
-  for (Together& group : groups) {
+  for (CpuGroup& group : groups) {
     std::size_t threads = 0;
     for (const RankFacts* r : group.ranks) threads += static_cast<std::size_t>(r->threads);
     if (group.ranks.size() == 1 || threads <= group.cpus.size() || group.cpus.size() >= host.cpus.size()) continue;
@@ -73,23 +74,23 @@ void check_cores(const HostFacts& host, const Ranks& ranks, std::vector<Problem>
   const std::size_t cores = cores_in(used.size()), offered = cores_in(host.cpus.size());
   const std::string bind = "start with mpirun --bind-to none: by default it gives each of two ranks or fewer one core";
   if (n > cores && offered > cores)
-    out.push_back({fmt::format("{} are bound to {} of {}", named(ranks), counted(cores, "core"), offered), bind});
+    out.push_back({fmt::format("{} are bound to {} of {}", rank_names(ranks), counted(cores, "core"), offered), bind});
   else if (n > cores)
-    out.push_back({fmt::format("{} share {}", named(ranks), counted(cores, "core")),
+    out.push_back({fmt::format("{} share {}", rank_names(ranks), counted(cores, "core")),
                    fmt::format("start {} there at most (under launch/mpirun.sh waiting ranks at least make way)",
                                counted(cores, "rank"))});
   else if (one_core && offered >= 2 * n)
-    out.push_back({fmt::format("{} {} bound to one core{}, and there are {}", named(ranks), n == 1 ? "is" : "are",
+    out.push_back({fmt::format("{} {} bound to one core{}, and there are {}", rank_names(ranks), n == 1 ? "is" : "are",
                                n == 1 ? "" : " each", offered),
                    bind});
-  else if (const Ranks together = crowded(host, ranks); !together.empty())
-    out.push_back(
-        {fmt::format("{} are bound to the same CPUs, fewer than their threads, and others are free", named(together)),
-         "give each rank cores of its own: launch/mpirun.sh --hostfile, mpirun --map-by slot:PE=N --bind-to "
-         "core, srun --cpus-per-task=N"});
+  else if (const Ranks crowded = oversubscribed(host, ranks); !crowded.empty())
+    out.push_back({fmt::format("{} are bound to the same CPUs, fewer than their threads, and others are free",
+                               rank_names(crowded)),
+                   "give each rank cores of its own: launch/mpirun.sh --hostfile, mpirun --map-by slot:PE=N --bind-to "
+                   "core, srun --cpus-per-task=N"});
   else if (const auto quota = static_cast<std::size_t>(cpu_quota(host.cpu_time)); quota > 0 && threads > quota)
     out.push_back(
-        {fmt::format("{} compute{} with {}, and a control group grants {:g} CPU{} of time", named(ranks),
+        {fmt::format("{} compute{} with {}, and a control group grants {:g} CPU{} of time", rank_names(ranks),
                      n == 1 ? "s" : "", counted(threads, "thread"), host.cpu_time, host.cpu_time == 1 ? "" : "s"),
          n > quota ? fmt::format("start {} there at most, or raise the quota (docker --cpus, a limit of "
                                  "Kubernetes, cpu.max)",
@@ -98,13 +99,13 @@ void check_cores(const HostFacts& host, const Ranks& ranks, std::vector<Problem>
                                  "Kubernetes, cpu.max)",
                                  quota / n)});
   else if (threads > used.size())
-    out.push_back({fmt::format("{} compute{} with {} on {}", named(ranks), n == 1 ? "s" : "",
+    out.push_back({fmt::format("{} compute{} with {} on {}", rank_names(ranks), n == 1 ? "s" : "",
                                counted(threads, "thread"), counted(used.size(), "CPU")),
                    fmt::format("set OMP_NUM_THREADS={}", std::max<std::size_t>(1, cores / n))});
 }
 
 // A machine with its ranks, and the first of all ranks.
-struct Group {
+struct HostGroup {
   const HostFacts& host;
   const Ranks& ranks;
   const RankFacts& first;
@@ -121,29 +122,29 @@ bool below(Index limit, Index need) {
   return limit >= 0 && limit < need;
 }
 constexpr Index mebibyte = Index{1} << 20, gibibyte = Index{1} << 30;
-// Files and threads of a rank beside those for each other rank or compute thread.
-constexpr Index own_files = 256, own_threads = 8;
-constexpr double clocks_apart = 0.05;  // seconds
+// Files and threads of a rank, in addition to those for each other rank or compute thread.
+constexpr Index base_files = 256, base_threads = 8;
+constexpr double max_clock_difference = 0.05;  // seconds
 
 // A possible problem of a machine.
 struct HostCheck {
-  bool (*wrong)(const Group&);
-  std::string (*what)(const Group&);
+  bool (*applies)(const HostGroup&);
+  std::string (*describe)(const HostGroup&);
   const char* remedy;
 };
 const HostCheck host_checks[] = {
-    {[](const Group& g) {
+    {[](const HostGroup& g) {
        return g.ranks.size() > 1 && g.host.shared_memory < 64 * mebibyte * static_cast<Index>(g.ranks.size());
      },
-     [](const Group& g) {
+     [](const HostGroup& g) {
        return fmt::format("/dev/shm of {} has {:.2f} GiB free for {}", g.host.name, gibibytes(g.host.shared_memory),
                           counted(g.ranks.size(), "rank"));
      },
      "remove what is left there; start containers with --shm-size=1g or more"},
-    {[](const Group& g) {
+    {[](const HostGroup& g) {
        return g.host.memory_limit >= 0 && g.host.available < gibibyte * static_cast<Index>(g.ranks.size());
      },
-     [](const Group& g) {
+     [](const HostGroup& g) {
        return fmt::format(
            "a control group lets processes on {} have {:.2f} of {:.2f} GiB of memory, of which {:.2f} are "
            "left for {}",
@@ -151,56 +152,58 @@ const HostCheck host_checks[] = {
            counted(g.ranks.size(), "rank"));
      },
      "ask the batch system for more (sbatch --mem=0: all there is), or start the container with a larger --memory"},
-    {[](const Group& g) { return g.host.infiniband && below(g.host.limits.locked_memory, g.host.memory / 2); },
-     [](const Group& g) {
+    {[](const HostGroup& g) { return g.host.infiniband && below(g.host.limits.locked_memory, g.host.memory / 2); },
+     [](const HostGroup& g) {
        return fmt::format("a process on {} may pin {:.2f} GiB, and its InfiniBand needs to pin what it sends",
                           g.host.name, gibibytes(g.host.limits.locked_memory));
      },
      "let ulimit -l be unlimited (/etc/security/limits.conf, or LimitMEMLOCK of the daemon that starts the ranks)"},
-    {[](const Group& g) { return below(g.host.limits.open_files, own_files + 2 * static_cast<Index>(g.all_ranks)); },
-     [](const Group& g) {
+    {[](const HostGroup& g) {
+       return below(g.host.limits.open_files, base_files + 2 * static_cast<Index>(g.all_ranks));
+     },
+     [](const HostGroup& g) {
        return fmt::format("a process on {} may have {} open files, and with connections to {} it needs more",
                           g.host.name, g.host.limits.open_files, counted(g.all_ranks, "rank"));
      },
      "raise ulimit -n (/etc/security/limits.conf, or LimitNOFILE of the daemon that starts the ranks)"},
-    {[](const Group& g) { return below(g.host.limits.stack, mebibyte); },
-     [](const Group& g) {
+    {[](const HostGroup& g) { return below(g.host.limits.stack, mebibyte); },
+     [](const HostGroup& g) {
        return fmt::format("a thread on {} has a stack of {} KiB", g.host.name, g.host.limits.stack / 1024);
      },
      "set ulimit -s 8192, the usual one"},
-    {[](const Group& g) {
-       return below(g.host.limits.processes, g.threads() + own_threads * static_cast<Index>(g.ranks.size()));
+    {[](const HostGroup& g) {
+       return below(g.host.limits.processes, g.threads() + base_threads * static_cast<Index>(g.ranks.size()));
      },
-     [](const Group& g) {
+     [](const HostGroup& g) {
        return fmt::format("this user may have {} processes and threads on {}, and {} compute with {} threads",
                           g.host.limits.processes, g.host.name, counted(g.ranks.size(), "rank"), g.threads());
      },
      "raise ulimit -u (containers: --pids-limit), or set a smaller OMP_NUM_THREADS"},
-    {[](const Group& g) { return std::abs(g.rank().clock_ahead) > clocks_apart + g.rank().clock_error; },
-     [](const Group& g) {
+    {[](const HostGroup& g) { return std::abs(g.rank().clock_ahead) > max_clock_difference + g.rank().clock_error; },
+     [](const HostGroup& g) {
        return fmt::format("the clock of {} is {:.2f} s {} that of {}", g.host.name, std::abs(g.rank().clock_ahead),
                           g.rank().clock_ahead > 0 ? "ahead of" : "behind", g.first.host.name);
      },
      "let chronyd or ntpd set it (chronyc tracking tells): times of files, logs and traces are compared"},
-    {[](const Group& g) { return g.host.unicode != g.first.host.unicode; },
-     [](const Group& g) {
+    {[](const HostGroup& g) { return g.host.unicode != g.first.host.unicode; },
+     [](const HostGroup& g) {
        return fmt::format("{} has {}, and {} has {}", g.host.name, g.host.unicode, g.first.host.name,
                           g.first.host.unicode);
      },
      "prepare data on machines with the same libraries: new characters may get other token ids"},
 };
 
-void check_host(const Group& group, std::vector<Problem>& out) {
+void check_host(const HostGroup& group, std::vector<Problem>& out) {
   const HostFacts& host = group.host;
   const Ranks& ranks = group.ranks;
   for (const HostCheck& check : host_checks)
-    if (check.wrong(group)) out.push_back({check.what(group), check.remedy});
+    if (check.applies(group)) out.push_back({check.describe(group), check.remedy});
   std::map<std::string, Ranks> by_gpu;
   for (const RankFacts* r : ranks)
     if (!r->gpu.empty()) by_gpu[r->gpu].push_back(r);
   for (const auto& [gpu, sharing] : by_gpu)
     if (sharing.size() > 1)
-      out.push_back({fmt::format("{} share GPU {}, which NCCL refuses", named(sharing), gpu),
+      out.push_back({fmt::format("{} share GPU {}, which NCCL refuses", rank_names(sharing), gpu),
                      fmt::format("start {} there at most, a GPU for each, or set run.backend = cpu",
                                  counted(by_gpu.size(), "rank"))});
   if (const auto broken = std::find_if(ranks.begin(), ranks.end(), [](const RankFacts* r) { return r->broken; });
@@ -228,8 +231,8 @@ void check_gpus(const HostFacts& host, std::vector<Problem>& out) {
 // first of them sees it. Only the first problem found is reported, as the others would follow from
 // it.
 struct FolderCheck {
-  bool (*wrong)(const RankFacts&);
-  std::string (*what)(const std::string& who, const FolderFacts& f);
+  bool (*applies)(const RankFacts&);
+  std::string (*describe)(const std::string& who, const FolderFacts& f);
   const char* remedy;
 };
 const FolderCheck folder_checks[] = {
@@ -277,11 +280,11 @@ const FolderCheck folder_checks[] = {
 
 void check_folder(const std::vector<RankFacts>& ranks, std::vector<Problem>& out) {
   for (const FolderCheck& check : folder_checks) {
-    Ranks wrong;
+    Ranks affected;
     for (const RankFacts& r : ranks)
-      if (check.wrong(r)) wrong.push_back(&r);
-    if (wrong.empty()) continue;
-    out.push_back({check.what(named(wrong), wrong.front()->folder), check.remedy});
+      if (check.applies(r)) affected.push_back(&r);
+    if (affected.empty()) continue;
+    out.push_back({check.describe(rank_names(affected), affected.front()->folder), check.remedy});
     return;
   }
 }
@@ -294,7 +297,7 @@ std::string device_of(const RankFacts& rank) {
 
 // A cause why a rank is slower than another. The first cause that applies is reported.
 struct SlowCause {
-  bool (*is)(const RankFacts& slow, const RankFacts& other);
+  bool (*applies)(const RankFacts& slow, const RankFacts& other);
   const char* remedy;
 };
 const SlowCause slow_causes[] = {
@@ -323,9 +326,9 @@ void check_speed(Ranks ranks, std::vector<Problem>& out) {
   if (slow.empty()) return;
   const RankFacts& slowest = **std::min_element(slow.begin(), slow.end(), slower);
   const auto cause = std::find_if(std::begin(slow_causes), std::end(slow_causes),
-                                  [&](const SlowCause& c) { return c.is(slowest, usual); });
+                                  [&](const SlowCause& c) { return c.applies(slowest, usual); });
   out.push_back({fmt::format("{} {} {:.1f} times slower than the median rank ({:.1f} instead of {:.1f} GFLOP/s)",
-                             named(slow), slow.size() == 1 ? "is" : "are up to", usual.speed / slowest.speed,
+                             rank_names(slow), slow.size() == 1 ? "is" : "are up to", usual.speed / slowest.speed,
                              slowest.speed / 1e9, usual.speed / 1e9),
                  cause->remedy});
 }
@@ -338,14 +341,14 @@ std::vector<Problem> find_problems(const std::vector<RankFacts>& ranks, const Mp
     out.push_back(
         {fmt::format("the launcher has started {} processes, of which MPI sees {}", mpi.started, ranks.size()),
          fmt::format("use the mpirun of {}, or srun --mpi=pmix", mpi.library)});
-  Ranks without;
+  Ranks no_gpu;
   for (const RankFacts& r : ranks)
-    if (r.gpu.empty() && !r.broken) without.push_back(&r);
+    if (r.gpu.empty() && !r.broken) no_gpu.push_back(&r);
   const bool mixed =
-      !without.empty() && std::any_of(ranks.begin(), ranks.end(), [](const RankFacts& r) { return !r.gpu.empty(); });
+      !no_gpu.empty() && std::any_of(ranks.begin(), ranks.end(), [](const RankFacts& r) { return !r.gpu.empty(); });
   if (mixed)
     out.push_back(
-        {fmt::format("{} has no GPU and other ranks have: {}", named({without.front()}), without.front()->missing),
+        {fmt::format("{} has no GPU and other ranks have: {}", rank_names({no_gpu.front()}), no_gpu.front()->missing),
          "give each rank one, or set run.backend = cpu"});
   Ranks unexplained;
   for (const HostFacts& host : hosts_of(ranks)) {

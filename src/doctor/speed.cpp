@@ -12,9 +12,9 @@ double seconds_since(std::chrono::steady_clock::time_point begin) {
 }
 
 // The GEMM y = a w; all three matrices are [width, width].
-class Product {
+class SquareGemm {
  public:
-  Product(Backend& backend, Index width)
+  SquareGemm(Backend& backend, Index width)
       : backend_(backend),
         a_(backend.tensor({width, width})),
         w_(backend.tensor({width, width})),
@@ -37,19 +37,19 @@ class Product {
   Tensor a_, w_, y_;
 };
 
-constexpr Index least_width = 256, greatest_width = 2048;
+constexpr Index min_width = 256, max_width = 2048;
 
-// Returns the smallest width whose GEMM takes a millisecond, or greatest_width.
-Index width_for(Backend& backend) {
-  Index width = least_width;
-  while (width < greatest_width && Product(backend, width).seconds(1) < 1e-3) width *= 2;
+// Returns the smallest width whose GEMM takes a millisecond, or max_width.
+Index choose_width(Backend& backend) {
+  Index width = min_width;
+  while (width < max_width && SquareGemm(backend, width).seconds(1) < 1e-3) width *= 2;
   return width;
 }
 
 // Measures five times about 10 ms and takes the median. It shows a lowered clock or a shared CPU,
 // but no short interruption.
 double flops_per_second(Backend& backend, Index width) {
-  const Product product(backend, width);
+  const SquareGemm product(backend, width);
   const int times = std::max(1, static_cast<int>(0.01 / std::max(product.seconds(1), 1e-6)));
   std::array<double, 5> seconds{};
   for (double& s : seconds) s = product.seconds(times);
@@ -91,9 +91,9 @@ std::pair<double, double> probe_clock(Comm& world, double (*clock)()) {
 
 double probe_speed(Comm& world, int local_rank) {
   std::unique_ptr<Backend> backend;
-  Index width = greatest_width;
+  Index width = max_width;
   try {
-    if (local_rank >= 0) width = width_for(*(backend = open_backend("the backend", "auto", local_rank)));
+    if (local_rank >= 0) width = choose_width(*(backend = open_backend("the backend", "auto", local_rank)));
   } catch (const Error&) {
     backend.reset();  // the facts of its device give the reason
   }

@@ -11,8 +11,8 @@ constexpr float lower_than_any_score = -1e30f;
 
 }  // namespace
 
-WithoutExpert::WithoutExpert(Engine& engine, Index layer, Index expert, How how) : engine_(engine) {
-  if (how == How::reroute) {
+WithoutExpert::WithoutExpert(Engine& engine, Index layer, Index expert, Mode mode) : engine_(engine) {
+  if (mode == Mode::reroute) {
     biases_ = engine.router_bias();
     SY_ASSERT(!biases_.empty(), "layer {}: an engine without selection biases", layer);
     std::vector<float> biases = biases_;
@@ -25,21 +25,21 @@ WithoutExpert::WithoutExpert(Engine& engine, Index layer, Index expert, How how)
   for (const char* name : {"weight", "bias"}) {
     const Param param = engine.store().find(prefix + name);
     if (!param) continue;
-    const View place = param.weight.rows(expert, 1);
-    Kept& kept = kept_.emplace_back(Kept{place, b.tensor(place.shape(), place.dtype())});
-    b.copy(place, kept.values);
-    b.fill(place, 0);
+    const View weights = param.weight.rows(expert, 1);
+    SavedWeights& saved = saved_.emplace_back(SavedWeights{weights, b.tensor(weights.shape(), weights.dtype())});
+    b.copy(weights, saved.values);
+    b.fill(weights, 0);
   }
-  engine.store().prepared().invalidate();
+  engine.store().packed_weights().invalidate();
 }
 
 WithoutExpert::~WithoutExpert() {
   if (!biases_.empty()) engine_.set_router_bias(biases_);
-  for (const Kept& kept : kept_) engine_.backend().copy(kept.values, kept.place);
-  if (!kept_.empty()) engine_.store().prepared().invalidate();
+  for (const SavedWeights& saved : saved_) engine_.backend().copy(saved.values, saved.weights);
+  if (!saved_.empty()) engine_.store().packed_weights().invalidate();
 }
 
-LossChange effect_of(const std::vector<double>& changes, const std::vector<double>& tokens) {
+LossChange loss_change(const std::vector<double>& changes, const std::vector<double>& tokens) {
   LossChange out{nan, nan, std::ssize(changes), 0};
   double change = 0, all = 0, squares = 0;
   for (std::size_t w = 0; w < changes.size(); ++w) {
@@ -58,7 +58,7 @@ LossChange effect_of(const std::vector<double>& changes, const std::vector<doubl
   return out;
 }
 
-Ablation ablate(Engine& engine, const Dataset& dataset, const std::vector<Index>& layers, WithoutExpert::How how,
+Ablation ablate(Engine& engine, const Dataset& dataset, const std::vector<Index>& layers, WithoutExpert::Mode mode,
                 const ReplayOptions& options, const std::function<void(Index, Index)>& progress) {
   const Index E = engine.config().moe.experts, S = engine.config().model.seq_len;
   const std::size_t domains = dataset.domains().size();
@@ -67,14 +67,14 @@ Ablation ablate(Engine& engine, const Dataset& dataset, const std::vector<Index>
   std::vector<double> tokens, nats;
   std::vector<char> used;  // [pass, layer, expert]
   for_replay_batches(dataset, S, options, [&](const ReplayBatch& batch) {
-    const Replayed found = replay(engine, batch, true, false);
+    const ReplayResult result = replay(engine, batch, true, false);
     domain.push_back(static_cast<std::size_t>(batch.domain));
     tokens.push_back(static_cast<double>(batch.tokens()));
-    nats.push_back(found.nats);
+    nats.push_back(result.nats);
     const std::size_t at = used.size();
     used.resize(at + layers.size() * E, 0);
     for (std::size_t l = 0; l < layers.size(); ++l)
-      for (const std::int32_t e : found.layers[layers[l]].experts) used[at + l * E + e] = 1;
+      for (const std::int32_t e : result.layers[layers[l]].experts) used[at + l * E + e] = 1;
   });
 
   Ablation out;
@@ -93,7 +93,7 @@ Ablation ablate(Engine& engine, const Dataset& dataset, const std::vector<Index>
     for (Index e = 0; e < E; ++e) {
       std::vector<double> changes(domain.size(), 0);
       {
-        const WithoutExpert without(engine, layers[l], e, how);
+        const WithoutExpert without(engine, layers[l], e, mode);
         for_replay_batches(dataset, S, options, [&, w = std::size_t{0}](const ReplayBatch& batch) mutable {
           if (used[(w * layers.size() + l) * E + e]) changes[w] = replay(engine, batch, true, false).nats - nats[w];
           ++w;
@@ -109,7 +109,7 @@ Ablation ablate(Engine& engine, const Dataset& dataset, const std::vector<Index>
           n.push_back(tokens[w]);
           routed += used[(w * layers.size() + l) * E + e];
         }
-        effects.push_back(effect_of(c, n));
+        effects.push_back(loss_change(c, n));
         effects.back().routed = routed;
       }
       progress(++done, std::ssize(layers) * E);

@@ -12,7 +12,7 @@ namespace sy {
 // restores them.
 class WithoutExpert {
  public:
-  enum class How {
+  enum class Mode {
     // The expert's output is 0 (its down projection is 0). The weights of the other choices stay.
     mask,
     // Tokens choose their next best expert: the selection bias is below any score.
@@ -20,17 +20,17 @@ class WithoutExpert {
   };
   // layer: index among the MoE layers. reroute requires an engine with selection biases, and more
   // experts than top_k.
-  WithoutExpert(Engine& engine, Index layer, Index expert, How how);
+  WithoutExpert(Engine& engine, Index layer, Index expert, Mode mode);
   ~WithoutExpert();
   WithoutExpert(const WithoutExpert&) = delete;
 
  private:
-  struct Kept {
-    View place;
+  struct SavedWeights {
+    View weights;
     Tensor values;
   };
   Engine& engine_;
-  std::vector<Kept> kept_;
+  std::vector<SavedWeights> saved_;
   std::vector<float> biases_;
 };
 
@@ -43,7 +43,7 @@ struct LossChange {
   Index windows = 0;
   Index routed = 0;
 };
-LossChange effect_of(const std::vector<double>& changes, const std::vector<double>& tokens);
+LossChange loss_change(const std::vector<double>& changes, const std::vector<double>& tokens);
 
 struct Ablation {
   std::vector<double> loss;  // [domain + 1] of the whole model, nats per token; last: all
@@ -53,7 +53,7 @@ struct Ablation {
 // Ablates the experts of `layers` (indices among the MoE layers) one by one. Each expert costs a
 // pass over the windows that have a token for it. Other windows cannot change. Dropless.
 // progress(done, total) counts experts.
-Ablation ablate(Engine& engine, const Dataset& dataset, const std::vector<Index>& layers, WithoutExpert::How how,
+Ablation ablate(Engine& engine, const Dataset& dataset, const std::vector<Index>& layers, WithoutExpert::Mode mode,
                 const ReplayOptions& options, const std::function<void(Index, Index)>& progress);
 
 }  // namespace sy

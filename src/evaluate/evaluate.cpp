@@ -89,18 +89,18 @@ std::vector<DomainScore> evaluate(Engine& engine, const Dataset& dataset, const 
     if (short_tail) {
       batch_ids.clear();
       batch_targets.clear();
-      const bool mine = mesh.coord.dp == 0;
+      const bool evaluates_tail = mesh.coord.dp == 0;
       // The tokens may not be divisible by tp, and padding would be routed like text. Each
       // tensor-parallel rank therefore gets a copy as its own sequence; the first copy counts.
-      const Index copies = mine ? mesh.layout.tp : 0;
-      if (mine) streams[d].read(n - 1, ids, targets);
+      const Index copies = evaluates_tail ? mesh.layout.tp : 0;
+      if (evaluates_tail) streams[d].read(n - 1, ids, targets);
       for (Index i = 0; i < copies; ++i) {
         batch_ids.insert(batch_ids.end(), ids.begin(), ids.begin() + tail);
         batch_targets.insert(batch_targets.end(), targets.begin(), targets.begin() + tail);
       }
       pass(copies, tail);
       collect(mesh.coord.tp == 0);
-      if (mine && mesh.coord.tp == 0) tokens += predicted(targets);
+      if (evaluates_tail && mesh.coord.tp == 0) tokens += predicted(targets);
       progress(++done, total);
     }
 
@@ -113,11 +113,11 @@ std::vector<DomainScore> evaluate(Engine& engine, const Dataset& dataset, const 
     score.nats = reduced[0];
     score.tokens = static_cast<Index>(reduced[1]);
     score.windows = n;
-    score.of = all;
+    score.total_windows = all;
     if (n < all)
       score.bytes = reduced[3] > 0 ? -1 : static_cast<Index>(reduced[2]);
-    else if (const Index whole = dataset.domains()[d].valid_bytes; whole > 0 || n == 0)
-      score.bytes = whole;
+    else if (const Index valid_bytes = dataset.domains()[d].valid_bytes; valid_bytes > 0 || n == 0)
+      score.bytes = valid_bytes;
     else
       score.bytes = -1;
     for (auto of_layer = reduced.begin() + 4; of_layer != reduced.end(); of_layer += experts)
@@ -133,24 +133,24 @@ DomainScore total_of(const std::vector<DomainScore>& scores) {
   for (const DomainScore& s : scores) {
     all.tokens += s.tokens;
     all.windows += s.windows;
-    all.of += s.of;
+    all.total_windows += s.total_windows;
     all.bytes = all.bytes < 0 || s.bytes < 0 ? -1 : all.bytes + s.bytes;
     all.nats += s.nats;
   }
   return all;
 }
 
-std::string evaluation_file(const Evaluated& what) {
-  return fmt::format("evaluation{}{}{}.json", what.own_dataset ? "" : "-" + what.dataset_digest.substr(0, 8),
-                     what.capacity_factor > 0 ? "-capacity" : "",
-                     what.stride < what.window ? fmt::format("-stride-{}", what.stride) : "");
+std::string evaluation_file(const EvaluationInfo& info) {
+  return fmt::format("evaluation{}{}{}.json", info.own_dataset ? "" : "-" + info.dataset_digest.substr(0, 8),
+                     info.capacity_factor > 0 ? "-capacity" : "",
+                     info.stride < info.window ? fmt::format("-stride-{}", info.stride) : "");
 }
 
 Json to_json(const std::vector<DomainScore>& scores, const std::vector<std::int64_t>& layer_ids,
-             const Evaluated& what) {
+             const EvaluationInfo& info) {
   const auto one = [](const DomainScore& s) {
     return Json{{"windows", s.windows},
-                {"of", s.of},
+                {"of", s.total_windows},
                 {"tokens", s.tokens},
                 {"bytes", s.bytes < 0 ? Json() : Json(s.bytes)},
                 {"loss", s.loss()},
@@ -158,12 +158,12 @@ Json to_json(const std::vector<DomainScore>& scores, const std::vector<std::int6
                 {"bits_per_byte", s.bits_per_byte()}};
   };
   Json j = one(total_of(scores));
-  j["step"] = what.step;
-  j["dataset"] = what.dataset;
-  j["dataset_digest"] = what.dataset_digest;
-  j["capacity_factor"] = what.capacity_factor;
-  j["window"] = what.window;
-  j["stride"] = what.stride;
+  j["step"] = info.step;
+  j["dataset"] = info.dataset;
+  j["dataset_digest"] = info.dataset_digest;
+  j["capacity_factor"] = info.capacity_factor;
+  j["window"] = info.window;
+  j["stride"] = info.stride;
   j["layers"] = layer_ids;
   j["domains"] = Json::array();
   for (const DomainScore& s : scores) {

@@ -14,10 +14,10 @@ namespace sy {
 
 struct DomainScore {
   std::string name;
-  Index tokens = 0;           // predicted tokens
-  Index windows = 0, of = 0;  // evaluated windows; windows of the split
-  Index bytes = 0;            // bytes of text of the tokens; -1 if unknown
-  double nats = 0;            // sum of the tokens' cross-entropy
+  Index tokens = 0;                      // predicted tokens
+  Index windows = 0, total_windows = 0;  // evaluated windows; windows of the split
+  Index bytes = 0;                       // bytes of text of the tokens; -1 if unknown
+  double nats = 0;                       // sum of the tokens' cross-entropy
   // [MoE layer][expert] assignments of all computed tokens.
   std::vector<std::vector<Index>> experts;
   // NaN if they are undefined: without tokens, or without known bytes.
@@ -41,7 +41,7 @@ std::vector<DomainScore> evaluate(Engine& engine, const Dataset& dataset, const 
 DomainScore total_of(const std::vector<DomainScore>& scores);
 
 // Description of an evaluation: the step of a checkpoint, a data set and the windows.
-struct Evaluated {
+struct EvaluationInfo {
   Index step;
   std::string dataset, dataset_digest;  // absolute path of its folder; Dataset::digest()
   bool own_dataset;                     // true: the data set of the checkpoint's training
@@ -51,9 +51,10 @@ struct Evaluated {
 // Returns the name of the file in a run folder for this kind of evaluation. It is evaluation.json,
 // which reports read, for the run's own data set, dropless, without overlap of windows. Other kinds
 // have other names, so that none replaces another.
-std::string evaluation_file(const Evaluated& what);
+std::string evaluation_file(const EvaluationInfo& info);
 
 // Returns the object that `--json` prints and the file holds. Unknown values are null.
-Json to_json(const std::vector<DomainScore>& scores, const std::vector<std::int64_t>& layer_ids, const Evaluated& what);
+Json to_json(const std::vector<DomainScore>& scores, const std::vector<std::int64_t>& layer_ids,
+             const EvaluationInfo& info);
 
 }  // namespace sy

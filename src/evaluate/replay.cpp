@@ -40,19 +40,19 @@ void for_replay_batches(const Dataset& dataset, Index seq_len, const ReplayOptio
   }
 }
 
-Replayed replay(Engine& engine, const ReplayBatch& batch, bool dropless, bool predict) {
+ReplayResult replay(Engine& engine, const ReplayBatch& batch, bool dropless, bool predict) {
   SY_ASSERT(engine.mesh().layout.ranks == 1, "a replay on {} ranks", engine.mesh().layout.ranks);
-  Replayed out;
-  engine.observe_routing([&](const RoutingView& view) {
+  ReplayResult out;
+  engine.set_routing_hook([&](const RoutingView& view) {
     LayerChoices& layer = out.layers.emplace_back();
     Backend& b = engine.backend();
-    std::vector<std::int32_t> keep(static_cast<std::size_t>(view.keep.elements()));
-    layer.experts.resize(keep.size());
-    layer.weights.resize(keep.size());
+    std::vector<std::int32_t> dispatch_mask(static_cast<std::size_t>(view.dispatch_mask.elements()));
+    layer.experts.resize(dispatch_mask.size());
+    layer.weights.resize(dispatch_mask.size());
     b.to_host(view.experts, layer.experts.data());
     b.to_host(view.weights, layer.weights.data());
-    b.to_host(view.keep, keep.data());
-    layer.dropped = std::count(keep.begin(), keep.end(), 0);
+    b.to_host(view.dispatch_mask, dispatch_mask.data());
+    layer.dropped = std::count(dispatch_mask.begin(), dispatch_mask.end(), 0);
   });
   engine.take_statistics();
   const Engine::MicroBatch tokens{batch.sequences, batch.seq_len, batch.ids, batch.targets};
@@ -61,7 +61,7 @@ Replayed replay(Engine& engine, const ReplayBatch& batch, bool dropless, bool pr
   else
     engine.evaluate(tokens, dropless);
   out.nats = engine.take_statistics().loss_sum;
-  engine.observe_routing({});
+  engine.set_routing_hook({});
   return out;
 }
 

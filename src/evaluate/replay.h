@@ -34,13 +34,13 @@ struct LayerChoices {
   std::vector<float> weights;         // [T, k]
   Index dropped = 0;                  // number of dropped assignments
 };
-struct Replayed {
+struct ReplayResult {
   double nats = 0;                      // sum of the cross-entropy
   std::vector<LayerChoices> layers;     // [MoE layer]
   std::vector<std::int32_t> predicted;  // [T] most likely next ids, if requested
 };
 
 // Runs one pass. The engine's mesh must have one rank; its backend may be any.
-Replayed replay(Engine& engine, const ReplayBatch& batch, bool dropless, bool predict);
+ReplayResult replay(Engine& engine, const ReplayBatch& batch, bool dropless, bool predict);
 
 }  // namespace sy

@@ -18,7 +18,7 @@ namespace {
 std::string build_text(const BuildInfo& build) {
   if (!build.commit.empty() && !build.commit.ends_with("-dirty"))
     return fmt::format("{}, commit {}, {}", build.version, build.commit.substr(0, 12), build.options);
-  return fmt::format("{}, SHA-256 {}", build.version, to_hex(sha256_file(own_program())).substr(0, 12));
+  return fmt::format("{}, SHA-256 {}", build.version, to_hex(sha256_file(program_path())).substr(0, 12));
 }
 
 }  // namespace

@@ -6,23 +6,23 @@
 #include "kernels/check.h"
 #include "src/system/files.h"
 #include "src/text/ini.h"
-#include "src/text/words.h"
+#include "src/text/strings.h"
 
 namespace sy {
 namespace {
 
 // Splits at separators outside of double quotes. The quotes remain.
 std::vector<std::string> split_outside_quotes(std::string_view text, char separator) {
-  std::vector<std::string> parts(1);
+  std::vector<std::string> fields(1);
   bool quoted = false;
   for (const char c : text) {
     quoted ^= c == '"';
     if (c == separator && !quoted)
-      parts.emplace_back();
+      fields.emplace_back();
     else
-      parts.back() += c;
+      fields.back() += c;
   }
-  return parts;
+  return fields;
 }
 
 std::string unquoted(std::string_view text) {

@@ -32,36 +32,36 @@ std::string last_error(const std::filesystem::path& log) {
 
 }  // namespace
 
-std::vector<std::string> launch_words(const std::string& launcher, int ranks, bool always) {
-  std::vector<std::string> words;
+std::vector<std::string> launch_command(const std::string& launcher, int ranks, bool always) {
+  std::vector<std::string> command;
   if (!launcher.empty()) {
     std::istringstream in(launcher);
-    for (std::string word; in >> word;) {
-      if (const auto at = word.find("{ranks}"); at != word.npos) word.replace(at, 7, std::to_string(ranks));
-      words.push_back(word);
+    for (std::string argument; in >> argument;) {
+      if (const auto at = argument.find("{ranks}"); at != argument.npos) argument.replace(at, 7, std::to_string(ranks));
+      command.push_back(argument);
     }
-    return words;
+    return command;
   }
-  if (ranks == 1 && !always) return words;
-  for (const std::filesystem::path& folder : own_folders()) {
+  if (ranks == 1 && !always) return command;
+  for (const std::filesystem::path& folder : resource_folders()) {
     const std::filesystem::path script = folder / "launch" / "mpirun.sh";
     std::error_code none;
     if (std::filesystem::exists(script, none)) return {script.string(), std::to_string(ranks)};
   }
   bad_input("launch/mpirun.sh is not beside {}: say how ranks are started, as in --launcher \"mpirun -np {{ranks}}\"",
-            own_program().string());
+            program_path().string());
 }
 
-Ended run_program(const std::vector<std::string>& words, const std::filesystem::path& log,
-                  const std::function<void()>& meanwhile) {
+ProgramResult run_program(const std::vector<std::string>& command, const std::filesystem::path& log,
+                          const std::function<void()>& meanwhile) {
   std::vector<char*> argv;
-  for (const std::string& word : words) argv.push_back(const_cast<char*>(word.c_str()));
+  for (const std::string& argument : command) argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);
   const int out = open(log.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (out < 0) fail("cannot write {}: {}", log.string(), std::strerror(errno));
   const pid_t self = getpid();
   const pid_t child = fork();
-  if (child < 0) fail("cannot start {}: {}", words.front(), std::strerror(errno));
+  if (child < 0) fail("cannot start {}: {}", command.front(), std::strerror(errno));
   if (child == 0) {
     // A terminal's Ctrl-C then reaches only the parent, which passes it on.
     setpgid(0, 0);
@@ -81,16 +81,16 @@ Ended run_program(const std::vector<std::string>& words, const std::filesystem::
   for (;;) {
     const pid_t ended = waitpid(child, &status, WNOHANG);
     if (ended == child) break;
-    if (ended < 0 && errno != EINTR) fail("lost {}: {}", words.front(), std::strerror(errno));
-    if (const int signal = stop_asked(); signal != 0 && !passed_on) {
+    if (ended < 0 && errno != EINTR) fail("lost {}: {}", command.front(), std::strerror(errno));
+    if (const int signal = stop_signal(); signal != 0 && !passed_on) {
       passed_on = true;
       kill(child, signal);
     }
     meanwhile();
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
   }
-  Ended result{WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), last_error(log)};
-  if (result.code == 127) fail("cannot start {}: see {}", words.front(), log.string());
+  ProgramResult result{WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), last_error(log)};
+  if (result.code == 127) fail("cannot start {}: see {}", command.front(), log.string());
   return result;
 }
 

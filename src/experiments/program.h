@@ -8,14 +8,14 @@
 
 namespace sy {
 
-// Returns the command words that start a program on a number of ranks. "{ranks}" in `launcher`
+// Returns the command that starts a program on a number of ranks. "{ranks}" in `launcher`
 // stands for that number. If `launcher` is empty, launch/mpirun.sh of this clone or installation is
 // used.
 // A single rank then needs no launcher, unless `always` is true. Throws InputError if the script is
 // missing.
-std::vector<std::string> launch_words(const std::string& launcher, int ranks, bool always = false);
+std::vector<std::string> launch_command(const std::string& launcher, int ranks, bool always = false);
 
-struct Ended {
+struct ProgramResult {
   int code = 0;  // exit code, or 128 + the signal that ended it
   // Last error that it printed, without "switchyard: "; empty if there is none.
   std::string error;
@@ -24,7 +24,7 @@ struct Ended {
 // second.
 // A stop request to this process (src/train/stop.h) is passed on. If this process dies, the program
 // gets SIGTERM. Throws Failure if it cannot be started.
-Ended run_program(const std::vector<std::string>& words, const std::filesystem::path& log,
-                  const std::function<void()>& meanwhile);
+ProgramResult run_program(const std::vector<std::string>& command, const std::filesystem::path& log,
+                          const std::function<void()>& meanwhile);
 
 }  // namespace sy

@@ -35,13 +35,14 @@ std::vector<std::string> settings_of(const ScaleOptions& options, const Layout& 
   set("parallel.tp", layout.tp);
   set("parallel.ep", layout.ep);
   set("parallel.etp", layout.etp);
-  set("parallel.node", layout.node);
+  set("parallel.ranks_per_node", layout.ranks_per_node);
   return settings;
 }
 
 std::string name_of(const Layout& l, bool balanced) {
   return fmt::format("r{}-tp{}-ep{}-etp{}{}-{}", l.ranks, l.tp, l.ep, l.etp,
-                     l.node > 1 ? fmt::format("-node{}", l.node) : "", balanced ? "balanced" : "own");
+                     l.ranks_per_node > 1 ? fmt::format("-node{}", l.ranks_per_node) : "",
+                     balanced ? "balanced" : "own");
 }
 
 // Point of a folder name that name_of makes for the first repeat.
@@ -52,10 +53,10 @@ struct NamedPoint {
 std::optional<NamedPoint> point_of_folder(const std::string& name) {
   static const std::regex form(
       "r([0-9]{1,7})-tp([0-9]{1,7})-ep([0-9]{1,7})-etp([0-9]{1,7})(-node([0-9]{1,7}))?-(own|balanced)-1");
-  std::smatch part;
-  if (!std::regex_match(name, part, form)) return std::nullopt;
-  const auto number = [&](int i) { return part[i].matched ? std::stoi(part[i]) : 1; };
-  const NamedPoint point{{number(1), number(2), number(3), number(4), number(6)}, part[7] == "balanced"};
+  std::smatch match;
+  if (!std::regex_match(name, match, form)) return std::nullopt;
+  const auto number = [&](int i) { return match[i].matched ? std::stoi(match[i]) : 1; };
+  const NamedPoint point{{number(1), number(2), number(3), number(4), number(6)}, match[7] == "balanced"};
   if (std::min({point.layout.ranks, point.layout.tp, point.layout.ep, point.layout.etp}) < 1) return std::nullopt;
   return point;
 }
@@ -137,7 +138,7 @@ class Points {
     }
     std::sort(found.begin(), found.end(), [](const ScalePoint& a, const ScalePoint& b) {
       const auto key = [](const ScalePoint& p) {
-        return std::tuple(p.layout.ranks, p.layout.tp, p.layout.ep, p.layout.etp, p.layout.node, p.balanced);
+        return std::tuple(p.layout.ranks, p.layout.tp, p.layout.ep, p.layout.etp, p.layout.ranks_per_node, p.balanced);
       };
       return key(a) < key(b);
     });
@@ -213,7 +214,7 @@ ScaleLayouts scale_layouts(const Config& config, const ScaleOptions& options) {
   for (const int ranks : options.ranks) {
     const Config by = to_choose_by(config, options, ranks);
     if (options.layouts.empty()) {
-      const int node = static_cast<int>(config.parallel.node);
+      const int node = static_cast<int>(config.parallel.ranks_per_node);
       for (const Layout& layout : layouts_of(by, ranks, node == 1 && options.machine ? options.machine->node() : node))
         chosen.layouts.push_back(layout);
     }
@@ -222,7 +223,7 @@ ScaleLayouts scale_layouts(const Config& config, const ScaleOptions& options) {
       if (errors.run([&] { check_config_for_layout(by, layout); }))
         chosen.layouts.push_back(layout);
       else
-        chosen.left_out.push_back(fmt::format("--layouts {} is not measured on {}: {}", layout.given(),
+        chosen.left_out.push_back(fmt::format("--layouts {} is not measured on {}: {}", layout.short_name(),
                                               counted(ranks, "rank"), layout_problem(by, layout)));
     }
   }
@@ -286,14 +287,15 @@ bool measure_scale(ScaleResult& result, const ScaleOptions& options) {
         if (step.step > options.warm_up && step.step <= options.warm_up + options.steps)
           seconds.push_back(step.seconds);
       point.step_seconds.push_back(median(seconds));
-      if (const auto parts = traced_parts(training.run)) traced.push_back(*parts);
+      if (const auto breakdown = traced_breakdown(training.run)) traced.push_back(*breakdown);
       std::error_code ignored;  // a benchmark does not need its weights
       fs::remove_all(training.run / "checkpoints", ignored);
     }
     if (traced.empty()) continue;
-    StepTime& mean = point.parts.emplace();
+    StepTime& mean = point.breakdown.emplace();
     for (const StepTime& t : traced)
-      for (int p = 0; p < num_parts; ++p) mean.seconds[p] += t.seconds[p] / static_cast<double>(traced.size());
+      for (int p = 0; p < num_time_categories; ++p)
+        mean.seconds[p] += t.seconds[p] / static_cast<double>(traced.size());
   }
   return true;
 }

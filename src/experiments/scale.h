@@ -8,7 +8,7 @@
 #include "src/config.h"
 #include "src/experiments/environment.h"
 #include "src/experiments/outcome.h"
-#include "src/experiments/step_parts.h"
+#include "src/experiments/step_breakdown.h"
 #include "src/experiments/trainings.h"
 #include "src/plan/plan.h"
 #include "src/text/json.h"
@@ -41,8 +41,8 @@ struct ScalePoint {
   std::vector<Training> runs;  // [repeat]
   // [successful repeat] median over its measured steps.
   std::vector<double> step_seconds{};
-  // Time of a traced step by its parts, mean over ranks and runs.
-  std::optional<StepTime> parts{};
+  // Time of a traced step by category, mean over ranks and runs.
+  std::optional<StepTime> breakdown{};
   std::string failure{};                // reason why a run failed; empty if none did
   std::vector<std::string> warnings{};  // warnings of its runs, without duplicates
   // If false, an earlier call measured it, with the same settings and environment.

@@ -9,8 +9,8 @@
 #include "src/experiments/footnotes.h"
 #include "src/experiments/scale.h"
 #include "src/text/numbers.h"
+#include "src/text/strings.h"
 #include "src/text/table.h"
-#include "src/text/words.h"
 
 namespace sy {
 namespace {
@@ -26,7 +26,7 @@ std::string times_text(double x) {
 std::vector<std::string> scale_cells(const ScaleResult& result, const ScalePoint& p, Footnotes& notes) {
   const bool known = !p.step_seconds.empty();
   return {std::to_string(p.layout.ranks),
-          p.layout.given() + notes.marks(result.warnings(p)),
+          p.layout.short_name() + notes.marks(result.warnings(p)),
           std::to_string(p.micro_batch),
           p.balanced ? "balanced" : "own",
           known               ? seconds_text(p.seconds())
@@ -64,23 +64,23 @@ std::map<int, const ScalePoint*> fastest(const ScaleResult& result, bool balance
   return best;
 }
 
-// Returns a row for each point with known parts: its name, and the share of each part.
-std::vector<std::pair<std::string, std::vector<double>>> shares_of_parts(const ScaleResult& result) {
+// Returns a row for each point with a breakdown: its name, and the share of each time category.
+std::vector<std::pair<std::string, std::vector<double>>> breakdown_shares(const ScaleResult& result) {
   std::vector<std::pair<std::string, std::vector<double>>> rows;
   for (const ScalePoint& p : result.points) {
-    if (!p.parts) continue;
+    if (!p.breakdown) continue;
     std::vector<double> shares;
-    for (const double seconds : p.parts->seconds) shares.push_back(seconds / p.parts->total());
+    for (const double seconds : p.breakdown->seconds) shares.push_back(seconds / p.breakdown->total());
     rows.emplace_back(
-        fmt::format("{}, {}{}", counted(p.layout.ranks, "rank"), p.layout.given(), p.balanced ? ", balanced" : ""),
+        fmt::format("{}, {}{}", counted(p.layout.ranks, "rank"), p.layout.short_name(), p.balanced ? ", balanced" : ""),
         shares);
   }
   return rows;
 }
 
-std::vector<std::string> part_names() {
+std::vector<std::string> category_names() {
   std::vector<std::string> names;
-  for (int p = 0; p < num_parts; ++p) names.emplace_back(name_of(static_cast<Part>(p)));
+  for (int p = 0; p < num_time_categories; ++p) names.emplace_back(name_of(static_cast<TimeCategory>(p)));
   return names;
 }
 
@@ -92,16 +92,16 @@ std::string scale_text(const ScaleResult& result) {
   for (const ScalePoint& p : result.points) table.row(scale_cells(result, p, notes));
   std::string text =
       heading(result) + "\n" + table.str() + visible(notes.lines("warning "), "\n") + earlier_text(result);
-  const auto rows = shares_of_parts(result);
-  std::vector<std::string> header = part_names();
+  const auto rows = breakdown_shares(result);
+  std::vector<std::string> header = category_names();
   header.insert(header.begin(), "share of a step");
-  Table parts(header);
+  Table breakdown(header);
   for (const auto& [name, shares] : rows) {
     std::vector<std::string> cells{name};
     for (const double share : shares) cells.push_back(percent_text(share));
-    parts.row(cells);
+    breakdown.row(cells);
   }
-  if (!rows.empty()) text += "\n" + parts.str();
+  if (!rows.empty()) text += "\n" + breakdown.str();
   for (const ScalePoint& p : result.points)
     if (!p.failure.empty()) text += fmt::format("{} failed: {}\n", p.runs.front().label, p.failure);
   return text;
@@ -114,9 +114,10 @@ std::string scale_csv(const ScaleResult& result) {
   const auto number = [](double x) { return std::isfinite(x) ? fmt::format("{:.6g}", x) : std::string(); };
   for (const ScalePoint& p : result.points)
     text += fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}\n", p.layout.ranks, p.layout.tp, p.layout.ep,
-                        p.layout.etp, p.layout.node, p.layout.dp(), p.global_batch, p.micro_batch, p.balanced ? 1 : 0,
-                        number(p.seconds()), number(p.spread()), number(p.predicted), number(p.tokens_per_second()),
-                        number(result.speedup(p)), number(result.efficiency(p)), number(result.routing_gap(p)));
+                        p.layout.etp, p.layout.ranks_per_node, p.layout.dp(), p.global_batch, p.micro_batch,
+                        p.balanced ? 1 : 0, number(p.seconds()), number(p.spread()), number(p.predicted),
+                        number(p.tokens_per_second()), number(result.speedup(p)), number(result.efficiency(p)),
+                        number(result.routing_gap(p)));
   return text;
 }
 
@@ -132,14 +133,15 @@ Json scale_json(const ScaleResult& result) {
   out["machine"] = result.machine ? machine_json(*result.machine) : Json();
   Json& points = out["points"] = Json::array();
   for (const ScalePoint& p : result.points) {
-    Json parts, folders = Json::array();
-    for (int i = 0; i < num_parts && p.parts; ++i) parts[name_of(static_cast<Part>(i))] = p.parts->seconds[i];
+    Json seconds, folders = Json::array();
+    for (int i = 0; i < num_time_categories && p.breakdown; ++i)
+      seconds[name_of(static_cast<TimeCategory>(i))] = p.breakdown->seconds[i];
     for (const Training& run : p.runs) folders.push_back(run.run.string());
     points.push_back({{"ranks", p.layout.ranks},
                       {"tp", p.layout.tp},
                       {"ep", p.layout.ep},
                       {"etp", p.layout.etp},
-                      {"node", p.layout.node},
+                      {"node", p.layout.ranks_per_node},
                       {"dp", p.layout.dp()},
                       {"edp", p.layout.edp()},
                       {"global_batch", p.global_batch},
@@ -154,7 +156,7 @@ Json scale_json(const ScaleResult& result) {
                       {"speedup", result.speedup(p)},
                       {"efficiency", result.efficiency(p)},
                       {"routing_gap", result.routing_gap(p)},
-                      {"parts", parts},
+                      {"parts", seconds},
                       {"requested", p.requested},
                       {"runs", std::move(folders)},
                       {"warnings", result.warnings(p)},
@@ -209,11 +211,11 @@ std::string scale_html(const ScaleResult& result) {
   chart(
       "Efficiency", "efficiency", true, [&](const ScalePoint& p) { return result.efficiency(p); },
       [](double) { return 1.0; });
-  if (const auto shares = shares_of_parts(result); !shares.empty()) {
+  if (const auto shares = breakdown_shares(result); !shares.empty()) {
     Heatmap map;
     map.rows = std::ssize(shares);
-    map.columns = num_parts;
-    map.column_names = part_names();
+    map.columns = num_time_categories;
+    map.column_names = category_names();
     map.percent = true;
     map.longest_name = 56;  // layouts differ at their ends
     for (const auto& [name, values] : shares) {

@@ -12,8 +12,8 @@
 #include "src/params/costs.h"
 #include "src/text/error_list.h"
 #include "src/text/numbers.h"
+#include "src/text/strings.h"
 #include "src/text/table.h"
-#include "src/text/words.h"
 
 namespace sy {
 namespace fs = std::filesystem;
@@ -29,7 +29,8 @@ SweepResult plan_sweep(const Sweep& sweep, const SweepOptions& options) {
   common.insert(common.end(), options.settings.begin(), options.settings.end());
   ErrorList errors(sweep.base.string());
   Config base;
-  errors.run([&] { base = read_config(sweep.base, common, {{check_data_path}}); });
+  std::vector<std::string> warnings;
+  errors.run([&] { base = read_config(sweep.base, common, {{check_data_path}}, nullptr, &warnings); });
   std::vector<ConfigCheck> checks{{check_data_path}};
   if (options.ranks > 0)
     checks.push_back({[&](const Config& c) { check_config_for_layout(c, c.layout(options.ranks)); }, true});
@@ -42,6 +43,7 @@ SweepResult plan_sweep(const Sweep& sweep, const SweepOptions& options) {
     errors.run([&] { configs.push_back(read_config(sweep.base, settings, checks)); });
   }
   errors.raise();
+  for (const std::string& text : warnings) warn(text);
   const Index vocab = model_vocab(base, open_training_data(base).vocab());
   SweepResult result{sweep.name, {}, base.train.validate_every > 0, options.ranks, base};
   const fs::path folder = options.output / (sweep.settings.empty() ? sweep.base.stem() : fs::path(sweep.name));
@@ -124,14 +126,14 @@ std::vector<std::string> sweep_cells(const SweepResult& result, const Trial& tri
     dropped.push_back(o.dropped());
     violations.push_back(o.max_violation);
   }
-  std::string told = number_text(loss, 4);
-  if (std::isfinite(trial.spread())) told += fmt::format(" ± {:.4f}", trial.spread());
-  if (!trial.failure.empty()) told = trial.outcomes.empty() ? "failed" : told + " (one failed)";
+  std::string loss_text = number_text(loss, 4);
+  if (std::isfinite(trial.spread())) loss_text += fmt::format(" ± {:.4f}", trial.spread());
+  if (!trial.failure.empty()) loss_text = trial.outcomes.empty() ? "failed" : loss_text + " (one failed)";
   return {trial.label + notes.marks(trial.warnings),
           short_count_text(trial.parameters),
           short_count_text(trial.active),
           short_count_text(trial.flops_per_token),
-          told,
+          loss_text,
           std::isfinite(against) ? fmt::format("{:+.4f}", against) : "-",
           short_count_text(median(speeds)),
           percent_text(mean(dropped)),

@@ -12,8 +12,8 @@
 #include "src/experiments/program.h"
 #include "src/system/files.h"
 #include "src/text/numbers.h"
+#include "src/text/strings.h"
 #include "src/text/table.h"
-#include "src/text/words.h"
 #include "src/train/stop.h"
 
 namespace sy {
@@ -26,16 +26,16 @@ using Clock = std::chrono::steady_clock;
 class Progress {
  public:
   explicit Progress(std::size_t runs) : runs_(runs) {}
-  // `part`: completed share of run `number`, which counts from 1.
-  void show(std::size_t number, const std::string& what, double part) {
+  // `fraction`: completed share of run `number`, which counts from 1.
+  void show(std::size_t number, const std::string& label, double fraction) {
     const bool begins = number != number_;
     number_ = number;
     const double elapsed = std::chrono::duration<double>(Clock::now() - start_).count();
     if (!begins && (!terminal_ || elapsed - shown_ < 0.5)) return;
     shown_ = elapsed;
-    const double done = static_cast<double>(number - 1) + part;
+    const double done = static_cast<double>(number - 1) + fraction;
     const double left = done > 0.05 ? elapsed / done * (static_cast<double>(runs_) - done) : -1;
-    std::string line = fmt::format("run {} of {}: {}", number, runs_, visible(what));
+    std::string line = fmt::format("run {} of {}: {}", number, runs_, visible(label));
     if (left >= 0) line += fmt::format(", {} left", duration_text(left));
     std::fputs((terminal_ ? "\r" + line + "\033[K" : line + "\n").c_str(), stderr);
     std::fflush(stderr);
@@ -58,8 +58,8 @@ std::vector<std::string> other_settings(const fs::path& run, const Config& confi
   std::error_code none;
   if (!fs::exists(run / "config.ini", none)) return other;
   const Config there = read_config(run / "config.ini", {});
-  for (const Effect effect : {Effect::model, Effect::samples, Effect::change})
-    for (const KeyDifference& d : differences(config, there, effect))
+  for (const ResumePolicy policy : {ResumePolicy::must_match, ResumePolicy::reorders_samples, ResumePolicy::report})
+    for (const KeyDifference& d : differences(config, there, policy))
       other.push_back(fmt::format("{}: {} here, {} there", d.key, d.here, d.there));
   return other;
 }
@@ -93,20 +93,21 @@ std::optional<std::map<fs::path, std::string>> train_all(const std::vector<Train
     std::error_code ignored;
     fs::create_directories(t.run.parent_path(), ignored);
     if (t.measured && fs::exists(t.run / "config.ini", ignored)) fs::remove_all(t.run, ignored);
-    std::vector<std::string> words = launch_words(launcher, t.ranks, t.measured);
-    for (const std::string& word : {own_program().string(), std::string("train"), t.config.string()})
-      words.push_back(word);
-    words.insert(words.end(), t.settings.begin(), t.settings.end());
-    for (const std::string& word :
+    std::vector<std::string> command = launch_command(launcher, t.ranks, t.measured);
+    for (const std::string& argument : {program_path().string(), std::string("train"), t.config.string()})
+      command.push_back(argument);
+    command.insert(command.end(), t.settings.begin(), t.settings.end());
+    for (const std::string& argument :
          {"--run.dir=" + t.run.string(), std::string("--run.resume=true"), std::string("--quiet")})
-      words.push_back(word);
+      command.push_back(argument);
     progress.show(i + 1, t.label, 0);
-    const Ended ended = run_program(words, t.run.string() + ".log", [&] {
+    const ProgramResult result = run_program(command, t.run.string() + ".log", [&] {
       progress.show(i + 1, t.label,
                     static_cast<double>(last_step(t.run)) / static_cast<double>(std::max<Index>(t.steps, 1)));
     });
-    if (stop_asked() != 0) return std::nullopt;
-    if (ended.code != 0) failures[t.run] = ended.error.empty() ? fmt::format("exit code {}", ended.code) : ended.error;
+    if (stop_signal() != 0) return std::nullopt;
+    if (result.code != 0)
+      failures[t.run] = result.error.empty() ? fmt::format("exit code {}", result.code) : result.error;
   }
   return failures;
 }

@@ -14,12 +14,12 @@ inline const ConfigRow sizes[] = {
     {"max_position_embeddings", "model.seq_len"},
 };
 // Heads. In some families absent keys follow from other keys. In others the keys are required
-// (`given_*`), since transformers has fixed defaults for them. A null follows from other keys in
+// (`required_*`), since transformers has fixed defaults for them. A null follows from other keys in
 // both.
 inline const ConfigRow kv_heads[] = {{"num_key_value_heads", "model.kv_heads", {}, ""}};
-inline const ConfigRow given_kv_heads[] = {{"num_key_value_heads", "model.kv_heads", {}, "!", true}};
+inline const ConfigRow required_kv_heads[] = {{"num_key_value_heads", "model.kv_heads", {}, "!", true}};
 inline const ConfigRow head_width[] = {{"head_dim", "model.head_dim", {}, ""}};
-inline const ConfigRow given_head_width[] = {{"head_dim", "model.head_dim", {}, "!", true}};
+inline const ConfigRow required_head_width[] = {{"head_dim", "model.head_dim", {}, "!", true}};
 inline const ConfigRow dense_width[] = {{"intermediate_size", "model.d_ff"}};
 // For families with experts in all layers.
 inline const ConfigRow expert_width[] = {{"intermediate_size", "moe.d_ff"}};
@@ -51,8 +51,8 @@ inline const ConfigRow attention_bias[] = {
 inline const ConfigRow qkv_bias[] = {{"", "model.bias", {{"", "qkv"}}}};
 inline const ConfigRow head_norms[] = {{"", "model.qk_norm", {{"", "head"}}}};
 inline const ConfigRow whole_norms[] = {{"", "model.qk_norm", {{"", "whole"}}}};
-inline const ConfigRow output_placed[] = {{"", "model.norm_position", {{"", "output"}}}};
-inline const ConfigRow unclipped[] = {{"clip_qkv", "", {{"null", ""}}, "null"}};
+inline const ConfigRow output_norm_position[] = {{"", "model.norm_position", {{"", "output"}}}};
+inline const ConfigRow clip_qkv[] = {{"clip_qkv", "model.clip_qkv", {}, "0", true}};
 
 inline const ConfigRow gpt2_keys[] = {
     {"vocab_size", "model.vocab"},
@@ -164,11 +164,11 @@ inline const ConfigRow mixtral_keys[] = {
     {"num_local_experts", "moe.experts"},
     {"", "moe.renormalize", {{"", "true"}}},
 };
-inline const ConfigRow fine_experts[] = {
+inline const ConfigRow fine_grained_experts[] = {
     {"num_experts|num_local_experts", "moe.experts"},
     {"norm_topk_prob", "moe.renormalize", {}, "false"},
 };
-inline const ConfigRow own_width[] = {{"moe_intermediate_size", "moe.d_ff"}};
+inline const ConfigRow moe_width[] = {{"moe_intermediate_size", "moe.d_ff"}};
 inline const ConfigRow qwen2_moe_keys[] = {
     {"", "moe.shared_experts", {{"", "1"}}},
     {"shared_expert_intermediate_size", "moe.shared_d_ff"},
@@ -187,10 +187,10 @@ inline const ConfigRow gpt_oss_keys[] = {
 };
 // The norms of the latents have their own eps, for which config.json has no key.
 inline const ConfigRow deepseek_keys[] = {
-    {"num_key_value_heads", "model.kv_heads"}, {"q_lora_rank", "model.q_latent", {}, "1536", true},
-    {"kv_lora_rank", "model.kv_latent"},       {"qk_rope_head_dim", "model.rope_head_dim"},
-    {"qk_nope_head_dim", "model.head_dim"},    {"v_head_dim", "model.value_head_dim"},
-    {"", "model.latent_eps", {{"", "1e-06"}}}, {"n_routed_experts", "moe.experts"},
+    {"num_key_value_heads", "model.kv_heads"},      {"q_lora_rank", "model.q_lora_rank", {}, "1536", true},
+    {"kv_lora_rank", "model.kv_lora_rank"},         {"qk_rope_head_dim", "model.qk_rope_head_dim"},
+    {"qk_nope_head_dim", "model.head_dim"},         {"v_head_dim", "model.v_head_dim"},
+    {"", "model.latent_norm_eps", {{"", "1e-06"}}}, {"n_routed_experts", "moe.experts"},
     {"moe_layer_freq", "", {{"1", ""}}, "1"},
 };
 inline const ConfigRow deepseek2_keys[] = {
@@ -201,7 +201,7 @@ inline const ConfigRow deepseek2_keys[] = {
     {"first_k_dense_replace", "moe.first_dense", {}, "0"},
     {"routed_scaling_factor", "moe.scale", {}, "1.0"},
     {"n_group", "moe.groups", {}, "1"},
-    {"topk_group", "moe.group_limit", {}, "1"},
+    {"topk_group", "moe.topk_groups", {}, "1"},
     {"norm_topk_prob", "moe.renormalize", {{"false", "false"}}, "false"},
     {"topk_method", "moe.group_score", {{"\"greedy\"", "max"}, {"\"group_limited_greedy\"", "max"}}, "\"greedy\""},
 };
@@ -212,8 +212,8 @@ inline const ConfigRow deepseek3_keys[] = {
     {"first_k_dense_replace", "moe.first_dense", {}, "3"},
     {"routed_scaling_factor", "moe.scale", {}, "2.5"},
     {"n_group", "moe.groups", {}, "8"},
-    {"topk_group", "moe.group_limit", {}, "4"},
-    {"", "moe.bias_rate", {{"", "0.001"}}},
+    {"topk_group", "moe.topk_groups", {}, "4"},
+    {"", "moe.bias_update_rate", {{"", "0.001"}}},
     {"norm_topk_prob", "moe.renormalize", {}, "true"},
 };
 

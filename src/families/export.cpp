@@ -26,30 +26,30 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr const char *files_name = "files.json", *fillers_folder = "fillers", *config_name = "config.json",
+constexpr const char *file_list_name = "files.json", *filler_folder_name = "fillers", *config_name = "config.json",
                      *single_name = "model.safetensors", *weight_index_name = "model.safetensors.index.json";
 
 // Digests of the imported files, in the format of sha256sum. A line has 64 hexadecimal digits, two
 // spaces and a name.
-constexpr const char* sums_name = "SHA256SUMS";
-constexpr const char* fillers_file = "fillers/model.safetensors";
+constexpr const char* digests_name = "SHA256SUMS";
+constexpr const char* filler_file_name = "fillers/model.safetensors";
 
-std::map<std::string, std::string> read_sums(const fs::path& file) {
-  std::map<std::string, std::string> sums;
+std::map<std::string, std::string> read_digests(const fs::path& file) {
+  std::map<std::string, std::string> digests;
   std::string_view text;
   const std::string content = read_file(file);
   for (text = content; !text.empty();) {
     const std::string_view line = text.substr(0, text.find('\n'));
     const std::string_view digest = line.substr(0, 64), name = line.substr(std::min<std::size_t>(line.size(), 66));
-    const bool whole = line.size() < text.size() && digest.find_first_not_of("0123456789abcdef") == digest.npos &&
-                       line.substr(64 < line.size() ? 64 : line.size(), 2) == "  ";
-    if (!whole || !(is_plain_name(name) || name == fillers_file) || !sums.emplace(name, digest).second)
+    const bool is_valid = line.size() < text.size() && digest.find_first_not_of("0123456789abcdef") == digest.npos &&
+                          line.substr(64 < line.size() ? 64 : line.size(), 2) == "  ";
+    if (!is_valid || !(is_plain_name(name) || name == filler_file_name) || !digests.emplace(name, digest).second)
       bad_input("{} is damaged: import the model again", file.string());
     text.remove_prefix(line.size() + 1);
   }
-  for (const char* name : {config_name, files_name})
-    if (!sums.contains(name)) bad_input("{} is damaged: import the model again", file.string());
-  return sums;
+  for (const char* name : {config_name, file_list_name})
+    if (!digests.contains(name)) bad_input("{} is damaged: import the model again", file.string());
+  return digests;
 }
 
 // ---- output files ----
@@ -76,13 +76,13 @@ void check_file_names(const fs::path& list, const std::vector<OutputFile>& files
 
 // Returns files with the names, tensor order and types of the imported ones. Empty if the imported
 // tensors are not exactly those of this model.
-std::optional<std::vector<OutputFile>> as_imported(const Json& kept, const std::vector<FileTensor>& tensors,
+std::optional<std::vector<OutputFile>> as_imported(const Json& imported, const std::vector<FileTensor>& tensors,
                                                    const std::string& type) {
   std::map<std::string, const FileTensor*> by_name;
   for (const FileTensor& tensor : tensors) by_name[tensor.name] = &tensor;
   std::vector<OutputFile> files;
-  std::size_t placed = 0;
-  for (const Json& file : kept.at("files")) {
+  std::size_t found = 0;
+  for (const Json& file : imported.at("files")) {
     OutputFile out{file.at("name").get<std::string>(), {}, {}};
     for (const Json::Member& m : file.at("metadata").members()) out.metadata[m.name] = m.value.get<std::string>();
     for (const Json& entry : file.at("tensors")) {
@@ -91,11 +91,11 @@ std::optional<std::vector<OutputFile>> as_imported(const Json& kept, const std::
       const StoredType* stored = stored_type(type.empty() ? entry.at("type").get<std::string>() : type);
       if (!stored) return {};
       out.tensors.push_back({it->second, stored});
-      ++placed;
+      ++found;
     }
     files.push_back(std::move(out));
   }
-  if (placed != tensors.size()) return {};
+  if (found != tensors.size()) return {};
   return files;
 }
 
@@ -104,13 +104,13 @@ std::vector<OutputFile> split_files(const std::vector<FileTensor>& tensors, cons
   std::vector<OutputFile> files(1);
   Index bytes = 0;
   for (const FileTensor& tensor : tensors) {
-    const Index own = tensor.elements() * type.bytes;
-    if (bytes > 0 && bytes + own > file_bytes) {
+    const Index tensor_bytes = tensor.elements() * type.bytes;
+    if (bytes > 0 && bytes + tensor_bytes > file_bytes) {
       files.emplace_back();
       bytes = 0;
     }
     files.back().tensors.push_back({&tensor, &type});
-    bytes += own;
+    bytes += tensor_bytes;
   }
   for (std::size_t i = 0; i < files.size(); ++i)
     files[i].name =
@@ -155,14 +155,14 @@ class ExportedValues {
   const std::vector<ParamSpec>& params_;
 };
 
-// Splits `box` into boxes of at most piece_elements elements, and calls f for each.
+// Splits `box` into boxes of at most chunk_elements elements, and calls f for each.
 template <class F>
 void for_boxes(const Box& box, F f) {
   const Index n = box.elements();
-  for (Index begin = 0; begin < n; begin += piece_elements)
-    for (Box part : boxes_of_run(box.size, {begin, std::min(n, begin + piece_elements)})) {
-      for (int d = 0; d < part.begin.size(); ++d) part.begin[d] += box.begin[d];
-      f(part);
+  for (Index begin = 0; begin < n; begin += chunk_elements)
+    for (Box chunk : boxes_of_range(box.size, {begin, std::min(n, begin + chunk_elements)})) {
+      for (int d = 0; d < chunk.begin.size(); ++d) chunk.begin[d] += box.begin[d];
+      f(chunk);
     }
 }
 
@@ -172,16 +172,16 @@ void write_tensor(const OutputTensor& out, const ExportedValues& values, const S
   if (filler && filler->type == out.type->name && filler->shape == out.tensor->shape)
     std::memcpy(to, filler->data, static_cast<std::size_t>(filler->bytes));
   std::vector<float> host;
-  for (const TensorPart& part : out.tensor->parts) {
-    if (!part.param) continue;
+  for (const TensorMapping& mapping : out.tensor->mappings) {
+    if (!mapping.param) continue;
     Box all;
-    for (const PartDim& dim : part.dims) {
+    for (const MappedDim& dim : mapping.dims) {
       all.begin.push_back(dim.range.begin);
       all.size.push_back(dim.range.size());
     }
     for_boxes(all, [&](const Box& box) {
-      values.read(*part.param, box, host);
-      for_runs(part, box, [&](Index first, Index offset, Index stride, Index n) {
+      values.read(*mapping.param, box, host);
+      for_mapped_ranges(mapping, box, [&](Index first, Index offset, Index stride, Index n) {
         out.type->store(host.data() + first, n, to + offset * bytes, stride);
       });
     });
@@ -190,52 +190,52 @@ void write_tensor(const OutputTensor& out, const ExportedValues& values, const S
 
 // ---- the family ----
 
-struct Chosen {
+struct FamilyMatch {
   const Family* family;
   Json config;
   FamilyTensors tensors;
 };
 
 // Throws InputError if the family cannot express the model.
-Chosen try_family(const Family& family, const Config& config, const std::vector<ParamSpec>& params,
-                  const Json& kept_config, std::string_view base) {
-  const Json* type = kept_config.find("model_type");
-  const bool own = type && *type == Json(family.name);
-  return {&family, config_json(family, config, own ? kept_config : Json()),
-          family_tensors(family, config, params, own ? base : family.base)};
+FamilyMatch try_family(const Family& family, const Config& config, const std::vector<ParamSpec>& params,
+                       const Json& imported_config, std::string_view base) {
+  const Json* type = imported_config.find("model_type");
+  const bool is_imported = type && *type == Json(family.name);
+  return {&family, config_json(family, config, is_imported ? imported_config : Json()),
+          family_tensors(family, config, params, is_imported ? base : family.base)};
 }
 
-Chosen choose_family(const Config& config, const std::vector<ParamSpec>& params, const std::string& name,
-                     const Json& kept_config, std::string_view base) {
-  if (!name.empty()) return try_family(family_named(name), config, params, kept_config, base);
-  const Json* kept = kept_config.find("model_type");
-  std::string why = "none has words for it";
+FamilyMatch choose_family(const Config& config, const std::vector<ParamSpec>& params, const std::string& name,
+                          const Json& imported_config, std::string_view base) {
+  if (!name.empty()) return try_family(family_named(name), config, params, imported_config, base);
+  const Json* imported_type = imported_config.find("model_type");
+  std::string why = "no family can express it";
   std::vector<const Family*> order;
   for (const Family& family : families())
-    order.insert(kept && *kept == Json(family.name) ? order.begin() : order.end(), &family);
+    order.insert(imported_type && *imported_type == Json(family.name) ? order.begin() : order.end(), &family);
   for (const Family* family : order) try {
-      return try_family(*family, config, params, kept_config, base);
+      return try_family(*family, config, params, imported_config, base);
     } catch (const InputError& e) {
-      if (kept && family == order.front()) why = e.what();
+      if (imported_type && family == order.front()) why = e.what();
     }
   bad_input(
       "export: the model is of no family of Hugging Face's that is known here: {}; --family NAME says why one does not fit",
       why);
 }
 
-void check_ones(const ExportedValues& values, const std::vector<ParamSpec>& params, const Chosen& chosen) {
+void check_ones(const ExportedValues& values, const std::vector<ParamSpec>& params, const FamilyMatch& match) {
   std::vector<float> host;
-  for (const std::size_t param : chosen.tensors.ones)
+  for (const std::size_t param : match.tensors.ones)
     for_boxes({Shape{0}, params[param].shape}, [&](const Box& box) {
       values.read(param, box, host);
       for (const float x : host)
         if (x != 1)
           bad_input("models of {} have no {}, which has values other than 1 here: it cannot be exported as one",
-                    chosen.family->name, params[param].name);
+                    match.family->name, params[param].name);
     });
 }
 
-Json kept_json(const fs::path& file) {
+Json read_imported_json(const fs::path& file) {
   std::error_code error;
   if (!fs::exists(file, error)) return Json::object();
   try {
@@ -247,18 +247,18 @@ Json kept_json(const fs::path& file) {
 
 }  // namespace
 
-void keep_imported(const fs::path& folder, const FamilyValues& values, const fs::path& run_dir) {
-  const fs::path kept = run_dir / kept_folder;
-  make_folders(kept);
-  std::string sums;
-  const auto keep = [&](const char* name, const std::string& content) {
-    write_file(kept / name, content);
-    sums += fmt::format("{}  {}\n", to_hex(sha256(content)), name);
+void save_imported_files(const fs::path& folder, const FamilyValues& values, const fs::path& run_dir) {
+  const fs::path imported_dir = run_dir / huggingface_folder_name;
+  make_folders(imported_dir);
+  std::string digests;
+  const auto save = [&](const char* name, const std::string& content) {
+    write_file(imported_dir / name, content);
+    digests += fmt::format("{}  {}\n", to_hex(sha256(content)), name);
   };
-  keep(config_name, read_file(folder / config_name));
+  save(config_name, read_file(folder / config_name));
   std::error_code error;
   for (const char* name : tokenizer_files)
-    if (fs::exists(fs::symlink_status(folder / name, error))) keep(name, read_file(folder / name));
+    if (fs::exists(fs::symlink_status(folder / name, error))) save(name, read_file(folder / name));
   Json files = Json::array();
   std::map<std::string, const FileTensor*> by_name;
   for (const FileTensor& tensor : values.tensors()) by_name[tensor.name] = &tensor;
@@ -271,62 +271,62 @@ void keep_imported(const fs::path& folder, const FamilyValues& values, const fs:
       if (it == by_name.end()) continue;  // an ignored tensor
       const StoredTensor& stored = *values.stored().find(name);
       entry["tensors"].push_back({{"name", name}, {"type", stored.type}});
-      const auto& parts = it->second->parts;
-      if (std::any_of(parts.begin(), parts.end(), [](const TensorPart& part) { return !part.param; }))
+      const auto& mappings = it->second->mappings;
+      if (std::any_of(mappings.begin(), mappings.end(), [](const TensorMapping& mapping) { return !mapping.param; }))
         fillers.push_back({name, stored_type(stored.type)->name, stored.shape});
     }
     files.push_back(std::move(entry));
   }
   if (!fillers.empty()) {
     const StoredHeader header = stored_header(fillers, {});
-    make_folders(kept / fillers_folder);
+    make_folders(imported_dir / filler_folder_name);
     std::string content = header.bytes;
     for (const StoredLayout& filler : fillers) {
       const StoredTensor& stored = *values.stored().find(filler.name);
       content.append(reinterpret_cast<const char*>(stored.data), static_cast<std::size_t>(stored.bytes));
     }
-    keep(fillers_file, content);
+    save(filler_file_name, content);
   }
-  keep(files_name, json_text({{"files", files}}));
-  write_file(kept / sums_name, sums);
+  save(file_list_name, json_text({{"files", files}}));
+  write_file(imported_dir / digests_name, digests);
 }
 
 std::string check_imported(const fs::path& run_dir, const std::vector<std::string>& names) {
-  const fs::path kept = run_dir / kept_folder;
+  const fs::path imported_dir = run_dir / huggingface_folder_name;
   std::error_code error;
-  if (!fs::exists(fs::symlink_status(kept / sums_name, error))) {
-    if (!fs::exists(kept / files_name, error)) return "";  // nothing was imported
+  if (!fs::exists(fs::symlink_status(imported_dir / digests_name, error))) {
+    if (!fs::exists(imported_dir / file_list_name, error)) return "";  // nothing was imported
     return fmt::format(
         "{} has no {}: an older version imported it, and its files are used unchecked; import the model again to have them "
         "checked",
-        kept.string(), sums_name);
+        imported_dir.string(), digests_name);
   }
-  const std::map<std::string, std::string> sums = read_sums(kept / sums_name);
+  const std::map<std::string, std::string> digests = read_digests(imported_dir / digests_name);
   std::vector<std::string> read(std::begin(tokenizer_files), std::end(tokenizer_files));
-  if (names.empty()) read.emplace_back(fillers_file);
+  if (names.empty()) read.emplace_back(filler_file_name);
   for (const std::string& name : read)
-    if (!sums.contains(name) && fs::exists(fs::symlink_status(kept / name, error)))
+    if (!digests.contains(name) && fs::exists(fs::symlink_status(imported_dir / name, error)))
       bad_input(
           "{} was not imported ({} does not list it): remove it or import the model again; if you added it on purpose, append its digest with "
           "sha256sum",
-          (kept / name).string(), (kept / sums_name).string());
-  for (const auto& [name, digest] : sums) {
+          (imported_dir / name).string(), (imported_dir / digests_name).string());
+  for (const auto& [name, digest] : digests) {
     if (!names.empty() && std::find(names.begin(), names.end(), name) == names.end()) continue;
-    const fs::path file = kept / name;
+    const fs::path file = imported_dir / name;
     if (fs::symlink_status(file, error).type() != fs::file_type::regular)
       bad_input("{} is missing or no regular file: import the model again", file.string());
     if (to_hex(sha256_file(file)) != digest)
       bad_input(
           "{} is not the file that was imported (its SHA-256 differs from {}): restore it or import the model again; if you "
           "changed it on purpose, correct its digest with sha256sum",
-          file.string(), (kept / sums_name).string());
+          file.string(), (imported_dir / digests_name).string());
   }
   return "";
 }
 
-void check_kept(const KeptTokenizer& tokenizer) {
+void check_imported_tokenizer(const StoredTokenizer& tokenizer) {
   const fs::path folder = tokenizer.model.parent_path();
-  if (folder.filename() == kept_folder)
+  if (folder.filename() == huggingface_folder_name)
     check_imported(folder.parent_path(), {std::begin(tokenizer_files), std::end(tokenizer_files)});
 }
 
@@ -337,53 +337,54 @@ std::string export_checkpoint(Comm& world, const fs::path& step_dir, const Train
   NewFolder output(folder, "export");
   const fs::path& dir = output.staging();
   const auto run = run_of(step_dir);
-  const fs::path kept = run ? *run / kept_folder : fs::path();
+  const fs::path imported_dir = run ? *run / huggingface_folder_name : fs::path();
   const std::vector<ParamSpec> params = model_tensors(config, state.vocab);
-  Config told = config;
-  told.model.vocab = state.vocab;  // the configuration lacks it if the data set determined it
-  Chosen chosen{};
+  Config full_config = config;
+  // The configuration lacks the vocabulary size if the data set determined it.
+  full_config.model.vocab = state.vocab;
+  FamilyMatch match{};
   std::vector<OutputFile> files;
   std::unique_ptr<ExportedValues> values;
   std::unique_ptr<StoredTensors> fillers;
   std::error_code error;
   std::string note;
-  agree(world, [&] {
+  agree_on_errors(world, [&] {
     if (lead && run)
-      if (const std::string doubt = check_imported(*run); !doubt.empty()) warn(doubt);
-    const Json kept_config = run ? kept_json(kept / config_name) : Json::object();
-    const Json kept_files = run ? kept_json(kept / files_name) : Json::object();
+      if (const std::string warning = check_imported(*run); !warning.empty()) warn(warning);
+    const Json imported_config = run ? read_imported_json(imported_dir / config_name) : Json::object();
+    const Json imported_files = run ? read_imported_json(imported_dir / file_list_name) : Json::object();
     // If the imported names lack the family's base, so do the exported names.
-    const Json* type = kept_config.find("model_type");
-    bool bare = kept_files.contains("files");
+    const Json* type = imported_config.find("model_type");
+    bool bare = imported_files.contains("files");
     std::string_view base;
     for (const Family& family : families())
       if (type && *type == Json(family.name)) base = family.base;
     if (bare)
-      for (const Json& file : kept_files.at("files"))
+      for (const Json& file : imported_files.at("files"))
         for (const Json& tensor : file.at("tensors"))
           bare = bare && !tensor.at("name").get<std::string>().starts_with(base);
-    chosen = choose_family(told, params, options.family, kept_config, bare ? std::string_view() : base);
+    match = choose_family(full_config, params, options.family, imported_config, bare ? std::string_view() : base);
     values = std::make_unique<ExportedValues>(step_dir, state, params);
-    check_ones(*values, params, chosen);
+    check_ones(*values, params, match);
     if (!options.type.empty() && !stored_type(options.type))
       bad_input("export: --dtype {}: expected f32, bf16 or f16", options.type);
-    auto imported =
-        kept_files.contains("files") ? as_imported(kept_files, chosen.tensors.files, options.type) : std::nullopt;
-    if (imported) check_file_names(kept / files_name, *imported);
-    const StoredType& own = *stored_type(options.type.empty() ? config.run.dtype : options.type);
-    files = imported ? std::move(*imported) : split_files(chosen.tensors.files, own, options.file_bytes);
-    if (run && fs::exists(kept / fillers_folder, error))
-      fillers = std::make_unique<StoredTensors>(kept / fillers_folder);
+    auto imported = imported_files.contains("files") ? as_imported(imported_files, match.tensors.tensors, options.type)
+                                                     : std::nullopt;
+    if (imported) check_file_names(imported_dir / file_list_name, *imported);
+    const StoredType& stored_dtype = *stored_type(options.type.empty() ? config.run.dtype : options.type);
+    files = imported ? std::move(*imported) : split_files(match.tensors.tensors, stored_dtype, options.file_bytes);
+    if (run && fs::exists(imported_dir / filler_folder_name, error))
+      fillers = std::make_unique<StoredTensors>(imported_dir / filler_folder_name);
     if (!lead) return;
-    const std::string_view type_word = files.front().tensors.front().type->word;
-    const char* const dtype = type_word == "f32" ? "float32" : type_word == "bf16" ? "bfloat16" : "float16";
-    chosen.config[chosen.config.contains("torch_dtype") ? "torch_dtype" : "dtype"] = dtype;
+    const std::string_view dtype_name = files.front().tensors.front().type->dtype_name;
+    const char* const dtype = dtype_name == "f32" ? "float32" : dtype_name == "bf16" ? "bfloat16" : "float16";
+    match.config[match.config.contains("torch_dtype") ? "torch_dtype" : "dtype"] = dtype;
     output.open();
-    if (run && kept_config.size() > 0)
-      copy_tokenizer_files(kept, dir);
+    if (run && imported_config.size() > 0)
+      copy_tokenizer_files(imported_dir, dir);
     else
-      note = export_tokenizer(step_dir, state, chosen.config, dir);
-    write_file(dir / config_name, json_text(chosen.config));
+      note = export_tokenizer(step_dir, state, match.config, dir);
+    write_file(dir / config_name, json_text(match.config));
     if (files.size() > 1 || files.front().name != single_name) write_file(dir / weight_index_name, index_text(files));
   });
 
@@ -396,13 +397,13 @@ std::string export_checkpoint(Comm& world, const fs::path& step_dir, const Train
     const StoredHeader header = stored_header(layout, file.metadata);
     std::unique_ptr<MappedOutput> mapped;
     const auto open = [&](bool create) {
-      agree(world, [&] {
+      agree_on_errors(world, [&] {
         if (create == lead) mapped = std::make_unique<MappedOutput>(dir / file.name, header.file_bytes, create);
       });
     };
     open(true);
     open(false);
-    agree(world, [&] {
+    agree_on_errors(world, [&] {
       if (lead) std::memcpy(mapped->data(), header.bytes.data(), header.bytes.size());
       for (std::size_t i = 0; i < file.tensors.size(); ++i) {
         const OutputTensor& t = file.tensors[i];
@@ -415,7 +416,7 @@ std::string export_checkpoint(Comm& world, const fs::path& step_dir, const Train
       mapped->sync();
     });
   }
-  agree(world, [&] {
+  agree_on_errors(world, [&] {
     if (lead) output.commit();
   });
   return note;

@@ -19,8 +19,8 @@ class FamilyValues;
 // Stores the files of the imported model that an export needs, and their digests, in
 // RUN/huggingface. These are config.json, the tokenizer, the list of tensors, and tensors that have
 // fillers. Called by one rank. Throws Failure.
-void keep_imported(const std::filesystem::path& folder, const FamilyValues& values,
-                   const std::filesystem::path& run_dir);
+void save_imported_files(const std::filesystem::path& folder, const FamilyValues& values,
+                         const std::filesystem::path& run_dir);
 
 // Compares files in RUN/huggingface with their digests: those that `names` lists, or all if it is
 // empty. Throws InputError if one differs. Returns a warning if an older version of the program
@@ -29,7 +29,7 @@ std::string check_imported(const std::filesystem::path& run_dir, const std::vect
 
 // Compares the tokenizer files in RUN/huggingface with their digests, as check_imported does.
 // No-op for a tokenizer that is elsewhere.
-void check_kept(const KeptTokenizer& tokenizer);
+void check_imported_tokenizer(const StoredTokenizer& tokenizer);
 
 struct ExportOptions {
   std::string family;                // model_type; "": as imported, or else the first that fits

@@ -24,23 +24,23 @@ void complete_tokenizer_config(const fs::path& model, const fs::path& folder) {
 }  // namespace
 
 std::string export_tokenizer(const fs::path& step_dir, const TrainState& state, Json& config, const fs::path& folder) {
-  const auto kept = kept_tokenizer(step_dir, tokenizers_of(step_dir, state));
-  if (!kept) {
+  const auto tokenizer = find_stored_tokenizer(step_dir, tokenizers_of(step_dir, state));
+  if (!tokenizer) {
     const std::string other = other_tokenizer(step_dir, state);
     return fmt::format("{}: the export has none, and config.json says no bos_token_id and eos_token_id",
                        other.empty() ? "the run keeps no tokenizer" : other);
   }
-  const int end = kept->kind->open(kept->model)->end_of_text();
+  const int end = tokenizer->kind->open(tokenizer->model)->end_of_text();
   std::string note;
   int begin = -1;
-  if (kept->kind->name == "huggingface") {
-    copy_tokenizer_files(kept->model.parent_path(), folder);
-    complete_tokenizer_config(kept->model, folder);
-    begin = huggingface_begin_of_text(kept->model);
-  } else if (kept->kind->name == "sentencepiece") {
-    copy_tokenizer_files(kept->model.parent_path(), folder);
-    begin = sentencepiece_begin_of_text(kept->model);
-    if (!write_sentencepiece_as_json(kept->model, folder))
+  if (tokenizer->kind->name == "huggingface") {
+    copy_tokenizer_files(tokenizer->model.parent_path(), folder);
+    complete_tokenizer_config(tokenizer->model, folder);
+    begin = huggingface_begin_of_text(tokenizer->model);
+  } else if (tokenizer->kind->name == "sentencepiece") {
+    copy_tokenizer_files(tokenizer->model.parent_path(), folder);
+    begin = sentencepiece_begin_of_text(tokenizer->model);
+    if (!write_sentencepiece_as_json(tokenizer->model, folder))
       note =
           "transformers has no tokenizer with the ids of this SentencePiece model: tokenizer.model is exported alone";
   } else {

@@ -21,58 +21,65 @@ namespace sy {
 //   (K g) on the left   the parameter's dimension is K blocks of g; K is the number of kv heads
 //   0, 1 on the left    one index of the dimension: the gate (0) or the up projection (1) of an FFN
 //   e on the left       one expert with a tensor of its own; its number replaces {} in the name
-//   i:n on the left     elements i to i + n; both letters have sizes (sizes_of in tensors.cpp)
+//   i:n on the left     elements [i, i + n); both letters have sizes (sizes_of in tensors.cpp)
 //   + on the right      the rows of one tensor are concatenated along this dimension, in row order
-//   a number there      a dimension of that size
-// A name that begins with "/" lacks the family's base.
+//   1 on the right      a dimension of size 1; any other number likewise
+// hf_name "/NAME" in Family::model_rows is the tensor NAME, without Family::base as a prefix.
+// A row is skipped if the model lacks its parameter.
 // A row without a parameter is a filler: its elements are copied from the imported file, or are 0.
 // A row without a tensor is a parameter that the family lacks: all its elements are 1.
 struct TensorRow {
-  std::string_view theirs;  // name after the prefix of the layer
-  std::string_view ours;    // name after "layers.3."
+  std::string_view hf_name;  // name of the tensor, after Family::base and the layer's prefix
+  std::string_view param;    // name of the parameter, after "layers.3." if it is a layer's
   std::string_view view;
-  // Condition. "NAME": the layer has this parameter of ours; "!NAME": it lacks it; "KEY=VALUE": the
-  // model has this setting. Empty if there is no condition.
-  std::string_view beside = {};
+  // Condition of a layer's row. "NAME": the layer has this parameter; "!NAME": the layer lacks it;
+  // "KEY=VALUE": the model has this setting. Empty if there is no condition.
+  std::string_view only_if = {};
 };
 
 // Maps a key of config.json to one of our keys.
 struct ConfigRow {
-  std::string_view theirs;  // "hidden_size", "a|b" if some files say b; empty: a constant of ours
-  std::string_view ours;    // "model.d_model"; empty: only the values in `words` can be read
-  // Pairs of their value, as JSON, and ours. Empty if both are written alike. A constant is one
-  // pair with an empty first element.
-  std::vector<std::pair<std::string_view, std::string_view>> words{};
+  std::string_view hf_name;  // "hidden_size", "a|b" if some files have b; empty: constant
+  // "model.d_model". Empty if no key of ours corresponds: only values in `value_map` can be read,
+  // and an export writes the first one.
+  std::string_view key;
+  // Pairs of the value in config.json, as JSON, and the value of `key`. Empty if both are written
+  // alike. A constant is one pair with an empty first element.
+  std::vector<std::pair<std::string_view, std::string_view>> value_map{};
   // Value of an absent key in transformers, as JSON. "": our key keeps its default. "!": the key is
   // required. A null is read as an absent key, unless zero_is_null is true.
-  std::string_view missing = "!";
+  std::string_view default_value = "!";
   bool zero_is_null = false;  // a null is read as 0, and a 0 is written as null
 };
 
-// Keys of ours and their values, as an import collects them.
+// Keys of our configuration with their values, as an import collects them.
 using KeySettings = std::vector<std::pair<std::string, std::string>>;
 
-// Conversion of several keys that depend on each other.
-struct ConfigPart {
-  void (*read)(const Json& theirs, KeySettings& ours);
-  void (*write)(const Config& ours, Json& theirs);
+// Conversion of several keys that depend on each other. `read` is for imports, `write` for exports.
+struct ConfigRule {
+  void (*read)(const Json& hf_config, KeySettings& settings);
+  void (*write)(const Config& config, Json& hf_config);
 };
 
+// Tables of one model family.
 struct Family {
   std::string_view name;          // model_type of config.json: "llama"
   std::string_view architecture;  // "LlamaForCausalLM"
-  std::string_view base;          // prefix of names but the output's, "transformer."; optional
-  std::string_view layers;        // prefix of a layer's tensors, after base: "h.{}."
-  std::vector<std::span<const TensorRow>> of_model, of_layer;
-  std::vector<std::span<const ConfigRow>> config;
-  std::vector<const ConfigPart*> parts;
+  // Prefix of all names that do not begin with "/": "transformer.". Files may lack it.
+  std::string_view base;
+  std::string_view layer_prefix;  // prefix of a layer's tensors, after base: "h.{}."
+  std::vector<std::span<const TensorRow>> model_rows, layer_rows;
+  std::vector<std::span<const ConfigRow>> config_rows;
+  std::vector<const ConfigRule*> rules;
   // Suffixes of the names of tensors that an import ignores.
   std::vector<std::string_view> ignored{};
 };
+// Returns all families.
 const std::vector<Family>& families();
-// Returns the family of a config.json by model_type. Throws InputError that lists the families.
+// Returns the family of a config.json by model_type.
+// Throws InputError if the model_type is absent or unknown.
 const Family& family_of(const Json& config);
-// Returns the family of this name. Throws InputError that lists the families.
+// Returns the family of this name. Throws InputError that lists the families if there is none.
 const Family& family_named(const std::string& name);
 
 }  // namespace sy

@@ -6,11 +6,11 @@
 #include <cmath>
 #include <set>
 
-#include "dist/activity.h"
+#include "dist/phase.h"
 #include "src/families/settings.h"
 #include "src/params/block_specs.h"
 #include "src/system/files.h"
-#include "src/text/words.h"
+#include "src/text/strings.h"
 
 namespace sy {
 namespace fs = std::filesystem;
@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 namespace {
 
 // Joins at most `shown` items, to limit the length of a message.
-std::string some_of(std::vector<std::string> items) {
+std::string join_first(std::vector<std::string> items) {
   constexpr std::size_t shown = 5;
   const std::size_t count = items.size();
   items.resize(std::min(count, shown));
@@ -62,27 +62,28 @@ FamilyValues::FamilyValues(const fs::path& folder, const FamilyModel& model)
               stored, experts);
   tensors_ = family_tensors(family, model.config, params_, family.base);
   const auto has_some = [&] {
-    return std::any_of(tensors_.files.begin(), tensors_.files.end(),
+    return std::any_of(tensors_.tensors.begin(), tensors_.tensors.end(),
                        [&](const FileTensor& t) { return t.name.starts_with(family.base) && stored_->find(t.name); });
   };
   if (!has_some()) {  // files of the base model class, whose names lack the prefix
     FamilyTensors bare = family_tensors(family, model.config, params_, "");
     std::swap(bare, tensors_);
-    const bool named = std::any_of(tensors_.files.begin(), tensors_.files.end(),
+    const bool named = std::any_of(tensors_.tensors.begin(), tensors_.tensors.end(),
                                    [&](const FileTensor& t) { return stored_->find(t.name) != nullptr; });
     if (!named) std::swap(bare, tensors_);
   }
   compare(family);
-  for (const std::size_t param : tensors_.ones) places_[params_[param].name];
-  for (std::size_t t = 0; t < tensors_.files.size(); ++t)
-    for (std::size_t p = 0; p < tensors_.files[t].parts.size(); ++p)
-      if (const auto param = tensors_.files[t].parts[p].param) places_[params_[*param].name].push_back({t, p});
+  for (const std::size_t param : tensors_.ones) mappings_of_param_[params_[param].name];
+  for (std::size_t t = 0; t < tensors_.tensors.size(); ++t)
+    for (std::size_t m = 0; m < tensors_.tensors[t].mappings.size(); ++m)
+      if (const auto param = tensors_.tensors[t].mappings[m].param)
+        mappings_of_param_[params_[*param].name].push_back({t, m});
 }
 
 void FamilyValues::compare(const Family& family) const {
   std::vector<std::string> problems;
   std::set<std::string> known;
-  for (const FileTensor& tensor : tensors_.files) {
+  for (const FileTensor& tensor : tensors_.tensors) {
     known.insert(tensor.name);
     const StoredTensor* stored = stored_->find(tensor.name);
     if (!stored)
@@ -95,29 +96,30 @@ void FamilyValues::compare(const Family& family) const {
   }
   for (const StoredTensors::File& file : stored_->files())
     for (const std::string& name : file.tensors) {
-      const auto meaningless = [&](std::string_view end) { return name.ends_with(end); };
+      const auto has_suffix = [&](std::string_view end) { return name.ends_with(end); };
       // Some files of models with tied weights also store lm_head.weight.
       if (known.count(name) == 0 && name != "lm_head.weight" &&
-          std::none_of(family.ignored.begin(), family.ignored.end(), meaningless))
+          std::none_of(family.ignored.begin(), family.ignored.end(), has_suffix))
         problems.push_back(fmt::format("{} {} is more than the model of config.json has", name,
                                        shape_text(stored_->find(name)->shape)));
     }
-  if (!problems.empty()) bad_input("{} does not fit its config.json: {}", folder_.string(), some_of(problems));
+  if (!problems.empty()) bad_input("{} does not fit its config.json: {}", folder_.string(), join_first(problems));
 }
 
 void FamilyValues::read(const ParamSpec& spec, const Box& box, std::span<float> values) {
-  const auto places = places_.find(spec.name);
-  if (places == places_.end()) bad_input("{} has no {}", folder_.string(), spec.name);
-  if (places->second.empty()) return std::fill(values.begin(), values.end(), 1.0f);
+  const auto entry = mappings_of_param_.find(spec.name);
+  if (entry == mappings_of_param_.end()) bad_input("{} has no {}", folder_.string(), spec.name);
+  if (entry->second.empty()) return std::fill(values.begin(), values.end(), 1.0f);
   Index found = 0;
-  for (const Place& place : places->second) {
+  for (const MappingIndex& index : entry->second) {
     ++local_progress;
-    const FileTensor& tensor = tensors_.files[place.tensor];
+    const FileTensor& tensor = tensors_.tensors[index.tensor];
     const StoredTensor& stored = *stored_->find(tensor.name);
     const StoredType& type = *stored_type(stored.type);
-    found += for_runs(tensor.parts[place.part], box, [&](Index first, Index offset, Index stride, Index n) {
-      type.load(stored.data + offset * type.bytes, stride, n, values.data() + first);
-    });
+    found +=
+        for_mapped_ranges(tensor.mappings[index.mapping], box, [&](Index first, Index offset, Index stride, Index n) {
+          type.load(stored.data + offset * type.bytes, stride, n, values.data() + first);
+        });
   }
   SY_ASSERT(found == box.elements(), "{} of {} elements of {} are in the files", found, box.elements(), spec.name);
   for (const float value : values)

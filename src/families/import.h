@@ -34,7 +34,7 @@ class FamilyValues final : public ValueSource {
   void read(const ParamSpec& spec, const Box& box, std::span<float> values) override;
 
   const StoredTensors& stored() const { return *stored_; }
-  const std::vector<FileTensor>& tensors() const { return tensors_.files; }
+  const std::vector<FileTensor>& tensors() const { return tensors_.tensors; }
   // Parameters, including selection biases.
   const std::vector<ParamSpec>& params() const { return params_; }
 
@@ -45,10 +45,11 @@ class FamilyValues final : public ValueSource {
   std::unique_ptr<StoredTensors> stored_;
   std::vector<ParamSpec> params_;
   FamilyTensors tensors_;
-  struct Place {
-    std::size_t tensor, part;
+  struct MappingIndex {
+    std::size_t tensor, mapping;
   };
-  std::map<std::string, std::vector<Place>> places_;  // by parameter; empty if all elements are 1
+  // By parameter. Empty if all its elements are 1.
+  std::map<std::string, std::vector<MappingIndex>> mappings_of_param_;
 };
 
 // Selection biases of all routers, [MoE layer, expert]. Empty if the model has none.

@@ -6,20 +6,22 @@
 #include <cmath>
 #include <optional>
 
-#include "src/text/words.h"
+#include "src/text/strings.h"
 
 namespace sy {
 namespace {
 
 // Keys of [moe] that affect training, but not the model's outputs. An export need not express them.
-constexpr std::string_view of_training[] = {
-    "moe.capacity_factor", "moe.capacity_scope", "moe.drop_order", "moe.aux_loss", "moe.aux_scope", "moe.aux_layers",
-    "moe.aux_probability", "moe.z_loss",         "moe.bias_rate",  "moe.choice",   "moe.noise",     "moe.jitter"};
+constexpr std::string_view training_keys[] = {"moe.capacity_factor", "moe.capacity_scope", "moe.drop_order",
+                                              "moe.aux_loss",        "moe.aux_scope",      "moe.aux_layers",
+                                              "moe.aux_probability", "moe.z_loss",         "moe.bias_update_rate",
+                                              "moe.choice",          "moe.noise",          "moe.jitter"};
 
 // Returns true if the key affects the outputs of this model.
-bool of_model(const Config& config, const std::string& key) {
+bool affects_outputs(const Config& config, const std::string& key) {
   const bool section = key.starts_with("model.") || key.starts_with("attention.") || key.starts_with("moe.");
-  if (!section || std::find(std::begin(of_training), std::end(of_training), key) != std::end(of_training)) return false;
+  if (!section || std::find(std::begin(training_keys), std::end(training_keys), key) != std::end(training_keys))
+    return false;
   const auto any_layer = [&](const auto& has) {
     for (Index layer = 0; layer < config.model.layers; ++layer)
       if (has(layer)) return true;
@@ -36,16 +38,16 @@ bool of_model(const Config& config, const std::string& key) {
 }
 
 // Returns true if both are numbers with a relative difference of at most 1e-10.
-bool as_close_as_rounding(const std::string& here, const std::string& there) {
+bool nearly_equal(const std::string& here, const std::string& there) {
   const std::optional<Json> a = Json::try_parse(here), b = Json::try_parse(there);
   if (!a || !b || !a->is_number() || !b->is_number()) return false;
   return std::abs(a->get<double>() - b->get<double>()) <= 1e-10 * std::abs(a->get<double>());
 }
 
 // Replaces a 0 that means "as another key" by the value of that key.
-Config spelled_out(Config config) {
+Config with_explicit_values(Config config) {
   Config::Model& m = config.model;
-  if (m.kv_latent > 0 && m.latent_eps == 0) m.latent_eps = m.norm_eps;
+  if (m.kv_lora_rank > 0 && m.latent_norm_eps == 0) m.latent_norm_eps = m.norm_eps;
   return config;
 }
 
@@ -54,87 +56,87 @@ void check_rotated(const Config& config, const std::string& origin) {
   for (Index layer = 0; layer < config.model.layers; ++layer) {
     const Config::Model& m = config.model_of(layer);
     if (m.position != Position::rope) continue;
-    const Index width = m.kv_latent > 0 ? m.rope_head_dim : m.head_dim;
+    const Index width = m.kv_lora_rank > 0 ? m.qk_rope_head_dim : m.head_dim;
     const auto rotated = static_cast<Index>(static_cast<double>(width) * m.rope_fraction);
     if (rotated % 2 != 0)
       bad_input("{}: {} of {} elements of a head are rotated: only an even number can be read", origin, rotated, width);
   }
 }
 
-std::string words_text(const ConfigRow& row) {
-  std::vector<std::string> words;
-  for (const auto& [theirs, ours] : row.words) words.emplace_back(theirs);
-  return join(words, ", ");
+std::string readable_values(const ConfigRow& row) {
+  std::vector<std::string> values;
+  for (const auto& [hf_value, value] : row.value_map) values.emplace_back(hf_value);
+  return join(values, ", ");
 }
 
 // Name of the row's key in this file: the first alternative that is present, or else the first.
-std::string_view key_of(const ConfigRow& row, const Json& theirs) {
-  for (std::size_t at = 0; at < row.theirs.size();) {
-    const std::size_t end = std::min(row.theirs.find('|', at), row.theirs.size());
-    if (given(theirs, row.theirs.substr(at, end - at))) return row.theirs.substr(at, end - at);
+std::string_view key_of(const ConfigRow& row, const Json& hf_config) {
+  for (std::size_t at = 0; at < row.hf_name.size();) {
+    const std::size_t end = std::min(row.hf_name.find('|', at), row.hf_name.size());
+    if (find_value(hf_config, row.hf_name.substr(at, end - at))) return row.hf_name.substr(at, end - at);
     at = end + 1;
   }
-  return row.theirs.substr(0, row.theirs.find('|'));
+  return row.hf_name.substr(0, row.hf_name.find('|'));
 }
 
-void read_row(const ConfigRow& row, const Json& theirs, const Family& family, KeySettings& ours) {
-  if (row.theirs.empty()) {
-    ours.emplace_back(row.ours, row.words.front().second);
+void read_row(const ConfigRow& row, const Json& hf_config, const Family& family, KeySettings& settings) {
+  if (row.hf_name.empty()) {
+    settings.emplace_back(row.key, row.value_map.front().second);
     return;
   }
-  const std::string_view key = key_of(row, theirs);
-  const Json* value = given(theirs, key);
-  Json otherwise;
-  if (!value && row.zero_is_null && theirs.contains(key)) {
-    otherwise = 0;
-    value = &otherwise;
+  const std::string_view key = key_of(row, hf_config);
+  const Json* value = find_value(hf_config, key);
+  Json default_value;
+  if (!value && row.zero_is_null && hf_config.contains(key)) {
+    default_value = 0;
+    value = &default_value;
   }
   if (!value) {
-    if (row.missing == "!") bad_input("it has no {}, which {} models need", key, family.name);
-    if (row.missing.empty()) return;
-    otherwise = Json::parse(row.missing);
-    value = &otherwise;
+    if (row.default_value == "!") bad_input("it has no {}, which {} models need", key, family.name);
+    if (row.default_value.empty()) return;
+    default_value = Json::parse(row.default_value);
+    value = &default_value;
   }
-  if (row.words.empty()) {
-    ours.emplace_back(row.ours, setting_text(*value));
+  if (row.value_map.empty()) {
+    settings.emplace_back(row.key, setting_text(*value));
     return;
   }
-  for (const auto& [word, own] : row.words)
-    if (Json::parse(word) == *value) {
-      if (!row.ours.empty()) ours.emplace_back(row.ours, own);
+  for (const auto& [hf_value, key_value] : row.value_map)
+    if (Json::parse(hf_value) == *value) {
+      if (!row.key.empty()) settings.emplace_back(row.key, key_value);
       return;
     }
-  bad_input("{} = {}: of {} models, only {} can be read", key, value->dump(), family.name, words_text(row));
+  bad_input("{} = {}: of {} models, only {} can be read", key, value->dump(), family.name, readable_values(row));
 }
 
-void write_row(const ConfigRow& row, const Config& ours, const Family& family, Json& theirs) {
-  if (row.theirs.empty()) return;
-  const std::string_view key = key_of(row, theirs);
-  if (row.ours.empty()) {
-    if (!given(theirs, key)) theirs[key] = Json::parse(row.words.front().first);
+void write_row(const ConfigRow& row, const Config& config, const Family& family, Json& hf_config) {
+  if (row.hf_name.empty()) return;
+  const std::string_view key = key_of(row, hf_config);
+  if (row.key.empty()) {
+    if (!find_value(hf_config, key)) hf_config[key] = Json::parse(row.value_map.front().first);
     return;
   }
-  const std::string text = value_of(ours, row.ours);
-  if (row.words.empty()) {
-    Json value = setting_json(row.ours, text);
-    if (row.zero_is_null && value.get<double>() == 0 && !given(theirs, key)) value = Json();
-    return put(theirs, key, std::move(value));
+  const std::string text = value_of(config, row.key);
+  if (row.value_map.empty()) {
+    Json value = setting_json(row.key, text);
+    if (row.zero_is_null && value.get<double>() == 0 && !find_value(hf_config, key)) value = Json();
+    return put(hf_config, key, std::move(value));
   }
-  // Several words may mean `text`. Prefer the one that the imported file has.
-  const Json* before = given(theirs, key);
+  // Several values may map to `text`. Prefer the one that the imported file has.
+  const Json* before = find_value(hf_config, key);
   const std::pair<std::string_view, std::string_view>* found = nullptr;
-  for (const auto& word : row.words) {
-    if (word.second != text) continue;
-    if (!found || (before && Json::parse(word.first) == *before)) found = &word;
+  for (const auto& entry : row.value_map) {
+    if (entry.second != text) continue;
+    if (!found || (before && Json::parse(entry.first) == *before)) found = &entry;
   }
-  if (!found) bad_input("{} = {} has no words in a config.json of {}", row.ours, text, family.name);
-  theirs[key] = Json::parse(found->first);
+  if (!found) bad_input("{} = {} cannot be expressed in a config.json of {}", row.key, text, family.name);
+  hf_config[key] = Json::parse(found->first);
 }
 
 }  // namespace
 
-const Json* given(const Json& theirs, std::string_view key) {
-  const Json* value = theirs.find(key);
+const Json* find_value(const Json& hf_config, std::string_view key) {
+  const Json* value = hf_config.find(key);
   return value && !value->is_null() ? value : nullptr;
 }
 
@@ -151,20 +153,21 @@ Json setting_json(std::string_view key, const std::string& text) {
   return row->type == "a number" ? Json(literal->get<double>()) : *literal;
 }
 
-void put(Json& theirs, std::string_view key, Json value) {
-  const Json* before = given(theirs, key);
+void put(Json& hf_config, std::string_view key, Json value) {
+  const Json* before = find_value(hf_config, key);
   const bool same = before && before->is_number() && value.is_number() && before->get<double>() == value.get<double>();
-  if (!same) theirs[key] = std::move(value);
+  if (!same) hf_config[key] = std::move(value);
 }
 
-Config config_of(const Family& family, const Json& theirs, const std::string& origin,
+Config config_of(const Family& family, const Json& hf_config, const std::string& origin,
                  const std::vector<std::string>& overrides) {
   KeySettings settings;
   try {
-    if (given(theirs, "quantization_config")) bad_input("its weights are quantised: save them in bf16 or f32 first");
-    for (const auto& table : family.config)
-      for (const ConfigRow& row : table) read_row(row, theirs, family, settings);
-    for (const ConfigPart* part : family.parts) part->read(theirs, settings);
+    if (find_value(hf_config, "quantization_config"))
+      bad_input("its weights are quantised: save them in bf16 or f32 first");
+    for (const auto& table : family.config_rows)
+      for (const ConfigRow& row : table) read_row(row, hf_config, family, settings);
+    for (const ConfigRule* rule : family.rules) rule->read(hf_config, settings);
   } catch (const JsonError& e) {
     bad_input("{}: {}", origin, e.what());
   } catch (const InputError& e) {
@@ -178,23 +181,24 @@ Config config_of(const Family& family, const Json& theirs, const std::string& or
   return config;
 }
 
-Json config_json(const Family& family, const Config& ours, Json theirs) {
-  if (theirs.is_null()) theirs = Json::object();
-  theirs["architectures"] = Json::array({std::string(family.architecture)});
-  theirs["model_type"] = std::string(family.name);
-  for (const auto& table : family.config)
-    for (const ConfigRow& row : table) write_row(row, ours, family, theirs);
-  for (const ConfigPart* part : family.parts) part->write(ours, theirs);
+Json config_json(const Family& family, const Config& config, Json hf_config) {
+  if (hf_config.is_null()) hf_config = Json::object();
+  hf_config["architectures"] = Json::array({std::string(family.architecture)});
+  hf_config["model_type"] = std::string(family.name);
+  for (const auto& table : family.config_rows)
+    for (const ConfigRow& row : table) write_row(row, config, family, hf_config);
+  for (const ConfigRule* rule : family.rules) rule->write(config, hf_config);
   // The exported config.json must describe exactly this model when it is read again.
-  const Config again = config_of(family, theirs, "the exported config.json", {});
+  const Config again = config_of(family, hf_config, "the exported config.json", {});
   std::vector<std::string> lost;
-  for (const Effect effect : {Effect::model, Effect::change, Effect::samples})
-    for (const KeyDifference& d : differences(spelled_out(ours), spelled_out(again), effect))
-      if (of_model(ours, d.key) && !as_close_as_rounding(d.here, d.there))
+  for (const ResumePolicy policy : {ResumePolicy::must_match, ResumePolicy::report, ResumePolicy::reorders_samples})
+    for (const KeyDifference& d : differences(with_explicit_values(config), with_explicit_values(again), policy))
+      if (affects_outputs(config, d.key) && !nearly_equal(d.here, d.there))
         lost.push_back(fmt::format("{} = {} (it would be {})", d.key, d.here, d.there));
   if (!lost.empty())
-    bad_input("a config.json of {} cannot say {}: the model is not one of this family", family.name, join(lost, ", "));
-  return theirs;
+    bad_input("a config.json of {} cannot express {}: the model is not one of this family", family.name,
+              join(lost, ", "));
+  return hf_config;
 }
 
 }  // namespace sy

@@ -7,7 +7,7 @@
 #include <map>
 
 #include "src/params/block_specs.h"
-#include "src/text/words.h"
+#include "src/text/strings.h"
 
 namespace sy {
 namespace {
@@ -16,12 +16,12 @@ namespace {
 
 // A dimension, or a factor of one in parentheses: "H", "+1", "r:n".
 struct Term {
-  std::string name, behind;  // of "r:n": "r" and "n"; otherwise `behind` is empty
-  bool joins = false;        // "+"
+  std::string name, length;   // of "r:n": "r" and "n"; otherwise `length` is empty
+  bool concatenated = false;  // "+"
 };
 using Dimension = std::vector<Term>;
 struct ViewText {
-  std::vector<Dimension> ours, theirs;
+  std::vector<Dimension> param, tensor;
 };
 
 std::vector<Dimension> parse_side(std::string_view text) {
@@ -43,7 +43,7 @@ std::vector<Dimension> parse_side(std::string_view text) {
       Term term{std::string(text.substr(i, end - i)), {}};
       if (term.name.starts_with('+')) term = {term.name.substr(1), {}, true};
       if (const auto colon = term.name.find(':'); colon != term.name.npos)
-        term = {term.name.substr(0, colon), term.name.substr(colon + 1), term.joins};
+        term = {term.name.substr(0, colon), term.name.substr(colon + 1), term.concatenated};
       if (!grouped) dims.emplace_back();
       dims.back().push_back(std::move(term));
       i = end;
@@ -70,8 +70,8 @@ using Sizes = std::map<std::string, Index>;
 Sizes sizes_of(const AttentionSpec& a) {
   Sizes sizes{{"K", a.kv_heads}};
   if (a.latent) {  // rotated elements of a head's query or key, which come first, and the others
-    sizes["r"] = a.latent->rope;
-    sizes["n"] = a.key_width - a.latent->rope;
+    sizes["r"] = a.latent->qk_rope_head_dim;
+    sizes["n"] = a.key_width - a.latent->qk_rope_head_dim;
   }
   return sizes;
 }
@@ -79,7 +79,7 @@ Sizes sizes_of(const AttentionSpec& a) {
 // ---- from rows to tensors ----
 
 // A row of a table, applied to one layer or to one of its experts.
-struct Applied {
+struct AppliedRow {
   std::optional<std::size_t> param;
   const ParamSpec* spec = nullptr;
   ViewText view;
@@ -95,89 +95,90 @@ Index size_of_term(const Term& term, const Sizes& sizes, const std::string& tens
 }
 
 // Adds to row.sizes the sizes of letters that follow from the parameter's shape.
-void learn_sizes(Applied& row, const std::string& tensor) {
+void infer_sizes(AppliedRow& row, const std::string& tensor) {
   if (!row.spec) return;
-  SY_ASSERT(row.view.ours.size() == static_cast<std::size_t>(row.spec->shape.size()), "{}: {} is {}", tensor,
+  SY_ASSERT(row.view.param.size() == static_cast<std::size_t>(row.spec->shape.size()), "{}: {} is {}", tensor,
             row.spec->name, row.spec->shape.str());
-  for (std::size_t d = 0; d < row.view.ours.size(); ++d) {
+  for (std::size_t d = 0; d < row.view.param.size(); ++d) {
     Index rest = row.spec->shape[static_cast<int>(d)];
-    const Dimension& dim = row.view.ours[d];
-    if (dim.size() == 1 && (dim[0].name == "e" || number(dim[0].name) || !dim[0].behind.empty())) continue;
+    const Dimension& dim = row.view.param[d];
+    if (dim.size() == 1 && (dim[0].name == "e" || number(dim[0].name) || !dim[0].length.empty())) continue;
     for (std::size_t j = 0; j + 1 < dim.size(); ++j) rest /= size_of_term(dim[j], row.sizes, tensor);
     row.sizes[dim.back().name] = rest;
   }
 }
 
-FileTensor file_tensor(const std::string& name, std::vector<Applied>& rows) {
-  for (Applied& row : rows) learn_sizes(row, name);
-  for (Applied& row : rows)  // a filler takes the sizes of the other rows
-    for (const Applied& other : rows) row.sizes.insert(other.sizes.begin(), other.sizes.end());
+FileTensor file_tensor(const std::string& name, std::vector<AppliedRow>& rows) {
+  for (AppliedRow& row : rows) infer_sizes(row, name);
+  for (AppliedRow& row : rows)  // a filler takes the sizes of the other rows
+    for (const AppliedRow& other : rows) row.sizes.insert(other.sizes.begin(), other.sizes.end());
 
-  // Dimensions of the tensor, with each factor of parentheses as its own dimension. The size of the
-  // joint dimension is the sum over the rows.
-  std::vector<Index> fine;
-  std::vector<Index> begins;  // offset of each row along the joint dimension
-  std::optional<std::size_t> joint;
-  for (const Applied& row : rows) {
-    std::vector<Index> own;
-    for (const Dimension& dim : row.view.theirs)
+  // Dimensions of the tensor, with each factor of parentheses as a dimension of its own. The size
+  // of the concatenated dimension is the sum over the rows.
+  std::vector<Index> dims;
+  std::vector<Index> begins;  // offset of each row along the concatenated dimension
+  std::optional<std::size_t> concat_dim;
+  for (const AppliedRow& row : rows) {
+    std::vector<Index> row_dims;
+    for (const Dimension& dim : row.view.tensor)
       for (const Term& term : dim) {
-        if (term.joins) joint = own.size();
-        own.push_back(size_of_term(term, row.sizes, name));
+        if (term.concatenated) concat_dim = row_dims.size();
+        row_dims.push_back(size_of_term(term, row.sizes, name));
       }
-    if (fine.empty()) {
-      fine = own;
+    if (dims.empty()) {
+      dims = row_dims;
       begins.push_back(0);
       continue;
     }
-    SY_ASSERT(joint && own.size() == fine.size(), "{}: several parameters, and no + that joins them", name);
-    for (std::size_t d = 0; d < fine.size(); ++d)
-      SY_ASSERT(d == *joint || own[d] == fine[d], "{}: dimension {} is {} and {}", name, d, fine[d], own[d]);
-    begins.push_back(fine[*joint]);
-    fine[*joint] += own[*joint];
+    SY_ASSERT(concat_dim && row_dims.size() == dims.size(), "{}: several parameters, and no + that joins them", name);
+    for (std::size_t d = 0; d < dims.size(); ++d)
+      SY_ASSERT(d == *concat_dim || row_dims[d] == dims[d], "{}: dimension {} is {} and {}", name, d, dims[d],
+                row_dims[d]);
+    begins.push_back(dims[*concat_dim]);
+    dims[*concat_dim] += row_dims[*concat_dim];
   }
-  std::vector<Index> strides(fine.size(), 1);
-  for (std::size_t d = fine.size(); d-- > 1;) strides[d - 1] = strides[d] * fine[d];
+  std::vector<Index> strides(dims.size(), 1);
+  for (std::size_t d = dims.size(); d-- > 1;) strides[d - 1] = strides[d] * dims[d];
 
   FileTensor tensor{name, {}, {}};
   std::size_t d = 0;
-  for (const Dimension& dim : rows.front().view.theirs) {
+  for (const Dimension& dim : rows.front().view.tensor) {
     Index size = 1;
-    for (std::size_t j = 0; j < dim.size(); ++j) size *= fine[d++];
+    for (std::size_t j = 0; j < dim.size(); ++j) size *= dims[d++];
     tensor.shape.push_back(size);
   }
   for (std::size_t r = 0; r < rows.size(); ++r) {
-    const Applied& row = rows[r];
+    const AppliedRow& row = rows[r];
     std::map<std::string, Index> stride_of;
     std::size_t t = 0;
-    for (const Dimension& dim : row.view.theirs)
+    for (const Dimension& dim : row.view.tensor)
       for (const Term& term : dim) stride_of[term.name] = strides[t++];
-    TensorPart part{row.param, {}, joint ? begins[r] * strides[*joint] : 0};
-    for (std::size_t o = 0; row.spec && o < row.view.ours.size(); ++o) {
-      const Dimension& dim = row.view.ours[o];
+    TensorMapping mapping{row.param, {}, concat_dim ? begins[r] * strides[*concat_dim] : 0};
+    for (std::size_t o = 0; row.spec && o < row.view.param.size(); ++o) {
+      const Dimension& dim = row.view.param[o];
       const Index size = row.spec->shape[static_cast<int>(o)];
-      PartDim out{{0, size}, {}};
+      MappedDim out{{0, size}, {}};
       const auto only = dim[0].name == "e" ? std::optional(row.expert) : number(dim[0].name);
-      if (!dim[0].behind.empty()) {
+      if (!dim[0].length.empty()) {
         const Index begin = size_of_term({dim[0].name, {}}, row.sizes, name);
-        const Index n = size_of_term({dim[0].behind, {}}, row.sizes, name);
-        out = {{begin, begin + n}, {{n, stride_of.at(dim[0].behind)}}};
+        const Index n = size_of_term({dim[0].length, {}}, row.sizes, name);
+        out = {{begin, begin + n}, {{n, stride_of.at(dim[0].length)}}};
       } else if (dim.size() == 1 && only) {
         out = {{*only, *only + 1}, {{1, 0}}};
       } else {
         for (const Term& term : dim)
           out.factors.push_back({size_of_term(term, row.sizes, name), stride_of.at(term.name)});
       }
-      part.dims.push_back(std::move(out));
+      mapping.dims.push_back(std::move(out));
     }
-    tensor.parts.push_back(std::move(part));
+    tensor.mappings.push_back(std::move(mapping));
   }
   return tensor;
 }
 
 }  // namespace
 
-Index PartDim::offset(Index i) const {
+Index MappedDim::offset(Index i) const {
   Index at = 0, rest = i - range.begin;
   for (std::size_t j = factors.size(); j-- > 0;) {
     at += rest % factors[j].size * factors[j].stride;
@@ -194,7 +195,7 @@ Index FileTensor::elements() const {
 
 std::vector<ParamSpec> model_tensors(const Config& config, Index vocab) {
   std::vector<ParamSpec> all = param_specs(config, vocab);
-  if (config.moe.bias_rate > 0) {
+  if (config.moe.bias_update_rate > 0) {
     const std::vector<BlockSpec> blocks = block_specs(config);
     for (std::size_t layer = 0; layer < blocks.size(); ++layer)
       if (const MoeSpec* moe = blocks[layer].moe()) {
@@ -213,36 +214,37 @@ FamilyTensors family_tensors(const Family& family, const Config& config, const s
                              std::string_view base) {
   std::map<std::string_view, std::size_t> by_name;
   for (std::size_t i = 0; i < params.size(); ++i) by_name[params[i].name] = i;
-  std::vector<bool> placed(params.size());
+  std::vector<bool> mapped(params.size());
   std::vector<std::string> order;
-  std::map<std::string, std::vector<Applied>> rows;
+  std::map<std::string, std::vector<AppliedRow>> rows;
   FamilyTensors out;
 
-  const auto apply = [&](const TensorRow& row, const std::string& theirs, const std::string& ours, const Sizes& sizes) {
-    if (const auto equals = row.beside.find('='); equals != row.beside.npos) {
-      if (value_of(config, row.beside.substr(0, equals)) != row.beside.substr(equals + 1)) return;
-    } else if (!row.beside.empty()) {
-      const bool absent = row.beside.starts_with('!');
-      const auto other = by_name.find(ours + std::string(row.beside.substr(absent ? 1 : 0)));
+  const auto apply = [&](const TensorRow& row, const std::string& hf_prefix, const std::string& param_prefix,
+                         const Sizes& sizes) {
+    if (const auto equals = row.only_if.find('='); equals != row.only_if.npos) {
+      if (value_of(config, row.only_if.substr(0, equals)) != row.only_if.substr(equals + 1)) return;
+    } else if (!row.only_if.empty()) {
+      const bool absent = row.only_if.starts_with('!');
+      const auto other = by_name.find(param_prefix + std::string(row.only_if.substr(absent ? 1 : 0)));
       if ((other == by_name.end()) != absent) return;
     }
-    Applied applied{{}, nullptr, {}, 0, sizes};
-    if (!row.ours.empty()) {
-      const auto it = by_name.find(ours + std::string(row.ours));
+    AppliedRow applied{{}, nullptr, {}, 0, sizes};
+    if (!row.param.empty()) {
+      const auto it = by_name.find(param_prefix + std::string(row.param));
       if (it == by_name.end()) return;  // the model has no such parameter
       applied.param = it->second;
       applied.spec = &params[it->second];
-      placed[it->second] = true;
-      if (row.theirs.empty()) return out.ones.push_back(it->second);
+      mapped[it->second] = true;
+      if (row.hf_name.empty()) return out.ones.push_back(it->second);
     }
     applied.view = parse_view(row.view);
     const auto add = [&](const std::string& name) {
-      std::vector<Applied>& of_tensor = rows[name];
+      std::vector<AppliedRow>& of_tensor = rows[name];
       if (of_tensor.empty()) order.push_back(name);
       of_tensor.push_back(applied);
     };
-    const std::string name = theirs + std::string(row.theirs);
-    if (applied.view.ours.empty() || applied.view.ours[0][0].name != "e") return add(name);
+    const std::string name = hf_prefix + std::string(row.hf_name);
+    if (applied.view.param.empty() || applied.view.param[0][0].name != "e") return add(name);
     const std::size_t at = name.find("{}");
     for (Index e = 0; e < applied.spec->shape[0]; ++e) {
       applied.expert = e;
@@ -250,63 +252,64 @@ FamilyTensors family_tensors(const Family& family, const Config& config, const s
     }
   };
   const std::vector<BlockSpec> blocks = block_specs(config);
-  for (const auto& table : family.of_model)
+  for (const auto& table : family.model_rows)
     for (const TensorRow& row : table) {
-      const bool root = row.theirs.starts_with('/');
-      apply({root ? row.theirs.substr(1) : row.theirs, row.ours, row.view}, root ? "" : std::string(base), "",
+      const bool root = row.hf_name.starts_with('/');
+      apply({root ? row.hf_name.substr(1) : row.hf_name, row.param, row.view}, root ? "" : std::string(base), "",
             blocks.empty() ? Sizes{} : sizes_of(blocks.front().attention));
     }
   for (std::size_t layer = 0; layer < blocks.size(); ++layer) {
-    const std::string prefix = std::string(base) + fmt::format(fmt::runtime(family.layers), layer);
-    for (const auto& table : family.of_layer)
+    const std::string prefix = std::string(base) + fmt::format(fmt::runtime(family.layer_prefix), layer);
+    for (const auto& table : family.layer_rows)
       for (const TensorRow& row : table)
         apply(row, prefix, layer_prefix(static_cast<Index>(layer)), sizes_of(blocks[layer].attention));
   }
-  std::vector<std::string> homeless;
+  std::vector<std::string> unmapped;
   for (std::size_t i = 0; i < params.size(); ++i)
-    if (!placed[i]) homeless.push_back(params[i].name);
-  if (!homeless.empty()) {
-    const std::size_t count = homeless.size();
-    homeless.resize(std::min<std::size_t>(count, 3));
-    bad_input("models of {} have no {}{}: the model is not one of this family", family.name, join(homeless, ", "),
+    if (!mapped[i]) unmapped.push_back(params[i].name);
+  if (!unmapped.empty()) {
+    const std::size_t count = unmapped.size();
+    unmapped.resize(std::min<std::size_t>(count, 3));
+    bad_input("models of {} have no {}{}: the model is not one of this family", family.name, join(unmapped, ", "),
               count > 3 ? fmt::format(" and {} more", count - 3) : "");
   }
-  for (const std::string& name : order) out.files.push_back(file_tensor(name, rows[name]));
+  for (const std::string& name : order) out.tensors.push_back(file_tensor(name, rows[name]));
   return out;
 }
 
-Index for_runs(const TensorPart& part, const Box& box, const std::function<void(Index, Index, Index, Index)>& run) {
+Index for_mapped_ranges(const TensorMapping& mapping, const Box& box,
+                        const std::function<void(Index, Index, Index, Index)>& visit) {
   const int n = box.size.size();
-  SY_ASSERT(static_cast<std::size_t>(n) == part.dims.size() && n > 0, "a box of {} dimensions", n);
-  // Per dimension, the indices that are both in the box and in the part.
-  std::vector<Range> in(static_cast<std::size_t>(n));
+  SY_ASSERT(static_cast<std::size_t>(n) == mapping.dims.size() && n > 0, "a box of {} dimensions", n);
+  // Per dimension, the indices that are both in the box and in the mapping.
+  std::vector<Range> overlap(static_cast<std::size_t>(n));
   for (int d = 0; d < n; ++d) {
-    in[d] = {std::max(box.begin[d], part.dims[d].range.begin),
-             std::min(box.begin[d] + box.size[d], part.dims[d].range.end)};
-    if (in[d].size() <= 0) return 0;
+    overlap[d] = {std::max(box.begin[d], mapping.dims[d].range.begin),
+                  std::min(box.begin[d] + box.size[d], mapping.dims[d].range.end)};
+    if (overlap[d].size() <= 0) return 0;
   }
-  const PartDim& last = part.dims[static_cast<std::size_t>(n - 1)];
+  const MappedDim& last = mapping.dims[static_cast<std::size_t>(n - 1)];
   const Factor inner = last.factors.back();
   Index total = 0;
   Shape at;  // current indices of all dimensions except the last
-  for (int d = 0; d + 1 < n; ++d) at.push_back(in[d].begin);
+  for (int d = 0; d + 1 < n; ++d) at.push_back(overlap[d].begin);
   for (;;) {
-    Index offset = part.base, row = 0;
+    Index offset = mapping.base, row = 0;
     for (int d = 0; d + 1 < n; ++d) {
-      offset += part.dims[d].offset(at[d]);
+      offset += mapping.dims[d].offset(at[d]);
       row = row * box.size[d] + at[d] - box.begin[d];
     }
-    const Range& columns = in[n - 1];
+    const Range& columns = overlap[n - 1];
     for (Index i = columns.begin; i < columns.end;) {
       const Index in_factor = (i - last.range.begin) % inner.size,
                   count = std::min(columns.end - i, inner.size - in_factor);
-      run(row * box.size[n - 1] + i - box.begin[n - 1], offset + last.offset(i), inner.stride, count);
+      visit(row * box.size[n - 1] + i - box.begin[n - 1], offset + last.offset(i), inner.stride, count);
       total += count;
       i += count;
     }
     int d = n - 2;
-    while (d >= 0 && ++at[d] == in[d].end) {
-      at[d] = in[d].begin;
+    while (d >= 0 && ++at[d] == overlap[d].end) {
+      at[d] = overlap[d].begin;
       --d;
     }
     if (d < 0) return total;

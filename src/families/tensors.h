@@ -18,21 +18,21 @@ namespace sy {
 struct Factor {
   Index size, stride;
 };
-struct PartDim {
+struct MappedDim {
   Range range;  // indices that are in this tensor
   std::vector<Factor> factors;
   Index offset(Index i) const;  // i: within range
 };
-struct TensorPart {
+struct TensorMapping {
   std::optional<std::size_t> param;  // index in model_tensors(); empty for a filler
-  std::vector<PartDim> dims;
+  std::vector<MappedDim> dims;
   Index base;
 };
 
 struct FileTensor {
   std::string name;
   std::vector<Index> shape;
-  std::vector<TensorPart> parts;
+  std::vector<TensorMapping> mappings;
   Index elements() const;
 };
 
@@ -42,7 +42,7 @@ std::vector<ParamSpec> model_tensors(const Config& config, Index vocab);
 constexpr std::string_view selection_bias = "moe.selection_bias";
 
 struct FamilyTensors {
-  std::vector<FileTensor> files;
+  std::vector<FileTensor> tensors;
   std::vector<std::size_t> ones;  // parameters that the family lacks: all their elements are 1
 };
 // Throws InputError if the family has no tensor for a parameter.
@@ -50,10 +50,10 @@ struct FamilyTensors {
 FamilyTensors family_tensors(const Family& family, const Config& config, const std::vector<ParamSpec>& params,
                              std::string_view base);
 
-// Visits the elements of a box of the parameter that `part` covers, in row-major order.
-// Calls run(first, offset, stride, n) for elements first ... first + n - 1 of the box. They are
+// Visits the elements of a box of the parameter that `mapping` covers, in row-major order.
+// Calls visit(first, offset, stride, n) for elements first ... first + n - 1 of the box. They are
 // elements offset, offset + stride, ... of the tensor. Returns the number of visited elements.
-Index for_runs(const TensorPart& part, const Box& box,
-               const std::function<void(Index first, Index offset, Index stride, Index n)>& run);
+Index for_mapped_ranges(const TensorMapping& mapping, const Box& box,
+                        const std::function<void(Index first, Index offset, Index stride, Index n)>& visit);
 
 }  // namespace sy

@@ -6,15 +6,16 @@
 #include <charconv>
 #include <map>
 
-#include "src/text/words.h"
+#include "src/text/strings.h"
 
 namespace sy {
 namespace {
 
 class UpcycledValues final : public ValueSource {
  public:
-  UpcycledValues(ValueSource& dense, const std::vector<ParamSpec>& specs, const Upcycling& how, std::uint64_t seed)
-      : dense_(dense), how_(how), initial_(seed) {
+  UpcycledValues(ValueSource& dense, const std::vector<ParamSpec>& specs, const Upcycling& upcycling,
+                 std::uint64_t seed)
+      : dense_(dense), upcycling_(upcycling), initial_(seed) {
     for (const ParamSpec& spec : specs) specs_[spec.name] = spec;
   }
 
@@ -32,15 +33,15 @@ class UpcycledValues final : public ValueSource {
       for (int d = 1; d < box.size.size(); ++d) {
         // True for the dimension along which the dense FFN is divided.
         const bool divided = whole.shape[d - 1] != spec.shape[d];
-        of_expert.begin.push_back(box.begin[d] + (divided ? e % how_.parts * spec.shape[d] : 0));
+        of_expert.begin.push_back(box.begin[d] + (divided ? e % upcycling_.granularity * spec.shape[d] : 0));
         of_expert.size.push_back(box.size[d]);
       }
-      const std::span<float> part(to, static_cast<std::size_t>(of_expert.elements()));
-      dense_.read(whole, of_expert, part);
-      // The output bias is added once by each of the how_.parts experts.
+      const std::span<float> expert_values(to, static_cast<std::size_t>(of_expert.elements()));
+      dense_.read(whole, of_expert, expert_values);
+      // The output bias is added once by each of the upcycling_.granularity experts.
       if (kind == "down.bias")
-        for (float& value : part) value /= static_cast<float>(how_.parts);
-      to += part.size();
+        for (float& value : expert_values) value /= static_cast<float>(upcycling_.granularity);
+      to += expert_values.size();
     }
   }
 
@@ -49,7 +50,7 @@ class UpcycledValues final : public ValueSource {
     float* to = values.data();
     for (Index e = box.begin[0]; e < box.begin[0] + box.size[0]; ++e) {
       Box row = box;
-      row.begin[0] = e - e % how_.parts;
+      row.begin[0] = e - e % upcycling_.granularity;
       row.size[0] = 1;
       initial_.read(spec, row, {to, static_cast<std::size_t>(row.elements())});
       to += row.elements();
@@ -57,7 +58,7 @@ class UpcycledValues final : public ValueSource {
   }
 
   ValueSource& dense_;
-  Upcycling how_;
+  Upcycling upcycling_;
   InitialValues initial_;
   std::map<std::string, ParamSpec> specs_;  // of the dense model
 };
@@ -65,9 +66,9 @@ class UpcycledValues final : public ValueSource {
 }  // namespace
 
 Upcycling parse_upcycling(const std::string& text) {
-  Upcycling how;
+  Upcycling upcycling;
   const std::pair<std::string_view, Index*> known[] = {
-      {"experts", &how.experts}, {"top_k", &how.top_k}, {"parts", &how.parts}};
+      {"experts", &upcycling.experts}, {"top_k", &upcycling.top_k}, {"parts", &upcycling.granularity}};
   for (const std::string& item : split_list(text)) {
     const std::size_t equals = std::min(item.find('='), item.size());
     const auto found = std::find_if(std::begin(known), std::end(known),
@@ -79,28 +80,28 @@ Upcycling parse_upcycling(const std::string& text) {
       bad_input("--upcycle {}: '{}': write experts=E,top_k=K or experts=E,top_k=K,parts=P", text, item);
     *found->second = value;
   }
-  if (how.experts < 1 || how.top_k < 1) bad_input("--upcycle {}: write experts=E,top_k=K", text);
-  if (how.experts % how.parts != 0 || how.top_k % how.parts != 0)
+  if (upcycling.experts < 1 || upcycling.top_k < 1) bad_input("--upcycle {}: write experts=E,top_k=K", text);
+  if (upcycling.experts % upcycling.granularity != 0 || upcycling.top_k % upcycling.granularity != 0)
     bad_input("--upcycle {}: experts and top_k must be multiples of parts, of which a whole FFN is made", text);
-  return how;
+  return upcycling;
 }
 
-Config upcycled_config(const Config& dense, const Upcycling& how, const std::vector<std::string>& overrides) {
+Config upcycled_config(const Config& dense, const Upcycling& upcycling, const std::vector<std::string>& overrides) {
   if (dense.moe.experts > 0)
     bad_input("--upcycle makes experts of a dense model's FFN, and this model has {} experts already",
               dense.moe.experts);
-  if (dense.model.d_ff % how.parts != 0)
-    bad_input("--upcycle: an FFN of width {} cannot be divided into {} parts", dense.model.d_ff, how.parts);
+  if (dense.model.d_ff % upcycling.granularity != 0)
+    bad_input("--upcycle: an FFN of width {} cannot be divided into {} parts", dense.model.d_ff, upcycling.granularity);
   const bool biased = dense.model.bias == Biases::all || dense.model.bias == Biases::mlp;
   std::vector<std::string> settings;
   const auto set = [&](std::string_view key, const auto& value) {
     settings.push_back(fmt::format("--{}={}", key, value));
   };
-  set("moe.experts", how.experts);
-  set("moe.top_k", how.top_k);
-  set("moe.d_ff", dense.model.d_ff / how.parts);
+  set("moe.experts", upcycling.experts);
+  set("moe.top_k", upcycling.top_k);
+  set("moe.d_ff", dense.model.d_ff / upcycling.granularity);
   set("moe.renormalize", true);
-  set("moe.scale", how.parts);
+  set("moe.scale", upcycling.granularity);
   set("moe.capacity_factor", 0);
   set("moe.bias", biased);
   settings.insert(settings.end(), overrides.begin(), overrides.end());
@@ -108,8 +109,8 @@ Config upcycled_config(const Config& dense, const Upcycling& how, const std::vec
 }
 
 std::unique_ptr<ValueSource> upcycled_values(ValueSource& dense_values, const std::vector<ParamSpec>& dense,
-                                             const Upcycling& how, std::uint64_t seed) {
-  return std::make_unique<UpcycledValues>(dense_values, dense, how, seed);
+                                             const Upcycling& upcycling, std::uint64_t seed) {
+  return std::make_unique<UpcycledValues>(dense_values, dense, upcycling, seed);
 }
 
 }  // namespace sy

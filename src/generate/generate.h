@@ -48,6 +48,6 @@ std::vector<Continuation> generate(
     const std::function<void(std::size_t prompt, std::span<const std::int32_t> added)>& progress = {});
 
 // Returns the number of cache positions that these prompts and their continuations need.
-Index positions_of(std::span<const std::vector<std::int32_t>> prompts, Index tokens);
+Index required_positions(std::span<const std::vector<std::int32_t>> prompts, Index tokens);
 
 }  // namespace sy

@@ -24,7 +24,7 @@ std::int32_t sample_token(std::span<const float> logits, const SampleOptions& op
   if (options.temperature <= 0) return best;
 
   // Tokens leave the heap by falling probability, and only as many as are needed.
-  struct Choice {
+  struct Candidate {
     std::int32_t id;
     double weight;  // probability / probability of the best token
   };
@@ -34,9 +34,9 @@ std::int32_t sample_token(std::span<const float> logits, const SampleOptions& op
     std::pop_heap(heap.begin(), heap.end(), less);
     const std::int32_t id = heap.back();
     heap.pop_back();
-    return Choice{id, weight(id)};
+    return Candidate{id, weight(id)};
   };
-  std::vector<Choice> choices;
+  std::vector<Candidate> choices;
   double sum = 0;  // sum of all weights that top_k leaves
   if (options.top_k > 0 && options.top_k < std::ssize(heap)) {
     while (std::ssize(choices) < options.top_k) sum += choices.emplace_back(next()).weight;
@@ -45,28 +45,28 @@ std::int32_t sample_token(std::span<const float> logits, const SampleOptions& op
     for (const std::int32_t id : heap) sum += weight(id);
   }
   // Returns choice i of the tokens that top_k leaves; nullptr after the last one.
-  const auto choice = [&](std::size_t i) -> const Choice* {
+  const auto choice = [&](std::size_t i) -> const Candidate* {
     if (i == choices.size() && !heap.empty()) choices.push_back(next());
     return i < choices.size() ? &choices[i] : nullptr;
   };
-  double kept = sum;
+  double remaining_weight = sum;
   // Index of the least likely token that is left; no limit if no rule applies.
   std::size_t last = static_cast<std::size_t>(-1);
   if (options.top_p < 1 || options.min_p > 0) {
-    kept = 0;
+    remaining_weight = 0;
     std::size_t n = 0;
-    for (const Choice* c = choice(0); c && (n == 0 || (kept < options.top_p * sum && c->weight >= options.min_p));
-         c = choice(++n))
-      kept += c->weight;
+    for (const Candidate* c = choice(0);
+         c && (n == 0 || (remaining_weight < options.top_p * sum && c->weight >= options.min_p)); c = choice(++n))
+      remaining_weight += c->weight;
     last = n - 1;
   }
-  double at = u * kept;
+  double target = u * remaining_weight;
   std::int32_t chosen = best;
   for (std::size_t i = 0; i <= last; ++i) {
-    const Choice* const c = choice(i);
+    const Candidate* const c = choice(i);
     if (!c) break;  // rounding of the sum
     chosen = c->id;
-    if ((at -= c->weight) < 0) break;
+    if ((target -= c->weight) < 0) break;
   }
   return chosen;
 }

@@ -10,7 +10,7 @@ std::size_t find_stop(std::string_view text, const std::vector<std::string>& sto
   return first;
 }
 
-std::size_t before_possible_stop(std::string_view text, const std::vector<std::string>& stops) {
+std::size_t before_partial_stop(std::string_view text, const std::vector<std::string>& stops) {
   std::size_t first = text.size();
   for (const std::string& stop : stops)
     for (std::size_t begun = std::min(stop.size() - 1, text.size()); begun > 0; --begun)

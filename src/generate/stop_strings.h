@@ -14,6 +14,6 @@ std::size_t find_stop(std::string_view text, const std::vector<std::string>& sto
 
 // Returns how many bytes of `text` are certainly not part of a stop string. `text` contains no
 // complete stop string; the bytes after the result may begin one.
-std::size_t before_possible_stop(std::string_view text, const std::vector<std::string>& stops);
+std::size_t before_partial_stop(std::string_view text, const std::vector<std::string>& stops);
 
 }  // namespace sy

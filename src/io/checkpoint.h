@@ -53,15 +53,15 @@ struct Retention {
 // `world`.
 // - retention: that of rank 0 counts
 // - Deletes only files that this program wrote. A checkpoint with other files stays.
-// - Throws AgreedError on all ranks if one fails. Older checkpoints then stay. A value that is not
-//   finite is such a failure, before anything is written.
+// - Throws CollectiveError on all ranks if one fails. Older checkpoints then stay. A value that is
+//   not finite is such a failure, before anything is written.
 // - Returns on rank 0 one warning for each folder that could not be deleted; empty on other ranks.
 std::vector<std::string> save_checkpoint(Comm& world, const std::filesystem::path& run_dir, const TrainState& state,
                                          const ParamStore& store, const Retention& retention);
 
 // Writes a checkpoint of weights without optimizer state. Training can start from it
-// (run.init_from), but cannot resume it. Collective. Throws AgreedError on all ranks if one fails.
-// Deletes no older checkpoint.
+// (run.init_from), but cannot resume it. Collective. Throws CollectiveError on all ranks if one
+// fails. Deletes no older checkpoint.
 // - source: read chunk by chunk; the ranks share the work equally. `source` must throw if a value
 //   is not finite, because the checkpoint is marked as finite.
 // - progress: called on every rank with the number of elements that it has written, and its total
@@ -87,7 +87,7 @@ bool chosen_checkpoint_vanished();
 // - step >= 0: the checkpoint of this step. Throws InputError if it is missing or not usable.
 // - step = -1: the newest usable one; an empty path if the run has no checkpoint yet. Throws
 //   InputError if none of the existing ones is usable.
-// Collective. All ranks throw AgreedError in place of InputError. Only rank 0 gets `warnings`.
+// Collective. All ranks throw CollectiveError in place of InputError. Only rank 0 gets `warnings`.
 std::filesystem::path resume_checkpoint(Comm& world, const std::filesystem::path& run_dir, Index step,
                                         std::vector<std::string>* warnings);
 // Return the step of the newest checkpoint before `step`, and of the oldest one; -1 if there is
@@ -97,7 +97,7 @@ Index newest_before(const std::filesystem::path& checkpoints, Index step);
 Index oldest_checkpoint(const std::filesystem::path& checkpoints);
 // Renames the checkpoints of a run after `step` to step-N.abandoned, because the run went back to
 // `step`. Returns a message for each. Throws Failure if a folder cannot be renamed.
-std::vector<std::string> set_newer_aside(const std::filesystem::path& run_dir, Index step);
+std::vector<std::string> abandon_newer(const std::filesystem::path& run_dir, Index step);
 
 // Returns the problems of a step folder: digests, missing files, the name of another step. Empty if
 // there are none. Reads every byte. Throws nothing for a damaged or missing checkpoint. `warnings`
@@ -108,12 +108,12 @@ std::vector<std::string> verify_checkpoint(const std::filesystem::path& step_dir
 // Returns a problem for each file that index.h5 maps, but that manifest.json does not list. Every
 // reader refuses such a file. If the checkpoint cannot be opened, returns that error. Call it for a
 // whole checkpoint.
-std::vector<std::string> foreign_parts(const std::filesystem::path& step_dir);
+std::vector<std::string> unlisted_files(const std::filesystem::path& step_dir);
 
 // The next functions read a folder that resolve_checkpoint returned. They check the sizes of its
 // files, not the digests.
 
-// Throws AgreedError unless all ranks see the same manifest.json there. Collective.
+// Throws CollectiveError unless all ranks see the same manifest.json there. Collective.
 void check_same_checkpoint(Comm& world, const std::filesystem::path& step_dir);
 
 // Reads the state alone. Throws InputError if it has numbers that training cannot write.
@@ -146,10 +146,10 @@ class CheckpointTensors {
   ~CheckpointTensors();
   const std::vector<TensorInfo>& list() const;            // in the order of index.h5
   const TensorInfo* find(const std::string& name) const;  // nullptr if there is no such tensor
-  // Reads elements [run.begin, run.end) of the row-major order, in the tensor's own type.
-  void read(const std::string& name, Range run, void* data) const;
+  // Reads the elements `range` of the row-major order, in the tensor's own type.
+  void read(const std::string& name, Range range, void* data) const;
   // Reads the same elements, converted to double.
-  std::vector<double> values(const std::string& name, Range run) const;
+  std::vector<double> values(const std::string& name, Range range) const;
 
  private:
   struct Impl;

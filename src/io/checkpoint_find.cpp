@@ -4,11 +4,11 @@
 #include "dist/rank_settings.h"
 #include "dist/runtime.h"
 #include "src/io/checkpoint.h"
-#include "src/io/checkpoint_parts.h"
+#include "src/io/checkpoint_internal.h"
 #include "src/io/digest.h"
 #include "src/io/manifest.h"
 #include "src/system/files.h"
-#include "src/text/words.h"
+#include "src/text/strings.h"
 
 namespace sy {
 
@@ -19,25 +19,26 @@ namespace {
 constexpr const char* abandoned = ".abandoned";
 
 // Adds one warning about the foreign names in a folder, if there are any.
-void warn_of_strays(const fs::path& folder, const std::set<std::string>& strays, std::vector<std::string>* warnings) {
-  if (strays.empty() || !warnings) return;
+void warn_of_foreign_files(const fs::path& folder, const std::set<std::string>& foreign_files,
+                           std::vector<std::string>* warnings) {
+  if (foreign_files.empty() || !warnings) return;
   warnings->push_back(fmt::format("{} holds what is not Switchyard's, and is ignored: {}", folder.string(),
-                                  join({strays.begin(), strays.end()}, ", ")));
+                                  join({foreign_files.begin(), foreign_files.end()}, ", ")));
 }
 
 // Returns whether the name is of a checkpoint: complete, being written or deleted, or abandoned.
-bool is_ours(const std::string& name) {
+bool is_checkpoint_name(const std::string& name) {
   const std::size_t dot = name.find('.');
   if (dot == std::string::npos) return step_of(name).has_value();
   const std::string_view rest = std::string_view(name).substr(dot);
-  return step_set_aside(name) || (step_of(name.substr(0, dot)) && rest.starts_with(".tmp"));
+  return abandoned_step(name) || (step_of(name.substr(0, dot)) && rest.starts_with(".tmp"));
 }
 
 // Returns the reasons, other than damage, that prevent a resume from the checkpoint.
-std::vector<std::string> not_finite(const fs::path& dir) {
+std::vector<std::string> resume_problems(const fs::path& dir) {
   try {
     read_state(dir);
-    if (CheckpointReader(dir).index().has("/state", finite_mark)) return {};
+    if (CheckpointReader(dir).index().has("/state", finite_attribute)) return {};
     const std::string name = first_not_finite(CheckpointTensors(dir));
     if (name.empty()) return {};
     return {fmt::format("{} holds values that are not finite: the training had diverged", name)};
@@ -50,19 +51,19 @@ using Problems = std::vector<std::string>;
 
 Problems problems_of(const fs::path& dir, bool finite, std::vector<std::string>* warnings) {
   Problems problems = verify_checkpoint(dir, warnings);
-  return problems.empty() && finite ? not_finite(dir) : problems;
+  return problems.empty() && finite ? resume_problems(dir) : problems;
 }
 
-std::vector<fs::path> chosen;  // results of newest() in this process
+std::vector<fs::path> chosen_checkpoints;  // results of newest() in this process
 
 // Returns the newest checkpoint of a run without a problem. Training may delete a checkpoint while
 // it is verified. `vanished` is then set, and the caller tries again.
 fs::path newest(const fs::path& run_dir, bool finite, std::vector<std::string>* warnings, bool& vanished) {
   const fs::path checkpoints = checkpoints_of(run_dir);
-  std::set<std::string> strays = names_in(checkpoints);
-  std::erase_if(strays, is_ours);
-  warn_of_strays(checkpoints, strays, warnings);
-  std::vector<std::string> passed_over;
+  std::set<std::string> foreign_files = names_in(checkpoints);
+  std::erase_if(foreign_files, is_checkpoint_name);
+  warn_of_foreign_files(checkpoints, foreign_files, warnings);
+  std::vector<std::string> skipped;
   for (Index step : steps_in(checkpoints)) {
     const fs::path dir = checkpoints / step_name(step);
     const Problems problems = problems_of(dir, finite, warnings);
@@ -71,25 +72,25 @@ fs::path newest(const fs::path& run_dir, bool finite, std::vector<std::string>* 
       vanished = true;
       return {};
     }
-    passed_over.push_back(fmt::format("checkpoint {} is passed over: {}", dir.string(), join(problems)));
-    if (warnings) warnings->push_back(passed_over.back());
+    skipped.push_back(fmt::format("checkpoint {} is passed over: {}", dir.string(), join(problems)));
+    if (warnings) warnings->push_back(skipped.back());
   }
-  if (passed_over.empty())
+  if (skipped.empty())
     bad_input("{} holds no checkpoint yet: wait until the run has written its first", run_dir.string());
-  bad_input("{} holds no whole checkpoint: {}", checkpoints.string(), join(passed_over));
+  bad_input("{} holds no whole checkpoint: {}", checkpoints.string(), join(skipped));
 }
 
 fs::path newest(const fs::path& run_dir, bool finite, std::vector<std::string>* warnings) {
-  constexpr int most_attempts = 100;
+  constexpr int max_attempts = 100;
   for (int attempt = 1;; ++attempt) {
     bool vanished = false;
     std::vector<std::string> found;
     fs::path dir = newest(run_dir, finite, &found, vanished);
-    if (vanished && attempt < most_attempts) continue;
+    if (vanished && attempt < max_attempts) continue;
     if (vanished)
       bad_input("{} deletes its checkpoints faster than they are read: give run.keep = 2 or more", run_dir.string());
     if (warnings) warnings->insert(warnings->end(), found.begin(), found.end());
-    chosen.push_back(dir);
+    chosen_checkpoints.push_back(dir);
     return dir;
   }
 }
@@ -98,7 +99,7 @@ fs::path newest(const fs::path& run_dir, bool finite, std::vector<std::string>* 
 template <class Find>
 fs::path on_all_ranks(Comm& world, Find find) {
   std::string found;
-  agree(world, [&] {
+  agree_on_errors(world, [&] {
     if (world.rank() == 0) found = find().string();
   });
   return broadcast_text(world, found, 0);
@@ -109,10 +110,10 @@ fs::path on_all_ranks(Comm& world, Find find) {
 std::vector<std::string> verify_checkpoint(const fs::path& step_dir, std::vector<std::string>* warnings) {
   try {
     const Manifest manifest = read_manifest(step_dir);
-    std::set<std::string> strays = names_in(step_dir);
-    strays.erase(manifest_name);
-    for (const Manifest::File& file : manifest.files) strays.erase(file.name);
-    warn_of_strays(step_dir, strays, warnings);
+    std::set<std::string> foreign_files = names_in(step_dir);
+    foreign_files.erase(manifest_name);
+    for (const Manifest::File& file : manifest.files) foreign_files.erase(file.name);
+    warn_of_foreign_files(step_dir, foreign_files, warnings);
     return file_problems(step_dir, manifest, CheckFiles::digests);
   } catch (const InputError& e) {
     return {e.what()};
@@ -156,37 +157,37 @@ fs::path resume_checkpoint(Comm& world, const fs::path& run_dir, Index step, std
 void check_same_checkpoint(Comm& world, const fs::path& step_dir) {
   const fs::path manifest = step_dir / manifest_name;
   std::string digest;
-  agree(world, [&] { digest = to_hex(sha256_file(manifest)); });
+  agree_on_errors(world, [&] { digest = to_hex(sha256_file(manifest)); });
   check_rank_settings(world, {{fmt::format("the digest of {}", manifest.string()), digest.substr(0, 16)}},
                       "let all ranks read the same checkpoint, from a folder that their hosts share");
 }
 
 bool chosen_checkpoint_vanished() {
-  const bool vanished = std::any_of(chosen.begin(), chosen.end(), [](const fs::path& dir) {
+  const bool vanished = std::any_of(chosen_checkpoints.begin(), chosen_checkpoints.end(), [](const fs::path& dir) {
     std::error_code error;
     return !fs::exists(dir / manifest_name, error);
   });
-  chosen.clear();
+  chosen_checkpoints.clear();
   return vanished;
 }
 
-std::optional<Index> step_set_aside(const std::string& name) {
+std::optional<Index> abandoned_step(const std::string& name) {
   const std::size_t dot = name.find(abandoned);
   return dot == std::string::npos ? std::nullopt : step_of(name.substr(0, dot));
 }
 
-std::vector<std::string> set_newer_aside(const fs::path& run_dir, Index step) {
+std::vector<std::string> abandon_newer(const fs::path& run_dir, Index step) {
   const fs::path checkpoints = checkpoints_of(run_dir);
   std::vector<std::string> done;
   for (Index newer : steps_in(checkpoints)) {
     if (newer <= step) break;
     const fs::path dir = checkpoints / step_name(newer);
-    fs::path aside = dir.string() + abandoned;
+    fs::path target = dir.string() + abandoned;
     std::error_code error;
-    for (int n = 2; fs::exists(aside, error); ++n) aside = fmt::format("{}{}-{}", dir.string(), abandoned, n);
-    rename_folder(dir, aside);
+    for (int n = 2; fs::exists(target, error); ++n) target = fmt::format("{}{}-{}", dir.string(), abandoned, n);
+    rename_folder(dir, target);
     done.push_back(
-        fmt::format("{} is now {}: remove it where it is of no more use", dir.string(), aside.filename().string()));
+        fmt::format("{} is now {}: remove it where it is of no more use", dir.string(), target.filename().string()));
   }
   if (!done.empty()) sync_folder(checkpoints);
   return done;

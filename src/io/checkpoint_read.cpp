@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "src/io/checkpoint.h"
-#include "src/io/checkpoint_parts.h"
+#include "src/io/checkpoint_internal.h"
 #include "src/io/hdf5.h"
 #include "src/io/manifest.h"
 
@@ -34,14 +34,14 @@ template <class T>
 std::vector<T> read_all(const Hdf5File& file, const std::string& name, const Shape& expected) {
   const Hdf5Dataset dataset = open_as<T>(file, name, expected);
   std::vector<T> values(static_cast<std::size_t>(expected.elements()));
-  dataset.read(whole(expected), values.data());
+  dataset.read(full_box(expected), values.data());
   return values;
 }
 
 // Reads a few windows at a time and appends them one by one. Memory is thus bounded for a history
 // of any size, which another version may have written.
 ExpertHistory read_history(const Hdf5File& file, const fs::path& step_dir) {
-  constexpr Index most = Index{1} << 53, bytes_at_once = Index{16} << 20;
+  constexpr Index max_count = Index{1} << 53, chunk_bytes = Index{16} << 20;
   ExpertHistory h;
   h.layers = file.get_int("/experts", "layers");
   h.experts = file.get_int("/experts", "experts");
@@ -54,15 +54,15 @@ ExpertHistory read_history(const Hdf5File& file, const fs::path& step_dir) {
   const Hdf5Dataset dropped = open_as<std::int64_t>(file, "/experts/dropped", counts);
   const Hdf5Dataset probability = open_as<float>(file, "/experts/probability", counts);
   h.layer_ids = read_all<std::int64_t>(file, "/experts/layers", {h.layers});
-  for (Index layer : h.layer_ids) check_range(step_dir, "a MoE layer", layer, 0, most);
+  for (Index layer : h.layer_ids) check_range(step_dir, "a MoE layer", layer, 0, max_count);
   for (Index window = 0; window < windows; ++window)
-    check_range(step_dir, "a window up to step", steps[window], window > 0 ? steps[window - 1] + 1 : 0, most);
+    check_range(step_dir, "a window up to step", steps[window], window > 0 ? steps[window - 1] + 1 : 0, max_count);
 
-  const Index at_once = std::max<Index>(1, bytes_at_once / (std::max<Index>(1, row) * ExpertHistory::cell_bytes));
+  const Index chunk_windows = std::max<Index>(1, chunk_bytes / (std::max<Index>(1, row) * ExpertHistory::cell_bytes));
   std::vector<std::int64_t> r, d;
   std::vector<float> p;
-  for (Index first = 0; first < windows; first += at_once) {
-    const Index n = std::min(at_once, windows - first);
+  for (Index first = 0; first < windows; first += chunk_windows) {
+    const Index n = std::min(chunk_windows, windows - first);
     const Box box{{first, 0, 0}, {n, h.layers, h.experts}};
     const auto read = [&](const Hdf5Dataset& from, auto& to) {
       to.resize(static_cast<std::size_t>(n * row));
@@ -72,7 +72,7 @@ ExpertHistory read_history(const Hdf5File& file, const fs::path& step_dir) {
     read(dropped, d);
     read(probability, p);
     for (const auto& [values, what] : {std::pair{&r, "assignments"}, {&d, "dropped assignments"}})
-      for (Index x : *values) check_range(step_dir, what, x, 0, most);
+      for (Index x : *values) check_range(step_dir, what, x, 0, max_count);
     for (Index w = 0; w < n; ++w) {
       const auto window = [&](const auto& values) { return std::span(values).subspan(w * row, row); };
       h.append(steps[first + w], window(r), window(d), window(p));
@@ -85,27 +85,27 @@ ExpertHistory read_history(const Hdf5File& file, const fs::path& step_dir) {
 void compare_specs(const CheckpointReader& checkpoint, const fs::path& step_dir, const std::vector<ParamSpec>& specs) {
   const Hdf5File& file = checkpoint.index();
   const std::string prefix = tensor_kinds[0].prefix;
-  std::map<std::string, Shape> theirs;
+  std::map<std::string, Shape> shapes;
   for (const std::string& name : file.datasets("/params"))
-    theirs[name.substr(prefix.size())] = file.open_dataset(name).shape();
+    shapes[name.substr(prefix.size())] = file.open_dataset(name).shape();
   std::vector<std::string> differences;
   for (const ParamSpec& spec : specs) {
-    const auto it = theirs.find(spec.name);
-    if (it == theirs.end()) {
+    const auto it = shapes.find(spec.name);
+    if (it == shapes.end()) {
       differences.push_back("it lacks " + spec.name + " " + spec.shape.str());
       continue;
     }
     if (it->second != spec.shape)
       differences.push_back(
           fmt::format("it has {} {}, this model has {}", spec.name, it->second.str(), spec.shape.str()));
-    theirs.erase(it);
+    shapes.erase(it);
   }
-  for (const auto& [name, shape] : theirs)
+  for (const auto& [name, shape] : shapes)
     differences.push_back(fmt::format("it has {} {}, this model has none", name, shape.str()));
   if (differences.empty()) {
     // The files must be large enough for the parameters before memory is allocated for these.
     Index bytes = 0;
-    for (const Manifest::File& part : checkpoint.manifest().files) bytes += part.bytes;
+    for (const Manifest::File& entry : checkpoint.manifest().files) bytes += entry.bytes;
     for (const ParamSpec& spec : specs)
       if ((bytes -= spec.shape.elements() * size_of(DType::f32)) < 0)
         bad_input("{} is smaller than its parameters: use another checkpoint", step_dir.string());
@@ -165,11 +165,11 @@ TrainState read_state(const fs::path& step_dir) {
   state.layout = file.get_string("/state", "layout");
   if (file.has("/state", validation_attribute))
     state.validation = parse_validation_record(file.get_string("/state", validation_attribute), step_dir.string());
-  constexpr Index most = Index{1} << 53;
+  constexpr Index max_count = Index{1} << 53;
   check_range(step_dir, "step", state.step, checkpoint.manifest().step, checkpoint.manifest().step);
-  check_range(step_dir, "step", state.step, 0, most);
-  check_range(step_dir, "tokens", state.tokens, 0, most);
-  check_range(step_dir, "samples", state.samples, 0, most);
+  check_range(step_dir, "step", state.step, 0, max_count);
+  check_range(step_dir, "tokens", state.tokens, 0, max_count);
+  check_range(step_dir, "samples", state.samples, 0, max_count);
   check_range(step_dir, "vocabulary", state.vocab, 0, std::numeric_limits<std::int32_t>::max());
   state.experts = read_history(file, step_dir);
   if (file.has("/router/bias"))
@@ -221,10 +221,10 @@ void load_checkpoint(const fs::path& step_dir, ParamStore& store, Load what) {
       if (!checkpoint.index().has("/optimizer"))
         bad_input("{} holds weights alone, and no optimizer's state: start a run from it with --run.init_from={}",
                   step_dir.string(), step_dir.string());
-      for (const OwnedRun& run : owned_runs(group))
-        read_values(values, *run.placement, run.local, [&](Index first, std::span<const float> part) {
-          const Index at = run.flat.begin - group.owned().begin + first - run.local.begin;
-          store.backend().to_device(part.data(), buffer.rows(at, static_cast<Index>(part.size())));
+      for (const OwnedRange& range : owned_ranges(group))
+        read_values(values, *range.slice, range.local, [&](Index first, std::span<const float> chunk) {
+          const Index at = range.flat.begin - group.owned().begin + first - range.local.begin;
+          store.backend().to_device(chunk.data(), buffer.rows(at, static_cast<Index>(chunk.size())));
         });
     }
   }

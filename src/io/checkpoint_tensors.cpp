@@ -7,7 +7,7 @@
 #include <set>
 
 #include "src/io/checkpoint.h"
-#include "src/io/checkpoint_parts.h"
+#include "src/io/checkpoint_internal.h"
 #include "src/io/hdf5.h"
 
 namespace sy {
@@ -22,10 +22,10 @@ bool overlap(const Box& a, const Box& b) {
   return true;
 }
 
-// Calls f(run) for consecutive ranges of [0, n).
+// Calls f(range) for consecutive ranges of [0, n).
 template <class F>
-void for_pieces(Index n, F f) {
-  for (Index begin = 0; begin < n; begin += piece_elements) f(Range{begin, std::min(n, begin + piece_elements)});
+void for_chunks(Index n, F f) {
+  for (Index begin = 0; begin < n; begin += chunk_elements) f(Range{begin, std::min(n, begin + chunk_elements)});
 }
 
 }  // namespace
@@ -37,7 +37,7 @@ CheckpointReader::CheckpointReader(const fs::path& step_dir) : dir_(step_dir), m
 }
 
 const Hdf5File& CheckpointReader::shard(const std::string& file) {
-  constexpr std::size_t most_open = 4;
+  constexpr std::size_t max_open_shards = 4;
   const auto known = [&](const auto& entry) { return entry.first == file; };
   const auto open = std::find_if(shards_.begin(), shards_.end(), known);
   if (open != shards_.end()) {
@@ -47,7 +47,7 @@ const Hdf5File& CheckpointReader::shard(const std::string& file) {
   const auto listed = [&](const Manifest::File& entry) { return entry.name == file; };
   if (std::none_of(manifest_.files.begin(), manifest_.files.end(), listed))
     bad_input("{} needs {}, which is not in its manifest: use another checkpoint", dir_.string(), file);
-  if (shards_.size() == most_open) shards_.pop_back();
+  if (shards_.size() == max_open_shards) shards_.pop_back();
   shards_.emplace_front(file, Hdf5File::open(dir_ / file));
   return shards_.front().second;
 }
@@ -55,33 +55,33 @@ const Hdf5File& CheckpointReader::shard(const std::string& file) {
 void CheckpointReader::read(const Hdf5Dataset& tensor, const Box& box, void* data) {
   if (!tensor.is_virtual()) return tensor.read(box, data);
   Index found = 0;
-  for (const Hdf5Part& part : tensor.parts()) {
-    if (!overlap(part.box, box)) continue;
-    const Hdf5Dataset source = shard(part.file).open_dataset(tensor.name());
+  for (const Hdf5VirtualMapping& mapping : tensor.mappings()) {
+    if (!overlap(mapping.box, box)) continue;
+    const Hdf5Dataset source = shard(mapping.file).open_dataset(tensor.name());
     if (source.dtype() != tensor.dtype())
-      bad_input("{} of {} in {} has another type than the whole", tensor.name(), dir_.string(), part.file);
-    found += source.read_part(part, box, data);
+      bad_input("{} of {} in {} has another type than the whole", tensor.name(), dir_.string(), mapping.file);
+    found += source.read_mapped(mapping, box, data);
   }
   if (found != box.elements())
     bad_input("{} of {} is not covered by its shards: use another checkpoint", tensor.name(), dir_.string());
 }
 
-void CheckpointReader::read(const Hdf5Dataset& tensor, Range run, void* data) {
+void CheckpointReader::read(const Hdf5Dataset& tensor, Range range, void* data) {
   auto* out = static_cast<std::byte*>(data);
-  for (const Box& box : boxes_of_run(tensor.shape(), run)) {
+  for (const Box& box : boxes_of_range(tensor.shape(), range)) {
     read(tensor, box, out);
     out += box.elements() * size_of(tensor.dtype());
   }
 }
 
-std::vector<std::string> foreign_parts(const fs::path& step_dir) try {
+std::vector<std::string> unlisted_files(const fs::path& step_dir) try {
   const CheckpointReader checkpoint(step_dir);
   std::set<std::string> known, foreign;
   for (const Manifest::File& file : checkpoint.manifest().files) known.insert(file.name);
   for (const std::string& name : checkpoint.index().datasets()) {
     const Hdf5Dataset dataset = checkpoint.index().open_dataset(name);
-    for (const Hdf5Part& part : dataset.parts())
-      if (!known.contains(part.file)) foreign.insert(part.file);
+    for (const Hdf5VirtualMapping& mapping : dataset.mappings())
+      if (!known.contains(mapping.file)) foreign.insert(mapping.file);
   }
   std::vector<std::string> problems;
   for (const std::string& file : foreign)
@@ -119,17 +119,17 @@ const TensorInfo* CheckpointTensors::find(const std::string& name) const {
   return it == impl_->by_name.end() ? nullptr : &impl_->list[it->second];
 }
 
-void CheckpointTensors::read(const std::string& name, Range run, void* data) const {
-  impl_->reader.read(impl_->reader.index().open_dataset(name), run, data);
+void CheckpointTensors::read(const std::string& name, Range range, void* data) const {
+  impl_->reader.read(impl_->reader.index().open_dataset(name), range, data);
 }
 
-std::vector<double> CheckpointTensors::values(const std::string& name, Range run) const {
+std::vector<double> CheckpointTensors::values(const std::string& name, Range range) const {
   const Hdf5Dataset dataset = impl_->reader.index().open_dataset(name);
-  std::vector<double> values(static_cast<std::size_t>(run.size()));
+  std::vector<double> values(static_cast<std::size_t>(range.size()));
   const auto convert = [&](auto zero) {
-    std::vector<decltype(zero)> own(values.size());
-    impl_->reader.read(dataset, run, own.data());
-    std::copy(own.begin(), own.end(), values.begin());
+    std::vector<decltype(zero)> typed(values.size());
+    impl_->reader.read(dataset, range, typed.data());
+    std::copy(typed.begin(), typed.end(), values.begin());
   };
   switch (dataset.dtype()) {
     case DType::f32:
@@ -167,14 +167,14 @@ TensorDifference compare(const CheckpointTensors& a, const CheckpointTensors& b,
   d.bitwise_equal = true;
   d.max_abs = 0;
   std::vector<std::byte> bytes_a, bytes_b;
-  for_pieces(in_a->shape.elements(), [&](Range run) {
-    bytes_a.resize(static_cast<std::size_t>(run.size() * size_of(in_a->dtype)));
+  for_chunks(in_a->shape.elements(), [&](Range range) {
+    bytes_a.resize(static_cast<std::size_t>(range.size() * size_of(in_a->dtype)));
     bytes_b.resize(bytes_a.size());
-    a.read(name, run, bytes_a.data());
-    b.read(name, run, bytes_b.data());
+    a.read(name, range, bytes_a.data());
+    b.read(name, range, bytes_b.data());
     if (bytes_a == bytes_b) return;
     d.bitwise_equal = false;
-    const std::vector<double> x = a.values(name, run), y = b.values(name, run);
+    const std::vector<double> x = a.values(name, range), y = b.values(name, range);
     for (std::size_t i = 0; i < x.size(); ++i) {
       if (x[i] == y[i] || (std::isnan(x[i]) && std::isnan(y[i]))) continue;
       const double difference = std::abs(x[i] - y[i]);
@@ -189,9 +189,9 @@ TensorDifference compare(const CheckpointTensors& a, const CheckpointTensors& b,
 std::string first_not_finite(const CheckpointTensors& tensors) {
   for (const TensorInfo& tensor : tensors.list()) {
     bool finite = true;
-    for_pieces(tensor.name.starts_with("/experts/") ? 0 : tensor.shape.elements(), [&](Range run) {
+    for_chunks(tensor.name.starts_with("/experts/") ? 0 : tensor.shape.elements(), [&](Range range) {
       if (!finite) return;
-      for (double x : tensors.values(tensor.name, run)) finite &= std::isfinite(x);
+      for (double x : tensors.values(tensor.name, range)) finite &= std::isfinite(x);
     });
     if (!finite) return tensor.name;
   }
@@ -204,8 +204,8 @@ TensorStatistics statistics(const CheckpointTensors& tensors, const std::string&
   SY_ASSERT(tensor, "no tensor {}", name);
   double sum = 0, squares = 0;
   Index count = 0;
-  for_pieces(tensor->shape.elements(), [&](Range run) {
-    for (double x : tensors.values(name, run)) {
+  for_chunks(tensor->shape.elements(), [&](Range range) {
+    for (double x : tensors.values(name, range)) {
       if (std::isnan(x)) {
         ++s.nans;
         continue;

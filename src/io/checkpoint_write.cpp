@@ -5,7 +5,7 @@
 
 #include "dist/runtime.h"
 #include "src/io/checkpoint.h"
-#include "src/io/checkpoint_parts.h"
+#include "src/io/checkpoint_internal.h"
 #include "src/io/hdf5.h"
 #include "src/io/manifest.h"
 #include "src/system/files.h"
@@ -18,16 +18,16 @@ namespace {
 
 // Returns true if a lower rank holds the same box: the next lower rank along an axis that
 // splits the parameter.
-bool lower_rank_holds(const Placement& placement, const Layout& layout, const Coord& coord) {
+bool lower_rank_holds(const ParamSlice& slice, const Layout& layout, const Coord& coord) {
   constexpr std::pair<Axis, int Coord::*> axes[] = {
       {Axis::tp, &Coord::tp}, {Axis::ep, &Coord::ep}, {Axis::etp, &Coord::etp}};
-  const Split& split = placement.spec->split;
+  const Split& split = slice.spec->split;
   for (const auto& [axis, index] : axes) {
     if (coord.*index == 0 || std::find(split.begin(), split.end(), axis) == split.end()) continue;
     Coord below = coord;
     --(below.*index);
-    const Box box = owned_box(placement.spec->shape, split, layout, below);
-    if (box.begin == placement.box.begin && box.size == placement.box.size) return true;
+    const Box box = owned_box(slice.spec->shape, split, layout, below);
+    if (box.begin == slice.box.begin && box.size == slice.box.size) return true;
   }
   return false;
 }
@@ -84,7 +84,7 @@ void write_state(Hdf5File& file, const TrainState& state) {
   if (!state.unicode_versions.empty()) file.set("/state", "unicode_versions", state.unicode_versions);
   file.set("/state", "layout", state.layout);
   if (!state.validation.empty()) file.set("/state", validation_attribute, to_text(state.validation));
-  file.set("/state", finite_mark, std::int64_t{1});
+  file.set("/state", finite_attribute, std::int64_t{1});
   write_experts(file, state.experts);
   if (state.router_bias.empty()) return;
   const Shape shape{state.experts.layers, state.experts.experts};
@@ -96,17 +96,17 @@ void write_state(Hdf5File& file, const TrainState& state) {
 }
 
 // Attributes of the parameters whose names end with `suffix`: facts that shapes do not show.
-struct TensorFacts {
+struct TensorNote {
   std::string_view suffix;
   const char *dimensions, *meaning;
 };
 constexpr const char* rotation =
     "in layers whose position is rope, the first rope_fraction of each head is rotated, by halves: row i of the rotated "
     "ones with row i + half of them; where rope_pairs is interleaved, by neighbours: row 2i with row 2i + 1. Where there is "
-    "a kv_latent, the first rope_head_dim of a query and the shared part of keys, k_rope, take the place of heads, and "
+    "a kv_lora_rank, the first qk_rope_head_dim of a query and the shared part of keys, k_rope, take the place of heads, and "
     "k.weight makes what is not rotated";
 constexpr const char* gating = "where there are two halves, the FFN is gated: [gate, linear], act(gate x) * (linear x)";
-constexpr TensorFacts tensor_facts[] = {
+constexpr TensorNote tensor_notes[] = {
     {".q.weight", "head, out, in", rotation},
     {".k.weight", "kv head, out, in", rotation},
     {".v.weight", "kv head, out, in", ""},
@@ -165,41 +165,41 @@ void check_manifest(const fs::path& dir, const Manifest& manifest) {
 
 }  // namespace
 
-std::vector<OwnedRun> shard_runs(const FlatLayout& flat, const Layout& layout, const Coord& coord) {
-  std::vector<OwnedRun> runs;
+std::vector<OwnedRange> shard_ranges(const FlatLayout& flat, const Layout& layout, const Coord& coord) {
+  std::vector<OwnedRange> ranges;
   for (const GroupLayout& group : flat.groups)
-    for (const OwnedRun& run : owned_runs(group))
-      if (!lower_rank_holds(*run.placement, layout, coord)) runs.push_back(run);
-  return runs;
+    for (const OwnedRange& range : owned_ranges(group))
+      if (!lower_rank_holds(*range.slice, layout, coord)) ranges.push_back(range);
+  return ranges;
 }
 
 namespace {
 
 // Visits the values that a rank writes. Calls begin(name, elements) for each range of a tensor,
-// then piece(first, values) for each chunk of it.
-template <class Begin, class Piece>
-void for_shard(const ShardContents& contents, int rank, Begin begin, Piece piece) {
-  const std::vector<OwnedRun> runs = shard_runs(contents.flat, contents.layout, coord_of(contents.layout, rank));
+// then chunk(first, values) for each chunk of it.
+template <class Begin, class Chunk>
+void for_shard(const ShardContents& contents, int rank, Begin begin, Chunk chunk) {
+  const std::vector<OwnedRange> ranges = shard_ranges(contents.flat, contents.layout, coord_of(contents.layout, rank));
   std::vector<float> host;
   for (const TensorKind& kind : contents.kinds)
-    for (const OwnedRun& run : runs) {
-      begin(kind.prefix + run.placement->spec->name, run.flat.size());
-      for (Index done = 0; done < run.flat.size(); done += piece_elements) {
-        host.resize(static_cast<std::size_t>(std::min(piece_elements, run.flat.size() - done)));
-        contents.read(kind, run, done, host);
-        piece(done, host);
+    for (const OwnedRange& range : ranges) {
+      begin(kind.prefix + range.slice->spec->name, range.flat.size());
+      for (Index done = 0; done < range.flat.size(); done += chunk_elements) {
+        host.resize(static_cast<std::size_t>(std::min(chunk_elements, range.flat.size() - done)));
+        contents.read(kind, range, done, host);
+        chunk(done, host);
       }
     }
 }
 
 }  // namespace
 
-ShardContents contents_of(const ParamStore& store) {
+ShardContents shard_contents(const ParamStore& store) {
   store.backend().synchronize();
-  const auto read = [&store](const TensorKind& kind, const OwnedRun& run, Index begin, std::span<float> values) {
-    if (!kind.buffer) return store.get_values(*run.placement, run.local.begin + begin, values);
-    const std::size_t group = run.placement->group;
-    const Index first = run.flat.begin - store.layout().groups[group].owned().begin;
+  const auto read = [&store](const TensorKind& kind, const OwnedRange& range, Index begin, std::span<float> values) {
+    if (!kind.buffer) return store.get_values(*range.slice, range.local.begin + begin, values);
+    const std::size_t group = range.slice->group;
+    const Index first = range.flat.begin - store.layout().groups[group].owned().begin;
     const View buffer = (store.buffers(group).*kind.buffer).view();
     store.backend().to_host(buffer.rows(first + begin, static_cast<Index>(values.size())), values.data());
   };
@@ -228,7 +228,7 @@ WrittenFile write_shard(const fs::path& path, const TrainState& state, const Sha
 std::string first_not_finite(const ParamStore& store, int rank) {
   std::string name, found;
   for_shard(
-      contents_of(store), rank, [&](const std::string& run, Index) { name = run; },
+      shard_contents(store), rank, [&](const std::string& tensor, Index) { name = tensor; },
       [&](Index, const std::vector<float>& values) {
         if (found.empty() && !all_finite(values)) found = name;
       });
@@ -237,16 +237,16 @@ std::string first_not_finite(const ParamStore& store, int rank) {
 
 WrittenFile write_index(const fs::path& path, const TrainState& state, const std::vector<ParamSpec>& specs,
                         const Layout& layout, std::span<const TensorKind> kinds) {
-  std::vector<std::vector<Hdf5Part>> parts(specs.size());
+  std::vector<std::vector<Hdf5VirtualMapping>> mappings(specs.size());
   for (int rank = 0; rank < layout.ranks; ++rank) {
     const Coord coord = coord_of(layout, rank);
     const FlatLayout flat = flat_layout(specs, layout, coord);
-    for (const OwnedRun& run : shard_runs(flat, layout, coord)) {
+    for (const OwnedRange& range : shard_ranges(flat, layout, coord)) {
       Index at = 0;  // offset in the shard's dataset
-      for (const Box& box : global_boxes(*run.placement, run.local)) {
+      for (const Box& box : global_boxes(*range.slice, range.local)) {
         const Range source{at, at + box.elements()};
-        parts[static_cast<std::size_t>(run.placement->spec - specs.data())].push_back(
-            {shard_name(rank), run.local.size(), source, box});
+        mappings[static_cast<std::size_t>(range.slice->spec - specs.data())].push_back(
+            {shard_name(rank), range.local.size(), source, box});
         at = source.end;
       }
     }
@@ -255,15 +255,15 @@ WrittenFile write_index(const fs::path& path, const TrainState& state, const std
   write_state(file, state);
   for (const TensorKind& kind : kinds) {
     for (std::size_t i = 0; i < specs.size(); ++i)
-      file.create_virtual(kind.prefix + specs[i].name, specs[i].shape, parts[i]);
+      file.create_virtual(kind.prefix + specs[i].name, specs[i].shape, mappings[i]);
     const std::string group(kind.prefix, std::strlen(kind.prefix) - 1);
     file.make_group(group);
     file.set(group, "meaning", kind.meaning);
   }
   for (const ParamSpec& spec : specs)
-    for (const TensorFacts& facts : tensor_facts)
-      if (spec.name.ends_with(facts.suffix))
-        for (const auto& [key, text] : {std::pair{"dimensions", facts.dimensions}, {"meaning", facts.meaning}})
+    for (const TensorNote& note : tensor_notes)
+      if (spec.name.ends_with(note.suffix))
+        for (const auto& [key, text] : {std::pair{"dimensions", note.dimensions}, {"meaning", note.meaning}})
           if (*text) file.set(tensor_kinds[0].prefix + spec.name, key, text);
   return finish(file, path);
 }
@@ -279,7 +279,7 @@ std::vector<std::string> save(Comm& world, const fs::path& run_dir, const TrainS
   bool committed = false;
   try {
     Index number = 0;  // names a new folder: an old one may remain, with files of the user
-    agree(world, [&] {
+    agree_on_errors(world, [&] {
       if (!lead) return;
       make_folders(checkpoints);
       sync_folder(run_dir);
@@ -291,14 +291,14 @@ std::vector<std::string> save(Comm& world, const fs::path& run_dir, const TrainS
     dir = unfinished_path(checkpoints, state.step, world.max(number));
 
     WrittenFile mine{};
-    agree(world, [&] { mine = write_shard(dir / shard_name(world.rank()), state, contents, world.rank()); });
-    constexpr Index words = sizeof(WrittenFile) / sizeof(Index);
-    std::vector<Index> all(static_cast<std::size_t>(world.size() * words));
-    std::array<Index, words> own;
+    agree_on_errors(world, [&] { mine = write_shard(dir / shard_name(world.rank()), state, contents, world.rank()); });
+    constexpr Index entry_size = sizeof(WrittenFile) / sizeof(Index);
+    std::vector<Index> all(static_cast<std::size_t>(world.size() * entry_size));
+    std::array<Index, entry_size> own;
     std::memcpy(own.data(), &mine, sizeof mine);
-    world.all_gather(view_of(own.data(), {words}), view_of(all.data(), {world.size() * words}));
+    world.all_gather(view_of(own.data(), {entry_size}), view_of(all.data(), {world.size() * entry_size}));
 
-    agree(world, [&] {
+    agree_on_errors(world, [&] {
       if (!lead) return;
       Manifest manifest{state.step, {}};
       const auto add = [&](const std::string& name, const WrittenFile& file) {
@@ -307,7 +307,7 @@ std::vector<std::string> save(Comm& world, const fs::path& run_dir, const TrainS
       add(index_name, write_index(dir / index_name, state, contents.specs, contents.layout, contents.kinds));
       for (int rank = 0; rank < world.size(); ++rank) {
         WrittenFile shard;
-        std::memcpy(&shard, all.data() + rank * words, sizeof shard);
+        std::memcpy(&shard, all.data() + rank * entry_size, sizeof shard);
         add(shard_name(rank), shard);
       }
       write_file(dir / manifest_name, to_text(manifest));
@@ -317,7 +317,7 @@ std::vector<std::string> save(Comm& world, const fs::path& run_dir, const TrainS
       committed = true;
       sync_folder(checkpoints);
     });
-  } catch (const AgreedError&) {
+  } catch (const CollectiveError&) {
     if (lead && !committed && !dir.empty()) {
       try {
         remove_leftovers(checkpoints);
@@ -344,8 +344,8 @@ std::vector<std::string> save(Comm& world, const fs::path& run_dir, const TrainS
 
 std::vector<std::string> save_checkpoint(Comm& world, const fs::path& run_dir, const TrainState& state,
                                          const ParamStore& store, const Retention& retention) {
-  store.whole();  // a parameter all-gather may be in flight
-  agree(world, [&] {
+  store.finish_all_gather();  // a parameter all-gather may be in flight
+  agree_on_errors(world, [&] {
     std::string name = first_not_finite(store, world.rank());
     if (name.empty() && !all_finite(state.router_bias)) name = "/router/bias";
     if (!name.empty())
@@ -354,7 +354,7 @@ std::vector<std::string> save_checkpoint(Comm& world, const fs::path& run_dir, c
           "from an older checkpoint (--run.resume=true) with a lower train.lr",
           name, state.step);
   });
-  return save(world, run_dir, state, contents_of(store), retention);
+  return save(world, run_dir, state, shard_contents(store), retention);
 }
 
 void save_weights(Comm& world, const fs::path& run_dir, const TrainState& state, const std::vector<ParamSpec>& specs,
@@ -363,13 +363,13 @@ void save_weights(Comm& world, const fs::path& run_dir, const TrainState& state,
   const FlatLayout flat = flat_layout(specs, layout, coord_of(layout, world.rank()));
   Index done = 0;
   const Index total = flat.owned_elements();
-  const auto read = [&](const TensorKind&, const OwnedRun& run, Index begin, std::span<float> values) {
-    const Index first = run.local.begin + begin;
+  const auto read = [&](const TensorKind&, const OwnedRange& range, Index begin, std::span<float> values) {
+    const Index first = range.local.begin + begin;
     float* to = values.data();
-    for (const Box& box : global_boxes(*run.placement, {first, first + static_cast<Index>(values.size())})) {
-      const auto part = static_cast<std::size_t>(box.elements());
-      source.read(*run.placement->spec, box, {to, part});
-      to += part;
+    for (const Box& box : global_boxes(*range.slice, {first, first + static_cast<Index>(values.size())})) {
+      const auto elements = static_cast<std::size_t>(box.elements());
+      source.read(*range.slice->spec, box, {to, elements});
+      to += elements;
     }
     done += static_cast<Index>(values.size());
     progress(done, total);

@@ -90,7 +90,7 @@ Digest sha256_sampled(const std::filesystem::path& path) {
   const std::int64_t size = file.size();
   Sha256 hash;
   hash.update(&size, sizeof size);
-  std::vector<char> piece(block);
+  std::vector<char> buffer(block);
   const std::int64_t last = std::max<std::int64_t>(size - block, 0),
                      steps = std::min(blocks, (size + block - 1) / block);
   for (std::int64_t i = 0; i < steps; ++i) {
@@ -99,18 +99,18 @@ Digest sha256_sampled(const std::filesystem::path& path) {
     const std::int64_t at = last / gaps * i + last % gaps * i / gaps;
     const auto bytes = static_cast<std::size_t>(std::min(block, size));
     for (std::size_t done = 0; done < bytes;) {
-      const std::size_t n = file.read_at(at + static_cast<Index>(done), std::span(piece).subspan(done, bytes - done));
+      const std::size_t n = file.read_at(at + static_cast<Index>(done), std::span(buffer).subspan(done, bytes - done));
       if (n == 0) bad_input("cannot read {}: it was cut short while it was read", path.string());
       done += n;
     }
-    hash.update(piece.data(), bytes);
+    hash.update(buffer.data(), bytes);
   }
   return hash.finish();
 }
 
 Digest sha256_file(const std::filesystem::path& path) {
   Sha256 hash;
-  read_pieces(path, [&](std::string_view piece) { hash.update(piece.data(), piece.size()); });
+  read_chunks(path, [&](std::string_view chunk) { hash.update(chunk.data(), chunk.size()); });
   return hash.finish();
 }
 

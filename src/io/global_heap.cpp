@@ -12,18 +12,19 @@ namespace sy {
 namespace {
 
 constexpr std::string_view signature("GCOL\1", 5);  // and the version byte
-constexpr std::uint64_t header_bytes = 16, least_heap = 4096;
+constexpr std::uint64_t header_bytes = 16, min_heap_bytes = 4096;
 static_assert(std::endian::native == std::endian::little);
 
 }  // namespace
 
-void GlobalHeaps::find(std::string_view piece) {
-  const std::string seam = tail_ + std::string(piece.substr(0, signature.size() - 1));
-  for (const auto& [text, begin] : {std::pair{std::string_view(seam), bytes_ - tail_.size()}, std::pair{piece, bytes_}})
+void GlobalHeaps::scan(std::string_view chunk) {
+  const std::string boundary = tail_ + std::string(chunk.substr(0, signature.size() - 1));
+  for (const auto& [text, begin] :
+       {std::pair{std::string_view(boundary), bytes_ - tail_.size()}, std::pair{chunk, bytes_}})
     for (auto at = text.find(signature); at != text.npos; at = text.find(signature, at + 1))
       begins_.push_back(begin + at);
-  bytes_ += piece.size();
-  tail_ += piece.substr(piece.size() - std::min(piece.size(), signature.size() - 1));
+  bytes_ += chunk.size();
+  tail_ += chunk.substr(chunk.size() - std::min(chunk.size(), signature.size() - 1));
   tail_.erase(0, tail_.size() - std::min(tail_.size(), signature.size() - 1));
 }
 
@@ -40,7 +41,8 @@ std::string GlobalHeaps::problem(const std::filesystem::path& file) const {
       return static_cast<bool>(in.read(reinterpret_cast<char*>(&value), sizeof value));
     };
     // Skips bytes that are no heap by their size, or a heap that the library refuses itself.
-    if (begin + header_bytes > bytes_ || !read(begin + 8, size) || size < least_heap || size > bytes_ - begin) continue;
+    if (begin + header_bytes > bytes_ || !read(begin + 8, size) || size < min_heap_bytes || size > bytes_ - begin)
+      continue;
     std::uint64_t at = header_bytes;
     while (size - at >= header_bytes) {
       struct Object {
@@ -52,8 +54,8 @@ std::string GlobalHeaps::problem(const std::filesystem::path& file) const {
       if (!read(begin + at, object)) return fmt::format("{} cannot be read", file.string());
       const std::uint64_t left = size - at;
       // The object of index 0 is the free space, including its header.
-      const std::uint64_t most = object.index == 0 ? left : left - header_bytes;
-      if (objects_left == 0 || object.bytes > most || (object.index == 0 && object.bytes < header_bytes))
+      const std::uint64_t max_bytes = object.index == 0 ? left : left - header_bytes;
+      if (objects_left == 0 || object.bytes > max_bytes || (object.index == 0 && object.bytes < header_bytes))
         return fmt::format("{} is damaged: the global heap at byte {} does not end where it should", file.string(),
                            begin);
       --objects_left;

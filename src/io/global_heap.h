@@ -12,11 +12,11 @@
 
 namespace sy {
 
-// Usage: call find() with all chunks of a file in order, then problem() with the same file.
+// Usage: call scan() with all chunks of a file in order, then problem() with the same file.
 class GlobalHeaps {
  public:
   // Records the heaps in the next chunk of the file.
-  void find(std::string_view piece);
+  void scan(std::string_view chunk);
   // Checks the recorded heaps. Returns an error message; empty if all heaps are valid.
   std::string problem(const std::filesystem::path& file) const;
 

@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <limits>
 
-#include "dist/activity.h"
+#include "dist/phase.h"
 #include "src/io/digest.h"
 #include "src/io/hdf5_calls.h"
 #include "src/system/files.h"
@@ -51,10 +51,10 @@ Dims dims_of(const Shape& shape) {
 
 }  // namespace
 
-void throw_error(const Hdf5Where& where, std::string_view action, const std::string& object) {
+void throw_error(const Hdf5Context& context, std::string_view action, const std::string& object) {
   const std::string text = fmt::format("cannot {} {}{}{}: {}", action, object, object.empty() ? "" : " of ",
-                                       where.file.string(), innermost_error());
-  if (where.writing) throw Failure(text);
+                                       context.file.string(), innermost_error());
+  if (context.writing) throw Failure(text);
   throw InputError(text);
 }
 
@@ -75,23 +75,23 @@ Types types_of(DType dtype) {
   std::abort();
 }
 
-Hdf5Id make_space(const Shape& shape) {
+Hdf5Id make_dataspace(const Shape& shape) {
   const Dims dims = dims_of(shape);
   return {shape.size() ? H5Screate_simple(shape.size(), dims.data(), nullptr) : H5Screate(H5S_SCALAR), H5Sclose};
 }
 
-Hdf5Id make_space(const Shape& shape, const Box& box, const Hdf5Where& where) {
+Hdf5Id make_dataspace(const Shape& shape, const Box& box, const Hdf5Context& context) {
   SY_ASSERT(box.begin.size() == shape.size() && box.size.size() == shape.size(), "{} in {}", box.size.str(),
             shape.str());
   for (int i = 0; i < shape.size(); ++i)
     SY_ASSERT(box.begin[i] >= 0 && box.begin[i] + box.size[i] <= shape[i], "box of {}+{} in {}", box.begin.str(),
               box.size.str(), shape.str());
-  Hdf5Id space = make_space(shape);
-  check(space.get(), where, "describe a part");
+  Hdf5Id space = make_dataspace(shape);
+  check(space.get(), context, "select a box");
   if (shape.size())
     check(H5Sselect_hyperslab(space.get(), H5S_SELECT_SET, dims_of(box.begin).data(), nullptr, dims_of(box.size).data(),
                               nullptr),
-          where, "describe a part");
+          context, "select a box");
   return space;
 }
 
@@ -106,7 +106,7 @@ Hdf5Id file_access() {
   return access;
 }
 
-std::vector<std::string> parents(const std::string& name) {
+std::vector<std::string> parent_groups(const std::string& name) {
   std::vector<std::string> result;
   for (std::size_t at = name.find('/', 1); at != std::string::npos; at = name.find('/', at + 1))
     result.push_back(name.substr(0, at));
@@ -118,7 +118,7 @@ std::vector<std::string> parents(const std::string& name) {
 using namespace h5;
 
 // Record of the values that were written to a file: one row for each write.
-struct Hdf5Log {
+struct Hdf5WriteLog {
   struct Row {
     std::string object;  // "/params/x", "attribute step of /state"
     Checksum::Value written;
@@ -143,14 +143,14 @@ Checksum::Value checksum_of(const Shape& shape, DType dtype) {
 }
 
 // Excludes source_size, which is not in the file.
-Checksum::Value checksum_of(const Shape& shape, const std::vector<Hdf5Part>& parts, float fill) {
+Checksum::Value checksum_of(const Shape& shape, const std::vector<Hdf5VirtualMapping>& mappings, float fill) {
   Checksum sum;
   add_shape(sum, shape);
-  for (const Hdf5Part& part : parts) {
-    sum.update(part.file);
-    add_shape(sum, {part.run.begin, part.run.end});
-    add_shape(sum, part.box.begin);
-    add_shape(sum, part.box.size);
+  for (const Hdf5VirtualMapping& mapping : mappings) {
+    sum.update(mapping.file);
+    add_shape(sum, {mapping.range.begin, mapping.range.end});
+    add_shape(sum, mapping.box.begin);
+    add_shape(sum, mapping.box.size);
   }
   sum.update(&fill, sizeof fill);
   return sum.finish();
@@ -163,9 +163,9 @@ Checksum::Value checksum_of(const Hdf5Dataset& dataset, const Box& box, std::vec
   Box slab = box;
   const bool scalar = box.size.size() == 0;
   const Index row_bytes = box.size.elements(scalar ? 0 : 1) * size_of(dataset.dtype()), rows = scalar ? 1 : box.size[0];
-  const Index most_rows = std::max<Index>(1, slab_bytes / std::max<Index>(1, row_bytes));
-  for (Index row = 0; row < rows; row += most_rows) {
-    const Index n = std::min(most_rows, rows - row);
+  const Index max_rows = std::max<Index>(1, slab_bytes / std::max<Index>(1, row_bytes));
+  for (Index row = 0; row < rows; row += max_rows) {
+    const Index n = std::min(max_rows, rows - row);
     if (!scalar) {
       slab.begin[0] = box.begin[0] + row;
       slab.size[0] = n;
@@ -191,34 +191,34 @@ int Hdf5Id::close() {
   return close_(std::exchange(id_, -1));
 }
 
-Box whole(const Shape& shape) {
+Box full_box(const Shape& shape) {
   Box box{shape, shape};
   for (int i = 0; i < shape.size(); ++i) box.begin[i] = 0;
   return box;
 }
 
 void Hdf5Dataset::write(const Box& box, const void* data) {
-  write_point("write " + name_, where_.file);
+  write_point("write " + name_, context_.file);
   ++local_progress;
   if (box.elements() == 0) return;
-  const Hdf5Id space = make_space(shape_, box, where_), memory = make_space(box.size);
+  const Hdf5Id space = make_dataspace(shape_, box, context_), memory = make_dataspace(box.size);
   const auto bytes = static_cast<std::size_t>(box.elements() * size_of(dtype_));
   log_->rows.push_back({name_, checksum(data, bytes), [name = name_, box](const Hdf5File& file, auto& buffer) {
                           return checksum_of(file.open_dataset(name), box, buffer);
                         }});
-  check(H5Dwrite(id_.get(), types_of(dtype_).memory, memory.get(), space.get(), H5P_DEFAULT, data), where_, "write",
+  check(H5Dwrite(id_.get(), types_of(dtype_).memory, memory.get(), space.get(), H5P_DEFAULT, data), context_, "write",
         name_);
 }
 
 void Hdf5Dataset::close() {
-  check(id_.close(), where_, where_.writing ? "write" : "close", name_);
+  check(id_.close(), context_, context_.writing ? "write" : "close", name_);
   if (log_) --log_->open_datasets;
 }
 
 Hdf5File Hdf5File::create(const std::filesystem::path& path) {
   Hdf5File file;
-  file.where_ = {path, true};
-  file.log_ = std::make_shared<Hdf5Log>();
+  file.context_ = {path, true};
+  file.log_ = std::make_shared<Hdf5WriteLog>();
   write_point("create", path);
   const Hdf5Id access = file_access(), creation = property_list(H5P_FILE_CREATE);
   H5Pset_link_creation_order(creation.get(), H5P_CRT_ORDER_TRACKED | H5P_CRT_ORDER_INDEXED);
@@ -226,31 +226,32 @@ Hdf5File Hdf5File::create(const std::filesystem::path& path) {
   // Otherwise a small write reaches the disk in H5Dclose, which drops its error.
   H5Pset_sieve_buf_size(access.get(), 0);
   file.id_ = {H5Fcreate(path.c_str(), H5F_ACC_EXCL, creation.get(), access.get()), H5Fclose};
-  check(file.id_.get(), file.where_, "create");
+  check(file.id_.get(), file.context_, "create");
   return file;
 }
 
 void Hdf5File::close() {
-  if (where_.writing) {
-    SY_ASSERT(log_->open_datasets == 0, "{} datasets of {} were not closed", log_->open_datasets, where_.file.string());
-    write_point("close", where_.file);
-    check(H5Fflush(id_.get(), H5F_SCOPE_LOCAL), where_, "write");
+  if (context_.writing) {
+    SY_ASSERT(log_->open_datasets == 0, "{} datasets of {} were not closed", log_->open_datasets,
+              context_.file.string());
+    write_point("close", context_.file);
+    check(H5Fflush(id_.get(), H5F_SCOPE_LOCAL), context_, "write");
   }
-  check(id_.close(), where_, where_.writing ? "write" : "close");
-  if (where_.writing) sync_file(where_.file);
+  check(id_.close(), context_, context_.writing ? "write" : "close");
+  if (context_.writing) sync_file(context_.file);
 }
 
 void Hdf5File::verify() const {
-  SY_ASSERT(where_.writing && id_.get() < 0, "{} is not a file that was written and closed", where_.file.string());
+  SY_ASSERT(context_.writing && id_.get() < 0, "{} is not a file that was written and closed", context_.file.string());
   constexpr const char* advice = "look at the disk and its file system, or write elsewhere";
   try {
-    const Hdf5File file = open(where_.file);
+    const Hdf5File file = open(context_.file);
     std::vector<std::byte> buffer;
-    for (const Hdf5Log::Row& row : log_->rows)
+    for (const Hdf5WriteLog::Row& row : log_->rows)
       if (row.read(file, buffer) != row.written)
-        fail("{} of {} reads back as other values than were written: {}", row.object, where_.file.string(), advice);
+        fail("{} of {} reads back as other values than were written: {}", row.object, context_.file.string(), advice);
   } catch (const InputError& e) {
-    fail("what was written to {} cannot be read back: {}: {}", where_.file.string(), e.what(), advice);
+    fail("what was written to {} cannot be read back: {}: {}", context_.file.string(), e.what(), advice);
   }
 }
 
@@ -270,17 +271,17 @@ void write_hdf5(const std::filesystem::path& path, const std::function<void(Hdf5
 }
 
 void Hdf5File::make_group(const std::string& name) {
-  std::vector<std::string> groups = parents(name);
+  std::vector<std::string> groups = parent_groups(name);
   groups.push_back(name);
   for (const std::string& group : groups) {
     if (has(group)) continue;
     const Hdf5Id creation = property_list(H5P_GROUP_CREATE);
     H5Pset_link_creation_order(creation.get(), H5P_CRT_ORDER_TRACKED | H5P_CRT_ORDER_INDEXED);
     H5Pset_obj_track_times(creation.get(), false);
-    Hdf5Id made(
-        check(H5Gcreate2(id_.get(), group.c_str(), H5P_DEFAULT, creation.get(), H5P_DEFAULT), where_, "create", group),
-        H5Gclose);
-    check(made.close(), where_, "create", group);
+    Hdf5Id made(check(H5Gcreate2(id_.get(), group.c_str(), H5P_DEFAULT, creation.get(), H5P_DEFAULT), context_,
+                      "create", group),
+                H5Gclose);
+    check(made.close(), context_, "create", group);
     log_->rows.push_back({group, {}, [group](const Hdf5File& file, auto&) {
                             if (!file.has(group)) bad_input("it holds no {}", group);
                             return Checksum::Value{};
@@ -289,19 +290,19 @@ void Hdf5File::make_group(const std::string& name) {
 }
 
 Hdf5Dataset Hdf5File::create(const std::string& name, const Shape& shape, DType dtype) {
-  if (const auto groups = parents(name); !groups.empty()) make_group(groups.back());
-  write_point("create " + name, where_.file);
+  if (const auto groups = parent_groups(name); !groups.empty()) make_group(groups.back());
+  write_point("create " + name, context_.file);
   Hdf5Dataset dataset;
-  dataset.where_ = where_;
+  dataset.context_ = context_;
   dataset.name_ = name;
   dataset.shape_ = shape;
   dataset.dtype_ = dtype;
-  const Hdf5Id creation = dataset_creation(), space = make_space(shape);
+  const Hdf5Id creation = dataset_creation(), space = make_dataspace(shape);
   H5Pset_fill_time(creation.get(), H5D_FILL_TIME_NEVER);  // the caller writes all elements
   dataset.id_ = {
       H5Dcreate2(id_.get(), name.c_str(), types_of(dtype).file, space.get(), H5P_DEFAULT, creation.get(), H5P_DEFAULT),
       H5Dclose};
-  check(dataset.id_.get(), where_, "create", name);
+  check(dataset.id_.get(), context_, "create", name);
   dataset.log_ = log_;
   ++log_->open_datasets;
   log_->rows.push_back({name, checksum_of(shape, dtype), [name](const Hdf5File& file, auto&) {
@@ -313,47 +314,50 @@ Hdf5Dataset Hdf5File::create(const std::string& name, const Shape& shape, DType 
 
 void Hdf5File::write(const std::string& name, const Shape& shape, DType dtype, const void* data) {
   Hdf5Dataset dataset = create(name, shape, dtype);
-  dataset.write(whole(shape), data);
+  dataset.write(full_box(shape), data);
   dataset.close();
 }
 
-void Hdf5File::create_virtual(const std::string& name, const Shape& shape, const std::vector<Hdf5Part>& parts) {
-  if (const auto groups = parents(name); !groups.empty()) make_group(groups.back());
-  write_point("create " + name, where_.file);
-  const Hdf5Id creation = dataset_creation(), space = make_space(shape);
+void Hdf5File::create_virtual(const std::string& name, const Shape& shape,
+                              const std::vector<Hdf5VirtualMapping>& mappings) {
+  if (const auto groups = parent_groups(name); !groups.empty()) make_group(groups.back());
+  write_point("create " + name, context_.file);
+  const Hdf5Id creation = dataset_creation(), space = make_dataspace(shape);
   const float nan = std::numeric_limits<float>::quiet_NaN();
-  check(H5Pset_fill_value(creation.get(), H5T_NATIVE_FLOAT, &nan), where_, "create", name);
-  for (const Hdf5Part& part : parts) {
-    const Hdf5Id target = make_space(shape, part.box, where_);
-    const Hdf5Id source = make_space({part.source_size}, {{part.run.begin}, {part.run.size()}}, where_);
-    check(H5Pset_virtual(creation.get(), target.get(), part.file.c_str(), name.c_str(), source.get()), where_, "create",
-          name);
+  check(H5Pset_fill_value(creation.get(), H5T_NATIVE_FLOAT, &nan), context_, "create", name);
+  for (const Hdf5VirtualMapping& mapping : mappings) {
+    const Hdf5Id target = make_dataspace(shape, mapping.box, context_);
+    const Hdf5Id source =
+        make_dataspace({mapping.source_size}, {{mapping.range.begin}, {mapping.range.size()}}, context_);
+    check(H5Pset_virtual(creation.get(), target.get(), mapping.file.c_str(), name.c_str(), source.get()), context_,
+          "create", name);
   }
   Hdf5Id dataset(
       check(H5Dcreate2(id_.get(), name.c_str(), H5T_IEEE_F32LE, space.get(), H5P_DEFAULT, creation.get(), H5P_DEFAULT),
-            where_, "create", name),
+            context_, "create", name),
       H5Dclose);
-  check(dataset.close(), where_, "create", name);
-  log_->rows.push_back({name, checksum_of(shape, parts, nan), [name](const Hdf5File& file, auto&) {
+  check(dataset.close(), context_, "create", name);
+  log_->rows.push_back({name, checksum_of(shape, mappings, nan), [name](const Hdf5File& file, auto&) {
                           const Hdf5Dataset made = file.open_dataset(name);
-                          const Hdf5Id kept(H5Dget_create_plist(made.id_.get()), H5Pclose);
+                          const Hdf5Id properties(H5Dget_create_plist(made.id_.get()), H5Pclose);
                           float fill = 0;
-                          check(H5Pget_fill_value(kept.get(), H5T_NATIVE_FLOAT, &fill), file.where_, "read", name);
-                          return checksum_of(made.shape(), made.parts(), fill);
+                          check(H5Pget_fill_value(properties.get(), H5T_NATIVE_FLOAT, &fill), file.context_, "read",
+                                name);
+                          return checksum_of(made.shape(), made.mappings(), fill);
                         }});
 }
 
 void Hdf5File::set(const std::string& object, const std::string& attribute, std::int64_t file_type,
                    std::int64_t memory_type, const void* value) {
   const std::string action = "write attribute " + attribute;
-  write_point(action + " of " + object, where_.file);
-  const Hdf5Id space = make_space(Shape{});
+  write_point(action + " of " + object, context_.file);
+  const Hdf5Id space = make_dataspace(Shape{});
   Hdf5Id id(check(H5Acreate_by_name(id_.get(), object.c_str(), attribute.c_str(), file_type, space.get(), H5P_DEFAULT,
                                     H5P_DEFAULT, H5P_DEFAULT),
-                  where_, action, object),
+                  context_, action, object),
             H5Aclose);
-  check(H5Awrite(id.get(), memory_type, value), where_, action, object);
-  check(id.close(), where_, action, object);
+  check(H5Awrite(id.get(), memory_type, value), context_, action, object);
+  check(id.close(), context_, action, object);
 }
 
 void Hdf5File::set(const std::string& object, const std::string& attribute, const std::string& value) {

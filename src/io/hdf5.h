@@ -21,7 +21,7 @@ namespace sy {
 class Hdf5Id {
  public:
   Hdf5Id() = default;
-  Hdf5Id(std::int64_t id, int (*close)(std::int64_t)) : id_(id), close_(close) {}
+  Hdf5Id(std::int64_t id, int (*close_function)(std::int64_t)) : id_(id), close_(close_function) {}
   Hdf5Id(Hdf5Id&& o) noexcept : id_(o.id_), close_(o.close_) { o.id_ = -1; }
   Hdf5Id& operator=(Hdf5Id&& o) noexcept {
     std::swap(id_, o.id_);
@@ -37,23 +37,23 @@ class Hdf5Id {
   int (*close_)(std::int64_t) = nullptr;
 };
 
-// A mapping of a virtual dataset: `box` shows elements [run.begin, run.end) of a dataset in `file`.
+// A mapping of a virtual dataset: `box` shows the elements `range` of a dataset in `file`.
 // The source is 1-D and has the same name. `file` is relative to the folder of the virtual dataset.
 // source_size: number of elements of the source; 0 in a file that is read.
-struct Hdf5Part {
+struct Hdf5VirtualMapping {
   std::string file;
   Index source_size;
-  Range run;
+  Range range;
   Box box;
 };
 
 // File of an operation, for error messages. writing: errors are Failure, otherwise InputError.
-struct Hdf5Where {
+struct Hdf5Context {
   std::filesystem::path file;
   bool writing = false;
 };
 
-struct Hdf5Log;  // checksums of all values that were written to a file (hdf5.cpp)
+struct Hdf5WriteLog;  // checksums of all values that were written to a file (hdf5.cpp)
 
 class Hdf5Dataset {
  public:
@@ -66,24 +66,25 @@ class Hdf5Dataset {
   void close();
   // Reads the elements of `box`, row-major. Throws InputError for a virtual dataset.
   void read(const Box& box, void* data) const;
-  // Reads elements [run.begin, run.end) of the row-major order. Likewise not for a virtual dataset.
-  void read(Range run, void* data) const;
+  // Reads the elements `range` of the row-major order. Likewise not for a virtual dataset.
+  void read(Range range, void* data) const;
   bool is_virtual() const { return virtual_; }
-  const std::vector<Hdf5Part>& parts() const { return parts_; }  // of a virtual dataset
-  // Reads the overlap of `part` and `box` into `data`, the row-major memory of `box`.
-  // This dataset is the source of `part`. Returns the number of elements that were read.
-  Index read_part(const Hdf5Part& part, const Box& box, void* data) const;
+  // Mappings of a virtual dataset.
+  const std::vector<Hdf5VirtualMapping>& mappings() const { return mappings_; }
+  // Reads the overlap of `mapping` and `box` into `data`, the row-major memory of `box`.
+  // This dataset is the source of `mapping`. Returns the number of elements that were read.
+  Index read_mapped(const Hdf5VirtualMapping& mapping, const Box& box, void* data) const;
 
  private:
   friend class Hdf5File;
-  Hdf5Where where_;
+  Hdf5Context context_;
   std::string name_;
   Hdf5Id id_;
   Shape shape_;
   DType dtype_ = DType::f32;
   bool virtual_ = false;
-  std::vector<Hdf5Part> parts_;
-  std::shared_ptr<Hdf5Log> log_;  // of a file that is written
+  std::vector<Hdf5VirtualMapping> mappings_;
+  std::shared_ptr<Hdf5WriteLog> log_;  // of a file that is written
 };
 
 class Hdf5File {
@@ -106,7 +107,7 @@ class Hdf5File {
   void write(const std::string& name, const Shape& shape, DType dtype, const void* data);
 
   // Creates a virtual f32 dataset. Elements without a mapping, or of a missing file, read as NaN.
-  void create_virtual(const std::string& name, const Shape& shape, const std::vector<Hdf5Part>& parts);
+  void create_virtual(const std::string& name, const Shape& shape, const std::vector<Hdf5VirtualMapping>& mappings);
 
   // Returns whether the object exists. Throws if a link on its path is soft or external.
   bool has(const std::string& name) const;
@@ -133,9 +134,9 @@ class Hdf5File {
   // Throws unless the attribute is one string (`text`) or one integer.
   Hdf5Id open_attribute(const std::string& object, const std::string& attribute, bool text) const;
 
-  Hdf5Where where_;
+  Hdf5Context context_;
   Hdf5Id id_;
-  std::shared_ptr<Hdf5Log> log_;  // of a file that is written
+  std::shared_ptr<Hdf5WriteLog> log_;  // of a file that is written
 };
 
 // Creates or replaces a file atomically. `fill` writes it under a temporary name.
@@ -151,6 +152,6 @@ struct Hdf5Library {
 Hdf5Library hdf5_library();
 
 // The box that covers a whole tensor.
-Box whole(const Shape& shape);
+Box full_box(const Shape& shape);
 
 }  // namespace sy

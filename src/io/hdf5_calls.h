@@ -12,12 +12,12 @@
 
 namespace sy::h5 {
 
-[[noreturn]] void throw_error(const Hdf5Where& where, std::string_view action, const std::string& object);
+[[noreturn]] void throw_error(const Hdf5Context& context, std::string_view action, const std::string& object);
 
 // Returns `result`, the code of a call that failed if negative.
 template <class Result>
-Result check(Result result, const Hdf5Where& where, std::string_view action, const std::string& object = "") {
-  if (result < 0) throw_error(where, action, object);
+Result check(Result result, const Hdf5Context& context, std::string_view action, const std::string& object = "") {
+  if (result < 0) throw_error(context, action, object);
   return result;
 }
 
@@ -30,14 +30,14 @@ Types types_of(DType dtype);
 
 using Dims = std::array<hsize_t, max_dims>;
 
-Hdf5Id make_space(const Shape& shape);
+Hdf5Id make_dataspace(const Shape& shape);
 // Selects the elements of `box` in a space of `shape`.
-Hdf5Id make_space(const Shape& shape, const Box& box, const Hdf5Where& where);
+Hdf5Id make_dataspace(const Shape& shape, const Box& box, const Hdf5Context& context);
 
 Hdf5Id property_list(hid_t kind);
 Hdf5Id file_access();
 
 // Returns the groups on the path to `name`: "/a/b/c" -> "/a", "/a/b".
-std::vector<std::string> parents(const std::string& name);
+std::vector<std::string> parent_groups(const std::string& name);
 
 }  // namespace sy::h5

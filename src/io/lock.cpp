@@ -24,7 +24,7 @@ namespace sy {
 namespace {
 
 // "node7, process 1234, job 56"
-std::string myself() {
+std::string process_text() {
   std::string text = fmt::format("{}, process {}", host_name(), getpid());
   for (const char* variable : {"SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID"})
     if (const char* job = std::getenv(variable)) return fmt::format("{}, job {}", text, job);
@@ -34,15 +34,15 @@ std::string myself() {
 // "2026-11-24 08:30:00 UTC"
 std::string now_text() {
   const std::time_t now = std::time(nullptr);
-  std::tm parts{};
+  std::tm utc{};
   char text[64];
-  gmtime_r(&now, &parts);
-  std::strftime(text, sizeof text, "%F %T UTC", &parts);
+  gmtime_r(&now, &utc);
+  std::strftime(text, sizeof text, "%F %T UTC", &utc);
   return text;
 }
 
 // Returns whether `holder` names a process of another host.
-bool is_elsewhere(const std::string& holder) {
+bool is_on_other_host(const std::string& holder) {
   const std::size_t end = holder.find(", process ");
   return end != holder.npos && holder.substr(0, end) != host_name();
 }
@@ -50,9 +50,9 @@ bool is_elsewhere(const std::string& holder) {
 // Returns whether the process named by `holder` has ended, as far as this host can tell.
 bool has_ended(const std::string& holder) {
   std::istringstream in(holder);
-  std::string host, word;
+  std::string host, label;
   pid_t process = 0;
-  if (!(std::getline(in, host, ',') && in >> word >> process) || process <= 0) return holder.empty();
+  if (!(std::getline(in, host, ',') && in >> label >> process) || process <= 0) return holder.empty();
   if (host != host_name()) return false;
   return process == getpid() || (kill(process, 0) != 0 && errno == ESRCH);
 }
@@ -64,7 +64,7 @@ std::string content(int file) {
   return std::string(all.substr(0, all.find('\n')));
 }
 
-std::string why_not(int error) {
+std::string error_text(int error) {
   switch (error) {
     case ELOOP:
       return "its switchyard.lock is a link";
@@ -77,7 +77,7 @@ std::string why_not(int error) {
   }
 }
 
-bool is_at(int file, const std::filesystem::path& path) {
+bool is_same_file(int file, const std::filesystem::path& path) {
   struct stat mine, there;
   return fstat(file, &mine) == 0 && lstat(path.c_str(), &there) == 0 && mine.st_ino == there.st_ino &&
          mine.st_dev == there.st_dev;
@@ -96,39 +96,39 @@ int write_at_start(int file, std::string_view text) {
 
 }  // namespace
 
-FolderLock::FolderLock(const std::filesystem::path& folder, std::chrono::milliseconds patience, const std::string& user,
-                       const std::string& elsewhere, std::chrono::milliseconds stale_after)
+FolderLock::FolderLock(const std::filesystem::path& folder, std::chrono::milliseconds timeout, const std::string& user,
+                       const std::string& remedy, std::chrono::milliseconds stale_after)
     : path_(folder / lock_name), stale_after_(stale_after) {
-  const auto end = std::chrono::steady_clock::now() + patience;
-  while (const int obstacle = take()) {
-    if (obstacle != EWOULDBLOCK)
-      cannot_write(obstacle, fmt::format("{} = {} cannot be written ({}): check the path and its permissions, or {}",
-                                         user, folder.string(), why_not(obstacle), elsewhere));
+  const auto end = std::chrono::steady_clock::now() + timeout;
+  while (const int error = try_lock()) {
+    if (error != EWOULDBLOCK)
+      throw_write_error(error, fmt::format("{} = {} cannot be written ({}): check the path and its permissions, or {}",
+                                           user, folder.string(), error_text(error), remedy));
     if (std::chrono::steady_clock::now() >= end && !watching_)
-      bad_input("{} = {} is in use by {}: wait for it, or {}{}", user, folder.string(), holder_, elsewhere, advice_);
+      bad_input("{} = {} is in use by {}: wait for it, or {}{}", user, folder.string(), holder_, remedy, advice_);
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
   // Signals must go to the thread that creates this one.
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  heartbeat_ = std::jthread([this](const std::stop_token& stop) { beat(stop); });
+  heartbeat_ = std::jthread([this](const std::stop_token& stop) { touch_until_stopped(stop); });
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
-void FolderLock::beat(const std::stop_token& stop) const {
+void FolderLock::touch_until_stopped(const std::stop_token& stop) const {
   std::mutex mutex;
-  std::condition_variable_any bell;
+  std::condition_variable_any condition;
   std::unique_lock lock(mutex);
-  while (!bell.wait_for(lock, stop, stale_after_ / 6, [] { return false; }) && !stop.stop_requested())
+  while (!condition.wait_for(lock, stop, stale_after_ / 6, [] { return false; }) && !stop.stop_requested())
     futimens(file_, nullptr);
 }
 
 bool FolderLock::is_stale(int file, const std::string& written) {
-  struct stat facts {};
-  fstat(file, &facts);
+  struct stat status {};
+  fstat(file, &status);
   const std::string now =
-      fmt::format("{} {} {}.{}", written, facts.st_ino, facts.st_mtim.tv_sec, facts.st_mtim.tv_nsec);
+      fmt::format("{} {} {}.{}", written, status.st_ino, status.st_mtim.tv_sec, status.st_mtim.tv_nsec);
   if (now != seen_) {
     watching_ = seen_.empty();  // a second change shows a living holder
     seen_ = now;
@@ -137,27 +137,27 @@ bool FolderLock::is_stale(int file, const std::string& written) {
   return std::chrono::steady_clock::now() - seen_at_ >= stale_after_;
 }
 
-int FolderLock::take() {
+int FolderLock::try_lock() {
   const int file = open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
   if (file < 0) return errno;
   // A hard link to another file is not written to.
-  struct stat facts {};
-  if (fstat(file, &facts) != 0 || !S_ISREG(facts.st_mode) || facts.st_nlink > 1) {
+  struct stat status {};
+  if (fstat(file, &status) != 0 || !S_ISREG(status.st_mode) || status.st_nlink > 1) {
     close(file);
-    return facts.st_nlink > 1 ? EMLINK : EINVAL;
+    return status.st_nlink > 1 ? EMLINK : EINVAL;
   }
   const std::string written = content(file);
   const bool locked = flock(file, LOCK_EX | LOCK_NB) == 0, no_locks = !locked && errno != EWOULDBLOCK && errno != EINTR;
-  if (locked ? !is_at(file, path_)  // deleted by its last holder between open and flock
-                   || (is_elsewhere(written) && !is_stale(file, written))
+  if (locked ? !is_same_file(file, path_)  // deleted by its last holder between open and flock
+                   || (is_on_other_host(written) && !is_stale(file, written))
              : !no_locks || !has_ended(written)) {
     close(file);
     holder_ = written.empty() ? "another process" : written;
-    if (no_locks || is_elsewhere(written))
+    if (no_locks || is_on_other_host(written))
       advice_ = fmt::format("; if that process is gone, delete {}", path_.string());
     return EWOULDBLOCK;
   }
-  text_ = myself();
+  text_ = process_text();
   const std::string text = fmt::format("{}\nsince {}\n", text_, now_text());
   if (const int why = ftruncate(file, 0) != 0 ? errno : write_at_start(file, text)) {
     close(file);
@@ -170,15 +170,15 @@ int FolderLock::take() {
 std::string lock_holder(const std::filesystem::path& folder) {
   const int file = open((folder / lock_name).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
   if (file < 0) return "";
-  struct stat facts {};
+  struct stat status {};
   std::string written;
   bool held = false;
-  if (fstat(file, &facts) == 0 && S_ISREG(facts.st_mode)) {
+  if (fstat(file, &status) == 0 && S_ISREG(status.st_mode)) {
     written = content(file);
     const bool free = flock(file, LOCK_SH | LOCK_NB) == 0, no_locks = !free && errno != EWOULDBLOCK && errno != EINTR;
-    const bool young = std::abs(std::difftime(std::time(nullptr), facts.st_mtime)) <
+    const bool young = std::abs(std::difftime(std::time(nullptr), status.st_mtime)) <
                        std::chrono::duration<double>(FolderLock::default_stale_after).count();
-    held = is_elsewhere(written) ? young : no_locks ? !has_ended(written) : !free;
+    held = is_on_other_host(written) ? young : no_locks ? !has_ended(written) : !free;
   }
   close(file);
   return !held ? "" : written.empty() ? "another process" : written;
@@ -187,7 +187,7 @@ std::string lock_holder(const std::filesystem::path& folder) {
 bool FolderLock::held() const {
   // Opened again, so that a network file system asks its server.
   const int now = open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-  const bool mine = now >= 0 && is_at(file_, path_) && content(now) == text_;
+  const bool mine = now >= 0 && is_same_file(file_, path_) && content(now) == text_;
   if (now >= 0) close(now);
   return mine;
 }

@@ -19,15 +19,15 @@ constexpr const char* lock_name = "switchyard.lock";
 class FolderLock {
  public:
   static constexpr std::chrono::milliseconds default_stale_after = std::chrono::seconds(30);
-  // Takes the lock, waiting up to `patience` for another holder to release it.
-  // If the file names another host, the wait may last `stale_after`, even if `patience` is 0.
+  // Takes the lock, waiting up to `timeout` for another holder to release it.
+  // If the file names another host, the wait may last `stale_after`, even if `timeout` is 0.
   // - user: names the folder in messages ("run.dir")
-  // - elsewhere: ends the messages ("choose another run.dir")
+  // - remedy: ends the messages ("choose another run.dir")
   //
   // Throws InputError if the folder is still in use, or if its path cannot be written.
   // Throws Failure if the machine is at fault, as for a full disk.
-  FolderLock(const std::filesystem::path& folder, std::chrono::milliseconds patience, const std::string& user,
-             const std::string& elsewhere, std::chrono::milliseconds stale_after = default_stale_after);
+  FolderLock(const std::filesystem::path& folder, std::chrono::milliseconds timeout, const std::string& user,
+             const std::string& remedy, std::chrono::milliseconds stale_after = default_stale_after);
   ~FolderLock();  // deletes the file
   // Returns whether the file still exists and names this process.
   // False if the folder was removed or replaced.
@@ -38,10 +38,10 @@ class FolderLock {
   FolderLock& operator=(const FolderLock&) = delete;
 
  private:
-  int take();  // tries once; 0, or an errno value: EWOULDBLOCK if another process has the lock
+  int try_lock();  // tries once; 0, or an errno value: EWOULDBLOCK if another process has the lock
   // Returns whether another host's file has not changed for stale_after_. Call it repeatedly.
   bool is_stale(int file, const std::string& written);
-  void beat(const std::stop_token& stop) const;
+  void touch_until_stopped(const std::stop_token& stop) const;
 
   std::filesystem::path path_;
   std::chrono::milliseconds stale_after_;

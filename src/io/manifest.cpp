@@ -57,8 +57,8 @@ Manifest read_manifest(const fs::path& step_dir) {
               step_dir.string());
   if (!fs::exists(path, error))
     bad_input("{} is missing: {} is no checkpoint, or not a whole one", path.string(), step_dir.string());
-  constexpr std::uintmax_t most_bytes = 1 << 25;  // about 280,000 files
-  if (!fs::is_regular_file(path, error) || fs::file_size(path, error) > most_bytes)
+  constexpr std::uintmax_t max_bytes = 1 << 25;  // about 280,000 files
+  if (!fs::is_regular_file(path, error) || fs::file_size(path, error) > max_bytes)
     bad_input("{} is no manifest: use another checkpoint", path.string());
   const std::string text = read_file(path);
   Manifest manifest;
@@ -104,9 +104,9 @@ std::vector<std::string> file_problems(const fs::path& step_dir, const Manifest&
       try {
         Sha256 hash;
         GlobalHeaps heaps;
-        read_pieces(path, [&](std::string_view piece) {
-          hash.update(piece.data(), piece.size());
-          heaps.find(piece);
+        read_chunks(path, [&](std::string_view chunk) {
+          hash.update(chunk.data(), chunk.size());
+          heaps.scan(chunk);
         });
         if (to_hex(hash.finish()) != file.sha256)
           problems.push_back(path.string() + " is damaged: its SHA-256 is not the manifest's");

@@ -17,14 +17,14 @@ namespace fs = std::filesystem;
 namespace {
 
 // Returns whether a folder is empty or holds a lock file of this program. Does not follow links.
-bool is_ours_or_empty(const fs::path& folder) {
+bool is_staging_or_empty(const fs::path& folder) {
   std::error_code error;
   if (fs::symlink_status(folder, error).type() != fs::file_type::directory) return false;
   if (fs::symlink_status(folder / lock_name, error).type() == fs::file_type::regular) return true;
   return fs::is_empty(folder, error) && !error;
 }
 
-bool is_there(const fs::path& path) {
+bool path_exists(const fs::path& path) {
   std::error_code error;
   return fs::exists(fs::symlink_status(path, error));
 }
@@ -47,22 +47,22 @@ void NewFolder::refuse_existing() const {
 }
 
 void NewFolder::open() {
-  if (is_there(target_)) refuse_existing();
+  if (path_exists(target_)) refuse_existing();
   if (target_.has_parent_path()) make_folders(target_.parent_path());
   write_point("mkdir", staging_);
   if (::mkdir(staging_.c_str(), 0777) != 0) {
     if (errno != EEXIST) fail("cannot make the folder {}: {}", staging_.string(), std::strerror(errno));
-    if (!is_ours_or_empty(staging_) && is_there(staging_))
+    if (!is_staging_or_empty(staging_) && path_exists(staging_))
       bad_input("{}: {} is in the way, and this program did not leave it there: move it away, or give another folder",
                 command_, staging_.string());
   }
   try {
     lock_.emplace(staging_, std::chrono::milliseconds(0), command_ + ": FOLDER.tmp", "give another folder");
   } catch (const InputError&) {
-    if (is_there(target_)) refuse_existing();  // the other process has committed
+    if (path_exists(target_)) refuse_existing();  // the other process has committed
     throw;
   }
-  if (is_there(target_)) refuse_existing();  // see above
+  if (path_exists(target_)) refuse_existing();  // see above
   for (const fs::directory_entry& entry : fs::directory_iterator(staging_))
     if (entry.path().filename() != lock_name) remove_tree(entry.path());
 }
@@ -72,9 +72,9 @@ void NewFolder::commit() {
   write_point("rename", target_);
   int error = ::renameat2(AT_FDCWD, staging_.c_str(), AT_FDCWD, target_.c_str(), RENAME_NOREPLACE) == 0 ? 0 : errno;
   // The file system may not support the atomic variant.
-  if ((error == EINVAL || error == ENOSYS) && !is_there(target_))
+  if ((error == EINVAL || error == ENOSYS) && !path_exists(target_))
     error = ::rename(staging_.c_str(), target_.c_str()) == 0 ? 0 : errno;
-  if (error != 0 && is_there(target_)) refuse_existing();
+  if (error != 0 && path_exists(target_)) refuse_existing();
   if (error != 0) fail("cannot rename {} to {}: {}", staging_.string(), target_.string(), std::strerror(error));
   lock_->moved_to(target_);
   lock_.reset();

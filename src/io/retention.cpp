@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <charconv>
 
-#include "src/io/checkpoint_parts.h"
+#include "src/io/checkpoint_internal.h"
 #include "src/io/manifest.h"
 #include "src/system/files.h"
-#include "src/text/words.h"
+#include "src/text/strings.h"
 
 namespace sy {
 
@@ -46,9 +46,9 @@ bool is_folder(const fs::path& path) {
   return fs::symlink_status(path, error).type() == fs::file_type::directory;
 }
 
-std::string stays(const fs::path& dir, const std::vector<std::string>& strays) {
+std::string foreign_files_warning(const fs::path& dir, const std::vector<std::string>& foreign_files) {
   return fmt::format("{} stays, since Switchyard did not write {}: move that elsewhere, or remove the folder yourself",
-                     dir.string(), join(strays, ", "));
+                     dir.string(), join(foreign_files, ", "));
 }
 
 // Deletes the checkpoint's files in a folder, then the folder. Returns a warning if it has other
@@ -57,16 +57,16 @@ std::string remove_checkpoint(const fs::path& dir) {
   write_point("remove", dir);
   if (!is_folder(dir))
     return fmt::format("{} stays, since Switchyard did not write it: remove it yourself", dir.string());
-  std::vector<std::string> strays;
+  std::vector<std::string> foreign_files;
   for (const std::string& name : names_in(dir)) {
     std::error_code error;
     const fs::path file = dir / name;
     if (!is_checkpoint_file(name) || fs::symlink_status(file, error).type() != fs::file_type::regular)
-      strays.push_back(name);
+      foreign_files.push_back(name);
     else if (!fs::remove(file, error) && error)
       fail("cannot remove {}: {}", file.string(), error.message());
   }
-  if (!strays.empty()) return stays(dir, strays);
+  if (!foreign_files.empty()) return foreign_files_warning(dir, foreign_files);
   std::error_code error;
   if (!fs::remove(dir, error) && error) fail("cannot remove {}: {}", dir.string(), error.message());
   return "";
@@ -78,17 +78,17 @@ bool has_manifest(const fs::path& dir) {
 }
 
 // Returns the reason not to delete an old checkpoint, empty if there is none.
-std::string obstacle(const fs::path& dir) {
+std::string reason_to_stay(const fs::path& dir) {
   if (!has_manifest(dir))
     return fmt::format("{} stays, since it has no {} and Switchyard did not write it: move it elsewhere", dir.string(),
                        manifest_name);
   try {
     const Manifest manifest = read_manifest(dir);
-    std::set<std::string> strays = names_in(dir);
-    for (const Manifest::File& file : manifest.files) strays.erase(file.name);
-    std::erase_if(strays,
+    std::set<std::string> foreign_files = names_in(dir);
+    for (const Manifest::File& file : manifest.files) foreign_files.erase(file.name);
+    std::erase_if(foreign_files,
                   [](const std::string& name) { return name == manifest_name || is_unfinished(name, manifest_name); });
-    return strays.empty() ? "" : stays(dir, {strays.begin(), strays.end()});
+    return foreign_files.empty() ? "" : foreign_files_warning(dir, {foreign_files.begin(), foreign_files.end()});
   } catch (const InputError& e) {
     return fmt::format("old checkpoint {} stays: {}", dir.string(), e.what());
   }
@@ -118,8 +118,8 @@ std::vector<std::string> remove_leftovers(const fs::path& checkpoints) {
 }
 
 Index newest_before(const fs::path& checkpoints, Index step) {
-  for (const Index of : steps_in(checkpoints))
-    if (of < step && has_manifest(checkpoints / step_name(of))) return of;
+  for (const Index candidate : steps_in(checkpoints))
+    if (candidate < step && has_manifest(checkpoints / step_name(candidate))) return candidate;
   return -1;
 }
 
@@ -134,26 +134,27 @@ std::vector<std::string> prune_checkpoints(const fs::path& checkpoints, Index st
   std::vector<std::string> problems;
   const Index keep = retention.keep, keep_every = retention.keep_every;
   if (keep <= 0) return problems;
-  const auto stays_forever = [&](Index of) {
-    return retention.pinned.contains(of) || (keep_every > 0 && of % keep_every == 0);
+  const auto is_pinned = [&](Index candidate) {
+    return retention.pinned.contains(candidate) || (keep_every > 0 && candidate % keep_every == 0);
   };
-  // `kept` counts the checkpoints that stay, `oldest` is the first of them. Checkpoints after
+  // `retained` counts the checkpoints that stay, `oldest` is the first of them. Checkpoints after
   // `step` were abandoned; training replaces them when it reaches their steps again.
-  Index kept = 1, oldest = step;
-  std::vector<std::pair<std::string, Index>> old;
-  for (const Index of : steps_in(checkpoints)) {
-    if (of >= step) continue;
-    const std::string name = step_name(of);
-    if (kept < keep && has_manifest(checkpoints / name)) {
-      ++kept;
-      oldest = of;
-    } else if (!stays_forever(of)) {
-      old.emplace_back(name, of);
+  Index retained = 1, oldest = step;
+  std::vector<std::pair<std::string, Index>> expired;
+  for (const Index candidate : steps_in(checkpoints)) {
+    if (candidate >= step) continue;
+    const std::string name = step_name(candidate);
+    if (retained < keep && has_manifest(checkpoints / name)) {
+      ++retained;
+      oldest = candidate;
+    } else if (!is_pinned(candidate)) {
+      expired.emplace_back(name, candidate);
     }
   }
-  // A checkpoint that was set aside stays as long as one of the same step would.
+  // An abandoned checkpoint stays as long as one of the same step would.
   for (const std::string& name : names_in(checkpoints))
-    if (const auto of = step_set_aside(name); of && *of < oldest) old.emplace_back(name, *of);
+    if (const auto candidate = abandoned_step(name); candidate && *candidate < oldest)
+      expired.emplace_back(name, *candidate);
 
   const auto attempt = [&](const fs::path& dir, const auto& work) {
     try {
@@ -164,20 +165,21 @@ std::vector<std::string> prune_checkpoints(const fs::path& checkpoints, Index st
       return false;
     }
   };
-  std::vector<fs::path> doomed;  // renamed first, so that no reader opens a half-deleted checkpoint
-  for (const auto& [name, of] : old) {
+  // Renamed first, so that no reader opens a half-deleted checkpoint.
+  std::vector<fs::path> renamed;
+  for (const auto& [name, candidate] : expired) {
     const fs::path dir = checkpoints / name;
-    if (std::string why = obstacle(dir); !why.empty()) {
+    if (std::string why = reason_to_stay(dir); !why.empty()) {
       problems.push_back(std::move(why));
       continue;
     }
-    const fs::path to = unfinished_path(checkpoints, of, free_number(checkpoints, of));
-    if (attempt(dir, [&] { rename_folder(dir, to); })) doomed.push_back(to);
+    const fs::path to = unfinished_path(checkpoints, candidate, free_number(checkpoints, candidate));
+    if (attempt(dir, [&] { rename_folder(dir, to); })) renamed.push_back(to);
   }
   // Sync the new names before deleting files. A crash then leaves no half-deleted checkpoint under
   // its old name.
-  if (doomed.empty() || !attempt(checkpoints, [&] { sync_folder(checkpoints); })) return problems;
-  for (const fs::path& dir : doomed)
+  if (renamed.empty() || !attempt(checkpoints, [&] { sync_folder(checkpoints); })) return problems;
+  for (const fs::path& dir : renamed)
     attempt(dir, [&] {
       if (std::string warning = remove_checkpoint(dir); !warning.empty()) problems.push_back(std::move(warning));
     });

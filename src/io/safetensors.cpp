@@ -76,7 +76,7 @@ constexpr std::pair<std::string_view, Index> type_bytes[] = {
 
 // ---- headers ----
 
-constexpr std::size_t length_bytes = 8, most_header_bytes = 100'000'000;  // limit of the format
+constexpr std::size_t length_bytes = 8, max_header_bytes = 100'000'000;  // limit of the format
 
 // A tensor, and the offsets of its data from the end of the header.
 struct Entry {
@@ -186,7 +186,7 @@ const std::vector<StoredType>& stored_types() {
 
 const StoredType* stored_type(std::string_view name) {
   for (const StoredType& type : stored_types())
-    if (type.name == name || type.word == name) return &type;
+    if (type.name == name || type.dtype_name == name) return &type;
   return nullptr;
 }
 
@@ -237,7 +237,7 @@ void StoredTensors::open(const fs::path& folder, const std::string& name) {
   if (file.size() < length_bytes) bad_file(path, fmt::format("it has {} bytes", file.size()));
   std::uint64_t length = 0;
   std::memcpy(&length, file.data(), sizeof length);
-  if (length > most_header_bytes || length > file.size() - length_bytes)
+  if (length > max_header_bytes || length > file.size() - length_bytes)
     bad_file(path, fmt::format("it has {} bytes, and its header {}", file.size(), length));
   const std::byte* data = file.data() + length_bytes + length;
   const auto data_bytes = static_cast<Index>(file.size() - length_bytes - length);

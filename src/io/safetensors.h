@@ -16,15 +16,15 @@ namespace sy {
 
 // Storage type of numbers: F32, F16 or BF16.
 struct StoredType {
-  std::string_view name;  // name in the header
-  std::string_view word;  // name in messages and in --dtype: "f32"
+  std::string_view name;        // name in the header
+  std::string_view dtype_name;  // name in messages and in --dtype: "f32"
   Index bytes;
   // Convert n numbers that are `stride` numbers apart. store rounds to nearest, ties to even.
   void (*load)(const std::byte* from, Index stride, Index n, float* to);
   void (*store)(const float* from, Index n, std::byte* to, Index stride);
 };
 const std::vector<StoredType>& stored_types();
-const StoredType* stored_type(std::string_view name_or_word);  // nullptr if unknown
+const StoredType* stored_type(std::string_view name);  // nullptr if unknown
 
 struct StoredTensor {
   std::string name;

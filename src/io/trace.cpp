@@ -9,22 +9,22 @@ namespace sy {
 StepTrace::StepTrace(Comm& world, std::filesystem::path folder, Index first, Index steps)
     : world_(world), folder_(std::move(folder)), first_(first), last_(first > 0 ? first + steps - 1 : 0) {}
 
-void StepTrace::before(Index step) {
+void StepTrace::begin_step(Index step) {
   if (recording_ || step < first_ || step > last_) return;
-  agree(world_, [&] {
+  agree_on_errors(world_, [&] {
     if (world_.rank() == 0) make_folders(folder_);
   });
   world_.barrier();
   recording_ = true;
   zero_ = std::chrono::steady_clock::now();
-  trace = &spans_;
+  trace_spans = &spans_;
 }
 
-void StepTrace::after(Index step, bool ended) {
+void StepTrace::end_step(Index step, bool ended) {
   if (!recording_ || (step < last_ && !ended)) return;
   recording_ = false;
   stop();
-  agree(world_, [&] {
+  agree_on_errors(world_, [&] {
     write_file(folder_ / fmt::format("rank-{:04}.json", world_.rank()), trace_text(spans_, zero_, world_.rank()));
   });
   spans_.clear();
@@ -43,7 +43,7 @@ std::string trace_text(const std::vector<TraceSpan>& spans, std::chrono::steady_
     if (span.layer >= 0) numbers["layer"] = span.layer;
     for (const auto& [name, value] : span.numbers)
       if (name) numbers[name] = value;
-    events.push_back({{"name", span.what},
+    events.push_back({{"name", span.name},
                       {"ph", "X"},
                       {"pid", process},
                       {"tid", 0},

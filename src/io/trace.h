@@ -4,12 +4,12 @@
 
 #include <filesystem>
 
-#include "dist/activity.h"
 #include "dist/comm.h"
+#include "dist/phase.h"
 
 namespace sy {
 
-// Records the phases of every rank (dist/activity.h) in steps [first, first + steps) of a run. If
+// Records the phases of every rank (dist/phase.h) in steps [first, first + steps) of a run. If
 // first = 0, it records nothing. Times start at a barrier. Times of different ranks are comparable
 // if all ranks leave the barrier together.
 class StepTrace {
@@ -20,14 +20,14 @@ class StepTrace {
   StepTrace& operator=(const StepTrace&) = delete;
 
   // Call before each step. Collective if the step is traced.
-  void before(Index step);
+  void begin_step(Index step);
   // Call after each step, with ended = true if the run ends. Writes the trace after its last step
-  // or at the end of the run. Collective if the step was traced. Throws AgreedError.
-  void after(Index step, bool ended = false);
+  // or at the end of the run. Collective if the step was traced. Throws CollectiveError.
+  void end_step(Index step, bool ended = false);
 
  private:
   void stop() {
-    if (trace == &spans_) trace = nullptr;
+    if (trace_spans == &spans_) trace_spans = nullptr;
   }
 
   Comm& world_;

@@ -21,9 +21,9 @@ bool ValidationRecord::add(Index step, double loss, Index keep_best) {
     while (at > 0 && loss < best[at - 1].loss) --at;
     best.insert(best.begin() + static_cast<std::ptrdiff_t>(at), {step, loss});
   }
-  const auto most = static_cast<std::size_t>(keep_best);
-  if (best.size() > most) best.resize(most);
-  return std::isfinite(loss) && at < most;
+  const auto limit = static_cast<std::size_t>(keep_best);
+  if (best.size() > limit) best.resize(limit);
+  return std::isfinite(loss) && at < limit;
 }
 
 void ValidationRecord::retain(const std::set<Index>& steps) {
@@ -41,19 +41,19 @@ std::string to_text(const ValidationRecord& record) {
 }
 
 ValidationRecord parse_validation_record(const std::string& text, const std::string& where) {
-  constexpr Index most = Index{1} << 53;
+  constexpr Index max_value = Index{1} << 53;
   try {
     const Json json = Json::parse(text);
     ValidationRecord record;
     if (!json.at("lowest").is_null()) record.lowest = json.at("lowest").get<double>();
     record.lowest_step = json.at("lowest_step").get<Index>();
     record.since_lowest = json.at("since_lowest").get<Index>();
-    bool good = record.lowest_step >= -1 && record.lowest_step <= most && record.since_lowest >= 0 &&
-                record.since_lowest <= most && std::isfinite(record.lowest) == (record.lowest_step >= 0);
+    bool good = record.lowest_step >= -1 && record.lowest_step <= max_value && record.since_lowest >= 0 &&
+                record.since_lowest <= max_value && std::isfinite(record.lowest) == (record.lowest_step >= 0);
     for (const Json& entry : json.at("best").elements()) {
       record.best.push_back({entry.at("step").get<Index>(), entry.at("loss").get<double>()});
       const ValidationRecord::Entry& last = record.best.back();
-      good &= last.step >= 0 && last.step <= most && std::isfinite(last.loss) &&
+      good &= last.step >= 0 && last.step <= max_value && std::isfinite(last.loss) &&
               (record.best.size() == 1 || record.best[record.best.size() - 2].loss <= last.loss);
     }
     if (good) return record;

@@ -20,7 +20,8 @@ struct ValidationRecord {
   double lowest = std::numeric_limits<double>::infinity();  // infinite before the first finite loss
   Index lowest_step = -1;                                   // -1 before the first finite loss
   Index since_lowest = 0;                                   // validations after lowest_step
-  std::vector<Entry> best;  // lowest losses whose checkpoints are kept, in ascending order
+  // Lowest losses whose checkpoints stay, in ascending order.
+  std::vector<Entry> best;
 
   // Adds the loss after a step. Returns true if it is among the `keep_best` lowest.
   // A loss that equals an earlier one is not lower, and neither is one that is not finite.

@@ -3,9 +3,9 @@
 
 #include <optional>
 
+#include "src/model/core_attention.h"
 #include "src/model/linear.h"
 #include "src/model/rope.h"
-#include "src/model/scores.h"
 
 namespace sy {
 
@@ -13,13 +13,14 @@ class Attention {
  public:
   // Hl, Kl: numbers of query and kv heads of this rank.
   struct Saved {
-    ConstView x;   // [B * S, D] the gathered input
-    View raw;      // [B, S, Hl + 2 Kl, hd] before QK-norm; qkv itself if there is no QK-norm
-    View inverse;  // [B * S, Hl + Kl] of QK-norm by head
-    View squares;  // [B * S, 2] of QK-norm over all heads: sums of squares of queries and keys
-    View qkv;      // [B, S, Hl + 2 Kl, hd] after rotation
-    View out;      // [B, S, Hl, hd]
-    View lse;      // [B, Hl, S]
+    ConstView x;     // [B * S, D] the gathered input
+    View raw;        // [B, S, Hl + 2 Kl, hd] before QK-norm; qkv itself if there is no QK-norm
+    View inverse;    // [B * S, Hl + Kl] of QK-norm by head
+    View squares;    // [B * S, 2] of QK-norm over all heads: sums of squares of queries and keys
+    View unclipped;  // [B, S, Hl + 2 Kl, hd] before model.clip_qkv; qkv itself if it is 0
+    View qkv;        // [B, S, Hl + 2 Kl, hd] after rotation
+    View out;        // [B, S, Hl, hd]
+    View lse;        // [B, Hl, S]
   };
 
   // - prefix: of its parameters' names, for example "layers.3.attention."
@@ -29,22 +30,22 @@ class Attention {
             const RopeTable* rope_table, Index positions);
 
   // Cache entry of a token in generation.
-  CacheSpec cache_spec() const { return {kv_heads_, head_dim_, head_dim_, scores_.window()}; }
+  CacheSpec cache_spec() const { return {kv_heads_, head_dim_, head_dim_, core_attention_.window()}; }
 
   // to: [T, D] = attention(x: [T, D])
-  void forward(const Pass& pass, ConstView x, Output to, Saved& s) const;
+  void forward(const LayerContext& layer, ConstView x, Output to, Saved& s) const;
   // dx: [T, D] = gradient with respect to x; dy: [T, D], with respect to the output
-  void backward(const Pass& pass, ConstView dy, const Saved& s, View dx) const;
+  void backward(const LayerContext& layer, ConstView dy, const Saved& s, View dx) const;
 
  private:
-  // Computes s.qkv from s.raw: QK-norm and rotation.
-  void normalize(const Pass& pass, Saved& s) const;
+  // Computes s.qkv from s.raw: QK-norm, clip and rotation.
+  void normalize(const LayerContext& layer, Saved& s) const;
   // Returns the gradient with respect to the projection's output (Saved::raw), in dqkv's shape.
   // dqkv: [B, S, Hl + 2 Kl, hd] gradient with respect to qkv. It is overwritten. The result is in
-  // the memory of dqkv, or of scratch if there is a QK-norm.
-  View backward_normalize(const Pass& pass, View dqkv, const Saved& s) const;
+  // the memory of dqkv, or of scratch if there is a QK-norm or a clip.
+  View backward_normalize(const LayerContext& layer, View dqkv, const Saved& s) const;
   // sums: [B * S, 2] = sums of a * b over the query heads and over the key heads of all ranks.
-  void whole_sums(const Device& device, ConstView a, ConstView b, View sums) const;
+  void whole_sums(const ExecutionContext& context, ConstView a, ConstView b, View sums) const;
 
   // Return the query, key and value heads of x: [B, S, Hl + 2 Kl, hd].
   template <class V>
@@ -65,9 +66,10 @@ class Attention {
   const RopeTable* rope_table_;
   RopePairs pairs_ = RopePairs::half;
   Index heads_, kv_heads_, head_dim_;  // Hl, Kl, hd
-  Scores scores_;
+  CoreAttention core_attention_;
   QkNorm qk_norm_;
   WholeQkNorm whole_qk_norm_;
+  std::optional<FfnActivation> clip_;  // of queries, keys and values
   // QK-norm weights. norm_: [2, hd] for queries and keys, or [Hl + Kl, hd] for each head.
   // whole_norm_: [(Hl + Kl) hd] over all heads. At most one of them is not empty.
   Param norm_, whole_norm_;

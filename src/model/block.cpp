@@ -1,67 +1,67 @@
 #include "src/model/block.h"
 
-#include "dist/activity.h"
+#include "dist/phase.h"
 
 namespace sy {
 
 template <class F>
-void Branch::forward(const Pass& pass, ConstView x, ConstView stream, View y, Saved& s, const F& f,
-                     const Saved* same_input) const {
-  const Device& device = pass.device;
+void ResidualBranch::forward(const LayerContext& layer, ConstView x, ConstView stream, View y, Saved& s, const F& f,
+                             const Saved* same_input) const {
+  const ExecutionContext& context = layer.context;
   const Shape shape = x.shape();
-  const View sum = places_.sum ? pass.keep(shape) : y;
+  const View sum = placement_.post_residual ? layer.save(shape) : y;
   s.x = s.in = x;
-  if (places_.input && same_input) {
+  if (placement_.pre && same_input) {
     s.in = same_input->in;
     s.moments = same_input->moments;
-  } else if (places_.input) {
-    const View in = pass.keep(shape);
-    s.moments = pass.saved.f32({shape[0], 2});
-    norm_.forward(device, x, in, s.moments);
+  } else if (placement_.pre) {
+    const View in = layer.save(shape);
+    s.moments = layer.saved.f32({shape[0], 2});
+    norm_.forward(context, x, in, s.moments);
     s.in = in;
   }
-  if (places_.output) {
-    s.out = pass.keep(shape);
-    s.out_moments = pass.saved.f32({shape[0], 2});
+  if (placement_.post_sublayer) {
+    s.out = layer.save(shape);
+    s.out_moments = layer.saved.f32({shape[0], 2});
     f(s.in, Output{.y = s.out});
-    const Arena::Scope scope(device.scratch);
+    const Arena::Scope scope(context.scratch);
     const bool in_place = stream.bytes() == sum.bytes();
-    const View normed = in_place ? device.temp(shape) : sum;
-    out_norm_.forward(device, s.out, normed, s.out_moments);
-    device.backend.add(in_place ? normed : stream, sum);
+    const View normed = in_place ? context.temp(shape) : sum;
+    out_norm_.forward(context, s.out, normed, s.out_moments);
+    context.backend.add(in_place ? normed : stream, sum);
   } else {
-    f(s.in, Output{.y = sum, .from = places_.residual ? s.in : stream});
+    f(s.in, Output{.y = sum, .residual = placement_.normed_residual ? s.in : stream});
   }
-  if (!places_.sum) return;
+  if (!placement_.post_residual) return;
   s.sum = sum;
-  s.moments = pass.saved.f32({shape[0], 2});
-  norm_.forward(device, sum, y, s.moments);
+  s.moments = layer.saved.f32({shape[0], 2});
+  norm_.forward(context, sum, y, s.moments);
 }
 
 template <class F>
-void Branch::backward(const Pass& pass, View d, const Saved& s, View dx, const F& f) const {
-  const Device& device = pass.device;
-  Backend& b = device.backend;
-  const Arena::Scope scope(device.scratch);
+void ResidualBranch::backward(const LayerContext& layer, View d, const Saved& s, View dx, const F& f) const {
+  const ExecutionContext& context = layer.context;
+  Backend& b = context.backend;
+  const Arena::Scope scope(context.scratch);
   // Gradient with respect to the input of a norm that follows the sublayer.
-  const View before = places_.sum || places_.output ? device.temp(d.shape()) : d;
-  if (places_.sum) {
-    b.fill(before, 0);
-    norm_.backward(device, d, s.sum, s.moments, before);
-    b.copy(before, d);
+  const View dsublayer = placement_.post_residual || placement_.post_sublayer ? context.temp(d.shape()) : d;
+  if (placement_.post_residual) {
+    b.fill(dsublayer, 0);
+    norm_.backward(context, d, s.sum, s.moments, dsublayer);
+    b.copy(dsublayer, d);
   }
-  if (places_.output) {
-    b.fill(before, 0);
-    out_norm_.backward(device, d, s.out, s.out_moments, before);
+  if (placement_.post_sublayer) {
+    b.fill(dsublayer, 0);
+    out_norm_.backward(context, d, s.out, s.out_moments, dsublayer);
   }
-  const View din = device.temp(d.shape());
-  f(before, din);
-  if (places_.residual) {  // the norm's output has the residual's gradient, and its input no more
+  const View din = context.temp(d.shape());
+  f(dsublayer, din);
+  if (placement_.normed_residual) {  // the residual is the norm's output, not its input
     b.add(d, din);
     b.fill(dx, 0);
   }
-  if (places_.input)
-    norm_.backward(device, din, s.x, s.moments, dx);
+  if (placement_.pre)
+    norm_.backward(context, din, s.x, s.moments, dx);
   else
     b.add(din, dx);
 }
@@ -75,7 +75,7 @@ Block::Block(const BlockSpec& spec, Index d_model, Index layer, ParamStore& stor
                         layer_prefix(layer) + "attention_out_norm"),
       ffn_branch_(spec, store, layer_prefix(layer) + (spec.shared_norm ? "attention_norm" : "ffn_norm"),
                   layer_prefix(layer) + "ffn_out_norm") {
-  SY_ASSERT(!parallel_ || !spec.norms.sum, "a parallel block of which each branch normalises the sum");
+  SY_ASSERT(!parallel_ || !spec.norms.post_residual, "a parallel block with a norm after each residual addition");
   const AttentionSpec& attention = spec.attention;
   const std::string name = layer_prefix(layer) + "attention.";
   if (attention.latent)
@@ -88,56 +88,56 @@ Block::Block(const BlockSpec& spec, Index d_model, Index layer, ParamStore& stor
     mlp_.emplace(std::get<MlpSpec>(spec.ffn), d_model, store, layer_prefix(layer) + "mlp.");
 }
 
-void Block::forward(const Pass& pass, View x, View y, Saved& s, const RoutingObserver* observer) const {
-  const Doing doing("forward pass", layer_);
+void Block::forward(const LayerContext& layer, View x, View y, Saved& s, const RoutingHook* routing_hook) const {
+  const ScopedPhase phase("forward pass", layer_);
   const auto attention = [&](ConstView in, Output to) {
-    const Traced part("attention");
+    const TraceScope trace("attention");
     if (latent_attention_)
-      latent_attention_->forward(pass, in, to, s.latent_attention);
+      latent_attention_->forward(layer, in, to, s.latent_attention);
     else
-      attention_->forward(pass, in, to, s.attention);
+      attention_->forward(layer, in, to, s.attention);
   };
   const auto ffn = [&](ConstView in, Output to) {
-    const Traced part(moe_ ? "moe" : "mlp");
+    const TraceScope trace(moe_ ? "moe" : "mlp");
     if (moe_)
-      moe_->forward(pass, in, to, s.moe, observer);
+      moe_->forward(layer, in, to, s.moe, routing_hook);
     else
-      mlp_->forward(pass, in, to, s.mlp);
+      mlp_->forward(layer, in, to, s.mlp);
   };
-  const View middle = parallel_ ? y : pass.keep(x.shape());
-  attention_branch_.forward(pass, x, x, middle, s.attention_branch, attention);
-  const Branch::Saved* const same_input = shared_norm_ ? &s.attention_branch : nullptr;
-  ffn_branch_.forward(pass, parallel_ ? x : middle, middle, y, s.ffn_branch, ffn, same_input);
+  const View middle = parallel_ ? y : layer.save(x.shape());
+  attention_branch_.forward(layer, x, x, middle, s.attention_branch, attention);
+  const ResidualBranch::Saved* const same_input = shared_norm_ ? &s.attention_branch : nullptr;
+  ffn_branch_.forward(layer, parallel_ ? x : middle, middle, y, s.ffn_branch, ffn, same_input);
 }
 
-void Block::backward(const Pass& pass, View d, Saved& s) const {
-  const Doing doing("backward pass", layer_);
+void Block::backward(const LayerContext& layer, View d, Saved& s) const {
+  const ScopedPhase phase("backward pass", layer_);
   const auto attention = [&](ConstView dy, View din) {
-    const Traced part("attention");
+    const TraceScope trace("attention");
     if (latent_attention_)
-      latent_attention_->backward(pass, dy, s.latent_attention, din);
+      latent_attention_->backward(layer, dy, s.latent_attention, din);
     else
-      attention_->backward(pass, dy, s.attention, din);
+      attention_->backward(layer, dy, s.attention, din);
   };
   const auto ffn = [&](ConstView dy, View din) {
-    const Traced part(moe_ ? "moe" : "mlp");
+    const TraceScope trace(moe_ ? "moe" : "mlp");
     if (moe_)
-      moe_->backward(pass, dy, s.moe, din);
+      moe_->backward(layer, dy, s.moe, din);
     else
-      mlp_->backward(pass, dy, s.mlp, din);
+      mlp_->backward(layer, dy, s.mlp, din);
   };
   if (!parallel_) {
-    ffn_branch_.backward(pass, d, s.ffn_branch, d, ffn);
-    attention_branch_.backward(pass, d, s.attention_branch, d, attention);
+    ffn_branch_.backward(layer, d, s.ffn_branch, d, ffn);
+    attention_branch_.backward(layer, d, s.attention_branch, d, attention);
     return;
   }
   // Both branches read d, so neither may add to it before the other has finished.
-  const Arena::Scope scope(pass.device.scratch);
-  const View dx = pass.device.temp(d.shape());
-  pass.device.backend.copy(d, dx);
-  ffn_branch_.backward(pass, d, s.ffn_branch, dx, ffn);
-  attention_branch_.backward(pass, d, s.attention_branch, dx, attention);
-  pass.device.backend.copy(dx, d);
+  const Arena::Scope scope(layer.context.scratch);
+  const View dx = layer.context.temp(d.shape());
+  layer.context.backend.copy(d, dx);
+  ffn_branch_.backward(layer, d, s.ffn_branch, dx, ffn);
+  attention_branch_.backward(layer, d, s.attention_branch, dx, attention);
+  layer.context.backend.copy(dx, d);
 }
 
 }  // namespace sy

@@ -12,10 +12,10 @@
 
 namespace sy {
 
-// A residual branch: sublayer f between optional norms, as NormPlaces says.
-//   y = stream + output norm(f(input norm(x))); then, if NormPlaces::sum, y = norm(y)
-//   y = input norm(x) + f(input norm(x)), if NormPlaces::residual
-class Branch {
+// A residual branch: sublayer f between optional norms, as NormPlacement says.
+//   y = stream + out norm(f(norm(x))); then, if NormPlacement::post_residual, y = norm(y)
+//   y = norm(x) + f(norm(x)), if NormPlacement::normed_residual
+class ResidualBranch {
  public:
   struct Saved {
     ConstView x, in;            // [T, D] input of the branch; input of f
@@ -25,32 +25,32 @@ class Branch {
 
   // norm, out_norm: names of the norm parameters, for example "layers.3.attention_norm" and
   // "layers.3.attention_out_norm".
-  Branch(const BlockSpec& spec, ParamStore& store, const std::string& norm, const std::string& out_norm)
-      : places_(spec.norms), norm_(spec.norm.desc(), store, norm), out_norm_(spec.norm.desc(), store, out_norm) {}
+  ResidualBranch(const BlockSpec& spec, ParamStore& store, const std::string& norm, const std::string& out_norm)
+      : placement_(spec.norms), norm_(spec.norm.desc(), store, norm), out_norm_(spec.norm.desc(), store, out_norm) {}
 
   // Runs the branch. f(in, Output) computes the sublayer.
   // - x, stream, y: [T, D]; stream may be x, and y may be stream.
   // - same_input: saved state of a branch with the same x and input norm, which is not computed
   //   again; nullptr if there is no such branch.
   template <class F>
-  void forward(const Pass& pass, ConstView x, ConstView stream, View y, Saved& s, const F& f,
+  void forward(const LayerContext& layer, ConstView x, ConstView stream, View y, Saved& s, const F& f,
                const Saved* same_input = nullptr) const;
   // Runs the branch backward. f(dy, din) is the sublayer's backward: dy, din are the gradients with
   // respect to its output and its input.
   // - d: [T, D]. In: gradient with respect to y. Out: gradient with respect to the stream.
   // - dx: [T, D] += gradient with respect to x through the branch; it may be d.
   template <class F>
-  void backward(const Pass& pass, View d, const Saved& s, View dx, const F& f) const;
+  void backward(const LayerContext& layer, View d, const Saved& s, View dx, const F& f) const;
 
  private:
-  NormPlaces places_;
+  NormPlacement placement_;
   Norm norm_, out_norm_;
 };
 
 class Block {
  public:
   struct Saved {
-    Branch::Saved attention_branch, ffn_branch;
+    ResidualBranch::Saved attention_branch, ffn_branch;
     Attention::Saved attention;  // exactly one of the two attentions is used
     LatentAttention::Saved latent_attention;
     Mlp::Saved mlp;
@@ -64,10 +64,10 @@ class Block {
         const RopeTable* rope_table, Index positions);
 
   // x: [T, D] -> y: [T, D], the next block's input.
-  // observer: called by a MoE layer's router; nullptr if there is no observer.
-  void forward(const Pass& pass, View x, View y, Saved& s, const RoutingObserver* observer) const;
+  // routing_hook: called by a MoE layer's router; may be nullptr.
+  void forward(const LayerContext& layer, View x, View y, Saved& s, const RoutingHook* routing_hook) const;
   // d: [T, D]. In: gradient with respect to the output. Out: gradient with respect to the input.
-  void backward(const Pass& pass, View d, Saved& s) const;
+  void backward(const LayerContext& layer, View d, Saved& s) const;
 
   bool is_moe() const { return moe_.has_value(); }
   CacheSpec cache_spec() const { return attention_ ? attention_->cache_spec() : latent_attention_->cache_spec(); }
@@ -75,7 +75,7 @@ class Block {
  private:
   Index layer_;
   bool parallel_, shared_norm_;
-  Branch attention_branch_, ffn_branch_;
+  ResidualBranch attention_branch_, ffn_branch_;
   std::optional<Attention> attention_;  // exactly one of the two attentions
   std::optional<LatentAttention> latent_attention_;
   std::optional<Mlp> mlp_;  // exactly one of the two FFNs

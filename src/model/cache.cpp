@@ -7,7 +7,7 @@ namespace sy {
 namespace {
 
 // Returns positions [begin, begin + count) of one slot of x: [slots, capacity, heads, width].
-View part_of(View x, Index slot, Index begin, Index count) {
+View slot_positions(View x, Index slot, Index begin, Index count) {
   const Shape positions{x.dim(1), x.dim(2) * x.dim(3)};
   return x.rows(slot, 1).reshape(positions).rows(begin, count);
 }
@@ -15,15 +15,15 @@ View part_of(View x, Index slot, Index begin, Index count) {
 }  // namespace
 
 Cache::Cache(Backend& backend, const std::vector<CacheSpec>& layers, DType dtype, Index slots, Index positions,
-             Index at_once)
+             Index tokens_per_pass)
     : backend_(backend), positions_(positions), lengths_(static_cast<std::size_t>(slots)) {
   for (const CacheSpec& spec : layers) {
     const auto same =
         std::find_if(groups_.begin(), groups_.end(), [&](const Group& g) { return g.window == spec.window; });
     const auto group = static_cast<std::size_t>(same - groups_.begin());
     if (same == groups_.end()) {
-      // A query sees window - 1 keys besides its own; the pass adds at_once tokens to these.
-      const Index capacity = spec.window > 0 ? std::min(positions, spec.window - 1 + at_once) : positions;
+      // A query sees window - 1 keys besides its own; a pass adds tokens_per_pass tokens to these.
+      const Index capacity = spec.window > 0 ? std::min(positions, spec.window - 1 + tokens_per_pass) : positions;
       groups_.push_back({spec.window, capacity, std::vector<Index>(lengths_.size()), {}});
     }
     const Index capacity = groups_[group].capacity;
@@ -46,17 +46,17 @@ void Cache::begin(Index first, Index count, Index tokens, Arena& arena, Arena& s
     std::vector<std::int32_t> offsets;
     for (Index slot = first; slot < first + count; ++slot) {
       Index& begin = group.begin[static_cast<std::size_t>(slot)];
-      Index there = length(slot) - begin;
-      if (there + tokens > group.capacity) {
-        const Index keep = group.window > 0 ? std::min(group.window - 1, there) : there;
-        SY_ASSERT(keep + tokens <= group.capacity, "{} tokens more in slot {}, which has {} and room for {}", tokens,
-                  slot, there, group.capacity);
+      Index stored = length(slot) - begin;
+      if (stored + tokens > group.capacity) {
+        const Index retained = group.window > 0 ? std::min(group.window - 1, stored) : stored;
+        SY_ASSERT(retained + tokens <= group.capacity, "{} more tokens in slot {}, which has {} of {}", tokens, slot,
+                  stored, group.capacity);
         for (Layer& layer : layers_)
-          if (layer.group == g) shift(layer, slot, there - keep, keep, scratch);
-        begin += there - keep;
-        there = keep;
+          if (layer.group == g) shift(layer, slot, stored - retained, retained, scratch);
+        begin += stored - retained;
+        stored = retained;
       }
-      offsets.push_back(static_cast<std::int32_t>(there));
+      offsets.push_back(static_cast<std::int32_t>(stored));
     }
     const View on_device = arena.i32({count});
     backend_.to_device(offsets.data(), on_device);
@@ -64,18 +64,19 @@ void Cache::begin(Index first, Index count, Index tokens, Arena& arena, Arena& s
   }
 }
 
-void Cache::shift(Layer& layer, Index slot, Index begin, Index keep, Arena& scratch) {
+void Cache::shift(Layer& layer, Index slot, Index begin, Index retained, Arena& scratch) {
   for (const View x : {layer.keys.view(), layer.values.view()}) {
     const Arena::Scope scope(scratch);
-    const View from = part_of(x, slot, begin, keep), between = scratch.take(from.shape(), from.dtype());
-    backend_.copy(from, between);  // source and destination may overlap
-    backend_.copy(between, part_of(x, slot, 0, keep));
+    const View from = slot_positions(x, slot, begin, retained), temporary = scratch.take(from.shape(), from.dtype());
+    backend_.copy(from, temporary);  // source and destination may overlap
+    backend_.copy(temporary, slot_positions(x, slot, 0, retained));
   }
 }
 
 LayerCache Cache::layer(Index layer) const {
-  const Layer& of = layers_[static_cast<std::size_t>(layer)];
-  return {of.keys.view().rows(first_, count_), of.values.view().rows(first_, count_), groups_[of.group].offsets};
+  const Layer& entry = layers_[static_cast<std::size_t>(layer)];
+  return {entry.keys.view().rows(first_, count_), entry.values.view().rows(first_, count_),
+          groups_[entry.group].offsets};
 }
 
 void Cache::end(Index sequences, Index tokens) {
@@ -86,10 +87,10 @@ void Cache::end(Index sequences, Index tokens) {
 void Cache::remove(Index slot, Index last) {
   const auto to = static_cast<std::size_t>(slot), from = static_cast<std::size_t>(last);
   for (const Layer& layer : layers_) {
-    const Index there = length(last) - groups_[layer.group].begin[from];
-    if (slot == last || there == 0) continue;
+    const Index stored = length(last) - groups_[layer.group].begin[from];
+    if (slot == last || stored == 0) continue;
     for (const View x : {layer.keys.view(), layer.values.view()})
-      backend_.copy(part_of(x, last, 0, there), part_of(x, slot, 0, there));
+      backend_.copy(slot_positions(x, last, 0, stored), slot_positions(x, slot, 0, stored));
   }
   lengths_[to] = lengths_[from];
   lengths_[from] = 0;
@@ -99,7 +100,7 @@ void Cache::remove(Index slot, Index last) {
   }
 }
 
-void Cache::restart(Index slot) {
+void Cache::reset(Index slot) {
   lengths_[static_cast<std::size_t>(slot)] = 0;
   for (Group& group : groups_) group.begin[static_cast<std::size_t>(slot)] = 0;
 }

@@ -32,9 +32,9 @@ class Cache {
  public:
   // - slots: maximum number of sequences
   // - positions: maximum number of tokens in each of them
-  // - at_once: maximum number of tokens that a pass adds to one sequence
+  // - tokens_per_pass: maximum number of tokens that a pass adds to one sequence
   Cache(Backend& backend, const std::vector<CacheSpec>& layers, DType dtype, Index slots, Index positions,
-        Index at_once);
+        Index tokens_per_pass);
 
   Index slots() const { return static_cast<Index>(lengths_.size()); }
   Index positions() const { return positions_; }
@@ -43,7 +43,7 @@ class Cache {
   Index bytes() const;
 
   // Begins a pass over the slots [first, first + count), with `tokens` next tokens of each: at most
-  // `at_once`. Frees capacity for them; the pass writes their keys and values.
+  // `tokens_per_pass`. Frees capacity for them; the pass writes their keys and values.
   // Allocates the offsets of LayerCache from `arena`; they must stay until end().
   void begin(Index first, Index count, Index tokens, Arena& arena, Arena& scratch);
   // Returns a layer's cache for that pass.
@@ -56,7 +56,7 @@ class Cache {
   // Slot `last` is then empty.
   void remove(Index slot, Index last);
   // Forgets the tokens of a slot.
-  void restart(Index slot);
+  void reset(Index slot);
   // Forgets the tokens of all slots.
   void clear();
 
@@ -71,8 +71,8 @@ class Cache {
     std::size_t group;
     Tensor keys, values;  // [slots, capacity, heads, width]
   };
-  // Moves `keep` positions of a slot from `begin` to the front, in one layer.
-  void shift(Layer& layer, Index slot, Index begin, Index keep, Arena& scratch);
+  // Moves `retained` positions of a slot from `begin` to the front, in one layer.
+  void shift(Layer& layer, Index slot, Index begin, Index retained, Arena& scratch);
 
   Backend& backend_;
   Index positions_;

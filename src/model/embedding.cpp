@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "dist/activity.h"
+#include "dist/phase.h"
 #include "src/params/block_specs.h"
 
 namespace sy {
@@ -35,48 +35,48 @@ Embedding::Embedding(const Config& config, ParamStore& store, Index positions)
   if (m.embedding_norm) norm_.emplace(norm_spec(config).desc(), store, "embedding_norm");
 }
 
-View Embedding::forward(const Pass& pass, Saved& s) const {
-  const Doing doing("embedding");
-  const Device& device = pass.device;
-  Backend& b = device.backend;
-  const Arena::Scope scope(device.scratch);
+View Embedding::forward(const LayerContext& layer, Saved& s) const {
+  const ScopedPhase phase("embedding");
+  const ExecutionContext& context = layer.context;
+  Backend& b = context.backend;
+  const Arena::Scope scope(context.scratch);
   const Index D = table_.weight.dim(1);
-  const View x = pass.keep({pass.own_tokens(), D});
-  if (device.mesh.tp->size() == 1) {
-    b.embedding_forward(pass.batch.ids, table_.weight, first_row_, x);
+  const View x = layer.save({layer.own_tokens(), D});
+  if (context.mesh.tp->size() == 1) {
+    b.embedding_forward(layer.batch.ids, table_.weight, first_row_, x);
   } else {
     // A rank has rows of its share of the vocabulary alone. The sum over the ranks has every row.
-    const View partial = device.temp({pass.batch.tokens(), D});
-    b.embedding_forward(pass.batch.ids, table_.weight, first_row_, partial);
-    device.mesh.tp->reduce_scatter(partial, x);
+    const View partial = context.temp({layer.batch.tokens(), D});
+    b.embedding_forward(layer.batch.ids, table_.weight, first_row_, partial);
+    context.mesh.tp->reduce_scatter(partial, x);
   }
   if (scale_ != 1) b.scale(x, scale_);
   if (const ConstView positions = positions_ ? ConstView(positions_.weight) : ConstView(sines_)) {
-    const View rows = device.temp(x.shape());
-    b.embedding_forward(device.own_tokens(pass.batch.positions), positions, 0, rows);
+    const View rows = context.temp(x.shape());
+    b.embedding_forward(context.own_tokens(layer.batch.positions), positions, 0, rows);
     b.add(rows, x);
   }
   if (!norm_) return x;
   s.sum = x;
-  s.moments = pass.saved.f32({x.dim(0), 2});
-  const View normed = pass.keep(x.shape());
-  norm_->forward(device, x, normed, s.moments);
+  s.moments = layer.saved.f32({x.dim(0), 2});
+  const View normed = layer.save(x.shape());
+  norm_->forward(context, x, normed, s.moments);
   return normed;
 }
 
-void Embedding::backward(const Device& device, const Batch& batch, const Saved& s, View d) const {
-  const Doing doing("gradient of the embedding");
-  Backend& b = device.backend;
-  const Arena::Scope scope(device.scratch);
+void Embedding::backward(const ExecutionContext& context, const Batch& batch, const Saved& s, View d) const {
+  const ScopedPhase phase("gradient of the embedding");
+  Backend& b = context.backend;
+  const Arena::Scope scope(context.scratch);
   if (norm_) {
-    const View dsum = device.temp(d.shape());
+    const View dsum = context.temp(d.shape());
     b.fill(dsum, 0);
-    norm_->backward(device, d, s.sum, s.moments, dsum);
+    norm_->backward(context, d, s.sum, s.moments, dsum);
     d = dsum;
   }
-  if (positions_) b.embedding_backward(device.own_tokens(batch.positions), d, 0, positions_.grad);
+  if (positions_) b.embedding_backward(context.own_tokens(batch.positions), d, 0, positions_.grad);
   if (scale_ != 1) b.scale(d, scale_);
-  b.embedding_backward(batch.ids, gather_tokens(device, device.scratch, d), first_row_, table_.grad);
+  b.embedding_backward(batch.ids, gather_tokens(context, context.scratch, d), first_row_, table_.grad);
 }
 
 std::vector<float> sinusoidal_positions(Index positions, Index d_model) {

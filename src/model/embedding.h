@@ -19,11 +19,11 @@ class Embedding {
   // positions: maximum number of tokens in a sequence.
   Embedding(const Config& config, ParamStore& store, Index positions);
 
-  // Returns the embeddings of the rank's own tokens: [T, D], allocated from pass.saved.
-  View forward(const Pass& pass, Saved& s) const;
+  // Returns the embeddings of the rank's own tokens: [T, D], allocated from layer.saved.
+  View forward(const LayerContext& layer, Saved& s) const;
   // Adds the gradients of the parameters. d: [T, D], gradient with respect to the output for the
   // rank's own tokens. It is overwritten.
-  void backward(const Device& device, const Batch& batch, const Saved& s, View d) const;
+  void backward(const ExecutionContext& context, const Batch& batch, const Saved& s, View d) const;
 
  private:
   Param table_;  // [V, D]

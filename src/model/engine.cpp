@@ -9,10 +9,10 @@ namespace {
 
 // Packing a weight costs about as much as one pass saves by it, and takes memory. It is worthwhile
 // for weights that several passes use before they change.
-std::vector<WeightUse> products_to_prepare(const Config& config, const Layout& layout, bool training) {
-  if (!training) return {WeightUse::output};
+std::vector<GemmPass> gemm_passes_to_pack(const Config& config, const Layout& layout, bool training) {
+  if (!training) return {GemmPass::fprop};
   const bool several = config.train.global_batch > config.train.micro_batch * layout.dp();
-  return several ? std::vector{WeightUse::output, WeightUse::input} : std::vector<WeightUse>{};
+  return several ? std::vector{GemmPass::fprop, GemmPass::dgrad} : std::vector<GemmPass>{};
 }
 
 }  // namespace
@@ -24,30 +24,31 @@ Engine::Engine(const Config& config, Index vocab, std::unique_ptr<Backend> backe
       backend_(std::move(backend)),
       mesh_(on_backend(std::move(mesh), *backend_)),
       store_(*backend_, param_specs(config, vocab), mesh_.layout, mesh_.coord, training, config.dtype(),
-             products_to_prepare(config, mesh_.layout, training)),
-      block_(arena_bytes > 0 && !backend_->on_host()
-                 ? std::make_unique<FixedBlock>(backend_->allocate(arena_bytes), arena_bytes)
-                 : nullptr),
-      expected_(block_ ? 0 : arena_bytes),
-      slots_(make_slots(slots)),
+             gemm_passes_to_pack(config, mesh_.layout, training)),
+      fixed_block_(arena_bytes > 0 && !backend_->on_host()
+                       ? std::make_unique<FixedBlock>(backend_->allocate(arena_bytes), arena_bytes)
+                       : nullptr),
+      expected_bytes_(fixed_block_ ? 0 : arena_bytes),
+      states_(make_states(slots)),
       scratch_(make_arena(End::high)),
-      rope_(*backend_, block_specs(config), positions > 0 ? room_for(positions) : config.model.seq_len) {
-  if (training) join_replicas(mesh_, config.model.kv_heads);
+      rope_(*backend_, block_specs(config), positions > 0 ? cache_capacity(positions) : config.model.seq_len) {
+  if (training) join_kv_replicas(mesh_, config.model.kv_heads);
   SY_ASSERT(vocab >= mesh_.layout.tp, "a vocabulary of {} over {} ranks", vocab, mesh_.layout.tp);
   const std::vector<BlockSpec> blocks = block_specs(config);
   const Index moe_layers = count_moe(blocks), E = config.moe.experts;
-  if (config.moe.bias_rate > 0 && moe_layers > 0) router_bias_ = backend_->tensor({moe_layers, E});
+  if (config.moe.bias_update_rate > 0 && moe_layers > 0) router_bias_ = backend_->tensor({moe_layers, E});
   statistics_ = backend_->tensor({moe_layers * RouterSums{E}.size() + 2}, DType::f64);
-  if (!config.moe.order.empty()) {
-    expert_places_ = backend_->tensor({moe_layers, E}, DType::i32);
+  if (!config.moe.physical_to_logical.empty()) {
+    logical_to_physical_ = backend_->tensor({moe_layers, E}, DType::i32);
     for (Index l = 0; l < moe_layers; ++l) {
-      std::vector<std::int32_t> places(static_cast<std::size_t>(E));
-      for (Index place = 0; place < E; ++place) places[config.moe.order[l][place]] = static_cast<std::int32_t>(place);
-      backend_->to_device(places.data(), expert_places_.view().rows(l, 1));
+      std::vector<std::int32_t> logical_to_physical(static_cast<std::size_t>(E));
+      for (Index physical = 0; physical < E; ++physical)
+        logical_to_physical[config.moe.physical_to_logical[l][physical]] = static_cast<std::int32_t>(physical);
+      backend_->to_device(logical_to_physical.data(), logical_to_physical_.view().rows(l, 1));
     }
   }
   model_ = std::make_unique<Stage>(config, store_, Range{0, config.model.layers},
-                                   RouterTables{router_bias_.view(), expert_places_.view()}, rope_);
+                                   RouterTables{router_bias_.view(), logical_to_physical_.view()}, rope_);
 }
 
 std::vector<float> Engine::router_bias() const {
@@ -58,31 +59,31 @@ std::vector<float> Engine::router_bias() const {
 }
 
 void Engine::set_router_bias(const std::vector<float>& bias) {
-  const View device = router_bias_;
-  if (!device) return;
-  if (static_cast<Index>(bias.size()) != device.elements())
+  const View values = router_bias_;
+  if (!values) return;
+  if (static_cast<Index>(bias.size()) != values.elements())
     bad_input("the checkpoint has {} selection biases for {} experts of all layers: use another checkpoint",
-              bias.size(), device.elements());
-  backend_->to_device(bias.data(), device);
+              bias.size(), values.elements());
+  backend_->to_device(bias.data(), values);
 }
 
 Arena Engine::make_arena(End end) {
-  if (block_) return {*block_, end};
-  return Arena([this](Index bytes) { return backend_->allocate(bytes); }, expected_);
+  if (fixed_block_) return {*fixed_block_, end};
+  return Arena([this](Index bytes) { return backend_->allocate(bytes); }, expected_bytes_);
 }
 
-std::vector<Slot> Engine::make_slots(Index slots) {
-  SY_ASSERT(slots == 1 || (slots > 1 && !block_), "{} slots in one block", slots);
-  std::vector<Slot> all;
+std::vector<MicroBatchState> Engine::make_states(Index slots) {
+  SY_ASSERT(slots == 1 || (slots > 1 && !fixed_block_), "{} slots in one block", slots);
+  std::vector<MicroBatchState> all;
   for (Index i = 0; i < slots; ++i) all.emplace_back(make_arena(End::low));
   return all;
 }
 
-Report Engine::report() const {
+StatisticsSink Engine::statistics_sink() const {
   const Index layers = model_->moe_layers(), width = RouterSums{config_.moe.experts}.size();
   const View all = statistics_;
   return {layers > 0 ? all.rows(0, layers * width).reshape({layers, width}) : View{}, all.rows(layers * width, 2),
-          observer_ ? &observer_ : nullptr};
+          routing_hook_ ? &routing_hook_ : nullptr};
 }
 
 Statistics Engine::take_statistics() {
@@ -104,10 +105,11 @@ Statistics Engine::take_statistics() {
   return s;
 }
 
-Slot& Engine::open(Index slot, const MicroBatch& batch, bool dropless, std::vector<std::int32_t> positions) {
+MicroBatchState& Engine::begin_micro_batch(Index slot, const MicroBatch& batch, bool dropless,
+                                           std::vector<std::int32_t> positions) {
   const Index B = batch.sequences, S = batch.seq_len, T = B * S;
   SY_ASSERT(static_cast<Index>(batch.ids.size()) == T, "{} ids for {} tokens", batch.ids.size(), T);
-  Slot& s = slots_[static_cast<std::size_t>(slot)];
+  MicroBatchState& s = states_[static_cast<std::size_t>(slot)];
   s.clear();
   const auto on_device = [&](const void* host, Shape shape, DType dtype) {
     const View view = s.saved.take(shape, dtype);
@@ -125,21 +127,21 @@ Slot& Engine::open(Index slot, const MicroBatch& batch, bool dropless, std::vect
              .rope_rows = at,
              .step = {on_device(&targets, {1}, DType::f64), batch.step_sequences, batch.step_micro_batches},
              .dropless = dropless};
-  s.report = report();
-  store_.prepared().refresh();
+  s.statistics = statistics_sink();
+  store_.packed_weights().refresh();
   return s;
 }
 
-void Engine::run(const char* half, const Slot& slot, const std::function<void()>& body) {
+void Engine::run_pass(const char* name, const MicroBatchState& slot, const std::function<void()>& body) {
   // All passes enqueue the same operations if memory is one fixed block and sizes and addresses do
   // not depend on the routing.
-  if (!block_ || model_->moe_layers() > 0) return body();
-  backend_->repeated(fmt::format("{} of {} x {} tokens", half, slot.batch.sequences, slot.batch.seq_len), body);
+  if (!fixed_block_ || model_->moe_layers() > 0) return body();
+  backend_->graph_region(fmt::format("{} of {} x {} tokens", name, slot.batch.sequences, slot.batch.seq_len), body);
 }
 
 void Engine::forward(const MicroBatch& batch, Index slot) {
   rope_.set_length(batch.seq_len);
-  Slot& s = open(slot, batch, false);
+  MicroBatchState& s = begin_micro_batch(slot, batch, false);
   if (config_.draws()) {
     std::vector<std::int64_t> numbers(static_cast<std::size_t>(s.batch.tokens()));
     std::iota(numbers.begin(), numbers.end(), batch.first_sequence * batch.seq_len);
@@ -148,44 +150,44 @@ void Engine::forward(const MicroBatch& batch, Index slot) {
     s.batch.token_numbers = on_device;
     s.batch.seed = config_.train.seed;
   }
-  run(store_.fetching() ? "forward pass with new weights" : "forward pass", s,
-      [&] { model_->forward(device(), s, {}); });
+  run_pass(store_.all_gather_in_flight() ? "forward pass with new weights" : "forward pass", s,
+           [&] { model_->forward(execution_context(), s, {}); });
 }
 
-void Engine::backward(Index slot, const BackwardProgress& progress) {
-  Slot& s = slots_[static_cast<std::size_t>(slot)];
+void Engine::backward(Index slot, const BackwardHooks& hooks) {
+  MicroBatchState& s = states_[static_cast<std::size_t>(slot)];
   const Arena::Scope scope(scratch_);
-  const Device on = device();
-  const View d = on.temp(s.normed.shape());
-  run(progress ? "last backward pass" : "backward pass", s, [&] { model_->backward(on, s, d, progress); });
+  const ExecutionContext context = execution_context();
+  const View d = context.temp(s.normed.shape());
+  run_pass(hooks ? "last backward pass" : "backward pass", s, [&] { model_->backward(context, s, d, hooks); });
   s.clear();
 }
 
-void Engine::train(const MicroBatch& batch, const BackwardProgress& progress) {
+void Engine::train(const MicroBatch& batch, const BackwardHooks& hooks) {
   forward(batch);
-  backward(0, progress);
+  backward(0, hooks);
 }
 
-Slot& Engine::forward_alone(const MicroBatch& batch, bool dropless) {
+MicroBatchState& Engine::forward_no_grad(const MicroBatch& batch, bool dropless) {
   rope_.set_length(batch.seq_len);
-  Slot& s = open(0, batch, dropless);
+  MicroBatchState& s = begin_micro_batch(0, batch, dropless);
   s.batch.evaluation = true;
-  model_->forward(device(), s, {});
-  model_->loss(device(), s);
+  model_->forward(execution_context(), s, {});
+  model_->loss(execution_context(), s);
   return s;
 }
 
 void Engine::evaluate(const MicroBatch& batch, bool dropless) {
-  forward_alone(batch, dropless).clear();
+  forward_no_grad(batch, dropless).clear();
 }
 
 std::vector<std::int32_t> Engine::predict(const MicroBatch& batch, bool dropless) {
-  constexpr Index logits_at_once = Index{16} << 20;
-  Slot& s = forward_alone(batch, dropless);
+  constexpr Index max_logits = Index{16} << 20;
+  MicroBatchState& s = forward_no_grad(batch, dropless);
   std::vector<std::int32_t> ids;
-  const Index tokens = s.batch.tokens(), at_once = std::max<Index>(1, logits_at_once / vocab_);
-  for (Index first = 0; first < tokens; first += at_once) {
-    const auto logits = model_->logits(device(), s, Range{first, std::min(first + at_once, tokens)}, vocab_);
+  const Index tokens = s.batch.tokens(), chunk = std::max<Index>(1, max_logits / vocab_);
+  for (Index first = 0; first < tokens; first += chunk) {
+    const auto logits = model_->logits(execution_context(), s, Range{first, std::min(first + chunk, tokens)}, vocab_);
     for (auto row = logits.begin(); row != logits.end(); row += vocab_)
       ids.push_back(static_cast<std::int32_t>(std::max_element(row, row + vocab_) - row));
   }
@@ -193,14 +195,15 @@ std::vector<std::int32_t> Engine::predict(const MicroBatch& batch, bool dropless
   return ids;
 }
 
-Cache Engine::make_cache(Index sequences, Index positions, Index at_once) {
-  const Index tp = mesh_.layout.tp, room = room_for(positions);
-  SY_ASSERT(room <= rope_.positions(), "a cache of {} positions, and tables of {}", room, rope_.positions());
-  return {*backend_, model_->cache_specs(), config_.dtype(), round_up(sequences, tp), room, round_up(at_once, tp)};
+Cache Engine::make_cache(Index sequences, Index positions, Index tokens_per_pass) {
+  const Index tp = mesh_.layout.tp, capacity = cache_capacity(positions);
+  SY_ASSERT(capacity <= rope_.positions(), "a cache of {} positions, and tables of {}", capacity, rope_.positions());
+  return {*backend_, model_->cache_specs(),        config_.dtype(), round_up(sequences, tp),
+          capacity,  round_up(tokens_per_pass, tp)};
 }
 
-std::vector<float> Engine::extend(Cache& cache, Index first, Index sequences, std::span<const std::int32_t> ids,
-                                  bool wanted, Index length) {
+std::vector<float> Engine::decode(Cache& cache, Index first, Index sequences, std::span<const std::int32_t> ids,
+                                  bool return_logits, Index length) {
   const Index tokens = sequences > 0 ? std::ssize(ids) / sequences : 1, tp = mesh_.layout.tp;
   // Each tensor-parallel rank needs equally many tokens, so some are padding: sequences in free
   // slots, or positions of a single sequence.
@@ -209,21 +212,21 @@ std::vector<float> Engine::extend(Cache& cache, Index first, Index sequences, st
   SY_ASSERT(tokens * sequences == std::ssize(ids) && (one || (tokens == 1 && first == 0)),
             "{} ids for {} sequences from {} on", ids.size(), sequences, first);
   std::vector<std::int32_t> padded(ids.begin(), ids.end()), positions;
-  std::vector<RopeTables::Token> rotated;  // empty if no rope table depends on the length
-  const bool by_length = rope_.depends_on_length();
+  std::vector<RopeTables::Token> rope_tokens;  // empty if no rope table depends on the length
+  const bool depends_on_length = rope_.depends_on_length();
   padded.resize(static_cast<std::size_t>(B * S));
   for (Index b = 0; b < B; ++b)
     for (Index i = 0; i < S; ++i) {
-      const bool there = b < sequences && i < tokens;
-      const Index before = there ? cache.length(first + b) : 0;
-      positions.push_back(there ? static_cast<std::int32_t>(before + i) : 0);
-      if (by_length) rotated.push_back({positions.back(), std::max(length, before + tokens)});
+      const bool is_real = b < sequences && i < tokens;
+      const Index before = is_real ? cache.length(first + b) : 0;
+      positions.push_back(is_real ? static_cast<std::int32_t>(before + i) : 0);
+      if (depends_on_length) rope_tokens.push_back({positions.back(), std::max(length, before + tokens)});
     }
 
-  Slot& s = open(0, {B, S, padded, {}}, true, std::move(positions));
-  if (by_length) {
-    rope_.set_tokens(rotated);
-    std::vector<std::int32_t> rows(rotated.size());
+  MicroBatchState& s = begin_micro_batch(0, {B, S, padded, {}}, true, std::move(positions));
+  if (depends_on_length) {
+    rope_.set_tokens(rope_tokens);
+    std::vector<std::int32_t> rows(rope_tokens.size());
     std::iota(rows.begin(), rows.end(), 0);
     const View on_device = s.saved.take({B * S}, DType::i32);
     backend_->to_device(rows.data(), on_device);
@@ -233,11 +236,11 @@ std::vector<float> Engine::extend(Cache& cache, Index first, Index sequences, st
   s.batch.padding = B * S - std::ssize(ids);
   s.cache = &cache;
   cache.begin(first, B, S, s.saved, scratch_);
-  model_->forward(device(), s, {});
+  model_->forward(execution_context(), s, {});
   cache.end(sequences, tokens);
   std::vector<float> logits;
-  if (wanted && sequences > 0)
-    logits = model_->logits(device(), s, one ? Range{tokens - 1, tokens} : Range{0, sequences}, vocab_);
+  if (return_logits && sequences > 0)
+    logits = model_->logits(execution_context(), s, one ? Range{tokens - 1, tokens} : Range{0, sequences}, vocab_);
   s.clear();
   return logits;
 }

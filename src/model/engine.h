@@ -9,6 +9,7 @@
 
 namespace sy {
 
+// Model of a configuration, with the memory of this rank and the passes over it.
 class Engine {
  public:
   // Allocates the model. The weights are zeros until store() is filled. Collective.
@@ -30,15 +31,15 @@ class Engine {
   const Mesh& mesh() const { return mesh_; }
   ParamStore& store() { return store_; }
   const Stage& model() const { return *model_; }
-  // Saved activations of a slot.
-  const Arena& saved(Index slot = 0) const { return slots_[static_cast<std::size_t>(slot)].saved; }
-  Index slots() const { return std::ssize(slots_); }
+  // Saved activations of the micro-batch in a slot.
+  const Arena& saved(Index slot = 0) const { return states_[static_cast<std::size_t>(slot)].saved; }
+  Index slots() const { return std::ssize(states_); }
   Arena& scratch() { return scratch_; }
   Index vocab() const { return vocab_; }
 
-  // Selection biases [MoE layers, E], on the host. Empty if moe.bias_rate = 0 or no layer has
-  // experts: then the setter is a no-op. Otherwise the setter throws InputError if the number of
-  // values is wrong.
+  // Selection biases [MoE layers, E], on the host. Empty if moe.bias_update_rate = 0 or no layer
+  // has experts: then the setter is a no-op. Otherwise the setter throws InputError if the number
+  // of values is wrong.
   std::vector<float> router_bias() const;
   void set_router_bias(const std::vector<float>& bias);
 
@@ -53,71 +54,75 @@ class Engine {
   };
   // Forward and backward of a training pass. Each forward must be followed by a backward in its
   // slot. Both are collective, and add their sums to the statistics on the device. On a GPU the
-  // host waits for the row counts of MoE layers only (Exchange::plan).
-  // - progress: set for the last backward of a step, empty otherwise
+  // host waits for the row counts of MoE layers only (TokenDispatcher::compute_splits).
+  // - slot: index of the micro-batch's state (MicroBatchState), less than slots()
+  // - hooks: set for the last backward of a step, empty otherwise
   void forward(const MicroBatch& batch, Index slot = 0);
-  void backward(Index slot = 0, const BackwardProgress& progress = {});
-  // Runs forward and then backward, in slot 0.
-  void train(const MicroBatch& batch, const BackwardProgress& progress = {});
+  void backward(Index slot = 0, const BackwardHooks& hooks = {});
+  // Runs forward and then backward, in slot 0. Does not update the weights.
+  void train(const MicroBatch& batch, const BackwardHooks& hooks = {});
   // Runs the forward of an evaluation in slot 0, and adds the loss to the statistics. Nothing is
   // drawn, and there is no load-balancing loss. Collective.
   // dropless: if true, experts have no capacity limit.
   void evaluate(const MicroBatch& batch, bool dropless);
-  // Does the same. Returns the most likely next id after each of the B * S tokens.
+  // Runs evaluate(), and returns the most likely next id after each of the B * S tokens.
   std::vector<std::int32_t> predict(const MicroBatch& batch, bool dropless);
-  // Returns this rank's sums of all passes since the last call. Waits for the device.
+  // Returns this rank's sums of all passes since the last call, and clears them. Waits for the
+  // device.
   Statistics take_statistics();
 
   // Makes a cache for generation.
   // - sequences: maximum number of this rank's sequences
   // - positions: maximum number of tokens in each sequence; at most `positions` of the engine
-  // - at_once: maximum number of tokens that a pass adds to one sequence
-  Cache make_cache(Index sequences, Index positions, Index at_once);
+  // - tokens_per_pass: maximum number of tokens that a pass adds to one sequence
+  Cache make_cache(Index sequences, Index positions, Index tokens_per_pass);
   // Appends `ids` to the sequences in cache slots [first, first + sequences), and computes them.
   // - ids: one id for each sequence, and `first` = 0; or any number of ids of a single sequence
-  // - length: tokens of the whole text if more of it follow, since rope tables may depend on it
-  //   (RopeTables); otherwise 0
-  // - Returns the logits [sequences, vocab] after the last id of each; empty if not `wanted`.
+  // - length: number of tokens of the whole text if later calls append more of it; otherwise 0.
+  //   Rope tables may depend on it (RopeTables).
+  // - Returns the logits [sequences, vocab] after the last id of each; empty if `return_logits` is
+  //   false.
   // Collective. A rank without work calls it with no sequences, because other ranks need its
   // experts. The ranks of a tensor-parallel group must make the same calls.
-  std::vector<float> extend(Cache& cache, Index first, Index sequences, std::span<const std::int32_t> ids, bool wanted,
-                            Index length = 0);
+  std::vector<float> decode(Cache& cache, Index first, Index sequences, std::span<const std::int32_t> ids,
+                            bool return_logits, Index length = 0);
   // Returns whether a text that grows to `length` tokens needs its cache computed again.
-  bool restarts_at(Index length) const { return rope_.restarts_at(length); }
+  bool requires_recompute(Index length) const { return rope_.requires_recompute(length); }
 
-  // Sets the observer that sees every routing decision from now on. An empty one removes it.
-  void observe_routing(RoutingObserver observer) { observer_ = std::move(observer); }
+  // Sets the hook that is called with every routing decision from now on. An empty hook removes it.
+  void set_routing_hook(RoutingHook hook) { routing_hook_ = std::move(hook); }
 
  private:
   Arena make_arena(End end);
-  std::vector<Slot> make_slots(Index slots);
-  Device device() { return {*backend_, mesh_, scratch_, config_.dtype()}; }
-  Report report() const;
+  std::vector<MicroBatchState> make_states(Index slots);
+  ExecutionContext execution_context() { return {*backend_, mesh_, scratch_, config_.dtype()}; }
+  StatisticsSink statistics_sink() const;
   // Returns the capacity of a cache for these positions: a pass adds up to tp - 1 of padding.
-  Index room_for(Index positions) const { return positions + mesh_.layout.tp - 1; }
-  // Resets the slot and copies the batch to it.
+  Index cache_capacity(Index positions) const { return positions + mesh_.layout.tp - 1; }
+  // Resets the state of the slot and copies the batch to it.
   // positions: [B * S]; if empty, each sequence starts at 0.
-  Slot& open(Index slot, const MicroBatch& batch, bool dropless, std::vector<std::int32_t> positions = {});
+  MicroBatchState& begin_micro_batch(Index slot, const MicroBatch& batch, bool dropless,
+                                     std::vector<std::int32_t> positions = {});
   // Runs the forward pass of an evaluation, and computes the loss.
-  Slot& forward_alone(const MicroBatch& batch, bool dropless);
+  MicroBatchState& forward_no_grad(const MicroBatch& batch, bool dropless);
   // Runs the forward or the backward of a training pass, as a graph region if possible.
-  void run(const char* half, const Slot& slot, const std::function<void()>& body);
+  void run_pass(const char* name, const MicroBatchState& slot, const std::function<void()>& body);
 
   Config config_;
   Index vocab_;
   std::unique_ptr<Backend> backend_;
   Mesh mesh_;
   ParamStore store_;
-  std::unique_ptr<FixedBlock> block_;  // shared by the arenas; nullptr if they grow
-  Index expected_;                     // expected bytes of a growing arena
-  std::vector<Slot> slots_;
+  std::unique_ptr<FixedBlock> fixed_block_;  // shared by the arenas; nullptr if they grow
+  Index expected_bytes_;                     // expected bytes of a growing arena
+  std::vector<MicroBatchState> states_;
   Arena scratch_;
   RopeTables rope_;
-  Tensor router_bias_;    // [MoE layers, E]
-  Tensor expert_places_;  // [MoE layers, E] i32 physical expert of each logical one
-  Tensor statistics_;     // [MoE layers * RouterSums + 2] f64
+  Tensor router_bias_;          // [MoE layers, E]
+  Tensor logical_to_physical_;  // [MoE layers, E] i32 physical expert of each logical one
+  Tensor statistics_;           // [MoE layers * RouterSums + 2] f64
   std::unique_ptr<Stage> model_;
-  RoutingObserver observer_;
+  RoutingHook routing_hook_;
 };
 
 }  // namespace sy

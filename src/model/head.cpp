@@ -4,7 +4,7 @@
 #include <cmath>
 #include <utility>
 
-#include "dist/activity.h"
+#include "dist/phase.h"
 #include "dist/shard.h"
 
 namespace sy {
@@ -21,18 +21,18 @@ namespace {
 struct Logits {
   static constexpr Index large_vocabulary = 8192;
 
-  Logits(const Device& device, Index n, Index V, bool with_gradients)
-      : in_place(device.dtype != DType::f32 && V >= large_vocabulary && with_gradients) {
+  Logits(const ExecutionContext& context, Index n, Index V, bool with_gradients)
+      : in_place(context.dtype != DType::f32 && V >= large_vocabulary && with_gradients) {
     const Index before = in_place ? round_up(ceil_div(V, 2), Arena::alignment / size_of(DType::f32)) : 0;
-    const View memory = device.scratch.f32({before + n * V});
+    const View memory = context.scratch.f32({before + n * V});
     values = memory.rows(before, n * V).reshape({n, V});
     if (in_place)
-      gradients = {memory.bytes(), {n, V}, device.dtype};
+      gradients = {memory.bytes(), {n, V}, context.dtype};
     else if (with_gradients)
-      gradients = device.dtype == DType::f32 ? values : device.temp({n, V});
+      gradients = context.dtype == DType::f32 ? values : context.temp({n, V});
   }
   // Returns how many rows from `first` on may be computed at once, after all rows before it.
-  Index gradients_at_once(Index first) const {
+  Index max_gradient_rows(Index first) const {
     const Index rest = values.dim(0) - first;
     return in_place ? std::min(first + 1, rest) : rest;
   }
@@ -49,70 +49,70 @@ Head::Head(const Config& config, ParamStore& store, Param weight, Index first_ro
       scale_(static_cast<float>(config.model.logit_scale)),
       linear_(store, weight, config.model.d_model, store.find("output.bias")) {}
 
-void Head::loss(const Device& device, const Batch& batch, ConstView x, View dx, View sums) const {
-  const Doing doing("output and loss");
-  // A chunk has at most logits_at_once() logits, but enough rows for an efficient GEMM.
-  const Index V = weight_.weight.dim(0), D = x.dim(1), T = batch.tokens(), P = device.mesh.tp->size();
-  const Index chunk = std::clamp<Index>(device.backend.logits_at_once() / std::max<Index>(V, 1), 64, 4096);
-  const Arena::Scope scope(device.scratch);
-  Backend& b = device.backend;
-  x = gather_tokens(device, device.scratch, x);
-  const View dx_full = dx && P > 1 ? device.temp(x.shape()) : dx;
-  const View losses = device.scratch.f32({T}), lse = device.scratch.f32({T});
+void Head::loss(const ExecutionContext& context, const Batch& batch, ConstView x, View dx, View sums) const {
+  const ScopedPhase phase("output and loss");
+  // A chunk has at most logits_chunk() logits, but enough rows for an efficient GEMM.
+  const Index V = weight_.weight.dim(0), D = x.dim(1), T = batch.tokens(), P = context.mesh.tp->size();
+  const Index chunk = std::clamp<Index>(context.backend.logits_chunk() / std::max<Index>(V, 1), 64, 4096);
+  const Arena::Scope scope(context.scratch);
+  Backend& b = context.backend;
+  x = gather_tokens(context, context.scratch, x);
+  const View dx_full = dx && P > 1 ? context.temp(x.shape()) : dx;
+  const View losses = context.scratch.f32({T}), lse = context.scratch.f32({T});
 
   for (Index at = 0; at < T; at += chunk) {
-    const Arena::Scope chunk_scope(device.scratch);
+    const Arena::Scope chunk_scope(context.scratch);
     const Index n = std::min(chunk, T - at);
-    const Logits memory(device, n, V, dx.present());
+    const Logits memory(context, n, V, dx.present());
     const View logits = memory.values, dlogits = memory.gradients;
-    const View partials = device.scratch.f32({P, n, 3});
+    const View partials = context.scratch.f32({P, n, 3});
     const ConstView x_chunk = x.rows(at, n), targets = batch.targets.rows(at, n);
-    const View mine = partials.rows(device.mesh.coord.tp, 1);
-    own_logits(device, x_chunk, logits);
-    b.cross_entropy_forward(desc_, logits, targets, mine.reshape({n, 3}));
-    if (P > 1) device.mesh.tp->all_gather(mine, partials);
+    const View local = partials.rows(context.mesh.coord.tp, 1);
+    local_logits(context, x_chunk, logits);
+    b.cross_entropy_forward(desc_, logits, targets, local.reshape({n, 3}));
+    if (P > 1) context.mesh.tp->all_gather(local, partials);
     b.cross_entropy_loss(partials, targets, lse.rows(at, n), losses.rows(at, n));
     if (!dx) continue;
     for (Index first = 0, rows; first < n; first += rows) {
-      rows = memory.gradients_at_once(first);
+      rows = memory.max_gradient_rows(first);
       b.cross_entropy_backward(desc_, logits.rows(first, rows), targets.rows(first, rows), lse.rows(at + first, rows),
                                batch.step.targets, dlogits.rows(first, rows));
     }
     if (scale_ != 1) b.scale(dlogits, scale_);
-    linear_.backward_input(device, dlogits, dx_full.rows(at, n).reshape({n, D}));
-    linear_.backward_weight(device, dlogits, x_chunk);
-    linear_.backward_bias(device, dlogits);
+    linear_.backward_input(context, dlogits, dx_full.rows(at, n).reshape({n, D}));
+    linear_.backward_weight(context, dlogits, x_chunk);
+    linear_.backward_bias(context, dlogits);
   }
-  if (dx && P > 1) device.mesh.tp->reduce_scatter(dx_full, dx);
-  if (sums) b.loss_sums(device.own_tokens(losses), device.own_tokens(lse), device.own_tokens(batch.targets), sums);
+  if (dx && P > 1) context.mesh.tp->reduce_scatter(dx_full, dx);
+  if (sums) b.loss_sums(context.own_tokens(losses), context.own_tokens(lse), context.own_tokens(batch.targets), sums);
 }
 
 // logits = scale * (x W^T + bias): the scale multiplies the bias, too.
-void Head::own_logits(const Device& device, ConstView x, View logits) const {
-  linear_.forward(device, x, logits);
-  if (scale_ != 1) device.backend.scale(logits, scale_);
+void Head::local_logits(const ExecutionContext& context, ConstView x, View logits) const {
+  linear_.forward(context, x, logits);
+  if (scale_ != 1) context.backend.scale(logits, scale_);
 }
 
-std::vector<float> Head::logits(const Device& device, ConstView x, Index vocab) const {
-  const Doing doing("output");
-  const int ranks = device.mesh.layout.tp;
-  const Index n = x.dim(0), most = piece(vocab, ranks, 0).size(), own = weight_.weight.dim(0);
-  const Arena::Scope scope(device.scratch);
-  const View parts = device.scratch.f32({ranks, n * most});
-  const View part = parts.rows(device.mesh.coord.tp, 1).reshape({n * most});
-  own_logits(device, x, part.rows(0, n * own).reshape({n, own}));
+std::vector<float> Head::logits(const ExecutionContext& context, ConstView x, Index vocab) const {
+  const ScopedPhase phase("output");
+  const int ranks = context.mesh.layout.tp;
+  const Index n = x.dim(0), max_columns = block_range(vocab, ranks, 0).size(), local_columns = weight_.weight.dim(0);
+  const Arena::Scope scope(context.scratch);
+  const View gathered = context.scratch.f32({ranks, n * max_columns});
+  const View shard = gathered.rows(context.mesh.coord.tp, 1).reshape({n * max_columns});
+  local_logits(context, x, shard.rows(0, n * local_columns).reshape({n, local_columns}));
   // This rank's range may be shorter than the first.
-  device.backend.fill(part.rows(n * own, n * (most - own)), 0);
-  if (ranks > 1) device.mesh.tp->all_gather(part, parts);
-  std::vector<float> logits(static_cast<std::size_t>(parts.elements()));
-  device.backend.to_host(parts, logits.data());
+  context.backend.fill(shard.rows(n * local_columns, n * (max_columns - local_columns)), 0);
+  if (ranks > 1) context.mesh.tp->all_gather(shard, gathered);
+  std::vector<float> logits(static_cast<std::size_t>(gathered.elements()));
+  context.backend.to_host(gathered, logits.data());
   if (ranks > 1) {
     const std::vector<float> from = std::exchange(logits, std::vector<float>(static_cast<std::size_t>(n * vocab)));
     for (int rank = 0; rank < ranks; ++rank) {
-      const Range run = piece(vocab, ranks, rank);
+      const Range range = block_range(vocab, ranks, rank);
       for (Index i = 0; i < n; ++i)
-        std::copy_n(from.begin() + rank * n * most + i * run.size(), run.size(),
-                    logits.begin() + i * vocab + run.begin);
+        std::copy_n(from.begin() + rank * n * max_columns + i * range.size(), range.size(),
+                    logits.begin() + i * vocab + range.begin);
     }
   }
   if (desc_.softcap > 0)

@@ -17,15 +17,15 @@ class Head {
   // - sums: [2] f64 += Backend::loss_sums of the rank's own tokens; or empty
   // - dx: [T, D] = gradient with respect to x of (sum of losses and z-losses) / the step's targets;
   //   or empty. If it is not empty, the gradients with respect to W and b are added to theirs.
-  void loss(const Device& device, const Batch& batch, ConstView x, View dx, View sums) const;
+  void loss(const ExecutionContext& context, const Batch& batch, ConstView x, View dx, View sums) const;
 
   // Returns the logits [n, vocab] of n tokens on the host, over the whole vocabulary. x: [n, D],
   // the same on all ranks.
-  std::vector<float> logits(const Device& device, ConstView x, Index vocab) const;
+  std::vector<float> logits(const ExecutionContext& context, ConstView x, Index vocab) const;
 
  private:
   // Computes logits: [n, V] over this rank's vocabulary, before the soft cap. x: [n, D].
-  void own_logits(const Device& device, ConstView x, View logits) const;
+  void local_logits(const ExecutionContext& context, ConstView x, View logits) const;
 
   Param weight_;
   CrossEntropyDesc desc_;

@@ -7,153 +7,154 @@ Latent::Latent(ParamStore& store, const std::string& name, Index d_model, float 
       down_(store, store.get(name + "_down.weight"), d_model),
       norm_({NormKind::rmsnorm, eps}, store, name + "_latent_norm") {}
 
-void Latent::forward(const Pass& pass, ConstView x, Saved& s) const {
-  s.low = pass.keep({x.dim(0), width_});
-  s.moments = pass.saved.f32({x.dim(0), 2});
-  const View normed = pass.keep(s.low.shape());
-  down_.forward(pass.device, x, s.low);
-  norm_.forward(pass.device, s.low, normed, s.moments);
-  s.all = gather_tokens(pass.device, pass.saved, normed);
+void Latent::forward(const LayerContext& layer, ConstView x, Saved& s) const {
+  s.compressed = layer.save({x.dim(0), width_});
+  s.moments = layer.saved.f32({x.dim(0), 2});
+  const View normed = layer.save(s.compressed.shape());
+  down_.forward(layer.context, x, s.compressed);
+  norm_.forward(layer.context, s.compressed, normed, s.moments);
+  s.gathered = gather_tokens(layer.context, layer.saved, normed);
 }
 
-void Latent::backward(const Pass& pass, const std::function<void(View)>& by_latents, ConstView x, const Saved& s,
-                      View dx, bool accumulate) const {
-  const Device& device = pass.device;
-  const Arena::Scope scope(device.scratch);
-  const View dnormed = device.temp(s.low.shape()), dlow = device.temp(s.low.shape());
-  sum_tokens(device, dnormed, by_latents);
-  device.backend.fill(dlow, 0);
-  norm_.backward(device, dnormed, s.low, s.moments, dlow);
-  down_.backward_weight(device, dlow, x);
-  down_.backward_input(device, dlow, dx, accumulate);
+void Latent::backward(const LayerContext& layer, const std::function<void(View)>& latent_gradient, ConstView x,
+                      const Saved& s, View dx, bool accumulate) const {
+  const ExecutionContext& context = layer.context;
+  const Arena::Scope scope(context.scratch);
+  const View dnormed = context.temp(s.compressed.shape()), dcompressed = context.temp(s.compressed.shape());
+  sum_tokens(context, dnormed, latent_gradient);
+  context.backend.fill(dcompressed, 0);
+  norm_.backward(context, dnormed, s.compressed, s.moments, dcompressed);
+  down_.backward_weight(context, dcompressed, x);
+  down_.backward_input(context, dcompressed, dx, accumulate);
 }
 
 LatentAttention::LatentAttention(const AttentionSpec& spec, Index d_model, ParamStore& store, const std::string& prefix,
                                  const RopeTable* rope_table, Index positions)
     : rope_table_(rope_table),
       heads_(store.get(prefix + "q.weight").weight.dim(0)),
-      rope_(spec.latent->rope),
-      own_(spec.key_width - rope_),
-      value_(spec.value_width),
-      scores_(spec, store, prefix, positions),
+      qk_rope_dim_(spec.latent->qk_rope_head_dim),
+      qk_nope_dim_(spec.key_width - qk_rope_dim_),
+      v_head_dim_(spec.value_width),
+      core_attention_(spec, store, prefix, positions),
       kv_latent_(store, prefix + "kv", d_model, spec.latent->eps),
-      q_(store, store.get(prefix + "q.weight"), spec.latent->q > 0 ? spec.latent->q : d_model),
+      q_(store, store.get(prefix + "q.weight"), spec.latent->q_lora_rank > 0 ? spec.latent->q_lora_rank : d_model),
       k_rope_(store, store.get(prefix + "k_rope.weight"), d_model),
-      k_(store, store.get(prefix + "k.weight"), spec.latent->kv),
-      v_(store, store.get(prefix + "v.weight"), spec.latent->kv),
-      out_(store, store.get(prefix + "out.weight"), heads_ * value_),
+      k_(store, store.get(prefix + "k.weight"), spec.latent->kv_lora_rank),
+      v_(store, store.get(prefix + "v.weight"), spec.latent->kv_lora_rank),
+      out_(store, store.get(prefix + "out.weight"), heads_ * v_head_dim_),
       k_up_(store.get(prefix + "k.weight").weight),
       v_up_(store.get(prefix + "v.weight").weight) {
   SY_ASSERT(rope_table ? rope_table->spec == spec.rope : !spec.rope, "another table");
-  SY_ASSERT(spec.kv_heads == spec.heads && !spec.qk_norm && !spec.qkv_bias, "{} kv heads of {}, or what latents lack",
-            spec.kv_heads, spec.heads);
+  SY_ASSERT(spec.kv_heads == spec.heads && !spec.qk_norm && !spec.qkv_bias,
+            "{} kv heads of {}, or an unsupported setting", spec.kv_heads, spec.heads);
   if (spec.rope) pairs_ = spec.rope->pairs;
-  if (spec.latent->q > 0) q_latent_.emplace(store, prefix + "q", d_model, spec.latent->eps);
+  if (spec.latent->q_lora_rank > 0) q_latent_.emplace(store, prefix + "q", d_model, spec.latent->eps);
 }
 
-void LatentAttention::forward(const Pass& pass, ConstView x, Output to, Saved& s) const {
-  const Device& device = pass.device;
-  const Index B = pass.batch.sequences, S = pass.batch.seq_len, T = B * S;
+void LatentAttention::forward(const LayerContext& layer, ConstView x, Output to, Saved& s) const {
+  const ExecutionContext& context = layer.context;
+  const Index B = layer.batch.sequences, S = layer.batch.seq_len, T = B * S;
   s.x = x;
-  kv_latent_.forward(pass, x, s.kv_latent);
-  if (q_latent_) q_latent_->forward(pass, x, s.q_latent);
-  s.queries_of = q_latent_ ? s.q_latent.all : gather_tokens(device, pass.saved, x);
-  s.q = pass.keep({B, S, heads_, rope_ + own_});
-  s.out = pass.keep({B, S, heads_, value_});
-  s.lse = pass.saved.f32({B, heads_, S});
+  kv_latent_.forward(layer, x, s.kv_latent);
+  if (q_latent_) q_latent_->forward(layer, x, s.q_latent);
+  s.query_input = q_latent_ ? s.q_latent.gathered : gather_tokens(context, layer.saved, x);
+  s.q = layer.save({B, S, heads_, qk_rope_dim_ + qk_nope_dim_});
+  s.out = layer.save({B, S, heads_, v_head_dim_});
+  s.lse = layer.saved.f32({B, heads_, S});
 
-  q_.forward(device, s.queries_of, s.q.reshape({T, heads_ * (rope_ + own_)}));
-  rotate(device, s.q.reshape({T, heads_, rope_ + own_}), pass.batch.rope_rows, false);
+  q_.forward(context, s.query_input, s.q.reshape({T, heads_ * (qk_rope_dim_ + qk_nope_dim_)}));
+  rotate(context, s.q.reshape({T, heads_, qk_rope_dim_ + qk_nope_dim_}), layer.batch.rope_rows, false);
   {
-    const Arena::Scope scope(device.scratch);
-    const View shared = device.temp({x.dim(0), rope_});
-    k_rope_.forward(device, x, shared);
-    rotate(device, shared.reshape({x.dim(0), 1, rope_}), device.own_tokens(pass.batch.rope_rows), false);
-    const ConstView all = gather_tokens(device, device.scratch, shared).reshape({B, S, 1, rope_});
-    pass.cache ? attend_to_cache(pass, all, s) : attend(pass, all, s);
+    const Arena::Scope scope(context.scratch);
+    const View k_rope = context.temp({x.dim(0), qk_rope_dim_});
+    k_rope_.forward(context, x, k_rope);
+    rotate(context, k_rope.reshape({x.dim(0), 1, qk_rope_dim_}), context.own_tokens(layer.batch.rope_rows), false);
+    const ConstView gathered = gather_tokens(context, context.scratch, k_rope).reshape({B, S, 1, qk_rope_dim_});
+    layer.cache ? attend_to_cache(layer, gathered, s) : attend(layer, gathered, s);
   }
-  out_.forward_sum(device, s.out.reshape({T, heads_ * value_}), to);
+  out_.forward_sum(context, s.out.reshape({T, heads_ * v_head_dim_}), to);
 }
 
-void LatentAttention::attend(const Pass& pass, ConstView shared, Saved& s) const {
-  const Device& device = pass.device;
-  const Arena::Scope scope(device.scratch);
-  const Index B = pass.batch.sequences, S = pass.batch.seq_len, T = B * S;
-  s.k = pass.keep(s.q.shape());
-  s.v = pass.keep(s.out.shape());
-  const View own = device.temp({B, S, heads_, own_});
-  k_.forward(device, s.kv_latent.all, own.reshape({T, heads_ * own_}));
-  v_.forward(device, s.kv_latent.all, s.v.reshape({T, heads_ * value_}));
-  device.backend.copy_heads(shared, Heads(s.k).columns(0, rope_));
-  device.backend.copy_heads(own, Heads(s.k).columns(rope_, own_));
-  scores_.forward(device, s.q, s.k, s.v, s.out, s.lse);
+void LatentAttention::attend(const LayerContext& layer, ConstView k_rope, Saved& s) const {
+  const ExecutionContext& context = layer.context;
+  const Arena::Scope scope(context.scratch);
+  const Index B = layer.batch.sequences, S = layer.batch.seq_len, T = B * S;
+  s.k = layer.save(s.q.shape());
+  s.v = layer.save(s.out.shape());
+  const View k_nope = context.temp({B, S, heads_, qk_nope_dim_});
+  k_.forward(context, s.kv_latent.gathered, k_nope.reshape({T, heads_ * qk_nope_dim_}));
+  v_.forward(context, s.kv_latent.gathered, s.v.reshape({T, heads_ * v_head_dim_}));
+  context.backend.broadcast_heads(k_rope, Heads(s.k).columns(0, qk_rope_dim_));
+  context.backend.broadcast_heads(k_nope, Heads(s.k).columns(qk_rope_dim_, qk_nope_dim_));
+  core_attention_.forward(context, s.q, s.k, s.v, s.out, s.lse);
 }
 
 // A query-key pair costs 2 (r + 2 c) FLOPs per head. With keys and values computed again from all
 // latents, it would cost 2 (kw + vw), plus 2 c (kw - r + vw) per latent and head. With DeepSeek's
 // widths that pays off from 171 queries per pass. It is not implemented, because generation
 // computes a prompt 256 tokens at a time.
-void LatentAttention::attend_to_cache(const Pass& pass, ConstView shared, Saved& s) const {
-  const Device& device = pass.device;
-  Backend& b = device.backend;
-  const Arena::Scope scope(device.scratch);
-  const Index B = pass.batch.sequences, S = pass.batch.seq_len, c = kv_latent_.width();
-  const Heads keys = pass.cache.keys, q = s.q;
-  b.append_heads(shared, pass.cache.offsets, keys.columns(0, rope_));
-  b.append_heads(s.kv_latent.all.reshape({B, S, 1, c}), pass.cache.offsets, keys.columns(rope_, c));
+void LatentAttention::attend_to_cache(const LayerContext& layer, ConstView k_rope, Saved& s) const {
+  const ExecutionContext& context = layer.context;
+  Backend& b = context.backend;
+  const Arena::Scope scope(context.scratch);
+  const Index B = layer.batch.sequences, S = layer.batch.seq_len, c = kv_latent_.width();
+  const Heads keys = layer.cache.keys, q = s.q;
+  b.kv_cache_append(k_rope, layer.cache.offsets, keys.columns(0, qk_rope_dim_));
+  b.kv_cache_append(s.kv_latent.gathered.reshape({B, S, 1, c}), layer.cache.offsets, keys.columns(qk_rope_dim_, c));
 
-  const Heads queries = device.temp({B, S, heads_, rope_ + c});
-  const View out = device.temp({B, S, heads_, c});
-  b.copy_heads(q.columns(0, rope_), queries.columns(0, rope_));
-  b.heads_gemm(WeightUse::input, q.columns(rope_, own_), k_up_, queries.columns(rope_, c));
-  scores_.forward(device, queries, keys, keys.columns(rope_, c), out, s.lse, pass.cache.offsets);
-  b.heads_gemm(WeightUse::output, ConstView(out), v_up_, s.out);
+  const Heads queries = context.temp({B, S, heads_, qk_rope_dim_ + c});
+  const View out = context.temp({B, S, heads_, c});
+  b.broadcast_heads(q.columns(0, qk_rope_dim_), queries.columns(0, qk_rope_dim_));
+  b.batched_head_gemm(GemmPass::dgrad, q.columns(qk_rope_dim_, qk_nope_dim_), k_up_, queries.columns(qk_rope_dim_, c));
+  core_attention_.forward(context, queries, keys, keys.columns(qk_rope_dim_, c), out, s.lse, layer.cache.offsets);
+  b.batched_head_gemm(GemmPass::fprop, ConstView(out), v_up_, s.out);
 }
 
-void LatentAttention::backward(const Pass& pass, ConstView dy, const Saved& s, View dx) const {
-  const Device& device = pass.device;
-  Backend& b = device.backend;
-  const Arena::Scope scope(device.scratch);
-  const Index B = pass.batch.sequences, S = pass.batch.seq_len, T = B * S, width = rope_ + own_;
-  dy = gather_tokens(device, device.scratch, dy);
-  const View dout = device.temp(s.out.shape());
-  out_.backward_input(device, dy, dout.reshape({T, heads_ * value_}));
-  out_.backward_weight(device, dy, s.out.reshape({T, heads_ * value_}));
-  const View dq = device.temp(s.q.shape()), dk = device.temp(s.k.shape()), dv = device.temp(s.v.shape());
-  scores_.backward(device, dout, s.q, s.k, s.v, s.out, s.lse, dq, dk, dv);
+void LatentAttention::backward(const LayerContext& layer, ConstView dy, const Saved& s, View dx) const {
+  const ExecutionContext& context = layer.context;
+  Backend& b = context.backend;
+  const Arena::Scope scope(context.scratch);
+  const Index B = layer.batch.sequences, S = layer.batch.seq_len, T = B * S, width = qk_rope_dim_ + qk_nope_dim_;
+  dy = gather_tokens(context, context.scratch, dy);
+  const View dout = context.temp(s.out.shape());
+  out_.backward_input(context, dy, dout.reshape({T, heads_ * v_head_dim_}));
+  out_.backward_weight(context, dy, s.out.reshape({T, heads_ * v_head_dim_}));
+  const View dq = context.temp(s.q.shape()), dk = context.temp(s.k.shape()), dv = context.temp(s.v.shape());
+  core_attention_.backward(context, dout, s.q, s.k, s.v, s.out, s.lse, dq, dk, dv);
 
   // The first of these sets dx; the others add to it.
   const View dq_rows = dq.reshape({T, heads_ * width});
-  rotate(device, dq.reshape({T, heads_, width}), pass.batch.rope_rows, true);
-  q_.backward_weight(device, dq_rows, s.queries_of);
-  const auto by_queries_of = [&](View partial) { q_.backward_input(device, dq_rows, partial); };
+  rotate(context, dq.reshape({T, heads_, width}), layer.batch.rope_rows, true);
+  q_.backward_weight(context, dq_rows, s.query_input);
+  const auto query_input_gradient = [&](View partial) { q_.backward_input(context, dq_rows, partial); };
   if (q_latent_)
-    q_latent_->backward(pass, by_queries_of, s.x, s.q_latent, dx, false);
+    q_latent_->backward(layer, query_input_gradient, s.x, s.q_latent, dx, false);
   else
-    sum_tokens(device, dx, by_queries_of);
+    sum_tokens(context, dx, query_input_gradient);
 
-  const View dk_own = device.temp({B, S, heads_, own_});
-  b.copy_heads(Heads(dk).columns(rope_, own_), dk_own);
-  const ConstView dk_rows = dk_own.reshape({T, heads_ * own_}), dv_rows = dv.reshape({T, heads_ * value_});
-  k_.backward_weight(device, dk_rows, s.kv_latent.all);
-  v_.backward_weight(device, dv_rows, s.kv_latent.all);
-  const auto by_kv_latents = [&](View partial) {
-    k_.backward_input(device, dk_rows, partial);
-    v_.backward_input(device, dv_rows, partial, true);
+  const View dk_nope = context.temp({B, S, heads_, qk_nope_dim_});
+  b.broadcast_heads(Heads(dk).columns(qk_rope_dim_, qk_nope_dim_), dk_nope);
+  const ConstView dk_rows = dk_nope.reshape({T, heads_ * qk_nope_dim_}),
+                  dv_rows = dv.reshape({T, heads_ * v_head_dim_});
+  k_.backward_weight(context, dk_rows, s.kv_latent.gathered);
+  v_.backward_weight(context, dv_rows, s.kv_latent.gathered);
+  const auto kv_latent_gradient = [&](View partial) {
+    k_.backward_input(context, dk_rows, partial);
+    v_.backward_input(context, dv_rows, partial, true);
   };
-  kv_latent_.backward(pass, by_kv_latents, s.x, s.kv_latent, dx, true);
+  kv_latent_.backward(layer, kv_latent_gradient, s.x, s.kv_latent, dx, true);
 
-  const View dshared = device.temp({s.x.dim(0), rope_});
-  sum_tokens(device, dshared, [&](View partial) {
-    b.sum_heads(Heads(dk).columns(0, rope_), partial.reshape({B, S, 1, rope_}));
+  const View dk_rope = context.temp({s.x.dim(0), qk_rope_dim_});
+  sum_tokens(context, dk_rope, [&](View partial) {
+    b.reduce_heads(Heads(dk).columns(0, qk_rope_dim_), partial.reshape({B, S, 1, qk_rope_dim_}));
   });
-  rotate(device, dshared.reshape({s.x.dim(0), 1, rope_}), device.own_tokens(pass.batch.rope_rows), true);
-  k_rope_.backward_weight(device, dshared, s.x);
-  k_rope_.backward_input(device, dshared, dx, true);
+  rotate(context, dk_rope.reshape({s.x.dim(0), 1, qk_rope_dim_}), context.own_tokens(layer.batch.rope_rows), true);
+  k_rope_.backward_weight(context, dk_rope, s.x);
+  k_rope_.backward_input(context, dk_rope, dx, true);
 }
 
-void LatentAttention::rotate(const Device& device, View x, ConstView rope_rows, bool inverse) const {
-  if (rope_table_) device.backend.rope(x, x.dim(1), rope_rows, rope_table_->rows, inverse, pairs_);
+void LatentAttention::rotate(const ExecutionContext& context, View x, ConstView rope_rows, bool inverse) const {
+  if (rope_table_) context.backend.rope(x, x.dim(1), rope_rows, rope_table_->rows, inverse, pairs_);
 }
 
 }  // namespace sy

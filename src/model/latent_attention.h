@@ -16,10 +16,10 @@
 #include <functional>
 #include <optional>
 
+#include "src/model/core_attention.h"
 #include "src/model/linear.h"
 #include "src/model/norm.h"
 #include "src/model/rope.h"
-#include "src/model/scores.h"
 
 namespace sy {
 
@@ -27,20 +27,20 @@ namespace sy {
 class Latent {
  public:
   struct Saved {
-    View low, moments;  // [T, w] input of the norm; [T, 2]
-    ConstView all;      // [B * S, w] gathered latents
+    View compressed, moments;  // [T, w] input of the norm; [T, 2]
+    ConstView gathered;        // [B * S, w] latents of all tokens
   };
   // name: for example "layers.3.attention.kv", for kv_down.weight and kv_latent_norm.weight.
   Latent(ParamStore& store, const std::string& name, Index d_model, float eps);
 
   Index width() const { return width_; }
-  // Computes s.all, the gathered latents of x: [T, D].
-  void forward(const Pass& pass, ConstView x, Saved& s) const;
+  // Computes s.gathered, the latents of x: [T, D].
+  void forward(const LayerContext& layer, ConstView x, Saved& s) const;
   // Computes dx: [T, D] = gradient with respect to x through the latents; dx += if `accumulate`.
-  // The function by_latents(partial: [B * S, w]) computes the gradient with respect to the latents,
-  // through this rank's heads.
-  void backward(const Pass& pass, const std::function<void(View partial)>& by_latents, ConstView x, const Saved& s,
-                View dx, bool accumulate) const;
+  // The function latent_gradient(partial: [B * S, w]) computes the gradient with respect to the
+  // latents, through this rank's heads.
+  void backward(const LayerContext& layer, const std::function<void(View partial)>& latent_gradient, ConstView x,
+                const Saved& s, View dx, bool accumulate) const;
 
  private:
   Index width_;
@@ -50,14 +50,17 @@ class Latent {
 
 class LatentAttention {
  public:
-  // Hl: number of this rank's heads. kw, vw: widths of keys and values. r, c: widths of the shared
-  // part of keys and of the latent.
+  // Letters of shapes:
+  //   Hl      number of this rank's heads
+  //   kw, vw  widths of keys and values
+  //   c       width of the kv latent
+  //   r       number of rotated elements of a key, which all heads share
   struct Saved {
     ConstView x;  // [T, D]
     Latent::Saved q_latent, kv_latent;
-    ConstView queries_of;  // [B * S, ...] input of the query projection
-    View q, k;             // [B, S, Hl, kw] after rotation
-    View v, out, lse;      // [B, S, Hl, vw] twice; [B, Hl, S]
+    ConstView query_input;  // [B * S, ...] input of the query projection
+    View q, k;              // [B, S, Hl, kw] after rotation
+    View v, out, lse;       // [B, S, Hl, vw] twice; [B, Hl, S]
   };
 
   // Parameters as those of Attention.
@@ -65,25 +68,25 @@ class LatentAttention {
                   const RopeTable* rope_table, Index positions);
 
   // Cache entry of a token in generation: one key [r | c], which contains the value.
-  CacheSpec cache_spec() const { return {1, rope_ + kv_latent_.width(), 0, scores_.window()}; }
+  CacheSpec cache_spec() const { return {1, qk_rope_dim_ + kv_latent_.width(), 0, core_attention_.window()}; }
 
   // to: [T, D] = attention(x: [T, D])
-  void forward(const Pass& pass, ConstView x, Output to, Saved& s) const;
+  void forward(const LayerContext& layer, ConstView x, Output to, Saved& s) const;
   // dx: [T, D] = gradient with respect to x; dy: [T, D], with respect to the output
-  void backward(const Pass& pass, ConstView dy, const Saved& s, View dx) const;
+  void backward(const LayerContext& layer, ConstView dy, const Saved& s, View dx) const;
 
  private:
-  // shared: [B, S, 1, r] the part of keys that all heads share. Both functions set s.out.
-  void attend(const Pass& pass, ConstView shared, Saved& s) const;
-  void attend_to_cache(const Pass& pass, ConstView shared, Saved& s) const;
+  // k_rope: [B, S, 1, r] rotated elements of the keys. Both functions set s.out.
+  void attend(const LayerContext& layer, ConstView k_rope, Saved& s) const;
+  void attend_to_cache(const LayerContext& layer, ConstView k_rope, Saved& s) const;
   // Rotates the first elements of the heads of x: [tokens, heads, width].
   // inverse: if true, rotates them back.
-  void rotate(const Device& device, View x, ConstView rope_rows, bool inverse) const;
+  void rotate(const ExecutionContext& context, View x, ConstView rope_rows, bool inverse) const;
 
   const RopeTable* rope_table_;
   RopePairs pairs_ = RopePairs::half;
-  Index heads_, rope_, own_, value_;  // Hl, r, kw - r, vw
-  Scores scores_;
+  Index heads_, qk_rope_dim_, qk_nope_dim_, v_head_dim_;  // Hl, r, kw - r, vw
+  CoreAttention core_attention_;
   std::optional<Latent> q_latent_;
   Latent kv_latent_;
   Linear q_, k_rope_, k_, v_, out_;

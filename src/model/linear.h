@@ -4,7 +4,7 @@
 // columns of W; forward_sum sums its partial outputs over the tp ranks.
 #pragma once
 
-#include "src/model/pass.h"
+#include "src/model/context.h"
 #include "src/params/store.h"
 
 namespace sy {
@@ -16,24 +16,24 @@ class Linear {
   Linear(ParamStore& store, Param weight, Index in, Param bias = {});
 
   // y: [T, out] = x: [T, in] W^T + b; y may be f32 if the weights are not
-  void forward(const Device& device, ConstView x, View y) const;
+  void forward(const ExecutionContext& context, ConstView x, View y) const;
   // First GEMM of an FFN, with its activation (Backend::ffn_forward). x: [T, in], h: [T, out]
-  void forward_activated(const Device& device, const FfnActivation& activation, ConstView x, ConstView row_scale,
-                         View h, View y) const;
+  void forward_activated(const ExecutionContext& context, const FfnActivation& activation, ConstView x,
+                         ConstView row_scale, View h, View y) const;
   // Row-parallel. to: [T, out] = sum over tp of (x W^T), + b. x: [B * S, in]
-  void forward_sum(const Device& device, ConstView x, Output to) const;
+  void forward_sum(const ExecutionContext& context, ConstView x, Output to) const;
   // Backward of the last GEMM of an FFN, dy W, and of the activation before it
   // (Backend::ffn_backward). dy: [T, out]
-  void backward_activated(const Device& device, const FfnActivation& activation, ConstView dy, ConstView h,
+  void backward_activated(const ExecutionContext& context, const FfnActivation& activation, ConstView dy, ConstView h,
                           ConstView row_scale, View dh, View drow_scale, View y) const;
   // dx: [T, in] = dy: [T, out] W; dx += if `accumulate`
-  void backward_input(const Device& device, ConstView dy, View dx, bool accumulate = false) const;
+  void backward_input(const ExecutionContext& context, ConstView dy, View dx, bool accumulate = false) const;
   // Column-parallel. dx: [T, in] = sum over tp of (dy W), own tokens. dy: [B * S, out]
-  void backward_input_sum(const Device& device, ConstView dy, View dx) const;
+  void backward_input_sum(const ExecutionContext& context, ConstView dy, View dx) const;
   // dW += dy^T x
-  void backward_weight(const Device& device, ConstView dy, ConstView x) const;
+  void backward_weight(const ExecutionContext& context, ConstView dy, ConstView x) const;
   // db += column sums of dy: [T, out]. If row-parallel, dy is of the rank's own tokens.
-  void backward_bias(const Device& device, ConstView dy) const;
+  void backward_bias(const ExecutionContext& context, ConstView dy) const;
 
  private:
   MatrixParam weight_;  // [out, in]

@@ -15,7 +15,7 @@ class Mlp {
   // Fl: width of this rank's shard.
   struct Saved {
     ConstView x;             // [B * S, D] the gathered input
-    View h;                  // [B * S, halves * Fl]
+    View h;                  // [B * S, num_projections * Fl]
     View gate_logits, gate;  // [B * S] f32: w x and its sigmoid, or empty
   };
 
@@ -23,14 +23,14 @@ class Mlp {
   Mlp(const MlpSpec& spec, Index d_model, ParamStore& store, const std::string& prefix, Param gate = {});
 
   // to: [T, D] = mlp(x: [T, D])
-  void forward(const Pass& pass, ConstView x, Output to, Saved& s) const;
+  void forward(const LayerContext& layer, ConstView x, Output to, Saved& s) const;
   // dx: [T, D] = gradient with respect to x; dy: [T, D], with respect to the output
-  void backward(const Pass& pass, ConstView dy, const Saved& s, View dx) const;
+  void backward(const LayerContext& layer, ConstView dy, const Saved& s, View dx) const;
 
  private:
   FfnActivation activation_;
   Index width_;  // Fl
-  Linear up_, down_;
+  Linear gate_up_, down_;
   std::optional<Linear> gate_;
 };
 

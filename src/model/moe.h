@@ -3,12 +3,13 @@
 
 #include <optional>
 
-#include "dist/exchange.h"
+#include "dist/token_dispatcher.h"
 #include "src/model/mlp.h"
 #include "src/model/router.h"
 
 namespace sy {
 
+// MoE layer of the model, with this rank's experts.
 class Moe {
  public:
   // State that forward saves for backward.
@@ -21,38 +22,41 @@ class Moe {
   // "SonicMoE", 2025).
   struct Saved {
     Router::Saved router;
-    std::optional<Exchange> exchange;
-    ConstView x;        // [T, D] input of forward, not copied
-    ConstView arrived;  // [A, D] received tokens; x itself on one rank
-    View tokens;        // [R] i32 row -> received token
-    View slots;         // [A, k] i32 assignment -> row, or -1
-    View offsets;       // [E / ep + 1] i32 of ExpertRows
-    View gates;         // [R] weight of each row
-    View h;             // [R, halves * F] inputs of the activation; halves: see MlpSpec
+    std::optional<TokenDispatcher> dispatcher;
+    ConstView x;                // [T, D] input of forward, not copied
+    ConstView received_tokens;  // [A, D] received tokens; x itself on one rank
+    View tokens;                // [R] i32 row -> received token
+    View row_id_map;            // [A, k] i32 assignment -> row, or -1
+    View offsets;               // [E / ep + 1] i32 of GroupOffsets
+    View row_weights;           // [R] weight of each row
+    View h;                     // [R, num_projections * F] inputs of the activation
     Mlp::Saved shared;
   };
 
+  // Finds the parameters in `store`, which must outlive this object. prefix: "layers.3.moe."
   Moe(const MoeSpec& spec, Index d_model, ParamStore& store, const std::string& prefix, RouterTables tables);
 
-  // to: [T, D] = sum over chosen experts of weight * expert(x: [T, D]), + shared experts(x).
-  // Dropped assignments add nothing. x must stay valid until backward. observer: see
-  // Router::forward. Collective, as is backward.
-  void forward(const Pass& pass, ConstView x, Output to, Saved& s, const RoutingObserver* observer) const;
-  // dx: [T, D] = gradient with respect to x; dy: [T, D], with respect to the output. dx and dy must
-  // not overlap. Adds the gradients of the parameters to those of the store.
-  void backward(const Pass& pass, ConstView dy, Saved& s, View dx) const;
+  // Routes x, and writes the sum over chosen experts of weight * expert(x), + shared experts(x).
+  // Shapes: x, to [T, D]. Dropped assignments add nothing. x must stay valid until backward.
+  // routing_hook: see Router::forward. Collective over mesh.expert_group and tp, as is backward.
+  void forward(const LayerContext& layer, ConstView x, Output to, Saved& s, const RoutingHook* routing_hook) const;
+  // Overwrites dx, and adds the gradients of the parameters to those of the store.
+  // Shapes: dy [T, D], gradient with respect to the output; dx [T, D], with respect to x. They must
+  // not overlap.
+  void backward(const LayerContext& layer, ConstView dy, Saved& s, View dx) const;
 
  private:
-  // Builds the permutation of the received tokens, at most n rows: the tables and the gates of s.
-  // places, weights: [A, k].
-  void sort(const Pass& pass, ConstView places, ConstView weights, Index first_place, Index n, Saved& s) const;
+  // Builds the permutation of the received tokens, at most n rows: the tables and `row_weights` of
+  // s. physical_experts, weights: [A, k].
+  void build_permutation(const LayerContext& layer, ConstView physical_experts, ConstView weights,
+                         Index first_physical_expert, Index n, Saved& s) const;
   FfnActivation activation_;
   Index width_;  // F
   Router router_;
   // If etp > 1, F is the width of this rank's shard of an expert.
-  MatrixParam up_, down_;       // [E / ep, halves * F, D], [E / ep, D, F]
-  Param up_bias_, down_bias_;   // [E / ep, halves * F], [E / ep, D / etp]; or empty
-  Index down_bias_column_ = 0;  // first of the D outputs that down_bias_ covers
+  MatrixParam gate_up_, down_;      // [E / ep, num_projections * F, D], [E / ep, D, F]
+  Param gate_up_bias_, down_bias_;  // [E / ep, num_projections * F], [E / ep, D / etp]; or empty
+  Index down_bias_column_ = 0;      // first of the D outputs that down_bias_ covers
   std::optional<Mlp> shared_;
 };
 

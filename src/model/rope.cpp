@@ -4,17 +4,17 @@
 #include <cmath>
 #include <numbers>
 
-#include "src/text/words.h"
+#include "src/text/strings.h"
 
 namespace sy {
 
 namespace {
 
 // Weight of the scaled frequency in YaRN's mean, for a pair of elements. It is 0 up to the pair
-// that makes beta_fast turns over the original length, and 1 from the pair with beta_slow turns on.
+// with beta_fast rotations over the original length, and 1 from the pair with beta_slow on.
 double yarn_ramp(const RopeSpec& r, Index pair) {
-  const auto dimension = [&](double turns) {
-    const double wave = static_cast<double>(r.original_length) / (turns * 2 * std::numbers::pi);
+  const auto dimension = [&](double rotations) {
+    const double wave = static_cast<double>(r.original_length) / (rotations * 2 * std::numbers::pi);
     return static_cast<double>(r.rotated) * std::log(wave) / (2 * std::log(r.theta));
   };
   double first = dimension(r.beta_fast), last = dimension(r.beta_slow);
@@ -78,8 +78,8 @@ std::vector<double> rope_frequencies(const RopeSpec& r, Index length) {
         f /= s;
         break;
       case RopeScaling::llama3: {
-        const double turns = L * f / (2 * std::numbers::pi);
-        const double high = (turns - r.low_frequency) / (r.high_frequency - r.low_frequency);
+        const double rotations = L * f / (2 * std::numbers::pi);
+        const double high = (rotations - r.low_frequency) / (r.high_frequency - r.low_frequency);
         f = mean_of(f, 1 - std::clamp(high, 0.0, 1.0), s);
         break;
       }
@@ -145,7 +145,7 @@ bool RopeTables::depends_on_length() const {
   });
 }
 
-bool RopeTables::restarts_at(Index length) const {
+bool RopeTables::requires_recompute(Index length) const {
   return std::any_of(entries_.begin(), entries_.end(), [&](const auto& entry) {
     const RopeSpec& rope = entry->table.spec;
     return rope.scaling == RopeScaling::longrope && scaled_length(rope, length) != scaled_length(rope, length - 1);

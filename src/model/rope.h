@@ -19,7 +19,7 @@ Index scaled_length(const RopeSpec& rope, Index length);
 
 // Returns [rotated / 2] frequencies: angles of rotation from one position to the next, per pair.
 // Pair i has theta^(-2i / rotated), scaled for a text of `length` tokens. Let s be the factor, L
-// the original length, and n = L * frequency / (2 pi) a pair's turns over L. The scalings are
+// the original length, and n = L * frequency / (2 pi) a pair's rotations over L. The scalings are
 //   linear    frequency / s (Chen et al., "Extending context window", 2023)
 //   ntk       theta * s^(rotated / (rotated - 2)) instead of theta
 //             (bloc97, "NTK-aware scaled RoPE", 2023)
@@ -64,7 +64,7 @@ class RopeTables {
   // Returns true if the cache of a text must be computed again when the text reaches `length`
   // tokens, because longrope changes its factors there. With dynamic, cached keys stay, and only
   // new tokens follow the new length.
-  bool restarts_at(Index length) const;
+  bool requires_recompute(Index length) const;
   // Sets the rows for a text of `length` tokens: row p for position p < length.
   void set_length(Index length);
   // Sets row t for token t of a pass.

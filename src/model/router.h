@@ -5,10 +5,10 @@
 // While training, x_t may have jitter, and z_t noise with a learned standard deviation.
 //
 // A new selection method (hash, expert choice) is a new score or order in Backend::route_forward. A
-// new balancing loss belongs in balance.h.
+// new balancing loss belongs in load_balancing.h.
 #pragma once
 
-#include "dist/exchange.h"
+#include "dist/token_dispatcher.h"
 #include "src/model/linear.h"
 #include "src/model/statistics.h"
 #include "src/params/block_specs.h"
@@ -19,57 +19,60 @@ namespace sy {
 // expert, and their partial outputs are summed.
 struct Routing {
   View weights;  // [T, k] weight of each choice, dropped ones included
-  Sends sends;   // its `places` and `counts` are in scratch memory (Router::forward)
+  // Its `physical_experts` and `counts` are in scratch memory (Router::forward).
+  DispatchLayout dispatch_layout;
 };
 
 // Inputs of a router that are not parameters. Each may be empty.
 struct RouterTables {
-  View bias;         // [E] selection bias: added to the scores for the selection only
-  ConstView places;  // [E] i32 physical expert of each logical one (ExpertSplit)
+  View bias;                      // [E] selection bias: added to the scores for the selection only
+  ConstView logical_to_physical;  // [E] i32 as in ExpertPartition
 };
 
 class Router {
  public:
   // State that forward saves for backward.
   struct Saved {
-    View logits;      // [T, E] with learned noise
-    View noise_size;  // [T, E] its softplus scales the learned noise; empty without such noise
-    View experts;     // [T, k] i32 logical expert of each choice
+    View logits;        // [T, E] including learned noise
+    View noise_stddev;  // [T, E] its softplus scales the noise; empty without a learned deviation
+    View experts;       // [T, k] i32 logical expert of each choice
     Routing routing;
   };
 
   Router(const MoeSpec& spec, Index d_model, ParamStore& store, const std::string& prefix, RouterTables tables);
 
   // Chooses the experts of x: [T, D], and drops assignments beyond the capacity.
-  // - Writes the decisions to `s`, and their sums to pass.balance.
-  // - Calls the observer with them; nullptr if there is no observer.
-  // - `places` and `counts` of s.routing.sends live until the caller's scope of the scratch arena
-  //   ends.
+  // - Writes the decisions to `s`, and their sums to layer.load_balance.
+  // - Calls routing_hook with them, if it is not nullptr.
+  // - `physical_experts` and `counts` of s.routing.dispatch_layout live until the caller's scope of
+  //   the scratch arena ends.
   // - Collective over tp, because the capacity may be that of a sequence that tp ranks split.
-  void forward(const Pass& pass, ConstView x, Saved& s, const RoutingObserver* observer) const;
+  void forward(const LayerContext& layer, ConstView x, Saved& s, const RoutingHook* routing_hook) const;
   // dx: [T, D] += gradient with respect to x, through the logits. dweights: [T, k] gradient with
   // respect to the weights. Includes the load-balancing loss and the z-loss. Adds the gradients of
   // the router's parameters to those of the store.
-  void backward(const Pass& pass, ConstView dweights, ConstView x, const Saved& s, View dx) const;
+  void backward(const LayerContext& layer, ConstView dweights, ConstView x, const Saved& s, View dx) const;
 
   Index experts() const { return experts_; }
-  ExpertRanks ranks(const Device& device) const { return {device.mesh.layout, tables_.places}; }
+  ExpertPlacement placement(const ExecutionContext& context) const {
+    return {context.mesh.layout, tables_.logical_to_physical};
+  }
   Index top_k() const { return spec_.route.top_k; }
 
  private:
-  // keep: [T, k] i32 = dispatch mask of the rank's own tokens.
-  void drop(const Pass& pass, ConstView experts, ConstView weights, View keep) const;
+  // dispatch_mask: [T, k] i32 = 0 if the assignment of an own token exceeds the capacity, else 1
+  void apply_capacity(const LayerContext& layer, ConstView experts, ConstView weights, View dispatch_mask) const;
   // Returns the random stream, keyed by the run's seed.
-  static Draw keyed(Draw draw, const Batch& batch);
+  static Draw with_seed(Draw draw, const Batch& batch);
   // Returns true if the logits get noise with a learned standard deviation.
-  bool sizes_noise(const Pass& pass) const { return noise_size_ && pass.batch.token_numbers; }
+  bool scales_noise(const LayerContext& layer) const { return noise_stddev_ && layer.batch.token_numbers; }
   // Returns the input of the logits: x, or x with jitter while training, in scratch memory.
-  ConstView input(const Pass& pass, ConstView x) const;
+  ConstView jittered_input(const LayerContext& layer, ConstView x) const;
 
   RouterSpec spec_;
   Index experts_;
   Linear logits_;
-  std::optional<Linear> noise_size_;
+  std::optional<Linear> noise_stddev_;
   RouterTables tables_;
 };
 

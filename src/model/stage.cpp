@@ -1,6 +1,6 @@
 #include "src/model/stage.h"
 
-#include "src/model/balance.h"
+#include "src/model/load_balancing.h"
 
 namespace sy {
 namespace {
@@ -12,13 +12,13 @@ Param output_weight(const ParamStore& store) {
 
 }  // namespace
 
-void Slot::clear() {
+void MicroBatchState::clear() {
   saved.clear();
   batch = {};
-  report = {};
+  statistics = {};
   embedding = {};
   cache = nullptr;
-  balance = {};
+  load_balance = {};
   blocks.clear();
   inputs.clear();
   last = normed = moments = {};
@@ -35,7 +35,8 @@ Stage::Stage(const Config& config, ParamStore& store, Range layers, RouterTables
     RouterTables router;
     if (const MoeSpec* moe = spec.moe()) {
       if (routers.bias) router.bias = routers.bias.rows(moe_layers(), 1).reshape({moe->experts});
-      if (routers.places) router.places = routers.places.rows(moe_layers(), 1).reshape({moe->experts});
+      if (routers.logical_to_physical)
+        router.logical_to_physical = routers.logical_to_physical.rows(moe_layers(), 1).reshape({moe->experts});
       moe_layer_ids_.push_back(layer);
       moe_ = *moe;
     }
@@ -49,74 +50,77 @@ Stage::Stage(const Config& config, ParamStore& store, Range layers, RouterTables
   }
 }
 
-View Stage::forward(const Device& device, Slot& slot, View x) const {
-  Pass pass{device, slot.batch, slot.saved};
+View Stage::forward(const ExecutionContext& context, MicroBatchState& state, View x) const {
+  LayerContext layer{context, state.batch, state.saved};
   if (embedding_) {
-    store_.need(embedding_part);
-    x = embedding_->forward(pass, slot.embedding);
+    store_.wait_for_bucket(embedding_bucket);
+    x = embedding_->forward(layer, state.embedding);
   }
-  slot.blocks.resize(blocks_.size());
-  if (moe_) slot.balance = make_balance(pass, moe_layers(), moe_->experts);
+  state.blocks.resize(blocks_.size());
+  if (moe_) state.load_balance = make_load_balance_state(layer, moe_layers(), moe_->experts);
   Index moe = 0;
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
-    store_.need(part_of_layer(first_layer_ + static_cast<Index>(i)));
-    if (blocks_[i].is_moe()) pass.balance = slot.balance.layer(moe++);
-    slot.inputs.push_back(x);
-    if (slot.cache) pass.cache = slot.cache->layer(static_cast<Index>(i));
-    const View y = pass.keep(x.shape());
+    store_.wait_for_bucket(bucket_of_layer(first_layer_ + static_cast<Index>(i)));
+    if (blocks_[i].is_moe()) layer.load_balance = state.load_balance.layer(moe++);
+    state.inputs.push_back(x);
+    if (state.cache) layer.cache = state.cache->layer(static_cast<Index>(i));
+    const View y = layer.save(x.shape());
     // Frees the activations that backward recomputes or does not need.
-    std::optional<Arena::Scope> forgotten;
-    if (recompute_ || slot.cache) forgotten.emplace(slot.saved);
-    blocks_[i].forward(pass, x, y, slot.blocks[i], slot.report.observer);
+    std::optional<Arena::Scope> temporary;
+    if (recompute_ || state.cache) temporary.emplace(state.saved);
+    blocks_[i].forward(layer, x, y, state.blocks[i], state.statistics.routing_hook);
     x = y;
   }
-  slot.last = x;
+  state.last = x;
   if (final_norm_) {
-    store_.need(head_part());
-    slot.normed = pass.keep(x.shape());
-    slot.moments = slot.saved.f32({x.dim(0), 2});
-    final_norm_->forward(device, x, slot.normed, slot.moments);
+    store_.wait_for_bucket(head_bucket());
+    state.normed = layer.save(x.shape());
+    state.moments = state.saved.f32({x.dim(0), 2});
+    final_norm_->forward(context, x, state.normed, state.moments);
   }
   // This comes after the last wait for new weights. Its all-gather would wait for all of them.
-  if (moe_ && !slot.batch.generation) balance(pass, moe_->router, slot.balance, slot.report.layers);
-  return final_norm_ ? slot.normed : slot.last;
+  if (moe_ && !state.batch.generation)
+    load_balancing_loss(layer, moe_->router, state.load_balance, state.statistics.layers);
+  return final_norm_ ? state.normed : state.last;
 }
 
-void Stage::backward(const Device& device, Slot& slot, View d, const BackwardProgress& progress) const {
-  Pass pass{device, slot.batch, slot.saved};
+void Stage::backward(const ExecutionContext& context, MicroBatchState& state, View d,
+                     const BackwardHooks& hooks) const {
+  LayerContext layer{context, state.batch, state.saved};
   if (head_) {
-    const Arena::Scope scope(device.scratch);
-    const View dnormed = device.temp(d.shape());
-    head_->loss(device, slot.batch, slot.normed, dnormed, slot.report.loss);
-    device.backend.fill(d, 0);
-    final_norm_->backward(device, dnormed, slot.last, slot.moments, d);
-    if (progress.part_done) progress.part_done(head_part());
+    const Arena::Scope scope(context.scratch);
+    const View dnormed = context.temp(d.shape());
+    head_->loss(context, state.batch, state.normed, dnormed, state.statistics.loss);
+    context.backend.fill(d, 0);
+    final_norm_->backward(context, dnormed, state.last, state.moments, d);
+    if (hooks.on_gradients_ready) hooks.on_gradients_ready(head_bucket());
   }
-  if (progress.tokens_sent) pass.tokens_sent = &progress.tokens_sent;
+  if (hooks.on_dispatch_started) layer.on_dispatch_started = &hooks.on_dispatch_started;
   Index moe = moe_layers();
   for (std::size_t i = blocks_.size(); i-- > 0;) {
-    const Arena::Scope scope(slot.saved);
-    if (blocks_[i].is_moe()) pass.balance = slot.balance.layer(--moe);
-    if (recompute_) {  // the observer has already seen this pass
-      const View output = i + 1 < blocks_.size() ? slot.inputs[i + 1] : slot.last;
-      blocks_[i].forward(pass, slot.inputs[i], output, slot.blocks[i], nullptr);
+    const Arena::Scope scope(state.saved);
+    if (blocks_[i].is_moe()) layer.load_balance = state.load_balance.layer(--moe);
+    if (recompute_) {  // the routing hook was called in forward
+      const View output = i + 1 < blocks_.size() ? state.inputs[i + 1] : state.last;
+      blocks_[i].forward(layer, state.inputs[i], output, state.blocks[i], nullptr);
     }
-    blocks_[i].backward(pass, d, slot.blocks[i]);
-    if (progress.part_done) progress.part_done(part_of_layer(first_layer_ + static_cast<Index>(i)));
+    blocks_[i].backward(layer, d, state.blocks[i]);
+    if (hooks.on_gradients_ready) hooks.on_gradients_ready(bucket_of_layer(first_layer_ + static_cast<Index>(i)));
   }
   if (!embedding_) return;
-  embedding_->backward(device, slot.batch, slot.embedding, d);
-  if (progress.part_done) progress.part_done(embedding_part);
+  embedding_->backward(context, state.batch, state.embedding, d);
+  if (hooks.on_gradients_ready) hooks.on_gradients_ready(embedding_bucket);
 }
 
-void Stage::loss(const Device& device, const Slot& slot) const {
-  head_->loss(device, slot.batch, slot.normed, {}, slot.report.loss);
+void Stage::loss(const ExecutionContext& context, const MicroBatchState& state) const {
+  head_->loss(context, state.batch, state.normed, {}, state.statistics.loss);
 }
 
-std::vector<float> Stage::logits(const Device& device, const Slot& slot, Range tokens, Index vocab) const {
-  const Arena::Scope scope(device.scratch);
-  const ConstView x = gather_tokens(device, device.scratch, slot.normed);
-  return head_->logits(device, x.rows(tokens.begin, tokens.size()), vocab);
+std::vector<float> Stage::logits(const ExecutionContext& context, const MicroBatchState& state, Range tokens,
+                                 Index vocab) const {
+  const Arena::Scope scope(context.scratch);
+  const ConstView x = gather_tokens(context, context.scratch, state.normed);
+  return head_->logits(context, x.rows(tokens.begin, tokens.size()), vocab);
 }
 
 std::vector<CacheSpec> Stage::cache_specs() const {

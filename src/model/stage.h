@@ -1,8 +1,8 @@
 // Pipeline stage: consecutive layers of the decoder. The first stage also has the embedding, the
 // last one the final norm and the output. A stage of all layers is the whole decoder.
 //
-// A training pass is a forward and a backward of one micro-batch, in a slot of its own. Several
-// micro-batches may be in flight, and their slots share nothing. The summed gradients depend only
+// A training pass is a forward and a backward of one micro-batch, with a MicroBatchState. Several
+// micro-batches may be in flight, and their states share nothing. The summed gradients depend only
 // on the order of the backward passes.
 #pragma once
 
@@ -18,17 +18,17 @@
 namespace sy {
 
 // State of one micro-batch in flight, which forward saves for backward.
-struct Slot {
-  explicit Slot(Arena arena) : saved(std::move(arena)) {}
+struct MicroBatchState {
+  explicit MicroBatchState(Arena arena) : saved(std::move(arena)) {}
   // Discards the micro-batch and frees its memory.
   void clear();
 
   Arena saved;
   Batch batch;
-  Report report;
+  StatisticsSink statistics;
   Embedding::Saved embedding;
-  const Cache* cache = nullptr;  // in generation, else nullptr
-  Balance balance;               // covers all MoE layers
+  const Cache* cache = nullptr;   // in generation, else nullptr
+  LoadBalanceState load_balance;  // covers all MoE layers
   std::vector<Block::Saved> blocks;
   std::vector<View> inputs;    // [T, D] input of each block
   View last, normed, moments;  // [T, D] last block's output; [T, D], [T, 2] of the final norm
@@ -41,26 +41,27 @@ class Stage {
   // - routers: tables of the stage's MoE layers, [MoE layers, E]
   Stage(const Config& config, ParamStore& store, Range layers, RouterTables routers, const RopeTables& rope);
 
-  // Runs slot.batch through the layers, and saves in the slot the tensors that backward needs.
+  // Runs state.batch through the layers, and saves in the state the tensors that backward needs.
   // - x: [T, D] output of the previous stage; empty in the first stage, which reads the batch's ids
-  // - Returns [T, D] in the slot's memory. In the last stage this is the normalised output.
-  // - Adds the routing sums to slot.report.layers, except in generation.
-  // - If slot.cache is set, nothing is saved for backward.
-  View forward(const Device& device, Slot& slot, View x) const;
-  // Adds the gradients of the slot's share of the step's loss to those of the parameters.
+  // - Returns [T, D] in the state's memory. In the last stage this is the normalised output.
+  // - Adds the routing sums to state.statistics.layers, except in generation.
+  // - If state.cache is set, nothing is saved for backward.
+  View forward(const ExecutionContext& context, MicroBatchState& state, View x) const;
+  // Adds the gradients of the micro-batch's share of the step's loss to those of the parameters.
   // - d: [T, D]. In: gradient with respect to the stage's output. Out: gradient with respect to its
   //   input.
   // - The last stage does not read d. It computes the loss and its gradient here, so that logits
-  //   need not be saved. It adds the loss to slot.report.
-  // - The caller clears the slot afterwards.
-  void backward(const Device& device, Slot& slot, View d, const BackwardProgress& progress) const;
+  //   need not be saved. It adds the loss to state.statistics.
+  // - The caller clears the state afterwards.
+  void backward(const ExecutionContext& context, MicroBatchState& state, View d, const BackwardHooks& hooks) const;
 
-  // Computes the loss after a forward without backward, and adds it to slot.report. For the last
-  // stage.
-  void loss(const Device& device, const Slot& slot) const;
+  // Computes the loss after a forward without backward, and adds it to state.statistics. For the
+  // last stage.
+  void loss(const ExecutionContext& context, const MicroBatchState& state) const;
   // Returns the logits [count, vocab] after tokens [begin, begin + count) of the batch's B * S, on
   // the host. For the last stage, after forward.
-  std::vector<float> logits(const Device& device, const Slot& slot, Range tokens, Index vocab) const;
+  std::vector<float> logits(const ExecutionContext& context, const MicroBatchState& state, Range tokens,
+                            Index vocab) const;
 
   // Returns the shape of each layer's cache entry for a token.
   std::vector<CacheSpec> cache_specs() const;
@@ -70,7 +71,7 @@ class Stage {
   Index moe_layers() const { return static_cast<Index>(moe_layer_ids_.size()); }
 
  private:
-  Index head_part() const { return part_of_layer(first_layer_ + std::ssize(blocks_)); }
+  Index head_bucket() const { return bucket_of_layer(first_layer_ + std::ssize(blocks_)); }
 
   const ParamStore& store_;
   Index d_model_, first_layer_;
@@ -78,7 +79,7 @@ class Stage {
   std::optional<Embedding> embedding_;  // first stage only
   std::vector<Block> blocks_;
   std::vector<std::int64_t> moe_layer_ids_;
-  std::optional<MoeSpec> moe_;      // spec of all MoE layers, except `order`; empty without any
+  std::optional<MoeSpec> moe_;      // spec of all MoE layers, except physical_to_logical; or empty
   std::optional<Norm> final_norm_;  // last stage only
   std::optional<Head> head_;
 };

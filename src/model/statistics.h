@@ -25,16 +25,16 @@ struct Statistics {
 // Routing decisions for this rank's tokens, for analyses and tests of single tokens.
 struct RoutingView {
   // [T, E], [T, k] i32, [T, k], [T, k] i32 (1: dispatched, 0: dropped)
-  ConstView logits, experts, weights, keep;
+  ConstView logits, experts, weights, dispatch_mask;
 };
-using RoutingObserver = std::function<void(const RoutingView&)>;
+using RoutingHook = std::function<void(const RoutingView&)>;
 
 // Destination of a pass's statistics. The sums are in device memory, so the host does not wait.
-struct Report {
-  View layers;  // [MoE layers, RouterSums of E] f64 += by Backend::balance; or empty
+struct StatisticsSink {
+  View layers;  // [MoE layers, RouterSums of E] f64 += by Backend::load_balancing_loss; or empty
   View loss;    // [2] f64 += by Backend::loss_sums; or empty
-  // Called by each MoE layer in order, once a pass; nullptr if there is no observer.
-  const RoutingObserver* observer = nullptr;
+  // Called by each MoE layer in order, once a pass; may be nullptr.
+  const RoutingHook* routing_hook = nullptr;
 };
 
 }  // namespace sy

@@ -8,19 +8,19 @@ namespace sy {
 namespace {
 
 // Layers that have a bias.
-struct BiasPlaces {
+struct BiasPlacement {
   bool qkv, attention_out, mlp, norm;
 };
-BiasPlaces bias_places(const Config::Model& m) {
-  constexpr std::pair<Biases, BiasPlaces> table[] = {
+BiasPlacement bias_placement(const Config::Model& m) {
+  constexpr std::pair<Biases, BiasPlacement> table[] = {
       {Biases::none, {false, false, false, false}},    {Biases::all, {true, true, true, true}},
       {Biases::qkv, {true, false, false, false}},      {Biases::mlp, {false, false, true, false}},
       {Biases::attention, {true, true, false, false}},
   };
-  BiasPlaces places =
+  BiasPlacement placement =
       std::find_if(std::begin(table), std::end(table), [&](const auto& row) { return row.first == m.bias; })->second;
-  if (m.norm_bias != NormBias::automatic) places.norm = m.norm_bias == NormBias::present;
-  return places;
+  if (m.norm_bias != NormBias::automatic) placement.norm = m.norm_bias == NormBias::present;
+  return placement;
 }
 
 float norm_offset(const Config::Model& m) {
@@ -36,7 +36,7 @@ double attention_factor(const RopeSpec& r) {
 }
 
 RopeSpec rope_spec(const Config::Model& m) {
-  const Index width = m.kv_latent > 0 ? m.rope_head_dim : m.head_dim;
+  const Index width = m.kv_lora_rank > 0 ? m.qk_rope_head_dim : m.head_dim;
   RopeSpec r{m.rope_theta, static_cast<Index>(static_cast<double>(width) * m.rope_fraction / 2) * 2, m.rope_pairs};
   if (m.rope_scaling == RopeScaling::none) return r;
   r.scaling = m.rope_scaling;
@@ -57,7 +57,7 @@ RopeSpec rope_spec(const Config::Model& m) {
 }
 
 AttentionSpec attention_spec(const Config::Model& m) {
-  const BiasPlaces bias = bias_places(m);
+  const BiasPlacement bias = bias_placement(m);
   const double scale = m.attention_scale > 0 ? m.attention_scale : 1.0 / std::sqrt(static_cast<double>(m.key_width()));
   AttentionSpec a{.heads = m.heads,
                   .kv_heads = m.kv_heads,
@@ -70,9 +70,9 @@ AttentionSpec attention_spec(const Config::Model& m) {
                   .softcap = static_cast<float>(m.attention_softcap),
                   .qkv_bias = bias.qkv,
                   .out_bias = bias.attention_out};
-  if (m.kv_latent > 0)
-    a.latent = {m.kv_latent, m.q_latent, m.rope_head_dim,
-                static_cast<float>(m.latent_eps > 0 ? m.latent_eps : m.norm_eps)};
+  if (m.kv_lora_rank > 0)
+    a.latent = {m.kv_lora_rank, m.q_lora_rank, m.qk_rope_head_dim,
+                static_cast<float>(m.latent_norm_eps > 0 ? m.latent_norm_eps : m.norm_eps)};
   switch (m.position) {
     case Position::none:
     case Position::learned:  // the embedding adds learned and sinusoidal positions
@@ -89,19 +89,20 @@ AttentionSpec attention_spec(const Config::Model& m) {
     case AttentionPattern::causal:
       break;
     case AttentionPattern::strided:
-      a.sparse = Sparsity::strided(m.attention_stride);
+      a.sparse = SparsePattern::strided(m.attention_stride);
       break;
     case AttentionPattern::fixed:
-      a.sparse = Sparsity::fixed(m.attention_stride, m.attention_summary);
+      a.sparse = SparsePattern::fixed(m.attention_stride, m.attention_summary);
       break;
     case AttentionPattern::longformer:
-      a.sparse = Sparsity::longformer(m.window, m.global_tokens);
+      a.sparse = SparsePattern::longformer(m.window, m.global_tokens);
       a.window = 0;  // queries see global tokens outside the window
   }
   a.sinks = m.attention_sinks;
   if (m.qk_norm != QkNormKind::none) a.qk_norm = static_cast<float>(m.norm_eps);
   a.whole_qk_norm = m.qk_norm == QkNormKind::whole;
   a.head_layernorm = m.qk_norm == QkNormKind::head_layernorm;
+  a.clip_qkv = static_cast<float>(m.clip_qkv);
   a.norm_offset = norm_offset(m);
   return a;
 }
@@ -114,7 +115,7 @@ MoeSpec moe_spec(const Config& config) {
                         e.renormalizes(),
                         static_cast<float>(e.scale),
                         static_cast<int>(e.groups),
-                        static_cast<int>(e.group_limit),
+                        static_cast<int>(e.topk_groups),
                         e.group_score,
                         e.choice == Choice::noisy || e.choice == Choice::sampled,
                         e.aux_probability == AuxProbability::score};
@@ -128,8 +129,8 @@ MoeSpec moe_spec(const Config& config) {
   if (e.choice == Choice::sampled) spec.router.noise = {.distribution = Distribution::gumbel};
   // The scale exceeds any score or bias, so that the round-robin order decides alone. Group scores
   // contain it, so that a group limit binds here too, and the load may be uneven.
-  if (e.choice == Choice::balanced) spec.router.noise = {.distribution = Distribution::turns, .scale = 0x1p40f};
-  spec.router.learned_noise = e.learned_noise;
+  if (e.choice == Choice::balanced) spec.router.noise = {.distribution = Distribution::round_robin, .scale = 0x1p40f};
+  spec.router.learned_noise_stddev = e.learned_noise;
   if (e.jitter > 0) spec.router.jitter = {.distribution = Distribution::uniform, .scale = static_cast<float>(e.jitter)};
   if (e.shared_experts > 0) spec.shared = {activation, e.shared_d_ff, false, e.shared_gate};
   return spec;
@@ -137,8 +138,8 @@ MoeSpec moe_spec(const Config& config) {
 
 }  // namespace
 
-NormPlaces norm_places(NormPosition position) {
-  constexpr std::pair<NormPosition, NormPlaces> table[] = {
+NormPlacement norm_placement(NormPosition position) {
+  constexpr std::pair<NormPosition, NormPlacement> table[] = {
       {NormPosition::pre, {true, false, false}},
       {NormPosition::post, {false, false, true}},
       {NormPosition::both, {true, true, false}},
@@ -151,12 +152,12 @@ NormPlaces norm_places(NormPosition position) {
 
 NormSpec norm_spec(const Config& config) {
   const Config::Model& m = config.model;
-  return {m.norm, static_cast<float>(m.norm_eps), bias_places(m).norm, norm_offset(m)};
+  return {m.norm, static_cast<float>(m.norm_eps), bias_placement(m).norm, norm_offset(m)};
 }
 
 NormSpec final_norm_spec(const Config& config) {
   NormSpec spec = norm_spec(config);
-  if (norm_places(config.model.norm_position).sum) spec.kind = NormKind::none;
+  if (norm_placement(config.model.norm_position).post_residual) spec.kind = NormKind::none;
   return spec;
 }
 
@@ -165,13 +166,13 @@ std::vector<BlockSpec> block_specs(const Config& config) {
   std::vector<BlockSpec> blocks;
   std::size_t moe_layers = 0;
   for (Index layer = 0; layer < m.layers; ++layer) {
-    const NormPlaces norms = norm_places(m.norm_position);
+    const NormPlacement norms = norm_placement(m.norm_position);
     blocks.push_back({norm_spec(config), norms, m.parallel_block,
-                      m.parallel_block && norms.input && m.parallel_norms == 1, attention_spec(config.model_of(layer)),
-                      MlpSpec{config.ffn_activation(), m.d_ff, bias_places(m).mlp}});
+                      m.parallel_block && norms.pre && m.parallel_norms == 1, attention_spec(config.model_of(layer)),
+                      MlpSpec{config.ffn_activation(), m.d_ff, bias_placement(m).mlp}});
     if (!config.is_moe(layer)) continue;
     MoeSpec moe = moe_spec(config);
-    if (!config.moe.order.empty()) moe.order = config.moe.order[moe_layers];
+    if (!config.moe.physical_to_logical.empty()) moe.physical_to_logical = config.moe.physical_to_logical[moe_layers];
     blocks.back().ffn = std::move(moe);
     ++moe_layers;
   }

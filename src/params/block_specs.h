@@ -6,6 +6,7 @@
 #include <variant>
 #include <vector>
 
+#include "kernels/backend.h"
 #include "src/config.h"
 
 namespace sy {
@@ -19,11 +20,11 @@ struct NormSpec {
 };
 
 // Norm placement of a sublayer f (attention or FFN) with input x from the residual stream.
-struct NormPlaces {
-  bool input, output, sum;  // f(norm(x)); x + norm(f(.)); norm(x + f(.))
-  bool residual = false;    // with input: norm(x) + f(norm(x))
+struct NormPlacement {
+  bool pre, post_sublayer, post_residual;  // f(norm(x)); x + norm(f(.)); norm(x + f(.))
+  bool normed_residual = false;            // with pre: norm(x) + f(norm(x))
 };
-NormPlaces norm_places(NormPosition position);
+NormPlacement norm_placement(NormPosition position);
 
 // Rotary position embedding (Su et al., "RoFormer", 2021) with frequencies theta^(-2i / rotated).
 // A scaling changes the frequencies for sequences longer than those of an earlier training.
@@ -46,7 +47,7 @@ struct RopeSpec {
   bool operator==(const RopeSpec&) const = default;
 };
 
-// Bias of attention scores by the distance from query to key (src/model/relative.h).
+// Bias of attention scores by the distance from query to key (src/model/relative_bias.h).
 struct RelativeSpec {
   Position kind;                // alibi or t5
   Index buckets, max_distance;  // t5
@@ -56,12 +57,13 @@ struct RelativeSpec {
 
 // Multi-head latent attention (DeepSeek-AI, "DeepSeek-V2", 2024).
 // Keys and values of all heads are projections of one compressed vector (latent) per token. Queries
-// may be projections of another one. The first `rope` elements of a key are shared by all heads.
-// They and the same elements of the queries are rotated, no others.
+// may be projections of another one. The first qk_rope_head_dim elements of a key are shared by all
+// heads. They and the same elements of the queries are rotated, no others.
 struct LatentSpec {
-  Index kv, q;  // widths of the latents; q = 0: queries are projections of the attention's input
-  Index rope;   // rotated elements of a key, included in key_width
-  float eps;    // of the RMSNorms of the latents
+  // Widths of the latents. q_lora_rank = 0: queries are projections of the attention's input.
+  Index kv_lora_rank, q_lora_rank;
+  Index qk_rope_head_dim;  // rotated elements of a key, included in key_width
+  float eps;               // of the RMSNorms of the latents
 };
 
 struct AttentionSpec {
@@ -75,13 +77,16 @@ struct AttentionSpec {
   bool qkv_bias, out_bias;
   bool whole_qk_norm = false;   // true: qk_norm is over all heads together; false: per head
   bool head_layernorm = false;  // true: LayerNorm with a weight per head; false: RMSNorm
-  Sparsity sparse = {};         // empty: all earlier tokens; otherwise window is 0
+  SparsePattern sparse = {};    // empty: all earlier tokens; otherwise window is 0
   std::optional<RelativeSpec> relative = {};
   float norm_offset = 0;  // added to the weights of qk_norm, whose initial value is 1 - norm_offset
   bool sinks = false;     // true: each head has a learned logit in its softmax, without a value
+  float clip_qkv = 0;     // limit of the elements of queries, keys and values, before RoPE; 0: none
   std::optional<LatentSpec> latent = {};
   // Number of elements that the cache stores per token, for all heads.
-  Index cached() const { return latent ? latent->rope + latent->kv : kv_heads * (key_width + value_width); }
+  Index cache_elements() const {
+    return latent ? latent->qk_rope_head_dim + latent->kv_lora_rank : kv_heads * (key_width + value_width);
+  }
 };
 
 // A feed-forward network of `width`.
@@ -91,7 +96,7 @@ struct MlpSpec {
   bool bias;
   bool gate = false;  // true: multiplies the output by sigmoid(w x)
   // Number of projections of the first GEMM: gate and up, or up alone.
-  Index halves() const { return activation.gated ? 2 : 1; }
+  Index num_projections() const { return activation.gated ? 2 : 1; }
 };
 
 struct RouterSpec {
@@ -107,7 +112,7 @@ struct RouterSpec {
   // Only while training: noise of the selection, and factors of the input's elements. The router
   // sets their seed and stream.
   std::optional<Draw> noise{}, jitter{};
-  bool learned_noise = false;  // true: noise of the logits, with a learned standard deviation
+  bool learned_noise_stddev = false;  // true: noisy top-k gating with a learned standard deviation
 };
 
 struct MoeSpec {
@@ -115,12 +120,13 @@ struct MoeSpec {
   RouterSpec router;
   MlpSpec expert;
   std::optional<MlpSpec> shared;  // all shared experts as one network
-  std::vector<Index> order{};     // [E] logical expert of each physical one; empty: the identity
+  // [E] logical expert of each physical one; empty: the identity
+  std::vector<Index> physical_to_logical{};
 };
 
 struct BlockSpec {
   NormSpec norm;
-  NormPlaces norms;
+  NormPlacement norms;
   bool parallel;     // true: attention and FFN read the same input
   bool shared_norm;  // true: they read the same norm of it
   AttentionSpec attention;

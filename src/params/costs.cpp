@@ -10,7 +10,7 @@ namespace {
 
 // Returns the number of keys below `end` that query p sees by the pattern, beyond the near keys.
 // A pattern has only one kind of far keys.
-Index far_keys(const Sparsity& s, Index p, Index end) {
+Index far_keys(const SparsePattern& s, Index p, Index end) {
   if (s.stride > 0) return end > p % s.stride ? (end - 1 - p % s.stride) / s.stride + 1 : 0;
   if (s.block > 0) return end / s.block * s.summary + std::max<Index>(0, end % s.block - (s.block - s.summary));
   return std::min(s.global, end);
@@ -18,7 +18,7 @@ Index far_keys(const Sparsity& s, Index p, Index end) {
 
 }  // namespace
 
-double mean_visible(Index tokens, Index window, const Sparsity& sparse) {
+double mean_visible_keys(Index tokens, Index window, const SparsePattern& sparse) {
   double sum = 0;
   for (Index p = 0; p < tokens; ++p) {
     if (sparse)
@@ -38,8 +38,8 @@ ModelCosts model_costs(const Config& config, Index vocab) {
     const AttentionSpec& a = block.attention;
     const Index widths = a.key_width + a.value_width;
     costs.flops_per_token +=
-        6 * static_cast<double>(a.heads * widths) * mean_visible(config.model.seq_len, a.window, a.sparse);
-    costs.kv_bytes_per_token += a.cached() * size_of(DType::bf16);
+        6 * static_cast<double>(a.heads * widths) * mean_visible_keys(config.model.seq_len, a.window, a.sparse);
+    costs.kv_bytes_per_token += a.cache_elements() * size_of(DType::bf16);
   }
   return costs;
 }

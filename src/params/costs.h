@@ -20,8 +20,8 @@ struct ModelCosts {
 ModelCosts model_costs(const Config& config, Index vocab);
 
 // Returns the mean number of keys that a token sees in a sequence of `tokens`, including its own.
-// A window of 0 means all keys. The pattern `sparse` is one of Sparsity::strided, fixed or
+// A window of 0 means all keys. The pattern `sparse` is one of SparsePattern::strided, fixed or
 // longformer; empty means all keys.
-double mean_visible(Index tokens, Index window, const Sparsity& sparse = {});
+double mean_visible_keys(Index tokens, Index window, const SparsePattern& sparse = {});
 
 }  // namespace sy

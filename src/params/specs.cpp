@@ -20,11 +20,12 @@ class Specs {
     residual_ = {InitKind::normal, 0.02 / std::sqrt(2.0 * static_cast<double>(config.model.layers))};
   }
 
-  void matrix(std::string name, Shape shape, Split split, Init init, bool joined = false) {
-    list.push_back({std::move(name), shape, split, init, UpdateRule::adamw, joined, layer, {}, part});
+  void matrix(std::string name, Shape shape, Split split, Init init, bool fused_with_previous = false) {
+    list.push_back({std::move(name), shape, split, init, UpdateRule::adamw, fused_with_previous, layer, {}, bucket});
   }
-  void vector(std::string name, Shape shape, Split split, Init init, bool joined = false) {
-    list.push_back({std::move(name), shape, split, init, UpdateRule::adamw_without_decay, joined, layer, {}, part});
+  void vector(std::string name, Shape shape, Split split, Init init, bool fused_with_previous = false) {
+    list.push_back(
+        {std::move(name), shape, split, init, UpdateRule::adamw_without_decay, fused_with_previous, layer, {}, bucket});
   }
   void norm(const std::string& name, const NormSpec& n) {
     if (n.kind == NormKind::none) return;
@@ -60,12 +61,12 @@ class Specs {
   // Every rank of tp computes the whole latents; the heads are split.
   // The first elements of a query are the rotated ones.
   void latent_heads(const std::string& name, const AttentionSpec& a, const LatentSpec& latent) {
-    if (latent.q > 0) down(name + ".q", latent.q);
-    matrix(name + ".q.weight", {a.heads, a.key_width, latent.q > 0 ? latent.q : D_}, {tp}, normal);
-    down(name + ".kv", latent.kv);
-    matrix(name + ".k_rope.weight", {latent.rope, D_}, {}, normal);
-    matrix(name + ".k.weight", {a.heads, a.key_width - latent.rope, latent.kv}, {tp}, normal);
-    matrix(name + ".v.weight", {a.heads, a.value_width, latent.kv}, {tp}, normal);
+    if (latent.q_lora_rank > 0) down(name + ".q", latent.q_lora_rank);
+    matrix(name + ".q.weight", {a.heads, a.key_width, latent.q_lora_rank > 0 ? latent.q_lora_rank : D_}, {tp}, normal);
+    down(name + ".kv", latent.kv_lora_rank);
+    matrix(name + ".k_rope.weight", {latent.qk_rope_head_dim, D_}, {}, normal);
+    matrix(name + ".k.weight", {a.heads, a.key_width - latent.qk_rope_head_dim, latent.kv_lora_rank}, {tp}, normal);
+    matrix(name + ".v.weight", {a.heads, a.value_width, latent.kv_lora_rank}, {tp}, normal);
   }
   void down(const std::string& name, Index width) {
     matrix(name + "_down.weight", {width, D_}, {}, normal);
@@ -75,25 +76,25 @@ class Specs {
   void relative_bias(const std::string& prefix, const AttentionSpec& a) {
     vector(prefix + "relative_bias.weight", {a.heads, a.relative->buckets}, {tp}, normal);
   }
-  // Gate and up projection are adjacent in memory: [halves, F, D].
+  // Gate and up projection are adjacent in memory: [num_projections, F, D].
   void ffn(const std::string& name, const MlpSpec& f) {
-    matrix(name + ".up.weight", {f.halves(), f.width, D_}, {none, tp}, normal);
-    if (f.bias) vector(name + ".up.bias", {f.halves(), f.width}, {none, tp}, zeros);
+    matrix(name + ".up.weight", {f.num_projections(), f.width, D_}, {none, tp}, normal);
+    if (f.bias) vector(name + ".up.bias", {f.num_projections(), f.width}, {none, tp}, zeros);
     matrix(name + ".down.weight", {D_, f.width}, {none, tp}, residual_);
     if (f.bias) vector(name + ".down.bias", {D_}, {}, zeros);
   }
   void ffn(const std::string& name, const MoeSpec& m) {
     const MlpSpec& e = m.expert;
     matrix(name + ".router.weight", {m.experts, D_}, {}, normal);
-    if (m.router.learned_noise) matrix(name + ".router.noise.weight", {m.experts, D_}, {}, zeros);
+    if (m.router.learned_noise_stddev) matrix(name + ".router.noise.weight", {m.experts, D_}, {}, zeros);
     if (m.router.bias) vector(name + ".router.bias", {m.experts}, {}, zeros);
     const std::size_t first = list.size();
-    matrix(name + ".experts.up.weight", {m.experts, e.halves(), e.width, D_}, {ep, none, etp}, normal);
-    if (e.bias) vector(name + ".experts.up.bias", {m.experts, e.halves(), e.width}, {ep, none, etp}, zeros);
+    matrix(name + ".experts.up.weight", {m.experts, e.num_projections(), e.width, D_}, {ep, none, etp}, normal);
+    if (e.bias) vector(name + ".experts.up.bias", {m.experts, e.num_projections(), e.width}, {ep, none, etp}, zeros);
     matrix(name + ".experts.down.weight", {m.experts, D_, e.width}, {ep, none, etp}, residual_);
     // Each etp shard of an expert adds its slice of the bias, so that the sum has the bias once.
     if (e.bias) vector(name + ".experts.down.bias", {m.experts, D_}, {ep, etp}, zeros);
-    for (std::size_t i = first; i < list.size(); ++i) list[i].order = m.order;
+    for (std::size_t i = first; i < list.size(); ++i) list[i].physical_to_logical = m.physical_to_logical;
     if (!m.shared) return;
     ffn(name + ".shared", *m.shared);
     if (m.shared->gate) matrix(name + ".shared_gate.weight", {1, D_}, {}, normal);
@@ -101,7 +102,7 @@ class Specs {
 
   std::vector<ParamSpec> list;
   std::optional<Index> layer;  // layer and bucket of the next specs
-  Index part = embedding_part;
+  Index bucket = embedding_bucket;
 
  private:
   // Initial value of a norm's weight: weight + offset is 1.
@@ -141,19 +142,20 @@ std::vector<ParamSpec> param_specs(const Config& config, Index vocab) {
   for (std::size_t layer = 0; layer < blocks.size(); ++layer) {
     const BlockSpec& block = blocks[layer];
     specs.layer = static_cast<Index>(layer);
-    specs.part = part_of_layer(*specs.layer);
+    specs.bucket = bucket_of_layer(*specs.layer);
     const std::string prefix = layer_prefix(static_cast<Index>(layer));
-    const auto& [input, output, sum, residual] = block.norms;
-    if (input || sum) specs.norm(prefix + "attention_norm", block.norm);
+    const NormPlacement& norms = block.norms;
+    const bool input_norm = norms.pre || norms.post_residual;  // the parameter of both
+    if (input_norm) specs.norm(prefix + "attention_norm", block.norm);
     specs.attention(prefix + "attention", block.attention);
-    if (output) specs.norm(prefix + "attention_out_norm", block.norm);
-    if ((input || sum) && !block.shared_norm) specs.norm(prefix + "ffn_norm", block.norm);
+    if (norms.post_sublayer) specs.norm(prefix + "attention_out_norm", block.norm);
+    if (input_norm && !block.shared_norm) specs.norm(prefix + "ffn_norm", block.norm);
     const std::string ffn = prefix + (block.moe() ? "moe" : "mlp");
     std::visit([&](const auto& spec) { specs.ffn(ffn, spec); }, block.ffn);
-    if (output) specs.norm(prefix + "ffn_out_norm", block.norm);
+    if (norms.post_sublayer) specs.norm(prefix + "ffn_out_norm", block.norm);
   }
   specs.layer.reset();
-  specs.part = part_of_layer(std::ssize(blocks));
+  specs.bucket = bucket_of_layer(std::ssize(blocks));
   specs.norm("final_norm", final_norm_spec(config));
   if (!config.model.tie_embeddings) specs.matrix("output.weight", {vocab, D}, {tp}, normal);
   if (config.model.output_bias) specs.vector("output.bias", {vocab}, {tp}, zeros);

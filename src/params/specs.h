@@ -11,16 +11,18 @@
 
 namespace sy {
 
+// Distribution of a parameter's initial values. stddev is for `normal` alone.
 enum class InitKind : std::uint8_t { normal, zeros, ones };
 struct Init {
   InitKind kind = InitKind::normal;
-  double deviation = 0.02;
+  double stddev = 0.02;
 };
 
 // Update rule of a parameter. Another rule (such as Muon, over whole matrices) would be a value
-// here and a case in GradSync::update.
+// here and a case in DistributedOptimizer::update.
 enum class UpdateRule : std::uint8_t { adamw, adamw_without_decay };
 
+// Description of one parameter, equal on all ranks.
 struct ParamSpec {
   std::string name;  // canonical: "layers.3.moe.experts.up.weight"
   Shape shape;       // global
@@ -32,23 +34,24 @@ struct ParamSpec {
   // decay.
   UpdateRule rule = UpdateRule::adamw_without_decay;
   // True: stored directly after the previous parameter, so that both form one matrix (q, k, v).
-  bool joined = false;
-  // Empty for embedding, final norm and output, and for a parameter that layers share.
+  bool fused_with_previous = false;
+  // Layer that has the parameter. Empty for embedding, final norm and output, and for a parameter
+  // that layers share.
   std::optional<Index> layer{};
-  // [E] logical expert of each physical one, the index of the first dimension (MoeSpec::order).
-  // Empty: the identity, or the parameter is not an expert's.
-  std::vector<Index> order{};
-  // Bucket: the part of the model that reads the parameter first. Backward of this part completes
-  // the gradient. 0 is the embedding, then come the layers, then the head (final norm and output).
+  // [E] logical expert of each physical expert (MoeSpec::physical_to_logical). Physical experts
+  // index the first dimension. Empty if both are equal, or if the parameter is not an expert's.
+  std::vector<Index> physical_to_logical{};
+  // Index of the module that reads the parameter first: 0 is the embedding, then come the layers,
+  // then the head (final norm and output). Backward of this module completes the gradient.
   // Buckets never decrease along a list of specs.
-  Index part = 0;
+  Index bucket = 0;
   // Mesh axes over which the gradient is summed.
   Axes summed() const { return summed_axes(split); }
 };
 
-constexpr Index embedding_part = 0;
+constexpr Index embedding_bucket = 0;
 // Returns the bucket of a layer. The head has the bucket after the last layer's.
-constexpr Index part_of_layer(Index layer) {
+constexpr Index bucket_of_layer(Index layer) {
   return 1 + layer;
 }
 
@@ -56,17 +59,20 @@ constexpr Index part_of_layer(Index layer) {
 std::string layer_prefix(Index layer);
 
 // Returns the number of rows of the embedding: model.vocab, or token_ids if that is 0.
-// Throws InputError if model.vocab is less than token_ids, the number of token ids of the data.
+// token_ids: number of token ids of the data.
+// Throws InputError if model.vocab is above 0 and less than token_ids.
 Index model_vocab(const Config& config, Index token_ids);
 
 // Returns the specs of all parameters, ordered by bucket. vocab: number of rows of the embedding.
 std::vector<ParamSpec> param_specs(const Config& config, Index vocab);
 
+// Numbers of elements of a model's parameters, over all ranks.
 struct ParamCount {
-  Index total = 0;   // all parameters
-  Index active = 0;  // parameters that one token uses: k of the E experts
-  Index embedding = 0;
+  Index total = 0;      // all parameters
+  Index active = 0;     // parameters that one token uses: k of the E experts
+  Index embedding = 0;  // of embedding.weight
 };
+// Counts the elements of param_specs(config, vocab).
 ParamCount count_params(const Config& config, Index vocab);
 
 }  // namespace sy

@@ -18,43 +18,44 @@ FlatLayout flat_layout(const std::vector<ParamSpec>& specs, const Layout& layout
   for (const ParamSpec& spec : specs) group_of[spec.summed()] = 0;
   for (auto& [axes, group] : group_of) {
     group = out.groups.size();
-    const Place place = place_of(layout, c, axes);
-    out.groups.push_back({axes, {}, 0, place.size, place.index});
+    const GroupRank own = group_rank(layout, c, axes);
+    out.groups.push_back({axes, {}, 0, own.size, own.index});
   }
   for (const ParamSpec& spec : specs) {
     const std::size_t group = group_of[spec.summed()];
     GroupLayout& g = out.groups[group];
-    if (!spec.joined) g.elements = round_up(g.elements, alignment);
-    g.placements.push_back({&spec, owned_box(spec.shape, spec.split, layout, c), g.elements, group});
-    g.elements += g.placements.back().box.elements();
+    if (!spec.fused_with_previous) g.elements = round_up(g.elements, alignment);
+    g.slices.push_back({&spec, owned_box(spec.shape, spec.split, layout, c), g.elements, group});
+    g.elements += g.slices.back().box.elements();
   }
-  SY_ASSERT(std::ranges::is_sorted(specs, {}, &ParamSpec::part), "parameters that are not in the order of parts");
-  const Index parts = specs.empty() ? 0 : specs.back().part + 1;
+  SY_ASSERT(std::ranges::is_sorted(specs, {}, &ParamSpec::bucket),
+            "the parameters are not in the order of their buckets");
+  const Index buckets = specs.empty() ? 0 : specs.back().bucket + 1;
   for (GroupLayout& g : out.groups) {
     g.elements = round_up(g.elements, g.shards * alignment);
-    g.parts.assign(static_cast<std::size_t>(parts), {g.elements, g.elements});
-    for (auto p = g.placements.rbegin(); p != g.placements.rend(); ++p)
-      g.parts[static_cast<std::size_t>(p->spec->part)].begin = p->offset;
+    g.buckets.assign(static_cast<std::size_t>(buckets), {g.elements, g.elements});
+    for (auto p = g.slices.rbegin(); p != g.slices.rend(); ++p)
+      g.buckets[static_cast<std::size_t>(p->spec->bucket)].begin = p->offset;
     Index end = g.elements;
-    for (std::size_t part = g.parts.size(); part-- > 0;) {
-      g.parts[part] = {std::min(g.parts[part].begin, end), end};
-      end = g.parts[part].begin;
+    for (std::size_t bucket = g.buckets.size(); bucket-- > 0;) {
+      g.buckets[bucket] = {std::min(g.buckets[bucket].begin, end), end};
+      end = g.buckets[bucket].begin;
     }
     SY_ASSERT(end == 0, "the first parameter lies at {}", end);
   }
   return out;
 }
 
-std::vector<Rooted> GroupLayout::by_owner(View buffer, Range flat) const {
+std::vector<RootedBuffer> GroupLayout::by_owner(View buffer, Range flat) const {
   const Index shard_elements = elements / shards;
-  std::vector<Rooted> pieces;
+  std::vector<RootedBuffer> segments;
   while (flat.size() > 0) {
     const int owner = static_cast<int>(flat.begin / shard_elements);
     const Index end = std::min(flat.end, (owner + 1) * shard_elements);
-    pieces.push_back({buffer.rows(flat.begin, end - flat.begin), owner});
+    segments.push_back({buffer.rows(flat.begin, end - flat.begin), owner});
     flat.begin = end;
   }
-  return pieces;
+  return segments;
 }
 
 Index FlatLayout::elements() const {
@@ -69,26 +70,26 @@ Index FlatLayout::owned_elements() const {
   return n;
 }
 
-std::vector<OwnedRun> owned_runs(const GroupLayout& group) {
-  std::vector<OwnedRun> runs;
+std::vector<OwnedRange> owned_ranges(const GroupLayout& group) {
+  std::vector<OwnedRange> ranges;
   const Range owned = group.owned();
-  for (const Placement& p : group.placements) {
+  for (const ParamSlice& p : group.slices) {
     const Range flat{std::max(owned.begin, p.range().begin), std::min(owned.end, p.range().end)};
-    if (flat.size() > 0) runs.push_back({&p, {flat.begin - p.offset, flat.end - p.offset}, flat});
+    if (flat.size() > 0) ranges.push_back({&p, {flat.begin - p.offset, flat.end - p.offset}, flat});
   }
-  return runs;
+  return ranges;
 }
 
 ParamStore::ParamStore(Backend& backend, std::vector<ParamSpec> specs, const Layout& layout, const Coord& coord,
-                       bool training, DType dtype, std::vector<WeightUse> prepare_for)
+                       bool training, DType dtype, std::vector<GemmPass> passes_to_pack)
     : backend_(backend),
       specs_(std::move(specs)),
       mesh_layout_(layout),
       dtype_(dtype),
       layout_(flat_layout(specs_, layout, coord)),
-      prepared_(backend, std::move(prepare_for), [this] { whole(); }) {
+      packed_weights_(backend, std::move(passes_to_pack), [this] { finish_all_gather(); }) {
   for (const GroupLayout& group : layout_.groups) {
-    for (const Placement& p : group.placements) by_name_[p.spec->name] = &p;
+    for (const ParamSlice& p : group.slices) by_name_[p.spec->name] = &p;
     Buffers& b = buffers_.emplace_back();
     b.weights = backend.tensor({group.elements}, dtype);
     if (!training) continue;
@@ -101,7 +102,7 @@ ParamStore::ParamStore(Backend& backend, std::vector<ParamSpec> specs, const Lay
 
 void ParamStore::fill(ValueSource& source) {
   for (const GroupLayout& group : layout_.groups)
-    for (const Placement& p : group.placements)
+    for (const ParamSlice& p : group.slices)
       read_values(source, p, {0, p.box.elements()},
                   [&](Index first, std::span<const float> values) { set_values(p, first, values); });
 }
@@ -111,9 +112,9 @@ void ParamStore::initialize(std::uint64_t seed) {
   fill(values);
 }
 
-void ParamStore::set_values(const Placement& p, Index begin, std::span<const float> values) {
-  whole();
-  prepared_.invalidate();
+void ParamStore::set_values(const ParamSlice& p, Index begin, std::span<const float> values) {
+  finish_all_gather();
+  packed_weights_.invalidate();
   const Buffers& b = buffers(p.group);
   const Range flat{p.offset + begin, p.offset + begin + static_cast<Index>(values.size())};
   const View weights = b.weights.view().rows(flat.begin, flat.size());
@@ -123,17 +124,17 @@ void ParamStore::set_values(const Placement& p, Index begin, std::span<const flo
   backend_.to_device(rounded.data(), weights);
   if (!b.master.view()) return;
   const Range owned = layout_.groups[p.group].owned();
-  const Range mine{std::max(flat.begin, owned.begin), std::min(flat.end, owned.end)};
-  if (mine.size() > 0)
-    backend_.to_device(values.data() + (mine.begin - flat.begin),
-                       b.master.view().rows(mine.begin - owned.begin, mine.size()));
+  const Range overlap{std::max(flat.begin, owned.begin), std::min(flat.end, owned.end)};
+  if (overlap.size() > 0)
+    backend_.to_device(values.data() + (overlap.begin - flat.begin),
+                       b.master.view().rows(overlap.begin - owned.begin, overlap.size()));
 }
 
-void ParamStore::get_values(const Placement& p, Index begin, std::span<float> values) const {
+void ParamStore::get_values(const ParamSlice& p, Index begin, std::span<float> values) const {
   const Buffers& b = buffers(p.group);
   const Index at = p.offset + begin, n = static_cast<Index>(values.size());
   const Range owned = layout_.groups[p.group].owned();
-  SY_ASSERT((dtype_ == DType::f32 && !fetching()) || (at >= owned.begin && at + n <= owned.end),
+  SY_ASSERT((dtype_ == DType::f32 && !all_gather_in_flight()) || (at >= owned.begin && at + n <= owned.end),
             "{}: values that another rank owns", p.spec->name);
   if (dtype_ == DType::f32) return backend_.to_host(b.weights.view().rows(at, n), values.data());
   backend_.to_host(b.master.view().rows(at - owned.begin, n), values.data());
@@ -142,13 +143,13 @@ void ParamStore::get_values(const Placement& p, Index begin, std::span<float> va
 Param ParamStore::find(const std::string& name) const {
   const auto it = by_name_.find(name);
   if (it == by_name_.end()) return {};
-  whole();
-  const Placement& p = *it->second;
+  finish_all_gather();
+  const ParamSlice& p = *it->second;
   const Buffers& b = buffers(p.group);
-  const auto part = [&](View flat) {
+  const auto slice = [&](View flat) {
     return flat ? flat.rows(p.offset, p.box.elements()).reshape(p.box.size) : View{};
   };
-  return {part(b.weights.view()), part(b.grads.view())};
+  return {slice(b.weights.view()), slice(b.grads.view())};
 }
 
 Param ParamStore::get(const std::string& name) const {
@@ -163,31 +164,31 @@ const Box& ParamStore::box(const std::string& name) const {
   return it->second->box;
 }
 
-Param ParamStore::get_joined(const std::string& first, int count) const {
+Param ParamStore::get_fused(const std::string& first, int count) const {
   const auto it = by_name_.find(first);
   SY_ASSERT(it != by_name_.end(), "no parameter {}", first);
-  whole();
-  const Placement* p = it->second;
+  finish_all_gather();
+  const ParamSlice* p = it->second;
   const Index row = p->box.size[p->box.size.size() - 1];
   Index elements = 0;
   for (int i = 0; i < count; ++i) {
-    SY_ASSERT(i == 0 || p[i].spec->joined, "{} is not joined to {}", p[i].spec->name, first);
+    SY_ASSERT(i == 0 || p[i].spec->fused_with_previous, "{} is not fused with {}", p[i].spec->name, first);
     elements += p[i].box.elements();
   }
   const Buffers& b = buffers(p->group);
-  const auto part = [&](View flat) {
+  const auto fused = [&](View flat) {
     return flat ? flat.rows(p->offset, elements).reshape({elements / row, row}) : View{};
   };
-  return {part(b.weights.view()), part(b.grads.view())};
+  return {fused(b.weights.view()), fused(b.grads.view())};
 }
 
 MatrixParam ParamStore::matrix(const Param& param, const Shape& shape) {
-  MatrixParam m{prepared_.add(param.weight.reshape(shape)), param.grad ? param.grad.reshape(shape) : View{}};
+  MatrixParam m{packed_weights_.add(param.weight.reshape(shape)), param.grad ? param.grad.reshape(shape) : View{}};
   if (!m.grad || m.grad.elements() == 0 || !backend_.on_host()) return m;
   // Layers that share a parameter share the gradient.
   Gradient& gradient = matrices_.try_emplace(m.grad.bytes(), Gradient{m.grad}).first->second;
   SY_ASSERT(gradient.values.elements() == m.grad.elements(), "two matrices whose gradients overlap");
-  m.cleared = &gradient.cleared;
+  m.gradient_is_zero = &gradient.is_zero;
   return m;
 }
 
@@ -200,7 +201,7 @@ void ParamStore::clear_gradients() {
       if (begin >= all.bytes() + all.size_bytes()) break;
       const Index first = (begin - all.bytes()) / size_of(all.dtype());
       backend_.fill(all.rows(done, first - done), 0);
-      gradient.cleared = true;
+      gradient.is_zero = true;
       done = first + gradient.values.elements();
     }
     backend_.fill(all.rows(done, all.elements() - done), 0);
@@ -209,11 +210,11 @@ void ParamStore::clear_gradients() {
 
 void ParamStore::finish_gradients() {
   for (auto& [begin, gradient] : matrices_)
-    if (std::exchange(gradient.cleared, false)) backend_.fill(gradient.values, 0);
+    if (std::exchange(gradient.is_zero, false)) backend_.fill(gradient.values, 0);
 }
 
 Index ParamStore::allocated_bytes() const {
-  Index n = prepared_.bytes();
+  Index n = packed_weights_.bytes();
   for (const Buffers& b : buffers_)
     for (const Tensor* t : {&b.weights, &b.grads, &b.m, &b.v, &b.master}) n += t->size_bytes();
   return n;

@@ -17,16 +17,16 @@
 
 #include "kernels/backend.h"
 #include "kernels/philox.h"
-#include "src/params/fetch.h"
-#include "src/params/prepared.h"
+#include "src/params/packed_weights.h"
+#include "src/params/param_all_gather.h"
 #include "src/params/specs.h"
 
 namespace sy {
 
 // Position of a parameter's local box in a flat buffer.
-struct Placement {
+struct ParamSlice {
   const ParamSpec* spec;
-  Box box;            // of the global parameter; physical experts if there is a ParamSpec::order
+  Box box;            // of the global parameter; experts are physical ones (ParamSpec)
   Index offset;       // first element in the group's buffer
   std::size_t group;  // index in FlatLayout::groups
   Range range() const { return {offset, offset + box.elements()}; }
@@ -35,15 +35,15 @@ struct Placement {
 // Layout of the flat buffers of one group.
 struct GroupLayout {
   Axes axes;
-  std::vector<Placement> placements;
+  std::vector<ParamSlice> slices;
   Index elements = 0;         // size of the buffer, including padding
   int shards = 1, shard = 0;  // number of ranks along the axes, and this rank's index
-  // Range of each bucket (ParamSpec::part). All groups have equally many; some are empty.
-  std::vector<Range> parts{};
+  // Range of each bucket (ParamSpec::bucket). All groups have equally many; some are empty.
+  std::vector<Range> buckets{};
   Range owned() const { return {elements / shards * shard, elements / shards * (shard + 1)}; }
   // Divides the range `flat` of `buffer` by owner, in order. The root of each result is the owner's
   // rank along the axes. buffer: [elements].
-  std::vector<Rooted> by_owner(View buffer, Range flat) const;
+  std::vector<RootedBuffer> by_owner(View buffer, Range flat) const;
 };
 
 // Layout of all flat buffers of one rank.
@@ -55,17 +55,17 @@ struct FlatLayout {
   Index owned_elements() const;
 };
 // Returns the layout of the rank at `coord`. Pure function. `specs` must outlive the result.
-// specs: ordered by bucket (ParamSpec::part).
+// specs: ordered by bucket (ParamSpec::bucket).
 FlatLayout flat_layout(const std::vector<ParamSpec>& specs, const Layout& layout, const Coord& coord);
 
 // Range of a parameter that this rank owns in the optimizer.
 // `local`: within the parameter's box. `flat`: within the group's buffer.
-struct OwnedRun {
-  const Placement* placement;
+struct OwnedRange {
+  const ParamSlice* slice;
   Range local, flat;
 };
 // Returns the owned ranges of a group, in order.
-std::vector<OwnedRun> owned_runs(const GroupLayout& group);
+std::vector<OwnedRange> owned_ranges(const GroupLayout& group);
 
 // Local box of a parameter.
 struct Param {
@@ -80,12 +80,12 @@ struct MatrixParam {
   View grad;      // f32; empty if the store is not for training
   // Flag of the store: the gradient is zero, but its memory has old values (clear_gradients).
   // nullptr if the store clears the memory itself.
-  bool* cleared = nullptr;
+  bool* gradient_is_zero = nullptr;
   // Returns the accumulate flag of the next weight-gradient GEMM, and marks the gradient as
-  // written. Call it exactly once per GEMM. If `cleared` is nullptr, the flag is always true.
+  // written. Call it exactly once per GEMM. If `gradient_is_zero` is nullptr, it is always true.
   // Otherwise it is false for the first GEMM after clear_gradients(), and this GEMM must overwrite
   // the whole gradient.
-  bool adds() const { return !cleared || !std::exchange(*cleared, false); }
+  bool take_accumulate_flag() const { return !gradient_is_zero || !std::exchange(*gradient_is_zero, false); }
 };
 
 class ValueSource;  // src/params/values.h
@@ -95,25 +95,26 @@ class ParamStore {
  public:
   // Allocates the flat buffers, filled with zeros.
   // training: allocates gradients and optimizer state too. dtype: type of the weights.
-  // prepare_for: GEMM passes to pack weights for (PreparedWeights).
+  // passes_to_pack: GEMM passes to pack weights for (PackedWeights).
   ParamStore(Backend& backend, std::vector<ParamSpec> specs, const Layout& layout, const Coord& coord, bool training,
-             DType dtype = DType::f32, std::vector<WeightUse> prepare_for = {});
+             DType dtype = DType::f32, std::vector<GemmPass> passes_to_pack = {});
   ParamStore(const ParamStore&) = delete;
 
   // ---- parameter all-gather ----
   // New weights may be in flight from their owners. Functions of this class that access weights
-  // call whole(), except get_values() and buffers(). Code with older views of other ranks' weights
-  // must call need() or whole() itself. These calls are collective while weights are in flight.
+  // call finish_all_gather(), except get_values() and buffers(). Code with older views of other
+  // ranks' weights must call wait_for_bucket() or finish_all_gather() itself. These calls are
+  // collective while weights are in flight.
 
-  // Starts the all-gather (WeightFetch::begin). The previous one must be finished.
-  void fetch(std::vector<WeightFetch::Group> groups) { fetch_.begin(std::move(groups)); }
+  // Starts the all-gather (ParamAllGather::start). The previous one must be finished.
+  void start_all_gather(std::vector<ParamAllGather::Group> groups) { all_gather_.start(std::move(groups)); }
   // True while weights are in flight.
-  bool fetching() const { return fetch_.under_way(); }
-  // Compute enqueued after this call waits for the weights of the buckets up to `part`. Starts the
-  // all-gather of the next bucket. No-op if no weights are in flight.
-  void need(Index part) const { fetch_.need(part); }
+  bool all_gather_in_flight() const { return all_gather_.in_flight(); }
+  // Compute enqueued after this call waits for the weights of the buckets up to `bucket`. Starts
+  // the all-gather of the next bucket. No-op if no weights are in flight.
+  void wait_for_bucket(Index bucket) const { all_gather_.wait_for_bucket(bucket); }
   // Does the same for all buckets.
-  void whole() const { fetch_.finish(); }
+  void finish_all_gather() const { all_gather_.finish(); }
 
   // Sets the local box of every parameter to the values of `source`, by set_values().
   void fill(ValueSource& source);
@@ -125,45 +126,49 @@ class ParamStore {
   Param get(const std::string& name) const;  // the parameter must exist
   // Returns the box of the global parameter that get() returns. The parameter must exist.
   const Box& box(const std::string& name) const;
-  // Returns `first` and the `count - 1` parameters joined to it as one matrix
-  // [sum of rows, row elements].
-  Param get_joined(const std::string& first, int count) const;
+  // Returns `first` and the `count - 1` parameters fused with it as one matrix.
+  // Shape: [rows of all, N]. N is the last dimension of `first`.
+  Param get_fused(const std::string& first, int count) const;
 
-  // Returns a parameter of this store as a weight [N, Q] or [E, N, Q] of GEMMs.
+  // Returns a parameter of this store as a weight [N, Q] or [E, N, Q] of GEMMs. Registers it for
+  // packed_weights(), and on the host for clear_gradients().
   // Layers that share a parameter must use the same elements of it.
   MatrixParam matrix(const Param& param, const Shape& shape);
 
   // Sets all gradients to zero. On the host it only marks the gradients of matrix() as zero, which
-  // saves clearing and reading their memory. The first GEMM (MatrixParam::adds) or
-  // finish_gradients() writes the memory. Other code that adds to such a gradient (a tied
+  // saves clearing and reading their memory. The first GEMM (MatrixParam::take_accumulate_flag)
+  // or finish_gradients() writes the memory. Other code that adds to such a gradient (a tied
   // embedding) must run after the first GEMM.
   void clear_gradients();
   // Writes zeros to the marked gradients that no GEMM has written.
   // Call it before any other code than GEMMs reads gradients.
   void finish_gradients();
 
-  // Copy elements [begin, begin + n) of a parameter's local box from and to the host, in f32. The
-  // f32 values of bf16 weights are those before rounding. Only a store for training holds them.
-  // For get_values, this rank must own the elements (owned_runs) if weights are bf16 or in flight.
-  void set_values(const Placement& placement, Index begin, std::span<const float> values);
-  void get_values(const Placement& placement, Index begin, std::span<float> values) const;
+  // Copy elements [begin, begin + n) of a parameter's local box from and to the host, in f32.
+  // If weights are bf16, get_values() returns the values before rounding, which only a store for
+  // training has. If weights are bf16 or in flight, get_values() requires that this rank owns the
+  // elements (owned_ranges).
+  void set_values(const ParamSlice& slice, Index begin, std::span<const float> values);
+  void get_values(const ParamSlice& slice, Index begin, std::span<float> values) const;
 
+  // Flat buffers of one group, with the shapes at the top of this file.
   struct Buffers {
-    Tensor weights, grads, m, v, master;  // weights of other owners are valid after whole()
+    // Weights of other owners are valid after finish_all_gather().
+    Tensor weights, grads, m, v, master;
   };
   const std::vector<ParamSpec>& specs() const { return specs_; }
   const FlatLayout& layout() const { return layout_; }
   const Layout& mesh_layout() const { return mesh_layout_; }
   DType dtype() const { return dtype_; }
   // Flat buffers of a group, by its index in FlatLayout::groups. Code that changes weights in them
-  // must call prepared().invalidate().
+  // must call packed_weights().invalidate().
   Buffers& buffers(std::size_t group) { return buffers_[group]; }
   const Buffers& buffers(std::size_t group) const { return buffers_[group]; }
   // Bytes of all flat buffers and of the packed weights.
   Index allocated_bytes() const;
   Backend& backend() const { return backend_; }
-  PreparedWeights& prepared() { return prepared_; }
-  const PreparedWeights& prepared() const { return prepared_; }
+  PackedWeights& packed_weights() { return packed_weights_; }
+  const PackedWeights& packed_weights() const { return packed_weights_; }
 
  private:
   Backend& backend_;
@@ -172,15 +177,15 @@ class ParamStore {
   DType dtype_;
   FlatLayout layout_;
   std::vector<Buffers> buffers_;  // one for each group
-  std::map<std::string, const Placement*> by_name_;
-  PreparedWeights prepared_;
+  std::map<std::string, const ParamSlice*> by_name_;
+  PackedWeights packed_weights_;
   struct Gradient {
     View values;
-    bool cleared = false;  // MatrixParam::cleared
+    bool is_zero = false;  // MatrixParam::gradient_is_zero
   };
   // Host backends only: gradients of matrix() by address. They do not overlap.
   std::map<const std::byte*, Gradient> matrices_;
-  mutable WeightFetch fetch_;  // const readers of weights wait for it
+  mutable ParamAllGather all_gather_;  // const readers of weights wait for it
 };
 
 }  // namespace sy

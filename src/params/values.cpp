@@ -31,41 +31,41 @@ void InitialValues::read(const ParamSpec& spec, const Box& box, std::span<float>
   for (Index row = 0; row < rows; ++row) {
     const Index global = row_begin(spec.shape, box, row);
     for (Index i = 0; i < width; ++i)
-      values[row * width + i] = static_cast<float>(init.deviation * random.normal(global + i));
+      values[row * width + i] = static_cast<float>(init.stddev * random.normal(global + i));
   }
 }
 
-void read_values(ValueSource& source, const Placement& placement, Range local,
-                 const std::function<void(Index, std::span<const float>)>& take) {
+void read_values(ValueSource& source, const ParamSlice& slice, Range local,
+                 const std::function<void(Index, std::span<const float>)>& visit) {
   std::vector<float> host;
-  for (Index first = local.begin; first < local.end; first += piece_elements) {
-    const Range piece{first, std::min(local.end, first + piece_elements)};
-    host.resize(static_cast<std::size_t>(piece.size()));
+  for (Index first = local.begin; first < local.end; first += chunk_elements) {
+    const Range chunk{first, std::min(local.end, first + chunk_elements)};
+    host.resize(static_cast<std::size_t>(chunk.size()));
     float* out = host.data();
-    for (const Box& box : global_boxes(placement, piece)) {
-      source.read(*placement.spec, box, {out, static_cast<std::size_t>(box.elements())});
+    for (const Box& box : global_boxes(slice, chunk)) {
+      source.read(*slice.spec, box, {out, static_cast<std::size_t>(box.elements())});
       out += box.elements();
     }
-    take(first, host);
+    visit(first, host);
   }
 }
 
-std::vector<Box> global_boxes(const Placement& placement, Range local) {
-  const std::vector<Index>& order = placement.spec->order;
+std::vector<Box> global_boxes(const ParamSlice& slice, Range local) {
+  const std::vector<Index>& logical = slice.spec->physical_to_logical;
   std::vector<Box> boxes;
-  for (Box& box : boxes_of_run(placement.box.size, local)) {
-    for (int d = 0; d < box.begin.size(); ++d) box.begin[d] += placement.box.begin[d];
-    if (order.empty()) {
+  for (Box& box : boxes_of_range(slice.box.size, local)) {
+    for (int d = 0; d < box.begin.size(); ++d) box.begin[d] += slice.box.begin[d];
+    if (logical.empty()) {
       boxes.push_back(box);
       continue;
     }
     // Consecutive physical experts form one box if their logical experts are consecutive too.
-    for (Index place = box.begin[0]; place < box.begin[0] + box.size[0];) {
-      const Index begin = place++;
-      while (place < box.begin[0] + box.size[0] && order[place] == order[place - 1] + 1) ++place;
+    for (Index physical = box.begin[0]; physical < box.begin[0] + box.size[0];) {
+      const Index begin = physical++;
+      while (physical < box.begin[0] + box.size[0] && logical[physical] == logical[physical - 1] + 1) ++physical;
       boxes.push_back(box);
-      boxes.back().begin[0] = order[begin];
-      boxes.back().size[0] = place - begin;
+      boxes.back().begin[0] = logical[begin];
+      boxes.back().size[0] = physical - begin;
     }
   }
   return boxes;

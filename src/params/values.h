@@ -29,15 +29,15 @@ class InitialValues final : public ValueSource {
 };
 
 // Number of elements of a tensor that the host holds at once while it reads or writes it.
-constexpr Index piece_elements = Index{1} << 22;
+constexpr Index chunk_elements = Index{1} << 22;
 
-// Reads elements `local` of a placement's box in order.
-// Calls take(first element, values) for each chunk of at most piece_elements.
-void read_values(ValueSource& source, const Placement& placement, Range local,
-                 const std::function<void(Index first, std::span<const float> values)>& take);
+// Reads elements `local` of a slice's box in order.
+// Calls take(first element, values) for each chunk of at most chunk_elements.
+void read_values(ValueSource& source, const ParamSlice& slice, Range local,
+                 const std::function<void(Index first, std::span<const float> values)>& visit);
 
-// Returns the boxes of the global parameter that the range `local` of a placement's box covers, in
-// order. Experts are logical ones (ParamSpec::order).
-std::vector<Box> global_boxes(const Placement& placement, Range local);
+// Returns the boxes of the global parameter that the range `local` of a slice's box covers, in
+// order. Experts are logical ones (ParamSpec::physical_to_logical).
+std::vector<Box> global_boxes(const ParamSlice& slice, Range local);
 
 }  // namespace sy

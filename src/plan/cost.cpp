@@ -15,10 +15,10 @@ struct CurveOf {
 };
 constexpr CurveOf curves[] = {
     {"gemm", &Machine::products},
-    {"heads_gemm", &Machine::products},
+    {"batched_head_gemm", &Machine::products},
     {"grouped_gemm", &Machine::grouped_products},
-    {"grouped_gemm_input", &Machine::grouped_products},
-    {"grouped_gemm_weight", &Machine::grouped_products},
+    {"grouped_gemm_dgrad", &Machine::grouped_products},
+    {"grouped_gemm_wgrad", &Machine::grouped_products},
     {"attention_forward", &Machine::attention_forward},
     {"attention_backward", &Machine::attention_backward},
     {"attention_backward_learned", &Machine::attention_backward},
@@ -31,9 +31,9 @@ GroupShape group_shape(std::string_view name, const Layout& l, Index kv_heads) {
   if (name == "tp") return {l.tp, 1};
   if (name == "edp") return {l.edp(), static_cast<int>(l.expert_ranks())};
   if (name == "experts") return {static_cast<int>(l.expert_ranks()), 1};
-  if (name == "within") return {l.experts_topology().ranks, 1};
-  if (name == "across") return {l.experts_topology().nodes, l.node};
-  if (name == "replicas") return {replicas_of(kv_heads, l.tp), 1};
+  if (name == "within") return {l.expert_topology().ranks_per_node, 1};
+  if (name == "across") return {l.expert_topology().nodes, l.ranks_per_node};
+  if (name == "replicas") return {num_replicas(kv_heads, l.tp), 1};
   return {l.ranks, 1};  // stage and world
 }
 
@@ -44,10 +44,10 @@ Peers peers_of(const GroupShape& group, int ranks_per_node) {
   return {on_node - 1, group.size - on_node};
 }
 
-std::string_view name_of(Part part) {
-  constexpr std::string_view names[num_parts] = {"compute",   "tensor",     "dispatch", "combine",
-                                                 "gradients", "statistics", "waiting"};
-  return names[static_cast<int>(part)];
+std::string_view name_of(TimeCategory category) {
+  constexpr std::string_view names[num_time_categories] = {"compute",   "tensor",     "dispatch", "combine",
+                                                           "gradients", "statistics", "waiting"};
+  return names[static_cast<int>(category)];
 }
 
 double StepTime::total() const {
@@ -55,15 +55,15 @@ double StepTime::total() const {
 }
 
 double seconds_of(const Machine& machine, DType dtype, int ranks, const DryCall& call) {
-  const double parts = machine.ranks_sharing(ranks);
+  const double sharing = machine.ranks_sharing(ranks);
   const auto row =
       std::find_if(std::begin(curves), std::end(curves), [&](const CurveOf& c) { return c.op == call.op; });
   const auto slow = machine.operations.find(call.op);
   const double bandwidth = slow == machine.operations.end() ? machine.memory_bandwidth : slow->second;
-  double seconds = call.bytes * parts / bandwidth;
+  double seconds = call.bytes * sharing / bandwidth;
   if (row != std::end(curves) && call.flops > 0) {
     const double share = (machine.*row->curve).at(static_cast<double>(call.size));
-    seconds = std::max(seconds, call.flops * parts / (machine.peak(dtype) * share));
+    seconds = std::max(seconds, call.flops * sharing / (machine.peak(dtype) * share));
   }
   return machine.overhead + seconds;
 }
@@ -77,9 +77,10 @@ double doublings(int n) {
 }
 
 double seconds_of(const Machine& machine, int ranks, const Algorithm& a) {
-  const double parts = machine.ranks_sharing(ranks);
+  const double sharing = machine.ranks_sharing(ranks);
   return machine.node_latency * a.node_steps + machine.latency * a.steps + machine.message_overhead * a.messages +
-         std::max(a.within * parts / machine.node_bandwidth, a.beyond > 0 ? a.beyond * parts / machine.bandwidth : 0);
+         std::max(a.within * sharing / machine.node_bandwidth,
+                  a.beyond > 0 ? a.beyond * sharing / machine.bandwidth : 0);
 }
 
 }  // namespace
@@ -92,7 +93,7 @@ std::vector<Algorithm> algorithms_of(bool nccl, const Peers& peers, const DryTra
   const bool all_reduce = transfer.kind == Collective::all_reduce;
   if (!nccl || transfer.kind == Collective::all_to_all) {
     const double beyond = counted * peers.away / others;
-    if (all_reduce && transfer.buffer <= all_reduce_whole)
+    if (all_reduce && transfer.buffer <= all_reduce_eager_limit)
       return {{"doubling", doublings(on_node), doublings(nodes), 0, counted - beyond, beyond}};
     const double phases = all_reduce ? 2 * static_cast<double>(ceil_div(transfer.buffer, all_reduce_block)) : 1;
     return {
@@ -123,12 +124,12 @@ double seconds_of(const Machine& machine, int ranks, std::string_view group, con
   return least;
 }
 
-Part part_of(std::string_view group, const DryTransfer& transfer, bool update) {
-  if (group == "world") return Part::statistics;
-  if (update) return Part::gradients;
-  if (group == "tp") return Part::tensor;
+TimeCategory category_of(std::string_view group, const DryTransfer& transfer, bool update) {
+  if (group == "world") return TimeCategory::statistics;
+  if (update) return TimeCategory::gradients;
+  if (group == "tp") return TimeCategory::tensor;
   // Dispatch includes the counts, and the sums that balance experts.
-  return transfer.part == "combine" ? Part::combine : Part::dispatch;
+  return transfer.subphase == "combine" ? TimeCategory::combine : TimeCategory::dispatch;
 }
 
 StepTime step_time(const Machine& machine, DType dtype, const Layout& layout, Index kv_heads, const Profile& profile) {
@@ -138,13 +139,13 @@ StepTime step_time(const Machine& machine, DType dtype, const Layout& layout, In
   for (const bool update : {false, true}) {
     const Work& work = update ? profile.update : profile.pass;
     for (const auto& [call, times] : work.calls)
-      time[Part::compute] += times * seconds_of(machine, dtype, layout.ranks, call);
-    if (!update) computed = time[Part::compute];
+      time[TimeCategory::compute] += times * seconds_of(machine, dtype, layout.ranks, call);
+    if (!update) computed = time[TimeCategory::compute];
     for (const auto& [key, times] : work.transfers) {
       const auto& [group, transfer] = key;
       const Peers peers = peers_of(group_shape(group, layout, kv_heads), static_cast<int>(machine.ranks_per_node));
       const double seconds = times * seconds_of(machine, layout.ranks, group, peers, transfer);
-      time[part_of(group, transfer, update)] += seconds;
+      time[category_of(group, transfer, update)] += seconds;
       const Collective kind = transfer.kind;
       if (!update || group == "world") continue;
       if (kind == Collective::reduce_scatter || kind == Collective::reduce) reduced += seconds;
@@ -153,7 +154,7 @@ StepTime step_time(const Machine& machine, DType dtype, const Layout& layout, In
   }
   const double pass = computed / static_cast<double>(profile.passes);
   if (machine.backend == "cuda")
-    time[Part::gradients] -= std::min(reduced, pass * 2 / 3) + std::min(gathered, pass / 3);
+    time[TimeCategory::gradients] -= std::min(reduced, pass * 2 / 3) + std::min(gathered, pass / 3);
   return time;
 }
 

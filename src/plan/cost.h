@@ -54,22 +54,22 @@ struct Peers {
 // ranks_per_node: 0 means that all ranks are on one node.
 Peers peers_of(const GroupShape& group, int ranks_per_node);
 
-// Purposes to which the time of a step is attributed.
+// Categories of the time of a step.
 // - compute: operations of the backend
 // - tensor, dispatch, combine: collectives of the passes. `dispatch` includes the row counts and
 //   the sums that balance experts.
 // - gradients: all collectives of the update
 // - statistics: messages of the host
 // - waiting: for ranks with a larger expert load; step_time() leaves it 0
-enum class Part { compute, tensor, dispatch, combine, gradients, statistics, waiting };
-constexpr int num_parts = 7;
-std::string_view name_of(Part part);
+enum class TimeCategory { compute, tensor, dispatch, combine, gradients, statistics, waiting };
+constexpr int num_time_categories = 7;
+std::string_view name_of(TimeCategory category);
 
-// Seconds of a step by purpose, of one rank.
+// Seconds of a step of one rank, by category.
 struct StepTime {
-  std::array<double, num_parts> seconds{};
-  double& operator[](Part part) { return seconds[static_cast<std::size_t>(part)]; }
-  double operator[](Part part) const { return seconds[static_cast<std::size_t>(part)]; }
+  std::array<double, num_time_categories> seconds{};
+  double& operator[](TimeCategory category) { return seconds[static_cast<std::size_t>(category)]; }
+  double operator[](TimeCategory category) const { return seconds[static_cast<std::size_t>(category)]; }
   double total() const;
 };
 
@@ -91,13 +91,14 @@ struct Algorithm {
 // Returns the algorithms from which NCCL, or MPI on the host, chooses. The group must have another
 // rank.
 std::vector<Algorithm> algorithms_of(bool nccl, const Peers& peers, const DryTransfer& transfer);
-// Returns the purpose of a collective of a group. update: it is part of Profile::update, not of
+// Returns the category of a collective of a group. update: it belongs to Profile::update, not to
 // Profile::pass.
-Part part_of(std::string_view group, const DryTransfer& transfer, bool update);
+TimeCategory category_of(std::string_view group, const DryTransfer& transfer, bool update);
 // Returns the time of a step of the profiled rank.
-// On a GPU, gradient reduction overlaps with backward of the last micro-batch (GradSync), two
-// thirds of a pass. The all-gather of new weights overlaps with the next step's first forward
-// (WeightFetch), one third. Part::gradients is the time that these do not hide.
+// On a GPU, gradient reduction overlaps with backward of the last micro-batch
+// (DistributedOptimizer), two thirds of a pass. The all-gather of new weights overlaps with the
+// next step's first forward (ParamAllGather), one third. TimeCategory::gradients is the time that
+// these do not hide.
 StepTime step_time(const Machine& machine, DType dtype, const Layout& layout, Index kv_heads, const Profile& profile);
 
 }  // namespace sy

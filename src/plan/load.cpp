@@ -33,29 +33,30 @@ Shares recorded_load(const std::filesystem::path& run, const Config& config) {
   Shares load;
   for (const LayerLoad& layer : layer_loads(h, last_tenth(h), h.windows())) {
     if (layer.routed == 0) bad_input("--load {}: layer {} has no assignments", run.string(), layer.layer);
-    std::vector<double>& kept = load.emplace_back();
+    std::vector<double>& shares = load.emplace_back();
     for (const ExpertLoad& e : layer.experts)
-      kept.push_back(std::min(
+      shares.push_back(std::min(
           static_cast<double>(e.routed - (as_recorded ? e.dropped : 0)) / static_cast<double>(layer.routed), most));
   }
   // From here on in the order of physical experts, because a rank's load is the sum of its physical
   // ones.
-  const std::vector<std::vector<Index>> orders = read_placement(config);
-  for (std::size_t l = 0; l < orders.size(); ++l) {
+  const std::vector<std::vector<Index>> physical_to_logical = read_expert_map(config);
+  for (std::size_t l = 0; l < physical_to_logical.size(); ++l) {
     const std::vector<double> by_expert = load[l];
-    for (std::size_t place = 0; place < by_expert.size(); ++place) load[l][place] = by_expert[orders[l][place]];
+    for (std::size_t physical_expert = 0; physical_expert < by_expert.size(); ++physical_expert)
+      load[l][physical_expert] = by_expert[physical_to_logical[l][physical_expert]];
   }
   return load;
 }
 
 void rows_of(const std::vector<double>& shares, Index assignments, std::span<Index> rows) {
   double sum = 0;
-  Index given = 0;
+  Index assigned = 0;
   for (std::size_t e = 0; e < shares.size(); ++e) {
     sum += shares[e];
     const Index until = std::min(assignments, static_cast<Index>(std::llround(sum * static_cast<double>(assignments))));
-    rows[e] = until - given;
-    given = until;
+    rows[e] = until - assigned;
+    assigned = until;
   }
 }
 

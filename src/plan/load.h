@@ -17,7 +17,7 @@ using Shares = std::vector<std::vector<double>>;
 // (last_tenth).
 // If the run had the capacity_factor of `config`, drops are as recorded. Otherwise an expert gets
 // at most the share that its capacity allows in a scope with the average routing.
-// If moe.placement is set, the shares are in the order of physical experts. Throws InputError if
+// If moe.expert_map is set, the shares are in the order of physical experts. Throws InputError if
 // there is no history, or if it has another number of layers or experts.
 Shares recorded_load(const std::filesystem::path& run, const Config& config);
 

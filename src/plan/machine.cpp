@@ -6,11 +6,12 @@
 #include <map>
 #include <set>
 #include <sstream>
+#include <utility>
 
 #include "src/config/check.h"
 #include "src/system/files.h"
 #include "src/text/ini.h"
-#include "src/text/words.h"
+#include "src/text/strings.h"
 
 namespace sy {
 namespace {
@@ -58,6 +59,30 @@ constexpr CurveKey curve_keys[] = {
 };
 constexpr std::string_view operations = "operations.";
 
+// Former names of operations, which machine files of version 0.1 have, and their names now.
+constexpr std::pair<std::string_view, std::string_view> renamed_operations[] = {
+    {"append_heads", "kv_cache_append"},
+    {"balance", "load_balancing_loss"},
+    {"capacity", "apply_capacity"},
+    {"combine_rows", "unpermute"},
+    {"copy_heads", "broadcast_heads"},
+    {"gather_rows", "permute"},
+    {"grouped_gemm_input", "grouped_gemm_dgrad"},
+    {"grouped_gemm_weight", "grouped_gemm_wgrad"},
+    {"heads_gemm", "batched_head_gemm"},
+    {"plan_sends", "dispatch_layout"},
+    {"prepare", "pack_weight"},
+    {"sized_noise_backward", "noisy_gating_backward"},
+    {"sized_noise_forward", "noisy_gating_forward"},
+    {"sort_assignments", "build_permutation"},
+    {"sum_heads", "reduce_heads"},
+};
+std::string_view operation_name(std::string_view name) {
+  for (const auto& [before, now] : renamed_operations)
+    if (name == before) return now;
+  return name;
+}
+
 bool read_number(std::string_view text, double& x) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), x);
   return error == std::errc() && end == text.data() + text.size() && std::isfinite(x) && x >= 0;
@@ -93,7 +118,7 @@ std::vector<std::string> key_names() {
 
 void set_key(Machine& m, const IniEntry& e, Problems& problems) {
   const auto wrong = [&](const char* expected) {
-    problems.at(e.line, "{} = '{}': expected {}", e.key, e.value, expected);
+    problems.add_at(e.line, "{} = '{}': expected {}", e.key, e.value, expected);
   };
   if (e.key == "machine.name") {
     m.name = e.value;
@@ -121,13 +146,13 @@ void set_key(Machine& m, const IniEntry& e, Problems& problems) {
       return;
     }
   if (e.key.starts_with(operations)) {
-    double& speed = m.operations[e.key.substr(operations.size())];
+    double& speed = m.operations[std::string(operation_name(std::string_view(e.key).substr(operations.size())))];
     if (!read_number(e.value, speed) || speed == 0) wrong("bytes/s above 0, such as 2e9");
     return;
   }
   const std::string near = nearest(e.key, key_names());
-  problems.at(e.line, "unknown key '{}': {}", e.key,
-              near.empty() ? "configs/machines/h100.ini shows them" : "did you mean '" + near + "'?");
+  problems.add_at(e.line, "unknown key '{}': {}", e.key,
+                  near.empty() ? "configs/machines/h100.ini shows them" : "did you mean '" + near + "'?");
 }
 
 }  // namespace
@@ -138,28 +163,28 @@ double Curve::at(double size) const {
   if (after == points.end()) return points.back().second;
   if (after == points.begin()) return after->second;
   const auto& [low, low_share] = *(after - 1);
-  const double part = std::log(size / low) / std::log(after->first / low);
-  return low_share + part * (after->second - low_share);
+  const double fraction = std::log(size / low) / std::log(after->first / low);
+  return low_share + fraction * (after->second - low_share);
 }
 
 Machine parse_machine(const std::string& ini_text, const std::string& origin) {
   Machine m;
   Problems problems(origin);
   const IniText ini = read_ini(ini_text);
-  for (const IniProblem& p : ini.problems) problems.at(p.line, "{}", p.what);
-  std::set<std::string> given;
+  for (const IniProblem& p : ini.problems) problems.add_at(p.line, "{}", p.what);
+  std::set<std::string> seen;
   for (const IniEntry& e : ini.entries) {
-    if (!given.insert(e.key).second) problems.at(e.line, "{} is given twice: keep one", e.key);
+    if (!seen.insert(e.key).second) problems.add_at(e.line, "{} is given twice: keep one", e.key);
     set_key(m, e, problems);
   }
   const std::size_t wrong_lines = problems.count();
   for (const NumberKey& k : number_keys)
     if (wrong_lines == 0 && k.needed && m.*k.member == 0)
-      problems.at(no_line, "{} is missing: give a number above 0", k.name);
+      problems.add_at(no_line, "{} is missing: give a number above 0", k.name);
   if (wrong_lines == 0 && m.peak_f32 == 0 && m.peak_bf16 == 0)
-    problems.at(no_line, "compute.peak_f32 and compute.peak_bf16 are missing: give one of them");
+    problems.add_at(no_line, "compute.peak_f32 and compute.peak_bf16 are missing: give one of them");
   if (wrong_lines == 0 && m.ranks_per_node > 0 && m.bandwidth == 0)
-    problems.at(no_line, "links.bandwidth is missing: with machine.ranks_per_node, give the bytes/s between nodes");
+    problems.add_at(no_line, "links.bandwidth is missing: with machine.ranks_per_node, give the bytes/s between nodes");
   problems.raise();
   if (m.name.empty()) m.name = fs::path(origin).stem().string();
   return m;
@@ -217,7 +242,7 @@ std::map<std::string, fs::path> machine_files(const fs::path& config_file) {
   if (!config_file.empty())
     for (fs::path at = fs::absolute(config_file).parent_path(); at.has_relative_path(); at = at.parent_path())
       folders.push_back(at / "machines");
-  for (const fs::path& folder : own_folders()) folders.push_back(folder / "configs" / "machines");
+  for (const fs::path& folder : resource_folders()) folders.push_back(folder / "configs" / "machines");
   std::map<std::string, fs::path> files;
   for (const fs::path& folder : folders)
     for (const auto& entry : fs::directory_iterator(folder, ignored))

@@ -145,14 +145,14 @@ const Prepare by_bytes[] = {
       const auto x = held(filled(b, {T, D}, c), numbers(b, {T * k}, T), filled(b, {T * k, D}, c));
       return [&b, x] {
         const auto& [in, index, y] = *x;
-        b.gather_rows(in, index, y);
+        b.permute(in, index, y);
       };
     },
     [](Backend& b, DType c, Index T) -> Call {
       const auto x = held(filled(b, {T * k, D}, c), numbers(b, {T, k}, T * k), filled(b, {T, D}, c));
       return [&b, x] {
-        const auto& [in, slots, y] = *x;
-        b.combine_rows(in, slots, y, y);
+        const auto& [in, row_id_map, y] = *x;
+        b.unpermute(in, row_id_map, y, y);
       };
     },
     [](Backend& b, DType, Index T) -> Call {
@@ -174,26 +174,27 @@ const Prepare by_bytes[] = {
     [](Backend& b, DType, Index T) -> Call {
       const auto x = held(numbers(b, {T, k}, E), filled(b, {T, k}, DType::f32), b.tensor({T, k}, DType::i32));
       return [&b, x, T] {
-        const auto& [experts, weights, keep] = *x;
-        b.capacity({DropOrder::token, T}, experts, weights, 4, E, keep);
+        const auto& [experts, weights, dispatch_mask] = *x;
+        b.apply_capacity({DropOrder::token, T}, experts, weights, 4, E, dispatch_mask);
       };
     },
     [](Backend& b, DType, Index T) -> Call {
-      const ExpertSplit split{E, 1};
+      const ExpertPartition partition{E, 1};
       const auto x = held(numbers(b, {T, k}, E), numbers(b, {T, k}, 2), b.tensor({T, k}, DType::i32),
                           b.tensor({T * k}, DType::i32), b.tensor({T, k}, DType::i32), b.tensor({2 * E}, DType::i32),
                           b.tensor({E}, DType::i32));
-      return [&b, x, split] {
-        const auto& [experts, keep, places, tokens, slots, counts, kept] = *x;
-        b.plan_sends(split, experts, keep, places, tokens, slots, counts, kept);
+      return [&b, x, partition] {
+        const auto& [experts, dispatch_mask, physical_experts, tokens, row_id_map, counts, tokens_per_expert] = *x;
+        b.dispatch_layout(partition, experts, dispatch_mask, physical_experts, tokens, row_id_map, counts,
+                          tokens_per_expert);
       };
     },
     [](Backend& b, DType, Index T) -> Call {
       const auto x = held(numbers(b, {T, k}, E), b.tensor({T * k}, DType::i32), b.tensor({T * k}, DType::i32),
                           b.tensor({T, k}, DType::i32), b.tensor({E + 1}, DType::i32));
       return [&b, x] {
-        const auto& [places, to_assignment, tokens, slots, offsets] = *x;
-        b.sort_assignments(places, 0, to_assignment, tokens, slots, offsets);
+        const auto& [physical_experts, to_assignment, tokens, row_id_map, offsets] = *x;
+        b.build_permutation(physical_experts, 0, to_assignment, tokens, row_id_map, offsets);
       };
     },
     [](Backend& b, DType, Index T) -> Call {
@@ -233,8 +234,8 @@ const Prepare by_bytes[] = {
       const auto x = held(b.tensor({1}), filled(b, {3}, DType::f32), filled(b, {n}, DType::f32),
                           filled(b, {n}, DType::f32), b.tensor({n}), b.tensor({n}));
       return [&b, x] {
-        const auto& [factor, rates, g, w, m, v] = *x;
-        b.adamw({0.9f, 0.95f, 1e-8f, 0.1f}, factor, rates, g, w, m, v, {});
+        const auto& [factor, step_scalars, g, w, m, v] = *x;
+        b.adamw({0.9f, 0.95f, 1e-8f, 0.1f}, factor, step_scalars, g, w, m, v, {});
       };
     },
 };
@@ -254,18 +255,19 @@ Call products(Backend& b, DType c, Index width) {
 
 // The same for experts of `each` rows. Their weights and gradients do not fit into a cache.
 Call grouped_products(Backend& b, DType c, Index each) {
-  constexpr Index E = 64;
+  constexpr Index many_experts = 64;
   std::vector<std::int32_t> ends;
-  for (Index e = 0; e <= E; ++e) ends.push_back(static_cast<std::int32_t>(e * each));
-  const auto x = held(filled(b, {E * each, D}, c), filled(b, {E, D, D}, c), filled(b, {E * each, D}, c),
-                      filled(b, {E * each, D}, c), b.tensor({E, D, D}), b.tensor({E + 1}, DType::i32), ends);
+  for (Index e = 0; e <= many_experts; ++e) ends.push_back(static_cast<std::int32_t>(e * each));
+  const auto x = held(filled(b, {many_experts * each, D}, c), filled(b, {many_experts, D, D}, c),
+                      filled(b, {many_experts * each, D}, c), filled(b, {many_experts * each, D}, c),
+                      b.tensor({many_experts, D, D}), b.tensor({many_experts + 1}, DType::i32), ends);
   b.to_device(ends.data(), std::get<5>(*x));
   return [&b, x] {
     const auto& [in, w, y, din, dw, offsets, host] = *x;
-    const ExpertRows of{offsets, host.data()};
-    b.grouped_gemm(in, w.view(), of, y);
-    b.grouped_gemm_input(y, w.view(), of, din);
-    b.grouped_gemm_weight(y, in, of, dw);
+    const GroupOffsets groups{offsets, host.data()};
+    b.grouped_gemm(in, w.view(), groups, y);
+    b.grouped_gemm_dgrad(y, w.view(), groups, din);
+    b.grouped_gemm_wgrad(y, in, groups, dw);
   };
 }
 
@@ -299,16 +301,16 @@ std::pair<double, double> measure_links(const Watch& watch, Backend& b, Comm& gr
                                         double message_overhead) {
   const int p = group.size();
   constexpr Index n = Index{1} << 17;  // floats per rank
-  const Tensor all = filled(b, {p * n}, DType::f32), part = filled(b, {n}, DType::f32),
+  const Tensor all = filled(b, {p * n}, DType::f32), shard = filled(b, {n}, DType::f32),
                back = filled(b, {p * n}, DType::f32);
   const std::vector<Index> each(static_cast<std::size_t>(p), n);
-  const auto gather = [&](Index of) { group.all_gather(part.view().rows(0, of), all.view().rows(0, p * of)); };
+  const auto gather = [&](Index of) { group.all_gather(shard.view().rows(0, of), all.view().rows(0, p * of)); };
   const double small = watch([&] { gather(16); });
   const std::vector<Algorithm> algorithms = algorithms_of(!b.on_host(), peers, {Collective::all_gather, ""});
   const Algorithm& used = algorithms.back();  // the algorithm with the fewest steps
   const double latency =
       std::max(small - used.messages * message_overhead, small / 10) / (used.node_steps + used.steps);
-  const double seconds = (watch([&] { gather(n); }) + watch([&] { group.reduce_scatter(all, part); }) +
+  const double seconds = (watch([&] { gather(n); }) + watch([&] { group.reduce_scatter(all, shard); }) +
                           watch([&] { group.all_to_all_v(all, each, back, each); })) /
                          3;
   const double bytes = static_cast<double>((p - 1) * n * 4);
@@ -320,7 +322,8 @@ std::pair<double, double> measure_links(const Watch& watch, Backend& b, Comm& gr
 Machine measure_machine(Comm& world, Backend& b, const std::string& name, double memory,
                         const std::function<void(Index, Index)>& progress) {
   if (world.size() < 2)
-    throw AgreedError(2, "--machine measures the links between ranks, too: start doctor under mpirun with at least 2");
+    throw CollectiveError(2,
+                          "--machine measures the links between ranks, too: start doctor under mpirun with at least 2");
   const int here = ranks_sharing(world, ""), ranks = world.size();
   constexpr Index product_sizes[] = {16, 64, 128, 256, 512, 1024}, grouped_sizes[] = {4, 16, 64, 256},
                   head_widths[] = {16, 32, 64, 128}, link_figures = 4;

@@ -6,7 +6,7 @@
 #include "src/config.h"
 #include "src/text/error_list.h"
 #include "src/text/numbers.h"
-#include "src/text/words.h"
+#include "src/text/strings.h"
 
 namespace sy {
 namespace {
@@ -19,12 +19,13 @@ std::vector<TrafficLine> traffic_of(const Profile& profile, const Layout& layout
       const std::string_view group = key.first;
       const DryTransfer& transfer = key.second;
       const auto same = [&](const TrafficLine& line) {
-        return line.group == group && line.kind == transfer.kind && line.part == transfer.part && line.update == update;
+        return line.group == group && line.kind == transfer.kind && line.subphase == transfer.subphase &&
+               line.update == update;
       };
       const GroupShape shape = group_shape(group, layout, kv_heads);
       auto line = std::find_if(lines.begin(), lines.end(), same);
       if (line == lines.end())
-        line = lines.insert(lines.end(), {group, shape.size, transfer.kind, transfer.part, update});
+        line = lines.insert(lines.end(), {group, shape.size, transfer.kind, transfer.subphase, update});
       line->calls += times;
       line->roots += times * static_cast<double>(transfer.roots);
       line->sent += times * static_cast<double>(transfer.sent);
@@ -46,7 +47,7 @@ class Planner {
         backend_(options.machine && options.machine->backend == "cuda" ? nullptr : make_cpu()),
         profiler_(config, vocab, backend_.get()) {}
 
-  Candidate look_at(const Layout& layout) const {
+  Candidate profile_layout(const Layout& layout) const {
     Candidate c{layout};
     c.memory = profiler_.parameters(layout);
     c.fits = fits(c.memory);
@@ -80,7 +81,7 @@ class Planner {
     describe(profiler_.loaded(c.layout, 0, evened(rows)), mean);
     const double waiting = c.time->total() - mean.time->total();
     c.time = mean.time;
-    (*c.time)[Part::waiting] = std::max(0.0, waiting);
+    (*c.time)[TimeCategory::waiting] = std::max(0.0, waiting);
   }
 
  private:
@@ -201,13 +202,13 @@ Plan make_plan(const Config& config, Index vocab, int ranks, const PlanOptions& 
     if (options.progress) options.progress(phase, done, total);
   };
   for (const Layout& layout : layouts) {
-    Candidate c = planner.look_at(layout);
+    Candidate c = planner.profile_layout(layout);
     (c.fits ? plan.fitting : plan.too_large).push_back(std::move(c));
     report(std::ssize(plan.fitting) + std::ssize(plan.too_large), std::ssize(layouts));
   }
   std::stable_sort(plan.fitting.begin(), plan.fitting.end(), better);
   if (options.load) {
-    if (plan.fitting.size() > looked_at) plan.fitting.resize(looked_at);
+    if (plan.fitting.size() > max_loaded_layouts) plan.fitting.resize(max_loaded_layouts);
     for (std::size_t i = 0; i < plan.fitting.size(); ++i) {
       if (options.progress) options.progress("applying the load", static_cast<Index>(i), std::ssize(plan.fitting));
       planner.load(plan.fitting[i]);
@@ -232,7 +233,7 @@ struct LayoutAxis {
   int Layout::*size;
 };
 constexpr LayoutAxis layout_axes[] = {
-    {"tp", &Layout::tp}, {"ep", &Layout::ep}, {"etp", &Layout::etp}, {"node", &Layout::node}};
+    {"tp", &Layout::tp}, {"ep", &Layout::ep}, {"etp", &Layout::etp}, {"node", &Layout::ranks_per_node}};
 
 }  // namespace
 
@@ -243,13 +244,14 @@ std::vector<Layout> parse_layouts(const std::string& text, int ranks) {
     std::vector<std::string_view> named;
     for (std::size_t at = 0; at <= item.size();) {
       const std::size_t end = std::min(item.find('-', at), item.size());
-      const std::string_view word = std::string_view(item).substr(at, end - at);
-      const std::size_t digits = std::min(word.find_first_of("0123456789"), word.size());
-      const std::string_view name = word.substr(0, digits);
+      const std::string_view axis_text = std::string_view(item).substr(at, end - at);
+      const std::size_t digits = std::min(axis_text.find_first_of("0123456789"), axis_text.size());
+      const std::string_view name = axis_text.substr(0, digits);
       const auto axis = std::ranges::find(layout_axes, name, &LayoutAxis::name);
       int value = 0;
-      const auto [stop, error] = std::from_chars(word.data() + digits, word.data() + word.size(), value);
-      if (axis == std::end(layout_axes) || error != std::errc() || stop != word.data() + word.size() || value < 1)
+      const auto [stop, error] = std::from_chars(axis_text.data() + digits, axis_text.data() + axis_text.size(), value);
+      if (axis == std::end(layout_axes) || error != std::errc() || stop != axis_text.data() + axis_text.size() ||
+          value < 1)
         bad_input("--layouts '{}': write layouts as tp2-ep4-etp1, with commas between them", item);
       if (std::ranges::find(named, name) != named.end())
         bad_input("--layouts '{}': {} is there twice: keep one", item, name);

@@ -17,7 +17,7 @@ struct TrafficLine {
   std::string_view group;
   int ranks;  // size of the group
   Collective kind;
-  std::string_view part;  // DryTransfer::part
+  std::string_view subphase;  // "dispatch", "combine", or empty
   // If true, it moves gradients and weights; otherwise it belongs to a pass.
   bool update;
   // sent, received: bytes. seconds: 0 without a machine.
@@ -86,10 +86,10 @@ void check_machine_computes(const Machine& machine, const Config& config);
 
 // Plans all layouts. Throws InputError if no layout fits the model.
 // With a load, the time is that of a step in which every layer waits for its busiest rank. Only the
-// `looked_at` layouts that are the fastest with balanced experts are kept. Part::waiting is the
-// time that the mean rank waits.
+// `max_loaded_layouts` layouts that are the fastest with balanced experts are kept.
+// TimeCategory::waiting is the time that the mean rank waits.
 Plan make_plan(const Config& config, Index vocab, int ranks, const PlanOptions& options);
-constexpr std::size_t looked_at = 24;
+constexpr std::size_t max_loaded_layouts = 24;
 
 // Parses "tp2-ep4,ep8-etp2". Omitted sizes are 1. Duplicates are removed. Throws InputError.
 std::vector<Layout> parse_layouts(const std::string& text, int ranks);

@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <cmath>
 
-#include "dist/activity.h"
 #include "dist/mesh.h"
+#include "dist/phase.h"
 #include "dist/runtime.h"
 #include "kernels/cuda/sizes.h"
 #include "src/model/engine.h"
-#include "src/train/grad_sync.h"
+#include "src/train/distributed_optimizer.h"
 #include "src/train/trainer.h"
 
 namespace sy {
@@ -40,7 +40,7 @@ std::map<DryCall, double> take_calls(Backend& backend) {
 
 // Returns the length of the engine's position tables in the dry run; 0 means model.seq_len.
 // Tables of positions may be short, but attention checks the size of distance tables.
-Index positions_of(const Config& config) {
+Index required_positions(const Config& config) {
   for (Index layer = 0; layer < config.model.layers; ++layer)
     if (const Position p = config.model_of(layer).position; p == Position::t5 || p == Position::alibi) return 0;
   return 1;
@@ -62,12 +62,15 @@ void Work::add(const Work& other, double times) {
 void Profiler::Passes::add(const Passes& other, double times) {
   first.add(other.first, times);
   again.add(other.again, times);
-  for (Index Passes::*bytes : {&Passes::saved, &Passes::scratch, &Passes::prepared})
+  for (Index Passes::*bytes : {&Passes::saved, &Passes::scratch, &Passes::packed_weights})
     this->*bytes += static_cast<Index>(times) * (other.*bytes);
 }
 
-Profiler::Profiler(Config config, Index vocab, const Backend* stands_for)
-    : config_(std::move(config)), vocab_(vocab), stands_for_(stands_for), specs_(param_specs(config_, vocab)) {}
+Profiler::Profiler(Config config, Index vocab, const Backend* planned_backend)
+    : config_(std::move(config)),
+      vocab_(vocab),
+      planned_backend_(planned_backend),
+      specs_(param_specs(config_, vocab)) {}
 
 MemoryPlan Profiler::parameters(const Layout& layout, int rank) const {
   return plan_parameters(specs_, config_.dtype(), layout, rank);
@@ -78,19 +81,19 @@ MemoryPlan Profiler::parameters(const Layout& layout) const {
 }
 
 std::unique_ptr<Backend> Profiler::dry() const {
-  std::unique_ptr<Backend> backend = make_dry(stands_for_);
-  if (!stands_for_) set_dry_logits(*backend, cuda::logits_at_once);
+  std::unique_ptr<Backend> backend = make_dry(planned_backend_);
+  if (!planned_backend_) set_dry_logits(*backend, cuda::logits_chunk);
   return backend;
 }
 
 Profiler::Passes Profiler::run(const Config& config, const Layout& layout, int rank, const Shares* rows) const {
   const std::unique_ptr<Comm> world = make_comm_dry(layout.ranks, rank);
-  Engine engine(config, vocab_, dry(), make_dry_mesh(*world, layout), true, 0, 1, positions_of(config));
+  Engine engine(config, vocab_, dry(), make_dry_mesh(*world, layout), true, 0, 1, required_positions(config));
   if (rows) {
     std::vector<Index> moe_layer(static_cast<std::size_t>(config.model.layers));
     for (Index i = 0; i < engine.model().moe_layers(); ++i) moe_layer[engine.model().moe_layer_ids()[i]] = i;
-    set_dry_load(engine.backend(), [=](Index assignments, std::span<Index> kept) {
-      rows_of((*rows)[moe_layer[activity.layer]], assignments, kept);
+    set_dry_load(engine.backend(), [=](Index assignments, std::span<Index> expert_rows) {
+      rows_of((*rows)[moe_layer[current_phase.layer]], assignments, expert_rows);
     });
   }
   const Config::Train& t = config.train;
@@ -113,7 +116,7 @@ Profiler::Passes Profiler::run(const Config& config, const Layout& layout, int r
   if (passes > 1) out.again = pass();
   out.saved = engine.saved().peak();
   out.scratch = engine.scratch().peak();
-  out.prepared = engine.store().prepared().bytes();
+  out.packed_weights = engine.store().packed_weights().bytes();
   return out;
 }
 
@@ -126,33 +129,34 @@ Profile Profiler::whole(const Passes& passes, const Layout& layout, int rank) co
 
   const std::unique_ptr<Comm> world = make_comm_dry(layout.ranks, rank);
   // On a device, collectives overlap with compute.
-  const bool device = !stands_for_ || !stands_for_->on_host();
+  const bool device = !planned_backend_ || !planned_backend_->on_host();
   Mesh mesh = make_dry_mesh(*world, layout, device);
-  join_replicas(mesh, config_.model.kv_heads);
+  join_kv_replicas(mesh, config_.model.kv_heads);
   const std::unique_ptr<Backend> backend = dry();
   ParamStore store(*backend, specs_, layout, mesh.coord, true, config_.dtype());
-  GradSync sync(mesh, store);
+  DistributedOptimizer optimizer(mesh, store);
   take_calls(*backend);
-  agree(*world, [] {});  // agreement that all ranks have read their samples
+  agree_on_errors(*world, [] {});  // agreement that all ranks have read their samples
   // Gradients of the buckets from last to first, as in the last backward. After them all new
   // weights.
   if (device)
-    for (Index part = std::ssize(store.layout().groups.front().parts); part-- > 0;) sync.progress().part_done(part);
-  sync.step(t, t.lr, 1);
-  store.whole();
+    for (Index bucket = std::ssize(store.layout().groups.front().buckets); bucket-- > 0;)
+      optimizer.backward_hooks().on_gradients_ready(bucket);
+  optimizer.step(t, t.lr, 1);
+  store.finish_all_gather();
   Statistics found;
   const auto E = static_cast<std::size_t>(config_.moe.experts);
   for (Index l = 0; l < count_moe(block_specs(config_)); ++l)
     found.layers.push_back({std::vector<Index>(E), std::vector<Index>(E), std::vector<double>(E)});
   std::vector<double> sums = step_sums(found, 0);
   world->all_reduce(view_of(sums.data(), {std::ssize(sums)}));
-  agree(*world, [] {});  // agreement that the metrics are written
-  world->max(0);         // stop request of any rank
+  agree_on_errors(*world, [] {});  // agreement that the metrics are written
+  world->max(0);                   // stop request of any rank
   profile.update.calls = take_calls(*backend);
   profile.update.transfers = transfers_of(mesh);
 
   profile.memory = parameters(layout, rank);
-  profile.memory.weights += passes.prepared;
+  profile.memory.weights += passes.packed_weights;
   profile.memory.activations = passes.saved + passes.scratch;
   return profile;
 }
@@ -204,9 +208,9 @@ Config with_layers(const Config& config, const std::vector<Index>& layers) {
   out.moe.every = 1;
   out.moe.dense_layers.clear();
   out.moe.first_dense = std::count_if(layers.begin(), layers.end(), [&](Index layer) { return !config.is_moe(layer); });
-  if (!config.model.pattern.runs.empty()) {
-    out.model.pattern.runs.clear();
-    for (Index layer : layers) out.model.pattern.runs.push_back({config.model.pattern.kind_of(layer), 1});
+  if (!config.model.pattern.segments.empty()) {
+    out.model.pattern.segments.clear();
+    for (Index layer : layers) out.model.pattern.segments.push_back({config.model.pattern.kind_of(layer), 1});
   }
   return out;
 }

@@ -39,8 +39,8 @@ struct Profile {
 
 class Profiler {
  public:
-  // stands_for: the backend to plan for; it must outlive this object. nullptr means a GPU.
-  Profiler(Config config, Index vocab, const Backend* stands_for);
+  // planned_backend: the backend to plan for; it must outlive this object. nullptr means a GPU.
+  Profiler(Config config, Index vocab, const Backend* planned_backend);
 
   // Returns the memory of parameters alone, of rank 0, which has the most. For layouts that cannot
   // fit.
@@ -56,7 +56,7 @@ class Profiler {
   struct Passes {
     // Work of the first micro-batch, which packs weights, and of each later one.
     Work first, again;
-    Index saved = 0, scratch = 0, prepared = 0;
+    Index saved = 0, scratch = 0, packed_weights = 0;
     void add(const Passes& other, double times);
   };
   Passes run(const Config& config, const Layout& layout, int rank, const Shares* rows) const;
@@ -66,7 +66,7 @@ class Profiler {
 
   Config config_;
   Index vocab_;
-  const Backend* stands_for_;
+  const Backend* planned_backend_;
   std::vector<ParamSpec> specs_;
 };
 

@@ -16,8 +16,8 @@ struct Unit {
   double size;
   std::string operator()(double x) const { return fmt::format("{:.{}f}", x / size, x / size < 99.95 ? 2 : 1); }
 };
-Unit unit_of(double largest, const char* what) {
-  const bool bytes = std::string_view(what) == "B";
+Unit unit_of(double largest, const char* unit) {
+  const bool bytes = std::string_view(unit) == "B";
   if (largest >= 1e13) return {bytes ? "TB" : "TFLOP", 1e12};
   if (largest >= 1e10) return {bytes ? "GB" : "GFLOP", 1e9};
   return {bytes ? "MB" : "MFLOP", 1e6};
@@ -32,7 +32,7 @@ struct Meaning {
   std::string_view group;
   bool update;
   Collective kind;
-  std::string_view part, text;
+  std::string_view subphase, text;
 };
 constexpr Meaning meanings[] = {
     {"stage", true, Collective::reduce_scatter, "", "gradients of norms, routers"},
@@ -64,17 +64,18 @@ constexpr Meaning meanings[] = {
 };
 std::string_view meaning_of(const TrafficLine& line) {
   for (const Meaning& m : meanings)
-    if (m.group == line.group && m.update == line.update && m.kind == line.kind && m.part == line.part) return m.text;
+    if (m.group == line.group && m.update == line.update && m.kind == line.kind && m.subphase == line.subphase)
+      return m.text;
   return "";
 }
 
-// Returns the part of the step that costs most compared with the best layout.
+// Returns the time category whose cost is highest compared with the best layout.
 std::string loss_of(const Candidate& c, const Candidate& best) {
   if (!c.time || &c == &best) return "";
   int most = 0;
-  for (int i = 1; i < num_parts; ++i)
+  for (int i = 1; i < num_time_categories; ++i)
     if (c.time->seconds[i] - best.time->seconds[i] > c.time->seconds[most] - best.time->seconds[most]) most = i;
-  return fmt::format("{} +{} ms", name_of(static_cast<Part>(most)),
+  return fmt::format("{} +{} ms", name_of(static_cast<TimeCategory>(most)),
                      milliseconds(c.time->seconds[most] - best.time->seconds[most]));
 }
 
@@ -89,16 +90,18 @@ double of_peak(const Plan& plan, const Candidate& c) {
 
 std::string times_text(const Plan& plan, std::size_t shown) {
   std::vector<std::string> header{"layout", "tokens/s", "of peak", "step ms"};
-  for (int i = 0; i < num_parts; ++i)
-    if (plan.loaded || static_cast<Part>(i) != Part::waiting) header.emplace_back(name_of(static_cast<Part>(i)));
+  for (int i = 0; i < num_time_categories; ++i)
+    if (plan.loaded || static_cast<TimeCategory>(i) != TimeCategory::waiting)
+      header.emplace_back(name_of(static_cast<TimeCategory>(i)));
   header.emplace_back("behind the first by");
   Table table(header);
   for (std::size_t i = 0; i < shown; ++i) {
     const Candidate& c = plan.fitting[i];
-    std::vector<std::string> cells{c.layout.given(), short_count_text(plan.tokens() / c.time->total()),
+    std::vector<std::string> cells{c.layout.short_name(), short_count_text(plan.tokens() / c.time->total()),
                                    percent_text(of_peak(plan, c)), milliseconds(c.time->total())};
-    for (int p = 0; p < num_parts; ++p)
-      if (plan.loaded || static_cast<Part>(p) != Part::waiting) cells.push_back(milliseconds(c.time->seconds[p]));
+    for (int p = 0; p < num_time_categories; ++p)
+      if (plan.loaded || static_cast<TimeCategory>(p) != TimeCategory::waiting)
+        cells.push_back(milliseconds(c.time->seconds[p]));
     cells.push_back(loss_of(c, plan.fitting.front()));
     table.row(cells);
   }
@@ -119,7 +122,7 @@ std::string memory_text(const Plan& plan, std::size_t shown) {
   for (std::size_t i = 0; i < shown; ++i) {
     const Candidate& c = plan.fitting[i];
     const auto of = [&](Index n) { return b(static_cast<double>(n)); };
-    table.row({c.layout.given(), std::to_string(c.passes), of(c.memory.total()), of(c.memory.weights),
+    table.row({c.layout.short_name(), std::to_string(c.passes), of(c.memory.total()), of(c.memory.weights),
                of(c.memory.gradients), of(c.memory.optimizer), of(c.memory.activations), f(c.flops), b(c.sent())});
   }
   return table.str();
@@ -146,11 +149,11 @@ std::string traffic_text(const Plan& plan, const Candidate& c) {
   return table.str();
 }
 
-// Returns the largest part of the memory.
-std::pair<const char*, Index> largest_part(const MemoryPlan& m) {
-  const std::pair<const char*, Index> parts[] = {
+// Returns the largest share of the memory, with its name.
+std::pair<const char*, Index> largest_share(const MemoryPlan& m) {
+  const std::pair<const char*, Index> shares[] = {
       {"weights", m.weights}, {"gradients", m.gradients}, {"optimizer", m.optimizer}, {"activations", m.activations}};
-  return *std::max_element(std::begin(parts), std::end(parts),
+  return *std::max_element(std::begin(shares), std::end(shares),
                            [](const auto& a, const auto& b) { return a.second < b.second; });
 }
 
@@ -163,7 +166,7 @@ std::string suggestions_text(const Plan& plan, const Unit& unit) {
                        plan.config.run.dtype == "f32" ? ", or --run.dtype=bf16" : "");
   Table table({"with", "layouts that fit", "the fastest", std::string("memory ") + unit.name});
   for (const Suggestion& s : plan.suggestions)
-    table.row({s.options(plan.config), std::to_string(s.layouts), s.best.layout.given(),
+    table.row({s.options(plan.config), std::to_string(s.layouts), s.best.layout.short_name(),
                unit(static_cast<double>(s.best.memory.total()))});
   return fmt::format("\nNothing fits with train.micro_batch = {} and train.recompute = {}. These options do:\n{}",
                      train.micro_batch, train.recompute, table.str());
@@ -175,7 +178,7 @@ Json integer(double x) {
 Json seconds_json(const std::optional<StepTime>& time) {
   if (!time) return {};
   Json json = Json::object();
-  for (int i = 0; i < num_parts; ++i) json[name_of(static_cast<Part>(i))] = time->seconds[i];
+  for (int i = 0; i < num_time_categories; ++i) json[name_of(static_cast<TimeCategory>(i))] = time->seconds[i];
   json["step"] = time->total();
   return json;
 }
@@ -201,7 +204,7 @@ Json candidate_json(const Plan& plan, const Candidate& c) {
   return {{"tp", l.tp},
           {"ep", l.ep},
           {"etp", l.etp},
-          {"node", l.node},
+          {"node", l.ranks_per_node},
           {"dp", l.dp()},
           {"edp", l.edp()},
           {"fits", c.fits},
@@ -244,7 +247,8 @@ std::string plan_text(const Plan& plan, std::size_t shown) {
                                                           : fmt::format("{} more layouts fit", fitting - shown));
     const Candidate& best = plan.fitting.front();
     if (!best.traffic.empty())
-      text += fmt::format("\nWhat each rank sends in a step of {}\n{}", best.layout.given(), traffic_text(plan, best));
+      text +=
+          fmt::format("\nWhat each rank sends in a step of {}\n{}", best.layout.short_name(), traffic_text(plan, best));
   }
   if (plan.too_large.empty()) return text;
   const Unit b = unit_of(plan.memory, "B");
@@ -254,10 +258,10 @@ std::string plan_text(const Plan& plan, std::size_t shown) {
   Table table({"layout", std::string("memory ") + b.name, "most of it"});
   for (std::size_t i = 0; i < std::min<std::size_t>(plan.too_large.size(), 3); ++i) {
     const Candidate& c = plan.too_large[i];
-    const auto [part, bytes] = largest_part(c.memory);
-    table.row({c.layout.given(),
+    const auto [name, bytes] = largest_share(c.memory);
+    table.row({c.layout.short_name(),
                b(static_cast<double>(c.memory.total())) + (c.memory.activations == 0 ? " and activations" : ""),
-               fmt::format("{} {}", part, b(static_cast<double>(bytes)))});
+               fmt::format("{} {}", name, b(static_cast<double>(bytes)))});
   }
   return text + table.str() + suggestions_text(plan, b);
 }

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "dist/activity.h"
+#include "dist/phase.h"
 #include "kernels/check.h"
 
 namespace sy {
@@ -63,19 +63,19 @@ void rename_path(const fs::path& from, const fs::path& to) {
 
 }  // namespace
 
-void cannot_write(int error, const std::string& message) {
-  for (const int machine : {ENOSPC, EDQUOT, EFBIG, EIO, ENOMEM, EMFILE, ENFILE})
-    if (error == machine) throw Failure(message);
+void throw_write_error(int error, const std::string& message) {
+  for (const int number : {ENOSPC, EDQUOT, EFBIG, EIO, ENOMEM, EMFILE, ENFILE})
+    if (error == number) throw Failure(message);
   throw InputError(message);
 }
 
-fs::path own_program() {
+fs::path program_path() {
   std::error_code ignored;
   return fs::read_symlink("/proc/self/exe", ignored);
 }
 
-std::vector<fs::path> own_folders() {
-  const fs::path program = own_program().parent_path(), folder = program.parent_path();
+std::vector<fs::path> resource_folders() {
+  const fs::path program = program_path().parent_path(), folder = program.parent_path();
   return {folder, folder / "share" / "switchyard", program};
 }
 
@@ -103,17 +103,17 @@ std::size_t read_once(const fs::path& path, Call call) {
 // O_NONBLOCK: opening a FIFO must not wait for a writer.
 InputFile::InputFile(const fs::path& path)
     : path_(path), descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY)) {
-  struct stat facts {};
-  if (descriptor_ < 0 || ::fstat(descriptor_, &facts) != 0) {
-    const int why = errno;
+  struct stat status {};
+  if (descriptor_ < 0 || ::fstat(descriptor_, &status) != 0) {
+    const int error_number = errno;
     if (descriptor_ >= 0) ::close(descriptor_);
-    bad_input("cannot read {}: {}", path.string(), std::strerror(why));
+    bad_input("cannot read {}: {}", path.string(), std::strerror(error_number));
   }
-  if (!S_ISREG(facts.st_mode)) {
+  if (!S_ISREG(status.st_mode)) {
     ::close(descriptor_);
-    bad_input("cannot read {}: it is {}, not a regular file: give a file", path.string(), kind_of(facts.st_mode));
+    bad_input("cannot read {}: it is {}, not a regular file: give a file", path.string(), kind_of(status.st_mode));
   }
-  size_ = facts.st_size;
+  size_ = status.st_size;
 }
 
 InputFile::~InputFile() {
@@ -133,11 +133,11 @@ bool is_plain_name(std::string_view name) {
   return !name.empty() && name != "." && name != ".." && std::none_of(name.begin(), name.end(), is_special);
 }
 
-std::string read_file(const fs::path& path, Index most_bytes) {
+std::string read_file(const fs::path& path, Index max_bytes) {
   InputFile file(path);
   const auto check_size = [&](Index bytes) {
-    if (bytes > most_bytes)
-      bad_input("cannot read {}: it has more than {} bytes, which no such file has", path.string(), most_bytes);
+    if (bytes > max_bytes)
+      bad_input("cannot read {}: it has more than {} bytes, which no such file has", path.string(), max_bytes);
   };
   check_size(file.size());
   std::string content;
@@ -149,32 +149,32 @@ std::string read_file(const fs::path& path, Index most_bytes) {
   return content;
 }
 
-void read_pieces(const fs::path& path, const std::function<void(std::string_view)>& take) {
+void read_chunks(const fs::path& path, const std::function<void(std::string_view)>& consume) {
   InputFile file(path);
   std::vector<char> buffer(1 << 20);
-  while (const std::size_t n = file.read_some(buffer)) take({buffer.data(), n});
+  while (const std::size_t n = file.read_some(buffer)) consume({buffer.data(), n});
 }
 
-void read_lines(const fs::path& path, const std::function<void(const TextLine&)>& take) {
+void read_lines(const fs::path& path, const std::function<void(const TextLine&)>& consume) {
   std::string text;
   TextLine line;
   Index bytes = 0;  // bytes of the current line
   const auto end_line = [&](bool whole) {
     ++line.number;
     line.end += bytes + whole;
-    line.text = bytes > most_line_bytes ? std::string_view() : std::string_view(text);
+    line.text = bytes > max_line_bytes ? std::string_view() : std::string_view(text);
     line.whole = whole;
-    take(line);
+    consume(line);
     text.clear();
     bytes = 0;
   };
-  read_pieces(path, [&](std::string_view piece) {
-    while (!piece.empty()) {
-      const std::size_t end = std::min(piece.find('\n'), piece.size());
+  read_chunks(path, [&](std::string_view chunk) {
+    while (!chunk.empty()) {
+      const std::size_t end = std::min(chunk.find('\n'), chunk.size());
       bytes += static_cast<Index>(end);
-      if (bytes <= most_line_bytes) text += piece.substr(0, end);
-      if (end < piece.size()) end_line(true);
-      piece.remove_prefix(std::min(end + 1, piece.size()));
+      if (bytes <= max_line_bytes) text += chunk.substr(0, end);
+      if (end < chunk.size()) end_line(true);
+      chunk.remove_prefix(std::min(end + 1, chunk.size()));
     }
   });
   if (bytes > 0) end_line(false);
@@ -182,25 +182,25 @@ void read_lines(const fs::path& path, const std::function<void(const TextLine&)>
 
 std::FILE* open_for_writing(const fs::path& path, const char* mode) {
   const bool append = *mode == 'a';
-  const auto refuse = [&](const char* why) {
-    bad_input("{} {}: nothing is written there: put a copy in its place, or remove it", path.string(), why);
+  const auto refuse = [&](const char* reason) {
+    bad_input("{} {}: nothing is written there: put a copy in its place, or remove it", path.string(), reason);
   };
   const int file =
       ::open(path.c_str(),
              O_WRONLY | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC | (append ? O_APPEND : 0), 0666);
   if (file < 0 && errno == ELOOP) refuse("is a link");
   if (file < 0 && errno == ENXIO) refuse("is no regular file");  // a FIFO without a reader
-  if (const int why = errno; file < 0)
-    cannot_write(why, fmt::format("cannot write {}: {}", path.string(), std::strerror(why)));
-  struct stat facts {};
-  const bool known = ::fstat(file, &facts) == 0;
-  if (known && S_ISREG(facts.st_mode) && facts.st_nlink <= 1 && (append || ::ftruncate(file, 0) == 0))
+  if (const int error_number = errno; file < 0)
+    throw_write_error(error_number, fmt::format("cannot write {}: {}", path.string(), std::strerror(error_number)));
+  struct stat status {};
+  const bool known = ::fstat(file, &status) == 0;
+  if (known && S_ISREG(status.st_mode) && status.st_nlink <= 1 && (append || ::ftruncate(file, 0) == 0))
     if (std::FILE* stream = ::fdopen(file, mode)) return stream;
-  const int why = errno;
+  const int error_number = errno;
   ::close(file);
-  if (known && !S_ISREG(facts.st_mode)) refuse("is no regular file");
-  if (known && facts.st_nlink > 1) refuse("is a second name of another file (a hard link)");
-  cannot_write(why, fmt::format("cannot write {}: {}", path.string(), std::strerror(why)));
+  if (known && !S_ISREG(status.st_mode)) refuse("is no regular file");
+  if (known && status.st_nlink > 1) refuse("is a second name of another file (a hard link)");
+  throw_write_error(error_number, fmt::format("cannot write {}: {}", path.string(), std::strerror(error_number)));
 }
 
 namespace {
@@ -220,19 +220,19 @@ bool is_unfinished(std::string_view name, std::string_view of) {
 
 void remove_unfinished(const fs::path& path) {
   std::error_code error;
-  std::vector<fs::path> found;
+  std::vector<fs::path> paths;
   for (fs::directory_iterator it(path.parent_path(), error), end; !error && it != end; it.increment(error))
     if (is_unfinished(it->path().filename().string(), path.filename().string()) && it->is_regular_file(error))
-      found.push_back(it->path());
-  for (const fs::path& file : found) ::unlink(file.c_str());
+      paths.push_back(it->path());
+  for (const fs::path& file : paths) ::unlink(file.c_str());
 }
 
 void write_file(const fs::path& path, std::string_view content) {
   write_point("write", path.string() + ".tmp");
   // A random name belongs to this process alone. No file of another process is followed or changed,
   // and the files of killed processes are not in the way.
-  std::random_device chance;
-  const std::uint64_t number = std::uint64_t{chance()} << 32 | chance();
+  std::random_device random_source;
+  const std::uint64_t number = std::uint64_t{random_source()} << 32 | random_source();
   const fs::path fresh = fmt::format("{}{}{:016x}", path.string(), unfinished_mark, number);
   Descriptor file(fresh, O_WRONLY | O_CREAT | O_EXCL);
   if (file.get() < 0) fail("cannot create {}: {}", fresh.string(), std::strerror(errno));

@@ -27,7 +27,7 @@ inline void write_point(std::string_view operation, const std::filesystem::path&
 
 // Throws the error of a failed write to a path that the user has named. error: an errno value.
 // Failure if the machine is at fault, as for a full disk; InputError if the path is.
-[[noreturn]] void cannot_write(int error, const std::string& message);
+[[noreturn]] void throw_write_error(int error, const std::string& message);
 
 // Returns whether a name is safe to append to a folder. Pure function.
 // Refuses an empty name, "." and "..", and names with a slash or a control character.
@@ -54,33 +54,33 @@ class InputFile {
   Index size_ = 0;
 };
 
-// Returns the content of a file. Throws InputError if it has more than `most_bytes`.
-constexpr Index most_input_bytes = Index{256} << 20;
-std::string read_file(const std::filesystem::path& path, Index most_bytes = most_input_bytes);
-// Calls `take` with consecutive chunks of at most 1 MiB of the file.
-void read_pieces(const std::filesystem::path& path, const std::function<void(std::string_view)>& take);
+// Returns the content of a file. Throws InputError if it has more than `max_bytes`.
+constexpr Index max_input_bytes = Index{256} << 20;
+std::string read_file(const std::filesystem::path& path, Index max_bytes = max_input_bytes);
+// Calls `consume` with consecutive chunks of at most 1 MiB of the file.
+void read_chunks(const std::filesystem::path& path, const std::function<void(std::string_view)>& consume);
 
 // A line of a text file.
-constexpr Index most_line_bytes = Index{64} << 20;
+constexpr Index max_line_bytes = Index{64} << 20;
 struct TextLine {
-  std::string_view text;  // without the newline; empty if it is longer than most_line_bytes
+  std::string_view text;  // without the newline; empty if it is longer than max_line_bytes
   Index number = 0;       // 1 is the first
   Index end = 0;          // byte offset of the end of the line, after its newline
   bool whole = true;      // false if the file ends before the newline
 };
-// Calls `take` with each line of a text file.
-void read_lines(const std::filesystem::path& path, const std::function<void(const TextLine&)>& take);
+// Calls `consume` with each line of a text file.
+void read_lines(const std::filesystem::path& path, const std::function<void(const TextLine&)>& consume);
 
 // Opens or creates a file of a run folder. mode: "w" or "a", as for fopen. Never nullptr.
 // Throws InputError for a link, a file with several hard links, and a file that is not regular.
 std::FILE* open_for_writing(const std::filesystem::path& path, const char* mode);
 
 // Path of this program's executable; empty if /proc cannot be read.
-std::filesystem::path own_program();
+std::filesystem::path program_path();
 // Candidate folders of files such as launch/mpirun.sh, in search order. They need not exist.
 // 1: the parent of the executable's folder (source tree). 2: its share/switchyard (installation).
 // 3: the executable's folder (a build folder with links to configs/ and launch/).
-std::vector<std::filesystem::path> own_folders();
+std::vector<std::filesystem::path> resource_folders();
 
 // Creates or replaces a file atomically, and syncs it and its folder.
 void write_file(const std::filesystem::path& path, std::string_view content);

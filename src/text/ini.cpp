@@ -6,8 +6,8 @@
 #include <charconv>
 #include <optional>
 
+#include "src/text/strings.h"
 #include "src/text/table.h"
-#include "src/text/words.h"
 
 namespace sy {
 namespace {

@@ -220,18 +220,18 @@ std::string Json::dump(int indent) const {
 }
 
 void Json::write(std::string& out, int indent, int depth) const {
-  const auto list = [&](char open, char close, const auto& parts, const auto& write_part) {
+  const auto list = [&](char open, char close, const auto& items, const auto& write_item) {
     const auto new_line = [&](int level) {
       if (indent >= 0)
         out.append(1, '\n').append(static_cast<std::size_t>(indent) * static_cast<std::size_t>(level), ' ');
     };
     out += open;
-    for (const auto& part : parts) {
-      if (&part != parts.data()) out += ',';
+    for (const auto& item : items) {
+      if (&item != items.data()) out += ',';
       new_line(depth + 1);
-      write_part(part);
+      write_item(item);
     }
-    if (!parts.empty()) new_line(depth);
+    if (!items.empty()) new_line(depth);
     out += close;
   };
   if (is_array()) {
@@ -246,10 +246,10 @@ void Json::write(std::string& out, int indent, int depth) const {
     write_string(out, std::get<std::string>(value_));
   } else if (const auto* number = std::get_if<double>(&value_)) {
     out += nlohmann::json(*number).dump();
-  } else if (const auto* number = std::get_if<std::int64_t>(&value_)) {
-    out += std::to_string(*number);
-  } else if (const auto* number = std::get_if<std::uint64_t>(&value_)) {
-    out += std::to_string(*number);
+  } else if (const auto* integer = std::get_if<std::int64_t>(&value_)) {
+    out += std::to_string(*integer);
+  } else if (const auto* natural = std::get_if<std::uint64_t>(&value_)) {
+    out += std::to_string(*natural);
   } else if (const auto* truth = std::get_if<bool>(&value_)) {
     out += *truth ? "true" : "false";
   } else {
@@ -270,16 +270,16 @@ std::ostream& operator<<(std::ostream& out, const Json& json) {
 }
 
 std::string standard_json(std::string_view text) {
-  constexpr std::pair<std::string_view, std::string_view> words[] = {{"Infinity", "1.7976931348623157e308"},
-                                                                     {"NaN", "null"}};
+  constexpr std::pair<std::string_view, std::string_view> constants[] = {{"Infinity", "1.7976931348623157e308"},
+                                                                         {"NaN", "null"}};
   std::string out;
   bool quoted = false;
   for (std::size_t at = 0; at < text.size();) {
-    const auto word = std::find_if(std::begin(words), std::end(words),
-                                   [&](const auto& w) { return !quoted && text.substr(at).starts_with(w.first); });
-    if (word != std::end(words)) {
-      out += word->second;
-      at += word->first.size();
+    const auto constant = std::find_if(std::begin(constants), std::end(constants),
+                                       [&](const auto& c) { return !quoted && text.substr(at).starts_with(c.first); });
+    if (constant != std::end(constants)) {
+      out += constant->second;
+      at += constant->first.size();
       continue;
     }
     if (text[at] == '"') quoted = !quoted;

@@ -47,25 +47,25 @@ AddedTokens::AddedTokens(const Json& list, const Vocabulary& vocabulary, const N
       normalizer(text);
       t.pattern = std::move(text.text);
     }
-    const auto place = static_cast<std::int32_t>(tokens_.size());
-    contents_.put(t.content, place);
-    by_id_.put(static_cast<std::uint64_t>(t.id), static_cast<std::uint64_t>(place));
-    if (!t.pattern.empty()) matches_[t.normalized].put(t.pattern, place);
+    const auto index = static_cast<std::int32_t>(tokens_.size());
+    contents_.put(t.content, index);
+    by_id_.put(static_cast<std::uint64_t>(t.id), static_cast<std::uint64_t>(index));
+    if (!t.pattern.empty()) matches_[t.normalized].put(t.pattern, index);
     tokens_.push_back(std::move(t));
   }
 }
 
 const AddedToken* AddedTokens::find(std::int32_t id) const {
-  const std::uint64_t* place = by_id_.find(static_cast<std::uint64_t>(id));
-  return place ? &tokens_[*place] : nullptr;
+  const std::uint64_t* index = by_id_.find(static_cast<std::uint64_t>(id));
+  return index ? &tokens_[*index] : nullptr;
 }
 
 std::int32_t AddedTokens::find(std::string_view content) const {
   std::uint32_t node = Trie::root;
   for (const char byte : content)
-    if ((node = contents_.step(node, byte)) == Trie::nowhere) return -1;
-  const std::int32_t place = contents_.number(node);
-  return place < 0 ? -1 : tokens_[static_cast<std::size_t>(place)].id;
+    if ((node = contents_.step(node, byte)) == Trie::no_node) return -1;
+  const std::int32_t index = contents_.number(node);
+  return index < 0 ? -1 : tokens_[static_cast<std::size_t>(index)].id;
 }
 
 std::int32_t AddedTokens::end() const {
@@ -74,31 +74,31 @@ std::int32_t AddedTokens::end() const {
   return end;
 }
 
-std::vector<AddedTokens::Part> AddedTokens::split(std::string_view text, bool normalized) const {
+std::vector<AddedTokens::Segment> AddedTokens::split(std::string_view text, bool normalized) const {
   const Trie& trie = matches_[normalized];
-  std::vector<Part> parts;
-  std::size_t done = 0;  // the text before is in `parts`
+  std::vector<Segment> segments;
+  std::size_t done = 0;  // the text before is in `segments`
   for (std::size_t at = 0; at < text.size();) {
     std::size_t end = at;
-    std::int32_t place = -1;
+    std::int32_t index = -1;
     std::uint32_t node = Trie::root;
     for (std::size_t next = at; next < text.size();) {
       node = trie.step(node, text[next++]);
-      if (node == Trie::nowhere) break;
+      if (node == Trie::no_node) break;
       if (const std::int32_t found = trie.number(node); found >= 0) {
-        place = found;
+        index = found;
         end = next;
       }
     }
-    if (place < 0) {
+    if (index < 0) {
       ++at;
       continue;
     }
-    const AddedToken& token = tokens_[static_cast<std::size_t>(place)];
+    const AddedToken& token = tokens_[static_cast<std::size_t>(index)];
     std::size_t begin = at;
     at = end;
-    if (token.single_word && ((begin > 0 && is_word(character_before(text, begin).code)) ||
-                              (end < text.size() && is_word(character_at(text, end).code))))
+    if (token.single_word && ((begin > 0 && is_alphanumeric(character_before(text, begin).code)) ||
+                              (end < text.size() && is_alphanumeric(character_at(text, end).code))))
       continue;
     if (token.lstrip)
       while (begin > done) {
@@ -108,16 +108,16 @@ std::vector<AddedTokens::Part> AddedTokens::split(std::string_view text, bool no
       }
     if (token.rstrip)
       while (end < text.size()) {
-        const Character behind = character_at(text, end);
-        if (!is_white_space(behind.code)) break;
-        end += behind.size;
+        const Character after = character_at(text, end);
+        if (!is_white_space(after.code)) break;
+        end += after.size;
       }
-    if (begin > done) parts.push_back({done, begin, -1});
-    parts.push_back({begin, end, token.id});
+    if (begin > done) segments.push_back({done, begin, -1});
+    segments.push_back({begin, end, token.id});
     done = end;
   }
-  if (done < text.size()) parts.push_back({done, text.size(), -1});
-  return parts;
+  if (done < text.size()) segments.push_back({done, text.size(), -1});
+  return segments;
 }
 
 }  // namespace sy

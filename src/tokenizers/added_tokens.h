@@ -35,13 +35,13 @@ class AddedTokens {
   std::int32_t find(std::string_view content) const;  // the id; -1 if there is none
   std::int32_t end() const;                           // all ids are below
 
-  struct Part {
+  struct Segment {
     std::size_t begin, end;
     std::int32_t id;  // id of the token; -1 if it is other text
   };
   // Divides a text into tokens and the text between them, which is not empty. Among tokens that
   // begin at the same position, the longest is taken.
-  std::vector<Part> split(std::string_view text, bool normalized) const;
+  std::vector<Segment> split(std::string_view text, bool normalized) const;
 
  private:
   std::vector<AddedToken> tokens_;

@@ -71,11 +71,11 @@ class Bpe : public Model {
 
   std::int32_t unknown_id() const override { return unknown_id_; }
 
-  void encode(std::string_view piece, std::vector<std::int32_t>& ids) const override {
+  void encode(std::string_view pre_token, std::vector<std::int32_t>& ids) const override {
     if (ignore_merges_)
-      if (const std::int32_t id = vocabulary().find(piece); id >= 0) return ids.push_back(id);
+      if (const std::int32_t id = vocabulary().find(pre_token); id >= 0) return ids.push_back(id);
     const std::size_t begin = ids.size();
-    characters_of(piece, ids);
+    characters_of(pre_token, ids);
     if (ids.size() > begin + 1) merge(ids, begin);
   }
 
@@ -90,14 +90,14 @@ class Bpe : public Model {
     return vocabulary().find(fmt::format("{}{}{}", first ? "" : prefix_, character, last ? suffix_ : ""));
   }
 
-  void characters_of(std::string_view piece, std::vector<std::int32_t>& ids) const {
+  void characters_of(std::string_view pre_token, std::vector<std::int32_t>& ids) const {
     bool pending = false;  // an unknown character, which may be fused with the next ones
     const auto flush = [&] {
       if (pending) ids.push_back(unknown_id_);
       pending = false;
     };
-    for_each_character(piece, [&](char32_t c, std::size_t at, std::string_view character) {
-      const bool first = at == 0, last = at + character.size() == piece.size();
+    for_each_character(pre_token, [&](char32_t c, std::size_t at, std::string_view character) {
+      const bool first = at == 0, last = at + character.size() == pre_token.size();
       if (const std::int32_t id = id_of(c, character, first, last); id >= 0) {
         flush();
         ids.push_back(id);

@@ -6,7 +6,7 @@
 namespace sy {
 namespace {
 
-std::string of_base64(std::string_view text) {
+std::string decode_base64(std::string_view text) {
   constexpr std::string_view alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
   while (text.ends_with('=')) text.remove_suffix(1);
   std::string bytes;
@@ -21,10 +21,10 @@ std::string of_base64(std::string_view text) {
   return bytes;
 }
 
-std::uint32_t word_at(const std::string& bytes, std::size_t at) {
-  std::uint32_t word = 0;
-  for (std::size_t i = 0; i < 4; ++i) word |= std::uint32_t{static_cast<unsigned char>(bytes[at + i])} << 8 * i;
-  return word;
+std::uint32_t u32_at(const std::string& bytes, std::size_t at) {
+  std::uint32_t value = 0;
+  for (std::size_t i = 0; i < 4; ++i) value |= std::uint32_t{static_cast<unsigned char>(bytes[at + i])} << 8 * i;
+  return value;
 }
 
 // Fields of a unit of the trie: a node reached by a byte, or the value of its parent node.
@@ -44,17 +44,17 @@ std::uint32_t value_of_unit(std::uint32_t unit) {
 }  // namespace
 
 Charsmap::Charsmap(const std::string& base64) {
-  const std::string bytes = of_base64(base64);
-  const std::size_t size = bytes.size() < 4 ? 0 : word_at(bytes, 0);
+  const std::string bytes = decode_base64(base64);
+  const std::size_t size = bytes.size() < 4 ? 0 : u32_at(bytes, 0);
   if (size == 0 || size % 4 != 0 || size > bytes.size() - 4 || bytes.back() != '\0')
     bad_component("precompiled_charsmap is damaged");
-  for (std::size_t at = 4; at < 4 + size; at += 4) trie_.push_back(word_at(bytes, at));
+  for (std::size_t at = 4; at < 4 + size; at += 4) trie_.push_back(u32_at(bytes, at));
   replacements_ = bytes.substr(4 + size);
 }
 
-const char* Charsmap::replacement(std::string_view part) const {
+const char* Charsmap::replacement(std::string_view text) const {
   std::size_t node = offset_of(trie_[0]);
-  for (const char c : part) {
+  for (const char c : text) {
     const std::uint32_t byte = static_cast<unsigned char>(c);
     node ^= byte;
     if (node >= trie_.size() || byte_of(trie_[node]) != byte) return nullptr;
@@ -70,7 +70,7 @@ const char* Charsmap::replacement(std::string_view part) const {
 std::string Charsmap::apply(std::string_view text) const {
   std::string result;
   std::size_t begin = 0;
-  for (const std::size_t end : ends_of_graphemes(text)) {
+  for (const std::size_t end : grapheme_ends(text)) {
     const std::string_view grapheme = text.substr(begin, end - begin);
     begin = end;
     const char* whole = grapheme.size() < 6 ? replacement(grapheme) : nullptr;

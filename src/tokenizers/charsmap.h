@@ -8,8 +8,8 @@
 
 namespace sy {
 
-// The map has three parts: the size of a trie in bytes, the trie, and the replacements. The trie of
-// replaced texts is a double array in the layout of darts-clone (little-endian 32-bit units).
+// The map has three sections: the size of a trie in bytes, the trie, and the replacements. The trie
+// of replaced texts is a double array in the layout of darts-clone (little-endian 32-bit units).
 // Replacements end with a zero byte. A text's value in the trie is the offset of its replacement.
 class Charsmap {
  public:
@@ -22,7 +22,7 @@ class Charsmap {
 
  private:
   // Returns nullptr if there is no replacement.
-  const char* replacement(std::string_view part) const;
+  const char* replacement(std::string_view text) const;
   std::vector<std::uint32_t> trie_;
   std::string replacements_;
 };

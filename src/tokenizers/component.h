@@ -20,8 +20,8 @@ namespace sy {
 // Describes an invalid component. The reader of the file adds the file name.
 class BadComponent : public std::runtime_error {
  public:
-  explicit BadComponent(const std::string& what, bool names_component = false)
-      : std::runtime_error(what), names_component(names_component) {}
+  explicit BadComponent(const std::string& what, bool what_names_component = false)
+      : std::runtime_error(what), names_component(what_names_component) {}
   bool names_component;
 };
 
@@ -48,17 +48,17 @@ template <class... Args>
   throw BadComponent(fmt::format(format, as_shown(args)...));
 }
 
-// Bounds the output of components by the size of the text. check_made throws InputError.
-constexpr std::size_t longest_made_of(std::size_t bytes) {
+// Bounds the output of components by the size of the text. check_output_size throws InputError.
+constexpr std::size_t max_output_bytes(std::size_t bytes) {
   return 64 * bytes + 4096;
 }
-inline void check_made(std::size_t bytes, std::size_t most) {
+inline void check_output_size(std::size_t bytes, std::size_t most) {
   if (bytes > most)
     bad_input("the tokenizer's components make more than {} bytes of a text: remove those that repeat", most);
 }
 
-// Returns the value of a key. Without `otherwise`, an absent key is an error. With it, an absent
-// key or null gives `otherwise`.
+// Returns the value of a key. Without `fallback`, an absent key is an error. With it, an absent
+// key or null gives `fallback`.
 template <class T>
 T value_of(const Json& component, const char* key) {
   try {
@@ -68,9 +68,9 @@ T value_of(const Json& component, const char* key) {
   }
 }
 template <class T>
-T value_of(const Json& component, const char* key, T otherwise) {
+T value_of(const Json& component, const char* key, T fallback) {
   const Json* value = component.find(key);
-  return !value || value->is_null() ? otherwise : value_of<T>(component, key);
+  return !value || value->is_null() ? fallback : value_of<T>(component, key);
 }
 
 template <class Made>
@@ -114,7 +114,7 @@ Step<T> make_step(const char* what, const Json& component, std::span<const Kind<
 template <class T>
 Step<T> sequence_of(const Json& component, const char* key, Step<T> (*make)(const Json&)) {
   std::vector<Step<T>> steps;
-  for (const Json& part : component.at(key)) steps.push_back(make(part));
+  for (const Json& element : component.at(key)) steps.push_back(make(element));
   return [steps](T& x) {
     for (const Step<T>& step : steps) step(x);
   };

@@ -68,11 +68,11 @@ Decoder replace_in_tokens(const Json& component) {
       std::size_t copied = 0;
       for (const Match& match : matches) {
         replaced.append(token, copied, match.begin - copied).append(content);
-        check_made(made + replaced.size(), x.most);
+        check_output_size(made + replaced.size(), x.most);
         copied = match.end;
       }
       token = replaced.append(token, copied);
-      check_made(made += token.size(), x.most);
+      check_output_size(made += token.size(), x.most);
     }
   };
 }
@@ -92,7 +92,7 @@ Decoder strip_tokens(const Json& component) {
   };
 }
 
-Decoder ends_of_words(const Json& component) {
+Decoder bpe_decoder(const Json& component) {
   return [suffix = value_of<std::string>(component, "suffix")](DecodedTokens& x) {
     if (suffix.empty()) return;
     for (std::string& token : x.tokens) token = replaced(token, suffix, &token == &x.tokens.back() ? "" : " ");
@@ -111,7 +111,7 @@ constexpr Kind<Decoder> decoder_kinds[] = {
     {"Fuse", fuse},
     {"Replace", replace_in_tokens},
     {"Strip", strip_tokens},
-    {"BPEDecoder", ends_of_words},
+    {"BPEDecoder", bpe_decoder},
 };
 
 }  // namespace

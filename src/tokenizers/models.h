@@ -41,7 +41,7 @@ class Model {
   virtual std::int32_t unknown_id() const = 0;  // -1 if there is none
   // Appends the ids of a pre-token, which must not be empty. Throws InputError if a character has
   // no token and the model has no unknown token. Threads may call it concurrently.
-  virtual void encode(std::string_view piece, std::vector<std::int32_t>& ids) const = 0;
+  virtual void encode(std::string_view pre_token, std::vector<std::int32_t>& ids) const = 0;
 
  private:
   std::unique_ptr<const Vocabulary> vocabulary_;

@@ -1,6 +1,8 @@
 // Made by tests/golden/unicode_classes.py: characters that an old PCRE2 or ICU does not know.
 #pragma once
 
+// clang-format off
+
 namespace sy {
 
 // Characters that are new in Unicode 15, 15.1 or 16, or have another category, in order.

@@ -21,14 +21,14 @@ Normalizer lowercase(const Json&) {
 
 Normalizer strip_accents(const Json&) {
   return [](NormalText& x) {
-    std::string kept;
+    std::string result;
     for_each_character(x.text, [&](char32_t c, std::size_t at, std::string_view character) {
       if (!is_mark(c))
-        kept += character;
+        result += character;
       else if (at == 0)
         x.first = false;
     });
-    x.text = std::move(kept);
+    x.text = std::move(result);
   };
 }
 
@@ -51,7 +51,7 @@ Normalizer strip(const Json& component) {
 
 Normalizer prepend(const Json& component) {
   return [front = value_of<std::string>(component, "prepend")](NormalText& x) {
-    check_made(x.text.size() + front.size(), x.most);
+    check_output_size(x.text.size() + front.size(), x.most);
     if (!x.text.empty()) x.text.insert(0, front);
   };
 }
@@ -65,7 +65,7 @@ Normalizer replace(const Json& component) {
     std::size_t copied = 0;
     for (const Match& match : matches) {
       replaced.append(x.text, copied, match.begin - copied).append(content);
-      check_made(replaced.size(), x.most);
+      check_output_size(replaced.size(), x.most);
       copied = match.end;
     }
     // `tokenizers` maps a replacement of several characters to the last of them.

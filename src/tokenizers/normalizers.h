@@ -13,7 +13,7 @@ struct NormalText {
   // True if the text begins at the start of the document, and nothing before it was removed.
   // Metaspace's prepend_scheme "first" adds its mark only then.
   bool first = false;
-  std::size_t most = longest_made_of(text.size());  // limit of its size in bytes
+  std::size_t most = max_output_bytes(text.size());  // limit of its size in bytes
 };
 using Normalizer = Step<NormalText>;
 Normalizer make_normalizer(const Json& component);  // throws BadComponent, JsonError

@@ -12,141 +12,146 @@ namespace {
 // Treatment of the matches of a pattern, relative to the text between them.
 enum class Behavior { removed, isolated, merged_with_previous, merged_with_next, contiguous };
 
-Behavior behavior_of(const Json& component, const char* otherwise = nullptr) {
+Behavior behavior_of(const Json& component, const char* fallback = nullptr) {
   constexpr const char* names[] = {"Removed", "Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous"};
-  const std::string name = otherwise ? value_of<std::string>(component, "behavior", otherwise)
-                                     : value_of<std::string>(component, "behavior");
+  const std::string name =
+      fallback ? value_of<std::string>(component, "behavior", fallback) : value_of<std::string>(component, "behavior");
   const auto* found = std::find(std::begin(names), std::end(names), name);
   if (found == std::end(names))
     bad_component("the behavior '{}' is none of {}", name, fmt::to_string(fmt::join(names, ", ")));
   return static_cast<Behavior>(found - names);
 }
 
-struct Part {
+struct Span {
   std::size_t begin, end;
   bool match;
 };
 
-// Joins each match to the part before it, unless that part is a match or ends with one.
-void merge_with_previous(std::vector<Part>& parts) {
-  std::size_t kept = 0;
+// Joins each match to the span before it, unless that span is a match or ends with one.
+void merge_with_previous(std::vector<Span>& spans) {
+  std::size_t count = 0;
   bool after_match = false;
-  for (const Part part : parts) {
-    if (part.match && !after_match && kept > 0)
-      parts[kept - 1].end = part.end;
+  for (const Span span : spans) {
+    if (span.match && !after_match && count > 0)
+      spans[count - 1].end = span.end;
     else
-      parts[kept++] = part;
-    after_match = part.match;
+      spans[count++] = span;
+    after_match = span.match;
   }
-  parts.resize(kept);
+  spans.resize(count);
 }
-void merge_with_next(std::vector<Part>& parts) {
-  std::size_t kept = parts.size();
+void merge_with_next(std::vector<Span>& spans) {
+  std::size_t first = spans.size();
   bool before_match = false;
-  for (std::size_t i = parts.size(); i-- > 0;) {
-    const Part part = parts[i];
-    if (part.match && !before_match && kept < parts.size())
-      parts[kept].begin = part.begin;
+  for (std::size_t i = spans.size(); i-- > 0;) {
+    const Span span = spans[i];
+    if (span.match && !before_match && first < spans.size())
+      spans[first].begin = span.begin;
     else
-      parts[--kept] = part;
-    before_match = part.match;
+      spans[--first] = span;
+    before_match = span.match;
   }
-  parts.erase(parts.begin(), parts.begin() + static_cast<std::ptrdiff_t>(kept));
+  spans.erase(spans.begin(), spans.begin() + static_cast<std::ptrdiff_t>(first));
 }
-// Joins adjacent parts that are both matches, or both not.
-void merge_alike(std::vector<Part>& parts) {
-  std::size_t kept = 0;
-  for (const Part part : parts)
-    if (kept > 0 && parts[kept - 1].match == part.match)
-      parts[kept - 1].end = part.end;
+// Joins adjacent spans that are both matches, or both not.
+void merge_alike(std::vector<Span>& spans) {
+  std::size_t count = 0;
+  for (const Span span : spans)
+    if (count > 0 && spans[count - 1].match == span.match)
+      spans[count - 1].end = span.end;
     else
-      parts[kept++] = part;
-  parts.resize(kept);
+      spans[count++] = span;
+  spans.resize(count);
 }
 
-// Divides each pre-token. divide(text, parts) appends parts that cover the text.
+// Divides each pre-token. divide(text, spans) appends spans that cover the text.
 template <class Divide>
-void split(Pieces& x, Behavior behavior, const Divide& divide) {
-  std::vector<Pieces::Piece> pieces;
-  pieces.reserve(x.pieces.size());
-  std::vector<Part> parts;
-  for (const Pieces::Piece& piece : x.pieces) {
-    parts.clear();
-    divide(std::string_view(x.text).substr(piece.begin, piece.end - piece.begin), parts);
-    if (behavior == Behavior::merged_with_previous) merge_with_previous(parts);
-    if (behavior == Behavior::merged_with_next) merge_with_next(parts);
-    if (behavior == Behavior::contiguous) merge_alike(parts);
-    for (const Part& part : parts)
-      if (part.end > part.begin && !(behavior == Behavior::removed && part.match))
-        pieces.push_back({piece.begin + part.begin, piece.begin + part.end, piece.first && part.begin == 0});
+void split(PreTokenizedText& x, Behavior behavior, const Divide& divide) {
+  std::vector<PreTokenizedText::PreToken> pre_tokens;
+  pre_tokens.reserve(x.pre_tokens.size());
+  std::vector<Span> spans;
+  for (const PreTokenizedText::PreToken& pre_token : x.pre_tokens) {
+    spans.clear();
+    divide(std::string_view(x.text).substr(pre_token.begin, pre_token.end - pre_token.begin), spans);
+    if (behavior == Behavior::merged_with_previous) merge_with_previous(spans);
+    if (behavior == Behavior::merged_with_next) merge_with_next(spans);
+    if (behavior == Behavior::contiguous) merge_alike(spans);
+    for (const Span& span : spans)
+      if (span.end > span.begin && !(behavior == Behavior::removed && span.match))
+        pre_tokens.push_back(
+            {pre_token.begin + span.begin, pre_token.begin + span.end, pre_token.first && span.begin == 0});
   }
-  x.pieces = std::move(pieces);
+  x.pre_tokens = std::move(pre_tokens);
 }
 
-void split(Pieces& x, Behavior behavior, const Regex& pattern, bool invert) {
+void split(PreTokenizedText& x, Behavior behavior, const Regex& pattern, bool invert) {
   std::vector<Match> matches;
-  split(x, behavior, [&](std::string_view text, std::vector<Part>& parts) {
+  split(x, behavior, [&](std::string_view text, std::vector<Span>& spans) {
     matches.clear();
     pattern.find(text, matches);
     std::size_t end = 0;
     for (const Match& match : matches) {
-      if (match.begin > end) parts.push_back({end, match.begin, invert});
-      parts.push_back({match.begin, match.end, !invert});
+      if (match.begin > end) spans.push_back({end, match.begin, invert});
+      spans.push_back({match.begin, match.end, !invert});
       end = match.end;
     }
-    if (end < text.size()) parts.push_back({end, text.size(), invert});
+    if (end < text.size()) spans.push_back({end, text.size(), invert});
   });
 }
 
 // Divides by characters: those with is_match(c) are the matches.
 template <class IsMatch>
-void split_characters(Pieces& x, Behavior behavior, const IsMatch& is_match) {
-  split(x, behavior, [&](std::string_view text, std::vector<Part>& parts) {
+void split_characters(PreTokenizedText& x, Behavior behavior, const IsMatch& is_match) {
+  split(x, behavior, [&](std::string_view text, std::vector<Span>& spans) {
     for_each_character(text, [&](char32_t c, std::size_t at, std::string_view character) {
       const bool match = is_match(c);
-      if (!match && !parts.empty() && !parts.back().match)
-        parts.back().end += character.size();
+      if (!match && !spans.empty() && !spans.back().match)
+        spans.back().end += character.size();
       else
-        parts.push_back({at, at + character.size(), match});
+        spans.push_back({at, at + character.size(), match});
     });
   });
 }
 
-// Replaces the text of each pre-token. write(piece, text, out) appends the new text to `out`.
+// Replaces the text of each pre-token. write(pre_token, text, out) appends the new text to `out`.
 template <class Write>
-void rewrite(Pieces& x, const Write& write) {
+void rewrite(PreTokenizedText& x, const Write& write) {
   std::string text;
-  text.reserve(x.text.size() + x.text.size() / 8 + x.pieces.size());
-  for (Pieces::Piece& piece : x.pieces) {
+  text.reserve(x.text.size() + x.text.size() / 8 + x.pre_tokens.size());
+  for (PreTokenizedText::PreToken& pre_token : x.pre_tokens) {
     const std::size_t begin = text.size();
-    write(piece, std::string_view(x.text).substr(piece.begin, piece.end - piece.begin), text);
-    check_made(text.size(), x.most);
-    piece.begin = begin;
-    piece.end = text.size();
+    write(pre_token, std::string_view(x.text).substr(pre_token.begin, pre_token.end - pre_token.begin), text);
+    check_output_size(text.size(), x.most);
+    pre_token.begin = begin;
+    pre_token.end = text.size();
   }
   x.text = std::move(text);
 }
 
 PreTokenizer byte_level(const Json& component) {
   // The pattern of GPT-2.
-  static const Regex words = Regex::of(R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)");
+  static const Regex pattern =
+      Regex::of(R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)");
   const bool add_prefix_space = value_of<bool>(component, "add_prefix_space", true),
              use_regex = value_of<bool>(component, "use_regex", true);
-  return [=](Pieces& x) {
+  return [=](PreTokenizedText& x) {
     if (add_prefix_space)
-      rewrite(x, [](const Pieces::Piece&, std::string_view piece, std::string& text) {
-        if (!piece.starts_with(' ')) text += ' ';
-        text += piece;
+      rewrite(x, [](const PreTokenizedText::PreToken&, std::string_view old, std::string& text) {
+        if (!old.starts_with(' ')) text += ' ';
+        text += old;
       });
-    if (use_regex) split(x, Behavior::isolated, words, false);
-    rewrite(x,
-            [](const Pieces::Piece&, std::string_view piece, std::string& text) { bytes_to_characters(piece, text); });
+    if (use_regex) split(x, Behavior::isolated, pattern, false);
+    rewrite(x, [](const PreTokenizedText::PreToken&, std::string_view old, std::string& text) {
+      bytes_to_characters(old, text);
+    });
   };
 }
 
 PreTokenizer split_by_pattern(const Json& component) {
   return [pattern = pattern_of(component), behavior = behavior_of(component),
-          invert = value_of<bool>(component, "invert", false)](Pieces& x) { split(x, behavior, pattern, invert); };
+          invert = value_of<bool>(component, "invert", false)](PreTokenizedText& x) {
+    split(x, behavior, pattern, invert);
+  };
 }
 
 PreTokenizer metaspace(const Json& component) {
@@ -158,10 +163,10 @@ PreTokenizer metaspace(const Json& component) {
   if (scheme != "always" && scheme != "first" && scheme != "never")
     bad_component("prepend_scheme '{}' is none of always, first, never", scheme);
   const bool divides = value_of<bool>(component, "split", true);
-  return [=, code = character_at(mark, 0).code](Pieces& x) {
-    rewrite(x, [&](const Pieces::Piece& piece, std::string_view old, std::string& text) {
+  return [=, code = character_at(mark, 0).code](PreTokenizedText& x) {
+    rewrite(x, [&](const PreTokenizedText::PreToken& pre_token, std::string_view old, std::string& text) {
       const bool marked = old.starts_with(' ') || old.starts_with(mark);
-      if (!marked && (scheme == "always" || (scheme == "first" && piece.first))) text += mark;
+      if (!marked && (scheme == "always" || (scheme == "first" && pre_token.first))) text += mark;
       for (std::size_t at = 0; at < old.size();) {
         const std::size_t blank = std::min(old.find(' ', at), old.size());
         text += old.substr(at, blank - at);
@@ -176,25 +181,27 @@ PreTokenizer metaspace(const Json& component) {
 PreTokenizer digits(const Json& component) {
   const Behavior behavior =
       value_of<bool>(component, "individual_digits", false) ? Behavior::isolated : Behavior::contiguous;
-  return [=](Pieces& x) { split_characters(x, behavior, is_numeric); };
+  return [=](PreTokenizedText& x) { split_characters(x, behavior, is_numeric); };
 }
 
 PreTokenizer punctuation(const Json& component) {
-  return [behavior = behavior_of(component, "Isolated")](Pieces& x) { split_characters(x, behavior, is_punctuation); };
+  return [behavior = behavior_of(component, "Isolated")](PreTokenizedText& x) {
+    split_characters(x, behavior, is_punctuation);
+  };
 }
 
 PreTokenizer whitespace(const Json&) {
   // Keeps sequences of word characters, and sequences of other characters that are not white space.
   // Removes the white space between them.
-  return [](Pieces& x) {
-    split(x, Behavior::removed, [](std::string_view text, std::vector<Part>& parts) {
-      enum { none, word, other } last = none;
+  return [](PreTokenizedText& x) {
+    split(x, Behavior::removed, [](std::string_view text, std::vector<Span>& spans) {
+      enum { none, alphanumeric, other } last = none;
       for_each_character(text, [&](char32_t c, std::size_t at, std::string_view character) {
-        const auto kind = is_word(c) ? word : is_white_space(c) ? none : other;
+        const auto kind = is_alphanumeric(c) ? alphanumeric : is_white_space(c) ? none : other;
         if (kind != none && kind == last)
-          parts.back().end += character.size();
+          spans.back().end += character.size();
         else if (kind != none)
-          parts.push_back({at, at + character.size(), false});
+          spans.push_back({at, at + character.size(), false});
         last = kind;
       });
     });
@@ -202,11 +209,11 @@ PreTokenizer whitespace(const Json&) {
 }
 
 PreTokenizer whitespace_split(const Json&) {
-  return [](Pieces& x) { split_characters(x, Behavior::removed, is_white_space); };
+  return [](PreTokenizedText& x) { split_characters(x, Behavior::removed, is_white_space); };
 }
 
 PreTokenizer sequence_of_pre_tokenizers(const Json& component) {
-  return sequence_of<Pieces>(component, "pretokenizers", make_pre_tokenizer);
+  return sequence_of<PreTokenizedText>(component, "pretokenizers", make_pre_tokenizer);
 }
 
 constexpr Kind<PreTokenizer> pre_tokenizer_kinds[] = {
@@ -223,7 +230,7 @@ constexpr Kind<PreTokenizer> pre_tokenizer_kinds[] = {
 }  // namespace
 
 PreTokenizer make_pre_tokenizer(const Json& component) {
-  return make_step<Pieces>("pre_tokenizer", component, pre_tokenizer_kinds);
+  return make_step<PreTokenizedText>("pre_tokenizer", component, pre_tokenizer_kinds);
 }
 
 }  // namespace sy

@@ -10,16 +10,16 @@
 
 namespace sy {
 
-struct Pieces {
-  struct Piece {
+struct PreTokenizedText {
+  struct PreToken {
     std::size_t begin, end;  // bytes of `text`; not empty
     bool first;              // NormalText::first applies to it
   };
   std::string text;
-  std::vector<Piece> pieces;  // in order
-  std::size_t most = 0;       // limit of the size of `text` in bytes
+  std::vector<PreToken> pre_tokens;  // in order
+  std::size_t most = 0;              // limit of the size of `text` in bytes
 };
-using PreTokenizer = Step<Pieces>;
+using PreTokenizer = Step<PreTokenizedText>;
 PreTokenizer make_pre_tokenizer(const Json& component);  // throws BadComponent, JsonError
 
 }  // namespace sy

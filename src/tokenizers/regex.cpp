@@ -36,7 +36,7 @@ Code compiled(std::string_view pattern, std::uint32_t options, int& error, std::
           pcre2_code_free};
 }
 
-constexpr std::string_view word_members = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}";
+constexpr std::string_view alphanumeric_members = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}";
 constexpr std::string_view hexadecimal = "0-9a-fA-F";
 
 // Translations of an escape: outside brackets, and as a member of a class. Empty if unsupported.
@@ -47,17 +47,17 @@ struct Escape {
 const std::vector<Escape>& escapes() {
   static const std::vector<Escape> table = [] {
     // Oniguruma counts superscripts and fractions of Latin-1 as letters, but not within brackets.
-    const std::string word_or_digit = fmt::format("{}\\xB2\\xB3\\xB9\\xBC-\\xBE", word_members);
-    const std::string word = fmt::format("[{}]", word_or_digit);
+    const std::string alphanumeric_or_number = fmt::format("{}\\xB2\\xB3\\xB9\\xBC-\\xBE", alphanumeric_members);
+    const std::string alphanumeric = fmt::format("[{}]", alphanumeric_or_number);
     return std::vector<Escape>{
         {'s', "\\p{White_Space}", "\\p{White_Space}"},
         {'S', "\\P{White_Space}", "\\P{White_Space}"},
-        {'w', word, std::string(word_members)},
-        {'W', fmt::format("[^{}]", word_or_digit), ""},
+        {'w', alphanumeric, std::string(alphanumeric_members)},
+        {'W', fmt::format("[^{}]", alphanumeric_or_number), ""},
         {'h', fmt::format("[{}]", hexadecimal), std::string(hexadecimal)},
         {'H', fmt::format("[^{}]", hexadecimal), ""},
-        {'b', fmt::format("(?:(?<={0})(?!{0})|(?<!{0})(?={0}))", word), "\\x08"},
-        {'B', fmt::format("(?:(?<={0})(?={0})|(?<!{0})(?!{0}))", word), ""},
+        {'b', fmt::format("(?:(?<={0})(?!{0})|(?<!{0})(?={0}))", alphanumeric), "\\x08"},
+        {'B', fmt::format("(?:(?<={0})(?={0})|(?<!{0})(?!{0}))", alphanumeric), ""},
         {'v', "\\x0B", "\\x0B"},
         // These have other meanings in PCRE2 than in Oniguruma.
         {'Q', "", ""},
@@ -89,7 +89,7 @@ constexpr PosixClass posix_classes[] = {
     {"punct", "\\p{P}\\p{S}"},
     {"space", "\\p{White_Space}"},
     {"upper", "\\p{Uppercase}"},
-    {"word", word_members},
+    {"word", alphanumeric_members},
     {"xdigit", hexadecimal},
 };
 

@@ -9,24 +9,24 @@
 
 namespace sy {
 
-// Cache of encoded pre-tokens: words of a text repeat, so most are found here.
-class TokenizerJson::Words {
+// Cache of encoded pre-tokens. Most pre-tokens of a text repeat.
+class TokenizerJson::EncodingCache {
  public:
-  void encode(const Model& model, std::string_view piece, std::vector<std::int32_t>& ids) {
+  void encode(const Model& model, std::string_view pre_token, std::vector<std::int32_t>& ids) {
     constexpr std::size_t longest = 64, most = 1 << 17, most_ids = 1 << 21;
-    if (piece.size() > longest) return model.encode(piece, ids);
-    if (const auto known = places_.find(piece); known != places_.end()) {
+    if (pre_token.size() > longest) return model.encode(pre_token, ids);
+    if (const auto known = ranges_.find(pre_token); known != ranges_.end()) {
       const auto begin = ids_.begin() + known->second.first;
       ids.insert(ids.end(), begin, begin + known->second.second);
       return;
     }
     const std::size_t begin = ids.size();
-    model.encode(piece, ids);
-    if (places_.size() >= most || ids_.size() >= most_ids) {
-      places_.clear();
+    model.encode(pre_token, ids);
+    if (ranges_.size() >= most || ids_.size() >= most_ids) {
+      ranges_.clear();
       ids_.clear();
     }
-    places_.emplace(piece,
+    ranges_.emplace(pre_token,
                     std::pair{static_cast<std::int32_t>(ids_.size()), static_cast<std::int32_t>(ids.size() - begin)});
     ids_.insert(ids_.end(), ids.begin() + static_cast<std::ptrdiff_t>(begin), ids.end());
   }
@@ -38,28 +38,28 @@ class TokenizerJson::Words {
   };
   std::unordered_map<std::string, std::pair<std::int32_t, std::int32_t>, Hash, std::equal_to<>>
       // begin and count in ids_
-      places_;
+      ranges_;
   std::vector<std::int32_t> ids_;
 };
 
 // Exclusive use of a cache while it lives.
-struct TokenizerJson::Borrowed {
-  explicit Borrowed(const TokenizerJson& tokenizer) : owner(tokenizer) {
+struct TokenizerJson::CacheLease {
+  explicit CacheLease(const TokenizerJson& tokenizer) : owner(tokenizer) {
     const std::lock_guard lock(owner.mutex_);
-    if (owner.idle_words_.empty()) {
-      words = std::make_unique<Words>();
+    if (owner.idle_caches_.empty()) {
+      cache = std::make_unique<EncodingCache>();
     } else {
-      words = std::move(owner.idle_words_.back());
-      owner.idle_words_.pop_back();
+      cache = std::move(owner.idle_caches_.back());
+      owner.idle_caches_.pop_back();
     }
   }
-  ~Borrowed() {
+  ~CacheLease() {
     const std::lock_guard lock(owner.mutex_);
-    owner.idle_words_.push_back(std::move(words));
+    owner.idle_caches_.push_back(std::move(cache));
   }
-  Borrowed(const Borrowed&) = delete;
+  CacheLease(const CacheLease&) = delete;
   const TokenizerJson& owner;
-  std::unique_ptr<Words> words;
+  std::unique_ptr<EncodingCache> cache;
 };
 
 TokenizerJson::TokenizerJson(const std::filesystem::path& file) {
@@ -67,15 +67,15 @@ TokenizerJson::TokenizerJson(const std::filesystem::path& file) {
     const std::string content = read_file(file);
     const MatchTime time(content.size());  // for normalising the added tokens
     const Json json = Json::parse(content);
-    const auto part = [&](const char* key) {
+    const auto component = [&](const char* key) {
       const Json* found = json.find(key);
       return found ? *found : Json();
     };
     if (value_of<std::string>(json, "version", "1.0") != "1.0")
       bad_component("version {} is not supported", value_of<std::string>(json, "version"));
-    normalizer_ = make_normalizer(part("normalizer"));
-    pre_tokenizer_ = make_pre_tokenizer(part("pre_tokenizer"));
-    decoder_ = make_decoder(part("decoder"));
+    normalizer_ = make_normalizer(component("normalizer"));
+    pre_tokenizer_ = make_pre_tokenizer(component("pre_tokenizer"));
+    decoder_ = make_decoder(component("decoder"));
     model_ = make_model(json.at("model"));
     if (json.contains("added_tokens")) added_ = AddedTokens(json.at("added_tokens"), model_->vocabulary(), normalizer_);
     vocab_ = std::max(model_->vocabulary().size(), added_.end());
@@ -92,30 +92,31 @@ TokenizerJson::~TokenizerJson() = default;
 void TokenizerJson::encode(std::string_view text, std::vector<std::int32_t>& ids) const {
   const std::string valid = as_utf8(text);
   const MatchTime time(text.size());
-  const Borrowed borrowed(*this);
-  for (const AddedTokens::Part& part : added_.split(valid, false))
-    if (part.id >= 0)
-      ids.push_back(part.id);
+  const CacheLease lease(*this);
+  for (const AddedTokens::Segment& segment : added_.split(valid, false))
+    if (segment.id >= 0)
+      ids.push_back(segment.id);
     else
-      encode_text(std::string_view(valid).substr(part.begin, part.end - part.begin), part.begin == 0, *borrowed.words,
-                  ids);
+      encode_text(std::string_view(valid).substr(segment.begin, segment.end - segment.begin), segment.begin == 0,
+                  *lease.cache, ids);
 }
 
-void TokenizerJson::encode_text(std::string_view text, bool first, Words& words, std::vector<std::int32_t>& ids) const {
+void TokenizerJson::encode_text(std::string_view text, bool first, EncodingCache& cache,
+                                std::vector<std::int32_t>& ids) const {
   NormalText normal{std::string(text), first};
   normalizer_(normal);
-  for (const AddedTokens::Part& part : added_.split(normal.text, true)) {
-    if (part.id >= 0) {
-      ids.push_back(part.id);
+  for (const AddedTokens::Segment& segment : added_.split(normal.text, true)) {
+    if (segment.id >= 0) {
+      ids.push_back(segment.id);
       continue;
     }
-    Pieces x;
-    x.text = normal.text.substr(part.begin, part.end - part.begin);
-    x.pieces = {{0, x.text.size(), normal.first && part.begin == 0}};
+    PreTokenizedText x;
+    x.text = normal.text.substr(segment.begin, segment.end - segment.begin);
+    x.pre_tokens = {{0, x.text.size(), normal.first && segment.begin == 0}};
     x.most = normal.most;
     pre_tokenizer_(x);
-    for (const Pieces::Piece& piece : x.pieces)
-      words.encode(*model_, std::string_view(x.text).substr(piece.begin, piece.end - piece.begin), ids);
+    for (const PreTokenizedText::PreToken& pre_token : x.pre_tokens)
+      cache.encode(*model_, std::string_view(x.text).substr(pre_token.begin, pre_token.end - pre_token.begin), ids);
   }
 }
 
@@ -132,7 +133,7 @@ std::string TokenizerJson::decode(const std::vector<std::int32_t>& ids) const {
   }
   std::size_t bytes = 0;
   for (const std::string& token : tokens) bytes += token.size();
-  x.most = longest_made_of(bytes);
+  x.most = max_output_bytes(bytes);
   const MatchTime time(bytes);
   decoder_(x);
   std::string text;

@@ -40,9 +40,9 @@ class TokenizerJson {
   const AddedTokens& added() const { return added_; }
 
  private:
-  class Words;  // cache of encoded pre-tokens
-  struct Borrowed;
-  void encode_text(std::string_view text, bool first, Words& words, std::vector<std::int32_t>& ids) const;
+  class EncodingCache;  // of pre-tokens
+  struct CacheLease;
+  void encode_text(std::string_view text, bool first, EncodingCache& cache, std::vector<std::int32_t>& ids) const;
 
   Normalizer normalizer_;
   PreTokenizer pre_tokenizer_;
@@ -50,8 +50,8 @@ class TokenizerJson {
   AddedTokens added_;
   Decoder decoder_;
   std::int32_t vocab_ = 0;
-  mutable std::mutex mutex_;                                // guards idle_words_
-  mutable std::vector<std::unique_ptr<Words>> idle_words_;  // one for each thread that encodes
+  mutable std::mutex mutex_;                                         // guards idle_caches_
+  mutable std::vector<std::unique_ptr<EncodingCache>> idle_caches_;  // one per encoding thread
 };
 
 }  // namespace sy

@@ -12,14 +12,14 @@ class FlatMap {
  public:
   void put(std::uint64_t key, std::uint64_t value) {
     if (2 * (used_ + 1) > slots_.size()) grow();
-    Slot& slot = slots_[place(key)];
+    Slot& slot = slots_[slot_of(key)];
     used_ += slot.key == none;
     slot = {key, value};
   }
   // Returns nullptr if the key is not found.
   const std::uint64_t* find(std::uint64_t key) const {
     if (slots_.empty()) return nullptr;
-    const Slot& slot = slots_[place(key)];
+    const Slot& slot = slots_[slot_of(key)];
     return slot.key == none ? nullptr : &slot.value;
   }
 
@@ -29,7 +29,7 @@ class FlatMap {
     std::uint64_t key = none, value = 0;
   };
   // Returns the slot of the key, or the free slot for it. There is always one.
-  std::size_t place(std::uint64_t key) const {
+  std::size_t slot_of(std::uint64_t key) const {
     std::uint64_t hash = key * 0x9E3779B97F4A7C15u;
     hash ^= hash >> 32;
     std::size_t at = hash & (slots_.size() - 1);
@@ -40,22 +40,22 @@ class FlatMap {
     std::vector<Slot> old(slots_.empty() ? 16 : 2 * slots_.size());
     old.swap(slots_);
     for (const Slot& slot : old)
-      if (slot.key != none) slots_[place(slot.key)] = slot;
+      if (slot.key != none) slots_[slot_of(slot.key)] = slot;
   }
   std::vector<Slot> slots_;  // their number is a power of two; at most half are used
   std::size_t used_ = 0;
 };
 
-// Trie of words with numbers of 0 or more. A walk begins at `root`.
+// Trie of texts with numbers of 0 or more. A walk begins at `root`.
 class Trie {
  public:
-  static constexpr std::uint32_t root = 0, nowhere = ~std::uint32_t{0};
+  static constexpr std::uint32_t root = 0, no_node = ~std::uint32_t{0};
 
-  void put(std::string_view word, std::int32_t number) {
+  void put(std::string_view text, std::int32_t number) {
     std::uint32_t node = root;
-    for (const char byte : word) {
+    for (const char byte : text) {
       std::uint32_t next = step(node, byte);
-      if (next == nowhere) {
+      if (next == no_node) {
         next = static_cast<std::uint32_t>(numbers_.size());
         edges_.put(edge(node, byte), next);
         numbers_.push_back(-1);
@@ -66,9 +66,9 @@ class Trie {
   }
   std::uint32_t step(std::uint32_t node, char byte) const {
     const std::uint64_t* next = edges_.find(edge(node, byte));
-    return next ? static_cast<std::uint32_t>(*next) : nowhere;
+    return next ? static_cast<std::uint32_t>(*next) : no_node;
   }
-  // Returns -1 if no word ends here.
+  // Returns -1 if no text ends here.
   std::int32_t number(std::uint32_t node) const { return numbers_[node]; }
 
  private:

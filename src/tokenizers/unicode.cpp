@@ -108,7 +108,7 @@ bool is_mark(char32_t c) {
   if (c == 0x1CF2 || c == 0x1CF3) return true;
   return in_category(c, U_GC_M_MASK) && is_of_unicode(c, 9) && c != 0x111C9;
 }
-bool is_word(char32_t c) {
+bool is_alphanumeric(char32_t c) {
   c = stand_in(c);
   return in_category(c, U_GC_M_MASK | U_GC_ND_MASK | U_GC_PC_MASK) || u_isUAlphabetic(static_cast<UChar32>(c)) ||
          u_hasBinaryProperty(static_cast<UChar32>(c), UCHAR_JOIN_CONTROL);
@@ -229,7 +229,7 @@ std::string lower_case(std::string_view text) {
   return result;
 }
 
-std::vector<std::size_t> ends_of_graphemes(std::string_view text) {
+std::vector<std::size_t> grapheme_ends(std::string_view text) {
   // One per thread, since making one takes a thousand times as long as segmenting a short text.
   thread_local const std::unique_ptr<icu::BreakIterator> graphemes = [] {
     UErrorCode status = U_ZERO_ERROR;

@@ -42,7 +42,8 @@ bool is_white_space(char32_t c);  // White_Space
 bool is_numeric(char32_t c);      // category N of Unicode 17
 bool is_punctuation(char32_t c);  // category P of Unicode 8; in ASCII also S
 bool is_mark(char32_t c);         // category M of Unicode 9
-bool is_word(char32_t c);         // \w of UTS #18: Alphabetic, M, Nd, Pc, Join_Control; Unicode 16
+// \w of UTS #18: Alphabetic, M, Nd, Pc, Join_Control; Unicode 16
+bool is_alphanumeric(char32_t c);
 
 // Returns a character of Unicode 14 that has the same size and belongs to the same classes, if `c`
 // is newer (Unicode 15 to 16); otherwise `c`.
@@ -63,6 +64,6 @@ std::string normalized(std::string_view text, NormalForm form);
 std::string lower_case(std::string_view text);
 
 // Returns the end offset of each extended grapheme cluster (UAX #29), in bytes.
-std::vector<std::size_t> ends_of_graphemes(std::string_view text);
+std::vector<std::size_t> grapheme_ends(std::string_view text);
 
 }  // namespace sy

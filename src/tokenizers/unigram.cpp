@@ -37,20 +37,20 @@ class Unigram : public Model {
 
   std::int32_t unknown_id() const override { return unknown_; }
 
-  void encode(std::string_view piece, std::vector<std::int32_t>& ids) const override {
+  void encode(std::string_view pre_token, std::vector<std::int32_t>& ids) const override {
     thread_local std::vector<Best> best;
-    best.assign(piece.size() + 1, Best());
+    best.assign(pre_token.size() + 1, Best());
     best[0] = {0, 0, -1};
-    for_each_character(piece, [&](char32_t, std::size_t begin, std::string_view character) {
+    for_each_character(pre_token, [&](char32_t, std::size_t begin, std::string_view character) {
       const double before = best[begin].score;
       const auto offer = [&](std::size_t end, double score, std::int32_t id) {
         if (best[end].id == none || before + score > best[end].score) best[end] = {before + score, begin, id};
       };
       bool known = false;  // true if the character alone is a token
       std::uint32_t node = Trie::root;
-      for (std::size_t end = begin; end < piece.size();) {
-        node = tokens_.step(node, piece[end++]);
-        if (node == Trie::nowhere) break;
+      for (std::size_t end = begin; end < pre_token.size();) {
+        node = tokens_.step(node, pre_token[end++]);
+        if (node == Trie::no_node) break;
         if (const std::int32_t id = tokens_.number(node); id >= 0) {
           offer(end, scores_[static_cast<std::size_t>(id)], id);
           known |= end == begin + character.size();
@@ -64,16 +64,16 @@ class Unigram : public Model {
 
     // Walks from the end to the start. Adjacent unknown tokens become one.
     const std::size_t first = ids.size();
-    for (std::size_t end = piece.size(); end > 0;) {
+    for (std::size_t end = pre_token.size(); end > 0;) {
       std::size_t begin = best[end].begin;
       std::int32_t id = best[end].id;
       if (id == unknown_) {
         while (begin > 0 && best[begin].id == unknown_) begin = best[begin].begin;
-        id = vocabulary().find(piece.substr(begin, end - begin));
+        id = vocabulary().find(pre_token.substr(begin, end - begin));
       }
       if (id >= 0)
         ids.push_back(id);
-      else if (!append_bytes_backwards(piece.substr(begin, end - begin), ids))
+      else if (!append_bytes_backwards(pre_token.substr(begin, end - begin), ids))
         ids.push_back(unknown_);
       end = begin;
     }

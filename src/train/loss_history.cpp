@@ -4,13 +4,13 @@
 #include <cmath>
 #include <numeric>
 
-#include "src/text/words.h"
+#include "src/text/strings.h"
 
 namespace sy {
 
 void MissingSteps::add(Index step) {
-  constexpr Index most = Index{1} << 53;  // a damaged line may have any number
-  if (step < next_ || step > most) return;
+  constexpr Index limit = Index{1} << 53;  // a damaged line may have any number
+  if (step < next_ || step > limit) return;
   if (step > next_) gaps_.push_back({next_, step});
   next_ = step + 1;
 }
@@ -26,15 +26,15 @@ Index MissingSteps::longest() const {
 }
 
 std::string MissingSteps::text() const {
-  constexpr std::size_t most = 6;
-  std::vector<std::string> parts;
-  for (std::size_t i = 0; i < std::min(most, gaps_.size()); ++i) {
+  constexpr std::size_t limit = 6;
+  std::vector<std::string> gap_texts;
+  for (std::size_t i = 0; i < std::min(limit, gaps_.size()); ++i) {
     const auto& [begin, end] = gaps_[i];
-    parts.push_back(end == begin + 1 ? fmt::format("{}", begin) : fmt::format("{} to {}", begin, end - 1));
+    gap_texts.push_back(end == begin + 1 ? fmt::format("{}", begin) : fmt::format("{} to {}", begin, end - 1));
   }
   const bool one = gaps_.size() == 1 && gaps_[0].size() == 1;
-  std::string text = (one ? "step " : "steps ") + join(parts, ", ");
-  if (gaps_.size() > most) text += fmt::format(" and those of {} more gaps", gaps_.size() - most);
+  std::string text = (one ? "step " : "steps ") + join(gap_texts, ", ");
+  if (gaps_.size() > limit) text += fmt::format(" and those of {} more gaps", gaps_.size() - limit);
   return text;
 }
 
@@ -45,12 +45,12 @@ double LossRise::mean() const {
 void LossRise::add(Index step, double loss) {
   losses_.push_back(loss);
   if (std::ssize(losses_) > window) losses_.pop_front();
-  const double now = mean();
-  if (!std::isfinite(now) || now > factor * smallest_) {
+  const double current = mean();
+  if (!std::isfinite(current) || current > factor * smallest_) {
     if (begin_ == 0) begin_ = step;
   } else {
     begin_ = 0;
-    smallest_ = std::min(smallest_, now);
+    smallest_ = std::min(smallest_, current);
   }
 }
 

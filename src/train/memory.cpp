@@ -3,15 +3,15 @@
 #include <algorithm>
 
 #include "src/model/engine.h"
-#include "src/text/words.h"
-#include "src/train/grad_sync.h"
+#include "src/text/strings.h"
+#include "src/train/distributed_optimizer.h"
 
 namespace sy {
 
 MemoryPlan plan_parameters(const std::vector<ParamSpec>& specs, DType dtype, const Layout& layout, int rank) {
   const FlatLayout flat = flat_layout(specs, layout, coord_of(layout, rank));
-  const Index copies = dtype == DType::f32 ? 2 : 3;  // m, v, and the master weights
-  return {flat.elements() * size_of(dtype), flat.elements() * 4, flat.owned_elements() * copies * 4};
+  const Index f32_states = dtype == DType::f32 ? 2 : 3;  // m, v, and the master weights
+  return {flat.elements() * size_of(dtype), flat.elements() * 4, flat.owned_elements() * f32_states * 4};
 }
 
 MemoryPlan plan_memory(const Config& config, Index vocab, const Layout& layout, int rank, const Backend& backend) {
@@ -21,11 +21,11 @@ MemoryPlan plan_memory(const Config& config, Index vocab, const Layout& layout, 
   const Index tokens = config.train.micro_batch * config.model.seq_len;
   const std::vector<std::int32_t> ids(tokens, 0);
   engine.train({config.train.micro_batch, config.model.seq_len, ids, ids, tokens, 1, 1});
-  GradSync(engine.mesh(), engine.store()).step(config.train, config.train.lr, 1);
+  DistributedOptimizer(engine.mesh(), engine.store()).step(config.train, config.train.lr, 1);
 
   MemoryPlan plan = plan_parameters(engine.store().specs(), config.dtype(), layout, rank);
   plan.activations = engine.saved().peak() + engine.scratch().peak();
-  plan.weights += engine.store().prepared().bytes();
+  plan.weights += engine.store().packed_weights().bytes();
   return plan;
 }
 
@@ -72,26 +72,26 @@ void refuse_memory(const Config& config, const MemoryPlan& plan, Index available
 }
 
 Index arena_bytes(const Config& config, Index vocab, const Layout& layout, int rank, const Backend& backend,
-                  int ranks_here, bool connected) {
+                  int ranks_on_device, bool warmed_up) {
   // a host has other uses for its memory, and its arenas may grow
   const bool fixed = !backend.on_host();
   const Index free = backend.free_bytes();
   // On a device the driver allocates memory at run time: for stacks, graphs, and kernels if they
-  // are loaded lazily. With several ranks, NCCL allocates buffers, or, if connected, memory for
+  // are loaded lazily. With several ranks, NCCL allocates buffers, or, if warmed_up, memory for
   // collective sizes that were not tried.
-  const Index megabytes = layout.ranks == 1 ? 512 : connected ? 1024 : 4096;
+  const Index megabytes = layout.ranks == 1 ? 512 : warmed_up ? 1024 : 4096;
   const Index reserve = fixed ? std::max<Index>(megabytes << 20, free / 32) : 0;
-  const Index mine = std::max<Index>(0, free - reserve) / ranks_here;
+  const Index per_rank = std::max<Index>(0, free - reserve) / ranks_on_device;
   MemoryPlan plan = plan_parameters(param_specs(config, vocab), config.dtype(), layout, rank);
   // A lower bound: one row for each token between two blocks. Planning itself needs memory per
   // token, so it runs only if this fits.
   plan.activations =
       config.train.micro_batch * config.model.seq_len / layout.tp * config.model.d_model * size_of(config.dtype());
-  if (plan.total() <= mine) plan = plan_memory(config, vocab, layout, rank, backend);
-  if (plan.total() <= mine)
-    return fixed ? (mine - plan.parameters()) / Arena::alignment * Arena::alignment : plan.activations;
+  if (plan.total() <= per_rank) plan = plan_memory(config, vocab, layout, rank, backend);
+  if (plan.total() <= per_rank)
+    return fixed ? (per_rank - plan.parameters()) / Arena::alignment * Arena::alignment : plan.activations;
 
-  refuse_memory(config, plan, mine, reserve, "", fixed);
+  refuse_memory(config, plan, per_rank, reserve, "", fixed);
 }
 
 }  // namespace sy

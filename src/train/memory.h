@@ -10,7 +10,7 @@ namespace sy {
 // a training step of the same model on the dry backend, with equal load of all experts and no
 // drops. They are exact if routing is, otherwise those of a balanced router.
 struct MemoryPlan {
-  Index weights = 0;  // including packed weights (PreparedWeights)
+  Index weights = 0;  // including packed weights (PackedWeights)
   Index gradients = 0;
   Index optimizer = 0;  // m, v and master weights
   Index activations = 0;
@@ -25,10 +25,10 @@ MemoryPlan plan_memory(const Config& config, Index vocab, const Layout& layout, 
 // Returns the bytes for the activation arenas on `backend`, which `ranks_here` ranks share.
 // On a device these are all bytes that the parameters leave free. On a host, where arenas may grow,
 // they are the planned bytes.
-// connected: NCCL and cuBLAS have already allocated their memory (src/train/room.h).
+// warmed_up: NCCL and cuBLAS have already allocated their memory (src/train/device_reservation.h).
 // Throws InputError if training does not fit. It lists the needs and the settings that reduce them.
 Index arena_bytes(const Config& config, Index vocab, const Layout& layout, int rank, const Backend& backend,
-                  int ranks_here, bool connected);
+                  int ranks_on_device, bool warmed_up);
 
 // Throws the InputError of a training that needs more than `available` bytes. It lists the needs
 // and the settings that reduce them.

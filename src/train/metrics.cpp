@@ -16,14 +16,14 @@
 #include "src/system/files.h"
 #include "src/text/json.h"
 #include "src/text/numbers.h"
+#include "src/text/strings.h"
 #include "src/text/table.h"
-#include "src/text/words.h"
 
 namespace sy {
 namespace {
 
 // Result of reading the file for a run that continues with `first_step`.
-struct Found {
+struct FileContents {
   MetricsHistory history;
   Index end = 0;      // offset after the last complete line of an earlier step
   Index last = 0;     // step of that line
@@ -36,8 +36,8 @@ std::optional<double> number_at(const Json& object, std::string_view key) {
 }
 
 // Reads the file. An incomplete last line, which a kill leaves, is ignored.
-Found look_through(const std::filesystem::path& path, Index first_step) {
-  Found found;
+FileContents scan_metrics(const std::filesystem::path& path, Index first_step) {
+  FileContents contents;
   std::error_code ignored;
   if (std::filesystem::exists(path, ignored))
     read_lines(path, [&](const TextLine& line) {
@@ -45,22 +45,22 @@ Found look_through(const std::filesystem::path& path, Index first_step) {
       const std::optional<Json> m = Json::try_parse(line.text);
       const Json* step = m && m->is_object() ? m->find("step") : nullptr;
       const Index at = step && step->is_integer() ? step->get<Index>() : -1;
-      found.damaged += at < 0;
+      contents.damaged += at < 0;
       if (at < 0 || at >= first_step) return;
       const Json* validation = m->find("validation");
-      found.history.missing.add(at);
-      found.history.rise.add(at, number_at(*m, "loss").value_or(std::nan("")));
-      found.history.totals.add(at, number_at(*m, "step_seconds").value_or(0),
-                               validation ? number_at(*validation, "loss") : std::nullopt);
-      found.end = line.end;
-      found.last = at;
-      found.damaged = 0;
+      contents.history.missing.add(at);
+      contents.history.rise.add(at, number_at(*m, "loss").value_or(std::nan("")));
+      contents.history.totals.add(at, number_at(*m, "step_seconds").value_or(0),
+                                  validation ? number_at(*validation, "loss") : std::nullopt);
+      contents.end = line.end;
+      contents.last = at;
+      contents.damaged = 0;
     });
-  found.history.missing.end(first_step - 1);
-  return found;
+  contents.history.missing.end(first_step - 1);
+  return contents;
 }
 
-std::string lacks(const MissingSteps& missing) {
+std::string missing_lines_text(const MissingSteps& missing) {
   return fmt::format("lacks {}: these numbers are lost, and nothing else is", missing.text());
 }
 
@@ -119,18 +119,18 @@ void print(std::FILE* stream, const std::string& text) {
 
 MetricsFile::MetricsFile(const std::filesystem::path& run_dir, Index first_step, const MetricsSinks& sinks)
     : path_(run_dir / "metrics.jsonl"), file_(open_for_writing(path_, "a"), std::fclose) {
-  const Found found = look_through(path_, first_step);
-  history_ = found.history;
+  const FileContents contents = scan_metrics(path_, first_step);
+  history_ = contents.history;
   totals_ = history_.totals;
   struct stat now {};
   if (fstat(fileno(file_.get()), &now) != 0 ||
-      (now.st_size > found.end && ftruncate(fileno(file_.get()), found.end) != 0))
+      (now.st_size > contents.end && ftruncate(fileno(file_.get()), contents.end) != 0))
     fail("cannot cut {} back to step {}: {}", path_.string(), first_step - 1, std::strerror(errno));
   std::vector<std::string> facts;
-  if (found.damaged > 0)
-    facts.push_back(
-        fmt::format("is cut after step {}, from where on {} of its lines are damaged", found.last, found.damaged));
-  if (!history_.missing.empty()) facts.push_back(lacks(history_.missing));
+  if (contents.damaged > 0)
+    facts.push_back(fmt::format("is cut after step {}, from where on {} of its lines are damaged", contents.last,
+                                contents.damaged));
+  if (!history_.missing.empty()) facts.push_back(missing_lines_text(history_.missing));
   if (!facts.empty()) warn(fmt::format("{} {}", path_.string(), join(facts, ", and ")));
   sinks_.emplace(sinks, run_dir);
 }
@@ -145,8 +145,8 @@ void MetricsFile::sync() {
 
 std::string missing_steps_warning(const std::filesystem::path& run_dir, Index last) {
   const std::filesystem::path path = run_dir / "metrics.jsonl";
-  const MissingSteps missing = look_through(path, last + 1).history.missing;
-  return missing.empty() ? "" : fmt::format("{} {}", path.string(), lacks(missing));
+  const MissingSteps missing = scan_metrics(path, last + 1).history.missing;
+  return missing.empty() ? "" : fmt::format("{} {}", path.string(), missing_lines_text(missing));
 }
 
 void RunTotals::add(Index step, double seconds, std::optional<double> validation_loss) {
@@ -174,11 +174,11 @@ void MetricsFile::write(const StepMetrics& m, const ExpertCounts* experts, const
                {"dropped", m.dropped}};
   if (experts) line["experts"] = {{"routed", experts->routed}, {"dropped", experts->dropped}};
   if (!validation.empty()) {
-    const auto told = [](const DomainScore& s) {
+    const auto score_json = [](const DomainScore& s) {
       return Json{{"loss", s.loss()}, {"bits_per_byte", s.bits_per_byte()}, {"windows", s.windows}};
     };
-    Json& all = line["validation"] = told(total_of(validation));
-    for (const DomainScore& s : validation) all["domains"][s.name] = told(s);
+    Json& all = line["validation"] = score_json(total_of(validation));
+    for (const DomainScore& s : validation) all["domains"][s.name] = score_json(s);
   }
   const std::string text = json_text(line, -1);
   if (std::fwrite(text.data(), 1, text.size(), file_.get()) != text.size() || std::fflush(file_.get()) != 0)
@@ -189,9 +189,10 @@ void MetricsFile::write(const StepMetrics& m, const ExpertCounts* experts, const
 std::string progress_text(const StepMetrics& m, Index total_steps, double elapsed, double per_step) {
   std::string text = fmt::format("step {:>{}}/{}  loss {:.4f}  {} tokens/s", m.step, std::to_string(total_steps).size(),
                                  total_steps, m.loss, short_count_text(m.tokens_per_second));
-  if (m.routed > 0) text += fmt::format("  dropped {:.1f} %", 100.0 * m.dropped / m.routed);
+  if (m.routed > 0)
+    text += fmt::format("  dropped {:.1f} %", 100.0 * static_cast<double>(m.dropped) / static_cast<double>(m.routed));
   if (m.step < total_steps && per_step > 0)
-    text += fmt::format("  {} left", duration_text(per_step * (total_steps - m.step)));
+    text += fmt::format("  {} left", duration_text(per_step * static_cast<double>(total_steps - m.step)));
   // A terminal of 80 columns cuts off the end of the rewritten line.
   return text + fmt::format("  {} elapsed  lr {:.3g}  gradient norm {:.3g}", duration_text(elapsed), m.lr, m.grad_norm);
 }
@@ -207,7 +208,7 @@ std::string validation_text(Index step, Index total_steps, const std::vector<Dom
 ProgressLine::ProgressLine(Index total_steps, Index every)
     : total_(total_steps), every_(std::max<Index>(every, 1)), terminal_(terminal_of(STDERR_FILENO)) {
   const int output = terminal_of(STDOUT_FILENO);
-  one_screen_ = terminal_ >= 0 && output >= 0 && same_device(terminal_, output);
+  same_terminal_ = terminal_ >= 0 && output >= 0 && same_device(terminal_, output);
   if (output >= 0) close(output);
 }
 
@@ -219,10 +220,10 @@ ProgressLine::~ProgressLine() {
 void ProgressLine::step(const StepMetrics& m) {
   // The first step also warms up the machine, so it is left out of the mean. The mean is over all
   // steps, later over about 20. A single step gives no estimate.
-  const bool first = seen_++ == 0;
-  const double weight = std::max(0.05, 1.0 / std::max<Index>(seen_ - 1, 1));
+  const bool first = steps_seen_++ == 0;
+  const double weight = std::max(0.05, 1.0 / static_cast<double>(std::max<Index>(steps_seen_ - 1, 1)));
   if (!first) per_step_ += weight * (m.step_seconds - per_step_);
-  const std::string text = progress_text(m, total_, elapsed(), seen_ > 2 ? per_step_ + pauses_ : 0);
+  const std::string text = progress_text(m, total_, elapsed(), steps_seen_ > 2 ? per_step_ + pauses_ : 0);
   if (first || m.step % every_ == 0 || m.step == total_) {
     clear();
     note(text);
@@ -235,17 +236,17 @@ void ProgressLine::pause(double seconds, Index every) {
 }
 
 void ProgressLine::show(const std::string& line) {
-  shown_ = fit_width(line, columns_of(terminal_) - 1);
-  print(stderr, fmt::format("\r{}\x1b[K", shown_));
+  shown_line_ = fit_width(line, columns_of(terminal_) - 1);
+  print(stderr, fmt::format("\r{}\x1b[K", shown_line_));
 }
 
 // If both streams end on one terminal, use one stream: mpirun forwards two streams in any order.
 void ProgressLine::note(const std::string& text) {
-  const std::string below = shown_;
+  const std::string rewritten_line = shown_line_;
   clear();
-  print(one_screen_ ? stderr : stdout, text + '\n');
+  print(same_terminal_ ? stderr : stdout, text + '\n');
   log_console(text + '\n');
-  if (!below.empty()) show(below);
+  if (!rewritten_line.empty()) show(rewritten_line);
 }
 
 double ProgressLine::elapsed() const {
@@ -253,8 +254,8 @@ double ProgressLine::elapsed() const {
 }
 
 void ProgressLine::clear() {
-  if (!shown_.empty()) print(stderr, "\r\x1b[K");
-  shown_.clear();
+  if (!shown_line_.empty()) print(stderr, "\r\x1b[K");
+  shown_line_.clear();
 }
 
 }  // namespace sy

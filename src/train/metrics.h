@@ -93,12 +93,12 @@ class ProgressLine {
  private:
   void show(const std::string& line);
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-  Index total_, every_, seen_ = 0;
+  Index total_, every_, steps_seen_ = 0;
   int terminal_;         // file descriptor; -1 if there is none
-  bool one_screen_;      // standard output appears on the same terminal
+  bool same_terminal_;   // standard output appears on the same terminal
   double per_step_ = 0;  // smoothed seconds per step
   double pauses_ = 0;    // seconds of pauses per step
-  std::string shown_;
+  std::string shown_line_;
 };
 
 // Returns the line of a step. elapsed: seconds since training began. per_step: seconds of each

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "src/text/words.h"
+#include "src/text/strings.h"
 
 namespace sy {
 namespace {
@@ -49,26 +49,26 @@ void RoutingWarnings::add_drops(Index step, const ExpertCounts& counts, std::vec
 
 void RoutingWarnings::add_dead_experts(Index step, std::vector<std::string>& out) {
   // With fewer assignments an expert may have none by chance.
-  constexpr Index enough = 64;  // on average for each expert
+  constexpr Index min_assignments = 64;  // on average for each expert
   Index experts = 0, dead = 0;
   std::vector<std::string> layers;
   for (std::size_t l = 0; l < routed_.size(); ++l) {
     const std::vector<Index>& layer = routed_[l];
-    if (std::accumulate(layer.begin(), layer.end(), Index{0}) < enough * std::ssize(layer)) return;
+    if (std::accumulate(layer.begin(), layer.end(), Index{0}) < min_assignments * std::ssize(layer)) return;
     const Index none = std::count(layer.begin(), layer.end(), 0);
     if (none > 0) layers.push_back(fmt::format("layer {}: {}", layer_ids_[l], none));
     experts += std::ssize(layer);
     dead += none;
   }
   if (dead > 0 && dead >= 2 * warned_dead_experts_) {
-    constexpr std::size_t shown = 8;
-    const std::size_t more = layers.size() > shown ? layers.size() - shown : 0;
-    layers.resize(layers.size() - more);
-    out.push_back(
-        fmt::format("{} of {} experts got no token in {} ({}{}): raise moe.aux_loss, or set moe.bias_rate; `switchyard "
-                    "experts RUN` shows the load",
-                    dead, experts, steps_text(dead_since_, step), join(layers, ", "),
-                    more > 0 ? fmt::format(", and {} more layers", more) : ""));
+    constexpr std::size_t max_layers = 8;
+    const std::size_t omitted = layers.size() > max_layers ? layers.size() - max_layers : 0;
+    layers.resize(layers.size() - omitted);
+    out.push_back(fmt::format(
+        "{} of {} experts got no token in {} ({}{}): raise moe.aux_loss, or set moe.bias_update_rate; `switchyard "
+        "experts RUN` shows the load",
+        dead, experts, steps_text(dead_since_, step), join(layers, ", "),
+        omitted > 0 ? fmt::format(", and {} more layers", omitted) : ""));
     warned_dead_experts_ = dead;
   }
   routed_.clear();

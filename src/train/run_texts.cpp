@@ -10,7 +10,7 @@
 #include "src/build_info.h"
 #include "src/io/manifest.h"
 #include "src/text/numbers.h"
-#include "src/text/words.h"
+#include "src/text/strings.h"
 
 namespace sy {
 namespace {
@@ -20,9 +20,9 @@ std::string command_line() {
   std::ifstream file("/proc/self/cmdline", std::ios::binary);
   std::string text(std::istreambuf_iterator<char>(file), {}), out;
   for (std::size_t at = 0; at < text.size();) {
-    const std::string word = text.c_str() + at;
-    out += (out.empty() ? "" : " ") + shell_word(word);
-    at += word.size() + 1;
+    const std::string argument = text.c_str() + at;
+    out += (out.empty() ? "" : " ") + shell_quote(argument);
+    at += argument.size() + 1;
   }
   return out;
 }
@@ -37,7 +37,7 @@ std::string start_text(const Config& config, int ranks) {
 }
 
 std::string end_text(const RunEnd& end) {
-  const std::string run = shell_word(end.run.string()), program = shell_word(program_invocation_name);
+  const std::string run = shell_quote(end.run.string()), program = shell_quote(program_invocation_name);
   std::string text =
       fmt::format("done      steps {} to {} in {}", end.first_step, end.last_step, duration_text(end.seconds));
   if (end.first_step > 1)

@@ -22,14 +22,14 @@ namespace {
 namespace fs = std::filesystem;
 
 // A file that is appended to in flushed chunks, so a reader sees whole chunks.
-class Grown {
+class AppendFile {
  public:
-  explicit Grown(fs::path path) : path_(std::move(path)), file_(open_for_writing(path_, "w")) {}
-  ~Grown() { std::fclose(file_); }
-  Grown(const Grown&) = delete;
-  Grown& operator=(const Grown&) = delete;
-  void add(std::string_view piece) {
-    if (std::fwrite(piece.data(), 1, piece.size(), file_) != piece.size() || std::fflush(file_) != 0)
+  explicit AppendFile(fs::path path) : path_(std::move(path)), file_(open_for_writing(path_, "w")) {}
+  ~AppendFile() { std::fclose(file_); }
+  AppendFile(const AppendFile&) = delete;
+  AppendFile& operator=(const AppendFile&) = delete;
+  void add(std::string_view chunk) {
+    if (std::fwrite(chunk.data(), 1, chunk.size(), file_) != chunk.size() || std::fflush(file_) != 0)
       fail("cannot write {}: {}", path_.string(), std::strerror(errno));
   }
 
@@ -49,12 +49,12 @@ class Csv final : public MetricsSink {
     file_.add(names + "\n");
   }
   void write(Index step, double, const std::vector<Scalar>& scalars) override {
-    std::map<std::string, double> told;
-    for (const Scalar& s : scalars) told[s.path()] = s.value;
+    std::map<std::string, double> values;
+    for (const Scalar& s : scalars) values[s.path()] = s.value;
     std::string line = std::to_string(step);
     for (const std::string& column : columns_) {
-      const auto found = told.find(column);
-      line += found == told.end() ? "," : fmt::format(",{}", found->second);
+      const auto found = values.find(column);
+      line += found == values.end() ? "," : fmt::format(",{}", found->second);
     }
     file_.add(line + "\n");
   }
@@ -67,7 +67,7 @@ class Csv final : public MetricsSink {
     for (const char c : name) text += c == '"' ? std::string("\"\"") : std::string(1, c);
     return text + "\"";
   }
-  Grown file_;
+  AppendFile file_;
   std::vector<std::string> columns_;
 };
 
@@ -130,8 +130,8 @@ class TensorBoard final : public MetricsSink {
       bad_input("{} is a link: nothing is written there: put a folder in its place, or remove it", folder.string());
     fs::create_directories(folder, error);
     if (error)
-      cannot_write(error.value(),
-                   fmt::format("cannot write {}: {}: check its permissions", folder.string(), error.message()));
+      throw_write_error(error.value(),
+                        fmt::format("cannot write {}: {}: check its permissions", folder.string(), error.message()));
     std::vector<fs::path> old;
     for (const auto& entry : fs::directory_iterator(folder, error))
       if (entry.path().filename().string().starts_with("events.out.tfevents.")) old.push_back(entry.path());
@@ -157,7 +157,7 @@ class TensorBoard final : public MetricsSink {
     add_little_endian(record, masked(message));
     file_.add(record);
   }
-  Grown file_;
+  AppendFile file_;
 };
 
 class Prometheus final : public MetricsSink {
@@ -166,14 +166,14 @@ class Prometheus final : public MetricsSink {
   void write(Index step, double, const std::vector<Scalar>& scalars) override {
     latest_["step"][""] = static_cast<double>(step);
     for (const Scalar& s : scalars)
-      latest_[s.name][s.label.empty() ? "" : fmt::format("{{{}=\"{}\"}}", s.label, escaped(s.of))] = s.value;
+      latest_[s.name][s.label.empty() ? "" : fmt::format("{{{}=\"{}\"}}", s.label, escaped(s.label_value))] = s.value;
     std::string text;
     for (const auto& [name, values] : latest_) {
       text += fmt::format("# TYPE switchyard_{} gauge\n", name);
       for (const auto& [label, value] : values) text += fmt::format("switchyard_{}{} {}\n", name, label, number(value));
     }
     const fs::path fresh = path_.string() + ".new";
-    Grown(fresh).add(text);
+    AppendFile(fresh).add(text);
     std::error_code error;
     fs::rename(fresh, path_, error);
     if (error) fail("cannot write {}: {}", path_.string(), error.message());
@@ -204,17 +204,17 @@ double number_of(const Json& value) {
 }
 
 // Returns the columns of a line that has every value that a run may write.
-std::vector<Scalar> all_columns(const MetricsSinks& what) {
+std::vector<Scalar> all_columns(const MetricsSinks& options) {
   Json line = Json::object();
   for (const char* name : {"tokens", "loss", "aux_loss", "z_loss", "lr", "grad_norm", "step_seconds",
                            "tokens_per_second", "routed", "dropped"})
     line[name] = 0;
-  const std::vector<Json> layers(what.layers.size(), Json::array({Json(1)}));
+  const std::vector<Json> layers(options.layers.size(), Json::array({Json(1)}));
   if (!layers.empty()) line["experts"] = {{"routed", layers}, {"dropped", layers}};
   const Json score{{"loss", 0}, {"bits_per_byte", 0}};
-  if (!what.domains.empty()) line["validation"] = score;
-  for (const std::string& domain : what.domains) line["validation"]["domains"][domain] = score;
-  return scalars_of(line, what.layers);
+  if (!options.domains.empty()) line["validation"] = score;
+  for (const std::string& domain : options.domains) line["validation"]["domains"][domain] = score;
+  return scalars_of(line, options.layers);
 }
 
 }  // namespace
@@ -247,14 +247,14 @@ std::vector<Scalar> scalars_of(const Json& line, const std::vector<std::int64_t>
       const auto routed = experts->at("routed")[l].get<std::vector<Index>>();
       const auto dropped = experts->at("dropped")[l].get<std::vector<Index>>();
       const double sum = std::accumulate(routed.begin(), routed.end(), 0.0);
-      const double lost = std::accumulate(dropped.begin(), dropped.end(), 0.0);
+      const double num_dropped = std::accumulate(dropped.begin(), dropped.end(), 0.0);
       scalars.push_back({"expert_imbalance", "layer", std::to_string(layers[l]), max_over_mean(routed)});
-      scalars.push_back({"drop_rate", "layer", std::to_string(layers[l]), sum > 0 ? lost / sum : 0});
+      scalars.push_back({"drop_rate", "layer", std::to_string(layers[l]), sum > 0 ? num_dropped / sum : 0});
     }
   if (const Json* validation = line.find("validation")) {
-    const auto add = [&](const Json& score, const std::string& label, const std::string& of) {
-      for (const char* what : {"loss", "bits_per_byte"})
-        scalars.push_back({fmt::format("validation_{}", what), label, of, number_of(score.at(what))});
+    const auto add = [&](const Json& score, const std::string& label, const std::string& label_value) {
+      for (const char* metric : {"loss", "bits_per_byte"})
+        scalars.push_back({fmt::format("validation_{}", metric), label, label_value, number_of(score.at(metric))});
     };
     add(*validation, "", "");
     if (const Json* domains = validation->find("domains"))
@@ -273,19 +273,19 @@ std::unique_ptr<MetricsSink> make_prometheus_sink(const fs::path& file) {
   return std::make_unique<Prometheus>(file);
 }
 
-SinkSet::SinkSet(const MetricsSinks& what, const fs::path& run_dir) : layers_(what.layers) {
-  if (what.wanted.csv) sinks_.push_back(make_csv_sink(run_dir / "metrics.csv", all_columns(what)));
-  if (what.wanted.tensorboard) sinks_.push_back(make_tensorboard_sink(run_dir / "tensorboard"));
-  if (what.wanted.prometheus) sinks_.push_back(make_prometheus_sink(run_dir / "metrics.prom"));
+SinkSet::SinkSet(const MetricsSinks& options, const fs::path& run_dir) : layers_(options.layers) {
+  if (options.enabled.csv) sinks_.push_back(make_csv_sink(run_dir / "metrics.csv", all_columns(options)));
+  if (options.enabled.tensorboard) sinks_.push_back(make_tensorboard_sink(run_dir / "tensorboard"));
+  if (options.enabled.prometheus) sinks_.push_back(make_prometheus_sink(run_dir / "metrics.prom"));
   const fs::path lines = run_dir / "metrics.jsonl";
   if (std::error_code ignored; sinks_.empty() || !fs::exists(lines, ignored)) return;
   Index damaged = 0;
   std::string first;  // first damaged line
-  const auto each_line = [&](const auto& take) {
+  const auto each_line = [&](const auto& visit) {
     damaged = 0;
     read_lines(lines, [&](const TextLine& line) {
       try {
-        take(Json::parse(line.text));
+        visit(Json::parse(line.text));
       } catch (const JsonError& e) {
         if (damaged++ == 0) first = fmt::format("line {} ({})", line.number, e.what());
       }
@@ -299,7 +299,7 @@ SinkSet::SinkSet(const MetricsSinks& what, const fs::path& run_dir) : layers_(wh
   each_line([&](const Json& line) { time -= seconds(line); });
   each_line([&](const Json& line) { write(line, time += seconds(line)); });
   if (damaged > 0)
-    warn(fmt::format("{}: {}{} cannot be read: what is made of the file lacks {}", lines.string(), first,
+    warn(fmt::format("{}: {}{} cannot be read: the outputs made from the file lack {}", lines.string(), first,
                      damaged > 1 ? fmt::format(" and {} more", damaged - 1) : "", damaged > 1 ? "them" : "it"));
 }
 

@@ -17,9 +17,9 @@ namespace sy {
 // A number of a step: its name, and the label and value of its subject, such as "layer" "3" or
 // "domain" "wiki". Both are empty for the whole model.
 struct Scalar {
-  std::string name, label, of;
+  std::string name, label, label_value;
   double value = 0;
-  std::string path() const { return label.empty() ? name : fmt::format("{}/{}_{}", name, label, of); }
+  std::string path() const { return label.empty() ? name : fmt::format("{}/{}_{}", name, label, label_value); }
 };
 // Returns the numbers of a line of metrics.jsonl except its step; null becomes NaN.
 // layers: index in the model of each MoE layer. If the line has expert counts, each MoE layer has
@@ -31,7 +31,7 @@ std::vector<Scalar> scalars_of(const Json& line, const std::vector<std::int64_t>
 
 // The sinks that a run enables, and the layers and domains that its lines may have.
 struct MetricsSinks {
-  Config::Log wanted;
+  Config::Log enabled;
   std::vector<std::int64_t> layers;  // indices of the MoE layers in the model
   std::vector<std::string> domains;  // of the validations
 };
@@ -56,7 +56,7 @@ std::unique_ptr<MetricsSink> make_prometheus_sink(const std::filesystem::path& f
 // computed backward from now by step_seconds.
 class SinkSet {
  public:
-  SinkSet(const MetricsSinks& what, const std::filesystem::path& run_dir);
+  SinkSet(const MetricsSinks& options, const std::filesystem::path& run_dir);
   void write(const Json& line, double time);
 
  private:

@@ -12,10 +12,10 @@ inline constexpr int stopped_exit_code = 3;
 // Installs handlers: from now on SIGUSR1, SIGINT, SIGTERM and SIGHUP request a stop. SIGINT and
 // SIGHUP stay ignored if they were (nohup). Call it first of all: mpirun forwards signals from its
 // start, long before MPI is initialised.
-void listen_for_stop();
+void install_stop_handlers();
 
 // Returns the signal that asked this process to stop; 0 if there was none.
-int stop_asked();
+int stop_signal();
 std::string signal_name(int signal);  // "SIGINT"
 
 }  // namespace sy

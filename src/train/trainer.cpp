@@ -3,23 +3,23 @@
 #include <chrono>
 #include <cmath>
 
-#include "dist/activity.h"
+#include "dist/phase.h"
 #include "dist/runtime.h"
-#include "src/train/passes.h"
-#include "src/train/schedule.h"
+#include "src/train/lr_schedule.h"
+#include "src/train/pipeline_schedule.h"
 
 namespace sy {
 
-std::vector<double> step_sums(const Statistics& found, double output_z_loss) {
+std::vector<double> step_sums(const Statistics& statistics, double output_z_loss) {
   double aux_losses = 0, z_losses = output_z_loss;
   std::vector<double> sums;
-  for (const RouterStats& s : found.layers) {
+  for (const RouterStats& s : statistics.layers) {
     aux_losses += s.aux_loss;
     z_losses += s.z_loss;
     for (std::size_t e = 0; e < s.routed.size(); ++e)
       sums.insert(sums.end(), {static_cast<double>(s.routed[e]), static_cast<double>(s.dropped[e]), s.probability[e]});
   }
-  sums.insert(sums.end(), {found.loss_sum, aux_losses, z_losses});
+  sums.insert(sums.end(), {statistics.loss_sum, aux_losses, z_losses});
   return sums;
 }
 
@@ -36,12 +36,12 @@ std::string not_finite_text(const StepMetrics& m) {
 }
 
 Trainer::Trainer(Engine& engine, const SampleStream& samples)
-    : engine_(engine), samples_(samples), grad_sync_(engine.mesh(), engine.store()) {}
+    : engine_(engine), samples_(samples), optimizer_(engine.mesh(), engine.store()) {}
 
 StepResult Trainer::step() {
   const auto started = std::chrono::steady_clock::now();
-  const Traced whole("step", {{"step", step_ + 1}});
-  Traced part("data");
+  const TraceScope step_trace("step", {{"step", step_ + 1}});
+  TraceScope trace("data");
   const Config& config = engine_.config();
   const auto& t = config.train;
   const Mesh& mesh = engine_.mesh();
@@ -51,38 +51,38 @@ StepResult Trainer::step() {
   std::vector<std::int32_t> window(S + 1), ids(micro_batches * B * S), targets(micro_batches * B * S);
   // The samples of a step are ordered by (micro-batch, data-parallel rank, sequence). All are read
   // before any other exchange, so that an error of one rank becomes the error of all.
-  agree(*mesh.host, [&] {
+  agree_on_errors(*mesh.host, [&] {
     for (Index i = 0; i < micro_batches * B; ++i) {
       samples_.read(samples_done_ + (i / B * dp + mesh.coord.dp) * B + i % B, window);
       std::copy_n(window.begin(), S, ids.begin() + i * S);
       std::copy_n(window.begin() + 1, S, targets.begin() + i * S);
     }
   });
-  part.next("passes");
-  const auto of_micro = [&](const std::vector<std::int32_t>& all, Index micro) {
+  trace.next("passes");
+  const auto tokens_of = [&](const std::vector<std::int32_t>& all, Index micro) {
     return std::span(all).subspan(micro * B * S, B * S);
   };
-  const BackwardProgress progress = grad_sync_.progress();
-  for (const auto& [half, micro] : one_forward_one_backward(micro_batches, engine_.slots())) {
+  const BackwardHooks hooks = optimizer_.backward_hooks();
+  for (const auto& [direction, micro] : one_forward_one_backward(micro_batches, engine_.slots())) {
     const Index slot = micro % engine_.slots();
-    if (half == PassCall::Half::forward)
-      engine_.forward({B, S, of_micro(ids, micro), of_micro(targets, micro), t.global_batch * S, t.global_batch,
+    if (direction == ScheduledPass::Direction::forward)
+      engine_.forward({B, S, tokens_of(ids, micro), tokens_of(targets, micro), t.global_batch * S, t.global_batch,
                        micro_batches, samples_done_ + (micro * dp + mesh.coord.dp) * B},
                       slot);
     else  // the last micro-batch completes the gradients
-      engine_.backward(slot, micro + 1 == micro_batches ? progress : BackwardProgress{});
+      engine_.backward(slot, micro + 1 == micro_batches ? hooks : BackwardHooks{});
   }
-  part.next("weights");
+  trace.next("weights");
   const double lr = learning_rate(t, step_ + 1), tokens = static_cast<double>(t.global_batch * S);
-  grad_sync_.step(t, lr, step_ + 1);
+  optimizer_.step(t, lr, step_ + 1);
 
   // The host waits for the step here.
-  part.next("statistics");
-  const Statistics found = engine_.take_statistics();
+  trace.next("statistics");
+  const Statistics statistics = engine_.take_statistics();
 
   // One reduction carries all values that the ranks exchange. Counts are exact in f64 up to 2^53.
-  const Index layers = static_cast<Index>(found.layers.size()), E = config.moe.experts;
-  std::vector<double> sums = step_sums(found, t.z_loss * found.lse_square_sum / tokens);
+  const Index layers = static_cast<Index>(statistics.layers.size()), E = config.moe.experts;
+  std::vector<double> sums = step_sums(statistics, t.z_loss * statistics.lse_square_sum / tokens);
   mesh.host->all_reduce(view_of(sums.data(), {static_cast<Index>(sums.size())}));
 
   StepResult result;
@@ -91,7 +91,7 @@ StepResult Trainer::step() {
   m.lr = lr;
   const std::size_t tail = sums.size() - 3;
   m.loss = sums[tail] / tokens;
-  m.grad_norm = grad_sync_.norm();
+  m.grad_norm = optimizer_.norm();
   m.aux_loss = sums[tail + 1];
   m.z_loss = sums[tail + 2];
   if (!std::isfinite(m.grad_norm) || !std::isfinite(m.loss)) throw Diverged(1, not_finite_text(m));
@@ -125,7 +125,7 @@ void Trainer::update_router_bias(const StepResult& result) {
   std::vector<float> bias = engine_.router_bias();
   if (bias.empty()) return;
   const Index E = engine_.config().moe.experts;
-  const float rate = static_cast<float>(engine_.config().moe.bias_rate);
+  const float rate = static_cast<float>(engine_.config().moe.bias_update_rate);
   for (std::size_t l = 0; l < result.routed.size(); ++l) {
     Index total = 0;
     for (Index n : result.routed[l]) total += n;

@@ -10,7 +10,7 @@
 #include "src/data/dataset.h"
 #include "src/io/checkpoint.h"
 #include "src/model/engine.h"
-#include "src/train/grad_sync.h"
+#include "src/train/distributed_optimizer.h"
 #include "src/train/memory.h"
 #include "src/train/metrics.h"
 
@@ -27,14 +27,14 @@ struct StepResult {
 // - For each MoE layer and expert: routed assignments, dropped assignments, sum of probabilities.
 // - Then three losses: sum of cross-entropies over tokens, load balancing, all z-losses together.
 //
-// found: statistics of this rank. output_z_loss: this rank's term of the output z-loss.
-std::vector<double> step_sums(const Statistics& found, double output_z_loss);
+// statistics: statistics of this rank. output_z_loss: this rank's term of the output z-loss.
+std::vector<double> step_sums(const Statistics& statistics, double output_z_loss);
 
 // Returns the error text of a step whose loss or gradient norm is not finite.
 std::string not_finite_text(const StepMetrics& m);
 // Thrown on all ranks if the loss or the gradient norm is not finite.
-struct Diverged : AgreedError {
-  using AgreedError::AgreedError;
+struct Diverged : CollectiveError {
+  using CollectiveError::CollectiveError;
 };
 
 // Runs one step after another, without files or signals. Tests and benchmarks use it directly.
@@ -63,7 +63,7 @@ class Trainer {
 
   Engine& engine_;
   const SampleStream& samples_;
-  GradSync grad_sync_;
+  DistributedOptimizer optimizer_;
   Index step_ = 0, samples_done_ = 0, tokens_done_ = 0;
 };
 
@@ -83,8 +83,8 @@ struct RunOptions {
 void check_run_dir(const Config& config);
 
 // Runs `switchyard train` on all ranks of `world`: everything around the steps. Returns the exit
-// code. Collective. Throws AgreedError if all ranks fail together. If one rank fails alone while it
-// trains, aborts all ranks (or_end_all).
-int run_training(Comm& world, const Config& config, const RunOptions& how);
+// code. Collective. Throws CollectiveError if all ranks fail together. If one rank fails alone
+// while it trains, aborts all ranks (abort_job_on_error).
+int run_training(Comm& world, const Config& config, const RunOptions& options);
 
 }  // namespace sy

@@ -15,7 +15,7 @@ namespace sy::bench {
 // this rank has printed the usage text. Throws InputError for a bad option.
 inline bool read_arguments(int argc, char** argv, const std::string& program, const std::string& purpose,
                            boost::program_options::options_description& options,
-                           boost::program_options::variables_map& given, bool prints = true,
+                           boost::program_options::variables_map& values, bool prints = true,
                            const boost::program_options::positional_options_description& positional = {}) {
   namespace po = boost::program_options;
   options.add_options()("help,h", "print this text");
@@ -26,14 +26,14 @@ inline bool read_arguments(int argc, char** argv, const std::string& program, co
                   .positional(positional)
                   .style(unix_style & ~allow_guessing)
                   .run(),
-              given);
-    if (given.count("help")) {
+              values);
+    if (values.count("help")) {
       std::ostringstream text;
       text << options;
       if (prints) fmt::print("usage: {} [OPTION...]\n{}\n\n{}", program, purpose, text.str());
       return false;
     }
-    po::notify(given);
+    po::notify(values);
   } catch (const po::error& error) {
     bad_input("{}: {} --help lists the options", error.what(), program);
   }

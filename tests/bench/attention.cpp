@@ -37,12 +37,12 @@ int run() {
     const sy::View dout_view = sy::view_of(dout.data(), {s.B, s.S, s.H, s.hd});
     const sy::View out_view = sy::view_of(out.data(), dout_view.shape());
     const sy::View lse_view = sy::view_of(lse.data(), {s.B, s.H, s.S});
-    const auto part = [&](std::vector<float>& all, Index first, Index count) {
+    const auto slice = [&](std::vector<float>& all, Index first, Index count) {
       return sy::heads_of(sy::view_of(all.data(), {s.B, s.S, s.H + 2 * s.K, s.hd}), first, count);
     };
-    const auto q = [&](std::vector<float>& all) { return part(all, 0, s.H); };
-    const auto k = [&](std::vector<float>& all) { return part(all, s.H, s.K); };
-    const auto v = [&](std::vector<float>& all) { return part(all, s.H + s.K, s.K); };
+    const auto q = [&](std::vector<float>& all) { return slice(all, 0, s.H); };
+    const auto k = [&](std::vector<float>& all) { return slice(all, s.H, s.K); };
+    const auto v = [&](std::vector<float>& all) { return slice(all, s.H + s.K, s.K); };
     const sy::AttentionDesc desc{1 / std::sqrt(float(s.hd))};
     const double forward =
         sy::bench::best_seconds([&] { backend->attention_forward(desc, q(qkv), k(qkv), v(qkv), out_view, lse_view); });
@@ -64,9 +64,9 @@ int run() {
 int main(int argc, char** argv) {
   return sy::bench::exit_code_of("bench_attention", argv, [&] {
     boost::program_options::options_description options;
-    boost::program_options::variables_map given;
+    boost::program_options::variables_map values;
     const bool measures = sy::bench::read_arguments(
-        argc, argv, "bench_attention", "Measures attention at the shapes of a training step.", options, given);
+        argc, argv, "bench_attention", "Measures attention at the shapes of a training step.", options, values);
     return measures ? run() : 0;
   });
 }

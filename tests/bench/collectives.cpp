@@ -18,33 +18,33 @@
 #include "dist/comm_mpi.h"
 #include "dist/runtime.h"
 #include "src/text/table.h"
-#include "src/train/grad_sync.h"
+#include "src/train/distributed_optimizer.h"
 #include "src/train/memory.h"
 #include "tests/bench/arguments.h"
 #include "tests/bench/peak.h"
-#include "tests/forwarding.h"
+#include "tests/forwarding_comm.h"
 #include "tests/traffic.h"
 
 namespace sy::bench {
 namespace {
 
 // Separates dispatch from combine: the calls alternate, in forward and in backward.
-class ExpertsComm final : public Forwarding {
+class ExpertsComm final : public ForwardingComm {
  public:
-  using Forwarding::Forwarding;
+  using ForwardingComm::ForwardingComm;
   Traffic dispatch, combine;
 
  private:
-  void do_all_to_all_v(std::span<const InOut> buffers, std::span<const Index> send,
+  void do_all_to_all_v(std::span<const SendReceive> buffers, std::span<const Index> send,
                        std::span<const Index> receive) override {
     const Traffic before = inner_->traffic(Collective::all_to_all);
     inner_->start_all_to_all_v(buffers, send, receive);
     inner_->wait();
     const Traffic& after = inner_->traffic(Collective::all_to_all);
-    Traffic& part = next_ == 0 ? dispatch : combine;
-    part.calls += after.calls - before.calls;
-    part.bytes += after.bytes - before.bytes;
-    part.seconds += after.seconds - before.seconds;
+    Traffic& phase_traffic = next_ == 0 ? dispatch : combine;
+    phase_traffic.calls += after.calls - before.calls;
+    phase_traffic.bytes += after.bytes - before.bytes;
+    phase_traffic.seconds += after.seconds - before.seconds;
     next_ = 1 - next_;
   }
 
@@ -143,12 +143,12 @@ void print_ways(Comm& world) {
       std::vector<float> x(n), y(n);
       const int calls = static_cast<int>(std::clamp<Index>((Index{8} << 20) / bytes, 1, 300));
       std::vector<double> times[2];
-      for (int turn = 0; turn < 16; ++turn) {
-        Comm& comm = turn % 2 ? *messages : world;
+      for (int repeat = 0; repeat < 16; ++repeat) {
+        Comm& comm = repeat % 2 ? *messages : world;
         world.barrier();
         const double begin = seconds_now();
         for (int i = 0; i < calls; ++i) t.run(comm, view_of(x.data(), {n}), view_of(y.data(), {n}));
-        if (turn > 1) times[turn % 2].push_back((seconds_now() - begin) / calls);
+        if (repeat > 1) times[repeat % 2].push_back((seconds_now() - begin) / calls);
       }
       double us[2];
       for (int way = 0; way < 2; ++way) {
@@ -186,31 +186,31 @@ bool run(Comm& world, int argc, char** argv) {
                                     {"steps", 4}})
     options.add_options()(name, po::value<Index>(&n[name])->default_value(value));
   options.add_options()("recompute", po::bool_switch());
-  po::variables_map given;
+  po::variables_map values;
   bool asked = true;
-  agree(world, [&] {
+  agree_on_errors(world, [&] {
     asked =
         read_arguments(argc, argv, "bench_collectives", "Measures the collectives of a training step: bytes and time.",
-                       options, given, world.rank() == 0);
+                       options, values, world.rank() == 0);
   });
   if (!asked) return false;
 
   const Layout layout{world.size(), static_cast<int>(n["tp"]), static_cast<int>(n["ep"]), static_cast<int>(n["etp"]),
                       static_cast<int>(n["node"])};
-  if (!layout.divides()) throw AgreedError(2, "--tp and --ep * --etp must divide the ranks, and --node both");
+  if (!layout.divides()) throw CollectiveError(2, "--tp and --ep * --etp must divide the ranks, and --node both");
   const Index S = n["seq-len"], B = n["batch"] / layout.dp(), vocab = n["vocab"], steps = n["steps"], E = n["experts"];
   const Config config = parse_config(
       fmt::format("[model]\nlayers={}\nd_model={}\nheads={}\nkv_heads={}\nseq_len={}\nd_ff={}\n[moe]\nexperts={}\n"
                   "top_k={}\nd_ff={}\ncapacity_factor=0\n[train]\nmicro_batch={}\nglobal_batch={}\nrecompute={}\n",
                   n["layers"], n["d-model"], n["heads"], n["kv-heads"], S, n["d-ff"], E, n["top-k"], n["d-ff"], B,
-                  n["batch"], given["recompute"].as<bool>()),
+                  n["batch"], values["recompute"].as<bool>()),
       "bench");
-  agree(world, [&] { check_config_for_layout(config, layout); });
+  agree_on_errors(world, [&] { check_config_for_layout(config, layout); });
 
   Mesh mesh = make_mesh(world, layout);
   std::map<std::string, ExpertsComm*> travelling;
   for (const auto& [name, comm] :
-       {std::pair{"experts", &mesh.experts}, {"within", &mesh.within}, {"across", &mesh.across}})
+       {std::pair{"experts", &mesh.expert_group}, {"within", &mesh.intra_node}, {"across", &mesh.inter_node}})
     if (*comm) {
       auto owned = std::make_unique<ExpertsComm>(std::move(*comm));
       travelling[name] = owned.get();
@@ -219,7 +219,7 @@ bool run(Comm& world, int argc, char** argv) {
   ExpertsComm& experts = *travelling["experts"];
   Engine engine(config, vocab, make_cpu(), std::move(mesh), true);
   engine.store().initialize(1);
-  GradSync sync(engine.mesh(), engine.store());
+  DistributedOptimizer optimizer(engine.mesh(), engine.store());
   const Index T = B * S;
   std::vector<std::int32_t> ids(T), targets(T);
   const RandomStream random(1, "bench");
@@ -231,7 +231,7 @@ bool run(Comm& world, int argc, char** argv) {
   Index done = 0;
   const auto train = [&] {
     engine.train({B, S, ids, targets, n["batch"] * S, n["batch"], 1});
-    sync.step(config.train, 1e-4, ++done);
+    optimizer.step(config.train, 1e-4, ++done);
   };
 
   train();  // arenas grow
@@ -244,7 +244,7 @@ bool run(Comm& world, int argc, char** argv) {
     return all;
   };
   test::RoutedRows routed(engine.mesh());
-  engine.observe_routing([&](const RoutingView& r) { routed.count(r, engine.mesh(), E); });
+  engine.set_routing_hook([&](const RoutingView& r) { routed.count(r, engine.mesh(), E); });
   world.barrier();
   const auto before = snapshot();
   for (const auto& [name, comm] : travelling) comm->dispatch = comm->combine = {};
@@ -258,7 +258,7 @@ bool run(Comm& world, int argc, char** argv) {
   std::vector<Index> rows(P * P);
   experts.all_gather(view_of(routed.rows.data(), {P}), view_of(rows.data(), {P * P}));
   const std::vector<test::TokenTraffic> tokens = test::token_traffic(engine.mesh(), routed);
-  const Topology topology = layout.experts_topology();
+  const Topology topology = layout.expert_topology();
   // Tokens, sent once to each rank; those sent to ranks of other nodes; rows, sent once to each
   // expert.
   Index leaving = 0, crossing = 0, rows_leaving = 0;
@@ -281,8 +281,8 @@ bool run(Comm& world, int argc, char** argv) {
       const ExpertsComm& comm = *travelling.at(group);
       const auto rows_of =
           std::find_if(tokens.begin(), tokens.end(), [&](const auto& t) { return t.group == key.first; });
-      lines.push_back({"dispatch rows", group, ranks, comm.dispatch, 4 * D * passes * rows_of->leaving});
-      lines.push_back({"combine rows", group, ranks, comm.combine, 4 * D * passes * rows_of->arriving});
+      lines.push_back({"dispatch rows", group, ranks, comm.dispatch, 4 * D * passes * rows_of->sent});
+      lines.push_back({"combine rows", group, ranks, comm.combine, 4 * D * passes * rows_of->received});
       continue;
     }
     lines.push_back({fmt::format("{} {}", name_of(kind), meanings.at(key)),
@@ -303,7 +303,7 @@ bool run(Comm& world, int argc, char** argv) {
     return world.sum(static_cast<double>(rows_of_rank)) / static_cast<double>(steps * world.size());
   };
   const double mean_leaving = mean(leaving), mean_rows = mean(rows_leaving), mean_crossing = mean(crossing),
-               mean_across = mean(tokens.front().leaving), mean_within = mean(tokens.back().leaving);
+               mean_internode = mean(tokens.front().sent), mean_intranode = mean(tokens.back().sent);
   const auto received = [&](int rank) {
     Index sum = 0;
     for (int r = 0; r < P; ++r) sum += rows[r * P + rank];
@@ -337,7 +337,7 @@ bool run(Comm& world, int argc, char** argv) {
     fmt::print(
         "Tokens that a rank sends to other nodes of {} ranks in a forward pass: {:.0f}, and to others of its own: {:.0f}. Once to "
         "each rank: {:.0f} and {:.0f}.\n",
-        topology.ranks, mean_across, mean_within, mean_crossing, mean_leaving - mean_crossing);
+        topology.ranks_per_node, mean_internode, mean_intranode, mean_crossing, mean_leaving - mean_crossing);
   print_memory(config, vocab, engine);
   fmt::print(
       "\nMeasured in this run, the most of any rank: weights, gradients and moments {} MB; activations {} MB (saved "

@@ -140,7 +140,7 @@ void measure(const Shape& s, double peak, const std::vector<Peer>& peers) {
                         s.k,
                         {a.data() + e * s.m * s.k, a_transposed ? 1 : s.k, a_transposed ? s.m : 1},
                         {b.data() + e * s.n * s.k, b_transposed ? 1 : s.n, b_transposed ? s.k : 1},
-                        a_transposed ? sy::cpu::Place(sums.data() + c) : sy::cpu::Place(rounded.data() + c),
+                        a_transposed ? sy::cpu::GemmOutput(sums.data() + c) : sy::cpu::GemmOutput(rounded.data() + c),
                         s.n,
                         a_transposed});
   }
@@ -167,9 +167,9 @@ int run(int argc, char** argv) {
   std::vector<std::string> arguments;
   po::options_description options;
   options.add_options()("argument", po::value(&arguments), "f32 or bf16, and a part of a product's or a shape's name");
-  po::variables_map given;
+  po::variables_map values;
   if (!sy::bench::read_arguments(argc, argv, "bench_gemm",
-                                 "Measures products of matrices: bench_gemm [f32|bf16] [NAME]", options, given, true,
+                                 "Measures products of matrices: bench_gemm [f32|bf16] [NAME]", options, values, true,
                                  po::positional_options_description().add("argument", 2)))
     return 0;
   bool narrow = false;

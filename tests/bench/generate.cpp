@@ -31,7 +31,7 @@ namespace {
 namespace po = boost::program_options;
 
 struct Options {
-  Index d_model, layers, heads, kv_heads, d_ff, experts, top_k, expert_ff, window, vocab, passes, turns;
+  Index d_model, layers, heads, kv_heads, d_ff, experts, top_k, expert_ff, window, vocab, passes, samples;
   std::vector<Index> lengths, batches, window_lengths;
   std::vector<std::string> models;
   std::string python, script;
@@ -128,7 +128,7 @@ bool measure(const Options& o, const Model& model) {
   constexpr Index at_once = 256;
   const Config config = config_of(o, model);
   const auto self = make_comm_self();
-  const Index all_passes = o.passes * (o.turns + 1),
+  const Index all_passes = o.passes * (o.samples + 1),
               positions = *std::max_element(model.lengths.begin(), model.lengths.end()) + all_passes;
   Engine engine(config, o.vocab, make_backend("auto"), make_mesh(*self, {}), false, 0, 1, positions);
   engine.store().initialize(1);
@@ -169,7 +169,7 @@ bool measure(const Options& o, const Model& model) {
       const auto begin = seconds_now();
       for (Index slot = 0; slot < batch; ++slot)
         for (Index at = 0; at < length; at += at_once)
-          engine.extend(cache, slot, 1, std::span(ids).subspan(at, std::min(at_once, length - at)), false);
+          engine.decode(cache, slot, 1, std::span(ids).subspan(at, std::min(at_once, length - at)), false);
       const double prefill = static_cast<double>(batch * length) / (seconds_now() - begin);
       std::vector<float> logits;
       const auto ours = [&] {
@@ -177,19 +177,19 @@ bool measure(const Options& o, const Model& model) {
         for (Index pass = 0; pass < o.passes; ++pass) {
           ids.clear();
           for (Index b = 0; b < batch; ++b) ids.push_back(token(cache.length(b), b, o.vocab));
-          logits = engine.extend(cache, 0, batch, ids, true);
+          logits = engine.decode(cache, 0, batch, ids, true);
         }
         return static_cast<double>(batch * o.passes) / (seconds_now() - started);
       };
       const auto theirs = [&] {
         return static_cast<double>(batch * o.passes) / peer->ask({{"decode", o.passes}})["seconds"].get<double>();
       };
-      Json told;
-      if (peer) told = peer->ask({{"prefill", length}, {"batch", batch}});
+      Json reply;
+      if (peer) reply = peer->ask({{"prefill", length}, {"batch", batch}});
       ours();
       if (peer) theirs();
       std::vector<double> our_speed, their_speed, ratio;
-      for (Index turn = 0; turn < o.turns; ++turn) {
+      for (Index sample = 0; sample < o.samples; ++sample) {
         our_speed.push_back(ours());
         if (!peer) continue;
         their_speed.push_back(theirs());
@@ -207,9 +207,9 @@ bool measure(const Options& o, const Model& model) {
       const double difference = largest_difference(logits, shared->logits(logits.size()));
       agree = agree && difference < 0.01;
       fmt::print("{:>5.2f} | {:>24} {:>19} | {:>24} {:>18} | {:.0e}, {}\n",
-                 prefill * told["seconds"].get<double>() / static_cast<double>(length),
+                 prefill * reply["seconds"].get<double>() / static_cast<double>(length),
                  text(spread_of(our_speed), ".1f"), text(read, ".1f"), text(spread_of(their_speed), ".1f"),
-                 text(spread_of(ratio), ".2f"), difference, told["setting"].get<std::string>());
+                 text(spread_of(ratio), ".2f"), difference, reply["setting"].get<std::string>());
       std::fflush(stdout);
     }
   }
@@ -237,7 +237,7 @@ int run(int argc, char** argv) {
   number("window", &o.window, 256);
   number("vocab", &o.vocab, 32000);
   number("passes", &o.passes, 8);
-  number("turns", &o.turns, 5);
+  number("turns", &o.samples, 5);
   numbers("lengths", &o.lengths, {512, 2048});
   numbers("batches", &o.batches, {1, 16});
   numbers("window-lengths", &o.window_lengths, {512, 2048, 8192});
@@ -246,10 +246,10 @@ int run(int argc, char** argv) {
                                       {"dense", "moe", "window"}, "all"));
   options.add_options()("python", po::value(&o.python)->default_value(from_environment ? from_environment : "python3"));
   options.add_options()("script", po::value(&o.script)->default_value("tests/bench/transformers_generate.py"));
-  po::variables_map given;
+  po::variables_map option_values;
   if (!read_arguments(argc, argv, "bench_generate",
                       "Measures generation with a cache on one rank, beside transformers if it is installed.", options,
-                      given))
+                      option_values))
     return 0;
 
   fmt::print("memory is read at {:.1f} GB/s by all threads\n", measured_read_bytes() / 1e9);

@@ -16,7 +16,7 @@
 #include <optional>
 
 #include "src/model/engine.h"
-#include "src/train/grad_sync.h"
+#include "src/train/distributed_optimizer.h"
 #include "tests/bench/arguments.h"
 #include "tests/bench/peak.h"
 #include "tests/bench/peer.h"
@@ -44,7 +44,7 @@ struct Training {
       : config(c),
         self(make_comm_self()),
         engine(c, vocab, make_cpu(), make_mesh(*self, {}), true),
-        sync(engine.mesh(), engine.store()) {
+        optimizer(engine.mesh(), engine.store()) {
     engine.store().initialize(1);
     const Index T = c.train.micro_batch * c.model.seq_len;
     const RandomStream random(1, "bench");
@@ -60,14 +60,14 @@ struct Training {
     const double started = seconds_now();
     for (Index i = 0; i < steps; ++i) {
       engine.train({B, S, ids, targets, B * S, B, 1});
-      sync.step(config.train, 1e-4, ++done);
+      optimizer.step(config.train, 1e-4, ++done);
     }
     return seconds_now() - started;
   }
   Config config;
   std::unique_ptr<Comm> self;
   Engine engine;
-  GradSync sync;
+  DistributedOptimizer optimizer;
   std::vector<std::int32_t> ids, targets;
   Index done = 0;
 };
@@ -75,7 +75,7 @@ struct Training {
 int run(int argc, char** argv) {
   namespace po = boost::program_options;
   Shape s{};
-  Index steps = 0, turns = 0, compile = 0;
+  Index steps = 0, samples = 0, compile = 0;
   std::string python, script, dtype;
   po::options_description options;
   const auto number = [&](const char* name, Index* to, Index value) {
@@ -92,15 +92,15 @@ int run(int argc, char** argv) {
   number("seq-len", &s.seq_len, 256);
   number("batch", &s.batch, 8);
   number("steps", &steps, 4);
-  number("turns", &turns, 5);
+  number("turns", &samples, 5);
   number("compile", &compile, 0);
   options.add_options()("dtype", po::value(&dtype)->default_value("f32"));
   const char* from_environment = std::getenv("SWITCHYARD_PYTHON");
   options.add_options()("python", po::value(&python)->default_value(from_environment ? from_environment : "python3"));
   options.add_options()("script", po::value(&script)->default_value("tests/bench/pytorch_step.py"));
-  po::variables_map given;
+  po::variables_map values;
   if (!read_arguments(argc, argv, "bench_step",
-                      "Measures a training step on one rank, beside PyTorch if it is installed.", options, given))
+                      "Measures a training step on one rank, beside PyTorch if it is installed.", options, values))
     return 0;
 
   const char* const kind =
@@ -132,7 +132,7 @@ int run(int argc, char** argv) {
                                {"--bf16", dtype == "bf16"}});
   std::vector<double> our_speed, their_speed, ratio, share, to_exact;
   const double flops = step_flops(s, config);
-  for (Index turn = 0; turn < turns; ++turn) {
+  for (Index sample = 0; sample < samples; ++sample) {
     const double peak = measured_fma_peak(0.2);
     const double speed = static_cast<double>(steps * T) / ours.seconds(steps);
     our_speed.push_back(speed);

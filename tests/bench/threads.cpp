@@ -22,10 +22,10 @@
 #include <map>
 #include <queue>
 
-#include "dist/activity.h"
+#include "dist/phase.h"
 #include "src/model/engine.h"
-#include "src/text/words.h"
-#include "src/train/grad_sync.h"
+#include "src/text/strings.h"
+#include "src/train/distributed_optimizer.h"
 #include "tests/bench/arguments.h"
 
 namespace sy::bench {
@@ -58,9 +58,9 @@ double alone_since = 0;
 
 // Name of the innermost open span.
 std::string where() {
-  if (trace)
-    for (auto s = trace->rbegin(); s != trace->rend(); ++s)
-      if (s->end == decltype(s->end){}) return s->what;
+  if (trace_spans)
+    for (auto s = trace_spans->rbegin(); s != trace_spans->rend(); ++s)
+      if (s->end == decltype(s->end){}) return s->name;
   return "step";
 }
 
@@ -181,10 +181,10 @@ int run(int argc, char** argv) {
   number("uneven", &uneven, 0);
   options.add_options()("threads", po::value(&threads)->default_value("1,4,16,64"));
   options.add_options()("least", po::value(&least)->default_value(0));
-  po::variables_map given;
+  po::variables_map values;
   if (!read_arguments(argc, argv, "bench_threads",
                       "Computes how many threads a training step could use, from the time of its tasks.", options,
-                      given))
+                      values))
     return 0;
 
   const Config config = parse_config(
@@ -195,7 +195,7 @@ int run(int argc, char** argv) {
   const auto self = make_comm_self();
   Engine engine(config, vocab, make_cpu(), make_mesh(*self, {}), true);
   engine.store().initialize(1);
-  GradSync sync(engine.mesh(), engine.store());
+  DistributedOptimizer optimizer(engine.mesh(), engine.store());
   const Index T = batch * seq_len;
   std::vector<std::int32_t> ids(T), targets(T);
   const RandomStream random(1, "bench");
@@ -208,7 +208,7 @@ int run(int argc, char** argv) {
   Index done = 0;
   const auto step = [&] {
     engine.train({batch, seq_len, ids, targets, T, batch, 1});
-    sync.step(config.train, 1e-4, ++done);
+    optimizer.step(config.train, 1e-4, ++done);
   };
 
   std::vector<TraceSpan> spans;
@@ -221,13 +221,13 @@ int run(int argc, char** argv) {
     std::vector<Region> of_best;
     double shortest = 0;
     for (int i = 0; i < 5; ++i) {
-      trace = &spans;
+      trace_spans = &spans;
       recording = true;
       alone_since = thread_seconds();
       step();
       regions.push_back({"step", {{thread_seconds() - alone_since, {}, -1}}});
       recording = false;
-      trace = nullptr;
+      trace_spans = nullptr;
       double length = 0;
       for (const Region& r : regions) length += path(r, n);
       if (i == 0 || length < shortest) shortest = length, of_best.swap(regions);

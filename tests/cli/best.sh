@@ -27,7 +27,7 @@ lowest() {  # RUN N
   sed -nE 's/^\{"step":([0-9]+),.*"validation":\{"loss":([^,]*),.*/\2 \1/p' "$1/metrics.jsonl" |
     sort -g -k1,1 -k2,2n | head -n "$2" | cut -d' ' -f2 | sort -n
 }
-kept() {  # RUN N NEWEST
+keeps_only() {  # RUN N NEWEST
   [[ $(saved "$1") == "$( (lowest "$1" "$2"; echo "$3") | sort -nu | tr '\n' ' ' | sed 's/ $//')" ]] ||
     die "$(saved "$1") is there, and the best are $(lowest "$1" "$2")"
 }
@@ -35,12 +35,12 @@ kept() {  # RUN N NEWEST
 # The best checkpoints stay, although their steps are not multiples of checkpoint_every. The large
 # learning rate makes losses rise and fall.
 expect_ok ranks 2 train config.ini --quiet --run.dir=best --run.keep_best=2 --train.lr=0.3
-kept best 2 16
+keeps_only best 2 16
 # A run in two halves, the second on another layout, keeps the same checkpoints.
 expect_ok train --run.dir=halves --run.keep_best=2 --train.lr=0.3 --train.min_lr=0.3 --train.steps=8
 cp -r halves early
 expect_ok ranks 2 train config.ini --quiet --run.dir=halves --run.keep_best=2 --train.lr=0.3 --train.min_lr=0.3 --run.resume=true
-kept halves 2 16
+keeps_only halves 2 16
 # The resumed run reads the best losses from its checkpoint, not from metrics.jsonl.
 sed -i 's/"validation":.*/"lost":1}/' early/metrics.jsonl
 before=$(saved early)
@@ -59,10 +59,10 @@ expect_ok train --run.dir=warned "${still[@]}" --run.keep_every=5 --train.steps=
 # Training stops after three validations without a lower loss than that of step 2. This holds on any
 # number of ranks; there is a checkpoint, and the exit code is 0.
 patient=("${still[@]}" --train.patience=3)
-said="stopped early at step 8 of 16: 3 validations since step 2 have not lowered the loss of "
+message="stopped early at step 8 of 16: 3 validations since step 2 have not lowered the loss of "
 for n in 1 2; do
   expect_ok ranks $n train config.ini --quiet --run.dir=stop$n "${patient[@]}" --run.checkpoint_every=0 --run.keep_best=1
-  expect_output "$said"
+  expect_output "$message"
   expect_output "(train.patience = 3); stop$n/checkpoints/step-00000002 is the best checkpoint. Raise train.patience to go on"
   [[ $(saved stop$n) == "2 8" && $(wc -l <stop$n/metrics.jsonl) -eq 8 ]] || die "$(saved stop$n) after an early stop"
 done
@@ -72,7 +72,7 @@ expect_ok train --run.dir=again "${patient[@]}" --run.checkpoint_every=4 --run.k
 [[ $(saved again) == "2 4 8" ]] || die "$(saved again) is there"
 for more in --run.resume_step=4 --run.checkpoint_every=4; do
   expect_ok ranks 2 train config.ini --quiet --run.dir=again "${patient[@]}" --run.resume=true --run.keep_best=1 "$more"
-  expect_output "$said"
+  expect_output "$message"
   rm -rf again/checkpoints/*.abandoned
   [[ $(saved again) == "2 8" && $(wc -l <again/metrics.jsonl) -eq 8 ]] || die "$(saved again) after a resume"
 done

@@ -36,7 +36,7 @@ loss() { sed -n 's/.*"step":\([0-9]*\),.*"loss":\([0-9.]*\).*/\1 \2/p' "$1/metri
   awk '$1 > 30 { sum += $2; n++ } END { print n == 20 ? sum / n : 0 }'; }
 field() { sed -n 's/^ "'"$1"'": \([0-9.]*\).*/\1/p' <<<"$out"; }
 near() { # A B PART
-  awk -v a="$1" -v b="$2" -v part="$3" 'BEGIN { exit !(a > 0 && (a - b) ^ 2 <= (part * a) ^ 2) }' || die "$1 is not near $2"
+  awk -v a="$1" -v b="$2" -v share="$3" 'BEGIN { exit !(a > 0 && (a - b) ^ 2 <= (share * a) ^ 2) }' || die "$1 is not near $2"
 }
 
 expect_ok "$switchyard" train config.ini --run.dir=f32 --quiet

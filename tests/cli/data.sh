@@ -51,7 +51,7 @@ expect_exit 1 "$switchyard" inspect damaged
 cp -r data gone && rm gone/english.valid.*  # a missing or unreadable file is not called damaged
 expect_exit 1 "$switchyard" inspect gone
 expect_output "gone: not all of it can be read"
-! grep -q damaged .out || die "a file that is not there is said to be damaged"
+! grep -q damaged .out || die "a missing file is reported as damaged"
 cp data/* damaged/ && sed -i '/_sha256\|_sample/d' damaged/dataset.ini  # as if made by hand
 expect_ok "$switchyard" inspect damaged
 expect_output "no digest to compare with"
@@ -66,7 +66,7 @@ expect_ok "$switchyard" train config.ini --run.dir=run --run.resume=true --train
 [[ $err != *warning* ]] || die "a data set that was moved is called another one"
 expect_ok "$switchyard" prepare --domain english=other --tokenizer bytes --valid-fraction 0.2 --output data
 expect_ok ranks 2 train config.ini --run.dir=run --run.resume=true --train.steps=8
-[[ $(grep -c "warning: data does not hold the data that" .err) -eq 1 ]] || die "another data set is not said, once"
+[[ $(grep -c "warning: data does not hold the data that" .err) -eq 1 ]] || die "another data set is not reported exactly once"
 expect_ok "$switchyard" train config.ini --run.dir=run --run.resume=true --train.steps=10
 [[ $err != *warning* ]] || die "the new data set is still called another one"
 rm -r data && mv moved data
@@ -95,7 +95,7 @@ windows=$(number windows)
 [[ $windows -gt 10 && $windows -eq $(number of) ]] || die "$windows windows of $(number of)"
 expect_ok "$switchyard" evaluate eval --backend cpu --max-windows 7
 expect_output "7 of $windows windows"
-[[ $err == *"keeps the evaluation of all windows"* ]] || die "not said that the whole evaluation is kept"
+[[ $err == *"keeps the evaluation of all windows"* ]] || die "the kept evaluation of all windows is not reported"
 [[ $(cat eval/evaluation.json) == "$whole" ]] || die "a partial evaluation replaced the whole one"
 rm eval/evaluation.json
 expect_ok ranks 3 evaluate eval --backend cpu --max-windows 7 --json
@@ -139,7 +139,7 @@ done
 expect_error "from 1 to 24" ranks 2 evaluate eval --backend cpu --stride 25
 cp -r data copy
 expect_ok "$switchyard" evaluate eval --backend cpu --data copy --max-windows 3
-[[ $err == *"keeps the evaluation of all windows"* ]] || die "a copy of the data set is taken for another one"
+[[ $err == *"keeps the evaluation of all windows"* ]] || die "a copy of the data set counts as another one"
 [[ $(cat eval/evaluation.json) == "$whole" ]] || die "an evaluation of another kind replaced the run's"
 
 # If the number of bytes is unknown, the output is "-" and null, never 0.

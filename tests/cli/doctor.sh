@@ -12,7 +12,7 @@ consistent() {  # checks that exit code, problems and closing line agree
 # On one rank. The test cannot know whether this machine has problems.
 call "$switchyard" doctor
 consistent
-for word in build MPI HDF5 processor "$(uname -n)"; do expect_output "$word"; done
+for text in build MPI HDF5 processor "$(uname -n)"; do expect_output "$text"; done
 expect_output "no launcher"
 [[ $out != *"share"* ]] || die "one rank shares nothing"
 
@@ -89,7 +89,7 @@ host=$(dirname "$switchyard")/switchyard_cuda_host
 unset CUDA_VISIBLE_DEVICES  # it would hide these devices as well
 call "$host" doctor
 consistent
-[[ $(grep -c ' stand-in .*9.0.*compiled for 9.0 .* all$' .out) -eq 8 ]] || die "not eight devices"
+[[ $(grep -c ' CUDA emulator .*9.0.*compiled for 9.0 .* all$' .out) -eq 8 ]] || die "not eight devices"
 expect_output "NCCL 2.28.9; kernels"
 old="(gradients do not travel beside tokens: they do from NCCL 2.26 on, unless NCCL_LAUNCH_ORDER_IMPLICIT is 0)"
 call env CUDA_HOST_NCCL_VERSION=22505 "$host" doctor

@@ -74,7 +74,7 @@ else
 fi
 
 # Comparison of two runs. A run does not differ from itself.
-expect_ok "$switchyard" train small.ini --run.dir=other --train.seed=2 --moe.bias_rate=0.01
+expect_ok "$switchyard" train small.ini --run.dir=other --train.seed=2 --moe.bias_update_rate=0.01
 expect_ok "$switchyard" experts run --compare other --json --figures-csv figures.csv --html page.html
 grep -q '"name": "difference"' .out && grep -q 'id="comparison"' page.html || die "no comparison"
 share() { awk -F, -v l="$2" 'NR > 1 && $2 == 12 && $3 == l { print $7 }' "$1"; }

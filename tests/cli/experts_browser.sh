@@ -26,7 +26,7 @@ log_every = 2
 checkpoint_every = 10
 keep = 5
 INI
-expect_ok "$switchyard" train config.ini --run.dir=run --moe.bias_rate=0.01 --moe.capacity_factor=1.25 --model.layers=10
+expect_ok "$switchyard" train config.ini --run.dir=run --moe.bias_update_rate=0.01 --moe.capacity_factor=1.25 --model.layers=10
 expect_ok "$switchyard" train config.ini --run.dir=other --moe.experts=16 --model.layers=2
 expect_ok "$switchyard" evaluate run --backend cpu
 expect_ok "$switchyard" experts run --replay data --against run/checkpoints/step-00000010 --ablate data --layer 1 --max-windows 2 \
@@ -44,13 +44,13 @@ for (const svg of document.querySelectorAll("svg")) {
   const box = svg.getBoundingClientRect(), name = svg.getAttribute("aria-label");
   if (box.width == 0) continue;  // of another kind of screen
   if (box.width < 0.7 * svg.viewBox.baseVal.width) wrong.push(`${name}: too small to be read`);
-  const places = [...svg.querySelectorAll("text")].filter(t => t.textContent.trim()).map(t => [t, t.getBoundingClientRect()]);
-  if (!places.some(([t, _]) => getComputedStyle(t).fill == ink)) wrong.push(`${name}: no text in the page's colour`);
-  seen.texts += places.length;
-  places.forEach(([t, a], i) => {
+  const text_boxes = [...svg.querySelectorAll("text")].filter(t => t.textContent.trim()).map(t => [t, t.getBoundingClientRect()]);
+  if (!text_boxes.some(([t, _]) => getComputedStyle(t).fill == ink)) wrong.push(`${name}: no text in the page's colour`);
+  seen.texts += text_boxes.length;
+  text_boxes.forEach(([t, a], i) => {
     if (a.left < box.left - 1 || a.right > box.right + 1 || a.top < box.top - 1 || a.bottom > box.bottom + 1)
       wrong.push(`${name}: cut off: ${t.textContent}`);
-    for (const [u, b] of places.slice(i + 1))
+    for (const [u, b] of text_boxes.slice(i + 1))
       if (Math.min(a.right, b.right) - Math.max(a.left, b.left) > 2 && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 4)
         wrong.push(`${name}: on each other: ${t.textContent} and ${u.textContent}`);
   });
@@ -78,6 +78,6 @@ for page in layer.html all.html other.html; do
 done
 # The page contains these texts.
 look layer.html 1400 1 "rgb(248, 250, 252)"
-for words in 'saturation' 'co-activation' 'What each expert is worth' 'max/mean, placed' 'selection bias' 'nats per token'; do
-  grep -q "$words" dom.html || die "no $words on the page"
+for text in 'saturation' 'co-activation' 'What each expert is worth' 'max/mean, placed' 'selection bias' 'nats per token'; do
+  grep -q "$text" dom.html || die "no $text on the page"
 done

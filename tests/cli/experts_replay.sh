@@ -75,21 +75,21 @@ expect_output "What each expert is worth"
 [[ $(awk -F, '$1 == "ablation" && $2 == "change"' a.csv | wc -l) -eq $((4 * 3)) ]] || die "not each expert and domain"
 [[ $(awk -F, '$1 == "reroute" && $2 == "change"' a.csv | wc -l) -eq $((4 * 3)) ]] || die "not each expert and domain rerouted"
 awk -F, '$2 == "low" || $2 == "high" || $2 == "change" {
-           place = $1; for (i = 4; i < NF; ++i) place = place "," $i; v[place, $2] = $NF; places[place] }
-         END { for (p in places) if (!(v[p, "low"] <= v[p, "change"] && v[p, "change"] <= v[p, "high"])) exit 1 }' a.csv ||
+           key = $1; for (i = 4; i < NF; ++i) key = key "," $i; v[key, $2] = $NF; keys[key] }
+         END { for (p in keys) if (!(v[p, "low"] <= v[p, "change"] && v[p, "change"] <= v[p, "high"])) exit 1 }' a.csv ||
   die "a change outside of its interval"
 
 # The load of the ranks, and the placement file: each layer has four different experts.
-expect_ok "$switchyard" experts run --placement ep=2 --placement-file place.json
+expect_ok "$switchyard" experts run --placement ep=2 --placement-file map.json
 expect_output "max/mean, placed"
-grep -q '"ep":2,"experts":4' place.json || die "no placement"
-grep -o '"order":\[[0-9,]*\]' place.json | while read -r order; do
+grep -q '"ep":2,"experts":4' map.json || die "no placement"
+grep -o '"order":\[[0-9,]*\]' map.json | while read -r order; do
   [[ $(grep -o '[0-9]' <<<"$order" | sort -u | wc -l) -eq 4 ]] || die "not a permutation: $order"
 done
 
 expect_error "divide" "$switchyard" experts run --placement ep=3
 expect_error "ep=N" "$switchyard" experts run --placement 4
-expect_error "needs --placement" "$switchyard" experts run --placement-file place.json
+expect_error "needs --placement" "$switchyard" experts run --placement-file map.json
 expect_error "needs --replay" "$switchyard" experts run --against run
 expect_error "needs --ablate" "$switchyard" experts run --reroute
 expect_error "capacity factor" "$switchyard" experts run --replay data --factors 1,x

@@ -32,8 +32,10 @@ expect_ok "$switchyard" generate run --prompt "wagon 7" --tokens 4 --data "$fixt
 go_on() {  # RANKS SETTINGS...
   rm -rf run
   cp -r "$fixture/run" run
-  expect_ok ranks "$1" train "$fixture/config.ini" --data.path="$fixture/data" \
-    --run.resume=true "${@:2}"
+  # The run's configuration has former names of keys, as its checkpoint has.
+  expect_ok ranks "$1" train run/config.ini --data.path="$fixture/data" --run.resume=true "${@:2}"
+  (($(grep -c "former names of keys: .*moe.bias_rate is moe.bias_update_rate now" <<<"$err") == 1)) ||
+    die "not one warning of the former names of keys: $err"
   expect_file run/checkpoints/step-00000030/manifest.json
   expect_near 0 "steps" "$(numbers run/metrics.jsonl step step)" "$(seq 30)"
   expect_near 1e-4 "losses on $1 ranks" "$(numbers run/metrics.jsonl step loss)" \

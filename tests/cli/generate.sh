@@ -60,7 +60,7 @@ before=${added%%"$stop"*}
 generate --prompt "token 7 is" --tokens 40 --temperature 0 --stop "$stop" --stop nowhere
 [[ $out == "token 7 is$before" ]] || die "not ended before '$stop'"
 generate --prompt "token 7 is" --tokens 40 --temperature 0 --stop "$stop" --json
-grep -q '"finish": "stop"' .out || die "the end is not told"
+grep -q '"finish": "stop"' .out || die "the end is not reported"
 # The JSON of one prompt is an array of one element.
 [[ $(head -c 1 .out) == "[" && $(tail -c 2 .out) == "]" && $(head -c 1 <<<"$drawn") == "[" ]] || die "not an array"
 expect_ok ranks 2 generate run --backend cpu --prompt "token 7 is" --tokens 40 --temperature 0 --stop "$stop"

@@ -40,8 +40,7 @@ pid_of() {  # RUN RANK
 }
 lines() { if [[ -f $1/metrics.jsonl ]]; then wc -l <"$1/metrics.jsonl"; else echo 0; fi; }
 steps_from() {  # RUN STEP; waits until the run has made a few more steps
-  local try
-  for try in $(seq 1200); do (($(lines "$1") >= $2 + 3)) && return; sleep 0.1; done
+  for _ in $(seq 1200); do (($(lines "$1") >= $2 + 3)) && return; sleep 0.1; done
   die "$1 does not train: $(cat "$1.err")"
 }
 # Trains on three ranks until the first steps are done. ${ranks[@]} are the processes.
@@ -86,7 +85,7 @@ ended_within killed $limit
 [[ $code -ne 0 ]] || die "exit code 0"
 says "rank 2 with PID [0-9]+ on node $host exited on signal 9"
 
-# If the launcher does not end the other ranks, they end themselves and print their activity.
+# If the launcher does not end the other ranks, they end themselves and print their phase.
 export OMPI_MCA_orte_enable_recovery=1
 launch outlived
 unset OMPI_MCA_orte_enable_recovery

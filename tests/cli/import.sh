@@ -18,19 +18,19 @@ INI
 expect_ok ranks 4 train config.ini --run.dir=trained --quiet --parallel.tp=2 --parallel.ep=2 --model.norm_eps=1e-6
 
 # One rank and three ranks write the same files.
-expect_ok "$switchyard" export trained theirs
+expect_ok "$switchyard" export trained exported
 expect_output "at step 6"
-expect_file theirs/config.json theirs/model.safetensors
-grep -q '"model_type": "mixtral"' theirs/config.json || die "not a Mixtral"
+expect_file exported/config.json exported/model.safetensors
+grep -q '"model_type": "mixtral"' exported/config.json || die "not a Mixtral"
 expect_ok ranks 3 export trained/checkpoints/step-00000006 by3 --quiet
-cmp theirs/model.safetensors by3/model.safetensors
+cmp exported/model.safetensors by3/model.safetensors
 expect_ok "$switchyard" export trained parts --file-bytes 20000 --dtype bf16
 [[ $(ls parts/model-*-of-*.safetensors | wc -l) -ge 3 ]] || die "not several files"
 expect_file parts/model.safetensors.index.json
 
 # An import of the exported files has the same weights, on any number of ranks.
-expect_ok "$switchyard" import theirs back
-expect_ok ranks 3 import theirs back3 --quiet
+expect_ok "$switchyard" import exported back
+expect_ok ranks 3 import exported back3 --quiet
 expect_ok "$switchyard" diff back back3
 for run in back back3; do
   "$switchyard" inspect "$run" --json >"$run.json"
@@ -42,8 +42,8 @@ for file in back.h5 back3.h5 trained2.h5; do
   expect_ok h5diff --delta=1e-5 trained.h5 "$file" /logits
 done
 expect_ok "$switchyard" export back again --quiet
-cmp theirs/model.safetensors again/model.safetensors
-cmp theirs/config.json again/config.json
+cmp exported/model.safetensors again/model.safetensors
+cmp exported/config.json again/config.json
 expect_ok "$switchyard" import parts rounded --quiet
 expect_ok "$switchyard" export rounded parts2 --quiet
 for file in parts/*.safetensors; do cmp "$file" "parts2/$(basename "$file")"; done
@@ -74,11 +74,11 @@ expect_ok "$switchyard" train up/config.ini --run.dir=up-on --run.init_from=up -
   --model.seq_len=16 --train.steps=2 --train.global_batch=4
 
 # Impossible exports are errors that give the reason, and leave no files.
-expect_error "experts already" "$switchyard" import theirs no --upcycle experts=4,top_k=2
+expect_error "experts already" "$switchyard" import exported no --upcycle experts=4,top_k=2
 expect_error "multiples of parts" "$switchyard" import llama no --upcycle experts=4,top_k=3,parts=2
 expect_error "experts=E,top_k=K" "$switchyard" import llama no --upcycle experts=4
 expect_error "is a run already" "$switchyard" import llama back
-expect_error "is there already" ranks 2 export trained theirs
+expect_error "is there already" ranks 2 export trained exported
 expect_error "there is no family 'lama'" "$switchyard" export trained no --family lama
 expect_error "moe" "$switchyard" export trained no --family llama
 expect_error "no config.json" ranks 2 import data no
@@ -131,8 +131,8 @@ one_of() {  # FOLDER COMMAND...; prints nothing; the other commands end with cod
 }
 for round in 1 2 3; do
   one_of "out$round" "$switchyard" export trained "out$round" --quiet
-  diff -r theirs "out$round" || die "the export is a mixture"
-  one_of "in$round" "$switchyard" import theirs "in$round" --quiet
+  diff -r exported "out$round" || die "the export is a mixture"
+  one_of "in$round" "$switchyard" import exported "in$round" --quiet
   expect_ok "$switchyard" diff back "in$round"
   diff -r back/huggingface "in$round/huggingface" || die "the import is a mixture"
 done

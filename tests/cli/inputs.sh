@@ -44,7 +44,7 @@ refused() {  # FILE COMMAND...
   mv saved "$1"
 }
 refused config.ini "$switchyard" train config.ini --dry-run
-refused order.json "$switchyard" train config.ini --dry-run --moe.placement=order.json
+refused order.json "$switchyard" train config.ini --dry-run --moe.expert_map=order.json
 refused data/dataset.ini "$switchyard" train config.ini --dry-run
 refused data/english.train.idx "$switchyard" train config.ini --dry-run
 refused data/english.train.bin "$switchyard" train config.ini --dry-run

@@ -49,7 +49,7 @@ expect_exit 2 "$mpirun" 2 bash -c 'echo "switchyard: warning: only this" >&2; ex
 expect_exit 1 "$mpirun" 1 bash -c 'echo "switchyard: an error" >&2; exit 1'
 [[ $(block) -gt 0 ]] || die "lines of mpirun about exit code 1 are hidden"
 call "$mpirun" 1 bash -c 'echo "switchyard: an error" >&2; kill -9 $$'
-[[ $code -eq 137 && $err == *"Primary job"* ]] || die "exit code $code of a killed rank, or nothing said"
+[[ $code -eq 137 && $err == *"Primary job"* ]] || die "exit code $code of a killed rank, or no message"
 expect_ok "$mpirun" 1 bash -c 'printf "switchyard: an error\n---------------------------\nPrimary job  term" >&2'
 [[ $err == $'switchyard: an error\n---------------------------\nPrimary job  term' ]] || die "text of the program is lost: $err"
 expect_ok bash -c '"$0" 1 true 2>&-' "$mpirun"
@@ -58,8 +58,8 @@ expect_ok bash -c '"$0" 1 true 2>&-' "$mpirun"
 if command -v script >/dev/null; then
   make_data 60
   printf '%q ' "$mpirun" 2 "$switchyard" train config.ini --run.dir=terminal --train.steps=6 --train.micro_batch=1 --train.global_batch=2 \
-    --run.backend=cpu --run.log_every=100 >command
-  expect_ok script -qec "bash command" /dev/null
+    --run.backend=cpu --run.log_every=100 >command.txt
+  expect_ok script -qec "bash command.txt" /dev/null
   [[ $out == *$'\rstep 3/6 '* ]] || die "no line is rewritten on the terminal"
 else
   echo "no script(1), so no terminal: the test of the rewritten line is left out" >&2
@@ -109,6 +109,18 @@ expect_exit 3 batch CODE=3 SLURM_RESTART_COUNT=20 SWITCHYARD_REQUEUES=21
 expect_output "scontrol requeue 7"
 expect_exit 1 batch CODE=1
 [[ $out != *scontrol* ]] || die "a failed run is queued again"
+
+# A task of a job array has the settings of its line, whose newline may be missing. A task without a
+# line is an error.
+printf -- '--parallel.ep=2\n\n--parallel.tp=2 --train.lr=1' >layouts
+expect_ok batch SWITCHYARD_SETTINGS=layouts SLURM_ARRAY_TASK_ID=0
+expect_output "train config.ini --run.dir=x --parallel.ep=2 --run.dir=x-0 --run.resume=true"
+expect_ok batch SWITCHYARD_SETTINGS=layouts SLURM_ARRAY_TASK_ID=1
+expect_output "train config.ini --run.dir=x --run.dir=x-1 --run.resume=true"
+expect_ok batch SWITCHYARD_SETTINGS=layouts SLURM_ARRAY_TASK_ID=2
+expect_output "--parallel.tp=2 --train.lr=1 --run.dir=x-2 --run.resume=true"
+expect_exit 2 batch SWITCHYARD_SETTINGS=layouts SLURM_ARRAY_TASK_ID=3
+[[ -z $out && $err == "slurm.sbatch: layouts has 3 lines, none of them for task 3"* ]] || die "another message: $out $err"
 
 # The only task of a Slurm step may be a shell, so that programs in it run alone. If MPI connects
 # none of several tasks, the first task prints what to do.

@@ -19,7 +19,7 @@ top_k = 2
 first_dense = 1
 d_ff = 24
 capacity_factor = 1
-bias_rate = 0.001
+bias_update_rate = 0.001
 [train]
 steps = 6
 global_batch = 12

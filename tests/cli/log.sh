@@ -40,11 +40,11 @@ grep -q '^switchyard_drop_rate{layer="1"} [01]' logged/metrics.prom || die "no d
 count() { grep -o "\"name\":\"$1\"" "logged/trace/rank-000$2.json" | wc -l; }
 for rank in 0 1; do
   [[ $(count step $rank) -eq 2 ]] || die "not two steps in the trace of rank $rank"
-  for part in attention route dispatch experts combine; do
+  for span in attention route dispatch experts combine; do
     # forward and backward of two layers, two micro-batches, two steps
-    [[ $(count $part $rank) -eq 16 ]] || die "$(count $part $rank) spans of $part on rank $rank"
+    [[ $(count $span $rank) -eq 16 ]] || die "$(count $span $rank) spans of $span on rank $rank"
   done
-  for part in optimizer gradients all-to-all; do [[ $(count $part $rank) -gt 0 ]] || die "no span of $part"; done
+  for span in optimizer gradients all-to-all; do [[ $(count $span $rank) -gt 0 ]] || die "no span of $span"; done
 done
 expect_no_file logged/trace/rank-0002.json
 

@@ -89,8 +89,8 @@ expect_ok "$switchyard" generate "$bytes" --backend cpu --tokens 3 --prompt "${e
 [[ $out == "${escape}[31mred"* ]] || die "a pipe does not get what was generated"
 call script --version
 if [[ $code -eq 0 ]]; then
-  printf '%q ' "$switchyard" generate "$bytes" --backend cpu --tokens 200 --temperature 9 --prompt "${escape}[31mred" >command
-  expect_ok script -qec "bash command" /dev/null
+  printf '%q ' "$switchyard" generate "$bytes" --backend cpu --tokens 200 --temperature 9 --prompt "${escape}[31mred" >command.txt
+  expect_ok script -qec "bash command.txt" /dev/null
   expect_output "␛[31mred"
   [[ $out != *"$escape"* ]] || die "an escape went to the terminal"
 else

@@ -58,7 +58,7 @@ expect_output "3 layers"
 # ---- help, completion and errors ----
 expect_ok "$switchyard" help config
 expect_output "[attention.NAME]"
-grep -q '^window = .*takes the place of model.window' .out || die "no key of kinds of layer"
+grep -q '^window = .*replaces model.window' .out || die "no key of kinds of layer"
 "$switchyard" completion bash >completion
 source completion
 complete_line() { COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)) COMPREPLY=(); compopt() { :; }; _switchyard; out="${COMPREPLY[*]}"; }

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Tests moe.placement: on two ranks, losses and checkpoint equal those of a run without it.
+# Tests moe.expert_map: on two ranks, losses and checkpoint equal those of a run without it.
 source "$2/tests/cli/lib/lib.sh"
 
 make_data 60
@@ -29,7 +29,7 @@ order() { seq $((experts - 1)) -1 0 | awk -v by="$1" '{ x[NR - 1] = $1 } END {
   printf ']}'
 } >moved.json
 for placement in even moved; do
-  expect_ok ranks 2 train config.ini --run.dir=$placement --parallel.ep=2 --moe.placement=$placement.json --quiet
+  expect_ok ranks 2 train config.ini --run.dir=$placement --parallel.ep=2 --moe.expert_map=$placement.json --quiet
   for what in loss grad_norm dropped; do
     near <(number $what usual) <(number $what $placement) || die "$what of $placement is another"
   done
@@ -44,20 +44,20 @@ done
 # A run can be resumed with another placement, or without one, on another number of ranks.
 expect_ok "$switchyard" train config.ini --run.dir=moved --run.resume=true --train.steps=9 --quiet
 expect_ok ranks 2 train config.ini --run.dir=usual --parallel.ep=2 --run.resume=true --train.steps=9 --quiet \
-  --moe.placement=moved.json
+  --moe.expert_map=moved.json
 for run in moved usual; do number loss $run | tail -3 >$run.tail; done
 paste moved.tail usual.tail | awk '{ if (($1 - $2) ^ 2 > 1e-9) exit 1 }' || die "the runs go on differently"
 
 # A plan of a recorded load takes the placement into account.
-expect_ok "$switchyard" plan config.ini --ranks 2 --layouts ep2 --load usual --moe.placement=even.json
+expect_ok "$switchyard" plan config.ini --ranks 2 --layouts ep2 --load usual --moe.expert_map=even.json
 
-bad() { printf '%s' "$2" >bad.json; expect_error "$1" "$switchyard" train config.ini --run.dir=bad --moe.placement=bad.json; }
+bad() { printf '%s' "$2" >bad.json; expect_error "$1" "$switchyard" train config.ini --run.dir=bad --moe.expert_map=bad.json; }
 layer=${layers%%$'\n'*}
-bad "is no placement" 'experts'
-bad "is no placement" '{"layers":7}'
+bad "is no expert map" 'experts'
+bad "is no expert map" '{"layers":7}'
 bad "it has no layer $layer" '{"layers":[]}'
 bad "of the $experts experts" "{\"layers\":[{\"layer\":$layer,\"order\":[0]}]}"
 bad "has expert 0 twice" "{\"layers\":[{\"layer\":$layer,\"order\":[0,0]}]}"
 bad "of no such number" "{\"layers\":[{\"layer\":$layer,\"order\":[-1]}]}"
-expect_error "cannot read none.json" "$switchyard" train config.ini --run.dir=bad --moe.placement=none.json
+expect_error "cannot read none.json" "$switchyard" train config.ini --run.dir=bad --moe.expert_map=none.json
 [[ ! -e bad ]] || die "a run was begun"

@@ -19,7 +19,7 @@ expect_ok "$switchyard" train config.ini --quiet
 # Without a machine there are no times. With one, layouts are sorted by time, and those that do not
 # fit are marked.
 expect_ok "$switchyard" plan config.ini --ranks 4 --top 0
-for word in "4 ranks: " "tp 1 ep 1 etp 1" "tp 4 ep 4 etp 1" "activations" "rows to their experts"; do expect_output "$word"; done
+for text in "4 ranks: " "tp 1 ep 1 etp 1" "tp 4 ep 4 etp 1" "activations" "rows to their experts"; do expect_output "$text"; done
 [[ $out != *"tokens/s"* ]] || die "times without a machine"
 expect_ok "$switchyard" plan config.ini --ranks 2,4 --machine h100 --layouts tp2-ep2,ep2 --top 1
 [[ $(grep -c "ranks of h100" .out) -eq 2 && $(grep -c "1 more layout fits" .out) -eq 2 ]] || die "not two plans"
@@ -32,8 +32,8 @@ expect_output "waits for its busiest rank"
 # The JSON has all layouts, sorted by time.
 expect_ok "$switchyard" plan config.ini --ranks 4 --machine h100 --json
 [[ $(grep -c '"edp":' .out) -ge 8 ]] || die "not all layouts"
-for word in '"format": "switchyard-plan"' '"version": 1,' '"provenance": {' '"configuration": {' '"name": "h100"'; do
-  grep -qF "$word" .out || die "no $word"
+for text in '"format": "switchyard-plan"' '"version": 1,' '"provenance": {' '"configuration": {' '"name": "h100"'; do
+  grep -qF "$text" .out || die "no $text"
 done
 grep -E '"step": ' .out | tr -d ' ,' | cut -d: -f2 | sort -gc || die "not the fastest first"
 

@@ -14,9 +14,9 @@ ln -s ../en text/de/link
 expect_ok "$switchyard" prepare --domain english=text/en --domain german=text/de,text/en/7 \
   --tokenizer bytes --valid-fraction 0.1 --output data
 expect_output "english  train"
-[[ $err == *"1 file with the text of another"* ]] || die "a file in two domains is not told"
+[[ $err == *"1 file with the text of another"* ]] || die "a file in two domains is not reported"
 expect_output "german   valid"
-[[ $err == *"left out 2 links"* ]] || die "links to folders are not told"
+[[ $err == *"left out 2 links"* ]] || die "links to folders are not reported"
 for file in data/{english,german}.{train,valid}.{bin,idx} data/dataset.ini; do expect_file "$file"; done
 expect_no_file data/prepare.tmp
 [[ $(head -c 7 data/english.train.idx) == MMIDIDX ]] || die "not a Megatron index"
@@ -34,7 +34,7 @@ diff -r data again || die "the result differs"
 expect_ok "$switchyard" prepare --domain a=text --tokenizer train-spm:330 --output spm
 expect_file spm/tokenizer.model
 expect_ok "$switchyard" prepare --domain a=text/de --tokenizer spm:spm/tokenizer.model --output spm2
-cmp spm/tokenizer.model spm2/tokenizer.model || die "the model was not taken over"
+cmp spm/tokenizer.model spm2/tokenizer.model || die "the model was not copied"
 
 # A tokenizer.json of bytes, with one merge.
 mkdir hf
@@ -45,7 +45,7 @@ mkdir hf
   echo '}, "merges": [["t", "h"]]}, "decoder": {"type": "Sequence", "decoders": [{"type": "ByteFallback"}, {"type": "Fuse"}]}}'
 } >hf/tokenizer.json
 expect_ok "$switchyard" prepare --domain a=text --tokenizer hf:hf --valid-fraction 0.2 --output hf-data
-cmp hf/tokenizer.json hf-data/tokenizer.json || die "the tokenizer was not taken over"
+cmp hf/tokenizer.json hf-data/tokenizer.json || die "the tokenizer was not copied"
 grep -q '^tokenizer = huggingface$' hf-data/dataset.ini || die "another tokenizer in dataset.ini"
 grep -q '^end_of_text = 1$' hf-data/dataset.ini || die "another end of text in dataset.ini"
 expect_ok "$switchyard" inspect hf-data
@@ -91,7 +91,7 @@ echo "more text" >mixed/cache/page
 echo '# Title' >mixed/README.md
 expect_ok "$switchyard" prepare --domain a=mixed --output of-mixed --exclude cache --exclude '*.md'
 [[ $err == *"left out 1 binary file, 1 hidden file or folder, 2 files and folders by --include and --exclude"* ]] ||
-  die "not told what was left out: $err"
+  die "the omitted files are not reported: $err"
 [[ $err == *"mixed/photo.png"* ]] || die "no binary file is named"
 grep -q "^# Left out: 1 binary file, " of-mixed/dataset.ini || die "dataset.ini does not say what was left out"
 mkdir nine && cp text/en/[0-9] nine

@@ -15,7 +15,7 @@ seq_len = 16
 [moe]
 experts = 4
 d_ff = 32
-bias_rate = 0.01
+bias_update_rate = 0.01
 [train]
 steps = 8
 global_batch = 4
@@ -106,7 +106,7 @@ expect_output "(step 7)"
 # A new run starts from the weights of another run, on another layout. It takes nothing else from
 # it.
 expect_ok ranks 2 train config.ini --run.dir=tuned --run.init_from=six --parallel.ep=2 --train.steps=1 --train.lr=0 --train.min_lr=0 \
-  --moe.bias_rate=1e-12
+  --moe.bias_update_rate=1e-12
 expect_output "starts from the weights of six"
 [[ $(wc -l <tuned/metrics.jsonl) -eq 1 ]] || die "not one step"
 expect_exit 1 "$switchyard" diff six tuned

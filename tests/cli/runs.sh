@@ -54,8 +54,8 @@ code=0; wait $pid || code=$?
 state() { awk -v run="$1" '$1 == run { print $2, $3 }' "$work/.out"; }
 row() { grep -E "^all/$1 " "$work/.out" || true; }
 loss=$(sed -nE '6s/.*"loss":([0-9.]{6}).*"aux_loss.*/\1/p' all/done/metrics.jsonl)
-[[ $(row done) =~ ^"all/done "+"done "+6\ +6\ +[0-9.]+\ +[0-9.]+\ +[0-9.]+[k]?\ +6$ ]] || die "another row: $(row done)"
-[[ $(row done) == *" ${loss%?}"* ]] || die "another loss than $loss: $(row done)"
+[[ $(row "done") =~ ^"all/done "+"done "+6\ +6\ +[0-9.]+\ +[0-9.]+\ +[0-9.]+[k]?\ +6$ ]] || die "another row: $(row "done")"
+[[ $(row "done") == *" ${loss%?}"* ]] || die "another loss than $loss: $(row "done")"
 [[ $(row early) =~ "stopped early "+4\ +6 ]] || die "$(row early)"
 [[ $(row stopped) =~ "stopped "+3\ +6.*"(step 2)".*\ 3$ ]] || die "$(row stopped)"
 [[ $(row killed) =~ "interrupted "+5\ +6.*"(step 4)".*\ 3$ ]] || die "$(row killed)"

@@ -39,8 +39,8 @@ awk -F, -v a="$(seconds "$here/r2-tp1-ep2-etp1-own-1")" -v b="$(seconds "$here/r
   END { exit !found }' out/config.csv || die "other numbers than those of the runs: $(cat out/config.csv)"
 awk -F, '$1 == 1 && $9 == 0 { exit !($14 == 1 && $15 == 1) }' out/config.csv || die "the base is not 1"
 grep -q '"routing_gap": -\{0,1\}[0-9]' out/config.json || die "no gap"
-for word in '"format": "switchyard-scale"' '"version": 1,' '"provenance": {' '"seq_len": 16,' '"warm_up": 1,'; do
-  grep -qF "$word" out/config.json || die "no $word"
+for text in '"format": "switchyard-scale"' '"version": 1,' '"provenance": {' '"seq_len": 16,' '"warm_up": 1,'; do
+  grep -qF "$text" out/config.json || die "no $text"
 done
 [[ ! -e out/config.html ]] || grep -q '</html>' out/config.html || die "no whole page"
 expect_output "tp 2 ep 2 etp 1"
@@ -104,14 +104,14 @@ left_out="--layouts tp 1 ep 2 etp 1 is not measured on 1 rank: 1 rank is not div
 expect_ok "$switchyard" scale config.ini --ranks 1,2 --layouts ep2 --own-routing-only --steps 1 --warm-up 0 --repeats 1 --output above
 [[ $err == *"$left_out"*"no point has 1 rank: speed-up and efficiency are those over 2 ranks"* ]] || die "no word of the missing base"
 
-# If parallel.node is set, direct and hierarchical dispatch are measured.
+# If parallel.ranks_per_node is set, direct and hierarchical dispatch are measured.
 expect_ok "$switchyard" scale config.ini --ranks 4 --own-routing-only --steps 1 --warm-up 0 --repeats 1 --output nodes \
-  --parallel.node=2 --model.heads=1 --model.kv_heads=1 --moe.d_ff=3
+  --parallel.ranks_per_node=2 --model.heads=1 --model.kv_heads=1 --moe.d_ff=3
 for run in r4-tp1-ep4-etp1 r4-tp1-ep4-etp1-node2; do
   [[ -d $(echo nodes/config/*/$run-own-1) ]] || die "no $run: $(ls nodes/config/*)"
 done
-grep -qx 'node = 2' nodes/config/*/r4-tp1-ep4-etp1-node2-own-1/config.ini || die "not by node"
-grep -qx 'node = 1' nodes/config/*/r4-tp1-ep4-etp1-own-1/config.ini || die "not straight"
+grep -qx 'ranks_per_node = 2' nodes/config/*/r4-tp1-ep4-etp1-node2-own-1/config.ini || die "not by node"
+grep -qx 'ranks_per_node = 1' nodes/config/*/r4-tp1-ep4-etp1-own-1/config.ini || die "not straight"
 grep -q '^4,1,4,1,2,' nodes/config.csv || die "no column for nodes"
 
 expect_error "--load goes with --machine" "$switchyard" scale config.ini --ranks 1 --load nowhere

@@ -22,7 +22,7 @@ says_not() { [[ $err != *"$1"* ]] || die "'$1' on stderr"; }
 # ---- rotary tables that depend on the length: training prints which one it uses ----
 expect_ok "$switchyard" train config.ini --run.dir=x --dry-run --model.rope_scaling=dynamic --model.rope_original_length=8
 [[ $out == *"rope      dynamic for a length of 16, model.seq_len; evaluation"* ]] || die "no table of dynamic"
-longrope=(--model.rope_scaling=longrope --model.rope_short_factors=1,1,2,2 --model.rope_long_factors=2,3,4,5)
+longrope=(--model.rope_scaling=longrope "--model.rope_short_factors=1,1,2,2" "--model.rope_long_factors=2,3,4,5")
 expect_ok "$switchyard" train config.ini --run.dir=x --dry-run "${longrope[@]}" --model.rope_original_length=8
 [[ $out == *"longrope with model.rope_long_factors, since model.seq_len = 16 is above"* ]] || die "not the long factors"
 expect_ok "$switchyard" train config.ini --run.dir=x --dry-run "${longrope[@]}" --model.rope_original_length=16
@@ -50,7 +50,7 @@ says "run.dir is not set"
 expect_error "config.ini: 2 errors" ranks 2 train config.ini --run.dir=x --data.path=nowhere --parallel.tp=3
 says "2 ranks are not divisible by parallel.tp = 3"
 # Wrong options are listed, too, and a wrong layout if all values that it depends on are valid. An
-# argument of an unknown option is not taken for another option's.
+# argument of an unknown option does not count as that of another option.
 errors_are() {  # LINE...; compares with the list on stderr, in any order
   diff <(printf '  %s\n' "$@" | sort) <(grep -A $# '^switchyard: ' .err | sed 1d | sort) >&2 || die "not these errors"
 }
@@ -167,8 +167,8 @@ says "warning: train.warmup = 7 is beyond train.steps = 6"
 expect_ok "$switchyard" train config.ini --dry-run --run.dir=dry --model.seq_len=2048 --train.micro_batch=1
 says "sequences of 2048 tokens, fewer than train.global_batch = 6"
 expect_ok "$switchyard" train config.ini --run.dir=full --train.steps=4 --run.log_every=2 --moe.capacity_factor=0.01
-[[ $(grep -c "warning: .*of the assignments of steps 1 to 2 were dropped: raise moe.capacity_factor" .err) -eq 1 ]] || die "drops are not told"
-[[ $(grep -c "were dropped" .err) -eq 1 ]] || die "drops are told more than once"
+[[ $(grep -c "warning: .*of the assignments of steps 1 to 2 were dropped: raise moe.capacity_factor" .err) -eq 1 ]] || die "drops are not reported"
+[[ $(grep -c "were dropped" .err) -eq 1 ]] || die "drops are reported more than once"
 # The guide trains the quickstart model alone, without a warning.
 read -r -a alone < <(sed -n 's/^    build\/switchyard train configs\/quickstart.ini //p' "$root/docs/guide/training.md")
 expect_ok "$switchyard" train "$root/configs/quickstart.ini" "${alone[@]}" --data.path=data --dry-run

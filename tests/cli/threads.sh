@@ -34,7 +34,7 @@ export SWITCHYARD_CGROUP_ROOT=$work/root
 [[ $(setting OMP_NUM_THREADS OMP_WAIT_POLICY=passive) == 1 || $(nproc) == 1 ]] || die "more threads than the quota"
 call "$switchyard" doctor
 expect_output "quota     the time of 0.5 of the CPUs of $(uname -n), by a control group: 1 thread by default, 1 in use"
-[[ $out != *"a control group grants"* ]] || die "a problem, though the quota is kept"
+[[ $out != *"a control group grants"* ]] || die "a problem, although the quota is respected"
 call "$switchyard" doctor --json
 grep -q '"cpu_time": 0.5,' .out && grep -q '"cpu_quota": 1,' .out && grep -qE '"threads": 1,' .out || die "no quota, or more threads than one"
 grep -qE '"load_average": [0-9.]+,' .out || die "no load average"

@@ -99,13 +99,13 @@ done
 # Another tokenizer at the path of the data set is not used for the run.
 mv spm aside && cp -r spm2 spm
 generate run
-[[ $out == "token 7"* ]] || die "another tokenizer was taken"
+[[ $out == "token 7"* ]] || die "another tokenizer was used"
 expect_error "spm was prepared with the tokenizer" "$switchyard" evaluate run --backend cpu
 rm -r spm && mv aside spm
 
 # ---- exports and imports ----
 expect_ok "$switchyard" export run-th th-model --quiet
-[[ $err == "" ]] || die "something is said of a tokenizer that is exported"
+[[ $err == "" ]] || die "an exported tokenizer causes a message"
 cmp hf-th/tokenizer.json th-model/tokenizer.json || die "another tokenizer.json"
 grep -q '"tokenizer_class": "PreTrainedTokenizerFast"' th-model/tokenizer_config.json || die "no class of the tokenizer"
 for file in config generation_config; do
@@ -113,7 +113,7 @@ for file in config generation_config; do
   grep -q '"eos_token_id": 1' th-model/$file.json || die "no eos_token_id in $file.json"
 done
 expect_ok "$switchyard" export run spm-model --quiet
-[[ $err == "" ]] || die "something is said of a tokenizer that is exported"
+[[ $err == "" ]] || die "an exported tokenizer causes a message"
 expect_file spm-model/tokenizer.json spm-model/tokenizer.model spm-model/tokenizer_config.json
 grep -q '"bos_token_id": null' spm-model/config.json || die "a beginning that the tokenizer does not have"
 # If a run was resumed with data of another tokenizer, its earlier checkpoints are exported without
@@ -125,7 +125,7 @@ expect_ok "$switchyard" export resumed/checkpoints/step-00000002 resumed-model -
   die "no word of the other tokenizer"
 expect_no_file resumed-model/tokenizer.model
 expect_ok "$switchyard" export run-bytes bytes-model --quiet
-[[ $err == "note: transformers has no tokenizer of bytes"* && $(wc -l <.err) -eq 1 ]] || die "not said, in one line"
+[[ $err == "note: transformers has no tokenizer of bytes"* && $(wc -l <.err) -eq 1 ]] || die "not reported in one line"
 grep -q '"eos_token_id": 256' bytes-model/config.json || die "no eos_token_id"
 
 expect_ok "$switchyard" import th-model imported

@@ -17,7 +17,7 @@ seq_len = 24
 experts = 4
 top_k = 2
 d_ff = 24
-bias_rate = 0.01
+bias_update_rate = 0.01
 [train]
 steps = 13
 global_batch = 8
@@ -41,9 +41,9 @@ expect_file whole/config.ini whole/metrics.jsonl whole/checkpoints/step-00000013
 grep -q '"experts":{"routed":\[\[' <(sed -n 5p whole/metrics.jsonl) || die "no expert counts at step 5"
 grep -qE '^step  5/13 .* elapsed  lr 0\.[0-9]+  gradient norm [0-9.]+$' .out || die "no time, rate and norm in the line of a step"
 expect_output "saved     whole/checkpoints/step-00000006 in "
-sed -nE 's/.*"time":"([^"]*)".*/\1/p' whole/metrics.jsonl >times
-[[ $(grep -cE '^20[0-9]{2}-[01][0-9]-[0-3][0-9]T[012][0-9]:[0-5][0-9]:[0-5][0-9]\.[0-9]{3}Z$' times) -eq 13 ]] || die "not 13 times"
-sort -c times || die "the times of the steps are not in order"
+sed -nE 's/.*"time":"([^"]*)".*/\1/p' whole/metrics.jsonl >times.txt
+[[ $(grep -cE '^20[0-9]{2}-[01][0-9]-[0-3][0-9]T[012][0-9]:[0-5][0-9]:[0-5][0-9]\.[0-9]{3}Z$' times.txt) -eq 13 ]] || die "not 13 times"
+sort -c times.txt || die "the times of the steps are not in order"
 
 # At the end, the program prints the result and the next commands. These work.
 grep -q "^done      steps 1 to 13 in " .out || die "no word of the end"
@@ -72,7 +72,7 @@ says_log "^switchyard: .*finite"
 validation() { sed -nE 's/.*"validation":\{"loss":([0-9]+\.[0-9]{5}).*/\1/p' "$1/metrics.jsonl" | tail -1; }
 validate=(--train.validate_every=5 --train.validate_windows=3)
 expect_ok "$switchyard" train config.ini --run.dir=validated "${validate[@]}"
-for said in "step  5/13  validation loss" "  english " "  german " "step 13/13  validation loss"; do expect_output "$said"; done
+for line in "step  5/13  validation loss" "  english " "  german " "step 13/13  validation loss"; do expect_output "$line"; done
 diff <(losses whole) <(losses validated) >&2 || die "validation changes what is trained"
 [[ $(grep -c validation validated/metrics.jsonl) -eq 3 ]] || die "not 3 validations in metrics.jsonl"
 best=$(sed -nE 's/.*"step":([0-9]+),.*"validation":\{"loss":([0-9.]+).*/\2 \1/p' validated/metrics.jsonl | sort -g | head -n 1)
@@ -165,14 +165,14 @@ bad "run.dir is not set" config.ini
 bad "nowhere" config.ini --run.dir=x --data.path=nowhere
 bad "seq_len" config.ini --run.dir=x --model.seq_len=1000000
 bad "holds another model (model.d_model: 64 here, 32 there" config.ini --run.dir=whole --run.resume=true --model.d_model=64 --model.head_dim=8
-bad "selection biases" config.ini --run.dir=whole --run.resume=true --train.steps=14 --moe.bias_rate=0
+bad "selection biases" config.ini --run.dir=whole --run.resume=true --train.steps=14 --moe.bias_update_rate=0
 bad "train.min_lr = 0.0001 is above train.lr = 1e-05" config.ini --run.dir=x --train.lr=1e-5
 bad "parallel.ep = 65536" config.ini --run.dir=x --parallel.ep=65536 --parallel.etp=65536
 mkdir foreign && echo '{"step":1}' >foreign/metrics.jsonl
 bad "already holds a run" config.ini --run.dir=foreign
 [[ $(cat foreign/metrics.jsonl) == '{"step":1}' ]] || die "a metrics.jsonl was overwritten"
 bad "run.backend" config.ini --run.dir=x --run.backend=tpu
-CUDA_VISIBLE_DEVICES= bad "run.backend = cuda, but " config.ini --run.dir=x --run.backend=cuda
+CUDA_VISIBLE_DEVICES="" bad "run.backend = cuda, but " config.ini --run.dir=x --run.backend=cuda
 bad "GB on each rank" config.ini --run.dir=x --model.d_model=65536 --model.head_dim=16384
 bad "train.steps = 0" config.ini --run.dir=x --train.steps=0
 bad "global_batch" config.ini --run.dir=x --train.global_batch=6 --train.micro_batch=4

@@ -95,13 +95,13 @@ dealt() {
     mpirun --hostfile hostfile --oversubscribe --bind-to none --map-by node -np 4 "$work/rank.sh" "$@"
 }
 by_node=(config.ini --parallel.ep=4 --train.steps=2 --train.warmup=1 --quiet)
-expect_error "parallel.node = 2 takes ranks 0 to 1 for one node, but rank 0 is on ${hosts[0]} and rank 1 on ${hosts[1]}: start consecutive ranks" \
-  dealt "$switchyard" train "${by_node[@]}" --run.dir=dealt --parallel.node=2
+expect_error "parallel.ranks_per_node = 2 takes ranks 0 to 1 for one node, but rank 0 is on ${hosts[0]} and rank 1 on ${hosts[1]}: start consecutive ranks" \
+  dealt "$switchyard" train "${by_node[@]}" --run.dir=dealt --parallel.ranks_per_node=2
 expect_no_file dealt
-expect_ok mpirun 4 "$switchyard" train "${by_node[@]}" --run.dir=by-node --parallel.node=2
+expect_ok mpirun 4 "$switchyard" train "${by_node[@]}" --run.dir=by-node --parallel.ranks_per_node=2
 [[ $err != *warning* ]] || die "a warning of nodes that are hosts"
-expect_ok mpirun 4 "$switchyard" train "${by_node[@]}" --run.dir=large --parallel.node=4
-[[ $err == *"warning: parallel.node = 4 takes ranks 0 to 3 for one node, but rank 0 is on ${hosts[0]} and rank 2 on ${hosts[1]}: set it to"* ]] ||
+expect_ok mpirun 4 "$switchyard" train "${by_node[@]}" --run.dir=large --parallel.ranks_per_node=4
+[[ $err == *"warning: parallel.ranks_per_node = 4 takes ranks 0 to 3 for one node, but rank 0 is on ${hosts[0]} and rank 2 on ${hosts[1]}: set it to"* ]] ||
   die "no warning of hosts that are too small"
 expect_ok dealt "$switchyard" evaluate by-node --max-windows 4 --backend "$backend"
 # An error is printed once, with its exit code.
@@ -125,7 +125,7 @@ mpirun 4 "$switchyard" train config.ini --run.dir="$run" --parallel.ep=4 --train
 job=$!
 for _ in $(seq 600); do (($(lines "$run") >= 3)) && break; sleep 0.1; done
 (($(lines "$run") >= 3)) || die "$(lines "$run") steps in a minute"
-ranks=($(ranks_of "$run"))
+mapfile -t ranks < <(ranks_of "$run")
 [[ ${#ranks[@]} -eq 4 ]] || die "${#ranks[@]} ranks in place of 4"
 ip netns exec "${hosts[1]}" ip link set "v$$b" down
 SECONDS=0

@@ -39,6 +39,7 @@ compile() {  # FILE OPTIONS...
 export -f compile
 export nvcc work
 # The largest files go first, so that the two compilers end at about the same time.
+# shellcheck disable=SC2011  # the names are of tracked sources
 ls -S "${files[@]}" | xargs -P 2 -I {} bash -c 'compile "$@"' compile {} "${options[@]}"
 
 # ptxas prints three lines for each kernel:

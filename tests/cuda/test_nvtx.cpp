@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "dist/activity.h"
+#include "dist/phase.h"
 
 namespace sy {
 namespace {
@@ -44,13 +44,13 @@ int attach(NvtxGetExportTableFunc_t table_of) {
   return 1;
 }
 
-TEST(Nvtx, PartsOfAStepAreRanges) {
+TEST(Nvtx, NestsRangesOfAStep) {
   InitializeInjectionNvtx2_fnptr = attach;
   {
-    const Traced step("step", {{"step", 7}});  // reported even if the step is not traced
-    const Doing doing("forward pass", 2);
-    Traced part("route");
-    part.next("dispatch");
+    const TraceScope step("step", {{"step", 7}});  // reported even if the step is not traced
+    const ScopedPhase phase("forward pass", 2);
+    TraceScope scope("route");
+    scope.next("dispatch");
   }
   EXPECT_EQ(seen, (std::vector<std::string>{"domain switchyard", "step", "forward pass of layer 2", "route of layer 2",
                                             "end", "dispatch of layer 2", "end", "end", "end"}));

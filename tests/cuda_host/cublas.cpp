@@ -153,7 +153,7 @@ void compute(const Operation& operation, const Product& p, const Types& types) {
 }
 
 void check_handle(cublasHandle_t handle, const char* what, Where where) {
-  if (handle == nullptr || !handle->alive) mistake("{} at {} with a handle that is none", what, text(where));
+  if (handle == nullptr || !handle->alive) mistake("{} at {} with an invalid handle", what, text(where));
   static const Stream* last = nullptr;
   ++counter_values.product_calls;
   counter_values.product_switches += last != nullptr && last != handle->stream;
@@ -254,7 +254,7 @@ cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t handle, cublasOperation
     if (!valid(product)) return CUBLAS_STATUS_INVALID_VALUE;
     products.push_back(product);
   }
-  put(handle->stream, [=, h = *handle](Stream* on) {
+  enqueue(handle->stream, [=, h = *handle](Stream* on) {
     const Operation operation = start(h, on, what, where);
     for (const Product& product : products) compute(operation, product, types);
   });
@@ -297,7 +297,7 @@ cublasStatus_t cublasGemmGroupedBatchedEx(cublasHandle_t handle, const cublasOpe
       if (!valid(product)) return CUBLAS_STATUS_INVALID_VALUE;
       products.push_back(product);
     }
-  put(handle->stream, [=, h = *handle](Stream* on) {
+  enqueue(handle->stream, [=, h = *handle](Stream* on) {
     const Operation operation = start(h, on, what, where);
     read_range(operation, a, count * sizeof *a, "the list of A");
     read_range(operation, b, count * sizeof *b, "the list of B");
@@ -413,7 +413,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
   if (!types.supported()) return CUBLAS_STATUS_NOT_SUPPORTED;
   if (!valid(product)) return CUBLAS_STATUS_INVALID_VALUE;
   if (!load_kernels(types)) return CUBLAS_STATUS_ALLOC_FAILED;
-  put(stream, [=, bytes = algo->workspace_bytes](Stream* on) {
+  enqueue(stream, [=, bytes = algo->workspace_bytes](Stream* on) {
     const Operation operation = start_operation(on, what, where);
     if (bytes > 0) claim_range(operation, workspace, bytes, "the workspace of cuBLASLt");
     compute(operation, product, types);

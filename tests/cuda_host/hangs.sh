@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Tests a collective on the device that never ends, although its rank is well.
 #
-# The host waits for the device, or for room in its queue. The first argument is
+# The host waits for the device, or for space in its queue. The first argument is
 # test_training_cuda_host.
 source "$2/tests/cli/lib/lib.sh"
 export SWITCHYARD_TIMEOUT=2
@@ -14,4 +14,4 @@ hang() {  # TEST WAITS-FOR ON-THE-DEVICE
 hang InAnAllGather "the device" "an all-gather with rank [01] in the forward pass of layer 1, step 2$"
 dispatch="an all-to-all with rank [01] in the dispatch of the forward pass of layer 1, step 2: it sends [0-9]+ rows, and expects [0-9]+$"
 hang InADispatch "the device" "$dispatch"
-hang WithAFullQueue "room in the device's queue" "$dispatch"
+hang WithAFullQueue "space in the device's queue" "$dispatch"

@@ -43,30 +43,32 @@ class HostTest : public ::testing::Test {
   template <class T>
   View upload(const std::vector<T>& values) {
     const View x = memory({static_cast<Index>(values.size())}, cuda_host::type_of<T>);
-    cudaMemcpyAsync(x.bytes(), values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice, context.stream.cut());
-    cudaStreamSynchronize(context.stream.cut());
+    cudaMemcpyAsync(x.bytes(), values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice,
+                    context.stream.end_capture());
+    cudaStreamSynchronize(context.stream.end_capture());
     return x;
   }
   template <class T>
   std::vector<T> download(ConstView x) {
     std::vector<T> values(static_cast<std::size_t>(x.elements()));
-    cudaMemcpyAsync(values.data(), x.bytes(), values.size() * sizeof(T), cudaMemcpyDeviceToHost, context.stream.cut());
-    cudaStreamSynchronize(context.stream.cut());
+    cudaMemcpyAsync(values.data(), x.bytes(), values.size() * sizeof(T), cudaMemcpyDeviceToHost,
+                    context.stream.end_capture());
+    cudaStreamSynchronize(context.stream.end_capture());
     return values;
   }
 
   Context context;
 };
 
-// Expects that f reports a mistake whose text contains `part`.
-inline void expect_mistake(const std::string& part, const std::function<void()>& f) {
+// Expects that f reports a mistake whose text contains `expected_text`.
+inline void expect_mistake(const std::string& expected_text, const std::function<void()>& f) {
   try {
     f();
   } catch (const Mistake& mistake) {
-    EXPECT_NE(std::string(mistake.what()).find(part), std::string::npos) << mistake.what();
+    EXPECT_NE(std::string(mistake.what()).find(expected_text), std::string::npos) << mistake.what();
     return;
   }
-  ADD_FAILURE() << "no mistake reported: " << part;
+  ADD_FAILURE() << "no mistake reported: " << expected_text;
 }
 
 }  // namespace sy::cuda

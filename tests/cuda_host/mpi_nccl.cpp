@@ -49,16 +49,16 @@ class HostNccl : public HostTest {
   }
 
   // Element i of the input of rank r.
-  static double given(int r, Index i) { return static_cast<double>((r + 1) * 3 + i * (r + 2) % 7); }
+  static double input(int r, Index i) { return static_cast<double>((r + 1) * 3 + i * (r + 2) % 7); }
   double sum(Index i) const {
     double total = 0;
-    for (int r = 0; r < size; ++r) total += given(r, i);
+    for (int r = 0; r < size; ++r) total += input(r, i);
     return total;
   }
   template <class T>
   View mine(Index n) {
     std::vector<T> values;
-    for (Index i = 0; i < n; ++i) values.push_back(static_cast<T>(given(rank, i)));
+    for (Index i = 0; i < n; ++i) values.push_back(static_cast<T>(input(rank, i)));
     return upload(values);
   }
   template <class T>
@@ -76,80 +76,85 @@ class HostNccl : public HostTest {
     View y = memory({n}, dtype);
     const int root = size - 1;
 
-    ASSERT_EQ(ncclAllReduce(mine<T>(n).bytes(), y.bytes(), count, type, ncclSum, comm, context.stream.cut()),
+    ASSERT_EQ(ncclAllReduce(mine<T>(n).bytes(), y.bytes(), count, type, ncclSum, comm, context.stream.end_capture()),
               ncclSuccess);
     expect<T>(y, [&](Index i) { return sum(i); });
     View x = mine<T>(n);
-    ASSERT_EQ(ncclAllReduce(x.bytes(), x.bytes(), count, type, ncclMax, comm, context.stream.cut()), ncclSuccess);
+    ASSERT_EQ(ncclAllReduce(x.bytes(), x.bytes(), count, type, ncclMax, comm, context.stream.end_capture()),
+              ncclSuccess);
     expect<T>(x, [&](Index i) {
       double most = 0;
-      for (int r = 0; r < size; ++r) most = std::max(most, given(r, i));
+      for (int r = 0; r < size; ++r) most = std::max(most, input(r, i));
       return most;
     });
 
     x = mine<T>(n);
-    ASSERT_EQ(ncclReduce(x.bytes(), x.bytes(), count, type, ncclSum, root, comm, context.stream.cut()), ncclSuccess);
-    expect<T>(x, [&](Index i) { return rank == root ? sum(i) : given(rank, i); });
+    ASSERT_EQ(ncclReduce(x.bytes(), x.bytes(), count, type, ncclSum, root, comm, context.stream.end_capture()),
+              ncclSuccess);
+    expect<T>(x, [&](Index i) { return rank == root ? sum(i) : input(rank, i); });
 
     y = memory({n}, dtype);
-    ASSERT_EQ(ncclReduceScatter(mine<T>(n * size).bytes(), y.bytes(), count, type, ncclSum, comm, context.stream.cut()),
+    ASSERT_EQ(ncclReduceScatter(mine<T>(n * size).bytes(), y.bytes(), count, type, ncclSum, comm,
+                                context.stream.end_capture()),
               ncclSuccess);
     expect<T>(y, [&](Index i) { return sum(rank * n + i); });
     x = mine<T>(n * size);
-    ASSERT_EQ(
-        ncclReduceScatter(x.bytes(), x.rows(rank * n, n).bytes(), count, type, ncclSum, comm, context.stream.cut()),
-        ncclSuccess);
+    ASSERT_EQ(ncclReduceScatter(x.bytes(), x.rows(rank * n, n).bytes(), count, type, ncclSum, comm,
+                                context.stream.end_capture()),
+              ncclSuccess);
     expect<T>(x.rows(rank * n, n), [&](Index i) { return sum(rank * n + i); });
 
     y = memory({n * size}, dtype);
-    ASSERT_EQ(ncclAllGather(mine<T>(n).bytes(), y.bytes(), count, type, comm, context.stream.cut()), ncclSuccess);
-    const auto gathered = [&](Index i) { return given(static_cast<int>(i / n), i % n); };
+    ASSERT_EQ(ncclAllGather(mine<T>(n).bytes(), y.bytes(), count, type, comm, context.stream.end_capture()),
+              ncclSuccess);
+    const auto gathered = [&](Index i) { return input(static_cast<int>(i / n), i % n); };
     expect<T>(y, gathered);
     y = memory({n * size}, dtype);
     x = mine<T>(n);
     cudaMemcpyAsync(y.rows(rank * n, n).bytes(), x.bytes(), static_cast<std::size_t>(x.size_bytes()),
-                    cudaMemcpyDeviceToDevice, context.stream.cut());
-    ASSERT_EQ(ncclAllGather(y.rows(rank * n, n).bytes(), y.bytes(), count, type, comm, context.stream.cut()),
+                    cudaMemcpyDeviceToDevice, context.stream.end_capture());
+    ASSERT_EQ(ncclAllGather(y.rows(rank * n, n).bytes(), y.bytes(), count, type, comm, context.stream.end_capture()),
               ncclSuccess);
     expect<T>(y, gathered);
 
     x = mine<T>(n);
-    ASSERT_EQ(ncclBroadcast(x.bytes(), x.bytes(), count, type, root, comm, context.stream.cut()), ncclSuccess);
-    expect<T>(x, [&](Index i) { return given(root, i); });
+    ASSERT_EQ(ncclBroadcast(x.bytes(), x.bytes(), count, type, root, comm, context.stream.end_capture()), ncclSuccess);
+    expect<T>(x, [&](Index i) { return input(root, i); });
   }
 
   const int rank = world_rank(), size = world_size();
   ncclComm_t comm = nullptr;
 };
 
-TEST_F(HostNccl, F32) {
+TEST_F(HostNccl, ComputesCollectivesInF32) {
   all_kinds<float>(ncclFloat32);
 }
-TEST_F(HostNccl, F64) {
+TEST_F(HostNccl, ComputesCollectivesInF64) {
   all_kinds<double>(ncclFloat64);
 }
-TEST_F(HostNccl, Bf16) {
+TEST_F(HostNccl, ComputesCollectivesInBf16) {
   all_kinds<bf16>(ncclBfloat16);
 }
-TEST_F(HostNccl, I32) {
+TEST_F(HostNccl, ComputesCollectivesInI32) {
   all_kinds<std::int32_t>(ncclInt32);
 }
-TEST_F(HostNccl, I64) {
+TEST_F(HostNccl, ComputesCollectivesInI64) {
   all_kinds<std::int64_t>(ncclInt64);
 }
 
-TEST_F(HostNccl, Bf16IsSummedInF32) {
+TEST_F(HostNccl, SumsBf16InF32) {
   // Adding 1 to 256 in bf16 gives 256 each time; in f32 it does not.
   const float values[] = {256, 1, 1, 1};
   const View x = upload(std::vector<bf16>{values[rank % 4]});
-  ASSERT_EQ(ncclAllReduce(x.bytes(), x.bytes(), 1, ncclBfloat16, ncclSum, comm, context.stream.cut()), ncclSuccess);
+  ASSERT_EQ(ncclAllReduce(x.bytes(), x.bytes(), 1, ncclBfloat16, ncclSum, comm, context.stream.end_capture()),
+            ncclSuccess);
   float exact = 0;
   for (int r = 0; r < size; ++r) exact += values[r % 4];
   EXPECT_EQ(static_cast<float>(download<bf16>(x)[0]), static_cast<float>(bf16(exact)));
 }
 
 // Rank r sends r + s + 1 elements to rank s, but nothing if that is a multiple of 3.
-TEST_F(HostNccl, AllToAllOfAnySizes) {
+TEST_F(HostNccl, ExchangesMessagesOfAnySize) {
   const auto count = [](int r, int s) { return (r + s + 1) % 3 == 0 ? 0 : r + s + 1; };
   const auto value = [](int r, int s, Index i) { return static_cast<std::int32_t>(1000 * r + 100 * s + i); };
   std::vector<std::int32_t> values;
@@ -164,11 +169,11 @@ TEST_F(HostNccl, AllToAllOfAnySizes) {
   Index sent = 0, received = 0;
   for (int s = 0; s < size; ++s) {
     const auto send = count(rank, s), receive = count(s, rank);
-    EXPECT_EQ(
-        ncclSend(x.bytes() + 4 * sent, static_cast<std::size_t>(send) * 4, ncclUint8, s, comm, context.stream.cut()),
-        ncclSuccess);
+    EXPECT_EQ(ncclSend(x.bytes() + 4 * sent, static_cast<std::size_t>(send) * 4, ncclUint8, s, comm,
+                       context.stream.end_capture()),
+              ncclSuccess);
     EXPECT_EQ(ncclRecv(y.bytes() + 4 * received, static_cast<std::size_t>(receive) * 4, ncclUint8, s, comm,
-                       context.stream.cut()),
+                       context.stream.end_capture()),
               ncclSuccess);
     sent += send;
     received += receive;
@@ -180,20 +185,20 @@ TEST_F(HostNccl, AllToAllOfAnySizes) {
   EXPECT_EQ(download<std::int32_t>(y.rows(0, receives)), expected);
 }
 
-TEST_F(HostNccl, ManyMessagesBetweenTwoKeepTheirOrder) {
+TEST_F(HostNccl, KeepsTheOrderOfMessagesBetweenTwoRanks) {
   const int to = (rank + 1) % size, from = (rank + size - 1) % size;
   const View x = mine<float>(1 << 20), y = memory({1 << 20});
-  const std::size_t part = 1 << 18;
+  const std::size_t block = 1 << 18;
   ncclGroupStart();
   for (std::size_t i = 0; i < 4; ++i) {
-    ncclSend(x.bytes() + 4 * part * i, part, ncclFloat32, to, comm, context.stream.cut());
-    ncclRecv(y.bytes() + 4 * part * i, part, ncclFloat32, from, comm, context.stream.cut());
+    ncclSend(x.bytes() + 4 * block * i, block, ncclFloat32, to, comm, context.stream.end_capture());
+    ncclRecv(y.bytes() + 4 * block * i, block, ncclFloat32, from, comm, context.stream.end_capture());
   }
   ASSERT_EQ(ncclGroupEnd(), ncclSuccess);
-  expect<float>(y, [&](Index i) { return given(from, i); });
+  expect<float>(y, [&](Index i) { return input(from, i); });
 }
 
-TEST_F(HostNccl, SubsetsAndTwoAtOnce) {
+TEST_F(HostNccl, RunsTwoCommunicatorsAtOnce) {
   // A communicator of the ranks of equal parity, in reverse order, beside that of all ranks.
   MPI_Comm half = MPI_COMM_NULL;
   MPI_Comm_split(MPI_COMM_WORLD, rank % 2, -rank, &half);
@@ -211,51 +216,53 @@ TEST_F(HostNccl, SubsetsAndTwoAtOnce) {
   const View x = mine<float>(3), y = memory({3}), z = memory({3});
   const bool first = rank < size / 2;  // in a group the order of communicators may differ
   ncclGroupStart();
-  if (first) ncclAllReduce(x.bytes(), y.bytes(), 3, ncclFloat32, ncclSum, comm, context.stream.cut());
-  ncclAllReduce(x.bytes(), z.bytes(), 3, ncclFloat32, ncclSum, of_half, context.stream.cut());
-  if (!first) ncclAllReduce(x.bytes(), y.bytes(), 3, ncclFloat32, ncclSum, comm, context.stream.cut());
+  if (first) ncclAllReduce(x.bytes(), y.bytes(), 3, ncclFloat32, ncclSum, comm, context.stream.end_capture());
+  ncclAllReduce(x.bytes(), z.bytes(), 3, ncclFloat32, ncclSum, of_half, context.stream.end_capture());
+  if (!first) ncclAllReduce(x.bytes(), y.bytes(), 3, ncclFloat32, ncclSum, comm, context.stream.end_capture());
   ASSERT_EQ(ncclGroupEnd(), ncclSuccess);
   expect<float>(y, [&](Index i) { return sum(i); });
   expect<float>(z, [&](Index i) {
     double total = 0;
-    for (int r = rank % 2; r < size; r += 2) total += given(r, i);
+    for (int r = rank % 2; r < size; r += 2) total += input(r, i);
     return total;
   });
   EXPECT_EQ(ncclCommDestroy(of_half), ncclSuccess);
   EXPECT_EQ(ncclCommDestroy(of_half), ncclInvalidArgument);
-  expect_mistake("of a communicator that is no more",
-                 [&] { ncclAllReduce(x.bytes(), y.bytes(), 3, ncclFloat32, ncclSum, of_half, context.stream.cut()); });
+  expect_mistake("of a communicator that is no more", [&] {
+    ncclAllReduce(x.bytes(), y.bytes(), 3, ncclFloat32, ncclSum, of_half, context.stream.end_capture());
+  });
   MPI_Comm_free(&half);
 }
 
-TEST_F(HostNccl, OperandsAreChecked) {
+TEST_F(HostNccl, RejectsInvalidOperands) {
   const View x = mine<float>(4), y = memory({4});
   const auto reduce = [&](const void* from, void* to, cudaStream_t s) {
     ncclAllReduce(from, to, 4, ncclFloat32, ncclSum, comm, s);
   };
   expect_mistake("what is sent, which is uninitialised",
-                 [&] { reduce(memory({4}).bytes(), y.bytes(), context.stream.cut()); });
-  expect_mistake("reaches beyond its allocation", [&] { reduce(x.bytes() + 4, y.bytes(), context.stream.cut()); });
-  expect_mistake("receives what", [&] { reduce(x.bytes(), x.bytes() + 4, context.stream.cut()); });
-  reduce(x.bytes(), y.bytes(), context.stream.cut());
+                 [&] { reduce(memory({4}).bytes(), y.bytes(), context.stream.end_capture()); });
+  expect_mistake("reaches beyond its allocation",
+                 [&] { reduce(x.bytes() + 4, y.bytes(), context.stream.end_capture()); });
+  expect_mistake("receives what", [&] { reduce(x.bytes(), x.bytes() + 4, context.stream.end_capture()); });
+  reduce(x.bytes(), y.bytes(), context.stream.end_capture());
   expect_mistake("without waiting for ncclAllReduce", [&] { reduce(y.bytes(), memory({4}).bytes(), stream()); });
   expect_mistake("in one group", [&] {
     ncclGroupStart();
-    ncclSend(x.bytes(), 4, ncclFloat32, rank, comm, context.stream.cut());
-    ncclRecv(x.bytes() + 8, 2, ncclFloat32, rank, comm, context.stream.cut());
+    ncclSend(x.bytes(), 4, ncclFloat32, rank, comm, context.stream.end_capture());
+    ncclRecv(x.bytes() + 8, 2, ncclFloat32, rank, comm, context.stream.end_capture());
     ncclGroupEnd();
   });
   EXPECT_EQ(ncclGroupEnd(), ncclInvalidUsage);
-  EXPECT_EQ(ncclSend(x.bytes(), 4, ncclFloat32, size, comm, context.stream.cut()), ncclInvalidArgument);
+  EXPECT_EQ(ncclSend(x.bytes(), 4, ncclFloat32, size, comm, context.stream.end_capture()), ncclInvalidArgument);
   expect_mistake("waits for 8 bytes from rank", [&] {
     ncclGroupStart();
-    ncclSend(x.bytes(), 1, ncclFloat32, rank, comm, context.stream.cut());
-    ncclRecv(y.bytes(), 2, ncclFloat32, rank, comm, context.stream.cut());
+    ncclSend(x.bytes(), 1, ncclFloat32, rank, comm, context.stream.end_capture());
+    ncclRecv(y.bytes(), 2, ncclFloat32, rank, comm, context.stream.end_capture());
     ncclGroupEnd();
   });
 }
 
-TEST_F(HostNccl, TwoRanksOnOneDeviceAreRefused) {
+TEST_F(HostNccl, RejectsTwoRanksOnOneDevice) {
   if (size == 1) GTEST_SKIP();
   cudaSetDevice(rank / 2);
   make_comm(MPI_COMM_WORLD, nullptr, ncclInvalidUsage);
@@ -265,13 +272,13 @@ TEST_F(HostNccl, TwoRanksOnOneDeviceAreRefused) {
   unsetenv("NCCL_HOSTID");
 }
 
-TEST_F(HostNccl, WithoutBlocking) {
+TEST_F(HostNccl, SupportsNonBlockingCommunicators) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
   const ncclComm_t mine_alone = make_comm(MPI_COMM_WORLD, &config, ncclInProgress);
   const View x = mine<float>(4), y = memory({4});
   const auto reduce = [&] {
-    return ncclAllReduce(x.bytes(), y.bytes(), 4, ncclFloat32, ncclSum, mine_alone, context.stream.cut());
+    return ncclAllReduce(x.bytes(), y.bytes(), 4, ncclFloat32, ncclSum, mine_alone, context.stream.end_capture());
   };
   const auto state = [&] {
     ncclResult_t s = ncclSuccess;
@@ -289,21 +296,22 @@ TEST_F(HostNccl, WithoutBlocking) {
   EXPECT_EQ(ncclCommDestroy(mine_alone), ncclSuccess);
 }
 
-TEST_F(HostNccl, LostRanks) {
+TEST_F(HostNccl, ReportsALostRank) {
   const ncclComm_t lost = make_comm(MPI_COMM_WORLD);
   const View x = mine<float>(4);
   ncclResult_t state = ncclSuccess;
   cuda_host::set_nccl_error(ncclRemoteError);
-  EXPECT_EQ(ncclAllReduce(x.bytes(), x.bytes(), 4, ncclFloat32, ncclSum, lost, context.stream.cut()), ncclSuccess);
+  EXPECT_EQ(ncclAllReduce(x.bytes(), x.bytes(), 4, ncclFloat32, ncclSum, lost, context.stream.end_capture()),
+            ncclSuccess);
   EXPECT_EQ(ncclCommGetAsyncError(lost, &state), ncclSuccess);
   EXPECT_EQ(state, ncclRemoteError);
   cudaEvent_t done = event();
-  cudaEventRecord(done, context.stream.cut());
+  cudaEventRecord(done, context.stream.end_capture());
   for (int i = 0; i < 3; ++i) EXPECT_EQ(cudaEventQuery(done), cudaErrorNotReady);
   cudaGetLastError();
-  expect_mistake("waits for ever", [&] { cudaStreamSynchronize(context.stream.cut()); });
+  expect_mistake("waits for ever", [&] { cudaStreamSynchronize(context.stream.end_capture()); });
   EXPECT_EQ(ncclCommAbort(lost), ncclSuccess);
-  EXPECT_EQ(cudaStreamSynchronize(context.stream.cut()), cudaSuccess);
+  EXPECT_EQ(cudaStreamSynchronize(context.stream.end_capture()), cudaSuccess);
   EXPECT_EQ(cudaEventQuery(done), cudaSuccess);
   cuda_host::set_nccl_error(ncclSuccess);
 }
@@ -326,7 +334,7 @@ class LateNccl : public HostNccl {
   static float now(View x) { return *reinterpret_cast<const float*>(x.bytes()); }
 };
 
-TEST_F(LateNccl, ACollectiveEndsWhenItIsWaitedFor) {
+TEST_F(LateNccl, CompletesACollectiveWhenItIsWaitedFor) {
   const View x = mine<float>(3), y = upload(std::vector<float>(3, -1));
   const cudaStream_t aside = stream();
   const cudaEvent_t done = event();
@@ -335,24 +343,24 @@ TEST_F(LateNccl, ACollectiveEndsWhenItIsWaitedFor) {
   cudaEventRecord(done, aside);
   EXPECT_EQ(now(y), -1);
   // Waiting for another stream, without an event, does not run the collective.
-  EXPECT_EQ(cudaStreamSynchronize(context.stream.cut()), cudaSuccess);
+  EXPECT_EQ(cudaStreamSynchronize(context.stream.end_capture()), cudaSuccess);
   EXPECT_EQ(now(y), -1);
   // A stream that waits for the event sees the result, and so does the host after that stream.
-  cudaStreamWaitEvent(context.stream.cut(), done, 0);
+  cudaStreamWaitEvent(context.stream.end_capture(), done, 0);
   const View z = memory({3});
-  cudaMemcpyAsync(z.bytes(), y.bytes(), 12, cudaMemcpyDeviceToDevice, context.stream.cut());
+  cudaMemcpyAsync(z.bytes(), y.bytes(), 12, cudaMemcpyDeviceToDevice, context.stream.end_capture());
   EXPECT_EQ(now(y), -1);
   expect<float>(z, [&](Index i) { return sum(i); });
 }
 
-TEST_F(LateNccl, ReadingWithoutWaitingIsSeen) {
+TEST_F(LateNccl, ReturnsOldDataWithoutAWait) {
   const View x = mine<float>(3), y = upload(std::vector<float>(3, -1)), z = memory({3});
   const cudaStream_t aside = stream();
   cuda_host::set_running(cuda_host::Running::late);
   reduce(x, y, comm, aside);
-  cudaMemcpyAsync(z.bytes(), y.bytes(), 12, cudaMemcpyDeviceToDevice, context.stream.cut());
+  cudaMemcpyAsync(z.bytes(), y.bytes(), 12, cudaMemcpyDeviceToDevice, context.stream.end_capture());
   cudaEvent_t copied = event();
-  cudaEventRecord(copied, context.stream.cut());
+  cudaEventRecord(copied, context.stream.end_capture());
   while (cudaEventQuery(copied) != cudaSuccess) cudaGetLastError();
   EXPECT_EQ(now(z), -1);  // from before the collective
   expect_mistake("without waiting for", [&] { cudaDeviceSynchronize(); });
@@ -361,7 +369,7 @@ TEST_F(LateNccl, ReadingWithoutWaitingIsSeen) {
 
 // NCCL_LAUNCH_ORDER_IMPLICIT: "a kernel starts only when the one that was launched before has
 // started".
-TEST_F(LateNccl, ImplicitOrderIsOfStarts) {
+TEST_F(LateNccl, OrdersOnlyTheStartsWithImplicitLaunchOrder) {
   for (const int version : {22809, 22505})
     for (const char* implicit : {"1", "0"}) {
       cuda_host::set_nccl_version(version);
@@ -385,7 +393,7 @@ TEST_F(LateNccl, ImplicitOrderIsOfStarts) {
     }
 }
 
-TEST_F(LateNccl, AnyOrderGivesTheSameSums) {
+TEST_F(LateNccl, GivesTheSameSumsInAnyOrder) {
   setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 1);
   const ncclComm_t other = make_comm(MPI_COMM_WORLD);
   const cudaStream_t streams[] = {stream(), stream()};

@@ -4,14 +4,14 @@
 
 #include <cstdlib>
 
-#include "dist/activity.h"
 #include "dist/comm_nccl.h"
+#include "dist/phase.h"
 #include "src/model/engine.h"
-#include "src/train/grad_sync.h"
+#include "src/train/device_reservation.h"
+#include "src/train/distributed_optimizer.h"
 #include "src/train/memory.h"
-#include "src/train/room.h"
 #include "tests/cuda_host/host/control.h"
-#include "tests/forwarding.h"
+#include "tests/forwarding_comm.h"
 #include "tests/mpi_world.h"
 
 namespace sy {
@@ -43,32 +43,32 @@ struct Trained {
   Config config;
   Layout layout;
   Engine engine;
-  GradSync sync;
+  DistributedOptimizer optimizer;
   std::vector<std::int32_t> ids = std::vector<std::int32_t>(sequences * length, 5);
   Index steps = 0;
   double rate = 1e-3;
 
   Trained(const Config& c, const Layout& l, const std::string& backend = "cuda")
       : Trained(c, l, make_backend(backend), {make_mesh(world(), l), 0, Index{4} << 20}) {}
-  Trained(const Config& c, const Layout& l, std::unique_ptr<Backend> backend, Room room)
+  Trained(const Config& c, const Layout& l, std::unique_ptr<Backend> backend, DeviceReservation reservation)
       : config(c),
         layout(l),
-        engine(c, vocab, std::move(backend), std::move(room.mesh), true, room.arena),
-        sync(engine.mesh(), engine.store()) {
+        engine(c, vocab, std::move(backend), std::move(reservation.mesh), true, reservation.arena_bytes),
+        optimizer(engine.mesh(), engine.store()) {
     for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::int32_t>(i * (3 + world().rank()) % vocab);
     engine.store().initialize(1);
   }
   void step() {
     const Index tokens = sequences * length * micro_batches * layout.dp();
-    const BackwardProgress progress = sync.progress();
+    const BackwardHooks hooks = optimizer.backward_hooks();
     for (Index micro = 0; micro < micro_batches; ++micro)
       engine.train({sequences, length, ids, ids, tokens, 1, micro_batches},
-                   micro + 1 == micro_batches ? progress : BackwardProgress{});
-    sync.step(config.train, rate, ++steps);
+                   micro + 1 == micro_batches ? hooks : BackwardHooks{});
+    optimizer.step(config.train, rate, ++steps);
   }
   // Bytes of the weights of each parameter group.
   std::vector<std::vector<std::byte>> weights() {
-    engine.store().whole();
+    engine.store().finish_all_gather();
     std::vector<std::vector<std::byte>> all;
     for (std::size_t g = 0; g < engine.store().layout().groups.size(); ++g) {
       const View of_group = engine.store().buffers(g).weights;
@@ -78,7 +78,7 @@ struct Trained {
   }
 };
 
-TEST(Step, TakesNoMemoryAndWaitsForExpertCountsAlone) {
+TEST(Step, AllocatesNothingAndWaitsOnlyForExpertCounts) {
   const int n = world().size();
   for (const Layout& layout : {Layout{n, 1, 1, 1}, Layout{n, 1, n, 1}, Layout{n, n, n, 1}})
     for (const char* recompute : {"false", "true"})
@@ -95,13 +95,13 @@ TEST(Step, TakesNoMemoryAndWaitsForExpertCountsAlone) {
         EXPECT_EQ(after.frees, before.frees);
         const Index passes = micro_batches * moe_layers * (t.config.train.recompute ? 2 : 1);
         EXPECT_EQ(after.waits - before.waits, passes) << layout.str() << " recompute " << recompute;
-        EXPECT_TRUE(std::isfinite(t.sync.norm()));
+        EXPECT_TRUE(std::isfinite(t.optimizer.norm()));
       }
 }
 
 // The forward and backward passes of a dense model, and the weight update of every model, become
 // graphs. The host launches none of their kernels.
-TEST(Step, WhatIsTheSameInEveryStepIsAGraph) {
+TEST(Step, RunsRepeatedPassesAsGraphs) {
   const int n = world().size();
   for (const char* dtype : {"f32", "bf16"})
     for (const Layout& layout : {Layout{n, 1, 1, 1}, Layout{n, n, 1, 1}})
@@ -137,12 +137,12 @@ TEST(Step, WhatIsTheSameInEveryStepIsAGraph) {
 }
 
 // The waits are so long that the host checks its communicators meanwhile. This leaves no trace.
-TEST(Step, GoesOnAfterLongWaits) {
+TEST(Step, ContinuesAfterLongWaits) {
   const int n = world().size();
   Trained t(config_of({}), {n, 1, n, 1});
   cuda_host::set_latency(std::chrono::milliseconds(40));
   t.step();
-  EXPECT_TRUE(std::isfinite(t.sync.norm()));
+  EXPECT_TRUE(std::isfinite(t.optimizer.norm()));
   cuda_host::set_latency(std::chrono::milliseconds(0));
 }
 
@@ -153,7 +153,7 @@ std::vector<std::vector<std::byte>> trained_weights(const Config& config, const 
 }
 
 // The device runs operations late, and in any order that streams and events allow.
-TEST(Step, IsTheSameInAnyOrder) {
+TEST(Step, GivesTheSameWeightsInAnyOrder) {
   const int n = world().size();
   std::vector<Layout> layouts;
   for (const int tp : {1, 2})
@@ -183,32 +183,32 @@ Index calls(Trained& t, Collective kind) {
 // New weights are broadcast bucket by bucket, each while the bucket before computes. This happens
 // in the first forward after an update, and in no other. Code that computes with the weights, or
 // reads them, has all of them.
-TEST(Step, NewWeightsComeWhileThePartBeforeComputes) {
+TEST(Step, BroadcastsWeightsDuringThePreviousBucket) {
   const int n = world().size();
   for (const char* recompute : {"false", "true"}) {
     Trained t(config_of({std::string("--train.recompute=") + recompute}), {n, 1, 1, 1});
-    std::vector<Index> given;
-    const auto see = [&] { given.push_back(calls(t, Collective::broadcast)); };
+    std::vector<Index> broadcasts;
+    const auto see = [&] { broadcasts.push_back(calls(t, Collective::broadcast)); };
     t.step();
     see();  // the embedding's bucket
-    t.engine.observe_routing([&](const RoutingView&) { see(); });
+    t.engine.set_routing_hook([&](const RoutingView&) { see(); });
     const Engine::MicroBatch batch{sequences, length, t.ids, t.ids, sequences * length * n, 1, 1};
     t.engine.train(batch);
     see();
-    ASSERT_EQ(std::ssize(given), 2 + moe_layers);
+    ASSERT_EQ(std::ssize(broadcasts), 2 + moe_layers);
     if (n > 1) {
-      EXPECT_GT(given[0], 0);
-      EXPECT_LT(given[0], given[1]);  // includes the third layer, while the second computes
-      EXPECT_LT(given[1], given[2]);
+      EXPECT_GT(broadcasts[0], 0);
+      EXPECT_LT(broadcasts[0], broadcasts[1]);  // the third layer's, while the second computes
+      EXPECT_LT(broadcasts[1], broadcasts[2]);
     }
-    EXPECT_EQ(given[2], given.back());
+    EXPECT_EQ(broadcasts[2], broadcasts.back());
     t.engine.train(batch);
     t.weights();
-    EXPECT_EQ(calls(t, Collective::broadcast), given.back());
+    EXPECT_EQ(calls(t, Collective::broadcast), broadcasts.back());
     EXPECT_EQ(calls(t, Collective::all_gather), 0);
-    t.sync.step(t.config.train, 1e-3, 2);
+    t.optimizer.step(t.config.train, 1e-3, 2);
     const auto weights = t.weights();  // no forward has requested them
-    EXPECT_FALSE(t.engine.store().fetching());
+    EXPECT_FALSE(t.engine.store().all_gather_in_flight());
     for (std::size_t g = 0; g < weights.size(); ++g) {
       std::vector<std::byte> first = weights[g];
       world().broadcast(view_of(reinterpret_cast<std::uint8_t*>(first.data()), {std::ssize(first)}), 0);
@@ -219,16 +219,18 @@ TEST(Step, NewWeightsComeWhileThePartBeforeComputes) {
 
 // A host communicator that claims to be asynchronous. Gradients are then reduced, and weights
 // broadcast, bucket by bucket.
-class ByPart final : public Forwarding {
+class PerBufferComm final : public ForwardingComm {
  public:
-  using Forwarding::Forwarding;
-  const char* others() const override { return inner_->others(); }
-  bool tell(std::span<const Index> mine, std::span<Index> all) const override { return inner_->tell(mine, all); }
+  using ForwardingComm::ForwardingComm;
+  const char* peer_names() const override { return inner_->peer_names(); }
+  bool host_all_gather(std::span<const Index> mine, std::span<Index> all) const override {
+    return inner_->host_all_gather(mine, all);
+  }
   bool asynchronous() const override { return size() > 1; }
 
  private:
   std::unique_ptr<Comm> do_split(const std::function<int(int)>& color) const override {
-    return std::make_unique<ByPart>(inner_->split(color));
+    return std::make_unique<PerBufferComm>(inner_->split(color));
   }
 };
 
@@ -237,7 +239,7 @@ class ByPart final : public Forwarding {
 std::vector<std::vector<std::byte>> trained_state(Trained& t, bool at_once) {
   for (int step = 0; step < 3; ++step) {
     t.step();
-    if (at_once) t.engine.store().whole();
+    if (at_once) t.engine.store().finish_all_gather();
   }
   std::vector<std::vector<std::byte>> state = t.weights();
   for (std::size_t g = 0; g < t.engine.store().layout().groups.size(); ++g) {
@@ -250,7 +252,7 @@ std::vector<std::vector<std::byte>> trained_state(Trained& t, bool at_once) {
 
 // Weights that are broadcast during computation equal weights that are waited for at once, bit by
 // bit. On the host, where sums are taken in rank order, they also equal weights of whole buffers.
-TEST(Step, WeightsByPartAreThoseOfWholeBuffers) {
+TEST(Step, GivesTheSameWeightsByBucketAndByBuffer) {
   const int n = world().size();
   // In the layout of four ranks, two ranks hold the same kv heads.
   for (const Layout& layout :
@@ -267,14 +269,14 @@ TEST(Step, WeightsByPartAreThoseOfWholeBuffers) {
       EXPECT_TRUE(states[0] == states[1]) << layout.str() << " " << dtype;
 
       states.clear();
-      for (const auto& [by_part, at_once] : {std::pair{false, false}, {true, true}, {true, false}}) {
+      for (const auto& [per_buffer, at_once] : {std::pair{false, false}, {true, true}, {true, false}}) {
         Mesh mesh = make_mesh(world(), layout);
-        if (by_part)
+        if (per_buffer)
           for (std::unique_ptr<Comm>* comm : {&mesh.stage, &mesh.dp, &mesh.edp})
-            *comm = std::make_unique<ByPart>(std::move(*comm));
+            *comm = std::make_unique<PerBufferComm>(std::move(*comm));
         Trained t(config, layout, make_backend("cpu"), {std::move(mesh), 0, Index{4} << 20});
         states.push_back(trained_state(t, at_once));
-        EXPECT_EQ(calls(t, Collective::broadcast) > 0, by_part && n > 1);
+        EXPECT_EQ(calls(t, Collective::broadcast) > 0, per_buffer && n > 1);
       }
       EXPECT_TRUE(states[1] == states[2]) << "on the host, " << layout.str() << " " << dtype;
       EXPECT_TRUE(states[0] == states[1]) << "on the host, " << layout.str() << " " << dtype;
@@ -283,7 +285,7 @@ TEST(Step, WeightsByPartAreThoseOfWholeBuffers) {
 
 // Losses of some steps: each depends on the weights of the step before. Collectives of the host are
 // complete when they return.
-TEST(Step, LearnsWhatTheHostLearns) {
+TEST(Step, MatchesTheLossesOfTheCpuBackend) {
   const int n = world().size();
   for (const auto& [settings, layout] :
        {std::pair{std::vector<std::string>{"--model.tie_embeddings=true"}, Layout{n, 1, n, 1}},
@@ -311,7 +313,7 @@ TEST(Step, LearnsWhatTheHostLearns) {
 // NCCL starts collectives in the order in which they are enqueued. The gradients of a bucket (the
 // head, a layer) are therefore enqueued when the tokens of the layer before it are in flight. Here
 // the host waits for these tokens: it needs their counts to compute forward again.
-TEST(Step, TokensDoNotWaitForGradientsOfTheLayerBehind) {
+TEST(Step, SendsTokensBeforeGradientsOfTheNextLayer) {
   const int n = world().size();
   if (n == 1) return;
   Trained t(config_of({"--train.recompute=true"}), {n, 1, n, 1});
@@ -319,66 +321,68 @@ TEST(Step, TokensDoNotWaitForGradientsOfTheLayerBehind) {
   t.engine.take_statistics();
   cuda_host::set_running(cuda_host::Running::late);
   // Reduces that have started, and that NCCL has been called for, as each bucket is done.
-  std::vector<std::int64_t> reduces, given;
+  std::vector<std::int64_t> reduces, enqueued;
   const auto before = cuda_host::counters().reduces;
   const Index calls_before = calls(t, Collective::reduce);
-  const BackwardProgress sync = t.sync.progress();
-  const auto part_done = [&](Index part) {
-    sync.part_done(part);
+  const BackwardHooks hooks = t.optimizer.backward_hooks();
+  const auto on_gradients_ready = [&](Index bucket) {
+    hooks.on_gradients_ready(bucket);
     reduces.push_back(cuda_host::counters().reduces - before);
-    given.push_back(calls(t, Collective::reduce) - calls_before);
+    enqueued.push_back(calls(t, Collective::reduce) - calls_before);
   };
-  t.engine.train({sequences, length, t.ids, t.ids, sequences * length * n, 1, 1}, {part_done, sync.tokens_sent});
-  t.sync.step(t.config.train, 1e-3, 2);
-  EXPECT_TRUE(std::isfinite(t.sync.norm()));
+  t.engine.train({sequences, length, t.ids, t.ids, sequences * length * n, 1, 1},
+                 {on_gradients_ready, hooks.on_dispatch_started});
+  t.optimizer.step(t.config.train, 1e-3, 2);
+  EXPECT_TRUE(std::isfinite(t.optimizer.norm()));
   cuda_host::set_running(cuda_host::Running::at_once);
   ASSERT_EQ(reduces.size(), 5u);
-  EXPECT_EQ(given[0], 0);
-  EXPECT_GT(given[1], 0);  // the head's, which are complete before the layers'
-  EXPECT_GT(given[2], given[1]);
+  EXPECT_EQ(enqueued[0], 0);
+  EXPECT_GT(enqueued[1], 0);  // the head's, which are complete before the layers'
+  EXPECT_GT(enqueued[2], enqueued[1]);
   // The host has waited for the second layer's counts, not for the third's gradients.
-  EXPECT_EQ(reduces[2], given[1]);
+  EXPECT_EQ(reduces[2], enqueued[1]);
   EXPECT_GT(cuda_host::counters().reduces - before, 0);
 }
 
 // The gradients of the bucket after a layer are reduced while the tokens of the layer are in
 // flight. They are not enqueued before these tokens leave, nor after they are back.
-TEST(Step, GradientsLeaveBehindTheNextTokens) {
+TEST(Step, ReducesGradientsWhileTokensAreInFlight) {
   const int n = world().size();
   if (n == 1) return;
   Trained t(config_of({}), {n, 1, n, 1});
   t.step();
-  const BackwardProgress sync = t.sync.progress();
-  const auto trips = [&] { return t.engine.mesh().experts->traffic(Collective::all_to_all).calls; };
+  const BackwardHooks hooks = t.optimizer.backward_hooks();
+  const auto trips = [&] { return t.engine.mesh().expert_group->traffic(Collective::all_to_all).calls; };
   // Reduces enqueued when a layer's tokens are in flight, and all-to-alls since backward began.
-  std::vector<Index> reduces, behind;
+  std::vector<Index> reduces, trips_since;
   Index before = 0;
-  const auto part_done = [&](Index part) {
-    if (behind.empty()) before = trips();
-    sync.part_done(part);
+  const auto on_gradients_ready = [&](Index bucket) {
+    if (trips_since.empty()) before = trips();
+    hooks.on_gradients_ready(bucket);
   };
-  const auto tokens_sent = [&] {
-    const Index given = calls(t, Collective::reduce);
-    sync.tokens_sent();
-    reduces.push_back(calls(t, Collective::reduce) - given);
-    behind.push_back(trips() - before);
+  const auto on_dispatch_started = [&] {
+    const Index calls_before = calls(t, Collective::reduce);
+    hooks.on_dispatch_started();
+    reduces.push_back(calls(t, Collective::reduce) - calls_before);
+    trips_since.push_back(trips() - before);
   };
-  t.engine.train({sequences, length, t.ids, t.ids, sequences * length * n, 1, 1}, {part_done, tokens_sent});
-  t.sync.step(t.config.train, 1e-3, 2);
-  EXPECT_TRUE(std::isfinite(t.sync.norm()));
+  t.engine.train({sequences, length, t.ids, t.ids, sequences * length * n, 1, 1},
+                 {on_gradients_ready, on_dispatch_started});
+  t.optimizer.step(t.config.train, 1e-3, 2);
+  EXPECT_TRUE(std::isfinite(t.optimizer.norm()));
   ASSERT_EQ(std::ssize(reduces), moe_layers);
-  EXPECT_GT(reduces[0], 0);                           // the head's
-  EXPECT_GT(reduces[1], 0);                           // the last layer's
-  EXPECT_EQ(behind, (std::vector<Index>{1, 1 + 2}));  // a layer's tokens travel there and back
+  EXPECT_GT(reduces[0], 0);                                // the head's
+  EXPECT_GT(reduces[1], 0);                                // the last layer's
+  EXPECT_EQ(trips_since, (std::vector<Index>{1, 1 + 2}));  // a layer's tokens travel there and back
 }
 
-// The ranks of a layer exchange counts. Rows, physical experts and gates of tokens then travel in
-// one launch. Gradients of rows and gates return in one launch, too.
-TEST(Step, WhatTravelsTogetherIsOneLaunch) {
+// The ranks of a layer exchange counts. One launch then sends rows, physical experts and weights
+// of tokens. Gradients of rows and weights return in one launch, too.
+TEST(Step, SendsTokensAndMetadataInOneLaunch) {
   const int n = world().size();
   Trained t(config_of({}), {n, 1, n, 1});
   t.step();
-  t.engine.store().whole();
+  t.engine.store().finish_all_gather();
   t.engine.take_statistics();
   const auto launches = [] { return cuda_host::counters().nccl_launches; };
   const auto before = launches();
@@ -393,7 +397,7 @@ TEST(Step, WhatTravelsTogetherIsOneLaunch) {
 // The load-balancing loss over the global batch needs every rank's counts once, however often a
 // layer is computed. A second request would come after all gradients that are being reduced. The
 // gradients are the same, bit by bit.
-TEST(Step, RecomputedLayersDoNotAskForCountsAgain) {
+TEST(Step, GathersExpertCountsOnceWithRecompute) {
   const int n = world().size();
   std::vector<Index> calls;
   std::vector<std::vector<std::vector<std::byte>>> weights;
@@ -412,14 +416,14 @@ TEST(Step, RecomputedLayersDoNotAskForCountsAgain) {
 
 // No layer waits for the other ranks' counts: they would come after the next layer's new weights.
 // The counts of all layers are requested once, after the last weights have arrived.
-TEST(Step, CountsOfTheBalancingLossComeBehindAllLayers) {
+TEST(Step, GathersLossCountsAfterAllLayers) {
   const int n = world().size();
   Trained t(config_of({"--moe.aux_scope=global_batch", "--moe.aux_loss=0.5"}), {n, 1, n, 1});
   t.step();
   const auto gathers = [&] { return t.engine.mesh().stage->traffic(Collective::all_gather).calls; };
   const Index before = gathers();
   std::vector<Index> asked;  // before each layer's tokens leave
-  t.engine.observe_routing([&](const RoutingView&) { asked.push_back(gathers() - before); });
+  t.engine.set_routing_hook([&](const RoutingView&) { asked.push_back(gathers() - before); });
   t.engine.train({sequences, length, t.ids, t.ids, sequences * length * n, 1, 1});
   EXPECT_EQ(asked, std::vector<Index>(moe_layers, 0));
   EXPECT_EQ(gathers() - before, n > 1 ? 1 : 0);
@@ -427,7 +431,7 @@ TEST(Step, CountsOfTheBalancingLossComeBehindAllLayers) {
 
 // Collectives run one after the other if NCCL is older than 2.26, or if the user forbids implicit
 // order. Two collectives could otherwise start in different orders on two ranks, and wait for ever.
-TEST(Step, CollectivesOfAnOldNcclRunOneAfterTheOther) {
+TEST(Step, SerializesCollectivesOfAnOldNccl) {
   const int n = world().size();
   const char* const variable = "NCCL_LAUNCH_ORDER_IMPLICIT";
   for (const auto& [code, version, implicit] : {std::tuple(22505, "2.25.5", "1"), std::tuple(22809, "2.28.9", "0")}) {
@@ -453,7 +457,7 @@ TEST(Step, CollectivesOfAnOldNcclRunOneAfterTheOther) {
 
 // NCCL takes a gibibyte for each kind of connection of each communicator, and activations take all
 // memory that is left. Kernels of this program and of cuBLAS have their memory by then.
-TEST(Memory, IsTakenByLibrariesBeforeActivations) {
+TEST(Memory, IsReservedForLibrariesBeforeActivations) {
   const int n = world().size();
   cuda_host::set_nccl_channel_bytes(std::size_t{64} << 20);
   const std::string bf16 = "--run.dtype=bf16", dense = "--moe.experts=0", few = "--model.kv_heads=1";
@@ -466,23 +470,23 @@ TEST(Memory, IsTakenByLibrariesBeforeActivations) {
     const Config config = config_of(settings);
     std::unique_ptr<Backend> backend = make_backend("cuda");
     const auto before = cuda_host::counters().library_bytes;
-    Room room = make_room(world(), config, vocab, layout, *backend, 1);
-    const auto taken = cuda_host::counters().library_bytes;
-    EXPECT_EQ(room.taken, taken - before) << layout.str();
+    DeviceReservation reservation = warm_up_and_reserve(world(), config, vocab, layout, *backend, 1);
+    const auto used_library_bytes = cuda_host::counters().library_bytes;
+    EXPECT_EQ(reservation.library_bytes, used_library_bytes - before) << layout.str();
     if (n > 1) {
-      EXPECT_GE(room.taken, Index{3} << 30) << layout.str();
+      EXPECT_GE(reservation.library_bytes, Index{3} << 30) << layout.str();
     }
-    EXPECT_GT(room.arena, Index{512} << 20) << layout.str();
-    Trained t(config, layout, std::move(backend), std::move(room));
+    EXPECT_GT(reservation.arena_bytes, Index{512} << 20) << layout.str();
+    Trained t(config, layout, std::move(backend), std::move(reservation));
     for (int step = 0; step < 2; ++step) t.step();
-    EXPECT_TRUE(std::isfinite(t.sync.norm()));
-    EXPECT_EQ(cuda_host::counters().library_bytes, taken) << layout.str();
+    EXPECT_TRUE(std::isfinite(t.optimizer.norm()));
+    EXPECT_EQ(cuda_host::counters().library_bytes, used_library_bytes) << layout.str();
   }
   cuda_host::set_nccl_channel_bytes(std::size_t{1} << 20);
 }
 
-// Without make_room, the first step would find no memory for its connections.
-TEST(Memory, IsWhatALateConnectionMisses) {
+// Without warm_up_and_reserve, the first step would find no memory for its connections.
+TEST(Memory, IsExhaustedByALateConnection) {
   const int n = world().size();
   if (n == 1) return;
   cuda_host::set_nccl_channel_bytes(std::size_t{64} << 20);
@@ -499,7 +503,7 @@ TEST(Memory, IsWhatALateConnectionMisses) {
   cuda_host::set_nccl_channel_bytes(std::size_t{1} << 20);
 }
 
-TEST(Memory, OfConnectionsIsLimitedUnlessTheEnvironmentSaysOtherwise) {
+TEST(Memory, LimitsNcclChannelsUnlessTheEnvironmentSetsThem) {
   const int n = world().size();
   if (n == 1) return;
   for (const auto& [name, channels] :
@@ -520,18 +524,18 @@ TEST(Memory, OfConnectionsIsLimitedUnlessTheEnvironmentSaysOtherwise) {
 }
 
 // A start_reduce or start_broadcast to several roots is one launch.
-TEST(Rooted, OfOneCallAreOneLaunch) {
+TEST(RootedBuffer, UsesOneLaunchForSeveralRoots) {
   const int n = world().size(), r = world().rank();
   if (n == 1) return;
   const std::unique_ptr<Backend> backend = make_backend("cuda");
   const Mesh mesh = on_backend(make_mesh(world(), {n, 1, 1, 1}), *backend);
   const Tensor x = backend->tensor({8 * n});
   backend->fill(x, static_cast<float>(r + 1));
-  std::vector<Rooted> parts = {{x.view().rows(0, 0), 0}};
-  for (int root = 0; root < n; ++root) parts.push_back({x.view().rows(root * 8, 8), root});
+  std::vector<RootedBuffer> rooted = {{x.view().rows(0, 0), 0}};
+  for (int root = 0; root < n; ++root) rooted.push_back({x.view().rows(root * 8, 8), root});
   const auto before = cuda_host::counters();
   mesh.dp->mark();
-  mesh.dp->start_reduce(parts);
+  mesh.dp->start_reduce(rooted);
   mesh.dp->wait();
   std::vector<float> sums(static_cast<std::size_t>(8 * n));
   backend->to_host(x, sums.data());
@@ -539,7 +543,7 @@ TEST(Rooted, OfOneCallAreOneLaunch) {
   EXPECT_EQ(after.nccl_launches - before.nccl_launches, 1);
   EXPECT_EQ(after.reduces - before.reduces, n);
   mesh.dp->mark();
-  mesh.dp->start_broadcast(parts);
+  mesh.dp->start_broadcast(rooted);
   mesh.dp->wait();
   std::vector<float> all(sums.size());
   backend->to_host(x, all.data());
@@ -554,7 +558,7 @@ void lose_a_rank(int result, const std::string& why) {
   if (n == 1) return;
   Trained t(config_of({}), {n, 1, n, 1});
   t.step();
-  t.engine.store().whole();
+  t.engine.store().finish_all_gather();
   t.engine.take_statistics();
   cuda_host::set_nccl_error(result);
   try {
@@ -563,15 +567,15 @@ void lose_a_rank(int result, const std::string& why) {
     FAIL() << "the loss of a rank went unnoticed";
   } catch (const Failure& e) {
     const std::string what = e.what();
-    for (const std::string& part :
+    for (const std::string& text :
          {fmt::format("rank {}", world().rank()), fmt::format("{}", (world().rank() + 1) % n), std::string("layer 1"),
           std::string("all-gather"), std::string("forward pass"), why})
-      EXPECT_NE(what.find(part), std::string::npos) << what;
+      EXPECT_NE(what.find(text), std::string::npos) << what;
   }
   cuda_host::set_nccl_error(0);
 }
 
-TEST(Step, ALostRankEndsIt) {
+TEST(Step, EndsWhenARankIsLost) {
   lose_a_rank(6, "remote process exited");  // ncclRemoteError
 }
 
@@ -580,10 +584,10 @@ TEST(Step, ALostRankEndsIt) {
 void hang_for_ever(int launches) {
   Trained t(config_of({}), {world().size(), 1, world().size(), 1});
   t.step();
-  t.engine.store().whole();
+  t.engine.store().finish_all_gather();
   t.engine.take_statistics();
   cuda_host::set_nccl_error(7, launches);  // ncclInProgress
-  const DoingStep doing(2);
+  const ScopedStep scoped_step(2);
   t.step();
   t.engine.take_statistics();
 }

@@ -77,7 +77,7 @@ struct Call {
   int peer = 0;
 
   Operation operation = {};
-  std::vector<std::byte> parts = {};  // the data of all ranks, in rank order
+  std::vector<std::byte> contributions = {};  // the data of all ranks, in rank order
 
   std::size_t bytes() const { return count * size_of(type); }
   std::size_t size() const { return static_cast<std::size_t>(comm->size); }
@@ -127,8 +127,8 @@ bool connect(const Call& call) {
 
 // Integer in the environment, or `otherwise` if it is not set.
 int number(const char* name, int otherwise) {
-  const char* const given = std::getenv(name);
-  return given ? std::atoi(given) : otherwise;
+  const char* const value = std::getenv(name);
+  return value ? std::atoi(value) : otherwise;
 }
 
 std::vector<Call> group;  // calls until the outermost ncclGroupEnd
@@ -154,7 +154,7 @@ void check_apart(const std::vector<Call>& calls) {
 }
 
 template <class T, class Sum>
-void reduce_as(const Call& call, std::size_t parts) {
+void reduce_as(const Call& call, std::size_t contributions) {
   const auto combine = [&](Sum a, Sum b) -> Sum {
     switch (call.op) {
       case ncclSum:
@@ -168,11 +168,11 @@ void reduce_as(const Call& call, std::size_t parts) {
                 static_cast<int>(call.op));
     }
   };
-  const auto* from = reinterpret_cast<const T*>(call.parts.data());
+  const auto* from = reinterpret_cast<const T*>(call.contributions.data());
   auto* to = static_cast<T*>(call.receive);
   for (std::size_t i = 0; i < call.count; ++i) {
     Sum sum = from[i];
-    for (std::size_t r = 1; r < parts; ++r) sum = combine(sum, from[r * call.count + i]);
+    for (std::size_t r = 1; r < contributions; ++r) sum = combine(sum, from[r * call.count + i]);
     to[i] = static_cast<T>(sum);
   }
 }
@@ -201,16 +201,16 @@ MPI_Request start(Call& call) {
   const int n = static_cast<int>(call.bytes());
   const MPI_Comm mpi = call.comm->mpi;
   const bool is_root = call.comm->rank == call.peer;
-  if (call.reduces() && (call.kind != Kind::reduce || is_root)) call.parts.resize(call.bytes() * call.size());
+  if (call.reduces() && (call.kind != Kind::reduce || is_root)) call.contributions.resize(call.bytes() * call.size());
   switch (call.kind) {
     case Kind::all_reduce:
-      MPI_Iallgather(call.send, n, MPI_BYTE, call.parts.data(), n, MPI_BYTE, mpi, &request);
+      MPI_Iallgather(call.send, n, MPI_BYTE, call.contributions.data(), n, MPI_BYTE, mpi, &request);
       break;
     case Kind::reduce:
-      MPI_Igather(call.send, n, MPI_BYTE, call.parts.data(), n, MPI_BYTE, call.peer, mpi, &request);
+      MPI_Igather(call.send, n, MPI_BYTE, call.contributions.data(), n, MPI_BYTE, call.peer, mpi, &request);
       break;
     case Kind::reduce_scatter:
-      MPI_Ialltoall(call.send, n, MPI_BYTE, call.parts.data(), n, MPI_BYTE, mpi, &request);
+      MPI_Ialltoall(call.send, n, MPI_BYTE, call.contributions.data(), n, MPI_BYTE, mpi, &request);
       break;
     case Kind::all_gather:
       MPI_Iallgather(call.in_place() ? MPI_IN_PLACE : call.send, n, MPI_BYTE, call.receive, n, MPI_BYTE, mpi, &request);

@@ -57,7 +57,7 @@ std::size_t hash_of(const void* memory, std::size_t bytes) {
 struct HostSource {
   const void* memory;
   std::size_t bytes;
-  std::shared_ptr<std::vector<std::byte>> taken = {};
+  std::shared_ptr<std::vector<std::byte>> snapshot = {};
   std::size_t hash = 0;
 
   HostSource(const void* at, std::size_t n) : memory(at), bytes(n) {
@@ -65,10 +65,10 @@ struct HostSource {
     if (is_pinned(at))
       hash = hash_of(at, n);
     else
-      taken = std::make_shared<std::vector<std::byte>>(begin, begin + n);
+      snapshot = std::make_shared<std::vector<std::byte>>(begin, begin + n);
   }
   const void* read(const Operation& operation) const {
-    if (taken) return taken->data();
+    if (snapshot) return snapshot->data();
     operation.stream->arrivals.push_back({operation.number, [=, source = *this] {
                                             if (hash_of(source.memory, source.bytes) != source.hash)
                                               mistake("the host changed pinned memory before {} was waited for",
@@ -160,8 +160,8 @@ constexpr struct {
 
 namespace sy::cuda_host {
 
-void set_latency(std::chrono::milliseconds given) {
-  latency = given;
+void set_latency(std::chrono::milliseconds value) {
+  latency = value;
 }
 
 bool load(const void* kernel) {
@@ -217,9 +217,9 @@ cudaError_t cudaGetDevice(int* device) {
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   if (device < 0 || device >= device_count) return failed(cudaErrorInvalidDevice);
   // CUDA_HOST_MULTIPROCESSORS emulates a larger or smaller card. An H100 has 132 multiprocessors.
-  const char* const given = std::getenv("CUDA_HOST_MULTIPROCESSORS");
-  const int multiprocessors = given ? std::atoi(given) : 132;
-  *properties = {"stand-in", device_bytes(), 227 * 1024, 9, 0, multiprocessors, 0, device + 1, 0};
+  const char* const value = std::getenv("CUDA_HOST_MULTIPROCESSORS");
+  const int multiprocessors = value ? std::atoi(value) : 132;
+  *properties = {"CUDA emulator", device_bytes(), 227 * 1024, 9, 0, multiprocessors, 0, device + 1, 0};
   return cudaSuccess;
 }
 
@@ -297,8 +297,8 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
   check_alive(stream, "cudaStreamQuery");
   check_not_captured(stream, "cudaStreamQuery");
-  if (!stream->kept.empty()) advance(stream);
-  return query(*stream, stream->kept.empty(), stream->clock);
+  if (!stream->queue.empty()) advance(stream);
+  return query(*stream, stream->queue.empty(), stream->clock);
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
@@ -373,7 +373,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
   check_alive(executable, "cudaGraphLaunch");
   check_not_captured(stream, "cudaGraphLaunch");
   ++counter_values.graphs;
-  for (const auto& operation : executable->operations) put(stream, operation);
+  for (const auto& operation : executable->operations) enqueue(stream, operation);
   return cudaSuccess;
 }
 
@@ -431,7 +431,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaM
   check_kind({stream, 0, "cudaMemcpyAsync", where}, to, from, bytes > 0 ? kind : cudaMemcpyDefault);
   counter_values.copies += kind == cudaMemcpyDeviceToDevice;
   const auto copy = bytes > 0 ? copy_of_row(to, from, bytes) : [](const Operation&) {};
-  put(stream, [=](Stream* on) { copy(start_operation(on, "cudaMemcpyAsync", where)); });
+  enqueue(stream, [=](Stream* on) { copy(start_operation(on, "cudaMemcpyAsync", where)); });
   return cudaSuccess;
 }
 
@@ -446,7 +446,7 @@ cudaError_t cudaMemcpy2DAsync(void* to, std::size_t to_pitch, const void* from, 
   for (std::size_t row = 0; row < height; ++row)
     rows.push_back(copy_of_row(static_cast<std::byte*>(to) + row * to_pitch,
                                static_cast<const std::byte*>(from) + row * from_pitch, width));
-  put(stream, [=](Stream* on) {
+  enqueue(stream, [=](Stream* on) {
     const Operation operation = start_operation(on, "cudaMemcpy2DAsync", where);
     for (const auto& row : rows) row(operation);
   });
@@ -455,7 +455,7 @@ cudaError_t cudaMemcpy2DAsync(void* to, std::size_t to_pitch, const void* from, 
 
 cudaError_t cudaMemsetAsync(void* memory, int value, std::size_t bytes, cudaStream_t stream,
                             std::source_location where) {
-  put(stream, [=](Stream* on) {
+  enqueue(stream, [=](Stream* on) {
     const Operation operation = start_operation(on, "cudaMemsetAsync", where);
     if (bytes == 0) return;
     write_range(operation, memory, bytes, "the destination");

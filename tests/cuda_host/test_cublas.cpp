@@ -31,7 +31,7 @@ class HostCublas : public HostTest {
   void SetUp() override {
     HostTest::SetUp();
     ASSERT_EQ(cublasCreate(&handle), CUBLAS_STATUS_SUCCESS);
-    ASSERT_EQ(cublasSetStream(handle, context.stream.cut()), CUBLAS_STATUS_SUCCESS);
+    ASSERT_EQ(cublasSetStream(handle, context.stream.end_capture()), CUBLAS_STATUS_SUCCESS);
   }
   void TearDown() override {
     HostTest::TearDown();
@@ -50,7 +50,7 @@ class HostCublas : public HostTest {
       const View to = x.rows(Index{j} * ld, rows);
       std::vector<bf16> rounded(column, column + rows);
       cudaMemcpyAsync(to.bytes(), type == DType::bf16 ? static_cast<const void*>(rounded.data()) : &*column,
-                      static_cast<std::size_t>(to.size_bytes()), cudaMemcpyHostToDevice, context.stream.cut());
+                      static_cast<std::size_t>(to.size_bytes()), cudaMemcpyHostToDevice, context.stream.end_capture());
     }
     return x;
   }
@@ -102,7 +102,8 @@ class HostCublas : public HostTest {
   cublasStatus_t run(Lt& lt, const Case& c, View a, View b, View from, View to, View workspace = {}) {
     return cublasLtMatmul(reinterpret_cast<cublasLtHandle_t>(handle), &lt.product, &c.alpha, a.bytes(), &lt.a,
                           b.bytes(), &lt.b, &c.beta, from.bytes(), &lt.c, to.bytes(), &lt.c, &lt.chosen.algo,
-                          workspace.bytes(), static_cast<std::size_t>(workspace.size_bytes()), context.stream.cut());
+                          workspace.bytes(), static_cast<std::size_t>(workspace.size_bytes()),
+                          context.stream.end_capture());
   }
   static std::vector<float> expected(const Case& c, const std::vector<float>& a, const std::vector<float>& b,
                                      std::vector<float> y) {
@@ -123,7 +124,7 @@ class HostCublas : public HostTest {
   int seed = 0;
 };
 
-TEST_F(HostCublas, ProductsOfAllKinds) {
+TEST_F(HostCublas, MultipliesEveryLayoutAndType) {
   for (const auto op_a : {CUBLAS_OP_N, CUBLAS_OP_T})
     for (const auto op_b : {CUBLAS_OP_N, CUBLAS_OP_T})
       for (const auto& [type, type_of_c] :
@@ -143,7 +144,7 @@ TEST_F(HostCublas, ProductsOfAllKinds) {
           }
 }
 
-TEST_F(HostCublas, ProductsAddedToAnotherMatrix) {
+TEST_F(HostCublas, AddsAnAddendToTheProduct) {
   for (const auto op_a : {CUBLAS_OP_N, CUBLAS_OP_T})
     for (const auto op_b : {CUBLAS_OP_N, CUBLAS_OP_T})
       for (const auto& [type, type_of_c] :
@@ -163,7 +164,7 @@ TEST_F(HostCublas, ProductsAddedToAnotherMatrix) {
         }
 }
 
-TEST_F(HostCublas, MistakesOfProductsAddedToAnotherMatrix) {
+TEST_F(HostCublas, RejectsInvalidAddends) {
   const Case c{.m = 8, .n = 6, .k = 10, .beta = 1};
   std::vector<float> values;
   const View a = matrix(8, 10, 0, DType::f32, values), b = matrix(10, 6, 0, DType::f32, values),
@@ -195,7 +196,7 @@ TEST_F(HostCublas, MistakesOfProductsAddedToAnotherMatrix) {
   expect_mistake("whose sums are rounded on the way", [&] { rounding.choose(); });
 }
 
-TEST_F(HostCublas, RoundsOnce) {
+TEST_F(HostCublas, RoundsSumsOnce) {
   // 1 + 1/256 lies halfway between two bf16 values. Rounding after every addition would give the
   // even one, 1, each time.
   const Case c{.m = 1, .n = 1, .k = 3, .type = DType::bf16, .type_of_c = DType::bf16};
@@ -205,7 +206,7 @@ TEST_F(HostCublas, RoundsOnce) {
   EXPECT_EQ(static_cast<float>(download<bf16>(y)[0]), 1 + 1 / 128.0f);
 }
 
-TEST_F(HostCublas, Batches) {
+TEST_F(HostCublas, MultipliesStridedBatches) {
   const Case c{CUBLAS_OP_T, CUBLAS_OP_N, 4, 3, 6};
   std::vector<float> a, b;
   const View va = matrix(6, 8, 0, DType::f32, a), vb = matrix(6, 6, 0, DType::f32, b), y = memory({24});
@@ -229,7 +230,7 @@ struct Grouped {
   std::vector<float> alpha{1, 2}, beta{0, 0};
 };
 
-TEST_F(HostCublas, Groups) {
+TEST_F(HostCublas, MultipliesGroupedBatches) {
   const Grouped g;
   std::vector<float> a[3], b[3];
   std::vector<std::int64_t> list_a, list_b, list_c;
@@ -263,7 +264,7 @@ TEST_F(HostCublas, Groups) {
   expect_mistake("the address of A is not aligned", [&] { call(upload(list_a), db, dc); });
 }
 
-TEST_F(HostCublas, Mistakes) {
+TEST_F(HostCublas, RejectsInvalidOperands) {
   const Case c;
   std::vector<float> values;
   const View a = matrix(7, 11, 0, DType::f32, values), b = matrix(11, 5, 0, DType::f32, values), y = memory({35});
@@ -288,19 +289,19 @@ TEST_F(HostCublas, Mistakes) {
   expect_mistake("of C, which is uninitialised", [&] { multiply(sum, a, b, memory({35})); });
   expect_mistake("reaches beyond", [&] { multiply(c, a, b.rows(1, 54), y); });
 
-  cudaStreamSynchronize(context.stream.cut());
+  cudaStreamSynchronize(context.stream.end_capture());
   ASSERT_EQ(multiply(c, a, b, y), CUBLAS_STATUS_SUCCESS);
   cublasSetStream(handle, stream());
   expect_mistake("without waiting for a cuBLAS product", [&] { multiply(c, a, b, y); });
   expect_mistake("TF32", [&] { cublasSetMathMode(handle, CUBLAS_TF32_TENSOR_OP_MATH); });
 }
 
-TEST_F(HostCublas, OneWorkspaceForOneStream) {
+TEST_F(HostCublas, RejectsAWorkspaceSharedByStreams) {
   const Case c;
   std::vector<float> values;
   const View a = matrix(7, 11, 0, DType::f32, values), b = matrix(11, 5, 0, DType::f32, values), y = memory({35}),
              z = memory({35}), workspace = memory({64}, DType::u8);
-  cudaStreamSynchronize(context.stream.cut());
+  cudaStreamSynchronize(context.stream.end_capture());
   cublasSetWorkspace(handle, workspace.bytes(), 64);
   ASSERT_EQ(multiply(c, a, b, y), CUBLAS_STATUS_SUCCESS);
   cublasSetStream(handle, stream());  // resets the workspace

@@ -14,7 +14,7 @@ class GroupedTest : public HostTest {
   void SetUp() override {
     HostTest::SetUp();
     x = values({rows, q}, 3), w = values({experts, n, q}, 7), dy = values({rows, n}, 11);
-    owned = {upload(std::vector<std::int32_t>(offsets, offsets + experts + 1)), offsets};
+    groups = {upload(std::vector<std::int32_t>(offsets, offsets + experts + 1)), offsets};
   }
   void TearDown() override {
     unsetenv("SWITCHYARD_LARGE_PRODUCT");
@@ -36,7 +36,7 @@ class GroupedTest : public HostTest {
     return upload(x).reshape(shape);
   }
   View x, w, dy;
-  ExpertRows owned;
+  GroupOffsets groups;
 
   struct Results {
     std::vector<float> y, dx, dw;
@@ -46,15 +46,15 @@ class GroupedTest : public HostTest {
     const std::unique_ptr<Backend> backend = backend_of(large_product);
     const View y = memory({rows, n}), dx = memory({rows, q}), dw = values({experts, n, q}, 13);
     const auto before = cuda_host::counters().product_calls;
-    backend->grouped_gemm(x, w, owned, y);
-    backend->grouped_gemm_input(dy, w, owned, dx);
-    backend->grouped_gemm_weight(dy, x, owned, dw);
+    backend->grouped_gemm(x, w, groups, y);
+    backend->grouped_gemm_dgrad(dy, w, groups, dx);
+    backend->grouped_gemm_wgrad(dy, x, groups, dw);
     backend->synchronize();
     return {download<float>(y), download<float>(dx), download<float>(dw), cuda_host::counters().product_calls - before};
   }
 };
 
-TEST_F(GroupedTest, TheThresholdSaysHowManyCallsThereAre) {
+TEST_F(GroupedTest, ChoosesTheNumberOfCallsByThreshold) {
   constexpr std::int64_t each = 3 * 3, all = 3;  // three experts own rows
   EXPECT_EQ(results(nullptr).calls, all);
   EXPECT_EQ(results("0").calls, each);
@@ -63,7 +63,7 @@ TEST_F(GroupedTest, TheThresholdSaysHowManyCallsThereAre) {
   EXPECT_EQ(results("9223372036854775807").calls, all);
 }
 
-TEST_F(GroupedTest, SmallProductsRunOnStreamsIfTheUserSaysSo) {
+TEST_F(GroupedTest, RunsSmallProductsOnStreamsIfRequested) {
   setenv("SWITCHYARD_SMALL_PRODUCTS", "streams", 1);
   EXPECT_EQ(results("9223372036854775807").calls, 3 * 3);  // three experts own rows
   setenv("SWITCHYARD_SMALL_PRODUCTS", "grouped", 1);
@@ -72,7 +72,7 @@ TEST_F(GroupedTest, SmallProductsRunOnStreamsIfTheUserSaysSo) {
   EXPECT_THROW(backend_of(nullptr), InputError);
 }
 
-TEST_F(GroupedTest, AllWaysComputeTheSame) {
+TEST_F(GroupedTest, ComputesTheSameInEveryMode) {
   const Results each = results("0"), all = results("9223372036854775807");
   setenv("SWITCHYARD_SMALL_PRODUCTS", "streams", 1);
   const Results streams = results("9223372036854775807");
@@ -99,7 +99,7 @@ TEST_F(GroupedTest, AllWaysComputeTheSame) {
   }
 }
 
-TEST_F(GroupedTest, AThresholdThatIsNoNumberIsRefused) {
+TEST_F(GroupedTest, RejectsAThresholdThatIsNotANumber) {
   for (const char* text : {"", "-1", "1e9", "12 ", "99999999999999999999"})
     EXPECT_THROW(backend_of(text), InputError) << text;
 }

@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(1024) row_sums(In<T> x, Out<float> sums, Index
   if (threadIdx.x == 0) sums[row] = sum;
 }
 
-TEST_F(HostKernels, BlocksSumRows) {
+TEST_F(HostKernels, ComputesRowSumsInBlocks) {
   const Index rows = 6, width = 1031;
   const std::vector<float> x = ramp(rows * width);
   std::vector<bf16> rounded;
@@ -53,7 +53,7 @@ __global__ void lanes(F f, Out<int> y) {
   y[threadIdx.x] = f(static_cast<int>(threadIdx.x));
 }
 
-TEST_F(HostKernels, LanesExchange) {
+TEST_F(HostKernels, ShufflesLanesOfAWarp) {
   const unsigned all = 0xffffffffu;
   const View y = memory({32}, DType::i32);
   const auto expect = [&](auto f, auto expected) {
@@ -96,7 +96,7 @@ __global__ void count_in_shared(Out<int> y) {
   if (threadIdx.x < 3) y[blockIdx.x * 3 + threadIdx.x] = counts[threadIdx.x];
 }
 
-TEST_F(HostKernels, IntegerAtomics) {
+TEST_F(HostKernels, SupportsIntegerAtomics) {
   const View y = memory({6}, DType::i32);
   launch(context, {.x = 2, .threads = 64}, count_in_shared, out<std::int32_t>(y));
   const auto found = download<std::int32_t>(y);
@@ -118,7 +118,7 @@ void run_one(Context& context, const F& f, Index blocks = 1) {
   launch(context, {.x = blocks, .threads = 1}, one_thread<F>, f);
 }
 
-TEST_F(HostKernels, UninitialisedReads) {
+TEST_F(HostKernels, DetectsUninitialisedReads) {
   const View fresh = memory({8}), y = memory({8});
   const auto x = in<float>(fresh);
   const auto o = out<float>(y);
@@ -134,7 +134,7 @@ TEST_F(HostKernels, UninitialisedReads) {
   expect_mistake("byte 28 of the source, which is uninitialised", [&] { download<float>(y); });
 }
 
-TEST_F(HostKernels, Bounds) {
+TEST_F(HostKernels, DetectsAccessesOutOfBounds) {
   const View all = upload(ramp(12));
   const View middle = all.rows(4, 4);  // inside of the allocation on both sides
   const auto x = in<float>(middle);
@@ -151,12 +151,12 @@ TEST_F(HostKernels, Bounds) {
   float host = 0;
   expect_mistake("not in device memory",
                  [&] { run_one(context, [x = in<float>(view_of(&host, {1}))] { (void)x[0]; }); });
-  expect_mistake("an operand that is none", [&] { run_one(context, [x = in<float>(ConstView())] { (void)x[0]; }); });
+  expect_mistake("an empty operand", [&] { run_one(context, [x = in<float>(ConstView())] { (void)x[0]; }); });
   EXPECT_FALSE(in<float>(ConstView()));
   EXPECT_TRUE(x);
 }
 
-TEST_F(HostKernels, Packs) {
+TEST_F(HostKernels, DetectsMisalignedPacks) {
   const View x = upload(ramp(12));
   expect_mistake("at an address that is not a multiple",
                  [&] { run_one(context, [x = in<float>(x)] { (void)load<4>(x, 2); }); });
@@ -167,7 +167,7 @@ TEST_F(HostKernels, Packs) {
   EXPECT_FALSE((aligned<float, 4>(x, 6)));
 }
 
-TEST_F(HostKernels, OperandsAreWhatTheySay) {
+TEST_F(HostKernels, DetectsWrongOperandTypesAndWrites) {
   const View x = upload(ramp(8));
   expect_mistake("is given f32 [8] as bf16", [&] { in<bf16>(x); });
   expect_mistake(
@@ -182,7 +182,7 @@ TEST_F(HostKernels, OperandsAreWhatTheySay) {
   expect_mistake("the host itself", [&] { (void)in<float>(x)[0]; });
 }
 
-TEST_F(HostKernels, FreedMemory) {
+TEST_F(HostKernels, DetectsUseOfFreedMemory) {
   const View x = upload(ramp(4096));
   const auto before = in<float>(x);
   ASSERT_EQ(cudaFree(x.bytes()), cudaSuccess);
@@ -194,7 +194,7 @@ TEST_F(HostKernels, FreedMemory) {
 
 // ---- blocks ----
 
-TEST_F(HostKernels, BlocksAreApart) {
+TEST_F(HostKernels, DetectsConflictsBetweenBlocks) {
   const View x = memory({2});
   const auto y = out<float>(x);
   expect_mistake("writes element 1 of an operand f32 [2], which another block of the launch writes too", [&] {
@@ -237,7 +237,7 @@ __global__ void barrier_and_exchange() {
     __syncwarp();
 }
 
-TEST_F(HostKernels, DivergentBarriers) {
+TEST_F(HostKernels, DetectsDivergentBarriers) {
   expect_mistake("1 threads have ended without it", [&] { launch(context, {.threads = 96}, early_return, 95); });
   expect_mistake("in divergent code", [&] { launch(context, {.threads = 32}, two_barriers); });
   expect_mistake("neither comes", [&] { launch(context, {.threads = 32}, barrier_and_exchange); });
@@ -258,7 +258,7 @@ __global__ void read_outside(unsigned mask) {
   if (mask >> threadIdx.x & 1) __shfl_sync(mask, 1, 31);
 }
 
-TEST_F(HostKernels, DivergentExchanges) {
+TEST_F(HostKernels, DetectsDivergentShuffles) {
   for (const std::uint64_t seed : {0, 1, 2, 3}) {
     cuda_host::set_order_seed(seed);
     expect_mistake("ended", [&] { launch(context, {.threads = 32}, shuffle_after_exit, 31, 0xffffffffu); });
@@ -290,7 +290,7 @@ __global__ void reverse(Out<int> y, bool wait) {
   y[threadIdx.x] = values[63 - threadIdx.x];
 }
 
-TEST_F(HostKernels, SharedMemoryBeginsAsGarbage) {
+TEST_F(HostKernels, FillsSharedMemoryWithGarbage) {
   const View y = memory({2});
   for (int i = 0; i < 2; ++i) {
     launch(context, {.threads = 1, .shared_bytes = 40}, shared_as_found, out<float>(y));
@@ -307,13 +307,13 @@ __global__ void read_shared(Index i, Out<float> y) {
   y[0] = values[i];
 }
 
-TEST_F(HostKernels, BoundsOfSharedArrays) {
+TEST_F(HostKernels, DetectsOutOfBoundsSharedArrays) {
   const View y = memory({1});
   launch(context, {.threads = 1}, read_shared, 39, out<float>(y));
   EXPECT_DEATH(launch(context, {.threads = 1}, read_shared, 40, out<float>(y)), "index 40 out of bounds");
 }
 
-TEST_F(HostKernels, MissingBarriersShow) {
+TEST_F(HostKernels, ExposesMissingBarriers) {
   const View y = memory({64}, DType::i32);
   const auto correct = [&](bool wait) {
     launch(context, {.threads = 64}, reverse, out<std::int32_t>(y), wait);
@@ -340,7 +340,7 @@ __global__ void copy_async(In<float> x, Out<float> y, bool wait) {
   y[2] = values[4];
 }
 
-TEST_F(HostKernels, AsynchronousCopies) {
+TEST_F(HostKernels, RequiresAWaitForAsynchronousCopies) {
   const View x = upload(std::vector<float>{5, 6, 7, 8}), y = memory({3});
   launch(context, {.threads = 1}, copy_async, in<float>(x), out<float>(y), true);
   const auto found = download<float>(y);
@@ -351,7 +351,7 @@ TEST_F(HostKernels, AsynchronousCopies) {
                  [&] { launch(context, {.threads = 1}, copy_async, in<float>(x), out<float>(y), false); });
 }
 
-TEST_F(HostKernels, Launches) {
+TEST_F(HostKernels, ChecksLaunchLimits) {
   const auto before = cuda_host::counters();
   launch(context, {.x = 0}, early_return, 1);
   launch(context, {.x = 5, .y = 7, .threads = 64}, early_return, 64);
@@ -368,8 +368,8 @@ TEST_F(HostKernels, Launches) {
 
 __global__ void launched_here() {}
 
-TEST_F(HostKernels, AreLoadedWhenTheyAreFirstLaunched) {
-  const auto taken = [&] {
+TEST_F(HostKernels, AreLoadedAtTheirFirstLaunch) {
+  const auto allocate_all = [&] {
     const auto before = cuda_host::counters().library_bytes;
     launch(context, {.threads = 1}, launched_here);
     return cuda_host::counters().library_bytes - before;
@@ -378,25 +378,25 @@ TEST_F(HostKernels, AreLoadedWhenTheyAreFirstLaunched) {
   cudaMemGetInfo(&free, &total);
   void* rest = nullptr;
   ASSERT_EQ(cudaMalloc(&rest, free), cudaSuccess);
-  EXPECT_THROW(taken(), Failure);
+  EXPECT_THROW(allocate_all(), Failure);
   cudaFree(rest);
-  EXPECT_EQ(taken(), 1 << 20);
-  EXPECT_EQ(taken(), 0);
+  EXPECT_EQ(allocate_all(), 1 << 20);
+  EXPECT_EQ(allocate_all(), 0);
 }
 
-TEST_F(HostKernels, MistakesNameTheLaunch) {
+TEST_F(HostKernels, NamesTheLaunchInErrors) {
   const View x = memory({1});
   expect_mistake("test_kernels.cpp", [&] { run_one(context, [x = in<float>(x)] { (void)x[0]; }); });
   expect_mistake("block (0, 0), thread 0", [&] { run_one(context, [x = in<float>(x)] { (void)x[0]; }); });
 }
 
-TEST(HostKernelsDeathTest, AMistakeEndsTheProcess) {
+TEST(HostKernelsDeathTest, EndsTheProcessAtAnError) {
   EXPECT_DEATH(cudaFree(reinterpret_cast<void*>(16)), "^cuda_host: cudaFree of memory that cudaMalloc has not given\n");
 }
 
 // ---- numbers ----
 
-TEST(HostNumbers, Bf16) {
+TEST(HostNumbers, ConvertsBf16LikeTheDevice) {
   for (int bits = 0; bits < 0x10000; ++bits) {
     const bf16 x = __ushort_as_bfloat16(static_cast<std::uint16_t>(bits));
     const float value = __bfloat162float(x);

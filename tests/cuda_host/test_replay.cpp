@@ -12,7 +12,7 @@ class ReplayTest : public HostTest {
  protected:
   // Expects that `operation` is recorded with argument 0, and refused with argument 1.
   void notices(const std::string& what, const std::function<void(int)>& operation) {
-    const auto pass = [&](int which) { backend->repeated(what, [&] { operation(which); }); };
+    const auto pass = [&](int which) { backend->graph_region(what, [&] { operation(which); }); };
     for (int run = 0; run < 4; ++run) pass(0);
     EXPECT_THROW(pass(1), Failure) << what;
     backend->synchronize();
@@ -25,13 +25,13 @@ class ReplayTest : public HostTest {
   const std::unique_ptr<Backend> backend = make_cuda();
 };
 
-TEST_F(ReplayTest, NoticesEveryArgumentOfAdamW) {
-  const View factor = filled({1}), rates = filled({3}), rounded = filled({64}, DType::bf16);
+TEST_F(ReplayTest, DetectsAChangedAdamWArgument) {
+  const View factor = filled({1}), step_scalars = filled({3}), rounded = filled({64}, DType::bf16);
   const std::vector<View> x = {filled({64}), filled({64}), filled({64}), filled({64})},
                           y = {filled({64}), filled({64})};
   const AdamW plain{0.9f, 0.95f, 1e-8f, 0.1f};
   const auto update = [&](const AdamW& desc, View g, View w, View m, View v, View low) {
-    backend->adamw(desc, factor, rates, g, w, m, v, low);
+    backend->adamw(desc, factor, step_scalars, g, w, m, v, low);
   };
   for (float AdamW::*number : {&AdamW::beta1, &AdamW::beta2, &AdamW::eps, &AdamW::weight_decay})
     notices("a number", [&](int which) {
@@ -46,25 +46,27 @@ TEST_F(ReplayTest, NoticesEveryArgumentOfAdamW) {
   notices("rounded weights", [&](int which) { update(plain, x[0], x[1], x[2], x[3], which ? View{} : rounded); });
 }
 
-TEST_F(ReplayTest, NoticesEveryArgumentOfAttention) {
+TEST_F(ReplayTest, DetectsAChangedAttentionArgument) {
   constexpr Index B = 2, S = 24, H = 4, hd = 8;
   const View qkv = filled({B, S, 3 * H, hd}), out = filled({B, S, H, hd}), lse = filled({B, H, S});
-  const auto part = [&](Index i) { return heads_of(qkv, i * H, H); };
+  const auto qkv_heads = [&](Index i) { return heads_of(qkv, i * H, H); };
   const AttentionDesc plain{0.4f};
   const auto notices_desc = [&](const std::string& what, auto change) {
     notices(what, [&](int which) {
       AttentionDesc desc = plain;
       if (which) change(desc);
-      backend->attention_forward(desc, part(0), part(1), part(2), out, lse);
+      backend->attention_forward(desc, qkv_heads(0), qkv_heads(1), qkv_heads(2), out, lse);
     });
   };
   notices_desc("scale", [](AttentionDesc& d) { d.scale = 0.41f; });
   notices_desc("cap", [](AttentionDesc& d) { d.softcap = 30; });
-  notices_desc("window", [](AttentionDesc& d) { d.visible.window = 5; });
-  notices("heads", [&](int which) { backend->attention_forward(plain, part(which), part(1), part(2), out, lse); });
+  notices_desc("window", [](AttentionDesc& d) { d.mask.window = 5; });
+  notices("heads", [&](int which) {
+    backend->attention_forward(plain, qkv_heads(which), qkv_heads(1), qkv_heads(2), out, lse);
+  });
 }
 
-TEST_F(ReplayTest, NoticesNumbersOfTheRest) {
+TEST_F(ReplayTest, DetectsChangedScalarsOfOtherOperations) {
   const View x = filled({16}), bf16_x = filled({16}, DType::bf16), logits = filled({2, 16}), lse = filled({2}),
              total = filled({1}, DType::f64), targets = filled({2}, DType::i32), norm = filled({2, 16}),
              weight = filled({16}), moments = filled({2, 2});

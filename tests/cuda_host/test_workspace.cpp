@@ -17,7 +17,7 @@ class WorkspaceTest : public HostTest {
 };
 
 // The backward pass stores one float for each position of each head in the workspace.
-TEST_F(WorkspaceTest, AttentionTakesSomeSequencesOrSomeHeadsAtOnce) {
+TEST_F(WorkspaceTest, SplitsAttentionBySequencesOrHeads) {
   constexpr Index batch = 3, positions = 64, heads = 6, kv_heads = 3, width = 8, row_bytes = positions * sizeof(float);
   const Shape qkv_shape = {batch, positions, heads + 2 * kv_heads, width}, out_shape = {batch, positions, heads, width};
   std::vector<float> values(static_cast<std::size_t>(qkv_shape.elements()));
@@ -50,7 +50,7 @@ TEST_F(WorkspaceTest, AttentionTakesSomeSequencesOrSomeHeadsAtOnce) {
 
 // cuBLASLt reads the addend of a product in place, at any alignment that it has a kernel for. For
 // other alignments the addend is copied first.
-TEST_F(WorkspaceTest, ProductsAreAddedToAnotherMatrixWithoutACopy) {
+TEST_F(WorkspaceTest, ReadsAlignedAddendsWithoutACopy) {
   const auto copies = [&](auto one, Index n) {
     using T = decltype(one);
     constexpr Index m = 5, q = 8;
@@ -73,7 +73,7 @@ TEST_F(WorkspaceTest, ProductsAreAddedToAnotherMatrixWithoutACopy) {
 
 // Gradients of bf16 weights: the products of experts run on several streams, in any order, with the
 // same result.
-TEST_F(WorkspaceTest, ProductsOfExpertsRunOnStreamsOfTheirOwn) {
+TEST_F(WorkspaceTest, RunsExpertProductsOnSideStreams) {
   constexpr Index experts = 7, rows = 40, n = 6, q = 10;
   const std::int32_t offsets[] = {0, 3, 11, 11, 20, 21, 33, rows};
   std::vector<bf16> values(static_cast<std::size_t>(rows * q));
@@ -81,7 +81,7 @@ TEST_F(WorkspaceTest, ProductsOfExpertsRunOnStreamsOfTheirOwn) {
   const View x = upload(values).reshape({rows, q});
   values.resize(static_cast<std::size_t>(rows * n));
   const View dy = upload(values).reshape({rows, n});
-  const ExpertRows owned{upload(std::vector<std::int32_t>(offsets, offsets + experts + 1)), offsets};
+  const GroupOffsets groups{upload(std::vector<std::int32_t>(offsets, offsets + experts + 1)), offsets};
   const View one_by_one = memory({experts, n, q});
   backend->fill(one_by_one, 0);
   for (Index e = 0; e < experts; ++e) {
@@ -97,7 +97,7 @@ TEST_F(WorkspaceTest, ProductsOfExpertsRunOnStreamsOfTheirOwn) {
     if (seed > 0) cuda_host::set_running(cuda_host::Running::seeded, seed);
     const auto before = cuda_host::counters().product_switches;
     backend->fill(dw, 0);  // before all products
-    backend->grouped_gemm_weight(dy, x, owned, dw);
+    backend->grouped_gemm_wgrad(dy, x, groups, dw);
     backend->scale(dw, 2);  // after all products
     backend->synchronize();
     cuda_host::set_running(cuda_host::Running::at_once);

@@ -17,7 +17,7 @@ seq_len = 24
 experts = 4
 top_k = 2
 d_ff = 24
-bias_rate = 0.01
+bias_update_rate = 0.01
 [train]
 steps = 4
 global_batch = 8
@@ -38,7 +38,7 @@ SH
 chmod +x shared_card.sh
 loss() { sed -n 's/.*"step":'"$2"',.*"loss":\([0-9.]*\).*/\1/p' "$1/metrics.jsonl"; }
 near() { # A B PART
-  awk -v a="$1" -v b="$2" -v part="$3" 'BEGIN { exit !(a > 0 && (a - b) ^ 2 <= (part * a) ^ 2) }' || die "$1 is not near $2"
+  awk -v a="$1" -v b="$2" -v tolerance="$3" 'BEGIN { exit !(a > 0 && (a - b) ^ 2 <= (tolerance * a) ^ 2) }' || die "$1 is not near $2"
 }
 
 # `auto` selects the device. In f32 it computes what the CPU computes; in bf16, a close value.

@@ -1,12 +1,12 @@
 // Program of ends.sh: ranks that end in different ways. Arguments:
 //   (empty)        the last rank fails and holds an object whose destructor blocks, as freeing GPU
-//                  memory does while a collective uses it; or_end_all must end all ranks
+//                  memory does while a collective uses it; abort_job_on_error must end all ranks
 //   report         rank 0 prints, and all ranks return 1
 //   slow           the same, and rank 0 leaves late: its output must arrive before the others leave
 //   busy           starts itself with "report" as a launcher that reads the output late
 //   slowly         starts itself with "unreachable" as an mpirun that handles signals late
 //   unreachable    ends itself and its launcher, as if another machine were out of reach
-//   differ CASE    the last rank makes another call (dist/compare.h), or is stopped or killed
+//   differ CASE    the last rank makes another call (dist/fingerprints.h), or is stopped or killed
 //   late SECONDS   rank 0 works for so long before it joins a barrier
 //   leaves         the last rank leaves early
 //   busy-rank      the local work of the last rank does not end
@@ -28,7 +28,7 @@
 #include <thread>
 #include <vector>
 
-#include "dist/activity.h"
+#include "dist/phase.h"
 #include "dist/runtime.h"
 
 namespace {
@@ -48,7 +48,7 @@ void fill_address_space() {
 }
 
 // Stops the last rank or fills its address space, if the environment names this MPI function.
-void strike(std::string_view function) {
+void inject(std::string_view function) {
   if (std::atoi(environment("OMPI_COMM_WORLD_RANK").data()) + 1 !=
       std::atoi(environment("OMPI_COMM_WORLD_SIZE").data()))
     return;
@@ -61,23 +61,23 @@ void strike(std::string_view function) {
 // These definitions replace the library's at link time.
 extern "C" {
 int MPI_Init_thread(int* argc, char*** argv, int required, int* provided) {
-  strike("MPI_Init_thread");
+  inject("MPI_Init_thread");
   return PMPI_Init_thread(argc, argv, required, provided);
 }
 int MPI_Win_allocate_shared(MPI_Aint size, int unit, MPI_Info info, MPI_Comm comm, void* base, MPI_Win* window) {
-  strike("MPI_Win_allocate_shared");
+  inject("MPI_Win_allocate_shared");
   return PMPI_Win_allocate_shared(size, unit, info, comm, base, window);
 }
-int MPI_Comm_split_type(MPI_Comm comm, int type, int key, MPI_Info info, MPI_Comm* part) {
-  strike("MPI_Comm_split_type");
-  return PMPI_Comm_split_type(comm, type, key, info, part);
+int MPI_Comm_split_type(MPI_Comm comm, int type, int key, MPI_Info info, MPI_Comm* subgroup) {
+  inject("MPI_Comm_split_type");
+  return PMPI_Comm_split_type(comm, type, key, info, subgroup);
 }
 int MPI_Win_free(MPI_Win* window) {
-  strike("MPI_Win_free");
+  inject("MPI_Win_free");
   return PMPI_Win_free(window);
 }
 int MPI_Finalize() {
-  strike("MPI_Finalize");
+  inject("MPI_Finalize");
   return PMPI_Finalize();
 }
 }
@@ -94,20 +94,20 @@ struct Slow {
 };
 Slow slow;  // destroyed before standard output is flushed
 
-void differ(sy::Comm& world, std::string_view what) {
+void make_other_call(sy::Comm& world, std::string_view what) {
   using sy::Index, sy::view_of;
   const int n = world.size();
   const bool other = world.rank() == n - 1;
   // Communicator of all ranks except rank 0.
-  const auto part = world.split([](int rank) { return rank > 0; });
+  const auto subgroup = world.split([](int rank) { return rank > 0; });
   world.barrier();
-  const sy::Doing doing(other && what == "layer" ? "backward pass" : "forward pass", 2);
+  const sy::ScopedPhase phase(other && what == "layer" ? "backward pass" : "forward pass", 2);
   std::vector<float> x(static_cast<std::size_t>(8 * n)), all(static_cast<std::size_t>(8 * n * n));
   if (what == "operation" && other) world.all_gather(view_of(x.data(), {4}), view_of(all.data(), {4 * n}));
   if (what == "size" && other) return world.all_reduce(view_of(x.data(), {5}));
   if (what == "barrier" && other) return world.barrier();
-  if (what == "group" && world.rank() > 0) part->all_reduce(view_of(x.data(), {other ? 3 : 2}));
-  if (what == "elsewhere" && other) part->barrier();
+  if (what == "group" && world.rank() > 0) subgroup->all_reduce(view_of(x.data(), {other ? 3 : 2}));
+  if (what == "elsewhere" && other) subgroup->barrier();
   if (what == "stopped" && other) raise(SIGSTOP);
   if (what == "killed" && other) raise(SIGKILL);
   if (what == "counts") {
@@ -187,19 +187,19 @@ int main(int argc, char** argv) {
       return 0;
     }
     if (argc > 1 && std::string_view(argv[1]) == "leaves") {
-      if (world.rank() == world.size() - 1) throw sy::AgreedError(2, "it leaves alone");
+      if (world.rank() == world.size() - 1) throw sy::CollectiveError(2, "it leaves alone");
       world.barrier();
     }
     if (argc > 1 && std::string_view(argv[1]) == "busy-rank") {
-      const sy::Doing doing("forward pass", 2);
+      const sy::ScopedPhase phase("forward pass", 2);
       if (world.rank() == world.size() - 1) std::this_thread::sleep_for(std::chrono::hours(1));
       world.barrier();
     }
     if (argc > 2) {
-      differ(world, argv[2]);
+      make_other_call(world, argv[2]);
       return 0;
     }
-    if (argc > 1 && std::string_view(argv[1]) == "unreachable") sy::end_process("a machine is out of reach", true);
+    if (argc > 1 && std::string_view(argv[1]) == "unreachable") sy::exit_process("a machine is out of reach", true);
     if (argc > 1) {
       if (world.rank() == 0) {
         fmt::print("all that it found");
@@ -208,7 +208,7 @@ int main(int argc, char** argv) {
       return 1;
     }
     const Stuck stuck;
-    return sy::or_end_all(world, [&] {
+    return sy::abort_job_on_error(world, [&] {
       if (world.rank() == world.size() - 1) sy::bad_input("it fails alone");
       world.barrier();
       return 0;

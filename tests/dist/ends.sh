@@ -41,7 +41,7 @@ unset SWITCHYARD_COMPARE
 # Without shared memory. (With it, the data of another group's collective is an error at once.)
 export SWITCHYARD_WINDOW=0
 differ 3 elsewhere "rank 0 on $host has waited "
-[[ $err == *"rank 2 on $host has waited "*" for a barrier with rank 1"* ]] || die "not a word of what rank 2 does"
+[[ $err == *"rank 2 on $host has waited "*" for a barrier with rank 1"* ]] || die "no report of the wait of rank 2"
 [[ $err != *"does not answer"* ]] || die "a rank that waits answers"
 unset SWITCHYARD_WINDOW
 # A stopped rank, and a killed one.

@@ -17,7 +17,7 @@ struct IsaOfRank : testing::Test {
   const CpuIsa& before = cpu_isa();
 };
 
-TEST_F(IsaOfRank, TheNarrowestOfAllRanks) {
+TEST_F(IsaOfRank, IsTheNarrowestOfAllRanks) {
   const std::span<const CpuIsa> all = cpu_isas();
   const CpuIsa& widest = choose_isa(all, "");
   // narrow: the rank with the narrowest instruction set.

@@ -11,19 +11,19 @@ namespace {
 std::string difference_of(const std::vector<RankSetting>& settings) {
   try {
     check_rank_settings(world(), settings, "start them alike");
-  } catch (const AgreedError& e) {
+  } catch (const CollectiveError& e) {
     EXPECT_EQ(e.exit_code(), 2);
     return e.what();
   }
   return "";
 }
 
-TEST(RankSettings, EqualOnesPass) {
+TEST(RankSettings, AcceptsEqualSettings) {
   EXPECT_EQ(difference_of({}), "");
   EXPECT_EQ(difference_of({{"lr", "0.1"}, {"steps", "5"}}), "");
 }
 
-TEST(RankSettings, TheRanksAndTheSettingsThatDifferAreNamed) {
+TEST(RankSettings, NamesDifferingRanksAndSettings) {
   const int size = world().size(), rank = world().rank();
   if (size < 2) GTEST_SKIP();
   // Only the last rank differs.

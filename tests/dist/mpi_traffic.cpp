@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "src/train/grad_sync.h"
+#include "src/train/distributed_optimizer.h"
 #include "tests/mpi_world.h"
 #include "tests/traffic.h"
 
@@ -16,19 +16,19 @@ using test::world;
 // Makes calls of each kind of collective, with known sizes.
 void make_calls(Comm& comm) {
   const int n = comm.size(), r = comm.rank();
-  std::vector<float> all(n * 12), part(12);
-  const Rooted parts[] = {{view_of(part.data(), {7}), n - 1}, {view_of(part.data() + 7, {5}), n - 1}};
-  comm.start_broadcast(parts);
+  std::vector<float> all(n * 12), block(12);
+  const RootedBuffer buffers[] = {{view_of(block.data(), {7}), n - 1}, {view_of(block.data() + 7, {5}), n - 1}};
+  comm.start_broadcast(buffers);
   comm.wait();
-  comm.all_reduce(view_of(part.data(), {5}));
+  comm.all_reduce(view_of(block.data(), {5}));
   std::int64_t largest[3] = {};
   comm.all_reduce(view_of(largest, {3}), Reduce::max);
-  std::vector<double> many(5003);  // above all_reduce_whole bytes
+  std::vector<double> many(5003);  // above all_reduce_eager_limit bytes
   comm.all_reduce(view_of(many.data(), {5003}));
-  comm.start_reduce(view_of(part.data(), {11}), 0);
+  comm.start_reduce(view_of(block.data(), {11}), 0);
   comm.wait();
-  comm.reduce_scatter(view_of(all.data(), {n * 12}), view_of(part.data(), {12}));
-  comm.all_gather(view_of(part.data(), {7}), view_of(all.data(), {n * 7}));
+  comm.reduce_scatter(view_of(all.data(), {n * 12}), view_of(block.data(), {12}));
+  comm.all_gather(view_of(block.data(), {7}), view_of(all.data(), {n * 7}));
   // Rank s sends (s + d) % 3 rows of 2 floats to rank d.
   std::vector<Index> rows;
   for (int d = 0; d < n; ++d) rows.push_back((r + d) % 3);
@@ -37,7 +37,7 @@ void make_calls(Comm& comm) {
   comm.all_to_all_v(view_of(in.data(), {total, 2}), rows, view_of(out.data(), {total, 2}), rows);
 }
 
-TEST(Traffic, EachKindCountsWhatThisRankSends) {
+TEST(Traffic, CountsTheSentBytesOfEachCollective) {
   const int n = world().size(), r = world().rank();
   const auto dry = make_comm_dry(n, r), mpi = world().split([](int) { return 0; });
   Index rows = 0;
@@ -45,9 +45,9 @@ TEST(Traffic, EachKindCountsWhatThisRankSends) {
   // A rank sums a block of ceil(5003 / n) elements, the last rank the remaining ones. It sends the
   // other blocks to their owners, and its sums to all other ranks.
   const Index each = (5003 + n - 1) / n, own = std::clamp<Index>(5003 - r * each, 0, each);
-  const Index by_pieces = n == 1 ? 0 : 8 * (5003 - own + own * (n - 1));
+  const Index block_bytes = n == 1 ? 0 : 8 * (5003 - own + own * (n - 1));
   const Index bytes[num_collectives] = {r == n - 1 ? 48 * (n - 1) : 0,
-                                        (20 + 24) * (n - 1) + by_pieces,
+                                        (20 + 24) * (n - 1) + block_bytes,
                                         r == 0 ? 0 : 44,
                                         48 * (n - 1),
                                         28 * (n - 1),
@@ -63,14 +63,15 @@ TEST(Traffic, EachKindCountsWhatThisRankSends) {
   }
 }
 
-TEST(Traffic, ADryMeshIsShapedLikeTheRealOne) {
+TEST(Traffic, DryMeshHasTheGroupsOfARealMesh) {
   const int n = world().size();
   const auto dry = make_comm_dry(n, world().rank());
   const int two = n % 2 ? 1 : 2;
   for (const Layout& layout :
        {Layout{n, 1, n, 1}, Layout{n, n, 1, 1}, Layout{n, two, two, n % 4 ? 1 : 2}, Layout{n, 1, n, 1, two}}) {
     const Mesh a = make_mesh(world(), layout), b = make_mesh(*dry, layout), c = make_dry_mesh(*dry, layout);
-    for (const auto comm : {&Mesh::dp, &Mesh::tp, &Mesh::edp, &Mesh::experts, &Mesh::within, &Mesh::across})
+    for (const auto comm :
+         {&Mesh::dp, &Mesh::tp, &Mesh::edp, &Mesh::expert_group, &Mesh::intra_node, &Mesh::inter_node})
       for (const Mesh* other : {&b, &c}) {
         ASSERT_EQ(a.*comm == nullptr, other->*comm == nullptr) << layout.str();
         if (!(a.*comm)) continue;
@@ -103,9 +104,9 @@ test::Loads train(Comm& comm, const Config& config, const Layout& layout, std::u
                   test::RoutedRows* routed) {
   Engine engine(config, vocab, std::move(backend), make_mesh(comm, layout), true);
   engine.store().initialize(3);
-  GradSync sync(engine.mesh(), engine.store());
+  DistributedOptimizer optimizer(engine.mesh(), engine.store());
   if (routed)
-    engine.observe_routing([&](const RoutingView& r) { routed->count(r, engine.mesh(), config.moe.experts); });
+    engine.set_routing_hook([&](const RoutingView& r) { routed->count(r, engine.mesh(), config.moe.experts); });
   const auto groups = engine.mesh().groups();
   std::map<std::pair<std::string, Collective>, Traffic> before;
   const auto each = [&](auto f) {
@@ -121,7 +122,7 @@ test::Loads train(Comm& comm, const Config& config, const Layout& layout, std::u
       ids[i] = static_cast<std::int32_t>((i * i + 7 * i * (engine.mesh().coord.dp + 1) + micro) % vocab);
     engine.train({sequences, config.model.seq_len, ids, ids, tokens, sequences, micro_batches});
   }
-  sync.step(config.train, 1e-3, 1);
+  optimizer.step(config.train, 1e-3, 1);
   test::Loads loads;
   each([&](const auto& key, const Traffic& t) {
     if (t.calls > before[key].calls) loads[key] = {0, t.bytes - before[key].bytes, t.calls - before[key].calls};
@@ -129,14 +130,14 @@ test::Loads train(Comm& comm, const Config& config, const Layout& layout, std::u
   return loads;
 }
 
-std::string shown(const test::Loads& loads) {
+std::string format_loads(const test::Loads& loads) {
   std::string text;
   for (const auto& [key, load] : loads)
     text += fmt::format("{} {}: {} bytes in {} calls\n", key.first, name_of(key.second), load.bytes, load.calls);
   return text;
 }
 
-TEST(Traffic, AStepSendsWhatTheFormulasSay) {
+TEST(Traffic, StepSendsTheBytesOfTheFormulas) {
   const int n = world().size();
   int steps = 0;
   for (int tp : {1, 2, 4})
@@ -148,7 +149,7 @@ TEST(Traffic, AStepSendsWhatTheFormulasSay) {
               {"--moe.aux_scope=global_batch", "--model.bias=true", "--model.tie_embeddings=true"},
               {"--moe.aux_layers=joint", "--moe.aux_scope=global_batch", "--train.recompute=true"}}) {
           const Layout layout{n, tp, ep, etp, node};
-          if (!layout.divides() || (node > 1 && layout.experts_topology().nodes == 1)) continue;
+          if (!layout.divides() || (node > 1 && layout.expert_topology().nodes == 1)) continue;
           const std::string where = layout.str() + (settings.empty() ? "" : " " + settings[0]);
           const Config config = parse_config(model, "test", settings);
           const Mesh mesh = make_mesh(world(), layout);
@@ -158,7 +159,7 @@ TEST(Traffic, AStepSendsWhatTheFormulasSay) {
           const std::vector<test::TokenTraffic> tokens = test::token_traffic(mesh, routed);
           const test::Loads expected =
               test::expected_loads(config, vocab, layout, world().rank(), sequences, micro_batches, tokens);
-          EXPECT_EQ(shown(measured), shown(expected)) << where;
+          EXPECT_EQ(format_loads(measured), format_loads(expected)) << where;
           for (const auto& [key, load] : expected)
             EXPECT_GE(static_cast<double>(load.bytes), load.needed) << where << key.first;
 
@@ -166,13 +167,13 @@ TEST(Traffic, AStepSendsWhatTheFormulasSay) {
           const auto dry_world = make_comm_dry(n, world().rank());
           test::Loads dry = train(*dry_world, config, layout, make_dry(), nullptr);
           test::Loads others = measured;
-          for (const auto& [group, size, leaving, arriving] : tokens) {
+          for (const auto& [group, size, sent, received] : tokens) {
             const std::pair rows{group, Collective::all_to_all};
             EXPECT_EQ(dry[rows].calls, measured.count(rows) ? measured.at(rows).calls : 0) << where;
             dry.erase(rows);
             others.erase(rows);
           }
-          EXPECT_EQ(shown(dry), shown(others)) << where;
+          EXPECT_EQ(format_loads(dry), format_loads(others)) << where;
           ++steps;
         }
   EXPECT_GT(steps, 0);

@@ -27,7 +27,7 @@ HeartbeatKey key_of(std::uint8_t first) {
   return key;
 }
 
-TEST(Heartbeat, IsReadAsItWasSent) {
+TEST(Heartbeat, SurvivesARoundTrip) {
   Heartbeat sent{3, 1, 7, 2.5, "computes"};
   const auto read = unseal(seal(sent, key_of(1)), key_of(1), 10);
   ASSERT_TRUE(read);
@@ -35,7 +35,7 @@ TEST(Heartbeat, IsReadAsItWasSent) {
   EXPECT_NE(random_heartbeat_key(), random_heartbeat_key());
 }
 
-TEST(Heartbeat, ThatWasChangedOrForgedIsNotRead) {
+TEST(Heartbeat, IsRejectedIfChangedOrForged) {
   const HeartbeatDatagram sealed = seal({3, 1, 7, 2.5, "computes"}, key_of(1));
   EXPECT_FALSE(unseal(sealed, key_of(2), 10));
   EXPECT_FALSE(unseal(std::span(sealed).first(sealed.size() - 1), key_of(1), 10));
@@ -47,7 +47,7 @@ TEST(Heartbeat, ThatWasChangedOrForgedIsNotRead) {
   }
 }
 
-TEST(Heartbeat, TellsOfNoTimeBeforeTheStart) {
+TEST(Heartbeat, ClampsIdleTimeToTheRun) {
   const auto idle = [](double seconds) {
     return unseal(seal({0, 0, 1, seconds, {}}, key_of(1)), key_of(1), 10).value_or(Heartbeat{0, 0, 0, -1, {}}).idle;
   };
@@ -61,12 +61,12 @@ TEST(Heartbeat, TellsOfNoTimeBeforeTheStart) {
 // The second of two ranks, as the first rank's watchdog sees it: a socket with scripted answers.
 class SecondRank final : public Comm {
  public:
-  SecondRank() : socket_(new_socket()), enemy_(new_socket()) {}
+  SecondRank() : socket_(new_socket()), attacker_(new_socket()) {}
   ~SecondRank() override {
-    ends_ = true;
+    stopping_ = true;
     if (thread_.joinable()) thread_.join();
     close(socket_);
-    close(enemy_);
+    close(attacker_);
   }
 
   int size() const override { return 2; }
@@ -75,11 +75,11 @@ class SecondRank final : public Comm {
   // Answers `most` questions, and records the answers and the latest sequence number.
   void answer(int most) {
     thread_ = std::thread([this, most] {
-      for (int left = most; !ends_ && left > 0;) {
+      for (int remaining = most; !stopping_ && remaining > 0;) {
         sockaddr_in from{};
         const auto question = unseal(receive(socket_, &from, 50ms), key_, 1e9);
-        if (!question || !question->asks) continue;
-        --left;
+        if (!question || !question->is_question) continue;
+        --remaining;
         const HeartbeatDatagram answer = seal({1, 0, question->sequence, 0, "computes"}, key_);
         sendto(socket_, answer.data(), answer.size(), 0, reinterpret_cast<const sockaddr*>(&from), sizeof from);
         const std::lock_guard lock(mutex_);
@@ -131,12 +131,12 @@ class SecondRank final : public Comm {
     to.sin_family = AF_INET;
     to.sin_addr.s_addr = first_.endpoints[0].address;
     to.sin_port = static_cast<std::uint16_t>(first_.endpoints[0].port);
-    sendto(enemy_, datagram.data(), datagram.size(), 0, reinterpret_cast<const sockaddr*>(&to), sizeof to);
+    sendto(attacker_, datagram.data(), datagram.size(), 0, reinterpret_cast<const sockaddr*>(&to), sizeof to);
   }
   // Returns the next answer to a sent question; empty after 10 seconds.
   std::optional<Heartbeat> reply() {
     sockaddr_in from{};
-    return unseal(receive(enemy_, &from, 10s), key_, 1e9);
+    return unseal(receive(attacker_, &from, 10s), key_, 1e9);
   }
 
   const HeartbeatKey& key() const { return key_; }
@@ -163,11 +163,11 @@ class SecondRank final : public Comm {
 
   std::unique_ptr<Comm> do_split(const std::function<int(int)>&) const override { return nullptr; }
   void do_barrier() override {}
-  void do_broadcast(std::span<const Rooted> parts) override {
-    std::memcpy(key_.data(), parts[0].x.bytes(), key_.size());
+  void do_broadcast(std::span<const RootedBuffer> buffers) override {
+    std::memcpy(key_.data(), buffers[0].x.bytes(), key_.size());
   }
   void do_all_reduce(View, Reduce) override {}
-  void do_reduce(std::span<const Rooted>) override {}
+  void do_reduce(std::span<const RootedBuffer>) override {}
   void do_reduce_scatter(ConstView, View) override {}
   void do_all_gather(ConstView in, View out) override {
     std::memcpy(&first_, in.bytes(), sizeof first_);
@@ -180,12 +180,12 @@ class SecondRank final : public Comm {
     std::memcpy(out.bytes(), &first_, sizeof first_);
     std::memcpy(out.bytes() + sizeof first_, &second, sizeof second);
   }
-  void do_all_to_all_v(std::span<const InOut>, std::span<const Index>, std::span<const Index>) override {}
+  void do_all_to_all_v(std::span<const SendReceive>, std::span<const Index>, std::span<const Index>) override {}
 
-  int socket_, enemy_;
+  int socket_, attacker_;
   HeartbeatKey key_{};
   PeerInfo first_{};
-  std::atomic<bool> ends_{false};
+  std::atomic<bool> stopping_{false};
   std::mutex mutex_;
   std::vector<HeartbeatDatagram> recorded_;
   std::uint64_t sequence_ = 0;
@@ -204,7 +204,7 @@ std::vector<std::string> addresses_of(std::uint32_t port) {
   return found;
 }
 
-TEST(WatchdogHeartbeats, OfOneMachineUseItsLoopbackAddressAlone) {
+TEST(WatchdogHeartbeats, UseOnlyLoopbackOnOneMachine) {
   SecondRank second;
   Watchdog watchdog({});
   watchdog.rendezvous(second, {});
@@ -215,32 +215,32 @@ TEST(WatchdogHeartbeats, OfOneMachineUseItsLoopbackAddressAlone) {
       EXPECT_NE(address, fmt::format("{:08X}", endpoints[i].address));
 }
 
-TEST(WatchdogHeartbeats, AnOldQuestionIsNotAnswered) {
+TEST(WatchdogHeartbeats, IgnoreOldRequests) {
   SecondRank second;
   Watchdog watchdog({});
   watchdog.rendezvous(second, {});
-  for (const auto& [sequence, words] : {std::pair{5, "a"}, {4, "b"}, {6, "c"}})
+  for (const auto& [sequence, text] : {std::pair{5, "a"}, {4, "b"}, {6, "c"}})
     second.send(seal({1, 1, static_cast<std::uint64_t>(sequence), 0, {}}, second.key()));
   for (const std::uint64_t expected : {5, 6}) {
     const auto reply = second.reply();
     ASSERT_TRUE(reply);
     EXPECT_EQ(reply->sequence, expected);
-    EXPECT_STREQ(reply->words, "computes");
+    EXPECT_STREQ(reply->state, "computes");
   }
 }
 
-TEST(WatchdogHeartbeats, OfOthersDoNotEndAJob) {
+TEST(WatchdogHeartbeats, SurviveForgedDatagrams) {
   SecondRank second;
   Watchdog watchdog({});
   watchdog.rendezvous(second, {2s, 0s});
   second.answer(1000000);
-  const Waiting waiting("a barrier");
+  const ScopedBlock block("a barrier");
   second.attack_for(5s);
   EXPECT_GT(second.answered(), 3);
 }
 
 // The second rank stops after two answers. If the watchdog does not end the child, it exits with 0.
-TEST(WatchdogHeartbeatsDeathTest, OfOthersDoNotKeepAJob) {
+TEST(WatchdogHeartbeatsDeathTest, EndTheJobDespiteForgedDatagrams) {
   testing::GTEST_FLAG(death_test_style) = "threadsafe";
   EXPECT_EXIT(
       {
@@ -248,7 +248,7 @@ TEST(WatchdogHeartbeatsDeathTest, OfOthersDoNotKeepAJob) {
         Watchdog watchdog({});
         watchdog.rendezvous(second, {1s, 0s});
         second.answer(2);
-        const Waiting waiting("a barrier");
+        const ScopedBlock block("a barrier");
         second.attack_for(20s);
         _exit(0);
       },

@@ -28,10 +28,10 @@ class Leftovers : public testing::Test {
     std::ofstream(segment_) << std::string(4096, 'x');
     launcher_ = fork();
     if (launcher_ == 0) {
-      if (fork() == 0) {  // the rank: exits without deleting its record
+      if (fork() == 0) {  // the rank: a killed rank
         const int file = open(segment_.c_str(), O_RDWR);
         if (mmap(nullptr, 4096, PROT_READ, MAP_SHARED, file, 0) == MAP_FAILED) _exit(1);
-        new JobRecord(job_);
+        record_job(job_);
         _exit(0);
       }
       wait(nullptr);
@@ -54,7 +54,7 @@ class Leftovers : public testing::Test {
     fs::remove(segment_);
   }
   fs::path record() const { return job_ / "switchyard-job"; }
-  void expect_left() {
+  void expect_no_removal() {
     EXPECT_EQ(collect_leftovers(jobs_), 0);
     EXPECT_TRUE(fs::exists(segment_));
     EXPECT_TRUE(fs::exists(record()));
@@ -72,9 +72,9 @@ class Leftovers : public testing::Test {
   pid_t launcher_ = 0;
 };
 
-TEST_F(Leftovers, OfADeadJobAreCollected) {
+TEST_F(Leftovers, AreDeletedIfTheJobIsDead) {
   fs::create_directories(jobs_ / "pid.18");  // job of another program
-  expect_left();                             // the launcher is alive
+  expect_no_removal();                       // the launcher is alive
   end_launcher();
   EXPECT_EQ(collect_leftovers(jobs_), 1);
   EXPECT_FALSE(fs::exists(segment_));
@@ -82,37 +82,37 @@ TEST_F(Leftovers, OfADeadJobAreCollected) {
   EXPECT_TRUE(fs::exists(jobs_ / "pid.18"));
 }
 
-TEST_F(Leftovers, ThatAProcessUsesStay) {
+TEST_F(Leftovers, StayWhileAProcessUsesThem) {
   end_launcher();
   const int file = open(segment_.c_str(), O_RDWR);
   void* const mapped = mmap(nullptr, 4096, PROT_READ, MAP_SHARED, file, 0);
   close(file);
   ASSERT_NE(mapped, MAP_FAILED);
-  expect_left();
+  expect_no_removal();
   munmap(mapped, 4096);
 }
 
-TEST_F(Leftovers, OfAnotherBootOrNamespaceStay) {
+TEST_F(Leftovers, StayIfOfAnotherBootOrNamespace) {
   end_launcher();
   change_record("pid:[", "pid:[1");
-  expect_left();
+  expect_no_removal();
 }
 
-TEST_F(Leftovers, WithoutAWholeRecordStay) {
+TEST_F(Leftovers, StayWithoutACompleteRecord) {
   end_launcher();
   change_record("0 end\n", "");
-  expect_left();
+  expect_no_removal();
 }
 
 // The recorded name is now another file: its inode differs.
-TEST_F(Leftovers, ThatWereMadeAnewStay) {
+TEST_F(Leftovers, StayIfTheFileIsNewer) {
   end_launcher();
   change_record(" /dev/shm", "7 /dev/shm");
   EXPECT_EQ(collect_leftovers(jobs_), 1);
   EXPECT_TRUE(fs::exists(segment_));
 }
 
-TEST_F(Leftovers, BehindALinkStay) {
+TEST_F(Leftovers, StayBehindALink) {
   end_launcher();
   fs::rename(job_, jobs_ / "elsewhere");
   fs::create_directory_symlink(jobs_ / "elsewhere", job_);

@@ -2,13 +2,13 @@
 
 #include <set>
 
-#include "dist/exchange.h"
 #include "dist/shard.h"
+#include "dist/token_dispatcher.h"
 
 namespace sy {
 namespace {
 
-TEST(Mesh, CoordinatesAreABijectionAndFold) {
+TEST(Mesh, MapsRanksToCoordinatesOneToOne) {
   for (const Layout l : {Layout{8, 2, 4, 1}, Layout{6, 1, 3, 2}, Layout{12, 3, 2, 2}, Layout{1}, Layout{4, 4, 4, 1}}) {
     std::set<std::pair<int, int>> dense;
     std::set<std::tuple<int, int, int>> expert;
@@ -27,7 +27,7 @@ TEST(Mesh, CoordinatesAreABijectionAndFold) {
   }
 }
 
-TEST(Mesh, WhatDoesNotDivideTheRanks) {
+TEST(Mesh, DetectsSizesThatDoNotDivideTheRanks) {
   EXPECT_FALSE((Layout{6, 4, 1, 1}.tp_divides()));
   EXPECT_TRUE((Layout{6, 4, 1, 1}.experts_divide()));
   EXPECT_FALSE((Layout{6, 1, 4, 1}.experts_divide()));
@@ -44,7 +44,7 @@ TEST(Mesh, WhatDoesNotDivideTheRanks) {
   }
 }
 
-TEST(Axes, AreSets) {
+TEST(Axes, BehaveAsSets) {
   const Axes three = Axes(Axis::dp) | Axis::tp | Axis::etp;
   EXPECT_TRUE(Axes().empty());
   EXPECT_TRUE(Axes(Axis::none).empty());
@@ -63,7 +63,7 @@ TEST(Axes, AreSets) {
   EXPECT_FALSE(Axes(Axis::dp) < Axes(Axis::dp));
 }
 
-TEST(Axes, AreOfOneGrid) {
+TEST(Axes, BelongToOneGrid) {
   EXPECT_EQ(grid_of({}), dense_grid);
   EXPECT_EQ(grid_of(Axis::tp), dense_grid);
   EXPECT_EQ(grid_of(Axis::etp), expert_grid);
@@ -72,7 +72,7 @@ TEST(Axes, AreOfOneGrid) {
 
 // The group along a set of axes has the ranks with equal coordinates along the grid's other axes,
 // in rank order. Two different sets of axes may have the same ranks.
-TEST(Mesh, PlacesAlongSetsOfAxes) {
+TEST(Mesh, GroupsRanksAlongSetsOfAxes) {
   const std::vector<Axis> axes = {Axis::dp, Axis::tp, Axis::edp, Axis::ep, Axis::etp};
   for (const Layout l : {Layout{12, 3, 2, 2}, Layout{12, 2, 3, 2}, Layout{12, 4, 3, 1}, Layout{30, 5, 3, 2},
                          Layout{6, 1, 6, 1}, Layout{6, 6, 1, 3}, Layout{9, 3, 3, 3}, Layout{1}})
@@ -83,11 +83,11 @@ TEST(Mesh, PlacesAlongSetsOfAxes) {
       if (!dense_grid.has(set) && !expert_grid.has(set)) continue;
       const Axes others = grid_of(set) - set;
       for (int me = 0; me < l.ranks; ++me) {
-        const Place mine = place_of(l, coord_of(l, me), set), rest = place_of(l, coord_of(l, me), others);
+        const GroupRank mine = group_rank(l, coord_of(l, me), set), rest = group_rank(l, coord_of(l, me), others);
         EXPECT_EQ(mine.size * rest.size, l.ranks);
         int index = 0, size = 0;
         for (int r = 0; r < l.ranks; ++r) {
-          if (place_of(l, coord_of(l, r), others).index != rest.index) continue;
+          if (group_rank(l, coord_of(l, r), others).index != rest.index) continue;
           index += r < me;
           ++size;
         }
@@ -97,12 +97,12 @@ TEST(Mesh, PlacesAlongSetsOfAxes) {
     }
 }
 
-TEST(Shard, PiecesCoverWithoutOverlap) {
+TEST(Shard, BlockRangesCoverWithoutOverlap) {
   for (Index n : {0, 1, 5, 16, 257})
-    for (int parts : {1, 2, 3, 7}) {
+    for (int num_blocks : {1, 2, 3, 7}) {
       Index at = 0;
-      for (int i = 0; i < parts; ++i) {
-        const Range r = piece(n, parts, i);
+      for (int i = 0; i < num_blocks; ++i) {
+        const Range r = block_range(n, num_blocks, i);
         EXPECT_EQ(r.begin, at);
         at = r.end;
       }
@@ -110,7 +110,7 @@ TEST(Shard, PiecesCoverWithoutOverlap) {
     }
 }
 
-TEST(Shard, BoxesOfExpertTensorsTileTheWhole) {
+TEST(Shard, BoxesTileExpertTensors) {
   const Layout l{12, 3, 2, 2};
   const Shape shape{4, 2, 6, 5};
   const Split split{Axis::ep, Axis::none, Axis::etp};
@@ -127,7 +127,7 @@ TEST(Shard, BoxesOfExpertTensorsTileTheWhole) {
   for (int n : owners) EXPECT_EQ(n, 1);
 }
 
-TEST(Shard, FewKvHeadsAreReplicated) {
+TEST(Shard, ReplicatesFewKvHeads) {
   const Layout l{4, 4, 1, 1};
   for (int r = 0; r < 4; ++r) {
     const Box b = owned_box({2, 8, 16}, {Axis::tp}, l, coord_of(l, r));
@@ -136,7 +136,7 @@ TEST(Shard, FewKvHeadsAreReplicated) {
   }
 }
 
-TEST(Shard, GradientsAreSummedOverTheAxesThatDoNotSplit) {
+TEST(Shard, SumsGradientsOverUnsplitAxes) {
   EXPECT_EQ(summed_axes({}), Axis::dp | Axis::tp);
   EXPECT_EQ(summed_axes({Axis::none, Axis::tp}), Axis::dp);
   EXPECT_EQ(summed_axes({Axis::ep, Axis::none, Axis::etp}), Axis::edp);
@@ -145,13 +145,13 @@ TEST(Shard, GradientsAreSummedOverTheAxesThatDoNotSplit) {
 }
 
 // Checks every range of every small box, element by element.
-TEST(Shard, RunsBecomeBoxesInOrder) {
+TEST(Shard, SplitsRangesIntoOrderedBoxes) {
   for (const Shape& shape : {Shape{7}, Shape{3, 5}, Shape{2, 3, 4}, Shape{2, 1, 3, 2}, Shape{1, 1}, Shape{4, 0}}) {
     const Index n = shape.elements();
     for (Index begin = 0; begin <= n; ++begin)
       for (Index end = begin; end <= n; ++end) {
         std::vector<Index> seen;
-        const auto boxes = boxes_of_run(shape, {begin, end});
+        const auto boxes = boxes_of_range(shape, {begin, end});
         EXPECT_LE(static_cast<int>(boxes.size()), std::max(1, 2 * shape.size() - 1));
         for (const Box& b : boxes) {
           ASSERT_EQ(b.size.size(), shape.size());
@@ -173,10 +173,10 @@ TEST(Shard, RunsBecomeBoxesInOrder) {
   }
 }
 
-TEST(Topology, NodesOfTheExpertsRanks) {
+TEST(Topology, CountsTheNodesOfExpertRanks) {
   const auto of = [](const Layout& l) {
-    const Topology t = l.experts_topology();
-    return std::pair{t.nodes, t.ranks};
+    const Topology t = l.expert_topology();
+    return std::pair{t.nodes, t.ranks_per_node};
   };
   EXPECT_EQ(of({8, 1, 8, 1}), (std::pair{1, 8}));  // not hierarchical
   EXPECT_EQ(of({8, 1, 8, 1, 2}), (std::pair{4, 2}));
@@ -189,92 +189,94 @@ TEST(Topology, NodesOfTheExpertsRanks) {
   EXPECT_FALSE((Layout{8, 1, 8, 1, 3}.divides()));   // nodes of different sizes
   EXPECT_FALSE((Layout{12, 1, 6, 1, 4}.divides()));  // a group and a half on a node
   EXPECT_FALSE((Layout{8, 1, 2, 4, 2}.divides()));   // an expert on two nodes
-  EXPECT_EQ((Layout{8, 1, 8, 1, 2}.given()), "tp 1 ep 8 etp 1 node 2");
+  EXPECT_EQ((Layout{8, 1, 8, 1, 2}.short_name()), "tp 1 ep 8 etp 1 node 2");
   EXPECT_EQ((Layout{8, 1, 8, 1}.str()), "dp 8 tp 1 ep 8 etp 1 edp 1");
 }
 
-TEST(Topology, RanksOfANodeAndOfAPlace) {
+TEST(Topology, GroupsRanksWithinAndAcrossNodes) {
   const Layout layout{12, 1, 6, 1, 3};  // two groups on two nodes each
   for (int r = 0; r < 12; ++r) {
     const auto world = make_comm_dry(12, r);
     const Mesh mesh = make_mesh(*world, layout);
-    EXPECT_EQ(mesh.within->size(), 3);
-    EXPECT_EQ(mesh.within->rank(), r % 3);
-    EXPECT_EQ(mesh.across->size(), 2);
-    EXPECT_EQ(mesh.across->rank(), r / 3 % 2);
+    EXPECT_EQ(mesh.intra_node->size(), 3);
+    EXPECT_EQ(mesh.intra_node->rank(), r % 3);
+    EXPECT_EQ(mesh.inter_node->size(), 2);
+    EXPECT_EQ(mesh.inter_node->rank(), r / 3 % 2);
   }
   const auto world = make_comm_dry(12, 5);
-  EXPECT_FALSE(make_mesh(*world, {12, 1, 6, 1, 6}).across);
+  EXPECT_FALSE(make_mesh(*world, {12, 1, 6, 1, 6}).inter_node);
 }
 
-// Counts of three ranks with two physical experts each, as plan_sends writes them: copies for each
-// rank, then assignments of each physical expert.
-TEST(Exchange, PlansWhoSendsWhatAndWhereRowsBegin) {
+// Counts of three ranks with two physical experts each, as dispatch_layout writes them: copies for
+// each rank, then assignments of each physical expert.
+TEST(TokenDispatcher, ComputesSplitsAndOffsets) {
   // Rank 0 has tokens with two experts of rank 1. Rank 1 has no tokens, and rank 2 receives none.
   const std::vector<std::int32_t> counts = {2, 3, 0, 2, 1, 1, 3, 0, 0,   // rank 0
                                             0, 0, 0, 0, 0, 0, 0, 0, 0,   // rank 1
                                             4, 2, 0, 1, 4, 0, 2, 0, 0};  // rank 2
-  std::vector<DispatchPlan> plans;
-  for (int r = 0; r < 3; ++r) plans.push_back(plan_dispatch(counts, ExpertRanks({3, 1, 3, 1}, {}), r));
-  EXPECT_EQ(plans[0].hops[0].send, (std::vector<Index>{2, 3, 0}));
-  EXPECT_EQ(plans[0].hops[0].receive, (std::vector<Index>{2, 0, 4}));
-  EXPECT_EQ(plans[1].hops[0].send, (std::vector<Index>{0, 0, 0}));
-  EXPECT_EQ(plans[1].hops[0].receive, (std::vector<Index>{3, 0, 2}));
+  std::vector<DispatchSplits> splits;
+  for (int r = 0; r < 3; ++r) splits.push_back(dispatch_splits(counts, ExpertPlacement({3, 1, 3, 1}, {}), r));
+  EXPECT_EQ(splits[0].hops[0].input_splits, (std::vector<Index>{2, 3, 0}));
+  EXPECT_EQ(splits[0].hops[0].output_splits, (std::vector<Index>{2, 0, 4}));
+  EXPECT_EQ(splits[1].hops[0].input_splits, (std::vector<Index>{0, 0, 0}));
+  EXPECT_EQ(splits[1].hops[0].output_splits, (std::vector<Index>{3, 0, 2}));
   for (int r = 0; r < 3; ++r)
-    for (int q = 0; q < 3; ++q) EXPECT_EQ(plans[r].hops[0].send[q], plans[q].hops[0].receive[r]);
-  EXPECT_EQ(plans[0].hops[0].sent, 5);
-  EXPECT_EQ(plans[0].hops[0].received, 6);
-  EXPECT_EQ(plans[2].hops[0].received, 0);
-  EXPECT_EQ(plans[0].offsets, (std::vector<std::int32_t>{0, 3, 8}));
-  EXPECT_EQ(plans[1].offsets, (std::vector<std::int32_t>{0, 1, 6}));
-  EXPECT_EQ(plans[2].offsets, (std::vector<std::int32_t>{0, 0, 0}));
+    for (int q = 0; q < 3; ++q) EXPECT_EQ(splits[r].hops[0].input_splits[q], splits[q].hops[0].output_splits[r]);
+  EXPECT_EQ(splits[0].hops[0].num_sent, 5);
+  EXPECT_EQ(splits[0].hops[0].num_received, 6);
+  EXPECT_EQ(splits[2].hops[0].num_received, 0);
+  EXPECT_EQ(splits[0].offsets, (std::vector<std::int32_t>{0, 3, 8}));
+  EXPECT_EQ(splits[1].offsets, (std::vector<std::int32_t>{0, 1, 6}));
+  EXPECT_EQ(splits[2].offsets, (std::vector<std::int32_t>{0, 0, 0}));
 }
 
-// Two etp shards of each of two owners: both shards have the same rows, from all four ranks.
-TEST(Exchange, PartsOfAnOwnerHaveTheSameRows) {
+// Two etp shards of each of two ep ranks: both shards have the same rows, from all four ranks.
+TEST(TokenDispatcher, GivesEtpShardsTheSameRows) {
   std::vector<std::int32_t> counts;
   for (int r = 0; r < 4; ++r) counts.insert(counts.end(), {r, r, 3, 3, r, 0, 1, 2 + r});
   for (int rank = 0; rank < 4; ++rank) {
-    const DispatchPlan plan = plan_dispatch(counts, ExpertRanks({4, 1, 2, 2}, {}), rank);
-    EXPECT_EQ(plan.hops[0].send, (std::vector<Index>{rank, rank, 3, 3}));
-    EXPECT_EQ(plan.hops[0].receive, (rank < 2 ? std::vector<Index>{0, 1, 2, 3} : std::vector<Index>{3, 3, 3, 3}));
-    EXPECT_EQ(plan.offsets, (rank < 2 ? std::vector<std::int32_t>{0, 6, 6} : std::vector<std::int32_t>{0, 4, 18}));
+    const DispatchSplits splits = dispatch_splits(counts, ExpertPlacement({4, 1, 2, 2}, {}), rank);
+    EXPECT_EQ(splits.hops[0].input_splits, (std::vector<Index>{rank, rank, 3, 3}));
+    EXPECT_EQ(splits.hops[0].output_splits,
+              (rank < 2 ? std::vector<Index>{0, 1, 2, 3} : std::vector<Index>{3, 3, 3, 3}));
+    EXPECT_EQ(splits.offsets, (rank < 2 ? std::vector<std::int32_t>{0, 6, 6} : std::vector<std::int32_t>{0, 4, 18}));
   }
 }
 
 // Two nodes of two ranks with one physical expert each. The counts of each rank are the copies for
 // two nodes and four ranks, and the assignments of four physical experts.
-TEST(Exchange, OverNodesACopyGoesToEachNodeAndOnFromThere) {
+TEST(TokenDispatcher, ComputesHierarchicalSplits) {
   // A token of rank 0 has both experts of node 1. Copies of rank 1 stay on node 0. Rank 2 has none.
   const std::vector<std::int32_t> counts = {1, 2, 1, 0, 1, 2, 1, 0, 1, 2,   // rank 0
                                             3, 0, 3, 2, 0, 0, 3, 2, 0, 0,   // rank 1
                                             0, 0, 0, 0, 0, 0, 0, 0, 0, 0,   // rank 2
                                             4, 1, 0, 4, 1, 0, 0, 4, 1, 0};  // rank 3
-  std::vector<DispatchPlan> plans;
-  for (int r = 0; r < 4; ++r) plans.push_back(plan_dispatch(counts, ExpertRanks({4, 1, 4, 1, 2}, {}), r));
-  const auto across = [&](int r) { return plans[r].hops[0]; };
-  const auto within = [&](int r) { return plans[r].hops[1]; };
-  EXPECT_EQ(across(0).send, (std::vector<Index>{1, 2}));  // to ranks 0 and 2
-  EXPECT_EQ(across(0).receive, (std::vector<Index>{1, 0}));
-  EXPECT_EQ(across(2).receive, (std::vector<Index>{2, 0}));
-  EXPECT_EQ(across(1).receive, (std::vector<Index>{3, 4}));  // from ranks 1 and 3
-  EXPECT_EQ(across(3).send, (std::vector<Index>{4, 1}));
+  std::vector<DispatchSplits> splits;
+  for (int r = 0; r < 4; ++r) splits.push_back(dispatch_splits(counts, ExpertPlacement({4, 1, 4, 1, 2}, {}), r));
+  const auto internode = [&](int r) { return splits[r].hops[0]; };
+  const auto intranode = [&](int r) { return splits[r].hops[1]; };
+  EXPECT_EQ(internode(0).input_splits, (std::vector<Index>{1, 2}));  // to ranks 0 and 2
+  EXPECT_EQ(internode(0).output_splits, (std::vector<Index>{1, 0}));
+  EXPECT_EQ(internode(2).output_splits, (std::vector<Index>{2, 0}));
+  EXPECT_EQ(internode(1).output_splits, (std::vector<Index>{3, 4}));  // from ranks 1 and 3
+  EXPECT_EQ(internode(3).input_splits, (std::vector<Index>{4, 1}));
   // Rank 1 has received its own copies and those of rank 3.
   // It forwards three to rank 0 and six to itself.
-  EXPECT_EQ(within(1).send, (std::vector<Index>{3, 6}));
-  EXPECT_EQ(within(0).receive, (std::vector<Index>{1, 3}));
-  EXPECT_EQ(within(2).send, (std::vector<Index>{1, 2}));  // two tokens, one with both experts
-  EXPECT_EQ(within(3).receive, (std::vector<Index>{2, 0}));
-  EXPECT_EQ(within(3).send, (std::vector<Index>{1, 0}));
+  EXPECT_EQ(intranode(1).input_splits, (std::vector<Index>{3, 6}));
+  EXPECT_EQ(intranode(0).output_splits, (std::vector<Index>{1, 3}));
+  // Two tokens, one with both experts.
+  EXPECT_EQ(intranode(2).input_splits, (std::vector<Index>{1, 2}));
+  EXPECT_EQ(intranode(3).output_splits, (std::vector<Index>{2, 0}));
+  EXPECT_EQ(intranode(3).input_splits, (std::vector<Index>{1, 0}));
   for (int r = 0; r < 4; ++r) {
     for (int q = 0; q < 2; ++q) {
-      EXPECT_EQ(across(r).send[q], across(q * 2 + r % 2).receive[r / 2]);
-      EXPECT_EQ(within(r).send[q], within(r / 2 * 2 + q).receive[r % 2]);
+      EXPECT_EQ(internode(r).input_splits[q], internode(q * 2 + r % 2).output_splits[r / 2]);
+      EXPECT_EQ(intranode(r).input_splits[q], intranode(r / 2 * 2 + q).output_splits[r % 2]);
     }
-    EXPECT_EQ(plans[r].hops.size(), 2u);
+    EXPECT_EQ(splits[r].hops.size(), 2u);
   }
-  EXPECT_EQ(plans[1].offsets, (std::vector<std::int32_t>{0, 6}));
-  EXPECT_EQ(plans[2].offsets, (std::vector<std::int32_t>{0, 2}));
+  EXPECT_EQ(splits[1].offsets, (std::vector<std::int32_t>{0, 6}));
+  EXPECT_EQ(splits[2].offsets, (std::vector<std::int32_t>{0, 2}));
 }
 
 }  // namespace

@@ -16,11 +16,11 @@ struct Many {
   std::array<Index, 9> all;
 };
 
-TEST(Seqlock, IsReadWhole) {
+TEST(Seqlock, ReadsConsistentValues) {
   struct Pointing {
-    const char* words = "none";
+    const char* text = "none";
   };
-  EXPECT_STREQ(Seqlock<Pointing>().read().words, "none");
+  EXPECT_STREQ(Seqlock<Pointing>().read().text, "none");
   Seqlock<Many> published;
   std::atomic<bool> done{false};
   std::thread writer([&] {
@@ -42,40 +42,40 @@ TEST(Seqlock, IsReadWhole) {
   EXPECT_EQ(published.read().all[8], 199999);
 }
 
-TEST(Waiting, IsThatOfTheInnermostScope) {
-  EXPECT_EQ(published_wait.read().what, nullptr);
+TEST(ScopedBlock, PublishesTheInnermostScope) {
+  EXPECT_EQ(published_block.read().operation, nullptr);
   {
-    const Waiting outer("all-to-all", "with rank 1", {3, 4});
-    const auto since = published_wait.read().since;
+    const ScopedBlock outer("all-to-all", "with rank 1", {3, 4});
+    const auto since = published_block.read().since;
     {
-      const Waiting inner("the device");
-      EXPECT_STREQ(published_wait.read().what, "the device");
-      EXPECT_EQ(published_wait.read().rows.expects, -1);
+      const ScopedBlock inner("the device");
+      EXPECT_STREQ(published_block.read().operation, "the device");
+      EXPECT_EQ(published_block.read().rows.expects, -1);
     }
-    EXPECT_STREQ(published_wait.read().what, "all-to-all");
-    EXPECT_EQ(published_wait.read().rows.expects, 4);
-    const auto again = published_wait.read().since;
+    EXPECT_STREQ(published_block.read().operation, "all-to-all");
+    EXPECT_EQ(published_block.read().rows.expects, 4);
+    const auto again = published_block.read().since;
     EXPECT_GT(again, since);
-    Waiting::progress();
-    EXPECT_GT(published_wait.read().since, again);
+    ScopedBlock::progress();
+    EXPECT_GT(published_block.read().since, again);
   }
-  EXPECT_EQ(published_wait.read().what, nullptr);
+  EXPECT_EQ(published_block.read().operation, nullptr);
 }
 
-TEST(Watchdog, SaysWhoWaitsForWhatAndWhere) {
-  const Activity doing{"forward pass", 2, "dispatch", 7};
+TEST(Watchdog, DescribesTheWait) {
+  const Phase phase{"forward pass", 2, "dispatch", 7};
   EXPECT_EQ(
-      words_of({"an all-to-all", "with ranks 0, 2", 12, 34}, doing, 5.04),
+      describe_state({"an all-to-all", "with ranks 0, 2", 12, 34}, phase, 5.04),
       "has waited 5.0 s in the dispatch of the forward pass of layer 2, step 7 for an all-to-all with ranks 0, 2: it sends "
       "12 rows, and expects 34");
-  EXPECT_EQ(words_of({"a barrier", "with rank 1", {}}, {}, 600), "has waited 600 s for a barrier with rank 1");
-  EXPECT_EQ(words_of({}, {"", -1, "", 7}, 0), "computes in step 7");
+  EXPECT_EQ(describe_state({"a barrier", "with rank 1", {}}, {}, 600), "has waited 600 s for a barrier with rank 1");
+  EXPECT_EQ(describe_state({}, {"", -1, "", 7}, 0), "computes in step 7");
 }
 
-TEST(Watchdog, ALocalTimeoutIsANumberOfSecondsOrZero) {
-  for (const char* given : {"soon", "", "-1", "5s", "nan", "inf"}) {
-    setenv("SWITCHYARD_LOCAL_TIMEOUT", given, 1);
-    EXPECT_THROW(watchdog_limits(), InputError) << given;
+TEST(Watchdog, RejectsAnInvalidLocalTimeout) {
+  for (const char* value : {"soon", "", "-1", "5s", "nan", "inf"}) {
+    setenv("SWITCHYARD_LOCAL_TIMEOUT", value, 1);
+    EXPECT_THROW(watchdog_limits(), InputError) << value;
   }
   for (const double seconds : {0., 2.5}) {
     setenv("SWITCHYARD_LOCAL_TIMEOUT", std::to_string(seconds).c_str(), 1);
@@ -85,10 +85,10 @@ TEST(Watchdog, ALocalTimeoutIsANumberOfSecondsOrZero) {
   EXPECT_EQ(watchdog_limits().local.count(), 3600);
 }
 
-TEST(Watchdog, ATimeoutThatIsNoNumberIsBadInput) {
-  for (const char* given : {"soon", "", "0", "-1", "5s", "nan", "inf"}) {
-    setenv("SWITCHYARD_TIMEOUT", given, 1);
-    EXPECT_THROW(hang_timeout(), InputError) << given;
+TEST(Watchdog, RejectsAnInvalidTimeout) {
+  for (const char* value : {"soon", "", "0", "-1", "5s", "nan", "inf"}) {
+    setenv("SWITCHYARD_TIMEOUT", value, 1);
+    EXPECT_THROW(hang_timeout(), InputError) << value;
   }
   setenv("SWITCHYARD_TIMEOUT", "2.5", 1);
   EXPECT_EQ(hang_timeout().count(), 2.5);
@@ -97,18 +97,18 @@ TEST(Watchdog, ATimeoutThatIsNoNumberIsBadInput) {
 }
 
 // A single rank that computes for a long time is no hang.
-TEST(Watchdog, LeavesWhoComputesAlone) {
+TEST(Watchdog, AllowsLongComputation) {
   const Watchdog watchdog({std::chrono::milliseconds(40), Seconds(0)});
   std::this_thread::sleep_for(std::chrono::milliseconds(300));
 }
 
-// The limit of local work restarts with each activity and each chunk of a file.
+// The limit of local work restarts with each phase and each chunk of a file.
 // UnlimitedLocalWork suspends it.
-TEST(Watchdog, LeavesWhoseOwnWorkGoesOn) {
+TEST(Watchdog, AllowsLocalWorkThatProgresses) {
   const Watchdog watchdog({std::chrono::minutes(1), Seconds(2)});
   for (int i = 0; i < 30; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
-    const Doing doing("forward pass", i);
+    const ScopedPhase phase("forward pass", i);
   }
   for (int i = 0; i < 30; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
@@ -122,15 +122,15 @@ struct WatchdogDeathTest : testing::Test {
   void SetUp() override { testing::GTEST_FLAG(death_test_style) = "threadsafe"; }
 };
 
-TEST_F(WatchdogDeathTest, EndsADeviceThatHangs) {
+TEST_F(WatchdogDeathTest, EndsTheJobIfTheDeviceHangs) {
   EXPECT_EXIT(
       {
         const auto self = make_comm_self();
         Watchdog watchdog({});
         watchdog.rendezvous(*self, {std::chrono::milliseconds(200), {}});
-        const DoingStep step(3);
-        const Doing doing("forward pass", 1);
-        const Waiting waiting("the device", "", {}, true);
+        const ScopedStep step(3);
+        const ScopedPhase phase("forward pass", 1);
+        const ScopedBlock block("the device", "", {}, true);
         std::this_thread::sleep_for(std::chrono::minutes(2));
       },
       testing::ExitedWithCode(1),
@@ -138,29 +138,29 @@ TEST_F(WatchdogDeathTest, EndsADeviceThatHangs) {
 }
 
 // Before the ranks know each other, a rank's own wait decides.
-TEST_F(WatchdogDeathTest, EndsAStartThatHangs) {
+TEST_F(WatchdogDeathTest, EndsTheJobIfTheStartHangs) {
   EXPECT_EXIT(
       {
         setenv("OMPI_COMM_WORLD_RANK", "3", 1);
         const Watchdog watchdog({std::chrono::milliseconds(200), {}});
-        const Waiting waiting("the start of MPI");
+        const ScopedBlock block("the start of MPI");
         std::this_thread::sleep_for(std::chrono::minutes(2));
       },
       testing::ExitedWithCode(1), "switchyard: rank 3 on .* has waited 0.. s for the start of MPI");
 }
 
-TEST_F(WatchdogDeathTest, EndsOwnWorkThatDoesNot) {
+TEST_F(WatchdogDeathTest, EndsTheJobIfLocalWorkHangs) {
   EXPECT_EXIT(
       {
         const Watchdog watchdog({std::chrono::minutes(1), std::chrono::milliseconds(200)});
-        const Doing doing("save of a checkpoint");
+        const ScopedPhase phase("save of a checkpoint");
         std::this_thread::sleep_for(std::chrono::minutes(2));
       },
       testing::ExitedWithCode(1), "has computed, read or written in the save of a checkpoint for 0.2 s");
 }
 
 // A process that is stopped does no local work: here it is stopped for 2 s, with a limit of 1 s.
-TEST_F(WatchdogDeathTest, LeavesWhoWasStopped) {
+TEST_F(WatchdogDeathTest, AllowsAStoppedProcess) {
   EXPECT_EXIT(
       {
         const pid_t process = getpid();

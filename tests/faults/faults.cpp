@@ -115,12 +115,13 @@ ssize_t pwrite64(int file, const void* data, size_t bytes, off64_t at) {
   NEXT(pwrite64);
   return judged_write(file, bytes, [&](size_t n) { return real(file, data, n, at); });
 }
-ssize_t writev(int file, const struct iovec* parts, int count) {
+ssize_t writev(int file, const struct iovec* buffers, int count) {
   NEXT(writev);
   size_t bytes = 0;
-  for (int i = 0; i < count; ++i) bytes += parts[i].iov_len;
+  for (int i = 0; i < count; ++i) bytes += buffers[i].iov_len;
   return judged_write(file, bytes, [&](size_t n) {
-    return n == bytes ? real(file, parts, count) : ::write(file, parts[0].iov_base, std::min(n, parts[0].iov_len));
+    return n == bytes ? real(file, buffers, count)
+                      : ::write(file, buffers[0].iov_base, std::min(n, buffers[0].iov_len));
   });
 }
 // The system calls of a stream are within libc, where they cannot be replaced.

@@ -165,7 +165,7 @@ bool equal_datasets(const fs::path& a, const fs::path& b) {
   if (x.datasets() != y.datasets()) return false;
   const auto bytes_of = [](const Hdf5Dataset& dataset) {
     std::string bytes(static_cast<std::size_t>(dataset.shape().elements() * size_of(dataset.dtype())), 0);
-    dataset.read(whole(dataset.shape()), bytes.data());
+    dataset.read(full_box(dataset.shape()), bytes.data());
     return bytes;
   };
   for (const std::string& name : x.datasets())
@@ -180,7 +180,7 @@ fs::path shared_path(const Folder& own) {
   return name;
 }
 
-TEST(Faults, Checkpoint) {
+TEST(FaultInjection, CheckpointsSurviveFailedCalls) {
   const Folder folder;
   const fs::path run = shared_path(folder) / "run", before = shared_path(folder) / "before";
   const std::unique_ptr<Backend> backend = make_cpu();
@@ -214,7 +214,7 @@ TEST(Faults, Checkpoint) {
   try_all(trial);
 }
 
-TEST(Faults, Import) {
+TEST(FaultInjection, ImportSurvivesFailedCalls) {
   if (world().size() > 1) GTEST_SKIP() << "of one rank";
   const Folder folder;
   const fs::path model = folder.path() / "model", run = folder.path() / "run", other = folder.path() / "undisturbed";
@@ -256,12 +256,12 @@ void try_file(int (*command)(CommandLine&), const std::vector<std::string>& args
   try_all(trial);
 }
 
-TEST(Faults, Logits) {
+TEST(FaultInjection, LogitsFileSurvivesFailedCalls) {
   if (world().size() > 1) GTEST_SKIP() << "of one rank";
   try_file(evaluate_command, {FIRST_RUN "/run", "--tokens=1,2,3", "--backend=cpu", "--quiet", "--logits"});
 }
 
-TEST(Faults, Experts) {
+TEST(FaultInjection, ExpertsFileSurvivesFailedCalls) {
   if (world().size() > 1) GTEST_SKIP() << "of one rank";
   try_file(experts_command, {FIRST_RUN "/run", "--hdf5"});
 }

@@ -15,19 +15,19 @@ D, HEADS, KV, HD, F, V, LAYERS = 16, 4, 2, 4, 20, 13, 2
 IDS = [3, 1, 4, 1, 5, 9, 2, 6, 12]
 
 
-def ours(name, *shape):
+def param(name, *shape):
     """Switchyard's parameter of this name, around 1 if it is the weight of a norm."""
     return values(name, shape, name.endswith("norm.weight"))
 
 
 def around_zero(name, *shape):
     """The parameter around 0: for norms with an offset, and for norms of the embedding."""
-    return (ours(name, *shape).double() - 1).float()
+    return (param(name, *shape).double() - 1).float()
 
 
-def with_bias(w, theirs, mine, weight=ours):
+def with_bias(w, hf_name, param_name, weight=param):
     """Adds the parameters of a LayerNorm with a bias."""
-    w[theirs + ".weight"], w[theirs + ".bias"] = weight(mine + ".weight", D), ours(mine + ".bias", D)
+    w[hf_name + ".weight"], w[hf_name + ".bias"] = weight(param_name + ".weight", D), param(param_name + ".bias", D)
 
 
 class Layer:
@@ -37,15 +37,15 @@ class Layer:
         self.p, self.kv, self.gated = f"layers.{i}.", kv, gated
 
     def norm(self, name):
-        return ours(self.p + name, D)
+        return param(self.p + name, D)
 
-    def q(self): return ours(self.p + "attention.q.weight", HEADS * HD, D)
-    def k(self): return ours(self.p + "attention.k.weight", self.kv * HD, D)
-    def v(self): return ours(self.p + "attention.v.weight", self.kv * HD, D)
-    def bias(self, of, n): return ours(self.p + of + ".bias", n)
-    def out(self): return ours(self.p + "attention.out.weight", D, HEADS * HD)
-    def up(self): return ours(self.p + "mlp.up.weight", (2 if self.gated else 1) * F, D)
-    def down(self): return ours(self.p + "mlp.down.weight", D, F)
+    def q(self): return param(self.p + "attention.q.weight", HEADS * HD, D)
+    def k(self): return param(self.p + "attention.k.weight", self.kv * HD, D)
+    def v(self): return param(self.p + "attention.v.weight", self.kv * HD, D)
+    def bias(self, of, n): return param(self.p + of + ".bias", n)
+    def out(self): return param(self.p + "attention.out.weight", D, HEADS * HD)
+    def up(self): return param(self.p + "mlp.up.weight", (2 if self.gated else 1) * F, D)
+    def down(self): return param(self.p + "mlp.down.weight", D, F)
 
 
 def llama_like(layer, prefix, biased=False):
@@ -85,13 +85,13 @@ def common(kv=KV):
 
 
 def gpt2():
-    w = {"transformer.wte.weight": ours("embedding.weight", V, D),
-         "transformer.wpe.weight": ours("position.weight", 64, D),
-         "transformer.ln_f.weight": ours("final_norm.weight", D), "transformer.ln_f.bias": ours("final_norm.bias", D)}
+    w = {"transformer.wte.weight": param("embedding.weight", V, D),
+         "transformer.wpe.weight": param("position.weight", 64, D),
+         "transformer.ln_f.weight": param("final_norm.weight", D), "transformer.ln_f.bias": param("final_norm.bias", D)}
     for i in range(LAYERS):
         l, p = Layer(i, HEADS, False), f"transformer.h.{i}."
-        for theirs, mine in (("ln_1", "attention_norm"), ("ln_2", "ffn_norm")):
-            w[p + theirs + ".weight"], w[p + theirs + ".bias"] = l.norm(mine + ".weight"), l.norm(mine + ".bias")
+        for hf_name, param_name in (("ln_1", "attention_norm"), ("ln_2", "ffn_norm")):
+            w[p + hf_name + ".weight"], w[p + hf_name + ".bias"] = l.norm(param_name + ".weight"), l.norm(param_name + ".bias")
         w[p + "attn.c_attn.weight"] = torch.cat([l.q(), l.k(), l.v()]).T
         w[p + "attn.c_attn.bias"] = torch.cat([l.bias("attention." + of, D) for of in "qkv"])
         w[p + "attn.c_proj.weight"], w[p + "attn.c_proj.bias"] = l.out().T, l.bias("attention.out", D)
@@ -105,9 +105,9 @@ def gpt2():
 
 
 def gptj():
-    w = {"transformer.wte.weight": ours("embedding.weight", V, D), "lm_head.weight": ours("output.weight", V, D),
-         "lm_head.bias": ours("output.bias", V), "transformer.ln_f.weight": ours("final_norm.weight", D),
-         "transformer.ln_f.bias": ours("final_norm.bias", D)}
+    w = {"transformer.wte.weight": param("embedding.weight", V, D), "lm_head.weight": param("output.weight", V, D),
+         "lm_head.bias": param("output.bias", V), "transformer.ln_f.weight": param("final_norm.weight", D),
+         "transformer.ln_f.bias": param("final_norm.bias", D)}
     for i in range(LAYERS):
         l, p = Layer(i, HEADS, False), f"transformer.h.{i}."
         w[p + "ln_1.weight"], w[p + "ln_1.bias"] = l.norm("attention_norm.weight"), l.norm("attention_norm.bias")
@@ -124,14 +124,14 @@ def gptj():
 
 
 def neox():
-    w = {"gpt_neox.embed_in.weight": ours("embedding.weight", V, D),
-         "gpt_neox.final_layer_norm.weight": ours("final_norm.weight", D),
-         "gpt_neox.final_layer_norm.bias": ours("final_norm.bias", D)}
-    by_head = lambda parts, *tail: torch.stack([x.reshape(HEADS, HD, *tail) for x in parts], 1).reshape(3 * D, *tail)
+    w = {"gpt_neox.embed_in.weight": param("embedding.weight", V, D),
+         "gpt_neox.final_layer_norm.weight": param("final_norm.weight", D),
+         "gpt_neox.final_layer_norm.bias": param("final_norm.bias", D)}
+    by_head = lambda projections, *tail: torch.stack([x.reshape(HEADS, HD, *tail) for x in projections], 1).reshape(3 * D, *tail)
     for i in range(LAYERS):
         l, p = Layer(i, HEADS, False), f"gpt_neox.layers.{i}."
-        for theirs, mine in (("input_layernorm", "attention_norm"), ("post_attention_layernorm", "ffn_norm")):
-            w[p + theirs + ".weight"], w[p + theirs + ".bias"] = l.norm(mine + ".weight"), l.norm(mine + ".bias")
+        for hf_name, param_name in (("input_layernorm", "attention_norm"), ("post_attention_layernorm", "ffn_norm")):
+            w[p + hf_name + ".weight"], w[p + hf_name + ".bias"] = l.norm(param_name + ".weight"), l.norm(param_name + ".bias")
         w[p + "attention.query_key_value.weight"] = by_head([l.q(), l.k(), l.v()], D)
         w[p + "attention.query_key_value.bias"] = by_head([l.bias("attention." + of, D) for of in "qkv"])
         w[p + "attention.dense.weight"], w[p + "attention.dense.bias"] = l.out(), l.bias("attention.out", D)
@@ -142,26 +142,26 @@ def neox():
                               bos_token_id=0, eos_token_id=0, tie_word_embeddings=False)
     model = hf.GPTNeoXForCausalLM(config)
     head = [k for k in model.state_dict() if k in ("embed_out.weight", "lm_head.weight")][0]
-    w[head] = ours("output.weight", V, D)
+    w[head] = param("output.weight", V, D)
     return run("gpt_neox", ["norm=layernorm", "bias=all", "parallel_block=true", "parallel_norms=2",
                             "rope_fraction=0.5", "ffn=gelu", "kv_heads=4"], model, w)
 
 
-def family(name, settings, model, norms, biased=False, tied=False, weight=ours, qk=None):
+def family(name, settings, model, norms, biased=False, tied=False, weight=param, qk=None):
     """Runs a model with the names of llama_like.
 
     norms: Switchyard's norms of a layer by transformers' names. qk: the norm of queries and keys covers the
     whole projection ("whole"), each head with one weight ("head"), or each head with its own weight ("each").
     """
-    w = {"model.embed_tokens.weight": ours("embedding.weight", V, D),
+    w = {"model.embed_tokens.weight": param("embedding.weight", V, D),
          "model.norm.weight": weight("final_norm.weight", D)}
     if not tied:
-        w["lm_head.weight"] = ours("output.weight", V, D)
+        w["lm_head.weight"] = param("output.weight", V, D)
     for i in range(LAYERS):
         l, p = Layer(i), f"model.layers.{i}."
         w.update(llama_like(l, p, biased))
-        for theirs, mine in norms.items():
-            w[f"{p}{theirs}.weight"] = weight(l.p + mine + ".weight", D)
+        for hf_name, param_name in norms.items():
+            w[f"{p}{hf_name}.weight"] = weight(l.p + param_name + ".weight", D)
         if qk:
             for of, heads in (("q", HEADS), ("k", KV)):
                 shape = {"whole": (heads * HD,), "head": (HD,), "each": (heads, HD)}[qk]
@@ -173,10 +173,10 @@ def bloom(heads):
     """Runs Bloom with `heads` heads of width 4. The slopes differ if `heads` is not a power of two."""
     global D, HEADS, F
     sizes, (D, HEADS, F) = (D, HEADS, F), (heads * HD, heads, 4 * heads * HD)
-    w = {"transformer.word_embeddings.weight": ours("embedding.weight", V, D)}
+    w = {"transformer.word_embeddings.weight": param("embedding.weight", V, D)}
     with_bias(w, "transformer.word_embeddings_layernorm", "embedding_norm")
     with_bias(w, "transformer.ln_f", "final_norm")
-    by_head = lambda parts, *tail: torch.stack([x.reshape(HEADS, HD, *tail) for x in parts], 1).reshape(3 * D, *tail)
+    by_head = lambda projections, *tail: torch.stack([x.reshape(HEADS, HD, *tail) for x in projections], 1).reshape(3 * D, *tail)
     for i in range(LAYERS):
         l, p = Layer(i, HEADS, False), f"transformer.h.{i}."
         with_bias(w, p + "input_layernorm", l.p + "attention_norm")
@@ -196,8 +196,8 @@ def bloom(heads):
 
 
 def falcon2():
-    w = {"transformer.word_embeddings.weight": ours("embedding.weight", V, D),
-         "lm_head.weight": ours("output.weight", V, D)}
+    w = {"transformer.word_embeddings.weight": param("embedding.weight", V, D),
+         "lm_head.weight": param("output.weight", V, D)}
     with_bias(w, "transformer.ln_f", "final_norm")
     for i in range(LAYERS):
         l, p = Layer(i, gated=False), f"transformer.h.{i}."
@@ -215,8 +215,8 @@ def falcon2():
 
 
 def opt():
-    w = {"model.decoder.embed_tokens.weight": ours("embedding.weight", V, D),
-         "model.decoder.embed_positions.weight": torch.cat([torch.zeros(2, D), ours("position.weight", 64, D)])}
+    w = {"model.decoder.embed_tokens.weight": param("embedding.weight", V, D),
+         "model.decoder.embed_positions.weight": torch.cat([torch.zeros(2, D), param("position.weight", 64, D)])}
     with_bias(w, "model.decoder.final_layer_norm", "final_norm")
     for i in range(LAYERS):
         l, p = Layer(i, HEADS, False), f"model.decoder.layers.{i}."
@@ -234,8 +234,8 @@ def opt():
 
 
 def phi2():
-    w = {"model.embed_tokens.weight": ours("embedding.weight", V, D), "lm_head.weight": ours("output.weight", V, D),
-         "lm_head.bias": ours("output.bias", V)}
+    w = {"model.embed_tokens.weight": param("embedding.weight", V, D), "lm_head.weight": param("output.weight", V, D),
+         "lm_head.bias": param("output.bias", V)}
     with_bias(w, "model.final_layernorm", "final_norm")
     for i in range(LAYERS):
         l, p = Layer(i, gated=False), f"model.layers.{i}."
@@ -253,8 +253,8 @@ def phi2():
 
 
 def phi3():
-    w = {"model.embed_tokens.weight": ours("embedding.weight", V, D), "lm_head.weight": ours("output.weight", V, D),
-         "model.norm.weight": ours("final_norm.weight", D)}
+    w = {"model.embed_tokens.weight": param("embedding.weight", V, D), "lm_head.weight": param("output.weight", V, D),
+         "model.norm.weight": param("final_norm.weight", D)}
     for i in range(LAYERS):
         l, p = Layer(i), f"model.layers.{i}."
         w[p + "input_layernorm.weight"] = l.norm("attention_norm.weight")
@@ -268,7 +268,7 @@ def phi3():
 
 
 def nemotron():
-    w = {"model.embed_tokens.weight": ours("embedding.weight", V, D), "lm_head.weight": ours("output.weight", V, D)}
+    w = {"model.embed_tokens.weight": param("embedding.weight", V, D), "lm_head.weight": param("output.weight", V, D)}
     with_bias(w, "model.norm", "final_norm", around_zero)
     for i in range(LAYERS):
         l, p = Layer(i, gated=False), f"model.layers.{i}."
@@ -285,8 +285,8 @@ def nemotron():
 
 def t5():
     """Runs the decoder without an encoder, which skips cross-attention. Buckets hold several distances."""
-    w = {"embed_tokens.weight": ours("embedding.weight", V, D), "final_layer_norm.weight": ours("final_norm.weight", D),
-         "block.0.layer.0.SelfAttention.relative_attention_bias.weight": ours("relative_bias.weight", HEADS, 6).T}
+    w = {"embed_tokens.weight": param("embedding.weight", V, D), "final_layer_norm.weight": param("final_norm.weight", D),
+         "block.0.layer.0.SelfAttention.relative_attention_bias.weight": param("relative_bias.weight", HEADS, 6).T}
     for i in range(LAYERS):
         l, p = Layer(i, HEADS, False), f"block.{i}.layer."
         w[p + "0.layer_norm.weight"] = l.norm("attention_norm.weight")
@@ -306,8 +306,8 @@ def t5():
 
 def gpt_oss():
     E, TOP = 5, 2
-    w = {"model.embed_tokens.weight": ours("embedding.weight", V, D), "lm_head.weight": ours("output.weight", V, D),
-         "model.norm.weight": ours("final_norm.weight", D)}
+    w = {"model.embed_tokens.weight": param("embedding.weight", V, D), "lm_head.weight": param("output.weight", V, D),
+         "model.norm.weight": param("final_norm.weight", D)}
     for i in range(LAYERS):
         l, p = Layer(i), f"model.layers.{i}."
         w[p + "input_layernorm.weight"] = l.norm("attention_norm.weight")
@@ -315,15 +315,15 @@ def gpt_oss():
         for of, x, n in (("q", l.q(), D), ("k", l.k(), KV * HD), ("v", l.v(), KV * HD)):
             w[f"{p}self_attn.{of}_proj.weight"], w[f"{p}self_attn.{of}_proj.bias"] = x, l.bias("attention." + of, n)
         w[p + "self_attn.o_proj.weight"], w[p + "self_attn.o_proj.bias"] = l.out(), l.bias("attention.out", D)
-        w[p + "self_attn.sinks"] = ours(l.p + "attention.sinks", HEADS)
-        w[p + "mlp.router.weight"] = ours(l.p + "moe.router.weight", E, D)
+        w[p + "self_attn.sinks"] = param(l.p + "attention.sinks", HEADS)
+        w[p + "mlp.router.weight"] = param(l.p + "moe.router.weight", E, D)
         w[p + "mlp.router.bias"] = l.bias("moe.router", E)
-        up, bias = ours(l.p + "moe.experts.up.weight", E, 2, F, D), ours(l.p + "moe.experts.up.bias", E, 2, F)
+        up, bias = param(l.p + "moe.experts.up.weight", E, 2, F, D), param(l.p + "moe.experts.up.bias", E, 2, F)
         # Columns of the gate and of the up projection are interleaved.
         w[p + "mlp.experts.gate_up_proj"] = up.permute(0, 3, 2, 1).reshape(E, D, 2 * F)
         w[p + "mlp.experts.gate_up_proj_bias"] = bias.transpose(1, 2).reshape(E, 2 * F)
-        w[p + "mlp.experts.down_proj"] = ours(l.p + "moe.experts.down.weight", E, D, F).transpose(1, 2)
-        w[p + "mlp.experts.down_proj_bias"] = ours(l.p + "moe.experts.down.bias", E, D)
+        w[p + "mlp.experts.down_proj"] = param(l.p + "moe.experts.down.weight", E, D, F).transpose(1, 2)
+        w[p + "mlp.experts.down_proj_bias"] = param(l.p + "moe.experts.down.bias", E, D)
     settings = common()
     settings["rope_parameters"] = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "beta_fast": 32.0,
                                    "beta_slow": 1.0, "truncate": False, "original_max_position_embeddings": 16}

@@ -108,6 +108,7 @@ CASES = [
     ("qwen3_bias", "Qwen3ForCausalLM", hf.Qwen3Config(**sizes(head_dim=6, attention_bias=True)), {}),
     ("qwen3", "Qwen3ForCausalLM", hf.Qwen3Config(**sizes(head_dim=6)), {}),
     ("olmo", "OlmoForCausalLM", hf.OlmoConfig(**sizes()), {}),
+    ("olmo_clip", "OlmoForCausalLM", hf.OlmoConfig(**sizes(clip_qkv=0.3)), {}),
     ("olmo2", "Olmo2ForCausalLM", hf.Olmo2Config(**sizes()), {}),
     ("phi3", "Phi3ForCausalLM", hf.Phi3Config(**sizes(sliding_window=7)), {}),
     ("phi3_long", "Phi3ForCausalLM",
@@ -136,6 +137,8 @@ CASES = [
      hf.Qwen3MoeConfig(**sizes(head_dim=6, use_sliding_window=True, sliding_window=3, **FINE)), {}),
     ("olmoe", "OlmoeForCausalLM",
      hf.OlmoeConfig(**sizes(num_experts=5, num_experts_per_tok=3)), {}),
+    ("olmoe_clip", "OlmoeForCausalLM",
+     hf.OlmoeConfig(**sizes(num_experts=5, num_experts_per_tok=3, clip_qkv=0.5)), {}),
     ("deepseek_v2", "DeepseekV2ForCausalLM",
      hf.DeepseekV2Config(**sizes(**DEEP, q_lora_rank=None, n_group=3, topk_group=2, topk_method="group_limited_greedy",
                                  routed_scaling_factor=2.0, n_shared_experts=2)), {}),
@@ -167,15 +170,15 @@ def save(folder, name, architecture, config, otherwise):
     filled = {k: values(k, list(t.shape), k.endswith("weight") and t.dim() == 1) for k, t in tensors.items()}
     save_file(filled, path, metadata={"format": "pt"})
     with open(f"{folder}/config.json") as f:
-        said = json.load(f)
+        saved_config = json.load(f)
     for key, value in otherwise.items():
-        said[key] = value
+        saved_config[key] = value
         if value is None:
-            del said[key]
+            del saved_config[key]
     with open(f"{folder}/config.json", "w") as f:
-        json.dump(said, f)
+        json.dump(saved_config, f)
     os.path.exists(f"{folder}/generation_config.json") and os.remove(f"{folder}/generation_config.json")
-    return said, filled
+    return saved_config, filled
 
 
 def logits(folder, architecture="AutoModelForCausalLM"):
@@ -194,10 +197,10 @@ def main():
     out = []
     for name, architecture, config, otherwise in CASES:
         with tempfile.TemporaryDirectory() as folder:
-            said, tensors = save(folder, name, architecture, config, otherwise)
+            saved_config, tensors = save(folder, name, architecture, config, otherwise)
             got = logits(folder, architecture)
             rows = {p: [float(f"{x:.9g}") for x in got[p].tolist()] for p in (len(IDS) // 2, len(IDS) - 1)}
-            out.append({"name": name, "config": said, "ids": IDS, "logits": rows,
+            out.append({"name": name, "config": saved_config, "ids": IDS, "logits": rows,
                         "tensors": {k: list(t.shape) for k, t in tensors.items()}})
             print(name, float(got.abs().max()), file=sys.stderr)
     print("[" + ",\n".join(json.dumps(case, separators=(",", ":")) for case in out) + "]")
@@ -209,7 +212,7 @@ def check(switchyard, *only):
         if only and name not in only:
             continue
         with tempfile.TemporaryDirectory() as folder:
-            theirs, run, back, bare = (f"{folder}/{part}" for part in ("theirs", "run", "back", "bare"))
+            source, run, back, bare = (f"{folder}/{name}" for name in ("source", "run", "back", "bare"))
 
             def call(*command):
                 done = subprocess.run([switchyard, *command, "--quiet"], capture_output=True, text=True)
@@ -217,15 +220,15 @@ def check(switchyard, *only):
                     print(f"{name}: {command[0]}: {done.stderr.strip()}", flush=True)
                 return done.returncode == 0
 
-            _, tensors = save(theirs, name, architecture, config, otherwise)
-            want = logits(theirs, architecture)
+            _, tensors = save(source, name, architecture, config, otherwise)
+            want = logits(source, architecture)
             close = float(want.abs().max()) * 1e-4
-            if not call("import", theirs, run) or not call("export", run, back):
+            if not call("import", source, run) or not call("export", run, back):
                 failed = True
                 continue
             again = load_file(f"{back}/model.safetensors")
             same = again.keys() == tensors.keys() and all(torch.equal(again[k], tensors[k]) for k in tensors)
-            with open(f"{theirs}/model.safetensors", "rb") as a, open(f"{back}/model.safetensors", "rb") as b:
+            with open(f"{source}/model.safetensors", "rb") as a, open(f"{back}/model.safetensors", "rb") as b:
                 same_bytes = a.read() == b.read()
             worst = float((logits(back, architecture) - want).abs().max())
             print(f"{name}: tensors {'equal' if same else 'DIFFER'}, file {'equal' if same_bytes else 'DIFFERS'}, "

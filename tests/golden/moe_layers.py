@@ -70,20 +70,20 @@ def case(name, layer, settings, scale=0.5, bias=None):
 
     values, gradients = {}, {}
 
-    def put(ours, value, gradient):
-        values[ours] = short(value)
-        gradients[ours] = short(gradient)
+    def put(param_name, value, gradient):
+        values[param_name] = short(value)
+        gradients[param_name] = short(gradient)
 
     parameters = dict(layer.named_parameters())
     shared = "shared_expert." if "shared_expert.up_proj.weight" in parameters else "shared_experts."
     if shared + "up_proj.weight" in parameters:  # rows of the gate, then of the up projection
-        up, gate = (parameters.pop(shared + part + "_proj.weight") for part in ("up", "gate"))
+        up, gate = (parameters.pop(shared + projection + "_proj.weight") for projection in ("up", "gate"))
         down = parameters.pop(shared + "down_proj.weight")
         put("shared.up.weight", torch.stack([gate, up]), torch.stack([gate.grad, up.grad]))
         put("shared.down.weight", down, down.grad)
-    for theirs, parameter in parameters.items():
-        ours, arrange = (OSS_NAMES if name == "gpt_oss" else NAMES)[theirs]
-        put(ours, arrange(parameter.data), arrange(parameter.grad))
+    for hf_name, parameter in parameters.items():
+        param_name, arrange = (OSS_NAMES if name == "gpt_oss" else NAMES)[hf_name]
+        put(param_name, arrange(parameter.data), arrange(parameter.grad))
     return {
         "name": name,
         "settings": [f"--{key}={value}" for key, value in settings.items()],
@@ -109,13 +109,13 @@ CASES = [
     case("deepseek_v2",
          DeepseekV2Moe(DeepseekV2Config(n_routed_experts=E, n_shared_experts=2, n_group=3, topk_group=2,
                                         topk_method="group_limited_greedy", routed_scaling_factor=1.5, **SIZES)),
-         {"moe.shared_experts": 2, "moe.groups": 3, "moe.group_limit": 2, "moe.group_score": "max", "moe.scale": 1.5,
+         {"moe.shared_experts": 2, "moe.groups": 3, "moe.topk_groups": 2, "moe.group_score": "max", "moe.scale": 1.5,
           "moe.renormalize": "false"}),
     case("deepseek_v3",
          DeepseekV3MoE(DeepseekV3Config(n_routed_experts=E, n_shared_experts=1, n_group=3, topk_group=2,
                                         norm_topk_prob=True, routed_scaling_factor=2.5, **SIZES)),
-         {"moe.shared_experts": 1, "moe.groups": 3, "moe.group_limit": 2, "moe.scale": 2.5, "moe.score": "sigmoid",
-          "moe.bias_rate": 0.001},
+         {"moe.shared_experts": 1, "moe.groups": 3, "moe.topk_groups": 2, "moe.scale": 2.5, "moe.score": "sigmoid",
+          "moe.bias_update_rate": 0.001},
          bias=[0.25, -0.25, 0.0, 0.5, -0.125, 0.125]),
     # The weights are so large that the limit of 7 clamps values.
     case("gpt_oss", GptOssMLP(GptOssConfig(num_local_experts=E, **SIZES)),

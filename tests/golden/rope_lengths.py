@@ -40,7 +40,7 @@ def main():
     out = []
     for name, architecture, config in CASES:
         with tempfile.TemporaryDirectory() as folder:
-            said, tensors = save(folder, name, architecture, config, {})
+            saved_config, tensors = save(folder, name, architecture, config, {})
 
             def load():  # anew for each text: transformers keeps the longest length of earlier texts
                 return getattr(hf, architecture).from_pretrained(folder, dtype=torch.float32,
@@ -56,7 +56,7 @@ def main():
                                      output_logits=True)
             added = got.sequences[0, PROMPT:].tolist()
             assert len(added) == ADDED
-            out.append({"name": name, "config": said, "tensors": {k: list(t.shape) for k, t in tensors.items()},
+            out.append({"name": name, "config": saved_config, "tensors": {k: list(t.shape) for k, t in tensors.items()},
                         "texts": texts, "prompt": text(PROMPT), "added": added,
                         "added_logits": [short(row[0]) for row in got.logits]})
     print("[" + ",\n".join(json.dumps(case, separators=(",", ":")) for case in out) + "]")

@@ -62,14 +62,14 @@ def compare(folder, data, evaluation, text):
     model = hf.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     tokenizer = hf.AutoTokenizer.from_pretrained(folder)
     with open(evaluation) as f:
-        ours = json.load(f)
+        report = json.load(f)
     failed = False
     with torch.no_grad():
-        for domain in ours["domains"]:
-            theirs = loss_of(model, data, domain["name"], 512, domain["windows"])
-            differs = abs(domain["loss"] - theirs) > 1e-4 * theirs
+        for domain in report["domains"]:
+            hf_loss = loss_of(model, data, domain["name"], 512, domain["windows"])
+            differs = abs(domain["loss"] - hf_loss) > 1e-4 * hf_loss
             failed |= differs
-            print(f"{domain['name']}: perplexity {math.exp(domain['loss']):.4f}, transformers {math.exp(theirs):.4f}"
+            print(f"{domain['name']}: perplexity {math.exp(domain['loss']):.4f}, transformers {math.exp(hf_loss):.4f}"
                   + (" DIFFERS" if differs else ""))
         with open(text) as f:
             generated = json.load(f)

@@ -25,9 +25,9 @@ def members(expression):
     """The characters that match in the library."""
     split, out, step = pre_tokenizers.Split(Regex(expression), "removed"), set(CODES), 1 << 14
     for begin in range(0, len(CODES), step):
-        part = CODES[begin : begin + step]
-        for _, (first, last) in split.pre_tokenize_str("".join(map(chr, part))):
-            out.difference_update(part[first:last])
+        block = CODES[begin : begin + step]
+        for _, (first, last) in split.pre_tokenize_str("".join(map(chr, block))):
+            out.difference_update(block[first:last])
     return out
 
 
@@ -76,7 +76,7 @@ def table():
             text += ("    " if i % 3 == 0 else " ") + item + ("," if i % 3 < 2 and i + 1 < len(items) else ",\n")
         return text
 
-    print("// Made by tests/golden/unicode_classes.py: characters that an old PCRE2 or ICU does not know.\n#pragma once\n")
+    print("// Made by tests/golden/unicode_classes.py: characters that an old PCRE2 or ICU does not know.\n#pragma once\n\n// clang-format off\n")
     print("namespace sy {\n")
     print("// Characters that are new in Unicode 15, 15.1 or 16, or have another category, in order.\n"
           "// stand_in is a character of Unicode 14 with the same category, size in UTF-8 and letter case.\n"
@@ -121,8 +121,8 @@ def golden():
         digests = []
         for characters in blocks.values():
             if hasattr(step, "pre_tokenize_str"):
-                pieces = step.pre_tokenize_str("".join(f"a{c} {c}1" for c in characters))
-                made = ",".join(str(len(piece.encode())) for piece, _ in pieces)
+                splits = step.pre_tokenize_str("".join(f"a{c} {c}1" for c in characters))
+                made = ",".join(str(len(split.encode())) for split, _ in splits)
             else:
                 made = step.normalize_str("".join(f"a\u0345{c}\u0316\u0334 " for c in characters))
             digests.append(hashlib.sha256(made.encode()).hexdigest()[:8])

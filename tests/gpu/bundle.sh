@@ -16,7 +16,7 @@ refuses() { # TEXT ARGUMENT...
   local text=$1 code=0
   "$gpu" "${@:2}" >out 2>&1 || code=$?
   [[ $code -eq 2 ]] || { cat out; die "exit code $code instead of 2: ${*:2}"; }
-  grep -qF -- "$text" out || { cat out; die "'$text' is not said: ${*:2}"; }
+  grep -qF -- "$text" out || { cat out; die "'$text' is missing in the output: ${*:2}"; }
 }
 
 mkdir text
@@ -33,15 +33,15 @@ done
 
 # The bundle needs only a shell of this machine: the environment has no Open MPI but the bundle's.
 env -i PATH=/usr/bin:/bin HOME="$work" SWITCHYARD_PYTHON=none "$gpu" run bundle.tar.gz --output results versions doctor step train_2 ||
-  { cat results/*.log; die "a part failed"; }
-[[ $(grep -c '| passed |' results/summary.md) -eq 4 ]] || die "not every part is in the summary"
+  { cat results/*.log; die "a job failed"; }
+[[ $(grep -c '| passed |' results/summary.md) -eq 4 ]] || die "not every job is in the summary"
 grep -q 'runs with cuBLAS 13.2.7' results/first.log || die "doctor does not tell the loaded cuBLAS"
 grep -q 'built with 13.0, cuBLAS 13.1.0, NCCL 2.28.9' results/first.log || die "doctor does not tell the cuBLAS of the build"
 [[ -s results/step.md ]] || die "the benchmark left no report"
 LD_LIBRARY_PATH=$work/bundle.unpacked/lib ldd bundle.unpacked/bin/mpirun | grep -q "$work/bundle.unpacked/lib/libopen-rte" ||
   die "the launcher does not take the packed libraries"
 
-refuses "there is no part opps" run bundle.tar.gz opps
+refuses "there is no job opps" run bundle.tar.gz opps
 refuses "run needs a bundle" run missing.tar.gz
 refuses "unknown option --small" pack --small
 refuses "none cannot be read" pack --assume-libs none

@@ -33,11 +33,10 @@ struct Target {
   std::unique_ptr<Backend> make() const { return make_backend(backend); }
   bool available() const { return std::string_view(backend) == "cpu" || cuda_available(); }
 };
-inline const Target targets[] = {
-    {"cpu", "cpu", DType::f32},
-    {"cuda", "cuda", DType::f32},
-    {"cpu_bf16", "cpu", DType::bf16},
-    {"cuda_bf16", "cuda", DType::bf16}};
+inline const Target targets[] = {{"cpu", "cpu", DType::f32},
+                                 {"cuda", "cuda", DType::f32},
+                                 {"cpu_bf16", "cpu", DType::bf16},
+                                 {"cuda_bf16", "cuda", DType::bf16}};
 inline std::string target_name(const testing::TestParamInfo<Target>& info) {
   return info.param.name;
 }
@@ -54,10 +53,10 @@ class OpCase {
 
  protected:
   // Roles of operands:
-  //   in_place     an input that the operation overwrites
+  //   in_out     an input that the operation overwrites
   //   accumulate   an output that the operation adds to
   //   hidden       for the reference alone: the input, if only its gradient is computed
-  enum class Role { in, out, accumulate, in_place, hidden };
+  enum class Role { in, out, accumulate, in_out, hidden };
 
   // ---- definition of a case ----
   virtual void run(Backend& backend) = 0;
@@ -120,11 +119,11 @@ class OpCase {
   void accumulate(const std::string& name, Shape shape, DType dtype = compute) {
     operand(name, Role::accumulate, shape, dtype, normal(name, shape));
   }
-  void in_place(const std::string& name, Shape shape, DType dtype = compute) {
-    operand(name, Role::in_place, shape, dtype, normal(name, shape));
+  void in_out(const std::string& name, Shape shape, DType dtype = compute) {
+    operand(name, Role::in_out, shape, dtype, normal(name, shape));
   }
-  void in_place(const std::string& name, Shape shape, Numbers values, DType dtype) {
-    operand(name, Role::in_place, shape, dtype, std::move(values));
+  void in_out(const std::string& name, Shape shape, Numbers values, DType dtype) {
+    operand(name, Role::in_out, shape, dtype, std::move(values));
   }
 
   // Returns the operand on the backend; empty if the case has no operand of this name.
@@ -139,7 +138,7 @@ class OpCase {
  public:
   void check(Backend& backend) {
     SCOPED_TRACE(describe() + " on " + std::string(backend.name()));
-    place(backend);
+    allocate_operands(backend);
     run(backend);
     backend.synchronize();
     const Values got = fetch(backend);
@@ -179,7 +178,7 @@ class OpCase {
     return s;
   }
 
-  void place(Backend& backend) {
+  void allocate_operands(Backend& backend) {
     memory_.clear();
     for (Operand& o : operands_) {
       if (o.role == Role::hidden) continue;

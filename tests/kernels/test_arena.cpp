@@ -23,32 +23,32 @@ struct Counted {
   }
 };
 
-TEST(Arena, views_are_aligned_and_keep_what_was_written) {
+TEST(Arena, AlignsViewsAndKeepsTheirContents) {
   Counted memory;
   Arena arena(memory.allocate());
   const RandomStream random(1, "arena");
-  std::vector<std::pair<View, int>> taken;
+  std::vector<std::pair<View, int>> allocated;
   for (int i = 0; i < 300; ++i) {
     const View v = arena.take({static_cast<Index>(random.bits(i) % 5000)}, i % 2 ? DType::f32 : DType::i64);
     EXPECT_EQ(reinterpret_cast<std::uintptr_t>(v.bytes()) % Arena::alignment, 0u);
     if (v.elements() > 0) std::memset(v.bytes(), i % 251, static_cast<std::size_t>(v.size_bytes()));
-    taken.push_back({v, i % 251});
+    allocated.push_back({v, i % 251});
   }
-  for (const auto& [v, byte] : taken)
+  for (const auto& [v, byte] : allocated)
     for (Index i = 0; i < v.size_bytes(); ++i) ASSERT_EQ(static_cast<int>(v.bytes()[i]), byte);
   EXPECT_GE(arena.reserved(), arena.peak());
   EXPECT_EQ(arena.reserved(), memory.bytes);
 }
 
-TEST(Arena, what_was_rewound_is_handed_out_again_at_the_same_place) {
+TEST(Arena, ReusesAddressesAfterARewind) {
   Counted memory;
   Arena arena(memory.allocate());
   arena.f32({100});
   std::vector<std::byte*> first;
   const Arena::Mark mark = arena.mark();
-  const auto step = [&](std::vector<std::byte*>& places) {
+  const auto step = [&](std::vector<std::byte*>& addresses) {
     // The last two are larger than a block, so that the arena grows in the middle.
-    for (Index n : {10, 1000, 70000, 400000, 300000}) places.push_back(arena.f32({n}).bytes());
+    for (Index n : {10, 1000, 70000, 400000, 300000}) addresses.push_back(arena.f32({n}).bytes());
   };
   step(first);
   const Index calls = memory.calls, in_use = arena.in_use(), peak = arena.peak();
@@ -65,7 +65,7 @@ TEST(Arena, what_was_rewound_is_handed_out_again_at_the_same_place) {
   EXPECT_EQ(arena.peak(), peak);
 }
 
-TEST(Arena, sizes_that_differ_from_step_to_step_do_not_pile_up) {
+TEST(Arena, StaysBoundedIfSizesVary) {
   Counted memory;
   Arena arena(memory.allocate());
   const RandomStream random(3, "rows");
@@ -84,7 +84,7 @@ TEST(Arena, sizes_that_differ_from_step_to_step_do_not_pile_up) {
   EXPECT_EQ(memory.calls, late_calls) << "it does not settle";
 }
 
-TEST(Arena, what_was_expected_is_asked_for_once) {
+TEST(Arena, AllocatesAnExpectedSizeOnce) {
   const auto step = [](Arena& arena) {
     const Arena::Scope all(arena);
     arena.f32({64});
@@ -105,7 +105,7 @@ TEST(Arena, what_was_expected_is_asked_for_once) {
   EXPECT_EQ(known.calls, 2);
 }
 
-TEST(Arena, peak_counts_what_was_in_use_at_once) {
+TEST(Arena, PeakCountsBytesInUseAtOnce) {
   Counted memory;
   Arena arena(memory.allocate());
   for (int i = 0; i < 3; ++i) {
@@ -118,7 +118,7 @@ TEST(Arena, peak_counts_what_was_in_use_at_once) {
   EXPECT_EQ(arena.peak(), 512);
 }
 
-TEST(Arena, two_arenas_share_a_fixed_block) {
+TEST(Arena, TwoArenasShareAFixedBlock) {
   Counted memory;
   FixedBlock block(memory.allocate()(2048), 2048);
   Arena low(block, End::low), high(block, End::high);
@@ -140,7 +140,7 @@ TEST(Arena, two_arenas_share_a_fixed_block) {
   EXPECT_EQ(memory.calls, 1);
 }
 
-TEST(Arena, empty_views_cost_nothing_and_are_present) {
+TEST(Arena, EmptyViewsCostNothing) {
   Counted memory;
   Arena arena(memory.allocate());
   const View a = arena.f32({0, 7});
@@ -150,7 +150,7 @@ TEST(Arena, empty_views_cost_nothing_and_are_present) {
 
 // ---- random numbers of tests and initial weights ----
 
-TEST(Philox, known_answers) {  // kat_vectors of Random123: philox4x32, 10 rounds
+TEST(Philox, MatchesKnownAnswers) {  // kat_vectors of Random123: philox4x32, 10 rounds
   EXPECT_EQ(philox(0, 0, 0), (Philox4{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
   const std::uint64_t ones = ~std::uint64_t{0};
   EXPECT_EQ(philox(ones, ones, ones), (Philox4{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
@@ -159,7 +159,7 @@ TEST(Philox, known_answers) {  // kat_vectors of Random123: philox4x32, 10 round
             (Philox4{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
 }
 
-TEST(RandomStream, has_the_moments_of_its_distribution) {
+TEST(RandomStream, HasTheMomentsOfItsDistribution) {
   const RandomStream stream(7, "moments");
   constexpr int n = 200000;
   double mean_u = 0, mean = 0, square = 0, fourth = 0;
@@ -178,7 +178,7 @@ TEST(RandomStream, has_the_moments_of_its_distribution) {
   EXPECT_NEAR(fourth, 3, 5 * std::sqrt(96.0 / n));
 }
 
-TEST(RandomStream, depends_on_seed_purpose_and_index) {
+TEST(RandomStream, DependsOnSeedPurposeAndIndex) {
   const RandomStream a(1, "a"), b(1, "b"), c(2, "a");
   EXPECT_EQ(a.bits(3), RandomStream(1, "a").bits(3));
   EXPECT_NE(a.bits(3), a.bits(4));

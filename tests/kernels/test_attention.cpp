@@ -33,7 +33,7 @@ struct Case {
   // If not negative: forward alone, with query_offsets. Each sequence's offset is less by this than
   // that of the sequence before.
   Index fewer = -1;
-  Sparsity sparse = {};
+  SparsePattern sparse = {};
   Index biases = 0;  // number of biases per head
   bool sinks = false;
 
@@ -45,7 +45,7 @@ struct Case {
   Index offset_of(Index b) const { return fewer < 0 ? offset : offset - b * fewer; }
   // Returns the first token of the document of query i of sequence b.
   // Documents differ in length within a sequence, and between sequences.
-  Index first_key(Index b, Index i) const {
+  Index document_start(Index b, Index i) const {
     if (document == 0) return 0;
     Index begin = 0;
     for (Index n = 0, at = i + offset_of(b); begin + document + (b + n) % 3 <= at; ++n) begin += document + (b + n) % 3;
@@ -53,7 +53,7 @@ struct Case {
   }
   bool sees(Index b, Index i, Index j) const {
     const Index at = i + offset_of(b);
-    const Index first = first_key(b, i);
+    const Index first = document_start(b, i);
     return (!causal || j <= at) && (window == 0 || j > at - window) && j >= first &&
            (!causal || j > at || ref::sees(sparse, at - first, j - first));
   }
@@ -141,17 +141,17 @@ class Attention : public testing::TestWithParam<Target> {
   Result run(const Case& c, const Inputs<float>& x, int threads = 2) {
     const int before = omp_get_max_threads();
     omp_set_num_threads(threads);
-    const bool side_by_side = !c.apart && c.keys == c.S && c.vd == c.hd;
+    const bool is_contiguous = !c.apart && c.keys == c.S && c.vd == c.hd;
     const Operand q{c.B, c.S, c.H, c.hd}, k{c.B, c.keys, c.K, c.hd}, v{c.B, c.keys, c.K, c.vd};
-    const std::vector<Operand> parts{q, k, v};
-    Arranged in(*backend, dtype(), parts, side_by_side), gradients(*backend, dtype(), parts, side_by_side);
+    const std::vector<Operand> operands{q, k, v};
+    Arranged in(*backend, dtype(), operands, is_contiguous), gradients(*backend, dtype(), operands, is_contiguous);
     in.set({x.q, x.k, x.v});
     const Shape out_shape = {c.B, c.S, c.H, c.vd};
     const Guarded d(*backend, out_shape, dtype(), x.dout);
     const Guarded out(*backend, out_shape, dtype()), lse(*backend, {c.B, c.H, c.S}, DType::f32);
     std::vector<std::int32_t> first;
     for (Index b = 0; b < c.B; ++b)
-      for (Index i = 0; i < c.S; ++i) first.push_back(static_cast<std::int32_t>(c.first_key(b, i)));
+      for (Index i = 0; i < c.S; ++i) first.push_back(static_cast<std::int32_t>(c.document_start(b, i)));
     const Tensor first_keys = backend->tensor({c.B, c.S}, DType::i32);
     backend->to_device(first.data(), first_keys);
     std::vector<std::int32_t> offsets;
@@ -259,12 +259,12 @@ class Attention : public testing::TestWithParam<Target> {
   // more positions. The other elements of the tensors must not change.
   class Arranged {
    public:
-    Arranged(Backend& backend, DType type, const std::vector<Operand>& parts, bool side_by_side)
-        : backend_(backend), parts_(parts) {
+    Arranged(Backend& backend, DType type, const std::vector<Operand>& operands, bool is_contiguous)
+        : backend_(backend), operands_(operands) {
       Index all_heads = 0;
-      for (const Operand& o : parts) all_heads += o.heads;
-      for (const Operand& o : parts) {
-        if (!side_by_side) {
+      for (const Operand& o : operands) all_heads += o.heads;
+      for (const Operand& o : operands) {
+        if (!is_contiguous) {
           tensors_.push_back(backend.tensor({o.sequences, o.positions + 3, o.heads + 2, o.width}, type));
           Heads heads(tensors_.back().view(), 1, o.heads);
           heads.positions = o.positions;  // the last three positions are unused, as in a cache
@@ -279,8 +279,9 @@ class Attention : public testing::TestWithParam<Target> {
       for (const Tensor& t : tensors_) write(t, std::vector<float>(t.shape().elements(), untouched));
       // Outputs start as NaNs, to find unwritten elements.
       set(std::vector<std::vector<float>>(
-          parts.size(), std::vector<float>(parts.front().elements() + parts.back().elements() + parts[1].elements(),
-                                           std::numeric_limits<float>::quiet_NaN())));
+          operands.size(),
+          std::vector<float>(operands.front().elements() + operands.back().elements() + operands[1].elements(),
+                             std::numeric_limits<float>::quiet_NaN())));
     }
     Heads heads(std::size_t i) const { return heads_[i]; }
 
@@ -293,7 +294,7 @@ class Attention : public testing::TestWithParam<Target> {
       }
     }
     std::vector<float> get(std::size_t i) const {
-      std::vector<float> all = read(tensors_[tensors_.size() == 1 ? 0 : i]), found(parts_[i].elements());
+      std::vector<float> all = read(tensors_[tensors_.size() == 1 ? 0 : i]), found(operands_[i].elements());
       each(i, [&](std::size_t at, std::size_t n) { found[n] = all[at], all[at] = untouched; });
       if (tensors_.size() > 1) {
         for (float x : all) EXPECT_EQ(x, untouched) << "wrote beside an output";
@@ -329,7 +330,7 @@ class Attention : public testing::TestWithParam<Target> {
     }
 
     Backend& backend_;
-    std::vector<Operand> parts_;
+    std::vector<Operand> operands_;
     std::vector<Tensor> tensors_;
     std::vector<Heads> heads_;
     Index first_ = 0;
@@ -353,9 +354,9 @@ class Attention : public testing::TestWithParam<Target> {
     EXPECT_LE(std::sqrt(error), tolerance * std::sqrt(sum) + 1e-5) << what;
   }
 };
-INSTANTIATE_TEST_SUITE_P(On, Attention, testing::ValuesIn(targets), target_name);
+INSTANTIATE_TEST_SUITE_P(Targets, Attention, testing::ValuesIn(targets), target_name);
 
-TEST(AttentionReference, TheGradientMatchesFiniteDifferences) {
+TEST(AttentionReference, GradientMatchesFiniteDifferences) {
   for (const Case& c :
        {Case{1, 5, 2, 1, 3}, Case{2, 4, 2, 2, 2, false}, Case{1, 6, 1, 1, 3, true, 2},
         Case{1, 5, 2, 1, 3, true, 0, 1.5f}, Case{1, 5, 2, 1, 2, false, 3, 2.0f},
@@ -363,7 +364,7 @@ TEST(AttentionReference, TheGradientMatchesFiniteDifferences) {
         Case{.B = 2, .S = 7, .H = 1, .K = 1, .hd = 2, .document = 3},
         Case{.B = 2, .S = 4, .H = 2, .K = 1, .hd = 3, .keys = 7, .offset = 2, .biases = 8, .sinks = true},
         Case{.B = 1, .S = 6, .H = 2, .K = 1, .hd = 2, .softcap = 2, .sinks = true},
-        Case{.B = 1, .S = 7, .H = 1, .K = 1, .hd = 2, .sparse = Sparsity::fixed(3, 1), .biases = 7}}) {
+        Case{.B = 1, .S = 7, .H = 1, .K = 1, .hd = 2, .sparse = SparsePattern::fixed(3, 1), .biases = 7}}) {
     SCOPED_TRACE(testing::Message() << c);
     const auto random = [](Index size, unsigned seed) {
       const std::vector<float> f = random_floats(size, seed);
@@ -392,7 +393,7 @@ TEST(AttentionReference, TheGradientMatchesFiniteDifferences) {
   }
 }
 
-TEST_P(Attention, EveryCombination) {
+TEST_P(Attention, MatchesReferenceForEveryCombination) {
   for (Index S : {1, 2, 67, 130})
     for (const auto& [H, K] : {std::pair<Index, Index>{3, 3}, {4, 2}, {3, 1}})
       for (bool causal : {true, false})
@@ -400,19 +401,19 @@ TEST_P(Attention, EveryCombination) {
           for (float softcap : {0.0f, 2.0f}) check({2, S, H, K, 16, causal, window, softcap});
 }
 
-TEST_P(Attention, HeadWidths) {
+TEST_P(Attention, MatchesReferenceForManyHeadWidths) {
   for (Index hd : {1, 4, 17, 32, 40, 64, 80, 96, 128, 150, 192, 256}) check({1, 67, 2, 1, hd});
 }
 
 // Several blocks of keys for wide heads; the last block is not full.
-TEST_P(Attention, WideHeadsInSeveralBlocks) {
+TEST_P(Attention, MatchesReferenceForWideHeads) {
   for (Index hd : {96, 128}) {
     check({.B = 1, .S = 150, .H = 2, .K = 1, .hd = hd, .window = 40});
     check({.B = 2, .S = 131, .H = 1, .K = 1, .hd = hd, .softcap = 2, .keys = 270, .offset = 139, .document = 90});
   }
 }
 
-TEST_P(Attention, SequencesOfSeveralBlocks) {
+TEST_P(Attention, MatchesReferenceForLongSequences) {
   for (Index S : {256, 257, 530})
     for (const auto& [causal, window] :
          {std::pair<bool, Index>{true, 0}, {false, 0}, {true, 100}, {true, 300}, {false, 230}})
@@ -420,13 +421,13 @@ TEST_P(Attention, SequencesOfSeveralBlocks) {
   check({1, 700, 1, 1, 8, true, 30, 5.0f});
 }
 
-TEST_P(Attention, LargeScoresStayFinite) {
+TEST_P(Attention, StaysFiniteForLargeScores) {
   // Scores are in the hundreds. D is a difference of products. In bf16 their rounding exceeds the
   // difference, and grows with the scores.
   check({1, 40, 1, 1, 16, true, 0, 0}, dtype() == DType::bf16 ? 12.0f : 20.0f);
 }
 
-TEST_P(Attention, NansOfOneCallLeaveNoTraceInTheNext) {
+TEST_P(Attention, KeepsNoNansBetweenCalls) {
   for (const Case& c : {Case{1, 20, 2, 1, 20}, Case{1, 300, 2, 1, 20}, Case{1, 300, 2, 1, 20, false},
                         Case{1, 400, 2, 1, 20, true, 10}}) {
     const auto nans = [](Index n) { return std::vector<float>(n, std::numeric_limits<float>::quiet_NaN()); };
@@ -435,7 +436,7 @@ TEST_P(Attention, NansOfOneCallLeaveNoTraceInTheNext) {
   }
 }
 
-TEST_P(Attention, EmptySizes) {
+TEST_P(Attention, AcceptsEmptySizes) {
   for (const Case& c : {Case{0, 5, 2, 1, 4}, Case{2, 0, 2, 1, 4}}) {
     const Result r = run(c, {});
     EXPECT_TRUE(r.out.empty() && r.lse.empty() && r.dq.empty() && r.dk.empty() && r.dv.empty());
@@ -444,7 +445,7 @@ TEST_P(Attention, EmptySizes) {
 }
 
 // Keys and values of different widths, in tensors with other data around them.
-TEST_P(Attention, ValuesOfAnotherWidth) {
+TEST_P(Attention, MatchesReferenceForValuesOfAnotherWidth) {
   for (const auto& [hd, vd] :
        {std::pair<Index, Index>{16, 8}, {8, 16}, {24, 17}, {96, 64}, {192, 128}, {40, 200}, {19, 5}, {193, 71}})
     for (Index window : {0, 20})
@@ -454,7 +455,7 @@ TEST_P(Attention, ValuesOfAnotherWidth) {
 }
 
 // Queries after cached keys, as in decoding; and keys that no query sees.
-TEST_P(Attention, QueriesBehindACache) {
+TEST_P(Attention, MatchesReferenceForQueriesAfterACache) {
   for (const auto& [queries, keys, offset] : {std::array<Index, 3>{1, 1, 0},
                                               {1, 40, 39},
                                               {1, 300, 299},
@@ -479,7 +480,7 @@ TEST_P(Attention, QueriesBehindACache) {
 
 // Sequences of different lengths in one cache: with one query each,
 // as in decoding, and with several.
-TEST_P(Attention, SequencesOfACacheHaveTheirOwnLengths) {
+TEST_P(Attention, MatchesReferenceForCachesOfUnequalLengths) {
   for (Index queries : {1, 9})
     for (const auto& [offset, fewer] : {std::pair<Index, Index>{0, 0}, {6, 3}, {63, 31}, {64, 32}, {300, 117}})
       for (const auto& [H, K, hd, vd] : {std::array<Index, 4>{4, 2, 16, 16}, {3, 3, 5, 7}, {6, 1, 72, 33}})
@@ -500,9 +501,10 @@ TEST_P(Attention, SequencesOfACacheHaveTheirOwnLengths) {
   // With learned biases and sinks, and with patterns of the positions within each sequence.
   for (Index queries : {1, 9})
     for (const auto& [offset, fewer] : {std::pair<Index, Index>{6, 3}, {300, 117}})
-      for (const Sparsity& sparse :
-           {Sparsity{}, Sparsity::strided(7), Sparsity::strided(100), Sparsity::fixed(8, 2), Sparsity::fixed(90, 1),
-            Sparsity::longformer(5, 3), Sparsity::longformer(20, 0), Sparsity::longformer(40, 70)})
+      for (const SparsePattern& sparse :
+           {SparsePattern{}, SparsePattern::strided(7), SparsePattern::strided(100), SparsePattern::fixed(8, 2),
+            SparsePattern::fixed(90, 1), SparsePattern::longformer(5, 3), SparsePattern::longformer(20, 0),
+            SparsePattern::longformer(40, 70)})
         for (const auto& [biases, sinks, window] :
              {std::tuple<Index, bool, Index>{0, false, 0}, {320, false, 50}, {337, true, 0}, {0, true, 50}})
           check({.B = 3,
@@ -523,7 +525,7 @@ TEST_P(Attention, SequencesOfACacheHaveTheirOwnLengths) {
   for (Index queries : {1, 8})
     for (const auto& [biases, sinks, window] :
          {std::tuple<Index, bool, Index>{0, false, 0}, {1100, true, 300}, {0, true, 0}, {1111, false, 0}})
-      for (const Sparsity& sparse : {Sparsity{}, Sparsity::longformer(30, 5)})
+      for (const SparsePattern& sparse : {SparsePattern{}, SparsePattern::longformer(30, 5)})
         check({.B = 3,
                .S = queries,
                .H = 4,
@@ -567,7 +569,7 @@ TEST_P(Attention, SequencesOfACacheHaveTheirOwnLengths) {
 }
 
 // Heads wider than those of training, such as the latents that generation reads.
-TEST_P(Attention, WideHeadsOfACache) {
+TEST_P(Attention, MatchesReferenceForWideHeadsOfACache) {
   for (const auto& [hd, vd] : {std::pair<Index, Index>{576, 512}, {257, 31}, {40, 300}, {321, 320}})
     for (const auto& [queries, offset, fewer] :
          {std::array<Index, 3>{1, 0, 0}, {1, 150, 60}, {5, 64, 31}, {20, 130, 7}})
@@ -588,13 +590,13 @@ TEST_P(Attention, WideHeadsOfACache) {
   Case biased = learned, sparse = learned;
   biased.biases = 150;
   biased.sinks = sparse.sinks = true;
-  sparse.sparse = Sparsity::longformer(20, 3);
+  sparse.sparse = SparsePattern::longformer(20, 3);
   check(biased);
   check(sparse);
 }
 
 // Values may be the last columns of their keys.
-TEST_P(Attention, ValuesThatAreColumnsOfKeys) {
+TEST_P(Attention, ReadsValuesFromColumnsOfKeys) {
   for (const auto& [hd, vd] : {std::pair<Index, Index>{24, 16}, {13, 7}, {300, 264}}) {
     Case c{.B = 2, .S = 1, .H = 3, .K = 1, .hd = hd, .vd = vd, .keys = 90, .offset = 80, .apart = true, .fewer = 30};
     SCOPED_TRACE(testing::Message() << c);
@@ -624,12 +626,12 @@ TEST_P(Attention, ValuesThatAreColumnsOfKeys) {
 }
 
 // A sequence of a batch is bitwise the sequence alone, for any number of threads and sequences.
-TEST_P(Attention, ASequenceOfACacheAloneIsBitwiseThatOfTheBatch) {
+TEST_P(Attention, DecodesABatchBitwiseLikeSingleSequences) {
   Case plain{.B = 3, .S = 1, .H = 4, .K = 2, .hd = 16, .keys = 400, .offset = 399, .apart = true, .fewer = 130};
   Case learned = plain, longformer = plain;
   learned.biases = 400;
   learned.sinks = longformer.sinks = true;
-  longformer.sparse = Sparsity::longformer(40, 3);
+  longformer.sparse = SparsePattern::longformer(40, 3);
   Case longer = learned;
   longer.keys = longer.biases = 1000;
   longer.offset = 900;
@@ -642,20 +644,21 @@ TEST_P(Attention, ASequenceOfACacheAloneIsBitwiseThatOfTheBatch) {
       Case alone = batch;
       alone.B = 1;
       alone.offset = batch.offset_of(b);
-      const auto part = [b](const std::vector<float>& v) {
+      const auto slice = [b](const std::vector<float>& v) {
         const auto size = std::ssize(v) / 3;
         return std::vector<float>(v.begin() + b * size, v.begin() + (b + 1) * size);
       };
-      const Result one = run(alone, {part(x.q), part(x.k), part(x.v), part(x.dout), x.bias, x.sinks});
-      EXPECT_EQ(one.out, part(whole.out));
-      EXPECT_EQ(one.lse, part(whole.lse));
+      const Result one = run(alone, {slice(x.q), slice(x.k), slice(x.v), slice(x.dout), x.bias, x.sinks});
+      EXPECT_EQ(one.out, slice(whole.out));
+      EXPECT_EQ(one.lse, slice(whole.lse));
     }
   }
 }
 
 // A row of a longer call is bitwise the row computed alone after its keys. Decoding relies on it.
-TEST_P(Attention, ADecodedRowIsThatOfTheWholeSequence) {
-  for (const Sparsity& sparse : {Sparsity{}, Sparsity::strided(5), Sparsity::fixed(8, 2), Sparsity::longformer(9, 3)})
+TEST_P(Attention, DecodesARowBitwiseLikeTheSequence) {
+  for (const SparsePattern& sparse :
+       {SparsePattern{}, SparsePattern::strided(5), SparsePattern::fixed(8, 2), SparsePattern::longformer(9, 3)})
     for (const auto& [biases, sinks] : {std::pair<Index, bool>{0, false}, {70, true}}) {
       const Case whole{
           .B = 1, .S = 70, .H = 4, .K = 2, .hd = 16, .apart = true, .sparse = sparse, .biases = biases, .sinks = sinks};
@@ -667,20 +670,20 @@ TEST_P(Attention, ADecodedRowIsThatOfTheWholeSequence) {
         row.S = 1;
         row.keys = at + 1;
         row.offset = at;
-        const auto part = [](const std::vector<float>& v, Index begin, Index end) {
+        const auto slice = [](const std::vector<float>& v, Index begin, Index end) {
           return std::vector<float>(v.begin() + begin, v.begin() + end);
         };
         const Index q = 4 * 16, kv = 2 * 16;
         const Result alone =
-            run(row, {part(x.q, at * q, (at + 1) * q), part(x.k, 0, (at + 1) * kv), part(x.v, 0, (at + 1) * kv),
-                      part(x.dout, at * q, (at + 1) * q), x.bias, x.sinks});
-        EXPECT_EQ(alone.out, part(all.out, at * q, (at + 1) * q)) << "row " << at;
+            run(row, {slice(x.q, at * q, (at + 1) * q), slice(x.k, 0, (at + 1) * kv), slice(x.v, 0, (at + 1) * kv),
+                      slice(x.dout, at * q, (at + 1) * q), x.bias, x.sinks});
+        EXPECT_EQ(alone.out, slice(all.out, at * q, (at + 1) * q)) << "row " << at;
       }
     }
 }
 
 // Documents in one sequence do not see each other, nor keys before the window.
-TEST_P(Attention, Documents) {
+TEST_P(Attention, SeparatesDocuments) {
   for (Index S : {1, 20, 130, 300})
     for (Index document : {1, 5, 50, 97, 400})
       for (const auto& [causal, window] : {std::pair<bool, Index>{true, 0}, {true, 17}})
@@ -689,7 +692,7 @@ TEST_P(Attention, Documents) {
 }
 
 // Learned biases of attention.
-TEST_P(Attention, BiasesByDistance) {
+TEST_P(Attention, MatchesReferenceWithBiasesByDistance) {
   for (Index S : {1, 20, 67, 130, 300})
     for (const auto& [H, K] : {std::pair<Index, Index>{3, 3}, {4, 2}})
       for (Index window : {0, 1, 17})
@@ -710,7 +713,7 @@ TEST_P(Attention, BiasesByDistance) {
   for (Index hd : {5, 96, 192}) check({.B = 1, .S = 40, .H = 2, .K = 1, .hd = hd, .biases = 40});
 }
 
-TEST_P(Attention, Sinks) {
+TEST_P(Attention, MatchesReferenceWithSinks) {
   for (Index S : {1, 20, 130, 300})
     for (Index window : {0, 1, 17})
       for (float softcap : {0.0f, 2.0f})
@@ -721,34 +724,35 @@ TEST_P(Attention, Sinks) {
   check({.B = 1, .S = 40, .H = 1, .K = 1, .hd = 16, .sinks = true}, dtype() == DType::bf16 ? 12.0f : 20.0f);
 }
 
-TEST_P(Attention, SparsePatterns) {
-  for (const Sparsity& sparse :
-       {Sparsity::strided(1), Sparsity::strided(7), Sparsity::strided(64), Sparsity::strided(1000),
-        Sparsity::fixed(1, 1), Sparsity::fixed(8, 1), Sparsity::fixed(32, 5), Sparsity::fixed(7, 7),
-        Sparsity::fixed(9, 0), Sparsity::longformer(1, 1), Sparsity::longformer(17, 3), Sparsity::longformer(40, 100),
-        Sparsity::longformer(5, 0), Sparsity{.local = 3, .block = 16, .summary = 2, .global = 5},
-        Sparsity{.stride = 6}}) {
+TEST_P(Attention, MatchesReferenceForSparsePatterns) {
+  for (const SparsePattern& sparse :
+       {SparsePattern::strided(1), SparsePattern::strided(7), SparsePattern::strided(64), SparsePattern::strided(1000),
+        SparsePattern::fixed(1, 1), SparsePattern::fixed(8, 1), SparsePattern::fixed(32, 5), SparsePattern::fixed(7, 7),
+        SparsePattern::fixed(9, 0), SparsePattern::longformer(1, 1), SparsePattern::longformer(17, 3),
+        SparsePattern::longformer(40, 100), SparsePattern::longformer(5, 0),
+        SparsePattern{.local = 3, .block = 16, .summary = 2, .global = 5}, SparsePattern{.stride = 6}}) {
     for (Index S : {1, 130}) check({.B = 2, .S = S, .H = 2, .K = 1, .hd = 8, .sparse = sparse});
     check({.B = 2, .S = 100, .H = 2, .K = 2, .hd = 8, .window = 20, .softcap = 3, .sparse = sparse});
     check({.B = 2, .S = 70, .H = 2, .K = 1, .hd = 8, .keys = 560, .offset = 480, .apart = true, .sparse = sparse});
     check({.B = 1, .S = 300, .H = 2, .K = 1, .hd = 8, .document = 110, .sparse = sparse, .biases = 300, .sinks = true});
   }
   // Whole blocks without visible keys.
-  for (const Sparsity& sparse : {Sparsity::longformer(40, 3), Sparsity::longformer(30, 0), Sparsity::longformer(5, 300),
-                                 Sparsity::strided(50), Sparsity::fixed(64, 3)}) {
+  for (const SparsePattern& sparse :
+       {SparsePattern::longformer(40, 3), SparsePattern::longformer(30, 0), SparsePattern::longformer(5, 300),
+        SparsePattern::strided(50), SparsePattern::fixed(64, 3)}) {
     check({.B = 1, .S = 900, .H = 1, .K = 1, .hd = 8, .sparse = sparse});
     check({.B = 1, .S = 900, .H = 1, .K = 1, .hd = 8, .window = 400, .sparse = sparse, .biases = 900});
   }
 }
 
 // Some cases have more threads than kv heads: several threads share the blocks of one kv head.
-TEST_P(Attention, ThreadsChangeNoBit) {
+TEST_P(Attention, IsBitwiseEqualForAnyNumberOfThreads) {
   for (const Case& c :
        {Case{2, 300, 4, 2, 16}, Case{1, 500, 2, 1, 24, true, 250}, Case{1, 300, 3, 1, 8, false, 40},
         Case{1, 700, 1, 1, 8},
         Case{.B = 1, .S = 300, .H = 2, .K = 1, .hd = 8, .vd = 24, .keys = 500, .offset = 150, .document = 60},
         Case{.B = 2, .S = 600, .H = 3, .K = 1, .hd = 8, .biases = 600, .sinks = true},
-        Case{.B = 1, .S = 600, .H = 2, .K = 1, .hd = 8, .sparse = Sparsity::longformer(40, 3)}}) {
+        Case{.B = 1, .S = 600, .H = 2, .K = 1, .hd = 8, .sparse = SparsePattern::longformer(40, 3)}}) {
     SCOPED_TRACE(testing::Message() << c);
     const Inputs<float> x = random_inputs(c);
     const Result one = run(c, x, 1);
@@ -756,38 +760,39 @@ TEST_P(Attention, ThreadsChangeNoBit) {
   }
 }
 
-TEST_P(Attention, ASequenceAloneIsBitwiseThatOfTheBatch) {
+TEST_P(Attention, ComputesABatchBitwiseLikeSingleSequences) {
   const Case batch{3, 230, 4, 2, 16}, alone{1, 230, 4, 2, 16};
   const Inputs<float> x = random_inputs(batch);
   const Result whole = run(batch, x);
   for (Index b = 0; b < batch.B; ++b) {
-    const auto part = [b](const std::vector<float>& v) {
+    const auto slice = [b](const std::vector<float>& v) {
       const auto size = std::ssize(v) / 3;
       return std::vector<float>(v.begin() + b * size, v.begin() + (b + 1) * size);
     };
-    EXPECT_TRUE((run(alone, {part(x.q), part(x.k), part(x.v), part(x.dout), {}, {}}) ==
-                 Result{part(whole.out), part(whole.lse), part(whole.dq), part(whole.dk), part(whole.dv), {}, {}}));
+    EXPECT_TRUE(
+        (run(alone, {slice(x.q), slice(x.k), slice(x.v), slice(x.dout), {}, {}}) ==
+         Result{slice(whole.out), slice(whole.lse), slice(whole.dq), slice(whole.dk), slice(whole.dv), {}, {}}));
   }
 }
 
-TEST_P(Attention, ACausalRowDoesNotSeeWhatFollows) {
+TEST_P(Attention, IgnoresKeysAfterACausalRow) {
   const Case longer{1, 300, 2, 1, 16}, shorter{1, 111, 2, 1, 16};
   const Inputs<float> x = random_inputs(longer);
   const Result all = run(longer, x);
-  const auto part = [](const std::vector<float>& v, Index size) {
+  const auto slice = [](const std::vector<float>& v, Index size) {
     return std::vector<float>(v.begin(), v.begin() + size);
   };
-  const Result prefix = run(shorter, {part(x.q, shorter.q_size()),
-                                      part(x.k, shorter.k_size()),
-                                      part(x.v, shorter.v_size()),
-                                      part(x.dout, shorter.out_size()),
+  const Result prefix = run(shorter, {slice(x.q, shorter.q_size()),
+                                      slice(x.k, shorter.k_size()),
+                                      slice(x.v, shorter.v_size()),
+                                      slice(x.dout, shorter.out_size()),
                                       {},
                                       {}});
   EXPECT_EQ(std::memcmp(prefix.out.data(), all.out.data(), prefix.out.size() * sizeof(float)), 0);
 }
 
 // The memory layout of heads (adjacent or separate) changes only addresses.
-TEST_P(Attention, WhereHeadsLieChangesNoBit) {
+TEST_P(Attention, IsBitwiseEqualForAnyHeadLayout) {
   Case c{.B = 2, .S = 130, .H = 4, .K = 2, .hd = 16, .biases = 130, .sinks = true};
   const Inputs<float> x = random_inputs(c);
   const Result together = run(c, x);

@@ -8,15 +8,15 @@ namespace {
 namespace ref = reference;
 
 class DenseOps : public BackendOps {};
-INSTANTIATE_TEST_SUITE_P(On, DenseOps, testing::ValuesIn(targets), target_name);
+INSTANTIATE_TEST_SUITE_P(Targets, DenseOps, testing::ValuesIn(targets), target_name);
 
 // ---- memory ----
 
 struct Elementwise : OpCase {
   explicit Elementwise(Index n) {
     in("x", {n});
-    in_place("sum", {n});
-    in_place("scaled", {n});
+    in_out("sum", {n});
+    in_out("scaled", {n});
     in("numbers", {n}, DType::f32);
     out("filled", {n}, DType::f32);
     out("zeros", {n}, DType::i32);
@@ -48,11 +48,11 @@ struct Elementwise : OpCase {
   }
 };
 
-TEST_P(DenseOps, elementwise) {
+TEST_P(DenseOps, ElementwiseMatchesReference) {
   for (Index n : {0, 1, 7, 1000, 16384, 16385, 100003}) check(Elementwise(n));
 }
 
-TEST_P(DenseOps, tensors_start_as_zeros_and_are_aligned) {
+TEST_P(DenseOps, TensorsAreZeroAndAligned) {
   for (const Shape& shape : {Shape{}, Shape{0, 3}, Shape{5}, Shape{300, 7, 11, 3}}) {
     const Tensor t = backend->tensor(shape);
     std::vector<float> host(shape.elements(), 1.0f);
@@ -82,7 +82,7 @@ struct GemmCase : OpCase {
   }
 };
 
-TEST_P(DenseOps, gemm) {
+TEST_P(DenseOps, GemmMatchesReference) {
   const Index shapes[][3] = {{0, 3, 4},    {3, 0, 4},    {3, 4, 0},      {1, 1, 1},      {1, 65, 33},   {5, 7, 9},
                              {16, 16, 16}, {67, 3, 130}, {129, 97, 300}, {300, 130, 67}, {40, 520, 600}};
   for (const auto& s : shapes)
@@ -94,18 +94,18 @@ TEST_P(DenseOps, gemm) {
 // A GEMM with an addend: another matrix, or c itself passed as the addend.
 struct SumCase : GemmCase {
   SumCase(Gemm g, Index m_, Index n_, Index q_, DType c) : GemmCase(g, m_, n_, q_, c) {
-    if (!g.accumulate) in("from", {m, n}, c);
+    if (!g.accumulate) in("addend", {m, n}, c);
     desc.accumulate = false;
   }
-  View from() const { return at("from") ? at("from") : at("c"); }
-  void run(Backend& b) override { b.gemm(desc, at("a"), at("b"), at("c"), from()); }
+  View addend() const { return at("addend") ? at("addend") : at("c"); }
+  void run(Backend& b) override { b.gemm(desc, at("a"), at("b"), at("c"), addend()); }
   void expect(Values& v) override {
-    if (at("from")) v["c"] = v["from"];
+    if (at("addend")) v["c"] = v["addend"];
     GemmCase::expect(v);
   }
 };
 
-TEST_P(DenseOps, gemm_onto) {
+TEST_P(DenseOps, GemmWithAddendMatchesReference) {
   const Index shapes[][3] = {{0, 3, 4}, {3, 4, 0}, {1, 1, 1}, {5, 7, 9}, {16, 16, 16}, {129, 98, 300}, {40, 520, 64}};
   for (const auto& s : shapes)
     for (int flags = 0; flags < 8; ++flags)
@@ -125,7 +125,7 @@ Numbers offsets_of(const std::vector<Index>& counts) {
 struct GroupedCase : OpCase {
   Index experts, rows, n, q;
   std::vector<std::int32_t> host;
-  ExpertRows owned() const { return {at("offsets"), host.data()}; }
+  GroupOffsets groups() const { return {at("offsets"), host.data()}; }
   GroupedCase(const std::vector<Index>& counts, Index n_, Index q_)
       : experts(static_cast<Index>(counts.size())), n(n_), q(q_) {
     const Numbers offsets = offsets_of(counts);
@@ -144,7 +144,7 @@ struct GroupedGemm : GroupedCase {
     in("w", {experts, n, q});
     out("y", {rows, n});
   }
-  void run(Backend& b) override { b.grouped_gemm(at("x"), at("w"), owned(), at("y")); }
+  void run(Backend& b) override { b.grouped_gemm(at("x"), at("w"), groups(), at("y")); }
   void expect(Values& v) override { v["y"] = product(v); }
 };
 
@@ -156,7 +156,7 @@ struct GroupedGemmInput : GroupedCase {
     out("dx", {rows, q});
     gradients = {{"dx", "x"}};
   }
-  void run(Backend& b) override { b.grouped_gemm_input(at("dy"), at("w"), owned(), at("dx")); }
+  void run(Backend& b) override { b.grouped_gemm_dgrad(at("dy"), at("w"), groups(), at("dx")); }
 };
 
 template <bool adds>
@@ -171,7 +171,7 @@ struct GroupedGemmWeight : GroupedCase {
       out("dw", {experts, n, q}, DType::f32);
     gradients = {{"dw", "w"}};
   }
-  void run(Backend& b) override { b.grouped_gemm_weight(at("dy"), at("x"), owned(), at("dw"), adds); }
+  void run(Backend& b) override { b.grouped_gemm_wgrad(at("dy"), at("x"), groups(), at("dw"), adds); }
 };
 
 template <class Case, class Check>
@@ -181,13 +181,13 @@ void grouped_cases(const Check& check) {
       check(Case(counts, n, q));
 }
 
-TEST_P(DenseOps, grouped_gemm) {
+TEST_P(DenseOps, GroupedGemmMatchesReference) {
   grouped_cases<GroupedGemm>([&](auto&& c) { check(c); });
 }
-TEST_P(DenseOps, grouped_gemm_input) {
+TEST_P(DenseOps, GroupedGemmDgradMatchesReference) {
   grouped_cases<GroupedGemmInput>([&](auto&& c) { check(c); });
 }
-TEST_P(DenseOps, grouped_gemm_weight) {
+TEST_P(DenseOps, GroupedGemmWgradMatchesReference) {
   grouped_cases<GroupedGemmWeight<true>>([&](auto&& c) { check(c); });
   grouped_cases<GroupedGemmWeight<false>>([&](auto&& c) { check(c); });
 }
@@ -211,7 +211,7 @@ struct GroupedBiasForward : GroupedBiasCase {
     in("bias", {experts, n});
     accumulate("y", {rows, width});
   }
-  void run(Backend& b) override { b.grouped_bias_forward(at("bias"), at("row_scale"), owned(), first, at("y")); }
+  void run(Backend& b) override { b.grouped_bias_forward(at("bias"), at("row_scale"), groups(), first, at("y")); }
   void expect(Values& v) override { v["y"] = forward(v, v["y"]); }
 };
 
@@ -227,12 +227,12 @@ struct GroupedBiasBackward : GroupedBiasCase {
     gradients.push_back({"drow_scale", "row_scale"});
   }
   void run(Backend& b) override {
-    b.grouped_bias_backward(at("dy"), at("bias"), at("row_scale"), owned(), first, at("dbias"), at("drow_scale"));
+    b.grouped_bias_backward(at("dy"), at("bias"), at("row_scale"), groups(), first, at("dbias"), at("drow_scale"));
   }
   double loss(Values& v) override { return ref::dot(v["dy"], forward(v, Numbers(rows * width, 0.0))); }
 };
 
-TEST_P(DenseOps, grouped_bias) {
+TEST_P(DenseOps, GroupedBiasMatchesReference) {
   for (const auto& counts : row_counts)
     for (bool scaled : {false, true})
       for (const auto& [n, first, width] :
@@ -264,7 +264,7 @@ struct BiasBackward : OpCase {
   double loss(Values& v) override { return ref::dot(v["dy"], ref::bias_forward(t, n, v["bias"], Numbers(t * n, 0.0))); }
 };
 
-TEST_P(DenseOps, bias) {
+TEST_P(DenseOps, BiasMatchesReference) {
   for (Rows s : many_rows) {
     check(BiasForward(s));
     check(BiasBackward(s));
@@ -319,7 +319,7 @@ struct NormBackward : OpCase {
   double loss(Values& v) override { return ref::dot(v["dy"], ref::norm(desc, t, d, v["x"], v["weight"], v["bias"]).y); }
 };
 
-TEST_P(DenseOps, norm) {
+TEST_P(DenseOps, NormMatchesReference) {
   for (NormKind kind : {NormKind::rmsnorm, NormKind::layernorm})
     for (bool biased : {false, true})
       for (Rows s : many_rows) {
@@ -344,6 +344,7 @@ constexpr FfnActivation all_activations[] = {{Activation::relu},
                                              {Activation::relu2},
                                              {Activation::sigmoid},
                                              {Activation::identity},
+                                             {Activation::hardtanh, false, 1, 0.7f},
                                              {Activation::silu_clamped, true, 1.702f, 0.7f},
                                              {Activation::silu_clamped, true, 1.702f, 7}};
 
@@ -387,7 +388,7 @@ struct ActivationBackward : ActivationCase {
   double loss(Values& v) override { return ref::dot(v["dy"], forward(v)); }
 };
 
-TEST_P(DenseOps, activation) {
+TEST_P(DenseOps, ActivationMatchesReference) {
   for (FfnActivation desc : all_activations)
     for (bool gated : {false, true})
       for (bool scaled : {false, true})
@@ -418,7 +419,7 @@ struct RopeCase : OpCase {
       }
     in("positions", {t}, whole("positions", {t}, 0, positions), DType::i32);
     in("table", {positions, half, 2}, table, DType::f32);
-    in_place("y", {t, all, width});
+    in_out("y", {t, all, width});
     if (!backward) return;
     hidden("x", {t, all, width});  // y is the gradient with respect to the rotated x
     gradients = {{"y", "x"}};
@@ -432,7 +433,7 @@ struct RopeCase : OpCase {
   }
 };
 
-TEST_P(DenseOps, rope) {
+TEST_P(DenseOps, RopeMatchesReference) {
   for (RopePairs pairs : {RopePairs::half, RopePairs::interleaved})
     for (bool inverse : {false, true}) {
       check(RopeCase(0, 2, 4, 1, 2, inverse, pairs));
@@ -497,7 +498,7 @@ struct QkNormBackward : QkNormCase {
   double loss(Values& v) override { return ref::dot(v["dy"], forward(v).y); }
 };
 
-TEST_P(DenseOps, qk_norm) {
+TEST_P(DenseOps, QkNormMatchesReference) {
   struct {
     Index t, q, k, others, hd, half;
   } const cases[] = {{0, 2, 1, 1, 4, 2},    {1, 1, 1, 1, 2, 1},     {5, 3, 1, 1, 7, 0},     {6, 4, 2, 2, 10, 3},
@@ -576,7 +577,7 @@ struct WholeQkNormBackward : WholeQkNormCase {
   double loss(Values& v) override { return ref::dot(v["dy"], forward(v)); }
 };
 
-TEST_P(DenseOps, whole_qk_norm) {
+TEST_P(DenseOps, WholeQkNormMatchesReference) {
   struct {
     Index t, q, k, others;
   } const cases[] = {{0, 4, 2, 2},   {1, 3, 2, 0},      {5, 7, 3, 3},    {6, 40, 20, 20},
@@ -598,7 +599,7 @@ struct AttentionCase : OpCase {
   AttentionDesc desc;
   AttentionShape a;
   AttentionCase(AttentionDesc d, AttentionShape shape) : desc(d), a(shape) {
-    note = fmt::format("causal {} window {} softcap {}", d.visible.causal, d.visible.window, d.softcap);
+    note = fmt::format("causal {} window {} softcap {}", d.mask.causal, d.mask.window, d.softcap);
     in("qkv", {a.b, a.s, a.h + 2 * a.k, a.hd});
     tolerance = gradient_tolerance = 2e-5;
     bf16_tolerance = 2e-2;  // probabilities are rounded too
@@ -641,7 +642,7 @@ struct AttentionBackward : AttentionCase {
   double loss(Values& v) override { return ref::dot(v["dout"], forward(v).out); }
 };
 
-TEST_P(DenseOps, attention) {
+TEST_P(DenseOps, AttentionMatchesReference) {
   const AttentionShape shapes[] = {{0, 3, 2, 1, 4},  {2, 0, 2, 1, 4},   {1, 1, 1, 1, 1},   {2, 5, 2, 1, 3},
                                    {1, 17, 4, 2, 8}, {2, 33, 3, 3, 16}, {1, 70, 2, 1, 33}, {1, 131, 6, 2, 64}};
   for (const AttentionShape& s : shapes)
@@ -656,55 +657,55 @@ TEST_P(DenseOps, attention) {
 
 // ---- optimizer ----
 
-struct ClipFactor : OpCase {
+struct ClipCoefficient : OpCase {
   float clip;
-  ClipFactor(double squares, float c) : clip(c) {
+  ClipCoefficient(double squares, float c) : clip(c) {
     note = fmt::format("clip {}", c);
     in("squares", {1}, {squares}, DType::f64);
-    out("factor", {1}, DType::f32);
+    out("coefficient", {1}, DType::f32);
   }
-  void run(Backend& b) override { b.clip_factor(at("squares"), clip, at("factor")); }
+  void run(Backend& b) override { b.clip_coefficient(at("squares"), clip, at("coefficient")); }
   void expect(Values& v) override {
     const double norm = std::sqrt(v["squares"][0]);
-    v["factor"] = {!std::isfinite(norm) ? std::nan("") : clip > 0 && norm > clip ? clip / norm : 1};
+    v["coefficient"] = {!std::isfinite(norm) ? std::nan("") : clip > 0 && norm > clip ? clip / norm : 1};
   }
 };
 
 struct AdamWCase : OpCase {
   AdamW desc;
-  AdamWCase(Index n, float decay, double factor) : desc{0.9f, 0.95f, 1e-8f, decay} {
-    note = fmt::format("factor {}", factor);
-    in("factor", {1}, {factor}, DType::f32);
-    in("rates", {3}, {1e-2, 1 - 0.729, 1 - 0.857375}, DType::f32);
+  AdamWCase(Index n, float decay, double coefficient) : desc{0.9f, 0.95f, 1e-8f, decay} {
+    note = fmt::format("coefficient {}", coefficient);
+    in("coefficient", {1}, {coefficient}, DType::f32);
+    in("step_scalars", {3}, {1e-2, 1 - 0.729, 1 - 0.857375}, DType::f32);
     in("g", {n}, DType::f32);
-    in_place("w", {n}, DType::f32);
-    in_place("m", {n}, DType::f32);
+    in_out("w", {n}, DType::f32);
+    in_out("m", {n}, DType::f32);
     Numbers v = normal("v", {n});
     for (double& x : v) x *= x;
-    in_place("v", {n}, v, DType::f32);
-    if (compute == DType::bf16) in_place("rounded", {n});
+    in_out("v", {n}, v, DType::f32);
+    if (compute == DType::bf16) in_out("rounded", {n});
   }
   void run(Backend& b) override {
-    b.adamw(desc, at("factor"), at("rates"), at("g"), at("w"), at("m"), at("v"), at("rounded"));
+    b.adamw(desc, at("coefficient"), at("step_scalars"), at("g"), at("w"), at("m"), at("v"), at("rounded"));
   }
   void expect(Values& v) override {
-    if (std::isnan(v["factor"][0])) return;
-    ref::adamw(desc, v["factor"][0], v["rates"], v["g"], v["w"], v["m"], v["v"]);
+    if (std::isnan(v["coefficient"][0])) return;
+    ref::adamw(desc, v["coefficient"][0], v["step_scalars"], v["g"], v["w"], v["m"], v["v"]);
     if (v.count("rounded")) v["rounded"] = v["w"];
   }
 };
 
-TEST_P(DenseOps, adamw) {
+TEST_P(DenseOps, AdamWMatchesReference) {
   for (Index n : {0, 1, 63, 1000, 40001})
     for (float decay : {0.0f, 0.1f})
       for (double factor : {1.0, 0.03, std::nan("")}) check(AdamWCase(n, decay, factor));
   for (double squares : {0.0, 0.25, 9.0, 1e60, std::nan(""), std::numeric_limits<double>::infinity()})
-    for (float clip : {0.0f, 1.0f}) check(ClipFactor(squares, clip));
+    for (float clip : {0.0f, 1.0f}) check(ClipCoefficient(squares, clip));
 }
 
 // ---- invalid arguments ----
 
-TEST_P(DenseOps, wrong_shapes_and_types_are_refused_by_name) {
+TEST_P(DenseOps, RejectsWrongShapesAndTypes) {
   const auto t = [&](Shape shape, DType dtype = DType::f32) { return backend->tensor(shape, dtype); };
   const auto refused = [](const char* operation, const auto& call) {
     try {
@@ -744,10 +745,10 @@ TEST_P(DenseOps, wrong_shapes_and_types_are_refused_by_name) {
     const Heads k = Heads(wide.view()).columns(0, 3);
     backend->attention_forward({}, t({1, 2, 2, 3}).view(), k, k, t({1, 2, 2, 3}), t({1, 2, 2}));
   });
-  refused("copy_heads", [&] { backend->copy_heads(t({1, 2, 3, 4}).view(), t({1, 2, 4, 4}).view()); });
-  refused("sum_heads", [&] { backend->sum_heads(t({1, 2, 3, 4}).view(), t({1, 2, 2, 4}).view()); });
-  refused("heads_gemm", [&] {  // a weight with another number of heads
-    backend->heads_gemm(WeightUse::output, t({1, 2, 3, 4}).view(), t({2, 5, 4}), t({1, 2, 3, 5}).view());
+  refused("broadcast_heads", [&] { backend->broadcast_heads(t({1, 2, 3, 4}).view(), t({1, 2, 4, 4}).view()); });
+  refused("reduce_heads", [&] { backend->reduce_heads(t({1, 2, 3, 4}).view(), t({1, 2, 2, 4}).view()); });
+  refused("batched_head_gemm", [&] {  // a weight with another number of heads
+    backend->batched_head_gemm(GemmPass::fprop, t({1, 2, 3, 4}).view(), t({2, 5, 4}), t({1, 2, 3, 5}).view());
   });
   refused("route_forward", [&] {
     backend->route_forward({Score::softmax, 5}, c, {}, {}, t({2, 5}, DType::i32), t({2, 5}), t({1, 4}, DType::i32),
@@ -765,7 +766,7 @@ TEST_P(DenseOps, wrong_shapes_and_types_are_refused_by_name) {
   refused("copy", [&] { backend->copy(a, c); });
 }
 
-TEST(Backends, an_unknown_name_is_an_input_error) {
+TEST(Backends, RejectsAnUnknownName) {
   try {
     make_backend("tpu");
     FAIL();
@@ -780,7 +781,7 @@ TEST(Backends, an_unknown_name_is_an_input_error) {
   }
 }
 
-TEST(Backends, memory_that_the_machine_refuses_is_a_failure_that_names_the_size) {
+TEST(Backends, NamesTheSizeOfAFailedAllocation) {
   try {
     make_cpu()->allocate(Index{1} << 60);
     FAIL();

@@ -40,15 +40,15 @@ class Recorder {
     backend_.to_device(values.data(), t);
     return t;
   }
-  void keep(const char* name, ConstView v) {
+  void record(const char* name, ConstView v) {
     backend_.synchronize();
     std::vector<std::byte> bytes(v.size_bytes());
     backend_.to_host(v, bytes.data());
-    kept.push_back({name, std::move(bytes)});
+    results.push_back({name, std::move(bytes)});
   }
 
   const DType c;
-  std::vector<std::pair<std::string, std::vector<std::byte>>> kept;
+  std::vector<std::pair<std::string, std::vector<std::byte>>> results;
 
  private:
   Backend& backend_;
@@ -63,22 +63,22 @@ void run_all(Backend& b, Recorder& r) {
 
   const Tensor sum = zeros({1}, DType::f64);
   b.sum_squares(r.normal("flat", {n}), sum);
-  r.keep("sum_squares", sum);
+  r.record("sum_squares", sum);
 
   const Tensor product = zeros({t, v}), rounded = zeros({t, v}, c), weight_gradient = zeros({v, d}),
                table = r.operand("table", {v, d});
   b.gemm({false, true}, x, table, product);
   b.gemm({false, true}, x, table, rounded);
   b.gemm({true, false, true}, rounded, x, weight_gradient);
-  r.keep("gemm", product);
-  r.keep("gemm, rounded", rounded);
-  r.keep("gemm, long sum", weight_gradient);
+  r.record("gemm", product);
+  r.record("gemm, rounded", rounded);
+  r.record("gemm, long sum", weight_gradient);
 
   for (NormKind kind : {NormKind::rmsnorm, NormKind::layernorm}) {
     const Tensor y = zeros({t, d}, c), moments = zeros({t, 2}), dx = zeros({t, d}, c), dw = zeros({d}), db = zeros({d});
     b.norm_forward({kind}, x, w, w, y, moments);
     b.norm_backward({kind}, dy, x, w, moments, dx, dw, db);
-    for (const Tensor* out : {&y, &dx, &dw, &db}) r.keep("norm", *out);
+    for (const Tensor* out : {&y, &dx, &dw, &db}) r.record("norm", *out);
   }
   const QkNorm each{3, 2, 1e-5f};
   const Tensor heads = r.operand("heads", {t, 6, 24}), dheads = r.operand("dheads", {t, 6, 24}),
@@ -86,7 +86,7 @@ void run_all(Backend& b, Recorder& r) {
                turned_back = zeros({t, 6, 24}, c), dqk_weight = zeros({2, 24});
   b.qk_norm_forward(each, heads, qk_weight, {}, {}, turned, inverse);
   b.qk_norm_backward(each, dheads, heads, qk_weight, inverse, {}, {}, turned_back, dqk_weight);
-  for (const Tensor* out : {&turned, &turned_back, &dqk_weight}) r.keep("qk_norm", *out);
+  for (const Tensor* out : {&turned, &turned_back, &dqk_weight}) r.record("qk_norm", *out);
   const WholeQkNorm whole{72, 48, 72, 48, 1e-5f};
   const auto row = [&](const Tensor& x) { return x.view().reshape({t, 144}); };
   const Tensor whole_weight = r.operand("whole_weight", {120}), squares = zeros({t, 2}), products = zeros({t, 2}),
@@ -94,44 +94,48 @@ void run_all(Backend& b, Recorder& r) {
   b.whole_qk_norm_sums(whole, row(heads), row(heads), squares);
   b.whole_qk_norm_sums(whole, row(dheads), row(turned), products);
   b.whole_qk_norm_backward(whole, row(dheads), row(heads), whole_weight, squares, products, dwhole, dwhole_weight);
-  for (const Tensor* out : {&squares, &products, &dwhole, &dwhole_weight}) r.keep("whole_qk_norm", *out);
+  for (const Tensor* out : {&squares, &products, &dwhole, &dwhole_weight}) r.record("whole_qk_norm", *out);
   const Tensor db = zeros({d});
   b.bias_backward(dy, db);
-  r.keep("bias_backward", db);
+  r.record("bias_backward", db);
 
   const Tensor h = r.operand("h", {t, 2 * d}), dh = zeros({t, 2 * d}, c), scale = r.normal("scale", {t}),
                dscale = zeros({t});
   b.activation_backward({}, dy, h, scale, dh, dscale);
-  r.keep("activation_backward", dh);
-  r.keep("activation_backward, scale", dscale);
+  r.record("activation_backward", dh);
+  r.record("activation_backward, scale", dscale);
 
   const Tensor qkv = r.operand("qkv", {2, 150, 6, 24}), out = zeros({2, 150, 4, 24}, c), lse = zeros({2, 4, 150}),
                dqkv = zeros({2, 150, 6, 24}, c);
-  const auto part = [](const Tensor& x, Index first, Index count) { return Heads(x.view(), first, count); };
-  b.attention_forward({0.2f}, part(qkv, 0, 4), part(qkv, 4, 1), part(qkv, 5, 1), out, lse);
-  b.attention_backward({0.2f}, out, part(qkv, 0, 4), part(qkv, 4, 1), part(qkv, 5, 1), out, lse, part(dqkv, 0, 4),
-                       part(dqkv, 4, 1), part(dqkv, 5, 1));
-  r.keep("attention_forward", out);
-  r.keep("attention_backward", dqkv);
+  const auto head_range = [](const Tensor& x, Index first, Index count) { return Heads(x.view(), first, count); };
+  b.attention_forward({0.2f}, head_range(qkv, 0, 4), head_range(qkv, 4, 1), head_range(qkv, 5, 1), out, lse);
+  b.attention_backward({0.2f}, out, head_range(qkv, 0, 4), head_range(qkv, 4, 1), head_range(qkv, 5, 1), out, lse,
+                       head_range(dqkv, 0, 4), head_range(dqkv, 4, 1), head_range(dqkv, 5, 1));
+  r.record("attention_forward", out);
+  r.record("attention_backward", dqkv);
 
   const Tensor logits = r.normal("logits", {t, e}), experts = zeros({t, k}, DType::i32), weights = zeros({t, k}),
                routed = zeros({1, e}, DType::i32), probability = zeros({1, e}), z = zeros({1}, DType::f64),
-               keep = zeros({t, k}, DType::i32), rows = zeros({t * k}, DType::i32), tokens = zeros({t * k}, DType::i32),
-               slots = zeros({t, k}, DType::i32), counts = zeros({2 * e}, DType::i32), sums = zeros({e}, DType::i32),
-               places = zeros({t, k}, DType::i32), begins = zeros({e + 1}, DType::i32),
-               copies = zeros({t * k}, DType::i32), sent = zeros({t, k}, DType::i32), dlogits = zeros({t, e}, c);
+               dispatch_mask = zeros({t, k}, DType::i32), assignments = zeros({t * k}, DType::i32),
+               tokens = zeros({t * k}, DType::i32), row_id_map = zeros({t, k}, DType::i32),
+               counts = zeros({2 * e}, DType::i32), tokens_per_expert = zeros({e}, DType::i32),
+               physical_experts = zeros({t, k}, DType::i32), row_offsets = zeros({e + 1}, DType::i32),
+               copies = zeros({t * k}, DType::i32), copies_of_tokens = zeros({t, k}, DType::i32),
+               dlogits = zeros({t, e}, c);
   b.route_forward({Score::softmax, k}, logits, {}, {}, experts, weights, routed, probability, z);
   b.route_backward({Score::softmax, k}, logits, experts, weights, weights, probability, 0.1f, dlogits);
-  b.capacity({DropOrder::probability, 200}, experts, weights, 1, e, keep);
-  b.plan_sends({e, 1}, experts, keep, places, copies, sent, counts, sums);
-  b.sort_assignments(places, 0, rows, tokens, slots, begins);
-  for (const Tensor* o : {&experts, &weights, &routed, &probability, &z, &dlogits, &keep, &places, &copies, &sent,
-                          &counts, &sums, &rows, &tokens, &slots, &begins})
-    r.keep("routing", *o);
-  const Tensor there = zeros({t * k, d}, c), back = zeros({t, d}, c);
-  b.gather_rows(x, tokens, there);
-  b.combine_rows(there, slots, {}, back);
-  r.keep("combine_rows", back);
+  b.apply_capacity({DropOrder::probability, 200}, experts, weights, 1, e, dispatch_mask);
+  b.dispatch_layout({e, 1}, experts, dispatch_mask, physical_experts, copies, copies_of_tokens, counts,
+                    tokens_per_expert);
+  b.build_permutation(physical_experts, 0, assignments, tokens, row_id_map, row_offsets);
+  for (const Tensor* o :
+       {&experts, &weights, &routed, &probability, &z, &dlogits, &dispatch_mask, &physical_experts, &copies,
+        &copies_of_tokens, &counts, &tokens_per_expert, &assignments, &tokens, &row_id_map, &row_offsets})
+    r.record("routing", *o);
+  const Tensor permuted = zeros({t * k, d}, c), unpermuted = zeros({t, d}, c);
+  b.permute(x, tokens, permuted);
+  b.unpermute(permuted, row_id_map, {}, unpermuted);
+  r.record("unpermute", unpermuted);
 
   std::vector<std::int32_t> offsets = {0};
   for (Index i = 0; i < e; ++i) offsets.push_back(offsets.back() + static_cast<std::int32_t>(31 * i % 160));
@@ -139,22 +143,22 @@ void run_all(Backend& b, Recorder& r) {
   const Tensor at = r.put<std::int32_t>({e + 1}, offsets), gx = r.operand("gx", {grouped_rows, d}),
                gw = r.operand("gw", {e, 40, d}), gy = zeros({grouped_rows, 40}, c), gdx = zeros({grouped_rows, d}, c),
                gdw = zeros({e, 40, d});
-  const ExpertRows owned = {at, offsets.data()};
+  const GroupOffsets groups = {at, offsets.data()};
   const Tensor gbias = r.operand("gbias", {e, d}), gscale = r.normal("gscale", {grouped_rows}), gdbias = zeros({e, d}),
                gbiased = zeros({grouped_rows, d}, c), gdscale = zeros({grouped_rows});
-  b.grouped_bias_forward(gbias, gscale, owned, 0, gbiased);
-  b.grouped_bias_backward(gx, gbias, gscale, owned, 0, gdbias, gdscale);
-  for (const Tensor* o : {&gbiased, &gdbias, &gdscale}) r.keep("grouped_bias", *o);
-  b.grouped_gemm(gx, gw, owned, gy);
-  b.grouped_gemm_input(gy, gw, owned, gdx);
-  b.grouped_gemm_weight(gy, gx, owned, gdw);
-  for (const Tensor* o : {&gy, &gdx, &gdw}) r.keep("grouped_gemm", *o);
+  b.grouped_bias_forward(gbias, gscale, groups, 0, gbiased);
+  b.grouped_bias_backward(gx, gbias, gscale, groups, 0, gdbias, gdscale);
+  for (const Tensor* o : {&gbiased, &gdbias, &gdscale}) r.record("grouped_bias", *o);
+  b.grouped_gemm(gx, gw, groups, gy);
+  b.grouped_gemm_dgrad(gy, gw, groups, gdx);
+  b.grouped_gemm_wgrad(gy, gx, groups, gdw);
+  for (const Tensor* o : {&gy, &gdx, &gdw}) r.record("grouped_gemm", *o);
 
   std::vector<std::int32_t> ids(t);
   for (Index i = 0; i < t; ++i) ids[i] = static_cast<std::int32_t>(RandomStream(5, "ids").bits(i) % 11);
   const Tensor id = r.put<std::int32_t>({t}, ids), dtable = zeros({11, d});
   b.embedding_backward(id, dy, 0, dtable);
-  r.keep("embedding_backward", dtable);
+  r.record("embedding_backward", dtable);
 
   const Tensor partials = zeros({1, t, 3}), token_lse = zeros({t}), loss = zeros({t});
   b.cross_entropy_forward({}, product, id, partials.view().reshape({t, 3}));
@@ -162,8 +166,8 @@ void run_all(Backend& b, Recorder& r) {
   const Tensor total = r.put<double>({1}, {1.0});
   const Tensor& gradient = c == DType::f32 ? product : rounded;
   b.cross_entropy_backward({.z_loss = 0.1}, product, id, token_lse, total, gradient);
-  r.keep("cross_entropy", loss);
-  r.keep("cross_entropy_backward", gradient);
+  r.record("cross_entropy", loss);
+  r.record("cross_entropy_backward", gradient);
 }
 
 class Determinism : public testing::TestWithParam<Target> {
@@ -172,11 +176,11 @@ class Determinism : public testing::TestWithParam<Target> {
     if (!GetParam().available()) GTEST_SKIP() << "no device";
   }
 };
-INSTANTIATE_TEST_SUITE_P(On, Determinism, testing::Values(targets[0], targets[1], targets[2]), target_name);
+INSTANTIATE_TEST_SUITE_P(Targets, Determinism, testing::Values(targets[0], targets[1], targets[2]), target_name);
 
 // The CUDA emulator gets its number of multiprocessors from the environment. A real GPU has a fixed
 // number; it must return the same bits in every run.
-TEST_P(Determinism, no_result_depends_on_the_number_of_threads) {
+TEST_P(Determinism, IsBitwiseEqualForAnyNumberOfThreads) {
   auto backend = GetParam().make();
   const int threads = omp_get_max_threads();
   const bool on_host = backend->on_host();
@@ -192,9 +196,10 @@ TEST_P(Determinism, no_result_depends_on_the_number_of_threads) {
     }
     Recorder together(*backend, GetParam().dtype);
     run_all(*backend, together);
-    ASSERT_EQ(together.kept.size(), alone.kept.size());
-    for (std::size_t i = 0; i < alone.kept.size(); ++i)
-      EXPECT_TRUE(alone.kept[i].second == together.kept[i].second) << alone.kept[i].first << " on " << n << " threads";
+    ASSERT_EQ(together.results.size(), alone.results.size());
+    for (std::size_t i = 0; i < alone.results.size(); ++i)
+      EXPECT_TRUE(alone.results[i].second == together.results[i].second)
+          << alone.results[i].first << " on " << n << " threads";
   }
   omp_set_num_threads(threads);
   unsetenv("CUDA_HOST_MULTIPROCESSORS");
@@ -202,7 +207,7 @@ TEST_P(Determinism, no_result_depends_on_the_number_of_threads) {
 
 // A packed weight changes no bit of the results. GEMMs read it and not the values: they do not see
 // new values before these are packed.
-TEST_P(Determinism, a_prepared_weight_gives_the_same_products) {
+TEST_P(Determinism, PackedWeightsGiveTheSameBits) {
   const auto backend = GetParam().make();
   Backend& b = *backend;
   Recorder r(b, GetParam().dtype);
@@ -216,24 +221,24 @@ TEST_P(Determinism, a_prepared_weight_gives_the_same_products) {
       host.push_back(static_cast<std::int32_t>(e == 0 ? 0 : rows - rows / (e + 1) / 2));
     host.back() = static_cast<std::int32_t>(rows);
     const Tensor offsets = r.put<std::int32_t>({experts + 1}, host);
-    const ExpertRows of_experts{offsets, host.data()};
+    const GroupOffsets groups{offsets, host.data()};
 
     std::vector<Tensor> forms;
-    const auto form = [&](WeightUse use) -> View {
-      const Index bytes = b.prepared_bytes(w.shape(), w.view().dtype(), use);
+    const auto form = [&](GemmPass pass) -> View {
+      const Index bytes = b.packed_weight_bytes(w.shape(), w.view().dtype(), pass);
       return bytes > 0 ? forms.emplace_back(b.tensor({bytes}, DType::u8)).view() : View{};
     };
-    Weight prepared(w);
-    const View output = form(WeightUse::output), input = form(WeightUse::input);
-    prepared.output = output;
-    prepared.input = input;
-    const auto prepare = [&] {
-      if (output) b.prepare(w, WeightUse::output, output);
-      if (input) b.prepare(w, WeightUse::input, input);
+    Weight packed(w);
+    const View output = form(GemmPass::fprop), input = form(GemmPass::dgrad);
+    packed.packed_fprop = output;
+    packed.packed_dgrad = input;
+    const auto pack = [&] {
+      if (output) b.pack_weight(w, GemmPass::fprop, output);
+      if (input) b.pack_weight(w, GemmPass::dgrad, input);
     };
     const auto products = [&](const Weight& weight) {
       std::vector<std::byte> all;
-      const auto keep = [&](View y) {
+      const auto record = [&](View y) {
         const std::size_t at = all.size();
         all.resize(at + static_cast<std::size_t>(y.size_bytes()));
         b.to_host(y, all.data() + at);
@@ -242,34 +247,34 @@ TEST_P(Determinism, a_prepared_weight_gives_the_same_products) {
         return stack ? stack.rows(stack.dim(0) / experts * e, stack.dim(0) / experts) : ConstView{};
       };
       const Tensor y = b.tensor({rows, n}, r.c), dx = b.tensor({rows, q}, r.c);
-      b.grouped_gemm(x, weight, of_experts, y);
-      b.grouped_gemm_input(dy, weight, of_experts, dx);
-      keep(y);
-      keep(dx);
+      b.grouped_gemm(x, weight, groups, y);
+      b.grouped_gemm_dgrad(dy, weight, groups, dx);
+      record(y);
+      record(dx);
       for (Index e = 0; e < experts; ++e) {
         Weight one(weight.values.rows(e, 1).reshape({n, q}));
-        one.output = form_of(weight.output, e);
-        one.input = form_of(weight.input, e);
+        one.packed_fprop = form_of(weight.packed_fprop, e);
+        one.packed_dgrad = form_of(weight.packed_dgrad, e);
         b.gemm({.transpose_b = true, .accumulate = true}, x, one, y);
         b.gemm({}, dy, one, dx);
-        keep(y);
-        keep(dx);
+        record(y);
+        record(dx);
       }
       return all;
     };
     const std::vector<std::byte> expected = products(w);
-    prepare();
-    EXPECT_EQ(products(prepared), expected) << rows << " rows of " << n << " x " << q;
+    pack();
+    EXPECT_EQ(products(packed), expected) << rows << " rows of " << n << " x " << q;
     if (!output) continue;
     b.fill(w, 0);
-    EXPECT_EQ(products(prepared), expected) << "not read";
-    prepare();
-    EXPECT_EQ(products(prepared), products(w));
+    EXPECT_EQ(products(packed), expected) << "not read";
+    pack();
+    EXPECT_EQ(products(packed), products(w));
   }
 }
 
 // Each case computes rows [begin, begin + count) of its whole input.
-TEST_P(Determinism, no_row_depends_on_the_rows_that_share_its_call) {
+TEST_P(Determinism, RowsAreIndependentOfOtherRows) {
   const auto backend = GetParam().make();
   Backend& b = *backend;
   const DType c = GetParam().dtype;
@@ -324,17 +329,17 @@ TEST_P(Determinism, no_row_depends_on_the_rows_that_share_its_call) {
     const Tensor all = compute(0, t);
     for (const auto& [begin, count] :
          {std::pair<Index, Index>{0, 1}, {17, 1}, {t - 1, 1}, {3, 2}, {5, 130}, {40, 261}}) {
-      Recorder part(b, c);
-      part.keep("part", compute(begin, count));
-      part.keep("whole", all.view().rows(begin, count));
-      EXPECT_TRUE(part.kept[0].second == part.kept[1].second)
+      Recorder slice(b, c);
+      slice.record("slice", compute(begin, count));
+      slice.record("whole", all.view().rows(begin, count));
+      EXPECT_TRUE(slice.results[0].second == slice.results[1].second)
           << "case " << number - 1 << ", " << count << " rows from " << begin;
     }
   }
 }
 
 // For attention, a sequence takes the role of a row.
-TEST_P(Determinism, no_sequence_depends_on_the_others) {
+TEST_P(Determinism, SequencesAreIndependentOfOtherSequences) {
   const auto backend = GetParam().make();
   const DType c = GetParam().dtype;
   Recorder r(*backend, c);
@@ -349,9 +354,9 @@ TEST_P(Determinism, no_sequence_depends_on_the_others) {
     const Tensor one = backend->tensor({1, s, h, hd}, c), one_lse = backend->tensor({1, h, s});
     attention(qkv.view().rows(i, 1), one, one_lse);
     Recorder both(*backend, c);
-    both.keep("alone", one);
-    both.keep("together", out.view().rows(i, 1));
-    EXPECT_TRUE(both.kept[0].second == both.kept[1].second) << "sequence " << i;
+    both.record("alone", one);
+    both.record("together", out.view().rows(i, 1));
+    EXPECT_TRUE(both.results[0].second == both.results[1].second) << "sequence " << i;
   }
 }
 

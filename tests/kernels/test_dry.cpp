@@ -22,7 +22,7 @@ Index resident_bytes() {
   return resident * 4096;
 }
 
-TEST(Dry, counts_products_and_bytes) {
+TEST(Dry, CountsFlopsAndBytes) {
   const auto backend = make_dry();
   const Tensor a = backend->tensor({3, 5}), b = backend->tensor({5, 7}), c = backend->tensor({3, 7});
   DryCounts& counts = dry_counts(*backend);
@@ -41,14 +41,14 @@ TEST(Dry, counts_products_and_bytes) {
                y = backend->tensor({9, 7});
   counts = {};
   const std::int32_t host[] = {0, 4, 9};
-  const ExpertRows rows = {offsets, host};
-  backend->grouped_gemm(x, w, rows, y);
-  backend->grouped_gemm_input(y, w, rows, x);
-  backend->grouped_gemm_weight(y, x, rows, w);
+  const GroupOffsets groups = {offsets, host};
+  backend->grouped_gemm(x, w, groups, y);
+  backend->grouped_gemm_dgrad(y, w, groups, x);
+  backend->grouped_gemm_wgrad(y, x, groups, w);
   EXPECT_EQ(counts.flops, 3 * 2 * 9 * 5 * 7);
 }
 
-TEST(Dry, counts_the_pairs_that_attention_sees) {
+TEST(Dry, CountsVisibleAttentionPairs) {
   const auto backend = make_dry();
   const Tensor q = backend->tensor({2, 4, 3, 8}), k = backend->tensor({2, 4, 1, 8}), v = backend->tensor({2, 4, 1, 8}),
                out = backend->tensor({2, 4, 3, 8}), lse = backend->tensor({2, 3, 4});
@@ -63,9 +63,9 @@ TEST(Dry, counts_the_pairs_that_attention_sees) {
   EXPECT_EQ(flops(false, 0), 16);
   EXPECT_EQ(flops(false, 2), 4 + 4 + 3 + 2);
   // Sparse patterns: count the pairs of the definition.
-  for (const Sparsity& sparse :
-       {Sparsity::strided(2), Sparsity::strided(3), Sparsity{.stride = 2}, Sparsity::fixed(2, 1), Sparsity::fixed(3, 2),
-        Sparsity::longformer(1, 1), Sparsity::longformer(2, 0)})
+  for (const SparsePattern& sparse :
+       {SparsePattern::strided(2), SparsePattern::strided(3), SparsePattern{.stride = 2}, SparsePattern::fixed(2, 1),
+        SparsePattern::fixed(3, 2), SparsePattern::longformer(1, 1), SparsePattern::longformer(2, 0)})
     for (Index offset : {0, 9}) {
       constexpr Index n = 4;
       const Tensor keys = backend->tensor({2, n + offset, 1, 8});
@@ -96,42 +96,43 @@ TEST(Dry, counts_the_pairs_that_attention_sees) {
                                narrow.view(), narrow_out, one_lse);
     EXPECT_EQ(counts.flops, of_one_offset);
     counts = {};
-    backend->append_heads(heads_of(one.view(), 0, 1), offsets, k.view());
+    backend->kv_cache_append(heads_of(one.view(), 0, 1), offsets, k.view());
     EXPECT_EQ(counts.flops, 0);
     EXPECT_EQ(counts.bytes, 2 * (2 * 8 * 4) + 2 * 4);
   }
 }
 
-TEST(Dry, counts_products_of_heads) {
+TEST(Dry, CountsBatchedHeadGemms) {
   const auto backend = make_dry();
   const Tensor x = backend->tensor({2, 4, 3, 8}), w = backend->tensor({3, 5, 8}), y = backend->tensor({2, 4, 3, 5}),
                one = backend->tensor({2, 4, 1, 8});
   DryCounts& counts = dry_counts(*backend);
   counts = {};
-  backend->heads_gemm(WeightUse::output, x.view(), w, y.view());
+  backend->batched_head_gemm(GemmPass::fprop, x.view(), w, y.view());
   EXPECT_EQ(counts.flops, 2 * 8 * 3 * 5 * 8);
   EXPECT_EQ(counts.bytes, 4 * (8 * 3 * 8 + 3 * 5 * 8 + 8 * 3 * 5));
   counts = {};
-  backend->copy_heads(one.view(), x.view());
-  backend->sum_heads(x.view(), one.view());
+  backend->broadcast_heads(one.view(), x.view());
+  backend->reduce_heads(x.view(), one.view());
   EXPECT_EQ(counts.flops, 0);
   EXPECT_EQ(counts.bytes, 2 * 4 * (8 * 8 + 8 * 3 * 8));
 }
 
-TEST(Dry, a_model_beyond_the_machine_costs_no_memory) {
+TEST(Dry, UsesNoMemoryForHugeTensors) {
   const auto backend = make_dry();
   const Index before = resident_bytes();
   constexpr Index n = Index{1} << 38;  // four tensors of 1 TiB
   const Tensor w = backend->tensor({n}), g = backend->tensor({n}), m = backend->tensor({n}), v = backend->tensor({n});
-  const Tensor sum = backend->tensor({1}, DType::f64), factor = backend->tensor({1}), rates = backend->tensor({3});
+  const Tensor sum = backend->tensor({1}, DType::f64), factor = backend->tensor({1}),
+               step_scalars = backend->tensor({3});
   backend->sum_squares(g, sum);
-  backend->adamw({}, factor, rates, g, w, m, v, {});
+  backend->adamw({}, factor, step_scalars, g, w, m, v, {});
   backend->copy(w, g);
   backend->add(g, w);
   EXPECT_LT(resident_bytes() - before, Index{4} << 20);
 }
 
-TEST(Dry, host_copies_and_small_fills_are_real) {
+TEST(Dry, PerformsHostCopiesAndSmallFills) {
   const auto backend = make_dry();
   const Tensor x = backend->tensor({3}), y = backend->tensor({3});
   const std::vector<float> values = {1, 2, 3};
@@ -145,41 +146,44 @@ TEST(Dry, host_copies_and_small_fills_are_real) {
   EXPECT_EQ(back, (std::vector<float>{4, 4, 4}));
 }
 
-TEST(Dry, gives_every_expert_as_many_rows_or_those_of_a_load) {
+TEST(Dry, DistributesRowsEvenlyOrByLoad) {
   const auto backend = make_dry();
-  constexpr Index t = 6, e = 4, k = 2, parts = 2;
-  const Tensor experts = backend->tensor({t, k}, DType::i32), keep = backend->tensor({t, k}, DType::i32),
-               places = backend->tensor({t, k}, DType::i32), kept = backend->tensor({e}, DType::i32);
+  constexpr Index t = 6, e = 4, k = 2, etp = 2;
+  const Tensor experts = backend->tensor({t, k}, DType::i32), dispatch_mask = backend->tensor({t, k}, DType::i32),
+               physical_experts = backend->tensor({t, k}, DType::i32),
+               tokens_per_expert = backend->tensor({e}, DType::i32);
   const auto numbers = [](const Tensor& x) {
     return std::vector<std::int32_t>(x.view().i32(), x.view().i32() + x.view().elements());
   };
-  const auto planned = [&](const ExpertSplit& split) {
-    const Index copies = split.most_owners(k) * split.parts;
-    const Tensor tokens = backend->tensor({t * copies}, DType::i32), slots = backend->tensor({t, copies}, DType::i32),
-                 counts = backend->tensor({split.ranks() + e}, DType::i32);
-    backend->plan_sends(split, experts, keep, places, tokens, slots, counts, kept);
+  const auto counts_of = [&](const ExpertPartition& partition) {
+    const Index copies = partition.max_ep_ranks(k) * partition.etp;
+    const Tensor tokens = backend->tensor({t * copies}, DType::i32),
+                 row_id_map = backend->tensor({t, copies}, DType::i32),
+                 counts = backend->tensor({partition.ranks() + e}, DType::i32);
+    backend->dispatch_layout(partition, experts, dispatch_mask, physical_experts, tokens, row_id_map, counts,
+                             tokens_per_expert);
     return numbers(counts);
   };
-  // Two owners of two experts, with two etp shards each. There are six ways to choose two of four
-  // experts, and one of them leaves out an owner. So 5 of 6 tokens go to each rank.
-  EXPECT_EQ(planned({2, parts}), (std::vector<std::int32_t>{5, 5, 5, 5, 3, 3, 3, 3}));
+  // Two ep ranks with two experts each, and two etp shards each. There are six ways to choose two
+  // of four experts, and one of them leaves out an ep rank. So 5 of 6 tokens go to each rank.
+  EXPECT_EQ(counts_of({2, etp}), (std::vector<std::int32_t>{5, 5, 5, 5, 3, 3, 3, 3}));
   set_dry_load(*backend, [](Index assignments, std::span<Index> of) {
     EXPECT_EQ(assignments, 12);
     EXPECT_EQ(of[0], 3);
     for (Index i = 0; i < 4; ++i) of[i] = i + 1;
   });
-  EXPECT_EQ(planned({2, parts}), (std::vector<std::int32_t>{3, 3, 6, 6, 1, 2, 3, 4}));
-  EXPECT_EQ(planned({1, parts}), (std::vector<std::int32_t>{6, 6, 1, 2, 3, 4}));
-  const Tensor place_of = backend->tensor({e}, DType::i32);
-  const std::int32_t places_of_experts[e] = {1, 3, 2, 0};
-  backend->to_device(places_of_experts, place_of);
-  EXPECT_EQ(planned({2, parts, place_of.view()}), (std::vector<std::int32_t>{5, 5, 5, 5, 4, 1, 3, 2}));
-  EXPECT_EQ(numbers(kept), (std::vector<std::int32_t>{1, 2, 3, 4}));
+  EXPECT_EQ(counts_of({2, etp}), (std::vector<std::int32_t>{3, 3, 6, 6, 1, 2, 3, 4}));
+  EXPECT_EQ(counts_of({1, etp}), (std::vector<std::int32_t>{6, 6, 1, 2, 3, 4}));
+  const Tensor logical_to_physical = backend->tensor({e}, DType::i32);
+  const std::int32_t physical_of_logical[e] = {1, 3, 2, 0};
+  backend->to_device(physical_of_logical, logical_to_physical);
+  EXPECT_EQ(counts_of({2, etp, logical_to_physical.view()}), (std::vector<std::int32_t>{5, 5, 5, 5, 4, 1, 3, 2}));
+  EXPECT_EQ(numbers(tokens_per_expert), (std::vector<std::int32_t>{1, 2, 3, 4}));
 }
 
 // dry_reach: share of the ways to choose k of e experts that include one of the first n, for equal
 // and for unequal loads.
-TEST(Dry, expects_tokens_at_a_rank) {
+TEST(Dry, EstimatesTokensPerRank) {
   for (const auto& [e, n, k] :
        {std::tuple<Index, Index, Index>{8, 2, 2}, {8, 8, 3}, {8, 1, 8}, {64, 16, 8}, {5, 2, 1}}) {
     double missed = 1;
@@ -189,9 +193,10 @@ TEST(Dry, expects_tokens_at_a_rank) {
         << e << " " << n << " " << k;
   }
   // Each of 1000 tokens chooses two of four experts. For 500 of them one assignment is dropped, so
-  // at most 500 tokens go to both owners.
-  const std::vector<Index> kept = {500, 500, 250, 250};
-  const double first = dry_reach(kept, 1000, 2, 0, 2), second = dry_reach(kept, 1000, 2, 2, 2);
+  // at most 500 tokens go to both ep ranks.
+  const std::vector<Index> tokens_per_expert = {500, 500, 250, 250};
+  const double first = dry_reach(tokens_per_expert, 1000, 2, 0, 2),
+               second = dry_reach(tokens_per_expert, 1000, 2, 2, 2);
   EXPECT_GT(first, 0.5);  // between "its two experts always together" and "never together"
   EXPECT_LT(first, 1.0);
   EXPECT_GT(second, 0.25);
@@ -219,7 +224,7 @@ double simulated_reach(Index e, Index groups, Index limit, Index k, Index first,
   return static_cast<double>(hits) / static_cast<double>(tokens);
 }
 
-TEST(Dry, expects_fewer_ranks_of_a_group_limited_router) {
+TEST(Dry, EstimatesFewerRanksWithGroupLimits) {
   const auto reach = [](Index e, Index groups, Index limit, Index k, Index first, Index n) {
     std::vector<Index> group_of;
     for (Index i = 0; i < e; ++i) group_of.push_back(i * groups / e);
@@ -244,43 +249,45 @@ TEST(Dry, expects_fewer_ranks_of_a_group_limited_router) {
   EXPECT_NEAR(reach(12, 4, 1, 3, 3, 3), 0.25, 1e-9);  // one group is one rank
   EXPECT_NEAR(reach(16, 4, 4, 3, 0, 4), dry_reach(std::vector<Index>(16, 3000), 16000, 3, 0, 4), 1e-9);
   // A group that is chosen more often than others is reached more often.
-  const std::vector<Index> group_of = {0, 0, 1, 1, 2, 2}, kept = {500, 500, 300, 300, 200, 200};
+  const std::vector<Index> group_of = {0, 0, 1, 1, 2, 2}, tokens_per_expert = {500, 500, 300, 300, 200, 200};
   const DryGroups groups{group_of, 3, 1};
-  EXPECT_NEAR(dry_reach(kept, 1000, 2, 0, 2, groups), 0.5, 0.1);
-  EXPECT_NEAR(dry_reach(kept, 1000, 2, 2, 2, groups), 0.3, 0.1);
-  EXPECT_NEAR(dry_reach(kept, 1000, 2, 4, 2, groups), 0.2, 0.1);
+  EXPECT_NEAR(dry_reach(tokens_per_expert, 1000, 2, 0, 2, groups), 0.5, 0.1);
+  EXPECT_NEAR(dry_reach(tokens_per_expert, 1000, 2, 2, 2, groups), 0.3, 0.1);
+  EXPECT_NEAR(dry_reach(tokens_per_expert, 1000, 2, 4, 2, groups), 0.2, 0.1);
   double sum = 0;
-  for (const Index first : {0, 2, 4}) sum += dry_reach(kept, 1000, 2, first, 2, groups);
+  for (const Index first : {0, 2, 4}) sum += dry_reach(tokens_per_expert, 1000, 2, first, 2, groups);
   EXPECT_NEAR(sum, 1, 1e-9);
 }
 
 // Two groups of two experts on two ranks. A token has the experts of one group. If experts 0 and 3
 // are on the first rank, every token goes to both ranks.
-TEST(Dry, places_keep_their_groups) {
+TEST(Dry, KeepsGroupsOfMappedExperts) {
   const auto backend = make_dry();
   constexpr Index t = 6, e = 4, k = 2;
   const Tensor logits = backend->tensor({t, e}), experts = backend->tensor({t, k}, DType::i32),
                weights = backend->tensor({t, k}), routed = backend->tensor({1, e}, DType::i32),
                probability = backend->tensor({1, e}), z = backend->tensor({1}, DType::f64),
-               keep = backend->tensor({t, k}, DType::i32), places = backend->tensor({t, k}, DType::i32),
-               tokens = backend->tensor({t * k}, DType::i32), slots = backend->tensor({t, k}, DType::i32),
-               counts = backend->tensor({2 + e}, DType::i32), kept = backend->tensor({e}, DType::i32),
-               place_of = backend->tensor({e}, DType::i32);
+               dispatch_mask = backend->tensor({t, k}, DType::i32),
+               physical_experts = backend->tensor({t, k}, DType::i32), tokens = backend->tensor({t * k}, DType::i32),
+               row_id_map = backend->tensor({t, k}, DType::i32), counts = backend->tensor({2 + e}, DType::i32),
+               tokens_per_expert = backend->tensor({e}, DType::i32),
+               logical_to_physical = backend->tensor({e}, DType::i32);
   RouteDesc desc;
   desc.groups = 2;
-  desc.group_limit = 1;
+  desc.topk_groups = 1;
   backend->route_forward(desc, logits, {}, {}, experts, weights, routed, probability, z);
-  const auto tokens_of_ranks = [&](const ExpertSplit& split) {
-    backend->plan_sends(split, experts, keep, places, tokens, slots, counts, kept);
+  const auto tokens_of_ranks = [&](const ExpertPartition& partition) {
+    backend->dispatch_layout(partition, experts, dispatch_mask, physical_experts, tokens, row_id_map, counts,
+                             tokens_per_expert);
     return std::vector<std::int32_t>(counts.view().i32(), counts.view().i32() + 2);
   };
   EXPECT_EQ(tokens_of_ranks({2, 1}), (std::vector<std::int32_t>{3, 3}));
-  const std::int32_t places_of_experts[e] = {0, 2, 3, 1};
-  backend->to_device(places_of_experts, place_of);
-  EXPECT_EQ(tokens_of_ranks({2, 1, place_of.view()}), (std::vector<std::int32_t>{6, 6}));
+  const std::int32_t physical_of_logical[e] = {0, 2, 3, 1};
+  backend->to_device(physical_of_logical, logical_to_physical);
+  EXPECT_EQ(tokens_of_ranks({2, 1, logical_to_physical.view()}), (std::vector<std::int32_t>{6, 6}));
 }
 
-TEST(Dry, counts_equal_calls_together) {
+TEST(Dry, MergesEqualCalls) {
   const auto backend = make_dry();
   const Tensor a = backend->tensor({30, 5}), w = backend->tensor({7, 5}), y = backend->tensor({30, 7});
   DryCounts& counts = dry_counts(*backend);
@@ -298,7 +305,7 @@ TEST(Dry, counts_equal_calls_together) {
   EXPECT_EQ(times("add", 0, 0, 3 * 4 * 30 * 5), 1);
 }
 
-TEST(Dry, other_backends_have_no_counts) {
+TEST(Dry, RejectsOtherBackends) {
   EXPECT_THROW(dry_counts(*make_cpu()), std::logic_error);
 }
 

@@ -12,7 +12,7 @@ namespace {
 namespace ref = reference;
 
 class FfnOps : public BackendOps {};
-INSTANTIATE_TEST_SUITE_P(On, FfnOps, testing::ValuesIn(targets), target_name);
+INSTANTIATE_TEST_SUITE_P(Targets, FfnOps, testing::ValuesIn(targets), target_name);
 
 constexpr FfnActivation ffn_kinds[] = {{Activation::silu, true, 1.3f},
                                        {Activation::silu, false},
@@ -51,7 +51,7 @@ struct FfnCase : OpCase {
     tolerance = gradient_tolerance = 2e-5;
     bf16_tolerance = 0.1;  // products of large rounded values of h; FfnBits compares exactly
   }
-  ExpertRows owned() const { return s.stack() ? ExpertRows{at("offsets"), host.data()} : ExpertRows{}; }
+  GroupOffsets groups() const { return s.stack() ? GroupOffsets{at("offsets"), host.data()} : GroupOffsets{}; }
   Shape of_experts(Index rows, Index cols) const {
     return s.stack() ? Shape{s.experts(), rows, cols} : Shape{rows, cols};
   }
@@ -59,7 +59,7 @@ struct FfnCase : OpCase {
     return s.stack() ? Numbers(host.begin(), host.end()) : Numbers{0, static_cast<double>(s.rows)};
   }
   // Returns the rows of x ([tokens, d]) that the GEMM reads.
-  Numbers taken(Values& v, const std::string& x) { return indexed ? ref::gather_rows(s.d, v[x], v["index"]) : v[x]; }
+  Numbers permuted(Values& v, const std::string& x) { return indexed ? ref::permute(s.d, v[x], v["index"]) : v[x]; }
   Numbers activated(Values& v) { return ref::ffn_activation(desc, s.rows, s.f, v["h"], v["row_scale"]); }
 };
 
@@ -73,10 +73,11 @@ struct FfnForward : FfnCase {
     out("y", {s.rows, s.f});
   }
   void run(Backend& b) override {
-    b.ffn_forward(desc, RowsOf(at("x"), at("index")), at("w"), at("bias"), owned(), at("row_scale"), at("h"), at("y"));
+    b.ffn_forward(desc, GatheredRows(at("x"), at("index")), at("w"), at("bias"), groups(), at("row_scale"), at("h"),
+                  at("y"));
   }
   void expect(Values& v) override {
-    v["h"] = ref::grouped_gemm(width, s.d, taken(v, "x"), v["w"], offsets());
+    v["h"] = ref::grouped_gemm(width, s.d, permuted(v, "x"), v["w"], offsets());
     if (!v["bias"].empty()) v["h"] = ref::grouped_bias(width, 0, width, v["bias"], {}, offsets(), v["h"]);
     v["y"] = activated(v);
   }
@@ -102,12 +103,12 @@ struct FfnBackward : FfnCase {
     gradients.push_back({"drow_scale", "row_scale"});
   }
   void run(Backend& b) override {
-    b.ffn_backward(desc, RowsOf(at("dout"), at("index")), at("w"), owned(), at("h"), at("row_scale"), at("dh"),
+    b.ffn_backward(desc, GatheredRows(at("dout"), at("index")), at("w"), groups(), at("h"), at("row_scale"), at("dh"),
                    at("drow_scale"), at("y"));
   }
   void expect(Values& v) override { v["y"] = activated(v); }
   double loss(Values& v) override {
-    return ref::dot(taken(v, "dout"), ref::grouped_gemm(s.d, s.f, activated(v), v["w"], offsets()));
+    return ref::dot(permuted(v, "dout"), ref::grouped_gemm(s.d, s.f, activated(v), v["w"], offsets()));
   }
 };
 
@@ -117,12 +118,13 @@ void ffn_cases(const Backend& backend, const Check& check) {
     for (const FfnSizes& sizes : ffn_sizes)
       for (bool by_index : {false, true})
         for (bool more : {false, true})
-          if (!by_index || (backend.reads_by_index() && sizes.rows > 0)) check(Case(desc, sizes, by_index, more));
+          if (!by_index || (backend.supports_gathered_rows() && sizes.rows > 0))
+            check(Case(desc, sizes, by_index, more));
 }
-TEST_P(FfnOps, forward) {
+TEST_P(FfnOps, ForwardMatchesReference) {
   ffn_cases<FfnForward>(*backend, [&](auto&& c) { check(c); });
 }
-TEST_P(FfnOps, backward) {
+TEST_P(FfnOps, BackwardMatchesReference) {
   ffn_cases<FfnBackward>(*backend, [&](auto&& c) { check(c); });
 }
 
@@ -167,15 +169,15 @@ class FfnBits : public FfnOps {
     omp_set_num_threads(before);
   }
 };
-INSTANTIATE_TEST_SUITE_P(On, FfnBits, testing::ValuesIn(targets), target_name);
+INSTANTIATE_TEST_SUITE_P(Targets, FfnBits, testing::ValuesIn(targets), target_name);
 
-constexpr Activation every_activation[] = {Activation::relu,     Activation::gelu,        Activation::gelu_tanh,
-                                           Activation::silu,     Activation::relu2,       Activation::sigmoid,
-                                           Activation::identity, Activation::silu_clamped};
+constexpr Activation every_activation[] = {Activation::relu,     Activation::gelu,         Activation::gelu_tanh,
+                                           Activation::silu,     Activation::relu2,        Activation::sigmoid,
+                                           Activation::identity, Activation::silu_clamped, Activation::hardtanh};
 
 // Sizes that several tasks share, widths that are no multiples of panels and epilogue columns,
 // an expert with one row.
-TEST_P(FfnBits, are_those_of_the_operations_one_after_the_other) {
+TEST_P(FfnBits, EqualSeparateOperations) {
   struct {
     std::vector<std::int32_t> offsets;
     Index d, f;
@@ -183,12 +185,12 @@ TEST_P(FfnBits, are_those_of_the_operations_one_after_the_other) {
   for (const auto& [host, d, f] : sizes) {
     const Index experts = std::ssize(host) - 1, rows = host.back(), tokens = 211;
     const Tensor offsets = integers(host);
-    const ExpertRows owned{offsets, host.data()};
+    const GroupOffsets groups{offsets, host.data()};
     std::vector<std::int32_t> index(rows);
     for (Index r = 0; r < rows; ++r) index[r] = static_cast<std::int32_t>(RandomStream(7, "index").bits(r) % tokens);
     const Tensor by = integers(index), x = random("x", {tokens, d}, c()), gathered = backend->tensor({rows, d}, c()),
                  scale = random("scale", {rows}, DType::f32), down = random("down", {experts, d, f}, c());
-    backend->gather_rows(x, by, gathered);
+    backend->permute(x, by, gathered);
     for (Activation act : every_activation)
       for (bool gated : {true, false}) {
         if (rows > 200 && act != Activation::silu) continue;
@@ -198,66 +200,67 @@ TEST_P(FfnBits, are_those_of_the_operations_one_after_the_other) {
         const Tensor up = random("up", {experts, width, d}, c()), h = zeros(width, c()), y = zeros(f, c()),
                      dh = zeros(width, c()), again = zeros(f, c()), dscale = backend->tensor({rows}),
                      da = zeros(f, c());
-        backend->grouped_gemm(gathered, up.view(), owned, h);
+        backend->grouped_gemm(gathered, up.view(), groups, h);
         backend->activation_forward(desc, h, scale, y);
-        backend->grouped_gemm_input(gathered, down.view(), owned, da);
+        backend->grouped_gemm_dgrad(gathered, down.view(), groups, da);
         backend->activation_backward(desc, da, h, scale, dh, dscale);
         const auto expected = bits({&h, &y, &dh, &dscale, &y});
 
-        Weight prepared_up(up.view()), prepared_down(down.view());
+        Weight packed_up(up.view()), packed_down(down.view());
         Tensor up_form, down_form;
-        const auto prepare = [&](Weight& w, WeightUse use, Tensor& form, ConstView& to) {
-          const Index bytes = backend->prepared_bytes(w.values.shape(), c(), use);
+        const auto pack = [&](Weight& w, GemmPass pass, Tensor& form, ConstView& to) {
+          const Index bytes = backend->packed_weight_bytes(w.values.shape(), c(), pass);
           if (bytes == 0) return;
           form = backend->tensor({bytes}, DType::u8);
-          backend->prepare(w.values, use, form);
+          backend->pack_weight(w.values, pass, form);
           to = form;
         };
-        prepare(prepared_up, WeightUse::output, up_form, prepared_up.output);
-        prepare(prepared_down, WeightUse::input, down_form, prepared_down.input);
-        const RowsOf taken = backend->reads_by_index() ? RowsOf(x, by.view()) : RowsOf(gathered);
+        pack(packed_up, GemmPass::fprop, up_form, packed_up.packed_fprop);
+        pack(packed_down, GemmPass::dgrad, down_form, packed_down.packed_dgrad);
+        const GatheredRows permuted =
+            backend->supports_gathered_rows() ? GatheredRows(x, by.view()) : GatheredRows(gathered);
         SCOPED_TRACE(testing::Message() << "activation " << static_cast<int>(act) << " gated " << gated << " d " << d
                                         << " f " << f);
         on_threads([&] {
-          for (bool prepared : {false, true}) {
+          for (bool packed : {false, true}) {
             for (const Tensor* t : {&h, &y, &dh, &again, &dscale}) backend->fill(*t, 0);
-            backend->ffn_forward(desc, taken, prepared ? prepared_up : Weight(up.view()), {}, owned, scale, h, y);
-            backend->ffn_backward(desc, taken, prepared ? prepared_down : Weight(down.view()), owned, h, scale, dh,
+            backend->ffn_forward(desc, permuted, packed ? packed_up : Weight(up.view()), {}, groups, scale, h, y);
+            backend->ffn_backward(desc, permuted, packed ? packed_down : Weight(down.view()), groups, h, scale, dh,
                                   dscale, again);
-            EXPECT_EQ(bits({&h, &y, &dh, &dscale, &again}), expected) << "prepared " << prepared;
+            EXPECT_EQ(bits({&h, &y, &dh, &dscale, &again}), expected) << "packed " << packed;
           }
         });
       }
   }
 }
 
-TEST_P(FfnBits, of_rows_through_an_index_are_those_of_gathered_ones) {
-  if (!backend->reads_by_index()) return;
+TEST_P(FfnBits, EqualPermutedRowsForIndexedRows) {
+  if (!backend->supports_gathered_rows()) return;
   const std::vector<std::int32_t> host = {0, 130, 130, 131, 190};
   const Index experts = std::ssize(host) - 1, rows = host.back(), tokens = 97;
   const Tensor offsets = integers(host);
-  const ExpertRows owned{offsets, host.data()};
+  const GroupOffsets groups{offsets, host.data()};
   for (const auto& [n, q] : {std::pair<Index, Index>{45, 67}, {1, 1}, {160, 400}}) {
     std::vector<std::int32_t> index(rows);
     for (Index r = 0; r < rows; ++r) index[r] = static_cast<std::int32_t>(RandomStream(7, "by").bits(r) % tokens);
     const Tensor by = integers(index), x = random("x", {tokens, q}, c()), dy = random("dy", {tokens, n}, c()),
                  w = random("w", {experts, n, q}, c()), xs = backend->tensor({rows, q}, c()),
                  dys = backend->tensor({rows, n}, c());
-    backend->gather_rows(x, by, xs);
-    backend->gather_rows(dy, by, dys);
-    const auto products = [&](const RowsOf& x_rows, const RowsOf& dy_rows) {
+    backend->permute(x, by, xs);
+    backend->permute(dy, by, dys);
+    const auto products = [&](const GatheredRows& x_rows, const GatheredRows& dy_rows) {
       const Tensor y = backend->tensor({rows, n}, c()), dx = backend->tensor({rows, q}, c()),
                    dw = backend->tensor({experts, n, q});
-      backend->grouped_gemm(x_rows, w.view(), owned, y);
-      backend->grouped_gemm_input(dy_rows, w.view(), owned, dx);
-      backend->grouped_gemm_weight(dy_rows, x_rows, owned, dw);
+      backend->grouped_gemm(x_rows, w.view(), groups, y);
+      backend->grouped_gemm_dgrad(dy_rows, w.view(), groups, dx);
+      backend->grouped_gemm_wgrad(dy_rows, x_rows, groups, dw);
       return bits({&y, &dx, &dw});
     };
     const auto expected = products(xs, dys);
     on_threads([&] {
-      EXPECT_EQ(products(RowsOf(x, by.view()), RowsOf(dy, by.view())), expected);
-      EXPECT_EQ(products(xs, RowsOf(dy, by.view())), expected);
-      EXPECT_EQ(products(RowsOf(x, by.view()), dys), expected);
+      EXPECT_EQ(products(GatheredRows(x, by.view()), GatheredRows(dy, by.view())), expected);
+      EXPECT_EQ(products(xs, GatheredRows(dy, by.view())), expected);
+      EXPECT_EQ(products(GatheredRows(x, by.view()), dys), expected);
     });
   }
 }
@@ -265,25 +268,25 @@ TEST_P(FfnBits, of_rows_through_an_index_are_those_of_gathered_ones) {
 // A GEMM with an addend must be bitwise equal to a copy of the addend and an accumulating GEMM.
 // Not for cuda: cuBLAS may use different kernels.
 class CpuBits : public FfnBits {};
-INSTANTIATE_TEST_SUITE_P(On, CpuBits, testing::Values(targets[0], targets[2]), target_name);
+INSTANTIATE_TEST_SUITE_P(Targets, CpuBits, testing::Values(targets[0], targets[2]), target_name);
 
-TEST_P(CpuBits, of_a_product_added_to_another_matrix_are_those_of_a_copy) {
+TEST_P(CpuBits, EqualACopiedAddend) {
   for (const auto& [m, n, k] :
        {std::tuple<Index, Index, Index>{130, 65, 33}, {1, 1, 1}, {700, 40, 900}, {0, 3, 2}, {5, 7, 0}}) {
     const Tensor a = random("a", {m, k}, c()), w = random("w", {n, k}, c());
     for (DType type : {c(), DType::f32}) {
-      const Tensor from = random("from", {m, n}, type), y = backend->tensor({m, n}, type),
+      const Tensor addend = random("addend", {m, n}, type), y = backend->tensor({m, n}, type),
                    sum = backend->tensor({m, n}, type);
-      backend->copy(from, y);
+      backend->copy(addend, y);
       backend->gemm({.transpose_b = true, .accumulate = true}, a, w.view(), y);
-      const auto expected = bits({&y, &from});
+      const auto expected = bits({&y, &addend});
       on_threads([&] {
         backend->fill(sum, 0);
-        backend->gemm({.transpose_b = true}, a, w.view(), sum, from);
-        EXPECT_EQ(bits({&sum, &from}), expected);
-        backend->copy(from, sum);
+        backend->gemm({.transpose_b = true}, a, w.view(), sum, addend);
+        EXPECT_EQ(bits({&sum, &addend}), expected);
+        backend->copy(addend, sum);
         backend->gemm({.transpose_b = true}, a, w.view(), sum, sum);
-        EXPECT_EQ(bits({&sum, &from}), expected);
+        EXPECT_EQ(bits({&sum, &addend}), expected);
       });
     }
   }

@@ -18,7 +18,7 @@ namespace {
 // GEMM of the selected instruction set; ctest runs these tests with each set.
 struct Product {
   decltype(&cpu::gemm) CpuKernels::*kernel;
-  void operator()(Index m, Index n, Index k, const Matrix& a, const Matrix& b, Place c, Index ldc, bool accumulate,
+  void operator()(Index m, Index n, Index k, const Matrix& a, const Matrix& b, GemmOutput c, Index ldc, bool accumulate,
                   Multiply how = Multiply::best) const {
     (cpu_isa().kernels.*kernel)(m, n, k, a, b, c, ldc, accumulate, how);
   }
@@ -104,7 +104,7 @@ TEST(CpuGemm, MatchesDoubleSumsForEveryLayoutAndOddSize) {
         for (bool accumulate : {false, true}) check(s[0], s[1], s[2], a, b, accumulate, false);
 }
 
-TEST(CpuGemm, SumsOverSeveralBlocksOfK) {
+TEST(CpuGemm, MatchesDoubleSumsOverSeveralBlocksOfK) {
   for (Index k : {383, 384, 385, 769, 1000})
     for (bool accumulate : {false, true}) {
       check(31, 70, k, Layout::rows, Layout::columns, accumulate, false);
@@ -112,13 +112,13 @@ TEST(CpuGemm, SumsOverSeveralBlocksOfK) {
     }
 }
 
-TEST(CpuGemm, EveryTileOfAFewRowsAndColumns) {
+TEST(CpuGemm, MatchesDoubleSumsForEverySmallTile) {
   for (Index m = 1; m <= 30; ++m) check(m, 40, 18, Layout::rows, Layout::columns, true, true);
   for (Index n = 1; n <= 70; ++n) check(5, n, 18, Layout::columns, Layout::rows, false, true);
 }
 
 // One thread computes GEMMs of equal sizes in sequence. Each must use its own packed operands.
-TEST(CpuGemm, ProductsOfABatchPackTheirOwnOperands) {
+TEST(CpuGemm, PacksOperandsOfEachBatchProduct) {
   constexpr Index count = 3, m = 40, n = 24, k = 60;
   const ThreadCount one_thread(1);
   std::vector<Stored> left, right;
@@ -134,7 +134,7 @@ TEST(CpuGemm, ProductsOfABatchPackTheirOwnOperands) {
   EXPECT_EQ(together, apart);
 }
 
-TEST(CpuGemm, EmptySizes) {
+TEST(CpuGemm, AcceptsEmptySizes) {
   for (bool serial : {false, true}) {
     for (bool accumulate : {false, true}) {
       check(7, 9, 0, Layout::rows, Layout::rows, accumulate, serial);
@@ -146,7 +146,7 @@ TEST(CpuGemm, EmptySizes) {
   gemm_batch({});
 }
 
-TEST(CpuGemm, InfinityAndNanStayInTheirRow) {
+TEST(CpuGemm, KeepsInfinityAndNanInTheirRow) {
   const Index m = 17, n = 35, k = 20;
   Stored a = random_matrix(m, k, Layout::rows, 4);
   const Stored b = random_matrix(k, n, Layout::columns, 5);
@@ -162,7 +162,7 @@ bool same_bits(const std::vector<float>& x, const std::vector<float>& y) {
   return x.size() == y.size() && std::memcmp(x.data(), y.data(), x.size() * sizeof(float)) == 0;
 }
 
-TEST(CpuGemm, ARowOrColumnAloneIsBitwiseThatOfTheBatch) {
+TEST(CpuGemm, ComputesSingleRowsAndColumnsBitwiseEqual) {
   const Index m = 131, n = 77;
   for (Index k : {5, 64, 300, 500}) {
     for (Layout layout : {Layout::rows, Layout::columns}) {
@@ -183,7 +183,7 @@ TEST(CpuGemm, ARowOrColumnAloneIsBitwiseThatOfTheBatch) {
   }
 }
 
-TEST(CpuGemm, TheLayoutOfAnOperandChangesNoBit) {
+TEST(CpuGemm, IsBitwiseEqualForAnyOperandLayout) {
   const Index m = 40, n = 50, k = 430;
   const Stored a = random_matrix(m, k, Layout::rows, 8), b = random_matrix(k, n, Layout::rows, 9);
   std::vector<float> a_turned(m * k), b_turned(k * n), straight(m * n), turned(m * n);
@@ -196,7 +196,7 @@ TEST(CpuGemm, TheLayoutOfAnOperandChangesNoBit) {
   EXPECT_TRUE(same_bits(straight, turned));
 }
 
-TEST(CpuGemm, ThreadsChangeNoBit) {
+TEST(CpuGemm, IsBitwiseEqualForAnyNumberOfThreads) {
   // Threads share the columns of the second size.
   const Index sizes[][3] = {{700, 500, 390}, {40, 100, 6000}};
   for (const auto& [m, n, k] : sizes) {
@@ -213,7 +213,7 @@ TEST(CpuGemm, ThreadsChangeNoBit) {
   }
 }
 
-TEST(CpuGemm, ABatchIsBitwiseItsProductsOneByOne) {
+TEST(CpuGemm, ComputesABatchBitwiseLikeSingleProducts) {
   // Experts with many rows, one, and none.
   const Index n = 90, k = 70;
   const Index rows[] = {200, 0, 1, 33, 900};
@@ -307,7 +307,7 @@ TEST(CpuGemmBf16, MatchesDoubleSums) {
             }
 }
 
-TEST(CpuGemmBf16, NeitherNeighboursNorThreadsNorPackingChangeABit) {
+TEST(CpuGemmBf16, IsBitwiseEqualForAnyRowsThreadsAndPacking) {
   const Index m = 131, n = 77;
   for (const Multiply how : both_ways)
     for (Index k : {5, 64, 700}) {
@@ -333,7 +333,7 @@ TEST(CpuGemmBf16, NeitherNeighboursNorThreadsNorPackingChangeABit) {
 
 // Indexed rows or columns give the result of a matrix that stores them in this order. With one
 // column or one row, both strides are 1.
-TEST(CpuGemmBf16, AnIndexNamesRowsOrColumns) {
+TEST(CpuGemmBf16, ReadsIndexedRowsOrColumns) {
   constexpr Index there = 50;
   const auto index_of = [](Index n, Index step) {
     std::vector<std::int32_t> index(static_cast<std::size_t>(n));
@@ -382,7 +382,7 @@ TEST(CpuGemmBf16, AnIndexNamesRowsOrColumns) {
 }
 
 // Both ways multiply exactly: if the sums are exact in any order, the results are bitwise equal.
-TEST(CpuGemmBf16, WholeNumbersAreExact) {
+TEST(CpuGemmBf16, MultipliesWholeNumbersExactly) {
   const Index m = 45, n = 50, k = 300;
   std::vector<Bf16> a(m * k), b(k * n);
   for (Index i = 0; i < m * k; ++i) a[i] = static_cast<float>(i * 7 % 31 - 15);

@@ -26,7 +26,7 @@ std::string why_not(std::span<const CpuIsa> all, std::string_view name, int exit
   }
 }
 
-TEST(Processor, TheWidestThatRunsHereOrTheOneThatIsNamed) {
+TEST(Processor, ChoosesTheWidestOrTheNamedInstructionSet) {
   const CpuKernels none{};
   const CpuIsa three[] = {{"narrow", offered, none}, {"wide", offered, none}, {"wider", missing, none}};
   EXPECT_EQ(choose_isa(three, "").name, "wide");
@@ -41,7 +41,7 @@ TEST(Processor, TheWidestThatRunsHereOrTheOneThatIsNamed) {
             "this processor lacks narrow, which the CPU kernels need at least: use another machine");
 }
 
-TEST(Processor, WhoHasOneInstructionSetHasThoseBeforeIt) {
+TEST(Processor, SupportsAllNarrowerInstructionSets) {
   bool before = true;
   for (const CpuIsa& isa : cpu_isas()) {
     EXPECT_TRUE(before || !isa.runs_here()) << isa.name;
@@ -49,7 +49,7 @@ TEST(Processor, WhoHasOneInstructionSetHasThoseBeforeIt) {
   }
 }
 
-TEST(Processor, BackendsAreOfTheOneThatIsChosen) {
+TEST(Processor, BackendsUseTheChosenInstructionSet) {
   const CpuIsa& before = cpu_isa();
   for (const CpuIsa& isa : cpu_isas()) {
     if (!isa.runs_here()) continue;

@@ -61,31 +61,33 @@ class Router : public testing::TestWithParam<Target> {
             get<double>(z)[0]};
   }
 
-  // experts: [T, k]; returns keep: [T, k].
-  Ints keep(DropOrder order, Index capacity, Index segments, Index num_experts, Index k, const Ints& experts,
-            Floats weights = {}) {
+  // experts: [T, k]; returns the dispatch mask: [T, k].
+  Ints apply_capacity(DropOrder order, Index capacity, Index segments, Index num_experts, Index k, const Ints& experts,
+                      Floats weights = {}) {
     const Index t = static_cast<Index>(experts.size()) / k;
     if (weights.empty()) weights.assign(experts.size(), 0.5f);
     const Tensor e = put<std::int32_t>({t, k}, experts), w = put<float>({t, k}, weights),
                  out = backend->tensor({t, k}, DType::i32);
-    backend->capacity({order, capacity}, e, w, segments, num_experts, out);
+    backend->apply_capacity({order, capacity}, e, w, segments, num_experts, out);
     return get<std::int32_t>(out);
   }
 
-  struct Sorted {
-    Ints rows, tokens, slots, offsets;
+  struct Permutation {
+    Ints assignments, tokens, row_id_map, offsets;
   };
-  Sorted sort(Index num_experts, Index k, const Ints& experts, const Ints& kept) {
+  Permutation build_permutation(Index num_experts, Index k, const Ints& experts, const Ints& mask) {
     const Index n = static_cast<Index>(experts.size()), t = n / k;
-    const Tensor e = put<std::int32_t>({t, k}, experts), keep = put<std::int32_t>({t, k}, kept),
-                 rows = put<std::int32_t>({n}, Ints(n, -7)), tokens = put<std::int32_t>({n}, Ints(n, -7)),
-                 places = backend->tensor({t, k}, DType::i32), slots = backend->tensor({t, k}, DType::i32),
+    const Tensor e = put<std::int32_t>({t, k}, experts), dispatch_mask = put<std::int32_t>({t, k}, mask),
+                 assignments = put<std::int32_t>({n}, Ints(n, -7)), tokens = put<std::int32_t>({n}, Ints(n, -7)),
+                 physical_experts = backend->tensor({t, k}, DType::i32),
+                 row_id_map = backend->tensor({t, k}, DType::i32),
                  offsets = backend->tensor({num_experts + 1}, DType::i32),
                  counts = backend->tensor({1 + num_experts}, DType::i32),
-                 sums = backend->tensor({num_experts}, DType::i32);
-    backend->plan_sends({}, e, keep, places, {}, {}, counts, sums);
-    backend->sort_assignments(places, 0, rows, tokens, slots, offsets);
-    return {get<std::int32_t>(rows), get<std::int32_t>(tokens), get<std::int32_t>(slots), get<std::int32_t>(offsets)};
+                 tokens_per_expert = backend->tensor({num_experts}, DType::i32);
+    backend->dispatch_layout({}, e, dispatch_mask, physical_experts, {}, {}, counts, tokens_per_expert);
+    backend->build_permutation(physical_experts, 0, assignments, tokens, row_id_map, offsets);
+    return {get<std::int32_t>(assignments), get<std::int32_t>(tokens), get<std::int32_t>(row_id_map),
+            get<std::int32_t>(offsets)};
   }
 
   static void expect_near(const Floats& got, const Floats& want) {
@@ -95,11 +97,11 @@ class Router : public testing::TestWithParam<Target> {
 
   std::unique_ptr<Backend> backend;
 };
-INSTANTIATE_TEST_SUITE_P(On, Router, testing::ValuesIn(f32_targets()), target_name);
+INSTANTIATE_TEST_SUITE_P(Targets, Router, testing::ValuesIn(f32_targets()), target_name);
 
 // ---- selection of experts, and their weights ----
 
-TEST_P(Router, softmax_takes_the_most_probable) {
+TEST_P(Router, SoftmaxChoosesTheMostProbable) {
   // Token 0: probabilities .1 .2 .3 .4; token 1: .5 .25 .125 .125.
   const Floats numbers = {1, 2, 3, 4, 4, 2, 1, 1};
   const Routed plain = route({Score::softmax, 2, false, 1.0f}, 2, 4, numbers);
@@ -116,7 +118,7 @@ TEST_P(Router, softmax_takes_the_most_probable) {
   expect_near(scaled.weights, {10.0f / 7, 7.5f / 7, 5.0f / 3, 2.5f / 3});
 }
 
-TEST_P(Router, sigmoid_scores_each_expert_by_itself) {
+TEST_P(Router, SigmoidScoresExpertsIndependently) {
   // sigmoid(log n) = n / (n + 1): 1/2, 3/4, 4/5, 1/5. The probability is the softmax: n / 8.25.
   const Floats numbers = {1, 3, 4, 0.25f};
   const Routed plain = route({Score::sigmoid, 2, false, 1.0f}, 1, 4, numbers);
@@ -127,7 +129,7 @@ TEST_P(Router, sigmoid_scores_each_expert_by_itself) {
   expect_near(renormalized.weights, {2 * 0.8f / 1.55f, 2 * 0.75f / 1.55f});
 }
 
-TEST_P(Router, sqrt_softplus_scores_each_expert_by_itself) {
+TEST_P(Router, SqrtSoftplusScoresExpertsIndependently) {
   // softplus(log n) = log(n + 1). e^1 - 1, e^4 - 1, e^9 - 1 give 1, 4, 9; the roots are 1, 2, 3.
   const Floats numbers = {std::exp(1.0f) - 1, std::exp(9.0f) - 1, std::exp(4.0f) - 1};
   const Routed plain = route({Score::sqrt_softplus, 2, false, 1.0f}, 1, 3, numbers);
@@ -136,14 +138,14 @@ TEST_P(Router, sqrt_softplus_scores_each_expert_by_itself) {
   expect_near(route({Score::sqrt_softplus, 2, true, 2.0f}, 1, 3, numbers).weights, {1.2f, 0.8f});
 }
 
-TEST_P(Router, vanishing_sigmoids_give_vanishing_weights_not_nan) {
+TEST_P(Router, VanishingScoresGiveNoNan) {
   for (const Score score : {Score::sigmoid, Score::sqrt_softplus}) {
     const Routed r = route({score, 2, true, 1.0f}, 1, 3, {-200, -300, -250}, {}, 1, true);
     for (float w : r.weights) EXPECT_TRUE(w >= 0 && w <= 1) << w;
   }
 }
 
-TEST_P(Router, equal_scores_go_to_the_lower_expert) {
+TEST_P(Router, TiesGoToTheLowerExpert) {
   EXPECT_EQ(route({Score::softmax, 3}, 1, 5, {1, 2, 1, 2, 1}).experts, (Ints{1, 3, 0}));
   EXPECT_EQ(route({Score::sigmoid, 3}, 1, 5, {1, 2, 1, 2, 1}).experts, (Ints{1, 3, 0}));
   // Also at the end of a vector register, and if only the last choice is a tie.
@@ -156,7 +158,7 @@ TEST_P(Router, equal_scores_go_to_the_lower_expert) {
 
 // A single renormalized choice weighs exactly `scale` for any score. With equal weights, the
 // earlier token has precedence.
-TEST_P(Router, one_renormalized_choice_weighs_exactly_the_scale) {
+TEST_P(Router, OneRenormalizedChoiceHasTheScaleAsWeight) {
   constexpr Index tokens = 200, experts = 3;
   const RandomStream draw(4, "numbers");
   Floats numbers(tokens * experts);
@@ -165,25 +167,25 @@ TEST_P(Router, one_renormalized_choice_weighs_exactly_the_scale) {
     const Routed r = route({score, 1, true, 1.7f}, tokens, experts, numbers);
     EXPECT_EQ(r.weights, Floats(tokens, 1.7f));
     for (const Index segments : {1, 4})
-      EXPECT_EQ(keep(DropOrder::probability, 9, segments, experts, 1, r.experts, r.weights),
-                keep(DropOrder::token, 9, segments, experts, 1, r.experts));
+      EXPECT_EQ(apply_capacity(DropOrder::probability, 9, segments, experts, 1, r.experts, r.weights),
+                apply_capacity(DropOrder::token, 9, segments, experts, 1, r.experts));
   }
 }
 
-TEST_P(Router, k_equal_to_E_takes_all_by_falling_score) {
+TEST_P(Router, ChoosesAllExpertsByDescendingScoreIfKEqualsE) {
   const Routed r = route({Score::softmax, 4, true, 1.0f}, 1, 4, {2, 1, 4, 3});
   EXPECT_EQ(r.experts, (Ints{2, 3, 0, 1}));
   expect_near(r.weights, {0.4f, 0.3f, 0.2f, 0.1f});
 }
 
-TEST_P(Router, one_expert_takes_everything_with_weight_one) {
+TEST_P(Router, OneExpertGetsEverythingWithWeightOne) {
   const Routed r = route({Score::softmax, 1, true, 1.0f}, 3, 1, {5, 0.1f, 9});
   EXPECT_EQ(r.experts, (Ints{0, 0, 0}));
   expect_near(r.weights, {1, 1, 1});
   EXPECT_EQ(r.counts, (Ints{3}));
 }
 
-TEST_P(Router, the_bias_selects_but_does_not_weigh) {
+TEST_P(Router, BiasAffectsSelectionButNotWeights) {
   // Scores .1 .2 .3 .4 with bias .35 on expert 0: selection .45 .2 .3 .4,
   // so 0 comes first and then 3.
   const Routed r = route({Score::softmax, 2, true, 1.0f}, 1, 4, {1, 2, 3, 4}, {0.35f, 0, 0, 0});
@@ -193,7 +195,7 @@ TEST_P(Router, the_bias_selects_but_does_not_weigh) {
   expect_near(r.probability, {0.1f, 0.2f, 0.3f, 0.4f});
 }
 
-TEST_P(Router, groups_limit_the_choice) {
+TEST_P(Router, GroupsLimitTheChoice) {
   // Six experts in three groups, probabilities in twentieths: {6, 1} {4, 4} {3, 2}. The sums of the
   // two best are 7, 8, 5. One group: only the second group is eligible, although expert 0 is the
   // best. Two groups: expert 0, then 2.
@@ -214,7 +216,7 @@ TEST_P(Router, groups_limit_the_choice) {
   EXPECT_EQ(route({Score::softmax, 1, true, 1.0f, 2, 1}, 1, 6, {5, 1, 4, 4, 4, 4}).experts, (Ints{0}));
 }
 
-TEST_P(Router, noise_selects_but_does_not_weigh) {
+TEST_P(Router, NoiseAffectsSelectionButNotWeights) {
   // Scores .1 .2 .3 .4. With noise, token 0 selects by .6 .2 .3 .4, token 1 by .1 .7 .3 .45.
   const Tensor noise = put<float>({2, 4}, {0.5f, 0, 0, 0, 0, 0.5f, 0, 0.05f});
   const Routed r = route({Score::softmax, 2, false, 1.0f}, 2, 4, {1, 2, 3, 4, 1, 2, 3, 4}, {}, 1, false, noise);
@@ -230,7 +232,7 @@ TEST_P(Router, noise_selects_but_does_not_weigh) {
 // Gumbel noise samples experts in proportion to the softmax p = .1 .2 .3 .4, without replacement.
 // The second choice is expert 0 with probability sum_i p_i p_0 / (1 - p_i) = .2 .1 / .8 + ...
 // = .1345.
-TEST_P(Router, gumbel_noise_samples_without_replacement) {
+TEST_P(Router, GumbelNoiseSamplesWithoutReplacement) {
   constexpr Index tokens = 40000;
   std::vector<std::int64_t> index(tokens);
   for (Index t = 0; t < tokens; ++t) index[t] = t;
@@ -251,7 +253,7 @@ TEST_P(Router, gumbel_noise_samples_without_replacement) {
   EXPECT_NEAR(second, 0.1 * (0.2 / 0.8 + 0.3 / 0.7 + 0.4 / 0.6), 0.008);
 }
 
-TEST_P(Router, counts_and_probabilities_are_summed_by_segment) {
+TEST_P(Router, SumsCountsAndProbabilitiesBySegment) {
   // Two segments of two tokens; probabilities .25/.75, .75/.25, .5/.5, .125/.875.
   const Routed r = route({Score::softmax, 1, false, 1.0f}, 4, 2, {1, 3, 3, 1, 1, 1, 1, 7}, {}, 2);
   EXPECT_EQ(r.experts, (Ints{1, 0, 0, 1}));
@@ -259,29 +261,29 @@ TEST_P(Router, counts_and_probabilities_are_summed_by_segment) {
   expect_near(r.probability, {1.0f, 1.0f, 0.625f, 1.375f});
 }
 
-TEST_P(Router, no_token_at_all) {
+TEST_P(Router, AcceptsZeroTokens) {
   const Routed r = route({Score::softmax, 2}, 0, 3, {}, {}, 2);
   EXPECT_TRUE(r.experts.empty());
   EXPECT_EQ(r.counts, Ints(6, 0));
   EXPECT_EQ(r.probability, Floats(6, 0.0f));
   EXPECT_EQ(r.z_squared, 0);
-  EXPECT_TRUE(keep(DropOrder::token, 1, 2, 3, 2, {}).empty());
-  EXPECT_EQ(sort(3, 2, {}, {}).offsets, (Ints{0, 0, 0, 0}));
+  EXPECT_TRUE(apply_capacity(DropOrder::token, 1, 2, 3, 2, {}).empty());
+  EXPECT_EQ(build_permutation(3, 2, {}, {}).offsets, (Ints{0, 0, 0, 0}));
 }
 
-TEST_P(Router, extreme_and_broken_logits_still_choose_distinct_experts) {
+TEST_P(Router, ChoosesDistinctExpertsForNanAndInfinity) {
   const float nan = std::nanf(""), inf = std::numeric_limits<float>::infinity();
   for (const Floats& z :
        {Floats{3e38f, -3e38f, 0, 1}, Floats{nan, nan, nan, nan}, Floats{nan, 1, nan, 2}, Floats{-inf, 0, -inf, -inf}})
     for (Score score : {Score::softmax, Score::sigmoid})
-      for (int group_limit : {1, 2}) {
-        const Routed r = route({score, 2, true, 1.0f, 2, group_limit}, 1, 4, z, {}, 1, true);
+      for (int topk_groups : {1, 2}) {
+        const Routed r = route({score, 2, true, 1.0f, 2, topk_groups}, 1, 4, z, {}, 1, true);
         for (std::int32_t e : r.experts) EXPECT_TRUE(e >= 0 && e < 4) << e;
         EXPECT_NE(r.experts[0], r.experts[1]);
       }
 }
 
-TEST_P(Router, gradient_of_a_hand_computed_case) {
+TEST_P(Router, GradientMatchesAHandComputedCase) {
   // Probabilities p = .1 .2 .3 .4, experts 3 and 2 chosen, not renormalized, dweights 1 and 2,
   // dprobability 1 0 0 0, z_factor 1/2, logsumexp log 10 = 2.302585:
   //   weights:      dz = p (ds - sum ds p), ds = 0 0 2 1, sum = 1.0   -> -.1  -.2   .3   0
@@ -302,125 +304,128 @@ TEST_P(Router, gradient_of_a_hand_computed_case) {
 //   token 0: 0 1   token 1: 1 0   token 2: 0 2   token 3: 0 1
 // Expert 0 is chosen by tokens 0 (first), 1 (second), 2 (first), 3 (first). Expert 1 is chosen by 0
 // (second), 1 (first), 3 (second). Expert 2 is chosen by 2 (second).
-const Ints asked = {0, 1, 1, 0, 0, 2, 0, 1};
+const Ints choices = {0, 1, 1, 0, 0, 2, 0, 1};
 
-TEST_P(Router, capacity_zero_drops_nothing) {
+TEST_P(Router, CapacityZeroDropsNothing) {
   for (DropOrder order : {DropOrder::token, DropOrder::choice, DropOrder::probability})
-    EXPECT_EQ(keep(order, 0, 1, 3, 2, asked), Ints(8, 1));
+    EXPECT_EQ(apply_capacity(order, 0, 1, 3, 2, choices), Ints(8, 1));
 }
 
-TEST_P(Router, token_order_serves_earlier_tokens_first) {
-  EXPECT_EQ(keep(DropOrder::token, 1, 1, 3, 2, asked), (Ints{1, 1, 0, 0, 0, 1, 0, 0}));
-  EXPECT_EQ(keep(DropOrder::token, 2, 1, 3, 2, asked), (Ints{1, 1, 1, 1, 0, 1, 0, 0}));
-  EXPECT_EQ(keep(DropOrder::token, 3, 1, 3, 2, asked), (Ints{1, 1, 1, 1, 1, 1, 0, 1}));
-  EXPECT_EQ(keep(DropOrder::token, 4, 1, 3, 2, asked), Ints(8, 1));
+TEST_P(Router, TokenOrderPrefersEarlierTokens) {
+  EXPECT_EQ(apply_capacity(DropOrder::token, 1, 1, 3, 2, choices), (Ints{1, 1, 0, 0, 0, 1, 0, 0}));
+  EXPECT_EQ(apply_capacity(DropOrder::token, 2, 1, 3, 2, choices), (Ints{1, 1, 1, 1, 0, 1, 0, 0}));
+  EXPECT_EQ(apply_capacity(DropOrder::token, 3, 1, 3, 2, choices), (Ints{1, 1, 1, 1, 1, 1, 0, 1}));
+  EXPECT_EQ(apply_capacity(DropOrder::token, 4, 1, 3, 2, choices), Ints(8, 1));
 }
 
-TEST_P(Router, choice_order_serves_all_first_choices_first) {
+TEST_P(Router, ChoiceOrderPrefersFirstChoices) {
   // First choices in order: 0, 1, 0, 0; then second ones: 1, 0, 2, 1.
-  EXPECT_EQ(keep(DropOrder::choice, 1, 1, 3, 2, asked), (Ints{1, 0, 1, 0, 0, 1, 0, 0}));
-  EXPECT_EQ(keep(DropOrder::choice, 2, 1, 3, 2, asked), (Ints{1, 1, 1, 0, 1, 1, 0, 0}));
-  EXPECT_EQ(keep(DropOrder::choice, 3, 1, 3, 2, asked), (Ints{1, 1, 1, 0, 1, 1, 1, 1}));
+  EXPECT_EQ(apply_capacity(DropOrder::choice, 1, 1, 3, 2, choices), (Ints{1, 0, 1, 0, 0, 1, 0, 0}));
+  EXPECT_EQ(apply_capacity(DropOrder::choice, 2, 1, 3, 2, choices), (Ints{1, 1, 1, 0, 1, 1, 0, 0}));
+  EXPECT_EQ(apply_capacity(DropOrder::choice, 3, 1, 3, 2, choices), (Ints{1, 1, 1, 0, 1, 1, 1, 1}));
 }
 
-TEST_P(Router, probability_order_serves_the_largest_weight_first) {
+TEST_P(Router, ProbabilityOrderPrefersLargerWeights) {
   // Expert 0: token 0 with .6, 1 with .3, 2 with .9, 3 with .7.
   // Expert 1: 0 with .4, 1 with .7, 3 with .3.
   const Floats weights = {0.6f, 0.4f, 0.7f, 0.3f, 0.9f, 0.1f, 0.7f, 0.3f};
-  EXPECT_EQ(keep(DropOrder::probability, 1, 1, 3, 2, asked, weights), (Ints{0, 0, 1, 0, 1, 1, 0, 0}));
-  EXPECT_EQ(keep(DropOrder::probability, 2, 1, 3, 2, asked, weights), (Ints{0, 1, 1, 0, 1, 1, 1, 0}));
-  EXPECT_EQ(keep(DropOrder::probability, 3, 1, 3, 2, asked, weights), (Ints{1, 1, 1, 0, 1, 1, 1, 1}));
+  EXPECT_EQ(apply_capacity(DropOrder::probability, 1, 1, 3, 2, choices, weights), (Ints{0, 0, 1, 0, 1, 1, 0, 0}));
+  EXPECT_EQ(apply_capacity(DropOrder::probability, 2, 1, 3, 2, choices, weights), (Ints{0, 1, 1, 0, 1, 1, 1, 0}));
+  EXPECT_EQ(apply_capacity(DropOrder::probability, 3, 1, 3, 2, choices, weights), (Ints{1, 1, 1, 0, 1, 1, 1, 1}));
 }
 
-TEST_P(Router, equal_weights_are_served_by_token) {
-  EXPECT_EQ(keep(DropOrder::probability, 2, 1, 1, 1, {0, 0, 0, 0}), (Ints{1, 1, 0, 0}));
-  EXPECT_EQ(keep(DropOrder::probability, 2, 1, 1, 1, {0, 0, 0, 0}, {0.1f, 0.5f, 0.2f, 0.2f}), (Ints{0, 1, 1, 0}));
-  EXPECT_EQ(keep(DropOrder::probability, 2, 1, 1, 1, {0, 0, 0}, {0.0f, -0.0f, 0.0f}), (Ints{1, 1, 0}));
+TEST_P(Router, EqualWeightsPreferEarlierTokens) {
+  EXPECT_EQ(apply_capacity(DropOrder::probability, 2, 1, 1, 1, {0, 0, 0, 0}), (Ints{1, 1, 0, 0}));
+  EXPECT_EQ(apply_capacity(DropOrder::probability, 2, 1, 1, 1, {0, 0, 0, 0}, {0.1f, 0.5f, 0.2f, 0.2f}),
+            (Ints{0, 1, 1, 0}));
+  EXPECT_EQ(apply_capacity(DropOrder::probability, 2, 1, 1, 1, {0, 0, 0}, {0.0f, -0.0f, 0.0f}), (Ints{1, 1, 0}));
 }
 
-TEST_P(Router, sequences_fill_their_own_capacity) {
+TEST_P(Router, SequencesHaveTheirOwnCapacity) {
   // The same four tokens as two sequences of two: each sequence has its own capacity.
-  EXPECT_EQ(keep(DropOrder::token, 1, 2, 3, 2, asked), (Ints{1, 1, 0, 0, 1, 1, 0, 1}));
-  EXPECT_EQ(keep(DropOrder::choice, 1, 2, 3, 2, asked), (Ints{1, 0, 1, 0, 1, 1, 0, 1}));
+  EXPECT_EQ(apply_capacity(DropOrder::token, 1, 2, 3, 2, choices), (Ints{1, 1, 0, 0, 1, 1, 0, 1}));
+  EXPECT_EQ(apply_capacity(DropOrder::choice, 1, 2, 3, 2, choices), (Ints{1, 0, 1, 0, 1, 1, 0, 1}));
   const Floats weights = {0.6f, 0.4f, 0.3f, 0.7f, 0.5f, 0.1f, 0.9f, 0.3f};
-  EXPECT_EQ(keep(DropOrder::probability, 1, 2, 3, 2, asked, weights), (Ints{0, 1, 0, 1, 0, 1, 1, 1}));
+  EXPECT_EQ(apply_capacity(DropOrder::probability, 1, 2, 3, 2, choices, weights), (Ints{0, 1, 0, 1, 0, 1, 1, 1}));
   // One segment per token: no assignment can be dropped.
-  EXPECT_EQ(keep(DropOrder::token, 1, 4, 3, 2, asked), Ints(8, 1));
+  EXPECT_EQ(apply_capacity(DropOrder::token, 1, 4, 3, 2, choices), Ints(8, 1));
 }
 
-TEST_P(Router, all_tokens_to_one_expert) {
+TEST_P(Router, LimitsAllTokensOfOneExpert) {
   for (DropOrder order : {DropOrder::token, DropOrder::choice, DropOrder::probability}) {
-    EXPECT_EQ(keep(order, 1, 1, 4, 1, {2, 2, 2, 2, 2}), (Ints{1, 0, 0, 0, 0}));
-    EXPECT_EQ(keep(order, 3, 1, 4, 1, {2, 2, 2, 2, 2}), (Ints{1, 1, 1, 0, 0}));
-    EXPECT_EQ(keep(order, 1, 1, 4, 1, {2}), (Ints{1}));  // one token
+    EXPECT_EQ(apply_capacity(order, 1, 1, 4, 1, {2, 2, 2, 2, 2}), (Ints{1, 0, 0, 0, 0}));
+    EXPECT_EQ(apply_capacity(order, 3, 1, 4, 1, {2, 2, 2, 2, 2}), (Ints{1, 1, 1, 0, 0}));
+    EXPECT_EQ(apply_capacity(order, 1, 1, 4, 1, {2}), (Ints{1}));  // one token
   }
 }
 
-TEST_P(Router, k_equal_to_E_with_capacity_one_keeps_the_first_token) {
+TEST_P(Router, CapacityOneKeepsTheFirstTokenIfKEqualsE) {
   const Ints experts = {1, 0, 2, 0, 1, 2, 2, 1, 0};
-  EXPECT_EQ(keep(DropOrder::token, 1, 1, 3, 3, experts), (Ints{1, 1, 1, 0, 0, 0, 0, 0, 0}));
-  EXPECT_EQ(keep(DropOrder::choice, 1, 1, 3, 3, experts), (Ints{1, 0, 0, 1, 0, 0, 1, 0, 0}));
+  EXPECT_EQ(apply_capacity(DropOrder::token, 1, 1, 3, 3, experts), (Ints{1, 1, 1, 0, 0, 0, 0, 0, 0}));
+  EXPECT_EQ(apply_capacity(DropOrder::choice, 1, 1, 3, 3, experts), (Ints{1, 0, 0, 1, 0, 0, 1, 0, 0}));
 }
 
 // ---- order of the rows ----
 
-TEST_P(Router, rows_are_ordered_by_expert_and_then_token) {
-  // Kept: token 0 -> 2, 0; token 1 -> 0 (its choice 2 is dropped); token 2 -> 3, 2; no row for 1.
-  const Sorted s = sort(4, 2, {2, 0, 0, 2, 3, 2}, {1, 1, 1, 0, 1, 1});
+TEST_P(Router, OrdersRowsByExpertThenToken) {
+  // Dispatched: token 0 -> 2, 0; token 1 -> 0 (its choice 2 is dropped); token 2 -> 3, 2; no row
+  // for 1.
+  const Permutation s = build_permutation(4, 2, {2, 0, 0, 2, 3, 2}, {1, 1, 1, 0, 1, 1});
   EXPECT_EQ(s.offsets, (Ints{0, 2, 2, 4, 5}));
-  EXPECT_EQ(s.rows, (Ints{1, 2, 0, 5, 4, -1}));  // row -> assignment; there is no sixth row
+  EXPECT_EQ(s.assignments, (Ints{1, 2, 0, 5, 4, -1}));  // row -> assignment; there is no sixth row
   EXPECT_EQ(s.tokens, (Ints{0, 1, 0, 2, 2, -1}));
-  EXPECT_EQ(s.slots, (Ints{2, 0, 1, -1, 4, 3}));
+  EXPECT_EQ(s.row_id_map, (Ints{2, 0, 1, -1, 4, 3}));
 }
 
-// Two owners of two physical experts each, with two etp shards per expert: ranks 0 to 3. Token 0
-// goes to experts 2 and 3 of owner 1. Token 1 goes to expert 0, as its choice 2 is dropped. Token 2
-// goes to experts 3 and 1 of both owners.
-TEST_P(Router, a_token_goes_once_to_a_rank) {
-  const Ints chosen = {2, 3, 0, 2, 3, 1}, kept = {1, 1, 1, 0, 1, 1};
-  const Tensor experts = put<std::int32_t>({3, 2}, chosen), keep = put<std::int32_t>({3, 2}, kept),
-               places = backend->tensor({3, 2}, DType::i32), tokens = backend->tensor({12}, DType::i32),
-               slots = backend->tensor({3, 4}, DType::i32), counts = backend->tensor({4 + 4}, DType::i32),
-               sums = backend->tensor({4}, DType::i32);
-  backend->plan_sends({2, 2}, experts, keep, places, tokens, slots, counts, sums);
-  EXPECT_EQ(get<std::int32_t>(places), (Ints{2, 3, 0, -1, 3, 1}));
+// Two ep ranks with two physical experts each, with two etp shards per expert: ranks 0 to 3. Token
+// 0 goes to experts 2 and 3 of ep rank 1. Token 1 goes to expert 0, as its choice 2 is dropped.
+// Token 2 goes to experts 3 and 1 of both ep ranks.
+TEST_P(Router, SendsATokenOnceToARank) {
+  const Ints chosen = {2, 3, 0, 2, 3, 1}, mask = {1, 1, 1, 0, 1, 1};
+  const Tensor experts = put<std::int32_t>({3, 2}, chosen), dispatch_mask = put<std::int32_t>({3, 2}, mask),
+               physical_experts = backend->tensor({3, 2}, DType::i32), tokens = backend->tensor({12}, DType::i32),
+               row_id_map = backend->tensor({3, 4}, DType::i32), counts = backend->tensor({4 + 4}, DType::i32),
+               tokens_per_expert = backend->tensor({4}, DType::i32);
+  backend->dispatch_layout({2, 2}, experts, dispatch_mask, physical_experts, tokens, row_id_map, counts,
+                           tokens_per_expert);
+  EXPECT_EQ(get<std::int32_t>(physical_experts), (Ints{2, 3, 0, -1, 3, 1}));
   EXPECT_EQ(get<std::int32_t>(tokens), (Ints{1, 2, 1, 2, 0, 2, 0, 2, -1, -1, -1, -1}));
-  EXPECT_EQ(get<std::int32_t>(slots), (Ints{4, 6, -1, -1, 0, 2, -1, -1, 5, 7, 1, 3}));
+  EXPECT_EQ(get<std::int32_t>(row_id_map), (Ints{4, 6, -1, -1, 0, 2, -1, -1, 5, 7, 1, 3}));
   EXPECT_EQ(get<std::int32_t>(counts), (Ints{2, 2, 2, 2, 1, 1, 1, 2}));
-  EXPECT_EQ(get<std::int32_t>(sums), (Ints{1, 1, 1, 2}));
+  EXPECT_EQ(get<std::int32_t>(tokens_per_expert), (Ints{1, 1, 1, 2}));
 }
 
-TEST_P(Router, rows_when_all_is_dropped) {
-  const Sorted s = sort(2, 1, {0, 1, 0}, {0, 0, 0});
+TEST_P(Router, CreatesNoRowsIfAllIsDropped) {
+  const Permutation s = build_permutation(2, 1, {0, 1, 0}, {0, 0, 0});
   EXPECT_EQ(s.offsets, (Ints{0, 0, 0}));
-  EXPECT_EQ(s.slots, (Ints{-1, -1, -1}));
-  EXPECT_EQ(s.rows, (Ints{-1, -1, -1}));
+  EXPECT_EQ(s.row_id_map, (Ints{-1, -1, -1}));
+  EXPECT_EQ(s.assignments, (Ints{-1, -1, -1}));
 }
 
-TEST_P(Router, gather_and_combine_carry_rows_there_and_back) {
+TEST_P(Router, PermuteAndUnpermuteRoundTrip) {
   const Tensor x = put<float>({2, 2}, {1, 2, 3, 4}), index = put<std::int32_t>({3}, {1, 0, 1}),
                y = backend->tensor({3, 2});
-  backend->gather_rows(x, index, y);
+  backend->permute(x, index, y);
   EXPECT_EQ(get<float>(y), (Floats{3, 4, 1, 2, 3, 4}));
   // Token 0 has row 1; token 1 has rows 0 and 2.
-  const Tensor slots = put<std::int32_t>({2, 2}, {1, -1, 0, 2}), back = put<float>({2, 2}, {10, 20, 30, 40});
-  backend->combine_rows(y, slots, back, back);
+  const Tensor row_id_map = put<std::int32_t>({2, 2}, {1, -1, 0, 2}), back = put<float>({2, 2}, {10, 20, 30, 40});
+  backend->unpermute(y, row_id_map, back, back);
   EXPECT_EQ(get<float>(back), (Floats{11, 22, 36, 48}));
-  backend->combine_rows(y, slots, {}, back);
+  backend->unpermute(y, row_id_map, {}, back);
   EXPECT_EQ(get<float>(back), (Floats{1, 2, 6, 8}));
-  backend->combine_rows(y, put<std::int32_t>({2, 2}, {-1, -1, -1, 0}), {}, back);
+  backend->unpermute(y, put<std::int32_t>({2, 2}, {-1, -1, -1, 0}), {}, back);
   EXPECT_EQ(get<float>(back), (Floats{0, 0, 3, 4}));
 }
 
 // Combine is the adjoint of gather, drops included: <gather(x), y> = <x, combine(y)>.
-TEST_P(Router, combine_is_the_adjoint_of_gather) {
+TEST_P(Router, UnpermuteIsTheAdjointOfPermute) {
   constexpr Index t = 203, e = 7, k = 3, d = 5;
   const RandomStream random(4, "adjoint");
   Floats numbers, x_values, y_values;
   for (Index i = 0; i < t * e; ++i) numbers.push_back(static_cast<float>(1 + random.uniform(i)));
   const Routed r = route({Score::softmax, k}, t, e, numbers);
-  const Ints kept = keep(DropOrder::probability, 40, 1, e, k, r.experts, r.weights);
-  const Sorted s = sort(e, k, r.experts, kept);
+  const Ints mask = apply_capacity(DropOrder::probability, 40, 1, e, k, r.experts, r.weights);
+  const Permutation s = build_permutation(e, k, r.experts, mask);
   const Index rows = s.offsets.back();
   for (Index i = 0; i < e; ++i) EXPECT_LE(s.offsets[i + 1] - s.offsets[i], 40);
   EXPECT_LT(rows, t * k);  // some assignments are dropped
@@ -428,10 +433,10 @@ TEST_P(Router, combine_is_the_adjoint_of_gather) {
   for (Index i = 0; i < rows * d; ++i) y_values.push_back(static_cast<float>(random.normal(2000000 + i)));
 
   const Tensor x = put<float>({t, d}, x_values), y = put<float>({rows, d}, y_values),
-               there = backend->tensor({rows, d}), back = backend->tensor({t, d});
-  backend->gather_rows(x, put<std::int32_t>({rows}, Ints(s.tokens.begin(), s.tokens.begin() + rows)), there);
-  backend->combine_rows(y, put<std::int32_t>({t, k}, s.slots), {}, back);
-  const Floats gathered = get<float>(there), combined = get<float>(back);
+               permuted = backend->tensor({rows, d}), unpermuted = backend->tensor({t, d});
+  backend->permute(x, put<std::int32_t>({rows}, Ints(s.tokens.begin(), s.tokens.begin() + rows)), permuted);
+  backend->unpermute(y, put<std::int32_t>({t, k}, s.row_id_map), {}, unpermuted);
+  const Floats gathered = get<float>(permuted), combined = get<float>(unpermuted);
   double left = 0, right = 0;
   for (Index i = 0; i < rows * d; ++i) left += static_cast<double>(gathered[i]) * y_values[i];
   for (Index i = 0; i < t * d; ++i) right += static_cast<double>(x_values[i]) * combined[i];

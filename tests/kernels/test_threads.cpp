@@ -19,7 +19,7 @@ Settings settings_of(const std::map<std::string, std::string>& environment, int 
       cpus, quota, 123);
 }
 
-TEST(Threads, WaitingThreadsSpinBrieflyUnlessTheUserSaysOtherwise) {
+TEST(Threads, SpinBrieflyUnlessTheUserSetsAPolicy) {
   const Settings spin = settings_of({}, 4, 0);
   ASSERT_EQ(spin, (Settings{{"GOMP_SPINCOUNT", "123"}}));
   EXPECT_EQ(settings_of({{"OMP_NUM_THREADS", "4"}}, 4, 0), spin);
@@ -27,13 +27,13 @@ TEST(Threads, WaitingThreadsSpinBrieflyUnlessTheUserSaysOtherwise) {
     EXPECT_EQ(settings_of({{name, "passive"}}, 4, 0), Settings{}) << name;
 }
 
-TEST(Threads, OneThreadWaitsForNoOther) {
+TEST(Threads, NeedNoSpinSettingIfThereIsOnlyOne) {
   EXPECT_EQ(settings_of({{"OMP_NUM_THREADS", "1"}}, 4, 0), Settings{});
   EXPECT_EQ(settings_of({}, 1, 0), Settings{});
   EXPECT_EQ(settings_of({}, 1, 1), Settings{});
 }
 
-TEST(Threads, QuotaBoundsTheirNumber) {
+TEST(Threads, AreLimitedByTheCpuQuota) {
   const ThreadSetting three{"OMP_NUM_THREADS", "3"}, one{"OMP_NUM_THREADS", "1"};
   EXPECT_EQ(settings_of({{"OMP_WAIT_POLICY", "active"}}, 4, 3), Settings{three});
   EXPECT_EQ(settings_of({}, 4, 3).front(), three);

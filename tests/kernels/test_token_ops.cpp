@@ -10,7 +10,7 @@ namespace {
 namespace ref = reference;
 
 class TokenOps : public BackendOps {};
-INSTANTIATE_TEST_SUITE_P(On, TokenOps, testing::ValuesIn(targets), target_name);
+INSTANTIATE_TEST_SUITE_P(Targets, TokenOps, testing::ValuesIn(targets), target_name);
 
 // ---- routing ----
 
@@ -19,7 +19,7 @@ struct RouteCase : OpCase {
   Index segments, t, e;
   RouteCase(RouteDesc d, Index g, Rows s, bool biased, bool noisy) : desc(d), segments(g), t(s.t), e(s.d) {
     note = fmt::format("score {} top {} renormalize {} groups {}/{} by {}, by logit {}, {} segments",
-                       static_cast<int>(d.score), d.top_k, d.renormalize, d.group_limit, d.groups,
+                       static_cast<int>(d.score), d.top_k, d.renormalize, d.topk_groups, d.groups,
                        static_cast<int>(d.group_score), d.select_by_logit, g);
     // Multiples of 1/16: some scores are equal, and unequal ones differ in f32 too.
     Numbers logits = normal("logits", {t, e}, 2);
@@ -80,11 +80,11 @@ struct RouteBackward : RouteCase {
   }
 };
 
-TEST_P(TokenOps, route) {
+TEST_P(TokenOps, RouteMatchesReference) {
   struct {
     Rows shape;
     Index segments;
-    int top_k, groups, group_limit;
+    int top_k, groups, topk_groups;
   } const cases[] = {{{0, 4}, 1, 2, 1, 1},   {{0, 4}, 3, 2, 1, 1},  {{1, 1}, 1, 1, 1, 1},    {{3, 4}, 3, 4, 1, 1},
                      {{8, 8}, 2, 2, 1, 1},   {{30, 5}, 5, 3, 1, 1}, {{100, 67}, 4, 6, 1, 1}, {{900, 33}, 1, 2, 1, 1},
                      {{9, 8}, 1, 8, 1, 1},   {{40, 8}, 2, 3, 4, 2}, {{70, 16}, 1, 4, 16, 5}, {{2000, 64}, 2, 6, 8, 3},
@@ -93,7 +93,7 @@ TEST_P(TokenOps, route) {
     for (Score score : {Score::softmax, Score::sigmoid, Score::sqrt_softplus})
       for (bool renormalize : {false, true})
         for (bool biased : {false, true}) {
-          const RouteDesc desc = {score, c.top_k, renormalize, biased ? 2.5f : 1.0f, c.groups, c.group_limit};
+          const RouteDesc desc = {score, c.top_k, renormalize, biased ? 2.5f : 1.0f, c.groups, c.topk_groups};
           check(RouteForward(desc, c.segments, c.shape, biased));
           check(RouteBackward(desc, c.segments, c.shape, biased));
           RouteDesc by_score = desc;
@@ -103,11 +103,11 @@ TEST_P(TokenOps, route) {
         }
 }
 
-TEST_P(TokenOps, noisy_route) {
+TEST_P(TokenOps, NoisyRouteMatchesReference) {
   struct {
     Rows shape;
     Index segments;
-    int top_k, groups, group_limit;
+    int top_k, groups, topk_groups;
   } const cases[] = {{{0, 4}, 1, 2, 1, 1},
                      {{3, 4}, 3, 4, 1, 1},
                      {{40, 8}, 2, 3, 4, 2},
@@ -117,7 +117,7 @@ TEST_P(TokenOps, noisy_route) {
     for (bool by_logit : {false, true})
       for (GroupScore group_score : {GroupScore::top2, GroupScore::max})
         for (bool noisy : {false, true}) {
-          const RouteDesc desc = {Score::sigmoid, c.top_k, true, 1.0f, c.groups, c.group_limit, group_score, by_logit};
+          const RouteDesc desc = {Score::sigmoid, c.top_k, true, 1.0f, c.groups, c.topk_groups, group_score, by_logit};
           check(RouteForward(desc, c.segments, c.shape, by_logit == noisy, noisy));
           check(RouteBackward(desc, c.segments, c.shape, by_logit == noisy, noisy));
         }
@@ -148,7 +148,7 @@ struct DrawCase : OpCase {
         case Distribution::uniform:
           x = stream.symmetric(number);
           break;
-        case Distribution::turns:
+        case Distribution::round_robin:
           for (std::uint64_t at = row % n, left = n; at != column; at = (at + 1) % n) x = static_cast<double>(--left);
           if (row % n == column) x = static_cast<double>(n);
           break;
@@ -180,57 +180,57 @@ struct JitterCase : OpCase {
   }
 };
 
-TEST_P(TokenOps, draw) {
+TEST_P(TokenOps, DrawMatchesReference) {
   for (Distribution distribution :
-       {Distribution::normal, Distribution::gumbel, Distribution::uniform, Distribution::turns})
+       {Distribution::normal, Distribution::gumbel, Distribution::uniform, Distribution::round_robin})
     for (Rows s : {Rows{0, 4}, {3, 0}, {1, 1}, {7, 3}, {1000, 67}})
       check(DrawCase({distribution, 0x123456789abcdef0u, hash_name("stream"), 2.5f}, s));
 }
 
-struct SizedNoiseCase : OpCase {
+struct NoisyGatingCase : OpCase {
   Draw desc{Distribution::normal, 0x123456789abcdef0u, hash_name("size"), 0.7f};
   Index n;
-  explicit SizedNoiseCase(Rows s) : n(s.d) {
+  explicit NoisyGatingCase(Rows s) : n(s.d) {
     in("index", {s.t}, whole("index", {s.t}, Index{1} << 33, Index{1} << 34), DType::i64);
-    in("size", {s.t, s.d}, normal("size", {s.t, s.d}, 2), DType::f32);
+    in("stddev", {s.t, s.d}, normal("stddev", {s.t, s.d}, 2), DType::f32);
     tolerance = gradient_tolerance = 3e-6;
   }
   // Returns the noise that is added to x.
   Numbers noise(Values& v) {
     const RandomStream stream(desc.seed, desc.stream);
     Numbers noise;
-    for (std::size_t i = 0; i < v["size"].size(); ++i)
+    for (std::size_t i = 0; i < v["stddev"].size(); ++i)
       noise.push_back(desc.scale * stream.normal(static_cast<std::uint64_t>(v["index"][i / n]) * n + i % n) *
-                      std::log1p(std::exp(v["size"][i])));
+                      std::log1p(std::exp(v["stddev"][i])));
     return noise;
   }
 };
-struct SizedNoiseForward : SizedNoiseCase {
-  explicit SizedNoiseForward(Rows s) : SizedNoiseCase(s) { accumulate("x", {s.t, s.d}, DType::f32); }
-  void run(Backend& b) override { b.sized_noise_forward(desc, at("index"), at("size"), at("x")); }
+struct NoisyGatingForward : NoisyGatingCase {
+  explicit NoisyGatingForward(Rows s) : NoisyGatingCase(s) { accumulate("x", {s.t, s.d}, DType::f32); }
+  void run(Backend& b) override { b.noisy_gating_forward(desc, at("index"), at("stddev"), at("x")); }
   void expect(Values& v) override {
     const Numbers more = noise(v);
     for (std::size_t i = 0; i < more.size(); ++i) v["x"][i] += more[i];
   }
 };
-struct SizedNoiseBackward : SizedNoiseCase {
-  explicit SizedNoiseBackward(Rows s) : SizedNoiseCase(s) {
+struct NoisyGatingBackward : NoisyGatingCase {
+  explicit NoisyGatingBackward(Rows s) : NoisyGatingCase(s) {
     in("dx", {s.t, s.d});
-    out("dsize", {s.t, s.d});
-    gradients = {{"dsize", "size"}};
+    out("dstddev", {s.t, s.d});
+    gradients = {{"dstddev", "stddev"}};
   }
-  void run(Backend& b) override { b.sized_noise_backward(desc, at("index"), at("dx"), at("size"), at("dsize")); }
+  void run(Backend& b) override { b.noisy_gating_backward(desc, at("index"), at("dx"), at("stddev"), at("dstddev")); }
   double loss(Values& v) override { return ref::dot(v["dx"], noise(v)); }
 };
 
-TEST_P(TokenOps, sized_noise) {
+TEST_P(TokenOps, NoisyGatingMatchesReference) {
   for (Rows s : {Rows{0, 4}, {3, 0}, {1, 1}, {7, 3}, {300, 67}}) {
-    check(SizedNoiseForward(s));
-    check(SizedNoiseBackward(s));
+    check(NoisyGatingForward(s));
+    check(NoisyGatingBackward(s));
   }
 }
 
-TEST_P(TokenOps, jitter) {
+TEST_P(TokenOps, JitterMatchesReference) {
   for (Rows s : {Rows{0, 4}, {3, 0}, {1, 1}, {7, 3}, {300, 67}})
     for (bool add : {false, true}) check(JitterCase(s, add));
 }
@@ -256,112 +256,124 @@ struct CapacityCase : OpCase {
     Numbers weights = whole("weights", {t, k}, 0, 20);  // with many ties
     for (double& w : weights) w /= 20;
     in("weights", {t, k}, weights, DType::f32);
-    out("keep", {t, k}, DType::i32);
+    out("dispatch_mask", {t, k}, DType::i32);
     tolerance = 0;
   }
-  void run(Backend& b) override { b.capacity(desc, at("experts"), at("weights"), segments, e, at("keep")); }
-  void expect(Values& v) override { v["keep"] = ref::capacity(desc, segments, t, k, v["experts"], v["weights"]); }
+  void run(Backend& b) override {
+    b.apply_capacity(desc, at("experts"), at("weights"), segments, e, at("dispatch_mask"));
+  }
+  void expect(Values& v) override {
+    v["dispatch_mask"] = ref::apply_capacity(desc, segments, t, k, v["experts"], v["weights"]);
+  }
 };
 
 // Returns the physical expert of each expert: reversed, and rotated by half of the experts.
 Numbers some_order(Index e) {
   Numbers order;
-  for (Index place = 0; place < e; ++place) order.push_back(static_cast<double>((e - 1 - place + e / 2) % e));
+  for (Index expert = 0; expert < e; ++expert) order.push_back(static_cast<double>((e - 1 - expert + e / 2) % e));
   return order;
 }
 
 // Assignments that are not dropped.
-enum class Keeps { some, all, none };
+enum class Dispatched { some, all, none };
 
-struct SendsCase : OpCase {
-  ExpertSplit split;
+struct DispatchLayoutCase : OpCase {
+  ExpertPartition partition;
   Index k, e;
-  SendsCase(ExpertSplit s, Index t, Index k_, Index e_, bool ordered, Keeps keeps = Keeps::some,
-            bool counted_alone = false)
-      : split(s), k(k_), e(e_) {
-    note = fmt::format("{} owners, {} parts{}", s.owners, s.parts, ordered ? ", another order" : "");
-    const Shape copies = {t, std::min(k, s.owners) * s.parts};
-    if (ordered) in("place_of", {e}, some_order(e), DType::i32);
+  DispatchLayoutCase(ExpertPartition s, Index t, Index k_, Index e_, bool ordered,
+                     Dispatched dispatched = Dispatched::some, bool counted_alone = false)
+      : partition(s), k(k_), e(e_) {
+    note = fmt::format("ep {}, etp {}{}", s.ep, s.etp, ordered ? ", another order" : "");
+    const Shape copies = {t, std::min(k, s.ep) * s.etp};
+    if (ordered) in("logical_to_physical", {e}, some_order(e), DType::i32);
     in("experts", {t, k}, random_experts(t, k, e), DType::i32);
-    in("keep", {t, k}, whole("keep", {t, k}, keeps == Keeps::all, keeps == Keeps::none ? 1 : 2), DType::i32);
-    out("places", {t, k}, DType::i32);
+    in("dispatch_mask", {t, k},
+       whole("dispatch_mask", {t, k}, dispatched == Dispatched::all, dispatched == Dispatched::none ? 1 : 2),
+       DType::i32);
+    out("physical_experts", {t, k}, DType::i32);
     if (!counted_alone) {
       out("tokens", {copies.elements()}, DType::i32);
-      out("slots", copies, DType::i32);
+      out("row_id_map", copies, DType::i32);
     }
-    out("counts", {s.owners * s.parts + e}, DType::i32);
-    out("kept", {e}, DType::i32);
+    out("counts", {s.ep * s.etp + e}, DType::i32);
+    out("tokens_per_expert", {e}, DType::i32);
     tolerance = 0;
   }
   // Physical experts [first, first + e) of more, on both sides; some assignments are dropped.
   struct Among {
     Index first;
   };
-  SendsCase(ExpertSplit s, Index t, Index k_, Index e_, Among among) : split(s), k(k_), e(e_) {
-    split.first = among.first;
-    note = fmt::format("{} owners, {} parts, places from {} on", s.owners, s.parts, among.first);
-    const Shape copies = {t, std::min(k, s.owners) * s.parts};
-    Numbers places = random_experts(t, k, among.first + e + 3);
-    for (std::size_t a = 0; a < places.size(); a += 5) places[a] = -1;
-    in("experts", {t, k}, places, DType::i32);
-    out("places", {t, k}, DType::i32);
+  DispatchLayoutCase(ExpertPartition s, Index t, Index k_, Index e_, Among among) : partition(s), k(k_), e(e_) {
+    partition.first_expert = among.first;
+    note = fmt::format("ep {}, etp {}, experts from {} on", s.ep, s.etp, among.first);
+    const Shape copies = {t, std::min(k, s.ep) * s.etp};
+    Numbers physical_experts = random_experts(t, k, among.first + e + 3);
+    for (std::size_t a = 0; a < physical_experts.size(); a += 5) physical_experts[a] = -1;
+    in("experts", {t, k}, physical_experts, DType::i32);
+    out("physical_experts", {t, k}, DType::i32);
     out("tokens", {copies.elements()}, DType::i32);
-    out("slots", copies, DType::i32);
-    out("counts", {s.owners * s.parts + e}, DType::i32);
-    out("kept", {e}, DType::i32);
+    out("row_id_map", copies, DType::i32);
+    out("counts", {s.ep * s.etp + e}, DType::i32);
+    out("tokens_per_expert", {e}, DType::i32);
     tolerance = 0;
   }
   void run(Backend& b) override {
-    split.places = at("place_of");
-    b.plan_sends(split, at("experts"), at("keep"), at("places"), at("tokens"), at("slots"), at("counts"), at("kept"));
+    partition.logical_to_physical = at("logical_to_physical");
+    b.dispatch_layout(partition, at("experts"), at("dispatch_mask"), at("physical_experts"), at("tokens"),
+                      at("row_id_map"), at("counts"), at("tokens_per_expert"));
   }
   void expect(Values& v) override {
-    const ref::Sent s = ref::plan_sends(split, v["place_of"], k, e, v["experts"], v["keep"]);
-    v["places"] = s.places;
+    const ref::DispatchTables s =
+        ref::dispatch_layout(partition, v["logical_to_physical"], k, e, v["experts"], v["dispatch_mask"]);
+    v["physical_experts"] = s.physical_experts;
     if (at("tokens")) v["tokens"] = s.tokens;
-    if (at("slots")) v["slots"] = s.slots;
+    if (at("row_id_map")) v["row_id_map"] = s.row_id_map;
     v["counts"] = s.counts;
-    v["kept"] = s.kept;
+    v["tokens_per_expert"] = s.tokens_per_expert;
   }
 };
 
-struct SortCase : OpCase {
-  Index k, first, local;
+struct PermutationCase : OpCase {
+  Index k, first_expert, local;
   // more: number of rows of the tables beyond R.
   // one: physical expert of all assignments that are not dropped; empty: random.
-  SortCase(Index t, Index k_, Index e, Index first_, Index local_, Index more, Keeps keeps = Keeps::some,
-           std::optional<Index> one = {})
-      : k(k_), first(first_), local(local_) {
-    note = fmt::format("places {}+{} of {}, {} rows more", first, local, e, more);
-    Numbers places = random_experts(t, k, e);
-    const Numbers keep = whole("keep", {t, k}, keeps == Keeps::all, keeps == Keeps::none ? 1 : 2);
+  PermutationCase(Index t, Index k_, Index e, Index first_, Index local_, Index more,
+                  Dispatched dispatched = Dispatched::some, std::optional<Index> one = {})
+      : k(k_), first_expert(first_), local(local_) {
+    note = fmt::format("experts {}+{} of {}, {} rows more", first_expert, local, e, more);
+    Numbers physical_experts = random_experts(t, k, e);
+    const Numbers mask =
+        whole("dispatch_mask", {t, k}, dispatched == Dispatched::all, dispatched == Dispatched::none ? 1 : 2);
     Index rows = 0;
-    for (std::size_t a = 0; a < places.size(); ++a) {
-      if (one) places[a] = static_cast<double>(*one);
-      if (keep[a] == 0 || (one && a % k > 0)) places[a] = -1;
-      rows += places[a] >= static_cast<double>(first) && places[a] < static_cast<double>(first + local);
+    for (std::size_t a = 0; a < physical_experts.size(); ++a) {
+      if (one) physical_experts[a] = static_cast<double>(*one);
+      if (mask[a] == 0 || (one && a % k > 0)) physical_experts[a] = -1;
+      rows += physical_experts[a] >= static_cast<double>(first_expert) &&
+              physical_experts[a] < static_cast<double>(first_expert + local);
     }
     const Index n = std::min(rows + more, t * k);
-    in("places", {t, k}, places, DType::i32);
-    out("rows", {n}, DType::i32);
+    in("physical_experts", {t, k}, physical_experts, DType::i32);
+    out("assignments", {n}, DType::i32);
     out("tokens", {n}, DType::i32);
-    out("slots", {t, k}, DType::i32);
+    out("row_id_map", {t, k}, DType::i32);
     out("offsets", {local + 1}, DType::i32);
     tolerance = 0;
   }
   void run(Backend& b) override {
-    b.sort_assignments(at("places"), first, at("rows"), at("tokens"), at("slots"), at("offsets"));
+    b.build_permutation(at("physical_experts"), first_expert, at("assignments"), at("tokens"), at("row_id_map"),
+                        at("offsets"));
   }
   void expect(Values& v) override {
-    const ref::Sorted s = ref::sort_assignments(k, first, local, static_cast<Index>(v["rows"].size()), v["places"]);
-    v["rows"] = s.rows;
+    const ref::PermutationTables s = ref::build_permutation(
+        k, first_expert, local, static_cast<Index>(v["assignments"].size()), v["physical_experts"]);
+    v["assignments"] = s.assignments;
     v["tokens"] = s.tokens;
-    v["slots"] = s.slots;
+    v["row_id_map"] = s.row_id_map;
     v["offsets"] = s.offsets;
   }
 };
 
-TEST_P(TokenOps, capacity) {
+TEST_P(TokenOps, CapacityMatchesReference) {
   struct {
     Index segments, t, k, e;
   } const cases[] = {{1, 0, 2, 4},  {3, 0, 2, 4},     {1, 1, 1, 1},     {4, 12, 2, 5},
@@ -371,109 +383,110 @@ TEST_P(TokenOps, capacity) {
       for (Index capacity : {0, 1, 2, 17, 200, 5000}) check(CapacityCase({order, capacity}, c.segments, c.t, c.k, c.e));
 }
 
-TEST_P(TokenOps, plan_sends_and_sort) {
+TEST_P(TokenOps, DispatchLayoutAndPermutationMatchReference) {
   struct {
     Index t, k, e;
-    std::vector<Index> owners;
+    std::vector<Index> ep;
   } const cases[] = {{0, 2, 4, {1, 2}},  {1, 1, 1, {1}},  {12, 2, 5, {1, 5}},     {50, 7, 7, {1, 7}},
                      {37, 3, 8, {2, 4}}, {90, 1, 6, {3}}, {1000, 3, 16, {1, 16}}, {3000, 8, 64, {1, 8, 64}}};
   for (const auto& c : cases)
-    for (Keeps keeps : {Keeps::some, Keeps::all, Keeps::none}) {
-      for (Index owners : c.owners)
-        for (Index parts : {1, 3})
+    for (Dispatched dispatched : {Dispatched::some, Dispatched::all, Dispatched::none}) {
+      for (Index ep : c.ep)
+        for (Index etp : {1, 3})
           for (bool ordered : {false, true}) {
-            check(SendsCase({owners, parts}, c.t, c.k, c.e, ordered, keeps));
-            if (keeps == Keeps::some) check(SendsCase({owners, parts}, c.t, c.k, c.e, ordered, keeps, true));
+            check(DispatchLayoutCase({ep, etp}, c.t, c.k, c.e, ordered, dispatched));
+            if (dispatched == Dispatched::some)
+              check(DispatchLayoutCase({ep, etp}, c.t, c.k, c.e, ordered, dispatched, true));
             for (Index first : {Index{0}, 2 * c.e})
-              if (!ordered && keeps == Keeps::all)
-                check(SendsCase({owners, parts}, c.t, c.k, c.e, SendsCase::Among{first}));
+              if (!ordered && dispatched == Dispatched::all)
+                check(DispatchLayoutCase({ep, etp}, c.t, c.k, c.e, DispatchLayoutCase::Among{first}));
           }
-      for (Index owners : c.owners)
+      for (Index ep : c.ep)
         for (Index more : {0, 1, 100000})
-          for (Index owner : {Index{0}, owners - 1})
-            check(SortCase(c.t, c.k, c.e, owner * (c.e / owners), c.e / owners, more, keeps));
+          for (Index ep_rank : {Index{0}, ep - 1})
+            check(PermutationCase(c.t, c.k, c.e, ep_rank * (c.e / ep), c.e / ep, more, dispatched));
     }
   for (Index one : {0, 5})  // all assignments are for one physical expert: not local, and local
-    for (Index more : {0, 7}) check(SortCase(700, 4, 8, 4, 4, more, Keeps::all, one));
+    for (Index more : {0, 7}) check(PermutationCase(700, 4, 8, 4, 4, more, Dispatched::all, one));
 }
 
-struct BalanceCase : OpCase {
-  BalanceDesc desc;
+struct LoadBalancingCase : OpCase {
+  LoadBalancingDesc desc;
   Index l, g, e, p;
-  BalanceCase(BalanceDesc d, Index layers, Index g_, Index e_, Index ranks, bool counted)
+  LoadBalancingCase(LoadBalancingDesc d, Index layers, Index g_, Index e_, Index ranks, bool counted)
       : desc(d), l(layers), g(g_), e(e_), p(ranks) {
     note = fmt::format("first {} of scopes of {}{}", d.first, d.per_scope, d.together ? ", together" : "");
     in("counts", {l, g, e}, whole("counts", {l, g, e}, 0, 1000), DType::i32);
     in("scope_counts", {p, l, g, e}, whole("scope_counts", {p, l, g, e}, 0, 1000), DType::i32);
     in("probability", {l, g, e}, DType::f32);
-    in("kept", {l, e}, whole("kept", {l, e}, 0, 1000), DType::i32);
+    in("tokens_per_expert", {l, e}, whole("tokens_per_expert", {l, e}, 0, 1000), DType::i32);
     in("z_squared", {l}, whole("z_squared", {l}, 0, 1000), DType::f64);
     out("dprobability", {l, g, e}, DType::f32);
     if (counted) accumulate("sums", {l, 3 * e + 2}, DType::f64);
   }
   void run(Backend& b) override {
-    b.balance(desc, at("counts"), at("scope_counts"), at("probability"), at("kept"), at("z_squared"),
-              at("dprobability"), at("sums"));
+    b.load_balancing_loss(desc, at("counts"), at("scope_counts"), at("probability"), at("tokens_per_expert"),
+                          at("z_squared"), at("dprobability"), at("sums"));
   }
   void expect(Values& v) override {
-    const ref::Balance want =
-        ref::balance(desc, {p, l, g, e}, v["counts"], v["scope_counts"], v["probability"], v["kept"], v["z_squared"]);
+    const ref::LoadBalancing want = ref::load_balancing_loss(desc, {p, l, g, e}, v["counts"], v["scope_counts"],
+                                                             v["probability"], v["tokens_per_expert"], v["z_squared"]);
     v["dprobability"] = want.dprobability;
     for (std::size_t i = 0; i < v["sums"].size(); ++i) v["sums"][i] += want.sums[i];
   }
 };
 
-TEST_P(TokenOps, balance) {
+TEST_P(TokenOps, LoadBalancingLossMatchesReference) {
   for (bool counted : {true, false})
     for (bool together : {false, true})
       for (Index layers : {1, 3}) {
         // In this order: one segment; a scope per segment; scopes of three segments; one scope of
         // the segments of all ranks. In the fifth case each rank has one segment of the scope.
-        check(BalanceCase({0, 1, together, 1e-3, 0.5}, layers, 1, 1, 1, counted));
-        check(BalanceCase({0, 1, together, 1e-3, 0.5}, layers, 5, 7, 1, counted));
-        check(BalanceCase({6, 3, together, 1e-3, 0.5}, layers, 6, 8, 2, counted));
-        check(BalanceCase({5, 20, together, 1e-3, 0.5}, layers, 5, 40, 4, counted));
-        check(BalanceCase({3, 12, together, 1e-3, 0.5}, layers, 1, 40, 12, counted));
-        check(BalanceCase({0, 4, together, 1e-3, 0}, layers, 4, 300, 1, counted));
+        check(LoadBalancingCase({0, 1, together, 1e-3, 0.5}, layers, 1, 1, 1, counted));
+        check(LoadBalancingCase({0, 1, together, 1e-3, 0.5}, layers, 5, 7, 1, counted));
+        check(LoadBalancingCase({6, 3, together, 1e-3, 0.5}, layers, 6, 8, 2, counted));
+        check(LoadBalancingCase({5, 20, together, 1e-3, 0.5}, layers, 5, 40, 4, counted));
+        check(LoadBalancingCase({3, 12, together, 1e-3, 0.5}, layers, 1, 40, 12, counted));
+        check(LoadBalancingCase({0, 4, together, 1e-3, 0}, layers, 4, 300, 1, counted));
       }
 }
 
-struct GatherRows : OpCase {
+struct PermuteRows : OpCase {
   Index d;
-  GatherRows(Index n, Rows s) : d(s.d) {
+  PermuteRows(Index n, Rows s) : d(s.d) {
     in("x", {n, d});
     in("index", {s.t}, whole("index", {s.t}, -1, n), DType::i32);
     out("y", {s.t, d});
     tolerance = 0;
   }
-  void run(Backend& b) override { b.gather_rows(at("x"), at("index"), at("y")); }
-  void expect(Values& v) override { v["y"] = ref::gather_rows(d, v["x"], v["index"]); }
+  void run(Backend& b) override { b.permute(at("x"), at("index"), at("y")); }
+  void expect(Values& v) override { v["y"] = ref::permute(d, v["x"], v["index"]); }
 };
 
 // Rows of integers: the bits are copied, including those of -1.
-struct GatherNumbers : OpCase {
+struct PermuteIntegers : OpCase {
   Index d;
-  GatherNumbers(Index n, Rows s) : d(s.d) {
+  PermuteIntegers(Index n, Rows s) : d(s.d) {
     in("x", {n, d}, whole("x", {n, d}, -1, 1 << 20), DType::i32);
     in("index", {s.t}, whole("index", {s.t}, -1, n), DType::i32);
     out("y", {s.t, d}, DType::i32);
     tolerance = 0;
   }
-  void run(Backend& b) override { b.gather_rows(at("x"), at("index"), at("y")); }
-  void expect(Values& v) override { v["y"] = ref::gather_rows(d, v["x"], v["index"]); }
+  void run(Backend& b) override { b.permute(at("x"), at("index"), at("y")); }
+  void expect(Values& v) override { v["y"] = ref::permute(d, v["x"], v["index"]); }
 };
 
 // Appends heads 1 to N of the N + 2 heads of each token to a cache of C positions.
-struct AppendHeads : OpCase {
+struct KvCacheAppend : OpCase {
   Index B, S, C, N, w;
-  AppendHeads(Index sequences, Index tokens, Index capacity, Index heads, Index width)
+  KvCacheAppend(Index sequences, Index tokens, Index capacity, Index heads, Index width)
       : B(sequences), S(tokens), C(capacity), N(heads), w(width) {
     in("x", {B, S, N + 2, w});
     in("offsets", {B}, whole("offsets", {B}, 0, C - S + 1), DType::i32);
-    in_place("y", {B, C, N, w});
+    in_out("y", {B, C, N, w});
     tolerance = 0;
   }
-  void run(Backend& b) override { b.append_heads(heads_of(at("x"), 1, N), at("offsets"), at("y")); }
+  void run(Backend& b) override { b.kv_cache_append(heads_of(at("x"), 1, N), at("offsets"), at("y")); }
   void expect(Values& v) override {
     for (Index b = 0; b < B; ++b)
       for (Index i = 0; i < S; ++i)
@@ -482,19 +495,19 @@ struct AppendHeads : OpCase {
   }
 };
 
-TEST_P(TokenOps, append_heads) {
+TEST_P(TokenOps, KvCacheAppendMatchesReference) {
   for (Index B : {0, 1, 3})
     for (const auto& [S, C] : {std::pair<Index, Index>{0, 4}, {1, 1}, {1, 40}, {7, 9}, {64, 200}})
       for (const auto& [N, w] : {std::pair<Index, Index>{1, 1}, {2, 3}, {3, 8}, {4, 64}})
-        check(AppendHeads(B, S, C, N, w));
+        check(KvCacheAppend(B, S, C, N, w));
 }
 
 // A slice of a tensor [B, S, all_heads, all_columns]: heads [first_head, first_head + heads),
 // columns [first, first + width).
-struct Part {
+struct Columns {
   Index all_heads, first_head, heads, all_columns, first, width;
   Shape shape(Index B, Index S) const { return {B, S, all_heads, all_columns}; }
-  Index place(Index token, Index head, Index column) const {
+  Index offset(Index token, Index head, Index column) const {
     return (token * all_heads + first_head + head) * all_columns + first + column;
   }
   template <class V>
@@ -503,121 +516,121 @@ struct Part {
   }
 };
 // Copies a slice of heads: all heads, or one head to all.
-struct CopyHeads : OpCase {
+struct BroadcastHeads : OpCase {
   Index T;
-  Part x, y;
-  CopyHeads(Index B, Index S, Part from, Part to) : T(B * S), x(from), y(to) {
+  Columns x, y;
+  BroadcastHeads(Index B, Index S, Columns from, Columns to) : T(B * S), x(from), y(to) {
     in("x", x.shape(B, S));
-    in_place("y", y.shape(B, S));
+    in_out("y", y.shape(B, S));
     tolerance = 0;
   }
-  void run(Backend& b) override { b.copy_heads(x.of(at("x")), y.of(at("y"))); }
+  void run(Backend& b) override { b.broadcast_heads(x.of(at("x")), y.of(at("y"))); }
   void expect(Values& v) override {
     for (Index t = 0; t < T; ++t)
       for (Index h = 0; h < y.heads; ++h)
-        for (Index c = 0; c < y.width; ++c) v["y"][y.place(t, h, c)] = v["x"][x.place(t, x.heads == 1 ? 0 : h, c)];
+        for (Index c = 0; c < y.width; ++c) v["y"][y.offset(t, h, c)] = v["x"][x.offset(t, x.heads == 1 ? 0 : h, c)];
   }
 };
 
 // Sums a slice of heads. It must be the gradient of the copy between the same slices.
-struct SumHeads : OpCase {
+struct ReduceHeads : OpCase {
   Index B, S;
-  Part x, y;
-  SumHeads(Index sequences, Index tokens, Part from, Part to) : B(sequences), S(tokens), x(from), y(to) {
+  Columns x, y;
+  ReduceHeads(Index sequences, Index tokens, Columns from, Columns to) : B(sequences), S(tokens), x(from), y(to) {
     in("x", x.shape(B, S));
-    in_place("y", y.shape(B, S));
+    in_out("y", y.shape(B, S));
     tolerance = 2e-6;
   }
-  void run(Backend& b) override { b.sum_heads(x.of(at("x")), y.of(at("y"))); }
+  void run(Backend& b) override { b.reduce_heads(x.of(at("x")), y.of(at("y"))); }
   void expect(Values& v) override {
     for (Index t = 0; t < B * S; ++t)
       for (Index c = 0; c < y.width; ++c) {
-        double& sum = v["y"][y.place(t, 0, c)];
+        double& sum = v["y"][y.offset(t, 0, c)];
         sum = 0;
-        for (Index h = 0; h < x.heads; ++h) sum += v["x"][x.place(t, h, c)];
+        for (Index h = 0; h < x.heads; ++h) sum += v["x"][x.offset(t, h, c)];
       }
   }
 };
 
-struct HeadsGemm : OpCase {
-  WeightUse use;
+struct BatchedHeadGemm : OpCase {
+  GemmPass pass;
   Index T, n, q;
-  Part x, y;
-  HeadsGemm(WeightUse u, Index B, Index S, Part from, Part to)
-      : use(u),
+  Columns x, y;
+  BatchedHeadGemm(GemmPass u, Index B, Index S, Columns from, Columns to)
+      : pass(u),
         T(B * S),
-        n(u == WeightUse::output ? to.width : from.width),
-        q(u == WeightUse::output ? from.width : to.width),
+        n(u == GemmPass::fprop ? to.width : from.width),
+        q(u == GemmPass::fprop ? from.width : to.width),
         x(from),
         y(to) {
-    note = use == WeightUse::output ? "output" : "input";
+    note = pass == GemmPass::fprop ? "output" : "input";
     in("x", x.shape(B, S));
     in("w", {x.heads, n, q});
-    in_place("y", y.shape(B, S));
+    in_out("y", y.shape(B, S));
     tolerance = 5e-6;
   }
-  void run(Backend& b) override { b.heads_gemm(use, x.of(at("x")), at("w"), y.of(at("y"))); }
+  void run(Backend& b) override { b.batched_head_gemm(pass, x.of(at("x")), at("w"), y.of(at("y"))); }
   void expect(Values& v) override {
     for (Index t = 0; t < T; ++t)
       for (Index h = 0; h < y.heads; ++h)
         for (Index i = 0; i < y.width; ++i) {
-          double& sum = v["y"][y.place(t, h, i)];
+          double& sum = v["y"][y.offset(t, h, i)];
           sum = 0;
           for (Index j = 0; j < x.width; ++j)
-            sum += v["x"][x.place(t, h, j)] *
-                   v["w"][(h * n + (use == WeightUse::output ? i : j)) * q + (use == WeightUse::output ? j : i)];
+            sum += v["x"][x.offset(t, h, j)] *
+                   v["w"][(h * n + (pass == GemmPass::fprop ? i : j)) * q + (pass == GemmPass::fprop ? j : i)];
         }
   }
 };
 
-TEST_P(TokenOps, parts_of_heads) {
+TEST_P(TokenOps, HeadSlicesMatchReference) {
   for (const auto& [B, S] : {std::pair<Index, Index>{0, 3}, {2, 0}, {1, 1}, {3, 7}, {2, 129}}) {
     for (const auto& [shared, w, first] :
          {std::tuple<bool, Index, Index>{false, 8, 16}, {false, 3, 5}, {true, 8, 16}, {true, 5, 1}, {true, 1, 0}}) {
       const Index heads = shared ? 1 : 4;
-      check(CopyHeads(B, S, {heads + 1, 1, heads, w + 8, 8, w}, {6, 1, 4, first + w + 4, first, w}));
-      check(SumHeads(B, S, {6, 2, 4, first + w + 4, first, w}, {1, 0, 1, w + 8, 8, w}));
+      check(BroadcastHeads(B, S, {heads + 1, 1, heads, w + 8, 8, w}, {6, 1, 4, first + w + 4, first, w}));
+      check(ReduceHeads(B, S, {6, 2, 4, first + w + 4, first, w}, {1, 0, 1, w + 8, 8, w}));
     }
-    for (const WeightUse use : {WeightUse::output, WeightUse::input})
+    for (const GemmPass pass : {GemmPass::fprop, GemmPass::dgrad})
       for (const auto& [in, out] : {std::pair<Index, Index>{8, 16}, {1, 1}, {7, 5}, {33, 70}})
-        check(HeadsGemm(use, B, S, {5, 1, 3, in + 4, 4, in}, {3, 0, 3, out + 3, 2, out}));
+        check(BatchedHeadGemm(pass, B, S, {5, 1, 3, in + 4, 4, in}, {3, 0, 3, out + 3, 2, out}));
   }
-  check(SumHeads(2, 9, {1, 0, 1, 4, 0, 4}, {2, 1, 1, 4, 0, 4}));
+  check(ReduceHeads(2, 9, {1, 0, 1, 4, 0, 4}, {2, 1, 1, 4, 0, 4}));
 }
 
 // Initial value of the sums of y: zero, y itself, or another matrix.
 enum class Begin { zero, itself, another };
-struct CombineRows : OpCase {
+struct UnpermuteRows : OpCase {
   Index k, d;
   Begin begin;
-  CombineRows(Index rows, Index t, Index k_, Index d_, Begin at) : k(k_), d(d_), begin(at) {
+  UnpermuteRows(Index rows, Index t, Index k_, Index d_, Begin at) : k(k_), d(d_), begin(at) {
     in("x", {rows, d});
-    in("slots", {t, k}, whole("slots", {t, k}, -1, rows), DType::i32);
-    in_if(begin == Begin::another, "from", {t, d});
+    in("row_id_map", {t, k}, whole("row_id_map", {t, k}, -1, rows), DType::i32);
+    in_if(begin == Begin::another, "addend", {t, d});
     begin == Begin::itself ? accumulate("y", {t, d}) : out("y", {t, d});
   }
   void run(Backend& b) override {
-    b.combine_rows(at("x"), at("slots"), begin == Begin::itself ? at("y") : at("from"), at("y"));
+    b.unpermute(at("x"), at("row_id_map"), begin == Begin::itself ? at("y") : at("addend"), at("y"));
   }
   void expect(Values& v) override {
-    v["y"] = ref::combine_rows(d, k, v["x"], v["slots"], begin == Begin::another ? v["from"] : v["y"]);
+    v["y"] = ref::unpermute(d, k, v["x"], v["row_id_map"], begin == Begin::another ? v["addend"] : v["y"]);
   }
 };
 
-TEST_P(TokenOps, gather_and_combine) {
+TEST_P(TokenOps, PermuteAndUnpermuteMatchReference) {
   for (Rows s : many_rows) {
-    check(GatherRows(5, s));
-    check(GatherNumbers(5, s));
+    check(PermuteRows(5, s));
+    check(PermuteIntegers(5, s));
     for (Begin begin : {Begin::zero, Begin::itself, Begin::another})
       for (const auto& [rows, k] : {std::pair<Index, Index>{0, 2}, {1, 1}, {9, 2}, {40, 5}})
-        check(CombineRows(rows, s.t, k, s.d, begin));
+        check(UnpermuteRows(rows, s.t, k, s.d, begin));
   }
 }
 
 // Combine sums in f32 in the order of the choices: large values that cancel make the order visible.
-TEST_P(TokenOps, combine_adds_in_the_order_of_the_choices) {
+TEST_P(TokenOps, UnpermuteSumsInTheOrderOfTheChoices) {
   const auto b = GetParam().make();
-  const std::vector<std::int32_t> slots = {0, 1, 2, 2, 1, 0};
+  const std::vector<std::int32_t> row_id_map = {0, 1, 2, 2, 1, 0};
   for (const Index d : {1, 5, 40}) {
     std::vector<float> numbers, sums(static_cast<std::size_t>(2 * d));
     for (const float number : {1e8f, -1e8f, 1.0f}) numbers.insert(numbers.end(), static_cast<std::size_t>(d), number);
@@ -625,9 +638,9 @@ TEST_P(TokenOps, combine_adds_in_the_order_of_the_choices) {
                  index = b->tensor({2, 3}, DType::i32), y = b->tensor({2, d}, GetParam().dtype),
                  found = b->tensor({2, d});
     b->to_device(numbers.data(), wide);
-    b->to_device(slots.data(), index);
+    b->to_device(row_id_map.data(), index);
     b->convert(wide, x);
-    b->combine_rows(x, index, {}, y);
+    b->unpermute(x, index, {}, y);
     b->convert(y, found);
     b->to_host(found, sums.data());
     for (Index i = 0; i < d; ++i) {
@@ -669,7 +682,7 @@ struct EmbeddingBackward : EmbeddingCase {
   double loss(Values& v) override { return ref::dot(v["dy"], forward(v)); }
 };
 
-TEST_P(TokenOps, embedding) {
+TEST_P(TokenOps, EmbeddingMatchesReference) {
   struct {
     Index t, vocab, d, begin;
   } const cases[] = {{0, 5, 4, 0},  {4, 0, 3, 2},       {3, 5, 0, 0},    {1, 1, 1, 0},
@@ -703,21 +716,21 @@ struct CrossEntropyForward : CrossEntropyCase {
 };
 
 struct CrossEntropyLoss : OpCase {
-  Index parts;
-  CrossEntropyLoss(Index parts_, Index t, bool empty_part) : parts(parts_) {
-    Numbers targets = whole("targets", {t}, -1, 10), partials = normal("partials", {parts, t, 3}, 5);
+  Index shards;
+  CrossEntropyLoss(Index shards_, Index t, bool empty_shard) : shards(shards_) {
+    Numbers targets = whole("targets", {t}, -1, 10), partials = normal("partials", {shards, t, 3}, 5);
     for (std::size_t i = 1; i < partials.size(); i += 3) partials[i] = 1 + std::abs(partials[i]);
-    if (empty_part)  // the first rank has no rows of the vocabulary
+    if (empty_shard)  // the first rank has no rows of the vocabulary
       for (Index i = 0; i < t; ++i)
         partials[3 * i] = -std::numeric_limits<double>::infinity(), partials[3 * i + 1] = partials[3 * i + 2] = 0;
-    in("partials", {parts, t, 3}, partials, DType::f32);
+    in("partials", {shards, t, 3}, partials, DType::f32);
     in("targets", {t}, targets, DType::i32);
     out("lse", {t}, DType::f32);
     out("loss", {t}, DType::f32);
   }
   void run(Backend& b) override { b.cross_entropy_loss(at("partials"), at("targets"), at("lse"), at("loss")); }
   void expect(Values& v) override {
-    const ref::Loss want = ref::cross_entropy_loss(parts, v["partials"], v["targets"]);
+    const ref::Loss want = ref::cross_entropy_loss(shards, v["partials"], v["targets"]);
     v["lse"] = want.lse;
     v["loss"] = want.loss;
   }
@@ -726,14 +739,14 @@ struct CrossEntropyLoss : OpCase {
 struct CrossEntropyBackward : CrossEntropyCase {
   static constexpr double total = 1.4, z_loss = 0.03;
   bool replaces;
-  CrossEntropyBackward(CrossEntropyDesc d, Rows s, bool in_its_place) : CrossEntropyCase(d, s), replaces(in_its_place) {
+  CrossEntropyBackward(CrossEntropyDesc d, Rows s, bool in_logits) : CrossEntropyCase(d, s), replaces(in_logits) {
     desc.z_loss = z_loss;
     in("total", {1}, {total}, DType::f64);
-    in_its_place ? in_place("logits", {t, v_all}, DType::f32) : in("logits", {t, v_all}, DType::f32);
+    in_logits ? in_out("logits", {t, v_all}, DType::f32) : in("logits", {t, v_all}, DType::f32);
     in("lse", {t}, v_all ? ref::cross_entropy_loss(1, partial(values()), values()["targets"]).lse : Numbers(t),
        DType::f32);
-    if (!in_its_place) out("dlogits", {t, v_all});
-    gradients = {{in_its_place ? "logits" : "dlogits", "logits"}};
+    if (!in_logits) out("dlogits", {t, v_all});
+    gradients = {{in_logits ? "logits" : "dlogits", "logits"}};
   }
   void run(Backend& b) override {
     b.cross_entropy_backward(desc, at("logits"), at("targets"), at("lse"), at("total"),
@@ -767,15 +780,15 @@ struct LossSums : OpCase {
   }
 };
 
-TEST_P(TokenOps, cross_entropy) {
+TEST_P(TokenOps, CrossEntropyMatchesReference) {
   for (Rows s : {Rows{0, 5}, {4, 0}, {1, 1}, {7, 3}, {40, 257}, {5, 1001}, {3, 50000}})
     for (float softcap : {0.0f, 4.0f})
       for (Index begin : {0, 3}) {
         for (double deviation : {1.0, 300.0}) check(CrossEntropyForward({begin, softcap}, s, deviation));
-        for (bool in_its_place : {false, true}) check(CrossEntropyBackward({begin, softcap}, s, in_its_place));
+        for (bool in_logits : {false, true}) check(CrossEntropyBackward({begin, softcap}, s, in_logits));
       }
-  for (Index parts : {1, 2, 5})
-    for (Index t : {0, 1, 100, 5000}) check(CrossEntropyLoss(parts, t, parts > 1));
+  for (Index shards : {1, 2, 5})
+    for (Index t : {0, 1, 100, 5000}) check(CrossEntropyLoss(shards, t, shards > 1));
   for (Index t : {0, 1, 100, 5000}) check(LossSums(t));
 }
 

@@ -25,9 +25,9 @@ class Transfers : public testing::TestWithParam<Target> {
 
   std::unique_ptr<Backend> backend;
 };
-INSTANTIATE_TEST_SUITE_P(On, Transfers, testing::ValuesIn(f32_targets()), target_name);
+INSTANTIATE_TEST_SUITE_P(Targets, Transfers, testing::ValuesIn(f32_targets()), target_name);
 
-TEST_P(Transfers, what_is_sent_comes_back) {
+TEST_P(Transfers, RoundTripThroughTheDevice) {
   constexpr Index mebi = (Index{1} << 20) / 4;  // elements of a MiB
   for (Index n : {Index{1}, Index{63}, Index{64}, Index{65}, mebi - 1, mebi, mebi + 1, 3 * mebi + 17, 37 * mebi + 5}) {
     const Tensor x = memory(n);
@@ -40,7 +40,7 @@ TEST_P(Transfers, what_is_sent_comes_back) {
 }
 
 // When to_device returns, the host may overwrite the memory, even if the transfer is in flight.
-TEST_P(Transfers, the_host_may_write_over_what_it_has_sent) {
+TEST_P(Transfers, AllowTheHostToOverwriteItsBuffer) {
   constexpr Index n = 9001, many = 600;  // 21 MB
   std::vector<Tensor> tensors;
   for (std::int32_t i = 0; i < many; ++i) {
@@ -56,7 +56,7 @@ TEST_P(Transfers, the_host_may_write_over_what_it_has_sent) {
   }
 }
 
-TEST_P(Transfers, a_read_gives_what_was_there_when_it_began) {
+TEST_P(Transfers, ReadTheValuesFromWhenTheReadBegan) {
   for (Index n : {Index{0}, Index{5}, Backend::read_limit / 4}) {
     const Tensor x = memory(n), other = memory(777);
     const std::vector<std::int32_t> first = numbers(n, 1), second = numbers(n, 2), third = numbers(777, 3);
@@ -73,7 +73,7 @@ TEST_P(Transfers, a_read_gives_what_was_there_when_it_began) {
   }
 }
 
-TEST_P(Transfers, a_copy_is_in_order_with_what_comes_before_and_after) {
+TEST_P(Transfers, KeepCopiesInStreamOrder) {
   constexpr Index n = 100'003;
   const Tensor x = memory(n), y = memory(n);
   const std::vector<std::int32_t> first = numbers(n, 1);

@@ -32,7 +32,7 @@ TEST(VectorMath, ExpIsWithinTwoUlps) {
   EXPECT_LT(worst_ulps([](float x) { return exp_(x); }, std::exp, [](float x) { return x > -86.9f && x < 88.7f; }), 2);
 }
 
-TEST(VectorMath, ExpAtTheEnds) {
+TEST(VectorMath, ExpIsExactAtTheLimits) {
   EXPECT_EQ(exp_(0.0f), 1.0f);
   EXPECT_EQ(exp_(-0.0f), 1.0f);
   EXPECT_EQ(exp_(-infinity), 0.0f);
@@ -52,7 +52,7 @@ TEST(VectorMath, TanhIsWithinFourUlps) {
   EXPECT_TRUE(std::isnan(tanh_(nan)));
 }
 
-TEST(VectorMath, Sigmoid) {
+TEST(VectorMath, SigmoidIsWithinFourUlps) {
   EXPECT_LT(worst_ulps([](float x) { return sigmoid_(x); }, [](double x) { return 1 / (1 + std::exp(-x)); },
                        [](float x) { return std::fabs(x) < 80; }),
             4);

@@ -8,7 +8,7 @@
 #include <functional>
 #include <string>
 
-#include "src/io/checkpoint_parts.h"
+#include "src/io/checkpoint_internal.h"
 #include "src/io/digest.h"
 #include "src/io/manifest.h"
 #include "src/system/files.h"
@@ -56,11 +56,11 @@ inline void for_each_element(ParamStore& store, const std::function<void(const s
       ParamStore::Buffers& buffers = store.buffers(g);
       const View buffer = (kind.buffer ? buffers.*kind.buffer : buffers.weights).view();
       if (!buffer) continue;
-      for (const Placement& p : group.placements)
+      for (const ParamSlice& p : group.slices)
         for (Index i = 0; i < p.box.elements(); ++i) {
           const Index flat = p.offset + i;
           if (kind.buffer && (flat < owned.begin || flat >= owned.end)) continue;
-          f(kind.prefix + p.spec->name, whole_index(p.spec->shape, p.box, i, p.spec->order),
+          f(kind.prefix + p.spec->name, whole_index(p.spec->shape, p.box, i, p.spec->physical_to_logical),
             buffer.f32() + flat - (kind.buffer ? owned.begin : 0));
         }
     }
@@ -131,7 +131,7 @@ inline fs::path write_as(const fs::path& run_dir, const Layout& layout, TrainSta
   for (int rank = 0; rank < layout.ranks; ++rank) {
     ParamStore store(*backend, odd_specs(), layout, coord_of(layout, rank), true);
     fill(store);
-    write_shard(dir / shard_name(rank), state, contents_of(store), rank);
+    write_shard(dir / shard_name(rank), state, shard_contents(store), rank);
   }
   write_index(dir / index_name, state, odd_specs(), layout);
   seal(dir, step);

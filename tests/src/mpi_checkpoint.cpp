@@ -47,7 +47,7 @@ struct Rank {
   }
 };
 
-TEST(MpiCheckpoint, AnyLayoutIsReadByAnyOther) {
+TEST(MpiCheckpoint, ReadsEveryLayoutOnEveryOther) {
   const std::vector<Layout> layouts = layouts_of(world().size());
   for (const Layout& writer : layouts) {
     const SharedFolder run;
@@ -75,7 +75,7 @@ TEST(MpiCheckpoint, AnyLayoutIsReadByAnyOther) {
   }
 }
 
-TEST(MpiCheckpoint, AFaultOnOneRankEndsTheSaveOnAll) {
+TEST(MpiCheckpoint, SaveFailsOnAllRanksIfOneFails) {
   Rank rank({world().size(), 1, world().size(), 1});
   fill(rank.store);
   for (int faulty = 0; faulty < world().size(); ++faulty)
@@ -105,7 +105,7 @@ TEST(MpiCheckpoint, AFaultOnOneRankEndsTheSaveOnAll) {
     }
 }
 
-TEST(MpiCheckpoint, AValueThatIsNotFiniteOnOneRankIsSavedByNone) {
+TEST(MpiCheckpoint, RejectsANonFiniteValueOfOneRank) {
   Rank rank({world().size(), 1, world().size(), 1});
   for (const char* tensor :
        {"/params/layers.0.moe.experts.down.weight", "/optimizer/v/layers.0.moe.experts.down.weight"}) {
@@ -126,7 +126,7 @@ TEST(MpiCheckpoint, AValueThatIsNotFiniteOnOneRankIsSavedByNone) {
   }
 }
 
-TEST(MpiCheckpoint, AllRanksLearnThatThereIsNone) {
+TEST(MpiCheckpoint, ReportsAMissingCheckpointOnAllRanks) {
   const SharedFolder run;
   EXPECT_EQ(resume_checkpoint(world(), run.path, -1, nullptr), "");
   EXPECT_NE(error_of([&] { resolve_checkpoint(world(), run.path, nullptr); }).find("2: "), std::string::npos);

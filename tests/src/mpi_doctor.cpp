@@ -11,14 +11,14 @@ namespace {
 using test::world;
 using namespace std::chrono_literals;
 
-TEST(DoctorRanks, ClocksThatDiffer) {
+TEST(DoctorRanks, MeasuresClockDifferences) {
   const auto [ahead, error] = probe_clock(world(), [] { return time_of_day() + 10.0 * world().rank(); });
   EXPECT_GE(error, 0);
   EXPECT_LT(error, 5);
   EXPECT_NEAR(ahead, 10.0 * world().rank(), error + 0.001);
 }
 
-TEST(DoctorRanks, AFolderOfAll) {
+TEST(DoctorRanks, ProbesASharedFolder) {
   const TempFolder own;
   const std::string shared = gather(world(), own.path().string()).front();
   const FolderFacts facts = probe_folder(world(), shared, world().rank() == 0);
@@ -31,7 +31,7 @@ TEST(DoctorRanks, AFolderOfAll) {
   world().barrier();
 }
 
-TEST(DoctorRanks, AFolderOfEach) {
+TEST(DoctorRanks, ProbesAFolderPerRank) {
   const TempFolder own;
   const FolderFacts facts = probe_folder(world(), own.path(), true, 50ms);
   EXPECT_EQ(facts.error, "");
@@ -39,7 +39,7 @@ TEST(DoctorRanks, AFolderOfEach) {
   EXPECT_TRUE(std::filesystem::is_empty(own.path()));
 }
 
-TEST(DoctorRanks, AFolderThatOneLacks) {
+TEST(DoctorRanks, ReportsAFolderMissingOnOneRank) {
   const TempFolder own;
   const std::string shared = gather(world(), own.path().string()).front();
   const int last = world().size() - 1;
@@ -49,7 +49,7 @@ TEST(DoctorRanks, AFolderThatOneLacks) {
   EXPECT_EQ(facts.seen_after >= 0, world().rank() != last);
 }
 
-TEST(DoctorRanks, SpeedsOfThoseThatCompute) {
+TEST(DoctorRanks, MeasuresSpeedOfComputingRanks) {
   const double speed = probe_speed(world(), world().rank() == 0 ? -1 : 0);
   EXPECT_EQ(speed > 1e6, world().rank() != 0) << speed;
 }

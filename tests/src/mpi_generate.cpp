@@ -81,10 +81,10 @@ layers = 3
 d_model = 24
 heads = 4
 head_dim = 6
-kv_latent = 12
-q_latent = 8
-rope_head_dim = 4
-value_head_dim = 5
+kv_lora_rank = 12
+q_lora_rank = 8
+qk_rope_head_dim = 4
+v_head_dim = 5
 rope_pairs = interleaved
 seq_len = 12
 d_ff = 48
@@ -132,14 +132,14 @@ struct RanksAndLayouts {
   int ranks, tp, ep, etp;
 };
 const RanksAndLayouts generating_layouts[] = {
-    {on_eight, 1, 1, 1, 1}, {on_eight, 2, 1, 1, 1}, {on_eight, 2, 1, 2, 1}, {on_eight, 2, 2, 1, 1},
-    {on_eight, 2, 2, 2, 1}, {on_eight, 2, 1, 1, 2}, {on_six, 3, 1, 3, 1},   {on_six, 3, 3, 1, 1},
-    {on_six, 3, 3, 3, 1},   {on_six, 3, 1, 1, 3},   {on_eight, 4, 1, 4, 1}, {on_eight, 4, 2, 2, 1},
-    {on_eight, 4, 4, 4, 1}, {on_eight, 4, 4, 2, 2}, {on_six, 6, 2, 3, 1},   {on_six, 6, 6, 3, 2},
-    {on_eight, 8, 2, 8, 1}, {on_eight, 8, 1, 8, 1}, {dense, 1, 1, 1, 1},    {dense, 2, 2, 1, 1},
-    {dense, 3, 3, 1, 1},    {dense, 4, 4, 1, 1},    {dense, 4, 2, 1, 1},    {dense, 4, 1, 1, 1},
-    {scores, 1, 1, 1, 1},   {scores, 2, 2, 1, 1},   {scores, 4, 4, 1, 1},   {scores, 4, 2, 1, 1},
-    {latent, 1, 1, 1, 1},   {latent, 2, 2, 1, 1},   {latent, 2, 1, 2, 1},   {latent, 4, 4, 2, 2},
+    {on_eight, 1, 1, 1, 1}, {on_eight, 2, 1, 1, 1},  {on_eight, 2, 1, 2, 1},  {on_eight, 2, 2, 1, 1},
+    {on_eight, 2, 2, 2, 1}, {on_eight, 2, 1, 1, 2},  {on_six, 3, 1, 3, 1},    {on_six, 3, 3, 1, 1},
+    {on_six, 3, 3, 3, 1},   {on_six, 3, 1, 1, 3},    {on_eight, 4, 1, 4, 1},  {on_eight, 4, 2, 2, 1},
+    {on_eight, 4, 4, 4, 1}, {on_eight, 4, 4, 2, 2},  {on_six, 6, 2, 3, 1},    {on_six, 6, 6, 3, 2},
+    {on_eight, 8, 2, 8, 1}, {on_eight, 8, 1, 8, 1},  {dense, 1, 1, 1, 1},     {dense, 2, 2, 1, 1},
+    {dense, 3, 3, 1, 1},    {dense, 4, 4, 1, 1},     {dense, 4, 2, 1, 1},     {dense, 4, 1, 1, 1},
+    {scores, 1, 1, 1, 1},   {scores, 2, 2, 1, 1},    {scores, 4, 4, 1, 1},    {scores, 4, 2, 1, 1},
+    {latent, 1, 1, 1, 1},   {latent, 2, 2, 1, 1},    {latent, 2, 1, 2, 1},    {latent, 4, 4, 2, 2},
     {latent, 4, 2, 4, 1},   {by_length, 2, 2, 1, 1}, {by_length, 2, 1, 2, 1}, {by_length, 4, 2, 4, 1},
 };
 
@@ -163,7 +163,7 @@ std::vector<Continuation> texts(Comm& comm, const RanksAndLayouts& l,
   if (!alone) settings.push_back("--run.dtype=" + device.dtype);
   Engine engine(parse_config(l.model, "test", settings), V, make_backend(alone ? "cpu" : device.backend),
                 make_mesh(comm, alone ? Layout{} : Layout{l.ranks, l.tp, l.ep, l.etp}), false, 0, 1,
-                positions_of(prompts, options.tokens));
+                required_positions(prompts, options.tokens));
   engine.store().initialize(5);
   // Weights are larger than initial ones, so that texts do not repeat themselves.
   for (const ParamSpec& spec : engine.store().specs()) {
@@ -174,7 +174,7 @@ std::vector<Continuation> texts(Comm& comm, const RanksAndLayouts& l,
     for (float& x : host) x *= 12;
     engine.backend().to_device(host.data(), w);
   }
-  engine.store().prepared().invalidate();
+  engine.store().packed_weights().invalidate();
   return generate(engine, prompts, options);
 }
 
@@ -209,38 +209,38 @@ TEST(GenerateLayouts, GiveTheTextOfOneRank) {
 }
 
 // Tokens that pad a pass of tensor-parallel ranks reach no expert.
-TEST(GenerateLayouts, PaddingIsRoutedToNobody) {
+TEST(GenerateLayouts, RoutePaddingToNoExpert) {
   const int ranks = world().size();
   if (ranks != 2 && ranks != 4) return;
   Engine engine(parse_config(on_eight, "test", {"--run.dtype=" + device.dtype}), V, make_backend(device.backend),
                 make_mesh(world(), {ranks, ranks, ranks, 1}), false);
   engine.store().initialize(5);
-  Index kept = 0, layers = 0;
-  engine.observe_routing([&](const RoutingView& r) {
-    std::vector<std::int32_t> keep(static_cast<std::size_t>(r.keep.elements()));
-    engine.backend().to_host(r.keep, keep.data());
-    for (const std::int32_t k : keep) kept += k;
+  Index dispatched = 0, layers = 0;
+  engine.set_routing_hook([&](const RoutingView& r) {
+    std::vector<std::int32_t> dispatch_mask(static_cast<std::size_t>(r.dispatch_mask.elements()));
+    engine.backend().to_host(r.dispatch_mask, dispatch_mask.data());
+    for (const std::int32_t k : dispatch_mask) dispatched += k;
     ++layers;
   });
   Cache cache = engine.make_cache(3, 12, 8);
   const std::vector<std::int32_t> ids = {1, 2, 3, 4, 5};
   const auto routed = [&] {
-    Index all = kept;
+    Index all = dispatched;
     world().all_reduce(view_of(&all, {1}));
     EXPECT_EQ(layers, 2);
-    kept = layers = 0;
+    dispatched = layers = 0;
     return all;
   };
   const Index of_token = 2 * 2;  // two MoE layers, two experts each
-  engine.extend(cache, 0, 1, ids, false);
+  engine.decode(cache, 0, 1, ids, false);
   EXPECT_EQ(routed(), 5 * of_token);
-  engine.extend(cache, 1, 1, std::span(ids).first(1), false);
+  engine.decode(cache, 1, 1, std::span(ids).first(1), false);
   EXPECT_EQ(routed(), of_token);
-  engine.extend(cache, 2, 1, std::span(ids).first(3), false);
+  engine.decode(cache, 2, 1, std::span(ids).first(3), false);
   EXPECT_EQ(routed(), 3 * of_token);
-  engine.extend(cache, 0, 3, std::span(ids).first(3), true);
+  engine.decode(cache, 0, 3, std::span(ids).first(3), true);
   EXPECT_EQ(routed(), 3 * of_token);
-  engine.extend(cache, 0, 0, {}, false);
+  engine.decode(cache, 0, 0, {}, false);
   EXPECT_EQ(routed(), 0);
 }
 

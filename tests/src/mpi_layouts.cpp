@@ -75,7 +75,7 @@ struct Layouts {
   bool recompute = false;
   int node = 1;
 };
-const Layouts all_layouts[] = {
+const Layouts layout_cases[] = {
     {eight, 1, 1, 1, 1, 2},
     {eight, 1, 1, 1, 1, 8, true},
     {six, 1, 1, 1, 1, 4},
@@ -114,22 +114,22 @@ const Layouts all_layouts[] = {
 // Copies on the host of the results of one router.
 struct HostRouting {
   std::vector<float> logits, weights;
-  std::vector<std::int32_t> experts, keep;
+  std::vector<std::int32_t> experts, dispatch_mask;
   HostRouting(Backend& backend, const RoutingView& r)
       : logits(r.logits.elements()),
         weights(r.weights.elements()),
         experts(r.experts.elements()),
-        keep(r.keep.elements()) {
+        dispatch_mask(r.dispatch_mask.elements()) {
     backend.to_host(r.logits, logits.data());
     backend.to_host(r.weights, weights.data());
     backend.to_host(r.experts, experts.data());
-    backend.to_host(r.keep, keep.data());
+    backend.to_host(r.dispatch_mask, dispatch_mask.data());
   }
 };
 // Smallest gap of a decision of the router. Within rounding, another order of summation may decide
 // otherwise, and both are right. A gap is the distance of two scores: the last chosen and the best
 // other one. If weights decide drops, it is also the distance of two weights of an expert in a
-// sequence: the last kept and the first dropped one.
+// sequence: the last accepted and the first dropped one.
 double decision_gap(const Config& config, const HostRouting& r) {
   const Index E = config.moe.experts, k = config.moe.top_k, S = config.model.seq_len,
               T = static_cast<Index>(r.experts.size()) / k;
@@ -143,11 +143,12 @@ double decision_gap(const Config& config, const HostRouting& r) {
   if (config.moe.drop_order != DropOrder::probability) return gap;
   for (Index first = 0; first < T; first += S)
     for (Index e = 0; e < E; ++e) {
-      double kept = 2, dropped = -1;
+      double accepted = 2, dropped = -1;
       for (Index a = first * k; a < (first + S) * k; ++a)
         if (r.experts[a] == e)
-          (r.keep[a] ? kept = std::min<double>(kept, r.weights[a]) : dropped = std::max<double>(dropped, r.weights[a]));
-      gap = std::min(gap, kept - dropped);
+          (r.dispatch_mask[a] ? accepted = std::min<double>(accepted, r.weights[a])
+                              : dropped = std::max<double>(dropped, r.weights[a]));
+      gap = std::min(gap, accepted - dropped);
     }
   return gap;
 }
@@ -168,7 +169,7 @@ History train(Comm& comm, const Dataset& dataset, const Config& config) {
   const SampleStream samples(dataset, config.model.seq_len, config.train.seed);
   Trainer trainer(engine, samples);
   History history;
-  engine.observe_routing([&](const RoutingView& r) {
+  engine.set_routing_hook([&](const RoutingView& r) {
     history.gaps.back() = std::min(history.gaps.back(), decision_gap(config, HostRouting(engine.backend(), r)));
   });
   for (Index i = 0; i < config.train.steps; ++i) {
@@ -205,11 +206,12 @@ struct Case {
 
 // Logical expert of each physical one. Each MoE layer has another order: reversed, then shifted by
 // the index of the layer.
-std::vector<std::vector<Index>> other_places(const Config& config) {
+std::vector<std::vector<Index>> shifted_orders(const Config& config) {
   const Index E = config.moe.experts;
   std::vector<std::vector<Index>> orders(static_cast<std::size_t>(count_moe(block_specs(config))));
   for (std::size_t l = 0; l < orders.size(); ++l)
-    for (Index place = 0; place < E; ++place) orders[l].push_back((E - 1 - place + static_cast<Index>(l)) % E);
+    for (Index physical = 0; physical < E; ++physical)
+      orders[l].push_back((E - 1 - physical + static_cast<Index>(l)) % E);
   return orders;
 }
 
@@ -222,15 +224,15 @@ const Case cases[] = {
     {"balance_global_batch", {"--moe.aux_scope=global_batch"}},
     {"balance_micro_batch", {"--moe.aux_scope=micro_batch"}},
     {"balance_of_all_layers", {"--moe.aux_scope=global_batch", "--moe.aux_layers=joint", "--moe.aux_loss=0.1"}},
-    {"placed", {"--moe.bias=true", "--moe.bias_rate=0.01"}, true},
+    {"placed", {"--moe.bias=true", "--moe.bias_update_rate=0.01"}, true},
     {"placed_balance_of_all_layers",
      {"--moe.aux_scope=global_batch", "--moe.aux_layers=joint", "--moe.drop_order=probability"},
      true},
     {"tight_shared_sigmoid_bias",
-     {"--moe.capacity_factor=0.5", "--moe.shared_experts=1", "--moe.score=sigmoid", "--moe.bias_rate=0.01",
+     {"--moe.capacity_factor=0.5", "--moe.shared_experts=1", "--moe.score=sigmoid", "--moe.bias_update_rate=0.01",
       "--moe.aux_probability=score", "--model.qk_norm=true"}},
     // With eps = 1e-8, rounding decides AdamW's first step of an element with a tiny gradient.
-    // Gradient norms then differ by 2e-5 (MicroBatches.OfOneSizeOrAnotherGiveTheSameGradient).
+    // Gradient norms then differ by 2e-5 (MicroBatches.OfAnySizeGiveTheSameGradient).
     {"top1_every_second_tied_biases",
      {"--moe.top_k=1", "--moe.every=2", "--model.tie_embeddings=true", "--model.bias=true", "--model.norm=layernorm",
       "--train.z_loss=0.001", "--train.eps=1e-6"}},
@@ -250,6 +252,9 @@ const Case cases[] = {
     {"both_norms_whole_qk_norm",
      {"--model.norm_position=both", "--model.qk_norm=whole", "--model.logit_scale=1.5", "--model.bias=qkv",
       "--model.norm_offset=true", "--train.lr=1e-3", "--train.steps=8"}},
+    {"clip_qkv_whole_qk_norm",
+     {"--model.clip_qkv=1", "--model.qk_norm=whole", "--model.norm_position=both", "--train.lr=1e-3",
+      "--train.steps=8"}},
     {"output_norm_sinusoidal",
      {"--model.norm_position=output", "--model.position=sinusoidal", "--model.scale_embedding=true", "--train.lr=1e-3",
       "--train.steps=8"}},
@@ -278,10 +283,10 @@ const Case cases[] = {
       "--moe.score=sigmoid", "--moe.groups=2", "--moe.aux_probability=score", "--moe.shared_experts=1",
       "--moe.ffn=geglu", "--train.lr=1e-3", "--train.steps=8"}},
     {"latent",
-     {"--model.kv_heads=0", "--model.kv_latent=14", "--model.q_latent=10", "--model.rope_head_dim=4",
-      "--model.value_head_dim=5", "--model.rope_pairs=interleaved", "--moe.shared_experts=1", "--moe.score=sigmoid"}},
+     {"--model.kv_heads=0", "--model.kv_lora_rank=14", "--model.q_lora_rank=10", "--model.qk_rope_head_dim=4",
+      "--model.v_head_dim=5", "--model.rope_pairs=interleaved", "--moe.shared_experts=1", "--moe.score=sigmoid"}},
     {"latent_without_one_of_queries",
-     {"--model.kv_heads=0", "--model.kv_latent=9", "--model.rope_head_dim=6", "--model.head_dim=4",
+     {"--model.kv_heads=0", "--model.kv_lora_rank=9", "--model.qk_rope_head_dim=6", "--model.head_dim=4",
       "--model.attention_sinks=true", "--model.window=8", "--model.parallel_block=true"}},
     {"pattern",
      {"--model.pattern=local*2,global", "--attention.local.window=6", "--attention.local.rope_theta=100",
@@ -294,11 +299,12 @@ double parameter_difference(const Config& config, const History& one, const Hist
   double most = 0;
   for (const ParamSpec& spec : param_specs(config, 37)) {
     const Box box = owned_box(spec.shape, spec.split, layout, coord_of(layout, rank));
-    const std::vector<float>&whole = one.weights.at(spec.name), &part = many.weights.at(spec.name);
-    EXPECT_EQ(static_cast<Index>(part.size()), box.elements()) << spec.name;
+    const std::vector<float>&whole = one.weights.at(spec.name), &shard = many.weights.at(spec.name);
+    EXPECT_EQ(static_cast<Index>(shard.size()), box.elements()) << spec.name;
     for (Index i = 0; i < box.elements(); ++i)
       most = std::max(
-          most, std::abs(static_cast<double>(whole[test::whole_index(spec.shape, box, i, spec.order)]) - part[i]));
+          most, std::abs(static_cast<double>(whole[test::whole_index(spec.shape, box, i, spec.physical_to_logical)]) -
+                         shard[i]));
   }
   return most;
 }
@@ -319,7 +325,7 @@ Index at_once_alone(const Config& config, const Layouts& l) {
 
 class LayoutCase : public testing::TestWithParam<Case> {};
 
-TEST_P(LayoutCase, GivesTheSameRoutingDropsAndLosses) {
+TEST_P(LayoutCase, RoutingDropsAndLossesEqualOneRank) {
   const TempFolder folder;
   const Dataset dataset = make_dataset(folder);
   const auto self = make_comm_self();
@@ -328,7 +334,7 @@ TEST_P(LayoutCase, GivesTheSameRoutingDropsAndLosses) {
   auto common = GetParam().settings;
   // The emulator, or one GPU for all ranks, is slow.
   if (device.backend == "cuda") common.push_back("--train.steps=4");
-  for (const Layouts& l : all_layouts) {
+  for (const Layouts& l : layout_cases) {
     if (l.ranks != world().size()) continue;
     Config alone = parse_config(l.model, "test", common);
     alone.train.micro_batch = at_once_alone(alone, l);
@@ -340,14 +346,14 @@ TEST_P(LayoutCase, GivesTheSameRoutingDropsAndLosses) {
     for (const auto& [key, value] : {std::pair{"parallel.tp", l.tp},
                                      {"parallel.ep", l.ep},
                                      {"parallel.etp", l.etp},
-                                     {"parallel.node", l.node},
+                                     {"parallel.ranks_per_node", l.node},
                                      {"train.micro_batch", l.micro_batch},
                                      {"train.recompute", int{l.recompute}}})
       settings.push_back(fmt::format("--{}={}", key, value));
     settings.push_back("--run.dtype=" + device.dtype);
     const Bounds bound = bounds();
     Config config = parse_config(l.model, "test", settings);
-    if (GetParam().placed) config.moe.order = other_places(config);
+    if (GetParam().placed) config.moe.physical_to_logical = shifted_orders(config);
     const History many = train(world(), dataset, config);
     bool tied = false;
     for (std::size_t i = 0; i < one.steps.size() && !tied; ++i) {
@@ -382,7 +388,7 @@ TEST_P(LayoutCase, GivesTheSameRoutingDropsAndLosses) {
     // 20 steps of AdamW move a weight by up to 0.1. If its gradient is almost 0, rounding decides
     // the direction.
     EXPECT_LT(parameter_difference(config, one, many, layout, world().rank()), bound.parameters)
-        << l.ranks << " ranks, " << layout.given();
+        << l.ranks << " ranks, " << layout.short_name();
   }
   if (world().rank() == 0) fmt::print("{} layouts compared to the last step\n", compared);
   EXPECT_GT(compared, 0);
@@ -390,7 +396,7 @@ TEST_P(LayoutCase, GivesTheSameRoutingDropsAndLosses) {
 
 // With eps = 1, AdamW's first step alone moves a weight by lr * g / (|g| + 1). The updated weights
 // therefore give the gradient of every element.
-TEST_P(LayoutCase, GivesTheSameGradientOfEveryParameter) {
+TEST_P(LayoutCase, GradientsEqualOneRank) {
   if (device.dtype != "f32") GTEST_SKIP() << "weights are compared in f32";
   const TempFolder folder;
   const Dataset dataset = make_dataset(folder);
@@ -400,7 +406,7 @@ TEST_P(LayoutCase, GivesTheSameGradientOfEveryParameter) {
                   {"--train.steps=1", "--train.eps=1", "--train.lr=1000", "--train.min_lr=0", "--train.warmup=0",
                    "--train.schedule=constant", "--train.weight_decay=0", "--train.clip=0"});
   int compared = 0;
-  for (const Layouts& l : all_layouts) {
+  for (const Layouts& l : layout_cases) {
     if (l.ranks != world().size()) continue;
     Config config = parse_config(l.model, "test", settings);
     config.train.micro_batch = at_once_alone(config, l);
@@ -411,7 +417,7 @@ TEST_P(LayoutCase, GivesTheSameGradientOfEveryParameter) {
     config.parallel = {l.tp, l.ep, l.etp, l.node};
     config.train.micro_batch = l.micro_batch;
     config.train.recompute = l.recompute;
-    if (GetParam().placed) config.moe.order = other_places(config);
+    if (GetParam().placed) config.moe.physical_to_logical = shifted_orders(config);
     const History many = train(world(), dataset, config);
     ASSERT_EQ(one.steps[0].routed, many.steps[0].routed);
     ASSERT_EQ(one.steps[0].dropped, many.steps[0].dropped);
@@ -429,7 +435,7 @@ TEST_P(LayoutCase, GivesTheSameGradientOfEveryParameter) {
       const Box box = owned_box(spec.shape, spec.split, layout, coord_of(layout, world().rank()));
       const double most = 10 * bounds().norm * largest.at(spec.name) + 1e-6 * of_all;
       for (Index i = 0; i < box.elements(); ++i)
-        ASSERT_NEAR(one.weights.at(spec.name)[test::whole_index(spec.shape, box, i, spec.order)],
+        ASSERT_NEAR(one.weights.at(spec.name)[test::whole_index(spec.shape, box, i, spec.physical_to_logical)],
                     many.weights.at(spec.name)[i], most)
             << layout.str() << ", " << spec.name << ", element " << i << " of rank " << world().rank();
     }
@@ -440,7 +446,7 @@ TEST_P(LayoutCase, GivesTheSameGradientOfEveryParameter) {
 
 INSTANTIATE_TEST_SUITE_P(Drops, LayoutCase, testing::ValuesIn(cases), [](const auto& info) { return info.param.name; });
 
-TEST(Layout, TheSameOneIsBitwiseTheSame) {
+TEST(Layout, TrainsBitwiseEqualOnTheSameLayout) {
   const TempFolder folder;
   const Dataset dataset = make_dataset(folder);
   const std::string n = std::to_string(world().size() % 3 ? world().size() : 3);
@@ -458,14 +464,14 @@ TEST(Layout, TheSameOneIsBitwiseTheSame) {
 
 // A selection bias sends every token to the first two experts. The experts of all ranks except the
 // first receive none.
-TEST(Layout, RanksWhoseExpertsStayIdleTrainOn) {
+TEST(Layout, TrainsWithIdleExperts) {
   const TempFolder folder;
   const Dataset dataset = make_dataset(folder);
   const int n = world().size();
   const std::string ep = std::to_string(n % 3 ? n : 3);
-  const Config config =
-      parse_config(n % 3 ? eight : six, "test",
-                   {"--parallel.ep=" + ep, "--moe.bias_rate=1e-9", "--moe.capacity_factor=0", "--train.steps=30"});
+  const Config config = parse_config(
+      n % 3 ? eight : six, "test",
+      {"--parallel.ep=" + ep, "--moe.bias_update_rate=1e-9", "--moe.capacity_factor=0", "--train.steps=30"});
   const Layout layout{n, 1, static_cast<int>(config.parallel.ep), 1};
   Engine engine(config, dataset.vocab(), make_cpu(), make_mesh(world(), layout), true);
   engine.store().initialize(config.train.seed);
@@ -493,11 +499,11 @@ TEST(Layout, RanksWhoseExpertsStayIdleTrainOn) {
 // On every layout, evaluation gives the results of one rank. Here the last window of each domain is
 // short, and tensor-parallel ranks cannot share its tokens. With these capacities, one more token
 // would let an expert accept one more.
-TEST(Layout, EvaluationCountsNoMoreThanTheText) {
+TEST(Layout, EvaluationEqualsOneRank) {
   const TempFolder folder;
   const Dataset dataset = make_dataset(folder);
   const auto self = make_comm_self();
-  for (const Layouts& l : all_layouts)
+  for (const Layouts& l : layout_cases)
     for (const char* capacity : {"0", "0.44", "0.75"}) {
       // Evaluation computes no load-balancing loss: ranks with fewer windows than others miss none.
       const Config config = parse_config(
@@ -527,7 +533,7 @@ TEST(Layout, EvaluationCountsNoMoreThanTheText) {
 }
 
 // The `rank` scope depends on the layout: each rank's micro-batch has its own capacity.
-TEST(Layout, RankScopeDropsByTheRanksMicroBatch) {
+TEST(Layout, RankScopeDropsPerMicroBatchOfARank) {
   const TempFolder folder;
   const Dataset dataset = make_dataset(folder);
   std::vector<std::string> settings = {"--moe.capacity_scope=rank", "--train.steps=3", "--moe.capacity_factor=0.5"};

@@ -64,7 +64,7 @@ std::string shown(const SentBy& sent) {
   return text;
 }
 
-TEST(PlanLayouts, AStepTakesAndSendsWhatWasPlanned) {
+TEST(PlanLayouts, MemoryAndTrafficMatchThePlan) {
   const TempFolder folder;
   const Dataset dataset = some_text(folder);
   const int n = world().size();
@@ -98,19 +98,19 @@ TEST(PlanLayouts, AStepTakesAndSendsWhatWasPlanned) {
             }
           return all;
         };
-        // Share of their assignments that the ranks of the expert group kept for each expert, by
+        // For each expert, the share of assignments that the ranks of the expert group accepted, by
         // layer.
-        std::vector<std::vector<double>> kept(3, std::vector<double>(8));
+        std::vector<std::vector<double>> shares(3, std::vector<double>(8));
         Index seen = 0;
         test::RoutedRows routed(mesh);
-        engine.observe_routing([&](const RoutingView& r) {
+        engine.set_routing_hook([&](const RoutingView& r) {
           routed.count(r, mesh, 8);
-          std::vector<double>& of = kept[seen++ % 3];
-          for (Index a = 0; a < r.experts.elements(); ++a) of[r.experts.i32()[a]] += r.keep.i32()[a];
+          std::vector<double>& of = shares[seen++ % 3];
+          for (Index a = 0; a < r.experts.elements(); ++a) of[r.experts.i32()[a]] += r.dispatch_mask.i32()[a];
         });
         const SentBy before = snapshot();
         trainer.step();
-        agree(*own, [] {});  // as after each step of a run
+        agree_on_errors(*own, [] {});  // as after each step of a run
         own->max(0);
         SentBy measured = snapshot();
         for (const auto& [key, s] : before) {
@@ -118,15 +118,15 @@ TEST(PlanLayouts, AStepTakesAndSendsWhatWasPlanned) {
           m = {m.calls - s.calls, m.bytes - s.bytes};
           if (m.calls == 0) measured.erase(key);
         }
-        for (std::vector<double>& layer : kept) {
-          mesh.experts->all_reduce(view_of(layer.data(), {8}));
-          for (double& x : layer) x /= static_cast<double>(mesh.experts->size() * 4 * 64 * 2 / tp);
+        for (std::vector<double>& layer : shares) {
+          mesh.expert_group->all_reduce(view_of(layer.data(), {8}));
+          for (double& x : layer) x /= static_cast<double>(mesh.expert_group->size() * 4 * 64 * 2 / tp);
         }
 
         const std::string where = layout.str() + (settings.empty() ? "" : settings[0]);
         const auto cpu = make_cpu();
         const Profiler profiler(config, measured_vocab, cpu.get());
-        const Profile planned = profiler.loaded(layout, world().rank(), kept);
+        const Profile planned = profiler.loaded(layout, world().rank(), shares);
         EXPECT_EQ(engine.store().allocated_bytes(), planned.memory.parameters()) << where;
         const double activations = static_cast<double>(engine.saved().peak() + engine.scratch().peak());
         EXPECT_NEAR(static_cast<double>(planned.memory.activations) / activations, 1, 0.05) << where;
@@ -146,12 +146,12 @@ TEST(PlanLayouts, AStepTakesAndSendsWhatWasPlanned) {
           EXPECT_EQ(expected[rows].calls, measured[rows].calls) << where;
           // In the plan all ranks send alike, so that P - 1 of P rows leave their rank. Together
           // with the rows that stay on their rank, the measured rows match the planned ones.
-          const int P = mesh.experts->size();
+          const int P = mesh.expert_group->size();
           const double again =
               // Number of forward passes: each moves rows with physical experts and weights, k = 2
               // of each.
               config.train.recompute ? 2 : 1;
-          const double stayed = static_cast<double>(routed.tokens[mesh.experts->rank()]) *
+          const double stayed = static_cast<double>(routed.tokens[mesh.expert_group->rank()]) *
                                 (again * (2 * 4 * 32 + 8 * 2) + 2 * 4 * 32 + 4 * 2);
           const double there = world().sum(measured[rows].bytes + stayed),
                        thought = world().sum(expected[rows].bytes) * P / (P - 1);

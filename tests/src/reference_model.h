@@ -19,7 +19,7 @@ using Parameters = std::map<std::string, Numbers>;
 // Decisions of the routers. Finite differences keep them, because the loss is smooth only between
 // decisions.
 struct Decision {
-  Numbers experts, keep;  // [T, k]
+  Numbers experts, dispatch_mask;  // [T, k]
 };
 
 struct ModelLoss {
@@ -158,7 +158,7 @@ class Model {
   // m: [model] with the values of this layer.
   Numbers attend(const Parameters& p, const Config::Model& m, const std::string& prefix, const Numbers& x) const {
     const Index T = B_ * S_, D = m.d_model, H = m.heads, K = m.kv_heads, hd = m.head_dim, all = H + 2 * K;
-    if (m.kv_latent > 0) return attend_to_latent(p, m, prefix, x);
+    if (m.kv_lora_rank > 0) return attend_to_latent(p, m, prefix, x);
     Numbers qkv(T * all * hd);
     Index first = 0;
     for (const auto& [name, heads] : {std::pair{"q", H}, std::pair{"k", K}, std::pair{"v", K}}) {
@@ -167,7 +167,7 @@ class Model {
         for (Index i = 0; i < heads * hd; ++i) qkv[(t * all + first) * hd + i] = y[t * heads * hd + i];
       first += heads;
     }
-    const auto [table, positions, half] = turns(m, hd);
+    const auto [table, positions, half] = rotation_table(m, hd);
     if (m.qk_norm == QkNormKind::whole) {
       Numbers weight = p.at(prefix + "q_norm.weight");
       const Numbers& keys = p.at(prefix + "k_norm.weight");
@@ -175,6 +175,8 @@ class Model {
       qkv = whole_qk_norm({H * hd, K * hd, H * hd, K * hd, static_cast<float>(m.norm_eps), offset()}, all * hd, weight,
                           {}, qkv);
     }
+    if (m.clip_qkv > 0)
+      for (double& value : qkv) value = std::clamp(value, -m.clip_qkv, m.clip_qkv);
     if (m.qk_norm == QkNormKind::head || m.qk_norm == QkNormKind::head_layernorm) {
       const bool layer = m.qk_norm == QkNormKind::head_layernorm;
       Numbers weight = p.at(prefix + "q_norm.weight");
@@ -187,34 +189,35 @@ class Model {
     } else if (!table.empty()) {
       qkv = rope(all, hd, H + K, half, positions, table, false, qkv, m.rope_pairs);
     }
-    const auto part = [&](Index from, Index heads) { return HeadsOf{qkv.data(), S_, all, from, heads, hd}; };
-    return linear(
-        p, prefix + "out", T, H * hd,
-        weighted(p, m, prefix, part(0, H), part(H, K), part(H + K, K), 1 / std::sqrt(static_cast<double>(hd))));
+    const auto heads_from = [&](Index from, Index heads) { return HeadsOf{qkv.data(), S_, all, from, heads, hd}; };
+    return linear(p, prefix + "out", T, H * hd,
+                  weighted(p, m, prefix, heads_from(0, H), heads_from(H, K), heads_from(H + K, K),
+                           1 / std::sqrt(static_cast<double>(hd))));
   }
 
   // DeepSeek-V2, equations 9 to 19 and 37 to 47. Queries and keys begin with their rotated
   // elements.
   Numbers attend_to_latent(const Parameters& p, const Config::Model& m, const std::string& prefix,
                            const Numbers& x) const {
-    const Index T = B_ * S_, D = m.d_model, H = m.heads, own = m.head_dim, r = m.rope_head_dim, width = own + r;
-    const Index vd = m.value_head_dim > 0 ? m.value_head_dim : own;
-    const NormDesc rms{NormKind::rmsnorm, static_cast<float>(m.latent_eps > 0 ? m.latent_eps : m.norm_eps)};
+    const Index T = B_ * S_, D = m.d_model, H = m.heads, own = m.head_dim, r = m.qk_rope_head_dim, width = own + r;
+    const Index vd = m.v_head_dim > 0 ? m.v_head_dim : own;
+    const NormDesc rms{NormKind::rmsnorm, static_cast<float>(m.latent_norm_eps > 0 ? m.latent_norm_eps : m.norm_eps)};
     const auto latent = [&](const std::string& name, Index w) {
       return norm(rms, T, w, linear(p, prefix + name + "_down", T, D, x), p.at(prefix + name + "_latent_norm.weight"),
                   {})
           .y;
     };
-    const Numbers c = latent("kv", m.kv_latent);
-    Numbers q = m.q_latent > 0 ? linear(p, prefix + "q", T, m.q_latent, latent("q", m.q_latent))
-                               : linear(p, prefix + "q", T, D, x);
+    const Numbers c = latent("kv", m.kv_lora_rank);
+    Numbers q = m.q_lora_rank > 0 ? linear(p, prefix + "q", T, m.q_lora_rank, latent("q", m.q_lora_rank))
+                                  : linear(p, prefix + "q", T, D, x);
     Numbers shared = linear(p, prefix + "k_rope", T, D, x);
-    const auto [table, positions, half] = turns(m, r);
+    const auto [table, positions, half] = rotation_table(m, r);
     if (!table.empty()) {
       q = rope(H, width, H, half, positions, table, false, q, m.rope_pairs);
       shared = rope(1, r, 1, half, positions, table, false, shared, m.rope_pairs);
     }
-    const Numbers of_heads = linear(p, prefix + "k", T, m.kv_latent, c), v = linear(p, prefix + "v", T, m.kv_latent, c);
+    const Numbers of_heads = linear(p, prefix + "k", T, m.kv_lora_rank, c),
+                  v = linear(p, prefix + "v", T, m.kv_lora_rank, c);
     Numbers k;
     for (Index t = 0; t < T; ++t)
       for (Index h = 0; h < H; ++h) {
@@ -228,27 +231,27 @@ class Model {
 
   // Rotation of `width` elements of a head: cos and sin of each pair at each position, and the
   // positions of the tokens.
-  struct Turns {
+  struct RotationTable {
     Numbers table, positions;
     Index half = 0;
   };
-  Turns turns(const Config::Model& m, Index width) const {
-    Turns turns;
-    if (m.position != Position::rope) return turns;
-    const Index half = turns.half = static_cast<Index>(static_cast<double>(width) * m.rope_fraction / 2);
+  RotationTable rotation_table(const Config::Model& m, Index width) const {
+    RotationTable rotation;
+    if (m.position != Position::rope) return rotation;
+    const Index half = rotation.half = static_cast<Index>(static_cast<double>(width) * m.rope_fraction / 2);
     for (Index s = 0; s < S_; ++s)
       for (Index i = 0; i < half; ++i) {
         const double angle = static_cast<double>(s) / std::pow(m.rope_theta, static_cast<double>(i) / half) /
                              (m.rope_scaling == RopeScaling::linear ? m.rope_factor : 1.0);
-        turns.table.insert(turns.table.end(), {std::cos(angle), std::sin(angle)});
+        rotation.table.insert(rotation.table.end(), {std::cos(angle), std::sin(angle)});
       }
     // The other scalings are compared with golden data in test_rope.cpp.
     if (m.rope_scaling != RopeScaling::none && m.rope_scaling != RopeScaling::linear) {
       const std::vector<float> scaled = rope_table(*block_specs(c_).front().attention.rope, S_, S_);
-      turns.table.assign(scaled.begin(), scaled.end());
+      rotation.table.assign(scaled.begin(), scaled.end());
     }
-    for (Index t = 0; t < B_ * S_; ++t) turns.positions.push_back(static_cast<double>(t % S_));
-    return turns;
+    for (Index t = 0; t < B_ * S_; ++t) rotation.positions.push_back(static_cast<double>(t % S_));
+    return rotation;
   }
 
   // Attention weights times the values. scale: default if the configuration has no scale.
@@ -264,7 +267,7 @@ class Model {
         .out;
   }
 
-  static Sparsity pattern(const Config::Model& m) {
+  static SparsePattern pattern(const Config::Model& m) {
     switch (m.attention) {
       case AttentionPattern::strided:
         return {.local = m.attention_stride, .stride = m.attention_stride};
@@ -324,7 +327,7 @@ class Model {
                           e.renormalizes(),
                           static_cast<float>(e.scale),
                           static_cast<int>(e.groups),
-                          static_cast<int>(e.group_limit),
+                          static_cast<int>(e.topk_groups),
                           e.group_score,
                           e.choice == Choice::noisy || e.choice == Choice::sampled,
                           e.aux_probability == AuxProbability::score};
@@ -336,8 +339,8 @@ class Model {
     Numbers noise;
     if (e.learned_noise) {
       const RandomStream stream(c_.train.seed, prefix + "router.noise");
-      const Numbers size = linear(p, prefix + "router.noise", T, D, read);
-      for (Index i = 0; i < T * E; ++i) logits[i] += e.noise * stream.normal(i) * std::log1p(std::exp(size[i]));
+      const Numbers stddev = linear(p, prefix + "router.noise", T, D, read);
+      for (Index i = 0; i < T * E; ++i) logits[i] += e.noise * stream.normal(i) * std::log1p(std::exp(stddev[i]));
     } else if (e.choice == Choice::balanced) {
       for (Index i = 0; i < T * E; ++i) noise.push_back(1e9 * static_cast<double>(E - (i % E + E - i / E % E) % E));
     } else if (e.choice != Choice::top) {
@@ -354,7 +357,7 @@ class Model {
               ? 0
               : static_cast<Index>(std::ceil(
                     e.capacity_factor * static_cast<double>(k) * static_cast<double>(by_sequence ? S_ : T) / E - 1e-9));
-      decision.keep = capacity({e.drop_order, limit}, by_sequence ? B_ : 1, T, k, decision.experts, g);
+      decision.dispatch_mask = apply_capacity({e.drop_order, limit}, by_sequence ? B_ : 1, T, k, decision.experts, g);
     }
     const Index scopes = e.aux_scope == AuxScope::sequence ? B_ : 1;
     const double n = static_cast<double>(T) / static_cast<double>(scopes);
@@ -370,18 +373,19 @@ class Model {
 
     Numbers y(T * D, 0.0);
     const FfnActivation activation = c_.expert_activation();
-    const Index halves = activation.gated ? 2 : 1;
+    const Index num_projections = activation.gated ? 2 : 1;
     const Numbers &up = p.at(prefix + "experts.up.weight"), &down = p.at(prefix + "experts.down.weight");
-    const Numbers up_bias = e.bias ? p.at(prefix + "experts.up.bias") : Numbers(E * halves * F, 0.0);
+    const Numbers up_bias = e.bias ? p.at(prefix + "experts.up.bias") : Numbers(E * num_projections * F, 0.0);
     const Numbers down_bias = e.bias ? p.at(prefix + "experts.down.bias") : Numbers(E * D, 0.0);
     for (Index a = 0; a < T * k; ++a) {
-      if (decision.keep[a] == 0) continue;
+      if (decision.dispatch_mask[a] == 0) continue;
       const Index t = a / k, expert = whole(decision.experts[a]);
       const Numbers row(x.begin() + t * D, x.begin() + (t + 1) * D);
-      const Numbers w1(up.begin() + expert * halves * F * D, up.begin() + (expert + 1) * halves * F * D);
+      const Numbers w1(up.begin() + expert * num_projections * F * D,
+                       up.begin() + (expert + 1) * num_projections * F * D);
       const Numbers w2(down.begin() + expert * D * F, down.begin() + (expert + 1) * D * F);
-      Numbers h = gemm({.transpose_b = true}, 1, halves * F, D, row, w1);
-      for (Index i = 0; i < halves * F; ++i) h[i] += up_bias[expert * halves * F + i];
+      Numbers h = gemm({.transpose_b = true}, 1, num_projections * F, D, row, w1);
+      for (Index i = 0; i < num_projections * F; ++i) h[i] += up_bias[expert * num_projections * F + i];
       const Numbers o = gemm({.transpose_b = true}, 1, D, F, ffn_activation(activation, 1, F, h, {}), w2);
       for (Index i = 0; i < D; ++i) y[t * D + i] += g[a] * (o[i] + down_bias[expert * D + i]);
     }

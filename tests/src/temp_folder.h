@@ -37,13 +37,13 @@ class TempFolder {
   std::filesystem::path path_;
 };
 
-inline bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
+inline bool has(const std::string& text, const std::string& substring) {
+  return text.find(substring) != std::string::npos;
 }
-// Number of occurrences of `part`, without overlaps.
-inline Index count(const std::string& text, const std::string& part) {
+// Number of occurrences of `substring`, without overlaps.
+inline Index count(const std::string& text, const std::string& substring) {
   Index n = 0;
-  for (std::size_t at = 0; (at = text.find(part, at)) != std::string::npos; at += part.size()) ++n;
+  for (std::size_t at = 0; (at = text.find(substring, at)) != std::string::npos; at += substring.size()) ++n;
   return n;
 }
 

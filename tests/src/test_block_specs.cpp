@@ -9,7 +9,7 @@
 namespace sy {
 namespace {
 
-TEST(BlockSpecs, SayWhatEachLayerIsMadeOf) {
+TEST(BlockSpecs, DescribeTheOperationsOfEachLayer) {
   const Config config = parse_config(R"(
 [model]
 layers = 6
@@ -34,7 +34,7 @@ shared_experts = 2
 score = sigmoid
 scale = 2.5
 groups = 3
-group_limit = 2
+topk_groups = 2
 )",
                                      "test");
   const std::vector<BlockSpec> blocks = block_specs(config);
@@ -58,7 +58,7 @@ group_limit = 2
     if (const MoeSpec* moe = block.moe()) {
       EXPECT_EQ(moe->experts, 9);
       EXPECT_EQ(moe->expert.width, 20);
-      EXPECT_EQ(moe->expert.halves(), 2);
+      EXPECT_EQ(moe->expert.num_projections(), 2);
       EXPECT_FALSE(moe->expert.bias);
       ASSERT_TRUE(moe->shared);
       EXPECT_EQ(moe->shared->width, 40);
@@ -72,7 +72,7 @@ group_limit = 2
   }
 }
 
-TEST(BlockSpecs, LayersOfAPattern) {
+TEST(BlockSpecs, DescribeLayersOfAPattern) {
   const std::vector<BlockSpec> blocks = block_specs(parse_config(R"(
 [model]
 layers = 4
@@ -112,7 +112,7 @@ std::string names_of(const std::vector<std::string>& settings) {
   return all;
 }
 
-TEST(BlockSpecs, NormsStandWhereTheyAreAskedFor) {
+TEST(BlockSpecs, FollowNormPosition) {
   const std::string ffn = "mlp.up.weight mlp.down.weight ", ends = "final_norm.weight output.weight";
   EXPECT_EQ(names_of({}), "embedding.weight attention_norm.weight ffn_norm.weight " + ffn + ends);
   EXPECT_EQ(names_of({"--model.norm_position=post"}),
@@ -130,7 +130,7 @@ TEST(BlockSpecs, NormsStandWhereTheyAreAskedFor) {
   EXPECT_EQ(names_of({"--model.position=sinusoidal", "--model.scale_embedding=true"}), names_of({}));
 }
 
-TEST(BlockSpecs, BiasesStandWhereTheyAreAskedFor) {
+TEST(BlockSpecs, FollowBiasSettings) {
   const auto biases = [](const std::string& bias, const std::string& of_norms = "auto") {
     std::string all;
     for (const ParamSpec& spec : param_specs(parse_config("", "test",
@@ -151,7 +151,7 @@ TEST(BlockSpecs, BiasesStandWhereTheyAreAskedFor) {
   EXPECT_EQ(biases("none", "true"), "layers.0.attention_norm layers.0.ffn_norm final_norm ");
 }
 
-TEST(BlockSpecs, QkNormOverAllHeadsHasAWeightForEachElement) {
+TEST(BlockSpecs, HaveAQkNormWeightPerElementOverAllHeads) {
   const Config config = parse_config(
       "", "test",
       {"--model.layers=1", "--model.heads=8", "--model.kv_heads=2", "--model.head_dim=6", "--model.qk_norm=whole"});
@@ -163,7 +163,7 @@ TEST(BlockSpecs, QkNormOverAllHeadsHasAWeightForEachElement) {
 }
 
 // Keys of a scaling that is not selected do not change the table.
-TEST(BlockSpecs, RopeOfAKindOfLayer) {
+TEST(BlockSpecs, DescribeRopePerKindOfLayer) {
   const std::vector<BlockSpec> blocks = block_specs(parse_config(R"(
 [model]
 layers = 2
@@ -185,7 +185,7 @@ rope_scaling = yarn
   EXPECT_EQ(far.original_length, 128);
 }
 
-TEST(BlockSpecs, ScoresAndSparsePatterns) {
+TEST(BlockSpecs, DescribeScoresAndSparsePatterns) {
   const std::vector<BlockSpec> blocks = block_specs(parse_config(R"(
 [model]
 layers = 4
@@ -210,7 +210,8 @@ global_tokens = 2
 attention_sinks = true
 )",
                                                                  "test"));
-  const Sparsity expected[] = {{.local = 5, .stride = 5}, {.block = 7, .summary = 3}, {.local = 9, .global = 2}, {}};
+  const SparsePattern expected[] = {
+      {.local = 5, .stride = 5}, {.block = 7, .summary = 3}, {.local = 9, .global = 2}, {}};
   for (std::size_t layer = 0; layer < 4; ++layer) {
     SCOPED_TRACE(layer);
     const AttentionSpec& a = blocks[layer].attention;
@@ -225,12 +226,12 @@ attention_sinks = true
   }
 }
 
-TEST(BlockSpecs, OfADenseModelWithoutPositions) {
+TEST(BlockSpecs, DescribeADenseModelWithoutPositions) {
   const std::vector<BlockSpec> blocks =
       block_specs(parse_config("[model]\nlayers = 2\nposition = none\nffn = relu\nnorm = none\n", "test"));
   EXPECT_EQ(count_moe(blocks), 0);
   EXPECT_FALSE(blocks.front().attention.rope || blocks.front().attention.qk_norm);
-  EXPECT_EQ(std::get<MlpSpec>(blocks.back().ffn).halves(), 1);
+  EXPECT_EQ(std::get<MlpSpec>(blocks.back().ffn).num_projections(), 1);
   EXPECT_EQ(blocks.front().norm.kind, NormKind::none);
 }
 

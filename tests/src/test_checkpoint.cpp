@@ -18,24 +18,26 @@ const Layout layouts[] = {{1, 1, 1, 1}, {2, 1, 1, 1}, {2, 1, 2, 1}, {2, 2, 1, 1}
                           {4, 2, 2, 1}, {4, 1, 2, 2}, {4, 4, 1, 1},  // more tp ranks than rows
                           {6, 2, 3, 1}, {6, 1, 3, 2}, {3, 1, 3, 1}, {6, 2, 1, 1}};
 
-TEST(ShardRuns, EveryElementIsWrittenByExactlyOneRank) {
+TEST(OwnedRanges, CoverEveryElementExactlyOnce) {
   const std::vector<ParamSpec> specs = odd_specs();
   for (const Layout& layout : layouts) {
     std::map<std::string, std::vector<int>> written;
     for (const ParamSpec& spec : specs) written[spec.name].assign(static_cast<std::size_t>(spec.shape.elements()), 0);
     for (int rank = 0; rank < layout.ranks; ++rank) {
       const FlatLayout flat = flat_layout(specs, layout, coord_of(layout, rank));
-      for (const OwnedRun& run : shard_runs(flat, layout, coord_of(layout, rank))) {
-        const Placement& p = *run.placement;
-        for (Index i = run.local.begin; i < run.local.end; ++i)
-          ++written[p.spec->name][static_cast<std::size_t>(whole_index(p.spec->shape, p.box, i, p.spec->order))];
+      for (const OwnedRange& range : shard_ranges(flat, layout, coord_of(layout, rank))) {
+        const ParamSlice& p = *range.slice;
+        for (Index i = range.local.begin; i < range.local.end; ++i)
+          ++written[p.spec->name]
+                   [static_cast<std::size_t>(whole_index(p.spec->shape, p.box, i, p.spec->physical_to_logical))];
         // The boxes have the same elements in the same order.
-        Index i = run.local.begin;
-        for (const Box& box : global_boxes(p, run.local))
+        Index i = range.local.begin;
+        for (const Box& box : global_boxes(p, range.local))
           for (Index k = 0; k < box.elements(); ++k, ++i)
-            ASSERT_EQ(whole_index(p.spec->shape, box, k), whole_index(p.spec->shape, p.box, i, p.spec->order))
+            ASSERT_EQ(whole_index(p.spec->shape, box, k),
+                      whole_index(p.spec->shape, p.box, i, p.spec->physical_to_logical))
                 << p.spec->name;
-        ASSERT_EQ(i, run.local.end);
+        ASSERT_EQ(i, range.local.end);
       }
     }
     for (const auto& [name, counts] : written)
@@ -43,7 +45,7 @@ TEST(ShardRuns, EveryElementIsWrittenByExactlyOneRank) {
   }
 }
 
-TEST(Checkpoint, AnyLayoutIsReadByAnyOther) {
+TEST(Checkpoint, ReadsEveryLayoutOnEveryOther) {
   const std::unique_ptr<Backend> backend = make_cpu();
   for (const Layout& writer : layouts) {
     const Folder run;
@@ -60,7 +62,7 @@ TEST(Checkpoint, AnyLayoutIsReadByAnyOther) {
 }
 
 // Reads boxes at random positions and of random sizes. Shards split the tensor elsewhere.
-TEST(Checkpoint, AnyBoxIsRead) {
+TEST(Checkpoint, ReadsAnyBox) {
   std::uint64_t random = 1;
   const auto below = [&](Index n) {
     random = random * 6364136223846793005u + 1442695040888963407u;
@@ -88,7 +90,7 @@ TEST(Checkpoint, AnyBoxIsRead) {
   }
 }
 
-TEST(Checkpoint, SaysHowItsParametersAreLaidOut) {
+TEST(Checkpoint, DescribesTheLayoutOfParameters) {
   const Folder run;
   const Hdf5File index = Hdf5File::open(write_as(run.path(), {2, 1, 2, 1}, 200) / index_name);
   EXPECT_EQ(index.get_string("/params/layers.0.attention.q.weight", "dimensions"), "head, out, in");
@@ -107,7 +109,7 @@ TEST(Checkpoint, SaysHowItsParametersAreLaidOut) {
   EXPECT_EQ(whole_model.get_string("/params/layers.1.moe.experts.up.weight", "dimensions"), "expert, half, out, in");
 }
 
-TEST(Checkpoint, StateComesBack) {
+TEST(Checkpoint, RestoresState) {
   const Folder run;
   const TrainState written = example_state(200), read = read_state(write_as(run.path(), {6, 2, 3, 1}, 200));
   EXPECT_EQ(read.step, 200);
@@ -130,7 +132,7 @@ TEST(Checkpoint, StateComesBack) {
   EXPECT_EQ(read.router_bias, written.router_bias);
 }
 
-TEST(Checkpoint, StateOfADenseModelAtStepZero) {
+TEST(Checkpoint, RestoresADenseModelAtStepZero) {
   const Folder run;
   SingleRank trainer;
   save_checkpoint(*trainer.world, run.path(), TrainState{}, trainer.store, {});
@@ -143,7 +145,7 @@ TEST(Checkpoint, StateOfADenseModelAtStepZero) {
   EXPECT_TRUE(read.router_bias.empty());
 }
 
-TEST(Checkpoint, TensorsAreListedWholeAndInOrder) {
+TEST(Checkpoint, ListsTensorsCompletelyAndInOrder) {
   const Folder run;
   const CheckpointTensors tensors(write_as(run.path(), {4, 2, 2, 1}, 200));
   std::vector<std::string> parameters;
@@ -179,7 +181,7 @@ TEST(Checkpoint, TensorsAreListedWholeAndInOrder) {
 
 // Reads with the HDF5 library alone, like any other tool. If a shard is lost, exactly its elements
 // are NaN.
-TEST(Checkpoint, ALostShardReadsAsNaN) {
+TEST(Checkpoint, ReadsALostShardAsNaN) {
   const Layout layout{4, 2, 2, 1};
   const Folder run;
   const fs::path dir = write_as(run.path(), layout, 200);
@@ -189,10 +191,10 @@ TEST(Checkpoint, ALostShardReadsAsNaN) {
   std::map<std::string, std::vector<bool>> lost;
   for (const ParamSpec& spec : specs) lost[spec.name].assign(static_cast<std::size_t>(spec.shape.elements()), false);
   Index number = 0;
-  for (const OwnedRun& run_of_2 : shard_runs(flat, layout, coord_of(layout, 2)))
+  for (const OwnedRange& run_of_2 : shard_ranges(flat, layout, coord_of(layout, 2)))
     for (Index i = run_of_2.local.begin; i < run_of_2.local.end; ++i, ++number)
-      lost[run_of_2.placement->spec->name][static_cast<std::size_t>(whole_index(
-          run_of_2.placement->spec->shape, run_of_2.placement->box, i, run_of_2.placement->spec->order))] = true;
+      lost[run_of_2.slice->spec->name][static_cast<std::size_t>(whole_index(
+          run_of_2.slice->spec->shape, run_of_2.slice->box, i, run_of_2.slice->spec->physical_to_logical))] = true;
   ASSERT_GT(number, 100);
   for (const ParamSpec& spec : specs) {
     const std::string name = "/params/" + spec.name;
@@ -217,7 +219,7 @@ TEST(Checkpoint, ALostShardReadsAsNaN) {
     EXPECT_TRUE(has(error, "needs shard-00002.h5, which is not in its manifest")) << error;
 }
 
-TEST(Checkpoint, ValuesThatAreNotFiniteAreAnError) {
+TEST(Checkpoint, RejectsNonFiniteValues) {
   const Folder run;
   for (float value : {nan, infinity, -infinity}) {
     SingleRank trainer;
@@ -231,7 +233,7 @@ TEST(Checkpoint, ValuesThatAreNotFiniteAreAnError) {
   }
 }
 
-TEST(Checkpoint, WeightsAlone) {
+TEST(Checkpoint, LoadsWeightsOnly) {
   const Folder run;
   const fs::path dir = write_as(run.path(), {4, 2, 2, 1}, 200);
   const std::unique_ptr<Backend> backend = make_cpu();
@@ -244,7 +246,7 @@ TEST(Checkpoint, WeightsAlone) {
   }
 }
 
-TEST(Checkpoint, AnotherModelIsNamed) {
+TEST(Checkpoint, RejectsAnotherModel) {
   const Folder run;
   const fs::path dir = write_as(run.path(), {2, 1, 2, 1}, 200);
   const std::unique_ptr<Backend> backend = make_cpu();
@@ -253,15 +255,15 @@ TEST(Checkpoint, AnotherModelIsNamed) {
   specs[6].name = "layers.0.moe.gate.weight";
   ParamStore store(*backend, specs, Layout{}, coord_of(Layout{}, 0), false);
   const std::string error = error_of([&] { load_checkpoint(dir, store); });
-  for (const char* part :
+  for (const char* text :
        {"2: ", "it has layers.0.attention.q.weight [6, 3, 29], this model has [4, 3, 29]",
         "it lacks layers.0.moe.gate.weight [6, 29]", "it has layers.0.moe.router.weight [6, 29], this model has none"})
-    EXPECT_TRUE(has(error, part)) << error;
+    EXPECT_TRUE(has(error, text)) << error;
 }
 
 // ---- comparison ----
 
-TEST(CheckpointDiff, EqualWhateverTheLayout) {
+TEST(CheckpointDiff, FindsNoDifferenceBetweenLayouts) {
   const Folder a, b;
   const auto differences =
       diff_checkpoints(write_as(a.path(), {4, 2, 2, 1}, 200), write_as(b.path(), {6, 1, 3, 2}, 200));
@@ -273,7 +275,7 @@ TEST(CheckpointDiff, EqualWhateverTheLayout) {
   }
 }
 
-TEST(CheckpointDiff, DifferencesAreMeasured) {
+TEST(CheckpointDiff, MeasuresDifferences) {
   const Folder a, b;
   SingleRank first, second;
   const auto weight = [](SingleRank& r, const char* name) { return r.store.get(name).weight.f32(); };
@@ -301,7 +303,7 @@ TEST(CheckpointDiff, DifferencesAreMeasured) {
   EXPECT_EQ(different.at("/router/bias").note, "only in the first");
 }
 
-TEST(CheckpointDiff, OtherShapesAreNoted) {
+TEST(CheckpointDiff, ReportsDifferentShapes) {
   const Folder a, b;
   const fs::path first = write_as(a.path(), {1, 1, 1, 1}, 200);
   const std::unique_ptr<Backend> backend = make_cpu();

@@ -22,22 +22,22 @@ Result call(int (*command)(CommandLine&), std::vector<std::string> args) {
   std::string out = testing::internal::GetCapturedStdout();
   return error.empty() ? Result{code, out} : Result{error[0] - '0', error.substr(3)};
 }
-bool says(const Result& r, const std::string& part) {
-  return r.out.find(part) != std::string::npos;
+bool says(const Result& r, const std::string& text) {
+  return r.out.find(text) != std::string::npos;
 }
 
-TEST(InspectCommand, ShowsWhatIsInACheckpoint) {
+TEST(InspectCommand, ShowsTheContentsOfACheckpoint) {
   const Folder run;
   const fs::path dir = write_as(run.path(), {4, 2, 2, 1}, 200);
   Result r = call(inspect_command, {run.path().string()});
   EXPECT_EQ(r.code, 0) << r.out;
   Index parameters = 0;
   for (const ParamSpec& spec : odd_specs()) parameters += spec.shape.elements();
-  for (const std::string& part :
+  for (const std::string& text :
        {dir.string(), std::string("200 (200000 tokens, 2000 samples"), std::string("11 layers"),
         "parameters  " + std::to_string(parameters), Layout{4, 2, 2, 1}.str(), std::string("[6, 3, 29]"),
         std::string("/experts/routed"), std::string("4 windows of 2 MoE layers of 3 experts")})
-    EXPECT_TRUE(says(r, part)) << part << " in\n" << r.out;
+    EXPECT_TRUE(says(r, text)) << text << " in\n" << r.out;
   EXPECT_FALSE(says(r, "/optimizer/"));
   EXPECT_FALSE(says(r, "rms"));
   EXPECT_TRUE(says(call(inspect_command, {dir.string(), "--all"}), "/optimizer/v/layers.0.tiny"));
@@ -64,7 +64,7 @@ TEST(InspectCommand, ShowsWhatIsInACheckpoint) {
     }
 }
 
-TEST(InspectCommand, Verify) {
+TEST(InspectCommand, VerifiesDigests) {
   const Folder run;
   const fs::path older = write_as(run.path(), {2, 1, 1, 1}, 100), dir = write_as(run.path(), {2, 1, 1, 1}, 200);
   Result r = call(inspect_command, {dir.string(), "--verify"});
@@ -87,7 +87,7 @@ TEST(InspectCommand, Verify) {
 }
 
 // A configuration of a terabyte is compared with the files before memory is allocated.
-TEST(GenerateCommand, AModelThatTheFilesDoNotHold) {
+TEST(GenerateCommand, RejectsAModelLargerThanItsFiles) {
   const std::string ini =
       "[model]\nlayers = 1\nd_model = 8192\nheads = 64\nd_ff = 8\n[moe]\nexperts = 1048576\nd_ff = 16\n";
   for (bool index_too : {false, true}) {
@@ -105,7 +105,7 @@ TEST(GenerateCommand, AModelThatTheFilesDoNotHold) {
   }
 }
 
-TEST(DiffCommand, ExitCodeAndList) {
+TEST(DiffCommand, ReportsDifferencesAndExitCode) {
   const Folder a, b;
   const fs::path first = write_as(a.path(), {4, 2, 2, 1}, 200), second = write_as(b.path(), {2, 1, 1, 1}, 200);
   Result r = call(diff_command, {first.string(), b.path().string()});

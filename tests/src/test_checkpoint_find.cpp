@@ -15,7 +15,7 @@ using namespace test;
 
 // ---- damage ----
 
-TEST(CheckpointDamage, AChangedByteIsNoticedAnywhere) {
+TEST(CheckpointDamage, DetectsAChangedByteAnywhere) {
   const Folder run;
   const fs::path dir = write_as(run.path(), {2, 1, 2, 1}, 200);
   for (const fs::path& file : files_in(dir)) {
@@ -37,7 +37,7 @@ TEST(CheckpointDamage, AChangedByteIsNoticedAnywhere) {
   EXPECT_TRUE(verify_checkpoint(dir).empty());
 }
 
-TEST(CheckpointDamage, TruncatedMissingAndForeignFilesAreNamed) {
+TEST(CheckpointDamage, NamesTruncatedMissingAndForeignFiles) {
   const Folder run;
   const fs::path dir = write_as(run.path(), {2, 1, 2, 1}, 200);
   const std::unique_ptr<Backend> backend = make_cpu();
@@ -66,7 +66,7 @@ TEST(CheckpointDamage, TruncatedMissingAndForeignFilesAreNamed) {
   EXPECT_TRUE(has(joined(verify_checkpoint(dir)), (dir / index_name).string()));
 }
 
-TEST(CheckpointDamage, NoCheckpointAtAll) {
+TEST(CheckpointDamage, ReportsAMissingCheckpoint) {
   const Folder run;
   EXPECT_TRUE(has(error_of([&] { resolve_checkpoint(run.path() / "none", nullptr); }), "none is no folder"));
   EXPECT_TRUE(has(error_of([&] { resolve_checkpoint(run.path(), nullptr); }), "manifest.json is missing"));
@@ -90,7 +90,7 @@ TEST(CheckpointDamage, NoCheckpointAtAll) {
   }
 }
 
-TEST(CheckpointDamage, TheNewestWholeOneIsFound) {
+TEST(CheckpointDamage, FindsTheNewestCompleteCheckpoint) {
   const Folder run;
   SingleRank trainer;
   for (Index step : {5, 10, 100, 99999999, 123456789}) trainer.save(run.path(), step);
@@ -118,8 +118,8 @@ TEST(CheckpointDamage, TheNewestWholeOneIsFound) {
   EXPECT_TRUE(has(error, "2: ") && has(error, "holds no whole checkpoint") && has(error, "step-00000005")) << error;
 }
 
-// Files of other programs beside ours are named once and ignored.
-TEST(CheckpointDamage, ForeignFiles) {
+// Foreign files are named once and ignored.
+TEST(CheckpointDamage, IgnoresForeignFiles) {
   const Folder run;
   const fs::path dir = write_as(run.path(), {2, 1, 2, 1}, 200), checkpoints = checkpoints_of(run.path());
   std::ofstream(dir / "shard-00002.h5") << "foreign";
@@ -141,19 +141,19 @@ TEST(CheckpointDamage, ForeignFiles) {
 }
 
 // The files of a manifest may have the right digests although the index needs other files.
-TEST(CheckpointDamage, AnIndexThatNeedsFilesBeyondItsManifest) {
+TEST(CheckpointDamage, DetectsIndexFilesMissingInTheManifest) {
   const Folder run;
   const fs::path dir = write_as(run.path(), {2, 1, 2, 1}, 200);
-  EXPECT_EQ(joined(foreign_parts(dir)), "");
+  EXPECT_EQ(joined(unlisted_files(dir)), "");
   fs::rename(dir / shard_name(1), run.path() / "aside");
   seal(dir, 200);
   fs::rename(run.path() / "aside", dir / shard_name(1));
   EXPECT_EQ(joined(verify_checkpoint(dir)), "");
-  EXPECT_TRUE(has(joined(foreign_parts(dir)), "index.h5 needs shard-00001.h5, which is not in its manifest"));
+  EXPECT_TRUE(has(joined(unlisted_files(dir)), "index.h5 needs shard-00001.h5, which is not in its manifest"));
 }
 
 // Training deletes checkpoints while other processes read them. This is not damage.
-TEST(CheckpointDamage, OneThatVanishesAfterItWasChosen) {
+TEST(CheckpointDamage, DetectsACheckpointDeletedWhileInUse) {
   const Folder run;
   SingleRank trainer;
   trainer.save(run.path(), 1);
@@ -167,7 +167,7 @@ TEST(CheckpointDamage, OneThatVanishesAfterItWasChosen) {
   EXPECT_FALSE(chosen_checkpoint_vanished());  // only later choices count
 }
 
-TEST(CheckpointDamage, AFolderWithTheNameOfAnotherStep) {
+TEST(CheckpointDamage, RejectsAFolderNamedForAnotherStep) {
   const Folder run;
   const fs::path dir = write_as(run.path(), {2, 1, 2, 1}, 6), copy = dir.parent_path() / step_name(50);
   fs::copy(dir, copy);
@@ -189,7 +189,7 @@ TEST(CheckpointDamage, AFolderWithTheNameOfAnotherStep) {
 
 // ---- resuming ----
 
-TEST(CheckpointResume, PassesOverValuesThatAreNotFinite) {
+TEST(CheckpointResume, SkipsCheckpointsWithNonFiniteValues) {
   const Folder run;
   SingleRank trainer;
   const auto resume = [&](Index step, std::vector<std::string>* warnings) {
@@ -223,19 +223,19 @@ TEST(CheckpointResume, PassesOverValuesThatAreNotFinite) {
   EXPECT_TRUE(has(error_of([&] { resume(-1, nullptr); }), "holds no whole checkpoint"));
 }
 
-TEST(CheckpointResume, NewerOnesAreSetAside) {
+TEST(CheckpointResume, SetsNewerCheckpointsAside) {
   const Folder run;
   SingleRank trainer;
   const fs::path checkpoints = checkpoints_of(run.path());
   for (int time = 0; time < 2; ++time) {
     for (Index step : {3, 4, 5}) trainer.save(run.path(), step);
-    EXPECT_EQ(set_newer_aside(run.path(), 3).size(), 2u);
+    EXPECT_EQ(abandon_newer(run.path(), 3).size(), 2u);
     EXPECT_EQ(steps_in(checkpoints), (std::vector<Index>{3}));
   }
-  EXPECT_TRUE(set_newer_aside(run.path(), 3).empty());
+  EXPECT_TRUE(abandon_newer(run.path(), 3).empty());
   for (const char* name : {"step-00000004.abandoned", "step-00000005.abandoned", "step-00000005.abandoned-2"})
     EXPECT_TRUE(verify_checkpoint(checkpoints / name).empty()) << name;
-  std::vector<std::string> warnings;  // the folders set aside are ours
+  std::vector<std::string> warnings;  // the abandoned folders are not foreign
   EXPECT_EQ(resume_checkpoint(*trainer.world, run.path(), -1, &warnings).filename(), step_name(3));
   EXPECT_EQ(joined(warnings), "");
 

@@ -37,8 +37,8 @@ TEST(CheckpointSave, KeepsTheNewest) {
   EXPECT_TRUE(fs::exists(checkpoints_of(run.path()) / "notes.tmp"));
 }
 
-// Folders and notes of a person stay, and are not taken for checkpoints.
-TEST(CheckpointSave, DeletesNothingThatOthersWrote) {
+// Folders and files of the user stay, and do not count as checkpoints.
+TEST(CheckpointSave, KeepsForeignFiles) {
   const Folder run, elsewhere;
   SingleRank trainer;
   const fs::path checkpoints = checkpoints_of(run.path());
@@ -57,26 +57,26 @@ TEST(CheckpointSave, DeletesNothingThatOthersWrote) {
   fs::create_directory_symlink(elsewhere.path(), checkpoints / "step-00000008.tmp");
   const std::string warnings = joined(trainer.save(run.path(), 8, 1));
   for (
-      const char* said :
+      const char* message :
       {"step-00000002 stays, since Switchyard did not write notes.txt: move that elsewhere, or remove the folder yourself",
        "step-00000003 stays, since Switchyard did not write notes: ",
        "step-00000005 stays, since it has no manifest.json", "step-00000006.tmp stays, ",
        "step-00000007.tmp stays, since Switchyard did not write notes.txt", "step-00000008.tmp stays, "})
-    EXPECT_TRUE(has(warnings, said)) << said << " in " << warnings;
+    EXPECT_TRUE(has(warnings, message)) << message << " in " << warnings;
   EXPECT_EQ(std::count(warnings.begin(), warnings.end(), '\n'), 5) << warnings;
   EXPECT_FALSE(fs::exists(checkpoints / "step-00000001"));
-  for (const char* kept : {"step-00000002/notes.txt", "step-00000002/index.h5", "step-00000003/notes/a",
+  for (const char* path : {"step-00000002/notes.txt", "step-00000002/index.h5", "step-00000003/notes/a",
                            "step-00000005/notes.txt", "step-00000004.tmp-keep-this/index.h5", "step-00000006.tmp",
                            "step-00000007.tmp/notes.txt", "step-00000008.tmp/index.h5"})
-    EXPECT_TRUE(fs::exists(checkpoints / kept)) << kept;
+    EXPECT_TRUE(fs::exists(checkpoints / path)) << path;
   EXPECT_TRUE(verify_checkpoint(checkpoints / "step-00000008").empty());
   EXPECT_EQ(files_in(elsewhere.path()).size(), 1u);
-  // run.keep does not count the folder of a person.
+  // run.keep does not count a folder of the user.
   trainer.save(run.path(), 9, 3);
   EXPECT_TRUE(fs::exists(checkpoints / "step-00000008" / manifest_name));
 }
 
-TEST(CheckpointSave, APinnedOneIsNotDeleted) {
+TEST(CheckpointSave, KeepsPinnedCheckpoints) {
   const Folder run;
   SingleRank trainer;
   const auto save = [&](Index step, Index pinned) {
@@ -94,7 +94,7 @@ TEST(CheckpointSave, APinnedOneIsNotDeleted) {
   EXPECT_EQ(save(10, -1), (std::vector<Index>{10, 8}));
 }
 
-TEST(CheckpointSave, MultiplesOfKeepEveryAreNotDeleted) {
+TEST(CheckpointSave, KeepsMultiplesOfKeepEvery) {
   const Folder run;
   SingleRank trainer;
   for (Index step = 0; step <= 14; step += 2)
@@ -107,7 +107,7 @@ TEST(CheckpointSave, MultiplesOfKeepEveryAreNotDeleted) {
 
 // After a crash, an old checkpoint is either intact or has a name that no reader accepts. Its new
 // name is on the disk before any of its files is deleted.
-TEST(CheckpointSave, NamesAreOnTheDiskBeforeFilesAreDeleted) {
+TEST(CheckpointSave, SyncsNamesBeforeDeletingFiles) {
   const Folder run;
   SingleRank trainer;
   for (Index step : {1, 2}) trainer.save(run.path(), step);
@@ -130,7 +130,7 @@ TEST(CheckpointSave, NamesAreOnTheDiskBeforeFilesAreDeleted) {
   EXPECT_LT(at("sync checkpoints", renamed), at("remove checkpoints/step-00000001.tmp"));
 }
 
-TEST(CheckpointSave, AStepReachedAgainReplacesItsFolder) {
+TEST(CheckpointSave, ReplacesTheFolderOfARepeatedStep) {
   const Folder run;
   SingleRank trainer;
   trainer.save(run.path(), 5);
@@ -167,7 +167,7 @@ TEST(CheckpointSave, AStepReachedAgainReplacesItsFolder) {
   EXPECT_EQ(files_in(checkpoints_of(run.path())).size(), 1u);
 }
 
-TEST(CheckpointSave, EqualStatesGiveEqualBytes) {
+TEST(CheckpointSave, WritesEqualBytesForEqualStates) {
   const Folder run, other;
   SingleRank trainer;
   trainer.save(run.path(), 5);
@@ -177,7 +177,7 @@ TEST(CheckpointSave, EqualStatesGiveEqualBytes) {
 }
 
 // Every operation that changes the disk fails once, or fails from then on. The run loses nothing.
-TEST(CheckpointSave, AFaultAtAnyPointLosesNothing) {
+TEST(CheckpointSave, LosesNothingAtAnyFailedCall) {
   SingleRank trainer;
   std::vector<std::string> points;
   const Folder prepared;
@@ -239,7 +239,7 @@ TEST(CheckpointSave, AFaultAtAnyPointLosesNothing) {
 }
 
 // With a limit on file sizes, writes of the system fail within HDF5, at every stage of a file.
-TEST(CheckpointSave, WritesThatTheSystemRefuses) {
+TEST(CheckpointSave, ReportsFailedWrites) {
   const Folder run;
   SingleRank trainer;
   trainer.save(run.path(), 1);
@@ -269,14 +269,14 @@ TEST(CheckpointSave, WritesThatTheSystemRefuses) {
   EXPECT_EQ(resolve_checkpoint(run.path(), nullptr).filename(), step_name(2));
 }
 
-TEST(CheckpointSave, AFolderThatCannotBeMade) {
+TEST(CheckpointSave, ReportsAFolderThatCannotBeCreated) {
   const Folder run;
   SingleRank trainer;
   std::ofstream(checkpoints_of(run.path())) << "a file in the way";
   EXPECT_TRUE(has(error_of([&] { trainer.save(run.path(), 1); }), "1: cannot make the folder " + run.path().string()));
 }
 
-TEST(CheckpointSave, ValuesThatAreNotFiniteAreNotSaved) {
+TEST(CheckpointSave, RejectsNonFiniteValues) {
   const Folder run;
   SingleRank good;
   good.save(run.path(), 1);
@@ -293,7 +293,8 @@ TEST(CheckpointSave, ValuesThatAreNotFiniteAreNotSaved) {
     }
   TrainState state = example_state(2);
   state.router_bias[3] = nan;
-  EXPECT_TRUE(has(error_of([&] { save_checkpoint(*good.world, run.path(), state, good.store, {.keep = 1}); }), "/router/bias"));
+  EXPECT_TRUE(
+      has(error_of([&] { save_checkpoint(*good.world, run.path(), state, good.store, {.keep = 1}); }), "/router/bias"));
   EXPECT_EQ(resolve_checkpoint(run.path(), nullptr).filename(), step_name(1));
 }
 

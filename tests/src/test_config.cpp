@@ -4,7 +4,7 @@
 #include "src/model/router.h"
 #include "src/params/specs.h"
 #include "src/text/json.h"
-#include "src/text/words.h"
+#include "src/text/strings.h"
 #include "tests/src/temp_folder.h"
 
 namespace sy {
@@ -14,7 +14,7 @@ Config with(const std::vector<std::string>& overrides) {
   return parse_config("", "test", overrides);
 }
 
-TEST(Config, DefaultsThatFollowFromOtherKeys) {
+TEST(Config, DerivesDefaultsFromOtherKeys) {
   Config c = with({"--model.d_model=256", "--model.heads=8"});
   EXPECT_EQ(c.model.kv_heads, 8);
   EXPECT_EQ(c.model.head_dim, 32);
@@ -31,7 +31,7 @@ TEST(Config, DefaultsThatFollowFromOtherKeys) {
   EXPECT_EQ(with({"--moe.experts=4", "--moe.ffn=swiglu_clamped", "--model.ffn=relu"}).model.swish_beta, 1.702);
 }
 
-TEST(Config, TextAndBack) {
+TEST(Config, RoundTripsThroughText) {
   const Config c = with({"--moe.experts=8", "--moe.drop_order=probability", "--train.lr=0.00037", "--data.path=a b=c",
                          "--run.resume=true", "--model.norm=layernorm", "--train.seed=18446744073709551615"});
   const std::string ini = to_ini(c);
@@ -44,7 +44,7 @@ TEST(Config, TextAndBack) {
   EXPECT_EQ(static_cast<std::ptrdiff_t>(keys.size()), of_kinds + std::count(ini.begin(), ini.end(), '=') - 1);
 }
 
-TEST(Config, WhatIsWrongIsNamed) {
+TEST(Config, NamesInvalidKeysAndValues) {
   EXPECT_BAD_INPUT(with({"--model.layer=3"}), "did you mean 'model.layers'?");
   EXPECT_BAD_INPUT(with({"--moe.experts=8", "--moe.topk=2"}), "did you mean 'moe.top_k'?");
   EXPECT_BAD_INPUT(with({"--qqqqqqqqqq=3"}), "switchyard help config");
@@ -58,25 +58,27 @@ TEST(Config, WhatIsWrongIsNamed) {
   EXPECT_BAD_INPUT(with({"--model.heads=0"}), "model.heads = 0");
   EXPECT_BAD_INPUT(with({"--model.heads=7"}), "not a multiple of model.heads");
   EXPECT_BAD_INPUT(with({"--model.kv_heads=3"}), "model.kv_heads = 3");
-  for (const char* key : {"q_latent", "rope_head_dim", "value_head_dim", "latent_eps"})
+  for (const char* key : {"q_lora_rank", "qk_rope_head_dim", "v_head_dim", "latent_norm_eps"})
     EXPECT_BAD_INPUT(with({fmt::format("--model.{}=1", key)}),
-                     fmt::format("model.{} = 1 is of latent attention alone: set model.kv_latent", key));
+                     fmt::format("model.{} = 1 is of latent attention alone: set model.kv_lora_rank", key));
   const auto latent = [](const std::string& other) {
-    return with({"--model.kv_latent=16", "--model.rope_head_dim=4", other});
+    return with({"--model.kv_lora_rank=16", "--model.qk_rope_head_dim=4", other});
   };
   EXPECT_NO_THROW(latent("--model.bias=mlp"));
-  EXPECT_BAD_INPUT(latent("--model.rope_head_dim=0"), "an even number from 2 on");
-  EXPECT_BAD_INPUT(latent("--model.rope_head_dim=3"), "an even number from 2 on");
+  EXPECT_BAD_INPUT(latent("--model.qk_rope_head_dim=0"), "an even number from 2 on");
+  EXPECT_BAD_INPUT(latent("--model.qk_rope_head_dim=3"), "an even number from 2 on");
   EXPECT_BAD_INPUT(latent("--model.kv_heads=2"), "each of 8 heads makes keys and values of its own: set it to 0");
   EXPECT_BAD_INPUT(latent("--model.qk_norm=head"), "whose latents are normalised");
+  EXPECT_BAD_INPUT(latent("--model.clip_qkv=8"), "latent attention has no limit: set it to 0");
+  EXPECT_BAD_INPUT(with({"--model.clip_qkv=8", "--model.qk_norm=head"}), "or model.qk_norm to none or whole");
   EXPECT_BAD_INPUT(latent("--model.bias=qkv"), "latent attention has no biases");
-  EXPECT_BAD_INPUT(latent("--model.rope_fraction=0.1"), "0.1 of model.rope_head_dim = 4 leaves no pair");
-  EXPECT_BAD_INPUT(
-      with({"--model.kv_latent=16", "--model.rope_head_dim=4", "--model.pattern=a,b", "--attention.a.qk_norm=whole"}),
-      "attention.a.qk_norm = whole with model.kv_latent");
+  EXPECT_BAD_INPUT(latent("--model.rope_fraction=0.1"), "0.1 of model.qk_rope_head_dim = 4 leaves no pair");
+  EXPECT_BAD_INPUT(with({"--model.kv_lora_rank=16", "--model.qk_rope_head_dim=4", "--model.pattern=a,b",
+                         "--attention.a.qk_norm=whole"}),
+                   "attention.a.qk_norm = whole with model.kv_lora_rank");
   EXPECT_BAD_INPUT(with({"--moe.experts=4", "--moe.top_k=5"}), "lower moe.top_k");
   EXPECT_BAD_INPUT(with({"--moe.experts=8", "--moe.groups=3"}), "moe.groups = 3");
-  EXPECT_BAD_INPUT(with({"--moe.experts=8", "--moe.groups=4", "--moe.top_k=3"}), "raise moe.group_limit");
+  EXPECT_BAD_INPUT(with({"--moe.experts=8", "--moe.groups=4", "--moe.top_k=3"}), "raise moe.topk_groups");
   EXPECT_BAD_INPUT(with({"--moe.experts=8", "--moe.first_dense=4"}), "leaves no MoE layer");
   EXPECT_BAD_INPUT(with({"--moe.experts=8", "--moe.shared_gate=true"}), "moe.shared_gate needs moe.shared_experts");
   EXPECT_BAD_INPUT(with({"--moe.experts=8", "--moe.shared_d_ff=9"}), "moe.shared_d_ff needs moe.shared_experts");
@@ -99,18 +101,91 @@ TEST(Config, WhatIsWrongIsNamed) {
 }
 
 // Keys that were once true or false. Files with these values keep their meaning.
-TEST(Config, FilesOfEarlierVersionsAreRead) {
-  for (const char* word : {"true", "1", "yes", "on", "all"})
-    EXPECT_EQ(with({std::string("--model.bias=") + word}).model.bias, Biases::all) << word;
-  for (const char* word : {"false", "0", "no", "off", "none"})
-    EXPECT_EQ(with({std::string("--model.bias=") + word}).model.bias, Biases::none) << word;
+TEST(Config, ReadsFilesOfEarlierVersions) {
+  for (const char* value : {"true", "1", "yes", "on", "all"})
+    EXPECT_EQ(with({std::string("--model.bias=") + value}).model.bias, Biases::all) << value;
+  for (const char* value : {"false", "0", "no", "off", "none"})
+    EXPECT_EQ(with({std::string("--model.bias=") + value}).model.bias, Biases::none) << value;
   EXPECT_EQ(with({"--model.qk_norm=true"}).model.qk_norm, QkNormKind::head);
   EXPECT_EQ(with({"--model.qk_norm=false"}).model.qk_norm, QkNormKind::none);
-  EXPECT_EQ(differences(with({"--model.bias=true"}), with({"--model.bias=all"}), Effect::model).size(), 0u);
+  EXPECT_EQ(differences(with({"--model.bias=true"}), with({"--model.bias=all"}), ResumePolicy::must_match).size(), 0u);
   EXPECT_BAD_INPUT(with({"--model.bias=maybe"}), "expected one of none, all, qkv, mlp");
 }
 
-TEST(Config, PositionsThatCannotBe) {
+constexpr const char* former_names = R"([model]
+kv_latent = 16
+q_latent = 12
+rope_head_dim = 4
+value_head_dim = 8
+latent_eps = 1e-6
+[moe]
+experts = 8
+groups = 4
+group_limit = 2
+bias_rate = 0.001
+placement = order.json
+[parallel]
+node = 2
+)";
+constexpr std::pair<const char*, const char*> renamed[] = {
+    {"model.kv_latent", "model.kv_lora_rank"},         {"model.q_latent", "model.q_lora_rank"},
+    {"model.rope_head_dim", "model.qk_rope_head_dim"}, {"model.value_head_dim", "model.v_head_dim"},
+    {"model.latent_eps", "model.latent_norm_eps"},     {"moe.group_limit", "moe.topk_groups"},
+    {"moe.bias_rate", "moe.bias_update_rate"},         {"moe.placement", "moe.expert_map"},
+    {"parallel.node", "parallel.ranks_per_node"},
+};
+
+TEST(RenamedKeys, ReadACheckpointWithOneWarning) {
+  std::vector<std::string> warnings;
+  const Config c = parse_config(former_names, "step", {}, &warnings);
+  EXPECT_EQ(c.model.kv_lora_rank, 16);
+  EXPECT_EQ(c.model.q_lora_rank, 12);
+  EXPECT_EQ(c.model.qk_rope_head_dim, 4);
+  EXPECT_EQ(c.model.v_head_dim, 8);
+  EXPECT_EQ(c.model.latent_norm_eps, 1e-6);
+  EXPECT_EQ(c.moe.topk_groups, 2);
+  EXPECT_EQ(c.moe.bias_update_rate, 0.001);
+  EXPECT_EQ(c.moe.expert_map, "order.json");
+  EXPECT_EQ(c.parallel.ranks_per_node, 2);
+  ASSERT_EQ(warnings.size(), 1u);
+  EXPECT_EQ(warnings[0].find("step has former names of keys: "), 0u) << warnings[0];
+  for (const auto& [old_key, new_key] : renamed)
+    EXPECT_NE(warnings[0].find(fmt::format("{} is {} now", old_key, new_key)), std::string::npos) << warnings[0];
+
+  const std::string ini = to_ini(c);
+  const Config again = parse_config(ini, "again", {}, &warnings);
+  EXPECT_EQ(warnings.size(), 1u) << warnings.back();
+  EXPECT_EQ(to_ini(again), ini);
+  for (const ResumePolicy policy :
+       {ResumePolicy::report, ResumePolicy::reorders_samples, ResumePolicy::must_match, ResumePolicy::ignore})
+    EXPECT_EQ(differences(c, again, policy).size(), 0u);
+}
+
+TEST(RenamedKeys, AreAcceptedOnlyInRunFolders) {
+  const TempFolder folder;
+  const std::filesystem::path file = folder.write("config.ini", former_names);
+  const std::string message = MESSAGE_OF(InputError, read_config(file, {}));
+  for (const auto& [old_key, new_key] : renamed)
+    EXPECT_NE(message.find(fmt::format("unknown key '{}': it is {} now", old_key, new_key)), std::string::npos)
+        << message;
+  EXPECT_BAD_INPUT(with({"--moe.bias_rate=0.1"}),
+                   "command line: unknown key 'moe.bias_rate': it is moe.bias_update_rate");
+
+  std::filesystem::create_directory(folder.path() / "checkpoints");
+  std::vector<std::string> warnings;
+  EXPECT_EQ(read_config(file, {}, {}, nullptr, &warnings).parallel.ranks_per_node, 2);
+  EXPECT_EQ(warnings.size(), 1u);
+  EXPECT_EQ(read_config(folder.write("other.ini", "base = config.ini\n"), {}).moe.topk_groups, 2);
+  EXPECT_BAD_INPUT(read_config(folder.write("copy.ini", former_names), {}), "it is moe.topk_groups now");
+  EXPECT_BAD_INPUT(read_config(file, {"--moe.group_limit=1"}), "it is moe.topk_groups now");
+}
+
+TEST(RenamedKeys, RejectBothNamesAtOnce) {
+  EXPECT_BAD_INPUT(parse_config("[moe]\nbias_rate = 0.1\nbias_update_rate = 0.1\n", "step"),
+                   "step:3: moe.bias_update_rate is given twice, at step:2 too");
+}
+
+TEST(Config, RejectsImpossiblePositions) {
   // The embedding is common to all layers. A kind may still have positions other than those of the
   // embedding.
   EXPECT_BAD_INPUT(with({"--model.pattern=a,b", "--attention.b.position=learned"}),
@@ -153,7 +228,7 @@ TEST(Config, PositionsThatCannotBe) {
   EXPECT_EQ(parse_config(to_ini(c), "again").model.rope_long_factors, (std::vector<double>{1, 2.5, 3}));
 }
 
-TEST(Config, BlocksThatCannotBe) {
+TEST(Config, RejectsImpossibleBlocks) {
   EXPECT_BAD_INPUT(with({"--model.parallel_block=true", "--model.norm_position=post"}),
                    "set it to pre, both or output");
   EXPECT_BAD_INPUT(with({"--model.parallel_block=true", "--model.parallel_norms=3"}), "must be from 1 to 2");
@@ -161,7 +236,7 @@ TEST(Config, BlocksThatCannotBe) {
 }
 
 // Scores and patterns of attention that exclude each other, in [model] and in a kind of layer.
-TEST(Config, AttentionThatContradictsItselfIsRefused) {
+TEST(Config, RejectsContradictoryAttention) {
   EXPECT_BAD_INPUT(with({"--model.position=t5", "--model.attention_softcap=30"}),
                    "model.attention_softcap = 30 with model.position = t5, whose biases are not capped");
   EXPECT_BAD_INPUT(with({"--model.pattern=a,b", "--model.attention_softcap=30", "--attention.b.position=alibi"}),
@@ -206,7 +281,7 @@ TEST(Pattern, IsRepeatedOverTheLayersAndCut) {
   EXPECT_EQ(kinds_of(with({"--model.pattern=A-1_x*10000", "--model.layers=1"})), "A-1_x");
 }
 
-TEST(Pattern, AKindTakesItsOwnKeysAndThoseOfTheModel) {
+TEST(Pattern, MergesKeysOfAKindWithThoseOfTheModel) {
   // The section may precede [model], and the command line may change either.
   const std::string text = mixed;
   const std::size_t sections = text.find("[attention.local]");
@@ -232,7 +307,7 @@ TEST(Pattern, AKindTakesItsOwnKeysAndThoseOfTheModel) {
   EXPECT_EQ(with({"--model.pattern=a,b", "--model.window=9", "--attention.a.window=3"}).model_of(1).window, 9);
 }
 
-TEST(Pattern, TextAndBack) {
+TEST(Pattern, RoundTripsThroughText) {
   const Config c = parse_config(mixed, "f");
   const std::string ini = to_ini(c);
   EXPECT_NE(ini.find("pattern = local*2, global\n"), std::string::npos);
@@ -242,13 +317,14 @@ TEST(Pattern, TextAndBack) {
       std::string::npos);
   const Config again = parse_config(ini, "again");
   EXPECT_EQ(to_ini(again), ini);
-  for (const Effect effect : {Effect::change, Effect::samples, Effect::model, Effect::none})
-    EXPECT_EQ(differences(c, again, effect).size(), 0u);
+  for (const ResumePolicy policy :
+       {ResumePolicy::report, ResumePolicy::reorders_samples, ResumePolicy::must_match, ResumePolicy::ignore})
+    EXPECT_EQ(differences(c, again, policy).size(), 0u);
   // Keys that a kind inherits from [model] follow it.
   EXPECT_EQ(parse_config(ini, "again", {"--model.rope_theta=7"}).model_of(2).rope_theta, 7);
 }
 
-TEST(Pattern, WhatIsWrongIsNamed) {
+TEST(Pattern, NamesInvalidPatterns) {
   for (const char* bad : {"local*0", "local*-1", "*3", ",", "a,,b", "a, ", "a,", "a*", "a*x", "a*2*3", "a b", "3",
                           "a.b", "a*10001", "a*9999,b*2", "a*99999999999999999999", "a=b", "[a]", "\xff"})
     EXPECT_EQ(MESSAGE_OF(InputError, with({std::string("--model.pattern=") + bad, "--attention.a.window=3"})),
@@ -289,20 +365,20 @@ TEST(Pattern, WhatIsWrongIsNamed) {
             "command line: model.rope_fraction = 0.01 of model.head_dim = 32 leaves no pair to rotate: raise it");
 }
 
-TEST(Pattern, DifferencesAreByLayer) {
-  const auto told = [](const Config& a, const Config& b, Effect effect) {
+TEST(Pattern, ReportsDifferencesByLayer) {
+  const auto listed = [](const Config& a, const Config& b, ResumePolicy policy) {
     std::string all;
-    for (const KeyDifference& d : differences(a, b, effect)) all += d.key + ": " + d.here + " " + d.there + ";";
+    for (const KeyDifference& d : differences(a, b, policy)) all += d.key + ": " + d.here + " " + d.there + ";";
     return all;
   };
   const Config c = parse_config(mixed, "f");
-  EXPECT_EQ(told(parse_config(mixed, "f", {"--attention.local.window=4"}), c, Effect::model),
+  EXPECT_EQ(listed(parse_config(mixed, "f", {"--attention.local.window=4"}), c, ResumePolicy::must_match),
             "attention.local.window of layer 0: 4 5;");
-  EXPECT_EQ(told(parse_config(mixed, "f", {"--attention.local.rope_theta=7"}), c, Effect::model),
+  EXPECT_EQ(listed(parse_config(mixed, "f", {"--attention.local.rope_theta=7"}), c, ResumePolicy::must_match),
             "attention.local.rope_theta: 7 500;");
-  EXPECT_EQ(told(parse_config(mixed, "f", {"--attention.global.attention_softcap=7"}), c, Effect::change),
+  EXPECT_EQ(listed(parse_config(mixed, "f", {"--attention.global.attention_softcap=7"}), c, ResumePolicy::report),
             "attention.global.attention_softcap of layer 2: 7 0;");
-  EXPECT_EQ(told(parse_config(mixed, "f", {"--model.pattern=local, global"}), c, Effect::model),
+  EXPECT_EQ(listed(parse_config(mixed, "f", {"--model.pattern=local, global"}), c, ResumePolicy::must_match),
             "attention.global.position of layer 1: none rope;model.position of layer 2: rope none;"
             "model.rope_theta of layer 1: 10000 500;attention.local.rope_theta of layer 2: 500 10000;"
             "attention.global.window of layer 1: 0 5;model.window of layer 2: 5 0;"
@@ -312,13 +388,13 @@ TEST(Pattern, DifferencesAreByLayer) {
       with({"--model.layers=7", "--model.pattern=x,y,z", "--model.window=5", "--attention.x.rope_theta=500",
             "--attention.x.qk_norm=true", "--attention.y.rope_theta=500", "--attention.y.qk_norm=true",
             "--attention.z.position=none", "--attention.z.window=0"});
-  EXPECT_EQ(told(spelt, c, Effect::model) + told(spelt, c, Effect::change), "");
-  EXPECT_NE(told(with({"--model.layers=7", "--model.window=5"}), c, Effect::model), "");
+  EXPECT_EQ(listed(spelt, c, ResumePolicy::must_match) + listed(spelt, c, ResumePolicy::report), "");
+  EXPECT_NE(listed(with({"--model.layers=7", "--model.window=5"}), c, ResumePolicy::must_match), "");
 }
 
 // All errors in one message, in the order of the lines. Its first line says where they are and how
 // many.
-TEST(Config, AllThatIsWrongIsSaidAtOnce) {
+TEST(Config, ReportsAllErrorsAtOnce) {
   const std::string message = MESSAGE_OF(InputError, parse_config("\xef\xbb\xbf[model]\r\nlayer = 3\r\n"
                                                                   "heads = -4\r\nd_model = x\r\nnothing\r\n",
                                                                   "f.ini", {"--train.lr=q", "--moe.top_k=0"}));
@@ -337,7 +413,7 @@ TEST(Config, AllThatIsWrongIsSaidAtOnce) {
                 "f.ini:5: train.min_lr = 1 is above train.lr = 0.001, where train.schedule = cosine ends: lower it");
 }
 
-TEST(Config, AnUnknownKeyHidesNoOtherMistake) {
+TEST(Config, ReportsOtherErrorsBesideAnUnknownKey) {
   const std::string message = MESSAGE_OF(InputError, with({"--moe.topk=1", "--run.dtype=fp8", "--train.min_lr=1"}));
   EXPECT_NE(message.find("unknown key 'moe.topk'"), message.npos) << message;
   EXPECT_NE(message.find("run.dtype = 'fp8'"), message.npos) << message;
@@ -345,12 +421,12 @@ TEST(Config, AnUnknownKeyHidesNoOtherMistake) {
             message.npos);
 }
 
-TEST(Config, ABinaryFileIsOneMistake) {
+TEST(Config, ReportsABinaryFileAsOneError) {
   const std::string bytes("a\n\x01\x00=\n[x\ny", 9);
   EXPECT_EQ(MESSAGE_OF(InputError, parse_config(bytes, "f")), "f:2: a byte 0x01, which no text has: give a text file");
 }
 
-TEST(Config, AnyPathComesBack) {
+TEST(Config, RoundTripsAnyPath) {
   for (const std::string& path :
        {std::string("a#b"), std::string("a #b"), std::string("# "), std::string(" a "), std::string("\"a\""),
         std::string("a\\b"), std::string("\"\\x41#"), std::string("a ;b"), std::string(";"),
@@ -365,7 +441,7 @@ TEST(Config, AnyPathComesBack) {
   }
 }
 
-TEST(Config, CommentsAndQuotes) {
+TEST(Config, ParsesCommentsAndQuotes) {
   const auto path = [](const std::string& line) { return parse_config("[data]\n" + line, "f").data.path; };
   EXPECT_EQ(path("path = a#b # c"), "a#b");
   EXPECT_EQ(path("path = \"a # b\"# c"), "a # b");
@@ -381,7 +457,7 @@ TEST(Config, CommentsAndQuotes) {
 }
 
 // A relative data.path of a file is searched in the working directory, then beside the file.
-TEST(Config, DataBesideTheFile) {
+TEST(Config, ResolvesDataPathBesideTheFile) {
   const TempFolder folder;
   folder.write("some/data/dataset.ini", "");
   const auto file = folder.write("some/c.ini", "[data]\npath = data\n");
@@ -389,7 +465,7 @@ TEST(Config, DataBesideTheFile) {
   EXPECT_EQ(read_config(file, {"--data.path=data"}).data.path, "data");
 }
 
-TEST(Config, WholeNumbersMayHaveAnExponent) {
+TEST(Config, ReadsIntegersWithAnExponent) {
   EXPECT_EQ(with({"--train.steps=1e9"}).train.steps, 1000000000);
   EXPECT_EQ(with({"--train.steps=1.5E+3"}).train.steps, 1500);
   EXPECT_EQ(with({"--train.steps=1200e-2"}).train.steps, 12);
@@ -399,7 +475,7 @@ TEST(Config, WholeNumbersMayHaveAnExponent) {
     EXPECT_BAD_INPUT(with({fmt::format("--train.steps={}", text)}), "expected a whole number");
 }
 
-TEST(Config, ABaseFileHoldsWhereTheFileHasNothing) {
+TEST(Config, InheritsKeysFromABaseFile) {
   const TempFolder folder;
   folder.write("data/dataset.ini", "");
   folder.write("first.ini", "[train]\nsteps = 3\nlr = 0.5\n[data]\npath = data\n");
@@ -424,7 +500,7 @@ TEST(Config, ABaseFileHoldsWhereTheFileHasNothing) {
   EXPECT_EQ(origins.count("train.eps"), 0u);
 }
 
-TEST(Config, ABaseFileThatIsWrongIsNamed) {
+TEST(Config, NamesAnInvalidBaseFile) {
   const TempFolder folder;
   const std::string here = folder.path().string();
   const auto message = [&](const std::string& text) {
@@ -456,7 +532,7 @@ TEST(Config, ABaseFileThatIsWrongIsNamed) {
 }
 
 // `switchyard config` prints the same configuration, in the format of a file.
-TEST(Config, OriginsAreComments) {
+TEST(Config, PrintsOriginsAsComments) {
   const TempFolder folder;
   const auto file = folder.write("c.ini", "[model]\npattern = a\nd_model = 96\nheads = 6\n[attention.a]\nwindow = 3\n");
   ConfigOrigins origins;
@@ -477,7 +553,7 @@ TEST(Config, OriginsAreComments) {
 }
 
 // No value within its bounds gives a product that overflows, or a size that no machine has.
-TEST(Config, SizesThatNoMachineHas) {
+TEST(Config, RejectsSizesBeyondAnyMachine) {
   EXPECT_BAD_INPUT(with({"--train.global_batch=268435456"}), "tokens a step");
   EXPECT_BAD_INPUT(with({"--model.seq_len=268435456"}), "tokens a step");
   EXPECT_BAD_INPUT(with({"--model.layers=10000", "--model.d_model=1048576", "--model.heads=1024"}), "parameters");
@@ -492,24 +568,24 @@ TEST(Config, SizesThatNoMachineHas) {
     EXPECT_BAD_INPUT(with({key}), "must be from");
 }
 
-TEST(Config, DifferencesAreByEffect) {
+TEST(Config, GroupsDifferencesByResumePolicy) {
   const Config a = with({"--model.layers=4", "--train.lr=0.1", "--train.seed=3", "--run.dir=x", "--moe.experts=2"});
   const Config b = with({"--model.layers=6", "--train.lr=0.2", "--model.attention_softcap=30", "--moe.experts=2"});
-  const auto told = [&](Effect effect) {
+  const auto listed = [&](ResumePolicy policy) {
     std::string all;
-    for (const KeyDifference& d : differences(a, b, effect)) all += d.key + " " + d.here + " " + d.there + ";";
+    for (const KeyDifference& d : differences(a, b, policy)) all += d.key + " " + d.here + " " + d.there + ";";
     return all;
   };
-  EXPECT_EQ(told(Effect::model), "model.layers 4 6;");
-  EXPECT_EQ(told(Effect::change), "model.attention_softcap 0 30;train.lr 0.1 0.2;");
-  EXPECT_EQ(told(Effect::samples), "train.seed 3 1;");
-  EXPECT_EQ(told(Effect::none), "run.dir x ;");
-  EXPECT_EQ(differences(a, a, Effect::model).size(), 0u);
+  EXPECT_EQ(listed(ResumePolicy::must_match), "model.layers 4 6;");
+  EXPECT_EQ(listed(ResumePolicy::report), "model.attention_softcap 0 30;train.lr 0.1 0.2;");
+  EXPECT_EQ(listed(ResumePolicy::reorders_samples), "train.seed 3 1;");
+  EXPECT_EQ(listed(ResumePolicy::ignore), "run.dir x ;");
+  EXPECT_EQ(differences(a, a, ResumePolicy::must_match).size(), 0u);
 }
 
-TEST(Config, DoubtsNameTheKey) {
+TEST(Config, NamesTheKeyInWarnings) {
   const auto doubt = [](const std::vector<std::string>& settings, Layout layout = {}) {
-    return join(doubts(with(settings), layout));
+    return join(config_warnings(with(settings), layout));
   };
   EXPECT_NE(doubt({"--moe.experts=4", "--moe.top_k=1", "--moe.renormalize=true"}).find("set moe.renormalize = auto"),
             std::string::npos);
@@ -526,7 +602,7 @@ TEST(Config, DoubtsNameTheKey) {
   EXPECT_NE(doubt(global, {4, 2}).find("set train.micro_batch = 8"), std::string::npos);
 }
 
-TEST(Config, RenormalizeFollowsTopKUnlessItIsSet) {
+TEST(Config, DerivesRenormalizeFromTopKUnlessSet) {
   const auto resolved = [](const std::vector<std::string>& settings) {
     const Config config = with(settings);
     EXPECT_EQ(to_ini(parse_config(to_ini(config), "again")), to_ini(config));
@@ -547,13 +623,13 @@ TEST(Config, RenormalizeFollowsTopKUnlessItIsSet) {
   EXPECT_FALSE(unread.renormalizes());
 }
 
-TEST(Config, ABalanceLossOfAllLayersIsNotOfASequence) {
+TEST(Config, RejectsAJointLossPerSequence) {
   EXPECT_BAD_INPUT(with({"--moe.experts=4", "--moe.aux_layers=joint"}), "set moe.aux_scope to global_batch");
   EXPECT_NO_THROW(with({"--moe.experts=4", "--moe.aux_layers=joint", "--moe.aux_scope=micro_batch"}));
   EXPECT_NO_THROW(with({"--moe.aux_layers=joint"}));  // dense
 }
 
-TEST(Config, LayoutsThatDoNotDivideAreAnsweredWithThoseThatDo) {
+TEST(Config, SuggestsLayoutsThatDivide) {
   const Config c = with({"--moe.experts=6", "--model.heads=4", "--model.d_model=32", "--model.d_ff=64", "--moe.d_ff=10",
                          "--train.global_batch=12", "--train.micro_batch=1", "--model.seq_len=8"});
   EXPECT_BAD_INPUT(check_config_for_layout(c, {4, 1, 4, 1}), "moe.experts = 6 is not divisible by parallel.ep = 4");
@@ -566,12 +642,12 @@ TEST(Config, LayoutsThatDoNotDivideAreAnsweredWithThoseThatDo) {
   EXPECT_NO_THROW(check_config_for_layout(c, {6, 2, 3, 2}));
   EXPECT_NO_THROW(check_config_for_layout(c, {6, 2, 3, 2, 2}));
   // Half of an expert would be on a node.
-  EXPECT_BAD_INPUT(check_config_for_layout(c, {6, 2, 3, 2, 3}), "parallel.node = 3");
-  EXPECT_BAD_INPUT(check_config_for_layout(c, {12, 1, 6, 1, 4}), "tp 1 ep 6 etp 1 (add --parallel.node=1)");
-  EXPECT_EQ(with({"--parallel.ep=4", "--parallel.node=2"}).layout(4), (Layout{4, 1, 4, 1, 2}));
+  EXPECT_BAD_INPUT(check_config_for_layout(c, {6, 2, 3, 2, 3}), "parallel.ranks_per_node = 3");
+  EXPECT_BAD_INPUT(check_config_for_layout(c, {12, 1, 6, 1, 4}), "tp 1 ep 6 etp 1 (add --parallel.ranks_per_node=1)");
+  EXPECT_EQ(with({"--parallel.ep=4", "--parallel.ranks_per_node=2"}).layout(4), (Layout{4, 1, 4, 1, 2}));
 }
 
-TEST(Config, NearestName) {
+TEST(Config, FindsTheNearestName) {
   EXPECT_EQ(nearest("trian", {"train", "prepare"}), "train");
   EXPECT_EQ(nearest("zzzzzzzzzz", {"train", "prepare"}), "");
   // A name is near if about a third of its letters differ, without the section or the dashes.
@@ -589,7 +665,7 @@ TEST(Config, NearestName) {
 }
 
 // Mixtral 8x7B: 46.7 B parameters, 12.9 B active (Jiang et al., 2024).
-TEST(Specs, CountsOfMixtral) {
+TEST(ParamCount, MatchesMixtral) {
   const Config c = with({"--model.layers=32", "--model.d_model=4096", "--model.heads=32", "--model.kv_heads=8",
                          "--model.head_dim=128", "--moe.experts=8", "--moe.top_k=2", "--moe.d_ff=14336"});
   const ParamCount n = count_params(c, 32000);
@@ -597,7 +673,7 @@ TEST(Specs, CountsOfMixtral) {
   EXPECT_EQ(n.active, 12879925248);
 }
 
-TEST(Capacity, IsTheCeilingOfTheShare) {
+TEST(Capacity, IsTheShareRoundedUp) {
   EXPECT_EQ(expert_capacity(1.25, 2, 64, 8), 20);
   EXPECT_EQ(expert_capacity(1.0, 2, 7, 4), 4);    // 3.5
   EXPECT_EQ(expert_capacity(1.1, 2, 10, 2), 11);  // floating point gives 11.000000000000002

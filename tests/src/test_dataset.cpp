@@ -54,7 +54,7 @@ std::string content(const std::filesystem::path& p) {
   return read_file(p);
 }
 
-TEST(IndexedWriter, WritesMegatronsBytes) {
+TEST(IndexedWriter, WritesTheBytesOfMegatron) {
   const TempFolder folder;
   IndexedWriter writer(folder.path() / "x", 257);
   for (const std::vector<std::int32_t>& d : {std::vector<std::int32_t>{7, 8, 256}, {1}, {2, 3}}) writer.add(d);
@@ -63,7 +63,7 @@ TEST(IndexedWriter, WritesMegatronsBytes) {
   EXPECT_EQ(content(folder.path() / "x.bin"), tokens_as<std::uint16_t>({7, 8, 256, 1, 2, 3}));
 }
 
-TEST(IndexedWriter, WidensAtMegatronsLimit) {
+TEST(IndexedWriter, WidensTokensAtTheLimitOfMegatron) {
   const TempFolder folder;
   for (const auto& [vocab, bytes] : {std::pair<Index, std::uintmax_t>{65499, 2}, {65500, 4}, {200000, 4}}) {
     IndexedWriter writer(folder.path() / "x", vocab);
@@ -74,7 +74,7 @@ TEST(IndexedWriter, WidensAtMegatronsLimit) {
   }
 }
 
-TEST(IndexedWriter, ManyDocumentsAndNone) {
+TEST(IndexedWriter, WritesManyDocumentsAndNone) {
   const TempFolder folder;
   IndexedWriter none(folder.path() / "none", 10);
   none.finish();
@@ -123,7 +123,7 @@ TEST(IndexedTokens, ReadsEveryTokenType) {
   }
 }
 
-TEST(IndexedTokens, DocumentsOfSeveralSequences) {
+TEST(IndexedTokens, ReadsDocumentsOfSeveralSequences) {
   const TempFolder folder;
   Idx idx;
   idx.boundaries = {0, 2, 2, 3};  // the second document is empty
@@ -153,7 +153,7 @@ TEST(IndexedTokens, ReadsSetsWithModes) {
 }
 
 // A file that is truncated while it is in use causes an error, and no signal.
-TEST(IndexedTokens, CutShortWhileInUse) {
+TEST(IndexedTokens, ReportsAFileTruncatedWhileInUse) {
   const TempFolder folder;
   folder.write("t.idx", Idx().str());
   folder.write("t.bin", tokens_as<std::uint16_t>({1, 2, 3, 4, 5, 6}));
@@ -167,7 +167,7 @@ TEST(IndexedTokens, CutShortWhileInUse) {
   EXPECT_BAD_INPUT(t.document(2), "t.idx ends before byte");
 }
 
-TEST(IndexedTokens, RefusesIdsBeyondTheVocabulary) {
+TEST(IndexedTokens, RejectsIdsBeyondTheVocabulary) {
   const TempFolder folder;
   Idx idx;
   folder.write("t.idx", idx.str());
@@ -185,7 +185,7 @@ TEST(IndexedTokens, RefusesIdsBeyondTheVocabulary) {
   EXPECT_BAD_INPUT(IndexedTokens(folder.path() / "t").read(0, 5, ids), "token 1 is id -2");
 }
 
-TEST(IndexedTokens, RefusesDamagedFiles) {
+TEST(IndexedTokens, RejectsDamagedFiles) {
   const TempFolder folder;
   const std::string bin = tokens_as<std::uint16_t>({1, 2, 3, 4, 5, 6});
   const auto expect = [&](const std::string& idx, const std::string& bin_content, const char* text) {
@@ -242,7 +242,7 @@ void make_dataset(const TempFolder& folder, const std::string& ini) {
   folder.write("dataset.ini", ini);
 }
 
-TEST(Dataset, HandMadeIniNeedsLittle) {
+TEST(Dataset, AcceptsAMinimalIni) {
   const TempFolder folder;
   make_dataset(folder, "# mine\n[dataset]\ntokenizer = bytes\ndomains = b, a  # order counts\n");
   const Dataset d(folder.path());
@@ -271,7 +271,7 @@ TEST(Dataset, HandMadeIniNeedsLittle) {
 }
 
 // Older files keep their meaning: '#' begins a comment anywhere except in quotes.
-TEST(Dataset, CommentsOfTheIni) {
+TEST(Dataset, ParsesCommentsOfTheIni) {
   const TempFolder folder;
   make_dataset(folder,
                "[dataset]# all\r\ntokenizer = none#x\nvocab = 300# GPT\ndomains = a , b #\n\n[ a ] # one\nweight=2#\n"
@@ -287,14 +287,17 @@ TEST(Dataset, CommentsOfTheIni) {
   EXPECT_EQ(quoted.model, folder.path() / "m#n.model");
   folder.write("dataset.ini", to_ini(quoted));
   EXPECT_EQ(read_dataset_ini(folder.path()).model, quoted.model);
+  EXPECT_NE(to_ini(quoted).find("\nformat_version = 1\n"), std::string::npos);
 }
 
-TEST(Dataset, NamesWhatIsWrong) {
+TEST(Dataset, NamesInvalidKeysAndFiles) {
   const TempFolder folder;
   EXPECT_BAD_INPUT(Dataset(folder.path() / "nowhere"), "nowhere");
   const std::string head = "[dataset]\ntokenizer = bytes\n";
   const std::pair<std::string, const char*> wrong[] = {
       {"", "dataset.tokenizer"},
+      {"[dataset]\nformat_version = 2\ntokenizer = bytes\ndomains = a\n",
+       "dataset.ini has format version 2, this program reads version 1"},
       {"[dataset]\ntokenizer = words\ndomains = a\n", "words"},
       {"[dataset]\ntokenizer = sentencepiece\ndomains = a\n", "dataset.model"},
       {"[dataset]\ntokenizer = none\ndomains = a\n", "dataset.vocab"},
@@ -336,7 +339,7 @@ void make_digests(const TempFolder& folder) {
   folder.write("dataset.ini", to_ini(d));
 }
 
-TEST(Dataset, DamageIsFound) {
+TEST(Dataset, DetectsDamage) {
   const TempFolder folder;
   make_digests(folder);
   EXPECT_NO_THROW(Dataset(folder.path()));
@@ -363,7 +366,7 @@ TEST(Dataset, DamageIsFound) {
 }
 
 // A changed count would change the bits per byte of an evaluation.
-TEST(Dataset, CountsAreThoseOfTheirDigest) {
+TEST(Dataset, RejectsCountsWithoutTheirDigest) {
   const TempFolder folder;
   make_digests(folder);
   DatasetDescription d = read_dataset_ini(folder.path());
@@ -388,7 +391,7 @@ TEST(Dataset, CountsAreThoseOfTheirDigest) {
   EXPECT_NO_THROW(Dataset(folder.path()));
 }
 
-TEST(Dataset, IdsAndDomainsAreThoseOfTheirDigest) {
+TEST(Dataset, RejectsIdsAndDomainsWithoutTheirDigest) {
   const TempFolder folder;
   make_digests(folder);
   DatasetDescription d = read_dataset_ini(folder.path());
@@ -447,7 +450,7 @@ TEST(Dataset, DigestFollowsTheContent) {
 
 // Digest of the tokenizer: of its model, or of the word bytes. If the tokenizer is missing, it is
 // the digest of its description in dataset.ini.
-TEST(Dataset, DigestOfTheTokenizer) {
+TEST(Dataset, ComputesTheDigestOfTheTokenizer) {
   const TempFolder folder;
   const auto digest = [&](const std::string& dataset) {
     folder.write("dataset.ini", "[dataset]\ndomains = a\nvocab = 9\n" + dataset);
@@ -465,7 +468,7 @@ TEST(Dataset, DigestOfTheTokenizer) {
                      "tokenizer_sha256 is not the digest of the tokenizer");
 }
 
-TEST(Dataset, IniRoundTrip) {
+TEST(Dataset, RoundTripsTheIni) {
   const TempFolder folder;
   DatasetDescription d;
   d.tokenizer = "sentencepiece";

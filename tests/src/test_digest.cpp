@@ -12,7 +12,7 @@ namespace {
 using namespace test;
 
 // FIPS 180-2, appendix B, and the empty message.
-TEST(Digest, KnownAnswers) {
+TEST(Digest, MatchesKnownAnswers) {
   EXPECT_EQ(to_hex(sha256("")), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
   EXPECT_EQ(to_hex(sha256("abc")), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
   EXPECT_EQ(to_hex(sha256("abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq")),
@@ -21,13 +21,13 @@ TEST(Digest, KnownAnswers) {
             "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
 }
 
-TEST(Digest, ChecksumsNoticeEveryBit) {
+TEST(Digest, ChecksumDetectsEveryBit) {
   std::string text(1000, 'x');
   const Checksum::Value whole = checksum(text.data(), text.size());
-  Checksum pieces;
+  Checksum chunked;
   for (std::size_t at = 0, n = 1; at < text.size(); at += n, n += 7)
-    pieces.update(text.data() + at, std::min(n, text.size() - at));
-  EXPECT_EQ(pieces.finish(), whole);
+    chunked.update(text.data() + at, std::min(n, text.size() - at));
+  EXPECT_EQ(chunked.finish(), whole);
   EXPECT_NE(checksum(text.data(), 999), whole);
   EXPECT_NE(checksum("", 0), checksum("\0", 1));
   for (std::size_t bit = 0; bit < text.size() * 8; bit += 37) {
@@ -38,13 +38,13 @@ TEST(Digest, ChecksumsNoticeEveryBit) {
   }
 }
 
-TEST(Digest, PiecesAndFilesGiveTheSame) {
+TEST(Digest, IsEqualForChunksAndFiles) {
   std::string text;
   for (int i = 0; i < 3000000; ++i) text += static_cast<char>(i * 7 + i / 1000);
-  Sha256 pieces;
+  Sha256 chunked;
   for (std::size_t at = 0, n = 0; at < text.size(); at += n, n = n * 3 + 1)
-    pieces.update(text.data() + at, std::min(n, text.size() - at));
-  EXPECT_EQ(pieces.finish(), sha256(text));
+    chunked.update(text.data() + at, std::min(n, text.size() - at));
+  EXPECT_EQ(chunked.finish(), sha256(text));
 
   const Folder folder;
   write_file(folder.path() / "file", text);
@@ -53,7 +53,7 @@ TEST(Digest, PiecesAndFilesGiveTheSame) {
   EXPECT_EQ(sha256_file(folder.path() / "file"), sha256(""));
 }
 
-TEST(Digest, SamplesSeeSizeBothEndsAndTheMiddle) {
+TEST(Digest, SampledDigestCoversSizeEndsAndMiddle) {
   const Folder folder;
   const auto sampled = [&](const std::string& text) {
     write_file(folder.path() / "file", text);
@@ -84,7 +84,7 @@ TEST(Digest, SamplesSeeSizeBothEndsAndTheMiddle) {
   EXPECT_NE(sampled(middle), before);
 }
 
-TEST(Digest, UnreadableFilesAreNamed) {
+TEST(Digest, NamesUnreadableFiles) {
   const Folder folder;
   EXPECT_NE(error_of([&] { sha256_file(folder.path() / "none"); }).find("none: No such file"), std::string::npos);
   EXPECT_NE(error_of([&] { sha256_sampled(folder.path() / "none"); }).find("cannot read"), std::string::npos);
@@ -92,7 +92,7 @@ TEST(Digest, UnreadableFilesAreNamed) {
   EXPECT_NE(error_of([&] { sha256_file(folder.path()); }).find("it is a folder"), std::string::npos);
 }
 
-TEST(Files, WriteReplacesWholeOrNotAtAll) {
+TEST(Files, WriteReplacesAFileAtomically) {
   const Folder folder;
   const fs::path file = folder.path() / "file";
   write_file(file, "old");
@@ -118,7 +118,7 @@ TEST(Files, WriteReplacesWholeOrNotAtAll) {
   EXPECT_NE(error_of([&] { write_file(folder.path() / "no" / "file", "x"); }).find("No such file"), std::string::npos);
 }
 
-TEST(Files, WritingTouchesNothingBeside) {
+TEST(Files, WriteLeavesOtherFilesAlone) {
   const Folder folder;
   const fs::path file = folder.path() / "file", victim = folder.path() / "victim";
   std::ofstream(victim) << "precious";
@@ -144,7 +144,7 @@ TEST(Files, WritingTouchesNothingBeside) {
 
 // A FIFO, a device and a folder are refused at once, also through a link. A file above the size
 // limit is refused, too.
-TEST(Files, InputsAreRegularFilesOfBoundedSize) {
+TEST(Files, RejectsSpecialAndOversizedInputs) {
   const Folder folder;
   const fs::path fifo = folder.path() / "fifo", link = folder.path() / "link", large = folder.path() / "large";
   ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
@@ -155,7 +155,7 @@ TEST(Files, InputsAreRegularFilesOfBoundedSize) {
   for (const auto& [path, what] : {std::pair{fifo, "a FIFO"}, {link, "a device"}, {folder.path(), "a folder"}}) {
     const std::string error = fmt::format("2: cannot read {}: it is {}, not a regular file", path.string(), what);
     ASSERT_EQ(error_of([&] { read_file(path); }).find(error), 0u);
-    ASSERT_EQ(error_of([&] { read_pieces(path, nothing); }).find(error), 0u);
+    ASSERT_EQ(error_of([&] { read_chunks(path, nothing); }).find(error), 0u);
     ASSERT_EQ(error_of([&] { read_lines(path, nothing); }).find(error), 0u);
     ASSERT_EQ(error_of([&] { sha256_file(path); }).find(error), 0u);
     ASSERT_EQ(error_of([&] { sha256_sampled(path); }).find(error), 0u);
@@ -164,7 +164,7 @@ TEST(Files, InputsAreRegularFilesOfBoundedSize) {
   ASSERT_EQ(error_of([&] { read_file(folder.path() / "none"); }).find("2: cannot read "), 0u);
 }
 
-TEST(Files, LinesAreReadWithTheirEnds) {
+TEST(Files, ReadsLinesWithTheirEnds) {
   const Folder folder;
   const fs::path file = folder.path() / "file";
   std::string text = "one\n\n" + std::string((1 << 20) + 5, 'x') + "\ntorn";
@@ -184,7 +184,7 @@ TEST(Files, LinesAreReadWithTheirEnds) {
 
   // A line that is longer than any of ours allocates no memory.
   std::ofstream(file) << "a\n";
-  fs::resize_file(file, most_line_bytes + 3);
+  fs::resize_file(file, max_line_bytes + 3);
   std::ofstream(file, std::ios::app) << "\nb\n";
   lines.clear();
   read_lines(file, [&](const TextLine& line) { lines.emplace_back(line.text); });
@@ -193,7 +193,7 @@ TEST(Files, LinesAreReadWithTheirEnds) {
 
 // Leftover names of killed processes block nothing. They are deleted once no process can be
 // writing.
-TEST(Files, LeftoversBlockNothing) {
+TEST(Files, IgnoresAndDeletesLeftovers) {
   const Folder folder;
   const fs::path file = folder.path() / "config.ini";
   for (int n = 1; n <= 120; ++n)
@@ -208,7 +208,7 @@ TEST(Files, LeftoversBlockNothing) {
   EXPECT_TRUE(fs::exists(file.string() + ".tmp7"));
 }
 
-TEST(Files, FoldersChangePlaces) {
+TEST(Files, RenameExchangesFolders) {
   const Folder folder;
   const fs::path a = folder.path() / "a", b = folder.path() / "b";
   make_folders(a);

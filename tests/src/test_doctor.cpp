@@ -64,17 +64,17 @@ void expect_problem(const std::vector<RankFacts>& ranks, const std::string& what
   EXPECT_NE(found[0].remedy.find(remedy), std::string::npos) << found[0].remedy;
 }
 
-TEST(Doctor, NothingIsWrong) {
+TEST(Doctor, FindsNothingOnAHealthyCluster) {
   for (int per_host : {1, 2, 4}) EXPECT_EQ(find_problems(cluster(per_host), launched), std::vector<Problem>{});
 }
 
-TEST(Doctor, NoGpuIsNoProblem) {
+TEST(Doctor, AcceptsMachinesWithoutGpus) {
   auto ranks = cluster(2);
   for (RankFacts& r : ranks) r.gpu = "", r.missing = "there is no GPU", r.host.gpus.clear();
   EXPECT_EQ(find_problems(ranks, launched), std::vector<Problem>{});
 }
 
-TEST(Doctor, MoreRanksThanCores) {
+TEST(Doctor, ReportsMoreRanksThanCores) {
   auto ranks = cluster(4);
   for (RankFacts& r : ranks)
     if (r.host.name == "west") r.host.cpus = r.cpus = cpus(0, 3);
@@ -85,14 +85,14 @@ TEST(Doctor, MoreRanksThanCores) {
   expect_problem(ranks, "share 3 cores", "start 3 ranks");
 }
 
-TEST(Doctor, AllBoundToOneCore) {
+TEST(Doctor, ReportsRanksBoundToOneCore) {
   auto ranks = cluster(2);
   for (RankFacts& r : ranks) r.threads = 1;
   for (int i : {0, 1}) ranks[i].cpus = {5};
   expect_problem(ranks, "ranks 0, 1 on east are bound to 1 core of 16", "--bind-to none");
 }
 
-TEST(Doctor, EachBoundToOneCore) {
+TEST(Doctor, ReportsRanksBoundToOneCoreEach) {
   auto ranks = cluster(2);
   for (int i : {2, 3}) ranks[i].cpus = {i}, ranks[i].threads = 1;
   expect_problem(ranks, "ranks 2, 3 on west are bound to one core each, and there are 16", "--bind-to none");
@@ -104,13 +104,13 @@ TEST(Doctor, EachBoundToOneCore) {
   EXPECT_EQ(find_problems(ranks, launched), std::vector<Problem>{});
 }
 
-TEST(Doctor, MoreThreadsThanCpus) {
+TEST(Doctor, ReportsMoreThreadsThanCpus) {
   auto ranks = cluster(4);
   ranks[5].threads = 5;
   expect_problem(ranks, "ranks 4-7 on west compute with 17 threads on 16 CPUs", "OMP_NUM_THREADS=4");
 }
 
-TEST(Doctor, MoreThreadsThanACpuQuotaGrants) {
+TEST(Doctor, ReportsMoreThreadsThanTheCpuQuota) {
   auto ranks = cluster(4);
   const auto west = [&](int quota) {
     for (RankFacts& r : ranks)
@@ -126,26 +126,26 @@ TEST(Doctor, MoreThreadsThanACpuQuotaGrants) {
                  "start 1 rank there at most");
 }
 
-TEST(Doctor, RanksShareAGpu) {
+TEST(Doctor, ReportsRanksThatShareAGpu) {
   auto ranks = cluster(4);
   ranks[6].gpu = ranks[5].gpu;
   expect_problem(ranks, "ranks 5, 6 on west share GPU 0000:02:00", "start 3 ranks");
 }
 
-TEST(Doctor, SomeRanksHaveNoGpu) {
+TEST(Doctor, ReportsRanksWithoutAGpu) {
   auto ranks = cluster(2);
   ranks[3].gpu = "";
   ranks[3].missing = "CUDA_VISIBLE_DEVICES hides it";
   expect_problem(ranks, "rank 3 on west has no GPU and other ranks have: CUDA_VISIBLE_DEVICES hides it", "cpu");
 }
 
-TEST(Doctor, DriverServesNotTheBuild) {
+TEST(Doctor, ReportsAnOldDriver) {
   auto ranks = cluster(2);
   for (int i : {2, 3}) ranks[i].gpu = "", ranks[i].missing = "the driver is too old", ranks[i].broken = true;
   expect_problem(ranks, "west: the driver is too old", "nvidia-smi");
 }
 
-TEST(Doctor, GpusThatCannotBeUsedOrAreFull) {
+TEST(Doctor, ReportsUnusableAndFullGpus) {
   auto ranks = cluster(2);
   ranks[1].host.gpus[1].error = "no kernel of this build runs on it";
   ranks[0].host.gpus[1].tried = false;  // the result of a rank that tried takes precedence
@@ -156,7 +156,7 @@ TEST(Doctor, GpusThatCannotBeUsedOrAreFull) {
   expect_problem(ranks, "GPU 0000:02:00 of east has only 60.0 of 80.0 GiB free", "nvidia-smi");
 }
 
-TEST(Doctor, Machine) {
+TEST(Doctor, ReportsLimitsOfAHost) {
   auto ranks = cluster(2);
   const auto west = [&](const std::function<void(HostFacts&)>& change) {
     ranks = cluster(2);
@@ -172,7 +172,7 @@ TEST(Doctor, Machine) {
   expect_problem(ranks, "a process on west may pin 0.01 GiB", "ulimit -l");
 }
 
-TEST(Doctor, ControlGroupLeavesTooLittleMemory) {
+TEST(Doctor, ReportsLittleMemoryOfAControlGroup) {
   auto ranks = cluster(2);
   const auto west = [&](Index limit, Index available) {
     for (int i : {2, 3}) ranks[i].host.memory_limit = limit, ranks[i].host.available = available;
@@ -187,7 +187,7 @@ TEST(Doctor, ControlGroupLeavesTooLittleMemory) {
   EXPECT_EQ(find_problems(ranks, launched), std::vector<Problem>{});
 }
 
-TEST(Doctor, Limits) {
+TEST(Doctor, ReportsLowResourceLimits) {
   auto ranks = cluster(2);
   const auto west = [&](const Limits& limits) {
     for (int i : {2, 3}) ranks[i].host.limits = limits;
@@ -210,7 +210,7 @@ TEST(Doctor, Limits) {
   expect_problem(ranks, "31 processes and threads on west, and 2 ranks compute with 16 threads", "ulimit -u");
 }
 
-TEST(Doctor, ClocksApart) {
+TEST(Doctor, ReportsClockDifferences) {
   auto ranks = cluster(2);
   const auto west = [&](double ahead, double error) {
     for (int i : {2, 3}) ranks[i].clock_ahead = ahead, ranks[i].clock_error = error;
@@ -223,7 +223,7 @@ TEST(Doctor, ClocksApart) {
   EXPECT_EQ(find_problems(ranks, launched), std::vector<Problem>{});
 }
 
-TEST(Doctor, BoundTogether) {
+TEST(Doctor, ReportsRanksBoundToTheSameCpus) {
   auto ranks = cluster(4);
   for (RankFacts& r : ranks) r.threads = 2;
   ranks[5].cpus = ranks[6].cpus = cpus(4, 3);
@@ -237,7 +237,7 @@ TEST(Doctor, BoundTogether) {
   EXPECT_EQ(find_problems(ranks, launched), std::vector<Problem>{});
 }
 
-TEST(Doctor, SlowRanks) {
+TEST(Doctor, ReportsSlowRanks) {
   auto ranks = cluster(4);
   for (RankFacts& r : ranks) r.speed = 40e9;
   ranks[6].speed = 20e9;
@@ -253,7 +253,7 @@ TEST(Doctor, SlowRanks) {
   expect_problem(ranks, "ranks 4-7 on west are up to 2.0 times slower", "");
 }
 
-TEST(Doctor, WhyARankIsSlow) {
+TEST(Doctor, ExplainsSlowRanks) {
   auto ranks = cluster(2);
   for (RankFacts& r : ranks) r.gpu = "", r.host.gpus.clear();
   ranks[3].speed = 10e9;
@@ -274,7 +274,7 @@ TEST(Doctor, WhyARankIsSlow) {
   expect_problem(ranks, "rank 3 on west has no GPU", "cpu");
 }
 
-TEST(Doctor, Folder) {
+TEST(Doctor, ReportsFolderProblems) {
   std::vector<RankFacts> ranks;
   const auto expect = [&](const std::function<void(RankFacts&)>& change, const std::string& what,
                           const std::string& remedy) {
@@ -305,7 +305,7 @@ TEST(Doctor, Folder) {
 
 // ---- facts of the probes ----
 
-TEST(Doctor, MemoryLimitOfControlGroups) {
+TEST(Doctor, ReadsMemoryLimitOfControlGroups) {
   const TempFolder root;
   const auto limit = [&] {
     const MemoryLimit found = memory_limit(root.path());
@@ -339,7 +339,7 @@ TEST(Doctor, MemoryLimitOfControlGroups) {
   EXPECT_EQ(limit(), std::pair(Index{8000}, Index{3000}));
 }
 
-TEST(Doctor, CpuQuotaOfControlGroups) {
+TEST(Doctor, ReadsCpuQuotaOfControlGroups) {
   const TempFolder root;
   const auto quota = [&] { return cpu_quota(cpu_time(root.path())); };
   EXPECT_EQ(quota(), 0);
@@ -373,7 +373,7 @@ TEST(Doctor, CpuQuotaOfControlGroups) {
   EXPECT_EQ(quota(), 1);
 }
 
-TEST(Doctor, FolderOfOneRank) {
+TEST(Doctor, ProbesAFolderOnOneRank) {
   const auto alone = make_comm_self();
   const TempFolder folder;
   const FolderFacts facts = probe_folder(*alone, folder.path() / ".", true);
@@ -401,27 +401,27 @@ TEST(Doctor, FolderOfOneRank) {
   }
 }
 
-TEST(Doctor, FileSystemNames) {
+TEST(Doctor, NamesFileSystems) {
   EXPECT_EQ(file_system_name(0x6969), "nfs");
   EXPECT_EQ(file_system_name(0x0bd00bd0), "lustre");
   EXPECT_EQ(file_system_name(0x794c7630), "overlay");
   EXPECT_EQ(file_system_name(0x12345), "0x12345");
 }
 
-TEST(Doctor, SpeedAndClockOfOneRank) {
+TEST(Doctor, MeasuresSpeedAndClockOfOneRank) {
   const auto alone = make_comm_self();
   EXPECT_GT(probe_speed(*alone, 0), 1e6);
   EXPECT_EQ(probe_speed(*alone, -1), 0);
   EXPECT_EQ(probe_clock(*alone), std::pair(0.0, 0.0));
 }
 
-TEST(Doctor, LauncherOfAnotherMpi) {
+TEST(Doctor, ReportsTheLauncherOfAnotherMpi) {
   std::vector<RankFacts> ranks{cluster(1)[0]};
   expect_problem(ranks, "started 4 processes, of which MPI sees 1", "the mpirun of MPI", {"MPI", "funneled", "no", 4});
   EXPECT_EQ(find_problems(ranks, {"MPI", "funneled", "no", 1}), std::vector<Problem>{});
 }
 
-TEST(Doctor, HostsMergeWhatTheirRanksSee) {
+TEST(Doctor, MergesTheGpusSeenByRanks) {
   auto ranks = cluster(2);
   for (int i = 0; i < 4; ++i) ranks[i].host.gpus = {gpu(2 - i % 2)};  // each rank sees its own
   const auto hosts = hosts_of(ranks);
@@ -432,11 +432,11 @@ TEST(Doctor, HostsMergeWhatTheirRanksSee) {
   EXPECT_EQ(hosts[1].gpus[1].id, "0000:02:00");
 }
 
-TEST(Doctor, Ranges) {
-  EXPECT_EQ(ranges({}), "");
-  EXPECT_EQ(ranges({4}), "4");
-  EXPECT_EQ(ranges({0, 1}), "0, 1");
-  EXPECT_EQ(ranges({0, 1, 2, 3, 8, 10, 11}), "0-3, 8, 10, 11");
+TEST(Doctor, FormatsRankLists) {
+  EXPECT_EQ(format_rank_list({}), "");
+  EXPECT_EQ(format_rank_list({4}), "4");
+  EXPECT_EQ(format_rank_list({0, 1}), "0, 1");
+  EXPECT_EQ(format_rank_list({0, 1, 2, 3, 8, 10, 11}), "0-3, 8, 10, 11");
 }
 
 }  // namespace

@@ -16,7 +16,7 @@ ExpertHistory history(Index layers, Index experts, std::vector<std::int64_t> ste
   return h;
 }
 
-TEST(LayerLoads, HandComputed) {
+TEST(LayerLoads, MatchesHandComputedValues) {
   const auto loads = layer_loads(history(1, 4, {10}, {6, 2, 0, 0}, {3, 0, 0, 0}, {0.5f, 0.25f, 0.125f, 0.125f}));
   ASSERT_EQ(loads.size(), 1u);
   const LayerLoad& l = loads[0];
@@ -43,7 +43,7 @@ TEST(LayerLoads, HandComputed) {
 
 // An expert is dead below a hundredth of an even share, and overloaded above twice an even share.
 // Exactly at a bound it is neither.
-TEST(LayerLoads, DeadAndOverloadedAtTheirBounds) {
+TEST(LayerLoads, ClassifiesDeadAndOverloadedExperts) {
   const auto loads = [](std::vector<std::int64_t> routed) {
     const auto n = static_cast<Index>(routed.size());
     return layer_loads(history(1, n, {1}, routed, std::vector<std::int64_t>(n, 0), std::vector<float>(n, 0.25f)))[0];
@@ -56,7 +56,7 @@ TEST(LayerLoads, DeadAndOverloadedAtTheirBounds) {
   EXPECT_DOUBLE_EQ(loads({2, 0}).experts[0].probability_gap, -0.5);  // probabilities as shares
 }
 
-TEST(LayerLoads, BalanceAndItsOpposite) {
+TEST(LayerLoads, MeasuresBalanceAndCollapse) {
   const auto even = layer_loads(history(1, 3, {1}, {5, 5, 5}, {0, 0, 0}, {0, 0, 0}))[0];
   EXPECT_DOUBLE_EQ(even.max_over_mean, 1);
   EXPECT_DOUBLE_EQ(even.cv, 0);
@@ -68,7 +68,7 @@ TEST(LayerLoads, BalanceAndItsOpposite) {
   EXPECT_EQ(one.busiest(), 2);
 }
 
-TEST(LayerLoads, SumsWindowsAndWeighsProbabilities) {
+TEST(LayerLoads, SumsCountsAndAveragesProbabilities) {
   // [window 2][layer 2][expert 2]; layer 1 receives nothing in the first window.
   const ExpertHistory h = history(2, 2, {4, 8}, {1, 3, 0, 0, 6, 2, 1, 0}, {0, 1, 0, 0, 2, 0, 0, 0},
                                   {0.25f, 0.75f, 0.5f, 0.5f, 0.625f, 0.375f, 1, 0});
@@ -81,7 +81,7 @@ TEST(LayerLoads, SumsWindowsAndWeighsProbabilities) {
   EXPECT_EQ(both[1].layer, 3);
 }
 
-TEST(LayerLoads, NothingRoutedIsNoCrash) {
+TEST(LayerLoads, AcceptsZeroAssignments) {
   for (const LayerLoad& l :
        {layer_loads(history(1, 2, {1}, {0, 0}, {0, 0}, {0, 0}))[0], layer_loads(history(1, 2, {}, {}, {}, {}))[0]}) {
     EXPECT_EQ(l.max_over_mean, 1);
@@ -127,7 +127,7 @@ TEST(Coarsen, KeepsTotalsAndLastSteps) {
 }
 
 // A run of 351 steps with a window every 50 steps. The last step alone would look like a collapse.
-TEST(Coarsen, ShortWindowsJoinTheirNeighbours) {
+TEST(Coarsen, MergesShortWindows) {
   const auto steps = [](std::vector<std::int64_t> ends, Index most) {
     const std::size_t n = ends.size();
     ExpertHistory h = history(1, 1, std::move(ends), std::vector<std::int64_t>(n, 1), std::vector<std::int64_t>(n, 0),
@@ -136,7 +136,7 @@ TEST(Coarsen, ShortWindowsJoinTheirNeighbours) {
   };
   using Steps = std::vector<std::int64_t>;
   EXPECT_EQ(steps({50, 100, 150, 200, 250, 300, 350, 351}, 8), (Steps{50, 100, 150, 200, 250, 300, 351}));
-  EXPECT_EQ(steps({50, 100, 150, 175}, 8), (Steps{50, 100, 150, 175}));  // half a window is kept
+  EXPECT_EQ(steps({50, 100, 150, 175}, 8), (Steps{50, 100, 150, 175}));  // half a window stays
   // A log line every 5 steps, and a checkpoint every 6.
   EXPECT_EQ(steps({5, 6, 10, 12, 13}, 8), (Steps{5, 10, 13}));
   EXPECT_EQ(steps({1, 100}, 8), (Steps{100}));
@@ -149,7 +149,7 @@ TEST(Coarsen, ShortWindowsJoinTheirNeighbours) {
   }
 }
 
-TEST(LastTenth, IsOfStepsNotOfWindows) {
+TEST(LastTenth, CountsStepsAndNotWindows) {
   const auto first = [](std::vector<std::int64_t> ends) {
     ExpertHistory h = history(1, 1, {}, {}, {}, {});
     h.steps = std::move(ends);
@@ -165,7 +165,7 @@ TEST(LastTenth, IsOfStepsNotOfWindows) {
   EXPECT_EQ(first({}), 0);
 }
 
-TEST(SelectBlock, TakesOneLayerOfEveryWindow) {
+TEST(SelectBlock, SelectsOneLayerOfEveryWindow) {
   const ExpertHistory h = history(2, 2, {4, 8}, {1, 2, 3, 4, 5, 6, 7, 8}, {0, 0, 1, 1, 0, 0, 2, 2},
                                   {.1f, .2f, .3f, .4f, .5f, .6f, .7f, .8f});
   const ExpertHistory one = select_block(h, 3);
@@ -181,7 +181,7 @@ double js(std::vector<std::int64_t> p, std::vector<std::int64_t> q) {
   return js_divergence(p, q);
 }
 
-TEST(JsDivergence, HandComputed) {
+TEST(JsDivergence, MatchesHandComputedValues) {
   EXPECT_EQ(js({3, 1}, {6, 2}), 0);  // equal shares
   EXPECT_DOUBLE_EQ(js({5, 0, 0}, {0, 1, 1}), 1);
   // p = (1, 0), q = (1/2, 1/2), middle (3/4, 1/4):
@@ -198,7 +198,7 @@ constexpr const char* evaluation_text = R"({"step": 20, "tokens": 30, "loss": 2.
   {"name": "b", "tokens": 10, "bytes": 12.0, "loss": 2, "perplexity": 7.4, "bits_per_byte": 2.8, "experts": [[0, 4], [1, 1]]},
   {"name": "c", "tokens": 10, "bytes": 13, "loss": 2, "perplexity": 7.4, "bits_per_byte": 2.8, "experts": [[2, 2], [2, 2]]}]})";
 
-TEST(Evaluation, ReadAndCompared) {
+TEST(Evaluation, IsReadAndCompared) {
   const TempFolder folder;
   const Evaluation e = read_evaluation(folder.write("evaluation.json", evaluation_text));
   EXPECT_EQ(e.step, 20);
@@ -223,7 +223,7 @@ TEST(Evaluation, ReadAndCompared) {
   EXPECT_EQ(specialisation(one)[0].domain_a, "");
 }
 
-TEST(Evaluation, OfSomeWindowsWithUnknownBytes) {
+TEST(Evaluation, ReadsPartialWindowsWithUnknownBytes) {
   const TempFolder folder;
   std::string text = evaluation_text;
   text.replace(text.find("\"step\""), 0, "\"windows\": 6, \"of\": 90, ");
@@ -236,7 +236,7 @@ TEST(Evaluation, OfSomeWindowsWithUnknownBytes) {
   EXPECT_EQ(read_evaluation(folder.write("evaluation.json", evaluation_text)).of, 0);
 }
 
-TEST(Evaluation, DamageIsNamed) {
+TEST(Evaluation, NamesDamage) {
   const TempFolder folder;
   const std::string good = evaluation_text;
   const auto with = [&](const std::string& from, const std::string& to) {

@@ -40,12 +40,12 @@ void expect_logits(Engine& engine, const std::vector<std::int32_t>& ids, Index a
   Cache cache = engine.make_cache(1, tokens, at_once);
   std::vector<float> logits;
   for (Index begin = 0; begin < tokens; begin += at_once)
-    logits = engine.extend(cache, 0, 1, std::span(ids).subspan(begin, std::min(at_once, tokens - begin)), true);
+    logits = engine.decode(cache, 0, 1, std::span(ids).subspan(begin, std::min(at_once, tokens - begin)), true);
   ASSERT_EQ(logits.size(), want.size());
   for (std::size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(logits[i], want[i], 2e-5 * (1 + std::abs(want[i]))) << i;
 }
 
-TEST(Families, LogitsAreThoseOfTransformers) {
+TEST(Families, LogitsEqualTransformers) {
   const Json cases = golden("blocks.json");
   ASSERT_GE(cases.size(), 19u);
   for (const Json& c : cases) {
@@ -64,7 +64,7 @@ TEST(Families, LogitsAreThoseOfTransformers) {
 
 // DeepSeek-V2 and V3: the loss and every gradient of training, and the logits of generation, which
 // computes them in another way.
-TEST(Families, LatentAttentionIsThatOfTransformers) {
+TEST(Families, LatentAttentionEqualsTransformers) {
   const Json cases = golden("latent.json");
   ASSERT_EQ(cases.size(), 3u);
   for (const Json& c : cases) {

@@ -23,16 +23,17 @@ const fs::path step_dir = fixture / "run/checkpoints/step-00000020";
 
 struct Expected {
   std::string name, shape;
-  double first, last, sum, placed_sum;
+  double first, last, sum, weighted_sum;
 };
 
-std::vector<Expected> written_down() {
+std::vector<Expected> recorded_values() {
   std::ifstream file(fixture / "values.txt");
   std::vector<Expected> rows;
   for (std::string line; std::getline(file, line);) {
     Expected e;
-    std::istringstream words(line);
-    if (line[0] != '#' && words >> e.name >> e.shape >> e.first >> e.last >> e.sum >> e.placed_sum) rows.push_back(e);
+    std::istringstream fields(line);
+    if (line[0] != '#' && fields >> e.name >> e.shape >> e.first >> e.last >> e.sum >> e.weighted_sum)
+      rows.push_back(e);
   }
   return rows;
 }
@@ -46,22 +47,22 @@ std::string commas(const Shape& shape) {
 // values.txt has nine digits of each element, and twelve of the sums.
 void expect_values(const Expected& e, const std::vector<double>& x) {
   ASSERT_FALSE(x.empty());
-  double sum = 0, placed = 0, size = 0, placed_size = 0;
+  double sum = 0, weighted = 0, size = 0, weighted_size = 0;
   for (std::size_t i = 0; i < x.size(); ++i) {
-    const double place = static_cast<double>(i + 1);
-    sum += x[i], placed += place * x[i];
-    size += std::abs(x[i]), placed_size += place * std::abs(x[i]);
+    const double weight = static_cast<double>(i + 1);
+    sum += x[i], weighted += weight * x[i];
+    size += std::abs(x[i]), weighted_size += weight * std::abs(x[i]);
   }
   EXPECT_NEAR(x.front(), e.first, 1e-8 * std::abs(e.first));
   EXPECT_NEAR(x.back(), e.last, 1e-8 * std::abs(e.last));
   EXPECT_NEAR(sum, e.sum, 1e-8 * size);
-  EXPECT_NEAR(placed, e.placed_sum, 1e-8 * placed_size);
+  EXPECT_NEAR(weighted, e.weighted_sum, 1e-8 * weighted_size);
 }
 
-TEST(FirstRun, HoldsTheTensorsThatAreWrittenDown) {
+TEST(FirstRun, HasTheRecordedTensors) {
   EXPECT_TRUE(verify_checkpoint(step_dir).empty());
   const CheckpointTensors tensors(step_dir);
-  const std::vector<Expected> expected = written_down();
+  const std::vector<Expected> expected = recorded_values();
   ASSERT_EQ(expected.size(), 129);
   EXPECT_EQ(tensors.list().size(), expected.size());
   for (const Expected& e : expected) {
@@ -73,7 +74,7 @@ TEST(FirstRun, HoldsTheTensorsThatAreWrittenDown) {
   }
 }
 
-TEST(FirstRun, StateIsWhatItWas) {
+TEST(FirstRun, HasTheRecordedState) {
   const TrainState state = read_state(step_dir);
   EXPECT_EQ(state.step, 20);
   EXPECT_EQ(state.tokens, 1280);
@@ -104,18 +105,18 @@ TEST(FirstRun, FillsTheParametersOfEveryLayout) {
         whole[name][static_cast<std::size_t>(i)] = *x;
       });
     }
-    for (const Expected& e : written_down()) {
+    for (const Expected& e : recorded_values()) {
       if (e.name[1] == 'e' || e.name[1] == 'r') continue;  // experts, router
       SCOPED_TRACE(e.name);
       ASSERT_TRUE(whole.count(e.name));
       expect_values(e, whole[e.name]);
     }
-    EXPECT_EQ(whole.size() + 6, written_down().size());
+    EXPECT_EQ(whole.size() + 6, recorded_values().size());
   }
 }
 
 // A forged seq_len allocates no memory, because tables are as long as the computed texts.
-TEST(FirstRun, ASequenceLengthThatNoTextHasTakesNoMemory) {
+TEST(FirstRun, AllocatesNothingForAForgedSequenceLength) {
   const test::Folder copy;
   fs::copy(step_dir, copy.path(), fs::copy_options::recursive);
   TrainState state = read_state(step_dir);

@@ -64,7 +64,7 @@ std::function<void(const fs::path&)> with(const char* file, const std::function<
 
 class ForgedCheckpoint : public testing::TestWithParam<Forgery> {};
 
-TEST_P(ForgedCheckpoint, IsRefused) {
+TEST_P(ForgedCheckpoint, IsRejected) {
   const Folder run;
   const fs::path dir = write_as(run.path(), {2, 1, 2, 1}, 200);
   ASSERT_EQ(refusal(dir), "");
@@ -102,9 +102,9 @@ const Raw& external_storage() {
 // The weight as [rows, 29]; only two of its rows have a source.
 void virtual_of_two_rows(hid_t file, hsize_t rows) {
   const Raw creation(H5Pcreate(H5P_DATASET_CREATE), H5Pclose);
-  const hsize_t shape[] = {rows, 29}, part[] = {2, 29}, zero[] = {0, 0}, size = 58;
+  const hsize_t shape[] = {rows, 29}, two_rows[] = {2, 29}, zero[] = {0, 0}, size = 58;
   const Raw target(H5Screate_simple(2, shape, nullptr), H5Sclose), from(H5Screate_simple(1, &size, nullptr), H5Sclose);
-  done(H5Sselect_hyperslab(target, H5S_SELECT_SET, zero, nullptr, part, nullptr));
+  done(H5Sselect_hyperslab(target, H5S_SELECT_SET, zero, nullptr, two_rows, nullptr));
   done(H5Sselect_hyperslab(from, H5S_SELECT_SET, zero, nullptr, &size, nullptr));
   done(H5Pset_virtual(creation, target, "shard-00000.h5", weight, from));
   raw_dataset(file, weight, {rows, 29}, H5T_IEEE_F32LE, creation);
@@ -184,7 +184,7 @@ const Forgery forgeries[] = {
 
     {"VirtualOfItself", "not in its manifest", with(index_name, [](hid_t f) { raw_virtual(f, weight, ".", weight); })},
     {"VirtualOfTheIndex", "", with(index_name, [](hid_t f) { raw_virtual(f, weight, index_name, weight); })},
-    {"VirtualOfAnotherName", "no run of /params/embedding.weight",
+    {"VirtualOfAnotherName", "no range of /params/embedding.weight",
      with(index_name, [](hid_t f) { raw_virtual(f, weight, "shard-00000.h5", "/params/layers.0.norm.weight"); })},
     {"VirtualOfAFifo", "not in its manifest",
      with(index_name, [](hid_t f) { raw_virtual(f, weight, "../pipe", weight); })},
@@ -222,12 +222,12 @@ const Forgery forgeries[] = {
             raw_dataset(f, "/router/bias", {2, 3}, H5T_IEEE_F32LE, plain());
             raw_virtual(f, "/router/bias", "shard-00000.h5", "/router/bias");
           })},
-    {"ExternalStorage", "as one piece",
+    {"ExternalStorage", "is not contiguous",
      with(index_name,
           [](hid_t f) {
             raw_dataset(f, "/router/bias", {2, 3}, H5T_IEEE_F32LE, external_storage());
           })},
-    {"ExternalStorageOfAShard", "as one piece",
+    {"ExternalStorageOfAShard", "is not contiguous",
      [](const fs::path& dir) {
        with(index_name, [](hid_t f) { raw_virtual(f, weight, "shard-00000.h5", weight); })(dir);
        with("shard-00000.h5",
@@ -272,7 +272,7 @@ INSTANTIATE_TEST_SUITE_P(All, ForgedCheckpoint, testing::ValuesIn(forgeries),
                          [](const auto& info) { return info.param.name; });
 
 // A pipe in place of a file: readers do not wait for its data.
-TEST(ForgedCheckpoint, RegularFilesOnly) {
+TEST(ForgedCheckpoint, RejectsPipes) {
   for (const char* file : {manifest_name, index_name, "shard-00001.h5"}) {
     const Folder run;
     const fs::path dir = write_as(run.path(), {2, 1, 2, 1}, 200);
@@ -291,7 +291,7 @@ TEST(ForgedCheckpoint, RegularFilesOnly) {
 }
 
 // Names in a manifest must be plain and unique. The time to read them is linear in their number.
-TEST(ForgedCheckpoint, NamesInTheManifest) {
+TEST(ForgedCheckpoint, RejectsUnsafeNamesInTheManifest) {
   const Folder run;
   const fs::path dir = checkpoints_of(run.path()) / "step-00000200";
   make_folders(dir);
@@ -317,7 +317,7 @@ TEST(ForgedCheckpoint, NamesInTheManifest) {
   EXPECT_BAD_INPUT(read_manifest(dir), "is no manifest");
 }
 
-TEST(ForgedCheckpoint, SelectionBiasesOfAnotherModel) {
+TEST(ForgedCheckpoint, RejectsSelectionBiasesOfAnotherModel) {
   const Config config = parse_config(
       "[model]\nlayers = 2\nd_model = 8\nheads = 2\nseq_len = 4\n[moe]\nexperts = 3\nbias_rate = 0.1\n", "test");
   const std::unique_ptr<Comm> world = make_comm_self();
@@ -353,7 +353,7 @@ TEST(CheckpointFiles, AreOpenedFewAtATime) {
   for (const TensorDifference& d : diff_checkpoints(many, one)) EXPECT_TRUE(d.bitwise_equal) << d.name;
 }
 
-TEST(CheckpointFiles, ThatCannotBeOpenedAreErrors) {
+TEST(CheckpointFiles, ReportErrorsIfTheyCannotBeOpened) {
   const Folder a, b;
   const fs::path first = write_as(a.path(), {4, 2, 2, 1}, 200), second = write_as(b.path(), {4, 1, 1, 1}, 200);
   const std::unique_ptr<Backend> backend = make_cpu();
@@ -383,7 +383,7 @@ TEST(CheckpointFiles, ThatCannotBeOpenedAreErrors) {
 
 // The library walks over the objects of a global heap by their sizes. A forged size makes this
 // endless.
-TEST(ForgedGlobalHeap, IsRefusedBeforeTheLibraryOpensIt) {
+TEST(ForgedGlobalHeap, IsRejectedBeforeTheLibraryOpensIt) {
   const Folder run;
   const fs::path dir = write_as(run.path(), {2, 1, 2, 1}, 200), index = dir / index_name;
   const std::string honest = read_file(index);
@@ -416,7 +416,7 @@ TEST(ForgedGlobalHeap, IsRefusedBeforeTheLibraryOpensIt) {
 
 // Heaps within heaps: the walks over all of them take at most as many steps as the file has room
 // for objects.
-TEST(ForgedGlobalHeap, ManyInOneAreBounded) {
+TEST(ForgedGlobalHeap, ChecksNestedHeapsInBoundedTime) {
   const Folder folder;
   std::string bytes;
   constexpr std::uint64_t heaps_within = 20000, object_bytes = 16;
@@ -429,12 +429,12 @@ TEST(ForgedGlobalHeap, ManyInOneAreBounded) {
   bytes += std::string(object_bytes, '\0');
   const fs::path file = folder.write("x.h5", bytes);
   GlobalHeaps heaps;
-  for (std::size_t at = 0; at < bytes.size(); at += 777) heaps.find(std::string_view(bytes).substr(at, 777));
+  for (std::size_t at = 0; at < bytes.size(); at += 777) heaps.scan(std::string_view(bytes).substr(at, 777));
   EXPECT_TRUE(has(heaps.problem(file), "does not end where it should"));
 }
 
 // The check of the heaps reads lengths of 8 bytes.
-TEST(ForgedGlobalHeap, LengthsOfAnotherSizeAreRefused) {
+TEST(ForgedGlobalHeap, RejectsOtherSizesOfLengths) {
   const Folder folder;
   const fs::path path = folder.path() / "x.h5";
   {

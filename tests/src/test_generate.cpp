@@ -42,7 +42,7 @@ struct Model {
       for (Index i = 0; i < w.elements(); ++i)
         w.f32()[i] = static_cast<float>((spec.init.kind == InitKind::ones ? 1.0 : 0.0) + 0.3 * random.normal(i));
     }
-    engine.store().prepared().invalidate();
+    engine.store().packed_weights().invalidate();
   }
   // Logarithm of the probability of each token after `ids`, computed without a cache.
   std::vector<double> recomputed(std::span<const std::int32_t> ids) {
@@ -92,7 +92,7 @@ const Case cases[] = {
     {"norms_and_caps",
      {"--model.qk_norm=true", "--model.attention_softcap=1.5", "--model.output_softcap=2", "--model.window=3"}},
     {"shared_sigmoid_bias",
-     {"--moe.shared_experts=1", "--moe.score=sigmoid", "--moe.bias_rate=0.01", "--moe.aux_scope=global_batch"}},
+     {"--moe.shared_experts=1", "--moe.score=sigmoid", "--moe.bias_update_rate=0.01", "--moe.aux_scope=global_batch"}},
     {"head_layernorm_offset_output_bias_drawn_in_training",
      {"--model.qk_norm=head_layernorm", "--model.norm_offset=true", "--model.output_bias=true",
       "--model.attention_scale=0.5", "--moe.ffn=gelu", "--moe.jitter=0.1", "--moe.choice=noisy", "--moe.noise=1",
@@ -121,33 +121,33 @@ const Case cases[] = {
       "--attention.c.attention_summary=1", "--attention.d.attention=longformer", "--attention.d.window=3",
       "--attention.d.attention_sinks=true", "--attention.e.window=4", "--attention.e.qk_norm=whole"}},
     {"latent",
-     {"--model.kv_heads=0", "--model.kv_latent=5", "--model.q_latent=7", "--model.rope_head_dim=4",
-      "--model.value_head_dim=3", "--model.rope_pairs=interleaved"}},
+     {"--model.kv_heads=0", "--model.kv_lora_rank=5", "--model.q_lora_rank=7", "--model.qk_rope_head_dim=4",
+      "--model.v_head_dim=3", "--model.rope_pairs=interleaved"}},
     {"latent_with_windows_biases_and_sinks",
-     {"--model.kv_heads=0", "--model.kv_latent=20", "--model.rope_head_dim=2", "--model.pattern=a,b,c",
+     {"--model.kv_heads=0", "--model.kv_lora_rank=20", "--model.qk_rope_head_dim=2", "--model.pattern=a,b,c",
       "--attention.a.window=4", "--attention.a.attention_sinks=true", "--attention.b.position=alibi",
       "--attention.c.position=none", "--attention.c.attention_softcap=1.5"}},
     {"layernorm_tied", {"--model.norm=layernorm", "--model.bias=true", "--model.tie_embeddings=true"}},
 };
 
-class Cached : public testing::TestWithParam<Case> {};
+class CachedDecoding : public testing::TestWithParam<Case> {};
 
 // A prompt in chunks, then token by token, in the second slot beside another sequence.
-TEST_P(Cached, GivesWhatComputingAllAgainGives) {
+TEST_P(CachedDecoding, EqualsRecomputation) {
   Model model(GetParam().overrides);
   Engine& engine = model.engine;
   const std::vector<std::int32_t> ids = some_ids(31, 1), other = some_ids(40, 2);
   constexpr Index at_once = 5, prompt = 13;
   Cache cache = engine.make_cache(2, 60, at_once);
-  engine.extend(cache, 0, 1, std::span(other).first(3), false);
+  engine.decode(cache, 0, 1, std::span(other).first(3), false);
   for (Index begin = 0; begin < prompt; begin += at_once) {
     const Index count = std::min(at_once, prompt - begin);
-    const auto logits = engine.extend(cache, 1, 1, std::span(ids).subspan(begin, count), true);
+    const auto logits = engine.decode(cache, 1, 1, std::span(ids).subspan(begin, count), true);
     expect_log_probabilities(logits, model.recomputed(std::span(ids).first(begin + count)), "prompt");
   }
   for (Index i = prompt; i < 31; ++i) {
     const Index of_other = 3 + i - prompt;
-    const auto logits = engine.extend(cache, 0, 2, std::vector{other[of_other], ids[i]}, true);
+    const auto logits = engine.decode(cache, 0, 2, std::vector{other[of_other], ids[i]}, true);
     ASSERT_EQ(std::ssize(logits), 2 * V);
     const std::string where = "position " + std::to_string(i);
     if (i % 3 == 0)
@@ -162,10 +162,10 @@ TEST_P(Cached, GivesWhatComputingAllAgainGives) {
   EXPECT_EQ(cache.length(1), 0);
   std::vector<std::int32_t> more = ids;
   more.push_back(4);
-  expect_log_probabilities(engine.extend(cache, 0, 1, std::vector{4}, true), model.recomputed(more), "moved");
+  expect_log_probabilities(engine.decode(cache, 0, 1, std::vector{4}, true), model.recomputed(more), "moved");
 }
 
-TEST_P(Cached, ABatchOfUnequalPromptsGivesEachWhatItGetsAlone) {
+TEST_P(CachedDecoding, BatchEqualsSinglePrompts) {
   Model model(GetParam().overrides);
   std::vector<std::vector<std::int32_t>> prompts;
   for (const Index length : {1, 9, 3, 17, 6}) prompts.push_back(some_ids(length, static_cast<std::uint64_t>(length)));
@@ -185,10 +185,10 @@ TEST_P(Cached, ABatchOfUnequalPromptsGivesEachWhatItGetsAlone) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Configs, Cached, testing::ValuesIn(cases),
+INSTANTIATE_TEST_SUITE_P(Configs, CachedDecoding, testing::ValuesIn(cases),
                          [](const testing::TestParamInfo<Case>& c) { return std::string(c.param.name); });
 
-TEST(Cache, AWindowKeepsItsSizeWhateverTheLength) {
+TEST(Cache, WindowBoundsItsSize) {
   constexpr Index most = 100000;
   Model all({}, most), window({"--model.window=6"}, most),
       pattern({"--model.pattern=local*2,global", "--attention.local.window=6"}, most);
@@ -200,14 +200,14 @@ TEST(Cache, AWindowKeepsItsSizeWhateverTheLength) {
   EXPECT_EQ(bytes(window, 5), 3 * 5 * token);
   EXPECT_EQ(bytes(pattern, 100), (2 * 9 + 100) * token);
   // A latent is stored once for all heads, with the rotated elements of keys that they share.
-  Model latent({"--model.kv_heads=0", "--model.kv_latent=5", "--model.rope_head_dim=4"}, most);
+  Model latent({"--model.kv_heads=0", "--model.kv_lora_rank=5", "--model.qk_rope_head_dim=4"}, most);
   EXPECT_EQ(bytes(latent, 100), 3 * 100 * 3 * (5 + 4) * 4);
   // Global tokens are visible from beyond the window.
   Model longformer({"--model.window=6", "--model.attention=longformer"}, most);
   EXPECT_EQ(bytes(longformer, 100), bytes(all, 100));
 }
 
-TEST(Generate, SamplesByPromptAndPositionAlone) {
+TEST(Generate, SamplesByPromptAndPositionOnly) {
   Model model({});
   std::vector<std::vector<std::int32_t>> prompts;
   for (Index i = 0; i < 5; ++i) prompts.push_back(some_ids(4, 7));  // the same prompt five times
@@ -224,7 +224,7 @@ TEST(Generate, SamplesByPromptAndPositionAlone) {
   EXPECT_NE(generate(model.engine, prompts, options)[0].added, all[0].added);
 }
 
-TEST(Generate, EndsWhereItIsTold) {
+TEST(Generate, StopsAtEndOfTextAndStopFunction) {
   Model model({});
   const std::vector<std::vector<std::int32_t>> prompts = {some_ids(4, 1), some_ids(2, 2), some_ids(6, 3)};
   GenerateOptions options{.sampling = {.temperature = 1.5}, .tokens = 30, .batch = 2};
@@ -235,16 +235,16 @@ TEST(Generate, EndsWhereItIsTold) {
   options.stops = [&](std::size_t prompt, std::span<const std::int32_t> added) {
     return prompt == 0 && added.size() == 7;
   };
-  std::map<std::size_t, std::size_t> told;  // number of tokens of each prompt
+  std::map<std::size_t, std::size_t> reported;  // number of tokens of each prompt
   const auto ended = generate(model.engine, prompts, options, [&](std::size_t i, std::span<const std::int32_t> added) {
-    EXPECT_EQ(added.size(), ++told[i]);
+    EXPECT_EQ(added.size(), ++reported[i]);
   });
   for (std::size_t i = 0; i < prompts.size(); ++i) {
     const auto& whole = all[i].added;
     const std::size_t end = std::find(whole.begin(), whole.end(), options.end_of_text) - whole.begin();
     const std::size_t most = i == 0 ? std::min<std::size_t>(end, 7) : end;
     EXPECT_EQ(ended[i].added, std::vector(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(most))) << i;
-    EXPECT_EQ(told[i], most) << i;
+    EXPECT_EQ(reported[i], most) << i;
     EXPECT_EQ(ended[i].finish, most < end           ? Finish::stop
                                : end < whole.size() ? Finish::end_of_text
                                                     : Finish::length)
@@ -264,7 +264,7 @@ std::map<std::int32_t, double> shares(const std::vector<float>& logits, const Sa
   return count;
 }
 
-TEST(Sample, MinPLeavesThoseOfAShareOfTheLikeliest) {
+TEST(Sample, MinPKeepsIdsRelativeToTheLikeliest) {
   const std::vector<float> logits = {std::log(0.15f), std::log(0.5f), std::log(0.05f), std::log(0.3f)};
   EXPECT_EQ(shares(logits, {.temperature = 1, .min_p = 0.05}).size(), 4u);
   EXPECT_EQ(shares(logits, {.temperature = 1, .min_p = 0.2}).size(), 3u);
@@ -279,14 +279,14 @@ TEST(Sample, MinPLeavesThoseOfAShareOfTheLikeliest) {
   EXPECT_EQ(shares(logits, {.temperature = 1, .top_k = 3, .top_p = 0.6, .min_p = 0.2}).size(), 2u);
 }
 
-TEST(Sample, TopPCountsWhatTopKLeaves) {
+TEST(Sample, TopPAppliesAfterTopK) {
   const std::vector<float> logits = {std::log(0.4f), std::log(0.2f), std::log(0.2f), std::log(0.2f)};
   EXPECT_EQ(shares(logits, {.temperature = 1, .top_k = 2, .top_p = 0.66}).size(), 1u);  // 0.4 / 0.6
   EXPECT_EQ(shares(logits, {.temperature = 1, .top_k = 2, .top_p = 0.68}).size(), 2u);
   EXPECT_EQ(shares(logits, {.temperature = 1, .top_k = 2}).count(1), 1u);  // ties: the lower id
 }
 
-TEST(Sample, APenaltyMakesWhatIsThereLessLikely) {
+TEST(Sample, RepetitionPenaltyLowersSeenIds) {
   const std::vector<float> logits = {1.0f, 3.0f, 2.5f, -1.0f};
   const SampleOptions greedy{.repetition_penalty = 1.3, .temperature = 0};
   EXPECT_EQ(sample_token(logits, greedy, 0, {}), 1);
@@ -303,18 +303,18 @@ TEST(Sample, APenaltyMakesWhatIsThereLessLikely) {
 
 // ---- stop strings ----
 
-TEST(StopStrings, AreFoundAtTheFirstPlace) {
+TEST(StopStrings, AreFoundAtTheFirstPosition) {
   EXPECT_EQ(find_stop("one two three", {"three", "two"}), 4u);
   EXPECT_EQ(find_stop("one two", {"twos"}), std::string::npos);
   EXPECT_EQ(find_stop("one two", {}), std::string::npos);
 }
 
-TEST(StopStrings, WhatMayBeginOneWaits) {
-  EXPECT_EQ(before_possible_stop("a text\n", {"\n\n"}), 6u);
-  EXPECT_EQ(before_possible_stop("a text", {"\n\n"}), 6u);
-  EXPECT_EQ(before_possible_stop("abab", {"ababc", "bx"}), 0u);
-  EXPECT_EQ(before_possible_stop("ac", {"b"}), 2u);  // a stop of one byte is complete or absent
-  EXPECT_EQ(before_possible_stop("", {"stop"}), 0u);
+TEST(StopStrings, HoldBackAPossibleBeginning) {
+  EXPECT_EQ(before_partial_stop("a text\n", {"\n\n"}), 6u);
+  EXPECT_EQ(before_partial_stop("a text", {"\n\n"}), 6u);
+  EXPECT_EQ(before_partial_stop("abab", {"ababc", "bx"}), 0u);
+  EXPECT_EQ(before_partial_stop("ac", {"b"}), 2u);  // a stop of one byte is complete or absent
+  EXPECT_EQ(before_partial_stop("", {"stop"}), 0u);
   // However a text is split, the text before the stop string is shown.
   const std::string text = "eeendless enough, the ending";
   const std::vector<std::string> stops = {"ending", "enough,t"};
@@ -322,9 +322,9 @@ TEST(StopStrings, WhatMayBeginOneWaits) {
   for (std::size_t n = 0; n <= text.size(); ++n) {
     const std::string_view so_far = std::string_view(text).substr(0, n);
     const std::size_t stop = find_stop(so_far, stops);
-    const auto part = so_far.substr(0, stop != so_far.npos ? stop : before_possible_stop(so_far, stops));
-    ASSERT_TRUE(part.starts_with(shown)) << n;  // shown text is never withdrawn
-    shown = part;
+    const auto visible = so_far.substr(0, stop != so_far.npos ? stop : before_partial_stop(so_far, stops));
+    ASSERT_TRUE(visible.starts_with(shown)) << n;  // shown text is never withdrawn
+    shown = visible;
   }
   EXPECT_EQ(shown, "eeendless enough, the ");
 }

@@ -13,7 +13,7 @@ namespace {
 
 using namespace test;
 
-TEST(Hdf5, DatasetsAndAttributesComeBack) {
+TEST(Hdf5, RoundTripsDatasetsAndAttributes) {
   const Folder folder;
   const fs::path path = folder.path() / "file.h5";
   const std::vector<std::int64_t> ints{1, -2, Index{1} << 62, 4, 5, 6};
@@ -41,7 +41,7 @@ TEST(Hdf5, DatasetsAndAttributesComeBack) {
   EXPECT_EQ(dataset.shape(), (Shape{2, 3}));
   EXPECT_EQ(dataset.dtype(), DType::i64);
   std::vector<std::int64_t> back(6);
-  dataset.read(whole({2, 3}), back.data());
+  dataset.read(full_box({2, 3}), back.data());
   EXPECT_EQ(back, ints);
   back.assign(6, 0);
   dataset.read(Box{{0, 1}, {2, 2}}, back.data());
@@ -50,7 +50,7 @@ TEST(Hdf5, DatasetsAndAttributesComeBack) {
   dataset.read(Range{2, 5}, back.data());
   EXPECT_EQ(back, (std::vector<std::int64_t>{ints[2], ints[3], ints[4], 0, 0, 0}));
   float scalar_back = 0;
-  file.open_dataset("/a/scalar").read(whole({}), &scalar_back);
+  file.open_dataset("/a/scalar").read(full_box({}), &scalar_back);
   EXPECT_EQ(scalar_back, scalar);
   EXPECT_EQ(file.open_dataset("/a/empty").shape(), (Shape{0, 3}));
   EXPECT_EQ(file.get_string("/", "text"), "größe");
@@ -63,7 +63,7 @@ TEST(Hdf5, DatasetsAndAttributesComeBack) {
   EXPECT_FALSE(file.has("/none/none"));
 }
 
-TEST(Hdf5, VerifyNamesWhatReadsBackOtherwise) {
+TEST(Hdf5, VerifyNamesChangedObjects) {
   const Folder folder;
   const std::vector<float> values{1, 2, 3, 4, 5, 6};
   // Error of verify() for a closed file that `change` has changed through the library.
@@ -103,7 +103,7 @@ TEST(Hdf5, VerifyNamesWhatReadsBackOtherwise) {
         << name;
 }
 
-TEST(Hdf5, EqualContentGivesEqualFiles) {
+TEST(Hdf5, WritesEqualFilesForEqualContent) {
   const Folder folder;
   std::vector<float> values(1000, 1.5f);
   for (const std::string name : {"a", "b"}) {
@@ -117,7 +117,7 @@ TEST(Hdf5, EqualContentGivesEqualFiles) {
   EXPECT_EQ(sha256_file(folder.path() / "a"), sha256_file(folder.path() / "b"));
 }
 
-TEST(Hdf5, VirtualDatasetsShowTheirParts) {
+TEST(Hdf5, VirtualDatasetsReadTheirSources) {
   const Folder folder;
   std::vector<float> values(6);
   std::iota(values.begin(), values.end(), 1.0f);
@@ -150,18 +150,18 @@ TEST(Hdf5, VirtualDatasetsShowTheirParts) {
   }
   for (float v : raw_values(moved / "index.h5", "/g/nothing")) EXPECT_TRUE(std::isnan(v));
 
-  // The same parts, read one by one.
+  // The same mappings, read one by one.
   const Hdf5Dataset dataset = Hdf5File::open(moved / "index.h5").open_dataset("/g/x");
-  ASSERT_EQ(dataset.parts().size(), 2u);
-  const Hdf5Part& two = dataset.parts()[1];
+  ASSERT_EQ(dataset.mappings().size(), 2u);
+  const Hdf5VirtualMapping& two = dataset.mappings()[1];
   EXPECT_EQ(two.file, "two.h5");
-  EXPECT_EQ(two.run.begin, 2);
-  EXPECT_EQ(two.run.end, 5);
+  EXPECT_EQ(two.range.begin, 2);
+  EXPECT_EQ(two.range.end, 5);
   EXPECT_EQ(two.box.begin, (Shape{0, 3}));
   EXPECT_EQ(two.box.size, (Shape{3, 1}));
   x.assign(4, -1);  // rows 1 and 2, columns 2 and 3
   const Hdf5File shard = Hdf5File::open(moved / "two.h5");
-  EXPECT_EQ(shard.open_dataset("/g/x").read_part(two, {{1, 2}, {2, 2}}, x.data()), 2);
+  EXPECT_EQ(shard.open_dataset("/g/x").read_mapped(two, {{1, 2}, {2, 2}}, x.data()), 2);
   EXPECT_EQ(x, (std::vector<float>{-1, 40, -1, 50}));
   EXPECT_NE(error_of([&] { dataset.read(Range{0, 1}, x.data()); }).find("2: /g/x"), std::string::npos);
 
@@ -171,12 +171,13 @@ TEST(Hdf5, VirtualDatasetsShowTheirParts) {
   EXPECT_TRUE(std::isnan(x[3]));
 }
 
-TEST(Hdf5, ErrorsNameFileAndObject) {
+TEST(Hdf5, NamesFileAndObjectInErrors) {
   const Folder folder;
   const fs::path path = folder.path() / "file.h5";
-  const auto contains = [](const std::string& text, std::initializer_list<const char*> parts) {
-    for (const char* part : parts)
-      if (text.find(part) == std::string::npos) return testing::AssertionFailure() << "no " << part << " in: " << text;
+  const auto contains = [](const std::string& text, std::initializer_list<const char*> texts) {
+    for (const char* expected : texts)
+      if (text.find(expected) == std::string::npos)
+        return testing::AssertionFailure() << "no " << expected << " in: " << text;
     return testing::AssertionSuccess();
   };
   EXPECT_TRUE(contains(error_of([&] { Hdf5File::open(path); }), {"2: ", "file.h5", "No such file"}));

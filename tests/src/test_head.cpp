@@ -19,13 +19,13 @@ class LargeVocabulary : public ::testing::TestWithParam<Index> {
   Engine engine{parse_config("[model]\nlayers=1\nd_model=8\nheads=1\nd_ff=8\nseq_len=70\n[run]\ndtype=bf16\n", "test"),
                 V, make_backend("auto", 0), make_mesh(*self, {}), true};
   Backend& backend = engine.backend();
-  const Device device{backend, engine.mesh(), engine.scratch(), DType::bf16};
+  const ExecutionContext context{backend, engine.mesh(), engine.scratch(), DType::bf16};
 
   // Gradients in memory of their own, in chunks of as many tokens as the backend takes at a time.
   std::vector<std::uint16_t> gradients_apart(ConstView x, ConstView targets, ConstView total, View dw) {
     const View w = engine.store().get("output.weight").weight;
     const Tensor dx = backend.tensor({T, D}, DType::bf16);
-    const Index chunk = std::clamp<Index>(backend.logits_at_once() / V, 64, 4096);
+    const Index chunk = std::clamp<Index>(backend.logits_chunk() / V, 64, 4096);
     for (Index at = 0; at < T; at += chunk) {
       const Index n = std::min(chunk, T - at);
       const Tensor logits = backend.tensor({n, V}), partial = backend.tensor({1, n, 3}), lse = backend.tensor({n}),
@@ -47,10 +47,10 @@ class LargeVocabulary : public ::testing::TestWithParam<Index> {
   }
 };
 
-TEST_P(LargeVocabulary, GradientsInPlaceAreThoseApart) {
+TEST_P(LargeVocabulary, GradientsEqualSeparateBuffers) {
   const Head head(engine.config(), engine.store(), engine.store().get("output.weight"), 0);
   engine.store().initialize(3);
-  engine.store().prepared().refresh();
+  engine.store().packed_weights().refresh();
   const RandomStream random(5, "head");
   std::vector<std::uint16_t> values(T * D);
   for (Index i = 0; i < T * D; ++i) values[i] = bf16_of_float(static_cast<float>(random.normal(i)));
@@ -66,7 +66,7 @@ TEST_P(LargeVocabulary, GradientsInPlaceAreThoseApart) {
   const Tensor dw = backend.tensor({V, D});
   const auto expected = gradients_apart(x, targets, total, dw);
   engine.store().clear_gradients();
-  head.loss(device,
+  head.loss(context,
             {.sequences = 1, .seq_len = T, .ids = {}, .targets = targets, .positions = {}, .step = {total, 1, 1}}, x,
             dx, {});
   EXPECT_TRUE(contents<std::uint16_t>(dx) == expected);
@@ -75,7 +75,7 @@ TEST_P(LargeVocabulary, GradientsInPlaceAreThoseApart) {
 
 // One chunk of tokens with an even and an odd vocabulary. The third vocabulary gives chunks of 64
 // and 6 tokens.
-INSTANTIATE_TEST_SUITE_P(Of, LargeVocabulary, testing::Values(8192, 8201, 65600),
+INSTANTIATE_TEST_SUITE_P(Cases, LargeVocabulary, testing::Values(8192, 8201, 65600),
                          [](const auto& p) { return std::to_string(p.param); });
 
 }  // namespace

@@ -21,7 +21,7 @@ ExpertHistory one_layer_of_two() {
   return h;
 }
 
-TEST(History, AWindowSumsCountsAndAveragesProbability) {
+TEST(History, SumsCountsAndAveragesProbability) {
   ExpertHistory h = one_layer_of_two();
   HistoryWindow w;
   w.close(0, h);
@@ -39,7 +39,7 @@ TEST(History, AWindowSumsCountsAndAveragesProbability) {
   EXPECT_EQ(counts_since(2, h).dropped, (std::vector<std::vector<Index>>{{5, 0}}));
 }
 
-TEST(History, ALongRunStaysBoundedAndLosesNoCount) {
+TEST(History, StaysBoundedAndKeepsAllCounts) {
   ExpertHistory h = one_layer_of_two();
   HistoryWindow w;
   const Index steps = 3 * ExpertHistory::max_windows;
@@ -81,7 +81,7 @@ TEST(History, IsBoundedInBytes) {
     EXPECT_EQ(sum, 300 * 3);
     EXPECT_EQ(drops, 300);
   }
-  // One window alone exceeds the limit of bytes. Eight windows are kept nevertheless.
+  // One window alone exceeds the limit of bytes. Eight windows stay nevertheless.
   ExpertHistory wide;
   wide.layers = 1 << 10;
   wide.experts = 1 << 20;
@@ -90,7 +90,7 @@ TEST(History, IsBoundedInBytes) {
 }
 
 // Windows of one and of three steps: the longer one has three times the weight.
-TEST(History, MergedWindowsAreWeighedByTheirSteps) {
+TEST(History, WeighsMergedWindowsBySteps) {
   ExpertHistory h = one_layer_of_two();
   h.steps = {1, 4, 5, 6};
   h.routed = {1, 2, 30, 40, 5, 6, 7, 8};

@@ -46,7 +46,7 @@ void import_model(const fs::path& folder, const fs::path& run, const FamilyModel
     if (model.config.is_moe(layer)) state.experts.layer_ids.push_back(layer);
   state.experts.layers = std::ssize(state.experts.layer_ids);
   state.router_bias = selection_biases(values, values.params());
-  keep_imported(folder, values, run);
+  save_imported_files(folder, values, run);
   save_weights(*self, run, state, param_specs(model.config, model.vocab), values, [](Index, Index) {});
 }
 
@@ -58,7 +58,7 @@ void expect_logits(Engine& engine, const Json& golden, double tolerance) {
   for (const Json::Member& row : golden["logits"].members()) {
     const Index upto = std::stoll(row.name) + 1;
     const std::vector<std::int32_t> next(ids.begin() + done, ids.begin() + upto);
-    const std::vector<float> logits = engine.extend(cache, 0, 1, next, true, std::ssize(ids));
+    const std::vector<float> logits = engine.decode(cache, 0, 1, next, true, std::ssize(ids));
     done = upto;
     const auto want = row.value.get<std::vector<double>>();
     ASSERT_EQ(logits.size(), want.size());
@@ -83,7 +83,7 @@ std::string name_of_case(const testing::TestParamInfo<std::size_t>& info) {
   return cases()[info.param]["name"].get<std::string>();
 }
 
-TEST_P(ImportedFamily, LogitsAreThoseOfTransformers) {
+TEST_P(ImportedFamily, LogitsEqualTransformers) {
   const TempFolder temp;
   write_model(temp.path() / "model", golden());
   const FamilyModel model = open_family_model(temp.path() / "model", {});
@@ -95,20 +95,20 @@ TEST_P(ImportedFamily, LogitsAreThoseOfTransformers) {
   expect_logits(engine, golden(), 1e-4);
 }
 
-TEST_P(ImportedFamily, IsExportedBitForBit) {
+TEST_P(ImportedFamily, ExportIsBitwiseEqual) {
   for (const std::string_view type : {"F32", "BF16", "F16"}) {
     SCOPED_TRACE(type);
     const TempFolder temp;
-    const fs::path theirs = temp.path() / "model", run = temp.path() / "run", back = temp.path() / "back";
-    write_model(theirs, golden(), type);
-    const FamilyModel model = open_family_model(theirs, {});
-    FamilyValues values(theirs, model);
-    import_model(theirs, run, model, values);
+    const fs::path source = temp.path() / "model", run = temp.path() / "run", back = temp.path() / "back";
+    write_model(source, golden(), type);
+    const FamilyModel model = open_family_model(source, {});
+    FamilyValues values(source, model);
+    import_model(source, run, model, values);
     const auto self = make_comm_self();
     const fs::path step = resolve_checkpoint(run, nullptr);
     const TrainState state = read_state(step);
     export_checkpoint(*self, step, state, model.config, back, {}, [](Index, Index) {});
-    EXPECT_TRUE(read_file(theirs / "model.safetensors") == read_file(back / "model.safetensors"));
+    EXPECT_TRUE(read_file(source / "model.safetensors") == read_file(back / "model.safetensors"));
     const Json before = golden()["config"], after = Json::parse(read_file(back / "config.json"));
     for (const Json::Member& m : before.members()) {
       if (m.name == "dtype" || m.name == "torch_dtype") continue;
@@ -165,7 +165,7 @@ bool killed_at(int n, const std::function<void()>& body) {
 // Expects that `code` throws the error of all ranks, and that its message contains the text.
 #define EXPECT_REFUSED(code, text)                                              \
   do {                                                                          \
-    const std::string message = MESSAGE_OF(AgreedError, code);                  \
+    const std::string message = MESSAGE_OF(CollectiveError, code);              \
     EXPECT_NE(message.find(text), std::string::npos) << "message: " << message; \
   } while (false)
 
@@ -177,7 +177,7 @@ std::string files_in(const fs::path& folder) {
 }
 
 // If an import or an export is killed at any point, the same command line completes it.
-TEST(ImportAndExport, AreSentAgainAfterAKill) {
+TEST(ImportAndExport, CompleteAfterAKill) {
   const TempFolder temp;
   const fs::path model = temp.path() / "model", run = temp.path() / "run", out = temp.path() / "out";
   write_model(model, golden_case("opt"));
@@ -216,8 +216,8 @@ TEST(ImportAndExport, AreSentAgainAfterAKill) {
   EXPECT_GT(points, 8);
 }
 
-// A run that has been trained since is not taken for an unfinished import.
-TEST(ImportAndExport, ATrainedRunIsNoUnfinishedImport) {
+// A run that has been trained since does not count as an unfinished import.
+TEST(ImportAndExport, KeepATrainedRun) {
   const TempFolder temp;
   const fs::path model = temp.path() / "model", run = temp.path() / "run";
   write_model(model, golden_case("llama"));
@@ -240,7 +240,7 @@ TEST(ImportAndExport, ATrainedRunIsNoUnfinishedImport) {
 }
 
 // The file names of an export come from the run, which anybody may have written.
-TEST(ImportAndExport, NamesOfFilesStayInTheFolder) {
+TEST(ImportAndExport, RejectNamesOutsideTheFolder) {
   const TempFolder temp;
   const fs::path model = temp.path() / "model", run = temp.path() / "run", out = temp.path() / "a/b/out";
   write_model(model, golden_case("llama"));
@@ -267,21 +267,21 @@ TEST(ImportAndExport, NamesOfFilesStayInTheFolder) {
 }
 
 // Every reader of RUN/huggingface notices a changed file.
-TEST(ImportAndExport, ImportedFilesHaveDigests) {
+TEST(ImportAndExport, DetectChangedImportedFiles) {
   const TempFolder temp;
   const fs::path model = temp.path() / "model", run = temp.path() / "run", out = temp.path() / "out";
   write_model(model, golden_case("opt"));
   temp.write("model/tokenizer.json", "{\"a\": 1}");
   temp.write("model/tokenizer_config.json", "{\"b\": 1}");
   run_command(import_command, {model.string(), run.string(), "--quiet"});
-  const fs::path kept = run / "huggingface";
+  const fs::path imported = run / "huggingface";
   const auto export_it = [&] {
     fs::remove_all(out);
     run_command(export_command, {run.string(), out.string(), "--quiet"});
   };
   export_it();
   int files = 0;
-  for (const auto& entry : fs::recursive_directory_iterator(kept)) {
+  for (const auto& entry : fs::recursive_directory_iterator(imported)) {
     if (!entry.is_regular_file()) continue;
     const fs::path file = entry.path();
     const std::string text = read_file(file);
@@ -297,23 +297,23 @@ TEST(ImportAndExport, ImportedFilesHaveDigests) {
   }
   EXPECT_EQ(files, 6);  // config.json, files.json, two of the tokenizer, fillers, SHA256SUMS
   // A file that was added later is not exported.
-  write_file(kept / "chat_template.jinja", "{{ other }}");
+  write_file(imported / "chat_template.jinja", "{{ other }}");
   EXPECT_BAD_INPUT(check_imported(run), "chat_template.jinja was not imported");
   EXPECT_BAD_INPUT(check_imported(run, {"tokenizer.json"}), "chat_template.jinja was not imported");
   EXPECT_REFUSED(export_it(), "chat_template.jinja was not imported");
-  fs::remove(kept / "chat_template.jinja");
+  fs::remove(imported / "chat_template.jinja");
   EXPECT_NE(check_imported(run, {"tokenizer.json"}), "x");
-  std::ofstream(kept / "config.json") << "{}";
+  std::ofstream(imported / "config.json") << "{}";
   EXPECT_NO_THROW(check_imported(run, {"tokenizer.json", "tokenizer_config.json"}));
-  std::ofstream(kept / "tokenizer_config.json") << "{}";
+  std::ofstream(imported / "tokenizer_config.json") << "{}";
   EXPECT_BAD_INPUT(check_imported(run, {"tokenizer.json", "tokenizer_config.json"}), "import the model again");
-  fs::remove(kept / "tokenizer_config.json");
+  fs::remove(imported / "tokenizer_config.json");
   EXPECT_BAD_INPUT(check_imported(run, {"tokenizer_config.json"}), "is missing");
-  fs::create_symlink(model / "tokenizer_config.json", kept / "tokenizer_config.json");
+  fs::create_symlink(model / "tokenizer_config.json", imported / "tokenizer_config.json");
   EXPECT_BAD_INPUT(check_imported(run, {"tokenizer_config.json"}), "no regular file");
   // A run of an older program is exported with a warning.
-  fs::remove(kept / "SHA256SUMS");
-  write_file(kept / "config.json", read_file(model / "config.json"));
+  fs::remove(imported / "SHA256SUMS");
+  write_file(imported / "config.json", read_file(model / "config.json"));
   EXPECT_TRUE(has(check_imported(run), "an older version imported it"));
   testing::internal::CaptureStderr();
   EXPECT_NO_THROW(export_it());
@@ -326,54 +326,55 @@ const Json& config_of_case(const char* name) {
 }
 
 // transformers trains with one loss of all layers if its router logits are requested.
-TEST(FamilyConfig, TheLoadBalanceLossIsTheFamilys) {
+TEST(FamilyConfig, HasTheLoadBalancingLossOfTheFamily) {
   for (const char* name : {"mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "gpt_oss"}) {
     SCOPED_TRACE(name);
     const Family& family = family_named(name);
-    Json theirs = config_of_case(name);
-    theirs["router_aux_loss_coef"] = 0.05;
-    EXPECT_EQ(config_of(family, theirs, "test", {}).moe.aux_layers, AuxLayers::each);
-    theirs["output_router_logits"] = true;
-    Config ours = config_of(family, theirs, "test", {});
-    EXPECT_EQ(ours.moe.aux_layers, AuxLayers::joint);
-    EXPECT_EQ(ours.moe.aux_scope, AuxScope::global_batch);
-    EXPECT_EQ(ours.moe.aux_loss, 0.05 * static_cast<double>(ours.moe.top_k));
-    EXPECT_EQ(config_json(family, ours, theirs)["router_aux_loss_coef"].get<double>(), 0.05);
-    const Json fresh = config_json(family, ours, Json());
+    Json hf_config = config_of_case(name);
+    hf_config["router_aux_loss_coef"] = 0.05;
+    EXPECT_EQ(config_of(family, hf_config, "test", {}).moe.aux_layers, AuxLayers::each);
+    hf_config["output_router_logits"] = true;
+    Config config = config_of(family, hf_config, "test", {});
+    EXPECT_EQ(config.moe.aux_layers, AuxLayers::joint);
+    EXPECT_EQ(config.moe.aux_scope, AuxScope::global_batch);
+    EXPECT_EQ(config.moe.aux_loss, 0.05 * static_cast<double>(config.moe.top_k));
+    EXPECT_EQ(config_json(family, config, hf_config)["router_aux_loss_coef"].get<double>(), 0.05);
+    const Json fresh = config_json(family, config, Json());
     EXPECT_EQ(fresh["output_router_logits"], Json(true));
     EXPECT_NEAR(fresh["router_aux_loss_coef"].get<double>(), 0.05, 1e-15);
-    ours.moe.aux_layers = AuxLayers::each;
-    EXPECT_EQ(config_json(family, ours, theirs)["output_router_logits"], Json(false));
-    EXPECT_FALSE(config_json(family, ours, Json()).contains("output_router_logits"));
+    config.moe.aux_layers = AuxLayers::each;
+    EXPECT_EQ(config_json(family, config, hf_config)["output_router_logits"], Json(false));
+    EXPECT_FALSE(config_json(family, config, Json()).contains("output_router_logits"));
   }
 }
 
 // The number of a missing component: transformers reads 0, and null only if it writes null itself.
-TEST(FamilyConfig, ZeroIsNullWhereTransformersSaysSo) {
-  Config ours = config_of(family_named("deepseek_v3"), config_of_case("deepseek_v3"), "test", {});
-  ours.moe.first_dense = 0;
-  ours.moe.shared_experts = 0;
-  ours.moe.shared_d_ff = 0;
-  ours.model.q_latent = 0;
-  const Json deepseek = config_json(family_named("deepseek_v3"), ours, Json());
+TEST(FamilyConfig, WritesZeroAsNullLikeTransformers) {
+  Config config = config_of(family_named("deepseek_v3"), config_of_case("deepseek_v3"), "test", {});
+  config.moe.first_dense = 0;
+  config.moe.shared_experts = 0;
+  config.moe.shared_d_ff = 0;
+  config.model.q_lora_rank = 0;
+  const Json deepseek = config_json(family_named("deepseek_v3"), config, Json());
   EXPECT_EQ(deepseek["first_k_dense_replace"], Json(0));
   EXPECT_EQ(deepseek["n_shared_experts"], Json(0));
   EXPECT_EQ(deepseek["q_lora_rank"], Json());
-  Json theirs = config_of_case("gemma2");
-  theirs["attn_logit_softcapping"] = Json();
-  const Json gemma = config_json(family_named("gemma2"), config_of(family_named("gemma2"), theirs, "test", {}), Json());
+  Json hf_config = config_of_case("gemma2");
+  hf_config["attn_logit_softcapping"] = Json();
+  const Json gemma =
+      config_json(family_named("gemma2"), config_of(family_named("gemma2"), hf_config, "test", {}), Json());
   EXPECT_EQ(gemma["attn_logit_softcapping"], Json());
 }
 
 // Only few families have code that rotates a part of each head.
-TEST(FamilyConfig, PartialRotationIsOfFamiliesThatKnowIt) {
+TEST(FamilyConfig, RejectsPartialRotationIfUnsupported) {
   for (const char* name : {"llama", "mistral", "qwen3", "olmo2", "cohere", "mixtral", "deepseek_v3"}) {
     SCOPED_TRACE(name);
     const Family& family = family_named(name);
-    Json theirs = config_of_case(name);
-    Config half = config_of(family, theirs, "test", {});
-    theirs["partial_rotary_factor"] = 0.5;
-    EXPECT_BAD_INPUT(config_of(family, theirs, "test", {}), "rotate whole heads");
+    Json hf_config = config_of_case(name);
+    Config half = config_of(family, hf_config, "test", {});
+    hf_config["partial_rotary_factor"] = 0.5;
+    EXPECT_BAD_INPUT(config_of(family, hf_config, "test", {}), "rotate whole heads");
     half.model.rope_fraction = 0.5;
     EXPECT_THROW(config_json(family, half, Json()), InputError);
   }
@@ -383,24 +384,24 @@ TEST(FamilyConfig, PartialRotationIsOfFamiliesThatKnowIt) {
 }
 
 // An absent key means the family's default, not ours.
-TEST(FamilyConfig, AbsentRotaryFractionIsTheFamilys) {
+TEST(FamilyConfig, UsesTheRotaryFractionOfTheFamily) {
   const std::pair<const char*, double> defaults[] = {{"nemotron", 0.5}, {"gpt_neox", 0.25}, {"phi3", 1}};
   for (const auto& [name, otherwise] : defaults) {
     SCOPED_TRACE(name);
     const Family& family = family_named(name);
-    Json theirs = config_of_case(name);
-    theirs["hidden_size"] = 64;
-    theirs["num_attention_heads"] = 4;
-    theirs["num_key_value_heads"] = 4;
-    theirs["head_dim"] = 16;
-    theirs["rope_parameters"] = Json{{"rope_theta", 10000.0}, {"rope_type", "default"}};
-    EXPECT_EQ(config_of(family, theirs, "test", {}).model.rope_fraction, otherwise);
+    Json hf_config = config_of_case(name);
+    hf_config["hidden_size"] = 64;
+    hf_config["num_attention_heads"] = 4;
+    hf_config["num_key_value_heads"] = 4;
+    hf_config["head_dim"] = 16;
+    hf_config["rope_parameters"] = Json{{"rope_theta", 10000.0}, {"rope_type", "default"}};
+    EXPECT_EQ(config_of(family, hf_config, "test", {}).model.rope_fraction, otherwise);
     // An export is read back with its meaning, also by transformers. It has every value that
     // differs from that default.
     for (const double fraction : {0.25, 0.5, 1.0}) {
-      Config ours = config_of(family, theirs, "test", {});
-      ours.model.rope_fraction = fraction;
-      const Json fresh = config_json(family, ours, Json());
+      Config config = config_of(family, hf_config, "test", {});
+      config.model.rope_fraction = fraction;
+      const Json fresh = config_json(family, config, Json());
       EXPECT_EQ(config_of(family, fresh, "test", {}).model.rope_fraction, fraction);
       const Json* written = fresh.find(family.name == "gpt_neox" ? "rotary_pct" : "partial_rotary_factor");
       EXPECT_EQ(written ? written->get<double>() : otherwise, fraction);
@@ -409,36 +410,36 @@ TEST(FamilyConfig, AbsentRotaryFractionIsTheFamilys) {
 }
 
 // If the number of rotated elements is odd, transformers rotates one more.
-TEST(FamilyConfig, OddRotationsAreRefused) {
+TEST(FamilyConfig, RejectsOddRotations) {
   const Family& family = family_named("nemotron");
-  Json theirs = config_of_case("nemotron");
-  theirs["rope_parameters"] = Json();
-  theirs["head_dim"] = 10;
-  theirs["partial_rotary_factor"] = 0.5;
-  EXPECT_BAD_INPUT(config_of(family, theirs, "test", {}), "5 of 10 elements of a head are rotated");
-  theirs["partial_rotary_factor"] = 0.4;
-  Config ours = config_of(family, theirs, "test", {});
-  ours.model.rope_fraction = 0.5;
-  EXPECT_THROW(config_json(family, ours, Json()), InputError);
+  Json hf_config = config_of_case("nemotron");
+  hf_config["rope_parameters"] = Json();
+  hf_config["head_dim"] = 10;
+  hf_config["partial_rotary_factor"] = 0.5;
+  EXPECT_BAD_INPUT(config_of(family, hf_config, "test", {}), "5 of 10 elements of a head are rotated");
+  hf_config["partial_rotary_factor"] = 0.4;
+  Config config = config_of(family, hf_config, "test", {});
+  config.model.rope_fraction = 0.5;
+  EXPECT_THROW(config_json(family, config, Json()), InputError);
 }
 
 // The greedy choice of DeepSeek-V2 is over all experts, whatever the groups are.
-TEST(FamilyConfig, GreedyChoiceHasNoGroups) {
+TEST(FamilyConfig, IgnoresGroupsWithGreedyChoice) {
   const Family& family = family_named("deepseek_v2");
-  Json theirs = config_of_case("deepseek_v2");
-  Config ours = config_of(family, theirs, "test", {});
-  EXPECT_EQ(ours.moe.groups, 3);
-  EXPECT_EQ(config_json(family, ours, Json())["topk_method"], Json("group_limited_greedy"));
-  theirs["topk_method"] = "greedy";
-  ours = config_of(family, theirs, "test", {});
-  EXPECT_EQ(ours.moe.groups, 1);
-  EXPECT_EQ(ours.moe.group_limit, 1);
-  EXPECT_EQ(config_json(family, ours, theirs)["topk_method"], Json("greedy"));
+  Json hf_config = config_of_case("deepseek_v2");
+  Config config = config_of(family, hf_config, "test", {});
+  EXPECT_EQ(config.moe.groups, 3);
+  EXPECT_EQ(config_json(family, config, Json())["topk_method"], Json("group_limited_greedy"));
+  hf_config["topk_method"] = "greedy";
+  config = config_of(family, hf_config, "test", {});
+  EXPECT_EQ(config.moe.groups, 1);
+  EXPECT_EQ(config.moe.topk_groups, 1);
+  EXPECT_EQ(config_json(family, config, hf_config)["topk_method"], Json("greedy"));
 }
 
 // YaRN has two factors with latent attention: of the scores, and of cos and sin. DeepSeek has two
 // numbers for them.
-TEST(FamilyConfig, LatentYarnOfOurOwn) {
+TEST(FamilyConfig, ConvertsLatentYarnFactors) {
   const std::string file = std::string(MODELS) + "/deepseek-v3.ini";
   const Config published = parse_config(read_file(file), file);
   const Json rope = config_json(family_named("deepseek_v3"), published, Json())["rope_scaling"];
@@ -448,13 +449,13 @@ TEST(FamilyConfig, LatentYarnOfOurOwn) {
   const auto factor = [](double m) { return 0.1 * m * std::log(40.0) + 1; };
   for (const double scale : {0.05, 0.09, 0.3})
     for (const double rotary : {0.0, 0.8, 1.0, 1.7}) {
-      Config ours = published;
-      ours.model.attention_scale = scale;
-      ours.model.rope_attention_factor = rotary;
-      const Json theirs = config_json(
+      Config config = published;
+      config.model.attention_scale = scale;
+      config.model.rope_attention_factor = rotary;
+      const Json hf_config = config_json(
           family_named("deepseek_v2"),
           [&] {
-            Config v2 = ours;
+            Config v2 = config;
             v2.moe.score = Score::softmax;
             v2.moe.group_score = GroupScore::max;
             v2.moe.renormalize = Renormalize::off;
@@ -462,13 +463,13 @@ TEST(FamilyConfig, LatentYarnOfOurOwn) {
           }(),
           Json());
       // The formulas of transformers.
-      const Json& said = theirs["rope_scaling"];
-      const double all = said["mscale_all_dim"].get<double>();
+      const Json& scaling = hf_config["rope_scaling"];
+      const double all = scaling["mscale_all_dim"].get<double>();
       EXPECT_NEAR(factor(all) * factor(all) / std::sqrt(192.0), scale, 1e-10);
-      const double turned = said.contains("attention_factor") ? said["attention_factor"].get<double>()
-                            : said.contains("mscale")         ? factor(said["mscale"].get<double>()) / factor(all)
-                                                              : factor(1);
-      EXPECT_NEAR(turned, rotary > 0 ? rotary : factor(1), 1e-10);
+      const double applied = scaling.contains("attention_factor") ? scaling["attention_factor"].get<double>()
+                             : scaling.contains("mscale") ? factor(scaling["mscale"].get<double>()) / factor(all)
+                                                          : factor(1);
+      EXPECT_NEAR(applied, rotary > 0 ? rotary : factor(1), 1e-10);
     }
   // Without an attention_scale, the key is absent.
   Config plain = published;
@@ -481,14 +482,14 @@ TEST(FamilyConfig, LatentYarnOfOurOwn) {
 // Keys of our configuration in which two models differ.
 std::string differing_keys(const Config& a, const Config& b) {
   std::string keys;
-  for (const Effect effect : {Effect::model, Effect::change, Effect::samples})
-    for (const KeyDifference& d : differences(a, b, effect)) keys += d.key + " = " + d.here + " and " + d.there + "; ";
+  for (const ResumePolicy policy : {ResumePolicy::must_match, ResumePolicy::report, ResumePolicy::reorders_samples})
+    for (const KeyDifference& d : differences(a, b, policy)) keys += d.key + " = " + d.here + " and " + d.there + "; ";
   return keys;
 }
 
-std::string error_of_config(const Family& family, const Json& theirs) {
+std::string error_of_config(const Family& family, const Json& hf_config) {
   try {
-    config_of(family, theirs, "test", {});
+    config_of(family, hf_config, "test", {});
   } catch (const InputError& e) {
     return e.what();
   }
@@ -542,7 +543,7 @@ void for_each_default(F body) {
 }
 
 // A key that an export leaves out means the same to transformers and to us.
-TEST(FamilyDefaults, ExportsLeaveOutDefaultsAlone) {
+TEST(FamilyDefaults, AreTheOnlyKeysLeftOutByExports) {
   int left_out = 0;
   for_each_default(
       [&](const Family& family, const std::vector<Config>& models, const std::string& key, const Json& value) {
@@ -558,7 +559,7 @@ TEST(FamilyDefaults, ExportsLeaveOutDefaultsAlone) {
 }
 
 // A model without a key is refused, or is the model that transformers reads.
-TEST(FamilyDefaults, AbsentKeysMeanTheFamilysDefaults) {
+TEST(FamilyDefaults, ApplyToAbsentKeys) {
   int refused = 0, read = 0;
   for_each_default(
       [&](const Family& family, const std::vector<Config>& models, const std::string& key, const Json& value) {
@@ -586,7 +587,7 @@ TEST(FamilyDefaults, AbsentKeysMeanTheFamilysDefaults) {
 }
 
 // Every key that affects the computation is read: an invalid value of it is refused.
-TEST(FamilyDefaults, EveryKeyIsRead) {
+TEST(FamilyDefaults, AreAllReadByTheImport) {
   Json nonsense = Json::object();
   nonsense["rope_type"] = "nonsense";
   for_each_default([&](const Family& family, const std::vector<Config>& models, const std::string& key, const Json&) {
@@ -599,7 +600,7 @@ TEST(FamilyDefaults, EveryKeyIsRead) {
 }
 
 // A dense model that is upcycled to one with experts computes the same logits.
-TEST(Upcycling, FirstLogitsAreTheDenseModels) {
+TEST(Upcycling, KeepsTheLogitsOfTheDenseModel) {
   for (const char* name : {"llama", "gpt2", "gemma2", "bloom"})
     for (const char* how :
          {"experts=4,top_k=2", "experts=3,top_k=1", "experts=8,top_k=4,parts=2", "experts=4,top_k=4,parts=4"}) {
@@ -621,7 +622,7 @@ TEST(Upcycling, FirstLogitsAreTheDenseModels) {
     }
 }
 
-TEST(Upcycling, WhatCannotBeDividedIsRefused) {
+TEST(Upcycling, RejectsIndivisibleSizes) {
   for (const char* how :
        {"", "experts=4", "top_k=2", "experts=4,top_k=2,parts", "experts=4,top_k=2,parts=0", "experts=4,top_k=3,parts=2",
         "experts=5,top_k=2,parts=2", "experts=4x,top_k=2", "experts=99999999999999999999,top_k=2"})
@@ -634,7 +635,7 @@ TEST(Upcycling, WhatCannotBeDividedIsRefused) {
 
 // For any value in config.json, the model is read or there is one clear error. Nothing larger than
 // the files is allocated.
-TEST(HostileConfig, AnyValueIsReadOrRefused) {
+TEST(HostileConfig, IsReadOrRejectedForAnyValue) {
   constexpr const char* values[] = {"-1",    "0",     "1000000", "1000000000000", "18446744073709551616",
                                     "1e308", "\"x\"", "[[]]"};
   int refused = 0, read = 0;

@@ -17,7 +17,7 @@ std::string error_of(const std::string& text) {
   return "";
 }
 
-TEST(Json, PythonsNumbersThatAreNotFinite) {
+TEST(Json, ReadsNonFiniteNumbersOfPython) {
   const Json json =
       Json::parse(standard_json(R"({"a": [0.0, Infinity, -Infinity], "b\\\"Infinity": "NaN", "c": NaN})"));
   EXPECT_EQ(json["a"][1].get<double>(), std::numeric_limits<double>::max());
@@ -28,7 +28,7 @@ TEST(Json, PythonsNumbersThatAreNotFinite) {
     EXPECT_FALSE(Json::try_parse(standard_json(text))) << text;
 }
 
-TEST(Json, IsWrittenAsItIsRead) {
+TEST(Json, RoundTripsText) {
   const char* line =
       R"({"a":[],"b":{},"c":[1,-2,18446744073709551615,0.1,1e-05,1e+300,2.0],"d":null,"e":true,"f":"ä\n\"\\ \u0001"})";
   const Json json = Json::parse(line);
@@ -39,14 +39,14 @@ TEST(Json, IsWrittenAsItIsRead) {
             "{\n \"x\": [\n  1,\n  {\n   \"y\": 2\n  }\n ],\n \"z\": {}\n}");
 }
 
-TEST(Json, WhatItCannotSay) {
+TEST(Json, ReplacesUnrepresentableValues) {
   const double infinity = std::numeric_limits<double>::infinity();
   EXPECT_EQ(Json({{"a", infinity}, {"b", -infinity}, {"c", std::nan("")}}).dump(), R"({"a":null,"b":null,"c":null})");
   EXPECT_EQ(Json("\xff/\xc3").dump(), "\"\ufffd/\ufffd\"");
   EXPECT_EQ(Json({{"\xff", 1}}).dump(), "{\"\ufffd\":1}");
 }
 
-TEST(Json, IsBuiltFromWhatProgramsHave) {
+TEST(Json, IsBuiltFromStandardTypes) {
   Json json;
   json["list"].push_back(1.5f);
   json["list"].push_back({{"n", std::size_t{7}}, {"name", std::string_view("x")}});
@@ -58,7 +58,7 @@ TEST(Json, IsBuiltFromWhatProgramsHave) {
   EXPECT_FALSE(Json({{"a", 1}}) == Json({{"a", 1}, {"b", 2}}));
 }
 
-TEST(Json, OtherTypesThanAskedForAreErrors) {
+TEST(Json, RejectsOtherTypes) {
   const Json json = Json::parse(
       R"({"n": 1, "big": 18446744073709551615, "x": 0.5, "whole": 12.0, "s": "t", "twice": 1, "twice": 2})");
   EXPECT_EQ(json["n"].get<double>(), 1);
@@ -79,7 +79,7 @@ TEST(Json, OtherTypesThanAskedForAreErrors) {
   EXPECT_THROW(Json(-1).get<std::uint64_t>(), JsonError);
 }
 
-TEST(Json, TextThatIsNoneSaysWhere) {
+TEST(Json, ReportsThePositionOfAnError) {
   EXPECT_EQ(error_of("{\"a\": 1} x"), "not JSON from its byte 9 on");
   EXPECT_EQ(error_of(""), "not JSON from its byte 0 on");
   EXPECT_EQ(error_of("[1e999]"), "not JSON from its byte 5 on");
@@ -90,7 +90,7 @@ TEST(Json, TextThatIsNoneSaysWhere) {
 }
 
 // A file may nest as deeply as it is long. This is an error, not a stack overflow.
-TEST(Json, DeepNestingIsAnError) {
+TEST(Json, RejectsDeepNesting) {
   EXPECT_EQ(error_of(std::string(1000, '[') + std::string(1000, ']')), "");
   EXPECT_EQ(error_of(std::string(1001, '[') + std::string(1001, ']')), "JSON nested more than 1000 deep");
   EXPECT_EQ(error_of(std::string(10'000'000, '[')), "JSON nested more than 1000 deep");

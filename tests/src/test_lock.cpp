@@ -39,8 +39,8 @@ struct LockTest : testing::TestWithParam<bool> {
   LockTest() { no_locks = GetParam(); }
   ~LockTest() override { no_locks = false; }
   std::string file() const { return (folder.path() / "switchyard.lock").string(); }
-  void take(milliseconds patience = milliseconds(0), milliseconds stale_after = milliseconds(300)) const {
-    const FolderLock lock(folder.path(), patience, "run.dir", "choose another run.dir", stale_after);
+  void take(milliseconds timeout = milliseconds(0), milliseconds stale_after = milliseconds(300)) const {
+    const FolderLock lock(folder.path(), timeout, "run.dir", "choose another run.dir", stale_after);
     EXPECT_NE(read_file(file()).find(", process " + std::to_string(getpid())), std::string::npos);
   }
   TempFolder folder;
@@ -49,7 +49,7 @@ INSTANTIATE_TEST_SUITE_P(FileSystems, LockTest, testing::Values(false, true),
                          [](const auto& info) { return info.param ? "WithoutLocks" : "WithLocks"; });
 
 // lock_holder() takes no lock.
-TEST_P(LockTest, TheHolderIsNamed) {
+TEST_P(LockTest, NamesTheHolder) {
   EXPECT_EQ(lock_holder(folder.path()), "");
   {
     const FolderLock lock(folder.path(), milliseconds(0), "run.dir", "choose another run.dir");
@@ -65,7 +65,7 @@ TEST_P(LockTest, TheHolderIsNamed) {
   EXPECT_EQ(lock_holder(folder.path()), "");
 }
 // A file of another host is judged by its age.
-TEST_P(LockTest, TheHolderOnAnotherHostIsYoung) {
+TEST_P(LockTest, NamesAHolderOnAnotherHostWhileItsFileIsRecent) {
   folder.write("switchyard.lock", "elsewhere, process 7\n");
   EXPECT_EQ(lock_holder(folder.path()), "elsewhere, process 7");
   fs::last_write_time(file(), fs::file_time_type::clock::now() - std::chrono::minutes(5));
@@ -84,14 +84,14 @@ struct Holder {
     }
     {
       // A blocked signal stays pending until sigwait(), even if it arrives early.
-      sigset_t word;
-      sigemptyset(&word);
-      sigaddset(&word, SIGTERM);
-      sigprocmask(SIG_BLOCK, &word, nullptr);
+      sigset_t signals;
+      sigemptyset(&signals);
+      sigaddset(&signals, SIGTERM);
+      sigprocmask(SIG_BLOCK, &signals, nullptr);
       const FolderLock lock(folder, milliseconds(0), "run.dir", "");
       static_cast<void>(!write(ready[1], "x", 1));
       int signal = 0;
-      sigwait(&word, &signal);
+      sigwait(&signals, &signal);
     }
     _exit(0);
   }
@@ -104,7 +104,7 @@ struct Holder {
   int ready[2];
 };
 
-TEST_P(LockTest, IsHeldByOneProcessWhichAPersonCanRead) {
+TEST_P(LockTest, IsHeldByOneProcessAndNamesIt) {
   setenv("SLURM_JOB_ID", "4711", 1);
   Holder holder(folder.path());
   unsetenv("SLURM_JOB_ID");
@@ -122,7 +122,7 @@ TEST_P(LockTest, IsHeldByOneProcessWhichAPersonCanRead) {
   EXPECT_FALSE(fs::exists(file()));
 }
 
-TEST_P(LockTest, OfAFolderThatIsRemovedIsNobodys) {
+TEST_P(LockTest, IsLostIfItsFileIsRemoved) {
   const FolderLock lock(folder.path(), milliseconds(0), "run.dir", "choose another run.dir");
   EXPECT_TRUE(lock.held());
   fs::remove(file());
@@ -131,7 +131,7 @@ TEST_P(LockTest, OfAFolderThatIsRemovedIsNobodys) {
   EXPECT_FALSE(lock.held());
 }
 
-TEST_P(LockTest, OfAProcessThatWasKilledIsFree) {
+TEST_P(LockTest, IsFreeAfterAKill) {
   Holder holder(folder.path());
   holder.end(SIGKILL);
   ASSERT_TRUE(fs::exists(file()));
@@ -139,7 +139,7 @@ TEST_P(LockTest, OfAProcessThatWasKilledIsFree) {
   EXPECT_FALSE(fs::exists(file()));
 }
 
-TEST_P(LockTest, WaitsForAProcessThatIsEnding) {
+TEST_P(LockTest, WaitsForAnEndingProcess) {
   Holder holder(folder.path());
   std::thread later([&] {
     std::this_thread::sleep_for(milliseconds(300));
@@ -151,7 +151,7 @@ TEST_P(LockTest, WaitsForAProcessThatIsEnding) {
 
 // A leftover file does not show whether a process of another host is alive. A free lock, or a file
 // that no longer changes, shows that it has ended.
-TEST_P(LockTest, OfAnotherHost) {
+TEST_P(LockTest, IsRefusedForAnotherHostWithoutLocks) {
   write_file(file(), "elsewhere, process 1\n");
   if (!no_locks) return take();
   EXPECT_BAD_INPUT(take(), "in use by elsewhere, process 1: wait");
@@ -160,7 +160,7 @@ TEST_P(LockTest, OfAnotherHost) {
 
 // If locks are local to a host, two hosts may both get one. The holder's file changes, which the
 // other host sees even if the clocks differ.
-TEST_P(LockTest, OfALivingProcessOfAnotherHostIsNotTaken) {
+TEST_P(LockTest, IsRefusedWhileAnotherHostHoldsIt) {
   if (no_locks) return;
   write_file(file(), "elsewhere, process 1\n");
   std::jthread holder([&](const std::stop_token& stop) {
@@ -177,7 +177,7 @@ TEST_P(LockTest, OfALivingProcessOfAnotherHostIsNotTaken) {
   EXPECT_NO_THROW(take());
 }
 
-TEST_P(LockTest, OfAHolderChangesAndNamesIt) {
+TEST_P(LockTest, UpdatesItsFileWhileHeld) {
   const FolderLock lock(folder.path(), milliseconds(0), "run.dir", "", milliseconds(60));
   struct stat before {
   }, now{};
@@ -191,7 +191,7 @@ TEST_P(LockTest, OfAHolderChangesAndNamesIt) {
   EXPECT_FALSE(lock.held());
 }
 
-TEST_P(LockTest, IsNoSecondNameOfAnotherFile) {
+TEST_P(LockTest, RejectsLinksToAnotherFile) {
   const fs::path victim = folder.path() / "victim";
   std::ofstream(victim) << "precious";
   fs::create_hard_link(victim, file());
@@ -202,7 +202,7 @@ TEST_P(LockTest, IsNoSecondNameOfAnotherFile) {
   EXPECT_EQ(read_file(victim), "precious");
 }
 
-TEST_P(LockTest, WhereTheFolderIsMissing) {
+TEST_P(LockTest, RejectsAMissingFolder) {
   EXPECT_BAD_INPUT(FolderLock(folder.path() / "no", milliseconds(0), "run.dir", "choose another run.dir"),
                    "run.dir = " + (folder.path() / "no").string() + " cannot be written (No such file");
 }

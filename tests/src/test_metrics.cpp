@@ -18,8 +18,8 @@
 #include "src/system/files.h"
 #include "src/text/json.h"
 #include "src/text/numbers.h"
+#include "src/text/strings.h"
 #include "src/text/table.h"
-#include "src/text/words.h"
 #include "src/train/run_texts.h"
 #include "src/train/trainer.h"
 #include "tests/src/temp_folder.h"
@@ -36,7 +36,7 @@ struct TempDir {
   Index files() const { return std::distance(fs::directory_iterator(path), fs::directory_iterator()); }
 };
 
-TEST(NotFinite, NamesTheOneThatIsNot) {
+TEST(NotFinite, NamesTheNonFiniteMetric) {
   StepMetrics m;
   m.step = 4;
   m.loss = 190097.42;
@@ -71,7 +71,7 @@ std::vector<Json> lines_of(const std::string& text) {
   return lines;
 }
 
-TEST(MetricsFile, WritesAValidationByDomain) {
+TEST(MetricsFile, WritesValidationByDomain) {
   TempDir dir;
   DomainScore english, german;
   english.name = "english", english.tokens = 30, english.windows = 3, english.bytes = 60, english.nats = 60;
@@ -93,7 +93,7 @@ TEST(MetricsFile, WritesAValidationByDomain) {
   EXPECT_EQ(validation_text(20, 20, {german}), "step 20/20  validation loss 4.0000");
 }
 
-TEST(MetricsFile, WritesTheDesignsKeysInFull) {
+TEST(MetricsFile, WritesAllDocumentedKeys) {
   TempDir dir;
   StepMetrics m = at_step(7);
   m.grad_norm = std::nan("");
@@ -132,7 +132,7 @@ TEST(MetricsFile, ResumingDropsLaterAndBrokenLines) {
   EXPECT_EQ(dir.files(), 1);  // no unfinished file remains
 }
 
-TEST(MetricsFile, DamageIsNotCutWithoutAWord) {
+TEST(MetricsFile, WarnsWhenItDropsDamage) {
   TempDir dir;
   const auto cut = [&](const std::string& text, Index first_step) {
     std::ofstream(dir.path / "metrics.jsonl") << text;
@@ -153,7 +153,7 @@ TEST(MetricsFile, DamageIsNotCutWithoutAWord) {
             std::string::npos);
 }
 
-TEST(MetricsFile, AHoleIsNamedInOneWarning) {
+TEST(MetricsFile, ReportsGapsInOneWarning) {
   TempDir dir;
   const auto warning = [&](const std::string& text, Index first_step) {
     std::ofstream(dir.path / "metrics.jsonl") << text;
@@ -180,7 +180,7 @@ TEST(MetricsFile, AHoleIsNamedInOneWarning) {
 }
 
 // The rise of the loss in the file, up to the step from which the run resumes.
-TEST(MetricsFile, TellsWhetherTheLossHasRisen) {
+TEST(MetricsFile, DetectsALossRise) {
   TempDir dir;
   std::string text;
   for (int step = 1; step <= 60; ++step)
@@ -190,7 +190,7 @@ TEST(MetricsFile, TellsWhetherTheLossHasRisen) {
   EXPECT_EQ(MetricsFile(dir.path, 50).history().rise.begin(), 0);
 }
 
-TEST(LossRise, IsOfTheMeanOf20Steps) {
+TEST(LossRise, UsesTheMeanOf20Steps) {
   LossRise rise;
   Index step = 0;
   const auto add = [&](int n, double loss) {
@@ -210,7 +210,7 @@ TEST(LossRise, IsOfTheMeanOf20Steps) {
   EXPECT_EQ(add(20, 1.3), 107);  // (14 * 1.3 + 6) / 20 = 1.21
 }
 
-TEST(MetricsFile, IsNoLinkToAFileOfAnother) {
+TEST(MetricsFile, RejectsLinksToOtherFiles) {
   TempDir dir, other;
   const fs::path victim = other.path / "victim";
   std::ofstream(victim) << "precious\n";
@@ -221,7 +221,7 @@ TEST(MetricsFile, IsNoLinkToAFileOfAnother) {
       else
         fs::create_symlink(victim, dir.path / name);
       MetricsSinks sinks;
-      sinks.wanted.csv = sinks.wanted.prometheus = true;
+      sinks.enabled.csv = sinks.enabled.prometheus = true;
       EXPECT_BAD_INPUT(MetricsFile(dir.path, 3, sinks).write(at_step(3), nullptr),
                        fmt::format("{} is a {}", (dir.path / name).string(), hard ? "second name" : "link"));
       fs::remove(dir.path / name);
@@ -229,14 +229,14 @@ TEST(MetricsFile, IsNoLinkToAFileOfAnother) {
     }
 }
 
-TEST(MetricsFile, AWholeLineWithoutItsNewlineIsTorn) {
+TEST(MetricsFile, DropsALineWithoutANewline) {
   TempDir dir;
   std::ofstream(dir.path / "metrics.jsonl") << "{\"step\":1}\n{\"step\":2}";
   MetricsFile file(dir.path, 9);
   EXPECT_EQ(dir.metrics(), "{\"step\":1}\n");
 }
 
-TEST(MetricsFile, LeavesAFileAloneThatNeedsNoChange) {
+TEST(MetricsFile, LeavesACorrectFileUnchanged) {
   TempDir dir;
   std::ofstream(dir.path / "metrics.jsonl") << "{\"step\":1}\n";
   struct stat before, after;
@@ -247,18 +247,18 @@ TEST(MetricsFile, LeavesAFileAloneThatNeedsNoChange) {
   EXPECT_EQ(dir.files(), 1);
 }
 
-TEST(MetricsFile, StartingAnewEmptiesIt) {
+TEST(MetricsFile, IsEmptiedByANewRun) {
   TempDir dir;
   std::ofstream(dir.path / "metrics.jsonl") << "{\"step\":1}\n{\"step\":2}\n";
   MetricsFile file(dir.path, 1);
   EXPECT_EQ(dir.metrics(), "");
 }
 
-TEST(MetricsFile, MissingFolderIsBadInput) {
+TEST(MetricsFile, RejectsAMissingFolder) {
   EXPECT_THROW(MetricsFile("/tmp/there/is/no/such/folder", 1), InputError);
 }
 
-TEST(MetricsFile, FullDiskIsAFailure) {
+TEST(MetricsFile, FailsOnAFullDisk) {
   TempDir dir;
   MetricsFile file(dir.path, 1);
   rlimit old;
@@ -277,7 +277,7 @@ TEST(MetricsFile, FullDiskIsAFailure) {
   EXPECT_TRUE(failed);
 }
 
-TEST(Duration, ReadsLikeAClock) {
+TEST(Duration, IsFormattedLikeAClock) {
   EXPECT_EQ(duration_text(0), "0 ms");
   EXPECT_EQ(duration_text(0.85), "850 ms");
   EXPECT_EQ(duration_text(0.9999), "1 s");
@@ -290,7 +290,7 @@ TEST(Duration, ReadsLikeAClock) {
   EXPECT_EQ(duration_text(std::nan("")), "?");
 }
 
-TEST(Progress, TextSaysWhatMatters) {
+TEST(Progress, ShowsTheMainMetrics) {
   StepMetrics m = at_step(20);
   m.tokens_per_second = 12345;
   m.lr = 3e-4;
@@ -305,7 +305,7 @@ TEST(Progress, TextSaysWhatMatters) {
             "step 1000/1000  loss 0.3333  12.3k tokens/s  8m 20s elapsed  lr 0.0003  gradient norm 1.23");
 }
 
-TEST(Progress, TheEndOfATrainingNamesItsResultAndWhatFollows) {
+TEST(Progress, ShowsTheResultAndTheNextCommands) {
   RunEnd end;
   end.run = "runs/a b";
   end.last_step = 20;
@@ -330,7 +330,7 @@ TEST(Progress, TheEndOfATrainingNamesItsResultAndWhatFollows) {
                                        program));
 }
 
-TEST(Progress, TotalsAreThoseOfAllStarts) {
+TEST(Progress, SumsTotalsOverAllStarts) {
   TempDir dir;
   DomainScore score;
   score.name = "english", score.tokens = 10, score.windows = 1;
@@ -349,17 +349,17 @@ TEST(Progress, TotalsAreThoseOfAllStarts) {
   EXPECT_EQ(file.totals().step_seconds, 4 * 0.5);
 }
 
-TEST(Numbers, TimesInUtc) {
+TEST(Numbers, FormatTimesInUtc) {
   EXPECT_EQ(utc_text(0), "1970-01-01T00:00:00.000Z");
   EXPECT_EQ(utc_text(1795525509.0424), "2026-11-24T13:05:09.042Z");
 }
 
-TEST(ShellWords, AreQuotedWhereAShellWouldChangeThem) {
-  EXPECT_EQ(shell_word("runs/a-1.0"), "runs/a-1.0");
-  EXPECT_EQ(shell_word("a b"), "'a b'");
-  EXPECT_EQ(shell_word("it's"), "'it'\\''s'");
-  EXPECT_EQ(shell_word("~/x"), "'~/x'");
-  EXPECT_EQ(shell_word(""), "''");
+TEST(ShellArguments, AreQuotedIfNeeded) {
+  EXPECT_EQ(shell_quote("runs/a-1.0"), "runs/a-1.0");
+  EXPECT_EQ(shell_quote("a b"), "'a b'");
+  EXPECT_EQ(shell_quote("it's"), "'it'\\''s'");
+  EXPECT_EQ(shell_quote("~/x"), "'~/x'");
+  EXPECT_EQ(shell_quote(""), "''");
 }
 
 std::vector<std::string> split_lines(const std::string& text) {
@@ -369,7 +369,7 @@ std::vector<std::string> split_lines(const std::string& text) {
   return lines;
 }
 
-TEST(Progress, PlainLinesAtFirstEveryAndLast) {
+TEST(Progress, PrintsTheFirstEveryNthAndLastStep) {
   testing::internal::CaptureStdout();
   testing::internal::CaptureStderr();
   ProgressLine progress(7, 3);
@@ -384,7 +384,7 @@ TEST(Progress, PlainLinesAtFirstEveryAndLast) {
   for (int i = 0; i < 5; ++i) EXPECT_EQ(lines[i].rfind(starts[i], 0), 0u) << lines[i];
 }
 
-TEST(Progress, LinesThatNobodyCanReadAreNoError) {
+TEST(Progress, IgnoresAFullStandardOutput) {
   const int saved = dup(STDOUT_FILENO), full = open("/dev/full", O_WRONLY);
   ASSERT_GE(full, 0);
   std::fflush(stdout);
@@ -393,14 +393,14 @@ TEST(Progress, LinesThatNobodyCanReadAreNoError) {
     ProgressLine progress(1000, 1);
     for (Index s = 1; s <= 1000; ++s) EXPECT_NO_THROW(progress.step(at_step(s)));
   }
-  EXPECT_NE(lost_output(), "");
-  EXPECT_EQ(lost_output(), "");  // reported only once
+  EXPECT_NE(output_error(), "");
+  EXPECT_EQ(output_error(), "");  // reported only once
   dup2(saved, STDOUT_FILENO);
   close(saved);
   close(full);
 }
 
-TEST(Progress, TimeLeftForgetsTheWarmUp) {
+TEST(Progress, IgnoresTheWarmUpInTheTimeLeft) {
   testing::internal::CaptureStdout();
   testing::internal::CaptureStderr();
   ProgressLine progress(12, 1);
@@ -417,7 +417,7 @@ TEST(Progress, TimeLeftForgetsTheWarmUp) {
   EXPECT_NE(lines[2].find("14 s left"), std::string::npos) << lines[2];
 }
 
-TEST(Progress, OnATerminalOneLineIsRewrittenWithinItsWidth) {
+TEST(Progress, RewritesOneTerminalLineWithinItsWidth) {
   const int master = posix_openpt(O_RDWR | O_NOCTTY);
   if (master < 0 || (grantpt(master) | unlockpt(master)) != 0) GTEST_SKIP() << "there is no pseudo-terminal here";
   const int slave = open(ptsname(master), O_RDWR | O_NOCTTY);

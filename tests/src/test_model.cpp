@@ -40,7 +40,7 @@ struct Case {
 
 class WholeModel : public testing::TestWithParam<Case> {};
 
-TEST_P(WholeModel, LossAndGradientsMatchTheReference) {
+TEST_P(WholeModel, LossAndGradientsMatchReference) {
   const Config config = parse_config(base, "test", GetParam().overrides);
   const Index V = 11, B = 3, S = config.model.seq_len, T = B * S;
   const auto self = make_comm_self();
@@ -83,8 +83,8 @@ TEST_P(WholeModel, LossAndGradientsMatchTheReference) {
     std::vector<Index> routed(config.moe.experts), dropped(config.moe.experts);
     for (std::size_t a = 0; a < d.experts.size(); ++a) {
       ++routed[reference::whole(d.experts[a])];
-      dropped[reference::whole(d.experts[a])] += d.keep[a] == 0;
-      dropped_total += d.keep[a] == 0;
+      dropped[reference::whole(d.experts[a])] += d.dispatch_mask[a] == 0;
+      dropped_total += d.dispatch_mask[a] == 0;
     }
     EXPECT_EQ(s.routed, routed);
     EXPECT_EQ(s.dropped, dropped);
@@ -149,14 +149,14 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"switch_top1", {"--moe.top_k=1", "--moe.renormalize=false"}},
         Case{"sigmoid_shared_groups",
              {"--moe.experts=6", "--moe.score=sigmoid", "--moe.scale=2.5", "--moe.shared_experts=2", "--moe.groups=3",
-              "--moe.group_limit=2"}},
+              "--moe.topk_groups=2"}},
         Case{"deepseek_v3_balance",
              {"--moe.experts=6", "--moe.score=sigmoid", "--moe.aux_probability=score", "--moe.aux_loss=0.5",
               "--moe.z_loss=0.02"}},
         Case{"sqrt_softplus_balanced_by_score",
              {"--moe.score=sqrt_softplus", "--moe.aux_probability=score", "--moe.aux_scope=global_batch"}},
         Case{"sqrt_softplus_groups_by_best",
-             {"--moe.experts=6", "--moe.score=sqrt_softplus", "--moe.groups=3", "--moe.group_limit=2",
+             {"--moe.experts=6", "--moe.score=sqrt_softplus", "--moe.groups=3", "--moe.topk_groups=2",
               "--moe.group_score=max"}},
         Case{"noisy", {"--moe.choice=noisy", "--moe.noise=0.7", "--train.seed=5"}},
         Case{"learned_noise", {"--moe.choice=noisy", "--moe.noise=1", "--moe.learned_noise=true"}},
@@ -193,6 +193,10 @@ INSTANTIATE_TEST_SUITE_P(
               "--model.embedding_norm=true"}},
         Case{"layernorms_with_an_offset_whole_qk_norm",
              {"--model.norm_offset=true", "--model.norm=layernorm", "--model.norm_bias=true", "--model.qk_norm=whole"}},
+        Case{"clip_qkv", {"--model.clip_qkv=0.4", "--model.bias=qkv"}},
+        Case{"clip_qkv_whole_qk_norm_kinds",
+             {"--model.clip_qkv=0.8", "--model.qk_norm=whole", "--model.rope_pairs=interleaved", "--model.pattern=a,b",
+              "--attention.b.clip_qkv=0", "--attention.b.position=none"}},
         Case{"qk_norm_without_positions", {"--model.qk_norm=true", "--model.position=none"}},
         Case{"softcaps_window_mqa_part_rope",
              {"--model.attention_softcap=3", "--model.output_softcap=4", "--model.window=3", "--model.kv_heads=1",
@@ -283,19 +287,19 @@ INSTANTIATE_TEST_SUITE_P(
               "--attention.d.attention_sinks=true",
               "--attention.e.position=none",
               "--attention.e.attention_softcap=3"}},
-        Case{"latent", {"--model.kv_heads=0", "--model.kv_latent=5", "--model.rope_head_dim=4"}},
+        Case{"latent", {"--model.kv_heads=0", "--model.kv_lora_rank=5", "--model.qk_rope_head_dim=4"}},
         Case{"latent_of_queries_too",
-             {"--model.kv_heads=0", "--model.kv_latent=5", "--model.q_latent=7", "--model.rope_head_dim=4",
-              "--model.value_head_dim=3", "--model.latent_eps=0.1", "--model.rope_pairs=interleaved"}},
+             {"--model.kv_heads=0", "--model.kv_lora_rank=5", "--model.q_lora_rank=7", "--model.qk_rope_head_dim=4",
+              "--model.v_head_dim=3", "--model.latent_norm_eps=0.1", "--model.rope_pairs=interleaved"}},
         Case{"latent_scaled_yarn_shared_experts",
-             {"--model.kv_heads=0", "--model.kv_latent=9", "--model.q_latent=4", "--model.rope_head_dim=6",
-              "--model.value_head_dim=8", "--model.head_dim=5", "--model.attention_scale=0.4",
-              "--model.rope_scaling=yarn", "--model.rope_factor=4", "--model.rope_original_length=3",
-              "--model.rope_beta_fast=2", "--model.rope_beta_slow=0.1", "--model.rope_attention_factor=1",
-              "--moe.shared_experts=1", "--moe.score=sigmoid", "--moe.first_dense=1", "--model.norm_position=both"}},
+             {"--model.kv_heads=0", "--model.kv_lora_rank=9", "--model.q_lora_rank=4", "--model.qk_rope_head_dim=6",
+              "--model.v_head_dim=8", "--model.head_dim=5", "--model.attention_scale=0.4", "--model.rope_scaling=yarn",
+              "--model.rope_factor=4", "--model.rope_original_length=3", "--model.rope_beta_fast=2",
+              "--model.rope_beta_slow=0.1", "--model.rope_attention_factor=1", "--moe.shared_experts=1",
+              "--moe.score=sigmoid", "--moe.first_dense=1", "--model.norm_position=both"}},
         Case{"latent_of_several_kinds",
-             {"--model.layers=3", "--model.pattern=a,b,c", "--model.kv_heads=0", "--model.kv_latent=6",
-              "--model.rope_head_dim=2", "--model.q_latent=3", "--attention.a.window=3",
+             {"--model.layers=3", "--model.pattern=a,b,c", "--model.kv_heads=0", "--model.kv_lora_rank=6",
+              "--model.qk_rope_head_dim=2", "--model.q_lora_rank=3", "--attention.a.window=3",
               "--attention.a.attention_sinks=true", "--attention.b.position=t5", "--attention.b.attention_softcap=0",
               "--model.t5_buckets=5", "--model.t5_max_distance=6", "--attention.c.position=none",
               "--attention.c.attention_softcap=2", "--model.parallel_block=true"}},
@@ -310,7 +314,7 @@ struct Choices {
   Engine& engine;
   std::vector<std::int32_t> experts{};
   explicit Choices(Engine& e) : engine(e) {
-    engine.observe_routing([this](const RoutingView& r) {
+    engine.set_routing_hook([this](const RoutingView& r) {
       std::vector<std::int32_t> of_layer(static_cast<std::size_t>(r.experts.elements()));
       engine.backend().to_host(r.experts, of_layer.data());
       experts.insert(experts.end(), of_layer.begin(), of_layer.end());
@@ -320,7 +324,7 @@ struct Choices {
 };
 
 // Random numbers depend only on the indices of the tokens in the run. Evaluation draws none.
-TEST(RandomChoice, IsKeyedByTheTokensNumbers) {
+TEST(RandomChoice, DependsOnlyOnTokenIndices) {
   for (const std::string choice : {"noisy", "sampled"}) {
     const Config config = parse_config(
         base, "test",
@@ -336,9 +340,9 @@ TEST(RandomChoice, IsKeyedByTheTokensNumbers) {
       return choices.take();
     };
     const std::vector<std::int32_t> all = train(10, 6), first = train(10, 2), rest = train(12, 4);
-    std::vector<std::int32_t> parts = first;
-    parts.insert(parts.end(), rest.begin(), rest.end());
-    EXPECT_EQ(parts, all);
+    std::vector<std::int32_t> both = first;
+    both.insert(both.end(), rest.begin(), rest.end());
+    EXPECT_EQ(both, all);
     EXPECT_NE(train(16, 6), all);
     engine.evaluate({6, 7, ids, ids}, false);
     const std::vector<std::int32_t> evaluated = choices.take();
@@ -350,7 +354,7 @@ TEST(RandomChoice, IsKeyedByTheTokensNumbers) {
 
 // Token n of the run chooses experts n, n + 1, ... in this order, so that all experts are chosen
 // equally often.
-TEST(BalancedChoice, TakesExpertsInTurn) {
+TEST(BalancedChoice, ChoosesExpertsRoundRobin) {
   const Config config = parse_config(base, "test", {"--model.layers=1", "--moe.choice=balanced", "--moe.experts=7"});
   const auto self = make_comm_self();
   Engine engine(config, 11, make_cpu(), single_mesh(*self), true);
@@ -368,7 +372,7 @@ TEST(BalancedChoice, TakesExpertsInTurn) {
 TEST(BalancedChoice, StaysWithinGroups) {
   const Config config = parse_config(base, "test",
                                      {"--model.layers=1", "--moe.choice=balanced", "--moe.experts=6", "--moe.groups=3",
-                                      "--moe.group_limit=1", "--moe.group_score=max"});
+                                      "--moe.topk_groups=1", "--moe.group_score=max"});
   const auto self = make_comm_self();
   Engine engine(config, 11, make_cpu(), single_mesh(*self), true);
   engine.store().initialize(7);
@@ -385,7 +389,7 @@ TEST(BalancedChoice, StaysWithinGroups) {
 }
 
 // A rank without sequences still has experts that other ranks need.
-TEST(EmptyRank, TrainsWithoutAnySequence) {
+TEST(EmptyRank, TrainsWithoutSequences) {
   for (const char* aux : {"sequence", "micro_batch", "global_batch"}) {
     std::vector<std::string> settings = {std::string("--moe.aux_scope=") + aux,
                                          "--moe.choice=sampled",
@@ -396,7 +400,7 @@ TEST(EmptyRank, TrainsWithoutAnySequence) {
     if (aux != std::string("sequence"))
       settings.push_back("--moe.aux_layers=joint");
     else
-      settings.insert(settings.end(), {"--model.kv_heads=0", "--model.kv_latent=5", "--model.rope_head_dim=2"});
+      settings.insert(settings.end(), {"--model.kv_heads=0", "--model.kv_lora_rank=5", "--model.qk_rope_head_dim=2"});
     const Config config = parse_config(base, "test", settings);
     const auto self = make_comm_self();
     Engine engine(config, 11, make_cpu(), single_mesh(*self), true);
@@ -413,19 +417,19 @@ TEST(EmptyRank, TrainsWithoutAnySequence) {
 }
 
 // The planned bytes are known before allocation, and equal the allocated bytes.
-TEST(Memory, PlanIsWhatIsAllocated) {
+TEST(Memory, PlanEqualsAllocation) {
   const std::vector<std::string> blocks[] = {
       {"--model.pattern=a,b", "--attention.a.position=t5", "--attention.a.attention_sinks=true",
        "--moe.aux_scope=global_batch", "--moe.aux_layers=joint"},
       {"--model.norm_position=both", "--model.qk_norm=whole", "--model.scale_embedding=true"},
       {"--model.norm_position=post", "--model.position=learned", "--model.embedding_norm=true"},
       {"--model.parallel_block=true", "--model.norm_position=output", "--model.position=sinusoidal"},
-      {"--model.kv_heads=0", "--model.kv_latent=6", "--model.q_latent=3", "--model.rope_head_dim=4"}};
+      {"--model.kv_heads=0", "--model.kv_lora_rank=6", "--model.q_lora_rank=3", "--model.qk_rope_head_dim=4"}};
   for (int i = 0; i < 6; ++i) {  // a MoE layer with each block, a dense one with the first
     const std::string experts = i < 5 ? "5" : "0";
     SCOPED_TRACE(i);
     // Dropless on one rank, so that the number of routed rows does not depend on the router. A step
-    // has several micro-batches, so that weights are prepared.
+    // has several micro-batches, so that weights are packed.
     std::vector<std::string> settings = blocks[i % 5];
     settings.insert(settings.end(),
                     {"--moe.capacity_factor=0", "--moe.experts=" + experts, "--train.micro_batch=3",
@@ -440,7 +444,7 @@ TEST(Memory, PlanIsWhatIsAllocated) {
     Engine engine(config, V, make_cpu(), single_mesh(*self), true);
     engine.store().initialize(1);
     EXPECT_EQ(engine.store().allocated_bytes(), plan.parameters());
-    EXPECT_GT(engine.store().prepared().bytes(), plan.gradients);
+    EXPECT_GT(engine.store().packed_weights().bytes(), plan.gradients);
     const std::vector<std::int32_t> ids(21, 3);
     engine.train({3, 7, ids, ids, 21, 3, 1});
     EXPECT_EQ(engine.saved().peak() + engine.scratch().peak(), plan.activations);
@@ -449,7 +453,7 @@ TEST(Memory, PlanIsWhatIsAllocated) {
   }
 }
 
-TEST(Memory, Zero1DividesTheOptimizerAndExpertsTheWeights) {
+TEST(Memory, IsDividedByZero1AndExpertParallelism) {
   const Config config = parse_config(base, "test", {"--moe.experts=8"});
   Index optimizer = 0, experts = 0;
   const std::vector<ParamSpec> specs = param_specs(config, 300);
@@ -462,8 +466,8 @@ TEST(Memory, Zero1DividesTheOptimizerAndExpertsTheWeights) {
   for (int r = 0; r < 4; ++r) {
     const FlatLayout flat = flat_layout(specs, layout, coord_of(layout, r));
     for (const GroupLayout& g : flat.groups)
-      for (const OwnedRun& run : owned_runs(g)) optimizer += run.local.size();
-    for (const Placement& p : flat.groups.back().placements) experts += p.box.elements();
+      for (const OwnedRange& run : owned_ranges(g)) optimizer += run.local.size();
+    for (const ParamSlice& p : flat.groups.back().slices) experts += p.box.elements();
   }
   // The optimizer state of every parameter is on exactly one rank.
   EXPECT_EQ(optimizer, all);

@@ -9,7 +9,7 @@
 #include "dist/comm.h"
 #include "src/model/engine.h"
 #include "src/params/costs.h"
-#include "src/train/grad_sync.h"
+#include "src/train/distributed_optimizer.h"
 
 namespace sy {
 namespace {
@@ -75,7 +75,7 @@ const std::map<std::string, Published> published = {
     {"gpt-oss-120b", {116.83, 5.13 + 201.088e-6 * 2880}},
 };
 
-TEST(KnownModels, HaveThePublishedNumbersOfParameters) {
+TEST(KnownModels, HaveThePublishedParameterCounts) {
   std::size_t files = 0;
   for (const auto& entry : std::filesystem::directory_iterator(MODELS)) {
     const std::string name = entry.path().stem();
@@ -95,12 +95,12 @@ TEST(KnownModels, HaveThePublishedNumbersOfParameters) {
 
 // The model of the file with small sizes: two layers of each kind, and smaller widths, windows and
 // numbers of experts if the file has them.
-Config in_small(const std::filesystem::path& file) {
+Config small_version(const std::filesystem::path& file) {
   const Config whole = read_config(file, {});
   const Config::Model& m = whole.model;
   const Index heads = 4, kv = m.kv_heads == 1 ? 1 : m.kv_heads < m.heads ? 2 : 4;
   Index kinds = 0;
-  for (const Pattern::Run& run : m.pattern.runs) kinds += run.layers;
+  for (const Pattern::Segment& segment : m.pattern.segments) kinds += segment.layers;
   std::vector<std::string> small = {"--model.d_model=32",
                                     "--model.heads=" + std::to_string(heads),
                                     "--model.kv_heads=" + std::to_string(kv),
@@ -109,9 +109,10 @@ Config in_small(const std::filesystem::path& file) {
                                     "--model.vocab=0",
                                     "--model.seq_len=16",
                                     "--model.layers=" + std::to_string(std::max<Index>(2, kinds))};
-  if (m.kv_latent > 0)
-    small.insert(small.end(), {"--model.kv_latent=12", "--model.q_latent=" + std::to_string(m.q_latent > 0 ? 10 : 0),
-                               "--model.rope_head_dim=4", "--model.value_head_dim=6"});
+  if (m.kv_lora_rank > 0)
+    small.insert(small.end(),
+                 {"--model.kv_lora_rank=12", "--model.q_lora_rank=" + std::to_string(m.q_lora_rank > 0 ? 10 : 0),
+                  "--model.qk_rope_head_dim=4", "--model.v_head_dim=6"});
   const auto windowed = [&](const std::string& prefix, const Config::Model& model) {
     if (model.window > 0) small.push_back("--" + prefix + ".window=5");
     if (model.rope_original_length > 0) small.push_back("--" + prefix + ".rope_original_length=8");
@@ -131,15 +132,15 @@ Config in_small(const std::filesystem::path& file) {
 }
 
 // Trains on one batch repeatedly. If its components fit together, the model learns it.
-TEST(KnownModels, LearnInSmall) {
+TEST(KnownModels, LearnAsSmallModels) {
   for (const auto& entry : std::filesystem::directory_iterator(MODELS)) {
     SCOPED_TRACE(entry.path().stem());
-    const Config config = in_small(entry.path());
+    const Config config = small_version(entry.path());
     const Index V = 23, B = 4, S = config.model.seq_len;
     const auto self = make_comm_self();
     Engine engine(config, V, make_cpu(), make_mesh(*self, {}), true);
     engine.store().initialize(1);
-    GradSync sync(engine.mesh(), engine.store());
+    DistributedOptimizer optimizer(engine.mesh(), engine.store());
     std::vector<std::int32_t> ids, targets;
     const RandomStream draw(3, "tokens");
     for (Index i = 0; i < B * S; ++i) ids.push_back(static_cast<std::int32_t>(draw.bits(i) % V));
@@ -148,7 +149,7 @@ TEST(KnownModels, LearnInSmall) {
     double first = 0, last = 0;
     for (Index step = 1; step <= 20; ++step) {
       engine.train({B, S, ids, targets, B * S, B, 1});
-      sync.step(config.train, config.train.lr, step);
+      optimizer.step(config.train, config.train.lr, step);
       last = engine.take_statistics().loss_sum / static_cast<double>(B * S);
       if (step == 1) first = last;
       ASSERT_TRUE(std::isfinite(last));
@@ -157,33 +158,35 @@ TEST(KnownModels, LearnInSmall) {
   }
 }
 
-TEST(ModelCosts, CountKeysThatAreSeen) {
+TEST(ModelCosts, CountVisibleKeys) {
   for (Index tokens : {1, 2, 7, 20})
     for (Index window : {0, 1, 3, 7, 50}) {
       double sum = 0;
       for (Index i = 0; i < tokens; ++i) sum += static_cast<double>(window > 0 ? std::min(window, i + 1) : i + 1);
-      EXPECT_DOUBLE_EQ(mean_visible(tokens, window), sum / static_cast<double>(tokens)) << tokens << ", " << window;
+      EXPECT_DOUBLE_EQ(mean_visible_keys(tokens, window), sum / static_cast<double>(tokens))
+          << tokens << ", " << window;
     }
-  EXPECT_EQ(mean_visible(0, 0), 0);
+  EXPECT_EQ(mean_visible_keys(0, 0), 0);
 }
 
-TEST(ModelCosts, CountKeysThatAPatternShows) {
-  for (const Sparsity& s : {Sparsity::strided(1), Sparsity::strided(4), Sparsity::fixed(5, 2), Sparsity::fixed(4, 0),
-                            Sparsity::fixed(3, 3), Sparsity::longformer(3, 2), Sparsity::longformer(6, 0)})
+TEST(ModelCosts, CountVisibleKeysOfSparsePatterns) {
+  for (const SparsePattern& s :
+       {SparsePattern::strided(1), SparsePattern::strided(4), SparsePattern::fixed(5, 2), SparsePattern::fixed(4, 0),
+        SparsePattern::fixed(3, 3), SparsePattern::longformer(3, 2), SparsePattern::longformer(6, 0)})
     for (Index tokens : {1, 2, 6, 23}) {
       double sum = 0;
       for (Index p = 0; p < tokens; ++p)
         for (Index j = 0; j <= p; ++j)
           sum += p - j < s.local || (s.stride > 0 && (p - j) % s.stride == 0) || j < s.global ||
                  (s.block > 0 && (j / s.block == p / s.block || j % s.block >= s.block - s.summary));
-      EXPECT_DOUBLE_EQ(mean_visible(tokens, 0, s), sum / static_cast<double>(tokens))
+      EXPECT_DOUBLE_EQ(mean_visible_keys(tokens, 0, s), sum / static_cast<double>(tokens))
           << tokens << ", " << s.local << " " << s.block << " " << s.summary << " " << s.stride << " " << s.global;
     }
 }
 
 // Computed by hand: one layer, d_model 8, 2 heads of 4, 1 kv head, an FFN of 3 x 8 x 16, a
 // vocabulary of 10.
-TEST(ModelCosts, AreThoseOfASmallModel) {
+TEST(ModelCosts, MatchHandComputedValues) {
   const std::string text = "[model]\nlayers=1\nd_model=8\nheads=2\nkv_heads=1\nd_ff=16\nseq_len=5\nnorm=none\n";
   const Index weights = 8 * 8 + 2 * 4 * 8 + 8 * 8 + 3 * 8 * 16;
   const ModelCosts own = model_costs(parse_config(text, "test"), 10);
@@ -197,7 +200,7 @@ TEST(ModelCosts, AreThoseOfASmallModel) {
   // 8 x (6 + 2) + 6 x 2 x (4 + 3). Output: 2 x 3 x 8.
   const ModelCosts latent = model_costs(
       parse_config("[model]\nlayers=1\nd_model=8\nheads=2\nd_ff=16\nseq_len=5\nnorm=none\nkv_latent=6\nq_latent=3\n"
-                   "rope_head_dim=2\nvalue_head_dim=3\n",
+                   "qk_rope_head_dim=2\nvalue_head_dim=3\n",
                    "test"),
       10);
   const Index of_latents = 8 * 3 + 3 + 3 * 2 * 6 + 8 * 8 + 6 + 6 * 2 * 7 + 2 * 3 * 8;
@@ -211,7 +214,7 @@ TEST(ModelCosts, AreThoseOfASmallModel) {
   EXPECT_DOUBLE_EQ(own.flops_per_token - moe.flops_per_token, 6 * (3 * 8 * 16 - 3 * 8 * 6 - 4 * 8));
 }
 
-TEST(ModelVocabulary, HasRoomForTheDatasTokens) {
+TEST(ModelVocabulary, CoversTheTokensOfTheDataSet) {
   const auto of = [](const std::string& vocab) { return parse_config("[model]\nvocab=" + vocab + "\n", "test"); };
   EXPECT_EQ(model_vocab(of("0"), 257), 257);
   EXPECT_EQ(model_vocab(of("257"), 257), 257);

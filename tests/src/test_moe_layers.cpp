@@ -6,8 +6,8 @@
 #include <sstream>
 
 #include "kernels/dry/dry.h"
-#include "src/model/balance.h"
 #include "src/model/engine.h"
+#include "src/model/load_balancing.h"
 #include "src/text/json.h"
 
 namespace sy {
@@ -32,7 +32,7 @@ void expect_near(const std::string& what, ConstView got, const std::vector<doubl
 
 class MoeLayer : public testing::TestWithParam<std::string> {};
 
-TEST_P(MoeLayer, IsThatOfTransformers) {
+TEST_P(MoeLayer, EqualsTransformers) {
   const Json* found = nullptr;
   for (const Json& c : golden()["cases"].elements())
     if (c["name"].get<std::string>() == GetParam()) found = &c;
@@ -59,13 +59,13 @@ TEST_P(MoeLayer, IsThatOfTransformers) {
     for (std::size_t i = 0; i < numbers.size(); ++i) x.f32()[i] = static_cast<float>(numbers[i]);
   };
   // The golden case has all our parameters.
-  Index given = 0, ours = 0;
+  Index stored = 0, ours = 0;
   for (const ParamSpec& spec : engine.store().specs()) ours += spec.name.starts_with(prefix);
   for (const auto& [name, values] : c["values"].members()) {
     put(values, engine.store().get(prefix + name).weight);
-    ++given;
+    ++stored;
   }
-  EXPECT_EQ(given, ours);
+  EXPECT_EQ(stored, ours);
   const Tensor x = b.tensor({T, D}), dy = b.tensor({T, D}), y = b.tensor({T, D}), dx = b.tensor({T, D});
   put(c["x"], x);
   put(c["dy"], dy);
@@ -74,32 +74,32 @@ TEST_P(MoeLayer, IsThatOfTransformers) {
   if (biased) put(c["selection_bias"], bias);
 
   const MoeSpec spec = *block_specs(config).front().moe();
-  const Moe moe(spec, D, engine.store(), prefix, {.bias = biased ? bias.view() : View{}, .places = {}});
-  engine.store().prepared().refresh();
+  const Moe moe(spec, D, engine.store(), prefix, {.bias = biased ? bias.view() : View{}, .logical_to_physical = {}});
+  engine.store().packed_weights().refresh();
   Arena saved([&](Index bytes) { return b.allocate(bytes); });
-  const Device device{b, engine.mesh(), engine.scratch(), DType::f32};
+  const ExecutionContext context{b, engine.mesh(), engine.scratch(), DType::f32};
   const Batch batch{.sequences = 1, .seq_len = T, .ids = {}, .targets = {}, .positions = {}, .step = {{}, 1, 1}};
-  Pass pass{device, batch, saved};
-  pass.balance = make_balance(pass, 1, config.moe.experts);
+  LayerContext layer{context, batch, saved};
+  layer.load_balance = make_load_balance_state(layer, 1, config.moe.experts);
   Moe::Saved state;
-  moe.forward(pass, x, {.y = y}, state, nullptr);
-  balance(pass, spec.router, pass.balance, {});
+  moe.forward(layer, x, {.y = y}, state, nullptr);
+  load_balancing_loss(layer, spec.router, layer.load_balance, {});
   expect_near("y", y, c["y"].get<std::vector<double>>());
-  moe.backward(pass, dy, state, dx);
+  moe.backward(layer, dy, state, dx);
   expect_near("dx", dx, c["dx"].get<std::vector<double>>());
   for (const auto& [name, values] : c["gradients"].members())
     expect_near(name, engine.store().get(prefix + name).grad, values.get<std::vector<double>>());
 }
 
-INSTANTIATE_TEST_SUITE_P(Of, MoeLayer,
+INSTANTIATE_TEST_SUITE_P(Cases, MoeLayer,
                          testing::Values("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "deepseek_v2", "deepseek_v3",
                                          "gpt_oss"),
                          [](const auto& info) { return info.param; });
 
 // Activations that one more layer saves for backward, in numbers of 4 bytes per token, with T
 // tokens per rank. ep: ranks that share the experts.
-double kept_by_a_layer(Index T, const std::vector<std::string>& settings, int ep = 1) {
-  Index kept[2];
+double saved_per_token(Index T, const std::vector<std::string>& settings, int ep = 1) {
+  Index peak[2];
   for (Index more : {0, 1}) {
     const Config config = parse_config(
         fmt::format("[model]\nlayers = {}\nd_model = 128\nheads = 2\nseq_len = {}\n", 1 + more, T), "test", settings);
@@ -107,18 +107,18 @@ double kept_by_a_layer(Index T, const std::vector<std::string>& settings, int ep
     Engine engine(config, 5, make_dry(), make_dry_mesh(*world, {.ranks = ep, .ep = ep}), true);
     const std::vector<std::int32_t> ids(static_cast<std::size_t>(T));
     engine.train({1, T, ids, ids, T * ep, ep, 1});
-    kept[more] = engine.saved().peak();
+    peak[more] = engine.saved().peak();
   }
-  return static_cast<double>(kept[1] - kept[0]) / static_cast<double>(4 * T);
+  return static_cast<double>(peak[1] - peak[0]) / static_cast<double>(4 * T);
 }
 
 // A MoE layer saves the activations of a dense layer of as many active units, and tables. It saves
 // no inputs and outputs of experts. Here a token has 8 of 64 experts, each of half the model's
 // width.
-TEST(ActivationMemory, DoesNotGrowWithTheNumberOfExperts) {
+TEST(ActivationMemory, IsIndependentOfTheNumberOfExperts) {
   constexpr Index T = 1024, D = 128, F = 64, k = 8, E = 64;
-  const double dense = kept_by_a_layer(T, {fmt::format("--model.d_ff={}", k * F)}),
-               sparse = kept_by_a_layer(T, {fmt::format("--moe.experts={}", E), fmt::format("--moe.top_k={}", k),
+  const double dense = saved_per_token(T, {fmt::format("--model.d_ff={}", k * F)}),
+               sparse = saved_per_token(T, {fmt::format("--moe.experts={}", E), fmt::format("--moe.top_k={}", k),
                                             fmt::format("--moe.d_ff={}", F), "--moe.capacity_factor=0"});
   // Tables of a token: E logits; expert, weight, token, slot and gate of each choice. There are
   // also tables of experts, and memory is rounded.
@@ -132,22 +132,22 @@ TEST(ActivationMemory, DoesNotGrowWithTheNumberOfExperts) {
 
 // With several ranks, a rank also saves one row for each received token. A token is sent once to
 // each rank that has any of its experts. These are fewer than k rows per local token.
-TEST(ActivationMemory, KeepsATokenOnceOnEachOfItsRanks) {
+TEST(ActivationMemory, StoresATokenOncePerRank) {
   constexpr Index T = 1024, D = 128, F = 64, k = 8, E = 64;
   const std::vector<std::string> dense = {fmt::format("--model.d_ff={}", k * F)},
                                  sparse = {fmt::format("--moe.experts={}", E), fmt::format("--moe.top_k={}", k),
                                            fmt::format("--moe.d_ff={}", F), "--moe.capacity_factor=0"};
-  const double one = kept_by_a_layer(T, sparse) - kept_by_a_layer(T, dense);
+  const double one = saved_per_token(T, sparse) - saved_per_token(T, dense);
   for (const int ep : {2, 4, 8}) {
     // Mean number of ranks per token if all sets of k experts are equally likely: ep ranks, without
     // those that have none of its experts.
     double without = 1;
     for (Index i = 0; i < k; ++i) without *= static_cast<double>(E - E / ep - i) / static_cast<double>(E - i);
-    const double arrived = ep * (1 - without),
-                 more = kept_by_a_layer(T, sparse, ep) - kept_by_a_layer(T, dense, ep) - one;
+    const double received = ep * (1 - without),
+                 more = saved_per_token(T, sparse, ep) - saved_per_token(T, dense, ep) - one;
     // Rows; indices of the choices of received tokens; copies of each token, and the token of each
     // copy.
-    EXPECT_NEAR(more, arrived * D + (arrived - 1) * k + 2 * std::min<Index>(k, ep), 1) << "ep " << ep;
+    EXPECT_NEAR(more, received * D + (received - 1) * k + 2 * std::min<Index>(k, ep), 1) << "ep " << ep;
     EXPECT_LT(more, k * D) << "ep " << ep;
   }
 }

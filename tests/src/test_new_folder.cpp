@@ -33,7 +33,7 @@ struct NewFolderTest : testing::Test {
   TempFolder temp;
 };
 
-TEST_F(NewFolderTest, AppearsWhenItIsWhole) {
+TEST_F(NewFolderTest, AppearsAtCommit) {
   NewFolder folder(target() / "", "export");
   folder.open();
   write_file(folder.staging() / "file", "new");
@@ -42,7 +42,7 @@ TEST_F(NewFolderTest, AppearsWhenItIsWhole) {
   expect_made();
 }
 
-TEST_F(NewFolderTest, IsRemovedIfItIsNotCommitted) {
+TEST_F(NewFolderTest, IsRemovedWithoutACommit) {
   {
     NewFolder folder(target(), "export");
     folder.open();
@@ -51,7 +51,7 @@ TEST_F(NewFolderTest, IsRemovedIfItIsNotCommitted) {
   EXPECT_EQ(names_in_folder(temp.path()), "");
 }
 
-TEST_F(NewFolderTest, NothingOfOthersIsRemoved) {
+TEST_F(NewFolderTest, KeepsForeignFiles) {
   temp.write("out.tmp/thesis.txt", "mine");
   EXPECT_BAD_INPUT(make(), "this program did not leave it there");
   EXPECT_EQ(read_file(staging() / "thesis.txt"), "mine");
@@ -70,7 +70,7 @@ TEST_F(NewFolderTest, NothingOfOthersIsRemoved) {
 }
 
 // A killed process leaves its files and its lock behind.
-TEST_F(NewFolderTest, WhatAKilledProcessLeftIsReplaced) {
+TEST_F(NewFolderTest, ReplacesLeftoversOfAKilledProcess) {
   temp.write("out.tmp/switchyard.lock", "");
   temp.write("out.tmp/old", "old");
   temp.write("mine", "mine");
@@ -84,7 +84,7 @@ TEST_F(NewFolderTest, WhatAKilledProcessLeftIsReplaced) {
   expect_made();
 }
 
-TEST_F(NewFolderTest, OneProcessAtATime) {
+TEST_F(NewFolderTest, RejectsASecondProcess) {
   NewFolder first(target(), "export");
   first.open();
   write_file(first.staging() / "file", "new");

@@ -56,7 +56,7 @@ std::string message(const std::function<void()>& work) {
   return "no error";
 }
 
-TEST(Plan, LayoutsAreThoseThatTheChecksAllow) {
+TEST(Plan, EnumeratesAllowedLayouts) {
   const Config config = planned();
   for (int ranks : {1, 2, 6, 12})
     for (int node : {1, 2, 3, 12}) {
@@ -84,7 +84,7 @@ TEST(Plan, LayoutsAreThoseThatTheChecksAllow) {
   EXPECT_NE(message([&] { check_config_for_layout(wide, {512, 1, 512, 1, 8}); }).find("row counts"), std::string::npos);
 }
 
-TEST(Plan, LayoutsOfManyRanksAreChecked) {
+TEST(Plan, ChecksLayoutsOfManyRanks) {
   const Config config = planned({"--moe.experts=64", "--train.global_batch=65536", "--train.micro_batch=1"});
   EXPECT_NE(message([&] {
               check_config_for_layout(config, {4, 1, 65536, 65536});
@@ -109,7 +109,7 @@ void expect_equal(const Profile& a, const Profile& b, const std::string& where) 
 }
 
 // The profiler runs equal layers once. Here all layers run, with rows that experts share equally.
-TEST(Plan, EqualLayersCountAsOftenAsTheyAre) {
+TEST(Plan, ExtrapolatesEqualLayers) {
   const auto cpu = make_cpu();
   for (const char* recompute : {"--train.recompute=false", "--train.recompute=true"})
     for (const Layout& layout : {Layout{1}, Layout{6, 2, 3, 1}, Layout{6, 1, 3, 2}}) {
@@ -133,7 +133,7 @@ TEST(Plan, EqualLayersCountAsOftenAsTheyAre) {
 
 // 6 FLOPs per token for each weight of a matrix. Attention has two products in forward and five in
 // backward.
-TEST(Plan, FlopsAreThoseOfTheFormula) {
+TEST(Plan, FlopsMatchTheFormula) {
   const Config config = planned();
   const auto cpu = make_cpu();
   const double tokens = static_cast<double>(config.train.global_batch * config.model.seq_len);
@@ -145,7 +145,7 @@ TEST(Plan, FlopsAreThoseOfTheFormula) {
   }
   for (const BlockSpec& block : block_specs(config)) {
     const AttentionSpec& a = block.attention;
-    attention += static_cast<double>(a.heads) * mean_visible(config.model.seq_len, a.window) *
+    attention += static_cast<double>(a.heads) * mean_visible_keys(config.model.seq_len, a.window) *
                  (2 * (a.key_width + a.value_width) + 2 * (3 * a.key_width + 2 * a.value_width));
   }
   double of_one = 0;
@@ -161,7 +161,7 @@ TEST(Plan, FlopsAreThoseOfTheFormula) {
   EXPECT_NEAR(of_one / (tokens * model_costs(config, planned_vocab).flops_per_token), 1, 0.06);
 }
 
-TEST(Plan, GroupsAreThoseOfTheMesh) {
+TEST(Plan, GroupShapesMatchTheMesh) {
   for (const Layout& l : {Layout{48, 2, 4, 3}, Layout{48, 8, 16, 1}, Layout{48, 4, 1, 2}}) {
     const std::pair<const char*, Axes> groups[] = {{"stage", dense_grid},
                                                    {"dp", Axis::dp},
@@ -174,7 +174,7 @@ TEST(Plan, GroupsAreThoseOfTheMesh) {
         Peers expected;
         const Axes others = grid_of(axes) - axes;
         for (int r = 1; r < l.ranks; ++r)
-          if (place_of(l, coord_of(l, r), others).index == place_of(l, coord_of(l, 0), others).index)
+          if (group_rank(l, coord_of(l, r), others).index == group_rank(l, coord_of(l, 0), others).index)
             ++(per_node == 0 || r / per_node == 0 ? expected.here : expected.away);
         const Peers peers = peers_of(group_shape(name, l, 48), per_node);
         EXPECT_EQ(peers.here, expected.here) << l.str() << name << per_node;
@@ -194,20 +194,20 @@ TEST(Plan, GroupsAreThoseOfTheMesh) {
 // 12 experts over four ranks on two nodes. With hierarchical dispatch, a token crosses once if it
 // has any of the other node's six experts. Otherwise it crosses once for each rank there that has
 // any of its experts.
-TEST(Plan, TokensCrossOnceToANode) {
+TEST(Plan, CountsATokenOncePerNode) {
   const Config config = planned({"--train.global_batch=8"});
   PlanOptions options;
   options.layouts = {Layout{4, 1, 4, 1}, Layout{4, 1, 4, 1, 2}};
   const Plan plan = make_plan(config, planned_vocab, 4, options);
   ASSERT_EQ(plan.fitting.size(), 2u);
   const Index tokens = config.train.micro_batch * config.model.seq_len;
-  const std::vector<Index> kept(12, tokens * 3 / 12);
+  const std::vector<Index> tokens_per_expert(12, tokens * 3 / 12);
   std::map<std::string, double> sent;  // by layout and group, in dispatches
   for (const Candidate& c : plan.fitting)
     for (const TrafficLine& line : c.traffic)
-      if (line.part == "dispatch") sent[c.layout.given() + " " + std::string(line.group)] += line.sent;
-  const double to_node = std::round(static_cast<double>(tokens) * dry_reach(kept, tokens, 3, 0, 6)),
-               to_rank = std::round(static_cast<double>(tokens) * dry_reach(kept, tokens, 3, 0, 3));
+      if (line.subphase == "dispatch") sent[c.layout.short_name() + " " + std::string(line.group)] += line.sent;
+  const double to_node = std::round(static_cast<double>(tokens) * dry_reach(tokens_per_expert, tokens, 3, 0, 6)),
+               to_rank = std::round(static_cast<double>(tokens) * dry_reach(tokens_per_expert, tokens, 3, 0, 3));
   EXPECT_NEAR(sent["tp 1 ep 4 etp 1 node 2 across"] / sent["tp 1 ep 4 etp 1 experts"], to_node / (3 * to_rank), 1e-9);
   EXPECT_NEAR(sent["tp 1 ep 4 etp 1 node 2 within"] / sent["tp 1 ep 4 etp 1 experts"], 2 * to_rank / (3 * to_rank),
               1e-9);
@@ -216,10 +216,10 @@ TEST(Plan, TokensCrossOnceToANode) {
 
 // 12 experts in four groups on four ranks. A token chooses one group, so that its three experts are
 // on one rank.
-TEST(Plan, GroupLimitsBoundTheRanksOfAToken) {
+TEST(Plan, LimitsRanksOfATokenByGroups) {
   PlanOptions options;
   options.layouts = {Layout{4, 1, 4, 1}, Layout{4, 1, 4, 1, 2}};
-  const Config config = planned({"--train.global_batch=8", "--moe.groups=4", "--moe.group_limit=1"});
+  const Config config = planned({"--train.global_batch=8", "--moe.groups=4", "--moe.topk_groups=1"});
   const Plan plan = make_plan(config, planned_vocab, 4, options);
   ASSERT_EQ(plan.fitting.size(), 2u);
   const Config free = planned({"--train.global_batch=8"});
@@ -228,13 +228,16 @@ TEST(Plan, GroupLimitsBoundTheRanksOfAToken) {
   for (const auto& [of, sent] : {std::pair{&plan, &limited}, {&without, &unlimited}})
     for (const Candidate& c : of->fitting)
       for (const TrafficLine& line : c.traffic)
-        if (line.part == "dispatch") (*sent)[std::string(line.group)] += line.sent;
+        if (line.subphase == "dispatch") (*sent)[std::string(line.group)] += line.sent;
   const Index tokens = config.train.micro_batch * config.model.seq_len;
-  const std::vector<Index> kept(12, tokens * 3 / 12);
+  const std::vector<Index> tokens_per_expert(12, tokens * 3 / 12);
   const auto rows = [&](double reach) { return std::round(static_cast<double>(tokens) * reach); };
-  EXPECT_NEAR(limited["experts"] / unlimited["experts"], rows(0.25) / rows(dry_reach(kept, tokens, 3, 0, 3)), 1e-9);
-  EXPECT_NEAR(limited["across"] / unlimited["across"], rows(0.5) / rows(dry_reach(kept, tokens, 3, 0, 6)), 1e-9);
-  EXPECT_NEAR(limited["within"] / unlimited["within"], rows(0.25) / rows(dry_reach(kept, tokens, 3, 0, 3)), 1e-9);
+  EXPECT_NEAR(limited["experts"] / unlimited["experts"],
+              rows(0.25) / rows(dry_reach(tokens_per_expert, tokens, 3, 0, 3)), 1e-9);
+  EXPECT_NEAR(limited["across"] / unlimited["across"], rows(0.5) / rows(dry_reach(tokens_per_expert, tokens, 3, 0, 6)),
+              1e-9);
+  EXPECT_NEAR(limited["within"] / unlimited["within"], rows(0.25) / rows(dry_reach(tokens_per_expert, tokens, 3, 0, 3)),
+              1e-9);
 }
 
 Machine round_machine() {
@@ -255,7 +258,7 @@ Machine round_machine() {
   return m;
 }
 
-TEST(Plan, TimesAreThoseOfTheFormulas) {
+TEST(Plan, TimesMatchTheFormulas) {
   Machine m = round_machine();
   EXPECT_DOUBLE_EQ(m.products.at(8), 0.25);
   EXPECT_DOUBLE_EQ(m.products.at(32), 0.375);
@@ -288,15 +291,15 @@ TEST(Plan, TimesAreThoseOfTheFormulas) {
   // A large all-reduce of NCCL is a ring. A small one over many nodes is a tree.
   EXPECT_DOUBLE_EQ(link("stage", {3, 0}, all_reduce, 0, 0, 3000000), 6e-6 + 4.5e-3);
   EXPECT_DOUBLE_EQ(link("stage", {3, 60}, all_reduce, 0, 0, 8), 6e-6 + 8e-5 + 4e-8);
-  // In MPI's all-reduce, all words go to every rank: by recursive doubling, or directly in two
+  // In MPI's all-reduce, all elements go to every rank: by recursive doubling, or directly in two
   // phases for each 8 MiB.
   EXPECT_DOUBLE_EQ(link("world", {3, 0}, all_reduce, 3000000, 3000000, 1000), 2e-6 + 3e-3);
   EXPECT_DOUBLE_EQ(link("world", {3, 0}, all_reduce, 3000000, 3000000, 20000000), 6e-6 + 12e-6 + 3e-3);
   // One NCCL call with reductions to several owners.
   EXPECT_DOUBLE_EQ(link("dp", {3, 4}, reduce, 0, 7000000, 1000000, 5), 6e-6 + 1e-5 + 4e-6 + 2.5e-3);
-  EXPECT_EQ(part_of("experts", {all_to_all, "combine", 1, 1}, false), Part::combine);
-  EXPECT_EQ(part_of("experts", {all_to_all, "dispatch", 1, 1}, false), Part::dispatch);
-  EXPECT_EQ(part_of("stage", {all_gather, "", 1, 1}, true), Part::gradients);
+  EXPECT_EQ(category_of("experts", {all_to_all, "combine", 1, 1}, false), TimeCategory::combine);
+  EXPECT_EQ(category_of("experts", {all_to_all, "dispatch", 1, 1}, false), TimeCategory::dispatch);
+  EXPECT_EQ(category_of("stage", {all_gather, "", 1, 1}, true), TimeCategory::gradients);
 
   // The time of a step is the sum of its components. On a GPU, backward hides the reduction of
   // gradients for as long as it lasts.
@@ -308,18 +311,18 @@ TEST(Plan, TimesAreThoseOfTheFormulas) {
   m.overhead = 0;
   const Layout four{4};
   StepTime time = step_time(m, DType::f32, four, 4, profile);
-  EXPECT_DOUBLE_EQ(time[Part::compute], 6e-3);
+  EXPECT_DOUBLE_EQ(time[TimeCategory::compute], 6e-3);
   // The reduction is hidden, because backward of a pass takes 2 ms. The all-gather of the weights
   // is hidden except for 0.003 ms, because the next forward takes 1 ms.
-  EXPECT_NEAR(time[Part::gradients], 0.003e-3, 1e-12);
-  EXPECT_DOUBLE_EQ(time.total(), time[Part::compute] + time[Part::gradients]);
+  EXPECT_NEAR(time[TimeCategory::gradients], 0.003e-3, 1e-12);
+  EXPECT_DOUBLE_EQ(time.total(), time[TimeCategory::compute] + time[TimeCategory::gradients]);
   m.backend = "cpu";
-  EXPECT_NEAR(step_time(m, DType::f32, four, 4, profile)[Part::gradients], 2.006e-3, 1e-12);
+  EXPECT_NEAR(step_time(m, DType::f32, four, 4, profile)[TimeCategory::gradients], 2.006e-3, 1e-12);
 }
 
 // Small messages over many ranks take as long as rounds of recursive doubling, and large ones as
 // long as their bytes.
-TEST(Plan, LatencyOfManyRanks) {
+TEST(Plan, LatencyGrowsWithTheLogarithmOfRanks) {
   const Machine h100 = read_machine("h100", MODELS "/gpt-1.ini");
   const auto seconds = [&](const char* group, int ranks, Collective kind, Index bytes) {
     const Peers peers = peers_of({ranks, 1}, 8);
@@ -337,7 +340,7 @@ TEST(Plan, LatencyOfManyRanks) {
 
 // On a GPU, gradients are reduced to their owners, and weights are broadcast from them, bucket by
 // bucket. The bytes are those of reduce-scatter and all-gather on the host.
-TEST(Plan, CollectivesAreThoseOfTheTrainer) {
+TEST(Plan, CollectivesMatchTheTrainer) {
   const auto cpu = make_cpu();
   const Layout layout{6, 2, 3, 1};
   struct Sum {
@@ -375,7 +378,7 @@ TEST(Plan, CollectivesAreThoseOfTheTrainer) {
   EXPECT_EQ((device[{"world", all_reduce}].calls), 4);
 }
 
-TEST(Plan, MachineFiles) {
+TEST(Plan, ReadsMachineFiles) {
   const Machine m = round_machine();
   const Machine again = parse_machine(to_ini(m, "a comment\nof two lines"), "again");
   EXPECT_EQ(to_ini(again, ""), to_ini(m, ""));
@@ -394,6 +397,8 @@ TEST(Plan, MachineFiles) {
   EXPECT_NE(error("bandwidth = 3").find("links.bandwidth is given twice"), std::string::npos);
   EXPECT_NE(error("[compute]\nattention_forward = 64:0.3, 32:0.5").find("file:"), std::string::npos);
   EXPECT_NE(error("[operations]\nadd = -3").find("bytes/s above 0"), std::string::npos);
+  const Machine old_names = parse_machine(to_ini(round_machine(), "") + "[operations]\ngather_rows = 3e9\n", "file");
+  EXPECT_EQ(old_names.operations.at("permute"), 3e9);
   // Values out of range, each with its line.
   const auto changed = [](std::string_view key, std::string_view value) {
     std::string text = to_ini(round_machine(), "");
@@ -422,7 +427,7 @@ TEST(Plan, MachineFiles) {
             std::string::npos);
 }
 
-TEST(Plan, LayoutListsAreParsed) {
+TEST(Plan, ParsesLayoutLists) {
   const std::vector<Layout> layouts = parse_layouts("tp2-ep4, ep8-etp2,tp1,ep16-node4", 16);
   ASSERT_EQ(layouts.size(), 4u);
   EXPECT_EQ(layouts[3], (Layout{16, 1, 16, 1, 4}));
@@ -433,7 +438,7 @@ TEST(Plan, LayoutListsAreParsed) {
     EXPECT_NE(message([&] { parse_layouts(text, 16); }).find("tp2-ep4-etp1"), std::string::npos) << text;
 }
 
-TEST(Plan, SharesBecomeRows) {
+TEST(Plan, ConvertsSharesToRows) {
   std::vector<Index> rows(3);
   rows_of({0.5, 0.25, 0.25}, 10, rows);
   EXPECT_EQ(rows, (std::vector<Index>{5, 3, 2}));
@@ -447,7 +452,7 @@ TEST(Plan, SharesBecomeRows) {
 
 // A recorded load decides rows, bytes and time of the busiest rank. They are computed here from raw
 // counts.
-TEST(Plan, TheBusiestRankDecides) {
+TEST(Plan, UsesTheLoadOfTheBusiestRank) {
   const std::filesystem::path run = std::filesystem::path(FIRST_RUN) / "run";
   const TrainState state = read_state(resolve_checkpoint(run, nullptr));
   Config config = parse_config(state.config, "run");
@@ -482,17 +487,17 @@ TEST(Plan, TheBusiestRankDecides) {
   // Tokens with an expert of the busiest rank.
   double tokens = 0;
   for (const std::vector<double>& layer : busiest_first(load, 2)) {
-    std::vector<Index> kept(layer.size());
-    rows_of(layer, static_cast<Index>(assignments), kept);
-    const Index all = 2 * config.model.seq_len, E = std::ssize(kept);
+    std::vector<Index> tokens_per_expert(layer.size());
+    rows_of(layer, static_cast<Index>(assignments), tokens_per_expert);
+    const Index all = 2 * config.model.seq_len, E = std::ssize(tokens_per_expert);
     std::vector<Index> group_of;  // two of the run's three groups are chosen
     for (Index e = 0; e < E; ++e) group_of.push_back(e * config.moe.groups / E);
-    const double reach =
-        dry_reach(kept, all, config.moe.top_k, 0, E / 2, {group_of, config.moe.groups, config.moe.group_limit});
+    const double reach = dry_reach(tokens_per_expert, all, config.moe.top_k, 0, E / 2,
+                                   {group_of, config.moe.groups, config.moe.topk_groups});
     tokens += std::round(static_cast<double>(all) * reach);
   }
   for (const TrafficLine& line : plan.fitting[0].traffic) {
-    if (line.part != "dispatch") continue;
+    if (line.subphase != "dispatch") continue;
     // Forward rows with physical experts and weights, and backward rows. Both ranks send the same
     // number.
     const double expected =
@@ -500,9 +505,9 @@ TEST(Plan, TheBusiestRankDecides) {
     EXPECT_NEAR(line.received / expected, 1, 0.01);
   }
   const StepTime& time = *plan.fitting[0].time;
-  EXPECT_GT(time[Part::waiting], 0);
-  EXPECT_LT(time[Part::waiting], time.total());
-  EXPECT_EQ((*balanced.fitting[0].time)[Part::waiting], 0);
+  EXPECT_GT(time[TimeCategory::waiting], 0);
+  EXPECT_LT(time[TimeCategory::waiting], time.total());
+  EXPECT_EQ((*balanced.fitting[0].time)[TimeCategory::waiting], 0);
   const Json json = plan_json(plan);
   EXPECT_NEAR(json["layouts"][0]["tokens_per_second"].get<double>(), plan.tokens() / time.total(), 1e-6);
   EXPECT_NE(plan_text(plan, 0).find("waits for its busiest rank"), std::string::npos);
@@ -515,13 +520,14 @@ TEST(Plan, TheBusiestRankDecides) {
   EXPECT_NE(message([&] { recorded_load(run, other); }).find("give a run of this model"), std::string::npos);
 }
 
-TEST(Plan, LayoutsByNodeAreThoseOfTheMachines) {
+TEST(Plan, NodeLayoutsFollowTheMachine) {
   PlanOptions options;
   options.machine = round_machine();
   const auto by_node = [&](double ranks) {
     options.machine->ranks_per_node = ranks;
     std::set<int> nodes;
-    for (const Candidate& c : make_plan(planned(), planned_vocab, 6, options).fitting) nodes.insert(c.layout.node);
+    for (const Candidate& c : make_plan(planned(), planned_vocab, 6, options).fitting)
+      nodes.insert(c.layout.ranks_per_node);
     return nodes;
   };
   EXPECT_EQ(by_node(0), std::set{1});
@@ -529,14 +535,14 @@ TEST(Plan, LayoutsByNodeAreThoseOfTheMachines) {
   EXPECT_EQ(by_node(6), std::set{1});
 }
 
-TEST(Plan, AxesOfALayoutAreNamedOnce) {
+TEST(Plan, RejectsRepeatedAxes) {
   EXPECT_EQ(parse_layouts("tp2-ep4,ep2", 8), (std::vector<Layout>{{8, 2, 4}, {8, 1, 2}}));
   for (const char* text : {"ep2-ep4", "tp2,tp2-tp2", "ep4-node2-node2"})
     EXPECT_NE(message([&] { parse_layouts(text, 8); }).find("is there twice"), std::string::npos) << text;
 }
 
 // Memory and sent bytes differ by orders of magnitude. The unit must also show the smaller ones.
-TEST(Plan, ATableHasOneUnitOfBytes) {
+TEST(Plan, PrintsOneUnitOfBytesPerTable) {
   const Plan plan =
       make_plan(planned({"--train.global_batch=12000000"}), planned_vocab, 4, {{}, {}, {Layout{4, 1, 4}}});
   const std::string text = plan_text(plan, 1);
@@ -545,7 +551,7 @@ TEST(Plan, ATableHasOneUnitOfBytes) {
 }
 
 // If nothing fits, the plan names the largest micro-batch that would fit, with its exact options.
-TEST(Plan, SettingsThatFitAreSuggested) {
+TEST(Plan, SuggestsSettingsThatFit) {
   PlanOptions options;
   options.machine = round_machine();
   options.suggest = true;
@@ -571,7 +577,7 @@ TEST(Plan, SettingsThatFitAreSuggested) {
       texts.push_back(s.options(config));
       EXPECT_LE(static_cast<double>(s.best.memory.total()), bytes);
       EXPECT_NE(plan_text(plan, 3).find(texts.back()), std::string::npos);
-      // The suggested options keep their promise.
+      // The suggested options fit.
       EXPECT_LE(memory({batch, fmt::format("--train.micro_batch={}", s.micro_batch),
                         fmt::format("--train.recompute={}", s.recompute)}),
                 bytes);
@@ -598,7 +604,7 @@ TEST(Plan, SettingsThatFitAreSuggested) {
 
 // All rows of the document have the same fields: with or without a machine, and also if they do not
 // fit.
-TEST(Plan, JsonRowsHaveTheSameFields) {
+TEST(Plan, WritesJsonRowsWithTheSameFields) {
   const auto names_of = [](const Json& object) {
     std::string names;
     for (const Json::Member& m : object.members()) names += m.name + ",";
@@ -642,7 +648,7 @@ TEST(Plan, JsonRowsHaveTheSameFields) {
   EXPECT_EQ(profiled.size(), 2u);
 }
 
-TEST(Plan, MachinesAsJson) {
+TEST(Plan, WritesMachinesAsJson) {
   const Json json = machine_json(round_machine());
   EXPECT_EQ(json["machine"]["name"], Json("round"));
   EXPECT_EQ(json["links"]["node_bandwidth"].get<double>(), 1e9);
@@ -650,7 +656,7 @@ TEST(Plan, MachinesAsJson) {
   EXPECT_EQ(json["compute"]["products"][1][1].get<double>(), 0.5);
 }
 
-TEST(Plan, ReportsItsProgress) {
+TEST(Plan, ReportsProgress) {
   PlanOptions options;
   std::vector<std::pair<Index, Index>> seen;
   options.progress = [&](std::string_view phase, Index done, Index total) {
@@ -663,7 +669,7 @@ TEST(Plan, ReportsItsProgress) {
     EXPECT_EQ(seen[i], (std::pair<Index, Index>(static_cast<Index>(i) + 1, std::ssize(seen))));
 }
 
-TEST(Plan, WhatDoesNotFitIsSaid) {
+TEST(Plan, ReportsLayoutsThatDoNotFit) {
   Machine m = round_machine();
   m.memory = 3e5;
   PlanOptions options;

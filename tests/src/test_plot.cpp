@@ -36,7 +36,7 @@ LineChart chart(std::size_t lines, std::size_t points) {
   return out;
 }
 
-TEST(Palette, EndsAndMiddle) {
+TEST(Palette, InterpolatesColours) {
   EXPECT_EQ(palette_colour(Palette::order, 0), "#440154");
   EXPECT_EQ(palette_colour(Palette::order, 1), "#fde725");
   EXPECT_EQ(palette_colour(Palette::balance, 0.5), "#f7f7f7");
@@ -44,7 +44,7 @@ TEST(Palette, EndsAndMiddle) {
   EXPECT_EQ(palette_colour(Palette::balance, 1.0 / 16), "#327db8");  // mean of #2166ac and #4393c3
 }
 
-TEST(RoundUp, ToRoundNumbers) {
+TEST(RoundUp, GivesRoundNumbers) {
   EXPECT_DOUBLE_EQ(round_up(1), 1);
   EXPECT_DOUBLE_EQ(round_up(1.01), 2);
   EXPECT_DOUBLE_EQ(round_up(0.348), 0.4);
@@ -55,7 +55,7 @@ TEST(RoundUp, ToRoundNumbers) {
 }
 
 // Browsers show titles as tooltips: the line or cell, and its value.
-TEST(Draw, TooltipsHaveNamesAndValues) {
+TEST(Draw, TooltipsShowNamesAndValues) {
   LineChart few = chart(2, 3), many = chart(12, 3);
   few.x_label = many.x_label = "step";
   few.percent = true;
@@ -78,7 +78,7 @@ TEST(Draw, TooltipsHaveNamesAndValues) {
   EXPECT_TRUE(has(pictures[2], "<title>layer &lt;11&gt; &amp; last: 22 at step 2, from 0 to 22</title>"));
 }
 
-TEST(Draw, TooltipsOfManyCellsAreShared) {
+TEST(Draw, ManyCellsShareTooltips) {
   Heatmap map = heatmap(60, 256);
   map.values[0] = 0;
   map.values[29] = 0.75;
@@ -92,7 +92,7 @@ TEST(Draw, TooltipsOfManyCellsAreShared) {
 }
 
 // Lines may have points at different x. A tooltip has a line's value if the line has a point there.
-TEST(Draw, TooltipsOfUnlikeLines) {
+TEST(Draw, TooltipsSupportLinesOfUnequalPoints) {
   LineChart both = chart(2, 101);
   both.lines[1].x = {50, 100};
   both.lines[1].y = {7, 8};
@@ -101,7 +101,7 @@ TEST(Draw, TooltipsOfUnlikeLines) {
   EXPECT_EQ(found, 2);
 }
 
-TEST(Draw, ASmallScreenHasNarrowPictures) {
+TEST(Draw, NarrowPicturesFitSmallScreens) {
   Heatmap map = heatmap(2, 3);
   map.row_names = {"4 ranks, tp 1 ep 4 etp 1", "4 ranks, tp 1 ep 4 etp 1, balanced"};
   map.column_names = {"attention", "experts", "<waiting>"};
@@ -115,17 +115,17 @@ TEST(Draw, ASmallScreenHasNarrowPictures) {
 }
 
 // A series has its own colour, for any number of lines.
-TEST(Draw, SeriesHaveTheirColours) {
+TEST(Draw, SeriesHaveFixedColours) {
   LineChart one = chart(1, 2), three = chart(3, 2);
   one.lines[0].series = three.lines[2].series = Series::validation;
   for (const std::string& p : draw({plot_of(one), plot_of(three)})) EXPECT_TRUE(has(p, "rgb(217, 119,   6)"));
 }
 
-TEST(RatioMarks, PowersOfTwo) {
+TEST(RatioMarks, ArePowersOfTwo) {
   EXPECT_EQ(ratio_marks(0.25, 4), (std::vector<std::string>{"1/4×", "1/2×", "1×", "2×", "4×"}));
 }
 
-TEST(Draw, OnePictureForEachScript) {
+TEST(Draw, ReturnsOnePicturePerPlot) {
   const std::vector<Plot> plots = {plot_of(heatmap(3, 4)), plot_of(chart(2, 5)), plot_of(chart(20, 5))};
   const auto pictures = draw(plots);
   ASSERT_EQ(pictures.size(), 3u);
@@ -160,7 +160,7 @@ TEST(Draw, IdsDifferBetweenPictures) {
   EXPECT_TRUE(has(pictures[1], "href='#p1-gpPt6'"));
 }
 
-TEST(Draw, SmallAndLargeMaps) {
+TEST(Draw, AcceptsSmallAndLargeHeatmaps) {
   for (const auto& [rows, columns] : {std::pair<Index, Index>{1, 1}, {1, 9}, {9, 1}, {60, 256}}) {
     const std::string p = draw({plot_of(heatmap(rows, columns))})[0];
     EXPECT_EQ(count(p, "<image"), 1) << rows << " x " << columns;
@@ -168,7 +168,7 @@ TEST(Draw, SmallAndLargeMaps) {
   }
 }
 
-TEST(Draw, TextIsTakenAsItIs) {
+TEST(Draw, TextIsLiteral) {
   Heatmap map = heatmap(2, 2);
   map.row_names = {"a_b^c{x} 'q' \"z\"", "日本 <b>\\n%s@1`date`"};
   map.x_label = "'it''s <x>\n";
@@ -180,7 +180,7 @@ TEST(Draw, TextIsTakenAsItIs) {
   EXPECT_FALSE(has(p, "<b>"));
 }
 
-TEST(Draw, LongNamesAreCut) {
+TEST(Draw, TruncatesLongNames) {
   Heatmap map = heatmap(1, 1);
   map.row_names = {std::string(300, 'x')};
   const std::string p = draw({plot_of(map)})[0];
@@ -189,7 +189,7 @@ TEST(Draw, LongNamesAreCut) {
   EXPECT_FALSE(has(p, "<text>" + std::string(25, 'x')) || has(p, "<text> " + std::string(25, 'x')));
 }
 
-TEST(Draw, NotANumberAndBeyondTheScale) {
+TEST(Draw, AcceptsNanAndValuesBeyondTheScale) {
   Heatmap map = heatmap(2, 2);
   map.values = {NAN, 0, 1e300, -5};
   map.cell_texts = {"blank", "b", "c", "d"};
@@ -203,14 +203,14 @@ TEST(Draw, NotANumberAndBeyondTheScale) {
   EXPECT_EQ(draw({plot_of(lines)}).size(), 1u);
 }
 
-TEST(Draw, GnuplotsErrorsAreTold) {
+TEST(Draw, ReportsGnuplotErrors) {
   const std::string message = MESSAGE_OF(Failure, draw({Plot{"plot nonsense(\n", {}, {}}}));
   EXPECT_TRUE(has(message, "gnuplot")) << message;
   EXPECT_TRUE(has(message, "nonsense")) << message;
   EXPECT_TRUE(has(MESSAGE_OF(Failure, draw({Plot{"exit status 3\n", {}, {}}})), "gnuplot"));
 }
 
-TEST(Draw, WithoutGnuplotSaysWhatToInstall) {
+TEST(Draw, MissingGnuplotNamesItsPackage) {
   const std::string path = std::getenv("PATH");
   setenv("PATH", "/nowhere", 1);
   const std::string message = MESSAGE_OF(Failure, draw({plot_of(chart(1, 2))}));
@@ -218,7 +218,7 @@ TEST(Draw, WithoutGnuplotSaysWhatToInstall) {
   EXPECT_TRUE(has(message, "gnuplot-nox")) << message;
 }
 
-TEST(Draw, ImpossiblePicturesAreOurMistake) {
+TEST(Draw, RejectsInconsistentData) {
   Heatmap map = heatmap(2, 2);
   map.values.pop_back();
   EXPECT_THROW(plot_of(map), std::logic_error);

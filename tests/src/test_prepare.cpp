@@ -58,7 +58,7 @@ std::map<std::string, std::string> contents(const fs::path& folder) {
   return files;
 }
 
-TEST(Prepare, EveryDocumentOnceInItsOrder) {
+TEST(Prepare, KeepsEveryDocumentOnceInOrder) {
   const TempFolder folder;
   for (int i = 0; i < 300; ++i) folder.write(fmt::format("in/{:03}", i), fmt::format("document {}\n", i));
   folder.write("in/empty", "");
@@ -72,7 +72,7 @@ TEST(Prepare, EveryDocumentOnceInItsOrder) {
   ASSERT_EQ(data.domains().size(), 2u);
   EXPECT_EQ(data.domains()[0].name, "zz");  // order of the command line
   EXPECT_EQ(data.vocab(), 257);
-  EXPECT_EQ(prepared.left_out.text(), "");
+  EXPECT_EQ(prepared.skipped.text(), "");
 
   std::set<std::string> all;
   Index documents[2] = {}, bytes[2] = {};
@@ -130,7 +130,7 @@ double valid_share(const Domain& d) {
 }
 
 // The fraction is one of bytes, for all lengths of documents.
-TEST(Prepare, ValidationIsFilledByBytes) {
+TEST(Prepare, FillsValidationByBytes) {
   const TempFolder folder;
   const std::vector<std::vector<int>> corpora = {
       {3000, 20001}, {20001, 3000}, {100, 100, 100000}, {5000, 5000, 5000}, std::vector<int>(200, 40)};
@@ -163,7 +163,7 @@ TEST(Prepare, ValidationIsFilledByBytes) {
 
 // Text of the validation split is never in the training split, even if files repeat it under other
 // names.
-TEST(Prepare, CopiesAreLeftOut) {
+TEST(Prepare, LeavesOutDuplicateFiles) {
   const TempFolder folder;
   std::string text, other;
   for (int i = 0; i < 400; ++i) text += fmt::format("line {} of the text\n", i);
@@ -185,7 +185,7 @@ TEST(Prepare, CopiesAreLeftOut) {
       o.domains = domains;
       o.seed = seed;
       const Prepared prepared = run(o);
-      EXPECT_EQ(prepared.left_out.copies, copies);
+      EXPECT_EQ(prepared.skipped.copies, copies);
       Index bytes = 0;
       std::string train;
       for (std::size_t d = 0; d < domains.size(); ++d) {
@@ -202,7 +202,7 @@ TEST(Prepare, CopiesAreLeftOut) {
 }
 
 // Equal documents of one file are in one split.
-TEST(Prepare, EqualDocumentsShareTheirSplit) {
+TEST(Prepare, KeepsEqualDocumentsInOneSplit) {
   const TempFolder folder;
   std::string lines;
   for (int i = 0; i < 600; ++i) lines += fmt::format("{{\"text\": \"document {}\"}}\n", i % 60);
@@ -224,7 +224,7 @@ TEST(Prepare, ReadsJsonLinesByTheirKey) {
   EXPECT_EQ(texts_of(run(o).dataset, 0, SplitName::train), (std::vector<std::string>{"one", "two"}));
 }
 
-TEST(Prepare, DigestsAreThoseOfTheFiles) {
+TEST(Prepare, WritesDigestsOfTheFiles) {
   const TempFolder folder;
   PrepareOptions o = options_for(folder, {{"a", {folder.write("f", "first\nsecond\n")}}});
   run(o);
@@ -236,7 +236,7 @@ TEST(Prepare, DigestsAreThoseOfTheFiles) {
   for (const DatasetFile& file : verify_dataset(o.output)) EXPECT_EQ(file.problem + file.sha256, file.expected);
 }
 
-TEST(Prepare, BothSplitsHaveTextWhateverIsDrawn) {
+TEST(Prepare, GivesBothSplitsText) {
   const TempFolder folder;
   for (const int documents : {2, 3, 5})
     for (const double fraction : {1e-6, 0.5, 1 - 1e-6})
@@ -253,7 +253,7 @@ TEST(Prepare, BothSplitsHaveTextWhateverIsDrawn) {
       }
 }
 
-TEST(Prepare, ASingleDocumentIsCut) {
+TEST(Prepare, SplitsASingleDocument) {
   const TempFolder folder;
   std::string text;
   for (int i = 0; i < 1000; ++i) text += fmt::format("line {}\n", i);
@@ -286,7 +286,7 @@ TEST(Prepare, ASingleDocumentIsCut) {
   EXPECT_EQ(texts_of(run(o).dataset, 0, SplitName::train), std::vector<std::string>{text});
 }
 
-TEST(Prepare, ALargeFileGivesBothSplits) {
+TEST(Prepare, SplitsALargeFile) {
   const TempFolder folder;
   std::string text;
   for (int i = 0; text.size() < 3 << 20; ++i) text += fmt::format("line {}\n{}", i, i % 20 ? "" : "\n");
@@ -337,7 +337,7 @@ std::vector<std::string> lines_of(const std::string& text) {
 }
 
 // More documents than are encoded at the same time. Some of them are split.
-TEST(Prepare, TheNumberOfThreadsChangesNothing) {
+TEST(Prepare, IsEqualForAnyNumberOfThreads) {
   const TempFolder folder;
   std::vector<fs::path> files;
   for (int i = 0; i < 18; ++i)
@@ -357,7 +357,7 @@ TEST(Prepare, TheNumberOfThreadsChangesNothing) {
   omp_set_num_threads(threads);
 }
 
-TEST(Prepare, ReportsProgressUpToTheEnd) {
+TEST(Prepare, ReportsProgress) {
   const TempFolder folder;
   PrepareOptions o =
       options_for(folder, {{"a", {folder.write("f", varied_text(400))}}, {"b", {folder.write("g", varied_text(300))}}});
@@ -378,7 +378,7 @@ TEST(Prepare, ReportsProgressUpToTheEnd) {
   EXPECT_EQ(total, static_cast<Index>(varied_text(400).size() + varied_text(300).size()));
 }
 
-TEST(Prepare, NamesWhatIsWrong) {
+TEST(Prepare, NamesInvalidOptionsAndInputs) {
   const TempFolder folder;
   const fs::path good = folder.write("good", "some text\n"), empty = folder.write("empty", "");
   const fs::path latin = folder.write("latin",
@@ -439,7 +439,7 @@ TEST(Prepare, NamesWhatIsWrong) {
   EXPECT_BAD_INPUT(run(o), "--binary");
   o.binary = false;
 
-  // The offset is that in the file, not in the piece.
+  // The offset is that in the file, not in the chunk.
   folder.write("big", std::string(2 * max_document_bytes, 'x') + "\xFF");
   o.tokenizer = "spm:" + (folder.path() / "out/tokenizer.model").string();
   o.output = folder.path() / "out3";
@@ -447,7 +447,7 @@ TEST(Prepare, NamesWhatIsWrong) {
   EXPECT_BAD_INPUT(run(o), fmt::format("big: byte {} is", 2 * max_document_bytes));
 }
 
-TEST(Prepare, OverwritesOnlyWhenAsked) {
+TEST(Prepare, OverwritesOnlyIfRequested) {
   const TempFolder folder;
   PrepareOptions o = options_for(folder, {{"a", {folder.write("f", "first\nsecond\n")}}});
   run(o);
@@ -478,7 +478,7 @@ TEST(Prepare, OverwritesOnlyWhenAsked) {
 
 // Overwriting deletes the files of the old data set that the new one lacks, and no others. This
 // holds wherever the first attempt is interrupted.
-TEST(Prepare, OverwritingReplacesTheWholeSet) {
+TEST(Prepare, OverwriteReplacesTheDataSet) {
   const TempFolder folder;
   const fs::path text = folder.write("f", varied_text(400)), other = folder.write("g", varied_text(300));
   PrepareOptions old = options_for(folder, {{"old", {text}}, {"both", {other}}});
@@ -514,7 +514,7 @@ TEST(Prepare, OverwritingReplacesTheWholeSet) {
 }
 
 // Binary files in folders are left out and counted, wherever their first binary byte is.
-TEST(Prepare, BinaryFilesOfFoldersAreLeftOut) {
+TEST(Prepare, LeavesOutBinaryFilesOfFolders) {
   const TempFolder folder;
   for (int i = 0; i < 50; ++i) folder.write(fmt::format("clean/{}", i), fmt::format("document {}\n", i));
   fs::copy(folder.path() / "clean", folder.path() / "in");
@@ -529,8 +529,8 @@ TEST(Prepare, BinaryFilesOfFoldersAreLeftOut) {
   o.domains[0].paths = {folder.path() / "in"};
   o.output = folder.path() / "out";
   const Prepared prepared = run(o);
-  EXPECT_EQ(prepared.left_out.binary, 3);
-  EXPECT_EQ(prepared.left_out.hidden, 1);
+  EXPECT_EQ(prepared.skipped.binary, 3);
+  EXPECT_EQ(prepared.skipped.hidden, 1);
   EXPECT_EQ(prepared.first_binary, (folder.path() / "in/cut").string());
   auto written = contents(o.output);
   const std::string ini = written["dataset.ini"];
@@ -541,14 +541,14 @@ TEST(Prepare, BinaryFilesOfFoldersAreLeftOut) {
   o.output = folder.path() / "pieces";
   o.domains[0].paths.push_back(folder.write("f", varied_text(400)));
   o.tokenizer = "train-spm:330";
-  EXPECT_EQ(run(o).left_out.binary, 3);
+  EXPECT_EQ(run(o).skipped.binary, 3);
   o.domains[0].paths = {folder.path() / "in/deep"};
   o.output = folder.path() / "none";
   EXPECT_BAD_INPUT(run(o), "domain a is empty: its files are binary");
   EXPECT_FALSE(fs::exists(o.output));
 }
 
-TEST(Prepare, OneProcessAtATime) {
+TEST(Prepare, RejectsASecondProcess) {
   const TempFolder folder;
   const PrepareOptions o = options_for(folder, {{"a", {folder.write("f", "first\nsecond\n")}}});
   fs::create_directory(o.output);
@@ -561,7 +561,7 @@ TEST(Prepare, OneProcessAtATime) {
 
 // If prepare stops before any write, rename or sync, the folder holds the old data set, the new
 // one, or none. It never holds a mixture.
-TEST(Prepare, InterruptedAnywhereLeavesNoFalseDataSet) {
+TEST(Prepare, LeavesNoMixtureIfInterrupted) {
   for (const bool existing : {false, true}) {
     bool finished = false;
     for (int allowed = 0; !finished; ++allowed) {
@@ -598,7 +598,7 @@ TEST(Prepare, InterruptedAnywhereLeavesNoFalseDataSet) {
 }
 
 // A killed process leaves its folder behind. The next process deletes it.
-TEST(Prepare, ClearsWhatAKilledOneLeft) {
+TEST(Prepare, DeletesLeftoversOfAKilledProcess) {
   const TempFolder folder;
   folder.write("out/prepare.tmp/a.train.bin", "junk");
   const PrepareOptions o = options_for(folder, {{"a", {folder.write("f", "first\nsecond\n")}}});
@@ -606,7 +606,7 @@ TEST(Prepare, ClearsWhatAKilledOneLeft) {
   EXPECT_FALSE(fs::exists(folder.path() / "out/prepare.tmp"));
 }
 
-TEST(Prepare, MemoryDoesNotGrowWithTheCorpus) {
+TEST(Prepare, UsesBoundedMemory) {
   const auto peak = [] {
     rusage usage;
     ::getrusage(RUSAGE_SELF, &usage);
@@ -621,7 +621,7 @@ TEST(Prepare, MemoryDoesNotGrowWithTheCorpus) {
   run(o);
   const long before = peak();
   for (int i = 1; i < 16; ++i) folder.write(fmt::format("in/{}", i), std::to_string(i) + text);
-  EXPECT_EQ(run(o).left_out.copies, 0);
+  EXPECT_EQ(run(o).skipped.copies, 0);
   EXPECT_LT(peak() - before, 16 << 10);  // although the text has 60 MiB more
 }
 

@@ -6,7 +6,7 @@
 namespace sy {
 namespace {
 
-TEST(Progress, SaysHowMuchIsDoneAndWhatIsLeft) {
+TEST(Progress, ShowsAmountDoneRateAndTimeLeft) {
   EXPECT_EQ(progress_text("reading", 0, 0, "bytes", 0, 0), "reading");
   EXPECT_EQ(progress_text("reading", 2500000, 0, "bytes", 3, 0), "reading: 2.5 MB");
   EXPECT_EQ(progress_text("encoding a", 4000000, 8000000, "bytes", 2, 0),

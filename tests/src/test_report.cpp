@@ -6,7 +6,7 @@
 
 #include "src/text/json.h"
 #include "src/text/numbers.h"
-#include "src/text/words.h"
+#include "src/text/strings.h"
 #include "tests/src/checkpoint_fixture.h"
 #include "tests/src/temp_folder.h"
 
@@ -39,7 +39,7 @@ ExpertReport example(Index layers, Index experts, Index windows) {
   return r;
 }
 
-TEST(ReportText, TablesForPeople) {
+TEST(ReportText, PrintsTables) {
   const std::string text = report_text(example(2, 4, 3), false);
   EXPECT_TRUE(has(text, "2 layers with 4 experts"));
   EXPECT_TRUE(has(text, "Load in steps 21-30"));
@@ -53,24 +53,24 @@ TEST(ReportText, TablesForPeople) {
   EXPECT_TRUE(has(report_text(example(2, 4, 3), true), "\x1b[31m█\x1b[0m"));
 }
 
-TEST(ReportText, OneLayerIsShownExpertByExpert) {
+TEST(ReportText, ListsExpertsOfASingleLayer) {
   const std::string text = report_text(example(1, 4, 1), false);
   EXPECT_TRUE(has(text, "probability"));
   EXPECT_TRUE(has(text, "2.67"));        // 16 of 24 relative to 1 of 4
   EXPECT_FALSE(has(text, "Over time"));  // one window is no history
 }
 
-TEST(ReportText, ManyExpertsShareMarks) {
+TEST(ReportText, SharesMarksBetweenManyExperts) {
   const std::string text = report_text(example(1, 256, 2), false);
   EXPECT_TRUE(has(text, "4 experts to a mark"));
 }
 
-TEST(ReportText, NoWindowYet) {
+TEST(ReportText, ReportsMissingWindows) {
   const std::string text = report_text(example(2, 4, 0), false);
   EXPECT_TRUE(has(text, "No expert counts yet at step 0"));
 }
 
-TEST(ReportCsv, OneRowForEachWindowLayerAndExpert) {
+TEST(ReportCsv, HasOneRowPerWindowLayerAndExpert) {
   EXPECT_EQ(report_csv(example(1, 2, 2)),
             "first_step,last_step,layer,expert,routed,dropped,share,drop_rate,probability,probability_gap,bias,"
             "layer_drop_rate,layer_max_vio,layer_dead,layer_overloaded\n"
@@ -121,7 +121,7 @@ void add_domains(ExpertReport& r) {
   r.specialisation = specialisation(*r.evaluation);
 }
 
-TEST(Report, SaysThatAnEvaluationIsPartialAndWhatIsUnknown) {
+TEST(Report, MarksPartialEvaluationsAndUnknownValues) {
   ExpertReport r = example(2, 4, 3);
   add_domains(r);
   EXPECT_FALSE(has(report_text(r, false), "windows"));
@@ -140,7 +140,7 @@ TEST(Report, SaysThatAnEvaluationIsPartialAndWhatIsUnknown) {
   EXPECT_TRUE(Json::parse(j.dump())["domains"][1]["bits_per_byte"].is_null());
 }
 
-TEST(Report, DomainsInEveryForm) {
+TEST(Report, ShowsDomainsInEveryFormat) {
   ExpertReport r = example(2, 4, 3);
   add_domains(r);
   // (5, 1, 1, 1)/8 against (1, 5, 1, 1)/8: 2 * 1/2 * (5/8 log2(5/3) + 1/8 log2(1/3))
@@ -156,7 +156,7 @@ TEST(Report, DomainsInEveryForm) {
 
 // Long domain names are cut in the pictures, which number them. The table has each number with the
 // whole name.
-TEST(Report, LongNamesOfDomains) {
+TEST(Report, TruncatesLongDomainNames) {
   ExpertReport r = example(1, 4, 3);
   add_domains(r);
   const std::string long_name = "manual-pages-of-section-eight-in-";
@@ -171,7 +171,7 @@ TEST(Report, LongNamesOfDomains) {
 }
 
 // The JSON is valid for any bytes in a path.
-TEST(Report, JsonOfAnyBytes) {
+TEST(Report, WritesValidJsonForAnyBytes) {
   ExpertReport r = example(1, 2, 1);
   r.checkpoint = "/runs/\xff\xfe/step";
   EXPECT_EQ(Json::parse(json_text(report_json(r)))["checkpoint"], "/runs/\ufffd\ufffd/step");
@@ -202,7 +202,7 @@ TEST(ReportHtml, IsOneSelfContainedPage) {
         << tag;
 }
 
-TEST(ReportHtml, LossesHaveTheirColoursAndTheValidation) {
+TEST(ReportHtml, DrawsTrainingAndValidationLosses) {
   ExpertReport r = example(1, 4, 3);
   r.losses = {{1, 5.5}, {2, 4.5}, {3, 4}};
   const std::string without = report_html(r);
@@ -215,7 +215,7 @@ TEST(ReportHtml, LossesHaveTheirColoursAndTheValidation) {
 }
 
 // Experts of a collapsed router are dead: the report says how many, and what to change.
-TEST(Report, ACollapsedRouterGetsAdvice) {
+TEST(Report, AdvisesOnACollapsedRouter) {
   ExpertReport r = example(2, 4, 3);
   EXPECT_TRUE(has(report_html(r), "<b>2 of 8</b>"));
   EXPECT_TRUE(collapse_advice(r).finding.empty());  // too few assignments to judge
@@ -228,13 +228,13 @@ TEST(Report, ACollapsedRouterGetsAdvice) {
   EXPECT_TRUE(has(changes(), "moe.aux_loss"));
   Config& c = r.config.emplace();
   c.moe.experts = 4;
-  c.moe.aux_loss = c.moe.bias_rate = 0;
+  c.moe.aux_loss = c.moe.bias_update_rate = 0;
   EXPECT_TRUE(has(changes(), "both are 0"));
   EXPECT_FALSE(has(changes(), "moe.renormalize"));
   c.moe.aux_loss = 0.02;
   EXPECT_TRUE(has(changes(), "Raise moe.aux_loss = 0.02 to about 0.06"));
-  c.moe.bias_rate = 0.001;
-  EXPECT_TRUE(has(changes(), "Raise moe.bias_rate = 0.001 to about 0.003."));
+  c.moe.bias_update_rate = 0.001;
+  EXPECT_TRUE(has(changes(), "Raise moe.bias_update_rate = 0.001 to about 0.003."));
   c.moe.top_k = 1;
   c.moe.renormalize = Renormalize::on;
   EXPECT_TRUE(has(changes(), "Set moe.renormalize = auto"));
@@ -242,7 +242,7 @@ TEST(Report, ACollapsedRouterGetsAdvice) {
     EXPECT_TRUE(has(text, "The router has collapsed"));
 }
 
-TEST(ReportHtml, ExtremeSizes) {
+TEST(ReportHtml, AcceptsExtremeSizes) {
   struct Size {
     Index layers, experts, windows;
   };
@@ -272,7 +272,7 @@ class MakeReport : public testing::Test {
   std::filesystem::path checkpoint_ = test::write_as(folder_.path(), Layout{}, 19);
 };
 
-TEST_F(MakeReport, FromACheckpointAlone) {
+TEST_F(MakeReport, WorksWithACheckpointOnly) {
   const ExpertReport r = make_report(checkpoint_, {});
   EXPECT_EQ(r.state.experts.windows(), 4);
   EXPECT_EQ(r.first, 3);  // a tenth of the steps, at least one window
@@ -282,7 +282,7 @@ TEST_F(MakeReport, FromACheckpointAlone) {
   EXPECT_FALSE(r.evaluation);
 }
 
-TEST_F(MakeReport, TakesWhatLiesBeside) {
+TEST_F(MakeReport, ReadsTheFilesOfTheRun) {
   folder_.write(
       "metrics.jsonl",
       "{\"step\":1,\"loss\":3.5}\n{\"step\":2,\"loss\":null}\n{\"step\":19,\"loss\":2,\"validation\":{\"loss\":2.5}}\n{\"step\":"
@@ -301,7 +301,7 @@ TEST_F(MakeReport, TakesWhatLiesBeside) {
   EXPECT_EQ(r.load.size(), 1u);
 }
 
-TEST_F(MakeReport, StepsChooseWindows) {
+TEST_F(MakeReport, SelectsWindowsBySteps) {
   // Windows: 1-4, 5-9, 10-14, 15-19.
   const auto windows = [&](Index from, Index to) {
     const ExpertReport r = make_report(checkpoint_, {{}, {{from, to}}});

@@ -30,7 +30,7 @@ RopeSpec rope_of(std::vector<std::string> settings) {
 }
 
 // Positions within the original length and beyond it.
-TEST(Rope, TablesOfEveryScalingAreThoseOfTransformers) {
+TEST(Rope, TablesOfEveryScalingEqualTransformers) {
   const Json cases = golden("rope_tables.json");
   ASSERT_GE(cases.size(), 13u);
   for (const Json& c : cases) {
@@ -56,10 +56,10 @@ TEST(Rope, TablesOfEveryScalingAreThoseOfTransformers) {
   }
 }
 
-// Scalings as the papers describe them, beyond the trained length. A pair with less than a turn
+// Scalings as the papers describe them, beyond the trained length. A pair with less than a rotation
 // over the original length stays within that angle over factor times the length. A pair with many
-// turns keeps its frequency.
-TEST(Rope, ScalingsKeepLowFrequenciesWithinTheTrainedAngles) {
+// rotations keeps its frequency.
+TEST(Rope, ScalingsKeepLowFrequenciesInTheTrainedRange) {
   const std::vector<std::string> base = {"--model.head_dim=64", "--model.rope_factor=16",
                                          "--model.rope_original_length=1024", "--model.seq_len=16384"};
   const auto frequencies = [&](const std::string& scaling) {
@@ -77,13 +77,13 @@ TEST(Rope, ScalingsKeepLowFrequenciesWithinTheTrainedAngles) {
   }
 }
 
-TEST(Rope, AnAttentionFactorIsOfYarnAndLongrope) {
+TEST(Rope, AttentionFactorAppliesToYarnAndLongrope) {
   const std::vector<std::string> base = {"--model.head_dim=4", "--model.rope_factor=4",
                                          "--model.rope_original_length=16", "--model.seq_len=64",
                                          "--model.rope_long_factors=1,2"};
-  const auto factor = [&](const std::string& scaling, const std::string& given = "0") {
+  const auto factor = [&](const std::string& scaling, const std::string& value = "0") {
     auto settings = base;
-    settings.insert(settings.end(), {"--model.rope_scaling=" + scaling, "--model.rope_attention_factor=" + given});
+    settings.insert(settings.end(), {"--model.rope_scaling=" + scaling, "--model.rope_attention_factor=" + value});
     return rope_of(settings).attention_factor;
   };
   EXPECT_EQ(factor("linear"), 1);
@@ -137,7 +137,7 @@ class RopeLengths : public testing::TestWithParam<const char*> {
 
 // Texts are shorter and longer than the original length. They are computed in this order and back,
 // since an engine keeps a table until a length needs another one.
-TEST_P(RopeLengths, LogitsAndLossesOfShortAndLongTextsAreThoseOfTransformers) {
+TEST_P(RopeLengths, LogitsAndLossesEqualTransformers) {
   std::vector<Json> texts;
   for (const Json& text : golden_["texts"]) texts.push_back(text);
   ASSERT_EQ(texts.size(), 4u);
@@ -159,7 +159,7 @@ TEST_P(RopeLengths, LogitsAndLossesOfShortAndLongTextsAreThoseOfTransformers) {
 }
 
 // The text is computed beside others: one is longer from the start, and one stays short.
-TEST_P(RopeLengths, AGeneratedTextThatPassesTheOriginalLengthIsThatOfTransformers) {
+TEST_P(RopeLengths, GenerationBeyondTheOriginalLengthEqualsTransformers) {
   const std::vector<std::int32_t> prompt = ids_of(golden_["prompt"]), want = ids_of(golden_["added"]);
   GenerateOptions options{.sampling = {.temperature = 0}, .tokens = std::ssize(want), .prefill = 5};
   const std::vector<std::vector<std::int32_t>> prompts = {
@@ -172,17 +172,17 @@ TEST_P(RopeLengths, AGeneratedTextThatPassesTheOriginalLengthIsThatOfTransformer
 }
 
 // Logits of every step, as generate() computes them.
-TEST_P(RopeLengths, TheLogitsOfEachStepOfAGenerationAreThoseOfTransformers) {
+TEST_P(RopeLengths, LogitsOfEachGenerationStepEqualTransformers) {
   std::vector<std::int32_t> ids = ids_of(golden_["prompt"]);
   Cache cache = engine().make_cache(1, 40, 40);
-  std::vector<float> logits = engine().extend(cache, 0, 1, ids, true);
+  std::vector<float> logits = engine().decode(cache, 0, 1, ids, true);
   for (std::size_t step = 0; step < golden_["added"].size(); ++step) {
     expect_logits(logits, golden_["added_logits"][step].get<std::vector<double>>(), fmt::format("step {}", step));
     ids.push_back(ids_of(golden_["added"])[step]);
-    const bool restarts = engine().restarts_at(std::ssize(ids));
+    const bool restarts = engine().requires_recompute(std::ssize(ids));
     EXPECT_EQ(restarts, std::string(GetParam()) == "longrope" && ids.size() == 17) << ids.size();
-    if (restarts) cache.restart(0);
-    logits = engine().extend(cache, 0, 1, restarts ? std::span(ids) : std::span(ids).last(1), true);
+    if (restarts) cache.reset(0);
+    logits = engine().decode(cache, 0, 1, restarts ? std::span(ids) : std::span(ids).last(1), true);
   }
 }
 
@@ -190,7 +190,7 @@ INSTANTIATE_TEST_SUITE_P(Scalings, RopeLengths, testing::Values("longrope", "dyn
                          [](const testing::TestParamInfo<const char*>& c) { return std::string(c.param); });
 
 // A single list of factors serves all lengths. The other scalings do not depend on the length.
-TEST(Rope, OneListOfFactorsIsForAllLengths) {
+TEST(Rope, OneListOfFactorsServesAllLengths) {
   const std::vector<std::string> base = {"--model.head_dim=4", "--model.rope_factor=4",
                                          "--model.rope_original_length=16", "--model.seq_len=64",
                                          "--model.rope_long_factors=1,2"};

@@ -55,7 +55,7 @@ struct RoutedModel {
     for (Index l = 0; l < 2; ++l)
       for (const char* name : {"up", "down"})
         engine.backend().scale(engine.store().get(fmt::format("layers.{}.moe.experts.{}.weight", l, name)).weight, 20);
-    engine.store().prepared().invalidate();
+    engine.store().packed_weights().invalidate();
   }
   std::unique_ptr<Comm> self;
   Engine engine;
@@ -70,7 +70,7 @@ const Figure& figure(const Section& section, const std::string& name) {
 // All records of a replay.
 struct Recorded {
   std::vector<ReplayBatch> batches;
-  std::vector<Replayed> found;
+  std::vector<ReplayResult> found;
 };
 Recorded record(Engine& engine, const Dataset& dataset, const ReplayOptions& options, bool dropless = true) {
   Recorded out;
@@ -94,7 +94,7 @@ INSTANTIATE_TEST_SUITE_P(Routing, RoutingSizes,
                          testing::Values(std::pair<Index, Index>{4, 2}, std::pair<Index, Index>{1, 1},
                                          std::pair<Index, Index>{3, 3}, std::pair<Index, Index>{5, 1}));
 
-TEST_P(RoutingSizes, MeasuresAreTheCountsOfTheChoices) {
+TEST_P(RoutingSizes, MeasuresMatchCountedChoices) {
   const auto [E, k] = GetParam();
   const TempFolder folder;
   const Dataset dataset = routing_dataset(folder);
@@ -125,7 +125,7 @@ TEST_P(RoutingSizes, MeasuresAreTheCountsOfTheChoices) {
       for (Index t = 0; t < b.tokens(); ++t) {
         Token token{b.domain, t % b.seq_len, sequences + t / b.seq_len, b.ids[t], r.found[i].predicted[t], {}, {}};
         for (Index l = 0; l < 2; ++l) {
-          const auto of = [&](const Replayed& from) {
+          const auto of = [&](const ReplayResult& from) {
             const auto at = from.layers[l].experts.begin() + t * k;
             return std::vector<std::int32_t>(at, at + k);
           };
@@ -200,7 +200,7 @@ TEST_P(RoutingSizes, MeasuresAreTheCountsOfTheChoices) {
         const double factor = std::vector{0.5, 1.0, 1.3, 0.8}[f];
         std::vector<double> dropped(3), of(3);
         for (Index q = 0; q < sequences; ++q) {
-          std::vector<Index> taken(static_cast<std::size_t>(E));
+          std::vector<Index> assigned(static_cast<std::size_t>(E));
           Index length = 0;
           for (const Token& t : tokens) length += t.sequence == q;
           const double limit =
@@ -209,7 +209,7 @@ TEST_P(RoutingSizes, MeasuresAreTheCountsOfTheChoices) {
             if (t.sequence == q)
               for (std::int32_t e : t.chosen[l]) {
                 ++of[t.domain];
-                dropped[t.domain] += static_cast<double>(++taken[e]) > limit;
+                dropped[t.domain] += static_cast<double>(++assigned[e]) > limit;
               }
         }
         if (f < 3)
@@ -225,7 +225,7 @@ TEST_P(RoutingSizes, MeasuresAreTheCountsOfTheChoices) {
 
 // A replay is an evaluation: it has the same loss and counts. With a capacity, the drops of the
 // first router follow from its choices without a capacity, in every drop order.
-TEST(Replay, IsAnEvaluation) {
+TEST(Replay, EqualsEvaluation) {
   const TempFolder folder;
   const Dataset dataset = routing_dataset(folder);
   for (const char* order : {"token", "choice", "probability"})
@@ -277,21 +277,21 @@ TEST(Replay, PredictsTheLikeliestId) {
   // Generation computes the same tokens one by one.
   Cache cache = model.engine.make_cache(1, 5, 1);
   for (Index t = 0; t < r.batches[0].tokens(); ++t) {
-    const auto logits = model.engine.extend(cache, 0, 1, std::span(r.batches[0].ids).subspan(t, 1), true);
+    const auto logits = model.engine.decode(cache, 0, 1, std::span(r.batches[0].ids).subspan(t, 1), true);
     EXPECT_EQ(r.found[0].predicted[t], std::max_element(logits.begin(), logits.end()) - logits.begin());
   }
 }
 
 // Masking an expert gives the loss of a model whose up projection of that expert is 0, so that the
 // expert adds nothing.
-TEST(Ablate, MaskingAnExpertIsAModelWithoutIt) {
+TEST(Ablate, MaskingEqualsAModelWithoutTheExpert) {
   const TempFolder folder;
   const Dataset dataset = routing_dataset(folder);
   const Config config = routing_config(4, 2);
   RoutedModel model(config);
   const auto before = evaluate(model.engine, dataset, {2, 0, true}, [](Index, Index) {});
   Index calls = 0;
-  const Ablation found = ablate(model.engine, dataset, {0, 1}, WithoutExpert::How::mask, {0, 1},
+  const Ablation found = ablate(model.engine, dataset, {0, 1}, WithoutExpert::Mode::mask, {0, 1},
                                 [&](Index done, Index total) { EXPECT_LE(++calls, total) << done; });
   EXPECT_EQ(calls, 8);
   const auto after = evaluate(model.engine, dataset, {2, 0, true}, [](Index, Index) {});
@@ -306,7 +306,7 @@ TEST(Ablate, MaskingAnExpertIsAModelWithoutIt) {
       RoutedModel without(config);
       const View up = without.engine.store().get(fmt::format("layers.{}.moe.experts.up.weight", l)).weight;
       without.engine.backend().fill(up.rows(e, 1), 0);
-      without.engine.store().prepared().invalidate();
+      without.engine.store().packed_weights().invalidate();
       const auto scores = evaluate(without.engine, dataset, {2, 0, true}, [](Index, Index) {});
       for (std::size_t d = 0; d < 2; ++d) {
         EXPECT_NEAR(found.effects[l][e][d].change, scores[d].loss() - before[d].loss(), 1e-5) << l << " " << e;
@@ -321,10 +321,10 @@ TEST(Ablate, MaskingAnExpertIsAModelWithoutIt) {
 
 // Tokens of the removed expert go to the experts with their next highest scores. Other tokens keep
 // their experts.
-TEST(Ablate, ReroutedTokensGoToTheirNextBest) {
+TEST(Ablate, ReroutesTokensToTheNextBestExpert) {
   const TempFolder folder;
   const Dataset dataset = routing_dataset(folder);
-  RoutedModel model(routing_config(5, 2, "bias_rate = 0.01"));
+  RoutedModel model(routing_config(5, 2, "bias_update_rate = 0.01"));
   std::vector<float> biases(10, 0.0f);
   biases[1] = 0.05f;
   model.engine.set_router_bias(biases);
@@ -333,14 +333,14 @@ TEST(Ablate, ReroutedTokensGoToTheirNextBest) {
     if (batch.ids.empty()) batch = b;
   });
   std::vector<float> logits;
-  model.engine.observe_routing([&](const RoutingView& v) {
+  model.engine.set_routing_hook([&](const RoutingView& v) {
     if (logits.empty()) logits.assign(v.logits.f32(), v.logits.f32() + v.logits.elements());
   });
   model.engine.evaluate({1, 5, batch.ids, batch.targets}, true);
   for (Index e = 0; e < 5; ++e) {
-    Replayed found;
+    ReplayResult found;
     {
-      const WithoutExpert without(model.engine, 0, e, WithoutExpert::How::reroute);
+      const WithoutExpert without(model.engine, 0, e, WithoutExpert::Mode::reroute);
       found = replay(model.engine, batch, true, false);
     }
     for (Index t = 0; t < 5; ++t) {
@@ -357,14 +357,14 @@ TEST(Ablate, ReroutedTokensGoToTheirNextBest) {
   }
 }
 
-TEST(Ablate, IntervalsByHand) {
+TEST(Ablate, IntervalsMatchHandComputedValues) {
   // Windows of 4, 4 and 2 tokens. The mean change is 0.5 per token; the residuals are -1, 2 and -1.
-  const LossChange c = effect_of({1, 4, 0}, {4, 4, 2});
+  const LossChange c = loss_change({1, 4, 0}, {4, 4, 2});
   EXPECT_DOUBLE_EQ(c.change, 0.5);
   EXPECT_DOUBLE_EQ(c.error, std::sqrt(3.0 / 2 * 6) / 10);
-  EXPECT_TRUE(std::isnan(effect_of({1}, {4}).error));
-  EXPECT_DOUBLE_EQ(effect_of({1}, {4}).change, 0.25);
-  EXPECT_TRUE(std::isnan(effect_of({}, {}).change));
+  EXPECT_TRUE(std::isnan(loss_change({1}, {4}).error));
+  EXPECT_DOUBLE_EQ(loss_change({1}, {4}).change, 0.25);
+  EXPECT_TRUE(std::isnan(loss_change({}, {}).change));
 }
 
 LayerLoad load_of(std::vector<Index> routed) {
@@ -374,28 +374,29 @@ LayerLoad load_of(std::vector<Index> routed) {
   return l;
 }
 
-TEST(Placement, LongestFirstWithEqualNumbers) {
-  const auto p = place_experts({load_of({8, 7, 1, 0})}, 2)[0];
+TEST(Placement, AssignsTheLargestLoadsFirst) {
+  const auto p = balance_placement({load_of({8, 7, 1, 0})}, 2)[0];
   EXPECT_EQ(p.before, (std::vector<Index>{15, 1}));
   EXPECT_EQ(p.after, (std::vector<Index>{8, 8}));
-  EXPECT_EQ(p.order, (std::vector<Index>{0, 3, 1, 2}));
+  EXPECT_EQ(p.physical_to_logical, (std::vector<Index>{0, 3, 1, 2}));
   EXPECT_DOUBLE_EQ(max_over_mean(p.before), 15.0 / 8);
   EXPECT_DOUBLE_EQ(max_over_mean(std::vector<Index>{0, 0}), 1);
   // A balanced placement stays unchanged.
-  EXPECT_EQ(place_experts({load_of({3, 1, 2, 2})}, 2)[0].order, (std::vector<Index>{0, 1, 2, 3}));
-  EXPECT_BAD_INPUT(place_experts({load_of({1, 2, 3})}, 2), "divide");
-  EXPECT_BAD_INPUT(place_experts({load_of({1, 2, 3})}, 0), "divide");
+  EXPECT_EQ(balance_placement({load_of({3, 1, 2, 2})}, 2)[0].physical_to_logical, (std::vector<Index>{0, 1, 2, 3}));
+  EXPECT_BAD_INPUT(balance_placement({load_of({1, 2, 3})}, 2), "divide");
+  EXPECT_BAD_INPUT(balance_placement({load_of({1, 2, 3})}, 0), "divide");
   const RandomStream random(5, "loads");
   for (Index trial = 0; trial < 50; ++trial) {
     std::vector<Index> loads;
     for (Index e = 0; e < 12; ++e) loads.push_back(static_cast<Index>(random.bits(trial * 12 + e) % 100));
     for (const Index ranks : {Index{1}, Index{2}, Index{3}, Index{6}, Index{12}}) {
-      const auto q = place_experts({load_of(loads)}, ranks)[0];
-      EXPECT_EQ(std::set<Index>(q.order.begin(), q.order.end()).size(), 12u);
+      const auto q = balance_placement({load_of(loads)}, ranks)[0];
+      EXPECT_EQ(std::set<Index>(q.physical_to_logical.begin(), q.physical_to_logical.end()).size(), 12u);
       EXPECT_LE(max_over_mean(q.after), max_over_mean(q.before));
       for (Index r = 0; r < ranks; ++r) {
         Index sum = 0;
-        for (Index place = r * 12 / ranks; place < (r + 1) * 12 / ranks; ++place) sum += loads[q.order[place]];
+        for (Index physical = r * 12 / ranks; physical < (r + 1) * 12 / ranks; ++physical)
+          sum += loads[q.physical_to_logical[physical]];
         EXPECT_EQ(q.after[r], sum);
       }
     }

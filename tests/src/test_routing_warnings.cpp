@@ -1,6 +1,6 @@
 #include <gtest/gtest.h>
 
-#include "src/text/words.h"
+#include "src/text/strings.h"
 #include "src/train/routing_warnings.h"
 
 namespace sy {
@@ -11,14 +11,14 @@ std::string added(RoutingWarnings& warnings, Index step, std::vector<std::vector
   return join(warnings.add(step, {std::move(routed), std::move(dropped)}), "\n");
 }
 
-TEST(RoutingWarnings, MostAssignmentsDroppedAreToldOnce) {
+TEST(RoutingWarnings, ReportMostAssignmentsDroppedOnce) {
   RoutingWarnings w(10, {0});
   EXPECT_EQ(added(w, 20, {{50, 50}}, {{25, 25}}), "");  // half is not the majority
   EXPECT_EQ(added(w, 30, {{50, 50}}, {{26, 25}}).find("51 % of the assignments of steps 21 to 30 were dropped: "), 0u);
   EXPECT_EQ(added(w, 40, {{50, 50}}, {{50, 50}}), "");
 }
 
-TEST(RoutingWarnings, DeadExpertsAreToldOnceUntilTheyAreTwiceAsMany) {
+TEST(RoutingWarnings, ReportDeadExpertsAgainOnlyIfTheyDouble) {
   const std::vector<std::vector<Index>> none(2, std::vector<Index>(4));
   RoutingWarnings w(0, {1, 3});
   // There are too few assignments to judge, until those of earlier steps are added.

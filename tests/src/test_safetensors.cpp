@@ -32,7 +32,7 @@ std::string error_of_file(const std::string& content) {
   return "";
 }
 
-TEST(Safetensors, WhatIsWrittenIsRead) {
+TEST(Safetensors, RoundTrips) {
   const TempFolder temp;
   const StoredHeader header =
       stored_header({{"a", "F32", {2, 3}}, {"none", "BF16", {0, 4}}, {"scalar", "F16", {}}}, {{"k", "v"}});
@@ -61,7 +61,7 @@ TEST(Safetensors, WhatIsWrittenIsRead) {
 
 // All 16-bit numbers are read back exactly. Numbers between two of them round to the nearest; ties
 // round to even.
-TEST(Safetensors, HalfPrecisionIsExact) {
+TEST(Safetensors, ConvertsHalfPrecisionExactly) {
   const StoredType& half = *stored_type("f16");
   float before = -std::numeric_limits<float>::infinity();
   for (std::uint32_t bits = 0; bits < 0x10000; ++bits) {
@@ -96,7 +96,7 @@ TEST(Safetensors, HalfPrecisionIsExact) {
   }
 }
 
-TEST(Safetensors, FilesThatLie) {
+TEST(Safetensors, RejectsInconsistentFiles) {
   const auto entry = [](const std::string& shape, const std::string& offsets, const std::string& type = "F32") {
     return R"({"dtype":")" + type + R"(","shape":)" + shape + R"(,"data_offsets":)" + offsets + "}";
   };
@@ -150,7 +150,7 @@ TEST(Safetensors, FilesThatLie) {
 }
 
 // An index of several files must name existing files, and each tensor must be in one of them.
-TEST(Safetensors, IndicesThatLie) {
+TEST(Safetensors, RejectsInconsistentIndices) {
   const std::string one = with_header(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})", 4);
   const auto error_of_index = [&](const std::string& index) {
     const TempFolder temp;
@@ -181,7 +181,7 @@ TEST(Safetensors, IndicesThatLie) {
 }
 
 // Any byte of a header may be wrong: it is then read, or it causes an InputError.
-TEST(Safetensors, ChangedHeaders) {
+TEST(Safetensors, ReadsOrRejectsChangedHeaders) {
   const StoredHeader header = stored_header({{"a", "F32", {2, 3}}, {"b", "BF16", {4}}}, {{"format", "pt"}});
   std::string whole =
       header.bytes + std::string(static_cast<std::size_t>(header.file_bytes) - header.bytes.size(), '\0');
@@ -195,8 +195,8 @@ TEST(Safetensors, ChangedHeaders) {
   EXPECT_GT(refused, 100);
 }
 
-// Somebody put a link in place of a new file.
-TEST(Safetensors, LinksAreNotWrittenThrough) {
+// The path of a new file is a link.
+TEST(Safetensors, RefusesToWriteThroughLinks) {
   const TempFolder temp;
   temp.write("mine", "mine mine");
   std::filesystem::create_symlink(temp.path() / "mine", temp.path() / "link");
@@ -205,7 +205,7 @@ TEST(Safetensors, LinksAreNotWrittenThrough) {
   EXPECT_EQ(read_file(temp.path() / "mine"), "mine mine");
 }
 
-TEST(Safetensors, AFullDiskIsAFailure) {
+TEST(Safetensors, FailsOnAFullDisk) {
   const TempFolder temp;
   EXPECT_THROW(MappedOutput(temp.path() / "large", Index{1} << 62, true), Failure);
   EXPECT_THROW(MappedOutput(temp.path() / "no" / "folder", 8, true), Failure);

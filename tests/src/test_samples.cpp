@@ -35,7 +35,7 @@ Dataset make_dataset(const TempFolder& folder, const std::vector<Spec>& specs) {
   return Dataset(folder.path());
 }
 
-TEST(Permutation, IsABijectionOfEverySize) {
+TEST(Permutation, IsABijectionForEverySize) {
   for (Index n : {1, 2, 3, 4, 5, 7, 16, 17, 64, 65, 1000, 4095, 4096, 4097, 100003}) {
     std::vector<bool> seen(static_cast<std::size_t>(n));
     const Permutation p(n, 42);
@@ -58,7 +58,7 @@ TEST(Permutation, IsABijectionOfEverySize) {
 
 // Over many keys, each element reaches each position equally often: chi-square with (n - 1)^2
 // degrees of freedom.
-TEST(Permutation, KeysSpreadEveryElementEvenly) {
+TEST(Permutation, SpreadsElementsEvenlyOverKeys) {
   for (const Index n : {3, 10, 37}) {
     const int keys = 20000;
     std::vector<double> counts(static_cast<std::size_t>(n * n));
@@ -74,20 +74,20 @@ TEST(Permutation, KeysSpreadEveryElementEvenly) {
   }
 }
 
-TEST(SampleStream, ReadsTheWindowsItNames) {
+TEST(SampleStream, ReadsTheReportedWindows) {
   const TempFolder folder;
   const Dataset data = make_dataset(folder, {{"a", 101}, {"b", 64}, {"c", 11}});
   const SampleStream samples(data, 10, 7);
   EXPECT_EQ(samples.samples_per_epoch(), 10 + 6 + 1);
   std::vector<std::int32_t> tokens(11);
   for (Index i = 0; i < 500; ++i) {
-    const auto [domain, window] = samples.where(i);
+    const auto [domain, window] = samples.locate(i);
     ASSERT_EQ(samples.read(i, tokens), domain);
     for (int t = 0; t <= 10; ++t) ASSERT_EQ(tokens[static_cast<std::size_t>(t)], 1000 * domain + window * 10 + t);
   }
 }
 
-TEST(SampleStream, EveryWindowOnceAnEpochInAnotherOrder) {
+TEST(SampleStream, VisitsEveryWindowOncePerEpoch) {
   const TempFolder folder;
   const Dataset data = make_dataset(folder, {{"a", 501}, {"b", 202}});
   const SampleStream samples(data, 5, 3);
@@ -98,7 +98,7 @@ TEST(SampleStream, EveryWindowOnceAnEpochInAnotherOrder) {
   std::map<std::pair<int, Index>, int> times;
   const Index blocks = 35;  // 35 * 256 samples are 64 epochs of 140
   for (Index i = 0; i < blocks * SampleStream::mixing_block; ++i) {
-    const auto w = samples.where(i);
+    const auto w = samples.locate(i);
     ++times[{w.domain, w.window}];
     visits[w.domain].push_back(w.window);
   }
@@ -112,14 +112,14 @@ TEST(SampleStream, EveryWindowOnceAnEpochInAnotherOrder) {
   EXPECT_FALSE(std::is_sorted(first.begin(), first.end()));
 }
 
-TEST(SampleStream, OneDomainEpochsAreExact) {
+TEST(SampleStream, EpochsOfOneDomainAreExact) {
   const TempFolder folder;
   // There are 256 windows: a block is an epoch.
   const SampleStream samples(make_dataset(folder, {{"a", 513}}), 2, 11);
   std::vector<Index> previous;
   for (Index epoch = 0; epoch < 4; ++epoch) {
     std::vector<Index> order;
-    for (Index i = 0; i < 256; ++i) order.push_back(samples.where(epoch * 256 + i).window);
+    for (Index i = 0; i < 256; ++i) order.push_back(samples.locate(epoch * 256 + i).window);
     EXPECT_NE(order, previous);
     EXPECT_EQ(std::set<Index>(order.begin(), order.end()).size(), 256u);
     previous = order;
@@ -128,13 +128,13 @@ TEST(SampleStream, OneDomainEpochsAreExact) {
 
 // A domain is much longer than a block. If epochs had the same order, each block would have its
 // windows of the previous epoch. Random windows share an eighth.
-TEST(SampleStream, NoTwoEpochsHaveTheSameOrder) {
+TEST(SampleStream, EpochsHaveDifferentOrders) {
   const TempFolder folder;
   constexpr Index block = SampleStream::mixing_block, blocks = 8, epochs = 5;
   const SampleStream samples(make_dataset(folder, {{"a", 2 * block * blocks + 1}}), 2, 11);
   std::set<Index> seen[epochs][blocks];
   for (Index i = 0; i < epochs * blocks * block; ++i)
-    seen[i / block / blocks][i / block % blocks].insert(samples.where(i).window);
+    seen[i / block / blocks][i / block % blocks].insert(samples.locate(i).window);
   for (Index b = 0; b < blocks; ++b)
     for (Index e = 0; e < epochs; ++e)
       for (Index other = 0; other < e; ++other) {
@@ -144,7 +144,7 @@ TEST(SampleStream, NoTwoEpochsHaveTheSameOrder) {
       }
 }
 
-TEST(SampleStream, ProportionsAreExactBlockByBlock) {
+TEST(SampleStream, ProportionsAreExactPerBlock) {
   const std::vector<Spec> by_size = {{"a", 701}, {"b", 201}, {"c", 101}, {"d", 8}};
   std::vector<Spec> weighted = by_size;
   const double weights[] = {0.5, 3, 0, 0.001};
@@ -157,7 +157,7 @@ TEST(SampleStream, ProportionsAreExactBlockByBlock) {
       total += share[d] = specs[d].weight >= 0 ? specs[d].weight : static_cast<double>((specs[d].train - 1) / 7);
     double counts[4] = {};
     for (Index i = 0; i < 200 * SampleStream::mixing_block; ++i) {
-      ++counts[samples.where(i).domain];
+      ++counts[samples.locate(i).domain];
       if ((i + 1) % SampleStream::mixing_block == 0) {
         for (std::size_t d = 0; d < 4; ++d)
           ASSERT_LE(std::abs(counts[d] - static_cast<double>(i + 1) * share[d] / total), 3) << d << " " << i;
@@ -168,14 +168,14 @@ TEST(SampleStream, ProportionsAreExactBlockByBlock) {
   }
 }
 
-TEST(SampleStream, DomainsAreMixedWithinABlock) {
+TEST(SampleStream, MixesDomainsWithinABlock) {
   const TempFolder folder;
   const SampleStream samples(make_dataset(folder, {{"a", 1001}, {"b", 1001}}), 10, 5);
   // If domains alternated strictly, each of two ranks would always get the same domain.
   int even_a = 0, changes = 0;
   for (Index i = 0; i < 256; ++i) {
-    even_a += i % 2 == 0 && samples.where(i).domain == 0;
-    changes += samples.where(i).domain != samples.where(i + 1).domain;
+    even_a += i % 2 == 0 && samples.locate(i).domain == 0;
+    changes += samples.locate(i).domain != samples.locate(i + 1).domain;
   }
   EXPECT_GT(even_a, 40);
   EXPECT_LT(even_a, 88);
@@ -184,20 +184,20 @@ TEST(SampleStream, DomainsAreMixedWithinABlock) {
 }
 
 // Blocks do not repeat each other, either: an index has the same domain in half of the cases.
-TEST(SampleStream, EveryBlockIsMixedInItsOwnWay) {
+TEST(SampleStream, MixesEachBlockDifferently) {
   const TempFolder folder;
   const SampleStream samples(make_dataset(folder, {{"a", 1001}, {"b", 1001}}), 10, 5);
   for (Index block = 1; block < 6; ++block)
     for (Index other = 0; other < block; ++other) {
       int same = 0;
       for (Index i = 0; i < SampleStream::mixing_block; ++i)
-        same += samples.where(block * SampleStream::mixing_block + i).domain ==
-                samples.where(other * SampleStream::mixing_block + i).domain;
+        same += samples.locate(block * SampleStream::mixing_block + i).domain ==
+                samples.locate(other * SampleStream::mixing_block + i).domain;
       EXPECT_LT(same, SampleStream::mixing_block * 3 / 4) << "blocks " << other << " and " << block;
     }
 }
 
-TEST(SampleStream, IsAFunctionOfSeedAndIndexOnly) {
+TEST(SampleStream, DependsOnSeedAndIndexOnly) {
   const TempFolder folder;
   const Dataset data = make_dataset(folder, {{"a", 801}, {"b", 401}});
   const SampleStream one(data, 4, 1), again(data, 4, 1), other(data, 4, 2);
@@ -217,39 +217,39 @@ TEST(SampleStream, IsAFunctionOfSeedAndIndexOnly) {
 
 // In each mix, the first block has the first 128 of the 256 windows of a. No other domain
 // influences their choice.
-TEST(SampleStream, AnotherDomainLeavesADomainsOrderAlone) {
+TEST(SampleStream, OrderOfADomainIgnoresOtherDomains) {
   std::set<Index> seen[2];
   const std::vector<Spec> mixes[] = {{{"a", 1025}, {"b", 1025}}, {{"c", 1025}, {"a", 1025}}};
   for (int mix = 0; mix < 2; ++mix) {
     const TempFolder folder;
     const SampleStream samples(make_dataset(folder, mixes[mix]), 4, 9);
     for (Index i = 0; i < SampleStream::mixing_block; ++i)
-      if (const auto w = samples.where(i); w.domain == mix) seen[mix].insert(w.window);
+      if (const auto w = samples.locate(i); w.domain == mix) seen[mix].insert(w.window);
   }
   EXPECT_EQ(seen[0].size(), 128u);
   EXPECT_EQ(seen[0], seen[1]);
 }
 
 // Domains of equal size, each half of a block, have different orders.
-TEST(SampleStream, EveryDomainHasItsOwnOrder) {
+TEST(SampleStream, DomainsHaveDifferentOrders) {
   const TempFolder folder;
   const SampleStream samples(make_dataset(folder, {{"a", 1025}, {"b", 1025}}), 4, 9);
   std::set<Index> seen[2];
   for (Index i = 0; i < SampleStream::mixing_block; ++i) {
-    const auto w = samples.where(i);
+    const auto w = samples.locate(i);
     seen[w.domain].insert(w.window);
   }
   EXPECT_EQ(seen[0].size(), 128u);
   EXPECT_NE(seen[0], seen[1]);
 }
 
-TEST(SampleStream, LargeIndicesDoNotOverflow) {
+TEST(SampleStream, AcceptsLargeIndices) {
   const TempFolder folder;
   const SampleStream samples(make_dataset(folder, {{"a", 701, 0, 0.3}, {"b", 201, 0, 0.7}}), 7, 5);
   const Index far = Index{1} << 60;
   int a = 0;
   for (Index i = 0; i < 256; ++i) {
-    const auto w = samples.where(far + i);
+    const auto w = samples.locate(far + i);
     ASSERT_GE(w.window, 0);
     ASSERT_LT(w.window, w.domain == 0 ? 100 : 28);
     a += w.domain == 0;
@@ -257,7 +257,7 @@ TEST(SampleStream, LargeIndicesDoNotOverflow) {
   EXPECT_NEAR(a, 0.3 * 256, 2);
 }
 
-TEST(SampleStream, ShortDomainIsNamed) {
+TEST(SampleStream, NamesADomainThatIsTooShort) {
   const TempFolder folder;
   const Dataset data = make_dataset(folder, {{"long", 100}, {"short", 12}});
   EXPECT_NO_THROW(SampleStream(data, 11, 1));

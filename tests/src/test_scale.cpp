@@ -33,7 +33,7 @@ ScaleResult result() {
   return result;
 }
 
-TEST(Scale, StepsHaveThreeDigits) {
+TEST(Scale, FormatsSecondsWithThreeDigits) {
   EXPECT_EQ(seconds_text(2.456), "2.46 s");
   EXPECT_EQ(seconds_text(1.2964), "1.30 s");
   EXPECT_EQ(seconds_text(12.34), "12.3 s");
@@ -47,7 +47,7 @@ TEST(Scale, StepsHaveThreeDigits) {
   EXPECT_NE(scale_text(result()).find("2.46 s"), std::string::npos);
 }
 
-TEST(Scale, RowsHaveUniqueKeys) {
+TEST(Scale, WritesCsvRowsWithUniqueKeys) {
   std::istringstream csv(scale_csv(result()));
   std::string line;
   std::getline(csv, line);
@@ -71,12 +71,12 @@ std::string fields_of(const Json& object) {
   return names;
 }
 
-TEST(Scale, TheDocumentSaysWhereItIsFrom) {
+TEST(Scale, WritesOriginsInJson) {
   ScaleResult r = result();
   r.points.push_back(measured({4, 2, 2, 1}, {}));
   r.points.back().failure = "no memory";
-  r.points.back().parts.reset();
-  r.points.front().parts.emplace();
+  r.points.back().breakdown.reset();
+  r.points.front().breakdown.emplace();
   r.config = parse_config("[model]\nlayers = 3\n[train]\nlr = 0.25\n[data]\npath = 7\n", "test");
   const Json json = Json::parse(scale_json(r).dump());
   EXPECT_EQ(json["format"].get<std::string>(), "switchyard-scale");
@@ -101,7 +101,7 @@ TEST(Scale, TheDocumentSaysWhereItIsFrom) {
   EXPECT_TRUE(points[0]["tokens_per_step"].is_integer());
 }
 
-TEST(Scale, DoubtfulNumbersAreFootnotes) {
+TEST(Scale, PrintsWarningsAsFootnotes) {
   const ScaleResult r = result();
   const std::string text = scale_text(r);
   for (const char* row : {"tp 1 ep 1 etp 1 [1]", "tp 1 ep 4 etp 1 [2]", "tp 1 ep 4 etp 1 node 2 [1, 3, 4]",
@@ -116,7 +116,7 @@ TEST(Scale, DoubtfulNumbersAreFootnotes) {
   EXPECT_EQ(scale_text(calm).find("warning"), std::string::npos);
 }
 
-TEST(Scale, RowsOfEarlierCallsAreCounted) {
+TEST(Scale, CountsRowsOfEarlierCalls) {
   ScaleResult r = result();
   EXPECT_EQ(scale_text(r).find("earlier"), std::string::npos);
   r.points[2].requested = false;
@@ -124,12 +124,12 @@ TEST(Scale, RowsOfEarlierCallsAreCounted) {
 }
 
 // The ends of the heatmap's row names differ, and each picture has a heading.
-TEST(Scale, ThePageTellsItsPicturesAndRowsApart) {
+TEST(Scale, LabelsPicturesAndRowsOfThePage) {
   ScaleResult r = result();
   r.points.push_back(measured({4, 1, 4, 1, 2}, {1, 1, 1}, true));
   for (ScalePoint& p : r.points) {
-    p.parts.emplace();
-    (*p.parts)[Part::compute] = 1;
+    p.breakdown.emplace();
+    (*p.breakdown)[TimeCategory::compute] = 1;
   }
   const std::string html = scale_html(r);
   for (const char* heading : {"<h1>Scaling of model</h1>", "<h2>Speed-up</h2>", "<h2>Efficiency</h2>",
@@ -145,21 +145,21 @@ TEST(Scale, ThePageTellsItsPicturesAndRowsApart) {
   EXPECT_EQ(html.find("gnuplot_plot_1</title>"), std::string::npos);
 }
 
-TEST(Scale, EnvironmentsHaveFoldersOfTheirOwn) {
+TEST(Scale, GivesEachEnvironmentItsOwnFolder) {
   const Environment here = this_environment("");
   EXPECT_EQ(here.folder(), this_environment("").folder());
   EXPECT_TRUE(here.folder().starts_with(here.instruction_set + "-"));
   std::set<std::string> folders = {here.folder()};
-  for (std::string Environment::*part : {&Environment::host, &Environment::instruction_set, &Environment::threads,
-                                         &Environment::build, &Environment::launcher}) {
+  for (std::string Environment::*member : {&Environment::host, &Environment::instruction_set, &Environment::threads,
+                                           &Environment::build, &Environment::launcher}) {
     Environment other = here;
-    other.*part += "x";
+    other.*member += "x";
     EXPECT_TRUE(folders.insert(other.folder()).second);
   }
   EXPECT_NE(this_environment("srun -n {ranks}").folder(), here.folder());
 }
 
-TEST(Footnotes, AreNumberedInTheOrderOfTheirRows) {
+TEST(Footnotes, AreNumberedInRowOrder) {
   Footnotes notes;
   EXPECT_EQ(notes.marks({}), "");
   EXPECT_EQ(notes.marks({"b"}), " [1]");

@@ -29,7 +29,7 @@ std::uint32_t castagnoli(std::string_view bytes) {
   return ~crc;
 }
 
-TEST(Crc32c, KnownAnswers) {
+TEST(Crc32c, MatchesKnownAnswers) {
   EXPECT_EQ(crc32c("123456789"), 0xe3069283u);
   EXPECT_EQ(crc32c(std::string(32, '\0')), 0x8a9136aau);  // RFC 3720, B.4
   EXPECT_EQ(crc32c(std::string(32, '\xff')), 0x62a8ab43u);
@@ -56,9 +56,9 @@ struct Bytes {
   }
   std::string_view take(std::size_t n) {
     EXPECT_GE(rest.size(), n);
-    const auto taken = rest.substr(0, n);
+    const auto text = rest.substr(0, n);
     rest.remove_prefix(n);
-    return taken;
+    return text;
   }
   std::uint64_t varint() {
     std::uint64_t value = 0;
@@ -106,9 +106,9 @@ std::vector<ReadEvent> read_events(const std::string& file) {
         each_field(value, [&](int, std::string_view of_value, std::uint64_t) {
           std::string tag;
           float x = 0;
-          each_field(of_value, [&](int part, std::string_view v, std::uint64_t) {
-            if (part == 1) tag = v;
-            if (part == 2) std::memcpy(&x, v.data(), 4);
+          each_field(of_value, [&](int value_field, std::string_view v, std::uint64_t) {
+            if (value_field == 1) tag = v;
+            if (value_field == 2) std::memcpy(&x, v.data(), 4);
           });
           event.values[tag] = x;
         });
@@ -159,7 +159,7 @@ StepMetrics some_step(Index step) {
 }
 const ExpertCounts counts{{{30, 10}, {0, 0}}, {{5, 0}, {0, 0}}};
 
-TEST(MetricsSinks, TellWhatMetricsJsonlTells) {
+TEST(MetricsSinks, HaveTheValuesOfMetricsJsonl) {
   SinkFolder run;
   DomainScore code, other;
   code.name = "code", code.tokens = 10, code.nats = 30, code.windows = 1, code.bytes = -1;
@@ -222,11 +222,11 @@ TEST(MetricsSinks, TellWhatMetricsJsonlTells) {
 
 // Like metrics.jsonl, sinks have a step once if it is trained again. A sink that is requested later
 // has the earlier steps, too.
-TEST(MetricsSinks, AreThoseOfTheResumedRun) {
+TEST(MetricsSinks, HaveEachStepOnceAfterAResume) {
   SinkFolder run;
   {
     MetricsSinks first = run.sinks;
-    first.wanted.csv = false;
+    first.enabled.csv = false;
     MetricsFile file(run.path, 1, first);
     for (Index s = 1; s <= 5; ++s) file.write(some_step(s), s == 3 ? &counts : nullptr);
   }
@@ -256,7 +256,7 @@ TEST(MetricsSinks, AreThoseOfTheResumedRun) {
   for (const auto& entry : fs::directory_iterator(run.path)) EXPECT_NE(entry.path().extension(), ".new");
 }
 
-TEST(MetricsSinks, ADamagedLineIsNamedAndPassedOver) {
+TEST(MetricsSinks, SkipDamagedLinesWithAWarning) {
   SinkFolder run;
   {
     MetricsFile file(run.path, 1);
@@ -277,7 +277,7 @@ TEST(MetricsSinks, ADamagedLineIsNamedAndPassedOver) {
   EXPECT_EQ(steps, "step 1 3 5 9 ");
 }
 
-TEST(MetricsSinks, AreNoneWhereNoneIsWanted) {
+TEST(MetricsSinks, AreNotWrittenUnlessRequested) {
   SinkFolder run;
   MetricsFile file(run.path, 1);
   file.write(some_step(1), nullptr);

@@ -33,7 +33,7 @@ router_bias = true
                       "test", overrides);
 }
 
-TEST(ParamSpecs, SayTheirAxesRuleAndLayer) {
+TEST(ParamSpecs, HaveAxesRuleAndLayer) {
   std::map<std::string, const ParamSpec*> by_name;
   const std::vector<ParamSpec> specs = param_specs(model(), 37);
   for (const ParamSpec& s : specs) by_name[s.name] = &s;
@@ -74,7 +74,7 @@ TEST(ParamSpecs, SayTheirAxesRuleAndLayer) {
 }
 
 // Neither "matrix" nor the number of dimensions tells which parameters decay.
-TEST(ParamSpecs, DecayIsForTheWeightsOfProductsAndTablesOfTheEmbedding) {
+TEST(ParamSpecs, DecayOnlyGemmWeightsAndEmbeddingTables) {
   const auto rule = [](const std::string& name, const std::vector<std::string>& overrides) {
     for (const ParamSpec& s : param_specs(model(overrides), 37))
       if (s.name == name) return s.rule;
@@ -93,7 +93,7 @@ TEST(ParamSpecs, DecayIsForTheWeightsOfProductsAndTablesOfTheEmbedding) {
 }
 
 // All layers share the table of T5, unless each has its own. Every layer has its own sinks.
-TEST(ParamSpecs, OfAttentionItself) {
+TEST(ParamSpecs, DescribeRelativeBiasesAndSinks) {
   const auto names = [](const std::vector<std::string>& overrides) {
     std::map<std::string, ParamSpec> found;
     for (const ParamSpec& s : param_specs(model(overrides), 37))
@@ -116,14 +116,14 @@ TEST(ParamSpecs, OfAttentionItself) {
 }
 
 // Projections to a latent are replicated on every rank. Projections from it to heads are split.
-TEST(ParamSpecs, OfLatentAttention) {
+TEST(ParamSpecs, DescribeLatentAttention) {
   const Config config = parse_config(
       "[model]\nlayers=1\nd_model=24\nheads=6\nkv_latent=10\nq_latent=7\nrope_head_dim=2\nvalue_head_dim=5\n", "test");
   std::string found;
   for (const ParamSpec& s : param_specs(config, 37))
     if (s.name.starts_with("layers.0.attention."))
-      found +=
-          fmt::format("{} {} {}{}; ", s.name.substr(19), s.shape.str(), s.summed().str(), s.joined ? " joined" : "");
+      found += fmt::format("{} {} {}{}; ", s.name.substr(19), s.shape.str(), s.summed().str(),
+                           s.fused_with_previous ? " joined" : "");
   EXPECT_EQ(found,
             "q_down.weight [7, 24] dp x tp; q_latent_norm.weight [7] dp x tp; q.weight [6, 6, 7] dp; "
             "kv_down.weight [10, 24] dp x tp; kv_latent_norm.weight [10] dp x tp; k_rope.weight [2, 24] dp x tp; "
@@ -131,7 +131,7 @@ TEST(ParamSpecs, OfLatentAttention) {
 }
 
 // The layer in a name is only for people. It equals the layer of the spec.
-TEST(ParamSpecs, NamesShowTheLayer) {
+TEST(ParamSpecs, ShowTheLayerInNames) {
   for (const ParamSpec& s : param_specs(model(), 37)) {
     const std::string prefix = s.layer ? fmt::format("layers.{}.", *s.layer) : "";
     EXPECT_TRUE(s.name.starts_with(prefix)) << s.name << ": " << prefix;
@@ -140,34 +140,34 @@ TEST(ParamSpecs, NamesShowTheLayer) {
 }
 
 // A parameter that is tied, or shared by layers, is in the first bucket that reads it.
-TEST(ParamSpecs, PartsAreInTheOrderOfForward) {
+TEST(ParamSpecs, HaveBucketsInForwardOrder) {
   const Config config = model({"--model.tie_embeddings=false", "--model.position=t5"});
   const Index layers = config.model.layers;
-  Index last = embedding_part;
-  std::map<std::string, Index> parts;
+  Index last = embedding_bucket;
+  std::map<std::string, Index> buckets;
   const std::vector<ParamSpec> specs = param_specs(config, 37);
   for (const ParamSpec& s : specs) {
-    EXPECT_GE(s.part, last) << s.name;
+    EXPECT_GE(s.bucket, last) << s.name;
     if (s.layer) {
-      EXPECT_EQ(s.part, part_of_layer(*s.layer)) << s.name;
+      EXPECT_EQ(s.bucket, bucket_of_layer(*s.layer)) << s.name;
     }
-    last = parts[s.name] = s.part;
+    last = buckets[s.name] = s.bucket;
   }
-  EXPECT_EQ(parts.at("embedding.weight"), embedding_part);
-  EXPECT_EQ(parts.at("relative_bias.weight"), embedding_part);
-  EXPECT_EQ(parts.at("final_norm.weight"), part_of_layer(layers));
-  EXPECT_EQ(parts.at("output.weight"), part_of_layer(layers));
+  EXPECT_EQ(buckets.at("embedding.weight"), embedding_bucket);
+  EXPECT_EQ(buckets.at("relative_bias.weight"), embedding_bucket);
+  EXPECT_EQ(buckets.at("final_norm.weight"), bucket_of_layer(layers));
+  EXPECT_EQ(buckets.at("output.weight"), bucket_of_layer(layers));
   for (const GroupLayout& group : flat_layout(specs, {12, 3, 3, 2}, coord_of({12, 3, 3, 2}, 7)).groups) {
-    ASSERT_EQ(std::ssize(group.parts), part_of_layer(layers) + 1);
+    ASSERT_EQ(std::ssize(group.buckets), bucket_of_layer(layers) + 1);
     Index end = 0;
-    for (const Range& part : group.parts) {
-      EXPECT_EQ(part.begin, end);
-      end = part.end;
+    for (const Range& bucket : group.buckets) {
+      EXPECT_EQ(bucket.begin, end);
+      end = bucket.end;
     }
     EXPECT_EQ(end, group.elements);
-    for (const Placement& p : group.placements) {
-      const Range& part = group.parts[static_cast<std::size_t>(p.spec->part)];
-      EXPECT_TRUE(part.begin <= p.range().begin && p.range().end <= part.end) << p.spec->name;
+    for (const ParamSlice& p : group.slices) {
+      const Range& bucket = group.buckets[static_cast<std::size_t>(p.spec->bucket)];
+      EXPECT_TRUE(bucket.begin <= p.range().begin && p.range().end <= bucket.end) << p.spec->name;
     }
     end = 0;
     std::vector<float> buffer(static_cast<std::size_t>(group.elements));
@@ -181,7 +181,7 @@ TEST(ParamSpecs, PartsAreInTheOrderOfForward) {
   }
 }
 
-TEST(FlatLayout, HasABufferForEverySetOfAxesThatOccurs) {
+TEST(FlatLayout, HasABufferPerSetOfAxes) {
   const auto sets = [](const Config& config, const Layout& layout, int rank) {
     std::string text;
     const std::vector<ParamSpec> specs = param_specs(config, 37);
@@ -189,7 +189,7 @@ TEST(FlatLayout, HasABufferForEverySetOfAxesThatOccurs) {
     for (std::size_t g = 0; g < flat.groups.size(); ++g) {
       const GroupLayout& group = flat.groups[g];
       text += fmt::format("{}: {} of {}; ", group.axes.str(), group.shard, group.shards);
-      for (const Placement& p : group.placements) {
+      for (const ParamSlice& p : group.slices) {
         EXPECT_EQ(p.group, g) << p.spec->name;
         EXPECT_EQ(p.spec->summed(), group.axes) << p.spec->name;
       }

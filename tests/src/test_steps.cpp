@@ -6,7 +6,7 @@
 
 #include "src/evaluate/evaluate.h"
 #include "src/evaluate/logits.h"
-#include "src/train/schedule.h"
+#include "src/train/lr_schedule.h"
 #include "src/train/trainer.h"
 #include "tests/reference.h"
 #include "tests/src/temp_folder.h"
@@ -26,7 +26,7 @@ experts = 3
 top_k = 1
 renormalize = false
 d_ff = 4
-bias_rate = 0.01
+bias_update_rate = 0.01
 aux_loss = 0.05
 z_loss = 0.01
 [train]
@@ -67,16 +67,16 @@ struct OneRank {
 };
 
 // Step n trains on global_batch samples from n * global_batch on, over several epochs, at the rate
-// of step n + 1. The bias of an expert rises by bias_rate if it got less than its share of the
-// layer's assignments. It falls if the expert got more.
-TEST(Trainer, EveryStepIsTheOneByHand) {
+// of step n + 1. The bias of an expert rises by bias_update_rate if it got less than its share of
+// the layer's assignments. It falls if the expert got more.
+TEST(Trainer, StepsEqualAHandWrittenLoop) {
   const Config config = parse_config(text, "test");
   const TempFolder folder;
   const Dataset dataset = make_dataset(folder, 301, 0);
   const SampleStream samples(dataset, 5, config.train.seed);
   OneRank trained(config), by_hand(config);
   Trainer trainer(trained.engine, samples);
-  GradSync sync(by_hand.engine.mesh(), by_hand.engine.store());
+  DistributedOptimizer optimizer(by_hand.engine.mesh(), by_hand.engine.store());
   std::vector<float> bias(2 * 3, 0.0f);
   for (Index step = 0; step < config.train.steps; ++step) {
     const StepResult result = trainer.step();
@@ -90,7 +90,7 @@ TEST(Trainer, EveryStepIsTheOneByHand) {
       }
       by_hand.engine.train({2, 5, ids, targets, 30, 6, 3});
     }
-    sync.step(config.train, learning_rate(config.train, step + 1), step + 1);
+    optimizer.step(config.train, learning_rate(config.train, step + 1), step + 1);
     const Statistics found = by_hand.engine.take_statistics();
     for (std::size_t l = 0; l < found.layers.size(); ++l)
       for (std::size_t e = 0; e < 3; ++e) {
@@ -119,7 +119,7 @@ TEST(Trainer, EveryStepIsTheOneByHand) {
 
 // Every token except the first is predicted once, from the tokens before it in its window. The last
 // window may have any length.
-TEST(Evaluation, EveryTokenCountsOnce) {
+TEST(Evaluation, CountsEveryTokenOnce) {
   const Config config = parse_config(text, "test", {"--train.seed=4"});
   OneRank rank(config);
   for (const Index size : {0, 1, 2, 5, 6, 7, 15, 16, 17, 19, 21}) {
@@ -150,7 +150,7 @@ TEST(Evaluation, EveryTokenCountsOnce) {
 // Every token except the first is predicted once. The first window that reaches it predicts it from
 // the window's tokens before it, as the logits of these tokens alone do. Adjacent windows are
 // bitwise those with a stride of their length.
-TEST(Evaluation, WindowsOverlap) {
+TEST(Evaluation, SupportsOverlappingWindows) {
   OneRank rank(parse_config(text, "test", {"--train.seed=4"}));
   const auto surprise = [&](std::span<const std::int32_t> before, std::int32_t token) {
     const std::vector<float> all = sequence_logits(rank.engine, before, [](Index, Index) {});
@@ -180,16 +180,16 @@ TEST(Evaluation, WindowsOverlap) {
       EXPECT_EQ(score.windows, std::ssize(windows)) << size << " by " << stride;
       EXPECT_NEAR(score.nats, nats, 1e-5 * nats) << size << " by " << stride;
       if (stride < 5) continue;
-      const DomainScore side_by_side = evaluate(rank.engine, dataset, {.windows_per_pass = 2}, [](Index, Index) {})[0];
-      EXPECT_EQ(score.nats, side_by_side.nats);
-      EXPECT_EQ(score.experts, side_by_side.experts);
+      const DomainScore is_contiguous = evaluate(rank.engine, dataset, {.windows_per_pass = 2}, [](Index, Index) {})[0];
+      EXPECT_EQ(score.nats, is_contiguous.nats);
+      EXPECT_EQ(score.experts, is_contiguous.experts);
     }
   }
 }
 
 // Without --capacity no token is dropped, also if the model was trained with drops. With it,
 // evaluation drops as many as training.
-TEST(Evaluation, DropsOnlyWhenAsked) {
+TEST(Evaluation, DropsOnlyIfRequested) {
   const TempFolder folder;
   const Dataset dataset = make_dataset(folder, 11, 51);
   double nats[2][2];
@@ -204,7 +204,7 @@ TEST(Evaluation, DropsOnlyWhenAsked) {
 }
 
 // The first, third and fifth of seven windows are evaluated.
-TEST(Evaluation, SomeWindowsAreSpreadOverAll) {
+TEST(Evaluation, SpreadsSelectedWindowsEvenly) {
   OneRank rank(parse_config(text, "test"));
   const TempFolder folder;
   const Dataset dataset = make_dataset(folder, 11, 36);
@@ -223,7 +223,7 @@ TEST(Evaluation, SomeWindowsAreSpreadOverAll) {
 // Two trainings with different micro-batches diverge. In the first step, AdamW with eps = 1e-8
 // turns the rounding of one gradient of 1e-8 into a difference of 2e-5 of its weight. From the same
 // weights, each step gives the same choices, drops and gradient.
-TEST(MicroBatches, OfOneSizeOrAnotherGiveTheSameGradient) {
+TEST(MicroBatches, OfAnySizeGiveTheSameGradient) {
   const TempFolder folder;
   const Dataset data = test::make_dataset(folder);
   const auto self = make_comm_self();
@@ -239,7 +239,7 @@ TEST(MicroBatches, OfOneSizeOrAnotherGiveTheSameGradient) {
           samples(data, config.model.seq_len, config.train.seed),
           trainer(engine, samples) {
       engine.store().initialize(config.train.seed);
-      engine.observe_routing([this](const RoutingView& r) {
+      engine.set_routing_hook([this](const RoutingView& r) {
         experts.insert(experts.end(), r.experts.i32(), r.experts.i32() + r.experts.elements());
       });
     }
@@ -260,7 +260,7 @@ TEST(MicroBatches, OfOneSizeOrAnotherGiveTheSameGradient) {
       const ConstView from = one.engine.store().get(spec.name).weight;
       std::copy_n(from.f32(), from.elements(), eight.engine.store().get(spec.name).weight.f32());
     }
-    eight.engine.store().prepared().invalidate();
+    eight.engine.store().packed_weights().invalidate();
   }
 }
 

@@ -5,7 +5,7 @@
 
 #include "src/experiments/grid.h"
 #include "src/experiments/outcome.h"
-#include "src/experiments/step_parts.h"
+#include "src/experiments/step_breakdown.h"
 #include "src/text/json.h"
 #include "tests/src/checkpoint_fixture.h"
 
@@ -15,7 +15,7 @@ namespace {
 using namespace test;
 using Strings = std::vector<std::string>;
 
-TEST(Sweep, VariationsOfOneKeyAndOfKeysTogether) {
+TEST(Sweep, ParsesVariationsOfOneAndSeveralKeys) {
   const Variation one = parse_variation("moe.top_k= 1, 2");
   EXPECT_EQ(one.keys, Strings{"moe.top_k"});
   EXPECT_EQ(one.values, (std::vector<Strings>{{"1"}, {"2"}}));
@@ -40,7 +40,7 @@ TEST(Sweep, CombinationsVaryTheLastFastest) {
   EXPECT_THROW(combinations({a, parse_variation("c.d:a.x=1:2")}), InputError);
 }
 
-TEST(Sweep, FilesNameTheirBaseAndWhatVaries) {
+TEST(Sweep, FilesNameBaseAndVariations) {
   const Folder folder;
   const auto written = [&](const std::string& text) {
     write_file(folder.path() / "some.ini", text);
@@ -60,7 +60,7 @@ TEST(Sweep, FilesNameTheirBaseAndWhatVaries) {
   EXPECT_THROW(read_sweep(folder.path() / "none.ini"), InputError);
 }
 
-TEST(Sweep, FoldersHaveTheSettingsForNames) {
+TEST(Sweep, NamesFoldersBySettings) {
   EXPECT_EQ(folder_name({}), "base");
   EXPECT_EQ(folder_name({"a.b=1", "c.d=x/y z"}), "a.b=1,c.d=x_y_z");
   const std::string one = folder_name({"a.b=" + std::string(300, '1')});
@@ -69,7 +69,7 @@ TEST(Sweep, FoldersHaveTheSettingsForNames) {
 }
 
 // Means are over the last three of 20 steps: a tenth of them, and the last step.
-TEST(Sweep, OutcomesAreThoseOfTheMetrics) {
+TEST(Sweep, OutcomesMatchTheMetrics) {
   const Folder folder;
   std::string lines;
   for (int step = 1; step <= 20; ++step) {
@@ -102,7 +102,7 @@ TEST(Sweep, OutcomesAreThoseOfTheMetrics) {
 }
 
 // Lines with wrong types, or with counts whose sum overflows, end nothing.
-TEST(Sweep, AnOutcomeOfDamagedLines) {
+TEST(Sweep, SkipsDamagedLinesOfMetrics) {
   const TempFolder folder;
   write_file(folder.path() / "metrics.jsonl",
              "{\"step\":1,\"loss\":1,\"routed\":9000000000000000000,\"dropped\":9000000000000000000}\n"
@@ -115,7 +115,7 @@ TEST(Sweep, AnOutcomeOfDamagedLines) {
   EXPECT_NEAR(out.max_violation, 0, 1e-12);
 }
 
-TEST(Sweep, MeansAndDeviations) {
+TEST(Sweep, ComputesMediansAndDeviations) {
   EXPECT_EQ(median({3, 1, 2}), 2);
   EXPECT_EQ(median({4, 1, 2, 3}), 2.5);
   EXPECT_TRUE(std::isnan(median({})));
@@ -126,7 +126,7 @@ TEST(Sweep, MeansAndDeviations) {
 // Two steps of 100 microseconds, and messages outside of steps. A step has messages of a dispatch,
 // a gradient after a layer, and tensor parallelism. The latter are in a moe span that ends where
 // the next one begins.
-TEST(StepParts, CollectivesBelongToWhatTheyAreFor) {
+TEST(StepBreakdown, CollectivesCountForTheirCategory) {
   std::string events = R"({"ph":"M","name":"process_name"})";
   const auto span = [&](const char* name, double begin, double took) {
     events += fmt::format(R"(,{{"ph":"X","name":"{}","ts":{},"dur":{},"args":{{}}}})", name, begin, took);
@@ -146,30 +146,30 @@ TEST(StepParts, CollectivesBelongToWhatTheyAreFor) {
     span("statistics", at + 80, 20);
     span("all-reduce", at + 85, 7);
   }
-  const auto parts = rank_parts("{\"traceEvents\":[" + events + "]}");
-  ASSERT_TRUE(parts);
-  EXPECT_NEAR((*parts)[Part::tensor], 3e-6, 1e-15);
-  EXPECT_NEAR((*parts)[Part::dispatch], 6e-6, 1e-15);
-  EXPECT_NEAR((*parts)[Part::combine], 2e-6, 1e-15);
-  EXPECT_NEAR((*parts)[Part::gradients], 8e-6, 1e-15);
-  EXPECT_NEAR((*parts)[Part::statistics], 7e-6, 1e-15);
-  EXPECT_NEAR((*parts)[Part::compute], 74e-6, 1e-15);
-  EXPECT_FALSE(rank_parts("{\"traceEvents\":[]}"));
-  EXPECT_THROW(rank_parts("{}"), JsonError);
+  const auto breakdown = rank_breakdown("{\"traceEvents\":[" + events + "]}");
+  ASSERT_TRUE(breakdown);
+  EXPECT_NEAR((*breakdown)[TimeCategory::tensor], 3e-6, 1e-15);
+  EXPECT_NEAR((*breakdown)[TimeCategory::dispatch], 6e-6, 1e-15);
+  EXPECT_NEAR((*breakdown)[TimeCategory::combine], 2e-6, 1e-15);
+  EXPECT_NEAR((*breakdown)[TimeCategory::gradients], 8e-6, 1e-15);
+  EXPECT_NEAR((*breakdown)[TimeCategory::statistics], 7e-6, 1e-15);
+  EXPECT_NEAR((*breakdown)[TimeCategory::compute], 74e-6, 1e-15);
+  EXPECT_FALSE(rank_breakdown("{\"traceEvents\":[]}"));
+  EXPECT_THROW(rank_breakdown("{}"), JsonError);
 }
 
-TEST(StepParts, WhatOthersSpendLessIsWaiting) {
+TEST(StepBreakdown, TimeBeyondTheFastestRankIsWaiting) {
   StepTime a, b;
-  a[Part::compute] = 10, a[Part::dispatch] = 2, a[Part::gradients] = 3;
-  b[Part::compute] = 6, b[Part::dispatch] = 6, b[Part::gradients] = 3;
-  const auto mean = mean_parts({a, b});
+  a[TimeCategory::compute] = 10, a[TimeCategory::dispatch] = 2, a[TimeCategory::gradients] = 3;
+  b[TimeCategory::compute] = 6, b[TimeCategory::dispatch] = 6, b[TimeCategory::gradients] = 3;
+  const auto mean = mean_breakdown({a, b});
   ASSERT_TRUE(mean);
-  EXPECT_EQ((*mean)[Part::compute], 8);
-  EXPECT_EQ((*mean)[Part::dispatch], 2);
-  EXPECT_EQ((*mean)[Part::gradients], 3);
-  EXPECT_EQ((*mean)[Part::waiting], 2);
+  EXPECT_EQ((*mean)[TimeCategory::compute], 8);
+  EXPECT_EQ((*mean)[TimeCategory::dispatch], 2);
+  EXPECT_EQ((*mean)[TimeCategory::gradients], 3);
+  EXPECT_EQ((*mean)[TimeCategory::waiting], 2);
   EXPECT_EQ(mean->total(), 15);
-  EXPECT_FALSE(mean_parts({}));
+  EXPECT_FALSE(mean_breakdown({}));
 }
 
 }  // namespace

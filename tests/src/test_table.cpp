@@ -18,7 +18,7 @@ TEST(DisplayWidth, CountsColumnsNotBytes) {
   EXPECT_EQ(display_width("😀"), 2);
 }
 
-TEST(DisplayWidth, IllFormedBytesCountOneEach) {
+TEST(DisplayWidth, CountsIllFormedBytesAsOneColumn) {
   EXPECT_EQ(display_width("a\xff\xfe"), 3);
   EXPECT_EQ(display_width("\xe3\x81"), 2);  // cut off in the middle
   EXPECT_EQ(display_width("\xe3x"), 2);
@@ -32,7 +32,7 @@ TEST(FitWidth, CutsAtColumns) {
   EXPECT_EQ(fit_width("abc", 0), "");
 }
 
-TEST(Visible, TerminalsAreToldNothing) {
+TEST(Visible, ReplacesControlCharacters) {
   EXPECT_EQ(visible("a\x1b]0;title\x07z"), "a␛]0;title␇z");
   EXPECT_EQ(visible("a\tb\nc\r\x7f", "\n\t"), "a\tb\nc␍␡");
   EXPECT_EQ(visible(std::string("\0", 1)), "␀");
@@ -44,7 +44,7 @@ TEST(Visible, TerminalsAreToldNothing) {
   EXPECT_EQ(visible("Käse 日本 😀"), "Käse 日本 😀");
 }
 
-TEST(Visible, ACharacterIsWholeOrHeldBack) {
+TEST(Visible, HoldsBackIncompleteCharacters) {
   EXPECT_EQ(whole_characters(""), 0u);
   EXPECT_EQ(whole_characters("ab"), 2u);
   EXPECT_EQ(whole_characters("a\xc2"), 1u);
@@ -53,7 +53,7 @@ TEST(Visible, ACharacterIsWholeOrHeldBack) {
   EXPECT_EQ(whole_characters("\x80\x80\x80\x80"), 4u);  // no byte can begin a character
 }
 
-TEST(Table, CellsOfFilesObeyNothing) {
+TEST(Table, ReplacesControlCharactersInCells) {
   Table t({"name", "share"}, true);
   t.row({"\x1b[31ma\nb", "\x1b[34m▄\x1b[0m"});
   EXPECT_EQ(t.str(),
@@ -73,7 +73,7 @@ TEST(Table, AlignsNumbersRightAndTextLeft) {
             "日本語        7  -10.25\n");
 }
 
-TEST(Table, MissingAndDashedCellsDoNotMakeAColumnText) {
+TEST(Table, TreatsDashesAsNumbers) {
   Table t({"a", "long heading", "note"});
   t.row({"1", "-", "-"});
   t.row({"20", "3 %"});
@@ -84,7 +84,7 @@ TEST(Table, MissingAndDashedCellsDoNotMakeAColumnText) {
             "20           3 %\n");
 }
 
-TEST(Table, WithoutRowsIsHeaderAndRule) {
+TEST(Table, PrintsHeaderAndRuleWithoutRows) {
   EXPECT_EQ(Table({"a", "bc"}).str(), "a  bc\n─  ──\n");
 }
 

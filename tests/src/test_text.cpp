@@ -55,9 +55,9 @@ std::vector<Document> documents_of(const std::vector<fs::path>& paths) {
   return documents;
 }
 
-TEST(Documents, SmallFilesAreWhole) {
+TEST(Documents, KeepSmallFilesWhole) {
   const TempFolder folder;
-  for (const std::size_t size : {std::size_t{1}, piece_bytes, piece_bytes + 1, max_document_bytes}) {
+  for (const std::size_t size : {std::size_t{1}, chunk_bytes, chunk_bytes + 1, max_document_bytes}) {
     const auto documents = documents_of({folder.write("f", std::string(size, '\n'))});
     ASSERT_EQ(documents.size(), 1u) << size;
     EXPECT_EQ(documents[0].text.size(), size);
@@ -65,22 +65,22 @@ TEST(Documents, SmallFilesAreWhole) {
   EXPECT_TRUE(documents_of({folder.write("f", "")}).empty());
 }
 
-TEST(Documents, LargeFilesAreCutAndNothingIsLost) {
-  std::string lines, words, letters, bytes;
+TEST(Documents, SplitLargeFilesWithoutLoss) {
+  std::string lines, spaced, letters, bytes;
   for (int i = 0; lines.size() <= max_document_bytes; ++i)
     lines += fmt::format("line {} of the text{}\n", i, i % 13 ? "" : "\n");
-  for (int i = 0; words.size() < 3 * max_document_bytes; ++i) words += fmt::format("word{} ", i);
+  for (int i = 0; spaced.size() < 3 * max_document_bytes; ++i) spaced += fmt::format("word{} ", i);
   while (letters.size() <= max_document_bytes) letters += "\xE7\xB7\x9A";
   bytes.assign(max_document_bytes + 1, '\x9A');
-  for (const std::string* big : {&lines, &words, &letters, &bytes}) {
+  for (const std::string* big : {&lines, &spaced, &letters, &bytes}) {
     const std::string& text = *big;
     const TempFolder folder;
     const auto documents = documents_of({folder.write("big", text)});
-    EXPECT_GT(documents.size(), text.size() / piece_bytes);
+    EXPECT_GT(documents.size(), text.size() / chunk_bytes);
     std::string all;
     for (const Document& d : documents) {
       EXPECT_EQ(d.offset, static_cast<Index>(all.size()));
-      EXPECT_LE(d.text.size(), piece_bytes);
+      EXPECT_LE(d.text.size(), chunk_bytes);
       EXPECT_GT(d.text.size(), 0u);
       EXPECT_EQ(invalid_utf8(d.text).has_value(), big == &bytes);
       all += d.text;
@@ -115,16 +115,16 @@ std::string zstd(const std::string& text) {
 
 std::string read_stream(const fs::path& path, std::size_t at_a_time) {
   const auto stream = open_stream(path);
-  std::string text, piece(at_a_time, '\0');
-  while (const std::size_t n = stream->read(piece)) text += piece.substr(0, n);
-  EXPECT_EQ(stream->read(piece), 0u);
+  std::string text, buffer(at_a_time, '\0');
+  while (const std::size_t n = stream->read(buffer)) text += buffer.substr(0, n);
+  EXPECT_EQ(stream->read(buffer), 0u);
   return text;
 }
 
-TEST(Streams, DecompressWhateverTheLengths) {
+TEST(Streams, DecompressAnyLength) {
   const TempFolder folder;
   std::string mixed, zeros(5 << 20, 'x');  // zeros: much text from few bytes
-  for (int i = 0; i < 100000; ++i) mixed += static_cast<char>(i * i / 7);
+  for (Index i = 0; i < 100000; ++i) mixed += static_cast<char>(i * i / 7);
   for (const std::string& text : {mixed, zeros, std::string("a"), std::string()})
     for (const std::size_t at_a_time : {std::size_t{7}, std::size_t{4096}, std::size_t{3} << 20}) {
       if (text.size() > 1 << 20 && at_a_time < 100) continue;
@@ -137,7 +137,7 @@ TEST(Streams, DecompressWhateverTheLengths) {
     }
 }
 
-TEST(Streams, RefuseWhatIsCutOffOrDamaged) {
+TEST(Streams, RejectTruncatedAndDamagedFiles) {
   const TempFolder folder;
   std::string text;
   for (int i = 0; i < 300; ++i) text += std::to_string(i * 7919 % 1000);
@@ -155,7 +155,7 @@ TEST(Streams, RefuseWhatIsCutOffOrDamaged) {
   EXPECT_BAD_INPUT(open_stream(folder.path() / "none.gz"), "none.gz");
 }
 
-TEST(Documents, JsonLines) {
+TEST(Documents, ReadJsonLines) {
   const TempFolder folder;
   const std::string lines =
       "{\"text\": \"one\\ntwo \\u00e4\"}\n\n  \r\n{\"id\": [1, {}], \"text\": \"three\"}\r\n{\"text\": "
@@ -179,13 +179,13 @@ TEST(Documents, JsonLines) {
   std::string all;
   for (const Document& d : documents) all += d.text;
   EXPECT_EQ(documents[1].text.size(), max_document_bytes);
-  EXPECT_LE(documents[2].text.size(), piece_bytes);
+  EXPECT_LE(documents[2].text.size(), chunk_bytes);
   EXPECT_EQ(documents.back().line, 50004);
   EXPECT_TRUE(all == text.substr(0, max_document_bytes - 20) + text.substr(0, max_document_bytes) +
                          text.substr(0, max_document_bytes + 1) + text + std::string(50000, 'x'));
 }
 
-TEST(Documents, BadJsonLinesAreNamed) {
+TEST(Documents, NameInvalidJsonLines) {
   const TempFolder folder;
   const std::string good = "{\"text\": \"good\"}\n\n";
   const std::pair<std::string, const char*> wrong[] = {
@@ -207,7 +207,7 @@ TEST(Documents, BadJsonLinesAreNamed) {
                    "f.jsonl.gz ends in the middle");
 }
 
-TEST(WalkFiles, SortedAndToAnyDepth) {
+TEST(WalkFiles, VisitsFilesInOrderAtAnyDepth) {
   const TempFolder folder;
   for (const char* name : {"b.txt", "a/z", "a/b/c", "a-b", "B"}) folder.write(name, name);
   std::vector<std::string> seen;
@@ -224,7 +224,7 @@ TEST(WalkFiles, SortedAndToAnyDepth) {
   EXPECT_EQ(seen, (std::vector<std::string>{"b.txt"}));
 }
 
-TEST(WalkFiles, LinksDoNotLoop) {
+TEST(WalkFiles, DoesNotFollowLinksInLoops) {
   const TempFolder folder;
   const auto file = folder.write("sub/f", "text");
   fs::create_directory_symlink(folder.path(), folder.path() / "sub" / "up");
@@ -245,7 +245,7 @@ TEST(WalkFiles, LinksDoNotLoop) {
 }
 
 // Globs select files in folders. A named file is read whatever its name is.
-TEST(WalkFiles, GlobsAndHiddenNames) {
+TEST(WalkFiles, AppliesGlobsAndSkipsHiddenNames) {
   const TempFolder folder;
   for (const char* name :
        {"a.txt", "b.md", ".hidden", ".git/objects/ab", "build/c.txt", "sub/build/d.txt", "sub/e.txt"})
@@ -273,7 +273,7 @@ TEST(WalkFiles, GlobsAndHiddenNames) {
   EXPECT_EQ(seen, Names{".git/objects/ab"});
 }
 
-TEST(Utf8, FirstBinaryByte) {
+TEST(Utf8, FindsTheFirstBinaryByte) {
   using namespace std::string_view_literals;
   EXPECT_EQ(binary_byte("plain text, gr\xC3\xB6\xC3\x9F"
                         "er\n"),

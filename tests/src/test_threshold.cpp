@@ -7,12 +7,12 @@ namespace {
 
 constexpr Index one_call = std::numeric_limits<Index>::max();
 
-TEST(Threshold, LiesBetweenTheSizesThatItParts) {
+TEST(Threshold, SeparatesSmallFromLargeSizes) {
   EXPECT_EQ(best_threshold({{100, 3, 1}, {400, 2, 1}, {1600, 1, 2}, {6400, 1, 3}}), 800);
   EXPECT_EQ(best_threshold({{1600, 1, 2}, {100, 3, 1}, {6400, 1, 3}, {400, 2, 1}}), 800);
 }
 
-TEST(Threshold, OneWayMayBeBetterForAll) {
+TEST(Threshold, IsZeroOrUnlimitedIfOneModeIsAlwaysFaster) {
   EXPECT_EQ(best_threshold({{100, 1, 2}, {400, 1, 1.1}}), 0);
   EXPECT_EQ(best_threshold({{100, 2, 1}, {400, 1.1, 1}}), one_call);
   EXPECT_EQ(best_threshold({{100, 1, 2}}), 0);
@@ -20,7 +20,7 @@ TEST(Threshold, OneWayMayBeBetterForAll) {
   EXPECT_ANY_THROW(best_threshold({}));
 }
 
-TEST(Threshold, OfEqualOnesItIsTheLargest) {
+TEST(Threshold, PrefersTheLargestOfEqualOnes) {
   EXPECT_EQ(best_threshold({{100, 1, 1}, {400, 2, 2}}), one_call);
   EXPECT_EQ(best_threshold({{100, 1, 1}, {400, 1, 1}, {1600, 1, 2}}), 800);
   EXPECT_EQ(best_threshold({{100, 1, 4}, {400, 4, 1}}), one_call);
@@ -28,13 +28,13 @@ TEST(Threshold, OfEqualOnesItIsTheLargest) {
 
 // One size contradicts the others: a small difference does not move the threshold, and a large one
 // does.
-TEST(Threshold, RatiosAreWeighedNotSeconds) {
+TEST(Threshold, WeighsRatiosAndNotSeconds) {
   EXPECT_EQ(best_threshold({{100, 2, 1}, {400, 1, 2}, {1600, 1.2, 1}, {6400, 1, 2}}), 200);
   EXPECT_EQ(best_threshold({{100, 2, 1}, {400, 1, 2}, {1600, 9, 1}, {6400, 1, 2}}), 3200);
   EXPECT_EQ(best_threshold({{100, 2e-6, 1e-6}, {400, 100, 101}, {1600, 3e-6, 1e-6}}), one_call);
 }
 
-TEST(Threshold, DoesNotPartProductsOfOneSize) {
+TEST(Threshold, KeepsProductsOfOneSizeTogether) {
   EXPECT_EQ(best_threshold({{100, 3, 1}, {400, 1, 4}, {400, 2, 1}, {1600, 1, 2}}), 200);
   EXPECT_EQ(best_threshold({{400, 1, 2}, {400, 4, 1}}), one_call);
   EXPECT_EQ(best_threshold({{400, 4, 1}, {400, 1, 2}}), one_call);

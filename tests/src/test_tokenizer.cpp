@@ -85,7 +85,7 @@ class WaitingTokenizer : public Tokenizer {
   mutable bool together_ = false;
 };
 
-TEST(EncodeTexts, UsesAllThreadsAndKeepsTheOrder) {
+TEST(EncodeTexts, UsesAllThreadsAndKeepsOrder) {
   const int threads = omp_get_max_threads();
   const std::vector<std::string_view> texts = {"a", "bcd", "", "ef"};
   for (const int n : {1, 2, 5}) {
@@ -115,7 +115,7 @@ TEST(ByteTokenizer, IdsAreTheBytes) {
   EXPECT_EQ(round_trip(*t, all), all);
 }
 
-TEST(SentencePiece, DecodesWhatItEncoded) {
+TEST(SentencePiece, RoundTripsText) {
   const TempFolder folder;
   const auto t = trained(folder);
   EXPECT_EQ(t->kind(), "sentencepiece");
@@ -150,17 +150,17 @@ Index text_bytes(const Tokenizer& t, const std::string& text) {
   return sum;
 }
 
-TEST(Tokenizers, KnowTheBytesOfTheirIds) {
+TEST(Tokenizers, CountTheTextBytesOfIds) {
   const TempFolder folder;
-  const auto bytes = make_byte_tokenizer(), pieces = trained(folder);
+  const auto bytes = make_byte_tokenizer(), trained_model = trained(folder);
   for (const std::string& text : {std::string(), std::string("  two  blanks "), some_lines()[7],
                                   std::string("\xE2\x96\x81 größer\t線\n"), std::string("\xF0\x9F\x9A\x82")}) {
     EXPECT_EQ(text_bytes(*bytes, text), static_cast<Index>(text.size()));
-    EXPECT_EQ(text_bytes(*pieces, text), static_cast<Index>(text.size())) << text;
+    EXPECT_EQ(text_bytes(*trained_model, text), static_cast<Index>(text.size())) << text;
   }
   EXPECT_LT(bytes->text_bytes(300), 0);
-  EXPECT_LT(pieces->text_bytes(-1), 0);
-  EXPECT_LT(pieces->text_bytes(350), 0);
+  EXPECT_LT(trained_model->text_bytes(-1), 0);
+  EXPECT_LT(trained_model->text_bytes(350), 0);
 
   // Models that change the text, like most models of other authors.
   for (const auto& [option, value] : {std::pair{"normalization_rule_name", "nmt_nfkc"},
@@ -183,7 +183,7 @@ TEST(Tokenizers, KnowTheBytesOfTheirIds) {
   }
 }
 
-TEST(SentencePiece, UsesItsPieces) {
+TEST(SentencePiece, UsesTokensLongerThanBytes) {
   const TempFolder folder;
   const auto t = trained(folder);
   std::vector<std::int32_t> ids;
@@ -192,11 +192,11 @@ TEST(SentencePiece, UsesItsPieces) {
   EXPECT_LT(ids.size(), text.size() * 2 / 3);
 }
 
-TEST(SentencePiece, TrainsTheSameModelAgain) {
+TEST(SentencePiece, TrainsDeterministically) {
   EXPECT_EQ(train_sentencepiece(some_lines(), 340), train_sentencepiece(some_lines(), 340));
 }
 
-TEST(SentencePiece, TrainingReportsItsRounds) {
+TEST(SentencePiece, ReportsTrainingRounds) {
   std::vector<std::pair<Index, Index>> rounds;
   std::streambuf* const printed = std::cerr.rdbuf();
   const std::string model =
@@ -211,7 +211,7 @@ TEST(SentencePiece, TrainingReportsItsRounds) {
   EXPECT_EQ(model, train_sentencepiece(some_lines(), 340));
 }
 
-TEST(SentencePiece, NamesTheLargestAndTheSmallestVocabulary) {
+TEST(SentencePiece, NamesTheVocabularyLimits) {
   const std::string large = MESSAGE_OF(InputError, train_sentencepiece(some_lines(), 50000));
   const std::size_t at = large.find("largest possible vocabulary is ");
   ASSERT_NE(at, std::string::npos) << large;
@@ -228,7 +228,7 @@ TEST(SentencePiece, NamesTheLargestAndTheSmallestVocabulary) {
   EXPECT_BAD_INPUT(train_sentencepiece({}, 300), "cannot train");
 }
 
-TEST(SentencePiece, RefusesWhatIsNoModel) {
+TEST(SentencePiece, RejectsInvalidModels) {
   const TempFolder folder;
   EXPECT_BAD_INPUT(load_sentencepiece(folder.path() / "absent.model"), "absent.model");
   EXPECT_BAD_INPUT(load_sentencepiece(folder.write("text.model", "this is a text\n")), "not a SentencePiece model");
@@ -240,7 +240,7 @@ TEST(SentencePiece, RefusesWhatIsNoModel) {
 
 // A Unigram model gets a tokenizer.json that gives the same ids. For other models no file is
 // written.
-TEST(SentencePiece, AsATokenizerJson) {
+TEST(SentencePiece, ConvertsToTokenizerJson) {
   const TempFolder folder;
   const auto model = trained(folder);
   ASSERT_TRUE(write_sentencepiece_as_json(folder.path() / "t.model", folder.path()));
@@ -286,7 +286,7 @@ TEST(SentencePiece, AsATokenizerJson) {
       made({{"model_type", "bpe"}, {"normalization_rule_name", "identity"}, {"remove_extra_whitespaces", "false"}}), 0);
 }
 
-TEST(OpenTokenizer, ComparesTheModelWithItsDigest) {
+TEST(OpenTokenizer, VerifiesTheDigestOfTheModel) {
   const TempFolder folder;
   trained(folder);
   DatasetDescription d;

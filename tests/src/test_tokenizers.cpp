@@ -69,7 +69,7 @@ Ids to_ids(const Json& json) {
 
 class GoldenTokenizer : public testing::TestWithParam<std::string> {};
 
-TEST_P(GoldenTokenizer, EncodesAndDecodesAsTokenizersDoes) {
+TEST_P(GoldenTokenizer, EqualsTheTokenizersLibrary) {
   const TempFolder folder;
   const Json& c = golden_case(GetParam());
   const TokenizerJson tokenizer(folder.write("tokenizer.json", file_of(GetParam()).dump()));
@@ -86,7 +86,7 @@ TEST_P(GoldenTokenizer, EncodesAndDecodesAsTokenizersDoes) {
 INSTANTIATE_TEST_SUITE_P(All, GoldenTokenizer, testing::ValuesIn(golden_names()),
                          [](const auto& info) { return info.param; });
 
-TEST(TokenizerJson, SaysWhatItIs) {
+TEST(TokenizerJson, DescribesItsTokens) {
   const TempFolder folder;
   const TokenizerJson t(folder.write("tokenizer.json", file_of("qwen2").dump()));
   EXPECT_EQ(t.vocab(), 523);
@@ -108,7 +108,7 @@ TEST(TokenizerJson, SaysWhatItIs) {
   EXPECT_EQ(t.decode({euro[0], euro[1]}), "\xE2\x82");
 }
 
-TEST(TokenizerJson, EncodesOnManyThreadsAtOnce) {
+TEST(TokenizerJson, EncodesOnManyThreads) {
   const TempFolder folder;
   for (const char* name : {"llama3", "unigram_whole", "t5"}) {
     const TokenizerJson t(folder.write("tokenizer.json", file_of(name).dump()));
@@ -127,14 +127,14 @@ TEST(TokenizerJson, EncodesOnManyThreadsAtOnce) {
 }
 
 // One endless word, or endless white space. Quadratic algorithms would take hours.
-TEST(TokenizerJson, LongWordsTakeNoMoreTimeThanShortOnes) {
+TEST(TokenizerJson, EncodesLongInputsInLinearTime) {
   const TempFolder folder;
-  std::string word, mixed, blanks(1 << 20, ' ');
-  for (int i = 0; word.size() < (1 << 20); ++i) word += "wagonsexpertstrack"[i * 7 % 18];
+  std::string letters, mixed, blanks(1 << 20, ' ');
+  for (int i = 0; letters.size() < (1 << 20); ++i) letters += "wagonsexpertstrack"[i * 7 % 18];
   while (mixed.size() < (1 << 20)) mixed += "größer線路 ";
   for (const char* name : {"gpt2", "llama2", "unigram_whole", "t5", "clip", "added"}) {
     const TokenizerJson t(folder.write("tokenizer.json", file_of(name).dump()));
-    for (const std::string& text : {word, mixed, blanks, std::string(1 << 18, 'a')}) {
+    for (const std::string& text : {letters, mixed, blanks, std::string(1 << 18, 'a')}) {
       const auto start = std::chrono::steady_clock::now();
       const Ids ids = ids_of(t, text);
       EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30)) << name;
@@ -143,7 +143,7 @@ TEST(TokenizerJson, LongWordsTakeNoMoreTimeThanShortOnes) {
   }
 }
 
-TEST(TokenizerJson, ManyAddedTokensAreFoundAtOnce) {
+TEST(TokenizerJson, FindsManyAddedTokens) {
   const TempFolder folder;
   Json file = file_of("gpt2");
   for (int i = 0; i < 3000; ++i)
@@ -153,7 +153,7 @@ TEST(TokenizerJson, ManyAddedTokensAreFoundAtOnce) {
   EXPECT_EQ(t.vocab(), 3520);
 }
 
-TEST(TokenizerJson, FilesThatAreWrong) {
+TEST(TokenizerJson, RejectsInvalidFiles) {
   const TempFolder folder;
   const auto refused = [&](const std::string& content, const std::string& why) {
     const fs::path file = folder.write("tokenizer.json", content);
@@ -260,7 +260,7 @@ TEST(TokenizerJson, FilesThatAreWrong) {
   EXPECT_BAD_INPUT(TokenizerJson{folder.path() / "absent.json"}, "absent.json");
 }
 
-TEST(TokenizerJson, TextsThatCannotBeEncoded) {
+TEST(TokenizerJson, RejectsTextsWithoutTokens) {
   const TempFolder folder;
   Json file = file_of("t5");
   file["model"]["unk_id"] = Json();
@@ -319,7 +319,7 @@ TEST(TokenizerJson, TextsThatCannotBeEncoded) {
   EXPECT_LT(static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC, 20);
 }
 
-TEST(TokenizerJson, UnigramDecidesTiesAndUnknownLettersAsTokenizersDoes) {
+TEST(TokenizerJson, UnigramResolvesTiesLikeTheTokenizersLibrary) {
   const TempFolder folder;
   const auto ids = [&](const char* vocab, const char* text) {
     const std::string file = R"({"model": {"type": "Unigram", "unk_id": 0, "vocab": )" + std::string(vocab) + "}}";
@@ -332,7 +332,7 @@ TEST(TokenizerJson, UnigramDecidesTiesAndUnknownLettersAsTokenizersDoes) {
   EXPECT_EQ(ids(R"([["<unk>", 0], ["a", 13], ["ab", -15]])", "abb"), (Ids{1, 0}));
 }
 
-TEST(TokenizerJson, IdsMayHaveGaps) {
+TEST(TokenizerJson, AcceptsGapsBetweenIds) {
   const TempFolder folder;
   Json file = file_of("gpt2");
   file["model"]["vocab"]["new"] = 700;
@@ -342,7 +342,7 @@ TEST(TokenizerJson, IdsMayHaveGaps) {
 }
 
 // Expressions of Oniguruma and their form for PCRE2. The golden cases regex_* compare the matches.
-TEST(Regex, OnigurumaInPcre2sSyntax) {
+TEST(Regex, ConvertsOnigurumaToPcre2) {
   for (const auto& [theirs, ours] : {std::pair{"a{2,3}+b", "(?:a{2,3})+b"},
                                      {"(ab){2}?", "(?:(ab){2})?"},
                                      {"\\p{N}{,3}", "\\p{N}{0,3}"},
@@ -367,48 +367,48 @@ TEST(Regex, OnigurumaInPcre2sSyntax) {
 }
 
 // A long text is searched in steps, which must not change the matches.
-TEST(Regex, MatchesFarApart) {
+TEST(Regex, FindsDistantMatches) {
   std::string text;
-  std::vector<std::size_t> places;
+  std::vector<std::size_t> positions;
   for (int i = 0; i < 60'000; ++i) {
     if (i * i % 1009 == 4 && i % 3 == 1) {
-      places.push_back(text.size());
+      positions.push_back(text.size());
       text += 'x';
     }
     text += "\xC3\xA9";
   }
-  ASSERT_GT(places.size(), 20u);
+  ASSERT_GT(positions.size(), 20u);
   for (const char* expression : {"x", "(?<=\xC3\xA9)x", "x(?=\xC3\xA9)", "(?<!x)x|y"}) {
     std::vector<Match> matches;
     Regex::of(expression).find(text, matches);
-    ASSERT_EQ(matches.size(), places.size()) << expression;
-    for (std::size_t i = 0; i < places.size(); ++i) EXPECT_EQ(matches[i].begin, places[i]) << expression;
+    ASSERT_EQ(matches.size(), positions.size()) << expression;
+    for (std::size_t i = 0; i < positions.size(); ++i) EXPECT_EQ(matches[i].begin, positions[i]) << expression;
   }
   std::string letters;
   for (int i = 0; i < 400; ++i) letters += "\xC3\xA9";
-  for (std::size_t place = 0; place < letters.size(); place += 2) {
+  for (std::size_t at = 0; at < letters.size(); at += 2) {
     std::vector<Match> found;
-    Regex::of("x").find(std::string(letters).insert(place, "x"), found);
-    ASSERT_EQ(found.size(), 1u) << place;
-    EXPECT_EQ(found[0].begin, place);
+    Regex::of("x").find(std::string(letters).insert(at, "x"), found);
+    ASSERT_EQ(found.size(), 1u) << at;
+    EXPECT_EQ(found[0].begin, at);
   }
   std::vector<Match> matches;
   Regex::of("\\Ax|x\\z|\\G\xC3\xA9|$").find(text, matches);
   ASSERT_FALSE(matches.empty());
   EXPECT_EQ(matches.size(),
             // \G matches up to the first x, and $ at the end.
-            (places.empty() ? 60'000 : places.front() / 2) + 1);
+            (positions.empty() ? 60'000 : positions.front() / 2) + 1);
 }
 
 // Combining letters are letters, whatever version of Unicode the library's tables have.
-TEST(Regex, LettersOfUnicode16) {
+TEST(Regex, MatchesLettersOfUnicode16) {
   std::vector<Match> matches;
   Regex::of("[[:alpha:]]+").find("\u00DF\u036C \u05D5", matches);
   ASSERT_EQ(matches.size(), 2u);
   EXPECT_EQ(matches[0].end, 4u);
 }
 
-TEST(Unicode, Characters) {
+TEST(Unicode, DecodesAndEncodesUtf8) {
   const std::string text = "a\xC3\x9F\xE2\x82\xAC\xF0\x9F\x9A\x82";
   std::string again;
   for_each_character(text, [&](char32_t c, std::size_t, std::string_view) { append_character(again, c); });
@@ -428,7 +428,7 @@ TEST(Unicode, Characters) {
 
 // Every character of Unicode 16, in every kind of component. Each digest covers a block of 1024
 // characters.
-TEST(Unicode, EveryCharacterIsThatOfTokenizersWhateverTheLibrariesVersions) {
+TEST(Unicode, EveryCharacterEqualsTheTokenizersLibrary) {
   const Json golden = Json::parse(read_file(GOLDEN "/unicode_classes.json"));
   std::vector<std::vector<std::string>> blocks;  // characters
   const Json& assigned = golden["assigned"];
@@ -453,11 +453,11 @@ TEST(Unicode, EveryCharacterIsThatOfTokenizersWhateverTheLibrariesVersions) {
       for (const std::string& character : characters)
         text += divides ? "a" + character + " " + character + "1" : "a\u0345" + character + "\u0316\u0334 ";
       if (divides) {
-        Pieces pieces{text, {{0, text.size(), true}}, longest_made_of(text.size())};
-        divide(pieces);
+        PreTokenizedText pre_tokenized{text, {{0, text.size(), true}}, max_output_bytes(text.size())};
+        divide(pre_tokenized);
         text.clear();
-        for (const Pieces::Piece& piece : pieces.pieces)
-          text += fmt::format("{}{}", text.empty() ? "" : ",", piece.end - piece.begin);
+        for (const PreTokenizedText::PreToken& pre_token : pre_tokenized.pre_tokens)
+          text += fmt::format("{}{}", text.empty() ? "" : ",", pre_token.end - pre_token.begin);
       } else {
         NormalText made{text};
         normalize(made);
@@ -471,7 +471,7 @@ TEST(Unicode, EveryCharacterIsThatOfTokenizersWhateverTheLibrariesVersions) {
   }
 }
 
-TEST(Unicode, StandInsAreOldCharactersOfTheSameSize) {
+TEST(Unicode, SubstitutesKeepTheSizeOfACharacter) {
   EXPECT_EQ(stand_in(U'a'), U'a');
   EXPECT_EQ(stand_in(U'\U0001F600'), U'\U0001F600');
   EXPECT_NE(stand_in(U'\U0001FAE9'), U'\U0001FAE9');  // new in Unicode 16
@@ -513,7 +513,7 @@ TEST(HuggingFaceTokenizer, FindsTheEndOfText) {
   EXPECT_BAD_INPUT(end_of("bert_like", ""), "does not say which token ends a text: write {\"eos_token\": \"NAME\"}");
 }
 
-TEST(HuggingFaceTokenizer, KnowsTheBytesOfItsIds) {
+TEST(HuggingFaceTokenizer, CountsTheTextBytesOfIds) {
   const TempFolder folder;
   for (const auto& [name, known] : {std::pair{"gpt2", true},
                                     {"llama3", true},
@@ -549,7 +549,7 @@ TEST(HuggingFaceTokenizer, KnowsTheBytesOfItsIds) {
   }
 }
 
-TEST(HuggingFaceTokenizer, TravelsWithTheDataSet) {
+TEST(HuggingFaceTokenizer, IsCopiedWithTheDataSet) {
   const TempFolder folder;
   const std::string text = "The wagons don't wait: größer als 7, 線路。 <|im_end|>\n";
   PrepareOptions options;

@@ -12,23 +12,23 @@ namespace sy {
 namespace {
 
 void a_step() {
-  const Traced step("step", {{"step", 7}});
-  const Doing doing("forward pass", 2);
-  Traced part("route", {{"rows", 5}});
-  part.next("dispatch");
-  part.add({{"rows", 6}, {"bytes", 24}});
+  const TraceScope step("step", {{"step", 7}});
+  const ScopedPhase phase("forward pass", 2);
+  TraceScope scope("route", {{"rows", 5}});
+  scope.next("dispatch");
+  scope.add({{"rows", 6}, {"bytes", 24}});
 }
 
-TEST(StepTrace, HasTheSpansOfItsSteps) {
+TEST(StepTrace, RecordsTheSpansOfItsSteps) {
   const TempFolder folder;
   const auto world = make_comm_self();
   const auto file = folder.path() / "trace" / "rank-0000.json";
   StepTrace traced(*world, folder.path() / "trace", 3, 2);
   for (Index step = 1; step <= 5; ++step) {
-    traced.before(step);
-    EXPECT_EQ(trace != nullptr, step == 3 || step == 4);
+    traced.begin_step(step);
+    EXPECT_EQ(trace_spans != nullptr, step == 3 || step == 4);
     a_step();
-    traced.after(step);
+    traced.end_step(step);
     EXPECT_EQ(std::filesystem::exists(file), step >= 4);
   }
   const Json json = Json::parse(read_file(file));
@@ -61,19 +61,19 @@ TEST(StepTrace, HasTheSpansOfItsSteps) {
                       {"process_name", 1}, {"step", 2}, {"forward pass", 2}, {"route", 2}, {"dispatch", 2}}));
 }
 
-TEST(StepTrace, OfARunThatEndsEarlierIsWritten) {
+TEST(StepTrace, IsWrittenIfTheRunEndsEarly) {
   const TempFolder folder;
   const auto world = make_comm_self();
   StepTrace traced(*world, folder.path(), 2, 10);
-  traced.before(3);  // resumed within the traced steps
+  traced.begin_step(3);  // resumed within the traced steps
   a_step();
-  traced.after(3, true);
+  traced.end_step(3, true);
   EXPECT_TRUE(std::filesystem::exists(folder.path() / "rank-0000.json"));
-  EXPECT_EQ(trace, nullptr);
-  traced.after(4, true);
+  EXPECT_EQ(trace_spans, nullptr);
+  traced.end_step(4, true);
   StepTrace none(*world, folder.path() / "none", 0, 10);
-  none.before(1);
-  none.after(1, true);
+  none.begin_step(1);
+  none.end_step(1, true);
   EXPECT_FALSE(std::filesystem::exists(folder.path() / "none"));
 }
 

@@ -32,7 +32,7 @@ TEST(ValidationRecord, KeepsTheLowestLosses) {
   EXPECT_EQ(r.lowest_step, 70);
 }
 
-TEST(ValidationRecord, LossesThatAreNotFiniteAreNoImprovement) {
+TEST(ValidationRecord, IgnoresNonFiniteLosses) {
   ValidationRecord r;
   for (Index step : {1, 2, 3}) EXPECT_FALSE(r.add(step, step == 2 ? INFINITY : NAN, 3));
   EXPECT_EQ(r.since_lowest, 3);
@@ -41,7 +41,7 @@ TEST(ValidationRecord, LossesThatAreNotFiniteAreNoImprovement) {
   EXPECT_EQ(parse_validation_record(to_text(r), "here"), r);
 }
 
-TEST(ValidationRecord, ForgetsCheckpointsThatAreGone) {
+TEST(ValidationRecord, DropsDeletedCheckpoints) {
   ValidationRecord r;
   for (Index step : {1, 2, 3}) r.add(step, 1.0 / static_cast<double>(step), 3);
   r.retain({1, 3, 7});
@@ -49,7 +49,7 @@ TEST(ValidationRecord, ForgetsCheckpointsThatAreGone) {
   EXPECT_EQ(parse_validation_record(to_text(r), "here"), r);  // losses are equal bitwise
 }
 
-TEST(ValidationRecord, DamagedTextIsNamed) {
+TEST(ValidationRecord, NamesDamagedText) {
   const std::string good = to_text([] {
     ValidationRecord r;
     r.add(1, 2, 1);
@@ -69,7 +69,7 @@ TEST(ValidationRecord, DamagedTextIsNamed) {
 }
 
 // A checkpoint holds the record. One without validations, as of earlier versions, does not.
-TEST(ValidationRecord, IsPartOfACheckpoint) {
+TEST(ValidationRecord, IsSavedInACheckpoint) {
   const TempFolder run;
   test::SingleRank trainer;
   TrainState state = test::example_state(3);

@@ -66,7 +66,7 @@ void fill_parameters(Engine& engine) {
   for (const ParamSpec& spec : store.specs()) {
     const View weight = store.get(spec.name).weight;
     if (spec.init.kind == InitKind::normal) {
-      fill_normal(b, weight, spec.init.deviation, spec.name);
+      fill_normal(b, weight, spec.init.stddev, spec.name);
       continue;
     }
     const Tensor values = b.tensor(weight.shape());

@@ -44,18 +44,18 @@ void measure_grouped(const Setup& setup, std::vector<Section>& sections) {
     for (Index rows : {32, 128, 512, 2048}) {
       Operands operands(first, setup.dtype);
       const View x = operands.random({e.count * rows, e.q}), y = operands.random({e.count * rows, e.n});
-      const ExpertRows owned = operands.owned(e.count * rows, e.count);
+      const GroupOffsets groups = operands.groups(e.count * rows, e.count);
       first.synchronize();
 
       using Product = std::function<void(Backend&)>;
       const std::pair<const char*, Product> products[] = {
-          {"forward", [&](Backend& b) { b.grouped_gemm(x, w, owned, y); }},
-          {"weights' gradient", [&](Backend& b) { b.grouped_gemm_weight(y, x, owned, dw); }}};
+          {"forward", [&](Backend& b) { b.grouped_gemm(x, w, groups, y); }},
+          {"weights' gradient", [&](Backend& b) { b.grouped_gemm_wgrad(y, x, groups, dw); }}};
       for (const auto& [what, product] : products) {
         const auto run = [&](std::size_t way) { return [&, way] { product(*backends[way]); }; };
         const Index n = repetitions(first, setup, run(0));
         std::vector<std::vector<double>> seconds(backends.size());
-        for (int turn = 0; turn < setup.samples; ++turn)  // alternating, because clocks change
+        for (int round = 0; round < setup.samples; ++round)  // alternating, because clocks change
           for (std::size_t way = 0; way < backends.size(); ++way)
             seconds[way].push_back(sample(*backends[way], n, run(way)));
         const double multiplications = static_cast<double>(rows * e.n * e.q),

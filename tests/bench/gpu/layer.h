@@ -28,7 +28,7 @@ class Layer {
   MoeSpec spec_;
   Moe moe_;
   Arena saved_;
-  Device device_;
+  ExecutionContext context_;
   Batch batch_;
   Tensor x_, dy_, y_, dx_;
 };

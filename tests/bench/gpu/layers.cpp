@@ -1,9 +1,9 @@
 // Measures one MoE layer of the product, forward and backward on one rank, beside PyTorch.
 #include "kernels/dry/dry.h"
-#include "src/model/balance.h"
+#include "src/model/load_balancing.h"
 #include "tests/bench/gpu/layer.h"
 #include "tests/bench/peer.h"
-#include "tests/forwarding.h"
+#include "tests/forwarding_comm.h"
 
 namespace sy::bench {
 namespace {
@@ -35,7 +35,7 @@ void measure_layer(const Setup& setup, const ModelShape& shape, std::vector<Sect
   const Run both = [&] { layer.forward_backward(); };
   const Index n = repetitions(layer.backend(), setup, both);
   std::vector<double> ours, theirs, ratio;
-  for (int turn = 0; turn < setup.samples; ++turn) {
+  for (int round = 0; round < setup.samples; ++round) {
     ours.push_back(sample(layer.backend(), n, both));
     if (!peer.ready()) continue;
     theirs.push_back(peer.seconds(n) / static_cast<double>(n));
@@ -68,13 +68,13 @@ void measure_layer(const Setup& setup, const ModelShape& shape, std::vector<Sect
 }
 
 // Makes the backend wait until the tokens have arrived.
-class Waited final : public Forwarding {
+class Waited final : public ForwardingComm {
  public:
-  using Forwarding::Forwarding;
-  const char* others() const override { return inner_->others(); }
+  using ForwardingComm::ForwardingComm;
+  const char* peer_names() const override { return inner_->peer_names(); }
 
  private:
-  void do_all_to_all_v(std::span<const InOut> buffers, std::span<const Index> send,
+  void do_all_to_all_v(std::span<const SendReceive> buffers, std::span<const Index> send,
                        std::span<const Index> receive) override {
     inner_->mark();
     inner_->start_all_to_all_v(buffers, send, receive);
@@ -84,7 +84,7 @@ class Waited final : public Forwarding {
 
 Mesh mesh_of(Comm& world, Backend& backend, bool waits) {
   Mesh mesh = on_backend(make_mesh(world, {.ranks = world.size(), .ep = world.size()}), backend);
-  if (waits) mesh.experts = std::make_unique<Waited>(std::move(mesh.experts));
+  if (waits) mesh.expert_group = std::make_unique<Waited>(std::move(mesh.expert_group));
   return mesh;
 }
 
@@ -98,7 +98,7 @@ Layer::Layer(const ModelShape& shape, DType dtype, Mesh mesh, std::unique_ptr<Ba
       spec_(*block_specs(engine_.config()).front().moe()),
       moe_(spec_, shape.d_model, engine_.store(), "layers.0.moe.", {}),
       saved_([this](Index bytes) { return this->backend().allocate(bytes); }),
-      device_{this->backend(), engine_.mesh(), engine_.scratch(), dtype},
+      context_{this->backend(), engine_.mesh(), engine_.scratch(), dtype},
       batch_{.sequences = shape.sequences,
              .seq_len = shape.seq_len,
              .ids = {},
@@ -114,12 +114,12 @@ Layer::Layer(const ModelShape& shape, DType dtype, Mesh mesh, std::unique_ptr<Ba
 
 void Layer::pass(bool backward) {
   const Arena::Scope scope(saved_);
-  Pass pass{device_, batch_, saved_};
-  pass.balance = make_balance(pass, 1, spec_.experts);
+  LayerContext layer{context_, batch_, saved_};
+  layer.load_balance = make_load_balance_state(layer, 1, spec_.experts);
   Moe::Saved saved;
-  moe_.forward(pass, x_, {.y = y_, .from = y_}, saved, nullptr);
-  balance(pass, spec_.router, pass.balance, {});
-  if (backward) moe_.backward(pass, dy_, saved, dx_);
+  moe_.forward(layer, x_, {.y = y_, .residual = y_}, saved, nullptr);
+  load_balancing_loss(layer, spec_.router, layer.load_balance, {});
+  if (backward) moe_.backward(layer, dy_, saved, dx_);
 }
 
 void Layer::check() {
@@ -129,7 +129,7 @@ void Layer::check() {
 }
 
 Tensor Layer::activations(const ModelShape& shape, const char* name) {
-  Tensor x = backend().tensor({shape.sequences * shape.seq_len, shape.d_model}, device_.dtype);
+  Tensor x = backend().tensor({shape.sequences * shape.seq_len, shape.d_model}, context_.dtype);
   fill_normal(backend(), x, 1, name);
   return x;
 }

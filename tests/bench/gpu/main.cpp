@@ -17,7 +17,7 @@
 
 #include "dist/runtime.h"
 #include "src/system/files.h"
-#include "src/text/words.h"
+#include "src/text/strings.h"
 #include "tests/bench/arguments.h"
 #include "tests/bench/gpu/bench.h"
 
@@ -32,33 +32,35 @@ std::string today() {
 }
 
 using Measure = std::function<void(const Setup&, std::vector<Section>&)>;
-struct Part {
+struct Group {
   std::string_view name;
   void (*measure)(const Setup&, std::vector<Section>&);
   bool needs_cuda;
 };
-constexpr Part all_parts[] = {{"operations", measure_operations, false},
-                              {"layers", measure_layers, false},
-                              {"step", measure_step, false},
-                              {"grouped", measure_grouped, true},
-                              {"graphs", measure_graphs, true}};
+constexpr Group groups[] = {{"operations", measure_operations, false},
+                            {"layers", measure_layers, false},
+                            {"step", measure_step, false},
+                            {"grouped", measure_grouped, true},
+                            {"graphs", measure_graphs, true}};
 
 // Returns the parts of a comma-separated list, in the order of the table. An empty list means all
 // that the backend has. Throws InputError.
-std::vector<Measure> chosen_parts(const Setup& setup, const std::string& list) {
+std::vector<Measure> chosen_measures(const Setup& setup, const std::string& list) {
   const std::vector<std::string> names = split_list(list);
-  const auto named = [&](const Part& part) { return std::find(names.begin(), names.end(), part.name) != names.end(); };
+  const auto named = [&](const Group& group) {
+    return std::find(names.begin(), names.end(), group.name) != names.end();
+  };
   const auto known = [&](const std::string& name) {
-    return std::any_of(std::begin(all_parts), std::end(all_parts), [&](const Part& p) { return p.name == name; });
+    return std::any_of(std::begin(groups), std::end(groups), [&](const Group& p) { return p.name == name; });
   };
   for (const std::string& name : names)
     if (!known(name))
       bad_input("--parts: there is no part '{}': choose from operations, layers, step, grouped and graphs", name);
   std::vector<Measure> chosen;
-  for (const Part& part : all_parts) {
-    const bool possible = !part.needs_cuda || setup.backend == "cuda";
-    if (!possible && named(part)) bad_input("--parts: {} is measured with --backend cuda alone", part.name);
-    if (possible && (names.empty() || named(part))) chosen.push_back(part.measure);
+  for (const Group& group : groups) {
+    const bool possible = !group.needs_cuda || setup.backend == "cuda";
+    if (!possible && named(group)) bad_input("--parts: {} is measured with --backend cuda alone", group.name);
+    if (possible && (names.empty() || named(group))) chosen.push_back(group.measure);
   }
   return chosen;
 }
@@ -77,11 +79,11 @@ int run(Comm& world, int argc, char** argv) {
   options.add_options()("script", po::value(&setup.script)->default_value("tests/bench/pytorch_moe_layer.py"));
   options.add_options()("parts", po::value(&names));
   options.add_options()("load", po::value(&setup.load));
-  po::variables_map given;
+  po::variables_map values;
   bool asked = true;
-  agree(world, [&] {
+  agree_on_errors(world, [&] {
     asked = read_arguments(argc, argv, "bench_gpu", "Measures a GPU: operations, layers, a training step, and ranks.",
-                           options, given, world.rank() == 0);
+                           options, values, world.rank() == 0);
   });
   if (!asked) return 0;
   if (!setup.load.empty() && world.size() == 1)
@@ -100,12 +102,12 @@ int run(Comm& world, int argc, char** argv) {
   std::vector<Section> sections;
   std::string text;
   bool complete = true;
-  std::vector<Measure> parts = chosen_parts(setup, names);
-  if (world.size() > 1) parts = {[&](const Setup& s, std::vector<Section>& to) { measure_ranks(s, world, to); }};
+  std::vector<Measure> measures = chosen_measures(setup, names);
+  if (world.size() > 1) measures = {[&](const Setup& s, std::vector<Section>& to) { measure_ranks(s, world, to); }};
   roofs.measure();
-  for (const Measure& part : parts) {
+  for (const Measure& group : measures) {
     try {
-      part(setup, sections);
+      group(setup, sections);
       roofs.measure();
     } catch (const std::exception& error) {
       if (world.size() > 1) throw;  // the others wait for this rank

@@ -39,8 +39,8 @@ class Operands {
     for (Index i = 0; i < n; ++i) values[i] = static_cast<std::int32_t>(random.bits(i) % end);
     return numbers(values);
   }
-  // Row offsets of experts that own equal shares of `rows` rows.
-  ExpertRows owned(Index rows, Index experts) {
+  // Row offsets of experts that have equal shares of `rows` rows.
+  GroupOffsets groups(Index rows, Index experts) {
     offsets_.resize(experts + 1);
     for (Index e = 0; e <= experts; ++e) offsets_[e] = static_cast<std::int32_t>(rows * e / experts);
     return {numbers(offsets_), offsets_.data()};

@@ -15,7 +15,7 @@ struct Sizes {
   Index T() const { return B * S; }
   Index R() const { return T() * k; }
   Index qkv() const { return (H + 2 * K) * hd; }
-  Index n(const Backend& b) const { return std::min(T(), std::clamp<Index>(b.logits_at_once() / V, 64, 4096)); }
+  Index n(const Backend& b) const { return std::min(T(), std::clamp<Index>(b.logits_chunk() / V, 64, 4096)); }
 };
 
 constexpr Sizes mixtral = {2, 4096, 4096, 14336, 8, 2, 32, 8, 128, 32768};
@@ -76,20 +76,20 @@ void add_products(std::vector<Operation>& all, const Sizes& s) {
     all.push_back({fmt::format("grouped_gemm, {}", m.what), [s, m](Operands& o) -> Run {
                      const View x = o.random({s.R(), m.q}), w = o.random({m.experts, m.n, m.q});
                      const View y = o.zeros({s.R(), m.n});
-                     const ExpertRows owned = o.owned(s.R(), m.experts);
-                     return [&o, x, w, owned, y] { o.b.grouped_gemm(x, w, owned, y); };
+                     const GroupOffsets groups = o.groups(s.R(), m.experts);
+                     return [&o, x, w, groups, y] { o.b.grouped_gemm(x, w, groups, y); };
                    }});
-    all.push_back({fmt::format("grouped_gemm_input, {}", m.what), [s, m](Operands& o) -> Run {
+    all.push_back({fmt::format("grouped_gemm_dgrad, {}", m.what), [s, m](Operands& o) -> Run {
                      const View dy = o.random({s.R(), m.n}), w = o.random({m.experts, m.n, m.q});
                      const View dx = o.zeros({s.R(), m.q});
-                     const ExpertRows owned = o.owned(s.R(), m.experts);
-                     return [&o, dy, w, owned, dx] { o.b.grouped_gemm_input(dy, w, owned, dx); };
+                     const GroupOffsets groups = o.groups(s.R(), m.experts);
+                     return [&o, dy, w, groups, dx] { o.b.grouped_gemm_dgrad(dy, w, groups, dx); };
                    }});
-    all.push_back({fmt::format("grouped_gemm_weight, {}", m.what), [s, m](Operands& o) -> Run {
+    all.push_back({fmt::format("grouped_gemm_wgrad, {}", m.what), [s, m](Operands& o) -> Run {
                      const View dy = o.random({s.R(), m.n}), x = o.random({s.R(), m.q});
                      const View dw = o.zeros({m.experts, m.n, m.q}, DType::f32);
-                     const ExpertRows owned = o.owned(s.R(), m.experts);
-                     return [&o, dy, x, owned, dw] { o.b.grouped_gemm_weight(dy, x, owned, dw); };
+                     const GroupOffsets groups = o.groups(s.R(), m.experts);
+                     return [&o, dy, x, groups, dw] { o.b.grouped_gemm_wgrad(dy, x, groups, dw); };
                    }});
   }
 }
@@ -149,17 +149,17 @@ void add_elementwise(std::vector<Operation>& all, const Sizes& s) {
                    const View v = o.zeros({n}, DType::f32);
                    // f32 weights have no rounded copy.
                    const View rounded = o.compute == DType::bf16 ? o.zeros({n}) : View{};
-                   const View factor = o.zeros({1}, DType::f32), rates = o.zeros({3}, DType::f32);
+                   const View factor = o.zeros({1}, DType::f32), step_scalars = o.zeros({3}, DType::f32);
                    o.b.fill(factor, 1);
-                   o.b.fill(rates, 1e-4f);
+                   o.b.fill(step_scalars, 1e-4f);
                    const AdamW desc = {0.9f, 0.95f, 1e-8f, 0.1f};
-                   return [&o, desc, factor, rates, g, w, m, v, rounded] {
-                     o.b.adamw(desc, factor, rates, g, w, m, v, rounded);
+                   return [&o, desc, factor, step_scalars, g, w, m, v, rounded] {
+                     o.b.adamw(desc, factor, step_scalars, g, w, m, v, rounded);
                    };
                  }});
-  all.push_back({"clip_factor", [](Operands& o) -> Run {
+  all.push_back({"clip_coefficient", [](Operands& o) -> Run {
                    const View squares = o.zeros({1}, DType::f64), factor = o.f32({1});
-                   return [&o, squares, factor] { o.b.clip_factor(squares, 1, factor); };
+                   return [&o, squares, factor] { o.b.clip_coefficient(squares, 1, factor); };
                  }});
 }
 
@@ -167,36 +167,38 @@ void add_attention(std::vector<Operation>& all, const Sizes& s) {
   const AttentionDesc desc = {.scale = 1 / std::sqrt(static_cast<float>(s.hd))};
   // Rotations by arbitrary angles.
   const auto table = [s](Operands& o) {
-    std::vector<float> turns(s.S * s.hd);
+    std::vector<float> rotations(s.S * s.hd);
     for (Index i = 0; i < s.S * s.hd / 2; ++i) {
-      turns[2 * i] = std::cos(static_cast<float>(i));
-      turns[2 * i + 1] = std::sin(static_cast<float>(i));
+      rotations[2 * i] = std::cos(static_cast<float>(i));
+      rotations[2 * i + 1] = std::sin(static_cast<float>(i));
     }
     const View made = o.zeros({s.S, s.hd / 2, 2}, DType::f32);
-    o.b.to_device(turns.data(), made);
+    o.b.to_device(rotations.data(), made);
     return made;
   };
   const Shape qkv_rows = {s.T(), s.H + 2 * s.K, s.hd};
   all.push_back({"rope", [s, table, qkv_rows](Operands& o) -> Run {
-                   const View x = o.random(qkv_rows), turns = table(o), positions = o.below(s.T(), s.S);
-                   return [&o, s, x, positions, turns] { o.b.rope(x, s.H + s.K, positions, turns, false); };
+                   const View x = o.random(qkv_rows), rotations = table(o), positions = o.below(s.T(), s.S);
+                   return [&o, s, x, positions, rotations] { o.b.rope(x, s.H + s.K, positions, rotations, false); };
                  }});
   const QkNorm qk_norm = {s.H, s.K, 1e-5f};
-  all.push_back({"qk_norm_forward", [s, table, qkv_rows, qk_norm](Operands& o) -> Run {
-                   const View x = o.random(qkv_rows), weight = o.random({2, s.hd}), y = o.zeros(qkv_rows);
-                   const View turns = table(o), positions = o.below(s.T(), s.S), inverse = o.f32({s.T(), s.H + s.K});
-                   return [&o, qk_norm, x, weight, positions, turns, y, inverse] {
-                     o.b.qk_norm_forward(qk_norm, x, weight, positions, turns, y, inverse);
-                   };
-                 }});
-  all.push_back({"qk_norm_backward", [s, table, qkv_rows, qk_norm](Operands& o) -> Run {
-                   const View dy = o.random(qkv_rows), x = o.random(qkv_rows), weight = o.random({2, s.hd});
-                   const View turns = table(o), positions = o.below(s.T(), s.S), inverse = o.f32({s.T(), s.H + s.K});
-                   const View dx = o.zeros(qkv_rows), dweight = o.f32({2, s.hd});
-                   return [&o, qk_norm, dy, x, weight, inverse, positions, turns, dx, dweight] {
-                     o.b.qk_norm_backward(qk_norm, dy, x, weight, inverse, positions, turns, dx, dweight);
-                   };
-                 }});
+  all.push_back(
+      {"qk_norm_forward", [s, table, qkv_rows, qk_norm](Operands& o) -> Run {
+         const View x = o.random(qkv_rows), weight = o.random({2, s.hd}), y = o.zeros(qkv_rows);
+         const View rotations = table(o), positions = o.below(s.T(), s.S), inverse = o.f32({s.T(), s.H + s.K});
+         return [&o, qk_norm, x, weight, positions, rotations, y, inverse] {
+           o.b.qk_norm_forward(qk_norm, x, weight, positions, rotations, y, inverse);
+         };
+       }});
+  all.push_back(
+      {"qk_norm_backward", [s, table, qkv_rows, qk_norm](Operands& o) -> Run {
+         const View dy = o.random(qkv_rows), x = o.random(qkv_rows), weight = o.random({2, s.hd});
+         const View rotations = table(o), positions = o.below(s.T(), s.S), inverse = o.f32({s.T(), s.H + s.K});
+         const View dx = o.zeros(qkv_rows), dweight = o.f32({2, s.hd});
+         return [&o, qk_norm, dy, x, weight, inverse, positions, rotations, dx, dweight] {
+           o.b.qk_norm_backward(qk_norm, dy, x, weight, inverse, positions, rotations, dx, dweight);
+         };
+       }});
   // Heads of q, k and v in a tensor of all heads.
   const auto queries = [s](View qkv) { return heads_of(qkv, 0, s.H); };
   const auto keys = [s](View qkv) { return heads_of(qkv, s.H, s.K); };
@@ -219,10 +221,10 @@ void add_attention(std::vector<Operation>& all, const Sizes& s) {
 
 // Results of a router: the operands of the operations after it.
 struct Routed {
-  Index ranks;  // to which a token may be sent
+  Index ranks;  // largest number of ranks that receive a token
   RouteDesc desc;
-  View logits, experts, weights, counts, probability, z_squared, keep, places, copies, sent, sends, kept, rows, tokens,
-      slots, offsets;
+  View logits, experts, weights, counts, probability, z_squared, dispatch_mask, physical_experts, copies,
+      copies_of_tokens, layout_counts, tokens_per_expert, assignments, tokens, row_id_map, offsets;
 
   Routed(Operands& o, const Sizes& s)
       : ranks(std::min<Index>(8, s.E)),
@@ -233,29 +235,34 @@ struct Routed {
         counts(o.i32({s.B, s.E})),
         probability(o.f32({s.B, s.E})),
         z_squared(o.zeros({1}, DType::f64)),
-        keep(o.i32({s.T(), s.k})),
-        places(o.i32({s.T(), s.k})),
+        dispatch_mask(o.i32({s.T(), s.k})),
+        physical_experts(o.i32({s.T(), s.k})),
         copies(o.i32({s.T() * std::min(s.k, ranks)})),
-        sent(o.i32({s.T(), std::min(s.k, ranks)})),
-        sends(o.i32({ranks + s.E})),
-        kept(o.i32({s.E})),
-        rows(o.i32({s.R()})),
+        copies_of_tokens(o.i32({s.T(), std::min(s.k, ranks)})),
+        layout_counts(o.i32({ranks + s.E})),
+        tokens_per_expert(o.i32({s.E})),
+        assignments(o.i32({s.R()})),
         tokens(o.i32({s.R()})),
-        slots(o.i32({s.T(), s.k})),
+        row_id_map(o.i32({s.T(), s.k})),
         offsets(o.i32({s.E + 1})) {
     route(o.b);
-    limit(o.b, 0);
-    plan(o.b);
-    sort(o.b);
+    apply_capacity(o.b, 0);
+    build_layout(o.b);
+    build_permutation(o.b);
   }
   void route(Backend& b) const {
     b.route_forward(desc, logits, {}, {}, experts, weights, counts, probability, z_squared);
   }
-  void limit(Backend& b, Index capacity) const {
-    b.capacity({.capacity = capacity}, experts, weights, counts.dim(0), counts.dim(1), keep);
+  void apply_capacity(Backend& b, Index capacity) const {
+    b.apply_capacity({.capacity = capacity}, experts, weights, counts.dim(0), counts.dim(1), dispatch_mask);
   }
-  void plan(Backend& b) const { b.plan_sends({ranks, 1}, experts, keep, places, copies, sent, sends, kept); }
-  void sort(Backend& b) const { b.sort_assignments(places, 0, rows, tokens, slots, offsets); }
+  void build_layout(Backend& b) const {
+    b.dispatch_layout({ranks, 1}, experts, dispatch_mask, physical_experts, copies, copies_of_tokens, layout_counts,
+                      tokens_per_expert);
+  }
+  void build_permutation(Backend& b) const {
+    b.build_permutation(physical_experts, 0, assignments, tokens, row_id_map, offsets);
+  }
 };
 
 void add_routing(std::vector<Operation>& all, const Sizes& s) {
@@ -268,32 +275,34 @@ void add_routing(std::vector<Operation>& all, const Sizes& s) {
                      o.b.route_backward(r.desc, r.logits, r.experts, r.weights, dweights, dprobability, 1e-3f, dlogits);
                    };
                  }});
-  all.push_back({"capacity, factor 1.25", [s](Operands& o) -> Run {
-                   return [&o, r = Routed(o, s), n = s.S * s.k * 5 / 4 / s.E] { r.limit(o.b, n); };
+  all.push_back({"apply_capacity, factor 1.25", [s](Operands& o) -> Run {
+                   return [&o, r = Routed(o, s), n = s.S * s.k * 5 / 4 / s.E] { r.apply_capacity(o.b, n); };
                  }});
+  all.push_back({"dispatch_layout, up to 8 ranks",
+                 [s](Operands& o) -> Run { return [&o, r = Routed(o, s)] { r.build_layout(o.b); }; }});
   all.push_back(
-      {"plan_sends, up to 8 ranks", [s](Operands& o) -> Run { return [&o, r = Routed(o, s)] { r.plan(o.b); }; }});
-  all.push_back({"sort_assignments", [s](Operands& o) -> Run { return [&o, r = Routed(o, s)] { r.sort(o.b); }; }});
-  all.push_back({"balance", [s](Operands& o) -> Run {
+      {"build_permutation", [s](Operands& o) -> Run { return [&o, r = Routed(o, s)] { r.build_permutation(o.b); }; }});
+  all.push_back({"load_balancing_loss", [s](Operands& o) -> Run {
                    const Routed r(o, s);
                    const View dprobability = o.f32({1, s.B, s.E}), sums = o.zeros({1, 3 * s.E + 2}, DType::f64);
                    const View counts = r.counts.reshape({1, s.B, s.E}),
-                              probability = r.probability.reshape({1, s.B, s.E}), kept = r.kept.reshape({1, s.E});
-                   const BalanceDesc desc = {.factor = 1e-2, .z_factor = 1e-3};
+                              probability = r.probability.reshape({1, s.B, s.E}),
+                              tokens_per_expert = r.tokens_per_expert.reshape({1, s.E});
+                   const LoadBalancingDesc desc = {.factor = 1e-2, .z_factor = 1e-3};
                    return [=, &o] {
-                     o.b.balance(desc, counts, counts.reshape({1, 1, s.B, s.E}), probability, kept, r.z_squared,
-                                 dprobability, sums);
+                     o.b.load_balancing_loss(desc, counts, counts.reshape({1, 1, s.B, s.E}), probability,
+                                             tokens_per_expert, r.z_squared, dprobability, sums);
                    };
                  }});
-  all.push_back({"gather_rows", [s](Operands& o) -> Run {
+  all.push_back({"permute", [s](Operands& o) -> Run {
                    const Routed r(o, s);
                    const View x = o.random({s.T(), s.D}), y = o.zeros({s.R(), s.D});
-                   return [=, &o] { o.b.gather_rows(x, r.tokens, y); };
+                   return [=, &o] { o.b.permute(x, r.tokens, y); };
                  }});
-  all.push_back({"combine_rows", [s](Operands& o) -> Run {
+  all.push_back({"unpermute", [s](Operands& o) -> Run {
                    const Routed r(o, s);
                    const View x = o.random({s.R(), s.D}), y = o.zeros({s.T(), s.D});
-                   return [=, &o] { o.b.combine_rows(x, r.slots, y, y); };
+                   return [=, &o] { o.b.unpermute(x, r.row_id_map, y, y); };
                  }});
 }
 

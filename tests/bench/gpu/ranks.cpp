@@ -8,7 +8,7 @@
 #include "kernels/philox.h"
 #include "src/cli/trained.h"
 #include "src/evaluate/replay.h"
-#include "src/train/grad_sync.h"
+#include "src/train/distributed_optimizer.h"
 #include "tests/bench/gpu/layer.h"
 #include "tests/bench/gpu/trip.h"
 
@@ -56,7 +56,7 @@ std::vector<Load> drawn_loads(const ModelShape& shape) {
 // validation text, without drops.
 struct Recorded {
   ModelShape shape;
-  std::vector<std::int32_t> places;  // [tokens, k]
+  std::vector<std::int32_t> physical_experts;  // [tokens, k]
 };
 Recorded recorded(const std::filesystem::path& run, int ranks) {
   const auto self = make_comm_self();
@@ -67,45 +67,46 @@ Recorded recorded(const std::filesystem::path& run, int ranks) {
               config.moe.experts, ranks);
   const auto dataset = open_validation(trained, dataset_of(trained, {}), {}, false, true);
   const auto engine = load_model(*self, trained, {}, "cpu");
-  std::vector<std::int32_t> places;
+  std::vector<std::int32_t> physical_experts;
   for_replay_batches(*dataset, config.model.seq_len, {.max_windows = 64}, [&](const ReplayBatch& batch) {
     const std::vector<std::int32_t> experts = replay(*engine, batch, true, false).layers.back().experts;
-    places.insert(places.end(), experts.begin(), experts.end());
+    physical_experts.insert(physical_experts.end(), experts.begin(), experts.end());
   });
-  if (const auto orders = read_placement(config); !orders.empty())
-    for (std::int32_t& place : places) {
-      const std::vector<Index>& order = orders.back();
-      place = static_cast<std::int32_t>(std::find(order.begin(), order.end(), place) - order.begin());
+  if (const auto orders = read_expert_map(config); !orders.empty())
+    for (std::int32_t& expert : physical_experts) {
+      const std::vector<Index>& physical_to_logical = orders.back();
+      expert = static_cast<std::int32_t>(std::find(physical_to_logical.begin(), physical_to_logical.end(), expert) -
+                                         physical_to_logical.begin());
     }
   return {{"", 1, config.model.d_model, 1, 1, config.moe.experts, config.moe.top_k, config.moe.d_ff, 256,
            config.train.micro_batch, config.model.seq_len},
-          std::move(places)};
+          std::move(physical_experts)};
 }
 
 // Rank 0 reads the run and broadcasts it.
 Recorded shared_by(Comm& world, const std::filesystem::path& run) {
   Recorded r{};
-  agree(world, [&] {
+  agree_on_errors(world, [&] {
     if (world.rank() == 0) r = recorded(run, world.size());
   });
   ModelShape& s = r.shape;
   s.name = "of " + run.string();
-  Index size = std::ssize(r.places);
+  Index size = std::ssize(r.physical_experts);
   for (Index* number : {&s.layers, &s.d_model, &s.heads, &s.kv_heads, &s.experts, &s.top_k, &s.d_ff, &s.vocab,
                         &s.sequences, &s.seq_len, &size})
     world.broadcast(view_of(number, {1}), 0);
-  r.places.resize(static_cast<std::size_t>(size));
-  world.broadcast(view_of(r.places.data(), {size}), 0);
+  r.physical_experts.resize(static_cast<std::size_t>(size));
+  world.broadcast(view_of(r.physical_experts.data(), {size}), 0);
   return r;
 }
 
 // Each rank takes the tokens of the next micro-batch.
 Load load_of(const Recorded& r) {
-  return {r.shape.name, [places = r.places, k = r.shape.top_k](Index T, int rank) {
+  return {r.shape.name, [physical_experts = r.physical_experts, k = r.shape.top_k](Index T, int rank) {
             std::vector<std::int32_t> all;
-            const Index tokens = std::ssize(places) / k;
+            const Index tokens = std::ssize(physical_experts) / k;
             for (Index t = 0; t < T; ++t) {
-              const auto first = places.begin() + (rank * T + t) % tokens * k;
+              const auto first = physical_experts.begin() + (rank * T + t) % tokens * k;
               all.insert(all.end(), first, first + k);
             }
             return all;
@@ -202,7 +203,7 @@ void measure_layer(const Setup& setup, Comm& world, const ModelShape& shape, con
                                        [&] { waiting.forward(); }, [&] { waiting.forward_backward(); }});
   layer.check();
   waiting.check();
-  const Comm& comm = *layer.engine().mesh().experts;
+  const Comm& comm = *layer.engine().mesh().expert_group;
   const Spread backward = less(times[1], times[0]), backward_waiting = less(times[3], times[2]);
   lines.push_back({.what = "layer, forward", .seconds = times[0], .note = hidden(comm, times[2], times[0], travel)});
   lines.push_back(
@@ -219,7 +220,7 @@ void measure_sync(const Setup& setup, Comm& world, ModelShape shape, std::vector
   const Config config = config_of(shape, setup.dtype);
   Engine engine(config, shape.vocab, setup.make(), make_mesh(world, {.ranks = world.size(), .ep = world.size() / 2}),
                 true);
-  GradSync sync(engine.mesh(), engine.store());
+  DistributedOptimizer optimizer(engine.mesh(), engine.store());
   fill_parameters(engine);
   const Index T = shape.sequences * shape.seq_len;
   const RandomStream random(1, fmt::format("tokens of rank {}", world.rank()));
@@ -229,10 +230,10 @@ void measure_sync(const Setup& setup, Comm& world, ModelShape shape, std::vector
     targets[t] = static_cast<std::int32_t>(random.bits(2 * t + 1) % shape.vocab);
   }
   Index steps = 0;
-  const auto step = [&](const BackwardProgress& progress) {
+  const auto step = [&](const BackwardHooks& hooks) {
     engine.train({shape.sequences, shape.seq_len, ids, targets, T * world.size(), shape.sequences * world.size(), 1},
-                 progress);
-    sync.step(config.train, 1e-4, ++steps);
+                 hooks);
+    optimizer.step(config.train, 1e-4, ++steps);
   };
   const auto reduce = [&] {
     const auto& layout = engine.store().layout();
@@ -242,8 +243,8 @@ void measure_sync(const Setup& setup, Comm& world, ModelShape shape, std::vector
       engine.mesh().over(layout.groups[g].axes).reduce_scatter(gradients, gradients.rows(owned.begin, owned.size()));
     }
   };
-  const auto times =
-      measure_together(world, engine.backend(), setup, {[&] { step(sync.progress()); }, [&] { step({}); }, reduce});
+  const auto times = measure_together(world, engine.backend(), setup,
+                                      {[&] { step(optimizer.backward_hooks()); }, [&] { step({}); }, reduce});
   sections.push_back({fmt::format("A step of {} ranks: {}", world.size(), shape.name),
                       fmt::format("{} layers, ep {}: each expert is on two ranks, and every gradient is reduced.",
                                   shape.layers, world.size() / 2),
@@ -252,7 +253,7 @@ void measure_sync(const Setup& setup, Comm& world, ModelShape shape, std::vector
                         .note = hidden(*engine.mesh().dp, times[1], times[0], times[2].median)},
                        {.what = "gradients reduced behind backward", .seconds = times[1]},
                        {.what = "reducing them alone", .seconds = times[2]}}});
-  if (!std::isfinite(sync.norm())) fail("the gradients have a norm of {}", sync.norm());
+  if (!std::isfinite(optimizer.norm())) fail("the gradients have a norm of {}", optimizer.norm());
 }
 
 }  // namespace

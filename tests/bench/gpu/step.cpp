@@ -4,7 +4,7 @@
 
 #include "kernels/dry/dry.h"
 #include "kernels/philox.h"
-#include "src/train/grad_sync.h"
+#include "src/train/distributed_optimizer.h"
 #include "src/train/memory.h"
 #include "tests/bench/gpu/bench.h"
 
@@ -41,7 +41,7 @@ Plan largest(const Setup& setup) {
   if (setup.small) return {small_model, room_for(small_model, setup, *backend).value()};
   for (ModelShape shape : widths) {
     std::optional<Plan> plan;
-    for (; const auto room = room_for(shape, setup, *backend); ++shape.layers) plan = {shape, *room};
+    for (; const auto reservation = room_for(shape, setup, *backend); ++shape.layers) plan = {shape, *reservation};
     if (plan) return *plan;
   }
   fail("{}: too little memory for a model to measure", backend->describe());
@@ -54,7 +54,7 @@ class Training {
       : shape_(shape),
         self_(make_comm_self()),
         engine_(config_of(shape, setup.dtype), shape.vocab, std::move(backend), make_mesh(*self_, {}), true, arena),
-        sync_(engine_.mesh(), engine_.store()),
+        optimizer_(engine_.mesh(), engine_.store()),
         ids_(tokens()),
         targets_(tokens()) {
     const RandomStream random(1, "bench");
@@ -70,7 +70,7 @@ class Training {
   Index tokens() const { return shape_.sequences * shape_.seq_len; }
   void step(Index micro_batches) {
     for (Index i = 0; i < micro_batches; ++i) engine_.train(batch(micro_batches));
-    sync_.step(engine_.config().train, 1e-4, ++steps_);
+    optimizer_.step(engine_.config().train, 1e-4, ++steps_);
   }
   // Mean cross-entropy of the batch.
   double loss() {
@@ -89,7 +89,7 @@ class Training {
   ModelShape shape_;
   std::unique_ptr<Comm> self_;
   Engine engine_;
-  GradSync sync_;
+  DistributedOptimizer optimizer_;
   std::vector<std::int32_t> ids_, targets_;
   Index steps_ = 0;
 };

@@ -31,56 +31,56 @@ class Messages {
 Trip::Trip(Backend& backend, const Mesh& mesh, const ModelShape& shape, DType dtype, const Load& load)
     : backend_(backend),
       mesh_(mesh),
-      group_(*mesh.experts),
-      ranks_(mesh.layout, {}),
+      group_(*mesh.expert_group),
+      placement_(mesh.layout, {}),
       T_(shape.sequences * shape.seq_len),
       k_(shape.top_k),
       E_(shape.experts),
       arena_([this](Index bytes) { return backend_.allocate(bytes); }),
       chosen_(backend_.tensor({T_, k_}, DType::i32)),
-      kept_(backend_.tensor({T_, k_}, DType::i32)),
+      dispatch_mask_(backend_.tensor({T_, k_}, DType::i32)),
       x_(backend_.tensor({T_, shape.d_model}, dtype)),
       y_(backend_.tensor({T_, shape.d_model}, dtype)),
       weights_(backend_.tensor({T_, k_})) {
   const std::vector<std::int32_t> experts = load.experts(T_, group_.rank()), all(T_ * k_, 1);
   SY_ASSERT(experts.size() == all.size(), "{} choices of {} tokens, {} of each", experts.size(), T_, k_);
   backend_.to_device(experts.data(), chosen_);
-  backend_.to_device(all.data(), kept_);
+  backend_.to_device(all.data(), dispatch_mask_);
   fill_normal(backend_, x_, 1, fmt::format("x of rank {}", group_.rank()));
   fill_normal(backend_, weights_, 1, "weights");
-  sends_ = Sends(ranks_, T_, k_, E_, arena_, arena_);
-  plan();
+  dispatch_layout_ = DispatchLayout(placement_, T_, k_, E_, arena_, arena_);
+  build_layout();
   backend_.synchronize();
 }
 
-void Trip::plan() {
+void Trip::build_layout() {
   const Arena::Scope scope(arena_);
-  sends_.plan(backend_, ranks_, chosen_, kept_, arena_.i32({E_}), arena_);
+  dispatch_layout_.build(backend_, placement_, chosen_, dispatch_mask_, arena_.i32({E_}), arena_);
 }
 
-Exchange Trip::begin() {
-  Exchange exchange(backend_, mesh_, ranks_, sends_, arena_);
-  const ConstView x = exchange.copies(x_, arena_), weights = exchange.copies(weights_, arena_);
-  exchange.plan(arena_, arena_);
-  const auto arrived = exchange.dispatch({{x, arena_}, {weights, arena_}}, arena_);
-  arrived_ = arrived[0], arrived_weights_ = arrived[1];
-  return exchange;
+TokenDispatcher Trip::begin() {
+  TokenDispatcher dispatcher(backend_, mesh_, placement_, dispatch_layout_, arena_);
+  const ConstView x = dispatcher.pack(x_, arena_), weights = dispatcher.pack(weights_, arena_);
+  dispatcher.compute_splits(arena_, arena_);
+  const auto received = dispatcher.dispatch({{x, arena_}, {weights, arena_}}, arena_);
+  received_ = received[0], received_weights_ = received[1];
+  return dispatcher;
 }
 
 void Trip::dispatch() {
   const Arena::Scope scope(arena_);
-  Exchange exchange = begin();
-  exchange.finish();
+  TokenDispatcher dispatcher = begin();
+  dispatcher.finish();
 }
 
 void Trip::dispatch_combine() {
   const Arena::Scope scope(arena_);
-  Exchange exchange = begin();
-  exchange.finish();
+  TokenDispatcher dispatcher = begin();
+  dispatcher.finish();
   // Treats every received token as one row: the sum of the rows of its experts is not part of
   // combine here.
-  exchange.combine({{arrived_, identity(arrived_.dim(0)), {}, y_}}, arena_);
-  exchange.finish();
+  dispatcher.combine({{received_, identity(received_.dim(0)), {}, y_}}, arena_);
+  dispatcher.finish();
 }
 
 void Trip::all_to_all(Index each) {
@@ -101,33 +101,35 @@ void Trip::to_experts(Way way, bool back) {
 
 void Trip::once_to_each_rank(bool copied, bool back) {
   const Arena::Scope scope(arena_);
-  plan();  // the other way also sorts its rows
-  Exchange exchange = begin();
-  exchange.finish();
-  const Index R = exchange.rows(), D = x_.view().dim(1);
-  const View order = arena_.i32({R}), tokens = arena_.i32({R}), slots = arena_.i32(exchange.places().shape()),
-             offsets = arena_.i32({std::ssize(exchange.offsets())});
-  backend_.sort_assignments(exchange.places(), exchange.first_place(), order, tokens, slots, offsets);
+  build_layout();  // the other way also sorts its rows
+  TokenDispatcher dispatcher = begin();
+  dispatcher.finish();
+  const Index R = dispatcher.rows(), D = x_.view().dim(1);
+  const View assignments = arena_.i32({R}), tokens = arena_.i32({R}),
+             row_id_map = arena_.i32(dispatcher.physical_experts().shape()),
+             offsets = arena_.i32({std::ssize(dispatcher.offsets())});
+  backend_.build_permutation(dispatcher.physical_experts(), dispatcher.first_physical_expert(), assignments, tokens,
+                             row_id_map, offsets);
   rows_ = arena_.take({R, D}, x_.view().dtype());
-  gates_ = arena_.f32({R, 1});
-  if (copied) backend_.gather_rows(arrived_, tokens, rows_);
-  backend_.gather_rows(arrived_weights_.reshape({arrived_weights_.elements(), 1}), order, gates_);
+  row_weights_ = arena_.f32({R, 1});
+  if (copied) backend_.permute(received_, tokens, rows_);
+  backend_.permute(received_weights_.reshape({received_weights_.elements(), 1}), assignments, row_weights_);
   if (!back) return;
   if (doubles_) backend_.scale(rows_, 2);
-  exchange.combine({{rows_, slots, {}, y_}}, arena_);
-  exchange.finish();
+  dispatcher.combine({{rows_, row_id_map, {}, y_}}, arena_);
+  dispatcher.finish();
 }
 
 void Trip::once_to_each_expert(bool back) {
   const Arena::Scope scope(arena_);
   const Index P = group_.size(), n = T_ * k_, D = x_.view().dim(1), here = E_ / P;
   const int rank = group_.rank();
-  const View order = arena_.i32({n}), tokens = arena_.i32({n}), slots = arena_.i32({T_, k_}),
+  const View assignments = arena_.i32({n}), tokens = arena_.i32({n}), row_id_map = arena_.i32({T_, k_}),
              offsets = arena_.i32({E_ + 1}), all = arena_.i32({P, E_ + 1}),
-             leaving = arena_.take({n, D}, x_.view().dtype()), leaving_gates = arena_.f32({n, 1});
-  backend_.sort_assignments(chosen_, 0, order, tokens, slots, offsets);
-  backend_.gather_rows(x_, tokens, leaving);
-  backend_.gather_rows(weights_.view().reshape({n, 1}), order, leaving_gates);
+             send_rows = arena_.take({n, D}, x_.view().dtype()), send_weights = arena_.f32({n, 1});
+  backend_.build_permutation(chosen_, 0, assignments, tokens, row_id_map, offsets);
+  backend_.permute(x_, tokens, send_rows);
+  backend_.permute(weights_.view().reshape({n, 1}), assignments, send_weights);
   group_.all_gather(offsets, all);
 
   // [P, E + 1]: the first row of each expert among those that a rank sends.
@@ -137,11 +139,11 @@ void Trip::once_to_each_expert(bool back) {
   Index R = 0;
   for (Index p = 0; p < P; ++p) R += begins(p, (rank + 1) * here) - begins(p, rank * here);
   rows_ = arena_.take({R, D}, x_.view().dtype());
-  gates_ = arena_.f32({R, 1});
-  // there: rows go from `leaving` to `rows_`. Otherwise they return.
+  row_weights_ = arena_.f32({R, 1});
+  // there: rows go from `send_rows` to `rows_`. Otherwise they return.
   const auto travel = [&](bool there) {
     Messages messages;
-    const std::pair<View, View> all_buffers[] = {{leaving, rows_}, {leaving_gates, gates_}};
+    const std::pair<View, View> all_buffers[] = {{send_rows, rows_}, {send_weights, row_weights_}};
     const std::span buffers(all_buffers, there ? 2 : 1);
     Index to = 0;
     for (Index j = 0; j < here; ++j)
@@ -149,13 +151,14 @@ void Trip::once_to_each_expert(bool back) {
         const Index incoming = count(p, rank * here + j), outgoing = count(rank, p * here + j);
         int tag = static_cast<int>(2 * j);
         for (const auto& [source, target] : buffers) {
-          const View own = source.rows(begins(rank, p * here + j), outgoing), arrived = target.rows(to, incoming);
+          const View own = source.rows(begins(rank, p * here + j), outgoing), received = target.rows(to, incoming);
           if (p == rank)
-            std::memcpy(there ? arrived.bytes() : own.bytes(), there ? own.bytes() : arrived.bytes(), own.size_bytes());
+            std::memcpy(there ? received.bytes() : own.bytes(), there ? own.bytes() : received.bytes(),
+                        own.size_bytes());
           else if (there)
-            messages.receive(arrived, static_cast<int>(p), tag), messages.send(own, static_cast<int>(p), tag);
+            messages.receive(received, static_cast<int>(p), tag), messages.send(own, static_cast<int>(p), tag);
           else
-            messages.receive(own, static_cast<int>(p), tag), messages.send(arrived, static_cast<int>(p), tag);
+            messages.receive(own, static_cast<int>(p), tag), messages.send(received, static_cast<int>(p), tag);
           ++tag;
         }
         to += incoming;
@@ -166,13 +169,13 @@ void Trip::once_to_each_expert(bool back) {
   if (!back) return;
   if (doubles_) backend_.scale(rows_, 2);
   travel(false);
-  backend_.combine_rows(leaving, slots, {}, y_);
+  backend_.unpermute(send_rows, row_id_map, {}, y_);
 }
 
-// Rows and gates of the latest way, valid until the next one takes their memory.
+// Rows and weights of the latest way, valid until the next one takes their memory.
 std::vector<std::byte> Trip::found() const {
   std::vector<std::byte> all;
-  for (const ConstView x : {ConstView(rows_), ConstView(gates_)})
+  for (const ConstView x : {ConstView(rows_), ConstView(row_weights_)})
     all.insert(all.end(), x.bytes(), x.bytes() + x.size_bytes());
   return all;
 }
@@ -199,8 +202,8 @@ void Trip::compare_ways() {
 
 Index Trip::sent_rows() {
   if (sent_ >= 0) return sent_;
-  std::vector<std::int32_t> counts(sends_.counts.elements());
-  backend_.to_host(sends_.counts, counts.data());
+  std::vector<std::int32_t> counts(dispatch_layout_.counts.elements());
+  backend_.to_host(dispatch_layout_.counts, counts.data());
   sent_ = 0;
   for (int r = 0; r < group_.size(); ++r)
     if (r != group_.rank()) sent_ += counts[r];

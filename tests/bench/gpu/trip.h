@@ -2,7 +2,7 @@
 // expert.
 #pragma once
 
-#include "dist/exchange.h"
+#include "dist/token_dispatcher.h"
 #include "tests/bench/gpu/bench.h"
 
 namespace sy::bench {
@@ -43,8 +43,8 @@ class Trip {
   Index row_bytes() const { return sy::row_bytes(x_); }
 
  private:
-  void plan();
-  Exchange begin();
+  void build_layout();
+  TokenDispatcher begin();
   void once_to_each_rank(bool copied, bool back);
   void once_to_each_expert(bool back);
   ConstView identity(Index n);
@@ -53,15 +53,15 @@ class Trip {
   Backend& backend_;
   const Mesh& mesh_;
   Comm& group_;
-  ExpertRanks ranks_;
+  ExpertPlacement placement_;
   Index T_, k_, E_, sent_ = -1;
   Arena arena_;
-  Tensor chosen_, kept_, x_, y_, weights_, identity_, plain_;
-  Sends sends_;
-  ConstView arrived_, arrived_weights_;
+  Tensor chosen_, dispatch_mask_, x_, y_, weights_, identity_, plain_;
+  DispatchLayout dispatch_layout_;
+  ConstView received_, received_weights_;
   bool doubles_ = false;  // experts double their rows: this shows whose rows return
   // [R, D], [R, 1] of the latest way. rows_ has no values if they were not copied.
-  View rows_, gates_;
+  View rows_, row_weights_;
 };
 
 }  // namespace sy::bench

@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Functions for tests/cli/*.sh. ctest calls each test with the binary and the source folder. A test
 # begins with
 #   source "$2/tests/cli/lib/lib.sh"

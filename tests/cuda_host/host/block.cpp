@@ -335,7 +335,7 @@ void run_grid(const Grid& grid, Stream* stream, const std::function<void()>& thr
     mistake("the launch at {} would report an earlier error that nobody took: {}", text(where),
             cudaGetErrorName(untold));
   if (stream == nullptr || !stream->capture) ++counter_values.launches;
-  put(stream, [=](Stream* on) { run_blocks(grid, on, thread, where); });
+  enqueue(stream, [=](Stream* on) { run_blocks(grid, on, thread, where); });
 }
 
 }  // namespace sy::cuda_host

@@ -113,10 +113,10 @@ void* allocate(std::size_t bytes) {
   Space& s = space();
   if (bytes == 0 || bytes > s.limit - std::min(s.limit, s.allocated)) return nullptr;
   // A gap follows each allocation, so that no range reaches the next one.
-  const std::size_t taken = (bytes + alignment - 1) / alignment * alignment + alignment;
-  if (s.used + taken > space_bytes) mistake("the address space of the device is used up");
+  const std::size_t aligned_bytes = (bytes + alignment - 1) / alignment * alignment + alignment;
+  if (s.used + aligned_bytes > space_bytes) mistake("the address space of the device is used up");
   std::byte* p = s.base + s.used;
-  s.used += taken;
+  s.used += aligned_bytes;
   s.allocated += bytes;
   s.allocations.emplace(reinterpret_cast<std::uintptr_t>(p), Allocation{bytes, true, AccessLog(bytes)});
   return p;

@@ -70,12 +70,12 @@ void slow_write(const Operand& operand, std::uintptr_t address, std::size_t byte
 
 // Unsigned integer of `bytes` bytes.
 template <std::size_t bytes>
-using Word = std::conditional_t<
+using TagBytes = std::conditional_t<
     bytes == 1, std::uint8_t,
     std::conditional_t<bytes == 2, std::uint16_t, std::conditional_t<bytes == 4, std::uint32_t, std::uint64_t>>>;
 template <std::size_t bytes>
-constexpr Word<bytes> all_of(std::uint8_t tag) {
-  return static_cast<Word<bytes>>(0x0101010101010101u * tag);
+constexpr TagBytes<bytes> all_of(std::uint8_t tag) {
+  return static_cast<TagBytes<bytes>>(0x0101010101010101u * tag);
 }
 
 // Check an access of `bytes` bytes at an address: bounds, alignment, initialised memory, and writes
@@ -88,7 +88,7 @@ void check_read(Operand& operand, std::uintptr_t address) {
     bad_access(operand, address, bytes, "reads");
   constexpr std::size_t step = bytes < 8 ? bytes : 8;
   for (std::size_t i = 0; i < bytes; i += step) {
-    Word<step> shadow;
+    TagBytes<step> shadow;
     std::memcpy(&shadow, shadow_of(address + i), step);
     if (shadow != all_of<step>(initialised) && shadow != all_of<step>(launch_state.tag)) [[unlikely]]
       slow_read(operand, address, bytes);
@@ -102,8 +102,8 @@ void check_write(Operand& operand, std::uintptr_t address) {
     bad_access(operand, address, bytes, "writes");
   constexpr std::size_t step = bytes < 8 ? bytes : 8;
   for (std::size_t i = 0; i < bytes; i += step) {
-    Word<step> shadow;
-    const Word<step> mine = all_of<step>(launch_state.tag);
+    TagBytes<step> shadow;
+    const TagBytes<step> mine = all_of<step>(launch_state.tag);
     std::memcpy(&shadow, shadow_of(address + i), step);
     if (shadow != mine) {
       if ((shadow & ~all_of<step>(initialised)) != 0) [[unlikely]]

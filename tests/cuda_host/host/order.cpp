@@ -48,9 +48,9 @@ bool ended_before(const Operation& earlier, const Operation& later) {
   return earlier.stream == nullptr || later.stream->clock.of(earlier.stream->number) >= earlier.number;
 }
 
-void wait_for_room(Stream* stream) {
+void wait_for_queue_space(Stream* stream) {
   if (queue_limit == 0 || stream == nullptr) return;
-  while (stream->kept.size() >= queue_limit)
+  while (stream->queue.size() >= queue_limit)
     if (!advance(stream)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
@@ -108,7 +108,7 @@ void check_not_captured(const Stream* stream, const char* call) {
   if (stream != nullptr && stream->capture) mistake("{} on stream {}, which is being captured", call, stream->number);
 }
 
-void put(Stream* stream, const std::function<void(Stream*)>& operation) {
+void enqueue(Stream* stream, const std::function<void(Stream*)>& operation) {
   if (stream != nullptr && stream->capture)
     stream->capture->operations.push_back(operation);
   else
@@ -116,55 +116,55 @@ void put(Stream* stream, const std::function<void(Stream*)>& operation) {
 }
 
 void run_or_keep(Stream* stream, std::function<bool()> run, std::function<Stream*()> needs) {
-  wait_for_room(stream);
-  const auto its_turn = [&] {
-    return !stream || (stream->kept.empty() && !includes_hung(stream->clock) && !(needs && needs()));
+  wait_for_queue_space(stream);
+  const auto may_run_now = [&] {
+    return !stream || (stream->queue.empty() && !includes_hung(stream->clock) && !(needs && needs()));
   };
-  if (running == Running::at_once && its_turn()) {
+  if (running == Running::at_once && may_run_now()) {
     while (!run()) continue;
     return;
   }
   check_alive(stream, "an operation");
   stream->asked.reset();
-  stream->kept.push_back({std::move(run), std::move(needs), host});
+  stream->queue.push_back({std::move(run), std::move(needs), host});
   if (running == Running::seeded) go_on();
 }
 
 bool advance(Stream* stream) {
-  while (!stream->kept.empty()) {
-    Stream* const before = stream->kept.front().needs ? stream->kept.front().needs() : nullptr;
+  while (!stream->queue.empty()) {
+    Stream* const before = stream->queue.front().needs ? stream->queue.front().needs() : nullptr;
     if (!before) break;
-    if (before->kept.empty()) mistake("stream {} waits for a point that no stream will reach", stream->number);
+    if (before->queue.empty()) mistake("stream {} waits for a point that no stream will reach", stream->number);
     stream = before;
   }
-  if (stream->kept.empty()) return true;
+  if (stream->queue.empty()) return true;
   if (includes_hung(stream->clock)) return false;
-  Kept& first = stream->kept.front();
+  QueuedOperation& first = stream->queue.front();
   known = &first.host;
   bool ended = false;
   try {
     ended = first.run();
   } catch (...) {
     known = &host;
-    stream->kept.pop_front();
+    stream->queue.pop_front();
     throw;
   }
   known = &host;
-  if (ended) stream->kept.pop_front();
+  if (ended) stream->queue.pop_front();
   return true;
 }
 
 void go_on() {
   for (std::uint64_t n = choices() % 4; n > 0; --n) {
-    std::vector<Stream*> keeping;
+    std::vector<Stream*> busy;
     for (const auto& stream : streams)
-      if (!stream->kept.empty()) keeping.push_back(stream.get());
-    if (!keeping.empty()) advance(keeping[choices() % keeping.size()]);
+      if (!stream->queue.empty()) busy.push_back(stream.get());
+    if (!busy.empty()) advance(busy[choices() % busy.size()]);
   }
 }
 
 void finish(Stream* stream) {
-  while (!stream->kept.empty()) {
+  while (!stream->queue.empty()) {
     if (running == Running::seeded) go_on();
     advance_or_report(stream);
   }
@@ -181,9 +181,9 @@ void finish(const Record& record) {
   }
 }
 
-void set_running(Running given, std::uint64_t seed) {
+void set_running(Running mode, std::uint64_t seed) {
   finish_all();
-  running = given;
+  running = mode;
   choices.seed(seed);
 }
 

@@ -50,7 +50,7 @@ struct Record {
 };
 
 // An enqueued operation that has not run yet.
-struct Kept {
+struct QueuedOperation {
   // Returns false while the operation is in flight; call it again then.
   std::function<bool()> run;
   // The stream that must advance before, or nullptr. May be empty.
@@ -70,7 +70,7 @@ struct Stream {
     std::function<void()> arrive;
   };
   std::deque<Arrival> arrivals;
-  std::deque<Kept> kept;
+  std::deque<QueuedOperation> queue;
   // Time of the first cudaStreamQuery that returned "not ready".
   std::optional<std::chrono::steady_clock::time_point> asked;
 };
@@ -93,7 +93,7 @@ void check_alive(const Graph* graph, const char* call);
 void check_not_captured(const Stream* stream, const char* call);
 
 // Enqueues an operation on a stream, or adds it to the graph that is captured there.
-void put(Stream* stream, const std::function<void(Stream*)>& operation);
+void enqueue(Stream* stream, const std::function<void(Stream*)>& operation);
 
 // Runs an operation on the stream now, or keeps it until the operations before it have run. An
 // operation after one that hangs is kept. If `needs` returns a stream, that one must advance first.

@@ -31,11 +31,11 @@ namespace sy::cuda_host {
 
 // Base of In and Out: a position among the elements of an operand.
 template <class T>
-class Place {
+class CheckedPointer {
  public:
-  Place() = default;
-  Place(std::nullptr_t) {}
-  Place(T* at, Operand* operand) : at_(at), operand_(operand) {}
+  CheckedPointer() = default;
+  CheckedPointer(std::nullptr_t) {}
+  CheckedPointer(T* at, Operand* operand) : at_(at), operand_(operand) {}
   explicit operator bool() const { return operand_ != nullptr; }
   bool operator==(std::nullptr_t) const { return operand_ == nullptr; }
 
@@ -58,7 +58,7 @@ class Place {
   }
   Operand& operand() const {
     if (operand_ == nullptr) [[unlikely]]
-      mistake("the kernel uses an operand that is none");
+      mistake("the kernel uses an empty operand");
     return *operand_;
   }
 
@@ -76,18 +76,18 @@ constexpr DType type_of<__nv_bfloat16> = DType::bf16;
 namespace sy::cuda {
 
 template <class T>
-class In : public cuda_host::Place<T> {
+class In : public cuda_host::CheckedPointer<T> {
  public:
-  using cuda_host::Place<T>::Place;
+  using cuda_host::CheckedPointer<T>::CheckedPointer;
   T operator[](Index i) const { return this->template read<T>(i); }
   In operator+(Index n) const { return {this->at_ + n, this->operand_}; }
   In& operator+=(Index n) { return *this = *this + n; }
 };
 
 template <class T>
-class Out : public cuda_host::Place<T> {
+class Out : public cuda_host::CheckedPointer<T> {
  public:
-  using cuda_host::Place<T>::Place;
+  using cuda_host::CheckedPointer<T>::CheckedPointer;
   // An element that a kernel writes, or reads if it accumulates.
   class Element {
    public:
@@ -174,7 +174,7 @@ void launch(Context& context, const Grid& grid, void (*kernel)(Params...), Args.
   if (grid.x == 0 || grid.y == 0) return;
   SY_ASSERT(grid.x <= INT32_MAX && grid.y <= 65535, "a grid of {} x {} blocks", grid.x, grid.y);
   if (!cuda_host::load(reinterpret_cast<const void*>(kernel))) check(cudaErrorMemoryAllocation, "a kernel launch");
-  context.stream.put(
+  context.stream.enqueue(
       [&](cudaStream_t stream) {
         cuda_host::run_grid(
             {reinterpret_cast<const void*>(kernel), static_cast<std::uint64_t>(grid.x),

@@ -1,0 +1,220 @@
+// Token dispatcher: sends tokens to the ranks of their experts, and combines the experts' outputs.
+//
+// Each of the P ranks of the expert-parallel group holds equally many consecutive physical experts,
+// or an etp shard of them (ExpertPartition). Dispatch sends a token once to each rank that holds
+// any of its experts. The physical experts and weights of all its choices go with it.
+//
+// Copies are ordered by (destination, token) on the sender, and by (source, token) on the receiver.
+// The latter is the order of the global tokens, because ranks hold their tokens in rank order. The
+// received tokens are not sorted by expert. (One message per expert was measured: it saves at most
+// 5 % of a layer, see tests/bench/RESULTS.md.)
+//
+// Combine returns one row per copy: the sum over the rank's experts. The token's rank sums the rows
+// that it receives. Dispatch and combine are adjoint, so that backward swaps them.
+//
+// If the ranks fill several nodes (Topology), dispatch is hierarchical:
+// - Between nodes, a token goes once to each node that holds any of its experts. It goes to the
+//   rank with the same index within the node as its own rank.
+// - Within the node, that rank forwards it in the same way. The receiver has the tokens ordered by
+//   the source's (index within its node, node, token).
+// - Combine sums the rows of a node's ranks on the node. One row per copy crosses the network.
+//
+// On one rank nothing is sent or copied: the received tokens are the views that would be sent.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <span>
+#include <vector>
+
+#include "dist/mesh.h"
+#include "kernels/arena.h"
+#include "kernels/backend.h"
+
+namespace sy {
+
+// Partition of the experts among the ranks and nodes of a layout's expert_ranks().
+// Pure geometry.
+struct ExpertPlacement {
+  ExpertPartition partition;
+  Topology topology;
+
+  // logical_to_physical: as in ExpertPartition.
+  ExpertPlacement(const Layout& layout, ConstView logical_to_physical)
+      : partition{layout.ep, layout.etp, logical_to_physical}, topology(layout.expert_topology()) {}
+  // True if dispatch is hierarchical.
+  bool is_hierarchical() const { return topology.nodes > 1; }
+  // Number of destinations in DispatchLayout::counts:
+  // N nodes (0 if dispatch is not hierarchical) plus P ranks.
+  Index num_destinations() const { return (is_hierarchical() ? topology.nodes : 0) + partition.ranks(); }
+  // Returns the partition of the experts among the destinations of the first hop: nodes or ranks.
+  ExpertPartition internode_partition() const {
+    return is_hierarchical() ? ExpertPartition{topology.nodes, 1, partition.logical_to_physical} : partition;
+  }
+  // Returns the partition of a node's physical experts among its ranks. experts: E.
+  ExpertPartition intranode_partition(int node, Index experts) const {
+    return {partition.ep / topology.nodes, partition.etp, {}, node * (experts / topology.nodes)};
+  }
+};
+
+// Input and output splits of one dispatch all-to-all (hop), as seen by one rank.
+struct HopSplits {
+  // Copies of tokens to and from each rank of the hop's group.
+  std::vector<Index> input_splits, output_splits;
+  Index num_sent = 0, num_received = 0;  // their sums
+};
+// Splits of all hops of a dispatch, and row offsets of the rank's experts.
+struct DispatchSplits {
+  // One hop; two if dispatch is hierarchical: between nodes, then within the node.
+  std::vector<HopSplits> hops;
+  // [E / ep + 1] first row of each local physical expert, then the number of rows
+  std::vector<std::int32_t> offsets;
+};
+// Computes the splits of one rank of Mesh::expert_group. Pure function.
+// counts: [P, N + P + E], DispatchLayout::counts of each of the P ranks.
+DispatchSplits dispatch_splits(std::span<const std::int32_t> counts, const ExpertPlacement& placement, int rank);
+
+// Copies that dispatch sends to each destination, for T tokens with k of E experts each.
+// The views `tokens` and `row_id_map` are of the first hop, which has at most n copies.
+struct DispatchLayout {
+  View tokens;            // [n] i32, copy -> token, or -1; empty on one rank
+  View row_id_map;        // [T, n / T] i32, token -> its copies, or -1; empty on one rank
+  View physical_experts;  // [T, k] i32 physical expert of each assignment; -1 if dropped
+  // [N + P + E] i32: copies for each of N nodes and for each of P ranks, assignments of each
+  // physical expert. N is 0 if dispatch is not hierarchical.
+  View counts;
+
+  DispatchLayout() = default;
+  // Allocates `tokens` and `row_id_map` from `saved`, and the other views from `scratch`.
+  DispatchLayout(const ExpertPlacement& placement, Index T, Index k, Index E, Arena& saved, Arena& scratch);
+  // Fills the views and `tokens_per_expert` by Backend::dispatch_layout.
+  //   experts: [T, k] i32 logical experts
+  //   dispatch_mask: [T, k] i32; 0 if the assignment is dropped, otherwise 1
+  //   tokens_per_expert: [E] i32, output: dispatched assignments of each logical expert
+  //   scratch: memory of this call alone
+  void build(Backend& backend, const ExpertPlacement& placement, ConstView experts, ConstView dispatch_mask,
+             View tokens_per_expert, Arena& scratch) const;
+};
+
+// Dispatch and combine of one layer, in steps, so that other work can overlap with them:
+//   TokenDispatcher x(...);     all-gathers the counts, and starts their copy to the host
+//   ... = x.pack(rows, ...);    packs the copies
+//   x.compute_splits(...);      the host waits for the counts; afterwards rows() is known
+//   ... = x.dispatch(...);      starts the all-to-all of the copies
+//   x.finish();                 waits for the all-to-all
+//   x.combine(...);             starts the return of the experts' outputs
+//   x.finish();                 waits for the return, and sums the returned rows
+// If dispatch is hierarchical, the hop between nodes overlaps. The hop within the node runs in
+// finish() of a dispatch, and in combine().
+//
+// compute_splits() has the only host wait for the device within a step: NCCL and cuBLAS need row
+// counts on the host. The device idles from the end of its queue until the host has started the
+// next kernel. The estimate (not measured) is 10 to 20 microseconds per MoE layer and pass.
+class TokenDispatcher {
+ public:
+  // All-gathers the counts of `layout`, and starts their copy to the host.
+  // Collective over mesh.expert_group, as are dispatch(), combine() and finish().
+  // `mesh` and the views `tokens` and `row_id_map` of `layout` must outlive this object.
+  // The view `physical_experts` of `layout` and the memory allocated from `scratch` must stay while
+  // physical_experts() is used, at least until the first finish().
+  // Until compute_splits(), the backend must start no other read (Backend::begin_read).
+  TokenDispatcher(Backend& backend, const Mesh& mesh, const ExpertPlacement& placement, const DispatchLayout& layout,
+                  Arena& scratch);
+
+  // Waits for the counts of all ranks, and computes the splits of the hops.
+  // Memory allocated from `saved` must live as long as this object,
+  // memory from `scratch` until the first finish().
+  void compute_splits(Arena& saved, Arena& scratch);
+
+  // True if mesh.expert_group has one rank: nothing is sent.
+  bool local() const { return group_->size() == 1; }
+  // First physical expert of this rank. Valid after compute_splits(), as are offsets(), rows() and
+  // num_sent().
+  Index first_physical_expert() const { return group_->rank() / placement_.partition.etp * (std::ssize(offsets_) - 1); }
+  // DispatchSplits::offsets.
+  const std::vector<std::int32_t>& offsets() const { return offsets_; }
+  // R, number of rows of this rank's experts.
+  Index rows() const { return offsets_.back(); }
+  // Number of copies in the send buffer of the first hop, including those for this rank itself.
+  // 0 on one rank.
+  Index num_sent() const { return local() ? 0 : hops_.front().splits.num_sent; }
+
+  // Packs the copies of x for the first hop: [T, N] -> [n, N], allocated from `arena`.
+  // n is the largest possible number of copies (DispatchLayout). Rows from num_sent() on are
+  // undefined.
+  // Returns x on one rank.
+  ConstView pack(ConstView x, Arena& arena) const;
+
+  // A send buffer, and the arena of its receive buffer.
+  struct SendBuffer {
+    ConstView rows;  // [n, N], returned by pack(); the first num_sent() rows are sent
+    Arena& arena;
+  };
+  // Starts the all-to-all of the send buffers. The first call sends the physical experts too.
+  // Returns a receive buffer [A, N] for each send buffer, valid after finish(). A is the number of
+  // received tokens. On one rank, these are the send buffers.
+  // The send buffers and the memory allocated from `scratch` must stay until finish().
+  // The all-to-all waits for compute that was enqueued before this call.
+  std::vector<ConstView> dispatch(std::initializer_list<SendBuffer> send_buffers, Arena& scratch);
+  // [A, k] i32 physical experts of the received tokens; -1 if dropped.
+  // Valid after the first finish(), while the scratch memory stays. On one rank valid at once.
+  ConstView physical_experts() const { return physical_experts_; }
+
+  // Operands of one combine: y = addend + the sum of each token's rows of x, over all ranks.
+  struct Sum {
+    ConstView x;  // [R, N]; [R, 1] if each of the N elements has its own rows
+    // [A, j] i32 rows that are summed for each received token; or [A * N, j],
+    // for each of its elements
+    ConstView row_id_map;
+    ConstView addend;  // [T, N], may be y; empty if nothing is added
+    View y;            // [T, N]
+  };
+  // Sums this rank's rows and starts the return of the sums. y is complete after finish().
+  // The memory allocated from `scratch` must stay until then. Requires a finished dispatch.
+  void combine(std::initializer_list<Sum> sums, Arena& scratch);
+  // Completes the dispatch or the combine in flight.
+  void finish();
+
+ private:
+  // An all-to-all of dispatch; combine uses it in the reverse direction.
+  struct Hop {
+    Comm* group;
+    View tokens, row_id_map;  // as in DispatchLayout, for the tokens on the sending side
+    HopSplits splits;
+  };
+  // Buffers of the hop within the node: received from other nodes, packed copies, output.
+  struct ForwardBuffers {
+    View received, packed, output;
+  };
+  // A combine in flight.
+  struct PendingCombine {
+    View rows;  // [num_sent, N]
+    ConstView addend;
+    View y;
+  };
+  void start(Comm& group, std::span<const SendReceive> buffers, std::span<const Index> input_splits,
+             std::span<const Index> output_splits, const char* subphase);
+  void forward_intranode();
+  ExpertPartition intranode_partition() const {
+    return placement_.intranode_partition(placement_.topology.node_of(group_->rank()), experts_);
+  }
+
+  Backend* backend_;
+  Comm* group_;
+  ExpertPlacement placement_;
+  Index experts_;  // E
+  View counts_;    // [P, N + P + E] DispatchLayout::counts of all ranks
+  std::vector<std::int32_t> offsets_;
+  std::vector<Hop> hops_;  // as in DispatchSplits; empty on one rank
+  // Physical experts of the tokens to send, then of the received tokens.
+  ConstView physical_experts_;
+  bool sent_physical_experts_ = false;  // true after the first dispatch
+  // Outputs of Backend::dispatch_layout for the hop within the node; empty after it.
+  struct {
+    View physical_experts, counts, tokens_per_expert;
+  } intranode_outputs_;
+  std::vector<ForwardBuffers> forwarding_;
+  std::vector<PendingCombine> pending_combines_;
+};
+
+}  // namespace sy

@@ -1,0 +1,122 @@
+// Components of saving and loading. They use no communicator: one process can write all shards.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <functional>
+#include <list>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "src/io/checkpoint.h"
+#include "src/io/digest.h"
+#include "src/io/hdf5.h"
+#include "src/io/manifest.h"
+#include "src/params/values.h"
+
+namespace sy {
+
+// The tensors of each parameter in a checkpoint, all f32.
+// If the model computes in bf16, /params holds the f32 master values of its weights.
+struct TensorKind {
+  const char* prefix;                   // of the dataset's name; the parameter's name follows
+  Tensor ParamStore::Buffers::*buffer;  // of the ZeRO-1 range; nullptr: the parameter's values
+  const char* meaning;
+};
+inline const TensorKind tensor_kinds[] = {
+    {"/params/", nullptr, "weights"},
+    {"/optimizer/m/", &ParamStore::Buffers::m, "running mean of the gradient"},
+    {"/optimizer/v/", &ParamStore::Buffers::v, "running mean of the squared gradient"},
+};
+
+// Attribute of /state: all values were checked to be finite. Older checkpoints lack it.
+constexpr const char* finite_attribute = "finite";
+// Attribute of /state: the ValidationRecord, if there was a validation.
+constexpr const char* validation_attribute = "validation";
+
+// Returns the ranges of parameters that a rank writes; pointers refer to `flat`.
+// They are its ZeRO-1 ranges without those that a lower rank holds too (kv heads if kv_heads < tp).
+// Over all ranks, every element of every parameter occurs exactly once.
+std::vector<OwnedRange> shard_ranges(const FlatLayout& flat, const Layout& layout, const Coord& coord);
+
+inline bool all_finite(std::span<const float> values) {
+  return std::all_of(values.begin(), values.end(), [](float x) { return std::isfinite(x); });
+}
+// Returns the name of the first tensor with a value that is not finite; "" if all are finite.
+// Skips /experts/. Reads all other tensors.
+std::string first_not_finite(const CheckpointTensors& tensors);
+// Returns the same for the weights, m and v that `rank` writes of its store.
+std::string first_not_finite(const ParamStore& store, int rank);
+
+// Source of the tensors that write_shard writes for one rank.
+struct ShardContents {
+  const std::vector<ParamSpec>& specs;
+  const Layout& layout;
+  const FlatLayout& flat;  // of this rank
+  std::span<const TensorKind> kinds;
+  // Reads elements [begin, begin + values.size()) of `range` of this kind into `values`.
+  std::function<void(const TensorKind& kind, const OwnedRange& range, Index begin, std::span<float> values)> read;
+};
+// Returns the contents of a store. Waits for its device. The store must outlive the result.
+ShardContents shard_contents(const ParamStore& store);
+
+// Size and digest of a written file, as in the manifest.
+struct WrittenFile {
+  Index bytes;
+  Digest sha256;
+};
+
+// Writes the shard of one rank to a new file, syncs it and verifies it. Throws Failure.
+WrittenFile write_shard(const std::filesystem::path& path, const TrainState& state, const ShardContents& contents,
+                        int rank);
+
+// Writes index.h5 to a new file, syncs it and verifies it. Throws Failure.
+// It holds the training state, and virtual datasets that map the shards to whole tensors.
+WrittenFile write_index(const std::filesystem::path& path, const TrainState& state, const std::vector<ParamSpec>& specs,
+                        const Layout& layout, std::span<const TensorKind> kinds = tensor_kinds);
+
+// Step of a folder that abandon_newer has renamed (step-N.abandoned); empty for another name.
+std::optional<Index> abandoned_step(const std::string& name);
+
+// Deletes old checkpoints and returns one warning for each that it could not delete.
+// Checkpoint `step` and the newest keep - 1 before it stay, and so do those that `retention` names.
+// Checkpoints without a manifest do not count towards `keep`. They stay, as do checkpoints with
+// other files.
+// Checkpoints after `step` stay as they are.
+// Deletes abandoned checkpoints that are older than the oldest of those `keep`.
+std::vector<std::string> prune_checkpoints(const std::filesystem::path& checkpoints, Index step,
+                                           const Retention& retention);
+// Deletes the unfinished folders of an interrupted save or prune, such as step-N.tmp.
+// If a folder holds other files too, they stay in it. Returns one warning for each such folder.
+// Throws Failure if a file cannot be deleted.
+std::vector<std::string> remove_leftovers(const std::filesystem::path& checkpoints);
+// Returns step-N.tmp for number 1, step-N.tmp-2 for number 2, and so on.
+std::filesystem::path unfinished_path(const std::filesystem::path& checkpoints, Index step, Index number);
+// Returns the smallest number whose unfinished_path does not exist.
+Index free_number(const std::filesystem::path& checkpoints, Index step);
+
+// Reader of a checkpoint: checks the sizes of all files, then opens index.h5.
+// It assembles whole tensors from the shards that index.h5 names. At most four shards are open.
+// libhdf5's own virtual datasets are not used: they show missing files as NaN and open any path.
+class CheckpointReader {
+ public:
+  explicit CheckpointReader(const std::filesystem::path& step_dir);
+  const Manifest& manifest() const { return manifest_; }
+  const Hdf5File& index() const { return index_; }
+  // Reads a dataset of the index, as Hdf5Dataset::read does. Also reads virtual datasets.
+  void read(const Hdf5Dataset& tensor, const Box& box, void* data);
+  void read(const Hdf5Dataset& tensor, Range range, void* data);
+
+ private:
+  const Hdf5File& shard(const std::string& file);
+
+  std::filesystem::path dir_;
+  Manifest manifest_;
+  Hdf5File index_;
+  std::list<std::pair<std::string, Hdf5File>> shards_;  // open shards, the latest used first
+};
+
+}  // namespace sy

@@ -1,0 +1,130 @@
+// Contexts of a pass through the decoder: backend, mesh and memory (ExecutionContext), and the
+// micro-batch and saved memory of a layer (LayerContext).
+//
+// The ranks of a tensor-parallel group work on the same B sequences of S positions. Outside
+// attention and dense FFNs, each rank holds its own T = B * S / tp consecutive tokens (sequence
+// parallelism), so a token is routed once. Inside, each rank holds all B * S tokens, and a shard of
+// the heads or of the FFN's width. The function gather_tokens converts T tokens to B * S. The
+// functions sum_tokens and scatter_tokens convert back, and sum over the ranks. If tp = 1,
+// gather_tokens and sum_tokens copy nothing, and scatter_tokens must not be called.
+#pragma once
+
+#include <functional>
+
+#include "dist/mesh.h"
+#include "kernels/arena.h"
+#include "kernels/backend.h"
+#include "src/model/cache.h"
+
+namespace sy {
+
+// Backend, mesh and scratch memory, the same for every pass.
+struct ExecutionContext {
+  Backend& backend;
+  const Mesh& mesh;
+  Arena& scratch;  // memory that lives within one function
+  DType dtype;     // of weights and activations: f32 or bf16
+
+  // Allocates an activation that lives within one function.
+  View temp(Shape shape) const { return scratch.take(shape, dtype); }
+  // Returns this rank's own tokens of a tensor of all B * S tokens.
+  template <class V>
+  V own_tokens(V full) const {
+    const Index tokens = full.dim(0) / mesh.layout.tp;
+    return full.rows(mesh.coord.tp * tokens, tokens);
+  }
+};
+
+// Size of the global batch, over which an optimizer step averages.
+struct StepSize {
+  ConstView targets;    // [1] f64 number of tokens with a target
+  Index sequences;      // number of sequences, all of S tokens
+  Index micro_batches;  // number of micro-batches of one rank
+};
+
+// One micro-batch.
+struct Batch {
+  Index sequences, seq_len;  // B, S
+  ConstView ids, targets;    // [B * S] i32; a target of -1 has no loss; generation has no targets
+  ConstView positions;       // [B * S] i32
+  ConstView rope_rows{};     // [B * S] i32 row in the rope tables of each token (RopeTables)
+  StepSize step;
+  bool dropless = false;  // true in evaluation and generation: no capacity limit
+  // Keys of random choices: token numbers in the training run, [B * S] i64, and the run's seed.
+  // Empty in evaluation and generation, where nothing is drawn.
+  ConstView token_numbers{};
+  std::uint64_t seed = 0;
+  bool generation = false;  // true: there is no loss
+  // If true, this is an evaluation pass: the load-balancing loss is not computed. Ranks may then
+  // have different numbers of sequences.
+  bool evaluation = false;
+  Index padding = 0;  // number of padding tokens at the end; experts do not receive them
+
+  Index tokens() const { return sequences * seq_len; }
+  // Number of tokens of the global batch.
+  Index step_tokens() const { return step.sequences * seq_len; }
+};
+
+// State of the load-balancing loss of L routers (load_balancing.h): sums and gradients. The layers'
+// rows are adjacent. G: number of segments (load_balancing_segments). The state lives from the
+// first layer's forward to the first layer's backward.
+struct LoadBalanceState {
+  View counts;             // [L, G, E] i32 assignments
+  View probability;        // [L, G, E] sums over a segment's tokens
+  View tokens_per_expert;  // [L, E] i32 assignments that are not dropped
+  View z_squared;          // [L] f64 sum of squared logsumexps
+  // [L, G, E] gradient with respect to `probability`; unused without backward
+  View dprobability;
+
+  // Returns the state of one layer.
+  LoadBalanceState layer(Index l) const {
+    return {counts.rows(l, 1), probability.rows(l, 1), tokens_per_expert.rows(l, 1), z_squared.rows(l, 1),
+            dprobability.rows(l, 1)};
+  }
+};
+
+// Hooks of the last backward pass of a step, for overlapping gradient reduction.
+struct BackwardHooks {
+  // Called when the gradients of a bucket (ParamSpec::bucket) are complete, in descending order of
+  // buckets.
+  std::function<void(Index bucket)> on_gradients_ready;
+  // Called when a layer's dispatch is in flight. Collectives started now do not delay it.
+  std::function<void()> on_dispatch_started;
+
+  explicit operator bool() const { return static_cast<bool>(on_gradients_ready); }
+};
+
+// The execution context and the micro-batch state of one layer.
+struct LayerContext {
+  const ExecutionContext& context;
+  const Batch& batch;
+  Arena& saved;                        // memory that lives from a layer's forward to its backward
+  LayerCache cache = {};               // key-value cache of the layer in generation, else empty
+  LoadBalanceState load_balance = {};  // of the layer, if it is a MoE layer
+  // BackwardHooks::on_dispatch_started, or nullptr.
+  const std::function<void()>* on_dispatch_started = nullptr;
+
+  // Allocates an activation that lives from forward to backward.
+  View save(Shape shape) const { return saved.take(shape, context.dtype); }
+  Index own_tokens() const { return batch.tokens() / context.mesh.layout.tp; }  // T of this rank
+};
+
+// Destination of a sublayer's result. The sublayer's last operation adds the residual stream to it.
+// If `residual` is empty, a norm follows the sublayer.
+struct Output {
+  View y;                // [T, D] = residual + the result
+  ConstView residual{};  // [T, D], may be y; empty if nothing is added
+};
+
+// All-gathers tokens over the tensor-parallel ranks. x: [T, ...] -> [B * S, ...].
+// Returns x itself if tp = 1; otherwise memory of `arena`. Collective over tp, as are the next two.
+ConstView gather_tokens(const ExecutionContext& context, Arena& arena, ConstView x);
+// Calls compute(partial), and sums `partial` over the tensor-parallel ranks by a reduce-scatter.
+// The view `partial`: [B * S, D] must be overwritten by compute(). y: [T, D] own tokens of the sum.
+// If tp = 1, `partial` is y.
+void sum_tokens(const ExecutionContext& context, View y, const std::function<void(View partial)>& compute);
+// Sums `partial` over the tensor-parallel ranks by a reduce-scatter.
+// partial: [B * S, D]. to: [T, D] own tokens of the sum. tp must be greater than 1.
+void scatter_tokens(const ExecutionContext& context, ConstView partial, Output to);
+
+}  // namespace sy

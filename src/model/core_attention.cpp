@@ -1,0 +1,49 @@
+#include "src/model/core_attention.h"
+
+namespace sy {
+
+CoreAttention::CoreAttention(const AttentionSpec& spec, ParamStore& store, const std::string& prefix, Index positions)
+    : sinks_(store.find(prefix + "sinks")) {
+  SY_ASSERT(!spec.sparse || spec.window == 0, "a pattern, which counts from the first token, and a window of {}",
+            spec.window);  // a cache would discard the first token
+  desc_.scale = spec.scale;
+  desc_.mask.window = spec.window;
+  desc_.mask.sparse = spec.sparse;
+  desc_.softcap = spec.softcap;
+  if (!spec.relative) return;
+  const Box& q = store.box(prefix + "q.weight");
+  relative_.emplace(*spec.relative, positions, spec.heads, Range{q.begin[0], q.begin[0] + q.size[0]}, store, prefix);
+}
+
+void CoreAttention::forward(const ExecutionContext& context, ConstHeads q, ConstHeads k, ConstHeads v, View out,
+                            View lse, ConstView query_offsets) const {
+  const Arena::Scope scope(context.scratch);
+  AttentionDesc desc = attention_desc(context);
+  desc.mask.query_offsets = query_offsets;
+  context.backend.attention_forward(desc, q, k, v, out, lse);
+}
+
+void CoreAttention::backward(const ExecutionContext& context, ConstView dout, ConstHeads q, ConstHeads k, ConstHeads v,
+                             ConstView out, ConstView lse, Heads dq, Heads dk, Heads dv) const {
+  const Arena::Scope scope(context.scratch);
+  const AttentionDesc desc = attention_desc(context);
+  context.backend.attention_backward(desc, dout, q, k, v, out, lse, dq, dk, dv);
+  const bool learned = relative_ && relative_->learned();
+  if (!sinks_ && !learned) return;
+  View dbias;
+  if (learned) {
+    dbias = context.scratch.f32(desc.bias.shape());
+    context.backend.fill(dbias, 0);
+  }
+  context.backend.attention_backward_learned(desc, dout, q, k, v, out, lse, dbias, sinks_.grad);
+  if (dbias) relative_->backward(context, dbias);
+}
+
+AttentionDesc CoreAttention::attention_desc(const ExecutionContext& context) const {
+  AttentionDesc desc = desc_;
+  if (relative_) desc.bias = relative_->bias();
+  if (sinks_) desc.sinks = as_f32(context, sinks_.weight);
+  return desc;
+}
+
+}  // namespace sy

@@ -1,0 +1,41 @@
+// Core attention of a layer's heads: softmax(Q K^T) V with scale, mask, soft cap, bias and sinks.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "src/model/relative_bias.h"
+#include "src/params/block_specs.h"
+
+namespace sy {
+
+class CoreAttention {
+ public:
+  // For the Hl heads whose rows of q.weight this rank holds.
+  // - prefix: of its parameters' names, for example "layers.3.attention."
+  // - positions: maximum number of tokens in a sequence
+  CoreAttention(const AttentionSpec& spec, ParamStore& store, const std::string& prefix, Index positions);
+
+  Index window() const { return desc_.mask.window; }
+
+  // Computes attention.
+  // - q: heads of [B, S, Hl, w], k: [B, Sk, K, w], v: [B, Sk, K, vw]
+  // - out: [B, S, Hl, vw], lse: [B, Hl, S]
+  // - query_offsets: [B], if keys and values are a cache (AttentionMask::query_offsets), otherwise
+  //   empty
+  void forward(const ExecutionContext& context, ConstHeads q, ConstHeads k, ConstHeads v, View out, View lse,
+               ConstView query_offsets = {}) const;
+  // dq, dk, dv: shapes of q, k, v. Also adds the gradients of its own parameters.
+  void backward(const ExecutionContext& context, ConstView dout, ConstHeads q, ConstHeads k, ConstHeads v,
+                ConstView out, ConstView lse, Heads dq, Heads dk, Heads dv) const;
+
+ private:
+  // Returns desc_ with the learned bias and sinks, in scratch memory.
+  AttentionDesc attention_desc(const ExecutionContext& context) const;
+
+  AttentionDesc desc_;
+  std::optional<RelativeBias> relative_;
+  Param sinks_;  // [Hl], or empty
+};
+
+}  // namespace sy

@@ -1,0 +1,67 @@
+#include "src/model/relative_bias.h"
+
+#include <cmath>
+
+namespace sy {
+
+std::vector<float> alibi_slopes(Index heads) {
+  Index power = 1;
+  while (2 * power <= heads) power *= 2;
+  const auto slope = [](Index i, Index of) {
+    return static_cast<float>(std::exp2(-8.0 * static_cast<double>(i) / static_cast<double>(of)));
+  };
+  std::vector<float> slopes;
+  for (Index i = 1; i <= power; ++i) slopes.push_back(slope(i, power));
+  for (Index i = 1; std::ssize(slopes) < heads; i += 2) slopes.push_back(slope(i, 2 * power));
+  return slopes;
+}
+
+Index t5_bucket(Index distance, Index buckets, Index max_distance) {
+  const Index exact = buckets / 2;
+  if (distance < exact) return distance;
+  const double ratio = std::log(static_cast<double>(distance) / static_cast<double>(exact)) /
+                       std::log(static_cast<double>(max_distance) / static_cast<double>(exact));
+  return std::min(buckets - 1, exact + static_cast<Index>(ratio * static_cast<double>(buckets - exact)));
+}
+
+RelativeBias::RelativeBias(const RelativeSpec& spec, Index distances, Index all_heads, Range heads, ParamStore& store,
+                           const std::string& prefix) {
+  Backend& backend = store.backend();
+  const Index n = distances;
+  std::vector<float> values;  // [Hl or buckets, n], in descending order of distance
+  bias_ = backend.tensor({heads.size(), n});
+  if (spec.kind == Position::alibi) {
+    const std::vector<float> slopes = alibi_slopes(all_heads);
+    for (Index head = heads.begin; head < heads.end; ++head)
+      for (Index distance = n; distance-- > 0;)
+        values.push_back(0 - static_cast<float>(spec.scale) * slopes[head] * static_cast<float>(distance));
+    backend.to_device(values.data(), bias_);
+    return;
+  }
+  values.resize(static_cast<std::size_t>(spec.buckets * n));
+  for (Index distance = 0; distance < n; ++distance)
+    values[t5_bucket(distance, spec.buckets, spec.max_distance) * n + n - 1 - distance] = 1;
+  basis_ = backend.tensor({spec.buckets, n});
+  backend.to_device(values.data(), basis_);
+  learned_ = store.get(spec.shared ? "relative_bias.weight" : prefix + "relative_bias.weight");
+  const ConstView table = learned_.weight;
+  if (table.dtype() != DType::f32) learned_f32_ = backend.tensor(table.shape());
+  store.packed_weights().derive(
+      [&backend, table, f32 = learned_f32_.view(), basis = basis_.view(), bias = bias_.view()] {
+        if (f32) backend.convert(table, f32);
+        backend.gemm({}, f32 ? ConstView(f32) : table, basis, bias);
+      });
+}
+
+void RelativeBias::backward(const ExecutionContext& context, ConstView dbias) const {
+  context.backend.gemm({.transpose_b = true, .accumulate = true}, dbias, basis_, learned_.grad);
+}
+
+ConstView as_f32(const ExecutionContext& context, ConstView x) {
+  if (x.dtype() == DType::f32) return x;
+  const View y = context.scratch.f32(x.shape());
+  context.backend.convert(x, y);
+  return y;
+}
+
+}  // namespace sy

@@ -1,0 +1,115 @@
+#include "src/train/device_reservation.h"
+
+#include <algorithm>
+#include <initializer_list>
+#include <utility>
+#include <vector>
+
+#include "dist/phase.h"
+#include "dist/runtime.h"
+#include "src/params/block_specs.h"
+#include "src/params/store.h"
+#include "src/train/memory.h"
+
+namespace sy {
+namespace {
+
+// NCCL connects for each of its algorithms, which it chooses by message size.
+constexpr Index collective_bytes[] = {Index{4} << 10, Index{8} << 20};
+
+// Runs a collective of each kind and size.
+void warm_up(Comm& comm, Backend& backend, std::initializer_list<Collective> kinds) {
+  if (!comm.asynchronous()) return;
+  for (const Index bytes : collective_bytes) {
+    const Index ranks = comm.size(), n = std::max<Index>(1, bytes / 4 / ranks);
+    const Tensor all = backend.tensor({ranks * n}), received = backend.tensor({ranks * n}), shard = backend.tensor({n});
+    const std::vector<Index> rows(static_cast<std::size_t>(ranks), n);
+    for (const Collective kind : kinds) switch (kind) {
+        case Collective::broadcast:
+          comm.broadcast(all, 0);
+          break;
+        case Collective::all_reduce:
+          comm.all_reduce(all);
+          break;
+        case Collective::reduce:
+          comm.mark();
+          comm.start_reduce(all, 0);
+          comm.wait();
+          break;
+        case Collective::reduce_scatter:
+          comm.reduce_scatter(all, shard);
+          break;
+        case Collective::all_gather:
+          comm.all_gather(shard, all);
+          break;
+        case Collective::all_to_all:
+          comm.all_to_all_v(all, rows, received, rows);
+          break;
+      }
+    backend.synchronize();  // before the buffers are freed
+  }
+}
+
+void warm_up_collectives(const Config& config, Index vocab, const Mesh& mesh, Backend& backend) {
+  const std::vector<ParamSpec> specs = param_specs(config, vocab);
+  // the gradient norm, and load balancing over all ranks
+  warm_up(mesh.world(), backend, {Collective::all_reduce, Collective::all_gather});
+  warm_up(*mesh.tp, backend, {Collective::all_gather, Collective::reduce_scatter, Collective::all_reduce});
+  if (mesh.kv_replicas) warm_up(*mesh.kv_replicas, backend, {Collective::all_reduce});
+  if (count_moe(block_specs(config)) > 0) {
+    warm_up(*mesh.expert_group, backend, {Collective::all_gather, Collective::all_to_all});
+    for (Comm* const hop : {mesh.inter_node.get(), mesh.intra_node.get()})
+      if (hop) warm_up(*hop, backend, {Collective::all_to_all});
+  }
+  for (const GroupLayout& group : flat_layout(specs, mesh.layout, mesh.coord).groups)
+    if (group.shards > 1)
+      warm_up(mesh.over(group.axes), backend, {Collective::reduce, Collective::reduce_scatter, Collective::broadcast});
+}
+
+// Runs the GEMMs of a layer, of a router or head (f32 result), of the residual stream (with an
+// addend), and of experts.
+void warm_up_gemms(Backend& backend, DType dtype) {
+  constexpr Index n = 256, experts = 2;
+  const std::int32_t rows[] = {0, n / 2, n};
+  const Tensor offsets = backend.tensor({experts + 1}, DType::i32);
+  backend.to_device(rows, offsets);
+  const GroupOffsets groups{offsets, rows};
+  for (const DType type : {DType::f32, dtype}) {
+    const Tensor x = backend.tensor({n, n}, type), w = backend.tensor({n, n}, type), y = backend.tensor({n, n}, type),
+                 sum = backend.tensor({n, n}), stack = backend.tensor({experts, n, n}, type),
+                 sums = backend.tensor({experts, n, n});
+    for (const View to : {y.view(), sum.view()}) {
+      backend.gemm({.transpose_b = true}, x, w.view(), to);
+      backend.gemm({}, x, w.view(), to);
+      backend.gemm({.transpose_a = true, .accumulate = true}, x, w.view(), to);
+    }
+    backend.gemm({.transpose_b = true}, x, w.view(), y, x);
+    backend.grouped_gemm(x.view(), stack.view(), groups, y);
+    backend.grouped_gemm_dgrad(x.view(), stack.view(), groups, y);
+    backend.grouped_gemm_wgrad(x.view(), y.view(), groups, sums);
+  }
+  backend.synchronize();
+}
+
+}  // namespace
+
+DeviceReservation warm_up_and_reserve(Comm& world, const Config& config, Index vocab, const Layout& layout,
+                                      Backend& backend, int ranks_on_device) {
+  DeviceReservation reservation{make_mesh(world, layout)};
+  if (!backend.on_host()) {
+    const ScopedPhase phase("first use of NCCL and cuBLAS");
+    const Index before = backend.free_bytes();
+    reservation.mesh = on_backend(std::move(reservation.mesh), backend);
+    join_kv_replicas(reservation.mesh, config.model.kv_heads);
+    warm_up_collectives(config, vocab, reservation.mesh, backend);
+    warm_up_gemms(backend, config.dtype());
+    reservation.mesh.world().barrier();
+    reservation.library_bytes = std::max<Index>(0, before - backend.free_bytes());
+  }
+  agree_on_errors(world, [&] {
+    reservation.arena_bytes = arena_bytes(config, vocab, layout, world.rank(), backend, ranks_on_device, true);
+  });
+  return reservation;
+}
+
+}  // namespace sy

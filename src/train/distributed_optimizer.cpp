@@ -1,0 +1,165 @@
+#include "src/train/distributed_optimizer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "dist/phase.h"
+
+namespace sy {
+
+DistributedOptimizer::DistributedOptimizer(const Mesh& mesh, ParamStore& store)
+    : mesh_(mesh),
+      store_(store),
+      backend_(store.backend()),
+      packed_weights_(store.packed_weights()),
+      squares_(backend_.tensor({1}, DType::f64)),
+      clip_coefficient_(backend_.tensor({1})),
+      step_scalars_(backend_.tensor({3})) {
+  for (std::size_t g = 0; g < store.layout().groups.size(); ++g) {
+    const GroupLayout& layout = store.layout().groups[g];
+    Group& group = groups_.emplace_back(Group{layout, store.buffers(g), mesh.over(layout.axes)});
+    for (const ParamSlice& p : layout.slices)
+      for (int d = 0; d < p.spec->shape.size(); ++d)
+        if (p.spec->split[d] == Axis::tp && num_replicas(p.spec->shape[d], mesh.layout.tp) > 1)
+          group.kv_replicated.push_back(&p);
+    SY_ASSERT(group.kv_replicated.empty() || mesh.kv_replicas, "ranks hold the same kv heads and are not joined");
+  }
+}
+
+void DistributedOptimizer::sum_kv_replicas() {
+  for (const Group& group : groups_)
+    for (const ParamSlice* p : group.kv_replicated)
+      mesh_.kv_replicas->all_reduce(group.buffers.grads.view().rows(p->offset, p->box.elements()));
+}
+
+View DistributedOptimizer::Group::owned_gradients() const {
+  return buffers.grads.view().rows(layout.owned().begin, layout.owned().size());
+}
+
+void DistributedOptimizer::reduce(Group& group, Range flat) {
+  group.comm.start_reduce(group.layout.by_owner(group.buffers.grads, flat));
+}
+
+BackwardHooks DistributedOptimizer::backward_hooks() {
+  return {[this](Index bucket) { mark_bucket_ready(bucket); }, [this] { reduce_ready_buckets(); }};
+}
+
+void DistributedOptimizer::reduce_ready_buckets() {
+  for (Group& group : groups_) {
+    for (const Range& flat : group.ready) reduce(group, flat);
+    group.reduced.insert(group.reduced.end(), group.ready.begin(), group.ready.end());
+    group.ready.clear();
+  }
+}
+
+// Gradients on a device always hold their values (ParamStore::clear_gradients), so a complete range
+// can be reduced directly. Ranges of replicated kv heads are excluded, because sum_kv_replicas()
+// must sum them first.
+void DistributedOptimizer::mark_bucket_ready(Index bucket) {
+  reduce_ready_buckets();
+  for (Group& group : groups_) {
+    if (!group.overlaps()) continue;
+    Range flat = group.layout.buckets[static_cast<std::size_t>(bucket)];
+    const auto add = [&](Index begin) {
+      if (begin < flat.end) group.ready.push_back({begin, flat.end});
+    };
+    for (std::size_t i = group.kv_replicated.size(); i-- > 0;) {
+      const ParamSlice& p = *group.kv_replicated[i];
+      const Range own{p.offset, p.offset + p.box.elements()};
+      if (own.begin < flat.begin || own.end > flat.end) continue;
+      add(own.end);
+      flat.end = own.begin;
+    }
+    add(flat.begin);
+    if (!group.ready.empty()) group.comm.mark();
+  }
+}
+
+void DistributedOptimizer::reduce_remaining(Group& group) {
+  group.ready.clear();
+  if (group.reduced.empty()) return group.comm.reduce_scatter(group.buffers.grads, group.owned_gradients());
+  group.comm.mark();
+  Index end = group.layout.elements;
+  for (const Range& reduced : group.reduced) {
+    reduce(group, {reduced.end, end});
+    end = reduced.begin;
+  }
+  reduce(group, {0, end});
+  group.comm.wait();
+  group.reduced.clear();
+}
+
+// Each parameter is in exactly one rank's owned range, except those of kv replicas: only the first
+// replica counts them.
+void DistributedOptimizer::add_squares(const Group& group) {
+  const ConstView owned = group.owned_gradients();
+  if (!mesh_.kv_replicas || mesh_.kv_replicas->rank() == 0) return backend_.sum_squares(owned, squares_);
+  for (const OwnedRange& range : owned_ranges(group.layout)) {
+    const auto& kv_replicated = group.kv_replicated;
+    if (std::find(kv_replicated.begin(), kv_replicated.end(), range.slice) != kv_replicated.end()) continue;
+    backend_.sum_squares(owned.rows(range.flat.begin - group.layout.owned().begin, range.flat.size()), squares_);
+  }
+}
+
+void DistributedOptimizer::step(const Config::Train& train, double lr, Index step) {
+  const ScopedPhase phase("update of the weights");
+  TraceScope trace("gradients");
+  store_.finish_all_gather();  // finishes the last all-gather if no forward has waited for it
+  store_.finish_gradients();
+  sum_kv_replicas();
+  backend_.fill(squares_, 0);
+  for (Group& group : groups_) {
+    if (group.layout.shards > 1) reduce_remaining(group);
+    add_squares(group);
+  }
+  mesh_.world().all_reduce(squares_);
+  backend_.clip_coefficient(squares_, static_cast<float>(train.clip), clip_coefficient_);
+
+  const auto bias = [&](double beta) { return static_cast<float>(1 - std::pow(beta, static_cast<double>(step))); };
+  const float rates[] = {static_cast<float>(lr), bias(train.beta1), bias(train.beta2)};
+  trace.next("optimizer");
+  backend_.to_device(rates, step_scalars_);
+  backend_.graph_region("update", [&] { update(train); });
+  std::vector<ParamAllGather::Group> updated;
+  for (Group& group : groups_)
+    if (group.overlaps()) updated.push_back({&group.layout, group.buffers.weights, &group.comm});
+  store_.start_all_gather(std::move(updated));
+}
+
+void DistributedOptimizer::update(const Config::Train& train) {
+  packed_weights_.invalidate();
+  AdamW adamw{static_cast<float>(train.beta1), static_cast<float>(train.beta2), static_cast<float>(train.eps), 0};
+  for (Group& group : groups_) {
+    const ParamStore::Buffers& b = group.buffers;
+    const Range all_owned = group.layout.owned();
+    const View weights = b.weights, gradients = group.owned_gradients();
+    for (const OwnedRange& range : owned_ranges(group.layout)) {
+      const Index at = range.flat.begin - all_owned.begin, n = range.flat.size();
+      // the weights that the model computes with
+      const View computed = weights.rows(range.flat.begin, n);
+      const bool rounded = b.master.view().present();
+      switch (range.slice->spec->rule) {
+        case UpdateRule::adamw:
+        case UpdateRule::adamw_without_decay: {
+          const bool decays = range.slice->spec->rule == UpdateRule::adamw;
+          adamw.weight_decay = decays ? static_cast<float>(train.weight_decay) : 0.0f;
+          backend_.adamw(adamw, clip_coefficient_, step_scalars_, gradients.rows(at, n),
+                         rounded ? b.master.view().rows(at, n) : computed, b.m.view().rows(at, n),
+                         b.v.view().rows(at, n), rounded ? computed : View{});
+        }
+      }
+    }
+    if (group.layout.shards > 1 && !group.overlaps())
+      group.comm.all_gather(weights.rows(all_owned.begin, all_owned.size()), weights);
+  }
+  store_.clear_gradients();
+}
+
+double DistributedOptimizer::norm() const {
+  double squares = 0;
+  backend_.to_host(squares_, &squares);
+  return std::sqrt(squares);
+}
+
+}  // namespace sy

@@ -1,0 +1,88 @@
+// Distributed optimizer (ZeRO-1, Rajbhandari et al., 2020). It reduce-scatters gradients, clips
+// them by the global norm, updates the owned range and all-gathers the weights.
+//
+// With asynchronous collectives, each bucket (the head, a layer) is reduced to its owners while
+// backward goes on. The next step's forward waits for the new weights bucket by bucket
+// (src/params/param_all_gather.h).
+// The reductions of a bucket start once the dispatch of the layer that backward computes next is in
+// flight. If that layer has no experts, they start when the bucket of that layer is complete.
+// The reason is that NCCL starts collectives in the order in which the host enqueues them
+// (NCCL_LAUNCH_ORDER_IMPLICIT). A kernel waits until the one before it has started. All ranks have
+// the same order, so there is no deadlock. Reductions enqueued earlier would delay the dispatch
+// until they end.
+// With synchronous collectives overlap gains nothing: one reduce-scatter and one all-gather at the
+// end are faster.
+#pragma once
+
+#include <vector>
+
+#include "dist/mesh.h"
+#include "kernels/arena.h"
+#include "src/model/context.h"
+#include "src/params/store.h"
+
+namespace sy {
+
+// Optimizer of the parameters of one ParamStore.
+class DistributedOptimizer {
+ public:
+  // Both arguments must outlive this object. If tp ranks hold the same kv heads, mesh.kv_replicas
+  // must be joined (join_kv_replicas).
+  DistributedOptimizer(const Mesh& mesh, ParamStore& store);
+
+  // Hooks for the last backward pass of each step. They are collective and must not outlive this
+  // object. Without them, step() reduces all gradients.
+  BackwardHooks backward_hooks();
+  // Performs one optimizer step with the gradients in the store, then clears them. Collective. The
+  // host does not wait for the result.
+  // - step: counts from 1
+  // - train: hyperparameters; lr: learning rate of this step
+  // - If the gradient norm is not finite, weights and optimizer state stay as they are.
+  // - With asynchronous collectives, new weights are in flight afterwards
+  //   (ParamStore::wait_for_bucket).
+  void step(const Config::Train& train, double lr, Index step);
+  // Returns the global gradient norm of the last step before clipping. Waits for the device.
+  // Every parameter counts once.
+  double norm() const;
+
+ private:
+  // Parameters whose gradients are summed over the same ranks.
+  struct Group {
+    const GroupLayout& layout;
+    ParamStore::Buffers& buffers;
+    Comm& comm;  // communicator of those ranks
+    std::vector<const ParamSlice*> kv_replicated{};
+    // Ranges of the last complete bucket, not yet reduced; in descending order.
+    std::vector<Range> ready{};
+    std::vector<Range> reduced{};  // reduced in this step, in descending order
+
+    View owned_gradients() const;  // [n / shards]
+    // Returns true if collectives of this group overlap with compute.
+    bool overlaps() const { return layout.shards > 1 && comm.asynchronous(); }
+  };
+  // Marks the gradients of a bucket as complete, and reduces those of the previous bucket.
+  void mark_bucket_ready(Index bucket);
+  // Starts the reductions of all complete gradients.
+  void reduce_ready_buckets();
+  // Sums the gradients of replicated kv heads. Each rank has only those of its own query heads.
+  void sum_kv_replicas();
+  // Starts the reduction of a range of gradients. Each owner gets the sum over the group's ranks.
+  static void reduce(Group& group, Range flat);
+  // Reduces all gradients of a group that are not reduced yet. Later compute waits for all of them.
+  static void reduce_remaining(Group& group);
+  // Adds the squares of the owned gradients to squares_.
+  void add_squares(const Group& group);
+  // Applies the update rule of each parameter to the owned ranges. All-gathers the weights of
+  // groups that do not overlap.
+  void update(const Config::Train& train);
+
+  const Mesh& mesh_;
+  ParamStore& store_;
+  Backend& backend_;
+  PackedWeights& packed_weights_;
+  std::vector<Group> groups_;
+  Tensor squares_;                          // [1] f64
+  Tensor clip_coefficient_, step_scalars_;  // operands of Backend::adamw: [1], [3]
+};
+
+}  // namespace sy
