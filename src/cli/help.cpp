@@ -48,7 +48,7 @@ std::string key_text(const ConfigKey& key, const std::string& name) {
   return text + "\n" + wrapped(key.help + ".") + wrapped("Takes " + type + ".");
 }
 
-// Prints all keys, one a line, for grep.
+// Prints all keys, for grep: a line for each, with the first sentence of its help.
 void print_all_keys() {
   fmt::print(
       "`switchyard help SECTION` and `switchyard help KEY` say more, as in help moe and help moe.top_k;\n"
@@ -59,7 +59,8 @@ void print_all_keys() {
       section = section_of(k.name);
       fmt::print("\n[{}]\n", section);
     }
-    fmt::print("{:<32} # {} ({})\n", name_in_section(k.name) + " = " + k.default_value, k.help, k.type);
+    const std::string sentence = fit_width(k.help.substr(0, k.help.find(". ")), 66);
+    fmt::print("{:<31} # {}\n", name_in_section(k.name) + " = " + k.default_value, sentence);
   }
 }
 

@@ -59,6 +59,7 @@ expect_output "3 layers"
 expect_ok "$switchyard" help config
 expect_output "[attention.NAME]"
 grep -q '^window = .*replaces model.window' .out || die "no key of kinds of layer"
+[[ $(wc -L <.out) -le 100 ]] || die "help config is wider than 100 columns"
 "$switchyard" completion bash >completion
 source completion
 complete_line() { COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)) COMPREPLY=(); compopt() { :; }; _switchyard; out="${COMPREPLY[*]}"; }
