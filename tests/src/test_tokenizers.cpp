@@ -370,7 +370,7 @@ TEST(Regex, ConvertsOnigurumaToPcre2) {
 TEST(Regex, FindsDistantMatches) {
   std::string text;
   std::vector<std::size_t> positions;
-  for (int i = 0; i < 60'000; ++i) {
+  for (Index i = 0; i < 60'000; ++i) {
     if (i * i % 1009 == 4 && i % 3 == 1) {
       positions.push_back(text.size());
       text += 'x';
