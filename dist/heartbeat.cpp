@@ -21,7 +21,8 @@ static_assert(std::is_trivially_copyable_v<Heartbeat> &&
 // Writes the digest of the heartbeat's bytes after them.
 void sign(HeartbeatDatagram& datagram, const HeartbeatKey& key) {
   std::array<std::uint8_t, EVP_MAX_MD_SIZE> digest{};
-  if (!HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()), datagram.data(), sizeof(Heartbeat), digest.data(), nullptr))
+  if (!HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()), datagram.data(), sizeof(Heartbeat), digest.data(),
+            nullptr))
     fail("HMAC-SHA256 is not available: see which OpenSSL library is installed");
   std::copy_n(digest.begin(), heartbeat_bytes - sizeof(Heartbeat), datagram.begin() + sizeof(Heartbeat));
 }
