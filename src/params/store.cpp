@@ -112,30 +112,30 @@ void ParamStore::initialize(std::uint64_t seed) {
   fill(values);
 }
 
-void ParamStore::set_values(const ParamSlice& p, Index begin, std::span<const float> values) {
+void ParamStore::set_values(const ParamSlice& slice, Index begin, std::span<const float> values) {
   finish_all_gather();
   packed_weights_.invalidate();
-  const Buffers& b = buffers(p.group);
-  const Range flat{p.offset + begin, p.offset + begin + static_cast<Index>(values.size())};
+  const Buffers& b = buffers(slice.group);
+  const Range flat{slice.offset + begin, slice.offset + begin + static_cast<Index>(values.size())};
   const View weights = b.weights.view().rows(flat.begin, flat.size());
   if (dtype_ == DType::f32) return backend_.to_device(values.data(), weights);
   std::vector<std::uint16_t> rounded(values.size());
   std::transform(values.begin(), values.end(), rounded.begin(), bf16_of_float);
   backend_.to_device(rounded.data(), weights);
   if (!b.master.view()) return;
-  const Range owned = layout_.groups[p.group].owned();
+  const Range owned = layout_.groups[slice.group].owned();
   const Range overlap{std::max(flat.begin, owned.begin), std::min(flat.end, owned.end)};
   if (overlap.size() > 0)
     backend_.to_device(values.data() + (overlap.begin - flat.begin),
                        b.master.view().rows(overlap.begin - owned.begin, overlap.size()));
 }
 
-void ParamStore::get_values(const ParamSlice& p, Index begin, std::span<float> values) const {
-  const Buffers& b = buffers(p.group);
-  const Index at = p.offset + begin, n = static_cast<Index>(values.size());
-  const Range owned = layout_.groups[p.group].owned();
+void ParamStore::get_values(const ParamSlice& slice, Index begin, std::span<float> values) const {
+  const Buffers& b = buffers(slice.group);
+  const Index at = slice.offset + begin, n = static_cast<Index>(values.size());
+  const Range owned = layout_.groups[slice.group].owned();
   SY_ASSERT((dtype_ == DType::f32 && !all_gather_in_flight()) || (at >= owned.begin && at + n <= owned.end),
-            "{}: values that another rank owns", p.spec->name);
+            "{}: values that another rank owns", slice.spec->name);
   if (dtype_ == DType::f32) return backend_.to_host(b.weights.view().rows(at, n), values.data());
   backend_.to_host(b.master.view().rows(at - owned.begin, n), values.data());
 }
