@@ -39,11 +39,8 @@ for layout in "1 ep=1" "2 ep=2" "2 ep=1 tp=2" "4 ep=2 tp=2"; do
     cases+=("$config-$ranks-${options// /-} $ranks $config $(printf -- '--parallel.%s ' $options)")
   done
 done
-latent="--model.kv_latent=32 --model.rope_head_dim=16 --model.kv_heads=0"
+latent="--model.kv_lora_rank=32 --model.qk_rope_head_dim=16 --model.kv_heads=0"
 pattern="--model.pattern=local,global --attention.local.window=32"
-if "$switchyard" help config | grep -q '^kv_lora_rank'; then
-  latent="--model.kv_lora_rank=32 --model.qk_rope_head_dim=16 --model.kv_heads=0"
-fi
 for dtype in f32 bf16; do
   cases+=("latent-$dtype 2 quickstart --parallel.ep=2 --run.dtype=$dtype $latent"
           "pattern-$dtype 2 quickstart --parallel.ep=2 --run.dtype=$dtype $pattern")

@@ -83,7 +83,8 @@ struct Identity : PassThrough {
 
 struct Hardtanh : PassThrough {
   static __device__ Point at(float x, const FfnActivation& desc) {
-    const bool below = x<-desc.limit, above = x> desc.limit;
+    const bool below = x < -desc.limit;
+    const bool above = x > desc.limit;
     return {below ? -desc.limit : above ? desc.limit : x, below || above ? 0.0f : 1.0f};
   }
 };
