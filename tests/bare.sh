@@ -107,6 +107,7 @@ fi
 rm -rf "$dir$home/switchyard"
 git clone -q --depth 1 "file://$source" "$dir$home/switchyard"
 chroot "$dir" chown -R $user: "$home/switchyard"
+if [[ -n $cache ]]; then chroot "$dir" chown -R $user: /ccache; fi
 
 # Runs a command as the user in the source tree, and prints how long it took.
 failed=0
