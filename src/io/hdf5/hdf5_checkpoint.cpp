@@ -65,8 +65,8 @@ bool overlap(const Box& a, const Box& b) {
   return true;
 }
 
-// Assembles tensors from the shards that the index maps. libhdf5's own virtual datasets are not
-// used: they show missing files as NaN and open any path.
+// Assembles tensors from the shards that the index maps. It does not read virtual datasets through
+// libhdf5, which shows missing files as NaN and opens any path.
 class Hdf5CheckpointReader final : public CheckpointReader {
  public:
   Hdf5CheckpointReader(const fs::path& step_dir, std::set<std::string> files)
