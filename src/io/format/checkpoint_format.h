@@ -6,7 +6,8 @@
 //
 // Invariants, on which the commit protocol of src/io relies (docs/design/checkpoints.md):
 // - A writer gets values in host memory. It uses no device, no communicator and no other file.
-//   Files may be written in any order, on any rank and on any thread, each by one thread.
+//   Files may be written in any order, on any rank and on any thread. At most one thread of a
+//   process uses a format at a time, because its library may not be thread-safe.
 // - A closed file is on the disk, and never changes again. Equal calls write equal bytes.
 // - A reader opens only files of the manifest, and trusts none of them.
 #pragma once
@@ -75,7 +76,7 @@ class CheckpointWriter {
   virtual void verify() const = 0;
 };
 
-// A checkpoint that is open for reading. One thread uses it at a time.
+// A checkpoint that is open for reading.
 // - Opens shards when read() needs them, and keeps a bounded number of them open.
 // - Checks sizes before it allocates memory. All functions throw InputError if a file is damaged.
 class CheckpointReader {
