@@ -1,6 +1,6 @@
 // A run's configuration: INI file, overrides, defaults, checks.
-// One table (config/keys.h) names every key once. Parsing, `help config`, RUN/config.ini and the
-// comparison of two runs read it.
+// One table (config/keys.cpp) names every key once. Parsing, `help config`, RUN/config.ini and the
+// comparison of two runs read it. config/help.cpp has the long help.
 // The file config/read.cpp reads, config/check.cpp checks and fills in defaults, config/layout.cpp
 // checks layouts and backends.
 #pragma once
@@ -178,6 +178,7 @@ struct Config {
   };
   std::vector<Kind> kinds;  // each kind of the pattern once
 
+  const Kind* kind_of(Index layer) const;  // nullptr if all layers have one kind
   // The values of [model] for this layer.
   const Model& model_of(Index layer) const;
   // Returns true if the routers need token numbers while training: for random draws, or for
@@ -198,6 +199,8 @@ struct ConfigKey {
   std::vector<std::string> values;  // the only valid values; empty if there is no such list
 };
 const std::vector<ConfigKey>& config_keys();
+// The key of this name. A name of any kind of layer stands for NAME. nullptr if there is none.
+const ConfigKey* find_config_key(std::string_view name);
 
 // A check of something outside the configuration, such as its data set. `run` throws InputError.
 struct ConfigCheck {
@@ -218,7 +221,7 @@ using ConfigOrigins = std::map<std::string, std::string>;
 // `checks` receive the values as well; their errors are reported with the others.
 // Throws InputError with all errors, each with its line and the expected value. An error about an
 // unknown key suggests the nearest one.
-// A file that the program wrote, RUN/config.ini, may have former names of keys (renamed_keys.h).
+// A file that the program wrote, RUN/config.ini, may have former names of keys.
 // `warnings` gets one text for each such file, with the former and the present names.
 Config read_config(const std::filesystem::path& file, const std::vector<std::string>& overrides,
                    const std::vector<ConfigCheck>& checks = {}, ConfigOrigins* origins = nullptr,

@@ -15,17 +15,12 @@
 namespace sy {
 namespace {
 
-// Shortens a help text. Shells show it in a column beside the candidate.
-std::string short_help(std::string text) {
-  text = text.substr(0, text.find_first_of(".;\n"));
-  return fit_width(visible(text), 60);
-}
+constexpr int help_columns = 60;  // of the help beside a candidate
 
 // Returns the only valid values of a configuration key. Empty if there is no such list or key.
-std::vector<std::string> key_values(const std::string& key) {
-  for (const ConfigKey& k : config_keys())
-    if (k.name == key) return k.values;
-  return {};
+std::vector<std::string> key_values(std::string_view key) {
+  const ConfigKey* const found = find_config_key(key);
+  return found ? found->values : std::vector<std::string>();
 }
 
 // Returns the values of an option, or the prefixes of its values. Empty if it takes any text.
@@ -46,33 +41,31 @@ std::vector<std::string> option_values(const std::string& command, const std::st
   return {};
 }
 
-// Returns a setting's name as in the table of keys: "attention.NAME.window" for
-// "--attention.local.window". Sets `kind` to "local", or leaves it empty.
-std::string key_of(const std::string& name, std::string& kind) {
+// Returns the kind of layer that a setting names: "local" for "--attention.local.window". Empty if
+// it names none.
+std::string kind_of(const std::string& setting) {
   constexpr std::string_view section = "--attention.";
-  const auto end = name.find('.', section.size());
-  if (!name.starts_with(section) || end == name.npos) return name.substr(std::min<std::size_t>(2, name.size()));
-  kind = name.substr(section.size(), end - section.size());
-  return "attention.NAME" + name.substr(end);
+  const auto end = setting.find('.', section.size());
+  return setting.starts_with(section) && end != setting.npos ? setting.substr(section.size(), end - section.size())
+                                                             : "";
 }
 
 std::vector<std::string> values_of(const Command& command, const std::string& name) {
-  std::string kind;
   std::vector<std::string> values;
-  if (takes_settings(command)) values = key_values(key_of(name, kind));
+  if (takes_settings(command)) values = key_values(name.substr(std::min<std::size_t>(2, name.size())));
   return values.empty() ? option_values(command.name, name) : values;
 }
 
 std::vector<CompletionCandidate> all_options(const Command& command, const std::string& current, Comm& world) {
   std::vector<CompletionCandidate> all;
-  for (const CommandOption& option : options_of(command, world)) all.push_back({option.name, short_help(option.help)});
+  for (const CommandOption& option : options_of(command, world))
+    all.push_back({option.name, first_sentence(option.help, help_columns)});
   if (!takes_settings(command)) return all;
-  std::string kind;
-  key_of(current, kind);
+  const std::string kind = kind_of(current);
   for (const ConfigKey& key : config_keys()) {
     std::string name = key.name;
     if (!kind.empty()) replace_all(name, ".NAME.", "." + kind + ".");
-    all.push_back({"--" + name + "=", short_help(key.help)});
+    all.push_back({"--" + name + "=", first_sentence(key.help, help_columns)});
   }
   return all;
 }
@@ -104,7 +97,7 @@ std::vector<CompletionCandidate> of_command(const Command& command, const std::v
 std::vector<CompletionCandidate> completion_candidates(const std::vector<std::string>& args, Comm& world) {
   std::vector<CompletionCandidate> all;
   if (args.size() == 1) {
-    for (const Command& c : commands()) all.push_back({c.name, short_help(c.summary)});
+    for (const Command& c : commands()) all.push_back({c.name, first_sentence(c.summary, help_columns)});
     all.push_back({"--version", ""});
     all.push_back({"--help", ""});
   }

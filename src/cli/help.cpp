@@ -16,21 +16,15 @@ std::string name_in_section(const std::string& key) {
   return key.substr(key.rfind('.') + 1);
 }
 
+std::string first_sentence(const std::string& help, int width) {
+  return fit_width(visible(help.substr(0, help.find(". "))), width);
+}
+
 std::string type_and_range(const ConfigKey& key) {
   return key.range.empty() ? key.type : key.type + " " + key.range;
 }
 
 namespace {
-
-// Replaces the name of a kind of layer by NAME: "attention.NAME.window" for
-// "attention.local.window".
-std::string with_any_kind(const std::string& topic) {
-  constexpr std::string_view section = "attention.";
-  if (topic + "." == section) return "attention.NAME";
-  if (!topic.starts_with(section)) return topic;
-  const auto end = topic.find('.', section.size());
-  return "attention.NAME" + (end == topic.npos ? "" : topic.substr(end));
-}
 
 std::string wrapped(const std::string& text) {
   constexpr int columns = 80, indent = 4;
@@ -39,10 +33,13 @@ std::string wrapped(const std::string& text) {
   return out;
 }
 
+bool is_of_kind(const ConfigKey& key) {
+  return key.name.find(".NAME.") != key.name.npos;
+}
+
 std::string key_text(const ConfigKey& key, const std::string& name) {
-  const bool of_kind = key.name.find(".NAME.") != key.name.npos;
   std::string text = name;
-  if (!of_kind) text += fmt::format(" (default: {})", key.default_value.empty() ? "empty" : key.default_value);
+  if (!is_of_kind(key)) text += fmt::format(" (default: {})", key.default_value.empty() ? "empty" : key.default_value);
   std::string type = type_and_range(key);
   if (key.type == "text" && !key.values.empty()) type = "one of " + join(key.values, ", ");
   return text + "\n" + wrapped(key.help + ".") + wrapped("Takes " + type + ".");
@@ -59,23 +56,25 @@ void print_all_keys() {
       section = section_of(k.name);
       fmt::print("\n[{}]\n", section);
     }
-    const std::string sentence = fit_width(k.help.substr(0, k.help.find(". ")), 66);
-    fmt::print("{:<31} # {}\n", name_in_section(k.name) + " = " + k.default_value, sentence);
+    fmt::print("{:<31} # {}\n", name_in_section(k.name) + " = " + k.default_value, first_sentence(k.help, 66));
   }
 }
 
 // Prints a section of the configuration, or a key. Returns false if it is neither.
 bool print_keys(const std::string& topic) {
-  const std::string wanted = with_any_kind(topic);
+  if (const ConfigKey* const key = find_config_key(topic)) {
+    fmt::print("{}", key_text(*key, topic));
+    if (is_of_kind(*key)) {
+      const ConfigKey* const of_model = find_config_key("model." + name_in_section(topic));
+      fmt::print("{}", key_text(*of_model, of_model->name));
+    }
+    return true;
+  }
+  constexpr std::string_view of_kinds = "attention.";
+  const bool any_kind = (topic + ".").starts_with(of_kinds) && topic.find('.', of_kinds.size()) == topic.npos;
+  const std::string wanted = any_kind ? "attention.NAME" : topic;
   bool found = false;
   for (const ConfigKey& k : config_keys()) {
-    if (k.name == wanted) {
-      fmt::print("{}", key_text(k, topic));
-      for (const ConfigKey& of_model : config_keys())
-        if (section_of(wanted) == "attention.NAME" && of_model.name == "model." + name_in_section(wanted))
-          fmt::print("{}", key_text(of_model, of_model.name));
-      return true;
-    }
     if (section_of(k.name) != wanted) continue;
     if (!found) fmt::print("[{}]\n", topic == "attention" ? wanted : topic);
     found = true;

@@ -70,6 +70,8 @@ std::vector<std::string> help_topics(bool of_configuration);
 // Divide the name of a key: "attention.local.window" is "window" in section "attention.local".
 std::string section_of(const std::string& key);
 std::string name_in_section(const std::string& key);
+// Returns the first sentence of a help text, cut to `width` columns.
+std::string first_sentence(const std::string& help, int width);
 // Returns the type of a key's value, and its range if there is one.
 std::string type_and_range(const ConfigKey& key);
 

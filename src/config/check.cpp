@@ -4,6 +4,8 @@
 #include <cmath>
 
 #include "src/config/keys.h"
+#include "src/config/values.h"
+#include "src/text/json.h"
 
 namespace sy {
 namespace {
@@ -55,86 +57,77 @@ void check_sizes(const Config& c, Problems& problems) {
         c.train.micro_batch, m.seq_len, e.top_k, c.parallel.etp);
 }
 
-// Checks the positions of each kind of layer.
-void check_positions(const Config& c, Problems& problems) {
-  const auto of_embedding = [](Position p) { return p == Position::learned || p == Position::sinusoidal; };
-  for_each_key(c, [&](const Row& row, const auto&) {
-    const Config::Model& m = row.kind ? row.kind->model : c.model;
-    const std::string key = row.source_key();
-    if (row.model_key == "model.position" && of_embedding(m.position) && m.position != c.model.position)
-      problems.add(key, "{} = {}: it is the embedding that has such positions, for all layers: set model.position", key,
-                   show(m.position));
-    if (m.position != Position::rope) return;
-    const bool latent = m.kv_lora_rank > 0;
-    const Index width = latent ? m.qk_rope_head_dim : m.head_dim;
-    const char* const of = latent ? "model.qk_rope_head_dim" : "model.head_dim";
-    const Index pairs = static_cast<Index>(double(width) * m.rope_fraction / 2);
-    const RopeScaling scaling = m.rope_scaling;
-    const auto any_of = [&](std::initializer_list<RopeScaling> list) {
-      return std::find(list.begin(), list.end(), scaling) != list.end();
-    };
-    if (row.model_key == "model.rope_fraction" && pairs < 1)
-      problems.add(key, "{} = {} of {} = {} leaves no pair to rotate: raise it", key, m.rope_fraction, of, width);
-    if (row.model_key == "model.rope_original_length" && m.rope_original_length < 2 &&
-        any_of({RopeScaling::dynamic, RopeScaling::llama3, RopeScaling::yarn, RopeScaling::longrope}))
-      problems.add(key, "model.rope_scaling = {} needs {}: set it to the number of positions of the earlier training",
-                   show(scaling), key);
-    if (row.model_key == "model.rope_theta" && m.rope_theta <= 1 && scaling == RopeScaling::yarn)
-      problems.add(key, "{} = {}: model.rope_scaling = yarn needs more than 1", key, m.rope_theta);
-    if (row.model_key == "model.rope_fraction" && pairs == 1 && any_of({RopeScaling::ntk, RopeScaling::dynamic}))
-      problems.add(key, "{} = {} of {} = {} leaves one pair, and model.rope_scaling = {} needs two: raise it", key,
-                   m.rope_fraction, of, width, show(scaling));
-    if (row.model_key == "model.rope_low_frequency" && scaling == RopeScaling::llama3 &&
-        m.rope_low_frequency >= m.rope_high_frequency)
-      problems.add(key, "{} = {} is not below model.rope_high_frequency = {}: lower it", key, m.rope_low_frequency,
-                   m.rope_high_frequency);
-    // Training needs the list for its own sequence length. The other list may be absent.
-    for (const bool is_long : {false, true}) {
-      const std::vector<double>& factors = is_long ? m.rope_long_factors : m.rope_short_factors;
-      if (row.model_key != (is_long ? "model.rope_long_factors" : "model.rope_short_factors") ||
-          scaling != RopeScaling::longrope)
-        continue;
-      const bool trains_with = is_long == (m.seq_len > m.rope_original_length);
-      const bool has_pairs =
-          std::ssize(factors) == pairs && std::all_of(factors.begin(), factors.end(), [](double f) { return f > 0; });
-      if (!has_pairs && (trains_with || !factors.empty()))
-        problems.add(key, "{} are {} numbers: model.rope_scaling = longrope needs one above 0 for each of {} pairs",
-                     key, factors.size(), pairs);
-    }
-  });
+// Checks the positions of some layers.
+void check_positions(const LayerKind& layers, Problems& problems) {
+  using Model = Config::Model;
+  const Model& m = layers.model();
+  const Position of_model = layers.config.model.position;
+  const bool of_embedding = m.position == Position::learned || m.position == Position::sinusoidal;
+  if (const std::string key = layers.key(&Model::position); of_embedding && m.position != of_model)
+    problems.add(key, "{} = {}: it is the embedding that has such positions, for all layers: set model.position", key,
+                 show(m.position));
+  if (m.position != Position::rope) return;
+  const bool latent = m.kv_lora_rank > 0;
+  const Index width = latent ? m.qk_rope_head_dim : m.head_dim;
+  const char* const of = latent ? "model.qk_rope_head_dim" : "model.head_dim";
+  const Index pairs = static_cast<Index>(double(width) * m.rope_fraction / 2);
+  const RopeScaling scaling = m.rope_scaling;
+  const auto any_of = [&](std::initializer_list<RopeScaling> list) {
+    return std::find(list.begin(), list.end(), scaling) != list.end();
+  };
+  if (const std::string key = layers.key(&Model::rope_theta); m.rope_theta <= 1 && scaling == RopeScaling::yarn)
+    problems.add(key, "{} = {}: model.rope_scaling = yarn needs more than 1", key, m.rope_theta);
+  if (const std::string key = layers.key(&Model::rope_fraction); pairs < 1)
+    problems.add(key, "{} = {} of {} = {} leaves no pair to rotate: raise it", key, m.rope_fraction, of, width);
+  else if (pairs == 1 && any_of({RopeScaling::ntk, RopeScaling::dynamic}))
+    problems.add(key, "{} = {} of {} = {} leaves one pair, and model.rope_scaling = {} needs two: raise it", key,
+                 m.rope_fraction, of, width, show(scaling));
+  if (const std::string key = layers.key(&Model::rope_original_length);
+      m.rope_original_length < 2 &&
+      any_of({RopeScaling::dynamic, RopeScaling::llama3, RopeScaling::yarn, RopeScaling::longrope}))
+    problems.add(key, "model.rope_scaling = {} needs {}: set it to the number of positions of the earlier training",
+                 show(scaling), key);
+  if (const std::string key = layers.key(&Model::rope_low_frequency);
+      scaling == RopeScaling::llama3 && m.rope_low_frequency >= m.rope_high_frequency)
+    problems.add(key, "{} = {} is not below model.rope_high_frequency = {}: lower it", key, m.rope_low_frequency,
+                 m.rope_high_frequency);
+  if (scaling != RopeScaling::longrope) return;
+  // Training needs the list for its own sequence length. The other list may be absent.
+  const bool trains_with_long = m.seq_len > m.rope_original_length;
+  for (const auto factors : {&Model::rope_short_factors, &Model::rope_long_factors}) {
+    const std::vector<double>& list = m.*factors;
+    const bool trains_with = (factors == &Model::rope_long_factors) == trains_with_long;
+    const bool has_pairs =
+        std::ssize(list) == pairs && std::all_of(list.begin(), list.end(), [](double f) { return f > 0; });
+    if (const std::string key = layers.key(factors); !has_pairs && (trains_with || !list.empty()))
+      problems.add(key, "{} are {} numbers: model.rope_scaling = longrope needs one above 0 for each of {} pairs", key,
+                   list.size(), pairs);
+  }
 }
 
-// Checks the scores and the pattern of attention of each kind of layer.
-void check_attention(const Config& c, Problems& problems) {
-  for_each_key(c, [&](const Row& row, const auto&) {
-    const Config::Model& m = row.kind ? row.kind->model : c.model;
-    const std::string key = row.source_key();
-    const bool sparse = m.attention == AttentionPattern::strided || m.attention == AttentionPattern::fixed;
-    if (row.model_key == "model.attention_softcap" && m.attention_softcap > 0 &&
-        (m.position == Position::alibi || m.position == Position::t5))
-      problems.add(key,
-                   "{} = {} with model.position = {}, whose biases are not capped: set it to 0, or another position",
-                   key, m.attention_softcap, show(m.position));
-    if (row.model_key == "model.window" && m.window == 0 && m.attention == AttentionPattern::longformer)
-      problems.add(key, "model.attention = longformer needs {}: set it to the number of latest tokens that are seen",
-                   key);
-    if (row.model_key == "model.window" && m.window > 0 && sparse)
-      problems.add(key, "{} = {} with model.attention = {}, which has a window of its own: set it to 0", key, m.window,
-                   show(m.attention));
-    if (row.model_key == "model.clip_qkv" && m.clip_qkv > 0 &&
-        (m.qk_norm == QkNormKind::head || m.qk_norm == QkNormKind::head_layernorm))
-      problems.add(key, "{} = {} with model.qk_norm = {}: set it to 0, or model.qk_norm to none or whole", key,
-                   m.clip_qkv, show(m.qk_norm));
-    if (row.model_key == "model.attention_summary" && m.attention == AttentionPattern::fixed &&
-        m.attention_summary > m.attention_stride)
-      problems.add(key, "{} = {} is more than model.attention_stride = {}: lower it", key, m.attention_summary,
-                   m.attention_stride);
-    if (row.name == "model.t5_max_distance" && m.t5_max_distance <= m.t5_buckets / 2)
-      problems.add(key,
-                   "{} = {} is not above the {} distances that have a bucket of their own: raise it, or lower "
-                   "model.t5_buckets",
-                   key, m.t5_max_distance, m.t5_buckets / 2);
-  });
+// Checks the scores and the pattern of attention of some layers.
+void check_attention(const LayerKind& layers, Problems& problems) {
+  using Model = Config::Model;
+  const Model& m = layers.model();
+  const bool sparse = m.attention == AttentionPattern::strided || m.attention == AttentionPattern::fixed;
+  if (const std::string key = layers.key(&Model::window); m.window == 0 && m.attention == AttentionPattern::longformer)
+    problems.add(key, "model.attention = longformer needs {}: set it to the number of latest tokens that are seen",
+                 key);
+  else if (m.window > 0 && sparse)
+    problems.add(key, "{} = {} with model.attention = {}, which has a window of its own: set it to 0", key, m.window,
+                 show(m.attention));
+  if (const std::string key = layers.key(&Model::attention_summary);
+      m.attention == AttentionPattern::fixed && m.attention_summary > m.attention_stride)
+    problems.add(key, "{} = {} is more than model.attention_stride = {}: lower it", key, m.attention_summary,
+                 m.attention_stride);
+  if (const std::string key = layers.key(&Model::clip_qkv);
+      m.clip_qkv > 0 && (m.qk_norm == QkNormKind::head || m.qk_norm == QkNormKind::head_layernorm))
+    problems.add(key, "{} = {} with model.qk_norm = {}: set it to 0, or model.qk_norm to none or whole", key,
+                 m.clip_qkv, show(m.qk_norm));
+  if (const std::string key = layers.key(&Model::attention_softcap);
+      m.attention_softcap > 0 && (m.position == Position::alibi || m.position == Position::t5))
+    problems.add(key, "{} = {} with model.position = {}, whose biases are not capped: set it to 0, or another position",
+                 key, m.attention_softcap, show(m.position));
 }
 
 // Checks latent attention, and that keys which only it reads are unset without it.
@@ -164,16 +157,15 @@ void check_latent(const Config& c, Problems& problems) {
     problems.add("model.bias",
                  "model.bias = {} with model.kv_lora_rank: latent attention has no biases: set it to none or mlp",
                  show(m.bias));
-  for_each_key(c, [&](const Row& row, const auto&) {
-    const Config::Model& of = row.kind ? row.kind->model : m;
-    const std::string key = row.source_key();
-    if (row.model_key == "model.qk_norm" && of.qk_norm != QkNormKind::none)
+  for (const LayerKind& layers : layer_kinds(c)) {
+    const Config::Model& of = layers.model();
+    if (const std::string key = layers.key(&Config::Model::qk_norm); of.qk_norm != QkNormKind::none)
       problems.add(key, "{} = {} with model.kv_lora_rank, whose latents are normalised instead: set it to none", key,
                    show(of.qk_norm));
-    if (row.model_key == "model.clip_qkv" && of.clip_qkv != 0)
+    if (const std::string key = layers.key(&Config::Model::clip_qkv); of.clip_qkv != 0)
       problems.add(key, "{} = {} with model.kv_lora_rank: latent attention has no limit: set it to 0", key,
                    of.clip_qkv);
-  });
+  }
 }
 
 // Checks values of layers, heads, experts and training against each other.
@@ -237,7 +229,7 @@ void check_combinations(const Config& c, Problems& problems) {
     problems.add("moe.ffn",
                  "moe.ffn = {} with model.ffn = {}: both would have the same model.swish_beta: choose another", e.ffn,
                  m.ffn);
-  check_positions(c, problems);
+  for (const LayerKind& layers : layer_kinds(c)) check_positions(layers, problems);
   if (m.parallel_block && (m.norm_position == NormPosition::post || m.norm_position == NormPosition::residual))
     problems.add("model.norm_position",
                  "model.norm_position = {} with model.parallel_block = true: set it to pre, both or output",
@@ -245,8 +237,13 @@ void check_combinations(const Config& c, Problems& problems) {
   if (m.embedding_norm && m.norm == NormKind::none)
     problems.add("model.embedding_norm",
                  "model.embedding_norm = true with model.norm = none leaves nothing to compute: change one");
-
-  check_attention(c, problems);
+  if (m.t5_max_distance <= m.t5_buckets / 2)
+    problems.add(
+        "model.t5_max_distance",
+        "model.t5_max_distance = {} is not above the {} distances that have a bucket of their own: raise it, or "
+        "lower model.t5_buckets",
+        m.t5_max_distance, m.t5_buckets / 2);
+  for (const LayerKind& layers : layer_kinds(c)) check_attention(layers, problems);
   check_latent(c, problems);
 }
 
@@ -268,21 +265,23 @@ void check_others(const Config& c, Problems& problems) {
 }  // namespace
 
 void check_values(const Config& c, Problems& problems) {
-  for_each_key(c, [&]<class T>(const Row& row, const T& value) {
-    if (!row.sets_value()) return;
-    const Bounds& bounds = row.traits.bounds;
-    if constexpr (std::is_same_v<T, Index> || std::is_same_v<T, double>)
-      if (!(double(value) >= bounds.low && double(value) <= bounds.high))
-        problems.wrong_value(row.name, "{} = {}: must be from {} to {}", row.name, value, bounds.low, bounds.high);
-    if constexpr (std::is_same_v<T, std::string>) {
-      const auto values = row.traits.values;
-      const bool is_default = value.empty() && row.name == "moe.ffn";
-      if (values.empty() || is_default || std::find(values.begin(), values.end(), value) != values.end()) return;
-      problems.wrong_value(row.name, "{} = '{}': expected {}", row.name, value,
-                           values.size() == 2 ? fmt::format("{} or {}", values[0], values[1])
-                                              : fmt::format("one of {}", fmt::join(values, ", ")));
-    }
-  });
+  const Config defaults;
+  for (const KeyEntry& entry : key_entries(c)) {
+    if (!entry.sets_value()) continue;
+    const Key& key = *entry.key;
+    const std::string text = entry.text();
+    const Json value = key.type.json(entry.value);
+    if (value.is_number() && !(value.get<double>() >= key.bounds.low && value.get<double>() <= key.bounds.high))
+      problems.wrong_value(entry.name, "{} = {}: must be from {} to {}", entry.name, text, key.bounds.low,
+                           key.bounds.high);
+    const auto& values = key.values;
+    if (values.empty() || std::find(values.begin(), values.end(), text) != values.end() ||
+        text == KeyEntry(defaults, key, nullptr).text())
+      continue;
+    problems.wrong_value(entry.name, "{} = '{}': expected {}", entry.name, text,
+                         values.size() == 2 ? fmt::format("{} or {}", values[0], values[1])
+                                            : fmt::format("one of {}", fmt::join(values, ", ")));
+  }
 }
 
 void complete(Config& c, Problems& problems) {

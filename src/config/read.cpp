@@ -9,7 +9,6 @@
 
 #include "src/config/check.h"
 #include "src/config/keys.h"
-#include "src/config/renamed_keys.h"
 #include "src/system/files.h"
 #include "src/text/ini.h"
 #include "src/text/strings.h"
@@ -19,11 +18,15 @@ namespace {
 
 constexpr std::string_view pattern_key = "model.pattern", base_key = "base";
 
-std::vector<std::string> key_names(const Config& c) {
-  std::vector<std::string> names;
-  for_each_key(c, [&](const Row& row, const auto&) { names.push_back(row.name); });
-  return names;
-}
+// Former names of keys. A file or checkpoint that the program wrote may have them; reading it gives
+// one warning. In other files and on the command line they are errors, which name the present key.
+constexpr Renamed renamed_keys[] = {
+    {"model.kv_latent", "model.kv_lora_rank"},         {"model.q_latent", "model.q_lora_rank"},
+    {"model.rope_head_dim", "model.qk_rope_head_dim"}, {"model.value_head_dim", "model.v_head_dim"},
+    {"model.latent_eps", "model.latent_norm_eps"},     {"moe.group_limit", "moe.topk_groups"},
+    {"moe.bias_rate", "moe.bias_update_rate"},         {"moe.placement", "moe.expert_map"},
+    {"parallel.node", "parallel.ranks_per_node"},
+};
 
 // A key with the text of its value and its location.
 struct Setting {
@@ -66,39 +69,31 @@ void check_kinds(const Config& c, const std::vector<Setting>& settings, Problems
 // Sets one key. An unknown key or an unreadable value changes nothing.
 void set_key(Config& c, const Setting& s, Problems& problems) {
   const std::string kind = s.kind(), model_key = "model" + s.key.substr(std::min(s.key.rfind('.'), s.key.size()));
-  bool known = false, shared = false;
-  for_each_key(c, [&]<class T>(const Row& row, T& value) {
-    shared = shared || (!kind.empty() && row.name == model_key);
-    if (s.key != row.name) return;
-    known = true;
-    T parsed = value;
-    if (read(s.text, parsed)) {
-      value = parsed;
-      return;
+  std::vector<std::string> names;
+  for (const KeyEntry& entry : key_entries(c)) {
+    names.push_back(entry.name);
+    if (entry.name != s.key) continue;
+    // `c` is not constant, and neither is the value.
+    if (!entry.key->type.read(s.text, const_cast<void*>(entry.value))) {
+      problems.mark_wrong(s.key);
+      problems.add_at(s.where, "{} = '{}': expected {}", s.key, s.text, entry.key->type.accepts());
     }
-    problems.mark_wrong(s.key);
-    problems.add_at(s.where, "{} = '{}': expected {}", s.key, s.text, accepts<T>());
-  });
-  if (known) {
     for (Config::Kind& k : c.kinds)
-      if (k.name == kind && std::find(k.own_keys.begin(), k.own_keys.end(), s.key) == k.own_keys.end())
-        k.own_keys.push_back(s.key);
-  } else if (shared) {
+      if (&k == entry.kind && !entry.sets_value()) k.own_keys.push_back(s.key);
+    return;
+  }
+  if (!kind.empty() && std::find(names.begin(), names.end(), model_key) != names.end()) {
     problems.add_at(s.where, "{}: all layers have the same {}: set that one", s.key, model_key);
-  } else if (const std::string_view new_key = new_key_of(s.key); !new_key.empty()) {
+  } else if (const std::string_view new_key = new_name_of(s.key, renamed_keys); !new_key.empty()) {
     problems.mark_doubtful(std::string(new_key));
     problems.add_at(s.where, "unknown key '{}': it is {} now", s.key, new_key);
   } else {
-    const std::string near = nearest(s.key, key_names(c));
+    const std::string near = nearest(s.key, names);
     if (!near.empty()) problems.mark_doubtful(near);
     problems.add_at(s.where, "unknown key '{}': {}", s.key,
                     near.empty() ? "`switchyard help config` lists them" : "did you mean '" + near + "'?");
   }
 }
-
-}  // namespace
-
-namespace {
 
 // Replaces a leading ~/ by $HOME. A shell does not expand it after "--key=", and no shell reads a
 // file.
@@ -130,7 +125,8 @@ std::vector<Setting> settings_of(const std::string& ini_text, int source, Writte
   std::vector<std::string> renamed;
   for (const IniEntry& entry : ini.entries) {
     std::string key = entry.key;
-    if (const std::string_view new_key = new_key_of(key); writer == WrittenBy::program && !new_key.empty()) {
+    if (const std::string_view new_key = new_name_of(key, renamed_keys);
+        writer == WrittenBy::program && !new_key.empty()) {
       renamed.push_back(fmt::format("{} is {} now", key, new_key));
       key = new_key;
     }

@@ -1,7 +1,6 @@
 #include "src/experiments/document.h"
 
 #include <charconv>
-#include <map>
 
 #include "dist/runtime.h"
 #include "src/build_info.h"
@@ -41,15 +40,12 @@ Json json_document(std::string_view command) {
 }
 
 Json config_json(const Config& config) {
-  std::map<std::string, std::string> types;  // by key; kinds of layer have keys with NAME
-  for (const ConfigKey& key : config_keys()) types[key.name] = key.type;
   Json json = Json::object();
   for (const IniEntry& entry : read_ini(to_ini(config)).entries) {
-    const std::size_t dot = entry.key.rfind('.'), first = entry.key.find('.');
+    const std::size_t dot = entry.key.rfind('.');
     const std::string section = entry.key.substr(0, dot), name = entry.key.substr(dot + 1);
-    const std::string known = first == dot ? entry.key : section.substr(0, first) + ".NAME." + name;
-    const auto type = types.find(known);
-    json[section][name] = typed(type == types.end() ? "text" : type->second, entry.value);
+    const ConfigKey* const key = find_config_key(entry.key);
+    json[section][name] = typed(key ? key->type : "text", entry.value);
   }
   return json;
 }

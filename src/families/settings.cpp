@@ -145,12 +145,11 @@ std::string setting_text(const Json& value) {
 }
 
 Json setting_json(std::string_view key, const std::string& text) {
-  static const std::vector<ConfigKey> keys = config_keys();
-  const auto row = std::find_if(keys.begin(), keys.end(), [&](const ConfigKey& k) { return k.name == key; });
-  SY_ASSERT(row != keys.end(), "no key {}", key);
+  const ConfigKey* const config_key = find_config_key(key);
+  SY_ASSERT(config_key, "no key {}", key);
   const std::optional<Json> literal = Json::try_parse(text);
   if (!literal) return text;
-  return row->type == "a number" ? Json(literal->get<double>()) : *literal;
+  return config_key->type == "a number" ? Json(literal->get<double>()) : *literal;
 }
 
 void put(Json& hf_config, std::string_view key, Json value) {

@@ -60,7 +60,7 @@ constexpr CurveKey curve_keys[] = {
 constexpr std::string_view operations = "operations.";
 
 // Former names of operations, which machine files of version 0.1 have, and their names now.
-constexpr std::pair<std::string_view, std::string_view> renamed_operations[] = {
+constexpr Renamed renamed_operations[] = {
     {"append_heads", "kv_cache_append"},
     {"balance", "load_balancing_loss"},
     {"capacity", "apply_capacity"},
@@ -77,11 +77,6 @@ constexpr std::pair<std::string_view, std::string_view> renamed_operations[] = {
     {"sort_assignments", "build_permutation"},
     {"sum_heads", "reduce_heads"},
 };
-std::string_view operation_name(std::string_view name) {
-  for (const auto& [before, now] : renamed_operations)
-    if (name == before) return now;
-  return name;
-}
 
 bool read_number(std::string_view text, double& x) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), x);
@@ -146,7 +141,9 @@ void set_key(Machine& m, const IniEntry& e, Problems& problems) {
       return;
     }
   if (e.key.starts_with(operations)) {
-    double& speed = m.operations[std::string(operation_name(std::string_view(e.key).substr(operations.size())))];
+    const std::string_view name = std::string_view(e.key).substr(operations.size()),
+                           new_name = new_name_of(name, renamed_operations);
+    double& speed = m.operations[std::string(new_name.empty() ? name : new_name)];
     if (!read_number(e.value, speed) || speed == 0) wrong("bytes/s above 0, such as 2e9");
     return;
   }

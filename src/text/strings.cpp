@@ -43,6 +43,12 @@ std::string nearest(const std::string& name, const std::vector<std::string>& kno
   return best;
 }
 
+std::string_view new_name_of(std::string_view name, std::span<const Renamed> table) {
+  for (const Renamed& renamed : table)
+    if (renamed.old_name == name) return renamed.new_name;
+  return {};
+}
+
 std::string_view trimmed(std::string_view text) {
   constexpr std::string_view blanks = " \t\r\n\v\f";
   const std::size_t first = text.find_first_not_of(blanks);

@@ -1,6 +1,7 @@
 // String functions for messages, lists and shell commands.
 #pragma once
 
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -10,6 +11,12 @@ namespace sy {
 // Returns the name in `known` nearest to `name`. Empty if no name is near. The edit distance
 // counts a swap of neighbours as one edit.
 std::string nearest(const std::string& name, const std::vector<std::string>& known);
+
+struct Renamed {
+  std::string_view old_name, new_name;
+};
+// Returns the new name of `name`. Empty if the table does not have it.
+std::string_view new_name_of(std::string_view name, std::span<const Renamed> table);
 
 // Removes blanks, tabs and line ends at both ends.
 std::string_view trimmed(std::string_view text);

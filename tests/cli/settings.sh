@@ -249,6 +249,8 @@ completes export run out --family mixt mixtral
 completes prepare --tokenizer train train-spm:
 completes prepare --tokenizer train-spm : 80 ""
 completes completion "" "bash zsh fish"
+expect_ok "$switchyard" completion candidates train --model.v_head
+expect_output "with model.kv_lora_rank, the width of a head's values"
 completes train --run.dir=ru ""
 for shell in zsh fish; do
   expect_ok "$switchyard" completion $shell

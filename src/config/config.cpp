@@ -1,0 +1,157 @@
+// Values of a configuration: those of a layer, as text, and their differences from another one's.
+#include "src/config.h"
+
+#include <map>
+#include <set>
+
+#include "src/config/keys.h"
+#include "src/config/values.h"
+#include "src/text/ini.h"
+#include "src/text/json.h"
+#include "src/text/table.h"
+
+namespace sy {
+
+const std::string& Pattern::kind_of(Index layer) const {
+  static const std::string one_kind;
+  if (segments.empty()) return one_kind;
+  Index period = 0;
+  for (const Segment& segment : segments) period += segment.layers;
+  Index at = layer % period;
+  std::size_t i = 0;
+  while (at >= segments[i].layers) at -= segments[i++].layers;
+  return segments[i].kind;
+}
+
+const Config::Kind* Config::kind_of(Index layer) const {
+  const std::string& name = model.pattern.kind_of(layer);
+  const auto found = std::find_if(kinds.begin(), kinds.end(), [&](const Kind& kind) { return kind.name == name; });
+  return found == kinds.end() ? nullptr : &*found;
+}
+
+const Config::Model& Config::model_of(Index layer) const {
+  const Kind* const kind = kind_of(layer);
+  return kind ? kind->model : model;
+}
+
+bool Config::is_moe(Index layer) const {
+  const auto& dense = moe.dense_layers;
+  return moe.experts > 0 && layer >= moe.first_dense && (layer - moe.first_dense) % moe.every == 0 &&
+         std::find(dense.begin(), dense.end(), static_cast<double>(layer)) == dense.end();
+}
+
+DType Config::dtype() const {
+  return run.dtype == "bf16" ? DType::bf16 : DType::f32;
+}
+
+namespace {
+
+FfnActivation activation_of(const Config::Model& m, const std::string& ffn) {
+  for (const FfnName& f : ffn_names)
+    if (f.name == ffn)
+      return {f.kind.act, f.kind.gated, static_cast<float>(m.swish_beta), static_cast<float>(m.ffn_clamp)};
+  return {};
+}
+
+}  // namespace
+
+FfnActivation Config::ffn_activation() const {
+  return activation_of(model, model.ffn);
+}
+
+FfnActivation Config::expert_activation() const {
+  return activation_of(model, moe.ffn);
+}
+
+namespace {
+
+// The keys that set their own values.
+std::vector<KeyEntry> own_entries(const Config& config) {
+  std::vector<KeyEntry> entries = key_entries(config);
+  std::erase_if(entries, [](const KeyEntry& entry) { return !entry.sets_value(); });
+  return entries;
+}
+
+// Writes all keys as INI. comment(key, value) follows each line; an empty comment is omitted.
+template <class Comment>
+std::string ini_text(const Config& config, Comment&& comment) {
+  std::string out, section;
+  for (const KeyEntry& entry : own_entries(config)) {
+    const auto dot = entry.name.rfind('.');
+    if (entry.name.substr(0, dot) != section) {
+      section = entry.name.substr(0, dot);
+      out += (out.empty() ? "[" : "\n[") + section + "]\n";
+    }
+    const std::string line = entry.name.substr(dot + 1) + " = " + ini_value(entry.text());
+    const std::string after = comment(entry.name, entry.text());
+    out += after.empty() ? line + "\n" : fmt::format("{:<32} # {}\n", line, after);
+  }
+  return out;
+}
+
+// The origin of a value, for display.
+std::string origin_of(const std::string& key, const std::string& value, const ConfigOrigins& origins) {
+  if (const auto origin = origins.find(key); origin != origins.end()) return visible(origin->second);
+  const ConfigKey* const known = find_config_key(key);
+  return known && known->default_value == value ? "default" : "default, by other keys";
+}
+
+}  // namespace
+
+std::string to_ini(const Config& config) {
+  return ini_text(config, [](const std::string&, const std::string&) { return std::string(); });
+}
+
+std::string to_ini(const Config& config, const ConfigOrigins& origins) {
+  return ini_text(config,
+                  [&](const std::string& key, const std::string& value) { return origin_of(key, value, origins); });
+}
+
+Json to_json(const Config& config, const ConfigOrigins& origins) {
+  Json out = Json::object();
+  for (const KeyEntry& entry : own_entries(config))
+    out[entry.name] =
+        Json{{"value", entry.key->type.json(entry.value)}, {"origin", origin_of(entry.name, entry.text(), origins)}};
+  return out;
+}
+
+std::vector<RankSetting> rank_settings(const Config& config) {
+  std::vector<RankSetting> out;
+  for (const KeyEntry& entry : own_entries(config))
+    if (entry.value != &config.data.path) out.push_back({entry.name, entry.text()});
+  return out;
+}
+
+std::string value_of(const Config& config, std::string_view key) {
+  for (const KeyEntry& entry : key_entries(config))
+    if (entry.name == key) return entry.text();
+  SY_ASSERT(false, "no key {}", key);
+}
+
+std::vector<KeyDifference> differences(const Config& here, const Config& there, ResumePolicy policy) {
+  // The pairs of kinds that some layer has here and there, and the first such layer.
+  std::map<std::pair<std::string, std::string>, Index> pairs;
+  for (Index layer = 0; layer < std::min(here.model.layers, there.model.layers); ++layer)
+    pairs.try_emplace({here.model.pattern.kind_of(layer), there.model.pattern.kind_of(layer)}, layer);
+
+  std::vector<KeyDifference> out;
+  for (const Key& key : key_table()) {
+    if (key.on_resume != policy) continue;
+    if (!key.by_kind) {
+      const KeyEntry a(here, key, nullptr), b(there, key, nullptr);
+      if (a.text() != b.text()) out.push_back({a.name, a.text(), b.text()});
+      continue;
+    }
+    std::set<std::string> reported;
+    for (const auto& [kinds, layer] : pairs) {
+      const KeyEntry a(here, key, here.kind_of(layer)), b(there, key, there.kind_of(layer));
+      const std::string source = a.source_key();
+      if (a.text() != b.text() && reported.insert(source).second)
+        out.push_back(
+            {source == b.source_key() ? source : fmt::format("{} of layer {}", source, layer), a.text(), b.text()});
+    }
+  }
+  return out;
+}
+
+}  // namespace sy

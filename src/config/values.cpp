@@ -1,0 +1,71 @@
+#include "src/config/values.h"
+
+#include <cstdlib>
+
+#include "src/text/strings.h"
+
+namespace sy {
+
+bool read(const std::string& text, bool& out) {
+  out = text == "true" || text == "1" || text == "yes" || text == "on";
+  return out || text == "false" || text == "0" || text == "no" || text == "off";
+}
+
+std::string without_exponent(const std::string& text) {
+  const auto e = text.find_first_of("eE");
+  if (e == text.npos || text.substr(0, e).find_first_of("0123456789") == text.npos) return text;
+  const bool plus = text.find('+', e) == e + 1;
+  int exponent = 0;
+  const char* const end = text.data() + text.size();
+  const auto read = std::from_chars(text.data() + e + 1 + (plus ? 1 : 0), end, exponent);
+  if (read.ec != std::errc() || read.ptr != end || std::abs(exponent) > 99) return text;
+  std::string digits = text.substr(0, e);
+  if (const auto point = digits.find('.'); point != digits.npos) {
+    exponent -= static_cast<int>(digits.size() - point) - 1;
+    digits.erase(point, 1);
+  }
+  for (; exponent > 0; --exponent) digits += '0';
+  for (; exponent < 0 && digits.ends_with('0'); ++exponent) digits.pop_back();
+  return exponent == 0 ? digits : text;
+}
+
+std::string show(const Pattern& pattern) {
+  std::vector<std::string> texts;
+  for (const Pattern::Segment& segment : pattern.segments)
+    texts.push_back(segment.layers == 1 ? segment.kind : fmt::format("{}*{}", segment.kind, segment.layers));
+  return join(texts, ", ");
+}
+
+bool read(const std::string& text, Pattern& out) {
+  constexpr std::string_view letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ", others = "0123456789_-";
+  constexpr Index max_layers = 10000;
+  Index layers = 0;
+  out.segments.clear();
+  for (const std::string& item : split_list(text)) {
+    const std::size_t star = item.find('*');
+    Pattern::Segment segment{std::string(trimmed(item.substr(0, star)))};
+    const bool named = !segment.kind.empty() && letters.find(segment.kind.front()) != letters.npos &&
+                       segment.kind.find_first_not_of(std::string(letters).append(others)) == segment.kind.npos;
+    const bool counted = star == item.npos || read(std::string(trimmed(item.substr(star + 1))), segment.layers);
+    if (!named || !counted || segment.layers < 1 || segment.layers > max_layers - layers) return false;
+    layers += segment.layers;
+    out.segments.push_back(std::move(segment));
+  }
+  return !text.ends_with(',');
+}
+
+std::string show(const std::vector<double>& numbers) {
+  return fmt::format("{}", fmt::join(numbers, ", "));
+}
+
+bool read(const std::string& text, std::vector<double>& out) {
+  out.clear();
+  for (const std::string& item : split_list(text)) {
+    double number = 0;
+    if (!read(item, number)) return false;
+    out.push_back(number);
+  }
+  return !text.ends_with(',');
+}
+
+}  // namespace sy

@@ -1,0 +1,176 @@
+// Names of the values of enumerations and text keys, and the conversion of values to and from text.
+// Only for the files of this folder.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+#include "src/config.h"
+
+namespace sy {
+
+// ---- the names of the enumerations ----
+
+template <class T>
+struct EnumName {
+  std::string_view name;
+  T value;
+};
+template <class T>
+struct EnumNames;  // EnumNames<T>::table
+
+#define SY_ENUM_NAMES(Type, ...)                           \
+  template <>                                              \
+  struct EnumNames<Type> {                                 \
+    static constexpr EnumName<Type> table[] = __VA_ARGS__; \
+  }
+SY_ENUM_NAMES(NormKind, {{"none", NormKind::none}, {"rmsnorm", NormKind::rmsnorm}, {"layernorm", NormKind::layernorm}});
+SY_ENUM_NAMES(NormPosition, {{"pre", NormPosition::pre},
+                             {"post", NormPosition::post},
+                             {"both", NormPosition::both},
+                             {"output", NormPosition::output},
+                             {"residual", NormPosition::residual}});
+SY_ENUM_NAMES(NormBias, {{"auto", NormBias::automatic}, {"true", NormBias::present}, {"false", NormBias::absent}});
+SY_ENUM_NAMES(Biases, {{"none", Biases::none},
+                       {"all", Biases::all},
+                       {"qkv", Biases::qkv},
+                       {"mlp", Biases::mlp},
+                       {"attention", Biases::attention}});
+SY_ENUM_NAMES(QkNormKind, {{"none", QkNormKind::none},
+                           {"head", QkNormKind::head},
+                           {"whole", QkNormKind::whole},
+                           {"head_layernorm", QkNormKind::head_layernorm}});
+SY_ENUM_NAMES(RopePairs, {{"half", RopePairs::half}, {"interleaved", RopePairs::interleaved}});
+SY_ENUM_NAMES(RopeScaling, {{"none", RopeScaling::none},
+                            {"linear", RopeScaling::linear},
+                            {"ntk", RopeScaling::ntk},
+                            {"dynamic", RopeScaling::dynamic},
+                            {"llama3", RopeScaling::llama3},
+                            {"yarn", RopeScaling::yarn},
+                            {"longrope", RopeScaling::longrope}});
+SY_ENUM_NAMES(Position, {{"none", Position::none},
+                         {"sinusoidal", Position::sinusoidal},
+                         {"learned", Position::learned},
+                         {"t5", Position::t5},
+                         {"alibi", Position::alibi},
+                         {"rope", Position::rope}});
+SY_ENUM_NAMES(Score,
+              {{"softmax", Score::softmax}, {"sigmoid", Score::sigmoid}, {"sqrt_softplus", Score::sqrt_softplus}});
+SY_ENUM_NAMES(GroupScore, {{"top2", GroupScore::top2}, {"max", GroupScore::max}});
+SY_ENUM_NAMES(Renormalize, {{"auto", Renormalize::automatic}, {"true", Renormalize::on}, {"false", Renormalize::off}});
+SY_ENUM_NAMES(Choice, {{"top", Choice::top},
+                       {"noisy", Choice::noisy},
+                       {"sampled", Choice::sampled},
+                       {"balanced", Choice::balanced}});
+SY_ENUM_NAMES(AttentionPattern, {{"causal", AttentionPattern::causal},
+                                 {"strided", AttentionPattern::strided},
+                                 {"fixed", AttentionPattern::fixed},
+                                 {"longformer", AttentionPattern::longformer}});
+SY_ENUM_NAMES(DropOrder,
+              {{"token", DropOrder::token}, {"choice", DropOrder::choice}, {"probability", DropOrder::probability}});
+SY_ENUM_NAMES(CapacityScope, {{"sequence", CapacityScope::sequence}, {"rank", CapacityScope::rank}});
+SY_ENUM_NAMES(AuxScope, {{"sequence", AuxScope::sequence},
+                         {"micro_batch", AuxScope::micro_batch},
+                         {"global_batch", AuxScope::global_batch}});
+SY_ENUM_NAMES(AuxLayers, {{"each", AuxLayers::each}, {"joint", AuxLayers::joint}});
+SY_ENUM_NAMES(AuxProbability, {{"softmax", AuxProbability::softmax}, {"score", AuxProbability::score}});
+SY_ENUM_NAMES(Schedule, {{"constant", Schedule::constant},
+                         {"cosine", Schedule::cosine},
+                         {"linear", Schedule::linear},
+                         {"wsd", Schedule::wsd}});
+#undef SY_ENUM_NAMES
+
+// The meaning of true and false for a key that was a bool in older files, which are still read.
+inline void from_bool(bool flag, Biases& out) {
+  out = flag ? Biases::all : Biases::none;
+}
+inline void from_bool(bool flag, QkNormKind& out) {
+  out = flag ? QkNormKind::head : QkNormKind::none;
+}
+inline void from_bool(bool flag, Renormalize& out) {
+  out = flag ? Renormalize::on : Renormalize::off;
+}
+
+// Activation of each FFN name, and whether it has a gate projection.
+struct FfnName {
+  std::string_view name;
+  FfnActivation kind;
+};
+constexpr FfnName ffn_names[] = {
+    {"relu", {Activation::relu, false}},
+    {"gelu", {Activation::gelu, false}},
+    {"gelu_tanh", {Activation::gelu_tanh, false}},
+    {"silu", {Activation::silu, false}},
+    {"relu2", {Activation::relu2, false}},
+    {"glu", {Activation::sigmoid, true}},
+    {"reglu", {Activation::relu, true}},
+    {"geglu", {Activation::gelu, true}},
+    {"geglu_tanh", {Activation::gelu_tanh, true}},
+    {"swiglu", {Activation::silu, true}},
+    {"swiglu_clamped", {Activation::silu_clamped, true}},
+};
+
+// The allowed values of text keys. An empty value is the default of moe.ffn.
+constexpr auto ffn_values = [] {
+  std::array<std::string_view, std::size(ffn_names)> names;
+  for (std::size_t i = 0; i < names.size(); ++i) names[i] = ffn_names[i].name;
+  return names;
+}();
+constexpr std::string_view backend_values[] = {"auto", "cpu", "cuda"}, dtype_values[] = {"f32", "bf16"};
+
+// ---- conversion of values to and from text ----
+
+std::string show(const Pattern& pattern);
+std::string show(const std::vector<double>& numbers);
+template <class T>
+std::string show(const T& v) {
+  if constexpr (std::is_enum_v<T>) {
+    for (const auto& entry : EnumNames<T>::table)
+      if (entry.value == v) return std::string(entry.name);
+    return "?";
+  } else {
+    return fmt::format("{}", v);
+  }
+}
+
+// read() sets `out` and returns true if the text is a value of its type.
+bool read(const std::string& text, bool& out);
+bool read(const std::string& text, Pattern& out);
+bool read(const std::string& text, std::vector<double>& out);
+// Writes a whole number without its exponent: "1e9" becomes "1000000000", "1.5e3" becomes "1500".
+// Any other text is returned unchanged.
+std::string without_exponent(const std::string& text);
+template <class T>
+bool read(const std::string& text, T& out) {
+  if constexpr (std::is_same_v<T, std::string>) {
+    out = text;
+    return true;
+  } else if constexpr (std::is_arithmetic_v<T>) {
+    const std::string number = std::is_integral_v<T> ? without_exponent(text) : text;
+    const char* const end = number.data() + number.size();
+    const auto r = std::from_chars(number.data(), end, out);
+    return r.ec == std::errc() && r.ptr == end && !text.empty() && std::isfinite(static_cast<double>(out));
+  } else {
+    for (const auto& entry : EnumNames<T>::table)
+      if (entry.name == text) {
+        out = entry.value;
+        return true;
+      }
+    if constexpr (requires { from_bool(true, out); }) {
+      bool flag = false;
+      if (!read(text, flag)) return false;
+      from_bool(flag, out);
+      return true;
+    }
+    return false;
+  }
+}
+
+}  // namespace sy
