@@ -40,13 +40,15 @@ inline double dot(const Numbers& a, const Numbers& b) {
 // ---- products ----
 
 // op(a) op(b): [m, n]
-inline Numbers gemm(bool transpose_a, bool transpose_b, Index m, Index n, Index q, const Numbers& a,
-                    const Numbers& b) {
+struct Transpose {
+  bool a = false, b = false;
+};
+inline Numbers gemm(Transpose transpose, Index m, Index n, Index q, const Numbers& a, const Numbers& b) {
   Numbers c(m * n, 0.0);
   for (Index i = 0; i < m; ++i)
     for (Index l = 0; l < q; ++l) {
-      const double x = transpose_a ? a[l * m + i] : a[i * q + l];
-      for (Index j = 0; j < n; ++j) c[i * n + j] += x * (transpose_b ? b[j * q + l] : b[l * n + j]);
+      const double x = transpose.a ? a[l * m + i] : a[i * q + l];
+      for (Index j = 0; j < n; ++j) c[i * n + j] += x * (transpose.b ? b[j * q + l] : b[l * n + j]);
     }
   return c;
 }

@@ -77,9 +77,11 @@ void execute(CpuDevice&, const ops::NormBackward& op) {
         for (Index i = 0; i < d; ++i) partial[d + i] += g[i];
     }
   });
-  for (Index i = 0; i < d; ++i) op.dweight.f32()[i] += sums[i];
-  if (op.dbias)
-    for (Index i = 0; i < d; ++i) op.dbias.f32()[i] += sums[d + i];
+  float* const dweight = op.dweight.f32();
+  for (Index i = 0; i < d; ++i) dweight[i] += sums[i];
+  if (!op.dbias) return;
+  float* const dbias = op.dbias.f32();
+  for (Index i = 0; i < d; ++i) dbias[i] += sums[d + i];
 }
 
 namespace {

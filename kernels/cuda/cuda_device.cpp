@@ -6,6 +6,7 @@
 
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/devices.h"
+#include "kernels/kernel_table.h"
 
 namespace sy {
 

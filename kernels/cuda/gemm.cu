@@ -275,7 +275,8 @@ void execute(CudaDevice& device, const ops::GroupedGemmDgrad& op) {
 
 void execute(CudaDevice& device, const ops::GroupedGemmWgrad& op) {
   const View dw = op.dw;
-  if (!op.accumulate) execute(device, ops::Fill{.x = dw, .value = 0});  // experts without rows have no GEMM
+  // Experts without rows have no GEMM.
+  if (!op.accumulate) execute(device, ops::Fill{.x = dw, .value = 0});
   multiply_grouped(device.context(), {.transpose_a = true, .accumulate = true}, op.groups, op.dy.values, op.x.values,
                    dw, [&](Index count) { return Product(dw.dim(1), dw.dim(2), count); });
 }

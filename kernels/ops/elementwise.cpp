@@ -21,8 +21,8 @@ void run(Device& device, const Fill& op) {
 }
 
 void check(const Copy& op) {
-  SY_ASSERT(op.x.size_bytes() == op.y.size_bytes(), "copy: {} {} to {} {}", info(op.x.dtype()).name,
-            op.x.shape().str(), info(op.y.dtype()).name, op.y.shape().str());
+  SY_ASSERT(op.x.size_bytes() == op.y.size_bytes(), "copy: {} {} to {} {}", info(op.x.dtype()).name, op.x.shape().str(),
+            info(op.y.dtype()).name, op.y.shape().str());
   Operands(op.name).is("x", op.x, op.x.shape(), op.x.dtype()).is("y", op.y, op.y.shape(), op.y.dtype());
 }
 
@@ -51,8 +51,10 @@ void run(Device& device, const Convert& op) {
 }
 
 void check(const Add& op) {
-  Operands(op.name).real("x", op.x, op.y.shape().size()).same("x", op.x, op.y.shape(), op.y).same(
-      "y", op.y, op.y.shape(), op.x);
+  Operands(op.name)
+      .real("x", op.x, op.y.shape().size())
+      .same("x", op.x, op.y.shape(), op.y)
+      .same("y", op.y, op.y.shape(), op.x);
 }
 
 Cost cost(const Add& op) {

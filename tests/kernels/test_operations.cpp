@@ -102,7 +102,7 @@ struct GemmCase : OpCase {
                           .c = at("c")});
   }
   void expect(Values& v) override {
-    const Numbers product = ref::gemm(form.transpose_a, form.transpose_b, m, n, q, v["a"], v["b"]);
+    const Numbers product = ref::gemm({.a = form.transpose_a, .b = form.transpose_b}, m, n, q, v["a"], v["b"]);
     for (std::size_t i = 0; i < product.size(); ++i) v["c"][i] += product[i];
   }
 };
@@ -827,7 +827,8 @@ TEST_P(DenseOps, RejectsWrongShapesAndTypes) {
     }
   };
   const Tensor a = t({2, 3}), b = t({4, 3}), c = t({2, 4}), i2 = t({2}, DType::i32), v4 = t({4}), s = t({2, 2});
-  refused("gemm", [&] { ops::run(*backend, ops::Gemm{.a = a, .b = b, .c = c}); });  // b is not transposed
+  // b is not transposed.
+  refused("gemm", [&] { ops::run(*backend, ops::Gemm{.a = a, .b = b, .c = c}); });
   refused("gemm", [&] { ops::run(*backend, ops::Gemm{.a = a, .b = b, .transpose_b = true, .c = a}); });
   refused("gemm", [&] {
     ops::run(*backend, ops::Gemm{.a = a, .b = b, .transpose_b = true, .c = View(nullptr, {2, 4}, DType::f32)});

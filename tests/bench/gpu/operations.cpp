@@ -466,8 +466,8 @@ void add_ends(std::vector<Operation>& all, const Sizes& s) {
                    const View dlogits = o.zeros({n, s.V}), total = o.zeros({1}, DType::f64);
                    const double tokens = 1e4;
                    o.b.to_device(&tokens, total);
-                   run(o.b,
-                       ops::Fill{.x = lse, .value = std::log(static_cast<float>(s.V)) + 0.5f});  // as for normal logits
+                   // The value is that of normal logits.
+                   run(o.b, ops::Fill{.x = lse, .value = std::log(static_cast<float>(s.V)) + 0.5f});
                    return [=, &o] {
                      run(o.b, ops::CrossEntropyBackward{.logits = logits,
                                                         .targets = targets,
