@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "dist/phase.h"
-#include "kernels/backend.h"
+#include "kernels/device.h"
 
 namespace sy {
 namespace {
@@ -55,7 +55,7 @@ class CommDry final : public Comm {
   }
   void do_all_gather(ConstView in, View out) override {
     record(Collective::all_gather, in.size_bytes() * (size_ - 1), in.size_bytes() * (size_ - 1), out.size_bytes());
-    if (in.dtype() != DType::i32 || out.size_bytes() > Backend::read_limit)
+    if (in.dtype() != DType::i32 || out.size_bytes() > Device::read_limit)
       return;  // the host reads no tensors but counts
     for (int r = 0; r < size_; ++r)
       if (out.bytes() + r * in.size_bytes() != in.bytes())

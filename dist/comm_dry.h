@@ -1,6 +1,6 @@
 // Communicator of one rank without peers: records the bytes that it would send and receive.
 // Serves planning. make_comm_dry in dist/comm.h makes one.
-// An all-gather of i32 (row counts) up to Backend::read_limit bytes copies this rank's values for
+// An all-gather of i32 (row counts) up to Device::read_limit bytes copies this rank's values for
 // all ranks; other collectives leave their output unchanged.
 #pragma once
 

@@ -13,6 +13,7 @@
 #include "kernels/cuda/context.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/staging.h"
+#include "kernels/ops/elementwise.h"
 
 namespace sy {
 namespace {
@@ -30,20 +31,20 @@ class CommNccl;
 // The value was chosen without a GPU.
 constexpr int max_channels = 16;
 
-// State that the communicators of one backend share.
+// State that the communicators of one device share.
 struct SharedState {
   struct Stream {
     Owned<cudaStream_t> stream;
     Owned<cudaEvent_t> done = make_event();  // recorded by the latest wait()
   };
-  Backend& backend;
+  Device& backend;
   cuda::Context& context;
   int rank;
   const int num_streams = nccl_streams();
   std::array<Stream, num_comm_streams> streams;
   std::vector<CommNccl*> members;
 
-  SharedState(Backend& b, int r) : backend(b), context(cuda::context_of(b)), rank(r) {
+  SharedState(Device& b, int r) : backend(b), context(cuda::context_of(b)), rank(r) {
     int lowest = 0, highest = 0;
     check(cudaDeviceGetStreamPriorityRange(&lowest, &highest), "cudaDeviceGetStreamPriorityRange");
     // Other ranks wait for the collectives.
@@ -255,7 +256,7 @@ class CommNccl final : public Comm {
     });
   }
   void copy(ConstView in, View out) const {
-    if (in.bytes() != out.bytes() && in.elements() > 0) shared_->backend.copy(in, out);
+    if (in.bytes() != out.bytes() && in.elements() > 0) run(shared_->backend, ops::Copy{.x = in, .y = out});
   }
   // Starts a collective on this communicator's stream. It waits for the latest mark().
   template <class Enqueue>
@@ -321,7 +322,7 @@ void SharedState::check_errors() const {
 
 }  // namespace
 
-MakeComm nccl_on(Backend& backend, int rank) {
+MakeComm nccl_on(Device& backend, int rank) {
   // Sums within NVSwitch differ from call to call. The user can allow them by setting this to 1.
   setenv("NCCL_NVLS_ENABLE", "0", 0);
   setenv("NCCL_MAX_P2P_NCHANNELS", std::to_string(max_channels).c_str(), 0);

@@ -1,4 +1,4 @@
-// Collectives over NCCL, on buffers of the cuda backend.
+// Collectives over NCCL, on buffers of the cuda device.
 //
 // Collectives of one CommStream run one after the other, in the order of their start.
 // This order must be equal on all ranks. The two streams (but see nccl_streams) overlap with each
@@ -14,7 +14,7 @@
 #include <string>
 
 #include "dist/comm.h"
-#include "kernels/backend.h"
+#include "kernels/device.h"
 
 namespace sy {
 
@@ -26,9 +26,9 @@ constexpr int num_comm_streams = 2;
 // Collective. Throws Failure if NCCL returns an error.
 using MakeComm = std::function<std::unique_ptr<Comm>(std::unique_ptr<Comm> host, CommStream stream)>;
 
-// Returns a factory of communicators for a cuda backend, which must outlive the communicators.
+// Returns a factory of communicators for a cuda device, which must outlive the communicators.
 // rank: this process's rank in the world, for messages.
-MakeComm nccl_on(Backend& backend, int rank);
+MakeComm nccl_on(Device& backend, int rank);
 
 // Returns the version of the loaded NCCL: "2.28.9"; empty in a build without NCCL.
 std::string nccl_version();

@@ -1,9 +1,9 @@
-// Stub for builds without the cuda backend: no backend then has device buffers.
+// Stub for builds without the cuda device: all buffers are then on the host.
 #include "dist/comm_nccl.h"
 
 namespace sy {
 
-MakeComm nccl_on(Backend& backend, int) {
+MakeComm nccl_on(Device& backend, int) {
   SY_ASSERT(false, "no NCCL for the {} backend in this build", backend.name());
 }
 

@@ -159,7 +159,7 @@ Mesh make_dry_mesh(Comm& world, const Layout& layout, bool asynchronous) {
   return mesh;
 }
 
-Mesh on_backend(Mesh mesh, Backend& backend) {
+Mesh on_backend(Mesh mesh, Device& backend) {
   if (backend.on_host() || mesh.backend == &backend) return mesh;
   SY_ASSERT(!mesh.backend && !mesh.kv_replicas, "a mesh for the buffers of another backend");
   const MakeComm nccl = nccl_on(backend, mesh.rank);

@@ -14,7 +14,7 @@
 #include "dist/axes.h"
 #include "dist/comm.h"
 #include "dist/layout.h"
-#include "kernels/backend.h"
+#include "kernels/device.h"
 
 namespace sy {
 
@@ -40,7 +40,7 @@ struct Mesh {
   Coord coord;
   int rank;                          // in the world
   Comm* host;                        // all ranks of the world, on host buffers; not owned
-  const Backend* backend = nullptr;  // device of the communicators' buffers; nullptr: host buffers
+  const Device* backend = nullptr;  // device of the communicators' buffers; nullptr: host buffers
   std::unique_ptr<Comm> stage;       // dp x tp: the ranks that compute the same layers
   std::unique_ptr<Comm> dp, tp, edp;
   // The ep * etp ranks that together hold all experts, etp fastest.
@@ -75,7 +75,7 @@ Mesh make_dry_mesh(Comm& world, const Layout& layout, bool asynchronous = false)
 // Returns `mesh` unchanged if it is for these buffers already, or if they are host buffers.
 // Otherwise `mesh` must be for host buffers and have no replicas: call this before
 // join_kv_replicas().
-Mesh on_backend(Mesh mesh, Backend& backend);
+Mesh on_backend(Mesh mesh, Device& backend);
 // Sets mesh.kv_replicas to the ranks of tp that hold the same kv head. Collective over tp.
 // n: number of kv heads, or size of another dimension that tp splits.
 // No-op if mesh.kv_replicas exists already, or if n is 0 or at least tp.

@@ -404,7 +404,7 @@ int ranks_sharing(Comm& world, const std::string& device) {
   return count_equal_keys(world, device).second;
 }
 
-int agree_on_devices(Comm& world, const Backend& backend) {
+int agree_on_devices(Comm& world, const Device& backend) {
   if (world.max(backend.on_host()) + world.max(!backend.on_host()) == 2)
     throw CollectiveError(
         2, "some ranks have a GPU and others have none: see `switchyard doctor`, or set the backend to cpu");

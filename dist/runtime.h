@@ -10,7 +10,7 @@
 #include <string_view>
 
 #include "dist/comm.h"
-#include "kernels/backend.h"
+#include "kernels/device.h"
 
 namespace sy {
 
@@ -107,9 +107,9 @@ int ranks_sharing(Comm& world, const std::string& device);
 
 // Checks that all ranks have a GPU or none has, and that no two ranks share a GPU.
 // With the backend "auto", each rank chooses its device itself, so that they may differ.
-// Returns the number of ranks that share this rank's GPU; 1 if the backend is on the host.
+// Returns the number of ranks that share this rank's GPU; 1 if the device is on the host.
 // If NCCL_HOSTID is set, ranks may share a GPU. Throws CollectiveError. Collective.
-int agree_on_devices(Comm& world, const Backend& backend);
+int agree_on_devices(Comm& world, const Device& backend);
 
 // Makes all ranks use CPU kernels of one instruction set,
 // so that results do not depend on the node.

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "dist/phase.h"
+#include "kernels/ops/permute.h"
 
 namespace sy {
 namespace {
@@ -66,12 +67,18 @@ DispatchLayout::DispatchLayout(const ExpertPlacement& placement, Index T, Index 
   counts = scratch.i32({placement.num_destinations() + E});
 }
 
-void DispatchLayout::build(Backend& backend, const ExpertPlacement& placement, ConstView experts,
+void DispatchLayout::build(Device& backend, const ExpertPlacement& placement, ConstView experts,
                            ConstView dispatch_mask, View tokens_per_expert, Arena& scratch) const {
   const ExpertPartition first = placement.internode_partition();
   const Index E = tokens_per_expert.elements();
-  backend.dispatch_layout(first, experts, dispatch_mask, physical_experts, tokens, row_id_map,
-                          counts.rows(0, first.ranks() + E), tokens_per_expert);
+  run(backend, ops::DispatchLayout{.experts = experts,
+                                   .dispatch_mask = dispatch_mask,
+                                   .partition = first,
+                                   .physical_experts = physical_experts,
+                                   .tokens = tokens,
+                                   .row_id_map = row_id_map,
+                                   .counts = counts.rows(0, first.ranks() + E),
+                                   .tokens_per_expert = tokens_per_expert});
   if (!placement.is_hierarchical()) return;
   // The sources count the copies for each rank too,
   // so that the second hop needs no counts of its own.
@@ -79,11 +86,14 @@ void DispatchLayout::build(Backend& backend, const ExpertPlacement& placement, C
   // writes equal ones after the rank counts.
   const Arena::Scope scope(scratch);
   const ExpertPartition to_ranks{placement.partition.ep, placement.partition.etp};
-  backend.dispatch_layout(to_ranks, physical_experts, {}, scratch.i32(physical_experts.shape()), {}, {},
-                          counts.rows(first.ranks(), to_ranks.ranks() + E), scratch.i32({E}));
+  run(backend, ops::DispatchLayout{.experts = physical_experts,
+                                   .partition = to_ranks,
+                                   .physical_experts = scratch.i32(physical_experts.shape()),
+                                   .counts = counts.rows(first.ranks(), to_ranks.ranks() + E),
+                                   .tokens_per_expert = scratch.i32({E})});
 }
 
-TokenDispatcher::TokenDispatcher(Backend& backend, const Mesh& mesh, const ExpertPlacement& placement,
+TokenDispatcher::TokenDispatcher(Device& backend, const Mesh& mesh, const ExpertPlacement& placement,
                                  const DispatchLayout& layout, Arena& scratch)
     : backend_(&backend),
       group_(mesh.expert_group.get()),
@@ -120,7 +130,7 @@ void TokenDispatcher::compute_splits(Arena& saved, Arena& scratch) {
 ConstView TokenDispatcher::pack(ConstView x, Arena& arena) const {
   if (local()) return x;
   const View tokens = hops_.front().tokens, packed = arena.take({tokens.elements(), x.dim(1)}, x.dtype());
-  backend_->permute(x, tokens, packed);
+  run(*backend_, ops::Permute{.x = x, .index = tokens, .y = packed});
   return packed;
 }
 
@@ -158,11 +168,16 @@ void TokenDispatcher::forward_intranode() {
   const Hop& hop = hops_.back();
   if (const auto [physical_experts, counts, tokens_per_expert] = std::exchange(intranode_outputs_, {});
       counts)  // dispatch() sends the physical experts as its last buffer
-    backend_->dispatch_layout(intranode_partition(), forwarding_.back().received, {}, physical_experts, hop.tokens,
-                              hop.row_id_map, counts, tokens_per_expert);
+    run(*backend_, ops::DispatchLayout{.experts = forwarding_.back().received,
+                                       .partition = intranode_partition(),
+                                       .physical_experts = physical_experts,
+                                       .tokens = hop.tokens,
+                                       .row_id_map = hop.row_id_map,
+                                       .counts = counts,
+                                       .tokens_per_expert = tokens_per_expert});
   std::vector<SendReceive> buffers;
   for (const auto& [received, packed, output] : forwarding_) {
-    backend_->permute(received, hop.tokens.rows(0, hop.splits.num_sent), packed);
+    run(*backend_, ops::Permute{.x = received, .index = hop.tokens.rows(0, hop.splits.num_sent), .y = packed});
     buffers.push_back({packed, output});
   }
   start(*hop.group, buffers, hop.splits.input_splits, hop.splits.output_splits, "dispatch");
@@ -174,11 +189,14 @@ void TokenDispatcher::combine(std::initializer_list<Sum> sums, Arena& scratch) {
   for (const auto& [x, row_id_map, addend, y] : sums) {
     const Shape as_summed{row_id_map.dim(0), x.dim(1)};
     if (local()) {
-      backend_->unpermute(x, row_id_map, addend ? addend.reshape(as_summed) : addend, y.reshape(as_summed));
+      run(*backend_, ops::Unpermute{.x = x,
+                                    .row_id_map = row_id_map,
+                                    .addend = addend ? addend.reshape(as_summed) : addend,
+                                    .y = y.reshape(as_summed)});
       continue;
     }
     const View sum = scratch.take({hops_.back().splits.num_received, y.dim(1)}, x.dtype());
-    backend_->unpermute(x, row_id_map, {}, sum.reshape(as_summed));
+    run(*backend_, ops::Unpermute{.x = x, .row_id_map = row_id_map, .y = sum.reshape(as_summed)});
     pending_combines_.push_back({sum, addend, y});
   }
   // Runs the hops from the last to the first. finish() sums the rows that the first hop returns.
@@ -186,7 +204,7 @@ void TokenDispatcher::combine(std::initializer_list<Sum> sums, Arena& scratch) {
     if (hop != hops_.rbegin())
       for (auto& [rows, addend, y] : pending_combines_) {
         const View sum = scratch.take({hop->splits.num_received, y.dim(1)}, rows.dtype());
-        backend_->unpermute(rows, hops_.back().row_id_map, {}, sum);
+        run(*backend_, ops::Unpermute{.x = rows, .row_id_map = hops_.back().row_id_map, .y = sum});
         rows = sum;
       }
     std::vector<SendReceive> buffers;
@@ -204,7 +222,7 @@ void TokenDispatcher::finish() {
   hops_.front().group->wait();
   if (!forwarding_.empty()) forward_intranode();
   for (const auto& [rows, addend, y] : pending_combines_)
-    backend_->unpermute(rows, hops_.front().row_id_map, addend, y);
+    run(*backend_, ops::Unpermute{.x = rows, .row_id_map = hops_.front().row_id_map, .addend = addend, .y = y});
   pending_combines_.clear();
 }
 

@@ -29,7 +29,8 @@
 
 #include "dist/mesh.h"
 #include "kernels/arena.h"
-#include "kernels/backend.h"
+#include "kernels/device.h"
+#include "kernels/ops/dispatch.h"
 
 namespace sy {
 
@@ -87,12 +88,12 @@ struct DispatchLayout {
   DispatchLayout() = default;
   // Allocates `tokens` and `row_id_map` from `saved`, and the other views from `scratch`.
   DispatchLayout(const ExpertPlacement& placement, Index T, Index k, Index E, Arena& saved, Arena& scratch);
-  // Fills the views and `tokens_per_expert` by Backend::dispatch_layout.
+  // Fills the views and `tokens_per_expert` by Device::dispatch_layout.
   //   experts: [T, k] i32 logical experts
   //   dispatch_mask: [T, k] i32; 0 if the assignment is dropped, otherwise 1
   //   tokens_per_expert: [E] i32, output: dispatched assignments of each logical expert
   //   scratch: memory of this call alone
-  void build(Backend& backend, const ExpertPlacement& placement, ConstView experts, ConstView dispatch_mask,
+  void build(Device& backend, const ExpertPlacement& placement, ConstView experts, ConstView dispatch_mask,
              View tokens_per_expert, Arena& scratch) const;
 };
 
@@ -117,8 +118,8 @@ class TokenDispatcher {
   // `mesh` and the views `tokens` and `row_id_map` of `layout` must outlive this object.
   // The view `physical_experts` of `layout` and the memory allocated from `scratch` must stay while
   // physical_experts() is used, at least until the first finish().
-  // Until compute_splits(), the backend must start no other read (Backend::begin_read).
-  TokenDispatcher(Backend& backend, const Mesh& mesh, const ExpertPlacement& placement, const DispatchLayout& layout,
+  // Until compute_splits(), the device must start no other read (Device::begin_read).
+  TokenDispatcher(Device& backend, const Mesh& mesh, const ExpertPlacement& placement, const DispatchLayout& layout,
                   Arena& scratch);
 
   // Waits for the counts of all ranks, and computes the splits of the hops.
@@ -199,7 +200,7 @@ class TokenDispatcher {
     return placement_.intranode_partition(placement_.topology.node_of(group_->rank()), experts_);
   }
 
-  Backend* backend_;
+  Device* backend_;
   Comm* group_;
   ExpertPlacement placement_;
   Index experts_;  // E
@@ -209,7 +210,7 @@ class TokenDispatcher {
   // Physical experts of the tokens to send, then of the received tokens.
   ConstView physical_experts_;
   bool sent_physical_experts_ = false;  // true after the first dispatch
-  // Outputs of Backend::dispatch_layout for the hop within the node; empty after it.
+  // Outputs of Device::dispatch_layout for the hop within the node; empty after it.
   struct {
     View physical_experts, counts, tokens_per_expert;
   } intranode_outputs_;

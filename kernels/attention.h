@@ -1,8 +1,7 @@
-// Operands of attention: heads of queries, keys and values, and the attention mask.
+// Operands of attention: heads of queries, keys and values, and the form of scores.
 #pragma once
 
-#include <algorithm>
-
+#include "kernels/attention_mask.h"
 #include "kernels/tensor.h"
 
 namespace sy {
@@ -88,55 +87,6 @@ template <class Byte>
 BasicHeads<Byte> heads_of(BasicView<Byte> x, Index first, Index count) {
   return {x, first, count};
 }
-
-// Sparse attention pattern: the earlier keys that a query sees. Empty: all of them. Query p sees
-// key j <= p if one of these conditions holds:
-//   p - j < local                    it is among the latest keys
-//   j / block == p / block           (block > 0) it is in the query's own block
-//   j % block >= block - summary     (block > 0) it is one of the last `summary` keys of its block
-//   (p - j) % stride == 0            (stride > 0)
-//   j < global                       it is among the first keys
-// A query sees itself: local, block or stride is not 0. stride and block are not combined.
-struct SparsePattern {
-  Index local = 0, block = 0, summary = 0, stride = 0, global = 0;
-
-  // Both heads of Child et al. ("Generating Long Sequences with Sparse Transformers", 2019) as one.
-  static SparsePattern strided(Index stride) { return {.local = stride, .stride = stride}; }
-  static SparsePattern fixed(Index stride, Index summary) { return {.block = stride, .summary = summary}; }
-  // Beltagy et al. ("Longformer", 2020), causal.
-  static SparsePattern longformer(Index window, Index global) { return {.local = window, .global = global}; }
-
-  explicit operator bool() const { return local > 0 || block > 0 || stride > 0 || global > 0; }
-  // First key from which on query p sees all keys up to its own.
-  Index near(Index p) const {
-    return std::max<Index>(0, std::min(p + 1 - local, block > 0 ? p / block * block : p + 1));
-  }
-  bool operator==(const SparsePattern&) const = default;
-};
-
-// Attention mask. Query i of a sequence has position p = query_offset + i among the keys. It sees
-// key j if all of these conditions hold:
-//   j <= p                  (causal)
-//   j > p - window          (window > 0)
-//   j >= document_start[b, i]    (document_start is not empty)
-//   `sparse` allows it      (`sparse` is not empty; its p and j count from document_start)
-// Every query must see at least one key. All keys and values must be finite, even those that no
-// query sees. Causal forward ignores keys after the last query, so these need not be finite.
-struct AttentionMask {
-  bool causal = true;
-  // If causal: number of latest keys that a query sees, including its own; 0 means unlimited.
-  Index window = 0;
-  Index query_offset = 0;  // number of keys before the first query, as in a cache; at least 0
-  // [B, queries] i32 or empty. For several documents in a sequence, if causal: the key position of
-  // the first token of each query's document. It must not decrease from one query of a sequence to
-  // the next.
-  ConstView document_start = {};
-  SparsePattern sparse = {};  // only if causal
-  // [B] i32 or empty. Replaces query_offset by one offset for each sequence, so that sequences of
-  // different lengths share a cache. Only if causal, and only in forward. `sparse` and `bias` use
-  // these positions. All keys and values must be finite.
-  ConstView query_offsets = {};
-};
 
 // score = scale q . k, capped, + bias. The weight of a key is exp(score), divided by the sum over
 // the query's keys. With sinks, exp(sink) is added to the sum, so that a head may attend to

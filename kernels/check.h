@@ -41,10 +41,10 @@ struct NoMemory : Failure {
   using Failure::Failure;
 };
 
-// Thrown if a backend is unavailable. `missing` says what is missing. The caller that knows the
+// Thrown if a device is unavailable. `missing` says what is missing. The caller that knows the
 // source of the backend's name adds what to do.
-struct NoBackend : InputError {
-  NoBackend(std::string_view backend, std::string_view why)
+struct NoDevice : InputError {
+  NoDevice(std::string_view backend, std::string_view why)
       : InputError(fmt::format("{}: {}", backend, why)), name(backend), missing(why) {}
   std::string name, missing;
 };

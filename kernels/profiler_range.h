@@ -1,5 +1,5 @@
 // Profiler ranges (NVTX), which Nsight Systems shows beside the kernels. No-op without the cuda
-// backend, or if its toolkit has no NVTX.
+// device, or if its toolkit has no NVTX.
 #pragma once
 
 #include "kernels/tensor.h"

@@ -12,6 +12,9 @@ enum class Activation { relu, gelu, gelu_tanh, silu, relu2, sigmoid, identity, s
 enum class Score { softmax, sigmoid, sqrt_softplus };
 enum class GroupScore { top2, max };
 enum class DropOrder { token, choice, probability };
+// Pass of a linear layer y = x w^T that reads its weight: fprop (output), or dgrad (input), `dx =
+// dy w`.
+enum class GemmPass { fprop, dgrad };
 
 struct FfnActivation {
   Activation act = Activation::silu;

@@ -2,7 +2,7 @@
 // One table (config/keys.cpp) names every key once. Parsing, `help config`, RUN/config.ini and the
 // comparison of two runs read it. config/help.cpp has the long help.
 // The file config/read.cpp reads, config/check.cpp checks and fills in defaults, config/layout.cpp
-// checks layouts and backends.
+// checks layouts and devices.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@
 
 namespace sy {
 
-class Backend;  // kernels/backend.h
+class Device;  // kernels/device.h
 class Json;     // src/text/json.h
 
 enum class NormPosition { pre, post, both, output, residual };
@@ -274,8 +274,8 @@ std::string layout_problem(const Config& config, const Layout& layout);
 void check_config_for_layout(const Config& config, const Layout& layout);
 // Opens the backend of this name. Throws InputError if it is unavailable. `setting` is the source
 // of the name, for the message. local_rank: index of this rank on its node, which selects the GPU.
-std::unique_ptr<Backend> open_backend(std::string_view setting, const std::string& name, int local_rank = 0);
-// Throws InputError if the backend cannot compute the model. `setting`: see open_backend().
-void check_config_for_backend(std::string_view setting, const Config& config, const Backend& backend);
+std::unique_ptr<Device> open_device(std::string_view setting, const std::string& name, int local_rank = 0);
+// Throws InputError if the device cannot compute the model. `setting`: see open_device().
+void check_config_for_backend(std::string_view setting, const Config& config, const Device& backend);
 
 }  // namespace sy

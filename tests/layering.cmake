@@ -2,9 +2,10 @@
 
 # The components of the tree, lowest first. A file includes its own component and those of the lines
 # above, but no other component of its own line. The component src/config is src/config*.h and .cpp.
+# The component kernels includes its folders ops and formulas.
 # Code that a lower component needs belongs there.
 set(order
-    "kernels"                                          # tensors, and the operations of a backend
+    "kernels"                                          # tensors, operations and devices
     "kernels/cpu kernels/cuda kernels/dry"
     "dist"
     "src/system"                                       # files and folders of the operating system
@@ -35,6 +36,7 @@ endforeach()
 # Sets `result` to the component of a path from the root; empty if it is in none.
 function(component_of path result)
   get_filename_component(component "${path}" DIRECTORY)
+  string(REGEX REPLACE "^kernels/(ops|formulas)$" "kernels" component "${component}")
   if(NOT DEFINED "height_of_${component}")
     string(REGEX REPLACE "^(src/[a-z]+)[_.][^/]*$" "\\1" component "${path}")
   endif()

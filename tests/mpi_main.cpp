@@ -8,7 +8,7 @@
 #include <cstdlib>
 
 #include "dist/runtime.h"
-#include "kernels/backend.h"
+#include "kernels/device.h"
 #include "tests/mpi_world.h"
 
 namespace sy::test {

@@ -9,7 +9,7 @@ namespace sy::test {
 // Communicator of all ranks of the test.
 Comm& world();
 
-// Backend and type of the layout tests: --backend=cpu|cuda, --dtype=f32|bf16.
+// Device and type of the layout tests: --backend=cpu|cuda, --dtype=f32|bf16.
 struct DeviceName {
   std::string backend = "cpu", dtype = "f32";
 };

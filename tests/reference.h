@@ -1,7 +1,7 @@
-// Reference implementation of the operations of kernels/backend.h: plain loops in double precision.
-// It defines each operation, and tests compare backends with it.
+// Reference implementation of the operations of kernels/ops/: plain loops in double precision. It
+// defines each operation, and tests compare devices with it.
 //
-// Shapes are those of backend.h. All arrays are row-major doubles, even those of integers. The
+// Shapes are those of kernels/ops/. All arrays are row-major doubles, even those of integers. The
 // array of an absent operand is empty. Gradients are finite differences of these functions. The
 // gradient of attention alone is written out, and its tests compare it with finite differences.
 #pragma once
@@ -14,7 +14,15 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/backend.h"
+#include "kernels/attention.h"
+#include "kernels/device.h"
+#include "kernels/ops/capacity.h"
+#include "kernels/ops/dispatch.h"
+#include "kernels/ops/load_balancing.h"
+#include "kernels/ops/cross_entropy.h"
+#include "kernels/ops/norm.h"
+#include "kernels/ops/qk_norm.h"
+#include "kernels/ops/route.h"
 
 namespace sy::reference {
 
@@ -32,12 +40,15 @@ inline double dot(const Numbers& a, const Numbers& b) {
 // ---- products ----
 
 // op(a) op(b): [m, n]
-inline Numbers gemm(const Gemm& desc, Index m, Index n, Index q, const Numbers& a, const Numbers& b) {
+struct Transpose {
+  bool a = false, b = false;
+};
+inline Numbers gemm(Transpose transpose, Index m, Index n, Index q, const Numbers& a, const Numbers& b) {
   Numbers c(m * n, 0.0);
   for (Index i = 0; i < m; ++i)
     for (Index l = 0; l < q; ++l) {
-      const double x = desc.transpose_a ? a[l * m + i] : a[i * q + l];
-      for (Index j = 0; j < n; ++j) c[i * n + j] += x * (desc.transpose_b ? b[j * q + l] : b[l * n + j]);
+      const double x = transpose.a ? a[l * m + i] : a[i * q + l];
+      for (Index j = 0; j < n; ++j) c[i * n + j] += x * (transpose.b ? b[j * q + l] : b[l * n + j]);
     }
   return c;
 }
@@ -441,7 +452,7 @@ struct DispatchTables {
   Numbers physical_experts, tokens, row_id_map, counts, tokens_per_expert;
 };
 
-// Dispatch layout of Backend::dispatch_layout. `e_all` is the number of experts in the partition.
+// Dispatch layout of Device::dispatch_layout. `e_all` is the number of experts in the partition.
 //   logical_to_physical: [E] physical expert of each logical expert; empty: both are equal. It
 //         replaces the table of `partition`, which is not read.
 //   dispatch_mask: [T, k]. If it is empty, `experts` holds physical experts, and those in the range
@@ -487,7 +498,7 @@ struct PermutationTables {
   Numbers assignments, tokens, row_id_map, offsets;
 };
 
-// Permutation of Backend::build_permutation, by a stable sort. The tables have n rows.
+// Permutation of Device::build_permutation, by a stable sort. The tables have n rows.
 inline PermutationTables build_permutation(Index k, Index first_expert, Index local, Index n,
                                            const Numbers& physical_experts) {
   std::vector<Index> local_assignments;
@@ -514,7 +525,7 @@ struct LoadBalancing {
   Numbers dprobability, sums;
 };
 
-// Sums count by count, as kernels/backend.h defines them. all: the sizes P, L, G, E.
+// Sums count by count, as kernels/device.h defines them. all: the sizes P, L, G, E.
 inline LoadBalancing load_balancing_loss(const LoadBalancingDesc& desc, Shape all, const Numbers& counts,
                                          const Numbers& scope_counts, const Numbers& probability,
                                          const Numbers& tokens_per_expert, const Numbers& z_squared) {
@@ -613,6 +624,10 @@ inline Loss cross_entropy_loss(Index shards, const Numbers& partials, const Numb
 }
 
 // ---- optimizer ----
+
+struct AdamW {
+  float beta1, beta2, eps, weight_decay;
+};
 
 inline void adamw(const AdamW& desc, double coefficient, const Numbers& step_scalars, const Numbers& g, Numbers& w,
                   Numbers& m, Numbers& v) {

@@ -2,7 +2,7 @@
 // cache.
 #pragma once
 
-#include "kernels/backend.h"
+#include "kernels/types.h"
 
 namespace sy::cpu {
 

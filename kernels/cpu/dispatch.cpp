@@ -4,9 +4,12 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/cpu/cpu_backend.h"
+#include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/rows.h"
+#include "kernels/ops/capacity.h"
+#include "kernels/ops/dispatch.h"
+#include "kernels/ops/permute.h"
 
 namespace sy::cpu {
 
@@ -50,39 +53,40 @@ void accept_largest(const std::int32_t* experts, const float* weights, Index n, 
 }  // namespace
 
 // An assignment costs 8 bytes. By weight it costs 12, and 16 for the lists.
-void CpuBackend::do_apply_capacity(const CapacityDesc& desc, ConstView experts, ConstView weights, Index segments,
-                                   Index num_experts, View dispatch_mask) {
-  const Index tokens = experts.dim(0) / segments, k = experts.dim(1), n = tokens * k;
-  if (desc.capacity == 0 || desc.capacity >= tokens) {  // a token chooses an expert at most once
-    std::fill_n(dispatch_mask.i32(), segments * n, 1);
+void execute(CpuDevice&, const ops::ApplyCapacity& op) {
+  const Index tokens = op.experts.dim(0) / op.segments, k = op.experts.dim(1), n = tokens * k;
+  // A token chooses an expert at most once.
+  if (op.desc.capacity == 0 || op.desc.capacity >= tokens) {
+    std::fill_n(op.dispatch_mask.i32(), op.segments * n, 1);
     return;
   }
-  for_chunks(segments, std::max<Index>(1, chunk_elements / 4 / n), [&](Index begin, Index end) {
-    std::vector<std::int32_t> accepted(num_experts);
+  for_chunks(op.segments, std::max<Index>(1, chunk_elements / 4 / n), [&](Index begin, Index end) {
+    std::vector<std::int32_t> accepted(op.num_experts);
     for (Index g = begin; g < end; ++g) {
-      const std::int32_t* const chosen = experts.i32() + g * n;
-      std::int32_t* const mask = dispatch_mask.i32() + g * n;
-      if (desc.order == DropOrder::probability) {
-        accept_largest(chosen, weights.f32() + g * n, n, num_experts, desc.capacity, mask);
+      const std::int32_t* const chosen = op.experts.i32() + g * n;
+      std::int32_t* const mask = op.dispatch_mask.i32() + g * n;
+      if (op.desc.order == DropOrder::probability) {
+        accept_largest(chosen, op.weights.f32() + g * n, n, op.num_experts, op.desc.capacity, mask);
       } else {
         std::fill(accepted.begin(), accepted.end(), 0);
-        accept_first(chosen, tokens, k, desc.order == DropOrder::choice, static_cast<std::int32_t>(desc.capacity),
+        accept_first(chosen, tokens, k, op.desc.order == DropOrder::choice, static_cast<std::int32_t>(op.desc.capacity),
                      accepted, mask);
       }
     }
   });
 }
 
-// do_dispatch_layout and do_build_permutation are counting sorts. Chunks of tokens count their
+// DispatchLayout and BuildPermutation are counting sorts. Chunks of tokens count their
 // buckets. The counts are summed in the order of (bucket, chunk), which gives each chunk its first
 // index in each bucket. Within a chunk, tokens are in order already.
 constexpr Index assignments_per_chunk = 4096;
 
 // The buckets are ep ranks. An assignment costs 16 bytes, and a copy 8.
-void CpuBackend::do_dispatch_layout(const ExpertPartition& partition, ConstView experts, ConstView dispatch_mask,
-                                    View physical_experts, View tokens, View row_id_map, View counts,
-                                    View tokens_per_expert) {
-  const Index t_all = experts.dim(0), k = experts.dim(1), e = tokens_per_expert.dim(0), ep = partition.ep,
+void execute(CpuDevice&, const ops::DispatchLayout& op) {
+  const ExpertPartition partition = op.partition;
+  const ConstView experts = op.experts, dispatch_mask = op.dispatch_mask;
+  const View physical_experts = op.physical_experts, tokens = op.tokens, row_id_map = op.row_id_map, counts = op.counts;
+  const Index t_all = experts.dim(0), k = experts.dim(1), e = op.tokens_per_expert.dim(0), ep = partition.ep,
               etp = partition.etp;
   const Index local = e / ep, most = partition.max_ep_ranks(k);
   const Index grain = std::max<Index>(1, assignments_per_chunk / k), chunks = ceil_div(t_all, grain);
@@ -124,7 +128,7 @@ void CpuBackend::do_dispatch_layout(const ExpertPartition& partition, ConstView 
     const Index physical = partition.logical_to_physical ? partition.logical_to_physical.i32()[expert] : expert;
     std::int32_t sum = 0;
     for (Index chunk = 0; chunk < chunks; ++chunk) sum += chunk_assignments[chunk * e + physical];
-    tokens_per_expert.i32()[expert] = counts.i32()[partition.ranks() + physical] = sum;
+    op.tokens_per_expert.i32()[expert] = counts.i32()[partition.ranks() + physical] = sum;
   }
   if (!tokens) return;
   for_chunks(t_all, grain, [&](Index begin, Index end) {
@@ -145,8 +149,10 @@ void CpuBackend::do_dispatch_layout(const ExpertPartition& partition, ConstView 
 }
 
 // The buckets are physical experts. An assignment costs 12 bytes, and a row 8.
-void CpuBackend::do_build_permutation(ConstView physical_experts, Index first_expert, View assignments, View tokens,
-                                      View row_id_map, View offsets) {
+void execute(CpuDevice&, const ops::BuildPermutation& op) {
+  const ConstView physical_experts = op.physical_experts;
+  const View assignments = op.assignments, tokens = op.tokens, row_id_map = op.row_id_map, offsets = op.offsets;
+  const Index first_expert = op.first_expert;
   const Index n = physical_experts.elements(), k = physical_experts.dim(1), local = offsets.dim(0) - 1;
   const Index chunks = ceil_div(n, assignments_per_chunk);
   std::vector<std::int32_t> chunk_rows(chunks * local, 0);
@@ -162,7 +168,7 @@ void CpuBackend::do_build_permutation(ConstView physical_experts, Index first_ex
     for (Index chunk = 0; chunk < chunks; ++chunk) row += std::exchange(chunk_rows[chunk * local + expert], row);
   }
   offsets.i32()[local] = row;
-  SY_ASSERT(row <= assignments.dim(0), "build_permutation: {} rows, but at most {} fit", row, assignments.dim(0));
+  SY_ASSERT(row <= assignments.dim(0), "{}: {} rows, but at most {} fit", op.name, row, assignments.dim(0));
   for_chunks(n, assignments_per_chunk, [&](Index begin, Index end) {
     std::int32_t* const next = &chunk_rows[begin / assignments_per_chunk * local];
     for (Index a = begin; a < end; ++a) {
@@ -179,27 +185,28 @@ void CpuBackend::do_build_permutation(ConstView physical_experts, Index first_ex
 }
 
 // An element of y costs 8 bytes.
-void CpuBackend::do_permute(ConstView x, ConstView index, View y) {
-  const Index d = y.dim(1);
-  for_chunks(y.dim(0), rows_per_chunk(d), [&](Index begin, Index end) {
+void execute(CpuDevice&, const ops::Permute& op) {
+  const Index d = op.y.dim(1);
+  const std::int32_t* const index = op.index.i32();
+  for_chunks(op.y.dim(0), rows_per_chunk(d), [&](Index begin, Index end) {
     for (Index r = begin; r < end; ++r)
-      if (index.i32()[r] >= 0) copy_elements(x, index.i32()[r] * d, d, y, r * d);
+      if (index[r] >= 0) copy_elements(op.x, index[r] * d, d, op.y, r * d);
   });
 }
 
 // An element of y costs 4 bytes, 4 more for `addend`, and 4 bytes and 1 FLOP for each summed row.
-void CpuBackend::do_unpermute(ConstView x, ConstView row_id_map, ConstView addend, View y) {
-  const Index d = y.dim(1), k = row_id_map.dim(1);
-  for_chunks(y.dim(0), rows_per_chunk(2 * d), [&](Index begin, Index end) {
-    Floats rows(x, d), addends(addend, d);
-    Results sums(y, d);
+void execute(CpuDevice&, const ops::Unpermute& op) {
+  const Index d = op.y.dim(1), k = op.row_id_map.dim(1);
+  for_chunks(op.y.dim(0), rows_per_chunk(2 * d), [&](Index begin, Index end) {
+    Floats rows(op.x, d), addends(op.addend, d);
+    Results sums(op.y, d);
     for (Index t = begin; t < end; ++t) {
       float* const out = sums.begin(t * d);
-      bool empty = !addend;
+      bool empty = !op.addend;
       if (const float* const in = addends.at(t * d); in && in != out)
         std::memcpy(out, in, static_cast<std::size_t>(d) * sizeof(float));
       for (Index j = 0; j < k; ++j) {
-        const Index row = row_id_map.i32()[t * k + j];
+        const Index row = op.row_id_map.i32()[t * k + j];
         if (row < 0) continue;
         const float* const in = rows.at(row * d);
         if (empty)

@@ -2,10 +2,11 @@
 #include <algorithm>
 #include <vector>
 
-#include "kernels/cpu/cpu_backend.h"
+#include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/rows.h"
+#include "kernels/ops/heads.h"
 
 namespace sy::cpu {
 namespace {
@@ -18,7 +19,9 @@ Index vector_of(const ConstHeads& x, Index position) {
 }  // namespace
 
 // An element of y costs 8 bytes, or 4 if x has one head.
-void CpuBackend::do_broadcast_heads(ConstHeads x, Heads y) {
+void execute(CpuDevice&, const ops::BroadcastHeads& op) {
+  const ConstHeads& x = op.x;
+  const Heads& y = op.y;
   const Index step = x.heads == 1 ? 0 : x.head_stride;
   for_chunks(y.sequences * y.positions, rows_per_chunk(y.heads * y.width), [&](Index begin, Index end) {
     const ConstView from = x.span();
@@ -30,7 +33,9 @@ void CpuBackend::do_broadcast_heads(ConstHeads x, Heads y) {
 }
 
 // An element of x costs 4 bytes and 1 FLOP.
-void CpuBackend::do_reduce_heads(ConstHeads x, Heads y) {
+void execute(CpuDevice&, const ops::ReduceHeads& op) {
+  const ConstHeads& x = op.x;
+  const Heads& y = op.y;
   for_chunks(y.sequences * y.positions, rows_per_chunk(x.heads * x.width), [&](Index begin, Index end) {
     Floats vectors(x.span(), x.width);
     Results sums(y.span(), y.width);
@@ -46,7 +51,10 @@ void CpuBackend::do_reduce_heads(ConstHeads x, Heads y) {
   });
 }
 
-void CpuBackend::do_batched_head_gemm(GemmPass pass, ConstHeads x, ConstView w, Heads y) {
+void execute(CpuDevice&, const ops::BatchedHeadGemm& op) {
+  const ConstHeads& x = op.x;
+  const ConstView w = op.w;
+  const Heads& y = op.y;
   const Index n = w.dim(1), q = w.dim(2);
   std::vector<Problem> problems;
   const ConstView left = x.span();
@@ -56,7 +64,7 @@ void CpuBackend::do_batched_head_gemm(GemmPass pass, ConstHeads x, ConstView w, 
                         .n = y.width,
                         .k = x.width,
                         .a = {left, h * x.head_stride, x.token_stride, 1},
-                        .b = pass == GemmPass::fprop ? Matrix{w, h * n * q, 1, q} : Matrix{w, h * n * q, q, 1},
+                        .b = op.pass == GemmPass::fprop ? Matrix{w, h * n * q, 1, q} : Matrix{w, h * n * q, q, 1},
                         .c = {right, h * y.head_stride},
                         .ldc = y.token_stride,
                         .accumulate = false});

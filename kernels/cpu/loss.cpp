@@ -2,10 +2,11 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/cpu/cpu_backend.h"
+#include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/rows.h"
 #include "kernels/cpu/vector_math.h"
+#include "kernels/ops/cross_entropy.h"
 
 namespace sy::cpu {
 
@@ -25,8 +26,10 @@ struct Capped {
 // A logit costs 4 bytes and 23 FLOPs, 50 with a cap. The row is read once for its largest logit,
 // and again for the sum, from a cache.
 template <class Cap>
-void forward(const Cap& cap, Index vocab_begin, ConstView logits, ConstView targets, View partial) {
-  const Index v = logits.dim(1);
+void forward(const Cap& cap, const ops::CrossEntropyForward& op) {
+  const ConstView logits = op.logits, targets = op.targets;
+  const View partial = op.partial;
+  const Index v = logits.dim(1), vocab_begin = op.desc.vocab_begin;
   for_chunks(logits.dim(0), rows_per_chunk(v), [&](Index begin, Index end) {
     for (Index t = begin; t < end; ++t) {
       const float* const row = logits.f32() + t * v;
@@ -53,9 +56,12 @@ float slope(const Capped& cap, float c) {
 
 // A logit costs 8 bytes and 23 FLOPs, 54 with a cap.
 template <class Cap>
-void backward(const Cap& cap, Index vocab_begin, ConstView logits, ConstView targets, ConstView lse, float factor,
-              float z_factor, View dlogits) {
-  const Index v = logits.dim(1);
+void backward(const Cap& cap, const ops::CrossEntropyBackward& op) {
+  const ConstView logits = op.logits, targets = op.targets, lse = op.lse;
+  const View dlogits = op.dlogits;
+  const Index v = logits.dim(1), vocab_begin = op.desc.vocab_begin;
+  const double n = *op.total.as<double>();
+  const float factor = static_cast<float>(1 / n), z_factor = static_cast<float>(op.desc.z_loss / n);
   for_chunks(logits.dim(0), rows_per_chunk(v), [&](Index begin, Index end) {
     Results outputs(dlogits, v);
     for (Index t = begin; t < end; ++t) {
@@ -81,16 +87,17 @@ void backward(const Cap& cap, Index vocab_begin, ConstView logits, ConstView tar
 
 }  // namespace
 
-void CpuBackend::do_cross_entropy_forward(const CrossEntropyDesc& desc, ConstView logits, ConstView targets,
-                                          View partial) {
-  if (desc.softcap > 0)
-    forward(Capped{desc.softcap}, desc.vocab_begin, logits, targets, partial);
+void execute(CpuDevice&, const ops::CrossEntropyForward& op) {
+  if (op.desc.softcap > 0)
+    forward(Capped{op.desc.softcap}, op);
   else
-    forward(Plain{}, desc.vocab_begin, logits, targets, partial);
+    forward(Plain{}, op);
 }
 
 // A token costs 12 bytes per vocabulary shard and 12 more.
-void CpuBackend::do_cross_entropy_loss(ConstView partials, ConstView targets, View lse, View loss) {
+void execute(CpuDevice&, const ops::CrossEntropyLoss& op) {
+  const ConstView partials = op.partials, targets = op.targets;
+  const View lse = op.lse, loss = op.loss;
   const Index shards = partials.dim(0), t_all = partials.dim(1);
   for_chunks(t_all, chunk_elements / 8, [&](Index begin, Index end) {
     for (Index t = begin; t < end; ++t) {
@@ -108,23 +115,22 @@ void CpuBackend::do_cross_entropy_loss(ConstView partials, ConstView targets, Vi
   });
 }
 
-void CpuBackend::do_loss_sums(ConstView losses, ConstView lse, ConstView targets, View sums) {
-  double* const out = sums.as<double>();
-  for (Index t = 0; t < losses.elements(); ++t) {
-    if (targets.i32()[t] < 0) continue;  // its loss is 0
-    out[0] += losses.f32()[t];
-    out[1] += static_cast<double>(lse.f32()[t]) * lse.f32()[t];
+void execute(CpuDevice&, const ops::LossSums& op) {
+  const float* const losses = op.losses.f32();
+  const float* const lse = op.lse.f32();
+  double* const out = op.sums.as<double>();
+  for (Index t = 0; t < op.losses.elements(); ++t) {
+    if (op.targets.i32()[t] < 0) continue;  // its loss is 0
+    out[0] += losses[t];
+    out[1] += static_cast<double>(lse[t]) * lse[t];
   }
 }
 
-void CpuBackend::do_cross_entropy_backward(const CrossEntropyDesc& desc, ConstView logits, ConstView targets,
-                                           ConstView lse, ConstView total, View dlogits) {
-  const double n = *total.as<double>();
-  const float factor = static_cast<float>(1 / n), z_factor = static_cast<float>(desc.z_loss / n);
-  if (desc.softcap > 0)
-    backward(Capped{desc.softcap}, desc.vocab_begin, logits, targets, lse, factor, z_factor, dlogits);
+void execute(CpuDevice&, const ops::CrossEntropyBackward& op) {
+  if (op.desc.softcap > 0)
+    backward(Capped{op.desc.softcap}, op);
   else
-    backward(Plain{}, desc.vocab_begin, logits, targets, lse, factor, z_factor, dlogits);
+    backward(Plain{}, op);
 }
 
 }  // namespace sy::cpu

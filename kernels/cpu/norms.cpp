@@ -1,39 +1,40 @@
 // RMSNorm, LayerNorm and biases.
 #include <cmath>
 
-#include "kernels/cpu/cpu_backend.h"
+#include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/rows.h"
+#include "kernels/ops/bias.h"
+#include "kernels/ops/norm.h"
 
 namespace sy::cpu {
 
 // An element costs 8 bytes and 7 FLOPs, 8 for LayerNorm, and 1 more with a bias.
-void CpuBackend::do_norm_forward(const NormDesc& desc, ConstView x, ConstView weight, ConstView bias, View y,
-                                 View moments) {
-  const Index d = x.dim(1);
+void execute(CpuDevice&, const ops::NormForward& op) {
+  const Index d = op.x.dim(1);
   const auto width = static_cast<float>(d);
-  Floats weights(weight, d), biases(bias, d);
+  Floats weights(op.weight, d), biases(op.bias, d);
   const float* const all_weights = weights.at(0);
   const float* const all_biases = biases.at(0);
-  for_chunks(x.dim(0), rows_per_chunk(d), [&](Index begin, Index end) {
-    const float offset = desc.offset;
+  for_chunks(op.x.dim(0), rows_per_chunk(d), [&](Index begin, Index end) {
+    const float offset = op.desc.offset;
     const float* const w = all_weights;
     const float* const b = all_biases;
-    Floats inputs(x, d);
-    Results outputs(y, d);
+    Floats inputs(op.x, d);
+    Results outputs(op.y, d);
     for (Index t = begin; t < end; ++t) {
       const float* const in = inputs.at(t * d);
       float* const out = outputs.begin(t * d);
-      const float mean = desc.kind == NormKind::layernorm ? sum_of(d, [=](Index i) { return in[i]; }) / width : 0;
+      const float mean = op.desc.kind == NormKind::layernorm ? sum_of(d, [=](Index i) { return in[i]; }) / width : 0;
       const float squares = sum_of(d, [=](Index i) { return (in[i] - mean) * (in[i] - mean); });
-      const float inverse = 1 / std::sqrt(squares / width + desc.eps);
+      const float inverse = 1 / std::sqrt(squares / width + op.desc.eps);
 #pragma omp simd
       for (Index i = 0; i < d; ++i) out[i] = (in[i] - mean) * inverse * (offset + w[i]);
       if (b)
 #pragma omp simd
         for (Index i = 0; i < d; ++i) out[i] += b[i];
-      moments.f32()[2 * t] = mean;
-      moments.f32()[2 * t + 1] = inverse;
+      op.moments.f32()[2 * t] = mean;
+      op.moments.f32()[2 * t + 1] = inverse;
     }
   });
 }
@@ -42,26 +43,25 @@ void CpuBackend::do_norm_forward(const NormDesc& desc, ConstView x, ConstView we
 //   dx = inverse * (dn - mean(dn) - n * mean(dn * n)),   without mean(dn) for RMSNorm,
 //   dweight = sum_t dy * n,   dbias = sum_t dy.
 // An element costs 16 bytes and 17 FLOPs, 20 for LayerNorm, and 1 more with a bias.
-void CpuBackend::do_norm_backward(const NormDesc& desc, ConstView dy, ConstView x, ConstView weight, ConstView moments,
-                                  View dx, View dweight, View dbias) {
-  const Index t_all = x.dim(0), d = x.dim(1);
-  const bool centred = desc.kind == NormKind::layernorm;
+void execute(CpuDevice&, const ops::NormBackward& op) {
+  const Index t_all = op.x.dim(0), d = op.x.dim(1);
+  const bool centred = op.desc.kind == NormKind::layernorm;
   // dweight and dbias are adjacent, so that one pass over the rows sums both.
-  const Index width = dbias ? 2 * d : d;
+  const Index width = op.dbias ? 2 * d : d;
   const auto sums = scratch<float>(width);
   std::fill_n(sums.get(), width, 0.0f);
-  Floats weights(weight, d);
+  Floats weights(op.weight, d);
   const float* const all_weights = weights.at(0);
   sum_over_rows(t_all, width, sums.get(), [&](Index begin, Index end, float* partial) {
     const float* const w = all_weights;
-    const float offset = desc.offset;
-    Floats inputs(x, d), gradients(dy, d);
-    Results outputs(dx, d);
+    const float offset = op.desc.offset;
+    Floats inputs(op.x, d), gradients(op.dy, d);
+    Results outputs(op.dx, d);
     for (Index t = begin; t < end; ++t) {
       const float* const in = inputs.at(t * d);
       const float* const g = gradients.at(t * d);
       float* const out = outputs.update(t * d);
-      const float mean = moments.f32()[2 * t], inverse = moments.f32()[2 * t + 1];
+      const float mean = op.moments.f32()[2 * t], inverse = op.moments.f32()[2 * t + 1];
       const float mean_dn =
           centred ? sum_of(d, [=](Index i) { return g[i] * (offset + w[i]); }) / static_cast<float>(d) : 0;
       const float mean_dn_n = sum_of(d, [=](Index i) { return g[i] * (offset + w[i]) * ((in[i] - mean) * inverse); }) /
@@ -72,14 +72,16 @@ void CpuBackend::do_norm_backward(const NormDesc& desc, ConstView dy, ConstView 
         out[i] += inverse * (g[i] * (offset + w[i]) - mean_dn - n * mean_dn_n);
         partial[i] += g[i] * n;
       }
-      if (dbias)
+      if (op.dbias)
 #pragma omp simd
         for (Index i = 0; i < d; ++i) partial[d + i] += g[i];
     }
   });
-  for (Index i = 0; i < d; ++i) dweight.f32()[i] += sums[i];
-  if (dbias)
-    for (Index i = 0; i < d; ++i) dbias.f32()[i] += sums[d + i];
+  float* const dweight = op.dweight.f32();
+  for (Index i = 0; i < d; ++i) dweight[i] += sums[i];
+  if (!op.dbias) return;
+  float* const dbias = op.dbias.f32();
+  for (Index i = 0; i < d; ++i) dbias[i] += sums[d + i];
 }
 
 namespace {
@@ -97,16 +99,15 @@ void for_rows(const GroupOffsets& groups, Index experts, Index begin, Index end,
 }  // namespace
 
 // An element costs 8 bytes and 2 FLOPs.
-void CpuBackend::do_grouped_bias_forward(ConstView bias, ConstView row_scale, const GroupOffsets& groups, Index first,
-                                         View y) {
-  const Index n = bias.dim(1), width = y.dim(1);
-  for_chunks(y.dim(0), rows_per_chunk(n), [&](Index begin, Index end) {
-    Floats biases(bias, n);
-    Results outputs(y, n);
-    for_rows(groups, bias.dim(0), begin, end, [&](Index r, Index e) {
+void execute(CpuDevice&, const ops::GroupedBiasForward& op) {
+  const Index n = op.bias.dim(1), width = op.y.dim(1);
+  for_chunks(op.y.dim(0), rows_per_chunk(n), [&](Index begin, Index end) {
+    Floats biases(op.bias, n);
+    Results outputs(op.y, n);
+    for_rows(op.groups, op.bias.dim(0), begin, end, [&](Index r, Index e) {
       const float* const b = biases.at(e * n);
-      float* const out = outputs.update(r * width + first);
-      const float scale = row_scale ? row_scale.f32()[r] : 1.0f;
+      float* const out = outputs.update(r * width + op.first);
+      const float scale = op.row_scale ? op.row_scale.f32()[r] : 1.0f;
 #pragma omp simd
       for (Index i = 0; i < n; ++i) out[i] += scale * b[i];
     });
@@ -114,35 +115,35 @@ void CpuBackend::do_grouped_bias_forward(ConstView bias, ConstView row_scale, co
 }
 
 // An element costs 4 bytes and 4 FLOPs.
-void CpuBackend::do_grouped_bias_backward(ConstView dy, ConstView bias, ConstView row_scale, const GroupOffsets& groups,
-                                          Index first, View dbias, View drow_scale) {
-  const Index n = bias.dim(1), width = dy.dim(1);
-  for (Index e = 0; e < bias.dim(0); ++e) {
-    const Index start = groups.host[e];
-    sum_over_rows(groups.host[e + 1] - start, n, dbias.f32() + e * n, [&](Index begin, Index end, float* partial) {
-      Floats biases(bias, n), gradients(dy, n);
+void execute(CpuDevice&, const ops::GroupedBiasBackward& op) {
+  const Index n = op.bias.dim(1), width = op.dy.dim(1);
+  const std::int32_t* const offsets = op.groups.host;
+  for (Index e = 0; e < op.bias.dim(0); ++e) {
+    const Index start = offsets[e];
+    sum_over_rows(offsets[e + 1] - start, n, op.dbias.f32() + e * n, [&](Index begin, Index end, float* partial) {
+      Floats biases(op.bias, n), gradients(op.dy, n);
       const float* const b = biases.at(e * n);
       for (Index r = start + begin; r < start + end; ++r) {
-        const float* const g = gradients.at(r * width + first);
-        const float scale = row_scale ? row_scale.f32()[r] : 1.0f;
+        const float* const g = gradients.at(r * width + op.first);
+        const float scale = op.row_scale ? op.row_scale.f32()[r] : 1.0f;
         float dscale = 0;
 #pragma omp simd reduction(+ : dscale)
         for (Index i = 0; i < n; ++i) {
           partial[i] += scale * g[i];
           dscale += g[i] * b[i];
         }
-        if (drow_scale) drow_scale.f32()[r] += dscale;
+        if (op.drow_scale) op.drow_scale.f32()[r] += dscale;
       }
     });
   }
 }
 
 // An element costs 8 bytes and 1 FLOP.
-void CpuBackend::do_bias_forward(ConstView bias, View y) {
-  const Index n = y.dim(1);
-  for_chunks(y.dim(0), rows_per_chunk(n), [&](Index begin, Index end) {
-    Floats biases(bias, n);
-    Results outputs(y, n);
+void execute(CpuDevice&, const ops::BiasForward& op) {
+  const Index n = op.y.dim(1);
+  for_chunks(op.y.dim(0), rows_per_chunk(n), [&](Index begin, Index end) {
+    Floats biases(op.bias, n);
+    Results outputs(op.y, n);
     const float* const b = biases.at(0);
     for (Index t = begin; t < end; ++t) {
       float* const out = outputs.update(t * n);
@@ -153,10 +154,10 @@ void CpuBackend::do_bias_forward(ConstView bias, View y) {
 }
 
 // An element costs 4 bytes and 1 FLOP.
-void CpuBackend::do_bias_backward(ConstView dy, View dbias) {
-  const Index n = dy.dim(1);
-  sum_over_rows(dy.dim(0), n, dbias.f32(), [&](Index begin, Index end, float* partial) {
-    Floats gradients(dy, n);
+void execute(CpuDevice&, const ops::BiasBackward& op) {
+  const Index n = op.dy.dim(1);
+  sum_over_rows(op.dy.dim(0), n, op.dbias.f32(), [&](Index begin, Index end, float* partial) {
+    Floats gradients(op.dy, n);
     for (Index t = begin; t < end; ++t) {
       const float* const g = gradients.at(t * n);
 #pragma omp simd

@@ -2,34 +2,34 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/cpu/cpu_backend.h"
+#include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/rows.h"
+#include "kernels/ops/optimizer.h"
 
 namespace sy::cpu {
 
-void CpuBackend::do_clip_coefficient(ConstView squares, float clip, View coefficient) {
-  const double norm = std::sqrt(*squares.as<double>());
-  *coefficient.f32() = !std::isfinite(norm)      ? std::numeric_limits<float>::quiet_NaN()
-                       : clip > 0 && norm > clip ? static_cast<float>(clip / norm)
-                                                 : 1.0f;
+void execute(CpuDevice&, const ops::ClipCoefficient& op) {
+  const double norm = std::sqrt(*op.squares.as<double>());
+  *op.coefficient.f32() = !std::isfinite(norm)            ? std::numeric_limits<float>::quiet_NaN()
+                          : op.clip > 0 && norm > op.clip ? static_cast<float>(op.clip / norm)
+                                                          : 1.0f;
 }
 
 // An element costs 28 bytes, 30 with `rounded`, and 15 FLOPs.
-void CpuBackend::do_adamw(const AdamW& desc, ConstView coefficient, ConstView step_scalars, ConstView g, View w, View m,
-                          View v, View rounded) {
-  if (std::isnan(*coefficient.f32())) return;
-  for_chunks(w.elements(), chunk_elements, [&](Index begin, Index end) {
+void execute(CpuDevice&, const ops::AdamW& op) {
+  if (std::isnan(*op.coefficient.f32())) return;
+  for_chunks(op.w.elements(), chunk_elements, [&](Index begin, Index end) {
     // The loop uses local copies, because the compiler then knows that no store through wp, mp or
     // vp changes them.
-    const float beta1 = desc.beta1, beta2 = desc.beta2, eps = desc.eps, scale = *coefficient.f32();
-    const float lr = step_scalars.f32()[0], step = lr / step_scalars.f32()[1],
-                inverse_bias2 = 1 / step_scalars.f32()[2];
-    const float keep = 1 - lr * desc.weight_decay;
-    const float* const gp = g.f32();
-    float* const wp = w.f32();
-    float* const mp = m.f32();
-    float* const vp = v.f32();
+    const float beta1 = op.beta1, beta2 = op.beta2, eps = op.eps, scale = *op.coefficient.f32();
+    const float lr = op.step_scalars.f32()[0], step = lr / op.step_scalars.f32()[1],
+                inverse_bias2 = 1 / op.step_scalars.f32()[2];
+    const float keep = 1 - lr * op.weight_decay;
+    const float* const gp = op.g.f32();
+    float* const wp = op.w.f32();
+    float* const mp = op.m.f32();
+    float* const vp = op.v.f32();
 #pragma omp simd
     for (Index i = begin; i < end; ++i) {
       const float gi = scale * gp[i];
@@ -39,7 +39,7 @@ void CpuBackend::do_adamw(const AdamW& desc, ConstView coefficient, ConstView st
       vp[i] = vi;
       wp[i] = keep * wp[i] - step * mi / (std::sqrt(vi * inverse_bias2) + eps);
     }
-    if (rounded) round(wp + begin, end - begin, rounded.as<Bf16>() + begin);
+    if (op.rounded) round(wp + begin, end - begin, op.rounded.as<Bf16>() + begin);
   });
 }
 

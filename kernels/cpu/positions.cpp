@@ -5,9 +5,11 @@
 #include <memory>
 #include <optional>
 
-#include "kernels/cpu/cpu_backend.h"
+#include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/rows.h"
+#include "kernels/ops/qk_norm.h"
+#include "kernels/ops/rope.h"
 
 namespace sy::cpu {
 
@@ -85,29 +87,28 @@ std::optional<Rotation> rotation(const QkNorm& desc, ConstView positions, ConstV
 }  // namespace
 
 // An element costs 8 bytes and 5 FLOPs, 7 for LayerNorm, and 3 FLOPs more if it is rotated.
-void CpuBackend::do_qk_norm_forward(const QkNorm& desc, ConstView x, ConstView weight, ConstView positions,
-                                    ConstView table, View y, View inverse) {
-  const Index all = x.dim(1), hd = x.dim(2), heads = desc.q_heads + desc.k_heads;
-  for_chunks(x.dim(0), rows_per_chunk(all * hd), [&](Index begin, Index end) {
-    const float offset = desc.offset;
-    Floats inputs(x, hd), weights(weight, weight.elements());
+void execute(CpuDevice&, const ops::QkNormForward& op) {
+  const Index all = op.x.dim(1), hd = op.x.dim(2), heads = op.desc.q_heads + op.desc.k_heads;
+  for_chunks(op.x.dim(0), rows_per_chunk(all * hd), [&](Index begin, Index end) {
+    const float offset = op.desc.offset;
+    Floats inputs(op.x, hd), weights(op.weight, op.weight.elements());
     const float* const all_weights = weights.at(0);
-    Results outputs(y, hd);
-    auto rotator = rotation(desc, positions, table, false);
+    Results outputs(op.y, hd);
+    auto rotator = rotation(op.desc, op.positions, op.table, false);
     for (Index row = begin * all; row < end * all; ++row) {
       const Index head = row % all;
       if (head == 0 && rotator) rotator->of_token(row / all);
       if (head >= heads) {
-        copy_elements(x, row * hd, hd, y, row * hd);
+        copy_elements(op.x, row * hd, hd, op.y, row * hd);
         continue;
       }
       const float* const in = inputs.at(row * hd);
       float* const out = outputs.begin(row * hd);
-      const float* const w = all_weights + desc.weight_of(head) * hd;
-      const float mean = mean_of(desc, hd, in);
+      const float* const w = all_weights + op.desc.weight_of(head) * hd;
+      const float mean = mean_of(op.desc, hd, in);
       const float squares = sum_of(hd, [=](Index i) { return (in[i] - mean) * (in[i] - mean); });
-      const float r = 1 / std::sqrt(squares / static_cast<float>(hd) + desc.eps);
-      inverse.f32()[row / all * heads + head] = r;
+      const float r = 1 / std::sqrt(squares / static_cast<float>(hd) + op.desc.eps);
+      op.inverse.f32()[row / all * heads + head] = r;
 #pragma omp simd
       for (Index i = 0; i < hd; ++i) out[i] = (in[i] - mean) * r * (offset + w[i]);
       if (rotator) rotator->rotate(out);
@@ -119,33 +120,32 @@ void CpuBackend::do_qk_norm_forward(const QkNorm& desc, ConstView x, ConstView w
 //   dx = r (g w - mean(g w) - n mean(g w n)), without mean(g w) for RMSNorm
 //   dw = sum over rows of g n
 // An element costs 12 bytes and 13 FLOPs, 17 for LayerNorm, and 3 FLOPs more if it is rotated.
-void CpuBackend::do_qk_norm_backward(const QkNorm& desc, ConstView dy, ConstView x, ConstView weight, ConstView inverse,
-                                     ConstView positions, ConstView table, View dx, View dweight) {
-  const Index all = x.dim(1), hd = x.dim(2), heads = desc.q_heads + desc.k_heads;
-  sum_over_rows(x.dim(0), desc.weights() * hd, dweight.f32(), [&](Index begin, Index end, float* partial) {
-    const float offset = desc.offset;
-    Floats inputs(x, hd), gradients(dy, hd), weights(weight, weight.elements());
+void execute(CpuDevice&, const ops::QkNormBackward& op) {
+  const Index all = op.x.dim(1), hd = op.x.dim(2), heads = op.desc.q_heads + op.desc.k_heads;
+  sum_over_rows(op.x.dim(0), op.desc.weights() * hd, op.dweight.f32(), [&](Index begin, Index end, float* partial) {
+    const float offset = op.desc.offset;
+    Floats inputs(op.x, hd), gradients(op.dy, hd), weights(op.weight, op.weight.elements());
     const float* const all_weights = weights.at(0);
-    Results outputs(dx, hd);
-    auto rotator = rotation(desc, positions, table, true);
+    Results outputs(op.dx, hd);
+    auto rotator = rotation(op.desc, op.positions, op.table, true);
     for (Index row = begin * all; row < end * all; ++row) {
       const Index head = row % all;
       if (head == 0 && rotator) rotator->of_token(row / all);
       if (head >= heads) {
-        copy_elements(dy, row * hd, hd, dx, row * hd);
+        copy_elements(op.dy, row * hd, hd, op.dx, row * hd);
         continue;
       }
-      const Index of = desc.weight_of(head) * hd;
+      const Index of = op.desc.weight_of(head) * hd;
       const float* const in = inputs.at(row * hd);
       const float* const w = all_weights + of;
       float* const g = outputs.begin(row * hd);
       float* const dw = partial + of;
       std::copy_n(gradients.at(row * hd), hd, g);
       if (rotator) rotator->rotate(g);
-      const float r = inverse.f32()[row / all * heads + head];
-      const float mean = mean_of(desc, hd, in), width = static_cast<float>(hd);
+      const float r = op.inverse.f32()[row / all * heads + head];
+      const float mean = mean_of(op.desc, hd, in), width = static_cast<float>(hd);
       const float mean_dn =
-          desc.kind == NormKind::layernorm ? sum_of(hd, [=](Index i) { return g[i] * (offset + w[i]); }) / width : 0;
+          op.desc.kind == NormKind::layernorm ? sum_of(hd, [=](Index i) { return g[i] * (offset + w[i]); }) / width : 0;
       const float inner = sum_of(hd, [=](Index i) { return g[i] * (offset + w[i]) * (in[i] - mean) * r; }) / width;
 #pragma omp simd
       for (Index i = 0; i < hd; ++i) {
@@ -158,14 +158,14 @@ void CpuBackend::do_qk_norm_backward(const QkNorm& desc, ConstView dy, ConstView
 }
 
 // An element that is rotated costs 8 bytes and 3 FLOPs.
-void CpuBackend::do_rope(View x, Index heads, ConstView positions, ConstView table, bool inverse, RopePairs pairs) {
-  const Index all_heads = x.dim(1), hd = x.dim(2);
-  for_chunks(x.dim(0), rows_per_chunk(heads * hd), [&](Index begin, Index end) {
-    Rotation rotator(positions, table, inverse, pairs);
-    Results vectors(x, 2 * table.dim(1));
+void execute(CpuDevice&, const ops::Rope& op) {
+  const Index all_heads = op.x.dim(1), hd = op.x.dim(2);
+  for_chunks(op.x.dim(0), rows_per_chunk(op.heads * hd), [&](Index begin, Index end) {
+    Rotation rotator(op.positions, op.table, op.inverse, op.pairs);
+    Results vectors(op.x, 2 * op.table.dim(1));
     for (Index t = begin; t < end; ++t) {
       rotator.of_token(t);
-      for (Index h = 0; h < heads; ++h) rotator.rotate(vectors.update((t * all_heads + h) * hd));
+      for (Index h = 0; h < op.heads; ++h) rotator.rotate(vectors.update((t * all_heads + h) * hd));
     }
   });
 }
@@ -185,39 +185,38 @@ std::array<ColumnRange, 2> column_ranges(const WholeQkNorm& d) {
 }  // namespace
 
 // An element of queries and keys costs 8 bytes and 2 FLOPs.
-void CpuBackend::do_whole_qk_norm_sums(const WholeQkNorm& desc, ConstView x, ConstView y, View sums) {
-  const Index row = x.dim(1);
-  for_chunks(x.dim(0), rows_per_chunk(row), [&](Index begin, Index end) {
-    Floats left(x, row), right(y, row);
+void execute(CpuDevice&, const ops::WholeQkNormSums& op) {
+  const Index row = op.x.dim(1);
+  for_chunks(op.x.dim(0), rows_per_chunk(row), [&](Index begin, Index end) {
+    Floats left(op.x, row), right(op.y, row);
     for (Index t = begin; t < end; ++t)
       for (const int of : {0, 1}) {
-        const ColumnRange columns = column_ranges(desc)[of];
+        const ColumnRange columns = column_ranges(op.desc)[of];
         const float* const a = left.at(t * row + columns.begin, columns.size);
         const float* const b = right.at(t * row + columns.begin, columns.size);
-        sums.f32()[2 * t + of] = sum_of(columns.size, [=](Index i) { return a[i] * b[i]; });
+        op.sums.f32()[2 * t + of] = sum_of(columns.size, [=](Index i) { return a[i] * b[i]; });
       }
   });
 }
 
 // An element costs 8 bytes and 2 FLOPs.
-void CpuBackend::do_whole_qk_norm_forward(const WholeQkNorm& desc, ConstView x, ConstView weight, ConstView squares,
-                                          View y) {
-  const Index row = x.dim(1), normed = desc.queries + desc.keys;
-  for_chunks(x.dim(0), rows_per_chunk(row), [&](Index begin, Index end) {
-    const float offset = desc.offset;
-    Floats inputs(x, row), weights(weight, normed);
-    Results outputs(y, row);
+void execute(CpuDevice&, const ops::WholeQkNormForward& op) {
+  const Index row = op.x.dim(1), normed = op.desc.queries + op.desc.keys;
+  for_chunks(op.x.dim(0), rows_per_chunk(row), [&](Index begin, Index end) {
+    const float offset = op.desc.offset;
+    Floats inputs(op.x, row), weights(op.weight, normed);
+    Results outputs(op.y, row);
     for (Index t = begin; t < end; ++t) {
       for (const int of : {0, 1}) {
-        const ColumnRange columns = column_ranges(desc)[of];
+        const ColumnRange columns = column_ranges(op.desc)[of];
         const float* const in = inputs.at(t * row + columns.begin, columns.size);
         const float* const w = weights.at(columns.begin, columns.size);
         float* const out = outputs.begin(t * row + columns.begin, columns.size);
-        const float r = 1 / std::sqrt(squares.f32()[2 * t + of] / columns.all + desc.eps);
+        const float r = 1 / std::sqrt(op.squares.f32()[2 * t + of] / columns.all + op.desc.eps);
 #pragma omp simd
         for (Index i = 0; i < columns.size; ++i) out[i] = in[i] * r * (offset + w[i]);
       }
-      copy_elements(x, t * row + normed, row - normed, y, t * row + normed);
+      copy_elements(op.x, t * row + normed, row - normed, op.y, t * row + normed);
     }
   });
 }
@@ -225,24 +224,23 @@ void CpuBackend::do_whole_qk_norm_forward(const WholeQkNorm& desc, ConstView x, 
 // With w the weight with its offset:
 //   dx = r (dy w - x r products / all),   dw = sum over rows of dy x r
 // An element costs 16 bytes and 8 FLOPs.
-void CpuBackend::do_whole_qk_norm_backward(const WholeQkNorm& desc, ConstView dy, ConstView x, ConstView weight,
-                                           ConstView squares, ConstView products, View dx, View dweight) {
-  const Index row = x.dim(1), normed = desc.queries + desc.keys;
-  sum_over_rows(x.dim(0), normed, dweight.f32(), [&](Index begin, Index end, float* partial) {
-    const float offset = desc.offset;
-    Floats inputs(x, row), gradients(dy, row), weights(weight, normed);
-    Results outputs(dx, row);
+void execute(CpuDevice&, const ops::WholeQkNormBackward& op) {
+  const Index row = op.x.dim(1), normed = op.desc.queries + op.desc.keys;
+  sum_over_rows(op.x.dim(0), normed, op.dweight.f32(), [&](Index begin, Index end, float* partial) {
+    const float offset = op.desc.offset;
+    Floats inputs(op.x, row), gradients(op.dy, row), weights(op.weight, normed);
+    Results outputs(op.dx, row);
     for (Index t = begin; t < end; ++t) {
       for (const int of : {0, 1}) {
-        const ColumnRange columns = column_ranges(desc)[of];
+        const ColumnRange columns = column_ranges(op.desc)[of];
         const Index at = t * row + columns.begin;
         const float* const in = inputs.at(at, columns.size);
         const float* const g = gradients.at(at, columns.size);
         const float* const w = weights.at(columns.begin, columns.size);
         float* const out = outputs.begin(at, columns.size);
         float* const dw = partial + columns.begin;
-        const float r = 1 / std::sqrt(squares.f32()[2 * t + of] / columns.all + desc.eps);
-        const float inner = products.f32()[2 * t + of] / columns.all;
+        const float r = 1 / std::sqrt(op.squares.f32()[2 * t + of] / columns.all + op.desc.eps);
+        const float inner = op.products.f32()[2 * t + of] / columns.all;
 #pragma omp simd
         for (Index i = 0; i < columns.size; ++i) {
           const float normal = in[i] * r;
@@ -250,7 +248,7 @@ void CpuBackend::do_whole_qk_norm_backward(const WholeQkNorm& desc, ConstView dy
           out[i] = r * (g[i] * (offset + w[i]) - normal * inner);
         }
       }
-      copy_elements(dy, t * row + normed, row - normed, dx, t * row + normed);
+      copy_elements(op.dy, t * row + normed, row - normed, op.dx, t * row + normed);
     }
   });
 }

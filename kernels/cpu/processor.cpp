@@ -9,7 +9,7 @@
 #include <cstdlib>
 #include <vector>
 
-#include "kernels/backend.h"
+#include "kernels/device.h"
 
 // Each symbol is in the object of its instruction set.
 extern "C" {
@@ -101,7 +101,7 @@ void use_cpu_isa(const CpuIsa& isa) {
   chosen() = &isa;
 }
 
-std::unique_ptr<Backend> make_cpu() {
+std::unique_ptr<Device> make_cpu() {
   return cpu_isa().kernels.make(cpu_isa().name);
 }
 

@@ -11,7 +11,7 @@
 
 namespace sy {
 
-class Backend;
+class Device;
 
 // Number of threads of the kernels.
 int cpu_threads();
@@ -20,7 +20,7 @@ int cpu_threads();
 // (cmake/cpu.cmake). Otherwise an inline function that is compiled with wider vectors could replace
 // the same function elsewhere.
 struct CpuKernels {
-  std::unique_ptr<Backend> (*make)(std::string_view isa);  // isa: its name, for describe()
+  std::unique_ptr<Device> (*make)(std::string_view isa);  // isa: its name, for describe()
   // The products alone, for tests and benchmarks (kernels/cpu/gemm.h).
   decltype(&cpu::gemm) gemm, gemm_serial;
   decltype(&cpu::gemm_batch) gemm_batch;
@@ -43,7 +43,7 @@ std::span<const CpuIsa> cpu_isas();
 // name is unknown or does not run here. Throws Error if no instruction set of `all` runs here.
 const CpuIsa& choose_isa(std::span<const CpuIsa> all, std::string_view name);
 
-// The instruction set of make_cpu's backends: choose_isa of $SWITCHYARD_ISA, or the last
+// The instruction set of make_cpu's devices: choose_isa of $SWITCHYARD_ISA, or the last
 // use_cpu_isa. Ranks agree on one by agree_on_isa (dist/runtime.h).
 const CpuIsa& cpu_isa();
 void use_cpu_isa(const CpuIsa& isa);

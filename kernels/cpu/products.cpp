@@ -1,14 +1,16 @@
-// GEMMs of the backend as problems of gemm.h: of one matrix, of experts, and of an FFN with its
+// GEMMs of the device as problems of gemm.h: of one matrix, of experts, and of an FFN with its
 // activation.
 #include <deque>
 #include <numeric>
 #include <vector>
 
 #include "kernels/cpu/activations.h"
-#include "kernels/cpu/cpu_backend.h"
+#include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/rows.h"
+#include "kernels/ops/ffn.h"
+#include "kernels/ops/grouped_gemm.h"
 
 namespace sy::cpu {
 
@@ -60,7 +62,7 @@ struct Operand {
     return pass == GemmPass::fprop ? transposed(weight, e * N * Q, Q) : plain(weight, e * N * Q, Q);
   }
   const std::byte* packed(const Weight& weight, Index e) const {
-    const ConstView form = pass == GemmPass::fprop ? weight.packed_fprop : weight.packed_dgrad;
+    const ConstView form = weight.packed(pass);
     return form ? form.bytes() + e * packed_bytes(k, n, weight.values.dtype()) : nullptr;
   }
   GemmPass pass;
@@ -85,49 +87,55 @@ void multiply_by_stack(const GatheredRows& a, const Weight& weight, GemmPass pas
 
 }  // namespace
 
-Index CpuBackend::packed_weight_bytes(const Shape& weight, DType dtype, GemmPass pass) const {
+Index CpuDevice::packed_weight_bytes(const Shape& weight, DType dtype, GemmPass pass) const {
   const Operand b(weight, pass);
   return b.stack * packed_bytes(b.k, b.n, dtype);
 }
 
-void CpuBackend::do_pack_weight(ConstView weight, GemmPass pass, View packed) {
-  const Operand b(weight.shape(), pass);
+void execute(CpuDevice&, const ops::PackWeight& op) {
+  const Operand b(op.weight.shape(), op.pass);
   for (Index e = 0; e < b.stack; ++e)
-    pack_operand(b.k, b.n, b.matrix(weight, e), packed.bytes() + e * packed_bytes(b.k, b.n, weight.dtype()));
+    pack_operand(b.k, b.n, b.matrix(op.weight, e), op.packed.bytes() + e * packed_bytes(b.k, b.n, op.weight.dtype()));
 }
 
-void CpuBackend::do_gemm(const Gemm& desc, ConstView a, const Weight& b, ConstView addend, View c) {
-  const Operand right(b.values.shape(), desc.transpose_b ? GemmPass::fprop : GemmPass::dgrad);
-  const Problem problem{.m = c.dim(0),
+void execute(CpuDevice&, const ops::Gemm& op) {
+  const Operand right(op.b.values.shape(), op.pass());
+  const Problem problem{.m = op.c.dim(0),
                         .n = right.n,
                         .k = right.k,
-                        .a = desc.transpose_a ? transposed(a, 0, a.dim(1)) : plain(a, 0, a.dim(1)),
-                        .b = right.matrix(b.values, 0),
-                        .c = c,
+                        .a = op.transpose_a ? transposed(op.a, 0, op.a.dim(1)) : plain(op.a, 0, op.a.dim(1)),
+                        .b = right.matrix(op.b.values, 0),
+                        .c = op.c,
                         .ldc = right.n,
-                        .accumulate = desc.accumulate,
-                        .b_packed = right.packed(b, 0),
-                        .addend = addend.bytes()};
+                        .accumulate = op.accumulate,
+                        .b_packed = right.packed(op.b, 0),
+                        .addend = op.addend.bytes()};
   gemm_batch({&problem, 1});
 }
 
-void CpuBackend::do_grouped_gemm(const GatheredRows& x, const Weight& w, const GroupOffsets& groups, View y) {
-  multiply_by_stack(x, w, GemmPass::fprop, groups, y);
+void execute(CpuDevice&, const ops::GroupedGemm& op) {
+  multiply_by_stack(op.x, op.w, GemmPass::fprop, op.groups, op.y);
 }
 
-void CpuBackend::do_grouped_gemm_dgrad(const GatheredRows& dy, const Weight& w, const GroupOffsets& groups, View dx) {
-  multiply_by_stack(dy, w, GemmPass::dgrad, groups, dx);
+void execute(CpuDevice&, const ops::GroupedGemmDgrad& op) {
+  multiply_by_stack(op.dy, op.w, GemmPass::dgrad, op.groups, op.dx);
 }
 
-void CpuBackend::do_grouped_gemm_wgrad(const GatheredRows& dy, const GatheredRows& x, const GroupOffsets& groups,
-                                       View dw, bool accumulate) {
-  const Index n = dw.dim(1), q = dw.dim(2);
+void execute(CpuDevice&, const ops::GroupedGemmWgrad& op) {
+  const Index n = op.dw.dim(1), q = op.dw.dim(2);
   multiply_by_expert(
-      groups,
+      op.groups,
       [&](Index e, Index first, Index count) {
-        return Problem{n, q, count, transposed(dy, first, n), plain(x, first, q), {dw, e * n * q}, q, accumulate};
+        return Problem{.m = n,
+                       .n = q,
+                       .k = count,
+                       .a = transposed(op.dy, first, n),
+                       .b = plain(op.x, first, q),
+                       .c = {op.dw, e * n * q},
+                       .ldc = q,
+                       .accumulate = op.accumulate};
       },
-      !accumulate);
+      !op.accumulate);
 }
 
 // ---- GEMMs of an FFN, with the activation as their epilogue ----
@@ -202,54 +210,52 @@ struct FfnProduct {
 // A task computes the same columns of both projections of h, so that the activation can follow at
 // once. Panels of B are counted from the first column of the first projection. If a projection is a
 // whole number of panels, the packed weight serves both; otherwise B is packed again.
-void CpuBackend::do_ffn_forward(const FfnActivation& desc, const GatheredRows& x, const Weight& w, ConstView bias,
-                                const GroupOffsets& groups, ConstView row_scale, View h, View y) {
-  const FfnProduct p(x, w, GemmPass::fprop, groups);
-  const Index num_projections = desc.gated ? 2 : 1, f = y.dim(1);
-  const bool whole = num_projections == 1 || f % panel_columns(y.dtype()) == 0;
+void execute(CpuDevice&, const ops::FfnForward& op) {
+  const FfnProduct p(op.x, op.w, GemmPass::fprop, op.groups);
+  const Index num_projections = op.activation.gated ? 2 : 1, f = op.y.dim(1);
+  const bool whole = num_projections == 1 || f % panel_columns(op.y.dtype()) == 0;
   std::deque<Activate> epilogues;
   multiply_by_expert(p.groups, [&](Index e, Index first, Index count) {
     return Problem{.m = count,
                    .n = f,
                    .k = p.b.k,
-                   .a = plain(x, first, p.b.k),
-                   .b = p.b.matrix(w.values, e),
-                   .c = {h, first * p.b.n},
+                   .a = plain(op.x, first, p.b.k),
+                   .b = p.b.matrix(op.w.values, e),
+                   .c = {op.h, first * p.b.n},
                    .ldc = p.b.n,
                    .accumulate = false,
-                   .b_packed = whole ? p.b.packed(w, e) : nullptr,
-                   .bias = bias ? bias.bytes() + e * p.b.n * size_of(bias.dtype()) : nullptr,
+                   .b_packed = whole ? p.b.packed(op.w, e) : nullptr,
+                   .bias = op.bias ? op.bias.bytes() + e * p.b.n * size_of(op.bias.dtype()) : nullptr,
                    .num_projections = num_projections,
-                   .epilogue = &epilogues.emplace_back(desc, row_scale, first, y)};
+                   .epilogue = &epilogues.emplace_back(op.activation, op.row_scale, first, op.y)};
   });
 }
 
 // The gradient with respect to y is only in a thread's memory. A row's gradient with respect to its
 // scale is a sum over columns. Blocks of columns are summed as they are computed, and the block
 // sums in order. So the result does not depend on the threads.
-void CpuBackend::do_ffn_backward(const FfnActivation& desc, const GatheredRows& dout, const Weight& w,
-                                 const GroupOffsets& groups, ConstView h, ConstView row_scale, View dh, View drow_scale,
-                                 View y) {
-  const FfnProduct p(dout, w, GemmPass::dgrad, groups);
-  const Index rows = y.dim(0), f = y.dim(1), blocks = ceil_div(f, Epilogue::columns);
+void execute(CpuDevice&, const ops::FfnBackward& op) {
+  const FfnProduct p(op.dout, op.w, GemmPass::dgrad, op.groups);
+  const Index rows = op.y.dim(0), f = op.y.dim(1), blocks = ceil_div(f, Epilogue::columns);
   const auto sums = scratch<float>(rows * blocks);
   std::deque<ActivateBackward> epilogues;
   multiply_by_expert(p.groups, [&](Index e, Index first, Index count) {
-    return Problem{.m = count,
-                   .n = f,
-                   .k = p.b.k,
-                   .a = plain(dout, first, p.b.k),
-                   .b = p.b.matrix(w.values, e),
-                   .c = GemmOutput(y.dtype()),
-                   .ldc = f,
-                   .accumulate = false,
-                   .b_packed = p.b.packed(w, e),
-                   .epilogue = &epilogues.emplace_back(desc, h, row_scale, first, dh, y, sums.get())};
+    return Problem{
+        .m = count,
+        .n = f,
+        .k = p.b.k,
+        .a = plain(op.dout, first, p.b.k),
+        .b = p.b.matrix(op.w.values, e),
+        .c = GemmOutput(op.y.dtype()),
+        .ldc = f,
+        .accumulate = false,
+        .b_packed = p.b.packed(op.w, e),
+        .epilogue = &epilogues.emplace_back(op.activation, op.h, op.row_scale, first, op.dh, op.y, sums.get())};
   });
-  if (!drow_scale) return;
+  if (!op.drow_scale) return;
   for_chunks(rows, rows_per_chunk(blocks), [&](Index begin, Index end) {
     for (Index r = begin; r < end; ++r)
-      drow_scale.f32()[r] = std::accumulate(&sums[r * blocks], &sums[r * blocks] + blocks, 0.0f);
+      op.drow_scale.f32()[r] = std::accumulate(&sums[r * blocks], &sums[r * blocks] + blocks, 0.0f);
   });
 }
 

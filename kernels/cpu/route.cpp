@@ -1,21 +1,21 @@
 // Router: scores, choice of experts, their gradient, and the load-balancing loss.
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <vector>
 
-#include "kernels/cpu/cpu_backend.h"
+#include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/rows.h"
 #include "kernels/cpu/vector_math.h"
+#include "kernels/formulas/score.h"
+#include "kernels/ops/load_balancing.h"
+#include "kernels/ops/random.h"
+#include "kernels/ops/route.h"
 #include "kernels/philox.h"
 
 namespace sy::cpu {
 
 namespace {
-
-// Added to a sum of scores, which is a divisor, because sigmoid scores may all be 0.
-constexpr float min_score_sum = 1e-20f;
 
 // p: [e] = softmax(z); returns logsumexp(z). A logit costs 24 FLOPs.
 float softmax(const float* z, Index e, float* p) {
@@ -34,35 +34,14 @@ float softmax(const float* z, Index e, float* p) {
   return largest + std::log(sum);
 }
 
-// log(1 + e^z)
-float softplus(float z) {
-  return std::max(z, 0.0f) + std::log1p(exp_(-std::abs(z)));
-}
+using formulas::log_slope, formulas::min_score_sum, formulas::score_of;
 
-// Score of a logit z with probability p.
-float score_of(Score score, float z, float p) {
-  switch (score) {
-    case Score::softmax:
-      return p;
-    case Score::sigmoid:
-      return sigmoid_(z);
-    case Score::sqrt_softplus:
-      return std::sqrt(softplus(z));
-  }
-  return p;
-}
-// d log s / dz of a logit's score s, without the gradient through the softmax.
-float log_slope(Score score, float z, float s) {
-  switch (score) {
-    case Score::softmax:
-      return 1;
-    case Score::sigmoid:
-      return 1 - s;
-    case Score::sqrt_softplus:
-      return 0.5f * sigmoid_(z) / std::max(softplus(z), std::numeric_limits<float>::min());
-  }
-  return 1;
-}
+struct Math {
+  static float sigmoid(float z) { return sigmoid_(z); }
+  static float softplus(float z) { return std::max(z, 0.0f) + std::log1p(exp_(-std::abs(z))); }
+  static float sqrt(float x) { return std::sqrt(x); }
+  static float max(float a, float b) { return std::max(a, b); }
+};
 
 // The candidates with the k largest keys so far, by falling key. A candidate passes another only if
 // its key is larger, so that of equal keys the first one stays ahead. A NaN passes nothing, which
@@ -131,7 +110,7 @@ namespace {
 // Calls f(index, number) for the elements of t_all rows of n. `index` counts the elements; `number`
 // comes from the stream.
 template <class F>
-void for_numbers(const Draw& desc, const std::int64_t* index, Index t_all, Index n, const F& f) {
+void for_numbers(const RandomDesc& desc, const std::int64_t* index, Index t_all, Index n, const F& f) {
   const RandomStream stream(desc.seed, desc.stream);
   const auto number = [&](Index row, Index i) {
     const auto at = static_cast<std::uint64_t>(row * n + i);
@@ -156,8 +135,9 @@ void for_numbers(const Draw& desc, const std::int64_t* index, Index t_all, Index
 }  // namespace
 
 // A number costs 4 bytes and a block of Philox.
-void CpuBackend::do_draw(const Draw& desc, ConstView index, View x) {
-  for_numbers(desc, index.i64(), x.dim(0), x.dim(1), [&](Index at, float number) { x.f32()[at] = number; });
+void execute(CpuDevice&, const ops::Draw& op) {
+  for_numbers(op.desc, op.index.i64(), op.x.dim(0), op.x.dim(1),
+              [&](Index at, float number) { op.x.f32()[at] = number; });
 }
 
 // A block of Philox costs far more than widening and rounding one element at a time.
@@ -176,30 +156,30 @@ void set_element(View y, Index i, float value) {
 }  // namespace
 
 // An element costs 8 bytes and a block of Philox.
-void CpuBackend::do_jitter(const Draw& desc, ConstView index, ConstView x, bool accumulate, View y) {
-  for_numbers(desc, index.i64(), x.dim(0), x.dim(1), [&](Index at, float number) {
-    const float value = element(x, at) * (1 + number);
-    set_element(y, at, accumulate ? element(y, at) + value : value);
+void execute(CpuDevice&, const ops::Jitter& op) {
+  for_numbers(op.desc, op.index.i64(), op.x.dim(0), op.x.dim(1), [&](Index at, float number) {
+    const float value = element(op.x, at) * (1 + number);
+    set_element(op.y, at, op.accumulate ? element(op.y, at) + value : value);
   });
 }
 
 // An element costs 12 bytes and a block of Philox, in forward and in backward.
-void CpuBackend::do_noisy_gating_forward(const Draw& desc, ConstView index, ConstView stddev, View x) {
-  for_numbers(desc, index.i64(), x.dim(0), x.dim(1),
-              [&](Index at, float number) { x.f32()[at] += number * softplus(stddev.f32()[at]); });
+void execute(CpuDevice&, const ops::NoisyGatingForward& op) {
+  for_numbers(op.desc, op.index.i64(), op.x.dim(0), op.x.dim(1),
+              [&](Index at, float number) { op.x.f32()[at] += number * Math::softplus(op.stddev.f32()[at]); });
 }
-void CpuBackend::do_noisy_gating_backward(const Draw& desc, ConstView index, ConstView dx, ConstView stddev,
-                                          View dstddev) {
-  for_numbers(desc, index.i64(), dx.dim(0), dx.dim(1), [&](Index at, float number) {
-    set_element(dstddev, at, element(dx, at) * number * sigmoid_(stddev.f32()[at]));
+void execute(CpuDevice&, const ops::NoisyGatingBackward& op) {
+  for_numbers(op.desc, op.index.i64(), op.dx.dim(0), op.dx.dim(1), [&](Index at, float number) {
+    set_element(op.dstddev, at, element(op.dx, at) * number * sigmoid_(op.stddev.f32()[at]));
   });
 }
 
 // A logit costs 4 bytes and 25 FLOPs, 48 with sigmoid scores. The choice compares each with the
 // k-th best so far.
-void CpuBackend::do_route_forward(const RouteDesc& desc, ConstView logits, ConstView bias, ConstView noise,
-                                  View experts, View weights, View counts, View probability, View z_squared) {
-  const Index t_all = logits.dim(0), e = logits.dim(1), k = desc.top_k, segments = counts.dim(0);
+void execute(CpuDevice&, const ops::RouteForward& op) {
+  const RouteDesc desc = op.desc;
+  const ConstView logits = op.logits, bias = op.bias, noise = op.noise;
+  const Index t_all = logits.dim(0), e = logits.dim(1), k = desc.top_k, segments = op.counts.dim(0);
   const Index segment_tokens = t_all / segments;
   // Each segment is divided into `chunks` chunks of tokens.
   const Index grain = std::max(rows_per_chunk(4 * e), (segment_tokens + 63) / 64);
@@ -229,7 +209,7 @@ void CpuBackend::do_route_forward(const RouteDesc& desc, ConstView logits, Const
 #pragma omp simd
           for (Index i = 0; i < e; ++i) scores[i] = sigmoid_(z[i]);
         else if (desc.score != Score::softmax)
-          for (Index i = 0; i < e; ++i) scores[i] = score_of(desc.score, z[i], p[i]);
+          for (Index i = 0; i < e; ++i) scores[i] = score_of<Math>(desc.score, z[i], p[i]);
         if (desc.balances_by_score()) {
           const float all = min_score_sum + sum_of(e, [&](Index i) { return scores[i]; });
           for (Index i = 0; i < e; ++i) p[i] = scores[i] / all;
@@ -241,8 +221,8 @@ void CpuBackend::do_route_forward(const RouteDesc& desc, ConstView logits, Const
         }
         if (noise)
           for (Index i = 0; i < e; ++i) selector.selection[i] += noise.f32()[t * e + i];
-        std::int32_t* const chosen = experts.i32() + t * k;
-        float* const weight = weights.f32() + t * k;
+        std::int32_t* const chosen = op.experts.i32() + t * k;
+        float* const weight = op.weights.f32() + t * k;
         selector.select(chosen);
         float sum = min_score_sum;
         for (Index j = 0; j < k; ++j) {
@@ -257,8 +237,8 @@ void CpuBackend::do_route_forward(const RouteDesc& desc, ConstView logits, Const
 
   double sum_z = 0;
   for (Index g = 0; g < segments; ++g) {
-    std::int32_t* const count = counts.i32() + g * e;
-    float* const sum_p = probability.f32() + g * e;
+    std::int32_t* const count = op.counts.i32() + g * e;
+    float* const sum_p = op.probability.f32() + g * e;
     std::fill_n(count, e, 0);
     std::fill_n(sum_p, e, 0.0f);
     for (Index chunk = g * chunks; chunk < (g + 1) * chunks; ++chunk) {
@@ -269,7 +249,7 @@ void CpuBackend::do_route_forward(const RouteDesc& desc, ConstView logits, Const
       sum_z += chunk_z_squared[chunk];
     }
   }
-  *z_squared.as<double>() = sum_z;
+  *op.z_squared.as<double>() = sum_z;
 }
 
 // Gradient of the router. s are the scores, p is the softmax, and c = dweights * scale.
@@ -280,13 +260,15 @@ void CpuBackend::do_route_forward(const RouteDesc& desc, ConstView logits, Const
 //   balances_by_score, q = s / sum_i s_i: dz += p * (...) becomes
 //     dz += q * log_slope * (dprobability - sum_i dprobability_i q_i)
 // A logit costs 8 bytes and 28 FLOPs.
-void CpuBackend::do_route_backward(const RouteDesc& desc, ConstView logits, ConstView experts, ConstView weights,
-                                   ConstView dweights, ConstView dprobability, float z_factor, View dlogits) {
+void execute(CpuDevice&, const ops::RouteBackward& op) {
+  const ConstView logits = op.logits, experts = op.experts, dweights = op.dweights, dprobability = op.dprobability;
+  const RouteDesc desc = op.desc;
+  const float z_factor = op.z_factor;
   const Index t_all = logits.dim(0), e = logits.dim(1), k = desc.top_k;
   const Index segment_tokens = t_all / dprobability.dim(0);
   for_chunks(t_all, rows_per_chunk(4 * e), [&](Index begin, Index end) {
     std::vector<float> p(e), q(e), s(k), ds(k);
-    Results outputs(dlogits, e);
+    Results outputs(op.dlogits, e);
     for (Index t = begin; t < end; ++t) {
       const float* const z = logits.f32() + t * e;
       const float* const dp = dprobability.f32() + t / segment_tokens * e;
@@ -296,7 +278,7 @@ void CpuBackend::do_route_backward(const RouteDesc& desc, ConstView logits, Cons
 
       float sum = min_score_sum, sum_c_s = 0;
       for (Index j = 0; j < k; ++j) {
-        s[j] = score_of(desc.score, z[chosen[j]], p[chosen[j]]);
+        s[j] = score_of<Math>(desc.score, z[chosen[j]], p[chosen[j]]);
         ds[j] = desc.scale * dweights.f32()[t * k + j];
         sum += s[j];
         sum_c_s += ds[j] * s[j];
@@ -306,11 +288,11 @@ void CpuBackend::do_route_backward(const RouteDesc& desc, ConstView logits, Cons
 
       if (desc.balances_by_score()) {
         float all = min_score_sum, inner = 0;
-        for (Index i = 0; i < e; ++i) all += q[i] = score_of(desc.score, z[i], p[i]);
+        for (Index i = 0; i < e; ++i) all += q[i] = score_of<Math>(desc.score, z[i], p[i]);
         for (Index i = 0; i < e; ++i) inner += dp[i] * q[i] / all;
         for (Index i = 0; i < e; ++i)
-          dz[i] = z_factor * 2 * lse * p[i] + q[i] / all * log_slope(desc.score, z[i], q[i]) * (dp[i] - inner);
-        for (Index j = 0; j < k; ++j) dz[chosen[j]] += ds[j] * s[j] * log_slope(desc.score, z[chosen[j]], s[j]);
+          dz[i] = z_factor * 2 * lse * p[i] + q[i] / all * log_slope<Math>(desc.score, z[i], q[i]) * (dp[i] - inner);
+        for (Index j = 0; j < k; ++j) dz[chosen[j]] += ds[j] * s[j] * log_slope<Math>(desc.score, z[chosen[j]], s[j]);
         continue;
       }
       // The gradient through the softmax is p * (d - sum d p). Here d is dp, and for the chosen
@@ -323,19 +305,19 @@ void CpuBackend::do_route_backward(const RouteDesc& desc, ConstView logits, Cons
       const float all = z_factor * 2 * lse - inner;
 #pragma omp simd
       for (Index i = 0; i < e; ++i) dz[i] = p[i] * (dp[i] + all);
-      for (Index j = 0; j < k; ++j) dz[chosen[j]] += ds[j] * s[j] * log_slope(desc.score, z[chosen[j]], s[j]);
+      for (Index j = 0; j < k; ++j) dz[chosen[j]] += ds[j] * s[j] * log_slope<Math>(desc.score, z[chosen[j]], s[j]);
     }
   });
 }
 
-void CpuBackend::do_load_balancing_loss(const LoadBalancingDesc& desc, ConstView counts, ConstView scope_counts,
-                                        ConstView probability, ConstView tokens_per_expert, ConstView z_squared,
-                                        View dprobability, View sums) {
+void execute(CpuDevice&, const ops::LoadBalancingLoss& op) {
+  const LoadBalancingDesc& desc = op.desc;
+  const ConstView counts = op.counts, scope_counts = op.scope_counts;
   const Index layers = counts.dim(0), segments = counts.dim(1), e = counts.dim(2);
   const Index scopes = scope_counts.dim(0) * segments / desc.per_scope;
   const RouterSums offsets{e};
   for (Index l = 0; l < layers; ++l) {
-    double* const layer_sums = sums ? sums.as<double>() + l * offsets.size() : nullptr;
+    double* const layer_sums = op.sums ? op.sums.as<double>() + l * offsets.size() : nullptr;
     // The layers of the loss.
     const Index first_layer = desc.together ? 0 : l, end_layer = desc.together ? layers : l + 1;
     for (Index g = 0; g < segments; ++g) {
@@ -347,9 +329,9 @@ void CpuBackend::do_load_balancing_loss(const LoadBalancingDesc& desc, ConstView
             assigned += scope_counts.i32()[((i / segments * layers + layer) * segments + i % segments) * e + x];
         const double gradient = desc.factor * static_cast<double>(assigned);
         const Index here = (l * segments + g) * e + x;
-        dprobability.f32()[here] = static_cast<float>(gradient);
+        op.dprobability.f32()[here] = static_cast<float>(gradient);
         if (!layer_sums) continue;
-        const float p = probability.f32()[here];
+        const float p = op.probability.f32()[here];
         const std::int32_t count = counts.i32()[here];
         layer_sums[offsets.routed() + x] += count;
         layer_sums[offsets.dropped() + x] += count;
@@ -358,8 +340,8 @@ void CpuBackend::do_load_balancing_loss(const LoadBalancingDesc& desc, ConstView
       }
     }
     if (!layer_sums) continue;
-    for (Index x = 0; x < e; ++x) layer_sums[offsets.dropped() + x] -= tokens_per_expert.i32()[l * e + x];
-    layer_sums[offsets.loss() + 1] += desc.z_factor * z_squared.as<double>()[l];
+    for (Index x = 0; x < e; ++x) layer_sums[offsets.dropped() + x] -= op.tokens_per_expert.i32()[l * e + x];
+    layer_sums[offsets.loss() + 1] += desc.z_factor * op.z_squared.as<double>()[l];
   }
 }
 

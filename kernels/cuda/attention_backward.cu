@@ -16,8 +16,9 @@
 // the products.
 #include <algorithm>
 
-#include "kernels/cuda/attention.h"
-#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/attention_tiles.h"
+#include "kernels/cuda/cuda_device.h"
+#include "kernels/ops/attention.h"
 
 namespace sy::cuda {
 
@@ -256,7 +257,8 @@ __global__ void __launch_bounds__(KeySteps<T, width, wanted, general>::threads)
   const Span by_first = z.queries(mask_operands, first), by_last = z.queries(mask_operands, last);
   const Span see_all = {by_last.begin, by_first.end};
   const int begin = by_first.begin / cols * cols;
-  const int end = general && first >= z.skip_from ? min(by_last.end, last - z.query_offset + z.local) : by_last.end;
+  const int end =
+      general && first >= z.skip_from ? min(by_last.end, last - z.query_offset + z.pattern.local) : by_last.end;
 
   const typename S::Shared tile(warp);
   T* const warp_k = tile.x + warp * 16 * M * pitch<T>(width);
@@ -441,39 +443,39 @@ void launch_backward(Context& context, const AttentionDesc& desc, const HeadRang
 
 }  // namespace
 
-void CudaBackend::do_attention_backward(const AttentionDesc& desc, ConstView dout, ConstHeads q, ConstHeads k,
-                                        ConstHeads v, ConstView out, ConstView lse, Heads dq, Heads dk, Heads dv) {
-  const AttentionProblem all(desc, q, k);
-  const Operands operands{dout, q, k, v, out, lse, dq, dk, dv};
+void execute(CudaDevice& device, const ops::AttentionBackward& op) {
+  Context& context = device.context();
+  const AttentionProblem all(op.desc, op.q, op.k);
+  const Operands operands{op.dout, op.q, op.k, op.v, op.out, op.lse, op.dq, op.dk, op.dv};
   // Processes as many sequences, or kv heads of one sequence, at once as the workspace holds D for.
   const int heads_per_kv = all.H / all.K;
-  const Index fit = context_.workspace_bytes / (Index{heads_per_kv} * std::max(all.Sq, 1) * size_of(DType::f32));
+  const Index fit = context.workspace_bytes / (Index{heads_per_kv} * std::max(all.Sq, 1) * size_of(DType::f32));
   const int step_b = static_cast<int>(std::clamp<Index>(fit / all.K, 1, all.B));
   const int step_kv = static_cast<int>(std::clamp<Index>(fit, 1, all.K));
   for (int b = 0; b < all.B; b += step_b)
     for (int kv = 0; kv < all.K; kv += step_kv) {
       const int sequences = std::min(step_b, all.B - b);
       const HeadRange heads{kv, std::min(step_kv, all.K - kv), heads_per_kv};
-      const View delta = Workspace(context_).take({sequences, heads.kv_heads * heads_per_kv, all.Sq}, DType::f32);
-      AttentionDesc slice = desc;
-      if (desc.mask.document_start) slice.mask.document_start = desc.mask.document_start.rows(b, sequences);
-      launch_backward(context_, slice, heads, operands.slice_sequences(b, sequences), delta);
+      const View delta = Workspace(context).take({sequences, heads.kv_heads * heads_per_kv, all.Sq}, DType::f32);
+      AttentionDesc slice = op.desc;
+      if (op.desc.mask.document_start) slice.mask.document_start = op.desc.mask.document_start.rows(b, sequences);
+      launch_backward(context, slice, heads, operands.slice_sequences(b, sequences), delta);
     }
 }
 
-void CudaBackend::do_attention_backward_learned(const AttentionDesc& desc, ConstView dout, ConstHeads q, ConstHeads k,
-                                                ConstHeads v, ConstView out, ConstView lse, View dbias, View dsinks) {
-  with_type(q.dtype, [&](auto type) {
+void execute(CudaDevice& device, const ops::AttentionBackwardLearned& op) {
+  with_type(op.q.dtype, [&](auto type) {
     using T = decltype(type);
-    const AttentionProblem z(desc, q, k);
-    const GeneralOperands special(desc);
-    if (dbias)
-      launch(context_, {.x = Index{z.query_offset} + z.Sq, .y = z.H, .threads = 128}, bias_gradient<T>, z,
-             ScoreScaling(desc), in_heads<T>(dout), in_heads<T>(q), in_heads<T>(k), in_heads<T>(v), in_heads<T>(out),
-             special, in<float>(lse), cuda::out<float>(dbias));
-    if (dsinks)
-      launch(context_, {.x = z.H}, sink_gradient<T>, z, in_heads<T>(dout), in_heads<T>(out), special, in<float>(lse),
-             cuda::out<float>(dsinks));
+    const AttentionProblem z(op.desc, op.q, op.k);
+    const GeneralOperands special(op.desc);
+    const auto dout = in_heads<T>(op.dout), out = in_heads<T>(op.out);
+    const auto lse = in<float>(op.lse);
+    if (op.dbias)
+      launch(device.context(), {.x = Index{z.query_offset} + z.Sq, .y = z.H, .threads = 128}, bias_gradient<T>, z,
+             ScoreScaling(op.desc), dout, in_heads<T>(op.q), in_heads<T>(op.k), in_heads<T>(op.v), out, special, lse,
+             cuda::out<float>(op.dbias));
+    if (op.dsinks)
+      launch(device.context(), {.x = z.H}, sink_gradient<T>, z, dout, out, special, lse, cuda::out<float>(op.dsinks));
   });
 }
 

@@ -7,9 +7,10 @@
 // byte, so the kernel is bound by the products.
 #include <algorithm>
 
-#include "kernels/cuda/attention.h"
-#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/attention_tiles.h"
+#include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/rows.h"
+#include "kernels/ops/attention.h"
 
 namespace sy::cuda {
 
@@ -348,27 +349,32 @@ void forward_split_keys(Context& context, const AttentionDesc& desc, const Atten
 
 }  // namespace
 
-void CudaBackend::do_kv_cache_append(ConstHeads x, ConstView offsets, Heads y) {
+void execute(CudaDevice& device, const ops::KvCacheAppend& op) {
+  const ConstHeads& x = op.x;
+  const Heads& y = op.y;
   with_type(x.dtype, [&](auto type) {
     using T = decltype(type);
     const auto run = [&](auto packs) {
       constexpr int N = packs;
       const Index row = x.heads * x.width;
-      launch(context_, {.x = x.sequences * x.positions, .threads = row_threads(row / N)}, append_kernel<T, N>,
-             x.positions, row, in_heads<T>(x), in<std::int32_t>(offsets), out_heads<T>(y));
+      launch(device.context(), {.x = x.sequences * x.positions, .threads = row_threads(row / N)}, append_kernel<T, N>,
+             x.positions, row, in_heads<T>(x), in<std::int32_t>(op.offsets), out_heads<T>(y));
     };
     in_packs<T>(x) && in_packs<T>(y) ? run(std::integral_constant<int, pack_size<T>>{})
                                      : run(std::integral_constant<int, 1>{});
   });
 }
 
-Index CudaBackend::max_head_dim() const {
+Index CudaDevice::max_head_dim() const {
   const auto shared = static_cast<Index>(properties_.sharedMemPerBlockOptin);
   return shared >= attention_shared_bytes(max_head_width) ? max_head_width : max_narrow_head_width;
 }
 
-void CudaBackend::do_attention_forward(const AttentionDesc& desc, ConstHeads q, ConstHeads k, ConstHeads v, View out,
-                                       View lse) {
+void execute(CudaDevice& device, const ops::AttentionForward& op) {
+  const ConstHeads &q = op.q, &k = op.k, &v = op.v;
+  const AttentionDesc& desc = op.desc;
+  const View out = op.out, lse = op.lse;
+  Context& context = device.context();
   with_type(q.dtype, [&](auto type) {
     using T = decltype(type);
     AttentionProblem z(desc, q, k);
@@ -376,7 +382,7 @@ void CudaBackend::do_attention_forward(const AttentionDesc& desc, ConstHeads q, 
     // Tiles of values are as wide as those of keys. Zeros fill the columns of narrower values: a
     // fifth more FLOPs with widths 192 and 128.
     if (std::max(q.width, v.width) > max_head_width) {
-      launch(context_,
+      launch(context,
              {.x = q.sequences * q.positions * q.heads,
               .threads = wide_warps * warp_size,
               .shared_bytes = (q.width + v.width + wide_keys) * size_of(DType::f32)},
@@ -387,9 +393,9 @@ void CudaBackend::do_attention_forward(const AttentionDesc& desc, ConstHeads q, 
     }
     with_width(std::max(q.width, v.width), [&](auto width) {
       // Splits use the general kernels only, because more kernels would take longer to compile.
-      if (KeySplits::are_useful(desc, z)) return forward_split_keys<T, width>(context_, desc, z, q, k, v, out, lse);
+      if (KeySplits::are_useful(desc, z)) return forward_split_keys<T, width>(context, desc, z, q, k, v, out, lse);
       const auto run = [&](auto general) {
-        launch_forward<T, width, general, false>(context_, desc, z, KeySplits(z, z.B, 0), z.B, q, k, v, out, View(),
+        launch_forward<T, width, general, false>(context, desc, z, KeySplits(z, z.B, 0), z.B, q, k, v, out, View(),
                                                  lse);
       };
       GeneralOperands::is_needed(desc) ? run(std::true_type{}) : run(std::false_type{});

@@ -12,7 +12,7 @@ class SideStreams;  // kernels/cuda/side_streams.h
 
 struct Context {
   int device = 0;
-  ComputeStream stream;             // all work of the backend, in order
+  ComputeStream stream;             // all work of the device, in order
   cublasHandle_t cublas = nullptr;  // on the compute stream
   // Memory that the kernels of one operation share, such as partial sums. The next operation may
   // overwrite it.

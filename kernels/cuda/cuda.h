@@ -1,18 +1,18 @@
-// Functions of a cuda backend for dist/ and tests, beyond kernels/backend.h.
+// Functions of a cuda device for dist/ and tests, beyond kernels/device.h.
 #pragma once
 
 #include <functional>
 
-#include "kernels/backend.h"
+#include "kernels/device.h"
 
 namespace sy::cuda {
 
 struct Context;  // kernels/cuda/context.h
 
-// The context of a backend that make_cuda made.
-Context& context_of(Backend& backend);
+// The context of a device that make_cuda made.
+Context& context_of(Device& backend);
 // Sets a hook that is called repeatedly while the host waits for the device, once the wait has
 // lasted some milliseconds. The hook may throw, which ends the wait. An empty hook is not called.
-void set_wait_hook(Backend& backend, std::function<void()> hook);
+void set_wait_hook(Device& backend, std::function<void()> hook);
 
 }  // namespace sy::cuda

@@ -30,7 +30,7 @@ std::string capability(int tens) {
   return fmt::format("{}.{}", tens / 10, tens % 10);
 }
 
-void try_device(int number, Device& device) {
+void try_device(int number, Gpu& device) {
   device.tried = true;
   int image = 0;
   std::size_t free = 0, total = 0;
@@ -97,14 +97,14 @@ Versions versions() {
           {fmt::format("{}.{}.{}", CUBLAS_VER_MAJOR, CUBLAS_VER_MINOR, CUBLAS_VER_PATCH), loaded_cublas()}};
 }
 
-std::vector<Device> find_devices(int local_rank, int local_ranks) {
+std::vector<Gpu> find_devices(int local_rank, int local_ranks) {
   int count = 0;
   if (cudaGetDeviceCount(&count) != cudaSuccess) count = 0;
   cudaGetLastError();  // choose_device reports it
-  std::vector<Device> found;
+  std::vector<Gpu> found;
   for (int i = 0; i < count; ++i) {
     const cudaDeviceProp p = properties_of(i);
-    Device device;
+    Gpu device;
     device.name = p.name;
     device.id = device_id(p);
     device.capability = capability(10 * p.major + p.minor);
@@ -112,7 +112,7 @@ std::vector<Device> find_devices(int local_rank, int local_ranks) {
     found.push_back(device);
   }
   for (int i = 0; i < count; ++i) {
-    Device& device = found[i];
+    Gpu& device = found[i];
     for (int peer = 0; peer < count; ++peer) {
       int reaches = 0;
       if (peer != i && cudaDeviceCanAccessPeer(&reaches, i, peer) == cudaSuccess && reaches)

@@ -18,8 +18,8 @@ struct Choice {
 // round-robin.
 Choice choose_device(int local_rank);
 
-struct Device {
-  std::string name, id;    // id: see Backend::device_id
+struct Gpu {
+  std::string name, id;    // id: see Device::device_id
   std::string capability;  // "9.0"
   Index bytes = 0;
   std::vector<std::string> peers;  // ids of the devices with direct peer access
@@ -34,7 +34,7 @@ struct Device {
 
 // All devices in CUDA's order. If it is empty, choose_device gives the reason. Each rank tests its
 // own device, and its share of the devices that belong to no rank of the machine.
-std::vector<Device> find_devices(int local_rank, int local_ranks);
+std::vector<Gpu> find_devices(int local_rank, int local_ranks);
 
 // The version of a library when the program was compiled, and of the one that is loaded now; both
 // empty in a build without CUDA.

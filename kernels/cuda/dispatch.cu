@@ -11,9 +11,12 @@
 // costs 4 bytes and the bytes written.
 #include <algorithm>
 
-#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/rows.h"
 #include "kernels/cuda/scan.h"
+#include "kernels/ops/capacity.h"
+#include "kernels/ops/dispatch.h"
+#include "kernels/ops/permute.h"
 
 namespace sy::cuda {
 
@@ -273,26 +276,27 @@ void capacity_by_weight(Context& context, const Chunks& chunks, Index limit, Con
 
 }  // namespace
 
-void CudaBackend::do_apply_capacity(const CapacityDesc& desc, ConstView experts, ConstView weights, Index segments,
-                                    Index num_experts, View dispatch_mask) {
-  const Index tokens = experts.dim(0) / segments, k = experts.dim(1);
-  if (desc.capacity == 0 || desc.capacity >= tokens)  // a token chooses an expert at most once
-    return launch(context_, {.x = blocks_of(tokens * segments * k, 256)}, accept_all, tokens * segments * k,
-                  out<std::int32_t>(dispatch_mask));
-  if (desc.order != DropOrder::probability)
-    return capacity_by_order(context_,
-                             make_chunks(context_, segments, tokens, k, num_experts, desc.order == DropOrder::choice),
-                             desc.capacity, experts, dispatch_mask);
+void execute(CudaDevice& device, const ops::ApplyCapacity& op) {
+  Context& context = device.context();
+  const auto [order, capacity] = op.desc;
+  const Index segments = op.segments, tokens = op.experts.dim(0) / segments, k = op.experts.dim(1);
+  if (capacity == 0 || capacity >= tokens)  // a token chooses an expert at most once
+    return launch(context, {.x = blocks_of(tokens * segments * k, 256)}, accept_all, tokens * segments * k,
+                  out<std::int32_t>(op.dispatch_mask));
+  if (order != DropOrder::probability)
+    return capacity_by_order(context,
+                             make_chunks(context, segments, tokens, k, op.num_experts, order == DropOrder::choice),
+                             capacity, op.experts, op.dispatch_mask);
   // Processes as many segments at once as fit the workspace. A segment of a single chunk takes a
   // list of its assignments and three tables of experts. A segment of several chunks is processed
   // alone and may take more.
-  const Index bytes_per_segment = (tokens * k + 3 * (num_experts + 1)) * Index{sizeof(std::int32_t)};
-  const Index batch = std::clamp<Index>(context_.workspace_bytes / 2 / bytes_per_segment, 1, segments);
+  const Index bytes_per_segment = (tokens * k + 3 * (op.num_experts + 1)) * Index{sizeof(std::int32_t)};
+  const Index batch = std::clamp<Index>(context.workspace_bytes / 2 / bytes_per_segment, 1, segments);
   for (Index g = 0; g < segments; g += batch) {
     const Index size = std::min(batch, segments - g), first = g * tokens;
-    capacity_by_weight(context_, make_chunks(context_, size, tokens, k, num_experts, false), desc.capacity,
-                       experts.rows(first, size * tokens), weights.rows(first, size * tokens),
-                       dispatch_mask.rows(first, size * tokens));
+    capacity_by_weight(context, make_chunks(context, size, tokens, k, op.num_experts, false), capacity,
+                       op.experts.rows(first, size * tokens), op.weights.rows(first, size * tokens),
+                       op.dispatch_mask.rows(first, size * tokens));
   }
 }
 
@@ -366,29 +370,32 @@ struct WriteCopies {
 
 }  // namespace
 
-void CudaBackend::do_dispatch_layout(const ExpertPartition& partition, ConstView experts, ConstView dispatch_mask,
-                                     View physical_experts, View tokens, View row_id_map, View counts,
-                                     View tokens_per_expert) {
-  const Index n = experts.elements(), k = experts.dim(1), num_experts = tokens_per_expert.dim(0), ep = partition.ep;
-  launch(context_, {.x = blocks_of(n, 256)}, map_to_physical, n, in<std::int32_t>(experts),
-         in<std::int32_t>(dispatch_mask), in<std::int32_t>(partition.logical_to_physical),
-         static_cast<int>(partition.first_expert), static_cast<int>(num_experts), out<std::int32_t>(physical_experts));
-  const Chunks expert_chunks = make_chunks(context_, 1, experts.dim(0), k, num_experts + 1, false),
-               ep_chunks = make_chunks(context_, 1, experts.dim(0), k, ep + 1, false);
-  const ByEpRank ep_rank{in<std::int32_t>(physical_experts), static_cast<int>(k), static_cast<int>(num_experts / ep),
+void execute(CudaDevice& device, const ops::DispatchLayout& op) {
+  Context& context = device.context();
+  const ExpertPartition& partition = op.partition;
+  const Index n = op.experts.elements(), tokens = op.experts.dim(0), k = op.experts.dim(1),
+              num_experts = op.tokens_per_expert.dim(0), ep = partition.ep;
+  const In<std::int32_t> logical_to_physical = in<std::int32_t>(partition.logical_to_physical),
+                         physical_experts = in<std::int32_t>(op.physical_experts);
+  launch(context, {.x = blocks_of(n, 256)}, map_to_physical, n, in<std::int32_t>(op.experts),
+         in<std::int32_t>(op.dispatch_mask), logical_to_physical, static_cast<int>(partition.first_expert),
+         static_cast<int>(num_experts), out<std::int32_t>(op.physical_experts));
+  const Chunks expert_chunks = make_chunks(context, 1, tokens, k, num_experts + 1, false),
+               ep_chunks = make_chunks(context, 1, tokens, k, ep + 1, false);
+  const ByEpRank ep_rank{physical_experts, static_cast<int>(k), static_cast<int>(num_experts / ep),
                          static_cast<int>(ep)};
-  Workspace workspace(context_);
-  const BucketCounts assigned = count(context_, workspace, expert_chunks,
-                                      ByKey{in<std::int32_t>(physical_experts), 0, static_cast<int>(num_experts)});
-  const BucketCounts ep_tokens = count(context_, workspace, ep_chunks, ep_rank);
+  Workspace workspace(context);
+  const BucketCounts assigned =
+      count(context, workspace, expert_chunks, ByKey{physical_experts, 0, static_cast<int>(num_experts)});
+  const BucketCounts ep_tokens = count(context, workspace, ep_chunks, ep_rank);
   const View starts = workspace.take({ep + 1}, DType::i32);
-  launch(context_, {.threads = 1024}, sum_counts, ep, partition.etp, num_experts, in<std::int32_t>(ep_tokens.totals),
-         in<std::int32_t>(assigned.totals), in<std::int32_t>(partition.logical_to_physical), out<std::int32_t>(starts),
-         out<std::int32_t>(counts), out<std::int32_t>(tokens_per_expert));
-  if (!tokens) return;
-  visit_all(context_, ep_chunks, ep_rank, ep_tokens.before,
-            WriteCopies{ep_rank, partition.etp, partition.max_ep_ranks(k), tokens.elements(), in<std::int32_t>(starts),
-                        out<std::int32_t>(tokens), out<std::int32_t>(row_id_map)});
+  launch(context, {.threads = 1024}, sum_counts, ep, partition.etp, num_experts, in<std::int32_t>(ep_tokens.totals),
+         in<std::int32_t>(assigned.totals), logical_to_physical, out<std::int32_t>(starts),
+         out<std::int32_t>(op.counts), out<std::int32_t>(op.tokens_per_expert));
+  if (!op.tokens) return;
+  visit_all(context, ep_chunks, ep_rank, ep_tokens.before,
+            WriteCopies{ep_rank, partition.etp, partition.max_ep_ranks(k), op.tokens.elements(),
+                        in<std::int32_t>(starts), out<std::int32_t>(op.tokens), out<std::int32_t>(op.row_id_map)});
 }
 
 // ---- permutation of rows ----
@@ -414,18 +421,19 @@ struct WriteRows {
 
 }  // namespace
 
-void CudaBackend::do_build_permutation(ConstView physical_experts, Index first_expert, View assignments, View tokens,
-                                       View row_id_map, View offsets) {
-  const Index k = physical_experts.dim(1);
-  const int local = static_cast<int>(offsets.dim(0) - 1);
-  const Chunks chunks = make_chunks(context_, 1, physical_experts.dim(0), k, local + 1, false);
-  const ByKey bucket{in<std::int32_t>(physical_experts), static_cast<int>(first_expert), local};
-  Workspace workspace(context_);
-  const BucketCounts bucket_counts = count(context_, workspace, chunks, bucket);
-  launch(context_, {.x = 1}, sum_totals, local, in<std::int32_t>(bucket_counts.totals), out<std::int32_t>(offsets));
-  visit_all(context_, chunks, bucket, bucket_counts.before,
-            WriteRows{k, assignments.elements(), local, in<std::int32_t>(offsets), out<std::int32_t>(assignments),
-                      out<std::int32_t>(tokens), out<std::int32_t>(row_id_map)});
+void execute(CudaDevice& device, const ops::BuildPermutation& op) {
+  Context& context = device.context();
+  const Index k = op.physical_experts.dim(1);
+  const int local = static_cast<int>(op.offsets.dim(0) - 1);
+  const Chunks chunks = make_chunks(context, 1, op.physical_experts.dim(0), k, local + 1, false);
+  const ByKey bucket{in<std::int32_t>(op.physical_experts), static_cast<int>(op.first_expert), local};
+  Workspace workspace(context);
+  const BucketCounts bucket_counts = count(context, workspace, chunks, bucket);
+  launch(context, {.x = 1}, sum_totals, local, in<std::int32_t>(bucket_counts.totals), out<std::int32_t>(op.offsets));
+  visit_all(context, chunks, bucket, bucket_counts.before,
+            WriteRows{k, op.assignments.elements(), local, in<std::int32_t>(op.offsets),
+                      out<std::int32_t>(op.assignments), out<std::int32_t>(op.tokens),
+                      out<std::int32_t>(op.row_id_map)});
 }
 
 // ---- permute and unpermute ----
@@ -500,22 +508,23 @@ __global__ void unpermute_rows(RowLanes rows, In<T> x, Index k, In<std::int32_t>
 
 }  // namespace
 
-void CudaBackend::do_permute(ConstView x, ConstView index, View y) {
-  with_type_and_packs(y.dim(1), {y, x}, [&](auto type, auto n) {
+void execute(CudaDevice& device, const ops::Permute& op) {
+  with_type_and_packs(op.y.dim(1), {op.y, op.x}, [&](auto type, auto n) {
     using T = decltype(type);
-    const RowLanes rows = lanes_of(y.dim(0), y.dim(1) / n);
-    launch(context_, row_grid(rows), permute_rows<T, n>, rows, in<T>(x), in<std::int32_t>(index), out<T>(y));
+    const RowLanes rows = lanes_of(op.y.dim(0), op.y.dim(1) / n);
+    launch(device.context(), row_grid(rows), permute_rows<T, n>, rows, in<T>(op.x), in<std::int32_t>(op.index),
+           out<T>(op.y));
   });
 }
 
-void CudaBackend::do_unpermute(ConstView x, ConstView row_id_map, ConstView addend, View y) {
-  const bool accumulate = addend && addend.bytes() == y.bytes();
-  if (accumulate) addend = {};
-  with_type_and_packs(y.dim(1), {y, x, addend ? addend : y}, [&](auto type, auto n) {
+void execute(CudaDevice& device, const ops::Unpermute& op) {
+  const bool accumulate = op.addend && op.addend.bytes() == op.y.bytes();
+  const ConstView addend = accumulate ? ConstView() : op.addend;
+  with_type_and_packs(op.y.dim(1), {op.y, op.x, addend ? addend : op.y}, [&](auto type, auto n) {
     using T = decltype(type);
-    const RowLanes rows = lanes_of(y.dim(0), y.dim(1) / n);
-    launch(context_, row_grid(rows), unpermute_rows<T, n>, rows, in<T>(x), row_id_map.dim(1),
-           in<std::int32_t>(row_id_map), in<T>(addend), accumulate, out<T>(y));
+    const RowLanes rows = lanes_of(op.y.dim(0), op.y.dim(1) / n);
+    launch(device.context(), row_grid(rows), unpermute_rows<T, n>, rows, in<T>(op.x), op.row_id_map.dim(1),
+           in<std::int32_t>(op.row_id_map), in<T>(addend), accumulate, out<T>(op.y));
   });
 }
 

@@ -1,6 +1,7 @@
 // Element-wise operations.
-#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/rows.h"
+#include "kernels/ops/elementwise.h"
 
 namespace sy::cuda {
 
@@ -86,59 +87,63 @@ __global__ void add_sum(Index n, In<double> partial, Out<double> out) {
 
 }  // namespace
 
-void CudaBackend::do_fill(View x, float value) {
-  if (value == 0)
-    context_.stream.enqueue(
+void execute(CudaDevice& device, const ops::Fill& op) {
+  const View x = op.x;
+  if (op.value == 0)
+    device.context().stream.enqueue(
         [&](cudaStream_t stream) {
           check(cudaMemsetAsync(x.bytes(), 0, static_cast<std::size_t>(x.size_bytes()), stream), "cudaMemsetAsync");
         },
         x.bytes(), x.size_bytes());
   else
-    for_elements(context_, x.elements(), {x}, Fill{value, out<float>(x)});
+    for_elements(device.context(), x.elements(), {x}, Fill{op.value, out<float>(x)});
 }
 
-void CudaBackend::do_copy(ConstView x, View y) {
-  const auto bytes = static_cast<std::size_t>(x.size_bytes());
-  context_.stream.enqueue(
+void execute(CudaDevice& device, const ops::Copy& op) {
+  const auto bytes = static_cast<std::size_t>(op.x.size_bytes());
+  device.context().stream.enqueue(
       [&](cudaStream_t stream) {
-        check(cudaMemcpyAsync(y.bytes(), x.bytes(), bytes, cudaMemcpyDeviceToDevice, stream), "a copy on the GPU");
+        check(cudaMemcpyAsync(op.y.bytes(), op.x.bytes(), bytes, cudaMemcpyDeviceToDevice, stream),
+              "a copy on the GPU");
       },
-      y.bytes(), x.bytes(), bytes);
+      op.y.bytes(), op.x.bytes(), bytes);
 }
 
-void CudaBackend::do_convert(ConstView x, View y) {
+void execute(CudaDevice& device, const ops::Convert& op) {
+  const ConstView x = op.x;
+  const View y = op.y;
   if (x.dtype() == DType::bf16)
-    for_elements(context_, x.elements(), {x, y}, Convert<bf16, float>{in<bf16>(x), out<float>(y)});
+    for_elements(device.context(), x.elements(), {x, y}, Convert<bf16, float>{in<bf16>(x), out<float>(y)});
   else
-    for_elements(context_, x.elements(), {x, y}, Convert<float, bf16>{in<float>(x), out<bf16>(y)});
+    for_elements(device.context(), x.elements(), {x, y}, Convert<float, bf16>{in<float>(x), out<bf16>(y)});
 }
 
-void CudaBackend::do_add(ConstView x, View y) {
-  with_type(x.dtype(), [&](auto zero) {
+void execute(CudaDevice& device, const ops::Add& op) {
+  with_type(op.x.dtype(), [&](auto zero) {
     using T = decltype(zero);
-    for_elements(context_, x.elements(), {x, y}, Add<T>{in<T>(x), out<T>(y)});
+    for_elements(device.context(), op.x.elements(), {op.x, op.y}, Add<T>{in<T>(op.x), out<T>(op.y)});
   });
 }
 
-void CudaBackend::do_scale(View x, float factor) {
-  with_type(x.dtype(), [&](auto zero) {
+void execute(CudaDevice& device, const ops::Scale& op) {
+  with_type(op.x.dtype(), [&](auto zero) {
     using T = decltype(zero);
-    for_elements(context_, x.elements(), {x}, Scale<T>{factor, out<T>(x)});
+    for_elements(device.context(), op.x.elements(), {op.x}, Scale<T>{op.factor, out<T>(op.x)});
   });
 }
 
 // The number of blocks, and so the order of the sum, depends on the number of elements alone.
-void CudaBackend::do_sum_squares(ConstView x, View out) {
+void execute(CudaDevice& device, const ops::SumSquares& op) {
   constexpr Index elements_per_thread = 16, max_blocks = 1024;
-  const Index n = x.elements();
+  const Index n = op.x.elements();
   Grid grid;
   grid.x = std::min(blocks_of(n, grid.threads * elements_per_thread), max_blocks);
-  const View partial = Workspace(context_).take({grid.x}, DType::f64);
-  with_packs<4>(0, {x}, [&](auto packs) {
+  const View partial = Workspace(device.context()).take({grid.x}, DType::f64);
+  with_packs<4>(0, {op.x}, [&](auto packs) {
     constexpr int N = packs;
-    launch(context_, grid, sum_of_squares<N>, n, in<float>(x), cuda::out<double>(partial));
+    launch(device.context(), grid, sum_of_squares<N>, n, in<float>(op.x), out<double>(partial));
   });
-  launch(context_, {}, add_sum, grid.x, in<double>(partial), cuda::out<double>(out));
+  launch(device.context(), {}, add_sum, grid.x, in<double>(partial), out<double>(op.out));
 }
 
 }  // namespace sy::cuda

@@ -1,8 +1,10 @@
 // Embedding: table look-up and its gradient.
 #include <utility>
 
-#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/rows.h"
+#include "kernels/ops/elementwise.h"
+#include "kernels/ops/embedding.h"
 
 namespace sy::cuda {
 
@@ -151,33 +153,36 @@ __global__ void add_chunk_sums(Index n, Index vocab, Index width, In<Key> keys, 
 
 }  // namespace
 
-void CudaBackend::do_embedding_forward(ConstView ids, ConstView table, Index vocab_begin, View y) {
-  const Index tokens = y.dim(0), width = y.dim(1);
-  if (table.dim(0) == 0) return fill(y, 0);
-  with_type_and_packs(width, {table, y}, [&](auto zero, auto packs) {
+void execute(CudaDevice& device, const ops::EmbeddingForward& op) {
+  const Index tokens = op.y.dim(0), width = op.y.dim(1), vocab = op.table.dim(0);
+  if (vocab == 0) return execute(device, ops::Fill{.x = op.y, .value = 0});
+  with_type_and_packs(width, {op.table, op.y}, [&](auto zero, auto packs) {
     using T = decltype(zero);
     constexpr int N = packs;
-    launch(context_, {.x = tokens, .threads = row_threads(blocks_of(width, N))}, copy_rows<T, N>, vocab_begin,
-           table.dim(0), width, in<std::int32_t>(ids), in<T>(table), out<T>(y));
+    launch(device.context(), {.x = tokens, .threads = row_threads(blocks_of(width, N))}, copy_rows<T, N>,
+           op.vocab_begin, vocab, width, in<std::int32_t>(op.ids), in<T>(op.table), out<T>(op.y));
   });
 }
 
 // Processes as many tokens at once as fit the workspace. The order of summation stays that of the
 // tokens.
-void CudaBackend::do_embedding_backward(ConstView ids, ConstView dy, Index vocab_begin, View dtable) {
+void execute(CudaDevice& device, const ops::EmbeddingBackward& op) {
+  Context& context = device.context();
+  const ConstView ids = op.ids, dy = op.dy;
+  const View dtable = op.dtable;
   const Index tokens = ids.dim(0), width = dy.dim(1), vocab = dtable.dim(0);
   const Index max_chunks =
-      (context_.workspace_bytes - 1024) / (chunk_rows * 2 * size_of(DType::i64) + width * size_of(DType::f32));
+      (context.workspace_bytes - 1024) / (chunk_rows * 2 * size_of(DType::i64) + width * size_of(DType::f32));
   SY_ASSERT(max_chunks > 0, "embedding_backward: rows of {}", width);
   for (Index at = 0; at < tokens; at += max_chunks * chunk_rows) {
     const Index n = std::min(tokens - at, max_chunks * chunk_rows), num_chunks = blocks_of(n, chunk_rows);
-    Workspace workspace(context_);
+    Workspace workspace(context);
     View keys = workspace.take({n}, DType::i64), merged = workspace.take({n}, DType::i64);
     const View partial = workspace.take({num_chunks, width}, DType::f32);
-    launch(context_, {.x = blocks_of(n, tile_size), .threads = tile_size}, sort_tiles, n, vocab_begin, vocab,
+    launch(context, {.x = blocks_of(n, tile_size), .threads = tile_size}, sort_tiles, n, op.vocab_begin, vocab,
            in<std::int32_t>(ids.rows(at, n)), out<Key>(keys));
     for (Index length = tile_size; length < n; length *= 2) {
-      launch(context_, {.x = blocks_of(n, Grid{}.threads)}, merge_pairs, n, length, in<Key>(keys), out<Key>(merged));
+      launch(context, {.x = blocks_of(n, Grid{}.threads)}, merge_pairs, n, length, in<Key>(keys), out<Key>(merged));
       std::swap(keys, merged);
     }
     const ConstView rows = dy.rows(at, n);
@@ -185,10 +190,10 @@ void CudaBackend::do_embedding_backward(ConstView ids, ConstView dy, Index vocab
       constexpr int N = packs;
       with_type(dy.dtype(), [&](auto zero) {
         using T = decltype(zero);
-        launch(context_, {.x = blocks_of(n * warp_size, Grid{}.threads)}, sum_chunks<T, N>, n, vocab, width,
+        launch(context, {.x = blocks_of(n * warp_size, Grid{}.threads)}, sum_chunks<T, N>, n, vocab, width,
                in<Key>(keys), in<T>(rows), out<float>(dtable), out<float>(partial));
       });
-      launch(context_, {.x = num_chunks, .y = blocks_of(width, chunk_rows * N), .threads = chunk_rows},
+      launch(context, {.x = num_chunks, .y = blocks_of(width, chunk_rows * N), .threads = chunk_rows},
              add_chunk_sums<N>, n, vocab, width, in<Key>(keys), in<float>(partial), out<float>(dtable));
     });
   }

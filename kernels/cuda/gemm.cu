@@ -11,10 +11,13 @@
 
 #include <vector>
 
-#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/scan.h"
 #include "kernels/cuda/side_streams.h"
+#include "kernels/ops/elementwise.h"
+#include "kernels/ops/grouped_gemm.h"
+#include "kernels/ops/heads.h"
 
 namespace sy::cuda {
 
@@ -27,6 +30,11 @@ cublasOperation_t transposed(bool yes) {
   return yes ? CUBLAS_OP_T : CUBLAS_OP_N;
 }
 
+// c (+)= op(a) op(b)
+struct Form {
+  bool transpose_a = false, transpose_b = false, accumulate = false;
+};
+
 // Sizes of a GEMM, as the `int` that cuBLAS takes. c: [m, n]; q is the summed dimension.
 struct Product {
   int m, n, q;
@@ -37,23 +45,23 @@ struct Product {
   }
   Index multiplications() const { return Index{m} * n * q; }
   // Row length of a and of b.
-  int columns_of_a(const Gemm& desc) const { return desc.transpose_a ? m : q; }
-  int columns_of_b(const Gemm& desc) const { return desc.transpose_b ? q : n; }
+  int columns_of_a(const Form& form) const { return form.transpose_a ? m : q; }
+  int columns_of_b(const Form& form) const { return form.transpose_b ? q : n; }
 };
 
 // Enqueues a GEMM on the stream of the handle.
-void multiply_on(cublasHandle_t cublas, const Gemm& desc, const Product& p, DType type, const void* a, const void* b,
+void multiply_on(cublasHandle_t cublas, const Form& form, const Product& p, DType type, const void* a, const void* b,
                  DType type_of_c, void* c) {
-  const float alpha = 1, beta = desc.accumulate ? 1 : 0;
-  check(cublasGemmEx(cublas, transposed(desc.transpose_b), transposed(desc.transpose_a), p.n, p.m, p.q, &alpha, b,
-                     cublas_type(type), p.columns_of_b(desc), a, cublas_type(type), p.columns_of_a(desc), &beta, c,
+  const float alpha = 1, beta = form.accumulate ? 1 : 0;
+  check(cublasGemmEx(cublas, transposed(form.transpose_b), transposed(form.transpose_a), p.n, p.m, p.q, &alpha, b,
+                     cublas_type(type), p.columns_of_b(form), a, cublas_type(type), p.columns_of_a(form), &beta, c,
                      cublas_type(type_of_c), p.n, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
         "cublasGemmEx");
 }
 
-void multiply(Context& context, const Gemm& desc, const Product& p, DType type, const void* a, const void* b,
+void multiply(Context& context, const Form& form, const Product& p, DType type, const void* a, const void* b,
               DType type_of_c, void* c) {
-  context.stream.enqueue([&](cudaStream_t) { multiply_on(context.cublas, desc, p, type, a, b, type_of_c, c); }, desc, p,
+  context.stream.enqueue([&](cudaStream_t) { multiply_on(context.cublas, form, p, type, a, b, type_of_c, c); }, form, p,
                          type, type_of_c, a, b, c);
 }
 
@@ -64,13 +72,13 @@ void multiply(Context& context, const Gemm& desc, const Product& p, DType type, 
 // directly.
 class LtGemm {
  public:
-  LtGemm(cublasHandle_t cublas, const Gemm& desc, const Product& p, ConstView a, ConstView b, ConstView addend, View c)
+  LtGemm(cublasHandle_t cublas, const Form& form, const Product& p, ConstView a, ConstView b, ConstView addend, View c)
       : lt_(reinterpret_cast<cublasLtHandle_t>(cublas)), a_(a), b_(b), addend_(addend), c_(c) {
     check(cublasLtMatmulDescInit(&product_, CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescInit");
-    set_transpose(CUBLASLT_MATMUL_DESC_TRANSA, transposed(desc.transpose_b));
-    set_transpose(CUBLASLT_MATMUL_DESC_TRANSB, transposed(desc.transpose_a));
-    set_layout(layout_of_b_, b, p.columns_of_b(desc));
-    set_layout(layout_of_a_, a, p.columns_of_a(desc));
+    set_transpose(CUBLASLT_MATMUL_DESC_TRANSA, transposed(form.transpose_b));
+    set_transpose(CUBLASLT_MATMUL_DESC_TRANSB, transposed(form.transpose_a));
+    set_layout(layout_of_b_, b, p.columns_of_b(form));
+    set_layout(layout_of_a_, a, p.columns_of_a(form));
     set_layout(layout_of_c_, c, p.n);
   }
 
@@ -131,20 +139,20 @@ class LtGemm {
   cublasLtMatmulHeuristicResult_t chosen_;
 };
 
-void multiply_with_addend(Context& context, const Gemm& desc, const Product& p, ConstView a, ConstView b,
+void multiply_with_addend(Context& context, const Form& form, const Product& p, ConstView a, ConstView b,
                           ConstView addend, View c) {
   const View workspace = Workspace(context).take({side_stream_workspace}, DType::u8);
   const auto issue = [&](cudaStream_t stream) {
-    LtGemm sum(context.cublas, desc, p, a, b, addend, c);
+    LtGemm sum(context.cublas, form, p, a, b, addend, c);
     if (sum.choose(workspace.size_bytes())) return sum.run(workspace, stream);
     check(cudaMemcpyAsync(c.bytes(), addend.bytes(), static_cast<std::size_t>(c.size_bytes()), cudaMemcpyDeviceToDevice,
                           stream),
           "a copy on the GPU");
-    Gemm adding = desc;
+    Form adding = form;
     adding.accumulate = true;
     multiply_on(context.cublas, adding, p, a.dtype(), a.bytes(), b.bytes(), c.dtype(), c.bytes());
   };
-  context.stream.enqueue(issue, desc, p, a.dtype(), c.dtype(), a.bytes(), b.bytes(), addend.bytes(), c.bytes());
+  context.stream.enqueue(issue, form, p, a.dtype(), c.dtype(), a.bytes(), b.bytes(), addend.bytes(), c.bytes());
 }
 
 // ---- one GEMM for each expert ----
@@ -188,7 +196,7 @@ __global__ void write_addresses(Index experts, In<std::int32_t> offsets, Operand
 //   * The other small GEMMs run concurrently on side streams: for example bf16 wgrad, whose result
 //     is f32. So do all small GEMMs if SWITCHYARD_SMALL_PRODUCTS = streams.
 template <class ProductOf>
-void multiply_grouped(Context& context, const Gemm& desc, const GroupOffsets& groups, ConstView a, ConstView b, View c,
+void multiply_grouped(Context& context, const Form& form, const GroupOffsets& groups, ConstView a, ConstView b, View c,
                       ProductOf product_of) {
   const Index experts = groups.offsets.dim(0) - 1;
   const Operand of_a(a), of_b(b), of_c(c);
@@ -203,7 +211,7 @@ void multiply_grouped(Context& context, const Gemm& desc, const GroupOffsets& gr
     const auto product = [&](Index i, cublasHandle_t cublas) {
       const Index e = nonempty[static_cast<std::size_t>(i)];
       const auto at = [&](const Operand& x) { return reinterpret_cast<void*>(x.of(e, groups.host[e])); };
-      multiply_on(cublas, desc, product_of(count_of(e)), a.dtype(), at(of_a), at(of_b), c.dtype(), at(of_c));
+      multiply_on(cublas, form, product_of(count_of(e)), a.dtype(), at(of_a), at(of_b), c.dtype(), at(of_c));
     };
     if (!large) return context.side_streams->run(context.stream, count, product);
     context.stream.end_capture();  // sizes differ from call to call, so a graph cannot replay them
@@ -222,11 +230,11 @@ void multiply_grouped(Context& context, const Gemm& desc, const GroupOffsets& gr
   };
   const std::vector<int> m = each([](const Product&p) { return p.m; }), n = each([](const Product&p) { return p.n; }),
                          q = each([](const Product&p) { return p.q; }),
-                         columns_of_a = each([&](const Product&p) { return p.columns_of_a(desc); }),
-                         columns_of_b = each([&](const Product&p) { return p.columns_of_b(desc); });
-  const std::vector<cublasOperation_t> op_a(count, transposed(desc.transpose_a)),
-      op_b(count, transposed(desc.transpose_b));
-  const std::vector<float> alpha(count, 1.0f), beta(count, desc.accumulate ? 1.0f : 0.0f);
+                         columns_of_a = each([&](const Product&p) { return p.columns_of_a(form); }),
+                         columns_of_b = each([&](const Product&p) { return p.columns_of_b(form); });
+  const std::vector<cublasOperation_t> op_a(count, transposed(form.transpose_a)),
+      op_b(count, transposed(form.transpose_b));
+  const std::vector<float> alpha(count, 1.0f), beta(count, form.accumulate ? 1.0f : 0.0f);
   const std::vector<int> ones(count, 1);
   // The pitch is even, so that each list is aligned to 16 bytes.
   const Index pitch = blocks_of(experts, 2) * 2;
@@ -246,50 +254,55 @@ void multiply_grouped(Context& context, const Gemm& desc, const GroupOffsets& gr
 
 }  // namespace
 
-void CudaBackend::do_gemm(const Gemm& desc, ConstView a, const Weight& b, ConstView addend, View c) {
-  const Product p(c.dim(0), c.dim(1), a.dim(desc.transpose_a ? 0 : 1));
-  if (addend) return multiply_with_addend(context_, desc, p, a, b.values, addend, c);
-  multiply(context_, desc, p, a.dtype(), a.bytes(), b.values.bytes(), c.dtype(), c.bytes());
+void execute(CudaDevice& device, const ops::Gemm& op) {
+  const Form form{.transpose_a = op.transpose_a, .transpose_b = op.transpose_b, .accumulate = op.accumulate};
+  const Product p(op.c.dim(0), op.c.dim(1), op.depth());
+  if (op.addend) return multiply_with_addend(device.context(), form, p, op.a, op.b.values, op.addend, op.c);
+  multiply(device.context(), form, p, op.a.dtype(), op.a.bytes(), op.b.values.bytes(), op.c.dtype(), op.c.bytes());
 }
 
-void CudaBackend::do_grouped_gemm(const GatheredRows& x, const Weight& weight, const GroupOffsets& groups, View y) {
-  const ConstView w = weight.values;
-  multiply_grouped(context_, {.transpose_b = true}, groups, x.values, w, y,
+void execute(CudaDevice& device, const ops::GroupedGemm& op) {
+  const ConstView w = op.w.values;
+  multiply_grouped(device.context(), {.transpose_b = true}, op.groups, op.x.values, w, op.y,
                    [&](Index count) { return Product(count, w.dim(1), w.dim(2)); });
 }
 
-void CudaBackend::do_grouped_gemm_dgrad(const GatheredRows& dy, const Weight& weight, const GroupOffsets& groups,
-                                        View dx) {
-  const ConstView w = weight.values;
-  multiply_grouped(context_, {}, groups, dy.values, w, dx,
+void execute(CudaDevice& device, const ops::GroupedGemmDgrad& op) {
+  const ConstView w = op.w.values;
+  multiply_grouped(device.context(), {}, op.groups, op.dy.values, w, op.dx,
                    [&](Index count) { return Product(count, w.dim(2), w.dim(1)); });
 }
 
-void CudaBackend::do_grouped_gemm_wgrad(const GatheredRows& dy, const GatheredRows& x, const GroupOffsets& groups,
-                                        View dw, bool accumulate) {
-  if (!accumulate) do_fill(dw, 0);  // experts without rows have no GEMM
-  multiply_grouped(context_, {.transpose_a = true, .accumulate = true}, groups, dy.values, x.values, dw,
-                   [&](Index count) { return Product(dw.dim(1), dw.dim(2), count); });
+void execute(CudaDevice& device, const ops::GroupedGemmWgrad& op) {
+  const View dw = op.dw;
+  // Experts without rows have no GEMM.
+  if (!op.accumulate) execute(device, ops::Fill{.x = dw, .value = 0});
+  multiply_grouped(device.context(), {.transpose_a = true, .accumulate = true}, op.groups, op.dy.values, op.x.values,
+                   dw, [&](Index count) { return Product(dw.dim(1), dw.dim(2), count); });
 }
 
 // One GEMM for each head, on rows that are one position apart. cuBLAS gets the operands exchanged:
 // x is the second one.
-void CudaBackend::do_batched_head_gemm(GemmPass pass, ConstHeads x, ConstView w, Heads y) {
-  const Gemm desc{.transpose_b = pass == GemmPass::fprop};
+void execute(CudaDevice& device, const ops::BatchedHeadGemm& op) {
+  const ConstHeads& x = op.x;
+  const ConstView w = op.w;
+  const Heads& y = op.y;
+  Context& context = device.context();
+  const Form form{.transpose_b = op.pass == GemmPass::fprop};
   const Product p(y.sequences * y.positions, y.width, x.width);
   const cudaDataType_t type = cublas_type(w.dtype());
   const int row_of_w = static_cast<int>(w.dim(2)), row_of_x = Product::size(x.token_stride),
             row_of_y = Product::size(y.token_stride), heads = Product::size(y.heads);
   const long long of_w = w.dim(1) * w.dim(2), of_x = x.head_stride, of_y = y.head_stride;
-  context_.stream.enqueue(
+  context.stream.enqueue(
       [&](cudaStream_t) {
         const float alpha = 1, beta = 0;
-        check(cublasGemmStridedBatchedEx(context_.cublas, transposed(desc.transpose_b), CUBLAS_OP_N, p.n, p.m, p.q,
+        check(cublasGemmStridedBatchedEx(context.cublas, transposed(form.transpose_b), CUBLAS_OP_N, p.n, p.m, p.q,
                                          &alpha, w.bytes(), type, row_of_w, of_w, x.data, type, row_of_x, of_x, &beta,
                                          y.data, type, row_of_y, of_y, heads, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
               "cublasGemmStridedBatchedEx");
       },
-      desc, p, type, w.bytes(), row_of_w, of_w, x.data, row_of_x, of_x, y.data, row_of_y, of_y, heads);
+      form, p, type, w.bytes(), row_of_w, of_w, x.data, row_of_x, of_x, y.data, row_of_y, of_y, heads);
 }
 
 }  // namespace sy::cuda

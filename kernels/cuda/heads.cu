@@ -2,8 +2,9 @@
 #include <algorithm>
 
 #include "kernels/cuda/attention.h"
-#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/rows.h"
+#include "kernels/ops/heads.h"
 
 namespace sy::cuda {
 
@@ -47,12 +48,14 @@ __global__ void reduce_heads_kernel(Index heads, const InHeads<T> x, const OutHe
 
 }  // namespace
 
-void CudaBackend::do_broadcast_heads(ConstHeads x, Heads y) {
+void execute(CudaDevice& device, const ops::BroadcastHeads& op) {
+  const ConstHeads& x = op.x;
+  const Heads& y = op.y;
   with_type(x.dtype, [&](auto type) {
     using T = decltype(type);
     const auto run = [&](auto packs) {
       constexpr int N = packs;
-      launch(context_, {.x = y.sequences * y.positions, .threads = row_threads(y.heads * y.width / N)},
+      launch(device.context(), {.x = y.sequences * y.positions, .threads = row_threads(y.heads * y.width / N)},
              broadcast_heads_kernel<T, N>, y.heads, x.heads == 1 ? Index{0} : x.head_stride, in_heads<T>(x),
              out_heads<T>(y));
     };
@@ -61,13 +64,15 @@ void CudaBackend::do_broadcast_heads(ConstHeads x, Heads y) {
   });
 }
 
-void CudaBackend::do_reduce_heads(ConstHeads x, Heads y) {
+void execute(CudaDevice& device, const ops::ReduceHeads& op) {
+  const ConstHeads& x = op.x;
+  const Heads& y = op.y;
   with_type(x.dtype, [&](auto type) {
     using T = decltype(type);
     const auto run = [&](auto packs) {
       constexpr int N = packs;
-      launch(context_, {.x = y.sequences * y.positions, .threads = row_threads(y.width / N)}, reduce_heads_kernel<T, N>,
-             x.heads, in_heads<T>(x), out_heads<T>(y));
+      launch(device.context(), {.x = y.sequences * y.positions, .threads = row_threads(y.width / N)},
+             reduce_heads_kernel<T, N>, x.heads, in_heads<T>(x), out_heads<T>(y));
     };
     in_packs<T>(x) && in_packs<T>(y) ? run(std::integral_constant<int, pack_size<T>>{})
                                      : run(std::integral_constant<int, 1>{});

@@ -1,8 +1,9 @@
 // Cross-entropy over a vocabulary that may be sharded over ranks.
 #include <limits>
 
-#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/rows.h"
+#include "kernels/ops/cross_entropy.h"
 
 namespace sy::cuda {
 
@@ -140,50 +141,48 @@ __global__ void __launch_bounds__(max_threads)
 
 }  // namespace
 
-void CudaBackend::do_cross_entropy_forward(const CrossEntropyDesc& desc, ConstView logits, ConstView targets,
-                                           View partial) {
-  const Index vocab = logits.dim(1);
-  with_packs<4>(vocab, {logits}, [&](auto packs) {
-    with_cap(desc.softcap, [&](auto cap) {
+void execute(CudaDevice& device, const ops::CrossEntropyForward& op) {
+  const Index rows = op.logits.dim(0), vocab = op.logits.dim(1);
+  with_packs<4>(vocab, {op.logits}, [&](auto packs) {
+    with_cap(op.desc.softcap, [&](auto cap) {
       constexpr int N = packs;
-      launch(context_, {.x = logits.dim(0), .threads = row_threads(blocks_of(vocab, N), max_threads)},
-             sum_row<decltype(cap), N>, cap, desc.vocab_begin, vocab, in<float>(logits), in<std::int32_t>(targets),
-             out<float>(partial));
+      launch(device.context(), {.x = rows, .threads = row_threads(blocks_of(vocab, N), max_threads)},
+             sum_row<decltype(cap), N>, cap, op.desc.vocab_begin, vocab, in<float>(op.logits),
+             in<std::int32_t>(op.targets), out<float>(op.partial));
     });
   });
 }
 
-void CudaBackend::do_cross_entropy_loss(ConstView partials, ConstView targets, View lse, View loss) {
-  const Index tokens = lse.dim(0);
-  for_elements(context_, tokens, {},
-               CombineShards{partials.dim(0), tokens, in<float>(partials), in<std::int32_t>(targets), out<float>(lse),
-                             out<float>(loss)});
+void execute(CudaDevice& device, const ops::CrossEntropyLoss& op) {
+  const Index tokens = op.lse.dim(0);
+  for_elements(device.context(), tokens, {},
+               CombineShards{op.partials.dim(0), tokens, in<float>(op.partials), in<std::int32_t>(op.targets),
+                             out<float>(op.lse), out<float>(op.loss)});
 }
 
-void CudaBackend::do_loss_sums(ConstView losses, ConstView lse, ConstView targets, View sums) {
-  const Index tokens = losses.dim(0);
-  launch(context_, {.threads = row_threads(tokens, 1024)}, sum_losses, tokens, in<float>(losses), in<float>(lse),
-         in<std::int32_t>(targets), out<double>(sums));
+void execute(CudaDevice& device, const ops::LossSums& op) {
+  const Index tokens = op.losses.dim(0);
+  launch(device.context(), {.threads = row_threads(tokens, 1024)}, sum_losses, tokens, in<float>(op.losses),
+         in<float>(op.lse), in<std::int32_t>(op.targets), out<double>(op.sums));
 }
 
-void CudaBackend::do_cross_entropy_backward(const CrossEntropyDesc& desc, ConstView logits, ConstView targets,
-                                            ConstView lse, ConstView total, View dlogits) {
-  const Index vocab = logits.dim(1);
-  with_packs<4>(vocab, {logits, dlogits}, [&](auto packs) {
-    with_cap(desc.softcap, [&](auto cap) {
-      with_type(dlogits.dtype(), [&](auto zero) {
+void execute(CudaDevice& device, const ops::CrossEntropyBackward& op) {
+  const Index rows = op.logits.dim(0), vocab = op.logits.dim(1);
+  with_packs<4>(vocab, {op.logits, op.dlogits}, [&](auto packs) {
+    with_cap(op.desc.softcap, [&](auto cap) {
+      with_type(op.dlogits.dtype(), [&](auto zero) {
         using Cap = decltype(cap);
         using T = decltype(zero);
         constexpr int N = packs;
         const auto gradient = [&](auto kernel, auto x) {
-          launch(context_, {.x = logits.dim(0), .threads = row_threads(blocks_of(vocab, N), max_threads)}, kernel, cap,
-                 desc.vocab_begin, vocab, desc.z_loss, x, in<std::int32_t>(targets), in<float>(lse), in<double>(total),
-                 out<T>(dlogits));
+          launch(device.context(), {.x = rows, .threads = row_threads(blocks_of(vocab, N), max_threads)}, kernel, cap,
+                 op.desc.vocab_begin, vocab, op.desc.z_loss, x, in<std::int32_t>(op.targets), in<float>(op.lse),
+                 in<double>(op.total), out<T>(op.dlogits));
         };
         if constexpr (std::is_same_v<T, float>)
-          if (logits.bytes() == dlogits.bytes())
-            return gradient(row_gradient<Cap, T, N, Out<float>>, out<float>(dlogits));
-        gradient(row_gradient<Cap, T, N, In<float>>, in<float>(logits));
+          if (op.logits.bytes() == op.dlogits.bytes())
+            return gradient(row_gradient<Cap, T, N, Out<float>>, out<float>(op.dlogits));
+        gradient(row_gradient<Cap, T, N, In<float>>, in<float>(op.logits));
       });
     });
   });

@@ -1,6 +1,8 @@
 // RMSNorm, LayerNorm and biases.
-#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/rows.h"
+#include "kernels/ops/bias.h"
+#include "kernels/ops/norm.h"
 
 namespace sy::cuda {
 
@@ -177,84 +179,84 @@ void with_flag(bool flag, F f) {
 
 }  // namespace
 
-void CudaBackend::do_grouped_bias_forward(ConstView bias, ConstView row_scale, const GroupOffsets& groups, Index first,
-                                          View y) {
-  const Index n = bias.dim(1);
-  with_type(y.dtype(), [&](auto zero) {
+void execute(CudaDevice& device, const ops::GroupedBiasForward& op) {
+  const Index n = op.bias.dim(1);
+  with_type(op.y.dtype(), [&](auto zero) {
     using T = decltype(zero);
-    launch(context_, {.x = y.dim(0), .threads = row_threads(n)}, add_expert_bias<T>, bias.dim(0), n, first, y.dim(1),
-           in<std::int32_t>(groups.offsets), in<T>(bias), in<float>(row_scale), out<T>(y));
+    launch(device.context(), {.x = op.y.dim(0), .threads = row_threads(n)}, add_expert_bias<T>, op.bias.dim(0), n,
+           op.first, op.y.dim(1), in<std::int32_t>(op.groups.offsets), in<T>(op.bias), in<float>(op.row_scale),
+           out<T>(op.y));
   });
 }
 
-void CudaBackend::do_grouped_bias_backward(ConstView dy, ConstView bias, ConstView row_scale,
-                                           const GroupOffsets& groups, Index first, View dbias, View drow_scale) {
-  const Index experts = bias.dim(0), n = bias.dim(1);
-  with_type(dy.dtype(), [&](auto zero) {
+void execute(CudaDevice& device, const ops::GroupedBiasBackward& op) {
+  const Index experts = op.bias.dim(0), n = op.bias.dim(1), width = op.dy.dim(1);
+  with_type(op.dy.dtype(), [&](auto zero) {
     using T = decltype(zero);
-    launch(context_, {.x = blocks_of(n, warp_size), .y = experts}, expert_bias_gradient<T>, n, first, dy.dim(1),
-           in<std::int32_t>(groups.offsets), in<T>(dy), in<float>(row_scale), out<float>(dbias));
-    if (!drow_scale) return;
-    launch(context_, {.x = dy.dim(0), .threads = row_threads(n)}, expert_bias_scale_gradient<T>, experts, n, first,
-           dy.dim(1), in<std::int32_t>(groups.offsets), in<T>(dy), in<T>(bias), out<float>(drow_scale));
+    launch(device.context(), {.x = blocks_of(n, warp_size), .y = experts}, expert_bias_gradient<T>, n, op.first, width,
+           in<std::int32_t>(op.groups.offsets), in<T>(op.dy), in<float>(op.row_scale), out<float>(op.dbias));
+    if (!op.drow_scale) return;
+    launch(device.context(), {.x = op.dy.dim(0), .threads = row_threads(n)}, expert_bias_scale_gradient<T>, experts, n,
+           op.first, width, in<std::int32_t>(op.groups.offsets), in<T>(op.dy), in<T>(op.bias),
+           out<float>(op.drow_scale));
   });
 }
 
-void CudaBackend::do_bias_forward(ConstView bias, View y) {
-  const Index width = y.dim(1);
-  with_type_and_packs(width, {bias, y}, [&](auto zero, auto packs) {
+void execute(CudaDevice& device, const ops::BiasForward& op) {
+  const Index width = op.y.dim(1);
+  with_type_and_packs(width, {op.bias, op.y}, [&](auto zero, auto packs) {
     using T = decltype(zero);
     constexpr int N = packs;
-    launch(context_, {.x = y.dim(0), .threads = row_threads(blocks_of(width, N))}, add_bias<T, N>, width, in<T>(bias),
-           out<T>(y));
+    launch(device.context(), {.x = op.y.dim(0), .threads = row_threads(blocks_of(width, N))}, add_bias<T, N>, width,
+           in<T>(op.bias), out<T>(op.y));
   });
 }
 
-void CudaBackend::do_bias_backward(ConstView dy, View dbias) {
-  Workspace workspace(context_);
-  add_column_sums(context_, workspace, dy, dbias);
+void execute(CudaDevice& device, const ops::BiasBackward& op) {
+  Workspace workspace(device.context());
+  add_column_sums(device.context(), workspace, op.dy, op.dbias);
 }
 
-void CudaBackend::do_norm_forward(const NormDesc& desc, ConstView x, ConstView weight, ConstView bias, View y,
-                                  View moments) {
-  const Index width = x.dim(1);
-  with_type_and_packs(width, {x, weight, bias, y}, [&](auto zero, auto packs) {
-    with_flag(desc.kind == NormKind::layernorm, [&](auto centred) {
+void execute(CudaDevice& device, const ops::NormForward& op) {
+  const Index width = op.x.dim(1);
+  with_type_and_packs(width, {op.x, op.weight, op.bias, op.y}, [&](auto zero, auto packs) {
+    with_flag(op.desc.kind == NormKind::layernorm, [&](auto centred) {
       using T = decltype(zero);
       constexpr int N = packs;
-      launch(context_, {.x = x.dim(0), .threads = row_threads(blocks_of(width, N))}, norm_rows<T, N, centred>, width,
-             desc.eps, desc.offset, in<T>(x), in<T>(weight), in<T>(bias), out<T>(y), out<float>(moments));
+      launch(device.context(), {.x = op.x.dim(0), .threads = row_threads(blocks_of(width, N))},
+             norm_rows<T, N, centred>, width, op.desc.eps, op.desc.offset, in<T>(op.x), in<T>(op.weight),
+             in<T>(op.bias), out<T>(op.y), out<float>(op.moments));
     });
   });
 }
 
-void CudaBackend::do_norm_backward(const NormDesc& desc, ConstView dy, ConstView x, ConstView weight, ConstView moments,
-                                   View dx, View dweight, View dbias) {
+void execute(CudaDevice& device, const ops::NormBackward& op) {
+  Context& context = device.context();
   // With this many columns, the sums leave shared memory for several blocks.
   constexpr Index max_threads = sum_blocks * 256, max_columns = 12288;
-  const Index rows = x.dim(0), width = x.dim(1);
-  const int sums = dbias ? 2 : 1;
-  Workspace workspace(context_);
-  with_type_and_packs(width, {dy, x, weight, dx}, [&](auto zero, auto packs) {
+  const Index rows = op.x.dim(0), width = op.x.dim(1);
+  const int sums = op.dbias ? 2 : 1;
+  Workspace workspace(context);
+  with_type_and_packs(width, {op.dy, op.x, op.weight, op.dx}, [&](auto zero, auto packs) {
     using T = decltype(zero);
     constexpr int N = packs;
     const Index slices = blocks_of(width, max_columns), slice = blocks_of(blocks_of(width, slices), N) * N;
     const int threads = row_threads(blocks_of(width, N));
-    const Index max_blocks = context_.workspace_bytes / 2 / (sums * width * size_of(DType::f32));
+    const Index max_blocks = context.workspace_bytes / 2 / (sums * width * size_of(DType::f32));
     const Index blocks = std::min({rows, max_blocks, max_threads / threads});
     SY_ASSERT(blocks > 0, "norm_backward: rows of {}", width);
     const View weight_sums = workspace.take({blocks, width}, DType::f32);
-    const View bias_sums = dbias ? workspace.take({blocks, width}, DType::f32) : View{};
-    with_flag(desc.kind == NormKind::layernorm, [&](auto centred) {
-      with_flag(dbias.present(), [&](auto biased) {
-        launch(context_,
+    const View bias_sums = op.dbias ? workspace.take({blocks, width}, DType::f32) : View{};
+    with_flag(op.desc.kind == NormKind::layernorm, [&](auto centred) {
+      with_flag(op.dbias.present(), [&](auto biased) {
+        launch(context,
                {.x = blocks, .y = slices, .threads = threads, .shared_bytes = sums * slice * size_of(DType::f32)},
-               norm_gradient<T, N, centred, biased>, rows, width, slice, desc.offset, in<T>(dy), in<T>(x),
-               in<T>(weight), in<float>(moments), out<T>(dx), out<float>(weight_sums), out<float>(bias_sums));
+               norm_gradient<T, N, centred, biased>, rows, width, slice, op.desc.offset, in<T>(op.dy), in<T>(op.x),
+               in<T>(op.weight), in<float>(op.moments), out<T>(op.dx), out<float>(weight_sums), out<float>(bias_sums));
       });
     });
-    add_column_sums(context_, workspace, weight_sums, dweight);
-    if (dbias) add_column_sums(context_, workspace, bias_sums, dbias);
+    add_column_sums(context, workspace, weight_sums, op.dweight);
+    if (op.dbias) add_column_sums(context, workspace, bias_sums, op.dbias);
   });
 }
 

@@ -1,8 +1,9 @@
 // Gradient clipping and AdamW.
 #include <limits>
 
-#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/rows.h"
+#include "kernels/ops/optimizer.h"
 
 namespace sy::cuda {
 
@@ -19,7 +20,7 @@ __global__ void clip_coefficient_kernel(In<double> squares, float clip, Out<floa
 
 // An element costs 28 bytes, 30 with rounded, and 15 FLOPs.
 struct Update {
-  AdamW desc;
+  float beta1, beta2, eps, weight_decay;
   In<float> coefficient, step_scalars, g;
   Out<float> w, m, v;
   Out<bf16> rounded;  // may be nullptr
@@ -29,7 +30,7 @@ struct Update {
     const float scale = coefficient[0];
     if (scale != scale) return;
     const float lr = step_scalars[0], step = lr / step_scalars[1], inverse_bias2 = 1 / step_scalars[2];
-    const float beta1 = desc.beta1, beta2 = desc.beta2, keep = 1 - lr * desc.weight_decay;
+    const float keep = 1 - lr * weight_decay;
     const auto gradient = load<N>(g, i);
     auto weight = load<N>(w, i), mean = load<N>(m, i), square = load<N>(v, i);
     Pack<bf16, N> low;
@@ -37,7 +38,7 @@ struct Update {
       const float ge = scale * gradient[e];
       mean[e] = beta1 * mean[e] + (1 - beta1) * ge;
       square[e] = beta2 * square[e] + (1 - beta2) * ge * ge;
-      weight[e] = keep * weight[e] - step * mean[e] / (sqrtf(square[e] * inverse_bias2) + desc.eps);
+      weight[e] = keep * weight[e] - step * mean[e] / (sqrtf(square[e] * inverse_bias2) + eps);
       low[e] = from_float<bf16>(weight[e]);
     }
     store<N>(w, i, weight);
@@ -49,15 +50,16 @@ struct Update {
 
 }  // namespace
 
-void CudaBackend::do_clip_coefficient(ConstView squares, float clip, View coefficient) {
-  launch(context_, {.threads = warp_size}, clip_coefficient_kernel, in<double>(squares), clip, out<float>(coefficient));
+void execute(CudaDevice& device, const ops::ClipCoefficient& op) {
+  launch(device.context(), {.threads = warp_size}, clip_coefficient_kernel, in<double>(op.squares), op.clip,
+         out<float>(op.coefficient));
 }
 
-void CudaBackend::do_adamw(const AdamW& desc, ConstView coefficient, ConstView step_scalars, ConstView g, View w,
-                           View m, View v, View rounded) {
-  for_elements(context_, w.elements(), {g, w, m, v, rounded},
-               Update{desc, in<float>(coefficient), in<float>(step_scalars), in<float>(g), out<float>(w), out<float>(m),
-                      out<float>(v), out<bf16>(rounded)});
+void execute(CudaDevice& device, const ops::AdamW& op) {
+  for_elements(
+      device.context(), op.w.elements(), {op.g, op.w, op.m, op.v, op.rounded},
+      Update{op.beta1, op.beta2, op.eps, op.weight_decay, in<float>(op.coefficient), in<float>(op.step_scalars),
+             in<float>(op.g), out<float>(op.w), out<float>(op.m), out<float>(op.v), out<bf16>(op.rounded)});
 }
 
 }  // namespace sy::cuda

@@ -1,6 +1,8 @@
 // RoPE, and QK-norm fused with RoPE.
-#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/rows.h"
+#include "kernels/ops/qk_norm.h"
+#include "kernels/ops/rope.h"
 
 namespace sy::cuda {
 
@@ -419,102 +421,102 @@ Index whole_width(const WholeQkNorm& d, ConstView x) {
 
 }  // namespace
 
-void CudaBackend::do_rope(View x, Index heads, ConstView positions, ConstView table, bool inverse, RopePairs pairs) {
-  const Index hd = x.dim(2), half = table.dim(1);
-  SY_ASSERT(heads * half <= INT32_MAX, "rope: {} heads of {}", heads, hd);
-  const float sign = inverse ? -1.0f : 1.0f;
-  with_type(x.dtype(), [&](auto zero) {
+void execute(CudaDevice& device, const ops::Rope& op) {
+  Context& context = device.context();
+  const Index hd = op.x.dim(2), half = op.table.dim(1);
+  SY_ASSERT(op.heads * half <= INT32_MAX, "rope: {} heads of {}", op.heads, hd);
+  const float sign = op.inverse ? -1.0f : 1.0f;
+  with_type(op.x.dtype(), [&](auto zero) {
     using T = decltype(zero);
-    if (pairs == RopePairs::interleaved)
-      return with_packs<pack_size<T>>(hd % pack_size<T> == 0 ? 2 * half : 1, {x}, [&](auto packs) {
+    if (op.pairs == RopePairs::interleaved)
+      return with_packs<pack_size<T>>(hd % pack_size<T> == 0 ? 2 * half : 1, {op.x}, [&](auto packs) {
         constexpr int N = packs, pairs_of_pack = N == 1 ? 1 : N / 2;
-        launch(context_, {.x = x.dim(0), .threads = row_threads(blocks_of(heads * half, pairs_of_pack))},
-               rope_interleaved<T, N>, x.dim(1) * hd, hd, static_cast<int>(heads), static_cast<int>(half), sign,
-               in<std::int32_t>(positions), in<float>(table), out<T>(x));
+        launch(context, {.x = op.x.dim(0), .threads = row_threads(blocks_of(op.heads * half, pairs_of_pack))},
+               rope_interleaved<T, N>, op.x.dim(1) * hd, hd, static_cast<int>(op.heads), static_cast<int>(half), sign,
+               in<std::int32_t>(op.positions), in<float>(op.table), out<T>(op.x));
       });
     // Both halves of a head must begin at a pack, and so must the table.
-    const bool aligned_table = aligned<float, 4>(table, 0);
-    with_packs<pack_size<T>>(aligned_table && hd % pack_size<T> == 0 ? half : 1, {x}, [&](auto packs) {
+    const bool aligned_table = aligned<float, 4>(op.table, 0);
+    with_packs<pack_size<T>>(aligned_table && hd % pack_size<T> == 0 ? half : 1, {op.x}, [&](auto packs) {
       constexpr int N = packs;
-      launch(context_, {.x = x.dim(0), .threads = row_threads(blocks_of(heads * half, N))}, rope_halves<T, N>,
-             x.dim(1) * hd, hd, static_cast<int>(heads), static_cast<int>(half), sign, in<std::int32_t>(positions),
-             in<float>(table), out<T>(x));
+      launch(context, {.x = op.x.dim(0), .threads = row_threads(blocks_of(op.heads * half, N))}, rope_halves<T, N>,
+             op.x.dim(1) * hd, hd, static_cast<int>(op.heads), static_cast<int>(half), sign,
+             in<std::int32_t>(op.positions), in<float>(op.table), out<T>(op.x));
     });
   });
 }
 
-void CudaBackend::do_qk_norm_forward(const QkNorm& desc, ConstView x, ConstView weight, ConstView positions,
-                                     ConstView table, View y, View inverse) {
-  with_pairing(desc, table, {x, weight, y}, [&]<class S>(const S& s, auto zero, auto packs) {
+void execute(CudaDevice& device, const ops::QkNormForward& op) {
+  with_pairing(op.desc, op.table, {op.x, op.weight, op.y}, [&]<class S>(const S& s, auto zero, auto packs) {
     using T = decltype(zero);
-    launch(context_, {.x = s.tokens, .threads = threads_of_block}, normalize<T, packs.value, S>, s, desc.eps,
-           desc.offset, in<T>(x), in<T>(weight), in<std::int32_t>(positions), in<float>(table), out<T>(y),
-           out<float>(inverse));
+    launch(device.context(), {.x = s.tokens, .threads = threads_of_block}, normalize<T, packs.value, S>, s, op.desc.eps,
+           op.desc.offset, in<T>(op.x), in<T>(op.weight), in<std::int32_t>(op.positions), in<float>(op.table),
+           out<T>(op.y), out<float>(op.inverse));
   });
 }
 
-void CudaBackend::do_qk_norm_backward(const QkNorm& desc, ConstView dy, ConstView x, ConstView weight,
-                                      ConstView inverse, ConstView positions, ConstView table, View dx, View dweight) {
-  with_pairing(desc, table, {x, dy, weight, dx}, [&]<class S>(const S& s, auto zero, auto packs) {
+void execute(CudaDevice& device, const ops::QkNormBackward& op) {
+  Context& context = device.context();
+  with_pairing(op.desc, op.table, {op.x, op.dy, op.weight, op.dx}, [&]<class S>(const S& s, auto zero, auto packs) {
     using T = decltype(zero);
     constexpr int N = packs;
-    const Index weights = desc.weights(), heads = s.heads;
-    const Index max_blocks = context_.workspace_bytes / 2 / (warps_of_block * weights * s.hd * size_of(DType::f32));
-    const Index blocks = desc.each_head
+    const Index weights = op.desc.weights(), heads = s.heads;
+    const Index max_blocks = context.workspace_bytes / 2 / (warps_of_block * weights * s.hd * size_of(DType::f32));
+    const Index blocks = op.desc.each_head
                              ? std::min({blocks_of(s.tokens, warps_of_block), max_blocks, blocks_of(sum_blocks, heads)})
                              : std::min({s.tokens, max_blocks, sum_blocks});
     SY_ASSERT(blocks > 0, "qk_norm_backward: {} weights of {}", weights, s.hd);
-    Workspace workspace(context_);
+    Workspace workspace(context);
     const View partial = workspace.take({blocks * warps_of_block, weights * s.hd}, DType::f32);
     const auto start = [&](auto kernel, Index y) {
-      launch(context_, {.x = blocks, .y = y, .threads = threads_of_block}, kernel, s, desc.offset, in<T>(dy), in<T>(x),
-             in<T>(weight), in<float>(inverse), in<std::int32_t>(positions), in<float>(table), out<T>(dx),
-             out<float>(partial));
+      launch(context, {.x = blocks, .y = y, .threads = threads_of_block}, kernel, s, op.desc.offset, in<T>(op.dy),
+             in<T>(op.x), in<T>(op.weight), in<float>(op.inverse), in<std::int32_t>(op.positions), in<float>(op.table),
+             out<T>(op.dx), out<float>(partial));
     };
-    if (desc.each_head)
+    if (op.desc.each_head)
       start(normalize_gradient<T, N, true, S>, heads);
     else
       start(normalize_gradient<T, N, false, S>, 1);
-    add_column_sums(context_, workspace, partial, dweight.reshape(Shape{weights * s.hd}));
+    add_column_sums(context, workspace, partial, op.dweight.reshape(Shape{weights * s.hd}));
   });
 }
 
-void CudaBackend::do_whole_qk_norm_sums(const WholeQkNorm& desc, ConstView x, ConstView y, View sums) {
-  with_type_and_packs(whole_width(desc, x), {x, y}, [&](auto zero, auto packs) {
+void execute(CudaDevice& device, const ops::WholeQkNormSums& op) {
+  with_type_and_packs(whole_width(op.desc, op.x), {op.x, op.y}, [&](auto zero, auto packs) {
     using T = decltype(zero);
     constexpr int N = packs;
-    launch(context_, {.x = x.dim(0), .threads = row_threads(blocks_of(desc.queries, N))}, whole_sums<T, N>, x.dim(1),
-           desc.queries, desc.keys, in<T>(x), in<T>(y), out<float>(sums));
+    launch(device.context(), {.x = op.x.dim(0), .threads = row_threads(blocks_of(op.desc.queries, N))},
+           whole_sums<T, N>, op.x.dim(1), op.desc.queries, op.desc.keys, in<T>(op.x), in<T>(op.y), out<float>(op.sums));
   });
 }
 
-void CudaBackend::do_whole_qk_norm_forward(const WholeQkNorm& desc, ConstView x, ConstView weight, ConstView squares,
-                                           View y) {
-  with_type_and_packs(whole_width(desc, x), {x, weight, y}, [&](auto zero, auto packs) {
+void execute(CudaDevice& device, const ops::WholeQkNormForward& op) {
+  with_type_and_packs(whole_width(op.desc, op.x), {op.x, op.weight, op.y}, [&](auto zero, auto packs) {
     using T = decltype(zero);
     constexpr int N = packs;
-    launch(context_, {.x = x.dim(0), .threads = row_threads(blocks_of(x.dim(1), N))}, whole_normalize<T, N>, desc,
-           x.dim(1), in<T>(x), in<T>(weight), in<float>(squares), out<T>(y));
+    launch(device.context(), {.x = op.x.dim(0), .threads = row_threads(blocks_of(op.x.dim(1), N))},
+           whole_normalize<T, N>, op.desc, op.x.dim(1), in<T>(op.x), in<T>(op.weight), in<float>(op.squares),
+           out<T>(op.y));
   });
 }
 
-void CudaBackend::do_whole_qk_norm_backward(const WholeQkNorm& desc, ConstView dy, ConstView x, ConstView weight,
-                                            ConstView squares, ConstView products, View dx, View dweight) {
-  const Index tokens = x.dim(0), row = x.dim(1), normed = desc.queries + desc.keys;
-  with_type_and_packs(whole_width(desc, x), {dy, x, weight, dx}, [&](auto zero, auto packs) {
+void execute(CudaDevice& device, const ops::WholeQkNormBackward& op) {
+  Context& context = device.context();
+  const Index tokens = op.x.dim(0), row = op.x.dim(1), normed = op.desc.queries + op.desc.keys;
+  with_type_and_packs(whole_width(op.desc, op.x), {op.dy, op.x, op.weight, op.dx}, [&](auto zero, auto packs) {
     using T = decltype(zero);
     constexpr int N = packs;
     const int threads = row_threads(blocks_of(row, N));
     const Index columns = blocks_of(row, Index{threads} * N);
-    const Index max_blocks = context_.workspace_bytes / 2 / (normed * size_of(DType::f32));
+    const Index max_blocks = context.workspace_bytes / 2 / (normed * size_of(DType::f32));
     const Index blocks = std::min({tokens, max_blocks, std::max<Index>(1, sum_blocks / columns)});
     SY_ASSERT(blocks > 0, "whole_qk_norm_backward: rows of {}", row);
-    Workspace workspace(context_);
+    Workspace workspace(context);
     const View partial = workspace.take({blocks, normed}, DType::f32);
-    launch(context_, {.x = blocks, .y = columns, .threads = threads}, whole_gradient<T, N>, desc, tokens, row,
-           in<T>(dy), in<T>(x), in<T>(weight), in<float>(squares), in<float>(products), out<T>(dx),
+    launch(context, {.x = blocks, .y = columns, .threads = threads}, whole_gradient<T, N>, op.desc, tokens, row,
+           in<T>(op.dy), in<T>(op.x), in<T>(op.weight), in<float>(op.squares), in<float>(op.products), out<T>(op.dx),
            out<float>(partial));
-    add_column_sums(context_, workspace, partial, dweight);
+    add_column_sums(context, workspace, partial, op.dweight);
   });
 }
 

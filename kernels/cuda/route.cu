@@ -1,51 +1,26 @@
 // Router: scores, choice of experts, their gradient, and the load-balancing loss.
 #include <algorithm>
-#include <cfloat>
 
-#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/rows.h"
+#include "kernels/formulas/score.h"
+#include "kernels/ops/load_balancing.h"
+#include "kernels/ops/random.h"
+#include "kernels/ops/route.h"
 #include "kernels/philox.h"
 
 namespace sy::cuda {
 
 namespace {
 
-// Added to a sum of scores, which is a divisor, because sigmoid scores may all be 0.
-constexpr float min_score_sum = 1e-20f;
+using formulas::log_slope, formulas::min_score_sum, formulas::score_of;
 
-__device__ float sigmoid(float z) {
-  return 1 / (1 + expf(-z));
-}
-
-// log(1 + e^z)
-__device__ float softplus(float z) {
-  return fmaxf(z, 0.0f) + log1pf(expf(-fabsf(z)));
-}
-
-// Score of a logit z with probability p.
-__device__ float score_of(Score score, float z, float p) {
-  switch (score) {
-    case Score::softmax:
-      return p;
-    case Score::sigmoid:
-      return sigmoid(z);
-    case Score::sqrt_softplus:
-      return sqrtf(softplus(z));
-  }
-  return p;
-}
-// d log s / dz of a logit's score s, without the gradient through the softmax.
-__device__ float log_slope(Score score, float z, float s) {
-  switch (score) {
-    case Score::softmax:
-      return 1;
-    case Score::sigmoid:
-      return 1 - s;
-    case Score::sqrt_softplus:
-      return 0.5f * sigmoid(z) / fmaxf(softplus(z), FLT_MIN);
-  }
-  return 1;
-}
+struct Math {
+  SY_HOST_DEVICE static float sigmoid(float z) { return 1 / (1 + expf(-z)); }
+  SY_HOST_DEVICE static float softplus(float z) { return fmaxf(z, 0.0f) + log1pf(expf(-fabsf(z))); }
+  SY_HOST_DEVICE static float sqrt(float x) { return sqrtf(x); }
+  SY_HOST_DEVICE static float max(float a, float b) { return fmaxf(a, b); }
+};
 
 struct Softmax {
   // Largest logit, 1 / sum exp(z - largest), log of the sum of exponentials.
@@ -66,14 +41,14 @@ __device__ Softmax softmax(In<float> z, int e, int lane) {
 // A warp sums the scores of z: [e]; p is the softmax of z.
 __device__ float sum_of_scores(Score score, In<float> z, int e, const Softmax& p, int lane) {
   float sum = 0;
-  for (int i = lane; i < e; i += warp_size) sum += score_of(score, z[i], p(z[i]));
+  for (int i = lane; i < e; i += warp_size) sum += score_of<Math>(score, z[i], p(z[i]));
   return min_score_sum + warp_sum(sum);
 }
 
 // Numbers of a stream for rows of n, equal to those of RandomStream. One costs a block of Philox
 // and four functions in f64.
 struct Numbers {
-  Draw desc;
+  RandomDesc desc;
   Index n;
   In<Index> index;
   __device__ float operator()(Index i) const { return desc.scale * static_cast<float>(number(i)); }
@@ -123,7 +98,7 @@ struct NoisyGating {
   Out<float> x;
   template <int N>
   __device__ void at(Index i) const {
-    for (int e = 0; e < N; ++e) x[i + e] += numbers(i + e) * softplus(stddev[i + e]);
+    for (int e = 0; e < N; ++e) x[i + e] += numbers(i + e) * Math::softplus(stddev[i + e]);
   }
 };
 
@@ -137,7 +112,7 @@ struct NoisyGatingBackward {
   template <int N>
   __device__ void at(Index i) const {
     for (int e = 0; e < N; ++e)
-      dstddev[i + e] = from_float<T>(to_float(dx[i + e]) * numbers(i + e) * sigmoid(stddev[i + e]));
+      dstddev[i + e] = from_float<T>(to_float(dx[i + e]) * numbers(i + e) * Math::sigmoid(stddev[i + e]));
   }
 };
 
@@ -233,7 +208,7 @@ __global__ void choose_experts(RouteDesc desc, Index segments, Index chunks, Ind
       sum_z += static_cast<double>(p.lse) * p.lse;
       const float all = desc.balances_by_score() ? sum_of_scores(desc.score, z, e, p, lane) : 1.0f;
       for (int i = lane; i < e; i += warp_size) {
-        const float probable = p(z[i]), score = score_of(desc.score, z[i], probable);
+        const float probable = p(z[i]), score = score_of<Math>(desc.score, z[i], probable);
         sum_p[i] += desc.balances_by_score() ? score / all : probable;
         const float select = desc.select_by_logit ? z[i] : score;
         const float biased = bias ? select + bias[i] : select;
@@ -243,7 +218,7 @@ __global__ void choose_experts(RouteDesc desc, Index segments, Index chunks, Ind
       float sum = min_score_sum;
       for (Index j = 0; j < k; ++j) {
         const int best = remove_largest(keys, e, lane);
-        const float score = score_of(desc.score, z[best], p(z[best]));
+        const float score = score_of<Math>(desc.score, z[best], p(z[best]));
         sum += score;
         if (j % warp_size != lane) continue;
         experts[t * k + j] = best;
@@ -323,7 +298,7 @@ __global__ void route_gradient(RouteDesc desc, Index tokens, Index segment_token
   // inner: the sum of d p, where d is the whole gradient with respect to p (or q)
   float sum = 0, sum_c_s = 0, inner = 0;
   for (Index j = lane; j < k; j += warp_size) {
-    const float s = score_of(desc.score, z[chosen[j]], p(z[chosen[j]]));
+    const float s = score_of<Math>(desc.score, z[chosen[j]], p(z[chosen[j]]));
     sum += s;
     sum_c_s += desc.scale * dw[j] * s;
   }
@@ -331,14 +306,14 @@ __global__ void route_gradient(RouteDesc desc, Index tokens, Index segment_token
   sum_c_s = warp_sum(sum_c_s);
   for (int i = lane; i < e; i += warp_size) {
     through_weights[i] = 0;
-    inner += dp[i] * (by_score ? score_of(desc.score, z[i], p(z[i])) / scores : p(z[i]));
+    inner += dp[i] * (by_score ? score_of<Math>(desc.score, z[i], p(z[i])) / scores : p(z[i]));
   }
   __syncwarp();
   for (Index j = lane; j < k; j += warp_size) {
-    const float zj = z[chosen[j]], s = score_of(desc.score, zj, p(zj)), c = desc.scale * dw[j];
+    const float zj = z[chosen[j]], s = score_of<Math>(desc.score, zj, p(zj)), c = desc.scale * dw[j];
     const float ds = desc.renormalize ? (c - sum_c_s / sum) / sum : c;
     if (desc.score == Score::softmax) inner += ds * s;
-    through_weights[chosen[j]] = ds * s * log_slope(desc.score, zj, s);
+    through_weights[chosen[j]] = ds * s * log_slope<Math>(desc.score, zj, s);
   }
   __syncwarp();
   inner = warp_sum(inner);
@@ -346,8 +321,8 @@ __global__ void route_gradient(RouteDesc desc, Index tokens, Index segment_token
   for (int i = lane; i < e; i += warp_size) {
     float dz = p(z[i]) * (dp[i] + (through_z - inner));
     if (by_score) {
-      const float s = score_of(desc.score, z[i], p(z[i]));
-      dz = p(z[i]) * through_z + s / scores * log_slope(desc.score, z[i], s) * (dp[i] - inner);
+      const float s = score_of<Math>(desc.score, z[i], p(z[i]));
+      dz = p(z[i]) * through_z + s / scores * log_slope<Math>(desc.score, z[i], s) * (dp[i] - inner);
     }
     dlogits[t * e + i] = from_float<T>(dz + through_weights[i]);
   }
@@ -412,40 +387,40 @@ int warps_for(Index fixed, Index of_warp) {
 
 }  // namespace
 
-void CudaBackend::do_draw(const Draw& desc, ConstView index, View x) {
-  for_elements(context_, x.elements(), {}, DrawNumbers{{desc, x.dim(1), in<Index>(index)}, out<float>(x)});
+void execute(CudaDevice& device, const ops::Draw& op) {
+  const Numbers numbers{op.desc, op.x.dim(1), in<Index>(op.index)};
+  for_elements(device.context(), op.x.elements(), {}, DrawNumbers{numbers, out<float>(op.x)});
 }
 
-void CudaBackend::do_jitter(const Draw& desc, ConstView index, ConstView x, bool accumulate, View y) {
-  const Numbers numbers{desc, x.dim(1), in<Index>(index)};
-  with_type(x.dtype(), [&](auto zero) {
+void execute(CudaDevice& device, const ops::Jitter& op) {
+  const Numbers numbers{op.desc, op.x.dim(1), in<Index>(op.index)};
+  with_type(op.x.dtype(), [&](auto zero) {
     using T = decltype(zero);
-    for_elements(context_, x.elements(), {}, Jitter<T>{numbers, accumulate, in<T>(x), out<T>(y)});
+    for_elements(device.context(), op.x.elements(), {}, Jitter<T>{numbers, op.accumulate, in<T>(op.x), out<T>(op.y)});
   });
 }
 
-void CudaBackend::do_noisy_gating_forward(const Draw& desc, ConstView index, ConstView stddev, View x) {
-  const Numbers numbers{desc, x.dim(1), in<Index>(index)};
-  for_elements(context_, x.elements(), {}, NoisyGating{numbers, in<float>(stddev), out<float>(x)});
+void execute(CudaDevice& device, const ops::NoisyGatingForward& op) {
+  const Numbers numbers{op.desc, op.x.dim(1), in<Index>(op.index)};
+  for_elements(device.context(), op.x.elements(), {}, NoisyGating{numbers, in<float>(op.stddev), out<float>(op.x)});
 }
 
-void CudaBackend::do_noisy_gating_backward(const Draw& desc, ConstView index, ConstView dx, ConstView stddev,
-                                           View dstddev) {
-  const Numbers numbers{desc, dx.dim(1), in<Index>(index)};
-  with_type(dx.dtype(), [&](auto zero) {
+void execute(CudaDevice& device, const ops::NoisyGatingBackward& op) {
+  const Numbers numbers{op.desc, op.dx.dim(1), in<Index>(op.index)};
+  with_type(op.dx.dtype(), [&](auto zero) {
     using T = decltype(zero);
-    for_elements(context_, dx.elements(), {},
-                 NoisyGatingBackward<T>{numbers, in<T>(dx), in<float>(stddev), out<T>(dstddev)});
+    for_elements(device.context(), op.dx.elements(), {},
+                 NoisyGatingBackward<T>{numbers, in<T>(op.dx), in<float>(op.stddev), out<T>(op.dstddev)});
   });
 }
 
-void CudaBackend::do_route_forward(const RouteDesc& desc, ConstView logits, ConstView bias, ConstView noise,
-                                   View experts, View weights, View counts, View probability, View z_squared) {
-  const Index tokens = logits.dim(0), e = logits.dim(1), segments = counts.dim(0), segment_tokens = tokens / segments;
-  const int warps = warps_for(e, 2 * e + desc.groups);
+void execute(CudaDevice& device, const ops::RouteForward& op) {
+  const Index tokens = op.logits.dim(0), e = op.logits.dim(1), segments = op.counts.dim(0),
+              segment_tokens = tokens / segments;
+  const int warps = warps_for(e, 2 * e + op.desc.groups);
   const Index chunks = std::clamp<Index>(sum_blocks / segments, 1, blocks_of(segment_tokens, warps));
   const Index blocks = std::min(segments * chunks, 4 * sum_blocks);
-  Workspace workspace(context_);
+  Workspace workspace(device.context());
   const View squares = workspace.take({blocks}, DType::f64);
   // If each chunk is a whole segment, its sums are the results.
   const Index sums = chunks > 1 ? segments * e : 0;
@@ -454,42 +429,41 @@ void CudaBackend::do_route_forward(const RouteDesc& desc, ConstView logits, Cons
     chunk_counts = workspace.take({segments * chunks, e}, DType::i32);
     chunk_probability = workspace.take({segments * chunks, e}, DType::f32);
   }
-  const Index shared_bytes = (e + warps * (2 * e + desc.groups)) * Index{sizeof(float)};
-  launch(context_, {.x = blocks, .threads = warps * warp_size, .shared_bytes = shared_bytes}, choose_experts, desc,
-         segments, chunks, segment_tokens, static_cast<int>(e), in<float>(logits), in<float>(bias), in<float>(noise),
-         out<std::int32_t>(experts), out<float>(weights), out<std::int32_t>(sums > 0 ? chunk_counts : counts),
-         out<float>(sums > 0 ? chunk_probability : probability), out<double>(squares));
-  launch(context_, {.x = blocks_of(sums * warp_size, 256) + 1}, sum_chunks, sums, chunks, static_cast<int>(e),
+  const Index shared_bytes = (e + warps * (2 * e + op.desc.groups)) * Index{sizeof(float)};
+  launch(device.context(), {.x = blocks, .threads = warps * warp_size, .shared_bytes = shared_bytes}, choose_experts,
+         op.desc, segments, chunks, segment_tokens, static_cast<int>(e), in<float>(op.logits), in<float>(op.bias),
+         in<float>(op.noise), out<std::int32_t>(op.experts), out<float>(op.weights),
+         out<std::int32_t>(sums > 0 ? chunk_counts : op.counts),
+         out<float>(sums > 0 ? chunk_probability : op.probability), out<double>(squares));
+  launch(device.context(), {.x = blocks_of(sums * warp_size, 256) + 1}, sum_chunks, sums, chunks, static_cast<int>(e),
          in<std::int32_t>(chunk_counts), in<float>(chunk_probability), blocks, in<double>(squares),
-         out<std::int32_t>(counts), out<float>(probability), out<double>(z_squared));
+         out<std::int32_t>(op.counts), out<float>(op.probability), out<double>(op.z_squared));
 }
 
-void CudaBackend::do_route_backward(const RouteDesc& desc, ConstView logits, ConstView experts, ConstView weights,
-                                    ConstView dweights, ConstView dprobability, float z_factor, View dlogits) {
-  const Index tokens = logits.dim(0), e = logits.dim(1);
+void execute(CudaDevice& device, const ops::RouteBackward& op) {
+  const Index tokens = op.logits.dim(0), e = op.logits.dim(1);
   const int warps = warps_for(0, e);
   const Grid grid{
       .x = blocks_of(tokens, warps), .threads = warps * warp_size, .shared_bytes = warps * e * Index{sizeof(float)}};
-  with_type(dlogits.dtype(), [&](auto type) {
+  with_type(op.dlogits.dtype(), [&](auto type) {
     using T = decltype(type);
-    launch(context_, grid, route_gradient<T>, desc, tokens, tokens / dprobability.dim(0), static_cast<int>(e),
-           in<float>(logits), in<std::int32_t>(experts), in<float>(dweights), in<float>(dprobability), z_factor,
-           out<T>(dlogits));
+    launch(device.context(), grid, route_gradient<T>, op.desc, tokens, tokens / op.dprobability.dim(0),
+           static_cast<int>(e), in<float>(op.logits), in<std::int32_t>(op.experts), in<float>(op.dweights),
+           in<float>(op.dprobability), op.z_factor, out<T>(op.dlogits));
   });
 }
 
-void CudaBackend::do_load_balancing_loss(const LoadBalancingDesc& desc, ConstView counts, ConstView scope_counts,
-                                         ConstView probability, ConstView tokens_per_expert, ConstView z_squared,
-                                         View dprobability, View sums) {
-  const Index layers = counts.dim(0), segments = counts.dim(1), e = counts.dim(2);
-  const Index scopes = scope_counts.dim(0) * segments / desc.per_scope;
-  const View losses = Workspace(context_).take({layers, e}, DType::f64);
-  launch(context_, {.x = e, .y = layers}, balance_expert, desc, segments, scopes, e, in<std::int32_t>(counts),
-         in<std::int32_t>(scope_counts), in<float>(probability), in<std::int32_t>(tokens_per_expert),
-         out<float>(dprobability), out<double>(sums), out<double>(losses));
-  if (!sums) return;
-  launch(context_, {.x = layers}, add_losses, e, in<double>(losses), desc.z_factor, in<double>(z_squared),
-         out<double>(sums));
+void execute(CudaDevice& device, const ops::LoadBalancingLoss& op) {
+  const Index layers = op.counts.dim(0), segments = op.counts.dim(1), e = op.counts.dim(2);
+  const Index scopes = op.scope_counts.dim(0) * segments / op.desc.per_scope;
+  const View losses = Workspace(device.context()).take({layers, e}, DType::f64);
+  launch(device.context(), {.x = e, .y = layers}, balance_expert, op.desc, segments, scopes, e,
+         in<std::int32_t>(op.counts), in<std::int32_t>(op.scope_counts), in<float>(op.probability),
+         in<std::int32_t>(op.tokens_per_expert), out<float>(op.dprobability), out<double>(op.sums),
+         out<double>(losses));
+  if (!op.sums) return;
+  launch(device.context(), {.x = layers}, add_losses, e, in<double>(losses), op.desc.z_factor,
+         in<double>(op.z_squared), out<double>(op.sums));
 }
 
 }  // namespace sy::cuda

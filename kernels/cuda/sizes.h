@@ -1,10 +1,10 @@
-// Sizes of the cuda backend, also for builds without CUDA.
+// Sizes of the cuda device, also for builds without CUDA.
 #pragma once
 
 #include "kernels/tensor.h"
 
 namespace sy::cuda {
 
-constexpr Index logits_chunk = Index{256} << 20;  // see Backend::logits_chunk
+constexpr Index logits_chunk = Index{256} << 20;  // see Device::logits_chunk
 
 }  // namespace sy::cuda

@@ -1,4 +1,4 @@
-// The compute stream of a backend, and CUDA graphs of its graph regions.
+// The compute stream of a device, and CUDA graphs of its graph regions.
 #pragma once
 
 #include <cstring>

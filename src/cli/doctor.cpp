@@ -36,7 +36,7 @@ std::vector<std::string> isa_names() {
   return names;
 }
 
-Json gpu_json(const cuda::Device& g) {
+Json gpu_json(const cuda::Gpu& g) {
   Json j{{"id", g.id}, {"name", g.name}, {"compute_capability", g.capability}, {"bytes", g.bytes}, {"peers", g.peers}};
   if (g.tried) {
     j["free_bytes"] = g.free_bytes;
@@ -75,7 +75,7 @@ Json to_json(const Findings& findings) {
   Json hosts = Json::array(), ranks = Json::array(), problems = Json::array();
   for (const HostFacts& h : findings.hosts) {
     Json gpus = Json::array();
-    for (const cuda::Device& g : h.gpus) gpus.push_back(gpu_json(g));
+    for (const cuda::Gpu& g : h.gpus) gpus.push_back(gpu_json(g));
     hosts.push_back({{"name", h.name},
                      {"processor", h.processor},
                      {"sockets", h.sockets},
@@ -146,7 +146,7 @@ void print_gpus(const Findings& findings) {
   Table table({"host", "GPU", "name", "capability", "kernels", "free GiB", "of", "reaches"});
   bool any = false;
   for (const HostFacts& h : findings.hosts)
-    for (const cuda::Device& g : h.gpus) {
+    for (const cuda::Gpu& g : h.gpus) {
       any = true;
       const std::string reaches = g.peers.empty()                       ? "-"
                                   : g.peers.size() + 1 == h.gpus.size() ? "all"
@@ -271,9 +271,9 @@ void print(const Findings& findings) {
 
 // Measures the machine and writes the result as a machine file. Collective.
 Machine write_machine(Comm& world, const std::string& file, const Findings& findings) {
-  std::unique_ptr<Backend> backend;
+  std::unique_ptr<Device> backend;
   const int local = local_rank(world);
-  agree_on_errors(world, [&] { backend = open_backend("the backend", "auto", local); });
+  agree_on_errors(world, [&] { backend = open_device("the backend", "auto", local); });
   agree_on_devices(world, *backend);
   const HostFacts& first = findings.hosts.front();
   Progress progress;

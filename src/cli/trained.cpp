@@ -124,10 +124,10 @@ std::unique_ptr<Engine> load_model(Comm& world, const Trained& trained, Layout l
   // The hosts may differ from those of the training.
   if (!check_nodes(world, layout.ranks_per_node).problem.empty()) layout.ranks_per_node = 1;
   Config config = trained.config;
-  std::unique_ptr<Backend> device;
+  std::unique_ptr<Device> device;
   const int local = local_rank(world);
   agree_on_errors(world, [&] {
-    device = open_backend("--backend", backend, local);
+    device = open_device("--backend", backend, local);
     check_config_for_backend("--backend", config, *device);
   });
   agree_on_devices(world, *device);

@@ -1,4 +1,4 @@
-// Requirements of layouts and backends on a configuration.
+// Requirements of layouts and devices on a configuration.
 #include <algorithm>
 #include <cmath>
 #include <tuple>
@@ -39,11 +39,11 @@ std::string layout_problem(const Config& c, const Layout& l) {
     return over(c.moe.shared_d_ff, "moe.shared_d_ff (0: moe.shared_experts * moe.d_ff)", l.tp, "parallel.tp");
   if (const Index counts =
           l.expert_ranks() * (ExpertPlacement(l, {}).num_destinations() + c.moe.experts) * size_of(DType::i32);
-      c.moe.experts > 0 && counts > Backend::read_limit)
+      c.moe.experts > 0 && counts > Device::read_limit)
     return fmt::format(
         "parallel.ep * parallel.etp = {} * {} ranks would tell each other {} bytes of row counts for "
         "moe.experts = {}, and {} are read at once",
-        l.ep, l.etp, counts, c.moe.experts, Backend::read_limit);
+        l.ep, l.etp, counts, c.moe.experts, Device::read_limit);
   // Each rank that splits an expert holds a slice of the expert's output bias.
   if (c.moe.experts > 0 && c.moe.bias && m.d_model % l.etp != 0)
     return over(m.d_model, "with moe.bias, model.d_model", l.etp, "parallel.etp");
@@ -118,16 +118,16 @@ void check_config_for_layout(const Config& config, const Layout& layout) {
                           : fmt::format("on {} these layouts work: {}", counted(layout.ranks, "rank"), list));
 }
 
-std::unique_ptr<Backend> open_backend(std::string_view setting, const std::string& name, int local_rank) {
+std::unique_ptr<Device> open_device(std::string_view setting, const std::string& name, int local_rank) {
   try {
-    return make_backend(name, local_rank);
-  } catch (const NoBackend& e) {
+    return make_device(name, local_rank);
+  } catch (const NoDevice& e) {
     bad_input("{} = {}, but {}: set it to {}", setting, e.name, e.missing,
               e.name == "cuda" ? "cpu or auto" : "auto, cpu or cuda");
   }
 }
 
-void check_config_for_backend(std::string_view setting, const Config& config, const Backend& backend) {
+void check_config_for_backend(std::string_view setting, const Config& config, const Device& backend) {
   const Index widest = std::max(config.model.key_width(), config.model.value_width());
   if (widest > backend.max_head_dim())
     bad_input(

@@ -22,7 +22,7 @@ namespace {
 
 // Members of the facts, each with its name in the JSON that ranks exchange.
 template <class F>
-void for_each_member(cuda::Device& d, F f) {
+void for_each_member(cuda::Gpu& d, F f) {
   f("name", d.name), f("id", d.id), f("capability", d.capability), f("bytes", d.bytes), f("peers", d.peers);
   f("tried", d.tried), f("free_bytes", d.free_bytes), f("kernels", d.kernels), f("error", d.error);
 }
@@ -223,9 +223,9 @@ std::vector<HostFacts> hosts_of(const std::vector<RankFacts>& ranks) {
       hosts.push_back(r.host);
       continue;
     }
-    for (const cuda::Device& gpu : r.host.gpus) {
+    for (const cuda::Gpu& gpu : r.host.gpus) {
       const auto known =
-          std::find_if(host->gpus.begin(), host->gpus.end(), [&](const cuda::Device& g) { return g.id == gpu.id; });
+          std::find_if(host->gpus.begin(), host->gpus.end(), [&](const cuda::Gpu& g) { return g.id == gpu.id; });
       if (known == host->gpus.end())
         host->gpus.push_back(gpu);
       else if (gpu.tried && !known->tried)

@@ -48,7 +48,7 @@ struct HostFacts {
   std::string driver;       // NVIDIA's, such as "580.65.06"; empty if none is loaded
   // Newest CUDA version of the driver; also empty if this build has no CUDA.
   std::string driver_cuda;
-  std::vector<cuda::Device> gpus;
+  std::vector<cuda::Gpu> gpus;
   Hdf5Library hdf5;
   std::string unicode;  // unicode_libraries()
 };

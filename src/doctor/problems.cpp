@@ -213,7 +213,7 @@ void check_host(const HostGroup& group, std::vector<Problem>& out) {
 }
 
 void check_gpus(const HostFacts& host, std::vector<Problem>& out) {
-  for (const cuda::Device& gpu : host.gpus) {
+  for (const cuda::Gpu& gpu : host.gpus) {
     if (!gpu.tried) continue;
     if (!gpu.error.empty())
       out.push_back({fmt::format("GPU {} of {} (compute capability {}) cannot be used: {}", gpu.id, host.name,
@@ -290,7 +290,7 @@ void check_folder(const std::vector<RankFacts>& ranks, std::vector<Problem>& out
 }
 
 std::string device_of(const RankFacts& rank) {
-  for (const cuda::Device& gpu : rank.host.gpus)
+  for (const cuda::Gpu& gpu : rank.host.gpus)
     if (gpu.id == rank.gpu) return gpu.name;
   return rank.host.processor;
 }

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "kernels/ops/gemm.h"
 #include "src/config.h"
 #include "src/doctor/probes.h"
 
@@ -14,7 +15,7 @@ double seconds_since(std::chrono::steady_clock::time_point begin) {
 // The GEMM y = a w; all three matrices are [width, width].
 class SquareGemm {
  public:
-  SquareGemm(Backend& backend, Index width)
+  SquareGemm(Device& backend, Index width)
       : backend_(backend),
         a_(backend.tensor({width, width})),
         w_(backend.tensor({width, width})),
@@ -27,20 +28,20 @@ class SquareGemm {
   // Returns the seconds of `times` GEMMs in a row.
   double seconds(int times) const {
     const auto begin = std::chrono::steady_clock::now();
-    for (int i = 0; i < times; ++i) backend_.gemm({}, a_, w_.view(), y_);
+    for (int i = 0; i < times; ++i) run(backend_, ops::Gemm{.a = a_, .b = w_.view(), .c = y_});
     backend_.synchronize();
     return seconds_since(begin);
   }
 
  private:
-  Backend& backend_;
+  Device& backend_;
   Tensor a_, w_, y_;
 };
 
 constexpr Index min_width = 256, max_width = 2048;
 
 // Returns the smallest width whose GEMM takes a millisecond, or max_width.
-Index choose_width(Backend& backend) {
+Index choose_width(Device& backend) {
   Index width = min_width;
   while (width < max_width && SquareGemm(backend, width).seconds(1) < 1e-3) width *= 2;
   return width;
@@ -48,7 +49,7 @@ Index choose_width(Backend& backend) {
 
 // Measures five times about 10 ms and takes the median. It shows a lowered clock or a shared CPU,
 // but no short interruption.
-double flops_per_second(Backend& backend, Index width) {
+double flops_per_second(Device& backend, Index width) {
   const SquareGemm product(backend, width);
   const int times = std::max(1, static_cast<int>(0.01 / std::max(product.seconds(1), 1e-6)));
   std::array<double, 5> seconds{};
@@ -90,10 +91,10 @@ std::pair<double, double> probe_clock(Comm& world, double (*clock)()) {
 }
 
 double probe_speed(Comm& world, int local_rank) {
-  std::unique_ptr<Backend> backend;
+  std::unique_ptr<Device> backend;
   Index width = max_width;
   try {
-    if (local_rank >= 0) width = choose_width(*(backend = open_backend("the backend", "auto", local_rank)));
+    if (local_rank >= 0) width = choose_width(*(backend = open_device("the backend", "auto", local_rank)));
   } catch (const Error&) {
     backend.reset();  // the facts of its device give the reason
   }

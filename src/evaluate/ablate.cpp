@@ -3,6 +3,8 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/ops/elementwise.h"
+
 namespace sy {
 namespace {
 
@@ -20,22 +22,22 @@ WithoutExpert::WithoutExpert(Engine& engine, Index layer, Index expert, Mode mod
     engine.set_router_bias(biases);
     return;
   }
-  Backend& b = engine.backend();
+  Device& b = engine.backend();
   const std::string prefix = fmt::format("layers.{}.moe.experts.down.", engine.model().moe_layer_ids()[layer]);
   for (const char* name : {"weight", "bias"}) {
     const Param param = engine.store().find(prefix + name);
     if (!param) continue;
     const View weights = param.weight.rows(expert, 1);
     SavedWeights& saved = saved_.emplace_back(SavedWeights{weights, b.tensor(weights.shape(), weights.dtype())});
-    b.copy(weights, saved.values);
-    b.fill(weights, 0);
+    run(b, ops::Copy{.x = weights, .y = saved.values});
+    run(b, ops::Fill{.x = weights, .value = 0});
   }
   engine.store().packed_weights().invalidate();
 }
 
 WithoutExpert::~WithoutExpert() {
   if (!biases_.empty()) engine_.set_router_bias(biases_);
-  for (const SavedWeights& saved : saved_) engine_.backend().copy(saved.values, saved.weights);
+  for (const SavedWeights& saved : saved_) run(engine_.backend(), ops::Copy{.x = saved.values, .y = saved.weights});
   if (!saved_.empty()) engine_.store().packed_weights().invalidate();
 }
 

@@ -40,7 +40,7 @@ struct ReplayResult {
   std::vector<std::int32_t> predicted;  // [T] most likely next ids, if requested
 };
 
-// Runs one pass. The engine's mesh must have one rank; its backend may be any.
+// Runs one pass. The engine's mesh must have one rank; its device may be any.
 ReplayResult replay(Engine& engine, const ReplayBatch& batch, bool dropless, bool predict);
 
 }  // namespace sy

@@ -1,5 +1,9 @@
 #include "src/model/attention.h"
 
+#include "kernels/ops/activation.h"
+#include "kernels/ops/attention.h"
+#include "kernels/ops/rope.h"
+
 namespace sy {
 
 Attention::Attention(const AttentionSpec& spec, Index d_model, ParamStore& store, const std::string& prefix,
@@ -46,8 +50,8 @@ void Attention::forward(const LayerContext& layer, ConstView x, Output to, Saved
   normalize(layer, s);
   ConstHeads k = keys(s.qkv), v = values(s.qkv);
   if (const LayerCache& cache = layer.cache) {
-    context.backend.kv_cache_append(k, cache.offsets, cache.keys);
-    context.backend.kv_cache_append(v, cache.offsets, cache.values);
+    run(context.backend, ops::KvCacheAppend{.x = k, .offsets = cache.offsets, .y = cache.keys});
+    run(context.backend, ops::KvCacheAppend{.x = v, .offsets = cache.offsets, .y = cache.values});
     k = Heads(cache.keys);
     v = Heads(cache.values);
   }
@@ -75,57 +79,94 @@ void Attention::backward(const LayerContext& layer, ConstView dy, const Saved& s
 }
 
 void Attention::normalize(const LayerContext& layer, Saved& s) const {
-  Backend& b = layer.context.backend;
+  Device& b = layer.context.backend;
   const Index T = layer.batch.tokens(), heads = heads_ + kv_heads_, row = (heads + kv_heads_) * head_dim_;
   const Shape by_token = {T, heads + kv_heads_, head_dim_};
   if (norm_) {
     s.inverse = layer.saved.f32({T, heads});
-    return b.qk_norm_forward(qk_norm_, s.raw.reshape(by_token), norm_.weight, layer.batch.rope_rows, rope_rows(),
-                             s.qkv.reshape(by_token), s.inverse);
+    return run(b, ops::QkNormForward{.x = s.raw.reshape(by_token),
+                                     .weight = norm_.weight,
+                                     .positions = layer.batch.rope_rows,
+                                     .table = rope_rows(),
+                                     .desc = qk_norm_,
+                                     .y = s.qkv.reshape(by_token),
+                                     .inverse = s.inverse});
   }
   if (whole_norm_) {
     s.squares = layer.saved.f32({T, 2});
     whole_sums(layer.context, s.raw, s.raw, s.squares);
-    b.whole_qk_norm_forward(whole_qk_norm_, s.raw.reshape({T, row}), whole_norm_.weight, s.squares,
-                            s.unclipped.reshape({T, row}));
+    run(b, ops::WholeQkNormForward{.x = s.raw.reshape({T, row}),
+                                   .weight = whole_norm_.weight,
+                                   .squares = s.squares,
+                                   .desc = whole_qk_norm_,
+                                   .y = s.unclipped.reshape({T, row})});
   }
-  if (clip_) b.activation_forward(*clip_, s.unclipped.reshape({T, row}), {}, s.qkv.reshape({T, row}));
-  if (rope_table_) b.rope(s.qkv.reshape(by_token), heads, layer.batch.rope_rows, rope_rows(), false, pairs_);
+  if (clip_)
+    run(b,
+        ops::ActivationForward{.h = s.unclipped.reshape({T, row}), .activation = *clip_, .y = s.qkv.reshape({T, row})});
+  if (rope_table_)
+    run(b, ops::Rope{.x = s.qkv.reshape(by_token),
+                     .heads = heads,
+                     .positions = layer.batch.rope_rows,
+                     .table = rope_rows(),
+                     .pairs = pairs_});
 }
 
 View Attention::backward_normalize(const LayerContext& layer, View dqkv, const Saved& s) const {
   const ExecutionContext& context = layer.context;
-  Backend& b = context.backend;
+  Device& b = context.backend;
   const Index T = layer.batch.tokens(), heads = heads_ + kv_heads_, row = (heads + kv_heads_) * head_dim_;
   const Shape by_token = {T, heads + kv_heads_, head_dim_};
   if (norm_) {
     const View draw = context.temp(dqkv.shape());
-    b.qk_norm_backward(qk_norm_, dqkv.reshape(by_token), s.raw.reshape(by_token), norm_.weight, s.inverse,
-                       layer.batch.rope_rows, rope_rows(), draw.reshape(by_token), norm_.grad);
+    run(b, ops::QkNormBackward{.dy = dqkv.reshape(by_token),
+                               .x = s.raw.reshape(by_token),
+                               .weight = norm_.weight,
+                               .inverse = s.inverse,
+                               .positions = layer.batch.rope_rows,
+                               .table = rope_rows(),
+                               .desc = qk_norm_,
+                               .dx = draw.reshape(by_token),
+                               .dweight = norm_.grad});
     return draw;
   }
   View products;
   if (whole_norm_) products = context.scratch.f32({T, 2});
   // Both are rotated, which preserves the sums.
   if (whole_norm_ && !clip_) whole_sums(context, dqkv, s.qkv, products);
-  if (rope_table_) b.rope(dqkv.reshape(by_token), heads, layer.batch.rope_rows, rope_rows(), true, pairs_);
+  if (rope_table_)
+    run(b, ops::Rope{.x = dqkv.reshape(by_token),
+                     .heads = heads,
+                     .positions = layer.batch.rope_rows,
+                     .table = rope_rows(),
+                     .inverse = true,
+                     .pairs = pairs_});
   if (clip_) {
     const View dunclipped = context.temp(dqkv.shape());
-    b.activation_backward(*clip_, dqkv.reshape({T, row}), s.unclipped.reshape({T, row}), {},
-                          dunclipped.reshape({T, row}), {});
+    run(b, ops::ActivationBackward{.dy = dqkv.reshape({T, row}),
+                                   .h = s.unclipped.reshape({T, row}),
+                                   .activation = *clip_,
+                                   .dh = dunclipped.reshape({T, row})});
     dqkv = dunclipped;
     if (whole_norm_) whole_sums(context, dqkv, s.unclipped, products);
   }
   if (!whole_norm_) return dqkv;
   const View draw = context.temp(dqkv.shape());
-  b.whole_qk_norm_backward(whole_qk_norm_, dqkv.reshape({T, row}), s.raw.reshape({T, row}), whole_norm_.weight,
-                           s.squares, products, draw.reshape({T, row}), whole_norm_.grad);
+  run(b, ops::WholeQkNormBackward{.dy = dqkv.reshape({T, row}),
+                                  .x = s.raw.reshape({T, row}),
+                                  .weight = whole_norm_.weight,
+                                  .squares = s.squares,
+                                  .products = products,
+                                  .desc = whole_qk_norm_,
+                                  .dx = draw.reshape({T, row}),
+                                  .dweight = whole_norm_.grad});
   return draw;
 }
 
 void Attention::whole_sums(const ExecutionContext& context, ConstView a, ConstView b, View sums) const {
   const Shape rows = {sums.dim(0), (heads_ + 2 * kv_heads_) * head_dim_};
-  context.backend.whole_qk_norm_sums(whole_qk_norm_, a.reshape(rows), b.reshape(rows), sums);
+  run(context.backend,
+      ops::WholeQkNormSums{.x = a.reshape(rows), .y = b.reshape(rows), .desc = whole_qk_norm_, .sums = sums});
   if (context.mesh.tp->size() > 1) context.mesh.tp->all_reduce(sums);
 }
 

@@ -3,6 +3,7 @@
 
 #include <optional>
 
+#include "kernels/ops/qk_norm.h"
 #include "src/model/core_attention.h"
 #include "src/model/linear.h"
 #include "src/model/rope.h"

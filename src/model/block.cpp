@@ -1,6 +1,7 @@
 #include "src/model/block.h"
 
 #include "dist/phase.h"
+#include "kernels/ops/elementwise.h"
 
 namespace sy {
 
@@ -28,7 +29,7 @@ void ResidualBranch::forward(const LayerContext& layer, ConstView x, ConstView s
     const bool in_place = stream.bytes() == sum.bytes();
     const View normed = in_place ? context.temp(shape) : sum;
     out_norm_.forward(context, s.out, normed, s.out_moments);
-    context.backend.add(in_place ? normed : stream, sum);
+    run(context.backend, ops::Add{.x = in_place ? normed : stream, .y = sum});
   } else {
     f(s.in, Output{.y = sum, .residual = placement_.normed_residual ? s.in : stream});
   }
@@ -41,29 +42,29 @@ void ResidualBranch::forward(const LayerContext& layer, ConstView x, ConstView s
 template <class F>
 void ResidualBranch::backward(const LayerContext& layer, View d, const Saved& s, View dx, const F& f) const {
   const ExecutionContext& context = layer.context;
-  Backend& b = context.backend;
+  Device& b = context.backend;
   const Arena::Scope scope(context.scratch);
   // Gradient with respect to the input of a norm that follows the sublayer.
   const View dsublayer = placement_.post_residual || placement_.post_sublayer ? context.temp(d.shape()) : d;
   if (placement_.post_residual) {
-    b.fill(dsublayer, 0);
+    run(b, ops::Fill{.x = dsublayer, .value = 0});
     norm_.backward(context, d, s.sum, s.moments, dsublayer);
-    b.copy(dsublayer, d);
+    run(b, ops::Copy{.x = dsublayer, .y = d});
   }
   if (placement_.post_sublayer) {
-    b.fill(dsublayer, 0);
+    run(b, ops::Fill{.x = dsublayer, .value = 0});
     out_norm_.backward(context, d, s.out, s.out_moments, dsublayer);
   }
   const View din = context.temp(d.shape());
   f(dsublayer, din);
   if (placement_.normed_residual) {  // the residual is the norm's output, not its input
-    b.add(d, din);
-    b.fill(dx, 0);
+    run(b, ops::Add{.x = d, .y = din});
+    run(b, ops::Fill{.x = dx, .value = 0});
   }
   if (placement_.pre)
     norm_.backward(context, din, s.x, s.moments, dx);
   else
-    b.add(din, dx);
+    run(b, ops::Add{.x = din, .y = dx});
 }
 
 Block::Block(const BlockSpec& spec, Index d_model, Index layer, ParamStore& store, RouterTables router,
@@ -134,10 +135,10 @@ void Block::backward(const LayerContext& layer, View d, Saved& s) const {
   // Both branches read d, so neither may add to it before the other has finished.
   const Arena::Scope scope(layer.context.scratch);
   const View dx = layer.context.temp(d.shape());
-  layer.context.backend.copy(d, dx);
+  run(layer.context.backend, ops::Copy{.x = d, .y = dx});
   ffn_branch_.backward(layer, d, s.ffn_branch, dx, ffn);
   attention_branch_.backward(layer, d, s.attention_branch, dx, attention);
-  layer.context.backend.copy(dx, d);
+  run(layer.context.backend, ops::Copy{.x = dx, .y = d});
 }
 
 }  // namespace sy

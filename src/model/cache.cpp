@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "kernels/ops/elementwise.h"
+
 namespace sy {
 
 namespace {
@@ -14,7 +16,7 @@ View slot_positions(View x, Index slot, Index begin, Index count) {
 
 }  // namespace
 
-Cache::Cache(Backend& backend, const std::vector<CacheSpec>& layers, DType dtype, Index slots, Index positions,
+Cache::Cache(Device& backend, const std::vector<CacheSpec>& layers, DType dtype, Index slots, Index positions,
              Index tokens_per_pass)
     : backend_(backend), positions_(positions), lengths_(static_cast<std::size_t>(slots)) {
   for (const CacheSpec& spec : layers) {
@@ -68,8 +70,8 @@ void Cache::shift(Layer& layer, Index slot, Index begin, Index retained, Arena& 
   for (const View x : {layer.keys.view(), layer.values.view()}) {
     const Arena::Scope scope(scratch);
     const View from = slot_positions(x, slot, begin, retained), temporary = scratch.take(from.shape(), from.dtype());
-    backend_.copy(from, temporary);  // source and destination may overlap
-    backend_.copy(temporary, slot_positions(x, slot, 0, retained));
+    run(backend_, ops::Copy{.x = from, .y = temporary});  // source and destination may overlap
+    run(backend_, ops::Copy{.x = temporary, .y = slot_positions(x, slot, 0, retained)});
   }
 }
 
@@ -90,7 +92,7 @@ void Cache::remove(Index slot, Index last) {
     const Index stored = length(last) - groups_[layer.group].begin[from];
     if (slot == last || stored == 0) continue;
     for (const View x : {layer.keys.view(), layer.values.view()})
-      backend_.copy(slot_positions(x, last, 0, stored), slot_positions(x, slot, 0, stored));
+      run(backend_, ops::Copy{.x = slot_positions(x, last, 0, stored), .y = slot_positions(x, slot, 0, stored)});
   }
   lengths_[to] = lengths_[from];
   lengths_[from] = 0;

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "kernels/arena.h"
-#include "kernels/backend.h"
+#include "kernels/device.h"
 
 namespace sy {
 
@@ -33,7 +33,7 @@ class Cache {
   // - slots: maximum number of sequences
   // - positions: maximum number of tokens in each of them
   // - tokens_per_pass: maximum number of tokens that a pass adds to one sequence
-  Cache(Backend& backend, const std::vector<CacheSpec>& layers, DType dtype, Index slots, Index positions,
+  Cache(Device& backend, const std::vector<CacheSpec>& layers, DType dtype, Index slots, Index positions,
         Index tokens_per_pass);
 
   Index slots() const { return static_cast<Index>(lengths_.size()); }
@@ -74,7 +74,7 @@ class Cache {
   // Moves `retained` positions of a slot from `begin` to the front, in one layer.
   void shift(Layer& layer, Index slot, Index begin, Index retained, Arena& scratch);
 
-  Backend& backend_;
+  Device& backend_;
   Index positions_;
   std::vector<Index> lengths_;  // [slots]
   std::vector<Group> groups_;

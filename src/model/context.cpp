@@ -1,5 +1,7 @@
 #include "src/model/context.h"
 
+#include "kernels/ops/elementwise.h"
+
 namespace sy {
 
 ConstView gather_tokens(const ExecutionContext& context, Arena& arena, ConstView x) {
@@ -27,7 +29,7 @@ void scatter_tokens(const ExecutionContext& context, ConstView partial, Output t
   const bool in_place = to.residual.bytes() == to.y.bytes();
   const View sum = in_place ? context.temp(to.y.shape()) : to.y;
   context.mesh.tp->reduce_scatter(partial, sum);
-  context.backend.add(in_place ? sum : to.residual, to.y);
+  run(context.backend, ops::Add{.x = in_place ? sum : to.residual, .y = to.y});
 }
 
 }  // namespace sy

@@ -1,4 +1,4 @@
-// Contexts of a pass through the decoder: backend, mesh and memory (ExecutionContext), and the
+// Contexts of a pass through the decoder: device, mesh and memory (ExecutionContext), and the
 // micro-batch and saved memory of a layer (LayerContext).
 //
 // The ranks of a tensor-parallel group work on the same B sequences of S positions. Outside
@@ -13,14 +13,14 @@
 
 #include "dist/mesh.h"
 #include "kernels/arena.h"
-#include "kernels/backend.h"
+#include "kernels/device.h"
 #include "src/model/cache.h"
 
 namespace sy {
 
-// Backend, mesh and scratch memory, the same for every pass.
+// Device, mesh and scratch memory, the same for every pass.
 struct ExecutionContext {
-  Backend& backend;
+  Device& backend;
   const Mesh& mesh;
   Arena& scratch;  // memory that lives within one function
   DType dtype;     // of weights and activations: f32 or bf16

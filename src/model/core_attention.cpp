@@ -1,5 +1,8 @@
 #include "src/model/core_attention.h"
 
+#include "kernels/ops/attention.h"
+#include "kernels/ops/elementwise.h"
+
 namespace sy {
 
 CoreAttention::CoreAttention(const AttentionSpec& spec, ParamStore& store, const std::string& prefix, Index positions)
@@ -20,22 +23,39 @@ void CoreAttention::forward(const ExecutionContext& context, ConstHeads q, Const
   const Arena::Scope scope(context.scratch);
   AttentionDesc desc = attention_desc(context);
   desc.mask.query_offsets = query_offsets;
-  context.backend.attention_forward(desc, q, k, v, out, lse);
+  run(context.backend, ops::AttentionForward{.q = q, .k = k, .v = v, .desc = desc, .out = out, .lse = lse});
 }
 
 void CoreAttention::backward(const ExecutionContext& context, ConstView dout, ConstHeads q, ConstHeads k, ConstHeads v,
                              ConstView out, ConstView lse, Heads dq, Heads dk, Heads dv) const {
   const Arena::Scope scope(context.scratch);
   const AttentionDesc desc = attention_desc(context);
-  context.backend.attention_backward(desc, dout, q, k, v, out, lse, dq, dk, dv);
+  run(context.backend, ops::AttentionBackward{.dout = dout,
+                                              .q = q,
+                                              .k = k,
+                                              .v = v,
+                                              .out = out,
+                                              .lse = lse,
+                                              .desc = desc,
+                                              .dq = dq,
+                                              .dk = dk,
+                                              .dv = dv});
   const bool learned = relative_ && relative_->learned();
   if (!sinks_ && !learned) return;
   View dbias;
   if (learned) {
     dbias = context.scratch.f32(desc.bias.shape());
-    context.backend.fill(dbias, 0);
+    run(context.backend, ops::Fill{.x = dbias, .value = 0});
   }
-  context.backend.attention_backward_learned(desc, dout, q, k, v, out, lse, dbias, sinks_.grad);
+  run(context.backend, ops::AttentionBackwardLearned{.dout = dout,
+                                                     .q = q,
+                                                     .k = k,
+                                                     .v = v,
+                                                     .out = out,
+                                                     .lse = lse,
+                                                     .desc = desc,
+                                                     .dbias = dbias,
+                                                     .dsinks = sinks_.grad});
   if (dbias) relative_->backward(context, dbias);
 }
 

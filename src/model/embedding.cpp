@@ -4,12 +4,14 @@
 #include <cmath>
 
 #include "dist/phase.h"
+#include "kernels/ops/elementwise.h"
+#include "kernels/ops/embedding.h"
 #include "src/params/block_specs.h"
 
 namespace sy {
 namespace {
 
-// Copies values to the store's backend, in the type of its weights.
+// Copies values to the store's device, in the type of its weights.
 Tensor constant(const ParamStore& store, const std::vector<float>& values, const Shape& shape) {
   Tensor tensor = store.backend().tensor(shape, store.dtype());
   if (store.dtype() == DType::f32) {
@@ -38,23 +40,26 @@ Embedding::Embedding(const Config& config, ParamStore& store, Index positions)
 View Embedding::forward(const LayerContext& layer, Saved& s) const {
   const ScopedPhase phase("embedding");
   const ExecutionContext& context = layer.context;
-  Backend& b = context.backend;
+  Device& b = context.backend;
   const Arena::Scope scope(context.scratch);
   const Index D = table_.weight.dim(1);
   const View x = layer.save({layer.own_tokens(), D});
+  const auto look_up = [&](ConstView ids, ConstView table, Index vocab_begin, View y) {
+    run(b, ops::EmbeddingForward{.ids = ids, .table = table, .vocab_begin = vocab_begin, .y = y});
+  };
   if (context.mesh.tp->size() == 1) {
-    b.embedding_forward(layer.batch.ids, table_.weight, first_row_, x);
+    look_up(layer.batch.ids, table_.weight, first_row_, x);
   } else {
     // A rank has rows of its share of the vocabulary alone. The sum over the ranks has every row.
     const View partial = context.temp({layer.batch.tokens(), D});
-    b.embedding_forward(layer.batch.ids, table_.weight, first_row_, partial);
+    look_up(layer.batch.ids, table_.weight, first_row_, partial);
     context.mesh.tp->reduce_scatter(partial, x);
   }
-  if (scale_ != 1) b.scale(x, scale_);
+  if (scale_ != 1) run(b, ops::Scale{.x = x, .factor = scale_});
   if (const ConstView positions = positions_ ? ConstView(positions_.weight) : ConstView(sines_)) {
     const View rows = context.temp(x.shape());
-    b.embedding_forward(context.own_tokens(layer.batch.positions), positions, 0, rows);
-    b.add(rows, x);
+    look_up(context.own_tokens(layer.batch.positions), positions, 0, rows);
+    run(b, ops::Add{.x = rows, .y = x});
   }
   if (!norm_) return x;
   s.sum = x;
@@ -66,17 +71,21 @@ View Embedding::forward(const LayerContext& layer, Saved& s) const {
 
 void Embedding::backward(const ExecutionContext& context, const Batch& batch, const Saved& s, View d) const {
   const ScopedPhase phase("gradient of the embedding");
-  Backend& b = context.backend;
+  Device& b = context.backend;
   const Arena::Scope scope(context.scratch);
   if (norm_) {
     const View dsum = context.temp(d.shape());
-    b.fill(dsum, 0);
+    run(b, ops::Fill{.x = dsum, .value = 0});
     norm_->backward(context, d, s.sum, s.moments, dsum);
     d = dsum;
   }
-  if (positions_) b.embedding_backward(context.own_tokens(batch.positions), d, 0, positions_.grad);
-  if (scale_ != 1) b.scale(d, scale_);
-  b.embedding_backward(batch.ids, gather_tokens(context, context.scratch, d), first_row_, table_.grad);
+  if (positions_)
+    run(b, ops::EmbeddingBackward{.ids = context.own_tokens(batch.positions), .dy = d, .dtable = positions_.grad});
+  if (scale_ != 1) run(b, ops::Scale{.x = d, .factor = scale_});
+  run(b, ops::EmbeddingBackward{.ids = batch.ids,
+                                .dy = gather_tokens(context, context.scratch, d),
+                                .vocab_begin = first_row_,
+                                .dtable = table_.grad});
 }
 
 std::vector<float> sinusoidal_positions(Index positions, Index d_model) {

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <numeric>
 
+#include "kernels/ops/elementwise.h"
+#include "kernels/ops/load_balancing.h"
+
 namespace sy {
 
 namespace {
@@ -17,7 +20,7 @@ std::vector<GemmPass> gemm_passes_to_pack(const Config& config, const Layout& la
 
 }  // namespace
 
-Engine::Engine(const Config& config, Index vocab, std::unique_ptr<Backend> backend, Mesh mesh, bool training,
+Engine::Engine(const Config& config, Index vocab, std::unique_ptr<Device> backend, Mesh mesh, bool training,
                Index arena_bytes, Index slots, Index positions)
     : config_(config),
       vocab_(vocab),
@@ -90,7 +93,7 @@ Statistics Engine::take_statistics() {
   const Index E = config_.moe.experts;
   std::vector<double> host(statistics_.shape().elements());
   backend_->to_host(statistics_, host.data());
-  backend_->fill(statistics_, 0);
+  run(*backend_, ops::Fill{.x = statistics_, .value = 0});
   Statistics s;
   const double* at = host.data();
   const RouterSums sums{E};

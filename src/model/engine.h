@@ -1,4 +1,4 @@
-// A runnable model on this rank: backend, parameters, arenas and tables. Training, evaluation,
+// A runnable model on this rank: device, parameters, arenas and tables. Training, evaluation,
 // generation and planning all use it.
 #pragma once
 
@@ -13,7 +13,7 @@ namespace sy {
 class Engine {
  public:
   // Allocates the model. The weights are zeros until store() is filled. Collective.
-  // - backend: may be the dry-run backend
+  // - backend: may be the dry device
   // - mesh: for host buffers, or already for those of `backend` (on_backend)
   // - training: if true, gradients and optimizer state are allocated too
   // - arena_bytes: size of the activation memory; if 0, the memory grows as needed. On a device any
@@ -22,12 +22,12 @@ class Engine {
   // - slots: number of micro-batches that can be in flight
   // - positions: maximum number of tokens in a sequence, for the position tables; 0 means
   //   model.seq_len
-  Engine(const Config& config, Index vocab, std::unique_ptr<Backend> backend, Mesh mesh, bool training,
+  Engine(const Config& config, Index vocab, std::unique_ptr<Device> backend, Mesh mesh, bool training,
          Index arena_bytes = 0, Index slots = 1, Index positions = 0);
   Engine(const Engine&) = delete;
 
   const Config& config() const { return config_; }
-  Backend& backend() { return *backend_; }
+  Device& backend() { return *backend_; }
   const Mesh& mesh() const { return mesh_; }
   ParamStore& store() { return store_; }
   const Stage& model() const { return *model_; }
@@ -110,7 +110,7 @@ class Engine {
 
   Config config_;
   Index vocab_;
-  std::unique_ptr<Backend> backend_;
+  std::unique_ptr<Device> backend_;
   Mesh mesh_;
   ParamStore store_;
   std::unique_ptr<FixedBlock> fixed_block_;  // shared by the arenas; nullptr if they grow

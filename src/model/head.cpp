@@ -6,6 +6,8 @@
 
 #include "dist/phase.h"
 #include "dist/shard.h"
+#include "kernels/ops/cross_entropy.h"
+#include "kernels/ops/elementwise.h"
 
 namespace sy {
 
@@ -55,7 +57,7 @@ void Head::loss(const ExecutionContext& context, const Batch& batch, ConstView x
   const Index V = weight_.weight.dim(0), D = x.dim(1), T = batch.tokens(), P = context.mesh.tp->size();
   const Index chunk = std::clamp<Index>(context.backend.logits_chunk() / std::max<Index>(V, 1), 64, 4096);
   const Arena::Scope scope(context.scratch);
-  Backend& b = context.backend;
+  Device& b = context.backend;
   x = gather_tokens(context, context.scratch, x);
   const View dx_full = dx && P > 1 ? context.temp(x.shape()) : dx;
   const View losses = context.scratch.f32({T}), lse = context.scratch.f32({T});
@@ -69,28 +71,38 @@ void Head::loss(const ExecutionContext& context, const Batch& batch, ConstView x
     const ConstView x_chunk = x.rows(at, n), targets = batch.targets.rows(at, n);
     const View local = partials.rows(context.mesh.coord.tp, 1);
     local_logits(context, x_chunk, logits);
-    b.cross_entropy_forward(desc_, logits, targets, local.reshape({n, 3}));
+    run(b, ops::CrossEntropyForward{
+               .logits = logits, .targets = targets, .desc = desc_, .partial = local.reshape({n, 3})});
     if (P > 1) context.mesh.tp->all_gather(local, partials);
-    b.cross_entropy_loss(partials, targets, lse.rows(at, n), losses.rows(at, n));
+    run(b, ops::CrossEntropyLoss{
+               .partials = partials, .targets = targets, .lse = lse.rows(at, n), .loss = losses.rows(at, n)});
     if (!dx) continue;
     for (Index first = 0, rows; first < n; first += rows) {
       rows = memory.max_gradient_rows(first);
-      b.cross_entropy_backward(desc_, logits.rows(first, rows), targets.rows(first, rows), lse.rows(at + first, rows),
-                               batch.step.targets, dlogits.rows(first, rows));
+      run(b, ops::CrossEntropyBackward{.logits = logits.rows(first, rows),
+                                       .targets = targets.rows(first, rows),
+                                       .lse = lse.rows(at + first, rows),
+                                       .total = batch.step.targets,
+                                       .desc = desc_,
+                                       .dlogits = dlogits.rows(first, rows)});
     }
-    if (scale_ != 1) b.scale(dlogits, scale_);
+    if (scale_ != 1) run(b, ops::Scale{.x = dlogits, .factor = scale_});
     linear_.backward_input(context, dlogits, dx_full.rows(at, n).reshape({n, D}));
     linear_.backward_weight(context, dlogits, x_chunk);
     linear_.backward_bias(context, dlogits);
   }
   if (dx && P > 1) context.mesh.tp->reduce_scatter(dx_full, dx);
-  if (sums) b.loss_sums(context.own_tokens(losses), context.own_tokens(lse), context.own_tokens(batch.targets), sums);
+  if (sums)
+    run(b, ops::LossSums{.losses = context.own_tokens(losses),
+                         .lse = context.own_tokens(lse),
+                         .targets = context.own_tokens(batch.targets),
+                         .sums = sums});
 }
 
 // logits = scale * (x W^T + bias): the scale multiplies the bias, too.
 void Head::local_logits(const ExecutionContext& context, ConstView x, View logits) const {
   linear_.forward(context, x, logits);
-  if (scale_ != 1) context.backend.scale(logits, scale_);
+  if (scale_ != 1) run(context.backend, ops::Scale{.x = logits, .factor = scale_});
 }
 
 std::vector<float> Head::logits(const ExecutionContext& context, ConstView x, Index vocab) const {
@@ -102,7 +114,7 @@ std::vector<float> Head::logits(const ExecutionContext& context, ConstView x, In
   const View shard = gathered.rows(context.mesh.coord.tp, 1).reshape({n * max_columns});
   local_logits(context, x, shard.rows(0, n * local_columns).reshape({n, local_columns}));
   // This rank's range may be shorter than the first.
-  context.backend.fill(shard.rows(n * local_columns, n * (max_columns - local_columns)), 0);
+  run(context.backend, ops::Fill{.x = shard.rows(n * local_columns, n * (max_columns - local_columns)), .value = 0});
   if (ranks > 1) context.mesh.tp->all_gather(shard, gathered);
   std::vector<float> logits(static_cast<std::size_t>(gathered.elements()));
   context.backend.to_host(gathered, logits.data());

@@ -3,6 +3,7 @@
 // each rank holds V consecutive rows of W and of b.
 #pragma once
 
+#include "kernels/ops/cross_entropy.h"
 #include "src/config.h"
 #include "src/model/linear.h"
 
@@ -14,7 +15,7 @@ class Head {
   Head(const Config& config, ParamStore& store, Param weight, Index first_row);
 
   // Computes the cross-entropy of the batch's targets. x: [T, D].
-  // - sums: [2] f64 += Backend::loss_sums of the rank's own tokens; or empty
+  // - sums: [2] f64 += ops::LossSums of the rank's own tokens; or empty
   // - dx: [T, D] = gradient with respect to x of (sum of losses and z-losses) / the step's targets;
   //   or empty. If it is not empty, the gradients with respect to W and b are added to theirs.
   void loss(const ExecutionContext& context, const Batch& batch, ConstView x, View dx, View sums) const;

@@ -1,5 +1,10 @@
 #include "src/model/latent_attention.h"
 
+#include "kernels/ops/attention.h"
+#include "kernels/ops/elementwise.h"
+#include "kernels/ops/heads.h"
+#include "kernels/ops/rope.h"
+
 namespace sy {
 
 Latent::Latent(ParamStore& store, const std::string& name, Index d_model, float eps)
@@ -22,7 +27,7 @@ void Latent::backward(const LayerContext& layer, const std::function<void(View)>
   const Arena::Scope scope(context.scratch);
   const View dnormed = context.temp(s.compressed.shape()), dcompressed = context.temp(s.compressed.shape());
   sum_tokens(context, dnormed, latent_gradient);
-  context.backend.fill(dcompressed, 0);
+  run(context.backend, ops::Fill{.x = dcompressed, .value = 0});
   norm_.backward(context, dnormed, s.compressed, s.moments, dcompressed);
   down_.backward_weight(context, dcompressed, x);
   down_.backward_input(context, dcompressed, dx, accumulate);
@@ -84,8 +89,8 @@ void LatentAttention::attend(const LayerContext& layer, ConstView k_rope, Saved&
   const View k_nope = context.temp({B, S, heads_, qk_nope_dim_});
   k_.forward(context, s.kv_latent.gathered, k_nope.reshape({T, heads_ * qk_nope_dim_}));
   v_.forward(context, s.kv_latent.gathered, s.v.reshape({T, heads_ * v_head_dim_}));
-  context.backend.broadcast_heads(k_rope, Heads(s.k).columns(0, qk_rope_dim_));
-  context.backend.broadcast_heads(k_nope, Heads(s.k).columns(qk_rope_dim_, qk_nope_dim_));
+  run(context.backend, ops::BroadcastHeads{.x = k_rope, .y = Heads(s.k).columns(0, qk_rope_dim_)});
+  run(context.backend, ops::BroadcastHeads{.x = k_nope, .y = Heads(s.k).columns(qk_rope_dim_, qk_nope_dim_)});
   core_attention_.forward(context, s.q, s.k, s.v, s.out, s.lse);
 }
 
@@ -95,24 +100,28 @@ void LatentAttention::attend(const LayerContext& layer, ConstView k_rope, Saved&
 // computes a prompt 256 tokens at a time.
 void LatentAttention::attend_to_cache(const LayerContext& layer, ConstView k_rope, Saved& s) const {
   const ExecutionContext& context = layer.context;
-  Backend& b = context.backend;
+  Device& b = context.backend;
   const Arena::Scope scope(context.scratch);
   const Index B = layer.batch.sequences, S = layer.batch.seq_len, c = kv_latent_.width();
-  const Heads keys = layer.cache.keys, q = s.q;
-  b.kv_cache_append(k_rope, layer.cache.offsets, keys.columns(0, qk_rope_dim_));
-  b.kv_cache_append(s.kv_latent.gathered.reshape({B, S, 1, c}), layer.cache.offsets, keys.columns(qk_rope_dim_, c));
+  const ConstView offsets = layer.cache.offsets;
+  const Heads keys = layer.cache.keys, latents = keys.columns(qk_rope_dim_, c), q = s.q;
+  run(b, ops::KvCacheAppend{.x = k_rope, .offsets = offsets, .y = keys.columns(0, qk_rope_dim_)});
+  run(b, ops::KvCacheAppend{.x = s.kv_latent.gathered.reshape({B, S, 1, c}), .offsets = offsets, .y = latents});
 
   const Heads queries = context.temp({B, S, heads_, qk_rope_dim_ + c});
   const View out = context.temp({B, S, heads_, c});
-  b.broadcast_heads(q.columns(0, qk_rope_dim_), queries.columns(0, qk_rope_dim_));
-  b.batched_head_gemm(GemmPass::dgrad, q.columns(qk_rope_dim_, qk_nope_dim_), k_up_, queries.columns(qk_rope_dim_, c));
-  core_attention_.forward(context, queries, keys, keys.columns(qk_rope_dim_, c), out, s.lse, layer.cache.offsets);
-  b.batched_head_gemm(GemmPass::fprop, ConstView(out), v_up_, s.out);
+  run(b, ops::BroadcastHeads{.x = q.columns(0, qk_rope_dim_), .y = queries.columns(0, qk_rope_dim_)});
+  run(b, ops::BatchedHeadGemm{.x = q.columns(qk_rope_dim_, qk_nope_dim_),
+                              .w = k_up_,
+                              .pass = GemmPass::dgrad,
+                              .y = queries.columns(qk_rope_dim_, c)});
+  core_attention_.forward(context, queries, keys, latents, out, s.lse, offsets);
+  run(b, ops::BatchedHeadGemm{.x = out, .w = v_up_, .pass = GemmPass::fprop, .y = s.out});
 }
 
 void LatentAttention::backward(const LayerContext& layer, ConstView dy, const Saved& s, View dx) const {
   const ExecutionContext& context = layer.context;
-  Backend& b = context.backend;
+  Device& b = context.backend;
   const Arena::Scope scope(context.scratch);
   const Index B = layer.batch.sequences, S = layer.batch.seq_len, T = B * S, width = qk_rope_dim_ + qk_nope_dim_;
   dy = gather_tokens(context, context.scratch, dy);
@@ -133,7 +142,7 @@ void LatentAttention::backward(const LayerContext& layer, ConstView dy, const Sa
     sum_tokens(context, dx, query_input_gradient);
 
   const View dk_nope = context.temp({B, S, heads_, qk_nope_dim_});
-  b.broadcast_heads(Heads(dk).columns(qk_rope_dim_, qk_nope_dim_), dk_nope);
+  run(b, ops::BroadcastHeads{.x = Heads(dk).columns(qk_rope_dim_, qk_nope_dim_), .y = dk_nope});
   const ConstView dk_rows = dk_nope.reshape({T, heads_ * qk_nope_dim_}),
                   dv_rows = dv.reshape({T, heads_ * v_head_dim_});
   k_.backward_weight(context, dk_rows, s.kv_latent.gathered);
@@ -146,7 +155,7 @@ void LatentAttention::backward(const LayerContext& layer, ConstView dy, const Sa
 
   const View dk_rope = context.temp({s.x.dim(0), qk_rope_dim_});
   sum_tokens(context, dk_rope, [&](View partial) {
-    b.reduce_heads(Heads(dk).columns(0, qk_rope_dim_), partial.reshape({B, S, 1, qk_rope_dim_}));
+    run(b, ops::ReduceHeads{.x = Heads(dk).columns(0, qk_rope_dim_), .y = partial.reshape({B, S, 1, qk_rope_dim_})});
   });
   rotate(context, dk_rope.reshape({s.x.dim(0), 1, qk_rope_dim_}), context.own_tokens(layer.batch.rope_rows), true);
   k_rope_.backward_weight(context, dk_rope, s.x);
@@ -154,7 +163,13 @@ void LatentAttention::backward(const LayerContext& layer, ConstView dy, const Sa
 }
 
 void LatentAttention::rotate(const ExecutionContext& context, View x, ConstView rope_rows, bool inverse) const {
-  if (rope_table_) context.backend.rope(x, x.dim(1), rope_rows, rope_table_->rows, inverse, pairs_);
+  if (!rope_table_) return;
+  run(context.backend, ops::Rope{.x = x,
+                                 .heads = x.dim(1),
+                                 .positions = rope_rows,
+                                 .table = rope_table_->rows,
+                                 .inverse = inverse,
+                                 .pairs = pairs_});
 }
 
 }  // namespace sy

@@ -1,5 +1,10 @@
 #include "src/model/linear.h"
 
+#include "kernels/ops/bias.h"
+#include "kernels/ops/elementwise.h"
+#include "kernels/ops/ffn.h"
+#include "kernels/ops/gemm.h"
+
 namespace sy {
 
 Linear::Linear(ParamStore& store, Param weight, Index in, Param bias) : bias_(bias) {
@@ -11,39 +16,52 @@ Linear::Linear(ParamStore& store, Param weight, Index in, Param bias) : bias_(bi
 }
 
 void Linear::forward(const ExecutionContext& context, ConstView x, View y) const {
-  context.backend.gemm({.transpose_b = true}, x, weight_.weight, y);
+  run(context.backend, ops::Gemm{.a = x, .b = weight_.weight, .transpose_b = true, .c = y});
   if (!bias_) return;
-  if (bias_.weight.dtype() == y.dtype()) return context.backend.bias_forward(bias_.weight, y);
+  if (bias_.weight.dtype() == y.dtype()) return run(context.backend, ops::BiasForward{.bias = bias_.weight, .y = y});
   const Arena::Scope scope(context.scratch);
   const View bias = context.scratch.take(bias_.weight.shape(), y.dtype());
-  context.backend.convert(bias_.weight, bias);
-  context.backend.bias_forward(bias, y);
+  run(context.backend, ops::Convert{.x = bias_.weight, .y = bias});
+  run(context.backend, ops::BiasForward{.bias = bias, .y = y});
 }
 
 void Linear::forward_activated(const ExecutionContext& context, const FfnActivation& activation, ConstView x,
                                ConstView row_scale, View h, View y) const {
-  context.backend.ffn_forward(activation, x, weight_.weight, bias_.weight, {}, row_scale, h, y);
+  run(context.backend, ops::FfnForward{.x = x,
+                                       .w = weight_.weight,
+                                       .bias = bias_.weight,
+                                       .row_scale = row_scale,
+                                       .activation = activation,
+                                       .h = h,
+                                       .y = y});
 }
 
 void Linear::backward_activated(const ExecutionContext& context, const FfnActivation& activation, ConstView dy,
                                 ConstView h, ConstView row_scale, View dh, View drow_scale, View y) const {
-  context.backend.ffn_backward(activation, dy, weight_.weight, {}, h, row_scale, dh, drow_scale, y);
+  run(context.backend, ops::FfnBackward{.dout = dy,
+                                        .w = weight_.weight,
+                                        .h = h,
+                                        .row_scale = row_scale,
+                                        .activation = activation,
+                                        .dh = dh,
+                                        .drow_scale = drow_scale,
+                                        .y = y});
 }
 
 void Linear::forward_sum(const ExecutionContext& context, ConstView x, Output to) const {
   if (context.mesh.tp->size() == 1) {
-    context.backend.gemm({.transpose_b = true}, x, weight_.weight, to.y, to.residual);
+    run(context.backend, ops::Gemm{.a = x, .b = weight_.weight, .addend = to.residual, .transpose_b = true, .c = to.y});
   } else {
     const Arena::Scope scope(context.scratch);
     const View partial = context.temp({x.dim(0), to.y.dim(1)});
-    context.backend.gemm({.transpose_b = true}, x, weight_.weight, partial);
+    run(context.backend, ops::Gemm{.a = x, .b = weight_.weight, .transpose_b = true, .c = partial});
     scatter_tokens(context, partial, to);
   }
-  if (bias_) context.backend.bias_forward(bias_.weight, to.y);
+  if (bias_) run(context.backend, ops::BiasForward{.bias = bias_.weight, .y = to.y});
 }
 
 void Linear::backward_input(const ExecutionContext& context, ConstView dy, View dx, bool accumulate) const {
-  context.backend.gemm({.accumulate = accumulate}, dy, weight_.weight, dx);
+  run(context.backend, ops::Gemm{.a = dy, .b = weight_.weight, .accumulate = accumulate, .c = dx});
 }
 
 void Linear::backward_input_sum(const ExecutionContext& context, ConstView dy, View dx) const {
@@ -51,11 +69,12 @@ void Linear::backward_input_sum(const ExecutionContext& context, ConstView dy, V
 }
 
 void Linear::backward_weight(const ExecutionContext& context, ConstView dy, ConstView x) const {
-  context.backend.gemm({.transpose_a = true, .accumulate = weight_.take_accumulate_flag()}, dy, x, weight_.grad);
+  run(context.backend,
+      ops::Gemm{.a = dy, .b = x, .transpose_a = true, .accumulate = weight_.take_accumulate_flag(), .c = weight_.grad});
 }
 
 void Linear::backward_bias(const ExecutionContext& context, ConstView dy) const {
-  if (bias_) context.backend.bias_backward(dy, bias_.grad);
+  if (bias_) run(context.backend, ops::BiasBackward{.dy = dy, .dbias = bias_.grad});
 }
 
 }  // namespace sy

@@ -17,13 +17,13 @@ class Linear {
 
   // y: [T, out] = x: [T, in] W^T + b; y may be f32 if the weights are not
   void forward(const ExecutionContext& context, ConstView x, View y) const;
-  // First GEMM of an FFN, with its activation (Backend::ffn_forward). x: [T, in], h: [T, out]
+  // First GEMM of an FFN, with its activation (ops::FfnForward). x: [T, in], h: [T, out]
   void forward_activated(const ExecutionContext& context, const FfnActivation& activation, ConstView x,
                          ConstView row_scale, View h, View y) const;
   // Row-parallel. to: [T, out] = sum over tp of (x W^T), + b. x: [B * S, in]
   void forward_sum(const ExecutionContext& context, ConstView x, Output to) const;
   // Backward of the last GEMM of an FFN, dy W, and of the activation before it
-  // (Backend::ffn_backward). dy: [T, out]
+  // (ops::FfnBackward). dy: [T, out]
   void backward_activated(const ExecutionContext& context, const FfnActivation& activation, ConstView dy, ConstView h,
                           ConstView row_scale, View dh, View drow_scale, View y) const;
   // dx: [T, in] = dy: [T, out] W; dx += if `accumulate`

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "dist/phase.h"
+#include "kernels/ops/load_balancing.h"
 
 namespace sy {
 namespace {
@@ -77,8 +78,14 @@ void load_balancing_loss(const LayerContext& layer, const RouterSpec& spec, cons
   View scope_counts;
   LoadBalancingDesc desc = load_balancing_scopes(layer, spec, layers.counts, scope_counts);
   desc.z_factor = spec.z_loss / static_cast<double>(layer.batch.step_tokens());
-  context.backend.load_balancing_loss(desc, layers.counts, scope_counts, layers.probability, layers.tokens_per_expert,
-                                      layers.z_squared, layers.dprobability, sums);
+  run(context.backend, ops::LoadBalancingLoss{.counts = layers.counts,
+                                              .scope_counts = scope_counts,
+                                              .probability = layers.probability,
+                                              .tokens_per_expert = layers.tokens_per_expert,
+                                              .z_squared = layers.z_squared,
+                                              .desc = desc,
+                                              .dprobability = layers.dprobability,
+                                              .sums = sums});
 }
 
 }  // namespace sy

@@ -24,7 +24,7 @@ Index load_balancing_segments(const LayerContext& layer);
 LoadBalanceState make_load_balance_state(const LayerContext& layer, Index layers, Index experts);
 
 // Computes dprobability of all these layers, whose routers have the same spec.
-// sums: [L, RouterSums of E] f64, to which Backend::load_balancing_loss adds; or empty. Collective
+// sums: [L, RouterSums of E] f64, to which ops::LoadBalancingLoss adds; or empty. Collective
 // if a scope extends over several ranks. In an evaluation pass the load-balancing loss is 0.
 void load_balancing_loss(const LayerContext& layer, const RouterSpec& spec, const LoadBalanceState& layers, View sums);
 

@@ -1,5 +1,8 @@
 #include "src/model/mlp.h"
 
+#include "kernels/ops/activation.h"
+#include "kernels/ops/elementwise.h"
+
 namespace sy {
 namespace {
 
@@ -25,7 +28,8 @@ void Mlp::forward(const LayerContext& layer, ConstView x, Output to, Saved& s) c
     s.gate = layer.saved.f32({layer.batch.tokens()});
     gate_->forward(context, s.x, s.gate_logits.reshape({layer.batch.tokens(), 1}));
     const Shape rows = {layer.batch.sequences, layer.batch.seq_len};
-    context.backend.activation_forward(sigmoid, s.gate_logits.reshape(rows), {}, s.gate.reshape(rows));
+    run(context.backend,
+        ops::ActivationForward{.h = s.gate_logits.reshape(rows), .activation = sigmoid, .y = s.gate.reshape(rows)});
   }
   const Arena::Scope scope(context.scratch);
   const View a = context.temp({layer.batch.tokens(), width_});
@@ -53,8 +57,10 @@ void Mlp::backward(const LayerContext& layer, ConstView dy, const Saved& s, View
   const Index tokens = layer.batch.tokens();
   const Shape rows = {layer.batch.sequences, layer.batch.seq_len};
   const View dsigmoid = context.scratch.f32(rows), dlogits = context.temp({tokens, 1});
-  context.backend.activation_backward(sigmoid, dgate.reshape(rows), s.gate_logits.reshape(rows), {}, dsigmoid, {});
-  context.backend.convert(dsigmoid.reshape({tokens, 1}), dlogits);
+  run(context.backend,
+      ops::ActivationBackward{
+          .dy = dgate.reshape(rows), .h = s.gate_logits.reshape(rows), .activation = sigmoid, .dh = dsigmoid});
+  run(context.backend, ops::Convert{.x = dsigmoid.reshape({tokens, 1}), .y = dlogits});
   gate_->backward_weight(context, dlogits, s.x);
   sum_tokens(context, dx, [&](View partial) {
     gate_up_.backward_input(context, dh, partial);

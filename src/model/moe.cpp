@@ -1,15 +1,20 @@
 #include "src/model/moe.h"
 
 #include "dist/phase.h"
+#include "kernels/ops/bias.h"
+#include "kernels/ops/dispatch.h"
+#include "kernels/ops/ffn.h"
+#include "kernels/ops/grouped_gemm.h"
+#include "kernels/ops/permute.h"
 
 namespace sy {
 namespace {
 
-// Returns the rows of x: [A, D] in the order of the expert GEMMs. If the backend's GEMMs can read
+// Returns the rows of x: [A, D] in the order of the expert GEMMs. If the device's GEMMs can read
 // them through an index, no row is copied. Otherwise the rows are gathered into `buffer`: [R, D].
-GatheredRows permuted(Backend& b, ConstView x, ConstView index, View buffer) {
+GatheredRows permuted(Device& b, ConstView x, ConstView index, View buffer) {
   if (b.supports_gathered_rows()) return {x, index};
-  b.permute(x, index, buffer);
+  run(b, ops::Permute{.x = x, .index = index, .y = buffer});
   return buffer;
 }
 
@@ -36,19 +41,26 @@ Moe::Moe(const MoeSpec& spec, Index d_model, ParamStore& store, const std::strin
 
 void Moe::build_permutation(const LayerContext& layer, ConstView physical_experts, ConstView weights,
                             Index first_physical_expert, Index n, Saved& s) const {
-  Backend& b = layer.context.backend;
+  Device& b = layer.context.backend;
   s.tokens = layer.saved.i32({n});
   s.row_id_map = layer.saved.i32(physical_experts.shape());
   s.offsets = layer.saved.i32({gate_up_.weight.values.dim(0) + 1});
   s.row_weights = layer.saved.f32({n});
   const View assignments = layer.context.scratch.i32({n});
-  b.build_permutation(physical_experts, first_physical_expert, assignments, s.tokens, s.row_id_map, s.offsets);
-  b.permute(weights.reshape({physical_experts.elements(), 1}), assignments, s.row_weights.reshape({n, 1}));
+  run(b, ops::BuildPermutation{.physical_experts = physical_experts,
+                               .first_expert = first_physical_expert,
+                               .assignments = assignments,
+                               .tokens = s.tokens,
+                               .row_id_map = s.row_id_map,
+                               .offsets = s.offsets});
+  run(b, ops::Permute{.x = weights.reshape({physical_experts.elements(), 1}),
+                      .index = assignments,
+                      .y = s.row_weights.reshape({n, 1})});
 }
 
 void Moe::forward(const LayerContext& layer, ConstView x, Output to, Saved& s, const RoutingHook* routing_hook) const {
   const ExecutionContext& context = layer.context;
-  Backend& b = context.backend;
+  Device& b = context.backend;
   const Arena::Scope scope(context.scratch);
   const Index T = layer.own_tokens(), k = router_.top_k(), D = x.dim(1);
   s.x = x;
@@ -89,10 +101,21 @@ void Moe::forward(const LayerContext& layer, ConstView x, Output to, Saved& s, c
   // `rows` holds the expert outputs, and before that their inputs if they are gathered.
   const View a = context.temp({R, width_}), rows = context.temp({R, D});
   // The weight of a row is applied before the second GEMM, which is linear.
-  b.ffn_forward(activation_, permuted(b, s.received_tokens, s.tokens, rows), gate_up_.weight, gate_up_bias_.weight,
-                groups, s.row_weights, s.h, a);
-  b.grouped_gemm(a, down_.weight, groups, rows);
-  if (down_bias_) b.grouped_bias_forward(down_bias_.weight, s.row_weights, groups, down_bias_column_, rows);
+  run(b, ops::FfnForward{.x = permuted(b, s.received_tokens, s.tokens, rows),
+                         .w = gate_up_.weight,
+                         .bias = gate_up_bias_.weight,
+                         .groups = groups,
+                         .row_scale = s.row_weights,
+                         .activation = activation_,
+                         .h = s.h,
+                         .y = a});
+  run(b, ops::GroupedGemm{.x = a, .w = down_.weight, .groups = groups, .y = rows});
+  if (down_bias_)
+    run(b, ops::GroupedBiasForward{.bias = down_bias_.weight,
+                                   .row_scale = s.row_weights,
+                                   .groups = groups,
+                                   .first = down_bias_column_,
+                                   .y = rows});
   trace.next("combine", {{"rows", s.received_tokens.dim(0)}, {"bytes", s.received_tokens.size_bytes()}});
   dispatcher.combine({{rows, s.row_id_map, to.residual, to.y}}, context.scratch);
   dispatcher.finish();
@@ -100,7 +123,7 @@ void Moe::forward(const LayerContext& layer, ConstView x, Output to, Saved& s, c
 
 void Moe::backward(const LayerContext& layer, ConstView dy, Saved& s, View dx) const {
   const ExecutionContext& context = layer.context;
-  Backend& b = context.backend;
+  Device& b = context.backend;
   const Arena::Scope scope(context.scratch);
   TokenDispatcher& dispatcher = *s.dispatcher;
   const GroupOffsets groups{s.offsets, dispatcher.offsets().data()};
@@ -125,23 +148,42 @@ void Moe::backward(const LayerContext& layer, ConstView dy, Saved& s, View dx) c
              dh = context.temp(s.h.shape()), drow_weights = context.scratch.f32({R}),
              dweights = context.scratch.f32({T, k});
   const GatheredRows dout = permuted(b, received_dy, s.tokens, rows);
-  b.ffn_backward(activation_, dout, down_.weight, groups, s.h, s.row_weights, dh, drow_weights, a);
+  run(b, ops::FfnBackward{.dout = dout,
+                          .w = down_.weight,
+                          .groups = groups,
+                          .h = s.h,
+                          .row_scale = s.row_weights,
+                          .activation = activation_,
+                          .dh = dh,
+                          .drow_scale = drow_weights,
+                          .y = a});
   if (down_bias_) {  // its gradient needs gathered rows
-    if (dout.index) b.permute(received_dy, s.tokens, rows);
-    b.grouped_bias_backward(rows, down_bias_.weight, s.row_weights, groups, down_bias_column_, down_bias_.grad,
-                            drow_weights);
+    if (dout.index) run(b, ops::Permute{.x = received_dy, .index = s.tokens, .y = rows});
+    run(b, ops::GroupedBiasBackward{.dy = rows,
+                                    .bias = down_bias_.weight,
+                                    .row_scale = s.row_weights,
+                                    .groups = groups,
+                                    .first = down_bias_column_,
+                                    .dbias = down_bias_.grad,
+                                    .drow_scale = drow_weights});
   }
-  if (gate_up_bias_) b.grouped_bias_backward(dh, gate_up_bias_.weight, {}, groups, 0, gate_up_bias_.grad, {});
-  b.grouped_gemm_dgrad(dh, gate_up_.weight, groups, drows);
+  if (gate_up_bias_)
+    run(b, ops::GroupedBiasBackward{
+               .dy = dh, .bias = gate_up_bias_.weight, .groups = groups, .dbias = gate_up_bias_.grad});
+  run(b, ops::GroupedGemmDgrad{.dy = dh, .w = gate_up_.weight, .groups = groups, .dx = drows});
   trace.next("combine", {{"rows", s.received_tokens.dim(0)}, {"bytes", s.received_tokens.size_bytes()}});
   dispatcher.combine({{drows, s.row_id_map, shared_ ? dx : View{}, dx},
                       {drow_weights.reshape({R, 1}), s.row_id_map.reshape({s.row_id_map.elements(), 1}), {}, dweights}},
                      context.scratch);
   {  // overlaps with the combine
     const TraceScope weights("gradients of experts", {{"rows", R}});
-    b.grouped_gemm_wgrad(dout, a, groups, down_.grad, down_.take_accumulate_flag());
-    b.grouped_gemm_wgrad(dh, permuted(b, s.received_tokens, s.tokens, rows), groups, gate_up_.grad,
-                         gate_up_.take_accumulate_flag());
+    run(b, ops::GroupedGemmWgrad{
+               .dy = dout, .x = a, .groups = groups, .accumulate = down_.take_accumulate_flag(), .dw = down_.grad});
+    run(b, ops::GroupedGemmWgrad{.dy = dh,
+                                 .x = permuted(b, s.received_tokens, s.tokens, rows),
+                                 .groups = groups,
+                                 .accumulate = gate_up_.take_accumulate_flag(),
+                                 .dw = gate_up_.grad});
   }
   dispatcher.finish();
   trace.next("route", {{"rows", T}});

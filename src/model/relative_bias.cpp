@@ -2,6 +2,9 @@
 
 #include <cmath>
 
+#include "kernels/ops/elementwise.h"
+#include "kernels/ops/gemm.h"
+
 namespace sy {
 
 std::vector<float> alibi_slopes(Index heads) {
@@ -26,7 +29,7 @@ Index t5_bucket(Index distance, Index buckets, Index max_distance) {
 
 RelativeBias::RelativeBias(const RelativeSpec& spec, Index distances, Index all_heads, Range heads, ParamStore& store,
                            const std::string& prefix) {
-  Backend& backend = store.backend();
+  Device& backend = store.backend();
   const Index n = distances;
   std::vector<float> values;  // [Hl or buckets, n], in descending order of distance
   bias_ = backend.tensor({heads.size(), n});
@@ -48,19 +51,19 @@ RelativeBias::RelativeBias(const RelativeSpec& spec, Index distances, Index all_
   if (table.dtype() != DType::f32) learned_f32_ = backend.tensor(table.shape());
   store.packed_weights().derive(
       [&backend, table, f32 = learned_f32_.view(), basis = basis_.view(), bias = bias_.view()] {
-        if (f32) backend.convert(table, f32);
-        backend.gemm({}, f32 ? ConstView(f32) : table, basis, bias);
+        if (f32) run(backend, ops::Convert{.x = table, .y = f32});
+        run(backend, ops::Gemm{.a = f32 ? ConstView(f32) : table, .b = basis, .c = bias});
       });
 }
 
 void RelativeBias::backward(const ExecutionContext& context, ConstView dbias) const {
-  context.backend.gemm({.transpose_b = true, .accumulate = true}, dbias, basis_, learned_.grad);
+  run(context.backend, ops::Gemm{.a = dbias, .b = basis_, .transpose_b = true, .accumulate = true, .c = learned_.grad});
 }
 
 ConstView as_f32(const ExecutionContext& context, ConstView x) {
   if (x.dtype() == DType::f32) return x;
   const View y = context.scratch.f32(x.shape());
-  context.backend.convert(x, y);
+  run(context.backend, ops::Convert{.x = x, .y = y});
   return y;
 }
 

@@ -121,7 +121,7 @@ std::string training_rope_text(const std::vector<BlockSpec>& blocks) {
   return fmt::format("\nrope      {}; evaluation and generation go by the length of each text", join(texts, "; "));
 }
 
-RopeTables::RopeTables(Backend& backend, const std::vector<BlockSpec>& blocks, Index positions)
+RopeTables::RopeTables(Device& backend, const std::vector<BlockSpec>& blocks, Index positions)
     : backend_(backend), positions_(positions) {
   for (const BlockSpec& block : blocks) {
     const std::optional<RopeSpec>& rope = block.attention.rope;

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/backend.h"
+#include "kernels/device.h"
 #include "src/params/block_specs.h"
 
 namespace sy {
@@ -40,7 +40,7 @@ std::vector<float> rope_table(const RopeSpec& rope, Index length, Index position
 // line that begins with a newline. Empty otherwise.
 std::string training_rope_text(const std::vector<BlockSpec>& blocks);
 
-// Table of one RopeSpec, on the backend.
+// Table of one RopeSpec, on the device.
 struct RopeTable {
   RopeSpec spec;
   Tensor rows;  // [rows, rotated / 2, 2] cos and sin
@@ -53,7 +53,7 @@ struct RopeTable {
 class RopeTables {
  public:
   // Makes the tables of training.
-  RopeTables(Backend& backend, const std::vector<BlockSpec>& blocks, Index positions);
+  RopeTables(Device& backend, const std::vector<BlockSpec>& blocks, Index positions);
   // Returns the table of a RopeSpec, at a stable address. nullptr without rotary positions.
   const RopeTable* of(const std::optional<RopeSpec>& rope) const;
   // Maximum number of tokens in a sequence, for all tables by position or distance.
@@ -81,7 +81,7 @@ class RopeTables {
   };
   void write(Entry& entry, const std::vector<float>& rows);
 
-  Backend& backend_;
+  Device& backend_;
   Index positions_;
   std::vector<std::unique_ptr<Entry>> entries_;
 };

@@ -3,6 +3,11 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/ops/capacity.h"
+#include "kernels/ops/elementwise.h"
+#include "kernels/ops/random.h"
+#include "kernels/ops/route.h"
+
 namespace sy {
 
 Index expert_capacity(double factor, Index top_k, Index tokens, Index experts) {
@@ -22,24 +27,24 @@ Router::Router(const MoeSpec& spec, Index d_model, ParamStore& store, const std:
   if (spec_.jitter) spec_.jitter->stream = hash_name(prefix + "router.jitter");
 }
 
-Draw Router::with_seed(Draw draw, const Batch& batch) {
-  draw.seed = batch.seed;
-  return draw;
+RandomDesc Router::with_seed(RandomDesc desc, const Batch& batch) {
+  desc.seed = batch.seed;
+  return desc;
 }
 
 ConstView Router::jittered_input(const LayerContext& layer, ConstView x) const {
   if (!spec_.jitter || !layer.batch.token_numbers) return x;
   const ExecutionContext& context = layer.context;
+  const ConstView index = context.own_tokens(layer.batch.token_numbers);
   const View y = context.temp(x.shape());
-  context.backend.jitter(with_seed(*spec_.jitter, layer.batch), context.own_tokens(layer.batch.token_numbers), x, false,
-                         y);
+  run(context.backend, ops::Jitter{.x = x, .index = index, .desc = with_seed(*spec_.jitter, layer.batch), .y = y});
   return y;
 }
 
 void Router::forward(const LayerContext& layer, ConstView x, Saved& s, const RoutingHook* routing_hook) const {
   const ExecutionContext& context = layer.context;
   const Batch& batch = layer.batch;
-  Backend& b = context.backend;
+  Device& b = context.backend;
   const Index T = layer.own_tokens(), E = experts_, k = spec_.route.top_k;
   const ExpertPlacement placement = this->placement(context);
   s.logits = layer.saved.f32({T, E});
@@ -58,18 +63,28 @@ void Router::forward(const LayerContext& layer, ConstView x, Saved& s, const Rou
   if (scales_noise(layer)) {
     s.noise_stddev = layer.saved.f32({T, E});
     noise_stddev_->forward(context, in, s.noise_stddev);
-    b.noisy_gating_forward(with_seed(*spec_.noise, batch), context.own_tokens(batch.token_numbers), s.noise_stddev,
-                           s.logits);
+    run(b, ops::NoisyGatingForward{.stddev = s.noise_stddev,
+                                   .index = context.own_tokens(batch.token_numbers),
+                                   .desc = with_seed(*spec_.noise, batch),
+                                   .x = s.logits});
   } else if (spec_.noise && batch.token_numbers) {
     noise = context.scratch.f32({T, E});
-    b.draw(with_seed(*spec_.noise, batch), context.own_tokens(batch.token_numbers), noise);
+    run(b, ops::Draw{.index = context.own_tokens(batch.token_numbers),
+                     .desc = with_seed(*spec_.noise, batch),
+                     .x = noise});
   }
-  b.route_forward(spec_.route, s.logits, tables_.bias, noise, s.experts, r.weights,
-                  load_balance.counts.reshape(of_segments), load_balance.probability.reshape(of_segments),
-                  load_balance.z_squared);
+  run(b, ops::RouteForward{.logits = s.logits,
+                           .bias = tables_.bias,
+                           .noise = noise,
+                           .desc = spec_.route,
+                           .experts = s.experts,
+                           .weights = r.weights,
+                           .counts = load_balance.counts.reshape(of_segments),
+                           .probability = load_balance.probability.reshape(of_segments),
+                           .z_squared = load_balance.z_squared});
   apply_capacity(layer, s.experts, r.weights, dispatch_mask);
   const Index real = std::clamp<Index>(batch.tokens() - batch.padding - context.mesh.coord.tp * T, 0, T);
-  if (real < T) b.fill(dispatch_mask.rows(real, T - real), 0);
+  if (real < T) run(b, ops::Fill{.x = dispatch_mask.rows(real, T - real), .value = 0});
   if (routing_hook) (*routing_hook)({s.logits, s.experts, r.weights, dispatch_mask});
   r.dispatch_layout.build(b, placement, s.experts, dispatch_mask, load_balance.tokens_per_expert.reshape({E}),
                           context.scratch);
@@ -85,17 +100,26 @@ void Router::apply_capacity(const LayerContext& layer, ConstView experts, ConstV
   const CapacityDesc desc{spec_.drop_order, capacity};
   const bool one_scope = by_rank || capacity == 0;
   if (one_scope || layer.own_tokens() % batch.seq_len == 0)
-    return context.backend.apply_capacity(desc, experts, weights,
-                                          one_scope ? 1 : std::max<Index>(1, layer.own_tokens() / batch.seq_len),
-                                          experts_, dispatch_mask);
+    return run(context.backend,
+               ops::ApplyCapacity{.experts = experts,
+                                  .weights = weights,
+                                  .segments = one_scope ? 1 : std::max<Index>(1, layer.own_tokens() / batch.seq_len),
+                                  .num_experts = experts_,
+                                  .desc = desc,
+                                  .dispatch_mask = dispatch_mask});
   // The sequence is split over tensor-parallel ranks. Each of them decides for all of it, and uses
   // the result of its own tokens.
   const Arena::Scope scope(context.scratch);
   const ConstView all_experts = gather_tokens(context, context.scratch, experts);
   const ConstView all_weights = gather_tokens(context, context.scratch, weights);
   const View all_masks = context.scratch.i32(all_experts.shape());
-  context.backend.apply_capacity(desc, all_experts, all_weights, batch.sequences, experts_, all_masks);
-  context.backend.copy(context.own_tokens(all_masks), dispatch_mask);
+  run(context.backend, ops::ApplyCapacity{.experts = all_experts,
+                                          .weights = all_weights,
+                                          .segments = batch.sequences,
+                                          .num_experts = experts_,
+                                          .desc = desc,
+                                          .dispatch_mask = all_masks});
+  run(context.backend, ops::Copy{.x = context.own_tokens(all_masks), .y = dispatch_mask});
 }
 
 void Router::backward(const LayerContext& layer, ConstView dweights, ConstView x, const Saved& s, View dx) const {
@@ -104,8 +128,14 @@ void Router::backward(const LayerContext& layer, ConstView dweights, ConstView x
   const View dlogits = context.temp(s.logits.shape());
   const float z_factor = static_cast<float>(spec_.z_loss / static_cast<double>(layer.batch.step_tokens()));
   const View dprobability = layer.load_balance.dprobability.reshape({layer.load_balance.dprobability.dim(1), experts_});
-  context.backend.route_backward(spec_.route, s.logits, s.experts, s.routing.weights, dweights, dprobability, z_factor,
-                                 dlogits);
+  run(context.backend, ops::RouteBackward{.logits = s.logits,
+                                          .experts = s.experts,
+                                          .weights = s.routing.weights,
+                                          .dweights = dweights,
+                                          .dprobability = dprobability,
+                                          .desc = spec_.route,
+                                          .z_factor = z_factor,
+                                          .dlogits = dlogits});
   const ConstView in = jittered_input(layer, x);
   logits_.backward_weight(context, dlogits, in);
   logits_.backward_bias(context, dlogits);
@@ -114,15 +144,20 @@ void Router::backward(const LayerContext& layer, ConstView dweights, ConstView x
   logits_.backward_input(context, dlogits, din, !jitter);
   if (scales_noise(layer)) {
     const View dstddev = context.temp(dlogits.shape());
-    context.backend.noisy_gating_backward(with_seed(*spec_.noise, layer.batch),
-                                          context.own_tokens(layer.batch.token_numbers), dlogits, s.noise_stddev,
-                                          dstddev);
+    run(context.backend, ops::NoisyGatingBackward{.dx = dlogits,
+                                                  .stddev = s.noise_stddev,
+                                                  .index = context.own_tokens(layer.batch.token_numbers),
+                                                  .desc = with_seed(*spec_.noise, layer.batch),
+                                                  .dstddev = dstddev});
     noise_stddev_->backward_weight(context, dstddev, in);
     noise_stddev_->backward_input(context, dstddev, din, true);
   }
   if (!jitter) return;
-  context.backend.jitter(with_seed(*spec_.jitter, layer.batch), context.own_tokens(layer.batch.token_numbers), din,
-                         true, dx);
+  run(context.backend, ops::Jitter{.x = din,
+                                   .index = context.own_tokens(layer.batch.token_numbers),
+                                   .desc = with_seed(*spec_.jitter, layer.batch),
+                                   .accumulate = true,
+                                   .y = dx});
 }
 
 }  // namespace sy

@@ -4,7 +4,7 @@
 //
 // While training, x_t may have jitter, and z_t noise with a learned standard deviation.
 //
-// A new selection method (hash, expert choice) is a new score or order in Backend::route_forward. A
+// A new selection method (hash, expert choice) is a new score or order in ops::RouteForward. A
 // new balancing loss belongs in load_balancing.h.
 #pragma once
 
@@ -63,7 +63,7 @@ class Router {
   // dispatch_mask: [T, k] i32 = 0 if the assignment of an own token exceeds the capacity, else 1
   void apply_capacity(const LayerContext& layer, ConstView experts, ConstView weights, View dispatch_mask) const;
   // Returns the random stream, keyed by the run's seed.
-  static Draw with_seed(Draw draw, const Batch& batch);
+  static RandomDesc with_seed(RandomDesc desc, const Batch& batch);
   // Returns true if the logits get noise with a learned standard deviation.
   bool scales_noise(const LayerContext& layer) const { return noise_stddev_ && layer.batch.token_numbers; }
   // Returns the input of the logits: x, or x with jitter while training, in scratch memory.

@@ -1,5 +1,6 @@
 #include "src/model/stage.h"
 
+#include "kernels/ops/elementwise.h"
 #include "src/model/load_balancing.h"
 
 namespace sy {
@@ -91,7 +92,7 @@ void Stage::backward(const ExecutionContext& context, MicroBatchState& state, Vi
     const Arena::Scope scope(context.scratch);
     const View dnormed = context.temp(d.shape());
     head_->loss(context, state.batch, state.normed, dnormed, state.statistics.loss);
-    context.backend.fill(d, 0);
+    run(context.backend, ops::Fill{.x = d, .value = 0});
     final_norm_->backward(context, dnormed, state.last, state.moments, d);
     if (hooks.on_gradients_ready) hooks.on_gradients_ready(head_bucket());
   }

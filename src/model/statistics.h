@@ -31,8 +31,8 @@ using RoutingHook = std::function<void(const RoutingView&)>;
 
 // Destination of a pass's statistics. The sums are in device memory, so the host does not wait.
 struct StatisticsSink {
-  View layers;  // [MoE layers, RouterSums of E] f64 += by Backend::load_balancing_loss; or empty
-  View loss;    // [2] f64 += by Backend::loss_sums; or empty
+  View layers;  // [MoE layers, RouterSums of E] f64 += by ops::LoadBalancingLoss; or empty
+  View loss;    // [2] f64 += by Device::loss_sums; or empty
   // Called by each MoE layer in order, once a pass; may be nullptr.
   const RoutingHook* routing_hook = nullptr;
 };

@@ -6,7 +6,10 @@
 #include <variant>
 #include <vector>
 
-#include "kernels/backend.h"
+#include "kernels/attention.h"
+#include "kernels/ops/norm.h"
+#include "kernels/ops/random.h"
+#include "kernels/ops/route.h"
 #include "src/config.h"
 
 namespace sy {
@@ -111,7 +114,7 @@ struct RouterSpec {
   bool bias = false;               // bias of the logits
   // Only while training: noise of the selection, and factors of the input's elements. The router
   // sets their seed and stream.
-  std::optional<Draw> noise{}, jitter{};
+  std::optional<RandomDesc> noise{}, jitter{};
   bool learned_noise_stddev = false;  // true: noisy top-k gating with a learned standard deviation
 };
 

@@ -1,31 +1,13 @@
 #include "src/params/costs.h"
 
-#include <algorithm>
-
 #include "src/params/block_specs.h"
 
 namespace sy {
 
-namespace {
-
-// Returns the number of keys below `end` that query p sees by the pattern, beyond the near keys.
-// A pattern has only one kind of far keys.
-Index far_keys(const SparsePattern& s, Index p, Index end) {
-  if (s.stride > 0) return end > p % s.stride ? (end - 1 - p % s.stride) / s.stride + 1 : 0;
-  if (s.block > 0) return end / s.block * s.summary + std::max<Index>(0, end % s.block - (s.block - s.summary));
-  return std::min(s.global, end);
-}
-
-}  // namespace
-
 double mean_visible_keys(Index tokens, Index window, const SparsePattern& sparse) {
+  const MaskGeometry<Index> mask({.window = window, .sparse = sparse}, tokens, tokens);
   double sum = 0;
-  for (Index p = 0; p < tokens; ++p) {
-    if (sparse)
-      sum += static_cast<double>(p + 1 - sparse.near(p) + far_keys(sparse, p, sparse.near(p)));
-    else
-      sum += static_cast<double>(window > 0 ? std::min(window, p + 1) : p + 1);
-  }
+  for (Index p = 0; p < tokens; ++p) sum += static_cast<double>(mask.visible_keys(p));
   return tokens > 0 ? sum / static_cast<double>(tokens) : 0;
 }
 

@@ -1,7 +1,7 @@
 // Costs of a model by its sizes: parameters, FLOPs, cache memory. Pure functions.
 #pragma once
 
-#include "kernels/attention.h"
+#include "kernels/attention_mask.h"
 #include "src/params/specs.h"
 
 namespace sy {
@@ -20,8 +20,7 @@ struct ModelCosts {
 ModelCosts model_costs(const Config& config, Index vocab);
 
 // Returns the mean number of keys that a token sees in a sequence of `tokens`, including its own.
-// A window of 0 means all keys. The pattern `sparse` is one of SparsePattern::strided, fixed or
-// longformer; empty means all keys.
+// A window of 0 means all keys; so does an empty pattern.
 double mean_visible_keys(Index tokens, Index window, const SparsePattern& sparse = {});
 
 }  // namespace sy

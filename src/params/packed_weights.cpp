@@ -17,7 +17,8 @@ Weight PackedWeights::add(View values) {
 void PackedWeights::refresh() {
   if (!stale_) return;
   if (!packed_.empty() || !derived_.empty()) wait_for_weights_();
-  for (const Packed& weight : packed_) backend_.pack_weight(weight.values, weight.pass, weight.packed);
+  for (const Packed& weight : packed_)
+    run(backend_, ops::PackWeight{.weight = weight.values, .pass = weight.pass, .packed = weight.packed});
   for (const auto& compute : derived_) compute();
   stale_ = false;
 }

@@ -1,4 +1,4 @@
-// Packed weights for the backend's GEMMs (Backend::pack_weight), packed once until the weights
+// Packed weights for the device's GEMMs (ops::PackWeight), packed once until the weights
 // change. This class is their only owner. Code that changes weights calls invalidate(); code that
 // runs a pass calls refresh() first.
 #pragma once
@@ -6,7 +6,8 @@
 #include <functional>
 #include <vector>
 
-#include "kernels/backend.h"
+#include "kernels/device.h"
+#include "kernels/ops/gemm.h"
 
 namespace sy {
 
@@ -14,7 +15,7 @@ class PackedWeights {
  public:
   // passes: GEMM passes that run often enough to pack for; empty: weights are not packed.
   // wait_for_weights: called before weights are read.
-  PackedWeights(Backend& backend, std::vector<GemmPass> passes, std::function<void()> wait_for_weights)
+  PackedWeights(Device& backend, std::vector<GemmPass> passes, std::function<void()> wait_for_weights)
       : backend_(backend), passes_(std::move(passes)), wait_for_weights_(std::move(wait_for_weights)) {}
 
   // Returns a weight [N, Q] or [E, N, Q] with its packed forms. They are undefined until refresh().
@@ -40,7 +41,7 @@ class PackedWeights {
     GemmPass pass;
     Tensor packed;
   };
-  Backend& backend_;
+  Device& backend_;
   std::vector<GemmPass> passes_;
   std::function<void()> wait_for_weights_;
   std::vector<Packed> packed_;

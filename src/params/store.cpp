@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernels/ops/elementwise.h"
 #include "src/params/values.h"
 
 namespace sy {
@@ -80,7 +81,7 @@ std::vector<OwnedRange> owned_ranges(const GroupLayout& group) {
   return ranges;
 }
 
-ParamStore::ParamStore(Backend& backend, std::vector<ParamSpec> specs, const Layout& layout, const Coord& coord,
+ParamStore::ParamStore(Device& backend, std::vector<ParamSpec> specs, const Layout& layout, const Coord& coord,
                        bool training, DType dtype, std::vector<GemmPass> passes_to_pack)
     : backend_(backend),
       specs_(std::move(specs)),
@@ -200,17 +201,17 @@ void ParamStore::clear_gradients() {
       auto& [begin, gradient] = *next;
       if (begin >= all.bytes() + all.size_bytes()) break;
       const Index first = (begin - all.bytes()) / size_of(all.dtype());
-      backend_.fill(all.rows(done, first - done), 0);
+      run(backend_, ops::Fill{.x = all.rows(done, first - done), .value = 0});
       gradient.is_zero = true;
       done = first + gradient.values.elements();
     }
-    backend_.fill(all.rows(done, all.elements() - done), 0);
+    run(backend_, ops::Fill{.x = all.rows(done, all.elements() - done), .value = 0});
   }
 }
 
 void ParamStore::finish_gradients() {
   for (auto& [begin, gradient] : matrices_)
-    if (std::exchange(gradient.is_zero, false)) backend_.fill(gradient.values, 0);
+    if (std::exchange(gradient.is_zero, false)) run(backend_, ops::Fill{.x = gradient.values, .value = 0});
 }
 
 Index ParamStore::allocated_bytes() const {

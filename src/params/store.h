@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/backend.h"
+#include "kernels/device.h"
 #include "kernels/philox.h"
 #include "src/params/packed_weights.h"
 #include "src/params/param_all_gather.h"
@@ -96,7 +96,7 @@ class ParamStore {
   // Allocates the flat buffers, filled with zeros.
   // training: allocates gradients and optimizer state too. dtype: type of the weights.
   // passes_to_pack: GEMM passes to pack weights for (PackedWeights).
-  ParamStore(Backend& backend, std::vector<ParamSpec> specs, const Layout& layout, const Coord& coord, bool training,
+  ParamStore(Device& backend, std::vector<ParamSpec> specs, const Layout& layout, const Coord& coord, bool training,
              DType dtype = DType::f32, std::vector<GemmPass> passes_to_pack = {});
   ParamStore(const ParamStore&) = delete;
 
@@ -166,12 +166,12 @@ class ParamStore {
   const Buffers& buffers(std::size_t group) const { return buffers_[group]; }
   // Bytes of all flat buffers and of the packed weights.
   Index allocated_bytes() const;
-  Backend& backend() const { return backend_; }
+  Device& backend() const { return backend_; }
   PackedWeights& packed_weights() { return packed_weights_; }
   const PackedWeights& packed_weights() const { return packed_weights_; }
 
  private:
-  Backend& backend_;
+  Device& backend_;
   std::vector<ParamSpec> specs_;
   Layout mesh_layout_;
   DType dtype_;
@@ -183,7 +183,7 @@ class ParamStore {
     View values;
     bool is_zero = false;  // MatrixParam::gradient_is_zero
   };
-  // Host backends only: gradients of matrix() by address. They do not overlap.
+  // Host devices only: gradients of matrix() by address. They do not overlap.
   std::map<const std::byte*, Gradient> matrices_;
   mutable ParamAllGather all_gather_;  // const readers of weights wait for it
 };

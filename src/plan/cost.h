@@ -55,7 +55,7 @@ struct Peers {
 Peers peers_of(const GroupShape& group, int ranks_per_node);
 
 // Categories of the time of a step.
-// - compute: operations of the backend
+// - compute: operations of the device
 // - tensor, dispatch, combine: collectives of the passes. `dispatch` includes the row counts and
 //   the sums that balance experts.
 // - gradients: all collectives of the update

@@ -7,6 +7,20 @@
 #include "dist/comm_nccl.h"
 #include "dist/runtime.h"
 #include "kernels/dry/dry.h"
+#include "kernels/ops/activation.h"
+#include "kernels/ops/attention.h"
+#include "kernels/ops/capacity.h"
+#include "kernels/ops/cross_entropy.h"
+#include "kernels/ops/dispatch.h"
+#include "kernels/ops/elementwise.h"
+#include "kernels/ops/embedding.h"
+#include "kernels/ops/gemm.h"
+#include "kernels/ops/grouped_gemm.h"
+#include "kernels/ops/norm.h"
+#include "kernels/ops/optimizer.h"
+#include "kernels/ops/permute.h"
+#include "kernels/ops/rope.h"
+#include "kernels/ops/route.h"
 #include "src/plan/cost.h"
 
 namespace sy {
@@ -19,7 +33,7 @@ double seconds_now() {
 // Times work that all ranks do at once, and reports the number of known figures out of `total`.
 class Watch {
  public:
-  Watch(Comm& world, Backend& backend, Index total, const std::function<void(Index, Index)>& progress)
+  Watch(Comm& world, Device& backend, Index total, const std::function<void(Index, Index)>& progress)
       : world_(world), backend_(backend), total_(total), progress_(progress) {}
 
   // Returns the seconds of one call of `run`: the median of seven samples of about 10 ms, averaged
@@ -46,7 +60,7 @@ class Watch {
     return seconds_now() - begin;
   }
   Comm& world_;
-  Backend& backend_;
+  Device& backend_;
   Index total_;
   mutable Index done_ = 0;
   const std::function<void(Index, Index)>& progress_;
@@ -56,11 +70,11 @@ class Watch {
 constexpr Index D = 256, E = 8, k = 2, V = 1024;
 // Returns a number of tokens whose operands do not fit into a cache. In a step, an operation's
 // inputs were also written long before.
-Index many_tokens(const Backend& b) {
+Index many_tokens(const Device& b) {
   return b.on_host() ? 32768 : 131072;
 }
 
-Tensor filled(Backend& b, const Shape& shape, DType dtype) {
+Tensor filled(Device& b, const Shape& shape, DType dtype) {
   Tensor t = b.tensor(shape, dtype);
   if (dtype != DType::f32) return t;
   std::vector<float> values(static_cast<std::size_t>(shape.elements()));
@@ -68,7 +82,7 @@ Tensor filled(Backend& b, const Shape& shape, DType dtype) {
   b.to_device(values.data(), t);
   return t;
 }
-Tensor numbers(Backend& b, const Shape& shape, Index below) {
+Tensor numbers(Device& b, const Shape& shape, Index below) {
   Tensor t = b.tensor(shape, DType::i32);
   std::vector<std::int32_t> values(static_cast<std::size_t>(shape.elements()));
   for (std::size_t i = 0; i < values.size(); ++i)
@@ -77,9 +91,9 @@ Tensor numbers(Backend& b, const Shape& shape, Index below) {
   return t;
 }
 
-// A call of the backend that is repeated on its own operands.
+// A call of the device that is repeated on its own operands.
 using Call = std::function<void()>;
-using Prepare = std::function<Call(Backend&, DType, Index tokens)>;
+using Prepare = std::function<Call(Device&, DType, Index tokens)>;
 
 template <class... Tensors>
 auto held(Tensors... tensors) {
@@ -88,123 +102,148 @@ auto held(Tensors... tensors) {
 
 // Operations whose speed is measured in bytes/s.
 const Prepare by_bytes[] = {
-    [](Backend& b, DType c, Index T) -> Call {
+    [](Device& b, DType c, Index T) -> Call {
       const auto x = held(filled(b, {T, D}, c), filled(b, {T, D}, c));
-      return [&b, x] { b.add(std::get<0>(*x), std::get<1>(*x)); };
+      return [&b, x] { run(b, ops::Add{.x = std::get<0>(*x), .y = std::get<1>(*x)}); };
     },
-    [](Backend& b, DType c, Index T) -> Call {
+    [](Device& b, DType c, Index T) -> Call {
       const auto x = held(filled(b, {T, D}, c), filled(b, {T, D}, c));
-      return [&b, x] { b.copy(std::get<0>(*x), std::get<1>(*x)); };
+      return [&b, x] { run(b, ops::Copy{.x = std::get<0>(*x), .y = std::get<1>(*x)}); };
     },
-    [](Backend& b, DType, Index T) -> Call {
+    [](Device& b, DType, Index T) -> Call {
       const auto x = held(filled(b, {T, D}, DType::f32));
-      return [&b, x] { b.fill(std::get<0>(*x), 0); };
+      return [&b, x] { run(b, ops::Fill{.x = std::get<0>(*x), .value = 0}); };
     },
-    [](Backend& b, DType, Index T) -> Call {
+    [](Device& b, DType, Index T) -> Call {
       const auto x = held(filled(b, {T * D}, DType::f32), b.tensor({1}, DType::f64));
-      return [&b, x] { b.sum_squares(std::get<0>(*x), std::get<1>(*x)); };
+      return [&b, x] { run(b, ops::SumSquares{.x = std::get<0>(*x), .out = std::get<1>(*x)}); };
     },
-    [](Backend& b, DType c, Index T) -> Call {
+    [](Device& b, DType c, Index T) -> Call {
       const auto x = held(filled(b, {T, D}, c), filled(b, {D}, c), filled(b, {T, D}, c), b.tensor({T, 2}));
       return [&b, x] {
         const auto& [in, w, y, moments] = *x;
-        b.norm_forward({}, in, w, {}, y, moments);
+        run(b, ops::NormForward{.x = in, .weight = w, .y = y, .moments = moments});
       };
     },
-    [](Backend& b, DType c, Index T) -> Call {
+    [](Device& b, DType c, Index T) -> Call {
       const auto x = held(filled(b, {T, D}, c), filled(b, {T, D}, c), filled(b, {D}, c), filled(b, {T, 2}, DType::f32),
                           filled(b, {T, D}, c), b.tensor({D}));
       return [&b, x] {
         const auto& [dy, in, w, moments, dx, dw] = *x;
-        b.norm_backward({}, dy, in, w, moments, dx, dw, {});
+        run(b, ops::NormBackward{.dy = dy, .x = in, .weight = w, .moments = moments, .dx = dx, .dweight = dw});
       };
     },
-    [](Backend& b, DType c, Index T) -> Call {
+    [](Device& b, DType c, Index T) -> Call {
       const auto x = held(filled(b, {T, 2 * D}, c), filled(b, {T}, DType::f32), filled(b, {T, D}, c));
       return [&b, x] {
         const auto& [h, scale, y] = *x;
-        b.activation_forward({}, h, scale, y);
+        run(b, ops::ActivationForward{.h = h, .row_scale = scale, .y = y});
       };
     },
-    [](Backend& b, DType c, Index T) -> Call {
+    [](Device& b, DType c, Index T) -> Call {
       const auto x = held(filled(b, {T, D}, c), filled(b, {T, 2 * D}, c), filled(b, {T}, DType::f32),
                           filled(b, {T, 2 * D}, c), b.tensor({T}));
       return [&b, x] {
         const auto& [dy, h, scale, dh, dscale] = *x;
-        b.activation_backward({}, dy, h, scale, dh, dscale);
+        run(b, ops::ActivationBackward{.dy = dy, .h = h, .row_scale = scale, .dh = dh, .drow_scale = dscale});
       };
     },
-    [](Backend& b, DType c, Index T) -> Call {
+    [](Device& b, DType c, Index T) -> Call {
       const auto x = held(filled(b, {T, 8, 32}, c), numbers(b, {T}, 256), filled(b, {256, 16, 2}, DType::f32));
       return [&b, x] {
         const auto& [heads, positions, table] = *x;
-        b.rope(heads, 6, positions, table, false);
+        run(b, ops::Rope{.x = heads, .heads = 6, .positions = positions, .table = table});
       };
     },
-    [](Backend& b, DType c, Index T) -> Call {
+    [](Device& b, DType c, Index T) -> Call {
       const auto x = held(filled(b, {T, D}, c), numbers(b, {T * k}, T), filled(b, {T * k, D}, c));
       return [&b, x] {
         const auto& [in, index, y] = *x;
-        b.permute(in, index, y);
+        run(b, ops::Permute{.x = in, .index = index, .y = y});
       };
     },
-    [](Backend& b, DType c, Index T) -> Call {
+    [](Device& b, DType c, Index T) -> Call {
       const auto x = held(filled(b, {T * k, D}, c), numbers(b, {T, k}, T * k), filled(b, {T, D}, c));
       return [&b, x] {
         const auto& [in, row_id_map, y] = *x;
-        b.unpermute(in, row_id_map, y, y);
+        run(b, ops::Unpermute{.x = in, .row_id_map = row_id_map, .addend = y, .y = y});
       };
     },
-    [](Backend& b, DType, Index T) -> Call {
+    [](Device& b, DType, Index T) -> Call {
       const auto x = held(filled(b, {T, E}, DType::f32), b.tensor({T, k}, DType::i32), b.tensor({T, k}),
                           b.tensor({4, E}, DType::i32), b.tensor({4, E}), b.tensor({1}, DType::f64));
       return [&b, x] {
         const auto& [logits, experts, weights, counts, probability, z] = *x;
-        b.route_forward({}, logits, {}, {}, experts, weights, counts, probability, z);
+        run(b, ops::RouteForward{.logits = logits,
+                                 .experts = experts,
+                                 .weights = weights,
+                                 .counts = counts,
+                                 .probability = probability,
+                                 .z_squared = z});
       };
     },
-    [](Backend& b, DType c, Index T) -> Call {
+    [](Device& b, DType c, Index T) -> Call {
       const auto x = held(filled(b, {T, E}, DType::f32), numbers(b, {T, k}, E), filled(b, {T, k}, DType::f32),
                           filled(b, {T, k}, DType::f32), filled(b, {4, E}, DType::f32), filled(b, {T, E}, c));
       return [&b, x] {
         const auto& [logits, experts, weights, dweights, dprobability, dlogits] = *x;
-        b.route_backward({}, logits, experts, weights, dweights, dprobability, 0, dlogits);
+        run(b, ops::RouteBackward{.logits = logits,
+                                  .experts = experts,
+                                  .weights = weights,
+                                  .dweights = dweights,
+                                  .dprobability = dprobability,
+                                  .dlogits = dlogits});
       };
     },
-    [](Backend& b, DType, Index T) -> Call {
+    [](Device& b, DType, Index T) -> Call {
       const auto x = held(numbers(b, {T, k}, E), filled(b, {T, k}, DType::f32), b.tensor({T, k}, DType::i32));
       return [&b, x, T] {
         const auto& [experts, weights, dispatch_mask] = *x;
-        b.apply_capacity({DropOrder::token, T}, experts, weights, 4, E, dispatch_mask);
+        run(b, ops::ApplyCapacity{.experts = experts,
+                                  .weights = weights,
+                                  .segments = 4,
+                                  .num_experts = E,
+                                  .desc = {DropOrder::token, T},
+                                  .dispatch_mask = dispatch_mask});
       };
     },
-    [](Backend& b, DType, Index T) -> Call {
+    [](Device& b, DType, Index T) -> Call {
       const ExpertPartition partition{E, 1};
       const auto x = held(numbers(b, {T, k}, E), numbers(b, {T, k}, 2), b.tensor({T, k}, DType::i32),
                           b.tensor({T * k}, DType::i32), b.tensor({T, k}, DType::i32), b.tensor({2 * E}, DType::i32),
                           b.tensor({E}, DType::i32));
       return [&b, x, partition] {
         const auto& [experts, dispatch_mask, physical_experts, tokens, row_id_map, counts, tokens_per_expert] = *x;
-        b.dispatch_layout(partition, experts, dispatch_mask, physical_experts, tokens, row_id_map, counts,
-                          tokens_per_expert);
+        run(b, ops::DispatchLayout{.experts = experts,
+                                   .dispatch_mask = dispatch_mask,
+                                   .partition = partition,
+                                   .physical_experts = physical_experts,
+                                   .tokens = tokens,
+                                   .row_id_map = row_id_map,
+                                   .counts = counts,
+                                   .tokens_per_expert = tokens_per_expert});
       };
     },
-    [](Backend& b, DType, Index T) -> Call {
+    [](Device& b, DType, Index T) -> Call {
       const auto x = held(numbers(b, {T, k}, E), b.tensor({T * k}, DType::i32), b.tensor({T * k}, DType::i32),
                           b.tensor({T, k}, DType::i32), b.tensor({E + 1}, DType::i32));
       return [&b, x] {
         const auto& [physical_experts, to_assignment, tokens, row_id_map, offsets] = *x;
-        b.build_permutation(physical_experts, 0, to_assignment, tokens, row_id_map, offsets);
+        run(b, ops::BuildPermutation{.physical_experts = physical_experts,
+                                     .assignments = to_assignment,
+                                     .tokens = tokens,
+                                     .row_id_map = row_id_map,
+                                     .offsets = offsets});
       };
     },
-    [](Backend& b, DType, Index T) -> Call {
+    [](Device& b, DType, Index T) -> Call {
       const auto x = held(filled(b, {T, V}, DType::f32), numbers(b, {T}, V), b.tensor({T, 3}));
       return [&b, x] {
         const auto& [logits, targets, partial] = *x;
-        b.cross_entropy_forward({}, logits, targets, partial);
+        run(b, ops::CrossEntropyForward{.logits = logits, .targets = targets, .desc = {}, .partial = partial});
       };
     },
-    [](Backend& b, DType c, Index T) -> Call {
+    [](Device& b, DType c, Index T) -> Call {
       // Keeps the gradient, which replaces the logits, small.
       const double total = 1e9;
       const auto x = held(filled(b, {T, V}, DType::f32), numbers(b, {T}, V), filled(b, {T}, DType::f32),
@@ -212,49 +251,59 @@ const Prepare by_bytes[] = {
       b.to_device(&total, std::get<3>(*x));
       return [&b, x] {
         const auto& [logits, targets, lse, sum, dlogits] = *x;
-        b.cross_entropy_backward({}, logits, targets, lse, sum, dlogits);
+        run(b, ops::CrossEntropyBackward{
+                   .logits = logits, .targets = targets, .lse = lse, .total = sum, .desc = {}, .dlogits = dlogits});
       };
     },
-    [](Backend& b, DType c, Index T) -> Call {
+    [](Device& b, DType c, Index T) -> Call {
       const auto x = held(numbers(b, {T}, V), filled(b, {V, D}, c), filled(b, {T, D}, c));
       return [&b, x] {
         const auto& [ids, table, y] = *x;
-        b.embedding_forward(ids, table, 0, y);
+        run(b, ops::EmbeddingForward{.ids = ids, .table = table, .y = y});
       };
     },
-    [](Backend& b, DType c, Index T) -> Call {
+    [](Device& b, DType c, Index T) -> Call {
       const auto x = held(numbers(b, {T}, V), filled(b, {T, D}, c), b.tensor({V, D}));
       return [&b, x] {
         const auto& [ids, dy, dtable] = *x;
-        b.embedding_backward(ids, dy, 0, dtable);
+        run(b, ops::EmbeddingBackward{.ids = ids, .dy = dy, .dtable = dtable});
       };
     },
-    [](Backend& b, DType, Index T) -> Call {
+    [](Device& b, DType, Index T) -> Call {
       const Index n = T * D;
       const auto x = held(b.tensor({1}), filled(b, {3}, DType::f32), filled(b, {n}, DType::f32),
                           filled(b, {n}, DType::f32), b.tensor({n}), b.tensor({n}));
       return [&b, x] {
         const auto& [factor, step_scalars, g, w, m, v] = *x;
-        b.adamw({0.9f, 0.95f, 1e-8f, 0.1f}, factor, step_scalars, g, w, m, v, {});
+        run(b, ops::AdamW{.coefficient = factor,
+                          .step_scalars = step_scalars,
+                          .g = g,
+                          .beta1 = 0.9f,
+                          .beta2 = 0.95f,
+                          .eps = 1e-8f,
+                          .weight_decay = 0.1f,
+                          .w = w,
+                          .m = m,
+                          .v = v});
       };
     },
 };
 
 // GEMM of tokens with a square weight, and the two GEMMs of its gradients.
-Call products(Backend& b, DType c, Index width) {
+Call products(Device& b, DType c, Index width) {
   constexpr Index T = 2048;
   const auto x = held(filled(b, {T, width}, c), filled(b, {width, width}, c), filled(b, {T, width}, c),
                       filled(b, {T, width}, c), b.tensor({width, width}));
   return [&b, x] {
     const auto& [in, w, y, din, dw] = *x;
-    b.gemm({.transpose_b = true}, in, w.view(), y);
-    b.gemm({}, y, w.view(), din);
-    b.gemm({.transpose_a = true, .accumulate = true}, y, in, dw);
+    run(b, ops::Gemm{.a = in, .b = w.view(), .transpose_b = true, .c = y});
+    run(b, ops::Gemm{.a = y, .b = w.view(), .c = din});
+    run(b, ops::Gemm{.a = y, .b = in, .transpose_a = true, .accumulate = true, .c = dw});
   };
 }
 
 // The same for experts of `each` rows. Their weights and gradients do not fit into a cache.
-Call grouped_products(Backend& b, DType c, Index each) {
+Call grouped_products(Device& b, DType c, Index each) {
   constexpr Index many_experts = 64;
   std::vector<std::int32_t> ends;
   for (Index e = 0; e <= many_experts; ++e) ends.push_back(static_cast<std::int32_t>(e * each));
@@ -265,13 +314,13 @@ Call grouped_products(Backend& b, DType c, Index each) {
   return [&b, x] {
     const auto& [in, w, y, din, dw, offsets, host] = *x;
     const GroupOffsets groups{offsets, host.data()};
-    b.grouped_gemm(in, w.view(), groups, y);
-    b.grouped_gemm_dgrad(y, w.view(), groups, din);
-    b.grouped_gemm_wgrad(y, in, groups, dw);
+    run(b, ops::GroupedGemm{.x = in, .w = w.view(), .groups = groups, .y = y});
+    run(b, ops::GroupedGemmDgrad{.dy = y, .w = w.view(), .groups = groups, .dx = din});
+    run(b, ops::GroupedGemmWgrad{.dy = y, .x = in, .groups = groups, .dw = dw});
   };
 }
 
-Call attention(Backend& b, DType c, Index width, bool backward) {
+Call attention(Device& b, DType c, Index width, bool backward) {
   constexpr Index B = 8, S = 256, H = 8;
   const Shape heads{B, S, H, width};
   const auto x = held(filled(b, heads, c), filled(b, heads, c), filled(b, heads, c), filled(b, heads, c),
@@ -279,15 +328,25 @@ Call attention(Backend& b, DType c, Index width, bool backward) {
   return [&b, x, backward] {
     const auto& [q, other_k, v, out, d, lse] = *x;
     if (backward)
-      b.attention_backward({}, out, q.view(), other_k.view(), v.view(), out, lse, d.view(), d.view(), d.view());
+      run(b, ops::AttentionBackward{.dout = out,
+                                    .q = q.view(),
+                                    .k = other_k.view(),
+                                    .v = v.view(),
+                                    .out = out,
+                                    .lse = lse,
+                                    .desc = {},
+                                    .dq = d.view(),
+                                    .dk = d.view(),
+                                    .dv = d.view()});
     else
-      b.attention_forward({}, q.view(), other_k.view(), v.view(), out, lse);
+      run(b,
+          ops::AttentionForward{.q = q.view(), .k = other_k.view(), .v = v.view(), .desc = {}, .out = out, .lse = lse});
   };
 }
 
-// Counts the FLOPs and bytes of a call on the dry-run backend.
+// Counts the FLOPs and bytes of a call on the dry device.
 DryCounts counted(const Prepare& prepare, DType c, Index tokens) {
-  const std::unique_ptr<Backend> dry = make_dry();
+  const std::unique_ptr<Device> dry = make_dry();
   const Call call = prepare(*dry, c, tokens);
   dry_counts(*dry) = {};
   call();
@@ -297,7 +356,7 @@ DryCounts counted(const Prepare& prepare, DType c, Index tokens) {
 // Returns the seconds of one step of a small all-gather, and the bandwidth in bytes/s. The
 // bandwidth is the average of reduce-scatter, all-gather and all-to-all. peers: location of the
 // other ranks of the group.
-std::pair<double, double> measure_links(const Watch& watch, Backend& b, Comm& group, const Peers& peers,
+std::pair<double, double> measure_links(const Watch& watch, Device& b, Comm& group, const Peers& peers,
                                         double message_overhead) {
   const int p = group.size();
   constexpr Index n = Index{1} << 17;  // floats per rank
@@ -319,7 +378,7 @@ std::pair<double, double> measure_links(const Watch& watch, Backend& b, Comm& gr
 
 }  // namespace
 
-Machine measure_machine(Comm& world, Backend& b, const std::string& name, double memory,
+Machine measure_machine(Comm& world, Device& b, const std::string& name, double memory,
                         const std::function<void(Index, Index)>& progress) {
   if (world.size() < 2)
     throw CollectiveError(2,
@@ -340,7 +399,7 @@ Machine measure_machine(Comm& world, Backend& b, const std::string& name, double
   const double together = m.shared ? here : 1;  // ranks that share the machine's speeds
 
   const Tensor tiny = filled(b, {16, 16}, DType::f32), result = b.tensor({16, 16});
-  m.overhead = watch([&] { b.gemm({}, tiny, tiny.view(), result); });
+  m.overhead = watch([&] { run(b, ops::Gemm{.a = tiny, .b = tiny.view(), .c = result}); });
   const auto measure = [&](const Prepare& prepare, DType c) {
     const DryCounts work = counted(prepare, c, many_tokens(b));
     double calls = 0;
@@ -353,22 +412,22 @@ Machine measure_machine(Comm& world, Backend& b, const std::string& name, double
     const auto [work, seconds] = measure(prepare, c);
     return together * work.flops / seconds;
   };
-  const auto wide = [](Backend& on, DType c, Index) { return products(on, c, 1024); };
+  const auto wide = [](Device& on, DType c, Index) { return products(on, c, 1024); };
   m.peak_f32 = flops(wide, DType::f32);
   m.peak_bf16 = flops(wide, DType::bf16);
   const DType c = b.on_host() ? DType::f32 : DType::bf16;
   // A share is at most 1, because on a busy machine the measured peak may be too low.
   const auto share = [&, peak = m.peak(c)](const Prepare& prepare) { return std::min(1.0, flops(prepare, c) / peak); };
   for (Index size : product_sizes)
-    m.products.points.emplace_back(size, share([=](Backend& on, DType d, Index) { return products(on, d, size); }));
+    m.products.points.emplace_back(size, share([=](Device& on, DType d, Index) { return products(on, d, size); }));
   for (Index each : grouped_sizes)
     m.grouped_products.points.emplace_back(
-        each, share([=](Backend& on, DType d, Index) { return grouped_products(on, d, each); }));
+        each, share([=](Device& on, DType d, Index) { return grouped_products(on, d, each); }));
   for (Index width : head_widths)
     for (const bool backward : {false, true}) {
       Curve& curve = backward ? m.attention_backward : m.attention_forward;
       curve.points.emplace_back(width,
-                                share([=](Backend& on, DType d, Index) { return attention(on, d, width, backward); }));
+                                share([=](Device& on, DType d, Index) { return attention(on, d, width, backward); }));
     }
 
   for (const Prepare& prepare : by_bytes) {
@@ -378,7 +437,7 @@ Machine measure_machine(Comm& world, Backend& b, const std::string& name, double
   {
     constexpr Index n = Index{1} << 24;
     const Tensor x = filled(b, {n}, DType::f32), y = filled(b, {n}, DType::f32);
-    m.memory_bandwidth = together * 2 * n * 4 / watch([&] { b.copy(x, y); });
+    m.memory_bandwidth = together * 2 * n * 4 / watch([&] { run(b, ops::Copy{.x = x, .y = y}); });
   }
 
   const auto group = [&](const std::function<int(int)>& color) {

@@ -4,7 +4,7 @@
 #include <functional>
 
 #include "dist/comm.h"
-#include "kernels/backend.h"
+#include "kernels/device.h"
 #include "src/plan/machine.h"
 
 namespace sy {
@@ -13,10 +13,10 @@ namespace sy {
 // Every figure is the median of repeated calls, averaged over the ranks. The operands have the
 // sizes of a small model: some thousand tokens and a width of some hundred.
 //
-// memory: bytes of a node if the backend is on the host; a device reports its own. progress: called
+// memory: bytes of a node if the device is on the host; a GPU reports its own. progress: called
 // on every rank after each figure. Throws InputError if there is only one rank, because links are
 // measured too.
-Machine measure_machine(Comm& world, Backend& backend, const std::string& name, double memory,
+Machine measure_machine(Comm& world, Device& backend, const std::string& name, double memory,
                         const std::function<void(Index done, Index total)>& progress = {});
 
 }  // namespace sy

@@ -97,7 +97,7 @@ class Planner {
   const Config& config_;
   const PlanOptions& options_;
   double memory_;
-  std::unique_ptr<Backend> backend_;
+  std::unique_ptr<Device> backend_;
   Profiler profiler_;
 };
 

@@ -30,7 +30,7 @@ void add_to(std::map<Key, double>& sum, const std::map<Key, double>& other, doub
     if (const double total = sum[key] += n * times; total == 0) sum.erase(key);
 }
 
-std::map<DryCall, double> take_calls(Backend& backend) {
+std::map<DryCall, double> take_calls(Device& backend) {
   DryCounts& counts = dry_counts(backend);
   std::map<DryCall, double> calls;
   for (const auto& [call, times] : counts.calls) calls[call] = static_cast<double>(times);
@@ -66,10 +66,10 @@ void Profiler::Passes::add(const Passes& other, double times) {
     this->*bytes += static_cast<Index>(times) * (other.*bytes);
 }
 
-Profiler::Profiler(Config config, Index vocab, const Backend* planned_backend)
+Profiler::Profiler(Config config, Index vocab, const Device* planned_device)
     : config_(std::move(config)),
       vocab_(vocab),
-      planned_backend_(planned_backend),
+      planned_device_(planned_device),
       specs_(param_specs(config_, vocab)) {}
 
 MemoryPlan Profiler::parameters(const Layout& layout, int rank) const {
@@ -80,9 +80,9 @@ MemoryPlan Profiler::parameters(const Layout& layout) const {
   return parameters(layout, 0);
 }
 
-std::unique_ptr<Backend> Profiler::dry() const {
-  std::unique_ptr<Backend> backend = make_dry(planned_backend_);
-  if (!planned_backend_) set_dry_logits(*backend, cuda::logits_chunk);
+std::unique_ptr<Device> Profiler::dry() const {
+  std::unique_ptr<Device> backend = make_dry(planned_device_);
+  if (!planned_device_) set_dry_logits(*backend, cuda::logits_chunk);
   return backend;
 }
 
@@ -129,10 +129,10 @@ Profile Profiler::whole(const Passes& passes, const Layout& layout, int rank) co
 
   const std::unique_ptr<Comm> world = make_comm_dry(layout.ranks, rank);
   // On a device, collectives overlap with compute.
-  const bool device = !planned_backend_ || !planned_backend_->on_host();
+  const bool device = !planned_device_ || !planned_device_->on_host();
   Mesh mesh = make_dry_mesh(*world, layout, device);
   join_kv_replicas(mesh, config_.model.kv_heads);
-  const std::unique_ptr<Backend> backend = dry();
+  const std::unique_ptr<Device> backend = dry();
   ParamStore store(*backend, specs_, layout, mesh.coord, true, config_.dtype());
   DistributedOptimizer optimizer(mesh, store);
   take_calls(*backend);

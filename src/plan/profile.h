@@ -1,5 +1,5 @@
 // Work of one rank in a training step: every operation, every collective, and the memory it needs.
-// The numbers come from the training engine and optimizer, run on the dry-run backend and dry-run
+// The numbers come from the training engine and optimizer, run on the dry device and dry-run
 // communicators.
 #pragma once
 
@@ -39,8 +39,8 @@ struct Profile {
 
 class Profiler {
  public:
-  // planned_backend: the backend to plan for; it must outlive this object. nullptr means a GPU.
-  Profiler(Config config, Index vocab, const Backend* planned_backend);
+  // planned_device: the device to plan for; it must outlive this object. nullptr means a GPU.
+  Profiler(Config config, Index vocab, const Device* planned_device);
 
   // Returns the memory of parameters alone, of rank 0, which has the most. For layouts that cannot
   // fit.
@@ -62,11 +62,11 @@ class Profiler {
   Passes run(const Config& config, const Layout& layout, int rank, const Shares* rows) const;
   Profile whole(const Passes& passes, const Layout& layout, int rank) const;
   MemoryPlan parameters(const Layout& layout, int rank) const;
-  std::unique_ptr<Backend> dry() const;
+  std::unique_ptr<Device> dry() const;
 
   Config config_;
   Index vocab_;
-  const Backend* planned_backend_;
+  const Device* planned_device_;
   std::vector<ParamSpec> specs_;
 };
 

@@ -7,6 +7,8 @@
 
 #include "dist/phase.h"
 #include "dist/runtime.h"
+#include "kernels/ops/gemm.h"
+#include "kernels/ops/grouped_gemm.h"
 #include "src/params/block_specs.h"
 #include "src/params/store.h"
 #include "src/train/memory.h"
@@ -18,7 +20,7 @@ namespace {
 constexpr Index collective_bytes[] = {Index{4} << 10, Index{8} << 20};
 
 // Runs a collective of each kind and size.
-void warm_up(Comm& comm, Backend& backend, std::initializer_list<Collective> kinds) {
+void warm_up(Comm& comm, Device& backend, std::initializer_list<Collective> kinds) {
   if (!comm.asynchronous()) return;
   for (const Index bytes : collective_bytes) {
     const Index ranks = comm.size(), n = std::max<Index>(1, bytes / 4 / ranks);
@@ -50,7 +52,7 @@ void warm_up(Comm& comm, Backend& backend, std::initializer_list<Collective> kin
   }
 }
 
-void warm_up_collectives(const Config& config, Index vocab, const Mesh& mesh, Backend& backend) {
+void warm_up_collectives(const Config& config, Index vocab, const Mesh& mesh, Device& backend) {
   const std::vector<ParamSpec> specs = param_specs(config, vocab);
   // the gradient norm, and load balancing over all ranks
   warm_up(mesh.world(), backend, {Collective::all_reduce, Collective::all_gather});
@@ -68,7 +70,7 @@ void warm_up_collectives(const Config& config, Index vocab, const Mesh& mesh, Ba
 
 // Runs the GEMMs of a layer, of a router or head (f32 result), of the residual stream (with an
 // addend), and of experts.
-void warm_up_gemms(Backend& backend, DType dtype) {
+void warm_up_gemms(Device& backend, DType dtype) {
   constexpr Index n = 256, experts = 2;
   const std::int32_t rows[] = {0, n / 2, n};
   const Tensor offsets = backend.tensor({experts + 1}, DType::i32);
@@ -79,14 +81,14 @@ void warm_up_gemms(Backend& backend, DType dtype) {
                  sum = backend.tensor({n, n}), stack = backend.tensor({experts, n, n}, type),
                  sums = backend.tensor({experts, n, n});
     for (const View to : {y.view(), sum.view()}) {
-      backend.gemm({.transpose_b = true}, x, w.view(), to);
-      backend.gemm({}, x, w.view(), to);
-      backend.gemm({.transpose_a = true, .accumulate = true}, x, w.view(), to);
+      run(backend, ops::Gemm{.a = x, .b = w.view(), .transpose_b = true, .c = to});
+      run(backend, ops::Gemm{.a = x, .b = w.view(), .c = to});
+      run(backend, ops::Gemm{.a = x, .b = w.view(), .transpose_a = true, .accumulate = true, .c = to});
     }
-    backend.gemm({.transpose_b = true}, x, w.view(), y, x);
-    backend.grouped_gemm(x.view(), stack.view(), groups, y);
-    backend.grouped_gemm_dgrad(x.view(), stack.view(), groups, y);
-    backend.grouped_gemm_wgrad(x.view(), y.view(), groups, sums);
+    run(backend, ops::Gemm{.a = x, .b = w.view(), .addend = x, .transpose_b = true, .c = y});
+    run(backend, ops::GroupedGemm{.x = x.view(), .w = stack.view(), .groups = groups, .y = y});
+    run(backend, ops::GroupedGemmDgrad{.dy = x.view(), .w = stack.view(), .groups = groups, .dx = y});
+    run(backend, ops::GroupedGemmWgrad{.dy = x.view(), .x = y.view(), .groups = groups, .dw = sums});
   }
   backend.synchronize();
 }
@@ -94,7 +96,7 @@ void warm_up_gemms(Backend& backend, DType dtype) {
 }  // namespace
 
 DeviceReservation warm_up_and_reserve(Comm& world, const Config& config, Index vocab, const Layout& layout,
-                                      Backend& backend, int ranks_on_device) {
+                                      Device& backend, int ranks_on_device) {
   DeviceReservation reservation{make_mesh(world, layout)};
   if (!backend.on_host()) {
     const ScopedPhase phase("first use of NCCL and cuBLAS");

@@ -5,7 +5,7 @@
 
 namespace sy {
 
-// The communicators and the memory of a backend that is ready for training.
+// The communicators and the memory of a device that is ready for training.
 struct DeviceReservation {
   Mesh mesh;                // communicators for its buffers
   Index library_bytes = 0;  // device memory that libraries hold
@@ -17,6 +17,6 @@ struct DeviceReservation {
 // NCCL allocates memory at the first collective that needs a connection, and cuBLAS at the first
 // GEMM of a kind. Collective. Throws CollectiveError if training does not fit.
 DeviceReservation warm_up_and_reserve(Comm& world, const Config& config, Index vocab, const Layout& layout,
-                                      Backend& backend, int ranks_on_device);
+                                      Device& backend, int ranks_on_device);
 
 }  // namespace sy

@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "dist/phase.h"
+#include "kernels/ops/elementwise.h"
+#include "kernels/ops/optimizer.h"
 
 namespace sy {
 
@@ -94,11 +96,13 @@ void DistributedOptimizer::reduce_remaining(Group& group) {
 // replica counts them.
 void DistributedOptimizer::add_squares(const Group& group) {
   const ConstView owned = group.owned_gradients();
-  if (!mesh_.kv_replicas || mesh_.kv_replicas->rank() == 0) return backend_.sum_squares(owned, squares_);
+  if (!mesh_.kv_replicas || mesh_.kv_replicas->rank() == 0)
+    return run(backend_, ops::SumSquares{.x = owned, .out = squares_});
   for (const OwnedRange& range : owned_ranges(group.layout)) {
     const auto& kv_replicated = group.kv_replicated;
     if (std::find(kv_replicated.begin(), kv_replicated.end(), range.slice) != kv_replicated.end()) continue;
-    backend_.sum_squares(owned.rows(range.flat.begin - group.layout.owned().begin, range.flat.size()), squares_);
+    run(backend_, ops::SumSquares{.x = owned.rows(range.flat.begin - group.layout.owned().begin, range.flat.size()),
+                                  .out = squares_});
   }
 }
 
@@ -108,13 +112,14 @@ void DistributedOptimizer::step(const Config::Train& train, double lr, Index ste
   store_.finish_all_gather();  // finishes the last all-gather if no forward has waited for it
   store_.finish_gradients();
   sum_kv_replicas();
-  backend_.fill(squares_, 0);
+  run(backend_, ops::Fill{.x = squares_, .value = 0});
   for (Group& group : groups_) {
     if (group.layout.shards > 1) reduce_remaining(group);
     add_squares(group);
   }
   mesh_.world().all_reduce(squares_);
-  backend_.clip_coefficient(squares_, static_cast<float>(train.clip), clip_coefficient_);
+  run(backend_, ops::ClipCoefficient{
+                    .squares = squares_, .clip = static_cast<float>(train.clip), .coefficient = clip_coefficient_});
 
   const auto bias = [&](double beta) { return static_cast<float>(1 - std::pow(beta, static_cast<double>(step))); };
   const float rates[] = {static_cast<float>(lr), bias(train.beta1), bias(train.beta2)};
@@ -129,7 +134,6 @@ void DistributedOptimizer::step(const Config::Train& train, double lr, Index ste
 
 void DistributedOptimizer::update(const Config::Train& train) {
   packed_weights_.invalidate();
-  AdamW adamw{static_cast<float>(train.beta1), static_cast<float>(train.beta2), static_cast<float>(train.eps), 0};
   for (Group& group : groups_) {
     const ParamStore::Buffers& b = group.buffers;
     const Range all_owned = group.layout.owned();
@@ -143,10 +147,17 @@ void DistributedOptimizer::update(const Config::Train& train) {
         case UpdateRule::adamw:
         case UpdateRule::adamw_without_decay: {
           const bool decays = range.slice->spec->rule == UpdateRule::adamw;
-          adamw.weight_decay = decays ? static_cast<float>(train.weight_decay) : 0.0f;
-          backend_.adamw(adamw, clip_coefficient_, step_scalars_, gradients.rows(at, n),
-                         rounded ? b.master.view().rows(at, n) : computed, b.m.view().rows(at, n),
-                         b.v.view().rows(at, n), rounded ? computed : View{});
+          run(backend_, ops::AdamW{.coefficient = clip_coefficient_,
+                                   .step_scalars = step_scalars_,
+                                   .g = gradients.rows(at, n),
+                                   .beta1 = static_cast<float>(train.beta1),
+                                   .beta2 = static_cast<float>(train.beta2),
+                                   .eps = static_cast<float>(train.eps),
+                                   .weight_decay = decays ? static_cast<float>(train.weight_decay) : 0.0f,
+                                   .w = rounded ? b.master.view().rows(at, n) : computed,
+                                   .m = b.m.view().rows(at, n),
+                                   .v = b.v.view().rows(at, n),
+                                   .rounded = rounded ? computed : View{}});
         }
       }
     }

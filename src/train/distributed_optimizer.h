@@ -78,11 +78,11 @@ class DistributedOptimizer {
 
   const Mesh& mesh_;
   ParamStore& store_;
-  Backend& backend_;
+  Device& backend_;
   PackedWeights& packed_weights_;
   std::vector<Group> groups_;
   Tensor squares_;                          // [1] f64
-  Tensor clip_coefficient_, step_scalars_;  // operands of Backend::adamw: [1], [3]
+  Tensor clip_coefficient_, step_scalars_;  // operands of Device::adamw: [1], [3]
 };
 
 }  // namespace sy

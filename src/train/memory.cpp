@@ -14,7 +14,7 @@ MemoryPlan plan_parameters(const std::vector<ParamSpec>& specs, DType dtype, con
   return {flat.elements() * size_of(dtype), flat.elements() * 4, flat.owned_elements() * f32_states * 4};
 }
 
-MemoryPlan plan_memory(const Config& config, Index vocab, const Layout& layout, int rank, const Backend& backend) {
+MemoryPlan plan_memory(const Config& config, Index vocab, const Layout& layout, int rank, const Device& backend) {
   const std::unique_ptr<Comm> world = make_comm_dry(layout.ranks, rank);
   Engine engine(config, vocab, make_dry(&backend), make_mesh(*world, layout), true);
 
@@ -71,7 +71,7 @@ void refuse_memory(const Config& config, const MemoryPlan& plan, Index available
       fmt::join(advice, ", or "));
 }
 
-Index arena_bytes(const Config& config, Index vocab, const Layout& layout, int rank, const Backend& backend,
+Index arena_bytes(const Config& config, Index vocab, const Layout& layout, int rank, const Device& backend,
                   int ranks_on_device, bool warmed_up) {
   // a host has other uses for its memory, and its arenas may grow
   const bool fixed = !backend.on_host();

@@ -7,7 +7,7 @@ namespace sy {
 
 // Bytes that a rank needs, computed before anything is allocated.
 // Weights, gradients and optimizer state follow from the specs and are exact. Activations come from
-// a training step of the same model on the dry backend, with equal load of all experts and no
+// a training step of the same model on the dry device, with equal load of all experts and no
 // drops. They are exact if routing is, otherwise those of a balanced router.
 struct MemoryPlan {
   Index weights = 0;  // including packed weights (PackedWeights)
@@ -19,15 +19,15 @@ struct MemoryPlan {
 };
 // Plans the parameters only, without packed weights.
 MemoryPlan plan_parameters(const std::vector<ParamSpec>& specs, DType dtype, const Layout& layout, int rank);
-// backend: the backend to plan for.
-MemoryPlan plan_memory(const Config& config, Index vocab, const Layout& layout, int rank, const Backend& backend);
+// backend: the device to plan for.
+MemoryPlan plan_memory(const Config& config, Index vocab, const Layout& layout, int rank, const Device& backend);
 
 // Returns the bytes for the activation arenas on `backend`, which `ranks_here` ranks share.
 // On a device these are all bytes that the parameters leave free. On a host, where arenas may grow,
 // they are the planned bytes.
 // warmed_up: NCCL and cuBLAS have already allocated their memory (src/train/device_reservation.h).
 // Throws InputError if training does not fit. It lists the needs and the settings that reduce them.
-Index arena_bytes(const Config& config, Index vocab, const Layout& layout, int rank, const Backend& backend,
+Index arena_bytes(const Config& config, Index vocab, const Layout& layout, int rank, const Device& backend,
                   int ranks_on_device, bool warmed_up);
 
 // Throws the InputError of a training that needs more than `available` bytes. It lists the needs

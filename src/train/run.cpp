@@ -95,7 +95,7 @@ std::vector<std::string> all_config_warnings(const Config& config, const Layout&
 class Run {
  public:
   Run(Comm& world, const Config& config, const RunOptions& options, const Layout& layout, Dataset dataset,
-      std::unique_ptr<Backend> backend, DeviceReservation reservation)
+      std::unique_ptr<Device> backend, DeviceReservation reservation)
       : world_(world),
         options_(options),
         config_(config),
@@ -574,7 +574,7 @@ int run_training(Comm& world, const Config& config, const RunOptions& options) {
   std::signal(SIGPIPE, SIG_IGN);  // a closed pipe for progress lines must not end the run
   const Layout layout = config.layout(options.ranks > 0 ? options.ranks : world.size());
   const int local = local_rank(world);
-  std::unique_ptr<Backend> backend;
+  std::unique_ptr<Device> backend;
   Index vocab = 0;
   std::optional<Dataset> dataset;
   Config run_config = config;  // with the physical order of the experts
@@ -594,7 +594,7 @@ int run_training(Comm& world, const Config& config, const RunOptions& options) {
     if (vocab < layout.tp)
       bad_input("a vocabulary of {} cannot be split over parallel.tp = {} ranks: lower parallel.tp", vocab, layout.tp);
     if (options.machine_memory) return;  // this machine's devices do not matter
-    backend = open_backend("run.backend", config.run.backend, local);
+    backend = open_device("run.backend", config.run.backend, local);
     check_config_for_backend("run.backend", config, *backend);
   });
   check_same_data(world, *dataset);

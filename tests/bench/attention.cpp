@@ -5,7 +5,8 @@
 #include <cstdio>
 #include <vector>
 
-#include "kernels/backend.h"
+#include "kernels/device.h"
+#include "kernels/ops/attention.h"
 #include "tests/bench/arguments.h"
 #include "tests/bench/peak.h"
 
@@ -44,11 +45,22 @@ int run() {
     const auto k = [&](std::vector<float>& all) { return slice(all, s.H, s.K); };
     const auto v = [&](std::vector<float>& all) { return slice(all, s.H + s.K, s.K); };
     const sy::AttentionDesc desc{1 / std::sqrt(float(s.hd))};
-    const double forward =
-        sy::bench::best_seconds([&] { backend->attention_forward(desc, q(qkv), k(qkv), v(qkv), out_view, lse_view); });
+    const double forward = sy::bench::best_seconds([&] {
+      sy::ops::run(*backend,
+                   sy::ops::AttentionForward{
+                       .q = q(qkv), .k = k(qkv), .v = v(qkv), .desc = desc, .out = out_view, .lse = lse_view});
+    });
     const double backward = sy::bench::best_seconds([&] {
-      backend->attention_backward(desc, dout_view, q(qkv), k(qkv), v(qkv), out_view, lse_view, q(dqkv), k(dqkv),
-                                  v(dqkv));
+      sy::ops::run(*backend, sy::ops::AttentionBackward{.dout = dout_view,
+                                                        .q = q(qkv),
+                                                        .k = k(qkv),
+                                                        .v = v(qkv),
+                                                        .out = out_view,
+                                                        .lse = lse_view,
+                                                        .desc = desc,
+                                                        .dq = q(dqkv),
+                                                        .dk = k(dqkv),
+                                                        .dv = v(dqkv)});
     });
     // B H S^2 hd: forward has 2 of these in FLOP, backward 5.
     const double product = double(s.B) * double(s.H) * double(s.S) * double(s.S) * double(s.hd);

@@ -90,7 +90,7 @@ Multiply by_dnnl(void* function) {
   };
 }
 
-// Allocates memory in huge pages, as the CPU backend does.
+// Allocates memory in huge pages, as the cpu device does.
 template <class T>
 struct InHugePages {
   using value_type = T;

@@ -38,7 +38,7 @@ inline double measured_read_bytes() {
   const std::unique_ptr<std::uint32_t, decltype(&std::free)> memory(
       static_cast<std::uint32_t*>(std::aligned_alloc(huge, n * sizeof(std::uint32_t))), &std::free);
   std::uint32_t* const x = memory.get();
-  madvise(x, n * sizeof(x[0]), MADV_HUGEPAGE);  // as the CPU backend does
+  madvise(x, n * sizeof(x[0]), MADV_HUGEPAGE);  // as the cpu device does
   std::fill_n(x, n, 1);
   double best = 0;
   for (int run = 0; run < 7; ++run) {

@@ -1,7 +1,7 @@
 // Products of cuBLAS and cuBLASLt on the host.
 //
 // Only the elements of a matrix are accessed and checked (host/memory.h), not the gaps between its
-// columns. Operands in bf16 are converted to f32, and the result is rounded once. The cuda backend
+// columns. Operands in bf16 are converted to f32, and the result is rounded once. The cuda device
 // promises results that depend only on their inputs, so these products must too. OpenBLAS has
 // different kernels for different sizes. Here it runs on one thread, on the same number of columns
 // of C in every call.

@@ -6,6 +6,7 @@
 
 #include "dist/comm_nccl.h"
 #include "dist/phase.h"
+#include "kernels/ops/elementwise.h"
 #include "src/model/engine.h"
 #include "src/train/device_reservation.h"
 #include "src/train/distributed_optimizer.h"
@@ -49,8 +50,8 @@ struct Trained {
   double rate = 1e-3;
 
   Trained(const Config& c, const Layout& l, const std::string& backend = "cuda")
-      : Trained(c, l, make_backend(backend), {make_mesh(world(), l), 0, Index{4} << 20}) {}
-  Trained(const Config& c, const Layout& l, std::unique_ptr<Backend> backend, DeviceReservation reservation)
+      : Trained(c, l, make_device(backend), {make_mesh(world(), l), 0, Index{4} << 20}) {}
+  Trained(const Config& c, const Layout& l, std::unique_ptr<Device> backend, DeviceReservation reservation)
       : config(c),
         layout(l),
         engine(c, vocab, std::move(backend), std::move(reservation.mesh), true, reservation.arena_bytes),
@@ -274,7 +275,7 @@ TEST(Step, GivesTheSameWeightsByBucketAndByBuffer) {
         if (per_buffer)
           for (std::unique_ptr<Comm>* comm : {&mesh.stage, &mesh.dp, &mesh.edp})
             *comm = std::make_unique<PerBufferComm>(std::move(*comm));
-        Trained t(config, layout, make_backend("cpu"), {std::move(mesh), 0, Index{4} << 20});
+        Trained t(config, layout, make_device("cpu"), {std::move(mesh), 0, Index{4} << 20});
         states.push_back(trained_state(t, at_once));
         EXPECT_EQ(calls(t, Collective::broadcast) > 0, per_buffer && n > 1);
       }
@@ -468,7 +469,7 @@ TEST(Memory, IsReservedForLibrariesBeforeActivations) {
                                                                {{n, n, 1, 1}, {dense, few}}};
   for (const auto& [layout, settings] : cases) {
     const Config config = config_of(settings);
-    std::unique_ptr<Backend> backend = make_backend("cuda");
+    std::unique_ptr<Device> backend = make_device("cuda");
     const auto before = cuda_host::counters().library_bytes;
     DeviceReservation reservation = warm_up_and_reserve(world(), config, vocab, layout, *backend, 1);
     const auto used_library_bytes = cuda_host::counters().library_bytes;
@@ -491,7 +492,7 @@ TEST(Memory, IsExhaustedByALateConnection) {
   if (n == 1) return;
   cuda_host::set_nccl_channel_bytes(std::size_t{64} << 20);
   const Config config = config_of({});
-  std::unique_ptr<Backend> backend = make_backend("cuda");
+  std::unique_ptr<Device> backend = make_device("cuda");
   const Index arena = arena_bytes(config, vocab, {n, 1, n, 1}, world().rank(), *backend, 1, false);
   try {
     Trained t(config, {n, 1, n, 1}, std::move(backend), {make_mesh(world(), {n, 1, n, 1}), 0, arena});
@@ -509,7 +510,7 @@ TEST(Memory, LimitsNcclChannelsUnlessTheEnvironmentSetsThem) {
   for (const auto& [name, channels] :
        {std::pair("", 16), std::pair("NCCL_MAX_CTAS", 24), std::pair("NCCL_MAX_NCHANNELS", 20)}) {
     if (*name) setenv(name, std::to_string(channels).c_str(), 1);
-    const std::unique_ptr<Backend> backend = make_backend("cuda");
+    const std::unique_ptr<Device> backend = make_device("cuda");
     const Mesh mesh = on_backend(make_mesh(world(), {n, 1, 1, 1}), *backend);
     const Tensor x = backend->tensor({n}), y = backend->tensor({n});
     auto before = cuda_host::counters().library_bytes;
@@ -527,10 +528,10 @@ TEST(Memory, LimitsNcclChannelsUnlessTheEnvironmentSetsThem) {
 TEST(RootedBuffer, UsesOneLaunchForSeveralRoots) {
   const int n = world().size(), r = world().rank();
   if (n == 1) return;
-  const std::unique_ptr<Backend> backend = make_backend("cuda");
+  const std::unique_ptr<Device> backend = make_device("cuda");
   const Mesh mesh = on_backend(make_mesh(world(), {n, 1, 1, 1}), *backend);
   const Tensor x = backend->tensor({8 * n});
-  backend->fill(x, static_cast<float>(r + 1));
+  run(*backend, ops::Fill{.x = x, .value = static_cast<float>(r + 1)});
   std::vector<RootedBuffer> rooted = {{x.view().rows(0, 0), 0}};
   for (int root = 0; root < n; ++root) rooted.push_back({x.view().rows(root * 8, 8), root});
   const auto before = cuda_host::counters();

@@ -5,6 +5,7 @@
 
 #include "host_test.h"
 #include "kernels/cuda/cuda.h"
+#include "kernels/ops/grouped_gemm.h"
 
 namespace sy::cuda {
 namespace {
@@ -21,7 +22,7 @@ class GroupedTest : public HostTest {
     unsetenv("SWITCHYARD_SMALL_PRODUCTS");
     HostTest::TearDown();
   }
-  static std::unique_ptr<Backend> backend_of(const char* large_product) {
+  static std::unique_ptr<Device> backend_of(const char* large_product) {
     large_product ? setenv("SWITCHYARD_LARGE_PRODUCT", large_product, 1) : unsetenv("SWITCHYARD_LARGE_PRODUCT");
     return make_cuda();
   }
@@ -43,12 +44,12 @@ class GroupedTest : public HostTest {
     std::int64_t calls;
   };
   Results results(const char* large_product) {
-    const std::unique_ptr<Backend> backend = backend_of(large_product);
+    const std::unique_ptr<Device> backend = backend_of(large_product);
     const View y = memory({rows, n}), dx = memory({rows, q}), dw = values({experts, n, q}, 13);
     const auto before = cuda_host::counters().product_calls;
-    backend->grouped_gemm(x, w, groups, y);
-    backend->grouped_gemm_dgrad(dy, w, groups, dx);
-    backend->grouped_gemm_wgrad(dy, x, groups, dw);
+    run(*backend, ops::GroupedGemm{.x = x, .w = w, .groups = groups, .y = y});
+    run(*backend, ops::GroupedGemmDgrad{.dy = dy, .w = w, .groups = groups, .dx = dx});
+    run(*backend, ops::GroupedGemmWgrad{.dy = dy, .x = x, .groups = groups, .dw = dw});
     backend->synchronize();
     return {download<float>(y), download<float>(dx), download<float>(dw), cuda_host::counters().product_calls - before};
   }

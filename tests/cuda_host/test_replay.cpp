@@ -1,9 +1,15 @@
 // Tests that a replayed pass notices every changed argument. CUDA graphs would repeat the recorded
 // operations, whatever the pass requests now. An argument is a number, or a tensor inside a struct.
 #include <bit>
+#include <utility>
 
 #include "host_test.h"
 #include "kernels/cuda/cuda.h"
+#include "kernels/ops/attention.h"
+#include "kernels/ops/cross_entropy.h"
+#include "kernels/ops/elementwise.h"
+#include "kernels/ops/norm.h"
+#include "kernels/ops/optimizer.h"
 
 namespace sy::cuda {
 namespace {
@@ -19,31 +25,41 @@ class ReplayTest : public HostTest {
   }
   View filled(Shape shape, DType type = DType::f32) {
     const View x = memory(shape, type);
-    backend->fill(x, 0);
+    run(*backend, ops::Fill{.x = x, .value = 0});
     return x;
   }
-  const std::unique_ptr<Backend> backend = make_cuda();
+  const std::unique_ptr<Device> backend = make_cuda();
 };
 
 TEST_F(ReplayTest, DetectsAChangedAdamWArgument) {
-  const View factor = filled({1}), step_scalars = filled({3}), rounded = filled({64}, DType::bf16);
-  const std::vector<View> x = {filled({64}), filled({64}), filled({64}), filled({64})},
-                          y = {filled({64}), filled({64})};
-  const AdamW plain{0.9f, 0.95f, 1e-8f, 0.1f};
-  const auto update = [&](const AdamW& desc, View g, View w, View m, View v, View low) {
-    backend->adamw(desc, factor, step_scalars, g, w, m, v, low);
-  };
-  for (float AdamW::*number : {&AdamW::beta1, &AdamW::beta2, &AdamW::eps, &AdamW::weight_decay})
-    notices("a number", [&](int which) {
-      AdamW desc = plain;
-      desc.*number =
-          std::bit_cast<float>(std::bit_cast<std::uint32_t>(desc.*number) + static_cast<std::uint32_t>(which));
-      update(desc, x[0], x[1], x[2], x[3], rounded);
+  const View other = filled({64});
+  const ops::AdamW plain{.coefficient = filled({1}),
+                         .step_scalars = filled({3}),
+                         .g = filled({64}),
+                         .beta1 = 0.9f,
+                         .beta2 = 0.95f,
+                         .eps = 1e-8f,
+                         .weight_decay = 0.1f,
+                         .w = filled({64}),
+                         .m = filled({64}),
+                         .v = filled({64}),
+                         .rounded = filled({64}, DType::bf16)};
+  const auto notices_change = [&](const std::string& what, auto change) {
+    notices(what, [&](int which) {
+      ops::AdamW op = plain;
+      if (which) change(op);
+      run(*backend, op);
     });
-  notices("gradients", [&](int which) { update(plain, which ? y[0] : x[0], x[1], x[2], x[3], rounded); });
-  notices("weights", [&](int which) { update(plain, x[0], which ? y[0] : x[1], x[2], x[3], rounded); });
-  notices("moments", [&](int which) { update(plain, x[0], x[1], x[which ? 3 : 2], x[which ? 2 : 3], rounded); });
-  notices("rounded weights", [&](int which) { update(plain, x[0], x[1], x[2], x[3], which ? View{} : rounded); });
+  };
+  for (float ops::AdamW::*number :
+       {&ops::AdamW::beta1, &ops::AdamW::beta2, &ops::AdamW::eps, &ops::AdamW::weight_decay})
+    notices_change("a number", [&](ops::AdamW& op) {
+      op.*number = std::bit_cast<float>(std::bit_cast<std::uint32_t>(op.*number) + 1);
+    });
+  notices_change("gradients", [&](ops::AdamW& op) { op.g = other; });
+  notices_change("weights", [&](ops::AdamW& op) { op.w = other; });
+  notices_change("moments", [&](ops::AdamW& op) { std::swap(op.m, op.v); });
+  notices_change("rounded weights", [&](ops::AdamW& op) { op.rounded = {}; });
 }
 
 TEST_F(ReplayTest, DetectsAChangedAttentionArgument) {
@@ -55,14 +71,17 @@ TEST_F(ReplayTest, DetectsAChangedAttentionArgument) {
     notices(what, [&](int which) {
       AttentionDesc desc = plain;
       if (which) change(desc);
-      backend->attention_forward(desc, qkv_heads(0), qkv_heads(1), qkv_heads(2), out, lse);
+      run(*backend, ops::AttentionForward{
+                        .q = qkv_heads(0), .k = qkv_heads(1), .v = qkv_heads(2), .desc = desc, .out = out, .lse = lse});
     });
   };
   notices_desc("scale", [](AttentionDesc& d) { d.scale = 0.41f; });
   notices_desc("cap", [](AttentionDesc& d) { d.softcap = 30; });
   notices_desc("window", [](AttentionDesc& d) { d.mask.window = 5; });
   notices("heads", [&](int which) {
-    backend->attention_forward(plain, qkv_heads(which), qkv_heads(1), qkv_heads(2), out, lse);
+    run(*backend,
+        ops::AttentionForward{
+            .q = qkv_heads(which), .k = qkv_heads(1), .v = qkv_heads(2), .desc = plain, .out = out, .lse = lse});
   });
 }
 
@@ -70,17 +89,31 @@ TEST_F(ReplayTest, DetectsChangedScalarsOfOtherOperations) {
   const View x = filled({16}), bf16_x = filled({16}, DType::bf16), logits = filled({2, 16}), lse = filled({2}),
              total = filled({1}, DType::f64), targets = filled({2}, DType::i32), norm = filled({2, 16}),
              weight = filled({16}), moments = filled({2, 2});
-  notices("a value", [&](int which) { backend->fill(x, 2 + static_cast<float>(which)); });
-  notices("a factor", [&](int which) { backend->scale(x, 2 + static_cast<float>(which)); });
-  notices("a tensor", [&](int which) { backend->convert(which ? weight : x, bf16_x); });
+  notices("a value", [&](int which) { run(*backend, ops::Fill{.x = x, .value = 2 + static_cast<float>(which)}); });
+  notices("a factor", [&](int which) { run(*backend, ops::Scale{.x = x, .factor = 2 + static_cast<float>(which)}); });
+  notices("a tensor", [&](int which) { run(*backend, ops::Convert{.x = which ? weight : x, .y = bf16_x}); });
   notices("a z loss", [&](int which) {
-    backend->cross_entropy_backward({0, 0, which * 1e-3}, logits, targets, lse, total, norm);
+    run(*backend, ops::CrossEntropyBackward{.logits = logits,
+                                            .targets = targets,
+                                            .lse = lse,
+                                            .total = total,
+                                            .desc = {0, 0, which * 1e-3},
+                                            .dlogits = norm});
   });
   notices("a cap of logits", [&](int which) {
-    backend->cross_entropy_backward({0, which ? 20.0f : 30.0f, 0}, logits, targets, lse, total, logits);
+    run(*backend, ops::CrossEntropyBackward{.logits = logits,
+                                            .targets = targets,
+                                            .lse = lse,
+                                            .total = total,
+                                            .desc = {0, which ? 20.0f : 30.0f, 0},
+                                            .dlogits = logits});
   });
   notices("an eps", [&](int which) {
-    backend->norm_forward({NormKind::rmsnorm, which ? 1e-6f : 1e-5f}, logits, weight, {}, norm, moments);
+    run(*backend, ops::NormForward{.x = logits,
+                                   .weight = weight,
+                                   .desc = {NormKind::rmsnorm, which ? 1e-6f : 1e-5f},
+                                   .y = norm,
+                                   .moments = moments});
   });
 }
 

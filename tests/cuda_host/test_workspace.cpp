@@ -2,6 +2,10 @@
 // the same bits.
 #include "host_test.h"
 #include "kernels/cuda/cuda.h"
+#include "kernels/ops/attention.h"
+#include "kernels/ops/elementwise.h"
+#include "kernels/ops/gemm.h"
+#include "kernels/ops/grouped_gemm.h"
 
 namespace sy::cuda {
 namespace {
@@ -13,7 +17,7 @@ class WorkspaceTest : public HostTest {
     of_backend.workspace = memory({bytes}, DType::u8).bytes();
     of_backend.workspace_bytes = bytes;
   }
-  const std::unique_ptr<Backend> backend = make_cuda();
+  const std::unique_ptr<Device> backend = make_cuda();
 };
 
 // The backward pass stores one float for each position of each head in the workspace.
@@ -29,12 +33,21 @@ TEST_F(WorkspaceTest, SplitsAttentionBySequencesOrHeads) {
   const auto q = [](View x) { return heads_of(x, 0, heads); };
   const auto k = [](View x) { return heads_of(x, heads, kv_heads); };
   const auto v = [](View x) { return heads_of(x, heads + kv_heads, kv_heads); };
-  backend->attention_forward(desc, q(qkv), k(qkv), v(qkv), out, lse);
+  run(*backend, ops::AttentionForward{.q = q(qkv), .k = k(qkv), .v = v(qkv), .desc = desc, .out = out, .lse = lse});
 
   const auto gradient = [&](Index rows) {
     give(rows * row_bytes);
     const View dqkv = memory(qkv_shape);
-    backend->attention_backward(desc, dout, q(qkv), k(qkv), v(qkv), out, lse, q(dqkv), k(dqkv), v(dqkv));
+    run(*backend, ops::AttentionBackward{.dout = dout,
+                                         .q = q(qkv),
+                                         .k = k(qkv),
+                                         .v = v(qkv),
+                                         .out = out,
+                                         .lse = lse,
+                                         .desc = desc,
+                                         .dq = q(dqkv),
+                                         .dk = k(dqkv),
+                                         .dv = v(dqkv)});
     backend->synchronize();
     return download<float>(dqkv);
   };
@@ -61,7 +74,7 @@ TEST_F(WorkspaceTest, ReadsAlignedAddendsWithoutACopy) {
     };
     const View a = ones(m, q), w = ones(n, q), from = ones(m, n), c = ones(m, n);
     const auto before = cuda_host::counters().copies;
-    backend->gemm({.transpose_b = true}, a, w, c, from);
+    run(*backend, ops::Gemm{.a = a, .b = w, .addend = from, .transpose_b = true, .c = c});
     backend->synchronize();
     for (const T x : download<T>(c)) EXPECT_EQ(static_cast<float>(x), 9);
     return cuda_host::counters().copies - before;
@@ -83,12 +96,15 @@ TEST_F(WorkspaceTest, RunsExpertProductsOnSideStreams) {
   const View dy = upload(values).reshape({rows, n});
   const GroupOffsets groups{upload(std::vector<std::int32_t>(offsets, offsets + experts + 1)), offsets};
   const View one_by_one = memory({experts, n, q});
-  backend->fill(one_by_one, 0);
+  run(*backend, ops::Fill{.x = one_by_one, .value = 0});
   for (Index e = 0; e < experts; ++e) {
     const Index count = offsets[e + 1] - offsets[e];
     if (count > 0)
-      backend->gemm({.transpose_a = true, .accumulate = true}, dy.rows(offsets[e], count), x.rows(offsets[e], count),
-                    one_by_one.rows(e, 1).reshape({n, q}));
+      run(*backend, ops::Gemm{.a = dy.rows(offsets[e], count),
+                              .b = x.rows(offsets[e], count),
+                              .transpose_a = true,
+                              .accumulate = true,
+                              .c = one_by_one.rows(e, 1).reshape({n, q})});
   }
   backend->synchronize();
   const std::vector<float> expected = download<float>(one_by_one);
@@ -96,9 +112,9 @@ TEST_F(WorkspaceTest, RunsExpertProductsOnSideStreams) {
     const View dw = memory({experts, n, q});
     if (seed > 0) cuda_host::set_running(cuda_host::Running::seeded, seed);
     const auto before = cuda_host::counters().product_switches;
-    backend->fill(dw, 0);  // before all products
-    backend->grouped_gemm_wgrad(dy, x, groups, dw);
-    backend->scale(dw, 2);  // after all products
+    run(*backend, ops::Fill{.x = dw, .value = 0});  // before all products
+    run(*backend, ops::GroupedGemmWgrad{.dy = dy, .x = x, .groups = groups, .dw = dw});
+    run(*backend, ops::Scale{.x = dw, .factor = 2});  // after all products
     backend->synchronize();
     cuda_host::set_running(cuda_host::Running::at_once);
     const std::vector<float> found = download<float>(dw);

@@ -7,6 +7,8 @@
 #include "dist/runtime.h"
 #include "dist/token_dispatcher.h"
 #include "kernels/bf16.h"
+#include "kernels/ops/elementwise.h"
+#include "kernels/ops/permute.h"
 #include "tests/mpi_world.h"
 
 namespace sy {
@@ -310,15 +312,20 @@ void check_dispatch(int etp, int ranks_per_node) {
   // to a weight is the weight of its row.
   const View assignments = arena.i32({rows}), row_tokens = arena.i32({rows}), row_id_map = arena.i32({A, k}),
              offsets = arena.i32({local + 1}), outputs = arena.f32({rows, 2}), drow_weights = arena.f32({rows, 1});
-  backend->build_permutation(physical_experts, first, assignments, row_tokens, row_id_map, offsets);
+  run(*backend, ops::BuildPermutation{.physical_experts = physical_experts,
+                                      .first_expert = first,
+                                      .assignments = assignments,
+                                      .tokens = row_tokens,
+                                      .row_id_map = row_id_map,
+                                      .offsets = offsets});
   EXPECT_EQ(std::vector<std::int32_t>(offsets.i32(), offsets.i32() + local + 1), dispatcher.offsets());
-  backend->permute(received[0], row_tokens, outputs);
-  backend->permute(received[1].reshape({A * k, 1}), assignments, drow_weights);
+  run(*backend, ops::Permute{.x = received[0], .index = row_tokens, .y = outputs});
+  run(*backend, ops::Permute{.x = received[1].reshape({A * k, 1}), .index = assignments, .y = drow_weights});
   for (Index p = 0; p < local; ++p)
     for (Index i = offsets.i32()[p]; i < offsets.i32()[p + 1]; ++i)
       for (Index c = 0; c < 2; ++c) outputs.f32()[i * 2 + c] *= static_cast<float>(first + p + 1);
   const View y = arena.f32({T, 2}), dweights = arena.f32({T, k});
-  backend->fill(y, 7);
+  run(*backend, ops::Fill{.x = y, .value = 7});
   dispatcher.combine({{outputs, row_id_map, y, y}, {drow_weights, row_id_map.reshape({A * k, 1}), {}, dweights}},
                      scratch);
   dispatcher.finish();

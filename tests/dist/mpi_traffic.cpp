@@ -100,7 +100,7 @@ capacity_factor = 1.0
 constexpr Index vocab = 37, sequences = 3, micro_batches = 2;
 
 // Runs one training step, and returns the traffic of each group and collective.
-test::Loads train(Comm& comm, const Config& config, const Layout& layout, std::unique_ptr<Backend> backend,
+test::Loads train(Comm& comm, const Config& config, const Layout& layout, std::unique_ptr<Device> backend,
                   test::RoutedRows* routed) {
   Engine engine(config, vocab, std::move(backend), make_mesh(comm, layout), true);
   engine.store().initialize(3);

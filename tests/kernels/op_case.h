@@ -1,5 +1,5 @@
-// Test harness of all operations on all backends.
-// A case is a struct. It declares operands, runs the operation on a Backend, and gives the expected
+// Test harness of all operations on all devices.
+// A case is a struct. It declares operands, runs the operation on a Device, and gives the expected
 // values in double precision, a scalar loss, or both. The harness checks:
 // - Values: they are equal to the reference within the tolerance of the case.
 // - Gradients: they are equal to central finite differences of the loss. Small arrays are checked
@@ -13,10 +13,12 @@
 
 #include <cstring>
 #include <map>
+#include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "kernels/backend.h"
+#include "kernels/device.h"
 #include "kernels/philox.h"
 #include "tests/reference.h"
 
@@ -25,12 +27,12 @@ namespace sy::test {
 using reference::Numbers;
 using Values = std::map<std::string, Numbers>;
 
-// A backend and a type of weights and activations to test. Skipped if the device is missing.
+// A device and a type of weights and activations to test. Skipped if the device is missing.
 struct Target {
   const char *name, *backend;
   DType dtype;
   friend void PrintTo(const Target& t, std::ostream* out) { *out << t.name; }
-  std::unique_ptr<Backend> make() const { return make_backend(backend); }
+  std::unique_ptr<Device> make() const { return make_device(backend); }
   bool available() const { return std::string_view(backend) == "cpu" || cuda_available(); }
 };
 inline const Target targets[] = {{"cpu", "cpu", DType::f32},
@@ -43,6 +45,21 @@ inline std::string target_name(const testing::TestParamInfo<Target>& info) {
 // Targets of f32, for tests whose results do not depend on the type.
 inline std::vector<Target> f32_targets() {
   return {targets[0], targets[1]};
+}
+
+// Names of the operations that a case tests. They are complete when main begins, because each call
+// of run_test in the program adds one.
+inline std::set<std::string_view>& tested_operations() {
+  static std::set<std::string_view> names;
+  return names;
+}
+template <class Operation>
+inline const bool is_tested = tested_operations().insert(Operation::name).second;
+// Runs an operation whose result a test compares with a reference.
+template <class Operation>
+void run_test(Device& backend, const Operation& op) {
+  static_cast<void>(&is_tested<Operation>);
+  ops::run(backend, op);
 }
 
 class OpCase {
@@ -59,7 +76,8 @@ class OpCase {
   enum class Role { in, out, accumulate, in_out, hidden };
 
   // ---- definition of a case ----
-  virtual void run(Backend& backend) = 0;
+  // Calls run_test for each operation of the case.
+  virtual void run(Device& backend) = 0;
   // Replaces the outputs in v by the expected values.
   // NaN: the operation must not write the element.
   virtual void expect(Values& v) {}
@@ -126,7 +144,7 @@ class OpCase {
     operand(name, Role::in_out, shape, dtype, std::move(values));
   }
 
-  // Returns the operand on the backend; empty if the case has no operand of this name.
+  // Returns the operand on the device; empty if the case has no operand of this name.
   View at(const std::string& name) const {
     for (const Operand& o : operands_)
       if (o.name == name) return o.view;
@@ -136,7 +154,7 @@ class OpCase {
 
   // ---- the harness ----
  public:
-  void check(Backend& backend) {
+  void check(Device& backend) {
     SCOPED_TRACE(describe() + " on " + std::string(backend.name()));
     allocate_operands(backend);
     run(backend);
@@ -178,7 +196,7 @@ class OpCase {
     return s;
   }
 
-  void allocate_operands(Backend& backend) {
+  void allocate_operands(Device& backend) {
     memory_.clear();
     for (Operand& o : operands_) {
       if (o.role == Role::hidden) continue;
@@ -196,7 +214,7 @@ class OpCase {
   }
 
   // Returns the operands' values after the run; NaN for elements that still have the pattern.
-  Values fetch(Backend& backend) const {
+  Values fetch(Device& backend) const {
     Values got;
     for (const Operand& o : operands_) {
       if (o.role == Role::hidden) continue;
@@ -330,7 +348,7 @@ class OpCase {
   std::vector<DeviceMemory> memory_;
 };
 
-class BackendOps : public testing::TestWithParam<Target> {
+class DeviceOps : public testing::TestWithParam<Target> {
  protected:
   void SetUp() override {
     if (!GetParam().available()) GTEST_SKIP() << "no device";
@@ -341,7 +359,7 @@ class BackendOps : public testing::TestWithParam<Target> {
   void check(Case&& c) {
     c.check(*backend);
   }
-  std::unique_ptr<Backend> backend;
+  std::unique_ptr<Device> backend;
 };
 
 struct Rows {

@@ -5,14 +5,14 @@
 #include <vector>
 
 #include "kernels/arena.h"
-#include "kernels/backend.h"
+#include "kernels/device.h"
 #include "kernels/philox.h"
 
 namespace sy {
 namespace {
 
 struct Counted {
-  std::unique_ptr<Backend> backend = make_cpu();
+  std::unique_ptr<Device> backend = make_cpu();
   Index calls = 0, bytes = 0;
   Arena::Allocate allocate() {
     return [this](Index n) {

@@ -12,6 +12,8 @@
 #include <gtest/gtest.h>
 #include <omp.h>
 
+#include "kernels/ops/attention.h"
+#include "kernels/ops/elementwise.h"
 #include "tests/kernels/op_case.h"
 
 namespace sy::test {
@@ -167,16 +169,33 @@ class Attention : public testing::TestWithParam<Target> {
         dsinks(*backend, {c.sinks ? c.H : 0}, DType::f32, all_before(x.sinks));
     if (c.biases > 0) desc.bias = bias.view;
     if (c.sinks) desc.sinks = sinks.view;
-    backend->attention_forward(desc, in.heads(0), in.heads(1), in.heads(2), out.view, lse.view);
+    ops::run(*backend,
+             ops::AttentionForward{
+                 .q = in.heads(0), .k = in.heads(1), .v = in.heads(2), .desc = desc, .out = out.view, .lse = lse.view});
     if (c.fewer >= 0) {
       omp_set_num_threads(before);
       return {out.values(), lse.values(), {}, {}, {}, {}, {}};
     }
-    backend->attention_backward(desc, d.view, in.heads(0), in.heads(1), in.heads(2), out.view, lse.view,
-                                gradients.heads(0), gradients.heads(1), gradients.heads(2));
+    run_test(*backend, ops::AttentionBackward{.dout = d.view,
+                                              .q = in.heads(0),
+                                              .k = in.heads(1),
+                                              .v = in.heads(2),
+                                              .out = out.view,
+                                              .lse = lse.view,
+                                              .desc = desc,
+                                              .dq = gradients.heads(0),
+                                              .dk = gradients.heads(1),
+                                              .dv = gradients.heads(2)});
     if (desc.bias || desc.sinks)
-      backend->attention_backward_learned(desc, d.view, in.heads(0), in.heads(1), in.heads(2), out.view, lse.view,
-                                          desc.bias ? dbias.view : View(), desc.sinks ? dsinks.view : View());
+      run_test(*backend, ops::AttentionBackwardLearned{.dout = d.view,
+                                                       .q = in.heads(0),
+                                                       .k = in.heads(1),
+                                                       .v = in.heads(2),
+                                                       .out = out.view,
+                                                       .lse = lse.view,
+                                                       .desc = desc,
+                                                       .dbias = desc.bias ? dbias.view : View(),
+                                                       .dsinks = desc.sinks ? dsinks.view : View()});
     omp_set_num_threads(before);
     return {out.values(),     lse.values(),   gradients.get(0), gradients.get(1),
             gradients.get(2), dbias.values(), dsinks.values()};
@@ -211,7 +230,7 @@ class Attention : public testing::TestWithParam<Target> {
     near(got.dsinks, want.dsinks, (bf16 ? 7e-3 : 4e-5) * range, "dsinks");
   }
 
-  std::unique_ptr<Backend> backend;
+  std::unique_ptr<Device> backend;
 
  private:
   // An operand between margins that must not change.
@@ -220,11 +239,11 @@ class Attention : public testing::TestWithParam<Target> {
     static constexpr Index margin = 64;
     static constexpr float untouched = 12352.0f;  // exact in bf16
 
-    Backend& backend;
+    Device& backend;
     Tensor all;
     View view;
 
-    Guarded(Backend& b, Shape shape, DType type, const std::vector<float>& values = {})
+    Guarded(Device& b, Shape shape, DType type, const std::vector<float>& values = {})
         : backend(b),
           all(b.tensor({shape.elements() + 2 * margin}, type)),
           view(all.view().bytes() + margin * size_of(type), shape, type) {
@@ -235,11 +254,11 @@ class Attention : public testing::TestWithParam<Target> {
         std::copy(values.begin(), values.end(), host.begin() + margin);
       const Tensor exact = b.tensor(all.shape());
       b.to_device(host.data(), exact);
-      b.convert(exact, all);
+      run_test(b, ops::Convert{.x = exact, .y = all});
     }
     std::vector<float> values() const {
       const Tensor exact = backend.tensor(all.shape());
-      backend.convert(all, exact);
+      ops::run(backend, ops::Convert{.x = all, .y = exact});
       std::vector<float> host(all.view().elements());
       backend.to_host(exact, host.data());
       for (Index i = 0; i < margin; ++i) {
@@ -259,7 +278,7 @@ class Attention : public testing::TestWithParam<Target> {
   // more positions. The other elements of the tensors must not change.
   class Arranged {
    public:
-    Arranged(Backend& backend, DType type, const std::vector<Operand>& operands, bool is_contiguous)
+    Arranged(Device& backend, DType type, const std::vector<Operand>& operands, bool is_contiguous)
         : backend_(backend), operands_(operands) {
       Index all_heads = 0;
       for (const Operand& o : operands) all_heads += o.heads;
@@ -319,17 +338,17 @@ class Attention : public testing::TestWithParam<Target> {
     void write(const Tensor& t, const std::vector<float>& values) {
       const Tensor exact = backend_.tensor(t.shape());
       backend_.to_device(values.data(), exact);
-      backend_.convert(exact, t);
+      ops::run(backend_, ops::Convert{.x = exact, .y = t});
     }
     std::vector<float> read(const Tensor& t) const {
       const Tensor exact = backend_.tensor(t.shape());
-      backend_.convert(t, exact);
+      ops::run(backend_, ops::Convert{.x = t, .y = exact});
       std::vector<float> host(t.shape().elements());
       backend_.to_host(exact, host.data());
       return host;
     }
 
-    Backend& backend_;
+    Device& backend_;
     std::vector<Operand> operands_;
     std::vector<Tensor> tensors_;
     std::vector<Heads> heads_;
@@ -607,7 +626,7 @@ TEST_P(Attention, ReadsValuesFromColumnsOfKeys) {
       const Tensor exact = backend->tensor(shape);
       Tensor rounded = backend->tensor(shape, dtype());
       backend->to_device(values.data(), exact);
-      backend->convert(exact, rounded);
+      ops::run(*backend, ops::Convert{.x = exact, .y = rounded});
       return rounded;
     };
     const Tensor q = tensor({c.B, 1, c.H, hd}, x.q), k = tensor({c.B, c.keys, 1, hd}, x.k),
@@ -617,8 +636,13 @@ TEST_P(Attention, ReadsValuesFromColumnsOfKeys) {
     for (Index b = 0; b < c.B; ++b) host.push_back(static_cast<std::int32_t>(c.offset_of(b)));
     backend->to_device(host.data(), offsets);
     const Heads keys = k.view();
-    backend->attention_forward(c.desc({}, offsets.view()), q.view(), keys, keys.columns(hd - vd, vd), out, lse);
-    backend->convert(out, exact);
+    run_test(*backend, ops::AttentionForward{.q = q.view(),
+                                             .k = keys,
+                                             .v = keys.columns(hd - vd, vd),
+                                             .desc = c.desc({}, offsets.view()),
+                                             .out = out,
+                                             .lse = lse});
+    ops::run(*backend, ops::Convert{.x = out, .y = exact});
     std::vector<float> found(static_cast<std::size_t>(exact.shape().elements()));
     backend->to_host(exact, found.data());
     EXPECT_EQ(found, alone.out);

@@ -1,4 +1,4 @@
-// Two exact guarantees of kernels/backend.h. A result is bitwise the same for any number of
+// Two exact guarantees of kernels/device.h. A result is bitwise the same for any number of
 // threads. A row is bitwise the same for any other rows in its call.
 #include <gtest/gtest.h>
 #include <omp.h>
@@ -8,7 +8,21 @@
 #include <functional>
 #include <vector>
 
-#include "kernels/backend.h"
+#include "kernels/device.h"
+#include "kernels/ops/activation.h"
+#include "kernels/ops/attention.h"
+#include "kernels/ops/bias.h"
+#include "kernels/ops/capacity.h"
+#include "kernels/ops/cross_entropy.h"
+#include "kernels/ops/dispatch.h"
+#include "kernels/ops/elementwise.h"
+#include "kernels/ops/embedding.h"
+#include "kernels/ops/gemm.h"
+#include "kernels/ops/grouped_gemm.h"
+#include "kernels/ops/norm.h"
+#include "kernels/ops/permute.h"
+#include "kernels/ops/qk_norm.h"
+#include "kernels/ops/route.h"
 #include "kernels/philox.h"
 #include "tests/kernels/op_case.h"
 
@@ -19,7 +33,7 @@ namespace {
 class Recorder {
  public:
   // c: the type of weights and activations.
-  Recorder(Backend& backend, DType c) : c(c), backend_(backend) {}
+  Recorder(Device& backend, DType c) : c(c), backend_(backend) {}
 
   Tensor normal(const char* name, Shape shape) {
     const RandomStream stream(5, name);
@@ -31,7 +45,7 @@ class Recorder {
   Tensor operand(const char* name, Shape shape) {
     const Tensor exact = normal(name, shape);
     Tensor t = backend_.tensor(shape, c);
-    backend_.convert(exact, t);
+    run(backend_, ops::Convert{.x = exact, .y = t});
     return t;
   }
   template <class T>
@@ -51,66 +65,94 @@ class Recorder {
   std::vector<std::pair<std::string, std::vector<std::byte>>> results;
 
  private:
-  Backend& backend_;
+  Device& backend_;
 };
 
 // Runs all operations that sum, with sizes that span several ranges and tiles and divide none.
-void run_all(Backend& b, Recorder& r) {
+void run_all(Device& b, Recorder& r) {
   constexpr Index t = 1003, d = 161, e = 13, k = 3, v = 517, n = 70001;
   const DType c = r.c;
   const auto zeros = [&](Shape shape, DType dtype = DType::f32) { return b.tensor(shape, dtype); };
   const Tensor x = r.operand("x", {t, d}), dy = r.operand("dy", {t, d}), w = r.operand("w", {d});
 
   const Tensor sum = zeros({1}, DType::f64);
-  b.sum_squares(r.normal("flat", {n}), sum);
+  run(b, ops::SumSquares{.x = r.normal("flat", {n}), .out = sum});
   r.record("sum_squares", sum);
 
   const Tensor product = zeros({t, v}), rounded = zeros({t, v}, c), weight_gradient = zeros({v, d}),
                table = r.operand("table", {v, d});
-  b.gemm({false, true}, x, table, product);
-  b.gemm({false, true}, x, table, rounded);
-  b.gemm({true, false, true}, rounded, x, weight_gradient);
+  run(b, ops::Gemm{.a = x, .b = table, .transpose_b = true, .c = product});
+  run(b, ops::Gemm{.a = x, .b = table, .transpose_b = true, .c = rounded});
+  run(b, ops::Gemm{.a = rounded, .b = x, .transpose_a = true, .accumulate = true, .c = weight_gradient});
   r.record("gemm", product);
   r.record("gemm, rounded", rounded);
   r.record("gemm, long sum", weight_gradient);
 
   for (NormKind kind : {NormKind::rmsnorm, NormKind::layernorm}) {
     const Tensor y = zeros({t, d}, c), moments = zeros({t, 2}), dx = zeros({t, d}, c), dw = zeros({d}), db = zeros({d});
-    b.norm_forward({kind}, x, w, w, y, moments);
-    b.norm_backward({kind}, dy, x, w, moments, dx, dw, db);
+    run(b, ops::NormForward{.x = x, .weight = w, .bias = w, .desc = {kind}, .y = y, .moments = moments});
+    run(b,
+        ops::NormBackward{
+            .dy = dy, .x = x, .weight = w, .moments = moments, .desc = {kind}, .dx = dx, .dweight = dw, .dbias = db});
     for (const Tensor* out : {&y, &dx, &dw, &db}) r.record("norm", *out);
   }
   const QkNorm each{3, 2, 1e-5f};
   const Tensor heads = r.operand("heads", {t, 6, 24}), dheads = r.operand("dheads", {t, 6, 24}),
                qk_weight = r.operand("qk_weight", {2, 24}), inverse = zeros({t, 5}), turned = zeros({t, 6, 24}, c),
                turned_back = zeros({t, 6, 24}, c), dqk_weight = zeros({2, 24});
-  b.qk_norm_forward(each, heads, qk_weight, {}, {}, turned, inverse);
-  b.qk_norm_backward(each, dheads, heads, qk_weight, inverse, {}, {}, turned_back, dqk_weight);
+  run(b, ops::QkNormForward{.x = heads, .weight = qk_weight, .desc = each, .y = turned, .inverse = inverse});
+  run(b, ops::QkNormBackward{.dy = dheads,
+                             .x = heads,
+                             .weight = qk_weight,
+                             .inverse = inverse,
+                             .desc = each,
+                             .dx = turned_back,
+                             .dweight = dqk_weight});
   for (const Tensor* out : {&turned, &turned_back, &dqk_weight}) r.record("qk_norm", *out);
   const WholeQkNorm whole{72, 48, 72, 48, 1e-5f};
   const auto row = [&](const Tensor& x) { return x.view().reshape({t, 144}); };
   const Tensor whole_weight = r.operand("whole_weight", {120}), squares = zeros({t, 2}), products = zeros({t, 2}),
                dwhole = zeros({t, 144}, c), dwhole_weight = zeros({120});
-  b.whole_qk_norm_sums(whole, row(heads), row(heads), squares);
-  b.whole_qk_norm_sums(whole, row(dheads), row(turned), products);
-  b.whole_qk_norm_backward(whole, row(dheads), row(heads), whole_weight, squares, products, dwhole, dwhole_weight);
+  run(b, ops::WholeQkNormSums{.x = row(heads), .y = row(heads), .desc = whole, .sums = squares});
+  run(b, ops::WholeQkNormSums{.x = row(dheads), .y = row(turned), .desc = whole, .sums = products});
+  run(b, ops::WholeQkNormBackward{.dy = row(dheads),
+                                  .x = row(heads),
+                                  .weight = whole_weight,
+                                  .squares = squares,
+                                  .products = products,
+                                  .desc = whole,
+                                  .dx = dwhole,
+                                  .dweight = dwhole_weight});
   for (const Tensor* out : {&squares, &products, &dwhole, &dwhole_weight}) r.record("whole_qk_norm", *out);
   const Tensor db = zeros({d});
-  b.bias_backward(dy, db);
+  run(b, ops::BiasBackward{.dy = dy, .dbias = db});
   r.record("bias_backward", db);
 
   const Tensor h = r.operand("h", {t, 2 * d}), dh = zeros({t, 2 * d}, c), scale = r.normal("scale", {t}),
                dscale = zeros({t});
-  b.activation_backward({}, dy, h, scale, dh, dscale);
+  run(b, ops::ActivationBackward{.dy = dy, .h = h, .row_scale = scale, .dh = dh, .drow_scale = dscale});
   r.record("activation_backward", dh);
   r.record("activation_backward, scale", dscale);
 
   const Tensor qkv = r.operand("qkv", {2, 150, 6, 24}), out = zeros({2, 150, 4, 24}, c), lse = zeros({2, 4, 150}),
                dqkv = zeros({2, 150, 6, 24}, c);
   const auto head_range = [](const Tensor& x, Index first, Index count) { return Heads(x.view(), first, count); };
-  b.attention_forward({0.2f}, head_range(qkv, 0, 4), head_range(qkv, 4, 1), head_range(qkv, 5, 1), out, lse);
-  b.attention_backward({0.2f}, out, head_range(qkv, 0, 4), head_range(qkv, 4, 1), head_range(qkv, 5, 1), out, lse,
-                       head_range(dqkv, 0, 4), head_range(dqkv, 4, 1), head_range(dqkv, 5, 1));
+  run(b, ops::AttentionForward{.q = head_range(qkv, 0, 4),
+                               .k = head_range(qkv, 4, 1),
+                               .v = head_range(qkv, 5, 1),
+                               .desc = {0.2f},
+                               .out = out,
+                               .lse = lse});
+  run(b, ops::AttentionBackward{.dout = out,
+                                .q = head_range(qkv, 0, 4),
+                                .k = head_range(qkv, 4, 1),
+                                .v = head_range(qkv, 5, 1),
+                                .out = out,
+                                .lse = lse,
+                                .desc = {0.2f},
+                                .dq = head_range(dqkv, 0, 4),
+                                .dk = head_range(dqkv, 4, 1),
+                                .dv = head_range(dqkv, 5, 1)});
   r.record("attention_forward", out);
   r.record("attention_backward", dqkv);
 
@@ -122,19 +164,46 @@ void run_all(Backend& b, Recorder& r) {
                physical_experts = zeros({t, k}, DType::i32), row_offsets = zeros({e + 1}, DType::i32),
                copies = zeros({t * k}, DType::i32), copies_of_tokens = zeros({t, k}, DType::i32),
                dlogits = zeros({t, e}, c);
-  b.route_forward({Score::softmax, k}, logits, {}, {}, experts, weights, routed, probability, z);
-  b.route_backward({Score::softmax, k}, logits, experts, weights, weights, probability, 0.1f, dlogits);
-  b.apply_capacity({DropOrder::probability, 200}, experts, weights, 1, e, dispatch_mask);
-  b.dispatch_layout({e, 1}, experts, dispatch_mask, physical_experts, copies, copies_of_tokens, counts,
-                    tokens_per_expert);
-  b.build_permutation(physical_experts, 0, assignments, tokens, row_id_map, row_offsets);
+  run(b, ops::RouteForward{.logits = logits,
+                           .desc = {Score::softmax, k},
+                           .experts = experts,
+                           .weights = weights,
+                           .counts = routed,
+                           .probability = probability,
+                           .z_squared = z});
+  run(b, ops::RouteBackward{.logits = logits,
+                            .experts = experts,
+                            .weights = weights,
+                            .dweights = weights,
+                            .dprobability = probability,
+                            .desc = {Score::softmax, k},
+                            .z_factor = 0.1f,
+                            .dlogits = dlogits});
+  run(b, ops::ApplyCapacity{.experts = experts,
+                            .weights = weights,
+                            .num_experts = e,
+                            .desc = {DropOrder::probability, 200},
+                            .dispatch_mask = dispatch_mask});
+  run(b, ops::DispatchLayout{.experts = experts,
+                             .dispatch_mask = dispatch_mask,
+                             .partition = {e, 1},
+                             .physical_experts = physical_experts,
+                             .tokens = copies,
+                             .row_id_map = copies_of_tokens,
+                             .counts = counts,
+                             .tokens_per_expert = tokens_per_expert});
+  run(b, ops::BuildPermutation{.physical_experts = physical_experts,
+                               .assignments = assignments,
+                               .tokens = tokens,
+                               .row_id_map = row_id_map,
+                               .offsets = row_offsets});
   for (const Tensor* o :
        {&experts, &weights, &routed, &probability, &z, &dlogits, &dispatch_mask, &physical_experts, &copies,
         &copies_of_tokens, &counts, &tokens_per_expert, &assignments, &tokens, &row_id_map, &row_offsets})
     r.record("routing", *o);
   const Tensor permuted = zeros({t * k, d}, c), unpermuted = zeros({t, d}, c);
-  b.permute(x, tokens, permuted);
-  b.unpermute(permuted, row_id_map, {}, unpermuted);
+  run(b, ops::Permute{.x = x, .index = tokens, .y = permuted});
+  run(b, ops::Unpermute{.x = permuted, .row_id_map = row_id_map, .y = unpermuted});
   r.record("unpermute", unpermuted);
 
   std::vector<std::int32_t> offsets = {0};
@@ -146,26 +215,33 @@ void run_all(Backend& b, Recorder& r) {
   const GroupOffsets groups = {at, offsets.data()};
   const Tensor gbias = r.operand("gbias", {e, d}), gscale = r.normal("gscale", {grouped_rows}), gdbias = zeros({e, d}),
                gbiased = zeros({grouped_rows, d}, c), gdscale = zeros({grouped_rows});
-  b.grouped_bias_forward(gbias, gscale, groups, 0, gbiased);
-  b.grouped_bias_backward(gx, gbias, gscale, groups, 0, gdbias, gdscale);
+  run(b, ops::GroupedBiasForward{.bias = gbias, .row_scale = gscale, .groups = groups, .y = gbiased});
+  run(b, ops::GroupedBiasBackward{
+             .dy = gx, .bias = gbias, .row_scale = gscale, .groups = groups, .dbias = gdbias, .drow_scale = gdscale});
   for (const Tensor* o : {&gbiased, &gdbias, &gdscale}) r.record("grouped_bias", *o);
-  b.grouped_gemm(gx, gw, groups, gy);
-  b.grouped_gemm_dgrad(gy, gw, groups, gdx);
-  b.grouped_gemm_wgrad(gy, gx, groups, gdw);
+  run(b, ops::GroupedGemm{.x = gx, .w = gw, .groups = groups, .y = gy});
+  run(b, ops::GroupedGemmDgrad{.dy = gy, .w = gw, .groups = groups, .dx = gdx});
+  run(b, ops::GroupedGemmWgrad{.dy = gy, .x = gx, .groups = groups, .dw = gdw});
   for (const Tensor* o : {&gy, &gdx, &gdw}) r.record("grouped_gemm", *o);
 
   std::vector<std::int32_t> ids(t);
   for (Index i = 0; i < t; ++i) ids[i] = static_cast<std::int32_t>(RandomStream(5, "ids").bits(i) % 11);
   const Tensor id = r.put<std::int32_t>({t}, ids), dtable = zeros({11, d});
-  b.embedding_backward(id, dy, 0, dtable);
+  run(b, ops::EmbeddingBackward{.ids = id, .dy = dy, .dtable = dtable});
   r.record("embedding_backward", dtable);
 
   const Tensor partials = zeros({1, t, 3}), token_lse = zeros({t}), loss = zeros({t});
-  b.cross_entropy_forward({}, product, id, partials.view().reshape({t, 3}));
-  b.cross_entropy_loss(partials, id, token_lse, loss);
+  run(b, ops::CrossEntropyForward{
+             .logits = product, .targets = id, .desc = {}, .partial = partials.view().reshape({t, 3})});
+  run(b, ops::CrossEntropyLoss{.partials = partials, .targets = id, .lse = token_lse, .loss = loss});
   const Tensor total = r.put<double>({1}, {1.0});
   const Tensor& gradient = c == DType::f32 ? product : rounded;
-  b.cross_entropy_backward({.z_loss = 0.1}, product, id, token_lse, total, gradient);
+  run(b, ops::CrossEntropyBackward{.logits = product,
+                                   .targets = id,
+                                   .lse = token_lse,
+                                   .total = total,
+                                   .desc = {.z_loss = 0.1},
+                                   .dlogits = gradient});
   r.record("cross_entropy", loss);
   r.record("cross_entropy_backward", gradient);
 }
@@ -209,7 +285,7 @@ TEST_P(Determinism, IsBitwiseEqualForAnyNumberOfThreads) {
 // new values before these are packed.
 TEST_P(Determinism, PackedWeightsGiveTheSameBits) {
   const auto backend = GetParam().make();
-  Backend& b = *backend;
+  Device& b = *backend;
   Recorder r(b, GetParam().dtype);
   struct {
     Index rows, experts, n, q;
@@ -233,8 +309,8 @@ TEST_P(Determinism, PackedWeightsGiveTheSameBits) {
     packed.packed_fprop = output;
     packed.packed_dgrad = input;
     const auto pack = [&] {
-      if (output) b.pack_weight(w, GemmPass::fprop, output);
-      if (input) b.pack_weight(w, GemmPass::dgrad, input);
+      if (output) run(b, ops::PackWeight{.weight = w, .pass = GemmPass::fprop, .packed = output});
+      if (input) run(b, ops::PackWeight{.weight = w, .pass = GemmPass::dgrad, .packed = input});
     };
     const auto products = [&](const Weight& weight) {
       std::vector<std::byte> all;
@@ -247,16 +323,16 @@ TEST_P(Determinism, PackedWeightsGiveTheSameBits) {
         return stack ? stack.rows(stack.dim(0) / experts * e, stack.dim(0) / experts) : ConstView{};
       };
       const Tensor y = b.tensor({rows, n}, r.c), dx = b.tensor({rows, q}, r.c);
-      b.grouped_gemm(x, weight, groups, y);
-      b.grouped_gemm_dgrad(dy, weight, groups, dx);
+      run(b, ops::GroupedGemm{.x = x, .w = weight, .groups = groups, .y = y});
+      run(b, ops::GroupedGemmDgrad{.dy = dy, .w = weight, .groups = groups, .dx = dx});
       record(y);
       record(dx);
       for (Index e = 0; e < experts; ++e) {
         Weight one(weight.values.rows(e, 1).reshape({n, q}));
         one.packed_fprop = form_of(weight.packed_fprop, e);
         one.packed_dgrad = form_of(weight.packed_dgrad, e);
-        b.gemm({.transpose_b = true, .accumulate = true}, x, one, y);
-        b.gemm({}, dy, one, dx);
+        run(b, ops::Gemm{.a = x, .b = one, .transpose_b = true, .accumulate = true, .c = y});
+        run(b, ops::Gemm{.a = dy, .b = one, .c = dx});
         record(y);
         record(dx);
       }
@@ -266,7 +342,7 @@ TEST_P(Determinism, PackedWeightsGiveTheSameBits) {
     pack();
     EXPECT_EQ(products(packed), expected) << rows << " rows of " << n << " x " << q;
     if (!output) continue;
-    b.fill(w, 0);
+    run(b, ops::Fill{.x = w, .value = 0});
     EXPECT_EQ(products(packed), expected) << "not read";
     pack();
     EXPECT_EQ(products(packed), products(w));
@@ -276,7 +352,7 @@ TEST_P(Determinism, PackedWeightsGiveTheSameBits) {
 // Each case computes rows [begin, begin + count) of its whole input.
 TEST_P(Determinism, RowsAreIndependentOfOtherRows) {
   const auto backend = GetParam().make();
-  Backend& b = *backend;
+  Device& b = *backend;
   const DType c = GetParam().dtype;
   Recorder r(b, c);
   constexpr Index t = 301, d = 67, n = 45;
@@ -287,39 +363,54 @@ TEST_P(Determinism, RowsAreIndependentOfOtherRows) {
   const std::function<Tensor(Index, Index)> cases[] = {
       [&](Index begin, Index count) {
         Tensor y = b.tensor({count, n}, c);
-        b.gemm({false, true}, x.view().rows(begin, count), w, y);
+        run(b, ops::Gemm{.a = x.view().rows(begin, count), .b = w, .transpose_b = true, .c = y});
         return y;
       },
       [&](Index begin, Index count) {
         Tensor y = b.tensor({count, n}, c);
         const std::vector<std::int32_t> host = {0, static_cast<std::int32_t>(count)};
         const Tensor offsets = r.put<std::int32_t>({2}, host);
-        b.grouped_gemm(x.view().rows(begin, count), w.view().reshape({1, n, d}), {offsets, host.data()}, y);
+        run(b, ops::GroupedGemm{.x = x.view().rows(begin, count),
+                                .w = w.view().reshape({1, n, d}),
+                                .groups = {offsets, host.data()},
+                                .y = y});
         return y;
       },
       [&](Index begin, Index count) {
         Tensor y = b.tensor({count, d}, c);
         const Tensor moments = b.tensor({count, 2});
-        b.norm_forward({NormKind::layernorm}, x.view().rows(begin, count), norm_weight, norm_weight, y, moments);
+        run(b, ops::NormForward{.x = x.view().rows(begin, count),
+                                .weight = norm_weight,
+                                .bias = norm_weight,
+                                .desc = {NormKind::layernorm},
+                                .y = y,
+                                .moments = moments});
         return y;
       },
       [&](Index begin, Index count) {
         Tensor dh = b.tensor({count, 2 * d}, c);
-        b.activation_backward({}, dy.view().rows(begin, count), h.view().rows(begin, count), {}, dh, {});
+        run(b, ops::ActivationBackward{.dy = dy.view().rows(begin, count), .h = h.view().rows(begin, count), .dh = dh});
         return dh;
       },
       [&](Index begin, Index count) {
         Tensor weights = b.tensor({count, 3});
         const Tensor experts = b.tensor({count, 3}, DType::i32), counts = b.tensor({1, d}, DType::i32),
                      probability = b.tensor({1, d}), z = b.tensor({1}, DType::f64);
-        b.route_forward({Score::softmax, 3}, scores.view().rows(begin, count), {}, {}, experts, weights, counts,
-                        probability, z);
+        run(b, ops::RouteForward{.logits = scores.view().rows(begin, count),
+                                 .desc = {Score::softmax, 3},
+                                 .experts = experts,
+                                 .weights = weights,
+                                 .counts = counts,
+                                 .probability = probability,
+                                 .z_squared = z});
         return weights;
       },
       [&](Index begin, Index count) {
         Tensor partial = b.tensor({count, 3});
-        b.cross_entropy_forward({0, 2.0f}, scores.view().rows(begin, count), targets.view().rows(begin, count),
-                                partial);
+        run(b, ops::CrossEntropyForward{.logits = scores.view().rows(begin, count),
+                                        .targets = targets.view().rows(begin, count),
+                                        .desc = {0, 2.0f},
+                                        .partial = partial});
         return partial;
       },
   };
@@ -347,7 +438,12 @@ TEST_P(Determinism, SequencesAreIndependentOfOtherSequences) {
   const Tensor qkv = r.operand("qkv", {sequences, s, h + 2 * k, hd}), out = backend->tensor({sequences, s, h, hd}, c),
                lse = backend->tensor({sequences, h, s});
   const auto attention = [&](View x, View y, View z) {
-    backend->attention_forward({0.25f}, heads_of(x, 0, h), heads_of(x, h, k), heads_of(x, h + k, k), y, z);
+    run(*backend, ops::AttentionForward{.q = heads_of(x, 0, h),
+                                        .k = heads_of(x, h, k),
+                                        .v = heads_of(x, h + k, k),
+                                        .desc = {0.25f},
+                                        .out = y,
+                                        .lse = z});
   };
   attention(qkv, out, lse);
   for (Index i = 0; i < sequences; ++i) {

@@ -1,4 +1,4 @@
-// The dry backend: counts of FLOPs and bytes, skipped work, and guarantees for host code.
+// The dry device: counts of FLOPs and bytes, skipped work, and guarantees for host code.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,6 +9,15 @@
 #include <vector>
 
 #include "kernels/dry/dry.h"
+#include "kernels/dry/reach.h"
+#include "kernels/ops/attention.h"
+#include "kernels/ops/dispatch.h"
+#include "kernels/ops/elementwise.h"
+#include "kernels/ops/gemm.h"
+#include "kernels/ops/grouped_gemm.h"
+#include "kernels/ops/heads.h"
+#include "kernels/ops/optimizer.h"
+#include "kernels/ops/route.h"
 #include "tests/reference.h"
 
 namespace sy {
@@ -27,14 +36,18 @@ TEST(Dry, CountsFlopsAndBytes) {
   const Tensor a = backend->tensor({3, 5}), b = backend->tensor({5, 7}), c = backend->tensor({3, 7});
   DryCounts& counts = dry_counts(*backend);
   counts = {};
-  backend->gemm({}, a, b, c);
+  run(*backend, ops::Gemm{.a = a, .b = b, .c = c});
   EXPECT_EQ(counts.flops, 2 * 3 * 5 * 7);
   EXPECT_EQ(counts.bytes, 4 * (3 * 5 + 5 * 7 + 3 * 7));
-  backend->gemm({false, false, true}, a, b, c);  // also reads c
+  run(*backend, ops::Gemm{.a = a, .b = b, .accumulate = true, .c = c});  // also reads c
   EXPECT_EQ(counts.flops, 2 * 2 * 3 * 5 * 7);
   EXPECT_EQ(counts.bytes, 2 * 4 * (3 * 5 + 5 * 7 + 3 * 7) + 4 * 3 * 7);
   counts = {};
-  backend->gemm({true, true}, backend->tensor({5, 3}), backend->tensor({7, 5}), c);
+  run(*backend, ops::Gemm{.a = backend->tensor({5, 3}),
+                          .b = backend->tensor({7, 5}),
+                          .transpose_a = true,
+                          .transpose_b = true,
+                          .c = c});
   EXPECT_EQ(counts.flops, 2 * 3 * 5 * 7);
 
   const Tensor x = backend->tensor({9, 5}), w = backend->tensor({2, 7, 5}), offsets = backend->tensor({3}, DType::i32),
@@ -42,9 +55,9 @@ TEST(Dry, CountsFlopsAndBytes) {
   counts = {};
   const std::int32_t host[] = {0, 4, 9};
   const GroupOffsets groups = {offsets, host};
-  backend->grouped_gemm(x, w, groups, y);
-  backend->grouped_gemm_dgrad(y, w, groups, x);
-  backend->grouped_gemm_wgrad(y, x, groups, w);
+  run(*backend, ops::GroupedGemm{.x = x, .w = w, .groups = groups, .y = y});
+  run(*backend, ops::GroupedGemmDgrad{.dy = y, .w = w, .groups = groups, .dx = x});
+  run(*backend, ops::GroupedGemmWgrad{.dy = y, .x = x, .groups = groups, .dw = w});
   EXPECT_EQ(counts.flops, 3 * 2 * 9 * 5 * 7);
 }
 
@@ -55,7 +68,12 @@ TEST(Dry, CountsVisibleAttentionPairs) {
   DryCounts& counts = dry_counts(*backend);
   const auto flops = [&](bool causal, Index window) {
     counts = {};
-    backend->attention_forward({1.0f, 0.0f, {causal, window}, {}, {}}, q.view(), k.view(), v.view(), out, lse);
+    run(*backend, ops::AttentionForward{.q = q.view(),
+                                        .k = k.view(),
+                                        .v = v.view(),
+                                        .desc = {1.0f, 0.0f, {causal, window}, {}, {}},
+                                        .out = out,
+                                        .lse = lse});
     return counts.flops / (2 * 2 * 2 * 3 * 8);  // 2 GEMMs, 2 FLOPs; 2 sequences, 3 heads, width 8
   };
   EXPECT_EQ(flops(true, 0), 1 + 2 + 3 + 4);
@@ -73,30 +91,51 @@ TEST(Dry, CountsVisibleAttentionPairs) {
       for (Index p = offset; p < offset + n; ++p)
         for (Index j = 0; j <= p; ++j) pairs += reference::sees(sparse, p, j);
       counts = {};
-      backend->attention_forward({1.0f, 0.0f, {true, 0, offset, {}, sparse}, {}, {}}, q.view(), keys.view(),
-                                 keys.view(), out, lse);
+      run(*backend, ops::AttentionForward{.q = q.view(),
+                                          .k = keys.view(),
+                                          .v = keys.view(),
+                                          .desc = {1.0f, 0.0f, {true, 0, offset, {}, sparse}, {}, {}},
+                                          .out = out,
+                                          .lse = lse});
       EXPECT_EQ(counts.flops / (2 * 2 * 2 * 3 * 8), pairs) << sparse.stride << " " << sparse.block << " " << offset;
     }
   counts = {};
-  backend->attention_backward({}, out, q.view(), k.view(), v.view(), out, lse, q.view(), k.view(), v.view());
+  run(*backend, ops::AttentionBackward{.dout = out,
+                                       .q = q.view(),
+                                       .k = k.view(),
+                                       .v = v.view(),
+                                       .out = out,
+                                       .lse = lse,
+                                       .desc = {},
+                                       .dq = q.view(),
+                                       .dk = k.view(),
+                                       .dv = v.view()});
   EXPECT_EQ(counts.flops, 5 * 2 * 2 * 3 * 8 * 10);
   // One query after four keys: it sees all or two of them. Values are half as wide as keys.
   const Tensor one = backend->tensor({2, 1, 3, 8}), narrow = backend->tensor({2, 4, 1, 4}),
                narrow_out = backend->tensor({2, 1, 3, 4}), one_lse = backend->tensor({2, 3, 1});
   for (Index window : {0, 2}) {
     counts = {};
-    backend->attention_forward({1.0f, 0.0f, {true, window, 3}, {}, {}}, one.view(), k.view(), narrow.view(), narrow_out,
-                               one_lse);
+    run(*backend, ops::AttentionForward{.q = one.view(),
+                                        .k = k.view(),
+                                        .v = narrow.view(),
+                                        .desc = {1.0f, 0.0f, {true, window, 3}, {}, {}},
+                                        .out = narrow_out,
+                                        .lse = one_lse});
     EXPECT_EQ(counts.flops, 2 * (8 + 4) * 2 * 3 * (window > 0 ? 2 : 4));
     // A cache counts as full, since only the device knows its lengths.
     const double of_one_offset = counts.flops;
     const Tensor offsets = backend->tensor({2}, DType::i32);
     counts = {};
-    backend->attention_forward({1.0f, 0.0f, {.window = window, .query_offsets = offsets}}, one.view(), k.view(),
-                               narrow.view(), narrow_out, one_lse);
+    run(*backend, ops::AttentionForward{.q = one.view(),
+                                        .k = k.view(),
+                                        .v = narrow.view(),
+                                        .desc = {1.0f, 0.0f, {.window = window, .query_offsets = offsets}},
+                                        .out = narrow_out,
+                                        .lse = one_lse});
     EXPECT_EQ(counts.flops, of_one_offset);
     counts = {};
-    backend->kv_cache_append(heads_of(one.view(), 0, 1), offsets, k.view());
+    run(*backend, ops::KvCacheAppend{.x = heads_of(one.view(), 0, 1), .offsets = offsets, .y = k.view()});
     EXPECT_EQ(counts.flops, 0);
     EXPECT_EQ(counts.bytes, 2 * (2 * 8 * 4) + 2 * 4);
   }
@@ -108,12 +147,12 @@ TEST(Dry, CountsBatchedHeadGemms) {
                one = backend->tensor({2, 4, 1, 8});
   DryCounts& counts = dry_counts(*backend);
   counts = {};
-  backend->batched_head_gemm(GemmPass::fprop, x.view(), w, y.view());
+  run(*backend, ops::BatchedHeadGemm{.x = x.view(), .w = w, .pass = GemmPass::fprop, .y = y.view()});
   EXPECT_EQ(counts.flops, 2 * 8 * 3 * 5 * 8);
   EXPECT_EQ(counts.bytes, 4 * (8 * 3 * 8 + 3 * 5 * 8 + 8 * 3 * 5));
   counts = {};
-  backend->broadcast_heads(one.view(), x.view());
-  backend->reduce_heads(x.view(), one.view());
+  run(*backend, ops::BroadcastHeads{.x = one.view(), .y = x.view()});
+  run(*backend, ops::ReduceHeads{.x = x.view(), .y = one.view()});
   EXPECT_EQ(counts.flops, 0);
   EXPECT_EQ(counts.bytes, 2 * 4 * (8 * 8 + 8 * 3 * 8));
 }
@@ -125,10 +164,19 @@ TEST(Dry, UsesNoMemoryForHugeTensors) {
   const Tensor w = backend->tensor({n}), g = backend->tensor({n}), m = backend->tensor({n}), v = backend->tensor({n});
   const Tensor sum = backend->tensor({1}, DType::f64), factor = backend->tensor({1}),
                step_scalars = backend->tensor({3});
-  backend->sum_squares(g, sum);
-  backend->adamw({}, factor, step_scalars, g, w, m, v, {});
-  backend->copy(w, g);
-  backend->add(g, w);
+  run(*backend, ops::SumSquares{.x = g, .out = sum});
+  run(*backend, ops::AdamW{.coefficient = factor,
+                           .step_scalars = step_scalars,
+                           .g = g,
+                           .beta1 = 0,
+                           .beta2 = 0,
+                           .eps = 0,
+                           .weight_decay = 0,
+                           .w = w,
+                           .m = m,
+                           .v = v});
+  run(*backend, ops::Copy{.x = w, .y = g});
+  run(*backend, ops::Add{.x = g, .y = w});
   EXPECT_LT(resident_bytes() - before, Index{4} << 20);
 }
 
@@ -138,10 +186,10 @@ TEST(Dry, PerformsHostCopiesAndSmallFills) {
   const std::vector<float> values = {1, 2, 3};
   std::vector<float> back(3);
   backend->to_device(values.data(), x);
-  backend->copy(x, y);
+  run(*backend, ops::Copy{.x = x, .y = y});
   backend->to_host(y, back.data());
   EXPECT_EQ(back, values);
-  backend->fill(y, 4);
+  run(*backend, ops::Fill{.x = y, .value = 4});
   backend->to_host(y, back.data());
   EXPECT_EQ(back, (std::vector<float>{4, 4, 4}));
 }
@@ -160,8 +208,14 @@ TEST(Dry, DistributesRowsEvenlyOrByLoad) {
     const Tensor tokens = backend->tensor({t * copies}, DType::i32),
                  row_id_map = backend->tensor({t, copies}, DType::i32),
                  counts = backend->tensor({partition.ranks() + e}, DType::i32);
-    backend->dispatch_layout(partition, experts, dispatch_mask, physical_experts, tokens, row_id_map, counts,
-                             tokens_per_expert);
+    run(*backend, ops::DispatchLayout{.experts = experts,
+                                      .dispatch_mask = dispatch_mask,
+                                      .partition = partition,
+                                      .physical_experts = physical_experts,
+                                      .tokens = tokens,
+                                      .row_id_map = row_id_map,
+                                      .counts = counts,
+                                      .tokens_per_expert = tokens_per_expert});
     return numbers(counts);
   };
   // Two ep ranks with two experts each, and two etp shards each. There are six ways to choose two
@@ -275,10 +329,22 @@ TEST(Dry, KeepsGroupsOfMappedExperts) {
   RouteDesc desc;
   desc.groups = 2;
   desc.topk_groups = 1;
-  backend->route_forward(desc, logits, {}, {}, experts, weights, routed, probability, z);
+  run(*backend, ops::RouteForward{.logits = logits,
+                                  .desc = desc,
+                                  .experts = experts,
+                                  .weights = weights,
+                                  .counts = routed,
+                                  .probability = probability,
+                                  .z_squared = z});
   const auto tokens_of_ranks = [&](const ExpertPartition& partition) {
-    backend->dispatch_layout(partition, experts, dispatch_mask, physical_experts, tokens, row_id_map, counts,
-                             tokens_per_expert);
+    run(*backend, ops::DispatchLayout{.experts = experts,
+                                      .dispatch_mask = dispatch_mask,
+                                      .partition = partition,
+                                      .physical_experts = physical_experts,
+                                      .tokens = tokens,
+                                      .row_id_map = row_id_map,
+                                      .counts = counts,
+                                      .tokens_per_expert = tokens_per_expert});
     return std::vector<std::int32_t>(counts.view().i32(), counts.view().i32() + 2);
   };
   EXPECT_EQ(tokens_of_ranks({2, 1}), (std::vector<std::int32_t>{3, 3}));
@@ -292,9 +358,9 @@ TEST(Dry, MergesEqualCalls) {
   const Tensor a = backend->tensor({30, 5}), w = backend->tensor({7, 5}), y = backend->tensor({30, 7});
   DryCounts& counts = dry_counts(*backend);
   counts = {};
-  for (int i = 0; i < 3; ++i) backend->gemm({.transpose_b = true}, a, w.view(), y);
-  backend->gemm({.transpose_a = true}, y, a, w);
-  backend->add(a, a);
+  for (int i = 0; i < 3; ++i) run(*backend, ops::Gemm{.a = a, .b = w.view(), .transpose_b = true, .c = y});
+  run(*backend, ops::Gemm{.a = y, .b = a, .transpose_a = true, .c = w});
+  run(*backend, ops::Add{.x = a, .y = a});
   ASSERT_EQ(counts.calls.size(), 2u);
   const auto times = [&](const char* op, Index size, double flops, double bytes) {
     const auto at = counts.calls.find({op, size, flops, bytes});
@@ -305,7 +371,7 @@ TEST(Dry, MergesEqualCalls) {
   EXPECT_EQ(times("add", 0, 0, 3 * 4 * 30 * 5), 1);
 }
 
-TEST(Dry, RejectsOtherBackends) {
+TEST(Dry, RejectsOtherDevices) {
   EXPECT_THROW(dry_counts(*make_cpu()), std::logic_error);
 }
 

@@ -4,6 +4,12 @@
 
 #include <functional>
 
+#include "kernels/ops/activation.h"
+#include "kernels/ops/elementwise.h"
+#include "kernels/ops/ffn.h"
+#include "kernels/ops/gemm.h"
+#include "kernels/ops/grouped_gemm.h"
+#include "kernels/ops/permute.h"
 #include "tests/kernels/op_case.h"
 
 namespace sy::test {
@@ -11,7 +17,7 @@ namespace {
 
 namespace ref = reference;
 
-class FfnOps : public BackendOps {};
+class FfnOps : public DeviceOps {};
 INSTANTIATE_TEST_SUITE_P(Targets, FfnOps, testing::ValuesIn(targets), target_name);
 
 constexpr FfnActivation ffn_kinds[] = {{Activation::silu, true, 1.3f},
@@ -72,9 +78,15 @@ struct FfnForward : FfnCase {
     out("h", {s.rows, width});
     out("y", {s.rows, s.f});
   }
-  void run(Backend& b) override {
-    b.ffn_forward(desc, GatheredRows(at("x"), at("index")), at("w"), at("bias"), groups(), at("row_scale"), at("h"),
-                  at("y"));
+  void run(Device& b) override {
+    run_test(b, ops::FfnForward{.x = GatheredRows(at("x"), at("index")),
+                                .w = at("w"),
+                                .bias = at("bias"),
+                                .groups = groups(),
+                                .row_scale = at("row_scale"),
+                                .activation = desc,
+                                .h = at("h"),
+                                .y = at("y")});
   }
   void expect(Values& v) override {
     v["h"] = ref::grouped_gemm(width, s.d, permuted(v, "x"), v["w"], offsets());
@@ -102,9 +114,16 @@ struct FfnBackward : FfnCase {
     out("drow_scale", {s.rows}, DType::f32);
     gradients.push_back({"drow_scale", "row_scale"});
   }
-  void run(Backend& b) override {
-    b.ffn_backward(desc, GatheredRows(at("dout"), at("index")), at("w"), groups(), at("h"), at("row_scale"), at("dh"),
-                   at("drow_scale"), at("y"));
+  void run(Device& b) override {
+    run_test(b, ops::FfnBackward{.dout = GatheredRows(at("dout"), at("index")),
+                                 .w = at("w"),
+                                 .groups = groups(),
+                                 .h = at("h"),
+                                 .row_scale = at("row_scale"),
+                                 .activation = desc,
+                                 .dh = at("dh"),
+                                 .drow_scale = at("drow_scale"),
+                                 .y = at("y")});
   }
   void expect(Values& v) override { v["y"] = activated(v); }
   double loss(Values& v) override {
@@ -113,7 +132,7 @@ struct FfnBackward : FfnCase {
 };
 
 template <class Case, class Check>
-void ffn_cases(const Backend& backend, const Check& check) {
+void ffn_cases(const Device& backend, const Check& check) {
   for (const FfnActivation& desc : ffn_kinds)
     for (const FfnSizes& sizes : ffn_sizes)
       for (bool by_index : {false, true})
@@ -140,7 +159,7 @@ class FfnBits : public FfnOps {
     const Tensor exact = backend->tensor(shape);
     if (!x.empty()) backend->to_device(x.data(), exact);
     Tensor t = backend->tensor(shape, type);
-    backend->convert(exact, t);
+    run(*backend, ops::Convert{.x = exact, .y = t});
     return t;
   }
   Tensor integers(const std::vector<std::int32_t>& values) {
@@ -190,7 +209,7 @@ TEST_P(FfnBits, EqualSeparateOperations) {
     for (Index r = 0; r < rows; ++r) index[r] = static_cast<std::int32_t>(RandomStream(7, "index").bits(r) % tokens);
     const Tensor by = integers(index), x = random("x", {tokens, d}, c()), gathered = backend->tensor({rows, d}, c()),
                  scale = random("scale", {rows}, DType::f32), down = random("down", {experts, d, f}, c());
-    backend->permute(x, by, gathered);
+    run(*backend, ops::Permute{.x = x, .index = by, .y = gathered});
     for (Activation act : every_activation)
       for (bool gated : {true, false}) {
         if (rows > 200 && act != Activation::silu) continue;
@@ -200,10 +219,11 @@ TEST_P(FfnBits, EqualSeparateOperations) {
         const Tensor up = random("up", {experts, width, d}, c()), h = zeros(width, c()), y = zeros(f, c()),
                      dh = zeros(width, c()), again = zeros(f, c()), dscale = backend->tensor({rows}),
                      da = zeros(f, c());
-        backend->grouped_gemm(gathered, up.view(), groups, h);
-        backend->activation_forward(desc, h, scale, y);
-        backend->grouped_gemm_dgrad(gathered, down.view(), groups, da);
-        backend->activation_backward(desc, da, h, scale, dh, dscale);
+        run(*backend, ops::GroupedGemm{.x = gathered, .w = up.view(), .groups = groups, .y = h});
+        run(*backend, ops::ActivationForward{.h = h, .row_scale = scale, .activation = desc, .y = y});
+        run(*backend, ops::GroupedGemmDgrad{.dy = gathered, .w = down.view(), .groups = groups, .dx = da});
+        run(*backend, ops::ActivationBackward{
+                          .dy = da, .h = h, .row_scale = scale, .activation = desc, .dh = dh, .drow_scale = dscale});
         const auto expected = bits({&h, &y, &dh, &dscale, &y});
 
         Weight packed_up(up.view()), packed_down(down.view());
@@ -212,7 +232,7 @@ TEST_P(FfnBits, EqualSeparateOperations) {
           const Index bytes = backend->packed_weight_bytes(w.values.shape(), c(), pass);
           if (bytes == 0) return;
           form = backend->tensor({bytes}, DType::u8);
-          backend->pack_weight(w.values, pass, form);
+          run(*backend, ops::PackWeight{.weight = w.values, .pass = pass, .packed = form});
           to = form;
         };
         pack(packed_up, GemmPass::fprop, up_form, packed_up.packed_fprop);
@@ -223,10 +243,23 @@ TEST_P(FfnBits, EqualSeparateOperations) {
                                         << " f " << f);
         on_threads([&] {
           for (bool packed : {false, true}) {
-            for (const Tensor* t : {&h, &y, &dh, &again, &dscale}) backend->fill(*t, 0);
-            backend->ffn_forward(desc, permuted, packed ? packed_up : Weight(up.view()), {}, groups, scale, h, y);
-            backend->ffn_backward(desc, permuted, packed ? packed_down : Weight(down.view()), groups, h, scale, dh,
-                                  dscale, again);
+            for (const Tensor* t : {&h, &y, &dh, &again, &dscale}) run(*backend, ops::Fill{.x = *t, .value = 0});
+            run(*backend, ops::FfnForward{.x = permuted,
+                                          .w = packed ? packed_up : Weight(up.view()),
+                                          .groups = groups,
+                                          .row_scale = scale,
+                                          .activation = desc,
+                                          .h = h,
+                                          .y = y});
+            run(*backend, ops::FfnBackward{.dout = permuted,
+                                           .w = packed ? packed_down : Weight(down.view()),
+                                           .groups = groups,
+                                           .h = h,
+                                           .row_scale = scale,
+                                           .activation = desc,
+                                           .dh = dh,
+                                           .drow_scale = dscale,
+                                           .y = again});
             EXPECT_EQ(bits({&h, &y, &dh, &dscale, &again}), expected) << "packed " << packed;
           }
         });
@@ -246,14 +279,14 @@ TEST_P(FfnBits, EqualPermutedRowsForIndexedRows) {
     const Tensor by = integers(index), x = random("x", {tokens, q}, c()), dy = random("dy", {tokens, n}, c()),
                  w = random("w", {experts, n, q}, c()), xs = backend->tensor({rows, q}, c()),
                  dys = backend->tensor({rows, n}, c());
-    backend->permute(x, by, xs);
-    backend->permute(dy, by, dys);
+    run(*backend, ops::Permute{.x = x, .index = by, .y = xs});
+    run(*backend, ops::Permute{.x = dy, .index = by, .y = dys});
     const auto products = [&](const GatheredRows& x_rows, const GatheredRows& dy_rows) {
       const Tensor y = backend->tensor({rows, n}, c()), dx = backend->tensor({rows, q}, c()),
                    dw = backend->tensor({experts, n, q});
-      backend->grouped_gemm(x_rows, w.view(), groups, y);
-      backend->grouped_gemm_dgrad(dy_rows, w.view(), groups, dx);
-      backend->grouped_gemm_wgrad(dy_rows, x_rows, groups, dw);
+      run(*backend, ops::GroupedGemm{.x = x_rows, .w = w.view(), .groups = groups, .y = y});
+      run(*backend, ops::GroupedGemmDgrad{.dy = dy_rows, .w = w.view(), .groups = groups, .dx = dx});
+      run(*backend, ops::GroupedGemmWgrad{.dy = dy_rows, .x = x_rows, .groups = groups, .dw = dw});
       return bits({&y, &dx, &dw});
     };
     const auto expected = products(xs, dys);
@@ -277,15 +310,15 @@ TEST_P(CpuBits, EqualACopiedAddend) {
     for (DType type : {c(), DType::f32}) {
       const Tensor addend = random("addend", {m, n}, type), y = backend->tensor({m, n}, type),
                    sum = backend->tensor({m, n}, type);
-      backend->copy(addend, y);
-      backend->gemm({.transpose_b = true, .accumulate = true}, a, w.view(), y);
+      run(*backend, ops::Copy{.x = addend, .y = y});
+      run(*backend, ops::Gemm{.a = a, .b = w.view(), .transpose_b = true, .accumulate = true, .c = y});
       const auto expected = bits({&y, &addend});
       on_threads([&] {
-        backend->fill(sum, 0);
-        backend->gemm({.transpose_b = true}, a, w.view(), sum, addend);
+        run(*backend, ops::Fill{.x = sum, .value = 0});
+        run(*backend, ops::Gemm{.a = a, .b = w.view(), .addend = addend, .transpose_b = true, .c = sum});
         EXPECT_EQ(bits({&sum, &addend}), expected);
-        backend->copy(addend, sum);
-        backend->gemm({.transpose_b = true}, a, w.view(), sum, sum);
+        run(*backend, ops::Copy{.x = addend, .y = sum});
+        run(*backend, ops::Gemm{.a = a, .b = w.view(), .addend = sum, .transpose_b = true, .c = sum});
         EXPECT_EQ(bits({&sum, &addend}), expected);
       });
     }

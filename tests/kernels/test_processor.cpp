@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "kernels/backend.h"
+#include "kernels/device.h"
 
 namespace sy {
 namespace {

@@ -1,4 +1,4 @@
-// The router against values computed by hand, on every backend. Logits are logarithms of small
+// The router against values computed by hand, on every device. Logits are logarithms of small
 // integers, so that the softmax is a fraction: log {1, 2, 3, 4} gives {0.1, 0.2, 0.3, 0.4}.
 #include <gtest/gtest.h>
 
@@ -6,7 +6,12 @@
 #include <limits>
 #include <vector>
 
-#include "kernels/backend.h"
+#include "kernels/device.h"
+#include "kernels/ops/capacity.h"
+#include "kernels/ops/dispatch.h"
+#include "kernels/ops/permute.h"
+#include "kernels/ops/random.h"
+#include "kernels/ops/route.h"
 #include "tests/kernels/op_case.h"
 
 namespace sy::test {
@@ -55,8 +60,15 @@ class Router : public testing::TestWithParam<Target> {
     const Tensor experts = backend->tensor(chosen, DType::i32), weights = backend->tensor(chosen),
                  counts = backend->tensor({segments, e}, DType::i32), probability = backend->tensor({segments, e}),
                  z = backend->tensor({1}, DType::f64);
-    backend->route_forward(desc, logits, bias.empty() ? ConstView() : ConstView(b), noise, experts, weights, counts,
-                           probability, z);
+    run(*backend, ops::RouteForward{.logits = logits,
+                                    .bias = bias.empty() ? ConstView() : ConstView(b),
+                                    .noise = noise,
+                                    .desc = desc,
+                                    .experts = experts,
+                                    .weights = weights,
+                                    .counts = counts,
+                                    .probability = probability,
+                                    .z_squared = z});
     return {get<std::int32_t>(experts), get<float>(weights), get<std::int32_t>(counts), get<float>(probability),
             get<double>(z)[0]};
   }
@@ -68,7 +80,12 @@ class Router : public testing::TestWithParam<Target> {
     if (weights.empty()) weights.assign(experts.size(), 0.5f);
     const Tensor e = put<std::int32_t>({t, k}, experts), w = put<float>({t, k}, weights),
                  out = backend->tensor({t, k}, DType::i32);
-    backend->apply_capacity({order, capacity}, e, w, segments, num_experts, out);
+    run(*backend, ops::ApplyCapacity{.experts = e,
+                                     .weights = w,
+                                     .segments = segments,
+                                     .num_experts = num_experts,
+                                     .desc = {order, capacity},
+                                     .dispatch_mask = out});
     return get<std::int32_t>(out);
   }
 
@@ -84,8 +101,16 @@ class Router : public testing::TestWithParam<Target> {
                  offsets = backend->tensor({num_experts + 1}, DType::i32),
                  counts = backend->tensor({1 + num_experts}, DType::i32),
                  tokens_per_expert = backend->tensor({num_experts}, DType::i32);
-    backend->dispatch_layout({}, e, dispatch_mask, physical_experts, {}, {}, counts, tokens_per_expert);
-    backend->build_permutation(physical_experts, 0, assignments, tokens, row_id_map, offsets);
+    run(*backend, ops::DispatchLayout{.experts = e,
+                                      .dispatch_mask = dispatch_mask,
+                                      .physical_experts = physical_experts,
+                                      .counts = counts,
+                                      .tokens_per_expert = tokens_per_expert});
+    run(*backend, ops::BuildPermutation{.physical_experts = physical_experts,
+                                        .assignments = assignments,
+                                        .tokens = tokens,
+                                        .row_id_map = row_id_map,
+                                        .offsets = offsets});
     return {get<std::int32_t>(assignments), get<std::int32_t>(tokens), get<std::int32_t>(row_id_map),
             get<std::int32_t>(offsets)};
   }
@@ -95,7 +120,7 @@ class Router : public testing::TestWithParam<Target> {
     for (std::size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i], want[i], 1e-6f) << "element " << i;
   }
 
-  std::unique_ptr<Backend> backend;
+  std::unique_ptr<Device> backend;
 };
 INSTANTIATE_TEST_SUITE_P(Targets, Router, testing::ValuesIn(f32_targets()), target_name);
 
@@ -237,7 +262,7 @@ TEST_P(Router, GumbelNoiseSamplesWithoutReplacement) {
   std::vector<std::int64_t> index(tokens);
   for (Index t = 0; t < tokens; ++t) index[t] = t;
   const Tensor noise = backend->tensor({tokens, 4}), at = put<std::int64_t>({tokens}, index);
-  backend->draw({Distribution::gumbel, 5, hash_name("choice")}, at, noise);
+  run(*backend, ops::Draw{.index = at, .desc = {Distribution::gumbel, 5, hash_name("choice")}, .x = noise});
   Floats numbers;
   for (Index t = 0; t < tokens; ++t) numbers.insert(numbers.end(), {1, 2, 3, 4});
   RouteDesc desc{Score::softmax, 2};
@@ -293,8 +318,14 @@ TEST_P(Router, GradientMatchesAHandComputedCase) {
   const Tensor experts = put<std::int32_t>({1, 2}, {3, 2}), weights = put<float>({1, 2}, {0.4f, 0.3f}),
                dweights = put<float>({1, 2}, {1, 2}), dprobability = put<float>({1, 4}, {1, 0, 0, 0}),
                dlogits = backend->tensor({1, 4});
-  backend->route_backward({Score::softmax, 2, false, 1.0f}, logits, experts, weights, dweights, dprobability, 0.5f,
-                          dlogits);
+  run(*backend, ops::RouteBackward{.logits = logits,
+                                   .experts = experts,
+                                   .weights = weights,
+                                   .dweights = dweights,
+                                   .dprobability = dprobability,
+                                   .desc = {Score::softmax, 2, false, 1.0f},
+                                   .z_factor = 0.5f,
+                                   .dlogits = dlogits});
   expect_near(get<float>(dlogits), {0.2202585f, 0.240517f, 0.9607755f, 0.881034f});
 }
 
@@ -386,8 +417,14 @@ TEST_P(Router, SendsATokenOnceToARank) {
                physical_experts = backend->tensor({3, 2}, DType::i32), tokens = backend->tensor({12}, DType::i32),
                row_id_map = backend->tensor({3, 4}, DType::i32), counts = backend->tensor({4 + 4}, DType::i32),
                tokens_per_expert = backend->tensor({4}, DType::i32);
-  backend->dispatch_layout({2, 2}, experts, dispatch_mask, physical_experts, tokens, row_id_map, counts,
-                           tokens_per_expert);
+  run(*backend, ops::DispatchLayout{.experts = experts,
+                                    .dispatch_mask = dispatch_mask,
+                                    .partition = {2, 2},
+                                    .physical_experts = physical_experts,
+                                    .tokens = tokens,
+                                    .row_id_map = row_id_map,
+                                    .counts = counts,
+                                    .tokens_per_expert = tokens_per_expert});
   EXPECT_EQ(get<std::int32_t>(physical_experts), (Ints{2, 3, 0, -1, 3, 1}));
   EXPECT_EQ(get<std::int32_t>(tokens), (Ints{1, 2, 1, 2, 0, 2, 0, 2, -1, -1, -1, -1}));
   EXPECT_EQ(get<std::int32_t>(row_id_map), (Ints{4, 6, -1, -1, 0, 2, -1, -1, 5, 7, 1, 3}));
@@ -405,15 +442,16 @@ TEST_P(Router, CreatesNoRowsIfAllIsDropped) {
 TEST_P(Router, PermuteAndUnpermuteRoundTrip) {
   const Tensor x = put<float>({2, 2}, {1, 2, 3, 4}), index = put<std::int32_t>({3}, {1, 0, 1}),
                y = backend->tensor({3, 2});
-  backend->permute(x, index, y);
+  run(*backend, ops::Permute{.x = x, .index = index, .y = y});
   EXPECT_EQ(get<float>(y), (Floats{3, 4, 1, 2, 3, 4}));
   // Token 0 has row 1; token 1 has rows 0 and 2.
   const Tensor row_id_map = put<std::int32_t>({2, 2}, {1, -1, 0, 2}), back = put<float>({2, 2}, {10, 20, 30, 40});
-  backend->unpermute(y, row_id_map, back, back);
+  run(*backend, ops::Unpermute{.x = y, .row_id_map = row_id_map, .addend = back, .y = back});
   EXPECT_EQ(get<float>(back), (Floats{11, 22, 36, 48}));
-  backend->unpermute(y, row_id_map, {}, back);
+  run(*backend, ops::Unpermute{.x = y, .row_id_map = row_id_map, .y = back});
   EXPECT_EQ(get<float>(back), (Floats{1, 2, 6, 8}));
-  backend->unpermute(y, put<std::int32_t>({2, 2}, {-1, -1, -1, 0}), {}, back);
+  const Tensor last = put<std::int32_t>({2, 2}, {-1, -1, -1, 0});
+  run(*backend, ops::Unpermute{.x = y, .row_id_map = last, .y = back});
   EXPECT_EQ(get<float>(back), (Floats{0, 0, 3, 4}));
 }
 
@@ -434,8 +472,10 @@ TEST_P(Router, UnpermuteIsTheAdjointOfPermute) {
 
   const Tensor x = put<float>({t, d}, x_values), y = put<float>({rows, d}, y_values),
                permuted = backend->tensor({rows, d}), unpermuted = backend->tensor({t, d});
-  backend->permute(x, put<std::int32_t>({rows}, Ints(s.tokens.begin(), s.tokens.begin() + rows)), permuted);
-  backend->unpermute(y, put<std::int32_t>({t, k}, s.row_id_map), {}, unpermuted);
+  const Tensor tokens = put<std::int32_t>({rows}, Ints(s.tokens.begin(), s.tokens.begin() + rows)),
+               row_id_map = put<std::int32_t>({t, k}, s.row_id_map);
+  run(*backend, ops::Permute{.x = x, .index = tokens, .y = permuted});
+  run(*backend, ops::Unpermute{.x = y, .row_id_map = row_id_map, .y = unpermuted});
   const Floats gathered = get<float>(permuted), combined = get<float>(unpermuted);
   double left = 0, right = 0;
   for (Index i = 0; i < rows * d; ++i) left += static_cast<double>(gathered[i]) * y_values[i];

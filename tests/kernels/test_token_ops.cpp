@@ -1,7 +1,18 @@
-// Operations of kernels/backend.h on tokens: routing, embedding and loss.
+// Operations of kernels/device.h on tokens: routing, embedding and loss.
 // Each has one struct (op_case.h).
 #include <optional>
 
+#include "kernels/ops/attention.h"
+#include "kernels/ops/capacity.h"
+#include "kernels/ops/cross_entropy.h"
+#include "kernels/ops/dispatch.h"
+#include "kernels/ops/elementwise.h"
+#include "kernels/ops/embedding.h"
+#include "kernels/ops/heads.h"
+#include "kernels/ops/load_balancing.h"
+#include "kernels/ops/permute.h"
+#include "kernels/ops/random.h"
+#include "kernels/ops/route.h"
 #include "tests/kernels/op_case.h"
 
 namespace sy::test {
@@ -9,7 +20,7 @@ namespace {
 
 namespace ref = reference;
 
-class TokenOps : public BackendOps {};
+class TokenOps : public DeviceOps {};
 INSTANTIATE_TEST_SUITE_P(Targets, TokenOps, testing::ValuesIn(targets), target_name);
 
 // ---- routing ----
@@ -44,9 +55,16 @@ struct RouteForward : RouteCase {
     out("probability", {segments, e}, DType::f32);
     out("z_squared", {1}, DType::f64);
   }
-  void run(Backend& b) override {
-    b.route_forward(desc, at("logits"), at("bias"), at("noise"), at("experts"), at("weights"), at("counts"),
-                    at("probability"), at("z_squared"));
+  void run(Device& b) override {
+    run_test(b, ops::RouteForward{.logits = at("logits"),
+                                  .bias = at("bias"),
+                                  .noise = at("noise"),
+                                  .desc = desc,
+                                  .experts = at("experts"),
+                                  .weights = at("weights"),
+                                  .counts = at("counts"),
+                                  .probability = at("probability"),
+                                  .z_squared = at("z_squared")});
   }
   void expect(Values& v) override {
     v["experts"] = choice(v);
@@ -69,9 +87,15 @@ struct RouteBackward : RouteCase {
     out("dlogits", {t, e});
     gradients = {{"dlogits", "logits"}};
   }
-  void run(Backend& b) override {
-    b.route_backward(desc, at("logits"), at("experts"), at("weights"), at("dweights"), at("dprobability"), z_factor,
-                     at("dlogits"));
+  void run(Device& b) override {
+    run_test(b, ops::RouteBackward{.logits = at("logits"),
+                                   .experts = at("experts"),
+                                   .weights = at("weights"),
+                                   .dweights = at("dweights"),
+                                   .dprobability = at("dprobability"),
+                                   .desc = desc,
+                                   .z_factor = z_factor,
+                                   .dlogits = at("dlogits")});
   }
   double loss(Values& v) override {
     const ref::RouteSums sums = ref::route_sums(desc, segments, t, e, v["logits"], v["experts"]);
@@ -124,15 +148,15 @@ TEST_P(TokenOps, NoisyRouteMatchesReference) {
 }
 
 struct DrawCase : OpCase {
-  Draw desc;
+  RandomDesc desc;
   Index n;
-  DrawCase(Draw d, Rows s) : desc(d), n(s.d) {
+  DrawCase(RandomDesc d, Rows s) : desc(d), n(s.d) {
     note = fmt::format("distribution {}", static_cast<int>(d.distribution));
     in("index", {s.t}, whole("index", {s.t}, Index{1} << 33, Index{1} << 34), DType::i64);
     out("x", {s.t, s.d}, DType::f32);
     tolerance = 1.2e-7;  // one rounding of f32
   }
-  void run(Backend& b) override { b.draw(desc, at("index"), at("x")); }
+  void run(Device& b) override { run_test(b, ops::Draw{.index = at("index"), .desc = desc, .x = at("x")}); }
   void expect(Values& v) override {
     const RandomStream stream(desc.seed, desc.stream);
     for (std::size_t i = 0; i < v["x"].size(); ++i) {
@@ -159,7 +183,7 @@ struct DrawCase : OpCase {
 };
 
 struct JitterCase : OpCase {
-  Draw desc{Distribution::uniform, 0x123456789abcdef0u, hash_name("jitter"), 0.3f};
+  RandomDesc desc{Distribution::uniform, 0x123456789abcdef0u, hash_name("jitter"), 0.3f};
   Index n;
   bool add;
   JitterCase(Rows s, bool add_) : n(s.d), add(add_) {
@@ -170,7 +194,9 @@ struct JitterCase : OpCase {
     else
       out("y", {s.t, s.d});
   }
-  void run(Backend& b) override { b.jitter(desc, at("index"), at("x"), add, at("y")); }
+  void run(Device& b) override {
+    run_test(b, ops::Jitter{.x = at("x"), .index = at("index"), .desc = desc, .accumulate = add, .y = at("y")});
+  }
   void expect(Values& v) override {
     const RandomStream stream(desc.seed, desc.stream);
     for (std::size_t i = 0; i < v["x"].size(); ++i) {
@@ -188,7 +214,7 @@ TEST_P(TokenOps, DrawMatchesReference) {
 }
 
 struct NoisyGatingCase : OpCase {
-  Draw desc{Distribution::normal, 0x123456789abcdef0u, hash_name("size"), 0.7f};
+  RandomDesc desc{Distribution::normal, 0x123456789abcdef0u, hash_name("size"), 0.7f};
   Index n;
   explicit NoisyGatingCase(Rows s) : n(s.d) {
     in("index", {s.t}, whole("index", {s.t}, Index{1} << 33, Index{1} << 34), DType::i64);
@@ -207,7 +233,9 @@ struct NoisyGatingCase : OpCase {
 };
 struct NoisyGatingForward : NoisyGatingCase {
   explicit NoisyGatingForward(Rows s) : NoisyGatingCase(s) { accumulate("x", {s.t, s.d}, DType::f32); }
-  void run(Backend& b) override { b.noisy_gating_forward(desc, at("index"), at("stddev"), at("x")); }
+  void run(Device& b) override {
+    run_test(b, ops::NoisyGatingForward{.stddev = at("stddev"), .index = at("index"), .desc = desc, .x = at("x")});
+  }
   void expect(Values& v) override {
     const Numbers more = noise(v);
     for (std::size_t i = 0; i < more.size(); ++i) v["x"][i] += more[i];
@@ -219,7 +247,13 @@ struct NoisyGatingBackward : NoisyGatingCase {
     out("dstddev", {s.t, s.d});
     gradients = {{"dstddev", "stddev"}};
   }
-  void run(Backend& b) override { b.noisy_gating_backward(desc, at("index"), at("dx"), at("stddev"), at("dstddev")); }
+  void run(Device& b) override {
+    run_test(b, ops::NoisyGatingBackward{.dx = at("dx"),
+                                         .stddev = at("stddev"),
+                                         .index = at("index"),
+                                         .desc = desc,
+                                         .dstddev = at("dstddev")});
+  }
   double loss(Values& v) override { return ref::dot(v["dx"], noise(v)); }
 };
 
@@ -259,8 +293,13 @@ struct CapacityCase : OpCase {
     out("dispatch_mask", {t, k}, DType::i32);
     tolerance = 0;
   }
-  void run(Backend& b) override {
-    b.apply_capacity(desc, at("experts"), at("weights"), segments, e, at("dispatch_mask"));
+  void run(Device& b) override {
+    run_test(b, ops::ApplyCapacity{.experts = at("experts"),
+                                   .weights = at("weights"),
+                                   .segments = segments,
+                                   .num_experts = e,
+                                   .desc = desc,
+                                   .dispatch_mask = at("dispatch_mask")});
   }
   void expect(Values& v) override {
     v["dispatch_mask"] = ref::apply_capacity(desc, segments, t, k, v["experts"], v["weights"]);
@@ -317,10 +356,16 @@ struct DispatchLayoutCase : OpCase {
     out("tokens_per_expert", {e}, DType::i32);
     tolerance = 0;
   }
-  void run(Backend& b) override {
+  void run(Device& b) override {
     partition.logical_to_physical = at("logical_to_physical");
-    b.dispatch_layout(partition, at("experts"), at("dispatch_mask"), at("physical_experts"), at("tokens"),
-                      at("row_id_map"), at("counts"), at("tokens_per_expert"));
+    run_test(b, ops::DispatchLayout{.experts = at("experts"),
+                                    .dispatch_mask = at("dispatch_mask"),
+                                    .partition = partition,
+                                    .physical_experts = at("physical_experts"),
+                                    .tokens = at("tokens"),
+                                    .row_id_map = at("row_id_map"),
+                                    .counts = at("counts"),
+                                    .tokens_per_expert = at("tokens_per_expert")});
   }
   void expect(Values& v) override {
     const ref::DispatchTables s =
@@ -359,9 +404,13 @@ struct PermutationCase : OpCase {
     out("offsets", {local + 1}, DType::i32);
     tolerance = 0;
   }
-  void run(Backend& b) override {
-    b.build_permutation(at("physical_experts"), first_expert, at("assignments"), at("tokens"), at("row_id_map"),
-                        at("offsets"));
+  void run(Device& b) override {
+    run_test(b, ops::BuildPermutation{.physical_experts = at("physical_experts"),
+                                      .first_expert = first_expert,
+                                      .assignments = at("assignments"),
+                                      .tokens = at("tokens"),
+                                      .row_id_map = at("row_id_map"),
+                                      .offsets = at("offsets")});
   }
   void expect(Values& v) override {
     const ref::PermutationTables s = ref::build_permutation(
@@ -424,9 +473,15 @@ struct LoadBalancingCase : OpCase {
     out("dprobability", {l, g, e}, DType::f32);
     if (counted) accumulate("sums", {l, 3 * e + 2}, DType::f64);
   }
-  void run(Backend& b) override {
-    b.load_balancing_loss(desc, at("counts"), at("scope_counts"), at("probability"), at("tokens_per_expert"),
-                          at("z_squared"), at("dprobability"), at("sums"));
+  void run(Device& b) override {
+    run_test(b, ops::LoadBalancingLoss{.counts = at("counts"),
+                                       .scope_counts = at("scope_counts"),
+                                       .probability = at("probability"),
+                                       .tokens_per_expert = at("tokens_per_expert"),
+                                       .z_squared = at("z_squared"),
+                                       .desc = desc,
+                                       .dprobability = at("dprobability"),
+                                       .sums = at("sums")});
   }
   void expect(Values& v) override {
     const ref::LoadBalancing want = ref::load_balancing_loss(desc, {p, l, g, e}, v["counts"], v["scope_counts"],
@@ -459,7 +514,9 @@ struct PermuteRows : OpCase {
     out("y", {s.t, d});
     tolerance = 0;
   }
-  void run(Backend& b) override { b.permute(at("x"), at("index"), at("y")); }
+  void run(Device& b) override {
+    run_test(b, ops::Permute{.x = at("x"), .index = at("index"), .y = at("y")});
+  }
   void expect(Values& v) override { v["y"] = ref::permute(d, v["x"], v["index"]); }
 };
 
@@ -472,7 +529,9 @@ struct PermuteIntegers : OpCase {
     out("y", {s.t, d}, DType::i32);
     tolerance = 0;
   }
-  void run(Backend& b) override { b.permute(at("x"), at("index"), at("y")); }
+  void run(Device& b) override {
+    run_test(b, ops::Permute{.x = at("x"), .index = at("index"), .y = at("y")});
+  }
   void expect(Values& v) override { v["y"] = ref::permute(d, v["x"], v["index"]); }
 };
 
@@ -486,7 +545,9 @@ struct KvCacheAppend : OpCase {
     in_out("y", {B, C, N, w});
     tolerance = 0;
   }
-  void run(Backend& b) override { b.kv_cache_append(heads_of(at("x"), 1, N), at("offsets"), at("y")); }
+  void run(Device& b) override {
+    run_test(b, ops::KvCacheAppend{.x = heads_of(at("x"), 1, N), .offsets = at("offsets"), .y = at("y")});
+  }
   void expect(Values& v) override {
     for (Index b = 0; b < B; ++b)
       for (Index i = 0; i < S; ++i)
@@ -524,7 +585,7 @@ struct BroadcastHeads : OpCase {
     in_out("y", y.shape(B, S));
     tolerance = 0;
   }
-  void run(Backend& b) override { b.broadcast_heads(x.of(at("x")), y.of(at("y"))); }
+  void run(Device& b) override { run_test(b, ops::BroadcastHeads{.x = x.of(at("x")), .y = y.of(at("y"))}); }
   void expect(Values& v) override {
     for (Index t = 0; t < T; ++t)
       for (Index h = 0; h < y.heads; ++h)
@@ -541,7 +602,7 @@ struct ReduceHeads : OpCase {
     in_out("y", y.shape(B, S));
     tolerance = 2e-6;
   }
-  void run(Backend& b) override { b.reduce_heads(x.of(at("x")), y.of(at("y"))); }
+  void run(Device& b) override { run_test(b, ops::ReduceHeads{.x = x.of(at("x")), .y = y.of(at("y"))}); }
   void expect(Values& v) override {
     for (Index t = 0; t < B * S; ++t)
       for (Index c = 0; c < y.width; ++c) {
@@ -569,7 +630,9 @@ struct BatchedHeadGemm : OpCase {
     in_out("y", y.shape(B, S));
     tolerance = 5e-6;
   }
-  void run(Backend& b) override { b.batched_head_gemm(pass, x.of(at("x")), at("w"), y.of(at("y"))); }
+  void run(Device& b) override {
+    run_test(b, ops::BatchedHeadGemm{.x = x.of(at("x")), .w = at("w"), .pass = pass, .y = y.of(at("y"))});
+  }
   void expect(Values& v) override {
     for (Index t = 0; t < T; ++t)
       for (Index h = 0; h < y.heads; ++h)
@@ -609,8 +672,11 @@ struct UnpermuteRows : OpCase {
     in_if(begin == Begin::another, "addend", {t, d});
     begin == Begin::itself ? accumulate("y", {t, d}) : out("y", {t, d});
   }
-  void run(Backend& b) override {
-    b.unpermute(at("x"), at("row_id_map"), begin == Begin::itself ? at("y") : at("addend"), at("y"));
+  void run(Device& b) override {
+    run_test(b, ops::Unpermute{.x = at("x"),
+                               .row_id_map = at("row_id_map"),
+                               .addend = begin == Begin::itself ? at("y") : at("addend"),
+                               .y = at("y")});
   }
   void expect(Values& v) override {
     v["y"] = ref::unpermute(d, k, v["x"], v["row_id_map"], begin == Begin::another ? v["addend"] : v["y"]);
@@ -639,9 +705,9 @@ TEST_P(TokenOps, UnpermuteSumsInTheOrderOfTheChoices) {
                  found = b->tensor({2, d});
     b->to_device(numbers.data(), wide);
     b->to_device(row_id_map.data(), index);
-    b->convert(wide, x);
-    b->unpermute(x, index, {}, y);
-    b->convert(y, found);
+    run(*b, ops::Convert{.x = wide, .y = x});
+    run(*b, ops::Unpermute{.x = x, .row_id_map = index, .y = y});
+    run(*b, ops::Convert{.x = y, .y = found});
     b->to_host(found, sums.data());
     for (Index i = 0; i < d; ++i) {
       EXPECT_EQ(sums[static_cast<std::size_t>(i)], 1.0f) << i << " of " << d;
@@ -667,7 +733,9 @@ struct EmbeddingForward : EmbeddingCase {
     out("y", {t, d});
     tolerance = 0;
   }
-  void run(Backend& b) override { b.embedding_forward(at("ids"), at("table"), begin, at("y")); }
+  void run(Device& b) override {
+    run_test(b, ops::EmbeddingForward{.ids = at("ids"), .table = at("table"), .vocab_begin = begin, .y = at("y")});
+  }
   void expect(Values& v) override { v["y"] = forward(v); }
 };
 
@@ -678,7 +746,9 @@ struct EmbeddingBackward : EmbeddingCase {
     accumulate("dtable", {vocab, d}, DType::f32);
     gradients = {{"dtable", "table"}};
   }
-  void run(Backend& b) override { b.embedding_backward(at("ids"), at("dy"), begin, at("dtable")); }
+  void run(Device& b) override {
+    run_test(b, ops::EmbeddingBackward{.ids = at("ids"), .dy = at("dy"), .vocab_begin = begin, .dtable = at("dtable")});
+  }
   double loss(Values& v) override { return ref::dot(v["dy"], forward(v)); }
 };
 
@@ -711,7 +781,10 @@ struct CrossEntropyForward : CrossEntropyCase {
     out("partial", {t, 3}, DType::f32);
     tolerance = 3e-6;
   }
-  void run(Backend& b) override { b.cross_entropy_forward(desc, at("logits"), at("targets"), at("partial")); }
+  void run(Device& b) override {
+    run_test(b, ops::CrossEntropyForward{
+                    .logits = at("logits"), .targets = at("targets"), .desc = desc, .partial = at("partial")});
+  }
   void expect(Values& v) override { v["partial"] = partial(v); }
 };
 
@@ -728,7 +801,10 @@ struct CrossEntropyLoss : OpCase {
     out("lse", {t}, DType::f32);
     out("loss", {t}, DType::f32);
   }
-  void run(Backend& b) override { b.cross_entropy_loss(at("partials"), at("targets"), at("lse"), at("loss")); }
+  void run(Device& b) override {
+    run_test(b, ops::CrossEntropyLoss{
+                    .partials = at("partials"), .targets = at("targets"), .lse = at("lse"), .loss = at("loss")});
+  }
   void expect(Values& v) override {
     const ref::Loss want = ref::cross_entropy_loss(shards, v["partials"], v["targets"]);
     v["lse"] = want.lse;
@@ -748,9 +824,13 @@ struct CrossEntropyBackward : CrossEntropyCase {
     if (!in_logits) out("dlogits", {t, v_all});
     gradients = {{in_logits ? "logits" : "dlogits", "logits"}};
   }
-  void run(Backend& b) override {
-    b.cross_entropy_backward(desc, at("logits"), at("targets"), at("lse"), at("total"),
-                             at(replaces ? "logits" : "dlogits"));
+  void run(Device& b) override {
+    run_test(b, ops::CrossEntropyBackward{.logits = at("logits"),
+                                          .targets = at("targets"),
+                                          .lse = at("lse"),
+                                          .total = at("total"),
+                                          .desc = desc,
+                                          .dlogits = at(replaces ? "logits" : "dlogits")});
   }
   double loss(Values& v) override {
     const ref::Loss l = ref::cross_entropy_loss(1, partial(v), v["targets"]);
@@ -771,7 +851,9 @@ struct LossSums : OpCase {
     in("targets", {t}, targets, DType::i32);
     accumulate("sums", {2}, DType::f64);
   }
-  void run(Backend& b) override { b.loss_sums(at("losses"), at("lse"), at("targets"), at("sums")); }
+  void run(Device& b) override {
+    run_test(b, ops::LossSums{.losses = at("losses"), .lse = at("lse"), .targets = at("targets"), .sums = at("sums")});
+  }
   void expect(Values& v) override {
     for (std::size_t i = 0; i < v["lse"].size(); ++i) {
       v["sums"][0] += v["losses"][i];

@@ -1,9 +1,10 @@
-// Transfers between the host and a backend's device, with sizes at and above the staging buffers.
+// Transfers between the host and a device, with sizes at and above the staging buffers.
 #include <gtest/gtest.h>
 
 #include <numeric>
 #include <vector>
 
+#include "kernels/ops/elementwise.h"
 #include "tests/kernels/op_case.h"
 
 namespace sy::test {
@@ -23,7 +24,7 @@ class Transfers : public testing::TestWithParam<Target> {
   }
   Tensor memory(Index n) { return backend->tensor({n}, DType::i32); }
 
-  std::unique_ptr<Backend> backend;
+  std::unique_ptr<Device> backend;
 };
 INSTANTIATE_TEST_SUITE_P(Targets, Transfers, testing::ValuesIn(f32_targets()), target_name);
 
@@ -57,7 +58,7 @@ TEST_P(Transfers, AllowTheHostToOverwriteItsBuffer) {
 }
 
 TEST_P(Transfers, ReadTheValuesFromWhenTheReadBegan) {
-  for (Index n : {Index{0}, Index{5}, Backend::read_limit / 4}) {
+  for (Index n : {Index{0}, Index{5}, Device::read_limit / 4}) {
     const Tensor x = memory(n), other = memory(777);
     const std::vector<std::int32_t> first = numbers(n, 1), second = numbers(n, 2), third = numbers(777, 3);
     backend->to_device(first.data(), x);
@@ -78,8 +79,8 @@ TEST_P(Transfers, KeepCopiesInStreamOrder) {
   const Tensor x = memory(n), y = memory(n);
   const std::vector<std::int32_t> first = numbers(n, 1);
   backend->to_device(first.data(), x);
-  backend->copy(x, y);
-  backend->fill(x, 0);
+  run(*backend, ops::Copy{.x = x, .y = y});
+  run(*backend, ops::Fill{.x = x, .value = 0});
   std::vector<std::int32_t> back(n, -1);
   backend->to_host(y, back.data());
   EXPECT_TRUE(back == first);

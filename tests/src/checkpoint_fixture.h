@@ -136,7 +136,7 @@ inline fs::path write_as(const fs::path& run_dir, const Layout& layout, TrainSta
   const Index step = state.step;
   const fs::path dir = checkpoints_of(run_dir) / step_name(step);
   fs::create_directories(dir);
-  const std::unique_ptr<Backend> backend = make_cpu();
+  const std::unique_ptr<Device> backend = make_cpu();
   state.layout = layout.str();
   for (int rank = 0; rank < layout.ranks; ++rank) {
     ParamStore store(*backend, odd_specs(), layout, coord_of(layout, rank), true);
@@ -181,7 +181,7 @@ inline std::vector<fs::path> files_in(const fs::path& dir) {
 
 // Training on one rank, which saves with the real protocol.
 struct SingleRank {
-  std::unique_ptr<Backend> backend = make_cpu();
+  std::unique_ptr<Device> backend = make_cpu();
   std::unique_ptr<Comm> world = make_comm_self();
   ParamStore store{*backend, odd_specs(), Layout{}, coord_of(Layout{}, 0), true};
   SingleRank() { fill(store); }

@@ -39,7 +39,7 @@ std::vector<Layout> layouts_of(int ranks) {
 
 struct Rank {
   Layout layout;
-  std::unique_ptr<Backend> backend = make_cpu();
+  std::unique_ptr<Device> backend = make_cpu();
   ParamStore store{*backend, odd_specs(), layout, coord_of(layout, world().rank()), true};
   explicit Rank(const Layout& l) : layout(l) {}
   void save(const fs::path& run, Index step, Index keep = 0) {

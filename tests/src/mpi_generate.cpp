@@ -161,7 +161,7 @@ std::vector<Continuation> texts(Comm& comm, const RanksAndLayouts& l,
   const bool alone = &comm != &world();
   std::vector<std::string> settings;
   if (!alone) settings.push_back("--run.dtype=" + device.dtype);
-  Engine engine(parse_config(l.model, "test", settings), V, make_backend(alone ? "cpu" : device.backend),
+  Engine engine(parse_config(l.model, "test", settings), V, make_device(alone ? "cpu" : device.backend),
                 make_mesh(comm, alone ? Layout{} : Layout{l.ranks, l.tp, l.ep, l.etp}), false, 0, 1,
                 required_positions(prompts, options.tokens));
   engine.store().initialize(5);
@@ -212,7 +212,7 @@ TEST(GenerateLayouts, GiveTheTextOfOneRank) {
 TEST(GenerateLayouts, RoutePaddingToNoExpert) {
   const int ranks = world().size();
   if (ranks != 2 && ranks != 4) return;
-  Engine engine(parse_config(on_eight, "test", {"--run.dtype=" + device.dtype}), V, make_backend(device.backend),
+  Engine engine(parse_config(on_eight, "test", {"--run.dtype=" + device.dtype}), V, make_device(device.backend),
                 make_mesh(world(), {ranks, ranks, ranks, 1}), false);
   engine.store().initialize(5);
   Index dispatched = 0, layers = 0;

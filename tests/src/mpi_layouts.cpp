@@ -115,7 +115,7 @@ const Layouts layout_cases[] = {
 struct HostRouting {
   std::vector<float> logits, weights;
   std::vector<std::int32_t> experts, dispatch_mask;
-  HostRouting(Backend& backend, const RoutingView& r)
+  HostRouting(Device& backend, const RoutingView& r)
       : logits(r.logits.elements()),
         weights(r.weights.elements()),
         experts(r.experts.elements()),
@@ -164,7 +164,7 @@ History train(Comm& comm, const Dataset& dataset, const Config& config) {
   const Layout layout = config.layout(comm.size());
   check_config_for_layout(config, layout);
   const std::string backend = &comm == &world() ? device.backend : "cpu";
-  Engine engine(config, dataset.vocab(), make_backend(backend), make_mesh(comm, layout), true);
+  Engine engine(config, dataset.vocab(), make_device(backend), make_mesh(comm, layout), true);
   engine.store().initialize(config.train.seed);
   const SampleStream samples(dataset, config.model.seq_len, config.train.seed);
   Trainer trainer(engine, samples);

@@ -78,7 +78,7 @@ class Model {
                    (together.counts[i] / together.tokens) * (together.probability[i] / together.tokens);
     if (m.norm_position != NormPosition::post) x = normed(p, "final_norm", x);
     const Numbers& w = p.at(m.tie_embeddings ? "embedding.weight" : "output.weight");
-    Numbers logits = gemm({.transpose_b = true}, T, V_, D, x, w);
+    Numbers logits = gemm({.b = true}, T, V_, D, x, w);
     if (m.output_bias) logits = bias_forward(T, V_, p.at("output.bias"), logits);
     for (double& z : logits) z *= m.logit_scale;
     const CrossEntropyDesc desc{0, static_cast<float>(m.output_softcap)};
@@ -115,7 +115,7 @@ class Model {
     const Numbers& w = p.at(name + ".weight");
     const Index out = static_cast<Index>(w.size()) / in;
     return bias_forward(rows, out, p.count(name + ".bias") ? p.at(name + ".bias") : Numbers(out, 0.0),
-                        gemm({.transpose_b = true}, rows, out, in, x, w));
+                        gemm({.b = true}, rows, out, in, x, w));
   }
 
   float offset() const { return c_.model.norm_offset ? 1.0f : 0.0f; }
@@ -384,9 +384,9 @@ class Model {
       const Numbers w1(up.begin() + expert * num_projections * F * D,
                        up.begin() + (expert + 1) * num_projections * F * D);
       const Numbers w2(down.begin() + expert * D * F, down.begin() + (expert + 1) * D * F);
-      Numbers h = gemm({.transpose_b = true}, 1, num_projections * F, D, row, w1);
+      Numbers h = gemm({.b = true}, 1, num_projections * F, D, row, w1);
       for (Index i = 0; i < num_projections * F; ++i) h[i] += up_bias[expert * num_projections * F + i];
-      const Numbers o = gemm({.transpose_b = true}, 1, D, F, ffn_activation(activation, 1, F, h, {}), w2);
+      const Numbers o = gemm({.b = true}, 1, D, F, ffn_activation(activation, 1, F, h, {}), w2);
       for (Index i = 0; i < D; ++i) y[t * D + i] += g[a] * (o[i] + down_bias[expert * D + i]);
     }
     if (e.shared_experts == 0) return y;

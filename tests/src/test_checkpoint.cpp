@@ -46,7 +46,7 @@ TEST(OwnedRanges, CoverEveryElementExactlyOnce) {
 }
 
 TEST(Checkpoint, ReadsEveryLayoutOnEveryOther) {
-  const std::unique_ptr<Backend> backend = make_cpu();
+  const std::unique_ptr<Device> backend = make_cpu();
   for (const Layout& writer : layouts) {
     const Folder run;
     const fs::path dir = write_as(run.path(), writer, 200);
@@ -207,7 +207,7 @@ TEST(Checkpoint, ReadsALostShardAsNaN) {
     }
   }
 
-  const std::unique_ptr<Backend> backend = make_cpu();
+  const std::unique_ptr<Device> backend = make_cpu();
   ParamStore store(*backend, odd_specs(), Layout{}, coord_of(Layout{}, 0), true);
   EXPECT_TRUE(
       has(error_of([&] { load_checkpoint(dir, store); }), "2: " + (dir / shard_name(2)).string() + " is missing"));
@@ -235,7 +235,7 @@ TEST(Checkpoint, RejectsNonFiniteValues) {
 TEST(Checkpoint, LoadsWeightsOnly) {
   const Folder run;
   const fs::path dir = write_as(run.path(), {4, 2, 2, 1}, 200);
-  const std::unique_ptr<Backend> backend = make_cpu();
+  const std::unique_ptr<Device> backend = make_cpu();
   for (int rank = 0; rank < 2; ++rank) {
     ParamStore store(*backend, odd_specs(), {2, 1, 2, 1}, coord_of({2, 1, 2, 1}, rank), true);
     load_checkpoint(dir, store, Load::weights);
@@ -248,7 +248,7 @@ TEST(Checkpoint, LoadsWeightsOnly) {
 TEST(Checkpoint, RejectsAnotherModel) {
   const Folder run;
   const fs::path dir = write_as(run.path(), {2, 1, 2, 1}, 200);
-  const std::unique_ptr<Backend> backend = make_cpu();
+  const std::unique_ptr<Device> backend = make_cpu();
   std::vector<ParamSpec> specs = odd_specs();
   specs[2].shape = {4, 3, 29};
   specs[6].name = "layers.0.moe.gate.weight";
@@ -305,7 +305,7 @@ TEST(CheckpointDiff, MeasuresDifferences) {
 TEST(CheckpointDiff, ReportsDifferentShapes) {
   const Folder a, b;
   const fs::path first = write_as(a.path(), {1, 1, 1, 1}, 200);
-  const std::unique_ptr<Backend> backend = make_cpu();
+  const std::unique_ptr<Device> backend = make_cpu();
   std::vector<ParamSpec> specs = odd_specs();
   specs[1].shape = {4};
   specs[9].name = "layers.0.other";

@@ -115,7 +115,7 @@ TEST(DiffCommand, ReportsDifferencesAndExitCode) {
   EXPECT_EQ(r.code, 0);
   EXPECT_TRUE(says(r, "/params/embedding.weight")) << r.out;
 
-  const std::unique_ptr<Backend> backend = make_cpu();
+  const std::unique_ptr<Device> backend = make_cpu();
   const std::unique_ptr<Comm> world = make_comm_self();
   ParamStore store(*backend, odd_specs(), Layout{}, coord_of(Layout{}, 0), true);
   fill(store);

@@ -20,8 +20,8 @@ std::vector<int> cpus(int first, int n) {
   return list;
 }
 
-cuda::Device gpu(int number) {
-  cuda::Device device;
+cuda::Gpu gpu(int number) {
+  cuda::Gpu device;
   device.id = fmt::format("0000:{:02x}:00", number);
   device.capability = "9.0";
   device.bytes = device.free_bytes = 80 * gib;

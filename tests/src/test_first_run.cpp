@@ -93,7 +93,7 @@ TEST(FirstRun, FillsTheParametersOfEveryLayout) {
   const TrainState state = read_state(step_dir);
   const Config config = parse_config(state.config, "the fixture");
   const std::vector<ParamSpec> specs = param_specs(config, state.vocab);
-  const std::unique_ptr<Backend> backend = make_cpu();
+  const std::unique_ptr<Device> backend = make_cpu();
   for (const Layout& layout : {Layout{1, 1, 1, 1}, Layout{2, 2, 2, 1}, Layout{4, 2, 1, 2}, Layout{3, 1, 3, 1}}) {
     SCOPED_TRACE(layout.str());
     std::map<std::string, std::vector<double>> whole;

@@ -33,7 +33,7 @@ const Raw& plain() {
 
 // Error of the first reader that refuses a checkpoint; empty if all readers accept it.
 std::string refusal(const fs::path& dir) {
-  const std::unique_ptr<Backend> backend = make_cpu();
+  const std::unique_ptr<Device> backend = make_cpu();
   ParamStore store(*backend, odd_specs(), Layout{}, coord_of(Layout{}, 0), true);
   const std::function<void()> readers[] = {[&] { read_state(dir); },
                                            [&] {
@@ -346,7 +346,7 @@ struct FileLimit {
 TEST(CheckpointFiles, AreOpenedFewAtATime) {
   const Folder a, b;
   const fs::path many = write_as(a.path(), {24, 2, 6, 1}, 200), one = write_as(b.path(), {1, 1, 1, 1}, 200);
-  const std::unique_ptr<Backend> backend = make_cpu();
+  const std::unique_ptr<Device> backend = make_cpu();
   ParamStore store(*backend, odd_specs(), Layout{}, coord_of(Layout{}, 0), true);
   const FileLimit limit(8);
   load_checkpoint(many, store);
@@ -357,7 +357,7 @@ TEST(CheckpointFiles, AreOpenedFewAtATime) {
 TEST(CheckpointFiles, ReportErrorsIfTheyCannotBeOpened) {
   const Folder a, b;
   const fs::path first = write_as(a.path(), {4, 2, 2, 1}, 200), second = write_as(b.path(), {4, 1, 1, 1}, 200);
-  const std::unique_ptr<Backend> backend = make_cpu();
+  const std::unique_ptr<Device> backend = make_cpu();
   ParamStore store(*backend, odd_specs(), Layout{}, coord_of(Layout{}, 0), false);
   const CheckpointTensors tensors(first);
   const auto too_many = [](const std::string& error) {

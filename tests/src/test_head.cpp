@@ -4,6 +4,8 @@
 // block of the same launch writes.
 #include <gtest/gtest.h>
 
+#include "kernels/ops/cross_entropy.h"
+#include "kernels/ops/gemm.h"
 #include "src/model/engine.h"
 #include "src/model/head.h"
 
@@ -17,11 +19,11 @@ class LargeVocabulary : public ::testing::TestWithParam<Index> {
   const Index V = GetParam();
   const std::unique_ptr<Comm> self = make_comm_self();
   Engine engine{parse_config("[model]\nlayers=1\nd_model=8\nheads=1\nd_ff=8\nseq_len=70\n[run]\ndtype=bf16\n", "test"),
-                V, make_backend("auto", 0), make_mesh(*self, {}), true};
-  Backend& backend = engine.backend();
+                V, make_device("auto", 0), make_mesh(*self, {}), true};
+  Device& backend = engine.backend();
   const ExecutionContext context{backend, engine.mesh(), engine.scratch(), DType::bf16};
 
-  // Gradients in memory of their own, in chunks of as many tokens as the backend takes at a time.
+  // Gradients in memory of their own, in chunks of as many tokens as the device takes at a time.
   std::vector<std::uint16_t> gradients_apart(ConstView x, ConstView targets, ConstView total, View dw) {
     const View w = engine.store().get("output.weight").weight;
     const Tensor dx = backend.tensor({T, D}, DType::bf16);
@@ -30,12 +32,21 @@ class LargeVocabulary : public ::testing::TestWithParam<Index> {
       const Index n = std::min(chunk, T - at);
       const Tensor logits = backend.tensor({n, V}), partial = backend.tensor({1, n, 3}), lse = backend.tensor({n}),
                    loss = backend.tensor({n}), dlogits = backend.tensor({n, V}, DType::bf16);
-      backend.gemm({.transpose_b = true}, x.rows(at, n), w, logits);
-      backend.cross_entropy_forward({}, logits, targets.rows(at, n), partial.view().reshape({n, 3}));
-      backend.cross_entropy_loss(partial, targets.rows(at, n), lse, loss);
-      backend.cross_entropy_backward({}, logits, targets.rows(at, n), lse, total, dlogits);
-      backend.gemm({}, dlogits.view(), w, dx.view().rows(at, n));
-      backend.gemm({.transpose_a = true, .accumulate = at > 0}, dlogits.view(), x.rows(at, n), dw);
+      run(backend, ops::Gemm{.a = x.rows(at, n), .b = w, .transpose_b = true, .c = logits});
+      run(backend,
+          ops::CrossEntropyForward{
+              .logits = logits, .targets = targets.rows(at, n), .desc = {}, .partial = partial.view().reshape({n, 3})});
+      run(backend,
+          ops::CrossEntropyLoss{.partials = partial, .targets = targets.rows(at, n), .lse = lse, .loss = loss});
+      run(backend, ops::CrossEntropyBackward{.logits = logits,
+                                             .targets = targets.rows(at, n),
+                                             .lse = lse,
+                                             .total = total,
+                                             .desc = {},
+                                             .dlogits = dlogits});
+      run(backend, ops::Gemm{.a = dlogits.view(), .b = w, .c = dx.view().rows(at, n)});
+      run(backend,
+          ops::Gemm{.a = dlogits.view(), .b = x.rows(at, n), .transpose_a = true, .accumulate = at > 0, .c = dw});
     }
     return contents<std::uint16_t>(dx);
   }

@@ -51,7 +51,7 @@ TEST_P(MoeLayer, EqualsTransformers) {
 
   const auto self = make_comm_self();
   Engine engine(config, 5, make_cpu(), make_mesh(*self, {}), true);
-  Backend& b = engine.backend();
+  Device& b = engine.backend();
   const std::string prefix = "layers.0.moe.";
   const auto put = [&](const Json& values, View x) {
     const auto numbers = values.get<std::vector<double>>();

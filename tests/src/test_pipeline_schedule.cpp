@@ -5,6 +5,7 @@
 #include <limits>
 #include <numeric>
 
+#include "kernels/ops/elementwise.h"
 #include "src/model/engine.h"
 #include "src/train/pipeline_schedule.h"
 
@@ -67,7 +68,8 @@ struct Model {
   }
   void clear_gradients_that_hold(float value) {
     ParamStore& store = engine.store();
-    for (std::size_t g = 0; g < store.layout().groups.size(); ++g) engine.backend().fill(store.buffers(g).grads, value);
+    for (std::size_t g = 0; g < store.layout().groups.size(); ++g)
+      run(engine.backend(), ops::Fill{.x = store.buffers(g).grads, .value = value});
     store.clear_gradients();
   }
   std::unique_ptr<Comm> self;

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "kernels/dry/dry.h"
+#include "kernels/dry/reach.h"
 #include "src/config.h"
 #include "src/io/checkpoint.h"
 #include "src/params/block_specs.h"
@@ -346,7 +347,7 @@ TEST(Plan, CollectivesMatchTheTrainer) {
   struct Sum {
     double calls = 0, sent = 0, roots = 0;
   };
-  const auto update = [&](const Backend* backend) {
+  const auto update = [&](const Device* backend) {
     std::map<std::pair<std::string, Collective>, Sum> sums;
     const Profile profile = Profiler(planned(), planned_vocab, backend).balanced(layout);
     for (const auto& [key, times] : profile.update.transfers) {

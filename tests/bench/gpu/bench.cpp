@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "kernels/ops/elementwise.h"
 #include "kernels/philox.h"
 
 namespace sy::bench {
@@ -16,7 +17,7 @@ Environment::~Environment() {
   before_ ? setenv(name_, before_->c_str(), 1) : unsetenv(name_);
 }
 
-double sample(Backend& backend, Index n, const Run& run) {
+double sample(Device& backend, Index n, const Run& run) {
   backend.synchronize();
   const double started = seconds_now();
   for (Index i = 0; i < n; ++i) run();
@@ -24,7 +25,7 @@ double sample(Backend& backend, Index n, const Run& run) {
   return (seconds_now() - started) / static_cast<double>(n);
 }
 
-Index repetitions(Backend& backend, const Setup& setup, const Run& run) {
+Index repetitions(Device& backend, const Setup& setup, const Run& run) {
   run();
   const double once = sample(backend, 2, run);
   // Two short runs say little: most of their time is the wait for their end.
@@ -32,14 +33,14 @@ Index repetitions(Backend& backend, const Setup& setup, const Run& run) {
   return std::max<Index>(1, std::llround(setup.sample_seconds / sample(backend, std::max<Index>(1, n / 8), run)));
 }
 
-Spread measure(Backend& backend, const Setup& setup, const Run& run) {
+Spread measure(Device& backend, const Setup& setup, const Run& run) {
   const Index n = repetitions(backend, setup, run);
   std::vector<double> seconds;
   for (int i = 0; i < setup.samples; ++i) seconds.push_back(sample(backend, n, run));
   return spread_of(seconds);
 }
 
-void fill_normal(Backend& backend, View x, double deviation, std::string_view name) {
+void fill_normal(Device& backend, View x, double deviation, std::string_view name) {
   constexpr Index period = 1000003;
   const Index n = x.elements(), first = std::min(n, period);
   const RandomStream random(1, name);
@@ -55,13 +56,13 @@ void fill_normal(Backend& backend, View x, double deviation, std::string_view na
   }
   for (Index done = first; done < n;) {
     const Index more = std::min(done, n - done);
-    backend.copy(flat.rows(0, more), flat.rows(done, more));
+    run(backend, ops::Copy{.x = flat.rows(0, more), .y = flat.rows(done, more)});
     done += more;
   }
 }
 
 void fill_parameters(Engine& engine) {
-  Backend& b = engine.backend();
+  Device& b = engine.backend();
   ParamStore& store = engine.store();
   for (const ParamSpec& spec : store.specs()) {
     const View weight = store.get(spec.name).weight;
@@ -70,21 +71,22 @@ void fill_parameters(Engine& engine) {
       continue;
     }
     const Tensor values = b.tensor(weight.shape());
-    b.fill(values, spec.init.kind == InitKind::ones ? 1.0f : 0.0f);
-    b.convert(values, weight);
+    run(b, ops::Fill{.x = values, .value = spec.init.kind == InitKind::ones ? 1.0f : 0.0f});
+    run(b, ops::Convert{.x = values, .y = weight});
     b.synchronize();  // before they are freed
   }
   for (std::size_t g = 0; g < store.layout().groups.size(); ++g) {
     ParamStore::Buffers& buffers = store.buffers(g);
     const Range owned = store.layout().groups[g].owned();
-    if (buffers.master.view()) b.convert(buffers.weights.view().rows(owned.begin, owned.size()), buffers.master);
+    if (buffers.master.view())
+      run(b, ops::Convert{.x = buffers.weights.view().rows(owned.begin, owned.size()), .y = buffers.master});
   }
 }
 
-double checked_norm(Backend& backend, ConstView x) {
+double checked_norm(Device& backend, ConstView x) {
   const Tensor values = backend.tensor(x.shape()), sum = backend.tensor({1}, DType::f64);
-  backend.convert(x, values);
-  backend.sum_squares(values, sum);
+  run(backend, ops::Convert{.x = x, .y = values});
+  run(backend, ops::SumSquares{.x = values, .out = sum});
   double squares = 0;
   backend.to_host(sum, &squares);
   if (!(squares > 0) || !std::isfinite(squares)) fail("a result of {} elements has norm {}", x.elements(), squares);

@@ -1,6 +1,6 @@
 // Common code of bench_gpu: measurement, roofs of the device, and models on random numbers.
 //
-// Times are those of the host, around as many repetitions as fill a sample. A backend runs its
+// Times are those of the host, around as many repetitions as fill a sample. A device runs its
 // operations in order and has no clock of its own. An operation that takes less time than its
 // launch is measured as long as the launch.
 #pragma once
@@ -30,7 +30,7 @@ struct Setup {
   std::filesystem::path load;
 
   int local_rank = 0;
-  std::unique_ptr<Backend> make() const { return make_backend(backend, local_rank); }
+  std::unique_ptr<Device> make() const { return make_device(backend, local_rank); }
 };
 
 // Sets a variable of the environment while it lives.
@@ -47,11 +47,11 @@ class Environment {
 };
 
 // Number of repetitions of `run` that fill a sample, once it is warm.
-Index repetitions(Backend& backend, const Setup& setup, const Run& run);
+Index repetitions(Device& backend, const Setup& setup, const Run& run);
 // Mean seconds of one of `n` consecutive runs.
-double sample(Backend& backend, Index n, const Run& run);
+double sample(Device& backend, Index n, const Run& run);
 // Seconds of one run.
-Spread measure(Backend& backend, const Setup& setup, const Run& run);
+Spread measure(Device& backend, const Setup& setup, const Run& run);
 
 // One line of a table.
 struct Line {
@@ -87,13 +87,13 @@ std::string report(const Roofs& roofs, const std::vector<Section>& sections);
 
 // Fills x, f32 or bf16, with normal numbers that follow from the name. Their period is prime, so
 // that no two rows are equal.
-void fill_normal(Backend& backend, View x, double deviation, std::string_view name);
+void fill_normal(Device& backend, View x, double deviation, std::string_view name);
 // Initialises every parameter like ParamStore::initialize, but by fill_normal, which fills a device
 // within a second.
 void fill_parameters(Engine& engine);
 // Returns the root of the sum of squares of x, any shape, f32 or bf16. Throws Failure if it is not
 // finite, or if x is all zero: the measured operation was then wrong.
-double checked_norm(Backend& backend, ConstView x);
+double checked_norm(Device& backend, ConstView x);
 
 struct ModelShape {
   std::string name;

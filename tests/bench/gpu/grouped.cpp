@@ -1,6 +1,7 @@
 // Measures expert products by three ways of cuBLAS. They are a call for each expert in turn, one
 // call for all, and a call for each on side streams. It also finds the size from which a call for
 // each is faster than one for all.
+#include "kernels/ops/grouped_gemm.h"
 #include "tests/bench/gpu/operands.h"
 #include "tests/bench/gpu/threshold.h"
 
@@ -15,7 +16,7 @@ struct Experts {
 const Experts sizes[] = {{"Mixtral 8x7B, up", 8, 2 * 14336, 4096}, {"64 experts, up", 64, 2 * 1408, 2048}};
 const Experts small_sizes[] = {{"small", 3, 24, 16}};
 
-// A way of computing products, which its backend uses for all sizes.
+// A way of computing products, which its device uses for all sizes.
 struct Way {
   const char* name;
   Index large_product;
@@ -23,7 +24,7 @@ struct Way {
 };
 constexpr Index always_small = std::numeric_limits<Index>::max();
 constexpr Way ways[] = {{"each", 0, "grouped"}, {"all", always_small, "grouped"}, {"streams", always_small, "streams"}};
-std::unique_ptr<Backend> backend_of(const Setup& setup, const Way& way) {
+std::unique_ptr<Device> backend_of(const Setup& setup, const Way& way) {
   const Environment threshold("SWITCHYARD_LARGE_PRODUCT", std::to_string(way.large_product)),
       small("SWITCHYARD_SMALL_PRODUCTS", way.small_products);
   return setup.make();
@@ -34,9 +35,9 @@ std::unique_ptr<Backend> backend_of(const Setup& setup, const Way& way) {
 void measure_grouped(const Setup& setup, std::vector<Section>& sections) {
   sections.push_back({"Experts' products: a call of cuBLAS each, one for all, or each on side streams", "", {}});
   Section& section = sections.back();
-  std::vector<std::unique_ptr<Backend>> backends;
+  std::vector<std::unique_ptr<Device>> backends;
   for (const Way& way : ways) backends.push_back(backend_of(setup, way));
-  Backend& first = *backends.front();
+  Device& first = *backends.front();
   std::vector<BothWays> pairs;
   for (const Experts& e : setup.small ? std::span<const Experts>(small_sizes) : sizes) {
     Operands weights(first, setup.dtype);
@@ -47,10 +48,11 @@ void measure_grouped(const Setup& setup, std::vector<Section>& sections) {
       const GroupOffsets groups = operands.groups(e.count * rows, e.count);
       first.synchronize();
 
-      using Product = std::function<void(Backend&)>;
+      using Product = std::function<void(Device&)>;
       const std::pair<const char*, Product> products[] = {
-          {"forward", [&](Backend& b) { b.grouped_gemm(x, w, groups, y); }},
-          {"weights' gradient", [&](Backend& b) { b.grouped_gemm_wgrad(y, x, groups, dw); }}};
+          {"forward", [&](Device& b) { ops::run(b, ops::GroupedGemm{.x = x, .w = w, .groups = groups, .y = y}); }},
+          {"weights' gradient",
+           [&](Device& b) { ops::run(b, ops::GroupedGemmWgrad{.dy = y, .x = x, .groups = groups, .dw = dw}); }}};
       for (const auto& [what, product] : products) {
         const auto run = [&](std::size_t way) { return [&, way] { product(*backends[way]); }; };
         const Index n = repetitions(first, setup, run(0));

@@ -67,7 +67,7 @@ void measure_layer(const Setup& setup, const ModelShape& shape, std::vector<Sect
        .note = fmt::format("{:.2f} ({:.2f} to {:.2f}) times ours", times.median, times.least, times.most)});
 }
 
-// Makes the backend wait until the tokens have arrived.
+// Makes the device wait until the tokens have arrived.
 class Waited final : public ForwardingComm {
  public:
   using ForwardingComm::ForwardingComm;
@@ -82,7 +82,7 @@ class Waited final : public ForwardingComm {
   }
 };
 
-Mesh mesh_of(Comm& world, Backend& backend, bool waits) {
+Mesh mesh_of(Comm& world, Device& backend, bool waits) {
   Mesh mesh = on_backend(make_mesh(world, {.ranks = world.size(), .ep = world.size()}), backend);
   if (waits) mesh.expert_group = std::make_unique<Waited>(std::move(mesh.expert_group));
   return mesh;
@@ -90,10 +90,10 @@ Mesh mesh_of(Comm& world, Backend& backend, bool waits) {
 
 }  // namespace
 
-Layer::Layer(const ModelShape& shape, DType dtype, std::unique_ptr<Backend> backend, Comm& world, bool waits)
+Layer::Layer(const ModelShape& shape, DType dtype, std::unique_ptr<Device> backend, Comm& world, bool waits)
     : Layer(shape, dtype, mesh_of(world, *backend, waits), std::move(backend)) {}
 
-Layer::Layer(const ModelShape& shape, DType dtype, Mesh mesh, std::unique_ptr<Backend>&& backend)
+Layer::Layer(const ModelShape& shape, DType dtype, Mesh mesh, std::unique_ptr<Device>&& backend)
     : engine_(config_of(shape, dtype), shape.vocab, std::move(backend), std::move(mesh), true),
       spec_(*block_specs(engine_.config()).front().moe()),
       moe_(spec_, shape.d_model, engine_.store(), "layers.0.moe.", {}),

@@ -44,7 +44,7 @@ constexpr Group groups[] = {{"operations", measure_operations, false},
                             {"graphs", measure_graphs, true}};
 
 // Returns the parts of a comma-separated list, in the order of the table. An empty list means all
-// that the backend has. Throws InputError.
+// that the device has. Throws InputError.
 std::vector<Measure> chosen_measures(const Setup& setup, const std::string& list) {
   const std::vector<std::string> names = split_list(list);
   const auto named = [&](const Group& group) {

@@ -1,6 +1,7 @@
 // Random operands of the measured operations.
 #pragma once
 
+#include "kernels/ops/grouped_gemm.h"
 #include "kernels/philox.h"
 #include "tests/bench/gpu/bench.h"
 
@@ -9,9 +10,9 @@ namespace sy::bench {
 // Tensors of one operation. `random` and `zeros` have the compute type if no type is passed.
 class Operands {
  public:
-  Operands(Backend& backend, DType dtype) : b(backend), compute(dtype) {}
+  Operands(Device& backend, DType dtype) : b(backend), compute(dtype) {}
 
-  Backend& b;
+  Device& b;
   const DType compute;
 
   View zeros(Shape shape, DType dtype) {

@@ -1,8 +1,24 @@
-// Measures every operation of kernels/backend.h at the sizes of a layer. FLOPs and bytes are those
-// that the dry backend counts.
+// Measures every operation of kernels/device.h at the sizes of a layer. FLOPs and bytes are those
+// that the dry device counts.
 #include <cmath>
 
 #include "kernels/dry/dry.h"
+#include "kernels/ops/activation.h"
+#include "kernels/ops/attention.h"
+#include "kernels/ops/bias.h"
+#include "kernels/ops/capacity.h"
+#include "kernels/ops/cross_entropy.h"
+#include "kernels/ops/dispatch.h"
+#include "kernels/ops/elementwise.h"
+#include "kernels/ops/embedding.h"
+#include "kernels/ops/grouped_gemm.h"
+#include "kernels/ops/load_balancing.h"
+#include "kernels/ops/norm.h"
+#include "kernels/ops/optimizer.h"
+#include "kernels/ops/permute.h"
+#include "kernels/ops/qk_norm.h"
+#include "kernels/ops/rope.h"
+#include "kernels/ops/route.h"
 #include "tests/bench/gpu/operands.h"
 
 namespace sy::bench {
@@ -15,7 +31,7 @@ struct Sizes {
   Index T() const { return B * S; }
   Index R() const { return T() * k; }
   Index qkv() const { return (H + 2 * K) * hd; }
-  Index n(const Backend& b) const { return std::min(T(), std::clamp<Index>(b.logits_chunk() / V, 64, 4096)); }
+  Index n(const Device& b) const { return std::min(T(), std::clamp<Index>(b.logits_chunk() / V, 64, 4096)); }
 };
 
 constexpr Sizes mixtral = {2, 4096, 4096, 14336, 8, 2, 32, 8, 128, 32768};
@@ -28,18 +44,28 @@ struct Operation {
 
 void add_products(std::vector<Operation>& all, const Sizes& s) {
   // c: [m, n], summed over q.
-  const auto gemm = [&](const char* what, Gemm desc, auto sizes, bool f32_result) {
+  struct Form {
+    bool transpose_a = false, transpose_b = false, accumulate = false;
+  };
+  const auto gemm = [&](const char* what, Form form, auto sizes, bool f32_result) {
     all.push_back({std::string("gemm, ") + what, [=](Operands& o) -> Run {
                      const auto [m, n, q] = sizes(o.b);
-                     const View a = o.random(desc.transpose_a ? Shape{q, m} : Shape{m, q});
-                     const View b = o.random(desc.transpose_b ? Shape{n, q} : Shape{q, n});
+                     const View a = o.random(form.transpose_a ? Shape{q, m} : Shape{m, q});
+                     const View b = o.random(form.transpose_b ? Shape{n, q} : Shape{q, n});
                      const View c = f32_result ? o.zeros({m, n}, DType::f32) : o.zeros({m, n});
-                     return [&o, desc, a, b, c] { o.b.gemm(desc, a, b, c); };
+                     return [&o, form, a, b, c] {
+                       run(o.b, ops::Gemm{.a = a,
+                                          .b = b,
+                                          .transpose_a = form.transpose_a,
+                                          .transpose_b = form.transpose_b,
+                                          .accumulate = form.accumulate,
+                                          .c = c});
+                     };
                    }});
   };
   using Size = std::array<Index, 3>;
-  const Gemm forward = {.transpose_b = true}, input = {}, weight = {.transpose_a = true, .accumulate = true};
-  const auto fixed = [](Index m, Index n, Index q) { return [=](const Backend&) { return Size{m, n, q}; }; };
+  const Form forward = {.transpose_b = true}, input = {}, weight = {.transpose_a = true, .accumulate = true};
+  const auto fixed = [](Index m, Index n, Index q) { return [=](const Device&) { return Size{m, n, q}; }; };
   gemm("qkv", forward, fixed(s.T(), s.qkv(), s.D), false);
   gemm("qkv, input gradient", input, fixed(s.T(), s.D, s.qkv()), false);
   gemm("qkv, weight gradient", weight, fixed(s.qkv(), s.D, s.T()), true);
@@ -47,19 +73,19 @@ void add_products(std::vector<Operation>& all, const Sizes& s) {
   gemm("router", forward, fixed(s.T(), s.E, s.D), true);
   gemm(
       "logits", forward,
-      [s](const Backend& b) {
+      [s](const Device& b) {
         return Size{s.n(b), s.V, s.D};
       },
       true);
   gemm(
       "logits, input gradient", input,
-      [s](const Backend& b) {
+      [s](const Device& b) {
         return Size{s.n(b), s.D, s.V};
       },
       false);
   gemm(
       "logits, weight gradient", weight,
-      [s](const Backend& b) {
+      [s](const Device& b) {
         return Size{s.V, s.D, s.n(b)};
       },
       true);
@@ -77,19 +103,25 @@ void add_products(std::vector<Operation>& all, const Sizes& s) {
                      const View x = o.random({s.R(), m.q}), w = o.random({m.experts, m.n, m.q});
                      const View y = o.zeros({s.R(), m.n});
                      const GroupOffsets groups = o.groups(s.R(), m.experts);
-                     return [&o, x, w, groups, y] { o.b.grouped_gemm(x, w, groups, y); };
+                     return [&o, x, w, groups, y] {
+                       run(o.b, ops::GroupedGemm{.x = x, .w = w, .groups = groups, .y = y});
+                     };
                    }});
     all.push_back({fmt::format("grouped_gemm_dgrad, {}", m.what), [s, m](Operands& o) -> Run {
                      const View dy = o.random({s.R(), m.n}), w = o.random({m.experts, m.n, m.q});
                      const View dx = o.zeros({s.R(), m.q});
                      const GroupOffsets groups = o.groups(s.R(), m.experts);
-                     return [&o, dy, w, groups, dx] { o.b.grouped_gemm_dgrad(dy, w, groups, dx); };
+                     return [&o, dy, w, groups, dx] {
+                       run(o.b, ops::GroupedGemmDgrad{.dy = dy, .w = w, .groups = groups, .dx = dx});
+                     };
                    }});
     all.push_back({fmt::format("grouped_gemm_wgrad, {}", m.what), [s, m](Operands& o) -> Run {
                      const View dy = o.random({s.R(), m.n}), x = o.random({s.R(), m.q});
                      const View dw = o.zeros({m.experts, m.n, m.q}, DType::f32);
                      const GroupOffsets groups = o.groups(s.R(), m.experts);
-                     return [&o, dy, x, groups, dw] { o.b.grouped_gemm_wgrad(dy, x, groups, dw); };
+                     return [&o, dy, x, groups, dw] {
+                       run(o.b, ops::GroupedGemmWgrad{.dy = dy, .x = x, .groups = groups, .dw = dw});
+                     };
                    }});
   }
 }
@@ -97,51 +129,59 @@ void add_products(std::vector<Operation>& all, const Sizes& s) {
 void add_elementwise(std::vector<Operation>& all, const Sizes& s) {
   all.push_back({"fill", [s](Operands& o) -> Run {
                    const View x = o.zeros({s.F, s.D}, DType::f32);
-                   return [&o, x] { o.b.fill(x, 0); };
+                   return [&o, x] { run(o.b, ops::Fill{.x = x, .value = 0}); };
                  }});
   all.push_back({"copy", [s](Operands& o) -> Run {
                    const View x = o.random({s.T(), s.D}), y = o.zeros({s.T(), s.D});
-                   return [&o, x, y] { o.b.copy(x, y); };
+                   return [&o, x, y] { run(o.b, ops::Copy{.x = x, .y = y}); };
                  }});
   all.push_back({"convert", [s](Operands& o) -> Run {
                    const View x = o.random({s.F, s.D}, DType::f32), y = o.zeros({s.F, s.D}, DType::bf16);
-                   return [&o, x, y] { o.b.convert(x, y); };
+                   return [&o, x, y] { run(o.b, ops::Convert{.x = x, .y = y}); };
                  }});
   all.push_back({"add", [s](Operands& o) -> Run {
                    const View x = o.random({s.T(), s.D}), y = o.zeros({s.T(), s.D});
-                   return [&o, x, y] { o.b.add(x, y); };
+                   return [&o, x, y] { run(o.b, ops::Add{.x = x, .y = y}); };
                  }});
   all.push_back({"sum_squares", [s](Operands& o) -> Run {
                    const View x = o.f32({s.F, s.D}), sum = o.zeros({1}, DType::f64);
-                   return [&o, x, sum] { o.b.sum_squares(x, sum); };
+                   return [&o, x, sum] { run(o.b, ops::SumSquares{.x = x, .out = sum}); };
                  }});
   all.push_back({"bias_forward", [s](Operands& o) -> Run {
                    const View bias = o.random({s.qkv()}), y = o.zeros({s.T(), s.qkv()});
-                   return [&o, bias, y] { o.b.bias_forward(bias, y); };
+                   return [&o, bias, y] { run(o.b, ops::BiasForward{.bias = bias, .y = y}); };
                  }});
   all.push_back({"bias_backward", [s](Operands& o) -> Run {
                    const View dy = o.random({s.T(), s.qkv()}), dbias = o.f32({s.qkv()});
-                   return [&o, dy, dbias] { o.b.bias_backward(dy, dbias); };
+                   return [&o, dy, dbias] { run(o.b, ops::BiasBackward{.dy = dy, .dbias = dbias}); };
                  }});
   all.push_back({"norm_forward", [s](Operands& o) -> Run {
                    const View x = o.random({s.T(), s.D}), w = o.random({s.D}), y = o.zeros({s.T(), s.D});
                    const View stats = o.f32({s.T(), 2});
-                   return [&o, x, w, y, stats] { o.b.norm_forward({}, x, w, {}, y, stats); };
+                   return [&o, x, w, y, stats] {
+                     run(o.b, ops::NormForward{.x = x, .weight = w, .y = y, .moments = stats});
+                   };
                  }});
   all.push_back({"norm_backward", [s](Operands& o) -> Run {
                    const View dy = o.random({s.T(), s.D}), x = o.random({s.T(), s.D}), w = o.random({s.D});
                    const View y = o.zeros({s.T(), s.D}), stats = o.f32({s.T(), 2}), dw = o.f32({s.D});
-                   o.b.norm_forward({}, x, w, {}, y, stats);
-                   return [&o, dy, x, w, stats, y, dw] { o.b.norm_backward({}, dy, x, w, stats, y, dw, {}); };
+                   run(o.b, ops::NormForward{.x = x, .weight = w, .y = y, .moments = stats});
+                   return [&o, dy, x, w, stats, y, dw] {
+                     run(o.b,
+                         ops::NormBackward{.dy = dy, .x = x, .weight = w, .moments = stats, .dx = y, .dweight = dw});
+                   };
                  }});
   all.push_back({"activation_forward", [s](Operands& o) -> Run {
                    const View h = o.random({s.R(), 2 * s.F}), scale = o.f32({s.R()}), y = o.zeros({s.R(), s.F});
-                   return [&o, h, scale, y] { o.b.activation_forward({}, h, scale, y); };
+                   return [&o, h, scale, y] { run(o.b, ops::ActivationForward{.h = h, .row_scale = scale, .y = y}); };
                  }});
   all.push_back({"activation_backward", [s](Operands& o) -> Run {
                    const View dy = o.random({s.R(), s.F}), h = o.random({s.R(), 2 * s.F}), scale = o.f32({s.R()});
                    const View dh = o.zeros({s.R(), 2 * s.F}), dscale = o.f32({s.R()});
-                   return [&o, dy, h, scale, dh, dscale] { o.b.activation_backward({}, dy, h, scale, dh, dscale); };
+                   return [&o, dy, h, scale, dh, dscale] {
+                     run(o.b,
+                         ops::ActivationBackward{.dy = dy, .h = h, .row_scale = scale, .dh = dh, .drow_scale = dscale});
+                   };
                  }});
   all.push_back({"adamw", [s](Operands& o) -> Run {
                    const Index n = s.F * s.D;
@@ -150,16 +190,26 @@ void add_elementwise(std::vector<Operation>& all, const Sizes& s) {
                    // f32 weights have no rounded copy.
                    const View rounded = o.compute == DType::bf16 ? o.zeros({n}) : View{};
                    const View factor = o.zeros({1}, DType::f32), step_scalars = o.zeros({3}, DType::f32);
-                   o.b.fill(factor, 1);
-                   o.b.fill(step_scalars, 1e-4f);
-                   const AdamW desc = {0.9f, 0.95f, 1e-8f, 0.1f};
-                   return [&o, desc, factor, step_scalars, g, w, m, v, rounded] {
-                     o.b.adamw(desc, factor, step_scalars, g, w, m, v, rounded);
-                   };
+                   run(o.b, ops::Fill{.x = factor, .value = 1});
+                   run(o.b, ops::Fill{.x = step_scalars, .value = 1e-4f});
+                   const ops::AdamW update{.coefficient = factor,
+                                           .step_scalars = step_scalars,
+                                           .g = g,
+                                           .beta1 = 0.9f,
+                                           .beta2 = 0.95f,
+                                           .eps = 1e-8f,
+                                           .weight_decay = 0.1f,
+                                           .w = w,
+                                           .m = m,
+                                           .v = v,
+                                           .rounded = rounded};
+                   return [&o, update] { run(o.b, update); };
                  }});
   all.push_back({"clip_coefficient", [](Operands& o) -> Run {
                    const View squares = o.zeros({1}, DType::f64), factor = o.f32({1});
-                   return [&o, squares, factor] { o.b.clip_coefficient(squares, 1, factor); };
+                   return [&o, squares, factor] {
+                     run(o.b, ops::ClipCoefficient{.squares = squares, .clip = 1, .coefficient = factor});
+                   };
                  }});
 }
 
@@ -179,7 +229,9 @@ void add_attention(std::vector<Operation>& all, const Sizes& s) {
   const Shape qkv_rows = {s.T(), s.H + 2 * s.K, s.hd};
   all.push_back({"rope", [s, table, qkv_rows](Operands& o) -> Run {
                    const View x = o.random(qkv_rows), rotations = table(o), positions = o.below(s.T(), s.S);
-                   return [&o, s, x, positions, rotations] { o.b.rope(x, s.H + s.K, positions, rotations, false); };
+                   return [&o, s, x, positions, rotations] {
+                     run(o.b, ops::Rope{.x = x, .heads = s.H + s.K, .positions = positions, .table = rotations});
+                   };
                  }});
   const QkNorm qk_norm = {s.H, s.K, 1e-5f};
   all.push_back(
@@ -187,7 +239,13 @@ void add_attention(std::vector<Operation>& all, const Sizes& s) {
          const View x = o.random(qkv_rows), weight = o.random({2, s.hd}), y = o.zeros(qkv_rows);
          const View rotations = table(o), positions = o.below(s.T(), s.S), inverse = o.f32({s.T(), s.H + s.K});
          return [&o, qk_norm, x, weight, positions, rotations, y, inverse] {
-           o.b.qk_norm_forward(qk_norm, x, weight, positions, rotations, y, inverse);
+           run(o.b, ops::QkNormForward{.x = x,
+                                       .weight = weight,
+                                       .positions = positions,
+                                       .table = rotations,
+                                       .desc = qk_norm,
+                                       .y = y,
+                                       .inverse = inverse});
          };
        }});
   all.push_back(
@@ -196,7 +254,15 @@ void add_attention(std::vector<Operation>& all, const Sizes& s) {
          const View rotations = table(o), positions = o.below(s.T(), s.S), inverse = o.f32({s.T(), s.H + s.K});
          const View dx = o.zeros(qkv_rows), dweight = o.f32({2, s.hd});
          return [&o, qk_norm, dy, x, weight, inverse, positions, rotations, dx, dweight] {
-           o.b.qk_norm_backward(qk_norm, dy, x, weight, inverse, positions, rotations, dx, dweight);
+           run(o.b, ops::QkNormBackward{.dy = dy,
+                                        .x = x,
+                                        .weight = weight,
+                                        .inverse = inverse,
+                                        .positions = positions,
+                                        .table = rotations,
+                                        .desc = qk_norm,
+                                        .dx = dx,
+                                        .dweight = dweight});
          };
        }});
   // Heads of q, k and v in a tensor of all heads.
@@ -206,15 +272,32 @@ void add_attention(std::vector<Operation>& all, const Sizes& s) {
   all.push_back({"attention_forward", [=](Operands& o) -> Run {
                    const View qkv = o.random({s.B, s.S, s.H + 2 * s.K, s.hd}), out = o.zeros({s.B, s.S, s.H, s.hd});
                    const View lse = o.f32({s.B, s.H, s.S});
-                   return [=, &o] { o.b.attention_forward(desc, queries(qkv), keys(qkv), values(qkv), out, lse); };
+                   return [=, &o] {
+                     run(o.b, ops::AttentionForward{.q = queries(qkv),
+                                                    .k = keys(qkv),
+                                                    .v = values(qkv),
+                                                    .desc = desc,
+                                                    .out = out,
+                                                    .lse = lse});
+                   };
                  }});
   all.push_back({"attention_backward", [=](Operands& o) -> Run {
                    const View qkv = o.random({s.B, s.S, s.H + 2 * s.K, s.hd}), out = o.zeros({s.B, s.S, s.H, s.hd});
                    const View lse = o.f32({s.B, s.H, s.S}), dout = o.random(out.shape()), dqkv = o.zeros(qkv.shape());
-                   o.b.attention_forward(desc, queries(qkv), keys(qkv), values(qkv), out, lse);
+                   run(o.b,
+                       ops::AttentionForward{
+                           .q = queries(qkv), .k = keys(qkv), .v = values(qkv), .desc = desc, .out = out, .lse = lse});
                    return [=, &o] {
-                     o.b.attention_backward(desc, dout, queries(qkv), keys(qkv), values(qkv), out, lse, queries(dqkv),
-                                            keys(dqkv), values(dqkv));
+                     run(o.b, ops::AttentionBackward{.dout = dout,
+                                                     .q = queries(qkv),
+                                                     .k = keys(qkv),
+                                                     .v = values(qkv),
+                                                     .out = out,
+                                                     .lse = lse,
+                                                     .desc = desc,
+                                                     .dq = queries(dqkv),
+                                                     .dk = keys(dqkv),
+                                                     .dv = values(dqkv)});
                    };
                  }});
 }
@@ -250,18 +333,39 @@ struct Routed {
     build_layout(o.b);
     build_permutation(o.b);
   }
-  void route(Backend& b) const {
-    b.route_forward(desc, logits, {}, {}, experts, weights, counts, probability, z_squared);
+  void route(Device& b) const {
+    run(b, ops::RouteForward{.logits = logits,
+                             .desc = desc,
+                             .experts = experts,
+                             .weights = weights,
+                             .counts = counts,
+                             .probability = probability,
+                             .z_squared = z_squared});
   }
-  void apply_capacity(Backend& b, Index capacity) const {
-    b.apply_capacity({.capacity = capacity}, experts, weights, counts.dim(0), counts.dim(1), dispatch_mask);
+  void apply_capacity(Device& b, Index capacity) const {
+    run(b, ops::ApplyCapacity{.experts = experts,
+                              .weights = weights,
+                              .segments = counts.dim(0),
+                              .num_experts = counts.dim(1),
+                              .desc = {.capacity = capacity},
+                              .dispatch_mask = dispatch_mask});
   }
-  void build_layout(Backend& b) const {
-    b.dispatch_layout({ranks, 1}, experts, dispatch_mask, physical_experts, copies, copies_of_tokens, layout_counts,
-                      tokens_per_expert);
+  void build_layout(Device& b) const {
+    run(b, ops::DispatchLayout{.experts = experts,
+                               .dispatch_mask = dispatch_mask,
+                               .partition = {ranks, 1},
+                               .physical_experts = physical_experts,
+                               .tokens = copies,
+                               .row_id_map = copies_of_tokens,
+                               .counts = layout_counts,
+                               .tokens_per_expert = tokens_per_expert});
   }
-  void build_permutation(Backend& b) const {
-    b.build_permutation(physical_experts, 0, assignments, tokens, row_id_map, offsets);
+  void build_permutation(Device& b) const {
+    run(b, ops::BuildPermutation{.physical_experts = physical_experts,
+                                 .assignments = assignments,
+                                 .tokens = tokens,
+                                 .row_id_map = row_id_map,
+                                 .offsets = offsets});
   }
 };
 
@@ -272,7 +376,14 @@ void add_routing(std::vector<Operation>& all, const Sizes& s) {
                    const View dweights = o.f32({s.T(), s.k}), dprobability = o.f32({s.B, s.E});
                    const View dlogits = o.zeros({s.T(), s.E});
                    return [=, &o] {
-                     o.b.route_backward(r.desc, r.logits, r.experts, r.weights, dweights, dprobability, 1e-3f, dlogits);
+                     run(o.b, ops::RouteBackward{.logits = r.logits,
+                                                 .experts = r.experts,
+                                                 .weights = r.weights,
+                                                 .dweights = dweights,
+                                                 .dprobability = dprobability,
+                                                 .desc = r.desc,
+                                                 .z_factor = 1e-3f,
+                                                 .dlogits = dlogits});
                    };
                  }});
   all.push_back({"apply_capacity, factor 1.25", [s](Operands& o) -> Run {
@@ -290,48 +401,64 @@ void add_routing(std::vector<Operation>& all, const Sizes& s) {
                               tokens_per_expert = r.tokens_per_expert.reshape({1, s.E});
                    const LoadBalancingDesc desc = {.factor = 1e-2, .z_factor = 1e-3};
                    return [=, &o] {
-                     o.b.load_balancing_loss(desc, counts, counts.reshape({1, 1, s.B, s.E}), probability,
-                                             tokens_per_expert, r.z_squared, dprobability, sums);
+                     run(o.b, ops::LoadBalancingLoss{.counts = counts,
+                                                     .scope_counts = counts.reshape({1, 1, s.B, s.E}),
+                                                     .probability = probability,
+                                                     .tokens_per_expert = tokens_per_expert,
+                                                     .z_squared = r.z_squared,
+                                                     .desc = desc,
+                                                     .dprobability = dprobability,
+                                                     .sums = sums});
                    };
                  }});
   all.push_back({"permute", [s](Operands& o) -> Run {
                    const Routed r(o, s);
                    const View x = o.random({s.T(), s.D}), y = o.zeros({s.R(), s.D});
-                   return [=, &o] { o.b.permute(x, r.tokens, y); };
+                   return [=, &o] { run(o.b, ops::Permute{.x = x, .index = r.tokens, .y = y}); };
                  }});
   all.push_back({"unpermute", [s](Operands& o) -> Run {
                    const Routed r(o, s);
                    const View x = o.random({s.R(), s.D}), y = o.zeros({s.T(), s.D});
-                   return [=, &o] { o.b.unpermute(x, r.row_id_map, y, y); };
+                   return
+                       [=, &o] { run(o.b, ops::Unpermute{.x = x, .row_id_map = r.row_id_map, .addend = y, .y = y}); };
                  }});
 }
 
 void add_ends(std::vector<Operation>& all, const Sizes& s) {
   all.push_back({"embedding_forward", [s](Operands& o) -> Run {
                    const View ids = o.below(s.T(), s.V), table = o.random({s.V, s.D}), y = o.zeros({s.T(), s.D});
-                   return [=, &o] { o.b.embedding_forward(ids, table, 0, y); };
+                   return [=, &o] { run(o.b, ops::EmbeddingForward{.ids = ids, .table = table, .y = y}); };
                  }});
   all.push_back({"embedding_backward", [s](Operands& o) -> Run {
                    const View ids = o.below(s.T(), s.V), dy = o.random({s.T(), s.D});
                    const View dtable = o.zeros({s.V, s.D}, DType::f32);
-                   return [=, &o] { o.b.embedding_backward(ids, dy, 0, dtable); };
+                   return [=, &o] { run(o.b, ops::EmbeddingBackward{.ids = ids, .dy = dy, .dtable = dtable}); };
                  }});
   all.push_back({"cross_entropy_forward", [s](Operands& o) -> Run {
                    const Index n = s.n(o.b);
                    const View logits = o.f32({n, s.V}), targets = o.below(n, s.V), stats = o.f32({n, 3});
-                   return [=, &o] { o.b.cross_entropy_forward({}, logits, targets, stats); };
+                   return [=, &o] {
+                     run(o.b,
+                         ops::CrossEntropyForward{.logits = logits, .targets = targets, .desc = {}, .partial = stats});
+                   };
                  }});
   all.push_back({"cross_entropy_loss", [s](Operands& o) -> Run {
                    const Index n = s.n(o.b);
                    const View logits = o.f32({n, s.V}), targets = o.below(n, s.V), stats = o.f32({n, 3});
                    const View lse = o.f32({n}), loss = o.f32({n});
-                   o.b.cross_entropy_forward({}, logits, targets, stats);
-                   return [=, &o] { o.b.cross_entropy_loss(stats.reshape({1, n, 3}), targets, lse, loss); };
+                   run(o.b,
+                       ops::CrossEntropyForward{.logits = logits, .targets = targets, .desc = {}, .partial = stats});
+                   return [=, &o] {
+                     run(o.b, ops::CrossEntropyLoss{
+                                  .partials = stats.reshape({1, n, 3}), .targets = targets, .lse = lse, .loss = loss});
+                   };
                  }});
   all.push_back({"loss_sums", [s](Operands& o) -> Run {
                    const View losses = o.f32({s.T()}), lse = o.f32({s.T()}), targets = o.below(s.T(), s.V);
                    const View sums = o.zeros({2}, DType::f64);
-                   return [=, &o] { o.b.loss_sums(losses, lse, targets, sums); };
+                   return [=, &o] {
+                     run(o.b, ops::LossSums{.losses = losses, .lse = lse, .targets = targets, .sums = sums});
+                   };
                  }});
   all.push_back({"cross_entropy_backward", [s](Operands& o) -> Run {
                    const Index n = s.n(o.b);
@@ -339,8 +466,16 @@ void add_ends(std::vector<Operation>& all, const Sizes& s) {
                    const View dlogits = o.zeros({n, s.V}), total = o.zeros({1}, DType::f64);
                    const double tokens = 1e4;
                    o.b.to_device(&tokens, total);
-                   o.b.fill(lse, std::log(static_cast<float>(s.V)) + 0.5f);  // as for normal logits
-                   return [=, &o] { o.b.cross_entropy_backward({}, logits, targets, lse, total, dlogits); };
+                   // The value is that of normal logits.
+                   run(o.b, ops::Fill{.x = lse, .value = std::log(static_cast<float>(s.V)) + 0.5f});
+                   return [=, &o] {
+                     run(o.b, ops::CrossEntropyBackward{.logits = logits,
+                                                        .targets = targets,
+                                                        .lse = lse,
+                                                        .total = total,
+                                                        .desc = {},
+                                                        .dlogits = dlogits});
+                   };
                  }});
 }
 
@@ -355,7 +490,7 @@ void measure_operations(const Setup& setup, std::vector<Section>& sections) {
   add_routing(all, s);
   add_ends(all, s);
 
-  const std::unique_ptr<Backend> backend = setup.make(), dry = make_dry(backend.get());
+  const std::unique_ptr<Device> backend = setup.make(), dry = make_dry(backend.get());
   sections.push_back(
       {"Operations",
        fmt::format("{}, {} x {} tokens, d_model {}, {} heads and {} kv heads of {}, {} experts of {}, top {}, "

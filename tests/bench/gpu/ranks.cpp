@@ -115,7 +115,7 @@ Load load_of(const Recorded& r) {
 
 // Measures runs alternately. All ranks repeat a run equally often: otherwise they would wait for
 // each other in different collectives.
-std::vector<Spread> measure_together(Comm& world, Backend& backend, const Setup& setup, const std::vector<Run>& runs) {
+std::vector<Spread> measure_together(Comm& world, Device& backend, const Setup& setup, const std::vector<Run>& runs) {
   std::vector<Index> repeated;
   for (const Run& run : runs) {
     run();
@@ -147,7 +147,7 @@ std::string hidden(const Comm& comm, const Spread& behind, const Spread& beside,
                      percent(behind.least, beside.most), percent(behind.most, beside.least), 1e3 * alone);
 }
 
-void compare_ways(const Setup& setup, Comm& world, Backend& backend, Trip& trip, const std::string& load,
+void compare_ways(const Setup& setup, Comm& world, Device& backend, Trip& trip, const std::string& load,
                   std::vector<Line>& lines) {
   trip.compare_ways();
   for (const bool back : {false, true}) {
@@ -166,7 +166,7 @@ void compare_ways(const Setup& setup, Comm& world, Backend& backend, Trip& trip,
 void measure_layer(const Setup& setup, Comm& world, const ModelShape& shape, const std::vector<Load>& loads,
                    std::vector<Section>& sections) {
   Layer layer(shape, setup.dtype, setup.make(), world), waiting(shape, setup.dtype, setup.make(), world, true);
-  Backend& backend = layer.backend();
+  Device& backend = layer.backend();
   sections.push_back(
       {fmt::format("Between {} ranks: {}", world.size(), shape.name),
        fmt::format("{}, {} tokens a rank, d_model {}, {} experts of {}, top {}, ep {}. GB/s: of what a rank "

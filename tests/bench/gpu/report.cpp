@@ -1,5 +1,7 @@
 // Roofs, and tables of the measurements under them.
-#include "kernels/backend.h"
+#include "kernels/device.h"
+#include "kernels/ops/elementwise.h"
+#include "kernels/ops/gemm.h"
 #include "src/text/table.h"
 #include "tests/bench/gpu/bench.h"
 
@@ -11,15 +13,15 @@ struct Product {
 };
 
 // FLOP/s of y: [m, n] = x W^T, x: [m, q].
-double product_rate(Backend& b, const Setup& setup, DType dtype, const Product& p) {
+double product_rate(Device& b, const Setup& setup, DType dtype, const Product& p) {
   const Tensor x = b.tensor({p.m, p.q}, dtype), w = b.tensor({p.n, p.q}, dtype), y = b.tensor({p.m, p.n}, dtype);
   fill_normal(b, x, 1, "x");
   fill_normal(b, w, 1, "w");
-  const Run run = [&] { b.gemm({.transpose_b = true}, x, w, y); };
+  const Run run = [&] { ops::run(b, ops::Gemm{.a = x, .b = w, .transpose_b = true, .c = y}); };
   return 2.0 * static_cast<double>(p.m * p.n * p.q) / sample(b, repetitions(b, setup, run), run);
 }
 
-double best_product_rate(Backend& b, const Setup& setup, DType dtype) {
+double best_product_rate(Device& b, const Setup& setup, DType dtype) {
   const std::vector<Product> products =
       setup.small              ? std::vector<Product>{{96, 96, 96}, {128, 64, 64}}
       : setup.backend == "cpu" ? std::vector<Product>{{1024, 1024, 1024}}
@@ -30,14 +32,15 @@ double best_product_rate(Backend& b, const Setup& setup, DType dtype) {
 }
 
 // Bytes/s, read and written, of a copy or a sum, whichever is faster.
-double memory_rate(Backend& b, const Setup& setup) {
+double memory_rate(Device& b, const Setup& setup) {
   const Index n = setup.small ? 1 << 14 : setup.backend == "cpu" ? 1 << 26 : 1 << 28;
   const Tensor x = b.tensor({n}), y = b.tensor({n});
   fill_normal(b, x, 1, "x");
   const auto rate = [&](double operands, const Run& run) {
     return operands * static_cast<double>(4 * n) / sample(b, repetitions(b, setup, run), run);
   };
-  return std::max(rate(2, [&] { b.copy(x, y); }), rate(3, [&] { b.add(x, y); }));
+  return std::max(rate(2, [&] { ops::run(b, ops::Copy{.x = x, .y = y}); }),
+                  rate(3, [&] { ops::run(b, ops::Add{.x = x, .y = y}); }));
 }
 
 // Table in Markdown with padded columns, readable as plain text. The first row is its header.
@@ -83,7 +86,7 @@ std::string table_of(const Roofs& roofs, const std::vector<Line>& lines) {
 }  // namespace
 
 void Roofs::measure() {
-  const std::unique_ptr<Backend> b = setup_.make();
+  const std::unique_ptr<Device> b = setup_.make();
   memory_.push_back(memory_rate(*b, setup_));
   f32_.push_back(best_product_rate(*b, setup_, DType::f32));
   if (setup_.dtype == DType::bf16) bf16_.push_back(best_product_rate(*b, setup_, DType::bf16));

@@ -27,7 +27,7 @@ struct Plan {
 };
 
 // Bytes that the device has for a model's activations. Empty if the model does not fit.
-std::optional<Index> room_for(const ModelShape& shape, const Setup& setup, const Backend& backend) {
+std::optional<Index> room_for(const ModelShape& shape, const Setup& setup, const Device& backend) {
   try {
     return arena_bytes(config_of(shape, setup.dtype), shape.vocab, {}, 0, backend, 1, false);
   } catch (const InputError&) {
@@ -37,7 +37,7 @@ std::optional<Index> room_for(const ModelShape& shape, const Setup& setup, const
 
 // The widest model of at least two layers, with as many layers as fit.
 Plan largest(const Setup& setup) {
-  const std::unique_ptr<Backend> backend = setup.make();
+  const std::unique_ptr<Device> backend = setup.make();
   if (setup.small) return {small_model, room_for(small_model, setup, *backend).value()};
   for (ModelShape shape : widths) {
     std::optional<Plan> plan;
@@ -50,7 +50,7 @@ Plan largest(const Setup& setup) {
 // One rank that trains on one batch of random tokens again and again.
 class Training {
  public:
-  Training(const ModelShape& shape, const Setup& setup, std::unique_ptr<Backend> backend, Index arena)
+  Training(const ModelShape& shape, const Setup& setup, std::unique_ptr<Device> backend, Index arena)
       : shape_(shape),
         self_(make_comm_self()),
         engine_(config_of(shape, setup.dtype), shape.vocab, std::move(backend), make_mesh(*self_, {}), true, arena),
@@ -65,7 +65,7 @@ class Training {
     fill_parameters(engine_);
   }
 
-  Backend& backend() { return engine_.backend(); }
+  Device& backend() { return engine_.backend(); }
   // Tokens of one micro-batch.
   Index tokens() const { return shape_.sequences * shape_.seq_len; }
   void step(Index micro_batches) {
@@ -95,8 +95,8 @@ class Training {
 };
 
 // FLOP of one micro-batch, forward and backward without recomputation: three times the dry
-// backend's count of forward.
-double model_flops(const ModelShape& shape, const Setup& setup, const Backend& backend) {
+// device's count of forward.
+double model_flops(const ModelShape& shape, const Setup& setup, const Device& backend) {
   Training training(shape, setup, make_dry(&backend), 0);
   dry_counts(training.backend()) = {};
   training.loss();

@@ -5,6 +5,10 @@
 
 #include <cstring>
 
+#include "kernels/ops/dispatch.h"
+#include "kernels/ops/elementwise.h"
+#include "kernels/ops/permute.h"
+
 namespace sy::bench {
 namespace {
 
@@ -28,7 +32,7 @@ class Messages {
 
 }  // namespace
 
-Trip::Trip(Backend& backend, const Mesh& mesh, const ModelShape& shape, DType dtype, const Load& load)
+Trip::Trip(Device& backend, const Mesh& mesh, const ModelShape& shape, DType dtype, const Load& load)
     : backend_(backend),
       mesh_(mesh),
       group_(*mesh.expert_group),
@@ -90,7 +94,7 @@ void Trip::all_to_all(Index each) {
   const Shape shape{P * each, x_.view().dim(1)};
   if (!plain_.view() || plain_.view().shape() != shape) {
     plain_ = backend_.tensor(shape, x_.view().dtype());
-    backend_.fill(plain_, 0);
+    run(backend_, ops::Fill{.x = plain_, .value = 0});
   }
   group_.all_to_all_v(plain_, rows, arena_.take(shape, x_.view().dtype()), rows);
 }
@@ -108,14 +112,20 @@ void Trip::once_to_each_rank(bool copied, bool back) {
   const View assignments = arena_.i32({R}), tokens = arena_.i32({R}),
              row_id_map = arena_.i32(dispatcher.physical_experts().shape()),
              offsets = arena_.i32({std::ssize(dispatcher.offsets())});
-  backend_.build_permutation(dispatcher.physical_experts(), dispatcher.first_physical_expert(), assignments, tokens,
-                             row_id_map, offsets);
+  run(backend_, ops::BuildPermutation{.physical_experts = dispatcher.physical_experts(),
+                                      .first_expert = dispatcher.first_physical_expert(),
+                                      .assignments = assignments,
+                                      .tokens = tokens,
+                                      .row_id_map = row_id_map,
+                                      .offsets = offsets});
   rows_ = arena_.take({R, D}, x_.view().dtype());
   row_weights_ = arena_.f32({R, 1});
-  if (copied) backend_.permute(received_, tokens, rows_);
-  backend_.permute(received_weights_.reshape({received_weights_.elements(), 1}), assignments, row_weights_);
+  if (copied) run(backend_, ops::Permute{.x = received_, .index = tokens, .y = rows_});
+  run(backend_, ops::Permute{.x = received_weights_.reshape({received_weights_.elements(), 1}),
+                             .index = assignments,
+                             .y = row_weights_});
   if (!back) return;
-  if (doubles_) backend_.scale(rows_, 2);
+  if (doubles_) run(backend_, ops::Scale{.x = rows_, .factor = 2});
   dispatcher.combine({{rows_, row_id_map, {}, y_}}, arena_);
   dispatcher.finish();
 }
@@ -127,9 +137,13 @@ void Trip::once_to_each_expert(bool back) {
   const View assignments = arena_.i32({n}), tokens = arena_.i32({n}), row_id_map = arena_.i32({T_, k_}),
              offsets = arena_.i32({E_ + 1}), all = arena_.i32({P, E_ + 1}),
              send_rows = arena_.take({n, D}, x_.view().dtype()), send_weights = arena_.f32({n, 1});
-  backend_.build_permutation(chosen_, 0, assignments, tokens, row_id_map, offsets);
-  backend_.permute(x_, tokens, send_rows);
-  backend_.permute(weights_.view().reshape({n, 1}), assignments, send_weights);
+  run(backend_, ops::BuildPermutation{.physical_experts = chosen_,
+                                      .assignments = assignments,
+                                      .tokens = tokens,
+                                      .row_id_map = row_id_map,
+                                      .offsets = offsets});
+  run(backend_, ops::Permute{.x = x_, .index = tokens, .y = send_rows});
+  run(backend_, ops::Permute{.x = weights_.view().reshape({n, 1}), .index = assignments, .y = send_weights});
   group_.all_gather(offsets, all);
 
   // [P, E + 1]: the first row of each expert among those that a rank sends.
@@ -167,9 +181,9 @@ void Trip::once_to_each_expert(bool back) {
   };
   travel(true);
   if (!back) return;
-  if (doubles_) backend_.scale(rows_, 2);
+  if (doubles_) run(backend_, ops::Scale{.x = rows_, .factor = 2});
   travel(false);
-  backend_.unpermute(send_rows, row_id_map, {}, y_);
+  run(backend_, ops::Unpermute{.x = send_rows, .row_id_map = row_id_map, .y = y_});
 }
 
 // Rows and weights of the latest way, valid until the next one takes their memory.
@@ -188,9 +202,9 @@ void Trip::compare_ways() {
   for (const Way way : {Way::copied, Way::by_expert}) {
     to_experts(way, false);
     rows.push_back(found());
-    backend_.fill(y_, 0);
+    run(backend_, ops::Fill{.x = y_, .value = 0});
     to_experts(way, true);
-    backend_.convert(y_, y);
+    run(backend_, ops::Convert{.x = y_, .y = y});
     backend_.to_host(y, sums.emplace_back(y.view().elements()).data());
   }
   doubles_ = false;

@@ -1,5 +1,5 @@
-// Stub for a build without the cuda backend.
-#include "kernels/backend.h"
+// Stub for a build without the cuda device.
+#include "kernels/device.h"
 #include "kernels/cuda/devices.h"
 
 namespace sy {
@@ -24,8 +24,8 @@ bool cuda_available() {
   return false;
 }
 
-std::unique_ptr<Backend> make_cuda(int local_rank) {
-  throw NoBackend("cuda", cuda::choose_device(local_rank).missing);
+std::unique_ptr<Device> make_cuda(int local_rank) {
+  throw NoDevice("cuda", cuda::choose_device(local_rank).missing);
 }
 
 }  // namespace sy

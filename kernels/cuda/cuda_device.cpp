@@ -1,11 +1,12 @@
-// Device, stream and memory of the cuda backend. Operations are in the files of their topics.
-#include "kernels/cuda/cuda_backend.h"
+// The cuda device: its stream and memory. Kernels are in the files of their topics.
+#include "kernels/cuda/cuda_device.h"
 
 #include <charconv>
 #include <cstdlib>
 
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/devices.h"
+#include "kernels/kernel_table.h"
 
 namespace sy {
 
@@ -63,16 +64,17 @@ bool small_products_on_streams() {
   return text == "streams";
 }
 
-CudaBackend& cuda_backend(Backend& backend) {
-  auto* const found = dynamic_cast<CudaBackend*>(&backend);
-  SY_ASSERT(found, "the {} backend is not cuda", backend.name());
+CudaDevice& as_cuda(Device& device) {
+  auto* const found = dynamic_cast<CudaDevice*>(&device);
+  SY_ASSERT(found, "the {} device is not cuda", device.name());
   return *found;
 }
 
 }  // namespace
 
-CudaBackend::CudaBackend(int device)
-    : stream_(make_stream()),
+CudaDevice::CudaDevice(int device)
+    : Device(kernel_table<CudaDevice>()),
+      stream_(make_stream()),
       workspace_(device_memory(workspace_size)),
       cublas_workspace_(device_memory(workspace_size)),
       cublas_(make_cublas(stream_.get(), cublas_workspace_.get(), workspace_size)),
@@ -87,40 +89,40 @@ CudaBackend::CudaBackend(int device)
   context_.multiprocessors = properties_.multiProcessorCount;
 }
 
-std::string CudaBackend::describe() const {
+std::string CudaDevice::describe() const {
   return fmt::format("cuda, {}, {:.0f} GiB, compute capability {}.{}", properties_.name,
                      static_cast<double>(properties_.totalGlobalMem) / (1 << 30), properties_.major, properties_.minor);
 }
 
-DeviceMemory CudaBackend::allocate(Index bytes) {
+DeviceMemory CudaDevice::allocate(Index bytes) {
   return device_memory(bytes);
 }
 
-Index CudaBackend::free_bytes() const {
+Index CudaDevice::free_bytes() const {
   std::size_t free = 0, total = 0;
   check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
   return static_cast<Index>(free);
 }
 
-void CudaBackend::synchronize() {
+void CudaDevice::synchronize() {
   const EnqueueScope enqueue_scope;
   check(cudaEventRecord(all_done_.get(), context_.stream.end_capture()), "cudaEventRecord");
   waiter_.wait(all_done_.get());
 }
 
-void CudaBackend::graph_region(const std::string& name, const std::function<void()>& body) {
+void CudaDevice::graph_region(const std::string& name, const std::function<void()>& body) {
   graphs_ ? context_.stream.graph_region(name, body) : body();
 }
 
-void CudaBackend::do_to_device(const void* host, View x) {
+void CudaDevice::do_to_device(const void* host, View x) {
   staging_.to_device(host, x.bytes(), x.size_bytes());
 }
 
-void CudaBackend::do_to_host(ConstView x, void* host) {
+void CudaDevice::do_to_host(ConstView x, void* host) {
   staging_.to_host(x.bytes(), host, x.size_bytes());
 }
 
-void CudaBackend::do_begin_read(ConstView x) {
+void CudaDevice::do_begin_read(ConstView x) {
   const EnqueueScope enqueue_scope;
   check(cudaMemcpyAsync(read_.get(), x.bytes(), static_cast<std::size_t>(x.size_bytes()), cudaMemcpyDeviceToHost,
                         context_.stream.end_capture()),
@@ -128,17 +130,17 @@ void CudaBackend::do_begin_read(ConstView x) {
   check(cudaEventRecord(read_done_.get(), context_.stream.end_capture()), "cudaEventRecord");
 }
 
-void CudaBackend::do_end_read(void* host, Index bytes) {
+void CudaDevice::do_end_read(void* host, Index bytes) {
   waiter_.wait(read_done_.get());
   std::memcpy(host, read_.get(), static_cast<std::size_t>(bytes));
 }
 
-Context& context_of(Backend& backend) {
-  return cuda_backend(backend).context();
+Context& context_of(Device& backend) {
+  return as_cuda(backend).context();
 }
 
-void set_wait_hook(Backend& backend, std::function<void()> hook) {
-  cuda_backend(backend).set_wait_hook(std::move(hook));
+void set_wait_hook(Device& backend, std::function<void()> hook) {
+  as_cuda(backend).set_wait_hook(std::move(hook));
 }
 
 }  // namespace cuda
@@ -147,11 +149,11 @@ bool cuda_available() {
   return cuda::choose_device(0).missing.empty();
 }
 
-std::unique_ptr<Backend> make_cuda(int local_rank) {
+std::unique_ptr<Device> make_cuda(int local_rank) {
   const cuda::Choice choice = cuda::choose_device(local_rank);
-  if (!choice.missing.empty()) throw NoBackend("cuda", choice.missing);
+  if (!choice.missing.empty()) throw NoDevice("cuda", choice.missing);
   cuda::check(cudaSetDevice(choice.device), "cudaSetDevice");
-  return std::make_unique<cuda::CudaBackend>(choice.device);
+  return std::make_unique<cuda::CudaDevice>(choice.device);
 }
 
 }  // namespace sy

@@ -1,5 +1,5 @@
-// Memory of the cpu backend. Operations are in the files of their topics.
-#include "kernels/cpu/cpu_backend.h"
+// Memory of the cpu device. Kernels are in the files of their topics.
+#include "kernels/cpu/cpu_device.h"
 
 #include <omp.h>
 #include <sys/mman.h>
@@ -9,17 +9,20 @@
 #include <cstring>
 
 #include "kernels/cpu/processor.h"
+#include "kernels/kernel_table.h"
 
 namespace sy {
 
 namespace cpu {
 
-std::string CpuBackend::describe() const {
+CpuDevice::CpuDevice(std::string_view isa) : Device(kernel_table<CpuDevice>()), isa_(isa) {}
+
+std::string CpuDevice::describe() const {
   const int threads = omp_get_max_threads();
   return fmt::format("cpu ({}), {} thread{}", isa_, threads, threads == 1 ? "" : "s");
 }
 
-DeviceMemory CpuBackend::allocate(Index bytes) {
+DeviceMemory CpuDevice::allocate(Index bytes) {
   // Large allocations are whole huge pages, which need far fewer address translations.
   constexpr Index huge = Index{1} << 21;
   const Index alignment = bytes >= 2 * huge ? huge : 256;
@@ -31,23 +34,23 @@ DeviceMemory CpuBackend::allocate(Index bytes) {
   return {static_cast<std::byte*>(memory), [](std::byte* p) { std::free(p); }};
 }
 
-Index CpuBackend::free_bytes() const {
+Index CpuDevice::free_bytes() const {
   return Index{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGE_SIZE);
 }
 
-void CpuBackend::do_to_device(const void* host, View x) {
+void CpuDevice::do_to_device(const void* host, View x) {
   std::memcpy(x.bytes(), host, static_cast<std::size_t>(x.size_bytes()));
 }
 
-void CpuBackend::do_to_host(ConstView x, void* host) {
+void CpuDevice::do_to_host(ConstView x, void* host) {
   std::memcpy(host, x.bytes(), static_cast<std::size_t>(x.size_bytes()));
 }
 
-void CpuBackend::do_begin_read(ConstView x) {
+void CpuDevice::do_begin_read(ConstView x) {
   read_.assign(x.bytes(), x.bytes() + x.size_bytes());
 }
 
-void CpuBackend::do_end_read(void* host, Index bytes) {
+void CpuDevice::do_end_read(void* host, Index bytes) {
   std::memcpy(host, read_.data(), static_cast<std::size_t>(bytes));
 }
 
@@ -59,7 +62,7 @@ void CpuBackend::do_end_read(void* host, Index bytes) {
 extern "C" {
 extern const sy::CpuKernels SWITCHYARD_CPU_KERNELS;
 const sy::CpuKernels SWITCHYARD_CPU_KERNELS = {
-    [](std::string_view isa) -> std::unique_ptr<sy::Backend> { return std::make_unique<sy::cpu::CpuBackend>(isa); },
+    [](std::string_view isa) -> std::unique_ptr<sy::Device> { return std::make_unique<sy::cpu::CpuDevice>(isa); },
     sy::cpu::gemm,
     sy::cpu::gemm_serial,
     sy::cpu::gemm_batch,

@@ -1,5 +1,19 @@
-// Operations of kernels/backend.h: memory, GEMMs, norms, activations, positions, attention,
+// Operations of kernels/ops/: memory, GEMMs, norms, activations, positions, attention,
 // optimizer. Each has one struct (op_case.h). Operations on tokens are in test_token_ops.cpp.
+#include "kernels/ops/activation.h"
+#include "kernels/ops/all.h"
+#include "kernels/ops/attention.h"
+#include "kernels/ops/bias.h"
+#include "kernels/ops/elementwise.h"
+#include "kernels/ops/embedding.h"
+#include "kernels/ops/gemm.h"
+#include "kernels/ops/grouped_gemm.h"
+#include "kernels/ops/heads.h"
+#include "kernels/ops/norm.h"
+#include "kernels/ops/optimizer.h"
+#include "kernels/ops/qk_norm.h"
+#include "kernels/ops/rope.h"
+#include "kernels/ops/route.h"
 #include "tests/kernels/op_case.h"
 
 namespace sy::test {
@@ -7,7 +21,7 @@ namespace {
 
 namespace ref = reference;
 
-class DenseOps : public BackendOps {};
+class DenseOps : public DeviceOps {};
 INSTANTIATE_TEST_SUITE_P(Targets, DenseOps, testing::ValuesIn(targets), target_name);
 
 // ---- memory ----
@@ -25,15 +39,15 @@ struct Elementwise : OpCase {
     out("wide", {n}, DType::f32);
     operand("squares", Role::accumulate, {1}, DType::f64, {2.5});
   }
-  void run(Backend& b) override {
-    b.add(at("x"), at("sum"));
-    b.scale(at("scaled"), -1.7f);
-    b.fill(at("filled"), 0.75f);
-    b.fill(at("zeros"), 0);
-    b.copy(at("x"), at("copied"));
-    b.convert(at("numbers"), at("narrow"));
-    b.convert(at("narrow"), at("wide"));
-    b.sum_squares(at("numbers"), at("squares"));
+  void run(Device& b) override {
+    run_test(b, ops::Add{.x = at("x"), .y = at("sum")});
+    run_test(b, ops::Scale{.x = at("scaled"), .factor = -1.7f});
+    run_test(b, ops::Fill{.x = at("filled"), .value = 0.75f});
+    run_test(b, ops::Fill{.x = at("zeros"), .value = 0});
+    run_test(b, ops::Copy{.x = at("x"), .y = at("copied")});
+    run_test(b, ops::Convert{.x = at("numbers"), .y = at("narrow")});
+    run_test(b, ops::Convert{.x = at("narrow"), .y = at("wide")});
+    run_test(b, ops::SumSquares{.x = at("numbers"), .out = at("squares")});
   }
   void expect(Values& v) override {
     for (std::size_t i = 0; i < v["x"].size(); ++i) {
@@ -66,18 +80,29 @@ TEST_P(DenseOps, TensorsAreZeroAndAligned) {
 // ---- GEMMs ----
 
 struct GemmCase : OpCase {
-  Gemm desc;
+  struct Form {
+    bool transpose_a, transpose_b, accumulate;
+  } form;
   Index m, n, q;
-  GemmCase(Gemm g, Index m_, Index n_, Index q_, DType c) : desc(g), m(m_), n(n_), q(q_) {
-    note = fmt::format("transposed {}{} into {}", g.transpose_a, g.transpose_b, info(c).name);
-    in("a", g.transpose_a ? Shape{q, m} : Shape{m, q});
-    in("b", g.transpose_b ? Shape{n, q} : Shape{q, n});
-    g.accumulate ? accumulate("c", {m, n}, c) : out("c", {m, n}, c);
+  GemmCase(Form f, Index m_, Index n_, Index q_, DType c) : form(f), m(m_), n(n_), q(q_) {
+    note = fmt::format("transposed {}{} into {}", f.transpose_a, f.transpose_b, info(c).name);
+    in("a", f.transpose_a ? Shape{q, m} : Shape{m, q});
+    in("b", f.transpose_b ? Shape{n, q} : Shape{q, n});
+    f.accumulate ? accumulate("c", {m, n}, c) : out("c", {m, n}, c);
     tolerance = 1e-5;
   }
-  void run(Backend& b) override { b.gemm(desc, at("a"), at("b"), at("c")); }
+  virtual View addend() const { return {}; }
+  void run(Device& b) override {
+    run_test(b, ops::Gemm{.a = at("a"),
+                          .b = at("b"),
+                          .addend = addend(),
+                          .transpose_a = form.transpose_a,
+                          .transpose_b = form.transpose_b,
+                          .accumulate = form.accumulate,
+                          .c = at("c")});
+  }
   void expect(Values& v) override {
-    const Numbers product = ref::gemm(desc, m, n, q, v["a"], v["b"]);
+    const Numbers product = ref::gemm({.a = form.transpose_a, .b = form.transpose_b}, m, n, q, v["a"], v["b"]);
     for (std::size_t i = 0; i < product.size(); ++i) v["c"][i] += product[i];
   }
 };
@@ -93,12 +118,11 @@ TEST_P(DenseOps, GemmMatchesReference) {
 
 // A GEMM with an addend: another matrix, or c itself passed as the addend.
 struct SumCase : GemmCase {
-  SumCase(Gemm g, Index m_, Index n_, Index q_, DType c) : GemmCase(g, m_, n_, q_, c) {
-    if (!g.accumulate) in("addend", {m, n}, c);
-    desc.accumulate = false;
+  SumCase(Form f, Index m_, Index n_, Index q_, DType c) : GemmCase(f, m_, n_, q_, c) {
+    if (!f.accumulate) in("addend", {m, n}, c);
+    form.accumulate = false;
   }
-  View addend() const { return at("addend") ? at("addend") : at("c"); }
-  void run(Backend& b) override { b.gemm(desc, at("a"), at("b"), at("c"), addend()); }
+  View addend() const override { return at("addend") ? at("addend") : at("c"); }
   void expect(Values& v) override {
     if (at("addend")) v["c"] = v["addend"];
     GemmCase::expect(v);
@@ -144,7 +168,9 @@ struct GroupedGemm : GroupedCase {
     in("w", {experts, n, q});
     out("y", {rows, n});
   }
-  void run(Backend& b) override { b.grouped_gemm(at("x"), at("w"), groups(), at("y")); }
+  void run(Device& b) override {
+    run_test(b, ops::GroupedGemm{.x = at("x"), .w = at("w"), .groups = groups(), .y = at("y")});
+  }
   void expect(Values& v) override { v["y"] = product(v); }
 };
 
@@ -156,7 +182,9 @@ struct GroupedGemmInput : GroupedCase {
     out("dx", {rows, q});
     gradients = {{"dx", "x"}};
   }
-  void run(Backend& b) override { b.grouped_gemm_dgrad(at("dy"), at("w"), groups(), at("dx")); }
+  void run(Device& b) override {
+    run_test(b, ops::GroupedGemmDgrad{.dy = at("dy"), .w = at("w"), .groups = groups(), .dx = at("dx")});
+  }
 };
 
 template <bool adds>
@@ -171,7 +199,10 @@ struct GroupedGemmWeight : GroupedCase {
       out("dw", {experts, n, q}, DType::f32);
     gradients = {{"dw", "w"}};
   }
-  void run(Backend& b) override { b.grouped_gemm_wgrad(at("dy"), at("x"), groups(), at("dw"), adds); }
+  void run(Device& b) override {
+    ops::run(
+        b, ops::GroupedGemmWgrad{.dy = at("dy"), .x = at("x"), .groups = groups(), .accumulate = adds, .dw = at("dw")});
+  }
 };
 
 template <class Case, class Check>
@@ -211,7 +242,11 @@ struct GroupedBiasForward : GroupedBiasCase {
     in("bias", {experts, n});
     accumulate("y", {rows, width});
   }
-  void run(Backend& b) override { b.grouped_bias_forward(at("bias"), at("row_scale"), groups(), first, at("y")); }
+  void run(Device& b) override {
+    ops::run(b,
+             ops::GroupedBiasForward{
+                 .bias = at("bias"), .row_scale = at("row_scale"), .groups = groups(), .first = first, .y = at("y")});
+  }
   void expect(Values& v) override { v["y"] = forward(v, v["y"]); }
 };
 
@@ -226,8 +261,14 @@ struct GroupedBiasBackward : GroupedBiasCase {
     accumulate("drow_scale", {rows}, DType::f32);
     gradients.push_back({"drow_scale", "row_scale"});
   }
-  void run(Backend& b) override {
-    b.grouped_bias_backward(at("dy"), at("bias"), at("row_scale"), groups(), first, at("dbias"), at("drow_scale"));
+  void run(Device& b) override {
+    run_test(b, ops::GroupedBiasBackward{.dy = at("dy"),
+                                         .bias = at("bias"),
+                                         .row_scale = at("row_scale"),
+                                         .groups = groups(),
+                                         .first = first,
+                                         .dbias = at("dbias"),
+                                         .drow_scale = at("drow_scale")});
   }
   double loss(Values& v) override { return ref::dot(v["dy"], forward(v, Numbers(rows * width, 0.0))); }
 };
@@ -248,7 +289,7 @@ struct BiasForward : OpCase {
     in("bias", {n});
     accumulate("y", {t, n});
   }
-  void run(Backend& b) override { b.bias_forward(at("bias"), at("y")); }
+  void run(Device& b) override { run_test(b, ops::BiasForward{.bias = at("bias"), .y = at("y")}); }
   void expect(Values& v) override { v["y"] = ref::bias_forward(t, n, v["bias"], v["y"]); }
 };
 
@@ -260,7 +301,7 @@ struct BiasBackward : OpCase {
     accumulate("dbias", {n}, DType::f32);
     gradients = {{"dbias", "bias"}};
   }
-  void run(Backend& b) override { b.bias_backward(at("dy"), at("dbias")); }
+  void run(Device& b) override { run_test(b, ops::BiasBackward{.dy = at("dy"), .dbias = at("dbias")}); }
   double loss(Values& v) override { return ref::dot(v["dy"], ref::bias_forward(t, n, v["bias"], Numbers(t * n, 0.0))); }
 };
 
@@ -285,7 +326,14 @@ struct NormForward : OpCase {
     out("moments", {t, 2}, DType::f32);
     tolerance = 3e-6;
   }
-  void run(Backend& b) override { b.norm_forward(desc, at("x"), at("weight"), at("bias"), at("y"), at("moments")); }
+  void run(Device& b) override {
+    run_test(b, ops::NormForward{.x = at("x"),
+                                 .weight = at("weight"),
+                                 .bias = at("bias"),
+                                 .desc = desc,
+                                 .y = at("y"),
+                                 .moments = at("moments")});
+  }
   void expect(Values& v) override {
     if (t * d == 0) return;
     std::tie(v["y"], v["moments"]) = [](ref::Norm n) {
@@ -313,8 +361,15 @@ struct NormBackward : OpCase {
       gradients.push_back({"dbias", "bias"});
     }
   }
-  void run(Backend& b) override {
-    b.norm_backward(desc, at("dy"), at("x"), at("weight"), at("moments"), at("dx"), at("dweight"), at("dbias"));
+  void run(Device& b) override {
+    run_test(b, ops::NormBackward{.dy = at("dy"),
+                                  .x = at("x"),
+                                  .weight = at("weight"),
+                                  .moments = at("moments"),
+                                  .desc = desc,
+                                  .dx = at("dx"),
+                                  .dweight = at("dweight"),
+                                  .dbias = at("dbias")});
   }
   double loss(Values& v) override { return ref::dot(v["dy"], ref::norm(desc, t, d, v["x"], v["weight"], v["bias"]).y); }
 };
@@ -369,7 +424,9 @@ struct ActivationForward : ActivationCase {
     out("y", {r, f});
     tolerance = 2e-6;  // the formula of erf has an absolute error of 1.5e-7, times x and the scale
   }
-  void run(Backend& b) override { b.activation_forward(desc, at("h"), at("row_scale"), at("y")); }
+  void run(Device& b) override {
+    run_test(b, ops::ActivationForward{.h = at("h"), .row_scale = at("row_scale"), .activation = desc, .y = at("y")});
+  }
   void expect(Values& v) override { v["y"] = forward(v); }
 };
 
@@ -382,8 +439,13 @@ struct ActivationBackward : ActivationCase {
     out("drow_scale", {r}, DType::f32);
     gradients.push_back({"drow_scale", "row_scale"});
   }
-  void run(Backend& b) override {
-    b.activation_backward(desc, at("dy"), at("h"), at("row_scale"), at("dh"), at("drow_scale"));
+  void run(Device& b) override {
+    run_test(b, ops::ActivationBackward{.dy = at("dy"),
+                                        .h = at("h"),
+                                        .row_scale = at("row_scale"),
+                                        .activation = desc,
+                                        .dh = at("dh"),
+                                        .drow_scale = at("drow_scale")});
   }
   double loss(Values& v) override { return ref::dot(v["dy"], forward(v)); }
 };
@@ -424,7 +486,14 @@ struct RopeCase : OpCase {
     hidden("x", {t, all, width});  // y is the gradient with respect to the rotated x
     gradients = {{"y", "x"}};
   }
-  void run(Backend& b) override { b.rope(at("y"), heads, at("positions"), at("table"), inverse, pairs); }
+  void run(Device& b) override {
+    run_test(b, ops::Rope{.x = at("y"),
+                          .heads = heads,
+                          .positions = at("positions"),
+                          .table = at("table"),
+                          .inverse = inverse,
+                          .pairs = pairs});
+  }
   void expect(Values& v) override {
     v["y"] = ref::rope(all_heads, hd, heads, half, v["positions"], v["table"], inverse, v["y"], pairs);
   }
@@ -473,8 +542,14 @@ struct QkNormForward : QkNormCase {
     out("y", {t, all, hd});
     out("inverse", {t, d.q_heads + d.k_heads}, DType::f32);
   }
-  void run(Backend& b) override {
-    b.qk_norm_forward(desc, at("x"), at("weight"), at("positions"), at("table"), at("y"), at("inverse"));
+  void run(Device& b) override {
+    run_test(b, ops::QkNormForward{.x = at("x"),
+                                   .weight = at("weight"),
+                                   .positions = at("positions"),
+                                   .table = at("table"),
+                                   .desc = desc,
+                                   .y = at("y"),
+                                   .inverse = at("inverse")});
   }
   void expect(Values& v) override {
     const ref::QkNormed want = forward(v);
@@ -491,9 +566,16 @@ struct QkNormBackward : QkNormCase {
     accumulate("dweight", {desc.weights(), hd}, DType::f32);
     gradients = {{"dx", "x"}, {"dweight", "weight"}};
   }
-  void run(Backend& b) override {
-    b.qk_norm_backward(desc, at("dy"), at("x"), at("weight"), at("inverse"), at("positions"), at("table"), at("dx"),
-                       at("dweight"));
+  void run(Device& b) override {
+    run_test(b, ops::QkNormBackward{.dy = at("dy"),
+                                    .x = at("x"),
+                                    .weight = at("weight"),
+                                    .inverse = at("inverse"),
+                                    .positions = at("positions"),
+                                    .table = at("table"),
+                                    .desc = desc,
+                                    .dx = at("dx"),
+                                    .dweight = at("dweight")});
   }
   double loss(Values& v) override { return ref::dot(v["dy"], forward(v).y); }
 };
@@ -549,9 +631,10 @@ struct WholeQkNormForward : WholeQkNormCase {
     out("sums", {t, 2}, DType::f32);
     out("y", {t, row});
   }
-  void run(Backend& b) override {
-    b.whole_qk_norm_sums(desc, at("x"), at("other_x"), at("sums"));
-    b.whole_qk_norm_forward(desc, at("x"), at("weight"), at("squares"), at("y"));
+  void run(Device& b) override {
+    run_test(b, ops::WholeQkNormSums{.x = at("x"), .y = at("other_x"), .desc = desc, .sums = at("sums")});
+    run_test(b, ops::WholeQkNormForward{
+                    .x = at("x"), .weight = at("weight"), .squares = at("squares"), .desc = desc, .y = at("y")});
   }
   void expect(Values& v) override {
     v["sums"] = ref::whole_sums(desc, row, v["x"], v["other_x"]);
@@ -570,9 +653,15 @@ struct WholeQkNormBackward : WholeQkNormCase {
     accumulate("dweight", {q + k}, DType::f32);
     gradients = {{"dx", "x"}, {"dweight", "weight"}};
   }
-  void run(Backend& b) override {
-    b.whole_qk_norm_backward(desc, at("dy"), at("x"), at("weight"), at("squares"), at("products"), at("dx"),
-                             at("dweight"));
+  void run(Device& b) override {
+    run_test(b, ops::WholeQkNormBackward{.dy = at("dy"),
+                                         .x = at("x"),
+                                         .weight = at("weight"),
+                                         .squares = at("squares"),
+                                         .products = at("products"),
+                                         .desc = desc,
+                                         .dx = at("dx"),
+                                         .dweight = at("dweight")});
   }
   double loss(Values& v) override { return ref::dot(v["dy"], forward(v)); }
 };
@@ -615,9 +704,10 @@ struct AttentionForward : AttentionCase {
     out("out", {a.b, a.s, a.h, a.hd});
     out("lse", {a.b, a.h, a.s}, DType::f32);
   }
-  void run(Backend& b) override {
+  void run(Device& b) override {
     const View qkv = at("qkv");
-    b.attention_forward(desc, q(qkv), k(qkv), v(qkv), at("out"), at("lse"));
+    run_test(b, ops::AttentionForward{
+                    .q = q(qkv), .k = k(qkv), .v = v(qkv), .desc = desc, .out = at("out"), .lse = at("lse")});
   }
   void expect(Values& v) override {
     const ref::Attention want = forward(v);
@@ -635,9 +725,18 @@ struct AttentionBackward : AttentionCase {
     out("dqkv", {a.b, a.s, a.h + 2 * a.k, a.hd});
     gradients = {{"dqkv", "qkv"}};
   }
-  void run(Backend& b) override {
+  void run(Device& b) override {
     const View x = at("qkv"), dx = at("dqkv");
-    b.attention_backward(desc, at("dout"), q(x), k(x), v(x), at("out"), at("lse"), q(dx), k(dx), v(dx));
+    run_test(b, ops::AttentionBackward{.dout = at("dout"),
+                                       .q = q(x),
+                                       .k = k(x),
+                                       .v = v(x),
+                                       .out = at("out"),
+                                       .lse = at("lse"),
+                                       .desc = desc,
+                                       .dq = q(dx),
+                                       .dk = k(dx),
+                                       .dv = v(dx)});
   }
   double loss(Values& v) override { return ref::dot(v["dout"], forward(v).out); }
 };
@@ -664,7 +763,9 @@ struct ClipCoefficient : OpCase {
     in("squares", {1}, {squares}, DType::f64);
     out("coefficient", {1}, DType::f32);
   }
-  void run(Backend& b) override { b.clip_coefficient(at("squares"), clip, at("coefficient")); }
+  void run(Device& b) override {
+    run_test(b, ops::ClipCoefficient{.squares = at("squares"), .clip = clip, .coefficient = at("coefficient")});
+  }
   void expect(Values& v) override {
     const double norm = std::sqrt(v["squares"][0]);
     v["coefficient"] = {!std::isfinite(norm) ? std::nan("") : clip > 0 && norm > clip ? clip / norm : 1};
@@ -672,7 +773,7 @@ struct ClipCoefficient : OpCase {
 };
 
 struct AdamWCase : OpCase {
-  AdamW desc;
+  ref::AdamW desc;
   AdamWCase(Index n, float decay, double coefficient) : desc{0.9f, 0.95f, 1e-8f, decay} {
     note = fmt::format("coefficient {}", coefficient);
     in("coefficient", {1}, {coefficient}, DType::f32);
@@ -685,8 +786,18 @@ struct AdamWCase : OpCase {
     in_out("v", {n}, v, DType::f32);
     if (compute == DType::bf16) in_out("rounded", {n});
   }
-  void run(Backend& b) override {
-    b.adamw(desc, at("coefficient"), at("step_scalars"), at("g"), at("w"), at("m"), at("v"), at("rounded"));
+  void run(Device& b) override {
+    run_test(b, ops::AdamW{.coefficient = at("coefficient"),
+                           .step_scalars = at("step_scalars"),
+                           .g = at("g"),
+                           .beta1 = desc.beta1,
+                           .beta2 = desc.beta2,
+                           .eps = desc.eps,
+                           .weight_decay = desc.weight_decay,
+                           .w = at("w"),
+                           .m = at("m"),
+                           .v = at("v"),
+                           .rounded = at("rounded")});
   }
   void expect(Values& v) override {
     if (std::isnan(v["coefficient"][0])) return;
@@ -716,72 +827,175 @@ TEST_P(DenseOps, RejectsWrongShapesAndTypes) {
     }
   };
   const Tensor a = t({2, 3}), b = t({4, 3}), c = t({2, 4}), i2 = t({2}, DType::i32), v4 = t({4}), s = t({2, 2});
-  refused("gemm", [&] { backend->gemm({}, a, b, c); });  // b is not transposed
-  refused("gemm", [&] { backend->gemm({false, true}, a, b, a); });
-  refused("gemm", [&] { backend->gemm({false, true}, a, b, View(nullptr, {2, 4}, DType::f32)); });
+  // b is not transposed.
+  refused("gemm", [&] { ops::run(*backend, ops::Gemm{.a = a, .b = b, .c = c}); });
+  refused("gemm", [&] { ops::run(*backend, ops::Gemm{.a = a, .b = b, .transpose_b = true, .c = a}); });
+  refused("gemm", [&] {
+    ops::run(*backend, ops::Gemm{.a = a, .b = b, .transpose_b = true, .c = View(nullptr, {2, 4}, DType::f32)});
+  });
   // Offsets of one expert.
-  refused("grouped_gemm", [&] { backend->grouped_gemm(a, t({5, 4, 3}), {i2, nullptr}, c); });
+  refused("grouped_gemm", [&] {
+    ops::run(*backend, ops::GroupedGemm{.x = a, .w = t({5, 4, 3}), .groups = {i2, nullptr}, .y = c});
+  });
   // Two types.
-  refused("gemm", [&] { backend->gemm({false, true}, t({2, 3}, DType::bf16), b, c); });
-  refused("norm_forward", [&] { backend->norm_forward({}, a, v4, {}, t({2, 3}), s); });
-  refused("norm_forward", [&] { backend->norm_forward({NormKind::none}, a, t({3}), {}, t({2, 3}), s); });
+  refused("gemm", [&] {
+    ops::run(*backend, ops::Gemm{.a = t({2, 3}, DType::bf16), .b = b, .transpose_b = true, .c = c});
+  });
+  refused("norm_forward", [&] { run(*backend, ops::NormForward{.x = a, .weight = v4, .y = t({2, 3}), .moments = s}); });
+  refused("norm_forward", [&] {
+    run(*backend, ops::NormForward{.x = a, .weight = t({3}), .desc = {NormKind::none}, .y = t({2, 3}), .moments = s});
+  });
   // A gated activation needs a width of 6.
-  refused("activation_forward", [&] { backend->activation_forward({}, a, {}, t({2, 3})); });
-  refused("rope", [&] { backend->rope(t({2, 3, 4}), 4, i2, t({9, 2, 2}), false); });
+  refused("activation_forward", [&] { run(*backend, ops::ActivationForward{.h = a, .y = t({2, 3})}); });
+  refused("rope", [&] {
+    run(*backend, ops::Rope{.x = t({2, 3, 4}), .heads = 4, .positions = i2, .table = t({9, 2, 2})});
+  });
   refused("attention_forward", [&] {
-    backend->attention_forward({}, t({1, 2, 3, 4}).view(), t({1, 2, 1, 4}).view(), t({1, 2, 1, 4}).view(),
-                               t({1, 2, 3, 4}), t({1, 3}));
+    run(*backend, ops::AttentionForward{.q = t({1, 2, 3, 4}).view(),
+                                        .k = t({1, 2, 1, 4}).view(),
+                                        .v = t({1, 2, 1, 4}).view(),
+                                        .desc = {},
+                                        .out = t({1, 2, 3, 4}),
+                                        .lse = t({1, 3})});
   });
   refused("attention_forward", [&] {  // three query heads, two kv heads
-    backend->attention_forward({}, t({1, 2, 3, 4}).view(), t({1, 2, 2, 4}).view(), t({1, 2, 2, 4}).view(),
-                               t({1, 2, 3, 4}), t({1, 3, 2}));
+    run(*backend, ops::AttentionForward{.q = t({1, 2, 3, 4}).view(),
+                                        .k = t({1, 2, 2, 4}).view(),
+                                        .v = t({1, 2, 2, 4}).view(),
+                                        .desc = {},
+                                        .out = t({1, 2, 3, 4}),
+                                        .lse = t({1, 3, 2})});
   });
   refused("attention_forward", [&] {  // keys of another width
-    backend->attention_forward({}, t({1, 2, 2, 4}).view(), t({1, 2, 2, 5}).view(), t({1, 2, 2, 4}).view(),
-                               t({1, 2, 2, 4}), t({1, 2, 2}));
+    run(*backend, ops::AttentionForward{.q = t({1, 2, 2, 4}).view(),
+                                        .k = t({1, 2, 2, 5}).view(),
+                                        .v = t({1, 2, 2, 4}).view(),
+                                        .desc = {},
+                                        .out = t({1, 2, 2, 4}),
+                                        .lse = t({1, 2, 2})});
   });
   refused("attention_forward", [&] {  // columns of several heads
     const Tensor wide = t({1, 2, 2, 4});
     const Heads k = Heads(wide.view()).columns(0, 3);
-    backend->attention_forward({}, t({1, 2, 2, 3}).view(), k, k, t({1, 2, 2, 3}), t({1, 2, 2}));
+    run(*backend,
+        ops::AttentionForward{
+            .q = t({1, 2, 2, 3}).view(), .k = k, .v = k, .desc = {}, .out = t({1, 2, 2, 3}), .lse = t({1, 2, 2})});
   });
-  refused("broadcast_heads", [&] { backend->broadcast_heads(t({1, 2, 3, 4}).view(), t({1, 2, 4, 4}).view()); });
-  refused("reduce_heads", [&] { backend->reduce_heads(t({1, 2, 3, 4}).view(), t({1, 2, 2, 4}).view()); });
+  refused("broadcast_heads", [&] {
+    run(*backend, ops::BroadcastHeads{.x = t({1, 2, 3, 4}).view(), .y = t({1, 2, 4, 4}).view()});
+  });
+  refused("reduce_heads", [&] {
+    run(*backend, ops::ReduceHeads{.x = t({1, 2, 3, 4}).view(), .y = t({1, 2, 2, 4}).view()});
+  });
   refused("batched_head_gemm", [&] {  // a weight with another number of heads
-    backend->batched_head_gemm(GemmPass::fprop, t({1, 2, 3, 4}).view(), t({2, 5, 4}), t({1, 2, 3, 5}).view());
+    run(*backend,
+        ops::BatchedHeadGemm{
+            .x = t({1, 2, 3, 4}).view(), .w = t({2, 5, 4}), .pass = GemmPass::fprop, .y = t({1, 2, 3, 5}).view()});
   });
   refused("route_forward", [&] {
-    backend->route_forward({Score::softmax, 5}, c, {}, {}, t({2, 5}, DType::i32), t({2, 5}), t({1, 4}, DType::i32),
-                           t({1, 4}), t({1}, DType::f64));
+    run(*backend, ops::RouteForward{.logits = c,
+                                    .desc = {Score::softmax, 5},
+                                    .experts = t({2, 5}, DType::i32),
+                                    .weights = t({2, 5}),
+                                    .counts = t({1, 4}, DType::i32),
+                                    .probability = t({1, 4}),
+                                    .z_squared = t({1}, DType::f64)});
   });
   refused("route_forward", [&] {  // two tokens, three segments
-    backend->route_forward({}, c, {}, {}, t({2, 2}, DType::i32), s, t({3, 4}, DType::i32), t({3, 4}),
-                           t({1}, DType::f64));
+    run(*backend, ops::RouteForward{.logits = c,
+                                    .experts = t({2, 2}, DType::i32),
+                                    .weights = s,
+                                    .counts = t({3, 4}, DType::i32),
+                                    .probability = t({3, 4}),
+                                    .z_squared = t({1}, DType::f64)});
   });
   // Ids of type f32.
-  refused("embedding_forward", [&] { backend->embedding_forward(v4, b, 0, t({4, 3})); });
-  refused("adamw", [&] { backend->adamw({}, t({1}), t({3}), v4, t({4}), t({3}), t({4}), {}); });
-  refused("adamw", [&] { backend->adamw({}, t({1}), t({2}), v4, t({4}), t({4}), t({4}), {}); });
-  refused("fill", [&] { backend->fill(i2, 1.0f); });
-  refused("copy", [&] { backend->copy(a, c); });
+  refused("embedding_forward", [&] { run(*backend, ops::EmbeddingForward{.ids = v4, .table = b, .y = t({4, 3})}); });
+  refused("adamw", [&] {
+    run(*backend, ops::AdamW{.coefficient = t({1}),
+                             .step_scalars = t({3}),
+                             .g = v4,
+                             .beta1 = 0,
+                             .beta2 = 0,
+                             .eps = 0,
+                             .weight_decay = 0,
+                             .w = t({4}),
+                             .m = t({3}),
+                             .v = t({4})});
+  });
+  refused("adamw", [&] {
+    run(*backend, ops::AdamW{.coefficient = t({1}),
+                             .step_scalars = t({2}),
+                             .g = v4,
+                             .beta1 = 0,
+                             .beta2 = 0,
+                             .eps = 0,
+                             .weight_decay = 0,
+                             .w = t({4}),
+                             .m = t({4}),
+                             .v = t({4})});
+  });
+  refused("fill", [&] { ops::run(*backend, ops::Fill{.x = i2, .value = 1.0f}); });
+  refused("copy", [&] { ops::run(*backend, ops::Copy{.x = a, .y = c}); });
 }
 
-TEST(Backends, RejectsAnUnknownName) {
+// ---- the list ----
+
+// A packed weight has no values that a case could know. Determinism.PackedWeightsGiveTheSameBits
+// tests it.
+TEST(Operations, EachButPackWeightHasACase) {
+#define SY_EXPECT(Operation)                                                                            \
+  EXPECT_NE(tested_operations().count(ops::Operation::name) == 1, ops::Operation::name == "pack_weight") \
+      << "cases that call run_test with ops::" #Operation;
+  SY_OPERATIONS(SY_EXPECT)
+#undef SY_EXPECT
+}
+
+// A device without kernels.
+class Bare final : public Device {
+ public:
+  Bare() : Device(no_kernels) {}
+  std::string_view name() const override { return "bare"; }
+  std::string describe() const override { return "bare"; }
+  DeviceMemory allocate(Index bytes) override { return make_cpu()->allocate(bytes); }
+  Index free_bytes() const override { return 0; }
+
+ private:
+  void do_to_device(const void*, View) override {}
+  void do_to_host(ConstView, void*) override {}
+  void do_begin_read(ConstView) override {}
+  void do_end_read(void*, Index) override {}
+
+  static inline const KernelTable no_kernels = {};
+};
+
+TEST(Operations, ErrorsNameDeviceAndMissingOperation) {
+  Bare device;
+  float x = 0;
   try {
-    make_backend("tpu");
+    run(device, ops::Scale{.x = view_of(&x, {1}), .factor = 2});
     FAIL();
-  } catch (const NoBackend& e) {
+  } catch (const std::logic_error& e) {
+    EXPECT_NE(std::string(e.what()).find("the bare device has no operation scale"), std::string::npos) << e.what();
+  }
+}
+
+TEST(Devices, RejectsAnUnknownName) {
+  try {
+    make_device("tpu");
+    FAIL();
+  } catch (const NoDevice& e) {
     EXPECT_EQ(e.name, "tpu");
     EXPECT_EQ(e.missing, "there is no such backend");
   }
-  EXPECT_EQ(make_backend("cpu")->name(), "cpu");
-  EXPECT_EQ(make_backend("auto")->name(), cuda_available() ? "cuda" : "cpu");
+  EXPECT_EQ(make_device("cpu")->name(), "cpu");
+  EXPECT_EQ(make_device("auto")->name(), cuda_available() ? "cuda" : "cpu");
   if (!cuda_available()) {
-    EXPECT_THROW(make_backend("cuda"), NoBackend);
+    EXPECT_THROW(make_device("cuda"), NoDevice);
   }
 }
 
-TEST(Backends, NamesTheSizeOfAFailedAllocation) {
+TEST(Devices, NamesTheSizeOfAFailedAllocation) {
   try {
     make_cpu()->allocate(Index{1} << 60);
     FAIL();

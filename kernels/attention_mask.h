@@ -1,0 +1,149 @@
+// Attention masks: which keys a query sees, and which queries see a key. The host and kernels of
+// GPUs share these functions. They are constexpr, so nvcc compiles them for both.
+#pragma once
+
+#include <algorithm>
+
+#include "kernels/tensor.h"
+
+namespace sy {
+
+// Positions [begin, end).
+template <class Int>
+struct PositionRange {
+  Int begin, end;
+  constexpr Int size() const { return end - begin; }
+};
+
+// Sparse attention pattern: the earlier keys that a query sees. Empty: all of them. Query p sees
+// key j <= p if one of these conditions holds:
+//   p - j < local                    it is among the latest keys
+//   j / block == p / block           (block > 0) it is in the query's own block
+//   j % block >= block - summary     (block > 0) it is one of the last `summary` keys of its block
+//   (p - j) % stride == 0            (stride > 0)
+//   j < global                       it is among the first keys
+// A query sees itself: local, block or stride is not 0. stride and block are not combined.
+template <class Int>
+struct BasicSparsePattern {
+  Int local = 0, block = 0, summary = 0, stride = 0, global = 0;
+
+  // Both heads of Child et al. ("Generating Long Sequences with Sparse Transformers", 2019) as one.
+  static constexpr BasicSparsePattern strided(Int stride) { return {.local = stride, .stride = stride}; }
+  static constexpr BasicSparsePattern fixed(Int stride, Int summary) { return {.block = stride, .summary = summary}; }
+  // Beltagy et al. ("Longformer", 2020), causal.
+  static constexpr BasicSparsePattern longformer(Int window, Int global) { return {.local = window, .global = global}; }
+
+  constexpr explicit operator bool() const { return local > 0 || block > 0 || stride > 0 || global > 0; }
+  constexpr bool operator==(const BasicSparsePattern&) const = default;
+
+  // Whether query p sees key j <= p. The pattern must not be empty.
+  constexpr bool sees(Int p, Int j) const {
+    if (p - j < local || j < global) return true;
+    if (stride > 0) return (p - j) % stride == 0;
+    return block > 0 && (j / block == p / block || j % block >= block - summary);
+  }
+  // First key from which on query p sees all keys up to its own.
+  constexpr Int near(Int p) const {
+    return std::max<Int>(0, std::min(p + 1 - local, block > 0 ? p / block * block : p + 1));
+  }
+  // Whether a query sees only its latest and the first keys.
+  constexpr bool is_local() const { return *this && block == 0 && stride == 0; }
+  // Number of these keys, all of them at p or before, that the pattern hides from query p.
+  constexpr Int hidden_keys(Int p, PositionRange<Int> keys) const {
+    const PositionRange<Int> far{std::max(keys.begin, global), std::min(near(p), keys.end)};
+    if (!*this || far.size() <= 0) return 0;
+    Int seen = 0;
+    if (stride > 0) seen = (p - far.begin) / stride + 1 - (p - far.end + stride) / stride;
+    if (block > 0) seen = summary_keys(far.end) - summary_keys(far.begin);
+    return far.size() - seen;
+  }
+
+ private:
+  // Number of summary keys before key `end`.
+  constexpr Int summary_keys(Int end) const {
+    return end / block * summary + std::max<Int>(0, end % block - block + summary);
+  }
+};
+
+using SparsePattern = BasicSparsePattern<Index>;
+
+// Attention mask. Query i of a sequence has position p = query_offset + i among the keys. It sees
+// key j if all of these conditions hold:
+//   j <= p                  (causal)
+//   j > p - window          (window > 0)
+//   j >= document_start[b, i]    (document_start is not empty)
+//   `sparse` allows it      (`sparse` is not empty; its p and j count from document_start)
+// Every query must see at least one key. All keys and values must be finite, even those that no
+// query sees. Causal forward ignores keys after the last query, so these need not be finite.
+struct AttentionMask {
+  bool causal = true;
+  // If causal: number of latest keys that a query sees, including its own; 0 means unlimited.
+  Index window = 0;
+  Index query_offset = 0;  // number of keys before the first query, as in a cache; at least 0
+  // [B, queries] i32 or empty. For several documents in a sequence, if causal: the key position of
+  // the first token of each query's document. It must not decrease from one query of a sequence to
+  // the next.
+  ConstView document_start = {};
+  SparsePattern sparse = {};  // only if causal
+  // [B] i32 or empty. Replaces query_offset by one offset for each sequence, so that sequences of
+  // different lengths share a cache. Only if causal, and only in forward. `sparse` and `bias` use
+  // these positions. All keys and values must be finite.
+  ConstView query_offsets = {};
+};
+
+// Sizes and mask of one sequence, which is one document. Int is the type of positions: Index, or
+// int in kernels of GPUs, where it saves registers.
+template <class Int>
+struct MaskGeometry {
+  // Sizes and positions are below it.
+  static constexpr Int limit = Int{1} << (8 * sizeof(Int) - 3);
+
+  Int Sq, Sk;  // numbers of queries and of keys
+  Int query_offset;
+  Int window;  // 2 * limit if there is no window
+  Int causal;
+  BasicSparsePattern<Int> pattern;
+
+  MaskGeometry(const AttentionMask& mask, Index queries, Index keys)
+      : Sq(checked(queries)),
+        Sk(checked(keys)),
+        query_offset(checked(mask.query_offset)),
+        window(mask.window > 0 ? static_cast<Int>(std::min<Index>(mask.window, 2 * limit)) : 2 * limit),
+        causal(mask.causal),
+        pattern{.local = limited(mask.sparse.local),
+                .block = limited(mask.sparse.block),
+                .summary = limited(mask.sparse.summary),
+                .stride = limited(mask.sparse.stride),
+                .global = limited(mask.sparse.global)} {}
+  static Int checked(Index n) {
+    SY_ASSERT(n < limit, "attention with a dimension of {}", n);
+    return static_cast<Int>(n);
+  }
+
+  // Keys that a query sees, without regard to the pattern. Neither end decreases from one query to
+  // the next.
+  constexpr PositionRange<Int> keys(Int query) const {
+    const Int at = query_offset + query;
+    return {at < window ? 0 : at - window + 1, causal ? std::min(at + 1, Sk) : Sk};
+  }
+  // Queries from the first to the last that see a key, without regard to the pattern.
+  constexpr PositionRange<Int> queries(Int key) const {
+    const Int from = key - query_offset;
+    return {causal ? std::max<Int>(from, 0) : 0, from < Sq - window ? std::max<Int>(from + window, 0) : Sq};
+  }
+  // Whether `keys` contains the key and the query exists, without a branch.
+  constexpr bool sees(Int query, Int key) const {
+    const Int at = query_offset + query;
+    return (query < Sq) & (key > at - window) & (key < (causal ? std::min(at + 1, Sk) : Sk));
+  }
+  // Number of keys that a query sees.
+  constexpr Int visible_keys(Int query) const {
+    const PositionRange<Int> seen = keys(query);
+    return seen.size() <= 0 ? 0 : seen.size() - pattern.hidden_keys(query_offset + query, seen);
+  }
+
+ private:
+  static constexpr Int limited(Index n) { return static_cast<Int>(std::min<Index>(n, limit)); }
+};
+
+}  // namespace sy

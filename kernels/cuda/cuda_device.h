@@ -1,0 +1,63 @@
+// The cuda device: one GPU, one stream. Shapes and meanings of all operations are in kernels/ops/.
+#pragma once
+
+#include <concepts>
+
+#include "kernels/device.h"
+#include "kernels/cuda/context.h"
+#include "kernels/cuda/side_streams.h"
+#include "kernels/cuda/sizes.h"
+#include "kernels/cuda/staging.h"
+
+namespace sy::cuda {
+
+class CudaDevice final : public Device {
+ public:
+  explicit CudaDevice(int device);  // device: the current CUDA device
+
+  Context& context() { return context_; }
+  // No GEMM of cuBLAS reads a packed weight.
+  template <class Operation>
+  static constexpr bool lacks = std::same_as<Operation, ops::PackWeight>;
+  void set_wait_hook(std::function<void()> hook) { waiter_.hook = std::move(hook); }
+
+  std::string_view name() const override { return "cuda"; }
+  std::string describe() const override;
+  std::string device_id() const override { return cuda::device_id(properties_); }
+  bool on_host() const override { return false; }
+  DeviceMemory allocate(Index bytes) override;
+  Index free_bytes() const override;
+  void synchronize() override;
+  void graph_region(const std::string& name, const std::function<void()>& body) override;
+  Index max_head_dim() const override;  // attention_forward.cu
+  Index logits_chunk() const override { return cuda::logits_chunk; }
+
+ protected:
+  void do_to_device(const void* host, View x) override;
+  void do_to_host(ConstView x, void* host) override;
+  void do_begin_read(ConstView x) override;
+  void do_end_read(void* host, Index bytes) override;
+
+ private:
+  // Members are destroyed in reverse order. Freeing device memory waits for the stream, so the
+  // stream is destroyed last.
+  Owned<cudaStream_t> stream_;
+  DeviceMemory workspace_, cublas_workspace_;
+  Owned<cublasHandle_t> cublas_;
+  SideStreams side_streams_;
+  Context context_;
+  Waiter waiter_;
+  Staging staging_;
+  DeviceMemory read_;  // pinned buffer of begin_read
+  Owned<cudaEvent_t> read_done_, all_done_;
+  const bool graphs_;
+  cudaDeviceProp properties_;
+};
+
+// The kernels. Their operands are checked, and have elements. All run on the context's stream, in
+// order, and never make the host wait.
+#define SY_DECLARE(Operation) void execute(CudaDevice& device, const ops::Operation& op);
+SY_OPERATIONS(SY_DECLARE)
+#undef SY_DECLARE
+
+}  // namespace sy::cuda

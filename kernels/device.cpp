@@ -1,0 +1,44 @@
+#include "kernels/device.h"
+
+#include "kernels/ops/elementwise.h"
+
+namespace sy {
+
+Tensor Device::tensor(Shape shape, DType dtype) {
+  Tensor t(allocate(shape.elements() * size_of(dtype)), shape, dtype);
+  run(*this, ops::Fill{.x = t, .value = 0});
+  return t;
+}
+
+void Device::to_device(const void* host, View x) {
+  if (x.elements() == 0) return;
+  SY_ASSERT(host && x, "to_device: {} has no memory", x.shape().str());
+  do_to_device(host, x);
+}
+
+void Device::to_host(ConstView x, void* host) {
+  if (x.elements() == 0) return;
+  SY_ASSERT(host && x, "to_host: {} has no memory", x.shape().str());
+  do_to_host(x, host);
+}
+
+void Device::begin_read(ConstView x) {
+  SY_ASSERT(reading_ == 0 && x.size_bytes() <= read_limit, "begin_read of {} bytes, {} in flight", x.size_bytes(),
+            reading_);
+  reading_ = x.size_bytes();
+  if (reading_ > 0) do_begin_read(x);
+}
+
+void Device::end_read(void* host) {
+  if (reading_ > 0) do_end_read(host, reading_);
+  reading_ = 0;
+}
+
+std::unique_ptr<Device> make_device(std::string_view name, int local_rank) {
+  if (name == "auto") return cuda_available() ? make_cuda(local_rank) : make_cpu();
+  if (name == "cpu") return make_cpu();
+  if (name == "cuda") return make_cuda(local_rank);
+  throw NoDevice(name, "there is no such backend");
+}
+
+}  // namespace sy

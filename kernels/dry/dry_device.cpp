@@ -1,0 +1,218 @@
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "kernels/cost.h"
+#include "kernels/dry/dry.h"
+#include "kernels/dry/reach.h"
+#include "kernels/kernel_table.h"
+#include "kernels/ops/all.h"
+
+namespace sy {
+
+namespace {
+
+// Host code may read tensors of at most this size. Larger tensors are not written, because they
+// would cost memory.
+constexpr Index small_bytes = Index{1} << 20;
+
+// Writes a tensor if it is small, otherwise does nothing.
+void write(View x, float value) {
+  if (x.size_bytes() > small_bytes) return;
+  if (value == 0)
+    std::memset(x.bytes(), 0, static_cast<std::size_t>(x.size_bytes()));
+  else
+    std::fill_n(x.f32(), x.elements(), value);
+}
+
+// The size of an allocation is stored in a page before it.
+constexpr Index page = 4096;
+
+void release(std::byte* memory) {
+  Index size;
+  std::memcpy(&size, memory - page, sizeof size);
+  munmap(memory - page, static_cast<std::size_t>(size));
+}
+
+// Decisions of the latest router. A dry device does not write the experts of tokens, which would
+// cost memory. So an ops::DispatchLayout must follow the ops::RouteForward of its experts, and one
+// without a mask the one of the outer partition, before another router runs.
+struct LatestRouter {
+  Index groups = 1, topk_groups = 1;
+  std::vector<Index> physical_load;  // [E] dispatched assignments of each physical expert
+  std::vector<Index> group_of;       // [E] group of each physical expert; empty without a limit
+};
+
+class DryDevice final : public Device {
+ public:
+  explicit DryDevice(const Device* planned_device);
+
+  DryCounts counts;
+  DryLoad load;
+  Index planned_logits = 0;
+  LatestRouter router;
+
+  std::string_view name() const override { return "dry"; }
+  std::string describe() const override { return "dry, computes nothing"; }
+
+  Index free_bytes() const override { return std::numeric_limits<Index>::max(); }
+  Index logits_chunk() const override {
+    return planned_logits > 0 ? planned_logits
+           : planned_device_  ? planned_device_->logits_chunk()
+                              : Device::logits_chunk();
+  }
+  bool supports_gathered_rows() const override { return planned_device_ && planned_device_->supports_gathered_rows(); }
+  Index packed_weight_bytes(const Shape& weight, DType dtype, GemmPass pass) const override {
+    return planned_device_ ? planned_device_->packed_weight_bytes(weight, dtype, pass) : 0;
+  }
+  DeviceMemory allocate(Index bytes) override {
+    const Index size = bytes + page;
+    void* const memory = mmap(nullptr, static_cast<std::size_t>(size), PROT_READ | PROT_WRITE,
+                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED) no_memory("no address space for {} bytes", bytes);
+    std::memcpy(memory, &size, sizeof size);
+    return {static_cast<std::byte*>(memory) + page, release};
+  }
+
+ protected:
+  void do_to_device(const void* host, View x) override {
+    std::memcpy(x.bytes(), host, static_cast<std::size_t>(x.size_bytes()));
+  }
+  void do_to_host(ConstView x, void* host) override {
+    std::memcpy(host, x.bytes(), static_cast<std::size_t>(x.size_bytes()));
+  }
+  void do_begin_read(ConstView x) override { read_.assign(x.bytes(), x.bytes() + x.size_bytes()); }
+  void do_end_read(void* host, Index bytes) override {
+    std::memcpy(host, read_.data(), static_cast<std::size_t>(bytes));
+  }
+
+ private:
+  const Device* planned_device_;
+  std::vector<std::byte> read_;
+};
+
+template <class Operation>
+void count(DryDevice& device, const Operation& op) {
+  const Cost work = cost(op);
+  device.counts.flops += work.flops;
+  device.counts.bytes += work.bytes();
+  ++device.counts.calls[{Operation::name, work.size, work.flops, work.bytes()}];
+}
+
+template <class Operation>
+void execute(DryDevice& device, const Operation& op) {
+  count(device, op);
+}
+
+// ---- operations whose results host code reads ----
+
+void execute(DryDevice& device, const ops::Fill& op) {
+  count(device, op);
+  write(op.x, op.value);
+}
+
+void execute(DryDevice& device, const ops::Copy& op) {
+  count(device, op);
+  if (op.x.size_bytes() <= small_bytes)
+    std::memcpy(op.y.bytes(), op.x.bytes(), static_cast<std::size_t>(op.x.size_bytes()));
+}
+
+void execute(DryDevice& device, const ops::RouteForward& op) {
+  count(device, op);
+  device.router.groups = op.desc.groups;
+  device.router.topk_groups = op.desc.topk_groups;
+  write(op.z_squared, 0);
+}
+
+void execute(DryDevice& device, const ops::CrossEntropyLoss& op) {
+  count(device, op);
+  write(op.loss, 0);
+}
+
+// Returns the assignments of each logical expert that the layout dispatches.
+std::vector<Index> logical_load(const DryDevice& device, const ops::DispatchLayout& op) {
+  const Index n = op.experts.elements(), all = op.tokens_per_expert.elements(), first = op.partition.first_expert;
+  std::vector<Index> load(static_cast<std::size_t>(all));
+  for (Index e = 0; e < all; ++e) load[e] = n / all + (e < n % all);
+  if (!op.dispatch_mask && first + all <= std::ssize(device.router.physical_load))
+    std::copy_n(device.router.physical_load.begin() + first, all, load.begin());
+  else if (device.load)
+    device.load(n, load);
+  return load;
+}
+
+void execute(DryDevice& device, const ops::DispatchLayout& op) {
+  count(device, op);
+  const ExpertPartition& partition = op.partition;
+  const Index tokens = op.experts.dim(0), all = op.tokens_per_expert.elements(), each = all / partition.ep;
+  const auto physical_of = [&](Index e) {
+    return partition.logical_to_physical ? Index{partition.logical_to_physical.i32()[e]} : e;
+  };
+  const std::vector<Index> logical = logical_load(device, op);
+  std::vector<Index> physical(logical.size());
+  for (Index e = 0; e < all; ++e) physical[physical_of(e)] = logical[e];
+
+  LatestRouter& router = device.router;
+  if (op.dispatch_mask) {
+    router.physical_load = physical;
+    router.group_of.clear();
+    if (router.topk_groups < router.groups) router.group_of.resize(physical.size());
+    for (Index e = 0; e < std::ssize(router.group_of); ++e) router.group_of[physical_of(e)] = e * router.groups / all;
+  }
+  // A group limit applies only to a partition of all experts. The hop within a node gets tokens
+  // that have already chosen their groups.
+  DryGroups groups;
+  if (partition.first_expert == 0 && std::ssize(router.group_of) == all)
+    groups = {router.group_of, router.groups, router.topk_groups};
+
+  std::int32_t* const counts = op.counts.i32();
+  for (Index e = 0; e < all; ++e) op.tokens_per_expert.i32()[e] = static_cast<std::int32_t>(logical[e]);
+  for (Index e = 0; e < all; ++e) counts[partition.ranks() + e] = static_cast<std::int32_t>(physical[e]);
+  const DryReach reach(physical, tokens, op.experts.dim(1), groups);
+  for (Index rank = 0; rank < partition.ranks(); ++rank)
+    counts[rank] = static_cast<std::int32_t>(
+        std::llround(static_cast<double>(tokens) * reach(rank / partition.etp * each, each)));
+}
+
+// ---- operations that do not count as one call ----
+
+void execute(DryDevice& device, const ops::FfnForward& op) {
+  ops::run_unfused(device, op);
+}
+void execute(DryDevice& device, const ops::FfnBackward& op) {
+  ops::run_unfused(device, op);
+}
+void execute(DryDevice&, const ops::ClipCoefficient&) {}  // one number
+
+DryDevice::DryDevice(const Device* planned_device)
+    : Device(kernel_table<DryDevice>()), planned_device_(planned_device) {}
+
+DryDevice& as_dry(Device& device) {
+  auto* const dry = dynamic_cast<DryDevice*>(&device);
+  SY_ASSERT(dry, "the {} device counts nothing", device.name());
+  return *dry;
+}
+
+}  // namespace
+
+std::unique_ptr<Device> make_dry(const Device* planned_device) {
+  return std::make_unique<DryDevice>(planned_device);
+}
+
+DryCounts& dry_counts(Device& device) {
+  return as_dry(device).counts;
+}
+
+void set_dry_logits(Device& device, Index logits) {
+  as_dry(device).planned_logits = logits;
+}
+
+void set_dry_load(Device& device, DryLoad load) {
+  as_dry(device).load = std::move(load);
+}
+
+}  // namespace sy

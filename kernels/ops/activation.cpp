@@ -1,0 +1,47 @@
+#include "kernels/ops/activation.h"
+
+#include "kernels/cost.h"
+#include "kernels/device.h"
+#include "kernels/ops/elementwise.h"
+#include "kernels/ops/operands.h"
+
+namespace sy::ops {
+
+void check(const ActivationForward& op) {
+  const Operands check(op.name);
+  check.real("y", op.y, 2);
+  const Index r = op.y.dim(0), f = op.y.dim(1);
+  check.same("h", op.h, {r, op.activation.gated ? 2 * f : f}, op.y).optional("row_scale", op.row_scale, {r});
+}
+
+Cost cost(const ActivationForward& op) {
+  return Cost().reads(op.h).writes(op.y);
+}
+
+void run(Device& device, const ActivationForward& op) {
+  check(op);
+  if (op.y.elements() > 0) device.execute(op);
+}
+
+void check(const ActivationBackward& op) {
+  const Operands check(op.name);
+  check.real("dy", op.dy, 2);
+  const Index r = op.dy.dim(0), f = op.dy.dim(1);
+  const Shape hidden = {r, op.activation.gated ? 2 * f : f};
+  check.same("h", op.h, hidden, op.dy)
+      .optional("row_scale", op.row_scale, {r})
+      .same("dh", op.dh, hidden, op.dy)
+      .optional("drow_scale", op.drow_scale, {r});
+}
+
+Cost cost(const ActivationBackward& op) {
+  return Cost().reads(op.dy, op.h).writes(op.dh, op.drow_scale);
+}
+
+void run(Device& device, const ActivationBackward& op) {
+  check(op);
+  if (op.dy.elements() > 0) return device.execute(op);
+  if (op.drow_scale) run(device, Fill{.x = op.drow_scale, .value = 0});
+}
+
+}  // namespace sy::ops

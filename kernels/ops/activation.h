@@ -1,0 +1,34 @@
+// Activations of feed-forward layers, gated (Shazeer, "GLU Variants Improve Transformer", 2020) or
+// not. FfnActivation says which one, and its settings.
+//   not gated: y = row_scale * act(h)
+//   gated:     y = row_scale * act(h[:, :F]) * h[:, F:], the up projection
+#pragma once
+
+#include <string_view>
+
+#include "kernels/ops/list.h"
+#include "kernels/tensor.h"
+#include "kernels/types.h"
+
+namespace sy::ops {
+
+struct ActivationForward {
+  static constexpr std::string_view name = "activation_forward";
+  ConstView h;               // [R, gated ? 2F : F] c
+  ConstView row_scale = {};  // [R]; empty means 1
+  FfnActivation activation = {};
+  View y;  // [R, F] c
+};
+
+// Gradients of ActivationForward with respect to h and row_scale.
+struct ActivationBackward {
+  static constexpr std::string_view name = "activation_backward";
+  ConstView dy;              // [R, F] c
+  ConstView h;               // [R, gated ? 2F : F] c
+  ConstView row_scale = {};  // [R]; empty means 1
+  FfnActivation activation = {};
+  View dh;               // [R, gated ? 2F : F] c
+  View drow_scale = {};  // [R]; may be empty
+};
+
+}  // namespace sy::ops

@@ -1,0 +1,152 @@
+#include "kernels/ops/attention.h"
+
+#include <algorithm>
+
+#include "kernels/attention_mask.h"
+#include "kernels/cost.h"
+#include "kernels/device.h"
+#include "kernels/ops/operands.h"
+
+namespace sy::ops {
+
+namespace {
+
+// Checks the operands that forward and backward share.
+template <class Attention>
+void check_attention(const Attention& op) {
+  const ConstHeads &q = op.q, &k = op.k, &v = op.v;
+  SY_ASSERT(q.dtype == DType::f32 || q.dtype == DType::bf16, "{}: q is {}, not f32 or bf16", op.name,
+            info(q.dtype).name);
+  SY_ASSERT(k.heads > 0 && q.heads > 0 && q.heads % k.heads == 0 && q.width > 0 && v.width > 0,
+            "{}: heads of q {} for k {}, v {}", op.name, q.shape().str(), k.shape().str(), v.shape().str());
+  const AttentionMask& mask = op.desc.mask;
+  const bool last_sees = mask.window == 0 || mask.query_offset + q.positions - mask.window < k.positions;
+  SY_ASSERT(mask.window >= 0 && mask.query_offset >= 0 && (q.positions == 0 || (k.positions > 0 && last_sees)),
+            "{}: {} queries from {} on see {} keys, {} at a time", op.name, q.positions, mask.query_offset, k.positions,
+            mask.window);
+  SY_ASSERT(mask.causal || !mask.document_start, "{}: documents without a causal mask", op.name);
+  const SparsePattern& sparse = mask.sparse;
+  SY_ASSERT(!sparse || (mask.causal && (sparse.local > 0 || sparse.block > 0 || sparse.stride > 0)),
+            "{}: a sparse pattern that is not causal, or in which a query does not see itself", op.name);
+  SY_ASSERT((sparse.stride == 0 || sparse.block == 0) && sparse.summary <= sparse.block,
+            "{}: {} of blocks of {}, stride {}", op.name, sparse.summary, sparse.block, sparse.stride);
+  const Operands check(op.name);
+  check.contiguous_heads("q", q, q.shape(), q)
+      .contiguous_heads("k", k, {q.sequences, k.positions, k.heads, q.width}, q)
+      .contiguous_heads("v", v, {q.sequences, k.positions, k.heads, v.width}, q);
+  SY_ASSERT(mask.causal || !mask.query_offsets, "{}: query_offsets without a causal mask", op.name);
+  // Only the device knows the offsets of each sequence: a query may have the position of the last
+  // key.
+  const Index positions = mask.query_offsets ? k.positions : mask.query_offset + q.positions;
+  const ConstView bias = op.desc.bias;
+  SY_ASSERT(!bias || (mask.causal && op.desc.softcap == 0 && bias.shape().size() == 2 && bias.dim(1) >= positions),
+            "{}: bias {} of {} positions, with cap {}", op.name, bias.shape().str(), positions, op.desc.softcap);
+  check.optional("document_start", mask.document_start, {q.sequences, q.positions}, DType::i32)
+      .optional("query_offsets", mask.query_offsets, {q.sequences}, DType::i32)
+      .optional("bias", bias, {q.heads, bias ? bias.dim(1) : 0})
+      .optional("sinks", op.desc.sinks, {q.heads})
+      .is("out", op.out, {q.sequences, q.positions, q.heads, v.width}, q.dtype)
+      .is("lse", op.lse, {q.sequences, q.heads, q.positions});
+}
+
+// FLOPs of products of visible pairs of a query and a key. of_keys: number of products with the
+// width of queries and keys; of_values: those with the width of values. Only a device knows
+// documents and lengths, so each sequence counts as one document, and a cache as full.
+template <class Attention>
+double attention_flops(const Attention& op, double of_keys, double of_values) {
+  const ConstHeads &q = op.q, &k = op.k, &v = op.v;
+  MaskGeometry<Index> mask(op.desc.mask, q.positions, k.positions);
+  if (op.desc.mask.query_offsets) mask.query_offset = k.positions - q.positions;
+  double pairs = 0;
+  for (Index i = 0; i < q.positions; ++i) pairs += static_cast<double>(mask.visible_keys(i));
+  return 2 * (of_keys * static_cast<double>(q.width) + of_values * static_cast<double>(v.width)) *
+         static_cast<double>(q.sequences) * static_cast<double>(q.heads) * pairs;
+}
+
+}  // namespace
+
+// Each visible pair of a query and a key takes part in two products in forward. In backward these
+// are five, because the scores are computed again.
+
+void check(const AttentionForward& op) {
+  check_attention(op);
+}
+
+Cost cost(const AttentionForward& op) {
+  return Cost{.flops = attention_flops(op, 1, 1), .size = op.q.width}.reads(op.q, op.k, op.v).writes(op.out, op.lse);
+}
+
+void run(Device& device, const AttentionForward& op) {
+  check(op);
+  if (op.out.elements() == 0) return;
+  AttentionForward used = op;
+  // Keys after the last query, as in a cache that is not full, are not read.
+  const AttentionMask& mask = op.desc.mask;
+  if (mask.causal && !mask.query_offsets)
+    used.k.positions = used.v.positions = std::min(op.k.positions, mask.query_offset + op.q.positions);
+  device.execute(used);
+}
+
+void check(const AttentionBackward& op) {
+  check_attention(op);
+  SY_ASSERT(!op.desc.mask.query_offsets, "{}: query_offsets with a cache of {}", op.name, op.k.shape().str());
+  Operands(op.name)
+      .is("dout", op.dout, op.out.shape(), op.q.dtype)
+      .contiguous_heads("dq", op.dq, op.q.shape(), op.q)
+      .contiguous_heads("dk", op.dk, op.k.shape(), op.q)
+      .contiguous_heads("dv", op.dv, op.v.shape(), op.q);
+}
+
+Cost cost(const AttentionBackward& op) {
+  return Cost{.flops = attention_flops(op, 3, 2), .size = op.q.width}
+      .reads(op.dout, op.q, op.k, op.v, op.out, op.lse)
+      .writes(op.dq, op.dk, op.dv);
+}
+
+void run(Device& device, const AttentionBackward& op) {
+  check(op);
+  if (op.k.elements() > 0) device.execute(op);
+}
+
+void check(const AttentionBackwardLearned& op) {
+  check_attention(op);
+  SY_ASSERT((op.desc.bias || !op.dbias) && (op.desc.sinks || !op.dsinks),
+            "the gradient of an empty bias or of empty sinks");
+  Operands(op.name)
+      .is("dout", op.dout, op.out.shape(), op.q.dtype)
+      .optional("dbias", op.dbias, op.desc.bias ? op.desc.bias.shape() : Shape{})
+      .optional("dsinks", op.dsinks, {op.q.heads});
+}
+
+Cost cost(const AttentionBackwardLearned& op) {
+  Cost cost;
+  // Only the gradient of biases computes the scores again.
+  if (op.dbias) cost = Cost{.flops = attention_flops(op, 1, 1), .size = op.q.width}.reads(op.q, op.k, op.v);
+  return cost.reads(op.dout, op.out, op.lse).updates(op.dbias, op.dsinks);
+}
+
+void run(Device& device, const AttentionBackwardLearned& op) {
+  check(op);
+  if (op.out.elements() > 0) device.execute(op);
+}
+
+void check(const KvCacheAppend& op) {
+  const ConstHeads &x = op.x, y = op.y;
+  SY_ASSERT(x.positions <= y.positions, "{}: {} to {}", op.name, x.shape().str(), y.shape().str());
+  Operands(op.name)
+      .contiguous_heads("x", x, x.shape(), y)
+      .contiguous_heads("y", y, {x.sequences, y.positions, x.heads, x.width}, x)
+      .is("offsets", op.offsets, {x.sequences}, DType::i32);
+}
+
+// It writes as much of y as it reads of x.
+Cost cost(const KvCacheAppend& op) {
+  return Cost().reads(op.x, op.offsets).writes(op.x);
+}
+
+void run(Device& device, const KvCacheAppend& op) {
+  check(op);
+  if (op.x.elements() > 0) device.execute(op);
+}
+
+}  // namespace sy::ops

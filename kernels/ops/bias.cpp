@@ -1,0 +1,78 @@
+#include "kernels/ops/bias.h"
+
+#include "kernels/cost.h"
+#include "kernels/device.h"
+#include "kernels/ops/operands.h"
+
+namespace sy::ops {
+
+void check(const BiasForward& op) {
+  Operands(op.name).real("y", op.y, 2).same("bias", op.bias, {op.y.dim(1)}, op.y);
+}
+
+Cost cost(const BiasForward& op) {
+  return Cost().reads(op.bias).updates(op.y);
+}
+
+void run(Device& device, const BiasForward& op) {
+  check(op);
+  if (op.y.elements() > 0) device.execute(op);
+}
+
+void check(const BiasBackward& op) {
+  Operands(op.name).real("dy", op.dy, 2).is("dbias", op.dbias, {op.dy.dim(1)});
+}
+
+Cost cost(const BiasBackward& op) {
+  return Cost().reads(op.dy).updates(op.dbias);
+}
+
+void run(Device& device, const BiasBackward& op) {
+  check(op);
+  if (op.dy.elements() > 0) device.execute(op);
+}
+
+namespace {
+
+// Checks the operands of both grouped operations. rows: y or dy
+template <class Operation>
+void check_grouped(const Operands& check, const Operation& op, const char* name, ConstView rows) {
+  check.real(name, rows, 2).real("bias", op.bias, 2);
+  const Index n = op.bias.dim(1);
+  SY_ASSERT(op.first >= 0 && op.first + n <= rows.dim(1), "{}: columns {} + {} of {}", op.name, op.first, n,
+            rows.dim(1));
+  check.same("bias", op.bias, op.bias.shape(), rows).optional("row_scale", op.row_scale, {rows.dim(0)});
+  check_groups(check, op.groups, op.bias.dim(0), rows.dim(0));
+}
+
+}  // namespace
+
+void check(const GroupedBiasForward& op) {
+  check_grouped(Operands(op.name), op, "y", op.y);
+}
+
+Cost cost(const GroupedBiasForward& op) {
+  return Cost().reads(op.bias).updates(op.y);
+}
+
+void run(Device& device, const GroupedBiasForward& op) {
+  check(op);
+  if (op.y.dim(0) > 0 && op.bias.dim(1) > 0) device.execute(op);
+}
+
+void check(const GroupedBiasBackward& op) {
+  const Operands check(op.name);
+  check_grouped(check, op, "dy", op.dy);
+  check.is("dbias", op.dbias, op.bias.shape()).optional("drow_scale", op.drow_scale, {op.dy.dim(0)});
+}
+
+Cost cost(const GroupedBiasBackward& op) {
+  return Cost().reads(op.dy).updates(op.dbias);
+}
+
+void run(Device& device, const GroupedBiasBackward& op) {
+  check(op);
+  if (op.dy.dim(0) > 0 && op.bias.dim(1) > 0) device.execute(op);
+}
+
+}  // namespace sy::ops

@@ -1,0 +1,37 @@
+// Capacity of experts: assignments beyond it are dropped.
+#pragma once
+
+#include <string_view>
+
+#include "kernels/ops/list.h"
+#include "kernels/tensor.h"
+#include "kernels/types.h"
+
+namespace sy {
+
+struct CapacityDesc {
+  DropOrder order = DropOrder::token;
+  // Largest number of assignments of an expert in one segment; 0 means unlimited.
+  Index capacity = 0;
+};
+
+namespace ops {
+
+// An element of dispatch_mask is 0 if the expert is full and the assignment is dropped, otherwise
+// 1. An expert accepts assignments of a segment in this order:
+//   * token: all choices of a token before those of the next token
+//   * choice: all first choices, then all second choices
+//   * probability: falling weight; ties: lower token, then lower choice
+struct ApplyCapacity {
+  static constexpr std::string_view name = "apply_capacity";
+  ConstView experts;  // [T, k] i32, distinct for each token, as RouteForward chooses them
+  ConstView weights;  // [T, k]
+  Index segments = 1;
+  Index num_experts;
+  CapacityDesc desc;
+  View dispatch_mask;  // [T, k] i32
+};
+
+}  // namespace ops
+
+}  // namespace sy

@@ -1,0 +1,65 @@
+#include "kernels/ops/dispatch.h"
+
+#include "kernels/cost.h"
+#include "kernels/device.h"
+#include "kernels/ops/elementwise.h"
+#include "kernels/ops/operands.h"
+
+namespace sy::ops {
+
+void check(const DispatchLayout& op) {
+  const Operands check(op.name);
+  check.dims("experts", op.experts, 2, DType::i32).dims("tokens_per_expert", op.tokens_per_expert, 1, DType::i32);
+  const ExpertPartition& partition = op.partition;
+  const Index t = op.experts.dim(0), e = op.tokens_per_expert.dim(0),
+              most = partition.max_ep_ranks(op.experts.dim(1)) * partition.etp;
+  SY_ASSERT(partition.ep > 0 && partition.etp > 0 && e % partition.ep == 0, "{}: {} experts, ep = {}, etp = {}",
+            op.name, e, partition.ep, partition.etp);
+  SY_ASSERT(static_cast<bool>(op.tokens) == static_cast<bool>(op.row_id_map), "{}: tokens or row_id_map alone",
+            op.name);
+  SY_ASSERT(t == 0 || (op.dispatch_mask ? partition.first_expert == 0
+                                        : partition.first_expert >= 0 && !partition.logical_to_physical),
+            "{}: experts from {} on", op.name, partition.first_expert);
+  check.optional("dispatch_mask", op.dispatch_mask, op.experts.shape(), DType::i32)
+      .is("physical_experts", op.physical_experts, op.experts.shape(), DType::i32)
+      .optional("tokens", op.tokens, {t * most}, DType::i32)
+      .optional("row_id_map", op.row_id_map, {t, most}, DType::i32)
+      .is("counts", op.counts, {partition.ranks() + e}, DType::i32)
+      .optional("logical_to_physical", partition.logical_to_physical, op.tokens_per_expert.shape(), DType::i32);
+  SY_ASSERT(t * most <= INT32_MAX, "{}: {} rows, numbered with 31 bits", op.name, t * most);
+}
+
+Cost cost(const DispatchLayout& op) {
+  return Cost().reads(op.experts, op.dispatch_mask).writes(op.physical_experts, op.tokens, op.row_id_map);
+}
+
+void run(Device& device, const DispatchLayout& op) {
+  check(op);
+  if (op.experts.elements() > 0) return device.execute(op);
+  for (View v : {op.counts, op.tokens_per_expert}) run(device, Fill{.x = v, .value = 0});
+}
+
+void check(const BuildPermutation& op) {
+  const Operands check(op.name);
+  check.dims("physical_experts", op.physical_experts, 2, DType::i32)
+      .dims("assignments", op.assignments, 1, DType::i32)
+      .dims("offsets", op.offsets, 1, DType::i32)
+      .is("tokens", op.tokens, op.assignments.shape(), DType::i32)
+      .is("row_id_map", op.row_id_map, op.physical_experts.shape(), DType::i32);
+  SY_ASSERT(op.first_expert >= 0 && op.offsets.dim(0) > 0 &&
+                op.assignments.dim(0) <= op.physical_experts.elements() && op.physical_experts.elements() <= INT32_MAX,
+            "{}: {} rows for {} physical experts from {} on, of {} assignments", op.name, op.assignments.dim(0),
+            op.offsets.dim(0) - 1, op.first_expert, op.physical_experts.elements());
+}
+
+Cost cost(const BuildPermutation& op) {
+  return Cost().reads(op.physical_experts).writes(op.assignments, op.tokens, op.row_id_map);
+}
+
+void run(Device& device, const BuildPermutation& op) {
+  check(op);
+  if (op.physical_experts.elements() > 0) return device.execute(op);
+  run(device, Fill{.x = op.offsets, .value = 0});
+}
+
+}  // namespace sy::ops

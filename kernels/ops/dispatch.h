@@ -1,0 +1,65 @@
+// Dispatch of tokens to the ranks of their experts, and the order of their rows there.
+#pragma once
+
+#include <algorithm>
+#include <string_view>
+
+#include "kernels/ops/list.h"
+#include "kernels/tensor.h"
+
+namespace sy {
+
+// Partition of experts over ep * etp ranks. The etp ranks of an ep rank hold the same range of
+// consecutive physical experts, which is equally long for each ep rank. Each of them holds a shard
+// of every expert of the range, so a token goes to all of them.
+struct ExpertPartition {
+  Index ep = 1, etp = 1;
+  // [E] i32 physical expert of each logical expert; empty: both are equal
+  ConstView logical_to_physical{};
+  Index first_expert = 0;  // first of the E physical experts, if they are a range of more
+  Index ranks() const { return ep * etp; }
+  // Largest number of ep ranks that a token with k experts can go to.
+  Index max_ep_ranks(Index k) const { return std::min(k, ep); }
+};
+
+namespace ops {
+
+// Builds the dispatch layout: the ranks that receive a copy of each token, and the order of the
+// copies. A token is sent once to each rank of each ep rank that holds one of its dispatched
+// experts. An expert is dispatched if its assignment is not dropped. Copies are ordered by (ep
+// rank, etp rank, token). There are N copies, at most n = T * min(k, ep) * etp.
+struct DispatchLayout {
+  static constexpr std::string_view name = "dispatch_layout";
+  // [T, k] i32 logical experts. Without a mask: `physical_experts` of an outer partition.
+  ConstView experts;
+  // [T, k] i32. If empty, E experts from partition.first_expert on are dispatched.
+  ConstView dispatch_mask = {};
+  ExpertPartition partition;
+  // [T, k] i32 physical expert, counted from partition.first_expert; -1 if not dispatched
+  View physical_experts;
+  // Both may be empty.
+  View tokens = {};  // [n] i32 token of each copy; -1 from copy N on
+  // [T, n / T] i32 copies of each token; -1 after the last. Order: the choice that first requires
+  // the ep rank, then the etp rank.
+  View row_id_map = {};
+  // [ep * etp + E] i32: copies for each rank, assignments of each physical expert
+  View counts;
+  View tokens_per_expert;  // [E] i32 assignments of each logical expert
+};
+
+// Builds the permutation of rows: sorts assignments by (physical expert, token). It covers the L
+// physical experts from `first_expert` on; other assignments are ignored. An assignment has the
+// number a = token * k + choice. There are R rows, at most n.
+struct BuildPermutation {
+  static constexpr std::string_view name = "build_permutation";
+  ConstView physical_experts;  // [T, k] i32 of DispatchLayout
+  Index first_expert = 0;
+  View assignments;  // [n] i32 assignment of each row; -1 from row R on
+  View tokens;       // [n] i32 token of each row; -1 from row R on
+  View row_id_map;   // [T, k] i32 row of each assignment, or -1
+  View offsets;      // [L + 1] i32 first row of each physical expert, and R
+};
+
+}  // namespace ops
+
+}  // namespace sy

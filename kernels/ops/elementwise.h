@@ -1,0 +1,53 @@
+// Elementwise operations, and the sum of squares.
+#pragma once
+
+#include <string_view>
+
+#include "kernels/ops/list.h"
+#include "kernels/tensor.h"
+
+namespace sy::ops {
+
+// x = value
+struct Fill {
+  static constexpr std::string_view name = "fill";
+  View x;  // any shape; f32, or any type if `value` is 0
+  float value;
+};
+
+// y = x, byte for byte.
+struct Copy {
+  static constexpr std::string_view name = "copy";
+  ConstView x;  // any shape and type
+  View y;       // any shape and type of the same number of bytes
+};
+
+// y = x in the type of y, rounded to nearest, ties to even.
+struct Convert {
+  static constexpr std::string_view name = "convert";
+  ConstView x;  // any shape, f32 or bf16
+  View y;       // the shape of x, f32 or bf16
+};
+
+// y += x
+struct Add {
+  static constexpr std::string_view name = "add";
+  ConstView x;  // any shape, c
+  View y;       // the shape of x, c +=
+};
+
+// x *= factor
+struct Scale {
+  static constexpr std::string_view name = "scale";
+  View x;  // any shape, f32 or bf16
+  float factor;
+};
+
+// out += sum x^2, summed in f64.
+struct SumSquares {
+  static constexpr std::string_view name = "sum_squares";
+  ConstView x;  // any shape
+  View out;     // [1] f64 +=
+};
+
+}  // namespace sy::ops

@@ -1,0 +1,68 @@
+#include "kernels/ops/gemm.h"
+
+#include <algorithm>
+
+#include "kernels/cost.h"
+#include "kernels/device.h"
+#include "kernels/ops/elementwise.h"
+#include "kernels/ops/operands.h"
+
+namespace sy::ops {
+
+void check_packed(const Operands& check, const Device& device, const Weight& w, GemmPass pass) {
+  const Index bytes = device.packed_weight_bytes(w.values.shape(), w.values.dtype(), pass);
+  check.optional("packed", w.packed(pass), {bytes}, DType::u8);
+}
+
+void check(const Gemm& op) {
+  const Operands check(op.name);
+  check.real("a", op.a, 2).real("b", op.b.values, 2).real("c", op.c, 2);
+  const Index m = op.c.dim(0), n = op.c.dim(1), q = op.depth();
+  check.same("a", op.a, op.transpose_a ? Shape{q, m} : Shape{m, q}, op.a)
+      .same("b", op.b.values, op.transpose_b ? Shape{n, q} : Shape{q, n}, op.a)
+      .is("c", op.c, {m, n}, op.c.dtype() == DType::f32 ? DType::f32 : op.a.dtype())
+      .optional("addend", op.addend, {m, n}, op.c.dtype());
+  SY_ASSERT(!op.addend || !op.accumulate, "gemm: accumulates and has an addend");
+}
+
+Cost cost(const Gemm& op) {
+  return Cost{.flops = 2 * static_cast<double>(op.a.elements()) * static_cast<double>(op.c.dim(1)),
+              .size = std::min({op.c.dim(0), op.c.dim(1), op.depth()})}
+      .reads(op.a, op.b.read(op.pass()), op.accumulate ? op.c : op.addend)
+      .writes(op.c);
+}
+
+void run(Device& device, const Gemm& op) {
+  check(op);
+  check_packed(Operands(op.name), device, op.b, op.pass());
+  Gemm product = op;
+  if (op.addend && op.addend.bytes() == op.c.bytes()) {
+    product.accumulate = true;
+    product.addend = {};
+  }
+  if (op.c.elements() == 0 || (op.depth() == 0 && product.accumulate)) return;
+  if (op.depth() > 0) return device.execute(product);
+  if (product.addend)
+    run(device, Copy{.x = product.addend, .y = op.c});
+  else
+    run(device, Fill{.x = op.c, .value = 0});
+}
+
+void check(const PackWeight& op) {
+  Operands(op.name)
+      .real("weight", op.weight, op.weight.shape().size())
+      .is("packed", op.packed, {op.packed.elements()}, DType::u8);
+}
+
+Cost cost(const PackWeight& op) {
+  return Cost().reads(op.weight).writes(op.packed);
+}
+
+void run(Device& device, const PackWeight& op) {
+  check(op);
+  const Index bytes = device.packed_weight_bytes(op.weight.shape(), op.weight.dtype(), op.pass);
+  Operands(op.name).is("packed", op.packed, {bytes}, DType::u8);
+  if (bytes > 0) device.execute(op);
+}
+
+}  // namespace sy::ops

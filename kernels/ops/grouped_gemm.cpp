@@ -1,0 +1,121 @@
+#include "kernels/ops/grouped_gemm.h"
+
+#include <algorithm>
+
+#include "kernels/cost.h"
+#include "kernels/device.h"
+#include "kernels/ops/elementwise.h"
+#include "kernels/ops/operands.h"
+
+namespace sy::ops {
+
+void check_groups(const Operands& check, const GroupOffsets& groups, Index experts, Index rows) {
+  check.is("offsets", groups.offsets, {experts + 1}, DType::i32);
+  SY_ASSERT(groups.host && groups.host[0] == 0 && groups.host[experts] == rows, "{} rows, {} of experts", rows,
+            groups.host ? groups.host[experts] : 0);
+}
+
+void check_gathered_rows(const Operands& check, const char* name, const GatheredRows& x, Index rows, Index width,
+                         ConstView like) {
+  check.real(name, x.values, 2).same(name, x.values, {x.values.dim(0), width}, like);
+  SY_ASSERT(x.rows() == rows, "{} rows of {}, not {}", x.rows(), name, rows);
+  check.optional("index", x.index, {rows}, DType::i32);
+}
+
+void check_gather(std::string_view operation, const Device& device, const char* name, const GatheredRows& x) {
+  SY_ASSERT(!x.index || device.supports_gathered_rows(), "{}: {}: {} does not support gathered rows", operation, name,
+            device.name());
+}
+
+namespace {
+
+double number(Index x) {
+  return static_cast<double>(x);
+}
+
+// Size of a grouped GEMM: the least of the rows of an expert, if all have as many, and of its
+// matrix dimensions.
+Index min_dimension(Index rows, ConstView matrices) {
+  return std::min({ceil_div(rows, matrices.dim(0)), matrices.dim(1), matrices.dim(2)});
+}
+
+}  // namespace
+
+void check(const GroupedGemm& op) {
+  const Operands check(op.name);
+  const ConstView w = op.w.values;
+  check.real("w", w, 3);
+  const Index rows = op.x.rows(), experts = w.dim(0), n = w.dim(1), q = w.dim(2);
+  check_gathered_rows(check, "x", op.x, rows, q, w);
+  check.same("y", op.y, {rows, n}, w);
+  check_groups(check, op.groups, experts, rows);
+}
+
+Cost cost(const GroupedGemm& op) {
+  return Cost{.flops = 2 * number(op.y.elements()) * number(op.w.values.dim(2)),
+              .size = min_dimension(op.y.dim(0), op.w.values)}
+      .reads(op.x.values, op.x.index, op.w.read(GemmPass::fprop))
+      .writes(op.y);
+}
+
+void run(Device& device, const GroupedGemm& op) {
+  check(op);
+  check_gather(op.name, device, "x", op.x);
+  check_packed(Operands(op.name), device, op.w, GemmPass::fprop);
+  if (op.y.elements() == 0) return;
+  if (op.w.values.dim(2) == 0) return run(device, Fill{.x = op.y, .value = 0});
+  device.execute(op);
+}
+
+void check(const GroupedGemmDgrad& op) {
+  const Operands check(op.name);
+  const ConstView w = op.w.values;
+  check.real("w", w, 3);
+  const Index rows = op.dy.rows(), experts = w.dim(0), n = w.dim(1), q = w.dim(2);
+  check_gathered_rows(check, "dy", op.dy, rows, n, w);
+  check.same("dx", op.dx, {rows, q}, w);
+  check_groups(check, op.groups, experts, rows);
+}
+
+Cost cost(const GroupedGemmDgrad& op) {
+  return Cost{.flops = 2 * number(op.dx.elements()) * number(op.w.values.dim(1)),
+              .size = min_dimension(op.dx.dim(0), op.w.values)}
+      .reads(op.dy.values, op.dy.index, op.w.read(GemmPass::dgrad))
+      .writes(op.dx);
+}
+
+void run(Device& device, const GroupedGemmDgrad& op) {
+  check(op);
+  check_gather(op.name, device, "dy", op.dy);
+  check_packed(Operands(op.name), device, op.w, GemmPass::dgrad);
+  if (op.dx.elements() == 0) return;
+  if (op.w.values.dim(1) == 0) return run(device, Fill{.x = op.dx, .value = 0});
+  device.execute(op);
+}
+
+void check(const GroupedGemmWgrad& op) {
+  const Operands check(op.name);
+  check.dims("dw", op.dw, 3);
+  const Index rows = op.x.rows(), experts = op.dw.dim(0), n = op.dw.dim(1), q = op.dw.dim(2);
+  check_gathered_rows(check, "dy", op.dy, rows, n, op.x.values);
+  check_gathered_rows(check, "x", op.x, rows, q, op.x.values);
+  check_groups(check, op.groups, experts, rows);
+}
+
+Cost cost(const GroupedGemmWgrad& op) {
+  Cost cost{.flops = 2 * number(op.x.rows()) * number(op.dw.dim(1)) * number(op.dw.dim(2)),
+            .size = min_dimension(op.x.rows(), op.dw)};
+  cost.reads(op.dy.values, op.dy.index, op.x.values, op.x.index).writes(op.dw);
+  return op.accumulate ? cost.reads(op.dw) : cost;
+}
+
+void run(Device& device, const GroupedGemmWgrad& op) {
+  check(op);
+  check_gather(op.name, device, "dy", op.dy);
+  check_gather(op.name, device, "x", op.x);
+  if (op.dw.elements() == 0) return;
+  if (op.x.rows() > 0) return device.execute(op);
+  if (!op.accumulate) run(device, Fill{.x = op.dw, .value = 0});
+}
+
+}  // namespace sy::ops

@@ -1,0 +1,67 @@
+// The list of all operations. A new operation is one name here, a struct in a header of this
+// folder with its three functions, and one kernel for each device.
+#pragma once
+
+// clang-format off
+#define SY_OPERATIONS(X)                                                                          \
+  X(Fill) X(Copy) X(Convert) X(Add) X(Scale) X(SumSquares)                                        \
+  X(Gemm) X(PackWeight) X(GroupedGemm) X(GroupedGemmDgrad) X(GroupedGemmWgrad)                    \
+  X(BiasForward) X(BiasBackward) X(GroupedBiasForward) X(GroupedBiasBackward)                     \
+  X(NormForward) X(NormBackward)                                                                  \
+  X(ActivationForward) X(ActivationBackward) X(FfnForward) X(FfnBackward)                         \
+  X(Rope) X(QkNormForward) X(QkNormBackward)                                                      \
+  X(WholeQkNormSums) X(WholeQkNormForward) X(WholeQkNormBackward)                                 \
+  X(AttentionForward) X(AttentionBackward) X(AttentionBackwardLearned) X(KvCacheAppend)           \
+  X(BroadcastHeads) X(ReduceHeads) X(BatchedHeadGemm)                                             \
+  X(Draw) X(Jitter) X(NoisyGatingForward) X(NoisyGatingBackward)                                  \
+  X(RouteForward) X(RouteBackward) X(LoadBalancingLoss)                                           \
+  X(ApplyCapacity) X(DispatchLayout) X(BuildPermutation) X(Permute) X(Unpermute)                  \
+  X(EmbeddingForward) X(EmbeddingBackward)                                                        \
+  X(CrossEntropyForward) X(CrossEntropyLoss) X(LossSums) X(CrossEntropyBackward)                  \
+  X(ClipCoefficient) X(AdamW)
+// clang-format on
+
+namespace sy {
+
+class Device;
+struct Cost;
+
+namespace ops {
+
+// An operation is a struct of named operands. Operation::name is its name in plans and machine
+// files.
+//   check  Checks shapes and types. A violation is a mistake in Switchyard, never the user's, so
+//          it is an internal error.
+//   cost   The work of the operation on any device. It reads no memory of operands.
+//   run    Checks the operands, handles empty ones, and calls the device's kernel. A device without
+//          such a kernel is an internal error that names both.
+#define SY_DECLARE(Operation)         \
+  struct Operation;                   \
+  void check(const Operation& op);    \
+  Cost cost(const Operation& op);     \
+  void run(Device& device, const Operation& op);
+SY_OPERATIONS(SY_DECLARE)
+#undef SY_DECLARE
+
+}  // namespace ops
+
+// The types of all operations, in the order of the list.
+template <class... Operation>
+struct OperationList {
+  // Calls f.template operator()<Operation>() for each of them.
+  template <class F>
+  static void for_each(const F& f) {
+    (f.template operator()<Operation>(), ...);
+  }
+};
+
+// The kernels of one device. A null pointer: the device has no such kernel.
+#define SY_KERNEL(Operation)                                                      \
+  void (*kernel_of_##Operation)(Device & device, const ops::Operation& op) = nullptr; \
+  auto of(const ops::Operation&) const { return kernel_of_##Operation; }
+struct KernelTable {
+  SY_OPERATIONS(SY_KERNEL)
+};
+#undef SY_KERNEL
+
+}  // namespace sy

@@ -1,0 +1,51 @@
+#include "kernels/ops/norm.h"
+
+#include "kernels/cost.h"
+#include "kernels/device.h"
+#include "kernels/ops/elementwise.h"
+#include "kernels/ops/operands.h"
+
+namespace sy::ops {
+
+void check(const NormForward& op) {
+  const Operands check(op.name);
+  SY_ASSERT(op.desc.kind != NormKind::none, "norm_forward: no norm to compute");
+  check.real("x", op.x, 2);
+  const Index t = op.x.dim(0), d = op.x.dim(1);
+  check.same("weight", op.weight, {d}, op.x).same("y", op.y, {t, d}, op.x).is("moments", op.moments, {t, 2});
+  check.optional("bias", op.bias, {d}, op.x.dtype());
+}
+
+Cost cost(const NormForward& op) {
+  return Cost().reads(op.x, op.weight).writes(op.y, op.moments);
+}
+
+void run(Device& device, const NormForward& op) {
+  check(op);
+  if (op.x.elements() == 0) return run(device, Fill{.x = op.moments, .value = 0});
+  device.execute(op);
+}
+
+void check(const NormBackward& op) {
+  const Operands check(op.name);
+  SY_ASSERT(op.desc.kind != NormKind::none, "norm_backward: no norm to compute");
+  check.real("x", op.x, 2);
+  const Index t = op.x.dim(0), d = op.x.dim(1);
+  check.same("dy", op.dy, {t, d}, op.x)
+      .same("weight", op.weight, {d}, op.x)
+      .is("moments", op.moments, {t, 2})
+      .same("dx", op.dx, {t, d}, op.x)
+      .is("dweight", op.dweight, {d})
+      .optional("dbias", op.dbias, {d});
+}
+
+Cost cost(const NormBackward& op) {
+  return Cost().reads(op.dy, op.x, op.weight, op.moments).updates(op.dx, op.dweight);
+}
+
+void run(Device& device, const NormBackward& op) {
+  check(op);
+  if (op.x.elements() > 0) device.execute(op);
+}
+
+}  // namespace sy::ops

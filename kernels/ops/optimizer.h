@@ -1,0 +1,34 @@
+// Gradient clipping and AdamW.
+#pragma once
+
+#include <string_view>
+
+#include "kernels/ops/list.h"
+#include "kernels/tensor.h"
+
+namespace sy::ops {
+
+// Gradient-clipping coefficient = min(1, clip / norm), or 1 if clip is 0. NaN if the norm of the
+// gradient is not finite.
+struct ClipCoefficient {
+  static constexpr std::string_view name = "clip_coefficient";
+  ConstView squares;  // [1] f64, the sum of squares of the gradient
+  float clip;
+  View coefficient;  // [1]
+};
+
+// AdamW with decoupled weight decay (Loshchilov and Hutter, 2019). m, v are the moving averages
+// of g * coefficient and of its square.
+//   w -= lr * (m / bias1 / (sqrt(v / bias2) + eps) + weight_decay * w)
+// If coefficient is NaN, nothing changes. Only `step_scalars` change from step to step.
+struct AdamW {
+  static constexpr std::string_view name = "adamw";
+  ConstView coefficient;   // [1]
+  ConstView step_scalars;  // [3] = lr, bias1 = 1 - beta1^step, bias2 = 1 - beta2^step
+  ConstView g;             // [n]
+  float beta1, beta2, eps, weight_decay;
+  View w, m, v;       // [n], updated
+  View rounded = {};  // [n] bf16 = w; may be empty
+};
+
+}  // namespace sy::ops

@@ -1,0 +1,72 @@
+// Random numbers of a Philox stream: noise of routers and jitter of their inputs.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "kernels/ops/list.h"
+#include "kernels/tensor.h"
+
+namespace sy {
+
+// uniform: in [-1, 1). round_robin: forced load balancing. Row r of n elements holds n, n - 1, ...
+// 1, which begin at element r mod n and continue cyclically.
+enum class Distribution { normal, gumbel, uniform, round_robin };
+
+// Element i of row r of Distribution::round_robin.
+constexpr Index round_robin(Index r, Index i, Index n) {
+  const Index offset = i - r % n;
+  return n - (offset < 0 ? offset + n : offset);
+}
+
+// Random numbers of a Philox stream (kernels/philox.h), or the values of
+// Distribution::round_robin, which ignore seed and stream.
+struct RandomDesc {
+  Distribution distribution = Distribution::normal;
+  std::uint64_t seed = 0, stream = 0;
+  float scale = 1;  // factor of all numbers
+};
+
+namespace ops {
+
+// x[t, i] = scale * number (index[t] * N + i) of the stream. The numbers are computed in f64 from
+// the same bits on every device, and rounded.
+struct Draw {
+  static constexpr std::string_view name = "draw";
+  ConstView index;  // [T] i64
+  RandomDesc desc;
+  View x;  // [T, N]
+};
+
+// y (+)= x * (1 + the element of the stream). It is its own adjoint.
+struct Jitter {
+  static constexpr std::string_view name = "jitter";
+  ConstView x;      // [T, N] c
+  ConstView index;  // [T] i64
+  RandomDesc desc;
+  bool accumulate = false;
+  View y;  // [T, N] c
+};
+
+// Noisy top-k gating (Shazeer et al., "Outrageously large neural networks", 2017). The standard
+// deviation is learned: x += the element of the stream * softplus(stddev).
+struct NoisyGatingForward {
+  static constexpr std::string_view name = "noisy_gating_forward";
+  ConstView stddev;  // [T, N]
+  ConstView index;   // [T] i64
+  RandomDesc desc;
+  View x;  // [T, N] +=
+};
+
+struct NoisyGatingBackward {
+  static constexpr std::string_view name = "noisy_gating_backward";
+  ConstView dx;      // [T, N] c
+  ConstView stddev;  // [T, N]
+  ConstView index;   // [T] i64
+  RandomDesc desc;
+  View dstddev;  // [T, N] c
+};
+
+}  // namespace ops
+
+}  // namespace sy

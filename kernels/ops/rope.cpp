@@ -1,0 +1,29 @@
+#include "kernels/ops/rope.h"
+
+#include "kernels/cost.h"
+#include "kernels/device.h"
+#include "kernels/ops/operands.h"
+
+namespace sy::ops {
+
+void check(const Rope& op) {
+  const Operands check(op.name);
+  check.real("x", op.x, 3).dims("table", op.table, 3);
+  check.is("positions", op.positions, {op.x.dim(0)}, DType::i32)
+      .is("table", op.table, {op.table.dim(0), op.table.dim(1), 2});
+  SY_ASSERT(op.heads >= 0 && op.heads <= op.x.dim(1) && 2 * op.table.dim(1) <= op.x.dim(2),
+            "rope: {} heads of x {} by table {}", op.heads, op.x.shape().str(), op.table.shape().str());
+}
+
+Cost cost(const Rope& op) {
+  const double rotated =
+      static_cast<double>(op.x.size_bytes()) * static_cast<double>(op.heads) / static_cast<double>(op.x.dim(1));
+  return {.bytes_read = rotated, .bytes_written = rotated};
+}
+
+void run(Device& device, const Rope& op) {
+  check(op);
+  if (op.x.elements() > 0 && op.heads > 0 && op.table.elements() > 0) device.execute(op);
+}
+
+}  // namespace sy::ops
