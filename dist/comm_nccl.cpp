@@ -13,6 +13,7 @@
 #include "kernels/cuda/context.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/staging.h"
+#include "kernels/environment.h"
 
 namespace sy {
 namespace {
@@ -106,7 +107,7 @@ class CommNccl final : public Comm {
     if (host_->rank() == 0) check_nccl(ncclGetUniqueId(&id), "making an id");
     host_->broadcast(view_of(reinterpret_cast<std::uint8_t*>(&id), {static_cast<Index>(sizeof id)}), 0);
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    if (!std::getenv("NCCL_MAX_CTAS") && !std::getenv("NCCL_MAX_NCHANNELS")) config.maxCTAs = max_channels;
+    if (!environment("NCCL_MAX_CTAS") && !environment("NCCL_MAX_NCHANNELS")) config.maxCTAs = max_channels;
     check_nccl(ncclCommInitRankConfig(&nccl_, host_->size(), id, host_->rank(), &config), "joining");
     shared_->members.push_back(this);
   }
@@ -322,12 +323,6 @@ void SharedState::check_errors() const {
 }  // namespace
 
 MakeComm nccl_on(Backend& backend, int rank) {
-  // Sums within NVSwitch differ from call to call. The user can allow them by setting this to 1.
-  setenv("NCCL_NVLS_ENABLE", "0", 0);
-  setenv("NCCL_MAX_P2P_NCHANNELS", std::to_string(max_channels).c_str(), 0);
-  // Two communicators must not deadlock:
-  // their kernels launch in the order of the calls on all ranks.
-  setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
   const auto shared = std::make_shared<SharedState>(backend, rank);
   cuda::set_wait_hook(backend, [s = std::weak_ptr(shared)] {
     if (const auto alive = s.lock()) alive->poll();
@@ -340,9 +335,9 @@ MakeComm nccl_on(Backend& backend, int rank) {
 // NCCL_LAUNCH_ORDER_IMPLICIT exists since NCCL 2.26 (22600 in ncclGetVersion). Older versions
 // ignore it silently. The NCCL user guide has it in "Environment variables". Its section "Using
 // multiple NCCL communicators concurrently" requires one order on all ranks.
-// nccl_on sets the variable if the user has not.
+// set_library_defaults() sets the variable if the user has not.
 int nccl_streams() {
-  const char* const setting = std::getenv("NCCL_LAUNCH_ORDER_IMPLICIT");
+  const char* const setting = environment("NCCL_LAUNCH_ORDER_IMPLICIT");
   const bool in_order = loaded_version() >= 22600 && (!setting || std::strtol(setting, nullptr, 0) != 0);
   return in_order ? num_comm_streams : 1;
 }

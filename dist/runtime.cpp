@@ -26,42 +26,29 @@
 #include "dist/shared_memory_transport.h"
 #include "dist/watchdog.h"
 #include "kernels/cpu/processor.h"
+#include "kernels/environment.h"
 #include "kernels/philox.h"
 
 namespace sy {
 namespace {
 
-// Returns the integer value of an environment variable; -1 if it is not set.
-int int_from_env(const char* name) {
-  const char* const value = std::getenv(name);
-  return value ? std::atoi(value) : -1;
-}
-
-// Returns whether the environment has PMI_* or PMIX_* variables of a process manager.
-// PMIX_MCA_* are settings, and do not count.
-bool has_pmi() {
-  for (char** variable = environ; *variable; ++variable) {
-    const std::string_view entry = *variable;
-    if (entry.starts_with("PMI_") || (entry.starts_with("PMIX_") && !entry.starts_with("PMIX_MCA_"))) return true;
-  }
-  return false;
-}
-
 // Returns the number of tasks of the Slurm step that started this process. It is at most 1 if there
 // is no such step, or if mpirun started this process.
 int slurm_tasks() {
-  return std::getenv("OMPI_COMM_WORLD_SIZE") ? 0 : int_from_env("SLURM_STEP_NUM_TASKS");
+  return environment("OMPI_COMM_WORLD_SIZE") ? 0 : environment_int("SLURM_STEP_NUM_TASKS");
 }
 
 // Returns whether a launcher (mpirun, MPICH's, srun) started this process as a rank of MPI.
 // A Slurm step of one task needs no MPI. It may be a shell that runs several programs in sequence,
 // and MPI would serve only the first of them.
 bool launched() {
-  const char* const nspace = std::getenv("PMIX_NAMESPACE");
-  const bool by_slurm = !has_pmi() || (nspace && std::string_view(nspace).starts_with("slurm."));
-  if (by_slurm && slurm_tasks() == 1 && !std::getenv("SLURM_HET_SIZE")) return false;
-  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMI_RANK", "PMIX_RANK", "SLURM_STEP_NUM_TASKS"})
-    if (std::getenv(name)) return true;
+  const char* const nspace = environment("PMIX_NAMESPACE");
+  const bool by_slurm =
+      !environment_has_process_manager() || (nspace && std::string_view(nspace).starts_with("slurm."));
+  if (by_slurm && slurm_tasks() == 1 && !environment("SLURM_HET_SIZE")) return false;
+  for (const VariableName name : std::initializer_list<VariableName>{"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMI_RANK",
+                                                                     "PMIX_RANK", "SLURM_STEP_NUM_TASKS"})
+    if (environment(name)) return true;
   return false;
 }
 
@@ -140,7 +127,7 @@ void exit_with_launcher() {
 // Ends a task of srun if MPI cannot connect the tasks. The first task prints the error and leaves
 // first, since srun may end the others when one leaves.
 [[noreturn]] void exit_without_pmi() {
-  if (int_from_env("SLURM_PROCID") <= 0)
+  if (environment_int("SLURM_PROCID") <= 0)
     print_error(
         fmt::format("srun started {} tasks, which cannot reach each other: start them with srun --mpi=pmix (srun "
                     "--mpi=list names what this cluster has), or a single one with srun -n1",
@@ -255,7 +242,7 @@ std::string output_error() {
 Runtime::Runtime(int* argc, char*** argv) {
   open_standard_streams();
   std::signal(SIGXFSZ, SIG_IGN);
-  if (slurm_tasks() > 1 && !has_pmi()) exit_without_pmi();
+  if (slurm_tasks() > 1 && !environment_has_process_manager()) exit_without_pmi();
   if (launched()) exit_with_launcher();
   start_watchdog();
   if (!launched()) {
@@ -270,13 +257,13 @@ Runtime::Runtime(int* argc, char*** argv) {
   const ScopedBlock block_on_window("the start of the other ranks of this machine, which share memory");
   auto transport = SharedMemoryTransport::open(MPI_COMM_WORLD, &shared_memory.missing);
   if (transport) shared_memory = {transport->size(), transport->bytes(), ""};
-  if (const char* const rank = std::getenv("OMPI_COMM_WORLD_LOCAL_RANK"); rank && std::string_view(rank) == "0") {
+  if (const char* const rank = environment("OMPI_COMM_WORLD_LOCAL_RANK"); rank && std::string_view(rank) == "0") {
     collect_leftovers(job_folder().parent_path());
     record_job(job_folder());
   }
   world_ = make_comm_mpi(MPI_COMM_WORLD, false, std::move(transport));
   // Launchers may not pass the environment to all ranks.
-  const char* const setting = std::getenv("SWITCHYARD_COMPARE");
+  const char* const setting = environment("SWITCHYARD_COMPARE");
   fingerprint_check = {world_->max(setting && std::string_view(setting) == "1") > 0, world_->rank()};
 }
 
@@ -411,7 +398,7 @@ int agree_on_devices(Comm& world, const Backend& backend) {
   if (backend.on_host()) return 1;
   const int sharing = ranks_sharing(world, backend.device_id());
   // With NCCL_HOSTID, NCCL treats ranks as if they were on different machines.
-  if (world.max(sharing > 1 && !std::getenv("NCCL_HOSTID")) > 0)
+  if (world.max(sharing > 1 && !environment("NCCL_HOSTID")) > 0)
     throw CollectiveError(
         2,
         "several ranks share a GPU, which NCCL refuses: start as many ranks on a machine as it has GPUs (see "

@@ -13,7 +13,6 @@
 #include <cerrno>
 #include <charconv>
 #include <chrono>
-#include <cstdlib>
 #include <cstring>
 #include <new>
 #include <optional>
@@ -21,6 +20,7 @@
 
 #include "kernels/blocked_on.h"
 #include "kernels/check.h"
+#include "kernels/environment.h"
 
 namespace sy {
 namespace {
@@ -182,7 +182,7 @@ namespace {
 // Returns $SWITCHYARD_WINDOW; empty if it is not set, or if it is invalid.
 // If `valid` is not nullptr, it becomes false for an invalid value, otherwise true.
 std::optional<int> window_setting(bool* valid = nullptr) {
-  const char* const value = std::getenv("SWITCHYARD_WINDOW");
+  const char* const value = environment("SWITCHYARD_WINDOW");
   const std::string_view text = value ? value : "";
   int ranks = 0;
   const auto read = std::from_chars(text.data(), text.data() + text.size(), ranks);
@@ -198,7 +198,7 @@ void check_window_setting() {
   window_setting(&valid);
   if (!valid)
     bad_input("SWITCHYARD_WINDOW = '{}': give a number of ranks, 0 for none, or unset it",
-              std::getenv("SWITCHYARD_WINDOW"));
+              environment("SWITCHYARD_WINDOW"));
 }
 
 std::shared_ptr<SharedMemoryTransport> SharedMemoryTransport::open(MPI_Comm world, std::string* why) {

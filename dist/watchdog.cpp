@@ -18,6 +18,7 @@
 #include <limits>
 
 #include "dist/runtime.h"
+#include "kernels/environment.h"
 #include "kernels/philox.h"
 
 namespace sy {
@@ -72,13 +73,13 @@ std::string format_rows(const RowsMoved& rows) {
 
 namespace {
 
-Seconds seconds_from_env(const char* name, Seconds fallback, double min_seconds, const char* range) {
-  const char* const value = std::getenv(name);
+Seconds seconds_from_env(VariableName name, Seconds fallback, double min_seconds, const char* range) {
+  const char* const value = environment(name);
   if (!value) return fallback;
   char* end = nullptr;
   const double seconds = std::strtod(value, &end);
   if (*value == 0 || *end != 0 || !(seconds >= min_seconds) || seconds > 1e9)
-    bad_input("{} = '{}': give a number of seconds {}, or unset it", name, value, range);
+    bad_input("{} = '{}': give a number of seconds {}, or unset it", name.c_str(), value, range);
   return Seconds(seconds);
 }
 
@@ -309,8 +310,8 @@ std::string Watchdog::own_name() const {
   if (!peers_.empty()) return fmt::format("rank {} on {}", rank_, peers_[static_cast<std::size_t>(rank_)].host);
   const std::string host = host_name();
   // Launchers set the rank in the environment before MPI starts.
-  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"})
-    if (const char* const rank = std::getenv(name)) return fmt::format("rank {} on {}", rank, host);
+  for (const VariableName name : std::initializer_list<VariableName>{"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"})
+    if (const char* const rank = environment(name)) return fmt::format("rank {} on {}", rank, host);
   return fmt::format("process {} on {}", getpid(), host);
 }
 

@@ -9,6 +9,7 @@
 
 #include "dist/runtime.h"
 #include "kernels/backend.h"
+#include "kernels/environment.h"
 #include "tests/mpi_world.h"
 
 namespace sy::test {
@@ -39,6 +40,7 @@ int main(int argc, char** argv) {
     if (argument.starts_with("--backend=")) sy::test::device.backend = argument.substr(10);
     if (argument.starts_with("--dtype=")) sy::test::device.dtype = argument.substr(8);
   }
+  sy::set_library_defaults();
   sy::Runtime runtime(&argc, &argv);
   sy::test::shared_world = &runtime.world();
   // NCCL refuses ranks that share a GPU unless their host ids differ.

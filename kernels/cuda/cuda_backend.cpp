@@ -2,10 +2,10 @@
 #include "kernels/cuda/cuda_backend.h"
 
 #include <charconv>
-#include <cstdlib>
 
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/devices.h"
+#include "kernels/environment.h"
 
 namespace sy {
 
@@ -30,7 +30,7 @@ namespace {
 // SWITCHYARD_GRAPHS = 0 in the environment disables CUDA graphs: for debuggers, and to measure what
 // graphs gain.
 bool graphs_wanted() {
-  const char* const setting = std::getenv("SWITCHYARD_GRAPHS");
+  const char* const setting = environment("SWITCHYARD_GRAPHS");
   const std::string_view text = setting ? setting : "1";
   if (text != "0" && text != "1") bad_input("SWITCHYARD_GRAPHS = '{}': set it to 0 or 1, or unset it", text);
   return text == "1";
@@ -40,7 +40,7 @@ bool graphs_wanted() {
 // GPU. The value may change the last bits of a result. So all ranks of a run must agree, and so
 // must runs that are compared bit by bit.
 Index large_product() {
-  const char* const setting = std::getenv("SWITCHYARD_LARGE_PRODUCT");
+  const char* const setting = environment("SWITCHYARD_LARGE_PRODUCT");
   if (!setting) return Index{1} << 34;
   const std::string_view text = setting;
   Index value = -1;
@@ -56,7 +56,7 @@ Index large_product() {
 // SWITCHYARD_SMALL_PRODUCTS: computation of GEMMs of experts below large_product. As with
 // large_product, all ranks must agree.
 bool small_products_on_streams() {
-  const char* const setting = std::getenv("SWITCHYARD_SMALL_PRODUCTS");
+  const char* const setting = environment("SWITCHYARD_SMALL_PRODUCTS");
   const std::string_view text = setting ? setting : "grouped";
   if (text != "grouped" && text != "streams")
     bad_input("SWITCHYARD_SMALL_PRODUCTS = '{}': set it to grouped or streams, or unset it", text);

@@ -2,6 +2,7 @@
 // them.
 #include "dist/rank_settings.h"
 #include "dist/watchdog.h"
+#include "kernels/environment.h"
 #include "kernels/threads.h"
 #include "src/build_info.h"
 #include "src/cli/options.h"
@@ -48,6 +49,7 @@ int main(int argc, char** argv) {
   const std::string_view command = argc > 1 ? argv[1] : "help";
   sy::apply_thread_settings(
       argv, command == "generate" ? sy::spins_between_short_products : sy::spins_between_large_products);
+  sy::set_library_defaults();
   if (command == "train") sy::install_stop_handlers();
   sy::Runtime runtime(&argc, &argv);
   return runtime.run([&] {

@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "dist/phase.h"
+#include "kernels/environment.h"
 #include "src/io/digest.h"
 #include "src/io/hdf5_calls.h"
 #include "src/system/files.h"
@@ -407,7 +408,7 @@ Hdf5Library hdf5_library() {
 #ifdef H5_HAVE_PARALLEL
   library.parallel = true;
 #endif
-  const char* const locking = std::getenv("HDF5_USE_FILE_LOCKING");
+  const char* const locking = environment("HDF5_USE_FILE_LOCKING");
   library.locks = locking && (std::string_view(locking) == "TRUE" || std::string_view(locking) == "1");
   return library;
 }
