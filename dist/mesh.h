@@ -56,6 +56,7 @@ struct Mesh {
   // Returns `stage`: it holds all ranks of the world, because there is one stage. Its buffers
   // are those of `backend`; the buffers of `host` are in host memory.
   Comm& world() const { return *stage; }
+  RankContext& rank_context() const { return host->rank_context(); }
   // Returns the communicator whose ranks differ along these axes alone.
   // axes: dp x tp, dp, tp, edp, or ep x etp; any other set is an internal error.
   Comm& over(Axes axes) const;

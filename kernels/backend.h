@@ -205,6 +205,8 @@ struct AdamW {
   float beta1, beta2, eps, weight_decay;
 };
 
+class BlockState;  // kernels/blocked_on.h
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -222,6 +224,8 @@ class Backend {
   // for it. Empty if on_host().
   virtual std::string device_id() const { return {}; }
   virtual void synchronize() {}  // waits until all enqueued operations are complete
+  // Publishes the host's waits for the device to `state` from now on. No-op if on_host().
+  virtual void publish_waits_to(std::shared_ptr<BlockState> /*state*/) {}
   // Graph region: calls body every time. A device may record the operations of one call, and replay
   // the recording in later calls, which saves the host the start of each operation. In every call
   // with one name, body must enqueue the same operations on the same tensors. Only the contents of

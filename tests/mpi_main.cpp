@@ -41,7 +41,7 @@ int main(int argc, char** argv) {
     if (argument.starts_with("--dtype=")) sy::test::device.dtype = argument.substr(8);
   }
   sy::set_library_defaults();
-  sy::Runtime runtime(&argc, &argv);
+  sy::Runtime runtime(std::make_shared<sy::RankContext>(), &argc, &argv);
   sy::test::shared_world = &runtime.world();
   // NCCL refuses ranks that share a GPU unless their host ids differ.
   setenv("NCCL_HOSTID", std::to_string(runtime.world().rank()).c_str(), 0);

@@ -78,6 +78,7 @@ CudaBackend::CudaBackend(int device)
       cublas_(make_cublas(stream_.get(), cublas_workspace_.get(), workspace_size)),
       context_{device,         stream_.get(),  cublas_.get(),   workspace_.get(),
                workspace_size, &side_streams_, large_product(), small_products_on_streams()},
+      waiter_(context_.stream),
       staging_(context_.stream, waiter_),
       read_(pinned_memory(read_limit)),
       read_done_(make_event()),
@@ -103,7 +104,7 @@ Index CudaBackend::free_bytes() const {
 }
 
 void CudaBackend::synchronize() {
-  const EnqueueScope enqueue_scope;
+  const EnqueueScope enqueue_scope(context_.stream.blocked());
   check(cudaEventRecord(all_done_.get(), context_.stream.end_capture()), "cudaEventRecord");
   waiter_.wait(all_done_.get());
 }
@@ -121,7 +122,7 @@ void CudaBackend::do_to_host(ConstView x, void* host) {
 }
 
 void CudaBackend::do_begin_read(ConstView x) {
-  const EnqueueScope enqueue_scope;
+  const EnqueueScope enqueue_scope(context_.stream.blocked());
   check(cudaMemcpyAsync(read_.get(), x.bytes(), static_cast<std::size_t>(x.size_bytes()), cudaMemcpyDeviceToHost,
                         context_.stream.end_capture()),
         "a copy from the GPU");

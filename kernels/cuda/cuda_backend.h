@@ -16,6 +16,9 @@ class CudaBackend final : public Backend {
   explicit CudaBackend(int device);  // device: the current CUDA device
 
   Context& context() { return context_; }
+  void publish_waits_to(std::shared_ptr<BlockState> state) override {
+    context_.stream.publish_waits_to(std::move(state));
+  }
   void set_wait_hook(std::function<void()> hook) { waiter_.hook = std::move(hook); }
 
   std::string_view name() const override { return "cuda"; }

@@ -130,6 +130,6 @@ int run(Comm& world, int argc, char** argv) {
 
 int main(int argc, char** argv) {
   sy::set_library_defaults();
-  sy::Runtime runtime(&argc, &argv);
+  sy::Runtime runtime(std::make_shared<sy::RankContext>(), &argc, &argv);
   return runtime.run([&] { return sy::bench::run(runtime.world(), argc, argv); });
 }
