@@ -84,8 +84,7 @@ void exit_with_launcher() {
   exit_without_launcher(0);
 }
 
-// The first task prints the error and leaves
-// first, since srun may end the others when one leaves.
+// The first task prints the error and leaves first: srun may end the others when one leaves.
 void exit_without_process_manager() {
   if (slurm_tasks() <= 1 || environment_has_process_manager()) return;
   if (environment_int("SLURM_PROCID") <= 0)
@@ -98,8 +97,8 @@ void exit_without_process_manager() {
   std::exit(2);
 }
 
-// Two SIGTERM within five seconds end it at once. A second signal that arrives before the first one
-// is handled is lost. Therefore SIGTERM repeats every 200 ms for five seconds; SIGKILL follows.
+// Two SIGTERM within five seconds end mpirun at once. A second signal that arrives before the first
+// one is handled is lost. Therefore SIGTERM repeats every 200 ms for five seconds; SIGKILL follows.
 void terminate_mpirun() {
   const pid_t mpirun = getppid();
   std::string name;

@@ -162,6 +162,7 @@ Mesh make_dry_mesh(Comm& world, const Layout& layout, bool asynchronous) {
 Mesh on_backend(Mesh mesh, Backend& backend) {
   if (backend.on_host() || mesh.backend == &backend) return mesh;
   SY_ASSERT(!mesh.backend && !mesh.kv_replicas, "a mesh for the buffers of another backend");
+  backend.publish_waits_to(block_state(mesh.host->shared_context()));
   const MakeComm nccl = nccl_on(backend, mesh.rank, mesh.rank_context());
   for (const GridGroup& group : grid_groups) mesh.*group.comm = nccl(std::move(mesh.*group.comm), group.stream);
   for (const NodeGroup& group : node_groups)

@@ -73,6 +73,7 @@ Mesh make_mesh(Comm& world, const Layout& layout);
 // If `asynchronous`, the communicators overlap with compute, like those of a GPU.
 Mesh make_dry_mesh(Comm& world, const Layout& layout, bool asynchronous = false);
 // Returns the mesh for buffers of `backend`, which must outlive it. Collective.
+// From then on, waits for the device are published to the context of the mesh.
 // Returns `mesh` unchanged if it is for these buffers already, or if they are host buffers.
 // Otherwise `mesh` must be for host buffers and have no replicas: call this before
 // join_kv_replicas().

@@ -271,9 +271,7 @@ std::string layout_problem(const Config& config, const Layout& layout);
 void check_config_for_layout(const Config& config, const Layout& layout);
 // Opens the backend of this name. Throws InputError if it is unavailable. `setting` is the source
 // of the name, for the message. local_rank: index of this rank on its node, which selects the GPU.
-// The waits for the device are published to the context of `world`.
-std::unique_ptr<Backend> open_backend(std::string_view setting, const std::string& name, const Comm& world,
-                                      int local_rank);
+std::unique_ptr<Backend> open_backend(std::string_view setting, const std::string& name, int local_rank = 0);
 // Throws InputError if the backend cannot compute the model. `setting`: see open_backend().
 void check_config_for_backend(std::string_view setting, const Config& config, const Backend& backend);
 

@@ -273,7 +273,8 @@ void print(const Findings& findings) {
 Machine write_machine(Comm& world, const std::string& file, const Findings& findings) {
   std::unique_ptr<Backend> backend;
   const int local = local_rank(world);
-  agree_on_errors(world, [&] { backend = open_backend("the backend", "auto", world, local); });
+  agree_on_errors(world, [&] { backend = open_backend("the backend", "auto", local); });
+  backend->publish_waits_to(block_state(world.shared_context()));
   agree_on_devices(world, *backend);
   const HostFacts& first = findings.hosts.front();
   Progress progress;

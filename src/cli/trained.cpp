@@ -127,7 +127,7 @@ std::unique_ptr<Engine> load_model(Comm& world, const Trained& trained, Layout l
   std::unique_ptr<Backend> device;
   const int local = local_rank(world);
   agree_on_errors(world, [&] {
-    device = open_backend("--backend", backend, world, local);
+    device = open_backend("--backend", backend, local);
     check_config_for_backend("--backend", config, *device);
   });
   agree_on_devices(world, *device);

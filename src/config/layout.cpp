@@ -3,7 +3,6 @@
 #include <cmath>
 #include <tuple>
 
-#include "dist/comm.h"
 #include "dist/token_dispatcher.h"
 #include "src/config.h"
 #include "src/text/numbers.h"
@@ -119,12 +118,9 @@ void check_config_for_layout(const Config& config, const Layout& layout) {
                           : fmt::format("on {} these layouts work: {}", counted(layout.ranks, "rank"), list));
 }
 
-std::unique_ptr<Backend> open_backend(std::string_view setting, const std::string& name, const Comm& world,
-                                      int local_rank) {
+std::unique_ptr<Backend> open_backend(std::string_view setting, const std::string& name, int local_rank) {
   try {
-    std::unique_ptr<Backend> backend = make_backend(name, local_rank);
-    backend->publish_waits_to(block_state(world.shared_context()));
-    return backend;
+    return make_backend(name, local_rank);
   } catch (const NoBackend& e) {
     bad_input("{} = {}, but {}: set it to {}", setting, e.name, e.missing,
               e.name == "cuda" ? "cpu or auto" : "auto, cpu or cuda");

@@ -594,7 +594,7 @@ int run_training(Comm& world, const Config& config, const RunOptions& options) {
     if (vocab < layout.tp)
       bad_input("a vocabulary of {} cannot be split over parallel.tp = {} ranks: lower parallel.tp", vocab, layout.tp);
     if (options.machine_memory) return;  // this machine's devices do not matter
-    backend = open_backend("run.backend", config.run.backend, world, local);
+    backend = open_backend("run.backend", config.run.backend, local);
     check_config_for_backend("run.backend", config, *backend);
   });
   check_same_data(world, *dataset);

@@ -9,6 +9,8 @@
 #include <cstdlib>
 #include <thread>
 
+#include "dist/phase.h"
+
 namespace sy {
 namespace {
 
