@@ -20,8 +20,10 @@ class CollectiveScope {
                   RowsMoved rows = {})
       : traffic_(comm.size() > 1 ? &traffic[static_cast<int>(kind)] : nullptr), bytes_(bytes), started_(Clock::now()) {
     if (!traffic_) return;
-    block_.emplace(display_name(kind), comm.peer_names(), rows, comm.asynchronous());
-    if (trace_spans) span_.emplace(name_of(kind).data(), TraceScope::Numbers{{"bytes", bytes}, {"ranks", comm.size()}});
+    block_.emplace(comm.rank_context().blocked, display_name(kind), comm.peer_names(), rows, comm.asynchronous());
+    if (comm.rank_context().trace_spans)
+      span_.emplace(comm.rank_context(), name_of(kind).data(),
+                    TraceScope::Numbers{{"bytes", bytes}, {"ranks", comm.size()}});
   }
   ~CollectiveScope() {
     if (!traffic_) return;
@@ -40,7 +42,7 @@ class CollectiveScope {
 };
 
 bool fingerprints_enabled(const Comm& comm) {
-  return fingerprint_check.enabled && comm.size() > 1;
+  return comm.rank_context().fingerprints.enabled && comm.size() > 1;
 }
 
 // "a reduce of 8 bytes to the group's rank 0, of 4 bytes to the group's rank 1"
@@ -84,13 +86,13 @@ const char* intern(const std::string& text) {
 }
 
 std::unique_ptr<Comm> Comm::split(const std::function<int(int)>& color) const {
-  const ScopedBlock block("a split into groups", peer_names());
+  const ScopedBlock block(context_->blocked, "a split into groups", peer_names());
   if (fingerprints_enabled(*this)) check_fingerprints(*this, "a split into groups");
   return do_split(color);
 }
 
 void Comm::barrier() {
-  const ScopedBlock block("a barrier", peer_names());
+  const ScopedBlock block(context_->blocked, "a barrier", peer_names());
   if (fingerprints_enabled(*this)) check_fingerprints(*this, "a barrier");
   do_barrier();
 }

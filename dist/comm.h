@@ -19,8 +19,10 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "dist/rank_context.h"
 #include "kernels/tensor.h"
 
 namespace sy {
@@ -70,7 +72,11 @@ struct Traffic {
 // data.
 class Comm {
  public:
+  explicit Comm(std::shared_ptr<RankContext> context) : context_(std::move(context)) {}
   virtual ~Comm() = default;
+  // The context of this rank, which its communicators share.
+  RankContext& rank_context() const { return *context_; }
+  const std::shared_ptr<RankContext>& shared_context() const { return context_; }
   virtual int size() const = 0;
   virtual int rank() const = 0;
   // Returns the communicator of the ranks with this rank's colour, in rank order. Collective.
@@ -148,6 +154,7 @@ class Comm {
                                std::span<const Index> receive) = 0;
 
  private:
+  std::shared_ptr<RankContext> context_;
   std::array<Traffic, num_collectives> traffic_{};
 };
 
@@ -157,9 +164,10 @@ std::string format_rank_list(const std::vector<int>& ascending);
 const char* intern(const std::string& text);
 
 // Returns a communicator of one rank. Its collectives copy or do nothing.
-std::unique_ptr<Comm> make_comm_self();
+std::unique_ptr<Comm> make_comm_self(std::shared_ptr<RankContext> context = std::make_shared<RankContext>());
 // Returns a dry communicator (dist/comm_dry.h); a comm_self if `size` is 1.
 // asynchronous: of the communicator, and of those that are split from it.
-std::unique_ptr<Comm> make_comm_dry(int size, int rank, bool asynchronous = false);
+std::unique_ptr<Comm> make_comm_dry(int size, int rank, bool asynchronous = false,
+                                    std::shared_ptr<RankContext> context = std::make_shared<RankContext>());
 
 }  // namespace sy

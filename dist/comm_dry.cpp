@@ -2,7 +2,6 @@
 
 #include <cstring>
 
-#include "dist/phase.h"
 #include "kernels/device.h"
 
 namespace sy {
@@ -10,7 +9,8 @@ namespace {
 
 class CommDry final : public Comm {
  public:
-  CommDry(int size, int rank, bool asynchronous) : size_(size), rank_(rank), asynchronous_(asynchronous) {}
+  CommDry(std::shared_ptr<RankContext> context, int size, int rank, bool asynchronous)
+      : Comm(std::move(context)), size_(size), rank_(rank), asynchronous_(asynchronous) {}
   int size() const override { return size_; }
   int rank() const override { return rank_; }
   bool asynchronous() const override { return asynchronous_; }
@@ -26,10 +26,10 @@ class CommDry final : public Comm {
       rank += r < rank_;
       ++size;
     }
-    return make_comm_dry(size, rank, asynchronous_);
+    return make_comm_dry(size, rank, asynchronous_, shared_context());
   }
   void record(Collective kind, Index sent, Index received, Index buffer, Index roots = 0) {
-    ++transfers[{kind, current_phase.subphase, sent, received, buffer, roots}];
+    ++transfers[{kind, rank_context().phase.current().subphase, sent, received, buffer, roots}];
   }
   // The buffers of all roots in one call. root_sends: a root sends its buffer to the others;
   // otherwise it receives theirs.
@@ -77,9 +77,9 @@ class CommDry final : public Comm {
 
 }  // namespace
 
-std::unique_ptr<Comm> make_comm_dry(int size, int rank, bool asynchronous) {
-  if (size == 1) return make_comm_self();
-  return std::make_unique<CommDry>(size, rank, asynchronous);
+std::unique_ptr<Comm> make_comm_dry(int size, int rank, bool asynchronous, std::shared_ptr<RankContext> context) {
+  if (size == 1) return make_comm_self(std::move(context));
+  return std::make_unique<CommDry>(std::move(context), size, rank, asynchronous);
 }
 
 std::map<DryTransfer, Index> dry_transfers(const Comm& comm) {

@@ -16,7 +16,6 @@
 namespace sy {
 
 void check_mpi(int code, const char* what) {
-  ScopedBlock::progress();
   if (code == MPI_SUCCESS) return;
   char text[MPI_MAX_ERROR_STRING];
   int length = 0;
@@ -73,8 +72,9 @@ void reduce_in_rank_order(DType dtype, Reduce op, std::span<const std::byte* con
 
 class CommMpi final : public Comm {
  public:
-  CommMpi(MPI_Comm comm, bool owned, std::shared_ptr<SharedMemoryTransport> transport)
-      : comm_(comm), owned_(owned), transport_(std::move(transport)) {
+  CommMpi(std::shared_ptr<RankContext> context, MPI_Comm comm, bool owned,
+          std::shared_ptr<SharedMemoryTransport> transport)
+      : Comm(std::move(context)), comm_(comm), owned_(owned), transport_(std::move(transport)) {
     MPI_Comm_size(comm_, &size_);
     MPI_Comm_rank(comm_, &rank_);
     find_nodes();
@@ -91,11 +91,16 @@ class CommMpi final : public Comm {
 
   bool host_all_gather(std::span<const Index> mine, std::span<Index> all) const override {
     const int bytes = narrow(static_cast<Index>(mine.size_bytes()));
-    check_mpi(MPI_Allgather(mine.data(), bytes, MPI_BYTE, all.data(), bytes, MPI_BYTE, comm_), "MPI_Allgather");
+    check(MPI_Allgather(mine.data(), bytes, MPI_BYTE, all.data(), bytes, MPI_BYTE, comm_), "MPI_Allgather");
     return true;
   }
 
  private:
+  // check_mpi(), and publishes progress to the watchdog. Call it after the MPI call has returned.
+  void check(int code, const char* what) const {
+    rank_context().blocked.progress();
+    check_mpi(code, what);
+  }
   const char* format_peer_names() const {
     std::vector<int> here(static_cast<std::size_t>(size_)), in_world(here.size());
     std::iota(here.begin(), here.end(), 0);
@@ -112,19 +117,19 @@ class CommMpi final : public Comm {
 
   std::unique_ptr<Comm> do_split(const std::function<int(int)>& color) const override {
     MPI_Comm subgroup;
-    check_mpi(MPI_Comm_split(comm_, color(rank_), rank_, &subgroup), "MPI_Comm_split");
+    check(MPI_Comm_split(comm_, color(rank_), rank_, &subgroup), "MPI_Comm_split");
     int size = 0;
     MPI_Comm_size(subgroup, &size);
     if (size == 1) {  // comm_self makes no MPI calls
       MPI_Comm_free(&subgroup);
-      return make_comm_self();
+      return make_comm_self(shared_context());
     }
     MPI_Comm_set_errhandler(subgroup, MPI_ERRORS_RETURN);
-    return make_comm_mpi(subgroup, true, transport_);
+    return make_comm_mpi(shared_context(), subgroup, true, transport_);
   }
 
   void do_barrier() override {
-    if (!is_one_node()) return check_mpi(MPI_Barrier(comm_), "MPI_Barrier");
+    if (!is_one_node()) return check(MPI_Barrier(comm_), "MPI_Barrier");
     gather(scratch(size_), std::vector<Index>(size_, 1));
   }
 
@@ -138,8 +143,8 @@ class CommMpi final : public Comm {
       return rank_ == root ? transport_->send_receive({&send, 1}, {}) : transport_->send_receive({}, {&receive, 1});
     }
     for (Index at = 0; at < x.size_bytes(); at += message_bytes)
-      check_mpi(MPI_Bcast(x.bytes() + at, narrow(std::min(message_bytes, x.size_bytes() - at)), MPI_BYTE, root, comm_),
-                "MPI_Bcast");
+      check(MPI_Bcast(x.bytes() + at, narrow(std::min(message_bytes, x.size_bytes() - at)), MPI_BYTE, root, comm_),
+            "MPI_Bcast");
   }
 
   // The algorithm is that of all_reduce_bytes().
@@ -156,8 +161,7 @@ class CommMpi final : public Comm {
       std::memcpy(all + rank_ * bytes, x.bytes(), bytes);
       gather(all, std::vector<Index>(size_, bytes));
     } else {
-      check_mpi(MPI_Allgather(x.bytes(), narrow(bytes), MPI_BYTE, all, narrow(bytes), MPI_BYTE, comm_),
-                "MPI_Allgather");
+      check(MPI_Allgather(x.bytes(), narrow(bytes), MPI_BYTE, all, narrow(bytes), MPI_BYTE, comm_), "MPI_Allgather");
     }
     std::vector<const std::byte*> ranks(size_);
     for (int r = 0; r < size_; ++r) ranks[r] = all + r * bytes;
@@ -237,19 +241,19 @@ class CommMpi final : public Comm {
 
   void start_receive(int from, std::byte* data, Index bytes) {
     for (Index at = 0; at < bytes; at += message_bytes)
-      check_mpi(MPI_Irecv(data + at, narrow(std::min(message_bytes, bytes - at)), MPI_BYTE, from, 0, comm_,
-                          &requests_.emplace_back()),
-                "MPI_Irecv");
+      check(MPI_Irecv(data + at, narrow(std::min(message_bytes, bytes - at)), MPI_BYTE, from, 0, comm_,
+                      &requests_.emplace_back()),
+            "MPI_Irecv");
   }
   void start_send(int to, const std::byte* data, Index bytes) {
     for (Index at = 0; at < bytes; at += message_bytes)
-      check_mpi(MPI_Isend(data + at, narrow(std::min(message_bytes, bytes - at)), MPI_BYTE, to, 0, comm_,
-                          &requests_.emplace_back()),
-                "MPI_Isend");
+      check(MPI_Isend(data + at, narrow(std::min(message_bytes, bytes - at)), MPI_BYTE, to, 0, comm_,
+                      &requests_.emplace_back()),
+            "MPI_Isend");
   }
   void finish_messages() {
-    check_mpi(MPI_Waitall(narrow(static_cast<Index>(requests_.size())), requests_.data(), MPI_STATUSES_IGNORE),
-              "MPI_Waitall");
+    check(MPI_Waitall(narrow(static_cast<Index>(requests_.size())), requests_.data(), MPI_STATUSES_IGNORE),
+          "MPI_Waitall");
     requests_.clear();
   }
 
@@ -266,7 +270,7 @@ class CommMpi final : public Comm {
                                 ? RankWindow{transport_->id(), transport_->rank(), narrow(transport_->buffer_bytes())}
                                 : RankWindow{};
     std::vector<RankWindow> all(size_);
-    check_mpi(MPI_Allgather(&mine, 3, MPI_INT, all.data(), 3, MPI_INT, comm_), "MPI_Allgather");
+    check(MPI_Allgather(&mine, 3, MPI_INT, all.data(), 3, MPI_INT, comm_), "MPI_Allgather");
     window_rank_.assign(size_, -1);
     std::map<int, std::size_t> node_of;  // by window
     for (int r = 0; r < size_; ++r) {
@@ -397,8 +401,9 @@ class CommMpi final : public Comm {
 
 }  // namespace
 
-std::unique_ptr<Comm> make_comm_mpi(MPI_Comm comm, bool owned, std::shared_ptr<SharedMemoryTransport> transport) {
-  return std::make_unique<CommMpi>(comm, owned, std::move(transport));
+std::unique_ptr<Comm> make_comm_mpi(std::shared_ptr<RankContext> context, MPI_Comm comm, bool owned,
+                                    std::shared_ptr<SharedMemoryTransport> transport) {
+  return std::make_unique<CommMpi>(std::move(context), comm, owned, std::move(transport));
 }
 
 }  // namespace sy

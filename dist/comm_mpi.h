@@ -22,11 +22,11 @@ namespace sy {
 class SharedMemoryTransport;
 
 // Throws Failure with MPI's error text if `code` is an error. what: the MPI function.
-// Publishes progress to the watchdog. Call it after the MPI call has returned.
 void check_mpi(int code, const char* what);
 
-// Returns a communicator over `comm`. Collective.
+// Returns a communicator over `comm`. Collective. context: of this rank.
 // owned: it frees `comm` in its destructor. transport: nullptr if there is none.
-std::unique_ptr<Comm> make_comm_mpi(MPI_Comm comm, bool owned, std::shared_ptr<SharedMemoryTransport> transport);
+std::unique_ptr<Comm> make_comm_mpi(std::shared_ptr<RankContext> context, MPI_Comm comm, bool owned,
+                                    std::shared_ptr<SharedMemoryTransport> transport);
 
 }  // namespace sy

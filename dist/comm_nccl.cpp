@@ -8,11 +8,11 @@
 #include <exception>
 #include <numeric>
 
-#include "dist/phase.h"
 #include "dist/watchdog.h"
 #include "kernels/cuda/context.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/staging.h"
+#include "kernels/environment.h"
 #include "kernels/ops/elementwise.h"
 
 namespace sy {
@@ -40,11 +40,12 @@ struct SharedState {
   Device& backend;
   cuda::Context& context;
   int rank;
+  RankContext& rank_context;
   const int num_streams = nccl_streams();
   std::array<Stream, num_comm_streams> streams;
   std::vector<CommNccl*> members;
 
-  SharedState(Device& b, int r) : backend(b), context(cuda::context_of(b)), rank(r) {
+  SharedState(Device& b, int r, RankContext& c) : backend(b), context(cuda::context_of(b)), rank(r), rank_context(c) {
     int lowest = 0, highest = 0;
     check(cudaDeviceGetStreamPriorityRange(&lowest, &highest), "cudaDeviceGetStreamPriorityRange");
     // Other ranks wait for the collectives.
@@ -100,14 +101,14 @@ std::size_t count_of(Index n) {
 class CommNccl final : public Comm {
  public:
   CommNccl(std::shared_ptr<SharedState> shared, std::unique_ptr<Comm> host, CommStream stream)
-      : shared_(std::move(shared)), host_(std::move(host)), kind_(stream) {
+      : Comm(host->shared_context()), shared_(std::move(shared)), host_(std::move(host)), kind_(stream) {
     if (host_->size() == 1) return;
-    const ScopedBlock block("NCCL to connect", peer_names());
+    const ScopedBlock block(rank_context().blocked, "NCCL to connect", peer_names());
     ncclUniqueId id{};
     if (host_->rank() == 0) check_nccl(ncclGetUniqueId(&id), "making an id");
     host_->broadcast(view_of(reinterpret_cast<std::uint8_t*>(&id), {static_cast<Index>(sizeof id)}), 0);
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    if (!std::getenv("NCCL_MAX_CTAS") && !std::getenv("NCCL_MAX_NCHANNELS")) config.maxCTAs = max_channels;
+    if (!environment("NCCL_MAX_CTAS") && !environment("NCCL_MAX_NCHANNELS")) config.maxCTAs = max_channels;
     check_nccl(ncclCommInitRankConfig(&nccl_, host_->size(), id, host_->rank(), &config), "joining");
     shared_->members.push_back(this);
   }
@@ -128,12 +129,12 @@ class CommNccl final : public Comm {
   bool asynchronous() const override { return size() > 1; }
   void mark() override {
     if (!asynchronous()) return;
-    const cuda::EnqueueScope enqueue_scope;
+    const cuda::EnqueueScope enqueue_scope(shared_->context.stream.blocked());
     check(cudaEventRecord(marked_.get(), shared_->context.stream.end_capture()), "cudaEventRecord");
   }
   void wait() override {
     if (!asynchronous()) return;
-    const cuda::EnqueueScope enqueue_scope;
+    const cuda::EnqueueScope enqueue_scope(shared_->context.stream.blocked());
     check(cudaEventRecord(stream().done.get(), stream().stream.get()), "cudaEventRecord");
     check(cudaStreamWaitEvent(shared_->context.stream.end_capture(), stream().done.get(), 0), "cudaStreamWaitEvent");
   }
@@ -158,7 +159,7 @@ class CommNccl final : public Comm {
     return fmt::format("{} of rank {} {}{}", name_of(s->kind), shared_->rank, peer_names(), s->phase.describe());
   }
   void publish(const InFlight& s) const {
-    device_collective.write({display_name(s.kind), peer_names(), s.rows, s.phase});
+    rank_context().device_collective.write({display_name(s.kind), peer_names(), s.rows, s.phase});
   }
 
  private:
@@ -268,7 +269,7 @@ class CommNccl final : public Comm {
     next_ = (next_ + 1) % in_flight_.size();
     s.kind = kind;
     s.rows = rows;
-    s.phase = current_phase;
+    s.phase = rank_context().phase.current();
     s.number = ++shared_->started;
     publish(s);
     const ncclResult_t result = enqueue(on);
@@ -303,8 +304,8 @@ void SharedState::poll() {
   if (member)
     member->publish(*oldest);
   else
-    device_collective.write({});
-  ScopedBlock::progress();
+    rank_context.device_collective.write({});
+  rank_context.blocked.progress();
 }
 
 void SharedState::check_errors() const {
@@ -322,14 +323,8 @@ void SharedState::check_errors() const {
 
 }  // namespace
 
-MakeComm nccl_on(Device& backend, int rank) {
-  // Sums within NVSwitch differ from call to call. The user can allow them by setting this to 1.
-  setenv("NCCL_NVLS_ENABLE", "0", 0);
-  setenv("NCCL_MAX_P2P_NCHANNELS", std::to_string(max_channels).c_str(), 0);
-  // Two communicators must not deadlock:
-  // their kernels launch in the order of the calls on all ranks.
-  setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
-  const auto shared = std::make_shared<SharedState>(backend, rank);
+MakeComm nccl_on(Device& backend, int rank, RankContext& context) {
+  const auto shared = std::make_shared<SharedState>(backend, rank, context);
   cuda::set_wait_hook(backend, [s = std::weak_ptr(shared)] {
     if (const auto alive = s.lock()) alive->poll();
   });
@@ -341,9 +336,9 @@ MakeComm nccl_on(Device& backend, int rank) {
 // NCCL_LAUNCH_ORDER_IMPLICIT exists since NCCL 2.26 (22600 in ncclGetVersion). Older versions
 // ignore it silently. The NCCL user guide has it in "Environment variables". Its section "Using
 // multiple NCCL communicators concurrently" requires one order on all ranks.
-// nccl_on sets the variable if the user has not.
+// set_library_defaults() sets the variable if the user has not.
 int nccl_streams() {
-  const char* const setting = std::getenv("NCCL_LAUNCH_ORDER_IMPLICIT");
+  const char* const setting = environment("NCCL_LAUNCH_ORDER_IMPLICIT");
   const bool in_order = loaded_version() >= 22600 && (!setting || std::strtol(setting, nullptr, 0) != 0);
   return in_order ? num_comm_streams : 1;
 }

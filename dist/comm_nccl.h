@@ -26,9 +26,9 @@ constexpr int num_comm_streams = 2;
 // Collective. Throws Failure if NCCL returns an error.
 using MakeComm = std::function<std::unique_ptr<Comm>(std::unique_ptr<Comm> host, CommStream stream)>;
 
-// Returns a factory of communicators for a cuda device, which must outlive the communicators.
-// rank: this process's rank in the world, for messages.
-MakeComm nccl_on(Device& backend, int rank);
+// Returns a factory of communicators for a cuda backend, which must outlive the communicators.
+// rank: this process's rank in the world, for messages. context: gets the collectives in flight.
+MakeComm nccl_on(Device& backend, int rank, RankContext& context);
 
 // Returns the version of the loaded NCCL: "2.28.9"; empty in a build without NCCL.
 std::string nccl_version();

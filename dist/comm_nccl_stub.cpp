@@ -3,7 +3,7 @@
 
 namespace sy {
 
-MakeComm nccl_on(Device& backend, int) {
+MakeComm nccl_on(Device& backend, int, RankContext&) {
   SY_ASSERT(false, "no NCCL for the {} backend in this build", backend.name());
 }
 

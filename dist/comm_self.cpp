@@ -12,11 +12,14 @@ void copy(ConstView in, View out) {
 
 class CommSelf final : public Comm {
  public:
+  using Comm::Comm;
   int size() const override { return 1; }
   int rank() const override { return 0; }
 
  private:
-  std::unique_ptr<Comm> do_split(const std::function<int(int)>&) const override { return make_comm_self(); }
+  std::unique_ptr<Comm> do_split(const std::function<int(int)>&) const override {
+    return make_comm_self(shared_context());
+  }
   void do_barrier() override {}
   void do_broadcast(std::span<const RootedBuffer>) override {}
   void do_all_reduce(View, Reduce) override {}
@@ -30,8 +33,8 @@ class CommSelf final : public Comm {
 
 }  // namespace
 
-std::unique_ptr<Comm> make_comm_self() {
-  return std::make_unique<CommSelf>();
+std::unique_ptr<Comm> make_comm_self(std::shared_ptr<RankContext> context) {
+  return std::make_unique<CommSelf>(std::move(context));
 }
 
 }  // namespace sy

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "dist/phase.h"
-
 namespace sy {
 
 std::string first_difference(std::span<const CollectiveFingerprint> fingerprints, std::span<const Index> rows) {
@@ -29,9 +27,10 @@ void check_fingerprints(const Comm& comm, const std::string& call, std::span<con
                         std::span<const Index> receive) {
   constexpr std::size_t header_length = sizeof(CollectiveFingerprint) / sizeof(Index);
   static_assert(sizeof(CollectiveFingerprint) % sizeof(Index) == 0);
+  RankContext& context = comm.rank_context();
   const auto P = static_cast<std::size_t>(comm.size());
-  CollectiveFingerprint own{fingerprint_check.rank, {}};
-  Phase phase = current_phase;
+  CollectiveFingerprint own{context.fingerprints.rank, {}};
+  Phase phase = context.phase.current();
   phase.step = 0;  // intern() stores each text forever: the texts must repeat in every step
   const std::string text = call + phase.describe();
   text.copy(own.text, sizeof own.text - 1);
@@ -41,7 +40,7 @@ void check_fingerprints(const Comm& comm, const std::string& call, std::span<con
   std::memcpy(mine.data(), &own, sizeof own);
   std::copy(send.begin(), send.end(), mine.begin() + header_length);
   std::copy(receive.begin(), receive.end(), mine.begin() + header_length + P);
-  const ScopedBlock block("others that do", intern(text));
+  const ScopedBlock block(context.blocked, "others that do", intern(text));
   if (!comm.host_all_gather(mine, all)) return;
 
   std::vector<CollectiveFingerprint> fingerprints(P);

@@ -12,13 +12,6 @@
 
 namespace sy {
 
-// State of the check.
-struct FingerprintCheck {
-  bool enabled = false;  // equal on all ranks
-  int rank = 0;          // rank of this process in the world
-};
-inline FingerprintCheck fingerprint_check;  // set by Runtime
-
 // Fingerprint of a rank's next collective. It has a fixed size, so that ranks whose calls differ
 // can still exchange it.
 struct CollectiveFingerprint {

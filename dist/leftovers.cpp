@@ -4,7 +4,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cstdlib>
 #include <fstream>
 #include <map>
 #include <set>
@@ -12,6 +11,7 @@
 #include <vector>
 
 #include "kernels/check.h"
+#include "kernels/environment.h"
 
 namespace sy {
 namespace {
@@ -94,7 +94,7 @@ Record read_record(const fs::path& path) {
 }  // namespace
 
 fs::path job_folder() {
-  const char* const folder = std::getenv("OMPI_MCA_orte_jobfam_session_dir");
+  const char* const folder = environment("OMPI_MCA_orte_jobfam_session_dir");
   return folder ? folder : "";
 }
 

@@ -149,12 +149,12 @@ Mesh make_dry_mesh(Comm& world, const Layout& layout, bool asynchronous) {
   Mesh mesh = mesh_without_comms(world, layout);
   for (const GridGroup& group : grid_groups) {
     const GroupRank own = group_rank(layout, mesh.coord, group.axes);
-    mesh.*group.comm = make_comm_dry(own.size, own.index, asynchronous);
+    mesh.*group.comm = make_comm_dry(own.size, own.index, asynchronous, world.shared_context());
   }
   const Topology topology = layout.expert_topology();
   for (const NodeGroup& group : node_groups) {
     const GroupRank own = group.group_rank(topology, mesh.expert_group->rank());
-    if (topology.nodes > 1) mesh.*group.comm = make_comm_dry(own.size, own.index, asynchronous);
+    if (topology.nodes > 1) mesh.*group.comm = make_comm_dry(own.size, own.index, asynchronous, world.shared_context());
   }
   return mesh;
 }
@@ -162,7 +162,8 @@ Mesh make_dry_mesh(Comm& world, const Layout& layout, bool asynchronous) {
 Mesh on_backend(Mesh mesh, Device& backend) {
   if (backend.on_host() || mesh.backend == &backend) return mesh;
   SY_ASSERT(!mesh.backend && !mesh.kv_replicas, "a mesh for the buffers of another backend");
-  const MakeComm nccl = nccl_on(backend, mesh.rank);
+  backend.publish_waits_to(block_state(mesh.host->shared_context()));
+  const MakeComm nccl = nccl_on(backend, mesh.rank, mesh.rank_context());
   for (const GridGroup& group : grid_groups) mesh.*group.comm = nccl(std::move(mesh.*group.comm), group.stream);
   for (const NodeGroup& group : node_groups)
     if (mesh.*group.comm) mesh.*group.comm = nccl(std::move(mesh.*group.comm), CommStream::tokens);

@@ -56,6 +56,7 @@ struct Mesh {
   // Returns `stage`: it holds all ranks of the world, because there is one stage. Its buffers
   // are those of `backend`; the buffers of `host` are in host memory.
   Comm& world() const { return *stage; }
+  RankContext& rank_context() const { return host->rank_context(); }
   // Returns the communicator whose ranks differ along these axes alone.
   // axes: dp x tp, dp, tp, edp, or ep x etp; any other set is an internal error.
   Comm& over(Axes axes) const;
@@ -72,6 +73,7 @@ Mesh make_mesh(Comm& world, const Layout& layout);
 // If `asynchronous`, the communicators overlap with compute, like those of a GPU.
 Mesh make_dry_mesh(Comm& world, const Layout& layout, bool asynchronous = false);
 // Returns the mesh for buffers of `backend`, which must outlive it. Collective.
+// From then on, waits for the device are published to the context of the mesh.
 // Returns `mesh` unchanged if it is for these buffers already, or if they are host buffers.
 // Otherwise `mesh` must be for host buffers and have no replicas: call this before
 // join_kv_replicas().

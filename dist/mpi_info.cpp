@@ -6,8 +6,9 @@
 #include <mpi-ext.h>
 #endif
 
-#include <cstdlib>
 #include <utility>
+
+#include "kernels/environment.h"
 
 namespace sy {
 namespace {
@@ -42,8 +43,9 @@ std::string library() {
 }
 
 int processes_started() {
-  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"})
-    if (const char* value = std::getenv(name)) return std::atoi(value);
+  for (const VariableName name :
+       std::initializer_list<VariableName>{"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"})
+    if (environment(name)) return environment_int(name);
   return 0;
 }
 

@@ -13,14 +13,13 @@
 #include <cerrno>
 #include <charconv>
 #include <chrono>
-#include <cstdlib>
 #include <cstring>
 #include <new>
 #include <optional>
 #include <string_view>
 
-#include "kernels/blocked_on.h"
 #include "kernels/check.h"
+#include "kernels/environment.h"
 
 namespace sy {
 namespace {
@@ -143,7 +142,8 @@ bool allocate(MPI_Comm comm, Index bytes, MPI_Win* window) {
 
 }  // namespace
 
-std::shared_ptr<SharedMemoryTransport> SharedMemoryTransport::open(MPI_Comm world, const std::function<int(int)>& group,
+std::shared_ptr<SharedMemoryTransport> SharedMemoryTransport::open(BlockState& blocked, MPI_Comm world,
+                                                                   const std::function<int(int)>& group,
                                                                    Index buffer_bytes, std::string* why) {
   MPI_Comm machine, comm;
   check_mpi(MPI_Comm_split_type(world, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &machine), "MPI_Comm_split_type");
@@ -174,7 +174,7 @@ std::shared_ptr<SharedMemoryTransport> SharedMemoryTransport::open(MPI_Comm worl
   std::vector<int> ranks(size);
   check_mpi(MPI_Allgather(&rank, 1, MPI_INT, ranks.data(), 1, MPI_INT, comm), "MPI_Allgather");
   return std::shared_ptr<SharedMemoryTransport>(
-      new SharedMemoryTransport(comm, window, std::move(ranks), buffer_bytes));
+      new SharedMemoryTransport(blocked, comm, window, std::move(ranks), buffer_bytes));
 }
 
 namespace {
@@ -182,7 +182,7 @@ namespace {
 // Returns $SWITCHYARD_WINDOW; empty if it is not set, or if it is invalid.
 // If `valid` is not nullptr, it becomes false for an invalid value, otherwise true.
 std::optional<int> window_setting(bool* valid = nullptr) {
-  const char* const value = std::getenv("SWITCHYARD_WINDOW");
+  const char* const value = environment("SWITCHYARD_WINDOW");
   const std::string_view text = value ? value : "";
   int ranks = 0;
   const auto read = std::from_chars(text.data(), text.data() + text.size(), ranks);
@@ -198,21 +198,25 @@ void check_window_setting() {
   window_setting(&valid);
   if (!valid)
     bad_input("SWITCHYARD_WINDOW = '{}': give a number of ranks, 0 for none, or unset it",
-              std::getenv("SWITCHYARD_WINDOW"));
+              environment("SWITCHYARD_WINDOW"));
 }
 
-std::shared_ptr<SharedMemoryTransport> SharedMemoryTransport::open(MPI_Comm world, std::string* why) {
+std::shared_ptr<SharedMemoryTransport> SharedMemoryTransport::open(BlockState& blocked, MPI_Comm world,
+                                                                   std::string* why) {
   int ranks = 0;
   MPI_Comm_size(world, &ranks);
   // Runtime::run reports an invalid value, after all ranks can agree on errors.
   const int ranks_per_window = window_setting().value_or(ranks);
   if (ranks_per_window < 2 && ranks > 1) *why = fmt::format("SWITCHYARD_WINDOW = {}", ranks_per_window);
   return open(
-      world, [&](int rank) { return ranks_per_window < 2 ? -1 : rank / ranks_per_window; }, default_buffer_bytes, why);
+      blocked, world, [&](int rank) { return ranks_per_window < 2 ? -1 : rank / ranks_per_window; },
+      default_buffer_bytes, why);
 }
 
-SharedMemoryTransport::SharedMemoryTransport(MPI_Comm comm, MPI_Win window, std::vector<int> ranks, Index buffer_bytes)
-    : comm_(comm),
+SharedMemoryTransport::SharedMemoryTransport(BlockState& blocked, MPI_Comm comm, MPI_Win window, std::vector<int> ranks,
+                                             Index buffer_bytes)
+    : blocked_(blocked),
+      comm_(comm),
       window_(window),
       world_ranks_(std::move(ranks)),
       buffer_bytes_(buffer_bytes),
@@ -276,11 +280,10 @@ void SharedMemoryTransport::wait_until(int peer, Event event, Ready ready) {
     std::atomic_thread_fence(std::memory_order_seq_cst);
     if (!ready()) syscall(SYS_futex, &sleeper, FUTEX_WAIT, mine, &timeout, nullptr, 0);
     sleeper.store(0, std::memory_order_relaxed);
-    if (ready()) return ScopedBlock::progress();
+    if (ready()) return blocked_.progress();
     int there = 0;
-    // check_mpi() publishes progress. A probe is no progress, so that only its errors are checked.
-    const int error = MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, comm_, &there, MPI_STATUS_IGNORE);
-    if (error != MPI_SUCCESS) check_mpi(error, "MPI_Iprobe");
+    // A probe is no progress, and publishes none.
+    check_mpi(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, comm_, &there, MPI_STATUS_IGNORE), "MPI_Iprobe");
   }
 }
 

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "dist/comm_mpi.h"
+#include "kernels/blocked_on.h"
 
 namespace sy {
 
@@ -34,17 +35,19 @@ class SharedMemoryTransport {
   static constexpr Index default_buffer_bytes = Index{512} << 10;
 
   // Opens a window for this rank. Collective over `world`.
+  // blocked: gets the progress of waits; it must outlive the window.
   // group: maps the index of a rank on its machine to a group.
   // Ranks of one machine with equal groups share a window; a negative group means no window.
   // buffer_bytes: bytes of a send buffer, rounded up to whole cache lines.
   // Returns nullptr if this rank has no peers, or if shared memory is unavailable. `why` is then
   // set to the reason, if there are peers.
-  static std::shared_ptr<SharedMemoryTransport> open(MPI_Comm world, const std::function<int(int)>& group,
-                                                     Index buffer_bytes, std::string* why);
+  static std::shared_ptr<SharedMemoryTransport> open(BlockState& blocked, MPI_Comm world,
+                                                     const std::function<int(int)>& group, Index buffer_bytes,
+                                                     std::string* why);
   // Opens a window of the default size for all ranks of a machine.
   // $SWITCHYARD_WINDOW limits the ranks that share one, in order of their ranks. 0 and 1 mean no
   // window. An invalid value is ignored here: check_window_setting() reports it.
-  static std::shared_ptr<SharedMemoryTransport> open(MPI_Comm world, std::string* why);
+  static std::shared_ptr<SharedMemoryTransport> open(BlockState& blocked, MPI_Comm world, std::string* why);
   ~SharedMemoryTransport();
   SharedMemoryTransport(const SharedMemoryTransport&) = delete;
   SharedMemoryTransport& operator=(const SharedMemoryTransport&) = delete;
@@ -106,11 +109,12 @@ class SharedMemoryTransport {
   struct Segment;
   enum Event : int { message, acknowledgement };
 
-  SharedMemoryTransport(MPI_Comm comm, MPI_Win window, std::vector<int> ranks, Index buffer_bytes);
+  SharedMemoryTransport(BlockState& blocked, MPI_Comm comm, MPI_Win window, std::vector<int> ranks, Index buffer_bytes);
   template <class Ready>
   void wait_until(int peer, Event event, Ready ready);
   void wake(int peer, Event event);
 
+  BlockState& blocked_;
   MPI_Comm comm_;
   MPI_Win window_;
   std::vector<int> world_ranks_;  // world rank of each rank of the window

@@ -136,7 +136,7 @@ ConstView TokenDispatcher::pack(ConstView x, Arena& arena) const {
 
 void TokenDispatcher::start(Comm& group, std::span<const SendReceive> buffers, std::span<const Index> input_splits,
                             std::span<const Index> output_splits, const char* subphase) {
-  const ScopedSubphase scope(subphase);
+  const ScopedSubphase scope(group.rank_context(), subphase);
   group.mark();
   group.start_all_to_all_v(buffers, input_splits, output_splits);
 }

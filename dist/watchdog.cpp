@@ -18,6 +18,7 @@
 #include <limits>
 
 #include "dist/runtime.h"
+#include "kernels/environment.h"
 #include "kernels/philox.h"
 
 namespace sy {
@@ -72,13 +73,13 @@ std::string format_rows(const RowsMoved& rows) {
 
 namespace {
 
-Seconds seconds_from_env(const char* name, Seconds fallback, double min_seconds, const char* range) {
-  const char* const value = std::getenv(name);
+Seconds seconds_from_env(VariableName name, Seconds fallback, double min_seconds, const char* range) {
+  const char* const value = environment(name);
   if (!value) return fallback;
   char* end = nullptr;
   const double seconds = std::strtod(value, &end);
   if (*value == 0 || *end != 0 || !(seconds >= min_seconds) || seconds > 1e9)
-    bad_input("{} = '{}': give a number of seconds {}, or unset it", name, value, range);
+    bad_input("{} = '{}': give a number of seconds {}, or unset it", name.c_str(), value, range);
   return Seconds(seconds);
 }
 
@@ -100,8 +101,11 @@ std::string describe_state(const BlockedOn& block, const Phase& phase, double se
   return text + format_rows(block.rows);
 }
 
-Watchdog::Watchdog(const WatchdogLimits& limits)
-    : wake_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)), last_check_(Clock::now()), local_since_(last_check_) {
+Watchdog::Watchdog(const RankContext& context, const WatchdogLimits& limits)
+    : context_(context),
+      wake_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      last_check_(Clock::now()),
+      local_since_(last_check_) {
   set_limits(limits);
   // The main thread handles all signals.
   sigset_t all, before;
@@ -242,9 +246,9 @@ void Watchdog::handle(const Heartbeat& heartbeat, const Endpoint& from) {
   if (heartbeat.is_question) {
     if (sequence < peer.last_question) return;  // a replay; equal numbers come once to each address
     peer.last_question = sequence;
-    const BlockedOn block = published_block.read();
+    const BlockedOn block = context_.blocked.read();
     Heartbeat answer{rank_, 0, sequence, idle(block), {}};
-    describe_state(block, published_phase.read(), answer.idle).copy(answer.state, sizeof answer.state - 1);
+    describe_state(block, context_.phase.read(), answer.idle).copy(answer.state, sizeof answer.state - 1);
     return send(seal(answer, key_), from);
   }
   // An answer counts from the time of its question, also if it is late or a duplicate.
@@ -267,7 +271,7 @@ void Watchdog::send(const HeartbeatDatagram& datagram, const Endpoint& to) const
 
 void Watchdog::check() {
   check_local_work();
-  const BlockedOn block = published_block.read();
+  const BlockedOn block = context_.blocked.read();
   const double waited = idle(block);
   if (waited < limits_.hang.count() / 4) return;
   Clock::time_point latest{};
@@ -290,17 +294,17 @@ void Watchdog::check() {
 }
 
 void Watchdog::check_local_work() {
-  const std::uint64_t progress_count = published_block.version() + published_phase.version() + local_progress;
+  const std::uint64_t progress_count = context_.blocked.version() + context_.phase.version() + context_.files.chunks;
   const Clock::time_point now = Clock::now();
-  const bool unlimited = limits_.local == Seconds(0) || UnlimitedLocalWork::scopes > 0;
-  if (unlimited || published_block.read().operation || progress_count != progress_count_) local_since_ = now;
+  const bool unlimited = limits_.local == Seconds(0) || context_.unlimited_local_work > 0;
+  if (unlimited || context_.blocked.read().operation || progress_count != progress_count_) local_since_ = now;
   progress_count_ = progress_count;
   if (unlimited || now - std::max(local_since_, resumed_at_) < limits_.local) return;
   exit_process(
       fmt::format("{} has computed, read or written{} for {} without waiting for another rank{}see what its "
                   "machine and its file systems say, and go on from the last checkpoint "
                   "(SWITCHYARD_LOCAL_TIMEOUT sets the seconds, 0: no limit)",
-                  own_name(), published_phase.read().describe(), format_seconds(limits_.local.count()), next_line),
+                  own_name(), context_.phase.read().describe(), format_seconds(limits_.local.count()), next_line),
       false);
 }
 
@@ -309,15 +313,15 @@ std::string Watchdog::own_name() const {
   if (!peers_.empty()) return fmt::format("rank {} on {}", rank_, peers_[static_cast<std::size_t>(rank_)].host);
   const std::string host = host_name();
   // Launchers set the rank in the environment before MPI starts.
-  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"})
-    if (const char* const rank = std::getenv(name)) return fmt::format("rank {} on {}", rank, host);
+  for (const VariableName name : std::initializer_list<VariableName>{"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"})
+    if (const char* const rank = environment(name)) return fmt::format("rank {} on {}", rank, host);
   return fmt::format("process {} on {}", getpid(), host);
 }
 
 std::string Watchdog::report(const BlockedOn& block) const {
   const auto name = [&](std::size_t r) { return fmt::format("rank {} on {}", r, peers_[r].host); };
-  std::string text = fmt::format("{} {}", own_name(), describe_state(block, published_phase.read(), idle(block)));
-  if (const DeviceCollective collective = device_collective.read(); block.device && collective.name)
+  std::string text = fmt::format("{} {}", own_name(), describe_state(block, context_.phase.read(), idle(block)));
+  if (const DeviceCollective collective = context_.device_collective.read(); block.device && collective.name)
     text += fmt::format("; on the device is {} {}{}{}", collective.name, collective.peers, collective.phase.describe(),
                         format_rows(collective.rows));
   // Silent ranks come first: they may be the reason why the others wait.

@@ -14,7 +14,7 @@
 
 #include "dist/comm.h"
 #include "dist/heartbeat.h"
-#include "dist/phase.h"
+#include "dist/rank_context.h"
 #include "kernels/blocked_on.h"
 
 namespace sy {
@@ -36,32 +36,23 @@ WatchdogLimits watchdog_limits();
 // Suspends the limit of local work until the end of the scope, for work that may take hours.
 class UnlimitedLocalWork {
  public:
-  UnlimitedLocalWork() { ++scopes; }
-  ~UnlimitedLocalWork() { --scopes; }
+  explicit UnlimitedLocalWork(RankContext& rank) : scopes_(rank.unlimited_local_work) { ++scopes_; }
+  ~UnlimitedLocalWork() { --scopes_; }
   UnlimitedLocalWork(const UnlimitedLocalWork&) = delete;
   UnlimitedLocalWork& operator=(const UnlimitedLocalWork&) = delete;
 
-  inline static std::atomic<int> scopes{0};
+ private:
+  std::atomic<int>& scopes_;
 };
-
-// A collective that is in flight on the device: the oldest that the host knows of.
-// `name` is nullptr if there is none.
-struct DeviceCollective {
-  const char* name = nullptr;
-  const char* peers = "";
-  RowsMoved rows;
-  Phase phase;
-};
-inline Seqlock<DeviceCollective> device_collective;
 
 class Watchdog {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // Starts the thread that watches this process.
+  // Starts the thread that watches this rank. `context` must outlive it.
   // After a limit it prints what the ranks wait for to standard error, and exits with code 1.
   // Launchers then end the job. It does not call MPI, since MPI_Abort may hang.
-  explicit Watchdog(const WatchdogLimits& limits);
+  Watchdog(const RankContext& context, const WatchdogLimits& limits);
   ~Watchdog();  // stops the thread
   // Exchanges the addresses and the key of all ranks, and replaces the limits. Collective.
   // Before this call the watchdog knows only this rank's own wait.
@@ -100,6 +91,7 @@ class Watchdog {
   std::string own_name() const;
   std::string report(const BlockedOn& block) const;
 
+  const RankContext& context_;
   std::mutex mutex_;  // guards all members below; rendezvous() sets them while the thread runs
   WatchdogLimits limits_;
   Clock::duration poll_interval_{};

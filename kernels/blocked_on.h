@@ -1,5 +1,5 @@
-// The wait state of this process: for other ranks, or for its device. The one computing thread
-// publishes it. Any other thread may read it (dist/watchdog.h).
+// The wait state of a rank: for other ranks, or for its device. The one computing thread publishes
+// it. The thread of the watchdog reads it (dist/watchdog.h).
 #pragma once
 
 #include <array>
@@ -64,30 +64,41 @@ struct BlockedOn {
   bool device = false;
   std::chrono::steady_clock::time_point since{};  // start of the wait, or of its latest progress
 };
-inline Seqlock<BlockedOn> published_block;
+
+// Wait state of a rank. One thread publishes it with ScopedBlock. Any other thread may read it.
+class BlockState {
+ public:
+  BlockedOn read() const { return published_.read(); }
+  std::uint64_t version() const { return published_.version(); }  // changes with each publication
+  // Restarts the clock of the current wait, after some of the expected data has arrived.
+  void progress() { publish(current_); }
+
+ private:
+  friend class ScopedBlock;
+  void publish(BlockedOn block) {
+    block.since = std::chrono::steady_clock::now();
+    current_ = block;
+    published_.write(block);
+  }
+  BlockedOn current_;  // of the computing thread
+  Seqlock<BlockedOn> published_;
+};
 
 // A wait until the end of the scope; then the enclosing wait restarts its clock. Takes about ten
 // nanoseconds.
 class ScopedBlock {
  public:
-  explicit ScopedBlock(const char* operation, const char* peers = "", RowsMoved rows = {}, bool device = false)
-      : previous_(current_) {
-    publish({operation, peers, rows, device});
+  ScopedBlock(BlockState& state, const char* operation, const char* peers = "", RowsMoved rows = {},
+              bool device = false)
+      : state_(state), previous_(state.current_) {
+    state_.publish({operation, peers, rows, device});
   }
-  ~ScopedBlock() { publish(previous_); }
+  ~ScopedBlock() { state_.publish(previous_); }
   ScopedBlock(const ScopedBlock&) = delete;
   ScopedBlock& operator=(const ScopedBlock&) = delete;
 
-  // Restarts the clock of the current wait, after some of the expected data has arrived.
-  static void progress() { publish(current_); }
-
  private:
-  static void publish(BlockedOn block) {
-    block.since = std::chrono::steady_clock::now();
-    current_ = block;
-    published_block.write(block);
-  }
-  inline static BlockedOn current_;  // of the computing thread
+  BlockState& state_;
   BlockedOn previous_;
 };
 

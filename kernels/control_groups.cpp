@@ -2,9 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <fstream>
 #include <sstream>
+
+#include "kernels/environment.h"
 
 namespace sy {
 namespace {
@@ -69,7 +70,7 @@ int cpu_quota(double cpu_time) {
 }
 
 fs::path control_group_root() {
-  const char* const root = std::getenv("SWITCHYARD_CGROUP_ROOT");
+  const char* const root = environment("SWITCHYARD_CGROUP_ROOT");
   return root ? root : "/";
 }
 

@@ -41,6 +41,8 @@
 
 namespace sy {
 
+class BlockState;  // kernels/blocked_on.h
+
 class Device {
  public:
   virtual ~Device() = default;
@@ -82,6 +84,8 @@ class Device {
   static constexpr Index read_limit = Index{4} << 20;
 
   // ---- the stream ----
+  // Publishes the host's waits for the device to `state` from now on. No-op if on_host().
+  virtual void publish_waits_to(std::shared_ptr<BlockState> /*state*/) {}
   virtual void synchronize() {}  // waits until all enqueued operations are complete
   // Graph region: calls body every time. A device may record the operations of one call, and replay
   // the recording in later calls, which saves the host the start of each operation. In every call

@@ -6,6 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include "kernels/environment.h"
+
 namespace sy {
 
 // Number of CPUs that this process may run on; 0 if the system does not say.
@@ -13,8 +15,11 @@ int available_cpus();
 
 // An environment variable of the OpenMP runtime.
 struct ThreadSetting {
-  std::string name, value;
-  friend bool operator==(const ThreadSetting&, const ThreadSetting&) = default;
+  VariableName name;
+  std::string value;
+  friend bool operator==(const ThreadSetting& a, const ThreadSetting& b) {
+    return std::string_view(a.name.c_str()) == b.name.c_str() && a.value == b.value;
+  }
 };
 
 // Number of times that a waiting thread looks for work before it sleeps (GOMP_SPINCOUNT). OpenMP's
@@ -30,11 +35,11 @@ constexpr int spins_between_short_products = 1000;
 // Returns the OpenMP settings that the environment lacks. Pure function.
 // OMP_NUM_THREADS = quota, if the variable is not set and the quota is smaller than `cpus`.
 // GOMP_SPINCOUNT, unless one thread is used, or this variable or OMP_WAIT_POLICY is set.
-//   environment  value of a variable; nullptr if it is not set
+//   value_of     value of a variable; nullptr if it is not set
 //   cpus         number of CPUs that the process may run on
 //   quota        cpu_quota (kernels/control_groups.h); 0 means unlimited
 //   spins        the value of GOMP_SPINCOUNT
-std::vector<ThreadSetting> thread_settings(const std::function<const char*(const char*)>& environment, int cpus,
+std::vector<ThreadSetting> thread_settings(const std::function<const char*(VariableName)>& value_of, int cpus,
                                            int quota, int spins);
 
 // Applies thread_settings() to this process by executing the program again with exec().

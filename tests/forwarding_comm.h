@@ -11,7 +11,7 @@ namespace sy {
 
 class ForwardingComm : public Comm {
  public:
-  explicit ForwardingComm(std::unique_ptr<Comm> inner) : inner_(std::move(inner)) {}
+  explicit ForwardingComm(std::unique_ptr<Comm> inner) : Comm(inner->shared_context()), inner_(std::move(inner)) {}
   int size() const override { return inner_->size(); }
   int rank() const override { return inner_->rank(); }
 

@@ -1,4 +1,5 @@
-# Tests that includes point one way. Fails, and names every include that does not.
+# Tests that includes point one way, and that one file alone accesses the environment. Fails, and
+# names every violation.
 
 # The components of the tree, lowest first. A file includes its own component and those of the lines
 # above, but no other component of its own line. The component src/config is src/config*.h and .cpp.
@@ -56,6 +57,10 @@ foreach(file ${files})
     continue()
   endif()
   set(seen_${here} TRUE)
+  file(STRINGS ${ROOT}/${file} accesses REGEX "(getenv|setenv|putenv) *\\(")
+  if(accesses AND NOT file STREQUAL kernels/environment.cpp)
+    string(APPEND wrong "  ${file}: accesses the environment: use kernels/environment.h\n")
+  endif()
   file(STRINGS ${ROOT}/${file} includes REGEX "^#include \"")
   foreach(line ${includes})
     string(REGEX REPLACE "^#include \"([^\"]*)\".*" "\\1" path "${line}")

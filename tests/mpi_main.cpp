@@ -9,6 +9,7 @@
 
 #include "dist/runtime.h"
 #include "kernels/device.h"
+#include "kernels/environment.h"
 #include "tests/mpi_world.h"
 
 namespace sy::test {
@@ -39,7 +40,8 @@ int main(int argc, char** argv) {
     if (argument.starts_with("--backend=")) sy::test::device.backend = argument.substr(10);
     if (argument.starts_with("--dtype=")) sy::test::device.dtype = argument.substr(8);
   }
-  sy::Runtime runtime(&argc, &argv);
+  sy::set_library_defaults();
+  sy::Runtime runtime(std::make_shared<sy::RankContext>(), &argc, &argv);
   sy::test::shared_world = &runtime.world();
   // NCCL refuses ranks that share a GPU unless their host ids differ.
   setenv("NCCL_HOSTID", std::to_string(runtime.world().rank()).c_str(), 0);

@@ -6,10 +6,10 @@
 #include <unistd.h>
 #endif
 
-#include <cstdlib>
 #include <vector>
 
 #include "kernels/device.h"
+#include "kernels/environment.h"
 
 // Each symbol is in the object of its instruction set.
 extern "C" {
@@ -59,7 +59,7 @@ const CpuIsa isas[] = {
 
 const CpuIsa*& chosen() {
   static const CpuIsa* isa = [] {
-    const char* const name = std::getenv("SWITCHYARD_ISA");
+    const char* const name = environment("SWITCHYARD_ISA");
     return &choose_isa(isas, name ? name : "");
   }();
   return isa;

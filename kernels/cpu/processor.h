@@ -43,8 +43,8 @@ std::span<const CpuIsa> cpu_isas();
 // name is unknown or does not run here. Throws Error if no instruction set of `all` runs here.
 const CpuIsa& choose_isa(std::span<const CpuIsa> all, std::string_view name);
 
-// The instruction set of make_cpu's devices: choose_isa of $SWITCHYARD_ISA, or the last
-// use_cpu_isa. Ranks agree on one by agree_on_isa (dist/runtime.h).
+// The instruction set of make_cpu's backends: choose_isa of $SWITCHYARD_ISA, or the last
+// use_cpu_isa. Ranks agree on one by agree_on_isa (dist/machine.h).
 const CpuIsa& cpu_isa();
 void use_cpu_isa(const CpuIsa& isa);
 

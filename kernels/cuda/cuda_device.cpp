@@ -2,10 +2,10 @@
 #include "kernels/cuda/cuda_device.h"
 
 #include <charconv>
-#include <cstdlib>
 
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/devices.h"
+#include "kernels/environment.h"
 #include "kernels/kernel_table.h"
 
 namespace sy {
@@ -31,7 +31,7 @@ namespace {
 // SWITCHYARD_GRAPHS = 0 in the environment disables CUDA graphs: for debuggers, and to measure what
 // graphs gain.
 bool graphs_wanted() {
-  const char* const setting = std::getenv("SWITCHYARD_GRAPHS");
+  const char* const setting = environment("SWITCHYARD_GRAPHS");
   const std::string_view text = setting ? setting : "1";
   if (text != "0" && text != "1") bad_input("SWITCHYARD_GRAPHS = '{}': set it to 0 or 1, or unset it", text);
   return text == "1";
@@ -41,7 +41,7 @@ bool graphs_wanted() {
 // GPU. The value may change the last bits of a result. So all ranks of a run must agree, and so
 // must runs that are compared bit by bit.
 Index large_product() {
-  const char* const setting = std::getenv("SWITCHYARD_LARGE_PRODUCT");
+  const char* const setting = environment("SWITCHYARD_LARGE_PRODUCT");
   if (!setting) return Index{1} << 34;
   const std::string_view text = setting;
   Index value = -1;
@@ -57,7 +57,7 @@ Index large_product() {
 // SWITCHYARD_SMALL_PRODUCTS: computation of GEMMs of experts below large_product. As with
 // large_product, all ranks must agree.
 bool small_products_on_streams() {
-  const char* const setting = std::getenv("SWITCHYARD_SMALL_PRODUCTS");
+  const char* const setting = environment("SWITCHYARD_SMALL_PRODUCTS");
   const std::string_view text = setting ? setting : "grouped";
   if (text != "grouped" && text != "streams")
     bad_input("SWITCHYARD_SMALL_PRODUCTS = '{}': set it to grouped or streams, or unset it", text);
@@ -80,6 +80,7 @@ CudaDevice::CudaDevice(int device)
       cublas_(make_cublas(stream_.get(), cublas_workspace_.get(), workspace_size)),
       context_{device,         stream_.get(),  cublas_.get(),   workspace_.get(),
                workspace_size, &side_streams_, large_product(), small_products_on_streams()},
+      waiter_(context_.stream),
       staging_(context_.stream, waiter_),
       read_(pinned_memory(read_limit)),
       read_done_(make_event()),
@@ -105,7 +106,7 @@ Index CudaDevice::free_bytes() const {
 }
 
 void CudaDevice::synchronize() {
-  const EnqueueScope enqueue_scope;
+  const EnqueueScope enqueue_scope(context_.stream.blocked());
   check(cudaEventRecord(all_done_.get(), context_.stream.end_capture()), "cudaEventRecord");
   waiter_.wait(all_done_.get());
 }
@@ -123,7 +124,7 @@ void CudaDevice::do_to_host(ConstView x, void* host) {
 }
 
 void CudaDevice::do_begin_read(ConstView x) {
-  const EnqueueScope enqueue_scope;
+  const EnqueueScope enqueue_scope(context_.stream.blocked());
   check(cudaMemcpyAsync(read_.get(), x.bytes(), static_cast<std::size_t>(x.size_bytes()), cudaMemcpyDeviceToHost,
                         context_.stream.end_capture()),
         "a copy from the GPU");

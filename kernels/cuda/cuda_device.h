@@ -21,6 +21,10 @@ class CudaDevice final : public Device {
   static constexpr bool lacks = std::same_as<Operation, ops::PackWeight>;
   void set_wait_hook(std::function<void()> hook) { waiter_.hook = std::move(hook); }
 
+  void publish_waits_to(std::shared_ptr<BlockState> state) override {
+    context_.stream.publish_waits_to(std::move(state));
+  }
+
   std::string_view name() const override { return "cuda"; }
   std::string describe() const override;
   std::string device_id() const override { return cuda::device_id(properties_); }

@@ -1,20 +1,10 @@
 #include "kernels/cuda/devices.h"
 
-#include <cstdlib>
-
 #include "kernels/cuda/context.h"
 #include "kernels/cuda/kernel_images.h"
 
 namespace sy::cuda {
 namespace {
-
-// Loads all kernels, those of libraries too, when the context is created ("Lazy Loading" in
-// NVIDIA's CUDA programming guide). By default a kernel is loaded at its first launch. Its code
-// then takes device memory that activations already use. Loading may also wait for running work,
-// such as a collective that waits for another rank. The driver reads the variable at the first CUDA
-// call of the process, possibly in MPI's startup. So it is set before main, unless the user has set
-// it.
-[[maybe_unused]] const int eager = setenv("CUDA_MODULE_LOADING", "EAGER", 0);
 
 std::string version(int number) {
   return fmt::format("{}.{}", number / 1000, number % 1000 / 10);

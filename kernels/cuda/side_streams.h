@@ -26,7 +26,7 @@ class SideStreams {
   // later.
   template <class Product>
   void run(ComputeStream& stream, Index n, Product product) {
-    const EnqueueScope enqueue_scope;
+    const EnqueueScope enqueue_scope(stream.blocked());
     const cudaStream_t main = stream.end_capture();
     const std::size_t used = std::min(num_side_streams, static_cast<std::size_t>(n));
     check(cudaEventRecord(fork_.get(), main), "cudaEventRecord");

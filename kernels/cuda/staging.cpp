@@ -11,7 +11,7 @@ void Waiter::wait(cudaEvent_t event) const {
   using Clock = std::chrono::steady_clock;
   constexpr std::chrono::microseconds patience(20'000), nap(50);
   const auto start = Clock::now();
-  const ScopedBlock block("the device", "", {}, true);
+  const ScopedBlock block(stream_.blocked(), "the device", "", {}, true);
   for (;;) {
     const cudaError_t state = cudaEventQuery(event);
     if (state == cudaSuccess) return;
@@ -39,7 +39,7 @@ void Staging::next_buffer() {
 }
 
 void Staging::to_device(const void* host, std::byte* device, Index bytes) {
-  const EnqueueScope enqueue_scope;
+  const EnqueueScope enqueue_scope(stream_.blocked());
   for (const auto* from = static_cast<const std::byte*>(host); bytes > 0;) {
     if (used_ == buffer_bytes) next_buffer();
     const Index now = std::min(bytes, buffer_bytes - used_);
@@ -55,7 +55,7 @@ void Staging::to_device(const void* host, std::byte* device, Index bytes) {
 }
 
 void Staging::to_host(const std::byte* device, void* host, Index bytes) {
-  const EnqueueScope enqueue_scope;
+  const EnqueueScope enqueue_scope(stream_.blocked());
   // Each chunk uses one buffer. While a chunk is in flight, the host copies the previous one to its
   // destination.
   struct Chunk {

@@ -50,7 +50,7 @@ bool ComputeStream::must_issue() {
 }
 
 cudaStream_t ComputeStream::end_capture() {
-  const EnqueueScope enqueue_scope;
+  const EnqueueScope enqueue_scope(*blocked_);
   if (capturing_)
     end_recording();
   else if (matched_ > 0)

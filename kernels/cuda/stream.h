@@ -4,8 +4,10 @@
 #include <cstring>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "kernels/blocked_on.h"
@@ -16,7 +18,8 @@ namespace sy::cuda {
 // Publishes an enqueue as a possible wait. It returns at once unless the device's queue is full. A
 // collective that waits for a lost rank keeps the queue full forever.
 struct EnqueueScope {
-  ScopedBlock block{"space in the device's queue", "", {}, true};
+  explicit EnqueueScope(BlockState& blocked) : block(blocked, "space in the device's queue", "", {}, true) {}
+  ScopedBlock block;
 };
 
 // Kernels, GEMMs and device copies reach the stream through enqueue(). The second call of
@@ -27,6 +30,9 @@ struct EnqueueScope {
 class ComputeStream {
  public:
   ComputeStream(cudaStream_t stream = nullptr) : stream_(stream) {}
+  // State that the host's waits for the device are published to. By default the stream owns it.
+  BlockState& blocked() const { return *blocked_; }
+  void publish_waits_to(std::shared_ptr<BlockState> state) { blocked_ = std::move(state); }
   // Ends and launches the open segment, if there is one. Returns the stream, which then has all
   // enqueued work.
   cudaStream_t end_capture();
@@ -35,7 +41,7 @@ class ComputeStream {
   // arguments, for example. A replay compares it with the recorded key bit by bit.
   template <class Issue, class... Key>
   void enqueue(Issue issue, const Key&... key) {
-    const EnqueueScope enqueue_scope;
+    const EnqueueScope enqueue_scope(*blocked_);
     if (!region_) return issue(stream_);
     operation_key_.clear();
     (append_to_key(key), ...);
@@ -77,6 +83,7 @@ class ComputeStream {
   [[noreturn]] void throw_mismatch() const;
 
   cudaStream_t stream_;
+  std::shared_ptr<BlockState> blocked_ = std::make_shared<BlockState>();
   std::map<std::string, GraphRegion> regions_;
   GraphRegion* region_ = nullptr;  // the current region if it is recorded or replayed
   bool capturing_ = false;         // true: its last segment is being recorded

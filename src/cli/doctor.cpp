@@ -274,6 +274,7 @@ Machine write_machine(Comm& world, const std::string& file, const Findings& find
   std::unique_ptr<Device> backend;
   const int local = local_rank(world);
   agree_on_errors(world, [&] { backend = open_device("the backend", "auto", local); });
+  backend->publish_waits_to(block_state(world.shared_context()));
   agree_on_devices(world, *backend);
   const HostFacts& first = findings.hosts.front();
   Progress progress;

@@ -4,10 +4,10 @@
 #include <unistd.h>
 
 #include <charconv>
-#include <cstdlib>
 #include <fstream>
 #include <iostream>
 
+#include "kernels/environment.h"
 #include "src/analyse/placement.h"
 #include "src/analyse/report.h"
 #include "src/cli/experts_replay.h"
@@ -66,8 +66,8 @@ void check_output(const fs::path& path) {
 }
 
 bool colours_wanted() {
-  const char* terminal = std::getenv("TERM");
-  return isatty(STDOUT_FILENO) && !std::getenv("NO_COLOR") && terminal && std::string(terminal) != "dumb";
+  const char* terminal = environment("TERM");
+  return isatty(STDOUT_FILENO) && !environment("NO_COLOR") && terminal && std::string(terminal) != "dumb";
 }
 
 }  // namespace

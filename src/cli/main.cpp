@@ -2,6 +2,7 @@
 // them.
 #include "dist/rank_settings.h"
 #include "dist/watchdog.h"
+#include "kernels/environment.h"
 #include "kernels/threads.h"
 #include "src/build_info.h"
 #include "src/cli/options.h"
@@ -48,8 +49,10 @@ int main(int argc, char** argv) {
   const std::string_view command = argc > 1 ? argv[1] : "help";
   sy::apply_thread_settings(
       argv, command == "generate" ? sy::spins_between_short_products : sy::spins_between_large_products);
+  sy::set_library_defaults();
   if (command == "train") sy::install_stop_handlers();
-  sy::Runtime runtime(&argc, &argv);
+  const auto context = std::make_shared<sy::RankContext>();
+  sy::Runtime runtime(context, &argc, &argv);
   return runtime.run([&] {
     sy::Comm& world = runtime.world();
     std::vector<std::string> args(argv + 1, argv + argc);
@@ -69,8 +72,8 @@ int main(int argc, char** argv) {
         int code = 0;
         sy::agree_on_errors(world, [&] {
           if (world.rank() != 0) return;
-          const sy::UnlimitedLocalWork unlimited;
-          const auto self = sy::make_comm_self();
+          const sy::UnlimitedLocalWork unlimited(*context);
+          const auto self = sy::make_comm_self(context);
           code = run_command(c, *self, args);
         });
         return static_cast<int>(world.max(code));

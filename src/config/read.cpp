@@ -2,11 +2,11 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 #include <optional>
 #include <set>
 
+#include "kernels/environment.h"
 #include "src/config/check.h"
 #include "src/config/keys.h"
 #include "src/system/files.h"
@@ -101,7 +101,7 @@ void expand_home(Setting& s, Problems& problems) {
   constexpr std::string_view path_keys[] = {base_key, "data.path", "run.dir", "run.init_from", "moe.expert_map"};
   if (!s.text.starts_with('~') || std::find(std::begin(path_keys), std::end(path_keys), s.key) == std::end(path_keys))
     return;
-  const char* const home = std::getenv("HOME");
+  const char* const home = environment("HOME");
   if ((s.text.size() == 1 || s.text[1] == '/') && home && *home)
     s.text = home + s.text.substr(1);
   else

@@ -140,7 +140,7 @@ std::string driver_version() {
   return version;
 }
 
-HostFacts host_facts() {
+HostFacts host_facts(const SharedMemory& window) {
   HostFacts host;
   host.name = host_name();
   read_processor(host);
@@ -152,9 +152,9 @@ HostFacts host_facts() {
     if (key == "MemTotal") host.memory = std::atoll(value.c_str()) * 1024;
     if (key == "MemAvailable") host.available = std::atoll(value.c_str()) * 1024;
   });
-  host.window_ranks = shared_memory.ranks;
-  host.window_bytes = shared_memory.bytes;
-  host.no_window = shared_memory.missing;
+  host.window_ranks = window.ranks;
+  host.window_bytes = window.bytes;
+  host.no_window = window.missing;
   struct statvfs shm;
   if (statvfs("/dev/shm", &shm) == 0) host.shared_memory = static_cast<Index>(shm.f_bavail * shm.f_frsize);
   host.limits = process_limits();
@@ -195,7 +195,7 @@ std::vector<RankFacts> collect_facts(Comm& world, const std::filesystem::path& f
   agree_on_errors(world, [&] {
     mine.rank = world.rank();
     mine.cpus = cpus_of(0);
-    mine.host = host_facts();
+    mine.host = host_facts(world.rank_context().shared_memory);
     mine.threads = cpu_threads();
     const cuda::Choice choice = cuda::choose_device(local);
     mine.host.gpus = cuda::find_devices(local, local_ranks);

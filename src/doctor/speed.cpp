@@ -94,7 +94,11 @@ double probe_speed(Comm& world, int local_rank) {
   std::unique_ptr<Device> backend;
   Index width = max_width;
   try {
-    if (local_rank >= 0) width = choose_width(*(backend = open_device("the backend", "auto", local_rank)));
+    if (local_rank >= 0) {
+      backend = open_device("the backend", "auto", local_rank);
+      backend->publish_waits_to(block_state(world.shared_context()));
+      width = choose_width(*backend);
+    }
   } catch (const Error&) {
     backend.reset();  // the facts of its device give the reason
   }

@@ -1,9 +1,8 @@
 #include "src/experiments/environment.h"
 
-#include <cstdlib>
-
 #include "dist/runtime.h"
 #include "kernels/cpu/processor.h"
+#include "kernels/environment.h"
 #include "kernels/threads.h"
 #include "src/build_info.h"
 #include "src/system/digest.h"
@@ -36,7 +35,7 @@ std::string Environment::folder() const {
 }
 
 Environment this_environment(const std::string& launcher) {
-  const char* const threads = std::getenv("OMP_NUM_THREADS");
+  const char* const threads = environment("OMP_NUM_THREADS");
   return {host_name(), std::string(cpu_isa().name),
           threads && *threads ? threads : fmt::format("auto, {} CPUs", available_cpus()), build_text(build_info()),
           launcher.empty() ? "launch/mpirun.sh" : launcher};

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <set>
 
-#include "dist/phase.h"
+#include "dist/file_activity.h"
 #include "src/families/settings.h"
 #include "src/params/block_specs.h"
 #include "src/system/files.h"
@@ -112,7 +112,7 @@ void FamilyValues::read(const ParamSpec& spec, const Box& box, std::span<float> 
   if (entry->second.empty()) return std::fill(values.begin(), values.end(), 1.0f);
   Index found = 0;
   for (const MappingIndex& index : entry->second) {
-    ++local_progress;
+    ++file_activity().chunks;
     const FileTensor& tensor = tensors_.tensors[index.tensor];
     const StoredTensor& stored = *stored_->find(tensor.name);
     const StoredType& type = *stored_type(stored.type);

@@ -10,7 +10,6 @@
 #include <cerrno>
 #include <condition_variable>
 #include <csignal>
-#include <cstdlib>
 #include <cstring>
 #include <ctime>
 #include <mutex>
@@ -18,6 +17,7 @@
 
 #include "dist/runtime.h"
 #include "kernels/check.h"
+#include "kernels/environment.h"
 #include "src/system/files.h"
 
 namespace sy {
@@ -26,8 +26,9 @@ namespace {
 // "node7, process 1234, job 56"
 std::string process_text() {
   std::string text = fmt::format("{}, process {}", host_name(), getpid());
-  for (const char* variable : {"SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID"})
-    if (const char* job = std::getenv(variable)) return fmt::format("{}, job {}", text, job);
+  for (const VariableName variable :
+       std::initializer_list<VariableName>{"SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID"})
+    if (const char* job = environment(variable)) return fmt::format("{}, job {}", text, job);
   return text;
 }
 

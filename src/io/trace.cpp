@@ -17,7 +17,7 @@ void StepTrace::begin_step(Index step) {
   world_.barrier();
   recording_ = true;
   zero_ = std::chrono::steady_clock::now();
-  trace_spans = &spans_;
+  world_.rank_context().trace_spans = &spans_;
 }
 
 void StepTrace::end_step(Index step, bool ended) {

@@ -27,7 +27,8 @@ class StepTrace {
 
  private:
   void stop() {
-    if (trace_spans == &spans_) trace_spans = nullptr;
+    auto& traced = world_.rank_context().trace_spans;
+    if (traced == &spans_) traced = nullptr;
   }
 
   Comm& world_;

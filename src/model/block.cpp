@@ -90,16 +90,17 @@ Block::Block(const BlockSpec& spec, Index d_model, Index layer, ParamStore& stor
 }
 
 void Block::forward(const LayerContext& layer, View x, View y, Saved& s, const RoutingHook* routing_hook) const {
-  const ScopedPhase phase("forward pass", layer_);
+  RankContext& rank = layer.context.mesh.rank_context();
+  const ScopedPhase phase(rank, "forward pass", layer_);
   const auto attention = [&](ConstView in, Output to) {
-    const TraceScope trace("attention");
+    const TraceScope trace(rank, "attention");
     if (latent_attention_)
       latent_attention_->forward(layer, in, to, s.latent_attention);
     else
       attention_->forward(layer, in, to, s.attention);
   };
   const auto ffn = [&](ConstView in, Output to) {
-    const TraceScope trace(moe_ ? "moe" : "mlp");
+    const TraceScope trace(rank, moe_ ? "moe" : "mlp");
     if (moe_)
       moe_->forward(layer, in, to, s.moe, routing_hook);
     else
@@ -112,16 +113,17 @@ void Block::forward(const LayerContext& layer, View x, View y, Saved& s, const R
 }
 
 void Block::backward(const LayerContext& layer, View d, Saved& s) const {
-  const ScopedPhase phase("backward pass", layer_);
+  RankContext& rank = layer.context.mesh.rank_context();
+  const ScopedPhase phase(rank, "backward pass", layer_);
   const auto attention = [&](ConstView dy, View din) {
-    const TraceScope trace("attention");
+    const TraceScope trace(rank, "attention");
     if (latent_attention_)
       latent_attention_->backward(layer, dy, s.latent_attention, din);
     else
       attention_->backward(layer, dy, s.attention, din);
   };
   const auto ffn = [&](ConstView dy, View din) {
-    const TraceScope trace(moe_ ? "moe" : "mlp");
+    const TraceScope trace(rank, moe_ ? "moe" : "mlp");
     if (moe_)
       moe_->backward(layer, dy, s.moe, din);
     else

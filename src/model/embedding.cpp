@@ -38,7 +38,7 @@ Embedding::Embedding(const Config& config, ParamStore& store, Index positions)
 }
 
 View Embedding::forward(const LayerContext& layer, Saved& s) const {
-  const ScopedPhase phase("embedding");
+  const ScopedPhase phase(layer.context.mesh.rank_context(), "embedding");
   const ExecutionContext& context = layer.context;
   Device& b = context.backend;
   const Arena::Scope scope(context.scratch);
@@ -70,7 +70,7 @@ View Embedding::forward(const LayerContext& layer, Saved& s) const {
 }
 
 void Embedding::backward(const ExecutionContext& context, const Batch& batch, const Saved& s, View d) const {
-  const ScopedPhase phase("gradient of the embedding");
+  const ScopedPhase phase(context.mesh.rank_context(), "gradient of the embedding");
   Device& b = context.backend;
   const Arena::Scope scope(context.scratch);
   if (norm_) {

@@ -52,7 +52,7 @@ Head::Head(const Config& config, ParamStore& store, Param weight, Index first_ro
       linear_(store, weight, config.model.d_model, store.find("output.bias")) {}
 
 void Head::loss(const ExecutionContext& context, const Batch& batch, ConstView x, View dx, View sums) const {
-  const ScopedPhase phase("output and loss");
+  const ScopedPhase phase(context.mesh.rank_context(), "output and loss");
   // A chunk has at most logits_chunk() logits, but enough rows for an efficient GEMM.
   const Index V = weight_.weight.dim(0), D = x.dim(1), T = batch.tokens(), P = context.mesh.tp->size();
   const Index chunk = std::clamp<Index>(context.backend.logits_chunk() / std::max<Index>(V, 1), 64, 4096);
@@ -106,7 +106,7 @@ void Head::local_logits(const ExecutionContext& context, ConstView x, View logit
 }
 
 std::vector<float> Head::logits(const ExecutionContext& context, ConstView x, Index vocab) const {
-  const ScopedPhase phase("output");
+  const ScopedPhase phase(context.mesh.rank_context(), "output");
   const int ranks = context.mesh.layout.tp;
   const Index n = x.dim(0), max_columns = block_range(vocab, ranks, 0).size(), local_columns = weight_.weight.dim(0);
   const Arena::Scope scope(context.scratch);

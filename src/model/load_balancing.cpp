@@ -25,7 +25,7 @@ LoadBalancingDesc load_balancing_scopes(const LayerContext& layer, const RouterS
   if (batch.evaluation) return desc;
   // Gathers the counts of all ranks of `group`, whose segments form the scopes.
   const auto gather = [&](Comm& group) {
-    const ScopedPhase phase("load-balance loss");
+    const ScopedPhase phase(context.mesh.rank_context(), "load-balance loss");
     scope_counts = context.scratch.i32({group.size(), L, G, E});
     group.all_gather(counts, scope_counts);
     desc.first = group.rank() * G;

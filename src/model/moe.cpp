@@ -64,7 +64,7 @@ void Moe::forward(const LayerContext& layer, ConstView x, Output to, Saved& s, c
   const Arena::Scope scope(context.scratch);
   const Index T = layer.own_tokens(), k = router_.top_k(), D = x.dim(1);
   s.x = x;
-  TraceScope trace("route", {{"rows", T}});
+  TraceScope trace(context.mesh.rank_context(), "route", {{"rows", T}});
   router_.forward(layer, x, s.router, routing_hook);
   trace.next("dispatch");
   const Routing& r = s.router.routing;
@@ -84,7 +84,7 @@ void Moe::forward(const LayerContext& layer, ConstView x, Output to, Saved& s, c
   if (!dispatcher.local())
     trace.add({{"rows", dispatcher.num_sent()}, {"bytes", dispatcher.num_sent() * (row_bytes(x) + 8 * k)}});
   if (shared_) {  // overlaps with the dispatch
-    const TraceScope shared("shared experts", {{"rows", T}});
+    const TraceScope shared(context.mesh.rank_context(), "shared experts", {{"rows", T}});
     shared_->forward(layer, x, to, s.shared);
     to.residual = to.y;
   }
@@ -129,7 +129,7 @@ void Moe::backward(const LayerContext& layer, ConstView dy, Saved& s, View dx) c
   const GroupOffsets groups{s.offsets, dispatcher.offsets().data()};
   const Index T = layer.own_tokens(), k = router_.top_k(), D = dy.dim(1), R = dispatcher.rows();
 
-  TraceScope trace("dispatch");
+  TraceScope trace(context.mesh.rank_context(), "dispatch");
   const ConstView packed = dispatcher.pack(dy, context.scratch);
   if (!dispatcher.local())
     trace.add({{"rows", dispatcher.num_sent()}, {"bytes", dispatcher.num_sent() * row_bytes(dy)}});
@@ -137,7 +137,7 @@ void Moe::backward(const LayerContext& layer, ConstView dy, Saved& s, View dx) c
   const ConstView received_dy = dispatcher.dispatch({{packed, context.scratch}}, context.scratch)[0];
   if (layer.on_dispatch_started) (*layer.on_dispatch_started)();
   if (shared_) {  // overlaps with the dispatch
-    const TraceScope shared("shared experts", {{"rows", T}});
+    const TraceScope shared(context.mesh.rank_context(), "shared experts", {{"rows", T}});
     shared_->backward(layer, dy, s.shared, dx);
   }
   dispatcher.finish();
@@ -176,7 +176,7 @@ void Moe::backward(const LayerContext& layer, ConstView dy, Saved& s, View dx) c
                       {drow_weights.reshape({R, 1}), s.row_id_map.reshape({s.row_id_map.elements(), 1}), {}, dweights}},
                      context.scratch);
   {  // overlaps with the combine
-    const TraceScope weights("gradients of experts", {{"rows", R}});
+    const TraceScope weights(context.mesh.rank_context(), "gradients of experts", {{"rows", R}});
     run(b, ops::GroupedGemmWgrad{
                .dy = dout, .x = a, .groups = groups, .accumulate = down_.take_accumulate_flag(), .dw = down_.grad});
     run(b, ops::GroupedGemmWgrad{.dy = dh,

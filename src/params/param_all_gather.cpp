@@ -15,7 +15,7 @@ void ParamAllGather::start(std::vector<Group> groups) {
 }
 
 void ParamAllGather::start_bucket(Index bucket) {
-  const ScopedPhase phase("new weights");
+  const ScopedPhase phase(groups_.front().comm->rank_context(), "new weights");
   for (; started_buckets_ <= bucket; ++started_buckets_)
     for (const Group& group : groups_)
       group.comm->start_broadcast(

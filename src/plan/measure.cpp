@@ -442,7 +442,8 @@ Machine measure_machine(Comm& world, Device& b, const std::string& name, double 
 
   const auto group = [&](const std::function<int(int)>& color) {
     std::unique_ptr<Comm> comm = world.split(color);
-    return b.on_host() ? std::move(comm) : nccl_on(b, world.rank())(std::move(comm), CommStream::tokens);
+    return b.on_host() ? std::move(comm)
+                       : nccl_on(b, world.rank(), world.rank_context())(std::move(comm), CommStream::tokens);
   };
   const auto node = group([&](int rank) { return rank / here; });
   if (node->size() > 1)

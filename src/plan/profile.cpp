@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "dist/mesh.h"
-#include "dist/phase.h"
 #include "dist/runtime.h"
 #include "kernels/cuda/sizes.h"
 #include "src/model/engine.h"
@@ -92,9 +91,10 @@ Profiler::Passes Profiler::run(const Config& config, const Layout& layout, int r
   if (rows) {
     std::vector<Index> moe_layer(static_cast<std::size_t>(config.model.layers));
     for (Index i = 0; i < engine.model().moe_layers(); ++i) moe_layer[engine.model().moe_layer_ids()[i]] = i;
-    set_dry_load(engine.backend(), [=](Index assignments, std::span<Index> expert_rows) {
-      rows_of((*rows)[moe_layer[current_phase.layer]], assignments, expert_rows);
-    });
+    set_dry_load(engine.backend(),
+                 [=, &phase = world->rank_context().phase](Index assignments, std::span<Index> expert_rows) {
+                   rows_of((*rows)[moe_layer[phase.current().layer]], assignments, expert_rows);
+                 });
   }
   const Config::Train& t = config.train;
   const Index S = config.model.seq_len, passes = t.global_batch / (layout.dp() * t.micro_batch);

@@ -13,14 +13,11 @@
 #include <utility>
 #include <vector>
 
-#include "dist/phase.h"
 #include "kernels/check.h"
 
 namespace sy {
 
 namespace fs = std::filesystem;
-
-WriteFault write_fault;
 
 namespace {
 
@@ -91,7 +88,7 @@ std::size_t read_once(const fs::path& path, Call call) {
   for (;;) {
     const ssize_t n = call();
     if (n >= 0) {
-      ++local_progress;
+      ++file_activity().chunks;
       return static_cast<std::size_t>(n);
     }
     if (errno != EINTR) bad_input("cannot read {}: {}", path.string(), std::strerror(errno));

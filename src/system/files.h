@@ -11,18 +11,16 @@
 #include <string_view>
 #include <vector>
 
+#include "dist/file_activity.h"
 #include "kernels/tensor.h"
 
 namespace sy {
 
-// Fault injection: a test sets it to throw at the n-th call. Empty in production.
-// Code that writes checkpoints, data sets or exports calls write_point before each operation.
-// open_for_writing, remove_unfinished and FolderLock do not call it.
-using WriteFault = std::function<void(std::string_view operation, const std::filesystem::path& path)>;
-extern WriteFault write_fault;
-
+// Calls FileActivity::write_fault, a hook of tests that may throw. Code that writes checkpoints,
+// data sets or exports calls write_point before each operation. open_for_writing, remove_unfinished
+// and FolderLock do not call it.
 inline void write_point(std::string_view operation, const std::filesystem::path& path) {
-  if (write_fault) write_fault(operation, path);
+  if (const auto& fault = file_activity().write_fault) fault(operation, path);
 }
 
 // Throws the error of a failed write to a path that the user has named. error: an errno value.

@@ -99,7 +99,7 @@ DeviceReservation warm_up_and_reserve(Comm& world, const Config& config, Index v
                                       Device& backend, int ranks_on_device) {
   DeviceReservation reservation{make_mesh(world, layout)};
   if (!backend.on_host()) {
-    const ScopedPhase phase("first use of NCCL and cuBLAS");
+    const ScopedPhase phase(world.rank_context(), "first use of NCCL and cuBLAS");
     const Index before = backend.free_bytes();
     reservation.mesh = on_backend(std::move(reservation.mesh), backend);
     join_kv_replicas(reservation.mesh, config.model.kv_heads);

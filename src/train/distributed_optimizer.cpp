@@ -107,8 +107,9 @@ void DistributedOptimizer::add_squares(const Group& group) {
 }
 
 void DistributedOptimizer::step(const Config::Train& train, double lr, Index step) {
-  const ScopedPhase phase("update of the weights");
-  TraceScope trace("gradients");
+  RankContext& rank = mesh_.rank_context();
+  const ScopedPhase phase(rank, "update of the weights");
+  TraceScope trace(rank, "gradients");
   store_.finish_all_gather();  // finishes the last all-gather if no forward has waited for it
   store_.finish_gradients();
   sum_kv_replicas();

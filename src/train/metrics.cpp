@@ -13,6 +13,7 @@
 #include <fstream>
 
 #include "dist/runtime.h"
+#include "kernels/environment.h"
 #include "src/system/files.h"
 #include "src/text/json.h"
 #include "src/text/numbers.h"
@@ -78,7 +79,7 @@ pid_t parent_of(pid_t process) {
 // standard error.
 pid_t console_process() {
   const pid_t parent = launcher();
-  const char* const script = std::getenv("SWITCHYARD_CONSOLE_PROCESS");
+  const char* const script = environment("SWITCHYARD_CONSOLE_PROCESS");
   return parent != 0 && script && parent_of(parent) == std::atoi(script) ? parent_of(parent) : parent;
 }
 

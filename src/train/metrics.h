@@ -77,7 +77,7 @@ std::string missing_steps_warning(const std::filesystem::path& run_dir, Index la
 // steps and the last.
 // On a terminal (standard error, or that of mpirun on this machine), one line below them is
 // rewritten every step. Write errors are ignored, because they must not end a run. Permanent lines
-// also go to the console log (dist/runtime.h).
+// also go to the console log (dist/console.h).
 class ProgressLine {
  public:
   ProgressLine(Index total_steps, Index every);

@@ -174,7 +174,7 @@ class Run {
     StepTrace step_trace(world_, dir_ / "trace", config_.log.trace_first, config_.log.trace_steps);
     while (!stop && !stop_early && trainer_.steps_done() < config_.train.steps) {
       // Waiting for other ranks after the passes belongs to this step as well.
-      const ScopedStep scoped_step(trainer_.steps_done() + 1);
+      const ScopedStep scoped_step(world_.rank_context(), trainer_.steps_done() + 1);
       step_trace.begin_step(trainer_.steps_done() + 1);
       const StepResult result = step_or_advice();
       const Index step = trainer_.steps_done();
@@ -514,7 +514,7 @@ class Run {
     state_.samples = trainer_.samples_done();
     state_.tokens = trainer_.tokens_done();
     state_.router_bias = engine_.router_bias();
-    const PhaseGuard saving({"save of a checkpoint", -1, "", state_.step});
+    const PhaseGuard saving(world_.rank_context(), {"save of a checkpoint", -1, "", state_.step});
     for (const std::string& warning : save_checkpoint(world_, dir_, state_, engine_.store(), retained))
       warn_once(warning);
     if (!options_.quiet)

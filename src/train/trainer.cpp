@@ -40,8 +40,9 @@ Trainer::Trainer(Engine& engine, const SampleStream& samples)
 
 StepResult Trainer::step() {
   const auto started = std::chrono::steady_clock::now();
-  const TraceScope step_trace("step", {{"step", step_ + 1}});
-  TraceScope trace("data");
+  RankContext& rank = engine_.mesh().rank_context();
+  const TraceScope step_trace(rank, "step", {{"step", step_ + 1}});
+  TraceScope trace(rank, "data");
   const Config& config = engine_.config();
   const auto& t = config.train;
   const Mesh& mesh = engine_.mesh();

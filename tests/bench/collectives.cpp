@@ -134,7 +134,7 @@ constexpr Timed timed[] = {
 
 // Measures both transports alternately: the median of seven times each, then the mean over ranks.
 void print_ways(Comm& world) {
-  const auto messages = make_comm_mpi(MPI_COMM_WORLD, false, nullptr);
+  const auto messages = make_comm_mpi(world.shared_context(), MPI_COMM_WORLD, false, nullptr);
   Table table({"collective", "bytes", "us", "us, MPI alone", "ratio", "GB/s"});
   for (const Timed& t : timed)
     for (const Index bytes :
@@ -350,7 +350,7 @@ bool run(Comm& world, int argc, char** argv) {
 }  // namespace sy::bench
 
 int main(int argc, char** argv) {
-  sy::Runtime runtime(&argc, &argv);
+  sy::Runtime runtime(std::make_shared<sy::RankContext>(), &argc, &argv);
   return runtime.run([&] {
     if (sy::bench::run(runtime.world(), argc, argv) && runtime.world().size() > 1)
       sy::bench::print_ways(runtime.world());

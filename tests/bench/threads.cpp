@@ -55,11 +55,12 @@ bool recording = false;
 std::vector<Region> regions;
 thread_local Share* own = nullptr;
 double alone_since = 0;
+RankContext* traced_rank = nullptr;
 
 // Name of the innermost open span.
 std::string where() {
-  if (trace_spans)
-    for (auto s = trace_spans->rbegin(); s != trace_spans->rend(); ++s)
+  if (traced_rank && traced_rank->trace_spans)
+    for (auto s = traced_rank->trace_spans->rbegin(); s != traced_rank->trace_spans->rend(); ++s)
       if (s->end == decltype(s->end){}) return s->name;
   return "step";
 }
@@ -212,6 +213,7 @@ int run(int argc, char** argv) {
   };
 
   std::vector<TraceSpan> spans;
+  traced_rank = &engine.mesh().rank_context();
   double speed_up = 0;
   for (const std::string& text : split_list(threads)) {
     const auto n = static_cast<std::size_t>(std::stoul(text));
@@ -221,13 +223,13 @@ int run(int argc, char** argv) {
     std::vector<Region> of_best;
     double shortest = 0;
     for (int i = 0; i < 5; ++i) {
-      trace_spans = &spans;
+      traced_rank->trace_spans = &spans;
       recording = true;
       alone_since = thread_seconds();
       step();
       regions.push_back({"step", {{thread_seconds() - alone_since, {}, -1}}});
       recording = false;
-      trace_spans = nullptr;
+      traced_rank->trace_spans = nullptr;
       double length = 0;
       for (const Region& r : regions) length += path(r, n);
       if (i == 0 || length < shortest) shortest = length, of_best.swap(regions);

@@ -47,9 +47,10 @@ int attach(NvtxGetExportTableFunc_t table_of) {
 TEST(Nvtx, NestsRangesOfAStep) {
   InitializeInjectionNvtx2_fnptr = attach;
   {
-    const TraceScope step("step", {{"step", 7}});  // reported even if the step is not traced
-    const ScopedPhase phase("forward pass", 2);
-    TraceScope scope("route");
+    RankContext rank;
+    const TraceScope step(rank, "step", {{"step", 7}});  // reported even if the step is not traced
+    const ScopedPhase phase(rank, "forward pass", 2);
+    TraceScope scope(rank, "route");
     scope.next("dispatch");
   }
   EXPECT_EQ(seen, (std::vector<std::string>{"domain switchyard", "step", "forward pass of layer 2", "route of layer 2",

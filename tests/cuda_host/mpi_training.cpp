@@ -588,7 +588,7 @@ void hang_for_ever(int launches) {
   t.engine.store().finish_all_gather();
   t.engine.take_statistics();
   cuda_host::set_nccl_error(7, launches);  // ncclInProgress
-  const ScopedStep scoped_step(2);
+  const ScopedStep scoped_step(world().rank_context(), 2);
   t.step();
   t.engine.take_statistics();
 }

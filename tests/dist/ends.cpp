@@ -101,7 +101,7 @@ void make_other_call(sy::Comm& world, std::string_view what) {
   // Communicator of all ranks except rank 0.
   const auto subgroup = world.split([](int rank) { return rank > 0; });
   world.barrier();
-  const sy::ScopedPhase phase(other && what == "layer" ? "backward pass" : "forward pass", 2);
+  const sy::ScopedPhase phase(world.rank_context(), other && what == "layer" ? "backward pass" : "forward pass", 2);
   std::vector<float> x(static_cast<std::size_t>(8 * n)), all(static_cast<std::size_t>(8 * n * n));
   if (what == "operation" && other) world.all_gather(view_of(x.data(), {4}), view_of(all.data(), {4 * n}));
   if (what == "size" && other) return world.all_reduce(view_of(x.data(), {5}));
@@ -178,7 +178,7 @@ int main(int argc, char** argv) {
   if (argc == 2 && std::string_view(argv[1]) == "busy") return launch_busily(argv[0]);
   if (argc == 2 && std::string_view(argv[1]) == "slowly") return launch_slowly(argv[0]);
   if (argc == 2 && std::string_view(argv[1]) == "threadless") fill_address_space();
-  sy::Runtime runtime(&argc, &argv);
+  sy::Runtime runtime(std::make_shared<sy::RankContext>(), &argc, &argv);
   sy::Comm& world = runtime.world();
   return runtime.run([&] {
     if (argc > 2 && std::string_view(argv[1]) == "late") {
@@ -191,7 +191,7 @@ int main(int argc, char** argv) {
       world.barrier();
     }
     if (argc > 1 && std::string_view(argv[1]) == "busy-rank") {
-      const sy::ScopedPhase phase("forward pass", 2);
+      const sy::ScopedPhase phase(world.rank_context(), "forward pass", 2);
       if (world.rank() == world.size() - 1) std::this_thread::sleep_for(std::chrono::hours(1));
       world.barrier();
     }

@@ -37,7 +37,7 @@ std::shared_ptr<SharedMemoryTransport> make_transport(const Nodes& nodes, Index 
   std::string why;
   const int n = world().size();
   auto transport = SharedMemoryTransport::open(
-      MPI_COMM_WORLD, [&](int r) { return nodes.of(r, n); }, buffer_bytes, &why);
+      world().rank_context().blocked, MPI_COMM_WORLD, [&](int r) { return nodes.of(r, n); }, buffer_bytes, &why);
   int node_size = 0;
   for (int r = 0; r < n; ++r) node_size += nodes.of(r, n) >= 0 && nodes.of(r, n) == nodes.of(world().rank(), n);
   EXPECT_EQ(transport ? transport->size() : 1, std::max(node_size, 1)) << why;
@@ -125,14 +125,16 @@ template <class T>
 void expect_mpi_results(Comm& comm, Index n, Index skew, const std::string& description) {
   static std::map<std::pair<Index, Index>, std::vector<T>> known;
   std::vector<T>& expected = known[{n, skew}];
-  if (expected.empty()) expected = all_collectives<T>(*make_comm_mpi(MPI_COMM_WORLD, false, nullptr), n, skew);
+  if (expected.empty())
+    expected = all_collectives<T>(*make_comm_mpi(world().shared_context(), MPI_COMM_WORLD, false, nullptr), n, skew);
   expect_same(all_collectives<T>(comm, n, skew), expected,
               fmt::format("{}, {} elements, {} skewed", description, n, skew));
 }
 
 TEST_P(TransportNodes, EqualsMpiCollectives) {
   for (const Index buffer_bytes : {small_buffer_bytes, SharedMemoryTransport::default_buffer_bytes}) {
-    const auto comm = make_comm_mpi(MPI_COMM_WORLD, false, make_transport(GetParam(), buffer_bytes));
+    const auto comm =
+        make_comm_mpi(world().shared_context(), MPI_COMM_WORLD, false, make_transport(GetParam(), buffer_bytes));
     const std::string description = fmt::format("buffers of {} bytes", buffer_bytes);
     for (const Index n : {0, 1, 3, 1000}) expect_mpi_results<float>(*comm, n, 0, description);
     expect_mpi_results<float>(*comm, buffer_bytes == small_buffer_bytes ? 5003 : 70001, 1, description);
@@ -147,7 +149,8 @@ TEST_P(TransportNodes, EqualsMpiCollectives) {
 // Hundreds of small calls of several groups, by ranks with random delays.
 TEST_P(TransportNodes, RunsManySmallCallsOfSeveralGroups) {
   const int P = world().size(), me = world().rank();
-  const auto all = make_comm_mpi(MPI_COMM_WORLD, false, make_transport(GetParam(), small_buffer_bytes));
+  const auto all =
+      make_comm_mpi(world().shared_context(), MPI_COMM_WORLD, false, make_transport(GetParam(), small_buffer_bytes));
   struct Group {
     std::unique_ptr<Comm> comm;
     std::vector<int> ranks;
@@ -214,7 +217,8 @@ TEST_P(TransportNodes, RunsManySmallCallsOfSeveralGroups) {
 }
 
 TEST_P(TransportNodes, BarrierWaitsForAllRanks) {
-  const auto comm = make_comm_mpi(MPI_COMM_WORLD, false, make_transport(GetParam(), small_buffer_bytes));
+  const auto comm =
+      make_comm_mpi(world().shared_context(), MPI_COMM_WORLD, false, make_transport(GetParam(), small_buffer_bytes));
   const auto now = [] { return std::chrono::steady_clock::now().time_since_epoch().count(); };
   for (int i = 0; i < 20; ++i) {
     if (i % comm->size() == comm->rank()) std::this_thread::sleep_for(std::chrono::milliseconds(i % 3 * 4));
@@ -245,7 +249,7 @@ TEST(SharedMemoryTransport, AlignsBuffersToCacheLines) {
 TEST(SharedMemoryTransport, IsNotOpenedIfMemoryIsShort) {
   std::string why;
   const auto transport = SharedMemoryTransport::open(
-      MPI_COMM_WORLD, [](int) { return 0; }, Index{1} << 50, &why);
+      world().rank_context().blocked, MPI_COMM_WORLD, [](int) { return 0; }, Index{1} << 50, &why);
   EXPECT_EQ(transport, nullptr);
   EXPECT_EQ(why.find("/dev/shm") != why.npos, world().size() > 1) << why;
 }

@@ -61,7 +61,7 @@ TEST(Heartbeat, ClampsIdleTimeToTheRun) {
 // The second of two ranks, as the first rank's watchdog sees it: a socket with scripted answers.
 class SecondRank final : public Comm {
  public:
-  SecondRank() : socket_(new_socket()), attacker_(new_socket()) {}
+  SecondRank() : Comm(std::make_shared<RankContext>()), socket_(new_socket()), attacker_(new_socket()) {}
   ~SecondRank() override {
     stopping_ = true;
     if (thread_.joinable()) thread_.join();
@@ -206,7 +206,7 @@ std::vector<std::string> addresses_of(std::uint32_t port) {
 
 TEST(WatchdogHeartbeats, UseOnlyLoopbackOnOneMachine) {
   SecondRank second;
-  Watchdog watchdog({});
+  Watchdog watchdog(second.rank_context(), {});
   watchdog.rendezvous(second, {});
   const auto& endpoints = second.first().endpoints;
   EXPECT_EQ(addresses_of(endpoints[0].port), std::vector<std::string>{fmt::format("{:08X}", htonl(INADDR_LOOPBACK))});
@@ -217,7 +217,7 @@ TEST(WatchdogHeartbeats, UseOnlyLoopbackOnOneMachine) {
 
 TEST(WatchdogHeartbeats, IgnoreOldRequests) {
   SecondRank second;
-  Watchdog watchdog({});
+  Watchdog watchdog(second.rank_context(), {});
   watchdog.rendezvous(second, {});
   for (const auto& [sequence, text] : {std::pair{5, "a"}, {4, "b"}, {6, "c"}})
     second.send(seal({1, 1, static_cast<std::uint64_t>(sequence), 0, {}}, second.key()));
@@ -231,10 +231,10 @@ TEST(WatchdogHeartbeats, IgnoreOldRequests) {
 
 TEST(WatchdogHeartbeats, SurviveForgedDatagrams) {
   SecondRank second;
-  Watchdog watchdog({});
+  Watchdog watchdog(second.rank_context(), {});
   watchdog.rendezvous(second, {2s, 0s});
   second.answer(1000000);
-  const ScopedBlock block("a barrier");
+  const ScopedBlock block(second.rank_context().blocked, "a barrier");
   second.attack_for(5s);
   EXPECT_GT(second.answered(), 3);
 }
@@ -245,10 +245,10 @@ TEST(WatchdogHeartbeatsDeathTest, EndTheJobDespiteForgedDatagrams) {
   EXPECT_EXIT(
       {
         SecondRank second;
-        Watchdog watchdog({});
+        Watchdog watchdog(second.rank_context(), {});
         watchdog.rendezvous(second, {1s, 0s});
         second.answer(2);
-        const ScopedBlock block("a barrier");
+        const ScopedBlock block(second.rank_context().blocked, "a barrier");
         second.attack_for(20s);
         _exit(0);
       },

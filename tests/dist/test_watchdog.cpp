@@ -9,6 +9,8 @@
 #include <cstdlib>
 #include <thread>
 
+#include "dist/phase.h"
+
 namespace sy {
 namespace {
 
@@ -43,23 +45,24 @@ TEST(Seqlock, ReadsConsistentValues) {
 }
 
 TEST(ScopedBlock, PublishesTheInnermostScope) {
-  EXPECT_EQ(published_block.read().operation, nullptr);
+  BlockState state;
+  EXPECT_EQ(state.read().operation, nullptr);
   {
-    const ScopedBlock outer("all-to-all", "with rank 1", {3, 4});
-    const auto since = published_block.read().since;
+    const ScopedBlock outer(state, "all-to-all", "with rank 1", {3, 4});
+    const auto since = state.read().since;
     {
-      const ScopedBlock inner("the device");
-      EXPECT_STREQ(published_block.read().operation, "the device");
-      EXPECT_EQ(published_block.read().rows.expects, -1);
+      const ScopedBlock inner(state, "the device");
+      EXPECT_STREQ(state.read().operation, "the device");
+      EXPECT_EQ(state.read().rows.expects, -1);
     }
-    EXPECT_STREQ(published_block.read().operation, "all-to-all");
-    EXPECT_EQ(published_block.read().rows.expects, 4);
-    const auto again = published_block.read().since;
+    EXPECT_STREQ(state.read().operation, "all-to-all");
+    EXPECT_EQ(state.read().rows.expects, 4);
+    const auto again = state.read().since;
     EXPECT_GT(again, since);
-    ScopedBlock::progress();
-    EXPECT_GT(published_block.read().since, again);
+    state.progress();
+    EXPECT_GT(state.read().since, again);
   }
-  EXPECT_EQ(published_block.read().operation, nullptr);
+  EXPECT_EQ(state.read().operation, nullptr);
 }
 
 TEST(Watchdog, DescribesTheWait) {
@@ -98,23 +101,25 @@ TEST(Watchdog, RejectsAnInvalidTimeout) {
 
 // A single rank that computes for a long time is no hang.
 TEST(Watchdog, AllowsLongComputation) {
-  const Watchdog watchdog({std::chrono::milliseconds(40), Seconds(0)});
+  RankContext rank;
+  const Watchdog watchdog(rank, {std::chrono::milliseconds(40), Seconds(0)});
   std::this_thread::sleep_for(std::chrono::milliseconds(300));
 }
 
 // The limit of local work restarts with each phase and each chunk of a file.
 // UnlimitedLocalWork suspends it.
 TEST(Watchdog, AllowsLocalWorkThatProgresses) {
-  const Watchdog watchdog({std::chrono::minutes(1), Seconds(2)});
+  RankContext rank;
+  const Watchdog watchdog(rank, {std::chrono::minutes(1), Seconds(2)});
   for (int i = 0; i < 30; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
-    const ScopedPhase phase("forward pass", i);
+    const ScopedPhase phase(rank, "forward pass", i);
   }
   for (int i = 0; i < 30; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
-    ++local_progress;
+    ++rank.files.chunks;
   }
-  const UnlimitedLocalWork unlimited;
+  const UnlimitedLocalWork unlimited(rank);
   std::this_thread::sleep_for(std::chrono::milliseconds(2600));
 }
 
@@ -126,11 +131,12 @@ TEST_F(WatchdogDeathTest, EndsTheJobIfTheDeviceHangs) {
   EXPECT_EXIT(
       {
         const auto self = make_comm_self();
-        Watchdog watchdog({});
+        RankContext& rank = self->rank_context();
+        Watchdog watchdog(rank, {});
         watchdog.rendezvous(*self, {std::chrono::milliseconds(200), {}});
-        const ScopedStep step(3);
-        const ScopedPhase phase("forward pass", 1);
-        const ScopedBlock block("the device", "", {}, true);
+        const ScopedStep step(rank, 3);
+        const ScopedPhase phase(rank, "forward pass", 1);
+        const ScopedBlock block(rank.blocked, "the device", "", {}, true);
         std::this_thread::sleep_for(std::chrono::minutes(2));
       },
       testing::ExitedWithCode(1),
@@ -142,8 +148,9 @@ TEST_F(WatchdogDeathTest, EndsTheJobIfTheStartHangs) {
   EXPECT_EXIT(
       {
         setenv("OMPI_COMM_WORLD_RANK", "3", 1);
-        const Watchdog watchdog({std::chrono::milliseconds(200), {}});
-        const ScopedBlock block("the start of MPI");
+        RankContext rank;
+        const Watchdog watchdog(rank, {std::chrono::milliseconds(200), {}});
+        const ScopedBlock block(rank.blocked, "the start of MPI");
         std::this_thread::sleep_for(std::chrono::minutes(2));
       },
       testing::ExitedWithCode(1), "switchyard: rank 3 on .* has waited 0.. s for the start of MPI");
@@ -152,8 +159,9 @@ TEST_F(WatchdogDeathTest, EndsTheJobIfTheStartHangs) {
 TEST_F(WatchdogDeathTest, EndsTheJobIfLocalWorkHangs) {
   EXPECT_EXIT(
       {
-        const Watchdog watchdog({std::chrono::minutes(1), std::chrono::milliseconds(200)});
-        const ScopedPhase phase("save of a checkpoint");
+        RankContext rank;
+        const Watchdog watchdog(rank, {std::chrono::minutes(1), std::chrono::milliseconds(200)});
+        const ScopedPhase phase(rank, "save of a checkpoint");
         std::this_thread::sleep_for(std::chrono::minutes(2));
       },
       testing::ExitedWithCode(1), "has computed, read or written in the save of a checkpoint for 0.2 s");
@@ -164,7 +172,8 @@ TEST_F(WatchdogDeathTest, AllowsAStoppedProcess) {
   EXPECT_EXIT(
       {
         const pid_t process = getpid();
-        const Watchdog watchdog({std::chrono::minutes(1), std::chrono::seconds(1)});
+        RankContext rank;
+        const Watchdog watchdog(rank, {std::chrono::minutes(1), std::chrono::seconds(1)});
         if (fork() == 0) {
           std::this_thread::sleep_for(std::chrono::milliseconds(2300));
           kill(process, SIGCONT);

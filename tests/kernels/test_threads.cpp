@@ -12,8 +12,8 @@ using Settings = std::vector<ThreadSetting>;
 
 Settings settings_of(const std::map<std::string, std::string>& environment, int cpus, int quota) {
   return thread_settings(
-      [&](const char* name) {
-        const auto found = environment.find(name);
+      [&](VariableName name) {
+        const auto found = environment.find(name.c_str());
         return found == environment.end() ? nullptr : found->second.c_str();
       },
       cpus, quota, 123);

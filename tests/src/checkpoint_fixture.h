@@ -164,8 +164,9 @@ inline std::string error_of(const std::function<void()>& f) {
 
 // Sets the fault hook, and resets it at the end of the scope.
 struct FaultScope {
-  explicit FaultScope(WriteFault fault) { write_fault = std::move(fault); }
-  ~FaultScope() { write_fault = nullptr; }
+  using Fault = decltype(FileActivity::write_fault);
+  explicit FaultScope(Fault fault) { file_activity().write_fault = std::move(fault); }
+  ~FaultScope() { file_activity().write_fault = nullptr; }
 };
 
 inline std::string joined(const std::vector<std::string>& lines) {

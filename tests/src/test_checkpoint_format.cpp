@@ -58,7 +58,7 @@ TEST(CheckpointFormat, GetsEveryValueAndItsMapping) {
   records.clear();
   const Folder folder;
   const Layout layout{4, 2, 2, 1};
-  const std::unique_ptr<Backend> backend = make_cpu();
+  const std::unique_ptr<Device> backend = make_cpu();
   for (int rank = 0; rank < layout.ranks; ++rank) {
     ParamStore store(*backend, odd_specs(), layout, coord_of(layout, rank), true);
     fill(store);

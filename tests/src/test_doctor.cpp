@@ -392,11 +392,11 @@ TEST(Doctor, ProbesAFolderOnOneRank) {
   EXPECT_TRUE(has(probe_folder(*alone, folder.write("file", ""), true).error, "Not a directory"));
   std::filesystem::remove(folder.path() / "file");
   for (const char* operation : {"write", "sync", "rename"}) {
-    write_fault = [&](std::string_view what, const std::filesystem::path&) {
+    file_activity().write_fault = [&](std::string_view what, const std::filesystem::path&) {
       if (what == operation) fail("no {}", operation);
     };
     EXPECT_EQ(probe_folder(*alone, folder.path(), true).error, fmt::format("no {}", operation));
-    write_fault = nullptr;
+    file_activity().write_fault = nullptr;
     EXPECT_TRUE(std::filesystem::is_empty(folder.path())) << operation;
   }
 }

@@ -144,7 +144,7 @@ bool killed_at(int n, const std::function<void()>& body) {
   const pid_t child = fork();
   if (child == 0) {
     omp_set_num_threads(1);
-    write_fault = [left = n](std::string_view, const fs::path&) mutable {
+    file_activity().write_fault = [left = n](std::string_view, const fs::path&) mutable {
       if (left-- == 0) raise(SIGKILL);
     };
     try {

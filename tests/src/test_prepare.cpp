@@ -499,7 +499,7 @@ TEST(Prepare, OverwriteReplacesTheDataSet) {
     for (const auto& [name, content] : before) folder.write("out/" + name, content);
     folder.write("out/notes.txt", "mine");
     int left = allowed;
-    write_fault = [&](std::string_view, const fs::path& path) {
+    file_activity().write_fault = [&](std::string_view, const fs::path& path) {
       if (left-- == 0) fail("injected at {}", path.string());
     };
     try {
@@ -507,7 +507,7 @@ TEST(Prepare, OverwriteReplacesTheDataSet) {
       finished = true;
     } catch (const Failure&) {
     }
-    write_fault = nullptr;
+    file_activity().write_fault = nullptr;
     if (!finished) run(fresh);
     EXPECT_EQ(contents(fresh.output), expected) << "after " << allowed << " operations";
   }
@@ -572,7 +572,7 @@ TEST(Prepare, LeavesNoMixtureIfInterrupted) {
       folder.write("f", "the new one\nthe new two\n");
       o.overwrite = existing;
       int left = allowed;
-      write_fault = [&](std::string_view, const fs::path& path) {
+      file_activity().write_fault = [&](std::string_view, const fs::path& path) {
         if (left-- == 0) fail("injected at {}", path.string());
       };
       try {
@@ -580,7 +580,7 @@ TEST(Prepare, LeavesNoMixtureIfInterrupted) {
         finished = true;
       } catch (const Failure&) {
       }
-      write_fault = nullptr;
+      file_activity().write_fault = nullptr;
       if (fs::exists(o.output / "dataset.ini")) {
         const Dataset data(o.output);
         const std::string text = texts_of(data, 0, SplitName::train)[0] + texts_of(data, 0, SplitName::valid)[0];

@@ -11,10 +11,10 @@
 namespace sy {
 namespace {
 
-void a_step() {
-  const TraceScope step("step", {{"step", 7}});
-  const ScopedPhase phase("forward pass", 2);
-  TraceScope scope("route", {{"rows", 5}});
+void a_step(RankContext& rank) {
+  const TraceScope step(rank, "step", {{"step", 7}});
+  const ScopedPhase phase(rank, "forward pass", 2);
+  TraceScope scope(rank, "route", {{"rows", 5}});
   scope.next("dispatch");
   scope.add({{"rows", 6}, {"bytes", 24}});
 }
@@ -26,8 +26,8 @@ TEST(StepTrace, RecordsTheSpansOfItsSteps) {
   StepTrace traced(*world, folder.path() / "trace", 3, 2);
   for (Index step = 1; step <= 5; ++step) {
     traced.begin_step(step);
-    EXPECT_EQ(trace_spans != nullptr, step == 3 || step == 4);
-    a_step();
+    EXPECT_EQ(world->rank_context().trace_spans != nullptr, step == 3 || step == 4);
+    a_step(world->rank_context());
     traced.end_step(step);
     EXPECT_EQ(std::filesystem::exists(file), step >= 4);
   }
@@ -66,10 +66,10 @@ TEST(StepTrace, IsWrittenIfTheRunEndsEarly) {
   const auto world = make_comm_self();
   StepTrace traced(*world, folder.path(), 2, 10);
   traced.begin_step(3);  // resumed within the traced steps
-  a_step();
+  a_step(world->rank_context());
   traced.end_step(3, true);
   EXPECT_TRUE(std::filesystem::exists(folder.path() / "rank-0000.json"));
-  EXPECT_EQ(trace_spans, nullptr);
+  EXPECT_EQ(world->rank_context().trace_spans, nullptr);
   traced.end_step(4, true);
   StepTrace none(*world, folder.path() / "none", 0, 10);
   none.begin_step(1);

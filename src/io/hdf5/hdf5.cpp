@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <limits>
 
-#include "dist/phase.h"
+#include "dist/file_activity.h"
 #include "src/io/hdf5/hdf5_calls.h"
 #include "src/system/digest.h"
 #include "src/system/files.h"
@@ -191,7 +191,7 @@ int Hdf5Id::close() {
 
 void Hdf5Dataset::write(const Box& box, const void* data) {
   write_point("write " + name_, context_.file);
-  ++local_progress;
+  ++file_activity().chunks;
   if (box.elements() == 0) return;
   const Hdf5Id space = make_dataspace(shape_, box, context_), memory = make_dataspace(box.size);
   const auto bytes = static_cast<std::size_t>(box.elements() * size_of(dtype_));

@@ -3,7 +3,7 @@
 #include <set>
 #include <span>
 
-#include "dist/phase.h"
+#include "dist/file_activity.h"
 #include "src/io/hdf5/hdf5.h"
 #include "src/io/hdf5/hdf5_calls.h"
 
@@ -119,7 +119,7 @@ void list_datasets(hid_t group, const std::string& prefix, const Hdf5Context& co
 
 void Hdf5Dataset::read(const Box& box, void* data) const {
   if (virtual_) bad_input("{} of {} is spread over other files, which it must not be", name_, context_.file.string());
-  ++local_progress;
+  ++file_activity().chunks;
   if (box.elements() == 0) return;
   const Hdf5Id space = make_dataspace(shape_, box, context_), memory = make_dataspace(box.size);
   check(H5Dread(id_.get(), types_of(dtype_).memory, memory.get(), space.get(), H5P_DEFAULT, data), context_, "read",

@@ -16,6 +16,7 @@
 #include <ctime>
 
 #include "dist/runtime.h"
+#include "kernels/environment.h"
 #include "src/system/files.h"
 #include "src/text/strings.h"
 #include "tests/bench/arguments.h"
@@ -128,6 +129,7 @@ int run(Comm& world, int argc, char** argv) {
 }  // namespace sy::bench
 
 int main(int argc, char** argv) {
-  sy::Runtime runtime(&argc, &argv);
+  sy::set_library_defaults();
+  sy::Runtime runtime(std::make_shared<sy::RankContext>(), &argc, &argv);
   return runtime.run([&] { return sy::bench::run(runtime.world(), argc, argv); });
 }

@@ -1,0 +1,24 @@
+// The launcher that started this rank: mpirun, or srun.
+#pragma once
+
+#include <sys/types.h>
+
+namespace sy {
+
+// Returns whether a launcher (mpirun, MPICH's, srun) started this process as a rank of MPI.
+bool launched();
+// Returns the process id of the launcher of this rank: mpirun, or its daemon on another machine.
+// 0 if no launcher started this process (Runtime).
+pid_t launcher();
+
+// Ends this process, with exit code 2, if it is one of several tasks of srun that cannot reach each
+// other. No-op otherwise.
+void exit_without_process_manager();
+// From now on, this process ends with its launcher.
+void exit_with_launcher();
+// Waits until the launcher has read this rank's output: until it sleeps, at most 10 seconds.
+void wait_for_launcher_to_read();
+// Ends Open MPI's mpirun, or its daemon on another machine. No-op for other launchers.
+void terminate_mpirun();
+
+}  // namespace sy

@@ -1,0 +1,63 @@
+#include "dist/machine.h"
+
+#include <unistd.h>
+
+#include <utility>
+#include <vector>
+
+#include "dist/errors.h"
+#include "kernels/cpu/processor.h"
+#include "kernels/environment.h"
+#include "kernels/philox.h"
+
+namespace sy {
+namespace {
+
+// Returns the number of ranks on this machine with an equal `key`: before this rank, and in total.
+std::pair<int, int> count_equal_keys(Comm& world, const std::string& key) {
+  const auto mine = static_cast<Index>(hash_name(host_name() + "/" + key));
+  std::vector<Index> all(world.size());
+  world.all_gather(view_of(&mine, {1}), view_of(all.data(), {world.size()}));
+  const auto here = all.begin() + world.rank();
+  return {static_cast<int>(std::count(all.begin(), here, mine)),
+          static_cast<int>(std::count(all.begin(), all.end(), mine))};
+}
+
+}  // namespace
+
+std::string host_name() {
+  char name[256] = {};
+  gethostname(name, sizeof name - 1);
+  return name;
+}
+
+int local_rank(Comm& world) {
+  return count_equal_keys(world, "").first;
+}
+
+int ranks_sharing(Comm& world, const std::string& device) {
+  return count_equal_keys(world, device).second;
+}
+
+int agree_on_devices(Comm& world, const Device& backend) {
+  if (world.max(backend.on_host()) + world.max(!backend.on_host()) == 2)
+    throw CollectiveError(
+        2, "some ranks have a GPU and others have none: see `switchyard doctor`, or set the backend to cpu");
+  if (backend.on_host()) return 1;
+  const int sharing = ranks_sharing(world, backend.device_id());
+  // With NCCL_HOSTID, NCCL treats ranks as if they were on different machines.
+  if (world.max(sharing > 1 && !environment("NCCL_HOSTID")) > 0)
+    throw CollectiveError(
+        2,
+        "several ranks share a GPU, which NCCL refuses: start as many ranks on a machine as it has GPUs (see "
+        "`switchyard doctor`), or set the backend to cpu");
+  return sharing;
+}
+
+void agree_on_isa(Comm& world) {
+  Index mine = 0;
+  agree_on_errors(world, [&] { mine = &cpu_isa() - cpu_isas().data(); });
+  use_cpu_isa(cpu_isas()[static_cast<std::size_t>(-world.max(-mine))]);
+}
+
+}  // namespace sy

@@ -1,0 +1,32 @@
+// Hosts and devices of the ranks, and the device and the instruction set that all ranks use.
+#pragma once
+
+#include <string>
+
+#include "dist/comm.h"
+#include "kernels/device.h"
+
+namespace sy {
+
+// Returns the name of this host, as of gethostname().
+std::string host_name();
+
+// Returns the index of this rank among the ranks of its machine. Collective.
+int local_rank(Comm& world);
+// Returns the number of ranks of this machine with the same device, including this one. Collective.
+int ranks_sharing(Comm& world, const std::string& device);
+
+// Checks that all ranks have a GPU or none has, and that no two ranks share a GPU.
+// With the backend "auto", each rank chooses its device itself, so that they may differ.
+// Returns the number of ranks that share this rank's GPU; 1 if the backend is on the host.
+// If NCCL_HOSTID is set, ranks may share a GPU. Throws CollectiveError. Collective.
+int agree_on_devices(Comm& world, const Device& backend);
+
+// Makes all ranks use CPU kernels of one instruction set,
+// so that results do not depend on the node.
+// It is the narrowest set that a rank's processor and $SWITCHYARD_ISA select
+// (kernels/cpu/processor.h).
+// Throws CollectiveError if a rank can select none. Collective.
+void agree_on_isa(Comm& world);
+
+}  // namespace sy
