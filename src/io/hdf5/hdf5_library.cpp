@@ -2,10 +2,10 @@
 
 #include <hdf5.h>
 
-#include <cstdlib>
 #include <string_view>
 
 #include "kernels/check.h"
+#include "kernels/environment.h"
 
 namespace sy {
 
@@ -20,7 +20,7 @@ Hdf5Library hdf5_library() {
 #ifdef H5_HAVE_PARALLEL
   library.parallel = true;
 #endif
-  const char* const locking = std::getenv("HDF5_USE_FILE_LOCKING");
+  const char* const locking = environment("HDF5_USE_FILE_LOCKING");
   library.locks = locking && (std::string_view(locking) == "TRUE" || std::string_view(locking) == "1");
   return library;
 }
