@@ -462,8 +462,8 @@ void execute(CudaDevice& device, const ops::LoadBalancingLoss& op) {
          in<std::int32_t>(op.tokens_per_expert), out<float>(op.dprobability), out<double>(op.sums),
          out<double>(losses));
   if (!op.sums) return;
-  launch(device.context(), {.x = layers}, add_losses, e, in<double>(losses), op.desc.z_factor,
-         in<double>(op.z_squared), out<double>(op.sums));
+  launch(device.context(), {.x = layers}, add_losses, e, in<double>(losses), op.desc.z_factor, in<double>(op.z_squared),
+         out<double>(op.sums));
 }
 
 }  // namespace sy::cuda

@@ -174,8 +174,8 @@ void execute(DryDevice& device, const ops::DispatchLayout& op) {
   for (Index e = 0; e < all; ++e) counts[partition.ranks() + e] = static_cast<std::int32_t>(physical[e]);
   const DryReach reach(physical, tokens, op.experts.dim(1), groups);
   for (Index rank = 0; rank < partition.ranks(); ++rank)
-    counts[rank] = static_cast<std::int32_t>(
-        std::llround(static_cast<double>(tokens) * reach(rank / partition.etp * each, each)));
+    counts[rank] =
+        static_cast<std::int32_t>(std::llround(static_cast<double>(tokens) * reach(rank / partition.etp * each, each)));
 }
 
 // ---- operations that do not count as one call ----

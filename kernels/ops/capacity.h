@@ -28,7 +28,7 @@ struct ApplyCapacity {
   ConstView weights;  // [T, k]
   Index segments = 1;
   Index num_experts;
-  CapacityDesc desc;
+  CapacityDesc desc = {};
   View dispatch_mask;  // [T, k] i32
 };
 

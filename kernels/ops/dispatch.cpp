@@ -46,8 +46,8 @@ void check(const BuildPermutation& op) {
       .dims("offsets", op.offsets, 1, DType::i32)
       .is("tokens", op.tokens, op.assignments.shape(), DType::i32)
       .is("row_id_map", op.row_id_map, op.physical_experts.shape(), DType::i32);
-  SY_ASSERT(op.first_expert >= 0 && op.offsets.dim(0) > 0 &&
-                op.assignments.dim(0) <= op.physical_experts.elements() && op.physical_experts.elements() <= INT32_MAX,
+  SY_ASSERT(op.first_expert >= 0 && op.offsets.dim(0) > 0 && op.assignments.dim(0) <= op.physical_experts.elements() &&
+                op.physical_experts.elements() <= INT32_MAX,
             "{}: {} rows for {} physical experts from {} on, of {} assignments", op.name, op.assignments.dim(0),
             op.offsets.dim(0) - 1, op.first_expert, op.physical_experts.elements());
 }

@@ -34,7 +34,7 @@ struct DispatchLayout {
   ConstView experts;
   // [T, k] i32. If empty, E experts from partition.first_expert on are dispatched.
   ConstView dispatch_mask = {};
-  ExpertPartition partition;
+  ExpertPartition partition = {};
   // [T, k] i32 physical expert, counted from partition.first_expert; -1 if not dispatched
   View physical_experts;
   // Both may be empty.

@@ -45,16 +45,6 @@ SY_OPERATIONS(SY_DECLARE)
 
 }  // namespace ops
 
-// The types of all operations, in the order of the list.
-template <class... Operation>
-struct OperationList {
-  // Calls f.template operator()<Operation>() for each of them.
-  template <class F>
-  static void for_each(const F& f) {
-    (f.template operator()<Operation>(), ...);
-  }
-};
-
 // The kernels of one device. A null pointer: the device has no such kernel.
 #define SY_KERNEL(Operation)                                                      \
   void (*kernel_of_##Operation)(Device & device, const ops::Operation& op) = nullptr; \

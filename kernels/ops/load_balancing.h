@@ -44,7 +44,7 @@ struct LoadBalancingLoss {
   ConstView probability;        // [L, G, E] of RouteForward
   ConstView tokens_per_expert;  // [L, E] i32 of DispatchLayout
   ConstView z_squared;          // [L] f64 of RouteForward
-  LoadBalancingDesc desc;
+  LoadBalancingDesc desc = {};
   View dprobability;  // [L, G, E]
   View sums = {};     // [L, RouterSums(E).size()] f64 +=; may be empty
 };

@@ -34,7 +34,7 @@ namespace ops {
 struct Draw {
   static constexpr std::string_view name = "draw";
   ConstView index;  // [T] i64
-  RandomDesc desc;
+  RandomDesc desc = {};
   View x;  // [T, N]
 };
 
@@ -43,7 +43,7 @@ struct Jitter {
   static constexpr std::string_view name = "jitter";
   ConstView x;      // [T, N] c
   ConstView index;  // [T] i64
-  RandomDesc desc;
+  RandomDesc desc = {};
   bool accumulate = false;
   View y;  // [T, N] c
 };
@@ -54,7 +54,7 @@ struct NoisyGatingForward {
   static constexpr std::string_view name = "noisy_gating_forward";
   ConstView stddev;  // [T, N]
   ConstView index;   // [T] i64
-  RandomDesc desc;
+  RandomDesc desc = {};
   View x;  // [T, N] +=
 };
 
@@ -63,7 +63,7 @@ struct NoisyGatingBackward {
   ConstView dx;      // [T, N] c
   ConstView stddev;  // [T, N]
   ConstView index;   // [T] i64
-  RandomDesc desc;
+  RandomDesc desc = {};
   View dstddev;  // [T, N] c
 };
 

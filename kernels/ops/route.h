@@ -39,7 +39,7 @@ struct RouteForward {
   ConstView logits;      // [T, E]
   ConstView bias = {};   // [E] or empty
   ConstView noise = {};  // [T, E] or empty
-  RouteDesc desc;
+  RouteDesc desc = {};
   View experts;      // [T, k] i32
   View weights;      // [T, k]
   View counts;       // [G, E] i32 assignments of each segment
@@ -59,7 +59,7 @@ struct RouteBackward {
   ConstView dweights;  // [T, k]
   // [G, E] gradient with respect to the sums of each segment
   ConstView dprobability;
-  RouteDesc desc;
+  RouteDesc desc = {};
   float z_factor = 0;
   View dlogits;  // [T, E] c
 };

@@ -30,16 +30,9 @@ void CoreAttention::backward(const ExecutionContext& context, ConstView dout, Co
                              ConstView out, ConstView lse, Heads dq, Heads dk, Heads dv) const {
   const Arena::Scope scope(context.scratch);
   const AttentionDesc desc = attention_desc(context);
-  run(context.backend, ops::AttentionBackward{.dout = dout,
-                                              .q = q,
-                                              .k = k,
-                                              .v = v,
-                                              .out = out,
-                                              .lse = lse,
-                                              .desc = desc,
-                                              .dq = dq,
-                                              .dk = dk,
-                                              .dv = dv});
+  run(context.backend,
+      ops::AttentionBackward{
+          .dout = dout, .q = q, .k = k, .v = v, .out = out, .lse = lse, .desc = desc, .dq = dq, .dk = dk, .dv = dv});
   const bool learned = relative_ && relative_->learned();
   if (!sinks_ && !learned) return;
   View dbias;

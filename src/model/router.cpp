@@ -69,9 +69,8 @@ void Router::forward(const LayerContext& layer, ConstView x, Saved& s, const Rou
                                    .x = s.logits});
   } else if (spec_.noise && batch.token_numbers) {
     noise = context.scratch.f32({T, E});
-    run(b, ops::Draw{.index = context.own_tokens(batch.token_numbers),
-                     .desc = with_seed(*spec_.noise, batch),
-                     .x = noise});
+    run(b, ops::Draw{
+               .index = context.own_tokens(batch.token_numbers), .desc = with_seed(*spec_.noise, batch), .x = noise});
   }
   run(b, ops::RouteForward{.logits = s.logits,
                            .bias = tables_.bias,

@@ -248,11 +248,9 @@ struct NoisyGatingBackward : NoisyGatingCase {
     gradients = {{"dstddev", "stddev"}};
   }
   void run(Device& b) override {
-    run_test(b, ops::NoisyGatingBackward{.dx = at("dx"),
-                                         .stddev = at("stddev"),
-                                         .index = at("index"),
-                                         .desc = desc,
-                                         .dstddev = at("dstddev")});
+    run_test(b,
+             ops::NoisyGatingBackward{
+                 .dx = at("dx"), .stddev = at("stddev"), .index = at("index"), .desc = desc, .dstddev = at("dstddev")});
   }
   double loss(Values& v) override { return ref::dot(v["dx"], noise(v)); }
 };
@@ -514,9 +512,7 @@ struct PermuteRows : OpCase {
     out("y", {s.t, d});
     tolerance = 0;
   }
-  void run(Device& b) override {
-    run_test(b, ops::Permute{.x = at("x"), .index = at("index"), .y = at("y")});
-  }
+  void run(Device& b) override { run_test(b, ops::Permute{.x = at("x"), .index = at("index"), .y = at("y")}); }
   void expect(Values& v) override { v["y"] = ref::permute(d, v["x"], v["index"]); }
 };
 
@@ -529,9 +525,7 @@ struct PermuteIntegers : OpCase {
     out("y", {s.t, d}, DType::i32);
     tolerance = 0;
   }
-  void run(Device& b) override {
-    run_test(b, ops::Permute{.x = at("x"), .index = at("index"), .y = at("y")});
-  }
+  void run(Device& b) override { run_test(b, ops::Permute{.x = at("x"), .index = at("index"), .y = at("y")}); }
   void expect(Values& v) override { v["y"] = ref::permute(d, v["x"], v["index"]); }
 };
 

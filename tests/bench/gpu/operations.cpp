@@ -269,18 +269,15 @@ void add_attention(std::vector<Operation>& all, const Sizes& s) {
   const auto queries = [s](View qkv) { return heads_of(qkv, 0, s.H); };
   const auto keys = [s](View qkv) { return heads_of(qkv, s.H, s.K); };
   const auto values = [s](View qkv) { return heads_of(qkv, s.H + s.K, s.K); };
-  all.push_back({"attention_forward", [=](Operands& o) -> Run {
-                   const View qkv = o.random({s.B, s.S, s.H + 2 * s.K, s.hd}), out = o.zeros({s.B, s.S, s.H, s.hd});
-                   const View lse = o.f32({s.B, s.H, s.S});
-                   return [=, &o] {
-                     run(o.b, ops::AttentionForward{.q = queries(qkv),
-                                                    .k = keys(qkv),
-                                                    .v = values(qkv),
-                                                    .desc = desc,
-                                                    .out = out,
-                                                    .lse = lse});
-                   };
-                 }});
+  all.push_back(
+      {"attention_forward", [=](Operands& o) -> Run {
+         const View qkv = o.random({s.B, s.S, s.H + 2 * s.K, s.hd}), out = o.zeros({s.B, s.S, s.H, s.hd});
+         const View lse = o.f32({s.B, s.H, s.S});
+         return [=, &o] {
+           run(o.b, ops::AttentionForward{
+                        .q = queries(qkv), .k = keys(qkv), .v = values(qkv), .desc = desc, .out = out, .lse = lse});
+         };
+       }});
   all.push_back({"attention_backward", [=](Operands& o) -> Run {
                    const View qkv = o.random({s.B, s.S, s.H + 2 * s.K, s.hd}), out = o.zeros({s.B, s.S, s.H, s.hd});
                    const View lse = o.f32({s.B, s.H, s.S}), dout = o.random(out.shape()), dqkv = o.zeros(qkv.shape());
@@ -460,23 +457,21 @@ void add_ends(std::vector<Operation>& all, const Sizes& s) {
                      run(o.b, ops::LossSums{.losses = losses, .lse = lse, .targets = targets, .sums = sums});
                    };
                  }});
-  all.push_back({"cross_entropy_backward", [s](Operands& o) -> Run {
-                   const Index n = s.n(o.b);
-                   const View logits = o.f32({n, s.V}), targets = o.below(n, s.V), lse = o.zeros({n}, DType::f32);
-                   const View dlogits = o.zeros({n, s.V}), total = o.zeros({1}, DType::f64);
-                   const double tokens = 1e4;
-                   o.b.to_device(&tokens, total);
-                   // The value is that of normal logits.
-                   run(o.b, ops::Fill{.x = lse, .value = std::log(static_cast<float>(s.V)) + 0.5f});
-                   return [=, &o] {
-                     run(o.b, ops::CrossEntropyBackward{.logits = logits,
-                                                        .targets = targets,
-                                                        .lse = lse,
-                                                        .total = total,
-                                                        .desc = {},
-                                                        .dlogits = dlogits});
-                   };
-                 }});
+  all.push_back(
+      {"cross_entropy_backward", [s](Operands& o) -> Run {
+         const Index n = s.n(o.b);
+         const View logits = o.f32({n, s.V}), targets = o.below(n, s.V), lse = o.zeros({n}, DType::f32);
+         const View dlogits = o.zeros({n, s.V}), total = o.zeros({1}, DType::f64);
+         const double tokens = 1e4;
+         o.b.to_device(&tokens, total);
+         // The value is that of normal logits.
+         run(o.b, ops::Fill{.x = lse, .value = std::log(static_cast<float>(s.V)) + 0.5f});
+         return [=, &o] {
+           run(o.b,
+               ops::CrossEntropyBackward{
+                   .logits = logits, .targets = targets, .lse = lse, .total = total, .desc = {}, .dlogits = dlogits});
+         };
+       }});
 }
 
 }  // namespace

@@ -121,9 +121,9 @@ void Trip::once_to_each_rank(bool copied, bool back) {
   rows_ = arena_.take({R, D}, x_.view().dtype());
   row_weights_ = arena_.f32({R, 1});
   if (copied) run(backend_, ops::Permute{.x = received_, .index = tokens, .y = rows_});
-  run(backend_, ops::Permute{.x = received_weights_.reshape({received_weights_.elements(), 1}),
-                             .index = assignments,
-                             .y = row_weights_});
+  run(backend_,
+      ops::Permute{
+          .x = received_weights_.reshape({received_weights_.elements(), 1}), .index = assignments, .y = row_weights_});
   if (!back) return;
   if (doubles_) run(backend_, ops::Scale{.x = rows_, .factor = 2});
   dispatcher.combine({{rows_, row_id_map, {}, y_}}, arena_);
