@@ -2,7 +2,7 @@
 // All ranks of the group must make the same calls in the same order. Implementations:
 //   comm_self   one rank, without MPI
 //   comm_mpi    host buffers, by shared memory within a machine and by MPI otherwise
-//   comm_nccl   device buffers, by NCCL
+//   dist/nccl   device buffers, by NCCL (dist/device_comm.h)
 //   comm_dry    counts bytes and moves no data, except small i32 gathers
 //
 // Results depend on the group alone, not on the order of arrival.

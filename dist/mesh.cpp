@@ -1,6 +1,6 @@
 #include "dist/mesh.h"
 
-#include "dist/comm_nccl.h"
+#include "dist/device_comm.h"
 #include "dist/shard.h"
 
 namespace sy {
@@ -162,10 +162,10 @@ Mesh make_dry_mesh(Comm& world, const Layout& layout, bool asynchronous) {
 Mesh on_backend(Mesh mesh, Backend& backend) {
   if (backend.on_host() || mesh.backend == &backend) return mesh;
   SY_ASSERT(!mesh.backend && !mesh.kv_replicas, "a mesh for the buffers of another backend");
-  const MakeComm nccl = nccl_on(backend, mesh.rank);
-  for (const GridGroup& group : grid_groups) mesh.*group.comm = nccl(std::move(mesh.*group.comm), group.stream);
+  const MakeDeviceComm on_device = make_device_comm(backend, mesh.rank);
+  for (const GridGroup& group : grid_groups) mesh.*group.comm = on_device(std::move(mesh.*group.comm), group.stream);
   for (const NodeGroup& group : node_groups)
-    if (mesh.*group.comm) mesh.*group.comm = nccl(std::move(mesh.*group.comm), CommStream::tokens);
+    if (mesh.*group.comm) mesh.*group.comm = on_device(std::move(mesh.*group.comm), CommStream::tokens);
   mesh.backend = &backend;
   return mesh;
 }

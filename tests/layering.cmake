@@ -7,6 +7,7 @@ set(order
     "kernels"                                          # tensors, and the operations of a backend
     "kernels/cpu kernels/cuda kernels/dry"
     "dist"
+    "dist/nccl"                                        # defines dist/device_comm.h
     "src/system"                                       # files and folders of the operating system
     "src/build src/text"
     "src/config"

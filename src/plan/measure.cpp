@@ -4,7 +4,7 @@
 #include <chrono>
 #include <numeric>
 
-#include "dist/comm_nccl.h"
+#include "dist/device_comm.h"
 #include "dist/runtime.h"
 #include "kernels/dry/dry.h"
 #include "src/plan/cost.h"
@@ -383,7 +383,7 @@ Machine measure_machine(Comm& world, Backend& b, const std::string& name, double
 
   const auto group = [&](const std::function<int(int)>& color) {
     std::unique_ptr<Comm> comm = world.split(color);
-    return b.on_host() ? std::move(comm) : nccl_on(b, world.rank())(std::move(comm), CommStream::tokens);
+    return b.on_host() ? std::move(comm) : make_device_comm(b, world.rank())(std::move(comm), CommStream::tokens);
   };
   const auto node = group([&](int rank) { return rank / here; });
   if (node->size() > 1)

@@ -6,10 +6,9 @@
 // (src/params/param_all_gather.h).
 // The reductions of a bucket start once the dispatch of the layer that backward computes next is in
 // flight. If that layer has no experts, they start when the bucket of that layer is complete.
-// The reason is that NCCL starts collectives in the order in which the host enqueues them
-// (NCCL_LAUNCH_ORDER_IMPLICIT). A kernel waits until the one before it has started. All ranks have
-// the same order, so there is no deadlock. Reductions enqueued earlier would delay the dispatch
-// until they end.
+// The reason is that device collectives start in the order in which the host enqueues them. A
+// kernel waits until the one before it has started. All ranks have the same order, so there is no
+// deadlock. Reductions enqueued earlier would delay the dispatch until they end.
 // With synchronous collectives overlap gains nothing: one reduce-scatter and one all-gather at the
 // end are faster.
 #pragma once

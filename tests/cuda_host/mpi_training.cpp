@@ -4,7 +4,7 @@
 
 #include <cstdlib>
 
-#include "dist/comm_nccl.h"
+#include "dist/device_comm.h"
 #include "dist/phase.h"
 #include "src/model/engine.h"
 #include "src/train/device_reservation.h"
@@ -437,8 +437,8 @@ TEST(Step, SerializesCollectivesOfAnOldNccl) {
   for (const auto& [code, version, implicit] : {std::tuple(22505, "2.25.5", "1"), std::tuple(22809, "2.28.9", "0")}) {
     cuda_host::set_nccl_version(code);
     setenv(variable, implicit, 1);
-    EXPECT_EQ(nccl_streams(), 1) << version;
-    EXPECT_EQ(nccl_version(), version);
+    EXPECT_EQ(device_collectives().streams, 1) << version;
+    EXPECT_EQ(device_collectives().version, version);
     cuda_host::forget_collectives();
     cuda_host::set_running(cuda_host::Running::seeded, static_cast<std::uint64_t>(world().rank()));
     trained_weights(config_of({}), {n, 1, n, 1});
@@ -448,9 +448,9 @@ TEST(Step, SerializesCollectivesOfAnOldNccl) {
   }
   cuda_host::set_nccl_version(22809);
   unsetenv(variable);
-  EXPECT_EQ(nccl_streams(), num_comm_streams);
+  EXPECT_EQ(device_collectives().streams, num_comm_streams);
   setenv(variable, "1", 1);
-  EXPECT_EQ(nccl_streams(), num_comm_streams);
+  EXPECT_EQ(device_collectives().streams, num_comm_streams);
 }
 
 // ---- the device's memory ----

@@ -1,5 +1,4 @@
-#include "dist/comm_nccl.h"
-
+// Collectives over NCCL, on buffers of the cuda backend.
 #include <nccl.h>
 
 #include <algorithm>
@@ -8,6 +7,7 @@
 #include <exception>
 #include <numeric>
 
+#include "dist/device_comm.h"
 #include "dist/phase.h"
 #include "dist/watchdog.h"
 #include "kernels/cuda/context.h"
@@ -22,6 +22,30 @@ using cuda::make_event;
 using cuda::Owned;
 
 class CommNccl;
+
+int loaded_version() {
+  int version = 0;
+  ncclGetVersion(&version);
+  return version;
+}
+
+// Returns the number of streams for collectives.
+// It is 1 before NCCL 2.26, whose communicators may deadlock if two are in use at once.
+// It is also 1 if the user sets NCCL_LAUNCH_ORDER_IMPLICIT = 0.
+//
+// NCCL_LAUNCH_ORDER_IMPLICIT exists since NCCL 2.26 (22600 in ncclGetVersion). Older versions
+// ignore it silently. The NCCL user guide has it in "Environment variables". Its section "Using
+// multiple NCCL communicators concurrently" requires one order on all ranks.
+// make_device_comm sets the variable if the user has not.
+int num_streams() {
+  const char* const setting = std::getenv("NCCL_LAUNCH_ORDER_IMPLICIT");
+  const bool in_order = loaded_version() >= 22600 && (!setting || std::strtol(setting, nullptr, 0) != 0);
+  return in_order ? num_comm_streams : 1;
+}
+
+std::string version_text(int code) {
+  return fmt::format("{}.{}.{}", code / 10000, code / 100 % 100, code % 100);
+}
 
 // Limit of the channels of a communicator, and of the channels between two ranks.
 // Each channel has buffers in device memory for each connection. NCCL would open up to 64 and 32
@@ -39,7 +63,7 @@ struct SharedState {
   Backend& backend;
   cuda::Context& context;
   int rank;
-  const int num_streams = nccl_streams();
+  const bool one_stream = num_streams() == 1;
   std::array<Stream, num_comm_streams> streams;
   std::vector<CommNccl*> members;
 
@@ -68,12 +92,6 @@ struct InFlight {
   Phase phase;
   Index number = 0;  // among all collectives, from 1
 };
-
-int loaded_version() {
-  int version = 0;
-  ncclGetVersion(&version);
-  return version;
-}
 
 ncclDataType_t type_of(DType type) {
   switch (type) {
@@ -231,7 +249,7 @@ class CommNccl final : public Comm {
   }
 
   SharedState::Stream& stream() const {
-    return shared_->streams[static_cast<std::size_t>(shared_->num_streams > 1 ? kind_ : CommStream::tokens)];
+    return shared_->streams[static_cast<std::size_t>(shared_->one_stream ? CommStream::tokens : kind_)];
   }
   // Runs calls(add) as one NCCL group, a single launch. Returns the first error passed to add().
   template <class Calls>
@@ -321,7 +339,7 @@ void SharedState::check_errors() const {
 
 }  // namespace
 
-MakeComm nccl_on(Backend& backend, int rank) {
+MakeDeviceComm make_device_comm(Backend& backend, int rank) {
   // Sums within NVSwitch differ from call to call. The user can allow them by setting this to 1.
   setenv("NCCL_NVLS_ENABLE", "0", 0);
   setenv("NCCL_MAX_P2P_NCHANNELS", std::to_string(max_channels).c_str(), 0);
@@ -337,26 +355,14 @@ MakeComm nccl_on(Backend& backend, int rank) {
   };
 }
 
-// NCCL_LAUNCH_ORDER_IMPLICIT exists since NCCL 2.26 (22600 in ncclGetVersion). Older versions
-// ignore it silently. The NCCL user guide has it in "Environment variables". Its section "Using
-// multiple NCCL communicators concurrently" requires one order on all ranks.
-// nccl_on sets the variable if the user has not.
-int nccl_streams() {
-  const char* const setting = std::getenv("NCCL_LAUNCH_ORDER_IMPLICIT");
-  const bool in_order = loaded_version() >= 22600 && (!setting || std::strtol(setting, nullptr, 0) != 0);
-  return in_order ? num_comm_streams : 1;
-}
-
-static std::string version_text(int code) {
-  return fmt::format("{}.{}.{}", code / 10000, code / 100 % 100, code % 100);
-}
-
-std::string nccl_version() {
-  return version_text(loaded_version());
-}
-
-std::string nccl_version_built() {
-  return version_text(NCCL_VERSION_CODE);
+DeviceCollectives device_collectives() {
+  return {.name = "NCCL",
+          .version = version_text(loaded_version()),
+          .built_version = version_text(NCCL_VERSION_CODE),
+          .streams = num_streams(),
+          .all_streams_if = "from NCCL 2.26 on, unless NCCL_LAUNCH_ORDER_IMPLICIT is 0",
+          // NCCL treats ranks with different host ids as if they were on different machines.
+          .shares_devices = std::getenv("NCCL_HOSTID") != nullptr};
 }
 
 }  // namespace sy
