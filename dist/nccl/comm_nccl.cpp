@@ -56,22 +56,18 @@ constexpr int max_channels = 16;
 
 // State that the communicators of one backend share.
 struct SharedState {
-  struct Stream {
-    Owned<cudaStream_t> stream;
-    Owned<cudaEvent_t> done = make_event();  // recorded by the latest wait()
-  };
   Backend& backend;
   cuda::Context& context;
   int rank;
   const bool one_stream = num_streams() == 1;
-  std::array<Stream, num_comm_streams> streams;
+  std::array<Owned<cudaStream_t>, num_comm_streams> streams;
   std::vector<CommNccl*> members;
 
   SharedState(Backend& b, int r) : backend(b), context(cuda::context_of(b)), rank(r) {
     int lowest = 0, highest = 0;
     check(cudaDeviceGetStreamPriorityRange(&lowest, &highest), "cudaDeviceGetStreamPriorityRange");
     // Other ranks wait for the collectives.
-    for (Stream& s : streams) s.stream = cuda::make_stream(highest);
+    for (Owned<cudaStream_t>& stream : streams) stream = cuda::make_stream(highest);
   }
   ~SharedState() { cuda::set_wait_hook(backend, {}); }
   // Polls the communicators while the host waits for the device,
@@ -138,21 +134,18 @@ class CommNccl final : public Comm {
   int size() const override { return host_->size(); }
   int rank() const override { return host_->rank(); }
   const char* peer_names() const override { return host_->peer_names(); }
-  bool host_all_gather(std::span<const Index> mine, std::span<Index> all) const override {
+  bool host_all_gather(std::span<const Index> mine, std::span<Index> all) override {
     return host_->host_all_gather(mine, all);
   }
 
   bool asynchronous() const override { return size() > 1; }
-  void mark() override {
-    if (!asynchronous()) return;
+  ComputePoint compute_point() override {
+    if (!asynchronous()) return {};
     const cuda::EnqueueScope enqueue_scope;
-    check(cudaEventRecord(marked_.get(), shared_->context.stream.end_capture()), "cudaEventRecord");
-  }
-  void wait() override {
-    if (!asynchronous()) return;
-    const cuda::EnqueueScope enqueue_scope;
-    check(cudaEventRecord(stream().done.get(), stream().stream.get()), "cudaEventRecord");
-    check(cudaStreamWaitEvent(shared_->context.stream.end_capture(), stream().done.get(), 0), "cudaStreamWaitEvent");
+    const ComputePoint point{next_point_};
+    next_point_ = (next_point_ + 1) % points_.size();
+    check(cudaEventRecord(points_[point.slot].passed.get(), shared_->context.stream.end_capture()), "cudaEventRecord");
+    return point;
   }
 
   // Returns the asynchronous error of NCCL; ncclSuccess if there is none.
@@ -179,54 +172,62 @@ class CommNccl final : public Comm {
   }
 
  private:
-  std::unique_ptr<Comm> do_split(const std::function<int(int)>& color) const override {
+  // If the slot has a later collective by now, that one ends after the one that is waited for.
+  void wait_for(std::size_t slot) override {
+    const cuda::EnqueueScope enqueue_scope;
+    check(cudaStreamWaitEvent(shared_->context.stream.end_capture(), in_flight_[slot].ended.get(), 0),
+          "cudaStreamWaitEvent");
+  }
+
+  std::unique_ptr<Comm> do_split(const std::function<int(int)>& color) override {
     return std::make_unique<CommNccl>(shared_, host_->split(color), kind_);
   }
   void do_barrier() override {
     shared_->backend.synchronize();
     host_->barrier();
   }
-  void do_broadcast(std::span<const RootedBuffer> buffers) override {
-    launch_rooted(Collective::broadcast, buffers, [&](View x, int root, cudaStream_t on) {
+  Work do_broadcast(std::span<const RootedBuffer> buffers, ComputePoint after) override {
+    return launch_rooted(Collective::broadcast, buffers, after, [&](View x, int root, cudaStream_t on) {
       return ncclBroadcast(x.bytes(), x.bytes(), count_of(x.size_bytes()), ncclUint8, root, nccl_, on);
     });
   }
   void do_all_reduce(View x, Reduce op) override {
-    launch(Collective::all_reduce, x.elements(), {}, [&](cudaStream_t on) {
+    launch(Collective::all_reduce, x.elements(), {}, compute_point(), [&](cudaStream_t on) {
       return ncclAllReduce(x.bytes(), x.bytes(), count_of(x.elements()), type_of(x.dtype()),
                            op == Reduce::sum ? ncclSum : ncclMax, nccl_, on);
-    });
+    }).wait();
   }
-  void do_reduce(std::span<const RootedBuffer> buffers) override {
-    launch_rooted(Collective::reduce, buffers, [&](View x, int root, cudaStream_t on) {
+  Work do_reduce(std::span<const RootedBuffer> buffers, ComputePoint after) override {
+    return launch_rooted(Collective::reduce, buffers, after, [&](View x, int root, cudaStream_t on) {
       return ncclReduce(x.bytes(), x.bytes(), count_of(x.elements()), type_of(x.dtype()), ncclSum, root, nccl_, on);
     });
   }
   void do_reduce_scatter(ConstView in, View out) override {
     if (size() == 1) return copy(in, out);
-    launch(Collective::reduce_scatter, out.elements(), {}, [&](cudaStream_t on) {
+    launch(Collective::reduce_scatter, out.elements(), {}, compute_point(), [&](cudaStream_t on) {
       return ncclReduceScatter(in.bytes(), out.bytes(), count_of(out.elements()), type_of(in.dtype()), ncclSum, nccl_,
                                on);
-    });
+    }).wait();
   }
   void do_all_gather(ConstView in, View out) override {
     if (size() == 1) return copy(in, out);
-    launch(Collective::all_gather, in.elements(), {}, [&](cudaStream_t on) {
+    launch(Collective::all_gather, in.elements(), {}, compute_point(), [&](cudaStream_t on) {
       return ncclAllGather(in.bytes(), out.bytes(), count_of(in.size_bytes()), ncclUint8, nccl_, on);
-    });
+    }).wait();
   }
-  void do_all_to_all_v(std::span<const SendReceive> buffers, std::span<const Index> send,
+  Work do_all_to_all_v(std::span<const SendReceive> buffers, std::span<const Index> send,
                        std::span<const Index> receive) override {
     if (size() == 1) {
       for (const auto& [in, out] : buffers) copy(in, out);
-      return;
+      return {};
     }
     Index row = 0;
     for (const SendReceive& buffer : buffers) row += row_bytes(buffer.in);
     const auto rows_of_peers = [&](std::span<const Index> rows) {
       return std::accumulate(rows.begin(), rows.end(), Index{0}) - rows[count_of(rank())];
     };
-    launch(Collective::all_to_all, row, {rows_of_peers(send), rows_of_peers(receive)}, [&](cudaStream_t on) {
+    const RowsMoved rows{rows_of_peers(send), rows_of_peers(receive)};
+    return launch(Collective::all_to_all, row, rows, compute_point(), [&](cudaStream_t on) {
       return in_one_group([&](auto add) {
         for (const auto& [in, out] : buffers) {
           const std::byte* from = in.bytes();
@@ -248,8 +249,8 @@ class CommNccl final : public Comm {
     });
   }
 
-  SharedState::Stream& stream() const {
-    return shared_->streams[static_cast<std::size_t>(shared_->one_stream ? CommStream::tokens : kind_)];
+  cudaStream_t stream() const {
+    return shared_->streams[static_cast<std::size_t>(shared_->one_stream ? CommStream::tokens : kind_)].get();
   }
   // Runs calls(add) as one NCCL group, a single launch. Returns the first error passed to add().
   template <class Calls>
@@ -262,10 +263,10 @@ class CommNccl final : public Comm {
   }
   // Runs call(x, root, stream) for each non-empty buffer in one launch.
   template <class Call>
-  void launch_rooted(Collective kind, std::span<const RootedBuffer> buffers, Call call) {
+  Work launch_rooted(Collective kind, std::span<const RootedBuffer> buffers, ComputePoint after, Call call) {
     Index elements = 0;
     for (const RootedBuffer& buffer : buffers) elements += buffer.x.elements();
-    launch(kind, elements, {}, [&](cudaStream_t on) {
+    return launch(kind, elements, {}, after, [&](cudaStream_t on) {
       return in_one_group([&](auto add) {
         for (const auto& [x, root] : buffers)
           if (x.elements() > 0) add(call(x, root, on));
@@ -275,13 +276,14 @@ class CommNccl final : public Comm {
   void copy(ConstView in, View out) const {
     if (in.bytes() != out.bytes() && in.elements() > 0) shared_->backend.copy(in, out);
   }
-  // Starts a collective on this communicator's stream. It waits for the latest mark().
+  // Starts a collective on this communicator's stream. It waits for `after`.
   template <class Enqueue>
-  void launch(Collective kind, Index elements, RowsMoved rows, Enqueue enqueue) {
-    if (size() == 1 || elements == 0) return;
-    const cudaStream_t on = stream().stream.get();
-    check(cudaStreamWaitEvent(on, marked_.get(), 0), "cudaStreamWaitEvent");
-    InFlight& s = in_flight_[next_];
+  Work launch(Collective kind, Index elements, RowsMoved rows, ComputePoint after, Enqueue enqueue) {
+    if (size() == 1 || elements == 0) return {};
+    const cudaStream_t on = stream();
+    check(cudaStreamWaitEvent(on, points_[after.slot].passed.get(), 0), "cudaStreamWaitEvent");
+    const std::size_t slot = next_;
+    InFlight& s = in_flight_[slot];
     next_ = (next_ + 1) % in_flight_.size();
     s.kind = kind;
     s.rows = rows;
@@ -291,6 +293,7 @@ class CommNccl final : public Comm {
     const ncclResult_t result = enqueue(on);
     if (result != ncclSuccess) check_nccl(result, describe(&s));
     check(cudaEventRecord(s.ended.get(), on), "cudaEventRecord");
+    return Work(*this, slot);
   }
   void check_nccl(ncclResult_t result, const std::string& what) const {
     if (result == ncclSuccess) return;
@@ -303,7 +306,12 @@ class CommNccl final : public Comm {
   std::unique_ptr<Comm> host_;
   CommStream kind_;
   ncclComm_t nccl_ = nullptr;
-  Owned<cudaEvent_t> marked_ = make_event();
+  // A ring of compute points: more than are held at a time.
+  struct Point {
+    Owned<cudaEvent_t> passed = make_event();
+  };
+  std::array<Point, 8> points_;
+  std::size_t next_point_ = 0;
   std::array<InFlight, 32> in_flight_;
   std::size_t next_ = 0;  // index of the oldest entry, to be overwritten next
 };

@@ -98,7 +98,7 @@ void Router::apply_capacity(const LayerContext& layer, ConstView experts, ConstV
   context.backend.copy(context.own_tokens(all_masks), dispatch_mask);
 }
 
-void Router::backward(const LayerContext& layer, ConstView dweights, ConstView x, const Saved& s, View dx) const {
+void Router::backward(const LayerContext& layer, ConstView dweights, ConstView x, const Saved& s, View dx) {
   const ExecutionContext& context = layer.context;
   const Arena::Scope scope(context.scratch);
   const View dlogits = context.temp(s.logits.shape());

@@ -137,7 +137,7 @@ StepTime step_time(const Machine& machine, DType dtype, const Layout& layout, In
   // Seconds of the passes' operations, of reducing gradients, and of gathering weights.
   double computed = 0, reduced = 0, gathered = 0;
   for (const bool update : {false, true}) {
-    const Work& work = update ? profile.update : profile.pass;
+    const Workload& work = update ? profile.update : profile.pass;
     for (const auto& [call, times] : work.calls)
       time[TimeCategory::compute] += times * seconds_of(machine, dtype, layout.ranks, call);
     if (!update) computed = time[TimeCategory::compute];

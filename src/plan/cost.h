@@ -44,8 +44,8 @@ struct GroupShape {
   int size = 1, stride = 1;
 };
 // Returns the shape of a group.
-// name: as in Work::transfers (profile.h). kv_heads: of the model; it determines the size of the
-// group "replicas".
+// name: as in Workload::transfers (profile.h). kv_heads: of the model; it determines the size of
+// the group "replicas".
 GroupShape group_shape(std::string_view name, const Layout& layout, Index kv_heads);
 // Number of other ranks of a group: on the node of its first rank, and on other nodes.
 struct Peers {
@@ -76,7 +76,7 @@ struct StepTime {
 // Returns the time of one operation. ranks: of the training (Machine::ranks_sharing).
 double seconds_of(const Machine& machine, DType dtype, int ranks, const DryCall& call);
 // Returns the time of one collective, with the fastest of algorithms_of(). 0 if the group has no
-// other rank. group: name as in Work::transfers; "world" uses MPI, the others use
+// other rank. group: name as in Workload::transfers; "world" uses MPI, the others use
 // device collectives if there are GPUs.
 double seconds_of(const Machine& machine, int ranks, std::string_view group, const Peers& peers,
                   const DryTransfer& transfer);

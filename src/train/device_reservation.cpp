@@ -33,9 +33,7 @@ void warm_up(Comm& comm, Backend& backend, std::initializer_list<Collective> kin
           comm.all_reduce(all);
           break;
         case Collective::reduce:
-          comm.mark();
-          comm.start_reduce(all, 0);
-          comm.wait();
+          comm.start_reduce(all, 0).wait();
           break;
         case Collective::reduce_scatter:
           comm.reduce_scatter(all, shard);

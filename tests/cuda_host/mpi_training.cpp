@@ -223,13 +223,13 @@ class PerBufferComm final : public ForwardingComm {
  public:
   using ForwardingComm::ForwardingComm;
   const char* peer_names() const override { return inner_->peer_names(); }
-  bool host_all_gather(std::span<const Index> mine, std::span<Index> all) const override {
+  bool host_all_gather(std::span<const Index> mine, std::span<Index> all) override {
     return inner_->host_all_gather(mine, all);
   }
   bool asynchronous() const override { return size() > 1; }
 
  private:
-  std::unique_ptr<Comm> do_split(const std::function<int(int)>& color) const override {
+  std::unique_ptr<Comm> do_split(const std::function<int(int)>& color) override {
     return std::make_unique<PerBufferComm>(inner_->split(color));
   }
 };
@@ -534,17 +534,13 @@ TEST(RootedBuffer, UsesOneLaunchForSeveralRoots) {
   std::vector<RootedBuffer> rooted = {{x.view().rows(0, 0), 0}};
   for (int root = 0; root < n; ++root) rooted.push_back({x.view().rows(root * 8, 8), root});
   const auto before = cuda_host::counters();
-  mesh.dp->mark();
-  mesh.dp->start_reduce(rooted);
-  mesh.dp->wait();
+  mesh.dp->start_reduce(rooted).wait();
   std::vector<float> sums(static_cast<std::size_t>(8 * n));
   backend->to_host(x, sums.data());
   const auto after = cuda_host::counters();
   EXPECT_EQ(after.nccl_launches - before.nccl_launches, 1);
   EXPECT_EQ(after.reduces - before.reduces, n);
-  mesh.dp->mark();
-  mesh.dp->start_broadcast(rooted);
-  mesh.dp->wait();
+  mesh.dp->start_broadcast(rooted).wait();
   std::vector<float> all(sums.size());
   backend->to_host(x, all.data());
   EXPECT_EQ(cuda_host::counters().nccl_launches - after.nccl_launches, 1);
