@@ -66,7 +66,7 @@ TEST_F(WorkHandle, DoesNotWaitWhenItIsDestroyed) {
   EXPECT_TRUE(comm_.waits.empty());
 }
 
-TEST_F(WorkHandle, StartsAfterTheGivenPoint) {
+TEST_F(WorkHandle, StartsAfterItsPoint) {
   const ComputePoint point = comm_.compute_point();
   start().wait();
   const RootedBuffer buffer{view_of(&x_, {1}), 0};
