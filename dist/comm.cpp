@@ -85,7 +85,18 @@ const char* intern(const std::string& text) {
   return texts->insert(text).first->c_str();
 }
 
-std::unique_ptr<Comm> Comm::split(const std::function<int(int)>& color) const {
+void Work::wait() {
+  if (comm_) std::exchange(comm_, nullptr)->wait_for(slot_);
+}
+
+// A later collective of the communicator ends after this one.
+void Work::join(Work later) {
+  if (!later.comm_) return;
+  SY_ASSERT(!comm_ || comm_ == later.comm_, "work of two communicators");
+  *this = std::move(later);
+}
+
+std::unique_ptr<Comm> Comm::split(const std::function<int(int)>& color) {
   const ScopedBlock block(context_->blocked, "a split into groups", peer_names());
   if (fingerprints_enabled(*this)) check_fingerprints(*this, "a split into groups");
   return do_split(color);
@@ -98,19 +109,17 @@ void Comm::barrier() {
 }
 
 void Comm::broadcast(View x, int root) {
-  mark();
   const RootedBuffer buffer{x, root};
-  start_broadcast({&buffer, 1});
-  wait();
+  start_broadcast({&buffer, 1}).wait();
 }
 
-void Comm::start_broadcast(std::span<const RootedBuffer> buffers) {
-  if (buffers.empty()) return;
+Work Comm::start_broadcast(std::span<const RootedBuffer> buffers, ComputePoint after) {
+  if (buffers.empty()) return {};
   Index sent = 0;
   for (const auto& [x, root] : buffers) sent += rank() == root ? x.size_bytes() * (size() - 1) : 0;
   const CollectiveScope scope(*this, traffic_, Collective::broadcast, sent);
   if (fingerprints_enabled(*this)) check_fingerprints(*this, describe_rooted(Collective::broadcast, "from", buffers));
-  do_broadcast(buffers);
+  return do_broadcast(buffers, after);
 }
 
 Index all_reduce_bytes(Index bytes, Index width, int size, int rank) {
@@ -130,18 +139,16 @@ void Comm::all_reduce(View x, Reduce op) {
   if (fingerprints_enabled(*this))
     check_fingerprints(*this, fmt::format("an all-reduce of {} bytes, the {} of {}", x.size_bytes(),
                                           op == Reduce::sum ? "sum" : "maximum", info(x.dtype()).name));
-  mark();
   do_all_reduce(x, op);
-  wait();
 }
 
-void Comm::start_reduce(std::span<const RootedBuffer> buffers) {
-  if (buffers.empty()) return;
+Work Comm::start_reduce(std::span<const RootedBuffer> buffers, ComputePoint after) {
+  if (buffers.empty()) return {};
   Index sent = 0;
   for (const auto& [x, root] : buffers) sent += rank() == root ? 0 : x.size_bytes();
   const CollectiveScope scope(*this, traffic_, Collective::reduce, sent);
   if (fingerprints_enabled(*this)) check_fingerprints(*this, describe_rooted(Collective::reduce, "to", buffers));
-  do_reduce(buffers);
+  return do_reduce(buffers, after);
 }
 
 void Comm::reduce_scatter(ConstView in, View out) {
@@ -151,9 +158,7 @@ void Comm::reduce_scatter(ConstView in, View out) {
   if (fingerprints_enabled(*this))
     check_fingerprints(*this,
                        fmt::format("a reduce-scatter of {} bytes of {}", in.size_bytes(), info(in.dtype()).name));
-  mark();
   do_reduce_scatter(in, out);
-  wait();
 }
 
 void Comm::all_gather(ConstView in, View out) {
@@ -162,19 +167,15 @@ void Comm::all_gather(ConstView in, View out) {
   const CollectiveScope scope(*this, traffic_, Collective::all_gather, in.size_bytes() * (size() - 1));
   if (fingerprints_enabled(*this))
     check_fingerprints(*this, fmt::format("an all-gather of {} bytes from each", in.size_bytes()));
-  mark();
   do_all_gather(in, out);
-  wait();
 }
 
 void Comm::all_to_all_v(ConstView in, std::span<const Index> send, View out, std::span<const Index> receive) {
-  mark();
   const SendReceive buffer{in, out};
-  start_all_to_all_v({&buffer, 1}, send, receive);
-  wait();
+  start_all_to_all_v({&buffer, 1}, send, receive).wait();
 }
 
-void Comm::start_all_to_all_v(std::span<const SendReceive> buffers, std::span<const Index> send,
+Work Comm::start_all_to_all_v(std::span<const SendReceive> buffers, std::span<const Index> send,
                               std::span<const Index> receive) {
   Index sent = 0, received = 0, row = 0;
   for (int r = 0; r < size(); ++r) {
@@ -193,7 +194,7 @@ void Comm::start_all_to_all_v(std::span<const SendReceive> buffers, std::span<co
                               {sent - own, received - own});
   if (fingerprints_enabled(*this))
     check_fingerprints(*this, fmt::format("an all-to-all of rows of {} bytes", row), send, receive);
-  do_all_to_all_v(buffers, send, receive);
+  return do_all_to_all_v(buffers, send, receive);
 }
 
 double Comm::sum(double x) {

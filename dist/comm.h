@@ -2,18 +2,21 @@
 // All ranks of the group must make the same calls in the same order. Implementations:
 //   comm_self   one rank, without MPI
 //   comm_mpi    host buffers, by shared memory within a machine and by MPI otherwise
-//   comm_nccl   device buffers, by NCCL
+//   dist/nccl   device buffers, by NCCL (dist/device_comm.h)
 //   comm_dry    counts bytes and moves no data, except small i32 gathers
 //
 // Results depend on the group alone, not on the order of arrival.
 // Sums on the host are in rank order.
 //
-// On device buffers a collective overlaps with compute. It waits for the compute before mark(), and
-// compute that is enqueued after wait() waits for it. Calls without `start_` do both. They are in
-// order with all other work of the device, and the host does not wait for them.
+// On device buffers a collective overlaps with compute. It waits for the compute before its
+// ComputePoint, and compute that is enqueued after Work::wait() waits for it. Calls without
+// `start_` do both. They are in order with all other compute, and the host does not wait for them.
+//
+// A const function starts no communication.
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <span>
@@ -66,6 +69,41 @@ struct Traffic {
   double seconds = 0;  // time in the calls, including waits for other ranks
 };
 
+class Comm;
+
+// A started collective of one communicator, until compute waits for it.
+// A default-constructed Work is complete. Collectives on host buffers return it.
+// If it is destroyed before wait(), the collective runs on, and no compute waits for it. Its
+// buffers must then stay until the device is idle (Device::synchronize).
+class [[nodiscard]] Work {
+ public:
+  Work() = default;
+  // slot: argument of Comm::wait_for()
+  Work(Comm& comm, std::size_t slot) : comm_(&comm), slot_(slot) {}
+  Work(Work&& other) noexcept : comm_(std::exchange(other.comm_, nullptr)), slot_(other.slot_) {}
+  Work& operator=(Work&& other) noexcept {
+    comm_ = std::exchange(other.comm_, nullptr);
+    slot_ = other.slot_;
+    return *this;
+  }
+
+  // Compute that is enqueued after this call waits for the collective. No-op if it is complete.
+  // Only that compute may read results or reuse the buffers.
+  void wait();
+  // Adds a collective that the same communicator started later. wait() then waits for both.
+  void join(Work later);
+
+ private:
+  Comm* comm_ = nullptr;  // nullptr if complete
+  std::size_t slot_ = 0;
+};
+
+// Compute of the device that is enqueued before a call of Comm::compute_point().
+// A communicator remembers its last points. An older one stands for later compute, too.
+struct ComputePoint {
+  std::size_t slot = 0;
+};
+
 // Communicator of one group of ranks.
 // Public functions check shapes, compare fingerprints between ranks (dist/fingerprints.h), count
 // traffic and publish the wait to the watchdog (kernels/blocked_on.h). The do_* functions move the
@@ -81,7 +119,7 @@ class Comm {
   virtual int rank() const = 0;
   // Returns the communicator of the ranks with this rank's colour, in rank order. Collective.
   // `color` must be the same function on all ranks. `rank` is a rank of this group.
-  std::unique_ptr<Comm> split(const std::function<int(int rank)>& color) const;
+  std::unique_ptr<Comm> split(const std::function<int(int rank)>& color);
   // Returns after all ranks have called it. On device buffers, it first waits for the enqueued
   // compute.
   void barrier();
@@ -102,34 +140,34 @@ class Comm {
   void all_to_all_v(ConstView in, std::span<const Index> send, View out, std::span<const Index> receive);
 
   // ---- asynchronous collectives ----
-  // Call mark() after enqueuing the compute of the buffers, then the start_ functions, then wait().
-  // Only compute that is enqueued after wait() may read results or reuse the buffers.
+  // A collective waits for all compute that is already enqueued, or for that before `after`.
+  // `after` must be a point of this communicator. Collectives of a communicator run in the order of
+  // their start.
 
   // True if collectives overlap with compute. If false, the calls below are complete on return.
   virtual bool asynchronous() const { return false; }
-  // This communicator's collectives that start after this call wait for all compute that is
-  // already enqueued.
-  virtual void mark() {}
+  // Returns the compute that is already enqueued.
+  virtual ComputePoint compute_point() { return {}; }
   // all_to_all_v of several buffers with equal row counts, in one collective.
   // There is one message per buffer and rank.
-  void start_all_to_all_v(std::span<const SendReceive> buffers, std::span<const Index> send,
+  Work start_all_to_all_v(std::span<const SendReceive> buffers, std::span<const Index> send,
                           std::span<const Index> receive);
   // Sums all ranks' x into x of the root, for each of `buffers`, in one collective. f32.
   // On other ranks x is undefined afterwards.
-  void start_reduce(std::span<const RootedBuffer> buffers);
-  void start_reduce(View x, int root) {
+  Work start_reduce(std::span<const RootedBuffer> buffers, ComputePoint after);
+  Work start_reduce(std::span<const RootedBuffer> buffers) { return start_reduce(buffers, compute_point()); }
+  Work start_reduce(View x, int root) {
     const RootedBuffer buffer{x, root};
-    start_reduce({&buffer, 1});
+    return start_reduce({&buffer, 1});
   }
   // Copies x of the root to all ranks, for each of `buffers`, in one collective.
-  void start_broadcast(std::span<const RootedBuffer> buffers);
-  // Compute enqueued after this call waits for all started collectives of this communicator.
-  virtual void wait() {}
+  Work start_broadcast(std::span<const RootedBuffer> buffers, ComputePoint after);
+  Work start_broadcast(std::span<const RootedBuffer> buffers) { return start_broadcast(buffers, compute_point()); }
 
   // All-gather of host integers, also if the collectives are on device buffers. traffic() does not
   // count it. mine: [n]; all: [size * n].
   // Returns false and leaves `all` unchanged if there are no peers or the communicator is dry.
-  virtual bool host_all_gather(std::span<const Index> /*mine*/, std::span<Index> /*all*/) const { return false; }
+  virtual bool host_all_gather(std::span<const Index> /*mine*/, std::span<Index> /*all*/) { return false; }
   // Names the other ranks of the group by their ranks in the world: "with ranks 0, 2-5".
   // Empty if there are no peers or the communicator is dry.
   // The text lives until the process ends.
@@ -143,14 +181,18 @@ class Comm {
   Index max(Index x);
 
  protected:
-  virtual std::unique_ptr<Comm> do_split(const std::function<int(int rank)>& color) const = 0;
+  friend Work;
+  // Makes later compute wait for a collective. slot: of a Work that this communicator made.
+  virtual void wait_for(std::size_t /*slot*/) {}
+
+  virtual std::unique_ptr<Comm> do_split(const std::function<int(int rank)>& color) = 0;
   virtual void do_barrier() = 0;
-  virtual void do_broadcast(std::span<const RootedBuffer> buffers) = 0;
+  virtual Work do_broadcast(std::span<const RootedBuffer> buffers, ComputePoint after) = 0;
   virtual void do_all_reduce(View x, Reduce op) = 0;
-  virtual void do_reduce(std::span<const RootedBuffer> buffers) = 0;
+  virtual Work do_reduce(std::span<const RootedBuffer> buffers, ComputePoint after) = 0;
   virtual void do_reduce_scatter(ConstView in, View out) = 0;
   virtual void do_all_gather(ConstView in, View out) = 0;
-  virtual void do_all_to_all_v(std::span<const SendReceive> buffers, std::span<const Index> send,
+  virtual Work do_all_to_all_v(std::span<const SendReceive> buffers, std::span<const Index> send,
                                std::span<const Index> receive) = 0;
 
  private:

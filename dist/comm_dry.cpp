@@ -18,7 +18,7 @@ class CommDry final : public Comm {
   std::map<DryTransfer, Index> transfers;
 
  private:
-  std::unique_ptr<Comm> do_split(const std::function<int(int)>& color) const override {
+  std::unique_ptr<Comm> do_split(const std::function<int(int)>& color) override {
     int size = 0, rank = 0;
     const int mine = color(rank_);
     for (int r = 0; r < size_; ++r) {
@@ -41,14 +41,18 @@ class CommDry final : public Comm {
   }
 
   void do_barrier() override {}
-  void do_broadcast(std::span<const RootedBuffer> buffers) override {
+  Work do_broadcast(std::span<const RootedBuffer> buffers, ComputePoint) override {
     record_rooted(Collective::broadcast, buffers, true);
+    return {};
   }
   void do_all_reduce(View x, Reduce) override {
     const Index bytes = all_reduce_bytes(x.size_bytes(), size_of(x.dtype()), size_, rank_);
     record(Collective::all_reduce, bytes, bytes, x.size_bytes());
   }
-  void do_reduce(std::span<const RootedBuffer> buffers) override { record_rooted(Collective::reduce, buffers, false); }
+  Work do_reduce(std::span<const RootedBuffer> buffers, ComputePoint) override {
+    record_rooted(Collective::reduce, buffers, false);
+    return {};
+  }
   void do_reduce_scatter(ConstView, View out) override {
     record(Collective::reduce_scatter, out.size_bytes() * (size_ - 1), out.size_bytes() * (size_ - 1),
            out.size_bytes() * size_);
@@ -61,7 +65,7 @@ class CommDry final : public Comm {
       if (out.bytes() + r * in.size_bytes() != in.bytes())
         std::memcpy(out.bytes() + r * in.size_bytes(), in.bytes(), in.size_bytes());
   }
-  void do_all_to_all_v(std::span<const SendReceive> buffers, std::span<const Index> send,
+  Work do_all_to_all_v(std::span<const SendReceive> buffers, std::span<const Index> send,
                        std::span<const Index> receive) override {
     Index sent = 0, received = 0;
     for (const auto& [in, out] : buffers) {
@@ -69,6 +73,7 @@ class CommDry final : public Comm {
       received += (out.dim(0) - receive[rank_]) * row_bytes(out);
     }
     record(Collective::all_to_all, sent, received, 0);
+    return {};
   }
 
   int size_, rank_;

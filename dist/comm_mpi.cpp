@@ -89,7 +89,7 @@ class CommMpi final : public Comm {
 
   const char* peer_names() const override { return peer_names_; }
 
-  bool host_all_gather(std::span<const Index> mine, std::span<Index> all) const override {
+  bool host_all_gather(std::span<const Index> mine, std::span<Index> all) override {
     const int bytes = narrow(static_cast<Index>(mine.size_bytes()));
     check(MPI_Allgather(mine.data(), bytes, MPI_BYTE, all.data(), bytes, MPI_BYTE, comm_), "MPI_Allgather");
     return true;
@@ -115,7 +115,7 @@ class CommMpi final : public Comm {
     return intern(fmt::format("with rank{} {}", in_world.size() == 1 ? "" : "s", format_rank_list(in_world)));
   }
 
-  std::unique_ptr<Comm> do_split(const std::function<int(int)>& color) const override {
+  std::unique_ptr<Comm> do_split(const std::function<int(int)>& color) override {
     MPI_Comm subgroup;
     check(MPI_Comm_split(comm_, color(rank_), rank_, &subgroup), "MPI_Comm_split");
     int size = 0;
@@ -133,8 +133,9 @@ class CommMpi final : public Comm {
     gather(scratch(size_), std::vector<Index>(size_, 1));
   }
 
-  void do_broadcast(std::span<const RootedBuffer> buffers) override {
+  Work do_broadcast(std::span<const RootedBuffer> buffers, ComputePoint) override {
     for (const auto& [x, root] : buffers) broadcast_one(x, root);
+    return {};
   }
   void broadcast_one(View x, int root) {
     if (is_one_node()) {
@@ -178,7 +179,7 @@ class CommMpi final : public Comm {
     gather(x, counts);
   }
 
-  void do_reduce(std::span<const RootedBuffer> buffers) override {
+  Work do_reduce(std::span<const RootedBuffer> buffers, ComputePoint) override {
     for (const auto& [x, root] : buffers) {
       std::vector<Index> counts(size_);
       counts[root] = x.elements();
@@ -186,6 +187,7 @@ class CommMpi final : public Comm {
       reduce_blocks(
           DType::f32, Reduce::sum, [&](int) { return data; }, counts, data);
     }
+    return {};
   }
 
   void do_reduce_scatter(ConstView in, View out) override {
@@ -200,11 +202,12 @@ class CommMpi final : public Comm {
     gather(out.bytes(), std::vector<Index>(size_, in.size_bytes()));
   }
 
-  void do_all_to_all_v(std::span<const SendReceive> buffers, std::span<const Index> send,
+  Work do_all_to_all_v(std::span<const SendReceive> buffers, std::span<const Index> send,
                        std::span<const Index> receive) override {
     requests_.clear();
     for (const SendReceive& buffer : buffers) start_all_to_all(buffer, send, receive);
     finish_messages();
+    return {};
   }
 
   // Starts the messages to ranks without shared memory; finish_messages() completes them.

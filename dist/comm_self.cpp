@@ -17,17 +17,16 @@ class CommSelf final : public Comm {
   int rank() const override { return 0; }
 
  private:
-  std::unique_ptr<Comm> do_split(const std::function<int(int)>&) const override {
-    return make_comm_self(shared_context());
-  }
+  std::unique_ptr<Comm> do_split(const std::function<int(int)>&) override { return make_comm_self(shared_context()); }
   void do_barrier() override {}
-  void do_broadcast(std::span<const RootedBuffer>) override {}
+  Work do_broadcast(std::span<const RootedBuffer>, ComputePoint) override { return {}; }
   void do_all_reduce(View, Reduce) override {}
-  void do_reduce(std::span<const RootedBuffer>) override {}
+  Work do_reduce(std::span<const RootedBuffer>, ComputePoint) override { return {}; }
   void do_reduce_scatter(ConstView in, View out) override { copy(in, out); }
   void do_all_gather(ConstView in, View out) override { copy(in, out); }
-  void do_all_to_all_v(std::span<const SendReceive> buffers, std::span<const Index>, std::span<const Index>) override {
+  Work do_all_to_all_v(std::span<const SendReceive> buffers, std::span<const Index>, std::span<const Index>) override {
     for (const auto& [in, out] : buffers) copy(in, out);
+    return {};
   }
 };
 

@@ -29,7 +29,7 @@ std::string first_difference(std::span<const CollectiveFingerprint> fingerprints
 // step.
 // send, receive: rows of an all-to-all to and from each rank; empty for other collectives.
 // No-op if there are no peers or the communicator is dry.
-void check_fingerprints(const Comm& comm, const std::string& call, std::span<const Index> send = {},
+void check_fingerprints(Comm& comm, const std::string& call, std::span<const Index> send = {},
                         std::span<const Index> receive = {});
 
 }  // namespace sy

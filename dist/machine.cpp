@@ -5,9 +5,9 @@
 #include <utility>
 #include <vector>
 
+#include "dist/device_comm.h"
 #include "dist/errors.h"
 #include "kernels/cpu/processor.h"
-#include "kernels/environment.h"
 #include "kernels/philox.h"
 
 namespace sy {
@@ -45,12 +45,12 @@ int agree_on_devices(Comm& world, const Device& backend) {
         2, "some ranks have a GPU and others have none: see `switchyard doctor`, or set the backend to cpu");
   if (backend.on_host()) return 1;
   const int sharing = ranks_sharing(world, backend.device_id());
-  // With NCCL_HOSTID, NCCL treats ranks as if they were on different machines.
-  if (world.max(sharing > 1 && !environment("NCCL_HOSTID")) > 0)
+  const DeviceCollectives collectives = device_collectives();
+  if (world.max(sharing > 1 && !collectives.shares_devices) > 0)
     throw CollectiveError(
-        2,
-        "several ranks share a GPU, which NCCL refuses: start as many ranks on a machine as it has GPUs (see "
-        "`switchyard doctor`), or set the backend to cpu");
+        2, fmt::format("several ranks share a GPU, which {} refuses: start as many ranks on a machine as it has GPUs "
+                       "(see `switchyard doctor`), or set the backend to cpu",
+                       collectives.name));
   return sharing;
 }
 

@@ -19,7 +19,7 @@ int ranks_sharing(Comm& world, const std::string& device);
 // Checks that all ranks have a GPU or none has, and that no two ranks share a GPU.
 // With the backend "auto", each rank chooses its device itself, so that they may differ.
 // Returns the number of ranks that share this rank's GPU; 1 if the backend is on the host.
-// If NCCL_HOSTID is set, ranks may share a GPU. Throws CollectiveError. Collective.
+// Ranks may share a GPU if DeviceCollectives::shares_devices. Throws CollectiveError. Collective.
 int agree_on_devices(Comm& world, const Device& backend);
 
 // Makes all ranks use CPU kernels of one instruction set,

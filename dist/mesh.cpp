@@ -1,6 +1,6 @@
 #include "dist/mesh.h"
 
-#include "dist/comm_nccl.h"
+#include "dist/device_comm.h"
 #include "dist/shard.h"
 
 namespace sy {
@@ -163,10 +163,10 @@ Mesh on_backend(Mesh mesh, Device& backend) {
   if (backend.on_host() || mesh.backend == &backend) return mesh;
   SY_ASSERT(!mesh.backend && !mesh.kv_replicas, "a mesh for the buffers of another backend");
   backend.publish_waits_to(block_state(mesh.host->shared_context()));
-  const MakeComm nccl = nccl_on(backend, mesh.rank, mesh.rank_context());
-  for (const GridGroup& group : grid_groups) mesh.*group.comm = nccl(std::move(mesh.*group.comm), group.stream);
+  const MakeDeviceComm on_device = make_device_comm(backend, mesh.rank, mesh.rank_context());
+  for (const GridGroup& group : grid_groups) mesh.*group.comm = on_device(std::move(mesh.*group.comm), group.stream);
   for (const NodeGroup& group : node_groups)
-    if (mesh.*group.comm) mesh.*group.comm = nccl(std::move(mesh.*group.comm), CommStream::tokens);
+    if (mesh.*group.comm) mesh.*group.comm = on_device(std::move(mesh.*group.comm), CommStream::tokens);
   mesh.backend = &backend;
   return mesh;
 }

@@ -93,56 +93,71 @@ void DispatchLayout::build(Device& backend, const ExpertPlacement& placement, Co
                                    .tokens_per_expert = scratch.i32({E})});
 }
 
-TokenDispatcher::TokenDispatcher(Device& backend, const Mesh& mesh, const ExpertPlacement& placement,
-                                 const DispatchLayout& layout, Arena& scratch)
-    : backend_(&backend),
-      group_(mesh.expert_group.get()),
-      placement_(placement),
-      experts_(layout.counts.elements() - placement.num_destinations()),
-      physical_experts_(layout.physical_experts) {
-  SY_ASSERT(placement.partition.ranks() == group_->size(), "{} ranks of experts in a group of {}",
-            placement.partition.ranks(), group_->size());
-  counts_ = scratch.i32({group_->size(), layout.counts.elements()});
-  group_->all_gather(layout.counts, counts_);
-  backend.begin_read(counts_);
-  if (local()) return;
-  hops_.push_back({placement.is_hierarchical() ? mesh.inter_node.get() : group_, layout.tokens, layout.row_id_map, {}});
-  if (placement.is_hierarchical()) hops_.push_back({mesh.intra_node.get(), {}, {}, {}});
-  physical_experts_ = pack(physical_experts_, scratch);
-}
+namespace {
 
-void TokenDispatcher::compute_splits(Arena& saved, Arena& scratch) {
-  std::vector<std::int32_t> counts(counts_.elements());
-  backend_->end_read(counts.data());
-  DispatchSplits splits = dispatch_splits(counts, placement_, group_->rank());
-  offsets_ = std::move(splits.offsets);
-  for (std::size_t i = 0; i < hops_.size(); ++i) hops_[i].splits = std::move(splits.hops[i]);
-  if (!placement_.is_hierarchical()) return;
-  const ExpertPartition partition = intranode_partition();
-  const Index T = hops_[0].splits.num_received, k = physical_experts_.dim(1),
-              copies = partition.max_ep_ranks(k) * partition.etp;
-  hops_[1].tokens = saved.i32({T * copies});
-  hops_[1].row_id_map = saved.i32({T, copies});
-  intranode_outputs_ = {scratch.i32({T, k}), scratch.i32({partition.ranks() + experts_ / placement_.topology.nodes}),
-                        scratch.i32({experts_ / placement_.topology.nodes})};
-}
-
-ConstView TokenDispatcher::pack(ConstView x, Arena& arena) const {
-  if (local()) return x;
-  const View tokens = hops_.front().tokens, packed = arena.take({tokens.elements(), x.dim(1)}, x.dtype());
-  run(*backend_, ops::Permute{.x = x, .index = tokens, .y = packed});
+ConstView pack_copies(Device& backend, View tokens, ConstView x, Arena& arena) {
+  const View packed = arena.take({tokens.elements(), x.dim(1)}, x.dtype());
+  run(backend, ops::Permute{.x = x, .index = tokens, .y = packed});
   return packed;
 }
 
-void TokenDispatcher::start(Comm& group, std::span<const SendReceive> buffers, std::span<const Index> input_splits,
-                            std::span<const Index> output_splits, const char* subphase) {
+Work start(Comm& group, std::span<const SendReceive> buffers, std::span<const Index> input_splits,
+           std::span<const Index> output_splits, const char* subphase) {
   const ScopedSubphase scope(group.rank_context(), subphase);
-  group.mark();
-  group.start_all_to_all_v(buffers, input_splits, output_splits);
+  return group.start_all_to_all_v(buffers, input_splits, output_splits);
 }
 
-std::vector<ConstView> TokenDispatcher::dispatch(std::initializer_list<SendBuffer> send_buffers, Arena& scratch) {
-  std::vector<ConstView> received_tokens;
+}  // namespace
+
+TokenDispatcher::TokenDispatcher(Device& backend, const Mesh& mesh, const ExpertPlacement& placement)
+    : backend_(backend),
+      group_(mesh.expert_group.get()),
+      inter_node_(mesh.inter_node.get()),
+      intra_node_(mesh.intra_node.get()),
+      placement_(placement) {
+  SY_ASSERT(placement.partition.ranks() == group_->size(), "{} ranks of experts in a group of {}",
+            placement.partition.ranks(), group_->size());
+}
+
+CountExchange TokenDispatcher::exchange_counts(const DispatchLayout& layout, Arena& scratch) {
+  const View counts = scratch.i32({group_->size(), layout.counts.elements()});
+  group_->all_gather(layout.counts, counts);
+  backend_.begin_read(counts);
+  return {layout, counts, pack(layout, layout.physical_experts, scratch)};
+}
+
+ConstView TokenDispatcher::pack(const DispatchLayout& layout, ConstView x, Arena& arena) const {
+  return local() ? x : pack_copies(backend_, layout.tokens, x, arena);
+}
+
+DispatchHandle TokenDispatcher::finalize(const CountExchange& exchange, Arena& saved, Arena& scratch) {
+  const DispatchLayout& layout = exchange.layout;
+  std::vector<std::int32_t> counts(exchange.counts.elements());
+  backend_.end_read(counts.data());
+  DispatchSplits splits = dispatch_splits(counts, placement_, group_->rank());
+  DispatchHandle handle(backend_, *group_, placement_, layout.counts.elements() - placement_.num_destinations());
+  handle.offsets_ = std::move(splits.offsets);
+  if (local()) return handle;
+  const bool hierarchical = placement_.is_hierarchical();
+  handle.hops_.push_back(
+      {hierarchical ? inter_node_ : group_, layout.tokens, layout.row_id_map, std::move(splits.hops[0])});
+  if (!hierarchical) return handle;
+  const ExpertPartition partition = handle.intranode_partition();
+  const Index T = handle.hops_[0].splits.num_received, k = exchange.physical_experts.dim(1),
+              copies = partition.max_ep_ranks(k) * partition.etp, E = handle.experts_ / placement_.topology.nodes;
+  const View tokens = saved.i32({T * copies}), row_id_map = saved.i32({T, copies});
+  handle.hops_.push_back({intra_node_, tokens, row_id_map, std::move(splits.hops[1])});
+  handle.intranode_outputs_ = {scratch.i32({T, k}), scratch.i32({partition.ranks() + E}), scratch.i32({E})};
+  return handle;
+}
+
+ConstView DispatchHandle::pack(ConstView x, Arena& arena) const {
+  return local() ? x : pack_copies(*backend_, hops_.front().tokens, x, arena);
+}
+
+PendingDispatch DispatchHandle::dispatch(std::initializer_list<SendBuffer> send_buffers, ConstView physical_experts,
+                                         Arena& scratch) {
+  PendingDispatch pending(*this);
   std::vector<SendReceive> buffers;
   const auto send = [&](ConstView rows, Arena& arena) {
     if (local()) return rows;
@@ -151,41 +166,50 @@ std::vector<ConstView> TokenDispatcher::dispatch(std::initializer_list<SendBuffe
     buffers.push_back({rows.rows(0, hops_[0].splits.num_sent), received});
     if (hops_.size() > 1) {
       const HopSplits& intranode = hops_[1].splits;
-      forwarding_.push_back({received, buffer(scratch, intranode.num_sent), buffer(arena, intranode.num_received)});
-      received = forwarding_.back().output;
+      pending.forwarding_.push_back(
+          {received, buffer(scratch, intranode.num_sent), buffer(arena, intranode.num_received)});
+      received = pending.forwarding_.back().output;
     }
     return ConstView(received);
   };
-  for (const auto& [rows, arena] : send_buffers) received_tokens.push_back(send(rows, arena));
-  if (!std::exchange(sent_physical_experts_, true)) physical_experts_ = send(physical_experts_, scratch);
+  for (const auto& [rows, arena] : send_buffers) pending.received_.push_back(send(rows, arena));
+  if (physical_experts) pending.physical_experts_ = send(physical_experts, scratch);
   if (!local())
-    start(*hops_[0].group, buffers, hops_[0].splits.input_splits, hops_[0].splits.output_splits, "dispatch");
-  return received_tokens;
+    pending.first_hop_ =
+        start(*hops_[0].group, buffers, hops_[0].splits.input_splits, hops_[0].splits.output_splits, "dispatch");
+  return pending;
+}
+
+void PendingDispatch::wait() {
+  first_hop_.wait();
+  if (!forwarding_.empty()) forward_intranode();
 }
 
 // Forwards the tokens received from other nodes to the ranks of their experts within the node.
-void TokenDispatcher::forward_intranode() {
-  const Hop& hop = hops_.back();
-  if (const auto [physical_experts, counts, tokens_per_expert] = std::exchange(intranode_outputs_, {});
-      counts)  // dispatch() sends the physical experts as its last buffer
-    run(*backend_, ops::DispatchLayout{.experts = forwarding_.back().received,
-                                       .partition = intranode_partition(),
-                                       .physical_experts = physical_experts,
-                                       .tokens = hop.tokens,
-                                       .row_id_map = hop.row_id_map,
-                                       .counts = counts,
-                                       .tokens_per_expert = tokens_per_expert});
+void PendingDispatch::forward_intranode() {
+  Device& backend = *handle_->backend_;
+  const DispatchHandle::Hop& hop = handle_->hops_.back();
+  if (physical_experts_) {  // dispatch() sends them as its last buffer
+    const auto& [physical_experts, counts, tokens_per_expert] = handle_->intranode_outputs_;
+    run(backend, ops::DispatchLayout{.experts = forwarding_.back().received,
+                                     .partition = handle_->intranode_partition(),
+                                     .physical_experts = physical_experts,
+                                     .tokens = hop.tokens,
+                                     .row_id_map = hop.row_id_map,
+                                     .counts = counts,
+                                     .tokens_per_expert = tokens_per_expert});
+  }
   std::vector<SendReceive> buffers;
   for (const auto& [received, packed, output] : forwarding_) {
-    run(*backend_, ops::Permute{.x = received, .index = hop.tokens.rows(0, hop.splits.num_sent), .y = packed});
+    run(backend, ops::Permute{.x = received, .index = hop.tokens.rows(0, hop.splits.num_sent), .y = packed});
     buffers.push_back({packed, output});
   }
-  start(*hop.group, buffers, hop.splits.input_splits, hop.splits.output_splits, "dispatch");
-  hop.group->wait();
+  start(*hop.group, buffers, hop.splits.input_splits, hop.splits.output_splits, "dispatch").wait();
   forwarding_.clear();
 }
 
-void TokenDispatcher::combine(std::initializer_list<Sum> sums, Arena& scratch) {
+PendingCombine DispatchHandle::combine(std::initializer_list<CombineSum> sums, Arena& scratch) {
+  PendingCombine pending(*this);
   for (const auto& [x, row_id_map, addend, y] : sums) {
     const Shape as_summed{row_id_map.dim(0), x.dim(1)};
     if (local()) {
@@ -197,33 +221,35 @@ void TokenDispatcher::combine(std::initializer_list<Sum> sums, Arena& scratch) {
     }
     const View sum = scratch.take({hops_.back().splits.num_received, y.dim(1)}, x.dtype());
     run(*backend_, ops::Unpermute{.x = x, .row_id_map = row_id_map, .y = sum.reshape(as_summed)});
-    pending_combines_.push_back({sum, addend, y});
+    pending.returned_.push_back({sum, addend, y});
   }
-  // Runs the hops from the last to the first. finish() sums the rows that the first hop returns.
+  // Runs the hops from the last to the first. PendingCombine::wait() sums the rows that the first
+  // hop returns.
   for (auto hop = hops_.rbegin(); hop != hops_.rend(); ++hop) {
-    if (hop != hops_.rbegin())
-      for (auto& [rows, addend, y] : pending_combines_) {
+    if (hop != hops_.rbegin()) {
+      pending.last_hop_.wait();
+      for (auto& [rows, addend, y] : pending.returned_) {
         const View sum = scratch.take({hop->splits.num_received, y.dim(1)}, rows.dtype());
         run(*backend_, ops::Unpermute{.x = rows, .row_id_map = hops_.back().row_id_map, .y = sum});
         rows = sum;
       }
+    }
     std::vector<SendReceive> buffers;
-    for (auto& [rows, addend, y] : pending_combines_) {
+    for (auto& [rows, addend, y] : pending.returned_) {
       const View returned = scratch.take({hop->splits.num_sent, y.dim(1)}, rows.dtype());
       buffers.push_back({std::exchange(rows, returned), returned});
     }
-    start(*hop->group, buffers, hop->splits.output_splits, hop->splits.input_splits, "combine");
-    if (hop + 1 != hops_.rend()) hop->group->wait();
+    pending.last_hop_ = start(*hop->group, buffers, hop->splits.output_splits, hop->splits.input_splits, "combine");
   }
+  return pending;
 }
 
-void TokenDispatcher::finish() {
-  if (local()) return;
-  hops_.front().group->wait();
-  if (!forwarding_.empty()) forward_intranode();
-  for (const auto& [rows, addend, y] : pending_combines_)
-    run(*backend_, ops::Unpermute{.x = rows, .row_id_map = hops_.front().row_id_map, .addend = addend, .y = y});
-  pending_combines_.clear();
+void PendingCombine::wait() {
+  last_hop_.wait();
+  for (const auto& [rows, addend, y] : returned_)
+    run(*handle_->backend_,
+        ops::Unpermute{.x = rows, .row_id_map = handle_->hops_.front().row_id_map, .addend = addend, .y = y});
+  returned_.clear();
 }
 
 }  // namespace sy

@@ -97,40 +97,92 @@ struct DispatchLayout {
              View tokens_per_expert, Arena& scratch) const;
 };
 
-// Dispatch and combine of one layer, in steps, so that other work can overlap with them:
-//   TokenDispatcher x(...);     all-gathers the counts, and starts their copy to the host
-//   ... = x.pack(rows, ...);    packs the copies
-//   x.compute_splits(...);      the host waits for the counts; afterwards rows() is known
-//   ... = x.dispatch(...);      starts the all-to-all of the copies
-//   x.finish();                 waits for the all-to-all
-//   x.combine(...);             starts the return of the experts' outputs
-//   x.finish();                 waits for the return, and sums the returned rows
-// If dispatch is hierarchical, the hop between nodes overlaps. The hop within the node runs in
-// finish() of a dispatch, and in combine().
-//
-// compute_splits() has the only host wait for the device within a step: NCCL and cuBLAS need row
-// counts on the host. The device idles from the end of its queue until the host has started the
-// next kernel. The estimate (not measured) is 10 to 20 microseconds per MoE layer and pass.
-class TokenDispatcher {
+// Counts of all ranks on their way to the host (TokenDispatcher::exchange_counts).
+struct [[nodiscard]] CountExchange {
+  const DispatchLayout& layout;
+  View counts;                 // [P, N + P + E] DispatchLayout::counts of all ranks
+  ConstView physical_experts;  // [n, k] packed copies; [T, k] on one rank
+};
+
+// A send buffer, and the arena of its receive buffer.
+struct SendBuffer {
+  ConstView rows;  // [n, N], returned by pack(); the first num_sent() rows are sent
+  Arena& arena;
+};
+
+// Operands of one combine: y = addend + the sum of each token's rows of x, over all ranks.
+struct CombineSum {
+  ConstView x;  // [R, N]; [R, 1] if each of the N elements has its own rows
+  // [A, j] i32 rows that are summed for each received token; or [A * N, j],
+  // for each of its elements
+  ConstView row_id_map;
+  ConstView addend;  // [T, N], may be y; empty if nothing is added
+  View y;            // [T, N]
+};
+
+class DispatchHandle;
+
+// A dispatch in flight. If it is destroyed before wait(), the received tokens are undefined.
+// The DispatchHandle must outlive it.
+class [[nodiscard]] PendingDispatch {
  public:
-  // All-gathers the counts of `layout`, and starts their copy to the host.
-  // Collective over mesh.expert_group, as are dispatch(), combine() and finish().
-  // `mesh` and the views `tokens` and `row_id_map` of `layout` must outlive this object.
-  // The view `physical_experts` of `layout` and the memory allocated from `scratch` must stay while
-  // physical_experts() is used, at least until the first finish().
-  // Until compute_splits(), the device must start no other read (Device::begin_read).
-  TokenDispatcher(Device& backend, const Mesh& mesh, const ExpertPlacement& placement, const DispatchLayout& layout,
-                  Arena& scratch);
+  PendingDispatch(PendingDispatch&&) = default;
+  // [A, N] receive buffer of each send buffer, valid after wait(). A is the number of received
+  // tokens. On one rank, these are the send buffers, valid at once.
+  const std::vector<ConstView>& received() const { return received_; }
+  // [A, k] i32 physical experts of the received tokens; -1 if dropped. Empty if they were not sent.
+  // Valid like received(), while the scratch memory stays.
+  ConstView physical_experts() const { return physical_experts_; }
+  // Compute enqueued after this call waits for the received tokens. No-op if called before.
+  void wait();
 
-  // Waits for the counts of all ranks, and computes the splits of the hops.
-  // Memory allocated from `saved` must live as long as this object,
-  // memory from `scratch` until the first finish().
-  void compute_splits(Arena& saved, Arena& scratch);
+ private:
+  friend DispatchHandle;
+  // Buffers of the hop within the node: received from other nodes, packed copies, output.
+  struct ForwardBuffers {
+    View received, packed, output;
+  };
+  explicit PendingDispatch(DispatchHandle& handle) : handle_(&handle) {}
+  void forward_intranode();
 
+  DispatchHandle* handle_;
+  Work first_hop_;
+  std::vector<ConstView> received_;
+  ConstView physical_experts_;
+  std::vector<ForwardBuffers> forwarding_;  // empty if dispatch is not hierarchical
+};
+
+// A combine in flight. If it is destroyed before wait(), the sums are undefined.
+// The DispatchHandle must outlive it.
+class [[nodiscard]] PendingCombine {
+ public:
+  PendingCombine(PendingCombine&&) = default;
+  // Sums the returned rows into CombineSum::y, after they have arrived. No-op if called before.
+  void wait();
+
+ private:
+  friend DispatchHandle;
+  struct Returned {
+    View rows;  // [num_sent, N]
+    ConstView addend;
+    View y;
+  };
+  explicit PendingCombine(DispatchHandle& handle) : handle_(&handle) {}
+
+  DispatchHandle* handle_;
+  Work last_hop_;
+  std::vector<Returned> returned_;  // empty on one rank
+};
+
+// Splits of one layer's tokens, by which it dispatches and combines.
+// Functions that start communication are collective over mesh.expert_group. If dispatch is
+// hierarchical, the hop between nodes overlaps. The hop within the node runs in
+// PendingDispatch::wait(), and in combine().
+class DispatchHandle {
+ public:
   // True if mesh.expert_group has one rank: nothing is sent.
   bool local() const { return group_->size() == 1; }
-  // First physical expert of this rank. Valid after compute_splits(), as are offsets(), rows() and
-  // num_sent().
+  // First physical expert of this rank.
   Index first_physical_expert() const { return group_->rank() / placement_.partition.etp * (std::ssize(offsets_) - 1); }
   // DispatchSplits::offsets.
   const std::vector<std::int32_t>& offsets() const { return offsets_; }
@@ -139,63 +191,31 @@ class TokenDispatcher {
   // Number of copies in the send buffer of the first hop, including those for this rank itself.
   // 0 on one rank.
   Index num_sent() const { return local() ? 0 : hops_.front().splits.num_sent; }
-
-  // Packs the copies of x for the first hop: [T, N] -> [n, N], allocated from `arena`.
-  // n is the largest possible number of copies (DispatchLayout). Rows from num_sent() on are
-  // undefined.
-  // Returns x on one rank.
+  // As TokenDispatcher::pack.
   ConstView pack(ConstView x, Arena& arena) const;
 
-  // A send buffer, and the arena of its receive buffer.
-  struct SendBuffer {
-    ConstView rows;  // [n, N], returned by pack(); the first num_sent() rows are sent
-    Arena& arena;
-  };
-  // Starts the all-to-all of the send buffers. The first call sends the physical experts too.
-  // Returns a receive buffer [A, N] for each send buffer, valid after finish(). A is the number of
-  // received tokens. On one rank, these are the send buffers.
-  // The send buffers and the memory allocated from `scratch` must stay until finish().
+  // Starts the all-to-all of the send buffers, and of the physical experts.
+  // physical_experts: CountExchange::physical_experts. The receiver finds its rows from them, and
+  // also the copies within the node. Send them once for each handle, and an empty view afterwards.
+  // The send buffers and the memory allocated from `scratch` must stay until wait().
   // The all-to-all waits for compute that was enqueued before this call.
-  std::vector<ConstView> dispatch(std::initializer_list<SendBuffer> send_buffers, Arena& scratch);
-  // [A, k] i32 physical experts of the received tokens; -1 if dropped.
-  // Valid after the first finish(), while the scratch memory stays. On one rank valid at once.
-  ConstView physical_experts() const { return physical_experts_; }
-
-  // Operands of one combine: y = addend + the sum of each token's rows of x, over all ranks.
-  struct Sum {
-    ConstView x;  // [R, N]; [R, 1] if each of the N elements has its own rows
-    // [A, j] i32 rows that are summed for each received token; or [A * N, j],
-    // for each of its elements
-    ConstView row_id_map;
-    ConstView addend;  // [T, N], may be y; empty if nothing is added
-    View y;            // [T, N]
-  };
-  // Sums this rank's rows and starts the return of the sums. y is complete after finish().
-  // The memory allocated from `scratch` must stay until then. Requires a finished dispatch.
-  void combine(std::initializer_list<Sum> sums, Arena& scratch);
-  // Completes the dispatch or the combine in flight.
-  void finish();
+  PendingDispatch dispatch(std::initializer_list<SendBuffer> send_buffers, ConstView physical_experts, Arena& scratch);
+  // Sums this rank's rows and starts the return of the sums.
+  // The memory allocated from `scratch` must stay until wait().
+  PendingCombine combine(std::initializer_list<CombineSum> sums, Arena& scratch);
 
  private:
+  friend class TokenDispatcher;
+  friend PendingDispatch;
+  friend PendingCombine;
   // An all-to-all of dispatch; combine uses it in the reverse direction.
   struct Hop {
     Comm* group;
     View tokens, row_id_map;  // as in DispatchLayout, for the tokens on the sending side
     HopSplits splits;
   };
-  // Buffers of the hop within the node: received from other nodes, packed copies, output.
-  struct ForwardBuffers {
-    View received, packed, output;
-  };
-  // A combine in flight.
-  struct PendingCombine {
-    View rows;  // [num_sent, N]
-    ConstView addend;
-    View y;
-  };
-  void start(Comm& group, std::span<const SendReceive> buffers, std::span<const Index> input_splits,
-             std::span<const Index> output_splits, const char* subphase);
-  void forward_intranode();
+  DispatchHandle(Device& backend, Comm& group, const ExpertPlacement& placement, Index experts)
+      : backend_(&backend), group_(&group), placement_(placement), experts_(experts) {}
   ExpertPartition intranode_partition() const {
     return placement_.intranode_partition(placement_.topology.node_of(group_->rank()), experts_);
   }
@@ -204,18 +224,58 @@ class TokenDispatcher {
   Comm* group_;
   ExpertPlacement placement_;
   Index experts_;  // E
-  View counts_;    // [P, N + P + E] DispatchLayout::counts of all ranks
   std::vector<std::int32_t> offsets_;
   std::vector<Hop> hops_;  // as in DispatchSplits; empty on one rank
-  // Physical experts of the tokens to send, then of the received tokens.
-  ConstView physical_experts_;
-  bool sent_physical_experts_ = false;  // true after the first dispatch
-  // Outputs of Device::dispatch_layout for the hop within the node; empty after it.
+  // Outputs of ops::DispatchLayout for the hop within the node, in scratch memory.
   struct {
     View physical_experts, counts, tokens_per_expert;
   } intranode_outputs_;
-  std::vector<ForwardBuffers> forwarding_;
-  std::vector<PendingCombine> pending_combines_;
+};
+
+// Makes the DispatchHandle of each layer. The steps of a layer, so that other work can overlap:
+//   CountExchange counts = dispatcher.exchange_counts(layout, ...);
+//   ... = dispatcher.pack(layout, rows, ...);
+//   DispatchHandle handle = dispatcher.finalize(counts, ...);    the host waits for the counts
+//   PendingDispatch tokens = handle.dispatch(...);
+//   tokens.wait();
+//   PendingCombine sums = handle.combine(...);
+//   sums.wait();
+//
+// finalize() has the only host wait for the device within a step: device collectives and cuBLAS
+// need row counts on the host. The device idles from the end of its queue until the host has
+// started the next kernel. The estimate (not measured) is 10 to 20 microseconds per MoE layer and
+// pass.
+class TokenDispatcher {
+ public:
+  // `mesh` must outlive this object and its handles.
+  TokenDispatcher(Device& backend, const Mesh& mesh, const ExpertPlacement& placement);
+
+  // True if mesh.expert_group has one rank: nothing is sent.
+  bool local() const { return group_->size() == 1; }
+  // All-gathers the counts of `layout`, and starts their copy to the host.
+  // Collective over mesh.expert_group.
+  // `layout` must outlive the result. The memory allocated from `scratch` must stay while
+  // physical experts are used, at least until the first PendingDispatch::wait().
+  // Until finalize(), the device must start no other read (Device::begin_read).
+  CountExchange exchange_counts(const DispatchLayout& layout, Arena& scratch);
+
+  // Packs the copies of x for the first hop: [T, N] -> [n, N], allocated from `arena`.
+  // n is the largest possible number of copies (DispatchLayout). Rows from
+  // DispatchHandle::num_sent() on are undefined.
+  // Returns x on one rank.
+  ConstView pack(const DispatchLayout& layout, ConstView x, Arena& arena) const;
+
+  // Waits for the counts of all ranks, and computes the splits of the hops.
+  // The views `tokens` and `row_id_map` of the layout and memory allocated from `saved` must live
+  // as long as the handle, memory from `scratch` until the first PendingDispatch::wait().
+  DispatchHandle finalize(const CountExchange& exchange, Arena& saved, Arena& scratch);
+
+ private:
+  Device& backend_;
+  Comm* group_;
+  // nullptr if dispatch is not hierarchical
+  Comm *inter_node_, *intra_node_;
+  ExpertPlacement placement_;
 };
 
 }  // namespace sy

@@ -16,16 +16,18 @@ class ForwardingComm : public Comm {
   int rank() const override { return inner_->rank(); }
 
  protected:
-  std::unique_ptr<Comm> do_split(const std::function<int(int)>& color) const override { return inner_->split(color); }
+  std::unique_ptr<Comm> do_split(const std::function<int(int)>& color) override { return inner_->split(color); }
   void do_barrier() override { inner_->barrier(); }
-  void do_broadcast(std::span<const RootedBuffer> buffers) override { inner_->start_broadcast(buffers); }
+  Work do_broadcast(std::span<const RootedBuffer> buffers, ComputePoint) override {
+    return inner_->start_broadcast(buffers);
+  }
   void do_all_reduce(View x, Reduce op) override { inner_->all_reduce(x, op); }
-  void do_reduce(std::span<const RootedBuffer> buffers) override { inner_->start_reduce(buffers); }
+  Work do_reduce(std::span<const RootedBuffer> buffers, ComputePoint) override { return inner_->start_reduce(buffers); }
   void do_reduce_scatter(ConstView in, View out) override { inner_->reduce_scatter(in, out); }
   void do_all_gather(ConstView in, View out) override { inner_->all_gather(in, out); }
-  void do_all_to_all_v(std::span<const SendReceive> buffers, std::span<const Index> send,
+  Work do_all_to_all_v(std::span<const SendReceive> buffers, std::span<const Index> send,
                        std::span<const Index> receive) override {
-    inner_->start_all_to_all_v(buffers, send, receive);
+    return inner_->start_all_to_all_v(buffers, send, receive);
   }
 
   const std::unique_ptr<Comm> inner_;

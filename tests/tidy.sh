@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # tests/tidy.sh BUILD [COMPONENT...]: runs clang-tidy over components (src/io, dist, ...).
 #
-# The default is all of kernels/, dist/ and src/, except kernels/cuda, which is not always compiled,
-# and kernels/cpu, which uses GCC's vector types. Exit code 77: clang-tidy is not installed.
+# The default is all of kernels/, dist/ and src/, except kernels/cuda and dist/nccl, which are not
+# always compiled, and kernels/cpu, which uses GCC's vector types. Exit code 77: clang-tidy is not
+# installed.
 #
 # The files of a component are checked as one translation unit, because most of the time is spent
 # in headers that they share. A component that has passed is skipped until its files, its headers,
@@ -13,7 +14,7 @@ shift
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 tidy=${SWITCHYARD_CLANG_TIDY:-clang-tidy}
 command -v "$tidy" >/dev/null || { echo "there is no $tidy here"; exit 77; }
-[[ $# -gt 0 ]] || mapfile -t components < <(find kernels dist src -name '*.cpp' ! -path 'kernels/c*/*' -printf '%h\n' | sort -u)
+[[ $# -gt 0 ]] || mapfile -t components < <(find kernels dist src -name '*.cpp' ! -path 'kernels/c*/*' ! -path 'dist/nccl/*' -printf '%h\n' | sort -u)
 [[ $# -eq 0 ]] || components=("$@")
 
 # Include folders of other projects, from the compile commands of the build.
@@ -25,7 +26,7 @@ mkdir -p "$build/tidy"
 check() {  # COMPONENT
   local name=${1//\//-} sources stamp
   sources=$build/tidy/$name.cpp
-  find "$1" -maxdepth 1 -name '*.cpp' ! -name comm_nccl.cpp -printf '#include "%p"\n' | sort >"$sources"
+  find "$1" -maxdepth 1 -name '*.cpp' -printf '#include "%p"\n' | sort >"$sources"
   # shellcheck disable=SC2046  # each field is the name of a header
   stamp=$({ echo "$version"; cat .clang-tidy "$sources" $(c++ -MM "${flags[@]}" "$sources" | tr -d '\\\n' | cut -d: -f2)
           } | sha256sum)

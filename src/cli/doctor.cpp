@@ -3,7 +3,7 @@
 #include <iostream>
 #include <optional>
 
-#include "dist/comm_nccl.h"
+#include "dist/device_comm.h"
 #include "kernels/control_groups.h"
 #include "kernels/cpu/processor.h"
 #include "src/cli/options.h"
@@ -72,6 +72,7 @@ Json links_json(const Machine& m) {
 }
 
 Json to_json(const Findings& findings) {
+  const DeviceCollectives collectives = device_collectives();
   Json hosts = Json::array(), ranks = Json::array(), problems = Json::array();
   for (const HostFacts& h : findings.hosts) {
     Json gpus = Json::array();
@@ -126,9 +127,9 @@ Json to_json(const Findings& findings) {
             {"cuda_architectures", findings.cuda.kernels},
             {"cublas", findings.cuda.cublas.built},
             {"cublas_loaded", findings.cuda.cublas.loaded},
-            {"nccl", nccl_version()},
-            {"nccl_built", nccl_version_built()},
-            {"nccl_streams", nccl_streams()},
+            {"nccl", collectives.version},
+            {"nccl_built", collectives.built_version},
+            {"nccl_streams", collectives.streams},
             {"hdf5", hdf5_library().version}}},
           {"mpi",
            {{"library", findings.mpi.library},
@@ -217,12 +218,13 @@ void print(const Findings& findings) {
              hdf5.parallel ? "yes" : "no", hdf5.thread_safe ? "yes" : "no", hdf5.locks ? "yes" : "no");
   fmt::print("Unicode   {}, for a tokenizer.json\n", first.host.unicode);
   if (!cuda.kernels.empty()) {
-    fmt::print("CUDA      built with {}, cuBLAS {}, NCCL {}; kernels for compute capability {}\n", cuda.runtime,
-               cuda.cublas.built, nccl_version_built(), cuda.kernels);
-    fmt::print("          runs with cuBLAS {}, NCCL {}{}\n", cuda.cublas.loaded, nccl_version(),
-               nccl_streams() == 1 ? " (gradients do not travel beside tokens: they do from NCCL 2.26 on, unless "
-                                     "NCCL_LAUNCH_ORDER_IMPLICIT is 0)"
-                                   : "");
+    const DeviceCollectives collectives = device_collectives();
+    fmt::print("CUDA      built with {}, cuBLAS {}, {} {}; kernels for compute capability {}\n", cuda.runtime,
+               cuda.cublas.built, collectives.name, collectives.built_version, cuda.kernels);
+    fmt::print("          runs with cuBLAS {}, {} {}{}\n", cuda.cublas.loaded, collectives.name, collectives.version,
+               collectives.streams == 1
+                   ? fmt::format(" (gradients do not travel beside tokens: they do {})", collectives.all_streams_if)
+                   : "");
   }
   const std::string driver = first.host.driver.empty() ? "" : "NVIDIA driver " + first.host.driver;
   const std::string knows = first.host.driver_cuda.empty() ? "" : "knows CUDA " + first.host.driver_cuda;

@@ -3,6 +3,7 @@
 #include <map>
 #include <set>
 
+#include "dist/device_comm.h"
 #include "kernels/control_groups.h"
 #include "src/doctor/facts.h"
 #include "src/text/numbers.h"
@@ -203,9 +204,10 @@ void check_host(const HostGroup& group, std::vector<Problem>& out) {
     if (!r->gpu.empty()) by_gpu[r->gpu].push_back(r);
   for (const auto& [gpu, sharing] : by_gpu)
     if (sharing.size() > 1)
-      out.push_back({fmt::format("{} share GPU {}, which NCCL refuses", rank_names(sharing), gpu),
-                     fmt::format("start {} there at most, a GPU for each, or set run.backend = cpu",
-                                 counted(by_gpu.size(), "rank"))});
+      out.push_back(
+          {fmt::format("{} share GPU {}, which {} refuses", rank_names(sharing), gpu, device_collectives().name),
+           fmt::format("start {} there at most, a GPU for each, or set run.backend = cpu",
+                       counted(by_gpu.size(), "rank"))});
   if (const auto broken = std::find_if(ranks.begin(), ranks.end(), [](const RankFacts* r) { return r->broken; });
       broken != ranks.end())
     out.push_back({fmt::format("{}: {}", host.name, (*broken)->missing),

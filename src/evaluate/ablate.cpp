@@ -23,6 +23,7 @@ WithoutExpert::WithoutExpert(Engine& engine, Index layer, Index expert, Mode mod
     return;
   }
   Device& b = engine.backend();
+  engine.store().finish_all_gather();
   const std::string prefix = fmt::format("layers.{}.moe.experts.down.", engine.model().moe_layer_ids()[layer]);
   for (const char* name : {"weight", "bias"}) {
     const Param param = engine.store().find(prefix + name);

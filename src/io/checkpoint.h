@@ -51,7 +51,7 @@ struct Retention {
 //   not finite is such a failure, before anything is written.
 // - Returns on rank 0 one warning for each folder that could not be deleted; empty on other ranks.
 std::vector<std::string> save_checkpoint(Comm& world, const std::filesystem::path& run_dir, const TrainState& state,
-                                         const ParamStore& store, const Retention& retention);
+                                         ParamStore& store, const Retention& retention);
 
 // Writes a checkpoint of weights without optimizer state. Training can start from it
 // (run.init_from), but cannot resume it. Collective. Throws CollectiveError on all ranks if one

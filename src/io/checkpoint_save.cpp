@@ -113,7 +113,7 @@ std::vector<std::string> save(Comm& world, const fs::path& run_dir, const TrainS
 }  // namespace
 
 std::vector<std::string> save_checkpoint(Comm& world, const fs::path& run_dir, const TrainState& state,
-                                         const ParamStore& store, const Retention& retention) {
+                                         ParamStore& store, const Retention& retention) {
   store.finish_all_gather();  // a parameter all-gather may be in flight
   agree_on_errors(world, [&] {
     std::string name = first_not_finite(store, world.rank());

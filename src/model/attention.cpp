@@ -59,7 +59,7 @@ void Attention::forward(const LayerContext& layer, ConstView x, Output to, Saved
   out_->forward_sum(context, s.out.reshape({T, heads_ * head_dim_}), to);
 }
 
-void Attention::backward(const LayerContext& layer, ConstView dy, const Saved& s, View dx) const {
+void Attention::backward(const LayerContext& layer, ConstView dy, const Saved& s, View dx) {
   const ExecutionContext& context = layer.context;
   const Arena::Scope scope(context.scratch);
   const Index T = layer.batch.tokens(), row = (heads_ + 2 * kv_heads_) * head_dim_;

@@ -36,7 +36,7 @@ class Attention {
   // to: [T, D] = attention(x: [T, D])
   void forward(const LayerContext& layer, ConstView x, Output to, Saved& s) const;
   // dx: [T, D] = gradient with respect to x; dy: [T, D], with respect to the output
-  void backward(const LayerContext& layer, ConstView dy, const Saved& s, View dx) const;
+  void backward(const LayerContext& layer, ConstView dy, const Saved& s, View dx);
 
  private:
   // Computes s.qkv from s.raw: QK-norm, clip and rotation.

@@ -112,7 +112,7 @@ void Block::forward(const LayerContext& layer, View x, View y, Saved& s, const R
   ffn_branch_.forward(layer, parallel_ ? x : middle, middle, y, s.ffn_branch, ffn, same_input);
 }
 
-void Block::backward(const LayerContext& layer, View d, Saved& s) const {
+void Block::backward(const LayerContext& layer, View d, Saved& s) {
   RankContext& rank = layer.context.mesh.rank_context();
   const ScopedPhase phase(rank, "backward pass", layer_);
   const auto attention = [&](ConstView dy, View din) {

@@ -67,7 +67,7 @@ class Block {
   // routing_hook: called by a MoE layer's router; may be nullptr.
   void forward(const LayerContext& layer, View x, View y, Saved& s, const RoutingHook* routing_hook) const;
   // d: [T, D]. In: gradient with respect to the output. Out: gradient with respect to the input.
-  void backward(const LayerContext& layer, View d, Saved& s) const;
+  void backward(const LayerContext& layer, View d, Saved& s);
 
   bool is_moe() const { return moe_.has_value(); }
   CacheSpec cache_spec() const { return attention_ ? attention_->cache_spec() : latent_attention_->cache_spec(); }

@@ -54,7 +54,7 @@ class Engine {
   };
   // Forward and backward of a training pass. Each forward must be followed by a backward in its
   // slot. Both are collective, and add their sums to the statistics on the device. On a GPU the
-  // host waits for the row counts of MoE layers only (TokenDispatcher::compute_splits).
+  // host waits for the row counts of MoE layers only (TokenDispatcher::finalize).
   // - slot: index of the micro-batch's state (MicroBatchState), less than slots()
   // - hooks: set for the last backward of a step, empty otherwise
   void forward(const MicroBatch& batch, Index slot = 0);

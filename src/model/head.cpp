@@ -51,7 +51,7 @@ Head::Head(const Config& config, ParamStore& store, Param weight, Index first_ro
       scale_(static_cast<float>(config.model.logit_scale)),
       linear_(store, weight, config.model.d_model, store.find("output.bias")) {}
 
-void Head::loss(const ExecutionContext& context, const Batch& batch, ConstView x, View dx, View sums) const {
+void Head::loss(const ExecutionContext& context, const Batch& batch, ConstView x, View dx, View sums) {
   const ScopedPhase phase(context.mesh.rank_context(), "output and loss");
   // A chunk has at most logits_chunk() logits, but enough rows for an efficient GEMM.
   const Index V = weight_.weight.dim(0), D = x.dim(1), T = batch.tokens(), P = context.mesh.tp->size();

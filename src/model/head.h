@@ -18,7 +18,7 @@ class Head {
   // - sums: [2] f64 += ops::LossSums of the rank's own tokens; or empty
   // - dx: [T, D] = gradient with respect to x of (sum of losses and z-losses) / the step's targets;
   //   or empty. If it is not empty, the gradients with respect to W and b are added to theirs.
-  void loss(const ExecutionContext& context, const Batch& batch, ConstView x, View dx, View sums) const;
+  void loss(const ExecutionContext& context, const Batch& batch, ConstView x, View dx, View sums);
 
   // Returns the logits [n, vocab] of n tokens on the host, over the whole vocabulary. x: [n, D],
   // the same on all ranks.

@@ -22,7 +22,7 @@ void Latent::forward(const LayerContext& layer, ConstView x, Saved& s) const {
 }
 
 void Latent::backward(const LayerContext& layer, const std::function<void(View)>& latent_gradient, ConstView x,
-                      const Saved& s, View dx, bool accumulate) const {
+                      const Saved& s, View dx, bool accumulate) {
   const ExecutionContext& context = layer.context;
   const Arena::Scope scope(context.scratch);
   const View dnormed = context.temp(s.compressed.shape()), dcompressed = context.temp(s.compressed.shape());
@@ -119,7 +119,7 @@ void LatentAttention::attend_to_cache(const LayerContext& layer, ConstView k_rop
   run(b, ops::BatchedHeadGemm{.x = out, .w = v_up_, .pass = GemmPass::fprop, .y = s.out});
 }
 
-void LatentAttention::backward(const LayerContext& layer, ConstView dy, const Saved& s, View dx) const {
+void LatentAttention::backward(const LayerContext& layer, ConstView dy, const Saved& s, View dx) {
   const ExecutionContext& context = layer.context;
   Device& b = context.backend;
   const Arena::Scope scope(context.scratch);

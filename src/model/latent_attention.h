@@ -40,7 +40,7 @@ class Latent {
   // The function latent_gradient(partial: [B * S, w]) computes the gradient with respect to the
   // latents, through this rank's heads.
   void backward(const LayerContext& layer, const std::function<void(View partial)>& latent_gradient, ConstView x,
-                const Saved& s, View dx, bool accumulate) const;
+                const Saved& s, View dx, bool accumulate);
 
  private:
   Index width_;
@@ -73,7 +73,7 @@ class LatentAttention {
   // to: [T, D] = attention(x: [T, D])
   void forward(const LayerContext& layer, ConstView x, Output to, Saved& s) const;
   // dx: [T, D] = gradient with respect to x; dy: [T, D], with respect to the output
-  void backward(const LayerContext& layer, ConstView dy, const Saved& s, View dx) const;
+  void backward(const LayerContext& layer, ConstView dy, const Saved& s, View dx);
 
  private:
   // k_rope: [B, S, 1, r] rotated elements of the keys. Both functions set s.out.

@@ -68,7 +68,7 @@ void Linear::backward_input_sum(const ExecutionContext& context, ConstView dy, V
   sum_tokens(context, dx, [&](View partial) { backward_input(context, dy, partial); });
 }
 
-void Linear::backward_weight(const ExecutionContext& context, ConstView dy, ConstView x) const {
+void Linear::backward_weight(const ExecutionContext& context, ConstView dy, ConstView x) {
   run(context.backend,
       ops::Gemm{.a = dy, .b = x, .transpose_a = true, .accumulate = weight_.take_accumulate_flag(), .c = weight_.grad});
 }

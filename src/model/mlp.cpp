@@ -38,7 +38,7 @@ void Mlp::forward(const LayerContext& layer, ConstView x, Output to, Saved& s) c
   down_.forward_sum(context, a, to);
 }
 
-void Mlp::backward(const LayerContext& layer, ConstView dy, const Saved& s, View dx) const {
+void Mlp::backward(const LayerContext& layer, ConstView dy, const Saved& s, View dx) {
   const ExecutionContext& context = layer.context;
   const Arena::Scope scope(context.scratch);
   down_.backward_bias(context, dy);

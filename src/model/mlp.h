@@ -25,7 +25,7 @@ class Mlp {
   // to: [T, D] = mlp(x: [T, D])
   void forward(const LayerContext& layer, ConstView x, Output to, Saved& s) const;
   // dx: [T, D] = gradient with respect to x; dy: [T, D], with respect to the output
-  void backward(const LayerContext& layer, ConstView dy, const Saved& s, View dx) const;
+  void backward(const LayerContext& layer, ConstView dy, const Saved& s, View dx);
 
  private:
   FfnActivation activation_;

@@ -68,35 +68,34 @@ void Moe::forward(const LayerContext& layer, ConstView x, Output to, Saved& s, c
   router_.forward(layer, x, s.router, routing_hook);
   trace.next("dispatch");
   const Routing& r = s.router.routing;
-  s.dispatcher.emplace(b, context.mesh, router_.placement(context), r.dispatch_layout, context.scratch);
-  TokenDispatcher& dispatcher = *s.dispatcher;
+  TokenDispatcher dispatcher(b, context.mesh, router_.placement(context));
+  const CountExchange exchange = dispatcher.exchange_counts(r.dispatch_layout, context.scratch);
 
-  // The host waits for the counts in compute_splits(). Work that does not need them is enqueued
-  // before.
-  const ConstView packed = dispatcher.pack(x, context.scratch),
-                  packed_weights = dispatcher.pack(r.weights, context.scratch);
-  if (dispatcher.local()) build_permutation(layer, dispatcher.physical_experts(), packed_weights, 0, T * k, s);
-  dispatcher.compute_splits(layer.saved, context.scratch);
-  const auto received =
-      dispatcher.dispatch({{packed, layer.saved}, {packed_weights, context.scratch}}, context.scratch);
+  // The host waits for the counts in finalize(). Work that does not need them is enqueued before.
+  const ConstView packed = dispatcher.pack(r.dispatch_layout, x, context.scratch),
+                  packed_weights = dispatcher.pack(r.dispatch_layout, r.weights, context.scratch);
+  if (dispatcher.local()) build_permutation(layer, exchange.physical_experts, packed_weights, 0, T * k, s);
+  DispatchHandle& handle = s.dispatch.emplace(dispatcher.finalize(exchange, layer.saved, context.scratch));
+  PendingDispatch dispatched = handle.dispatch({{packed, layer.saved}, {packed_weights, context.scratch}},
+                                               exchange.physical_experts, context.scratch);
   if (layer.on_dispatch_started) (*layer.on_dispatch_started)();
-  s.received_tokens = received[0];
-  if (!dispatcher.local())
-    trace.add({{"rows", dispatcher.num_sent()}, {"bytes", dispatcher.num_sent() * (row_bytes(x) + 8 * k)}});
+  s.received_tokens = dispatched.received()[0];
+  if (!handle.local()) trace.add({{"rows", handle.num_sent()}, {"bytes", handle.num_sent() * (row_bytes(x) + 8 * k)}});
   if (shared_) {  // overlaps with the dispatch
     const TraceScope shared(context.mesh.rank_context(), "shared experts", {{"rows", T}});
     shared_->forward(layer, x, to, s.shared);
     to.residual = to.y;
   }
-  dispatcher.finish();
+  dispatched.wait();
 
-  const Index R = dispatcher.rows();
+  const Index R = handle.rows();
   trace.next("experts", {{"rows", R}});
-  if (!dispatcher.local())
-    build_permutation(layer, dispatcher.physical_experts(), received[1], dispatcher.first_physical_expert(), R, s);
+  if (!handle.local())
+    build_permutation(layer, dispatched.physical_experts(), dispatched.received()[1], handle.first_physical_expert(), R,
+                      s);
   s.tokens = s.tokens.rows(0, R);
   s.row_weights = s.row_weights.rows(0, R);
-  const GroupOffsets groups{s.offsets, dispatcher.offsets().data()};
+  const GroupOffsets groups{s.offsets, handle.offsets().data()};
   s.h = layer.save({R, (activation_.gated ? 2 : 1) * width_});
   // `rows` holds the expert outputs, and before that their inputs if they are gathered.
   const View a = context.temp({R, width_}), rows = context.temp({R, D});
@@ -117,30 +116,28 @@ void Moe::forward(const LayerContext& layer, ConstView x, Output to, Saved& s, c
                                    .first = down_bias_column_,
                                    .y = rows});
   trace.next("combine", {{"rows", s.received_tokens.dim(0)}, {"bytes", s.received_tokens.size_bytes()}});
-  dispatcher.combine({{rows, s.row_id_map, to.residual, to.y}}, context.scratch);
-  dispatcher.finish();
+  handle.combine({{rows, s.row_id_map, to.residual, to.y}}, context.scratch).wait();
 }
 
-void Moe::backward(const LayerContext& layer, ConstView dy, Saved& s, View dx) const {
+void Moe::backward(const LayerContext& layer, ConstView dy, Saved& s, View dx) {
   const ExecutionContext& context = layer.context;
   Device& b = context.backend;
   const Arena::Scope scope(context.scratch);
-  TokenDispatcher& dispatcher = *s.dispatcher;
-  const GroupOffsets groups{s.offsets, dispatcher.offsets().data()};
-  const Index T = layer.own_tokens(), k = router_.top_k(), D = dy.dim(1), R = dispatcher.rows();
+  DispatchHandle& handle = *s.dispatch;
+  const GroupOffsets groups{s.offsets, handle.offsets().data()};
+  const Index T = layer.own_tokens(), k = router_.top_k(), D = dy.dim(1), R = handle.rows();
 
   TraceScope trace(context.mesh.rank_context(), "dispatch");
-  const ConstView packed = dispatcher.pack(dy, context.scratch);
-  if (!dispatcher.local())
-    trace.add({{"rows", dispatcher.num_sent()}, {"bytes", dispatcher.num_sent() * row_bytes(dy)}});
-  // [A, D]
-  const ConstView received_dy = dispatcher.dispatch({{packed, context.scratch}}, context.scratch)[0];
+  const ConstView packed = handle.pack(dy, context.scratch);
+  if (!handle.local()) trace.add({{"rows", handle.num_sent()}, {"bytes", handle.num_sent() * row_bytes(dy)}});
+  PendingDispatch dispatched = handle.dispatch({{packed, context.scratch}}, {}, context.scratch);
+  const ConstView received_dy = dispatched.received()[0];  // [A, D]
   if (layer.on_dispatch_started) (*layer.on_dispatch_started)();
   if (shared_) {  // overlaps with the dispatch
     const TraceScope shared(context.mesh.rank_context(), "shared experts", {{"rows", T}});
     shared_->backward(layer, dy, s.shared, dx);
   }
-  dispatcher.finish();
+  dispatched.wait();
 
   trace.next("experts", {{"rows", R}});
   const View a = context.temp({R, width_}),  // cheaper to recompute than to save
@@ -172,7 +169,8 @@ void Moe::backward(const LayerContext& layer, ConstView dy, Saved& s, View dx) c
                .dy = dh, .bias = gate_up_bias_.weight, .groups = groups, .dbias = gate_up_bias_.grad});
   run(b, ops::GroupedGemmDgrad{.dy = dh, .w = gate_up_.weight, .groups = groups, .dx = drows});
   trace.next("combine", {{"rows", s.received_tokens.dim(0)}, {"bytes", s.received_tokens.size_bytes()}});
-  dispatcher.combine({{drows, s.row_id_map, shared_ ? dx : View{}, dx},
+  PendingCombine combined =
+      handle.combine({{drows, s.row_id_map, shared_ ? dx : View{}, dx},
                       {drow_weights.reshape({R, 1}), s.row_id_map.reshape({s.row_id_map.elements(), 1}), {}, dweights}},
                      context.scratch);
   {  // overlaps with the combine
@@ -185,7 +183,7 @@ void Moe::backward(const LayerContext& layer, ConstView dy, Saved& s, View dx) c
                                  .accumulate = gate_up_.take_accumulate_flag(),
                                  .dw = gate_up_.grad});
   }
-  dispatcher.finish();
+  combined.wait();
   trace.next("route", {{"rows", T}});
   router_.backward(layer, dweights, s.x, s.router, dx);
 }

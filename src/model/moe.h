@@ -22,7 +22,7 @@ class Moe {
   // "SonicMoE", 2025).
   struct Saved {
     Router::Saved router;
-    std::optional<TokenDispatcher> dispatcher;
+    std::optional<DispatchHandle> dispatch;
     ConstView x;                // [T, D] input of forward, not copied
     ConstView received_tokens;  // [A, D] received tokens; x itself on one rank
     View tokens;                // [R] i32 row -> received token
@@ -43,7 +43,7 @@ class Moe {
   // Overwrites dx, and adds the gradients of the parameters to those of the store.
   // Shapes: dy [T, D], gradient with respect to the output; dx [T, D], with respect to x. They must
   // not overlap.
-  void backward(const LayerContext& layer, ConstView dy, Saved& s, View dx) const;
+  void backward(const LayerContext& layer, ConstView dy, Saved& s, View dx);
 
  private:
   // Builds the permutation of the received tokens, at most n rows: the tables and `row_weights` of

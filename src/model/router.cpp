@@ -121,7 +121,7 @@ void Router::apply_capacity(const LayerContext& layer, ConstView experts, ConstV
   run(context.backend, ops::Copy{.x = context.own_tokens(all_masks), .y = dispatch_mask});
 }
 
-void Router::backward(const LayerContext& layer, ConstView dweights, ConstView x, const Saved& s, View dx) const {
+void Router::backward(const LayerContext& layer, ConstView dweights, ConstView x, const Saved& s, View dx) {
   const ExecutionContext& context = layer.context;
   const Arena::Scope scope(context.scratch);
   const View dlogits = context.temp(s.logits.shape());

@@ -51,7 +51,7 @@ class Router {
   // dx: [T, D] += gradient with respect to x, through the logits. dweights: [T, k] gradient with
   // respect to the weights. Includes the load-balancing loss and the z-loss. Adds the gradients of
   // the router's parameters to those of the store.
-  void backward(const LayerContext& layer, ConstView dweights, ConstView x, const Saved& s, View dx) const;
+  void backward(const LayerContext& layer, ConstView dweights, ConstView x, const Saved& s, View dx);
 
   Index experts() const { return experts_; }
   ExpertPlacement placement(const ExecutionContext& context) const {

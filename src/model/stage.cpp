@@ -51,7 +51,7 @@ Stage::Stage(const Config& config, ParamStore& store, Range layers, RouterTables
   }
 }
 
-View Stage::forward(const ExecutionContext& context, MicroBatchState& state, View x) const {
+View Stage::forward(const ExecutionContext& context, MicroBatchState& state, View x) {
   LayerContext layer{context, state.batch, state.saved};
   if (embedding_) {
     store_.wait_for_bucket(embedding_bucket);
@@ -85,8 +85,7 @@ View Stage::forward(const ExecutionContext& context, MicroBatchState& state, Vie
   return final_norm_ ? state.normed : state.last;
 }
 
-void Stage::backward(const ExecutionContext& context, MicroBatchState& state, View d,
-                     const BackwardHooks& hooks) const {
+void Stage::backward(const ExecutionContext& context, MicroBatchState& state, View d, const BackwardHooks& hooks) {
   LayerContext layer{context, state.batch, state.saved};
   if (head_) {
     const Arena::Scope scope(context.scratch);
@@ -113,7 +112,7 @@ void Stage::backward(const ExecutionContext& context, MicroBatchState& state, Vi
   if (hooks.on_gradients_ready) hooks.on_gradients_ready(embedding_bucket);
 }
 
-void Stage::loss(const ExecutionContext& context, const MicroBatchState& state) const {
+void Stage::loss(const ExecutionContext& context, const MicroBatchState& state) {
   head_->loss(context, state.batch, state.normed, {}, state.statistics.loss);
 }
 

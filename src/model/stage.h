@@ -46,18 +46,18 @@ class Stage {
   // - Returns [T, D] in the state's memory. In the last stage this is the normalised output.
   // - Adds the routing sums to state.statistics.layers, except in generation.
   // - If state.cache is set, nothing is saved for backward.
-  View forward(const ExecutionContext& context, MicroBatchState& state, View x) const;
+  View forward(const ExecutionContext& context, MicroBatchState& state, View x);
   // Adds the gradients of the micro-batch's share of the step's loss to those of the parameters.
   // - d: [T, D]. In: gradient with respect to the stage's output. Out: gradient with respect to its
   //   input.
   // - The last stage does not read d. It computes the loss and its gradient here, so that logits
   //   need not be saved. It adds the loss to state.statistics.
   // - The caller clears the state afterwards.
-  void backward(const ExecutionContext& context, MicroBatchState& state, View d, const BackwardHooks& hooks) const;
+  void backward(const ExecutionContext& context, MicroBatchState& state, View d, const BackwardHooks& hooks);
 
   // Computes the loss after a forward without backward, and adds it to state.statistics. For the
   // last stage.
-  void loss(const ExecutionContext& context, const MicroBatchState& state) const;
+  void loss(const ExecutionContext& context, const MicroBatchState& state);
   // Returns the logits [count, vocab] after tokens [begin, begin + count) of the batch's B * S, on
   // the host. For the last stage, after forward.
   std::vector<float> logits(const ExecutionContext& context, const MicroBatchState& state, Range tokens,
@@ -73,7 +73,7 @@ class Stage {
  private:
   Index head_bucket() const { return bucket_of_layer(first_layer_ + std::ssize(blocks_)); }
 
-  const ParamStore& store_;
+  ParamStore& store_;
   Index d_model_, first_layer_;
   bool recompute_;
   std::optional<Embedding> embedding_;  // first stage only

@@ -33,9 +33,14 @@ class ParamAllGather {
   bool in_flight() const { return !groups_.empty(); }
 
  private:
+  struct State {
+    Group group;
+    ComputePoint updated;  // the updates of the rank's own range
+    Work in_flight{};      // broadcasts that compute does not wait for yet
+  };
   void start_bucket(Index bucket);
 
-  std::vector<Group> groups_;  // empty if no all-gather is in flight
+  std::vector<State> groups_;  // empty if no all-gather is in flight
   Index started_buckets_ = 0;  // number of buckets that were started
   Index ready_buckets_ = 0;    // number of buckets that compute waits for
 };

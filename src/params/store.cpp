@@ -144,7 +144,6 @@ void ParamStore::get_values(const ParamSlice& slice, Index begin, std::span<floa
 Param ParamStore::find(const std::string& name) const {
   const auto it = by_name_.find(name);
   if (it == by_name_.end()) return {};
-  finish_all_gather();
   const ParamSlice& p = *it->second;
   const Buffers& b = buffers(p.group);
   const auto slice = [&](View flat) {
@@ -168,7 +167,6 @@ const Box& ParamStore::box(const std::string& name) const {
 Param ParamStore::get_fused(const std::string& first, int count) const {
   const auto it = by_name_.find(first);
   SY_ASSERT(it != by_name_.end(), "no parameter {}", first);
-  finish_all_gather();
   const ParamSlice* p = it->second;
   const Index row = p->box.size[p->box.size.size() - 1];
   Index elements = 0;

@@ -85,7 +85,7 @@ struct MatrixParam {
   // written. Call it exactly once per GEMM. If `gradient_is_zero` is nullptr, it is always true.
   // Otherwise it is false for the first GEMM after clear_gradients(), and this GEMM must overwrite
   // the whole gradient.
-  bool take_accumulate_flag() const { return !gradient_is_zero || !std::exchange(*gradient_is_zero, false); }
+  bool take_accumulate_flag() { return !gradient_is_zero || !std::exchange(*gradient_is_zero, false); }
 };
 
 class ValueSource;  // src/params/values.h
@@ -101,9 +101,8 @@ class ParamStore {
   ParamStore(const ParamStore&) = delete;
 
   // ---- parameter all-gather ----
-  // New weights may be in flight from their owners. Functions of this class that access weights
-  // call finish_all_gather(), except get_values() and buffers(). Code with older views of other
-  // ranks' weights must call wait_for_bucket() or finish_all_gather() itself. These calls are
+  // New weights may be in flight from their owners. Code that reads other ranks' weights must call
+  // wait_for_bucket() or finish_all_gather() first. set_values() does it itself. These calls are
   // collective while weights are in flight.
 
   // Starts the all-gather (ParamAllGather::start). The previous one must be finished.
@@ -112,15 +111,16 @@ class ParamStore {
   bool all_gather_in_flight() const { return all_gather_.in_flight(); }
   // Compute enqueued after this call waits for the weights of the buckets up to `bucket`. Starts
   // the all-gather of the next bucket. No-op if no weights are in flight.
-  void wait_for_bucket(Index bucket) const { all_gather_.wait_for_bucket(bucket); }
+  void wait_for_bucket(Index bucket) { all_gather_.wait_for_bucket(bucket); }
   // Does the same for all buckets.
-  void finish_all_gather() const { all_gather_.finish(); }
+  void finish_all_gather() { all_gather_.finish(); }
 
   // Sets the local box of every parameter to the values of `source`, by set_values().
   void fill(ValueSource& source);
   // Does the same with InitialValues.
   void initialize(std::uint64_t seed);
 
+  // These return views, and read no weights.
   // Returns the local box of a parameter; Param{} if the model has none of this name.
   Param find(const std::string& name) const;
   Param get(const std::string& name) const;  // the parameter must exist
@@ -185,7 +185,7 @@ class ParamStore {
   };
   // Host devices only: gradients of matrix() by address. They do not overlap.
   std::map<const std::byte*, Gradient> matrices_;
-  mutable ParamAllGather all_gather_;  // const readers of weights wait for it
+  ParamAllGather all_gather_;
 };
 
 }  // namespace sy

@@ -85,13 +85,13 @@ double seconds_of(const Machine& machine, int ranks, const Algorithm& a) {
 
 }  // namespace
 
-std::vector<Algorithm> algorithms_of(bool nccl, const Peers& peers, const DryTransfer& transfer) {
+std::vector<Algorithm> algorithms_of(bool device, const Peers& peers, const DryTransfer& transfer) {
   const int others = peers.here + peers.away, p = others + 1, on_node = peers.here + 1;
   const int nodes = static_cast<int>(ceil_div(p, on_node));
   const auto counted = static_cast<double>(std::max(transfer.sent, transfer.received));
   const auto buffer = static_cast<double>(transfer.buffer);
   const bool all_reduce = transfer.kind == Collective::all_reduce;
-  if (!nccl || transfer.kind == Collective::all_to_all) {
+  if (!device || transfer.kind == Collective::all_to_all) {
     const double beyond = counted * peers.away / others;
     if (all_reduce && transfer.buffer <= all_reduce_eager_limit)
       return {{"doubling", doublings(on_node), doublings(nodes), 0, counted - beyond, beyond}};
@@ -117,9 +117,9 @@ double seconds_of(const Machine& machine, int ranks, std::string_view group, con
                   const DryTransfer& transfer) {
   if (peers.here + peers.away == 0) return 0;
   // Host messages use MPI on every machine.
-  const bool nccl = machine.backend == "cuda" && group != "world";
+  const bool device = machine.backend == "cuda" && group != "world";
   double least = std::numeric_limits<double>::infinity();
-  for (const Algorithm& a : algorithms_of(nccl, peers, transfer))
+  for (const Algorithm& a : algorithms_of(device, peers, transfer))
     least = std::min(least, seconds_of(machine, ranks, a));
   return least;
 }
@@ -137,7 +137,7 @@ StepTime step_time(const Machine& machine, DType dtype, const Layout& layout, In
   // Seconds of the passes' operations, of reducing gradients, and of gathering weights.
   double computed = 0, reduced = 0, gathered = 0;
   for (const bool update : {false, true}) {
-    const Work& work = update ? profile.update : profile.pass;
+    const Workload& work = update ? profile.update : profile.pass;
     for (const auto& [call, times] : work.calls)
       time[TimeCategory::compute] += times * seconds_of(machine, dtype, layout.ranks, call);
     if (!update) computed = time[TimeCategory::compute];

@@ -15,19 +15,19 @@
 // larger of DryTransfer::sent and DryTransfer::received.
 //
 //   library, collective          algorithm steps                        bytes of a rank
-//   NCCL all-reduce              ring      2 (p - m), and 2 (m - 1)     2 n (p - 1) / p
+//   GPU all-reduce               ring      2 (p - m), and 2 (m - 1)     2 n (p - 1) / p
 //                                tree      2 (p / m - 1), and 2 log2 m  2 n
-//   NCCL reduce-scatter, gather  ring      p - m, and m - 1             n (p - 1) / p
+//   GPU reduce-scatter, gather   ring     p - m, and m - 1             n (p - 1) / p
 //     with a rank on each node   PAT       log2 p                       the same
-//   NCCL broadcast, reduce       chain     p - m, and m - 1             n; roots - 1 messages
+//   GPU broadcast, reduce        chain     p - m, and m - 1             n; roots - 1 messages
 //   all-to-all, MPI's others     direct    1                            counted, p - 2 messages
 //   MPI all-reduce to 16 KiB     doubling  log2 (p / m), and log2 m     counted
 //   MPI all-reduce of more       direct    2 for each 8 MiB             counted, 2 (p - 2) messages
 //                                                                       for each 8 MiB
 //
-// NCCL's rings and trees enter and leave a node once, so the node's ranks of the group share these
-// bytes. Direct messages leave the node if they go to ranks on other nodes. NCCL has PAT from 2.23
-// on. The model has no contention between tokens and gradients on a link.
+// Rings and trees enter and leave a node once, so the node's ranks of the group share these bytes.
+// Direct messages leave the node if they go to ranks on other nodes. The model has no contention
+// between tokens and gradients on a link. docs/design/cost-model.md names the libraries.
 #pragma once
 
 #include <array>
@@ -44,8 +44,8 @@ struct GroupShape {
   int size = 1, stride = 1;
 };
 // Returns the shape of a group.
-// name: as in Work::transfers (profile.h). kv_heads: of the model; it determines the size of the
-// group "replicas".
+// name: as in Workload::transfers (profile.h). kv_heads: of the model; it determines the size of
+// the group "replicas".
 GroupShape group_shape(std::string_view name, const Layout& layout, Index kv_heads);
 // Number of other ranks of a group: on the node of its first rank, and on other nodes.
 struct Peers {
@@ -76,7 +76,8 @@ struct StepTime {
 // Returns the time of one operation. ranks: of the training (Machine::ranks_sharing).
 double seconds_of(const Machine& machine, DType dtype, int ranks, const DryCall& call);
 // Returns the time of one collective, with the fastest of algorithms_of(). 0 if the group has no
-// other rank. group: name as in Work::transfers; "world" uses MPI, others NCCL if there are GPUs.
+// other rank. group: name as in Workload::transfers; "world" uses MPI, the others use
+// device collectives if there are GPUs.
 double seconds_of(const Machine& machine, int ranks, std::string_view group, const Peers& peers,
                   const DryTransfer& transfer);
 
@@ -88,9 +89,9 @@ struct Algorithm {
   double messages = 0;            // further messages of a rank that do not wait
   double within = 0, beyond = 0;  // bytes of a rank within a node, and between nodes
 };
-// Returns the algorithms from which NCCL, or MPI on the host, chooses. The group must have another
-// rank.
-std::vector<Algorithm> algorithms_of(bool nccl, const Peers& peers, const DryTransfer& transfer);
+// Returns the algorithms from which the library of a collective chooses: that of the device's
+// collectives if `device`, otherwise MPI. The group must have another rank.
+std::vector<Algorithm> algorithms_of(bool device, const Peers& peers, const DryTransfer& transfer);
 // Returns the category of a collective of a group. update: it belongs to Profile::update, not to
 // Profile::pass.
 TimeCategory category_of(std::string_view group, const DryTransfer& transfer, bool update);

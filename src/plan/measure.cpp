@@ -4,7 +4,7 @@
 #include <chrono>
 #include <numeric>
 
-#include "dist/comm_nccl.h"
+#include "dist/device_comm.h"
 #include "dist/runtime.h"
 #include "kernels/dry/dry.h"
 #include "kernels/ops/activation.h"
@@ -443,7 +443,7 @@ Machine measure_machine(Comm& world, Device& b, const std::string& name, double 
   const auto group = [&](const std::function<int(int)>& color) {
     std::unique_ptr<Comm> comm = world.split(color);
     return b.on_host() ? std::move(comm)
-                       : nccl_on(b, world.rank(), world.rank_context())(std::move(comm), CommStream::tokens);
+                       : make_device_comm(b, world.rank(), world.rank_context())(std::move(comm), CommStream::tokens);
   };
   const auto node = group([&](int rank) { return rank / here; });
   if (node->size() > 1)

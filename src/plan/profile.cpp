@@ -47,13 +47,13 @@ Index required_positions(const Config& config) {
 
 }  // namespace
 
-double Work::flops() const {
+double Workload::flops() const {
   double sum = 0;
   for (const auto& [call, times] : calls) sum += call.flops * times;
   return sum;
 }
 
-void Work::add(const Work& other, double times) {
+void Workload::add(const Workload& other, double times) {
   add_to(calls, other.calls, times);
   add_to(transfers, other.transfers, times);
 }
@@ -66,10 +66,7 @@ void Profiler::Passes::add(const Passes& other, double times) {
 }
 
 Profiler::Profiler(Config config, Index vocab, const Device* planned_device)
-    : config_(std::move(config)),
-      vocab_(vocab),
-      planned_device_(planned_device),
-      specs_(param_specs(config_, vocab)) {}
+    : config_(std::move(config)), vocab_(vocab), planned_device_(planned_device), specs_(param_specs(config_, vocab)) {}
 
 MemoryPlan Profiler::parameters(const Layout& layout, int rank) const {
   return plan_parameters(specs_, config_.dtype(), layout, rank);
@@ -103,7 +100,7 @@ Profiler::Passes Profiler::run(const Config& config, const Layout& layout, int r
   Transfers before = transfers_of(engine.mesh());
   const auto pass = [&] {
     engine.train({t.micro_batch, S, ids, ids, t.global_batch * S, t.global_batch, passes});
-    Work work;
+    Workload work;
     work.calls = take_calls(engine.backend());
     work.transfers = transfers_of(engine.mesh());
     Transfers now = work.transfers;

@@ -18,21 +18,21 @@ namespace sy {
 
 // Counts of operations and collectives. They are doubles, since those of some layers are
 // extrapolated to all.
-struct Work {
+struct Workload {
   std::map<DryCall, double> calls;
   // Key: the group of ranks, and the transfer. The groups are "stage", "dp", "tp", "edp",
   // "experts", "within", "across", "replicas" (dist/mesh.h) and "world" (the host's messages).
   std::map<std::pair<std::string_view, DryTransfer>, double> transfers;
 
   double flops() const;
-  void add(const Work& other, double times = 1);
+  void add(const Workload& other, double times = 1);
 };
 
 struct Profile {
   // Work of forward and backward of all micro-batches, and the packing of weights.
-  Work pass;
+  Workload pass;
   // Work from gradients to new weights, and the exchange of the step's statistics.
-  Work update;
+  Workload update;
   Index passes;  // micro-batches
   MemoryPlan memory;
 };
@@ -55,7 +55,7 @@ class Profiler {
  private:
   struct Passes {
     // Work of the first micro-batch, which packs weights, and of each later one.
-    Work first, again;
+    Workload first, again;
     Index saved = 0, scratch = 0, packed_weights = 0;
     void add(const Passes& other, double times);
   };

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "dist/device_comm.h"
 #include "dist/phase.h"
 #include "dist/runtime.h"
 #include "kernels/ops/gemm.h"
@@ -16,7 +17,7 @@
 namespace sy {
 namespace {
 
-// NCCL connects for each of its algorithms, which it chooses by message size.
+// Device collectives connect for each of their algorithms, which they choose by message size.
 constexpr Index collective_bytes[] = {Index{4} << 10, Index{8} << 20};
 
 // Runs a collective of each kind and size.
@@ -34,9 +35,7 @@ void warm_up(Comm& comm, Device& backend, std::initializer_list<Collective> kind
           comm.all_reduce(all);
           break;
         case Collective::reduce:
-          comm.mark();
-          comm.start_reduce(all, 0);
-          comm.wait();
+          comm.start_reduce(all, 0).wait();
           break;
         case Collective::reduce_scatter:
           comm.reduce_scatter(all, shard);
@@ -99,7 +98,8 @@ DeviceReservation warm_up_and_reserve(Comm& world, const Config& config, Index v
                                       Device& backend, int ranks_on_device) {
   DeviceReservation reservation{make_mesh(world, layout)};
   if (!backend.on_host()) {
-    const ScopedPhase phase(world.rank_context(), "first use of NCCL and cuBLAS");
+    const ScopedPhase phase(world.rank_context(),
+                            intern(fmt::format("first use of {} and cuBLAS", device_collectives().name)));
     const Index before = backend.free_bytes();
     reservation.mesh = on_backend(std::move(reservation.mesh), backend);
     join_kv_replicas(reservation.mesh, config.model.kv_heads);

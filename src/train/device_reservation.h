@@ -14,8 +14,8 @@ struct DeviceReservation {
 
 // Runs each collective and GEMM of training once, then measures the remaining memory for
 // activations.
-// NCCL allocates memory at the first collective that needs a connection, and cuBLAS at the first
-// GEMM of a kind. Collective. Throws CollectiveError if training does not fit.
+// Device collectives allocate memory at the first one that needs a connection, and cuBLAS at the
+// first GEMM of a kind. Collective. Throws CollectiveError if training does not fit.
 DeviceReservation warm_up_and_reserve(Comm& world, const Config& config, Index vocab, const Layout& layout,
                                       Device& backend, int ranks_on_device);
 

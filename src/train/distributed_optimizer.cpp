@@ -39,8 +39,8 @@ View DistributedOptimizer::Group::owned_gradients() const {
   return buffers.grads.view().rows(layout.owned().begin, layout.owned().size());
 }
 
-void DistributedOptimizer::reduce(Group& group, Range flat) {
-  group.comm.start_reduce(group.layout.by_owner(group.buffers.grads, flat));
+void DistributedOptimizer::reduce(Group& group, Range flat, ComputePoint computed) {
+  group.in_flight.join(group.comm.start_reduce(group.layout.by_owner(group.buffers.grads, flat), computed));
 }
 
 BackwardHooks DistributedOptimizer::backward_hooks() {
@@ -49,7 +49,7 @@ BackwardHooks DistributedOptimizer::backward_hooks() {
 
 void DistributedOptimizer::reduce_ready_buckets() {
   for (Group& group : groups_) {
-    for (const Range& flat : group.ready) reduce(group, flat);
+    for (const Range& flat : group.ready) reduce(group, flat, group.computed);
     group.reduced.insert(group.reduced.end(), group.ready.begin(), group.ready.end());
     group.ready.clear();
   }
@@ -74,21 +74,21 @@ void DistributedOptimizer::mark_bucket_ready(Index bucket) {
       flat.end = own.begin;
     }
     add(flat.begin);
-    if (!group.ready.empty()) group.comm.mark();
+    if (!group.ready.empty()) group.computed = group.comm.compute_point();
   }
 }
 
 void DistributedOptimizer::reduce_remaining(Group& group) {
   group.ready.clear();
   if (group.reduced.empty()) return group.comm.reduce_scatter(group.buffers.grads, group.owned_gradients());
-  group.comm.mark();
+  const ComputePoint computed = group.comm.compute_point();
   Index end = group.layout.elements;
   for (const Range& reduced : group.reduced) {
-    reduce(group, {reduced.end, end});
+    reduce(group, {reduced.end, end}, computed);
     end = reduced.begin;
   }
-  reduce(group, {0, end});
-  group.comm.wait();
+  reduce(group, {0, end}, computed);
+  group.in_flight.wait();
   group.reduced.clear();
 }
 

@@ -6,10 +6,9 @@
 // (src/params/param_all_gather.h).
 // The reductions of a bucket start once the dispatch of the layer that backward computes next is in
 // flight. If that layer has no experts, they start when the bucket of that layer is complete.
-// The reason is that NCCL starts collectives in the order in which the host enqueues them
-// (NCCL_LAUNCH_ORDER_IMPLICIT). A kernel waits until the one before it has started. All ranks have
-// the same order, so there is no deadlock. Reductions enqueued earlier would delay the dispatch
-// until they end.
+// The reason is that device collectives start in the order in which the host enqueues them. A
+// kernel waits until the one before it has started. All ranks have the same order, so there is no
+// deadlock. Reductions enqueued earlier would delay the dispatch until they end.
 // With synchronous collectives overlap gains nothing: one reduce-scatter and one all-gather at the
 // end are faster.
 #pragma once
@@ -54,7 +53,9 @@ class DistributedOptimizer {
     std::vector<const ParamSlice*> kv_replicated{};
     // Ranges of the last complete bucket, not yet reduced; in descending order.
     std::vector<Range> ready{};
+    ComputePoint computed{};       // the compute of the gradients in `ready`
     std::vector<Range> reduced{};  // reduced in this step, in descending order
+    Work in_flight{};              // reductions that compute does not wait for yet
 
     View owned_gradients() const;  // [n / shards]
     // Returns true if collectives of this group overlap with compute.
@@ -66,8 +67,9 @@ class DistributedOptimizer {
   void reduce_ready_buckets();
   // Sums the gradients of replicated kv heads. Each rank has only those of its own query heads.
   void sum_kv_replicas();
-  // Starts the reduction of a range of gradients. Each owner gets the sum over the group's ranks.
-  static void reduce(Group& group, Range flat);
+  // Starts the reduction of a range of gradients that are computed before `computed`.
+  // Each owner gets the sum over the group's ranks.
+  static void reduce(Group& group, Range flat, ComputePoint computed);
   // Reduces all gradients of a group that are not reduced yet. Later compute waits for all of them.
   static void reduce_remaining(Group& group);
   // Adds the squares of the owned gradients to squares_.

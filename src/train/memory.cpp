@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "dist/device_comm.h"
 #include "src/model/engine.h"
 #include "src/text/strings.h"
 #include "src/train/distributed_optimizer.h"
@@ -59,16 +60,16 @@ void refuse_memory(const Config& config, const MemoryPlan& plan, Index available
   // If the parameters alone do not fit, activations are not planned.
   const std::string activations = gigabytes(plan.activations);
   const bool planned = activations != "0.0";
-  bad_input(
-      "training needs {} GB on each rank{} (weights {}, gradients {}, optimizer {}{}), and {}: {}",
-      gigabytes(plan.total()), planned ? "" : " for its parameters alone", gigabytes(plan.weights),
-      gigabytes(plan.gradients), gigabytes(plan.optimizer),
-      planned ? ", activations at least " + activations : "; activations come on top",
-      machine.empty()
-          ? fmt::format("{} GB are there{}", gigabytes(available),
-                        reserve > 0 ? fmt::format(", without {} GB for NCCL and the driver", gigabytes(reserve)) : "")
-          : fmt::format("a rank of {} has {} GB", machine, gigabytes(available)),
-      fmt::join(advice, ", or "));
+  bad_input("training needs {} GB on each rank{} (weights {}, gradients {}, optimizer {}{}), and {}: {}",
+            gigabytes(plan.total()), planned ? "" : " for its parameters alone", gigabytes(plan.weights),
+            gigabytes(plan.gradients), gigabytes(plan.optimizer),
+            planned ? ", activations at least " + activations : "; activations come on top",
+            machine.empty() ? fmt::format("{} GB are there{}", gigabytes(available),
+                                          reserve > 0 ? fmt::format(", without {} GB for {} and the driver",
+                                                                    gigabytes(reserve), device_collectives().name)
+                                                      : "")
+                            : fmt::format("a rank of {} has {} GB", machine, gigabytes(available)),
+            fmt::join(advice, ", or "));
 }
 
 Index arena_bytes(const Config& config, Index vocab, const Layout& layout, int rank, const Device& backend,
@@ -77,8 +78,8 @@ Index arena_bytes(const Config& config, Index vocab, const Layout& layout, int r
   const bool fixed = !backend.on_host();
   const Index free = backend.free_bytes();
   // On a device the driver allocates memory at run time: for stacks, graphs, and kernels if they
-  // are loaded lazily. With several ranks, NCCL allocates buffers, or, if warmed_up, memory for
-  // collective sizes that were not tried.
+  // are loaded lazily. With several ranks, collectives allocate buffers, or, if warmed_up, memory
+  // for sizes that were not tried.
   const Index megabytes = layout.ranks == 1 ? 512 : warmed_up ? 1024 : 4096;
   const Index reserve = fixed ? std::max<Index>(megabytes << 20, free / 32) : 0;
   const Index per_rank = std::max<Index>(0, free - reserve) / ranks_on_device;

@@ -25,7 +25,8 @@ MemoryPlan plan_memory(const Config& config, Index vocab, const Layout& layout, 
 // Returns the bytes for the activation arenas on `backend`, which `ranks_here` ranks share.
 // On a device these are all bytes that the parameters leave free. On a host, where arenas may grow,
 // they are the planned bytes.
-// warmed_up: NCCL and cuBLAS have already allocated their memory (src/train/device_reservation.h).
+// warmed_up: the device's libraries have already allocated their memory
+// (src/train/device_reservation.h).
 // Throws InputError if training does not fit. It lists the needs and the settings that reduce them.
 Index arena_bytes(const Config& config, Index vocab, const Layout& layout, int rank, const Device& backend,
                   int ranks_on_device, bool warmed_up);

@@ -8,6 +8,7 @@
 #include <optional>
 #include <set>
 
+#include "dist/device_comm.h"
 #include "dist/node_groups.h"
 #include "dist/phase.h"
 #include "dist/rank_settings.h"
@@ -69,8 +70,9 @@ std::string summary(const Config& config, const Dataset& dataset, const SampleSt
       static_cast<double>(count.total) / 1e6, static_cast<double>(count.active) / 1e6, layout.str(),
       counted(layout.ranks, "rank"), device, megabytes(memory.total()), megabytes(memory.weights),
       megabytes(memory.gradients), megabytes(memory.optimizer), megabytes(memory.activations),
-      library_bytes > 0 ? fmt::format("; NCCL and cuBLAS have {}", megabytes(library_bytes)) : "", config.data.path,
-      samples.samples_per_epoch(), config.model.seq_len, config.train.global_batch,
+      library_bytes > 0 ? fmt::format("; {} and cuBLAS have {}", device_collectives().name, megabytes(library_bytes))
+                        : "",
+      config.data.path, samples.samples_per_epoch(), config.model.seq_len, config.train.global_batch,
       training_rope_text(block_specs(config)));
 }
 

@@ -35,17 +35,17 @@ class ExpertsComm final : public ForwardingComm {
   Traffic dispatch, combine;
 
  private:
-  void do_all_to_all_v(std::span<const SendReceive> buffers, std::span<const Index> send,
+  Work do_all_to_all_v(std::span<const SendReceive> buffers, std::span<const Index> send,
                        std::span<const Index> receive) override {
     const Traffic before = inner_->traffic(Collective::all_to_all);
-    inner_->start_all_to_all_v(buffers, send, receive);
-    inner_->wait();
+    inner_->start_all_to_all_v(buffers, send, receive).wait();
     const Traffic& after = inner_->traffic(Collective::all_to_all);
     Traffic& phase_traffic = next_ == 0 ? dispatch : combine;
     phase_traffic.calls += after.calls - before.calls;
     phase_traffic.bytes += after.bytes - before.bytes;
     phase_traffic.seconds += after.seconds - before.seconds;
     next_ = 1 - next_;
+    return {};
   }
 
   int next_ = 0;

@@ -4,7 +4,7 @@
 
 #include <cstdlib>
 
-#include "dist/comm_nccl.h"
+#include "dist/device_comm.h"
 #include "dist/phase.h"
 #include "kernels/ops/elementwise.h"
 #include "src/model/engine.h"
@@ -224,13 +224,13 @@ class PerBufferComm final : public ForwardingComm {
  public:
   using ForwardingComm::ForwardingComm;
   const char* peer_names() const override { return inner_->peer_names(); }
-  bool host_all_gather(std::span<const Index> mine, std::span<Index> all) const override {
+  bool host_all_gather(std::span<const Index> mine, std::span<Index> all) override {
     return inner_->host_all_gather(mine, all);
   }
   bool asynchronous() const override { return size() > 1; }
 
  private:
-  std::unique_ptr<Comm> do_split(const std::function<int(int)>& color) const override {
+  std::unique_ptr<Comm> do_split(const std::function<int(int)>& color) override {
     return std::make_unique<PerBufferComm>(inner_->split(color));
   }
 };
@@ -438,8 +438,8 @@ TEST(Step, SerializesCollectivesOfAnOldNccl) {
   for (const auto& [code, version, implicit] : {std::tuple(22505, "2.25.5", "1"), std::tuple(22809, "2.28.9", "0")}) {
     cuda_host::set_nccl_version(code);
     setenv(variable, implicit, 1);
-    EXPECT_EQ(nccl_streams(), 1) << version;
-    EXPECT_EQ(nccl_version(), version);
+    EXPECT_EQ(device_collectives().streams, 1) << version;
+    EXPECT_EQ(device_collectives().version, version);
     cuda_host::forget_collectives();
     cuda_host::set_running(cuda_host::Running::seeded, static_cast<std::uint64_t>(world().rank()));
     trained_weights(config_of({}), {n, 1, n, 1});
@@ -449,9 +449,9 @@ TEST(Step, SerializesCollectivesOfAnOldNccl) {
   }
   cuda_host::set_nccl_version(22809);
   unsetenv(variable);
-  EXPECT_EQ(nccl_streams(), num_comm_streams);
+  EXPECT_EQ(device_collectives().streams, num_comm_streams);
   setenv(variable, "1", 1);
-  EXPECT_EQ(nccl_streams(), num_comm_streams);
+  EXPECT_EQ(device_collectives().streams, num_comm_streams);
 }
 
 // ---- the device's memory ----
@@ -535,17 +535,13 @@ TEST(RootedBuffer, UsesOneLaunchForSeveralRoots) {
   std::vector<RootedBuffer> rooted = {{x.view().rows(0, 0), 0}};
   for (int root = 0; root < n; ++root) rooted.push_back({x.view().rows(root * 8, 8), root});
   const auto before = cuda_host::counters();
-  mesh.dp->mark();
-  mesh.dp->start_reduce(rooted);
-  mesh.dp->wait();
+  mesh.dp->start_reduce(rooted).wait();
   std::vector<float> sums(static_cast<std::size_t>(8 * n));
   backend->to_host(x, sums.data());
   const auto after = cuda_host::counters();
   EXPECT_EQ(after.nccl_launches - before.nccl_launches, 1);
   EXPECT_EQ(after.reduces - before.reduces, n);
-  mesh.dp->mark();
-  mesh.dp->start_broadcast(rooted);
-  mesh.dp->wait();
+  mesh.dp->start_broadcast(rooted).wait();
   std::vector<float> all(sums.size());
   backend->to_host(x, all.data());
   EXPECT_EQ(cuda_host::counters().nccl_launches - after.nccl_launches, 1);

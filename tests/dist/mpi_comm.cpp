@@ -93,8 +93,7 @@ TEST(Comm, ReduceSumsAtTheRoot) {
     for (Index count : {0, 1, 2500003}) {
       std::vector<float> x(count);
       for (Index i = 0; i < count; ++i) x[i] = static_cast<float>(i % 1009 + r);
-      world().start_reduce(view_of(x.data(), {count}), root);
-      world().wait();
+      world().start_reduce(view_of(x.data(), {count}), root).wait();
       for (Index i = 0; r == root && i < count; ++i)
         ASSERT_EQ(x[i], static_cast<float>(i % 1009 * n + n * (n - 1) / 2)) << i;
     }
@@ -107,9 +106,9 @@ TEST(Comm, ReducesToSeveralRoots) {
   const View all = view_of(x.data(), {n * 7});
   std::vector<RootedBuffer> buffers = {{all.rows(0, 0), n - 1}};
   for (int root = n - 1; root >= 0; --root) buffers.push_back({all.rows(root * 7, 7), root});
-  world().start_reduce(buffers);
-  world().start_reduce({});
-  world().wait();
+  Work work = world().start_reduce(buffers);
+  work.join(world().start_reduce(std::span<const RootedBuffer>()));
+  work.wait();
   for (int i = r * 7; i < r * 7 + 7; ++i)
     EXPECT_EQ(x[static_cast<std::size_t>(i)], static_cast<float>(i * n + n * (n - 1) / 2));
 }
@@ -121,9 +120,9 @@ TEST(Comm, BroadcastsFromSeveralRoots) {
   const View all = view_of(x.data(), {n * 7});
   std::vector<RootedBuffer> buffers = {{all.rows(0, 0), n - 1}};
   for (int root = n - 1; root >= 0; --root) buffers.push_back({all.rows(root * 7, 7), root});
-  world().start_broadcast(buffers);
-  world().start_broadcast({});
-  world().wait();
+  Work work = world().start_broadcast(buffers);
+  work.join(world().start_broadcast(std::span<const RootedBuffer>()));
+  work.wait();
   for (int i = 0; i < n * 7; ++i) EXPECT_EQ(x[static_cast<std::size_t>(i)], i + 1000 * (i / 7));
 }
 
@@ -257,17 +256,21 @@ void check_dispatch(int etp, int ranks_per_node) {
   DispatchLayout dispatch_layout(placement, T, k, E, arena, scratch);
   dispatch_layout.build(*backend, placement, view_of(own.chosen.data(), {T, k}),
                         view_of(own.dispatch_mask.data(), {T, k}), arena.i32({E}), scratch);
-  TokenDispatcher dispatcher(*backend, mesh, placement, dispatch_layout, scratch);
+  TokenDispatcher dispatcher(*backend, mesh, placement);
+  const CountExchange exchange = dispatcher.exchange_counts(dispatch_layout, scratch);
   const View x = view_of(own.rows.data(), {T, 2}), weights = view_of(own.weights.data(), {T, k});
-  const ConstView packed_x = dispatcher.pack(x, scratch), packed_weights = dispatcher.pack(weights, scratch);
-  dispatcher.compute_splits(arena, scratch);
-  const auto received = dispatcher.dispatch({{packed_x, arena}, {packed_weights, arena}}, scratch);
-  dispatcher.finish();
-  const ConstView physical_experts = dispatcher.physical_experts();
+  const ConstView packed_x = dispatcher.pack(dispatch_layout, x, scratch),
+                  packed_weights = dispatcher.pack(dispatch_layout, weights, scratch);
+  DispatchHandle handle = dispatcher.finalize(exchange, arena, scratch);
+  PendingDispatch dispatched =
+      handle.dispatch({{packed_x, arena}, {packed_weights, arena}}, exchange.physical_experts, scratch);
+  dispatched.wait();
+  const auto& received = dispatched.received();
+  const ConstView physical_experts = dispatched.physical_experts();
 
   // This rank receives each token with a local expert once, ordered by source rank. If dispatch is
   // hierarchical, sources are ordered by (index within the node, node). One rank has all tokens.
-  const Index first = dispatcher.first_physical_expert(), A = received[0].dim(0);
+  const Index first = handle.first_physical_expert(), A = received[0].dim(0);
   EXPECT_EQ(first, r / etp * local);
   const auto is_local = [&](const Tokens& t, Index a) {
     const Index physical = E - 1 - t.chosen[a];
@@ -294,7 +297,7 @@ void check_dispatch(int etp, int ranks_per_node) {
     }
   }
   ASSERT_EQ(at, A);
-  ASSERT_EQ(rows, dispatcher.rows());
+  ASSERT_EQ(rows, handle.rows());
 
   // No token was sent to a node twice.
   if (topology.nodes > 1) {
@@ -305,7 +308,7 @@ void check_dispatch(int etp, int ranks_per_node) {
         if (own.dispatch_mask[t * k + j]) nodes.insert((E - 1 - own.chosen[t * k + j]) / (E / topology.nodes));
       to_nodes += std::ssize(nodes);
     }
-    EXPECT_EQ(dispatcher.num_sent(), to_nodes);
+    EXPECT_EQ(handle.num_sent(), to_nodes);
   }
 
   // Each etp shard of physical expert p outputs (p + 1) times its input. The gradient with respect
@@ -318,7 +321,7 @@ void check_dispatch(int etp, int ranks_per_node) {
                                       .tokens = row_tokens,
                                       .row_id_map = row_id_map,
                                       .offsets = offsets});
-  EXPECT_EQ(std::vector<std::int32_t>(offsets.i32(), offsets.i32() + local + 1), dispatcher.offsets());
+  EXPECT_EQ(std::vector<std::int32_t>(offsets.i32(), offsets.i32() + local + 1), handle.offsets());
   run(*backend, ops::Permute{.x = received[0], .index = row_tokens, .y = outputs});
   run(*backend, ops::Permute{.x = received[1].reshape({A * k, 1}), .index = assignments, .y = drow_weights});
   for (Index p = 0; p < local; ++p)
@@ -326,9 +329,8 @@ void check_dispatch(int etp, int ranks_per_node) {
       for (Index c = 0; c < 2; ++c) outputs.f32()[i * 2 + c] *= static_cast<float>(first + p + 1);
   const View y = arena.f32({T, 2}), dweights = arena.f32({T, k});
   run(*backend, ops::Fill{.x = y, .value = 7});
-  dispatcher.combine({{outputs, row_id_map, y, y}, {drow_weights, row_id_map.reshape({A * k, 1}), {}, dweights}},
-                     scratch);
-  dispatcher.finish();
+  handle.combine({{outputs, row_id_map, y, y}, {drow_weights, row_id_map.reshape({A * k, 1}), {}, dweights}}, scratch)
+      .wait();
   for (Index t = 0; t < T; ++t) {
     float sum = 0;
     for (Index j = 0; j < k; ++j) {

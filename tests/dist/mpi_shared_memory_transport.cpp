@@ -111,8 +111,7 @@ std::vector<T> all_collectives(Comm& comm, Index n, Index skew) {
   append(in);
   for (int root = 0; root < P; ++root) {
     std::vector<T> x = make_input(n, 107);
-    comm.start_reduce(view(x), root);
-    comm.wait();
+    comm.start_reduce(view(x), root).wait();
     if (r == root) append(x);
   }
   return results;

@@ -18,15 +18,13 @@ void make_calls(Comm& comm) {
   const int n = comm.size(), r = comm.rank();
   std::vector<float> all(n * 12), block(12);
   const RootedBuffer buffers[] = {{view_of(block.data(), {7}), n - 1}, {view_of(block.data() + 7, {5}), n - 1}};
-  comm.start_broadcast(buffers);
-  comm.wait();
+  comm.start_broadcast(buffers).wait();
   comm.all_reduce(view_of(block.data(), {5}));
   std::int64_t largest[3] = {};
   comm.all_reduce(view_of(largest, {3}), Reduce::max);
   std::vector<double> many(5003);  // above all_reduce_eager_limit bytes
   comm.all_reduce(view_of(many.data(), {5003}));
-  comm.start_reduce(view_of(block.data(), {11}), 0);
-  comm.wait();
+  comm.start_reduce(view_of(block.data(), {11}), 0).wait();
   comm.reduce_scatter(view_of(all.data(), {n * 12}), view_of(block.data(), {12}));
   comm.all_gather(view_of(block.data(), {7}), view_of(all.data(), {n * 7}));
   // Rank s sends (s + d) % 3 rows of 2 floats to rank d.

@@ -161,13 +161,14 @@ class SecondRank final : public Comm {
     return bytes;
   }
 
-  std::unique_ptr<Comm> do_split(const std::function<int(int)>&) const override { return nullptr; }
+  std::unique_ptr<Comm> do_split(const std::function<int(int)>&) override { return nullptr; }
   void do_barrier() override {}
-  void do_broadcast(std::span<const RootedBuffer> buffers) override {
+  Work do_broadcast(std::span<const RootedBuffer> buffers, ComputePoint) override {
     std::memcpy(key_.data(), buffers[0].x.bytes(), key_.size());
+    return {};
   }
   void do_all_reduce(View, Reduce) override {}
-  void do_reduce(std::span<const RootedBuffer>) override {}
+  Work do_reduce(std::span<const RootedBuffer>, ComputePoint) override { return {}; }
   void do_reduce_scatter(ConstView, View) override {}
   void do_all_gather(ConstView in, View out) override {
     std::memcpy(&first_, in.bytes(), sizeof first_);
@@ -180,7 +181,9 @@ class SecondRank final : public Comm {
     std::memcpy(out.bytes(), &first_, sizeof first_);
     std::memcpy(out.bytes() + sizeof first_, &second, sizeof second);
   }
-  void do_all_to_all_v(std::span<const SendReceive>, std::span<const Index>, std::span<const Index>) override {}
+  Work do_all_to_all_v(std::span<const SendReceive>, std::span<const Index>, std::span<const Index>) override {
+    return {};
+  }
 
   int socket_, attacker_;
   HeartbeatKey key_{};

@@ -12,7 +12,7 @@ namespace {
 TEST(RankContext, IsSharedByTheCommunicatorsOfARank) {
   const auto context = std::make_shared<RankContext>();
   const auto self = make_comm_self(context), dry = make_comm_dry(4, 1, false, context);
-  for (const Comm* comm : {self.get(), dry.get()}) {
+  for (Comm* comm : {self.get(), dry.get()}) {
     EXPECT_EQ(&comm->rank_context(), context.get());
     EXPECT_EQ(&comm->split([](int rank) { return rank / 2; })->rank_context(), context.get());
   }

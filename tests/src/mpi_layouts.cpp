@@ -177,6 +177,7 @@ History train(Comm& comm, const Dataset& dataset, const Config& config) {
     history.steps.push_back(trainer.step());
   }
   if (config.dtype() != DType::f32) return history;
+  engine.store().finish_all_gather();
   for (const ParamSpec& spec : engine.store().specs()) {
     const View w = engine.store().get(spec.name).weight;
     history.weights[spec.name].resize(w.elements());
@@ -490,6 +491,7 @@ TEST(Layout, TrainsWithIdleExperts) {
   }
   EXPECT_TRUE(std::isfinite(last));
   EXPECT_LT(last, first);
+  engine.store().finish_all_gather();
   for (const ParamSpec& spec : engine.store().specs()) {
     const View w = engine.store().get(spec.name).weight;
     for (Index i = 0; i < w.elements(); ++i) ASSERT_TRUE(std::isfinite(w.f32()[i])) << spec.name;

@@ -133,7 +133,7 @@ TEST(PlanLayouts, MemoryAndTrafficMatchThePlan) {
 
         // The bytes of dispatch depend on the current routing. All other bytes are known exactly.
         SentBy expected;
-        Work work = planned.pass;
+        Workload work = planned.pass;
         work.add(planned.update);
         for (const auto& [key, times] : work.transfers) {
           Sent& s = expected[{std::string(key.first), key.second.kind}];

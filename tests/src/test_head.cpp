@@ -59,7 +59,7 @@ class LargeVocabulary : public ::testing::TestWithParam<Index> {
 };
 
 TEST_P(LargeVocabulary, GradientsEqualSeparateBuffers) {
-  const Head head(engine.config(), engine.store(), engine.store().get("output.weight"), 0);
+  Head head(engine.config(), engine.store(), engine.store().get("output.weight"), 0);
   engine.store().initialize(3);
   engine.store().packed_weights().refresh();
   const RandomStream random(5, "head");

@@ -74,7 +74,7 @@ TEST_P(MoeLayer, EqualsTransformers) {
   if (biased) put(c["selection_bias"], bias);
 
   const MoeSpec spec = *block_specs(config).front().moe();
-  const Moe moe(spec, D, engine.store(), prefix, {.bias = biased ? bias.view() : View{}, .logical_to_physical = {}});
+  Moe moe(spec, D, engine.store(), prefix, {.bias = biased ? bias.view() : View{}, .logical_to_physical = {}});
   engine.store().packed_weights().refresh();
   Arena saved([&](Index bytes) { return b.allocate(bytes); });
   const ExecutionContext context{b, engine.mesh(), engine.scratch(), DType::f32};

@@ -138,8 +138,7 @@ TEST_P(PipelinedPasses, StagesGiveTheSameGradients) {
     Engine& engine = model.engine;
     const ExecutionContext context{engine.backend(), engine.mesh(), engine.scratch(), config.dtype()};
     const RopeTables rope(engine.backend(), block_specs(config), S);
-    const Stage first(config, engine.store(), {0, cut}, {}, rope),
-        second(config, engine.store(), {cut, layers}, {}, rope);
+    Stage first(config, engine.store(), {0, cut}, {}, rope), second(config, engine.store(), {cut, layers}, {}, rope);
     EXPECT_EQ(first.moe_layers() + second.moe_layers(), whole.engine.model().moe_layers());
 
     std::vector<std::int32_t> positions(static_cast<std::size_t>(T));

@@ -74,11 +74,10 @@ class Waited final : public ForwardingComm {
   const char* peer_names() const override { return inner_->peer_names(); }
 
  private:
-  void do_all_to_all_v(std::span<const SendReceive> buffers, std::span<const Index> send,
+  Work do_all_to_all_v(std::span<const SendReceive> buffers, std::span<const Index> send,
                        std::span<const Index> receive) override {
-    inner_->mark();
-    inner_->start_all_to_all_v(buffers, send, receive);
-    inner_->wait();
+    inner_->start_all_to_all_v(buffers, send, receive).wait();
+    return {};
   }
 };
 

@@ -62,29 +62,31 @@ void Trip::build_layout() {
   dispatch_layout_.build(backend_, placement_, chosen_, dispatch_mask_, arena_.i32({E_}), arena_);
 }
 
-TokenDispatcher Trip::begin() {
-  TokenDispatcher dispatcher(backend_, mesh_, placement_, dispatch_layout_, arena_);
-  const ConstView x = dispatcher.pack(x_, arena_), weights = dispatcher.pack(weights_, arena_);
-  dispatcher.compute_splits(arena_, arena_);
-  const auto received = dispatcher.dispatch({{x, arena_}, {weights, arena_}}, arena_);
-  received_ = received[0], received_weights_ = received[1];
-  return dispatcher;
+// Sets received_, received_weights_ and physical_experts_.
+DispatchHandle Trip::receive() {
+  TokenDispatcher dispatcher(backend_, mesh_, placement_);
+  const CountExchange exchange = dispatcher.exchange_counts(dispatch_layout_, arena_);
+  const ConstView x = dispatcher.pack(dispatch_layout_, x_, arena_),
+                  weights = dispatcher.pack(dispatch_layout_, weights_, arena_);
+  DispatchHandle handle = dispatcher.finalize(exchange, arena_, arena_);
+  PendingDispatch dispatched = handle.dispatch({{x, arena_}, {weights, arena_}}, exchange.physical_experts, arena_);
+  dispatched.wait();
+  received_ = dispatched.received()[0], received_weights_ = dispatched.received()[1];
+  physical_experts_ = dispatched.physical_experts();
+  return handle;
 }
 
 void Trip::dispatch() {
   const Arena::Scope scope(arena_);
-  TokenDispatcher dispatcher = begin();
-  dispatcher.finish();
+  receive();
 }
 
 void Trip::dispatch_combine() {
   const Arena::Scope scope(arena_);
-  TokenDispatcher dispatcher = begin();
-  dispatcher.finish();
+  DispatchHandle handle = receive();
   // Treats every received token as one row: the sum of the rows of its experts is not part of
   // combine here.
-  dispatcher.combine({{received_, identity(received_.dim(0)), {}, y_}}, arena_);
-  dispatcher.finish();
+  handle.combine({{received_, identity(received_.dim(0)), {}, y_}}, arena_).wait();
 }
 
 void Trip::all_to_all(Index each) {
@@ -106,14 +108,12 @@ void Trip::to_experts(Way way, bool back) {
 void Trip::once_to_each_rank(bool copied, bool back) {
   const Arena::Scope scope(arena_);
   build_layout();  // the other way also sorts its rows
-  TokenDispatcher dispatcher = begin();
-  dispatcher.finish();
-  const Index R = dispatcher.rows(), D = x_.view().dim(1);
+  DispatchHandle handle = receive();
+  const Index R = handle.rows(), D = x_.view().dim(1);
   const View assignments = arena_.i32({R}), tokens = arena_.i32({R}),
-             row_id_map = arena_.i32(dispatcher.physical_experts().shape()),
-             offsets = arena_.i32({std::ssize(dispatcher.offsets())});
-  run(backend_, ops::BuildPermutation{.physical_experts = dispatcher.physical_experts(),
-                                      .first_expert = dispatcher.first_physical_expert(),
+             row_id_map = arena_.i32(physical_experts_.shape()), offsets = arena_.i32({std::ssize(handle.offsets())});
+  run(backend_, ops::BuildPermutation{.physical_experts = physical_experts_,
+                                      .first_expert = handle.first_physical_expert(),
                                       .assignments = assignments,
                                       .tokens = tokens,
                                       .row_id_map = row_id_map,
@@ -126,8 +126,7 @@ void Trip::once_to_each_rank(bool copied, bool back) {
           .x = received_weights_.reshape({received_weights_.elements(), 1}), .index = assignments, .y = row_weights_});
   if (!back) return;
   if (doubles_) run(backend_, ops::Scale{.x = rows_, .factor = 2});
-  dispatcher.combine({{rows_, row_id_map, {}, y_}}, arena_);
-  dispatcher.finish();
+  handle.combine({{rows_, row_id_map, {}, y_}}, arena_).wait();
 }
 
 void Trip::once_to_each_expert(bool back) {

@@ -44,7 +44,7 @@ class Trip {
 
  private:
   void build_layout();
-  TokenDispatcher begin();
+  DispatchHandle receive();
   void once_to_each_rank(bool copied, bool back);
   void once_to_each_expert(bool back);
   ConstView identity(Index n);
@@ -58,7 +58,7 @@ class Trip {
   Arena arena_;
   Tensor chosen_, dispatch_mask_, x_, y_, weights_, identity_, plain_;
   DispatchLayout dispatch_layout_;
-  ConstView received_, received_weights_;
+  ConstView received_, received_weights_, physical_experts_;
   bool doubles_ = false;  // experts double their rows: this shows whose rows return
   // [R, D], [R, 1] of the latest way. rows_ has no values if they were not copied.
   View rows_, row_weights_;

@@ -1,5 +1,4 @@
-#include "dist/comm_nccl.h"
-
+// Collectives over NCCL, on buffers of the cuda device.
 #include <nccl.h>
 
 #include <algorithm>
@@ -8,6 +7,7 @@
 #include <exception>
 #include <numeric>
 
+#include "dist/device_comm.h"
 #include "dist/watchdog.h"
 #include "kernels/cuda/context.h"
 #include "kernels/cuda/cuda.h"
@@ -24,6 +24,30 @@ using cuda::Owned;
 
 class CommNccl;
 
+int loaded_version() {
+  int version = 0;
+  ncclGetVersion(&version);
+  return version;
+}
+
+// Returns the number of streams for collectives.
+// It is 1 before NCCL 2.26, whose communicators may deadlock if two are in use at once.
+// It is also 1 if the user sets NCCL_LAUNCH_ORDER_IMPLICIT = 0.
+//
+// NCCL_LAUNCH_ORDER_IMPLICIT exists since NCCL 2.26 (22600 in ncclGetVersion). Older versions
+// ignore it silently. The NCCL user guide has it in "Environment variables". Its section "Using
+// multiple NCCL communicators concurrently" requires one order on all ranks.
+// set_library_defaults() sets the variable if the user has not.
+int num_streams() {
+  const char* const setting = environment("NCCL_LAUNCH_ORDER_IMPLICIT");
+  const bool in_order = loaded_version() >= 22600 && (!setting || std::strtol(setting, nullptr, 0) != 0);
+  return in_order ? num_comm_streams : 1;
+}
+
+std::string version_text(int code) {
+  return fmt::format("{}.{}.{}", code / 10000, code / 100 % 100, code % 100);
+}
+
 // Limit of the channels of a communicator, and of the channels between two ranks.
 // Each channel has buffers in device memory for each connection. NCCL would open up to 64 and 32
 // channels, which can take 3 GB for eight ranks (NCCL issue 1685).
@@ -33,25 +57,21 @@ constexpr int max_channels = 16;
 
 // State that the communicators of one device share.
 struct SharedState {
-  struct Stream {
-    Owned<cudaStream_t> stream;
-    Owned<cudaEvent_t> done = make_event();  // recorded by the latest wait()
-  };
-  Device& backend;
+  Device& device;
   cuda::Context& context;
   int rank;
   RankContext& rank_context;
-  const int num_streams = nccl_streams();
-  std::array<Stream, num_comm_streams> streams;
+  const bool one_stream = num_streams() == 1;
+  std::array<Owned<cudaStream_t>, num_comm_streams> streams;
   std::vector<CommNccl*> members;
 
-  SharedState(Device& b, int r, RankContext& c) : backend(b), context(cuda::context_of(b)), rank(r), rank_context(c) {
+  SharedState(Device& d, int r, RankContext& c) : device(d), context(cuda::context_of(d)), rank(r), rank_context(c) {
     int lowest = 0, highest = 0;
     check(cudaDeviceGetStreamPriorityRange(&lowest, &highest), "cudaDeviceGetStreamPriorityRange");
     // Other ranks wait for the collectives.
-    for (Stream& s : streams) s.stream = cuda::make_stream(highest);
+    for (Owned<cudaStream_t>& stream : streams) stream = cuda::make_stream(highest);
   }
-  ~SharedState() { cuda::set_wait_hook(backend, {}); }
+  ~SharedState() { cuda::set_wait_hook(device, {}); }
   // Polls the communicators while the host waits for the device,
   // and publishes the oldest collective.
   // Throws Failure if a communicator has failed. No communicator is aborted: an abort may wait for
@@ -70,12 +90,6 @@ struct InFlight {
   Phase phase;
   Index number = 0;  // among all collectives, from 1
 };
-
-int loaded_version() {
-  int version = 0;
-  ncclGetVersion(&version);
-  return version;
-}
 
 ncclDataType_t type_of(DType type) {
   switch (type) {
@@ -122,21 +136,18 @@ class CommNccl final : public Comm {
   int size() const override { return host_->size(); }
   int rank() const override { return host_->rank(); }
   const char* peer_names() const override { return host_->peer_names(); }
-  bool host_all_gather(std::span<const Index> mine, std::span<Index> all) const override {
+  bool host_all_gather(std::span<const Index> mine, std::span<Index> all) override {
     return host_->host_all_gather(mine, all);
   }
 
   bool asynchronous() const override { return size() > 1; }
-  void mark() override {
-    if (!asynchronous()) return;
+  ComputePoint compute_point() override {
+    if (!asynchronous()) return {};
     const cuda::EnqueueScope enqueue_scope(shared_->context.stream.blocked());
-    check(cudaEventRecord(marked_.get(), shared_->context.stream.end_capture()), "cudaEventRecord");
-  }
-  void wait() override {
-    if (!asynchronous()) return;
-    const cuda::EnqueueScope enqueue_scope(shared_->context.stream.blocked());
-    check(cudaEventRecord(stream().done.get(), stream().stream.get()), "cudaEventRecord");
-    check(cudaStreamWaitEvent(shared_->context.stream.end_capture(), stream().done.get(), 0), "cudaStreamWaitEvent");
+    const ComputePoint point{next_point_};
+    next_point_ = (next_point_ + 1) % points_.size();
+    check(cudaEventRecord(points_[point.slot].passed.get(), shared_->context.stream.end_capture()), "cudaEventRecord");
+    return point;
   }
 
   // Returns the asynchronous error of NCCL; ncclSuccess if there is none.
@@ -163,54 +174,62 @@ class CommNccl final : public Comm {
   }
 
  private:
-  std::unique_ptr<Comm> do_split(const std::function<int(int)>& color) const override {
+  // If the slot has a later collective by now, that one ends after the one that is waited for.
+  void wait_for(std::size_t slot) override {
+    const cuda::EnqueueScope enqueue_scope(shared_->context.stream.blocked());
+    check(cudaStreamWaitEvent(shared_->context.stream.end_capture(), in_flight_[slot].ended.get(), 0),
+          "cudaStreamWaitEvent");
+  }
+
+  std::unique_ptr<Comm> do_split(const std::function<int(int)>& color) override {
     return std::make_unique<CommNccl>(shared_, host_->split(color), kind_);
   }
   void do_barrier() override {
-    shared_->backend.synchronize();
+    shared_->device.synchronize();
     host_->barrier();
   }
-  void do_broadcast(std::span<const RootedBuffer> buffers) override {
-    launch_rooted(Collective::broadcast, buffers, [&](View x, int root, cudaStream_t on) {
+  Work do_broadcast(std::span<const RootedBuffer> buffers, ComputePoint after) override {
+    return launch_rooted(Collective::broadcast, buffers, after, [&](View x, int root, cudaStream_t on) {
       return ncclBroadcast(x.bytes(), x.bytes(), count_of(x.size_bytes()), ncclUint8, root, nccl_, on);
     });
   }
   void do_all_reduce(View x, Reduce op) override {
-    launch(Collective::all_reduce, x.elements(), {}, [&](cudaStream_t on) {
+    launch(Collective::all_reduce, x.elements(), {}, compute_point(), [&](cudaStream_t on) {
       return ncclAllReduce(x.bytes(), x.bytes(), count_of(x.elements()), type_of(x.dtype()),
                            op == Reduce::sum ? ncclSum : ncclMax, nccl_, on);
-    });
+    }).wait();
   }
-  void do_reduce(std::span<const RootedBuffer> buffers) override {
-    launch_rooted(Collective::reduce, buffers, [&](View x, int root, cudaStream_t on) {
+  Work do_reduce(std::span<const RootedBuffer> buffers, ComputePoint after) override {
+    return launch_rooted(Collective::reduce, buffers, after, [&](View x, int root, cudaStream_t on) {
       return ncclReduce(x.bytes(), x.bytes(), count_of(x.elements()), type_of(x.dtype()), ncclSum, root, nccl_, on);
     });
   }
   void do_reduce_scatter(ConstView in, View out) override {
     if (size() == 1) return copy(in, out);
-    launch(Collective::reduce_scatter, out.elements(), {}, [&](cudaStream_t on) {
+    launch(Collective::reduce_scatter, out.elements(), {}, compute_point(), [&](cudaStream_t on) {
       return ncclReduceScatter(in.bytes(), out.bytes(), count_of(out.elements()), type_of(in.dtype()), ncclSum, nccl_,
                                on);
-    });
+    }).wait();
   }
   void do_all_gather(ConstView in, View out) override {
     if (size() == 1) return copy(in, out);
-    launch(Collective::all_gather, in.elements(), {}, [&](cudaStream_t on) {
+    launch(Collective::all_gather, in.elements(), {}, compute_point(), [&](cudaStream_t on) {
       return ncclAllGather(in.bytes(), out.bytes(), count_of(in.size_bytes()), ncclUint8, nccl_, on);
-    });
+    }).wait();
   }
-  void do_all_to_all_v(std::span<const SendReceive> buffers, std::span<const Index> send,
+  Work do_all_to_all_v(std::span<const SendReceive> buffers, std::span<const Index> send,
                        std::span<const Index> receive) override {
     if (size() == 1) {
       for (const auto& [in, out] : buffers) copy(in, out);
-      return;
+      return {};
     }
     Index row = 0;
     for (const SendReceive& buffer : buffers) row += row_bytes(buffer.in);
     const auto rows_of_peers = [&](std::span<const Index> rows) {
       return std::accumulate(rows.begin(), rows.end(), Index{0}) - rows[count_of(rank())];
     };
-    launch(Collective::all_to_all, row, {rows_of_peers(send), rows_of_peers(receive)}, [&](cudaStream_t on) {
+    const RowsMoved rows{rows_of_peers(send), rows_of_peers(receive)};
+    return launch(Collective::all_to_all, row, rows, compute_point(), [&](cudaStream_t on) {
       return in_one_group([&](auto add) {
         for (const auto& [in, out] : buffers) {
           const std::byte* from = in.bytes();
@@ -232,8 +251,8 @@ class CommNccl final : public Comm {
     });
   }
 
-  SharedState::Stream& stream() const {
-    return shared_->streams[static_cast<std::size_t>(shared_->num_streams > 1 ? kind_ : CommStream::tokens)];
+  cudaStream_t stream() const {
+    return shared_->streams[static_cast<std::size_t>(shared_->one_stream ? CommStream::tokens : kind_)].get();
   }
   // Runs calls(add) as one NCCL group, a single launch. Returns the first error passed to add().
   template <class Calls>
@@ -246,10 +265,10 @@ class CommNccl final : public Comm {
   }
   // Runs call(x, root, stream) for each non-empty buffer in one launch.
   template <class Call>
-  void launch_rooted(Collective kind, std::span<const RootedBuffer> buffers, Call call) {
+  Work launch_rooted(Collective kind, std::span<const RootedBuffer> buffers, ComputePoint after, Call call) {
     Index elements = 0;
     for (const RootedBuffer& buffer : buffers) elements += buffer.x.elements();
-    launch(kind, elements, {}, [&](cudaStream_t on) {
+    return launch(kind, elements, {}, after, [&](cudaStream_t on) {
       return in_one_group([&](auto add) {
         for (const auto& [x, root] : buffers)
           if (x.elements() > 0) add(call(x, root, on));
@@ -257,15 +276,16 @@ class CommNccl final : public Comm {
     });
   }
   void copy(ConstView in, View out) const {
-    if (in.bytes() != out.bytes() && in.elements() > 0) run(shared_->backend, ops::Copy{.x = in, .y = out});
+    if (in.bytes() != out.bytes() && in.elements() > 0) run(shared_->device, ops::Copy{.x = in, .y = out});
   }
-  // Starts a collective on this communicator's stream. It waits for the latest mark().
+  // Starts a collective on this communicator's stream. It waits for `after`.
   template <class Enqueue>
-  void launch(Collective kind, Index elements, RowsMoved rows, Enqueue enqueue) {
-    if (size() == 1 || elements == 0) return;
-    const cudaStream_t on = stream().stream.get();
-    check(cudaStreamWaitEvent(on, marked_.get(), 0), "cudaStreamWaitEvent");
-    InFlight& s = in_flight_[next_];
+  Work launch(Collective kind, Index elements, RowsMoved rows, ComputePoint after, Enqueue enqueue) {
+    if (size() == 1 || elements == 0) return {};
+    const cudaStream_t on = stream();
+    check(cudaStreamWaitEvent(on, points_[after.slot].passed.get(), 0), "cudaStreamWaitEvent");
+    const std::size_t slot = next_;
+    InFlight& s = in_flight_[slot];
     next_ = (next_ + 1) % in_flight_.size();
     s.kind = kind;
     s.rows = rows;
@@ -275,6 +295,7 @@ class CommNccl final : public Comm {
     const ncclResult_t result = enqueue(on);
     if (result != ncclSuccess) check_nccl(result, describe(&s));
     check(cudaEventRecord(s.ended.get(), on), "cudaEventRecord");
+    return Work(*this, slot);
   }
   void check_nccl(ncclResult_t result, const std::string& what) const {
     if (result == ncclSuccess) return;
@@ -287,7 +308,12 @@ class CommNccl final : public Comm {
   std::unique_ptr<Comm> host_;
   CommStream kind_;
   ncclComm_t nccl_ = nullptr;
-  Owned<cudaEvent_t> marked_ = make_event();
+  // A ring of compute points: more than are held at a time.
+  struct Point {
+    Owned<cudaEvent_t> passed = make_event();
+  };
+  std::array<Point, 8> points_;
+  std::size_t next_point_ = 0;
   std::array<InFlight, 32> in_flight_;
   std::size_t next_ = 0;  // index of the oldest entry, to be overwritten next
 };
@@ -323,9 +349,9 @@ void SharedState::check_errors() const {
 
 }  // namespace
 
-MakeComm nccl_on(Device& backend, int rank, RankContext& context) {
-  const auto shared = std::make_shared<SharedState>(backend, rank, context);
-  cuda::set_wait_hook(backend, [s = std::weak_ptr(shared)] {
+MakeDeviceComm make_device_comm(Device& device, int rank, RankContext& context) {
+  const auto shared = std::make_shared<SharedState>(device, rank, context);
+  cuda::set_wait_hook(device, [s = std::weak_ptr(shared)] {
     if (const auto alive = s.lock()) alive->poll();
   });
   return [shared](std::unique_ptr<Comm> host, CommStream stream) {
@@ -333,26 +359,14 @@ MakeComm nccl_on(Device& backend, int rank, RankContext& context) {
   };
 }
 
-// NCCL_LAUNCH_ORDER_IMPLICIT exists since NCCL 2.26 (22600 in ncclGetVersion). Older versions
-// ignore it silently. The NCCL user guide has it in "Environment variables". Its section "Using
-// multiple NCCL communicators concurrently" requires one order on all ranks.
-// set_library_defaults() sets the variable if the user has not.
-int nccl_streams() {
-  const char* const setting = environment("NCCL_LAUNCH_ORDER_IMPLICIT");
-  const bool in_order = loaded_version() >= 22600 && (!setting || std::strtol(setting, nullptr, 0) != 0);
-  return in_order ? num_comm_streams : 1;
-}
-
-static std::string version_text(int code) {
-  return fmt::format("{}.{}.{}", code / 10000, code / 100 % 100, code % 100);
-}
-
-std::string nccl_version() {
-  return version_text(loaded_version());
-}
-
-std::string nccl_version_built() {
-  return version_text(NCCL_VERSION_CODE);
+DeviceCollectives device_collectives() {
+  return {.name = "NCCL",
+          .version = version_text(loaded_version()),
+          .built_version = version_text(NCCL_VERSION_CODE),
+          .streams = num_streams(),
+          .all_streams_if = "from NCCL 2.26 on, unless NCCL_LAUNCH_ORDER_IMPLICIT is 0",
+          // NCCL treats ranks with different host ids as if they were on different machines.
+          .shares_devices = environment("NCCL_HOSTID") != nullptr};
 }
 
 }  // namespace sy
