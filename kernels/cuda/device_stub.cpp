@@ -10,7 +10,7 @@ Choice choose_device(int) {
   return {-1, "this build of switchyard has no CUDA backend"};
 }
 
-std::vector<Device> find_devices(int, int) {
+std::vector<Gpu> find_devices(int, int) {
   return {};
 }
 

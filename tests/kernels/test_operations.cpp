@@ -199,7 +199,7 @@ struct GroupedGemmWeight : GroupedCase {
     gradients = {{"dw", "w"}};
   }
   void run(Device& b) override {
-    ops::run(
+    run_test(
         b, ops::GroupedGemmWgrad{.dy = at("dy"), .x = at("x"), .groups = groups(), .accumulate = adds, .dw = at("dw")});
   }
 };
@@ -242,7 +242,7 @@ struct GroupedBiasForward : GroupedBiasCase {
     accumulate("y", {rows, width});
   }
   void run(Device& b) override {
-    ops::run(b,
+    run_test(b,
              ops::GroupedBiasForward{
                  .bias = at("bias"), .row_scale = at("row_scale"), .groups = groups(), .first = first, .y = at("y")});
   }
