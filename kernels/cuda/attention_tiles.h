@@ -2,8 +2,8 @@
 //
 // Forward and backward follow FlashAttention-2 (Dao, 2023). A block holds a tile of rows (queries,
 // or keys in one kernel) and iterates over tiles of the other side. No S x S matrix is ever stored.
-// A warp owns 16 M rows of the tile. Its products are in registers, in the layout of mma.h for every
-// type:
+// A warp owns 16 M rows of the tile. Its products are in registers, in the layout of mma.h for
+// every type:
 // lane 4 g + t holds four elements of each 16 x 8 block (m, n):
 //   c[m][n][i] = C[16 m + 8 (i / 2) + g][8 n + 2 t + i % 2]
 // Tensor cores multiply bf16; f32 uses plain fused multiply-adds.

@@ -68,7 +68,7 @@ std::string summary(const Config& config, const Dataset& dataset, const SampleSt
       "data      {}: {} sequences of {} tokens an epoch; a step takes {}{}",
       static_cast<double>(count.total) / 1e6, static_cast<double>(count.active) / 1e6, layout.str(),
       counted(layout.ranks, "rank"), device, megabytes(memory.total()), megabytes(memory.weights),
-      megabytes(memory.gradients), megabytes(memory.optimizer), megabytes(memory.activations),
+      megabytes(memory.gradients), megabytes(memory.optimizer), megabytes(memory.activations()),
       library_bytes > 0 ? fmt::format("; NCCL and cuBLAS have {}", megabytes(library_bytes)) : "", config.data.path,
       samples.samples_per_epoch(), config.model.seq_len, config.train.global_batch,
       training_rope_text(block_specs(config)));
@@ -103,7 +103,7 @@ class Run {
         dataset_(std::move(dataset)),
         samples_(dataset_, config.model.seq_len, config.train.seed),
         engine_(config, model_vocab(config, dataset_.vocab()), std::move(backend), std::move(reservation.mesh), true,
-                reservation.arena_bytes),
+                reservation.arenas, reservation.slots),
         trainer_(engine_, samples_),
         library_bytes_(reservation.library_bytes) {
     state_.seed = config.train.seed;
@@ -492,7 +492,7 @@ class Run {
     const Layout& layout = engine_.mesh().layout;
     print(all_config_warnings(config_, layout, samples_));
     if (options_.quiet) return;
-    const MemoryPlan memory = plan_memory(config_, engine_.vocab(), layout, 0, engine_.backend());
+    const MemoryPlan memory = plan_memory(config_, engine_.vocab(), layout, 0, engine_.backend(), engine_.slots());
     print(summary(config_, dataset_, samples_, layout, memory, engine_.backend().describe(), library_bytes_));
   }
 
@@ -612,7 +612,7 @@ int run_training(Comm& world, const Config& config, const RunOptions& options) {
         memory = options.machine_memory(vocab);
       else
         // throws if training does not fit
-        arena_bytes(config, vocab, layout, 0, *backend, sharing, false);
+        arena_sizes(config, vocab, layout, 0, *backend, sharing, false);
       if (world.rank() != 0) return;
       if (!options.machine_memory) memory = plan_memory(config, vocab, layout, 0, *backend);
       const SampleStream samples(*dataset, config.model.seq_len, config.train.seed);
