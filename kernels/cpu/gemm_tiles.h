@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "kernels/cpu/gemm.h"
+#include "kernels/cpu/pack.h"
 #include "kernels/cpu/pairs.h"
 #include "kernels/cpu/tile.h"
 

@@ -430,10 +430,10 @@ void execute(CudaDevice& device, const ops::BuildPermutation& op) {
   Workspace workspace(context);
   const BucketCounts bucket_counts = count(context, workspace, chunks, bucket);
   launch(context, {.x = 1}, sum_totals, local, in<std::int32_t>(bucket_counts.totals), out<std::int32_t>(op.offsets));
-  visit_all(context, chunks, bucket, bucket_counts.before,
-            WriteRows{k, op.assignments.elements(), local, in<std::int32_t>(op.offsets),
-                      out<std::int32_t>(op.assignments), out<std::int32_t>(op.tokens),
-                      out<std::int32_t>(op.row_id_map)});
+  visit_all(
+      context, chunks, bucket, bucket_counts.before,
+      WriteRows{k, op.assignments.elements(), local, in<std::int32_t>(op.offsets), out<std::int32_t>(op.assignments),
+                out<std::int32_t>(op.tokens), out<std::int32_t>(op.row_id_map)});
 }
 
 }  // namespace sy::cuda

@@ -16,8 +16,8 @@ std::string mark_in_quotes(const std::string& text);
 std::string gnuplot_number(double x);
 // Begins the script of a picture of this size, in pixels.
 std::string prelude(int width, int height);
-// Returns the line that places the label of an axis. gnuplot's own position depends on its estimate of the marks' text
-// width.
+// Returns the line that places the label of an axis. gnuplot's own position depends on its estimate
+// of the marks' text width.
 std::string label_at(const std::string& text, const std::string& position, bool upright = false);
 // Returns the line that sets the colours to the range of a palette between two positions.
 std::string palette_of(Palette palette, double from = 0, double to = 1);

@@ -25,7 +25,7 @@ void check_text(const Document& document) {
 }
 
 // Returns the first 64 bits of a digest.
-std::uint64_t first_word(const Digest& digest) {
+std::uint64_t leading_bits(const Digest& digest) {
   std::uint64_t bits;
   std::memcpy(&bits, digest.data(), sizeof bits);
   return bits;
@@ -106,7 +106,7 @@ void Corpus::measure(std::size_t d, std::unordered_set<std::uint64_t>& known, co
     });
   };
   const auto end_file = [&] {
-    if (content && !known.insert(first_word(content->finish())).second) skip(&SkippedFiles::copies);
+    if (content && !known.insert(leading_bits(content->finish())).second) skip(&SkippedFiles::copies);
   };
   for_each_document(domain.paths, options_.filter, options_.text_key, [&](Document&& document) {
     if (document.file_number != number) {
@@ -144,7 +144,7 @@ void Corpus::measure(std::size_t d, std::unordered_set<std::uint64_t>& known, co
 }
 
 std::uint64_t Corpus::draw(const Digest& text) const {
-  return draws_.bits(first_word(text));
+  return draws_.bits(leading_bits(text));
 }
 
 }  // namespace sy

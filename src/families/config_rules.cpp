@@ -1,5 +1,5 @@
-// Conversions of single families. Those of rotary positions are in rope_rules.cpp, those of windows
-// in window_rules.cpp.
+// Conversions of single families. The files rope_rules.cpp and window_rules.cpp convert rotary
+// positions and windows.
 #include "src/families/config_rules.h"
 
 #include <fmt/format.h>
