@@ -5,9 +5,11 @@
 // A training step uses two arenas:
 //   * `saved`: its buffers live from a layer's forward to its backward
 //   * `scratch`: its buffers live until the end of the function that allocated them (Arena::Scope)
+// Each micro-batch in flight has its own `saved`.
 //
-// Each arena grows by blocks, and the first block has the expected size. Or both allocate from the
-// two ends of one FixedBlock, so that either may use the memory that the other does not need.
+// An arena grows by blocks, and the first block has the expected size. Or it allocates from one end
+// of a FixedBlock. Another arena may allocate from the other end, and use the memory that the first
+// does not need.
 #pragma once
 
 #include <functional>
@@ -19,7 +21,16 @@ namespace sy {
 
 enum class End { low, high };
 
-// One block that two arenas share.
+// Sizes of the arenas of a training step, in bytes.
+struct ArenaSizes {
+  Index saved = 0;  // of each slot, which is the state of one micro-batch in flight
+  Index scratch = 0;
+
+  // Bytes of all arenas.
+  Index total(Index slots = 1) const { return slots * saved + scratch; }
+};
+
+// One block for an arena at each end.
 class FixedBlock {
  public:
   FixedBlock(DeviceMemory memory, Index bytes) : memory_(std::move(memory)), bytes_(bytes) {}

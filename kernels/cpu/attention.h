@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "kernels/attention.h"
+#include "kernels/cpu/pack.h"
 #include "kernels/cpu/rows.h"
 #include "kernels/cpu/tile.h"
 #include "kernels/cpu/vector_math.h"

@@ -23,7 +23,7 @@
 #endif
 
 #include "kernels/cpu/gemm.h"
-#include "kernels/cpu/tile.h"
+#include "kernels/cpu/pack.h"
 
 namespace sy::cpu {
 

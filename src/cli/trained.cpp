@@ -132,7 +132,7 @@ std::unique_ptr<Engine> load_model(Comm& world, const Trained& trained, Layout l
   });
   agree_on_devices(world, *device);
   auto engine = std::make_unique<Engine>(config, trained.state.vocab, std::move(device), make_mesh(world, layout),
-                                         false, 0, 1, positions);
+                                         false, ArenaSizes{}, 1, positions);
   agree_on_errors(world, [&] {
     load_checkpoint(trained.step_dir, engine->store());
     engine->set_router_bias(trained.state.router_bias);

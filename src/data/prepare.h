@@ -36,6 +36,8 @@ struct PrepareProgress {
   std::string_view unit = "bytes";
 };
 
+using PrepareReport = std::function<void(const PrepareProgress&)>;
+
 struct Prepared {
   Dataset dataset;
   SkippedFiles skipped;
@@ -68,7 +70,7 @@ void check_prepare_options(const PrepareOptions& options);
 // OUTPUT must be new, empty, or a data set. With `overwrite` the new data set replaces the old one:
 // files that only the old one has are removed, and no other file changes.
 // Throws InputError for wrong options or text, Failure if the disk fails.
-Prepared prepare(const PrepareOptions& options, const std::function<void(const PrepareProgress&)>& progress);
+Prepared prepare(const PrepareOptions& options, const PrepareReport& progress);
 
 // Size of the text that a tokenizer is trained on: lines drawn at random from the whole corpus.
 constexpr Index training_bytes = 8 << 20;

@@ -21,19 +21,17 @@ std::vector<GemmPass> gemm_passes_to_pack(const Config& config, const Layout& la
 }  // namespace
 
 Engine::Engine(const Config& config, Index vocab, std::unique_ptr<Device> backend, Mesh mesh, bool training,
-               Index arena_bytes, Index slots, Index positions)
+               ArenaSizes arenas, Index slots, Index positions)
     : config_(config),
       vocab_(vocab),
       backend_(std::move(backend)),
       mesh_(on_backend(std::move(mesh), *backend_)),
       store_(*backend_, param_specs(config, vocab), mesh_.layout, mesh_.coord, training, config.dtype(),
              gemm_passes_to_pack(config, mesh_.layout, training)),
-      fixed_block_(arena_bytes > 0 && !backend_->on_host()
-                       ? std::make_unique<FixedBlock>(backend_->allocate(arena_bytes), arena_bytes)
-                       : nullptr),
-      expected_bytes_(fixed_block_ ? 0 : arena_bytes),
+      fixed_blocks_(make_fixed_blocks(arenas, slots)),
+      expected_bytes_(arenas.total()),
       states_(make_states(slots)),
-      scratch_(make_arena(End::high)),
+      scratch_(make_arena(slots - 1, End::high)),
       rope_(*backend_, block_specs(config), positions > 0 ? cache_capacity(positions) : config.model.seq_len) {
   if (training) join_kv_replicas(mesh_, config.model.kv_heads);
   SY_ASSERT(vocab >= mesh_.layout.tp, "a vocabulary of {} over {} ranks", vocab, mesh_.layout.tp);
@@ -70,15 +68,25 @@ void Engine::set_router_bias(const std::vector<float>& bias) {
   backend_->to_device(bias.data(), values);
 }
 
-Arena Engine::make_arena(End end) {
-  if (fixed_block_) return {*fixed_block_, end};
+std::vector<FixedBlock> Engine::make_fixed_blocks(ArenaSizes arenas, Index slots) {
+  SY_ASSERT(slots > 0, "{} slots", slots);
+  std::vector<FixedBlock> blocks;
+  if (backend_->on_host() || arenas.total(slots) == 0) return blocks;
+  for (Index slot = 0; slot < slots; ++slot) {
+    const Index bytes = slot + 1 < slots ? arenas.saved : arenas.total();
+    blocks.emplace_back(backend_->allocate(bytes), bytes);
+  }
+  return blocks;
+}
+
+Arena Engine::make_arena(Index slot, End end) {
+  if (!fixed_blocks_.empty()) return {fixed_blocks_[static_cast<std::size_t>(slot)], end};
   return Arena([this](Index bytes) { return backend_->allocate(bytes); }, expected_bytes_);
 }
 
 std::vector<MicroBatchState> Engine::make_states(Index slots) {
-  SY_ASSERT(slots == 1 || (slots > 1 && !fixed_block_), "{} slots in one block", slots);
   std::vector<MicroBatchState> all;
-  for (Index i = 0; i < slots; ++i) all.emplace_back(make_arena(End::low));
+  for (Index slot = 0; slot < slots; ++slot) all.emplace_back(make_arena(slot, End::low));
   return all;
 }
 
@@ -135,11 +143,13 @@ MicroBatchState& Engine::begin_micro_batch(Index slot, const MicroBatch& batch, 
   return s;
 }
 
-void Engine::run_pass(const char* name, const MicroBatchState& slot, const std::function<void()>& body) {
-  // All passes enqueue the same operations if memory is one fixed block and sizes and addresses do
-  // not depend on the routing.
-  if (!fixed_block_ || model_->moe_layers() > 0) return body();
-  backend_->graph_region(fmt::format("{} of {} x {} tokens", name, slot.batch.sequences, slot.batch.seq_len), body);
+void Engine::run_pass(const char* name, Index slot, const std::function<void()>& body) {
+  // All passes of a slot enqueue the same operations if memory is fixed blocks and sizes and
+  // addresses do not depend on the routing.
+  if (fixed_blocks_.empty() || model_->moe_layers() > 0) return body();
+  const Batch& batch = states_[static_cast<std::size_t>(slot)].batch;
+  backend_->graph_region(fmt::format("{} of {} x {} tokens in slot {}", name, batch.sequences, batch.seq_len, slot),
+                         body);
 }
 
 void Engine::forward(const MicroBatch& batch, Index slot) {
@@ -153,7 +163,7 @@ void Engine::forward(const MicroBatch& batch, Index slot) {
     s.batch.token_numbers = on_device;
     s.batch.seed = config_.train.seed;
   }
-  run_pass(store_.all_gather_in_flight() ? "forward pass with new weights" : "forward pass", s,
+  run_pass(store_.all_gather_in_flight() ? "forward pass with new weights" : "forward pass", slot,
            [&] { model_->forward(execution_context(), s, {}); });
 }
 
@@ -162,7 +172,7 @@ void Engine::backward(Index slot, const BackwardHooks& hooks) {
   const Arena::Scope scope(scratch_);
   const ExecutionContext context = execution_context();
   const View d = context.temp(s.normed.shape());
-  run_pass(hooks ? "last backward pass" : "backward pass", s, [&] { model_->backward(context, s, d, hooks); });
+  run_pass(hooks ? "last backward pass" : "backward pass", slot, [&] { model_->backward(context, s, d, hooks); });
   s.clear();
 }
 

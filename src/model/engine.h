@@ -16,14 +16,14 @@ class Engine {
   // - backend: may be the dry device
   // - mesh: for host buffers, or already for those of `backend` (on_backend)
   // - training: if true, gradients and optimizer state are allocated too
-  // - arena_bytes: size of the activation memory; if 0, the memory grows as needed. On a device any
-  //   other size is one fixed block, which permits one slot only. On a host it is the expected
-  //   size, which costs nothing until it is written.
-  // - slots: number of micro-batches that can be in flight
+  // - arenas: sizes of the activation memory; if 0, the memory grows as needed. On a device all
+  //   other sizes are fixed blocks: one for each slot, and the last one has the scratch memory too.
+  //   On a host they are the expected sizes, which cost nothing until they are written.
+  // - slots: number of micro-batches that can be in flight, on any device
   // - positions: maximum number of tokens in a sequence, for the position tables; 0 means
   //   model.seq_len
   Engine(const Config& config, Index vocab, std::unique_ptr<Device> backend, Mesh mesh, bool training,
-         Index arena_bytes = 0, Index slots = 1, Index positions = 0);
+         ArenaSizes arenas = {}, Index slots = 1, Index positions = 0);
   Engine(const Engine&) = delete;
 
   const Config& config() const { return config_; }
@@ -93,7 +93,8 @@ class Engine {
   void set_routing_hook(RoutingHook hook) { routing_hook_ = std::move(hook); }
 
  private:
-  Arena make_arena(End end);
+  std::vector<FixedBlock> make_fixed_blocks(ArenaSizes arenas, Index slots);
+  Arena make_arena(Index slot, End end);
   std::vector<MicroBatchState> make_states(Index slots);
   ExecutionContext execution_context() { return {*backend_, mesh_, scratch_, config_.dtype()}; }
   StatisticsSink statistics_sink() const;
@@ -105,16 +106,17 @@ class Engine {
                                      std::vector<std::int32_t> positions = {});
   // Runs the forward pass of an evaluation, and computes the loss.
   MicroBatchState& forward_no_grad(const MicroBatch& batch, bool dropless);
-  // Runs the forward or the backward of a training pass, as a graph region if possible.
-  void run_pass(const char* name, const MicroBatchState& slot, const std::function<void()>& body);
+  // Runs the forward or the backward of a training pass, as a graph region if possible. Each slot
+  // has its own regions, because its tensors have their own addresses.
+  void run_pass(const char* name, Index slot, const std::function<void()>& body);
 
   Config config_;
   Index vocab_;
   std::unique_ptr<Device> backend_;
   Mesh mesh_;
   ParamStore store_;
-  std::unique_ptr<FixedBlock> fixed_block_;  // shared by the arenas; nullptr if they grow
-  Index expected_bytes_;                     // expected bytes of a growing arena
+  std::vector<FixedBlock> fixed_blocks_;  // [slots] blocks of the arenas; empty if they grow
+  Index expected_bytes_;                  // expected bytes of a growing arena
   std::vector<MicroBatchState> states_;
   Arena scratch_;
   RopeTables rope_;

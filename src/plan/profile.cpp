@@ -84,7 +84,7 @@ std::unique_ptr<Device> Profiler::dry() const {
 
 Profiler::Passes Profiler::run(const Config& config, const Layout& layout, int rank, const Shares* rows) const {
   const std::unique_ptr<Comm> world = make_comm_dry(layout.ranks, rank);
-  Engine engine(config, vocab_, dry(), make_dry_mesh(*world, layout), true, 0, 1, required_positions(config));
+  Engine engine(config, vocab_, dry(), make_dry_mesh(*world, layout), true, {}, 1, required_positions(config));
   if (rows) {
     std::vector<Index> moe_layer(static_cast<std::size_t>(config.model.layers));
     for (Index i = 0; i < engine.model().moe_layers(); ++i) moe_layer[engine.model().moe_layer_ids()[i]] = i;
@@ -154,7 +154,8 @@ Profile Profiler::whole(const Passes& passes, const Layout& layout, int rank) co
 
   profile.memory = parameters(layout, rank);
   profile.memory.weights += passes.packed_weights;
-  profile.memory.activations = passes.saved + passes.scratch;
+  profile.memory.saved = passes.saved;
+  profile.memory.scratch = passes.scratch;
   return profile;
 }
 

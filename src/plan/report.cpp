@@ -123,7 +123,7 @@ std::string memory_text(const Plan& plan, std::size_t shown) {
     const Candidate& c = plan.fitting[i];
     const auto of = [&](Index n) { return b(static_cast<double>(n)); };
     table.row({c.layout.short_name(), std::to_string(c.passes), of(c.memory.total()), of(c.memory.weights),
-               of(c.memory.gradients), of(c.memory.optimizer), of(c.memory.activations), f(c.flops), b(c.sent())});
+               of(c.memory.gradients), of(c.memory.optimizer), of(c.memory.activations()), f(c.flops), b(c.sent())});
   }
   return table.str();
 }
@@ -152,7 +152,7 @@ std::string traffic_text(const Plan& plan, const Candidate& c) {
 // Returns the largest share of the memory, with its name.
 std::pair<const char*, Index> largest_share(const MemoryPlan& m) {
   const std::pair<const char*, Index> shares[] = {
-      {"weights", m.weights}, {"gradients", m.gradients}, {"optimizer", m.optimizer}, {"activations", m.activations}};
+      {"weights", m.weights}, {"gradients", m.gradients}, {"optimizer", m.optimizer}, {"activations", m.activations()}};
   return *std::max_element(std::begin(shares), std::end(shares),
                            [](const auto& a, const auto& b) { return a.second < b.second; });
 }
@@ -212,7 +212,7 @@ Json candidate_json(const Plan& plan, const Candidate& c) {
            {{"weights", m.weights},
             {"gradients", m.gradients},
             {"optimizer", m.optimizer},
-            {"activations", profiled ? Json(m.activations) : Json()},
+            {"activations", profiled ? Json(m.activations()) : Json()},
             {"total", m.total()}}},
           {"micro_batches", profiled ? Json(c.passes) : Json()},
           {"flops", profiled ? Json(c.flops) : Json()},
@@ -260,7 +260,7 @@ std::string plan_text(const Plan& plan, std::size_t shown) {
     const Candidate& c = plan.too_large[i];
     const auto [name, bytes] = largest_share(c.memory);
     table.row({c.layout.short_name(),
-               b(static_cast<double>(c.memory.total())) + (c.memory.activations == 0 ? " and activations" : ""),
+               b(static_cast<double>(c.memory.total())) + (c.memory.activations() == 0 ? " and activations" : ""),
                fmt::format("{} {}", name, b(static_cast<double>(bytes)))});
   }
   return text + table.str() + suggestions_text(plan, b);

@@ -95,8 +95,8 @@ void warm_up_gemms(Device& backend, DType dtype) {
 }  // namespace
 
 DeviceReservation warm_up_and_reserve(Comm& world, const Config& config, Index vocab, const Layout& layout,
-                                      Device& backend, int ranks_on_device) {
-  DeviceReservation reservation{make_mesh(world, layout)};
+                                      Device& backend, int ranks_on_device, Index slots) {
+  DeviceReservation reservation{.mesh = make_mesh(world, layout), .slots = slots};
   if (!backend.on_host()) {
     const ScopedPhase phase(world.rank_context(),
                             intern(fmt::format("first use of {} and cuBLAS", device_collectives().name)));
@@ -109,7 +109,7 @@ DeviceReservation warm_up_and_reserve(Comm& world, const Config& config, Index v
     reservation.library_bytes = std::max<Index>(0, before - backend.free_bytes());
   }
   agree_on_errors(world, [&] {
-    reservation.arena_bytes = arena_bytes(config, vocab, layout, world.rank(), backend, ranks_on_device, true);
+    reservation.arenas = arena_sizes(config, vocab, layout, world.rank(), backend, ranks_on_device, true, slots);
   });
   return reservation;
 }

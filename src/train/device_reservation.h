@@ -1,6 +1,7 @@
 #pragma once
 
 #include "dist/mesh.h"
+#include "kernels/arena.h"
 #include "src/config.h"
 
 namespace sy {
@@ -9,14 +10,17 @@ namespace sy {
 struct DeviceReservation {
   Mesh mesh;                // communicators for its buffers
   Index library_bytes = 0;  // device memory that libraries hold
-  Index arena_bytes = 0;    // memory for activations (arena_bytes())
+  ArenaSizes arenas = {};   // memory for activations (arena_sizes())
+  Index slots = 1;          // number of micro-batches in flight that the memory is for
 };
 
 // Runs each collective and GEMM of training once, then measures the remaining memory for
 // activations.
 // Device collectives allocate memory at the first one that needs a connection, and cuBLAS at the
-// first GEMM of a kind. Collective. Throws CollectiveError if training does not fit.
+// first GEMM of a kind.
+// slots: number of micro-batches that can be in flight.
+// Collective. Throws CollectiveError if training does not fit.
 DeviceReservation warm_up_and_reserve(Comm& world, const Config& config, Index vocab, const Layout& layout,
-                                      Device& backend, int ranks_on_device);
+                                      Device& backend, int ranks_on_device, Index slots = 1);
 
 }  // namespace sy

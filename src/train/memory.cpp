@@ -12,10 +12,13 @@ namespace sy {
 MemoryPlan plan_parameters(const std::vector<ParamSpec>& specs, DType dtype, const Layout& layout, int rank) {
   const FlatLayout flat = flat_layout(specs, layout, coord_of(layout, rank));
   const Index f32_states = dtype == DType::f32 ? 2 : 3;  // m, v, and the master weights
-  return {flat.elements() * size_of(dtype), flat.elements() * 4, flat.owned_elements() * f32_states * 4};
+  return {.weights = flat.elements() * size_of(dtype),
+          .gradients = flat.elements() * 4,
+          .optimizer = flat.owned_elements() * f32_states * 4};
 }
 
-MemoryPlan plan_memory(const Config& config, Index vocab, const Layout& layout, int rank, const Device& backend) {
+MemoryPlan plan_memory(const Config& config, Index vocab, const Layout& layout, int rank, const Device& backend,
+                       Index slots) {
   const std::unique_ptr<Comm> world = make_comm_dry(layout.ranks, rank);
   Engine engine(config, vocab, make_dry(&backend), make_mesh(*world, layout), true);
 
@@ -25,7 +28,8 @@ MemoryPlan plan_memory(const Config& config, Index vocab, const Layout& layout, 
   DistributedOptimizer(engine.mesh(), engine.store()).step(config.train, config.train.lr, 1);
 
   MemoryPlan plan = plan_parameters(engine.store().specs(), config.dtype(), layout, rank);
-  plan.activations = engine.saved().peak() + engine.scratch().peak();
+  plan.saved = slots * engine.saved().peak();  // micro-batches are equal
+  plan.scratch = engine.scratch().peak();
   plan.weights += engine.store().packed_weights().bytes();
   return plan;
 }
@@ -46,19 +50,28 @@ std::string gigabytes(Index bytes) {
   return fmt::format("{:.1f}", static_cast<double>(bytes) / 1e9);
 }
 
+// Divides bytes among the arenas in the ratio of the plan. Each has at least its planned bytes.
+ArenaSizes divide(Index bytes, const MemoryPlan& plan, Index slots) {
+  const Index planned = plan.saved / slots, spare = bytes - plan.activations();
+  const double share = static_cast<double>(planned) / static_cast<double>(plan.activations());
+  const Index saved =
+      planned + static_cast<Index>(share * static_cast<double>(spare)) / Arena::alignment * Arena::alignment;
+  return {saved, (bytes - slots * saved) / Arena::alignment * Arena::alignment};
+}
+
 }  // namespace
 
 void refuse_memory(const Config& config, const MemoryPlan& plan, Index available, Index reserve,
                    const std::string& machine, bool device) {
   std::vector<std::string> advice;
-  if (plan.activations > plan.parameters() / 2) {
+  if (plan.activations() > plan.parameters() / 2) {
     if (config.train.micro_batch > 1) advice.push_back("lower train.micro_batch");
     if (!config.train.recompute) advice.push_back("set train.recompute = true");
   }
   if (device && config.dtype() == DType::f32) advice.push_back("set run.dtype = bf16");
   advice.push_back("use more ranks with a larger parallel.tp or parallel.ep, or a smaller model");
   // If the parameters alone do not fit, activations are not planned.
-  const std::string activations = gigabytes(plan.activations);
+  const std::string activations = gigabytes(plan.activations());
   const bool planned = activations != "0.0";
   bad_input("training needs {} GB on each rank{} (weights {}, gradients {}, optimizer {}{}), and {}: {}",
             gigabytes(plan.total()), planned ? "" : " for its parameters alone", gigabytes(plan.weights),
@@ -72,8 +85,8 @@ void refuse_memory(const Config& config, const MemoryPlan& plan, Index available
             fmt::join(advice, ", or "));
 }
 
-Index arena_bytes(const Config& config, Index vocab, const Layout& layout, int rank, const Device& backend,
-                  int ranks_on_device, bool warmed_up) {
+ArenaSizes arena_sizes(const Config& config, Index vocab, const Layout& layout, int rank, const Device& backend,
+                       int ranks_on_device, bool warmed_up, Index slots) {
   // a host has other uses for its memory, and its arenas may grow
   const bool fixed = !backend.on_host();
   const Index free = backend.free_bytes();
@@ -86,11 +99,11 @@ Index arena_bytes(const Config& config, Index vocab, const Layout& layout, int r
   MemoryPlan plan = plan_parameters(param_specs(config, vocab), config.dtype(), layout, rank);
   // A lower bound: one row for each token between two blocks. Planning itself needs memory per
   // token, so it runs only if this fits.
-  plan.activations =
-      config.train.micro_batch * config.model.seq_len / layout.tp * config.model.d_model * size_of(config.dtype());
-  if (plan.total() <= per_rank) plan = plan_memory(config, vocab, layout, rank, backend);
+  plan.saved = slots * config.train.micro_batch * config.model.seq_len / layout.tp * config.model.d_model *
+               size_of(config.dtype());
+  if (plan.total() <= per_rank) plan = plan_memory(config, vocab, layout, rank, backend, slots);
   if (plan.total() <= per_rank)
-    return fixed ? (per_rank - plan.parameters()) / Arena::alignment * Arena::alignment : plan.activations;
+    return fixed ? divide(per_rank - plan.parameters(), plan, slots) : ArenaSizes{plan.saved / slots, plan.scratch};
 
   refuse_memory(config, plan, per_rank, reserve, "", fixed);
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "kernels/arena.h"
 #include "src/config.h"
 #include "src/params/specs.h"
 
@@ -13,23 +14,26 @@ struct MemoryPlan {
   Index weights = 0;  // including packed weights (PackedWeights)
   Index gradients = 0;
   Index optimizer = 0;  // m, v and master weights
-  Index activations = 0;
+  Index saved = 0;      // activations that forward saves for backward, in all slots
+  Index scratch = 0;    // activations that live within one function
+  Index activations() const { return saved + scratch; }
   Index parameters() const { return weights + gradients + optimizer; }
-  Index total() const { return parameters() + activations; }
+  Index total() const { return parameters() + activations(); }
 };
 // Plans the parameters only, without packed weights.
 MemoryPlan plan_parameters(const std::vector<ParamSpec>& specs, DType dtype, const Layout& layout, int rank);
-// backend: the device to plan for.
-MemoryPlan plan_memory(const Config& config, Index vocab, const Layout& layout, int rank, const Device& backend);
+// backend: the device to plan for. slots: number of micro-batches that can be in flight.
+MemoryPlan plan_memory(const Config& config, Index vocab, const Layout& layout, int rank, const Device& backend,
+                       Index slots = 1);
 
-// Returns the bytes for the activation arenas on `backend`, which `ranks_here` ranks share.
-// On a device these are all bytes that the parameters leave free. On a host, where arenas may grow,
-// they are the planned bytes.
+// Returns the sizes of the activation arenas on `backend`, which `ranks_on_device` ranks share.
+// On a device their total is all bytes that the parameters leave free, and their ratio is that of
+// the plan. On a host, where arenas may grow, they are the planned bytes.
 // warmed_up: the device's libraries have already allocated their memory
 // (src/train/device_reservation.h).
 // Throws InputError if training does not fit. It lists the needs and the settings that reduce them.
-Index arena_bytes(const Config& config, Index vocab, const Layout& layout, int rank, const Device& backend,
-                  int ranks_on_device, bool warmed_up);
+ArenaSizes arena_sizes(const Config& config, Index vocab, const Layout& layout, int rank, const Device& backend,
+                       int ranks_on_device, bool warmed_up, Index slots = 1);
 
 // Throws the InputError of a training that needs more than `available` bytes. It lists the needs
 // and the settings that reduce them.

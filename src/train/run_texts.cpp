@@ -6,11 +6,14 @@
 #include <fstream>
 #include <iterator>
 
+#include "dist/device_comm.h"
 #include "dist/runtime.h"
 #include "src/build_info.h"
 #include "src/io/manifest.h"
+#include "src/model/rope.h"
 #include "src/text/numbers.h"
 #include "src/text/strings.h"
+#include "src/text/table.h"
 
 namespace sy {
 namespace {
@@ -34,6 +37,34 @@ std::string start_text(const Config& config, int ranks) {
   return fmt::format("== {} switchyard {}{} on {}, layout {}: {}\n", utc_now(true), build.version,
                      build.commit.empty() ? "" : " " + build.commit.substr(0, 12), host_name(),
                      config.layout(ranks).str(), one_line(command_line()));
+}
+
+std::string training_summary(const Config& config, const Dataset& dataset, const SampleStream& samples,
+                             const Layout& layout, const MemoryPlan& memory, const std::string& device,
+                             Index library_bytes) {
+  const ParamCount count = count_params(config, model_vocab(config, dataset.vocab()));
+  return fmt::format(
+      "model     {:.2f} M parameters, {:.2f} M active per token\n"
+      "layout    {} ({}), {}\n"
+      "memory    {} per rank: weights {}, gradients {}, optimizer {}, activations about {}{}\n"
+      "data      {}: {} sequences of {} tokens an epoch; a step takes {}{}",
+      static_cast<double>(count.total) / 1e6, static_cast<double>(count.active) / 1e6, layout.str(),
+      counted(layout.ranks, "rank"), device, megabytes(memory.total()), megabytes(memory.weights),
+      megabytes(memory.gradients), megabytes(memory.optimizer), megabytes(memory.activations()),
+      library_bytes > 0 ? fmt::format("; {} and cuBLAS have {}", device_collectives().name, megabytes(library_bytes))
+                        : "",
+      config.data.path, samples.samples_per_epoch(), config.model.seq_len, config.train.global_batch,
+      training_rope_text(block_specs(config)));
+}
+
+std::vector<std::string> all_config_warnings(const Config& config, const Layout& layout, const SampleStream& samples) {
+  std::vector<std::string> out = config_warnings(config, layout);
+  if (samples.samples_per_epoch() < config.train.global_batch)
+    out.push_back(fmt::format(
+        "data.path = {} has {} sequences of {} tokens, fewer than train.global_batch = {}: a step trains on "
+        "some of them several times: prepare more text, or lower train.global_batch",
+        config.data.path, samples.samples_per_epoch(), config.model.seq_len, config.train.global_batch));
+  return out;
 }
 
 std::string end_text(const RunEnd& end) {

@@ -1,16 +1,29 @@
-// The texts at the start and at the end of a training. The first goes to RUN/train.log.
+// The texts at the start and at the end of a training.
 #pragma once
 
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "src/config.h"
+#include "src/data/dataset.h"
+#include "src/train/memory.h"
 #include "src/train/metrics.h"
 
 namespace sy {
 
 // Returns the first line of a start in RUN/train.log: time, program, host, ranks and command line.
 std::string start_text(const Config& config, int ranks);
+
+// Describes the coming training in four lines, or five if a rope table depends on the length.
+// `memory` is that of a rank. `device` is its name. `library_bytes` is device memory that libraries
+// hold (DeviceReservation).
+std::string training_summary(const Config& config, const Dataset& dataset, const SampleStream& samples,
+                             const Layout& layout, const MemoryPlan& memory, const std::string& device,
+                             Index library_bytes);
+
+// Returns warnings about valid but probably unintended settings.
+std::vector<std::string> all_config_warnings(const Config& config, const Layout& layout, const SampleStream& samples);
 
 struct RunEnd {
   std::filesystem::path run;

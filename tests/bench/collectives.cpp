@@ -109,7 +109,7 @@ void print_memory(const Config& config, Index vocab, Engine& engine) {
     const MemoryPlan plan = plan_memory(config, vocab, l, 0, *make_cpu());
     const Index unsplit = 2 * plan.gradients;
     table.row({l.str(), mega(plan.weights), mega(plan.gradients), mega(plan.optimizer), mega(unsplit),
-               mega(plan.activations), mega(plan.total()), mega(plan.total() - plan.optimizer + unsplit)});
+               mega(plan.activations()), mega(plan.total()), mega(plan.total() - plan.optimizer + unsplit)});
   }
   fmt::print("\nPlanned memory of rank 0, MB, {} tokens in a pass:\n{}",
              config.train.micro_batch * config.model.seq_len, table.str());

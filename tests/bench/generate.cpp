@@ -130,7 +130,7 @@ bool measure(const Options& o, const Model& model) {
   const auto self = make_comm_self();
   const Index all_passes = o.passes * (o.samples + 1),
               positions = *std::max_element(model.lengths.begin(), model.lengths.end()) + all_passes;
-  Engine engine(config, o.vocab, make_device("auto"), make_mesh(*self, {}), false, 0, 1, positions);
+  Engine engine(config, o.vocab, make_device("auto"), make_mesh(*self, {}), false, {}, 1, positions);
   engine.store().initialize(1);
   const ParamCount count = count_params(config, o.vocab);
   fmt::print("\n{}: {:.0f} M parameters, {:.0f} M active per token; {}\n", model.name,

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <tuple>
 
 #include "dist/device_comm.h"
 #include "dist/phase.h"
@@ -11,6 +12,7 @@
 #include "src/train/device_reservation.h"
 #include "src/train/distributed_optimizer.h"
 #include "src/train/memory.h"
+#include "src/train/pipeline_schedule.h"
 #include "tests/cuda_host/host/control.h"
 #include "tests/forwarding_comm.h"
 #include "tests/mpi_world.h"
@@ -50,11 +52,11 @@ struct Trained {
   double rate = 1e-3;
 
   Trained(const Config& c, const Layout& l, const std::string& backend = "cuda")
-      : Trained(c, l, make_device(backend), {make_mesh(world(), l), 0, Index{4} << 20}) {}
+      : Trained(c, l, make_device(backend), {make_mesh(world(), l), 0, {.scratch = Index{4} << 20}}) {}
   Trained(const Config& c, const Layout& l, std::unique_ptr<Device> backend, DeviceReservation reservation)
       : config(c),
         layout(l),
-        engine(c, vocab, std::move(backend), std::move(reservation.mesh), true, reservation.arena_bytes),
+        engine(c, vocab, std::move(backend), std::move(reservation.mesh), true, reservation.arenas, reservation.slots),
         optimizer(engine.mesh(), engine.store()) {
     for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::int32_t>(i * (3 + world().rank()) % vocab);
     engine.store().initialize(1);
@@ -135,6 +137,64 @@ TEST(Step, RunsRepeatedPassesAsGraphs) {
         EXPECT_TRUE(weights[0] == weights[1]) << layout.str() << " " << dtype << " recompute " << recompute;
       }
   unsetenv("SWITCHYARD_GRAPHS");
+}
+
+// A step of four micro-batches, with as many of them in flight as the engine has slots. Its memory
+// is what the plan says, `spare` times. Returns the weights after four steps, so that graphs are
+// recorded and replayed.
+std::vector<std::vector<std::byte>> pipelined_weights(const Config& config, const Layout& layout, Index slots,
+                                                      Index spare) {
+  constexpr Index in_step = 4;
+  std::unique_ptr<Device> backend = make_device("cuda");
+  const MemoryPlan plan = plan_memory(config, vocab, layout, world().rank(), *backend, slots);
+  Trained t(config, layout, std::move(backend),
+            {make_mesh(world(), layout), 0, {spare * plan.saved / slots, spare * plan.scratch}, slots});
+  const Index tokens = sequences * length * in_step * layout.dp();
+  const BackwardHooks hooks = t.optimizer.backward_hooks();
+  for (Index step = 1; step <= 4; ++step) {
+    const cuda_host::Counters before = cuda_host::counters();
+    for (const auto& [direction, micro] : one_forward_one_backward(in_step, slots)) {
+      std::vector<std::int32_t> ids = t.ids;
+      for (std::int32_t& id : ids) id = static_cast<std::int32_t>((id + 7 * micro + step) % vocab);
+      if (direction == ScheduledPass::Direction::forward)
+        t.engine.forward({sequences, length, ids, ids, tokens, 1, in_step}, micro % slots);
+      else
+        t.engine.backward(micro % slots, micro + 1 == in_step ? hooks : BackwardHooks{});
+    }
+    t.optimizer.step(config.train, t.rate, step);
+    t.engine.take_statistics();
+    const cuda_host::Counters after = cuda_host::counters();
+    if (step == 4 && config.moe.experts == 0) {
+      EXPECT_EQ(after.allocations, before.allocations);
+      EXPECT_LT(after.launches - before.launches, 12) << slots << " slots";  // passes are replayed
+    }
+  }
+  for (Index slot = 0; slot < slots; ++slot) {
+    EXPECT_EQ(t.engine.saved(slot).in_use(), 0);
+    if (config.moe.experts == 0) {
+      EXPECT_EQ(t.engine.saved(slot).peak() * slots, plan.saved);
+    }
+  }
+  return t.weights();
+}
+
+// The weights are the same, bit by bit, with any number of micro-batches in flight.
+TEST(Step, KeepsSeveralMicroBatchesInFlight) {
+  const int n = world().size();
+  // Experts may get more rows than planned.
+  for (const auto& [settings, layout, spare] :
+       {std::tuple{std::vector<std::string>{"--moe.experts=0"}, Layout{n, 1, 1, 1}, 1},
+        {{"--moe.experts=0", "--run.dtype=bf16", "--train.recompute=true"}, Layout{n, n, 1, 1}, 1},
+        {{"--moe.capacity_factor=1"}, Layout{n, 1, n, 1}, 4},
+        {{"--moe.aux_scope=global_batch", "--train.recompute=true"}, Layout{n, 1, n, 1}, 4}}) {
+    const Config config = config_of(settings);
+    const auto expected = pipelined_weights(config, layout, 1, spare);
+    for (const Index slots : {2, 3}) {
+      cuda_host::set_running(cuda_host::Running::late);
+      EXPECT_TRUE(pipelined_weights(config, layout, slots, spare) == expected) << layout.str() << " slots " << slots;
+      cuda_host::set_running(cuda_host::Running::at_once);
+    }
+  }
 }
 
 // The waits are so long that the host checks its communicators meanwhile. This leaves no trace.
@@ -275,7 +335,7 @@ TEST(Step, GivesTheSameWeightsByBucketAndByBuffer) {
         if (per_buffer)
           for (std::unique_ptr<Comm>* comm : {&mesh.stage, &mesh.dp, &mesh.edp})
             *comm = std::make_unique<PerBufferComm>(std::move(*comm));
-        Trained t(config, layout, make_device("cpu"), {std::move(mesh), 0, Index{4} << 20});
+        Trained t(config, layout, make_device("cpu"), {std::move(mesh), 0, {.scratch = Index{4} << 20}});
         states.push_back(trained_state(t, at_once));
         EXPECT_EQ(calls(t, Collective::broadcast) > 0, per_buffer && n > 1);
       }
@@ -477,13 +537,33 @@ TEST(Memory, IsReservedForLibrariesBeforeActivations) {
     if (n > 1) {
       EXPECT_GE(reservation.library_bytes, Index{3} << 30) << layout.str();
     }
-    EXPECT_GT(reservation.arena_bytes, Index{512} << 20) << layout.str();
+    EXPECT_GT(reservation.arenas.total(), Index{512} << 20) << layout.str();
     Trained t(config, layout, std::move(backend), std::move(reservation));
     for (int step = 0; step < 2; ++step) t.step();
     EXPECT_TRUE(std::isfinite(t.optimizer.norm()));
     EXPECT_EQ(cuda_host::counters().library_bytes, used_library_bytes) << layout.str();
   }
   cuda_host::set_nccl_channel_bytes(std::size_t{1} << 20);
+}
+
+// The arenas of all slots have the memory that one slot would have.
+TEST(Memory, IsReservedForEverySlot) {
+  const int n = world().size();
+  const Config config = config_of({"--moe.experts=0"});
+  const Layout layout{n, 1, 1, 1};
+  const std::unique_ptr<Device> backend = make_device("cuda");
+  const auto sizes = [&](Index slots) {
+    return arena_sizes(config, vocab, layout, world().rank(), *backend, n, true, slots);
+  };
+  const ArenaSizes one = sizes(1);
+  for (const Index slots : {2, 5}) {
+    const ArenaSizes several = sizes(slots);
+    EXPECT_EQ(several.total(slots), one.total());
+    const MemoryPlan plan = plan_memory(config, vocab, layout, world().rank(), *backend, slots);
+    EXPECT_GT(several.saved, 1000 * plan.saved / slots);
+    EXPECT_NEAR(static_cast<double>(several.saved) / static_cast<double>(several.scratch),
+                static_cast<double>(plan.saved / slots) / static_cast<double>(plan.scratch), 1e-3);
+  }
 }
 
 // Without warm_up_and_reserve, the first step would find no memory for its connections.
@@ -493,9 +573,9 @@ TEST(Memory, IsExhaustedByALateConnection) {
   cuda_host::set_nccl_channel_bytes(std::size_t{64} << 20);
   const Config config = config_of({});
   std::unique_ptr<Device> backend = make_device("cuda");
-  const Index arena = arena_bytes(config, vocab, {n, 1, n, 1}, world().rank(), *backend, 1, false);
+  const ArenaSizes arenas = arena_sizes(config, vocab, {n, 1, n, 1}, world().rank(), *backend, 1, false);
   try {
-    Trained t(config, {n, 1, n, 1}, std::move(backend), {make_mesh(world(), {n, 1, n, 1}), 0, arena});
+    Trained t(config, {n, 1, n, 1}, std::move(backend), {make_mesh(world(), {n, 1, n, 1}), 0, arenas});
     for (int step = 0; step < 2; ++step) t.step();
     FAIL() << "all connections found memory";
   } catch (const Failure& e) {

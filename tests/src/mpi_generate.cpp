@@ -162,7 +162,7 @@ std::vector<Continuation> texts(Comm& comm, const RanksAndLayouts& l,
   std::vector<std::string> settings;
   if (!alone) settings.push_back("--run.dtype=" + device.dtype);
   Engine engine(parse_config(l.model, "test", settings), V, make_device(alone ? "cpu" : device.backend),
-                make_mesh(comm, alone ? Layout{} : Layout{l.ranks, l.tp, l.ep, l.etp}), false, 0, 1,
+                make_mesh(comm, alone ? Layout{} : Layout{l.ranks, l.tp, l.ep, l.etp}), false, {}, 1,
                 required_positions(prompts, options.tokens));
   engine.store().initialize(5);
   // Weights are larger than initial ones, so that texts do not repeat themselves.

@@ -129,7 +129,7 @@ TEST(PlanLayouts, MemoryAndTrafficMatchThePlan) {
         const Profile planned = profiler.loaded(layout, world().rank(), shares);
         EXPECT_EQ(engine.store().allocated_bytes(), planned.memory.parameters()) << where;
         const double activations = static_cast<double>(engine.saved().peak() + engine.scratch().peak());
-        EXPECT_NEAR(static_cast<double>(planned.memory.activations) / activations, 1, 0.05) << where;
+        EXPECT_NEAR(static_cast<double>(planned.memory.activations()) / activations, 1, 0.05) << where;
 
         // The bytes of dispatch depend on the current routing. All other bytes are known exactly.
         SentBy expected;

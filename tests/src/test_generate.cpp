@@ -33,7 +33,7 @@ capacity_factor = 0.5
 struct Model {
   explicit Model(const std::vector<std::string>& overrides, Index positions = 80)
       : self(make_comm_self()),
-        engine(parse_config(base, "test", overrides), V, make_cpu(), make_mesh(*self, {}), false, 0, 1, positions) {
+        engine(parse_config(base, "test", overrides), V, make_cpu(), make_mesh(*self, {}), false, {}, 1, positions) {
     // Weights are larger than initial ones, so that every path matters. Norms differ from 1, and
     // biases from 0.
     for (const ParamSpec& spec : engine.store().specs()) {

@@ -4,6 +4,7 @@
 
 #include "src/model/engine.h"
 #include "src/train/memory.h"
+#include "src/train/pipeline_schedule.h"
 #include "tests/src/reference_model.h"
 
 namespace sy {
@@ -447,9 +448,39 @@ TEST(Memory, PlanEqualsAllocation) {
     EXPECT_GT(engine.store().packed_weights().bytes(), plan.gradients);
     const std::vector<std::int32_t> ids(21, 3);
     engine.train({3, 7, ids, ids, 21, 3, 1});
-    EXPECT_EQ(engine.saved().peak() + engine.scratch().peak(), plan.activations);
+    EXPECT_EQ(engine.saved().peak() + engine.scratch().peak(), plan.activations());
     EXPECT_EQ(engine.saved().in_use(), 0);
     EXPECT_EQ(engine.scratch().in_use(), 0);
+  }
+}
+
+// The plan counts saved activations once for each micro-batch in flight.
+TEST(Memory, CountsTheMicroBatchesInFlight) {
+  const auto cpu = make_cpu();
+  for (const char* recompute : {"--train.recompute=false", "--train.recompute=true"}) {
+    const Config config = parse_config(base, "test", {"--train.micro_batch=3", recompute});
+    const Index V = 300;
+    const MemoryPlan one = plan_memory(config, V, Layout{}, 0, *cpu);
+    for (const Index slots : {1, 2, 4}) {
+      const auto self = make_comm_self();
+      Engine engine(config, V, make_dry(cpu.get()), single_mesh(*self), true, {}, slots);
+      const std::vector<std::int32_t> ids(21, 3);
+      for (const auto& [direction, micro] : one_forward_one_backward(5, slots))
+        if (direction == ScheduledPass::Direction::forward)
+          engine.forward({3, 7, ids, ids, 105, 15, 5}, micro % slots);
+        else
+          engine.backward(micro % slots);
+      Index saved = 0;
+      for (Index slot = 0; slot < slots; ++slot) saved += engine.saved(slot).peak();
+      const MemoryPlan plan = plan_memory(config, V, Layout{}, 0, *cpu, slots);
+      EXPECT_EQ(plan.saved, saved) << slots;
+      EXPECT_EQ(plan.saved, slots * one.saved) << slots;
+      EXPECT_EQ(plan.scratch, engine.scratch().peak()) << slots;
+      EXPECT_EQ(plan.scratch, one.scratch) << slots;
+      EXPECT_EQ(plan.total(), one.total() + (slots - 1) * one.saved) << slots;
+      const ArenaSizes arenas = arena_sizes(config, V, Layout{}, 0, *cpu, 1, false, slots);
+      EXPECT_EQ(arenas.total(slots), plan.activations()) << slots;
+    }
   }
 }
 

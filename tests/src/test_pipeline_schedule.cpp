@@ -54,7 +54,7 @@ std::vector<std::int32_t> tokens(Index n, Index seed) {
 
 struct Model {
   explicit Model(const Config& config, Index slots = 1)
-      : self(make_comm_self()), engine(config, vocab, make_cpu(), make_mesh(*self, {}), true, 0, slots) {
+      : self(make_comm_self()), engine(config, vocab, make_cpu(), make_mesh(*self, {}), true, {}, slots) {
     engine.store().initialize(3);
   }
   // Gradients by parameter name.

@@ -106,7 +106,7 @@ void expect_equal(const Profile& a, const Profile& b, const std::string& where) 
     EXPECT_EQ(x->transfers, y->transfers) << where;
   }
   EXPECT_EQ(a.memory.parameters(), b.memory.parameters()) << where;
-  EXPECT_EQ(a.memory.activations, b.memory.activations) << where;
+  EXPECT_EQ(a.memory.activations(), b.memory.activations()) << where;
 }
 
 // The profiler runs equal layers once. Here all layers run, with rows that experts share equally.
@@ -121,7 +121,7 @@ TEST(Plan, ExtrapolatesEqualLayers) {
       const std::string where = layout.str() + recompute;
       expect_equal(profiler.balanced(layout), whole, where);
       const MemoryPlan memory = plan_memory(config, planned_vocab, layout, 0, *cpu);
-      EXPECT_EQ(whole.memory.activations, memory.activations) << where;
+      EXPECT_EQ(whole.memory.activations(), memory.activations()) << where;
       EXPECT_EQ(whole.memory.parameters(), memory.parameters()) << where;
       EXPECT_EQ(profiler.parameters(layout).optimizer, memory.optimizer) << where;
     }

@@ -23,13 +23,13 @@ const ModelShape small_model = {"small", 2, 64, 2, 1, 4, 2, 96, 64, 2, 24};
 
 struct Plan {
   ModelShape shape;
-  Index arena = 0;  // bytes; 0: grows
+  ArenaSizes arenas = {};
 };
 
 // Bytes that the device has for a model's activations. Empty if the model does not fit.
-std::optional<Index> room_for(const ModelShape& shape, const Setup& setup, const Device& backend) {
+std::optional<ArenaSizes> room_for(const ModelShape& shape, const Setup& setup, const Device& backend) {
   try {
-    return arena_bytes(config_of(shape, setup.dtype), shape.vocab, {}, 0, backend, 1, false);
+    return arena_sizes(config_of(shape, setup.dtype), shape.vocab, {}, 0, backend, 1, false);
   } catch (const InputError&) {
     return std::nullopt;
   }
@@ -50,10 +50,10 @@ Plan largest(const Setup& setup) {
 // One rank that trains on one batch of random tokens again and again.
 class Training {
  public:
-  Training(const ModelShape& shape, const Setup& setup, std::unique_ptr<Device> backend, Index arena)
+  Training(const ModelShape& shape, const Setup& setup, std::unique_ptr<Device> backend, ArenaSizes arenas)
       : shape_(shape),
         self_(make_comm_self()),
-        engine_(config_of(shape, setup.dtype), shape.vocab, std::move(backend), make_mesh(*self_, {}), true, arena),
+        engine_(config_of(shape, setup.dtype), shape.vocab, std::move(backend), make_mesh(*self_, {}), true, arenas),
         optimizer_(engine_.mesh(), engine_.store()),
         ids_(tokens()),
         targets_(tokens()) {
@@ -97,7 +97,7 @@ class Training {
 // FLOP of one micro-batch, forward and backward without recomputation: three times the dry
 // device's count of forward.
 double model_flops(const ModelShape& shape, const Setup& setup, const Device& backend) {
-  Training training(shape, setup, make_dry(&backend), 0);
+  Training training(shape, setup, make_dry(&backend), {});
   dry_counts(training.backend()) = {};
   training.loss();
   return 3 * dry_counts(training.backend()).flops;
@@ -106,8 +106,8 @@ double model_flops(const ModelShape& shape, const Setup& setup, const Device& ba
 }  // namespace
 
 void measure_step(const Setup& setup, std::vector<Section>& sections) {
-  const auto [shape, arena] = largest(setup);
-  Training training(shape, setup, setup.make(), arena);
+  const auto [shape, arenas] = largest(setup);
+  Training training(shape, setup, setup.make(), arenas);
   const double flops = model_flops(shape, setup, training.backend()), before = training.loss();
   const ParamCount count = count_params(config_of(shape, setup.dtype), shape.vocab);
   sections.push_back(
@@ -145,8 +145,8 @@ void measure_graphs(const Setup& setup, std::vector<Section>& sections) {
   for (const char* graphs : {"1", "0"}) {
     const Environment variable("SWITCHYARD_GRAPHS", graphs);
     auto backend = setup.make();
-    const Index arena = room_for(shape, setup, *backend).value();
-    Training training(shape, setup, std::move(backend), arena);
+    const ArenaSizes arenas = room_for(shape, setup, *backend).value();
+    Training training(shape, setup, std::move(backend), arenas);
     for (int i = 0; i < 3; ++i) training.step(1);
     const Spread seconds = measure(training.backend(), setup, [&] { training.step(1); });
     sections.back().lines.push_back(

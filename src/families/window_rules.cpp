@@ -1,0 +1,151 @@
+// Conversions of layers with a sliding window.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+#include <string>
+
+#include "src/families/config_rules.h"
+#include "src/families/rule_helpers.h"
+#include "src/params/block_specs.h"
+#include "src/text/strings.h"
+
+namespace sy {
+namespace {
+
+// Types of all layers: layer_types, or the rule `windowed` if the key is absent.
+std::vector<std::string> layer_types(const Json& hf_config, const std::function<bool(Index)>& windowed) {
+  constexpr Index max_layers = 10000;  // maximum of model.layers
+  const Index layers = hf_config.at("num_hidden_layers").get<std::int64_t>();
+  if (layers < 1 || layers > max_layers) bad_input("num_hidden_layers = {}: expected 1 to {}", layers, max_layers);
+  std::vector<std::string> out;
+  if (const Json* types = find_value(hf_config, "layer_types")) {
+    out = types->get<std::vector<std::string>>();
+    if (std::ssize(out) != layers)
+      bad_input("layer_types has {} types, and num_hidden_layers is {}", out.size(), layers);
+    return out;
+  }
+  for (Index i = 0; i < layers; ++i) out.emplace_back(windowed(i) ? sliding_type : full_type);
+  return out;
+}
+
+// Value of model.pattern: the shortest period of the types.
+std::string pattern_of(const std::vector<std::string>& types) {
+  std::size_t period = 1;
+  const auto repeats = [&] {
+    for (std::size_t i = period; i < types.size(); ++i)
+      if (types[i] != types[i - period]) return false;
+    return true;
+  };
+  while (!repeats()) ++period;
+  std::vector<std::string> runs;
+  for (std::size_t i = 0; i < period;) {
+    std::size_t end = i;
+    while (end < period && types[end] == types[i]) ++end;
+    runs.push_back(fmt::format("{}*{}", types[i] == sliding_type ? "local" : "global", end - i));
+    i = end;
+  }
+  return join(runs, ", ");
+}
+
+// Value of sliding_window. `absent` if the key is absent, 0 if it is null.
+Index window_of(const Json& hf_config, Index absent) {
+  return hf_config.contains("sliding_window") ? int_or(hf_config, "sliding_window", 0) : absent;
+}
+
+void read_windows(const Json& hf_config, const std::vector<std::string>& types, Index absent, KeySettings& settings) {
+  for (const std::string& type : types)
+    if (type != full_type && type != sliding_type) bad_input("layer_types: {} is not known", type);
+  const auto windowed = std::count(types.begin(), types.end(), sliding_type);
+  if (windowed == 0) return;
+  const Index size = window_of(hf_config, absent);
+  if (size < 1) bad_input("sliding_window = {}: expected 1 or more, as some layers have a window", size);
+  const std::string window = fmt::format("{}", size);
+  if (windowed == std::ssize(types)) return settings.emplace_back("model.window", window), void();
+  settings.emplace_back("model.pattern", pattern_of(types));
+  settings.emplace_back("attention.local.window", window);
+}
+
+// Writes layer_types and sliding_window. Returns true if a layer has a window.
+bool write_windows(const Config& config, Json& hf_config) {
+  Json types = Json::array();
+  Json window;
+  for (const BlockSpec& block : block_specs(config)) {
+    types.push_back(std::string(block.attention.window > 0 ? sliding_type : full_type));
+    if (block.attention.window > 0) window = block.attention.window;
+  }
+  hf_config["layer_types"] = types;
+  if (!window.is_null()) hf_config["sliding_window"] = window;
+  return !window.is_null();
+}
+void write_types(const Config& config, Json& hf_config) {
+  write_windows(config, hf_config);
+}
+
+// Every n-th layer is full, the others have a window. named: sliding_window_pattern overrides
+// `every`. absent: default window.
+template <Index every, bool named, Index absent>
+void read_full_every(const Json& hf_config, KeySettings& settings) {
+  const Index n = named ? int_or(hf_config, "sliding_window_pattern", every) : every;
+  if (n < 1) bad_input("sliding_window_pattern = {}: expected 1 or more", n);
+  read_windows(hf_config, layer_types(hf_config, [n](Index i) { return (i + 1) % n != 0; }), absent, settings);
+}
+
+template <Index absent>
+void read_one_window(const Json& hf_config, KeySettings& settings) {
+  const bool has = window_of(hf_config, absent) > 0;
+  read_windows(hf_config, layer_types(hf_config, [has](Index) { return has; }), absent, settings);
+}
+void write_one_window(const Config& config, Json& hf_config) {
+  const bool listed = find_value(hf_config, "layer_types");
+  if (!write_windows(config, hf_config)) hf_config["sliding_window"] = Json();
+  if (!listed) hf_config = without(hf_config, "layer_types");
+}
+
+constexpr Index qwen_window = 4096;  // default of sliding_window
+template <bool (*windowed)(Index layer, Index max_window_layers)>
+void read_used_windows(const Json& hf_config, KeySettings& settings) {
+  const Index bound = int_or(hf_config, "max_window_layers", 28);
+  if (!bool_or(hf_config, "use_sliding_window", false) || window_of(hf_config, qwen_window) == 0) return;
+  read_windows(hf_config, layer_types(hf_config, [&](Index layer) { return windowed(layer, bound); }), qwen_window,
+               settings);
+}
+void write_used_windows(const Config& config, Json& hf_config) {
+  hf_config["use_sliding_window"] = write_windows(config, hf_config);
+}
+bool from_bound(Index layer, Index bound) {
+  return layer >= bound;
+}
+bool even_below_bound(Index layer, Index bound) {
+  return layer % 2 == 0 && layer < bound;
+}
+
+}  // namespace
+
+const ConfigRule window_rule{read_one_window<0>, write_one_window};
+const ConfigRule mistral_window_rule{read_one_window<4096>, write_one_window};
+const ConfigRule gemma2_window_rule{read_full_every<2, false, 4096>, write_types};
+const ConfigRule gpt_oss_window_rule{read_full_every<2, false, 128>, write_types};
+const ConfigRule gemma3_window_rule{read_full_every<6, true, 4096>, write_types};
+const ConfigRule cohere2_window_rule{[](const Json& hf_config, KeySettings& settings) {
+                                       read_full_every<4, true, 4096>(hf_config, settings);
+                                       const auto [full, sliding] = layer_sections(settings);
+                                       if (full.empty()) return;
+                                       const std::string section = sliding.empty() ? "model" : "attention.global";
+                                       settings.emplace_back(section + ".position", "none");
+                                     },
+                                     write_types};
+const ConfigRule qwen_window_rule{read_used_windows<from_bound>, write_used_windows};
+const ConfigRule qwen2_moe_window_rule{read_used_windows<even_below_bound>, write_used_windows};
+const ConfigRule qwen3_moe_window_rule{[](const Json& hf_config, KeySettings& settings) {
+                                         if (bool_or(hf_config, "use_sliding_window", false))
+                                           settings.emplace_back("model.window",
+                                                                 fmt::format("{}", window_of(hf_config, qwen_window)));
+                                       },
+                                       [](const Config& config, Json& hf_config) {
+                                         const Index window = block_specs(config).front().attention.window;
+                                         hf_config["use_sliding_window"] = window > 0;
+                                         if (window > 0) hf_config["sliding_window"] = window;
+                                       }};
+
+}  // namespace sy

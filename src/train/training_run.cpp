@@ -1,0 +1,300 @@
+#include "src/train/training_run.h"
+
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+
+#include "dist/phase.h"
+#include "dist/runtime.h"
+#include "src/data/run_tokenizer.h"
+#include "src/io/manifest.h"
+#include "src/io/trace.h"
+#include "src/text/numbers.h"
+#include "src/text/strings.h"
+#include "src/text/table.h"
+#include "src/train/memory.h"
+#include "src/train/routing_warnings.h"
+#include "src/train/run_texts.h"
+
+namespace sy {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+// Returns true if an error message says that the disk is full.
+bool is_disk_full(const std::string& what) {
+  for (const int error : {ENOSPC, EDQUOT, EFBIG})
+    if (what.find(std::strerror(error)) != what.npos) return true;
+  return false;
+}
+
+}  // namespace
+
+TrainingRun::TrainingRun(Comm& world, const Config& config, const RunOptions& options, const Layout& layout,
+                         Dataset dataset, std::unique_ptr<Device> backend, DeviceReservation reservation)
+    : world_(world),
+      options_(options),
+      config_(config),
+      dir_(config.run.dir),
+      dataset_(std::move(dataset)),
+      samples_(dataset_, config.model.seq_len, config.train.seed),
+      engine_(config, model_vocab(config, dataset_.vocab()), std::move(backend), std::move(reservation.mesh), true,
+              reservation.arenas, reservation.slots),
+      trainer_(engine_, samples_),
+      library_bytes_(reservation.library_bytes) {
+  state_.seed = config.train.seed;
+  state_.config = to_ini(config);
+  state_.vocab = engine_.vocab();
+  state_.dataset = fs::absolute(config.data.path).string();
+  state_.dataset_digest = dataset_.digest();
+  state_.tokenizer = to_text(tokenizers_of(dataset_));
+  state_.unicode_versions = dataset_.unicode_versions();
+  state_.layout = layout.str();
+  state_.experts.layers = engine_.model().moe_layers();
+  state_.experts.experts = config.moe.experts;
+  state_.experts.layer_ids = engine_.model().moe_layer_ids();
+}
+
+int TrainingRun::execute() {
+  try {
+    return train();
+  } catch (const CollectiveError& e) {
+    if (!is_disk_full(e.what())) throw;
+    const std::string advice = config_.run.keep == 0
+                                   ? "set run.keep (0: all checkpoints are kept)"
+                                   : fmt::format("lower run.keep = {} (checkpoints kept)", config_.run.keep);
+    throw CollectiveError(e.exit_code(),
+                          fmt::format("{}: make room, or {}, then continue with --run.resume=true", e.what(), advice));
+  }
+}
+
+void TrainingRun::print(const std::string& text) {
+  if (is_first_rank()) progress_.note(visible(text, "\n"));
+}
+
+void TrainingRun::warn_once(const std::string& text) {
+  if (warned_.insert(text).second) print(std::vector<std::string>{text});
+}
+
+void TrainingRun::print(const std::vector<std::string>& warnings) {
+  if (warnings.empty()) return;  // the progress line stays
+  progress_.clear();
+  for (const std::string& w : warnings) warn(w);
+}
+
+int TrainingRun::train() {
+  const bool resumed = prepare_folder();
+  if (trainer_.steps_done() >= config_.train.steps) {
+    agree_on_errors(world_, [&] {
+      if (!is_first_rank()) return;
+      if (const std::string missing = missing_steps_warning(dir_, trainer_.steps_done()); !missing.empty())
+        warn(missing);
+    });
+    print(fmt::format("{} is complete: step {} of {}. Raise train.steps to go on.", dir_.string(),
+                      trainer_.steps_done(), config_.train.steps));
+    return 0;
+  }
+  bool stop_early = world_.max(out_of_patience()) > 0;
+  if (!stop_early) announce();
+  agree_on_errors(world_, [&] {
+    if (!is_first_rank()) return;
+    metrics_ = std::make_unique<MetricsFile>(dir_, trainer_.steps_done() + 1, sinks());
+    rise_ = metrics_->history().rise;
+    losses_known_ = metrics_->history().missing.longest() < LossRise::window;
+  });
+  if (config_.run.checkpoint_first && !resumed) save();
+  const Index first = trainer_.steps_done() + 1;
+  int stop = signal_everywhere();
+  RoutingWarnings routing_warnings(trainer_.steps_done(), state_.experts.layer_ids);
+  StepTrace step_trace(world_, dir_ / "trace", config_.log.trace_first, config_.log.trace_steps);
+  while (!stop && !stop_early && trainer_.steps_done() < config_.train.steps) {
+    // Waiting for other ranks after the passes belongs to this step as well.
+    const ScopedStep scoped_step(world_.rank_context(), trainer_.steps_done() + 1);
+    step_trace.begin_step(trainer_.steps_done() + 1);
+    const StepResult result = step_or_advice();
+    const Index step = trainer_.steps_done();
+    step_trace.end_step(step);
+    const bool log = step % config_.run.log_every == 0 || step == config_.train.steps;
+    if (is_first_rank()) window_.add(result);  // only the rank that writes the history has it
+    ExpertCounts counts;
+    if (log) {
+      window_.close(step, state_.experts);
+      counts = counts_since((step - 1) / config_.run.log_every * config_.run.log_every, state_.experts);
+    }
+    const std::vector<DomainScore> validation = validate(step);
+    agree_on_errors(world_, [&] {
+      if (!is_first_rank()) return;
+      rise_.add(step, result.metrics.loss);
+      metrics_->write(result.metrics, counts.routed.empty() ? nullptr : &counts, validation);
+      const bool last = step == config_.train.steps;
+      if (!options_.quiet || last) progress_.step(result.metrics);
+      if (log) print(routing_warnings.add(step, counts));
+      if (!validation.empty() && (!options_.quiet || last))
+        progress_.note(validation_text(step, config_.train.steps, validation));
+    });
+    const ValidationOutcome outcome = record_validation(step, validation);
+    stop_early = outcome.stop_early;
+    stop = signal_everywhere();
+    const Index every = config_.run.checkpoint_every;
+    if (stop || stop_early || outcome.is_best || step == config_.train.steps || (every > 0 && step % every == 0))
+      save();
+  }
+  step_trace.end_step(trainer_.steps_done(), true);
+  progress_.clear();
+  if (trainer_.steps_done() == config_.train.steps || stop_early) {
+    if (stop_early) print(early_stop_text());
+    report_end(first);
+    return 0;
+  }
+  print(fmt::format("stopped at step {} as {} asked; continue with --run.resume=true", trainer_.steps_done(),
+                    signal_name(stop)));
+  return stopped_exit_code;
+}
+
+TrainingRun::ValidationOutcome TrainingRun::record_validation(Index step, const std::vector<DomainScore>& scores) {
+  if (scores.empty()) return {};
+  const bool is_best = state_.validation.add(step, total_of(scores).loss(), config_.run.keep_best);
+  const Index flags = world_.max(is_first_rank() ? (is_best ? 1 : 0) + (out_of_patience() ? 2 : 0) : 0);
+  return {(flags & 1) != 0, (flags & 2) != 0};
+}
+
+bool TrainingRun::out_of_patience() const {
+  return is_first_rank() && config_.train.patience > 0 && state_.validation.since_lowest >= config_.train.patience;
+}
+
+std::string TrainingRun::early_stop_text() const {
+  const ValidationRecord& v = state_.validation;
+  const fs::path lowest = checkpoints_of(dir_) / step_name(v.lowest_step);
+  std::error_code error;
+  const bool exists = v.lowest_step >= 0 && fs::exists(lowest / manifest_name, error);
+  return fmt::format(
+      "stopped early at step {} of {}: {} validations since step {} have not lowered the loss of {:.4f} "
+      "(train.patience = {}){}. Raise train.patience to go on",
+      trainer_.steps_done(), config_.train.steps, v.since_lowest, std::max<Index>(v.lowest_step, 0), v.lowest,
+      config_.train.patience, exists ? fmt::format("; {} is the best checkpoint", lowest.string()) : "");
+}
+
+StepResult TrainingRun::step_or_advice() {
+  try {
+    return trainer_.step();
+  } catch (const Diverged& e) {
+    agree_on_errors(world_, [&] {
+      const Index before = is_first_rank() && losses_known_ ? checkpoint_before_rise() : -1;
+      if (before >= 0)
+        fail("{}: {} is the newest before the loss rose: --run.resume=true --run.resume_step={}", e.what(),
+             (checkpoints_of(dir_) / step_name(before)).string(), before);
+    });
+    throw;
+  }
+}
+
+Index TrainingRun::checkpoint_before_rise() const {
+  if (rise_.begin() == 0) return -1;
+  const fs::path checkpoints = checkpoints_of(dir_);
+  const Index good = newest_before(checkpoints, rise_.begin() - 1);
+  return good >= 0 ? good : newest_before(checkpoints, rise_.begin());
+}
+
+Retention TrainingRun::retention() {
+  Retention out{config_.run.keep, config_.run.keep_every, {}};
+  if (const Index before = checkpoint_before_trouble(); before >= 0) out.pinned.insert(before);
+  for (const ValidationRecord::Entry& entry : state_.validation.best) out.pinned.insert(entry.step);
+  return out;
+}
+
+Index TrainingRun::checkpoint_before_trouble() {
+  if (config_.run.keep == 0) return -1;
+  const fs::path checkpoints = checkpoints_of(dir_);
+  const auto path = [&](Index step) { return (checkpoints / step_name(step)).string(); };
+  if (!losses_known_) {
+    const Index oldest = oldest_checkpoint(checkpoints);
+    if (oldest >= 0)
+      warn_once(
+          fmt::format("{} lacks too many losses to say whether they have risen: {}, the oldest checkpoint, is not "
+                      "deleted, whatever run.keep says",
+                      (dir_ / "metrics.jsonl").string(), path(oldest)));
+    return oldest;
+  }
+  const Index before = checkpoint_before_rise();
+  if (before >= 0)
+    warn_once(fmt::format(
+        "the loss has risen since step {} (its mean over {} steps was then above {} times the smallest such mean, "
+        "{:.4g}): {} "
+        "is the newest checkpoint before that, and is not deleted, whatever run.keep says: go back to it with "
+        "--run.resume=true --run.resume_step={} and a lower train.lr",
+        rise_.begin(), LossRise::window, LossRise::factor, rise_.smallest(), path(before), before));
+  return before;
+}
+
+MetricsSinks TrainingRun::sinks() const {
+  MetricsSinks sinks{config_.log, state_.experts.layer_ids, {}};
+  if (config_.train.validate_every > 0)
+    for (const Domain& d : dataset_.domains()) sinks.domains.push_back(d.name);
+  return sinks;
+}
+
+std::vector<DomainScore> TrainingRun::validate(Index step) {
+  const auto& t = config_.train;
+  if (t.validate_every == 0 || (step % t.validate_every != 0 && step != t.steps)) return {};
+  const auto started = std::chrono::steady_clock::now();
+  // Half of the sequences of a training micro-batch: nothing is dropped here, so busy experts get
+  // more rows than in training.
+  const EvaluateOptions options{.windows_per_pass = std::max<Index>(1, t.micro_batch / 2),
+                                .max_windows = t.validate_windows};
+  const std::vector<DomainScore> scores = evaluate(engine_, dataset_, options, [](Index, Index) {});
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - started;
+  progress_.pause(took.count(), t.validate_every);
+  return scores;
+}
+
+void TrainingRun::announce() {
+  if (!is_first_rank()) return;
+  const Layout& layout = engine_.mesh().layout;
+  print(all_config_warnings(config_, layout, samples_));
+  if (options_.quiet) return;
+  const MemoryPlan memory = plan_memory(config_, engine_.vocab(), layout, 0, engine_.backend(), engine_.slots());
+  print(training_summary(config_, dataset_, samples_, layout, memory, engine_.backend().describe(), library_bytes_));
+}
+
+void TrainingRun::save() {
+  Retention retained;
+  agree_on_errors(world_, [&] {
+    if (!is_first_rank()) return;
+    if (!lock_->held())
+      fail(
+          "{} was removed or replaced while it was trained in: nothing more is written there: start again in a "
+          "folder of its own",
+          dir_.string());
+    metrics_->sync();  // the lines of its steps must be on the disk before a checkpoint counts
+    retained = retention();
+  });
+  const double begin = progress_.elapsed();
+  window_.close(trainer_.steps_done(), state_.experts);
+  state_.step = trainer_.steps_done();
+  state_.samples = trainer_.samples_done();
+  state_.tokens = trainer_.tokens_done();
+  state_.router_bias = engine_.router_bias();
+  const PhaseGuard saving(world_.rank_context(), {"save of a checkpoint", -1, "", state_.step});
+  for (const std::string& warning : save_checkpoint(world_, dir_, state_, engine_.store(), retained))
+    warn_once(warning);
+  if (!options_.quiet)
+    print(fmt::format("saved     {} in {}", (checkpoints_of(dir_) / step_name(state_.step)).string(),
+                      seconds_text(progress_.elapsed() - begin)));
+}
+
+void TrainingRun::report_end(Index first) {
+  if (!is_first_rank() || options_.quiet || trainer_.steps_done() < first) return;
+  RunEnd end;
+  end.run = dir_;
+  end.first_step = first;
+  end.last_step = trainer_.steps_done();
+  end.seconds = progress_.elapsed();
+  end.totals = metrics_->totals();
+  end.can_evaluate = dataset_.valid_tokens() > 0;
+  end.has_experts = config_.moe.experts > 0;
+  end.can_generate = !state_.tokenizer.empty();
+  print(end_text(end));
+}
+
+}  // namespace sy

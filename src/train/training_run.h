@@ -1,0 +1,118 @@
+// A training run in its folder: the start or resume, the loop over steps, checkpoints and their
+// retention.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "src/data/dataset.h"
+#include "src/evaluate/evaluate.h"
+#include "src/io/lock.h"
+#include "src/train/device_reservation.h"
+#include "src/train/history.h"
+#include "src/train/stop.h"
+#include "src/train/trainer.h"
+
+namespace sy {
+
+class TrainingRun {
+ public:
+  TrainingRun(Comm& world, const Config& config, const RunOptions& options, const Layout& layout, Dataset dataset,
+              std::unique_ptr<Device> backend, DeviceReservation reservation);
+  // Trains. Returns the exit code. Collective.
+  int execute();
+
+ private:
+  bool is_first_rank() const { return world_.rank() == 0; }
+  void print(const std::string& text);
+  // Prints a warning only once. Each save finds the causes of the previous one again.
+  void warn_once(const std::string& text);
+  void print(const std::vector<std::string>& warnings);
+
+  // ---- the start of a run: training_run_start.cpp ----
+  // Locks the folder, so that no other run uses it.
+  void lock_folder();
+  // Starts a new run folder, or continues one and returns true. Overwrites nothing of an older run.
+  bool prepare_folder();
+  // Copies the tokenizer to the run folder. `from`: the checkpoint that training starts from; empty
+  // if there is none. If that run has a copy of the same tokenizer, it is preferred, since it has
+  // more companion files.
+  void store_own_tokenizer(const std::filesystem::path& from) const;
+  // Compares the tokenizer of the data with that of the checkpoint that training starts from.
+  void check_data(const std::filesystem::path& checkpoint, const TrainState& saved_state);
+  // Continues the run from one of its checkpoints.
+  void load(const std::filesystem::path& path);
+  // Starts from another run's weights; all other state is new.
+  void start_from(const std::filesystem::path& path);
+  // Throws InputError if the checkpoint is of another model or of other data.
+  void check_same_model(const std::filesystem::path& checkpoint);
+  // Prints the warning of check_data.
+  void warn_of_data() const;
+
+  // ---- the loop over steps: training_run.cpp ----
+  int train();
+  // Prints warnings, and describes the coming training.
+  void announce();
+  // Result of a validation.
+  struct ValidationOutcome {
+    bool is_best = false;  // its loss is among the run.keep_best lowest
+    bool stop_early = false;
+  };
+  // The first rank decides, and all ranks get its result. Collective if there are scores.
+  ValidationOutcome record_validation(Index step, const std::vector<DomainScore>& scores);
+  // Returns true if the last train.patience validations have not lowered the loss. On the first
+  // rank.
+  bool out_of_patience() const;
+  std::string early_stop_text() const;
+
+  // Runs a step. If it diverges, the error names the checkpoint to go back to.
+  StepResult step_or_advice();
+  // Returns the newest checkpoint whose weights gave the loss of a step before the rise. Otherwise
+  // the newest one written before the rise, or -1 if there is none or no rise. On the first rank.
+  Index checkpoint_before_rise() const;
+  // The checkpoints to keep when the next one is written. On the first rank.
+  Retention retention();
+  // Returns the step of the checkpoint that the losses protect, whatever run.keep says; -1 if none.
+  // Warns once about it. On the first rank.
+  Index checkpoint_before_trouble();
+
+  // The enabled sinks, and the layers and domains that they may get.
+  MetricsSinks sinks() const;
+  // Returns the scores on the validation text after this step. Empty if the step has no validation.
+  // Collective.
+  std::vector<DomainScore> validate(Index step);
+  // Returns a signal that asked any rank to stop; 0 if there was none. Collective.
+  int signal_everywhere() { return static_cast<int>(world_.max(stop_signal())); }
+  // Writes a checkpoint. Collective.
+  void save();
+  // Prints the path of the result and possible next commands, unless this start made no step.
+  // first: the first step of this start.
+  void report_end(Index first);
+
+  Comm& world_;
+  RunOptions options_;
+  Config config_;
+  std::filesystem::path dir_;
+  Dataset dataset_;
+  SampleStream samples_;
+  Engine engine_;
+  Trainer trainer_;
+  TrainState state_;
+  // of check_data; printed after loading, so that it does not accompany an error
+  std::string data_warning_;
+  HistoryWindow window_;
+  // On the first rank:
+  std::unique_ptr<MetricsFile> metrics_;
+  LossRise rise_;
+  bool losses_known_ = true;  // false: metrics.jsonl lacks more losses than rise_ tolerates
+  std::set<std::string> warned_;
+  ProgressLine progress_{config_.train.steps, config_.run.log_every};
+  std::optional<FolderLock> lock_;  // on the first rank
+  const Index library_bytes_;
+};
+
+}  // namespace sy

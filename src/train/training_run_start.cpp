@@ -1,0 +1,186 @@
+// The start of a training run: a new folder, or one that is resumed.
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "dist/runtime.h"
+#include "src/data/run_tokenizer.h"
+#include "src/families/export.h"
+#include "src/io/manifest.h"
+#include "src/system/files.h"
+#include "src/text/strings.h"
+#include "src/train/run_texts.h"
+#include "src/train/training_run.h"
+
+namespace sy {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+// Time in which an ended run should release its folder. Under load, ranks outlive mpirun by a
+// second or two.
+constexpr std::chrono::seconds lock_timeout(5);
+
+// Formats differences as "KEY: A here, B there".
+std::string differences_text(const std::vector<KeyDifference>& differences) {
+  std::vector<std::string> texts;
+  for (const KeyDifference& d : differences)
+    texts.push_back(fmt::format("{}: {} here, {} there", d.key, d.here, d.there));
+  return join(texts);
+}
+
+}  // namespace
+
+void TrainingRun::lock_folder() {
+  if (!is_first_rank()) return;
+  std::error_code ec;
+  fs::create_directories(dir_, ec);
+  if (ec)
+    throw_write_error(ec.value(), fmt::format("run.dir = {} cannot be written ({}): check the path and its permissions",
+                                              dir_.string(), ec.message()));
+  lock_.emplace(dir_, lock_timeout, "run.dir", "choose another run.dir");
+  const fs::path checkpoints = dir_ / "checkpoints";
+  if (fs::exists(checkpoints) && access(checkpoints.c_str(), R_OK | W_OK | X_OK) != 0)
+    bad_input("{} cannot be written ({}): check its permissions, or choose another run.dir", checkpoints.string(),
+              std::strerror(errno));
+}
+
+bool TrainingRun::prepare_folder() {
+  agree_on_errors(world_, [&] { lock_folder(); });
+  agree_on_errors(world_, [&] {
+    std::error_code ec;
+    bool has_run = false;
+    for (const char* name : {"config.ini", "metrics.jsonl", "checkpoints"}) has_run |= fs::exists(dir_ / name, ec);
+    if (has_run && !config_.run.resume)
+      bad_input("{} already holds a run: continue it with --run.resume=true, or choose another run.dir", dir_.string());
+  });
+  std::vector<std::string> warnings;
+  fs::path path;
+  if (config_.run.resume) path = resume_checkpoint(world_, dir_, config_.run.resume_step, &warnings);
+  const bool resumed = !path.empty();
+  fs::path init;
+  if (!resumed && !config_.run.init_from.empty()) init = resolve_checkpoint(world_, config_.run.init_from, &warnings);
+  print(warnings);
+  if (const fs::path& from = resumed ? path : init; !from.empty()) check_same_checkpoint(world_, from);
+  agree_on_errors(world_, [&] {
+    if (resumed) check_same_model(path);
+  });
+  if (resumed)
+    load(path);
+  else if (!init.empty())
+    start_from(init);
+  else
+    engine_.store().initialize(config_.train.seed);
+  agree_on_errors(world_, [&] {
+    if (is_first_rank() && config_.run.resume_step >= 0) print(abandon_newer(dir_, trainer_.steps_done()));
+    if (!is_first_rank()) return;
+    store_own_tokenizer(resumed ? path : init);
+    attach_console_log(open_for_writing(dir_ / "train.log", "a"), start_text(config_, world_.size()));
+    remove_unfinished(dir_ / "config.ini");  // the lock is held: no other process writes one
+    write_file(dir_ / "config.ini", to_ini(config_));
+  });
+  return resumed;
+}
+
+void TrainingRun::store_own_tokenizer(const fs::path& from) const {
+  const TokenizerIdentities own = parse_tokenizers(state_.tokenizer);
+  if (const auto stored = from.empty() ? std::nullopt : find_stored_tokenizer(from, own)) {
+    check_imported_tokenizer(*stored);
+    store_tokenizer(*stored, dir_);
+  } else {
+    store_tokenizer(read_dataset_ini(config_.data.path), dir_);
+  }
+}
+
+void TrainingRun::check_data(const fs::path& checkpoint, const TrainState& saved_state) {
+  data_warning_ = check_tokenizer(dataset_, checkpoint, saved_state, config_.data.force, "set data.force = true");
+  if (state_.tokenizer.empty()) state_.tokenizer = to_text(tokenizers_of(checkpoint, saved_state));
+}
+
+void TrainingRun::load(const fs::path& path) {
+  TrainState saved_state;
+  Config before;
+  agree_on_errors(world_, [&] {
+    load_checkpoint(path, engine_.store());
+    saved_state = read_state(path);
+    before = parse_config(saved_state.config, path.string());
+    trainer_.set_progress(saved_state.step, saved_state.samples, saved_state.tokens);
+    if (is_first_rank() && saved_state.experts.layers == state_.experts.layers &&
+        saved_state.experts.experts == state_.experts.experts)
+      state_.experts = saved_state.experts;
+    state_.validation = saved_state.validation;
+    const std::vector<Index> saved = steps_in(checkpoints_of(dir_));
+    state_.validation.retain({saved.begin(), saved.end()});  // a user may have removed some
+    if (!saved_state.router_bias.empty()) engine_.set_router_bias(saved_state.router_bias);
+  });
+  warn_of_data();
+  std::vector<KeyDifference> changed = differences(config_, before, ResumePolicy::report), order;
+  // data are identified by their digest
+  for (const KeyDifference& d : differences(config_, before, ResumePolicy::reorders_samples))
+    (d.key == "data.path" && !saved_state.dataset_digest.empty() ? changed : order).push_back(d);
+  if (is_first_rank() && !order.empty())
+    warn(fmt::format("the order of samples changes with {}: some may be seen twice, others not",
+                     differences_text(order)));
+  if (is_first_rank() && !saved_state.dataset_digest.empty() && saved_state.dataset_digest != dataset_.digest())
+    warn(
+        fmt::format("{} does not hold the data that {} was trained on (then in {}; its digest differs): some samples "
+                    "may be seen twice, others not",
+                    config_.data.path, path.string(), saved_state.dataset));
+  if (options_.quiet) return;
+  print(fmt::format("resumed from {} (step {})", path.string(), trainer_.steps_done()));
+  std::vector<std::string> changes;
+  for (const KeyDifference& d : changed) changes.push_back(fmt::format("{} {} -> {}", d.key, d.there, d.here));
+  if (saved_state.layout != state_.layout)
+    changes.push_back(fmt::format("layout {} -> {}", saved_state.layout, state_.layout));
+  if (!changes.empty()) print("changed   " + join(changes));
+}
+
+void TrainingRun::start_from(const fs::path& path) {
+  agree_on_errors(world_, [&] {
+    const TrainState saved_state = read_state(path);
+    check_data(path, saved_state);
+    load_checkpoint(path, engine_.store(), Load::weights);
+    if (config_.moe.bias_update_rate > 0 && !saved_state.router_bias.empty())
+      engine_.set_router_bias(saved_state.router_bias);
+    std::vector<std::string> warnings;
+    const Config before = parse_config(saved_state.config, path.string(), {}, is_first_rank() ? &warnings : nullptr);
+    print(warnings);
+    std::vector<KeyDifference> other = differences(config_, before, ResumePolicy::must_match);
+    for (const KeyDifference& d : differences(config_, before, ResumePolicy::report))
+      for (const char* section : {"model.", "attention.", "moe."})
+        if (d.key.starts_with(section)) other.push_back(d);
+    if (is_first_rank() && !other.empty())
+      warn(fmt::format("{} was trained with other settings: {}", path.string(), differences_text(other)));
+  });
+  warn_of_data();
+  print(fmt::format("starts from the weights of {}", path.string()));
+}
+
+void TrainingRun::check_same_model(const fs::path& checkpoint) {
+  const TrainState saved_state = read_state(checkpoint);
+  std::vector<std::string> warnings;
+  const Config before =
+      parse_config(saved_state.config, checkpoint.string(), {}, is_first_rank() ? &warnings : nullptr);
+  print(warnings);
+  const auto differ = differences(config_, before, ResumePolicy::must_match);
+  if (!differ.empty())
+    bad_input("{} holds another model ({}): choose another run.dir or the same model", dir_.string(),
+              differences_text(differ));
+  if (saved_state.vocab != engine_.vocab())
+    bad_input("{} was trained with a vocabulary of {}, and {} has {}: set data.path to the same data", dir_.string(),
+              saved_state.vocab, config_.model.vocab > 0 ? "model.vocab" : config_.data.path, engine_.vocab());
+  if (!saved_state.router_bias.empty() && config_.moe.bias_update_rate == 0)
+    bad_input(
+        "{} has selection biases, which moe.bias_update_rate = 0 would take away: set it above 0 (1e-12 all but "
+        "freezes them)",
+        checkpoint.string());
+  check_data(checkpoint, saved_state);
+}
+
+void TrainingRun::warn_of_data() const {
+  if (is_first_rank() && !data_warning_.empty()) warn(data_warning_);
+}
+
+}  // namespace sy
