@@ -20,6 +20,12 @@ Range block_range(Index n, int num_blocks, int index) {
   return {std::min(n, size * index), std::min(n, size * (index + 1))};
 }
 
+Box full_box(const Shape& shape) {
+  Box box{shape, shape};
+  for (int i = 0; i < shape.size(); ++i) box.begin[i] = 0;
+  return box;
+}
+
 Box owned_box(const Shape& shape, const Split& split, const Layout& layout, const Coord& coord) {
   Box box;
   for (int d = 0; d < shape.size(); ++d) {

@@ -38,6 +38,9 @@ struct Box {
   Index elements() const { return size.elements(); }
 };
 
+// Returns the box that covers a whole tensor.
+Box full_box(const Shape& shape);
+
 // Returns how many coordinates of an axis hold the same index of a dimension of n.
 // It is greater than 1 only if n < axis_size.
 inline int num_replicas(Index n, int axis_size) {

@@ -9,6 +9,8 @@ set(order
     "kernels/cpu kernels/cuda kernels/dry"
     "dist"
     "src/system"                                       # files and folders of the operating system
+    "src/io/format"                                    # the interface of a checkpoint's file format
+    "src/io/hdf5"
     "src/build src/text"
     "src/config"
     "src/params"

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "src/io/hdf5.h"
+#include "src/io/hdf5/array_file.h"
 #include "src/system/files.h"
 #include "src/text/numbers.h"
 #include "src/text/strings.h"
@@ -246,26 +246,26 @@ Json sections_json(std::span<const Section> sections) {
 void write_figures(const fs::path& file, std::span<const Section> sections, const std::string& title) {
   // Limit of the size of an attribute.
   constexpr std::size_t most_label_bytes = 60000;
-  write_hdf5(file, [&](Hdf5File& out) {
-    out.set("/", "meaning", title);
-    for (const Section& s : sections) {
-      out.make_group("/" + s.name);
-      out.set("/" + s.name, "meaning", s.title);
-      for (const Figure& f : s.figures) {
-        check(f);
-        const std::string name = "/" + s.name + "/" + f.name;
-        out.write(name, f.shape(), DType::f64, f.values.data());
-        std::vector<std::string> dimensions;
-        for (const Dimension& d : f.dimensions) dimensions.push_back(d.name);
-        out.set(name, "dimensions", join(dimensions, ", "));
-        out.set(name, "unit", f.unit);
-        out.set(name, "meaning", f.meaning);
-        for (const Dimension& d : f.dimensions)
-          if (const std::string labels = join(d.labels, ", "); labels.size() <= most_label_bytes)
-            out.set(name, d.name, labels);
-      }
+  std::vector<ArrayFileEntry> entries = {{"/", {{"meaning", title}}}};
+  for (const Section& s : sections) {
+    entries.push_back({"/" + s.name, {{"meaning", s.title}}});
+    for (const Figure& f : s.figures) {
+      check(f);
+      std::vector<std::string> dimensions;
+      for (const Dimension& d : f.dimensions) dimensions.push_back(d.name);
+      ArrayFileEntry entry{
+          .name = "/" + s.name + "/" + f.name,
+          .attributes = {{"dimensions", join(dimensions, ", ")}, {"unit", f.unit}, {"meaning", f.meaning}},
+          .dtype = DType::f64,
+          .shape = f.shape(),
+          .data = f.values.data()};
+      for (const Dimension& d : f.dimensions)
+        if (std::string labels = join(d.labels, ", "); labels.size() <= most_label_bytes)
+          entry.attributes.emplace_back(d.name, std::move(labels));
+      entries.push_back(std::move(entry));
     }
-  });
+  }
+  write_array_file(file, entries);
 }
 
 }  // namespace sy

@@ -221,7 +221,7 @@ ExpertReport make_report(const fs::path& checkpoint, const ReportOptions& option
   r.checkpoint = checkpoint;
   r.state = read_state(checkpoint);
   try {
-    r.config = parse_config(r.state.config, (checkpoint / "index.h5").string());
+    r.config = parse_config(r.state.config, checkpoint.string());
   } catch (const InputError&) {
     // The counts can still be read.
   }

@@ -10,7 +10,7 @@
 #include "src/cli/progress.h"
 #include "src/config.h"
 #include "src/doctor/facts.h"
-#include "src/io/hdf5.h"
+#include "src/io/hdf5/hdf5_library.h"
 #include "src/plan/measure.h"
 #include "src/system/files.h"
 #include "src/text/json.h"

@@ -11,7 +11,7 @@
 #include "src/cli/trained.h"
 #include "src/evaluate/evaluate.h"
 #include "src/evaluate/logits.h"
-#include "src/io/hdf5.h"
+#include "src/io/hdf5/array_file.h"
 #include "src/io/manifest.h"
 #include "src/system/files.h"
 #include "src/text/json.h"
@@ -89,12 +89,15 @@ void write_logits(Comm& world, const Trained& trained, const std::string& tokens
   });
   agree_on_errors(world, [&] {
     if (world.rank() != 0) return;
-    write_hdf5(file, [&](Hdf5File& out) {
-      out.write("/logits", {std::ssize(ids), trained.state.vocab}, DType::f32, logits.data());
-      out.set("/logits", "dimensions", "position, token");
-      out.set("/logits", "meaning", "behind each of the given tokens, before the softmax");
-      out.write("/tokens", {std::ssize(ids)}, DType::i32, ids.data());
-    });
+    const ArrayFileEntry entries[] = {
+        {.name = "/logits",
+         .attributes = {{"dimensions", "position, token"},
+                        {"meaning", "behind each of the given tokens, before the softmax"}},
+         .dtype = DType::f32,
+         .shape = {std::ssize(ids), trained.state.vocab},
+         .data = logits.data()},
+        {.name = "/tokens", .attributes = {}, .dtype = DType::i32, .shape = {std::ssize(ids)}, .data = ids.data()}};
+    write_array_file(file, entries);
   });
 }
 

@@ -8,7 +8,7 @@
 
 #include "dist/rank_settings.h"
 #include "src/data/tokenizer.h"
-#include "src/io/digest.h"
+#include "src/system/digest.h"
 #include "src/system/files.h"
 #include "src/text/ini.h"
 #include "src/text/strings.h"

@@ -14,9 +14,9 @@
 
 #include "src/data/text.h"
 #include "src/data/tokenizer.h"
-#include "src/io/digest.h"
 #include "src/io/lock.h"
 #include "src/io/manifest.h"
+#include "src/system/digest.h"
 #include "src/system/files.h"
 #include "src/text/error_list.h"
 #include "src/tokenizers/unicode.h"

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "src/io/digest.h"
 #include "src/io/manifest.h"
+#include "src/system/digest.h"
 #include "src/system/files.h"
 #include "src/text/strings.h"
 #include "src/tokenizers/unicode.h"

@@ -13,7 +13,7 @@
 #include <streambuf>
 
 #include "src/data/dataset.h"
-#include "src/io/digest.h"
+#include "src/system/digest.h"
 #include "src/system/files.h"
 
 namespace sy {

@@ -8,7 +8,7 @@
 #include "dist/comm.h"
 #include "dist/mpi_info.h"
 #include "kernels/cuda/devices.h"
-#include "src/io/hdf5.h"
+#include "src/io/hdf5/hdf5_library.h"
 
 namespace sy {
 

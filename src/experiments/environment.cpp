@@ -6,7 +6,7 @@
 #include "kernels/cpu/processor.h"
 #include "kernels/threads.h"
 #include "src/build_info.h"
-#include "src/io/digest.h"
+#include "src/system/digest.h"
 #include "src/system/files.h"
 
 namespace sy {

@@ -14,10 +14,10 @@
 #include "src/families/import.h"
 #include "src/families/settings.h"
 #include "src/families/tensors.h"
-#include "src/io/digest.h"
 #include "src/io/manifest.h"
 #include "src/io/new_folder.h"
 #include "src/io/safetensors.h"
+#include "src/system/digest.h"
 #include "src/system/files.h"
 #include "src/text/table.h"
 

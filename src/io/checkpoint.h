@@ -1,16 +1,9 @@
-// Checkpoints: RUN/checkpoints/step-00000200/{index.h5, shard-00000.h5 ..., manifest.json}.
+// Checkpoints of a run: RUN/checkpoints/step-00000200, which any layout can read.
 //
-// Each rank writes its own shard with the serial HDF5 library. The shard holds the ZeRO-1 ranges
-// that the rank owns, of weights, m and v alike, so nothing is written twice. Its dataset
-// `/params/<name>` (and `/optimizer/{m,v}/<name>`) is the flat range of that parameter. The file
-// index.h5 shows every tensor under its name and global shape, as a virtual dataset over the shards
-// (fill value NaN).
-// It also has /state, /experts and, if the run has selection biases, /router/bias.
-//
-// A save is atomic. Files are written to step-N.tmp, with their SHA-256 digests in manifest.json.
-// Every file is synced, read back and compared with the written values. Then the folder is renamed.
-// All ranks agree on the status after every step of the protocol. A reader verifies digests before
-// HDF5 opens a file.
+// Each rank writes one shard: the ZeRO-1 ranges of weights, m and v that it owns. Rank 0 writes the
+// index, which maps the shards to whole tensors and holds the training state. It also writes
+// manifest.json. A reader verifies digests before it opens a file. The commit protocol makes a save
+// atomic (docs/design/checkpoints.md). src/io/format is the interface of the file format.
 #pragma once
 
 #include <filesystem>
@@ -21,6 +14,7 @@
 
 #include "dist/comm.h"
 #include "src/io/expert_history.h"
+#include "src/io/format/checkpoint_format.h"
 #include "src/io/validation_record.h"
 #include "src/params/store.h"
 #include "src/params/values.h"
@@ -105,7 +99,7 @@ std::vector<std::string> abandon_newer(const std::filesystem::path& run_dir, Ind
 std::vector<std::string> verify_checkpoint(const std::filesystem::path& step_dir,
                                            std::vector<std::string>* warnings = nullptr);
 
-// Returns a problem for each file that index.h5 maps, but that manifest.json does not list. Every
+// Returns a problem for each file that the index maps, but that manifest.json does not list. Every
 // reader refuses such a file. If the checkpoint cannot be opened, returns that error. Call it for a
 // whole checkpoint.
 std::vector<std::string> unlisted_files(const std::filesystem::path& step_dir);
@@ -134,17 +128,11 @@ std::unique_ptr<ValueSource> checkpoint_weights(const std::filesystem::path& ste
 void load_checkpoint(const std::filesystem::path& step_dir, ParamStore& store, Load what = Load::all);
 
 // Whole tensors of a checkpoint, for inspect, diff and analysis.
-struct TensorInfo {
-  std::string name;  // "/params/...", "/optimizer/m/...", "/experts/...", "/router/bias"
-  DType dtype;
-  Shape shape;
-  Index bytes() const { return shape.elements() * size_of(dtype); }
-};
 class CheckpointTensors {
  public:
   explicit CheckpointTensors(const std::filesystem::path& step_dir);
   ~CheckpointTensors();
-  const std::vector<TensorInfo>& list() const;            // in the order of index.h5
+  const std::vector<TensorInfo>& list() const;            // in the order of the index
   const TensorInfo* find(const std::string& name) const;  // nullptr if there is no such tensor
   // Reads the elements `range` of the row-major order, in the tensor's own type.
   void read(const std::string& name, Range range, void* data) const;

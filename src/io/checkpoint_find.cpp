@@ -4,9 +4,10 @@
 #include "dist/rank_settings.h"
 #include "dist/runtime.h"
 #include "src/io/checkpoint.h"
+#include "src/io/checkpoint_formats.h"
 #include "src/io/checkpoint_internal.h"
-#include "src/io/digest.h"
 #include "src/io/manifest.h"
+#include "src/system/digest.h"
 #include "src/system/files.h"
 #include "src/text/strings.h"
 
@@ -38,7 +39,7 @@ bool is_checkpoint_name(const std::string& name) {
 std::vector<std::string> resume_problems(const fs::path& dir) {
   try {
     read_state(dir);
-    if (CheckpointReader(dir).index().has("/state", finite_attribute)) return {};
+    if (open_checkpoint(dir).reader->has("/state", finite_attribute)) return {};
     const std::string name = first_not_finite(CheckpointTensors(dir));
     if (name.empty()) return {};
     return {fmt::format("{} holds values that are not finite: the training had diverged", name)};

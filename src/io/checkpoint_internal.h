@@ -5,17 +5,15 @@
 #include <cmath>
 #include <filesystem>
 #include <functional>
-#include <list>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "src/io/checkpoint.h"
-#include "src/io/digest.h"
-#include "src/io/hdf5.h"
+#include "src/io/format/checkpoint_format.h"
 #include "src/io/manifest.h"
 #include "src/params/values.h"
+#include "src/system/digest.h"
 
 namespace sy {
 
@@ -34,8 +32,8 @@ inline const TensorKind tensor_kinds[] = {
 
 // Attribute of /state: all values were checked to be finite. Older checkpoints lack it.
 constexpr const char* finite_attribute = "finite";
-// Attribute of /state: the ValidationRecord, if there was a validation.
-constexpr const char* validation_attribute = "validation";
+// Writes the training state to an index: /state, /experts and /router. Throws Failure.
+void write_state(CheckpointWriter& index, const TrainState& state);
 
 // Returns the ranges of parameters that a rank writes; pointers refer to `flat`.
 // They are its ZeRO-1 ranges without those that a lower rank holds too (kv heads if kv_heads < tp).
@@ -69,14 +67,15 @@ struct WrittenFile {
   Digest sha256;
 };
 
-// Writes the shard of one rank to a new file, syncs it and verifies it. Throws Failure.
-WrittenFile write_shard(const std::filesystem::path& path, const TrainState& state, const ShardContents& contents,
-                        int rank);
+// Writes the shard of one rank to a new file in `dir`, syncs it and verifies it. Throws Failure.
+WrittenFile write_shard(const CheckpointFormat& format, const std::filesystem::path& dir, const TrainState& state,
+                        const ShardContents& contents, int rank);
 
-// Writes index.h5 to a new file, syncs it and verifies it. Throws Failure.
-// It holds the training state, and virtual datasets that map the shards to whole tensors.
-WrittenFile write_index(const std::filesystem::path& path, const TrainState& state, const std::vector<ParamSpec>& specs,
-                        const Layout& layout, std::span<const TensorKind> kinds = tensor_kinds);
+// Writes the index to a new file in `dir`, syncs it and verifies it. Throws Failure.
+// It holds the training state, and the mapping of all shards to whole tensors.
+WrittenFile write_index(const CheckpointFormat& format, const std::filesystem::path& dir, const TrainState& state,
+                        const std::vector<ParamSpec>& specs, const Layout& layout,
+                        std::span<const TensorKind> kinds = tensor_kinds);
 
 // Step of a folder that abandon_newer has renamed (step-N.abandoned); empty for another name.
 std::optional<Index> abandoned_step(const std::string& name);
@@ -97,26 +96,5 @@ std::vector<std::string> remove_leftovers(const std::filesystem::path& checkpoin
 std::filesystem::path unfinished_path(const std::filesystem::path& checkpoints, Index step, Index number);
 // Returns the smallest number whose unfinished_path does not exist.
 Index free_number(const std::filesystem::path& checkpoints, Index step);
-
-// Reader of a checkpoint: checks the sizes of all files, then opens index.h5.
-// It assembles whole tensors from the shards that index.h5 names. At most four shards are open.
-// libhdf5's own virtual datasets are not used: they show missing files as NaN and open any path.
-class CheckpointReader {
- public:
-  explicit CheckpointReader(const std::filesystem::path& step_dir);
-  const Manifest& manifest() const { return manifest_; }
-  const Hdf5File& index() const { return index_; }
-  // Reads a dataset of the index, as Hdf5Dataset::read does. Also reads virtual datasets.
-  void read(const Hdf5Dataset& tensor, const Box& box, void* data);
-  void read(const Hdf5Dataset& tensor, Range range, void* data);
-
- private:
-  const Hdf5File& shard(const std::string& file);
-
-  std::filesystem::path dir_;
-  Manifest manifest_;
-  Hdf5File index_;
-  std::list<std::pair<std::string, Hdf5File>> shards_;  // open shards, the latest used first
-};
 
 }  // namespace sy

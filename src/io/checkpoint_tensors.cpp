@@ -1,26 +1,19 @@
 // Whole tensors of a checkpoint: reading, statistics and comparison, all in bounded memory.
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <map>
 #include <set>
 
 #include "src/io/checkpoint.h"
+#include "src/io/checkpoint_formats.h"
 #include "src/io/checkpoint_internal.h"
-#include "src/io/hdf5.h"
 
 namespace sy {
 
 namespace fs = std::filesystem;
 
 namespace {
-
-bool overlap(const Box& a, const Box& b) {
-  for (int d = 0; d < a.size.size(); ++d)
-    if (a.begin[d] + a.size[d] <= b.begin[d] || b.begin[d] + b.size[d] <= a.begin[d]) return false;
-  return true;
-}
 
 // Calls f(range) for consecutive ranges of [0, n).
 template <class F>
@@ -30,81 +23,30 @@ void for_chunks(Index n, F f) {
 
 }  // namespace
 
-CheckpointReader::CheckpointReader(const fs::path& step_dir) : dir_(step_dir), manifest_(read_manifest(step_dir)) {
-  const auto problems = file_problems(step_dir, manifest_, CheckFiles::sizes);
-  if (!problems.empty()) bad_input("{}: use another checkpoint", fmt::join(problems, "; "));
-  index_ = Hdf5File::open(step_dir / index_name);
-}
-
-const Hdf5File& CheckpointReader::shard(const std::string& file) {
-  constexpr std::size_t max_open_shards = 4;
-  const auto known = [&](const auto& entry) { return entry.first == file; };
-  const auto open = std::find_if(shards_.begin(), shards_.end(), known);
-  if (open != shards_.end()) {
-    shards_.splice(shards_.begin(), shards_, open);
-    return shards_.front().second;
-  }
-  const auto listed = [&](const Manifest::File& entry) { return entry.name == file; };
-  if (std::none_of(manifest_.files.begin(), manifest_.files.end(), listed))
-    bad_input("{} needs {}, which is not in its manifest: use another checkpoint", dir_.string(), file);
-  if (shards_.size() == max_open_shards) shards_.pop_back();
-  shards_.emplace_front(file, Hdf5File::open(dir_ / file));
-  return shards_.front().second;
-}
-
-void CheckpointReader::read(const Hdf5Dataset& tensor, const Box& box, void* data) {
-  if (!tensor.is_virtual()) return tensor.read(box, data);
-  Index found = 0;
-  for (const Hdf5VirtualMapping& mapping : tensor.mappings()) {
-    if (!overlap(mapping.box, box)) continue;
-    const Hdf5Dataset source = shard(mapping.file).open_dataset(tensor.name());
-    if (source.dtype() != tensor.dtype())
-      bad_input("{} of {} in {} has another type than the whole", tensor.name(), dir_.string(), mapping.file);
-    found += source.read_mapped(mapping, box, data);
-  }
-  if (found != box.elements())
-    bad_input("{} of {} is not covered by its shards: use another checkpoint", tensor.name(), dir_.string());
-}
-
-void CheckpointReader::read(const Hdf5Dataset& tensor, Range range, void* data) {
-  auto* out = static_cast<std::byte*>(data);
-  for (const Box& box : boxes_of_range(tensor.shape(), range)) {
-    read(tensor, box, out);
-    out += box.elements() * size_of(tensor.dtype());
-  }
-}
-
 std::vector<std::string> unlisted_files(const fs::path& step_dir) try {
-  const CheckpointReader checkpoint(step_dir);
-  std::set<std::string> known, foreign;
-  for (const Manifest::File& file : checkpoint.manifest().files) known.insert(file.name);
-  for (const std::string& name : checkpoint.index().datasets()) {
-    const Hdf5Dataset dataset = checkpoint.index().open_dataset(name);
-    for (const Hdf5VirtualMapping& mapping : dataset.mappings())
-      if (!known.contains(mapping.file)) foreign.insert(mapping.file);
-  }
+  const OpenCheckpoint checkpoint = open_checkpoint(step_dir);
+  std::set<std::string> foreign = checkpoint.reader->mapped_files();
+  for (const Manifest::File& file : checkpoint.manifest.files) foreign.erase(file.name);
   std::vector<std::string> problems;
   for (const std::string& file : foreign)
     problems.push_back(fmt::format("{} needs {}, which is not in its manifest: use another checkpoint",
-                                   (step_dir / index_name).string(), file));
+                                   (step_dir / format_of(checkpoint.manifest).index_name()).string(), file));
   return problems;
 } catch (const InputError& e) {
   return {e.what()};
 }
 
 struct CheckpointTensors::Impl {
-  explicit Impl(const fs::path& step_dir) : reader(step_dir) {}
-  CheckpointReader reader;
+  std::unique_ptr<CheckpointReader> reader;
   std::vector<TensorInfo> list;
   std::map<std::string, std::size_t> by_name;
 };
 
 CheckpointTensors::CheckpointTensors(const fs::path& step_dir) {
-  impl_ = std::make_unique<Impl>(step_dir);
-  for (const std::string& name : impl_->reader.index().datasets()) {
-    const Hdf5Dataset dataset = impl_->reader.index().open_dataset(name);
+  impl_ = std::make_unique<Impl>(open_checkpoint(step_dir).reader);
+  for (const std::string& name : impl_->reader->tensors()) {
     impl_->by_name[name] = impl_->list.size();
-    impl_->list.push_back({name, dataset.dtype(), dataset.shape()});
+    impl_->list.push_back(impl_->reader->tensor(name));
   }
 }
 
@@ -120,18 +62,23 @@ const TensorInfo* CheckpointTensors::find(const std::string& name) const {
 }
 
 void CheckpointTensors::read(const std::string& name, Range range, void* data) const {
-  impl_->reader.read(impl_->reader.index().open_dataset(name), range, data);
+  const TensorInfo tensor = impl_->reader->tensor(name);
+  auto* out = static_cast<std::byte*>(data);
+  for (const Box& box : boxes_of_range(tensor.shape, range)) {
+    impl_->reader->read(name, box, out);
+    out += box.elements() * size_of(tensor.dtype);
+  }
 }
 
 std::vector<double> CheckpointTensors::values(const std::string& name, Range range) const {
-  const Hdf5Dataset dataset = impl_->reader.index().open_dataset(name);
+  const DType dtype = impl_->reader->tensor(name).dtype;
   std::vector<double> values(static_cast<std::size_t>(range.size()));
   const auto convert = [&](auto zero) {
     std::vector<decltype(zero)> typed(values.size());
-    impl_->reader.read(dataset, range, typed.data());
+    read(name, range, typed.data());
     std::copy(typed.begin(), typed.end(), values.begin());
   };
-  switch (dataset.dtype()) {
+  switch (dtype) {
     case DType::f32:
       convert(float{});
       break;
@@ -145,7 +92,7 @@ std::vector<double> CheckpointTensors::values(const std::string& name, Range ran
       convert(std::int64_t{});
       break;
     default:
-      SY_ASSERT(false, "type {}", info(dataset.dtype()).name);
+      SY_ASSERT(false, "type {}", info(dtype).name);
   }
   return values;
 }

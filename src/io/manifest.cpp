@@ -5,8 +5,8 @@
 #include <map>
 #include <set>
 
-#include "src/io/digest.h"
-#include "src/io/global_heap.h"
+#include "src/io/checkpoint_formats.h"
+#include "src/system/digest.h"
 #include "src/system/files.h"
 #include "src/text/json.h"
 #include "src/text/table.h"
@@ -103,14 +103,14 @@ std::vector<std::string> file_problems(const fs::path& step_dir, const Manifest&
     } else if (check == CheckFiles::digests) {
       try {
         Sha256 hash;
-        GlobalHeaps heaps;
+        const std::unique_ptr<FileCheck> format_check = format_of(manifest).make_check();
         read_chunks(path, [&](std::string_view chunk) {
           hash.update(chunk.data(), chunk.size());
-          heaps.scan(chunk);
+          if (format_check) format_check->scan(chunk);
         });
         if (to_hex(hash.finish()) != file.sha256)
           problems.push_back(path.string() + " is damaged: its SHA-256 is not the manifest's");
-        else if (std::string problem = heaps.problem(path); !problem.empty())
+        else if (std::string problem = format_check ? format_check->problem(path) : ""; !problem.empty())
           problems.push_back(std::move(problem));
       } catch (const InputError& e) {
         problems.push_back(e.what());
@@ -130,9 +130,6 @@ std::optional<fs::path> run_of(const fs::path& step_dir) {
 }
 std::string step_name(Index step) {
   return fmt::format("step-{:08}", step);
-}
-std::string shard_name(int rank) {
-  return fmt::format("shard-{:05}.h5", rank);
 }
 
 std::optional<Index> step_of(const std::string& name) {

@@ -52,8 +52,6 @@ std::optional<Index> step_of(const std::string& name);
 // Returns the steps that have a folder below RUN/checkpoints, newest first.
 std::vector<Index> steps_in(const std::filesystem::path& checkpoints);
 
-std::string shard_name(int rank);  // "shard-00003.h5"
-constexpr const char* index_name = "index.h5";
 constexpr const char* manifest_name = "manifest.json";
 
 }  // namespace sy

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "src/io/checkpoint_formats.h"
 #include "src/io/checkpoint_internal.h"
 #include "src/io/manifest.h"
 #include "src/system/files.h"
@@ -24,10 +25,9 @@ bool is_number(std::string_view text) {
 
 // Returns true if a save writes files of this name into a checkpoint's folder.
 bool is_checkpoint_file(std::string_view name) {
-  if (name == index_name || name == manifest_name || is_unfinished(name, manifest_name)) return true;
-  constexpr std::string_view begin = "shard-", end = ".h5";
-  return name.starts_with(begin) && name.ends_with(end) && name.size() > begin.size() + end.size() &&
-         is_number(name.substr(begin.size(), name.size() - begin.size() - end.size()));
+  if (name == manifest_name || is_unfinished(name, manifest_name)) return true;
+  const auto formats = checkpoint_formats();
+  return std::any_of(formats.begin(), formats.end(), [&](const auto* format) { return format->has_name(name); });
 }
 
 // Returns true if a save or a deletion makes folders of this name: step-N.tmp or step-N.tmp-2, with

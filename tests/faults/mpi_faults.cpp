@@ -19,6 +19,7 @@
 
 #include "dist/runtime.h"
 #include "src/cli/options.h"
+#include "src/io/hdf5/hdf5.h"
 #include "tests/faults/faults.h"
 #include "tests/mpi_world.h"
 #include "tests/src/checkpoint_fixture.h"

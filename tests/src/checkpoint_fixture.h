@@ -8,9 +8,10 @@
 #include <functional>
 #include <string>
 
+#include "src/io/checkpoint_formats.h"
 #include "src/io/checkpoint_internal.h"
-#include "src/io/digest.h"
 #include "src/io/manifest.h"
+#include "src/system/digest.h"
 #include "src/system/files.h"
 #include "tests/src/box_index.h"
 #include "tests/src/temp_folder.h"
@@ -111,6 +112,15 @@ inline TrainState example_state(Index step) {
 
 using Folder = TempFolder;
 
+// Names of the files of a checkpoint in the format that is written.
+inline const CheckpointFormat& written_format() {
+  return *checkpoint_formats().front();
+}
+constexpr const char* index_name = "index.h5";
+inline std::string shard_name(int rank) {
+  return written_format().shard_name(rank);
+}
+
 // Writes manifest.json for the files of the folder.
 inline void seal(const fs::path& step_dir, Index step) {
   fs::remove(step_dir / manifest_name);
@@ -131,9 +141,9 @@ inline fs::path write_as(const fs::path& run_dir, const Layout& layout, TrainSta
   for (int rank = 0; rank < layout.ranks; ++rank) {
     ParamStore store(*backend, odd_specs(), layout, coord_of(layout, rank), true);
     fill(store);
-    write_shard(dir / shard_name(rank), state, shard_contents(store), rank);
+    write_shard(written_format(), dir, state, shard_contents(store), rank);
   }
-  write_index(dir / index_name, state, odd_specs(), layout);
+  write_index(written_format(), dir, state, odd_specs(), layout);
   seal(dir, step);
   return dir;
 }

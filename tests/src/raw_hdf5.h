@@ -104,8 +104,8 @@ inline fs::path write_unchecked(const SingleRank& trainer, const fs::path& run_d
   fs::create_directories(dir);
   TrainState now = state;
   now.step = step;
-  write_shard(dir / shard_name(0), now, shard_contents(trainer.store), 0);
-  write_index(dir / index_name, now, trainer.store.specs(), Layout{});
+  write_shard(written_format(), dir, now, shard_contents(trainer.store), 0);
+  write_index(written_format(), dir, now, trainer.store.specs(), Layout{});
   done(H5Adelete_by_name(RawFile(dir / index_name), "/state", finite_attribute, H5P_DEFAULT));
   seal(dir, step);
   return dir;

@@ -5,7 +5,7 @@
 #include <map>
 
 #include "dist/runtime.h"
-#include "src/io/hdf5.h"
+#include "src/io/hdf5/hdf5.h"
 #include "tests/src/checkpoint_fixture.h"
 #include "tests/src/raw_hdf5.h"
 
@@ -70,10 +70,9 @@ TEST(Checkpoint, ReadsAnyBox) {
   };
   for (const Layout& writer : layouts) {
     const Folder run;
-    CheckpointReader checkpoint(write_as(run.path(), writer, 200));
+    const OpenCheckpoint checkpoint = open_checkpoint(write_as(run.path(), writer, 200));
     for (const ParamSpec& spec : odd_specs()) {
       const std::string name = "/params/" + spec.name;
-      const Hdf5Dataset tensor = checkpoint.index().open_dataset(name);
       for (int n = 0; n < 20; ++n) {
         Box box;
         for (Index size : spec.shape) {
@@ -81,7 +80,7 @@ TEST(Checkpoint, ReadsAnyBox) {
           box.size.push_back(1 + below(size - box.begin[box.size.size()]));
         }
         std::vector<float> values(static_cast<std::size_t>(box.elements()));
-        checkpoint.read(tensor, box, values.data());
+        checkpoint.reader->read(name, box, values.data());
         for (Index i = 0; i < box.elements(); ++i)
           ASSERT_EQ(values[static_cast<std::size_t>(i)], expected_value(name, whole_index(spec.shape, box, i)))
               << name << " from " << box.begin.str() << " of " << box.size.str() << " by " << writer.str();
@@ -100,8 +99,8 @@ TEST(Checkpoint, DescribesTheLayoutOfParameters) {
   EXPECT_EQ(index.get_string("/params/layers.0.moe.experts.down.weight", "dimensions"), "expert, out, in");
   const Config config =
       parse_config("[model]\nlayers = 2\nd_model = 8\nheads = 2\n[moe]\nexperts = 2\nfirst_dense = 1\n", "");
-  const fs::path path = run.path() / "index.h5";
-  write_index(path, example_state(1), param_specs(config, 67), Layout{});
+  const fs::path path = run.path() / index_name;
+  write_index(written_format(), run.path(), example_state(1), param_specs(config, 67), Layout{});
   const Hdf5File whole_model = Hdf5File::open(path);
   for (const std::string& name : whole_model.datasets("/params"))
     EXPECT_EQ(whole_model.has(name, "dimensions"), name.ends_with(".weight") && !has(name, "norm")) << name;

@@ -23,9 +23,9 @@ TEST(Checkpoint, RestoresATensorOfManyChunks) {
   for (int rank = 0; rank < 2; ++rank) {
     ParamStore store(*backend, specs, writers, coord_of(writers, rank), true);
     for_each_element(store, [&](const std::string& name, Index i, float* x) { *x = value(name, i); });
-    write_shard(dir / shard_name(rank), example_state(1), shard_contents(store), rank);
+    write_shard(written_format(), dir, example_state(1), shard_contents(store), rank);
   }
-  write_index(dir / index_name, example_state(1), specs, writers);
+  write_index(written_format(), dir, example_state(1), specs, writers);
   seal(dir, 1);
   for (const Layout& readers : {Layout{1}, Layout{3}})
     for (int rank = 0; rank < readers.ranks; ++rank) {

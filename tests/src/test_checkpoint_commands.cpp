@@ -97,7 +97,7 @@ TEST(GenerateCommand, RejectsAModelLargerThanItsFiles) {
     state.config = ini;
     const std::vector<ParamSpec> specs = index_too ? param_specs(parse_config(ini, "test"), state.vocab) : odd_specs();
     fs::remove(dir / index_name);
-    write_index(dir / index_name, state, specs, Layout{});
+    write_index(written_format(), dir, state, specs, Layout{});
     seal(dir, 200);
     const Result r = call(generate_command, {dir.string(), "--prompt", "x", "--backend", "cpu"});
     EXPECT_EQ(r.code, 2);

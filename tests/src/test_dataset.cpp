@@ -6,7 +6,7 @@
 #include <numeric>
 #include <set>
 
-#include "src/io/digest.h"
+#include "src/system/digest.h"
 #include "tests/src/temp_folder.h"
 
 namespace sy {

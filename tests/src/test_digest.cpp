@@ -3,7 +3,7 @@
 
 #include <fstream>
 
-#include "src/io/digest.h"
+#include "src/system/digest.h"
 #include "tests/src/checkpoint_fixture.h"
 
 namespace sy {

@@ -7,7 +7,7 @@
 #include <fstream>
 
 #include "src/analyse/report.h"
-#include "src/io/hdf5.h"
+#include "src/io/hdf5/hdf5.h"
 #include "tests/src/checkpoint_fixture.h"
 
 namespace sy {

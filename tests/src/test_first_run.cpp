@@ -127,8 +127,8 @@ TEST(FirstRun, AllocatesNothingForAForgedSequenceLength) {
   set("seq_len = 16\n", "seq_len = 268435456\n");
   set("global_batch = 4\n", "global_batch = 1\n");
   set("micro_batch = 2\n", "micro_batch = 1\n");
-  fs::remove(copy.path() / index_name);
-  write_index(copy.path() / index_name, state, param_specs(parse_config(state.config, "test"), state.vocab),
+  fs::remove(copy.path() / test::index_name);
+  write_index(test::written_format(), copy.path(), state, param_specs(parse_config(state.config, "test"), state.vocab),
               {2, 2, 2, 1});
   test::seal(copy.path(), state.step);
   const auto peak = [] {

@@ -11,7 +11,8 @@
 #include <ctime>
 #include <limits>
 
-#include "src/io/global_heap.h"
+#include "src/io/hdf5/global_heap.h"
+#include "src/io/hdf5/hdf5.h"
 #include "src/model/engine.h"
 #include "tests/src/checkpoint_fixture.h"
 #include "tests/src/raw_hdf5.h"

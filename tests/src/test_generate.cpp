@@ -78,7 +78,7 @@ struct Case {
   const char* name;
   std::vector<std::string> overrides;
 };
-const Case cases[] = {
+const Case decoding_cases[] = {
     {"mixtral", {}},
     {"dense", {"--moe.experts=0"}},
     {"window", {"--model.window=4"}},
@@ -185,7 +185,7 @@ TEST_P(CachedDecoding, BatchEqualsSinglePrompts) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Configs, CachedDecoding, testing::ValuesIn(cases),
+INSTANTIATE_TEST_SUITE_P(Configs, CachedDecoding, testing::ValuesIn(decoding_cases),
                          [](const testing::TestParamInfo<Case>& c) { return std::string(c.param.name); });
 
 TEST(Cache, WindowBoundsItsSize) {

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "src/io/hdf5.h"
+#include "src/io/hdf5/hdf5.h"
 #include "tests/src/checkpoint_fixture.h"
 #include "tests/src/raw_hdf5.h"
 
@@ -153,7 +153,7 @@ TEST(Hdf5, VirtualDatasetsReadTheirSources) {
   // The same mappings, read one by one.
   const Hdf5Dataset dataset = Hdf5File::open(moved / "index.h5").open_dataset("/g/x");
   ASSERT_EQ(dataset.mappings().size(), 2u);
-  const Hdf5VirtualMapping& two = dataset.mappings()[1];
+  const SliceMapping& two = dataset.mappings()[1];
   EXPECT_EQ(two.file, "two.h5");
   EXPECT_EQ(two.range.begin, 2);
   EXPECT_EQ(two.range.end, 5);

@@ -12,8 +12,8 @@
 
 #include "src/data/text.h"
 #include "src/data/tokenizer.h"
-#include "src/io/digest.h"
 #include "src/io/lock.h"
+#include "src/system/digest.h"
 #include "src/system/files.h"
 #include "tests/src/temp_folder.h"
 

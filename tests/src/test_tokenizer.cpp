@@ -13,7 +13,7 @@
 #include <sentencepiece_trainer.h>
 
 #include "src/data/dataset.h"
-#include "src/io/digest.h"
+#include "src/system/digest.h"
 #include "src/text/json.h"
 #include "tests/src/temp_folder.h"
 

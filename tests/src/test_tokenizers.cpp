@@ -12,7 +12,7 @@
 #include "src/data/dataset.h"
 #include "src/data/prepare.h"
 #include "src/data/tokenizer.h"
-#include "src/io/digest.h"
+#include "src/system/digest.h"
 #include "src/tokenizers/normalizers.h"
 #include "src/tokenizers/pre_tokenizers.h"
 #include "src/tokenizers/regex.h"

@@ -1,4 +1,4 @@
-#include "src/io/global_heap.h"
+#include "src/io/hdf5/global_heap.h"
 
 #include <algorithm>
 #include <bit>

@@ -7,13 +7,13 @@
 #pragma once
 
 #include <filesystem>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "dist/shard.h"
 #include "kernels/tensor.h"
+#include "src/io/format/checkpoint_format.h"
 
 namespace sy {
 
@@ -35,16 +35,6 @@ class Hdf5Id {
  private:
   std::int64_t id_ = -1;
   int (*close_)(std::int64_t) = nullptr;
-};
-
-// A mapping of a virtual dataset: `box` shows the elements `range` of a dataset in `file`.
-// The source is 1-D and has the same name. `file` is relative to the folder of the virtual dataset.
-// source_size: number of elements of the source; 0 in a file that is read.
-struct Hdf5VirtualMapping {
-  std::string file;
-  Index source_size;
-  Range range;
-  Box box;
 };
 
 // File of an operation, for error messages. writing: errors are Failure, otherwise InputError.
@@ -69,11 +59,11 @@ class Hdf5Dataset {
   // Reads the elements `range` of the row-major order. Likewise not for a virtual dataset.
   void read(Range range, void* data) const;
   bool is_virtual() const { return virtual_; }
-  // Mappings of a virtual dataset.
-  const std::vector<Hdf5VirtualMapping>& mappings() const { return mappings_; }
+  // Mappings of a virtual dataset. Each source is 1-D, and has the name of the virtual dataset.
+  const std::vector<SliceMapping>& mappings() const { return mappings_; }
   // Reads the overlap of `mapping` and `box` into `data`, the row-major memory of `box`.
   // This dataset is the source of `mapping`. Returns the number of elements that were read.
-  Index read_mapped(const Hdf5VirtualMapping& mapping, const Box& box, void* data) const;
+  Index read_mapped(const SliceMapping& mapping, const Box& box, void* data) const;
 
  private:
   friend class Hdf5File;
@@ -83,7 +73,7 @@ class Hdf5Dataset {
   Shape shape_;
   DType dtype_ = DType::f32;
   bool virtual_ = false;
-  std::vector<Hdf5VirtualMapping> mappings_;
+  std::vector<SliceMapping> mappings_;
   std::shared_ptr<Hdf5WriteLog> log_;  // of a file that is written
 };
 
@@ -107,7 +97,7 @@ class Hdf5File {
   void write(const std::string& name, const Shape& shape, DType dtype, const void* data);
 
   // Creates a virtual f32 dataset. Elements without a mapping, or of a missing file, read as NaN.
-  void create_virtual(const std::string& name, const Shape& shape, const std::vector<Hdf5VirtualMapping>& mappings);
+  void create_virtual(const std::string& name, const Shape& shape, const std::vector<SliceMapping>& mappings);
 
   // Returns whether the object exists. Throws if a link on its path is soft or external.
   bool has(const std::string& name) const;
@@ -138,20 +128,5 @@ class Hdf5File {
   Hdf5Id id_;
   std::shared_ptr<Hdf5WriteLog> log_;  // of a file that is written
 };
-
-// Creates or replaces a file atomically. `fill` writes it under a temporary name.
-// `fill` closes its datasets, not the file. The file is then closed, verified and renamed.
-void write_hdf5(const std::filesystem::path& path, const std::function<void(Hdf5File&)>& fill);
-
-// The HDF5 library. version and thread_safe: of the loaded one. parallel: of the headers.
-struct Hdf5Library {
-  std::string version;  // "1.10.8"
-  bool thread_safe = false, parallel = false;
-  bool locks = false;  // $HDF5_USE_FILE_LOCKING enables file locks, which the file system must have
-};
-Hdf5Library hdf5_library();
-
-// The box that covers a whole tensor.
-Box full_box(const Shape& shape);
 
 }  // namespace sy

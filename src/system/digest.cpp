@@ -1,4 +1,4 @@
-#include "src/io/digest.h"
+#include "src/system/digest.h"
 
 #include <openssl/core_names.h>
 #include <openssl/evp.h>

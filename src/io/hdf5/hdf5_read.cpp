@@ -4,8 +4,8 @@
 #include <span>
 
 #include "dist/phase.h"
-#include "src/io/hdf5.h"
-#include "src/io/hdf5_calls.h"
+#include "src/io/hdf5/hdf5.h"
+#include "src/io/hdf5/hdf5_calls.h"
 
 namespace sy {
 
@@ -59,10 +59,10 @@ std::string text_of(Call call, const Hdf5Context& context, const std::string& ob
 
 // Returns the mappings of a virtual dataset. It opens none of their files; the library does so if
 // the number of files is not fixed.
-std::vector<Hdf5VirtualMapping> mappings_of(hid_t creation, const Hdf5Context& context, const std::string& name) {
+std::vector<SliceMapping> mappings_of(hid_t creation, const Hdf5Context& context, const std::string& name) {
   std::size_t count = 0;
   check(H5Pget_virtual_count(creation, &count), context, "read", name);
-  std::vector<Hdf5VirtualMapping> mappings;
+  std::vector<SliceMapping> mappings;
   for (std::size_t i = 0; i < count; ++i) {
     const auto text = [&](auto get) {
       return text_of([&](char* out, std::size_t size) { return get(creation, i, out, size); }, context, name);
@@ -134,7 +134,7 @@ void Hdf5Dataset::read(Range range, void* data) const {
   }
 }
 
-Index Hdf5Dataset::read_mapped(const Hdf5VirtualMapping& mapping, const Box& box, void* data) const {
+Index Hdf5Dataset::read_mapped(const SliceMapping& mapping, const Box& box, void* data) const {
   if (virtual_ || shape_.size() != 1 || mapping.range.end > shape_[0])
     bad_input("{} of {} has no elements {} to {}", name_, context_.file.string(), mapping.range.begin,
               mapping.range.end);
@@ -186,7 +186,7 @@ Hdf5File Hdf5File::open(const std::filesystem::path& path) {
   const Hdf5Id creation(check(H5Fget_create_plist(file.id_.get()), file.context_, "read"), H5Pclose);
   std::size_t address_bytes = 0, length_bytes = 0;
   check(H5Pget_sizes(creation.get(), &address_bytes, &length_bytes), file.context_, "read");
-  if (address_bytes != 8 || length_bytes != 8)  // src/io/global_heap.h requires this
+  if (address_bytes != 8 || length_bytes != 8)  // src/io/hdf5/global_heap.h requires this
     bad_input("{} has addresses of {} and lengths of {} bytes, which must be 8", path.string(), address_bytes,
               length_bytes);
   return file;
@@ -230,7 +230,7 @@ Hdf5Dataset Hdf5File::open_dataset(const std::string& name) const {
   check(H5Fget_filesize(id_.get(), &file_bytes), context_, "read");
   if (!dataset.virtual_ && (H5Dget_storage_size(dataset.id_.get()) != bytes || bytes > file_bytes))
     bad_input("{} of {} does not hold its {} elements", name, context_.file.string(), shape.elements());
-  for (const Hdf5VirtualMapping& mapping : dataset.mappings_) {
+  for (const SliceMapping& mapping : dataset.mappings_) {
     bool within = mapping.box.size.size() == shape.size();
     for (int d = 0; within && d < shape.size(); ++d) within = mapping.box.begin[d] + mapping.box.size[d] <= shape[d];
     if (!within) bad_input("{} of {} has a mapping beyond its end", name, context_.file.string());

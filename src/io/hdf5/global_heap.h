@@ -10,15 +10,16 @@
 #include <string_view>
 #include <vector>
 
+#include "src/io/format/checkpoint_format.h"
+
 namespace sy {
 
-// Usage: call scan() with all chunks of a file in order, then problem() with the same file.
-class GlobalHeaps {
+class GlobalHeaps final : public FileCheck {
  public:
   // Records the heaps in the next chunk of the file.
-  void scan(std::string_view chunk);
+  void scan(std::string_view chunk) override;
   // Checks the recorded heaps. Returns an error message; empty if all heaps are valid.
-  std::string problem(const std::filesystem::path& file) const;
+  std::string problem(const std::filesystem::path& file) const override;
 
  private:
   std::string tail_;  // last bytes of the previous chunks

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "src/io/hdf5.h"
+#include "src/io/hdf5/hdf5.h"
 
 namespace sy::h5 {
 

@@ -1,6 +1,4 @@
-#include "src/io/hdf5.h"
-
-#include <unistd.h>
+#include "src/io/hdf5/hdf5.h"
 
 #include <algorithm>
 #include <cmath>
@@ -8,8 +6,8 @@
 #include <limits>
 
 #include "dist/phase.h"
-#include "src/io/digest.h"
-#include "src/io/hdf5_calls.h"
+#include "src/io/hdf5/hdf5_calls.h"
+#include "src/system/digest.h"
 #include "src/system/files.h"
 
 namespace sy {
@@ -142,11 +140,11 @@ Checksum::Value checksum_of(const Shape& shape, DType dtype) {
   return sum.finish();
 }
 
-// Excludes source_size, which is not in the file.
-Checksum::Value checksum_of(const Shape& shape, const std::vector<Hdf5VirtualMapping>& mappings, float fill) {
+// Excludes slice_elements, which is not in the file.
+Checksum::Value checksum_of(const Shape& shape, const std::vector<SliceMapping>& mappings, float fill) {
   Checksum sum;
   add_shape(sum, shape);
-  for (const Hdf5VirtualMapping& mapping : mappings) {
+  for (const SliceMapping& mapping : mappings) {
     sum.update(mapping.file);
     add_shape(sum, {mapping.range.begin, mapping.range.end});
     add_shape(sum, mapping.box.begin);
@@ -189,12 +187,6 @@ Hdf5Id dataset_creation() {
 int Hdf5Id::close() {
   if (id_ < 0) return 0;
   return close_(std::exchange(id_, -1));
-}
-
-Box full_box(const Shape& shape) {
-  Box box{shape, shape};
-  for (int i = 0; i < shape.size(); ++i) box.begin[i] = 0;
-  return box;
 }
 
 void Hdf5Dataset::write(const Box& box, const void* data) {
@@ -255,21 +247,6 @@ void Hdf5File::verify() const {
   }
 }
 
-void write_hdf5(const std::filesystem::path& path, const std::function<void(Hdf5File&)>& fill) {
-  const std::filesystem::path partial = fmt::format("{}.partial{}", path.string(), ::getpid());
-  try {
-    Hdf5File file = Hdf5File::create(partial);
-    fill(file);
-    file.close();
-    file.verify();
-    rename_file(partial, path);
-  } catch (...) {
-    std::error_code ignored;
-    std::filesystem::remove(partial, ignored);
-    throw;
-  }
-}
-
 void Hdf5File::make_group(const std::string& name) {
   std::vector<std::string> groups = parent_groups(name);
   groups.push_back(name);
@@ -318,17 +295,16 @@ void Hdf5File::write(const std::string& name, const Shape& shape, DType dtype, c
   dataset.close();
 }
 
-void Hdf5File::create_virtual(const std::string& name, const Shape& shape,
-                              const std::vector<Hdf5VirtualMapping>& mappings) {
+void Hdf5File::create_virtual(const std::string& name, const Shape& shape, const std::vector<SliceMapping>& mappings) {
   if (const auto groups = parent_groups(name); !groups.empty()) make_group(groups.back());
   write_point("create " + name, context_.file);
   const Hdf5Id creation = dataset_creation(), space = make_dataspace(shape);
   const float nan = std::numeric_limits<float>::quiet_NaN();
   check(H5Pset_fill_value(creation.get(), H5T_NATIVE_FLOAT, &nan), context_, "create", name);
-  for (const Hdf5VirtualMapping& mapping : mappings) {
+  for (const SliceMapping& mapping : mappings) {
     const Hdf5Id target = make_dataspace(shape, mapping.box, context_);
     const Hdf5Id source =
-        make_dataspace({mapping.source_size}, {{mapping.range.begin}, {mapping.range.size()}}, context_);
+        make_dataspace({mapping.slice_elements}, {{mapping.range.begin}, {mapping.range.size()}}, context_);
     check(H5Pset_virtual(creation.get(), target.get(), mapping.file.c_str(), name.c_str(), source.get()), context_,
           "create", name);
   }
@@ -394,22 +370,6 @@ void Hdf5File::set(const std::string& object, const std::string& attribute, std:
 }
 void Hdf5File::set(const std::string& object, const std::string& attribute, std::uint64_t value) {
   set_number(object, attribute, value);
-}
-
-Hdf5Library hdf5_library() {
-  Hdf5Library library;
-  unsigned major = 0, minor = 0, release = 0;
-  H5get_libversion(&major, &minor, &release);
-  library.version = fmt::format("{}.{}.{}", major, minor, release);
-  hbool_t thread_safe = false;
-  H5is_library_threadsafe(&thread_safe);
-  library.thread_safe = thread_safe;
-#ifdef H5_HAVE_PARALLEL
-  library.parallel = true;
-#endif
-  const char* const locking = std::getenv("HDF5_USE_FILE_LOCKING");
-  library.locks = locking && (std::string_view(locking) == "TRUE" || std::string_view(locking) == "1");
-  return library;
 }
 
 }  // namespace sy

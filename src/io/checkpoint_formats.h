@@ -1,0 +1,26 @@
+// The formats of checkpoints, and opening a checkpoint of any of them.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <span>
+
+#include "src/io/format/checkpoint_format.h"
+#include "src/io/manifest.h"
+
+namespace sy {
+
+// Returns all formats that are read. The first is the one that is written.
+std::span<const CheckpointFormat* const> checkpoint_formats();
+
+// Returns the format whose index the manifest lists; the first format if it lists no index.
+const CheckpointFormat& format_of(const Manifest& manifest);
+
+struct OpenCheckpoint {
+  Manifest manifest;
+  std::unique_ptr<CheckpointReader> reader;
+};
+// Checks the sizes of all files of a checkpoint, then opens its index. Throws InputError.
+OpenCheckpoint open_checkpoint(const std::filesystem::path& step_dir);
+
+}  // namespace sy
