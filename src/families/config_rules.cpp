@@ -184,7 +184,7 @@ void check_whole_heads(const KeySettings& settings) {
 // Returns the RopeSpec of the first layer with rotary positions, empty if there is no such layer.
 std::optional<RopeSpec> rope_of(const Config& config) {
   for (const BlockSpec& block : block_specs(config))
-    if (block.attention.rope) return block.attention.rope;
+    if (block.attention().rope) return block.attention().rope;
   return std::nullopt;
 }
 
@@ -325,19 +325,19 @@ const ConfigRule rope_by_layer_type_rule{
     [](const Config& config, Json& hf_config) {
       const std::vector<BlockSpec> blocks = block_specs(config);
       const bool scaled_windows = std::any_of(blocks.begin(), blocks.end(), [](const BlockSpec& b) {
-        return b.attention.window > 0 && b.attention.rope && b.attention.rope->scaling != RopeScaling::none;
+        return b.attention().window > 0 && b.attention().rope && b.attention().rope->scaling != RopeScaling::none;
       });
       const bool flat = !find_value(hf_config, "rope_parameters") && !scaled_windows;
       Json by_type = Json::object();
       for (const bool windowed : {false, true}) {
         const auto block = std::find_if(blocks.begin(), blocks.end(), [&](const BlockSpec& b) {
-          return b.attention.rope && (b.attention.window > 0) == windowed;
+          return b.attention().rope && (b.attention().window > 0) == windowed;
         });
         if (block == blocks.end()) continue;
         const std::string kind = config.model.pattern.kind_of(block - blocks.begin());
         const std::string section = kind.empty() ? "model" : "attention." + kind;
-        const RopeSpec& spec = *block->attention.rope;
-        const Index width = block->attention.key_width;
+        const RopeSpec& spec = *block->attention().rope;
+        const Index width = block->attention().key_width;
         if (!flat) {
           Json rope = Json::object();
           write_rope(config, section, spec, width, rope);
@@ -413,8 +413,8 @@ bool write_windows(const Config& config, Json& hf_config) {
   Json types = Json::array();
   Json window;
   for (const BlockSpec& block : block_specs(config)) {
-    types.push_back(std::string(block.attention.window > 0 ? sliding_type : full_type));
-    if (block.attention.window > 0) window = block.attention.window;
+    types.push_back(std::string(block.attention().window > 0 ? sliding_type : full_type));
+    if (block.attention().window > 0) window = block.attention().window;
   }
   hf_config["layer_types"] = types;
   if (!window.is_null()) hf_config["sliding_window"] = window;
@@ -485,7 +485,7 @@ const ConfigRule qwen3_moe_window_rule{[](const Json& hf_config, KeySettings& se
                                                                  fmt::format("{}", window_of(hf_config, qwen_window)));
                                        },
                                        [](const Config& config, Json& hf_config) {
-                                         const Index window = block_specs(config).front().attention.window;
+                                         const Index window = block_specs(config).front().attention().window;
                                          hf_config["use_sliding_window"] = window > 0;
                                          if (window > 0) hf_config["sliding_window"] = window;
                                        }};

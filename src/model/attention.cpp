@@ -7,8 +7,9 @@
 namespace sy {
 
 Attention::Attention(const AttentionSpec& spec, Index d_model, ParamStore& store, const std::string& prefix,
-                     const RopeTable* rope_table, Index positions)
-    : rope_table_(rope_table),
+                     const RopeTable* rope_table, Index positions, Index cache_index)
+    : cache_index_(cache_index),
+      rope_table_(rope_table),
       heads_(store.get(prefix + "q.weight").weight.dim(0)),
       kv_heads_(store.get(prefix + "k.weight").weight.dim(0)),
       head_dim_(spec.key_width),
@@ -49,13 +50,14 @@ void Attention::forward(const LayerContext& layer, ConstView x, Output to, Saved
   qkv_->forward(context, s.x, s.raw.reshape({T, row}));
   normalize(layer, s);
   ConstHeads k = keys(s.qkv), v = values(s.qkv);
-  if (const LayerCache& cache = layer.cache) {
+  const LayerCache cache = layer.cache_entry(cache_index_);
+  if (cache) {
     run(context.backend, ops::KvCacheAppend{.x = k, .offsets = cache.offsets, .y = cache.keys});
     run(context.backend, ops::KvCacheAppend{.x = v, .offsets = cache.offsets, .y = cache.values});
     k = Heads(cache.keys);
     v = Heads(cache.values);
   }
-  core_attention_.forward(context, queries(s.qkv), k, v, s.out, s.lse, layer.cache.offsets);
+  core_attention_.forward(context, queries(s.qkv), k, v, s.out, s.lse, cache.offsets);
   out_->forward_sum(context, s.out.reshape({T, heads_ * head_dim_}), to);
 }
 

@@ -15,6 +15,7 @@
 #include "kernels/arena.h"
 #include "kernels/device.h"
 #include "src/model/cache.h"
+#include "src/model/statistics.h"
 
 namespace sy {
 
@@ -65,8 +66,8 @@ struct Batch {
   Index step_tokens() const { return step.sequences * seq_len; }
 };
 
-// State of the load-balancing loss of L routers (load_balancing.h): sums and gradients. The layers'
-// rows are adjacent. G: number of segments (load_balancing_segments). The state lives from the
+// State of the load-balancing loss of L routers (load_balancing.h): sums and gradients. The rows of
+// a router are adjacent. G: number of segments (load_balancing_segments). The state lives from the
 // first layer's forward to the first layer's backward.
 struct LoadBalanceState {
   View counts;             // [L, G, E] i32 assignments
@@ -76,8 +77,8 @@ struct LoadBalanceState {
   // [L, G, E] gradient with respect to `probability`; unused without backward
   View dprobability;
 
-  // Returns the state of one layer.
-  LoadBalanceState layer(Index l) const {
+  // Returns the state of one router.
+  LoadBalanceState of(Index l) const {
     return {counts.rows(l, 1), probability.rows(l, 1), tokens_per_expert.rows(l, 1), z_squared.rows(l, 1),
             dprobability.rows(l, 1)};
   }
@@ -99,14 +100,18 @@ struct LayerContext {
   const ExecutionContext& context;
   const Batch& batch;
   Arena& saved;                        // memory that lives from a layer's forward to its backward
-  LayerCache cache = {};               // key-value cache of the layer in generation, else empty
-  LoadBalanceState load_balance = {};  // of the layer, if it is a MoE layer
+  const Cache* cache = nullptr;        // in generation, else nullptr
+  LoadBalanceState load_balance = {};  // of all routers of the stage
+  // Called by each router; may be nullptr.
+  const RoutingHook* routing_hook = nullptr;
   // BackwardHooks::on_dispatch_started, or nullptr.
   const std::function<void()>* on_dispatch_started = nullptr;
 
   // Allocates an activation that lives from forward to backward.
   View save(Shape shape) const { return saved.take(shape, context.dtype); }
   Index own_tokens() const { return batch.tokens() / context.mesh.layout.tp; }  // T of this rank
+  // Returns an entry of the cache. It is empty if there is no cache.
+  LayerCache cache_entry(Index index) const { return cache ? cache->entry(index) : LayerCache{}; }
 };
 
 // Destination of a sublayer's result. The sublayer's last operation adds the residual stream to it.

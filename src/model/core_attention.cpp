@@ -5,7 +5,8 @@
 
 namespace sy {
 
-CoreAttention::CoreAttention(const AttentionSpec& spec, ParamStore& store, const std::string& prefix, Index positions)
+CoreAttention::CoreAttention(const CoreAttentionSpec& spec, ParamStore& store, const std::string& prefix,
+                             Index positions)
     : sinks_(store.find(prefix + "sinks")) {
   SY_ASSERT(!spec.sparse || spec.window == 0, "a pattern, which counts from the first token, and a window of {}",
             spec.window);  // a cache would discard the first token
@@ -30,16 +31,9 @@ void CoreAttention::backward(const ExecutionContext& context, ConstView dout, Co
                              ConstView out, ConstView lse, Heads dq, Heads dk, Heads dv) const {
   const Arena::Scope scope(context.scratch);
   const AttentionDesc desc = attention_desc(context);
-  run(context.backend, ops::AttentionBackward{.dout = dout,
-                                              .q = q,
-                                              .k = k,
-                                              .v = v,
-                                              .out = out,
-                                              .lse = lse,
-                                              .desc = desc,
-                                              .dq = dq,
-                                              .dk = dk,
-                                              .dv = dv});
+  run(context.backend,
+      ops::AttentionBackward{
+          .dout = dout, .q = q, .k = k, .v = v, .out = out, .lse = lse, .desc = desc, .dq = dq, .dk = dk, .dv = dv});
   const bool learned = relative_ && relative_->learned();
   if (!sinks_ && !learned) return;
   View dbias;

@@ -17,11 +17,18 @@ Index expert_capacity(double factor, Index top_k, Index tokens, Index experts) {
   return std::max<Index>(1, static_cast<Index>(std::ceil(exact * (1 - 1e-12))));
 }
 
-Router::Router(const MoeSpec& spec, Index d_model, ParamStore& store, const std::string& prefix, RouterTables tables)
+RouterTables RouterTables::of(Index router) const {
+  const auto row = [&](auto table) { return table ? table.rows(router, 1).reshape({table.dim(1)}) : table; };
+  return {row(bias), row(logical_to_physical)};
+}
+
+Router::Router(const MoeSpec& spec, Index d_model, ParamStore& store, const std::string& prefix, RouterTables tables,
+               Index index)
     : spec_(spec.router),
       experts_(spec.experts),
       logits_(store, store.get(prefix + "router.weight"), d_model, store.find(prefix + "router.bias")),
-      tables_(tables) {
+      tables_(tables),
+      index_(index) {
   if (spec_.learned_noise_stddev) noise_stddev_.emplace(store, store.get(prefix + "router.noise.weight"), d_model);
   if (spec_.noise) spec_.noise->stream = hash_name(prefix + "router.noise");
   if (spec_.jitter) spec_.jitter->stream = hash_name(prefix + "router.jitter");
@@ -41,7 +48,7 @@ ConstView Router::jittered_input(const LayerContext& layer, ConstView x) const {
   return y;
 }
 
-void Router::forward(const LayerContext& layer, ConstView x, Saved& s, const RoutingHook* routing_hook) const {
+void Router::forward(const LayerContext& layer, ConstView x, Saved& s) const {
   const ExecutionContext& context = layer.context;
   const Batch& batch = layer.batch;
   Device& b = context.backend;
@@ -54,7 +61,7 @@ void Router::forward(const LayerContext& layer, ConstView x, Saved& s, const Rou
   r.dispatch_layout = DispatchLayout(placement, T, k, E, layer.saved, context.scratch);
 
   const Arena::Scope scope(context.scratch);
-  const LoadBalanceState& load_balance = layer.load_balance;
+  const LoadBalanceState load_balance = layer.load_balance.of(index_);
   const Shape of_segments{load_balance.counts.dim(1), E};
   const View dispatch_mask = context.scratch.i32({T, k});
   const ConstView in = jittered_input(layer, x);
@@ -69,9 +76,8 @@ void Router::forward(const LayerContext& layer, ConstView x, Saved& s, const Rou
                                    .x = s.logits});
   } else if (spec_.noise && batch.token_numbers) {
     noise = context.scratch.f32({T, E});
-    run(b, ops::Draw{.index = context.own_tokens(batch.token_numbers),
-                     .desc = with_seed(*spec_.noise, batch),
-                     .x = noise});
+    run(b, ops::Draw{
+               .index = context.own_tokens(batch.token_numbers), .desc = with_seed(*spec_.noise, batch), .x = noise});
   }
   run(b, ops::RouteForward{.logits = s.logits,
                            .bias = tables_.bias,
@@ -85,7 +91,7 @@ void Router::forward(const LayerContext& layer, ConstView x, Saved& s, const Rou
   apply_capacity(layer, s.experts, r.weights, dispatch_mask);
   const Index real = std::clamp<Index>(batch.tokens() - batch.padding - context.mesh.coord.tp * T, 0, T);
   if (real < T) run(b, ops::Fill{.x = dispatch_mask.rows(real, T - real), .value = 0});
-  if (routing_hook) (*routing_hook)({s.logits, s.experts, r.weights, dispatch_mask});
+  if (layer.routing_hook) (*layer.routing_hook)({s.logits, s.experts, r.weights, dispatch_mask});
   r.dispatch_layout.build(b, placement, s.experts, dispatch_mask, load_balance.tokens_per_expert.reshape({E}),
                           context.scratch);
 }
@@ -127,12 +133,12 @@ void Router::backward(const LayerContext& layer, ConstView dweights, ConstView x
   const Arena::Scope scope(context.scratch);
   const View dlogits = context.temp(s.logits.shape());
   const float z_factor = static_cast<float>(spec_.z_loss / static_cast<double>(layer.batch.step_tokens()));
-  const View dprobability = layer.load_balance.dprobability.reshape({layer.load_balance.dprobability.dim(1), experts_});
+  const View dprobability = layer.load_balance.of(index_).dprobability;
   run(context.backend, ops::RouteBackward{.logits = s.logits,
                                           .experts = s.experts,
                                           .weights = s.routing.weights,
                                           .dweights = dweights,
-                                          .dprobability = dprobability,
+                                          .dprobability = dprobability.reshape({dprobability.dim(1), experts_}),
                                           .desc = spec_.route,
                                           .z_factor = z_factor,
                                           .dlogits = dlogits});

@@ -8,6 +8,7 @@
 
 #include "dist/comm.h"
 #include "src/model/engine.h"
+#include "src/params/attention_spec.h"
 #include "src/params/costs.h"
 #include "src/train/distributed_optimizer.h"
 
