@@ -39,7 +39,8 @@ Attention::Attention(const AttentionSpec& spec, Index d_model, ParamStore& store
 
 void Attention::forward(const LayerContext& layer, ConstView x, Output to, Saved& s) const {
   const ExecutionContext& context = layer.context;
-  const Index B = layer.batch.sequences, S = layer.batch.seq_len, T = B * S, row = (heads_ + 2 * kv_heads_) * head_dim_;
+  const Index B = layer.stream.sequences, S = layer.stream.seq_len, T = B * S,
+              row = (heads_ + 2 * kv_heads_) * head_dim_;
   s.x = gather_tokens(context, layer.saved, x);
   s.qkv = layer.save({B, S, heads_ + 2 * kv_heads_, head_dim_});
   s.out = layer.save({B, S, heads_, head_dim_});
@@ -64,7 +65,7 @@ void Attention::forward(const LayerContext& layer, ConstView x, Output to, Saved
 void Attention::backward(const LayerContext& layer, ConstView dy, const Saved& s, View dx) const {
   const ExecutionContext& context = layer.context;
   const Arena::Scope scope(context.scratch);
-  const Index T = layer.batch.tokens(), row = (heads_ + 2 * kv_heads_) * head_dim_;
+  const Index T = layer.stream.tokens(), row = (heads_ + 2 * kv_heads_) * head_dim_;
   out_->backward_bias(context, dy);
   dy = gather_tokens(context, context.scratch, dy);
 
@@ -82,13 +83,13 @@ void Attention::backward(const LayerContext& layer, ConstView dy, const Saved& s
 
 void Attention::normalize(const LayerContext& layer, Saved& s) const {
   Device& b = layer.context.backend;
-  const Index T = layer.batch.tokens(), heads = heads_ + kv_heads_, row = (heads + kv_heads_) * head_dim_;
+  const Index T = layer.stream.tokens(), heads = heads_ + kv_heads_, row = (heads + kv_heads_) * head_dim_;
   const Shape by_token = {T, heads + kv_heads_, head_dim_};
   if (norm_) {
     s.inverse = layer.saved.f32({T, heads});
     return run(b, ops::QkNormForward{.x = s.raw.reshape(by_token),
                                      .weight = norm_.weight,
-                                     .positions = layer.batch.rope_rows,
+                                     .positions = layer.stream.rope_rows,
                                      .table = rope_rows(),
                                      .desc = qk_norm_,
                                      .y = s.qkv.reshape(by_token),
@@ -109,7 +110,7 @@ void Attention::normalize(const LayerContext& layer, Saved& s) const {
   if (rope_table_)
     run(b, ops::Rope{.x = s.qkv.reshape(by_token),
                      .heads = heads,
-                     .positions = layer.batch.rope_rows,
+                     .positions = layer.stream.rope_rows,
                      .table = rope_rows(),
                      .pairs = pairs_});
 }
@@ -117,7 +118,7 @@ void Attention::normalize(const LayerContext& layer, Saved& s) const {
 View Attention::backward_normalize(const LayerContext& layer, View dqkv, const Saved& s) const {
   const ExecutionContext& context = layer.context;
   Device& b = context.backend;
-  const Index T = layer.batch.tokens(), heads = heads_ + kv_heads_, row = (heads + kv_heads_) * head_dim_;
+  const Index T = layer.stream.tokens(), heads = heads_ + kv_heads_, row = (heads + kv_heads_) * head_dim_;
   const Shape by_token = {T, heads + kv_heads_, head_dim_};
   if (norm_) {
     const View draw = context.temp(dqkv.shape());
@@ -125,7 +126,7 @@ View Attention::backward_normalize(const LayerContext& layer, View dqkv, const S
                                .x = s.raw.reshape(by_token),
                                .weight = norm_.weight,
                                .inverse = s.inverse,
-                               .positions = layer.batch.rope_rows,
+                               .positions = layer.stream.rope_rows,
                                .table = rope_rows(),
                                .desc = qk_norm_,
                                .dx = draw.reshape(by_token),
@@ -139,7 +140,7 @@ View Attention::backward_normalize(const LayerContext& layer, View dqkv, const S
   if (rope_table_)
     run(b, ops::Rope{.x = dqkv.reshape(by_token),
                      .heads = heads,
-                     .positions = layer.batch.rope_rows,
+                     .positions = layer.stream.rope_rows,
                      .table = rope_rows(),
                      .inverse = true,
                      .pairs = pairs_});

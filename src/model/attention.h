@@ -1,4 +1,4 @@
-// Grouped-query causal attention, with rotary positions and QK-norm.
+// Grouped-query attention, with rotary positions and QK-norm.
 #pragma once
 
 #include <optional>

@@ -58,7 +58,7 @@ LatentAttention::LatentAttention(const LatentAttentionSpec& spec, Index d_model,
 
 void LatentAttention::forward(const LayerContext& layer, ConstView x, Output to, Saved& s) const {
   const ExecutionContext& context = layer.context;
-  const Index B = layer.batch.sequences, S = layer.batch.seq_len, T = B * S;
+  const Index B = layer.stream.sequences, S = layer.stream.seq_len, T = B * S;
   s.x = x;
   kv_latent_.forward(layer, x, s.kv_latent);
   if (q_latent_) q_latent_->forward(layer, x, s.q_latent);
@@ -68,12 +68,12 @@ void LatentAttention::forward(const LayerContext& layer, ConstView x, Output to,
   s.lse = layer.saved.f32({B, heads_, S});
 
   q_.forward(context, s.query_input, s.q.reshape({T, heads_ * (qk_rope_dim_ + qk_nope_dim_)}));
-  rotate(context, s.q.reshape({T, heads_, qk_rope_dim_ + qk_nope_dim_}), layer.batch.rope_rows, false);
+  rotate(context, s.q.reshape({T, heads_, qk_rope_dim_ + qk_nope_dim_}), layer.stream.rope_rows, false);
   {
     const Arena::Scope scope(context.scratch);
     const View k_rope = context.temp({x.dim(0), qk_rope_dim_});
     k_rope_.forward(context, x, k_rope);
-    rotate(context, k_rope.reshape({x.dim(0), 1, qk_rope_dim_}), context.own_tokens(layer.batch.rope_rows), false);
+    rotate(context, k_rope.reshape({x.dim(0), 1, qk_rope_dim_}), context.own_tokens(layer.stream.rope_rows), false);
     const ConstView gathered = gather_tokens(context, context.scratch, k_rope).reshape({B, S, 1, qk_rope_dim_});
     const LayerCache cache = layer.cache_entry(cache_index_);
     cache ? attend_to_cache(layer, cache, gathered, s) : attend(layer, gathered, s);
@@ -84,7 +84,7 @@ void LatentAttention::forward(const LayerContext& layer, ConstView x, Output to,
 void LatentAttention::attend(const LayerContext& layer, ConstView k_rope, Saved& s) const {
   const ExecutionContext& context = layer.context;
   const Arena::Scope scope(context.scratch);
-  const Index B = layer.batch.sequences, S = layer.batch.seq_len, T = B * S;
+  const Index B = layer.stream.sequences, S = layer.stream.seq_len, T = B * S;
   s.k = layer.save(s.q.shape());
   s.v = layer.save(s.out.shape());
   const View k_nope = context.temp({B, S, heads_, qk_nope_dim_});
@@ -104,7 +104,7 @@ void LatentAttention::attend_to_cache(const LayerContext& layer, const LayerCach
   const ExecutionContext& context = layer.context;
   Device& b = context.backend;
   const Arena::Scope scope(context.scratch);
-  const Index B = layer.batch.sequences, S = layer.batch.seq_len, c = kv_latent_.width();
+  const Index B = layer.stream.sequences, S = layer.stream.seq_len, c = kv_latent_.width();
   const ConstView offsets = cache.offsets;
   const Heads keys = cache.keys, latents = keys.columns(qk_rope_dim_, c), q = s.q;
   run(b, ops::KvCacheAppend{.x = k_rope, .offsets = offsets, .y = keys.columns(0, qk_rope_dim_)});
@@ -125,7 +125,7 @@ void LatentAttention::backward(const LayerContext& layer, ConstView dy, const Sa
   const ExecutionContext& context = layer.context;
   Device& b = context.backend;
   const Arena::Scope scope(context.scratch);
-  const Index B = layer.batch.sequences, S = layer.batch.seq_len, T = B * S, width = qk_rope_dim_ + qk_nope_dim_;
+  const Index B = layer.stream.sequences, S = layer.stream.seq_len, T = B * S, width = qk_rope_dim_ + qk_nope_dim_;
   dy = gather_tokens(context, context.scratch, dy);
   const View dout = context.temp(s.out.shape());
   out_.backward_input(context, dy, dout.reshape({T, heads_ * v_head_dim_}));
@@ -135,7 +135,7 @@ void LatentAttention::backward(const LayerContext& layer, ConstView dy, const Sa
 
   // The first of these sets dx; the others add to it.
   const View dq_rows = dq.reshape({T, heads_ * width});
-  rotate(context, dq.reshape({T, heads_, width}), layer.batch.rope_rows, true);
+  rotate(context, dq.reshape({T, heads_, width}), layer.stream.rope_rows, true);
   q_.backward_weight(context, dq_rows, s.query_input);
   const auto query_input_gradient = [&](View partial) { q_.backward_input(context, dq_rows, partial); };
   if (q_latent_)
@@ -159,7 +159,7 @@ void LatentAttention::backward(const LayerContext& layer, ConstView dy, const Sa
   sum_tokens(context, dk_rope, [&](View partial) {
     run(b, ops::ReduceHeads{.x = Heads(dk).columns(0, qk_rope_dim_), .y = partial.reshape({B, S, 1, qk_rope_dim_})});
   });
-  rotate(context, dk_rope.reshape({s.x.dim(0), 1, qk_rope_dim_}), context.own_tokens(layer.batch.rope_rows), true);
+  rotate(context, dk_rope.reshape({s.x.dim(0), 1, qk_rope_dim_}), context.own_tokens(layer.stream.rope_rows), true);
   k_rope_.backward_weight(context, dk_rope, s.x);
   k_rope_.backward_input(context, dk_rope, dx, true);
 }

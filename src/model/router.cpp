@@ -40,9 +40,9 @@ RandomDesc Router::with_seed(RandomDesc desc, const Batch& batch) {
 }
 
 ConstView Router::jittered_input(const LayerContext& layer, ConstView x) const {
-  if (!spec_.jitter || !layer.batch.token_numbers) return x;
+  if (!spec_.jitter || !layer.stream.token_numbers) return x;
   const ExecutionContext& context = layer.context;
-  const ConstView index = context.own_tokens(layer.batch.token_numbers);
+  const ConstView index = context.own_tokens(layer.stream.token_numbers);
   const View y = context.temp(x.shape());
   run(context.backend, ops::Jitter{.x = x, .index = index, .desc = with_seed(*spec_.jitter, layer.batch), .y = y});
   return y;
@@ -51,6 +51,7 @@ ConstView Router::jittered_input(const LayerContext& layer, ConstView x) const {
 void Router::forward(const LayerContext& layer, ConstView x, Saved& s) const {
   const ExecutionContext& context = layer.context;
   const Batch& batch = layer.batch;
+  const TokenStream& stream = layer.stream;
   Device& b = context.backend;
   const Index T = layer.own_tokens(), E = experts_, k = spec_.route.top_k;
   const ExpertPlacement placement = this->placement(context);
@@ -71,13 +72,13 @@ void Router::forward(const LayerContext& layer, ConstView x, Saved& s) const {
     s.noise_stddev = layer.saved.f32({T, E});
     noise_stddev_->forward(context, in, s.noise_stddev);
     run(b, ops::NoisyGatingForward{.stddev = s.noise_stddev,
-                                   .index = context.own_tokens(batch.token_numbers),
+                                   .index = context.own_tokens(stream.token_numbers),
                                    .desc = with_seed(*spec_.noise, batch),
                                    .x = s.logits});
-  } else if (spec_.noise && batch.token_numbers) {
+  } else if (spec_.noise && stream.token_numbers) {
     noise = context.scratch.f32({T, E});
     run(b, ops::Draw{
-               .index = context.own_tokens(batch.token_numbers), .desc = with_seed(*spec_.noise, batch), .x = noise});
+               .index = context.own_tokens(stream.token_numbers), .desc = with_seed(*spec_.noise, batch), .x = noise});
   }
   run(b, ops::RouteForward{.logits = s.logits,
                            .bias = tables_.bias,
@@ -89,7 +90,7 @@ void Router::forward(const LayerContext& layer, ConstView x, Saved& s) const {
                            .probability = load_balance.probability.reshape(of_segments),
                            .z_squared = load_balance.z_squared});
   apply_capacity(layer, s.experts, r.weights, dispatch_mask);
-  const Index real = std::clamp<Index>(batch.tokens() - batch.padding - context.mesh.coord.tp * T, 0, T);
+  const Index real = std::clamp<Index>(stream.tokens() - stream.padding - context.mesh.coord.tp * T, 0, T);
   if (real < T) run(b, ops::Fill{.x = dispatch_mask.rows(real, T - real), .value = 0});
   if (layer.routing_hook) (*layer.routing_hook)({s.logits, s.experts, r.weights, dispatch_mask});
   r.dispatch_layout.build(b, placement, s.experts, dispatch_mask, load_balance.tokens_per_expert.reshape({E}),
@@ -98,18 +99,18 @@ void Router::forward(const LayerContext& layer, ConstView x, Saved& s) const {
 
 void Router::apply_capacity(const LayerContext& layer, ConstView experts, ConstView weights, View dispatch_mask) const {
   const ExecutionContext& context = layer.context;
-  const Batch& batch = layer.batch;
+  const Index seq_len = layer.stream.seq_len;
   const bool by_rank = spec_.capacity_scope == CapacityScope::rank;
-  const Index scope_tokens = by_rank ? layer.own_tokens() : batch.seq_len;
+  const Index scope_tokens = by_rank ? layer.own_tokens() : seq_len;
   const Index capacity =
-      batch.dropless ? 0 : expert_capacity(spec_.capacity_factor, spec_.route.top_k, scope_tokens, experts_);
+      layer.batch.dropless ? 0 : expert_capacity(spec_.capacity_factor, spec_.route.top_k, scope_tokens, experts_);
   const CapacityDesc desc{spec_.drop_order, capacity};
   const bool one_scope = by_rank || capacity == 0;
-  if (one_scope || layer.own_tokens() % batch.seq_len == 0)
+  if (one_scope || layer.own_tokens() % seq_len == 0)
     return run(context.backend,
                ops::ApplyCapacity{.experts = experts,
                                   .weights = weights,
-                                  .segments = one_scope ? 1 : std::max<Index>(1, layer.own_tokens() / batch.seq_len),
+                                  .segments = one_scope ? 1 : std::max<Index>(1, layer.own_tokens() / seq_len),
                                   .num_experts = experts_,
                                   .desc = desc,
                                   .dispatch_mask = dispatch_mask});
@@ -121,7 +122,7 @@ void Router::apply_capacity(const LayerContext& layer, ConstView experts, ConstV
   const View all_masks = context.scratch.i32(all_experts.shape());
   run(context.backend, ops::ApplyCapacity{.experts = all_experts,
                                           .weights = all_weights,
-                                          .segments = batch.sequences,
+                                          .segments = layer.stream.sequences,
                                           .num_experts = experts_,
                                           .desc = desc,
                                           .dispatch_mask = all_masks});
@@ -132,7 +133,7 @@ void Router::backward(const LayerContext& layer, ConstView dweights, ConstView x
   const ExecutionContext& context = layer.context;
   const Arena::Scope scope(context.scratch);
   const View dlogits = context.temp(s.logits.shape());
-  const float z_factor = static_cast<float>(spec_.z_loss / static_cast<double>(layer.batch.step_tokens()));
+  const float z_factor = static_cast<float>(spec_.z_loss / static_cast<double>(layer.step_tokens()));
   const View dprobability = layer.load_balance.of(index_).dprobability;
   run(context.backend, ops::RouteBackward{.logits = s.logits,
                                           .experts = s.experts,
@@ -152,7 +153,7 @@ void Router::backward(const LayerContext& layer, ConstView dweights, ConstView x
     const View dstddev = context.temp(dlogits.shape());
     run(context.backend, ops::NoisyGatingBackward{.dx = dlogits,
                                                   .stddev = s.noise_stddev,
-                                                  .index = context.own_tokens(layer.batch.token_numbers),
+                                                  .index = context.own_tokens(layer.stream.token_numbers),
                                                   .desc = with_seed(*spec_.noise, layer.batch),
                                                   .dstddev = dstddev});
     noise_stddev_->backward_weight(context, dstddev, in);
@@ -160,7 +161,7 @@ void Router::backward(const LayerContext& layer, ConstView dweights, ConstView x
   }
   if (!jitter) return;
   run(context.backend, ops::Jitter{.x = din,
-                                   .index = context.own_tokens(layer.batch.token_numbers),
+                                   .index = context.own_tokens(layer.stream.token_numbers),
                                    .desc = with_seed(*spec_.jitter, layer.batch),
                                    .accumulate = true,
                                    .y = dx});

@@ -72,7 +72,7 @@ class Router {
   // Returns the random stream, keyed by the run's seed.
   static RandomDesc with_seed(RandomDesc desc, const Batch& batch);
   // Returns true if the logits get noise with a learned standard deviation.
-  bool scales_noise(const LayerContext& layer) const { return noise_stddev_ && layer.batch.token_numbers; }
+  bool scales_noise(const LayerContext& layer) const { return noise_stddev_ && layer.stream.token_numbers; }
   // Returns the input of the logits: x, or x with jitter while training, in scratch memory.
   ConstView jittered_input(const LayerContext& layer, ConstView x) const;
 

@@ -48,7 +48,7 @@ Stage::Stage(const Config& config, ParamStore& store, Range layers, RouterTables
 }
 
 View Stage::forward(const ExecutionContext& context, MicroBatchState& state, View x) const {
-  LayerContext layer{context, state.batch, state.saved, state.cache};
+  LayerContext layer{context, state.batch, state.batch.decoder(), state.saved, state.cache};
   layer.routing_hook = state.statistics.routing_hook;
   if (embedding_) {
     store_.wait_for_bucket(embedding_bucket);
@@ -82,7 +82,7 @@ View Stage::forward(const ExecutionContext& context, MicroBatchState& state, Vie
 
 void Stage::backward(const ExecutionContext& context, MicroBatchState& state, View d,
                      const BackwardHooks& hooks) const {
-  LayerContext layer{context, state.batch, state.saved};
+  LayerContext layer{context, state.batch, state.batch.decoder(), state.saved};
   if (head_) {
     const Arena::Scope scope(context.scratch);
     const View dnormed = context.temp(d.shape());
@@ -103,7 +103,7 @@ void Stage::backward(const ExecutionContext& context, MicroBatchState& state, Vi
     if (hooks.on_gradients_ready) hooks.on_gradients_ready(bucket_of_layer(first_layer_ + static_cast<Index>(i)));
   }
   if (!embedding_) return;
-  embedding_->backward(context, state.batch, state.embedding, d);
+  embedding_->backward(context, layer.stream, state.embedding, d);
   if (hooks.on_gradients_ready) hooks.on_gradients_ready(embedding_bucket);
 }
 

@@ -63,13 +63,13 @@ SublayerCosts costs(const AttentionSpec& a, Index seq_len) {
 
 double core_flops_per_token(const CoreAttentionSpec& a, Index seq_len) {
   const Index widths = a.key_width + a.value_width;
-  return 6 * static_cast<double>(a.heads * widths) * mean_visible_keys(seq_len, a.window, a.sparse);
+  return 6 * static_cast<double>(a.heads * widths) * mean_visible_keys(seq_len, a.mask());
 }
 
-double mean_visible_keys(Index tokens, Index window, const SparsePattern& sparse) {
-  const MaskGeometry<Index> mask({.window = window, .sparse = sparse}, tokens, tokens);
+double mean_visible_keys(Index tokens, const AttentionMask& mask) {
+  const MaskGeometry<Index> geometry(mask, tokens, tokens);
   double sum = 0;
-  for (Index p = 0; p < tokens; ++p) sum += static_cast<double>(mask.visible_keys(p));
+  for (Index p = 0; p < tokens; ++p) sum += static_cast<double>(geometry.visible_keys(p));
   return tokens > 0 ? sum / static_cast<double>(tokens) : 0;
 }
 

@@ -49,7 +49,13 @@ struct CoreAttentionSpec {
   float softcap;                              // of the scores; 0: no cap
   SparsePattern sparse = {};                  // empty: all earlier tokens; otherwise window is 0
   std::optional<RelativeSpec> relative = {};  // bias of the scores
-  bool sinks = false;                         // true: each head has a learned logit in its softmax, without a value
+  // True: each head has a learned logit in its softmax, without a value.
+  bool sinks = false;
+  // True: a query sees keys up to its own position. False: it sees all keys of its sequence, and
+  // there is no window, pattern or bias by distance.
+  bool causal = true;
+
+  AttentionMask mask() const { return {.causal = causal, .window = window, .sparse = sparse}; }
 };
 
 // Grouped-query attention.
@@ -58,7 +64,8 @@ struct AttentionSpec : CoreAttentionSpec {
   std::optional<float> qk_norm = {};  // eps of the norm of queries and keys; empty: no norm
   bool whole_qk_norm = false;         // true: qk_norm is over all heads together; false: per head
   bool head_layernorm = false;        // true: LayerNorm with a weight per head; false: RMSNorm
-  float norm_offset = 0;              // added to the weights of qk_norm, whose initial value is 1 - norm_offset
+  // Added to the weights of qk_norm, whose initial value is 1 - norm_offset.
+  float norm_offset = 0;
   bool qkv_bias = false, out_bias = false;
   float clip_qkv = 0;  // limit of the elements of queries, keys and values, before RoPE; 0: none
 };
@@ -76,7 +83,6 @@ void add_shared_params(ParamList& list, const CoreAttentionSpec& a);
 double core_flops_per_token(const CoreAttentionSpec& a, Index seq_len);
 
 // Returns the mean number of keys that a token sees in a sequence of `tokens`, including its own.
-// A window of 0 means all keys; so does an empty pattern.
-double mean_visible_keys(Index tokens, Index window, const SparsePattern& sparse = {});
+double mean_visible_keys(Index tokens, const AttentionMask& mask);
 
 }  // namespace sy

@@ -79,8 +79,9 @@ TEST_P(MoeLayer, EqualsTransformers) {
   engine.store().packed_weights().refresh();
   Arena saved([&](Index bytes) { return b.allocate(bytes); });
   const ExecutionContext context{b, engine.mesh(), engine.scratch(), DType::f32};
-  const Batch batch{.sequences = 1, .seq_len = T, .ids = {}, .targets = {}, .positions = {}, .step = {{}, 1, 1}};
-  LayerContext layer{context, batch, saved};
+  const Batch batch{
+      .streams = {{.sequences = 1, .seq_len = T, .ids = {}, .positions = {}}}, .targets = {}, .step = {{}, 1, 1}};
+  LayerContext layer{context, batch, batch.decoder(), saved};
   layer.load_balance = make_load_balance_state(layer, 1, config.moe.experts);
   Moe::Saved state;
   moe.forward(layer, x, {.y = y}, state);
