@@ -216,6 +216,18 @@ std::vector<BlockSpec> block_specs(const Config& config) {
   return blocks;
 }
 
+void add_block_params(ParamList& list, const BlockSpec& block, Index layer) {
+  list.layer = layer;
+  list.bucket = bucket_of_layer(layer);
+  const std::string prefix = layer_prefix(layer);
+  block.for_each_branch([&](const BranchSpec& branch) {
+    const bool input_norm = branch.norms.pre || branch.norms.post_residual;  // one parameter
+    if (input_norm && !branch.shared_norm) list.norm(prefix + branch.norm, block.norm);
+    std::visit([&](const auto& spec) { add_params(list, prefix + branch.name, spec); }, branch.sublayer);
+    if (branch.norms.post_sublayer) list.norm(prefix + branch.out_norm, block.norm);
+  });
+}
+
 Index count_moe(const std::vector<BlockSpec>& blocks) {
   return std::accumulate(blocks.begin(), blocks.end(), Index{0},
                          [](Index n, const BlockSpec& block) { return n + std::ssize(block.all<MoeSpec>()); });

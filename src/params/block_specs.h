@@ -83,6 +83,8 @@ NormSpec norm_spec(const Config& config);
 // Returns the spec of the norm before the output.
 // Its kind is `none` if blocks end with a norm (NormPosition::post).
 NormSpec final_norm_spec(const Config& config);
+// Appends the parameters of a layer.
+void add_block_params(ParamList& list, const BlockSpec& block, Index layer);
 // Returns the number of MoE sublayers.
 Index count_moe(const std::vector<BlockSpec>& blocks);
 

@@ -3,21 +3,6 @@
 #include "src/params/block_specs.h"
 
 namespace sy {
-namespace {
-
-void add_block_params(ParamList& list, const BlockSpec& block, Index layer) {
-  list.layer = layer;
-  list.bucket = bucket_of_layer(layer);
-  const std::string prefix = layer_prefix(layer);
-  block.for_each_branch([&](const BranchSpec& branch) {
-    const bool input_norm = branch.norms.pre || branch.norms.post_residual;  // one parameter
-    if (input_norm && !branch.shared_norm) list.norm(prefix + branch.norm, block.norm);
-    std::visit([&](const auto& spec) { add_params(list, prefix + branch.name, spec); }, branch.sublayer);
-    if (branch.norms.post_sublayer) list.norm(prefix + branch.out_norm, block.norm);
-  });
-}
-
-}  // namespace
 
 std::string layer_prefix(Index layer) {
   return "layers." + std::to_string(layer) + ".";
