@@ -139,7 +139,7 @@ void check_whole_heads(const KeySettings& settings) {
 // Returns the RopeSpec of the first layer with rotary positions, empty if there is no such layer.
 std::optional<RopeSpec> rope_of(const Config& config) {
   for (const BlockSpec& block : block_specs(config))
-    if (block.attention.rope) return block.attention.rope;
+    if (block.attention().rope) return block.attention().rope;
   return std::nullopt;
 }
 
@@ -297,19 +297,19 @@ const ConfigRule rope_by_layer_type_rule{
     [](const Config& config, Json& hf_config) {
       const std::vector<BlockSpec> blocks = block_specs(config);
       const bool scaled_windows = std::any_of(blocks.begin(), blocks.end(), [](const BlockSpec& b) {
-        return b.attention.window > 0 && b.attention.rope && b.attention.rope->scaling != RopeScaling::none;
+        return b.attention().window > 0 && b.attention().rope && b.attention().rope->scaling != RopeScaling::none;
       });
       const bool flat = !find_value(hf_config, "rope_parameters") && !scaled_windows;
       Json by_type = Json::object();
       for (const bool windowed : {false, true}) {
         const auto block = std::find_if(blocks.begin(), blocks.end(), [&](const BlockSpec& b) {
-          return b.attention.rope && (b.attention.window > 0) == windowed;
+          return b.attention().rope && (b.attention().window > 0) == windowed;
         });
         if (block == blocks.end()) continue;
         const std::string kind = config.model.pattern.kind_of(block - blocks.begin());
         const std::string section = kind.empty() ? "model" : "attention." + kind;
-        const RopeSpec& spec = *block->attention.rope;
-        const Index width = block->attention.key_width;
+        const RopeSpec& spec = *block->attention().rope;
+        const Index width = block->attention().key_width;
         if (!flat) {
           Json rope = Json::object();
           write_rope(config, section, spec, width, rope);

@@ -66,13 +66,25 @@ std::optional<Index> number(const std::string& text) {
 
 using Sizes = std::map<std::string, Index>;
 
-// Sizes of letters that the shapes of parameters do not determine.
+// Sizes of letters that the shapes of parameters do not determine, for each kind of sublayer.
 Sizes sizes_of(const AttentionSpec& a) {
-  Sizes sizes{{"K", a.kv_heads}};
-  if (a.latent) {  // rotated elements of a head's query or key, which come first, and the others
-    sizes["r"] = a.latent->qk_rope_head_dim;
-    sizes["n"] = a.key_width - a.latent->qk_rope_head_dim;
-  }
+  return {{"K", a.kv_heads}};
+}
+// r, n: rotated elements of a head's query or key, which come first, and the others.
+Sizes sizes_of(const LatentAttentionSpec& a) {
+  return {{"K", a.heads}, {"r", a.qk_rope_head_dim}, {"n", a.key_width - a.qk_rope_head_dim}};
+}
+Sizes sizes_of(const MlpSpec&) {
+  return {};
+}
+Sizes sizes_of(const MoeSpec&) {
+  return {};
+}
+Sizes sizes_of(const BlockSpec& block) {
+  Sizes sizes;
+  block.for_each_branch([&](const BranchSpec& branch) {
+    sizes.merge(std::visit([](const auto& spec) { return sizes_of(spec); }, branch.sublayer));
+  });
   return sizes;
 }
 
@@ -198,7 +210,7 @@ std::vector<ParamSpec> model_tensors(const Config& config, Index vocab) {
   if (config.moe.bias_update_rate > 0) {
     const std::vector<BlockSpec> blocks = block_specs(config);
     for (std::size_t layer = 0; layer < blocks.size(); ++layer)
-      if (const MoeSpec* moe = blocks[layer].moe()) {
+      if (const MoeSpec* moe = blocks[layer].find<MoeSpec>()) {
         ParamSpec bias;
         bias.name = layer_prefix(static_cast<Index>(layer)) + std::string(selection_bias);
         bias.shape = {moe->experts};
@@ -256,13 +268,13 @@ FamilyTensors family_tensors(const Family& family, const Config& config, const s
     for (const TensorRow& row : table) {
       const bool root = row.hf_name.starts_with('/');
       apply({root ? row.hf_name.substr(1) : row.hf_name, row.param, row.view}, root ? "" : std::string(base), "",
-            blocks.empty() ? Sizes{} : sizes_of(blocks.front().attention));
+            blocks.empty() ? Sizes{} : sizes_of(blocks.front()));
     }
   for (std::size_t layer = 0; layer < blocks.size(); ++layer) {
     const std::string prefix = std::string(base) + fmt::format(fmt::runtime(family.layer_prefix), layer);
     for (const auto& table : family.layer_rows)
       for (const TensorRow& row : table)
-        apply(row, prefix, layer_prefix(static_cast<Index>(layer)), sizes_of(blocks[layer].attention));
+        apply(row, prefix, layer_prefix(static_cast<Index>(layer)), sizes_of(blocks[layer]));
   }
   std::vector<std::string> unmapped;
   for (std::size_t i = 0; i < params.size(); ++i)

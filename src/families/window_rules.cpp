@@ -71,8 +71,8 @@ bool write_windows(const Config& config, Json& hf_config) {
   Json types = Json::array();
   Json window;
   for (const BlockSpec& block : block_specs(config)) {
-    types.push_back(std::string(block.attention.window > 0 ? sliding_type : full_type));
-    if (block.attention.window > 0) window = block.attention.window;
+    types.push_back(std::string(block.attention().window > 0 ? sliding_type : full_type));
+    if (block.attention().window > 0) window = block.attention().window;
   }
   hf_config["layer_types"] = types;
   if (!window.is_null()) hf_config["sliding_window"] = window;
@@ -143,7 +143,7 @@ const ConfigRule qwen3_moe_window_rule{[](const Json& hf_config, KeySettings& se
                                                                  fmt::format("{}", window_of(hf_config, qwen_window)));
                                        },
                                        [](const Config& config, Json& hf_config) {
-                                         const Index window = block_specs(config).front().attention.window;
+                                         const Index window = block_specs(config).front().attention().window;
                                          hf_config["use_sliding_window"] = window > 0;
                                          if (window > 0) hf_config["sliding_window"] = window;
                                        }};

@@ -7,8 +7,9 @@
 namespace sy {
 
 Attention::Attention(const AttentionSpec& spec, Index d_model, ParamStore& store, const std::string& prefix,
-                     const RopeTable* rope_table, Index positions)
-    : rope_table_(rope_table),
+                     const RopeTable* rope_table, Index positions, Index cache_index)
+    : cache_index_(cache_index),
+      rope_table_(rope_table),
       heads_(store.get(prefix + "q.weight").weight.dim(0)),
       kv_heads_(store.get(prefix + "k.weight").weight.dim(0)),
       head_dim_(spec.key_width),
@@ -38,7 +39,8 @@ Attention::Attention(const AttentionSpec& spec, Index d_model, ParamStore& store
 
 void Attention::forward(const LayerContext& layer, ConstView x, Output to, Saved& s) const {
   const ExecutionContext& context = layer.context;
-  const Index B = layer.batch.sequences, S = layer.batch.seq_len, T = B * S, row = (heads_ + 2 * kv_heads_) * head_dim_;
+  const Index B = layer.stream.sequences, S = layer.stream.seq_len, T = B * S,
+              row = (heads_ + 2 * kv_heads_) * head_dim_;
   s.x = gather_tokens(context, layer.saved, x);
   s.qkv = layer.save({B, S, heads_ + 2 * kv_heads_, head_dim_});
   s.out = layer.save({B, S, heads_, head_dim_});
@@ -49,20 +51,21 @@ void Attention::forward(const LayerContext& layer, ConstView x, Output to, Saved
   qkv_->forward(context, s.x, s.raw.reshape({T, row}));
   normalize(layer, s);
   ConstHeads k = keys(s.qkv), v = values(s.qkv);
-  if (const LayerCache& cache = layer.cache) {
+  const LayerCache cache = layer.cache_entry(cache_index_);
+  if (cache) {
     run(context.backend, ops::KvCacheAppend{.x = k, .offsets = cache.offsets, .y = cache.keys});
     run(context.backend, ops::KvCacheAppend{.x = v, .offsets = cache.offsets, .y = cache.values});
     k = Heads(cache.keys);
     v = Heads(cache.values);
   }
-  core_attention_.forward(context, queries(s.qkv), k, v, s.out, s.lse, layer.cache.offsets);
+  core_attention_.forward(context, queries(s.qkv), k, v, s.out, s.lse, cache.offsets);
   out_->forward_sum(context, s.out.reshape({T, heads_ * head_dim_}), to);
 }
 
 void Attention::backward(const LayerContext& layer, ConstView dy, const Saved& s, View dx) {
   const ExecutionContext& context = layer.context;
   const Arena::Scope scope(context.scratch);
-  const Index T = layer.batch.tokens(), row = (heads_ + 2 * kv_heads_) * head_dim_;
+  const Index T = layer.stream.tokens(), row = (heads_ + 2 * kv_heads_) * head_dim_;
   out_->backward_bias(context, dy);
   dy = gather_tokens(context, context.scratch, dy);
 
@@ -80,13 +83,13 @@ void Attention::backward(const LayerContext& layer, ConstView dy, const Saved& s
 
 void Attention::normalize(const LayerContext& layer, Saved& s) const {
   Device& b = layer.context.backend;
-  const Index T = layer.batch.tokens(), heads = heads_ + kv_heads_, row = (heads + kv_heads_) * head_dim_;
+  const Index T = layer.stream.tokens(), heads = heads_ + kv_heads_, row = (heads + kv_heads_) * head_dim_;
   const Shape by_token = {T, heads + kv_heads_, head_dim_};
   if (norm_) {
     s.inverse = layer.saved.f32({T, heads});
     return run(b, ops::QkNormForward{.x = s.raw.reshape(by_token),
                                      .weight = norm_.weight,
-                                     .positions = layer.batch.rope_rows,
+                                     .positions = layer.stream.rope_rows,
                                      .table = rope_rows(),
                                      .desc = qk_norm_,
                                      .y = s.qkv.reshape(by_token),
@@ -107,7 +110,7 @@ void Attention::normalize(const LayerContext& layer, Saved& s) const {
   if (rope_table_)
     run(b, ops::Rope{.x = s.qkv.reshape(by_token),
                      .heads = heads,
-                     .positions = layer.batch.rope_rows,
+                     .positions = layer.stream.rope_rows,
                      .table = rope_rows(),
                      .pairs = pairs_});
 }
@@ -115,7 +118,7 @@ void Attention::normalize(const LayerContext& layer, Saved& s) const {
 View Attention::backward_normalize(const LayerContext& layer, View dqkv, const Saved& s) const {
   const ExecutionContext& context = layer.context;
   Device& b = context.backend;
-  const Index T = layer.batch.tokens(), heads = heads_ + kv_heads_, row = (heads + kv_heads_) * head_dim_;
+  const Index T = layer.stream.tokens(), heads = heads_ + kv_heads_, row = (heads + kv_heads_) * head_dim_;
   const Shape by_token = {T, heads + kv_heads_, head_dim_};
   if (norm_) {
     const View draw = context.temp(dqkv.shape());
@@ -123,7 +126,7 @@ View Attention::backward_normalize(const LayerContext& layer, View dqkv, const S
                                .x = s.raw.reshape(by_token),
                                .weight = norm_.weight,
                                .inverse = s.inverse,
-                               .positions = layer.batch.rope_rows,
+                               .positions = layer.stream.rope_rows,
                                .table = rope_rows(),
                                .desc = qk_norm_,
                                .dx = draw.reshape(by_token),
@@ -137,7 +140,7 @@ View Attention::backward_normalize(const LayerContext& layer, View dqkv, const S
   if (rope_table_)
     run(b, ops::Rope{.x = dqkv.reshape(by_token),
                      .heads = heads,
-                     .positions = layer.batch.rope_rows,
+                     .positions = layer.stream.rope_rows,
                      .table = rope_rows(),
                      .inverse = true,
                      .pairs = pairs_});

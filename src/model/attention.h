@@ -1,4 +1,4 @@
-// Grouped-query causal attention, with rotary positions and QK-norm.
+// Grouped-query attention, with rotary positions and QK-norm.
 #pragma once
 
 #include <optional>
@@ -12,6 +12,8 @@ namespace sy {
 
 class Attention {
  public:
+  static constexpr const char* trace_name = "attention";
+
   // Hl, Kl: numbers of query and kv heads of this rank.
   struct Saved {
     ConstView x;     // [B * S, D] the gathered input
@@ -27,8 +29,9 @@ class Attention {
   // - prefix: of its parameters' names, for example "layers.3.attention."
   // - rope_table: of RopeTables; nullptr without rotary positions
   // - positions: maximum number of tokens in a sequence
+  // - cache_index: of its entry in the cache of generation
   Attention(const AttentionSpec& spec, Index d_model, ParamStore& store, const std::string& prefix,
-            const RopeTable* rope_table, Index positions);
+            const RopeTable* rope_table, Index positions, Index cache_index);
 
   // Cache entry of a token in generation.
   CacheSpec cache_spec() const { return {kv_heads_, head_dim_, head_dim_, core_attention_.window()}; }
@@ -64,6 +67,7 @@ class Attention {
 
   ConstView rope_rows() const { return rope_table_ ? ConstView(rope_table_->rows) : ConstView(); }
 
+  Index cache_index_;
   const RopeTable* rope_table_;
   RopePairs pairs_ = RopePairs::half;
   Index heads_, kv_heads_, head_dim_;  // Hl, Kl, hd

@@ -5,16 +5,34 @@
 
 namespace sy {
 
-template <class F>
-void ResidualBranch::forward(const LayerContext& layer, ConstView x, ConstView stream, View y, Saved& s, const F& f,
-                             const Saved* same_input) const {
+ResidualBranch::ResidualBranch(const NormSpec& norm, const BranchSpec& spec, const SublayerContext& context,
+                               const std::string& layer)
+    : placement_(spec.norms),
+      shared_norm_(spec.shared_norm),
+      norm_(norm.desc(), context.store, layer + spec.norm),
+      out_norm_(norm.desc(), context.store, layer + spec.out_norm),
+      sublayer_(make_sublayer(spec.sublayer, context, layer + spec.name + ".")) {}
+
+void ResidualBranch::run_sublayer(const LayerContext& layer, Output to, Saved& s) const {
+  const TraceScope trace(layer.context.mesh.rank_context(), sublayer_->trace_name());
+  if (!s.sublayer) s.sublayer = sublayer_->make_saved();
+  sublayer_->forward(layer, s.in, to, *s.sublayer);
+}
+
+void ResidualBranch::run_sublayer_backward(const LayerContext& layer, ConstView dy, const Saved& s, View din) {
+  const TraceScope trace(layer.context.mesh.rank_context(), sublayer_->trace_name());
+  sublayer_->backward(layer, dy, *s.sublayer, din);
+}
+
+void ResidualBranch::forward(const LayerContext& layer, ConstView x, ConstView stream, View y, Saved& s,
+                             const Saved& first) const {
   const ExecutionContext& context = layer.context;
   const Shape shape = x.shape();
   const View sum = placement_.post_residual ? layer.save(shape) : y;
   s.x = s.in = x;
-  if (placement_.pre && same_input) {
-    s.in = same_input->in;
-    s.moments = same_input->moments;
+  if (placement_.pre && shared_norm_) {
+    s.in = first.in;
+    s.moments = first.moments;
   } else if (placement_.pre) {
     const View in = layer.save(shape);
     s.moments = layer.saved.f32({shape[0], 2});
@@ -24,14 +42,14 @@ void ResidualBranch::forward(const LayerContext& layer, ConstView x, ConstView s
   if (placement_.post_sublayer) {
     s.out = layer.save(shape);
     s.out_moments = layer.saved.f32({shape[0], 2});
-    f(s.in, Output{.y = s.out});
+    run_sublayer(layer, {.y = s.out}, s);
     const Arena::Scope scope(context.scratch);
     const bool in_place = stream.bytes() == sum.bytes();
     const View normed = in_place ? context.temp(shape) : sum;
     out_norm_.forward(context, s.out, normed, s.out_moments);
     run(context.backend, ops::Add{.x = in_place ? normed : stream, .y = sum});
   } else {
-    f(s.in, Output{.y = sum, .residual = placement_.normed_residual ? s.in : stream});
+    run_sublayer(layer, {.y = sum, .residual = placement_.normed_residual ? s.in : stream}, s);
   }
   if (!placement_.post_residual) return;
   s.sum = sum;
@@ -39,8 +57,7 @@ void ResidualBranch::forward(const LayerContext& layer, ConstView x, ConstView s
   norm_.forward(context, sum, y, s.moments);
 }
 
-template <class F>
-void ResidualBranch::backward(const LayerContext& layer, View d, const Saved& s, View dx, const F& f) const {
+void ResidualBranch::backward(const LayerContext& layer, View d, const Saved& s, View dx) {
   const ExecutionContext& context = layer.context;
   Device& b = context.backend;
   const Arena::Scope scope(context.scratch);
@@ -56,7 +73,7 @@ void ResidualBranch::backward(const LayerContext& layer, View d, const Saved& s,
     out_norm_.backward(context, d, s.out, s.out_moments, dsublayer);
   }
   const View din = context.temp(d.shape());
-  f(dsublayer, din);
+  run_sublayer_backward(layer, dsublayer, s, din);
   if (placement_.normed_residual) {  // the residual is the norm's output, not its input
     run(b, ops::Add{.x = d, .y = din});
     run(b, ops::Fill{.x = dx, .value = 0});
@@ -67,80 +84,58 @@ void ResidualBranch::backward(const LayerContext& layer, View d, const Saved& s,
     run(b, ops::Add{.x = din, .y = dx});
 }
 
-Block::Block(const BlockSpec& spec, Index d_model, Index layer, ParamStore& store, RouterTables router,
-             const RopeTable* rope_table, Index positions)
-    : layer_(layer),
-      parallel_(spec.parallel),
-      shared_norm_(spec.shared_norm),
-      attention_branch_(spec, store, layer_prefix(layer) + "attention_norm",
-                        layer_prefix(layer) + "attention_out_norm"),
-      ffn_branch_(spec, store, layer_prefix(layer) + (spec.shared_norm ? "attention_norm" : "ffn_norm"),
-                  layer_prefix(layer) + "ffn_out_norm") {
-  SY_ASSERT(!parallel_ || !spec.norms.post_residual, "a parallel block with a norm after each residual addition");
-  const AttentionSpec& attention = spec.attention;
-  const std::string name = layer_prefix(layer) + "attention.";
-  if (attention.latent)
-    latent_attention_.emplace(attention, d_model, store, name, rope_table, positions);
-  else
-    attention_.emplace(attention, d_model, store, name, rope_table, positions);
-  if (const MoeSpec* moe = spec.moe())
-    moe_.emplace(*moe, d_model, store, layer_prefix(layer) + "moe.", router);
-  else
-    mlp_.emplace(std::get<MlpSpec>(spec.ffn), d_model, store, layer_prefix(layer) + "mlp.");
+Block::Block(const BlockSpec& spec, Index layer, const SublayerContext& context) : layer_(layer) {
+  for (const ResidualGroupSpec& group : spec.groups) {
+    Group& branches = groups_.emplace_back();
+    for (const BranchSpec& branch : group.branches) {
+      SY_ASSERT(group.branches.size() == 1 || !(branch.norms.post_residual || branch.norms.normed_residual),
+                "{}: of several branches, none can replace the stream by a norm", branch.name);
+      branches.emplace_back(spec.norm, branch, context, layer_prefix(layer));
+    }
+    SY_ASSERT(!branches.empty(), "layer {} has a group without branches", layer);
+  }
+  SY_ASSERT(!groups_.empty(), "layer {} has no sublayers", layer);
 }
 
-void Block::forward(const LayerContext& layer, View x, View y, Saved& s, const RoutingHook* routing_hook) const {
-  RankContext& rank = layer.context.mesh.rank_context();
-  const ScopedPhase phase(rank, "forward pass", layer_);
-  const auto attention = [&](ConstView in, Output to) {
-    const TraceScope trace(rank, "attention");
-    if (latent_attention_)
-      latent_attention_->forward(layer, in, to, s.latent_attention);
-    else
-      attention_->forward(layer, in, to, s.attention);
-  };
-  const auto ffn = [&](ConstView in, Output to) {
-    const TraceScope trace(rank, moe_ ? "moe" : "mlp");
-    if (moe_)
-      moe_->forward(layer, in, to, s.moe, routing_hook);
-    else
-      mlp_->forward(layer, in, to, s.mlp);
-  };
-  const View middle = parallel_ ? y : layer.save(x.shape());
-  attention_branch_.forward(layer, x, x, middle, s.attention_branch, attention);
-  const ResidualBranch::Saved* const same_input = shared_norm_ ? &s.attention_branch : nullptr;
-  ffn_branch_.forward(layer, parallel_ ? x : middle, middle, y, s.ffn_branch, ffn, same_input);
+void Block::forward(const LayerContext& layer, View x, View y, Saved& s) const {
+  const ScopedPhase phase(layer.context.mesh.rank_context(), "forward pass", layer_);
+  std::size_t branches = 0;
+  for (const Group& group : groups_) branches += group.size();
+  s.resize(branches);
+  auto saved = s.begin();
+  for (const Group& group : groups_) {
+    const View out = &group == &groups_.back() ? y : layer.save(x.shape());
+    const ResidualBranch::Saved& first = *saved;
+    View stream = x;
+    for (const ResidualBranch& branch : group) {
+      branch.forward(layer, x, stream, out, *saved++, first);
+      stream = out;
+    }
+    x = out;
+  }
 }
 
 void Block::backward(const LayerContext& layer, View d, Saved& s) {
-  RankContext& rank = layer.context.mesh.rank_context();
-  const ScopedPhase phase(rank, "backward pass", layer_);
-  const auto attention = [&](ConstView dy, View din) {
-    const TraceScope trace(rank, "attention");
-    if (latent_attention_)
-      latent_attention_->backward(layer, dy, s.latent_attention, din);
-    else
-      attention_->backward(layer, dy, s.attention, din);
-  };
-  const auto ffn = [&](ConstView dy, View din) {
-    const TraceScope trace(rank, moe_ ? "moe" : "mlp");
-    if (moe_)
-      moe_->backward(layer, dy, s.moe, din);
-    else
-      mlp_->backward(layer, dy, s.mlp, din);
-  };
-  if (!parallel_) {
-    ffn_branch_.backward(layer, d, s.ffn_branch, d, ffn);
-    attention_branch_.backward(layer, d, s.attention_branch, d, attention);
-    return;
+  const ScopedPhase phase(layer.context.mesh.rank_context(), "backward pass", layer_);
+  auto saved = s.rbegin();
+  for (auto group = groups_.rbegin(); group != groups_.rend(); ++group) {
+    if (group->size() == 1) {
+      group->front().backward(layer, d, *saved++, d);
+      continue;
+    }
+    // All branches read d, so none may add to it before the others have finished.
+    const Arena::Scope scope(layer.context.scratch);
+    const View dx = layer.context.temp(d.shape());
+    run(layer.context.backend, ops::Copy{.x = d, .y = dx});
+    for (auto branch = group->rbegin(); branch != group->rend(); ++branch) branch->backward(layer, d, *saved++, dx);
+    run(layer.context.backend, ops::Copy{.x = dx, .y = d});
   }
-  // Both branches read d, so neither may add to it before the other has finished.
-  const Arena::Scope scope(layer.context.scratch);
-  const View dx = layer.context.temp(d.shape());
-  run(layer.context.backend, ops::Copy{.x = d, .y = dx});
-  ffn_branch_.backward(layer, d, s.ffn_branch, dx, ffn);
-  attention_branch_.backward(layer, d, s.attention_branch, dx, attention);
-  run(layer.context.backend, ops::Copy{.x = dx, .y = d});
+}
+
+void Block::append_cache_specs(std::vector<CacheSpec>& specs) const {
+  for (const Group& group : groups_)
+    for (const ResidualBranch& branch : group)
+      if (const auto spec = branch.sublayer().cache_spec()) specs.push_back(*spec);
 }
 
 }  // namespace sy

@@ -16,10 +16,10 @@ View slot_positions(View x, Index slot, Index begin, Index count) {
 
 }  // namespace
 
-Cache::Cache(Device& backend, const std::vector<CacheSpec>& layers, DType dtype, Index slots, Index positions,
+Cache::Cache(Device& backend, const std::vector<CacheSpec>& entries, DType dtype, Index slots, Index positions,
              Index tokens_per_pass)
     : backend_(backend), positions_(positions), lengths_(static_cast<std::size_t>(slots)) {
-  for (const CacheSpec& spec : layers) {
+  for (const CacheSpec& spec : entries) {
     const auto same =
         std::find_if(groups_.begin(), groups_.end(), [&](const Group& g) { return g.window == spec.window; });
     const auto group = static_cast<std::size_t>(same - groups_.begin());
@@ -75,8 +75,8 @@ void Cache::shift(Layer& layer, Index slot, Index begin, Index retained, Arena& 
   }
 }
 
-LayerCache Cache::layer(Index layer) const {
-  const Layer& entry = layers_[static_cast<std::size_t>(layer)];
+LayerCache Cache::entry(Index index) const {
+  const Layer& entry = layers_[static_cast<std::size_t>(index)];
   return {entry.keys.view().rows(first_, count_), entry.values.view().rows(first_, count_),
           groups_[entry.group].offsets};
 }

@@ -14,14 +14,14 @@
 
 namespace sy {
 
-// Shape of one layer's cache entry for a token, on this rank.
+// Shape of the entry of one attention for a token, on this rank.
 struct CacheSpec {
   Index heads;                   // number of heads of keys, and of values
   Index key_width, value_width;  // of one head
   Index window;                  // latest keys that a query sees, including its own; 0: all
 };
 
-// Cache of one layer, as seen by a pass over B sequences.
+// Cache of one attention, as seen by a pass over B sequences.
 struct LayerCache {
   View keys, values;  // [B, capacity, heads, width]
   ConstView offsets;  // [B] i32 cache position of each sequence's first token in the pass
@@ -30,10 +30,11 @@ struct LayerCache {
 
 class Cache {
  public:
+  // - entries: one for each attention of the stage, in order
   // - slots: maximum number of sequences
   // - positions: maximum number of tokens in each of them
   // - tokens_per_pass: maximum number of tokens that a pass adds to one sequence
-  Cache(Device& backend, const std::vector<CacheSpec>& layers, DType dtype, Index slots, Index positions,
+  Cache(Device& backend, const std::vector<CacheSpec>& entries, DType dtype, Index slots, Index positions,
         Index tokens_per_pass);
 
   Index slots() const { return static_cast<Index>(lengths_.size()); }
@@ -46,8 +47,8 @@ class Cache {
   // `tokens_per_pass`. Frees capacity for them; the pass writes their keys and values.
   // Allocates the offsets of LayerCache from `arena`; they must stay until end().
   void begin(Index first, Index count, Index tokens, Arena& arena, Arena& scratch);
-  // Returns a layer's cache for that pass.
-  LayerCache layer(Index layer) const;
+  // Returns the cache of one attention for that pass.
+  LayerCache entry(Index index) const;
   // Ends the pass. The first `sequences` of its slots become longer by `tokens`; other computed
   // tokens are discarded.
   void end(Index sequences, Index tokens);

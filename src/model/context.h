@@ -10,11 +10,13 @@
 #pragma once
 
 #include <functional>
+#include <vector>
 
 #include "dist/mesh.h"
 #include "kernels/arena.h"
 #include "kernels/device.h"
 #include "src/model/cache.h"
+#include "src/model/statistics.h"
 
 namespace sy {
 
@@ -42,31 +44,38 @@ struct StepSize {
   Index micro_batches;  // number of micro-batches of one rank
 };
 
+// Tokens that one stack of blocks computes: B sequences of S tokens.
+struct TokenStream {
+  Index sequences, seq_len;  // B, S
+  ConstView ids, positions;  // [B * S] i32
+  ConstView rope_rows{};     // [B * S] i32 row in the rope tables of each token (RopeTables)
+  // Numbers of the tokens in the training run, [B * S] i64, which key random choices. Empty in
+  // evaluation and generation, where nothing is drawn.
+  ConstView token_numbers{};
+  Index padding = 0;  // number of padding tokens at the end; experts do not receive them
+
+  Index tokens() const { return sequences * seq_len; }
+};
+
 // One micro-batch.
 struct Batch {
-  Index sequences, seq_len;  // B, S
-  ConstView ids, targets;    // [B * S] i32; a target of -1 has no loss; generation has no targets
-  ConstView positions;       // [B * S] i32
-  ConstView rope_rows{};     // [B * S] i32 row in the rope tables of each token (RopeTables)
+  // One stream for each stack of blocks. The last is the decoder's, to which the targets belong.
+  std::vector<TokenStream> streams;
+  ConstView targets;  // [B * S] i32; a target of -1 has no loss; generation has no targets
   StepSize step;
-  bool dropless = false;  // true in evaluation and generation: no capacity limit
-  // Keys of random choices: token numbers in the training run, [B * S] i64, and the run's seed.
-  // Empty in evaluation and generation, where nothing is drawn.
-  ConstView token_numbers{};
-  std::uint64_t seed = 0;
+  bool dropless = false;    // true in evaluation and generation: no capacity limit
+  std::uint64_t seed = 0;   // of the run
   bool generation = false;  // true: there is no loss
   // If true, this is an evaluation pass: the load-balancing loss is not computed. Ranks may then
   // have different numbers of sequences.
   bool evaluation = false;
-  Index padding = 0;  // number of padding tokens at the end; experts do not receive them
 
-  Index tokens() const { return sequences * seq_len; }
-  // Number of tokens of the global batch.
-  Index step_tokens() const { return step.sequences * seq_len; }
+  const TokenStream& decoder() const { return streams.back(); }
+  TokenStream& decoder() { return streams.back(); }
 };
 
-// State of the load-balancing loss of L routers (load_balancing.h): sums and gradients. The layers'
-// rows are adjacent. G: number of segments (load_balancing_segments). The state lives from the
+// State of the load-balancing loss of L routers (load_balancing.h): sums and gradients. The rows of
+// a router are adjacent. G: number of segments (load_balancing_segments). The state lives from the
 // first layer's forward to the first layer's backward.
 struct LoadBalanceState {
   View counts;             // [L, G, E] i32 assignments
@@ -76,8 +85,8 @@ struct LoadBalanceState {
   // [L, G, E] gradient with respect to `probability`; unused without backward
   View dprobability;
 
-  // Returns the state of one layer.
-  LoadBalanceState layer(Index l) const {
+  // Returns the state of one router.
+  LoadBalanceState of(Index l) const {
     return {counts.rows(l, 1), probability.rows(l, 1), tokens_per_expert.rows(l, 1), z_squared.rows(l, 1),
             dprobability.rows(l, 1)};
   }
@@ -98,15 +107,22 @@ struct BackwardHooks {
 struct LayerContext {
   const ExecutionContext& context;
   const Batch& batch;
+  const TokenStream& stream;           // of the stack that has the layer; one of the batch's
   Arena& saved;                        // memory that lives from a layer's forward to its backward
-  LayerCache cache = {};               // key-value cache of the layer in generation, else empty
-  LoadBalanceState load_balance = {};  // of the layer, if it is a MoE layer
+  const Cache* cache = nullptr;        // in generation, else nullptr
+  LoadBalanceState load_balance = {};  // of all routers of the stage
+  // Called by each router; may be nullptr.
+  const RoutingHook* routing_hook = nullptr;
   // BackwardHooks::on_dispatch_started, or nullptr.
   const std::function<void()>* on_dispatch_started = nullptr;
 
   // Allocates an activation that lives from forward to backward.
   View save(Shape shape) const { return saved.take(shape, context.dtype); }
-  Index own_tokens() const { return batch.tokens() / context.mesh.layout.tp; }  // T of this rank
+  Index own_tokens() const { return stream.tokens() / context.mesh.layout.tp; }  // T of this rank
+  // Number of the stream's tokens in the global batch.
+  Index step_tokens() const { return batch.step.sequences * stream.seq_len; }
+  // Returns an entry of the cache. It is empty if there is no cache.
+  LayerCache cache_entry(Index index) const { return cache ? cache->entry(index) : LayerCache{}; }
 };
 
 // Destination of a sublayer's result. The sublayer's last operation adds the residual stream to it.

@@ -5,13 +5,15 @@
 
 namespace sy {
 
-CoreAttention::CoreAttention(const AttentionSpec& spec, ParamStore& store, const std::string& prefix, Index positions)
+CoreAttention::CoreAttention(const CoreAttentionSpec& spec, ParamStore& store, const std::string& prefix,
+                             Index positions)
     : sinks_(store.find(prefix + "sinks")) {
   SY_ASSERT(!spec.sparse || spec.window == 0, "a pattern, which counts from the first token, and a window of {}",
             spec.window);  // a cache would discard the first token
+  SY_ASSERT(spec.causal || (spec.window == 0 && !spec.sparse && !spec.relative),
+            "attention to later tokens with a window, a pattern or a bias by distance");
   desc_.scale = spec.scale;
-  desc_.mask.window = spec.window;
-  desc_.mask.sparse = spec.sparse;
+  desc_.mask = spec.mask();
   desc_.softcap = spec.softcap;
   if (!spec.relative) return;
   const Box& q = store.box(prefix + "q.weight");

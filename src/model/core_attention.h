@@ -14,7 +14,7 @@ class CoreAttention {
   // For the Hl heads whose rows of q.weight this rank holds.
   // - prefix: of its parameters' names, for example "layers.3.attention."
   // - positions: maximum number of tokens in a sequence
-  CoreAttention(const AttentionSpec& spec, ParamStore& store, const std::string& prefix, Index positions);
+  CoreAttention(const CoreAttentionSpec& spec, ParamStore& store, const std::string& prefix, Index positions);
 
   Index window() const { return desc_.mask.window; }
 

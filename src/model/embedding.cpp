@@ -48,17 +48,17 @@ View Embedding::forward(const LayerContext& layer, Saved& s) const {
     run(b, ops::EmbeddingForward{.ids = ids, .table = table, .vocab_begin = vocab_begin, .y = y});
   };
   if (context.mesh.tp->size() == 1) {
-    look_up(layer.batch.ids, table_.weight, first_row_, x);
+    look_up(layer.stream.ids, table_.weight, first_row_, x);
   } else {
     // A rank has rows of its share of the vocabulary alone. The sum over the ranks has every row.
-    const View partial = context.temp({layer.batch.tokens(), D});
-    look_up(layer.batch.ids, table_.weight, first_row_, partial);
+    const View partial = context.temp({layer.stream.tokens(), D});
+    look_up(layer.stream.ids, table_.weight, first_row_, partial);
     context.mesh.tp->reduce_scatter(partial, x);
   }
   if (scale_ != 1) run(b, ops::Scale{.x = x, .factor = scale_});
   if (const ConstView positions = positions_ ? ConstView(positions_.weight) : ConstView(sines_)) {
     const View rows = context.temp(x.shape());
-    look_up(context.own_tokens(layer.batch.positions), positions, 0, rows);
+    look_up(context.own_tokens(layer.stream.positions), positions, 0, rows);
     run(b, ops::Add{.x = rows, .y = x});
   }
   if (!norm_) return x;
@@ -69,7 +69,7 @@ View Embedding::forward(const LayerContext& layer, Saved& s) const {
   return normed;
 }
 
-void Embedding::backward(const ExecutionContext& context, const Batch& batch, const Saved& s, View d) const {
+void Embedding::backward(const ExecutionContext& context, const TokenStream& stream, const Saved& s, View d) const {
   const ScopedPhase phase(context.mesh.rank_context(), "gradient of the embedding");
   Device& b = context.backend;
   const Arena::Scope scope(context.scratch);
@@ -80,9 +80,9 @@ void Embedding::backward(const ExecutionContext& context, const Batch& batch, co
     d = dsum;
   }
   if (positions_)
-    run(b, ops::EmbeddingBackward{.ids = context.own_tokens(batch.positions), .dy = d, .dtable = positions_.grad});
+    run(b, ops::EmbeddingBackward{.ids = context.own_tokens(stream.positions), .dy = d, .dtable = positions_.grad});
   if (scale_ != 1) run(b, ops::Scale{.x = d, .factor = scale_});
-  run(b, ops::EmbeddingBackward{.ids = batch.ids,
+  run(b, ops::EmbeddingBackward{.ids = stream.ids,
                                 .dy = gather_tokens(context, context.scratch, d),
                                 .vocab_begin = first_row_,
                                 .dtable = table_.grad});

@@ -23,7 +23,7 @@ class Embedding {
   View forward(const LayerContext& layer, Saved& s) const;
   // Adds the gradients of the parameters. d: [T, D], gradient with respect to the output for the
   // rank's own tokens. It is overwritten.
-  void backward(const ExecutionContext& context, const Batch& batch, const Saved& s, View d) const;
+  void backward(const ExecutionContext& context, const TokenStream& stream, const Saved& s, View d) const;
 
  private:
   Param table_;  // [V, D]

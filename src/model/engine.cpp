@@ -130,12 +130,13 @@ MicroBatchState& Engine::begin_micro_batch(Index slot, const MicroBatch& batch, 
   for (Index i = std::ssize(positions); i < T; ++i) positions.push_back(static_cast<std::int32_t>(i % S));
   const double targets = static_cast<double>(batch.step_targets);
   const View at = on_device(positions.data(), {T}, DType::i32);
-  s.batch = {.sequences = B,
-             .seq_len = S,
-             .ids = on_device(batch.ids.data(), {T}, DType::i32),
+  const TokenStream stream{.sequences = B,
+                           .seq_len = S,
+                           .ids = on_device(batch.ids.data(), {T}, DType::i32),
+                           .positions = at,
+                           .rope_rows = at};
+  s.batch = {.streams = {stream},
              .targets = T > 0 && batch.targets.empty() ? ConstView{} : on_device(batch.targets.data(), {T}, DType::i32),
-             .positions = at,
-             .rope_rows = at,
              .step = {on_device(&targets, {1}, DType::f64), batch.step_sequences, batch.step_micro_batches},
              .dropless = dropless};
   s.statistics = statistics_sink();
@@ -147,8 +148,8 @@ void Engine::run_pass(const char* name, Index slot, const std::function<void()>&
   // All passes of a slot enqueue the same operations if memory is fixed blocks and sizes and
   // addresses do not depend on the routing.
   if (fixed_blocks_.empty() || model_->moe_layers() > 0) return body();
-  const Batch& batch = states_[static_cast<std::size_t>(slot)].batch;
-  backend_->graph_region(fmt::format("{} of {} x {} tokens in slot {}", name, batch.sequences, batch.seq_len, slot),
+  const TokenStream& stream = states_[static_cast<std::size_t>(slot)].batch.decoder();
+  backend_->graph_region(fmt::format("{} of {} x {} tokens in slot {}", name, stream.sequences, stream.seq_len, slot),
                          body);
 }
 
@@ -156,11 +157,12 @@ void Engine::forward(const MicroBatch& batch, Index slot) {
   rope_.set_length(batch.seq_len);
   MicroBatchState& s = begin_micro_batch(slot, batch, false);
   if (config_.draws()) {
-    std::vector<std::int64_t> numbers(static_cast<std::size_t>(s.batch.tokens()));
+    TokenStream& stream = s.batch.decoder();
+    std::vector<std::int64_t> numbers(static_cast<std::size_t>(stream.tokens()));
     std::iota(numbers.begin(), numbers.end(), batch.first_sequence * batch.seq_len);
-    const View on_device = s.saved.take({s.batch.tokens()}, DType::i64);
+    const View on_device = s.saved.take({stream.tokens()}, DType::i64);
     backend_->to_device(numbers.data(), on_device);
-    s.batch.token_numbers = on_device;
+    stream.token_numbers = on_device;
     s.batch.seed = config_.train.seed;
   }
   run_pass(store_.all_gather_in_flight() ? "forward pass with new weights" : "forward pass", slot,
@@ -198,7 +200,7 @@ std::vector<std::int32_t> Engine::predict(const MicroBatch& batch, bool dropless
   constexpr Index max_logits = Index{16} << 20;
   MicroBatchState& s = forward_no_grad(batch, dropless);
   std::vector<std::int32_t> ids;
-  const Index tokens = s.batch.tokens(), chunk = std::max<Index>(1, max_logits / vocab_);
+  const Index tokens = s.batch.decoder().tokens(), chunk = std::max<Index>(1, max_logits / vocab_);
   for (Index first = 0; first < tokens; first += chunk) {
     const auto logits = model_->logits(execution_context(), s, Range{first, std::min(first + chunk, tokens)}, vocab_);
     for (auto row = logits.begin(); row != logits.end(); row += vocab_)
@@ -243,10 +245,10 @@ std::vector<float> Engine::decode(Cache& cache, Index first, Index sequences, st
     std::iota(rows.begin(), rows.end(), 0);
     const View on_device = s.saved.take({B * S}, DType::i32);
     backend_->to_device(rows.data(), on_device);
-    s.batch.rope_rows = on_device;
+    s.batch.decoder().rope_rows = on_device;
   }
   s.batch.generation = true;
-  s.batch.padding = B * S - std::ssize(ids);
+  s.batch.decoder().padding = B * S - std::ssize(ids);
   s.cache = &cache;
   cache.begin(first, B, S, s.saved, scratch_);
   model_->forward(execution_context(), s, {});

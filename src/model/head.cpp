@@ -54,7 +54,7 @@ Head::Head(const Config& config, ParamStore& store, Param weight, Index first_ro
 void Head::loss(const ExecutionContext& context, const Batch& batch, ConstView x, View dx, View sums) {
   const ScopedPhase phase(context.mesh.rank_context(), "output and loss");
   // A chunk has at most logits_chunk() logits, but enough rows for an efficient GEMM.
-  const Index V = weight_.weight.dim(0), D = x.dim(1), T = batch.tokens(), P = context.mesh.tp->size();
+  const Index V = weight_.weight.dim(0), D = x.dim(1), T = batch.decoder().tokens(), P = context.mesh.tp->size();
   const Index chunk = std::clamp<Index>(context.backend.logits_chunk() / std::max<Index>(V, 1), 64, 4096);
   const Arena::Scope scope(context.scratch);
   Device& b = context.backend;

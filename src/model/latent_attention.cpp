@@ -33,32 +33,32 @@ void Latent::backward(const LayerContext& layer, const std::function<void(View)>
   down_.backward_input(context, dcompressed, dx, accumulate);
 }
 
-LatentAttention::LatentAttention(const AttentionSpec& spec, Index d_model, ParamStore& store, const std::string& prefix,
-                                 const RopeTable* rope_table, Index positions)
-    : rope_table_(rope_table),
+LatentAttention::LatentAttention(const LatentAttentionSpec& spec, Index d_model, ParamStore& store,
+                                 const std::string& prefix, const RopeTable* rope_table, Index positions,
+                                 Index cache_index)
+    : cache_index_(cache_index),
+      rope_table_(rope_table),
       heads_(store.get(prefix + "q.weight").weight.dim(0)),
-      qk_rope_dim_(spec.latent->qk_rope_head_dim),
+      qk_rope_dim_(spec.qk_rope_head_dim),
       qk_nope_dim_(spec.key_width - qk_rope_dim_),
       v_head_dim_(spec.value_width),
       core_attention_(spec, store, prefix, positions),
-      kv_latent_(store, prefix + "kv", d_model, spec.latent->eps),
-      q_(store, store.get(prefix + "q.weight"), spec.latent->q_lora_rank > 0 ? spec.latent->q_lora_rank : d_model),
+      kv_latent_(store, prefix + "kv", d_model, spec.eps),
+      q_(store, store.get(prefix + "q.weight"), spec.q_lora_rank > 0 ? spec.q_lora_rank : d_model),
       k_rope_(store, store.get(prefix + "k_rope.weight"), d_model),
-      k_(store, store.get(prefix + "k.weight"), spec.latent->kv_lora_rank),
-      v_(store, store.get(prefix + "v.weight"), spec.latent->kv_lora_rank),
+      k_(store, store.get(prefix + "k.weight"), spec.kv_lora_rank),
+      v_(store, store.get(prefix + "v.weight"), spec.kv_lora_rank),
       out_(store, store.get(prefix + "out.weight"), heads_ * v_head_dim_),
       k_up_(store.get(prefix + "k.weight").weight),
       v_up_(store.get(prefix + "v.weight").weight) {
   SY_ASSERT(rope_table ? rope_table->spec == spec.rope : !spec.rope, "another table");
-  SY_ASSERT(spec.kv_heads == spec.heads && !spec.qk_norm && !spec.qkv_bias,
-            "{} kv heads of {}, or an unsupported setting", spec.kv_heads, spec.heads);
   if (spec.rope) pairs_ = spec.rope->pairs;
-  if (spec.latent->q_lora_rank > 0) q_latent_.emplace(store, prefix + "q", d_model, spec.latent->eps);
+  if (spec.q_lora_rank > 0) q_latent_.emplace(store, prefix + "q", d_model, spec.eps);
 }
 
 void LatentAttention::forward(const LayerContext& layer, ConstView x, Output to, Saved& s) const {
   const ExecutionContext& context = layer.context;
-  const Index B = layer.batch.sequences, S = layer.batch.seq_len, T = B * S;
+  const Index B = layer.stream.sequences, S = layer.stream.seq_len, T = B * S;
   s.x = x;
   kv_latent_.forward(layer, x, s.kv_latent);
   if (q_latent_) q_latent_->forward(layer, x, s.q_latent);
@@ -68,14 +68,15 @@ void LatentAttention::forward(const LayerContext& layer, ConstView x, Output to,
   s.lse = layer.saved.f32({B, heads_, S});
 
   q_.forward(context, s.query_input, s.q.reshape({T, heads_ * (qk_rope_dim_ + qk_nope_dim_)}));
-  rotate(context, s.q.reshape({T, heads_, qk_rope_dim_ + qk_nope_dim_}), layer.batch.rope_rows, false);
+  rotate(context, s.q.reshape({T, heads_, qk_rope_dim_ + qk_nope_dim_}), layer.stream.rope_rows, false);
   {
     const Arena::Scope scope(context.scratch);
     const View k_rope = context.temp({x.dim(0), qk_rope_dim_});
     k_rope_.forward(context, x, k_rope);
-    rotate(context, k_rope.reshape({x.dim(0), 1, qk_rope_dim_}), context.own_tokens(layer.batch.rope_rows), false);
+    rotate(context, k_rope.reshape({x.dim(0), 1, qk_rope_dim_}), context.own_tokens(layer.stream.rope_rows), false);
     const ConstView gathered = gather_tokens(context, context.scratch, k_rope).reshape({B, S, 1, qk_rope_dim_});
-    layer.cache ? attend_to_cache(layer, gathered, s) : attend(layer, gathered, s);
+    const LayerCache cache = layer.cache_entry(cache_index_);
+    cache ? attend_to_cache(layer, cache, gathered, s) : attend(layer, gathered, s);
   }
   out_.forward_sum(context, s.out.reshape({T, heads_ * v_head_dim_}), to);
 }
@@ -83,7 +84,7 @@ void LatentAttention::forward(const LayerContext& layer, ConstView x, Output to,
 void LatentAttention::attend(const LayerContext& layer, ConstView k_rope, Saved& s) const {
   const ExecutionContext& context = layer.context;
   const Arena::Scope scope(context.scratch);
-  const Index B = layer.batch.sequences, S = layer.batch.seq_len, T = B * S;
+  const Index B = layer.stream.sequences, S = layer.stream.seq_len, T = B * S;
   s.k = layer.save(s.q.shape());
   s.v = layer.save(s.out.shape());
   const View k_nope = context.temp({B, S, heads_, qk_nope_dim_});
@@ -98,13 +99,14 @@ void LatentAttention::attend(const LayerContext& layer, ConstView k_rope, Saved&
 // latents, it would cost 2 (kw + vw), plus 2 c (kw - r + vw) per latent and head. With DeepSeek's
 // widths that pays off from 171 queries per pass. It is not implemented, because generation
 // computes a prompt 256 tokens at a time.
-void LatentAttention::attend_to_cache(const LayerContext& layer, ConstView k_rope, Saved& s) const {
+void LatentAttention::attend_to_cache(const LayerContext& layer, const LayerCache& cache, ConstView k_rope,
+                                      Saved& s) const {
   const ExecutionContext& context = layer.context;
   Device& b = context.backend;
   const Arena::Scope scope(context.scratch);
-  const Index B = layer.batch.sequences, S = layer.batch.seq_len, c = kv_latent_.width();
-  const ConstView offsets = layer.cache.offsets;
-  const Heads keys = layer.cache.keys, latents = keys.columns(qk_rope_dim_, c), q = s.q;
+  const Index B = layer.stream.sequences, S = layer.stream.seq_len, c = kv_latent_.width();
+  const ConstView offsets = cache.offsets;
+  const Heads keys = cache.keys, latents = keys.columns(qk_rope_dim_, c), q = s.q;
   run(b, ops::KvCacheAppend{.x = k_rope, .offsets = offsets, .y = keys.columns(0, qk_rope_dim_)});
   run(b, ops::KvCacheAppend{.x = s.kv_latent.gathered.reshape({B, S, 1, c}), .offsets = offsets, .y = latents});
 
@@ -123,7 +125,7 @@ void LatentAttention::backward(const LayerContext& layer, ConstView dy, const Sa
   const ExecutionContext& context = layer.context;
   Device& b = context.backend;
   const Arena::Scope scope(context.scratch);
-  const Index B = layer.batch.sequences, S = layer.batch.seq_len, T = B * S, width = qk_rope_dim_ + qk_nope_dim_;
+  const Index B = layer.stream.sequences, S = layer.stream.seq_len, T = B * S, width = qk_rope_dim_ + qk_nope_dim_;
   dy = gather_tokens(context, context.scratch, dy);
   const View dout = context.temp(s.out.shape());
   out_.backward_input(context, dy, dout.reshape({T, heads_ * v_head_dim_}));
@@ -133,7 +135,7 @@ void LatentAttention::backward(const LayerContext& layer, ConstView dy, const Sa
 
   // The first of these sets dx; the others add to it.
   const View dq_rows = dq.reshape({T, heads_ * width});
-  rotate(context, dq.reshape({T, heads_, width}), layer.batch.rope_rows, true);
+  rotate(context, dq.reshape({T, heads_, width}), layer.stream.rope_rows, true);
   q_.backward_weight(context, dq_rows, s.query_input);
   const auto query_input_gradient = [&](View partial) { q_.backward_input(context, dq_rows, partial); };
   if (q_latent_)
@@ -157,7 +159,7 @@ void LatentAttention::backward(const LayerContext& layer, ConstView dy, const Sa
   sum_tokens(context, dk_rope, [&](View partial) {
     run(b, ops::ReduceHeads{.x = Heads(dk).columns(0, qk_rope_dim_), .y = partial.reshape({B, S, 1, qk_rope_dim_})});
   });
-  rotate(context, dk_rope.reshape({s.x.dim(0), 1, qk_rope_dim_}), context.own_tokens(layer.batch.rope_rows), true);
+  rotate(context, dk_rope.reshape({s.x.dim(0), 1, qk_rope_dim_}), context.own_tokens(layer.stream.rope_rows), true);
   k_rope_.backward_weight(context, dk_rope, s.x);
   k_rope_.backward_input(context, dk_rope, dx, true);
 }

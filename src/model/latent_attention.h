@@ -50,6 +50,8 @@ class Latent {
 
 class LatentAttention {
  public:
+  static constexpr const char* trace_name = "attention";
+
   // Letters of shapes:
   //   Hl      number of this rank's heads
   //   kw, vw  widths of keys and values
@@ -64,8 +66,8 @@ class LatentAttention {
   };
 
   // Parameters as those of Attention.
-  LatentAttention(const AttentionSpec& spec, Index d_model, ParamStore& store, const std::string& prefix,
-                  const RopeTable* rope_table, Index positions);
+  LatentAttention(const LatentAttentionSpec& spec, Index d_model, ParamStore& store, const std::string& prefix,
+                  const RopeTable* rope_table, Index positions, Index cache_index);
 
   // Cache entry of a token in generation: one key [r | c], which contains the value.
   CacheSpec cache_spec() const { return {1, qk_rope_dim_ + kv_latent_.width(), 0, core_attention_.window()}; }
@@ -78,11 +80,12 @@ class LatentAttention {
  private:
   // k_rope: [B, S, 1, r] rotated elements of the keys. Both functions set s.out.
   void attend(const LayerContext& layer, ConstView k_rope, Saved& s) const;
-  void attend_to_cache(const LayerContext& layer, ConstView k_rope, Saved& s) const;
+  void attend_to_cache(const LayerContext& layer, const LayerCache& cache, ConstView k_rope, Saved& s) const;
   // Rotates the first elements of the heads of x: [tokens, heads, width].
   // inverse: if true, rotates them back.
   void rotate(const ExecutionContext& context, View x, ConstView rope_rows, bool inverse) const;
 
+  Index cache_index_;
   const RopeTable* rope_table_;
   RopePairs pairs_ = RopePairs::half;
   Index heads_, qk_rope_dim_, qk_nope_dim_, v_head_dim_;  // Hl, r, kw - r, vw

@@ -17,7 +17,7 @@ LoadBalancingDesc load_balancing_scopes(const LayerContext& layer, const RouterS
                                         View& scope_counts) {
   const ExecutionContext& context = layer.context;
   const Batch& batch = layer.batch;
-  const Index L = counts.dim(0), G = counts.dim(1), E = counts.dim(2), B = batch.sequences;
+  const Index L = counts.dim(0), G = counts.dim(1), E = counts.dim(2), B = layer.stream.sequences;
   const Index tp = context.mesh.layout.tp, ranks = context.mesh.stage->size();
   LoadBalancingDesc desc;
   scope_counts = counts.reshape({1, L, G, E});
@@ -36,7 +36,7 @@ LoadBalancingDesc load_balancing_scopes(const LayerContext& layer, const RouterS
       SY_ASSERT(!spec.balanced_together, "a load-balance loss of {} layers by sequence", L);
       desc.per_scope = B > 0 ? tp * G / B : 1;
       if (desc.per_scope > 1) gather(*context.mesh.tp);  // a sequence has segments on other ranks
-      tokens = static_cast<double>(batch.seq_len);
+      tokens = static_cast<double>(layer.stream.seq_len);
       scopes = static_cast<double>(batch.step.sequences);
       break;
     case AuxScope::micro_batch:
@@ -60,7 +60,7 @@ LoadBalancingDesc load_balancing_scopes(const LayerContext& layer, const RouterS
 
 Index load_balancing_segments(const LayerContext& layer) {
   const Index T = layer.own_tokens();
-  return std::max<Index>(1, T / std::gcd(T, layer.batch.seq_len));
+  return std::max<Index>(1, T / std::gcd(T, layer.stream.seq_len));
 }
 
 LoadBalanceState make_load_balance_state(const LayerContext& layer, Index layers, Index experts) {
@@ -77,7 +77,7 @@ void load_balancing_loss(const LayerContext& layer, const RouterSpec& spec, cons
   const Arena::Scope scope(context.scratch);
   View scope_counts;
   LoadBalancingDesc desc = load_balancing_scopes(layer, spec, layers.counts, scope_counts);
-  desc.z_factor = spec.z_loss / static_cast<double>(layer.batch.step_tokens());
+  desc.z_factor = spec.z_loss / static_cast<double>(layer.step_tokens());
   run(context.backend, ops::LoadBalancingLoss{.counts = layers.counts,
                                               .scope_counts = scope_counts,
                                               .probability = layers.probability,

@@ -22,17 +22,17 @@ Mlp::Mlp(const MlpSpec& spec, Index d_model, ParamStore& store, const std::strin
 void Mlp::forward(const LayerContext& layer, ConstView x, Output to, Saved& s) const {
   const ExecutionContext& context = layer.context;
   s.x = gather_tokens(context, layer.saved, x);
-  s.h = layer.save({layer.batch.tokens(), (activation_.gated ? 2 : 1) * width_});
+  s.h = layer.save({layer.stream.tokens(), (activation_.gated ? 2 : 1) * width_});
   if (gate_) {
-    s.gate_logits = layer.saved.f32({layer.batch.tokens()});
-    s.gate = layer.saved.f32({layer.batch.tokens()});
-    gate_->forward(context, s.x, s.gate_logits.reshape({layer.batch.tokens(), 1}));
-    const Shape rows = {layer.batch.sequences, layer.batch.seq_len};
+    s.gate_logits = layer.saved.f32({layer.stream.tokens()});
+    s.gate = layer.saved.f32({layer.stream.tokens()});
+    gate_->forward(context, s.x, s.gate_logits.reshape({layer.stream.tokens(), 1}));
+    const Shape rows = {layer.stream.sequences, layer.stream.seq_len};
     run(context.backend,
         ops::ActivationForward{.h = s.gate_logits.reshape(rows), .activation = sigmoid, .y = s.gate.reshape(rows)});
   }
   const Arena::Scope scope(context.scratch);
-  const View a = context.temp({layer.batch.tokens(), width_});
+  const View a = context.temp({layer.stream.tokens(), width_});
   // The gate multiplies each row before the second GEMM, which is linear.
   gate_up_.forward_activated(context, activation_, s.x, s.gate, s.h, a);
   down_.forward_sum(context, a, to);
@@ -54,8 +54,8 @@ void Mlp::backward(const LayerContext& layer, ConstView dy, const Saved& s, View
 
   // Each rank has a shard of the width, so its gradient with respect to the gate is partial, like
   // dx. sum_tokens sums both over the ranks.
-  const Index tokens = layer.batch.tokens();
-  const Shape rows = {layer.batch.sequences, layer.batch.seq_len};
+  const Index tokens = layer.stream.tokens();
+  const Shape rows = {layer.stream.sequences, layer.stream.seq_len};
   const View dsigmoid = context.scratch.f32(rows), dlogits = context.temp({tokens, 1});
   run(context.backend,
       ops::ActivationBackward{

@@ -12,6 +12,8 @@ namespace sy {
 
 class Mlp {
  public:
+  static constexpr const char* trace_name = "mlp";
+
   // Fl: width of this rank's shard.
   struct Saved {
     ConstView x;             // [B * S, D] the gathered input

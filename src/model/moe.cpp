@@ -20,8 +20,9 @@ GatheredRows permuted(Device& b, ConstView x, ConstView index, View buffer) {
 
 }  // namespace
 
-Moe::Moe(const MoeSpec& spec, Index d_model, ParamStore& store, const std::string& prefix, RouterTables tables)
-    : activation_(spec.expert.activation), router_(spec, d_model, store, prefix, tables) {
+Moe::Moe(const MoeSpec& spec, Index d_model, ParamStore& store, const std::string& prefix, RouterTables tables,
+         Index router_index)
+    : activation_(spec.expert.activation), router_(spec, d_model, store, prefix, tables, router_index) {
   const Param gate_up = store.get(prefix + "experts.up.weight"), down = store.get(prefix + "experts.down.weight");
   const Index local = down.weight.dim(0);
   width_ = down.weight.dim(2);
@@ -58,14 +59,14 @@ void Moe::build_permutation(const LayerContext& layer, ConstView physical_expert
                       .y = s.row_weights.reshape({n, 1})});
 }
 
-void Moe::forward(const LayerContext& layer, ConstView x, Output to, Saved& s, const RoutingHook* routing_hook) const {
+void Moe::forward(const LayerContext& layer, ConstView x, Output to, Saved& s) const {
   const ExecutionContext& context = layer.context;
   Device& b = context.backend;
   const Arena::Scope scope(context.scratch);
   const Index T = layer.own_tokens(), k = router_.top_k(), D = x.dim(1);
   s.x = x;
   TraceScope trace(context.mesh.rank_context(), "route", {{"rows", T}});
-  router_.forward(layer, x, s.router, routing_hook);
+  router_.forward(layer, x, s.router);
   trace.next("dispatch");
   const Routing& r = s.router.routing;
   TokenDispatcher dispatcher(b, context.mesh, router_.placement(context));

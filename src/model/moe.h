@@ -12,6 +12,8 @@ namespace sy {
 // MoE layer of the model, with this rank's experts.
 class Moe {
  public:
+  static constexpr const char* trace_name = "moe";
+
   // State that forward saves for backward.
   // A: number of tokens received from all ranks of the expert-parallel group. A token occurs once,
   // even if several of this rank's experts compute it.
@@ -33,13 +35,16 @@ class Moe {
     Mlp::Saved shared;
   };
 
-  // Finds the parameters in `store`, which must outlive this object. prefix: "layers.3.moe."
-  Moe(const MoeSpec& spec, Index d_model, ParamStore& store, const std::string& prefix, RouterTables tables);
+  // - store: has the parameters, and must outlive this object
+  // - prefix: "layers.3.moe."
+  // - tables, router_index: see Router
+  Moe(const MoeSpec& spec, Index d_model, ParamStore& store, const std::string& prefix, RouterTables tables,
+      Index router_index);
 
   // Routes x, and writes the sum over chosen experts of weight * expert(x), + shared experts(x).
   // Shapes: x, to [T, D]. Dropped assignments add nothing. x must stay valid until backward.
-  // routing_hook: see Router::forward. Collective over mesh.expert_group and tp, as is backward.
-  void forward(const LayerContext& layer, ConstView x, Output to, Saved& s, const RoutingHook* routing_hook) const;
+  // Collective over mesh.expert_group and tp, as is backward.
+  void forward(const LayerContext& layer, ConstView x, Output to, Saved& s) const;
   // Overwrites dx, and adds the gradients of the parameters to those of the store.
   // Shapes: dy [T, D], gradient with respect to the output; dx [T, D], with respect to x. They must
   // not overlap.

@@ -103,11 +103,21 @@ std::vector<float> rope_table(const RopeSpec& rope, Index length, Index position
   return table;
 }
 
+namespace {
+
+// Calls f(const RopeSpec&) for each attention with rotary positions, in order.
+template <class F>
+void for_each_rope(const std::vector<BlockSpec>& blocks, const F& f) {
+  for (const BlockSpec& block : blocks)
+    for (const CoreAttentionSpec* attention : block.all<CoreAttentionSpec>())
+      if (attention->rope) f(*attention->rope);
+}
+
+}  // namespace
+
 std::string training_rope_text(const std::vector<BlockSpec>& blocks) {
   std::vector<std::string> texts;
-  for (const BlockSpec& block : blocks) {
-    if (!block.attention.rope) continue;
-    const RopeSpec& rope = *block.attention.rope;
+  for_each_rope(blocks, [&](const RopeSpec& rope) {
     std::string text;
     if (rope.scaling == RopeScaling::longrope && !rope.short_factors.empty() && !rope.long_factors.empty())
       text = fmt::format("longrope with {}, since model.seq_len = {} is {} model.rope_original_length = {}",
@@ -116,20 +126,19 @@ std::string training_rope_text(const std::vector<BlockSpec>& blocks) {
     else if (rope.scaling == RopeScaling::dynamic)
       text = fmt::format("dynamic for a length of {}, model.seq_len", rope.length);
     if (!text.empty() && std::find(texts.begin(), texts.end(), text) == texts.end()) texts.push_back(text);
-  }
+  });
   if (texts.empty()) return "";
   return fmt::format("\nrope      {}; evaluation and generation go by the length of each text", join(texts, "; "));
 }
 
 RopeTables::RopeTables(Device& backend, const std::vector<BlockSpec>& blocks, Index positions)
     : backend_(backend), positions_(positions) {
-  for (const BlockSpec& block : blocks) {
-    const std::optional<RopeSpec>& rope = block.attention.rope;
-    if (!rope || of(rope)) continue;
-    entries_.push_back(std::make_unique<Entry>(Entry{
-        {*rope, backend.tensor({positions, rope->rotated / 2, 2})}, scaled_length(*rope, rope->length), positions}));
-    write(*entries_.back(), rope_table(*rope, rope->length, positions));
-  }
+  for_each_rope(blocks, [&](const RopeSpec& rope) {
+    if (of(rope)) return;
+    entries_.push_back(std::make_unique<Entry>(
+        Entry{{rope, backend.tensor({positions, rope.rotated / 2, 2})}, scaled_length(rope, rope.length), positions}));
+    write(*entries_.back(), rope_table(rope, rope.length, positions));
+  });
 }
 
 const RopeTable* RopeTables::of(const std::optional<RopeSpec>& rope) const {

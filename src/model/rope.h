@@ -47,7 +47,7 @@ struct RopeTable {
 };
 
 // Tables of all RopeSpecs of the layers. Row p belongs to position p. In generation with a scaling
-// that depends on the length, row p belongs to token p of the pass (Batch::rope_rows). As in
+// that depends on the length, row p belongs to token p of the pass (TokenStream::rope_rows). As in
 // transformers, the length is that of a sequence in training and evaluation, and of the text so far
 // in generation.
 class RopeTables {

@@ -17,11 +17,18 @@ Index expert_capacity(double factor, Index top_k, Index tokens, Index experts) {
   return std::max<Index>(1, static_cast<Index>(std::ceil(exact * (1 - 1e-12))));
 }
 
-Router::Router(const MoeSpec& spec, Index d_model, ParamStore& store, const std::string& prefix, RouterTables tables)
+RouterTables RouterTables::of(Index router) const {
+  const auto row = [&](auto table) { return table ? table.rows(router, 1).reshape({table.dim(1)}) : table; };
+  return {row(bias), row(logical_to_physical)};
+}
+
+Router::Router(const MoeSpec& spec, Index d_model, ParamStore& store, const std::string& prefix, RouterTables tables,
+               Index index)
     : spec_(spec.router),
       experts_(spec.experts),
       logits_(store, store.get(prefix + "router.weight"), d_model, store.find(prefix + "router.bias")),
-      tables_(tables) {
+      tables_(tables),
+      index_(index) {
   if (spec_.learned_noise_stddev) noise_stddev_.emplace(store, store.get(prefix + "router.noise.weight"), d_model);
   if (spec_.noise) spec_.noise->stream = hash_name(prefix + "router.noise");
   if (spec_.jitter) spec_.jitter->stream = hash_name(prefix + "router.jitter");
@@ -33,17 +40,18 @@ RandomDesc Router::with_seed(RandomDesc desc, const Batch& batch) {
 }
 
 ConstView Router::jittered_input(const LayerContext& layer, ConstView x) const {
-  if (!spec_.jitter || !layer.batch.token_numbers) return x;
+  if (!spec_.jitter || !layer.stream.token_numbers) return x;
   const ExecutionContext& context = layer.context;
-  const ConstView index = context.own_tokens(layer.batch.token_numbers);
+  const ConstView index = context.own_tokens(layer.stream.token_numbers);
   const View y = context.temp(x.shape());
   run(context.backend, ops::Jitter{.x = x, .index = index, .desc = with_seed(*spec_.jitter, layer.batch), .y = y});
   return y;
 }
 
-void Router::forward(const LayerContext& layer, ConstView x, Saved& s, const RoutingHook* routing_hook) const {
+void Router::forward(const LayerContext& layer, ConstView x, Saved& s) const {
   const ExecutionContext& context = layer.context;
   const Batch& batch = layer.batch;
+  const TokenStream& stream = layer.stream;
   Device& b = context.backend;
   const Index T = layer.own_tokens(), E = experts_, k = spec_.route.top_k;
   const ExpertPlacement placement = this->placement(context);
@@ -54,7 +62,7 @@ void Router::forward(const LayerContext& layer, ConstView x, Saved& s, const Rou
   r.dispatch_layout = DispatchLayout(placement, T, k, E, layer.saved, context.scratch);
 
   const Arena::Scope scope(context.scratch);
-  const LoadBalanceState& load_balance = layer.load_balance;
+  const LoadBalanceState load_balance = layer.load_balance.of(index_);
   const Shape of_segments{load_balance.counts.dim(1), E};
   const View dispatch_mask = context.scratch.i32({T, k});
   const ConstView in = jittered_input(layer, x);
@@ -64,13 +72,13 @@ void Router::forward(const LayerContext& layer, ConstView x, Saved& s, const Rou
     s.noise_stddev = layer.saved.f32({T, E});
     noise_stddev_->forward(context, in, s.noise_stddev);
     run(b, ops::NoisyGatingForward{.stddev = s.noise_stddev,
-                                   .index = context.own_tokens(batch.token_numbers),
+                                   .index = context.own_tokens(stream.token_numbers),
                                    .desc = with_seed(*spec_.noise, batch),
                                    .x = s.logits});
-  } else if (spec_.noise && batch.token_numbers) {
+  } else if (spec_.noise && stream.token_numbers) {
     noise = context.scratch.f32({T, E});
     run(b, ops::Draw{
-               .index = context.own_tokens(batch.token_numbers), .desc = with_seed(*spec_.noise, batch), .x = noise});
+               .index = context.own_tokens(stream.token_numbers), .desc = with_seed(*spec_.noise, batch), .x = noise});
   }
   run(b, ops::RouteForward{.logits = s.logits,
                            .bias = tables_.bias,
@@ -82,27 +90,27 @@ void Router::forward(const LayerContext& layer, ConstView x, Saved& s, const Rou
                            .probability = load_balance.probability.reshape(of_segments),
                            .z_squared = load_balance.z_squared});
   apply_capacity(layer, s.experts, r.weights, dispatch_mask);
-  const Index real = std::clamp<Index>(batch.tokens() - batch.padding - context.mesh.coord.tp * T, 0, T);
+  const Index real = std::clamp<Index>(stream.tokens() - stream.padding - context.mesh.coord.tp * T, 0, T);
   if (real < T) run(b, ops::Fill{.x = dispatch_mask.rows(real, T - real), .value = 0});
-  if (routing_hook) (*routing_hook)({s.logits, s.experts, r.weights, dispatch_mask});
+  if (layer.routing_hook) (*layer.routing_hook)({s.logits, s.experts, r.weights, dispatch_mask});
   r.dispatch_layout.build(b, placement, s.experts, dispatch_mask, load_balance.tokens_per_expert.reshape({E}),
                           context.scratch);
 }
 
 void Router::apply_capacity(const LayerContext& layer, ConstView experts, ConstView weights, View dispatch_mask) const {
   const ExecutionContext& context = layer.context;
-  const Batch& batch = layer.batch;
+  const Index seq_len = layer.stream.seq_len;
   const bool by_rank = spec_.capacity_scope == CapacityScope::rank;
-  const Index scope_tokens = by_rank ? layer.own_tokens() : batch.seq_len;
+  const Index scope_tokens = by_rank ? layer.own_tokens() : seq_len;
   const Index capacity =
-      batch.dropless ? 0 : expert_capacity(spec_.capacity_factor, spec_.route.top_k, scope_tokens, experts_);
+      layer.batch.dropless ? 0 : expert_capacity(spec_.capacity_factor, spec_.route.top_k, scope_tokens, experts_);
   const CapacityDesc desc{spec_.drop_order, capacity};
   const bool one_scope = by_rank || capacity == 0;
-  if (one_scope || layer.own_tokens() % batch.seq_len == 0)
+  if (one_scope || layer.own_tokens() % seq_len == 0)
     return run(context.backend,
                ops::ApplyCapacity{.experts = experts,
                                   .weights = weights,
-                                  .segments = one_scope ? 1 : std::max<Index>(1, layer.own_tokens() / batch.seq_len),
+                                  .segments = one_scope ? 1 : std::max<Index>(1, layer.own_tokens() / seq_len),
                                   .num_experts = experts_,
                                   .desc = desc,
                                   .dispatch_mask = dispatch_mask});
@@ -114,7 +122,7 @@ void Router::apply_capacity(const LayerContext& layer, ConstView experts, ConstV
   const View all_masks = context.scratch.i32(all_experts.shape());
   run(context.backend, ops::ApplyCapacity{.experts = all_experts,
                                           .weights = all_weights,
-                                          .segments = batch.sequences,
+                                          .segments = layer.stream.sequences,
                                           .num_experts = experts_,
                                           .desc = desc,
                                           .dispatch_mask = all_masks});
@@ -125,13 +133,13 @@ void Router::backward(const LayerContext& layer, ConstView dweights, ConstView x
   const ExecutionContext& context = layer.context;
   const Arena::Scope scope(context.scratch);
   const View dlogits = context.temp(s.logits.shape());
-  const float z_factor = static_cast<float>(spec_.z_loss / static_cast<double>(layer.batch.step_tokens()));
-  const View dprobability = layer.load_balance.dprobability.reshape({layer.load_balance.dprobability.dim(1), experts_});
+  const float z_factor = static_cast<float>(spec_.z_loss / static_cast<double>(layer.step_tokens()));
+  const View dprobability = layer.load_balance.of(index_).dprobability;
   run(context.backend, ops::RouteBackward{.logits = s.logits,
                                           .experts = s.experts,
                                           .weights = s.routing.weights,
                                           .dweights = dweights,
-                                          .dprobability = dprobability,
+                                          .dprobability = dprobability.reshape({dprobability.dim(1), experts_}),
                                           .desc = spec_.route,
                                           .z_factor = z_factor,
                                           .dlogits = dlogits});
@@ -145,7 +153,7 @@ void Router::backward(const LayerContext& layer, ConstView dweights, ConstView x
     const View dstddev = context.temp(dlogits.shape());
     run(context.backend, ops::NoisyGatingBackward{.dx = dlogits,
                                                   .stddev = s.noise_stddev,
-                                                  .index = context.own_tokens(layer.batch.token_numbers),
+                                                  .index = context.own_tokens(layer.stream.token_numbers),
                                                   .desc = with_seed(*spec_.noise, layer.batch),
                                                   .dstddev = dstddev});
     noise_stddev_->backward_weight(context, dstddev, in);
@@ -153,7 +161,7 @@ void Router::backward(const LayerContext& layer, ConstView dweights, ConstView x
   }
   if (!jitter) return;
   run(context.backend, ops::Jitter{.x = din,
-                                   .index = context.own_tokens(layer.batch.token_numbers),
+                                   .index = context.own_tokens(layer.stream.token_numbers),
                                    .desc = with_seed(*spec_.jitter, layer.batch),
                                    .accumulate = true,
                                    .y = dx});

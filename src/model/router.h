@@ -23,10 +23,15 @@ struct Routing {
   DispatchLayout dispatch_layout;
 };
 
-// Inputs of a router that are not parameters. Each may be empty.
+// Inputs of L routers that are not parameters. Each may be empty. The tables of one router have no
+// dimension L.
 struct RouterTables {
-  View bias;                      // [E] selection bias: added to the scores for the selection only
-  ConstView logical_to_physical;  // [E] i32 as in ExpertPartition
+  // [L, E] selection biases: added to the scores for the selection only.
+  View bias;
+  ConstView logical_to_physical;  // [L, E] i32 as in ExpertPartition
+
+  // Returns the tables of one of L routers.
+  RouterTables of(Index router) const;
 };
 
 class Router {
@@ -39,15 +44,17 @@ class Router {
     Routing routing;
   };
 
-  Router(const MoeSpec& spec, Index d_model, ParamStore& store, const std::string& prefix, RouterTables tables);
+  // index: of this router in LayerContext::load_balance
+  Router(const MoeSpec& spec, Index d_model, ParamStore& store, const std::string& prefix, RouterTables tables,
+         Index index);
 
   // Chooses the experts of x: [T, D], and drops assignments beyond the capacity.
   // - Writes the decisions to `s`, and their sums to layer.load_balance.
-  // - Calls routing_hook with them, if it is not nullptr.
+  // - Calls layer.routing_hook with them, if it is not nullptr.
   // - `physical_experts` and `counts` of s.routing.dispatch_layout live until the caller's scope of
   //   the scratch arena ends.
   // - Collective over tp, because the capacity may be that of a sequence that tp ranks split.
-  void forward(const LayerContext& layer, ConstView x, Saved& s, const RoutingHook* routing_hook) const;
+  void forward(const LayerContext& layer, ConstView x, Saved& s) const;
   // dx: [T, D] += gradient with respect to x, through the logits. dweights: [T, k] gradient with
   // respect to the weights. Includes the load-balancing loss and the z-loss. Adds the gradients of
   // the router's parameters to those of the store.
@@ -65,7 +72,7 @@ class Router {
   // Returns the random stream, keyed by the run's seed.
   static RandomDesc with_seed(RandomDesc desc, const Batch& batch);
   // Returns true if the logits get noise with a learned standard deviation.
-  bool scales_noise(const LayerContext& layer) const { return noise_stddev_ && layer.batch.token_numbers; }
+  bool scales_noise(const LayerContext& layer) const { return noise_stddev_ && layer.stream.token_numbers; }
   // Returns the input of the logits: x, or x with jitter while training, in scratch memory.
   ConstView jittered_input(const LayerContext& layer, ConstView x) const;
 
@@ -74,6 +81,7 @@ class Router {
   Linear logits_;
   std::optional<Linear> noise_stddev_;
   RouterTables tables_;
+  Index index_;
 };
 
 // Returns C = ceil(factor * k * tokens / experts), at least 1. 0 (no limit) if factor is 0.

@@ -31,17 +31,13 @@ Stage::Stage(const Config& config, ParamStore& store, Range layers, RouterTables
   SY_ASSERT(0 <= layers.begin && layers.begin < layers.end && layers.end <= std::ssize(specs), "layers {} to {} of {}",
             layers.begin, layers.end, specs.size());
   if (layers.begin == 0) embedding_.emplace(config, store, rope.positions());
+  SublayerCounts counts;
+  const SublayerContext context{d_model_, store, rope, routers, counts};
   for (Index layer = layers.begin; layer < layers.end; ++layer) {
     const BlockSpec& spec = specs[static_cast<std::size_t>(layer)];
-    RouterTables router;
-    if (const MoeSpec* moe = spec.moe()) {
-      if (routers.bias) router.bias = routers.bias.rows(moe_layers(), 1).reshape({moe->experts});
-      if (routers.logical_to_physical)
-        router.logical_to_physical = routers.logical_to_physical.rows(moe_layers(), 1).reshape({moe->experts});
-      moe_layer_ids_.push_back(layer);
-      moe_ = *moe;
-    }
-    blocks_.emplace_back(spec, d_model_, layer, store, router, rope.of(spec.attention.rope), rope.positions());
+    if (const MoeSpec* moe = spec.find<MoeSpec>()) moe_ = *moe;
+    blocks_.emplace_back(spec, layer, context);
+    moe_layer_ids_.resize(static_cast<std::size_t>(counts.routers), layer);
   }
   SY_ASSERT(!moe_ || !moe_->router.balanced_together || moe_layers() == count_moe(specs),
             "one load-balance loss of {} layers, of which a stage has {}", count_moe(specs), moe_layers());
@@ -52,24 +48,23 @@ Stage::Stage(const Config& config, ParamStore& store, Range layers, RouterTables
 }
 
 View Stage::forward(const ExecutionContext& context, MicroBatchState& state, View x) {
-  LayerContext layer{context, state.batch, state.saved};
+  LayerContext layer{context, state.batch, state.batch.decoder(), state.saved, state.cache};
+  layer.routing_hook = state.statistics.routing_hook;
   if (embedding_) {
     store_.wait_for_bucket(embedding_bucket);
     x = embedding_->forward(layer, state.embedding);
   }
   state.blocks.resize(blocks_.size());
   if (moe_) state.load_balance = make_load_balance_state(layer, moe_layers(), moe_->experts);
-  Index moe = 0;
+  layer.load_balance = state.load_balance;
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
     store_.wait_for_bucket(bucket_of_layer(first_layer_ + static_cast<Index>(i)));
-    if (blocks_[i].is_moe()) layer.load_balance = state.load_balance.layer(moe++);
     state.inputs.push_back(x);
-    if (state.cache) layer.cache = state.cache->layer(static_cast<Index>(i));
     const View y = layer.save(x.shape());
     // Frees the activations that backward recomputes or does not need.
     std::optional<Arena::Scope> temporary;
     if (recompute_ || state.cache) temporary.emplace(state.saved);
-    blocks_[i].forward(layer, x, y, state.blocks[i], state.statistics.routing_hook);
+    blocks_[i].forward(layer, x, y, state.blocks[i]);
     x = y;
   }
   state.last = x;
@@ -85,8 +80,9 @@ View Stage::forward(const ExecutionContext& context, MicroBatchState& state, Vie
   return final_norm_ ? state.normed : state.last;
 }
 
-void Stage::backward(const ExecutionContext& context, MicroBatchState& state, View d, const BackwardHooks& hooks) {
-  LayerContext layer{context, state.batch, state.saved};
+void Stage::backward(const ExecutionContext& context, MicroBatchState& state, View d,
+                     const BackwardHooks& hooks) {
+  LayerContext layer{context, state.batch, state.batch.decoder(), state.saved};
   if (head_) {
     const Arena::Scope scope(context.scratch);
     const View dnormed = context.temp(d.shape());
@@ -96,19 +92,18 @@ void Stage::backward(const ExecutionContext& context, MicroBatchState& state, Vi
     if (hooks.on_gradients_ready) hooks.on_gradients_ready(head_bucket());
   }
   if (hooks.on_dispatch_started) layer.on_dispatch_started = &hooks.on_dispatch_started;
-  Index moe = moe_layers();
+  layer.load_balance = state.load_balance;
   for (std::size_t i = blocks_.size(); i-- > 0;) {
     const Arena::Scope scope(state.saved);
-    if (blocks_[i].is_moe()) layer.load_balance = state.load_balance.layer(--moe);
     if (recompute_) {  // the routing hook was called in forward
       const View output = i + 1 < blocks_.size() ? state.inputs[i + 1] : state.last;
-      blocks_[i].forward(layer, state.inputs[i], output, state.blocks[i], nullptr);
+      blocks_[i].forward(layer, state.inputs[i], output, state.blocks[i]);
     }
     blocks_[i].backward(layer, d, state.blocks[i]);
     if (hooks.on_gradients_ready) hooks.on_gradients_ready(bucket_of_layer(first_layer_ + static_cast<Index>(i)));
   }
   if (!embedding_) return;
-  embedding_->backward(context, state.batch, state.embedding, d);
+  embedding_->backward(context, layer.stream, state.embedding, d);
   if (hooks.on_gradients_ready) hooks.on_gradients_ready(embedding_bucket);
 }
 
@@ -125,7 +120,7 @@ std::vector<float> Stage::logits(const ExecutionContext& context, const MicroBat
 
 std::vector<CacheSpec> Stage::cache_specs() const {
   std::vector<CacheSpec> specs;
-  for (const Block& block : blocks_) specs.push_back(block.cache_spec());
+  for (const Block& block : blocks_) block.append_cache_specs(specs);
   return specs;
 }
 

@@ -28,7 +28,7 @@ struct MicroBatchState {
   StatisticsSink statistics;
   Embedding::Saved embedding;
   const Cache* cache = nullptr;   // in generation, else nullptr
-  LoadBalanceState load_balance;  // covers all MoE layers
+  LoadBalanceState load_balance;  // of all routers
   std::vector<Block::Saved> blocks;
   std::vector<View> inputs;    // [T, D] input of each block
   View last, normed, moments;  // [T, D] last block's output; [T, D], [T, 2] of the final norm
@@ -38,7 +38,7 @@ class Stage {
  public:
   // - layers: range of the decoder's layers, not empty
   // - store, rope: must outlive the stage; `rope` has the tables of at least these layers
-  // - routers: tables of the stage's MoE layers, [MoE layers, E]
+  // - routers: tables of the stage's routers, [routers, E]
   Stage(const Config& config, ParamStore& store, Range layers, RouterTables routers, const RopeTables& rope);
 
   // Runs state.batch through the layers, and saves in the state the tensors that backward needs.
@@ -63,10 +63,10 @@ class Stage {
   std::vector<float> logits(const ExecutionContext& context, const MicroBatchState& state, Range tokens,
                             Index vocab) const;
 
-  // Returns the shape of each layer's cache entry for a token.
+  // Returns the shape of each cache entry for a token: one for each attention.
   std::vector<CacheSpec> cache_specs() const;
 
-  // Returns the indices of the stage's MoE layers among all layers of the decoder.
+  // Returns the layer of each router of the stage, among all layers of the decoder.
   const std::vector<std::int64_t>& moe_layer_ids() const { return moe_layer_ids_; }
   Index moe_layers() const { return static_cast<Index>(moe_layer_ids_.size()); }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <utility>
 
 namespace sy {
@@ -56,23 +57,16 @@ RopeSpec rope_spec(const Config::Model& m) {
   return r;
 }
 
-AttentionSpec attention_spec(const Config::Model& m) {
-  const BiasPlacement bias = bias_placement(m);
+CoreAttentionSpec core_attention_spec(const Config::Model& m) {
   const double scale = m.attention_scale > 0 ? m.attention_scale : 1.0 / std::sqrt(static_cast<double>(m.key_width()));
-  AttentionSpec a{.heads = m.heads,
-                  .kv_heads = m.kv_heads,
-                  .key_width = m.key_width(),
-                  .value_width = m.value_width(),
-                  .window = m.window,
-                  .rope = {},
-                  .qk_norm = {},
-                  .scale = static_cast<float>(scale),
-                  .softcap = static_cast<float>(m.attention_softcap),
-                  .qkv_bias = bias.qkv,
-                  .out_bias = bias.attention_out};
-  if (m.kv_lora_rank > 0)
-    a.latent = {m.kv_lora_rank, m.q_lora_rank, m.qk_rope_head_dim,
-                static_cast<float>(m.latent_norm_eps > 0 ? m.latent_norm_eps : m.norm_eps)};
+  CoreAttentionSpec a{.heads = m.heads,
+                      .key_width = m.key_width(),
+                      .value_width = m.value_width(),
+                      .window = m.window,
+                      .rope = {},
+                      .scale = static_cast<float>(scale),
+                      .softcap = static_cast<float>(m.attention_softcap),
+                      .sinks = m.attention_sinks};
   switch (m.position) {
     case Position::none:
     case Position::learned:  // the embedding adds learned and sinusoidal positions
@@ -98,13 +92,33 @@ AttentionSpec attention_spec(const Config::Model& m) {
       a.sparse = SparsePattern::longformer(m.window, m.global_tokens);
       a.window = 0;  // queries see global tokens outside the window
   }
-  a.sinks = m.attention_sinks;
+  return a;
+}
+
+LatentAttentionSpec latent_attention_spec(const Config::Model& m) {
+  const BiasPlacement bias = bias_placement(m);
+  SY_ASSERT(m.kv_heads == m.heads && m.qk_norm == QkNormKind::none && !bias.qkv && !bias.attention_out,
+            "latent attention with {} kv heads of {}, or with an unsupported setting", m.kv_heads, m.heads);
+  return {core_attention_spec(m), m.kv_lora_rank, m.q_lora_rank, m.qk_rope_head_dim,
+          static_cast<float>(m.latent_norm_eps > 0 ? m.latent_norm_eps : m.norm_eps)};
+}
+
+AttentionSpec attention_spec(const Config::Model& m) {
+  const BiasPlacement bias = bias_placement(m);
+  AttentionSpec a{core_attention_spec(m), m.kv_heads};
   if (m.qk_norm != QkNormKind::none) a.qk_norm = static_cast<float>(m.norm_eps);
   a.whole_qk_norm = m.qk_norm == QkNormKind::whole;
   a.head_layernorm = m.qk_norm == QkNormKind::head_layernorm;
-  a.clip_qkv = static_cast<float>(m.clip_qkv);
   a.norm_offset = norm_offset(m);
+  a.qkv_bias = bias.qkv;
+  a.out_bias = bias.attention_out;
+  a.clip_qkv = static_cast<float>(m.clip_qkv);
   return a;
+}
+
+SublayerSpec attention_sublayer(const Config::Model& m) {
+  if (m.kv_lora_rank > 0) return latent_attention_spec(m);
+  return attention_spec(m);
 }
 
 MoeSpec moe_spec(const Config& config) {
@@ -161,26 +175,62 @@ NormSpec final_norm_spec(const Config& config) {
   return spec;
 }
 
+const CoreAttentionSpec& BlockSpec::attention() const {
+  const CoreAttentionSpec* const attention = find<CoreAttentionSpec>();
+  SY_ASSERT(attention, "a block without attention");
+  return *attention;
+}
+
 std::vector<BlockSpec> block_specs(const Config& config) {
   const Config::Model& m = config.model;
+  const NormPlacement norms = norm_placement(m.norm_position);
   std::vector<BlockSpec> blocks;
   std::size_t moe_layers = 0;
   for (Index layer = 0; layer < m.layers; ++layer) {
-    const NormPlacement norms = norm_placement(m.norm_position);
-    blocks.push_back({norm_spec(config), norms, m.parallel_block,
-                      m.parallel_block && norms.pre && m.parallel_norms == 1, attention_spec(config.model_of(layer)),
-                      MlpSpec{config.ffn_activation(), m.d_ff, bias_placement(m).mlp}});
-    if (!config.is_moe(layer)) continue;
-    MoeSpec moe = moe_spec(config);
-    if (!config.moe.physical_to_logical.empty()) moe.physical_to_logical = config.moe.physical_to_logical[moe_layers];
-    blocks.back().ffn = std::move(moe);
-    ++moe_layers;
+    BranchSpec attention{.name = "attention",
+                         .norm = "attention_norm",
+                         .out_norm = "attention_out_norm",
+                         .norms = norms,
+                         .sublayer = attention_sublayer(config.model_of(layer))};
+    BranchSpec ffn{.name = "mlp",
+                   .norm = "ffn_norm",
+                   .out_norm = "ffn_out_norm",
+                   .norms = norms,
+                   .sublayer = MlpSpec{config.ffn_activation(), m.d_ff, bias_placement(m).mlp}};
+    if (config.is_moe(layer)) {
+      MoeSpec moe = moe_spec(config);
+      if (!config.moe.physical_to_logical.empty()) moe.physical_to_logical = config.moe.physical_to_logical[moe_layers];
+      ++moe_layers;
+      ffn.name = "moe";
+      ffn.sublayer = std::move(moe);
+    }
+    if (m.parallel_block && norms.pre && m.parallel_norms == 1) {
+      ffn.shared_norm = true;
+      ffn.norm = attention.norm;
+    }
+    if (m.parallel_block)
+      blocks.push_back({norm_spec(config), {{{attention, ffn}}}});
+    else
+      blocks.push_back({norm_spec(config), {{{attention}}, {{ffn}}}});
   }
   return blocks;
 }
 
+void add_block_params(ParamList& list, const BlockSpec& block, Index layer) {
+  list.layer = layer;
+  list.bucket = bucket_of_layer(layer);
+  const std::string prefix = layer_prefix(layer);
+  block.for_each_branch([&](const BranchSpec& branch) {
+    const bool input_norm = branch.norms.pre || branch.norms.post_residual;  // one parameter
+    if (input_norm && !branch.shared_norm) list.norm(prefix + branch.norm, block.norm);
+    std::visit([&](const auto& spec) { add_params(list, prefix + branch.name, spec); }, branch.sublayer);
+    if (branch.norms.post_sublayer) list.norm(prefix + branch.out_norm, block.norm);
+  });
+}
+
 Index count_moe(const std::vector<BlockSpec>& blocks) {
-  return std::count_if(blocks.begin(), blocks.end(), [](const BlockSpec& block) { return block.moe() != nullptr; });
+  return std::accumulate(blocks.begin(), blocks.end(), Index{0},
+                         [](Index n, const BlockSpec& block) { return n + std::ssize(block.all<MoeSpec>()); });
 }
 
 }  // namespace sy

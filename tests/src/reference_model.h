@@ -247,7 +247,7 @@ class Model {
       }
     // The other scalings are compared with golden data in test_rope.cpp.
     if (m.rope_scaling != RopeScaling::none && m.rope_scaling != RopeScaling::linear) {
-      const std::vector<float> scaled = rope_table(*block_specs(c_).front().attention.rope, S_, S_);
+      const std::vector<float> scaled = rope_table(*block_specs(c_).front().attention().rope, S_, S_);
       rotation.table.assign(scaled.begin(), scaled.end());
     }
     for (Index t = 0; t < B_ * S_; ++t) rotation.positions.push_back(static_cast<double>(t % S_));

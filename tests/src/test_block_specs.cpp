@@ -43,7 +43,7 @@ topk_groups = 2
   for (std::size_t layer = 0; layer < blocks.size(); ++layer) {
     SCOPED_TRACE(layer);
     const BlockSpec& block = blocks[layer];
-    const AttentionSpec& a = block.attention;
+    const AttentionSpec& a = *block.find<AttentionSpec>();
     EXPECT_EQ(a.heads, 6);
     EXPECT_EQ(a.kv_heads, 2);
     EXPECT_EQ(a.key_width, 10);
@@ -54,8 +54,8 @@ topk_groups = 2
     EXPECT_EQ(a.qk_norm, 1e-6f);
     EXPECT_TRUE(a.qkv_bias && a.out_bias);
     EXPECT_EQ(block.norm.kind, NormKind::rmsnorm);
-    EXPECT_EQ(block.moe() != nullptr, layer % 2 == 1);
-    if (const MoeSpec* moe = block.moe()) {
+    EXPECT_EQ(block.find<MoeSpec>() != nullptr, layer % 2 == 1);
+    if (const MoeSpec* moe = block.find<MoeSpec>()) {
       EXPECT_EQ(moe->experts, 9);
       EXPECT_EQ(moe->expert.width, 20);
       EXPECT_EQ(moe->expert.num_projections(), 2);
@@ -66,8 +66,8 @@ topk_groups = 2
       EXPECT_EQ(moe->router.route.scale, 2.5f);
       EXPECT_EQ(moe->router.route.groups, 3);
     } else {
-      EXPECT_EQ(std::get<MlpSpec>(block.ffn).width, 100);
-      EXPECT_TRUE(std::get<MlpSpec>(block.ffn).bias);
+      EXPECT_EQ(block.find<MlpSpec>()->width, 100);
+      EXPECT_TRUE(block.find<MlpSpec>()->bias);
     }
   }
 }
@@ -91,7 +91,7 @@ attention_softcap = 20
                                                                  "test"));
   for (std::size_t layer = 0; layer < 4; ++layer) {
     SCOPED_TRACE(layer);
-    const AttentionSpec& a = blocks[layer].attention;
+    const AttentionSpec& a = *blocks[layer].find<AttentionSpec>();
     const bool local = layer != 2;
     EXPECT_EQ(a.window, local ? 3 : 0);
     EXPECT_EQ(a.rope, local ? std::optional(RopeSpec{100, 4}) : std::nullopt);
@@ -159,7 +159,7 @@ TEST(BlockSpecs, HaveAQkNormWeightPerElementOverAllHeads) {
   for (const ParamSpec& spec : param_specs(config, 10)) shapes[spec.name] = spec.shape;
   EXPECT_EQ(shapes["layers.0.attention.q_norm.weight"], (Shape{8, 6}));
   EXPECT_EQ(shapes["layers.0.attention.k_norm.weight"], (Shape{2, 6}));
-  EXPECT_TRUE(block_specs(config).front().attention.whole_qk_norm);
+  EXPECT_TRUE(block_specs(config).front().find<AttentionSpec>()->whole_qk_norm);
 }
 
 // Keys of a scaling that is not selected do not change the table.
@@ -177,8 +177,8 @@ rope_pairs = interleaved
 rope_scaling = yarn
 )",
                                                                  "test"));
-  EXPECT_EQ(blocks[0].attention.rope, (RopeSpec{10000, 32, RopePairs::interleaved}));
-  const RopeSpec& far = *blocks[1].attention.rope;
+  EXPECT_EQ(blocks[0].attention().rope, (RopeSpec{10000, 32, RopePairs::interleaved}));
+  const RopeSpec& far = *blocks[1].attention().rope;
   EXPECT_EQ(far.scaling, RopeScaling::yarn);
   EXPECT_EQ(far.pairs, RopePairs::half);
   EXPECT_EQ(far.factor, 4);
@@ -214,7 +214,7 @@ attention_sinks = true
       {.local = 5, .stride = 5}, {.block = 7, .summary = 3}, {.local = 9, .global = 2}, {}};
   for (std::size_t layer = 0; layer < 4; ++layer) {
     SCOPED_TRACE(layer);
-    const AttentionSpec& a = blocks[layer].attention;
+    const AttentionSpec& a = *blocks[layer].find<AttentionSpec>();
     EXPECT_EQ(a.sparse, expected[layer]);
     EXPECT_EQ(a.window, 0);  // a window would hide tokens from all later ones
     EXPECT_EQ(a.sinks, layer == 2);
@@ -230,8 +230,8 @@ TEST(BlockSpecs, DescribeADenseModelWithoutPositions) {
   const std::vector<BlockSpec> blocks =
       block_specs(parse_config("[model]\nlayers = 2\nposition = none\nffn = relu\nnorm = none\n", "test"));
   EXPECT_EQ(count_moe(blocks), 0);
-  EXPECT_FALSE(blocks.front().attention.rope || blocks.front().attention.qk_norm);
-  EXPECT_EQ(std::get<MlpSpec>(blocks.back().ffn).num_projections(), 1);
+  EXPECT_FALSE(blocks.front().attention().rope || blocks.front().find<AttentionSpec>()->qk_norm);
+  EXPECT_EQ(blocks.back().find<MlpSpec>()->num_projections(), 1);
   EXPECT_EQ(blocks.front().norm.kind, NormKind::none);
 }
 

@@ -78,8 +78,10 @@ TEST_P(LargeVocabulary, GradientsEqualSeparateBuffers) {
   const auto expected = gradients_apart(x, targets, total, dw);
   engine.store().clear_gradients();
   head.loss(context,
-            {.sequences = 1, .seq_len = T, .ids = {}, .targets = targets, .positions = {}, .step = {total, 1, 1}}, x,
-            dx, {});
+            {.streams = {{.sequences = 1, .seq_len = T, .ids = {}, .positions = {}}},
+             .targets = targets,
+             .step = {total, 1, 1}},
+            x, dx, {});
   EXPECT_TRUE(contents<std::uint16_t>(dx) == expected);
   EXPECT_TRUE(contents<float>(engine.store().get("output.weight").grad) == contents<float>(dw));
 }

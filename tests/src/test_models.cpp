@@ -8,6 +8,7 @@
 
 #include "dist/comm.h"
 #include "src/model/engine.h"
+#include "src/params/attention_spec.h"
 #include "src/params/costs.h"
 #include "src/train/distributed_optimizer.h"
 
@@ -163,10 +164,11 @@ TEST(ModelCosts, CountVisibleKeys) {
     for (Index window : {0, 1, 3, 7, 50}) {
       double sum = 0;
       for (Index i = 0; i < tokens; ++i) sum += static_cast<double>(window > 0 ? std::min(window, i + 1) : i + 1);
-      EXPECT_DOUBLE_EQ(mean_visible_keys(tokens, window), sum / static_cast<double>(tokens))
+      EXPECT_DOUBLE_EQ(mean_visible_keys(tokens, {.window = window}), sum / static_cast<double>(tokens))
           << tokens << ", " << window;
     }
-  EXPECT_EQ(mean_visible_keys(0, 0), 0);
+  EXPECT_EQ(mean_visible_keys(0, {}), 0);
+  EXPECT_EQ(mean_visible_keys(7, {.causal = false}), 7);
 }
 
 TEST(ModelCosts, CountVisibleKeysOfSparsePatterns) {
@@ -179,7 +181,7 @@ TEST(ModelCosts, CountVisibleKeysOfSparsePatterns) {
         for (Index j = 0; j <= p; ++j)
           sum += p - j < s.local || (s.stride > 0 && (p - j) % s.stride == 0) || j < s.global ||
                  (s.block > 0 && (j / s.block == p / s.block || j % s.block >= s.block - s.summary));
-      EXPECT_DOUBLE_EQ(mean_visible_keys(tokens, 0, s), sum / static_cast<double>(tokens))
+      EXPECT_DOUBLE_EQ(mean_visible_keys(tokens, {.sparse = s}), sum / static_cast<double>(tokens))
           << tokens << ", " << s.local << " " << s.block << " " << s.summary << " " << s.stride << " " << s.global;
     }
 }

@@ -8,6 +8,7 @@
 #include "kernels/dry/dry.h"
 #include "src/model/engine.h"
 #include "src/model/load_balancing.h"
+#include "src/model/moe.h"
 #include "src/text/json.h"
 
 namespace sy {
@@ -73,16 +74,17 @@ TEST_P(MoeLayer, EqualsTransformers) {
   const Tensor bias = b.tensor({config.moe.experts});
   if (biased) put(c["selection_bias"], bias);
 
-  const MoeSpec spec = *block_specs(config).front().moe();
-  Moe moe(spec, D, engine.store(), prefix, {.bias = biased ? bias.view() : View{}, .logical_to_physical = {}});
+  const MoeSpec spec = *block_specs(config).front().find<MoeSpec>();
+  Moe moe(spec, D, engine.store(), prefix, {.bias = biased ? bias.view() : View{}, .logical_to_physical = {}}, 0);
   engine.store().packed_weights().refresh();
   Arena saved([&](Index bytes) { return b.allocate(bytes); });
   const ExecutionContext context{b, engine.mesh(), engine.scratch(), DType::f32};
-  const Batch batch{.sequences = 1, .seq_len = T, .ids = {}, .targets = {}, .positions = {}, .step = {{}, 1, 1}};
-  LayerContext layer{context, batch, saved};
+  const Batch batch{
+      .streams = {{.sequences = 1, .seq_len = T, .ids = {}, .positions = {}}}, .targets = {}, .step = {{}, 1, 1}};
+  LayerContext layer{context, batch, batch.decoder(), saved};
   layer.load_balance = make_load_balance_state(layer, 1, config.moe.experts);
   Moe::Saved state;
-  moe.forward(layer, x, {.y = y}, state, nullptr);
+  moe.forward(layer, x, {.y = y}, state);
   load_balancing_loss(layer, spec.router, layer.load_balance, {});
   expect_near("y", y, c["y"].get<std::vector<double>>());
   moe.backward(layer, dy, state, dx);

@@ -144,13 +144,13 @@ TEST_P(PipelinedPasses, StagesGiveTheSameGradients) {
     std::vector<std::int32_t> positions(static_cast<std::size_t>(T));
     for (Index i = 0; i < T; ++i) positions[static_cast<std::size_t>(i)] = static_cast<std::int32_t>(i % S);
     const double total = static_cast<double>(T);
-    const Batch batch{.sequences = sequences,
-                      .seq_len = S,
-                      .ids = view_of(ids.data(), {T}),
-                      .targets = view_of(targets.data(), {T}),
-                      .positions = view_of(positions.data(), {T}),
-                      .rope_rows = view_of(positions.data(), {T}),
-                      .step = {view_of(&total, {1}), sequences, 1}};
+    const TokenStream stream{.sequences = sequences,
+                             .seq_len = S,
+                             .ids = view_of(ids.data(), {T}),
+                             .positions = view_of(positions.data(), {T}),
+                             .rope_rows = view_of(positions.data(), {T})};
+    const Batch batch{
+        .streams = {stream}, .targets = view_of(targets.data(), {T}), .step = {view_of(&total, {1}), sequences, 1}};
     const auto slot = [&] {
       MicroBatchState s{Arena([&](Index bytes) { return engine.backend().allocate(bytes); })};
       s.batch = batch;

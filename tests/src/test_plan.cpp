@@ -145,8 +145,8 @@ TEST(Plan, FlopsMatchTheFormula) {
     weights += static_cast<double>(s.shape.elements()) * chosen;
   }
   for (const BlockSpec& block : block_specs(config)) {
-    const AttentionSpec& a = block.attention;
-    attention += static_cast<double>(a.heads) * mean_visible_keys(config.model.seq_len, a.window) *
+    const CoreAttentionSpec& a = block.attention();
+    attention += static_cast<double>(a.heads) * mean_visible_keys(config.model.seq_len, a.mask()) *
                  (2 * (a.key_width + a.value_width) + 2 * (3 * a.key_width + 2 * a.value_width));
   }
   double of_one = 0;

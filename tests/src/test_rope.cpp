@@ -26,7 +26,7 @@ Json golden(const std::string& name) {
 
 RopeSpec rope_of(std::vector<std::string> settings) {
   settings.insert(settings.end(), {"--train.global_batch=1", "--train.micro_batch=1"});
-  return *block_specs(parse_config("", "test", settings)).front().attention.rope;
+  return *block_specs(parse_config("", "test", settings)).front().attention().rope;
 }
 
 // Positions within the original length and beyond it.

@@ -2,6 +2,7 @@
 // a group.
 #pragma once
 
+#include "src/model/moe.h"
 #include "tests/bench/gpu/bench.h"
 
 namespace sy::bench {

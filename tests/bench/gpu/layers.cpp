@@ -94,15 +94,12 @@ Layer::Layer(const ModelShape& shape, DType dtype, std::unique_ptr<Device> backe
 
 Layer::Layer(const ModelShape& shape, DType dtype, Mesh mesh, std::unique_ptr<Device>&& backend)
     : engine_(config_of(shape, dtype), shape.vocab, std::move(backend), std::move(mesh), true),
-      spec_(*block_specs(engine_.config()).front().moe()),
-      moe_(spec_, shape.d_model, engine_.store(), "layers.0.moe.", {}),
+      spec_(*block_specs(engine_.config()).front().find<MoeSpec>()),
+      moe_(spec_, shape.d_model, engine_.store(), "layers.0.moe.", {}, 0),
       saved_([this](Index bytes) { return this->backend().allocate(bytes); }),
       context_{this->backend(), engine_.mesh(), engine_.scratch(), dtype},
-      batch_{.sequences = shape.sequences,
-             .seq_len = shape.seq_len,
-             .ids = {},
+      batch_{.streams = {{.sequences = shape.sequences, .seq_len = shape.seq_len, .ids = {}, .positions = {}}},
              .targets = {},
-             .positions = {},
              .step = {{}, shape.sequences * engine_.mesh().layout.ranks, 1}},
       x_(activations(shape, "x")),
       dy_(activations(shape, "dy")),
@@ -113,10 +110,10 @@ Layer::Layer(const ModelShape& shape, DType dtype, Mesh mesh, std::unique_ptr<De
 
 void Layer::pass(bool backward) {
   const Arena::Scope scope(saved_);
-  LayerContext layer{context_, batch_, saved_};
+  LayerContext layer{context_, batch_, batch_.decoder(), saved_};
   layer.load_balance = make_load_balance_state(layer, 1, spec_.experts);
   Moe::Saved saved;
-  moe_.forward(layer, x_, {.y = y_, .residual = y_}, saved, nullptr);
+  moe_.forward(layer, x_, {.y = y_, .residual = y_}, saved);
   load_balancing_loss(layer, spec_.router, layer.load_balance, {});
   if (backward) moe_.backward(layer, dy_, saved, dx_);
 }

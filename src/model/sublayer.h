@@ -1,0 +1,59 @@
+// Sublayers of a block, behind one interface: attention, latent attention, MLP, MoE.
+//
+// A sublayer is a class with
+//   struct Saved                                 state that forward saves for backward
+//   forward(layer, ConstView x, Output to, Saved&)     to: [T, D] = f(x: [T, D])
+//   backward(layer, ConstView dy, Saved&, View dx)     dx = gradient with respect to x
+//   static constexpr const char* trace_name      name of its time in traces
+//   CacheSpec cache_spec()                       if generation caches keys and values for it
+// and with an overload of make() in sublayer.cpp, which the type of its spec selects.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "src/model/context.h"
+#include "src/model/rope.h"
+#include "src/model/router.h"
+#include "src/params/block_specs.h"
+
+namespace sy {
+
+class Sublayer {
+ public:
+  struct Saved {
+    virtual ~Saved() = default;
+  };
+  virtual ~Sublayer() = default;
+
+  virtual std::unique_ptr<Saved> make_saved() const = 0;
+  // to: [T, D] = f(x: [T, D]). x must stay valid until backward.
+  virtual void forward(const LayerContext& layer, ConstView x, Output to, Saved& s) const = 0;
+  // dx: [T, D] = gradient with respect to x; dy: [T, D], with respect to the output. Adds the
+  // gradients of the parameters to those of the store. dx and dy must not overlap.
+  virtual void backward(const LayerContext& layer, ConstView dy, Saved& s, View dx) = 0;
+  // Cache entry of a token in generation. Empty if the sublayer caches nothing.
+  virtual std::optional<CacheSpec> cache_spec() const = 0;
+  virtual const char* trace_name() const = 0;
+};
+
+// Numbers of sublayers of a stage that have an entry in its cache, and that have a router.
+struct SublayerCounts {
+  Index caches = 0, routers = 0;
+};
+
+// Inputs of the sublayers of a stage.
+struct SublayerContext {
+  Index d_model;
+  ParamStore& store;
+  const RopeTables& rope;
+  RouterTables routers;  // tables of the stage's routers, [routers, E]
+  // Sublayers made so far. The counts are the indices of the next sublayer.
+  SublayerCounts& counts;
+};
+
+// prefix: of its parameters' names, for example "layers.3.attention."
+std::unique_ptr<Sublayer> make_sublayer(const SublayerSpec& spec, const SublayerContext& context,
+                                        const std::string& prefix);
+
+}  // namespace sy

@@ -1,0 +1,76 @@
+#include "src/params/attention_spec.h"
+
+#include <algorithm>
+
+#include "kernels/attention_mask.h"
+
+namespace sy {
+namespace {
+
+constexpr const char* relative_bias = "relative_bias.weight";
+
+// Relative position bias of T5: one value per head and bucket of distances.
+void add_relative_bias(ParamList& list, const std::string& prefix, const CoreAttentionSpec& a) {
+  list.vector(prefix + relative_bias, {a.heads, a.relative->buckets}, {Axis::tp}, init_normal);
+}
+
+bool has_table(const CoreAttentionSpec& a, bool shared) {
+  return a.relative && a.relative->kind == Position::t5 && a.relative->shared == shared;
+}
+
+}  // namespace
+
+void add_core_params(ParamList& list, const std::string& name, const CoreAttentionSpec& a) {
+  using enum Axis;
+  if (has_table(a, false)) add_relative_bias(list, name + ".", a);
+  if (a.sinks) list.vector(name + ".sinks", {a.heads}, {tp}, init_zeros);
+  list.matrix(name + ".out.weight", {list.d_model(), a.heads, a.value_width}, {none, tp}, list.residual_init());
+}
+
+void add_shared_params(ParamList& list, const CoreAttentionSpec& a) {
+  const bool present = std::any_of(list.specs.begin(), list.specs.end(),
+                                   [](const ParamSpec& spec) { return spec.name == relative_bias; });
+  if (has_table(a, true) && !present) add_relative_bias(list, "", a);
+}
+
+// q, k and v are adjacent in memory, so that one GEMM computes all three.
+void add_params(ParamList& list, const std::string& name, const AttentionSpec& a) {
+  using enum Axis;
+  const Index H = a.heads, K = a.kv_heads, qk = a.key_width, v = a.value_width, D = list.d_model();
+  list.matrix(name + ".q.weight", {H, qk, D}, {tp}, init_normal);
+  list.matrix(name + ".k.weight", {K, qk, D}, {tp}, init_normal, true);
+  list.matrix(name + ".v.weight", {K, v, D}, {tp}, init_normal, true);
+  if (a.qkv_bias) {
+    list.vector(name + ".q.bias", {H, qk}, {tp}, init_zeros);
+    list.vector(name + ".k.bias", {K, qk}, {tp}, init_zeros, true);
+    list.vector(name + ".v.bias", {K, v}, {tp}, init_zeros, true);
+  }
+  if (a.qk_norm && (a.whole_qk_norm || a.head_layernorm)) {
+    list.vector(name + ".q_norm.weight", {H, qk}, {tp}, init_scale(a.norm_offset));
+    list.vector(name + ".k_norm.weight", {K, qk}, {tp}, init_scale(a.norm_offset), true);
+  } else if (a.qk_norm) {
+    list.vector(name + ".q_norm.weight", {qk}, {}, init_scale(a.norm_offset));
+    list.vector(name + ".k_norm.weight", {qk}, {}, init_scale(a.norm_offset), true);
+  }
+  add_core_params(list, name, a);
+  if (a.out_bias) list.vector(name + ".out.bias", {D}, {}, init_zeros);
+}
+
+SublayerCosts costs(const AttentionSpec& a, Index seq_len) {
+  return {.flops_per_token = core_flops_per_token(a, seq_len),
+          .cache_elements = a.kv_heads * (a.key_width + a.value_width)};
+}
+
+double core_flops_per_token(const CoreAttentionSpec& a, Index seq_len) {
+  const Index widths = a.key_width + a.value_width;
+  return 6 * static_cast<double>(a.heads * widths) * mean_visible_keys(seq_len, a.mask());
+}
+
+double mean_visible_keys(Index tokens, const AttentionMask& mask) {
+  const MaskGeometry<Index> geometry(mask, tokens, tokens);
+  double sum = 0;
+  for (Index p = 0; p < tokens; ++p) sum += static_cast<double>(geometry.visible_keys(p));
+  return tokens > 0 ? sum / static_cast<double>(tokens) : 0;
+}
+
+}  // namespace sy

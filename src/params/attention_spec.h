@@ -1,0 +1,88 @@
+// Attention as data: sizes, positions, scores and mask, and its parameters and costs.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kernels/attention.h"
+#include "src/params/param_list.h"
+
+namespace sy {
+
+// Rotary position embedding (Su et al., "RoFormer", 2021) with frequencies theta^(-2i / rotated).
+// A scaling changes the frequencies for sequences longer than those of an earlier training.
+// rope_table in src/model/rope.h has the formulas.
+struct RopeSpec {
+  double theta;   // base of the frequencies
+  Index rotated;  // number of leading elements of each head that are rotated; even
+  RopePairs pairs = RopePairs::half;
+  RopeScaling scaling = RopeScaling::none;
+  // Each scaling uses some of the following values.
+  double factor = 1;                             // ratio of the new length to the original one
+  Index original_length = 0, length = 0;         // positions: earlier and this training
+  double low_frequency = 1, high_frequency = 4;  // llama3
+  double beta_fast = 32, beta_slow = 1;          // yarn
+  bool whole_dimensions = true;                  // yarn
+  double attention_factor = 1;                   // multiplies cos and sin
+  // longrope: [rotated / 2] divisors of the frequencies, for texts of up to original_length tokens
+  // and for longer ones. If one is empty, the other is for all texts.
+  std::vector<double> short_factors{}, long_factors{};
+  bool operator==(const RopeSpec&) const = default;
+};
+
+// Bias of attention scores by the distance from query to key (src/model/relative_bias.h).
+struct RelativeSpec {
+  Position kind;                // alibi or t5
+  Index buckets, max_distance;  // t5
+  bool shared;                  // t5: all layers with such a bias read one table
+  double scale = 1;             // alibi: factor of the slopes
+};
+
+// Heads, positions, scores and mask: the members that every kind of attention has.
+struct CoreAttentionSpec {
+  Index heads;
+  Index key_width, value_width;  // of one head
+  Index window;                  // latest keys that a query sees, including its own; 0: all
+  std::optional<RopeSpec> rope;
+  float scale;                                // of the scores
+  float softcap;                              // of the scores; 0: no cap
+  SparsePattern sparse = {};                  // empty: all earlier tokens; otherwise window is 0
+  std::optional<RelativeSpec> relative = {};  // bias of the scores
+  // True: each head has a learned logit in its softmax, without a value.
+  bool sinks = false;
+  // True: a query sees keys up to its own position. False: it sees all keys of its sequence, and
+  // there is no window, pattern or bias by distance.
+  bool causal = true;
+
+  AttentionMask mask() const { return {.causal = causal, .window = window, .sparse = sparse}; }
+};
+
+// Grouped-query attention.
+struct AttentionSpec : CoreAttentionSpec {
+  Index kv_heads;
+  std::optional<float> qk_norm = {};  // eps of the norm of queries and keys; empty: no norm
+  bool whole_qk_norm = false;         // true: qk_norm is over all heads together; false: per head
+  bool head_layernorm = false;        // true: LayerNorm with a weight per head; false: RMSNorm
+  // Added to the weights of qk_norm, whose initial value is 1 - norm_offset.
+  float norm_offset = 0;
+  bool qkv_bias = false, out_bias = false;
+  float clip_qkv = 0;  // limit of the elements of queries, keys and values, before RoPE; 0: none
+};
+
+void add_params(ParamList& list, const std::string& name, const AttentionSpec& a);
+SublayerCosts costs(const AttentionSpec& a, Index seq_len);
+
+// Appends the parameters that every kind of attention has: those of its scores, then the weight of
+// its output.
+void add_core_params(ParamList& list, const std::string& name, const CoreAttentionSpec& a);
+// Appends the parameters that several layers share, if the list does not have them yet.
+void add_shared_params(ParamList& list, const CoreAttentionSpec& a);
+// Returns the FLOPs of scores and sums: 6 (key width + value width) per head and visible key.
+// (Chowdhery et al., "PaLM", 2022, appendix B, also counts later keys.)
+double core_flops_per_token(const CoreAttentionSpec& a, Index seq_len);
+
+// Returns the mean number of keys that a token sees in a sequence of `tokens`, including its own.
+double mean_visible_keys(Index tokens, const AttentionMask& mask);
+
+}  // namespace sy

@@ -1,0 +1,31 @@
+#include "src/params/latent_attention_spec.h"
+
+namespace sy {
+namespace {
+
+// Projection to a latent, and its norm. Every rank of tp computes the whole latents.
+void add_latent(ParamList& list, const std::string& name, Index width) {
+  list.matrix(name + "_down.weight", {width, list.d_model()}, {}, init_normal);
+  list.vector(name + "_latent_norm.weight", {width}, {}, init_ones);
+}
+
+}  // namespace
+
+// The heads are split over tp. The first elements of a query are the rotated ones.
+void add_params(ParamList& list, const std::string& name, const LatentAttentionSpec& a) {
+  using enum Axis;
+  const Index D = list.d_model();
+  if (a.q_lora_rank > 0) add_latent(list, name + ".q", a.q_lora_rank);
+  list.matrix(name + ".q.weight", {a.heads, a.key_width, a.q_lora_rank > 0 ? a.q_lora_rank : D}, {tp}, init_normal);
+  add_latent(list, name + ".kv", a.kv_lora_rank);
+  list.matrix(name + ".k_rope.weight", {a.qk_rope_head_dim, D}, {}, init_normal);
+  list.matrix(name + ".k.weight", {a.heads, a.key_width - a.qk_rope_head_dim, a.kv_lora_rank}, {tp}, init_normal);
+  list.matrix(name + ".v.weight", {a.heads, a.value_width, a.kv_lora_rank}, {tp}, init_normal);
+  add_core_params(list, name, a);
+}
+
+SublayerCosts costs(const LatentAttentionSpec& a, Index seq_len) {
+  return {.flops_per_token = core_flops_per_token(a, seq_len), .cache_elements = a.qk_rope_head_dim + a.kv_lora_rank};
+}
+
+}  // namespace sy

@@ -1,0 +1,42 @@
+// Mixture of experts as data: router, experts and shared experts.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kernels/ops/random.h"
+#include "kernels/ops/route.h"
+#include "src/params/mlp_spec.h"
+
+namespace sy {
+
+struct RouterSpec {
+  RouteDesc route;
+  double capacity_factor;  // 0: dropless
+  CapacityScope capacity_scope;
+  DropOrder drop_order;
+  double aux_loss;
+  AuxScope aux_scope;
+  double z_loss;
+  bool balanced_together = false;  // true: one load-balancing loss for all layers
+  bool bias = false;               // bias of the logits
+  // Only while training: noise of the selection, and factors of the input's elements. The router
+  // sets their seed and stream.
+  std::optional<RandomDesc> noise{}, jitter{};
+  bool learned_noise_stddev = false;  // true: noisy top-k gating with a learned standard deviation
+};
+
+struct MoeSpec {
+  Index experts;
+  RouterSpec router;
+  MlpSpec expert;
+  std::optional<MlpSpec> shared;  // all shared experts as one network
+  // [E] logical expert of each physical one; empty: the identity
+  std::vector<Index> physical_to_logical{};
+};
+
+void add_params(ParamList& list, const std::string& name, const MoeSpec& m);
+SublayerCosts costs(const MoeSpec& m, Index seq_len);
+
+}  // namespace sy

@@ -1,0 +1,24 @@
+// Norms of the residual stream as data.
+#pragma once
+
+#include "kernels/ops/norm.h"
+#include "src/config.h"
+
+namespace sy {
+
+struct NormSpec {
+  NormKind kind;
+  float eps;
+  bool bias;
+  float offset = 0;  // added to the weight, whose initial value is 1 - offset
+  NormDesc desc() const { return {kind, eps, offset}; }
+};
+
+// Norm placement of a sublayer f (attention or FFN) with input x from the residual stream.
+struct NormPlacement {
+  bool pre, post_sublayer, post_residual;  // f(norm(x)); x + norm(f(.)); norm(x + f(.))
+  bool normed_residual = false;            // with pre: norm(x) + f(norm(x))
+};
+NormPlacement norm_placement(NormPosition position);
+
+}  // namespace sy

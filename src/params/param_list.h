@@ -1,0 +1,57 @@
+// List of parameters under construction, and what each kind of sublayer declares about its spec.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "src/params/norm_spec.h"
+#include "src/params/specs.h"
+
+namespace sy {
+
+inline constexpr Init init_normal{InitKind::normal, 0.02}, init_zeros{InitKind::zeros, 0}, init_ones{InitKind::ones, 0};
+
+// Returns the initial value of a norm's weight: weight + offset is 1.
+constexpr Init init_scale(float offset) {
+  return offset == 1 ? init_zeros : init_ones;
+}
+
+class ParamList {
+ public:
+  ParamList(Index d_model, Index layers);
+
+  // Appends the weight of a GEMM, which decays.
+  void matrix(std::string name, Shape shape, Split split, Init init, bool fused_with_previous = false);
+  // Appends a parameter that does not decay (ParamSpec::rule).
+  void vector(std::string name, Shape shape, Split split, Init init, bool fused_with_previous = false);
+  // Appends the parameters of a norm over d_model elements.
+  void norm(const std::string& name, const NormSpec& n);
+
+  Index d_model() const { return d_model_; }
+  // Initial values of the last weight of a sublayer.
+  Init residual_init() const { return residual_init_; }
+
+  std::vector<ParamSpec> specs;
+  std::optional<Index> layer;  // layer and bucket of the next specs
+  Index bucket = embedding_bucket;
+
+ private:
+  void append(std::string name, Shape shape, Split split, Init init, UpdateRule rule, bool fused_with_previous);
+
+  Index d_model_;
+  Init residual_init_;
+};
+
+// Each kind of sublayer has a header of its spec, with functions of these forms:
+//   void add_params(ParamList&, const std::string& name, const Spec&)    its parameters, in order
+//   SublayerCosts costs(const Spec&, Index seq_len)
+struct SublayerCosts {
+  // Training FLOPs of one token, on average over a sequence of seq_len tokens. They come in
+  // addition to 6 for each weight that multiplies the token.
+  double flops_per_token = 0;
+  // Number of elements that the cache of generation stores per token, over all heads.
+  Index cache_elements = 0;
+};
+
+}  // namespace sy

@@ -1,0 +1,294 @@
+// Sublayers and blocks that no configuration makes, compared with the double-precision reference
+// and its finite differences: attention to later tokens, several token streams, and groups of
+// several branches.
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "kernels/philox.h"
+#include "src/model/block.h"
+#include "src/model/load_balancing.h"
+#include "tests/reference.h"
+
+namespace sy {
+namespace {
+
+using reference::Numbers;
+using Parameters = std::map<std::string, Numbers>;
+
+constexpr Index D = 8;
+
+// Layer 0 has a dense FFN, layer 1 experts.
+std::vector<BlockSpec> configured() {
+  return block_specs(parse_config(R"(
+[model]
+layers = 2
+d_model = 8
+heads = 4
+kv_heads = 2
+head_dim = 6
+d_ff = 5
+position = none
+[moe]
+experts = 3
+top_k = 3
+first_dense = 1
+d_ff = 4
+capacity_factor = 0
+aux_loss = 0
+z_loss = 0
+)",
+                                  "test"));
+}
+
+AttentionSpec attention_of_config(bool causal) {
+  AttentionSpec spec = *configured()[0].find<AttentionSpec>();
+  spec.causal = causal;
+  return spec;
+}
+
+// A branch with an input norm and perhaps an output norm.
+BranchSpec branch(const std::string& name, SublayerSpec sublayer, bool post_sublayer = false) {
+  return {.name = name,
+          .norm = name + "_norm",
+          .out_norm = name + "_out_norm",
+          .norms = {true, post_sublayer, false},
+          .sublayer = std::move(sublayer)};
+}
+
+// Two attentions in a row, then a group of three FFNs, of which two have experts.
+BlockSpec unusual_block() {
+  const MoeSpec moe = *configured()[1].find<MoeSpec>();
+  BlockSpec block{configured()[0].norm, {}};
+  block.groups.push_back({{branch("past", attention_of_config(true))}});
+  block.groups.push_back({{branch("all", attention_of_config(false), true)}});
+  block.groups.push_back(
+      {{branch("mlp", *configured()[0].find<MlpSpec>()), branch("moe", moe, true), branch("more", moe)}});
+  block.groups[2].branches[2].shared_norm = true;
+  block.groups[2].branches[2].norm = "mlp_norm";
+  return block;
+}
+
+// ---- reference ----
+
+// x: [T, q], w: [n, q] -> x w^T: [T, n]
+Numbers linear(const Numbers& x, const double* w, Index n, Index q) {
+  Numbers y;
+  for (std::size_t row = 0; row < x.size(); row += static_cast<std::size_t>(q))
+    for (Index i = 0; i < n; ++i) y.push_back(std::inner_product(w + i * q, w + (i + 1) * q, &x[row], 0.0));
+  return y;
+}
+
+struct Reference {
+  const Parameters& p;
+  std::string name;  // of the sublayer's parameters
+  Index B, S;
+
+  const double* weight(const std::string& of) const { return p.at(name + of).data(); }
+
+  Numbers operator()(const AttentionSpec& a, const Numbers& x) const {
+    const Numbers q = linear(x, weight(".q.weight"), a.heads * a.key_width, D),
+                  k = linear(x, weight(".k.weight"), a.kv_heads * a.key_width, D),
+                  v = linear(x, weight(".v.weight"), a.kv_heads * a.value_width, D);
+    const auto heads = [&](const Numbers& of, Index n) {
+      return reference::HeadsOf{of.data(), S, n, 0, n, a.key_width};
+    };
+    const Numbers out = reference::attention(B, heads(q, a.heads), heads(k, a.kv_heads), heads(v, a.kv_heads), a.scale,
+                                             0, [&](Index, Index i, Index j) { return !a.causal || j <= i; })
+                            .out;
+    return linear(out, weight(".out.weight"), D, a.heads * a.value_width);
+  }
+  Numbers operator()(const LatentAttentionSpec&, const Numbers&) const { return {}; }
+  Numbers operator()(const MlpSpec& f, const Numbers& x) const {
+    return ffn(f, weight(".up.weight"), weight(".down.weight"), x);
+  }
+  // A token has all experts.
+  Numbers operator()(const MoeSpec& m, const Numbers& x) const {
+    const Numbers logits = linear(x, weight(".router.weight"), m.experts, D);
+    Numbers y(x.size());
+    for (Index e = 0; e < m.experts; ++e) {
+      const Numbers out = ffn(m.expert, weight(".experts.up.weight") + e * 2 * m.expert.width * D,
+                              weight(".experts.down.weight") + e * m.expert.width * D, x);
+      for (std::size_t i = 0; i < y.size(); ++i) {
+        const double* const z = &logits[i / D * static_cast<std::size_t>(m.experts)];
+        y[i] += reference::softmax(z, m.experts).p[static_cast<std::size_t>(e)] * out[i];
+      }
+    }
+    return y;
+  }
+  Numbers ffn(const MlpSpec& f, const double* up, const double* down, const Numbers& x) const {
+    const Numbers h = linear(x, up, 2 * f.width, D);
+    return linear(reference::ffn_activation(f.activation, B * S, f.width, h, {}), down, D, f.width);
+  }
+};
+
+Numbers reference_block(const BlockSpec& block, const Parameters& p, Index B, Index S, Numbers x) {
+  const auto norm = [&](const std::string& name, const Numbers& of) {
+    return reference::norm(block.norm.desc(), B * S, D, of, p.at(name + ".weight"), {}).y;
+  };
+  for (const ResidualGroupSpec& group : block.groups) {
+    Numbers sum = x;
+    for (const BranchSpec& b : group.branches) {
+      const Reference reference{p, layer_prefix(0) + b.name, B, S};
+      const Numbers in = norm(layer_prefix(0) + b.norm, x);
+      Numbers out = std::visit([&](const auto& spec) { return reference(spec, in); }, b.sublayer);
+      if (b.norms.post_sublayer) out = norm(layer_prefix(0) + b.out_norm, out);
+      for (std::size_t i = 0; i < x.size(); ++i) sum[i] += out[i];
+    }
+    x = sum;
+  }
+  return x;
+}
+
+// ---- layers ----
+
+Numbers normal(const std::string& name, Index n, double mean = 0) {
+  const RandomStream random(11, name);
+  Numbers x;
+  // Rounded, so that layer and reference get the same numbers.
+  for (Index i = 0; i < n; ++i)
+    x.push_back(static_cast<double>(static_cast<float>(mean + 0.5 * random.normal(static_cast<std::uint64_t>(i)))));
+  return x;
+}
+
+void put(const Numbers& values, View x) {
+  ASSERT_EQ(std::ssize(values), x.elements());
+  std::copy(values.begin(), values.end(), x.f32());
+}
+
+void expect_near(const std::string& what, ConstView got, const Numbers& want) {
+  ASSERT_EQ(got.elements(), std::ssize(want)) << what;
+  double size = 0;
+  for (double w : want) size = std::max(size, std::abs(w));
+  for (std::size_t i = 0; i < want.size(); ++i)
+    EXPECT_NEAR(got.f32()[i], want[i], 1e-5 * size) << what << ", element " << i;
+}
+
+// Gradient with respect to `at` of the dot product of dy and compute().
+template <class F>
+Numbers finite_differences(Numbers& at, const Numbers& dy, const F& compute) {
+  constexpr double step = 1e-5;
+  Numbers gradient;
+  for (double& x : at) {
+    const double before = x;
+    x = before + step;
+    const double above = reference::dot(dy, compute());
+    x = before - step;
+    gradient.push_back((above - reference::dot(dy, compute())) / (2 * step));
+    x = before;
+  }
+  return gradient;
+}
+
+// The parameters of a block as layer 0, and memory for its passes.
+struct Layer {
+  explicit Layer(const BlockSpec& spec) : store(*device, specs_of(spec), {}, {}, true) {
+    for (const ParamSpec& param : store.specs()) {
+      parameters[param.name] = normal(param.name, param.shape.elements(), param.init.kind == InitKind::ones);
+      put(parameters[param.name], store.get(param.name).weight);
+    }
+  }
+  static std::vector<ParamSpec> specs_of(const BlockSpec& spec) {
+    ParamList list(D, 1);
+    add_block_params(list, spec, 0);
+    return list.specs;
+  }
+  Arena arena() {
+    return Arena([this](Index bytes) { return device->allocate(bytes); });
+  }
+
+  std::unique_ptr<Comm> self = make_comm_self();
+  std::unique_ptr<Device> device = make_cpu();
+  Mesh mesh = make_mesh(*self, {});
+  ParamStore store;
+  Parameters parameters;
+  Arena saved = arena(), scratch = arena();
+  ExecutionContext context{*device, mesh, scratch, DType::f32};
+  SublayerCounts counts;
+};
+
+TokenStream stream_of(Index sequences, Index seq_len) {
+  return {.sequences = sequences, .seq_len = seq_len, .ids = {}, .positions = {}};
+}
+
+TEST(Sublayers, AttendToLaterTokensOfTheirStream) {
+  const AttentionSpec spec = attention_of_config(false);
+  const BlockSpec block{configured()[0].norm, {{{branch("attention", spec)}}}};
+  Layer l(block);
+  const RopeTables rope(*l.device, {block}, 7);
+  const std::string name = "layers.0.attention";
+  const auto attention = make_sublayer(spec, {D, l.store, rope, {}, l.counts}, name + ".");
+  l.store.packed_weights().refresh();
+  const Batch batch{.streams = {stream_of(2, 7), stream_of(3, 4)}, .targets = {}, .step = {{}, 1, 1}};
+  for (const TokenStream& stream : batch.streams) {
+    const Index B = stream.sequences, S = stream.seq_len, T = stream.tokens();
+    Numbers x = normal("x", T * D);
+    const Numbers dy = normal("dy", T * D);
+    const Tensor device_x = l.device->tensor({T, D}), device_dy = l.device->tensor({T, D}),
+                 y = l.device->tensor({T, D}), dx = l.device->tensor({T, D});
+    put(x, device_x);
+    put(dy, device_dy);
+    for (const ParamSpec& param : l.store.specs()) put(Numbers(param.shape.elements()), l.store.get(param.name).grad);
+    const LayerContext layer{l.context, batch, stream, l.saved};
+    const auto saved = attention->make_saved();
+    attention->forward(layer, device_x, {.y = y}, *saved);
+    attention->backward(layer, device_dy, *saved, dx);
+
+    const auto compute = [&] { return Reference{l.parameters, name, B, S}(spec, x); };
+    expect_near("y", y, compute());
+    expect_near("dx", dx, finite_differences(x, dy, compute));
+    for (const char* weight : {".q.weight", ".k.weight", ".v.weight", ".out.weight"})
+      expect_near(weight, l.store.get(name + weight).grad,
+                  finite_differences(l.parameters[name + weight], dy, compute));
+  }
+}
+
+TEST(Blocks, AreListsOfGroupsOfBranches) {
+  const BlockSpec spec = unusual_block();
+  EXPECT_EQ(spec.all<AttentionSpec>().size(), 2u);
+  EXPECT_EQ(count_moe({spec}), 2);
+  Layer l(spec);
+  const RopeTables rope(*l.device, {spec}, 5);
+  const Block block(spec, 0, {D, l.store, rope, {}, l.counts});
+  EXPECT_EQ(l.counts.routers, 2);
+  std::vector<CacheSpec> caches;
+  block.append_cache_specs(caches);
+  EXPECT_EQ(caches.size(), 2u);
+  l.store.packed_weights().refresh();
+
+  const Index B = 2, S = 5, T = B * S;
+  Numbers x = normal("x", T * D);
+  const Numbers dy = normal("dy", T * D);
+  const Tensor device_x = l.device->tensor({T, D}), y = l.device->tensor({T, D}), d = l.device->tensor({T, D});
+  put(x, device_x);
+  put(dy, d);
+  const Batch batch{.streams = {stream_of(B, S)}, .targets = {}, .step = {{}, B, 1}};
+  LayerContext layer{l.context, batch, batch.decoder(), l.saved};
+  layer.load_balance = make_load_balance_state(layer, 2, 3);
+  Index routed = 0;
+  const RoutingHook count = [&](const RoutingView& view) { routed += view.experts.elements(); };
+  layer.routing_hook = &count;
+  Block::Saved saved;
+  block.forward(layer, device_x, y, saved);
+  EXPECT_EQ(routed, 2 * 3 * T);
+  load_balancing_loss(layer, spec.find<MoeSpec>()->router, layer.load_balance, {});
+  block.backward(layer, d, saved);
+  l.store.finish_gradients();
+
+  const auto compute = [&] { return reference_block(spec, l.parameters, B, S, x); };
+  expect_near("y", y, compute());
+  expect_near("dx", d, finite_differences(x, dy, compute));
+  for (const ParamSpec& param : l.store.specs())
+    expect_near(param.name, l.store.get(param.name).grad, finite_differences(l.parameters[param.name], dy, compute));
+}
+
+TEST(Blocks, RefuseANormOfTheStreamBesideAnotherBranch) {
+  BlockSpec spec = unusual_block();
+  spec.groups[2].branches[1].norms = {false, false, true};
+  Layer l(spec);
+  const RopeTables rope(*l.device, {spec}, 5);
+  EXPECT_THROW(Block(spec, 0, {D, l.store, rope, {}, l.counts}), std::logic_error);
+}
+
+}  // namespace
+}  // namespace sy
