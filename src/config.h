@@ -22,7 +22,7 @@
 namespace sy {
 
 class Device;  // kernels/device.h
-class Json;     // src/text/json.h
+class Json;    // src/text/json.h
 
 enum class NormPosition { pre, post, both, output, residual };
 enum class NormBias { automatic, present, absent };
@@ -41,6 +41,7 @@ enum class QkNormKind { none, head, whole, head_layernorm };
 enum class CapacityScope { sequence, rank };
 enum class AuxScope { sequence, micro_batch, global_batch };
 enum class AuxLayers { each, joint };
+enum class Optimizer { adamw };
 enum class Schedule { constant, cosine, linear, wsd };
 
 // The sequence of layer kinds, as in "local*5, global". It repeats over the layers, and the last

@@ -1,6 +1,6 @@
 // Checkpoints of a run: RUN/checkpoints/step-00000200, which any layout can read.
 //
-// Each rank writes one shard: the ZeRO-1 ranges of weights, m and v that it owns. Rank 0 writes the
+// Each rank writes one shard: the ZeRO-1 ranges of weights and optimizer state that it owns. Rank 0 writes the
 // index, which maps the shards to whole tensors and holds the training state. It also writes
 // manifest.json. A reader verifies digests before it opens a file. The commit protocol makes a save
 // atomic (docs/design/checkpoints.md). src/io/format is the interface of the file format.

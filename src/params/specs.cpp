@@ -21,11 +21,10 @@ class Specs {
   }
 
   void matrix(std::string name, Shape shape, Split split, Init init, bool fused_with_previous = false) {
-    list.push_back({std::move(name), shape, split, init, UpdateRule::adamw, fused_with_previous, layer, {}, bucket});
+    list.push_back({std::move(name), shape, split, init, true, fused_with_previous, layer, {}, bucket});
   }
   void vector(std::string name, Shape shape, Split split, Init init, bool fused_with_previous = false) {
-    list.push_back(
-        {std::move(name), shape, split, init, UpdateRule::adamw_without_decay, fused_with_previous, layer, {}, bucket});
+    list.push_back({std::move(name), shape, split, init, false, fused_with_previous, layer, {}, bucket});
   }
   void norm(const std::string& name, const NormSpec& n) {
     if (n.kind == NormKind::none) return;

@@ -121,10 +121,8 @@ void DistributedOptimizer::step(const Config::Train& train, double lr, Index ste
   run(backend_, ops::ClipCoefficient{
                     .squares = squares_, .clip = static_cast<float>(train.clip), .coefficient = clip_coefficient_});
 
-  const auto bias = [&](double beta) { return static_cast<float>(1 - std::pow(beta, static_cast<double>(step))); };
-  const float rates[] = {static_cast<float>(lr), bias(train.beta1), bias(train.beta2)};
   trace.next("optimizer");
-  backend_.to_device(rates, step_scalars_);
+  backend_.to_device(step_scalars(train, lr, step).data(), step_scalars_);
   backend_.graph_region("update", [&] { update(train); });
   std::vector<ParamAllGather::Group> updated;
   for (Group& group : groups_)
@@ -138,28 +136,22 @@ void DistributedOptimizer::update(const Config::Train& train) {
     const ParamStore::Buffers& b = group.buffers;
     const Range all_owned = group.layout.owned();
     const View weights = b.weights, gradients = group.owned_gradients();
+    const UpdateRule& rule = update_rule(group.layout.optimizer);
     for (const OwnedRange& range : owned_ranges(group.layout)) {
       const Index at = range.flat.begin - all_owned.begin, n = range.flat.size();
       // the weights that the model computes with
       const View computed = weights.rows(range.flat.begin, n);
       const bool rounded = b.master.view().present();
-      switch (range.slice->spec->rule) {
-        case UpdateRule::adamw:
-        case UpdateRule::adamw_without_decay: {
-          const bool decays = range.slice->spec->rule == UpdateRule::adamw;
-          run(backend_, ops::AdamW{.coefficient = clip_coefficient_,
-                                   .step_scalars = step_scalars_,
-                                   .g = gradients.rows(at, n),
-                                   .beta1 = static_cast<float>(train.beta1),
-                                   .beta2 = static_cast<float>(train.beta2),
-                                   .eps = static_cast<float>(train.eps),
-                                   .weight_decay = decays ? static_cast<float>(train.weight_decay) : 0.0f,
-                                   .w = rounded ? b.master.view().rows(at, n) : computed,
-                                   .m = b.m.view().rows(at, n),
-                                   .v = b.v.view().rows(at, n),
-                                   .rounded = rounded ? computed : View{}});
-        }
-      }
+      std::vector<View> state;
+      for (const Tensor& tensor : b.state) state.push_back(tensor.view().rows(at, n));
+      rule.update(backend_, {.train = train,
+                             .decays = range.slice->spec->decays,
+                             .clip_coefficient = clip_coefficient_,
+                             .step_scalars = step_scalars_,
+                             .gradient = gradients.rows(at, n),
+                             .weight = rounded ? b.master.view().rows(at, n) : computed,
+                             .rounded = rounded ? computed : View{},
+                             .state = state});
     }
     if (group.layout.shards > 1 && !group.overlaps())
       group.comm.all_gather(weights.rows(all_owned.begin, all_owned.size()), weights);

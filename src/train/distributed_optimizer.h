@@ -46,7 +46,7 @@ class DistributedOptimizer {
   double norm() const;
 
  private:
-  // Parameters whose gradients are summed over the same ranks.
+  // Parameters of one update rule whose gradients are summed over the same ranks.
   struct Group {
     const GroupLayout& layout;
     ParamStore::Buffers& buffers;
@@ -72,8 +72,8 @@ class DistributedOptimizer {
   static void reduce_remaining(Group& group);
   // Adds the squares of the owned gradients to squares_.
   void add_squares(const Group& group);
-  // Applies the update rule of each parameter to the owned ranges. All-gathers the weights of
-  // groups that do not overlap.
+  // Applies the update rule of each group to the owned ranges. All-gathers the weights of groups
+  // that do not overlap.
   void update(const Config::Train& train);
 
   const Mesh& mesh_;
@@ -82,7 +82,7 @@ class DistributedOptimizer {
   PackedWeights& packed_weights_;
   std::vector<Group> groups_;
   Tensor squares_;                          // [1] f64
-  Tensor clip_coefficient_, step_scalars_;  // operands of Device::adamw: [1], [3]
+  Tensor clip_coefficient_, step_scalars_;  // [1], [3]: UpdateOperands
 };
 
 }  // namespace sy

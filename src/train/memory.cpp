@@ -10,8 +10,8 @@ namespace sy {
 
 MemoryPlan plan_parameters(const std::vector<ParamSpec>& specs, DType dtype, const Layout& layout, int rank) {
   const FlatLayout flat = flat_layout(specs, layout, coord_of(layout, rank));
-  const Index f32_states = dtype == DType::f32 ? 2 : 3;  // m, v, and the master weights
-  return {flat.elements() * size_of(dtype), flat.elements() * 4, flat.owned_elements() * f32_states * 4};
+  const Index master = dtype == DType::f32 ? 0 : flat.owned_elements();
+  return {flat.elements() * size_of(dtype), flat.elements() * 4, (flat.state_elements() + master) * 4};
 }
 
 MemoryPlan plan_memory(const Config& config, Index vocab, const Layout& layout, int rank, const Device& backend) {

@@ -154,7 +154,7 @@ TEST(Checkpoint, ListsTensorsCompletelyAndInOrder) {
   ASSERT_EQ(parameters.size(), specs.size());
   for (std::size_t i = 0; i < specs.size(); ++i) {
     EXPECT_EQ(parameters[i], specs[i].name);
-    for (const TensorKind& kind : tensor_kinds) {
+    for (const TensorKind& kind : tensor_kinds(specs)) {
       const std::string name = kind.prefix + specs[i].name;
       ASSERT_TRUE(tensors.find(name));
       EXPECT_EQ(tensors.find(name)->shape, specs[i].shape);

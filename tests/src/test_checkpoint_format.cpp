@@ -58,7 +58,7 @@ TEST(CheckpointFormat, GetsEveryValueAndItsMapping) {
   records.clear();
   const Folder folder;
   const Layout layout{4, 2, 2, 1};
-  const std::unique_ptr<Backend> backend = make_cpu();
+  const std::unique_ptr<Device> backend = make_cpu();
   for (int rank = 0; rank < layout.ranks; ++rank) {
     ParamStore store(*backend, odd_specs(), layout, coord_of(layout, rank), true);
     fill(store);
@@ -76,7 +76,7 @@ TEST(CheckpointFormat, GetsEveryValueAndItsMapping) {
     EXPECT_EQ(order.back(), "verify") << file;
   }
   for (const ParamSpec& spec : odd_specs())
-    for (const TensorKind& kind : tensor_kinds) {
+    for (const TensorKind& kind : tensor_kinds(odd_specs())) {
       const std::string name = kind.prefix + spec.name;
       Index covered = 0;
       for (const SliceMapping& mapping : records.at("index.record").sharded.at(name)) {

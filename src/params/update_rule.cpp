@@ -1,0 +1,47 @@
+#include "src/params/update_rule.h"
+
+#include <cmath>
+
+#include "kernels/ops/optimizer.h"
+
+namespace sy {
+namespace {
+
+float weight_decay(const UpdateOperands& x) {
+  return x.decays ? static_cast<float>(x.train.weight_decay) : 0.0f;
+}
+
+void adamw(Device& device, const UpdateOperands& x) {
+  run(device, ops::AdamW{.coefficient = x.clip_coefficient,
+                         .step_scalars = x.step_scalars,
+                         .g = x.gradient,
+                         .beta1 = static_cast<float>(x.train.beta1),
+                         .beta2 = static_cast<float>(x.train.beta2),
+                         .eps = static_cast<float>(x.train.eps),
+                         .weight_decay = weight_decay(x),
+                         .w = x.weight,
+                         .m = x.state[0],
+                         .v = x.state[1],
+                         .rounded = x.rounded});
+}
+
+constexpr StateTensor moments[] = {{"m", "running mean of the gradient"},
+                                   {"v", "running mean of the squared gradient"}};
+
+// In the order of enum class Optimizer.
+constexpr UpdateRule rules[] = {
+    {.name = "adamw", .state = moments, .update = adamw},
+};
+
+}  // namespace
+
+const UpdateRule& update_rule(Optimizer optimizer) {
+  return rules[static_cast<std::size_t>(optimizer)];
+}
+
+std::array<float, 3> step_scalars(const Config::Train& train, double lr, Index step) {
+  const auto bias = [&](double beta) { return static_cast<float>(1 - std::pow(beta, static_cast<double>(step))); };
+  return {static_cast<float>(lr), bias(train.beta1), bias(train.beta2)};
+}
+
+}  // namespace sy
