@@ -17,9 +17,9 @@
 #include "kernels/attention.h"
 #include "kernels/device.h"
 #include "kernels/ops/capacity.h"
+#include "kernels/ops/cross_entropy.h"
 #include "kernels/ops/dispatch.h"
 #include "kernels/ops/load_balancing.h"
-#include "kernels/ops/cross_entropy.h"
 #include "kernels/ops/norm.h"
 #include "kernels/ops/qk_norm.h"
 #include "kernels/ops/route.h"
@@ -639,6 +639,14 @@ inline void adamw(const AdamW& desc, double coefficient, const Numbers& step_sca
     const double direction = m[i] / step_scalars[1] / (std::sqrt(v[i] / step_scalars[2]) + desc.eps);
     w[i] -= step_scalars[0] * (direction + desc.weight_decay * w[i]);
   }
+}
+
+inline void momentum_update(double momentum, double coefficient, const Numbers& g, Numbers& m) {
+  for (std::size_t i = 0; i < m.size(); ++i) m[i] = momentum * m[i] + coefficient * g[i];
+}
+
+inline void apply_update(double lr, double weight_decay, const Numbers& update, Numbers& w) {
+  for (std::size_t i = 0; i < w.size(); ++i) w[i] -= lr * (update[i] + weight_decay * w[i]);
 }
 
 }  // namespace sy::reference

@@ -121,11 +121,12 @@ std::unique_ptr<ValueSource> checkpoint_weights(const fs::path& step_dir) {
 void load_checkpoint(const fs::path& step_dir, ParamStore& store, Load what) {
   const OpenCheckpoint checkpoint = open_checkpoint(step_dir);
   compare_specs(checkpoint, step_dir, store.specs());
+  const std::vector<TensorKind> kinds = tensor_kinds(store.specs());
+  const bool has_state = what == Load::all && store.training();
+  if (has_state) check_state(*checkpoint.reader, step_dir, store.specs(), kinds);
   CheckpointValues weights(*checkpoint.reader, step_dir, params_prefix);
   store.fill(weights);
-  if (what == Load::weights || !store.training()) return;
-  const std::vector<TensorKind> kinds = tensor_kinds(store.specs());
-  check_state(*checkpoint.reader, step_dir, store.specs(), kinds);
+  if (!has_state) return;
   for (const TensorKind& kind : kinds) {
     CheckpointValues values(*checkpoint.reader, step_dir, kind.prefix);
     for (std::size_t g = 0; g < store.layout().groups.size(); ++g) {

@@ -25,12 +25,37 @@ void adamw(Device& device, const UpdateOperands& x) {
                          .rounded = x.rounded});
 }
 
+void momentum(Device& device, const UpdateOperands& x) {
+  run(device, ops::MomentumUpdate{.coefficient = x.clip_coefficient,
+                                  .g = x.gradient,
+                                  .momentum = static_cast<float>(x.train.momentum),
+                                  .m = x.state[0]});
+}
+
+void apply(Device& device, const UpdateOperands& x, ConstView update) {
+  run(device, ops::ApplyUpdate{.coefficient = x.clip_coefficient,
+                               .lr = x.step_scalars.rows(0, 1),
+                               .update = update,
+                               .weight_decay = weight_decay(x),
+                               .w = x.weight,
+                               .rounded = x.rounded});
+}
+
+// Stochastic gradient descent with momentum and decoupled weight decay.
+//   m = momentum * m + g, w -= lr * (m + weight_decay * w)
+void sgd(Device& device, const UpdateOperands& x) {
+  momentum(device, x);
+  apply(device, x, x.state[0]);
+}
+
 constexpr StateTensor moments[] = {{"m", "running mean of the gradient"},
                                    {"v", "running mean of the squared gradient"}};
+constexpr StateTensor momentum_state[] = {{"momentum", "decaying sum of the gradients"}};
 
 // In the order of enum class Optimizer.
 constexpr UpdateRule rules[] = {
     {.name = "adamw", .state = moments, .update = adamw},
+    {.name = "sgd", .state = momentum_state, .update = sgd},
 };
 
 }  // namespace
