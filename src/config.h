@@ -41,7 +41,7 @@ enum class QkNormKind { none, head, whole, head_layernorm };
 enum class CapacityScope { sequence, rank };
 enum class AuxScope { sequence, micro_batch, global_batch };
 enum class AuxLayers { each, joint };
-enum class Optimizer { adamw, sgd };
+enum class Optimizer { adamw, sgd, muon };
 enum class Schedule { constant, cosine, linear, wsd };
 
 // The sequence of layer kinds, as in "local*5, global". It repeats over the layers, and the last

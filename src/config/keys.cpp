@@ -328,7 +328,7 @@ std::span<const Key> key_table() {
       row<&Train::schedule>("train.schedule", {}, report, "how the learning rate goes from train.lr to train.min_lr"),
       row<&Train::optimizer>("train.optimizer", {}, report, "the rule that updates the weights"),
       row<&Train::momentum>("train.momentum", {0, 1 - 1e-6}, report,
-                            "the factor of the last step's momentum in that of sgd"),
+                            "the factor of the last step's momentum in that of sgd and muon"),
       row<&Train::weight_decay>(
           "train.weight_decay", {0, big}, report,
           "the decoupled weight decay, of the embedding, of learned positions and of the weights of all products, routers "

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "src/params/block_specs.h"
+#include "src/params/update_rule.h"
 
 namespace sy {
 
@@ -158,6 +159,7 @@ std::vector<ParamSpec> param_specs(const Config& config, Index vocab) {
   specs.norm("final_norm", final_norm_spec(config));
   if (!config.model.tie_embeddings) specs.matrix("output.weight", {vocab, D}, {tp}, normal);
   if (config.model.output_bias) specs.vector("output.bias", {vocab}, {tp}, zeros);
+  assign_optimizer(config.train.optimizer, specs.list);
   return std::move(specs.list);
 }
 

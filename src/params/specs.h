@@ -18,6 +18,12 @@ struct Init {
   double stddev = 0.02;
 };
 
+// Division of a parameter's dimensions into matrices: [stack..., rows..., columns...].
+struct MatrixDims {
+  int stack = 0;  // number of leading dimensions that index matrices
+  int rows = 1;   // number of dimensions after them that form rows; the others form columns
+};
+
 // Description of one parameter, equal on all ranks.
 struct ParamSpec {
   std::string name;  // canonical: "layers.3.moe.experts.up.weight"
@@ -42,6 +48,7 @@ struct ParamSpec {
   // Buckets never decrease along a list of specs.
   Index bucket = 0;
   Optimizer optimizer = Optimizer::adamw;  // its update rule (src/params/update_rule.h)
+  MatrixDims matrix{};                     // for update rules over whole matrices
   // Mesh axes over which the gradient is summed.
   Axes summed() const { return summed_axes(split); }
 };

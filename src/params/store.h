@@ -71,6 +71,9 @@ struct OwnedRange {
 // Returns the owned ranges of a group, in order.
 std::vector<OwnedRange> owned_ranges(const GroupLayout& group);
 
+// Returns true if a lower rank holds the same box of the parameter (replicated kv heads).
+bool lower_rank_holds(const ParamSlice& slice, const Layout& layout, const Coord& coord);
+
 // Local box of a parameter.
 struct Param {
   // weight: f32 or bf16. grad: f32; empty if the store is not for training.

@@ -2,7 +2,9 @@
 
 #include <cmath>
 
+#include "kernels/ops/elementwise.h"
 #include "kernels/ops/optimizer.h"
+#include "src/params/newton_schulz.h"
 
 namespace sy {
 namespace {
@@ -48,17 +50,52 @@ void sgd(Device& device, const UpdateOperands& x) {
   apply(device, x, x.state[0]);
 }
 
+// The direction of Muon: the orthogonalised momentum, scaled by max(1, rows / columns)^0.5
+// (Jordan et al., "Muon", 2024).
+void orthogonalized(Device& device, std::span<const View> matrices, View squares, View scratch) {
+  newton_schulz(device, matrices, squares, scratch);
+  for (const View& x : matrices)
+    if (x.dim(0) > x.dim(1))
+      run(device, ops::Scale{.x = x, .factor = std::sqrt(static_cast<float>(x.dim(0)) / static_cast<float>(x.dim(1)))});
+}
+
 constexpr StateTensor moments[] = {{"m", "running mean of the gradient"},
                                    {"v", "running mean of the squared gradient"}};
 constexpr StateTensor momentum_state[] = {{"momentum", "decaying sum of the gradients"}};
+
+constexpr MatrixRule muon{.scratch = newton_schulz_scratch, .direction = orthogonalized, .apply = apply};
 
 // In the order of enum class Optimizer.
 constexpr UpdateRule rules[] = {
     {.name = "adamw", .state = moments, .update = adamw},
     {.name = "sgd", .state = momentum_state, .update = sgd},
+    {.name = "muon", .state = momentum_state, .update = momentum, .matrices = &muon},
+};
+
+// Weights that a rule over whole matrices updates, by the end of their names.
+struct MatrixName {
+  std::string_view suffix;
+  MatrixDims dims;
+};
+constexpr MatrixName matrix_names[] = {
+    {".attention.q.weight", {0, 2}},      {".attention.k.weight", {0, 2}},      {".attention.v.weight", {0, 2}},
+    {".attention.out.weight", {0, 1}},    {".attention.q_down.weight", {0, 1}}, {".attention.kv_down.weight", {0, 1}},
+    {".attention.k_rope.weight", {0, 1}}, {".mlp.up.weight", {1, 1}},           {".mlp.down.weight", {0, 1}},
+    {".moe.shared.up.weight", {1, 1}},    {".moe.shared.down.weight", {0, 1}},  {".moe.experts.up.weight", {2, 1}},
+    {".moe.experts.down.weight", {1, 1}},
 };
 
 }  // namespace
+
+void assign_optimizer(Optimizer optimizer, std::vector<ParamSpec>& specs) {
+  const bool of_matrices = update_rule(optimizer).granularity() == ShardGranularity::matrices;
+  for (ParamSpec& spec : specs) {
+    spec.optimizer = of_matrices ? Optimizer::adamw : optimizer;
+    if (!of_matrices) continue;
+    for (const MatrixName& name : matrix_names)
+      if (spec.name.ends_with(name.suffix)) spec.optimizer = optimizer, spec.matrix = name.dims;
+  }
+}
 
 const UpdateRule& update_rule(Optimizer optimizer) {
   return rules[static_cast<std::size_t>(optimizer)];

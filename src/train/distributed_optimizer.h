@@ -14,12 +14,15 @@
 // end are faster.
 #pragma once
 
+#include <functional>
+#include <memory>
 #include <vector>
 
 #include "dist/mesh.h"
 #include "kernels/arena.h"
 #include "src/model/context.h"
 #include "src/params/store.h"
+#include "src/train/matrix_update.h"
 
 namespace sy {
 
@@ -51,6 +54,8 @@ class DistributedOptimizer {
     const GroupLayout& layout;
     ParamStore::Buffers& buffers;
     Comm& comm;  // communicator of those ranks
+    const UpdateRule& rule;
+    std::unique_ptr<MatrixUpdate> matrices{};  // nullptr if the rule updates elements
     std::vector<const ParamSlice*> kv_replicated{};
     // Ranges of the last complete bucket, not yet reduced; in descending order.
     std::vector<Range> ready{};
@@ -72,9 +77,12 @@ class DistributedOptimizer {
   static void reduce_remaining(Group& group);
   // Adds the squares of the owned gradients to squares_.
   void add_squares(const Group& group);
-  // Applies the update rule of each group to the owned ranges. All-gathers the weights of groups
-  // that do not overlap.
+  // Applies the update rule of each group to its owned range, and finishes the update.
   void update(const Config::Train& train);
+  // Calls f with the operands of the update of each parameter's owned range.
+  void for_owned(const Group& group, const Config::Train& train, const std::function<void(const UpdateOperands&)>& f);
+  // All-gathers the weights of groups that do not overlap, and clears all gradients.
+  void finish_update();
 
   const Mesh& mesh_;
   ParamStore& store_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "src/model/engine.h"
+#include "src/params/matrix_exchange.h"
 #include "src/text/strings.h"
 #include "src/train/distributed_optimizer.h"
 
@@ -11,7 +12,12 @@ namespace sy {
 MemoryPlan plan_parameters(const std::vector<ParamSpec>& specs, DType dtype, const Layout& layout, int rank) {
   const FlatLayout flat = flat_layout(specs, layout, coord_of(layout, rank));
   const Index master = dtype == DType::f32 ? 0 : flat.owned_elements();
-  return {flat.elements() * size_of(dtype), flat.elements() * 4, (flat.state_elements() + master) * 4};
+  Index optimizer = (flat.state_elements() + master) * 4;
+  for (std::size_t g = 0; g < flat.groups.size(); ++g)
+    if (const UpdateRule& rule = update_rule(flat.groups[g].optimizer);
+        rule.granularity() == ShardGranularity::matrices)
+      optimizer += matrix_exchange(specs, layout, rank, g).bytes(rule);
+  return {flat.elements() * size_of(dtype), flat.elements() * 4, optimizer};
 }
 
 MemoryPlan plan_memory(const Config& config, Index vocab, const Layout& layout, int rank, const Device& backend) {

@@ -12,7 +12,7 @@ namespace sy {
 struct MemoryPlan {
   Index weights = 0;  // including packed weights (PackedWeights)
   Index gradients = 0;
-  Index optimizer = 0;  // state tensors and master weights
+  Index optimizer = 0;  // state tensors, master weights, memory for whole matrices
   Index activations = 0;
   Index parameters() const { return weights + gradients + optimizer; }
   Index total() const { return parameters() + activations; }
