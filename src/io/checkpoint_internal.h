@@ -19,7 +19,7 @@
 
 namespace sy {
 
-// A kind of tensors of parameters in a checkpoint, all f32: weights, or one kind of optimizer state.
+// A kind of tensors of parameters in a checkpoint, all f32: weights, or one optimizer state.
 // If the model computes in bf16, /params holds the f32 master values of its weights.
 struct TensorKind {
   std::string prefix;      // of the dataset's name; the parameter's name follows

@@ -11,6 +11,22 @@ namespace fs = std::filesystem;
 
 namespace {
 
+// Returns true if a lower rank holds the same box: the next lower rank along an axis that
+// splits the parameter.
+bool lower_rank_holds(const ParamSlice& slice, const Layout& layout, const Coord& coord) {
+  constexpr std::pair<Axis, int Coord::*> axes[] = {
+      {Axis::tp, &Coord::tp}, {Axis::ep, &Coord::ep}, {Axis::etp, &Coord::etp}};
+  const Split& split = slice.spec->split;
+  for (const auto& [axis, index] : axes) {
+    if (coord.*index == 0 || std::find(split.begin(), split.end(), axis) == split.end()) continue;
+    Coord below = coord;
+    --(below.*index);
+    const Box box = owned_box(slice.spec->shape, split, layout, below);
+    if (box.begin == slice.box.begin && box.size == slice.box.size) return true;
+  }
+  return false;
+}
+
 // Attributes of the parameters whose names end with `suffix`: facts that shapes do not show.
 struct TensorNote {
   std::string_view suffix;

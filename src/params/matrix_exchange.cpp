@@ -20,9 +20,8 @@ struct GlobalMatrix {
 struct Fragment {
   const ParamSlice* slice;
   std::size_t matrix;
-  Range local;      // within the shard of the matrix
-  Index owned_at;   // first element within the owned range
-  bool is_replica;  // a lower rank holds the same elements
+  Range local;     // within the shard of the matrix
+  Index owned_at;  // first element within the owned range
 };
 
 // Consecutive elements of a buffer, and their position in another one.
@@ -93,7 +92,7 @@ class Matrices {
     layouts_.reserve(static_cast<std::size_t>(layout.ranks));
     for (int rank = 0; rank < layout.ranks; ++rank) {
       layouts_.push_back(flat_layout(specs, layout, coord_of(layout, rank)));
-      add_fragments(layouts_.back().groups[group], layout, rank);
+      add_fragments(layouts_.back().groups[group], rank);
     }
     assign_owners(layout.ranks);
   }
@@ -102,7 +101,7 @@ class Matrices {
   std::vector<std::vector<Fragment>> fragments;  // of each rank
 
  private:
-  void add_fragments(const GroupLayout& group, const Layout& layout, int rank) {
+  void add_fragments(const GroupLayout& group, int rank) {
     if (all.empty())
       for (const ParamSlice& slice : group.slices)
         all.insert(all.end(), static_cast<std::size_t>(count_matrices(*slice.spec, slice.spec->shape)), {slice.spec});
@@ -111,14 +110,13 @@ class Matrices {
     std::size_t first = 0;
     for (const ParamSlice& slice : group.slices) {
       const Index count = count_matrices(*slice.spec, slice.box.size);
-      const bool is_replica = lower_rank_holds(slice, layout, coord_of(layout, rank));
       for (Index local = 0; local < count; ++local) {
         const std::size_t matrix = first + static_cast<std::size_t>(matrix_of(*slice.spec, slice.box, local));
         all[matrix].holders.push_back(rank);
         const Index elements = slice.box.elements() / count, begin = slice.offset + local * elements;
         const Range flat{std::max(owned.begin, begin), std::min(owned.end, begin + elements)};
         if (flat.size() > 0)
-          out.push_back({&slice, matrix, {flat.begin - begin, flat.end - begin}, flat.begin - owned.begin, is_replica});
+          out.push_back({&slice, matrix, {flat.begin - begin, flat.end - begin}, flat.begin - owned.begin});
       }
       first += static_cast<std::size_t>(count_matrices(*slice.spec, slice.spec->shape));
     }
@@ -151,11 +149,11 @@ struct Side {
 };
 
 // Returns the fragments of `rank` in the order of their owners, by position in the owned range.
-Side shards_of(const Matrices& matrices, int rank, int ranks, bool replicas) {
+Side shards_of(const Matrices& matrices, int rank, int ranks) {
   Side side{{}, std::vector<Index>(static_cast<std::size_t>(ranks))};
   for (int owner = 0; owner < ranks; ++owner)
     for (const Fragment& f : matrices.fragments[rank]) {
-      if (matrices.all[f.matrix].owner != owner || (f.is_replica && !replicas)) continue;
+      if (matrices.all[f.matrix].owner != owner) continue;
       Index at = f.owned_at;
       for_runs(f, [&](Index, Index size) {
         side.runs.push_back({at, size});
@@ -168,12 +166,12 @@ Side shards_of(const Matrices& matrices, int rank, int ranks, bool replicas) {
 
 // Returns the fragments of the matrices that `owner` owns in the order of the ranks, by position
 // among its matrices.
-Side matrices_of(const Matrices& matrices, int owner, int ranks, bool replicas) {
+Side matrices_of(const Matrices& matrices, int owner, int ranks) {
   Side side{{}, std::vector<Index>(static_cast<std::size_t>(ranks))};
   for (int rank = 0; rank < ranks; ++rank)
     for (const Fragment& f : matrices.fragments[rank]) {
       const GlobalMatrix& matrix = matrices.all[f.matrix];
-      if (matrix.owner != owner || (f.is_replica && !replicas)) continue;
+      if (matrix.owner != owner) continue;
       for_runs(f, [&](Index at, Index size) { side.runs.push_back({matrix.offset + at, size}); });
       side.elements[rank] += f.local.size();
     }
@@ -197,24 +195,12 @@ std::vector<std::int32_t> scatter_index(const std::vector<Run>& runs, Index widt
   return index;
 }
 
-Index sum(const std::vector<Index>& counts) {
-  return std::accumulate(counts.begin(), counts.end(), Index{0});
-}
-
 }  // namespace
 
 Index MatrixExchange::matrix_elements() const {
   Index n = 0;
   for (const Matrix& m : matrices) n += m.elements();
   return n;
-}
-
-Index MatrixExchange::shard_elements() const {
-  return std::max(sum(to_owners), sum(from_owners));
-}
-
-Index MatrixExchange::owner_elements() const {
-  return std::max(sum(from_shards), sum(to_shards));
 }
 
 Index MatrixExchange::scratch_elements(const UpdateRule& rule) const {
@@ -225,33 +211,30 @@ Index MatrixExchange::scratch_elements(const UpdateRule& rule) const {
 
 Index MatrixExchange::bytes(const UpdateRule& rule) const {
   const std::size_t indices = pack.size() + assemble.size() + disassemble.size() + unpack.size();
-  return (matrix_elements() + shard_elements() + owner_elements() + scratch_elements(rule)) * 4 +
-         std::ssize(matrices) * 8 + static_cast<Index>(indices) * 4;
+  const auto shards = static_cast<Index>(pack.size() + disassemble.size()) * width;
+  return (matrix_elements() + shards + scratch_elements(rule)) * 4 + std::ssize(matrices) * 8 +
+         static_cast<Index>(indices) * 4;
 }
 
 MatrixExchange matrix_exchange(const std::vector<ParamSpec>& specs, const Layout& layout, int rank, std::size_t group) {
   const Matrices matrices(specs, layout, group);
-  const int ranks = layout.ranks;
-  const Side sent = shards_of(matrices, rank, ranks, false), received = matrices_of(matrices, rank, ranks, false),
-             returned = matrices_of(matrices, rank, ranks, true), updated = shards_of(matrices, rank, ranks, true);
+  const Side shards = shards_of(matrices, rank, layout.ranks), whole = matrices_of(matrices, rank, layout.ranks);
   const Index owned = flat_layout(specs, layout, coord_of(layout, rank)).groups[group].owned().size();
   MatrixExchange out;
-  out.to_owners = sent.elements;
-  out.from_shards = received.elements;
-  out.to_shards = returned.elements;
-  out.from_owners = updated.elements;
+  out.by_owner = shards.elements;
+  out.by_rank = whole.elements;
   for (const GlobalMatrix& matrix : matrices.all)
     if (matrix.owner == rank) out.matrices.push_back(size_of_matrix(*matrix.spec));
   // The widest rows that no run, and no position of a run, cuts. The limit keeps many rows for the
   // threads of a device.
   constexpr Index max_width = 4096;
   out.width = std::gcd(owned, max_width);
-  for (const Side* side : {&sent, &received, &returned, &updated})
+  for (const Side* side : {&shards, &whole})
     for (const Run& run : side->runs) out.width = std::gcd(out.width, std::gcd(run.at, run.size));
-  out.pack = gather_index(sent.runs, out.width);
-  out.assemble = scatter_index(received.runs, out.width, out.matrix_elements());
-  out.disassemble = gather_index(returned.runs, out.width);
-  out.unpack = scatter_index(updated.runs, out.width, owned);
+  out.pack = gather_index(shards.runs, out.width);
+  out.assemble = scatter_index(whole.runs, out.width, out.matrix_elements());
+  out.disassemble = gather_index(whole.runs, out.width);
+  out.unpack = scatter_index(shards.runs, out.width, owned);
   return out;
 }
 

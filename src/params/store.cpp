@@ -92,21 +92,6 @@ std::vector<OwnedRange> owned_ranges(const GroupLayout& group) {
   return ranges;
 }
 
-bool lower_rank_holds(const ParamSlice& slice, const Layout& layout, const Coord& coord) {
-  // the next lower rank along an axis that splits the parameter
-  constexpr std::pair<Axis, int Coord::*> axes[] = {
-      {Axis::tp, &Coord::tp}, {Axis::ep, &Coord::ep}, {Axis::etp, &Coord::etp}};
-  const Split& split = slice.spec->split;
-  for (const auto& [axis, index] : axes) {
-    if (coord.*index == 0 || std::find(split.begin(), split.end(), axis) == split.end()) continue;
-    Coord below = coord;
-    --(below.*index);
-    const Box box = owned_box(slice.spec->shape, split, layout, below);
-    if (box.begin == slice.box.begin && box.size == slice.box.size) return true;
-  }
-  return false;
-}
-
 ParamStore::ParamStore(Device& backend, std::vector<ParamSpec> specs, const Layout& layout, const Coord& coord,
                        bool training, DType dtype, std::vector<GemmPass> passes_to_pack)
     : backend_(backend),

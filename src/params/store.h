@@ -1,9 +1,10 @@
 // Storage of parameters, gradients and optimizer state in flat buffers.
-// A group is the parameters of one update rule whose gradients are summed over the same mesh axes. A
-// flat buffer of a group holds the local box of each of its parameters:
+// A group is the parameters of one update rule whose gradients are summed over the same mesh axes.
+// A flat buffer of a group holds the local box of each of its parameters:
 //
 //   weights  [n]          f32 or bf16; gradients [n] f32. n is a multiple of shards * 64.
-//   state    [n / shards] each state tensor of the update rule: the ZeRO-1 range [shard * n / shards, (shard + 1) * n / shards)
+//   state    [n / shards] ZeRO-1 range [shard * n / shards, (shard + 1) * n / shards) of each state
+//                         tensor of the update rule (src/params/update_rule.h)
 //   master   [n / shards] f32 values of bf16 weights before rounding; empty if weights are f32
 //
 // `shards` is the number of ranks along the axes of the group. Each rank owns an equal range.
@@ -70,9 +71,6 @@ struct OwnedRange {
 };
 // Returns the owned ranges of a group, in order.
 std::vector<OwnedRange> owned_ranges(const GroupLayout& group);
-
-// Returns true if a lower rank holds the same box of the parameter (replicated kv heads).
-bool lower_rank_holds(const ParamSlice& slice, const Layout& layout, const Coord& coord);
 
 // Local box of a parameter.
 struct Param {

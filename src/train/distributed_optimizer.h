@@ -1,5 +1,6 @@
 // Distributed optimizer (ZeRO-1, Rajbhandari et al., 2020). It reduce-scatters gradients, clips
-// them by the global norm, updates the owned range and all-gathers the weights.
+// them by the global norm, updates the owned range and all-gathers the weights. A rule over whole
+// matrices also gathers each matrix to one owner (src/train/matrix_update.h).
 //
 // With asynchronous collectives, each bucket (the head, a layer) is reduced to its owners while
 // backward goes on. The next step's forward waits for the new weights bucket by bucket
@@ -37,7 +38,7 @@ class DistributedOptimizer {
   // object. Without them, step() reduces all gradients.
   BackwardHooks backward_hooks();
   // Performs one optimizer step with the gradients in the store, then clears them. Collective. The
-  // host does not wait for the result.
+  // host does not wait for the result, unless a rule is over whole matrices.
   // - step: counts from 1
   // - train: hyperparameters; lr: learning rate of this step
   // - If the gradient norm is not finite, weights and optimizer state stay as they are.

@@ -11,8 +11,8 @@ MatrixUpdate::MatrixUpdate(ParamStore& store, std::size_t group, Comm& world)
       rule_(update_rule(store.layout().groups[group].optimizer)),
       state_(store.buffers(group).state[0]),
       exchange_(matrix_exchange(store.specs(), store.mesh_layout(), world.rank(), group)),
-      shards_(backend_.tensor({exchange_.shard_elements()})),
-      owned_shards_(backend_.tensor({exchange_.owner_elements()})),
+      shards_(backend_.tensor({std::ssize(exchange_.pack) * exchange_.width})),
+      owned_shards_(backend_.tensor({std::ssize(exchange_.disassemble) * exchange_.width})),
       matrices_(backend_.tensor({exchange_.matrix_elements()})),
       scratch_(backend_.tensor({exchange_.scratch_elements(rule_)})),
       squares_(backend_.tensor({std::ssize(exchange_.matrices)}, DType::f64)) {
@@ -40,21 +40,13 @@ void MatrixUpdate::run(View direction) {
              ops::Permute{
                  .x = x.reshape({x.dim(0) / width, width}), .index = index, .y = y.reshape({y.dim(0) / width, width})});
   };
-  const View outgoing = shards_.view().rows(0, pack_.view().dim(0) * width),
-             incoming = owned_shards_.view().rows(0, matrices_.view().dim(0));
-  permute(state_, pack_, outgoing);
-  world_.all_to_all_v(outgoing, exchange_.to_owners, incoming, exchange_.from_shards);
-  permute(incoming, assemble_, matrices_);
-
+  permute(state_, pack_, shards_);
+  world_.all_to_all_v(shards_, exchange_.by_owner, owned_shards_, exchange_.by_rank);
+  permute(owned_shards_, assemble_, matrices_);
   rule_.matrices->direction(backend_, views_, squares_, scratch_);
-
-  Index updated = 0;
-  for (const Index n : exchange_.from_owners) updated += n;
-  const View returned = owned_shards_.view().rows(0, disassemble_.view().dim(0) * width),
-             received = shards_.view().rows(0, updated);
-  permute(matrices_, disassemble_, returned);
-  world_.all_to_all_v(returned, exchange_.to_shards, received, exchange_.from_owners);
-  permute(received, unpack_, direction);
+  permute(matrices_, disassemble_, owned_shards_);
+  world_.all_to_all_v(owned_shards_, exchange_.by_rank, shards_, exchange_.by_owner);
+  permute(shards_, unpack_, direction);
 }
 
 }  // namespace sy

@@ -92,6 +92,25 @@ TEST(ParamSpecs, DecayOnlyGemmWeightsAndEmbeddingTables) {
   EXPECT_EQ(decay("output.bias", {"--model.output_bias=true"}), stays);
 }
 
+// Muon updates the weights of GEMMs in layers, but for routers and gates. Experts, and the two
+// projections of a gated FFN, are matrices of their own.
+TEST(ParamSpecs, AssignMatricesToMuon) {
+  std::map<std::string, std::string> matrices;
+  for (const ParamSpec& s : param_specs(model({"--train.optimizer=muon"}), 37)) {
+    if (s.optimizer == Optimizer::muon)
+      matrices[s.name] = fmt::format("{} {} {}", s.shape.str(), s.matrix.stack, s.matrix.rows);
+    const bool is_other =
+        !s.layer || !s.decays || s.name.find("router") != std::string::npos || s.name.ends_with("shared_gate.weight");
+    EXPECT_EQ(s.optimizer, is_other ? Optimizer::adamw : Optimizer::muon) << s.name;
+  }
+  EXPECT_EQ(matrices["layers.0.attention.q.weight"], "[6, 4, 24] 0 2");
+  EXPECT_EQ(matrices["layers.0.attention.out.weight"], "[24, 6, 4] 0 1");
+  EXPECT_EQ(matrices["layers.0.mlp.up.weight"], "[2, 30, 24] 1 1");
+  EXPECT_EQ(matrices["layers.3.moe.experts.up.weight"], "[6, 2, 12, 24] 2 1");
+  EXPECT_EQ(matrices["layers.3.moe.experts.down.weight"], "[6, 24, 12] 1 1");
+  for (const ParamSpec& s : param_specs(model({"--train.optimizer=sgd"}), 37)) EXPECT_EQ(s.optimizer, Optimizer::sgd);
+}
+
 // All layers share the table of T5, unless each has its own. Every layer has its own sinks.
 TEST(ParamSpecs, DescribeRelativeBiasesAndSinks) {
   const auto names = [](const std::vector<std::string>& overrides) {
