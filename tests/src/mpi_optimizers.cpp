@@ -1,5 +1,6 @@
-// Every optimizer on every layout of the launched number of ranks. Gradients are random numbers. The
-// weights are compared with one process in double precision, also after a resume on another layout.
+// Every optimizer on every layout of the launched number of ranks. Gradients are random numbers.
+// The weights are compared with one process in double precision, also after a resume on another
+// layout.
 #include <gtest/gtest.h>
 
 #include <cmath>

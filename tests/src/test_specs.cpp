@@ -105,7 +105,7 @@ TEST(ParamSpecs, AssignMatricesToMuon) {
   }
   EXPECT_EQ(matrices["layers.0.attention.q.weight"], "[6, 4, 24] 0 2");
   EXPECT_EQ(matrices["layers.0.attention.out.weight"], "[24, 6, 4] 0 1");
-  EXPECT_EQ(matrices["layers.0.mlp.up.weight"], "[2, 30, 24] 1 1");
+  EXPECT_EQ(matrices["layers.1.mlp.up.weight"], "[2, 30, 24] 1 1");
   EXPECT_EQ(matrices["layers.3.moe.experts.up.weight"], "[6, 2, 12, 24] 2 1");
   EXPECT_EQ(matrices["layers.3.moe.experts.down.weight"], "[6, 24, 12] 1 1");
   for (const ParamSpec& s : param_specs(model({"--train.optimizer=sgd"}), 37)) EXPECT_EQ(s.optimizer, Optimizer::sgd);
