@@ -38,10 +38,10 @@ GroupRank group_rank(const Layout& layout, const Coord& coord, Axes axes);
 struct Mesh {
   Layout layout;
   Coord coord;
-  int rank;                          // in the world
-  Comm* host;                        // all ranks of the world, on host buffers; not owned
+  int rank;                         // in the world
+  Comm* host;                       // all ranks of the world, on host buffers; not owned
   const Device* backend = nullptr;  // device of the communicators' buffers; nullptr: host buffers
-  std::unique_ptr<Comm> stage;       // dp x tp: the ranks that compute the same layers
+  std::unique_ptr<Comm> stage;      // dp x tp: the ranks that compute the same layers
   std::unique_ptr<Comm> dp, tp, edp;
   // The ep * etp ranks that together hold all experts, etp fastest.
   std::unique_ptr<Comm> expert_group;

@@ -11,11 +11,9 @@ template <class D>
 const KernelTable& kernel_table() {
   static const KernelTable table = [] {
     KernelTable t;
-#define SY_ENTRY(Operation)                                                  \
-  if constexpr (!D::template lacks<ops::Operation>)                          \
-    t.kernel_of_##Operation = [](Device& device, const ops::Operation& op) { \
-      execute(static_cast<D&>(device), op);                                  \
-    };
+#define SY_ENTRY(Operation)                         \
+  if constexpr (!D::template lacks<ops::Operation>) \
+    t.kernel_of_##Operation = [](Device& device, const ops::Operation& op) { execute(static_cast<D&>(device), op); };
     SY_OPERATIONS(SY_ENTRY)
 #undef SY_ENTRY
     return t;

@@ -22,7 +22,7 @@
 namespace sy {
 
 class Device;  // kernels/device.h
-class Json;     // src/text/json.h
+class Json;    // src/text/json.h
 
 enum class NormPosition { pre, post, both, output, residual };
 enum class NormBias { automatic, present, absent };
@@ -41,6 +41,7 @@ enum class QkNormKind { none, head, whole, head_layernorm };
 enum class CapacityScope { sequence, rank };
 enum class AuxScope { sequence, micro_batch, global_batch };
 enum class AuxLayers { each, joint };
+enum class Optimizer { adamw, sgd, muon };
 enum class Schedule { constant, cosine, linear, wsd };
 
 // The sequence of layer kinds, as in "local*5, global". It repeats over the layers, and the last
@@ -145,6 +146,8 @@ struct Config {
     double lr = 1e-3, min_lr = 1e-4;
     Index warmup = 50;
     Schedule schedule = Schedule::cosine;
+    Optimizer optimizer = Optimizer::adamw;
+    double momentum = 0.9;  // of optimizers other than AdamW
     double weight_decay = 0.1, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, clip = 1.0, z_loss = 0;
     bool recompute = false;
     Index validate_every = 0, validate_windows = 64, patience = 0;

@@ -641,4 +641,31 @@ inline void adamw(const AdamW& desc, double coefficient, const Numbers& step_sca
   }
 }
 
+inline void momentum_update(double momentum, double coefficient, const Numbers& g, Numbers& m) {
+  for (std::size_t i = 0; i < m.size(); ++i) m[i] = momentum * m[i] + coefficient * g[i];
+}
+
+inline void apply_update(double lr, double weight_decay, const Numbers& update, Numbers& w) {
+  for (std::size_t i = 0; i < w.size(); ++i) w[i] -= lr * (update[i] + weight_decay * w[i]);
+}
+
+// The direction of Muon for one matrix x: [rows, columns].
+inline Numbers muon_direction(Index rows, Index columns, Numbers x) {
+  const Index n = std::min(rows, columns);
+  const bool tall = rows > columns;
+  const double norm = std::sqrt(dot(x, x));
+  for (double& value : x) value /= norm + 1e-7;
+  for (int k = 0; k < 5; ++k) {
+    const Numbers square = gemm({tall, !tall}, n, n, std::max(rows, columns), x, x);
+    Numbers polynomial = gemm({}, n, n, n, square, square);
+    for (std::size_t i = 0; i < square.size(); ++i) polynomial[i] = -4.7750 * square[i] + 2.0315 * polynomial[i];
+    const Numbers product =
+        tall ? gemm({}, rows, columns, n, x, polynomial) : gemm({}, rows, columns, n, polynomial, x);
+    for (std::size_t i = 0; i < x.size(); ++i) x[i] = 3.4445 * x[i] + product[i];
+  }
+  const double scale = std::sqrt(std::max(1.0, static_cast<double>(rows) / static_cast<double>(columns)));
+  for (double& value : x) value *= scale;
+  return x;
+}
+
 }  // namespace sy::reference

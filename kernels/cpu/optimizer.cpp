@@ -1,4 +1,4 @@
-// Gradient clipping and AdamW.
+// Gradient clipping and updates of weights.
 #include <cmath>
 #include <limits>
 
@@ -39,6 +39,31 @@ void execute(CpuDevice&, const ops::AdamW& op) {
       vp[i] = vi;
       wp[i] = keep * wp[i] - step * mi / (std::sqrt(vi * inverse_bias2) + eps);
     }
+    if (op.rounded) round(wp + begin, end - begin, op.rounded.as<Bf16>() + begin);
+  });
+}
+
+// An element costs 12 bytes and 3 FLOPs.
+void execute(CpuDevice&, const ops::MomentumUpdate& op) {
+  if (std::isnan(*op.coefficient.f32())) return;
+  for_chunks(op.m.elements(), chunk_elements, [&](Index begin, Index end) {
+    const float momentum = op.momentum, scale = *op.coefficient.f32();
+    const float* const gp = op.g.f32();
+    float* const mp = op.m.f32();
+#pragma omp simd
+    for (Index i = begin; i < end; ++i) mp[i] = momentum * mp[i] + scale * gp[i];
+  });
+}
+
+// An element costs 12 bytes, 14 with `rounded`, and 3 FLOPs.
+void execute(CpuDevice&, const ops::ApplyUpdate& op) {
+  if (std::isnan(*op.coefficient.f32())) return;
+  for_chunks(op.w.elements(), chunk_elements, [&](Index begin, Index end) {
+    const float lr = *op.lr.f32(), keep = 1 - lr * op.weight_decay;
+    const float* const up = op.update.f32();
+    float* const wp = op.w.f32();
+#pragma omp simd
+    for (Index i = begin; i < end; ++i) wp[i] = keep * wp[i] - lr * up[i];
     if (op.rounded) round(wp + begin, end - begin, op.rounded.as<Bf16>() + begin);
   });
 }

@@ -3,11 +3,11 @@
 
 #include <concepts>
 
-#include "kernels/device.h"
 #include "kernels/cuda/context.h"
 #include "kernels/cuda/side_streams.h"
 #include "kernels/cuda/sizes.h"
 #include "kernels/cuda/staging.h"
+#include "kernels/device.h"
 
 namespace sy::cuda {
 

@@ -1,6 +1,6 @@
 // Stub for a build without the cuda device.
-#include "kernels/device.h"
 #include "kernels/cuda/devices.h"
+#include "kernels/device.h"
 
 namespace sy {
 

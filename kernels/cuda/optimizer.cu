@@ -1,4 +1,4 @@
-// Gradient clipping and AdamW.
+// Gradient clipping and updates of weights.
 #include <limits>
 
 #include "kernels/cuda/cuda_device.h"
@@ -48,6 +48,47 @@ struct Update {
   }
 };
 
+// An element costs 12 bytes and 3 FLOPs.
+struct Momentum {
+  float momentum;
+  In<float> coefficient, g;
+  Out<float> m;
+
+  template <int N>
+  __device__ void at(Index i) const {
+    const float scale = coefficient[0];
+    if (scale != scale) return;
+    const auto gradient = load<N>(g, i);
+    auto mean = load<N>(m, i);
+    for (int e = 0; e < N; ++e) mean[e] = momentum * mean[e] + scale * gradient[e];
+    store<N>(m, i, mean);
+  }
+};
+
+// An element costs 12 bytes, 14 with rounded, and 3 FLOPs.
+struct Application {
+  float weight_decay;
+  In<float> coefficient, lr, update;
+  Out<float> w;
+  Out<bf16> rounded;  // may be nullptr
+
+  template <int N>
+  __device__ void at(Index i) const {
+    const float scale = coefficient[0];
+    if (scale != scale) return;
+    const float rate = lr[0], keep = 1 - rate * weight_decay;
+    const auto step = load<N>(update, i);
+    auto weight = load<N>(w, i);
+    Pack<bf16, N> low;
+    for (int e = 0; e < N; ++e) {
+      weight[e] = keep * weight[e] - rate * step[e];
+      low[e] = from_float<bf16>(weight[e]);
+    }
+    store<N>(w, i, weight);
+    if (rounded) store<N>(rounded, i, low);
+  }
+};
+
 }  // namespace
 
 void execute(CudaDevice& device, const ops::ClipCoefficient& op) {
@@ -60,6 +101,17 @@ void execute(CudaDevice& device, const ops::AdamW& op) {
       device.context(), op.w.elements(), {op.g, op.w, op.m, op.v, op.rounded},
       Update{op.beta1, op.beta2, op.eps, op.weight_decay, in<float>(op.coefficient), in<float>(op.step_scalars),
              in<float>(op.g), out<float>(op.w), out<float>(op.m), out<float>(op.v), out<bf16>(op.rounded)});
+}
+
+void execute(CudaDevice& device, const ops::MomentumUpdate& op) {
+  for_elements(device.context(), op.m.elements(), {op.g, op.m},
+               Momentum{op.momentum, in<float>(op.coefficient), in<float>(op.g), out<float>(op.m)});
+}
+
+void execute(CudaDevice& device, const ops::ApplyUpdate& op) {
+  for_elements(device.context(), op.w.elements(), {op.update, op.w, op.rounded},
+               Application{op.weight_decay, in<float>(op.coefficient), in<float>(op.lr), in<float>(op.update),
+                           out<float>(op.w), out<bf16>(op.rounded)});
 }
 
 }  // namespace sy::cuda

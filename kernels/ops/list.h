@@ -18,7 +18,7 @@
   X(ApplyCapacity) X(DispatchLayout) X(BuildPermutation) X(Permute) X(Unpermute)                  \
   X(EmbeddingForward) X(EmbeddingBackward)                                                        \
   X(CrossEntropyForward) X(CrossEntropyLoss) X(LossSums) X(CrossEntropyBackward)                  \
-  X(ClipCoefficient) X(AdamW)
+  X(ClipCoefficient) X(AdamW) X(MomentumUpdate) X(ApplyUpdate)
 // clang-format on
 
 namespace sy {
@@ -35,10 +35,10 @@ namespace ops {
 //   cost   The work of the operation on any device. It reads no memory of operands.
 //   run    Checks the operands, handles empty ones, and calls the device's kernel. A device without
 //          such a kernel is an internal error that names both.
-#define SY_DECLARE(Operation)         \
-  struct Operation;                   \
-  void check(const Operation& op);    \
-  Cost cost(const Operation& op);     \
+#define SY_DECLARE(Operation)      \
+  struct Operation;                \
+  void check(const Operation& op); \
+  Cost cost(const Operation& op);  \
   void run(Device& device, const Operation& op);
 SY_OPERATIONS(SY_DECLARE)
 #undef SY_DECLARE
@@ -46,9 +46,11 @@ SY_OPERATIONS(SY_DECLARE)
 }  // namespace ops
 
 // The kernels of one device. A null pointer: the device has no such kernel.
-#define SY_KERNEL(Operation)                                                      \
+#define SY_KERNEL(Operation)                                                          \
   void (*kernel_of_##Operation)(Device & device, const ops::Operation& op) = nullptr; \
-  auto of(const ops::Operation&) const { return kernel_of_##Operation; }
+  auto of(const ops::Operation&) const {                                              \
+    return kernel_of_##Operation;                                                     \
+  }
 struct KernelTable {
   SY_OPERATIONS(SY_KERNEL)
 };

@@ -1,4 +1,4 @@
-// Gradient clipping and AdamW.
+// Gradient clipping and updates of weights.
 #pragma once
 
 #include <string_view>
@@ -28,6 +28,26 @@ struct AdamW {
   ConstView g;             // [n]
   float beta1, beta2, eps, weight_decay;
   View w, m, v;       // [n], updated
+  View rounded = {};  // [n] bf16 = w; may be empty
+};
+
+// m = momentum * m + coefficient * g. If coefficient is NaN, nothing changes.
+struct MomentumUpdate {
+  static constexpr std::string_view name = "momentum_update";
+  ConstView coefficient;  // [1]
+  ConstView g;            // [n]
+  float momentum;
+  View m;  // [n], updated
+};
+
+// w -= lr * (update + weight_decay * w). If coefficient is NaN, nothing changes.
+struct ApplyUpdate {
+  static constexpr std::string_view name = "apply_update";
+  ConstView coefficient;  // [1]
+  ConstView lr;           // [1]
+  ConstView update;       // [n]
+  float weight_decay;
+  View w;             // [n], updated
   View rounded = {};  // [n] bf16 = w; may be empty
 };
 

@@ -23,7 +23,9 @@ void run(Device& device, const Permute& op) {
   check(op);
   if (op.y.elements() == 0) return;
   // Elements are copied as f32, whatever their type.
-  const auto as_f32 = [](auto v) { return v.dtype() == DType::i32 ? decltype(v){v.bytes(), v.shape(), DType::f32} : v; };
+  const auto as_f32 = [](auto v) {
+    return v.dtype() == DType::i32 ? decltype(v){v.bytes(), v.shape(), DType::f32} : v;
+  };
   device.execute(Permute{.x = as_f32(op.x), .index = op.index, .y = as_f32(op.y)});
 }
 

@@ -98,6 +98,10 @@ constexpr std::pair<std::string_view, std::string_view> details[] = {
      "rounding"},
     {"train.micro_batch", "A step's samples go to (micro-batch, rank, sequence) in this order"},
     {"train.schedule", "constant: it stays; wsd: it stays, then falls linearly over the last tenth of the steps"},
+    {"train.optimizer",
+     "adamw (Loshchilov and Hutter, 2019); sgd: m = momentum * m + g, w -= lr * (m + weight_decay * w); muon (experimental; Jordan et al., 2024): m "
+     "of each weight matrix of attention, FFNs and experts is orthogonalised, all other parameters are adamw's. A run resumes "
+     "with the optimizer that it began with"},
     {"train.weight_decay",
      "Norms (of queries and keys, too), biases, attention sinks and the table of position = t5 do not decay"},
     {"train.clip", "0: it is not"},

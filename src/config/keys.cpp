@@ -326,32 +326,40 @@ std::span<const Key> key_table() {
                           "the learning rate at the last step, unless train.schedule is constant"),
       row<&Train::warmup>("train.warmup", {0, big}, report, "the learning rate rises from 0 over this many steps"),
       row<&Train::schedule>("train.schedule", {}, report, "how the learning rate goes from train.lr to train.min_lr"),
+      row<&Train::optimizer>("train.optimizer", {}, report, "the rule that updates the weights"),
+      row<&Train::momentum>("train.momentum", {0, 1 - 1e-6}, report,
+                            "the factor of the last step's momentum in that of sgd and muon"),
       row<&Train::weight_decay>(
           "train.weight_decay", {0, big}, report,
-          "AdamW's weight decay, of the embedding, of learned positions and of the weights of all products, routers "
+          "the decoupled weight decay, of the embedding, of learned positions and of the weights of all products, routers "
           "and gates included"),
       row<&Train::beta1>("train.beta1", {0, 1 - 1e-6}, report, "AdamW's decay of the first moment"),
       row<&Train::beta2>("train.beta2", {0, 1 - 1e-6}, report, "AdamW's decay of the second moment"),
       row<&Train::eps>("train.eps", {0, 1}, report, "AdamW adds this to the root of the second moment"),
       row<&Train::clip>("train.clip", {0, big}, report, "a gradient with a larger norm than this is scaled down to it"),
       row<&Train::validate_every>(
-          "train.validate_every", {0, big}, report,
+          "train.validate_every",
+          {0, big}, report,
           "the number of steps between validations, which tell the loss by domain on the data set's validation "
           "text, dropless; there is one after the last step, too"),
       row<&Train::validate_windows>(
-          "train.validate_windows", {0, big}, report,
+          "train.validate_windows",
+          {0, big}, report,
           "a validation takes this many windows of model.seq_len tokens of each domain, evenly spread"),
       row<&Train::patience>(
-          "train.patience", {0, big}, report,
+          "train.patience",
+          {0, big}, report,
           "training stops early, with exit code 0, after this many validations in a row that did not lower the "
           "validation loss"),
       row<&Train::recompute>(
-          "train.recompute", {}, report,
+          "train.recompute",
+          {}, report,
           "true: the backward pass computes each block's activations again, which takes time and saves memory"),
       row<&Train::z_loss>("train.z_loss", {0, big}, report, "the factor of the output z-loss, the mean of log^2 Z"),
       row<&Data::path>("data.path", {}, reorders_samples, "the folder that `switchyard prepare` wrote"),
       row<&Data::force>(
-          "data.force", {}, ignore,
+          "data.force",
+          {}, ignore,
           "true: data of another tokenizer than the one that the checkpoint was trained with are taken, with a "
           "warning; otherwise run.init_from and run.resume refuse them"),
       row<&Run::dir>("run.dir", {}, ignore, "the folder of the run, with its configuration, metrics and checkpoints"),
@@ -364,34 +372,40 @@ std::span<const Key> key_table() {
                            "the number of steps between log lines, and between counts of the experts' tokens"),
       row<&Run::checkpoint_every>("run.checkpoint_every", {0, big}, report, "the number of steps between checkpoints"),
       row<&Run::checkpoint_first>(
-          "run.checkpoint_first", {}, report,
-          "true: a checkpoint of the initial weights, step 0, is written, too; run.keep counts it"),
+          "run.checkpoint_first",
+          {}, report, "true: a checkpoint of the initial weights, step 0, is written, too; run.keep counts it"),
       row<&Run::keep>(
-          "run.keep", {0, big}, report,
+          "run.keep",
+          {0, big}, report,
           "the number of checkpoints that are kept, the newest ones, beside the newest before the loss rose"),
       row<&Run::keep_best>(
-          "run.keep_best", {0, 1000}, report,
+          "run.keep_best",
+          {0, 1000}, report,
           "the number of checkpoints with the lowest validation losses that are kept, whatever run.keep says"),
       row<&Run::keep_every>("run.keep_every", {0, big}, report,
                             "checkpoints of steps that are multiples of this are kept, whatever run.keep says"),
       row<&Run::resume>(
-          "run.resume", {}, ignore,
+          "run.resume",
+          {}, ignore,
           "true: training goes on from the newest whole checkpoint of run.dir, or starts where there is none"),
       row<&Run::resume_step>("run.resume_step", {-1, big}, ignore,
                              "with run.resume, training goes on from the checkpoint of this step"),
       row<&Run::init_from>("run.init_from", {}, ignore,
                            "a checkpoint, or a run, whose weights a new run starts from in place of random ones"),
       row<&Log::csv>(
-          "log.csv", {}, ignore,
+          "log.csv",
+          {}, ignore,
           "true: RUN/metrics.csv has a line a step, with the numbers of metrics.jsonl and, every run.log_every "
           "steps, each MoE layer's load imbalance (the busiest expert's load / the mean load) and drop rate"),
       row<&Log::tensorboard>("log.tensorboard", {}, ignore,
                              "true: RUN/tensorboard has the same numbers, for TensorBoard"),
       row<&Log::prometheus>(
-          "log.prometheus", {}, ignore,
+          "log.prometheus",
+          {}, ignore,
           "true: RUN/metrics.prom has the latest of these numbers, as node_exporter's textfile collector reads them"),
       row<&Log::trace_first>(
-          "log.trace_first", {0, big}, ignore,
+          "log.trace_first",
+          {0, big}, ignore,
           "from this step on, each rank records when it did what, and writes RUN/trace/rank-NNNN.json, which "
           "Perfetto (ui.perfetto.dev) opens"),
       row<&Log::trace_steps>("log.trace_steps", {1, 10000}, ignore, "the number of steps that are recorded"),

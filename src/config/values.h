@@ -81,6 +81,7 @@ SY_ENUM_NAMES(AuxScope, {{"sequence", AuxScope::sequence},
                          {"global_batch", AuxScope::global_batch}});
 SY_ENUM_NAMES(AuxLayers, {{"each", AuxLayers::each}, {"joint", AuxLayers::joint}});
 SY_ENUM_NAMES(AuxProbability, {{"softmax", AuxProbability::softmax}, {"score", AuxProbability::score}});
+SY_ENUM_NAMES(Optimizer, {{"adamw", Optimizer::adamw}, {"sgd", Optimizer::sgd}, {"muon", Optimizer::muon}});
 SY_ENUM_NAMES(Schedule, {{"constant", Schedule::constant},
                          {"cosine", Schedule::cosine},
                          {"linear", Schedule::linear},

@@ -1,9 +1,9 @@
 // Checkpoints of a run: RUN/checkpoints/step-00000200, which any layout can read.
 //
-// Each rank writes one shard: the ZeRO-1 ranges of weights, m and v that it owns. Rank 0 writes the
-// index, which maps the shards to whole tensors and holds the training state. It also writes
-// manifest.json. A reader verifies digests before it opens a file. The commit protocol makes a save
-// atomic (docs/design/checkpoints.md). src/io/format is the interface of the file format.
+// Each rank writes one shard: the ZeRO-1 ranges of weights and optimizer state that it owns. Rank 0
+// writes the index, which maps the shards to whole tensors and holds the training state. It also
+// writes manifest.json. A reader verifies digests before it opens a file. The commit protocol makes
+// a save atomic (docs/design/checkpoints.md). src/io/format is the interface of the file format.
 #pragma once
 
 #include <filesystem>
@@ -124,7 +124,7 @@ std::unique_ptr<ValueSource> checkpoint_weights(const std::filesystem::path& ste
 // Reads this rank's boxes of all weights, and its owned ranges of optimizer state. The checkpoint
 // may be of any layout. Optimizer state is not read if the store has none or what = Load::weights.
 // read_state reads the rest. Throws InputError as check_parameters does, if a shard cannot be read,
-// if a value is not finite, or if the checkpoint lacks the optimizer state.
+// if a value is not finite, or if the checkpoint lacks the state of the store's optimizers.
 void load_checkpoint(const std::filesystem::path& step_dir, ParamStore& store, Load what = Load::all);
 
 // Whole tensors of a checkpoint, for inspect, diff and analysis.

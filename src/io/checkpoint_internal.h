@@ -5,8 +5,10 @@
 #include <cmath>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "src/io/checkpoint.h"
@@ -17,18 +19,22 @@
 
 namespace sy {
 
-// The tensors of each parameter in a checkpoint, all f32.
+// A kind of tensors of parameters in a checkpoint, all f32: weights, or one optimizer state.
 // If the model computes in bf16, /params holds the f32 master values of its weights.
 struct TensorKind {
-  const char* prefix;                   // of the dataset's name; the parameter's name follows
-  Tensor ParamStore::Buffers::*buffer;  // of the ZeRO-1 range; nullptr: the parameter's values
-  const char* meaning;
+  std::string prefix;      // of the dataset's name; the parameter's name follows
+  std::string_view state;  // StateTensor::name; empty: the parameter's values
+  std::string_view meaning;
+  // Index of the state among that of an optimizer. Empty if it has none, or if the kind is weights.
+  std::optional<std::size_t> state_index(Optimizer optimizer) const;
+  // Returns true if the parameter has such a tensor.
+  bool covers(const ParamSpec& spec) const { return state.empty() || state_index(spec.optimizer); }
+  // Returns the ZeRO-1 range of the state of a group of `store`. Empty if it has none.
+  View state_of(const ParamStore& store, std::size_t group) const;
 };
-inline const TensorKind tensor_kinds[] = {
-    {"/params/", nullptr, "weights"},
-    {"/optimizer/m/", &ParamStore::Buffers::m, "running mean of the gradient"},
-    {"/optimizer/v/", &ParamStore::Buffers::v, "running mean of the squared gradient"},
-};
+constexpr const char* params_prefix = "/params/";
+// Returns the kinds of these parameters' tensors. The first one is weights.
+std::vector<TensorKind> tensor_kinds(const std::vector<ParamSpec>& specs);
 
 // Attribute of /state: all values were checked to be finite. Older checkpoints lack it.
 constexpr const char* finite_attribute = "finite";
@@ -46,7 +52,7 @@ inline bool all_finite(std::span<const float> values) {
 // Returns the name of the first tensor with a value that is not finite; "" if all are finite.
 // Skips /experts/. Reads all other tensors.
 std::string first_not_finite(const CheckpointTensors& tensors);
-// Returns the same for the weights, m and v that `rank` writes of its store.
+// Returns the same for the weights and the optimizer state that `rank` writes of its store.
 std::string first_not_finite(const ParamStore& store, int rank);
 
 // Source of the tensors that write_shard writes for one rank.
@@ -54,7 +60,7 @@ struct ShardContents {
   const std::vector<ParamSpec>& specs;
   const Layout& layout;
   const FlatLayout& flat;  // of this rank
-  std::span<const TensorKind> kinds;
+  std::vector<TensorKind> kinds;
   // Reads elements [begin, begin + values.size()) of `range` of this kind into `values`.
   std::function<void(const TensorKind& kind, const OwnedRange& range, Index begin, std::span<float> values)> read;
 };
@@ -75,7 +81,12 @@ WrittenFile write_shard(const CheckpointFormat& format, const std::filesystem::p
 // It holds the training state, and the mapping of all shards to whole tensors.
 WrittenFile write_index(const CheckpointFormat& format, const std::filesystem::path& dir, const TrainState& state,
                         const std::vector<ParamSpec>& specs, const Layout& layout,
-                        std::span<const TensorKind> kinds = tensor_kinds);
+                        const std::vector<TensorKind>& kinds);
+// Does the same with all kinds of tensors of a training.
+inline WrittenFile write_index(const CheckpointFormat& format, const std::filesystem::path& dir,
+                               const TrainState& state, const std::vector<ParamSpec>& specs, const Layout& layout) {
+  return write_index(format, dir, state, specs, layout, tensor_kinds(specs));
+}
 
 // Step of a folder that abandon_newer has renamed (step-N.abandoned); empty for another name.
 std::optional<Index> abandoned_step(const std::string& name);

@@ -14,7 +14,7 @@ namespace {
 
 // Throws InputError unless the checkpoint has exactly these parameters.
 void compare_specs(const OpenCheckpoint& checkpoint, const fs::path& step_dir, const std::vector<ParamSpec>& specs) {
-  const std::string prefix = tensor_kinds[0].prefix;
+  const std::string prefix = params_prefix;
   std::map<std::string, Shape> shapes;
   for (const std::string& name : checkpoint.reader->tensors("/params"))
     shapes[name.substr(prefix.size())] = checkpoint.reader->tensor(name).shape;
@@ -51,7 +51,7 @@ void compare_specs(const OpenCheckpoint& checkpoint, const fs::path& step_dir, c
             fmt::join(differences, "; "), rest);
 }
 
-// Values of one kind of tensor of a checkpoint: weights, m or v.
+// Values of one kind of tensor of a checkpoint: weights, or one kind of optimizer state.
 class CheckpointValues final : public ValueSource {
  public:
   CheckpointValues(CheckpointReader& checkpoint, const fs::path& step_dir, std::string prefix)
@@ -87,7 +87,7 @@ namespace {
 class OpenedWeights final : public ValueSource {
  public:
   explicit OpenedWeights(const fs::path& step_dir)
-      : checkpoint_(open_checkpoint(step_dir).reader), values_(*checkpoint_, step_dir, tensor_kinds[0].prefix) {}
+      : checkpoint_(open_checkpoint(step_dir).reader), values_(*checkpoint_, step_dir, params_prefix) {}
   void read(const ParamSpec& spec, const Box& box, std::span<float> values) override {
     values_.read(spec, box, values);
   }
@@ -96,6 +96,21 @@ class OpenedWeights final : public ValueSource {
   std::unique_ptr<CheckpointReader> checkpoint_;
   CheckpointValues values_;
 };
+
+// Throws InputError unless the checkpoint has the optimizer state of all parameters.
+void check_state(const CheckpointReader& reader, const fs::path& step_dir, const std::vector<ParamSpec>& specs,
+                 const std::vector<TensorKind>& kinds) {
+  if (!reader.has("/optimizer"))
+    bad_input("{} holds weights alone, and no optimizer's state: start a run from it with --run.init_from={}",
+              step_dir.string(), step_dir.string());
+  for (const TensorKind& kind : kinds)
+    for (const ParamSpec& spec : specs)
+      if (const std::string name = kind.prefix + spec.name; kind.covers(spec) && !reader.has(name))
+        bad_input(
+            "{} is of another optimizer, as it lacks {}: set train.optimizer as in its config.ini, or start a run from "
+            "its weights with --run.init_from={}",
+            step_dir.string(), name, step_dir.string());
+}
 
 }  // namespace
 
@@ -106,23 +121,22 @@ std::unique_ptr<ValueSource> checkpoint_weights(const fs::path& step_dir) {
 void load_checkpoint(const fs::path& step_dir, ParamStore& store, Load what) {
   const OpenCheckpoint checkpoint = open_checkpoint(step_dir);
   compare_specs(checkpoint, step_dir, store.specs());
-  CheckpointValues weights(*checkpoint.reader, step_dir, tensor_kinds[0].prefix);
+  const std::vector<TensorKind> kinds = tensor_kinds(store.specs());
+  const bool has_state = what == Load::all && store.training();
+  if (has_state) check_state(*checkpoint.reader, step_dir, store.specs(), kinds);
+  CheckpointValues weights(*checkpoint.reader, step_dir, params_prefix);
   store.fill(weights);
-  if (what == Load::weights) return;
-  for (const TensorKind& kind : tensor_kinds) {
-    if (!kind.buffer) continue;
+  if (!has_state) return;
+  for (const TensorKind& kind : kinds) {
     CheckpointValues values(*checkpoint.reader, step_dir, kind.prefix);
     for (std::size_t g = 0; g < store.layout().groups.size(); ++g) {
       const GroupLayout& group = store.layout().groups[g];
-      const View buffer = (store.buffers(g).*kind.buffer).view();
-      if (!buffer) continue;  // not training
-      if (!checkpoint.reader->has("/optimizer"))
-        bad_input("{} holds weights alone, and no optimizer's state: start a run from it with --run.init_from={}",
-                  step_dir.string(), step_dir.string());
+      const View state = kind.state_of(store, g);
+      if (!state) continue;
       for (const OwnedRange& range : owned_ranges(group))
         read_values(values, *range.slice, range.local, [&](Index first, std::span<const float> chunk) {
           const Index at = range.flat.begin - group.owned().begin + first - range.local.begin;
-          store.backend().to_device(chunk.data(), buffer.rows(at, static_cast<Index>(chunk.size())));
+          store.backend().to_device(chunk.data(), state.rows(at, static_cast<Index>(chunk.size())));
         });
     }
   }

@@ -144,7 +144,7 @@ void save_weights(Comm& world, const fs::path& run_dir, const TrainState& state,
     done += static_cast<Index>(values.size());
     progress(done, total);
   };
-  save(world, run_dir, state, {specs, layout, flat, std::span(tensor_kinds).first(1), read}, {});
+  save(world, run_dir, state, {specs, layout, flat, {tensor_kinds(specs).front()}, read}, {});
 }
 
 }  // namespace sy

@@ -1,6 +1,6 @@
 // The files of a checkpoint: the shard of each rank, and the index. Uses no communicator.
 #include <algorithm>
-#include <cstring>
+#include <set>
 
 #include "src/io/checkpoint.h"
 #include "src/io/checkpoint_internal.h"
@@ -82,6 +82,30 @@ WrittenFile finish(CheckpointWriter& file, const fs::path& path) {
 
 }  // namespace
 
+std::optional<std::size_t> TensorKind::state_index(Optimizer optimizer) const {
+  const std::span<const StateTensor> all = update_rule(optimizer).state;
+  const auto at = std::find_if(all.begin(), all.end(), [&](const StateTensor& t) { return t.name == state; });
+  if (at == all.end()) return {};
+  return static_cast<std::size_t>(at - all.begin());
+}
+
+View TensorKind::state_of(const ParamStore& store, std::size_t group) const {
+  const std::vector<Tensor>& tensors = store.buffers(group).state;
+  const std::optional<std::size_t> index = state_index(store.layout().groups[group].optimizer);
+  return index && !tensors.empty() ? tensors[*index].view() : View{};
+}
+
+std::vector<TensorKind> tensor_kinds(const std::vector<ParamSpec>& specs) {
+  std::set<Optimizer> optimizers;
+  for (const ParamSpec& spec : specs) optimizers.insert(spec.optimizer);
+  std::vector<TensorKind> kinds = {{params_prefix, "", "weights"}};
+  for (const Optimizer optimizer : optimizers)
+    for (const StateTensor& state : update_rule(optimizer).state)
+      if (std::none_of(kinds.begin(), kinds.end(), [&](const TensorKind& kind) { return kind.state == state.name; }))
+        kinds.push_back({fmt::format("/optimizer/{}/", state.name), state.name, state.meaning});
+  return kinds;
+}
+
 std::vector<OwnedRange> shard_ranges(const FlatLayout& flat, const Layout& layout, const Coord& coord) {
   std::vector<OwnedRange> ranges;
   for (const GroupLayout& group : flat.groups)
@@ -100,6 +124,7 @@ void for_shard(const ShardContents& contents, int rank, Begin begin, Chunk chunk
   std::vector<float> host;
   for (const TensorKind& kind : contents.kinds)
     for (const OwnedRange& range : ranges) {
+      if (!kind.covers(*range.slice->spec)) continue;
       begin(kind.prefix + range.slice->spec->name, range.flat.size());
       for (Index done = 0; done < range.flat.size(); done += chunk_elements) {
         host.resize(static_cast<std::size_t>(std::min(chunk_elements, range.flat.size() - done)));
@@ -114,13 +139,13 @@ void for_shard(const ShardContents& contents, int rank, Begin begin, Chunk chunk
 ShardContents shard_contents(const ParamStore& store) {
   store.backend().synchronize();
   const auto read = [&store](const TensorKind& kind, const OwnedRange& range, Index begin, std::span<float> values) {
-    if (!kind.buffer) return store.get_values(*range.slice, range.local.begin + begin, values);
+    if (kind.state.empty()) return store.get_values(*range.slice, range.local.begin + begin, values);
     const std::size_t group = range.slice->group;
     const Index first = range.flat.begin - store.layout().groups[group].owned().begin;
-    const View buffer = (store.buffers(group).*kind.buffer).view();
-    store.backend().to_host(buffer.rows(first + begin, static_cast<Index>(values.size())), values.data());
+    store.backend().to_host(kind.state_of(store, group).rows(first + begin, static_cast<Index>(values.size())),
+                            values.data());
   };
-  return {store.specs(), store.mesh_layout(), store.layout(), tensor_kinds, read};
+  return {store.specs(), store.mesh_layout(), store.layout(), tensor_kinds(store.specs()), read};
 }
 
 WrittenFile write_shard(const CheckpointFormat& format, const fs::path& dir, const TrainState& state,
@@ -147,7 +172,8 @@ std::string first_not_finite(const ParamStore& store, int rank) {
 }
 
 WrittenFile write_index(const CheckpointFormat& format, const fs::path& dir, const TrainState& state,
-                        const std::vector<ParamSpec>& specs, const Layout& layout, std::span<const TensorKind> kinds) {
+                        const std::vector<ParamSpec>& specs, const Layout& layout,
+                        const std::vector<TensorKind>& kinds) {
   std::vector<std::vector<SliceMapping>> mappings(specs.size());
   for (int rank = 0; rank < layout.ranks; ++rank) {
     const Coord coord = coord_of(layout, rank);
@@ -167,16 +193,16 @@ WrittenFile write_index(const CheckpointFormat& format, const fs::path& dir, con
   write_state(*file, state);
   for (const TensorKind& kind : kinds) {
     for (std::size_t i = 0; i < specs.size(); ++i)
-      file->write_sharded(kind.prefix + specs[i].name, specs[i].shape, mappings[i]);
-    const std::string group(kind.prefix, std::strlen(kind.prefix) - 1);
+      if (kind.covers(specs[i])) file->write_sharded(kind.prefix + specs[i].name, specs[i].shape, mappings[i]);
+    const std::string group = kind.prefix.substr(0, kind.prefix.size() - 1);
     file->make_group(group);
-    file->set(group, "meaning", kind.meaning);
+    file->set(group, "meaning", std::string(kind.meaning));
   }
   for (const ParamSpec& spec : specs)
     for (const TensorNote& note : tensor_notes)
       if (spec.name.ends_with(note.suffix))
         for (const auto& [key, text] : {std::pair{"dimensions", note.dimensions}, {"meaning", note.meaning}})
-          if (*text) file->set(tensor_kinds[0].prefix + spec.name, key, text);
+          if (*text) file->set(params_prefix + spec.name, key, text);
   return finish(*file, path);
 }
 

@@ -80,8 +80,7 @@ View Stage::forward(const ExecutionContext& context, MicroBatchState& state, Vie
   return final_norm_ ? state.normed : state.last;
 }
 
-void Stage::backward(const ExecutionContext& context, MicroBatchState& state, View d,
-                     const BackwardHooks& hooks) {
+void Stage::backward(const ExecutionContext& context, MicroBatchState& state, View d, const BackwardHooks& hooks) {
   LayerContext layer{context, state.batch, state.batch.decoder(), state.saved};
   if (head_) {
     const Arena::Scope scope(context.scratch);

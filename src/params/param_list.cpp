@@ -9,11 +9,11 @@ ParamList::ParamList(Index d_model, Index layers)
     : d_model_(d_model), residual_init_{InitKind::normal, 0.02 / std::sqrt(2.0 * static_cast<double>(layers))} {}
 
 void ParamList::matrix(std::string name, Shape shape, Split split, Init init, bool fused_with_previous) {
-  append(std::move(name), shape, split, init, UpdateRule::adamw, fused_with_previous);
+  append(std::move(name), shape, split, init, true, fused_with_previous);
 }
 
 void ParamList::vector(std::string name, Shape shape, Split split, Init init, bool fused_with_previous) {
-  append(std::move(name), shape, split, init, UpdateRule::adamw_without_decay, fused_with_previous);
+  append(std::move(name), shape, split, init, false, fused_with_previous);
 }
 
 void ParamList::norm(const std::string& name, const NormSpec& n) {
@@ -22,9 +22,8 @@ void ParamList::norm(const std::string& name, const NormSpec& n) {
   if (n.kind == NormKind::layernorm && n.bias) vector(name + ".bias", {d_model_}, {}, init_zeros);
 }
 
-void ParamList::append(std::string name, Shape shape, Split split, Init init, UpdateRule rule,
-                       bool fused_with_previous) {
-  specs.push_back({std::move(name), shape, split, init, rule, fused_with_previous, layer, {}, bucket});
+void ParamList::append(std::string name, Shape shape, Split split, Init init, bool decays, bool fused_with_previous) {
+  specs.push_back({std::move(name), shape, split, init, decays, fused_with_previous, layer, {}, bucket});
 }
 
 }  // namespace sy

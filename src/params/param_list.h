@@ -37,7 +37,7 @@ class ParamList {
   Index bucket = embedding_bucket;
 
  private:
-  void append(std::string name, Shape shape, Split split, Init init, UpdateRule rule, bool fused_with_previous);
+  void append(std::string name, Shape shape, Split split, Init init, bool decays, bool fused_with_previous);
 
   Index d_model_;
   Init residual_init_;

@@ -1,6 +1,7 @@
 #include "src/params/specs.h"
 
 #include "src/params/block_specs.h"
+#include "src/params/update_rule.h"
 
 namespace sy {
 
@@ -33,6 +34,7 @@ std::vector<ParamSpec> param_specs(const Config& config, Index vocab) {
   list.norm("final_norm", final_norm_spec(config));
   if (!config.model.tie_embeddings) list.matrix("output.weight", {vocab, D}, {tp}, init_normal);
   if (config.model.output_bias) list.vector("output.bias", {vocab}, {tp}, init_zeros);
+  assign_optimizer(config.train.optimizer, list.specs);
   return std::move(list.specs);
 }
 

@@ -18,9 +18,11 @@ struct Init {
   double stddev = 0.02;
 };
 
-// Update rule of a parameter. Another rule (such as Muon, over whole matrices) would be a value
-// here and a case in DistributedOptimizer::update.
-enum class UpdateRule : std::uint8_t { adamw, adamw_without_decay };
+// Division of a parameter's dimensions into matrices: [stack..., rows..., columns...].
+struct MatrixDims {
+  int stack = 0;  // number of leading dimensions that index matrices
+  int rows = 1;   // number of dimensions after them that form rows; the others form columns
+};
 
 // Description of one parameter, equal on all ranks.
 struct ParamSpec {
@@ -32,7 +34,7 @@ struct ParamSpec {
   // routers, their learned noise and the gate of shared experts. Norm weights do not decay, even as
   // matrices ([heads, width] of QK-norm). Biases, sinks and T5's table [heads, buckets] do not
   // decay.
-  UpdateRule rule = UpdateRule::adamw_without_decay;
+  bool decays = false;
   // True: stored directly after the previous parameter, so that both form one matrix (q, k, v).
   bool fused_with_previous = false;
   // Layer that has the parameter. Empty for embedding, final norm and output, and for a parameter
@@ -45,6 +47,8 @@ struct ParamSpec {
   // then the head (final norm and output). Backward of this module completes the gradient.
   // Buckets never decrease along a list of specs.
   Index bucket = 0;
+  Optimizer optimizer = Optimizer::adamw;  // its update rule (src/params/update_rule.h)
+  MatrixDims matrix{};                     // for update rules over whole matrices
   // Mesh axes over which the gradient is summed.
   Axes summed() const { return summed_axes(split); }
 };

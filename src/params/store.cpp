@@ -15,17 +15,22 @@ constexpr Index alignment = 64;
 
 FlatLayout flat_layout(const std::vector<ParamSpec>& specs, const Layout& layout, const Coord& c) {
   FlatLayout out;
-  std::map<Axes, std::size_t> group_of;
-  for (const ParamSpec& spec : specs) group_of[spec.summed()] = 0;
-  for (auto& [axes, group] : group_of) {
+  using Key = std::pair<Axes, Optimizer>;
+  const auto key_of = [](const ParamSpec& spec) { return Key(spec.summed(), spec.optimizer); };
+  std::map<Key, std::size_t> group_of;
+  for (const ParamSpec& spec : specs) group_of[key_of(spec)] = 0;
+  for (auto& [key, group] : group_of) {
     group = out.groups.size();
+    const auto& [axes, optimizer] = key;
     const GroupRank own = group_rank(layout, c, axes);
-    out.groups.push_back({axes, {}, 0, own.size, own.index});
+    out.groups.push_back({axes, optimizer, {}, 0, own.size, own.index});
   }
   for (const ParamSpec& spec : specs) {
-    const std::size_t group = group_of[spec.summed()];
+    const std::size_t group = group_of[key_of(spec)];
     GroupLayout& g = out.groups[group];
     if (!spec.fused_with_previous) g.elements = round_up(g.elements, alignment);
+    SY_ASSERT(!spec.fused_with_previous || key_of(spec) == key_of(*(&spec - 1)),
+              "{} is in another group than the previous", spec.name);
     g.slices.push_back({&spec, owned_box(spec.shape, spec.split, layout, c), g.elements, group});
     g.elements += g.slices.back().box.elements();
   }
@@ -71,6 +76,12 @@ Index FlatLayout::owned_elements() const {
   return n;
 }
 
+Index FlatLayout::state_elements() const {
+  Index n = 0;
+  for (const GroupLayout& g : groups) n += g.owned().size() * std::ssize(update_rule(g.optimizer).state);
+  return n;
+}
+
 std::vector<OwnedRange> owned_ranges(const GroupLayout& group) {
   std::vector<OwnedRange> ranges;
   const Range owned = group.owned();
@@ -87,6 +98,7 @@ ParamStore::ParamStore(Device& backend, std::vector<ParamSpec> specs, const Layo
       specs_(std::move(specs)),
       mesh_layout_(layout),
       dtype_(dtype),
+      training_(training),
       layout_(flat_layout(specs_, layout, coord)),
       packed_weights_(backend, std::move(passes_to_pack), [this] { finish_all_gather(); }) {
   for (const GroupLayout& group : layout_.groups) {
@@ -95,8 +107,8 @@ ParamStore::ParamStore(Device& backend, std::vector<ParamSpec> specs, const Layo
     b.weights = backend.tensor({group.elements}, dtype);
     if (!training) continue;
     b.grads = backend.tensor({group.elements});
-    b.m = backend.tensor({group.owned().size()});
-    b.v = backend.tensor({group.owned().size()});
+    for (std::size_t i = 0; i < update_rule(group.optimizer).state.size(); ++i)
+      b.state.push_back(backend.tensor({group.owned().size()}));
     if (dtype != DType::f32) b.master = backend.tensor({group.owned().size()});
   }
 }
@@ -214,8 +226,10 @@ void ParamStore::finish_gradients() {
 
 Index ParamStore::allocated_bytes() const {
   Index n = packed_weights_.bytes();
-  for (const Buffers& b : buffers_)
-    for (const Tensor* t : {&b.weights, &b.grads, &b.m, &b.v, &b.master}) n += t->size_bytes();
+  for (const Buffers& b : buffers_) {
+    for (const Tensor* t : {&b.weights, &b.grads, &b.master}) n += t->size_bytes();
+    for (const Tensor& t : b.state) n += t.size_bytes();
+  }
   return n;
 }
 

@@ -1,9 +1,10 @@
 // Storage of parameters, gradients and optimizer state in flat buffers.
-// A group is the parameters whose gradients are summed over the same mesh axes. A flat buffer of a
-// group holds the local box of each of its parameters:
+// A group is the parameters of one update rule whose gradients are summed over the same mesh axes.
+// A flat buffer of a group holds the local box of each of its parameters:
 //
 //   weights  [n]          f32 or bf16; gradients [n] f32. n is a multiple of shards * 64.
-//   m, v     [n / shards] ZeRO-1 range [shard * n / shards, (shard + 1) * n / shards)
+//   state    [n / shards] ZeRO-1 range [shard * n / shards, (shard + 1) * n / shards) of each state
+//                         tensor of the update rule (src/params/update_rule.h)
 //   master   [n / shards] f32 values of bf16 weights before rounding; empty if weights are f32
 //
 // `shards` is the number of ranks along the axes of the group. Each rank owns an equal range.
@@ -20,6 +21,7 @@
 #include "src/params/packed_weights.h"
 #include "src/params/param_all_gather.h"
 #include "src/params/specs.h"
+#include "src/params/update_rule.h"
 
 namespace sy {
 
@@ -35,6 +37,7 @@ struct ParamSlice {
 // Layout of the flat buffers of one group.
 struct GroupLayout {
   Axes axes;
+  Optimizer optimizer;
   std::vector<ParamSlice> slices;
   Index elements = 0;         // size of the buffer, including padding
   int shards = 1, shard = 0;  // number of ranks along the axes, and this rank's index
@@ -48,11 +51,13 @@ struct GroupLayout {
 
 // Layout of all flat buffers of one rank.
 struct FlatLayout {
-  std::vector<GroupLayout> groups;  // one for each set of axes in the specs, in order
+  std::vector<GroupLayout> groups;  // one for each set of axes and optimizer, in order
   // Elements of all weights, including padding; gradients have as many.
   Index elements() const;
-  // Elements of m that this rank owns; v has as many.
+  // Elements of weights that this rank owns in the optimizer, including padding.
   Index owned_elements() const;
+  // Elements of all state tensors that this rank owns.
+  Index state_elements() const;
 };
 // Returns the layout of the rank at `coord`. Pure function. `specs` must outlive the result.
 // specs: ordered by bucket (ParamSpec::bucket).
@@ -154,12 +159,15 @@ class ParamStore {
   // Flat buffers of one group, with the shapes at the top of this file.
   struct Buffers {
     // Weights of other owners are valid after finish_all_gather().
-    Tensor weights, grads, m, v, master;
+    Tensor weights, grads;
+    std::vector<Tensor> state;  // in the order of UpdateRule::state
+    Tensor master;
   };
   const std::vector<ParamSpec>& specs() const { return specs_; }
   const FlatLayout& layout() const { return layout_; }
   const Layout& mesh_layout() const { return mesh_layout_; }
   DType dtype() const { return dtype_; }
+  bool training() const { return training_; }
   // Flat buffers of a group, by its index in FlatLayout::groups. Code that changes weights in them
   // must call packed_weights().invalidate().
   Buffers& buffers(std::size_t group) { return buffers_[group]; }
@@ -175,6 +183,7 @@ class ParamStore {
   std::vector<ParamSpec> specs_;
   Layout mesh_layout_;
   DType dtype_;
+  bool training_;
   FlatLayout layout_;
   std::vector<Buffers> buffers_;  // one for each group
   std::map<std::string, const ParamSlice*> by_name_;

@@ -20,7 +20,10 @@ DistributedOptimizer::DistributedOptimizer(const Mesh& mesh, ParamStore& store)
       step_scalars_(backend_.tensor({3})) {
   for (std::size_t g = 0; g < store.layout().groups.size(); ++g) {
     const GroupLayout& layout = store.layout().groups[g];
-    Group& group = groups_.emplace_back(Group{layout, store.buffers(g), mesh.over(layout.axes)});
+    Group& group =
+        groups_.emplace_back(Group{layout, store.buffers(g), mesh.over(layout.axes), update_rule(layout.optimizer)});
+    if (group.rule.granularity() == ShardGranularity::matrices)
+      group.matrices = std::make_unique<MatrixUpdate>(store, g, mesh.world());
     for (const ParamSlice& p : layout.slices)
       for (int d = 0; d < p.spec->shape.size(); ++d)
         if (p.spec->split[d] == Axis::tp && num_replicas(p.spec->shape[d], mesh.layout.tp) > 1)
@@ -122,11 +125,9 @@ void DistributedOptimizer::step(const Config::Train& train, double lr, Index ste
   run(backend_, ops::ClipCoefficient{
                     .squares = squares_, .clip = static_cast<float>(train.clip), .coefficient = clip_coefficient_});
 
-  const auto bias = [&](double beta) { return static_cast<float>(1 - std::pow(beta, static_cast<double>(step))); };
-  const float rates[] = {static_cast<float>(lr), bias(train.beta1), bias(train.beta2)};
   trace.next("optimizer");
-  backend_.to_device(rates, step_scalars_);
-  backend_.graph_region("update", [&] { update(train); });
+  backend_.to_device(step_scalars(train, lr, step).data(), step_scalars_);
+  update(train);
   std::vector<ParamAllGather::Group> updated;
   for (Group& group : groups_)
     if (group.overlaps()) updated.push_back({&group.layout, group.buffers.weights, &group.comm});
@@ -134,36 +135,56 @@ void DistributedOptimizer::step(const Config::Train& train, double lr, Index ste
 }
 
 void DistributedOptimizer::update(const Config::Train& train) {
+  const bool whole_matrices =
+      std::any_of(groups_.begin(), groups_.end(), [](const Group& group) { return group.matrices != nullptr; });
+  backend_.graph_region("update", [&] {
+    for (const Group& group : groups_)
+      for_owned(group, train, [&](const UpdateOperands& operands) { group.rule.update(backend_, operands); });
+    if (!whole_matrices) finish_update();
+  });
+  if (!whole_matrices) return;
+  // The gradients are in the state already. Their memory holds the directions.
+  for (const Group& group : groups_)
+    if (group.matrices) group.matrices->run(group.owned_gradients());
+  backend_.graph_region("update of matrices", [&] {
+    for (const Group& group : groups_)
+      if (group.matrices)
+        for_owned(group, train, [&](const UpdateOperands& operands) {
+          group.rule.matrices->apply(backend_, operands, operands.gradient);
+        });
+    finish_update();
+  });
+}
+
+void DistributedOptimizer::for_owned(const Group& group, const Config::Train& train,
+                                     const std::function<void(const UpdateOperands&)>& f) {
+  const ParamStore::Buffers& b = group.buffers;
+  const View gradients = group.owned_gradients();
+  for (const OwnedRange& range : owned_ranges(group.layout)) {
+    const Index at = range.flat.begin - group.layout.owned().begin, n = range.flat.size();
+    // the weights that the model computes with
+    const View computed = b.weights.view().rows(range.flat.begin, n);
+    const bool rounded = b.master.view().present();
+    std::vector<View> state;
+    for (const Tensor& tensor : b.state) state.push_back(tensor.view().rows(at, n));
+    f({.train = train,
+       .decays = range.slice->spec->decays,
+       .clip_coefficient = clip_coefficient_,
+       .step_scalars = step_scalars_,
+       .gradient = gradients.rows(at, n),
+       .weight = rounded ? b.master.view().rows(at, n) : computed,
+       .rounded = rounded ? computed : View{},
+       .state = state});
+  }
+}
+
+void DistributedOptimizer::finish_update() {
   packed_weights_.invalidate();
-  for (Group& group : groups_) {
-    const ParamStore::Buffers& b = group.buffers;
-    const Range all_owned = group.layout.owned();
-    const View weights = b.weights, gradients = group.owned_gradients();
-    for (const OwnedRange& range : owned_ranges(group.layout)) {
-      const Index at = range.flat.begin - all_owned.begin, n = range.flat.size();
-      // the weights that the model computes with
-      const View computed = weights.rows(range.flat.begin, n);
-      const bool rounded = b.master.view().present();
-      switch (range.slice->spec->rule) {
-        case UpdateRule::adamw:
-        case UpdateRule::adamw_without_decay: {
-          const bool decays = range.slice->spec->rule == UpdateRule::adamw;
-          run(backend_, ops::AdamW{.coefficient = clip_coefficient_,
-                                   .step_scalars = step_scalars_,
-                                   .g = gradients.rows(at, n),
-                                   .beta1 = static_cast<float>(train.beta1),
-                                   .beta2 = static_cast<float>(train.beta2),
-                                   .eps = static_cast<float>(train.eps),
-                                   .weight_decay = decays ? static_cast<float>(train.weight_decay) : 0.0f,
-                                   .w = rounded ? b.master.view().rows(at, n) : computed,
-                                   .m = b.m.view().rows(at, n),
-                                   .v = b.v.view().rows(at, n),
-                                   .rounded = rounded ? computed : View{}});
-        }
-      }
-    }
+  for (const Group& group : groups_) {
+    const Range owned = group.layout.owned();
+    const View weights = group.buffers.weights;
     if (group.layout.shards > 1 && !group.overlaps())
-      group.comm.all_gather(weights.rows(all_owned.begin, all_owned.size()), weights);
+      group.comm.all_gather(weights.rows(owned.begin, owned.size()), weights);
   }
   store_.clear_gradients();
 }

@@ -1,5 +1,6 @@
 // Distributed optimizer (ZeRO-1, Rajbhandari et al., 2020). It reduce-scatters gradients, clips
-// them by the global norm, updates the owned range and all-gathers the weights.
+// them by the global norm, updates the owned range and all-gathers the weights. A rule over whole
+// matrices also gathers each matrix to one owner (src/train/matrix_update.h).
 //
 // With asynchronous collectives, each bucket (the head, a layer) is reduced to its owners while
 // backward goes on. The next step's forward waits for the new weights bucket by bucket
@@ -13,12 +14,15 @@
 // end are faster.
 #pragma once
 
+#include <functional>
+#include <memory>
 #include <vector>
 
 #include "dist/mesh.h"
 #include "kernels/arena.h"
 #include "src/model/context.h"
 #include "src/params/store.h"
+#include "src/train/matrix_update.h"
 
 namespace sy {
 
@@ -33,7 +37,7 @@ class DistributedOptimizer {
   // object. Without them, step() reduces all gradients.
   BackwardHooks backward_hooks();
   // Performs one optimizer step with the gradients in the store, then clears them. Collective. The
-  // host does not wait for the result.
+  // host does not wait for the result, unless a rule is over whole matrices.
   // - step: counts from 1
   // - train: hyperparameters; lr: learning rate of this step
   // - If the gradient norm is not finite, weights and optimizer state stay as they are.
@@ -45,11 +49,13 @@ class DistributedOptimizer {
   double norm() const;
 
  private:
-  // Parameters whose gradients are summed over the same ranks.
+  // Parameters of one update rule whose gradients are summed over the same ranks.
   struct Group {
     const GroupLayout& layout;
     ParamStore::Buffers& buffers;
     Comm& comm;  // communicator of those ranks
+    const UpdateRule& rule;
+    std::unique_ptr<MatrixUpdate> matrices{};  // nullptr if the rule updates elements
     std::vector<const ParamSlice*> kv_replicated{};
     // Ranges of the last complete bucket, not yet reduced; in descending order.
     std::vector<Range> ready{};
@@ -74,9 +80,12 @@ class DistributedOptimizer {
   static void reduce_remaining(Group& group);
   // Adds the squares of the owned gradients to squares_.
   void add_squares(const Group& group);
-  // Applies the update rule of each parameter to the owned ranges. All-gathers the weights of
-  // groups that do not overlap.
+  // Applies the update rule of each group to its owned range, and finishes the update.
   void update(const Config::Train& train);
+  // Calls f with the operands of the update of each parameter's owned range.
+  void for_owned(const Group& group, const Config::Train& train, const std::function<void(const UpdateOperands&)>& f);
+  // All-gathers the weights of groups that do not overlap, and clears all gradients.
+  void finish_update();
 
   const Mesh& mesh_;
   ParamStore& store_;
@@ -84,7 +93,7 @@ class DistributedOptimizer {
   PackedWeights& packed_weights_;
   std::vector<Group> groups_;
   Tensor squares_;                          // [1] f64
-  Tensor clip_coefficient_, step_scalars_;  // operands of Device::adamw: [1], [3]
+  Tensor clip_coefficient_, step_scalars_;  // [1], [3]: UpdateOperands
 };
 
 }  // namespace sy

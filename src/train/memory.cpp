@@ -4,6 +4,7 @@
 
 #include "dist/device_comm.h"
 #include "src/model/engine.h"
+#include "src/params/matrix_exchange.h"
 #include "src/text/strings.h"
 #include "src/train/distributed_optimizer.h"
 
@@ -11,10 +12,13 @@ namespace sy {
 
 MemoryPlan plan_parameters(const std::vector<ParamSpec>& specs, DType dtype, const Layout& layout, int rank) {
   const FlatLayout flat = flat_layout(specs, layout, coord_of(layout, rank));
-  const Index f32_states = dtype == DType::f32 ? 2 : 3;  // m, v, and the master weights
-  return {.weights = flat.elements() * size_of(dtype),
-          .gradients = flat.elements() * 4,
-          .optimizer = flat.owned_elements() * f32_states * 4};
+  const Index master = dtype == DType::f32 ? 0 : flat.owned_elements();
+  Index optimizer = (flat.state_elements() + master) * 4;
+  for (std::size_t g = 0; g < flat.groups.size(); ++g)
+    if (const UpdateRule& rule = update_rule(flat.groups[g].optimizer);
+        rule.granularity() == ShardGranularity::matrices)
+      optimizer += matrix_exchange(specs, layout, rank, g).bytes(rule);
+  return {.weights = flat.elements() * size_of(dtype), .gradients = flat.elements() * 4, .optimizer = optimizer};
 }
 
 MemoryPlan plan_memory(const Config& config, Index vocab, const Layout& layout, int rank, const Device& backend,

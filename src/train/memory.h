@@ -13,7 +13,7 @@ namespace sy {
 struct MemoryPlan {
   Index weights = 0;  // including packed weights (PackedWeights)
   Index gradients = 0;
-  Index optimizer = 0;  // m, v and master weights
+  Index optimizer = 0;  // state tensors, master weights, memory for whole matrices
   Index saved = 0;      // activations that forward saves for backward, in all slots
   Index scratch = 0;    // activations that live within one function
   Index activations() const { return saved + scratch; }

@@ -305,7 +305,9 @@ std::vector<std::vector<std::byte>> trained_state(Trained& t, bool at_once) {
   std::vector<std::vector<std::byte>> state = t.weights();
   for (std::size_t g = 0; g < t.engine.store().layout().groups.size(); ++g) {
     const ParamStore::Buffers& b = t.engine.store().buffers(g);
-    for (const View x : {b.m.view(), b.v.view(), b.master.view()})
+    std::vector<View> owned = {b.master.view()};
+    for (const Tensor& x : b.state) owned.push_back(x.view());
+    for (const View x : owned)
       if (x.present()) t.engine.backend().to_host(x, state.emplace_back(x.size_bytes()).data());
   }
   return state;

@@ -805,6 +805,54 @@ struct AdamWCase : OpCase {
   }
 };
 
+struct MomentumUpdate : OpCase {
+  MomentumUpdate(Index n, double coefficient) {
+    note = fmt::format("coefficient {}", coefficient);
+    in("coefficient", {1}, {coefficient}, DType::f32);
+    in("g", {n}, DType::f32);
+    in_out("m", {n}, DType::f32);
+  }
+  void run(Device& b) override {
+    run_test(b, ops::MomentumUpdate{.coefficient = at("coefficient"), .g = at("g"), .momentum = 0.9f, .m = at("m")});
+  }
+  void expect(Values& v) override {
+    if (!std::isnan(v["coefficient"][0])) ref::momentum_update(0.9f, v["coefficient"][0], v["g"], v["m"]);
+  }
+};
+
+struct ApplyUpdate : OpCase {
+  float decay;
+  ApplyUpdate(Index n, float weight_decay, double coefficient) : decay(weight_decay) {
+    note = fmt::format("decay {}, coefficient {}", decay, coefficient);
+    in("coefficient", {1}, {coefficient}, DType::f32);
+    in("lr", {1}, {1e-2}, DType::f32);
+    in("update", {n}, DType::f32);
+    in_out("w", {n}, DType::f32);
+    if (compute == DType::bf16) in_out("rounded", {n});
+  }
+  void run(Device& b) override {
+    run_test(b, ops::ApplyUpdate{.coefficient = at("coefficient"),
+                                 .lr = at("lr"),
+                                 .update = at("update"),
+                                 .weight_decay = decay,
+                                 .w = at("w"),
+                                 .rounded = at("rounded")});
+  }
+  void expect(Values& v) override {
+    if (std::isnan(v["coefficient"][0])) return;
+    ref::apply_update(v["lr"][0], decay, v["update"], v["w"]);
+    if (v.count("rounded")) v["rounded"] = v["w"];
+  }
+};
+
+TEST_P(DenseOps, MomentumAndItsUpdateMatchReference) {
+  for (Index n : {0, 1, 63, 1000, 40001})
+    for (double factor : {1.0, 0.03, std::nan("")}) {
+      check(MomentumUpdate(n, factor));
+      for (float decay : {0.0f, 0.1f}) check(ApplyUpdate(n, decay, factor));
+    }
+}
+
 TEST_P(DenseOps, AdamWMatchesReference) {
   for (Index n : {0, 1, 63, 1000, 40001})
     for (float decay : {0.0f, 0.1f})
@@ -933,6 +981,13 @@ TEST_P(DenseOps, RejectsWrongShapesAndTypes) {
                              .w = t({4}),
                              .m = t({4}),
                              .v = t({4})});
+  });
+  refused("momentum_update",
+          [&] { run(*backend, ops::MomentumUpdate{.coefficient = t({1}), .g = v4, .momentum = 0, .m = t({3})}); });
+  refused("apply_update", [&] {  // updates of type bf16
+    run(*backend,
+        ops::ApplyUpdate{
+            .coefficient = t({1}), .lr = t({1}), .update = t({4}, DType::bf16), .weight_decay = 0, .w = t({4})});
   });
   refused("fill", [&] { ops::run(*backend, ops::Fill{.x = i2, .value = 1.0f}); });
   refused("copy", [&] { ops::run(*backend, ops::Copy{.x = a, .y = c}); });

@@ -53,16 +53,16 @@ inline void for_each_element(ParamStore& store, const std::function<void(const s
   for (std::size_t g = 0; g < store.layout().groups.size(); ++g) {
     const GroupLayout& group = store.layout().groups[g];
     const Range owned = group.owned();
-    for (const TensorKind& kind : tensor_kinds) {
-      ParamStore::Buffers& buffers = store.buffers(g);
-      const View buffer = (kind.buffer ? buffers.*kind.buffer : buffers.weights).view();
+    for (const TensorKind& kind : tensor_kinds(store.specs())) {
+      const bool state = !kind.state.empty();
+      const View buffer = state ? kind.state_of(store, g) : store.buffers(g).weights.view();
       if (!buffer) continue;
       for (const ParamSlice& p : group.slices)
         for (Index i = 0; i < p.box.elements(); ++i) {
           const Index flat = p.offset + i;
-          if (kind.buffer && (flat < owned.begin || flat >= owned.end)) continue;
+          if (state && (flat < owned.begin || flat >= owned.end)) continue;
           f(kind.prefix + p.spec->name, whole_index(p.spec->shape, p.box, i, p.spec->physical_to_logical),
-            buffer.f32() + flat - (kind.buffer ? owned.begin : 0));
+            buffer.f32() + flat - (state ? owned.begin : 0));
         }
     }
   }

@@ -144,6 +144,23 @@ TEST(Checkpoint, RestoresADenseModelAtStepZero) {
   EXPECT_TRUE(read.router_bias.empty());
 }
 
+// The weights of a checkpoint of another optimizer load, but training cannot resume from it.
+TEST(Checkpoint, RefusesTheStateOfAnotherOptimizer) {
+  const Folder run;
+  const fs::path dir = write_as(run.path(), {2}, 5);
+  const std::unique_ptr<Device> backend = make_cpu();
+  std::vector<ParamSpec> specs = odd_specs();
+  for (ParamSpec& spec : specs) spec.optimizer = Optimizer::sgd;
+  ParamStore store(*backend, specs, Layout{}, coord_of(Layout{}, 0), true);
+  const std::string error = error_of([&] { load_checkpoint(dir, store); });
+  EXPECT_TRUE(has(error, "2: " + dir.string() +
+                             " is of another optimizer, as it lacks "
+                             "/optimizer/momentum/embedding.weight: set train.optimizer"))
+      << error;
+  load_checkpoint(dir, store, Load::weights);
+  EXPECT_EQ(store.get("layers.0.tiny").weight.f32()[0], expected_value("/params/layers.0.tiny", 0));
+}
+
 TEST(Checkpoint, ListsTensorsCompletelyAndInOrder) {
   const Folder run;
   const CheckpointTensors tensors(write_as(run.path(), {4, 2, 2, 1}, 200));
@@ -154,7 +171,7 @@ TEST(Checkpoint, ListsTensorsCompletelyAndInOrder) {
   ASSERT_EQ(parameters.size(), specs.size());
   for (std::size_t i = 0; i < specs.size(); ++i) {
     EXPECT_EQ(parameters[i], specs[i].name);
-    for (const TensorKind& kind : tensor_kinds) {
+    for (const TensorKind& kind : tensor_kinds(specs)) {
       const std::string name = kind.prefix + specs[i].name;
       ASSERT_TRUE(tensors.find(name));
       EXPECT_EQ(tensors.find(name)->shape, specs[i].shape);

@@ -140,7 +140,7 @@ TEST(Plan, FlopsMatchTheFormula) {
   const double tokens = static_cast<double>(config.train.global_batch * config.model.seq_len);
   double weights = 0, attention = 0;
   for (const ParamSpec& s : param_specs(config, planned_vocab)) {
-    if (s.rule != UpdateRule::adamw || s.name == "embedding.weight") continue;
+    if (!s.decays || s.name == "embedding.weight") continue;
     const double chosen = axes_of(s.split).has(Axis::ep) ? 3.0 / 12 : 1;
     weights += static_cast<double>(s.shape.elements()) * chosen;
   }

@@ -115,7 +115,7 @@ struct Imported {
     write_model(temp.path() / "model", theirs);
     const FamilyModel model = open_family_model(temp.path() / "model", {});
     FamilyValues values(temp.path() / "model", model);
-    engine.emplace(model.config, model.vocab, make_cpu(), make_mesh(*self, Layout{}), false, 0, 1, 64);
+    engine.emplace(model.config, model.vocab, make_cpu(), make_mesh(*self, Layout{}), false, ArenaSizes{}, 1, 64);
     engine->store().fill(values);
   }
   std::unique_ptr<Comm> self;

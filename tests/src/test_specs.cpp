@@ -33,18 +33,18 @@ router_bias = true
                       "test", overrides);
 }
 
-TEST(ParamSpecs, HaveAxesRuleAndLayer) {
+TEST(ParamSpecs, HaveAxesDecayAndLayer) {
   std::map<std::string, const ParamSpec*> by_name;
   const std::vector<ParamSpec> specs = param_specs(model(), 37);
   for (const ParamSpec& s : specs) by_name[s.name] = &s;
   struct Expected {
     const char* name;
     Axes summed;
-    UpdateRule rule;
+    bool decays;
     std::optional<Index> layer;
   };
   const Axes all = Axis::dp | Axis::tp;
-  constexpr UpdateRule decays = UpdateRule::adamw, stays = UpdateRule::adamw_without_decay;
+  constexpr bool decays = true, stays = false;
   for (const Expected& e : {Expected{"embedding.weight", Axis::dp, decays, {}},
                             {"layers.0.attention_norm.weight", all, stays, 0},
                             {"layers.1.attention_norm.bias", all, stays, 1},
@@ -68,28 +68,47 @@ TEST(ParamSpecs, HaveAxesRuleAndLayer) {
     ASSERT_TRUE(by_name.count(e.name)) << e.name;
     const ParamSpec& s = *by_name[e.name];
     EXPECT_EQ(s.summed(), e.summed) << e.name << ": " << s.summed().str();
-    EXPECT_EQ(s.rule, e.rule) << e.name;
+    EXPECT_EQ(s.decays, e.decays) << e.name;
     EXPECT_EQ(s.layer, e.layer) << e.name;
   }
 }
 
 // Neither "matrix" nor the number of dimensions tells which parameters decay.
 TEST(ParamSpecs, DecayOnlyGemmWeightsAndEmbeddingTables) {
-  const auto rule = [](const std::string& name, const std::vector<std::string>& overrides) {
+  const auto decay = [](const std::string& name, const std::vector<std::string>& overrides) {
     for (const ParamSpec& s : param_specs(model(overrides), 37))
-      if (s.name == name) return s.rule;
+      if (s.name == name) return s.decays;
     ADD_FAILURE() << "no " << name;
-    return UpdateRule::adamw;
+    return false;
   };
-  constexpr UpdateRule decays = UpdateRule::adamw, stays = UpdateRule::adamw_without_decay;
-  EXPECT_EQ(rule("position.weight", {"--model.position=learned"}), decays);
+  constexpr bool decays = true, stays = false;
+  EXPECT_EQ(decay("position.weight", {"--model.position=learned"}), decays);
   EXPECT_EQ(
-      rule("layers.3.moe.router.noise.weight", {"--moe.choice=noisy", "--moe.noise=1", "--moe.learned_noise=true"}),
+      decay("layers.3.moe.router.noise.weight", {"--moe.choice=noisy", "--moe.noise=1", "--moe.learned_noise=true"}),
       decays);
-  EXPECT_EQ(rule("relative_bias.weight", {"--model.position=t5"}), stays);
-  EXPECT_EQ(rule("layers.0.attention.q_norm.weight", {"--model.qk_norm=whole"}), stays);
-  EXPECT_EQ(rule("layers.0.attention.sinks", {"--model.attention_sinks=true"}), stays);
-  EXPECT_EQ(rule("output.bias", {"--model.output_bias=true"}), stays);
+  EXPECT_EQ(decay("relative_bias.weight", {"--model.position=t5"}), stays);
+  EXPECT_EQ(decay("layers.0.attention.q_norm.weight", {"--model.qk_norm=whole"}), stays);
+  EXPECT_EQ(decay("layers.0.attention.sinks", {"--model.attention_sinks=true"}), stays);
+  EXPECT_EQ(decay("output.bias", {"--model.output_bias=true"}), stays);
+}
+
+// Muon updates the weights of GEMMs in layers, but for routers and gates. Experts, and the two
+// projections of a gated FFN, are matrices of their own.
+TEST(ParamSpecs, AssignMatricesToMuon) {
+  std::map<std::string, std::string> matrices;
+  for (const ParamSpec& s : param_specs(model({"--train.optimizer=muon"}), 37)) {
+    if (s.optimizer == Optimizer::muon)
+      matrices[s.name] = fmt::format("{} {} {}", s.shape.str(), s.matrix.stack, s.matrix.rows);
+    const bool is_other =
+        !s.layer || !s.decays || s.name.find("router") != std::string::npos || s.name.ends_with("shared_gate.weight");
+    EXPECT_EQ(s.optimizer, is_other ? Optimizer::adamw : Optimizer::muon) << s.name;
+  }
+  EXPECT_EQ(matrices["layers.0.attention.q.weight"], "[6, 4, 24] 0 2");
+  EXPECT_EQ(matrices["layers.0.attention.out.weight"], "[24, 6, 4] 0 1");
+  EXPECT_EQ(matrices["layers.1.mlp.up.weight"], "[2, 30, 24] 1 1");
+  EXPECT_EQ(matrices["layers.3.moe.experts.up.weight"], "[6, 2, 12, 24] 2 1");
+  EXPECT_EQ(matrices["layers.3.moe.experts.down.weight"], "[6, 24, 12] 1 1");
+  for (const ParamSpec& s : param_specs(model({"--train.optimizer=sgd"}), 37)) EXPECT_EQ(s.optimizer, Optimizer::sgd);
 }
 
 // All layers share the table of T5, unless each has its own. Every layer has its own sinks.

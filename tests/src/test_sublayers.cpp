@@ -249,7 +249,7 @@ TEST(Blocks, AreListsOfGroupsOfBranches) {
   EXPECT_EQ(count_moe({spec}), 2);
   Layer l(spec);
   const RopeTables rope(*l.device, {spec}, 5);
-  const Block block(spec, 0, {D, l.store, rope, {}, l.counts});
+  Block block(spec, 0, {D, l.store, rope, {}, l.counts});
   EXPECT_EQ(l.counts.routers, 2);
   std::vector<CacheSpec> caches;
   block.append_cache_specs(caches);

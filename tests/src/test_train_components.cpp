@@ -167,6 +167,26 @@ TEST(DistributedOptimizer, StepsMatchAdamW) {
   }
 }
 
+// The momentum persists over steps, and the gradient is clipped before it enters the momentum.
+TEST(DistributedOptimizer, StepsMatchSgd) {
+  WithOptimizer one({"--train.optimizer=sgd", "--train.momentum=0.8", "--train.clip=2", "--train.weight_decay=0.2"});
+  const Config::Train& train = one.config.train;
+  const Param matrix = one.engine.store().get("output.weight");
+  const Index n = matrix.weight.elements();
+  reference::Numbers w(matrix.weight.f32(), matrix.weight.f32() + n), m(n, 0.0), g(n);
+  const RandomStream random(2, "gradients");
+  for (Index step = 1; step <= 5; ++step) {
+    const double lr = 0.01 / static_cast<double>(step);
+    for (Index i = 0; i < n; ++i) g[i] = matrix.grad.f32()[i] = static_cast<float>(random.normal(step * n + i));
+    one.optimizer.step(train, lr, step);
+    one.engine.store().finish_gradients();
+    ASSERT_GT(one.optimizer.norm(), 2);
+    reference::momentum_update(0.8, 2 / one.optimizer.norm(), g, m);
+    reference::apply_update(lr, train.weight_decay, m, w);
+    for (Index i = 0; i < n; ++i) ASSERT_NEAR(matrix.weight.f32()[i], w[i], 1e-6) << "step " << step;
+  }
+}
+
 // Old gradients in memory do not count if no product has written the matrix's gradient since then.
 TEST(DistributedOptimizer, TreatsUnwrittenGradientsAsZero) {
   WithOptimizer one({});

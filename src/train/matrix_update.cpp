@@ -1,0 +1,52 @@
+#include "src/train/matrix_update.h"
+
+#include "dist/phase.h"
+#include "kernels/ops/permute.h"
+
+namespace sy {
+
+MatrixUpdate::MatrixUpdate(ParamStore& store, std::size_t group, Comm& world)
+    : backend_(store.backend()),
+      world_(world),
+      rule_(update_rule(store.layout().groups[group].optimizer)),
+      state_(store.buffers(group).state[0]),
+      exchange_(matrix_exchange(store.specs(), store.mesh_layout(), world.rank(), group)),
+      shards_(backend_.tensor({std::ssize(exchange_.pack) * exchange_.width})),
+      owned_shards_(backend_.tensor({std::ssize(exchange_.disassemble) * exchange_.width})),
+      matrices_(backend_.tensor({exchange_.matrix_elements()})),
+      scratch_(backend_.tensor({exchange_.scratch_elements(rule_)})),
+      squares_(backend_.tensor({std::ssize(exchange_.matrices)}, DType::f64)) {
+  const auto copied = [&](const std::vector<std::int32_t>& index) {
+    Tensor tensor = backend_.tensor({std::ssize(index)}, DType::i32);
+    backend_.to_device(index.data(), tensor);
+    return tensor;
+  };
+  pack_ = copied(exchange_.pack);
+  assemble_ = copied(exchange_.assemble);
+  disassemble_ = copied(exchange_.disassemble);
+  unpack_ = copied(exchange_.unpack);
+  Index at = 0;
+  for (const MatrixExchange::Matrix& m : exchange_.matrices) {
+    views_.push_back(matrices_.view().rows(at, m.elements()).reshape({m.rows, m.columns}));
+    at += m.elements();
+  }
+}
+
+void MatrixUpdate::run(View direction) {
+  const ScopedPhase phase("update of matrices");
+  const Index width = exchange_.width;
+  const auto permute = [&](ConstView x, const Tensor& index, View y) {
+    ops::run(backend_,
+             ops::Permute{
+                 .x = x.reshape({x.dim(0) / width, width}), .index = index, .y = y.reshape({y.dim(0) / width, width})});
+  };
+  permute(state_, pack_, shards_);
+  world_.all_to_all_v(shards_, exchange_.by_owner, owned_shards_, exchange_.by_rank);
+  permute(owned_shards_, assemble_, matrices_);
+  rule_.matrices->direction(backend_, views_, squares_, scratch_);
+  permute(matrices_, disassemble_, owned_shards_);
+  world_.all_to_all_v(owned_shards_, exchange_.by_rank, shards_, exchange_.by_owner);
+  permute(shards_, unpack_, direction);
+}
+
+}  // namespace sy

@@ -1,0 +1,36 @@
+// Update of whole matrices whose elements are in the ZeRO-1 ranges of several ranks.
+#pragma once
+
+#include <vector>
+
+#include "dist/comm.h"
+#include "src/params/matrix_exchange.h"
+
+namespace sy {
+
+// Computes the directions of the matrices of one group of parameters (MatrixRule::direction).
+class MatrixUpdate {
+ public:
+  // group: index in FlatLayout::groups. world: all ranks of the layout. Both must outlive this
+  // object.
+  MatrixUpdate(ParamStore& store, std::size_t group, Comm& world);
+
+  // Gathers each matrix of state[0] to its owner, which computes its direction, and returns the
+  // directions to the ranges of the ranks. Padding stays as it is. Collective. The host waits once
+  // for the device.
+  // direction: [n / shards], the owned range of the group.
+  void run(View direction);
+
+ private:
+  Device& backend_;
+  Comm& world_;
+  const UpdateRule& rule_;
+  const Tensor& state_;
+  MatrixExchange exchange_;
+  Tensor shards_, owned_shards_, matrices_, scratch_;  // f32
+  Tensor squares_;                                     // [number of matrices] f64
+  Tensor pack_, assemble_, disassemble_, unpack_;      // i32
+  std::vector<View> views_;                            // [rows, columns] of each owned matrix
+};
+
+}  // namespace sy

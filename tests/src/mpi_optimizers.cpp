@@ -1,0 +1,231 @@
+// Every optimizer on every layout of the launched number of ranks. Gradients are random numbers.
+// The weights are compared with one process in double precision, also after a resume on another
+// layout.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+#include <optional>
+
+#include "src/io/checkpoint.h"
+#include "src/params/values.h"
+#include "src/train/distributed_optimizer.h"
+#include "tests/mpi_world.h"
+#include "tests/reference.h"
+#include "tests/src/box_index.h"
+#include "tests/src/temp_folder.h"
+
+namespace sy {
+namespace {
+
+using reference::Numbers;
+using test::world;
+
+constexpr Index optimizer_vocab = 24, optimizer_steps = 5;
+constexpr double optimizer_lr = 0.01;
+
+// Fused kv heads of odd sizes, which ranges cut anywhere, experts, and matrices of every kind.
+// Layouts of 3 and 6 ranks divide it, too.
+Config optimizer_config(const std::string& optimizer, const std::vector<std::string>& settings) {
+  std::vector<std::string> overrides = {"--train.optimizer=" + optimizer};
+  overrides.insert(overrides.end(), settings.begin(), settings.end());
+  return parse_config(R"(
+[model]
+layers = 2
+d_model = 24
+heads = 24
+kv_heads = 2
+head_dim = 2
+d_ff = 48
+seq_len = 24
+bias = true
+[moe]
+experts = 24
+first_dense = 1
+top_k = 2
+d_ff = 24
+shared_experts = 1
+shared_gate = true
+[train]
+global_batch = 24
+micro_batch = 1
+clip = 3
+weight_decay = 0.1
+momentum = 0.8
+)",
+                      "test", overrides);
+}
+
+// Gradient of element i of a parameter.
+double drawn_gradient(const ParamSpec& spec, Index step, Index i) {
+  return static_cast<float>(RandomStream(static_cast<std::uint64_t>(step), spec.name).normal(i) * 0.1);
+}
+
+// Trains whole parameters in double precision.
+std::map<std::string, Numbers> trained_weights(const Config& config, const std::vector<ParamSpec>& specs) {
+  const Config::Train& t = config.train;
+  std::map<std::string, Numbers> weights, first, second;
+  InitialValues initial(1);
+  for (const ParamSpec& spec : specs) {
+    std::vector<float> values(static_cast<std::size_t>(spec.shape.elements()));
+    initial.read(spec, full_box(spec.shape), values);
+    weights[spec.name] = Numbers(values.begin(), values.end());
+    first[spec.name] = second[spec.name] = Numbers(values.size(), 0.0);
+  }
+  for (Index step = 1; step <= optimizer_steps; ++step) {
+    std::map<std::string, Numbers> gradients;
+    double squares = 0;
+    for (const ParamSpec& spec : specs) {
+      Numbers& g = gradients[spec.name];
+      for (Index i = 0; i < spec.shape.elements(); ++i) g.push_back(drawn_gradient(spec, step, i));
+      squares += reference::dot(g, g);
+    }
+    const double coefficient = std::min(1.0, t.clip / std::sqrt(squares));
+    for (const ParamSpec& spec : specs) {
+      Numbers &w = weights[spec.name], &m = first[spec.name], &g = gradients[spec.name];
+      const double decay = spec.decays ? t.weight_decay : 0;
+      if (spec.optimizer == Optimizer::adamw) {
+        const reference::AdamW desc{static_cast<float>(t.beta1), static_cast<float>(t.beta2), static_cast<float>(t.eps),
+                                    static_cast<float>(decay)};
+        const auto s = static_cast<double>(step);
+        reference::adamw(desc, coefficient, {optimizer_lr, 1 - std::pow(t.beta1, s), 1 - std::pow(t.beta2, s)}, g, w, m,
+                         second[spec.name]);
+        continue;
+      }
+      reference::momentum_update(t.momentum, coefficient, g, m);
+      Numbers direction = m;
+      if (spec.optimizer == Optimizer::muon) {
+        Index matrices = 1, rows = 1, columns = 1;
+        for (int d = 0; d < spec.shape.size(); ++d)
+          (d < spec.matrix.stack                      ? matrices
+           : d < spec.matrix.stack + spec.matrix.rows ? rows
+                                                      : columns) *= spec.shape[d];
+        for (Index k = 0; k < matrices; ++k) {
+          const auto begin = direction.begin() + k * rows * columns;
+          const Numbers update = reference::muon_direction(rows, columns, {begin, begin + rows * columns});
+          std::copy(update.begin(), update.end(), begin);
+        }
+      }
+      reference::apply_update(optimizer_lr, decay, direction, w);
+    }
+  }
+  return weights;
+}
+
+// Parameters and optimizer of this rank.
+struct OptimizerRank {
+  Config config;
+  std::unique_ptr<Device> backend = make_device(test::device.backend);
+  Mesh mesh;
+  std::optional<ParamStore> store;
+  std::optional<DistributedOptimizer> optimizer;
+
+  OptimizerRank(const Config& c, const Layout& layout)
+      : config(c), mesh(on_backend(make_mesh(world(), layout), *backend)) {
+    join_kv_replicas(mesh, config.model.kv_heads);
+    store.emplace(*backend, param_specs(config, optimizer_vocab), layout, mesh.coord, true);
+    store->initialize(1);
+    optimizer.emplace(mesh, *store);
+  }
+
+  // Returns true if a lower rank of tp holds the same kv heads.
+  bool is_replica(const ParamSpec& spec) const {
+    for (int d = 0; d < spec.shape.size(); ++d)
+      if (spec.split[d] == Axis::tp && num_replicas(spec.shape[d], mesh.layout.tp) > 1)
+        return mesh.kv_replicas->rank() > 0;
+    return false;
+  }
+
+  // The first rank that holds an element has its whole gradient; the others have zeros.
+  void step(Index number) {
+    store->finish_gradients();
+    for (const GroupLayout& group : store->layout().groups)
+      for (const ParamSlice& slice : group.slices) {
+        std::vector<float> g(static_cast<std::size_t>(slice.box.elements()));
+        if (group.shard == 0 && !is_replica(*slice.spec))
+          for (Index i = 0; i < std::ssize(g); ++i)
+            g[i] = static_cast<float>(
+                drawn_gradient(*slice.spec, number, test::whole_index(slice.spec->shape, slice.box, i)));
+        backend->to_device(g.data(), store->get(slice.spec->name).grad);
+      }
+    optimizer->step(config.train, optimizer_lr, number);
+    store->finish_all_gather();
+  }
+
+  // The largest difference from the expected weights, relative to the largest weight of the
+  // parameter.
+  std::pair<double, std::string> farthest(const std::map<std::string, Numbers>& expected) const {
+    std::pair<double, std::string> worst;
+    for (const GroupLayout& group : store->layout().groups)
+      for (const ParamSlice& slice : group.slices) {
+        const Numbers& want = expected.at(slice.spec->name);
+        double largest = 0, difference = 0;
+        for (double w : want) largest = std::max(largest, std::abs(w));
+        std::vector<float> got(static_cast<std::size_t>(slice.box.elements()));
+        backend->to_host(store->get(slice.spec->name).weight, got.data());
+        for (Index i = 0; i < std::ssize(got); ++i)
+          difference =
+              std::max(difference, std::abs(got[i] - want[test::whole_index(slice.spec->shape, slice.box, i)]));
+        worst = std::max(worst, {difference / largest, slice.spec->name});
+      }
+    return worst;
+  }
+};
+
+struct OptimizerCase {
+  const char *name, *optimizer;
+  std::vector<std::string> settings = {};
+};
+struct OptimizerLayouts : testing::TestWithParam<OptimizerCase> {};
+
+TEST_P(OptimizerLayouts, MatchOneProcessAndResumeOnAnother) {
+  const Config config = optimizer_config(GetParam().optimizer, GetParam().settings);
+  const std::vector<ParamSpec> specs = param_specs(config, optimizer_vocab);
+  const std::map<std::string, Numbers> expected = trained_weights(config, specs);
+  const std::vector<Layout> layouts = layouts_of(config, world().size());
+  double worst = 0;
+  for (std::size_t l = 0; l < layouts.size(); ++l) {
+    char run[256] = {};
+    std::optional<TempFolder> owner;
+    if (world().rank() == 0) owner.emplace().path().string().copy(run, sizeof run - 1);
+    world().broadcast(view_of(reinterpret_cast<std::uint8_t*>(run), {sizeof run}), 0);
+    const auto check = [&](const OptimizerRank& rank, const std::string& where) {
+      const auto [far, name] = rank.farthest(expected);
+      ASSERT_LE(far, 1e-6) << where << ": " << name;
+      worst = std::max(worst, far);
+    };
+    OptimizerRank first(config, layouts[l]);
+    for (Index step = 1; step <= optimizer_steps; ++step) {
+      first.step(step);
+      if (step != 3) continue;
+      TrainState state;
+      state.step = step;
+      state.config = to_ini(config);
+      save_checkpoint(world(), run, state, *first.store, {});
+    }
+    check(first, layouts[l].str());
+
+    const Layout& other = layouts[(l + 1) % layouts.size()];
+    OptimizerRank second(config, other);
+    load_checkpoint(resolve_checkpoint(world(), run, nullptr), *second.store);
+    for (Index step = 4; step <= optimizer_steps; ++step) second.step(step);
+    check(second, layouts[l].str() + ", then " + other.str());
+    world().barrier();
+  }
+  if (world().rank() == 0) fmt::print("{} layouts, weights within {:.1e} of the largest one\n", layouts.size(), worst);
+}
+
+const OptimizerCase optimizer_cases[] = {
+    {"adamw", "adamw"},
+    {"sgd", "sgd"},
+    {"muon", "muon"},
+    {"muon_latent",
+     "muon",
+     {"--model.kv_heads=0", "--model.bias=mlp", "--model.kv_lora_rank=10", "--model.q_lora_rank=7",
+      "--model.qk_rope_head_dim=2", "--model.v_head_dim=3"}},
+};
+INSTANTIATE_TEST_SUITE_P(Cases, OptimizerLayouts, testing::ValuesIn(optimizer_cases),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+}  // namespace
+}  // namespace sy
