@@ -24,7 +24,7 @@ done
 if ((${#files[@]} == 0)); then
   patterns=('*.h' '*.cpp' '*.cu' '*.cuh' '*.in' '*.sh' '*.sbatch' '*.cmake' '*CMakeLists.txt' '*.ini' '*.md')
   # Without git, what lies in the folders of the source tree.
-  mapfile -t files < <(git ls-files "${patterns[@]}" 2>/dev/null || find cmake configs dist docs kernels launch src tests ./*.* -type f | grep -E '\.(h|cpp|cu|cuh|in|sh|sbatch|cmake|ini|md)$|CMakeLists\.txt$' | sed 's#^\./##')
+  mapfile -t files < <(git ls-files "${patterns[@]}" 2>/dev/null || find benchmarks cmake configs dist docs kernels launch src tests ./*.* -type f | grep -E '\.(h|cpp|cu|cuh|in|sh|sbatch|cmake|ini|md)$|CMakeLists\.txt$' | sed 's#^\./##')
 fi
 exec perl - "${options[@]}" "${files[@]}" <<'PERL'
 use strict;

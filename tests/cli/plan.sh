@@ -80,11 +80,11 @@ expect_error "these layouts work" "$switchyard" plan config.ini --ranks 4 --layo
 expect_error "write layouts as tp2-ep4-etp1" "$switchyard" plan config.ini --ranks 4 --layouts 2x4
 expect_error "ep is there twice" "$switchyard" plan config.ini --ranks 4 --layouts ep2-ep4
 expect_error "--top -1" "$switchyard" plan config.ini --ranks 4 --top -1
-expect_error "b200, h100, h200" "$switchyard" plan config.ini --ranks 4 --machine h1000
+expect_error "h100, h200, h800" "$switchyard" plan config.ini --ranks 4 --machine h1000
 # A build folder outside the sources has links to configs/ and launch/ next to the program.
 mkdir -p far/build
 cp "$switchyard" far/build/ && ln -s "$root/configs" "$root/launch" far/build/
-expect_error "b200, h100, h200" far/build/switchyard plan config.ini --ranks 4 --machine h1000
+expect_error "h100, h200, h800" far/build/switchyard plan config.ini --ranks 4 --machine h1000
 expect_ok far/build/switchyard plan config.ini --ranks 4 --machine h100
 rm -r far
 printf '[machine]\nmemory = 1e9\nmemroy = 2\n' >wrong.ini

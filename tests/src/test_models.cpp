@@ -41,6 +41,7 @@ const std::map<std::string, Published> published = {
     {"opt-175b", {175}},
     {"palm-540b", {540.35}},
     {"chinchilla-70b", {70 - 80 * 8192e-9 * 8192}},
+    {"mpt-7b", {6.6589}},
     {"mistral-7b", {7.2417}},
     {"llama-65b", {65.2}},
     {"llama-2-70b", {68.9766}},
@@ -53,7 +54,9 @@ const std::map<std::string, Published> published = {
     {"falcon-2-11b", {11.1034}},
     {"phi-3-small", {7.3923}},
     {"phi-4", {14.6595}},
+    {"llama-3.1-8b", {8.0303}},
     {"llama-3.1-70b", {70.5537}},
+    {"llama-3.1-405b", {405.85}},
     {"reka-flash-3", {20.9}},
     {"yi-34b", {34.3889}},
     {"deepseek-67b", {67.4247}},
@@ -65,15 +68,19 @@ const std::map<std::string, Published> published = {
     {"mixtral-8x22b", {140.6301, 39.15}},
     {"command-a", {111.0576}},
     {"gemma-3-27b", {27.009}},
+    {"apertus-8b", {8.05}},
+    {"apertus-70b", {70.6}},
     {"smollm2-1.7b", {1.7114}},
     {"switch-base-8-decoder",
      {12 * 4 * 768e-9 * 768 + 6 * 2 * 768e-9 * 3072 + 6 * 8 * 2 * 768e-9 * 3072 + 32.128e-6 * 768}},
     {"glam-64b-64e", {1162, 96.6}},
     {"qwen2-57b-a14b", {57.4092, 14.2}},
     {"qwen3-235b-a22b", {235.0936, 22.2}},
+    {"qwen3-30b-a3b", {30.5321}},  // active: only 3.3 is published
     {"olmoe-7b-1b", {6.9192, 1.282}},
     // The model card leaves the embedding out of the active parameters.
     {"gpt-oss-120b", {116.83, 5.13 + 201.088e-6 * 2880}},
+    {"gpt-oss-20b", {20.91, 3.61 + 201.088e-6 * 2880}},
 };
 
 TEST(KnownModels, HaveThePublishedParameterCounts) {
