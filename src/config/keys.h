@@ -618,6 +618,10 @@ void for_each_key(C& c, F&& visit) {
       {.on_resume = ignore});
   key("run.resume_step", r.resume_step,
       "with run.resume, training goes on from the checkpoint of this step. -1: from the newest", {{-1, big}, ignore});
+  key("run.max_hours", r.max_hours,
+      "a checkpoint is written, and the run stops with exit code 3, before this many hours since the start of the program "
+      "are over. 0: no limit",
+      {{0, big}, ignore});
   key("run.init_from", r.init_from,
       "a checkpoint, or a run, whose weights a new run starts from in place of random ones", {.on_resume = ignore});
   auto& l = c.log;

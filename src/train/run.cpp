@@ -29,6 +29,7 @@
 #include "src/train/routing_warnings.h"
 #include "src/train/run_texts.h"
 #include "src/train/stop.h"
+#include "src/train/time_limit.h"
 #include "src/train/trainer.h"
 
 namespace sy {
@@ -39,6 +40,9 @@ namespace fs = std::filesystem;
 // Time in which an ended run should release its folder. Under load, ranks outlive mpirun by a
 // second or two.
 constexpr std::chrono::seconds lock_timeout(5);
+
+// A reason to stop that is no number of a signal: run.max_hours.
+constexpr int time_is_over = 1 << 20;
 
 // Returns true if an error message says that the disk is full.
 bool is_disk_full(const std::string& what) {
@@ -175,6 +179,7 @@ class Run {
     while (!stop && !stop_early && trainer_.steps_done() < config_.train.steps) {
       // Waiting for other ranks after the passes belongs to this step as well.
       const ScopedStep scoped_step(trainer_.steps_done() + 1);
+      const double begin = program_seconds();
       step_trace.begin_step(trainer_.steps_done() + 1);
       const StepResult result = step_or_advice();
       const Index step = trainer_.steps_done();
@@ -199,7 +204,8 @@ class Run {
       });
       const ValidationOutcome outcome = record_validation(step, validation);
       stop_early = outcome.stop_early;
-      stop = signal_everywhere();
+      time_limit_.add_step(program_seconds() - begin);
+      stop = stop_reason_everywhere();
       const Index every = config_.run.checkpoint_every;
       if (stop || stop_early || outcome.is_best || step == config_.train.steps || (every > 0 && step % every == 0))
         save();
@@ -211,8 +217,9 @@ class Run {
       report_end(first);
       return 0;
     }
-    print(fmt::format("stopped at step {} as {} asked; continue with --run.resume=true", trainer_.steps_done(),
-                      signal_name(stop)));
+    print(fmt::format(
+        "stopped at step {} as {} asked; continue with --run.resume=true", trainer_.steps_done(),
+        stop == time_is_over ? fmt::format("run.max_hours = {}", config_.run.max_hours) : signal_name(stop)));
     return stopped_exit_code;
   }
 
@@ -331,6 +338,12 @@ class Run {
 
   // Returns a signal that asked any rank to stop; 0 if there was none. Collective.
   int signal_everywhere() { return static_cast<int>(world_.max(stop_signal())); }
+
+  // The same, or time_is_over if the clock of the first rank says so. Collective.
+  int stop_reason_everywhere() {
+    const bool over = is_first_rank() && time_limit_.must_stop(program_seconds());
+    return static_cast<int>(world_.max(over ? time_is_over : stop_signal()));
+  }
 
   // Locks the folder, so that no other run uses it.
   void lock_folder() {
@@ -517,6 +530,7 @@ class Run {
     const PhaseGuard saving({"save of a checkpoint", -1, "", state_.step});
     for (const std::string& warning : save_checkpoint(world_, dir_, state_, engine_.store(), retained))
       warn_once(warning);
+    time_limit_.add_save(progress_.elapsed() - begin);
     if (!options_.quiet)
       print(fmt::format("saved     {} in {}", (checkpoints_of(dir_) / step_name(state_.step)).string(),
                         seconds_text(progress_.elapsed() - begin)));
@@ -560,6 +574,7 @@ class Run {
   bool losses_known_ = true;  // false: metrics.jsonl lacks more losses than rise_ tolerates
   std::set<std::string> warned_;
   ProgressLine progress_{config_.train.steps, config_.run.log_every};
+  TimeLimit time_limit_{config_.run.max_hours};
   std::optional<FolderLock> lock_;  // on the first rank
   const Index library_bytes_;
 };
