@@ -5,5 +5,4 @@
 #   SWITCHYARD_SITE=marenostrum5 sbatch --account=PROJECT --qos=acc_ehpc --partition=acc \
 #     --ntasks-per-node=4 --cpus-per-task=20 --gres=gpu:4 launch/slurm.sbatch CONFIG ...
 module load gcc openmpi cuda nccl hdf5 boost  # CHANGE: the names and versions of the build
-mpi=pmix
 # NCCL and UCX find the InfiniBand ports by themselves: no variables of the network are set.
