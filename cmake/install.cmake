@@ -1,4 +1,5 @@
-# The files of `cmake --install`, the Debian package that cpack makes of them, and the source tarball.
+# The files of `cmake --install`, the Debian package that cpack makes of them, and the source
+# tarball.
 set(CMAKE_SKIP_INSTALL_ALL_DEPENDENCY ON)  # the tests are not for it
 include(GNUInstallDirs)
 install(TARGETS switchyard RUNTIME)
@@ -28,8 +29,8 @@ install(CODE [[
   file(INSTALL "$<TARGET_FILE_DIR:switchyard>/completion.zsh" RENAME _switchyard
        DESTINATION "${CMAKE_INSTALL_PREFIX}/share/zsh/${folder}")
 ]])
-# A modulefile for Environment Modules and Lmod. It contains the prefix, so that a site may copy it to
-# its own folder of modulefiles.
+# A modulefile for Environment Modules and Lmod. It contains the prefix, so that a site may copy it
+# to its own folder of modulefiles.
 install(CODE "
   set(version ${PROJECT_VERSION})
   set(bin ${CMAKE_INSTALL_BINDIR})
@@ -57,8 +58,9 @@ set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
 set(CPACK_DEBIAN_PACKAGE_DEPENDS "openmpi-bin")
 set(CPACK_DEBIAN_PACKAGE_RECOMMENDS "gnuplot-nox")
 
-# cpack --config CPackSourceConfig.cmake: a tarball of the tree without the files of builds and runs.
-# The patterns begin with the source folder, so that its own path does not match them.
+# `cpack --config CPackSourceConfig.cmake` makes a tarball of the tree without the files of builds
+# and runs. The patterns begin with the source folder, so that its own path does not match them.
+# CPACK_PACKAGING_INSTALL_PREFIX would be a folder in the tarball. Debian packages have /usr anyway.
 set(CPACK_VERBATIM_VARIABLES TRUE)
 set(CPACK_SOURCE_GENERATOR TGZ)
 set(CPACK_SOURCE_PACKAGE_FILE_NAME switchyard-${PROJECT_VERSION})

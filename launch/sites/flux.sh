@@ -10,7 +10,7 @@
 #flux: --exclusive
 #flux: --time-limit=12h
 set -euo pipefail
-cd "${SWITCHYARD_ROOT:-$PWD}"  # the clone, with build/switchyard; Flux starts where it was submitted
+cd "${SWITCHYARD_ROOT:-$PWD}"  # the clone, with build/switchyard
 # shellcheck source=launch/sites/job.sh
 source "${SWITCHYARD_LAUNCH:-launch}/sites/job.sh"
 help_or_go_on "$@"

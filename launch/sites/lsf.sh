@@ -21,7 +21,7 @@ hours=12                                          # CHANGE: as -W above
 binding=()
 start_job "$@"
 
-# One resource set for each node: a rank sees all GPUs of its node and uses its own. Confined to that
-# one, it could not share memory with the others.
+# One resource set for each node: a rank sees all GPUs of its node and uses its own. Confined to
+# that one, it could not share memory with the others.
 ((${#binding[@]})) || binding=(-d packed -b "packed:$cpus_per_rank")
 train_under jsrun -n "$nodes" -r 1 -a "$ranks_per_node" -c $((ranks_per_node * cpus_per_rank)) -g "$gpus_per_node" "${binding[@]}"

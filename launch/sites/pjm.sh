@@ -16,7 +16,7 @@ cd "${SWITCHYARD_ROOT:-${PJM_O_WORKDIR:-$PWD}}"  # the clone, with build/switchy
 # shellcheck source=launch/sites/job.sh
 source "${SWITCHYARD_LAUNCH:-launch}/sites/job.sh"
 help_or_go_on "$@"
-ranks_per_node=4 cpus_per_rank=12 gpus_per_node=0  # CHANGE: 4 as max-proc-per-node; 12 cores have one memory
+ranks_per_node=4 cpus_per_rank=12 gpus_per_node=0  # CHANGE: ranks as max-proc-per-node
 hours=12                                           # CHANGE: as elapse above
 binding=()
 start_job "$@"

@@ -3,7 +3,8 @@
 # BLAST-WarpX/warpx of 2026-07-01, Tools/machines/perlmutter-nersc; the NCCL variables are those of
 # argonne-lcf/user-guides of 2026-08-19, polaris/.../nccl.md, for the same network.
 #   SWITCHYARD_SITE=perlmutter sbatch --account=PROJECT_g --qos=regular --constraint=gpu \
-#     --ntasks-per-node=4 --cpus-per-task=32 --gpus-per-node=4 --gpu-bind=none launch/slurm.sbatch CONFIG ...
+#     --ntasks-per-node=4 --cpus-per-task=32 --gpus-per-node=4 \
+#     --gpu-bind=none launch/slurm.sbatch CONFIG ...
 module load gpu PrgEnv-gnu craype-x86-milan craype-accel-nvidia80 cudatoolkit cray-hdf5
 module load nccl  # CHANGE: the version of the build, with its plugin for Slingshot
 mpi=  # srun's default is that of Cray MPICH
