@@ -163,6 +163,7 @@ struct Config {
     Index log_every = 10, checkpoint_every = 200, keep = 3, keep_best = 0, keep_every = 0;
     bool resume = false, checkpoint_first = false;
     Index resume_step = -1;
+    double max_hours = 0;
     std::string init_from;
   } run;
 

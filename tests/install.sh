@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# tests/install.sh BINARY ROOT: checks the installed files and the Debian package.
+# tests/install.sh BINARY ROOT: checks the installed files, the Debian package and the source
+# tarball.
 #
 # The installed program must work in any folder, because a package holds the same files.
 source "$2/tests/cli/lib/lib.sh"
@@ -37,10 +38,32 @@ complete_words() {
 [[ $(complete_words tra) == train ]] || die "tra is not completed"
 [[ $(complete_words train --train.warm) == --train.warmup= ]] || die "a setting is not completed"
 
+# The modulefile and the CMake package lead to this installation.
+expect_file "$share/switchyard/launch/sites/pbs.sh" "$share/switchyard/launch/sites/profiles/alps.sh"
+grep -qxF "set prefix \"$work/usr\"" "$share/switchyard/modulefiles/switchyard/$version" || die "the modulefile has another prefix"
+mkdir "$work/user"
+cat >"$work/user/CMakeLists.txt" <<'CMAKE'
+cmake_minimum_required(VERSION 3.22)
+project(user NONE)
+find_package(switchyard REQUIRED)
+get_target_property(program switchyard::switchyard IMPORTED_LOCATION)
+message(STATUS "found ${program} ${switchyard_VERSION}")
+CMAKE
+expect_ok cmake -S "$work/user" -B "$work/user/build" -DCMAKE_PREFIX_PATH="$work/usr"
+expect_output "found $bin $version"
+
+# The source tarball has the tree, and no files of builds and runs.
+expect_ok cpack --config "$build/CPackSourceConfig.cmake" -B "$work/source"
+expect_ok tar -tzf "$work/source/switchyard-$version.tar.gz"
+expect_output "switchyard-$version/src/cli/main.cpp"
+files=$(grep -E "^switchyard-$version/(\.git/|build|runs/|data/)" <<<"$out" || true)
+[[ -z $files ]] || die "the source tarball has $files"
+
 cd "$work"
 expect_ok cpack --config "$build/CPackConfig.cmake" -B "$work/package"
 expect_ok dpkg-deb --contents package/switchyard_*.deb
 expect_output "./usr/bin/switchyard"
 expect_output "./usr/share/zsh/vendor-completions/_switchyard"
+expect_output "./usr/share/switchyard/modulefiles/switchyard/$version"
 expect_ok dpkg-deb --field package/switchyard_*.deb Depends
 for package in openmpi-bin libopenmpi libhdf5 libgomp1; do expect_output "$package"; done

@@ -390,6 +390,11 @@ std::span<const Key> key_table() {
           "true: training goes on from the newest whole checkpoint of run.dir, or starts where there is none"),
       row<&Run::resume_step>("run.resume_step", {-1, big}, ignore,
                              "with run.resume, training goes on from the checkpoint of this step"),
+      row<&Run::max_hours>(
+          "run.max_hours",
+          {0, big}, ignore,
+          "a checkpoint is written, and the run stops with exit code 3, before this many hours since the "
+          "start of the program are over"),
       row<&Run::init_from>("run.init_from", {}, ignore,
                            "a checkpoint, or a run, whose weights a new run starts from in place of random ones"),
       row<&Log::csv>(

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
 #include <cstring>
 #include <ctime>
@@ -10,6 +11,8 @@
 
 namespace sy {
 namespace {
+
+const std::chrono::steady_clock::time_point program_start = std::chrono::steady_clock::now();
 
 volatile std::sig_atomic_t requested_signal = 0;
 volatile std::sig_atomic_t second_signal_ends = 0;  // 1 after SIGINT, SIGTERM or SIGHUP
@@ -59,6 +62,10 @@ int stop_signal() {
 
 std::string signal_name(int signal) {
   return std::string("SIG") + sigabbrev_np(signal);
+}
+
+double program_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - program_start).count();
 }
 
 }  // namespace sy

@@ -18,4 +18,7 @@ void install_stop_handlers();
 int stop_signal();
 std::string signal_name(int signal);  // "SIGINT"
 
+// Returns the time since the start of the program, in seconds.
+double program_seconds();
+
 }  // namespace sy

@@ -111,6 +111,7 @@ int TrainingRun::train() {
   while (!stop && !stop_early && trainer_.steps_done() < config_.train.steps) {
     // Waiting for other ranks after the passes belongs to this step as well.
     const ScopedStep scoped_step(world_.rank_context(), trainer_.steps_done() + 1);
+    const double begin = program_seconds();
     step_trace.begin_step(trainer_.steps_done() + 1);
     const StepResult result = step_or_advice();
     const Index step = trainer_.steps_done();
@@ -135,7 +136,8 @@ int TrainingRun::train() {
     });
     const ValidationOutcome outcome = record_validation(step, validation);
     stop_early = outcome.stop_early;
-    stop = signal_everywhere();
+    time_limit_.add_step(program_seconds() - begin);
+    stop = stop_reason_everywhere();
     const Index every = config_.run.checkpoint_every;
     if (stop || stop_early || outcome.is_best || step == config_.train.steps || (every > 0 && step % every == 0))
       save();
@@ -147,8 +149,9 @@ int TrainingRun::train() {
     report_end(first);
     return 0;
   }
-  print(fmt::format("stopped at step {} as {} asked; continue with --run.resume=true", trainer_.steps_done(),
-                    signal_name(stop)));
+  print(
+      fmt::format("stopped at step {} as {} asked; continue with --run.resume=true", trainer_.steps_done(),
+                  stop == time_is_over ? fmt::format("run.max_hours = {}", config_.run.max_hours) : signal_name(stop)));
   return stopped_exit_code;
 }
 
@@ -278,6 +281,7 @@ void TrainingRun::save() {
   const PhaseGuard saving(world_.rank_context(), {"save of a checkpoint", -1, "", state_.step});
   for (const std::string& warning : save_checkpoint(world_, dir_, state_, engine_.store(), retained))
     warn_once(warning);
+  time_limit_.add_save(progress_.elapsed() - begin);
   if (!options_.quiet)
     print(fmt::format("saved     {} in {}", (checkpoints_of(dir_) / step_name(state_.step)).string(),
                       seconds_text(progress_.elapsed() - begin)));

@@ -15,6 +15,7 @@
 #include "src/train/device_reservation.h"
 #include "src/train/history.h"
 #include "src/train/stop.h"
+#include "src/train/time_limit.h"
 #include "src/train/trainer.h"
 
 namespace sy {
@@ -87,6 +88,13 @@ class TrainingRun {
   std::vector<DomainScore> validate(Index step);
   // Returns a signal that asked any rank to stop; 0 if there was none. Collective.
   int signal_everywhere() { return static_cast<int>(world_.max(stop_signal())); }
+  // A reason to stop that is no number of a signal: run.max_hours.
+  static constexpr int time_is_over = 1 << 20;
+  // The same, or time_is_over if the clock of the first rank says so. Collective.
+  int stop_reason_everywhere() {
+    const bool over = is_first_rank() && time_limit_.must_stop(program_seconds());
+    return static_cast<int>(world_.max(over ? time_is_over : stop_signal()));
+  }
   // Writes a checkpoint. Collective.
   void save();
   // Prints the path of the result and possible next commands, unless this start made no step.
@@ -102,6 +110,7 @@ class TrainingRun {
   Engine engine_;
   Trainer trainer_;
   TrainState state_;
+  TimeLimit time_limit_{config_.run.max_hours};
   // of check_data; printed after loading, so that it does not accompany an error
   std::string data_warning_;
   HistoryWindow window_;

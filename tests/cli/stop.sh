@@ -198,3 +198,15 @@ for ranks in 0 2; do
   ! grep -q $'\r' plain other || die "a file gets a terminal's lines: $(cat -v plain other)"
   [[ $(grep -c "^step" plain) -eq 4 ]] || die "not four lines: $(cat plain)"
 done
+
+# run.max_hours: a run stops in time with a checkpoint, makes at least one step, and resumes.
+for n in 1 2; do
+  expect_exit 3 ranks $n train config.ini --run.dir=limited$n --run.checkpoint_every=0 --run.max_hours=0.0005
+  expect_output "as run.max_hours = 0.0005 asked; continue with --run.resume=true"
+  whole limited$n
+done
+first=$(steps limited1)
+expect_exit 3 "$switchyard" train config.ini --run.dir=limited1 --run.checkpoint_every=0 --run.max_hours=1e-9
+[[ $(steps limited1) -eq $((first + 1)) ]] || die "$(steps limited1) steps instead of one more than $first"
+expect_ok "$switchyard" train config.ini --run.dir=limited1 --train.steps=$((first + 2)) --run.max_hours=1
+expect_error "run.max_hours" "$switchyard" train config.ini --run.max_hours=-1
