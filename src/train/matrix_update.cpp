@@ -33,7 +33,7 @@ MatrixUpdate::MatrixUpdate(ParamStore& store, std::size_t group, Comm& world)
 }
 
 void MatrixUpdate::run(View direction) {
-  const ScopedPhase phase("update of matrices");
+  const ScopedPhase phase(world_.rank_context(), "update of matrices");
   const Index width = exchange_.width;
   const auto permute = [&](ConstView x, const Tensor& index, View y) {
     ops::run(backend_,
