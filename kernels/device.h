@@ -85,6 +85,7 @@ class Device {
 
   // ---- the stream ----
   // Publishes the host's waits for the device to `state` from now on. No-op if on_host().
+  // NOLINTNEXTLINE(performance-unnecessary-value-param): other devices keep the state
   virtual void publish_waits_to(std::shared_ptr<BlockState> /*state*/) {}
   virtual void synchronize() {}  // waits until all enqueued operations are complete
   // Graph region: calls body every time. A device may record the operations of one call, and replay

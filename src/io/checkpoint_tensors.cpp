@@ -43,7 +43,7 @@ struct CheckpointTensors::Impl {
 };
 
 CheckpointTensors::CheckpointTensors(const fs::path& step_dir) {
-  impl_ = std::make_unique<Impl>(open_checkpoint(step_dir).reader);
+  impl_ = std::make_unique<Impl>(Impl{.reader = open_checkpoint(step_dir).reader});
   for (const std::string& name : impl_->reader->tensors()) {
     impl_->by_name[name] = impl_->list.size();
     impl_->list.push_back(impl_->reader->tensor(name));

@@ -118,6 +118,7 @@ void Block::forward(const LayerContext& layer, View x, View y, Saved& s) const {
 void Block::backward(const LayerContext& layer, View d, Saved& s) {
   const ScopedPhase phase(layer.context.mesh.rank_context(), "backward pass", layer_);
   auto saved = s.rbegin();
+  // NOLINTNEXTLINE(modernize-loop-convert): Clang 14 does not compile std::views::reverse
   for (auto group = groups_.rbegin(); group != groups_.rend(); ++group) {
     if (group->size() == 1) {
       group->front().backward(layer, d, *saved++, d);

@@ -5,7 +5,7 @@
 
 namespace sy {
 
-void ParamAllGather::start(std::vector<Group> groups) {
+void ParamAllGather::start(const std::vector<Group>& groups) {
   SY_ASSERT(!in_flight(), "the last parameter all-gather is not finished");
   if (groups.empty()) return;
   for (const Group& group : groups) groups_.push_back({group, group.comm->compute_point()});

@@ -22,7 +22,7 @@ class ParamAllGather {
   };
   // Starts the all-gather with the first bucket. Collective. No-op if `groups` is empty.
   // The previous all-gather must be finished.
-  void start(std::vector<Group> groups);
+  void start(const std::vector<Group>& groups);
   // Compute enqueued after this call waits for the new weights of all buckets up to `bucket`.
   // Starts the next bucket. Collective. No-op if no all-gather is in flight, or if compute waits
   // for this bucket already.

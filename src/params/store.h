@@ -90,6 +90,7 @@ struct MatrixParam {
   // written. Call it exactly once per GEMM. If `gradient_is_zero` is nullptr, it is always true.
   // Otherwise it is false for the first GEMM after clear_gradients(), and this GEMM must overwrite
   // the whole gradient.
+  // NOLINTNEXTLINE(readability-make-member-function-const): it changes the flag of the store
   bool take_accumulate_flag() { return !gradient_is_zero || !std::exchange(*gradient_is_zero, false); }
 };
 
@@ -111,7 +112,7 @@ class ParamStore {
   // collective while weights are in flight.
 
   // Starts the all-gather (ParamAllGather::start). The previous one must be finished.
-  void start_all_gather(std::vector<ParamAllGather::Group> groups) { all_gather_.start(std::move(groups)); }
+  void start_all_gather(const std::vector<ParamAllGather::Group>& groups) { all_gather_.start(groups); }
   // True while weights are in flight.
   bool all_gather_in_flight() const { return all_gather_.in_flight(); }
   // Compute enqueued after this call waits for the weights of the buckets up to `bucket`. Starts

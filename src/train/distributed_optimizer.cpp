@@ -131,7 +131,7 @@ void DistributedOptimizer::step(const Config::Train& train, double lr, Index ste
   std::vector<ParamAllGather::Group> updated;
   for (Group& group : groups_)
     if (group.overlaps()) updated.push_back({&group.layout, group.buffers.weights, &group.comm});
-  store_.start_all_gather(std::move(updated));
+  store_.start_all_gather(updated);
 }
 
 void DistributedOptimizer::update(const Config::Train& train) {
