@@ -38,8 +38,8 @@ std::vector<std::string> unlisted_files(const fs::path& step_dir) try {
 
 struct CheckpointTensors::Impl {
   std::unique_ptr<CheckpointReader> reader;
-  std::vector<TensorInfo> list;
-  std::map<std::string, std::size_t> by_name;
+  std::vector<TensorInfo> list{};
+  std::map<std::string, std::size_t> by_name{};
 };
 
 CheckpointTensors::CheckpointTensors(const fs::path& step_dir) {
