@@ -242,7 +242,7 @@ completes plan --run.dtype=b --run.dtype=bf16
 completes train --model.ffn=rel "--model.ffn=relu --model.ffn=relu2"
 completes train --model.tie_embeddings=t --model.tie_embeddings=true
 completes train --attention.local.position=al --attention.local.position=alibi
-completes train --machine h "h100 h200"
+completes train --machine h "h100 h200 h800"
 completes doctor --machine h ""
 completes evaluate run --backend cu cuda
 completes export run out --family mixt mixtral
