@@ -11,6 +11,10 @@
 // On device buffers a collective overlaps with compute. It waits for the compute before its
 // ComputePoint, and compute that is enqueued after Work::wait() waits for it. Calls without
 // `start_` do both. They are in order with all other compute, and the host does not wait for them.
+// The host waits only in barrier(), split() and host_all_gather().
+//
+// Errors: shapes or counts that do not match, and unsupported types, are an internal error. Failed
+// communication and different fingerprints (dist/fingerprints.h) throw Failure.
 //
 // A const function starts no communication.
 #pragma once
@@ -45,9 +49,10 @@ struct RootedBuffer {
 };
 
 // Returns the bytes that `rank` of a group of `size` sends to other ranks in an all-reduce.
-// It receives equally many. bytes: size of the buffer; width: bytes of an element.
-// Up to all_reduce_eager_limit bytes: the buffer goes to each other rank in one message.
-// Above: for each block of all_reduce_block bytes, a reduce-scatter and an all-gather of the sums.
+// It receives equally many.
+// - bytes: size of the buffer; width: bytes of an element
+// - Up to all_reduce_eager_limit bytes, the rank sends the whole buffer to each other rank.
+// - Above, each block of all_reduce_block bytes has a reduce-scatter and an all-gather of the sums.
 Index all_reduce_bytes(Index bytes, Index width, int size, int rank);
 // Limits of all_reduce_bytes(), in bytes.
 inline constexpr Index all_reduce_eager_limit = Index{16} << 10, all_reduce_block = Index{8} << 20;
@@ -62,16 +67,18 @@ constexpr int num_collectives = 6;
 std::string_view name_of(Collective kind);  // "all-to-all"
 const char* display_name(Collective kind);  // "an all-to-all"
 
-// Bytes that one rank has sent to the other ranks of its group.
-// They are the bytes that the other ranks need, independent of MPI's algorithm.
+// Calls of one kind of collective, and bytes that they sent from one rank to the others.
+// Only data that the receiver needs count, not data that a library forwards.
 struct Traffic {
   Index calls = 0, bytes = 0;
-  double seconds = 0;  // time in the calls, including waits for other ranks
+  // Host time in the calls, including waits for other ranks. A collective on device buffers counts
+  // only until it is enqueued.
+  double seconds = 0;
 };
 
 class Comm;
 
-// A started collective of one communicator, until compute waits for it.
+// Handle of a started collective of one communicator.
 // A default-constructed Work is complete. Collectives on host buffers return it.
 // If it is destroyed before wait(), the collective runs on, and no compute waits for it. Its
 // buffers must then stay until the device is idle (Device::synchronize).
@@ -91,6 +98,7 @@ class [[nodiscard]] Work {
   // Only that compute may read results or reuse the buffers.
   void wait();
   // Adds a collective that the same communicator started later. wait() then waits for both.
+  // An internal error if it is of another communicator.
   void join(Work later);
 
  private:
@@ -99,7 +107,8 @@ class [[nodiscard]] Work {
 };
 
 // Compute of the device that is enqueued before a call of Comm::compute_point().
-// A communicator remembers its last points. An older one stands for later compute, too.
+// A communicator has a few points, and reuses the oldest one. A reused point stands for later
+// compute, so a collective after it may wait longer than necessary.
 struct ComputePoint {
   std::size_t slot = 0;
 };
@@ -117,8 +126,9 @@ class Comm {
   const std::shared_ptr<RankContext>& shared_context() const { return context_; }
   virtual int size() const = 0;
   virtual int rank() const = 0;
-  // Returns the communicator of the ranks with this rank's colour, in rank order. Collective.
-  // `color` must be the same function on all ranks. `rank` is a rank of this group.
+  // Returns the communicator of the ranks whose `color` equals this rank's, in rank order.
+  // Collective. All ranks must pass the same function, with values from 0 on. `rank` is a rank of
+  // this group.
   std::unique_ptr<Comm> split(const std::function<int(int rank)>& color);
   // Returns after all ranks have called it. On device buffers, it first waits for the enqueued
   // compute.
@@ -164,8 +174,8 @@ class Comm {
   Work start_broadcast(std::span<const RootedBuffer> buffers, ComputePoint after);
   Work start_broadcast(std::span<const RootedBuffer> buffers) { return start_broadcast(buffers, compute_point()); }
 
-  // All-gather of host integers, also if the collectives are on device buffers. traffic() does not
-  // count it. mine: [n]; all: [size * n].
+  // All-gathers host integers, also if the collectives are on device buffers. Collective.
+  // traffic() does not count it. mine: [n]; all: [size * n].
   // Returns false and leaves `all` unchanged if there are no peers or the communicator is dry.
   virtual bool host_all_gather(std::span<const Index> /*mine*/, std::span<Index> /*all*/) { return false; }
   // Names the other ranks of the group by their ranks in the world: "with ranks 0, 2-5".
@@ -176,7 +186,8 @@ class Comm {
   // Returns the traffic of one kind of collective; all zeros in a group of one rank.
   const Traffic& traffic(Collective kind) const { return traffic_[static_cast<int>(kind)]; }
 
-  // Return the sum and the maximum of x over all ranks. Only for communicators on host buffers.
+  // Return the sum and the maximum of x over all ranks. Collective. Only for communicators on host
+  // buffers.
   double sum(double x);
   Index max(Index x);
 

@@ -7,7 +7,8 @@
 
 namespace sy {
 
-// Opens closed standard streams, so that no file gets their descriptors. Using them stays an error.
+// Opens closed standard streams, so that no file gets their descriptors.
+// Reads and writes of these streams still fail.
 void open_standard_streams();
 
 // Flushes standard output. Returns why output to it was lost (full disk, closed stream).

@@ -1,7 +1,7 @@
 // Communicators on the buffers of a device, by the build's library of device collectives.
 //
-// One folder defines these functions: dist/nccl/, or its stub in builds without a device. Another
-// library is another folder that defines them.
+// The folder of the library, dist/nccl/, defines these functions. Builds without a device use its
+// stub. Another library would be another folder that defines them.
 //
 // Collectives of one CommStream run one after the other, in the order of their start.
 // This order must be equal on all ranks. The streams (DeviceCollectives::streams) overlap with each
@@ -26,12 +26,15 @@ namespace sy {
 enum class CommStream { tokens, gradients };
 constexpr int num_comm_streams = 2;
 
-// Makes a communicator of the ranks of `host`, which it owns and uses to set up the connections.
-// Collective. Throws Failure if the library returns an error.
+// Makes a communicator of the ranks of `host`. The new communicator owns `host`, and sets up its
+// connections through it. Collective. Throws Failure if the library returns an error.
 using MakeDeviceComm = std::function<std::unique_ptr<Comm>(std::unique_ptr<Comm> host, CommStream stream)>;
 
-// Returns a function that makes communicators of one device. The device must outlive them.
-// rank: this process's rank in the world, for messages. context: gets the collectives in flight.
+// Returns a function that makes communicators of one device.
+// The device and the context must outlive the communicators.
+// - rank: this process's rank in the world, for messages
+// - context: gets the oldest collective in flight (RankContext::device_collective)
+//
 // An internal error if the device's buffers are in host memory.
 MakeDeviceComm make_device_comm(Device& device, int rank, RankContext& context);
 

@@ -1,4 +1,5 @@
 // Errors that all ranks agree on, and the end of all ranks after an error of one.
+// Communicators in this file are on host buffers.
 #pragma once
 
 #include <functional>
@@ -20,17 +21,17 @@ struct CollectiveError : Error {
 void agree_on_errors(Comm& comm, const std::function<void()>& work);
 
 // Runs `work` and returns its result. A CollectiveError passes through.
-// After any other exception, prints the error and aborts all ranks with its exit code:
-// the other ranks may wait in a collective that never completes.
+// After any other exception, prints the error and aborts all ranks with its exit code. The other
+// ranks may wait in a collective that never completes.
 // The abort comes before objects from outside `work` are freed. A GPU frees no memory while a
 // collective on it waits for other ranks. In a world of one rank, all exceptions pass through.
 int abort_job_on_error(Comm& world, const std::function<int()>& work);
 
-// Returns exit code and message of the exception that is being handled.
+// Returns exit code and message of the exception that is being handled. Call it in a catch block.
+// An exception that is no std::exception passes through.
 std::pair<int, std::string> current_error();
 
 // Returns the text of rank `root` on every rank. Collective. Other ranks' `text` is ignored.
-// comm: on host buffers, as in all functions of this file.
 std::string broadcast_text(Comm& comm, std::string text, int root);
 
 }  // namespace sy

@@ -9,6 +9,7 @@
 
 namespace sy {
 
+// Counter and fault hook of the reads and writes of files.
 struct FileActivity {
   // Number of file chunks that have been read or written. The watchdog sees it as progress.
   std::atomic<std::uint64_t> chunks{0};

@@ -27,7 +27,8 @@ class PhaseGuard {
 };
 
 // Records a trace span and a profiler range until the end of the scope.
-// Its layer is that of the current phase.
+// Their layer is that of the current phase. There is no span if RankContext::trace_spans is
+// nullptr. Names must live until the process ends.
 class TraceScope {
  public:
   using Numbers = std::initializer_list<TraceSpan::Number>;
@@ -41,7 +42,7 @@ class TraceScope {
     end();
     begin(name, numbers);
   }
-  // Adds numbers to the span; drops them if it has four.
+  // Adds numbers to the span. A span has at most four; further numbers are dropped.
   void add(Numbers numbers) {
     if (!spans_) return;
     auto& all = (*spans_)[index_].numbers;

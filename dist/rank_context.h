@@ -20,7 +20,7 @@ namespace sy {
 
 // Phase of the thread that computes. Its texts must live until the process ends.
 struct Phase {
-  const char* name = "";      // "the forward pass"; empty if unknown
+  const char* name = "";      // "forward pass"; empty if unknown
   Index layer = -1;           // -1: no layer
   const char* subphase = "";  // "dispatch"; empty: the whole phase
   Index step = 0;             // training step, from 1; 0: no step
@@ -59,16 +59,15 @@ struct TraceSpan {
   std::array<Number, 4> numbers{};                     // unused entries have a nullptr name
 };
 
-// A collective that is in flight on the device: the oldest that the host knows of.
-// `name` is nullptr if there is none.
+// The oldest collective in flight on the device that the host knows of.
 struct DeviceCollective {
-  const char* name = nullptr;
-  const char* peers = "";
+  const char* name = nullptr;  // "an all-to-all"; nullptr if no collective is in flight
+  const char* peers = "";      // "with ranks 0, 2-5"
   RowsMoved rows;
   Phase phase;
 };
 
-// State of the check of fingerprints (dist/fingerprints.h).
+// Settings of the check of fingerprints (dist/fingerprints.h).
 struct FingerprintCheck {
   bool enabled = false;  // equal on all ranks
   int rank = 0;          // rank of this process in the world
@@ -81,6 +80,8 @@ struct SharedMemory {
   std::string missing;  // reason if several ranks have no window; otherwise empty
 };
 
+// State of one rank. The thread that computes owns it. Other threads may read its atomic members
+// and what BlockState, PhaseState and Seqlock publish.
 struct RankContext {
   RankContext() = default;
   RankContext(const RankContext&) = delete;

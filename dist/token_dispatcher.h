@@ -72,17 +72,19 @@ struct DispatchSplits {
   std::vector<std::int32_t> offsets;
 };
 // Computes the splits of one rank of Mesh::expert_group. Pure function.
-// counts: [P, N + P + E], DispatchLayout::counts of each of the P ranks.
+// counts: [P, num_destinations() + E], DispatchLayout::counts of each of the P ranks.
+// Sizes that do not match, and 2^31 rows or more on one rank, are an internal error.
 DispatchSplits dispatch_splits(std::span<const std::int32_t> counts, const ExpertPlacement& placement, int rank);
 
 // Copies that dispatch sends to each destination, for T tokens with k of E experts each.
-// The views `tokens` and `row_id_map` are of the first hop, which has at most n copies.
+// The views `tokens` and `row_id_map` are of the first hop. It has at most n copies:
+// T * min(k, ep) * etp, or T * min(k, nodes) if dispatch is hierarchical.
 struct DispatchLayout {
-  View tokens;            // [n] i32, copy -> token, or -1; empty on one rank
-  View row_id_map;        // [T, n / T] i32, token -> its copies, or -1; empty on one rank
+  View tokens;            // [n] i32 token of each copy, then -1; empty on one rank
+  View row_id_map;        // [T, n / T] i32 copies of each token, then -1; empty on one rank
   View physical_experts;  // [T, k] i32 physical expert of each assignment; -1 if dropped
-  // [N + P + E] i32: copies for each of N nodes and for each of P ranks, assignments of each
-  // physical expert. N is 0 if dispatch is not hierarchical.
+  // [num_destinations() + E] i32: copies for each node, copies for each rank, assignments of each
+  // physical expert. It has no copies for nodes if dispatch is not hierarchical.
   View counts;
 
   DispatchLayout() = default;
@@ -100,7 +102,7 @@ struct DispatchLayout {
 // Counts of all ranks on their way to the host (TokenDispatcher::exchange_counts).
 struct [[nodiscard]] CountExchange {
   const DispatchLayout& layout;
-  View counts;                 // [P, N + P + E] DispatchLayout::counts of all ranks
+  View counts;                 // [P, num_destinations() + E] DispatchLayout::counts of all ranks
   ConstView physical_experts;  // [n, k] packed copies; [T, k] on one rank
 };
 
@@ -112,9 +114,10 @@ struct SendBuffer {
 
 // Operands of one combine: y = addend + the sum of each token's rows of x, over all ranks.
 struct CombineSum {
-  ConstView x;  // [R, N]; [R, 1] if each of the N elements has its own rows
-  // [A, j] i32 rows that are summed for each received token; or [A * N, j],
-  // for each of its elements
+  // [R, N]; or [R, 1], if each of the N elements of a received token sums rows of its own
+  ConstView x;
+  // [A, j] i32 rows of x that are summed for each received token, or -1. If x is [R, 1]: [A * N, j]
+  // rows for each of its elements.
   ConstView row_id_map;
   ConstView addend;  // [T, N], may be y; empty if nothing is added
   View y;            // [T, N]
@@ -174,9 +177,9 @@ class [[nodiscard]] PendingCombine {
   std::vector<Returned> returned_;  // empty on one rank
 };
 
-// Splits of one layer's tokens, by which it dispatches and combines.
+// Dispatches and combines the tokens of one layer, by their splits.
 // Functions that start communication are collective over mesh.expert_group. If dispatch is
-// hierarchical, the hop between nodes overlaps. The hop within the node runs in
+// hierarchical, only the hop between nodes overlaps with compute. The hop within the node runs in
 // PendingDispatch::wait(), and in combine().
 class DispatchHandle {
  public:
@@ -195,12 +198,12 @@ class DispatchHandle {
   ConstView pack(ConstView x, Arena& arena) const;
 
   // Starts the all-to-all of the send buffers, and of the physical experts.
-  // physical_experts: CountExchange::physical_experts. The receiver finds its rows from them, and
-  // also the copies within the node. Send them once for each handle, and an empty view afterwards.
+  // physical_experts: CountExchange::physical_experts in the first call of a handle, then empty.
+  // The receiver computes from them its rows, and the copies for the hop within the node.
   // The send buffers and the memory allocated from `scratch` must stay until wait().
   // The all-to-all waits for compute that was enqueued before this call.
   PendingDispatch dispatch(std::initializer_list<SendBuffer> send_buffers, ConstView physical_experts, Arena& scratch);
-  // Sums this rank's rows and starts the return of the sums.
+  // Sums this rank's rows and starts the return of the sums. On one rank it computes CombineSum::y.
   // The memory allocated from `scratch` must stay until wait().
   PendingCombine combine(std::initializer_list<CombineSum> sums, Arena& scratch);
 
@@ -241,7 +244,7 @@ class DispatchHandle {
 //   PendingCombine sums = handle.combine(...);
 //   sums.wait();
 //
-// finalize() has the only host wait for the device within a step: device collectives and cuBLAS
+// finalize() has the only host wait for the device within a pass: device collectives and cuBLAS
 // need row counts on the host. The device idles from the end of its queue until the host has
 // started the next kernel. The estimate (not measured) is 10 to 20 microseconds per MoE layer and
 // pass.
@@ -266,8 +269,8 @@ class TokenDispatcher {
   ConstView pack(const DispatchLayout& layout, ConstView x, Arena& arena) const;
 
   // Waits for the counts of all ranks, and computes the splits of the hops.
-  // The views `tokens` and `row_id_map` of the layout and memory allocated from `saved` must live
-  // as long as the handle, memory from `scratch` until the first PendingDispatch::wait().
+  // The views `tokens` and `row_id_map` of the layout, and memory allocated from `saved`, must live
+  // as long as the handle. Memory from `scratch` must stay until the first PendingDispatch::wait().
   DispatchHandle finalize(const CountExchange& exchange, Arena& saved, Arena& scratch);
 
  private:

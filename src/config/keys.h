@@ -15,8 +15,8 @@ namespace sy {
 
 // The operations on the values of one C++ type.
 struct ValueType {
-  std::string (*accepts)();  // the values for an error: "a whole number"
-  // the names of all values; empty unless it is a bool or an enumeration
+  std::string (*accepts)();  // describes the values in an error message: "a whole number"
+  // Returns the names of all values. Empty unless the type is bool or an enumeration.
   std::vector<std::string> (*names)();
   std::string (*show)(const void* value);
   // Sets `value` and returns true if the text is a value of this type.
@@ -30,7 +30,7 @@ struct Bounds {
 };
 constexpr double big = 1e15;  // the upper bound of numbers that need none
 
-// Prefix of the sections in which kinds of layer set their own keys: [attention.NAME].
+// Prefix of the sections in which kinds of layers set their own keys: [attention.NAME].
 constexpr std::string_view attention_section = "attention";
 
 // A row of the table.
@@ -44,12 +44,12 @@ struct Key {
   std::string_view summary;  // the first sentence of the help; help.cpp has the others
   // all values of a text key, besides its default; empty if any text is allowed
   std::span<const std::string_view> values;
-  bool by_kind = false;  // a kind of layer may set this key of [model] in its own section
+  bool by_kind = false;  // true: a kind of layers may set this key of [model] in its own section
 };
-// All keys, in the order of to_ini().
+// Returns all keys, in the order of to_ini().
 std::span<const Key> key_table();
 
-// A key in one configuration: of all layers, or of a kind of layer.
+// A key in one configuration: of all layers, or of a kind of layers.
 struct KeyEntry {
   KeyEntry(const Config& config, const Key& key_row, const Config::Kind* of_kind);
   const Key* key;
@@ -57,15 +57,16 @@ struct KeyEntry {
   std::string name;          // "model.window", "attention.local.window"
   const void* value;
 
+  // Returns the value as text, which ValueType::read accepts.
   std::string text() const { return key->type.show(value); }
-  // Returns true if the key sets its own value. Otherwise the value of a kind is that of [model].
+  // Returns false if the key is of a kind that does not set it. Its value is then that of [model].
   bool sets_value() const {
     return !kind || std::find(kind->own_keys.begin(), kind->own_keys.end(), name) != kind->own_keys.end();
   }
-  // The key that sets the value.
+  // Returns the name of the key that sets the value.
   std::string source_key() const { return sets_value() ? name : std::string(key->name); }
 };
-// All keys of a configuration, in the order of to_ini(). The keys of kinds follow [model].
+// Returns all keys of a configuration, in the order of to_ini(). Keys of kinds follow [model].
 std::vector<KeyEntry> key_entries(const Config& config);
 
 // The layers of one kind, or all layers if `kind` is nullptr.
@@ -73,7 +74,8 @@ struct LayerKind {
   const Config& config;
   const Config::Kind* kind;
   const Config::Model& model() const { return kind ? kind->model : config.model; }
-  // The key that sets this member: "attention.local.window", or "model.window".
+  // Returns the key that sets this member: "attention.local.window", or "model.window".
+  // A member without a key is an internal error.
   template <class T>
   std::string key(T Config::Model::*member) const {
     return key_at(&(model().*member));
@@ -82,7 +84,7 @@ struct LayerKind {
  private:
   std::string key_at(const void* value) const;
 };
-// All layers, followed by each kind.
+// Returns the entry of all layers, followed by that of each kind.
 std::vector<LayerKind> layer_kinds(const Config& config);
 
 }  // namespace sy

@@ -88,7 +88,8 @@ SY_ENUM_NAMES(Schedule, {{"constant", Schedule::constant},
                          {"wsd", Schedule::wsd}});
 #undef SY_ENUM_NAMES
 
-// The meaning of true and false for a key that was a bool in older files, which are still read.
+// Set `out` to the value that true or false stands for. Configuration files may have a bool for
+// these enumerations.
 inline void from_bool(bool flag, Biases& out) {
   out = flag ? Biases::all : Biases::none;
 }
@@ -99,7 +100,7 @@ inline void from_bool(bool flag, Renormalize& out) {
   out = flag ? Renormalize::on : Renormalize::off;
 }
 
-// Activation of each FFN name, and whether it has a gate projection.
+// A value of model.ffn: its name, its activation, and whether it has a gate projection.
 struct FfnName {
   std::string_view name;
   FfnActivation kind;
@@ -118,7 +119,7 @@ constexpr FfnName ffn_names[] = {
     {"swiglu_clamped", {Activation::silu_clamped, true}},
 };
 
-// The allowed values of text keys. An empty value is the default of moe.ffn.
+// The allowed values of text keys. moe.ffn may also be empty, which means model.ffn.
 constexpr auto ffn_values = [] {
   std::array<std::string_view, std::size(ffn_names)> names;
   for (std::size_t i = 0; i < names.size(); ++i) names[i] = ffn_names[i].name;
@@ -128,6 +129,7 @@ constexpr std::string_view backend_values[] = {"auto", "cpu", "cuda"}, dtype_val
 
 // ---- conversion of values to and from text ----
 
+// show() returns the text of a value.
 std::string show(const Pattern& pattern);
 std::string show(const std::vector<double>& numbers);
 template <class T>
@@ -141,7 +143,8 @@ std::string show(const T& v) {
   }
 }
 
-// read() sets `out` and returns true if the text is a value of its type.
+// read() sets `out` and returns true if the text is a value of its type. If it returns false, `out`
+// is undefined.
 bool read(const std::string& text, bool& out);
 bool read(const std::string& text, Pattern& out);
 bool read(const std::string& text, std::vector<double>& out);

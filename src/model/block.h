@@ -32,7 +32,8 @@ class ResidualBranch {
   void forward(const LayerContext& layer, ConstView x, ConstView stream, View y, Saved& s, const Saved& first) const;
   // Runs the branch backward.
   // - d: [T, D]. In: gradient with respect to y. Out: gradient with respect to the stream.
-  // - dx: [T, D] += gradient with respect to x through the branch; it may be d.
+  // - dx: [T, D] += gradient with respect to x through the branch; it may be d. It must be d if
+  //   NormPlacement::normed_residual.
   void backward(const LayerContext& layer, View d, const Saved& s, View dx);
 
   const Sublayer& sublayer() const { return *sublayer_; }
@@ -48,6 +49,7 @@ class ResidualBranch {
   std::unique_ptr<Sublayer> sublayer_;
 };
 
+// One layer of the decoder: the residual groups of a BlockSpec, in order.
 class Block {
  public:
   // State of each branch, in order.

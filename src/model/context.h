@@ -139,8 +139,8 @@ ConstView gather_tokens(const ExecutionContext& context, Arena& arena, ConstView
 // The view `partial`: [B * S, D] must be overwritten by compute(). y: [T, D] own tokens of the sum.
 // If tp = 1, `partial` is y.
 void sum_tokens(const ExecutionContext& context, View y, const std::function<void(View partial)>& compute);
-// Sums `partial` over the tensor-parallel ranks by a reduce-scatter.
-// partial: [B * S, D]. to: [T, D] own tokens of the sum. tp must be greater than 1.
+// Sums `partial` over the tensor-parallel ranks by a reduce-scatter, and adds to.residual.
+// Shapes: partial [B * S, D]; to.y [T, D], own tokens of the sum. tp must be greater than 1.
 void scatter_tokens(const ExecutionContext& context, ConstView partial, Output to);
 
 }  // namespace sy

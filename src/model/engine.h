@@ -66,6 +66,7 @@ class Engine {
   // dropless: if true, experts have no capacity limit.
   void evaluate(const MicroBatch& batch, bool dropless);
   // Runs evaluate(), and returns the most likely next id after each of the B * S tokens.
+  // Collective.
   std::vector<std::int32_t> predict(const MicroBatch& batch, bool dropless);
   // Returns this rank's sums of all passes since the last call, and clears them. Waits for the
   // device.

@@ -34,6 +34,7 @@ struct MicroBatchState {
   View last, normed, moments;  // [T, D] last block's output; [T, D], [T, 2] of the final norm
 };
 
+// Runs the layers of one pipeline stage. forward(), backward(), loss() and logits() are collective.
 class Stage {
  public:
   // - layers: range of the decoder's layers, not empty

@@ -2,7 +2,7 @@
 //
 // A sublayer is a class with
 //   struct Saved                                 state that forward saves for backward
-//   forward(layer, ConstView x, Output to, Saved&)     to: [T, D] = f(x: [T, D])
+//   forward(layer, ConstView x, Output to, Saved&)     to.y: [T, D] = to.residual + f(x: [T, D])
 //   backward(layer, ConstView dy, Saved&, View dx)     dx = gradient with respect to x
 //   static constexpr const char* trace_name      name of its time in traces
 //   CacheSpec cache_spec()                       if generation caches keys and values for it
@@ -19,15 +19,17 @@
 
 namespace sy {
 
+// Interface of all kinds of sublayers.
 class Sublayer {
  public:
+  // State of one micro-batch that forward saves for backward.
   struct Saved {
     virtual ~Saved() = default;
   };
   virtual ~Sublayer() = default;
 
   virtual std::unique_ptr<Saved> make_saved() const = 0;
-  // to: [T, D] = f(x: [T, D]). x must stay valid until backward.
+  // to.y: [T, D] = to.residual + f(x: [T, D]). x must stay valid until backward.
   virtual void forward(const LayerContext& layer, ConstView x, Output to, Saved& s) const = 0;
   // dx: [T, D] = gradient with respect to x; dy: [T, D], with respect to the output. Adds the
   // gradients of the parameters to those of the store. dx and dy must not overlap.
@@ -52,6 +54,7 @@ struct SublayerContext {
   SublayerCounts& counts;
 };
 
+// Makes the sublayer of a spec, and advances context.counts.
 // prefix: of its parameters' names, for example "layers.3.attention."
 std::unique_ptr<Sublayer> make_sublayer(const SublayerSpec& spec, const SublayerContext& context,
                                         const std::string& prefix);

@@ -21,9 +21,9 @@ struct RopeSpec {
   // Each scaling uses some of the following values.
   double factor = 1;                             // ratio of the new length to the original one
   Index original_length = 0, length = 0;         // positions: earlier and this training
-  double low_frequency = 1, high_frequency = 4;  // llama3
-  double beta_fast = 32, beta_slow = 1;          // yarn
-  bool whole_dimensions = true;                  // yarn
+  double low_frequency = 1, high_frequency = 4;  // llama3: rotations over original_length
+  double beta_fast = 32, beta_slow = 1;          // yarn: rotations over original_length
+  bool whole_dimensions = true;                  // yarn: rounds the ends of its ramp to integers
   double attention_factor = 1;                   // multiplies cos and sin
   // longrope: [rotated / 2] divisors of the frequencies, for texts of up to original_length tokens
   // and for longer ones. If one is empty, the other is for all texts.
@@ -67,7 +67,8 @@ struct AttentionSpec : CoreAttentionSpec {
   // Added to the weights of qk_norm, whose initial value is 1 - norm_offset.
   float norm_offset = 0;
   bool qkv_bias = false, out_bias = false;
-  float clip_qkv = 0;  // limit of the elements of queries, keys and values, before RoPE; 0: none
+  // limit of the absolute elements of queries, keys and values, before RoPE; 0 means unlimited
+  float clip_qkv = 0;
 };
 
 void add_params(ParamList& list, const std::string& name, const AttentionSpec& a);
@@ -78,7 +79,8 @@ SublayerCosts costs(const AttentionSpec& a, Index seq_len);
 void add_core_params(ParamList& list, const std::string& name, const CoreAttentionSpec& a);
 // Appends the parameters that several layers share, if the list does not have them yet.
 void add_shared_params(ParamList& list, const CoreAttentionSpec& a);
-// Returns the FLOPs of scores and sums: 6 (key width + value width) per head and visible key.
+// Returns the training FLOPs of one token for scores and weighted sums of values.
+// They are 6 (key width + value width) per head and visible key: 2 in forward, 4 in backward.
 // (Chowdhery et al., "PaLM", 2022, appendix B, also counts later keys.)
 double core_flops_per_token(const CoreAttentionSpec& a, Index seq_len);
 

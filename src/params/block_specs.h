@@ -47,6 +47,7 @@ struct ResidualGroupSpec {
   std::vector<BranchSpec> branches;
 };
 
+// One layer: residual groups, and the spec of all their norms.
 struct BlockSpec {
   NormSpec norm;
   std::vector<ResidualGroupSpec> groups;  // in order of computation
@@ -72,7 +73,7 @@ struct BlockSpec {
     const std::vector<const Spec*> found = all<Spec>();
     return found.empty() ? nullptr : found.front();
   }
-  // Returns the first attention, of any kind. The block must have one.
+  // Returns the first attention, of any kind. A block without one is an internal error.
   const CoreAttentionSpec& attention() const;
 };
 

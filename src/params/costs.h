@@ -5,15 +5,19 @@
 
 namespace sy {
 
+// Sizes of a model, and its costs per token.
 struct ModelCosts {
   ParamCount parameters;
-  // Training FLOPs of one token, forward and backward, on average over a sequence of seq_len
-  // tokens: 6 per weight that multiplies the token, and those of SublayerCosts.
+  // Training FLOPs of one token, forward and backward, averaged over a sequence of seq_len tokens.
+  // They are 6 for each active parameter (Kaplan et al., "Scaling laws", 2020), and those of
+  // SublayerCosts. An untied embedding does not count, as it is a lookup. Norms, biases and learned
+  // positions count.
   double flops_per_token;
   // Bytes that a token adds to a bf16 cache in all layers: keys and values, or their latent.
   Index kv_bytes_per_token;
 };
 
+// vocab: number of rows of the embedding.
 ModelCosts model_costs(const Config& config, Index vocab);
 
 }  // namespace sy

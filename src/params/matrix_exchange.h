@@ -25,19 +25,22 @@ struct MatrixExchange {
     Index elements() const { return rows * columns; }
   };
   std::vector<Matrix> matrices;  // that this rank owns; adjacent in memory
-  // [ranks] elements of this rank's range by owner, and of the matrices that it owns by rank.
-  // Replicas travel too, so the owner may receive an element several times.
+  // [ranks] elements of this rank's range for each owner, and elements of this rank's matrices from
+  // each rank. Replicas are sent too, so the owner may receive an element several times.
   std::vector<Index> by_owner, by_rank;
-  Index width = 1;
+  Index width = 1;  // divides all positions and sizes in the buffers; at most 4096
   std::vector<std::int32_t> pack, assemble, disassemble, unpack;
 
+  // Returns the number of elements of all owned matrices.
   Index matrix_elements() const;
+  // Returns the largest MatrixRule::scratch of the owned matrices. The rule must have a MatrixRule.
   Index scratch_elements(const UpdateRule& rule) const;
-  // Bytes of all buffers and indices of the exchange and of the update.
+  // Returns the bytes of all buffers and indices of the exchange and of the update.
   Index bytes(const UpdateRule& rule) const;
 };
 
 // Returns the exchange of group `group` of flat_layout(). Pure function.
+// The rule of the group must be over whole matrices.
 MatrixExchange matrix_exchange(const std::vector<ParamSpec>& specs, const Layout& layout, int rank, std::size_t group);
 
 }  // namespace sy

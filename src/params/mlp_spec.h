@@ -7,12 +7,14 @@
 
 namespace sy {
 
-// A feed-forward network of `width`.
+// A feed-forward network of an inner width F.
 struct MlpSpec {
   FfnActivation activation;
-  Index width;
-  bool bias;
-  bool gate = false;  // true: multiplies the output by sigmoid(w x)
+  Index width;  // F
+  bool bias;    // of both GEMMs
+  // True: multiplies the output by sigmoid(w x). Only for shared experts: add_params() of MoeSpec
+  // appends w: [1, D]. A gated activation is FfnActivation::gated.
+  bool gate = false;
   // Number of projections of the first GEMM: gate and up, or up alone.
   Index num_projections() const { return activation.gated ? 2 : 1; }
 };

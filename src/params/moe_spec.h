@@ -11,26 +11,28 @@
 
 namespace sy {
 
+// The router of a layer. `switchyard help config` has the details at keys of [moe] of these names.
 struct RouterSpec {
   RouteDesc route;
-  double capacity_factor;  // 0: dropless
+  double capacity_factor;  // capacity of an expert / mean load (expert_capacity()); 0: dropless
   CapacityScope capacity_scope;
   DropOrder drop_order;
-  double aux_loss;
+  double aux_loss;  // factor of the load-balancing loss
   AuxScope aux_scope;
-  double z_loss;
+  double z_loss;                   // factor of the router z-loss
   bool balanced_together = false;  // true: one load-balancing loss for all layers
   bool bias = false;               // bias of the logits
-  // Only while training: noise of the selection, and factors of the input's elements. The router
-  // sets their seed and stream.
+  // Only while training: noise of the selection, and jitter of the input (ops::Jitter). The router
+  // sets their seed and stream. Empty if there is no noise or no jitter.
   std::optional<RandomDesc> noise{}, jitter{};
   bool learned_noise_stddev = false;  // true: noisy top-k gating with a learned standard deviation
 };
 
+// A layer of E experts. Each token uses k of them, and all shared experts.
 struct MoeSpec {
-  Index experts;
+  Index experts;  // E
   RouterSpec router;
-  MlpSpec expert;
+  MlpSpec expert;                 // of each expert
   std::optional<MlpSpec> shared;  // all shared experts as one network
   // [E] logical expert of each physical one; empty: the identity
   std::vector<Index> physical_to_logical{};

@@ -6,10 +6,11 @@
 
 namespace sy {
 
+// A norm of the residual stream.
 struct NormSpec {
   NormKind kind;
-  float eps;
-  bool bias;
+  float eps;         // added to the variance (RMSNorm: to the mean square)
+  bool bias;         // of LayerNorm
   float offset = 0;  // added to the weight, whose initial value is 1 - offset
   NormDesc desc() const { return {kind, eps, offset}; }
 };
@@ -19,6 +20,7 @@ struct NormPlacement {
   bool pre, post_sublayer, post_residual;  // f(norm(x)); x + norm(f(.)); norm(x + f(.))
   bool normed_residual = false;            // with pre: norm(x) + f(norm(x))
 };
+// Returns the placement that a value of model.norm_position means.
 NormPlacement norm_placement(NormPosition position);
 
 }  // namespace sy

@@ -1,4 +1,5 @@
-// List of parameters under construction, and what each kind of sublayer declares about its spec.
+// List of parameters under construction, and the functions that each kind of sublayer declares for
+// its spec.
 #pragma once
 
 #include <optional>
@@ -19,17 +20,19 @@ constexpr Init init_scale(float offset) {
 
 class ParamList {
  public:
+  // layers: number of layers of the model, which determines residual_init().
   ParamList(Index d_model, Index layers);
 
   // Appends the weight of a GEMM, which decays.
   void matrix(std::string name, Shape shape, Split split, Init init, bool fused_with_previous = false);
-  // Appends a parameter that does not decay (ParamSpec::rule).
+  // Appends a parameter that does not decay (ParamSpec::decays). It may have several dimensions.
   void vector(std::string name, Shape shape, Split split, Init init, bool fused_with_previous = false);
-  // Appends the parameters of a norm over d_model elements.
+  // Appends the parameters of a norm over d_model elements. No-op if its kind is `none`.
   void norm(const std::string& name, const NormSpec& n);
 
   Index d_model() const { return d_model_; }
-  // Initial values of the last weight of a sublayer.
+  // Initial values of the last weight of a sublayer: normal with standard deviation
+  // 0.02 / sqrt(2 * layers) (Radford et al., "GPT-2", 2019).
   Init residual_init() const { return residual_init_; }
 
   std::vector<ParamSpec> specs;
@@ -48,7 +51,7 @@ class ParamList {
 //   SublayerCosts costs(const Spec&, Index seq_len)
 struct SublayerCosts {
   // Training FLOPs of one token, on average over a sequence of seq_len tokens. They come in
-  // addition to 6 for each weight that multiplies the token.
+  // addition to 6 for each active parameter (ModelCosts).
   double flops_per_token = 0;
   // Number of elements that the cache of generation stores per token, over all heads.
   Index cache_elements = 0;

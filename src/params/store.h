@@ -51,7 +51,8 @@ struct GroupLayout {
 
 // Layout of all flat buffers of one rank.
 struct FlatLayout {
-  std::vector<GroupLayout> groups;  // one for each set of axes and optimizer, in order
+  // one for each set of axes and optimizer, ordered by axes (Axes::operator<), then optimizer
+  std::vector<GroupLayout> groups;
   // Elements of all weights, including padding; gradients have as many.
   Index elements() const;
   // Elements of weights that this rank owns in the optimizer, including padding.
@@ -99,9 +100,10 @@ class ValueSource;  // src/params/values.h
 // Owns the flat buffers of one rank.
 class ParamStore {
  public:
-  // Allocates the flat buffers, filled with zeros.
-  // training: allocates gradients and optimizer state too. dtype: type of the weights.
-  // passes_to_pack: GEMM passes to pack weights for (PackedWeights).
+  // Allocates the flat buffers, filled with zeros. Throws NoMemory.
+  // - training: if true, allocates gradients and optimizer state too
+  // - dtype: type of the weights, f32 or bf16
+  // - passes_to_pack: GEMM passes to pack weights for (PackedWeights)
   ParamStore(Device& backend, std::vector<ParamSpec> specs, const Layout& layout, const Coord& coord, bool training,
              DType dtype = DType::f32, std::vector<GemmPass> passes_to_pack = {});
   ParamStore(const ParamStore&) = delete;
@@ -123,10 +125,10 @@ class ParamStore {
 
   // Sets the local box of every parameter to the values of `source`, by set_values().
   void fill(ValueSource& source);
-  // Does the same with InitialValues.
+  // Sets the local box of every parameter to InitialValues(seed).
   void initialize(std::uint64_t seed);
 
-  // These return views, and read no weights.
+  // find(), get(), box() and get_fused() read no weights, and need no all-gather to be finished.
   // Returns the local box of a parameter; Param{} if the model has none of this name.
   Param find(const std::string& name) const;
   Param get(const std::string& name) const;  // the parameter must exist

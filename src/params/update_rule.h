@@ -25,7 +25,7 @@ struct UpdateOperands {
   bool decays;                  // ParamSpec::decays
   ConstView clip_coefficient;   // [1]
   ConstView step_scalars;       // [3], see step_scalars()
-  View gradient;                // [n] f32
+  View gradient;                // [n] f32, before clipping
   View weight;                  // [n] f32
   View rounded;                 // [n] bf16 = weight; empty if the model computes in f32
   std::span<const View> state;  // each [n] f32, in the order of UpdateRule::state
@@ -40,10 +40,12 @@ struct MatrixRule {
   // f32 elements of memory that `direction` needs for one matrix
   Index (*scratch)(Index rows, Index columns);
   // Replaces each matrix, which holds state[0], by the direction of its update.
-  // matrices: [rows, columns] f32. squares: [number of matrices] f64. scratch: [n], the largest of
-  // the matrices.
+  // - matrices: [rows, columns] f32
+  // - squares: [number of matrices] f64, memory for sums of squares
+  // - scratch: [n] f32, where n is the largest scratch(rows, columns) of the matrices
   void (*direction)(Device& device, std::span<const View> matrices, View squares, View scratch);
-  // Updates the weights. If clip_coefficient is NaN, nothing changes.
+  // Updates the weights by -learning rate * (direction + weight decay * weight).
+  // direction: [n] f32, of the elements of `operands`. If clip_coefficient is NaN, nothing changes.
   void (*apply)(Device& device, const UpdateOperands& operands, ConstView direction);
 };
 
@@ -61,12 +63,14 @@ struct UpdateRule {
 // Returns the rule of an optimizer.
 const UpdateRule& update_rule(Optimizer optimizer);
 
-// Sets the optimizer of each parameter. If its rule is over whole matrices, it gets the weight
-// matrices of attention, FFNs and experts, with their MatrixDims. AdamW gets all other parameters.
+// Sets ParamSpec::optimizer of each parameter to `optimizer`.
+// If its rule is over whole matrices, only weight matrices of attention, FFNs and experts get it.
+// Their ParamSpec::matrix is set too. All other parameters get AdamW.
 void assign_optimizer(Optimizer optimizer, std::vector<ParamSpec>& specs);
 
-// Returns the numbers of UpdateOperands::step_scalars, the only ones that change from step to step:
-// the learning rate, and the bias corrections 1 - beta1^step and 1 - beta2^step.
+// Returns the numbers of UpdateOperands::step_scalars: the learning rate, and the bias corrections
+// 1 - beta1^step and 1 - beta2^step (Kingma and Ba, "Adam", 2015). All other hyperparameters are
+// the same in each step. step: from 1.
 std::array<float, 3> step_scalars(const Config::Train& train, double lr, Index step);
 
 }  // namespace sy

@@ -80,11 +80,13 @@ class DistributedOptimizer {
   static void reduce_remaining(Group& group);
   // Adds the squares of the owned gradients to squares_.
   void add_squares(const Group& group);
-  // Applies the update rule of each group to its owned range, and finishes the update.
+  // Applies the update rule of each group to its owned range, and calls finish_update().
+  // After the first half of a rule over whole matrices, the gradient memory holds the directions.
   void update(const Config::Train& train);
   // Calls f with the operands of the update of each parameter's owned range.
   void for_owned(const Group& group, const Config::Train& train, const std::function<void(const UpdateOperands&)>& f);
-  // All-gathers the weights of groups that do not overlap, and clears all gradients.
+  // Invalidates packed weights, all-gathers the weights of groups that do not overlap, and clears
+  // all gradients.
   void finish_update();
 
   const Mesh& mesh_;

@@ -11,14 +11,16 @@ namespace sy {
 // Computes the directions of the matrices of one group of parameters (MatrixRule::direction).
 class MatrixUpdate {
  public:
-  // group: index in FlatLayout::groups. world: all ranks of the layout. Both must outlive this
-  // object.
+  // Computes the exchange and allocates its buffers. Throws NoMemory.
+  // - store, world: must outlive this object; `world` has all ranks of the layout, and is for
+  //   buffers of the store's device
+  // - group: index in FlatLayout::groups, of a rule over whole matrices
   MatrixUpdate(ParamStore& store, std::size_t group, Comm& world);
 
   // Gathers each matrix of state[0] to its owner, which computes its direction, and returns the
-  // directions to the ranges of the ranks. Padding stays as it is. Collective. The host waits once
-  // for the device.
-  // direction: [n / shards], the owned range of the group.
+  // directions to the ranges of the ranks. Padding stays as it is. Collective. The host of an owner
+  // waits once for the device.
+  // direction: [n / shards] f32, the owned range of the group.
   void run(View direction);
 
  private:

@@ -1,3 +1,4 @@
+// Memory of a rank while it trains: the plan, the sizes of the arenas, and errors with advice.
 #pragma once
 
 #include "kernels/arena.h"
@@ -9,7 +10,7 @@ namespace sy {
 // Bytes that a rank needs, computed before anything is allocated.
 // Weights, gradients and optimizer state follow from the specs and are exact. Activations come from
 // a training step of the same model on the dry device, with equal load of all experts and no
-// drops. They are exact if routing is, otherwise those of a balanced router.
+// drops. They are exact without experts. A rank whose experts get more than that load needs more.
 struct MemoryPlan {
   Index weights = 0;  // including packed weights (PackedWeights)
   Index gradients = 0;
@@ -20,15 +21,17 @@ struct MemoryPlan {
   Index parameters() const { return weights + gradients + optimizer; }
   Index total() const { return parameters() + activations(); }
 };
-// Plans the parameters only, without packed weights.
+// Plans the parameters only, without packed weights. Pure function.
 MemoryPlan plan_parameters(const std::vector<ParamSpec>& specs, DType dtype, const Layout& layout, int rank);
-// backend: the device to plan for. slots: number of micro-batches that can be in flight.
+// Plans everything, by a training step on a dry copy of `backend`. Allocates none of the memory.
+// - backend: the device to plan for
+// - slots: number of micro-batches that can be in flight
 MemoryPlan plan_memory(const Config& config, Index vocab, const Layout& layout, int rank, const Device& backend,
                        Index slots = 1);
 
 // Returns the sizes of the activation arenas on `backend`, which `ranks_on_device` ranks share.
-// On a device their total is all bytes that the parameters leave free, and their ratio is that of
-// the plan. On a host, where arenas may grow, they are the planned bytes.
+// On a device their total is all bytes that the parameters and a reserve for libraries leave free.
+// Their ratio is that of the plan. On a host, where arenas may grow, they are the planned bytes.
 // warmed_up: the device's libraries have already allocated their memory
 // (src/train/device_reservation.h).
 // Throws InputError if training does not fit. It lists the needs and the settings that reduce them.
@@ -42,7 +45,8 @@ ArenaSizes arena_sizes(const Config& config, Index vocab, const Layout& layout, 
 [[noreturn]] void refuse_memory(const Config& config, const MemoryPlan& plan, Index available, Index reserve,
                                 const std::string& machine, bool device);
 
-// Calls `work`. If it runs out of memory, the error also has the advice.
+// Calls `work` and returns its result. If it throws NoMemory, throws a Failure that also has the
+// advice.
 template <class Work>
 auto with_advice(const std::string& advice, Work work) {
   try {

@@ -20,24 +20,32 @@
 
 namespace sy {
 
+// One start of `switchyard train`, after its configuration, layout and memory are checked.
 class TrainingRun {
  public:
+  // Allocates the engine. world: must outlive this object.
   TrainingRun(Comm& world, const Config& config, const RunOptions& options, const Layout& layout, Dataset dataset,
               std::unique_ptr<Device> backend, DeviceReservation reservation);
-  // Trains. Returns the exit code. Collective.
+  // Trains. Returns the exit code: 0, or stopped_exit_code if a signal or run.max_hours stopped it.
+  // Throws CollectiveError if all ranks fail together. Collective.
   int execute();
 
  private:
   bool is_first_rank() const { return world_.rank() == 0; }
+  // Prints a text. No-op on other ranks than the first.
   void print(const std::string& text);
-  // Prints a warning only once. Each save finds the causes of the previous one again.
+  // Prints a warning the first time that it is called with this text. A save may warn as an earlier
+  // one did.
   void warn_once(const std::string& text);
+  // Prints warnings on this rank.
   void print(const std::vector<std::string>& warnings);
 
   // ---- the start of a run: training_run_start.cpp ----
-  // Locks the folder, so that no other run uses it.
+  // Makes the folder and locks it, so that no other run uses it. No-op on other ranks than the
+  // first. Throws Error if another run has it, or if it cannot be written.
   void lock_folder();
-  // Starts a new run folder, or continues one and returns true. Overwrites nothing of an older run.
+  // Starts a new run folder, or continues one and returns true. Also sets the weights and the state
+  // of training. Overwrites nothing of an older run. Throws CollectiveError. Collective.
   bool prepare_folder();
   // Copies the tokenizer to the run folder. `from`: the checkpoint that training starts from; empty
   // if there is none. If that run has a copy of the same tokenizer, it is preferred, since it has
@@ -88,9 +96,10 @@ class TrainingRun {
   std::vector<DomainScore> validate(Index step);
   // Returns a signal that asked any rank to stop; 0 if there was none. Collective.
   int signal_everywhere() { return static_cast<int>(world_.max(stop_signal())); }
-  // A reason to stop that is no number of a signal: run.max_hours.
+  // Reason to stop because of run.max_hours. It is greater than the number of any signal.
   static constexpr int time_is_over = 1 << 20;
-  // The same, or time_is_over if the clock of the first rank says so. Collective.
+  // Returns time_is_over if the first rank must stop by its clock, otherwise signal_everywhere().
+  // Collective.
   int stop_reason_everywhere() {
     const bool over = is_first_rank() && time_limit_.must_stop(program_seconds());
     return static_cast<int>(world_.max(over ? time_is_over : stop_signal()));
@@ -111,13 +120,13 @@ class TrainingRun {
   Trainer trainer_;
   TrainState state_;
   TimeLimit time_limit_{config_.run.max_hours};
-  // of check_data; printed after loading, so that it does not accompany an error
+  // Warning of check_data(). It is printed after loading, so that it does not accompany an error.
   std::string data_warning_;
   HistoryWindow window_;
   // On the first rank:
   std::unique_ptr<MetricsFile> metrics_;
   LossRise rise_;
-  bool losses_known_ = true;  // false: metrics.jsonl lacks more losses than rise_ tolerates
+  bool losses_known_ = true;  // false: metrics.jsonl lacks LossRise::window losses or more in a row
   std::set<std::string> warned_;
   ProgressLine progress_{config_.train.steps, config_.run.log_every};
   std::optional<FolderLock> lock_;  // on the first rank

@@ -27,6 +27,7 @@
 
 namespace sy {
 
+// Name, type and global shape of a tensor of a checkpoint.
 struct TensorInfo {
   std::string name;  // "/params/...", "/optimizer/m/...", "/experts/...", "/router/bias"
   DType dtype;       // f32, f64, i32 or i64
@@ -43,6 +44,7 @@ struct SliceMapping {
   Box box;
 };
 
+// Value of an attribute of a group or tensor.
 using Attribute = std::variant<std::string, std::int64_t, std::uint64_t>;
 
 // A new file of a checkpoint.
@@ -100,7 +102,7 @@ class CheckpointReader {
   virtual TensorInfo tensor(const std::string& name) = 0;
   // Reads `box` of a tensor into row-major memory of its type. Also reads sharded tensors.
   virtual void read(const std::string& name, const Box& box, void* data) = 0;
-  // Does the same. Throws InputError if the tensor is sharded.
+  // Reads like read(), but throws InputError if the tensor is sharded.
   virtual void read_unsharded(const std::string& name, const Box& box, void* data) = 0;
   // Returns the names of the files that the index maps to tensors, listed in the manifest or not.
   virtual std::set<std::string> mapped_files() = 0;
@@ -111,6 +113,7 @@ class CheckpointReader {
 class FileCheck {
  public:
   virtual ~FileCheck() = default;
+  // Reads the next bytes of the file.
   virtual void scan(std::string_view chunk) = 0;
   // Returns an error message; empty if a reader may open the file.
   virtual std::string problem(const std::filesystem::path& file) const = 0;
@@ -128,7 +131,7 @@ struct CheckpointFormat {
 
   std::string index_name() const;          // "index.h5"
   std::string shard_name(int rank) const;  // "shard-00003.h5"
-  // Returns whether a file of a checkpoint has this name.
+  // Returns whether `name` is the name of an index or of a shard.
   bool has_name(std::string_view name) const;
 };
 
