@@ -230,7 +230,7 @@ bool run(Comm& world, int argc, char** argv) {
   }
   Index done = 0;
   const auto train = [&] {
-    engine.train({B, S, ids, targets, n["batch"] * S, n["batch"], 1});
+    engine.forward_backward({B, S, ids, targets, n["batch"] * S, n["batch"], 1});
     optimizer.step(config.train, 1e-4, ++done);
   };
 
@@ -319,7 +319,7 @@ bool run(Comm& world, int argc, char** argv) {
   const Index reserved = world.max(engine.saved().reserved() + engine.scratch().reserved());
   if (world.rank() != 0) return true;
 
-  fmt::print("{}; {} ranks, {}; {}\n", engine.backend().describe(), world.size(), layout.str(),
+  fmt::print("{}; {} ranks, {}; {}\n", engine.device().describe(), world.size(), layout.str(),
              config.train.recompute ? "activations recomputed" : "activations kept");
   fmt::print(
       "d_model {} layers {} experts {} top-{} d_ff {} vocab {}, {} x {} tokens a step, {} steps of {:.1f} ms\n\n",

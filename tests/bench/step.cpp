@@ -59,7 +59,7 @@ struct Training {
     const Index B = config.train.micro_batch, S = config.model.seq_len;
     const double started = seconds_now();
     for (Index i = 0; i < steps; ++i) {
-      engine.train({B, S, ids, targets, B * S, B, 1});
+      engine.forward_backward({B, S, ids, targets, B * S, B, 1});
       optimizer.step(config.train, 1e-4, ++done);
     }
     return seconds_now() - started;
@@ -143,7 +143,7 @@ int run(int argc, char** argv) {
     ratio.push_back(speed / their_speed.back());
   }
   fmt::print("{}, {}, d_model {} layers {} experts {} top-{} d_ff {} vocab {} tokens {} x {}, {:.3g} GFLOP a step\n",
-             ours.engine.backend().describe(), dtype, s.d_model, s.layers, s.experts, s.top_k, s.d_ff, s.vocab, s.batch,
+             ours.engine.device().describe(), dtype, s.d_model, s.layers, s.experts, s.top_k, s.d_ff, s.vocab, s.batch,
              s.seq_len, flops / 1e9);
   const auto range = [](const std::vector<double>& x, const char* format) {
     const Spread of = spread_of(x);

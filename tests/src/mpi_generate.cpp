@@ -170,9 +170,9 @@ std::vector<Continuation> texts(Comm& comm, const RanksAndLayouts& l,
     const View w = engine.store().get(spec.name).weight;
     if (spec.init.kind != InitKind::normal || w.dtype() != DType::f32) continue;
     std::vector<float> host(static_cast<std::size_t>(w.elements()));
-    engine.backend().to_host(w, host.data());
+    engine.device().to_host(w, host.data());
     for (float& x : host) x *= 12;
-    engine.backend().to_device(host.data(), w);
+    engine.device().to_device(host.data(), w);
   }
   engine.store().packed_weights().invalidate();
   return generate(engine, prompts, options);
@@ -218,7 +218,7 @@ TEST(GenerateLayouts, RoutePaddingToNoExpert) {
   Index dispatched = 0, layers = 0;
   engine.set_routing_hook([&](const RoutingView& r) {
     std::vector<std::int32_t> dispatch_mask(static_cast<std::size_t>(r.dispatch_mask.elements()));
-    engine.backend().to_host(r.dispatch_mask, dispatch_mask.data());
+    engine.device().to_host(r.dispatch_mask, dispatch_mask.data());
     for (const std::int32_t k : dispatch_mask) dispatched += k;
     ++layers;
   });

@@ -170,7 +170,7 @@ History train(Comm& comm, const Dataset& dataset, const Config& config) {
   Trainer trainer(engine, samples);
   History history;
   engine.set_routing_hook([&](const RoutingView& r) {
-    history.gaps.back() = std::min(history.gaps.back(), decision_gap(config, HostRouting(engine.backend(), r)));
+    history.gaps.back() = std::min(history.gaps.back(), decision_gap(config, HostRouting(engine.device(), r)));
   });
   for (Index i = 0; i < config.train.steps; ++i) {
     history.gaps.push_back(1);
@@ -181,7 +181,7 @@ History train(Comm& comm, const Dataset& dataset, const Config& config) {
   for (const ParamSpec& spec : engine.store().specs()) {
     const View w = engine.store().get(spec.name).weight;
     history.weights[spec.name].resize(w.elements());
-    engine.backend().to_host(w, history.weights[spec.name].data());
+    engine.device().to_host(w, history.weights[spec.name].data());
   }
   return history;
 }

@@ -347,9 +347,9 @@ TEST(Plan, CollectivesMatchTheTrainer) {
   struct Sum {
     double calls = 0, sent = 0, roots = 0;
   };
-  const auto update = [&](const Device* backend) {
+  const auto update = [&](const Device* device) {
     std::map<std::pair<std::string, Collective>, Sum> sums;
-    const Profile profile = Profiler(planned(), planned_vocab, backend).balanced(layout);
+    const Profile profile = Profiler(planned(), planned_vocab, device).balanced(layout);
     for (const auto& [key, times] : profile.update.transfers) {
       Sum& sum = sums[{std::string(key.first), key.second.kind}];
       sum.calls += times;

@@ -24,7 +24,7 @@ struct Way {
 };
 constexpr Index always_small = std::numeric_limits<Index>::max();
 constexpr Way ways[] = {{"each", 0, "grouped"}, {"all", always_small, "grouped"}, {"streams", always_small, "streams"}};
-std::unique_ptr<Device> backend_of(const Setup& setup, const Way& way) {
+std::unique_ptr<Device> device_of(const Setup& setup, const Way& way) {
   const Environment threshold("SWITCHYARD_LARGE_PRODUCT", std::to_string(way.large_product)),
       small("SWITCHYARD_SMALL_PRODUCTS", way.small_products);
   return setup.make();
@@ -36,7 +36,7 @@ void measure_grouped(const Setup& setup, std::vector<Section>& sections) {
   sections.push_back({"Experts' products: a call of cuBLAS each, one for all, or each on side streams", "", {}});
   Section& section = sections.back();
   std::vector<std::unique_ptr<Device>> backends;
-  for (const Way& way : ways) backends.push_back(backend_of(setup, way));
+  for (const Way& way : ways) backends.push_back(device_of(setup, way));
   Device& first = *backends.front();
   std::vector<BothWays> pairs;
   for (const Experts& e : setup.small ? std::span<const Experts>(small_sizes) : sizes) {

@@ -485,13 +485,13 @@ void measure_operations(const Setup& setup, std::vector<Section>& sections) {
   add_routing(all, s);
   add_ends(all, s);
 
-  const std::unique_ptr<Device> backend = setup.make(), dry = make_dry(backend.get());
+  const std::unique_ptr<Device> device = setup.make(), dry = make_dry(device.get());
   sections.push_back(
       {"Operations",
        fmt::format("{}, {} x {} tokens, d_model {}, {} heads and {} kv heads of {}, {} experts of {}, top {}, "
                    "vocabulary {} ({} tokens at once).\nWhat is small stays in the cache, above the roof of "
                    "memory, or is as short as its launch.",
-                   info(setup.dtype).name, s.B, s.S, s.D, s.H, s.K, s.hd, s.E, s.F, s.k, s.V, s.n(*backend)),
+                   info(setup.dtype).name, s.B, s.S, s.D, s.H, s.K, s.hd, s.E, s.F, s.k, s.V, s.n(*device)),
        {}});
   for (const Operation& operation : all) {
     Line line{.what = operation.what};
@@ -503,8 +503,8 @@ void measure_operations(const Setup& setup, std::vector<Section>& sections) {
       line.flops = dry_counts(*dry).flops;
       line.bytes = dry_counts(*dry).bytes;
     }
-    Operands operands(*backend, setup.dtype);
-    line.seconds = measure(*backend, setup, operation.prepare(operands));
+    Operands operands(*device, setup.dtype);
+    line.seconds = measure(*device, setup, operation.prepare(operands));
     fmt::print(stderr, "{}: {:.4g} ms\n", line.what, line.seconds.median * 1e3);
     sections.back().lines.push_back(line);
   }
