@@ -54,7 +54,7 @@ void check(const GroupedGemm& op) {
 Cost cost(const GroupedGemm& op) {
   return Cost{.flops = 2 * number(op.y.elements()) * number(op.w.values.dim(2)),
               .size = min_dimension(op.y.dim(0), op.w.values)}
-      .reads(op.x.values, op.x.index, op.w.read(GemmPass::fprop))
+      .reads(op.x.values, op.x.index, op.w.read(GemmPass::fprop), op.w.packed(GemmPass::fprop).scales)
       .writes(op.y);
 }
 
@@ -80,7 +80,7 @@ void check(const GroupedGemmDgrad& op) {
 Cost cost(const GroupedGemmDgrad& op) {
   return Cost{.flops = 2 * number(op.dx.elements()) * number(op.w.values.dim(1)),
               .size = min_dimension(op.dx.dim(0), op.w.values)}
-      .reads(op.dy.values, op.dy.index, op.w.read(GemmPass::dgrad))
+      .reads(op.dy.values, op.dy.index, op.w.read(GemmPass::dgrad), op.w.packed(GemmPass::dgrad).scales)
       .writes(op.dx);
 }
 
