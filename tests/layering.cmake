@@ -5,11 +5,14 @@
 # above, but no other component of its own line. The component src/config is src/config*.h and .cpp.
 # The component kernels includes its folders ops and formulas.
 # Code that a lower component needs belongs there.
+# Each folder of dist/ is a library of device collectives (dist/device_comm.h).
+file(GLOB device_comms RELATIVE ${ROOT} ${ROOT}/dist/*/CMakeLists.txt)
+list(TRANSFORM device_comms REPLACE "/CMakeLists.txt$" "")
 set(order
     "kernels"                                          # tensors, operations and devices
     "kernels/cpu kernels/cuda kernels/dry"
     "dist"
-    "dist/nccl"                                        # defines dist/device_comm.h
+    "${device_comms}"
     "src/system"                                       # files and folders of the operating system
     "src/io/format"                                    # the interface of a checkpoint's file format
     "src/io/hdf5"
