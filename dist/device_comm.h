@@ -50,7 +50,8 @@ struct DeviceCollectives {
   // make_device_comm() of this library; nullptr in a build without it
   MakeDeviceComm (*make)(Device& device, int rank, RankContext& context) = nullptr;
 };
-// The library that this build uses: the first row of the table that it has, otherwise the first row.
+// The library that this build uses: the first row of the table that it has. If it has none, the
+// first row.
 DeviceCollectives device_collectives();
 
 }  // namespace sy

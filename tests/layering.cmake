@@ -1,5 +1,5 @@
-# Tests that includes point one way, that one file alone accesses the environment, and that the graph
-# of docs/design/architecture.md shows the includes. Fails, and names every violation.
+# Tests that includes point one way, that one file alone accesses the environment, and that the
+# graph of docs/design/architecture.md shows the includes. Fails, and names every violation.
 cmake_minimum_required(VERSION 3.22)
 
 # The components of the tree, lowest first. A file includes its own component and those of the lines
@@ -90,8 +90,8 @@ foreach(line ${order})
   endforeach()
 endforeach()
 
-# A line of the graph: COMPONENT -> COMPONENT... An arrow stands for itself and for the arrows of its
-# target.
+# A line of the graph: COMPONENT -> COMPONENT... An arrow stands for itself and for the arrows of
+# its target.
 set(page docs/design/architecture.md)
 file(STRINGS ${ROOT}/${page} graph REGEX "^[a-z/0-9]+ +-> ")
 foreach(line ${graph})

@@ -8,7 +8,7 @@ namespace sy {
 std::span<const Key> key_table() {
   static const std::vector<Key> table = [] {
     std::vector<Key> keys;
-    for (const auto& part : {model_keys(), run_keys()}) std::ranges::copy(part, std::back_inserter(keys));
+    for (const auto& rows : {model_keys(), run_keys()}) std::ranges::copy(rows, std::back_inserter(keys));
     return keys;
   }();
   return table;
