@@ -144,9 +144,9 @@ class ParamStore {
   MatrixParam register_matrix(const Param& param, const Shape& shape);
 
   // Sets all gradients to zero. On the host it only marks the gradients of register_matrix() as
-  // zero, which saves clearing and reading their memory. The first GEMM (MatrixParam::take_accumulate_flag)
-  // or finish_gradients() writes the memory. Other code that adds to such a gradient (a tied
-  // embedding) must run after the first GEMM.
+  // zero, which saves clearing and reading their memory. The first GEMM
+  // (MatrixParam::take_accumulate_flag) or finish_gradients() writes the memory. Other code that
+  // adds to such a gradient (a tied embedding) must run after the first GEMM.
   void clear_gradients();
   // Writes zeros to the marked gradients that no GEMM has written.
   // Call it before any other code than GEMMs reads gradients.

@@ -97,9 +97,9 @@ std::map<std::string, Numbers> trained_weights(const Config& config, const std::
       if (spec.optimizer == Optimizer::muon) {
         Index matrices = 1, rows = 1, columns = 1;
         for (int d = 0; d < spec.shape.size(); ++d)
-          (d < spec.matrix.stack                      ? matrices
-           : d < spec.matrix.stack + spec.matrix.rows ? rows
-                                                      : columns) *= spec.shape[d];
+          (d < spec.matrix.stack_dims                          ? matrices
+           : d < spec.matrix.stack_dims + spec.matrix.row_dims ? rows
+                                                               : columns) *= spec.shape[d];
         for (Index k = 0; k < matrices; ++k) {
           const auto begin = direction.begin() + k * rows * columns;
           const Numbers update = reference::muon_direction(rows, columns, {begin, begin + rows * columns});
