@@ -48,6 +48,7 @@ int main(int argc, char** argv) {
   auto& listeners = ::testing::UnitTest::GetInstance()->listeners();
   if (runtime.world().rank() != 0) delete listeners.Release(listeners.default_result_printer());
   listeners.Append(new sy::test::AbortOnFailure);
-  if (sy::test::tested_device.backend == "cuda" && !sy::cuda_available()) return 77;  // ctest: skipped
+  // ctest takes this exit code as skipped.
+  if (sy::test::tested_device.backend == "cuda" && !sy::cuda_available()) return 77;
   return runtime.run([] { return RUN_ALL_TESTS(); });
 }
