@@ -16,8 +16,8 @@
 namespace sy {
 namespace {
 
-using test::tested_device;
 using test::make_dataset;
+using test::tested_device;
 using test::world;
 
 // Two models test sizes that are not powers of two, too: 4 heads, 2 kv heads and 8 experts; 6 heads
