@@ -145,9 +145,9 @@ void execute(CudaDevice& device, const ops::CrossEntropyForward& op) {
   const Index rows = op.logits.dim(0), vocab = op.logits.dim(1);
   with_packs<4>(vocab, {op.logits}, [&]<int N>(PackSize<N>) {
     with_cap(op.desc.softcap, [&]<class Cap>(Cap cap) {
-      launch(device.context(), {.x = rows, .threads = row_threads(blocks_of(vocab, N), max_threads)},
-             sum_row<Cap, N>, cap, op.desc.vocab_begin, vocab, in<float>(op.logits),
-             in<std::int32_t>(op.targets), out<float>(op.partial));
+      launch(device.context(), {.x = rows, .threads = row_threads(blocks_of(vocab, N), max_threads)}, sum_row<Cap, N>,
+             cap, op.desc.vocab_begin, vocab, in<float>(op.logits), in<std::int32_t>(op.targets),
+             out<float>(op.partial));
     });
   });
 }

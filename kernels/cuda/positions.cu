@@ -313,8 +313,8 @@ __global__ void __launch_bounds__(threads_of_block, 3)
   });
 }
 
-// Calls f(pairing, T{}, PackSize<N>{}), where N pairs can be moved at once. operands: [.., hd] of one type, x
-// first.
+// Calls f(pairing, T{}, PackSize<N>{}), where N pairs can be moved at once. operands: [.., hd] of
+// one type, x first.
 template <class F>
 void with_pairing(const QkNorm& desc, ConstView table, std::initializer_list<ConstView> operands, F f) {
   const ConstView x = *operands.begin();
