@@ -97,9 +97,9 @@ std::map<std::string, Numbers> trained_weights(const Config& config, const std::
       if (spec.optimizer == Optimizer::muon) {
         Index matrices = 1, rows = 1, columns = 1;
         for (int d = 0; d < spec.shape.size(); ++d)
-          (d < spec.matrix.stack                      ? matrices
-           : d < spec.matrix.stack + spec.matrix.rows ? rows
-                                                      : columns) *= spec.shape[d];
+          (d < spec.matrix.stack_dims                          ? matrices
+           : d < spec.matrix.stack_dims + spec.matrix.row_dims ? rows
+                                                               : columns) *= spec.shape[d];
         for (Index k = 0; k < matrices; ++k) {
           const auto begin = direction.begin() + k * rows * columns;
           const Numbers update = reference::muon_direction(rows, columns, {begin, begin + rows * columns});
@@ -115,7 +115,7 @@ std::map<std::string, Numbers> trained_weights(const Config& config, const std::
 // Parameters and optimizer of this rank.
 struct OptimizerRank {
   Config config;
-  std::unique_ptr<Device> device = make_device(test::device.backend);
+  std::unique_ptr<Device> device = make_device(test::tested_device.backend);
   Mesh mesh;
   std::optional<ParamStore> store;
   std::optional<DistributedOptimizer> optimizer;
@@ -225,7 +225,7 @@ const OptimizerCase optimizer_cases[] = {
       "--model.qk_rope_head_dim=2", "--model.v_head_dim=3"}},
 };
 INSTANTIATE_TEST_SUITE_P(Cases, OptimizerLayouts, testing::ValuesIn(optimizer_cases),
-                         [](const auto& info) { return std::string(info.param.name); });
+                         [](const auto& test) { return std::string(test.param.name); });
 
 }  // namespace
 }  // namespace sy
