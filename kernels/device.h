@@ -123,6 +123,16 @@ class Device {
   Index reading_ = 0;  // size of the read in flight; 0: no read is in flight
 };
 
+namespace ops {
+
+template <class Operation>
+void run(Device& device, const Operation& op) {
+  check(op);
+  if (!op.is_empty()) device.execute(op);
+}
+
+}  // namespace ops
+
 // make_cpu, make_cuda and make_device create a device. The latter two throw NoDevice if it is
 // unavailable.
 std::unique_ptr<Device> make_cpu();

@@ -85,18 +85,14 @@ Index whole_width(const WholeQkNorm& d, ConstView x) {
 }  // namespace
 
 void execute(CudaDevice& device, const ops::WholeQkNormSums& op) {
-  with_type_and_packs(whole_width(op.desc, op.x), {op.x, op.y}, [&](auto zero, auto packs) {
-    using T = decltype(zero);
-    constexpr int N = packs;
+  with_type_and_packs(whole_width(op.desc, op.x), {op.x, op.y}, [&]<class T, int N>(T, PackSize<N>) {
     launch(device.context(), {.x = op.x.dim(0), .threads = row_threads(blocks_of(op.desc.queries, N))},
            whole_sums<T, N>, op.x.dim(1), op.desc.queries, op.desc.keys, in<T>(op.x), in<T>(op.y), out<float>(op.sums));
   });
 }
 
 void execute(CudaDevice& device, const ops::WholeQkNormForward& op) {
-  with_type_and_packs(whole_width(op.desc, op.x), {op.x, op.weight, op.y}, [&](auto zero, auto packs) {
-    using T = decltype(zero);
-    constexpr int N = packs;
+  with_type_and_packs(whole_width(op.desc, op.x), {op.x, op.weight, op.y}, [&]<class T, int N>(T, PackSize<N>) {
     launch(device.context(), {.x = op.x.dim(0), .threads = row_threads(blocks_of(op.x.dim(1), N))},
            whole_normalize<T, N>, op.desc, op.x.dim(1), in<T>(op.x), in<T>(op.weight), in<float>(op.squares),
            out<T>(op.y));
@@ -106,9 +102,7 @@ void execute(CudaDevice& device, const ops::WholeQkNormForward& op) {
 void execute(CudaDevice& device, const ops::WholeQkNormBackward& op) {
   Context& context = device.context();
   const Index tokens = op.x.dim(0), row = op.x.dim(1), normed = op.desc.queries + op.desc.keys;
-  with_type_and_packs(whole_width(op.desc, op.x), {op.dy, op.x, op.weight, op.dx}, [&](auto zero, auto packs) {
-    using T = decltype(zero);
-    constexpr int N = packs;
+  with_type_and_packs(whole_width(op.desc, op.x), {op.dy, op.x, op.weight, op.dx}, [&]<class T, int N>(T, PackSize<N>) {
     const int threads = row_threads(blocks_of(row, N));
     const Index columns = blocks_of(row, Index{threads} * N);
     const Index max_blocks = context.workspace_bytes / 2 / (normed * size_of(DType::f32));

@@ -6,7 +6,6 @@
 #include <limits>
 #include <vector>
 
-#include "kernels/cost.h"
 #include "kernels/dry/dry.h"
 #include "kernels/dry/reach.h"
 #include "kernels/kernel_table.h"
@@ -100,7 +99,7 @@ class DryDevice final : public Device {
 
 template <class Operation>
 void count(DryDevice& device, const Operation& op) {
-  const Cost work = cost(op);
+  const Cost work = op.cost();
   device.counts.flops += work.flops;
   device.counts.bytes += work.bytes();
   ++device.counts.calls[{Operation::name, work.size, work.flops, work.bytes()}];

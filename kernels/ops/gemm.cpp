@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "kernels/cost.h"
 #include "kernels/device.h"
 #include "kernels/ops/elementwise.h"
 #include "kernels/ops/operands.h"
@@ -41,11 +40,11 @@ void check(const Gemm& op) {
   SY_ASSERT(!op.addend || !op.accumulate, "gemm: accumulates and has an addend");
 }
 
-Cost cost(const Gemm& op) {
-  return Cost{.flops = 2 * static_cast<double>(op.a.elements()) * static_cast<double>(op.c.dim(1)),
-              .size = std::min({op.c.dim(0), op.c.dim(1), op.depth()})}
-      .reads(op.a, op.b.read(op.pass()), op.b.packed(op.pass()).scales, op.accumulate ? op.c : op.addend)
-      .writes(op.c);
+Cost Gemm::cost() const {
+  return Cost{.flops = 2 * static_cast<double>(a.elements()) * static_cast<double>(c.dim(1)),
+              .size = std::min({c.dim(0), c.dim(1), depth()})}
+      .reads(a, b.read(pass()), b.packed(pass()).scales, accumulate ? c : addend)
+      .writes(c);
 }
 
 void run(Device& device, const Gemm& op) {
@@ -68,10 +67,6 @@ void check(const PackWeight& op) {
   Operands(op.name)
       .real("weight", op.weight, op.weight.shape().size())
       .is("packed", op.packed, {op.packed.elements()}, DType::u8);
-}
-
-Cost cost(const PackWeight& op) {
-  return Cost().reads(op.weight).writes(op.packed, op.scales);
 }
 
 void run(Device& device, const PackWeight& op) {

@@ -2,11 +2,8 @@
 #pragma once
 
 #include <concepts>
-#include <string_view>
 
-#include "kernels/ops/list.h"
-#include "kernels/tensor.h"
-#include "kernels/types.h"
+#include "kernels/ops/operation.h"
 #include "kernels/weight_format.h"
 
 namespace sy {
@@ -53,7 +50,9 @@ struct Gemm {
   Index depth() const { return a.dim(transpose_a ? 0 : 1); }  // Q
   // If b is transposed, its packed form for fprop is read, otherwise that for dgrad.
   GemmPass pass() const { return transpose_b ? GemmPass::fprop : GemmPass::dgrad; }
+  Cost cost() const;
 };
+void run(Device& device, const Gemm& op);
 
 // Packs a weight for the GEMMs of one pass. See Device::packed_weight_bytes.
 struct PackWeight {
@@ -63,7 +62,9 @@ struct PackWeight {
   WeightFormat format = WeightFormat::native;
   View packed;       // [packed_weight_bytes] u8
   View scales = {};  // [ScaleBlock::scales] f32; empty if the format has no scales
+  Cost cost() const { return Cost().reads(weight).writes(packed, scales); }
 };
+void run(Device& device, const PackWeight& op);
 
 // Checks the packed weight for a pass, if there is one: its format, its size and its scales.
 void check_packed(const Operands& check, const Device& device, const Weight& w, GemmPass pass);

@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include <array>
-#include <charconv>
 #include <cmath>
 #include <string>
 #include <string_view>
@@ -13,6 +12,7 @@
 #include <vector>
 
 #include "src/config.h"
+#include "src/text/numbers.h"
 
 namespace sy {
 
@@ -157,10 +157,9 @@ bool read(const std::string& text, T& out) {
     out = text;
     return true;
   } else if constexpr (std::is_arithmetic_v<T>) {
-    const std::string number = std::is_integral_v<T> ? without_exponent(text) : text;
-    const char* const end = number.data() + number.size();
-    const auto r = std::from_chars(number.data(), end, out);
-    return r.ec == std::errc() && r.ptr == end && !text.empty() && std::isfinite(static_cast<double>(out));
+    const auto number = parse_number<T>(std::is_integral_v<T> ? without_exponent(text) : text);
+    if (number) out = *number;
+    return number && std::isfinite(static_cast<double>(*number));
   } else {
     for (const auto& entry : EnumNames<T>::table)
       if (entry.name == text) {

@@ -1,16 +1,13 @@
 #include "src/plan/machine.h"
 
-#include <algorithm>
-#include <charconv>
 #include <cmath>
-#include <map>
 #include <set>
 #include <sstream>
-#include <utility>
 
 #include "src/config/check.h"
 #include "src/system/files.h"
 #include "src/text/ini.h"
+#include "src/text/numbers.h"
 #include "src/text/strings.h"
 
 namespace sy {
@@ -79,8 +76,8 @@ constexpr Renamed renamed_operations[] = {
 };
 
 bool read_number(std::string_view text, double& x) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), x);
-  return error == std::errc() && end == text.data() + text.size() && std::isfinite(x) && x >= 0;
+  x = parse_number<double>(text).value_or(-1);
+  return std::isfinite(x) && x >= 0;
 }
 
 bool read_curve(std::string_view text, Curve& curve) {
