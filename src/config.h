@@ -1,6 +1,6 @@
 // A run's configuration: INI file, overrides, defaults, checks.
-// One table (config/keys.cpp) names every key once. Parsing, `help config`, RUN/config.ini and the
-// comparison of two runs read it. config/help.cpp has the long help.
+// One table (config/model_keys.cpp, config/run_keys.cpp) names every key once. Parsing, `help
+// config`, RUN/config.ini and the comparison of two runs read it.
 // The file config/read.cpp reads, config/check.cpp checks and fills in defaults, config/layout.cpp
 // checks layouts and devices.
 #pragma once

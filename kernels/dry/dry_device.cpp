@@ -65,8 +65,11 @@ class DryDevice final : public Device {
                               : Device::logits_chunk();
   }
   bool supports_gathered_rows() const override { return planned_device_ && planned_device_->supports_gathered_rows(); }
-  Index packed_weight_bytes(const Shape& weight, DType dtype, GemmPass pass) const override {
-    return planned_device_ ? planned_device_->packed_weight_bytes(weight, dtype, pass) : 0;
+  bool supports(WeightFormat format) const override {
+    return planned_device_ ? planned_device_->supports(format) : Device::supports(format);
+  }
+  Index packed_weight_bytes(const Shape& weight, DType dtype, GemmPass pass, WeightFormat format) const override {
+    return planned_device_ ? planned_device_->packed_weight_bytes(weight, dtype, pass, format) : 0;
   }
   DeviceMemory allocate(Index bytes) override {
     const Index size = bytes + page;

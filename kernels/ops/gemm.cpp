@@ -8,9 +8,25 @@
 
 namespace sy::ops {
 
+namespace {
+
+void check_form(const Operands& check, const Device& device, ConstView weight, GemmPass pass,
+                const PackedWeight& packed) {
+  const WeightFormatInfo& format = info(packed.format);
+  SY_ASSERT(device.supports(packed.format), "the {} device has no weight format {}", device.name(), format.name);
+  const Index bytes = device.packed_weight_bytes(weight.shape(), weight.dtype(), pass, packed.format);
+  check.is("packed", packed.elements, {bytes}, DType::u8);
+  const ScaleBlock block = format.scale_block;
+  if (block.present())
+    check.is("scales", packed.scales, block.scales(weight.shape(), pass));
+  else
+    SY_ASSERT(!packed.scales, "{}: the weight format {} has no scales", check.operation(), format.name);
+}
+
+}  // namespace
+
 void check_packed(const Operands& check, const Device& device, const Weight& w, GemmPass pass) {
-  const Index bytes = device.packed_weight_bytes(w.values.shape(), w.values.dtype(), pass);
-  check.optional("packed", w.packed(pass), {bytes}, DType::u8);
+  if (w.packed(pass)) check_form(check, device, w.values, pass, w.packed(pass));
 }
 
 void check(const Gemm& op) {
@@ -27,7 +43,7 @@ void check(const Gemm& op) {
 Cost Gemm::cost() const {
   return Cost{.flops = 2 * static_cast<double>(a.elements()) * static_cast<double>(c.dim(1)),
               .size = std::min({c.dim(0), c.dim(1), depth()})}
-      .reads(a, b.read(pass()), accumulate ? c : addend)
+      .reads(a, b.read(pass()), b.packed(pass()).scales, accumulate ? c : addend)
       .writes(c);
 }
 
@@ -55,9 +71,8 @@ void check(const PackWeight& op) {
 
 void run(Device& device, const PackWeight& op) {
   check(op);
-  const Index bytes = device.packed_weight_bytes(op.weight.shape(), op.weight.dtype(), op.pass);
-  Operands(op.name).is("packed", op.packed, {bytes}, DType::u8);
-  if (bytes > 0) device.execute(op);
+  check_form(Operands(op.name), device, op.weight, op.pass, {op.format, op.packed, op.scales});
+  if (op.packed.elements() > 0) device.execute(op);
 }
 
 }  // namespace sy::ops

@@ -52,7 +52,7 @@ void check(const GroupedGemm& op) {
 
 Cost GroupedGemm::cost() const {
   return Cost{.flops = 2 * number(y.elements()) * number(w.values.dim(2)), .size = min_dimension(y.dim(0), w.values)}
-      .reads(x.values, x.index, w.read(GemmPass::fprop))
+      .reads(x.values, x.index, w.read(GemmPass::fprop), w.packed(GemmPass::fprop).scales)
       .writes(y);
 }
 
@@ -77,7 +77,7 @@ void check(const GroupedGemmDgrad& op) {
 
 Cost GroupedGemmDgrad::cost() const {
   return Cost{.flops = 2 * number(dx.elements()) * number(w.values.dim(1)), .size = min_dimension(dx.dim(0), w.values)}
-      .reads(dy.values, dy.index, w.read(GemmPass::dgrad))
+      .reads(dy.values, dy.index, w.read(GemmPass::dgrad), w.packed(GemmPass::dgrad).scales)
       .writes(dx);
 }
 

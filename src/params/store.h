@@ -103,9 +103,9 @@ class ParamStore {
   // Allocates the flat buffers, filled with zeros. Throws NoMemory.
   // - training: if true, allocates gradients and optimizer state too
   // - dtype: type of the weights, f32 or bf16
-  // - passes_to_pack: GEMM passes to pack weights for (PackedWeights)
+  // - packing: how to pack weights for GEMMs (PackedWeights)
   ParamStore(Device& device, std::vector<ParamSpec> specs, const Layout& layout, const Coord& coord, bool training,
-             DType dtype = DType::f32, std::vector<GemmPass> passes_to_pack = {});
+             DType dtype = DType::f32, WeightPacking packing = {});
   ParamStore(const ParamStore&) = delete;
 
   // ---- parameter all-gather ----
