@@ -53,6 +53,9 @@ struct TokenStream {
   // evaluation and generation, where nothing is drawn.
   ConstView token_numbers{};
   Index padding = 0;  // number of padding tokens at the end; experts do not receive them
+  // [B] i32 number of tokens of each sequence that other tokens see, if attention is not causal;
+  // empty: all S
+  ConstView lengths{};
   // [T, D] output of the stack for this rank's own tokens, and the gradient with respect to it, to
   // which the layers of later stacks add theirs. Empty if no later stack reads the output; without
   // backward, there is no gradient.

@@ -86,6 +86,7 @@ struct Reference {
   const Parameters& p;
   std::string name;  // of the sublayer's parameters
   Index B, S;
+  std::vector<Index> lengths = std::vector<Index>(B, S);  // of sequences that are not causal
 
   const double* weight(const std::string& of) const { return p.at(name + of).data(); }
 
@@ -96,9 +97,10 @@ struct Reference {
     const auto heads = [&](const Numbers& of, Index n) {
       return reference::HeadsOf{of.data(), S, n, 0, n, a.key_width};
     };
-    const Numbers out = reference::attention(B, heads(q, a.heads), heads(k, a.kv_heads), heads(v, a.kv_heads), a.scale,
-                                             0, [&](Index, Index i, Index j) { return !a.causal || j <= i; })
-                            .out;
+    const Numbers out =
+        reference::attention(B, heads(q, a.heads), heads(k, a.kv_heads), heads(v, a.kv_heads), a.scale, 0,
+                             [&](Index b, Index i, Index j) { return a.causal ? j <= i : j < lengths[b]; })
+            .out;
     return linear(out, weight(".out.weight"), D, a.heads * a.value_width);
   }
   // Kinds that no test here puts into a block.
@@ -220,6 +222,7 @@ TokenStream stream_of(Index sequences, Index seq_len) {
   return {.sequences = sequences, .seq_len = seq_len, .ids = {}, .positions = {}};
 }
 
+// The sequences of the first stream have lengths, those of the second one have not.
 TEST(Sublayers, AttendToLaterTokensOfTheirStream) {
   const AttentionSpec spec = attention_of_config(false);
   const BlockSpec block{configured()[0].norm, {{{branch("attention", spec)}}}};
@@ -228,7 +231,12 @@ TEST(Sublayers, AttendToLaterTokensOfTheirStream) {
   const std::string name = "layers.0.attention";
   const auto attention = make_sublayer(spec, {D, l.store, rope, {}, l.counts}, name + ".");
   l.store.packed_weights().refresh();
-  const Batch batch{.streams = {stream_of(2, 7), stream_of(3, 4)}, .targets = {}, .step = {{}, 1, 1}};
+  Batch batch{.streams = {stream_of(2, 7), stream_of(3, 4)}, .targets = {}, .step = {{}, 1, 1}};
+  const std::vector<Index> length_of = {7, 3};  // of the first stream
+  const std::vector<std::int32_t> host_lengths(length_of.begin(), length_of.end());
+  const Tensor lengths = l.device->tensor({2}, DType::i32);
+  l.device->to_device(host_lengths.data(), lengths);
+  batch.streams[0].lengths = lengths;
   for (const TokenStream& stream : batch.streams) {
     const Index B = stream.sequences, S = stream.seq_len, T = stream.tokens();
     Numbers x = normal("x", T * D);
@@ -243,7 +251,9 @@ TEST(Sublayers, AttendToLaterTokensOfTheirStream) {
     attention->forward(layer, device_x, {.y = y}, *saved);
     attention->backward(layer, device_dy, *saved, dx);
 
-    const auto compute = [&] { return Reference{l.parameters, name, B, S}(spec, x); };
+    const auto compute = [&] {
+      return Reference{l.parameters, name, B, S, stream.lengths ? length_of : std::vector<Index>(B, S)}(spec, x);
+    };
     expect_near("y", y, compute());
     expect_near("dx", dx, finite_differences(x, dy, compute));
     for (const char* weight : {".q.weight", ".k.weight", ".v.weight", ".out.weight"})
@@ -281,7 +291,7 @@ class CrossAttention {
     s.lse = layer.saved.f32({s.q.dim(0), s.q.dim(2), s.q.dim(1)});
     q_.forward(context, s.x, by_token(s.q));
     kv_.forward(context, s.output, by_token(s.kv));
-    core_.forward(context, s.q, keys(s.kv), values(s.kv), s.out, s.lse);
+    core_.forward(context, s.q, keys(s.kv), values(s.kv), s.out, s.lse, {.key_lengths = layer.encoder().lengths});
     out_.forward_sum(context, by_token(s.out), to);
   }
   void backward(const LayerContext& layer, ConstView dy, const Saved& s, View dx) {
@@ -291,7 +301,8 @@ class CrossAttention {
     dy = gather_tokens(context, context.scratch, dy);
     out_.backward_input(context, dy, by_token(dout));
     out_.backward_weight(context, dy, by_token(s.out));
-    core_.backward(context, dout, s.q, keys(s.kv), values(s.kv), s.out, s.lse, dq, keys(dkv), values(dkv));
+    core_.backward(context, dout, s.q, keys(s.kv), values(s.kv), s.out, s.lse, dq, keys(dkv), values(dkv),
+                   {.key_lengths = layer.encoder().lengths});
     q_.backward_weight(context, by_token(dq), s.x);
     q_.backward_input_sum(context, by_token(dq), dx);
     kv_.backward_weight(context, by_token(dkv), s.output);
@@ -313,8 +324,8 @@ class CrossAttention {
   Linear q_, kv_, out_;
 };
 
-// Queries of one stream read the output of another one of another length. Its gradient is a sum
-// over the layers that read it.
+// Queries of one stream read the output of another one, whose sequences have other lengths. Its
+// gradient is a sum over the layers that read it.
 TEST(Sublayers, AttendToTheOutputOfAnotherStack) {
   const AttentionSpec spec = attention_of_config(false);
   const std::string name = "layers.0.cross_attention";
@@ -337,6 +348,10 @@ TEST(Sublayers, AttendToTheOutputOfAnotherStack) {
   Batch batch{.streams = {stream_of(B, Se), stream_of(B, S)}, .targets = {}, .step = {{}, 1, 1}};
   const LayerContext layer{l.context, batch, batch.decoder(), l.saved};
   EXPECT_THROW(layer.encoder(), std::logic_error);
+  const Tensor lengths = l.device->tensor({B}, DType::i32);
+  const std::int32_t length_of[B] = {Se, 2};
+  l.device->to_device(length_of, lengths);
+  batch.streams[0].lengths = lengths;
   batch.streams[0].output = encoded;
   batch.streams[0].doutput = dencoded;
   CrossAttention::Saved saved;
@@ -353,7 +368,7 @@ TEST(Sublayers, AttendToTheOutputOfAnotherStack) {
     const Numbers q = linear(x, weight(".q.weight"), H * hd, D), k = linear(output, weight(".k.weight"), K * hd, D),
                   v = linear(output, weight(".v.weight"), K * hd, D);
     const Numbers out = reference::attention(B, heads(q, S, H), heads(k, Se, K), heads(v, Se, K), spec.scale, 0,
-                                             [](Index, Index, Index) { return true; })
+                                             [&](Index b, Index, Index j) { return j < length_of[b]; })
                             .out;
     return linear(out, weight(".out.weight"), D, H * hd);
   };
