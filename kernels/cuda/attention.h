@@ -169,8 +169,8 @@ struct AttentionProblem : MaskGeometry<int> {
   __device__ int origin(const GeneralOperands& general, int query) const {
     return documents ? static_cast<int>(general.document_start[query]) : 0;
   }
-  // Whether documents, lengths and patterns let a query see a key that its position lets it see. Computed
-  // for every element of a tile that is only partly visible.
+  // Whether documents, lengths and patterns let a query see a key that its position lets it see.
+  // Computed for every element of a tile that is only partly visible.
   __device__ bool allows(const GeneralOperands& general, int query, int key) const {
     const int first = origin(general, query), p = query_offset + query - first, j = key - first;
     if (lengths && key >= general.key_end) return false;

@@ -121,7 +121,7 @@ void execute(DryDevice& device, const ops::CrossEntropyLoss& op) {
   write(op.loss, 0);
 }
 
-// Returns the physical expert of a logical one. logical_to_physical: [E] i32; empty: both are equal.
+// Returns the physical expert of a logical one. logical_to_physical: [E] i32; empty: the identity.
 Index physical_of(ConstView logical_to_physical, Index e) {
   return logical_to_physical ? Index{logical_to_physical.i32()[e]} : e;
 }

@@ -102,7 +102,7 @@ class Engine {
   StatisticsSink statistics_sink() const;
   // Returns the capacity of a cache for these positions: a pass adds up to tp - 1 of padding.
   Index cache_capacity(Index positions) const { return positions + mesh_.layout.tp - 1; }
-  // Returns the number of positions of the tables. Those of a training need no padding.
+  // Returns the number of positions of the tables. Training needs no positions for padding.
   Index table_positions(bool training, Index positions) const;
   // Resets the state of the slot and copies the batch to it.
   // positions: [B * S]; if empty, each sequence starts at 0.
