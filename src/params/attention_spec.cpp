@@ -45,12 +45,12 @@ void add_params(ParamList& list, const std::string& name, const AttentionSpec& a
     list.vector(name + ".k.bias", {K, qk}, {tp}, init_zeros, true);
     list.vector(name + ".v.bias", {K, v}, {tp}, init_zeros, true);
   }
-  if (a.qk_norm && (a.whole_qk_norm || a.head_layernorm)) {
-    list.vector(name + ".q_norm.weight", {H, qk}, {tp}, init_scale(a.norm_offset));
-    list.vector(name + ".k_norm.weight", {K, qk}, {tp}, init_scale(a.norm_offset), true);
-  } else if (a.qk_norm) {
-    list.vector(name + ".q_norm.weight", {qk}, {}, init_scale(a.norm_offset));
-    list.vector(name + ".k_norm.weight", {qk}, {}, init_scale(a.norm_offset), true);
+  if (a.qk_norm) {
+    const bool per_head = a.qk_norm->weight_per_head();
+    const Split split = per_head ? Split{tp} : Split{};
+    const Init init = init_scale(a.qk_norm->offset);
+    list.vector(name + ".q_norm.weight", per_head ? Shape{H, qk} : Shape{qk}, split, init);
+    list.vector(name + ".k_norm.weight", per_head ? Shape{K, qk} : Shape{qk}, split, init, true);
   }
   add_core_params(list, name, a);
   if (a.out_bias) list.vector(name + ".out.bias", {D}, {}, init_zeros);
@@ -59,6 +59,10 @@ void add_params(ParamList& list, const std::string& name, const AttentionSpec& a
 SublayerCosts costs(const AttentionSpec& a, Index seq_len) {
   return {.flops_per_token = core_flops_per_token(a, seq_len),
           .cache_elements = a.kv_heads * (a.key_width + a.value_width)};
+}
+
+NamedSizes sizes_of(const AttentionSpec& a) {
+  return {{"K", a.kv_heads}};
 }
 
 double core_flops_per_token(const CoreAttentionSpec& a, Index seq_len) {

@@ -28,4 +28,8 @@ SublayerCosts costs(const LatentAttentionSpec& a, Index seq_len) {
   return {.flops_per_token = core_flops_per_token(a, seq_len), .cache_elements = a.qk_rope_head_dim + a.kv_lora_rank};
 }
 
+NamedSizes sizes_of(const LatentAttentionSpec& a) {
+  return {{"K", a.heads}, {"r", a.qk_rope_head_dim}, {"n", a.key_width - a.qk_rope_head_dim}};
+}
+
 }  // namespace sy

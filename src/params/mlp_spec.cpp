@@ -16,4 +16,8 @@ SublayerCosts costs(const MlpSpec&, Index) {
   return {};
 }
 
+NamedSizes sizes_of(const MlpSpec&) {
+  return {};
+}
+
 }  // namespace sy

@@ -18,11 +18,15 @@ void add_params(ParamList& list, const std::string& name, const MoeSpec& m) {
   for (std::size_t i = first; i < list.specs.size(); ++i) list.specs[i].physical_to_logical = m.physical_to_logical;
   if (!m.shared) return;
   add_params(list, name + ".shared", *m.shared);
-  if (m.shared->gate) list.matrix(name + ".shared_gate.weight", {1, D}, {}, init_normal);
+  if (m.shared->output_gate) list.matrix(name + ".shared_gate.weight", {1, D}, {}, init_normal);
 }
 
 // The chosen experts are among the weights that multiply a token (ParamCount::active).
 SublayerCosts costs(const MoeSpec&, Index) {
+  return {};
+}
+
+NamedSizes sizes_of(const MoeSpec&) {
   return {};
 }
 

@@ -2,6 +2,7 @@
 // its spec.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -49,6 +50,7 @@ class ParamList {
 // Each kind of sublayer has a header of its spec, with functions of these forms:
 //   void add_params(ParamList&, const std::string& name, const Spec&)    its parameters, in order
 //   SublayerCosts costs(const Spec&, Index seq_len)
+//   NamedSizes sizes_of(const Spec&)           sizes that its parameters' shapes do not determine
 struct SublayerCosts {
   // Training FLOPs of one token, on average over a sequence of seq_len tokens. They come in
   // addition to 6 for each active parameter (ModelCosts).
@@ -56,5 +58,7 @@ struct SublayerCosts {
   // Number of elements that the cache of generation stores per token, over all heads.
   Index cache_elements = 0;
 };
+// Sizes by the letters of the views of parameters in the tables of families (TensorRow::view).
+using NamedSizes = std::map<std::string, Index>;
 
 }  // namespace sy
