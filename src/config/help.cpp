@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "src/config/keys.h"
+#include "src/optimizers/update_rule.h"
 
 namespace sy {
 namespace {
@@ -98,10 +99,6 @@ constexpr std::pair<std::string_view, std::string_view> details[] = {
      "rounding"},
     {"train.micro_batch", "A step's samples go to (micro-batch, rank, sequence) in this order"},
     {"train.schedule", "constant: it stays; wsd: it stays, then falls linearly over the last tenth of the steps"},
-    {"train.optimizer",
-     "adamw (Loshchilov and Hutter, 2019); sgd: m = momentum * m + g, w -= lr * (m + weight_decay * w); muon (experimental; Jordan et al., 2024): m "
-     "of each weight matrix of attention, FFNs and experts is orthogonalised, all other parameters are adamw's. A run resumes "
-     "with the optimizer that it began with"},
     {"train.weight_decay",
      "Norms (of queries and keys, too), biases, attention sinks and the table of position = t5 do not decay"},
     {"train.clip", "0: it is not"},
@@ -118,6 +115,13 @@ constexpr std::pair<std::string_view, std::string_view> details[] = {
     {"run.max_hours", "0: no limit"},
     {"log.trace_first", "On a GPU, times are those at which the host had the work started. 0: no step"},
 };
+
+// The sentences of train.optimizer.
+std::string optimizer_details() {
+  std::string text;
+  for (const UpdateRule& rule : update_rules()) text += fmt::format("{}: {}. ", rule.name, rule.meaning);
+  return text + "A run resumes with the optimizer that it began with";
+}
 
 ConfigKey displayed(const KeyEntry& entry) {
   const Key& key = *entry.key;
@@ -139,11 +143,13 @@ std::vector<ConfigKey> make_config_keys() {
   defaults.kinds.push_back({"NAME", {}, {}});
   std::vector<ConfigKey> keys;
   for (const KeyEntry& entry : key_entries(defaults)) keys.push_back(displayed(entry));
-  for (const auto& [name, text] : details) {
+  const auto add = [&](std::string_view name, std::string_view text) {
     const auto key = std::ranges::find(keys, name, &ConfigKey::name);
     SY_ASSERT(key != keys.end(), "details of {}, which is no key", name);
     key->help.append(". ").append(text);
-  }
+  };
+  for (const auto& [name, text] : details) add(name, text);
+  add("train.optimizer", optimizer_details());
   return keys;
 }
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "src/config/values.h"
+#include "src/optimizers/update_rule.h"
 #include "src/text/json.h"
 #include "src/text/strings.h"
 
@@ -17,6 +18,12 @@ std::vector<std::string> names_of() {
   if constexpr (std::is_same_v<T, bool>) names = {"true", "false"};
   if constexpr (std::is_enum_v<T>)
     for (const auto& entry : EnumNames<T>::table) names.emplace_back(entry.name);
+  return names;
+}
+template <>
+std::vector<std::string> names_of<Optimizer>() {
+  std::vector<std::string> names;
+  for (const UpdateRule& rule : update_rules()) names.emplace_back(rule.name);
   return names;
 }
 
@@ -65,7 +72,8 @@ constexpr Key row(std::string_view name, Bounds bounds, ResumePolicy on_resume, 
                   std::span<const std::string_view> values = {}) {
   using Types = decltype(types_of(member));
   const auto address = [](const Config& c, const Config::Model& model) -> const void* {
-    const auto sections = std::tie(model, c.moe, c.parallel, c.train, c.data, c.run, c.log);
+    const Hyperparameters& hyperparameters = c.train;
+    const auto sections = std::tie(model, c.moe, c.parallel, c.train, hyperparameters, c.data, c.run, c.log);
     return &(std::get<const typename Types::Section&>(sections).*member);
   };
   return {name, value_type<typename Types::Value>, address, bounds, on_resume, summary, values};
@@ -331,9 +339,10 @@ std::span<const Key> key_table() {
       row<&Train::warmup>("train.warmup", {0, no_upper_bound}, report,
                           "the learning rate rises from 0 over this many steps"),
       row<&Train::schedule>("train.schedule", {}, report, "how the learning rate goes from train.lr to train.min_lr"),
-      row<&Train::optimizer>("train.optimizer", {}, report, "the rule that updates the weights"),
-      row<&Train::momentum>("train.momentum", {0, 1 - 1e-6}, report,
-                            "the factor of the last step's momentum in that of sgd and muon"),
+      row<&Train::optimizer>("train.optimizer", {}, report, "the rule that updates the weights w"),
+      row<&Train::momentum>(
+          "train.momentum", {0, 1 - 1e-6}, report,
+          "sgd and muon keep this fraction of their momentum m at each step: m = momentum * m + gradient"),
       row<&Train::weight_decay>(
           "train.weight_decay", {0, no_upper_bound}, report,
           "the decoupled weight decay, of the embedding, of learned positions and of the weights of all products, routers "
