@@ -8,7 +8,9 @@ MakeDeviceComm make_device_comm(Device& device, int, RankContext&) {
 }
 
 DeviceCollectives device_collectives() {
-  return {.name = "NCCL"};
+  DeviceCollectives none;
+  none.name = "NCCL";
+  return none;
 }
 
 }  // namespace sy
