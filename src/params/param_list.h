@@ -23,7 +23,7 @@ class ParamList {
   // layers: number of layers of the model, which determines residual_init().
   ParamList(Index d_model, Index layers);
 
-  // Appends a weight matrix of attention, an FFN or experts, or a stack of them (ParamSpec::matrix).
+  // Appends a weight matrix of attention, an FFN or experts, or a stack of them: ParamSpec::matrix.
   // It decays.
   void matrix(std::string name, Shape shape, MatrixDims dims, Split split, Init init, bool fused_with_previous = false);
   // Appends another parameter that decays (ParamSpec::decays): an embedding, a router, a gate.

@@ -18,10 +18,10 @@
 
 #include "kernels/device.h"
 #include "kernels/philox.h"
+#include "src/optimizers/update_rule.h"
 #include "src/params/packed_weights.h"
 #include "src/params/param_all_gather.h"
 #include "src/params/specs.h"
-#include "src/optimizers/update_rule.h"
 
 namespace sy {
 
