@@ -47,8 +47,9 @@ struct ParamSpec {
   // then the head (final norm and output). Backward of this module completes the gradient.
   // Buckets never decrease along a list of specs.
   Index bucket = 0;
-  Optimizer optimizer = Optimizer::adamw;  // its update rule (src/params/update_rule.h)
-  MatrixDims matrix{};                     // for update rules over whole matrices
+  Optimizer optimizer = Optimizer::adamw;  // its update rule (src/optimizers/update_rule.h)
+  // Its matrices for update rules over whole matrices. Empty if such rules do not update it.
+  std::optional<MatrixDims> matrix{};
   // Mesh axes over which the gradient is summed.
   Axes summed() const { return summed_axes(split); }
 };
