@@ -75,8 +75,8 @@ struct ParamCount {
   Index total = 0;      // all parameters
   Index active = 0;     // parameters that one token uses: k of the E experts
   Index embedding = 0;  // of embedding.weight
-  // Elements of the weights that GEMMs multiply a token by: those of `active` without biases, norms,
-  // sinks, T5's table and learned positions. The embedding counts if the output shares it.
+  // Elements of the weights that GEMMs multiply a token by: `active` without biases, norms, sinks,
+  // T5's table and learned positions. The embedding counts if the output shares it.
   Index products = 0;
 };
 // Counts the elements of param_specs(config, vocab).
