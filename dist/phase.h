@@ -26,10 +26,10 @@ class PhaseGuard {
   Phase previous_;
 };
 
-// Records a trace span, a profiler range and the time of a step's part until the end of the scope.
+// Records a trace span, a profiler range and the time of a section until the end of the scope.
 // Their layer is that of the current phase. There is no span if RankContext::trace_spans is
-// nullptr, and no time if RankContext::step_times is nullptr. What they point to must outlive the
-// scope. Names must live until the process ends.
+// nullptr, and no time if RankContext::step_times is nullptr. Both objects must outlive the scope.
+// Names must live until the process ends.
 class TraceScope {
  public:
   using Numbers = std::initializer_list<TraceSpan::Number>;

@@ -3,48 +3,48 @@
 namespace sy {
 namespace {
 
-struct NamedPart {
+struct NamedSection {
   std::string_view span;
-  StepPart part;
+  StepSection section;
 };
-// The first span of a part names it.
-constexpr NamedPart spans[] = {
-    {"data", StepPart::data},
-    {"embedding", StepPart::embedding},
-    {"gradient of the embedding", StepPart::embedding},
-    {"attention", StepPart::attention},
-    {"mlp", StepPart::mlp},
-    {"route", StepPart::route},
-    {"load-balance loss", StepPart::route},
-    {"dispatch", StepPart::dispatch},
-    {"experts", StepPart::experts},
-    {"gradients of experts", StepPart::experts},
-    {"shared experts", StepPart::shared_experts},
-    {"combine", StepPart::combine},
-    {"output and loss", StepPart::output},
-    {"gradients", StepPart::gradients},
-    {"optimizer", StepPart::optimizer},
-    {"weights", StepPart::optimizer},
-    {"update of the weights", StepPart::optimizer},
-    {"update of matrices", StepPart::optimizer},
-    {"new weights", StepPart::new_weights},
-    {"statistics", StepPart::statistics},
+// The first span of a section names it.
+constexpr NamedSection spans[] = {
+    {"data", StepSection::data},
+    {"embedding", StepSection::embedding},
+    {"gradient of the embedding", StepSection::embedding},
+    {"attention", StepSection::attention},
+    {"mlp", StepSection::mlp},
+    {"route", StepSection::route},
+    {"load-balance loss", StepSection::route},
+    {"dispatch", StepSection::dispatch},
+    {"experts", StepSection::experts},
+    {"gradients of experts", StepSection::experts},
+    {"shared experts", StepSection::shared_experts},
+    {"combine", StepSection::combine},
+    {"output and loss", StepSection::output},
+    {"gradients", StepSection::gradients},
+    {"optimizer", StepSection::optimizer},
+    {"weights", StepSection::optimizer},
+    {"update of the weights", StepSection::optimizer},
+    {"update of matrices", StepSection::optimizer},
+    {"new weights", StepSection::new_weights},
+    {"statistics", StepSection::statistics},
 };
 
 }  // namespace
 
-std::string_view name_of(StepPart part) {
-  for (const NamedPart& named : spans)
-    if (named.part == part) return named.span;
+std::string_view name_of(StepSection section) {
+  for (const NamedSection& named : spans)
+    if (named.section == section) return named.span;
   return "other";
 }
 
-StepPart StepTimes::learn(const char* name) {
-  StepPart part = inherited;
-  for (const NamedPart& named : spans)
-    if (named.span == name) part = named.part;
-  known_.emplace_back(name, part);
-  return part == inherited ? around() : part;
+StepSection StepTimes::learn(const char* name) {
+  StepSection section = inherited;
+  for (const NamedSection& named : spans)
+    if (named.span == name) section = named.section;
+  known_.emplace_back(name, section);
+  return section == inherited ? around() : section;
 }
 
 }  // namespace sy

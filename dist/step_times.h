@@ -1,4 +1,4 @@
-// Host time of each part of the training steps of a rank, summed over the steps.
+// Host time of each section of the training steps of a rank, summed over the steps.
 //
 // TraceScope (dist/phase.h) reports the begin and the end of every span, and collectives report the
 // time that they count for Traffic anyway. Nothing waits for the device: on a GPU these are times
@@ -16,8 +16,8 @@
 
 namespace sy {
 
-// Parts of a step, in order. `other`: norms, sums of the residual stream, all that has no span.
-enum class StepPart : std::uint8_t {
+// Sections of a step, in order. `other`: norms, sums of the residual stream, all that has no span.
+enum class StepSection : std::uint8_t {
   data,
   embedding,
   attention,
@@ -34,25 +34,26 @@ enum class StepPart : std::uint8_t {
   statistics,
   other
 };
-constexpr int num_step_parts = 15;
-// Returns the name of the part's span in traces, for example "shared experts".
-std::string_view name_of(StepPart part);
+constexpr int num_step_sections = 15;
+// Returns the name of the section's span in traces, for example "shared experts".
+std::string_view name_of(StepSection section);
 
 // Times of one rank. The thread that computes owns it.
 class StepTimes {
  public:
   using Clock = std::chrono::steady_clock;
-  // `all` excludes parts inside this one. `collectives` is the share of `all` in calls of
+  // `all` excludes sections inside this one. `collectives` is the share of `all` in calls of
   // collectives, waits for other ranks included.
   struct Times {
     Clock::duration all{}, collectives{};
   };
 
-  // A span begins inside the open ones. If its name has no part, it has that of the span around it.
+  // A span begins inside the open ones. If its name has no section, the span has the section of the
+  // span around it.
   void begin(const char* name, Clock::time_point now) {
     if (!open_.empty()) charge(now);
     last_ = now;
-    open_.push_back(part_of(name));
+    open_.push_back(section_of(name));
   }
   // The innermost span ends. Internal error if no span is open.
   void end(Clock::time_point now) {
@@ -65,30 +66,30 @@ class StepTimes {
     if (!open_.empty()) of(open_.back()).collectives += time;
   }
 
-  const Times& operator[](StepPart part) const { return times_[static_cast<std::size_t>(part)]; }
+  const Times& operator[](StepSection section) const { return times_[static_cast<std::size_t>(section)]; }
   // Sets all times to 0.
   void clear() { times_ = {}; }
 
  private:
-  Times& of(StepPart part) { return times_[static_cast<std::size_t>(part)]; }
+  Times& of(StepSection section) { return times_[static_cast<std::size_t>(section)]; }
   void charge(Clock::time_point now) {
     of(open_.back()).all += now - last_;
     last_ = now;
   }
-  // Finds the part of a name by its address. A name that is not known yet is compared as text.
-  StepPart part_of(const char* name) {
-    for (const auto& [known, part] : known_)
-      if (known == name) return part == inherited ? around() : part;
+  // Finds the section of a name by its address. A name that is not known yet is compared as text.
+  StepSection section_of(const char* name) {
+    for (const auto& [known, section] : known_)
+      if (known == name) return section == inherited ? around() : section;
     return learn(name);
   }
-  StepPart learn(const char* name);
-  StepPart around() const { return open_.empty() ? StepPart::other : open_.back(); }
-  static constexpr auto inherited = static_cast<StepPart>(num_step_parts);
+  StepSection learn(const char* name);
+  StepSection around() const { return open_.empty() ? StepSection::other : open_.back(); }
+  static constexpr auto inherited = static_cast<StepSection>(num_step_sections);
 
-  std::array<Times, num_step_parts> times_{};
-  std::vector<StepPart> open_;  // the innermost last
+  std::array<Times, num_step_sections> times_{};
+  std::vector<StepSection> open_;  // the innermost last
   Clock::time_point last_{};
-  std::vector<std::pair<const char*, StepPart>> known_;
+  std::vector<std::pair<const char*, StepSection>> known_;
 };
 
 }  // namespace sy

@@ -116,6 +116,7 @@ constexpr std::pair<std::string_view, std::string_view> details[] = {
     {"run.keep_every", "0: none"},
     {"run.resume_step", "-1: from the newest"},
     {"run.max_hours", "0: no limit"},
+    {"run.machine", "`switchyard doctor --machine FILE` measures this machine. Empty: MFU is unknown"},
     {"log.trace_first", "On a GPU, times are those at which the host had the work started. 0: no step"},
 };
 

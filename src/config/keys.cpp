@@ -405,6 +405,8 @@ std::span<const Key> key_table() {
           "start of the program are over"),
       row<&Run::init_from>("run.init_from", {}, ignore,
                            "a checkpoint, or a run, whose weights a new run starts from in place of random ones"),
+      row<&Run::machine>("run.machine", {}, ignore,
+                         "a machine file, or the name of one in configs/machines: MFU is the share of its peak"),
       row<&Log::csv>(
           "log.csv",
           {}, ignore,
