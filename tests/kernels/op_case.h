@@ -283,14 +283,13 @@ class OpCase {
     return got == want || std::abs(got - want) <= allowed;
   }
 
-  void compare(const Operand& o, const Numbers& got, const Numbers& want, double tolerance) const {
+  void compare(const Operand& o, const Numbers& got, const Numbers& want, double allowed) const {
     const std::string& name = o.name;
     ASSERT_EQ(got.size(), want.size()) << name;
     const double rms = root_mean_square(want);
     Index wrong = 0;
     for (std::size_t i = 0; i < want.size(); ++i)
-      if (!close(got[i], want[i],
-                 tolerance > 0 ? tolerance * (std::abs(want[i]) + rms) + rounding(o, want[i], rms) : 0) &&
+      if (!close(got[i], want[i], allowed > 0 ? allowed * (std::abs(want[i]) + rms) + rounding(o, want[i], rms) : 0) &&
           ++wrong <= 3)
         ADD_FAILURE() << name << "[" << i << "] = " << got[i] << ", expected " << want[i]
                       << (std::isnan(got[i]) ? " (NaN, or left unwritten)" : "");

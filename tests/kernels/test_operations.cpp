@@ -471,12 +471,12 @@ struct RopeCase : OpCase {
     note = fmt::format("{} heads, inverse {}, pairs {}", turned, backward, static_cast<int>(pairs));
     constexpr Index positions = 11;
     Numbers table(positions * half * 2);
-    for (Index p = 0; p < positions; ++p)
+    for (Index row = 0; row < positions; ++row)
       for (Index i = 0; i < half; ++i) {
         const double angle =
-            static_cast<double>(p) * std::pow(100.0, -static_cast<double>(i) / static_cast<double>(half));
-        table[(p * half + i) * 2] = std::cos(angle);
-        table[(p * half + i) * 2 + 1] = std::sin(angle);
+            static_cast<double>(row) * std::pow(100.0, -static_cast<double>(i) / static_cast<double>(half));
+        table[(row * half + i) * 2] = std::cos(angle);
+        table[(row * half + i) * 2 + 1] = std::sin(angle);
       }
     in("positions", {t}, whole("positions", {t}, 0, positions), DType::i32);
     in("table", {positions, half, 2}, table, DType::f32);
