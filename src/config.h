@@ -163,7 +163,7 @@ struct Config {
     bool resume = false, checkpoint_first = false;
     Index resume_step = -1;
     double max_hours = 0;
-    std::string init_from;
+    std::string init_from, machine;
   } run;
 
   struct Log {

@@ -138,6 +138,9 @@ std::span<const Key> run_keys() {
           "the program are over. 0: no limit"),
       row<&Run::init_from>("run.init_from", {}, ignore,
                            "a checkpoint, or a run, whose weights a new run starts from in place of random ones"),
+      row<&Run::machine>("run.machine", {}, ignore,
+                         "a machine file, or the name of one in configs/machines: MFU is the share of its peak. "
+                         "`switchyard doctor --machine FILE` measures this machine. Empty: MFU is unknown"),
       row<&Log::csv>(
           "log.csv", {}, ignore,
           "true: RUN/metrics.csv has a line a step, with the numbers of metrics.jsonl and, every run.log_every "

@@ -56,7 +56,7 @@ class ParamList {
 //   NamedSizes sizes_of(const Spec&)           sizes that its parameters' shapes do not determine
 struct SublayerCosts {
   // Training FLOPs of one token, on average over a sequence of seq_len tokens. They come in
-  // addition to 6 for each active parameter (ModelCosts).
+  // addition to 6 for each weight of ParamCount::products (ModelCosts).
   double flops_per_token = 0;
   // Number of elements that the cache of generation stores per token, over all heads.
   Index cache_elements = 0;

@@ -44,9 +44,13 @@ ParamCount count_params(const Config& config, Index vocab) {
   ParamCount count;
   for (const ParamSpec& s : param_specs(config, vocab)) {
     const Index n = s.shape.elements();
+    const Index active = axes_of(s.split).has(Axis::ep) ? n / config.moe.experts * config.moe.top_k : n;
     count.total += n;
-    count.active += axes_of(s.split).has(Axis::ep) ? n / config.moe.experts * config.moe.top_k : n;
-    if (s.name == "embedding.weight") count.embedding = n;
+    count.active += active;
+    const bool embedding = s.name == "embedding.weight";
+    if (embedding) count.embedding = n;
+    const bool lookup = s.name == "position.weight" || (embedding && !config.model.tie_embeddings);
+    if (s.decays && !lookup) count.products += active;
   }
   return count;
 }

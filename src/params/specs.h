@@ -76,6 +76,9 @@ struct ParamCount {
   Index total = 0;      // all parameters
   Index active = 0;     // parameters that one token uses: k of the E experts
   Index embedding = 0;  // of embedding.weight
+  // Elements of the weights that GEMMs multiply a token by: `active` without biases, norms, sinks,
+  // T5's table and learned positions. The embedding counts if the output shares it.
+  Index products = 0;
 };
 // Counts the elements of param_specs(config, vocab).
 ParamCount count_params(const Config& config, Index vocab);
