@@ -42,11 +42,11 @@ MakeDeviceComm make_device_comm(Device& device, int rank, RankContext& context);
 struct DeviceCollectives {
   std::string name;
   // Version of the loaded library and of the one at compile time; empty in a build without it.
-  std::string version, built_version;
+  std::string version = {}, built_version = {};
   // Number of CommStreams that overlap; 0 in a build without the library.
   int streams = 0;
-  std::string all_streams_if;   // condition for num_comm_streams streams
-  bool shares_devices = false;  // true if several ranks may use one device
+  std::string all_streams_if = {};  // condition for num_comm_streams streams
+  bool shares_devices = false;      // true if several ranks may use one device
   // make_device_comm() of this library; nullptr in a build without it
   MakeDeviceComm (*make)(Device& device, int rank, RankContext& context) = nullptr;
 };

@@ -18,7 +18,7 @@ set(order
     "src/system"                                       # files and folders of the operating system
     "src/io/format"                                    # the interface of a checkpoint's file format
     "src/io/hdf5"
-    "src/build src/text"
+    "src/build src/optimizers src/text"
     "src/config"
     "src/params"
     "src/io src/model"

@@ -458,6 +458,7 @@ void execute(CudaDevice& device, const ops::AttentionBackward& op) {
       const View delta = Workspace(context).take({sequences, heads.kv_heads * heads_per_kv, all.Sq}, DType::f32);
       AttentionDesc slice = op.desc;
       if (op.desc.mask.document_start) slice.mask.document_start = op.desc.mask.document_start.rows(b, sequences);
+      if (op.desc.mask.key_lengths) slice.mask.key_lengths = op.desc.mask.key_lengths.rows(b, sequences);
       launch_backward(context, slice, heads, operands.slice_sequences(b, sequences), delta);
     }
 }

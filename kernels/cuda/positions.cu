@@ -316,11 +316,11 @@ __global__ void __launch_bounds__(threads_of_block, 3)
 // Calls f(pairing, T{}, PackSize<N>{}), where N pairs can be moved at once. operands: [.., hd] of
 // one type, x first.
 template <class F>
-void with_pairing(const QkNorm& desc, ConstView table, std::initializer_list<ConstView> operands, F f) {
+void with_pairing(const HeadQkNorm& desc, ConstView table, std::initializer_list<ConstView> operands, F f) {
   const ConstView x = *operands.begin();
   const Index heads = x.dim(1), hd = x.dim(2), half = table ? table.dim(1) : 0;
   constexpr Index max_width = 2 * max_pairs * warp_size;
-  SY_ASSERT(heads <= INT32_MAX && hd <= max_width, "qk_norm: {} heads of {}", heads, hd);
+  SY_ASSERT(heads <= INT32_MAX && hd <= max_width, "head_qk_norm: {} heads of {}", heads, hd);
   const Pairing s{x.dim(0),
                   static_cast<int>(heads),
                   static_cast<int>(desc.q_heads),
@@ -366,7 +366,7 @@ void execute(CudaDevice& device, const ops::Rope& op) {
   });
 }
 
-void execute(CudaDevice& device, const ops::QkNormForward& op) {
+void execute(CudaDevice& device, const ops::HeadQkNormForward& op) {
   with_pairing(op.desc, op.table, {op.x, op.weight, op.y}, [&]<class S, class T, int N>(const S& s, T, PackSize<N>) {
     launch(device.context(), {.x = s.tokens, .threads = threads_of_block}, normalize<T, N, S>, s, op.desc.eps,
            op.desc.offset, in<T>(op.x), in<T>(op.weight), in<std::int32_t>(op.positions), in<float>(op.table),
@@ -374,7 +374,7 @@ void execute(CudaDevice& device, const ops::QkNormForward& op) {
   });
 }
 
-void execute(CudaDevice& device, const ops::QkNormBackward& op) {
+void execute(CudaDevice& device, const ops::HeadQkNormBackward& op) {
   Context& context = device.context();
   with_pairing(
       op.desc, op.table, {op.x, op.dy, op.weight, op.dx}, [&]<class S, class T, int N>(const S& s, T, PackSize<N>) {
@@ -384,7 +384,7 @@ void execute(CudaDevice& device, const ops::QkNormBackward& op) {
             op.desc.each_head
                 ? std::min({blocks_of(s.tokens, warps_of_block), max_blocks, blocks_of(sum_blocks, heads)})
                 : std::min({s.tokens, max_blocks, sum_blocks});
-        SY_ASSERT(blocks > 0, "qk_norm_backward: {} weights of {}", weights, s.hd);
+        SY_ASSERT(blocks > 0, "head_qk_norm_backward: {} weights of {}", weights, s.hd);
         Workspace workspace(context);
         const View partial = workspace.take({blocks * warps_of_block, weights * s.hd}, DType::f32);
         const auto start = [&](auto kernel, Index y) {

@@ -34,6 +34,7 @@ void check_attention(const Attention& op) {
       .contiguous_heads("k", k, {q.sequences, k.positions, k.heads, q.width}, q)
       .contiguous_heads("v", v, {q.sequences, k.positions, k.heads, v.width}, q);
   SY_ASSERT(mask.causal || !mask.query_offsets, "{}: query_offsets without a causal mask", op.name);
+  SY_ASSERT(!mask.causal || !mask.key_lengths, "{}: key_lengths with a causal mask", op.name);
   // Only the device knows the offsets of each sequence: a query may have the position of the last
   // key.
   const Index positions = mask.query_offsets ? k.positions : mask.query_offset + q.positions;
@@ -42,6 +43,7 @@ void check_attention(const Attention& op) {
             "{}: bias {} of {} positions, with cap {}", op.name, bias.shape().str(), positions, op.desc.softcap);
   check.optional("document_start", mask.document_start, {q.sequences, q.positions}, DType::i32)
       .optional("query_offsets", mask.query_offsets, {q.sequences}, DType::i32)
+      .optional("key_lengths", mask.key_lengths, {q.sequences}, DType::i32)
       .optional("bias", bias, {q.heads, bias ? bias.dim(1) : 0})
       .optional("sinks", op.desc.sinks, {q.heads})
       .is("out", op.out, {q.sequences, q.positions, q.heads, v.width}, q.dtype)

@@ -20,6 +20,16 @@ struct ExpertPartition {
   Index max_ep_ranks(Index k) const { return std::min(k, ep); }
 };
 
+// Group limit and load of a router, for a device that does not compute the choices of tokens.
+struct ExpectedRouting {
+  // A token's experts are in `topk_groups` of `groups` groups (RouteDesc). Equal: no limit.
+  Index groups = 1, topk_groups = 1;
+  // [E] i32 physical expert of each logical expert of the model; empty: both are equal
+  ConstView logical_to_physical{};
+  // [E] i32 assignments of each logical expert of the model; empty if they are not known yet
+  ConstView tokens_per_expert{};
+};
+
 namespace ops {
 
 // Builds the dispatch layout: the ranks that receive a copy of each token, and the order of the
@@ -33,6 +43,9 @@ struct DispatchLayout {
   // [T, k] i32. If empty, E experts from partition.first_expert on are dispatched.
   ConstView dispatch_mask = {};
   ExpertPartition partition = {};
+  // Read by the dry device alone. Without a mask, it has the tokens per expert of the outer
+  // partition.
+  ExpectedRouting expected = {};
   // [T, k] i32 physical expert, counted from partition.first_expert; -1 if not dispatched
   View physical_experts;
   // Both may be empty.

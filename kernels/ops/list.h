@@ -9,8 +9,8 @@
   X(BiasForward) X(BiasBackward) X(GroupedBiasForward) X(GroupedBiasBackward)                     \
   X(NormForward) X(NormBackward)                                                                  \
   X(ActivationForward) X(ActivationBackward) X(FfnForward) X(FfnBackward)                         \
-  X(Rope) X(QkNormForward) X(QkNormBackward)                                                      \
-  X(WholeQkNormSums) X(WholeQkNormForward) X(WholeQkNormBackward)                                 \
+  X(Rope) X(HeadQkNormForward) X(HeadQkNormBackward)                                                      \
+  X(ProjectionQkNormSums) X(ProjectionQkNormForward) X(ProjectionQkNormBackward)                                 \
   X(AttentionForward) X(AttentionBackward) X(AttentionBackwardLearned) X(KvCacheAppend)           \
   X(BroadcastHeads) X(ReduceHeads) X(BatchedHeadGemm)                                             \
   X(Draw) X(Jitter) X(NoisyGatingForward) X(NoisyGatingBackward)                                  \

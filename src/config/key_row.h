@@ -71,7 +71,8 @@ constexpr Key row(std::string_view name, Bounds bounds, ResumePolicy on_resume, 
                   std::span<const std::string_view> values = {}) {
   using Types = decltype(types_of(member));
   const auto address = [](const Config& c, const Config::Model& model) -> const void* {
-    const auto sections = std::tie(model, c.moe, c.parallel, c.train, c.data, c.run, c.log);
+    const Hyperparameters& hyperparameters = c.train;
+    const auto sections = std::tie(model, c.moe, c.parallel, c.train, hyperparameters, c.data, c.run, c.log);
     return &(std::get<const typename Types::Section&>(sections).*member);
   };
   return {name, value_type<typename Types::Value>, address, bounds, on_resume, help, values};

@@ -1,7 +1,27 @@
 // The configuration keys of [parallel], [train], [data], [run] and [log].
+#include <fmt/format.h>
+
 #include "src/config/key_row.h"
+#include "src/optimizers/update_rule.h"
 
 namespace sy {
+
+template <>
+std::vector<std::string> names_of<Optimizer>() {
+  std::vector<std::string> names;
+  for (const UpdateRule& rule : update_rules()) names.emplace_back(rule.name);
+  return names;
+}
+
+namespace {
+
+std::string optimizer_help() {
+  std::string text = "the rule that updates the weights w. ";
+  for (const UpdateRule& rule : update_rules()) text += fmt::format("{}: {}. ", rule.name, rule.meaning);
+  return text + "A run resumes with the optimizer that it began with";
+}
+
+}  // namespace
 
 std::span<const Key> run_keys() {
   using Parallel = Config::Parallel;
@@ -10,7 +30,8 @@ std::span<const Key> run_keys() {
   using Run = Config::Run;
   using Log = Config::Log;
   using enum ResumePolicy;
-  static constexpr Key table[] = {
+  static const std::string optimizer_text = optimizer_help();
+  static const Key table[] = {
       row<&Parallel::tp>(
           "parallel.tp", {1, 1 << 15}, ignore,
           "the number of tensor-parallel ranks, which split attention, dense FFNs and the vocabulary. The "
@@ -42,14 +63,10 @@ std::span<const Key> run_keys() {
           "train.schedule", {}, report,
           "how the learning rate goes from train.lr to train.min_lr. constant: it stays; wsd: it stays, then falls "
           "linearly over the last tenth of the steps"),
-      row<&Train::optimizer>(
-          "train.optimizer", {}, report,
-          "the rule that updates the weights. adamw (Loshchilov and Hutter, 2019); sgd: m = momentum * m + g, w -= "
-          "lr * (m + weight_decay * w); muon (experimental; Jordan et al., 2024): m of each weight matrix of "
-          "attention, FFNs and experts is orthogonalised, all other parameters are adamw's. A run resumes with the "
-          "optimizer that it began with"),
-      row<&Train::momentum>("train.momentum", {0, 1 - 1e-6}, report,
-                            "the factor of the last step's momentum in that of sgd and muon"),
+      row<&Train::optimizer>("train.optimizer", {}, report, optimizer_text),
+      row<&Train::momentum>(
+          "train.momentum", {0, 1 - 1e-6}, report,
+          "sgd and muon keep this fraction of their momentum m at each step: m = momentum * m + gradient"),
       row<&Train::weight_decay>(
           "train.weight_decay", {0, no_upper_bound}, report,
           "the decoupled weight decay, of the embedding, of learned positions and of the weights of all products, "
@@ -121,6 +138,9 @@ std::span<const Key> run_keys() {
           "the program are over. 0: no limit"),
       row<&Run::init_from>("run.init_from", {}, ignore,
                            "a checkpoint, or a run, whose weights a new run starts from in place of random ones"),
+      row<&Run::machine>("run.machine", {}, ignore,
+                         "a machine file, or the name of one in configs/machines: MFU is the share of its peak. "
+                         "`switchyard doctor --machine FILE` measures this machine. Empty: MFU is unknown"),
       row<&Log::csv>(
           "log.csv", {}, ignore,
           "true: RUN/metrics.csv has a line a step, with the numbers of metrics.jsonl and, every run.log_every "

@@ -1,7 +1,9 @@
 #include "src/config/values.h"
 
+#include <algorithm>
 #include <cstdlib>
 
+#include "src/optimizers/update_rule.h"
 #include "src/text/strings.h"
 
 namespace sy {
@@ -50,6 +52,17 @@ bool read(const std::string& text, Pattern& out) {
     out.segments.push_back(std::move(segment));
   }
   return !text.ends_with(',');
+}
+
+std::string show(Optimizer optimizer) {
+  return std::string(update_rule(optimizer).name);
+}
+
+bool read(const std::string& text, Optimizer& out) {
+  const std::span<const UpdateRule> rules = update_rules();
+  const auto rule = std::ranges::find(rules, text, &UpdateRule::name);
+  if (rule != rules.end()) out = static_cast<Optimizer>(rule - rules.begin());
+  return rule != rules.end();
 }
 
 std::string show(const std::vector<double>& numbers) {

@@ -58,24 +58,9 @@ ViewText parse_view(std::string_view view) {
   return {parse_side(view.substr(0, at)), parse_side(view.substr(at + arrow.size()))};
 }
 
-using Sizes = std::map<std::string, Index>;
-
-// Sizes of letters that the shapes of parameters do not determine, for each kind of sublayer.
-Sizes sizes_of(const AttentionSpec& a) {
-  return {{"K", a.kv_heads}};
-}
-// r, n: rotated elements of a head's query or key, which come first, and the others.
-Sizes sizes_of(const LatentAttentionSpec& a) {
-  return {{"K", a.heads}, {"r", a.qk_rope_head_dim}, {"n", a.key_width - a.qk_rope_head_dim}};
-}
-Sizes sizes_of(const MlpSpec&) {
-  return {};
-}
-Sizes sizes_of(const MoeSpec&) {
-  return {};
-}
-Sizes sizes_of(const BlockSpec& block) {
-  Sizes sizes;
+// NamedSizes of letters that the shapes of parameters do not determine.
+NamedSizes sizes_of_block(const BlockSpec& block) {
+  NamedSizes sizes;
   block.for_each_branch([&](const BranchSpec& branch) {
     sizes.merge(std::visit([](const auto& spec) { return sizes_of(spec); }, branch.sublayer));
   });
@@ -90,10 +75,10 @@ struct AppliedRow {
   const ParamSpec* spec = nullptr;
   ViewText view;
   Index expert = 0;
-  Sizes sizes;
+  NamedSizes sizes;
 };
 
-Index size_of_term(const Term& term, const Sizes& sizes, const std::string& tensor) {
+Index size_of_term(const Term& term, const NamedSizes& sizes, const std::string& tensor) {
   if (const auto n = parse_number<Index>(term.name)) return *n;
   const auto it = sizes.find(term.name);
   SY_ASSERT(it != sizes.end(), "{}: the size of {} is not known", tensor, term.name);
@@ -226,7 +211,7 @@ FamilyTensors family_tensors(const Family& family, const Config& config, const s
   FamilyTensors out;
 
   const auto apply = [&](const TensorRow& row, const std::string& hf_prefix, const std::string& param_prefix,
-                         const Sizes& sizes) {
+                         const NamedSizes& sizes) {
     if (const auto equals = row.only_if.find('='); equals != row.only_if.npos) {
       if (value_of(config, row.only_if.substr(0, equals)) != row.only_if.substr(equals + 1)) return;
     } else if (!row.only_if.empty()) {
@@ -262,13 +247,13 @@ FamilyTensors family_tensors(const Family& family, const Config& config, const s
     for (const TensorRow& row : table) {
       const bool root = row.hf_name.starts_with('/');
       apply({root ? row.hf_name.substr(1) : row.hf_name, row.param, row.view}, root ? "" : std::string(base), "",
-            blocks.empty() ? Sizes{} : sizes_of(blocks.front()));
+            blocks.empty() ? NamedSizes{} : sizes_of_block(blocks.front()));
     }
   for (std::size_t layer = 0; layer < blocks.size(); ++layer) {
     const std::string prefix = std::string(base) + fmt::format(fmt::runtime(family.layer_prefix), layer);
     for (const auto& table : family.layer_rows)
       for (const TensorRow& row : table)
-        apply(row, prefix, layer_prefix(static_cast<Index>(layer)), sizes_of(blocks[layer]));
+        apply(row, prefix, layer_prefix(static_cast<Index>(layer)), sizes_of_block(blocks[layer]));
   }
   std::vector<std::string> unmapped;
   for (std::size_t i = 0; i < params.size(); ++i)

@@ -4,7 +4,7 @@
 //
 //   weights  [n]          f32 or bf16; gradients [n] f32. n is a multiple of shards * 64.
 //   state    [n / shards] ZeRO-1 range [shard * n / shards, (shard + 1) * n / shards) of each state
-//                         tensor of the update rule (src/params/update_rule.h)
+//                         tensor of the update rule (src/optimizers/update_rule.h)
 //   master   [n / shards] f32 values of bf16 weights before rounding; empty if weights are f32
 //
 // `shards` is the number of ranks along the axes of the group. Each rank owns an equal range.
@@ -18,10 +18,10 @@
 
 #include "kernels/device.h"
 #include "kernels/philox.h"
+#include "src/optimizers/update_rule.h"
 #include "src/params/packed_weights.h"
 #include "src/params/param_all_gather.h"
 #include "src/params/specs.h"
-#include "src/params/update_rule.h"
 
 namespace sy {
 

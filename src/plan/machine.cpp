@@ -246,7 +246,7 @@ std::map<std::string, fs::path> machine_files(const fs::path& config_file) {
 
 }  // namespace
 
-Machine read_machine(const std::string& file_or_name, const fs::path& config_file) {
+Machine read_machine(const std::string& file_or_name, const fs::path& config_file, std::string_view source) {
   std::error_code ignored;
   fs::path file = file_or_name;
   if (!fs::is_regular_file(file, ignored)) {
@@ -255,7 +255,7 @@ Machine read_machine(const std::string& file_or_name, const fs::path& config_fil
     std::vector<std::string> names;
     for (const auto& [name, path] : files) names.push_back(name);
     if (found == files.end())
-      bad_input("--machine {}: there is no such file, and no such name: give a file{}", file_or_name,
+      bad_input("{} {}: there is no such file, and no such name: give a file{}", source, file_or_name,
                 names.empty() ? "" : ", or one of " + join(names, ", "));
     file = found->second;
   }

@@ -96,34 +96,34 @@ void run_all(Device& b, Recorder& r) {
             .dy = dy, .x = x, .weight = w, .moments = moments, .desc = {kind}, .dx = dx, .dweight = dw, .dbias = db});
     for (const Tensor* out : {&y, &dx, &dw, &db}) r.record("norm", *out);
   }
-  const QkNorm each{3, 2, 1e-5f};
+  const HeadQkNorm each{3, 2, 1e-5f};
   const Tensor heads = r.operand("heads", {t, 6, 24}), dheads = r.operand("dheads", {t, 6, 24}),
                qk_weight = r.operand("qk_weight", {2, 24}), inverse = zeros({t, 5}), turned = zeros({t, 6, 24}, c),
                turned_back = zeros({t, 6, 24}, c), dqk_weight = zeros({2, 24});
-  run(b, ops::QkNormForward{.x = heads, .weight = qk_weight, .desc = each, .y = turned, .inverse = inverse});
-  run(b, ops::QkNormBackward{.dy = dheads,
-                             .x = heads,
-                             .weight = qk_weight,
-                             .inverse = inverse,
-                             .desc = each,
-                             .dx = turned_back,
-                             .dweight = dqk_weight});
+  run(b, ops::HeadQkNormForward{.x = heads, .weight = qk_weight, .desc = each, .y = turned, .inverse = inverse});
+  run(b, ops::HeadQkNormBackward{.dy = dheads,
+                                 .x = heads,
+                                 .weight = qk_weight,
+                                 .inverse = inverse,
+                                 .desc = each,
+                                 .dx = turned_back,
+                                 .dweight = dqk_weight});
   for (const Tensor* out : {&turned, &turned_back, &dqk_weight}) r.record("qk_norm", *out);
-  const WholeQkNorm whole{72, 48, 72, 48, 1e-5f};
+  const ProjectionQkNorm whole{72, 48, 72, 48, 1e-5f};
   const auto row = [&](const Tensor& projected) { return projected.view().reshape({t, 144}); };
   const Tensor whole_weight = r.operand("whole_weight", {120}), squares = zeros({t, 2}), products = zeros({t, 2}),
                dwhole = zeros({t, 144}, c), dwhole_weight = zeros({120});
-  run(b, ops::WholeQkNormSums{.x = row(heads), .y = row(heads), .desc = whole, .sums = squares});
-  run(b, ops::WholeQkNormSums{.x = row(dheads), .y = row(turned), .desc = whole, .sums = products});
-  run(b, ops::WholeQkNormBackward{.dy = row(dheads),
-                                  .x = row(heads),
-                                  .weight = whole_weight,
-                                  .squares = squares,
-                                  .products = products,
-                                  .desc = whole,
-                                  .dx = dwhole,
-                                  .dweight = dwhole_weight});
-  for (const Tensor* out : {&squares, &products, &dwhole, &dwhole_weight}) r.record("whole_qk_norm", *out);
+  run(b, ops::ProjectionQkNormSums{.x = row(heads), .y = row(heads), .desc = whole, .sums = squares});
+  run(b, ops::ProjectionQkNormSums{.x = row(dheads), .y = row(turned), .desc = whole, .sums = products});
+  run(b, ops::ProjectionQkNormBackward{.dy = row(dheads),
+                                       .x = row(heads),
+                                       .weight = whole_weight,
+                                       .squares = squares,
+                                       .products = products,
+                                       .desc = whole,
+                                       .dx = dwhole,
+                                       .dweight = dwhole_weight});
+  for (const Tensor* out : {&squares, &products, &dwhole, &dwhole_weight}) r.record("projection_qk_norm", *out);
   const Tensor db = zeros({d});
   run(b, ops::BiasBackward{.dy = dy, .dbias = db});
   r.record("bias_backward", db);
