@@ -8,7 +8,7 @@ MakeDeviceComm make_device_comm(Device& device, int, RankContext&) {
 }
 
 DeviceCollectives device_collectives() {
-  return {.name = "NCCL"};
+  return {.name = "NCCL", .version = {}, .built_version = {}, .all_streams_if = {}};
 }
 
 }  // namespace sy
