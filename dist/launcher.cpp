@@ -27,14 +27,15 @@ struct LauncherVariables {
   VariableName rank, size, local_rank;
 };
 
-// The launchers in the order of their precedence: mpirun may run in a job of the others.
+// The launchers in the order of their precedence, because mpirun may run in a job of the others:
+// Open MPI, Hydra of MPICH and others with PMI, PALS, Flux, others with PMIx, and Slurm.
+// The rank of Slurm alone is no launch, because it is set in batch scripts, too.
 constexpr LauncherVariables launchers[] = {
-    {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"},  // Open MPI
-    {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"},                                     // Hydra of MPICH, PMI 1 and 2
-    {"PALS_RANKID", "", "PALS_LOCAL_RANKID"},                                        // PALS of HPE
-    {"FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID"},                       // Flux
-    {"PMIX_RANK", "", ""},                                                           // any other that speaks PMIx
-    // Slurm. Its rank alone is no launch: it is set in batch scripts, too.
+    {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"},
+    {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"},
+    {"PALS_RANKID", "", "PALS_LOCAL_RANKID"},
+    {"FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID"},
+    {"PMIX_RANK", "", ""},
     {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"},
 };
 

@@ -1,4 +1,4 @@
-// The launcher that started this rank: mpirun of Open MPI or MPICH, srun, or that of a batch system.
+// The launcher that started this rank: mpirun of Open MPI or MPICH, srun, or another one.
 #pragma once
 
 #include <sys/types.h>

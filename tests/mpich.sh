@@ -2,9 +2,9 @@
 # tests/mpich.sh [CTEST-ARGUMENT...]: tests build/ with MPICH in place of its MPI library.
 #
 # Only dist/, the program and the mpi tests contain MPI, so it builds these again. Without arguments
-# it runs mpi tests of about a minute, and short trainings on 2 and 4 ranks. Their losses and weights
-# must equal recorded ones of Open MPI, bit for bit. At the end, build/ has its own MPI library
-# again. Without MPICH, the script only says how to install it.
+# it runs some mpi tests, and short trainings on 2 and 4 ranks. Their losses and weights must equal
+# recorded ones of Open MPI, bit for bit. At the end, build/ has its own MPI library again. Without
+# MPICH, the script only says how to install it.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 for program in mpicc.mpich mpiexec.mpich; do

@@ -299,7 +299,7 @@ std::string device_of(const RankFacts& rank) {
   return rank.host.processor;
 }
 
-// A setting that is harmful beside NCCL. Only the ranks with a GPU use NCCL, and only among several.
+// A setting that is harmful beside NCCL, which ranks with GPUs use if there are several.
 struct NcclCheck {
   std::string RankFacts::*setting;  // empty: not set
   std::size_t least_hosts;          // number of hosts from which it is harmful
