@@ -27,8 +27,8 @@ struct LauncherVariables {
   VariableName rank, size, local_rank;
 };
 
-// The launchers in the order of their precedence, because mpirun may run in a job of the others:
-// Open MPI, Hydra of MPICH and others with PMI, PALS, Flux, others with PMIx, and Slurm.
+// The launchers in the order of their precedence, because mpirun may run in a job of the others.
+// They are Open MPI, Hydra of MPICH and others with PMI, PALS, Flux, others with PMIx, and Slurm.
 // The rank of Slurm alone is no launch, because it is set in batch scripts, too.
 constexpr LauncherVariables launchers[] = {
     {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"},

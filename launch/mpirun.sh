@@ -122,15 +122,14 @@ rank_processes() {
   [[ -z $hydra ]] || parents=$(cat "/proc/$mpirun/task/"*/children 2>/dev/null)
   for parent in $parents; do cat "/proc/$parent/task/"*/children 2>/dev/null || true; done
 }
-# Ends mpirun and the ranks. Hydra forwards SIGTERM, and ends them at the second SIGINT.
+# Ends mpirun and the ranks. Hydra only forwards SIGTERM. It kills the ranks at the second SIGINT.
 end_mpirun() {
-  if [[ -z $hydra ]]; then
-    kill -TERM "$mpirun"
-    return
-  fi
-  kill -INT "$mpirun"
-  sleep 0.5
-  kill -INT "$mpirun" 2>/dev/null || true
+  kill -TERM "$mpirun"
+  [[ -n $hydra ]] || return 0
+  for _ in 1 2; do
+    sleep 0.5
+    kill -INT "$mpirun" 2>/dev/null || return 0
+  done
 }
 # A request before mpirun has started its ranks would be lost, and one before they have a handler
 # would end them. So during the first seconds this function counts the ranks that catch SIGUSR1
@@ -183,6 +182,7 @@ fi
 while kill -0 "$mpirun" 2>/dev/null; do wait "$mpirun" || true; done  # a signal ends `wait`, too
 code=0
 wait "$mpirun" || code=$?
+[[ -z $hydra || $code -ne 255 ]] || code=1  # Hydra had to end the ranks
 if [[ -n $watcher ]]; then
   kill -KILL -- "-$watcher" 2>/dev/null || true  # its group includes its `sleep`
   wait "$watcher" 2>/dev/null || true
