@@ -55,7 +55,10 @@ set(CPACK_STRIP_FILES TRUE)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
-set(CPACK_DEBIAN_PACKAGE_DEPENDS "openmpi-bin")
+set(CPACK_DEBIAN_PACKAGE_DEPENDS "openmpi-bin")  # the launcher
+if("${MPI_C_LIBRARIES}" MATCHES "mpich")
+  set(CPACK_DEBIAN_PACKAGE_DEPENDS "mpich")
+endif()
 set(CPACK_DEBIAN_PACKAGE_RECOMMENDS "gnuplot-nox")
 
 # `cpack --config CPackSourceConfig.cmake` makes a tarball of the tree without the files of builds

@@ -309,8 +309,7 @@ std::string Watchdog::own_name() const {
   if (!peers_.empty()) return fmt::format("rank {} on {}", rank_, peers_[static_cast<std::size_t>(rank_)].host);
   const std::string host = host_name();
   // Launchers set the rank in the environment before MPI starts.
-  for (const VariableName name : std::initializer_list<VariableName>{"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"})
-    if (const char* const rank = environment(name)) return fmt::format("rank {} on {}", rank, host);
+  if (const int rank = launched_rank().rank; rank >= 0) return fmt::format("rank {} on {}", rank, host);
   return fmt::format("process {} on {}", getpid(), host);
 }
 

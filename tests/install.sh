@@ -66,4 +66,5 @@ expect_output "./usr/bin/switchyard"
 expect_output "./usr/share/zsh/vendor-completions/_switchyard"
 expect_output "./usr/share/switchyard/modulefiles/switchyard/$version"
 expect_ok dpkg-deb --field package/switchyard_*.deb Depends
-for package in openmpi-bin libopenmpi libhdf5 libgomp1; do expect_output "$package"; done
+[[ $mpi == mpich ]] && launcher_packages=(mpich libmpich12) || launcher_packages=(openmpi-bin libopenmpi)
+for package in "${launcher_packages[@]}" libhdf5 libgomp1; do expect_output "$package"; done

@@ -1,5 +1,10 @@
 // The main program. It starts the ranks, finds the command and returns one exit code on all of
 // them.
+#include <chrono>
+#include <thread>
+
+#include "dist/console.h"
+#include "dist/mpi_info.h"
 #include "dist/rank_settings.h"
 #include "dist/watchdog.h"
 #include "kernels/environment.h"
@@ -22,6 +27,20 @@ void check_same_start(sy::Comm& world, const std::string& name, const std::vecto
                                            {"the program's build options", build.options}};
   if (name != "train") settings.push_back({"the arguments", sy::join(args, " ")});
   sy::check_rank_settings(world, settings, "start all ranks with the same program and command line");
+}
+
+// Returns whether MPI connects the ranks. Otherwise each of them would train alone. The first one
+// then prints the error, and leaves first: a launcher may end the others when one leaves.
+bool are_connected(const sy::Comm& world) {
+  if (!sy::is_unconnected(world.size())) return true;
+  if (sy::launched_rank().rank > 0)
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+  else
+    sy::print_error(
+        fmt::format("the launcher has started {} processes, which MPI does not connect: use the launcher of {} "
+                    "(SWITCHYARD_MPIEXEC names it to launch/mpirun.sh), or srun --mpi=pmix",
+                    sy::launched_rank().size, sy::mpi_info().library));
+  return false;
 }
 
 // Runs a command. If it reads a run's newest checkpoint and a concurrent training deletes it, the
@@ -60,6 +79,7 @@ int main(int argc, char** argv) {
     if (!args.empty()) args.erase(args.begin());
     if (name == "--help" || name == "-h") name = "help";
     if (name == "--version") name = "version";
+    if (name != "doctor" && !are_connected(world)) return 2;  // doctor reports it
     check_same_start(world, name, args);
     std::vector<std::string> known;
     for (const sy::Command& c : sy::commands()) {

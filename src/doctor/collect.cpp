@@ -55,7 +55,8 @@ template <class F>
 void for_each_member(RankFacts& r, F f) {
   f("rank", r.rank), f("host", r.host), f("cpus", r.cpus), f("threads", r.threads), f("gpu", r.gpu);
   f("missing", r.missing), f("broken", r.broken), f("speed", r.speed), f("clock_ahead", r.clock_ahead);
-  f("clock_error", r.clock_error), f("folder", r.folder);
+  f("clock_error", r.clock_error), f("folder", r.folder), f("gpu_aware_mpi", r.gpu_aware_mpi);
+  f("nccl_over_tcp", r.nccl_over_tcp);
 }
 
 template <class T>
@@ -203,6 +204,8 @@ std::vector<RankFacts> collect_facts(Comm& world, const std::filesystem::path& f
     if (choice.device >= 0) mine.gpu = mine.host.gpus[choice.device].id;
     mine.missing = choice.missing;
     mine.broken = choice.broken;
+    mine.gpu_aware_mpi = gpu_aware_mpi_setting(mpi_info().cuda_aware);
+    mine.nccl_over_tcp = nccl_over_tcp_setting();
   });
   std::tie(mine.clock_ahead, mine.clock_error) = probe_clock(world);
   // If threads share a CPU, their speed says nothing about the CPU.

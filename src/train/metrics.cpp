@@ -65,15 +65,6 @@ std::string missing_lines_text(const MissingSteps& missing) {
   return fmt::format("lacks {}: these numbers are lost, and nothing else is", missing.text());
 }
 
-// Returns the parent of a process; 0 if it is unknown.
-pid_t parent_of(pid_t process) {
-  std::ifstream stat(fmt::format("/proc/{}/stat", process));
-  std::string line;  // "PID (NAME) STATE PARENT ..."; a name may have any characters
-  std::getline(stat, line);
-  const auto name_end = line.rfind(") ");
-  return name_end == line.npos ? 0 : std::atoi(line.c_str() + std::min(line.size(), name_end + 4));
-}
-
 // Returns the process whose streams show where this process's output ends; 0 means this process.
 // Otherwise it is the launcher, or launch/mpirun.sh, which started the launcher and filters its
 // standard error.

@@ -14,9 +14,9 @@ backend = cpu
 checkpoint_every = 20
 resume = true
 INI
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_mpi_yield_when_idle=1 OMP_NUM_THREADS=1
+export OMPI_MCA_mpi_yield_when_idle=1 OMP_NUM_THREADS=1
 set -m  # background processes receive SIGINT, and $! is the command
-on_mpirun() { exec mpirun --oversubscribe --bind-to none -np 3 "$switchyard" train config.ini "$@"; }
+on_mpirun() { exec "${bare_mpirun[@]}" 3 "$switchyard" train config.ini "$@"; }
 on_script() { exec "$root/launch/mpirun.sh" 3 "$switchyard" train config.ini "$@"; }
 alone() { exec "$switchyard" train config.ini "$@"; }
 # Starts a launcher in the background. The files are empty before it starts, so that nobody reads
@@ -127,7 +127,7 @@ holder=$(head -n 1 run/switchyard.lock)
 [[ $holder == "$(uname -n), process "* ]] || die "the lock says '$holder'"
 here=$(steps run)
 for launcher in alone on_mpirun; do
-  expect_exit 2 bash -c "$(declare -f $launcher); switchyard=$switchyard; $launcher --run.dir=run"
+  expect_exit 2 bash -c "$(declare -f $launcher; declare -p bare_mpirun); switchyard=$switchyard; $launcher --run.dir=run"
   [[ $(grep '^switchyard: ' .err) == "switchyard: run.dir = run is in use by $holder: wait for it, or choose another run.dir" ]] ||
     die "another message"
 done
