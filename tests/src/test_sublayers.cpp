@@ -8,7 +8,7 @@
 #include "kernels/philox.h"
 #include "src/model/block.h"
 #include "src/model/load_balancing.h"
-#include "tests/reference.h"
+#include "src/numerics/reference/all.h"
 
 namespace sy {
 namespace {
