@@ -2,9 +2,9 @@
 #include <chrono>
 #include <iostream>
 
-#include "src/build_info.h"
 #include "src/cli/options.h"
 #include "src/cli/progress.h"
+#include "src/experiments/document.h"
 #include "src/selftest/selftest.h"
 #include "src/text/json.h"
 #include "src/text/numbers.h"
@@ -30,8 +30,9 @@ Json to_json(const std::vector<selftest::Check>& checks, int ranks, bool passed,
                     {"skipped_because", check.skipped},
                     {"failures", failures}});
   }
-  return {
-      {"version", build_info().version}, {"ranks", ranks}, {"passed", passed}, {"seconds", seconds}, {"checks", list}};
+  Json document = json_document("selftest");
+  document.update({{"ranks", ranks}, {"passed", passed}, {"seconds", seconds}, {"checks", list}});
+  return document;
 }
 
 void print(const std::vector<selftest::Check>& checks, int ranks, double seconds) {

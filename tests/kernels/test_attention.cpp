@@ -162,7 +162,9 @@ class Attention : public testing::TestWithParam<Target> {
                                 c.fewer < 0 ? ConstView{} : ConstView(query_offsets));
     const Guarded bias(*device, {c.H, c.biases}, DType::f32, x.bias),
         sinks(*device, {c.sinks ? c.H : 0}, DType::f32, x.sinks);
-    const auto all_before = [](const std::vector<float>& v) { return std::vector<float>(v.size(), Result::before); };
+    const auto all_before = [](const std::vector<float>& values) {
+      return std::vector<float>(values.size(), Result::before);
+    };
     const Guarded dbias(*device, {c.H, c.biases}, DType::f32, all_before(x.bias)),
         dsinks(*device, {c.sinks ? c.H : 0}, DType::f32, all_before(x.sinks));
     if (c.biases > 0) desc.bias = bias.view;

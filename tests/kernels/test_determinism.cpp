@@ -33,7 +33,7 @@ namespace {
 class Recorder {
  public:
   // c: the type of weights and activations.
-  Recorder(Device& device, DType c) : c(c), device_(device) {}
+  Recorder(Device& device, DType type) : c(type), device_(device) {}
 
   Tensor normal(const char* name, Shape shape) {
     const RandomStream stream(5, name);
@@ -110,7 +110,7 @@ void run_all(Device& b, Recorder& r) {
                              .dweight = dqk_weight});
   for (const Tensor* out : {&turned, &turned_back, &dqk_weight}) r.record("qk_norm", *out);
   const WholeQkNorm whole{72, 48, 72, 48, 1e-5f};
-  const auto row = [&](const Tensor& x) { return x.view().reshape({t, 144}); };
+  const auto row = [&](const Tensor& projected) { return projected.view().reshape({t, 144}); };
   const Tensor whole_weight = r.operand("whole_weight", {120}), squares = zeros({t, 2}), products = zeros({t, 2}),
                dwhole = zeros({t, 144}, c), dwhole_weight = zeros({120});
   run(b, ops::WholeQkNormSums{.x = row(heads), .y = row(heads), .desc = whole, .sums = squares});
@@ -136,7 +136,7 @@ void run_all(Device& b, Recorder& r) {
 
   const Tensor qkv = r.operand("qkv", {2, 150, 6, 24}), out = zeros({2, 150, 4, 24}, c), lse = zeros({2, 4, 150}),
                dqkv = zeros({2, 150, 6, 24}, c);
-  const auto head_range = [](const Tensor& x, Index first, Index count) { return Heads(x.view(), first, count); };
+  const auto head_range = [](const Tensor& all, Index first, Index count) { return Heads(all.view(), first, count); };
   run(b, ops::AttentionForward{.q = head_range(qkv, 0, 4),
                                .k = head_range(qkv, 4, 1),
                                .v = head_range(qkv, 5, 1),

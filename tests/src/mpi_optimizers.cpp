@@ -134,7 +134,7 @@ std::map<std::string, Numbers> trained_weights(const Config& config, const std::
 // Parameters and optimizer of this rank.
 struct OptimizerRank {
   Config config;
-  std::unique_ptr<Device> device = make_device(test::device.backend);
+  std::unique_ptr<Device> device = make_device(test::tested_device.backend);
   Mesh mesh;
   std::optional<ParamStore> store;
   std::optional<DistributedOptimizer> optimizer;
@@ -244,7 +244,7 @@ const OptimizerCase optimizer_cases[] = {
       "--model.qk_rope_head_dim=2", "--model.v_head_dim=3"}},
 };
 INSTANTIATE_TEST_SUITE_P(Cases, OptimizerLayouts, testing::ValuesIn(optimizer_cases),
-                         [](const auto& info) { return std::string(info.param.name); });
+                         [](const auto& test) { return std::string(test.param.name); });
 
 }  // namespace
 }  // namespace sy

@@ -270,7 +270,7 @@ const Forgery forgeries[] = {
           })},
 };
 INSTANTIATE_TEST_SUITE_P(All, ForgedCheckpoint, testing::ValuesIn(forgeries),
-                         [](const auto& info) { return info.param.name; });
+                         [](const auto& test) { return test.param.name; });
 
 // A pipe in place of a file: readers do not wait for its data.
 TEST(ForgedCheckpoint, RejectsPipes) {

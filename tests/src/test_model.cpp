@@ -73,8 +73,8 @@ TEST_P(WholeModel, LossAndGradientsMatchReference) {
 
   reference::Model model(config, V, B, {ids.begin(), ids.end()}, {targets.begin(), targets.end()});
   const reference::ModelLoss expected = model.loss(parameters, false);
-  EXPECT_NEAR(found.loss_sum / (T - 1), expected.cross_entropy, 2e-6 * expected.cross_entropy);
-  double aux = 0, z = config.train.z_loss * found.lse_square_sum / (T - 1);
+  EXPECT_NEAR(found.loss_sum / static_cast<double>(T - 1), expected.cross_entropy, 2e-6 * expected.cross_entropy);
+  double aux = 0, z = config.train.z_loss * found.lse_square_sum / static_cast<double>(T - 1);
   std::size_t layer = 0;
   Index dropped_total = 0;
   for (const RouterStats& s : found.layers) {
@@ -308,7 +308,7 @@ INSTANTIATE_TEST_SUITE_P(
              {"--model.layers=4", "--model.pattern=local*2,global,narrow", "--attention.local.window=3",
               "--attention.local.rope_theta=50", "--attention.local.qk_norm=true", "--attention.global.position=none",
               "--attention.global.attention_softcap=3", "--attention.narrow.rope_fraction=0.7"}}),
-    [](const auto& info) { return info.param.name; });
+    [](const auto& test) { return test.param.name; });
 
 // Experts that the first router chose for each token.
 struct Choices {

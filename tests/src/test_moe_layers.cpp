@@ -96,7 +96,7 @@ TEST_P(MoeLayer, EqualsTransformers) {
 INSTANTIATE_TEST_SUITE_P(Cases, MoeLayer,
                          testing::Values("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "deepseek_v2", "deepseek_v3",
                                          "gpt_oss"),
-                         [](const auto& info) { return info.param; });
+                         [](const auto& test) { return test.param; });
 
 // Activations that one more layer saves for backward, in numbers of 4 bytes per token, with T
 // tokens per rank. ep: ranks that share the experts.
@@ -149,7 +149,7 @@ TEST(ActivationMemory, StoresATokenOncePerRank) {
                  more = saved_per_token(T, sparse, ep) - saved_per_token(T, dense, ep) - one;
     // Rows; indices of the choices of received tokens; copies of each token, and the token of each
     // copy.
-    EXPECT_NEAR(more, received * D + (received - 1) * k + 2 * std::min<Index>(k, ep), 1) << "ep " << ep;
+    EXPECT_NEAR(more, received * D + (received - 1) * k + 2.0 * std::min<int>(k, ep), 1) << "ep " << ep;
     EXPECT_LT(more, k * D) << "ep " << ep;
   }
 }

@@ -151,10 +151,10 @@ void compare_ways(const Setup& setup, Comm& world, Device& device, Trip& trip, c
                   std::vector<Line>& lines) {
   trip.compare_ways();
   for (const bool back : {false, true}) {
-    std::vector<Run> ways;
+    std::vector<Run> passes;
     for (const auto way : {Trip::Way::indexed, Trip::Way::copied, Trip::Way::by_expert})
-      ways.push_back([&trip, way, back] { trip.to_experts(way, back); });
-    const std::vector<Spread> times = measure_together(world, device, setup, ways);
+      passes.push_back([&trip, way, back] { trip.to_experts(way, back); });
+    const std::vector<Spread> times = measure_together(world, device, setup, passes);
     const char* const names[] = {"through an index", "copied to their places", "a message for each expert"};
     for (std::size_t i = 0; i < times.size(); ++i)
       lines.push_back({.what = fmt::format("rows of experts{}, {}, {}", back ? " and back" : "", names[i], load),
