@@ -9,7 +9,7 @@
 set(order
     "kernels"                                          # tensors, operations and devices
     "kernels/cpu kernels/cuda kernels/dry"
-    "dist src/numerics"                                # the reference of all operations uses kernels alone
+    "dist src/numerics"                                # both use kernels alone
     "dist/nccl"                                        # defines dist/device_comm.h
     "src/system"                                       # files and folders of the operating system
     "src/io/format"                                    # the interface of a checkpoint's file format

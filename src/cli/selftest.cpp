@@ -85,7 +85,7 @@ int selftest_command(CommandLine& line) {
   const auto start = std::chrono::steady_clock::now();
   const std::vector<selftest::Check> checks =
       selftest::run(line.world, {.folder = folder, .progress = [&](std::string_view check, Index done, Index total) {
-                                   if (speaks) progress.show(check, done, total, "parts");
+                                   if (speaks) progress.show(check, done, total, "steps");
                                  }});
   progress.clear();
   bool passed = true;

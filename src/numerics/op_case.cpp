@@ -63,8 +63,8 @@ bool close(double got, double want, double allowed) {
   return got == want || std::abs(got - want) <= allowed;
 }
 
-// Number of 32-bit words of an operand and its guards.
-std::size_t guarded_words(Index bytes) {
+// Number of 32-bit elements of an operand and its guards.
+std::size_t guarded_elements(Index bytes) {
   return static_cast<std::size_t>(((bytes + 3) / 4 * 4 + 2 * guard) / 4);
 }
 
@@ -128,15 +128,15 @@ void OpCase::allocate_operands(Device& device) {
   for (Operand& o : operands_) {
     if (o.role == Role::hidden) continue;
     const Numbers& values = values_.at(o.name);
-    const std::size_t words = guarded_words(o.shape.elements() * size_of(o.dtype));
-    std::vector<std::uint32_t> host(words, o.role == Role::in    ? around_inputs
-                                           : o.role == Role::out ? pattern
-                                                                 : around_sums);
+    const std::size_t elements = guarded_elements(o.shape.elements() * size_of(o.dtype));
+    std::vector<std::uint32_t> host(elements, o.role == Role::in    ? around_inputs
+                                              : o.role == Role::out ? pattern
+                                                                    : around_sums);
     auto* const begin = reinterpret_cast<std::byte*>(host.data()) + guard;
     if (o.role != Role::out)
       for (std::size_t i = 0; i < values.size(); ++i) store(o.dtype, begin, i, values[i]);
-    memory_.push_back(device.allocate(static_cast<Index>(words) * 4));
-    device.to_device(host.data(), View(memory_.back().get(), {static_cast<Index>(words)}, DType::i32));
+    memory_.push_back(device.allocate(static_cast<Index>(elements) * 4));
+    device.to_device(host.data(), View(memory_.back().get(), {static_cast<Index>(elements)}, DType::i32));
     o.view = View(memory_.back().get() + guard, o.shape, o.dtype);
   }
 }
@@ -146,7 +146,7 @@ Values OpCase::fetch(Device& device) {
   for (const Operand& o : operands_) {
     if (o.role == Role::hidden) continue;
     const Index bytes = o.shape.elements() * size_of(o.dtype), end = guard + bytes;
-    std::vector<std::uint32_t> host(guarded_words(bytes));
+    std::vector<std::uint32_t> host(guarded_elements(bytes));
     const std::vector<std::uint32_t> untouched(host.size(), o.role == Role::in    ? around_inputs
                                                             : o.role == Role::out ? pattern
                                                                                   : around_sums);

@@ -15,11 +15,11 @@ class Checks {
   Comm& world() { return world_; }
   const Options& options() const { return options_; }
 
-  // Runs `check` on every rank, and collects what it finds. Collective. Returns true if no rank
-  // found an error.
-  // check: a CollectiveError, which all ranks throw, is one of its errors. If it is not local, any
-  // other exception passes through, since other ranks may wait in a collective.
-  // local: the check has no collectives; any exception of it is one of its errors.
+  // Runs `check` on every rank, and collects what it finds. Returns true if no rank found an
+  // error. Collective.
+  // - local: the check has no collectives, and any exception of it is one of its errors.
+  // - Otherwise only a CollectiveError, which all ranks throw, is one. Other exceptions pass
+  //   through, since other ranks may wait in a collective.
   bool run(const std::string& name, bool local, const std::function<void(Finding&)>& check);
   std::vector<Check> take() { return std::move(checks_); }
 

@@ -12,7 +12,7 @@
 
 namespace sy::selftest {
 
-// What one check found on one rank.
+// Result of one check on one rank.
 struct Finding {
   std::string detail;               // "55 operations, 912 cases"
   std::vector<std::string> errors;  // one line each; empty if the check passed

@@ -1,10 +1,12 @@
 // Reference implementation of the operations of kernels/ops/: plain loops in double precision. It
 // defines each operation. The self-test and the tests compare devices with it.
 //
-// It shares no code with the kernels. Shapes are those of kernels/ops/. All arrays are row-major
-// doubles, even those of integers. The array of an absent operand is empty. Gradients are finite
-// differences of these functions. The gradient of attention alone is written out, and its tests
-// compare it with finite differences.
+// It shares no code with the kernels; the cases of noise share the Philox generator. Shapes are
+// those of kernels/ops/. All arrays are row-major doubles, even those of integers. The array of an
+// absent operand is empty.
+//
+// Gradients are finite differences of these functions. The gradient of attention alone is written
+// out, and its tests compare it with finite differences.
 #pragma once
 
 #include <numeric>
