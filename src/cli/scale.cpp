@@ -8,7 +8,6 @@
 #include "src/cli/plan_options.h"
 #include "src/data/dataset.h"
 #include "src/system/files.h"
-#include "src/text/strings.h"
 
 namespace sy {
 

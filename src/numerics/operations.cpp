@@ -160,37 +160,37 @@ void add_cases<ops::Rope>(Cases& cases) {
 template <class Case>
 void add_qk_norms(Cases& cases) {
   for (RopePairs pairs : {RopePairs::half, RopePairs::interleaved}) {
-    cases.add<Case>(5, QkNorm{3, 1, 1e-5f, pairs}, 1, 7, 0);
-    cases.add<Case>(6, QkNorm{4, 2, 1e-5f, pairs, 1, NormKind::layernorm, true}, 2, 10, 3);
-    cases.add<Case>(9, QkNorm{2, 1, 1e-5f, pairs, 1}, 1, 64, 32);
+    cases.add<Case>(5, HeadQkNorm{3, 1, 1e-5f, pairs}, 1, 7, 0);
+    cases.add<Case>(6, HeadQkNorm{4, 2, 1e-5f, pairs, 1, NormKind::layernorm, true}, 2, 10, 3);
+    cases.add<Case>(9, HeadQkNorm{2, 1, 1e-5f, pairs, 1}, 1, 64, 32);
   }
 }
 template <>
-void add_cases<ops::QkNormForward>(Cases& cases) {
-  add_qk_norms<QkNormForward>(cases);
+void add_cases<ops::HeadQkNormForward>(Cases& cases) {
+  add_qk_norms<HeadQkNormForward>(cases);
 }
 template <>
-void add_cases<ops::QkNormBackward>(Cases& cases) {
-  add_qk_norms<QkNormBackward>(cases);
+void add_cases<ops::HeadQkNormBackward>(Cases& cases) {
+  add_qk_norms<HeadQkNormBackward>(cases);
 }
 template <class Case>
-void add_whole_qk_norms(Cases& cases) {
+void add_projection_qk_norms(Cases& cases) {
   for (Index ranks : {1, 3}) {
     cases.add<Case>(5, 7, 3, 3, ranks);
     cases.add<Case>(6, 40, 20, 20, ranks);
   }
 }
 template <>
-void add_cases<ops::WholeQkNormSums>(Cases& cases) {
-  add_whole_qk_norms<WholeQkNormSums>(cases);
+void add_cases<ops::ProjectionQkNormSums>(Cases& cases) {
+  add_projection_qk_norms<ProjectionQkNormSums>(cases);
 }
 template <>
-void add_cases<ops::WholeQkNormForward>(Cases& cases) {
-  add_whole_qk_norms<WholeQkNormForward>(cases);
+void add_cases<ops::ProjectionQkNormForward>(Cases& cases) {
+  add_projection_qk_norms<ProjectionQkNormForward>(cases);
 }
 template <>
-void add_cases<ops::WholeQkNormBackward>(Cases& cases) {
-  add_whole_qk_norms<WholeQkNormBackward>(cases);
+void add_cases<ops::ProjectionQkNormBackward>(Cases& cases) {
+  add_projection_qk_norms<ProjectionQkNormBackward>(cases);
 }
 
 // ---- feed-forward layers ----

@@ -22,21 +22,21 @@ for text in "tp 1 ep 1 etp 1" "tp 1 ep 2 etp 1" "tp 2 ep 2 etp 1" "checkpoint, c
 [[ $out != *'"state": "failed"'* ]] || die "a failed check"
 is_clean
 
-# A kernel that does nothing, on one rank: alone it differs from the other rank, and so do all
+# A wrong kernel on one rank: alone it differs from the other rank, and so do all
 # layouts. The operations of the other rank are right.
 wrong=$(dirname "$switchyard")/switchyard_wrong_kernel
-WRONG_ROPE=1 expect_exit 1 start 2 "$wrong" selftest
-expect_output "on rank 1: rope is wrong for f32"
-[[ $out != *"on rank 0: rope"* && $out != *"ranks 0, 1: rope"* ]] || die "rank 0 is right"
+WRONG_NORM=1 expect_exit 1 start 2 "$wrong" selftest
+expect_output "on rank 1: norm_forward is wrong for f32"
+[[ $out != *"on rank 0: norm"* && $out != *"ranks 0, 1: norm"* ]] || die "rank 0 is right"
 for check in "training, cpu, each rank alone: on rank 1: step 1: the loss is" "training, cpu, tp 1 ep 1 etp 1: on rank" "selftest FAILED: "; do
   expect_output "$check"
 done
 is_clean
 
 # The same in all processes: only the reference shows it.
-WRONG_ROPE=all expect_exit 1 "$wrong" selftest --json
+WRONG_NORM=all expect_exit 1 "$wrong" selftest --json
 expect_output '"passed": false'
-expect_output '"error": "rope is wrong for f32'
+expect_output '"error": "norm_forward is wrong for f32'
 is_clean
 
 # Folders that cannot be used.

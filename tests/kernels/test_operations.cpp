@@ -174,27 +174,27 @@ TEST_P(DenseOps, QkNormMatchesReference) {
                      {3, 1, 1, 1, 132, 0},  {1, 1, 1, 0, 255, 1}};
   for (const auto& c : cases)
     for (RopePairs pairs : {RopePairs::half, RopePairs::interleaved}) {
-      const QkNorm desc{c.q, c.k, 1e-5f, pairs, c.t % 2 == 0 ? 1.0f : 0.0f};
-      check(QkNormForward(c.t, desc, c.others, c.hd, c.half));
-      check(QkNormBackward(c.t, desc, c.others, c.hd, c.half));
+      const HeadQkNorm desc{c.q, c.k, 1e-5f, pairs, c.t % 2 == 0 ? 1.0f : 0.0f};
+      check(HeadQkNormForward(c.t, desc, c.others, c.hd, c.half));
+      check(HeadQkNormBackward(c.t, desc, c.others, c.hd, c.half));
       // The norm of Command R+. A LayerNorm of two elements has little but their signs.
       if (c.hd < 4) continue;
-      const QkNorm layernorm{c.q, c.k, 1e-5f, pairs, desc.offset, NormKind::layernorm, true};
-      check(QkNormForward(c.t, layernorm, c.others, c.hd, c.half));
-      check(QkNormBackward(c.t, layernorm, c.others, c.hd, c.half));
+      const HeadQkNorm layernorm{c.q, c.k, 1e-5f, pairs, desc.offset, NormKind::layernorm, true};
+      check(HeadQkNormForward(c.t, layernorm, c.others, c.hd, c.half));
+      check(HeadQkNormBackward(c.t, layernorm, c.others, c.hd, c.half));
     }
 }
 
-TEST_P(DenseOps, WholeQkNormMatchesReference) {
+TEST_P(DenseOps, ProjectionQkNormMatchesReference) {
   struct {
     Index t, q, k, others;
   } const cases[] = {{0, 4, 2, 2},   {1, 3, 2, 0},      {5, 7, 3, 3},    {6, 40, 20, 20},
                      {33, 64, 8, 8}, {3, 1000, 250, 1}, {700, 24, 8, 8}, {2, 2048, 512, 512}};
   for (const auto& c : cases)
     for (Index ranks : {1, 3}) {
-      check(WholeQkNormSums(c.t, c.q, c.k, c.others, ranks));
-      check(WholeQkNormForward(c.t, c.q, c.k, c.others, ranks));
-      check(WholeQkNormBackward(c.t, c.q, c.k, c.others, ranks));
+      check(ProjectionQkNormSums(c.t, c.q, c.k, c.others, ranks));
+      check(ProjectionQkNormForward(c.t, c.q, c.k, c.others, ranks));
+      check(ProjectionQkNormBackward(c.t, c.q, c.k, c.others, ranks));
     }
 }
 

@@ -66,12 +66,12 @@ struct PackWeightCase : OpCase {
   }
   void run(Device& device) override {
     Weight w(at("w"));
-    const Index bytes = device.packed_weight_bytes({n, q}, at("w").dtype(), pass);
+    const Index bytes = device.packed_weight_bytes({n, q}, at("w").dtype(), pass, WeightFormat::native);
     Tensor packed;
     if (bytes > 0) {
       packed = device.tensor({bytes}, DType::u8);
       ops::run(device, ops::PackWeight{.weight = at("w"), .pass = pass, .packed = packed});
-      (pass == GemmPass::fprop ? w.packed_fprop : w.packed_dgrad) = packed;
+      (pass == GemmPass::fprop ? w.packed_fprop : w.packed_dgrad).elements = packed;
     }
     ops::run(device, ops::Gemm{.a = at("x"), .b = w, .transpose_b = pass == GemmPass::fprop, .c = at("y")});
     device.synchronize();
