@@ -158,7 +158,7 @@ void exit_without_process_manager() {
 // second signal that arrives before the first one is handled is lost. Therefore the signal repeats
 // every 200 ms for five seconds; SIGKILL follows.
 void terminate_mpirun() {
-  const pid_t parent = getppid(), mpirun = launcher();
+  const pid_t parent = getppid(), mpirun = launcher_pid();
   const std::string name = process_name(mpirun);
   const bool hydra = parent != mpirun && (name.starts_with("mpiexec") || name.starts_with("mpirun"));
   if (!hydra && name != "mpirun" && name != "orterun" && name != "orted") return;

@@ -4,7 +4,8 @@ cmake_minimum_required(VERSION 3.22)
 
 # The components of the tree, lowest first. A file includes its own component and those of the lines
 # above, but no other component of its own line. The component src/config is src/config*.h and .cpp.
-# The component kernels includes its folders ops and formulas.
+# The component kernels includes its folders ops and formulas, src/numerics its folders cases and
+# reference.
 # Code that a lower component needs belongs there.
 # Each folder of dist/ is a library of device collectives (dist/device_comm.h).
 file(GLOB device_comms RELATIVE ${ROOT} ${ROOT}/dist/*/CMakeLists.txt)
@@ -13,7 +14,7 @@ string(REPLACE ";" " " device_comms "${device_comms}")
 set(order
     "kernels"                                          # tensors, operations and devices
     "kernels/cpu kernels/cuda kernels/dry"
-    "dist"
+    "dist src/numerics"                                # both use kernels alone
     "${device_comms}"
     "src/system"                                       # files and folders of the operating system
     "src/io/format"                                    # the interface of a checkpoint's file format
@@ -27,7 +28,7 @@ set(order
     "src/families"
     "src/evaluate"
     "src/analyse src/doctor src/generate src/train"
-    "src/plan"                                         # runs training on kernels/dry
+    "src/plan src/selftest"                            # both run training; src/plan on kernels/dry
     "src/experiments"
     "src/cli")
 
@@ -44,6 +45,7 @@ endforeach()
 function(component_of path result)
   get_filename_component(component "${path}" DIRECTORY)
   string(REGEX REPLACE "^kernels/(ops|formulas)$" "kernels" component "${component}")
+  string(REGEX REPLACE "^src/numerics/(cases|reference)$" "src/numerics" component "${component}")
   if(NOT DEFINED "height_of_${component}")
     string(REGEX REPLACE "^(src/[a-z]+)[_.][^/]*$" "\\1" component "${path}")
   endif()

@@ -58,6 +58,7 @@ int plan_command(CommandLine&);
 int scale_command(CommandLine&);
 int sweep_command(CommandLine&);
 int doctor_command(CommandLine&);
+int selftest_command(CommandLine&);
 int config_command(CommandLine&);
 int completion_command(CommandLine&);
 int help_command(CommandLine&);

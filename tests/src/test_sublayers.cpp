@@ -11,7 +11,7 @@
 #include "src/model/core_attention.h"
 #include "src/model/linear.h"
 #include "src/model/load_balancing.h"
-#include "tests/reference.h"
+#include "src/numerics/reference/all.h"
 
 namespace sy {
 namespace {
