@@ -13,10 +13,6 @@
 
 namespace sy {
 
-// Returns the texts of all ranks on every rank. Collective. A text must not end in a blank, and at
-// least one must not be empty.
-std::vector<std::string> gather(Comm& world, const std::string& mine);
-
 // Returns the limits of this process.
 Limits process_limits();
 

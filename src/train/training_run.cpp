@@ -9,6 +9,7 @@
 #include "src/data/run_tokenizer.h"
 #include "src/io/manifest.h"
 #include "src/io/trace.h"
+#include "src/provenance/provenance.h"
 #include "src/text/numbers.h"
 #include "src/text/strings.h"
 #include "src/text/table.h"
@@ -50,6 +51,8 @@ TrainingRun::TrainingRun(Comm& world, const Config& config, const RunOptions& op
   state_.dataset_digest = dataset_.digest();
   state_.tokenizer = to_text(tokenizers_of(dataset_));
   state_.unicode_versions = dataset_.unicode_versions();
+  if (!options.provenance.is_null())
+    state_.provenance = with_inputs(options.provenance, state_.config, state_.dataset_digest).dump();
   state_.layout = layout.str();
   state_.experts.layers = engine_.model().moe_layers();
   state_.experts.experts = config.moe.experts;
@@ -107,7 +110,8 @@ int TrainingRun::train() {
   const Index first = trainer_.steps_done() + 1;
   int stop = signal_everywhere();
   RoutingWarnings routing_warnings(trainer_.steps_done(), state_.experts.layer_ids);
-  StepTrace step_trace(world_, dir_ / "trace", config_.log.trace_first, config_.log.trace_steps);
+  StepTrace step_trace(world_, dir_ / "trace", config_.log.trace_first, config_.log.trace_steps,
+                       parse_record(state_.provenance));
   while (!stop && !stop_early && trainer_.steps_done() < config_.train.steps) {
     // Waiting for other ranks after the passes belongs to this step as well.
     const ScopedStep scoped_step(world_.rank_context(), trainer_.steps_done() + 1);
