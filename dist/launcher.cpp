@@ -27,13 +27,13 @@ int slurm_tasks() {
   return environment("OMPI_COMM_WORLD_SIZE") ? 0 : environment_int("SLURM_STEP_NUM_TASKS");
 }
 
-volatile pid_t launcher_pid = 0;
+volatile pid_t parent_at_start = 0;
 
 // Signal handler: exits if the launcher has ended. Without it, a rank would run on until MPI
 // notices, in a run folder that another job may own by then. The signal also comes if only the
 // launcher's thread that started this rank has ended.
 void exit_without_launcher(int) {
-  if (getppid() != launcher_pid) _exit(1);
+  if (getppid() != parent_at_start) _exit(1);
 }
 
 // Returns whether all threads of a process sleep; true if /proc does not show the process.
@@ -63,7 +63,7 @@ bool launched() {
   return false;
 }
 
-pid_t launcher() {
+pid_t launcher_pid() {
   return launched() ? getppid() : 0;
 }
 
@@ -78,7 +78,7 @@ void wait_for_launcher_to_read() {
 }
 
 void exit_with_launcher() {
-  launcher_pid = getppid();
+  parent_at_start = getppid();
   std::signal(SIGURG, exit_without_launcher);  // unused otherwise, and ignored by default
   prctl(PR_SET_PDEATHSIG, SIGURG);
   exit_without_launcher(0);

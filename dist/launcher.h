@@ -10,7 +10,7 @@ namespace sy {
 bool launched();
 // Returns the process id of the launcher of this rank: mpirun, or its daemon on another machine.
 // 0 if launched() is false.
-pid_t launcher();
+pid_t launcher_pid();
 
 // Ends this process with exit code 2 if srun started several tasks without a process manager.
 // Such tasks cannot reach each other. The first task prints the error. No-op otherwise.

@@ -95,7 +95,7 @@ struct DispatchLayout {
   //   dispatch_mask: [T, k] i32; 0 if the assignment is dropped, otherwise 1
   //   tokens_per_expert: [E] i32, output: dispatched assignments of each logical expert
   //   scratch: memory of this call alone
-  void build(Device& backend, const ExpertPlacement& placement, ConstView experts, ConstView dispatch_mask,
+  void build(Device& device, const ExpertPlacement& placement, ConstView experts, ConstView dispatch_mask,
              View tokens_per_expert, Arena& scratch) const;
 };
 
@@ -217,13 +217,13 @@ class DispatchHandle {
     View tokens, row_id_map;  // as in DispatchLayout, for the tokens on the sending side
     HopSplits splits;
   };
-  DispatchHandle(Device& backend, Comm& group, const ExpertPlacement& placement, Index experts)
-      : backend_(&backend), group_(&group), placement_(placement), experts_(experts) {}
+  DispatchHandle(Device& device, Comm& group, const ExpertPlacement& placement, Index experts)
+      : device_(&device), group_(&group), placement_(placement), experts_(experts) {}
   ExpertPartition intranode_partition() const {
     return placement_.intranode_partition(placement_.topology.node_of(group_->rank()), experts_);
   }
 
-  Device* backend_;
+  Device* device_;
   Comm* group_;
   ExpertPlacement placement_;
   Index experts_;  // E
@@ -251,7 +251,7 @@ class DispatchHandle {
 class TokenDispatcher {
  public:
   // `mesh` must outlive this object and its handles.
-  TokenDispatcher(Device& backend, const Mesh& mesh, const ExpertPlacement& placement);
+  TokenDispatcher(Device& device, const Mesh& mesh, const ExpertPlacement& placement);
 
   // True if mesh.expert_group has one rank: nothing is sent.
   bool local() const { return group_->size() == 1; }
@@ -274,7 +274,7 @@ class TokenDispatcher {
   DispatchHandle finalize(const CountExchange& exchange, Arena& saved, Arena& scratch);
 
  private:
-  Device& backend_;
+  Device& device_;
   Comm* group_;
   // nullptr if dispatch is not hierarchical
   Comm *inter_node_, *intra_node_;

@@ -128,7 +128,7 @@ std::unique_ptr<Engine> load_model(Comm& world, const Trained& trained, Layout l
   const int local = local_rank(world);
   agree_on_errors(world, [&] {
     device = open_device("--backend", backend, local);
-    check_config_for_backend("--backend", config, *device);
+    check_config_for_device("--backend", config, *device);
   });
   agree_on_devices(world, *device);
   auto engine = std::make_unique<Engine>(config, trained.state.vocab, std::move(device), make_mesh(world, layout),

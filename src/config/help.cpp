@@ -127,8 +127,8 @@ ConfigKey displayed(const KeyEntry& entry) {
   out.default_value = entry.kind ? "" : entry.text();
   out.help = entry.kind ? fmt::format("replaces {} in layers of kind {}", key.name, entry.kind->name) : key.summary;
   if (std::isfinite(key.bounds.low))
-    out.range = key.bounds.high < big ? fmt::format("from {} to {}", key.bounds.low, key.bounds.high)
-                                      : fmt::format("from {} on", key.bounds.low);
+    out.range = key.bounds.high < no_upper_bound ? fmt::format("from {} to {}", key.bounds.low, key.bounds.high)
+                                                 : fmt::format("from {} on", key.bounds.low);
   out.values = key.type.names();
   if (!key.values.empty()) out.values.assign(key.values.begin(), key.values.end());
   return out;

@@ -144,11 +144,13 @@ std::span<const Key> key_table() {
                        ffn_values),
       row<&Model::swish_beta>("model.swish_beta", {0, 1000}, must_match,
                               "in silu, swiglu and swiglu_clamped, silu(x) is x * sigmoid(swish_beta * x)"),
-      row<&Model::ffn_clamp>("model.ffn_clamp", {1e-3, big}, must_match, "where swiglu_clamped cuts off what it gets"),
+      row<&Model::ffn_clamp>("model.ffn_clamp", {1e-3, no_upper_bound}, must_match,
+                             "where swiglu_clamped cuts off what it gets"),
       row<&Model::bias>("model.bias", {}, must_match, "what has biases"),
       row<&Model::norm_bias>("model.norm_bias", {}, must_match, "whether layernorm has a bias"),
       kind_row<&Model::position>("model.position", {}, must_match, "how the model knows where tokens stand"),
-      kind_row<&Model::rope_theta>("model.rope_theta", {1e-3, big}, must_match, "the base of rope's frequencies"),
+      kind_row<&Model::rope_theta>("model.rope_theta", {1e-3, no_upper_bound}, must_match,
+                                   "the base of rope's frequencies"),
       kind_row<&Model::rope_fraction>(
           "model.rope_fraction", {1e-6, 1}, must_match,
           "rope rotates this part of each head, or of model.qk_rope_head_dim, above 0 and up to 1"),
@@ -158,26 +160,26 @@ std::span<const Key> key_table() {
           "model.rope_scaling", {}, report,
           "how rope's frequencies are changed for sequences longer than those of an earlier training, "
           "model.rope_original_length"),
-      kind_row<&Model::rope_factor>("model.rope_factor", {1, big}, report,
+      kind_row<&Model::rope_factor>("model.rope_factor", {1, no_upper_bound}, report,
                                     "how many times as long as before model.rope_scaling makes sequences"),
       kind_row<&Model::rope_original_length>(
           "model.rope_original_length", {0, 1 << 28}, report,
           "the number of positions of the earlier training, which dynamic, llama3, yarn and longrope need"),
       kind_row<&Model::rope_low_frequency>(
-          "model.rope_low_frequency", {1e-6, big}, report,
+          "model.rope_low_frequency", {1e-6, no_upper_bound}, report,
           "llama3 divides frequencies of fewer turns than this over the original length"),
       kind_row<&Model::rope_high_frequency>(
-          "model.rope_high_frequency", {1e-6, big}, report,
+          "model.rope_high_frequency", {1e-6, no_upper_bound}, report,
           "llama3 leaves frequencies of more turns than this over the original length as they are"),
       kind_row<&Model::rope_beta_fast>(
-          "model.rope_beta_fast", {1e-6, big}, report,
+          "model.rope_beta_fast", {1e-6, no_upper_bound}, report,
           "yarn leaves frequencies of more turns than this over the original length as they are"),
-      kind_row<&Model::rope_beta_slow>("model.rope_beta_slow", {1e-6, big}, report,
+      kind_row<&Model::rope_beta_slow>("model.rope_beta_slow", {1e-6, no_upper_bound}, report,
                                        "yarn divides frequencies of fewer turns than this over the original length"),
       kind_row<&Model::rope_whole_dimensions>(
           "model.rope_whole_dimensions", {}, report,
           "true: yarn rounds the first and the last dimension of those between to whole ones"),
-      kind_row<&Model::rope_attention_factor>("model.rope_attention_factor", {0, big}, report,
+      kind_row<&Model::rope_attention_factor>("model.rope_attention_factor", {0, no_upper_bound}, report,
                                               "rotated queries and keys are multiplied by this"),
       kind_row<&Model::rope_short_factors>(
           "model.rope_short_factors", {}, report,
@@ -186,7 +188,7 @@ std::span<const Key> key_table() {
       kind_row<&Model::rope_long_factors>("model.rope_long_factors", {}, report,
                                           "what longrope divides each frequency by in longer texts"),
       kind_row<&Model::alibi_scale>(
-          "model.alibi_scale", {0, big}, must_match,
+          "model.alibi_scale", {0, no_upper_bound}, must_match,
           "with model.position = alibi, the slopes are multiplied by this (Falcon-RW: 1 / sqrt(head_dim))"),
       row<&Model::t5_buckets>("model.t5_buckets", {2, 1 << 16}, must_match, "the number of buckets of position = t5"),
       row<&Model::t5_max_distance>("model.t5_max_distance", {2, 1 << 28}, must_match,
@@ -194,7 +196,7 @@ std::span<const Key> key_table() {
       row<&Model::t5_shared>("model.t5_shared", {}, must_match,
                              "true: all layers of position = t5 have the same biases; false: each its own"),
       kind_row<&Model::attention>("model.attention", {}, must_match, "which tokens a token sees"),
-      kind_row<&Model::window>("model.window", {0, big}, must_match,
+      kind_row<&Model::window>("model.window", {0, no_upper_bound}, must_match,
                                "a token sees this many tokens, itself and the latest before it"),
       kind_row<&Model::attention_stride>("model.attention_stride", {1, 1 << 28}, must_match,
                                          "the stride of attention = strided and of attention = fixed"),
@@ -210,14 +212,14 @@ std::span<const Key> key_table() {
           "attend to nothing (gpt-oss)"),
       kind_row<&Model::qk_norm>("model.qk_norm", {}, must_match, "norm of queries and keys"),
       kind_row<&Model::clip_qkv>(
-          "model.clip_qkv", {0, big}, must_match,
+          "model.clip_qkv", {0, no_upper_bound}, must_match,
           "queries, keys and values are limited to [-c, c] with c = model.clip_qkv, after qk_norm and before RoPE "
           "(OLMo, MPT)"),
       kind_row<&Model::attention_scale>("model.attention_scale", {0, 1e6}, must_match,
                                         "attention's scores are the products of queries and keys times this"),
-      kind_row<&Model::attention_softcap>("model.attention_softcap", {0, big}, report,
+      kind_row<&Model::attention_softcap>("model.attention_softcap", {0, no_upper_bound}, report,
                                           "attention's scores s become cap * tanh(s / cap) with this cap"),
-      row<&Model::output_softcap>("model.output_softcap", {0, big}, report,
+      row<&Model::output_softcap>("model.output_softcap", {0, no_upper_bound}, report,
                                   "the logits z become cap * tanh(z / cap) with this cap"),
       row<&Model::logit_scale>("model.logit_scale", {1e-6, 1e6}, must_match,
                                "the logits, model.output_bias included, are multiplied by this before they are capped"),
@@ -255,7 +257,8 @@ std::span<const Key> key_table() {
       row<&Moe::score>("moe.score", {}, report, "the function that makes scores of the router's logits"),
       row<&Moe::renormalize>("moe.renormalize", {}, report,
                              "true: the weights of a token's experts are divided by their sum"),
-      row<&Moe::scale>("moe.scale", {1e-30, big}, report, "the weights of a token's experts are multiplied by this"),
+      row<&Moe::scale>("moe.scale", {1e-30, no_upper_bound}, report,
+                       "the weights of a token's experts are multiplied by this"),
       row<&Moe::capacity_factor>(
           "moe.capacity_factor", {0, 1 << 20}, report,
           "an expert takes up to ceil(capacity_factor * top_k * tokens / experts) of the tokens that share a "
@@ -265,7 +268,7 @@ std::span<const Key> key_table() {
           "the tokens that share a capacity: those of a sequence, or those of a rank's micro-batch, of which each "
           "tensor-parallel rank has 1 / parallel.tp"),
       row<&Moe::drop_order>("moe.drop_order", {}, report, "the assignments that a full expert keeps"),
-      row<&Moe::aux_loss>("moe.aux_loss", {0, big}, report, "the factor of the load-balance loss"),
+      row<&Moe::aux_loss>("moe.aux_loss", {0, no_upper_bound}, report, "the factor of the load-balance loss"),
       row<&Moe::aux_scope>(
           "moe.aux_scope", {}, report,
           "the tokens over which the load-balance loss is taken: those of a sequence; micro_batch: those of a "
@@ -278,9 +281,9 @@ std::span<const Key> key_table() {
           "Mixtral, OLMoE and Qwen's"),
       row<&Moe::aux_probability>("moe.aux_probability", {}, report,
                                  "what the load-balance loss takes for the probabilities of a token's experts"),
-      row<&Moe::z_loss>("moe.z_loss", {0, big}, report, "the factor of the router z-loss"),
+      row<&Moe::z_loss>("moe.z_loss", {0, no_upper_bound}, report, "the factor of the router z-loss"),
       row<&Moe::bias_update_rate>(
-          "moe.bias_update_rate", {0, big}, report,
+          "moe.bias_update_rate", {0, no_upper_bound}, report,
           "after a step, an expert's selection bias rises by this where it had less than its share, and falls by it "
           "where it had more"),
       row<&Moe::groups>("moe.groups", {1, 1 << 20}, report, "the experts form this many groups"),
@@ -292,7 +295,8 @@ std::span<const Key> key_table() {
           "the score of a group, selection biases included: the sum of its two best experts' scores, or the best "
           "one's"),
       row<&Moe::choice>("moe.choice", {}, report, "how a token chooses its experts"),
-      row<&Moe::noise>("moe.noise", {0, big}, report, "the standard deviation of the noise of moe.choice = noisy"),
+      row<&Moe::noise>("moe.noise", {0, no_upper_bound}, report,
+                       "the standard deviation of the noise of moe.choice = noisy"),
       row<&Moe::learned_noise>(
           "moe.learned_noise", {}, must_match,
           "true: moe.noise is multiplied by softplus(w x) of each expert, with learned w, and the noise is added to "
@@ -314,48 +318,51 @@ std::span<const Key> key_table() {
           "parallel.ranks_per_node", {1, 1 << 15}, ignore,
           "the number of consecutive ranks on each machine, where experts are on several: a token then travels once "
           "to each machine that has any of its experts, is spread there, and comes back as one sum"),
-      row<&Train::steps>("train.steps", {1, big}, report, "the number of optimizer steps"),
+      row<&Train::steps>("train.steps", {1, no_upper_bound}, report, "the number of optimizer steps"),
       row<&Train::global_batch>("train.global_batch", {1, 1 << 28}, report,
                                 "the number of sequences in a step, over all ranks"),
       row<&Train::micro_batch>("train.micro_batch", {1, 1 << 28}, report,
                                "the number of sequences that a data-parallel rank computes at a time"),
       row<&Train::seed>("train.seed", {}, reorders_samples,
                         "the initial weights and the order of the samples follow from this number"),
-      row<&Train::lr>("train.lr", {0, big}, report, "the highest learning rate, after the warm-up"),
-      row<&Train::min_lr>("train.min_lr", {0, big}, report,
+      row<&Train::lr>("train.lr", {0, no_upper_bound}, report, "the highest learning rate, after the warm-up"),
+      row<&Train::min_lr>("train.min_lr", {0, no_upper_bound}, report,
                           "the learning rate at the last step, unless train.schedule is constant"),
-      row<&Train::warmup>("train.warmup", {0, big}, report, "the learning rate rises from 0 over this many steps"),
+      row<&Train::warmup>("train.warmup", {0, no_upper_bound}, report,
+                          "the learning rate rises from 0 over this many steps"),
       row<&Train::schedule>("train.schedule", {}, report, "how the learning rate goes from train.lr to train.min_lr"),
       row<&Train::optimizer>("train.optimizer", {}, report, "the rule that updates the weights"),
       row<&Train::momentum>("train.momentum", {0, 1 - 1e-6}, report,
                             "the factor of the last step's momentum in that of sgd and muon"),
       row<&Train::weight_decay>(
-          "train.weight_decay", {0, big}, report,
+          "train.weight_decay", {0, no_upper_bound}, report,
           "the decoupled weight decay, of the embedding, of learned positions and of the weights of all products, routers "
           "and gates included"),
       row<&Train::beta1>("train.beta1", {0, 1 - 1e-6}, report, "AdamW's decay of the first moment"),
       row<&Train::beta2>("train.beta2", {0, 1 - 1e-6}, report, "AdamW's decay of the second moment"),
       row<&Train::eps>("train.eps", {0, 1}, report, "AdamW adds this to the root of the second moment"),
-      row<&Train::clip>("train.clip", {0, big}, report, "a gradient with a larger norm than this is scaled down to it"),
+      row<&Train::clip>("train.clip", {0, no_upper_bound}, report,
+                        "a gradient with a larger norm than this is scaled down to it"),
       row<&Train::validate_every>(
           "train.validate_every",
-          {0, big}, report,
+          {0, no_upper_bound}, report,
           "the number of steps between validations, which tell the loss by domain on the data set's validation "
           "text, dropless; there is one after the last step, too"),
       row<&Train::validate_windows>(
           "train.validate_windows",
-          {0, big}, report,
+          {0, no_upper_bound}, report,
           "a validation takes this many windows of model.seq_len tokens of each domain, evenly spread"),
       row<&Train::patience>(
           "train.patience",
-          {0, big}, report,
+          {0, no_upper_bound}, report,
           "training stops early, with exit code 0, after this many validations in a row that did not lower the "
           "validation loss"),
       row<&Train::recompute>(
           "train.recompute",
           {}, report,
           "true: the backward pass computes each block's activations again, which takes time and saves memory"),
-      row<&Train::z_loss>("train.z_loss", {0, big}, report, "the factor of the output z-loss, the mean of log^2 Z"),
+      row<&Train::z_loss>("train.z_loss", {0, no_upper_bound}, report,
+                          "the factor of the output z-loss, the mean of log^2 Z"),
       row<&Data::path>("data.path", {}, reorders_samples, "the folder that `switchyard prepare` wrote"),
       row<&Data::force>(
           "data.force",
@@ -368,31 +375,32 @@ std::span<const Key> key_table() {
       row<&Run::dtype>("run.dtype", {}, report,
                        "the type of weights and activations: f32, or bf16 with sums and optimizer in f32",
                        dtype_values),
-      row<&Run::log_every>("run.log_every", {1, big}, report,
+      row<&Run::log_every>("run.log_every", {1, no_upper_bound}, report,
                            "the number of steps between log lines, and between counts of the experts' tokens"),
-      row<&Run::checkpoint_every>("run.checkpoint_every", {0, big}, report, "the number of steps between checkpoints"),
+      row<&Run::checkpoint_every>("run.checkpoint_every", {0, no_upper_bound}, report,
+                                  "the number of steps between checkpoints"),
       row<&Run::checkpoint_first>(
           "run.checkpoint_first",
           {}, report, "true: a checkpoint of the initial weights, step 0, is written, too; run.keep counts it"),
       row<&Run::keep>(
           "run.keep",
-          {0, big}, report,
+          {0, no_upper_bound}, report,
           "the number of checkpoints that are kept, the newest ones, beside the newest before the loss rose"),
       row<&Run::keep_best>(
           "run.keep_best",
           {0, 1000}, report,
           "the number of checkpoints with the lowest validation losses that are kept, whatever run.keep says"),
-      row<&Run::keep_every>("run.keep_every", {0, big}, report,
+      row<&Run::keep_every>("run.keep_every", {0, no_upper_bound}, report,
                             "checkpoints of steps that are multiples of this are kept, whatever run.keep says"),
       row<&Run::resume>(
           "run.resume",
           {}, ignore,
           "true: training goes on from the newest whole checkpoint of run.dir, or starts where there is none"),
-      row<&Run::resume_step>("run.resume_step", {-1, big}, ignore,
+      row<&Run::resume_step>("run.resume_step", {-1, no_upper_bound}, ignore,
                              "with run.resume, training goes on from the checkpoint of this step"),
       row<&Run::max_hours>(
           "run.max_hours",
-          {0, big}, ignore,
+          {0, no_upper_bound}, ignore,
           "a checkpoint is written, and the run stops with exit code 3, before this many hours since the "
           "start of the program are over"),
       row<&Run::init_from>("run.init_from", {}, ignore,
@@ -410,7 +418,7 @@ std::span<const Key> key_table() {
           "true: RUN/metrics.prom has the latest of these numbers, as node_exporter's textfile collector reads them"),
       row<&Log::trace_first>(
           "log.trace_first",
-          {0, big}, ignore,
+          {0, no_upper_bound}, ignore,
           "from this step on, each rank records when it did what, and writes RUN/trace/rank-NNNN.json, which "
           "Perfetto (ui.perfetto.dev) opens"),
       row<&Log::trace_steps>("log.trace_steps", {1, 10000}, ignore, "the number of steps that are recorded"),

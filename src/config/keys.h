@@ -28,7 +28,7 @@ struct ValueType {
 struct Bounds {
   double low = -std::numeric_limits<double>::infinity(), high = std::numeric_limits<double>::infinity();
 };
-constexpr double big = 1e15;  // the upper bound of numbers that need none
+constexpr double no_upper_bound = 1e15;
 
 // Prefix of the sections in which kinds of layers set their own keys: [attention.NAME].
 constexpr std::string_view attention_section = "attention";

@@ -53,8 +53,8 @@ void Attention::forward(const LayerContext& layer, ConstView x, Output to, Saved
   ConstHeads k = keys(s.qkv), v = values(s.qkv);
   const LayerCache cache = layer.cache_entry(cache_index_);
   if (cache) {
-    run(context.backend, ops::KvCacheAppend{.x = k, .offsets = cache.offsets, .y = cache.keys});
-    run(context.backend, ops::KvCacheAppend{.x = v, .offsets = cache.offsets, .y = cache.values});
+    run(context.device, ops::KvCacheAppend{.x = k, .offsets = cache.offsets, .y = cache.keys});
+    run(context.device, ops::KvCacheAppend{.x = v, .offsets = cache.offsets, .y = cache.values});
     k = Heads(cache.keys);
     v = Heads(cache.values);
   }
@@ -82,7 +82,7 @@ void Attention::backward(const LayerContext& layer, ConstView dy, const Saved& s
 }
 
 void Attention::normalize(const LayerContext& layer, Saved& s) const {
-  Device& b = layer.context.backend;
+  Device& b = layer.context.device;
   const Index T = layer.stream.tokens(), heads = heads_ + kv_heads_, row = (heads + kv_heads_) * head_dim_;
   const Shape by_token = {T, heads + kv_heads_, head_dim_};
   if (norm_) {
@@ -117,7 +117,7 @@ void Attention::normalize(const LayerContext& layer, Saved& s) const {
 
 View Attention::backward_normalize(const LayerContext& layer, View dqkv, const Saved& s) const {
   const ExecutionContext& context = layer.context;
-  Device& b = context.backend;
+  Device& b = context.device;
   const Index T = layer.stream.tokens(), heads = heads_ + kv_heads_, row = (heads + kv_heads_) * head_dim_;
   const Shape by_token = {T, heads + kv_heads_, head_dim_};
   if (norm_) {
@@ -168,7 +168,7 @@ View Attention::backward_normalize(const LayerContext& layer, View dqkv, const S
 
 void Attention::whole_sums(const ExecutionContext& context, ConstView a, ConstView b, View sums) const {
   const Shape rows = {sums.dim(0), (heads_ + 2 * kv_heads_) * head_dim_};
-  run(context.backend,
+  run(context.device,
       ops::WholeQkNormSums{.x = a.reshape(rows), .y = b.reshape(rows), .desc = whole_qk_norm_, .sums = sums});
   if (context.mesh.tp->size() > 1) context.mesh.tp->all_reduce(sums);
 }

@@ -22,7 +22,7 @@ namespace sy {
 
 // Device, mesh and scratch memory, the same for every pass.
 struct ExecutionContext {
-  Device& backend;
+  Device& device;
   const Mesh& mesh;
   Arena& scratch;  // memory that lives within one function
   DType dtype;     // of weights and activations: f32 or bf16
@@ -38,7 +38,7 @@ struct ExecutionContext {
 };
 
 // Size of the global batch, over which an optimizer step averages.
-struct StepSize {
+struct GlobalBatchSize {
   ConstView targets;    // [1] f64 number of tokens with a target
   Index sequences;      // number of sequences, all of S tokens
   Index micro_batches;  // number of micro-batches of one rank
@@ -62,7 +62,7 @@ struct Batch {
   // One stream for each stack of blocks. The last is the decoder's, to which the targets belong.
   std::vector<TokenStream> streams;
   ConstView targets;  // [B * S] i32; a target of -1 has no loss; generation has no targets
-  StepSize step;
+  GlobalBatchSize step;
   bool dropless = false;    // true in evaluation and generation: no capacity limit
   std::uint64_t seed = 0;   // of the run
   bool generation = false;  // true: there is no loss

@@ -25,14 +25,14 @@ void CoreAttention::forward(const ExecutionContext& context, ConstHeads q, Const
   const Arena::Scope scope(context.scratch);
   AttentionDesc desc = attention_desc(context);
   desc.mask.query_offsets = query_offsets;
-  run(context.backend, ops::AttentionForward{.q = q, .k = k, .v = v, .desc = desc, .out = out, .lse = lse});
+  run(context.device, ops::AttentionForward{.q = q, .k = k, .v = v, .desc = desc, .out = out, .lse = lse});
 }
 
 void CoreAttention::backward(const ExecutionContext& context, ConstView dout, ConstHeads q, ConstHeads k, ConstHeads v,
                              ConstView out, ConstView lse, Heads dq, Heads dk, Heads dv) const {
   const Arena::Scope scope(context.scratch);
   const AttentionDesc desc = attention_desc(context);
-  run(context.backend,
+  run(context.device,
       ops::AttentionBackward{
           .dout = dout, .q = q, .k = k, .v = v, .out = out, .lse = lse, .desc = desc, .dq = dq, .dk = dk, .dv = dv});
   const bool learned = relative_ && relative_->learned();
@@ -40,17 +40,17 @@ void CoreAttention::backward(const ExecutionContext& context, ConstView dout, Co
   View dbias;
   if (learned) {
     dbias = context.scratch.f32(desc.bias.shape());
-    run(context.backend, ops::Fill{.x = dbias, .value = 0});
+    run(context.device, ops::Fill{.x = dbias, .value = 0});
   }
-  run(context.backend, ops::AttentionBackwardLearned{.dout = dout,
-                                                     .q = q,
-                                                     .k = k,
-                                                     .v = v,
-                                                     .out = out,
-                                                     .lse = lse,
-                                                     .desc = desc,
-                                                     .dbias = dbias,
-                                                     .dsinks = sinks_.grad});
+  run(context.device, ops::AttentionBackwardLearned{.dout = dout,
+                                                    .q = q,
+                                                    .k = k,
+                                                    .v = v,
+                                                    .out = out,
+                                                    .lse = lse,
+                                                    .desc = desc,
+                                                    .dbias = dbias,
+                                                    .dsinks = sinks_.grad});
   if (dbias) relative_->backward(context, dbias);
 }
 

@@ -28,7 +28,7 @@ void Mlp::forward(const LayerContext& layer, ConstView x, Output to, Saved& s) c
     s.gate = layer.saved.f32({layer.stream.tokens()});
     gate_->forward(context, s.x, s.gate_logits.reshape({layer.stream.tokens(), 1}));
     const Shape rows = {layer.stream.sequences, layer.stream.seq_len};
-    run(context.backend,
+    run(context.device,
         ops::ActivationForward{.h = s.gate_logits.reshape(rows), .activation = sigmoid, .y = s.gate.reshape(rows)});
   }
   const Arena::Scope scope(context.scratch);
@@ -57,10 +57,10 @@ void Mlp::backward(const LayerContext& layer, ConstView dy, const Saved& s, View
   const Index tokens = layer.stream.tokens();
   const Shape rows = {layer.stream.sequences, layer.stream.seq_len};
   const View dsigmoid = context.scratch.f32(rows), dlogits = context.temp({tokens, 1});
-  run(context.backend,
+  run(context.device,
       ops::ActivationBackward{
           .dy = dgate.reshape(rows), .h = s.gate_logits.reshape(rows), .activation = sigmoid, .dh = dsigmoid});
-  run(context.backend, ops::Convert{.x = dsigmoid.reshape({tokens, 1}), .y = dlogits});
+  run(context.device, ops::Convert{.x = dsigmoid.reshape({tokens, 1}), .y = dlogits});
   gate_->backward_weight(context, dlogits, s.x);
   sum_tokens(context, dx, [&](View partial) {
     gate_up_.backward_input(context, dh, partial);

@@ -38,14 +38,14 @@ Shape dims_from(const Shape& shape, int first) {
 // Returns the number of matrices of a box of a parameter, or of the whole parameter.
 Index count_matrices(const ParamSpec& spec, const Shape& size) {
   Index n = 1;
-  for (int d = 0; d < spec.matrix.stack; ++d) n *= size[d];
+  for (int d = 0; d < spec.matrix.stack_dims; ++d) n *= size[d];
   return n;
 }
 
 // Returns the number of a matrix within its parameter. local: its number within the box.
 Index matrix_of(const ParamSpec& spec, const Box& box, Index local) {
   Index global = 0, stride = 1;
-  for (int d = spec.matrix.stack; d-- > 0;) {
+  for (int d = spec.matrix.stack_dims; d-- > 0;) {
     global += (box.begin[d] + local % box.size[d]) * stride;
     local /= box.size[d];
     stride *= spec.shape[d];
@@ -53,17 +53,17 @@ Index matrix_of(const ParamSpec& spec, const Box& box, Index local) {
   return global;
 }
 
-MatrixExchange::Matrix size_of_matrix(const ParamSpec& spec) {
-  MatrixExchange::Matrix out{1, 1};
-  for (int d = spec.matrix.stack; d < spec.shape.size(); ++d)
-    (d < spec.matrix.stack + spec.matrix.rows ? out.rows : out.columns) *= spec.shape[d];
+MatrixExchangePlan::Matrix size_of_matrix(const ParamSpec& spec) {
+  MatrixExchangePlan::Matrix out{1, 1};
+  for (int d = spec.matrix.stack_dims; d < spec.shape.size(); ++d)
+    (d < spec.matrix.stack_dims + spec.matrix.row_dims ? out.rows : out.columns) *= spec.shape[d];
   return out;
 }
 
 // Calls f(first element of the whole matrix, elements) for consecutive elements of a fragment.
 void for_runs(const Fragment& fragment, const std::function<void(Index, Index)>& f) {
   const ParamSpec& spec = *fragment.slice->spec;
-  const int stack = spec.matrix.stack;
+  const int stack = spec.matrix.stack_dims;
   const Shape whole = dims_from(spec.shape, stack), shard = dims_from(fragment.slice->box.size, stack),
               begin = dims_from(fragment.slice->box.begin, stack);
   const int last = whole.size() - 1;
@@ -197,30 +197,31 @@ std::vector<std::int32_t> scatter_index(const std::vector<Run>& runs, Index widt
 
 }  // namespace
 
-Index MatrixExchange::matrix_elements() const {
+Index MatrixExchangePlan::matrix_elements() const {
   Index n = 0;
   for (const Matrix& m : matrices) n += m.elements();
   return n;
 }
 
-Index MatrixExchange::scratch_elements(const UpdateRule& rule) const {
+Index MatrixExchangePlan::scratch_elements(const UpdateRule& rule) const {
   Index n = 0;
-  for (const Matrix& m : matrices) n = std::max(n, rule.matrices->scratch(m.rows, m.columns));
+  for (const Matrix& m : matrices) n = std::max(n, rule.matrix_rule->scratch(m.rows, m.columns));
   return n;
 }
 
-Index MatrixExchange::bytes(const UpdateRule& rule) const {
+Index MatrixExchangePlan::bytes(const UpdateRule& rule) const {
   const std::size_t indices = pack.size() + assemble.size() + disassemble.size() + unpack.size();
   const auto shards = static_cast<Index>(pack.size() + disassemble.size()) * width;
   return (matrix_elements() + shards + scratch_elements(rule)) * 4 + std::ssize(matrices) * 8 +
          static_cast<Index>(indices) * 4;
 }
 
-MatrixExchange matrix_exchange(const std::vector<ParamSpec>& specs, const Layout& layout, int rank, std::size_t group) {
+MatrixExchangePlan matrix_exchange(const std::vector<ParamSpec>& specs, const Layout& layout, int rank,
+                                   std::size_t group) {
   const Matrices matrices(specs, layout, group);
   const Side shards = shards_of(matrices, rank, layout.ranks), whole = matrices_of(matrices, rank, layout.ranks);
   const Index owned = flat_layout(specs, layout, coord_of(layout, rank)).groups[group].owned().size();
-  MatrixExchange out;
+  MatrixExchangePlan out;
   out.by_owner = shards.elements;
   out.by_rank = whole.elements;
   for (const GlobalMatrix& matrix : matrices.all)

@@ -15,8 +15,8 @@ class PackedWeights {
  public:
   // passes: GEMM passes that run often enough to pack for; empty: weights are not packed.
   // wait_for_weights: called before weights are read.
-  PackedWeights(Device& backend, std::vector<GemmPass> passes, std::function<void()> wait_for_weights)
-      : backend_(backend), passes_(std::move(passes)), wait_for_weights_(std::move(wait_for_weights)) {}
+  PackedWeights(Device& device, std::vector<GemmPass> passes, std::function<void()> wait_for_weights)
+      : device_(device), passes_(std::move(passes)), wait_for_weights_(std::move(wait_for_weights)) {}
 
   // Returns a weight [N, Q] or [E, N, Q] with its packed forms. They are undefined until refresh().
   Weight add(View values);
@@ -41,7 +41,7 @@ class PackedWeights {
     GemmPass pass;
     Tensor packed;
   };
-  Device& backend_;
+  Device& device_;
   std::vector<GemmPass> passes_;
   std::function<void()> wait_for_weights_;
   std::vector<Packed> packed_;

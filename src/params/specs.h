@@ -20,8 +20,8 @@ struct Init {
 
 // Division of a parameter's dimensions into matrices: [stack..., rows..., columns...].
 struct MatrixDims {
-  int stack = 0;  // number of leading dimensions that index matrices
-  int rows = 1;   // number of dimensions after them that form rows; the others form columns
+  int stack_dims = 0;  // number of leading dimensions that index matrices
+  int row_dims = 1;    // number of dimensions after them that form rows; the others form columns
 };
 
 // Description of one parameter, equal on all ranks.

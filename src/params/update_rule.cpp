@@ -69,7 +69,7 @@ constexpr MatrixRule muon{.scratch = newton_schulz_scratch, .direction = orthogo
 constexpr UpdateRule rules[] = {
     {.name = "adamw", .state = moments, .update = adamw},
     {.name = "sgd", .state = momentum_state, .update = sgd},
-    {.name = "muon", .state = momentum_state, .update = momentum, .matrices = &muon},
+    {.name = "muon", .state = momentum_state, .update = momentum, .matrix_rule = &muon},
 };
 
 // Weights that a rule over whole matrices updates, by the end of their names.

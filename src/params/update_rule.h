@@ -56,8 +56,8 @@ struct UpdateRule {
   // Granularity `elements`: updates the state and the weights. Granularity `matrices`: updates the
   // state alone. If clip_coefficient is NaN, nothing changes.
   void (*update)(Device& device, const UpdateOperands& operands);
-  const MatrixRule* matrices = nullptr;  // nullptr if the granularity is `elements`
-  ShardGranularity granularity() const { return matrices ? ShardGranularity::matrices : ShardGranularity::elements; }
+  const MatrixRule* matrix_rule = nullptr;  // nullptr if the granularity is `elements`
+  ShardGranularity granularity() const { return matrix_rule ? ShardGranularity::matrices : ShardGranularity::elements; }
 };
 
 // Returns the rule of an optimizer.

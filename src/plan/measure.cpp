@@ -33,8 +33,8 @@ double seconds_now() {
 // Times work that all ranks do at once, and reports the number of known figures out of `total`.
 class Watch {
  public:
-  Watch(Comm& world, Device& backend, Index total, const std::function<void(Index, Index)>& progress)
-      : world_(world), backend_(backend), total_(total), progress_(progress) {}
+  Watch(Comm& world, Device& device, Index total, const std::function<void(Index, Index)>& progress)
+      : world_(world), device_(device), total_(total), progress_(progress) {}
 
   // Returns the seconds of one call of `run`: the median of seven samples of about 10 ms, averaged
   // over the ranks.
@@ -52,15 +52,15 @@ class Watch {
 
  private:
   double timed(Index calls, const std::function<void()>& run) const {
-    backend_.synchronize();
+    device_.synchronize();
     world_.barrier();
     const double begin = seconds_now();
     for (Index i = 0; i < calls; ++i) run();
-    backend_.synchronize();
+    device_.synchronize();
     return seconds_now() - begin;
   }
   Comm& world_;
-  Device& backend_;
+  Device& device_;
   Index total_;
   mutable Index done_ = 0;
   const std::function<void(Index, Index)>& progress_;

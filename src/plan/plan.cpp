@@ -44,8 +44,8 @@ class Planner {
       : config_(config),
         options_(options),
         memory_(memory),
-        backend_(options.machine && options.machine->backend == "cuda" ? nullptr : make_cpu()),
-        profiler_(config, vocab, backend_.get()) {}
+        device_(options.machine && options.machine->backend == "cuda" ? nullptr : make_cpu()),
+        profiler_(config, vocab, device_.get()) {}
 
   Candidate profile_layout(const Layout& layout) const {
     Candidate c{layout};
@@ -97,7 +97,7 @@ class Planner {
   const Config& config_;
   const PlanOptions& options_;
   double memory_;
-  std::unique_ptr<Device> backend_;
+  std::unique_ptr<Device> device_;
   Profiler profiler_;
 };
 

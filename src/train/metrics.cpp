@@ -78,7 +78,7 @@ pid_t parent_of(pid_t process) {
 // Otherwise it is the launcher, or launch/mpirun.sh, which started the launcher and filters its
 // standard error.
 pid_t console_process() {
-  const pid_t parent = launcher();
+  const pid_t parent = launcher_pid();
   const char* const script = environment("SWITCHYARD_CONSOLE_PROCESS");
   return parent != 0 && script && parent_of(parent) == std::atoi(script) ? parent_of(parent) : parent;
 }

@@ -33,14 +33,14 @@ bool is_disk_full(const std::string& what) {
 }  // namespace
 
 TrainingRun::TrainingRun(Comm& world, const Config& config, const RunOptions& options, const Layout& layout,
-                         Dataset dataset, std::unique_ptr<Device> backend, DeviceReservation reservation)
+                         Dataset dataset, std::unique_ptr<Device> device, DeviceReservation reservation)
     : world_(world),
       options_(options),
       config_(config),
       dir_(config.run.dir),
       dataset_(std::move(dataset)),
       samples_(dataset_, config.model.seq_len, config.train.seed),
-      engine_(config, model_vocab(config, dataset_.vocab()), std::move(backend), std::move(reservation.mesh), true,
+      engine_(config, model_vocab(config, dataset_.vocab()), std::move(device), std::move(reservation.mesh), true,
               reservation.arenas, reservation.slots),
       trainer_(engine_, samples_),
       library_bytes_(reservation.library_bytes) {
@@ -260,8 +260,8 @@ void TrainingRun::announce() {
   const Layout& layout = engine_.mesh().layout;
   print(all_config_warnings(config_, layout, samples_));
   if (options_.quiet) return;
-  const MemoryPlan memory = plan_memory(config_, engine_.vocab(), layout, 0, engine_.backend(), engine_.slots());
-  print(training_summary(config_, dataset_, samples_, layout, memory, engine_.backend().describe(), library_bytes_));
+  const MemoryPlan memory = plan_memory(config_, engine_.vocab(), layout, 0, engine_.device(), engine_.slots());
+  print(training_summary(config_, dataset_, samples_, layout, memory, engine_.device().describe(), library_bytes_));
 }
 
 void TrainingRun::save() {

@@ -25,7 +25,7 @@ class TrainingRun {
  public:
   // Allocates the engine. world: must outlive this object.
   TrainingRun(Comm& world, const Config& config, const RunOptions& options, const Layout& layout, Dataset dataset,
-              std::unique_ptr<Device> backend, DeviceReservation reservation);
+              std::unique_ptr<Device> device, DeviceReservation reservation);
   // Trains. Returns the exit code: 0, or stopped_exit_code if a signal or run.max_hours stopped it.
   // Throws CollectiveError if all ranks fail together. Collective.
   int execute();

@@ -29,11 +29,11 @@ using Values = std::map<std::string, Numbers>;
 
 // A device and a type of weights and activations to test. Skipped if the device is missing.
 struct Target {
-  const char *name, *backend;
+  const char *name, *device;
   DType dtype;
   friend void PrintTo(const Target& t, std::ostream* out) { *out << t.name; }
-  std::unique_ptr<Device> make() const { return make_device(backend); }
-  bool available() const { return std::string_view(backend) == "cpu" || cuda_available(); }
+  std::unique_ptr<Device> make() const { return make_device(device); }
+  bool available() const { return std::string_view(device) == "cpu" || cuda_available(); }
 };
 inline const Target targets[] = {{"cpu", "cpu", DType::f32},
                                  {"cuda", "cuda", DType::f32},
@@ -57,9 +57,9 @@ template <class Operation>
 inline const bool is_tested = tested_operations().insert(Operation::name).second;
 // Runs an operation whose result a test compares with a reference.
 template <class Operation>
-void run_test(Device& backend, const Operation& op) {
+void run_test(Device& device, const Operation& op) {
   static_cast<void>(&is_tested<Operation>);
-  ops::run(backend, op);
+  ops::run(device, op);
 }
 
 class OpCase {
@@ -77,7 +77,7 @@ class OpCase {
 
   // ---- definition of a case ----
   // Calls run_test for each operation of the case.
-  virtual void run(Device& backend) = 0;
+  virtual void run(Device& device) = 0;
   // Replaces the outputs in v by the expected values.
   // NaN: the operation must not write the element.
   virtual void expect(Values& v) {}
@@ -154,12 +154,12 @@ class OpCase {
 
   // ---- the harness ----
  public:
-  void check(Device& backend) {
-    SCOPED_TRACE(describe() + " on " + std::string(backend.name()));
-    allocate_operands(backend);
-    run(backend);
-    backend.synchronize();
-    const Values got = fetch(backend);
+  void check(Device& device) {
+    SCOPED_TRACE(describe() + " on " + std::string(device.name()));
+    allocate_operands(device);
+    run(device);
+    device.synchronize();
+    const Values got = fetch(device);
     Values want = values_;
     expect(want);
     for (const Operand& o : operands_) {
@@ -196,7 +196,7 @@ class OpCase {
     return s;
   }
 
-  void allocate_operands(Device& backend) {
+  void allocate_operands(Device& device) {
     memory_.clear();
     for (Operand& o : operands_) {
       if (o.role == Role::hidden) continue;
@@ -206,22 +206,22 @@ class OpCase {
       auto* const begin = reinterpret_cast<std::byte*>(host.data()) + guard;
       if (o.role != Role::out)
         for (std::size_t i = 0; i < values.size(); ++i) store(o.dtype, begin, i, values[i]);
-      memory_.push_back(backend.allocate(padded + 2 * guard));
+      memory_.push_back(device.allocate(padded + 2 * guard));
       const Shape whole = {static_cast<Index>(host.size())};
-      backend.to_device(host.data(), View(memory_.back().get(), whole, DType::i32));
+      device.to_device(host.data(), View(memory_.back().get(), whole, DType::i32));
       o.view = View(memory_.back().get() + guard, o.shape, o.dtype);
     }
   }
 
   // Returns the operands' values after the run; NaN for elements that still have the pattern.
-  Values fetch(Device& backend) const {
+  Values fetch(Device& device) const {
     Values got;
     for (const Operand& o : operands_) {
       if (o.role == Role::hidden) continue;
       const Index bytes = o.shape.elements() * size_of(o.dtype), padded = (bytes + 3) / 4 * 4;
       std::vector<std::uint32_t> host((padded + 2 * guard) / 4);
       const std::vector<std::uint32_t> untouched(host.size(), guard_of(o.role));
-      backend.to_host(ConstView(o.view.bytes() - guard, {static_cast<Index>(host.size())}, DType::i32), host.data());
+      device.to_host(ConstView(o.view.bytes() - guard, {static_cast<Index>(host.size())}, DType::i32), host.data());
       const auto* const all = reinterpret_cast<const std::byte*>(host.data());
       const auto* const before = reinterpret_cast<const std::byte*>(untouched.data());
       const Index end = guard + bytes;
@@ -283,14 +283,13 @@ class OpCase {
     return got == want || std::abs(got - want) <= allowed;
   }
 
-  void compare(const Operand& o, const Numbers& got, const Numbers& want, double tolerance) const {
+  void compare(const Operand& o, const Numbers& got, const Numbers& want, double allowed) const {
     const std::string& name = o.name;
     ASSERT_EQ(got.size(), want.size()) << name;
     const double rms = root_mean_square(want);
     Index wrong = 0;
     for (std::size_t i = 0; i < want.size(); ++i)
-      if (!close(got[i], want[i],
-                 tolerance > 0 ? tolerance * (std::abs(want[i]) + rms) + rounding(o, want[i], rms) : 0) &&
+      if (!close(got[i], want[i], allowed > 0 ? allowed * (std::abs(want[i]) + rms) + rounding(o, want[i], rms) : 0) &&
           ++wrong <= 3)
         ADD_FAILURE() << name << "[" << i << "] = " << got[i] << ", expected " << want[i]
                       << (std::isnan(got[i]) ? " (NaN, or left unwritten)" : "");
@@ -352,14 +351,14 @@ class DeviceOps : public testing::TestWithParam<Target> {
  protected:
   void SetUp() override {
     if (!GetParam().available()) GTEST_SKIP() << "no device";
-    backend = GetParam().make();
+    device = GetParam().make();
     OpCase::compute = GetParam().dtype;
   }
   template <class Case>
   void check(Case&& c) {
-    c.check(*backend);
+    c.check(*device);
   }
-  std::unique_ptr<Device> backend;
+  std::unique_ptr<Device> device;
 };
 
 struct Rows {

@@ -123,7 +123,7 @@ class Attention : public testing::TestWithParam<Target> {
  protected:
   void SetUp() override {
     if (!GetParam().available()) GTEST_SKIP() << "no device";
-    backend = GetParam().make();
+    device = GetParam().make();
   }
 
   static DType dtype() { return GetParam().dtype; }
@@ -146,56 +146,58 @@ class Attention : public testing::TestWithParam<Target> {
     const bool is_contiguous = !c.apart && c.keys == c.S && c.vd == c.hd;
     const Operand q{c.B, c.S, c.H, c.hd}, k{c.B, c.keys, c.K, c.hd}, v{c.B, c.keys, c.K, c.vd};
     const std::vector<Operand> operands{q, k, v};
-    Arranged in(*backend, dtype(), operands, is_contiguous), gradients(*backend, dtype(), operands, is_contiguous);
+    Arranged in(*device, dtype(), operands, is_contiguous), gradients(*device, dtype(), operands, is_contiguous);
     in.set({x.q, x.k, x.v});
     const Shape out_shape = {c.B, c.S, c.H, c.vd};
-    const Guarded d(*backend, out_shape, dtype(), x.dout);
-    const Guarded out(*backend, out_shape, dtype()), lse(*backend, {c.B, c.H, c.S}, DType::f32);
+    const Guarded d(*device, out_shape, dtype(), x.dout);
+    const Guarded out(*device, out_shape, dtype()), lse(*device, {c.B, c.H, c.S}, DType::f32);
     std::vector<std::int32_t> first;
     for (Index b = 0; b < c.B; ++b)
       for (Index i = 0; i < c.S; ++i) first.push_back(static_cast<std::int32_t>(c.document_start(b, i)));
-    const Tensor first_keys = backend->tensor({c.B, c.S}, DType::i32);
-    backend->to_device(first.data(), first_keys);
+    const Tensor first_keys = device->tensor({c.B, c.S}, DType::i32);
+    device->to_device(first.data(), first_keys);
     std::vector<std::int32_t> offsets;
     for (Index b = 0; b < c.B; ++b) offsets.push_back(static_cast<std::int32_t>(c.offset_of(b)));
-    const Tensor query_offsets = backend->tensor({c.B}, DType::i32);
-    backend->to_device(offsets.data(), query_offsets);
+    const Tensor query_offsets = device->tensor({c.B}, DType::i32);
+    device->to_device(offsets.data(), query_offsets);
     AttentionDesc desc = c.desc(c.document > 0 ? ConstView(first_keys) : ConstView{},
                                 c.fewer < 0 ? ConstView{} : ConstView(query_offsets));
-    const Guarded bias(*backend, {c.H, c.biases}, DType::f32, x.bias),
-        sinks(*backend, {c.sinks ? c.H : 0}, DType::f32, x.sinks);
-    const auto all_before = [](const std::vector<float>& v) { return std::vector<float>(v.size(), Result::before); };
-    const Guarded dbias(*backend, {c.H, c.biases}, DType::f32, all_before(x.bias)),
-        dsinks(*backend, {c.sinks ? c.H : 0}, DType::f32, all_before(x.sinks));
+    const Guarded bias(*device, {c.H, c.biases}, DType::f32, x.bias),
+        sinks(*device, {c.sinks ? c.H : 0}, DType::f32, x.sinks);
+    const auto all_before = [](const std::vector<float>& values) {
+      return std::vector<float>(values.size(), Result::before);
+    };
+    const Guarded dbias(*device, {c.H, c.biases}, DType::f32, all_before(x.bias)),
+        dsinks(*device, {c.sinks ? c.H : 0}, DType::f32, all_before(x.sinks));
     if (c.biases > 0) desc.bias = bias.view;
     if (c.sinks) desc.sinks = sinks.view;
-    ops::run(*backend,
+    ops::run(*device,
              ops::AttentionForward{
                  .q = in.heads(0), .k = in.heads(1), .v = in.heads(2), .desc = desc, .out = out.view, .lse = lse.view});
     if (c.fewer >= 0) {
       omp_set_num_threads(before);
       return {out.values(), lse.values(), {}, {}, {}, {}, {}};
     }
-    run_test(*backend, ops::AttentionBackward{.dout = d.view,
-                                              .q = in.heads(0),
-                                              .k = in.heads(1),
-                                              .v = in.heads(2),
-                                              .out = out.view,
-                                              .lse = lse.view,
-                                              .desc = desc,
-                                              .dq = gradients.heads(0),
-                                              .dk = gradients.heads(1),
-                                              .dv = gradients.heads(2)});
+    run_test(*device, ops::AttentionBackward{.dout = d.view,
+                                             .q = in.heads(0),
+                                             .k = in.heads(1),
+                                             .v = in.heads(2),
+                                             .out = out.view,
+                                             .lse = lse.view,
+                                             .desc = desc,
+                                             .dq = gradients.heads(0),
+                                             .dk = gradients.heads(1),
+                                             .dv = gradients.heads(2)});
     if (desc.bias || desc.sinks)
-      run_test(*backend, ops::AttentionBackwardLearned{.dout = d.view,
-                                                       .q = in.heads(0),
-                                                       .k = in.heads(1),
-                                                       .v = in.heads(2),
-                                                       .out = out.view,
-                                                       .lse = lse.view,
-                                                       .desc = desc,
-                                                       .dbias = desc.bias ? dbias.view : View(),
-                                                       .dsinks = desc.sinks ? dsinks.view : View()});
+      run_test(*device, ops::AttentionBackwardLearned{.dout = d.view,
+                                                      .q = in.heads(0),
+                                                      .k = in.heads(1),
+                                                      .v = in.heads(2),
+                                                      .out = out.view,
+                                                      .lse = lse.view,
+                                                      .desc = desc,
+                                                      .dbias = desc.bias ? dbias.view : View(),
+                                                      .dsinks = desc.sinks ? dsinks.view : View()});
     omp_set_num_threads(before);
     return {out.values(),     lse.values(),   gradients.get(0), gradients.get(1),
             gradients.get(2), dbias.values(), dsinks.values()};
@@ -230,7 +232,7 @@ class Attention : public testing::TestWithParam<Target> {
     near(got.dsinks, want.dsinks, (bf16 ? 7e-3 : 4e-5) * range, "dsinks");
   }
 
-  std::unique_ptr<Device> backend;
+  std::unique_ptr<Device> device;
 
  private:
   // An operand between margins that must not change.
@@ -239,12 +241,12 @@ class Attention : public testing::TestWithParam<Target> {
     static constexpr Index margin = 64;
     static constexpr float untouched = 12352.0f;  // exact in bf16
 
-    Device& backend;
+    Device& device;
     Tensor all;
     View view;
 
     Guarded(Device& b, Shape shape, DType type, const std::vector<float>& values = {})
-        : backend(b),
+        : device(b),
           all(b.tensor({shape.elements() + 2 * margin}, type)),
           view(all.view().bytes() + margin * size_of(type), shape, type) {
       std::vector<float> host(all.view().elements(), untouched);
@@ -257,10 +259,10 @@ class Attention : public testing::TestWithParam<Target> {
       run_test(b, ops::Convert{.x = exact, .y = all});
     }
     std::vector<float> values() const {
-      const Tensor exact = backend.tensor(all.shape());
-      ops::run(backend, ops::Convert{.x = all, .y = exact});
+      const Tensor exact = device.tensor(all.shape());
+      ops::run(device, ops::Convert{.x = all, .y = exact});
       std::vector<float> host(all.view().elements());
-      backend.to_host(exact, host.data());
+      device.to_host(exact, host.data());
       for (Index i = 0; i < margin; ++i) {
         EXPECT_EQ(host[i], untouched) << "wrote before the output";
         EXPECT_EQ(host[host.size() - 1 - i], untouched) << "wrote behind the output";
@@ -278,19 +280,19 @@ class Attention : public testing::TestWithParam<Target> {
   // more positions. The other elements of the tensors must not change.
   class Arranged {
    public:
-    Arranged(Device& backend, DType type, const std::vector<Operand>& operands, bool is_contiguous)
-        : backend_(backend), operands_(operands) {
+    Arranged(Device& device, DType type, const std::vector<Operand>& operands, bool is_contiguous)
+        : device_(device), operands_(operands) {
       Index all_heads = 0;
       for (const Operand& o : operands) all_heads += o.heads;
       for (const Operand& o : operands) {
         if (!is_contiguous) {
-          tensors_.push_back(backend.tensor({o.sequences, o.positions + 3, o.heads + 2, o.width}, type));
+          tensors_.push_back(device.tensor({o.sequences, o.positions + 3, o.heads + 2, o.width}, type));
           Heads heads(tensors_.back().view(), 1, o.heads);
           heads.positions = o.positions;  // the last three positions are unused, as in a cache
           heads_.push_back(heads);
           continue;
         }
-        if (tensors_.empty()) tensors_.push_back(backend.tensor({o.sequences, o.positions, all_heads, o.width}, type));
+        if (tensors_.empty()) tensors_.push_back(device.tensor({o.sequences, o.positions, all_heads, o.width}, type));
         const Index first = heads_.empty() ? 0 : first_ + heads_.back().heads;
         first_ = first;
         heads_.emplace_back(tensors_.back().view(), first, o.heads);
@@ -336,19 +338,19 @@ class Attention : public testing::TestWithParam<Target> {
             visit(static_cast<std::size_t>(before + b * h.sequence_stride + s * h.token_stride + c), n++);
     }
     void write(const Tensor& t, const std::vector<float>& values) {
-      const Tensor exact = backend_.tensor(t.shape());
-      backend_.to_device(values.data(), exact);
-      ops::run(backend_, ops::Convert{.x = exact, .y = t});
+      const Tensor exact = device_.tensor(t.shape());
+      device_.to_device(values.data(), exact);
+      ops::run(device_, ops::Convert{.x = exact, .y = t});
     }
     std::vector<float> read(const Tensor& t) const {
-      const Tensor exact = backend_.tensor(t.shape());
-      ops::run(backend_, ops::Convert{.x = t, .y = exact});
+      const Tensor exact = device_.tensor(t.shape());
+      ops::run(device_, ops::Convert{.x = t, .y = exact});
       std::vector<float> host(t.shape().elements());
-      backend_.to_host(exact, host.data());
+      device_.to_host(exact, host.data());
       return host;
     }
 
-    Device& backend_;
+    Device& device_;
     std::vector<Operand> operands_;
     std::vector<Tensor> tensors_;
     std::vector<Heads> heads_;
@@ -623,28 +625,28 @@ TEST_P(Attention, ReadsValuesFromColumnsOfKeys) {
     for (Index t = 0; t < c.B * c.keys; ++t) std::copy_n(x.k.begin() + t * hd + hd - vd, vd, x.v.begin() + t * vd);
     const Result alone = run(c, x);
     const auto tensor = [&](Shape shape, const std::vector<float>& values) {
-      const Tensor exact = backend->tensor(shape);
-      Tensor rounded = backend->tensor(shape, dtype());
-      backend->to_device(values.data(), exact);
-      ops::run(*backend, ops::Convert{.x = exact, .y = rounded});
+      const Tensor exact = device->tensor(shape);
+      Tensor rounded = device->tensor(shape, dtype());
+      device->to_device(values.data(), exact);
+      ops::run(*device, ops::Convert{.x = exact, .y = rounded});
       return rounded;
     };
     const Tensor q = tensor({c.B, 1, c.H, hd}, x.q), k = tensor({c.B, c.keys, 1, hd}, x.k),
-                 out = backend->tensor({c.B, 1, c.H, vd}, dtype()), exact = backend->tensor({c.B, 1, c.H, vd}),
-                 lse = backend->tensor({c.B, c.H, 1}), offsets = backend->tensor({c.B}, DType::i32);
+                 out = device->tensor({c.B, 1, c.H, vd}, dtype()), exact = device->tensor({c.B, 1, c.H, vd}),
+                 lse = device->tensor({c.B, c.H, 1}), offsets = device->tensor({c.B}, DType::i32);
     std::vector<std::int32_t> host;
     for (Index b = 0; b < c.B; ++b) host.push_back(static_cast<std::int32_t>(c.offset_of(b)));
-    backend->to_device(host.data(), offsets);
+    device->to_device(host.data(), offsets);
     const Heads keys = k.view();
-    run_test(*backend, ops::AttentionForward{.q = q.view(),
-                                             .k = keys,
-                                             .v = keys.columns(hd - vd, vd),
-                                             .desc = c.desc({}, offsets.view()),
-                                             .out = out,
-                                             .lse = lse});
-    ops::run(*backend, ops::Convert{.x = out, .y = exact});
+    run_test(*device, ops::AttentionForward{.q = q.view(),
+                                            .k = keys,
+                                            .v = keys.columns(hd - vd, vd),
+                                            .desc = c.desc({}, offsets.view()),
+                                            .out = out,
+                                            .lse = lse});
+    ops::run(*device, ops::Convert{.x = out, .y = exact});
     std::vector<float> found(static_cast<std::size_t>(exact.shape().elements()));
-    backend->to_host(exact, found.data());
+    device->to_host(exact, found.data());
     EXPECT_EQ(found, alone.out);
   }
 }

@@ -132,19 +132,19 @@ struct FfnBackward : FfnCase {
 };
 
 template <class Case, class Check>
-void ffn_cases(const Device& backend, const Check& check) {
+void ffn_cases(const Device& device, const Check& check) {
   for (const FfnActivation& desc : ffn_kinds)
     for (const FfnSizes& sizes : ffn_sizes)
       for (bool by_index : {false, true})
         for (bool more : {false, true})
-          if (!by_index || (backend.supports_gathered_rows() && sizes.rows > 0))
+          if (!by_index || (device.supports_gathered_rows() && sizes.rows > 0))
             check(Case(desc, sizes, by_index, more));
 }
 TEST_P(FfnOps, ForwardMatchesReference) {
-  ffn_cases<FfnForward>(*backend, [&](auto&& c) { check(c); });
+  ffn_cases<FfnForward>(*device, [&](auto&& c) { check(c); });
 }
 TEST_P(FfnOps, BackwardMatchesReference) {
-  ffn_cases<FfnBackward>(*backend, [&](auto&& c) { check(c); });
+  ffn_cases<FfnBackward>(*device, [&](auto&& c) { check(c); });
 }
 
 // ---- bitwise equality ----
@@ -156,24 +156,24 @@ class FfnBits : public FfnOps {
     const RandomStream stream(7, name);
     std::vector<float> x(shape.elements());
     for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(stream.normal(i));
-    const Tensor exact = backend->tensor(shape);
-    if (!x.empty()) backend->to_device(x.data(), exact);
-    Tensor t = backend->tensor(shape, type);
-    run(*backend, ops::Convert{.x = exact, .y = t});
+    const Tensor exact = device->tensor(shape);
+    if (!x.empty()) device->to_device(x.data(), exact);
+    Tensor t = device->tensor(shape, type);
+    run(*device, ops::Convert{.x = exact, .y = t});
     return t;
   }
   Tensor integers(const std::vector<std::int32_t>& values) {
-    Tensor t = backend->tensor({std::ssize(values)}, DType::i32);
-    backend->to_device(values.data(), t);
+    Tensor t = device->tensor({std::ssize(values)}, DType::i32);
+    device->to_device(values.data(), t);
     return t;
   }
   std::vector<std::byte> bits(std::initializer_list<const Tensor*> tensors) {
-    backend->synchronize();
+    device->synchronize();
     std::vector<std::byte> all;
     for (const Tensor* t : tensors) {
       const std::size_t at = all.size();
       all.resize(at + static_cast<std::size_t>(t->size_bytes()));
-      if (t->size_bytes() > 0) backend->to_host(*t, all.data() + at);
+      if (t->size_bytes() > 0) device->to_host(*t, all.data() + at);
     }
     return all;
   }
@@ -182,7 +182,7 @@ class FfnBits : public FfnOps {
     const int before = omp_get_max_threads();
     for (int n : {1, 2, 3, 5}) {
       SCOPED_TRACE(testing::Message() << n << " threads");
-      if (backend->on_host()) omp_set_num_threads(n);
+      if (device->on_host()) omp_set_num_threads(n);
       body();
     }
     omp_set_num_threads(before);
@@ -207,59 +207,58 @@ TEST_P(FfnBits, EqualSeparateOperations) {
     const GroupOffsets groups{offsets, host.data()};
     std::vector<std::int32_t> index(rows);
     for (Index r = 0; r < rows; ++r) index[r] = static_cast<std::int32_t>(RandomStream(7, "index").bits(r) % tokens);
-    const Tensor by = integers(index), x = random("x", {tokens, d}, c()), gathered = backend->tensor({rows, d}, c()),
+    const Tensor by = integers(index), x = random("x", {tokens, d}, c()), gathered = device->tensor({rows, d}, c()),
                  scale = random("scale", {rows}, DType::f32), down = random("down", {experts, d, f}, c());
-    run(*backend, ops::Permute{.x = x, .index = by, .y = gathered});
+    run(*device, ops::Permute{.x = x, .index = by, .y = gathered});
     for (Activation act : every_activation)
       for (bool gated : {true, false}) {
         if (rows > 200 && act != Activation::silu) continue;
         const FfnActivation desc{act, gated, 1.1f, 2.0f};
         const Index width = gated ? 2 * f : f;
-        const auto zeros = [&](Index columns, DType type) { return backend->tensor({rows, columns}, type); };
+        const auto zeros = [&](Index columns, DType type) { return device->tensor({rows, columns}, type); };
         const Tensor up = random("up", {experts, width, d}, c()), h = zeros(width, c()), y = zeros(f, c()),
-                     dh = zeros(width, c()), again = zeros(f, c()), dscale = backend->tensor({rows}),
-                     da = zeros(f, c());
-        run(*backend, ops::GroupedGemm{.x = gathered, .w = up.view(), .groups = groups, .y = h});
-        run(*backend, ops::ActivationForward{.h = h, .row_scale = scale, .activation = desc, .y = y});
-        run(*backend, ops::GroupedGemmDgrad{.dy = gathered, .w = down.view(), .groups = groups, .dx = da});
-        run(*backend, ops::ActivationBackward{
-                          .dy = da, .h = h, .row_scale = scale, .activation = desc, .dh = dh, .drow_scale = dscale});
+                     dh = zeros(width, c()), again = zeros(f, c()), dscale = device->tensor({rows}), da = zeros(f, c());
+        run(*device, ops::GroupedGemm{.x = gathered, .w = up.view(), .groups = groups, .y = h});
+        run(*device, ops::ActivationForward{.h = h, .row_scale = scale, .activation = desc, .y = y});
+        run(*device, ops::GroupedGemmDgrad{.dy = gathered, .w = down.view(), .groups = groups, .dx = da});
+        run(*device, ops::ActivationBackward{
+                         .dy = da, .h = h, .row_scale = scale, .activation = desc, .dh = dh, .drow_scale = dscale});
         const auto expected = bits({&h, &y, &dh, &dscale, &y});
 
         Weight packed_up(up.view()), packed_down(down.view());
         Tensor up_form, down_form;
         const auto pack = [&](Weight& w, GemmPass pass, Tensor& form, ConstView& to) {
-          const Index bytes = backend->packed_weight_bytes(w.values.shape(), c(), pass);
+          const Index bytes = device->packed_weight_bytes(w.values.shape(), c(), pass);
           if (bytes == 0) return;
-          form = backend->tensor({bytes}, DType::u8);
-          run(*backend, ops::PackWeight{.weight = w.values, .pass = pass, .packed = form});
+          form = device->tensor({bytes}, DType::u8);
+          run(*device, ops::PackWeight{.weight = w.values, .pass = pass, .packed = form});
           to = form;
         };
         pack(packed_up, GemmPass::fprop, up_form, packed_up.packed_fprop);
         pack(packed_down, GemmPass::dgrad, down_form, packed_down.packed_dgrad);
         const GatheredRows permuted =
-            backend->supports_gathered_rows() ? GatheredRows(x, by.view()) : GatheredRows(gathered);
+            device->supports_gathered_rows() ? GatheredRows(x, by.view()) : GatheredRows(gathered);
         SCOPED_TRACE(testing::Message() << "activation " << static_cast<int>(act) << " gated " << gated << " d " << d
                                         << " f " << f);
         on_threads([&] {
           for (bool packed : {false, true}) {
-            for (const Tensor* t : {&h, &y, &dh, &again, &dscale}) run(*backend, ops::Fill{.x = *t, .value = 0});
-            run(*backend, ops::FfnForward{.x = permuted,
-                                          .w = packed ? packed_up : Weight(up.view()),
+            for (const Tensor* t : {&h, &y, &dh, &again, &dscale}) run(*device, ops::Fill{.x = *t, .value = 0});
+            run(*device, ops::FfnForward{.x = permuted,
+                                         .w = packed ? packed_up : Weight(up.view()),
+                                         .groups = groups,
+                                         .row_scale = scale,
+                                         .activation = desc,
+                                         .h = h,
+                                         .y = y});
+            run(*device, ops::FfnBackward{.dout = permuted,
+                                          .w = packed ? packed_down : Weight(down.view()),
                                           .groups = groups,
+                                          .h = h,
                                           .row_scale = scale,
                                           .activation = desc,
-                                          .h = h,
-                                          .y = y});
-            run(*backend, ops::FfnBackward{.dout = permuted,
-                                           .w = packed ? packed_down : Weight(down.view()),
-                                           .groups = groups,
-                                           .h = h,
-                                           .row_scale = scale,
-                                           .activation = desc,
-                                           .dh = dh,
-                                           .drow_scale = dscale,
-                                           .y = again});
+                                          .dh = dh,
+                                          .drow_scale = dscale,
+                                          .y = again});
             EXPECT_EQ(bits({&h, &y, &dh, &dscale, &again}), expected) << "packed " << packed;
           }
         });
@@ -268,7 +267,7 @@ TEST_P(FfnBits, EqualSeparateOperations) {
 }
 
 TEST_P(FfnBits, EqualPermutedRowsForIndexedRows) {
-  if (!backend->supports_gathered_rows()) return;
+  if (!device->supports_gathered_rows()) return;
   const std::vector<std::int32_t> host = {0, 130, 130, 131, 190};
   const Index experts = std::ssize(host) - 1, rows = host.back(), tokens = 97;
   const Tensor offsets = integers(host);
@@ -277,16 +276,16 @@ TEST_P(FfnBits, EqualPermutedRowsForIndexedRows) {
     std::vector<std::int32_t> index(rows);
     for (Index r = 0; r < rows; ++r) index[r] = static_cast<std::int32_t>(RandomStream(7, "by").bits(r) % tokens);
     const Tensor by = integers(index), x = random("x", {tokens, q}, c()), dy = random("dy", {tokens, n}, c()),
-                 w = random("w", {experts, n, q}, c()), xs = backend->tensor({rows, q}, c()),
-                 dys = backend->tensor({rows, n}, c());
-    run(*backend, ops::Permute{.x = x, .index = by, .y = xs});
-    run(*backend, ops::Permute{.x = dy, .index = by, .y = dys});
+                 w = random("w", {experts, n, q}, c()), xs = device->tensor({rows, q}, c()),
+                 dys = device->tensor({rows, n}, c());
+    run(*device, ops::Permute{.x = x, .index = by, .y = xs});
+    run(*device, ops::Permute{.x = dy, .index = by, .y = dys});
     const auto products = [&](const GatheredRows& x_rows, const GatheredRows& dy_rows) {
-      const Tensor y = backend->tensor({rows, n}, c()), dx = backend->tensor({rows, q}, c()),
-                   dw = backend->tensor({experts, n, q});
-      run(*backend, ops::GroupedGemm{.x = x_rows, .w = w.view(), .groups = groups, .y = y});
-      run(*backend, ops::GroupedGemmDgrad{.dy = dy_rows, .w = w.view(), .groups = groups, .dx = dx});
-      run(*backend, ops::GroupedGemmWgrad{.dy = dy_rows, .x = x_rows, .groups = groups, .dw = dw});
+      const Tensor y = device->tensor({rows, n}, c()), dx = device->tensor({rows, q}, c()),
+                   dw = device->tensor({experts, n, q});
+      run(*device, ops::GroupedGemm{.x = x_rows, .w = w.view(), .groups = groups, .y = y});
+      run(*device, ops::GroupedGemmDgrad{.dy = dy_rows, .w = w.view(), .groups = groups, .dx = dx});
+      run(*device, ops::GroupedGemmWgrad{.dy = dy_rows, .x = x_rows, .groups = groups, .dw = dw});
       return bits({&y, &dx, &dw});
     };
     const auto expected = products(xs, dys);
@@ -308,17 +307,17 @@ TEST_P(CpuBits, EqualACopiedAddend) {
        {std::tuple<Index, Index, Index>{130, 65, 33}, {1, 1, 1}, {700, 40, 900}, {0, 3, 2}, {5, 7, 0}}) {
     const Tensor a = random("a", {m, k}, c()), w = random("w", {n, k}, c());
     for (DType type : {c(), DType::f32}) {
-      const Tensor addend = random("addend", {m, n}, type), y = backend->tensor({m, n}, type),
-                   sum = backend->tensor({m, n}, type);
-      run(*backend, ops::Copy{.x = addend, .y = y});
-      run(*backend, ops::Gemm{.a = a, .b = w.view(), .transpose_b = true, .accumulate = true, .c = y});
+      const Tensor addend = random("addend", {m, n}, type), y = device->tensor({m, n}, type),
+                   sum = device->tensor({m, n}, type);
+      run(*device, ops::Copy{.x = addend, .y = y});
+      run(*device, ops::Gemm{.a = a, .b = w.view(), .transpose_b = true, .accumulate = true, .c = y});
       const auto expected = bits({&y, &addend});
       on_threads([&] {
-        run(*backend, ops::Fill{.x = sum, .value = 0});
-        run(*backend, ops::Gemm{.a = a, .b = w.view(), .addend = addend, .transpose_b = true, .c = sum});
+        run(*device, ops::Fill{.x = sum, .value = 0});
+        run(*device, ops::Gemm{.a = a, .b = w.view(), .addend = addend, .transpose_b = true, .c = sum});
         EXPECT_EQ(bits({&sum, &addend}), expected);
-        run(*backend, ops::Copy{.x = addend, .y = sum});
-        run(*backend, ops::Gemm{.a = a, .b = w.view(), .addend = sum, .transpose_b = true, .c = sum});
+        run(*device, ops::Copy{.x = addend, .y = sum});
+        run(*device, ops::Gemm{.a = a, .b = w.view(), .addend = sum, .transpose_b = true, .c = sum});
         EXPECT_EQ(bits({&sum, &addend}), expected);
       });
     }

@@ -67,10 +67,10 @@ TEST_P(DenseOps, ElementwiseMatchesReference) {
 
 TEST_P(DenseOps, TensorsAreZeroAndAligned) {
   for (const Shape& shape : {Shape{}, Shape{0, 3}, Shape{5}, Shape{300, 7, 11, 3}}) {
-    const Tensor t = backend->tensor(shape);
+    const Tensor t = device->tensor(shape);
     std::vector<float> host(shape.elements(), 1.0f);
-    backend->to_host(t, host.data());
-    backend->synchronize();
+    device->to_host(t, host.data());
+    device->synchronize();
     EXPECT_EQ(host, std::vector<float>(host.size(), 0.0f)) << shape.str();
     EXPECT_EQ(reinterpret_cast<std::uintptr_t>(t.view().bytes()) % 256, 0u);
   }
@@ -471,12 +471,12 @@ struct RopeCase : OpCase {
     note = fmt::format("{} heads, inverse {}, pairs {}", turned, backward, static_cast<int>(pairs));
     constexpr Index positions = 11;
     Numbers table(positions * half * 2);
-    for (Index p = 0; p < positions; ++p)
+    for (Index row = 0; row < positions; ++row)
       for (Index i = 0; i < half; ++i) {
         const double angle =
-            static_cast<double>(p) * std::pow(100.0, -static_cast<double>(i) / static_cast<double>(half));
-        table[(p * half + i) * 2] = std::cos(angle);
-        table[(p * half + i) * 2 + 1] = std::sin(angle);
+            static_cast<double>(row) * std::pow(100.0, -static_cast<double>(i) / static_cast<double>(half));
+        table[(row * half + i) * 2] = std::cos(angle);
+        table[(row * half + i) * 2 + 1] = std::sin(angle);
       }
     in("positions", {t}, whole("positions", {t}, 0, positions), DType::i32);
     in("table", {positions, half, 2}, table, DType::f32);
@@ -864,7 +864,7 @@ TEST_P(DenseOps, AdamWMatchesReference) {
 // ---- invalid arguments ----
 
 TEST_P(DenseOps, RejectsWrongShapesAndTypes) {
-  const auto t = [&](Shape shape, DType dtype = DType::f32) { return backend->tensor(shape, dtype); };
+  const auto t = [&](Shape shape, DType dtype = DType::f32) { return device->tensor(shape, dtype); };
   const auto refused = [](const char* operation, const auto& call) {
     try {
       call();
@@ -875,122 +875,122 @@ TEST_P(DenseOps, RejectsWrongShapesAndTypes) {
   };
   const Tensor a = t({2, 3}), b = t({4, 3}), c = t({2, 4}), i2 = t({2}, DType::i32), v4 = t({4}), s = t({2, 2});
   // b is not transposed.
-  refused("gemm", [&] { ops::run(*backend, ops::Gemm{.a = a, .b = b, .c = c}); });
-  refused("gemm", [&] { ops::run(*backend, ops::Gemm{.a = a, .b = b, .transpose_b = true, .c = a}); });
+  refused("gemm", [&] { ops::run(*device, ops::Gemm{.a = a, .b = b, .c = c}); });
+  refused("gemm", [&] { ops::run(*device, ops::Gemm{.a = a, .b = b, .transpose_b = true, .c = a}); });
   refused("gemm", [&] {
-    ops::run(*backend, ops::Gemm{.a = a, .b = b, .transpose_b = true, .c = View(nullptr, {2, 4}, DType::f32)});
+    ops::run(*device, ops::Gemm{.a = a, .b = b, .transpose_b = true, .c = View(nullptr, {2, 4}, DType::f32)});
   });
   // Offsets of one expert.
   refused("grouped_gemm", [&] {
-    ops::run(*backend, ops::GroupedGemm{.x = a, .w = t({5, 4, 3}), .groups = {i2, nullptr}, .y = c});
+    ops::run(*device, ops::GroupedGemm{.x = a, .w = t({5, 4, 3}), .groups = {i2, nullptr}, .y = c});
   });
   // Two types.
   refused("gemm", [&] {
-    ops::run(*backend, ops::Gemm{.a = t({2, 3}, DType::bf16), .b = b, .transpose_b = true, .c = c});
+    ops::run(*device, ops::Gemm{.a = t({2, 3}, DType::bf16), .b = b, .transpose_b = true, .c = c});
   });
-  refused("norm_forward", [&] { run(*backend, ops::NormForward{.x = a, .weight = v4, .y = t({2, 3}), .moments = s}); });
+  refused("norm_forward", [&] { run(*device, ops::NormForward{.x = a, .weight = v4, .y = t({2, 3}), .moments = s}); });
   refused("norm_forward", [&] {
-    run(*backend, ops::NormForward{.x = a, .weight = t({3}), .desc = {NormKind::none}, .y = t({2, 3}), .moments = s});
+    run(*device, ops::NormForward{.x = a, .weight = t({3}), .desc = {NormKind::none}, .y = t({2, 3}), .moments = s});
   });
   // A gated activation needs a width of 6.
-  refused("activation_forward", [&] { run(*backend, ops::ActivationForward{.h = a, .y = t({2, 3})}); });
+  refused("activation_forward", [&] { run(*device, ops::ActivationForward{.h = a, .y = t({2, 3})}); });
   refused("rope", [&] {
-    run(*backend, ops::Rope{.x = t({2, 3, 4}), .heads = 4, .positions = i2, .table = t({9, 2, 2})});
+    run(*device, ops::Rope{.x = t({2, 3, 4}), .heads = 4, .positions = i2, .table = t({9, 2, 2})});
   });
   refused("attention_forward", [&] {
-    run(*backend, ops::AttentionForward{.q = t({1, 2, 3, 4}).view(),
-                                        .k = t({1, 2, 1, 4}).view(),
-                                        .v = t({1, 2, 1, 4}).view(),
-                                        .desc = {},
-                                        .out = t({1, 2, 3, 4}),
-                                        .lse = t({1, 3})});
+    run(*device, ops::AttentionForward{.q = t({1, 2, 3, 4}).view(),
+                                       .k = t({1, 2, 1, 4}).view(),
+                                       .v = t({1, 2, 1, 4}).view(),
+                                       .desc = {},
+                                       .out = t({1, 2, 3, 4}),
+                                       .lse = t({1, 3})});
   });
   refused("attention_forward", [&] {  // three query heads, two kv heads
-    run(*backend, ops::AttentionForward{.q = t({1, 2, 3, 4}).view(),
-                                        .k = t({1, 2, 2, 4}).view(),
-                                        .v = t({1, 2, 2, 4}).view(),
-                                        .desc = {},
-                                        .out = t({1, 2, 3, 4}),
-                                        .lse = t({1, 3, 2})});
+    run(*device, ops::AttentionForward{.q = t({1, 2, 3, 4}).view(),
+                                       .k = t({1, 2, 2, 4}).view(),
+                                       .v = t({1, 2, 2, 4}).view(),
+                                       .desc = {},
+                                       .out = t({1, 2, 3, 4}),
+                                       .lse = t({1, 3, 2})});
   });
   refused("attention_forward", [&] {  // keys of another width
-    run(*backend, ops::AttentionForward{.q = t({1, 2, 2, 4}).view(),
-                                        .k = t({1, 2, 2, 5}).view(),
-                                        .v = t({1, 2, 2, 4}).view(),
-                                        .desc = {},
-                                        .out = t({1, 2, 2, 4}),
-                                        .lse = t({1, 2, 2})});
+    run(*device, ops::AttentionForward{.q = t({1, 2, 2, 4}).view(),
+                                       .k = t({1, 2, 2, 5}).view(),
+                                       .v = t({1, 2, 2, 4}).view(),
+                                       .desc = {},
+                                       .out = t({1, 2, 2, 4}),
+                                       .lse = t({1, 2, 2})});
   });
   refused("attention_forward", [&] {  // columns of several heads
     const Tensor wide = t({1, 2, 2, 4});
     const Heads k = Heads(wide.view()).columns(0, 3);
-    run(*backend,
+    run(*device,
         ops::AttentionForward{
             .q = t({1, 2, 2, 3}).view(), .k = k, .v = k, .desc = {}, .out = t({1, 2, 2, 3}), .lse = t({1, 2, 2})});
   });
   refused("broadcast_heads", [&] {
-    run(*backend, ops::BroadcastHeads{.x = t({1, 2, 3, 4}).view(), .y = t({1, 2, 4, 4}).view()});
+    run(*device, ops::BroadcastHeads{.x = t({1, 2, 3, 4}).view(), .y = t({1, 2, 4, 4}).view()});
   });
   refused("reduce_heads", [&] {
-    run(*backend, ops::ReduceHeads{.x = t({1, 2, 3, 4}).view(), .y = t({1, 2, 2, 4}).view()});
+    run(*device, ops::ReduceHeads{.x = t({1, 2, 3, 4}).view(), .y = t({1, 2, 2, 4}).view()});
   });
   refused("batched_head_gemm", [&] {  // a weight with another number of heads
-    run(*backend,
+    run(*device,
         ops::BatchedHeadGemm{
             .x = t({1, 2, 3, 4}).view(), .w = t({2, 5, 4}), .pass = GemmPass::fprop, .y = t({1, 2, 3, 5}).view()});
   });
   refused("route_forward", [&] {
-    run(*backend, ops::RouteForward{.logits = c,
-                                    .desc = {Score::softmax, 5},
-                                    .experts = t({2, 5}, DType::i32),
-                                    .weights = t({2, 5}),
-                                    .counts = t({1, 4}, DType::i32),
-                                    .probability = t({1, 4}),
-                                    .z_squared = t({1}, DType::f64)});
+    run(*device, ops::RouteForward{.logits = c,
+                                   .desc = {Score::softmax, 5},
+                                   .experts = t({2, 5}, DType::i32),
+                                   .weights = t({2, 5}),
+                                   .counts = t({1, 4}, DType::i32),
+                                   .probability = t({1, 4}),
+                                   .z_squared = t({1}, DType::f64)});
   });
   refused("route_forward", [&] {  // two tokens, three segments
-    run(*backend, ops::RouteForward{.logits = c,
-                                    .experts = t({2, 2}, DType::i32),
-                                    .weights = s,
-                                    .counts = t({3, 4}, DType::i32),
-                                    .probability = t({3, 4}),
-                                    .z_squared = t({1}, DType::f64)});
+    run(*device, ops::RouteForward{.logits = c,
+                                   .experts = t({2, 2}, DType::i32),
+                                   .weights = s,
+                                   .counts = t({3, 4}, DType::i32),
+                                   .probability = t({3, 4}),
+                                   .z_squared = t({1}, DType::f64)});
   });
   // Ids of type f32.
-  refused("embedding_forward", [&] { run(*backend, ops::EmbeddingForward{.ids = v4, .table = b, .y = t({4, 3})}); });
+  refused("embedding_forward", [&] { run(*device, ops::EmbeddingForward{.ids = v4, .table = b, .y = t({4, 3})}); });
   refused("adamw", [&] {
-    run(*backend, ops::AdamW{.coefficient = t({1}),
-                             .step_scalars = t({3}),
-                             .g = v4,
-                             .beta1 = 0,
-                             .beta2 = 0,
-                             .eps = 0,
-                             .weight_decay = 0,
-                             .w = t({4}),
-                             .m = t({3}),
-                             .v = t({4})});
+    run(*device, ops::AdamW{.coefficient = t({1}),
+                            .step_scalars = t({3}),
+                            .g = v4,
+                            .beta1 = 0,
+                            .beta2 = 0,
+                            .eps = 0,
+                            .weight_decay = 0,
+                            .w = t({4}),
+                            .m = t({3}),
+                            .v = t({4})});
   });
   refused("adamw", [&] {
-    run(*backend, ops::AdamW{.coefficient = t({1}),
-                             .step_scalars = t({2}),
-                             .g = v4,
-                             .beta1 = 0,
-                             .beta2 = 0,
-                             .eps = 0,
-                             .weight_decay = 0,
-                             .w = t({4}),
-                             .m = t({4}),
-                             .v = t({4})});
+    run(*device, ops::AdamW{.coefficient = t({1}),
+                            .step_scalars = t({2}),
+                            .g = v4,
+                            .beta1 = 0,
+                            .beta2 = 0,
+                            .eps = 0,
+                            .weight_decay = 0,
+                            .w = t({4}),
+                            .m = t({4}),
+                            .v = t({4})});
   });
   refused("momentum_update",
-          [&] { run(*backend, ops::MomentumUpdate{.coefficient = t({1}), .g = v4, .momentum = 0, .m = t({3})}); });
+          [&] { run(*device, ops::MomentumUpdate{.coefficient = t({1}), .g = v4, .momentum = 0, .m = t({3})}); });
   refused("apply_update", [&] {  // updates of type bf16
-    run(*backend,
+    run(*device,
         ops::ApplyUpdate{
             .coefficient = t({1}), .lr = t({1}), .update = t({4}, DType::bf16), .weight_decay = 0, .w = t({4})});
   });
-  refused("fill", [&] { ops::run(*backend, ops::Fill{.x = i2, .value = 1.0f}); });
-  refused("copy", [&] { ops::run(*backend, ops::Copy{.x = a, .y = c}); });
+  refused("fill", [&] { ops::run(*device, ops::Fill{.x = i2, .value = 1.0f}); });
+  refused("copy", [&] { ops::run(*device, ops::Copy{.x = a, .y = c}); });
 }
 
 }  // namespace

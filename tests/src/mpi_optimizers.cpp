@@ -97,9 +97,9 @@ std::map<std::string, Numbers> trained_weights(const Config& config, const std::
       if (spec.optimizer == Optimizer::muon) {
         Index matrices = 1, rows = 1, columns = 1;
         for (int d = 0; d < spec.shape.size(); ++d)
-          (d < spec.matrix.stack                      ? matrices
-           : d < spec.matrix.stack + spec.matrix.rows ? rows
-                                                      : columns) *= spec.shape[d];
+          (d < spec.matrix.stack_dims                          ? matrices
+           : d < spec.matrix.stack_dims + spec.matrix.row_dims ? rows
+                                                               : columns) *= spec.shape[d];
         for (Index k = 0; k < matrices; ++k) {
           const auto begin = direction.begin() + k * rows * columns;
           const Numbers update = reference::muon_direction(rows, columns, {begin, begin + rows * columns});
@@ -115,15 +115,15 @@ std::map<std::string, Numbers> trained_weights(const Config& config, const std::
 // Parameters and optimizer of this rank.
 struct OptimizerRank {
   Config config;
-  std::unique_ptr<Device> backend = make_device(test::device.backend);
+  std::unique_ptr<Device> device = make_device(test::tested_device.backend);
   Mesh mesh;
   std::optional<ParamStore> store;
   std::optional<DistributedOptimizer> optimizer;
 
   OptimizerRank(const Config& c, const Layout& layout)
-      : config(c), mesh(on_backend(make_mesh(world(), layout), *backend)) {
+      : config(c), mesh(on_device(make_mesh(world(), layout), *device)) {
     join_kv_replicas(mesh, config.model.kv_heads);
-    store.emplace(*backend, param_specs(config, optimizer_vocab), layout, mesh.coord, true);
+    store.emplace(*device, param_specs(config, optimizer_vocab), layout, mesh.coord, true);
     store->initialize(1);
     optimizer.emplace(mesh, *store);
   }
@@ -146,7 +146,7 @@ struct OptimizerRank {
           for (Index i = 0; i < std::ssize(g); ++i)
             g[i] = static_cast<float>(
                 drawn_gradient(*slice.spec, number, test::whole_index(slice.spec->shape, slice.box, i)));
-        backend->to_device(g.data(), store->get(slice.spec->name).grad);
+        device->to_device(g.data(), store->get(slice.spec->name).grad);
       }
     optimizer->step(config.train, optimizer_lr, number);
     store->finish_all_gather();
@@ -162,7 +162,7 @@ struct OptimizerRank {
         double largest = 0, difference = 0;
         for (double w : want) largest = std::max(largest, std::abs(w));
         std::vector<float> got(static_cast<std::size_t>(slice.box.elements()));
-        backend->to_host(store->get(slice.spec->name).weight, got.data());
+        device->to_host(store->get(slice.spec->name).weight, got.data());
         for (Index i = 0; i < std::ssize(got); ++i)
           difference =
               std::max(difference, std::abs(got[i] - want[test::whole_index(slice.spec->shape, slice.box, i)]));
@@ -225,7 +225,7 @@ const OptimizerCase optimizer_cases[] = {
       "--model.qk_rope_head_dim=2", "--model.v_head_dim=3"}},
 };
 INSTANTIATE_TEST_SUITE_P(Cases, OptimizerLayouts, testing::ValuesIn(optimizer_cases),
-                         [](const auto& info) { return std::string(info.param.name); });
+                         [](const auto& test) { return std::string(test.param.name); });
 
 }  // namespace
 }  // namespace sy

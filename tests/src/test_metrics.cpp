@@ -406,7 +406,7 @@ TEST(Progress, IgnoresTheWarmUpInTheTimeLeft) {
   ProgressLine progress(12, 1);
   for (Index s = 1; s <= 3; ++s) {
     StepMetrics m = at_step(s);
-    m.step_seconds = s == 1 ? 100 : s - 1;
+    m.step_seconds = s == 1 ? 100.0 : static_cast<double>(s - 1);
     progress.step(m);
   }
   const auto lines = split_lines(testing::internal::GetCapturedStdout());

@@ -156,7 +156,7 @@ TEST(KnownModels, LearnAsSmallModels) {
     targets.push_back(0);
     double first = 0, last = 0;
     for (Index step = 1; step <= 20; ++step) {
-      engine.train({B, S, ids, targets, B * S, B, 1});
+      engine.forward_backward({B, S, ids, targets, B * S, B, 1});
       optimizer.step(config.train, config.train.lr, step);
       last = engine.take_statistics().loss_sum / static_cast<double>(B * S);
       if (step == 1) first = last;

@@ -147,7 +147,7 @@ TEST(Plan, FlopsMatchTheFormula) {
   for (const BlockSpec& block : block_specs(config)) {
     const CoreAttentionSpec& a = block.attention();
     attention += static_cast<double>(a.heads) * mean_visible_keys(config.model.seq_len, a.mask()) *
-                 (2 * (a.key_width + a.value_width) + 2 * (3 * a.key_width + 2 * a.value_width));
+                 static_cast<double>(2 * (a.key_width + a.value_width) + 2 * (3 * a.key_width + 2 * a.value_width));
   }
   double of_one = 0;
   for (const Layout& layout : {Layout{1}, Layout{2, 2, 1, 1}, Layout{6, 1, 3, 2}, Layout{6, 2, 3, 1}}) {
@@ -347,9 +347,9 @@ TEST(Plan, CollectivesMatchTheTrainer) {
   struct Sum {
     double calls = 0, sent = 0, roots = 0;
   };
-  const auto update = [&](const Device* backend) {
+  const auto update = [&](const Device* device) {
     std::map<std::pair<std::string, Collective>, Sum> sums;
-    const Profile profile = Profiler(planned(), planned_vocab, backend).balanced(layout);
+    const Profile profile = Profiler(planned(), planned_vocab, device).balanced(layout);
     for (const auto& [key, times] : profile.update.transfers) {
       Sum& sum = sums[{std::string(key.first), key.second.kind}];
       sum.calls += times;

@@ -98,7 +98,7 @@ TEST(ParamSpecs, AssignMatricesToMuon) {
   std::map<std::string, std::string> matrices;
   for (const ParamSpec& s : param_specs(model({"--train.optimizer=muon"}), 37)) {
     if (s.optimizer == Optimizer::muon)
-      matrices[s.name] = fmt::format("{} {} {}", s.shape.str(), s.matrix.stack, s.matrix.rows);
+      matrices[s.name] = fmt::format("{} {} {}", s.shape.str(), s.matrix.stack_dims, s.matrix.row_dims);
     const bool is_other =
         !s.layer || !s.decays || s.name.find("router") != std::string::npos || s.name.ends_with("shared_gate.weight");
     EXPECT_EQ(s.optimizer, is_other ? Optimizer::adamw : Optimizer::muon) << s.name;

@@ -88,7 +88,7 @@ TEST(Trainer, StepsEqualAHandWrittenLoop) {
         ids.insert(ids.end(), window.begin(), window.end() - 1);
         targets.insert(targets.end(), window.begin() + 1, window.end());
       }
-      by_hand.engine.train({2, 5, ids, targets, 30, 6, 3});
+      by_hand.engine.forward_backward({2, 5, ids, targets, 30, 6, 3});
     }
     optimizer.step(config.train, learning_rate(config.train, step + 1), step + 1);
     const Statistics found = by_hand.engine.take_statistics();
