@@ -85,8 +85,8 @@ int environment_int(VariableName name);
 // PMIX_MCA_* are settings, and do not count.
 bool environment_has_process_manager();
 
-// Returns names and values of all variables, also of those that the program does not know, sorted by
-// name. For reports alone.
+// Returns names and values of all variables, sorted by name. Includes variables that the program
+// does not know. For reports alone.
 std::vector<std::pair<std::string, std::string>> environment_entries();
 
 // Set and unset a variable of this process. Only main and the functions that it calls before any

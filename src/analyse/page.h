@@ -17,8 +17,8 @@ std::string escaped(const std::string& text);
 std::string html_table(const std::vector<std::string>& header, const std::vector<std::vector<std::string>>& rows,
                        std::size_t text_column = std::string::npos);
 
-// Returns the end of a page: a record's public part on one line and, with all details, its values.
-// Empty if the record is null.
+// Returns the end of a page: a record's public members on one line and, if `detail` is full, its
+// values. Empty if the record is null.
 std::string provenance_html(const Json& record, ProvenanceDetail detail);
 
 // Colour bar that several pictures share. It shows the meaning of the colours and marks, evenly

@@ -80,8 +80,8 @@ std::string first_sentence(const std::string& help, int width);
 // Returns the type of a key's value, and its range if there is one.
 std::string type_and_range(const ConfigKey& key);
 
-// Add the option --provenance of commands that write files for others, and return its value. A wrong
-// value is added to `errors`.
+// Add the option --provenance of commands that write files for others, and return its value. A
+// wrong value is added to `errors`.
 void add_provenance_option(po::options_description& options);
 ProvenanceDetail provenance_detail(const po::variables_map& arguments, ErrorList& errors);
 

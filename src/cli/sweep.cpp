@@ -14,8 +14,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// Returns the record of the call with the runs of the sweeps. It has the digest of the configuration
-// of a single sweep.
+// Returns the record of the call with the runs of the sweeps. It has the digest of the
+// configuration if there is one sweep.
 Json record_of(const Json& provenance, const std::vector<SweepResult>& results) {
   std::vector<Training> runs;
   for (const SweepResult& result : results)

@@ -42,9 +42,9 @@ class StepTrace {
   bool recording_ = false;
 };
 
-// Returns the spans in the trace format, with times in microseconds since `zero`. process: number
-// of the rank, which names its row. provenance: the member "otherData", which viewers show as
-// metadata; left out if it is null.
+// Returns the spans in the trace format, with times in microseconds since `zero`. `process` is the
+// number of the rank, which names its row. `provenance` becomes the member "otherData", which
+// viewers show as metadata. It is left out if it is null.
 std::string trace_text(const std::vector<TraceSpan>& spans, std::chrono::steady_clock::time_point zero, int process,
                        const Json& provenance = {});
 

@@ -33,7 +33,7 @@ struct CallFacts {
     Entries gpus;  // id and name of each GPU that the rank sees
   };
   std::vector<Host> ranks;             // [rank] host of each rank
-  std::string instruction_set;         // of the CPU kernels; empty if there is none for this processor
+  std::string instruction_set;         // of the CPU kernels; empty if none runs here
   std::string job;                     // of a batch system; empty if there is none
   std::string date;                    // start of the call, UTC
   std::vector<std::string> arguments;  // the command line, with the program
@@ -43,8 +43,8 @@ struct CallFacts {
 // function. Values of secrets are replaced (hide_secrets).
 Json call_record(const CallFacts& facts);
 
-// Returns the record of this program and this call. Collective. Ranks differ in date and environment
-// at most: those of the rank that writes count.
+// Returns the record of this program and this call. Collective. Ranks may differ in date, command
+// and environment.
 Json collect_provenance(Comm& world);
 
 // Returns the record of a text, such as TrainState::provenance. Null if it is no JSON object.
@@ -54,22 +54,23 @@ Json parse_record(const std::string& text);
 // empty text is recorded as null.
 Json with_inputs(Json record, const std::string& config, const std::string& data_digest);
 
-// Returns the part of a record that files for others contain: version, commit, hardware and digest
-// of the configuration, and not date, hosts, command and environment. Null if the record is null.
+// Returns the members of a record that files for others contain: version, commit, hardware and
+// digest of the configuration. Date, hosts, command and environment are left out. Null if the
+// record is null.
 Json public_record(const Json& record);
 
 // How much of a record a file for others contains: the value of --provenance.
 enum class ProvenanceDetail { brief, full };
-// Returns the record or its public part.
+// Returns the record or its public members.
 Json record_for(const Json& record, ProvenanceDetail detail);
 
-// Returns the public part on one line: "switchyard 0.2.0, commit 0123456789ab, 2 x AMD EPYC 7B13,
+// Returns the public members on one line: "switchyard 0.2.0, commit 0123456789ab, 2 x EPYC 7B13,
 // configuration 89abcdef0123". Empty if the record is null.
 std::string provenance_line(const Json& record);
 
 // Returns the CSV with the columns version, commit, hardware and config_sha256 after the others. If
-// the record has more than the public part, the column `provenance` has its JSON in the first row.
-// Returns the CSV as it is if the record is null.
+// the record has further members, the column `provenance` has its JSON in the first row. If the
+// record is null, returns the CSV as it is.
 std::string csv_with_provenance(const std::string& csv, const Json& record);
 
 // Returns each value of a record with its name. Members of objects have names such as

@@ -64,8 +64,8 @@ bool is_recorded(std::string_view variable) {
 bool is_secret_name(std::string_view name) {
   std::string upper(name);
   std::ranges::transform(upper, upper.begin(), [](unsigned char c) { return std::toupper(c); });
-  for (const char* part : {"TOKEN", "KEY", "SECRET", "PASS"})
-    if (upper.find(part) != upper.npos) return true;
+  for (const char* mark : {"TOKEN", "KEY", "SECRET", "PASS"})
+    if (upper.find(mark) != upper.npos) return true;
   return false;
 }
 

@@ -52,7 +52,7 @@ for text in environment.NCCL_DEBUG WARN INFO "tensors are bitwise equal"; do exp
 expect_exit 1 "$switchyard" diff run other --json
 expect_output '"name": "command"'
 
-# Files for others have the public part, unless all is asked for.
+# Files for others have the public members, unless all is asked for.
 expect_ok "$switchyard" evaluate run --quiet
 grep -q "\"config_sha256\": \"$(sha256sum <run/config.ini | cut -d' ' -f1)\"" run/evaluation.json || die "no provenance of the evaluation"
 expect_ok "$switchyard" export run brief

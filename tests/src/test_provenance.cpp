@@ -102,7 +102,7 @@ TEST(Provenance, NamesMissingLibrariesPlainly) {
     EXPECT_NE(text.find(line), std::string::npos) << line << " in\n" << text;
 }
 
-TEST(Provenance, HasAPublicPart) {
+TEST(Provenance, HasPublicMembers) {
   const Json record = example_record(), brief = public_record(record);
   std::vector<std::string> names;
   for (const auto& [name, value] : brief.members()) names.push_back(name);
@@ -158,7 +158,7 @@ TEST(Provenance, ReadsAnyText) {
 }
 
 // HDF5 stores an attribute of more than 64 KiB in another way.
-TEST(Provenance, IsPartOfACheckpoint) {
+TEST(Provenance, IsStoredInCheckpoints) {
   for (const std::size_t length : {std::size_t{0}, std::size_t{100}, std::size_t{300000}}) {
     const TempFolder run;
     TrainState state = test::example_state(200);
