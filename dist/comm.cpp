@@ -18,7 +18,10 @@ class CollectiveScope {
  public:
   CollectiveScope(const Comm& comm, std::array<Traffic, num_collectives>& traffic, Collective kind, Index bytes,
                   RowsMoved rows = {})
-      : traffic_(comm.size() > 1 ? &traffic[static_cast<int>(kind)] : nullptr), bytes_(bytes), started_(Clock::now()) {
+      : rank_(comm.rank_context()),
+        traffic_(comm.size() > 1 ? &traffic[static_cast<int>(kind)] : nullptr),
+        bytes_(bytes),
+        started_(Clock::now()) {
     if (!traffic_) return;
     block_.emplace(comm.rank_context().blocked, display_name(kind), comm.peer_names(), rows, comm.asynchronous());
     if (comm.rank_context().trace_spans)
@@ -29,11 +32,14 @@ class CollectiveScope {
     if (!traffic_) return;
     ++traffic_->calls;
     traffic_->bytes += bytes_;
-    traffic_->seconds += std::chrono::duration<double>(Clock::now() - started_).count();
+    const Clock::duration time = Clock::now() - started_;
+    traffic_->seconds += std::chrono::duration<double>(time).count();
+    if (rank_.step_times) rank_.step_times->add_collective(time);
   }
 
  private:
   using Clock = std::chrono::steady_clock;
+  RankContext& rank_;
   Traffic* traffic_;
   Index bytes_;
   Clock::time_point started_;

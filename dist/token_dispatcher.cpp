@@ -55,8 +55,9 @@ DispatchSplits dispatch_splits(std::span<const std::int32_t> counts, const Exper
   return splits;
 }
 
-DispatchLayout::DispatchLayout(const ExpertPlacement& placement, Index T, Index k, Index E, Arena& saved,
-                               Arena& scratch) {
+DispatchLayout::DispatchLayout(const ExpertPlacement& placement, Index T, Index k, View tokens_per_expert_memory,
+                               Arena& saved, Arena& scratch)
+    : tokens_per_expert(tokens_per_expert_memory) {
   const ExpertPartition first = placement.internode_partition();
   const Index copies = first.max_ep_ranks(k) * first.etp;  // maximum per token
   if (first.ranks() > 1) {
@@ -64,16 +65,17 @@ DispatchLayout::DispatchLayout(const ExpertPlacement& placement, Index T, Index 
     row_id_map = saved.i32({T, copies});
   }
   physical_experts = scratch.i32({T, k});
-  counts = scratch.i32({placement.num_destinations() + E});
+  counts = scratch.i32({placement.num_destinations() + tokens_per_expert.elements()});
 }
 
 void DispatchLayout::build(Device& device, const ExpertPlacement& placement, ConstView experts, ConstView dispatch_mask,
-                           View tokens_per_expert, Arena& scratch) const {
+                           Arena& scratch) const {
   const ExpertPartition first = placement.internode_partition();
   const Index E = tokens_per_expert.elements();
   run(device, ops::DispatchLayout{.experts = experts,
                                   .dispatch_mask = dispatch_mask,
                                   .partition = first,
+                                  .expected = placement.expected_routing({}),
                                   .physical_experts = physical_experts,
                                   .tokens = tokens,
                                   .row_id_map = row_id_map,
@@ -88,6 +90,7 @@ void DispatchLayout::build(Device& device, const ExpertPlacement& placement, Con
   const ExpertPartition to_ranks{placement.partition.ep, placement.partition.etp};
   run(device, ops::DispatchLayout{.experts = physical_experts,
                                   .partition = to_ranks,
+                                  .expected = placement.expected_routing(tokens_per_expert),
                                   .physical_experts = scratch.i32(physical_experts.shape()),
                                   .counts = counts.rows(first.ranks(), to_ranks.ranks() + E),
                                   .tokens_per_expert = scratch.i32({E})});
@@ -137,6 +140,7 @@ DispatchHandle TokenDispatcher::finalize(const CountExchange& exchange, Arena& s
   DispatchSplits splits = dispatch_splits(counts, placement_, group_->rank());
   DispatchHandle handle(device_, *group_, placement_, layout.counts.elements() - placement_.num_destinations());
   handle.offsets_ = std::move(splits.offsets);
+  handle.tokens_per_expert_ = layout.tokens_per_expert;
   if (local()) return handle;
   const bool hierarchical = placement_.is_hierarchical();
   handle.hops_.push_back(
@@ -193,6 +197,7 @@ void PendingDispatch::forward_intranode() {
     const auto& [physical_experts, counts, tokens_per_expert] = handle_->intranode_outputs_;
     run(device, ops::DispatchLayout{.experts = forwarding_.back().received,
                                     .partition = handle_->intranode_partition(),
+                                    .expected = handle_->placement_.expected_routing(handle_->tokens_per_expert_),
                                     .physical_experts = physical_experts,
                                     .tokens = hop.tokens,
                                     .row_id_map = hop.row_id_map,

@@ -168,13 +168,13 @@ inline Numbers rope(Index all_heads, Index hd, Index heads, Index half, const Nu
 
 // QK-norm of each of the first q + k heads, then the rotation if there is a table.
 //   weight: [2, hd], or [q + k, hd] if desc.each_head
-struct QkNormed {
+struct HeadQkNormed {
   Numbers y, inverse;
 };
-inline QkNormed qk_norm(const QkNorm& desc, Index all, Index hd, Index half, const Numbers& weight,
-                        const Numbers& positions, const Numbers& table, const Numbers& x) {
+inline HeadQkNormed head_qk_norm(const HeadQkNorm& desc, Index all, Index hd, Index half, const Numbers& weight,
+                                 const Numbers& positions, const Numbers& table, const Numbers& x) {
   const Index heads = desc.q_heads + desc.k_heads;
-  QkNormed out{x, {}};
+  HeadQkNormed out{x, {}};
   for (std::size_t t = 0; t < x.size() / (all * hd); ++t)
     for (Index h = 0; h < heads; ++h) {
       const Index at = (static_cast<Index>(t) * all + h) * hd;
@@ -192,7 +192,7 @@ inline QkNormed qk_norm(const QkNorm& desc, Index all, Index hd, Index half, con
 }
 
 // Returns the sums of x * y over the queries and over the keys of each token: [T, 2].
-inline Numbers whole_sums(const WholeQkNorm& d, Index row, const Numbers& x, const Numbers& y) {
+inline Numbers projection_sums(const ProjectionQkNorm& d, Index row, const Numbers& x, const Numbers& y) {
   Numbers sums;
   for (std::size_t t = 0; t < x.size() / row; ++t)
     for (const auto& [begin, size] : {std::pair{Index{0}, d.queries}, std::pair{d.queries, d.keys}}) {
@@ -205,8 +205,9 @@ inline Numbers whole_sums(const WholeQkNorm& d, Index row, const Numbers& x, con
 // RMSNorm of all queries of a token together, and of all its keys together.
 //   weight: [queries + keys]
 //   others: [T, 2] sums of squares of the queries and keys on other ranks; may be empty
-inline Numbers whole_qk_norm(const WholeQkNorm& d, Index row, const Numbers& weight, const Numbers& others, Numbers x) {
-  const Numbers mine = whole_sums(d, row, x, x);
+inline Numbers projection_qk_norm(const ProjectionQkNorm& d, Index row, const Numbers& weight, const Numbers& others,
+                                  Numbers x) {
+  const Numbers mine = projection_sums(d, row, x, x);
   for (std::size_t i = 0; i < x.size(); ++i) {
     const Index t = static_cast<Index>(i) / row, column = static_cast<Index>(i) % row;
     if (column >= d.queries + d.keys) continue;

@@ -147,13 +147,13 @@ Shape Figure::shape() const {
 }
 
 Dimension counted_dimension(std::string name, Index size) {
-  Dimension d{std::move(name), {}};
+  Dimension d{std::move(name)};
   for (Index i = 0; i < size; ++i) d.labels.push_back(std::to_string(i));
   return d;
 }
 
 Dimension numbered_dimension(std::string name, std::span<const std::int64_t> numbers) {
-  Dimension d{std::move(name), {}};
+  Dimension d{std::move(name)};
   for (std::int64_t n : numbers) d.labels.push_back(std::to_string(n));
   return d;
 }

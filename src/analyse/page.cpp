@@ -96,27 +96,10 @@ std::string in_page_colours(std::string svg) {
 
 }  // namespace
 
-std::string escaped(const std::string& text) {
-  std::string out;
-  for (char c : text) {
-    switch (c) {
-      case '&':
-        out += "&amp;";
-        break;
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '"':
-        out += "&quot;";
-        break;
-      default:
-        out += c;
-    }
-  }
-  return out;
+std::string escaped(std::string text) {
+  for (const auto& [from, to] : {std::pair("&", "&amp;"), {"<", "&lt;"}, {">", "&gt;"}, {"\"", "&quot;"}})
+    replace_all(text, from, to);
+  return text;
 }
 
 std::string html_table(const std::vector<std::string>& header, const std::vector<std::vector<std::string>>& rows,

@@ -11,7 +11,7 @@
 namespace sy {
 
 // Escapes text for HTML.
-std::string escaped(const std::string& text);
+std::string escaped(std::string text);
 
 // Table of numbers; the column `text_column` holds text. Cells are plain text, not HTML.
 std::string html_table(const std::vector<std::string>& header, const std::vector<std::vector<std::string>>& rows,

@@ -327,11 +327,8 @@ void history_section(Page& page, const ExpertReport& r) {
 
 // The router's probabilities and biases, compared with the load.
 void router_section(Page& page, const ExpertReport& r) {
-  Section section{"router",
-                  "The router's probabilities and biases",
-                  "How the router sees each expert, beside the load that the choices of the top k make of it.",
-                  {},
-                  {}};
+  Section section{"router", "The router's probabilities and biases",
+                  "How the router sees each expert, beside the load that the choices of the top k make of it."};
   for (const Section& s : load_sections(r))
     if (s.name == "summary")
       for (const Figure& f : s.figures)

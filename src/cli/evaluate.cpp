@@ -2,9 +2,7 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <charconv>
 #include <cstring>
-#include <fstream>
 
 #include "src/analyse/experts.h"
 #include "src/cli/progress.h"
@@ -54,10 +52,8 @@ void check_stride(const po::variables_map& arguments, const EvaluateOptions& eva
 std::vector<std::int32_t> parse_tokens(const std::string& text, Index vocab) {
   std::vector<std::int32_t> ids;
   for (const std::string& item : split_list(text)) {
-    std::int32_t id = 0;
-    const char* end = item.data() + item.size();
-    const auto read = std::from_chars(item.data(), end, id);
-    if (item.empty() || read.ec != std::errc() || read.ptr != end || id < 0 || id >= vocab)
+    const std::int32_t id = parse_number<std::int32_t>(item).value_or(-1);
+    if (id < 0 || id >= vocab)
       bad_input("evaluate: --tokens: '{}' is no token id: expected numbers from 0 to {} with commas between them", item,
                 vocab - 1);
     ids.push_back(id);

@@ -3,7 +3,6 @@
 
 #include <unistd.h>
 
-#include <charconv>
 #include <fstream>
 #include <iostream>
 
@@ -14,6 +13,7 @@
 #include "src/cli/options.h"
 #include "src/system/files.h"
 #include "src/text/json.h"
+#include "src/text/numbers.h"
 
 namespace sy {
 namespace fs = std::filesystem;
@@ -21,25 +21,18 @@ namespace {
 
 // Parses "100-200", or "100" for that step alone.
 std::pair<Index, Index> parse_steps(const std::string& text) {
-  const char* end = text.data() + text.size();
-  std::pair<Index, Index> steps{0, 0};
-  auto parsed = std::from_chars(text.data(), end, steps.first);
-  steps.second = steps.first;
-  if (parsed.ec == std::errc() && parsed.ptr != end && *parsed.ptr == '-')
-    parsed = std::from_chars(parsed.ptr + 1, end, steps.second);
-  if (parsed.ec != std::errc() || parsed.ptr != end || steps.first < 0 || steps.second < steps.first)
-    bad_input("--steps {}: expected FIRST-LAST, such as 100-200", text);
-  return steps;
+  const std::size_t dash = text.find('-');
+  const auto first = parse_number<Index>(text.substr(0, dash));
+  const auto last = dash == text.npos ? first : parse_number<Index>(text.substr(dash + 1));
+  if (!first || !last || *last < *first) bad_input("--steps {}: expected FIRST-LAST, such as 100-200", text);
+  return {*first, *last};
 }
 
 // Parses "ep=4".
 Index parse_placement(const std::string& text) {
-  Index ranks = 0;
-  const char* end = text.data() + text.size();
-  if (text.starts_with("ep="))
-    if (const auto read = std::from_chars(text.data() + 3, end, ranks); read.ec == std::errc() && read.ptr == end)
-      return ranks;
-  bad_input("--placement {}: expected ep=N, such as ep=4", text);
+  const auto ranks = text.starts_with("ep=") ? parse_number<Index>(text.substr(3)) : std::nullopt;
+  if (!ranks) bad_input("--placement {}: expected ep=N, such as ep=4", text);
+  return *ranks;
 }
 
 // Writes to a device or pipe directly; replaces a file atomically. A link stays a link.

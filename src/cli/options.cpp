@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "src/config.h"
+#include "src/text/numbers.h"
 #include "src/text/strings.h"
 
 namespace sy {
@@ -219,8 +220,7 @@ std::vector<int> parse_ranks(const std::string& text) {
   constexpr int most = 1 << 20;
   std::vector<int> ranks;
   for (const std::string& item : split_list(text)) {
-    const bool digits = !item.empty() && item.size() <= 7 && item.find_first_not_of("0123456789") == item.npos;
-    ranks.push_back(digits ? std::stoi(item) : 0);
+    ranks.push_back(parse_number<int>(item).value_or(0));
     if (ranks.back() < 1 || ranks.back() > most)
       bad_input("--ranks {}: '{}' is no number of ranks: give some from 1 to {}, as in 1,2,4", text, item, most);
   }

@@ -5,7 +5,6 @@
 #include "src/cli/progress.h"
 #include "src/cli/trained.h"
 #include "src/experiments/document.h"
-#include "src/text/strings.h"
 
 namespace sy {
 

@@ -9,7 +9,6 @@
 #include "src/data/dataset.h"
 #include "src/experiments/run_records.h"
 #include "src/system/files.h"
-#include "src/text/strings.h"
 
 namespace sy {
 

@@ -1,12 +1,11 @@
 // switchyard sweep: trains a grid of configurations and compares the results.
 #include "src/experiments/sweep.h"
 
-#include <iostream>
-
 #include "dist/runtime.h"
 #include "src/cli/experiment.h"
 #include "src/experiments/run_records.h"
 #include "src/system/files.h"
+#include "src/text/numbers.h"
 #include "src/text/strings.h"
 
 namespace sy {
@@ -61,14 +60,11 @@ int sweep_command(CommandLine& line) {
     sweep_options.ranks = 0;
   else if (sweep_options.ranks < 1)
     errors.add("--ranks {}: give a number from 1 on", sweep_options.ranks);
-  for (const std::string& seed : split_list(seeds)) {
-    std::size_t read = 0;
-    try {
-      sweep_options.seeds.push_back(std::stoll(seed, &read));
-    } catch (const std::exception&) {
-    }
-    if (read != seed.size() || seed.empty()) errors.add("--seeds {}: '{}' is no number", seeds, seed);
-  }
+  for (const std::string& seed : split_list(seeds))
+    if (const auto number = parse_number<std::int64_t>(seed))
+      sweep_options.seeds.push_back(*number);
+    else
+      errors.add("--seeds {}: '{}' is no number", seeds, seed);
   sweep_options.output = output;
   install_stop_handlers();
   std::vector<Variation> variations;

@@ -5,7 +5,6 @@
 #include <chrono>
 #include <filesystem>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 

@@ -1,24 +1,16 @@
 #include "src/experiments/document.h"
 
-#include <charconv>
-
 #include "src/text/ini.h"
+#include "src/text/numbers.h"
 
 namespace sy {
 namespace {
 
 // Converts a valid value to the JSON type of its key in the table of keys.
 Json typed(std::string_view type, const std::string& value) {
-  const char *const begin = value.data(), *const end = begin + value.size();
   if (type == "true or false") return value == "true";
-  if (type == "a whole number") {
-    Index number = 0;
-    if (std::from_chars(begin, end, number).ptr == end) return number;
-  }
-  if (type == "a number") {
-    double number = 0;
-    if (std::from_chars(begin, end, number).ptr == end) return number;
-  }
+  if (const auto whole = parse_number<Index>(value); whole && type == "a whole number") return *whole;
+  if (const auto number = parse_number<double>(value); number && type == "a number") return *number;
   return value;
 }
 

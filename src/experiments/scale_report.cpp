@@ -9,7 +9,6 @@
 #include "src/experiments/footnotes.h"
 #include "src/experiments/scale.h"
 #include "src/text/numbers.h"
-#include "src/text/strings.h"
 #include "src/text/table.h"
 
 namespace sy {

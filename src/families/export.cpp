@@ -9,7 +9,6 @@
 #include <set>
 
 #include "dist/runtime.h"
-#include "src/data/run_tokenizer.h"
 #include "src/families/export_tokenizer.h"
 #include "src/families/import.h"
 #include "src/families/settings.h"

@@ -53,6 +53,14 @@ struct TokenStream {
   // evaluation and generation, where nothing is drawn.
   ConstView token_numbers{};
   Index padding = 0;  // number of padding tokens at the end; experts do not receive them
+  // [B] i32 number of tokens of each sequence that other tokens see, if attention is not causal;
+  // empty: all S
+  ConstView lengths{};
+  // [T, D] output of the stack for this rank's own tokens, and the gradient with respect to it, to
+  // which the layers of later stacks add theirs. Empty if no later stack reads the output; without
+  // backward, there is no gradient.
+  ConstView output{};
+  View doutput{};
 
   Index tokens() const { return sequences * seq_len; }
 };
@@ -118,6 +126,11 @@ struct LayerContext {
 
   // Allocates an activation that lives from forward to backward.
   View save(Shape shape) const { return saved.take(shape, context.dtype); }
+  // Stream of the encoder, which cross-attention in the decoder reads. Its output must be computed.
+  const TokenStream& encoder() const {
+    SY_ASSERT(batch.streams.size() > 1 && batch.streams.front().output, "a layer that reads an encoder, without one");
+    return batch.streams.front();
+  }
   Index own_tokens() const { return stream.tokens() / context.mesh.layout.tp; }  // T of this rank
   // Number of the stream's tokens in the global batch.
   Index step_tokens() const { return batch.step.sequences * stream.seq_len; }

@@ -5,6 +5,7 @@
 
 #include "kernels/ops/elementwise.h"
 #include "kernels/ops/load_balancing.h"
+#include "src/text/strings.h"
 
 namespace sy {
 
@@ -12,10 +13,11 @@ namespace {
 
 // Packing a weight costs about as much as one pass saves by it, and takes memory. It is worthwhile
 // for weights that several passes use before they change.
-std::vector<GemmPass> gemm_passes_to_pack(const Config& config, const Layout& layout, bool training) {
-  if (!training) return {GemmPass::fprop};
+WeightPacking weight_packing(const Config& config, const Layout& layout, bool training) {
+  if (!training) return {.passes = {GemmPass::fprop}};
   const bool several = config.train.global_batch > config.train.micro_batch * layout.dp();
-  return several ? std::vector{GemmPass::fprop, GemmPass::dgrad} : std::vector<GemmPass>{};
+  if (!several) return {};
+  return {.passes = {GemmPass::fprop, GemmPass::dgrad}};
 }
 
 }  // namespace
@@ -27,12 +29,12 @@ Engine::Engine(const Config& config, Index vocab, std::unique_ptr<Device> device
       device_(std::move(device)),
       mesh_(on_device(std::move(mesh), *device_)),
       store_(*device_, param_specs(config, vocab), mesh_.layout, mesh_.coord, training, config.dtype(),
-             gemm_passes_to_pack(config, mesh_.layout, training)),
+             weight_packing(config, mesh_.layout, training)),
       fixed_blocks_(make_fixed_blocks(arenas, slots)),
       expected_bytes_(arenas.total()),
       states_(make_states(slots)),
       scratch_(make_arena(slots - 1, End::high)),
-      rope_(*device_, block_specs(config), positions > 0 ? cache_capacity(positions) : config.model.seq_len) {
+      rope_(*device_, block_specs(config), table_positions(training, positions)) {
   if (training) join_kv_replicas(mesh_, config.model.kv_heads);
   SY_ASSERT(vocab >= mesh_.layout.tp, "a vocabulary of {} over {} ranks", vocab, mesh_.layout.tp);
   const std::vector<BlockSpec> blocks = block_specs(config);
@@ -148,9 +150,10 @@ void Engine::run_pass(const char* name, Index slot, const std::function<void()>&
   // All passes of a slot enqueue the same operations if memory is fixed blocks and sizes and
   // addresses do not depend on the routing.
   if (fixed_blocks_.empty() || model_->moe_layers() > 0) return body();
-  const TokenStream& stream = states_[static_cast<std::size_t>(slot)].batch.decoder();
-  device_->graph_region(fmt::format("{} of {} x {} tokens in slot {}", name, stream.sequences, stream.seq_len, slot),
-                        body);
+  std::vector<std::string> sizes;
+  for (const TokenStream& stream : states_[static_cast<std::size_t>(slot)].batch.streams)
+    sizes.push_back(fmt::format("{} x {}", stream.sequences, stream.seq_len));
+  device_->graph_region(fmt::format("{} of {} tokens in slot {}", name, join(sizes, " and "), slot), body);
 }
 
 void Engine::forward(const MicroBatch& batch, Index slot) {
@@ -208,6 +211,11 @@ std::vector<std::int32_t> Engine::predict(const MicroBatch& batch, bool dropless
   }
   s.clear();
   return ids;
+}
+
+Index Engine::table_positions(bool training, Index positions) const {
+  if (positions == 0) positions = config_.model.seq_len;
+  return training ? positions : cache_capacity(positions);
 }
 
 Cache Engine::make_cache(Index sequences, Index positions, Index tokens_per_pass) {

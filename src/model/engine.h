@@ -74,7 +74,8 @@ class Engine {
 
   // Makes a cache for generation.
   // - sequences: maximum number of this rank's sequences
-  // - positions: maximum number of tokens in each sequence; at most `positions` of the engine
+  // - positions: maximum number of tokens in each sequence; at most `positions` of the engine. If
+  //   the engine is for training and tp > 1, it is at most tp - 1 less.
   // - tokens_per_pass: maximum number of tokens that a pass adds to one sequence
   Cache make_cache(Index sequences, Index positions, Index tokens_per_pass);
   // Appends `ids` to the sequences in cache slots [first, first + sequences), and computes them.
@@ -101,6 +102,8 @@ class Engine {
   StatisticsSink statistics_sink() const;
   // Returns the capacity of a cache for these positions: a pass adds up to tp - 1 of padding.
   Index cache_capacity(Index positions) const { return positions + mesh_.layout.tp - 1; }
+  // Returns the number of positions of the tables. Training needs no positions for padding.
+  Index table_positions(bool training, Index positions) const;
   // Resets the state of the slot and copies the batch to it.
   // positions: [B * S]; if empty, each sequence starts at 0.
   MicroBatchState& begin_micro_batch(Index slot, const MicroBatch& batch, bool dropless,

@@ -92,7 +92,7 @@ void LatentAttention::attend(const LayerContext& layer, ConstView k_rope, Saved&
   v_.forward(context, s.kv_latent.gathered, s.v.reshape({T, heads_ * v_head_dim_}));
   run(context.device, ops::BroadcastHeads{.x = k_rope, .y = Heads(s.k).columns(0, qk_rope_dim_)});
   run(context.device, ops::BroadcastHeads{.x = k_nope, .y = Heads(s.k).columns(qk_rope_dim_, qk_nope_dim_)});
-  core_attention_.forward(context, s.q, s.k, s.v, s.out, s.lse);
+  core_attention_.forward(context, s.q, s.k, s.v, s.out, s.lse, {.key_lengths = layer.stream.lengths});
 }
 
 // A query-key pair costs 2 (r + 2 c) FLOPs per head. With keys and values computed again from all
@@ -117,7 +117,7 @@ void LatentAttention::attend_to_cache(const LayerContext& layer, const LayerCach
                               .w = k_up_,
                               .pass = GemmPass::dgrad,
                               .y = queries.columns(qk_rope_dim_, c)});
-  core_attention_.forward(context, queries, keys, latents, out, s.lse, offsets);
+  core_attention_.forward(context, queries, keys, latents, out, s.lse, {.query_offsets = offsets});
   run(b, ops::BatchedHeadGemm{.x = out, .w = v_up_, .pass = GemmPass::fprop, .y = s.out});
 }
 
@@ -131,7 +131,8 @@ void LatentAttention::backward(const LayerContext& layer, ConstView dy, const Sa
   out_.backward_input(context, dy, dout.reshape({T, heads_ * v_head_dim_}));
   out_.backward_weight(context, dy, s.out.reshape({T, heads_ * v_head_dim_}));
   const View dq = context.temp(s.q.shape()), dk = context.temp(s.k.shape()), dv = context.temp(s.v.shape());
-  core_attention_.backward(context, dout, s.q, s.k, s.v, s.out, s.lse, dq, dk, dv);
+  core_attention_.backward(context, dout, s.q, s.k, s.v, s.out, s.lse, dq, dk, dv,
+                           {.key_lengths = layer.stream.lengths});
 
   // The first of these sets dx; the others add to it.
   const View dq_rows = dq.reshape({T, heads_ * width});

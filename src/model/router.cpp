@@ -59,10 +59,11 @@ void Router::forward(const LayerContext& layer, ConstView x, Saved& s) const {
   s.experts = layer.saved.i32({T, k});
   Routing& r = s.routing;
   r.weights = layer.saved.f32({T, k});
-  r.dispatch_layout = DispatchLayout(placement, T, k, E, layer.saved, context.scratch);
+  const LoadBalanceState load_balance = layer.load_balance.of(index_);
+  r.dispatch_layout =
+      DispatchLayout(placement, T, k, load_balance.tokens_per_expert.reshape({E}), layer.saved, context.scratch);
 
   const Arena::Scope scope(context.scratch);
-  const LoadBalanceState load_balance = layer.load_balance.of(index_);
   const Shape of_segments{load_balance.counts.dim(1), E};
   const View dispatch_mask = context.scratch.i32({T, k});
   const ConstView in = jittered_input(layer, x);
@@ -93,8 +94,7 @@ void Router::forward(const LayerContext& layer, ConstView x, Saved& s) const {
   const Index real = std::clamp<Index>(stream.tokens() - stream.padding - context.mesh.coord.tp * T, 0, T);
   if (real < T) run(b, ops::Fill{.x = dispatch_mask.rows(real, T - real), .value = 0});
   if (layer.routing_hook) (*layer.routing_hook)({s.logits, s.experts, r.weights, dispatch_mask});
-  r.dispatch_layout.build(b, placement, s.experts, dispatch_mask, load_balance.tokens_per_expert.reshape({E}),
-                          context.scratch);
+  r.dispatch_layout.build(b, placement, s.experts, dispatch_mask, context.scratch);
 }
 
 void Router::apply_capacity(const LayerContext& layer, ConstView experts, ConstView weights, View dispatch_mask) const {

@@ -40,5 +40,6 @@ struct MoeSpec {
 
 void add_params(ParamList& list, const std::string& name, const MoeSpec& m);
 SublayerCosts costs(const MoeSpec& m, Index seq_len);
+NamedSizes sizes_of(const MoeSpec& m);
 
 }  // namespace sy

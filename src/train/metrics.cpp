@@ -170,9 +170,11 @@ void MetricsFile::write(const StepMetrics& m, const ExpertCounts* experts, const
                {"grad_norm", m.grad_norm},
                {"step_seconds", m.step_seconds},
                {"tokens_per_second", m.tokens_per_second},
-               {"time", utc_text(now)},
-               {"routed", m.routed},
-               {"dropped", m.dropped}};
+               {"tflops_per_second_per_rank", m.tflops_per_second_per_rank}};
+  if (m.mfu) line["mfu"] = *m.mfu;
+  line["time"] = utc_text(now);
+  line["routed"] = m.routed;
+  line["dropped"] = m.dropped;
   if (experts) line["experts"] = {{"routed", experts->routed}, {"dropped", experts->dropped}};
   if (!validation.empty()) {
     const auto score_json = [](const DomainScore& s) {

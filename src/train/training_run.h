@@ -108,9 +108,10 @@ class TrainingRun {
   }
   // Writes a checkpoint. Collective.
   void save();
-  // Prints the path of the result and possible next commands, unless this start made no step.
-  // first: the first step of this start.
+  // Prints the path of the result and possible next commands. first: the first step of this start.
   void report_end(Index first);
+  // The most memory that this rank has had.
+  MemoryPeak memory_peak();
 
   Comm& world_;
   RunOptions options_;
@@ -130,6 +131,9 @@ class TrainingRun {
   LossRise rise_;
   bool losses_known_ = true;  // false: metrics.jsonl lacks LossRise::window losses or more in a row
   std::set<std::string> warned_;
+  // Why the MFU is unknown; empty if it is known.
+  const std::string mfu_problem_ = mfu_problem(options_.peak, engine_.device().name(), config_.dtype());
+  double validation_seconds_ = 0, save_seconds_ = 0;  // of this start
   ProgressLine progress_{config_.train.steps, config_.run.log_every};
   std::optional<FolderLock> lock_;  // on the first rank
   const Index library_bytes_;

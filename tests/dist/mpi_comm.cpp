@@ -253,9 +253,9 @@ void check_dispatch(int etp, int ranks_per_node) {
   const ExpertPlacement placement(layout, view_of(logical_to_physical.data(), {E}));
   Tokens own = tokens_of(r);
   const Index T = own.count;
-  DispatchLayout dispatch_layout(placement, T, k, E, arena, scratch);
+  DispatchLayout dispatch_layout(placement, T, k, arena.i32({E}), arena, scratch);
   dispatch_layout.build(*device, placement, view_of(own.chosen.data(), {T, k}),
-                        view_of(own.dispatch_mask.data(), {T, k}), arena.i32({E}), scratch);
+                        view_of(own.dispatch_mask.data(), {T, k}), scratch);
   TokenDispatcher dispatcher(*device, mesh, placement);
   const CountExchange exchange = dispatcher.exchange_counts(dispatch_layout, scratch);
   const View x = view_of(own.rows.data(), {T, 2}), weights = view_of(own.weights.data(), {T, k});

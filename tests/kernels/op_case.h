@@ -59,7 +59,7 @@ inline const bool is_tested = tested_operations().insert(Operation::name).second
 template <class Operation>
 void run_test(Device& device, const Operation& op) {
   static_cast<void>(&is_tested<Operation>);
-  ops::run(device, op);
+  run(device, op);
 }
 
 class OpCase {

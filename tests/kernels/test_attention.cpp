@@ -38,6 +38,9 @@ struct Case {
   SparsePattern sparse = {};
   Index biases = 0;  // number of biases per head
   bool sinks = false;
+  // Greater than 0: there are key_lengths, and each sequence has fewer keys by it than the one
+  // before.
+  Index shorter = 0;
 
   Index q_size() const { return B * S * H * hd; }
   Index k_size() const { return B * keys * K * hd; }
@@ -56,13 +59,13 @@ struct Case {
   bool sees(Index b, Index i, Index j) const {
     const Index at = i + offset_of(b);
     const Index first = document_start(b, i);
-    return (!causal || j <= at) && (window == 0 || j > at - window) && j >= first &&
+    return (!causal || j <= at) && (window == 0 || j > at - window) && j >= first && j < keys - b * shorter &&
            (!causal || j > at || ref::sees(sparse, at - first, j - first));
   }
-  AttentionDesc desc(ConstView first_keys = {}, ConstView query_offsets = {}) const {
+  AttentionDesc desc(ConstView first_keys = {}, ConstView query_offsets = {}, ConstView key_lengths = {}) const {
     return {1.3f / std::sqrt(float(hd)),
             softcap,
-            {causal, window, fewer < 0 ? offset : 0, first_keys, sparse, query_offsets},
+            {causal, window, fewer < 0 ? offset : 0, first_keys, sparse, query_offsets, key_lengths},
             {},
             {}};
   }
@@ -73,7 +76,8 @@ std::ostream& operator<<(std::ostream& out, const Case& c) {
              << " window " << c.window << " softcap " << c.softcap << " vd " << c.vd << " keys " << c.keys << " offset "
              << c.offset << " document " << c.document << " apart " << c.apart << " fewer " << c.fewer << " local "
              << c.sparse.local << " block " << c.sparse.block << " summary " << c.sparse.summary << " stride "
-             << c.sparse.stride << " global " << c.sparse.global << " biases " << c.biases << " sinks " << c.sinks;
+             << c.sparse.stride << " global " << c.sparse.global << " biases " << c.biases << " sinks " << c.sinks
+             << " shorter " << c.shorter;
 }
 
 template <class T>
@@ -160,8 +164,13 @@ class Attention : public testing::TestWithParam<Target> {
     for (Index b = 0; b < c.B; ++b) offsets.push_back(static_cast<std::int32_t>(c.offset_of(b)));
     const Tensor query_offsets = device->tensor({c.B}, DType::i32);
     device->to_device(offsets.data(), query_offsets);
+    std::vector<std::int32_t> lengths;
+    for (Index b = 0; b < c.B; ++b) lengths.push_back(static_cast<std::int32_t>(c.keys - b * c.shorter));
+    const Tensor key_lengths = device->tensor({c.B}, DType::i32);
+    device->to_device(lengths.data(), key_lengths);
     AttentionDesc desc = c.desc(c.document > 0 ? ConstView(first_keys) : ConstView{},
-                                c.fewer < 0 ? ConstView{} : ConstView(query_offsets));
+                                c.fewer < 0 ? ConstView{} : ConstView(query_offsets),
+                                c.shorter > 0 ? ConstView(key_lengths) : ConstView{});
     const Guarded bias(*device, {c.H, c.biases}, DType::f32, x.bias),
         sinks(*device, {c.sinks ? c.H : 0}, DType::f32, x.sinks);
     const auto all_before = [](const std::vector<float>& values) {
@@ -750,6 +759,14 @@ TEST_P(Attention, MatchesReferenceWithSinks) {
   check({.B = 1, .S = 40, .H = 1, .K = 1, .hd = 16, .sinks = true}, dtype() == DType::bf16 ? 12.0f : 20.0f);
 }
 
+// Padded sequences of an encoder, read by itself and by a decoder.
+TEST_P(Attention, MatchesReferenceForKeysOfUnequalLengths) {
+  for (Index hd : {8, 96, 192}) check({.B = 2, .S = 70, .H = 2, .K = 1, .hd = hd, .causal = false, .shorter = 33});
+  check({.B = 2, .S = 300, .H = 2, .K = 1, .hd = 8, .causal = false, .softcap = 2, .sinks = true, .shorter = 171});
+  for (Index S : {1, 20})
+    check({.B = 3, .S = S, .H = 4, .K = 2, .hd = 16, .causal = false, .vd = 24, .keys = 150, .shorter = 74});
+}
+
 TEST_P(Attention, MatchesReferenceForSparsePatterns) {
   for (const SparsePattern& sparse :
        {SparsePattern::strided(1), SparsePattern::strided(7), SparsePattern::strided(64), SparsePattern::strided(1000),
@@ -778,6 +795,7 @@ TEST_P(Attention, IsBitwiseEqualForAnyNumberOfThreads) {
         Case{1, 700, 1, 1, 8},
         Case{.B = 1, .S = 300, .H = 2, .K = 1, .hd = 8, .vd = 24, .keys = 500, .offset = 150, .document = 60},
         Case{.B = 2, .S = 600, .H = 3, .K = 1, .hd = 8, .biases = 600, .sinks = true},
+        Case{.B = 2, .S = 300, .H = 2, .K = 1, .hd = 8, .causal = false, .shorter = 171},
         Case{.B = 1, .S = 600, .H = 2, .K = 1, .hd = 8, .sparse = SparsePattern::longformer(40, 3)}}) {
     SCOPED_TRACE(testing::Message() << c);
     const Inputs<float> x = random_inputs(c);

@@ -96,34 +96,34 @@ void run_all(Device& b, Recorder& r) {
             .dy = dy, .x = x, .weight = w, .moments = moments, .desc = {kind}, .dx = dx, .dweight = dw, .dbias = db});
     for (const Tensor* out : {&y, &dx, &dw, &db}) r.record("norm", *out);
   }
-  const QkNorm each{3, 2, 1e-5f};
+  const HeadQkNorm each{3, 2, 1e-5f};
   const Tensor heads = r.operand("heads", {t, 6, 24}), dheads = r.operand("dheads", {t, 6, 24}),
                qk_weight = r.operand("qk_weight", {2, 24}), inverse = zeros({t, 5}), turned = zeros({t, 6, 24}, c),
                turned_back = zeros({t, 6, 24}, c), dqk_weight = zeros({2, 24});
-  run(b, ops::QkNormForward{.x = heads, .weight = qk_weight, .desc = each, .y = turned, .inverse = inverse});
-  run(b, ops::QkNormBackward{.dy = dheads,
-                             .x = heads,
-                             .weight = qk_weight,
-                             .inverse = inverse,
-                             .desc = each,
-                             .dx = turned_back,
-                             .dweight = dqk_weight});
+  run(b, ops::HeadQkNormForward{.x = heads, .weight = qk_weight, .desc = each, .y = turned, .inverse = inverse});
+  run(b, ops::HeadQkNormBackward{.dy = dheads,
+                                 .x = heads,
+                                 .weight = qk_weight,
+                                 .inverse = inverse,
+                                 .desc = each,
+                                 .dx = turned_back,
+                                 .dweight = dqk_weight});
   for (const Tensor* out : {&turned, &turned_back, &dqk_weight}) r.record("qk_norm", *out);
-  const WholeQkNorm whole{72, 48, 72, 48, 1e-5f};
+  const ProjectionQkNorm whole{72, 48, 72, 48, 1e-5f};
   const auto row = [&](const Tensor& projected) { return projected.view().reshape({t, 144}); };
   const Tensor whole_weight = r.operand("whole_weight", {120}), squares = zeros({t, 2}), products = zeros({t, 2}),
                dwhole = zeros({t, 144}, c), dwhole_weight = zeros({120});
-  run(b, ops::WholeQkNormSums{.x = row(heads), .y = row(heads), .desc = whole, .sums = squares});
-  run(b, ops::WholeQkNormSums{.x = row(dheads), .y = row(turned), .desc = whole, .sums = products});
-  run(b, ops::WholeQkNormBackward{.dy = row(dheads),
-                                  .x = row(heads),
-                                  .weight = whole_weight,
-                                  .squares = squares,
-                                  .products = products,
-                                  .desc = whole,
-                                  .dx = dwhole,
-                                  .dweight = dwhole_weight});
-  for (const Tensor* out : {&squares, &products, &dwhole, &dwhole_weight}) r.record("whole_qk_norm", *out);
+  run(b, ops::ProjectionQkNormSums{.x = row(heads), .y = row(heads), .desc = whole, .sums = squares});
+  run(b, ops::ProjectionQkNormSums{.x = row(dheads), .y = row(turned), .desc = whole, .sums = products});
+  run(b, ops::ProjectionQkNormBackward{.dy = row(dheads),
+                                       .x = row(heads),
+                                       .weight = whole_weight,
+                                       .squares = squares,
+                                       .products = products,
+                                       .desc = whole,
+                                       .dx = dwhole,
+                                       .dweight = dwhole_weight});
+  for (const Tensor* out : {&squares, &products, &dwhole, &dwhole_weight}) r.record("projection_qk_norm", *out);
   const Tensor db = zeros({d});
   run(b, ops::BiasBackward{.dy = dy, .dbias = db});
   r.record("bias_backward", db);
@@ -301,13 +301,13 @@ TEST_P(Determinism, PackedWeightsGiveTheSameBits) {
 
     std::vector<Tensor> forms;
     const auto form = [&](GemmPass pass) -> View {
-      const Index bytes = b.packed_weight_bytes(w.shape(), w.view().dtype(), pass);
+      const Index bytes = b.packed_weight_bytes(w.shape(), w.view().dtype(), pass, WeightFormat::native);
       return bytes > 0 ? forms.emplace_back(b.tensor({bytes}, DType::u8)).view() : View{};
     };
     Weight packed(w);
     const View output = form(GemmPass::fprop), input = form(GemmPass::dgrad);
-    packed.packed_fprop = output;
-    packed.packed_dgrad = input;
+    packed.packed_fprop.elements = output;
+    packed.packed_dgrad.elements = input;
     const auto pack = [&] {
       if (output) run(b, ops::PackWeight{.weight = w, .pass = GemmPass::fprop, .packed = output});
       if (input) run(b, ops::PackWeight{.weight = w, .pass = GemmPass::dgrad, .packed = input});
@@ -319,8 +319,9 @@ TEST_P(Determinism, PackedWeightsGiveTheSameBits) {
         all.resize(at + static_cast<std::size_t>(y.size_bytes()));
         b.to_host(y, all.data() + at);
       };
-      const auto form_of = [&](ConstView stack, Index e) {  // packed form of matrix e
-        return stack ? stack.rows(stack.dim(0) / experts * e, stack.dim(0) / experts) : ConstView{};
+      const auto form_of = [&](const PackedWeight& stack, Index e) {  // packed form of matrix e
+        const Index bytes = stack ? stack.elements.dim(0) / experts : 0;
+        return stack ? PackedWeight{.elements = stack.elements.rows(bytes * e, bytes)} : PackedWeight{};
       };
       const Tensor y = b.tensor({rows, n}, r.c), dx = b.tensor({rows, q}, r.c);
       run(b, ops::GroupedGemm{.x = x, .w = weight, .groups = groups, .y = y});

@@ -315,28 +315,16 @@ TEST(Dry, EstimatesFewerRanksWithGroupLimits) {
 TEST(Dry, KeepsGroupsOfMappedExperts) {
   const auto device = make_dry();
   constexpr Index t = 6, e = 4, k = 2;
-  const Tensor logits = device->tensor({t, e}), experts = device->tensor({t, k}, DType::i32),
-               weights = device->tensor({t, k}), routed = device->tensor({1, e}, DType::i32),
-               probability = device->tensor({1, e}), z = device->tensor({1}, DType::f64),
-               dispatch_mask = device->tensor({t, k}, DType::i32),
+  const Tensor experts = device->tensor({t, k}, DType::i32), dispatch_mask = device->tensor({t, k}, DType::i32),
                physical_experts = device->tensor({t, k}, DType::i32), tokens = device->tensor({t * k}, DType::i32),
                row_id_map = device->tensor({t, k}, DType::i32), counts = device->tensor({2 + e}, DType::i32),
                tokens_per_expert = device->tensor({e}, DType::i32),
                logical_to_physical = device->tensor({e}, DType::i32);
-  RouteDesc desc;
-  desc.groups = 2;
-  desc.topk_groups = 1;
-  run(*device, ops::RouteForward{.logits = logits,
-                                 .desc = desc,
-                                 .experts = experts,
-                                 .weights = weights,
-                                 .counts = routed,
-                                 .probability = probability,
-                                 .z_squared = z});
   const auto tokens_of_ranks = [&](const ExpertPartition& partition) {
     run(*device, ops::DispatchLayout{.experts = experts,
                                      .dispatch_mask = dispatch_mask,
                                      .partition = partition,
+                                     .expected = {2, 1, partition.logical_to_physical},
                                      .physical_experts = physical_experts,
                                      .tokens = tokens,
                                      .row_id_map = row_id_map,
@@ -348,6 +336,40 @@ TEST(Dry, KeepsGroupsOfMappedExperts) {
   const std::int32_t physical_of_logical[e] = {0, 2, 3, 1};
   device->to_device(physical_of_logical, logical_to_physical);
   EXPECT_EQ(tokens_of_ranks({2, 1, logical_to_physical.view()}), (std::vector<std::int32_t>{6, 6}));
+}
+
+// Two layouts are built before the hop within a node of the first one. Node 1 has the physical
+// experts 2 and 3, which are the logical experts 3 and 0.
+TEST(Dry, TakesTheLoadOfAnInnerPartitionFromItsOperand) {
+  const auto device = make_dry();
+  constexpr Index t = 5, e = 4, k = 2;
+  Index step = 0;
+  set_dry_load(*device, [&](Index, std::span<Index> of) {
+    for (Index i = 0; i < e; ++i) of[i] = step + i;
+    step += e;
+  });
+  const Tensor experts = device->tensor({t, k}, DType::i32), physical_experts = device->tensor({t, k}, DType::i32),
+               logical_to_physical = device->tensor({e}, DType::i32);
+  const std::int32_t physical_of_logical[e] = {3, 1, 0, 2};
+  device->to_device(physical_of_logical, logical_to_physical);
+  const auto tokens_per_expert = [&](ConstView mask, const ExpertPartition& partition, ConstView outer, Index all) {
+    const Tensor counts = device->tensor({partition.ranks() + all}, DType::i32),
+                 per_expert = device->tensor({all}, DType::i32);
+    run(*device, ops::DispatchLayout{.experts = experts,
+                                     .dispatch_mask = mask,
+                                     .partition = partition,
+                                     .expected = {1, 1, logical_to_physical, outer},
+                                     .physical_experts = physical_experts,
+                                     .counts = counts,
+                                     .tokens_per_expert = per_expert});
+    return std::vector<std::int32_t>(per_expert.view().i32(), per_expert.view().i32() + all);
+  };
+  const Tensor mask = device->tensor({t, k}, DType::i32), outer = device->tensor({e}, DType::i32);
+  const auto first = tokens_per_expert(mask, {2, 1, logical_to_physical}, {}, e);
+  EXPECT_EQ(first, (std::vector<std::int32_t>{0, 1, 2, 3}));
+  EXPECT_EQ(tokens_per_expert(mask, {2, 1, logical_to_physical}, {}, e), (std::vector<std::int32_t>{4, 5, 6, 7}));
+  device->to_device(first.data(), outer);
+  EXPECT_EQ(tokens_per_expert({}, {2, 1, {}, 2}, outer, 2), (std::vector<std::int32_t>{3, 0}));
 }
 
 TEST(Dry, MergesEqualCalls) {

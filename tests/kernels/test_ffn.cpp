@@ -227,12 +227,12 @@ TEST_P(FfnBits, EqualSeparateOperations) {
 
         Weight packed_up(up.view()), packed_down(down.view());
         Tensor up_form, down_form;
-        const auto pack = [&](Weight& w, GemmPass pass, Tensor& form, ConstView& to) {
-          const Index bytes = device->packed_weight_bytes(w.values.shape(), c(), pass);
+        const auto pack = [&](Weight& w, GemmPass pass, Tensor& form, PackedWeight& to) {
+          const Index bytes = device->packed_weight_bytes(w.values.shape(), c(), pass, WeightFormat::native);
           if (bytes == 0) return;
           form = device->tensor({bytes}, DType::u8);
           run(*device, ops::PackWeight{.weight = w.values, .pass = pass, .packed = form});
-          to = form;
+          to.elements = form;
         };
         pack(packed_up, GemmPass::fprop, up_form, packed_up.packed_fprop);
         pack(packed_down, GemmPass::dgrad, down_form, packed_down.packed_dgrad);

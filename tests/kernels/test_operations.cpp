@@ -515,10 +515,10 @@ TEST_P(DenseOps, RopeMatchesReference) {
     }
 }
 
-struct QkNormCase : OpCase {
-  QkNorm desc;
+struct HeadQkNormCase : OpCase {
+  HeadQkNorm desc;
   Index t, all, hd, half;
-  QkNormCase(Index t_, QkNorm d, Index others, Index width, Index half_)
+  HeadQkNormCase(Index t_, HeadQkNorm d, Index others, Index width, Index half_)
       : desc(d), t(t_), all(d.q_heads + d.k_heads + others), hd(width), half(half_) {
     note = fmt::format("{} queries, {} keys, pairs {}, kind {}", d.q_heads, d.k_heads, static_cast<int>(d.pairs),
                        static_cast<int>(d.kind));
@@ -531,34 +531,37 @@ struct QkNormCase : OpCase {
     if (half > 0) in("table", {7, half, 2}, table, DType::f32);
     tolerance = gradient_tolerance = 1e-5;
   }
-  ref::QkNormed forward(Values& v) {
-    return ref::qk_norm(desc, all, hd, half, v["weight"], v["positions"], half > 0 ? v["table"] : Numbers{}, v["x"]);
+  ref::HeadQkNormed forward(Values& v) {
+    return ref::head_qk_norm(desc, all, hd, half, v["weight"], v["positions"], half > 0 ? v["table"] : Numbers{},
+                             v["x"]);
   }
 };
 
-struct QkNormForward : QkNormCase {
-  QkNormForward(Index t_, QkNorm d, Index others, Index width, Index half_) : QkNormCase(t_, d, others, width, half_) {
+struct HeadQkNormForward : HeadQkNormCase {
+  HeadQkNormForward(Index t_, HeadQkNorm d, Index others, Index width, Index half_)
+      : HeadQkNormCase(t_, d, others, width, half_) {
     out("y", {t, all, hd});
     out("inverse", {t, d.q_heads + d.k_heads}, DType::f32);
   }
   void run(Device& b) override {
-    run_test(b, ops::QkNormForward{.x = at("x"),
-                                   .weight = at("weight"),
-                                   .positions = at("positions"),
-                                   .table = at("table"),
-                                   .desc = desc,
-                                   .y = at("y"),
-                                   .inverse = at("inverse")});
+    run_test(b, ops::HeadQkNormForward{.x = at("x"),
+                                       .weight = at("weight"),
+                                       .positions = at("positions"),
+                                       .table = at("table"),
+                                       .desc = desc,
+                                       .y = at("y"),
+                                       .inverse = at("inverse")});
   }
   void expect(Values& v) override {
-    const ref::QkNormed want = forward(v);
+    const ref::HeadQkNormed want = forward(v);
     v["y"] = want.y;
     v["inverse"] = want.inverse;
   }
 };
 
-struct QkNormBackward : QkNormCase {
-  QkNormBackward(Index t_, QkNorm d, Index others, Index width, Index half_) : QkNormCase(t_, d, others, width, half_) {
+struct HeadQkNormBackward : HeadQkNormCase {
+  HeadQkNormBackward(Index t_, HeadQkNorm d, Index others, Index width, Index half_)
+      : HeadQkNormCase(t_, d, others, width, half_) {
     in("inverse", {t, d.q_heads + d.k_heads}, forward(values()).inverse, DType::f32);
     in("dy", {t, all, hd});
     out("dx", {t, all, hd});
@@ -566,15 +569,15 @@ struct QkNormBackward : QkNormCase {
     gradients = {{"dx", "x"}, {"dweight", "weight"}};
   }
   void run(Device& b) override {
-    run_test(b, ops::QkNormBackward{.dy = at("dy"),
-                                    .x = at("x"),
-                                    .weight = at("weight"),
-                                    .inverse = at("inverse"),
-                                    .positions = at("positions"),
-                                    .table = at("table"),
-                                    .desc = desc,
-                                    .dx = at("dx"),
-                                    .dweight = at("dweight")});
+    run_test(b, ops::HeadQkNormBackward{.dy = at("dy"),
+                                        .x = at("x"),
+                                        .weight = at("weight"),
+                                        .inverse = at("inverse"),
+                                        .positions = at("positions"),
+                                        .table = at("table"),
+                                        .desc = desc,
+                                        .dx = at("dx"),
+                                        .dweight = at("dweight")});
   }
   double loss(Values& v) override { return ref::dot(v["dy"], forward(v).y); }
 };
@@ -587,22 +590,22 @@ TEST_P(DenseOps, QkNormMatchesReference) {
                      {3, 1, 1, 1, 132, 0},  {1, 1, 1, 0, 255, 1}};
   for (const auto& c : cases)
     for (RopePairs pairs : {RopePairs::half, RopePairs::interleaved}) {
-      const QkNorm desc{c.q, c.k, 1e-5f, pairs, c.t % 2 == 0 ? 1.0f : 0.0f};
-      check(QkNormForward(c.t, desc, c.others, c.hd, c.half));
-      check(QkNormBackward(c.t, desc, c.others, c.hd, c.half));
+      const HeadQkNorm desc{c.q, c.k, 1e-5f, pairs, c.t % 2 == 0 ? 1.0f : 0.0f};
+      check(HeadQkNormForward(c.t, desc, c.others, c.hd, c.half));
+      check(HeadQkNormBackward(c.t, desc, c.others, c.hd, c.half));
       // The norm of Command R+. A LayerNorm of two elements has little but their signs.
       if (c.hd < 4) continue;
-      const QkNorm layernorm{c.q, c.k, 1e-5f, pairs, desc.offset, NormKind::layernorm, true};
-      check(QkNormForward(c.t, layernorm, c.others, c.hd, c.half));
-      check(QkNormBackward(c.t, layernorm, c.others, c.hd, c.half));
+      const HeadQkNorm layernorm{c.q, c.k, 1e-5f, pairs, desc.offset, NormKind::layernorm, true};
+      check(HeadQkNormForward(c.t, layernorm, c.others, c.hd, c.half));
+      check(HeadQkNormBackward(c.t, layernorm, c.others, c.hd, c.half));
     }
 }
 
-struct WholeQkNormCase : OpCase {
-  WholeQkNorm desc;
+struct ProjectionQkNormCase : OpCase {
+  ProjectionQkNorm desc;
   Index t, row;
   // ranks: number of ranks that share the heads.
-  WholeQkNormCase(Index t_, Index q, Index k, Index others, Index ranks)
+  ProjectionQkNormCase(Index t_, Index q, Index k, Index others, Index ranks)
       : desc{q, k, ranks * q, ranks * k, 1e-5f, ranks > 1 ? 1.0f : 0.0f}, t(t_), row(q + k + others) {
     note = fmt::format("{} queries, {} keys, {} ranks", q, k, ranks);
     in("x", {t, row});
@@ -613,8 +616,8 @@ struct WholeQkNormCase : OpCase {
     for (double& x : elsewhere) x = std::abs(x) * static_cast<double>((ranks - 1) * q);
     in("others", {t, 2}, elsewhere, DType::f32);
   }
-  Numbers squares(Values& v) { return added(ref::whole_sums(desc, row, v["x"], v["x"]), v); }
-  Numbers forward(Values& v) { return ref::whole_qk_norm(desc, row, v["weight"], v["others"], v["x"]); }
+  Numbers squares(Values& v) { return added(ref::projection_sums(desc, row, v["x"], v["x"]), v); }
+  Numbers forward(Values& v) { return ref::projection_qk_norm(desc, row, v["weight"], v["others"], v["x"]); }
 
  private:
   static Numbers added(Numbers sums, Values& v) {
@@ -623,57 +626,58 @@ struct WholeQkNormCase : OpCase {
   }
 };
 
-struct WholeQkNormForward : WholeQkNormCase {
-  WholeQkNormForward(Index t_, Index q, Index k, Index others, Index ranks) : WholeQkNormCase(t_, q, k, others, ranks) {
+struct ProjectionQkNormForward : ProjectionQkNormCase {
+  ProjectionQkNormForward(Index t_, Index q, Index k, Index others, Index ranks)
+      : ProjectionQkNormCase(t_, q, k, others, ranks) {
     in("other_x", {t, row});
     in("squares", {t, 2}, squares(values()), DType::f32);
     out("sums", {t, 2}, DType::f32);
     out("y", {t, row});
   }
   void run(Device& b) override {
-    run_test(b, ops::WholeQkNormSums{.x = at("x"), .y = at("other_x"), .desc = desc, .sums = at("sums")});
-    run_test(b, ops::WholeQkNormForward{
+    run_test(b, ops::ProjectionQkNormSums{.x = at("x"), .y = at("other_x"), .desc = desc, .sums = at("sums")});
+    run_test(b, ops::ProjectionQkNormForward{
                     .x = at("x"), .weight = at("weight"), .squares = at("squares"), .desc = desc, .y = at("y")});
   }
   void expect(Values& v) override {
-    v["sums"] = ref::whole_sums(desc, row, v["x"], v["other_x"]);
+    v["sums"] = ref::projection_sums(desc, row, v["x"], v["other_x"]);
     v["y"] = forward(v);
   }
 };
 
 // Backward on a rank whose peers contribute no gradients.
-struct WholeQkNormBackward : WholeQkNormCase {
-  WholeQkNormBackward(Index t_, Index q, Index k, Index others, Index ranks)
-      : WholeQkNormCase(t_, q, k, others, ranks) {
+struct ProjectionQkNormBackward : ProjectionQkNormCase {
+  ProjectionQkNormBackward(Index t_, Index q, Index k, Index others, Index ranks)
+      : ProjectionQkNormCase(t_, q, k, others, ranks) {
     in("dy", {t, row});
     in("squares", {t, 2}, squares(values()), DType::f32);
-    in("products", {t, 2}, ref::whole_sums(desc, row, values()["dy"], forward(values())), DType::f32);
+    in("products", {t, 2}, ref::projection_sums(desc, row, values()["dy"], forward(values())), DType::f32);
     out("dx", {t, row});
     accumulate("dweight", {q + k}, DType::f32);
     gradients = {{"dx", "x"}, {"dweight", "weight"}};
   }
   void run(Device& b) override {
-    run_test(b, ops::WholeQkNormBackward{.dy = at("dy"),
-                                         .x = at("x"),
-                                         .weight = at("weight"),
-                                         .squares = at("squares"),
-                                         .products = at("products"),
-                                         .desc = desc,
-                                         .dx = at("dx"),
-                                         .dweight = at("dweight")});
+    run_test(b, ops::ProjectionQkNormBackward{.dy = at("dy"),
+                                              .x = at("x"),
+                                              .weight = at("weight"),
+                                              .squares = at("squares"),
+                                              .products = at("products"),
+                                              .desc = desc,
+                                              .dx = at("dx"),
+                                              .dweight = at("dweight")});
   }
   double loss(Values& v) override { return ref::dot(v["dy"], forward(v)); }
 };
 
-TEST_P(DenseOps, WholeQkNormMatchesReference) {
+TEST_P(DenseOps, ProjectionQkNormMatchesReference) {
   struct {
     Index t, q, k, others;
   } const cases[] = {{0, 4, 2, 2},   {1, 3, 2, 0},      {5, 7, 3, 3},    {6, 40, 20, 20},
                      {33, 64, 8, 8}, {3, 1000, 250, 1}, {700, 24, 8, 8}, {2, 2048, 512, 512}};
   for (const auto& c : cases)
     for (Index ranks : {1, 3}) {
-      check(WholeQkNormForward(c.t, c.q, c.k, c.others, ranks));
-      check(WholeQkNormBackward(c.t, c.q, c.k, c.others, ranks));
+      check(ProjectionQkNormForward(c.t, c.q, c.k, c.others, ranks));
+      check(ProjectionQkNormBackward(c.t, c.q, c.k, c.others, ranks));
     }
 }
 

@@ -84,7 +84,7 @@ std::map<std::string, Numbers> trained_weights(const Config& config, const std::
     for (const ParamSpec& spec : specs) {
       Numbers &w = weights[spec.name], &m = first[spec.name], &g = gradients[spec.name];
       const double decay = spec.decays ? t.weight_decay : 0;
-      if (spec.optimizer == Optimizer::adamw) {
+      if (update_rule(spec.optimizer).name == "adamw") {
         const reference::AdamW desc{static_cast<float>(t.beta1), static_cast<float>(t.beta2), static_cast<float>(t.eps),
                                     static_cast<float>(decay)};
         const auto s = static_cast<double>(step);
@@ -94,12 +94,11 @@ std::map<std::string, Numbers> trained_weights(const Config& config, const std::
       }
       reference::momentum_update(t.momentum, coefficient, g, m);
       Numbers direction = m;
-      if (spec.optimizer == Optimizer::muon) {
+      if (update_rule(spec.optimizer).name == "muon") {
+        const auto [stack_dims, row_dims] = *spec.matrix;
         Index matrices = 1, rows = 1, columns = 1;
         for (int d = 0; d < spec.shape.size(); ++d)
-          (d < spec.matrix.stack_dims                          ? matrices
-           : d < spec.matrix.stack_dims + spec.matrix.row_dims ? rows
-                                                               : columns) *= spec.shape[d];
+          (d < stack_dims ? matrices : d < stack_dims + row_dims ? rows : columns) *= spec.shape[d];
         for (Index k = 0; k < matrices; ++k) {
           const auto begin = direction.begin() + k * rows * columns;
           const Numbers update = reference::muon_direction(rows, columns, {begin, begin + rows * columns});

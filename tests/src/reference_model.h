@@ -172,8 +172,8 @@ class Model {
       Numbers weight = p.at(prefix + "q_norm.weight");
       const Numbers& keys = p.at(prefix + "k_norm.weight");
       weight.insert(weight.end(), keys.begin(), keys.end());
-      qkv = whole_qk_norm({H * hd, K * hd, H * hd, K * hd, static_cast<float>(m.norm_eps), offset()}, all * hd, weight,
-                          {}, qkv);
+      qkv = projection_qk_norm({H * hd, K * hd, H * hd, K * hd, static_cast<float>(m.norm_eps), offset()}, all * hd,
+                               weight, {}, qkv);
     }
     if (m.clip_qkv > 0)
       for (double& value : qkv) value = std::clamp(value, -m.clip_qkv, m.clip_qkv);
@@ -182,9 +182,9 @@ class Model {
       Numbers weight = p.at(prefix + "q_norm.weight");
       const Numbers& keys = p.at(prefix + "k_norm.weight");
       weight.insert(weight.end(), keys.begin(), keys.end());
-      qkv = qk_norm({H, K, static_cast<float>(m.norm_eps), m.rope_pairs, offset(),
-                     layer ? NormKind::layernorm : NormKind::rmsnorm, layer},
-                    all, hd, half, weight, positions, table, qkv)
+      qkv = head_qk_norm({H, K, static_cast<float>(m.norm_eps), m.rope_pairs, offset(),
+                          layer ? NormKind::layernorm : NormKind::rmsnorm, layer},
+                         all, hd, half, weight, positions, table, qkv)
                 .y;
     } else if (!table.empty()) {
       qkv = rope(all, hd, H + K, half, positions, table, false, qkv, m.rope_pairs);

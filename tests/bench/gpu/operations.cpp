@@ -233,36 +233,36 @@ void add_attention(std::vector<Operation>& all, const Sizes& s) {
                      run(o.b, ops::Rope{.x = x, .heads = s.H + s.K, .positions = positions, .table = rotations});
                    };
                  }});
-  const QkNorm qk_norm = {s.H, s.K, 1e-5f};
+  const HeadQkNorm qk_norm = {s.H, s.K, 1e-5f};
   all.push_back(
-      {"qk_norm_forward", [s, table, qkv_rows, qk_norm](Operands& o) -> Run {
+      {"head_qk_norm_forward", [s, table, qkv_rows, qk_norm](Operands& o) -> Run {
          const View x = o.random(qkv_rows), weight = o.random({2, s.hd}), y = o.zeros(qkv_rows);
          const View rotations = table(o), positions = o.below(s.T(), s.S), inverse = o.f32({s.T(), s.H + s.K});
          return [&o, qk_norm, x, weight, positions, rotations, y, inverse] {
-           run(o.b, ops::QkNormForward{.x = x,
-                                       .weight = weight,
-                                       .positions = positions,
-                                       .table = rotations,
-                                       .desc = qk_norm,
-                                       .y = y,
-                                       .inverse = inverse});
+           run(o.b, ops::HeadQkNormForward{.x = x,
+                                           .weight = weight,
+                                           .positions = positions,
+                                           .table = rotations,
+                                           .desc = qk_norm,
+                                           .y = y,
+                                           .inverse = inverse});
          };
        }});
   all.push_back(
-      {"qk_norm_backward", [s, table, qkv_rows, qk_norm](Operands& o) -> Run {
+      {"head_qk_norm_backward", [s, table, qkv_rows, qk_norm](Operands& o) -> Run {
          const View dy = o.random(qkv_rows), x = o.random(qkv_rows), weight = o.random({2, s.hd});
          const View rotations = table(o), positions = o.below(s.T(), s.S), inverse = o.f32({s.T(), s.H + s.K});
          const View dx = o.zeros(qkv_rows), dweight = o.f32({2, s.hd});
          return [&o, qk_norm, dy, x, weight, inverse, positions, rotations, dx, dweight] {
-           run(o.b, ops::QkNormBackward{.dy = dy,
-                                        .x = x,
-                                        .weight = weight,
-                                        .inverse = inverse,
-                                        .positions = positions,
-                                        .table = rotations,
-                                        .desc = qk_norm,
-                                        .dx = dx,
-                                        .dweight = dweight});
+           run(o.b, ops::HeadQkNormBackward{.dy = dy,
+                                            .x = x,
+                                            .weight = weight,
+                                            .inverse = inverse,
+                                            .positions = positions,
+                                            .table = rotations,
+                                            .desc = qk_norm,
+                                            .dx = dx,
+                                            .dweight = dweight});
          };
        }});
   // Heads of q, k and v in a tensor of all heads.

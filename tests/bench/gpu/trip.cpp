@@ -52,14 +52,14 @@ Trip::Trip(Device& device, const Mesh& mesh, const ModelShape& shape, DType dtyp
   device_.to_device(all.data(), dispatch_mask_);
   fill_normal(device_, x_, 1, fmt::format("x of rank {}", group_.rank()));
   fill_normal(device_, weights_, 1, "weights");
-  dispatch_layout_ = DispatchLayout(placement_, T_, k_, E_, arena_, arena_);
+  dispatch_layout_ = DispatchLayout(placement_, T_, k_, arena_.i32({E_}), arena_, arena_);
   build_layout();
   device_.synchronize();
 }
 
 void Trip::build_layout() {
   const Arena::Scope scope(arena_);
-  dispatch_layout_.build(device_, placement_, chosen_, dispatch_mask_, arena_.i32({E_}), arena_);
+  dispatch_layout_.build(device_, placement_, chosen_, dispatch_mask_, arena_);
 }
 
 // Sets received_, received_weights_ and physical_experts_.
