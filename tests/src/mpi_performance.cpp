@@ -8,8 +8,8 @@
 namespace sy {
 namespace {
 
-// Adds times to the sections of a step that has begun: in `data` 1 ms more on each rank than on the one
-// before, in `dispatch` 4 ms, of which 3 ms are in collectives.
+// Adds times to the sections of a step that has begun. In `data` each rank has 1 ms more than the
+// rank before it. In `dispatch` each has 4 ms, of which 3 ms are in collectives.
 void add_times(RankContext& context, int rank) {
   using std::chrono::milliseconds;
   StepTimes& times = *context.step_times;
@@ -30,7 +30,8 @@ TEST(Performance, IsGatheredFromAllRanks) {
   for (Index step = 11; step <= 13; ++step) {
     meter.begin_step();
     add_times(world.rank_context(), rank);
-    if (step == 11) add_times(world.rank_context(), rank);  // warming up takes longer, and is left out
+    // The meter leaves out the warm-up, which takes longer.
+    if (step == 11) add_times(world.rank_context(), rank);
     StepMetrics m;
     m.step = step;
     m.step_seconds = step == 11 ? 10 : 2;
