@@ -72,6 +72,19 @@ std::string_view name_of(Collective kind) {
   return name.substr(name.find(' ') + 1);
 }
 
+std::vector<std::string> all_gather_texts(Comm& world, const std::string& mine) {
+  const Index length = world.max(static_cast<Index>(mine.size()) + 1);
+  std::string padded = mine, all(static_cast<std::size_t>(length * world.size()), '\0');
+  padded.resize(static_cast<std::size_t>(length), '\0');
+  const auto view = [](std::string& s) {
+    return view_of(reinterpret_cast<std::uint8_t*>(s.data()), {static_cast<Index>(s.size())});
+  };
+  world.all_gather(view(padded), view(all));
+  std::vector<std::string> texts;
+  for (int rank = 0; rank < world.size(); ++rank) texts.emplace_back(all.c_str() + rank * length);
+  return texts;
+}
+
 std::string format_rank_list(const std::vector<int>& ascending) {
   std::string text;
   for (std::size_t i = 0; i < ascending.size();) {

@@ -20,6 +20,7 @@ set(order
     "src/io/format"                                    # the interface of a checkpoint's file format
     "src/io/hdf5"
     "src/build src/optimizers src/text"
+    "src/provenance"                                   # of a program, its machines and its call
     "src/config"
     "src/params"
     "src/io src/model"

@@ -243,10 +243,12 @@ Json sections_json(std::span<const Section> sections) {
   return out;
 }
 
-void write_figures(const fs::path& file, std::span<const Section> sections, const std::string& title) {
+void write_figures(const fs::path& file, std::span<const Section> sections, const std::string& title,
+                   const Json& provenance) {
   // Limit of the size of an attribute.
   constexpr std::size_t most_label_bytes = 60000;
   std::vector<ArrayFileEntry> entries = {{"/", {{"meaning", title}}}};
+  if (!provenance.is_null()) entries.front().attributes.emplace_back("provenance", provenance.dump());
   for (const Section& s : sections) {
     entries.push_back({"/" + s.name, {{"meaning", s.title}}});
     for (const Figure& f : s.figures) {

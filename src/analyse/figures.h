@@ -91,6 +91,8 @@ void add_sections(Page& page, std::span<const Section> sections);
 // Writes a new file and replaces an older one atomically. Throws Failure.
 // Each figure is a dataset /SECTION/FIGURE of f64 with the attributes unit, meaning and dimensions.
 // One attribute per dimension holds its labels and has its name.
-void write_figures(const std::filesystem::path& file, std::span<const Section> sections, const std::string& title);
+// provenance: the attribute of this name of the file, as JSON; left out if it is null.
+void write_figures(const std::filesystem::path& file, std::span<const Section> sections, const std::string& title,
+                   const Json& provenance = {});
 
 }  // namespace sy

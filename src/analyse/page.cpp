@@ -116,6 +116,18 @@ std::string html_table(const std::vector<std::string>& header, const std::vector
   return out + "</table></div>\n";
 }
 
+std::string provenance_html(const Json& record, ProvenanceDetail detail) {
+  if (record.is_null()) return "";
+  std::string html = "<footer><p class=\"muted\">" + escaped(provenance_line(record)) + "</p>\n";
+  if (detail == ProvenanceDetail::full) {
+    std::vector<std::vector<std::string>> rows;
+    for (const auto& [name, value] : provenance_entries(record))
+      if (!value.empty()) rows.push_back({name, value});
+    html += "<details><summary>Provenance</summary>\n" + html_table({"name", "value"}, rows, 1) + "</details>\n";
+  }
+  return html + "</footer>\n";
+}
+
 std::string scale_bar(const std::string& meaning, Palette palette, const std::vector<std::string>& marks) {
   const std::size_t n = marks.size();
   std::string out = "<p class=\"muted\">" + escaped(meaning) + "</p>";

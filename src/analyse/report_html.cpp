@@ -464,7 +464,7 @@ void number_section(Page& page, const ExpertReport& r) {
 
 }  // namespace
 
-std::string report_html(const ExpertReport& r) {
+std::string report_html(const ExpertReport& r, ProvenanceDetail detail) {
   Page page(fmt::format("Expert load of {}, {}", run_name(r), r.checkpoint.filename().string()));
   header(page, r);
   if (r.load.empty()) {
@@ -484,6 +484,7 @@ std::string report_html(const ExpertReport& r) {
   domain_section(page, r);
   add_sections(page, r.sections);
   if (!r.load.empty()) number_section(page, r);
+  page << provenance_html(r.provenance, detail);
   return page.finish();
 }
 

@@ -11,6 +11,7 @@
 #include "src/evaluate/logits.h"
 #include "src/io/hdf5/array_file.h"
 #include "src/io/manifest.h"
+#include "src/provenance/provenance.h"
 #include "src/system/files.h"
 #include "src/text/json.h"
 #include "src/text/numbers.h"
@@ -175,7 +176,8 @@ int evaluate_command(CommandLine& line) {
       !arguments.count("data") || state.dataset_digest.empty() || state.dataset_digest == dataset->digest(),
       evaluation.dropless ? 0 : config.moe.capacity_factor,
       window,
-      arguments.count("stride") ? evaluation.stride : window};
+      arguments.count("stride") ? evaluation.stride : window,
+      with_inputs(line.provenance, state.config, dataset->digest())};
 
   const std::string advice = "lower --batch, or use more ranks";
   const auto engine =

@@ -81,9 +81,13 @@ int experts_command(CommandLine& line) {
       "ep=N: the load of N expert-parallel ranks, and a placement that evens it out")(
       "placement-file", po::value(&placement_file), "write that placement as JSON");
   add_replay_options(options);
+  add_provenance_option(options);
   po::variables_map arguments;
   if (!parse_options(line, "experts", options, {"checkpoint"}, arguments)) return 0;
 
+  ErrorList errors("experts");
+  const ProvenanceDetail detail = provenance_detail(arguments, errors);
+  errors.raise();
   if ((csv == "-") + (html == "-") + arguments["json"].as<bool>() > 1)
     bad_input("experts: only one of --json, --csv - and --html - can go to standard output");
   for (const char* output : {"csv", "html", "hdf5", "figures-csv", "placement-file"})
@@ -109,6 +113,9 @@ int experts_command(CommandLine& line) {
     return make_report(checkpoint, wanted);
   };
   ExpertReport report = report_of("checkpoint");
+  if (!line.provenance.is_null())
+    report.provenance = with_inputs(line.provenance, report.state.config, report.state.dataset_digest);
+  const Json provenance = record_for(report.provenance, detail);
   if (arguments.count("compare")) {
     const ExpertReport other = report_of("compare");
     report.sections.push_back(comparison(report, other));
@@ -124,20 +131,20 @@ int experts_command(CommandLine& line) {
     for (Section& section : replay_sections(line.world, arguments)) report.sections.push_back(std::move(section));
 
   // Files come first: a closed standard output (`| head`) ends the command.
-  if (!csv.empty() && csv != "-") write_output(csv, report_csv(report));
-  if (!html.empty() && html != "-") write_output(html, report_html(report));
+  if (!csv.empty() && csv != "-") write_output(csv, csv_with_provenance(report_csv(report), provenance));
+  if (!html.empty() && html != "-") write_output(html, report_html(report, detail));
   if (!hdf5.empty()) {
     std::vector<Section> sections = load_sections(report);
     sections.insert(sections.end(), report.sections.begin(), report.sections.end());
-    write_figures(hdf5, sections, "switchyard experts " + report.checkpoint.string());
+    write_figures(hdf5, sections, "switchyard experts " + report.checkpoint.string(), provenance);
   }
-  if (!figures.empty()) write_output(figures, sections_csv(report.sections));
+  if (!figures.empty()) write_output(figures, csv_with_provenance(sections_csv(report.sections), provenance));
   if (arguments["json"].as<bool>())
     std::cout << json_text(report_json(report), 1) << std::flush;
   else if (csv == "-")
-    std::cout << report_csv(report) << std::flush;
+    std::cout << csv_with_provenance(report_csv(report), provenance) << std::flush;
   else if (html == "-")
-    std::cout << report_html(report) << std::flush;
+    std::cout << report_html(report, detail) << std::flush;
   else
     std::cout << report_text(report, colours_wanted()) << std::flush;
   return 0;

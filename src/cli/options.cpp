@@ -160,6 +160,19 @@ bool parse_options(const CommandLine& line, const std::string& command, const po
   return go;
 }
 
+void add_provenance_option(po::options_description& options) {
+  options.add_options()("provenance", po::value<std::string>()->default_value("brief"),
+                        "brief or full: files for others contain version, commit, hardware and digest of the "
+                        "configuration, or also hosts, command, date, environment and libraries");
+}
+
+ProvenanceDetail provenance_detail(const po::variables_map& arguments, ErrorList& errors) {
+  if (!has_value(arguments, "provenance")) return ProvenanceDetail::brief;
+  const std::string value = arguments["provenance"].as<std::string>();
+  if (value != "brief" && value != "full") errors.add("--provenance {}: expected brief or full", value);
+  return value == "full" ? ProvenanceDetail::full : ProvenanceDetail::brief;
+}
+
 bool has_value(const po::variables_map& arguments, const char* option) {
   return arguments.count(option) > 0 && !arguments[option].empty();
 }

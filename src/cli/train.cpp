@@ -27,6 +27,7 @@ int train_command(CommandLine& line) {
       "configs/ holds examples. Ctrl-C, SIGTERM, SIGHUP and SIGUSR1 ask for a checkpoint and a clean stop, which has\n"
       "exit code 3; a second Ctrl-C, SIGTERM or SIGHUP ends the run at once.\n\nOptions");
   RunOptions run_options;
+  run_options.provenance = line.provenance;
   // clang-format off
   options.add_options()
       ("quiet", po::bool_switch(&run_options.quiet), "no progress: only the last step, its performance, warnings and errors")

@@ -12,10 +12,6 @@
 
 namespace sy {
 
-// Returns the texts of all ranks on every rank. Collective. A text must not end in a blank, and at
-// least one must not be empty.
-std::vector<std::string> gather(Comm& world, const std::string& mine);
-
 // Returns RankFacts::gpu_aware_mpi and nccl_over_tcp of this process, from its environment.
 // cuda_aware: MpiInfo::cuda_aware.
 std::string gpu_aware_mpi_setting(std::string_view cuda_aware);

@@ -1,7 +1,5 @@
 #include "src/experiments/document.h"
 
-#include "dist/runtime.h"
-#include "src/build_info.h"
 #include "src/text/ini.h"
 #include "src/text/numbers.h"
 
@@ -18,16 +16,8 @@ Json typed(std::string_view type, const std::string& value) {
 
 }  // namespace
 
-Json json_document(std::string_view command) {
-  const BuildInfo& build = build_info();
-  return {{"format", "switchyard-" + std::string(command)},
-          {"version", json_version},
-          {"provenance",
-           {{"program_version", build.version},
-            {"commit", build.commit.empty() ? Json() : Json(build.commit)},
-            {"build_options", build.options},
-            {"host", host_name()},
-            {"date", utc_now(false)}}}};
+Json json_document(std::string_view command, const Json& provenance) {
+  return {{"format", "switchyard-" + std::string(command)}, {"version", json_version}, {"provenance", provenance}};
 }
 
 Json config_json(const Config& config) {

@@ -10,6 +10,7 @@
 #include "src/io/manifest.h"
 #include "src/io/trace.h"
 #include "src/params/costs.h"
+#include "src/provenance/provenance.h"
 #include "src/text/numbers.h"
 #include "src/text/strings.h"
 #include "src/text/table.h"
@@ -51,6 +52,8 @@ TrainingRun::TrainingRun(Comm& world, const Config& config, const RunOptions& op
   state_.dataset_digest = dataset_.digest();
   state_.tokenizer = to_text(tokenizers_of(dataset_));
   state_.unicode_versions = dataset_.unicode_versions();
+  if (!options.provenance.is_null())
+    state_.provenance = with_inputs(options.provenance, state_.config, state_.dataset_digest).dump();
   state_.layout = layout.str();
   state_.experts.layers = engine_.model().moe_layers();
   state_.experts.experts = config.moe.experts;
@@ -111,7 +114,8 @@ int TrainingRun::train() {
   MachinePeak peak = options_.peak;
   if (!mfu_problem_.empty()) peak.flops = 0;
   PerformanceMeter meter(world_, model_costs(config_, engine_.vocab()).flops_per_token, peak);
-  StepTrace step_trace(world_, dir_ / "trace", config_.log.trace_first, config_.log.trace_steps);
+  StepTrace step_trace(world_, dir_ / "trace", config_.log.trace_first, config_.log.trace_steps,
+                       parse_record(state_.provenance));
   while (!stop && !stop_early && trainer_.steps_done() < config_.train.steps) {
     // Waiting for other ranks after the passes belongs to this step as well.
     const ScopedStep scoped_step(world_.rank_context(), trainer_.steps_done() + 1);

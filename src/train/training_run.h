@@ -47,6 +47,8 @@ class TrainingRun {
   // Starts a new run folder, or continues one and returns true. Also sets the weights and the state
   // of training. Overwrites nothing of an older run. Throws CollectiveError. Collective.
   bool prepare_folder();
+  // Appends the record of this start to RUN/provenance.jsonl. On the first rank.
+  void record_start() const;
   // Copies the tokenizer to the run folder. `from`: the checkpoint that training starts from; empty
   // if there is none. If that run has a copy of the same tokenizer, it is preferred, since it has
   // more companion files.

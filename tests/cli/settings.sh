@@ -206,7 +206,7 @@ says "the order of samples changes with train.seed: 9 here, 1 there"
 
 # ---- the program ----
 expect_ok "$switchyard" --version
-[[ $out =~ ^switchyard\ [0-9]+\.[0-9]+\.[0-9]+$ ]] || die "not a version"
+[[ ${out%%$'\n'*} =~ ^switchyard\ [0-9]+\.[0-9]+\.[0-9]+$ ]] || die "not a version"
 expect_ok "$switchyard" help help
 expect_output "usage: switchyard"
 complete_line() {  # WORD...; sets `out` to bash's candidates for the last word
