@@ -39,10 +39,11 @@ if [[ $("$mpiexec" --version 2>&1) == *HYDRA* ]]; then
 else
   mpi=openmpi bare_mpirun=("$mpiexec" --allow-run-as-root --oversubscribe --bind-to none -np)
 fi
-# Returns whether $err is the launcher's report that RANK was killed. MPICH's names no rank.
+# Returns whether $err, or $out with MPICH, has the report of the launcher that RANK was killed.
+# MPICH's names no rank.
 names_killed_rank() {  # RANK
   if [[ $mpi == mpich ]]; then
-    [[ $err == *"EXIT STRING: Killed (signal 9)"* ]]
+    [[ $out == *"EXIT STRING: Killed (signal 9)"* ]]
   else
     [[ $err == *"rank $1 with PID "*" on node $(uname -n) exited on signal 9"* ]]
   fi
