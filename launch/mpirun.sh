@@ -182,7 +182,11 @@ fi
 while kill -0 "$mpirun" 2>/dev/null; do wait "$mpirun" || true; done  # a signal ends `wait`, too
 code=0
 wait "$mpirun" || code=$?
-[[ -z $hydra || $code -ne 255 ]] || code=1  # Hydra had to end the ranks
+if [[ -n $hydra ]]; then
+  # Hydra's code is the bitwise OR of those of the ranks, and 9 for a rank that it killed after
+  # another one had failed. It is 255 if Hydra failed itself.
+  case $code in 9 | 11 | 255) code=1 ;; esac
+fi
 if [[ -n $watcher ]]; then
   kill -KILL -- "-$watcher" 2>/dev/null || true  # its group includes its `sleep`
   wait "$watcher" 2>/dev/null || true

@@ -67,6 +67,7 @@ int run_command(const sy::Command& command, sy::Comm& world, const std::vector<s
 }  // namespace
 
 int main(int argc, char** argv) {
+  sy::restore_ignored_signals();
   const std::string_view command = argc > 1 ? argv[1] : "help";
   sy::apply_thread_settings(
       argv, command == "generate" ? sy::spins_between_short_products : sy::spins_between_large_products);

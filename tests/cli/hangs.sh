@@ -64,7 +64,7 @@ ended_within() {  # RUN SECONDS
     while [[ -d /proc/$pid ]] && ((SECONDS < $2)); do sleep 0.1; done
     [[ ! -d /proc/$pid ]] || die "process $pid of $1 goes on"
   done
-  err=$(cat "$1.err")
+  err=$(cat "$1.err") out=$(cat "$1.out")
 }
 limit=$((2 * seconds + 15))  # on busy machines, too
 says() { grep -qE "$1" <<<"$err" || die "not a word of '$1' in: $err"; }

@@ -79,7 +79,7 @@ if [[ $mpi == openmpi ]]; then  # that of MPICH prints no such lines
   [[ $code -eq 137 && $err == *"Primary job"* ]] || die "exit code $code of a killed rank, or no message"
 else
   call "$mpirun" 1 bash -c 'echo "switchyard: an error" >&2; kill -9 $$'
-  [[ $code -eq 9 && $err == *"BAD TERMINATION"* ]] || die "exit code $code of a killed rank, or no message"
+  [[ $code -eq 1 && $out == *"BAD TERMINATION"* ]] || die "exit code $code of a killed rank, or no message"
 fi
 expect_ok "$mpirun" 1 bash -c 'printf "switchyard: an error\n---------------------------\nPrimary job  term" >&2'
 [[ $err == $'switchyard: an error\n---------------------------\nPrimary job  term' ]] || die "text of the program is lost: $err"

@@ -103,8 +103,9 @@ own="switchyard: rank 2 on $host has computed, read or written in the forward pa
 SWITCHYARD_LOCAL_TIMEOUT=0 SWITCHYARD_TIMEOUT=2 expect_ok timeout 60 "$root/launch/mpirun.sh" 2 "$ends" late 3
 expect_exit 2 env SWITCHYARD_LOCAL_TIMEOUT=-1 "$root/launch/mpirun.sh" 2 "$ends" late 0
 [[ $(grep '^switchyard: ' <<<"$err") == "switchyard: SWITCHYARD_LOCAL_TIMEOUT = '-1'"* ]] || die "another message"
-# If the address space of a rank is full, the job runs without shared memory, and no rank hangs.
-ENDS_MEMORY=MPI_Comm_split_type SWITCHYARD_TIMEOUT=20 expect_ok timeout 60 "$root/launch/mpirun.sh" 3 "$ends" differ nothing
+# If the address space of a rank is full, the job runs without shared memory, and no rank hangs. The
+# UCX of MPICH needs address space then, too.
+[[ $mpi == mpich ]] || ENDS_MEMORY=MPI_Comm_split_type SWITCHYARD_TIMEOUT=20 expect_ok timeout 60 "$root/launch/mpirun.sh" 3 "$ends" differ nothing
 # No memory for a thread.
 expect_exit 1 "$ends" threadless
 [[ $err == "switchyard: a thread cannot be started"*"ulimit -v"* ]] || die "another message: $err"
