@@ -70,7 +70,7 @@ class SharedFolder {
 };
 
 fs::path default_folder(Comm& world) {
-  const std::vector<std::string> hosts = gather(world, host_name());
+  const std::vector<std::string> hosts = all_gather_texts(world, host_name());
   std::error_code ignored;
   const fs::path local = fs::temp_directory_path(ignored);
   return std::set(hosts.begin(), hosts.end()).size() > 1 || local.empty() ? fs::current_path() : local;
@@ -126,7 +126,7 @@ bool Checks::run(const std::string& name, bool local, const std::function<void(F
   Check& result = checks_.emplace_back();
   result.name = name;
   int rank = 0, skipping = 0;
-  for (const std::string& other : gather(world_, text.dump())) {
+  for (const std::string& other : all_gather_texts(world_, text.dump())) {
     const Json found = Json::parse(other);
     result.seconds = std::max(result.seconds, found["seconds"].get<double>());
     const auto detail = found["detail"].get<std::string>(), skipped = found["skipped"].get<std::string>();

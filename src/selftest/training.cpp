@@ -285,7 +285,7 @@ class TrainingChecks {
       } catch (const std::exception& e) {
         finding.errors.emplace_back(e.what());
       }
-      const std::vector<std::string> hosts = gather(world_, host_name());
+      const std::vector<std::string> hosts = all_gather_texts(world_, host_name());
       std::vector<double> all(losses.size() * hosts.size());
       world_.all_gather(view_of(losses.data(), {steps}), view_of(all.data(), {std::ssize(all)}));
       compare_ranks(losses, all, hosts, finding);

@@ -32,8 +32,10 @@ TEST_P(Numerics, EveryOperationIsRight) {
 }
 
 TEST(Numerics, EveryInstructionSetIsRight) {
-  for (const CpuIsa& isa : cpu_isas())
-    if (isa.runs_here()) EXPECT_EQ(errors_of(numerics::check_operations(*isa.kernels.make(isa.name))), "") << isa.name;
+  for (const CpuIsa& isa : cpu_isas()) {
+    if (!isa.runs_here()) continue;
+    EXPECT_EQ(errors_of(numerics::check_operations(*isa.kernels.make(isa.name))), "") << isa.name;
+  }
 }
 
 // The cpu device, except that one operation does nothing, or fails.
@@ -45,8 +47,8 @@ class Faulty final : public Device {
   std::string describe() const override { return "faulty"; }
   DeviceMemory allocate(Index bytes) override { return cpu_->allocate(bytes); }
   Index free_bytes() const override { return cpu_->free_bytes(); }
-  Index packed_weight_bytes(const Shape& weight, DType dtype, GemmPass pass) const override {
-    return cpu_->packed_weight_bytes(weight, dtype, pass);
+  Index packed_weight_bytes(const Shape& weight, DType dtype, GemmPass pass, WeightFormat format) const override {
+    return cpu_->packed_weight_bytes(weight, dtype, pass, format);
   }
   bool supports_gathered_rows() const override { return true; }
 
