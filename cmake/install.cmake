@@ -66,6 +66,7 @@ set(CPACK_DEBIAN_PACKAGE_RECOMMENDS "gnuplot-nox")
 # CPACK_PACKAGING_INSTALL_PREFIX would be a folder in the tarball. Debian packages have /usr anyway.
 set(CPACK_VERBATIM_VARIABLES TRUE)
 set(CPACK_SOURCE_GENERATOR TGZ)
+set(CPACK_PRE_BUILD_SCRIPTS ${CMAKE_SOURCE_DIR}/cmake/source_commit.cmake)
 set(CPACK_SOURCE_PACKAGE_FILE_NAME switchyard-${PROJECT_VERSION})
 set(escape "([][+.*()^$?|\\])")
 string(REGEX REPLACE "${escape}" "\\\\\\1" source "${CMAKE_SOURCE_DIR}")

@@ -60,13 +60,13 @@ int slurm_tasks() {
 
 constexpr std::string_view hydra_proxy = "hydra_pmi_proxy";
 
-volatile pid_t launcher_pid = 0;
+volatile pid_t parent_at_start = 0;
 
 // Signal handler: exits if the launcher has ended. Without it, a rank would run on until MPI
 // notices, in a run folder that another job may own by then. The signal also comes if only the
 // launcher's thread that started this rank has ended.
 void exit_without_launcher(int) {
-  if (getppid() != launcher_pid) _exit(1);
+  if (getppid() != parent_at_start) _exit(1);
 }
 
 std::string process_name(pid_t process) {
@@ -106,7 +106,7 @@ LaunchedRank launched_rank() {
 
 // MPICH's mpiexec starts a proxy on each machine, which starts the ranks. It may be the proxy's
 // parent.
-pid_t launcher() {
+pid_t launcher_pid() {
   if (!launched()) return 0;
   const pid_t parent = getppid();
   return process_name(parent) == hydra_proxy ? parent_of(parent) : parent;
@@ -131,7 +131,7 @@ void wait_for_launcher_to_read() {
 }
 
 void exit_with_launcher() {
-  launcher_pid = getppid();                    // the one whose end the kernel reports
+  parent_at_start = getppid();                 // the one whose end the kernel reports
   std::signal(SIGURG, exit_without_launcher);  // unused otherwise, and ignored by default
   prctl(PR_SET_PDEATHSIG, SIGURG);
   exit_without_launcher(0);
@@ -158,7 +158,7 @@ void exit_without_process_manager() {
 // second signal that arrives before the first one is handled is lost. Therefore the signal repeats
 // every 200 ms for five seconds; SIGKILL follows.
 void terminate_mpirun() {
-  const pid_t parent = getppid(), mpirun = launcher();
+  const pid_t parent = getppid(), mpirun = launcher_pid();
   const std::string name = process_name(mpirun);
   const bool hydra = parent != mpirun && (name.starts_with("mpiexec") || name.starts_with("mpirun"));
   if (!hydra && name != "mpirun" && name != "orterun" && name != "orted") return;

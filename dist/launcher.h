@@ -16,7 +16,7 @@ struct LaunchedRank {
 LaunchedRank launched_rank();
 // Returns the process id of the launcher of this rank: mpirun, or its daemon on another machine.
 // 0 if launched() is false.
-pid_t launcher();
+pid_t launcher_pid();
 // Returns the parent of a process; 0 if it is unknown.
 pid_t parent_of(pid_t process);
 

@@ -39,12 +39,12 @@ int ranks_sharing(Comm& world, const std::string& device) {
   return count_equal_keys(world, device).second;
 }
 
-int agree_on_devices(Comm& world, const Device& backend) {
-  if (world.max(backend.on_host()) + world.max(!backend.on_host()) == 2)
+int agree_on_devices(Comm& world, const Device& device) {
+  if (world.max(device.on_host()) + world.max(!device.on_host()) == 2)
     throw CollectiveError(
         2, "some ranks have a GPU and others have none: see `switchyard doctor`, or set the backend to cpu");
-  if (backend.on_host()) return 1;
-  const int sharing = ranks_sharing(world, backend.device_id());
+  if (device.on_host()) return 1;
+  const int sharing = ranks_sharing(world, device.device_id());
   const DeviceCollectives collectives = device_collectives();
   if (world.max(sharing > 1 && !collectives.shares_devices) > 0)
     throw CollectiveError(

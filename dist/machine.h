@@ -20,7 +20,7 @@ int ranks_sharing(Comm& world, const std::string& device);
 // With the backend "auto", each rank chooses its device itself, so that they may differ.
 // Returns the number of ranks that share this rank's GPU; 1 if the backend is on the host.
 // Ranks may share a GPU if DeviceCollectives::shares_devices. Throws CollectiveError. Collective.
-int agree_on_devices(Comm& world, const Device& backend);
+int agree_on_devices(Comm& world, const Device& device);
 
 // Makes all ranks use CPU kernels of one instruction set,
 // so that results do not depend on the node.

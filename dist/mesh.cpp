@@ -159,15 +159,15 @@ Mesh make_dry_mesh(Comm& world, const Layout& layout, bool asynchronous) {
   return mesh;
 }
 
-Mesh on_backend(Mesh mesh, Device& backend) {
-  if (backend.on_host() || mesh.backend == &backend) return mesh;
-  SY_ASSERT(!mesh.backend && !mesh.kv_replicas, "a mesh for the buffers of another backend");
-  backend.publish_waits_to(block_state(mesh.host->shared_context()));
-  const MakeDeviceComm on_device = make_device_comm(backend, mesh.rank, mesh.rank_context());
+Mesh on_device(Mesh mesh, Device& device) {
+  if (device.on_host() || mesh.device == &device) return mesh;
+  SY_ASSERT(!mesh.device && !mesh.kv_replicas, "a mesh for the buffers of another backend");
+  device.publish_waits_to(block_state(mesh.host->shared_context()));
+  const MakeDeviceComm on_device = make_device_comm(device, mesh.rank, mesh.rank_context());
   for (const GridGroup& group : grid_groups) mesh.*group.comm = on_device(std::move(mesh.*group.comm), group.stream);
   for (const NodeGroup& group : node_groups)
     if (mesh.*group.comm) mesh.*group.comm = on_device(std::move(mesh.*group.comm), CommStream::tokens);
-  mesh.backend = &backend;
+  mesh.device = &device;
   return mesh;
 }
 

@@ -6,7 +6,6 @@
 #pragma once
 
 #include <memory>
-#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -38,10 +37,10 @@ GroupRank group_rank(const Layout& layout, const Coord& coord, Axes axes);
 struct Mesh {
   Layout layout;
   Coord coord;
-  int rank;                         // in the world
-  Comm* host;                       // all ranks of the world, on host buffers; not owned
-  const Device* backend = nullptr;  // device of the communicators' buffers; nullptr: host buffers
-  std::unique_ptr<Comm> stage;      // dp x tp: the ranks that compute the same layers
+  int rank;                        // in the world
+  Comm* host;                      // all ranks of the world, on host buffers; not owned
+  const Device* device = nullptr;  // device of the communicators' buffers; nullptr: host buffers
+  std::unique_ptr<Comm> stage;     // dp x tp: the ranks that compute the same layers
   std::unique_ptr<Comm> dp, tp, edp;
   // The ep * etp ranks that together hold all experts, etp fastest.
   std::unique_ptr<Comm> expert_group;
@@ -54,7 +53,7 @@ struct Mesh {
   std::unique_ptr<Comm> kv_replicas;
 
   // Returns `stage`: it holds all ranks of the world, because there is one stage. Its buffers
-  // are those of `backend`; the buffers of `host` are in host memory.
+  // are those of `device`; the buffers of `host` are in host memory.
   Comm& world() const { return *stage; }
   RankContext& rank_context() const { return host->rank_context(); }
   // Returns the communicator whose ranks differ along these axes alone.
@@ -72,12 +71,12 @@ Mesh make_mesh(Comm& world, const Layout& layout);
 // world: also dry, with layout.ranks ranks. It must outlive the mesh.
 // If `asynchronous`, the communicators overlap with compute, like those of a GPU.
 Mesh make_dry_mesh(Comm& world, const Layout& layout, bool asynchronous = false);
-// Returns the mesh for buffers of `backend`, which must outlive it. Collective.
+// Returns the mesh for buffers of `device`, which must outlive it. Collective.
 // From then on, waits for the device are published to the context of the mesh.
 // Returns `mesh` unchanged if it is for these buffers already, or if they are host buffers.
 // Otherwise `mesh` must be for host buffers and have no replicas: call this before
 // join_kv_replicas().
-Mesh on_backend(Mesh mesh, Device& backend);
+Mesh on_device(Mesh mesh, Device& device);
 // Sets mesh.kv_replicas to the ranks of tp that hold the same kv head. Collective over tp.
 // n: number of kv heads, or size of another dimension that tp splits.
 // No-op if mesh.kv_replicas exists already, or if n is 0 or at least tp.

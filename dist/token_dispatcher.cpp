@@ -55,8 +55,9 @@ DispatchSplits dispatch_splits(std::span<const std::int32_t> counts, const Exper
   return splits;
 }
 
-DispatchLayout::DispatchLayout(const ExpertPlacement& placement, Index T, Index k, Index E, Arena& saved,
-                               Arena& scratch) {
+DispatchLayout::DispatchLayout(const ExpertPlacement& placement, Index T, Index k, View tokens_per_expert_memory,
+                               Arena& saved, Arena& scratch)
+    : tokens_per_expert(tokens_per_expert_memory) {
   const ExpertPartition first = placement.internode_partition();
   const Index copies = first.max_ep_ranks(k) * first.etp;  // maximum per token
   if (first.ranks() > 1) {
@@ -64,21 +65,22 @@ DispatchLayout::DispatchLayout(const ExpertPlacement& placement, Index T, Index 
     row_id_map = saved.i32({T, copies});
   }
   physical_experts = scratch.i32({T, k});
-  counts = scratch.i32({placement.num_destinations() + E});
+  counts = scratch.i32({placement.num_destinations() + tokens_per_expert.elements()});
 }
 
-void DispatchLayout::build(Device& backend, const ExpertPlacement& placement, ConstView experts,
-                           ConstView dispatch_mask, View tokens_per_expert, Arena& scratch) const {
+void DispatchLayout::build(Device& device, const ExpertPlacement& placement, ConstView experts, ConstView dispatch_mask,
+                           Arena& scratch) const {
   const ExpertPartition first = placement.internode_partition();
   const Index E = tokens_per_expert.elements();
-  run(backend, ops::DispatchLayout{.experts = experts,
-                                   .dispatch_mask = dispatch_mask,
-                                   .partition = first,
-                                   .physical_experts = physical_experts,
-                                   .tokens = tokens,
-                                   .row_id_map = row_id_map,
-                                   .counts = counts.rows(0, first.ranks() + E),
-                                   .tokens_per_expert = tokens_per_expert});
+  run(device, ops::DispatchLayout{.experts = experts,
+                                  .dispatch_mask = dispatch_mask,
+                                  .partition = first,
+                                  .expected = placement.expected_routing({}),
+                                  .physical_experts = physical_experts,
+                                  .tokens = tokens,
+                                  .row_id_map = row_id_map,
+                                  .counts = counts.rows(0, first.ranks() + E),
+                                  .tokens_per_expert = tokens_per_expert});
   if (!placement.is_hierarchical()) return;
   // The sources count the copies for each rank too,
   // so that the second hop needs no counts of its own.
@@ -86,18 +88,19 @@ void DispatchLayout::build(Device& backend, const ExpertPlacement& placement, Co
   // writes equal ones after the rank counts.
   const Arena::Scope scope(scratch);
   const ExpertPartition to_ranks{placement.partition.ep, placement.partition.etp};
-  run(backend, ops::DispatchLayout{.experts = physical_experts,
-                                   .partition = to_ranks,
-                                   .physical_experts = scratch.i32(physical_experts.shape()),
-                                   .counts = counts.rows(first.ranks(), to_ranks.ranks() + E),
-                                   .tokens_per_expert = scratch.i32({E})});
+  run(device, ops::DispatchLayout{.experts = physical_experts,
+                                  .partition = to_ranks,
+                                  .expected = placement.expected_routing(tokens_per_expert),
+                                  .physical_experts = scratch.i32(physical_experts.shape()),
+                                  .counts = counts.rows(first.ranks(), to_ranks.ranks() + E),
+                                  .tokens_per_expert = scratch.i32({E})});
 }
 
 namespace {
 
-ConstView pack_copies(Device& backend, View tokens, ConstView x, Arena& arena) {
+ConstView pack_copies(Device& device, View tokens, ConstView x, Arena& arena) {
   const View packed = arena.take({tokens.elements(), x.dim(1)}, x.dtype());
-  run(backend, ops::Permute{.x = x, .index = tokens, .y = packed});
+  run(device, ops::Permute{.x = x, .index = tokens, .y = packed});
   return packed;
 }
 
@@ -109,8 +112,8 @@ Work start(Comm& group, std::span<const SendReceive> buffers, std::span<const In
 
 }  // namespace
 
-TokenDispatcher::TokenDispatcher(Device& backend, const Mesh& mesh, const ExpertPlacement& placement)
-    : backend_(backend),
+TokenDispatcher::TokenDispatcher(Device& device, const Mesh& mesh, const ExpertPlacement& placement)
+    : device_(device),
       group_(mesh.expert_group.get()),
       inter_node_(mesh.inter_node.get()),
       intra_node_(mesh.intra_node.get()),
@@ -122,21 +125,22 @@ TokenDispatcher::TokenDispatcher(Device& backend, const Mesh& mesh, const Expert
 CountExchange TokenDispatcher::exchange_counts(const DispatchLayout& layout, Arena& scratch) {
   const View counts = scratch.i32({group_->size(), layout.counts.elements()});
   group_->all_gather(layout.counts, counts);
-  backend_.begin_read(counts);
+  device_.begin_read(counts);
   return {layout, counts, pack(layout, layout.physical_experts, scratch)};
 }
 
 ConstView TokenDispatcher::pack(const DispatchLayout& layout, ConstView x, Arena& arena) const {
-  return local() ? x : pack_copies(backend_, layout.tokens, x, arena);
+  return local() ? x : pack_copies(device_, layout.tokens, x, arena);
 }
 
 DispatchHandle TokenDispatcher::finalize(const CountExchange& exchange, Arena& saved, Arena& scratch) {
   const DispatchLayout& layout = exchange.layout;
   std::vector<std::int32_t> counts(exchange.counts.elements());
-  backend_.end_read(counts.data());
+  device_.end_read(counts.data());
   DispatchSplits splits = dispatch_splits(counts, placement_, group_->rank());
-  DispatchHandle handle(backend_, *group_, placement_, layout.counts.elements() - placement_.num_destinations());
+  DispatchHandle handle(device_, *group_, placement_, layout.counts.elements() - placement_.num_destinations());
   handle.offsets_ = std::move(splits.offsets);
+  handle.tokens_per_expert_ = layout.tokens_per_expert;
   if (local()) return handle;
   const bool hierarchical = placement_.is_hierarchical();
   handle.hops_.push_back(
@@ -152,7 +156,7 @@ DispatchHandle TokenDispatcher::finalize(const CountExchange& exchange, Arena& s
 }
 
 ConstView DispatchHandle::pack(ConstView x, Arena& arena) const {
-  return local() ? x : pack_copies(*backend_, hops_.front().tokens, x, arena);
+  return local() ? x : pack_copies(*device_, hops_.front().tokens, x, arena);
 }
 
 PendingDispatch DispatchHandle::dispatch(std::initializer_list<SendBuffer> send_buffers, ConstView physical_experts,
@@ -187,21 +191,22 @@ void PendingDispatch::wait() {
 
 // Forwards the tokens received from other nodes to the ranks of their experts within the node.
 void PendingDispatch::forward_intranode() {
-  Device& backend = *handle_->backend_;
+  Device& device = *handle_->device_;
   const DispatchHandle::Hop& hop = handle_->hops_.back();
   if (physical_experts_) {  // dispatch() sends them as its last buffer
     const auto& [physical_experts, counts, tokens_per_expert] = handle_->intranode_outputs_;
-    run(backend, ops::DispatchLayout{.experts = forwarding_.back().received,
-                                     .partition = handle_->intranode_partition(),
-                                     .physical_experts = physical_experts,
-                                     .tokens = hop.tokens,
-                                     .row_id_map = hop.row_id_map,
-                                     .counts = counts,
-                                     .tokens_per_expert = tokens_per_expert});
+    run(device, ops::DispatchLayout{.experts = forwarding_.back().received,
+                                    .partition = handle_->intranode_partition(),
+                                    .expected = handle_->placement_.expected_routing(handle_->tokens_per_expert_),
+                                    .physical_experts = physical_experts,
+                                    .tokens = hop.tokens,
+                                    .row_id_map = hop.row_id_map,
+                                    .counts = counts,
+                                    .tokens_per_expert = tokens_per_expert});
   }
   std::vector<SendReceive> buffers;
   for (const auto& [received, packed, output] : forwarding_) {
-    run(backend, ops::Permute{.x = received, .index = hop.tokens.rows(0, hop.splits.num_sent), .y = packed});
+    run(device, ops::Permute{.x = received, .index = hop.tokens.rows(0, hop.splits.num_sent), .y = packed});
     buffers.push_back({packed, output});
   }
   start(*hop.group, buffers, hop.splits.input_splits, hop.splits.output_splits, "dispatch").wait();
@@ -213,14 +218,14 @@ PendingCombine DispatchHandle::combine(std::initializer_list<CombineSum> sums, A
   for (const auto& [x, row_id_map, addend, y] : sums) {
     const Shape as_summed{row_id_map.dim(0), x.dim(1)};
     if (local()) {
-      run(*backend_, ops::Unpermute{.x = x,
-                                    .row_id_map = row_id_map,
-                                    .addend = addend ? addend.reshape(as_summed) : addend,
-                                    .y = y.reshape(as_summed)});
+      run(*device_, ops::Unpermute{.x = x,
+                                   .row_id_map = row_id_map,
+                                   .addend = addend ? addend.reshape(as_summed) : addend,
+                                   .y = y.reshape(as_summed)});
       continue;
     }
     const View sum = scratch.take({hops_.back().splits.num_received, y.dim(1)}, x.dtype());
-    run(*backend_, ops::Unpermute{.x = x, .row_id_map = row_id_map, .y = sum.reshape(as_summed)});
+    run(*device_, ops::Unpermute{.x = x, .row_id_map = row_id_map, .y = sum.reshape(as_summed)});
     pending.returned_.push_back({sum, addend, y});
   }
   // Runs the hops from the last to the first. PendingCombine::wait() sums the rows that the first
@@ -230,7 +235,7 @@ PendingCombine DispatchHandle::combine(std::initializer_list<CombineSum> sums, A
       pending.last_hop_.wait();
       for (auto& [rows, addend, y] : pending.returned_) {
         const View sum = scratch.take({hop->splits.num_received, y.dim(1)}, rows.dtype());
-        run(*backend_, ops::Unpermute{.x = rows, .row_id_map = hops_.back().row_id_map, .y = sum});
+        run(*device_, ops::Unpermute{.x = rows, .row_id_map = hops_.back().row_id_map, .y = sum});
         rows = sum;
       }
     }
@@ -247,7 +252,7 @@ PendingCombine DispatchHandle::combine(std::initializer_list<CombineSum> sums, A
 void PendingCombine::wait() {
   last_hop_.wait();
   for (const auto& [rows, addend, y] : returned_)
-    run(*handle_->backend_,
+    run(*handle_->device_,
         ops::Unpermute{.x = rows, .row_id_map = handle_->hops_.front().row_id_map, .addend = addend, .y = y});
   returned_.clear();
 }

@@ -39,10 +39,17 @@ namespace sy {
 struct ExpertPlacement {
   ExpertPartition partition;
   Topology topology;
+  // Group limit of the router, as in ExpectedRouting.
+  Index groups = 1, topk_groups = 1;
 
   // logical_to_physical: as in ExpertPartition.
   ExpertPlacement(const Layout& layout, ConstView logical_to_physical)
       : partition{layout.ep, layout.etp, logical_to_physical}, topology(layout.expert_topology()) {}
+  // Returns the operand of ops::DispatchLayout.
+  // tokens_per_expert: [E] i32 of the first hop; empty for the first hop itself.
+  ExpectedRouting expected_routing(ConstView tokens_per_expert) const {
+    return {groups, topk_groups, partition.logical_to_physical, tokens_per_expert};
+  }
   // True if dispatch is hierarchical.
   bool is_hierarchical() const { return topology.nodes > 1; }
   // Number of destinations in DispatchLayout::counts:
@@ -86,17 +93,19 @@ struct DispatchLayout {
   // [num_destinations() + E] i32: copies for each node, copies for each rank, assignments of each
   // physical expert. It has no copies for nodes if dispatch is not hierarchical.
   View counts;
+  View tokens_per_expert;  // [E] i32 dispatched assignments of each logical expert
 
   DispatchLayout() = default;
-  // Allocates `tokens` and `row_id_map` from `saved`, and the other views from `scratch`.
-  DispatchLayout(const ExpertPlacement& placement, Index T, Index k, Index E, Arena& saved, Arena& scratch);
-  // Fills the views and `tokens_per_expert` by Device::dispatch_layout.
+  // Allocates `tokens` and `row_id_map` from `saved`, and `physical_experts` and `counts` from
+  // `scratch`. tokens_per_expert: memory of that view, which must stay as long as the others.
+  DispatchLayout(const ExpertPlacement& placement, Index T, Index k, View tokens_per_expert, Arena& saved,
+                 Arena& scratch);
+  // Fills the views by ops::DispatchLayout.
   //   experts: [T, k] i32 logical experts
   //   dispatch_mask: [T, k] i32; 0 if the assignment is dropped, otherwise 1
-  //   tokens_per_expert: [E] i32, output: dispatched assignments of each logical expert
   //   scratch: memory of this call alone
-  void build(Device& backend, const ExpertPlacement& placement, ConstView experts, ConstView dispatch_mask,
-             View tokens_per_expert, Arena& scratch) const;
+  void build(Device& device, const ExpertPlacement& placement, ConstView experts, ConstView dispatch_mask,
+             Arena& scratch) const;
 };
 
 // Counts of all ranks on their way to the host (TokenDispatcher::exchange_counts).
@@ -217,18 +226,19 @@ class DispatchHandle {
     View tokens, row_id_map;  // as in DispatchLayout, for the tokens on the sending side
     HopSplits splits;
   };
-  DispatchHandle(Device& backend, Comm& group, const ExpertPlacement& placement, Index experts)
-      : backend_(&backend), group_(&group), placement_(placement), experts_(experts) {}
+  DispatchHandle(Device& device, Comm& group, const ExpertPlacement& placement, Index experts)
+      : device_(&device), group_(&group), placement_(placement), experts_(experts) {}
   ExpertPartition intranode_partition() const {
     return placement_.intranode_partition(placement_.topology.node_of(group_->rank()), experts_);
   }
 
-  Device* backend_;
+  Device* device_;
   Comm* group_;
   ExpertPlacement placement_;
   Index experts_;  // E
   std::vector<std::int32_t> offsets_;
-  std::vector<Hop> hops_;  // as in DispatchSplits; empty on one rank
+  std::vector<Hop> hops_;        // as in DispatchSplits; empty on one rank
+  ConstView tokens_per_expert_;  // of the DispatchLayout
   // Outputs of ops::DispatchLayout for the hop within the node, in scratch memory.
   struct {
     View physical_experts, counts, tokens_per_expert;
@@ -251,7 +261,7 @@ class DispatchHandle {
 class TokenDispatcher {
  public:
   // `mesh` must outlive this object and its handles.
-  TokenDispatcher(Device& backend, const Mesh& mesh, const ExpertPlacement& placement);
+  TokenDispatcher(Device& device, const Mesh& mesh, const ExpertPlacement& placement);
 
   // True if mesh.expert_group has one rank: nothing is sent.
   bool local() const { return group_->size() == 1; }
@@ -274,7 +284,7 @@ class TokenDispatcher {
   DispatchHandle finalize(const CountExchange& exchange, Arena& saved, Arena& scratch);
 
  private:
-  Device& backend_;
+  Device& device_;
   Comm* group_;
   // nullptr if dispatch is not hierarchical
   Comm *inter_node_, *intra_node_;

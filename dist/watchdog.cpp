@@ -69,10 +69,6 @@ std::string format_rows(const RowsMoved& rows) {
   return rows.expects < 0 ? "" : fmt::format(": it sends {} rows, and expects {}", rows.sends, rows.expects);
 }
 
-}  // namespace
-
-namespace {
-
 Seconds seconds_from_env(VariableName name, Seconds fallback, double min_seconds, const char* range) {
   const char* const value = environment(name);
   if (!value) return fallback;

@@ -73,6 +73,7 @@ using SparsePattern = BasicSparsePattern<Index>;
 //   j > p - window          (window > 0)
 //   j >= document_start[b, i]    (document_start is not empty)
 //   `sparse` allows it      (`sparse` is not empty; its p and j count from document_start)
+//   j < key_lengths[b]      (key_lengths is not empty)
 // Every query must see at least one key. All keys and values must be finite, even those that no
 // query sees. Causal forward ignores keys after the last query, so these need not be finite.
 struct AttentionMask {
@@ -89,6 +90,9 @@ struct AttentionMask {
   // different lengths share a cache. Only if causal, and only in forward. `sparse` and `bias` use
   // these positions. All keys and values must be finite.
   ConstView query_offsets = {};
+  // [B] i32 or empty. Number of keys of each sequence; padding follows. At least 1. Only if not
+  // causal.
+  ConstView key_lengths = {};
 };
 
 // Sizes and mask of one sequence, which is one document. Int is the type of positions: Index, or

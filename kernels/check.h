@@ -44,8 +44,8 @@ struct NoMemory : Failure {
 // Thrown if a device is unavailable. `missing` says what is missing. The caller that knows the
 // source of the backend's name adds what to do.
 struct NoDevice : InputError {
-  NoDevice(std::string_view backend, std::string_view why)
-      : InputError(fmt::format("{}: {}", backend, why)), name(backend), missing(why) {}
+  NoDevice(std::string_view device, std::string_view why)
+      : InputError(fmt::format("{}: {}", device, why)), name(device), missing(why) {}
   std::string name, missing;
 };
 

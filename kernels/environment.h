@@ -3,7 +3,10 @@
 #pragma once
 
 #include <array>
+#include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 namespace sy {
 
@@ -30,10 +33,10 @@ inline constexpr auto environment_variables = std::to_array<EnvironmentVariable>
     {"NO_COLOR", "no colours if it is set"},
     {"TERM", "kind of the terminal; dumb: no colours"},
     // of batch systems and launchers
-    {"SLURM_JOB_ID", "number of the job, for the lock of a run"},
-    {"PBS_JOBID", "number of the job, for the lock of a run"},
-    {"LSB_JOBID", "number of the job, for the lock of a run"},
-    {"JOB_ID", "number of the job, for the lock of a run"},
+    {"SLURM_JOB_ID", "number of the job, for the lock of a run and for provenance"},
+    {"PBS_JOBID", "number of the job, for the lock of a run and for provenance"},
+    {"LSB_JOBID", "number of the job, for the lock of a run and for provenance"},
+    {"JOB_ID", "number of the job, for the lock of a run and for provenance"},
     {"SLURM_STEP_NUM_TASKS", "number of tasks of the Slurm step"},
     {"SLURM_PROCID", "number of the task"},
     {"SLURM_LOCALID", "number of the task among those of its machine"},
@@ -94,6 +97,10 @@ int environment_int(VariableName name);
 // Returns whether the environment has a variable of a process manager: PMI_* or PMIX_*.
 // PMIX_MCA_* are settings, and do not count.
 bool environment_has_process_manager();
+
+// Returns names and values of all variables, sorted by name. Includes variables that the program
+// does not know. For reports alone.
+std::vector<std::pair<std::string, std::string>> environment_entries();
 
 // Set and unset a variable of this process. Only main and the functions that it calls before any
 // thread exists may do so.

@@ -37,8 +37,8 @@ class AbortOnFailure : public ::testing::EmptyTestEventListener {
 int main(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);
   for (const std::string_view argument : std::vector<std::string_view>(argv + 1, argv + argc)) {
-    if (argument.starts_with("--backend=")) sy::test::device.backend = argument.substr(10);
-    if (argument.starts_with("--dtype=")) sy::test::device.dtype = argument.substr(8);
+    if (argument.starts_with("--backend=")) sy::test::tested_device.backend = argument.substr(10);
+    if (argument.starts_with("--dtype=")) sy::test::tested_device.dtype = argument.substr(8);
   }
   sy::set_library_defaults();
   sy::Runtime runtime(std::make_shared<sy::RankContext>(), &argc, &argv);
@@ -48,6 +48,7 @@ int main(int argc, char** argv) {
   auto& listeners = ::testing::UnitTest::GetInstance()->listeners();
   if (runtime.world().rank() != 0) delete listeners.Release(listeners.default_result_printer());
   listeners.Append(new sy::test::AbortOnFailure);
-  if (sy::test::device.backend == "cuda" && !sy::cuda_available()) return 77;  // ctest: skipped
+  // ctest takes this exit code as skipped.
+  if (sy::test::tested_device.backend == "cuda" && !sy::cuda_available()) return 77;
   return runtime.run([] { return RUN_ALL_TESTS(); });
 }

@@ -13,6 +13,6 @@ Comm& world();
 struct DeviceName {
   std::string backend = "cpu", dtype = "f32";
 };
-inline DeviceName device;
+inline DeviceName tested_device;
 
 }  // namespace sy::test

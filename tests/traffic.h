@@ -92,12 +92,13 @@ using Loads = std::map<std::pair<std::string, Collective>, Load>;
 inline Loads expected_loads(const Config& c, Index vocab, const Layout& l, int rank, Index B, Index micro_batches,
                             const std::vector<TokenTraffic>& tokens) {
   Loads out;
-  const auto add = [&](const std::string& group, int size, Collective kind, Index calls, Index bytes, double needed) {
+  // needed: bytes, Index or double
+  const auto add = [&](const std::string& group, int size, Collective kind, Index calls, Index bytes, auto needed) {
     if (size == 1 || calls == 0) return;
     Load& load = out[{group, kind}];
     load.calls += calls;
     load.bytes += bytes;
-    load.needed += needed;
+    load.needed += static_cast<double>(needed);
   };
 
   // Once per step, the ranks that share a parameter reduce-scatter its gradient and all-gather its
@@ -115,10 +116,11 @@ inline Loads expected_loads(const Config& c, Index vocab, const Layout& l, int r
         if (p.spec->split[d] == Axis::tp) replicas = num_replicas(p.spec->shape[d], l.tp);
       add("replicas", replicas, Collective::all_reduce, 1,
           all_reduce_bytes(p.box.elements() * 4, 4, replicas, coord_of(l, rank).tp % replicas),
-          p.box.elements() * 8.0 * (replicas - 1) / replicas);
+          static_cast<double>(p.box.elements() * 8 * (replicas - 1)) / replicas);
     }
     for (Collective kind : {Collective::reduce_scatter, Collective::all_gather})
-      add(name, size, kind, 1, group.elements / size * 4 * (size - 1), elements * 4.0 * (size - 1) / size);
+      add(name, size, kind, 1, group.elements / size * 4 * (size - 1),
+          static_cast<double>(elements * 4 * (size - 1)) / size);
   }
   add("stage", l.ranks, Collective::all_reduce, 1, 8 * (l.ranks - 1), 0);  // the squared norm
 
@@ -133,7 +135,7 @@ inline Loads expected_loads(const Config& c, Index vocab, const Layout& l, int r
   // embedding does the reverse.
   const Index moves = (c.model.layers + dense_ffns) * (again + 1) + 2;
   for (Collective kind : {Collective::reduce_scatter, Collective::all_gather})
-    add("tp", l.tp, kind, M * moves, M * moves * T * D * 4 * (l.tp - 1), 4.0 * M * moves * T * D * (l.tp - 1));
+    add("tp", l.tp, kind, M * moves, M * moves * T * D * 4 * (l.tp - 1), 4 * M * moves * T * D * (l.tp - 1));
   // The softmax over the whole vocabulary needs three floats of each token from each rank.
   const Index rows = owned_box({vocab}, {Axis::tp}, l, coord_of(l, rank)).elements();
   const Index chunk = std::clamp<Index>((Index{4} << 20) / rows, 64, 4096);
@@ -152,13 +154,14 @@ inline Loads expected_loads(const Config& c, Index vocab, const Layout& l, int r
     add("stage", l.ranks, Collective::all_gather, balances,
         balances * moe_layers * (T / std::gcd(T, S)) * E * 4 * (l.ranks - 1), 0);
   const Index nodes = l.expert_topology().nodes;
-  add("experts", P, Collective::all_gather, routings, routings * ((nodes > 1 ? nodes : 0) + P + E) * 4 * (P - 1), 0);
+  add("experts", l.ep * l.etp, Collective::all_gather, routings,
+      routings * ((nodes > 1 ? nodes : 0) + P + E) * 4 * (P - 1), 0);
   // Dispatch sends D elements of a token with k physical experts and k weights. Combine returns D
   // elements. In backward, D elements are sent; D elements and k gradients of weights return.
   for (const auto& [group, size, sent, received] : tokens)
     add(group, size, Collective::all_to_all, 2 * M * moe_layers * (again + 1),
         4 * ((sent * (D + 2 * k) + received * D) * again + sent * D + received * (D + k)),
-        4.0 * D * (sent + received) * (again + 1));
+        4 * D * (sent + received) * (again + 1));
   return out;
 }
 

@@ -74,6 +74,7 @@ struct AttentionProblem : MaskGeometry<Index> {
   const std::int32_t* document_start;  // [B, Sq], or nullptr
   bool has_bias_or_pattern;            // true: there is a bias or a sparse pattern
   bool is_bf16;                        // true: vectors are bf16
+  Index key_end;                       // queries see no key from it on
 
   AttentionProblem(const AttentionDesc& d, ConstHeads q, ConstHeads k, ConstHeads v)
       : MaskGeometry(d.mask, q.positions, k.positions),
@@ -85,13 +86,14 @@ struct AttentionProblem : MaskGeometry<Index> {
         vd(v.width),
         document_start(d.mask.document_start ? d.mask.document_start.i32() : nullptr),
         has_bias_or_pattern(d.bias || pattern),
-        is_bf16(q.dtype == DType::bf16) {}
+        is_bf16(q.dtype == DType::bf16),
+        key_end(Sk) {}
 
-  // The call for sequence b, with its own query offset if AttentionMask::query_offsets is not
-  // empty.
+  // The call for sequence b, with its own query offset and number of keys, if the mask has them.
   AttentionProblem of_sequence(Index b) const {
     AttentionProblem z = *this;
     if (desc.mask.query_offsets) z.query_offset = desc.mask.query_offsets.i32()[b];
+    if (desc.mask.key_lengths) z.key_end = desc.mask.key_lengths.i32()[b];
     return z;
   }
 
@@ -102,6 +104,7 @@ struct AttentionProblem : MaskGeometry<Index> {
   Range keys(Index b, Index i) const {
     Range range = MaskGeometry::keys(i);
     if (document_start) range.begin = std::max<Index>(range.begin, document_start[b * Sq + i]);
+    range.end = std::min(range.end, key_end);
     return range;
   }
   // Position from which the sparse pattern of query i counts.
@@ -116,7 +119,8 @@ struct AttentionProblem : MaskGeometry<Index> {
   // Keys that some query of the range may see, without regard to a sparse pattern. Neither end
   // decreases from one query to the next.
   Range keys(Index b, Range queries) const { return {keys(b, queries.begin).begin, keys(b, queries.end - 1).end}; }
-  // Queries from the first to the last that see some key of the range. The range may be empty.
+  // Queries from the first to the last that see some key of the range, without regard to key_end.
+  // The range may be empty.
   Range queries(Index b, Range keys) const {
     Range range{std::min(MaskGeometry::queries(keys.begin).begin, Sq), MaskGeometry::queries(keys.end - 1).end};
     if (document_start) {

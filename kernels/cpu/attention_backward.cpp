@@ -73,7 +73,7 @@ class Backward {
  public:
   // of: queries whose dQ is computed.
   Backward(const AttentionProblem& call, const Gradients& tensors, Index b, Index kv_head, Range of = {0, 0})
-      : z(call), t(tensors), b_(b), kv_head_(kv_head), queries_(of), w(call, of.size()) {}
+      : z(call.of_sequence(b)), t(tensors), b_(b), kv_head_(kv_head), queries_(of), w(call, of.size()) {}
 
   // dK and dV of one block of keys from all queries that see it. If want_dq, it also adds to dQ.
   void keys_task(Range keys, bool want_dq) {
@@ -231,7 +231,7 @@ class Backward {
     add(w.p, w.dout_right, z.vd, dv_);
   }
 
-  const AttentionProblem& z;
+  const AttentionProblem z;
   const Gradients& t;
   const Index b_, kv_head_;
   const Range queries_;

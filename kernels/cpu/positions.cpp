@@ -16,14 +16,10 @@ namespace sy::cpu {
 namespace {
 
 // Mean that QK-norm subtracts from a head; 0 for RMSNorm.
-float mean_of(const QkNorm& desc, Index hd, const float* head) {
+float mean_of(const HeadQkNorm& desc, Index hd, const float* head) {
   if (desc.kind != NormKind::layernorm) return 0;
   return sum_of(hd, [=](Index i) { return head[i]; }) / static_cast<float>(hd);
 }
-
-}  // namespace
-
-namespace {
 
 // Rotates heads, one at a time.
 class Rotation {
@@ -80,14 +76,14 @@ class Rotation {
 };
 
 // Rotation of QK-norm; empty if there is no table.
-std::optional<Rotation> rotation(const QkNorm& desc, ConstView positions, ConstView table, bool inverse) {
+std::optional<Rotation> rotation(const HeadQkNorm& desc, ConstView positions, ConstView table, bool inverse) {
   return table ? std::optional<Rotation>(std::in_place, positions, table, inverse, desc.pairs) : std::nullopt;
 }
 
 }  // namespace
 
 // An element costs 8 bytes and 5 FLOPs, 7 for LayerNorm, and 3 FLOPs more if it is rotated.
-void execute(CpuDevice&, const ops::QkNormForward& op) {
+void execute(CpuDevice&, const ops::HeadQkNormForward& op) {
   const Index all = op.x.dim(1), hd = op.x.dim(2), heads = op.desc.q_heads + op.desc.k_heads;
   for_chunks(op.x.dim(0), rows_per_chunk(all * hd), [&](Index begin, Index end) {
     const float offset = op.desc.offset;
@@ -120,7 +116,7 @@ void execute(CpuDevice&, const ops::QkNormForward& op) {
 //   dx = r (g w - mean(g w) - n mean(g w n)), without mean(g w) for RMSNorm
 //   dw = sum over rows of g n
 // An element costs 12 bytes and 13 FLOPs, 17 for LayerNorm, and 3 FLOPs more if it is rotated.
-void execute(CpuDevice&, const ops::QkNormBackward& op) {
+void execute(CpuDevice&, const ops::HeadQkNormBackward& op) {
   const Index all = op.x.dim(1), hd = op.x.dim(2), heads = op.desc.q_heads + op.desc.k_heads;
   sum_over_rows(op.x.dim(0), op.desc.weights() * hd, op.dweight.f32(), [&](Index begin, Index end, float* partial) {
     const float offset = op.desc.offset;
@@ -178,14 +174,14 @@ struct ColumnRange {
   Index begin, size;
   float all;
 };
-std::array<ColumnRange, 2> column_ranges(const WholeQkNorm& d) {
+std::array<ColumnRange, 2> column_ranges(const ProjectionQkNorm& d) {
   return {{{0, d.queries, static_cast<float>(d.all_queries)}, {d.queries, d.keys, static_cast<float>(d.all_keys)}}};
 }
 
 }  // namespace
 
 // An element of queries and keys costs 8 bytes and 2 FLOPs.
-void execute(CpuDevice&, const ops::WholeQkNormSums& op) {
+void execute(CpuDevice&, const ops::ProjectionQkNormSums& op) {
   const Index row = op.x.dim(1);
   for_chunks(op.x.dim(0), rows_per_chunk(row), [&](Index begin, Index end) {
     Floats left(op.x, row), right(op.y, row);
@@ -200,7 +196,7 @@ void execute(CpuDevice&, const ops::WholeQkNormSums& op) {
 }
 
 // An element costs 8 bytes and 2 FLOPs.
-void execute(CpuDevice&, const ops::WholeQkNormForward& op) {
+void execute(CpuDevice&, const ops::ProjectionQkNormForward& op) {
   const Index row = op.x.dim(1), normed = op.desc.queries + op.desc.keys;
   for_chunks(op.x.dim(0), rows_per_chunk(row), [&](Index begin, Index end) {
     const float offset = op.desc.offset;
@@ -224,7 +220,7 @@ void execute(CpuDevice&, const ops::WholeQkNormForward& op) {
 // With w the weight with its offset:
 //   dx = r (dy w - x r products / all),   dw = sum over rows of dy x r
 // An element costs 16 bytes and 8 FLOPs.
-void execute(CpuDevice&, const ops::WholeQkNormBackward& op) {
+void execute(CpuDevice&, const ops::ProjectionQkNormBackward& op) {
   const Index row = op.x.dim(1), normed = op.desc.queries + op.desc.keys;
   sum_over_rows(op.x.dim(0), normed, op.dweight.f32(), [&](Index begin, Index end, float* partial) {
     const float offset = op.desc.offset;

@@ -57,6 +57,15 @@ bool in_packs(ConstHeads x) {
          (x.heads <= 1 || x.head_stride % pack == 0);
 }
 
+// Calls f(T{}, PackSize<n>{}) for heads of one type. n is the number of elements in 16 bytes if all
+// vectors can be moved in packs, otherwise 1.
+template <class F>
+void with_type_and_packs(ConstHeads x, ConstHeads y, F f) {
+  with_type(x.dtype, [&]<class T>(T zero) {
+    in_packs<T>(x) && in_packs<T>(y) ? f(zero, PackSize<pack_size<T>>{}) : f(zero, PackSize<1>{});
+  });
+}
+
 // Scores, in units of log 2, from products x of queries and keys: outer * x. If `capped`: outer *
 // tanh(inner * x).
 struct ScoreScaling {
@@ -83,19 +92,23 @@ struct GeneralOperands {
   In<std::int32_t> document_start;  // [B, Sq]
   In<float> bias;                   // [H, n]
   In<float> sinks;                  // [H]
+  In<std::int32_t> key_lengths;     // [B]
+  int key_end = 0;                  // of a sequence, if there are key_lengths
 
   static bool is_needed(const AttentionDesc& desc) {
-    return desc.mask.document_start || desc.mask.sparse || desc.bias || desc.sinks;
+    return desc.mask.document_start || desc.mask.sparse || desc.mask.key_lengths || desc.bias || desc.sinks;
   }
   explicit GeneralOperands(const AttentionDesc& desc)
       : document_start(in<std::int32_t>(desc.mask.document_start)),
         bias(in<float>(desc.bias)),
-        sinks(in<float>(desc.sinks)) {}
+        sinks(in<float>(desc.sinks)),
+        key_lengths(in<std::int32_t>(desc.mask.key_lengths)) {}
   // The operands of sequence b, which AttentionProblem's functions take.
   template <class Sizes>
   __device__ GeneralOperands of(int b, const Sizes& z) const {
     GeneralOperands slice = *this;
     if (z.documents) slice.document_start = document_start + Index{b} * z.Sq;
+    if (z.lengths) slice.key_end = key_lengths[b];
     return slice;
   }
 };
@@ -112,9 +125,9 @@ __device__ auto of_sequence(const GeneralOperands& all, int b, const Sizes& z) {
 struct AttentionProblem : MaskGeometry<int> {
   int B, H, K;
   int packs;  // whether all vectors can be moved in packs
-  // For general kernels: whether there are document starts, whether there are sinks, biases per
-  // head, and whether there is a sparse pattern.
-  int documents, sinks, biases, sparse;
+  // For general kernels: whether there are document starts, whether there are lengths of keys,
+  // whether there are sinks, biases per head, and whether there is a sparse pattern.
+  int documents, lengths, sinks, biases, sparse;
   int skip_from;  // first key from which on a query sees its latest keys alone
 
   AttentionProblem(const AttentionDesc& desc, ConstHeads q, ConstHeads k)
@@ -124,6 +137,7 @@ struct AttentionProblem : MaskGeometry<int> {
         K(checked(k.heads)),
         packs(false),
         documents(desc.mask.document_start.present()),
+        lengths(desc.mask.key_lengths.present()),
         sinks(desc.sinks.present()),
         biases(desc.bias ? checked(desc.bias.dim(1)) : 0),
         sparse(static_cast<bool>(pattern)),
@@ -131,13 +145,16 @@ struct AttentionProblem : MaskGeometry<int> {
 
   __device__ int heads_per_kv() const { return H / K; }
 
-  // MaskGeometry's ranges, within the documents of a sequence. `general`: GeneralOperands of the
-  // sequence, or nullptr. Computed once or twice for a tile of rows.
+  // MaskGeometry's ranges, within the documents of a sequence. Keys are also within its length.
+  // `general`: GeneralOperands of the sequence, or nullptr. Computed once or twice for a tile of
+  // rows.
   template <class G>
   __device__ Span keys(const G& general, int query) const {
     Span seen = MaskGeometry::keys(query);
-    if constexpr (!std::is_null_pointer_v<G>)
+    if constexpr (!std::is_null_pointer_v<G>) {
       if (query < Sq) seen.begin = max(seen.begin, origin(general, query));
+      if (lengths) seen.end = min(seen.end, general.key_end);
+    }
     return seen;
   }
   template <class G>
@@ -161,10 +178,11 @@ struct AttentionProblem : MaskGeometry<int> {
   __device__ int origin(const GeneralOperands& general, int query) const {
     return documents ? static_cast<int>(general.document_start[query]) : 0;
   }
-  // Whether documents and patterns let a query see a key that its position lets it see. Computed
-  // for every element of a tile that is only partly visible.
+  // Whether documents, lengths and patterns let a query see a key that its position lets it see.
+  // Computed for every element of a tile that is only partly visible.
   __device__ bool allows(const GeneralOperands& general, int query, int key) const {
     const int first = origin(general, query), p = query_offset + query - first, j = key - first;
+    if (lengths && key >= general.key_end) return false;
     if (j < 0 || !sparse) return j >= 0;
     return pattern.sees(p, j);
   }
@@ -172,7 +190,7 @@ struct AttentionProblem : MaskGeometry<int> {
   // queries.
   template <class G>
   __device__ bool needs_element_checks(const G&) const {
-    return !std::is_null_pointer_v<G> && (sparse || biases > 0);
+    return !std::is_null_pointer_v<G> && (sparse || lengths || biases > 0);
   }
   // Bias of a score, in units of the product of query and key.
   __device__ float bias(const GeneralOperands& general, const ScoreScaling& scores, int head, int query,

@@ -413,8 +413,7 @@ void launch_key_gradients(Context& context, const AttentionProblem& z, const Sco
 // D.
 void launch_backward(Context& context, const AttentionDesc& desc, const HeadRange& heads, const Operands& o,
                      View delta) {
-  with_type(o.q.dtype, [&](auto type) {
-    using T = decltype(type);
+  with_type(o.q.dtype, [&]<class T>(T) {
     const ScoreScaling scores(desc);
     AttentionProblem z(desc, o.q, o.k);
     z.packs = true;
@@ -459,13 +458,13 @@ void execute(CudaDevice& device, const ops::AttentionBackward& op) {
       const View delta = Workspace(context).take({sequences, heads.kv_heads * heads_per_kv, all.Sq}, DType::f32);
       AttentionDesc slice = op.desc;
       if (op.desc.mask.document_start) slice.mask.document_start = op.desc.mask.document_start.rows(b, sequences);
+      if (op.desc.mask.key_lengths) slice.mask.key_lengths = op.desc.mask.key_lengths.rows(b, sequences);
       launch_backward(context, slice, heads, operands.slice_sequences(b, sequences), delta);
     }
 }
 
 void execute(CudaDevice& device, const ops::AttentionBackwardLearned& op) {
-  with_type(op.q.dtype, [&](auto type) {
-    using T = decltype(type);
+  with_type(op.q.dtype, [&]<class T>(T) {
     const AttentionProblem z(op.desc, op.q, op.k);
     const GeneralOperands special(op.desc);
     const auto dout = in_heads<T>(op.dout), out = in_heads<T>(op.out);

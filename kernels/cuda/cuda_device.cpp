@@ -136,12 +136,12 @@ void CudaDevice::do_end_read(void* host, Index bytes) {
   std::memcpy(host, read_.get(), static_cast<std::size_t>(bytes));
 }
 
-Context& context_of(Device& backend) {
-  return as_cuda(backend).context();
+Context& context_of(Device& device) {
+  return as_cuda(device).context();
 }
 
-void set_wait_hook(Device& backend, std::function<void()> hook) {
-  as_cuda(backend).set_wait_hook(std::move(hook));
+void set_wait_hook(Device& device, std::function<void()> hook) {
+  as_cuda(device).set_wait_hook(std::move(hook));
 }
 
 }  // namespace cuda

@@ -6,7 +6,6 @@
 #include <limits>
 #include <vector>
 
-#include "kernels/cost.h"
 #include "kernels/dry/dry.h"
 #include "kernels/dry/reach.h"
 #include "kernels/kernel_table.h"
@@ -38,15 +37,6 @@ void release(std::byte* memory) {
   munmap(memory - page, static_cast<std::size_t>(size));
 }
 
-// Decisions of the latest router. A dry device does not write the experts of tokens, which would
-// cost memory. So an ops::DispatchLayout must follow the ops::RouteForward of its experts, and one
-// without a mask the one of the outer partition, before another router runs.
-struct LatestRouter {
-  Index groups = 1, topk_groups = 1;
-  std::vector<Index> physical_load;  // [E] dispatched assignments of each physical expert
-  std::vector<Index> group_of;       // [E] group of each physical expert; empty without a limit
-};
-
 class DryDevice final : public Device {
  public:
   explicit DryDevice(const Device* planned_device);
@@ -54,7 +44,6 @@ class DryDevice final : public Device {
   DryCounts counts;
   DryLoad load;
   Index planned_logits = 0;
-  LatestRouter router;
 
   std::string_view name() const override { return "dry"; }
   std::string describe() const override { return "dry, computes nothing"; }
@@ -66,8 +55,11 @@ class DryDevice final : public Device {
                               : Device::logits_chunk();
   }
   bool supports_gathered_rows() const override { return planned_device_ && planned_device_->supports_gathered_rows(); }
-  Index packed_weight_bytes(const Shape& weight, DType dtype, GemmPass pass) const override {
-    return planned_device_ ? planned_device_->packed_weight_bytes(weight, dtype, pass) : 0;
+  bool supports(WeightFormat format) const override {
+    return planned_device_ ? planned_device_->supports(format) : Device::supports(format);
+  }
+  Index packed_weight_bytes(const Shape& weight, DType dtype, GemmPass pass, WeightFormat format) const override {
+    return planned_device_ ? planned_device_->packed_weight_bytes(weight, dtype, pass, format) : 0;
   }
   DeviceMemory allocate(Index bytes) override {
     const Index size = bytes + page;
@@ -97,7 +89,7 @@ class DryDevice final : public Device {
 
 template <class Operation>
 void count(DryDevice& device, const Operation& op) {
-  const Cost work = cost(op);
+  const Cost work = op.cost();
   device.counts.flops += work.flops;
   device.counts.bytes += work.bytes();
   ++device.counts.calls[{Operation::name, work.size, work.flops, work.bytes()}];
@@ -123,8 +115,6 @@ void execute(DryDevice& device, const ops::Copy& op) {
 
 void execute(DryDevice& device, const ops::RouteForward& op) {
   count(device, op);
-  device.router.groups = op.desc.groups;
-  device.router.topk_groups = op.desc.topk_groups;
   write(op.z_squared, 0);
 }
 
@@ -133,41 +123,45 @@ void execute(DryDevice& device, const ops::CrossEntropyLoss& op) {
   write(op.loss, 0);
 }
 
-// Returns the assignments of each logical expert that the layout dispatches.
-std::vector<Index> logical_load(const DryDevice& device, const ops::DispatchLayout& op) {
-  const Index n = op.experts.elements(), all = op.tokens_per_expert.elements(), first = op.partition.first_expert;
+// Returns the physical expert of a logical one. logical_to_physical: [E] i32; empty: the identity.
+Index physical_of(ConstView logical_to_physical, Index e) {
+  return logical_to_physical ? Index{logical_to_physical.i32()[e]} : e;
+}
+
+// Returns the assignments of each expert in op.tokens_per_expert that the layout dispatches.
+std::vector<Index> dispatched_load(const DryDevice& device, const ops::DispatchLayout& op) {
+  const Index n = op.experts.elements(), all = op.tokens_per_expert.elements();
   std::vector<Index> load(static_cast<std::size_t>(all));
   for (Index e = 0; e < all; ++e) load[e] = n / all + (e < n % all);
-  if (!op.dispatch_mask && first + all <= std::ssize(device.router.physical_load))
-    std::copy_n(device.router.physical_load.begin() + first, all, load.begin());
-  else if (device.load)
+  if (const ConstView known = op.expected.tokens_per_expert) {
+    for (Index e = 0; e < known.elements(); ++e) {
+      const Index at = physical_of(op.expected.logical_to_physical, e) - op.partition.first_expert;
+      if (0 <= at && at < all) load[at] = known.i32()[e];
+    }
+  } else if (device.load) {
     device.load(n, load);
+  }
   return load;
 }
 
 void execute(DryDevice& device, const ops::DispatchLayout& op) {
   count(device, op);
   const ExpertPartition& partition = op.partition;
+  const ExpectedRouting& expected = op.expected;
   const Index tokens = op.experts.dim(0), all = op.tokens_per_expert.elements(), each = all / partition.ep;
-  const auto physical_of = [&](Index e) {
-    return partition.logical_to_physical ? Index{partition.logical_to_physical.i32()[e]} : e;
-  };
-  const std::vector<Index> logical = logical_load(device, op);
-  std::vector<Index> physical(logical.size());
-  for (Index e = 0; e < all; ++e) physical[physical_of(e)] = logical[e];
+  const std::vector<Index> logical = dispatched_load(device, op);
+  std::vector<Index> physical(logical.size()), group_of;
+  for (Index e = 0; e < all; ++e) physical[physical_of(partition.logical_to_physical, e)] = logical[e];
 
-  LatestRouter& router = device.router;
-  if (op.dispatch_mask) {
-    router.physical_load = physical;
-    router.group_of.clear();
-    if (router.topk_groups < router.groups) router.group_of.resize(physical.size());
-    for (Index e = 0; e < std::ssize(router.group_of); ++e) router.group_of[physical_of(e)] = e * router.groups / all;
-  }
   // A group limit applies only to a partition of all experts. The hop within a node gets tokens
   // that have already chosen their groups.
   DryGroups groups;
-  if (partition.first_expert == 0 && std::ssize(router.group_of) == all)
-    groups = {router.group_of, router.groups, router.topk_groups};
+  const bool of_all = !expected.tokens_per_expert || expected.tokens_per_expert.elements() == all;
+  if (of_all && expected.topk_groups < expected.groups) {
+    group_of.resize(physical.size());
+    for (Index e = 0; e < all; ++e) group_of[physical_of(expected.logical_to_physical, e)] = e * expected.groups / all;
+    groups = {group_of, expected.groups, expected.topk_groups};
+  }
 
   std::int32_t* const counts = op.counts.i32();
   for (Index e = 0; e < all; ++e) op.tokens_per_expert.i32()[e] = static_cast<std::int32_t>(logical[e]);

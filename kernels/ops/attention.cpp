@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "kernels/attention_mask.h"
-#include "kernels/cost.h"
 #include "kernels/device.h"
 #include "kernels/ops/operands.h"
 
@@ -35,6 +34,7 @@ void check_attention(const Attention& op) {
       .contiguous_heads("k", k, {q.sequences, k.positions, k.heads, q.width}, q)
       .contiguous_heads("v", v, {q.sequences, k.positions, k.heads, v.width}, q);
   SY_ASSERT(mask.causal || !mask.query_offsets, "{}: query_offsets without a causal mask", op.name);
+  SY_ASSERT(!mask.causal || !mask.key_lengths, "{}: key_lengths with a causal mask", op.name);
   // Only the device knows the offsets of each sequence: a query may have the position of the last
   // key.
   const Index positions = mask.query_offsets ? k.positions : mask.query_offset + q.positions;
@@ -43,6 +43,7 @@ void check_attention(const Attention& op) {
             "{}: bias {} of {} positions, with cap {}", op.name, bias.shape().str(), positions, op.desc.softcap);
   check.optional("document_start", mask.document_start, {q.sequences, q.positions}, DType::i32)
       .optional("query_offsets", mask.query_offsets, {q.sequences}, DType::i32)
+      .optional("key_lengths", mask.key_lengths, {q.sequences}, DType::i32)
       .optional("bias", bias, {q.heads, bias ? bias.dim(1) : 0})
       .optional("sinks", op.desc.sinks, {q.heads})
       .is("out", op.out, {q.sequences, q.positions, q.heads, v.width}, q.dtype)
@@ -72,8 +73,8 @@ void check(const AttentionForward& op) {
   check_attention(op);
 }
 
-Cost cost(const AttentionForward& op) {
-  return Cost{.flops = attention_flops(op, 1, 1), .size = op.q.width}.reads(op.q, op.k, op.v).writes(op.out, op.lse);
+Cost AttentionForward::cost() const {
+  return Cost{.flops = attention_flops(*this, 1, 1), .size = q.width}.reads(q, k, v).writes(out, lse);
 }
 
 void run(Device& device, const AttentionForward& op) {
@@ -97,15 +98,8 @@ void check(const AttentionBackward& op) {
       .contiguous_heads("dv", op.dv, op.v.shape(), op.q);
 }
 
-Cost cost(const AttentionBackward& op) {
-  return Cost{.flops = attention_flops(op, 3, 2), .size = op.q.width}
-      .reads(op.dout, op.q, op.k, op.v, op.out, op.lse)
-      .writes(op.dq, op.dk, op.dv);
-}
-
-void run(Device& device, const AttentionBackward& op) {
-  check(op);
-  if (op.k.elements() > 0) device.execute(op);
+Cost AttentionBackward::cost() const {
+  return Cost{.flops = attention_flops(*this, 3, 2), .size = q.width}.reads(dout, q, k, v, out, lse).writes(dq, dk, dv);
 }
 
 void check(const AttentionBackwardLearned& op) {
@@ -118,16 +112,11 @@ void check(const AttentionBackwardLearned& op) {
       .optional("dsinks", op.dsinks, {op.q.heads});
 }
 
-Cost cost(const AttentionBackwardLearned& op) {
+Cost AttentionBackwardLearned::cost() const {
   Cost cost;
   // Only the gradient of biases computes the scores again.
-  if (op.dbias) cost = Cost{.flops = attention_flops(op, 1, 1), .size = op.q.width}.reads(op.q, op.k, op.v);
-  return cost.reads(op.dout, op.out, op.lse).updates(op.dbias, op.dsinks);
-}
-
-void run(Device& device, const AttentionBackwardLearned& op) {
-  check(op);
-  if (op.out.elements() > 0) device.execute(op);
+  if (dbias) cost = Cost{.flops = attention_flops(*this, 1, 1), .size = q.width}.reads(q, k, v);
+  return cost.reads(dout, out, lse).updates(dbias, dsinks);
 }
 
 void check(const KvCacheAppend& op) {
@@ -137,16 +126,6 @@ void check(const KvCacheAppend& op) {
       .contiguous_heads("x", x, x.shape(), y)
       .contiguous_heads("y", y, {x.sequences, y.positions, x.heads, x.width}, x)
       .is("offsets", op.offsets, {x.sequences}, DType::i32);
-}
-
-// It writes as much of y as it reads of x.
-Cost cost(const KvCacheAppend& op) {
-  return Cost().reads(op.x, op.offsets).writes(op.x);
-}
-
-void run(Device& device, const KvCacheAppend& op) {
-  check(op);
-  if (op.x.elements() > 0) device.execute(op);
 }
 
 }  // namespace sy::ops

@@ -2,10 +2,8 @@
 #pragma once
 
 #include <algorithm>
-#include <string_view>
 
-#include "kernels/ops/list.h"
-#include "kernels/tensor.h"
+#include "kernels/ops/operation.h"
 
 namespace sy {
 
@@ -22,6 +20,16 @@ struct ExpertPartition {
   Index max_ep_ranks(Index k) const { return std::min(k, ep); }
 };
 
+// Group limit and load of a router, for a device that does not compute the choices of tokens.
+struct ExpectedRouting {
+  // A token's experts are in `topk_groups` of `groups` groups (RouteDesc). Equal: no limit.
+  Index groups = 1, topk_groups = 1;
+  // [E] i32 physical expert of each logical expert of the model; empty: both are equal
+  ConstView logical_to_physical{};
+  // [E] i32 assignments of each logical expert of the model; empty if they are not known yet
+  ConstView tokens_per_expert{};
+};
+
 namespace ops {
 
 // Builds the dispatch layout: the ranks that receive a copy of each token, and the order of the
@@ -35,6 +43,9 @@ struct DispatchLayout {
   // [T, k] i32. If empty, E experts from partition.first_expert on are dispatched.
   ConstView dispatch_mask = {};
   ExpertPartition partition = {};
+  // Read by the dry device alone. Without a mask, it has the tokens per expert of the outer
+  // partition.
+  ExpectedRouting expected = {};
   // [T, k] i32 physical expert, counted from partition.first_expert; -1 if not dispatched
   View physical_experts;
   // Both may be empty.
@@ -45,7 +56,9 @@ struct DispatchLayout {
   // [ep * etp + E] i32: copies for each rank, assignments of each physical expert
   View counts;
   View tokens_per_expert;  // [E] i32 assignments of each logical expert
+  Cost cost() const { return Cost().reads(experts, dispatch_mask).writes(physical_experts, tokens, row_id_map); }
 };
+void run(Device& device, const DispatchLayout& op);
 
 // Builds the permutation of rows: sorts assignments by (physical expert, token). It covers the L
 // physical experts from `first_expert` on; other assignments are ignored. An assignment has the
@@ -58,7 +71,9 @@ struct BuildPermutation {
   View tokens;       // [n] i32 token of each row; -1 from row R on
   View row_id_map;   // [T, k] i32 row of each assignment, or -1
   View offsets;      // [L + 1] i32 first row of each physical expert, and R
+  Cost cost() const { return Cost().reads(physical_experts).writes(assignments, tokens, row_id_map); }
 };
+void run(Device& device, const BuildPermutation& op);
 
 }  // namespace ops
 

@@ -273,15 +273,15 @@ void print(const Findings& findings) {
 
 // Measures the machine and writes the result as a machine file. Collective.
 Machine write_machine(Comm& world, const std::string& file, const Findings& findings) {
-  std::unique_ptr<Device> backend;
+  std::unique_ptr<Device> device;
   const int local = local_rank(world);
-  agree_on_errors(world, [&] { backend = open_device("the backend", "auto", local); });
-  backend->publish_waits_to(block_state(world.shared_context()));
-  agree_on_devices(world, *backend);
+  agree_on_errors(world, [&] { device = open_device("the backend", "auto", local); });
+  device->publish_waits_to(block_state(world.shared_context()));
+  agree_on_devices(world, *device);
   const HostFacts& first = findings.hosts.front();
   Progress progress;
   const Machine m =
-      measure_machine(world, *backend, std::filesystem::path(file).stem().string(),
+      measure_machine(world, *device, std::filesystem::path(file).stem().string(),
                       0.9 * static_cast<double>(first.memory_limit < 0 ? first.memory : first.memory_limit),
                       [&](Index done, Index total) {
                         if (world.rank() == 0) progress.show("measuring", done, total, "speeds");
@@ -292,7 +292,7 @@ Machine write_machine(Comm& world, const std::string& file, const Findings& find
     write_file(file,
                to_ini(m, fmt::format("Measured by `switchyard doctor` on {} ranks, all at the same time: {}, {}.\n"
                                      "What ranks share of a node is given for the node.",
-                                     world.size(), first.processor, backend->describe())));
+                                     world.size(), first.processor, device->describe())));
   });
   return m;
 }

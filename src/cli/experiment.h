@@ -15,7 +15,7 @@ inline void add_launcher_option(po::options_description& options, std::string& l
 
 // Throws InputError under mpirun or srun.
 inline void starts_ranks_itself(const char* command) {
-  if (launcher() != 0) bad_input("{} starts the ranks itself: call it without mpirun or srun", command);
+  if (launcher_pid() != 0) bad_input("{} starts the ranks itself: call it without mpirun or srun", command);
 }
 
 // Prints that the command was asked to stop, and returns the exit code for it.

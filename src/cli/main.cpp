@@ -12,6 +12,7 @@
 #include "src/build_info.h"
 #include "src/cli/options.h"
 #include "src/io/checkpoint.h"
+#include "src/provenance/provenance.h"
 #include "src/text/strings.h"
 #include "src/train/stop.h"
 
@@ -23,8 +24,8 @@ void check_same_start(sy::Comm& world, const std::string& name, const std::vecto
   const sy::BuildInfo& build = sy::build_info();
   std::vector<sy::RankSetting> settings = {{"the command", name},
                                            {"the program's version", build.version},
-                                           {"the program's commit", build.commit},
-                                           {"the program's build options", build.options}};
+                                           {"the program's commit", sy::commit_text(build)},
+                                           {"the program's build options", sy::options_text(build)}};
   if (name != "train") settings.push_back({"the arguments", sy::join(args, " ")});
   sy::check_rank_settings(world, settings, "start all ranks with the same program and command line");
 }
@@ -47,8 +48,9 @@ bool are_connected(const sy::Comm& world) {
 // command starts again.
 int run_command(const sy::Command& command, sy::Comm& world, const std::vector<std::string>& args) {
   constexpr int most_attempts = 20;
+  const sy::Json provenance = command.records ? sy::collect_provenance(world) : sy::Json();
   for (int attempt = 1;; ++attempt) {
-    sy::CommandLine line{world, args, nullptr};
+    sy::CommandLine line{world, args, nullptr, provenance};
     try {
       return command.run(line);
     } catch (const sy::Error& e) {

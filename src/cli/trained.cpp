@@ -1,7 +1,6 @@
 #include "src/cli/trained.h"
 
 #include "dist/node_groups.h"
-#include "src/data/dataset.h"
 #include "src/data/run_tokenizer.h"
 #include "src/families/export.h"
 #include "src/io/manifest.h"
@@ -128,7 +127,7 @@ std::unique_ptr<Engine> load_model(Comm& world, const Trained& trained, Layout l
   const int local = local_rank(world);
   agree_on_errors(world, [&] {
     device = open_device("--backend", backend, local);
-    check_config_for_backend("--backend", config, *device);
+    check_config_for_device("--backend", config, *device);
   });
   agree_on_devices(world, *device);
   auto engine = std::make_unique<Engine>(config, trained.state.vocab, std::move(device), make_mesh(world, layout),

@@ -127,12 +127,12 @@ std::unique_ptr<Device> open_device(std::string_view setting, const std::string&
   }
 }
 
-void check_config_for_backend(std::string_view setting, const Config& config, const Device& backend) {
+void check_config_for_device(std::string_view setting, const Config& config, const Device& device) {
   const Index widest = std::max(config.model.key_width(), config.model.value_width());
-  if (widest > backend.max_head_dim())
+  if (widest > device.max_head_dim())
     bad_input(
         "heads of {} (model.head_dim): the {} backend takes heads of up to {}: set {} = cpu, or train narrower heads",
-        widest, backend.name(), backend.max_head_dim(), setting);
+        widest, device.name(), device.max_head_dim(), setting);
 }
 
 std::vector<std::string> config_warnings(const Config& config, const Layout& layout) {

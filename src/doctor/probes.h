@@ -5,17 +5,12 @@
 #include <chrono>
 #include <filesystem>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "src/doctor/facts.h"
 
 namespace sy {
-
-// Returns the texts of all ranks on every rank. Collective. A text must not end in a blank, and at
-// least one must not be empty.
-std::vector<std::string> gather(Comm& world, const std::string& mine);
 
 // Returns RankFacts::gpu_aware_mpi and nccl_over_tcp of this process, from its environment.
 // cuda_aware: MpiInfo::cuda_aware.

@@ -15,42 +15,42 @@ double seconds_since(std::chrono::steady_clock::time_point begin) {
 // The GEMM y = a w; all three matrices are [width, width].
 class SquareGemm {
  public:
-  SquareGemm(Device& backend, Index width)
-      : backend_(backend),
-        a_(backend.tensor({width, width})),
-        w_(backend.tensor({width, width})),
-        y_(backend.tensor({width, width})) {
+  SquareGemm(Device& device, Index width)
+      : device_(device),
+        a_(device.tensor({width, width})),
+        w_(device.tensor({width, width})),
+        y_(device.tensor({width, width})) {
     const std::vector<float> values(static_cast<std::size_t>(width * width), 0.5f);
-    backend.to_device(values.data(), a_);
-    backend.to_device(values.data(), w_);
+    device.to_device(values.data(), a_);
+    device.to_device(values.data(), w_);
     seconds(1);  // warm-up: allocations, thread starts, kernel look-up
   }
   // Returns the seconds of `times` GEMMs in a row.
   double seconds(int times) const {
     const auto begin = std::chrono::steady_clock::now();
-    for (int i = 0; i < times; ++i) run(backend_, ops::Gemm{.a = a_, .b = w_.view(), .c = y_});
-    backend_.synchronize();
+    for (int i = 0; i < times; ++i) run(device_, ops::Gemm{.a = a_, .b = w_.view(), .c = y_});
+    device_.synchronize();
     return seconds_since(begin);
   }
 
  private:
-  Device& backend_;
+  Device& device_;
   Tensor a_, w_, y_;
 };
 
 constexpr Index min_width = 256, max_width = 2048;
 
 // Returns the smallest width whose GEMM takes a millisecond, or max_width.
-Index choose_width(Device& backend) {
+Index choose_width(Device& device) {
   Index width = min_width;
-  while (width < max_width && SquareGemm(backend, width).seconds(1) < 1e-3) width *= 2;
+  while (width < max_width && SquareGemm(device, width).seconds(1) < 1e-3) width *= 2;
   return width;
 }
 
 // Measures five times about 10 ms and takes the median. It shows a lowered clock or a shared CPU,
 // but no short interruption.
-double flops_per_second(Device& backend, Index width) {
-  const SquareGemm product(backend, width);
+double flops_per_second(Device& device, Index width) {
+  const SquareGemm product(device, width);
   const int times = std::max(1, static_cast<int>(0.01 / std::max(product.seconds(1), 1e-6)));
   std::array<double, 5> seconds{};
   for (double& s : seconds) s = product.seconds(times);
@@ -91,20 +91,20 @@ std::pair<double, double> probe_clock(Comm& world, double (*clock)()) {
 }
 
 double probe_speed(Comm& world, int local_rank) {
-  std::unique_ptr<Device> backend;
+  std::unique_ptr<Device> device;
   Index width = max_width;
   try {
     if (local_rank >= 0) {
-      backend = open_device("the backend", "auto", local_rank);
-      backend->publish_waits_to(block_state(world.shared_context()));
-      width = choose_width(*backend);
+      device = open_device("the backend", "auto", local_rank);
+      device->publish_waits_to(block_state(world.shared_context()));
+      width = choose_width(*device);
     }
   } catch (const Error&) {
-    backend.reset();  // the facts of its device give the reason
+    device.reset();  // the facts of its device give the reason
   }
   width = -world.max(-width);  // one size for all, and all at the same time
   try {
-    return backend ? flops_per_second(*backend, width) : 0;
+    return device ? flops_per_second(*device, width) : 0;
   } catch (const Error&) {
     return 0;
   }

@@ -22,7 +22,7 @@ WithoutExpert::WithoutExpert(Engine& engine, Index layer, Index expert, Mode mod
     engine.set_router_bias(biases);
     return;
   }
-  Device& b = engine.backend();
+  Device& b = engine.device();
   engine.store().finish_all_gather();
   const std::string prefix = fmt::format("layers.{}.moe.experts.down.", engine.model().moe_layer_ids()[layer]);
   for (const char* name : {"weight", "bias"}) {
@@ -38,7 +38,7 @@ WithoutExpert::WithoutExpert(Engine& engine, Index layer, Index expert, Mode mod
 
 WithoutExpert::~WithoutExpert() {
   if (!biases_.empty()) engine_.set_router_bias(biases_);
-  for (const SavedWeights& saved : saved_) run(engine_.backend(), ops::Copy{.x = saved.values, .y = saved.weights});
+  for (const SavedWeights& saved : saved_) run(engine_.device(), ops::Copy{.x = saved.values, .y = saved.weights});
   if (!saved_.empty()) engine_.store().packed_weights().invalidate();
 }
 

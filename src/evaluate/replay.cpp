@@ -45,7 +45,7 @@ ReplayResult replay(Engine& engine, const ReplayBatch& batch, bool dropless, boo
   ReplayResult out;
   engine.set_routing_hook([&](const RoutingView& view) {
     LayerChoices& layer = out.layers.emplace_back();
-    Device& b = engine.backend();
+    Device& b = engine.device();
     std::vector<std::int32_t> dispatch_mask(static_cast<std::size_t>(view.dispatch_mask.elements()));
     layer.experts.resize(dispatch_mask.size());
     layer.weights.resize(dispatch_mask.size());

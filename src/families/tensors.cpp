@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <map>
 
 #include "src/params/block_specs.h"
+#include "src/text/numbers.h"
 #include "src/text/strings.h"
 
 namespace sy {
@@ -58,30 +58,9 @@ ViewText parse_view(std::string_view view) {
   return {parse_side(view.substr(0, at)), parse_side(view.substr(at + arrow.size()))};
 }
 
-std::optional<Index> number(const std::string& text) {
-  Index n = 0;
-  const auto r = std::from_chars(text.data(), text.data() + text.size(), n);
-  return r.ec == std::errc() && r.ptr == text.data() + text.size() ? std::optional(n) : std::nullopt;
-}
-
-using Sizes = std::map<std::string, Index>;
-
-// Sizes of letters that the shapes of parameters do not determine, for each kind of sublayer.
-Sizes sizes_of(const AttentionSpec& a) {
-  return {{"K", a.kv_heads}};
-}
-// r, n: rotated elements of a head's query or key, which come first, and the others.
-Sizes sizes_of(const LatentAttentionSpec& a) {
-  return {{"K", a.heads}, {"r", a.qk_rope_head_dim}, {"n", a.key_width - a.qk_rope_head_dim}};
-}
-Sizes sizes_of(const MlpSpec&) {
-  return {};
-}
-Sizes sizes_of(const MoeSpec&) {
-  return {};
-}
-Sizes sizes_of(const BlockSpec& block) {
-  Sizes sizes;
+// NamedSizes of letters that the shapes of parameters do not determine.
+NamedSizes sizes_of_block(const BlockSpec& block) {
+  NamedSizes sizes;
   block.for_each_branch([&](const BranchSpec& branch) {
     sizes.merge(std::visit([](const auto& spec) { return sizes_of(spec); }, branch.sublayer));
   });
@@ -96,11 +75,11 @@ struct AppliedRow {
   const ParamSpec* spec = nullptr;
   ViewText view;
   Index expert = 0;
-  Sizes sizes;
+  NamedSizes sizes;
 };
 
-Index size_of_term(const Term& term, const Sizes& sizes, const std::string& tensor) {
-  if (const auto n = number(term.name)) return *n;
+Index size_of_term(const Term& term, const NamedSizes& sizes, const std::string& tensor) {
+  if (const auto n = parse_number<Index>(term.name)) return *n;
   const auto it = sizes.find(term.name);
   SY_ASSERT(it != sizes.end(), "{}: the size of {} is not known", tensor, term.name);
   return it->second;
@@ -114,7 +93,7 @@ void infer_sizes(AppliedRow& row, const std::string& tensor) {
   for (std::size_t d = 0; d < row.view.param.size(); ++d) {
     Index rest = row.spec->shape[static_cast<int>(d)];
     const Dimension& dim = row.view.param[d];
-    if (dim.size() == 1 && (dim[0].name == "e" || number(dim[0].name) || !dim[0].length.empty())) continue;
+    if (dim.size() == 1 && (dim[0].name == "e" || parse_number<Index>(dim[0].name) || !dim[0].length.empty())) continue;
     for (std::size_t j = 0; j + 1 < dim.size(); ++j) rest /= size_of_term(dim[j], row.sizes, tensor);
     row.sizes[dim.back().name] = rest;
   }
@@ -170,7 +149,7 @@ FileTensor file_tensor(const std::string& name, std::vector<AppliedRow>& rows) {
       const Dimension& dim = row.view.param[o];
       const Index size = row.spec->shape[static_cast<int>(o)];
       MappedDim out{{0, size}, {}};
-      const auto only = dim[0].name == "e" ? std::optional(row.expert) : number(dim[0].name);
+      const auto only = dim[0].name == "e" ? std::optional(row.expert) : parse_number<Index>(dim[0].name);
       if (!dim[0].length.empty()) {
         const Index begin = size_of_term({dim[0].name, {}}, row.sizes, name);
         const Index n = size_of_term({dim[0].length, {}}, row.sizes, name);
@@ -232,7 +211,7 @@ FamilyTensors family_tensors(const Family& family, const Config& config, const s
   FamilyTensors out;
 
   const auto apply = [&](const TensorRow& row, const std::string& hf_prefix, const std::string& param_prefix,
-                         const Sizes& sizes) {
+                         const NamedSizes& sizes) {
     if (const auto equals = row.only_if.find('='); equals != row.only_if.npos) {
       if (value_of(config, row.only_if.substr(0, equals)) != row.only_if.substr(equals + 1)) return;
     } else if (!row.only_if.empty()) {
@@ -268,13 +247,13 @@ FamilyTensors family_tensors(const Family& family, const Config& config, const s
     for (const TensorRow& row : table) {
       const bool root = row.hf_name.starts_with('/');
       apply({root ? row.hf_name.substr(1) : row.hf_name, row.param, row.view}, root ? "" : std::string(base), "",
-            blocks.empty() ? Sizes{} : sizes_of(blocks.front()));
+            blocks.empty() ? NamedSizes{} : sizes_of_block(blocks.front()));
     }
   for (std::size_t layer = 0; layer < blocks.size(); ++layer) {
     const std::string prefix = std::string(base) + fmt::format(fmt::runtime(family.layer_prefix), layer);
     for (const auto& table : family.layer_rows)
       for (const TensorRow& row : table)
-        apply(row, prefix, layer_prefix(static_cast<Index>(layer)), sizes_of(blocks[layer]));
+        apply(row, prefix, layer_prefix(static_cast<Index>(layer)), sizes_of_block(blocks[layer]));
   }
   std::vector<std::string> unmapped;
   for (std::size_t i = 0; i < params.size(); ++i)

@@ -136,7 +136,7 @@ void load_checkpoint(const fs::path& step_dir, ParamStore& store, Load what) {
       for (const OwnedRange& range : owned_ranges(group))
         read_values(values, *range.slice, range.local, [&](Index first, std::span<const float> chunk) {
           const Index at = range.flat.begin - group.owned().begin + first - range.local.begin;
-          store.backend().to_device(chunk.data(), state.rows(at, static_cast<Index>(chunk.size())));
+          store.device().to_device(chunk.data(), state.rows(at, static_cast<Index>(chunk.size())));
         });
     }
   }

@@ -137,13 +137,13 @@ void for_shard(const ShardContents& contents, int rank, Begin begin, Chunk chunk
 }  // namespace
 
 ShardContents shard_contents(const ParamStore& store) {
-  store.backend().synchronize();
+  store.device().synchronize();
   const auto read = [&store](const TensorKind& kind, const OwnedRange& range, Index begin, std::span<float> values) {
     if (kind.state.empty()) return store.get_values(*range.slice, range.local.begin + begin, values);
     const std::size_t group = range.slice->group;
     const Index first = range.flat.begin - store.layout().groups[group].owned().begin;
-    store.backend().to_host(kind.state_of(store, group).rows(first + begin, static_cast<Index>(values.size())),
-                            values.data());
+    store.device().to_host(kind.state_of(store, group).rows(first + begin, static_cast<Index>(values.size())),
+                           values.data());
   };
   return {store.specs(), store.mesh_layout(), store.layout(), tensor_kinds(store.specs()), read};
 }

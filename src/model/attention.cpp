@@ -18,23 +18,24 @@ Attention::Attention(const AttentionSpec& spec, Index d_model, ParamStore& store
   SY_ASSERT(rope_table ? rope_table->spec == spec.rope : !spec.rope, "another table");
   if (spec.rope) pairs_ = spec.rope->pairs;
   if (spec.clip_qkv > 0) clip_ = FfnActivation{Activation::hardtanh, false, 1, spec.clip_qkv};
-  const float eps = spec.qk_norm.value_or(0);
-  const NormKind by_head = spec.head_layernorm ? NormKind::layernorm : NormKind::rmsnorm;
-  qk_norm_ = {heads_, kv_heads_, eps, pairs_, spec.norm_offset, by_head, spec.head_layernorm};
-  if (spec.qk_norm && spec.whole_qk_norm) {
-    // A kv head that several ranks hold counts once per rank, both in the sums and in the number of
-    // elements. The mean is therefore correct.
-    const Index q = heads_ * head_dim_, k = kv_heads_ * head_dim_, ranks = spec.heads / heads_;
-    whole_qk_norm_ = {q, k, ranks * q, ranks * k, eps, spec.norm_offset};
-    whole_norm_ = store.get_fused(prefix + "q_norm.weight", 2);
-    whole_norm_.weight = whole_norm_.weight.reshape({q + k});
-    if (whole_norm_.grad) whole_norm_.grad = whole_norm_.grad.reshape({q + k});
-  } else if (spec.qk_norm) {
-    norm_ = store.get_fused(prefix + "q_norm.weight", 2);
-  }
+  if (spec.qk_norm) set_qk_norm(*spec.qk_norm, store, prefix, spec.heads / heads_);
   qkv_.emplace(store, store.get_fused(prefix + "q.weight", 3), d_model,
                spec.qkv_bias ? store.get_fused(prefix + "q.bias", 3) : Param{});
   out_.emplace(store, store.get(prefix + "out.weight"), heads_ * head_dim_, store.find(prefix + "out.bias"));
+}
+
+void Attention::set_qk_norm(const QkNormSpec& norm, const ParamStore& store, const std::string& prefix, Index ranks) {
+  norm_weight_ = store.get_fused(prefix + "q_norm.weight", 2);
+  if (norm.scope == QkNormScope::head) {
+    norm_ = HeadQkNorm{heads_, kv_heads_, norm.eps, pairs_, norm.offset, norm.kind, norm.weight_per_head()};
+    return;
+  }
+  // A kv head that several ranks hold counts once per rank, both in the sums and in the number of
+  // elements. The mean is therefore correct.
+  const Index q = heads_ * head_dim_, k = kv_heads_ * head_dim_;
+  norm_ = ProjectionQkNorm{q, k, ranks * q, ranks * k, norm.eps, norm.offset};
+  norm_weight_.weight = norm_weight_.weight.reshape({q + k});
+  if (norm_weight_.grad) norm_weight_.grad = norm_weight_.grad.reshape({q + k});
 }
 
 void Attention::forward(const LayerContext& layer, ConstView x, Output to, Saved& s) const {
@@ -47,18 +48,18 @@ void Attention::forward(const LayerContext& layer, ConstView x, Output to, Saved
   s.lse = layer.saved.f32({B, heads_, S});
 
   s.unclipped = clip_ ? layer.save(s.qkv.shape()) : s.qkv;
-  s.raw = norm_ || whole_norm_ ? layer.save(s.qkv.shape()) : s.unclipped;
+  s.raw = norm_weight_ ? layer.save(s.qkv.shape()) : s.unclipped;
   qkv_->forward(context, s.x, s.raw.reshape({T, row}));
   normalize(layer, s);
   ConstHeads k = keys(s.qkv), v = values(s.qkv);
   const LayerCache cache = layer.cache_entry(cache_index_);
   if (cache) {
-    run(context.backend, ops::KvCacheAppend{.x = k, .offsets = cache.offsets, .y = cache.keys});
-    run(context.backend, ops::KvCacheAppend{.x = v, .offsets = cache.offsets, .y = cache.values});
+    run(context.device, ops::KvCacheAppend{.x = k, .offsets = cache.offsets, .y = cache.keys});
+    run(context.device, ops::KvCacheAppend{.x = v, .offsets = cache.offsets, .y = cache.values});
     k = Heads(cache.keys);
     v = Heads(cache.values);
   }
-  core_attention_.forward(context, queries(s.qkv), k, v, s.out, s.lse, cache.offsets);
+  core_attention_.forward(context, queries(s.qkv), k, v, s.out, s.lse, {cache.offsets, layer.stream.lengths});
   out_->forward_sum(context, s.out.reshape({T, heads_ * head_dim_}), to);
 }
 
@@ -74,7 +75,7 @@ void Attention::backward(const LayerContext& layer, ConstView dy, const Saved& s
   out_->backward_weight(context, dy, s.out.reshape({T, heads_ * head_dim_}));
   const View dqkv = context.temp(s.qkv.shape());
   core_attention_.backward(context, dout, queries(s.qkv), keys(s.qkv), values(s.qkv), s.out, s.lse, queries(dqkv),
-                           keys(dqkv), values(dqkv));
+                           keys(dqkv), values(dqkv), {.key_lengths = layer.stream.lengths});
   const View dqkv_rows = backward_normalize(layer, dqkv, s).reshape({T, row});
   qkv_->backward_weight(context, dqkv_rows, s.x);
   qkv_->backward_bias(context, dqkv_rows);
@@ -82,27 +83,27 @@ void Attention::backward(const LayerContext& layer, ConstView dy, const Saved& s
 }
 
 void Attention::normalize(const LayerContext& layer, Saved& s) const {
-  Device& b = layer.context.backend;
+  Device& b = layer.context.device;
   const Index T = layer.stream.tokens(), heads = heads_ + kv_heads_, row = (heads + kv_heads_) * head_dim_;
   const Shape by_token = {T, heads + kv_heads_, head_dim_};
-  if (norm_) {
+  if (const auto* by_head = std::get_if<HeadQkNorm>(&norm_)) {
     s.inverse = layer.saved.f32({T, heads});
-    return run(b, ops::QkNormForward{.x = s.raw.reshape(by_token),
-                                     .weight = norm_.weight,
-                                     .positions = layer.stream.rope_rows,
-                                     .table = rope_rows(),
-                                     .desc = qk_norm_,
-                                     .y = s.qkv.reshape(by_token),
-                                     .inverse = s.inverse});
+    return run(b, ops::HeadQkNormForward{.x = s.raw.reshape(by_token),
+                                         .weight = norm_weight_.weight,
+                                         .positions = layer.stream.rope_rows,
+                                         .table = rope_rows(),
+                                         .desc = *by_head,
+                                         .y = s.qkv.reshape(by_token),
+                                         .inverse = s.inverse});
   }
-  if (whole_norm_) {
+  if (const auto* projection = std::get_if<ProjectionQkNorm>(&norm_)) {
     s.squares = layer.saved.f32({T, 2});
-    whole_sums(layer.context, s.raw, s.raw, s.squares);
-    run(b, ops::WholeQkNormForward{.x = s.raw.reshape({T, row}),
-                                   .weight = whole_norm_.weight,
-                                   .squares = s.squares,
-                                   .desc = whole_qk_norm_,
-                                   .y = s.unclipped.reshape({T, row})});
+    norm_sums(layer.context, *projection, s.raw, s.raw, s.squares);
+    run(b, ops::ProjectionQkNormForward{.x = s.raw.reshape({T, row}),
+                                        .weight = norm_weight_.weight,
+                                        .squares = s.squares,
+                                        .desc = *projection,
+                                        .y = s.unclipped.reshape({T, row})});
   }
   if (clip_)
     run(b,
@@ -117,26 +118,27 @@ void Attention::normalize(const LayerContext& layer, Saved& s) const {
 
 View Attention::backward_normalize(const LayerContext& layer, View dqkv, const Saved& s) const {
   const ExecutionContext& context = layer.context;
-  Device& b = context.backend;
+  Device& b = context.device;
   const Index T = layer.stream.tokens(), heads = heads_ + kv_heads_, row = (heads + kv_heads_) * head_dim_;
   const Shape by_token = {T, heads + kv_heads_, head_dim_};
-  if (norm_) {
+  if (const auto* by_head = std::get_if<HeadQkNorm>(&norm_)) {
     const View draw = context.temp(dqkv.shape());
-    run(b, ops::QkNormBackward{.dy = dqkv.reshape(by_token),
-                               .x = s.raw.reshape(by_token),
-                               .weight = norm_.weight,
-                               .inverse = s.inverse,
-                               .positions = layer.stream.rope_rows,
-                               .table = rope_rows(),
-                               .desc = qk_norm_,
-                               .dx = draw.reshape(by_token),
-                               .dweight = norm_.grad});
+    run(b, ops::HeadQkNormBackward{.dy = dqkv.reshape(by_token),
+                                   .x = s.raw.reshape(by_token),
+                                   .weight = norm_weight_.weight,
+                                   .inverse = s.inverse,
+                                   .positions = layer.stream.rope_rows,
+                                   .table = rope_rows(),
+                                   .desc = *by_head,
+                                   .dx = draw.reshape(by_token),
+                                   .dweight = norm_weight_.grad});
     return draw;
   }
+  const auto* projection = std::get_if<ProjectionQkNorm>(&norm_);
   View products;
-  if (whole_norm_) products = context.scratch.f32({T, 2});
+  if (projection) products = context.scratch.f32({T, 2});
   // Both are rotated, which preserves the sums.
-  if (whole_norm_ && !clip_) whole_sums(context, dqkv, s.qkv, products);
+  if (projection && !clip_) norm_sums(context, *projection, dqkv, s.qkv, products);
   if (rope_table_)
     run(b, ops::Rope{.x = dqkv.reshape(by_token),
                      .heads = heads,
@@ -151,25 +153,26 @@ View Attention::backward_normalize(const LayerContext& layer, View dqkv, const S
                                    .activation = *clip_,
                                    .dh = dunclipped.reshape({T, row})});
     dqkv = dunclipped;
-    if (whole_norm_) whole_sums(context, dqkv, s.unclipped, products);
+    if (projection) norm_sums(context, *projection, dqkv, s.unclipped, products);
   }
-  if (!whole_norm_) return dqkv;
+  if (!projection) return dqkv;
   const View draw = context.temp(dqkv.shape());
-  run(b, ops::WholeQkNormBackward{.dy = dqkv.reshape({T, row}),
-                                  .x = s.raw.reshape({T, row}),
-                                  .weight = whole_norm_.weight,
-                                  .squares = s.squares,
-                                  .products = products,
-                                  .desc = whole_qk_norm_,
-                                  .dx = draw.reshape({T, row}),
-                                  .dweight = whole_norm_.grad});
+  run(b, ops::ProjectionQkNormBackward{.dy = dqkv.reshape({T, row}),
+                                       .x = s.raw.reshape({T, row}),
+                                       .weight = norm_weight_.weight,
+                                       .squares = s.squares,
+                                       .products = products,
+                                       .desc = *projection,
+                                       .dx = draw.reshape({T, row}),
+                                       .dweight = norm_weight_.grad});
   return draw;
 }
 
-void Attention::whole_sums(const ExecutionContext& context, ConstView a, ConstView b, View sums) const {
+void Attention::norm_sums(const ExecutionContext& context, const ProjectionQkNorm& norm, ConstView a, ConstView b,
+                          View sums) const {
   const Shape rows = {sums.dim(0), (heads_ + 2 * kv_heads_) * head_dim_};
-  run(context.backend,
-      ops::WholeQkNormSums{.x = a.reshape(rows), .y = b.reshape(rows), .desc = whole_qk_norm_, .sums = sums});
+  run(context.device,
+      ops::ProjectionQkNormSums{.x = a.reshape(rows), .y = b.reshape(rows), .desc = norm, .sums = sums});
   if (context.mesh.tp->size() > 1) context.mesh.tp->all_reduce(sums);
 }
 

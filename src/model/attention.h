@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <variant>
 
 #include "kernels/ops/qk_norm.h"
 #include "src/model/core_attention.h"
@@ -18,8 +19,8 @@ class Attention {
   struct Saved {
     ConstView x;     // [B * S, D] the gathered input
     View raw;        // [B, S, Hl + 2 Kl, hd] before QK-norm; qkv itself if there is no QK-norm
-    View inverse;    // [B * S, Hl + Kl] of QK-norm by head
-    View squares;    // [B * S, 2] of QK-norm over all heads: sums of squares of queries and keys
+    View inverse;    // [B * S, Hl + Kl] of HeadQkNorm
+    View squares;    // [B * S, 2] of ProjectionQkNorm: sums of squares of queries and keys
     View unclipped;  // [B, S, Hl + 2 Kl, hd] before model.clip_qkv; qkv itself if it is 0
     View qkv;        // [B, S, Hl + 2 Kl, hd] after rotation
     View out;        // [B, S, Hl, hd]
@@ -42,6 +43,8 @@ class Attention {
   void backward(const LayerContext& layer, ConstView dy, const Saved& s, View dx);
 
  private:
+  // ranks: number of ranks that share the heads
+  void set_qk_norm(const QkNormSpec& norm, const ParamStore& store, const std::string& prefix, Index ranks);
   // Computes s.qkv from s.raw: QK-norm, clip and rotation.
   void normalize(const LayerContext& layer, Saved& s) const;
   // Returns the gradient with respect to the projection's output (Saved::raw), in dqkv's shape.
@@ -49,7 +52,8 @@ class Attention {
   // the memory of dqkv, or of scratch if there is a QK-norm or a clip.
   View backward_normalize(const LayerContext& layer, View dqkv, const Saved& s) const;
   // sums: [B * S, 2] = sums of a * b over the query heads and over the key heads of all ranks.
-  void whole_sums(const ExecutionContext& context, ConstView a, ConstView b, View sums) const;
+  void norm_sums(const ExecutionContext& context, const ProjectionQkNorm& norm, ConstView a, ConstView b,
+                 View sums) const;
 
   // Return the query, key and value heads of x: [B, S, Hl + 2 Kl, hd].
   template <class V>
@@ -72,12 +76,12 @@ class Attention {
   RopePairs pairs_ = RopePairs::half;
   Index heads_, kv_heads_, head_dim_;  // Hl, Kl, hd
   CoreAttention core_attention_;
-  QkNorm qk_norm_;
-  WholeQkNorm whole_qk_norm_;
   std::optional<FfnActivation> clip_;  // of queries, keys and values
-  // QK-norm weights. norm_: [2, hd] for queries and keys, or [Hl + Kl, hd] for each head.
-  // whole_norm_: [(Hl + Kl) hd] over all heads. At most one of them is not empty.
-  Param norm_, whole_norm_;
+  // QK-norm: none, or one of two.
+  std::variant<std::monostate, HeadQkNorm, ProjectionQkNorm> norm_;
+  // Its weights: [2, hd] for queries and keys, or [Hl + Kl, hd] for each head. Of ProjectionQkNorm:
+  // [(Hl + Kl) hd]. Empty without a norm.
+  Param norm_weight_;
   std::optional<Linear> qkv_, out_;
 };
 

@@ -47,7 +47,7 @@ void ResidualBranch::forward(const LayerContext& layer, ConstView x, ConstView s
     const bool in_place = stream.bytes() == sum.bytes();
     const View normed = in_place ? context.temp(shape) : sum;
     out_norm_.forward(context, s.out, normed, s.out_moments);
-    run(context.backend, ops::Add{.x = in_place ? normed : stream, .y = sum});
+    run(context.device, ops::Add{.x = in_place ? normed : stream, .y = sum});
   } else {
     run_sublayer(layer, {.y = sum, .residual = placement_.normed_residual ? s.in : stream}, s);
   }
@@ -59,7 +59,7 @@ void ResidualBranch::forward(const LayerContext& layer, ConstView x, ConstView s
 
 void ResidualBranch::backward(const LayerContext& layer, View d, const Saved& s, View dx) {
   const ExecutionContext& context = layer.context;
-  Device& b = context.backend;
+  Device& b = context.device;
   const Arena::Scope scope(context.scratch);
   // Gradient with respect to the input of a norm that follows the sublayer.
   const View dsublayer = placement_.post_residual || placement_.post_sublayer ? context.temp(d.shape()) : d;
@@ -127,9 +127,9 @@ void Block::backward(const LayerContext& layer, View d, Saved& s) {
     // All branches read d, so none may add to it before the others have finished.
     const Arena::Scope scope(layer.context.scratch);
     const View dx = layer.context.temp(d.shape());
-    run(layer.context.backend, ops::Copy{.x = d, .y = dx});
+    run(layer.context.device, ops::Copy{.x = d, .y = dx});
     for (auto branch = group->rbegin(); branch != group->rend(); ++branch) branch->backward(layer, d, *saved++, dx);
-    run(layer.context.backend, ops::Copy{.x = dx, .y = d});
+    run(layer.context.device, ops::Copy{.x = dx, .y = d});
   }
 }
 

@@ -16,9 +16,9 @@ View slot_positions(View x, Index slot, Index begin, Index count) {
 
 }  // namespace
 
-Cache::Cache(Device& backend, const std::vector<CacheSpec>& entries, DType dtype, Index slots, Index positions,
+Cache::Cache(Device& device, const std::vector<CacheSpec>& entries, DType dtype, Index slots, Index positions,
              Index tokens_per_pass)
-    : backend_(backend), positions_(positions), lengths_(static_cast<std::size_t>(slots)) {
+    : device_(device), positions_(positions), lengths_(static_cast<std::size_t>(slots)) {
   for (const CacheSpec& spec : entries) {
     const auto same =
         std::find_if(groups_.begin(), groups_.end(), [&](const Group& g) { return g.window == spec.window; });
@@ -29,8 +29,8 @@ Cache::Cache(Device& backend, const std::vector<CacheSpec>& entries, DType dtype
       groups_.push_back({spec.window, capacity, std::vector<Index>(lengths_.size()), {}});
     }
     const Index capacity = groups_[group].capacity;
-    layers_.push_back({group, backend.tensor({slots, capacity, spec.heads, spec.key_width}, dtype),
-                       backend.tensor({slots, capacity, spec.heads, spec.value_width}, dtype)});
+    layers_.push_back({group, device.tensor({slots, capacity, spec.heads, spec.key_width}, dtype),
+                       device.tensor({slots, capacity, spec.heads, spec.value_width}, dtype)});
   }
 }
 
@@ -61,7 +61,7 @@ void Cache::begin(Index first, Index count, Index tokens, Arena& arena, Arena& s
       offsets.push_back(static_cast<std::int32_t>(stored));
     }
     const View on_device = arena.i32({count});
-    backend_.to_device(offsets.data(), on_device);
+    device_.to_device(offsets.data(), on_device);
     group.offsets = on_device;
   }
 }
@@ -70,8 +70,8 @@ void Cache::shift(Layer& layer, Index slot, Index begin, Index retained, Arena& 
   for (const View x : {layer.keys.view(), layer.values.view()}) {
     const Arena::Scope scope(scratch);
     const View from = slot_positions(x, slot, begin, retained), temporary = scratch.take(from.shape(), from.dtype());
-    run(backend_, ops::Copy{.x = from, .y = temporary});  // source and destination may overlap
-    run(backend_, ops::Copy{.x = temporary, .y = slot_positions(x, slot, 0, retained)});
+    run(device_, ops::Copy{.x = from, .y = temporary});  // source and destination may overlap
+    run(device_, ops::Copy{.x = temporary, .y = slot_positions(x, slot, 0, retained)});
   }
 }
 
@@ -92,7 +92,7 @@ void Cache::remove(Index slot, Index last) {
     const Index stored = length(last) - groups_[layer.group].begin[from];
     if (slot == last || stored == 0) continue;
     for (const View x : {layer.keys.view(), layer.values.view()})
-      run(backend_, ops::Copy{.x = slot_positions(x, last, 0, stored), .y = slot_positions(x, slot, 0, stored)});
+      run(device_, ops::Copy{.x = slot_positions(x, last, 0, stored), .y = slot_positions(x, slot, 0, stored)});
   }
   lengths_[to] = lengths_[from];
   lengths_[from] = 0;

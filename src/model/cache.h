@@ -34,7 +34,7 @@ class Cache {
   // - slots: maximum number of sequences
   // - positions: maximum number of tokens in each of them
   // - tokens_per_pass: maximum number of tokens that a pass adds to one sequence
-  Cache(Device& backend, const std::vector<CacheSpec>& entries, DType dtype, Index slots, Index positions,
+  Cache(Device& device, const std::vector<CacheSpec>& entries, DType dtype, Index slots, Index positions,
         Index tokens_per_pass);
 
   Index slots() const { return static_cast<Index>(lengths_.size()); }
@@ -75,7 +75,7 @@ class Cache {
   // Moves `retained` positions of a slot from `begin` to the front, in one layer.
   void shift(Layer& layer, Index slot, Index begin, Index retained, Arena& scratch);
 
-  Device& backend_;
+  Device& device_;
   Index positions_;
   std::vector<Index> lengths_;  // [slots]
   std::vector<Group> groups_;

@@ -29,7 +29,7 @@ void scatter_tokens(const ExecutionContext& context, ConstView partial, Output t
   const bool in_place = to.residual.bytes() == to.y.bytes();
   const View sum = in_place ? context.temp(to.y.shape()) : to.y;
   context.mesh.tp->reduce_scatter(partial, sum);
-  run(context.backend, ops::Add{.x = in_place ? sum : to.residual, .y = to.y});
+  run(context.device, ops::Add{.x = in_place ? sum : to.residual, .y = to.y});
 }
 
 }  // namespace sy

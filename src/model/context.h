@@ -22,7 +22,7 @@ namespace sy {
 
 // Device, mesh and scratch memory, the same for every pass.
 struct ExecutionContext {
-  Device& backend;
+  Device& device;
   const Mesh& mesh;
   Arena& scratch;  // memory that lives within one function
   DType dtype;     // of weights and activations: f32 or bf16
@@ -38,7 +38,7 @@ struct ExecutionContext {
 };
 
 // Size of the global batch, over which an optimizer step averages.
-struct StepSize {
+struct GlobalBatchSize {
   ConstView targets;    // [1] f64 number of tokens with a target
   Index sequences;      // number of sequences, all of S tokens
   Index micro_batches;  // number of micro-batches of one rank
@@ -53,6 +53,14 @@ struct TokenStream {
   // evaluation and generation, where nothing is drawn.
   ConstView token_numbers{};
   Index padding = 0;  // number of padding tokens at the end; experts do not receive them
+  // [B] i32 number of tokens of each sequence that other tokens see, if attention is not causal;
+  // empty: all S
+  ConstView lengths{};
+  // [T, D] output of the stack for this rank's own tokens, and the gradient with respect to it, to
+  // which the layers of later stacks add theirs. Empty if no later stack reads the output; without
+  // backward, there is no gradient.
+  ConstView output{};
+  View doutput{};
 
   Index tokens() const { return sequences * seq_len; }
 };
@@ -62,7 +70,7 @@ struct Batch {
   // One stream for each stack of blocks. The last is the decoder's, to which the targets belong.
   std::vector<TokenStream> streams;
   ConstView targets;  // [B * S] i32; a target of -1 has no loss; generation has no targets
-  StepSize step;
+  GlobalBatchSize step;
   bool dropless = false;    // true in evaluation and generation: no capacity limit
   std::uint64_t seed = 0;   // of the run
   bool generation = false;  // true: there is no loss
@@ -118,6 +126,11 @@ struct LayerContext {
 
   // Allocates an activation that lives from forward to backward.
   View save(Shape shape) const { return saved.take(shape, context.dtype); }
+  // Stream of the encoder, which cross-attention in the decoder reads. Its output must be computed.
+  const TokenStream& encoder() const {
+    SY_ASSERT(batch.streams.size() > 1 && batch.streams.front().output, "a layer that reads an encoder, without one");
+    return batch.streams.front();
+  }
   Index own_tokens() const { return stream.tokens() / context.mesh.layout.tp; }  // T of this rank
   // Number of the stream's tokens in the global batch.
   Index step_tokens() const { return batch.step.sequences * stream.seq_len; }

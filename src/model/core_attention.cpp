@@ -21,18 +21,18 @@ CoreAttention::CoreAttention(const CoreAttentionSpec& spec, ParamStore& store, c
 }
 
 void CoreAttention::forward(const ExecutionContext& context, ConstHeads q, ConstHeads k, ConstHeads v, View out,
-                            View lse, ConstView query_offsets) const {
+                            View lse, const BySequence& by_sequence) const {
   const Arena::Scope scope(context.scratch);
-  AttentionDesc desc = attention_desc(context);
-  desc.mask.query_offsets = query_offsets;
-  run(context.backend, ops::AttentionForward{.q = q, .k = k, .v = v, .desc = desc, .out = out, .lse = lse});
+  const AttentionDesc desc = attention_desc(context, by_sequence);
+  run(context.device, ops::AttentionForward{.q = q, .k = k, .v = v, .desc = desc, .out = out, .lse = lse});
 }
 
 void CoreAttention::backward(const ExecutionContext& context, ConstView dout, ConstHeads q, ConstHeads k, ConstHeads v,
-                             ConstView out, ConstView lse, Heads dq, Heads dk, Heads dv) const {
+                             ConstView out, ConstView lse, Heads dq, Heads dk, Heads dv,
+                             const BySequence& by_sequence) const {
   const Arena::Scope scope(context.scratch);
-  const AttentionDesc desc = attention_desc(context);
-  run(context.backend,
+  const AttentionDesc desc = attention_desc(context, by_sequence);
+  run(context.device,
       ops::AttentionBackward{
           .dout = dout, .q = q, .k = k, .v = v, .out = out, .lse = lse, .desc = desc, .dq = dq, .dk = dk, .dv = dv});
   const bool learned = relative_ && relative_->learned();
@@ -40,22 +40,24 @@ void CoreAttention::backward(const ExecutionContext& context, ConstView dout, Co
   View dbias;
   if (learned) {
     dbias = context.scratch.f32(desc.bias.shape());
-    run(context.backend, ops::Fill{.x = dbias, .value = 0});
+    run(context.device, ops::Fill{.x = dbias, .value = 0});
   }
-  run(context.backend, ops::AttentionBackwardLearned{.dout = dout,
-                                                     .q = q,
-                                                     .k = k,
-                                                     .v = v,
-                                                     .out = out,
-                                                     .lse = lse,
-                                                     .desc = desc,
-                                                     .dbias = dbias,
-                                                     .dsinks = sinks_.grad});
+  run(context.device, ops::AttentionBackwardLearned{.dout = dout,
+                                                    .q = q,
+                                                    .k = k,
+                                                    .v = v,
+                                                    .out = out,
+                                                    .lse = lse,
+                                                    .desc = desc,
+                                                    .dbias = dbias,
+                                                    .dsinks = sinks_.grad});
   if (dbias) relative_->backward(context, dbias);
 }
 
-AttentionDesc CoreAttention::attention_desc(const ExecutionContext& context) const {
+AttentionDesc CoreAttention::attention_desc(const ExecutionContext& context, const BySequence& by_sequence) const {
   AttentionDesc desc = desc_;
+  desc.mask.query_offsets = by_sequence.query_offsets;
+  if (!desc.mask.causal) desc.mask.key_lengths = by_sequence.key_lengths;
   if (relative_) desc.bias = relative_->bias();
   if (sinks_) desc.sinks = as_f32(context, sinks_.weight);
   return desc;

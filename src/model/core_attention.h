@@ -16,22 +16,26 @@ class CoreAttention {
   // - positions: maximum number of tokens in a sequence
   CoreAttention(const CoreAttentionSpec& spec, ParamStore& store, const std::string& prefix, Index positions);
 
+  // Operands of the mask for each sequence, [B] i32. Each may be empty.
+  struct BySequence {
+    ConstView query_offsets{};  // AttentionMask::query_offsets, if keys and values are a cache
+    ConstView key_lengths{};    // AttentionMask::key_lengths; ignored if attention is causal
+  };
+
   Index window() const { return desc_.mask.window; }
 
   // Computes attention.
   // - q: heads of [B, S, Hl, w], k: [B, Sk, K, w], v: [B, Sk, K, vw]
   // - out: [B, S, Hl, vw], lse: [B, Hl, S]
-  // - query_offsets: [B], if keys and values are a cache (AttentionMask::query_offsets), otherwise
-  //   empty
   void forward(const ExecutionContext& context, ConstHeads q, ConstHeads k, ConstHeads v, View out, View lse,
-               ConstView query_offsets = {}) const;
+               const BySequence& by_sequence) const;
   // dq, dk, dv: shapes of q, k, v. Also adds the gradients of its own parameters.
   void backward(const ExecutionContext& context, ConstView dout, ConstHeads q, ConstHeads k, ConstHeads v,
-                ConstView out, ConstView lse, Heads dq, Heads dk, Heads dv) const;
+                ConstView out, ConstView lse, Heads dq, Heads dk, Heads dv, const BySequence& by_sequence) const;
 
  private:
-  // Returns desc_ with the learned bias and sinks, in scratch memory.
-  AttentionDesc attention_desc(const ExecutionContext& context) const;
+  // Returns desc_ with the learned bias and sinks, in scratch memory, and the operands of the mask.
+  AttentionDesc attention_desc(const ExecutionContext& context, const BySequence& by_sequence) const;
 
   AttentionDesc desc_;
   std::optional<RelativeBias> relative_;

@@ -13,13 +13,13 @@ namespace {
 
 // Copies values to the store's device, in the type of its weights.
 Tensor constant(const ParamStore& store, const std::vector<float>& values, const Shape& shape) {
-  Tensor tensor = store.backend().tensor(shape, store.dtype());
+  Tensor tensor = store.device().tensor(shape, store.dtype());
   if (store.dtype() == DType::f32) {
-    store.backend().to_device(values.data(), tensor);
+    store.device().to_device(values.data(), tensor);
   } else {
     std::vector<std::uint16_t> rounded(values.size());
     std::transform(values.begin(), values.end(), rounded.begin(), bf16_of_float);
-    store.backend().to_device(rounded.data(), tensor);
+    store.device().to_device(rounded.data(), tensor);
   }
   return tensor;
 }
@@ -40,7 +40,7 @@ Embedding::Embedding(const Config& config, ParamStore& store, Index positions)
 View Embedding::forward(const LayerContext& layer, Saved& s) const {
   const ScopedPhase phase(layer.context.mesh.rank_context(), "embedding");
   const ExecutionContext& context = layer.context;
-  Device& b = context.backend;
+  Device& b = context.device;
   const Arena::Scope scope(context.scratch);
   const Index D = table_.weight.dim(1);
   const View x = layer.save({layer.own_tokens(), D});
@@ -71,7 +71,7 @@ View Embedding::forward(const LayerContext& layer, Saved& s) const {
 
 void Embedding::backward(const ExecutionContext& context, const TokenStream& stream, const Saved& s, View d) const {
   const ScopedPhase phase(context.mesh.rank_context(), "gradient of the embedding");
-  Device& b = context.backend;
+  Device& b = context.device;
   const Arena::Scope scope(context.scratch);
   if (norm_) {
     const View dsum = context.temp(d.shape());

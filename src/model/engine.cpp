@@ -5,6 +5,7 @@
 
 #include "kernels/ops/elementwise.h"
 #include "kernels/ops/load_balancing.h"
+#include "src/text/strings.h"
 
 namespace sy {
 
@@ -12,40 +13,41 @@ namespace {
 
 // Packing a weight costs about as much as one pass saves by it, and takes memory. It is worthwhile
 // for weights that several passes use before they change.
-std::vector<GemmPass> gemm_passes_to_pack(const Config& config, const Layout& layout, bool training) {
-  if (!training) return {GemmPass::fprop};
+WeightPacking weight_packing(const Config& config, const Layout& layout, bool training) {
+  if (!training) return {.passes = {GemmPass::fprop}};
   const bool several = config.train.global_batch > config.train.micro_batch * layout.dp();
-  return several ? std::vector{GemmPass::fprop, GemmPass::dgrad} : std::vector<GemmPass>{};
+  if (!several) return {};
+  return {.passes = {GemmPass::fprop, GemmPass::dgrad}};
 }
 
 }  // namespace
 
-Engine::Engine(const Config& config, Index vocab, std::unique_ptr<Device> backend, Mesh mesh, bool training,
+Engine::Engine(const Config& config, Index vocab, std::unique_ptr<Device> device, Mesh mesh, bool training,
                ArenaSizes arenas, Index slots, Index positions)
     : config_(config),
       vocab_(vocab),
-      backend_(std::move(backend)),
-      mesh_(on_backend(std::move(mesh), *backend_)),
-      store_(*backend_, param_specs(config, vocab), mesh_.layout, mesh_.coord, training, config.dtype(),
-             gemm_passes_to_pack(config, mesh_.layout, training)),
+      device_(std::move(device)),
+      mesh_(on_device(std::move(mesh), *device_)),
+      store_(*device_, param_specs(config, vocab), mesh_.layout, mesh_.coord, training, config.dtype(),
+             weight_packing(config, mesh_.layout, training)),
       fixed_blocks_(make_fixed_blocks(arenas, slots)),
       expected_bytes_(arenas.total()),
       states_(make_states(slots)),
       scratch_(make_arena(slots - 1, End::high)),
-      rope_(*backend_, block_specs(config), positions > 0 ? cache_capacity(positions) : config.model.seq_len) {
+      rope_(*device_, block_specs(config), table_positions(training, positions)) {
   if (training) join_kv_replicas(mesh_, config.model.kv_heads);
   SY_ASSERT(vocab >= mesh_.layout.tp, "a vocabulary of {} over {} ranks", vocab, mesh_.layout.tp);
   const std::vector<BlockSpec> blocks = block_specs(config);
   const Index moe_layers = count_moe(blocks), E = config.moe.experts;
-  if (config.moe.bias_update_rate > 0 && moe_layers > 0) router_bias_ = backend_->tensor({moe_layers, E});
-  statistics_ = backend_->tensor({moe_layers * RouterSums{E}.size() + 2}, DType::f64);
+  if (config.moe.bias_update_rate > 0 && moe_layers > 0) router_bias_ = device_->tensor({moe_layers, E});
+  statistics_ = device_->tensor({moe_layers * RouterSums{E}.size() + 2}, DType::f64);
   if (!config.moe.physical_to_logical.empty()) {
-    logical_to_physical_ = backend_->tensor({moe_layers, E}, DType::i32);
+    logical_to_physical_ = device_->tensor({moe_layers, E}, DType::i32);
     for (Index l = 0; l < moe_layers; ++l) {
       std::vector<std::int32_t> logical_to_physical(static_cast<std::size_t>(E));
       for (Index physical = 0; physical < E; ++physical)
         logical_to_physical[config.moe.physical_to_logical[l][physical]] = static_cast<std::int32_t>(physical);
-      backend_->to_device(logical_to_physical.data(), logical_to_physical_.view().rows(l, 1));
+      device_->to_device(logical_to_physical.data(), logical_to_physical_.view().rows(l, 1));
     }
   }
   model_ = std::make_unique<Stage>(config, store_, Range{0, config.model.layers},
@@ -55,7 +57,7 @@ Engine::Engine(const Config& config, Index vocab, std::unique_ptr<Device> backen
 std::vector<float> Engine::router_bias() const {
   const View bias = router_bias_;
   std::vector<float> host(bias ? bias.elements() : 0);
-  if (bias) backend_->to_host(bias, host.data());
+  if (bias) device_->to_host(bias, host.data());
   return host;
 }
 
@@ -65,23 +67,23 @@ void Engine::set_router_bias(const std::vector<float>& bias) {
   if (static_cast<Index>(bias.size()) != values.elements())
     bad_input("the checkpoint has {} selection biases for {} experts of all layers: use another checkpoint",
               bias.size(), values.elements());
-  backend_->to_device(bias.data(), values);
+  device_->to_device(bias.data(), values);
 }
 
 std::vector<FixedBlock> Engine::make_fixed_blocks(ArenaSizes arenas, Index slots) {
   SY_ASSERT(slots > 0, "{} slots", slots);
   std::vector<FixedBlock> blocks;
-  if (backend_->on_host() || arenas.total(slots) == 0) return blocks;
+  if (device_->on_host() || arenas.total(slots) == 0) return blocks;
   for (Index slot = 0; slot < slots; ++slot) {
     const Index bytes = slot + 1 < slots ? arenas.saved : arenas.total();
-    blocks.emplace_back(backend_->allocate(bytes), bytes);
+    blocks.emplace_back(device_->allocate(bytes), bytes);
   }
   return blocks;
 }
 
 Arena Engine::make_arena(Index slot, End end) {
   if (!fixed_blocks_.empty()) return {fixed_blocks_[static_cast<std::size_t>(slot)], end};
-  return Arena([this](Index bytes) { return backend_->allocate(bytes); }, expected_bytes_);
+  return Arena([this](Index bytes) { return device_->allocate(bytes); }, expected_bytes_);
 }
 
 std::vector<MicroBatchState> Engine::make_states(Index slots) {
@@ -100,8 +102,8 @@ StatisticsSink Engine::statistics_sink() const {
 Statistics Engine::take_statistics() {
   const Index E = config_.moe.experts;
   std::vector<double> host(statistics_.shape().elements());
-  backend_->to_host(statistics_, host.data());
-  run(*backend_, ops::Fill{.x = statistics_, .value = 0});
+  device_->to_host(statistics_, host.data());
+  run(*device_, ops::Fill{.x = statistics_, .value = 0});
   Statistics s;
   const double* at = host.data();
   const RouterSums sums{E};
@@ -124,7 +126,7 @@ MicroBatchState& Engine::begin_micro_batch(Index slot, const MicroBatch& batch, 
   s.clear();
   const auto on_device = [&](const void* host, Shape shape, DType dtype) {
     const View view = s.saved.take(shape, dtype);
-    backend_->to_device(host, view);
+    device_->to_device(host, view);
     return view;
   };
   for (Index i = std::ssize(positions); i < T; ++i) positions.push_back(static_cast<std::int32_t>(i % S));
@@ -148,9 +150,10 @@ void Engine::run_pass(const char* name, Index slot, const std::function<void()>&
   // All passes of a slot enqueue the same operations if memory is fixed blocks and sizes and
   // addresses do not depend on the routing.
   if (fixed_blocks_.empty() || model_->moe_layers() > 0) return body();
-  const TokenStream& stream = states_[static_cast<std::size_t>(slot)].batch.decoder();
-  backend_->graph_region(fmt::format("{} of {} x {} tokens in slot {}", name, stream.sequences, stream.seq_len, slot),
-                         body);
+  std::vector<std::string> sizes;
+  for (const TokenStream& stream : states_[static_cast<std::size_t>(slot)].batch.streams)
+    sizes.push_back(fmt::format("{} x {}", stream.sequences, stream.seq_len));
+  device_->graph_region(fmt::format("{} of {} tokens in slot {}", name, join(sizes, " and "), slot), body);
 }
 
 void Engine::forward(const MicroBatch& batch, Index slot) {
@@ -161,7 +164,7 @@ void Engine::forward(const MicroBatch& batch, Index slot) {
     std::vector<std::int64_t> numbers(static_cast<std::size_t>(stream.tokens()));
     std::iota(numbers.begin(), numbers.end(), batch.first_sequence * batch.seq_len);
     const View on_device = s.saved.take({stream.tokens()}, DType::i64);
-    backend_->to_device(numbers.data(), on_device);
+    device_->to_device(numbers.data(), on_device);
     stream.token_numbers = on_device;
     s.batch.seed = config_.train.seed;
   }
@@ -178,7 +181,7 @@ void Engine::backward(Index slot, const BackwardHooks& hooks) {
   s.clear();
 }
 
-void Engine::train(const MicroBatch& batch, const BackwardHooks& hooks) {
+void Engine::forward_backward(const MicroBatch& batch, const BackwardHooks& hooks) {
   forward(batch);
   backward(0, hooks);
 }
@@ -210,11 +213,16 @@ std::vector<std::int32_t> Engine::predict(const MicroBatch& batch, bool dropless
   return ids;
 }
 
+Index Engine::table_positions(bool training, Index positions) const {
+  if (positions == 0) positions = config_.model.seq_len;
+  return training ? positions : cache_capacity(positions);
+}
+
 Cache Engine::make_cache(Index sequences, Index positions, Index tokens_per_pass) {
   const Index tp = mesh_.layout.tp, capacity = cache_capacity(positions);
   SY_ASSERT(capacity <= rope_.positions(), "a cache of {} positions, and tables of {}", capacity, rope_.positions());
-  return {*backend_, model_->cache_specs(),        config_.dtype(), round_up(sequences, tp),
-          capacity,  round_up(tokens_per_pass, tp)};
+  return {*device_, model_->cache_specs(),        config_.dtype(), round_up(sequences, tp),
+          capacity, round_up(tokens_per_pass, tp)};
 }
 
 std::vector<float> Engine::decode(Cache& cache, Index first, Index sequences, std::span<const std::int32_t> ids,
@@ -244,7 +252,7 @@ std::vector<float> Engine::decode(Cache& cache, Index first, Index sequences, st
     std::vector<std::int32_t> rows(rope_tokens.size());
     std::iota(rows.begin(), rows.end(), 0);
     const View on_device = s.saved.take({B * S}, DType::i32);
-    backend_->to_device(rows.data(), on_device);
+    device_->to_device(rows.data(), on_device);
     s.batch.decoder().rope_rows = on_device;
   }
   s.batch.generation = true;

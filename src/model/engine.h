@@ -13,8 +13,8 @@ namespace sy {
 class Engine {
  public:
   // Allocates the model. The weights are zeros until store() is filled. Collective.
-  // - backend: may be the dry device
-  // - mesh: for host buffers, or already for those of `backend` (on_backend)
+  // - device: may be the dry device
+  // - mesh: for host buffers, or already for those of `device` (on_device)
   // - training: if true, gradients and optimizer state are allocated too
   // - arenas: sizes of the activation memory; if 0, the memory grows as needed. On a device all
   //   other sizes are fixed blocks: one for each slot, and the last one has the scratch memory too.
@@ -22,12 +22,12 @@ class Engine {
   // - slots: number of micro-batches that can be in flight, on any device
   // - positions: maximum number of tokens in a sequence, for the position tables; 0 means
   //   model.seq_len
-  Engine(const Config& config, Index vocab, std::unique_ptr<Device> backend, Mesh mesh, bool training,
+  Engine(const Config& config, Index vocab, std::unique_ptr<Device> device, Mesh mesh, bool training,
          ArenaSizes arenas = {}, Index slots = 1, Index positions = 0);
   Engine(const Engine&) = delete;
 
   const Config& config() const { return config_; }
-  Device& backend() { return *backend_; }
+  Device& device() { return *device_; }
   const Mesh& mesh() const { return mesh_; }
   ParamStore& store() { return store_; }
   const Stage& model() const { return *model_; }
@@ -47,7 +47,7 @@ class Engine {
   struct MicroBatch {
     Index sequences, seq_len;
     std::span<const std::int32_t> ids, targets;  // [B * S]; a target of -1 has no loss
-    // Totals of the step, over which the losses are averaged (StepSize).
+    // Totals of the step, over which the losses are averaged (GlobalBatchSize).
     Index step_targets = 1, step_sequences = 1, step_micro_batches = 1;
     // Index of the first sequence within the training run. It keys random choices.
     Index first_sequence = 0;
@@ -60,7 +60,7 @@ class Engine {
   void forward(const MicroBatch& batch, Index slot = 0);
   void backward(Index slot = 0, const BackwardHooks& hooks = {});
   // Runs forward and then backward, in slot 0. Does not update the weights.
-  void train(const MicroBatch& batch, const BackwardHooks& hooks = {});
+  void forward_backward(const MicroBatch& batch, const BackwardHooks& hooks = {});
   // Runs the forward of an evaluation in slot 0, and adds the loss to the statistics. Nothing is
   // drawn, and there is no load-balancing loss. Collective.
   // dropless: if true, experts have no capacity limit.
@@ -74,7 +74,8 @@ class Engine {
 
   // Makes a cache for generation.
   // - sequences: maximum number of this rank's sequences
-  // - positions: maximum number of tokens in each sequence; at most `positions` of the engine
+  // - positions: maximum number of tokens in each sequence; at most `positions` of the engine. If
+  //   the engine is for training and tp > 1, it is at most tp - 1 less.
   // - tokens_per_pass: maximum number of tokens that a pass adds to one sequence
   Cache make_cache(Index sequences, Index positions, Index tokens_per_pass);
   // Appends `ids` to the sequences in cache slots [first, first + sequences), and computes them.
@@ -97,10 +98,12 @@ class Engine {
   std::vector<FixedBlock> make_fixed_blocks(ArenaSizes arenas, Index slots);
   Arena make_arena(Index slot, End end);
   std::vector<MicroBatchState> make_states(Index slots);
-  ExecutionContext execution_context() { return {*backend_, mesh_, scratch_, config_.dtype()}; }
+  ExecutionContext execution_context() { return {*device_, mesh_, scratch_, config_.dtype()}; }
   StatisticsSink statistics_sink() const;
   // Returns the capacity of a cache for these positions: a pass adds up to tp - 1 of padding.
   Index cache_capacity(Index positions) const { return positions + mesh_.layout.tp - 1; }
+  // Returns the number of positions of the tables. Training needs no positions for padding.
+  Index table_positions(bool training, Index positions) const;
   // Resets the state of the slot and copies the batch to it.
   // positions: [B * S]; if empty, each sequence starts at 0.
   MicroBatchState& begin_micro_batch(Index slot, const MicroBatch& batch, bool dropless,
@@ -113,7 +116,7 @@ class Engine {
 
   Config config_;
   Index vocab_;
-  std::unique_ptr<Device> backend_;
+  std::unique_ptr<Device> device_;
   Mesh mesh_;
   ParamStore store_;
   std::vector<FixedBlock> fixed_blocks_;  // [slots] blocks of the arenas; empty if they grow

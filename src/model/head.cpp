@@ -55,9 +55,9 @@ void Head::loss(const ExecutionContext& context, const Batch& batch, ConstView x
   const ScopedPhase phase(context.mesh.rank_context(), "output and loss");
   // A chunk has at most logits_chunk() logits, but enough rows for an efficient GEMM.
   const Index V = weight_.weight.dim(0), D = x.dim(1), T = batch.decoder().tokens(), P = context.mesh.tp->size();
-  const Index chunk = std::clamp<Index>(context.backend.logits_chunk() / std::max<Index>(V, 1), 64, 4096);
+  const Index chunk = std::clamp<Index>(context.device.logits_chunk() / std::max<Index>(V, 1), 64, 4096);
   const Arena::Scope scope(context.scratch);
-  Device& b = context.backend;
+  Device& b = context.device;
   x = gather_tokens(context, context.scratch, x);
   const View dx_full = dx && P > 1 ? context.temp(x.shape()) : dx;
   const View losses = context.scratch.f32({T}), lse = context.scratch.f32({T});
@@ -102,7 +102,7 @@ void Head::loss(const ExecutionContext& context, const Batch& batch, ConstView x
 // logits = scale * (x W^T + bias): the scale multiplies the bias, too.
 void Head::local_logits(const ExecutionContext& context, ConstView x, View logits) const {
   linear_.forward(context, x, logits);
-  if (scale_ != 1) run(context.backend, ops::Scale{.x = logits, .factor = scale_});
+  if (scale_ != 1) run(context.device, ops::Scale{.x = logits, .factor = scale_});
 }
 
 std::vector<float> Head::logits(const ExecutionContext& context, ConstView x, Index vocab) const {
@@ -114,10 +114,10 @@ std::vector<float> Head::logits(const ExecutionContext& context, ConstView x, In
   const View shard = gathered.rows(context.mesh.coord.tp, 1).reshape({n * max_columns});
   local_logits(context, x, shard.rows(0, n * local_columns).reshape({n, local_columns}));
   // This rank's range may be shorter than the first.
-  run(context.backend, ops::Fill{.x = shard.rows(n * local_columns, n * (max_columns - local_columns)), .value = 0});
+  run(context.device, ops::Fill{.x = shard.rows(n * local_columns, n * (max_columns - local_columns)), .value = 0});
   if (ranks > 1) context.mesh.tp->all_gather(shard, gathered);
   std::vector<float> logits(static_cast<std::size_t>(gathered.elements()));
-  context.backend.to_host(gathered, logits.data());
+  context.device.to_host(gathered, logits.data());
   if (ranks > 1) {
     const std::vector<float> from = std::exchange(logits, std::vector<float>(static_cast<std::size_t>(n * vocab)));
     for (int rank = 0; rank < ranks; ++rank) {

@@ -27,7 +27,7 @@ void Latent::backward(const LayerContext& layer, const std::function<void(View)>
   const Arena::Scope scope(context.scratch);
   const View dnormed = context.temp(s.compressed.shape()), dcompressed = context.temp(s.compressed.shape());
   sum_tokens(context, dnormed, latent_gradient);
-  run(context.backend, ops::Fill{.x = dcompressed, .value = 0});
+  run(context.device, ops::Fill{.x = dcompressed, .value = 0});
   norm_.backward(context, dnormed, s.compressed, s.moments, dcompressed);
   down_.backward_weight(context, dcompressed, x);
   down_.backward_input(context, dcompressed, dx, accumulate);
@@ -90,9 +90,9 @@ void LatentAttention::attend(const LayerContext& layer, ConstView k_rope, Saved&
   const View k_nope = context.temp({B, S, heads_, qk_nope_dim_});
   k_.forward(context, s.kv_latent.gathered, k_nope.reshape({T, heads_ * qk_nope_dim_}));
   v_.forward(context, s.kv_latent.gathered, s.v.reshape({T, heads_ * v_head_dim_}));
-  run(context.backend, ops::BroadcastHeads{.x = k_rope, .y = Heads(s.k).columns(0, qk_rope_dim_)});
-  run(context.backend, ops::BroadcastHeads{.x = k_nope, .y = Heads(s.k).columns(qk_rope_dim_, qk_nope_dim_)});
-  core_attention_.forward(context, s.q, s.k, s.v, s.out, s.lse);
+  run(context.device, ops::BroadcastHeads{.x = k_rope, .y = Heads(s.k).columns(0, qk_rope_dim_)});
+  run(context.device, ops::BroadcastHeads{.x = k_nope, .y = Heads(s.k).columns(qk_rope_dim_, qk_nope_dim_)});
+  core_attention_.forward(context, s.q, s.k, s.v, s.out, s.lse, {.key_lengths = layer.stream.lengths});
 }
 
 // A query-key pair costs 2 (r + 2 c) FLOPs per head. With keys and values computed again from all
@@ -102,7 +102,7 @@ void LatentAttention::attend(const LayerContext& layer, ConstView k_rope, Saved&
 void LatentAttention::attend_to_cache(const LayerContext& layer, const LayerCache& cache, ConstView k_rope,
                                       Saved& s) const {
   const ExecutionContext& context = layer.context;
-  Device& b = context.backend;
+  Device& b = context.device;
   const Arena::Scope scope(context.scratch);
   const Index B = layer.stream.sequences, S = layer.stream.seq_len, c = kv_latent_.width();
   const ConstView offsets = cache.offsets;
@@ -117,13 +117,13 @@ void LatentAttention::attend_to_cache(const LayerContext& layer, const LayerCach
                               .w = k_up_,
                               .pass = GemmPass::dgrad,
                               .y = queries.columns(qk_rope_dim_, c)});
-  core_attention_.forward(context, queries, keys, latents, out, s.lse, offsets);
+  core_attention_.forward(context, queries, keys, latents, out, s.lse, {.query_offsets = offsets});
   run(b, ops::BatchedHeadGemm{.x = out, .w = v_up_, .pass = GemmPass::fprop, .y = s.out});
 }
 
 void LatentAttention::backward(const LayerContext& layer, ConstView dy, const Saved& s, View dx) {
   const ExecutionContext& context = layer.context;
-  Device& b = context.backend;
+  Device& b = context.device;
   const Arena::Scope scope(context.scratch);
   const Index B = layer.stream.sequences, S = layer.stream.seq_len, T = B * S, width = qk_rope_dim_ + qk_nope_dim_;
   dy = gather_tokens(context, context.scratch, dy);
@@ -131,7 +131,8 @@ void LatentAttention::backward(const LayerContext& layer, ConstView dy, const Sa
   out_.backward_input(context, dy, dout.reshape({T, heads_ * v_head_dim_}));
   out_.backward_weight(context, dy, s.out.reshape({T, heads_ * v_head_dim_}));
   const View dq = context.temp(s.q.shape()), dk = context.temp(s.k.shape()), dv = context.temp(s.v.shape());
-  core_attention_.backward(context, dout, s.q, s.k, s.v, s.out, s.lse, dq, dk, dv);
+  core_attention_.backward(context, dout, s.q, s.k, s.v, s.out, s.lse, dq, dk, dv,
+                           {.key_lengths = layer.stream.lengths});
 
   // The first of these sets dx; the others add to it.
   const View dq_rows = dq.reshape({T, heads_ * width});
@@ -166,12 +167,12 @@ void LatentAttention::backward(const LayerContext& layer, ConstView dy, const Sa
 
 void LatentAttention::rotate(const ExecutionContext& context, View x, ConstView rope_rows, bool inverse) const {
   if (!rope_table_) return;
-  run(context.backend, ops::Rope{.x = x,
-                                 .heads = x.dim(1),
-                                 .positions = rope_rows,
-                                 .table = rope_table_->rows,
-                                 .inverse = inverse,
-                                 .pairs = pairs_});
+  run(context.device, ops::Rope{.x = x,
+                                .heads = x.dim(1),
+                                .positions = rope_rows,
+                                .table = rope_table_->rows,
+                                .inverse = inverse,
+                                .pairs = pairs_});
 }
 
 }  // namespace sy

@@ -33,7 +33,7 @@ LoadBalancingDesc load_balancing_scopes(const LayerContext& layer, const RouterS
   double tokens = 0, scopes = 0;  // N; the number of scopes in a step
   switch (spec.aux_scope) {
     case AuxScope::sequence:
-      SY_ASSERT(!spec.balanced_together, "a load-balance loss of {} layers by sequence", L);
+      SY_ASSERT(!spec.joint_balancing, "a load-balance loss of {} layers by sequence", L);
       desc.per_scope = B > 0 ? tp * G / B : 1;
       if (desc.per_scope > 1) gather(*context.mesh.tp);  // a sequence has segments on other ranks
       tokens = static_cast<double>(layer.stream.seq_len);
@@ -50,7 +50,7 @@ LoadBalancingDesc load_balancing_scopes(const LayerContext& layer, const RouterS
       scopes = static_cast<double>(batch.step.micro_batches);
       break;
   }
-  desc.together = spec.balanced_together;
+  desc.together = spec.joint_balancing;
   tokens = std::max(tokens, 1.0) * static_cast<double>(desc.together ? L : 1);
   desc.factor = spec.aux_loss * static_cast<double>(E) / spec.route.top_k / (tokens * tokens * scopes);
   return desc;
@@ -78,14 +78,14 @@ void load_balancing_loss(const LayerContext& layer, const RouterSpec& spec, cons
   View scope_counts;
   LoadBalancingDesc desc = load_balancing_scopes(layer, spec, layers.counts, scope_counts);
   desc.z_factor = spec.z_loss / static_cast<double>(layer.step_tokens());
-  run(context.backend, ops::LoadBalancingLoss{.counts = layers.counts,
-                                              .scope_counts = scope_counts,
-                                              .probability = layers.probability,
-                                              .tokens_per_expert = layers.tokens_per_expert,
-                                              .z_squared = layers.z_squared,
-                                              .desc = desc,
-                                              .dprobability = layers.dprobability,
-                                              .sums = sums});
+  run(context.device, ops::LoadBalancingLoss{.counts = layers.counts,
+                                             .scope_counts = scope_counts,
+                                             .probability = layers.probability,
+                                             .tokens_per_expert = layers.tokens_per_expert,
+                                             .z_squared = layers.z_squared,
+                                             .desc = desc,
+                                             .dprobability = layers.dprobability,
+                                             .sums = sums});
 }
 
 }  // namespace sy

@@ -10,25 +10,25 @@ constexpr FfnActivation sigmoid{Activation::sigmoid, false};
 
 }  // namespace
 
-Mlp::Mlp(const MlpSpec& spec, Index d_model, ParamStore& store, const std::string& prefix, Param gate)
+Mlp::Mlp(const MlpSpec& spec, Index d_model, ParamStore& store, const std::string& prefix, Param output_gate)
     : activation_(spec.activation),
       width_(store.get(prefix + "up.weight").weight.dim(1)),
       gate_up_(store, store.get(prefix + "up.weight"), d_model, store.find(prefix + "up.bias")),
       down_(store, store.get(prefix + "down.weight"), width_, store.find(prefix + "down.bias")) {
-  SY_ASSERT(!(gate && spec.bias), "{}: a gate does not multiply the last bias", prefix);
-  if (gate) gate_.emplace(store, gate, d_model);
+  SY_ASSERT(!(output_gate && spec.bias), "{}: a gate does not multiply the last bias", prefix);
+  if (output_gate) output_gate_.emplace(store, output_gate, d_model);
 }
 
 void Mlp::forward(const LayerContext& layer, ConstView x, Output to, Saved& s) const {
   const ExecutionContext& context = layer.context;
   s.x = gather_tokens(context, layer.saved, x);
   s.h = layer.save({layer.stream.tokens(), (activation_.gated ? 2 : 1) * width_});
-  if (gate_) {
+  if (output_gate_) {
     s.gate_logits = layer.saved.f32({layer.stream.tokens()});
     s.gate = layer.saved.f32({layer.stream.tokens()});
-    gate_->forward(context, s.x, s.gate_logits.reshape({layer.stream.tokens(), 1}));
+    output_gate_->forward(context, s.x, s.gate_logits.reshape({layer.stream.tokens(), 1}));
     const Shape rows = {layer.stream.sequences, layer.stream.seq_len};
-    run(context.backend,
+    run(context.device,
         ops::ActivationForward{.h = s.gate_logits.reshape(rows), .activation = sigmoid, .y = s.gate.reshape(rows)});
   }
   const Arena::Scope scope(context.scratch);
@@ -45,26 +45,26 @@ void Mlp::backward(const LayerContext& layer, ConstView dy, const Saved& s, View
   dy = gather_tokens(context, context.scratch, dy);
   // Computing a again is cheaper than saving it.
   const View a = context.temp({dy.dim(0), width_}), dh = context.temp(s.h.shape());
-  const View dgate = gate_ ? context.scratch.f32(s.gate.shape()) : View{};
+  const View dgate = output_gate_ ? context.scratch.f32(s.gate.shape()) : View{};
   down_.backward_activated(context, activation_, dy, s.h, s.gate, dh, dgate, a);
   down_.backward_weight(context, dy, a);
   gate_up_.backward_weight(context, dh, s.x);
   gate_up_.backward_bias(context, dh);
-  if (!gate_) return gate_up_.backward_input_sum(context, dh, dx);
+  if (!output_gate_) return gate_up_.backward_input_sum(context, dh, dx);
 
   // Each rank has a shard of the width, so its gradient with respect to the gate is partial, like
   // dx. sum_tokens sums both over the ranks.
   const Index tokens = layer.stream.tokens();
   const Shape rows = {layer.stream.sequences, layer.stream.seq_len};
   const View dsigmoid = context.scratch.f32(rows), dlogits = context.temp({tokens, 1});
-  run(context.backend,
+  run(context.device,
       ops::ActivationBackward{
           .dy = dgate.reshape(rows), .h = s.gate_logits.reshape(rows), .activation = sigmoid, .dh = dsigmoid});
-  run(context.backend, ops::Convert{.x = dsigmoid.reshape({tokens, 1}), .y = dlogits});
-  gate_->backward_weight(context, dlogits, s.x);
+  run(context.device, ops::Convert{.x = dsigmoid.reshape({tokens, 1}), .y = dlogits});
+  output_gate_->backward_weight(context, dlogits, s.x);
   sum_tokens(context, dx, [&](View partial) {
     gate_up_.backward_input(context, dh, partial);
-    gate_->backward_input(context, dlogits, partial, true);
+    output_gate_->backward_input(context, dlogits, partial, true);
   });
 }
 

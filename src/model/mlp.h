@@ -21,8 +21,8 @@ class Mlp {
     View gate_logits, gate;  // [B * S] f32: w x and its sigmoid, or empty
   };
 
-  // gate: w [1, D], or empty.
-  Mlp(const MlpSpec& spec, Index d_model, ParamStore& store, const std::string& prefix, Param gate = {});
+  // output_gate: w [1, D], or empty.
+  Mlp(const MlpSpec& spec, Index d_model, ParamStore& store, const std::string& prefix, Param output_gate = {});
 
   // to: [T, D] = mlp(x: [T, D])
   void forward(const LayerContext& layer, ConstView x, Output to, Saved& s) const;
@@ -33,7 +33,7 @@ class Mlp {
   FfnActivation activation_;
   Index width_;  // Fl
   Linear gate_up_, down_;
-  std::optional<Linear> gate_;
+  std::optional<Linear> output_gate_;
 };
 
 }  // namespace sy

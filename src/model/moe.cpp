@@ -27,8 +27,8 @@ Moe::Moe(const MoeSpec& spec, Index d_model, ParamStore& store, const std::strin
   const Index local = down.weight.dim(0);
   width_ = down.weight.dim(2);
   // The grouped GEMM sees gate and up projection as one matrix.
-  gate_up_ = store.matrix(gate_up, {local, spec.expert.num_projections() * width_, d_model});
-  down_ = store.matrix(down, down.weight.shape());
+  gate_up_ = store.register_matrix(gate_up, {local, spec.expert.num_projections() * width_, d_model});
+  down_ = store.register_matrix(down, down.weight.shape());
   if (spec.expert.bias) {
     gate_up_bias_ = store.get(prefix + "experts.up.bias");
     for (View* v : {&gate_up_bias_.weight, &gate_up_bias_.grad})
@@ -42,7 +42,7 @@ Moe::Moe(const MoeSpec& spec, Index d_model, ParamStore& store, const std::strin
 
 void Moe::build_permutation(const LayerContext& layer, ConstView physical_experts, ConstView weights,
                             Index first_physical_expert, Index n, Saved& s) const {
-  Device& b = layer.context.backend;
+  Device& b = layer.context.device;
   s.tokens = layer.saved.i32({n});
   s.row_id_map = layer.saved.i32(physical_experts.shape());
   s.offsets = layer.saved.i32({gate_up_.weight.values.dim(0) + 1});
@@ -61,7 +61,7 @@ void Moe::build_permutation(const LayerContext& layer, ConstView physical_expert
 
 void Moe::forward(const LayerContext& layer, ConstView x, Output to, Saved& s) const {
   const ExecutionContext& context = layer.context;
-  Device& b = context.backend;
+  Device& b = context.device;
   const Arena::Scope scope(context.scratch);
   const Index T = layer.own_tokens(), k = router_.top_k(), D = x.dim(1);
   s.x = x;
@@ -122,7 +122,7 @@ void Moe::forward(const LayerContext& layer, ConstView x, Output to, Saved& s) c
 
 void Moe::backward(const LayerContext& layer, ConstView dy, Saved& s, View dx) {
   const ExecutionContext& context = layer.context;
-  Device& b = context.backend;
+  Device& b = context.device;
   const Arena::Scope scope(context.scratch);
   DispatchHandle& handle = *s.dispatch;
   const GroupOffsets groups{s.offsets, handle.offsets().data()};

@@ -29,41 +29,41 @@ Index t5_bucket(Index distance, Index buckets, Index max_distance) {
 
 RelativeBias::RelativeBias(const RelativeSpec& spec, Index distances, Index all_heads, Range heads, ParamStore& store,
                            const std::string& prefix) {
-  Device& backend = store.backend();
+  Device& device = store.device();
   const Index n = distances;
   std::vector<float> values;  // [Hl or buckets, n], in descending order of distance
-  bias_ = backend.tensor({heads.size(), n});
+  bias_ = device.tensor({heads.size(), n});
   if (spec.kind == Position::alibi) {
     const std::vector<float> slopes = alibi_slopes(all_heads);
     for (Index head = heads.begin; head < heads.end; ++head)
       for (Index distance = n; distance-- > 0;)
         values.push_back(0 - static_cast<float>(spec.scale) * slopes[head] * static_cast<float>(distance));
-    backend.to_device(values.data(), bias_);
+    device.to_device(values.data(), bias_);
     return;
   }
   values.resize(static_cast<std::size_t>(spec.buckets * n));
   for (Index distance = 0; distance < n; ++distance)
     values[t5_bucket(distance, spec.buckets, spec.max_distance) * n + n - 1 - distance] = 1;
-  basis_ = backend.tensor({spec.buckets, n});
-  backend.to_device(values.data(), basis_);
+  basis_ = device.tensor({spec.buckets, n});
+  device.to_device(values.data(), basis_);
   learned_ = store.get(spec.shared ? "relative_bias.weight" : prefix + "relative_bias.weight");
   const ConstView table = learned_.weight;
-  if (table.dtype() != DType::f32) learned_f32_ = backend.tensor(table.shape());
+  if (table.dtype() != DType::f32) learned_f32_ = device.tensor(table.shape());
   store.packed_weights().derive(
-      [&backend, table, f32 = learned_f32_.view(), basis = basis_.view(), bias = bias_.view()] {
-        if (f32) run(backend, ops::Convert{.x = table, .y = f32});
-        run(backend, ops::Gemm{.a = f32 ? ConstView(f32) : table, .b = basis, .c = bias});
+      [&device, table, f32 = learned_f32_.view(), basis = basis_.view(), bias = bias_.view()] {
+        if (f32) run(device, ops::Convert{.x = table, .y = f32});
+        run(device, ops::Gemm{.a = f32 ? ConstView(f32) : table, .b = basis, .c = bias});
       });
 }
 
 void RelativeBias::backward(const ExecutionContext& context, ConstView dbias) const {
-  run(context.backend, ops::Gemm{.a = dbias, .b = basis_, .transpose_b = true, .accumulate = true, .c = learned_.grad});
+  run(context.device, ops::Gemm{.a = dbias, .b = basis_, .transpose_b = true, .accumulate = true, .c = learned_.grad});
 }
 
 ConstView as_f32(const ExecutionContext& context, ConstView x) {
   if (x.dtype() == DType::f32) return x;
   const View y = context.scratch.f32(x.shape());
-  run(context.backend, ops::Convert{.x = x, .y = y});
+  run(context.device, ops::Convert{.x = x, .y = y});
   return y;
 }
 

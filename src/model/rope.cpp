@@ -131,12 +131,12 @@ std::string training_rope_text(const std::vector<BlockSpec>& blocks) {
   return fmt::format("\nrope      {}; evaluation and generation go by the length of each text", join(texts, "; "));
 }
 
-RopeTables::RopeTables(Device& backend, const std::vector<BlockSpec>& blocks, Index positions)
-    : backend_(backend), positions_(positions) {
+RopeTables::RopeTables(Device& device, const std::vector<BlockSpec>& blocks, Index positions)
+    : device_(device), positions_(positions) {
   for_each_rope(blocks, [&](const RopeSpec& rope) {
     if (of(rope)) return;
     entries_.push_back(std::make_unique<Entry>(
-        Entry{{rope, backend.tensor({positions, rope.rotated / 2, 2})}, scaled_length(rope, rope.length), positions}));
+        Entry{{rope, device.tensor({positions, rope.rotated / 2, 2})}, scaled_length(rope, rope.length), positions}));
     write(*entries_.back(), rope_table(rope, rope.length, positions));
   });
 }
@@ -184,7 +184,7 @@ void RopeTables::set_tokens(std::span<const Token> tokens) {
       add_row(rope, frequencies, token.position, rows);
     }
     if (std::ssize(tokens) > ConstView(entry->table.rows).dim(0))
-      entry->table.rows = backend_.tensor({std::ssize(tokens), rope.rotated / 2, 2});
+      entry->table.rows = device_.tensor({std::ssize(tokens), rope.rotated / 2, 2});
     write(*entry, rows);
     entry->scaled = -1;
   }
@@ -193,7 +193,7 @@ void RopeTables::set_tokens(std::span<const Token> tokens) {
 void RopeTables::write(Entry& entry, const std::vector<float>& rows) {
   const View table = entry.table.rows;
   const Index count = std::ssize(rows) / entry.table.spec.rotated;
-  if (count > 0) backend_.to_device(rows.data(), table.rows(0, count));
+  if (count > 0) device_.to_device(rows.data(), table.rows(0, count));
 }
 
 }  // namespace sy

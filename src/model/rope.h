@@ -53,7 +53,7 @@ struct RopeTable {
 class RopeTables {
  public:
   // Makes the tables of training.
-  RopeTables(Device& backend, const std::vector<BlockSpec>& blocks, Index positions);
+  RopeTables(Device& device, const std::vector<BlockSpec>& blocks, Index positions);
   // Returns the table of a RopeSpec, at a stable address. nullptr without rotary positions.
   const RopeTable* of(const std::optional<RopeSpec>& rope) const;
   // Maximum number of tokens in a sequence, for all tables by position or distance.
@@ -81,7 +81,7 @@ class RopeTables {
   };
   void write(Entry& entry, const std::vector<float>& rows);
 
-  Device& backend_;
+  Device& device_;
   Index positions_;
   std::vector<std::unique_ptr<Entry>> entries_;
 };

@@ -44,7 +44,7 @@ ConstView Router::jittered_input(const LayerContext& layer, ConstView x) const {
   const ExecutionContext& context = layer.context;
   const ConstView index = context.own_tokens(layer.stream.token_numbers);
   const View y = context.temp(x.shape());
-  run(context.backend, ops::Jitter{.x = x, .index = index, .desc = with_seed(*spec_.jitter, layer.batch), .y = y});
+  run(context.device, ops::Jitter{.x = x, .index = index, .desc = with_seed(*spec_.jitter, layer.batch), .y = y});
   return y;
 }
 
@@ -52,17 +52,18 @@ void Router::forward(const LayerContext& layer, ConstView x, Saved& s) const {
   const ExecutionContext& context = layer.context;
   const Batch& batch = layer.batch;
   const TokenStream& stream = layer.stream;
-  Device& b = context.backend;
+  Device& b = context.device;
   const Index T = layer.own_tokens(), E = experts_, k = spec_.route.top_k;
   const ExpertPlacement placement = this->placement(context);
   s.logits = layer.saved.f32({T, E});
   s.experts = layer.saved.i32({T, k});
   Routing& r = s.routing;
   r.weights = layer.saved.f32({T, k});
-  r.dispatch_layout = DispatchLayout(placement, T, k, E, layer.saved, context.scratch);
+  const LoadBalanceState load_balance = layer.load_balance.of(index_);
+  r.dispatch_layout =
+      DispatchLayout(placement, T, k, load_balance.tokens_per_expert.reshape({E}), layer.saved, context.scratch);
 
   const Arena::Scope scope(context.scratch);
-  const LoadBalanceState load_balance = layer.load_balance.of(index_);
   const Shape of_segments{load_balance.counts.dim(1), E};
   const View dispatch_mask = context.scratch.i32({T, k});
   const ConstView in = jittered_input(layer, x);
@@ -93,8 +94,7 @@ void Router::forward(const LayerContext& layer, ConstView x, Saved& s) const {
   const Index real = std::clamp<Index>(stream.tokens() - stream.padding - context.mesh.coord.tp * T, 0, T);
   if (real < T) run(b, ops::Fill{.x = dispatch_mask.rows(real, T - real), .value = 0});
   if (layer.routing_hook) (*layer.routing_hook)({s.logits, s.experts, r.weights, dispatch_mask});
-  r.dispatch_layout.build(b, placement, s.experts, dispatch_mask, load_balance.tokens_per_expert.reshape({E}),
-                          context.scratch);
+  r.dispatch_layout.build(b, placement, s.experts, dispatch_mask, context.scratch);
 }
 
 void Router::apply_capacity(const LayerContext& layer, ConstView experts, ConstView weights, View dispatch_mask) const {
@@ -107,7 +107,7 @@ void Router::apply_capacity(const LayerContext& layer, ConstView experts, ConstV
   const CapacityDesc desc{spec_.drop_order, capacity};
   const bool one_scope = by_rank || capacity == 0;
   if (one_scope || layer.own_tokens() % seq_len == 0)
-    return run(context.backend,
+    return run(context.device,
                ops::ApplyCapacity{.experts = experts,
                                   .weights = weights,
                                   .segments = one_scope ? 1 : std::max<Index>(1, layer.own_tokens() / seq_len),
@@ -120,13 +120,13 @@ void Router::apply_capacity(const LayerContext& layer, ConstView experts, ConstV
   const ConstView all_experts = gather_tokens(context, context.scratch, experts);
   const ConstView all_weights = gather_tokens(context, context.scratch, weights);
   const View all_masks = context.scratch.i32(all_experts.shape());
-  run(context.backend, ops::ApplyCapacity{.experts = all_experts,
-                                          .weights = all_weights,
-                                          .segments = layer.stream.sequences,
-                                          .num_experts = experts_,
-                                          .desc = desc,
-                                          .dispatch_mask = all_masks});
-  run(context.backend, ops::Copy{.x = context.own_tokens(all_masks), .y = dispatch_mask});
+  run(context.device, ops::ApplyCapacity{.experts = all_experts,
+                                         .weights = all_weights,
+                                         .segments = layer.stream.sequences,
+                                         .num_experts = experts_,
+                                         .desc = desc,
+                                         .dispatch_mask = all_masks});
+  run(context.device, ops::Copy{.x = context.own_tokens(all_masks), .y = dispatch_mask});
 }
 
 void Router::backward(const LayerContext& layer, ConstView dweights, ConstView x, const Saved& s, View dx) {
@@ -135,14 +135,14 @@ void Router::backward(const LayerContext& layer, ConstView dweights, ConstView x
   const View dlogits = context.temp(s.logits.shape());
   const float z_factor = static_cast<float>(spec_.z_loss / static_cast<double>(layer.step_tokens()));
   const View dprobability = layer.load_balance.of(index_).dprobability;
-  run(context.backend, ops::RouteBackward{.logits = s.logits,
-                                          .experts = s.experts,
-                                          .weights = s.routing.weights,
-                                          .dweights = dweights,
-                                          .dprobability = dprobability.reshape({dprobability.dim(1), experts_}),
-                                          .desc = spec_.route,
-                                          .z_factor = z_factor,
-                                          .dlogits = dlogits});
+  run(context.device, ops::RouteBackward{.logits = s.logits,
+                                         .experts = s.experts,
+                                         .weights = s.routing.weights,
+                                         .dweights = dweights,
+                                         .dprobability = dprobability.reshape({dprobability.dim(1), experts_}),
+                                         .desc = spec_.route,
+                                         .z_factor = z_factor,
+                                         .dlogits = dlogits});
   const ConstView in = jittered_input(layer, x);
   logits_.backward_weight(context, dlogits, in);
   logits_.backward_bias(context, dlogits);
@@ -151,20 +151,20 @@ void Router::backward(const LayerContext& layer, ConstView dweights, ConstView x
   logits_.backward_input(context, dlogits, din, !jitter);
   if (scales_noise(layer)) {
     const View dstddev = context.temp(dlogits.shape());
-    run(context.backend, ops::NoisyGatingBackward{.dx = dlogits,
-                                                  .stddev = s.noise_stddev,
-                                                  .index = context.own_tokens(layer.stream.token_numbers),
-                                                  .desc = with_seed(*spec_.noise, layer.batch),
-                                                  .dstddev = dstddev});
+    run(context.device, ops::NoisyGatingBackward{.dx = dlogits,
+                                                 .stddev = s.noise_stddev,
+                                                 .index = context.own_tokens(layer.stream.token_numbers),
+                                                 .desc = with_seed(*spec_.noise, layer.batch),
+                                                 .dstddev = dstddev});
     noise_stddev_->backward_weight(context, dstddev, in);
     noise_stddev_->backward_input(context, dstddev, din, true);
   }
   if (!jitter) return;
-  run(context.backend, ops::Jitter{.x = din,
-                                   .index = context.own_tokens(layer.stream.token_numbers),
-                                   .desc = with_seed(*spec_.jitter, layer.batch),
-                                   .accumulate = true,
-                                   .y = dx});
+  run(context.device, ops::Jitter{.x = din,
+                                  .index = context.own_tokens(layer.stream.token_numbers),
+                                  .desc = with_seed(*spec_.jitter, layer.batch),
+                                  .accumulate = true,
+                                  .y = dx});
 }
 
 }  // namespace sy

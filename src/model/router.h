@@ -62,7 +62,10 @@ class Router {
 
   Index experts() const { return experts_; }
   ExpertPlacement placement(const ExecutionContext& context) const {
-    return {context.mesh.layout, tables_.logical_to_physical};
+    ExpertPlacement placement(context.mesh.layout, tables_.logical_to_physical);
+    placement.groups = spec_.route.groups;
+    placement.topk_groups = spec_.route.topk_groups;
+    return placement;
   }
   Index top_k() const { return spec_.route.top_k; }
 

@@ -39,7 +39,7 @@ Stage::Stage(const Config& config, ParamStore& store, Range layers, RouterTables
     blocks_.emplace_back(spec, layer, context);
     moe_layer_ids_.resize(static_cast<std::size_t>(counts.routers), layer);
   }
-  SY_ASSERT(!moe_ || !moe_->router.balanced_together || moe_layers() == count_moe(specs),
+  SY_ASSERT(!moe_ || !moe_->router.joint_balancing || moe_layers() == count_moe(specs),
             "one load-balance loss of {} layers, of which a stage has {}", count_moe(specs), moe_layers());
   if (layers.end == std::ssize(specs)) {
     final_norm_.emplace(final_norm_spec(config).desc(), store, "final_norm");
@@ -86,7 +86,7 @@ void Stage::backward(const ExecutionContext& context, MicroBatchState& state, Vi
     const Arena::Scope scope(context.scratch);
     const View dnormed = context.temp(d.shape());
     head_->loss(context, state.batch, state.normed, dnormed, state.statistics.loss);
-    run(context.backend, ops::Fill{.x = d, .value = 0});
+    run(context.device, ops::Fill{.x = d, .value = 0});
     final_norm_->backward(context, dnormed, state.last, state.moments, d);
     if (hooks.on_gradients_ready) hooks.on_gradients_ready(head_bucket());
   }

@@ -58,14 +58,22 @@ struct CoreAttentionSpec {
   AttentionMask mask() const { return {.causal = causal, .window = window, .sparse = sparse}; }
 };
 
+// Norm of queries and keys (kernels/ops/qk_norm.h).
+enum class QkNormScope : std::uint8_t { head, projection };  // each head by itself, or all together
+struct QkNormSpec {
+  QkNormScope scope;
+  NormKind kind;  // rmsnorm; or layernorm, if the scope is head
+  float eps;
+  float offset = 0;  // added to the weights, whose initial value is 1 - offset
+  // True: each head has a weight. False: all query heads share one, and all key heads.
+  bool weight_per_head() const { return scope == QkNormScope::projection || kind == NormKind::layernorm; }
+  bool operator==(const QkNormSpec&) const = default;
+};
+
 // Grouped-query attention.
 struct AttentionSpec : CoreAttentionSpec {
   Index kv_heads;
-  std::optional<float> qk_norm = {};  // eps of the norm of queries and keys; empty: no norm
-  bool whole_qk_norm = false;         // true: qk_norm is over all heads together; false: per head
-  bool head_layernorm = false;        // true: LayerNorm with a weight per head; false: RMSNorm
-  // Added to the weights of qk_norm, whose initial value is 1 - norm_offset.
-  float norm_offset = 0;
+  std::optional<QkNormSpec> qk_norm = {};
   bool qkv_bias = false, out_bias = false;
   // limit of the absolute elements of queries, keys and values, before RoPE; 0 means unlimited
   float clip_qkv = 0;
@@ -73,6 +81,7 @@ struct AttentionSpec : CoreAttentionSpec {
 
 void add_params(ParamList& list, const std::string& name, const AttentionSpec& a);
 SublayerCosts costs(const AttentionSpec& a, Index seq_len);
+NamedSizes sizes_of(const AttentionSpec& a);  // K: kv heads
 
 // Appends the parameters that every kind of attention has: those of its scores, then the weight of
 // its output.

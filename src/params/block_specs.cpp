@@ -103,13 +103,18 @@ LatentAttentionSpec latent_attention_spec(const Config::Model& m) {
           static_cast<float>(m.latent_norm_eps > 0 ? m.latent_norm_eps : m.norm_eps)};
 }
 
+std::optional<QkNormSpec> qk_norm_spec(const Config::Model& m) {
+  if (m.qk_norm == QkNormKind::none) return {};
+  return QkNormSpec{.scope = m.qk_norm == QkNormKind::whole ? QkNormScope::projection : QkNormScope::head,
+                    .kind = m.qk_norm == QkNormKind::head_layernorm ? NormKind::layernorm : NormKind::rmsnorm,
+                    .eps = static_cast<float>(m.norm_eps),
+                    .offset = norm_offset(m)};
+}
+
 AttentionSpec attention_spec(const Config::Model& m) {
   const BiasPlacement bias = bias_placement(m);
   AttentionSpec a{core_attention_spec(m), m.kv_heads};
-  if (m.qk_norm != QkNormKind::none) a.qk_norm = static_cast<float>(m.norm_eps);
-  a.whole_qk_norm = m.qk_norm == QkNormKind::whole;
-  a.head_layernorm = m.qk_norm == QkNormKind::head_layernorm;
-  a.norm_offset = norm_offset(m);
+  a.qk_norm = qk_norm_spec(m);
   a.qkv_bias = bias.qkv;
   a.out_bias = bias.attention_out;
   a.clip_qkv = static_cast<float>(m.clip_qkv);

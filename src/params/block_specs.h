@@ -15,8 +15,8 @@
 
 namespace sy {
 
-// One of the kinds of sublayer. The type of its spec selects the parameters and costs (the header
-// of the spec) and the layer that runs (src/model/sublayer.cpp).
+// One of the kinds of sublayer. The type of its spec selects the parameters, costs and sizes (the
+// header of the spec) and the layer that runs (src/model/sublayer.cpp).
 using SublayerSpec = std::variant<AttentionSpec, LatentAttentionSpec, MlpSpec, MoeSpec>;
 
 // Returns the spec if it is a Spec or derived from it, otherwise nullptr.

@@ -17,5 +17,7 @@ struct LatentAttentionSpec : CoreAttentionSpec {
 
 void add_params(ParamList& list, const std::string& name, const LatentAttentionSpec& a);
 SublayerCosts costs(const LatentAttentionSpec& a, Index seq_len);
+// K: heads; r: rotated elements of a head's query or key, which come first; n: its other elements.
+NamedSizes sizes_of(const LatentAttentionSpec& a);
 
 }  // namespace sy

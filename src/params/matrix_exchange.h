@@ -19,7 +19,7 @@ namespace sy {
 // such an operation:
 //   owned range -pack-> shards -(all-to-all)-> shards of owned matrices -assemble-> matrices
 //   matrices -disassemble-> shards of owned matrices -(all-to-all)-> shards -unpack-> owned range
-struct MatrixExchange {
+struct MatrixExchangePlan {
   struct Matrix {
     Index rows, columns;
     Index elements() const { return rows * columns; }
@@ -41,6 +41,7 @@ struct MatrixExchange {
 
 // Returns the exchange of group `group` of flat_layout(). Pure function.
 // The rule of the group must be over whole matrices.
-MatrixExchange matrix_exchange(const std::vector<ParamSpec>& specs, const Layout& layout, int rank, std::size_t group);
+MatrixExchangePlan matrix_exchange(const std::vector<ParamSpec>& specs, const Layout& layout, int rank,
+                                   std::size_t group);
 
 }  // namespace sy

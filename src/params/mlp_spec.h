@@ -14,12 +14,13 @@ struct MlpSpec {
   bool bias;    // of both GEMMs
   // True: multiplies the output by sigmoid(w x). Only for shared experts: add_params() of MoeSpec
   // appends w: [1, D]. A gated activation is FfnActivation::gated.
-  bool gate = false;
+  bool output_gate = false;
   // Number of projections of the first GEMM: gate and up, or up alone.
   Index num_projections() const { return activation.gated ? 2 : 1; }
 };
 
 void add_params(ParamList& list, const std::string& name, const MlpSpec& f);
 SublayerCosts costs(const MlpSpec& f, Index seq_len);
+NamedSizes sizes_of(const MlpSpec& f);
 
 }  // namespace sy

@@ -19,9 +19,9 @@ struct RouterSpec {
   DropOrder drop_order;
   double aux_loss;  // factor of the load-balancing loss
   AuxScope aux_scope;
-  double z_loss;                   // factor of the router z-loss
-  bool balanced_together = false;  // true: one load-balancing loss for all layers
-  bool bias = false;               // bias of the logits
+  double z_loss;                 // factor of the router z-loss
+  bool joint_balancing = false;  // true: one load-balancing loss for all layers
+  bool bias = false;             // bias of the logits
   // Only while training: noise of the selection, and jitter of the input (ops::Jitter). The router
   // sets their seed and stream. Empty if there is no noise or no jitter.
   std::optional<RandomDesc> noise{}, jitter{};
@@ -40,5 +40,6 @@ struct MoeSpec {
 
 void add_params(ParamList& list, const std::string& name, const MoeSpec& m);
 SublayerCosts costs(const MoeSpec& m, Index seq_len);
+NamedSizes sizes_of(const MoeSpec& m);
 
 }  // namespace sy

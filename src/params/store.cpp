@@ -92,24 +92,24 @@ std::vector<OwnedRange> owned_ranges(const GroupLayout& group) {
   return ranges;
 }
 
-ParamStore::ParamStore(Device& backend, std::vector<ParamSpec> specs, const Layout& layout, const Coord& coord,
-                       bool training, DType dtype, std::vector<GemmPass> passes_to_pack)
-    : backend_(backend),
+ParamStore::ParamStore(Device& device, std::vector<ParamSpec> specs, const Layout& layout, const Coord& coord,
+                       bool training, DType dtype, WeightPacking packing)
+    : device_(device),
       specs_(std::move(specs)),
       mesh_layout_(layout),
       dtype_(dtype),
       training_(training),
       layout_(flat_layout(specs_, layout, coord)),
-      packed_weights_(backend, std::move(passes_to_pack), [this] { finish_all_gather(); }) {
+      packed_weights_(device, std::move(packing), [this] { finish_all_gather(); }) {
   for (const GroupLayout& group : layout_.groups) {
     for (const ParamSlice& p : group.slices) by_name_[p.spec->name] = &p;
     Buffers& b = buffers_.emplace_back();
-    b.weights = backend.tensor({group.elements}, dtype);
+    b.weights = device.tensor({group.elements}, dtype);
     if (!training) continue;
-    b.grads = backend.tensor({group.elements});
+    b.grads = device.tensor({group.elements});
     for (std::size_t i = 0; i < update_rule(group.optimizer).state.size(); ++i)
-      b.state.push_back(backend.tensor({group.owned().size()}));
-    if (dtype != DType::f32) b.master = backend.tensor({group.owned().size()});
+      b.state.push_back(device.tensor({group.owned().size()}));
+    if (dtype != DType::f32) b.master = device.tensor({group.owned().size()});
   }
 }
 
@@ -131,16 +131,16 @@ void ParamStore::set_values(const ParamSlice& slice, Index begin, std::span<cons
   const Buffers& b = buffers(slice.group);
   const Range flat{slice.offset + begin, slice.offset + begin + static_cast<Index>(values.size())};
   const View weights = b.weights.view().rows(flat.begin, flat.size());
-  if (dtype_ == DType::f32) return backend_.to_device(values.data(), weights);
+  if (dtype_ == DType::f32) return device_.to_device(values.data(), weights);
   std::vector<std::uint16_t> rounded(values.size());
   std::transform(values.begin(), values.end(), rounded.begin(), bf16_of_float);
-  backend_.to_device(rounded.data(), weights);
+  device_.to_device(rounded.data(), weights);
   if (!b.master.view()) return;
   const Range owned = layout_.groups[slice.group].owned();
   const Range overlap{std::max(flat.begin, owned.begin), std::min(flat.end, owned.end)};
   if (overlap.size() > 0)
-    backend_.to_device(values.data() + (overlap.begin - flat.begin),
-                       b.master.view().rows(overlap.begin - owned.begin, overlap.size()));
+    device_.to_device(values.data() + (overlap.begin - flat.begin),
+                      b.master.view().rows(overlap.begin - owned.begin, overlap.size()));
 }
 
 void ParamStore::get_values(const ParamSlice& slice, Index begin, std::span<float> values) const {
@@ -149,8 +149,8 @@ void ParamStore::get_values(const ParamSlice& slice, Index begin, std::span<floa
   const Range owned = layout_.groups[slice.group].owned();
   SY_ASSERT((dtype_ == DType::f32 && !all_gather_in_flight()) || (at >= owned.begin && at + n <= owned.end),
             "{}: values that another rank owns", slice.spec->name);
-  if (dtype_ == DType::f32) return backend_.to_host(b.weights.view().rows(at, n), values.data());
-  backend_.to_host(b.master.view().rows(at - owned.begin, n), values.data());
+  if (dtype_ == DType::f32) return device_.to_host(b.weights.view().rows(at, n), values.data());
+  device_.to_host(b.master.view().rows(at - owned.begin, n), values.data());
 }
 
 Param ParamStore::find(const std::string& name) const {
@@ -193,9 +193,9 @@ Param ParamStore::get_fused(const std::string& first, int count) const {
   return {fused(b.weights.view()), fused(b.grads.view())};
 }
 
-MatrixParam ParamStore::matrix(const Param& param, const Shape& shape) {
+MatrixParam ParamStore::register_matrix(const Param& param, const Shape& shape) {
   MatrixParam m{packed_weights_.add(param.weight.reshape(shape)), param.grad ? param.grad.reshape(shape) : View{}};
-  if (!m.grad || m.grad.elements() == 0 || !backend_.on_host()) return m;
+  if (!m.grad || m.grad.elements() == 0 || !device_.on_host()) return m;
   // Layers that share a parameter share the gradient.
   Gradient& gradient = matrices_.try_emplace(m.grad.bytes(), Gradient{m.grad}).first->second;
   SY_ASSERT(gradient.values.elements() == m.grad.elements(), "two matrices whose gradients overlap");
@@ -211,17 +211,17 @@ void ParamStore::clear_gradients() {
       auto& [begin, gradient] = *next;
       if (begin >= all.bytes() + all.size_bytes()) break;
       const Index first = (begin - all.bytes()) / size_of(all.dtype());
-      run(backend_, ops::Fill{.x = all.rows(done, first - done), .value = 0});
+      run(device_, ops::Fill{.x = all.rows(done, first - done), .value = 0});
       gradient.is_zero = true;
       done = first + gradient.values.elements();
     }
-    run(backend_, ops::Fill{.x = all.rows(done, all.elements() - done), .value = 0});
+    run(device_, ops::Fill{.x = all.rows(done, all.elements() - done), .value = 0});
   }
 }
 
 void ParamStore::finish_gradients() {
   for (auto& [begin, gradient] : matrices_)
-    if (std::exchange(gradient.is_zero, false)) run(backend_, ops::Fill{.x = gradient.values, .value = 0});
+    if (std::exchange(gradient.is_zero, false)) run(device_, ops::Fill{.x = gradient.values, .value = 0});
 }
 
 Index ParamStore::allocated_bytes() const {

@@ -4,7 +4,7 @@
 //
 //   weights  [n]          f32 or bf16; gradients [n] f32. n is a multiple of shards * 64.
 //   state    [n / shards] ZeRO-1 range [shard * n / shards, (shard + 1) * n / shards) of each state
-//                         tensor of the update rule (src/params/update_rule.h)
+//                         tensor of the update rule (src/optimizers/update_rule.h)
 //   master   [n / shards] f32 values of bf16 weights before rounding; empty if weights are f32
 //
 // `shards` is the number of ranks along the axes of the group. Each rank owns an equal range.
@@ -18,10 +18,10 @@
 
 #include "kernels/device.h"
 #include "kernels/philox.h"
+#include "src/optimizers/update_rule.h"
 #include "src/params/packed_weights.h"
 #include "src/params/param_all_gather.h"
 #include "src/params/specs.h"
-#include "src/params/update_rule.h"
 
 namespace sy {
 
@@ -103,9 +103,9 @@ class ParamStore {
   // Allocates the flat buffers, filled with zeros. Throws NoMemory.
   // - training: if true, allocates gradients and optimizer state too
   // - dtype: type of the weights, f32 or bf16
-  // - passes_to_pack: GEMM passes to pack weights for (PackedWeights)
-  ParamStore(Device& backend, std::vector<ParamSpec> specs, const Layout& layout, const Coord& coord, bool training,
-             DType dtype = DType::f32, std::vector<GemmPass> passes_to_pack = {});
+  // - packing: how to pack weights for GEMMs (PackedWeights)
+  ParamStore(Device& device, std::vector<ParamSpec> specs, const Layout& layout, const Coord& coord, bool training,
+             DType dtype = DType::f32, WeightPacking packing = {});
   ParamStore(const ParamStore&) = delete;
 
   // ---- parameter all-gather ----
@@ -141,12 +141,12 @@ class ParamStore {
   // Returns a parameter of this store as a weight [N, Q] or [E, N, Q] of GEMMs. Registers it for
   // packed_weights(), and on the host for clear_gradients().
   // Layers that share a parameter must use the same elements of it.
-  MatrixParam matrix(const Param& param, const Shape& shape);
+  MatrixParam register_matrix(const Param& param, const Shape& shape);
 
-  // Sets all gradients to zero. On the host it only marks the gradients of matrix() as zero, which
-  // saves clearing and reading their memory. The first GEMM (MatrixParam::take_accumulate_flag)
-  // or finish_gradients() writes the memory. Other code that adds to such a gradient (a tied
-  // embedding) must run after the first GEMM.
+  // Sets all gradients to zero. On the host it only marks the gradients of register_matrix() as
+  // zero, which saves clearing and reading their memory. The first GEMM
+  // (MatrixParam::take_accumulate_flag) or finish_gradients() writes the memory. Other code that
+  // adds to such a gradient (a tied embedding) must run after the first GEMM.
   void clear_gradients();
   // Writes zeros to the marked gradients that no GEMM has written.
   // Call it before any other code than GEMMs reads gradients.
@@ -177,12 +177,12 @@ class ParamStore {
   const Buffers& buffers(std::size_t group) const { return buffers_[group]; }
   // Bytes of all flat buffers and of the packed weights.
   Index allocated_bytes() const;
-  Device& backend() const { return backend_; }
+  Device& device() const { return device_; }
   PackedWeights& packed_weights() { return packed_weights_; }
   const PackedWeights& packed_weights() const { return packed_weights_; }
 
  private:
-  Device& backend_;
+  Device& device_;
   std::vector<ParamSpec> specs_;
   Layout mesh_layout_;
   DType dtype_;
@@ -195,7 +195,7 @@ class ParamStore {
     View values;
     bool is_zero = false;  // MatrixParam::gradient_is_zero
   };
-  // Host devices only: gradients of matrix() by address. They do not overlap.
+  // Host devices only: gradients of register_matrix() by address. They do not overlap.
   std::map<const std::byte*, Gradient> matrices_;
   ParamAllGather all_gather_;
 };

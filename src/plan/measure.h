@@ -16,7 +16,7 @@ namespace sy {
 // memory: bytes of a node if the device is on the host; a GPU reports its own. progress: called
 // on every rank after each figure. Throws InputError if there is only one rank, because links are
 // measured too.
-Machine measure_machine(Comm& world, Device& backend, const std::string& name, double memory,
+Machine measure_machine(Comm& world, Device& device, const std::string& name, double memory,
                         const std::function<void(Index done, Index total)>& progress = {});
 
 }  // namespace sy

@@ -1,7 +1,6 @@
 #include "src/plan/profile.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "dist/mesh.h"
 #include "dist/runtime.h"
@@ -29,8 +28,8 @@ void add_to(std::map<Key, double>& sum, const std::map<Key, double>& other, doub
     if (const double total = sum[key] += n * times; total == 0) sum.erase(key);
 }
 
-std::map<DryCall, double> take_calls(Device& backend) {
-  DryCounts& counts = dry_counts(backend);
+std::map<DryCall, double> take_calls(Device& device) {
+  DryCounts& counts = dry_counts(device);
   std::map<DryCall, double> calls;
   for (const auto& [call, times] : counts.calls) calls[call] = static_cast<double>(times);
   counts = {};
@@ -77,9 +76,9 @@ MemoryPlan Profiler::parameters(const Layout& layout) const {
 }
 
 std::unique_ptr<Device> Profiler::dry() const {
-  std::unique_ptr<Device> backend = make_dry(planned_device_);
-  if (!planned_device_) set_dry_logits(*backend, cuda::logits_chunk);
-  return backend;
+  std::unique_ptr<Device> device = make_dry(planned_device_);
+  if (!planned_device_) set_dry_logits(*device, cuda::logits_chunk);
+  return device;
 }
 
 Profiler::Passes Profiler::run(const Config& config, const Layout& layout, int rank, const Shares* rows) const {
@@ -88,7 +87,7 @@ Profiler::Passes Profiler::run(const Config& config, const Layout& layout, int r
   if (rows) {
     std::vector<Index> moe_layer(static_cast<std::size_t>(config.model.layers));
     for (Index i = 0; i < engine.model().moe_layers(); ++i) moe_layer[engine.model().moe_layer_ids()[i]] = i;
-    set_dry_load(engine.backend(),
+    set_dry_load(engine.device(),
                  [=, &phase = world->rank_context().phase](Index assignments, std::span<Index> expert_rows) {
                    rows_of((*rows)[moe_layer[phase.current().layer]], assignments, expert_rows);
                  });
@@ -96,12 +95,12 @@ Profiler::Passes Profiler::run(const Config& config, const Layout& layout, int r
   const Config::Train& t = config.train;
   const Index S = config.model.seq_len, passes = t.global_batch / (layout.dp() * t.micro_batch);
   const std::vector<std::int32_t> ids(static_cast<std::size_t>(t.micro_batch * S), 0);
-  take_calls(engine.backend());  // discards the calls of the set-up
+  take_calls(engine.device());  // discards the calls of the set-up
   Transfers before = transfers_of(engine.mesh());
   const auto pass = [&] {
-    engine.train({t.micro_batch, S, ids, ids, t.global_batch * S, t.global_batch, passes});
+    engine.forward_backward({t.micro_batch, S, ids, ids, t.global_batch * S, t.global_batch, passes});
     Workload work;
-    work.calls = take_calls(engine.backend());
+    work.calls = take_calls(engine.device());
     work.transfers = transfers_of(engine.mesh());
     Transfers now = work.transfers;
     add_to(work.transfers, before, -1);
@@ -125,14 +124,14 @@ Profile Profiler::whole(const Passes& passes, const Layout& layout, int rank) co
   profile.pass.add(passes.again, static_cast<double>(profile.passes - 1));
 
   const std::unique_ptr<Comm> world = make_comm_dry(layout.ranks, rank);
-  // On a device, collectives overlap with compute.
-  const bool device = !planned_device_ || !planned_device_->on_host();
-  Mesh mesh = make_dry_mesh(*world, layout, device);
+  // On a card, collectives overlap with compute.
+  const bool on_card = !planned_device_ || !planned_device_->on_host();
+  Mesh mesh = make_dry_mesh(*world, layout, on_card);
   join_kv_replicas(mesh, config_.model.kv_heads);
-  const std::unique_ptr<Device> backend = dry();
-  ParamStore store(*backend, specs_, layout, mesh.coord, true, config_.dtype());
+  const std::unique_ptr<Device> device = dry();
+  ParamStore store(*device, specs_, layout, mesh.coord, true, config_.dtype());
   DistributedOptimizer optimizer(mesh, store);
-  take_calls(*backend);
+  take_calls(*device);
   agree_on_errors(*world, [] {});  // agreement that all ranks have read their samples
   // Gradients of the buckets from last to first, as in the last backward. After them all new
   // weights.
@@ -149,7 +148,7 @@ Profile Profiler::whole(const Passes& passes, const Layout& layout, int rank) co
   world->all_reduce(view_of(sums.data(), {std::ssize(sums)}));
   agree_on_errors(*world, [] {});  // agreement that the metrics are written
   world->max(0);                   // stop request of any rank
-  profile.update.calls = take_calls(*backend);
+  profile.update.calls = take_calls(*device);
   profile.update.transfers = transfers_of(mesh);
 
   profile.memory = parameters(layout, rank);

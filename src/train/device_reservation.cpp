@@ -21,11 +21,11 @@ namespace {
 constexpr Index collective_bytes[] = {Index{4} << 10, Index{8} << 20};
 
 // Runs a collective of each kind and size.
-void warm_up(Comm& comm, Device& backend, std::initializer_list<Collective> kinds) {
+void warm_up(Comm& comm, Device& device, std::initializer_list<Collective> kinds) {
   if (!comm.asynchronous()) return;
   for (const Index bytes : collective_bytes) {
     const Index ranks = comm.size(), n = std::max<Index>(1, bytes / 4 / ranks);
-    const Tensor all = backend.tensor({ranks * n}), received = backend.tensor({ranks * n}), shard = backend.tensor({n});
+    const Tensor all = device.tensor({ranks * n}), received = device.tensor({ranks * n}), shard = device.tensor({n});
     const std::vector<Index> rows(static_cast<std::size_t>(ranks), n);
     for (const Collective kind : kinds) switch (kind) {
         case Collective::broadcast:
@@ -47,69 +47,69 @@ void warm_up(Comm& comm, Device& backend, std::initializer_list<Collective> kind
           comm.all_to_all_v(all, rows, received, rows);
           break;
       }
-    backend.synchronize();  // before the buffers are freed
+    device.synchronize();  // before the buffers are freed
   }
 }
 
-void warm_up_collectives(const Config& config, Index vocab, const Mesh& mesh, Device& backend) {
+void warm_up_collectives(const Config& config, Index vocab, const Mesh& mesh, Device& device) {
   const std::vector<ParamSpec> specs = param_specs(config, vocab);
   // the gradient norm, and load balancing over all ranks
-  warm_up(mesh.world(), backend, {Collective::all_reduce, Collective::all_gather});
-  warm_up(*mesh.tp, backend, {Collective::all_gather, Collective::reduce_scatter, Collective::all_reduce});
-  if (mesh.kv_replicas) warm_up(*mesh.kv_replicas, backend, {Collective::all_reduce});
+  warm_up(mesh.world(), device, {Collective::all_reduce, Collective::all_gather});
+  warm_up(*mesh.tp, device, {Collective::all_gather, Collective::reduce_scatter, Collective::all_reduce});
+  if (mesh.kv_replicas) warm_up(*mesh.kv_replicas, device, {Collective::all_reduce});
   if (count_moe(block_specs(config)) > 0) {
-    warm_up(*mesh.expert_group, backend, {Collective::all_gather, Collective::all_to_all});
+    warm_up(*mesh.expert_group, device, {Collective::all_gather, Collective::all_to_all});
     for (Comm* const hop : {mesh.inter_node.get(), mesh.intra_node.get()})
-      if (hop) warm_up(*hop, backend, {Collective::all_to_all});
+      if (hop) warm_up(*hop, device, {Collective::all_to_all});
   }
   for (const GroupLayout& group : flat_layout(specs, mesh.layout, mesh.coord).groups)
     if (group.shards > 1)
-      warm_up(mesh.over(group.axes), backend, {Collective::reduce, Collective::reduce_scatter, Collective::broadcast});
+      warm_up(mesh.over(group.axes), device, {Collective::reduce, Collective::reduce_scatter, Collective::broadcast});
 }
 
 // Runs the GEMMs of a layer, of a router or head (f32 result), of the residual stream (with an
 // addend), and of experts.
-void warm_up_gemms(Device& backend, DType dtype) {
+void warm_up_gemms(Device& device, DType dtype) {
   constexpr Index n = 256, experts = 2;
   const std::int32_t rows[] = {0, n / 2, n};
-  const Tensor offsets = backend.tensor({experts + 1}, DType::i32);
-  backend.to_device(rows, offsets);
+  const Tensor offsets = device.tensor({experts + 1}, DType::i32);
+  device.to_device(rows, offsets);
   const GroupOffsets groups{offsets, rows};
   for (const DType type : {DType::f32, dtype}) {
-    const Tensor x = backend.tensor({n, n}, type), w = backend.tensor({n, n}, type), y = backend.tensor({n, n}, type),
-                 sum = backend.tensor({n, n}), stack = backend.tensor({experts, n, n}, type),
-                 sums = backend.tensor({experts, n, n});
+    const Tensor x = device.tensor({n, n}, type), w = device.tensor({n, n}, type), y = device.tensor({n, n}, type),
+                 sum = device.tensor({n, n}), stack = device.tensor({experts, n, n}, type),
+                 sums = device.tensor({experts, n, n});
     for (const View to : {y.view(), sum.view()}) {
-      run(backend, ops::Gemm{.a = x, .b = w.view(), .transpose_b = true, .c = to});
-      run(backend, ops::Gemm{.a = x, .b = w.view(), .c = to});
-      run(backend, ops::Gemm{.a = x, .b = w.view(), .transpose_a = true, .accumulate = true, .c = to});
+      run(device, ops::Gemm{.a = x, .b = w.view(), .transpose_b = true, .c = to});
+      run(device, ops::Gemm{.a = x, .b = w.view(), .c = to});
+      run(device, ops::Gemm{.a = x, .b = w.view(), .transpose_a = true, .accumulate = true, .c = to});
     }
-    run(backend, ops::Gemm{.a = x, .b = w.view(), .addend = x, .transpose_b = true, .c = y});
-    run(backend, ops::GroupedGemm{.x = x.view(), .w = stack.view(), .groups = groups, .y = y});
-    run(backend, ops::GroupedGemmDgrad{.dy = x.view(), .w = stack.view(), .groups = groups, .dx = y});
-    run(backend, ops::GroupedGemmWgrad{.dy = x.view(), .x = y.view(), .groups = groups, .dw = sums});
+    run(device, ops::Gemm{.a = x, .b = w.view(), .addend = x, .transpose_b = true, .c = y});
+    run(device, ops::GroupedGemm{.x = x.view(), .w = stack.view(), .groups = groups, .y = y});
+    run(device, ops::GroupedGemmDgrad{.dy = x.view(), .w = stack.view(), .groups = groups, .dx = y});
+    run(device, ops::GroupedGemmWgrad{.dy = x.view(), .x = y.view(), .groups = groups, .dw = sums});
   }
-  backend.synchronize();
+  device.synchronize();
 }
 
 }  // namespace
 
 DeviceReservation warm_up_and_reserve(Comm& world, const Config& config, Index vocab, const Layout& layout,
-                                      Device& backend, int ranks_on_device, Index slots) {
+                                      Device& device, int ranks_on_device, Index slots) {
   DeviceReservation reservation{.mesh = make_mesh(world, layout), .slots = slots};
-  if (!backend.on_host()) {
+  if (!device.on_host()) {
     const ScopedPhase phase(world.rank_context(),
                             intern(fmt::format("first use of {} and cuBLAS", device_collectives().name)));
-    const Index before = backend.free_bytes();
-    reservation.mesh = on_backend(std::move(reservation.mesh), backend);
+    const Index before = device.free_bytes();
+    reservation.mesh = on_device(std::move(reservation.mesh), device);
     join_kv_replicas(reservation.mesh, config.model.kv_heads);
-    warm_up_collectives(config, vocab, reservation.mesh, backend);
-    warm_up_gemms(backend, config.dtype());
+    warm_up_collectives(config, vocab, reservation.mesh, device);
+    warm_up_gemms(device, config.dtype());
     reservation.mesh.world().barrier();
-    reservation.library_bytes = std::max<Index>(0, before - backend.free_bytes());
+    reservation.library_bytes = std::max<Index>(0, before - device.free_bytes());
   }
   agree_on_errors(world, [&] {
-    reservation.arenas = arena_sizes(config, vocab, layout, world.rank(), backend, ranks_on_device, true, slots);
+    reservation.arenas = arena_sizes(config, vocab, layout, world.rank(), device, ranks_on_device, true, slots);
   });
   return reservation;
 }

@@ -21,6 +21,6 @@ struct DeviceReservation {
 // slots: number of micro-batches that can be in flight.
 // Collective. Throws CollectiveError if training does not fit.
 DeviceReservation warm_up_and_reserve(Comm& world, const Config& config, Index vocab, const Layout& layout,
-                                      Device& backend, int ranks_on_device, Index slots = 1);
+                                      Device& device, int ranks_on_device, Index slots = 1);
 
 }  // namespace sy

@@ -13,17 +13,16 @@ namespace sy {
 DistributedOptimizer::DistributedOptimizer(const Mesh& mesh, ParamStore& store)
     : mesh_(mesh),
       store_(store),
-      backend_(store.backend()),
+      device_(store.device()),
       packed_weights_(store.packed_weights()),
-      squares_(backend_.tensor({1}, DType::f64)),
-      clip_coefficient_(backend_.tensor({1})),
-      step_scalars_(backend_.tensor({3})) {
+      squares_(device_.tensor({1}, DType::f64)),
+      clip_coefficient_(device_.tensor({1})),
+      step_scalars_(device_.tensor({3})) {
   for (std::size_t g = 0; g < store.layout().groups.size(); ++g) {
     const GroupLayout& layout = store.layout().groups[g];
     Group& group =
         groups_.emplace_back(Group{layout, store.buffers(g), mesh.over(layout.axes), update_rule(layout.optimizer)});
-    if (group.rule.granularity() == ShardGranularity::matrices)
-      group.matrices = std::make_unique<MatrixUpdate>(store, g, mesh.world());
+    if (group.rule.matrix_rule) group.matrices = std::make_unique<MatrixUpdate>(store, g, mesh.world());
     for (const ParamSlice& p : layout.slices)
       for (int d = 0; d < p.spec->shape.size(); ++d)
         if (p.spec->split[d] == Axis::tp && num_replicas(p.spec->shape[d], mesh.layout.tp) > 1)
@@ -100,12 +99,12 @@ void DistributedOptimizer::reduce_remaining(Group& group) {
 void DistributedOptimizer::add_squares(const Group& group) {
   const ConstView owned = group.owned_gradients();
   if (!mesh_.kv_replicas || mesh_.kv_replicas->rank() == 0)
-    return run(backend_, ops::SumSquares{.x = owned, .out = squares_});
+    return run(device_, ops::SumSquares{.x = owned, .out = squares_});
   for (const OwnedRange& range : owned_ranges(group.layout)) {
     const auto& kv_replicated = group.kv_replicated;
     if (std::find(kv_replicated.begin(), kv_replicated.end(), range.slice) != kv_replicated.end()) continue;
-    run(backend_, ops::SumSquares{.x = owned.rows(range.flat.begin - group.layout.owned().begin, range.flat.size()),
-                                  .out = squares_});
+    run(device_, ops::SumSquares{.x = owned.rows(range.flat.begin - group.layout.owned().begin, range.flat.size()),
+                                 .out = squares_});
   }
 }
 
@@ -116,17 +115,17 @@ void DistributedOptimizer::step(const Config::Train& train, double lr, Index ste
   store_.finish_all_gather();  // finishes the last all-gather if no forward has waited for it
   store_.finish_gradients();
   sum_kv_replicas();
-  run(backend_, ops::Fill{.x = squares_, .value = 0});
+  run(device_, ops::Fill{.x = squares_, .value = 0});
   for (Group& group : groups_) {
     if (group.layout.shards > 1) reduce_remaining(group);
     add_squares(group);
   }
   mesh_.world().all_reduce(squares_);
-  run(backend_, ops::ClipCoefficient{
-                    .squares = squares_, .clip = static_cast<float>(train.clip), .coefficient = clip_coefficient_});
+  run(device_, ops::ClipCoefficient{
+                   .squares = squares_, .clip = static_cast<float>(train.clip), .coefficient = clip_coefficient_});
 
   trace.next("optimizer");
-  backend_.to_device(step_scalars(train, lr, step).data(), step_scalars_);
+  device_.to_device(step_scalars(train, lr, step).data(), step_scalars_);
   update(train);
   std::vector<ParamAllGather::Group> updated;
   for (Group& group : groups_)
@@ -137,21 +136,20 @@ void DistributedOptimizer::step(const Config::Train& train, double lr, Index ste
 void DistributedOptimizer::update(const Config::Train& train) {
   const bool whole_matrices =
       std::any_of(groups_.begin(), groups_.end(), [](const Group& group) { return group.matrices != nullptr; });
-  backend_.graph_region("update", [&] {
+  device_.graph_region("update", [&] {
     for (const Group& group : groups_)
-      for_owned(group, train, [&](const UpdateOperands& operands) { group.rule.update(backend_, operands); });
+      for_owned(group, train, [&](const UpdateOperands& operands) { group.rule.update(device_, operands); });
     if (!whole_matrices) finish_update();
   });
   if (!whole_matrices) return;
   // The gradients are in the state already. Their memory holds the directions.
   for (const Group& group : groups_)
     if (group.matrices) group.matrices->run(group.owned_gradients());
-  backend_.graph_region("update of matrices", [&] {
+  device_.graph_region("update of matrices", [&] {
     for (const Group& group : groups_)
       if (group.matrices)
-        for_owned(group, train, [&](const UpdateOperands& operands) {
-          group.rule.matrices->apply(backend_, operands, operands.gradient);
-        });
+        for_owned(group, train,
+                  [&](const UpdateOperands& operands) { apply_direction(device_, operands, operands.gradient); });
     finish_update();
   });
 }
@@ -167,7 +165,7 @@ void DistributedOptimizer::for_owned(const Group& group, const Config::Train& tr
     const bool rounded = b.master.view().present();
     std::vector<View> state;
     for (const Tensor& tensor : b.state) state.push_back(tensor.view().rows(at, n));
-    f({.train = train,
+    f({.hyperparameters = train,
        .decays = range.slice->spec->decays,
        .clip_coefficient = clip_coefficient_,
        .step_scalars = step_scalars_,
@@ -189,9 +187,9 @@ void DistributedOptimizer::finish_update() {
   store_.clear_gradients();
 }
 
-double DistributedOptimizer::norm() const {
+double DistributedOptimizer::gradient_norm() const {
   double squares = 0;
-  backend_.to_host(squares_, &squares);
+  device_.to_host(squares_, &squares);
   return std::sqrt(squares);
 }
 

@@ -46,7 +46,7 @@ class DistributedOptimizer {
   void step(const Config::Train& train, double lr, Index step);
   // Returns the global gradient norm of the last step before clipping. Waits for the device.
   // Every parameter counts once.
-  double norm() const;
+  double gradient_norm() const;
 
  private:
   // Parameters of one update rule whose gradients are summed over the same ranks.
@@ -91,7 +91,7 @@ class DistributedOptimizer {
 
   const Mesh& mesh_;
   ParamStore& store_;
-  Device& backend_;
+  Device& device_;
   PackedWeights& packed_weights_;
   std::vector<Group> groups_;
   Tensor squares_;                          // [1] f64

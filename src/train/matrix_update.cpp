@@ -6,19 +6,19 @@
 namespace sy {
 
 MatrixUpdate::MatrixUpdate(ParamStore& store, std::size_t group, Comm& world)
-    : backend_(store.backend()),
+    : device_(store.device()),
       world_(world),
       rule_(update_rule(store.layout().groups[group].optimizer)),
       state_(store.buffers(group).state[0]),
       exchange_(matrix_exchange(store.specs(), store.mesh_layout(), world.rank(), group)),
-      shards_(backend_.tensor({std::ssize(exchange_.pack) * exchange_.width})),
-      owned_shards_(backend_.tensor({std::ssize(exchange_.disassemble) * exchange_.width})),
-      matrices_(backend_.tensor({exchange_.matrix_elements()})),
-      scratch_(backend_.tensor({exchange_.scratch_elements(rule_)})),
-      squares_(backend_.tensor({std::ssize(exchange_.matrices)}, DType::f64)) {
+      shards_(device_.tensor({std::ssize(exchange_.pack) * exchange_.width})),
+      owned_shards_(device_.tensor({std::ssize(exchange_.disassemble) * exchange_.width})),
+      matrices_(device_.tensor({exchange_.matrix_elements()})),
+      scratch_(device_.tensor({exchange_.scratch_elements(rule_)})),
+      squares_(device_.tensor({std::ssize(exchange_.matrices)}, DType::f64)) {
   const auto copied = [&](const std::vector<std::int32_t>& index) {
-    Tensor tensor = backend_.tensor({std::ssize(index)}, DType::i32);
-    backend_.to_device(index.data(), tensor);
+    Tensor tensor = device_.tensor({std::ssize(index)}, DType::i32);
+    device_.to_device(index.data(), tensor);
     return tensor;
   };
   pack_ = copied(exchange_.pack);
@@ -26,7 +26,7 @@ MatrixUpdate::MatrixUpdate(ParamStore& store, std::size_t group, Comm& world)
   disassemble_ = copied(exchange_.disassemble);
   unpack_ = copied(exchange_.unpack);
   Index at = 0;
-  for (const MatrixExchange::Matrix& m : exchange_.matrices) {
+  for (const MatrixExchangePlan::Matrix& m : exchange_.matrices) {
     views_.push_back(matrices_.view().rows(at, m.elements()).reshape({m.rows, m.columns}));
     at += m.elements();
   }
@@ -36,14 +36,14 @@ void MatrixUpdate::run(View direction) {
   const ScopedPhase phase(world_.rank_context(), "update of matrices");
   const Index width = exchange_.width;
   const auto permute = [&](ConstView x, const Tensor& index, View y) {
-    ops::run(backend_,
+    ops::run(device_,
              ops::Permute{
                  .x = x.reshape({x.dim(0) / width, width}), .index = index, .y = y.reshape({y.dim(0) / width, width})});
   };
   permute(state_, pack_, shards_);
   world_.all_to_all_v(shards_, exchange_.by_owner, owned_shards_, exchange_.by_rank);
   permute(owned_shards_, assemble_, matrices_);
-  rule_.matrices->direction(backend_, views_, squares_, scratch_);
+  rule_.matrix_rule->direction(device_, views_, squares_, scratch_);
   permute(matrices_, disassemble_, owned_shards_);
   world_.all_to_all_v(owned_shards_, exchange_.by_rank, shards_, exchange_.by_owner);
   permute(shards_, unpack_, direction);

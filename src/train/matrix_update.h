@@ -24,11 +24,11 @@ class MatrixUpdate {
   void run(View direction);
 
  private:
-  Device& backend_;
+  Device& device_;
   Comm& world_;
   const UpdateRule& rule_;
   const Tensor& state_;
-  MatrixExchange exchange_;
+  MatrixExchangePlan exchange_;
   Tensor shards_, owned_shards_, matrices_, scratch_;  // f32
   Tensor squares_;                                     // [number of matrices] f64
   Tensor pack_, assemble_, disassemble_, unpack_;      // i32

@@ -15,20 +15,19 @@ MemoryPlan plan_parameters(const std::vector<ParamSpec>& specs, DType dtype, con
   const Index master = dtype == DType::f32 ? 0 : flat.owned_elements();
   Index optimizer = (flat.state_elements() + master) * 4;
   for (std::size_t g = 0; g < flat.groups.size(); ++g)
-    if (const UpdateRule& rule = update_rule(flat.groups[g].optimizer);
-        rule.granularity() == ShardGranularity::matrices)
+    if (const UpdateRule& rule = update_rule(flat.groups[g].optimizer); rule.matrix_rule)
       optimizer += matrix_exchange(specs, layout, rank, g).bytes(rule);
   return {.weights = flat.elements() * size_of(dtype), .gradients = flat.elements() * 4, .optimizer = optimizer};
 }
 
-MemoryPlan plan_memory(const Config& config, Index vocab, const Layout& layout, int rank, const Device& backend,
+MemoryPlan plan_memory(const Config& config, Index vocab, const Layout& layout, int rank, const Device& device,
                        Index slots) {
   const std::unique_ptr<Comm> world = make_comm_dry(layout.ranks, rank);
-  Engine engine(config, vocab, make_dry(&backend), make_mesh(*world, layout), true);
+  Engine engine(config, vocab, make_dry(&device), make_mesh(*world, layout), true);
 
   const Index tokens = config.train.micro_batch * config.model.seq_len;
   const std::vector<std::int32_t> ids(tokens, 0);
-  engine.train({config.train.micro_batch, config.model.seq_len, ids, ids, tokens, 1, 1});
+  engine.forward_backward({config.train.micro_batch, config.model.seq_len, ids, ids, tokens, 1, 1});
   DistributedOptimizer(engine.mesh(), engine.store()).step(config.train, config.train.lr, 1);
 
   MemoryPlan plan = plan_parameters(engine.store().specs(), config.dtype(), layout, rank);
@@ -89,11 +88,11 @@ void refuse_memory(const Config& config, const MemoryPlan& plan, Index available
             fmt::join(advice, ", or "));
 }
 
-ArenaSizes arena_sizes(const Config& config, Index vocab, const Layout& layout, int rank, const Device& backend,
+ArenaSizes arena_sizes(const Config& config, Index vocab, const Layout& layout, int rank, const Device& device,
                        int ranks_on_device, bool warmed_up, Index slots) {
   // a host has other uses for its memory, and its arenas may grow
-  const bool fixed = !backend.on_host();
-  const Index free = backend.free_bytes();
+  const bool fixed = !device.on_host();
+  const Index free = device.free_bytes();
   // On a device the driver allocates memory at run time: for stacks, graphs, and kernels if they
   // are loaded lazily. With several ranks, collectives allocate buffers, or, if warmed_up, memory
   // for sizes that were not tried.
@@ -105,7 +104,7 @@ ArenaSizes arena_sizes(const Config& config, Index vocab, const Layout& layout, 
   // token, so it runs only if this fits.
   plan.saved = slots * config.train.micro_batch * config.model.seq_len / layout.tp * config.model.d_model *
                size_of(config.dtype());
-  if (plan.total() <= per_rank) plan = plan_memory(config, vocab, layout, rank, backend, slots);
+  if (plan.total() <= per_rank) plan = plan_memory(config, vocab, layout, rank, device, slots);
   if (plan.total() <= per_rank)
     return fixed ? divide(per_rank - plan.parameters(), plan, slots) : ArenaSizes{plan.saved / slots, plan.scratch};
 

@@ -23,19 +23,19 @@ struct MemoryPlan {
 };
 // Plans the parameters only, without packed weights. Pure function.
 MemoryPlan plan_parameters(const std::vector<ParamSpec>& specs, DType dtype, const Layout& layout, int rank);
-// Plans everything, by a training step on a dry copy of `backend`. Allocates none of the memory.
-// - backend: the device to plan for
+// Plans everything, by a training step on a dry copy of `device`. Allocates none of the memory.
+// - device: the device to plan for
 // - slots: number of micro-batches that can be in flight
-MemoryPlan plan_memory(const Config& config, Index vocab, const Layout& layout, int rank, const Device& backend,
+MemoryPlan plan_memory(const Config& config, Index vocab, const Layout& layout, int rank, const Device& device,
                        Index slots = 1);
 
-// Returns the sizes of the activation arenas on `backend`, which `ranks_on_device` ranks share.
+// Returns the sizes of the activation arenas on `device`, which `ranks_on_device` ranks share.
 // On a device their total is all bytes that the parameters and a reserve for libraries leave free.
 // Their ratio is that of the plan. On a host, where arenas may grow, they are the planned bytes.
 // warmed_up: the device's libraries have already allocated their memory
 // (src/train/device_reservation.h).
 // Throws InputError if training does not fit. It lists the needs and the settings that reduce them.
-ArenaSizes arena_sizes(const Config& config, Index vocab, const Layout& layout, int rank, const Device& backend,
+ArenaSizes arena_sizes(const Config& config, Index vocab, const Layout& layout, int rank, const Device& device,
                        int ranks_on_device, bool warmed_up, Index slots = 1);
 
 // Throws the InputError of a training that needs more than `available` bytes. It lists the needs

@@ -69,7 +69,7 @@ std::string missing_lines_text(const MissingSteps& missing) {
 // Otherwise it is the launcher, or launch/mpirun.sh, which started the launcher and filters its
 // standard error.
 pid_t console_process() {
-  const pid_t parent = launcher();
+  const pid_t parent = launcher_pid();
   const char* const script = environment("SWITCHYARD_CONSOLE_PROCESS");
   return parent != 0 && script && parent_of(parent) == std::atoi(script) ? parent_of(parent) : parent;
 }
@@ -161,9 +161,11 @@ void MetricsFile::write(const StepMetrics& m, const ExpertCounts* experts, const
                {"grad_norm", m.grad_norm},
                {"step_seconds", m.step_seconds},
                {"tokens_per_second", m.tokens_per_second},
-               {"time", utc_text(now)},
-               {"routed", m.routed},
-               {"dropped", m.dropped}};
+               {"tflops_per_second_per_rank", m.tflops_per_second_per_rank}};
+  if (m.mfu) line["mfu"] = *m.mfu;
+  line["time"] = utc_text(now);
+  line["routed"] = m.routed;
+  line["dropped"] = m.dropped;
   if (experts) line["experts"] = {{"routed", experts->routed}, {"dropped", experts->dropped}};
   if (!validation.empty()) {
     const auto score_json = [](const DomainScore& s) {

@@ -35,7 +35,7 @@ int run_training(Comm& world, const Config& config, const RunOptions& options) {
   std::signal(SIGPIPE, SIG_IGN);  // a closed pipe for progress lines must not end the run
   const Layout layout = config.layout(options.ranks > 0 ? options.ranks : world.size());
   const int local = local_rank(world);
-  std::unique_ptr<Device> backend;
+  std::unique_ptr<Device> device;
   Index vocab = 0;
   std::optional<Dataset> dataset;
   Config run_config = config;  // with the physical order of the experts
@@ -55,8 +55,8 @@ int run_training(Comm& world, const Config& config, const RunOptions& options) {
     if (vocab < layout.tp)
       bad_input("a vocabulary of {} cannot be split over parallel.tp = {} ranks: lower parallel.tp", vocab, layout.tp);
     if (options.machine_memory) return;  // this machine's devices do not matter
-    backend = open_device("run.backend", config.run.backend, local);
-    check_config_for_backend("run.backend", config, *backend);
+    device = open_device("run.backend", config.run.backend, local);
+    check_config_for_device("run.backend", config, *device);
   });
   check_same_data(world, *dataset);
   check_rank_settings(world, {{"the order of moe.expert_map", order_text(run_config.moe.physical_to_logical)}},
@@ -65,7 +65,7 @@ int run_training(Comm& world, const Config& config, const RunOptions& options) {
   const NodeCheck nodes = layout.ranks == world.size() ? check_nodes(world, layout.ranks_per_node) : NodeCheck{};
   if (nodes.order_helps) throw CollectiveError(2, nodes.problem);
   if (!nodes.problem.empty() && world.rank() == 0) warn(nodes.problem);
-  const int sharing = backend ? agree_on_devices(world, *backend) : 1;
+  const int sharing = device ? agree_on_devices(world, *device) : 1;
   if (options.dry_run) {
     agree_on_errors(world, [&] {
       MemoryPlan memory;
@@ -73,21 +73,21 @@ int run_training(Comm& world, const Config& config, const RunOptions& options) {
         memory = options.machine_memory(vocab);
       else
         // throws if training does not fit
-        arena_sizes(config, vocab, layout, 0, *backend, sharing, false);
+        arena_sizes(config, vocab, layout, 0, *device, sharing, false);
       if (world.rank() != 0) return;
-      if (!options.machine_memory) memory = plan_memory(config, vocab, layout, 0, *backend);
+      if (!options.machine_memory) memory = plan_memory(config, vocab, layout, 0, *device);
       const SampleStream samples(*dataset, config.model.seq_len, config.train.seed);
       for (const std::string& text : all_config_warnings(config, layout, samples)) warn(text);
       fmt::print("{}\n", visible(training_summary(config, *dataset, samples, layout, memory,
-                                                  backend ? backend->describe() : options.machine, 0),
+                                                  device ? device->describe() : options.machine, 0),
                                  "\n"));
     });
     return 0;
   }
   const std::string advice = memory_advice(config);
   const auto run = with_advice(advice, [&] {
-    DeviceReservation reservation = warm_up_and_reserve(world, config, vocab, layout, *backend, sharing);
-    return std::make_unique<TrainingRun>(world, run_config, options, layout, std::move(*dataset), std::move(backend),
+    DeviceReservation reservation = warm_up_and_reserve(world, config, vocab, layout, *device, sharing);
+    return std::make_unique<TrainingRun>(world, run_config, options, layout, std::move(*dataset), std::move(device),
                                          std::move(reservation));
   });
   const int code = abort_job_on_error(world, [&] { return with_advice(advice, [&] { return run->execute(); }); });

@@ -64,7 +64,7 @@ void restore_ignored_signals() {
 
 void install_stop_handlers() {
   // A step may take long, so the user gets an answer. Under a launcher, all ranks would print it.
-  if (launcher() == 0) {
+  if (launcher_pid() == 0) {
     stop_notice = isatty(STDERR_FILENO) ? "\nstopping after this step; a second Ctrl-C ends the run at once\n"
                                         : "stopping after this step; a second signal ends the run at once\n";
     request_notice = "stopping after this step\n";

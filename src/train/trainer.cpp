@@ -92,7 +92,7 @@ StepResult Trainer::step() {
   m.lr = lr;
   const std::size_t tail = sums.size() - 3;
   m.loss = sums[tail] / tokens;
-  m.grad_norm = optimizer_.norm();
+  m.grad_norm = optimizer_.gradient_norm();
   m.aux_loss = sums[tail + 1];
   m.z_loss = sums[tail + 2];
   if (!std::isfinite(m.grad_norm) || !std::isfinite(m.loss)) throw Diverged(1, not_finite_text(m));

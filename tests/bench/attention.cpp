@@ -22,9 +22,9 @@ constexpr Shape shapes[] = {{8, 256, 8, 8, 32},  {8, 256, 8, 2, 32},  {2, 1024, 
                             {2, 1024, 8, 8, 64}, {2, 1024, 8, 2, 64}, {1, 2048, 8, 1, 128}, {1, 4096, 4, 4, 64}};
 
 int run() {
-  const auto backend = sy::make_cpu();
+  const auto device = sy::make_cpu();
   const double peak = sy::bench::measured_fma_peak();
-  std::printf("%s: FMA peak %.1f GFLOP/s\n\n", backend->describe().c_str(), peak / 1e9);
+  std::printf("%s: FMA peak %.1f GFLOP/s\n\n", device->describe().c_str(), peak / 1e9);
   std::printf("%4s %5s %3s %3s %4s %12s %5s %12s %5s\n", "B", "S", "H", "K", "hd", "forward ms", "peak", "backward ms",
               "peak");
   for (const Shape& s : shapes) {
@@ -46,21 +46,20 @@ int run() {
     const auto v = [&](std::vector<float>& all) { return slice(all, s.H + s.K, s.K); };
     const sy::AttentionDesc desc{1 / std::sqrt(float(s.hd))};
     const double forward = sy::bench::best_seconds([&] {
-      sy::ops::run(*backend,
-                   sy::ops::AttentionForward{
-                       .q = q(qkv), .k = k(qkv), .v = v(qkv), .desc = desc, .out = out_view, .lse = lse_view});
+      sy::ops::run(*device, sy::ops::AttentionForward{
+                                .q = q(qkv), .k = k(qkv), .v = v(qkv), .desc = desc, .out = out_view, .lse = lse_view});
     });
     const double backward = sy::bench::best_seconds([&] {
-      sy::ops::run(*backend, sy::ops::AttentionBackward{.dout = dout_view,
-                                                        .q = q(qkv),
-                                                        .k = k(qkv),
-                                                        .v = v(qkv),
-                                                        .out = out_view,
-                                                        .lse = lse_view,
-                                                        .desc = desc,
-                                                        .dq = q(dqkv),
-                                                        .dk = k(dqkv),
-                                                        .dv = v(dqkv)});
+      sy::ops::run(*device, sy::ops::AttentionBackward{.dout = dout_view,
+                                                       .q = q(qkv),
+                                                       .k = k(qkv),
+                                                       .v = v(qkv),
+                                                       .out = out_view,
+                                                       .lse = lse_view,
+                                                       .desc = desc,
+                                                       .dq = q(dqkv),
+                                                       .dk = k(dqkv),
+                                                       .dv = v(dqkv)});
     });
     // B H S^2 hd: forward has 2 of these in FLOP, backward 5.
     const double product = double(s.B) * double(s.H) * double(s.S) * double(s.S) * double(s.hd);

@@ -58,8 +58,8 @@ struct Line {
   double needed;
 };
 
-std::string mega(double bytes) {
-  return fmt::format("{:.3f}", bytes / 1e6);
+std::string mega(auto bytes) {
+  return fmt::format("{:.3f}", static_cast<double>(bytes) / 1e6);
 }
 
 // Content of the collectives of each communicator.
@@ -230,7 +230,7 @@ bool run(Comm& world, int argc, char** argv) {
   }
   Index done = 0;
   const auto train = [&] {
-    engine.train({B, S, ids, targets, n["batch"] * S, n["batch"], 1});
+    engine.forward_backward({B, S, ids, targets, n["batch"] * S, n["batch"], 1});
     optimizer.step(config.train, 1e-4, ++done);
   };
 
@@ -281,15 +281,17 @@ bool run(Comm& world, int argc, char** argv) {
       const ExpertsComm& comm = *travelling.at(group);
       const auto rows_of =
           std::find_if(tokens.begin(), tokens.end(), [&](const auto& t) { return t.group == key.first; });
-      lines.push_back({"dispatch rows", group, ranks, comm.dispatch, 4 * D * passes * rows_of->sent});
-      lines.push_back({"combine rows", group, ranks, comm.combine, 4 * D * passes * rows_of->received});
+      lines.push_back(
+          {"dispatch rows", group, ranks, comm.dispatch, 4 * D * passes * static_cast<double>(rows_of->sent)});
+      lines.push_back(
+          {"combine rows", group, ranks, comm.combine, 4 * D * passes * static_cast<double>(rows_of->received)});
       continue;
     }
     lines.push_back({fmt::format("{} {}", name_of(kind), meanings.at(key)),
                      group,
                      ranks,
                      {a.calls - b.calls, a.bytes - b.bytes, a.seconds - b.seconds},
-                     load.needed * steps});
+                     load.needed * static_cast<double>(steps)});
   }
   Table table({"collective", "group x ranks", "calls", "MB", "needed", "ratio", "ms", "GB/s", "% of step"});
   for (const Line& line : lines) table.row(cells(line, world, steps, step_seconds));
@@ -319,7 +321,7 @@ bool run(Comm& world, int argc, char** argv) {
   const Index reserved = world.max(engine.saved().reserved() + engine.scratch().reserved());
   if (world.rank() != 0) return true;
 
-  fmt::print("{}; {} ranks, {}; {}\n", engine.backend().describe(), world.size(), layout.str(),
+  fmt::print("{}; {} ranks, {}; {}\n", engine.device().describe(), world.size(), layout.str(),
              config.train.recompute ? "activations recomputed" : "activations kept");
   fmt::print(
       "d_model {} layers {} experts {} top-{} d_ff {} vocab {}, {} x {} tokens a step, {} steps of {:.1f} ms\n\n",

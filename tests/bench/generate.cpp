@@ -84,7 +84,7 @@ class Shared {
     for (const ParamSpec& spec : engine.store().specs()) {
       const View weight = engine.store().get(spec.name).weight;
       std::vector<float> host(static_cast<std::size_t>(weight.elements()));
-      engine.backend().to_host(weight, host.data());
+      engine.device().to_host(weight, host.data());
       values.write(reinterpret_cast<const char*>(host.data()), std::ssize(host) * Index{sizeof(float)});
       Json shape = Json::array();
       for (const Index n : spec.shape) shape.push_back(n);
@@ -135,11 +135,11 @@ bool measure(const Options& o, const Model& model) {
   const ParamCount count = count_params(config, o.vocab);
   fmt::print("\n{}: {:.0f} M parameters, {:.0f} M active per token; {}\n", model.name,
              static_cast<double>(count.total) / 1e6, static_cast<double>(count.active) / 1e6,
-             engine.backend().describe());
+             engine.device().describe());
 
   std::optional<Shared> shared;
   std::optional<Peer> peer;
-  if (engine.backend().name() == "cpu") {
+  if (engine.device().name() == "cpu") {
     shared.emplace(engine);
     peer.emplace(std::vector<std::string>{o.python, o.script, "--folder", shared->path()},
                  std::vector<std::pair<std::string, Index>>{{"--d-model", o.d_model},

@@ -31,11 +31,11 @@ struct Shape {
 // FLOP of the matrix products of one step: forward, and twice that backward. Attention is causal:
 // half of S^2.
 double step_flops(const Shape& s, const Config& c) {
-  const double T = static_cast<double>(s.batch * s.seq_len), D = s.d_model, hd = c.model.head_dim;
-  const double qkv = 2 * T * D * (s.heads + 2 * s.kv_heads) * hd, out = 2 * T * s.heads * hd * D;
-  const double attention = 2.0 * 2 * T * s.seq_len / 2 * s.heads * hd;
-  const double ffn = 2 * T * D * s.d_ff * (s.experts > 0 ? s.top_k * 3 : 2), router = 2 * T * D * s.experts;
-  return 3 * (s.layers * (qkv + out + attention + ffn + router) + 2 * T * D * s.vocab);
+  const Index T = s.batch * s.seq_len, D = s.d_model, hd = c.model.head_dim;
+  const Index qkv = 2 * T * D * (s.heads + 2 * s.kv_heads) * hd, out = 2 * T * s.heads * hd * D;
+  const Index attention = 2 * T * s.seq_len * s.heads * hd;
+  const Index ffn = 2 * T * D * s.d_ff * (s.experts > 0 ? s.top_k * 3 : 2), router = 2 * T * D * s.experts;
+  return static_cast<double>(3 * (s.layers * (qkv + out + attention + ffn + router) + 2 * T * D * s.vocab));
 }
 
 // A model that trains on one batch.
@@ -59,7 +59,7 @@ struct Training {
     const Index B = config.train.micro_batch, S = config.model.seq_len;
     const double started = seconds_now();
     for (Index i = 0; i < steps; ++i) {
-      engine.train({B, S, ids, targets, B * S, B, 1});
+      engine.forward_backward({B, S, ids, targets, B * S, B, 1});
       optimizer.step(config.train, 1e-4, ++done);
     }
     return seconds_now() - started;
@@ -143,7 +143,7 @@ int run(int argc, char** argv) {
     ratio.push_back(speed / their_speed.back());
   }
   fmt::print("{}, {}, d_model {} layers {} experts {} top-{} d_ff {} vocab {} tokens {} x {}, {:.3g} GFLOP a step\n",
-             ours.engine.backend().describe(), dtype, s.d_model, s.layers, s.experts, s.top_k, s.d_ff, s.vocab, s.batch,
+             ours.engine.device().describe(), dtype, s.d_model, s.layers, s.experts, s.top_k, s.d_ff, s.vocab, s.batch,
              s.seq_len, flops / 1e9);
   const auto range = [](const std::vector<double>& x, const char* format) {
     const Spread of = spread_of(x);

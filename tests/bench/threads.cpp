@@ -208,7 +208,7 @@ int run(int argc, char** argv) {
   }
   Index done = 0;
   const auto step = [&] {
-    engine.train({batch, seq_len, ids, targets, T, batch, 1});
+    engine.forward_backward({batch, seq_len, ids, targets, T, batch, 1});
     optimizer.step(config.train, 1e-4, ++done);
   };
 

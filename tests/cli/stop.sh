@@ -21,7 +21,7 @@ on_script() { exec "$root/launch/mpirun.sh" 3 "$switchyard" train config.ini "$@
 alone() { exec "$switchyard" train config.ini "$@"; }
 # Starts a launcher in the background. The files are empty before it starts, so that nobody reads
 # what the run before it printed.
-start() {  # LAUNCHER OPTION...
+in_background() {  # LAUNCHER OPTION...
   : >out
   : >err
   "$@" >out 2>err &
@@ -46,7 +46,7 @@ whole() {  # checks that the newest checkpoint is that of the last step
 # The first signal causes a checkpoint, a message how to continue, and its own exit code.
 try() {  # CODE LAUNCHER SIGNAL NAME
   rm -rf run
-  start "$2" --run.dir=run
+  in_background "$2" --run.dir=run
   wait_for_steps run 3 $!
   kill "-$3" $!
   code=0; wait $! || code=$?
@@ -65,7 +65,7 @@ for signal in INT TERM HUP USR1; do try 3 on_script $signal USR1; done
 # A signal before the first step, or before MPI starts, is not lost and leaves no obstacle.
 rm -rf early
 for pause in 0.03 0.06 0.1 0.3; do  # mpirun has no ranks yet, or they do not handle signals
-  start on_script --run.dir=early --run.checkpoint_first=true
+  in_background on_script --run.dir=early --run.checkpoint_first=true
   sleep $pause
   kill -USR1 $!
   for _ in $(seq 600); do kill -0 $! 2>/dev/null || break; sleep 0.1; done
@@ -77,7 +77,7 @@ for pause in 0.03 0.06 0.1 0.3; do  # mpirun has no ranks yet, or they do not ha
 done
 for signal in USR1 TERM; do
   for pause in 0.02 0.1 0.3; do
-    start alone --run.dir=early --train.steps=1
+    in_background alone --run.dir=early --train.steps=1
     sleep $pause
     kill -$signal $! 2>/dev/null || true
     code=0; wait $! || code=$?
@@ -100,7 +100,7 @@ code=0; wait $! || code=$?
 # A second signal ends the run at once, during a long step. A signal that is sent twice at the same
 # time counts once.
 rm -rf run
-start alone --run.dir=run --train.global_batch=1200000
+in_background alone --run.dir=run --train.global_batch=1200000
 for _ in $(seq 1200); do [[ -e run/metrics.jsonl ]] && break; sleep 0.05; done
 sleep 0.5  # it checks for a stop once more before the first step
 for _ in 1 2; do kill -TERM $!; done
@@ -113,12 +113,12 @@ code=0; wait $! || code=$?
 
 # mpirun is killed, and the same command starts at once.
 rm -rf run
-start on_mpirun --run.dir=run
+in_background on_mpirun --run.dir=run
 for trial in 1 2 3 4 5; do
   wait_for_steps run $(($(steps run) / 20 * 20 + 25)) $!
   kill -9 $!
   wait $! 2>/dev/null || true
-  start on_mpirun --run.dir=run
+  in_background on_mpirun --run.dir=run
   for _ in $(seq 1200); do grep -q "^resumed from" out && break; kill -0 $! 2>/dev/null || break; sleep 0.05; done
   grep -q "^resumed from" out || die "trial $trial: the same command, sent at once, failed: $(cat out err)"
 done
@@ -141,7 +141,7 @@ expect_ok "$switchyard" inspect run --verify
 
 # If a launcher dies, its ranks end at once, before MPI notices. The lock is free then.
 rm -rf run
-start on_script --run.dir=run
+in_background on_script --run.dir=run
 wait_for_steps run 3 $!
 rank=$(sed -E 's/.*process ([0-9]+).*/\1/' run/switchyard.lock)
 kill -9 $!

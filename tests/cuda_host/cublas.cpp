@@ -394,7 +394,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
       (plain_b ? layout_b->rows : layout_b->columns) != k || layout_c->rows != m || layout_c->columns != n ||
       layout_c->ld != layout_d->ld || layout_c->type != layout_d->type || workspace_bytes < algo->workspace_bytes)
     return CUBLAS_STATUS_INVALID_VALUE;
-  const auto size = [](auto n) { return static_cast<int>(n); };
+  const auto size = [](auto extent) { return static_cast<int>(extent); };
   const Product product{desc->op_a,
                         desc->op_b,
                         size(m),

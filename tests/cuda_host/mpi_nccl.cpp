@@ -58,7 +58,7 @@ class HostNccl : public HostTest {
   template <class T>
   View mine(Index n) {
     std::vector<T> values;
-    for (Index i = 0; i < n; ++i) values.push_back(static_cast<T>(input(rank, i)));
+    for (Index i = 0; i < n; ++i) values.push_back(static_cast<T>(static_cast<float>(input(rank, i))));
     return upload(values);
   }
   template <class T>

@@ -51,12 +51,12 @@ struct Trained {
   Index steps = 0;
   double rate = 1e-3;
 
-  Trained(const Config& c, const Layout& l, const std::string& backend = "cuda")
-      : Trained(c, l, make_device(backend), {make_mesh(world(), l), 0, {.scratch = Index{4} << 20}}) {}
-  Trained(const Config& c, const Layout& l, std::unique_ptr<Device> backend, DeviceReservation reservation)
+  Trained(const Config& c, const Layout& l, const std::string& device = "cuda")
+      : Trained(c, l, make_device(device), {make_mesh(world(), l), 0, {.scratch = Index{4} << 20}}) {}
+  Trained(const Config& c, const Layout& l, std::unique_ptr<Device> device, DeviceReservation reservation)
       : config(c),
         layout(l),
-        engine(c, vocab, std::move(backend), std::move(reservation.mesh), true, reservation.arenas, reservation.slots),
+        engine(c, vocab, std::move(device), std::move(reservation.mesh), true, reservation.arenas, reservation.slots),
         optimizer(engine.mesh(), engine.store()) {
     for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::int32_t>(i * (3 + world().rank()) % vocab);
     engine.store().initialize(1);
@@ -65,8 +65,8 @@ struct Trained {
     const Index tokens = sequences * length * micro_batches * layout.dp();
     const BackwardHooks hooks = optimizer.backward_hooks();
     for (Index micro = 0; micro < micro_batches; ++micro)
-      engine.train({sequences, length, ids, ids, tokens, 1, micro_batches},
-                   micro + 1 == micro_batches ? hooks : BackwardHooks{});
+      engine.forward_backward({sequences, length, ids, ids, tokens, 1, micro_batches},
+                              micro + 1 == micro_batches ? hooks : BackwardHooks{});
     optimizer.step(config.train, rate, ++steps);
   }
   // Bytes of the weights of each parameter group.
@@ -75,7 +75,7 @@ struct Trained {
     std::vector<std::vector<std::byte>> all;
     for (std::size_t g = 0; g < engine.store().layout().groups.size(); ++g) {
       const View of_group = engine.store().buffers(g).weights;
-      engine.backend().to_host(of_group, all.emplace_back(of_group.size_bytes()).data());
+      engine.device().to_host(of_group, all.emplace_back(of_group.size_bytes()).data());
     }
     return all;
   }
@@ -98,7 +98,7 @@ TEST(Step, AllocatesNothingAndWaitsOnlyForExpertCounts) {
         EXPECT_EQ(after.frees, before.frees);
         const Index passes = micro_batches * moe_layers * (t.config.train.recompute ? 2 : 1);
         EXPECT_EQ(after.waits - before.waits, passes) << layout.str() << " recompute " << recompute;
-        EXPECT_TRUE(std::isfinite(t.optimizer.norm()));
+        EXPECT_TRUE(std::isfinite(t.optimizer.gradient_norm()));
       }
 }
 
@@ -145,9 +145,9 @@ TEST(Step, RunsRepeatedPassesAsGraphs) {
 std::vector<std::vector<std::byte>> pipelined_weights(const Config& config, const Layout& layout, Index slots,
                                                       Index spare) {
   constexpr Index in_step = 4;
-  std::unique_ptr<Device> backend = make_device("cuda");
-  const MemoryPlan plan = plan_memory(config, vocab, layout, world().rank(), *backend, slots);
-  Trained t(config, layout, std::move(backend),
+  std::unique_ptr<Device> device = make_device("cuda");
+  const MemoryPlan plan = plan_memory(config, vocab, layout, world().rank(), *device, slots);
+  Trained t(config, layout, std::move(device),
             {make_mesh(world(), layout), 0, {spare * plan.saved / slots, spare * plan.scratch}, slots});
   const Index tokens = sequences * length * in_step * layout.dp();
   const BackwardHooks hooks = t.optimizer.backward_hooks();
@@ -203,7 +203,7 @@ TEST(Step, ContinuesAfterLongWaits) {
   Trained t(config_of({}), {n, 1, n, 1});
   cuda_host::set_latency(std::chrono::milliseconds(40));
   t.step();
-  EXPECT_TRUE(std::isfinite(t.optimizer.norm()));
+  EXPECT_TRUE(std::isfinite(t.optimizer.gradient_norm()));
   cuda_host::set_latency(std::chrono::milliseconds(0));
 }
 
@@ -254,7 +254,7 @@ TEST(Step, BroadcastsWeightsDuringThePreviousBucket) {
     see();  // the embedding's bucket
     t.engine.set_routing_hook([&](const RoutingView&) { see(); });
     const Engine::MicroBatch batch{sequences, length, t.ids, t.ids, sequences * length * n, 1, 1};
-    t.engine.train(batch);
+    t.engine.forward_backward(batch);
     see();
     ASSERT_EQ(std::ssize(broadcasts), 2 + moe_layers);
     if (n > 1) {
@@ -263,7 +263,7 @@ TEST(Step, BroadcastsWeightsDuringThePreviousBucket) {
       EXPECT_LT(broadcasts[1], broadcasts[2]);
     }
     EXPECT_EQ(broadcasts[2], broadcasts.back());
-    t.engine.train(batch);
+    t.engine.forward_backward(batch);
     t.weights();
     EXPECT_EQ(calls(t, Collective::broadcast), broadcasts.back());
     EXPECT_EQ(calls(t, Collective::all_gather), 0);
@@ -308,7 +308,7 @@ std::vector<std::vector<std::byte>> trained_state(Trained& t, bool at_once) {
     std::vector<View> owned = {b.master.view()};
     for (const Tensor& x : b.state) owned.push_back(x.view());
     for (const View x : owned)
-      if (x.present()) t.engine.backend().to_host(x, state.emplace_back(x.size_bytes()).data());
+      if (x.present()) t.engine.device().to_host(x, state.emplace_back(x.size_bytes()).data());
   }
   return state;
 }
@@ -356,9 +356,9 @@ TEST(Step, MatchesTheLossesOfTheCpuBackend) {
         {{"--model.position=t5", "--moe.aux_scope=global_batch"}, Layout{n, 1, n, 1}},
         {{"--moe.experts=0", "--model.tie_embeddings=true"}, Layout{n, 1, 1, 1}}}) {
     std::vector<std::vector<double>> losses;
-    for (const char* backend : {"cpu", "cuda"}) {
+    for (const char* device : {"cpu", "cuda"}) {
       if (losses.size() == 1) cuda_host::set_running(cuda_host::Running::late);
-      Trained t(config_of(settings), layout, backend);
+      Trained t(config_of(settings), layout, device);
       t.rate = 1e-2;
       losses.emplace_back();
       for (int step = 0; step < 5; ++step) {
@@ -393,10 +393,10 @@ TEST(Step, SendsTokensBeforeGradientsOfTheNextLayer) {
     reduces.push_back(cuda_host::counters().reduces - before);
     enqueued.push_back(calls(t, Collective::reduce) - calls_before);
   };
-  t.engine.train({sequences, length, t.ids, t.ids, sequences * length * n, 1, 1},
-                 {on_gradients_ready, hooks.on_dispatch_started});
+  t.engine.forward_backward({sequences, length, t.ids, t.ids, sequences * length * n, 1, 1},
+                            {on_gradients_ready, hooks.on_dispatch_started});
   t.optimizer.step(t.config.train, 1e-3, 2);
-  EXPECT_TRUE(std::isfinite(t.optimizer.norm()));
+  EXPECT_TRUE(std::isfinite(t.optimizer.gradient_norm()));
   cuda_host::set_running(cuda_host::Running::at_once);
   ASSERT_EQ(reduces.size(), 5u);
   EXPECT_EQ(enqueued[0], 0);
@@ -429,10 +429,10 @@ TEST(Step, ReducesGradientsWhileTokensAreInFlight) {
     reduces.push_back(calls(t, Collective::reduce) - calls_before);
     trips_since.push_back(trips() - before);
   };
-  t.engine.train({sequences, length, t.ids, t.ids, sequences * length * n, 1, 1},
-                 {on_gradients_ready, on_dispatch_started});
+  t.engine.forward_backward({sequences, length, t.ids, t.ids, sequences * length * n, 1, 1},
+                            {on_gradients_ready, on_dispatch_started});
   t.optimizer.step(t.config.train, 1e-3, 2);
-  EXPECT_TRUE(std::isfinite(t.optimizer.norm()));
+  EXPECT_TRUE(std::isfinite(t.optimizer.gradient_norm()));
   ASSERT_EQ(std::ssize(reduces), moe_layers);
   EXPECT_GT(reduces[0], 0);                                // the head's
   EXPECT_GT(reduces[1], 0);                                // the last layer's
@@ -487,7 +487,7 @@ TEST(Step, GathersLossCountsAfterAllLayers) {
   const Index before = gathers();
   std::vector<Index> asked;  // before each layer's tokens leave
   t.engine.set_routing_hook([&](const RoutingView&) { asked.push_back(gathers() - before); });
-  t.engine.train({sequences, length, t.ids, t.ids, sequences * length * n, 1, 1});
+  t.engine.forward_backward({sequences, length, t.ids, t.ids, sequences * length * n, 1, 1});
   EXPECT_EQ(asked, std::vector<Index>(moe_layers, 0));
   EXPECT_EQ(gathers() - before, n > 1 ? 1 : 0);
 }
@@ -531,18 +531,18 @@ TEST(Memory, IsReservedForLibrariesBeforeActivations) {
                                                                {{n, n, 1, 1}, {dense, few}}};
   for (const auto& [layout, settings] : cases) {
     const Config config = config_of(settings);
-    std::unique_ptr<Device> backend = make_device("cuda");
+    std::unique_ptr<Device> device = make_device("cuda");
     const auto before = cuda_host::counters().library_bytes;
-    DeviceReservation reservation = warm_up_and_reserve(world(), config, vocab, layout, *backend, 1);
+    DeviceReservation reservation = warm_up_and_reserve(world(), config, vocab, layout, *device, 1);
     const auto used_library_bytes = cuda_host::counters().library_bytes;
     EXPECT_EQ(reservation.library_bytes, used_library_bytes - before) << layout.str();
     if (n > 1) {
       EXPECT_GE(reservation.library_bytes, Index{3} << 30) << layout.str();
     }
     EXPECT_GT(reservation.arenas.total(), Index{512} << 20) << layout.str();
-    Trained t(config, layout, std::move(backend), std::move(reservation));
+    Trained t(config, layout, std::move(device), std::move(reservation));
     for (int step = 0; step < 2; ++step) t.step();
-    EXPECT_TRUE(std::isfinite(t.optimizer.norm()));
+    EXPECT_TRUE(std::isfinite(t.optimizer.gradient_norm()));
     EXPECT_EQ(cuda_host::counters().library_bytes, used_library_bytes) << layout.str();
   }
   cuda_host::set_nccl_channel_bytes(std::size_t{1} << 20);
@@ -553,15 +553,15 @@ TEST(Memory, IsReservedForEverySlot) {
   const int n = world().size();
   const Config config = config_of({"--moe.experts=0"});
   const Layout layout{n, 1, 1, 1};
-  const std::unique_ptr<Device> backend = make_device("cuda");
+  const std::unique_ptr<Device> device = make_device("cuda");
   const auto sizes = [&](Index slots) {
-    return arena_sizes(config, vocab, layout, world().rank(), *backend, n, true, slots);
+    return arena_sizes(config, vocab, layout, world().rank(), *device, n, true, slots);
   };
   const ArenaSizes one = sizes(1);
   for (const Index slots : {2, 5}) {
     const ArenaSizes several = sizes(slots);
     EXPECT_EQ(several.total(slots), one.total());
-    const MemoryPlan plan = plan_memory(config, vocab, layout, world().rank(), *backend, slots);
+    const MemoryPlan plan = plan_memory(config, vocab, layout, world().rank(), *device, slots);
     EXPECT_GT(several.saved, 1000 * plan.saved / slots);
     EXPECT_NEAR(static_cast<double>(several.saved) / static_cast<double>(several.scratch),
                 static_cast<double>(plan.saved / slots) / static_cast<double>(plan.scratch), 1e-3);
@@ -574,10 +574,10 @@ TEST(Memory, IsExhaustedByALateConnection) {
   if (n == 1) return;
   cuda_host::set_nccl_channel_bytes(std::size_t{64} << 20);
   const Config config = config_of({});
-  std::unique_ptr<Device> backend = make_device("cuda");
-  const ArenaSizes arenas = arena_sizes(config, vocab, {n, 1, n, 1}, world().rank(), *backend, 1, false);
+  std::unique_ptr<Device> device = make_device("cuda");
+  const ArenaSizes arenas = arena_sizes(config, vocab, {n, 1, n, 1}, world().rank(), *device, 1, false);
   try {
-    Trained t(config, {n, 1, n, 1}, std::move(backend), {make_mesh(world(), {n, 1, n, 1}), 0, arenas});
+    Trained t(config, {n, 1, n, 1}, std::move(device), {make_mesh(world(), {n, 1, n, 1}), 0, arenas});
     for (int step = 0; step < 2; ++step) t.step();
     FAIL() << "all connections found memory";
   } catch (const Failure& e) {
@@ -592,16 +592,16 @@ TEST(Memory, LimitsNcclChannelsUnlessTheEnvironmentSetsThem) {
   for (const auto& [name, channels] :
        {std::pair("", 16), std::pair("NCCL_MAX_CTAS", 24), std::pair("NCCL_MAX_NCHANNELS", 20)}) {
     if (*name) setenv(name, std::to_string(channels).c_str(), 1);
-    const std::unique_ptr<Device> backend = make_device("cuda");
-    const Mesh mesh = on_backend(make_mesh(world(), {n, 1, 1, 1}), *backend);
-    const Tensor x = backend->tensor({n}), y = backend->tensor({n});
+    const std::unique_ptr<Device> device = make_device("cuda");
+    const Mesh mesh = on_device(make_mesh(world(), {n, 1, 1, 1}), *device);
+    const Tensor x = device->tensor({n}), y = device->tensor({n});
     auto before = cuda_host::counters().library_bytes;
     mesh.dp->all_reduce(x);
     EXPECT_EQ(cuda_host::counters().library_bytes - before, channels << 20) << name;
     before = cuda_host::counters().library_bytes;
     mesh.dp->all_to_all_v(x, std::vector<Index>(n, 1), y, std::vector<Index>(n, 1));
     EXPECT_EQ(cuda_host::counters().library_bytes - before, 16 << 20) << name;
-    backend->synchronize();
+    device->synchronize();
     if (*name) unsetenv(name);
   }
 }
@@ -610,22 +610,22 @@ TEST(Memory, LimitsNcclChannelsUnlessTheEnvironmentSetsThem) {
 TEST(RootedBuffer, UsesOneLaunchForSeveralRoots) {
   const int n = world().size(), r = world().rank();
   if (n == 1) return;
-  const std::unique_ptr<Device> backend = make_device("cuda");
-  const Mesh mesh = on_backend(make_mesh(world(), {n, 1, 1, 1}), *backend);
-  const Tensor x = backend->tensor({8 * n});
-  run(*backend, ops::Fill{.x = x, .value = static_cast<float>(r + 1)});
+  const std::unique_ptr<Device> device = make_device("cuda");
+  const Mesh mesh = on_device(make_mesh(world(), {n, 1, 1, 1}), *device);
+  const Tensor x = device->tensor({8 * n});
+  run(*device, ops::Fill{.x = x, .value = static_cast<float>(r + 1)});
   std::vector<RootedBuffer> rooted = {{x.view().rows(0, 0), 0}};
   for (int root = 0; root < n; ++root) rooted.push_back({x.view().rows(root * 8, 8), root});
   const auto before = cuda_host::counters();
   mesh.dp->start_reduce(rooted).wait();
   std::vector<float> sums(static_cast<std::size_t>(8 * n));
-  backend->to_host(x, sums.data());
+  device->to_host(x, sums.data());
   const auto after = cuda_host::counters();
   EXPECT_EQ(after.nccl_launches - before.nccl_launches, 1);
   EXPECT_EQ(after.reduces - before.reduces, n);
   mesh.dp->start_broadcast(rooted).wait();
   std::vector<float> all(sums.size());
-  backend->to_host(x, all.data());
+  device->to_host(x, all.data());
   EXPECT_EQ(cuda_host::counters().nccl_launches - after.nccl_launches, 1);
   for (const float sum : all) EXPECT_EQ(sum, static_cast<float>(n * (n + 1) / 2));
   for (int i = 0; i < 8; ++i) EXPECT_EQ(sums[static_cast<std::size_t>(r * 8 + i)], static_cast<float>(n * (n + 1) / 2));

@@ -22,7 +22,7 @@ class GroupedTest : public HostTest {
     unsetenv("SWITCHYARD_SMALL_PRODUCTS");
     HostTest::TearDown();
   }
-  static std::unique_ptr<Device> backend_of(const char* large_product) {
+  static std::unique_ptr<Device> device_of(const char* large_product) {
     large_product ? setenv("SWITCHYARD_LARGE_PRODUCT", large_product, 1) : unsetenv("SWITCHYARD_LARGE_PRODUCT");
     return make_cuda();
   }
@@ -44,13 +44,13 @@ class GroupedTest : public HostTest {
     std::int64_t calls;
   };
   Results results(const char* large_product) {
-    const std::unique_ptr<Device> backend = backend_of(large_product);
+    const std::unique_ptr<Device> device = device_of(large_product);
     const View y = memory({rows, n}), dx = memory({rows, q}), dw = values({experts, n, q}, 13);
     const auto before = cuda_host::counters().product_calls;
-    run(*backend, ops::GroupedGemm{.x = x, .w = w, .groups = groups, .y = y});
-    run(*backend, ops::GroupedGemmDgrad{.dy = dy, .w = w, .groups = groups, .dx = dx});
-    run(*backend, ops::GroupedGemmWgrad{.dy = dy, .x = x, .groups = groups, .dw = dw});
-    backend->synchronize();
+    run(*device, ops::GroupedGemm{.x = x, .w = w, .groups = groups, .y = y});
+    run(*device, ops::GroupedGemmDgrad{.dy = dy, .w = w, .groups = groups, .dx = dx});
+    run(*device, ops::GroupedGemmWgrad{.dy = dy, .x = x, .groups = groups, .dw = dw});
+    device->synchronize();
     return {download<float>(y), download<float>(dx), download<float>(dw), cuda_host::counters().product_calls - before};
   }
 };
@@ -70,7 +70,7 @@ TEST_F(GroupedTest, RunsSmallProductsOnStreamsIfRequested) {
   setenv("SWITCHYARD_SMALL_PRODUCTS", "grouped", 1);
   EXPECT_EQ(results("9223372036854775807").calls, 3);
   setenv("SWITCHYARD_SMALL_PRODUCTS", "stream", 1);
-  EXPECT_THROW(backend_of(nullptr), InputError);
+  EXPECT_THROW(device_of(nullptr), InputError);
 }
 
 TEST_F(GroupedTest, ComputesTheSameInEveryMode) {
@@ -102,7 +102,7 @@ TEST_F(GroupedTest, ComputesTheSameInEveryMode) {
 
 TEST_F(GroupedTest, RejectsAThresholdThatIsNotANumber) {
   for (const char* text : {"", "-1", "1e9", "12 ", "99999999999999999999"})
-    EXPECT_THROW(backend_of(text), InputError) << text;
+    EXPECT_THROW(device_of(text), InputError) << text;
 }
 
 }  // namespace

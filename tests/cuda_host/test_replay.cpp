@@ -18,17 +18,17 @@ class ReplayTest : public HostTest {
  protected:
   // Expects that `operation` is recorded with argument 0, and refused with argument 1.
   void notices(const std::string& what, const std::function<void(int)>& operation) {
-    const auto pass = [&](int which) { backend->graph_region(what, [&] { operation(which); }); };
+    const auto pass = [&](int which) { device->graph_region(what, [&] { operation(which); }); };
     for (int run = 0; run < 4; ++run) pass(0);
     EXPECT_THROW(pass(1), Failure) << what;
-    backend->synchronize();
+    device->synchronize();
   }
   View filled(Shape shape, DType type = DType::f32) {
     const View x = memory(shape, type);
-    run(*backend, ops::Fill{.x = x, .value = 0});
+    run(*device, ops::Fill{.x = x, .value = 0});
     return x;
   }
-  const std::unique_ptr<Device> backend = make_cuda();
+  const std::unique_ptr<Device> device = make_cuda();
 };
 
 TEST_F(ReplayTest, DetectsAChangedAdamWArgument) {
@@ -48,7 +48,7 @@ TEST_F(ReplayTest, DetectsAChangedAdamWArgument) {
     notices(what, [&](int which) {
       ops::AdamW op = plain;
       if (which) change(op);
-      run(*backend, op);
+      run(*device, op);
     });
   };
   for (float ops::AdamW::*number :
@@ -71,15 +71,15 @@ TEST_F(ReplayTest, DetectsAChangedAttentionArgument) {
     notices(what, [&](int which) {
       AttentionDesc desc = plain;
       if (which) change(desc);
-      run(*backend, ops::AttentionForward{
-                        .q = qkv_heads(0), .k = qkv_heads(1), .v = qkv_heads(2), .desc = desc, .out = out, .lse = lse});
+      run(*device, ops::AttentionForward{
+                       .q = qkv_heads(0), .k = qkv_heads(1), .v = qkv_heads(2), .desc = desc, .out = out, .lse = lse});
     });
   };
   notices_desc("scale", [](AttentionDesc& d) { d.scale = 0.41f; });
   notices_desc("cap", [](AttentionDesc& d) { d.softcap = 30; });
   notices_desc("window", [](AttentionDesc& d) { d.mask.window = 5; });
   notices("heads", [&](int which) {
-    run(*backend,
+    run(*device,
         ops::AttentionForward{
             .q = qkv_heads(which), .k = qkv_heads(1), .v = qkv_heads(2), .desc = plain, .out = out, .lse = lse});
   });
@@ -89,31 +89,31 @@ TEST_F(ReplayTest, DetectsChangedScalarsOfOtherOperations) {
   const View x = filled({16}), bf16_x = filled({16}, DType::bf16), logits = filled({2, 16}), lse = filled({2}),
              total = filled({1}, DType::f64), targets = filled({2}, DType::i32), norm = filled({2, 16}),
              weight = filled({16}), moments = filled({2, 2});
-  notices("a value", [&](int which) { run(*backend, ops::Fill{.x = x, .value = 2 + static_cast<float>(which)}); });
-  notices("a factor", [&](int which) { run(*backend, ops::Scale{.x = x, .factor = 2 + static_cast<float>(which)}); });
-  notices("a tensor", [&](int which) { run(*backend, ops::Convert{.x = which ? weight : x, .y = bf16_x}); });
+  notices("a value", [&](int which) { run(*device, ops::Fill{.x = x, .value = 2 + static_cast<float>(which)}); });
+  notices("a factor", [&](int which) { run(*device, ops::Scale{.x = x, .factor = 2 + static_cast<float>(which)}); });
+  notices("a tensor", [&](int which) { run(*device, ops::Convert{.x = which ? weight : x, .y = bf16_x}); });
   notices("a z loss", [&](int which) {
-    run(*backend, ops::CrossEntropyBackward{.logits = logits,
-                                            .targets = targets,
-                                            .lse = lse,
-                                            .total = total,
-                                            .desc = {0, 0, which * 1e-3},
-                                            .dlogits = norm});
+    run(*device, ops::CrossEntropyBackward{.logits = logits,
+                                           .targets = targets,
+                                           .lse = lse,
+                                           .total = total,
+                                           .desc = {0, 0, which * 1e-3},
+                                           .dlogits = norm});
   });
   notices("a cap of logits", [&](int which) {
-    run(*backend, ops::CrossEntropyBackward{.logits = logits,
-                                            .targets = targets,
-                                            .lse = lse,
-                                            .total = total,
-                                            .desc = {0, which ? 20.0f : 30.0f, 0},
-                                            .dlogits = logits});
+    run(*device, ops::CrossEntropyBackward{.logits = logits,
+                                           .targets = targets,
+                                           .lse = lse,
+                                           .total = total,
+                                           .desc = {0, which ? 20.0f : 30.0f, 0},
+                                           .dlogits = logits});
   });
   notices("an eps", [&](int which) {
-    run(*backend, ops::NormForward{.x = logits,
-                                   .weight = weight,
-                                   .desc = {NormKind::rmsnorm, which ? 1e-6f : 1e-5f},
-                                   .y = norm,
-                                   .moments = moments});
+    run(*device, ops::NormForward{.x = logits,
+                                  .weight = weight,
+                                  .desc = {NormKind::rmsnorm, which ? 1e-6f : 1e-5f},
+                                  .y = norm,
+                                  .moments = moments});
   });
 }
 

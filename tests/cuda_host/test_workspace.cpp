@@ -13,11 +13,11 @@ namespace {
 class WorkspaceTest : public HostTest {
  protected:
   void give(Index bytes) {
-    Context& of_backend = context_of(*backend);
-    of_backend.workspace = memory({bytes}, DType::u8).bytes();
-    of_backend.workspace_bytes = bytes;
+    Context& of_device = context_of(*device);
+    of_device.workspace = memory({bytes}, DType::u8).bytes();
+    of_device.workspace_bytes = bytes;
   }
-  const std::unique_ptr<Device> backend = make_cuda();
+  const std::unique_ptr<Device> device = make_cuda();
 };
 
 // The backward pass stores one float for each position of each head in the workspace.
@@ -33,22 +33,22 @@ TEST_F(WorkspaceTest, SplitsAttentionBySequencesOrHeads) {
   const auto q = [](View x) { return heads_of(x, 0, heads); };
   const auto k = [](View x) { return heads_of(x, heads, kv_heads); };
   const auto v = [](View x) { return heads_of(x, heads + kv_heads, kv_heads); };
-  run(*backend, ops::AttentionForward{.q = q(qkv), .k = k(qkv), .v = v(qkv), .desc = desc, .out = out, .lse = lse});
+  run(*device, ops::AttentionForward{.q = q(qkv), .k = k(qkv), .v = v(qkv), .desc = desc, .out = out, .lse = lse});
 
   const auto gradient = [&](Index rows) {
     give(rows * row_bytes);
     const View dqkv = memory(qkv_shape);
-    run(*backend, ops::AttentionBackward{.dout = dout,
-                                         .q = q(qkv),
-                                         .k = k(qkv),
-                                         .v = v(qkv),
-                                         .out = out,
-                                         .lse = lse,
-                                         .desc = desc,
-                                         .dq = q(dqkv),
-                                         .dk = k(dqkv),
-                                         .dv = v(dqkv)});
-    backend->synchronize();
+    run(*device, ops::AttentionBackward{.dout = dout,
+                                        .q = q(qkv),
+                                        .k = k(qkv),
+                                        .v = v(qkv),
+                                        .out = out,
+                                        .lse = lse,
+                                        .desc = desc,
+                                        .dq = q(dqkv),
+                                        .dk = k(dqkv),
+                                        .dv = v(dqkv)});
+    device->synchronize();
     return download<float>(dqkv);
   };
   const std::vector<float> whole = gradient(batch * heads);
@@ -74,8 +74,8 @@ TEST_F(WorkspaceTest, ReadsAlignedAddendsWithoutACopy) {
     };
     const View a = ones(m, q), w = ones(n, q), from = ones(m, n), c = ones(m, n);
     const auto before = cuda_host::counters().copies;
-    run(*backend, ops::Gemm{.a = a, .b = w, .addend = from, .transpose_b = true, .c = c});
-    backend->synchronize();
+    run(*device, ops::Gemm{.a = a, .b = w, .addend = from, .transpose_b = true, .c = c});
+    device->synchronize();
     for (const T x : download<T>(c)) EXPECT_EQ(static_cast<float>(x), 9);
     return cuda_host::counters().copies - before;
   };
@@ -96,26 +96,26 @@ TEST_F(WorkspaceTest, RunsExpertProductsOnSideStreams) {
   const View dy = upload(values).reshape({rows, n});
   const GroupOffsets groups{upload(std::vector<std::int32_t>(offsets, offsets + experts + 1)), offsets};
   const View one_by_one = memory({experts, n, q});
-  run(*backend, ops::Fill{.x = one_by_one, .value = 0});
+  run(*device, ops::Fill{.x = one_by_one, .value = 0});
   for (Index e = 0; e < experts; ++e) {
     const Index count = offsets[e + 1] - offsets[e];
     if (count > 0)
-      run(*backend, ops::Gemm{.a = dy.rows(offsets[e], count),
-                              .b = x.rows(offsets[e], count),
-                              .transpose_a = true,
-                              .accumulate = true,
-                              .c = one_by_one.rows(e, 1).reshape({n, q})});
+      run(*device, ops::Gemm{.a = dy.rows(offsets[e], count),
+                             .b = x.rows(offsets[e], count),
+                             .transpose_a = true,
+                             .accumulate = true,
+                             .c = one_by_one.rows(e, 1).reshape({n, q})});
   }
-  backend->synchronize();
+  device->synchronize();
   const std::vector<float> expected = download<float>(one_by_one);
   for (std::uint64_t seed = 0; seed < 8; ++seed) {
     const View dw = memory({experts, n, q});
     if (seed > 0) cuda_host::set_running(cuda_host::Running::seeded, seed);
     const auto before = cuda_host::counters().product_switches;
-    run(*backend, ops::Fill{.x = dw, .value = 0});  // before all products
-    run(*backend, ops::GroupedGemmWgrad{.dy = dy, .x = x, .groups = groups, .dw = dw});
-    run(*backend, ops::Scale{.x = dw, .factor = 2});  // after all products
-    backend->synchronize();
+    run(*device, ops::Fill{.x = dw, .value = 0});  // before all products
+    run(*device, ops::GroupedGemmWgrad{.dy = dy, .x = x, .groups = groups, .dw = dw});
+    run(*device, ops::Scale{.x = dw, .factor = 2});  // after all products
+    device->synchronize();
     cuda_host::set_running(cuda_host::Running::at_once);
     const std::vector<float> found = download<float>(dw);
     for (std::size_t i = 0; i < found.size(); ++i) EXPECT_EQ(found[i], 2 * expected[i]) << i;

@@ -239,9 +239,9 @@ struct Tokens {
 // outputs. Results are exact, since all values are integers. ranks_per_node: 1 if dispatch is not
 // hierarchical.
 void check_dispatch(int etp, int ranks_per_node) {
-  const auto backend = make_cpu();
-  Arena arena([&](Index bytes) { return backend->allocate(bytes); }),
-      scratch = Arena([&](Index bytes) { return backend->allocate(bytes); });
+  const auto device = make_cpu();
+  Arena arena([&](Index bytes) { return device->allocate(bytes); }),
+      scratch = Arena([&](Index bytes) { return device->allocate(bytes); });
   const int n = world().size(), ep = n / etp, r = world().rank();
   const Layout layout{n, 1, ep, etp, ranks_per_node};
   const Mesh mesh = make_mesh(world(), layout);
@@ -253,10 +253,10 @@ void check_dispatch(int etp, int ranks_per_node) {
   const ExpertPlacement placement(layout, view_of(logical_to_physical.data(), {E}));
   Tokens own = tokens_of(r);
   const Index T = own.count;
-  DispatchLayout dispatch_layout(placement, T, k, E, arena, scratch);
-  dispatch_layout.build(*backend, placement, view_of(own.chosen.data(), {T, k}),
-                        view_of(own.dispatch_mask.data(), {T, k}), arena.i32({E}), scratch);
-  TokenDispatcher dispatcher(*backend, mesh, placement);
+  DispatchLayout dispatch_layout(placement, T, k, arena.i32({E}), arena, scratch);
+  dispatch_layout.build(*device, placement, view_of(own.chosen.data(), {T, k}),
+                        view_of(own.dispatch_mask.data(), {T, k}), scratch);
+  TokenDispatcher dispatcher(*device, mesh, placement);
   const CountExchange exchange = dispatcher.exchange_counts(dispatch_layout, scratch);
   const View x = view_of(own.rows.data(), {T, 2}), weights = view_of(own.weights.data(), {T, k});
   const ConstView packed_x = dispatcher.pack(dispatch_layout, x, scratch),
@@ -315,20 +315,20 @@ void check_dispatch(int etp, int ranks_per_node) {
   // to a weight is the weight of its row.
   const View assignments = arena.i32({rows}), row_tokens = arena.i32({rows}), row_id_map = arena.i32({A, k}),
              offsets = arena.i32({local + 1}), outputs = arena.f32({rows, 2}), drow_weights = arena.f32({rows, 1});
-  run(*backend, ops::BuildPermutation{.physical_experts = physical_experts,
-                                      .first_expert = first,
-                                      .assignments = assignments,
-                                      .tokens = row_tokens,
-                                      .row_id_map = row_id_map,
-                                      .offsets = offsets});
+  run(*device, ops::BuildPermutation{.physical_experts = physical_experts,
+                                     .first_expert = first,
+                                     .assignments = assignments,
+                                     .tokens = row_tokens,
+                                     .row_id_map = row_id_map,
+                                     .offsets = offsets});
   EXPECT_EQ(std::vector<std::int32_t>(offsets.i32(), offsets.i32() + local + 1), handle.offsets());
-  run(*backend, ops::Permute{.x = received[0], .index = row_tokens, .y = outputs});
-  run(*backend, ops::Permute{.x = received[1].reshape({A * k, 1}), .index = assignments, .y = drow_weights});
+  run(*device, ops::Permute{.x = received[0], .index = row_tokens, .y = outputs});
+  run(*device, ops::Permute{.x = received[1].reshape({A * k, 1}), .index = assignments, .y = drow_weights});
   for (Index p = 0; p < local; ++p)
     for (Index i = offsets.i32()[p]; i < offsets.i32()[p + 1]; ++i)
       for (Index c = 0; c < 2; ++c) outputs.f32()[i * 2 + c] *= static_cast<float>(first + p + 1);
   const View y = arena.f32({T, 2}), dweights = arena.f32({T, k});
-  run(*backend, ops::Fill{.x = y, .value = 7});
+  run(*device, ops::Fill{.x = y, .value = 7});
   handle.combine({{outputs, row_id_map, y, y}, {drow_weights, row_id_map.reshape({A * k, 1}), {}, dweights}}, scratch)
       .wait();
   for (Index t = 0; t < T; ++t) {

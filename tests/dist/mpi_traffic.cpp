@@ -98,9 +98,9 @@ capacity_factor = 1.0
 constexpr Index vocab = 37, sequences = 3, micro_batches = 2;
 
 // Runs one training step, and returns the traffic of each group and collective.
-test::Loads train(Comm& comm, const Config& config, const Layout& layout, std::unique_ptr<Device> backend,
+test::Loads train(Comm& comm, const Config& config, const Layout& layout, std::unique_ptr<Device> device,
                   test::RoutedRows* routed) {
-  Engine engine(config, vocab, std::move(backend), make_mesh(comm, layout), true);
+  Engine engine(config, vocab, std::move(device), make_mesh(comm, layout), true);
   engine.store().initialize(3);
   DistributedOptimizer optimizer(engine.mesh(), engine.store());
   if (routed)
@@ -118,7 +118,7 @@ test::Loads train(Comm& comm, const Config& config, const Layout& layout, std::u
   for (Index micro = 0; micro < micro_batches; ++micro) {
     for (Index i = 0; i < tokens; ++i)
       ids[i] = static_cast<std::int32_t>((i * i + 7 * i * (engine.mesh().coord.dp + 1) + micro) % vocab);
-    engine.train({sequences, config.model.seq_len, ids, ids, tokens, sequences, micro_batches});
+    engine.forward_backward({sequences, config.model.seq_len, ids, ids, tokens, sequences, micro_batches});
   }
   optimizer.step(config.train, 1e-3, 1);
   test::Loads loads;

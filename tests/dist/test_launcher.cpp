@@ -116,7 +116,7 @@ TEST(Launcher, IsRecognizedByItsVariables) {
     SCOPED_TRACE(launch.launcher);
     const LauncherEnvironment environment(launch.variables);
     EXPECT_EQ(launched(), launch.launched);
-    EXPECT_EQ(launcher() != 0, launch.launched);
+    EXPECT_EQ(launcher_pid() != 0, launch.launched);
     const LaunchedRank mine = launched_rank();
     EXPECT_EQ(mine.rank, launch.rank);
     EXPECT_EQ(mine.size, launch.size);

@@ -184,8 +184,8 @@ fs::path shared_path(const Folder& own) {
 TEST(FaultInjection, CheckpointsSurviveFailedCalls) {
   const Folder folder;
   const fs::path run = shared_path(folder) / "run", before = shared_path(folder) / "before";
-  const std::unique_ptr<Device> backend = make_cpu();
-  ParamStore store(*backend, odd_specs(), Layout{world().size()}, coord_of(Layout{world().size()}, world().rank()),
+  const std::unique_ptr<Device> device = make_cpu();
+  ParamStore store(*device, odd_specs(), Layout{world().size()}, coord_of(Layout{world().size()}, world().rank()),
                    true);
   fill(store);
   const auto save = [&](const fs::path& to, Index step, Index keep) {

@@ -12,13 +12,13 @@ namespace sy {
 namespace {
 
 struct Counted {
-  std::unique_ptr<Device> backend = make_cpu();
+  std::unique_ptr<Device> device = make_cpu();
   Index calls = 0, bytes = 0;
   Arena::Allocate allocate() {
     return [this](Index n) {
       ++calls;
       bytes += n;
-      return backend->allocate(n);
+      return device->allocate(n);
     };
   }
 };

@@ -19,8 +19,6 @@
 namespace sy::test {
 namespace {
 
-namespace ref = reference;
-
 struct Case {
   Index B, S, H, K, hd;  // S queries
   bool causal = true;
@@ -38,6 +36,9 @@ struct Case {
   SparsePattern sparse = {};
   Index biases = 0;  // number of biases per head
   bool sinks = false;
+  // Greater than 0: there are key_lengths, and each sequence has fewer keys by it than the one
+  // before.
+  Index shorter = 0;
 
   Index q_size() const { return B * S * H * hd; }
   Index k_size() const { return B * keys * K * hd; }
@@ -56,13 +57,13 @@ struct Case {
   bool sees(Index b, Index i, Index j) const {
     const Index at = i + offset_of(b);
     const Index first = document_start(b, i);
-    return (!causal || j <= at) && (window == 0 || j > at - window) && j >= first &&
+    return (!causal || j <= at) && (window == 0 || j > at - window) && j >= first && j < keys - b * shorter &&
            (!causal || j > at || ref::sees(sparse, at - first, j - first));
   }
-  AttentionDesc desc(ConstView first_keys = {}, ConstView query_offsets = {}) const {
+  AttentionDesc desc(ConstView first_keys = {}, ConstView query_offsets = {}, ConstView key_lengths = {}) const {
     return {1.3f / std::sqrt(float(hd)),
             softcap,
-            {causal, window, fewer < 0 ? offset : 0, first_keys, sparse, query_offsets},
+            {causal, window, fewer < 0 ? offset : 0, first_keys, sparse, query_offsets, key_lengths},
             {},
             {}};
   }
@@ -73,7 +74,8 @@ std::ostream& operator<<(std::ostream& out, const Case& c) {
              << " window " << c.window << " softcap " << c.softcap << " vd " << c.vd << " keys " << c.keys << " offset "
              << c.offset << " document " << c.document << " apart " << c.apart << " fewer " << c.fewer << " local "
              << c.sparse.local << " block " << c.sparse.block << " summary " << c.sparse.summary << " stride "
-             << c.sparse.stride << " global " << c.sparse.global << " biases " << c.biases << " sinks " << c.sinks;
+             << c.sparse.stride << " global " << c.sparse.global << " biases " << c.biases << " sinks " << c.sinks
+             << " shorter " << c.shorter;
 }
 
 template <class T>
@@ -123,7 +125,7 @@ class Attention : public testing::TestWithParam<Target> {
  protected:
   void SetUp() override {
     if (!GetParam().available()) GTEST_SKIP() << "no device";
-    backend = GetParam().make();
+    device = GetParam().make();
   }
 
   static DType dtype() { return GetParam().dtype; }
@@ -146,56 +148,63 @@ class Attention : public testing::TestWithParam<Target> {
     const bool is_contiguous = !c.apart && c.keys == c.S && c.vd == c.hd;
     const Operand q{c.B, c.S, c.H, c.hd}, k{c.B, c.keys, c.K, c.hd}, v{c.B, c.keys, c.K, c.vd};
     const std::vector<Operand> operands{q, k, v};
-    Arranged in(*backend, dtype(), operands, is_contiguous), gradients(*backend, dtype(), operands, is_contiguous);
+    Arranged in(*device, dtype(), operands, is_contiguous), gradients(*device, dtype(), operands, is_contiguous);
     in.set({x.q, x.k, x.v});
     const Shape out_shape = {c.B, c.S, c.H, c.vd};
-    const Guarded d(*backend, out_shape, dtype(), x.dout);
-    const Guarded out(*backend, out_shape, dtype()), lse(*backend, {c.B, c.H, c.S}, DType::f32);
+    const Guarded d(*device, out_shape, dtype(), x.dout);
+    const Guarded out(*device, out_shape, dtype()), lse(*device, {c.B, c.H, c.S}, DType::f32);
     std::vector<std::int32_t> first;
     for (Index b = 0; b < c.B; ++b)
       for (Index i = 0; i < c.S; ++i) first.push_back(static_cast<std::int32_t>(c.document_start(b, i)));
-    const Tensor first_keys = backend->tensor({c.B, c.S}, DType::i32);
-    backend->to_device(first.data(), first_keys);
+    const Tensor first_keys = device->tensor({c.B, c.S}, DType::i32);
+    device->to_device(first.data(), first_keys);
     std::vector<std::int32_t> offsets;
     for (Index b = 0; b < c.B; ++b) offsets.push_back(static_cast<std::int32_t>(c.offset_of(b)));
-    const Tensor query_offsets = backend->tensor({c.B}, DType::i32);
-    backend->to_device(offsets.data(), query_offsets);
+    const Tensor query_offsets = device->tensor({c.B}, DType::i32);
+    device->to_device(offsets.data(), query_offsets);
+    std::vector<std::int32_t> lengths;
+    for (Index b = 0; b < c.B; ++b) lengths.push_back(static_cast<std::int32_t>(c.keys - b * c.shorter));
+    const Tensor key_lengths = device->tensor({c.B}, DType::i32);
+    device->to_device(lengths.data(), key_lengths);
     AttentionDesc desc = c.desc(c.document > 0 ? ConstView(first_keys) : ConstView{},
-                                c.fewer < 0 ? ConstView{} : ConstView(query_offsets));
-    const Guarded bias(*backend, {c.H, c.biases}, DType::f32, x.bias),
-        sinks(*backend, {c.sinks ? c.H : 0}, DType::f32, x.sinks);
-    const auto all_before = [](const std::vector<float>& v) { return std::vector<float>(v.size(), Result::before); };
-    const Guarded dbias(*backend, {c.H, c.biases}, DType::f32, all_before(x.bias)),
-        dsinks(*backend, {c.sinks ? c.H : 0}, DType::f32, all_before(x.sinks));
+                                c.fewer < 0 ? ConstView{} : ConstView(query_offsets),
+                                c.shorter > 0 ? ConstView(key_lengths) : ConstView{});
+    const Guarded bias(*device, {c.H, c.biases}, DType::f32, x.bias),
+        sinks(*device, {c.sinks ? c.H : 0}, DType::f32, x.sinks);
+    const auto all_before = [](const std::vector<float>& values) {
+      return std::vector<float>(values.size(), Result::before);
+    };
+    const Guarded dbias(*device, {c.H, c.biases}, DType::f32, all_before(x.bias)),
+        dsinks(*device, {c.sinks ? c.H : 0}, DType::f32, all_before(x.sinks));
     if (c.biases > 0) desc.bias = bias.view;
     if (c.sinks) desc.sinks = sinks.view;
-    ops::run(*backend,
+    ops::run(*device,
              ops::AttentionForward{
                  .q = in.heads(0), .k = in.heads(1), .v = in.heads(2), .desc = desc, .out = out.view, .lse = lse.view});
     if (c.fewer >= 0) {
       omp_set_num_threads(before);
       return {out.values(), lse.values(), {}, {}, {}, {}, {}};
     }
-    run_test(*backend, ops::AttentionBackward{.dout = d.view,
-                                              .q = in.heads(0),
-                                              .k = in.heads(1),
-                                              .v = in.heads(2),
-                                              .out = out.view,
-                                              .lse = lse.view,
-                                              .desc = desc,
-                                              .dq = gradients.heads(0),
-                                              .dk = gradients.heads(1),
-                                              .dv = gradients.heads(2)});
+    ops::run(*device, ops::AttentionBackward{.dout = d.view,
+                                             .q = in.heads(0),
+                                             .k = in.heads(1),
+                                             .v = in.heads(2),
+                                             .out = out.view,
+                                             .lse = lse.view,
+                                             .desc = desc,
+                                             .dq = gradients.heads(0),
+                                             .dk = gradients.heads(1),
+                                             .dv = gradients.heads(2)});
     if (desc.bias || desc.sinks)
-      run_test(*backend, ops::AttentionBackwardLearned{.dout = d.view,
-                                                       .q = in.heads(0),
-                                                       .k = in.heads(1),
-                                                       .v = in.heads(2),
-                                                       .out = out.view,
-                                                       .lse = lse.view,
-                                                       .desc = desc,
-                                                       .dbias = desc.bias ? dbias.view : View(),
-                                                       .dsinks = desc.sinks ? dsinks.view : View()});
+      ops::run(*device, ops::AttentionBackwardLearned{.dout = d.view,
+                                                      .q = in.heads(0),
+                                                      .k = in.heads(1),
+                                                      .v = in.heads(2),
+                                                      .out = out.view,
+                                                      .lse = lse.view,
+                                                      .desc = desc,
+                                                      .dbias = desc.bias ? dbias.view : View(),
+                                                      .dsinks = desc.sinks ? dsinks.view : View()});
     omp_set_num_threads(before);
     return {out.values(),     lse.values(),   gradients.get(0), gradients.get(1),
             gradients.get(2), dbias.values(), dsinks.values()};
@@ -230,7 +239,7 @@ class Attention : public testing::TestWithParam<Target> {
     near(got.dsinks, want.dsinks, (bf16 ? 7e-3 : 4e-5) * range, "dsinks");
   }
 
-  std::unique_ptr<Device> backend;
+  std::unique_ptr<Device> device;
 
  private:
   // An operand between margins that must not change.
@@ -239,12 +248,12 @@ class Attention : public testing::TestWithParam<Target> {
     static constexpr Index margin = 64;
     static constexpr float untouched = 12352.0f;  // exact in bf16
 
-    Device& backend;
+    Device& device;
     Tensor all;
     View view;
 
     Guarded(Device& b, Shape shape, DType type, const std::vector<float>& values = {})
-        : backend(b),
+        : device(b),
           all(b.tensor({shape.elements() + 2 * margin}, type)),
           view(all.view().bytes() + margin * size_of(type), shape, type) {
       std::vector<float> host(all.view().elements(), untouched);
@@ -254,13 +263,13 @@ class Attention : public testing::TestWithParam<Target> {
         std::copy(values.begin(), values.end(), host.begin() + margin);
       const Tensor exact = b.tensor(all.shape());
       b.to_device(host.data(), exact);
-      run_test(b, ops::Convert{.x = exact, .y = all});
+      ops::run(b, ops::Convert{.x = exact, .y = all});
     }
     std::vector<float> values() const {
-      const Tensor exact = backend.tensor(all.shape());
-      ops::run(backend, ops::Convert{.x = all, .y = exact});
+      const Tensor exact = device.tensor(all.shape());
+      ops::run(device, ops::Convert{.x = all, .y = exact});
       std::vector<float> host(all.view().elements());
-      backend.to_host(exact, host.data());
+      device.to_host(exact, host.data());
       for (Index i = 0; i < margin; ++i) {
         EXPECT_EQ(host[i], untouched) << "wrote before the output";
         EXPECT_EQ(host[host.size() - 1 - i], untouched) << "wrote behind the output";
@@ -278,19 +287,19 @@ class Attention : public testing::TestWithParam<Target> {
   // more positions. The other elements of the tensors must not change.
   class Arranged {
    public:
-    Arranged(Device& backend, DType type, const std::vector<Operand>& operands, bool is_contiguous)
-        : backend_(backend), operands_(operands) {
+    Arranged(Device& device, DType type, const std::vector<Operand>& operands, bool is_contiguous)
+        : device_(device), operands_(operands) {
       Index all_heads = 0;
       for (const Operand& o : operands) all_heads += o.heads;
       for (const Operand& o : operands) {
         if (!is_contiguous) {
-          tensors_.push_back(backend.tensor({o.sequences, o.positions + 3, o.heads + 2, o.width}, type));
+          tensors_.push_back(device.tensor({o.sequences, o.positions + 3, o.heads + 2, o.width}, type));
           Heads heads(tensors_.back().view(), 1, o.heads);
           heads.positions = o.positions;  // the last three positions are unused, as in a cache
           heads_.push_back(heads);
           continue;
         }
-        if (tensors_.empty()) tensors_.push_back(backend.tensor({o.sequences, o.positions, all_heads, o.width}, type));
+        if (tensors_.empty()) tensors_.push_back(device.tensor({o.sequences, o.positions, all_heads, o.width}, type));
         const Index first = heads_.empty() ? 0 : first_ + heads_.back().heads;
         first_ = first;
         heads_.emplace_back(tensors_.back().view(), first, o.heads);
@@ -336,19 +345,19 @@ class Attention : public testing::TestWithParam<Target> {
             visit(static_cast<std::size_t>(before + b * h.sequence_stride + s * h.token_stride + c), n++);
     }
     void write(const Tensor& t, const std::vector<float>& values) {
-      const Tensor exact = backend_.tensor(t.shape());
-      backend_.to_device(values.data(), exact);
-      ops::run(backend_, ops::Convert{.x = exact, .y = t});
+      const Tensor exact = device_.tensor(t.shape());
+      device_.to_device(values.data(), exact);
+      ops::run(device_, ops::Convert{.x = exact, .y = t});
     }
     std::vector<float> read(const Tensor& t) const {
-      const Tensor exact = backend_.tensor(t.shape());
-      ops::run(backend_, ops::Convert{.x = t, .y = exact});
+      const Tensor exact = device_.tensor(t.shape());
+      ops::run(device_, ops::Convert{.x = t, .y = exact});
       std::vector<float> host(t.shape().elements());
-      backend_.to_host(exact, host.data());
+      device_.to_host(exact, host.data());
       return host;
     }
 
-    Device& backend_;
+    Device& device_;
     std::vector<Operand> operands_;
     std::vector<Tensor> tensors_;
     std::vector<Heads> heads_;
@@ -623,28 +632,28 @@ TEST_P(Attention, ReadsValuesFromColumnsOfKeys) {
     for (Index t = 0; t < c.B * c.keys; ++t) std::copy_n(x.k.begin() + t * hd + hd - vd, vd, x.v.begin() + t * vd);
     const Result alone = run(c, x);
     const auto tensor = [&](Shape shape, const std::vector<float>& values) {
-      const Tensor exact = backend->tensor(shape);
-      Tensor rounded = backend->tensor(shape, dtype());
-      backend->to_device(values.data(), exact);
-      ops::run(*backend, ops::Convert{.x = exact, .y = rounded});
+      const Tensor exact = device->tensor(shape);
+      Tensor rounded = device->tensor(shape, dtype());
+      device->to_device(values.data(), exact);
+      ops::run(*device, ops::Convert{.x = exact, .y = rounded});
       return rounded;
     };
     const Tensor q = tensor({c.B, 1, c.H, hd}, x.q), k = tensor({c.B, c.keys, 1, hd}, x.k),
-                 out = backend->tensor({c.B, 1, c.H, vd}, dtype()), exact = backend->tensor({c.B, 1, c.H, vd}),
-                 lse = backend->tensor({c.B, c.H, 1}), offsets = backend->tensor({c.B}, DType::i32);
+                 out = device->tensor({c.B, 1, c.H, vd}, dtype()), exact = device->tensor({c.B, 1, c.H, vd}),
+                 lse = device->tensor({c.B, c.H, 1}), offsets = device->tensor({c.B}, DType::i32);
     std::vector<std::int32_t> host;
     for (Index b = 0; b < c.B; ++b) host.push_back(static_cast<std::int32_t>(c.offset_of(b)));
-    backend->to_device(host.data(), offsets);
+    device->to_device(host.data(), offsets);
     const Heads keys = k.view();
-    run_test(*backend, ops::AttentionForward{.q = q.view(),
-                                             .k = keys,
-                                             .v = keys.columns(hd - vd, vd),
-                                             .desc = c.desc({}, offsets.view()),
-                                             .out = out,
-                                             .lse = lse});
-    ops::run(*backend, ops::Convert{.x = out, .y = exact});
+    ops::run(*device, ops::AttentionForward{.q = q.view(),
+                                            .k = keys,
+                                            .v = keys.columns(hd - vd, vd),
+                                            .desc = c.desc({}, offsets.view()),
+                                            .out = out,
+                                            .lse = lse});
+    ops::run(*device, ops::Convert{.x = out, .y = exact});
     std::vector<float> found(static_cast<std::size_t>(exact.shape().elements()));
-    backend->to_host(exact, found.data());
+    device->to_host(exact, found.data());
     EXPECT_EQ(found, alone.out);
   }
 }
@@ -748,6 +757,14 @@ TEST_P(Attention, MatchesReferenceWithSinks) {
   check({.B = 1, .S = 40, .H = 1, .K = 1, .hd = 16, .sinks = true}, dtype() == DType::bf16 ? 12.0f : 20.0f);
 }
 
+// Padded sequences of an encoder, read by itself and by a decoder.
+TEST_P(Attention, MatchesReferenceForKeysOfUnequalLengths) {
+  for (Index hd : {8, 96, 192}) check({.B = 2, .S = 70, .H = 2, .K = 1, .hd = hd, .causal = false, .shorter = 33});
+  check({.B = 2, .S = 300, .H = 2, .K = 1, .hd = 8, .causal = false, .softcap = 2, .sinks = true, .shorter = 171});
+  for (Index S : {1, 20})
+    check({.B = 3, .S = S, .H = 4, .K = 2, .hd = 16, .causal = false, .vd = 24, .keys = 150, .shorter = 74});
+}
+
 TEST_P(Attention, MatchesReferenceForSparsePatterns) {
   for (const SparsePattern& sparse :
        {SparsePattern::strided(1), SparsePattern::strided(7), SparsePattern::strided(64), SparsePattern::strided(1000),
@@ -776,6 +793,7 @@ TEST_P(Attention, IsBitwiseEqualForAnyNumberOfThreads) {
         Case{1, 700, 1, 1, 8},
         Case{.B = 1, .S = 300, .H = 2, .K = 1, .hd = 8, .vd = 24, .keys = 500, .offset = 150, .document = 60},
         Case{.B = 2, .S = 600, .H = 3, .K = 1, .hd = 8, .biases = 600, .sinks = true},
+        Case{.B = 2, .S = 300, .H = 2, .K = 1, .hd = 8, .causal = false, .shorter = 171},
         Case{.B = 1, .S = 600, .H = 2, .K = 1, .hd = 8, .sparse = SparsePattern::longformer(40, 3)}}) {
     SCOPED_TRACE(testing::Message() << c);
     const Inputs<float> x = random_inputs(c);

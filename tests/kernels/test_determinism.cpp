@@ -33,7 +33,7 @@ namespace {
 class Recorder {
  public:
   // c: the type of weights and activations.
-  Recorder(Device& backend, DType c) : c(c), backend_(backend) {}
+  Recorder(Device& device, DType type) : c(type), device_(device) {}
 
   Tensor normal(const char* name, Shape shape) {
     const RandomStream stream(5, name);
@@ -44,20 +44,20 @@ class Recorder {
   // Returns the same values, converted to type c.
   Tensor operand(const char* name, Shape shape) {
     const Tensor exact = normal(name, shape);
-    Tensor t = backend_.tensor(shape, c);
-    run(backend_, ops::Convert{.x = exact, .y = t});
+    Tensor t = device_.tensor(shape, c);
+    run(device_, ops::Convert{.x = exact, .y = t});
     return t;
   }
   template <class T>
   Tensor put(Shape shape, const std::vector<T>& values) {
-    Tensor t = backend_.tensor(shape, DTypeOf<T>::value);
-    backend_.to_device(values.data(), t);
+    Tensor t = device_.tensor(shape, DTypeOf<T>::value);
+    device_.to_device(values.data(), t);
     return t;
   }
   void record(const char* name, ConstView v) {
-    backend_.synchronize();
+    device_.synchronize();
     std::vector<std::byte> bytes(v.size_bytes());
-    backend_.to_host(v, bytes.data());
+    device_.to_host(v, bytes.data());
     results.push_back({name, std::move(bytes)});
   }
 
@@ -65,7 +65,7 @@ class Recorder {
   std::vector<std::pair<std::string, std::vector<std::byte>>> results;
 
  private:
-  Device& backend_;
+  Device& device_;
 };
 
 // Runs all operations that sum, with sizes that span several ranges and tiles and divide none.
@@ -96,34 +96,34 @@ void run_all(Device& b, Recorder& r) {
             .dy = dy, .x = x, .weight = w, .moments = moments, .desc = {kind}, .dx = dx, .dweight = dw, .dbias = db});
     for (const Tensor* out : {&y, &dx, &dw, &db}) r.record("norm", *out);
   }
-  const QkNorm each{3, 2, 1e-5f};
+  const HeadQkNorm each{3, 2, 1e-5f};
   const Tensor heads = r.operand("heads", {t, 6, 24}), dheads = r.operand("dheads", {t, 6, 24}),
                qk_weight = r.operand("qk_weight", {2, 24}), inverse = zeros({t, 5}), turned = zeros({t, 6, 24}, c),
                turned_back = zeros({t, 6, 24}, c), dqk_weight = zeros({2, 24});
-  run(b, ops::QkNormForward{.x = heads, .weight = qk_weight, .desc = each, .y = turned, .inverse = inverse});
-  run(b, ops::QkNormBackward{.dy = dheads,
-                             .x = heads,
-                             .weight = qk_weight,
-                             .inverse = inverse,
-                             .desc = each,
-                             .dx = turned_back,
-                             .dweight = dqk_weight});
+  run(b, ops::HeadQkNormForward{.x = heads, .weight = qk_weight, .desc = each, .y = turned, .inverse = inverse});
+  run(b, ops::HeadQkNormBackward{.dy = dheads,
+                                 .x = heads,
+                                 .weight = qk_weight,
+                                 .inverse = inverse,
+                                 .desc = each,
+                                 .dx = turned_back,
+                                 .dweight = dqk_weight});
   for (const Tensor* out : {&turned, &turned_back, &dqk_weight}) r.record("qk_norm", *out);
-  const WholeQkNorm whole{72, 48, 72, 48, 1e-5f};
-  const auto row = [&](const Tensor& x) { return x.view().reshape({t, 144}); };
+  const ProjectionQkNorm whole{72, 48, 72, 48, 1e-5f};
+  const auto row = [&](const Tensor& projected) { return projected.view().reshape({t, 144}); };
   const Tensor whole_weight = r.operand("whole_weight", {120}), squares = zeros({t, 2}), products = zeros({t, 2}),
                dwhole = zeros({t, 144}, c), dwhole_weight = zeros({120});
-  run(b, ops::WholeQkNormSums{.x = row(heads), .y = row(heads), .desc = whole, .sums = squares});
-  run(b, ops::WholeQkNormSums{.x = row(dheads), .y = row(turned), .desc = whole, .sums = products});
-  run(b, ops::WholeQkNormBackward{.dy = row(dheads),
-                                  .x = row(heads),
-                                  .weight = whole_weight,
-                                  .squares = squares,
-                                  .products = products,
-                                  .desc = whole,
-                                  .dx = dwhole,
-                                  .dweight = dwhole_weight});
-  for (const Tensor* out : {&squares, &products, &dwhole, &dwhole_weight}) r.record("whole_qk_norm", *out);
+  run(b, ops::ProjectionQkNormSums{.x = row(heads), .y = row(heads), .desc = whole, .sums = squares});
+  run(b, ops::ProjectionQkNormSums{.x = row(dheads), .y = row(turned), .desc = whole, .sums = products});
+  run(b, ops::ProjectionQkNormBackward{.dy = row(dheads),
+                                       .x = row(heads),
+                                       .weight = whole_weight,
+                                       .squares = squares,
+                                       .products = products,
+                                       .desc = whole,
+                                       .dx = dwhole,
+                                       .dweight = dwhole_weight});
+  for (const Tensor* out : {&squares, &products, &dwhole, &dwhole_weight}) r.record("projection_qk_norm", *out);
   const Tensor db = zeros({d});
   run(b, ops::BiasBackward{.dy = dy, .dbias = db});
   r.record("bias_backward", db);
@@ -136,7 +136,7 @@ void run_all(Device& b, Recorder& r) {
 
   const Tensor qkv = r.operand("qkv", {2, 150, 6, 24}), out = zeros({2, 150, 4, 24}, c), lse = zeros({2, 4, 150}),
                dqkv = zeros({2, 150, 6, 24}, c);
-  const auto head_range = [](const Tensor& x, Index first, Index count) { return Heads(x.view(), first, count); };
+  const auto head_range = [](const Tensor& all, Index first, Index count) { return Heads(all.view(), first, count); };
   run(b, ops::AttentionForward{.q = head_range(qkv, 0, 4),
                                .k = head_range(qkv, 4, 1),
                                .v = head_range(qkv, 5, 1),
@@ -257,21 +257,21 @@ INSTANTIATE_TEST_SUITE_P(Targets, Determinism, testing::Values(targets[0], targe
 // The CUDA emulator gets its number of multiprocessors from the environment. A real GPU has a fixed
 // number; it must return the same bits in every run.
 TEST_P(Determinism, IsBitwiseEqualForAnyNumberOfThreads) {
-  auto backend = GetParam().make();
+  auto device = GetParam().make();
   const int threads = omp_get_max_threads();
-  const bool on_host = backend->on_host();
+  const bool on_host = device->on_host();
   if (on_host) omp_set_num_threads(1);
-  Recorder alone(*backend, GetParam().dtype);
-  run_all(*backend, alone);
+  Recorder alone(*device, GetParam().dtype);
+  run_all(*device, alone);
   for (int n : {2, 3, 2}) {
     if (on_host) {
       omp_set_num_threads(n);
     } else {
       setenv("CUDA_HOST_MULTIPROCESSORS", std::to_string(n).c_str(), 1);
-      backend = GetParam().make();
+      device = GetParam().make();
     }
-    Recorder together(*backend, GetParam().dtype);
-    run_all(*backend, together);
+    Recorder together(*device, GetParam().dtype);
+    run_all(*device, together);
     ASSERT_EQ(together.results.size(), alone.results.size());
     for (std::size_t i = 0; i < alone.results.size(); ++i)
       EXPECT_TRUE(alone.results[i].second == together.results[i].second)
@@ -284,8 +284,8 @@ TEST_P(Determinism, IsBitwiseEqualForAnyNumberOfThreads) {
 // A packed weight changes no bit of the results. GEMMs read it and not the values: they do not see
 // new values before these are packed.
 TEST_P(Determinism, PackedWeightsGiveTheSameBits) {
-  const auto backend = GetParam().make();
-  Device& b = *backend;
+  const auto device = GetParam().make();
+  Device& b = *device;
   Recorder r(b, GetParam().dtype);
   struct {
     Index rows, experts, n, q;
@@ -301,13 +301,13 @@ TEST_P(Determinism, PackedWeightsGiveTheSameBits) {
 
     std::vector<Tensor> forms;
     const auto form = [&](GemmPass pass) -> View {
-      const Index bytes = b.packed_weight_bytes(w.shape(), w.view().dtype(), pass);
+      const Index bytes = b.packed_weight_bytes(w.shape(), w.view().dtype(), pass, WeightFormat::native);
       return bytes > 0 ? forms.emplace_back(b.tensor({bytes}, DType::u8)).view() : View{};
     };
     Weight packed(w);
     const View output = form(GemmPass::fprop), input = form(GemmPass::dgrad);
-    packed.packed_fprop = output;
-    packed.packed_dgrad = input;
+    packed.packed_fprop.elements = output;
+    packed.packed_dgrad.elements = input;
     const auto pack = [&] {
       if (output) run(b, ops::PackWeight{.weight = w, .pass = GemmPass::fprop, .packed = output});
       if (input) run(b, ops::PackWeight{.weight = w, .pass = GemmPass::dgrad, .packed = input});
@@ -319,8 +319,9 @@ TEST_P(Determinism, PackedWeightsGiveTheSameBits) {
         all.resize(at + static_cast<std::size_t>(y.size_bytes()));
         b.to_host(y, all.data() + at);
       };
-      const auto form_of = [&](ConstView stack, Index e) {  // packed form of matrix e
-        return stack ? stack.rows(stack.dim(0) / experts * e, stack.dim(0) / experts) : ConstView{};
+      const auto form_of = [&](const PackedWeight& stack, Index e) {  // packed form of matrix e
+        const Index bytes = stack ? stack.elements.dim(0) / experts : 0;
+        return stack ? PackedWeight{.elements = stack.elements.rows(bytes * e, bytes)} : PackedWeight{};
       };
       const Tensor y = b.tensor({rows, n}, r.c), dx = b.tensor({rows, q}, r.c);
       run(b, ops::GroupedGemm{.x = x, .w = weight, .groups = groups, .y = y});
@@ -351,8 +352,8 @@ TEST_P(Determinism, PackedWeightsGiveTheSameBits) {
 
 // Each case computes rows [begin, begin + count) of its whole input.
 TEST_P(Determinism, RowsAreIndependentOfOtherRows) {
-  const auto backend = GetParam().make();
-  Device& b = *backend;
+  const auto device = GetParam().make();
+  Device& b = *device;
   const DType c = GetParam().dtype;
   Recorder r(b, c);
   constexpr Index t = 301, d = 67, n = 45;
@@ -431,25 +432,25 @@ TEST_P(Determinism, RowsAreIndependentOfOtherRows) {
 
 // For attention, a sequence takes the role of a row.
 TEST_P(Determinism, SequencesAreIndependentOfOtherSequences) {
-  const auto backend = GetParam().make();
+  const auto device = GetParam().make();
   const DType c = GetParam().dtype;
-  Recorder r(*backend, c);
+  Recorder r(*device, c);
   constexpr Index sequences = 3, s = 77, h = 4, k = 2, hd = 16;
-  const Tensor qkv = r.operand("qkv", {sequences, s, h + 2 * k, hd}), out = backend->tensor({sequences, s, h, hd}, c),
-               lse = backend->tensor({sequences, h, s});
+  const Tensor qkv = r.operand("qkv", {sequences, s, h + 2 * k, hd}), out = device->tensor({sequences, s, h, hd}, c),
+               lse = device->tensor({sequences, h, s});
   const auto attention = [&](View x, View y, View z) {
-    run(*backend, ops::AttentionForward{.q = heads_of(x, 0, h),
-                                        .k = heads_of(x, h, k),
-                                        .v = heads_of(x, h + k, k),
-                                        .desc = {0.25f},
-                                        .out = y,
-                                        .lse = z});
+    run(*device, ops::AttentionForward{.q = heads_of(x, 0, h),
+                                       .k = heads_of(x, h, k),
+                                       .v = heads_of(x, h + k, k),
+                                       .desc = {0.25f},
+                                       .out = y,
+                                       .lse = z});
   };
   attention(qkv, out, lse);
   for (Index i = 0; i < sequences; ++i) {
-    const Tensor one = backend->tensor({1, s, h, hd}, c), one_lse = backend->tensor({1, h, s});
+    const Tensor one = device->tensor({1, s, h, hd}, c), one_lse = device->tensor({1, h, s});
     attention(qkv.view().rows(i, 1), one, one_lse);
-    Recorder both(*backend, c);
+    Recorder both(*device, c);
     both.record("alone", one);
     both.record("together", out.view().rows(i, 1));
     EXPECT_TRUE(both.results[0].second == both.results[1].second) << "sequence " << i;

@@ -18,7 +18,7 @@
 #include "kernels/ops/heads.h"
 #include "kernels/ops/optimizer.h"
 #include "kernels/ops/route.h"
-#include "tests/reference.h"
+#include "src/numerics/reference/attention.h"
 
 namespace sy {
 namespace {
@@ -32,48 +32,46 @@ Index resident_bytes() {
 }
 
 TEST(Dry, CountsFlopsAndBytes) {
-  const auto backend = make_dry();
-  const Tensor a = backend->tensor({3, 5}), b = backend->tensor({5, 7}), c = backend->tensor({3, 7});
-  DryCounts& counts = dry_counts(*backend);
+  const auto device = make_dry();
+  const Tensor a = device->tensor({3, 5}), b = device->tensor({5, 7}), c = device->tensor({3, 7});
+  DryCounts& counts = dry_counts(*device);
   counts = {};
-  run(*backend, ops::Gemm{.a = a, .b = b, .c = c});
+  run(*device, ops::Gemm{.a = a, .b = b, .c = c});
   EXPECT_EQ(counts.flops, 2 * 3 * 5 * 7);
   EXPECT_EQ(counts.bytes, 4 * (3 * 5 + 5 * 7 + 3 * 7));
-  run(*backend, ops::Gemm{.a = a, .b = b, .accumulate = true, .c = c});  // also reads c
+  run(*device, ops::Gemm{.a = a, .b = b, .accumulate = true, .c = c});  // also reads c
   EXPECT_EQ(counts.flops, 2 * 2 * 3 * 5 * 7);
   EXPECT_EQ(counts.bytes, 2 * 4 * (3 * 5 + 5 * 7 + 3 * 7) + 4 * 3 * 7);
   counts = {};
-  run(*backend, ops::Gemm{.a = backend->tensor({5, 3}),
-                          .b = backend->tensor({7, 5}),
-                          .transpose_a = true,
-                          .transpose_b = true,
-                          .c = c});
+  run(*device,
+      ops::Gemm{
+          .a = device->tensor({5, 3}), .b = device->tensor({7, 5}), .transpose_a = true, .transpose_b = true, .c = c});
   EXPECT_EQ(counts.flops, 2 * 3 * 5 * 7);
 
-  const Tensor x = backend->tensor({9, 5}), w = backend->tensor({2, 7, 5}), offsets = backend->tensor({3}, DType::i32),
-               y = backend->tensor({9, 7});
+  const Tensor x = device->tensor({9, 5}), w = device->tensor({2, 7, 5}), offsets = device->tensor({3}, DType::i32),
+               y = device->tensor({9, 7});
   counts = {};
   const std::int32_t host[] = {0, 4, 9};
   const GroupOffsets groups = {offsets, host};
-  run(*backend, ops::GroupedGemm{.x = x, .w = w, .groups = groups, .y = y});
-  run(*backend, ops::GroupedGemmDgrad{.dy = y, .w = w, .groups = groups, .dx = x});
-  run(*backend, ops::GroupedGemmWgrad{.dy = y, .x = x, .groups = groups, .dw = w});
+  run(*device, ops::GroupedGemm{.x = x, .w = w, .groups = groups, .y = y});
+  run(*device, ops::GroupedGemmDgrad{.dy = y, .w = w, .groups = groups, .dx = x});
+  run(*device, ops::GroupedGemmWgrad{.dy = y, .x = x, .groups = groups, .dw = w});
   EXPECT_EQ(counts.flops, 3 * 2 * 9 * 5 * 7);
 }
 
 TEST(Dry, CountsVisibleAttentionPairs) {
-  const auto backend = make_dry();
-  const Tensor q = backend->tensor({2, 4, 3, 8}), k = backend->tensor({2, 4, 1, 8}), v = backend->tensor({2, 4, 1, 8}),
-               out = backend->tensor({2, 4, 3, 8}), lse = backend->tensor({2, 3, 4});
-  DryCounts& counts = dry_counts(*backend);
+  const auto device = make_dry();
+  const Tensor q = device->tensor({2, 4, 3, 8}), k = device->tensor({2, 4, 1, 8}), v = device->tensor({2, 4, 1, 8}),
+               out = device->tensor({2, 4, 3, 8}), lse = device->tensor({2, 3, 4});
+  DryCounts& counts = dry_counts(*device);
   const auto flops = [&](bool causal, Index window) {
     counts = {};
-    run(*backend, ops::AttentionForward{.q = q.view(),
-                                        .k = k.view(),
-                                        .v = v.view(),
-                                        .desc = {1.0f, 0.0f, {causal, window}, {}, {}},
-                                        .out = out,
-                                        .lse = lse});
+    run(*device, ops::AttentionForward{.q = q.view(),
+                                       .k = k.view(),
+                                       .v = v.view(),
+                                       .desc = {1.0f, 0.0f, {causal, window}, {}, {}},
+                                       .out = out,
+                                       .lse = lse});
     return counts.flops / (2 * 2 * 2 * 3 * 8);  // 2 GEMMs, 2 FLOPs; 2 sequences, 3 heads, width 8
   };
   EXPECT_EQ(flops(true, 0), 1 + 2 + 3 + 4);
@@ -86,151 +84,150 @@ TEST(Dry, CountsVisibleAttentionPairs) {
         SparsePattern::fixed(3, 2), SparsePattern::longformer(1, 1), SparsePattern::longformer(2, 0)})
     for (Index offset : {0, 9}) {
       constexpr Index n = 4;
-      const Tensor keys = backend->tensor({2, n + offset, 1, 8});
+      const Tensor keys = device->tensor({2, n + offset, 1, 8});
       double pairs = 0;
       for (Index p = offset; p < offset + n; ++p)
         for (Index j = 0; j <= p; ++j) pairs += reference::sees(sparse, p, j);
       counts = {};
-      run(*backend, ops::AttentionForward{.q = q.view(),
-                                          .k = keys.view(),
-                                          .v = keys.view(),
-                                          .desc = {1.0f, 0.0f, {true, 0, offset, {}, sparse}, {}, {}},
-                                          .out = out,
-                                          .lse = lse});
+      run(*device, ops::AttentionForward{.q = q.view(),
+                                         .k = keys.view(),
+                                         .v = keys.view(),
+                                         .desc = {1.0f, 0.0f, {true, 0, offset, {}, sparse}, {}, {}},
+                                         .out = out,
+                                         .lse = lse});
       EXPECT_EQ(counts.flops / (2 * 2 * 2 * 3 * 8), pairs) << sparse.stride << " " << sparse.block << " " << offset;
     }
   counts = {};
-  run(*backend, ops::AttentionBackward{.dout = out,
-                                       .q = q.view(),
-                                       .k = k.view(),
-                                       .v = v.view(),
-                                       .out = out,
-                                       .lse = lse,
-                                       .desc = {},
-                                       .dq = q.view(),
-                                       .dk = k.view(),
-                                       .dv = v.view()});
+  run(*device, ops::AttentionBackward{.dout = out,
+                                      .q = q.view(),
+                                      .k = k.view(),
+                                      .v = v.view(),
+                                      .out = out,
+                                      .lse = lse,
+                                      .desc = {},
+                                      .dq = q.view(),
+                                      .dk = k.view(),
+                                      .dv = v.view()});
   EXPECT_EQ(counts.flops, 5 * 2 * 2 * 3 * 8 * 10);
   // One query after four keys: it sees all or two of them. Values are half as wide as keys.
-  const Tensor one = backend->tensor({2, 1, 3, 8}), narrow = backend->tensor({2, 4, 1, 4}),
-               narrow_out = backend->tensor({2, 1, 3, 4}), one_lse = backend->tensor({2, 3, 1});
+  const Tensor one = device->tensor({2, 1, 3, 8}), narrow = device->tensor({2, 4, 1, 4}),
+               narrow_out = device->tensor({2, 1, 3, 4}), one_lse = device->tensor({2, 3, 1});
   for (Index window : {0, 2}) {
     counts = {};
-    run(*backend, ops::AttentionForward{.q = one.view(),
-                                        .k = k.view(),
-                                        .v = narrow.view(),
-                                        .desc = {1.0f, 0.0f, {true, window, 3}, {}, {}},
-                                        .out = narrow_out,
-                                        .lse = one_lse});
+    run(*device, ops::AttentionForward{.q = one.view(),
+                                       .k = k.view(),
+                                       .v = narrow.view(),
+                                       .desc = {1.0f, 0.0f, {true, window, 3}, {}, {}},
+                                       .out = narrow_out,
+                                       .lse = one_lse});
     EXPECT_EQ(counts.flops, 2 * (8 + 4) * 2 * 3 * (window > 0 ? 2 : 4));
     // A cache counts as full, since only the device knows its lengths.
     const double of_one_offset = counts.flops;
-    const Tensor offsets = backend->tensor({2}, DType::i32);
+    const Tensor offsets = device->tensor({2}, DType::i32);
     counts = {};
-    run(*backend, ops::AttentionForward{.q = one.view(),
-                                        .k = k.view(),
-                                        .v = narrow.view(),
-                                        .desc = {1.0f, 0.0f, {.window = window, .query_offsets = offsets}},
-                                        .out = narrow_out,
-                                        .lse = one_lse});
+    run(*device, ops::AttentionForward{.q = one.view(),
+                                       .k = k.view(),
+                                       .v = narrow.view(),
+                                       .desc = {1.0f, 0.0f, {.window = window, .query_offsets = offsets}},
+                                       .out = narrow_out,
+                                       .lse = one_lse});
     EXPECT_EQ(counts.flops, of_one_offset);
     counts = {};
-    run(*backend, ops::KvCacheAppend{.x = heads_of(one.view(), 0, 1), .offsets = offsets, .y = k.view()});
+    run(*device, ops::KvCacheAppend{.x = heads_of(one.view(), 0, 1), .offsets = offsets, .y = k.view()});
     EXPECT_EQ(counts.flops, 0);
     EXPECT_EQ(counts.bytes, 2 * (2 * 8 * 4) + 2 * 4);
   }
 }
 
 TEST(Dry, CountsBatchedHeadGemms) {
-  const auto backend = make_dry();
-  const Tensor x = backend->tensor({2, 4, 3, 8}), w = backend->tensor({3, 5, 8}), y = backend->tensor({2, 4, 3, 5}),
-               one = backend->tensor({2, 4, 1, 8});
-  DryCounts& counts = dry_counts(*backend);
+  const auto device = make_dry();
+  const Tensor x = device->tensor({2, 4, 3, 8}), w = device->tensor({3, 5, 8}), y = device->tensor({2, 4, 3, 5}),
+               one = device->tensor({2, 4, 1, 8});
+  DryCounts& counts = dry_counts(*device);
   counts = {};
-  run(*backend, ops::BatchedHeadGemm{.x = x.view(), .w = w, .pass = GemmPass::fprop, .y = y.view()});
+  run(*device, ops::BatchedHeadGemm{.x = x.view(), .w = w, .pass = GemmPass::fprop, .y = y.view()});
   EXPECT_EQ(counts.flops, 2 * 8 * 3 * 5 * 8);
   EXPECT_EQ(counts.bytes, 4 * (8 * 3 * 8 + 3 * 5 * 8 + 8 * 3 * 5));
   counts = {};
-  run(*backend, ops::BroadcastHeads{.x = one.view(), .y = x.view()});
-  run(*backend, ops::ReduceHeads{.x = x.view(), .y = one.view()});
+  run(*device, ops::BroadcastHeads{.x = one.view(), .y = x.view()});
+  run(*device, ops::ReduceHeads{.x = x.view(), .y = one.view()});
   EXPECT_EQ(counts.flops, 0);
   EXPECT_EQ(counts.bytes, 2 * 4 * (8 * 8 + 8 * 3 * 8));
 }
 
 TEST(Dry, UsesNoMemoryForHugeTensors) {
-  const auto backend = make_dry();
+  const auto device = make_dry();
   const Index before = resident_bytes();
   constexpr Index n = Index{1} << 38;  // four tensors of 1 TiB
-  const Tensor w = backend->tensor({n}), g = backend->tensor({n}), m = backend->tensor({n}), v = backend->tensor({n});
-  const Tensor sum = backend->tensor({1}, DType::f64), factor = backend->tensor({1}),
-               step_scalars = backend->tensor({3});
-  run(*backend, ops::SumSquares{.x = g, .out = sum});
-  run(*backend, ops::AdamW{.coefficient = factor,
-                           .step_scalars = step_scalars,
-                           .g = g,
-                           .beta1 = 0,
-                           .beta2 = 0,
-                           .eps = 0,
-                           .weight_decay = 0,
-                           .w = w,
-                           .m = m,
-                           .v = v});
-  run(*backend, ops::Copy{.x = w, .y = g});
-  run(*backend, ops::Add{.x = g, .y = w});
+  const Tensor w = device->tensor({n}), g = device->tensor({n}), m = device->tensor({n}), v = device->tensor({n});
+  const Tensor sum = device->tensor({1}, DType::f64), factor = device->tensor({1}), step_scalars = device->tensor({3});
+  run(*device, ops::SumSquares{.x = g, .out = sum});
+  run(*device, ops::AdamW{.coefficient = factor,
+                          .step_scalars = step_scalars,
+                          .g = g,
+                          .beta1 = 0,
+                          .beta2 = 0,
+                          .eps = 0,
+                          .weight_decay = 0,
+                          .w = w,
+                          .m = m,
+                          .v = v});
+  run(*device, ops::Copy{.x = w, .y = g});
+  run(*device, ops::Add{.x = g, .y = w});
   EXPECT_LT(resident_bytes() - before, Index{4} << 20);
 }
 
 TEST(Dry, PerformsHostCopiesAndSmallFills) {
-  const auto backend = make_dry();
-  const Tensor x = backend->tensor({3}), y = backend->tensor({3});
+  const auto device = make_dry();
+  const Tensor x = device->tensor({3}), y = device->tensor({3});
   const std::vector<float> values = {1, 2, 3};
   std::vector<float> back(3);
-  backend->to_device(values.data(), x);
-  run(*backend, ops::Copy{.x = x, .y = y});
-  backend->to_host(y, back.data());
+  device->to_device(values.data(), x);
+  run(*device, ops::Copy{.x = x, .y = y});
+  device->to_host(y, back.data());
   EXPECT_EQ(back, values);
-  run(*backend, ops::Fill{.x = y, .value = 4});
-  backend->to_host(y, back.data());
+  run(*device, ops::Fill{.x = y, .value = 4});
+  device->to_host(y, back.data());
   EXPECT_EQ(back, (std::vector<float>{4, 4, 4}));
 }
 
 TEST(Dry, DistributesRowsEvenlyOrByLoad) {
-  const auto backend = make_dry();
+  const auto device = make_dry();
   constexpr Index t = 6, e = 4, k = 2, etp = 2;
-  const Tensor experts = backend->tensor({t, k}, DType::i32), dispatch_mask = backend->tensor({t, k}, DType::i32),
-               physical_experts = backend->tensor({t, k}, DType::i32),
-               tokens_per_expert = backend->tensor({e}, DType::i32);
+  const Tensor experts = device->tensor({t, k}, DType::i32), dispatch_mask = device->tensor({t, k}, DType::i32),
+               physical_experts = device->tensor({t, k}, DType::i32),
+               tokens_per_expert = device->tensor({e}, DType::i32);
   const auto numbers = [](const Tensor& x) {
     return std::vector<std::int32_t>(x.view().i32(), x.view().i32() + x.view().elements());
   };
   const auto counts_of = [&](const ExpertPartition& partition) {
     const Index copies = partition.max_ep_ranks(k) * partition.etp;
-    const Tensor tokens = backend->tensor({t * copies}, DType::i32),
-                 row_id_map = backend->tensor({t, copies}, DType::i32),
-                 counts = backend->tensor({partition.ranks() + e}, DType::i32);
-    run(*backend, ops::DispatchLayout{.experts = experts,
-                                      .dispatch_mask = dispatch_mask,
-                                      .partition = partition,
-                                      .physical_experts = physical_experts,
-                                      .tokens = tokens,
-                                      .row_id_map = row_id_map,
-                                      .counts = counts,
-                                      .tokens_per_expert = tokens_per_expert});
+    const Tensor tokens = device->tensor({t * copies}, DType::i32),
+                 row_id_map = device->tensor({t, copies}, DType::i32),
+                 counts = device->tensor({partition.ranks() + e}, DType::i32);
+    run(*device, ops::DispatchLayout{.experts = experts,
+                                     .dispatch_mask = dispatch_mask,
+                                     .partition = partition,
+                                     .physical_experts = physical_experts,
+                                     .tokens = tokens,
+                                     .row_id_map = row_id_map,
+                                     .counts = counts,
+                                     .tokens_per_expert = tokens_per_expert});
     return numbers(counts);
   };
   // Two ep ranks with two experts each, and two etp shards each. There are six ways to choose two
   // of four experts, and one of them leaves out an ep rank. So 5 of 6 tokens go to each rank.
   EXPECT_EQ(counts_of({2, etp}), (std::vector<std::int32_t>{5, 5, 5, 5, 3, 3, 3, 3}));
-  set_dry_load(*backend, [](Index assignments, std::span<Index> of) {
+  set_dry_load(*device, [](Index assignments, std::span<Index> of) {
     EXPECT_EQ(assignments, 12);
     EXPECT_EQ(of[0], 3);
     for (Index i = 0; i < 4; ++i) of[i] = i + 1;
   });
   EXPECT_EQ(counts_of({2, etp}), (std::vector<std::int32_t>{3, 3, 6, 6, 1, 2, 3, 4}));
   EXPECT_EQ(counts_of({1, etp}), (std::vector<std::int32_t>{6, 6, 1, 2, 3, 4}));
-  const Tensor logical_to_physical = backend->tensor({e}, DType::i32);
+  const Tensor logical_to_physical = device->tensor({e}, DType::i32);
   const std::int32_t physical_of_logical[e] = {1, 3, 2, 0};
-  backend->to_device(physical_of_logical, logical_to_physical);
+  device->to_device(physical_of_logical, logical_to_physical);
   EXPECT_EQ(counts_of({2, etp, logical_to_physical.view()}), (std::vector<std::int32_t>{5, 5, 5, 5, 4, 1, 3, 2}));
   EXPECT_EQ(numbers(tokens_per_expert), (std::vector<std::int32_t>{1, 2, 3, 4}));
 }
@@ -316,51 +313,73 @@ TEST(Dry, EstimatesFewerRanksWithGroupLimits) {
 // Two groups of two experts on two ranks. A token has the experts of one group. If experts 0 and 3
 // are on the first rank, every token goes to both ranks.
 TEST(Dry, KeepsGroupsOfMappedExperts) {
-  const auto backend = make_dry();
+  const auto device = make_dry();
   constexpr Index t = 6, e = 4, k = 2;
-  const Tensor logits = backend->tensor({t, e}), experts = backend->tensor({t, k}, DType::i32),
-               weights = backend->tensor({t, k}), routed = backend->tensor({1, e}, DType::i32),
-               probability = backend->tensor({1, e}), z = backend->tensor({1}, DType::f64),
-               dispatch_mask = backend->tensor({t, k}, DType::i32),
-               physical_experts = backend->tensor({t, k}, DType::i32), tokens = backend->tensor({t * k}, DType::i32),
-               row_id_map = backend->tensor({t, k}, DType::i32), counts = backend->tensor({2 + e}, DType::i32),
-               tokens_per_expert = backend->tensor({e}, DType::i32),
-               logical_to_physical = backend->tensor({e}, DType::i32);
-  RouteDesc desc;
-  desc.groups = 2;
-  desc.topk_groups = 1;
-  run(*backend, ops::RouteForward{.logits = logits,
-                                  .desc = desc,
-                                  .experts = experts,
-                                  .weights = weights,
-                                  .counts = routed,
-                                  .probability = probability,
-                                  .z_squared = z});
+  const Tensor experts = device->tensor({t, k}, DType::i32), dispatch_mask = device->tensor({t, k}, DType::i32),
+               physical_experts = device->tensor({t, k}, DType::i32), tokens = device->tensor({t * k}, DType::i32),
+               row_id_map = device->tensor({t, k}, DType::i32), counts = device->tensor({2 + e}, DType::i32),
+               tokens_per_expert = device->tensor({e}, DType::i32),
+               logical_to_physical = device->tensor({e}, DType::i32);
   const auto tokens_of_ranks = [&](const ExpertPartition& partition) {
-    run(*backend, ops::DispatchLayout{.experts = experts,
-                                      .dispatch_mask = dispatch_mask,
-                                      .partition = partition,
-                                      .physical_experts = physical_experts,
-                                      .tokens = tokens,
-                                      .row_id_map = row_id_map,
-                                      .counts = counts,
-                                      .tokens_per_expert = tokens_per_expert});
+    run(*device, ops::DispatchLayout{.experts = experts,
+                                     .dispatch_mask = dispatch_mask,
+                                     .partition = partition,
+                                     .expected = {2, 1, partition.logical_to_physical},
+                                     .physical_experts = physical_experts,
+                                     .tokens = tokens,
+                                     .row_id_map = row_id_map,
+                                     .counts = counts,
+                                     .tokens_per_expert = tokens_per_expert});
     return std::vector<std::int32_t>(counts.view().i32(), counts.view().i32() + 2);
   };
   EXPECT_EQ(tokens_of_ranks({2, 1}), (std::vector<std::int32_t>{3, 3}));
   const std::int32_t physical_of_logical[e] = {0, 2, 3, 1};
-  backend->to_device(physical_of_logical, logical_to_physical);
+  device->to_device(physical_of_logical, logical_to_physical);
   EXPECT_EQ(tokens_of_ranks({2, 1, logical_to_physical.view()}), (std::vector<std::int32_t>{6, 6}));
 }
 
+// Two layouts are built before the hop within a node of the first one. Node 1 has the physical
+// experts 2 and 3, which are the logical experts 3 and 0.
+TEST(Dry, TakesTheLoadOfAnInnerPartitionFromItsOperand) {
+  const auto device = make_dry();
+  constexpr Index t = 5, e = 4, k = 2;
+  Index step = 0;
+  set_dry_load(*device, [&](Index, std::span<Index> of) {
+    for (Index i = 0; i < e; ++i) of[i] = step + i;
+    step += e;
+  });
+  const Tensor experts = device->tensor({t, k}, DType::i32), physical_experts = device->tensor({t, k}, DType::i32),
+               logical_to_physical = device->tensor({e}, DType::i32);
+  const std::int32_t physical_of_logical[e] = {3, 1, 0, 2};
+  device->to_device(physical_of_logical, logical_to_physical);
+  const auto tokens_per_expert = [&](ConstView mask, const ExpertPartition& partition, ConstView outer, Index all) {
+    const Tensor counts = device->tensor({partition.ranks() + all}, DType::i32),
+                 per_expert = device->tensor({all}, DType::i32);
+    run(*device, ops::DispatchLayout{.experts = experts,
+                                     .dispatch_mask = mask,
+                                     .partition = partition,
+                                     .expected = {1, 1, logical_to_physical, outer},
+                                     .physical_experts = physical_experts,
+                                     .counts = counts,
+                                     .tokens_per_expert = per_expert});
+    return std::vector<std::int32_t>(per_expert.view().i32(), per_expert.view().i32() + all);
+  };
+  const Tensor mask = device->tensor({t, k}, DType::i32), outer = device->tensor({e}, DType::i32);
+  const auto first = tokens_per_expert(mask, {2, 1, logical_to_physical}, {}, e);
+  EXPECT_EQ(first, (std::vector<std::int32_t>{0, 1, 2, 3}));
+  EXPECT_EQ(tokens_per_expert(mask, {2, 1, logical_to_physical}, {}, e), (std::vector<std::int32_t>{4, 5, 6, 7}));
+  device->to_device(first.data(), outer);
+  EXPECT_EQ(tokens_per_expert({}, {2, 1, {}, 2}, outer, 2), (std::vector<std::int32_t>{3, 0}));
+}
+
 TEST(Dry, MergesEqualCalls) {
-  const auto backend = make_dry();
-  const Tensor a = backend->tensor({30, 5}), w = backend->tensor({7, 5}), y = backend->tensor({30, 7});
-  DryCounts& counts = dry_counts(*backend);
+  const auto device = make_dry();
+  const Tensor a = device->tensor({30, 5}), w = device->tensor({7, 5}), y = device->tensor({30, 7});
+  DryCounts& counts = dry_counts(*device);
   counts = {};
-  for (int i = 0; i < 3; ++i) run(*backend, ops::Gemm{.a = a, .b = w.view(), .transpose_b = true, .c = y});
-  run(*backend, ops::Gemm{.a = y, .b = a, .transpose_a = true, .c = w});
-  run(*backend, ops::Add{.x = a, .y = a});
+  for (int i = 0; i < 3; ++i) run(*device, ops::Gemm{.a = a, .b = w.view(), .transpose_b = true, .c = y});
+  run(*device, ops::Gemm{.a = y, .b = a, .transpose_a = true, .c = w});
+  run(*device, ops::Add{.x = a, .y = a});
   ASSERT_EQ(counts.calls.size(), 2u);
   const auto times = [&](const char* op, Index size, double flops, double bytes) {
     const auto at = counts.calls.find({op, size, flops, bytes});

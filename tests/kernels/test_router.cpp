@@ -24,21 +24,21 @@ class Router : public testing::TestWithParam<Target> {
  protected:
   void SetUp() override {
     if (!GetParam().available()) GTEST_SKIP() << "no device";
-    backend = GetParam().make();
+    device = GetParam().make();
   }
 
   template <class T>
   Tensor put(Shape shape, const std::vector<T>& values) {
     SY_ASSERT(shape.elements() == static_cast<Index>(values.size()), "{} values", values.size());
-    Tensor t = backend->tensor(shape, DTypeOf<T>::value);
-    backend->to_device(values.data(), t);
+    Tensor t = device->tensor(shape, DTypeOf<T>::value);
+    device->to_device(values.data(), t);
     return t;
   }
   template <class T>
   std::vector<T> get(ConstView v) {
-    backend->synchronize();
+    device->synchronize();
     std::vector<T> values(v.elements());
-    backend->to_host(v, values.data());
+    device->to_host(v, values.data());
     return values;
   }
 
@@ -57,18 +57,18 @@ class Router : public testing::TestWithParam<Target> {
       for (float& x : numbers) x = std::log(x);
     const Tensor logits = put<float>({t, e}, numbers), b = put<float>({static_cast<Index>(bias.size())}, bias);
     const Shape chosen = {t, desc.top_k};
-    const Tensor experts = backend->tensor(chosen, DType::i32), weights = backend->tensor(chosen),
-                 counts = backend->tensor({segments, e}, DType::i32), probability = backend->tensor({segments, e}),
-                 z = backend->tensor({1}, DType::f64);
-    run(*backend, ops::RouteForward{.logits = logits,
-                                    .bias = bias.empty() ? ConstView() : ConstView(b),
-                                    .noise = noise,
-                                    .desc = desc,
-                                    .experts = experts,
-                                    .weights = weights,
-                                    .counts = counts,
-                                    .probability = probability,
-                                    .z_squared = z});
+    const Tensor experts = device->tensor(chosen, DType::i32), weights = device->tensor(chosen),
+                 counts = device->tensor({segments, e}, DType::i32), probability = device->tensor({segments, e}),
+                 z = device->tensor({1}, DType::f64);
+    run(*device, ops::RouteForward{.logits = logits,
+                                   .bias = bias.empty() ? ConstView() : ConstView(b),
+                                   .noise = noise,
+                                   .desc = desc,
+                                   .experts = experts,
+                                   .weights = weights,
+                                   .counts = counts,
+                                   .probability = probability,
+                                   .z_squared = z});
     return {get<std::int32_t>(experts), get<float>(weights), get<std::int32_t>(counts), get<float>(probability),
             get<double>(z)[0]};
   }
@@ -79,13 +79,13 @@ class Router : public testing::TestWithParam<Target> {
     const Index t = static_cast<Index>(experts.size()) / k;
     if (weights.empty()) weights.assign(experts.size(), 0.5f);
     const Tensor e = put<std::int32_t>({t, k}, experts), w = put<float>({t, k}, weights),
-                 out = backend->tensor({t, k}, DType::i32);
-    run(*backend, ops::ApplyCapacity{.experts = e,
-                                     .weights = w,
-                                     .segments = segments,
-                                     .num_experts = num_experts,
-                                     .desc = {order, capacity},
-                                     .dispatch_mask = out});
+                 out = device->tensor({t, k}, DType::i32);
+    run(*device, ops::ApplyCapacity{.experts = e,
+                                    .weights = w,
+                                    .segments = segments,
+                                    .num_experts = num_experts,
+                                    .desc = {order, capacity},
+                                    .dispatch_mask = out});
     return get<std::int32_t>(out);
   }
 
@@ -96,21 +96,20 @@ class Router : public testing::TestWithParam<Target> {
     const Index n = static_cast<Index>(experts.size()), t = n / k;
     const Tensor e = put<std::int32_t>({t, k}, experts), dispatch_mask = put<std::int32_t>({t, k}, mask),
                  assignments = put<std::int32_t>({n}, Ints(n, -7)), tokens = put<std::int32_t>({n}, Ints(n, -7)),
-                 physical_experts = backend->tensor({t, k}, DType::i32),
-                 row_id_map = backend->tensor({t, k}, DType::i32),
-                 offsets = backend->tensor({num_experts + 1}, DType::i32),
-                 counts = backend->tensor({1 + num_experts}, DType::i32),
-                 tokens_per_expert = backend->tensor({num_experts}, DType::i32);
-    run(*backend, ops::DispatchLayout{.experts = e,
-                                      .dispatch_mask = dispatch_mask,
-                                      .physical_experts = physical_experts,
-                                      .counts = counts,
-                                      .tokens_per_expert = tokens_per_expert});
-    run(*backend, ops::BuildPermutation{.physical_experts = physical_experts,
-                                        .assignments = assignments,
-                                        .tokens = tokens,
-                                        .row_id_map = row_id_map,
-                                        .offsets = offsets});
+                 physical_experts = device->tensor({t, k}, DType::i32), row_id_map = device->tensor({t, k}, DType::i32),
+                 offsets = device->tensor({num_experts + 1}, DType::i32),
+                 counts = device->tensor({1 + num_experts}, DType::i32),
+                 tokens_per_expert = device->tensor({num_experts}, DType::i32);
+    run(*device, ops::DispatchLayout{.experts = e,
+                                     .dispatch_mask = dispatch_mask,
+                                     .physical_experts = physical_experts,
+                                     .counts = counts,
+                                     .tokens_per_expert = tokens_per_expert});
+    run(*device, ops::BuildPermutation{.physical_experts = physical_experts,
+                                       .assignments = assignments,
+                                       .tokens = tokens,
+                                       .row_id_map = row_id_map,
+                                       .offsets = offsets});
     return {get<std::int32_t>(assignments), get<std::int32_t>(tokens), get<std::int32_t>(row_id_map),
             get<std::int32_t>(offsets)};
   }
@@ -120,7 +119,7 @@ class Router : public testing::TestWithParam<Target> {
     for (std::size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i], want[i], 1e-6f) << "element " << i;
   }
 
-  std::unique_ptr<Device> backend;
+  std::unique_ptr<Device> device;
 };
 INSTANTIATE_TEST_SUITE_P(Targets, Router, testing::ValuesIn(f32_targets()), target_name);
 
@@ -261,8 +260,8 @@ TEST_P(Router, GumbelNoiseSamplesWithoutReplacement) {
   constexpr Index tokens = 40000;
   std::vector<std::int64_t> index(tokens);
   for (Index t = 0; t < tokens; ++t) index[t] = t;
-  const Tensor noise = backend->tensor({tokens, 4}), at = put<std::int64_t>({tokens}, index);
-  run(*backend, ops::Draw{.index = at, .desc = {Distribution::gumbel, 5, hash_name("choice")}, .x = noise});
+  const Tensor noise = device->tensor({tokens, 4}), at = put<std::int64_t>({tokens}, index);
+  run(*device, ops::Draw{.index = at, .desc = {Distribution::gumbel, 5, hash_name("choice")}, .x = noise});
   Floats numbers;
   for (Index t = 0; t < tokens; ++t) numbers.insert(numbers.end(), {1, 2, 3, 4});
   RouteDesc desc{Score::softmax, 2};
@@ -317,15 +316,15 @@ TEST_P(Router, GradientMatchesAHandComputedCase) {
   const Tensor logits = put<float>({1, 4}, {std::log(1.0f), std::log(2.0f), std::log(3.0f), std::log(4.0f)});
   const Tensor experts = put<std::int32_t>({1, 2}, {3, 2}), weights = put<float>({1, 2}, {0.4f, 0.3f}),
                dweights = put<float>({1, 2}, {1, 2}), dprobability = put<float>({1, 4}, {1, 0, 0, 0}),
-               dlogits = backend->tensor({1, 4});
-  run(*backend, ops::RouteBackward{.logits = logits,
-                                   .experts = experts,
-                                   .weights = weights,
-                                   .dweights = dweights,
-                                   .dprobability = dprobability,
-                                   .desc = {Score::softmax, 2, false, 1.0f},
-                                   .z_factor = 0.5f,
-                                   .dlogits = dlogits});
+               dlogits = device->tensor({1, 4});
+  run(*device, ops::RouteBackward{.logits = logits,
+                                  .experts = experts,
+                                  .weights = weights,
+                                  .dweights = dweights,
+                                  .dprobability = dprobability,
+                                  .desc = {Score::softmax, 2, false, 1.0f},
+                                  .z_factor = 0.5f,
+                                  .dlogits = dlogits});
   expect_near(get<float>(dlogits), {0.2202585f, 0.240517f, 0.9607755f, 0.881034f});
 }
 
@@ -414,17 +413,17 @@ TEST_P(Router, OrdersRowsByExpertThenToken) {
 TEST_P(Router, SendsATokenOnceToARank) {
   const Ints chosen = {2, 3, 0, 2, 3, 1}, mask = {1, 1, 1, 0, 1, 1};
   const Tensor experts = put<std::int32_t>({3, 2}, chosen), dispatch_mask = put<std::int32_t>({3, 2}, mask),
-               physical_experts = backend->tensor({3, 2}, DType::i32), tokens = backend->tensor({12}, DType::i32),
-               row_id_map = backend->tensor({3, 4}, DType::i32), counts = backend->tensor({4 + 4}, DType::i32),
-               tokens_per_expert = backend->tensor({4}, DType::i32);
-  run(*backend, ops::DispatchLayout{.experts = experts,
-                                    .dispatch_mask = dispatch_mask,
-                                    .partition = {2, 2},
-                                    .physical_experts = physical_experts,
-                                    .tokens = tokens,
-                                    .row_id_map = row_id_map,
-                                    .counts = counts,
-                                    .tokens_per_expert = tokens_per_expert});
+               physical_experts = device->tensor({3, 2}, DType::i32), tokens = device->tensor({12}, DType::i32),
+               row_id_map = device->tensor({3, 4}, DType::i32), counts = device->tensor({4 + 4}, DType::i32),
+               tokens_per_expert = device->tensor({4}, DType::i32);
+  run(*device, ops::DispatchLayout{.experts = experts,
+                                   .dispatch_mask = dispatch_mask,
+                                   .partition = {2, 2},
+                                   .physical_experts = physical_experts,
+                                   .tokens = tokens,
+                                   .row_id_map = row_id_map,
+                                   .counts = counts,
+                                   .tokens_per_expert = tokens_per_expert});
   EXPECT_EQ(get<std::int32_t>(physical_experts), (Ints{2, 3, 0, -1, 3, 1}));
   EXPECT_EQ(get<std::int32_t>(tokens), (Ints{1, 2, 1, 2, 0, 2, 0, 2, -1, -1, -1, -1}));
   EXPECT_EQ(get<std::int32_t>(row_id_map), (Ints{4, 6, -1, -1, 0, 2, -1, -1, 5, 7, 1, 3}));
@@ -441,17 +440,17 @@ TEST_P(Router, CreatesNoRowsIfAllIsDropped) {
 
 TEST_P(Router, PermuteAndUnpermuteRoundTrip) {
   const Tensor x = put<float>({2, 2}, {1, 2, 3, 4}), index = put<std::int32_t>({3}, {1, 0, 1}),
-               y = backend->tensor({3, 2});
-  run(*backend, ops::Permute{.x = x, .index = index, .y = y});
+               y = device->tensor({3, 2});
+  run(*device, ops::Permute{.x = x, .index = index, .y = y});
   EXPECT_EQ(get<float>(y), (Floats{3, 4, 1, 2, 3, 4}));
   // Token 0 has row 1; token 1 has rows 0 and 2.
   const Tensor row_id_map = put<std::int32_t>({2, 2}, {1, -1, 0, 2}), back = put<float>({2, 2}, {10, 20, 30, 40});
-  run(*backend, ops::Unpermute{.x = y, .row_id_map = row_id_map, .addend = back, .y = back});
+  run(*device, ops::Unpermute{.x = y, .row_id_map = row_id_map, .addend = back, .y = back});
   EXPECT_EQ(get<float>(back), (Floats{11, 22, 36, 48}));
-  run(*backend, ops::Unpermute{.x = y, .row_id_map = row_id_map, .y = back});
+  run(*device, ops::Unpermute{.x = y, .row_id_map = row_id_map, .y = back});
   EXPECT_EQ(get<float>(back), (Floats{1, 2, 6, 8}));
   const Tensor last = put<std::int32_t>({2, 2}, {-1, -1, -1, 0});
-  run(*backend, ops::Unpermute{.x = y, .row_id_map = last, .y = back});
+  run(*device, ops::Unpermute{.x = y, .row_id_map = last, .y = back});
   EXPECT_EQ(get<float>(back), (Floats{0, 0, 3, 4}));
 }
 
@@ -471,11 +470,11 @@ TEST_P(Router, UnpermuteIsTheAdjointOfPermute) {
   for (Index i = 0; i < rows * d; ++i) y_values.push_back(static_cast<float>(random.normal(2000000 + i)));
 
   const Tensor x = put<float>({t, d}, x_values), y = put<float>({rows, d}, y_values),
-               permuted = backend->tensor({rows, d}), unpermuted = backend->tensor({t, d});
+               permuted = device->tensor({rows, d}), unpermuted = device->tensor({t, d});
   const Tensor tokens = put<std::int32_t>({rows}, Ints(s.tokens.begin(), s.tokens.begin() + rows)),
                row_id_map = put<std::int32_t>({t, k}, s.row_id_map);
-  run(*backend, ops::Permute{.x = x, .index = tokens, .y = permuted});
-  run(*backend, ops::Unpermute{.x = y, .row_id_map = row_id_map, .y = unpermuted});
+  run(*device, ops::Permute{.x = x, .index = tokens, .y = permuted});
+  run(*device, ops::Unpermute{.x = y, .row_id_map = row_id_map, .y = unpermuted});
   const Floats gathered = get<float>(permuted), combined = get<float>(unpermuted);
   double left = 0, right = 0;
   for (Index i = 0; i < rows * d; ++i) left += static_cast<double>(gathered[i]) * y_values[i];

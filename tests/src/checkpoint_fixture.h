@@ -136,10 +136,10 @@ inline fs::path write_as(const fs::path& run_dir, const Layout& layout, TrainSta
   const Index step = state.step;
   const fs::path dir = checkpoints_of(run_dir) / step_name(step);
   fs::create_directories(dir);
-  const std::unique_ptr<Device> backend = make_cpu();
+  const std::unique_ptr<Device> device = make_cpu();
   state.layout = layout.str();
   for (int rank = 0; rank < layout.ranks; ++rank) {
-    ParamStore store(*backend, odd_specs(), layout, coord_of(layout, rank), true);
+    ParamStore store(*device, odd_specs(), layout, coord_of(layout, rank), true);
     fill(store);
     write_shard(written_format(), dir, state, shard_contents(store), rank);
   }
@@ -182,9 +182,9 @@ inline std::vector<fs::path> files_in(const fs::path& dir) {
 
 // Training on one rank, which saves with the real protocol.
 struct SingleRank {
-  std::unique_ptr<Device> backend = make_cpu();
+  std::unique_ptr<Device> device = make_cpu();
   std::unique_ptr<Comm> world = make_comm_self();
-  ParamStore store{*backend, odd_specs(), Layout{}, coord_of(Layout{}, 0), true};
+  ParamStore store{*device, odd_specs(), Layout{}, coord_of(Layout{}, 0), true};
   SingleRank() { fill(store); }
   std::vector<std::string> save(const fs::path& run, Index step, Index keep = 0) {
     return save_checkpoint(*world, run, example_state(step), store, {.keep = keep});

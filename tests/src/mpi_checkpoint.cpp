@@ -39,8 +39,8 @@ std::vector<Layout> layouts_of(int ranks) {
 
 struct Rank {
   Layout layout;
-  std::unique_ptr<Device> backend = make_cpu();
-  ParamStore store{*backend, odd_specs(), layout, coord_of(layout, world().rank()), true};
+  std::unique_ptr<Device> device = make_cpu();
+  ParamStore store{*device, odd_specs(), layout, coord_of(layout, world().rank()), true};
   explicit Rank(const Layout& l) : layout(l) {}
   void save(const fs::path& run, Index step, Index keep = 0) {
     save_checkpoint(world(), run, example_state(step), store, {.keep = keep});
@@ -62,7 +62,7 @@ TEST(MpiCheckpoint, ReadsEveryLayoutOnEveryOther) {
       EXPECT_EQ(wrong_elements(other.store), 0) << writer.str() << " read by " << reader.str();
     }
     // One process reads it, too. It is byte for byte the checkpoint that one process would write.
-    ParamStore alone(*rank.backend, odd_specs(), Layout{}, coord_of(Layout{}, 0), true);
+    ParamStore alone(*rank.device, odd_specs(), Layout{}, coord_of(Layout{}, 0), true);
     load_checkpoint(dir, alone);
     EXPECT_EQ(wrong_elements(alone), 0);
     if (world().rank() == 0) {

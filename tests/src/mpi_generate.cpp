@@ -7,7 +7,7 @@
 namespace sy {
 namespace {
 
-using test::device;
+using test::tested_device;
 using test::world;
 
 // Heads and experts that two and four ranks can share; a second model is for three ranks.
@@ -160,8 +160,8 @@ std::vector<Continuation> texts(Comm& comm, const RanksAndLayouts& l,
                                 const std::vector<std::vector<std::int32_t>>& prompts, const GenerateOptions& options) {
   const bool alone = &comm != &world();
   std::vector<std::string> settings;
-  if (!alone) settings.push_back("--run.dtype=" + device.dtype);
-  Engine engine(parse_config(l.model, "test", settings), V, make_device(alone ? "cpu" : device.backend),
+  if (!alone) settings.push_back("--run.dtype=" + tested_device.dtype);
+  Engine engine(parse_config(l.model, "test", settings), V, make_device(alone ? "cpu" : tested_device.backend),
                 make_mesh(comm, alone ? Layout{} : Layout{l.ranks, l.tp, l.ep, l.etp}), false, {}, 1,
                 required_positions(prompts, options.tokens));
   engine.store().initialize(5);
@@ -170,9 +170,9 @@ std::vector<Continuation> texts(Comm& comm, const RanksAndLayouts& l,
     const View w = engine.store().get(spec.name).weight;
     if (spec.init.kind != InitKind::normal || w.dtype() != DType::f32) continue;
     std::vector<float> host(static_cast<std::size_t>(w.elements()));
-    engine.backend().to_host(w, host.data());
+    engine.device().to_host(w, host.data());
     for (float& x : host) x *= 12;
-    engine.backend().to_device(host.data(), w);
+    engine.device().to_device(host.data(), w);
   }
   engine.store().packed_weights().invalidate();
   return generate(engine, prompts, options);
@@ -200,7 +200,7 @@ TEST(GenerateLayouts, GiveTheTextOfOneRank) {
         const std::string where =
             fmt::format("{} ranks, tp {} ep {} etp {}, {} prompts, prompt {}", l.ranks, l.tp, l.ep, l.etp, count, i);
         // bf16 decides otherwise if two logits are close.
-        if (device.dtype == "bf16") continue;
+        if (tested_device.dtype == "bf16") continue;
         EXPECT_EQ(many[i].added, one[i].added) << where;
         EXPECT_EQ(many[i].finish, one[i].finish) << where;
       }
@@ -212,13 +212,13 @@ TEST(GenerateLayouts, GiveTheTextOfOneRank) {
 TEST(GenerateLayouts, RoutePaddingToNoExpert) {
   const int ranks = world().size();
   if (ranks != 2 && ranks != 4) return;
-  Engine engine(parse_config(on_eight, "test", {"--run.dtype=" + device.dtype}), V, make_device(device.backend),
-                make_mesh(world(), {ranks, ranks, ranks, 1}), false);
+  Engine engine(parse_config(on_eight, "test", {"--run.dtype=" + tested_device.dtype}), V,
+                make_device(tested_device.backend), make_mesh(world(), {ranks, ranks, ranks, 1}), false);
   engine.store().initialize(5);
   Index dispatched = 0, layers = 0;
   engine.set_routing_hook([&](const RoutingView& r) {
     std::vector<std::int32_t> dispatch_mask(static_cast<std::size_t>(r.dispatch_mask.elements()));
-    engine.backend().to_host(r.dispatch_mask, dispatch_mask.data());
+    engine.device().to_host(r.dispatch_mask, dispatch_mask.data());
     for (const std::int32_t k : dispatch_mask) dispatched += k;
     ++layers;
   });
@@ -242,6 +242,28 @@ TEST(GenerateLayouts, RoutePaddingToNoExpert) {
   EXPECT_EQ(routed(), 3 * of_token);
   engine.decode(cache, 0, 0, {}, false);
   EXPECT_EQ(routed(), 0);
+}
+
+// A pass pads one token to the number of tensor-parallel ranks, also at the last position of the
+// model. ALiBi has a bias for each position of the cache.
+TEST(GenerateLayouts, CachesHaveAllPositionsOfTheModel) {
+  const int ranks = world().size();
+  if (ranks != 2 && ranks != 4) return;
+  Engine engine(parse_config(on_eight, "test", {"--run.dtype=" + device.dtype, "--model.position=alibi"}), V,
+                make_device(device.backend), make_mesh(world(), {ranks, ranks, ranks, 1}), false);
+  engine.store().initialize(5);
+  const Index positions = engine.config().model.seq_len;
+  std::vector<std::int32_t> ids(static_cast<std::size_t>(positions), 3);
+  ids[2] = 7;
+  Cache at_once = engine.make_cache(1, positions, positions), one_by_one = engine.make_cache(1, positions, 1);
+  const std::vector<float> want = engine.decode(at_once, 0, 1, ids, true);
+  std::vector<float> got;
+  for (std::size_t i = 0; i < ids.size(); ++i)
+    got = engine.decode(one_by_one, 0, 1, std::span(ids).subspan(i, 1), true);
+  const float tolerance = device.dtype == "f32" ? 1e-5f : 2e-2f;
+  ASSERT_EQ(got.size(), want.size());
+  for (std::size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], want[i], tolerance) << i;
+  EXPECT_THROW(engine.make_cache(1, positions + 1, 1), std::logic_error);
 }
 
 }  // namespace

@@ -8,10 +8,10 @@
 #include <optional>
 
 #include "src/io/checkpoint.h"
+#include "src/numerics/reference/all.h"
 #include "src/params/values.h"
 #include "src/train/distributed_optimizer.h"
 #include "tests/mpi_world.h"
-#include "tests/reference.h"
 #include "tests/src/box_index.h"
 #include "tests/src/temp_folder.h"
 
@@ -19,6 +19,25 @@ namespace sy {
 namespace {
 
 using reference::Numbers;
+
+// The direction of Muon for one matrix x: [rows, columns].
+Numbers muon_direction(Index rows, Index columns, Numbers x) {
+  const Index n = std::min(rows, columns);
+  const bool tall = rows > columns;
+  const double norm = std::sqrt(reference::dot(x, x));
+  for (double& value : x) value /= norm + 1e-7;
+  for (int k = 0; k < 5; ++k) {
+    const Numbers square = reference::gemm({tall, !tall}, n, n, std::max(rows, columns), x, x);
+    Numbers polynomial = reference::gemm({}, n, n, n, square, square);
+    for (std::size_t i = 0; i < square.size(); ++i) polynomial[i] = -4.7750 * square[i] + 2.0315 * polynomial[i];
+    const Numbers product = tall ? reference::gemm({}, rows, columns, n, x, polynomial)
+                                 : reference::gemm({}, rows, columns, n, polynomial, x);
+    for (std::size_t i = 0; i < x.size(); ++i) x[i] = 3.4445 * x[i] + product[i];
+  }
+  const double scale = std::sqrt(std::max(1.0, static_cast<double>(rows) / static_cast<double>(columns)));
+  for (double& value : x) value *= scale;
+  return x;
+}
 using test::world;
 
 constexpr Index optimizer_vocab = 24, optimizer_steps = 5;
@@ -84,7 +103,7 @@ std::map<std::string, Numbers> trained_weights(const Config& config, const std::
     for (const ParamSpec& spec : specs) {
       Numbers &w = weights[spec.name], &m = first[spec.name], &g = gradients[spec.name];
       const double decay = spec.decays ? t.weight_decay : 0;
-      if (spec.optimizer == Optimizer::adamw) {
+      if (update_rule(spec.optimizer).name == "adamw") {
         const reference::AdamW desc{static_cast<float>(t.beta1), static_cast<float>(t.beta2), static_cast<float>(t.eps),
                                     static_cast<float>(decay)};
         const auto s = static_cast<double>(step);
@@ -94,15 +113,14 @@ std::map<std::string, Numbers> trained_weights(const Config& config, const std::
       }
       reference::momentum_update(t.momentum, coefficient, g, m);
       Numbers direction = m;
-      if (spec.optimizer == Optimizer::muon) {
+      if (update_rule(spec.optimizer).name == "muon") {
+        const auto [stack_dims, row_dims] = *spec.matrix;
         Index matrices = 1, rows = 1, columns = 1;
         for (int d = 0; d < spec.shape.size(); ++d)
-          (d < spec.matrix.stack                      ? matrices
-           : d < spec.matrix.stack + spec.matrix.rows ? rows
-                                                      : columns) *= spec.shape[d];
+          (d < stack_dims ? matrices : d < stack_dims + row_dims ? rows : columns) *= spec.shape[d];
         for (Index k = 0; k < matrices; ++k) {
           const auto begin = direction.begin() + k * rows * columns;
-          const Numbers update = reference::muon_direction(rows, columns, {begin, begin + rows * columns});
+          const Numbers update = muon_direction(rows, columns, {begin, begin + rows * columns});
           std::copy(update.begin(), update.end(), begin);
         }
       }
@@ -115,15 +133,15 @@ std::map<std::string, Numbers> trained_weights(const Config& config, const std::
 // Parameters and optimizer of this rank.
 struct OptimizerRank {
   Config config;
-  std::unique_ptr<Device> backend = make_device(test::device.backend);
+  std::unique_ptr<Device> device = make_device(test::tested_device.backend);
   Mesh mesh;
   std::optional<ParamStore> store;
   std::optional<DistributedOptimizer> optimizer;
 
   OptimizerRank(const Config& c, const Layout& layout)
-      : config(c), mesh(on_backend(make_mesh(world(), layout), *backend)) {
+      : config(c), mesh(on_device(make_mesh(world(), layout), *device)) {
     join_kv_replicas(mesh, config.model.kv_heads);
-    store.emplace(*backend, param_specs(config, optimizer_vocab), layout, mesh.coord, true);
+    store.emplace(*device, param_specs(config, optimizer_vocab), layout, mesh.coord, true);
     store->initialize(1);
     optimizer.emplace(mesh, *store);
   }
@@ -146,7 +164,7 @@ struct OptimizerRank {
           for (Index i = 0; i < std::ssize(g); ++i)
             g[i] = static_cast<float>(
                 drawn_gradient(*slice.spec, number, test::whole_index(slice.spec->shape, slice.box, i)));
-        backend->to_device(g.data(), store->get(slice.spec->name).grad);
+        device->to_device(g.data(), store->get(slice.spec->name).grad);
       }
     optimizer->step(config.train, optimizer_lr, number);
     store->finish_all_gather();
@@ -162,7 +180,7 @@ struct OptimizerRank {
         double largest = 0, difference = 0;
         for (double w : want) largest = std::max(largest, std::abs(w));
         std::vector<float> got(static_cast<std::size_t>(slice.box.elements()));
-        backend->to_host(store->get(slice.spec->name).weight, got.data());
+        device->to_host(store->get(slice.spec->name).weight, got.data());
         for (Index i = 0; i < std::ssize(got); ++i)
           difference =
               std::max(difference, std::abs(got[i] - want[test::whole_index(slice.spec->shape, slice.box, i)]));
@@ -225,7 +243,7 @@ const OptimizerCase optimizer_cases[] = {
       "--model.qk_rope_head_dim=2", "--model.v_head_dim=3"}},
 };
 INSTANTIATE_TEST_SUITE_P(Cases, OptimizerLayouts, testing::ValuesIn(optimizer_cases),
-                         [](const auto& info) { return std::string(info.param.name); });
+                         [](const auto& test) { return std::string(test.param.name); });
 
 }  // namespace
 }  // namespace sy

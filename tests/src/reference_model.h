@@ -10,7 +10,7 @@
 #include "src/config.h"
 #include "src/model/rope.h"
 #include "src/model/router.h"
-#include "tests/reference.h"
+#include "src/numerics/reference/all.h"
 
 namespace sy::reference {
 
@@ -74,7 +74,7 @@ class Model {
     }
     for (Index i = 0; i < c_.moe.experts; ++i)
       if (together.tokens > 0)
-        out.aux += c_.moe.aux_loss * static_cast<double>(c_.moe.experts) / c_.moe.top_k *
+        out.aux += c_.moe.aux_loss * static_cast<double>(c_.moe.experts) / static_cast<double>(c_.moe.top_k) *
                    (together.counts[i] / together.tokens) * (together.probability[i] / together.tokens);
     if (m.norm_position != NormPosition::post) x = normed(p, "final_norm", x);
     const Numbers& w = p.at(m.tie_embeddings ? "embedding.weight" : "output.weight");
@@ -172,8 +172,8 @@ class Model {
       Numbers weight = p.at(prefix + "q_norm.weight");
       const Numbers& keys = p.at(prefix + "k_norm.weight");
       weight.insert(weight.end(), keys.begin(), keys.end());
-      qkv = whole_qk_norm({H * hd, K * hd, H * hd, K * hd, static_cast<float>(m.norm_eps), offset()}, all * hd, weight,
-                          {}, qkv);
+      qkv = projection_qk_norm({H * hd, K * hd, H * hd, K * hd, static_cast<float>(m.norm_eps), offset()}, all * hd,
+                               weight, {}, qkv);
     }
     if (m.clip_qkv > 0)
       for (double& value : qkv) value = std::clamp(value, -m.clip_qkv, m.clip_qkv);
@@ -182,9 +182,9 @@ class Model {
       Numbers weight = p.at(prefix + "q_norm.weight");
       const Numbers& keys = p.at(prefix + "k_norm.weight");
       weight.insert(weight.end(), keys.begin(), keys.end());
-      qkv = qk_norm({H, K, static_cast<float>(m.norm_eps), m.rope_pairs, offset(),
-                     layer ? NormKind::layernorm : NormKind::rmsnorm, layer},
-                    all, hd, half, weight, positions, table, qkv)
+      qkv = head_qk_norm({H, K, static_cast<float>(m.norm_eps), m.rope_pairs, offset(),
+                          layer ? NormKind::layernorm : NormKind::rmsnorm, layer},
+                         all, hd, half, weight, positions, table, qkv)
                 .y;
     } else if (!table.empty()) {
       qkv = rope(all, hd, H + K, half, positions, table, false, qkv, m.rope_pairs);
@@ -241,7 +241,8 @@ class Model {
     const Index half = rotation.half = static_cast<Index>(static_cast<double>(width) * m.rope_fraction / 2);
     for (Index s = 0; s < S_; ++s)
       for (Index i = 0; i < half; ++i) {
-        const double angle = static_cast<double>(s) / std::pow(m.rope_theta, static_cast<double>(i) / half) /
+        const double angle = static_cast<double>(s) /
+                             std::pow(m.rope_theta, static_cast<double>(i) / static_cast<double>(half)) /
                              (m.rope_scaling == RopeScaling::linear ? m.rope_factor : 1.0);
         rotation.table.insert(rotation.table.end(), {std::cos(angle), std::sin(angle)});
       }
@@ -355,8 +356,9 @@ class Model {
       const Index limit =
           e.capacity_factor == 0
               ? 0
-              : static_cast<Index>(std::ceil(
-                    e.capacity_factor * static_cast<double>(k) * static_cast<double>(by_sequence ? S_ : T) / E - 1e-9));
+              : static_cast<Index>(std::ceil(e.capacity_factor * static_cast<double>(k) *
+                                                 static_cast<double>(by_sequence ? S_ : T) / static_cast<double>(E) -
+                                             1e-9));
       decision.dispatch_mask = apply_capacity({e.drop_order, limit}, by_sequence ? B_ : 1, T, k, decision.experts, g);
     }
     const Index scopes = e.aux_scope == AuxScope::sequence ? B_ : 1;
@@ -368,7 +370,8 @@ class Model {
       together.tokens += n;
     }
     for (Index i = 0; i < scopes * E && e.aux_layers == AuxLayers::each; ++i)
-      out.aux += e.aux_loss * static_cast<double>(E) / k * (sums.counts[i] / n) * (sums.probability[i] / n) / scopes;
+      out.aux += e.aux_loss * static_cast<double>(E) / static_cast<double>(k) * (sums.counts[i] / n) *
+                 (sums.probability[i] / n) / static_cast<double>(scopes);
     out.router_z += e.z_loss * sums.z_squared / static_cast<double>(T);
 
     Numbers y(T * D, 0.0);

@@ -64,10 +64,10 @@ inline Index count(const std::string& text, const std::string& substring) {
   }()
 
 // Expects that `code` throws an InputError whose message contains the text.
-#define EXPECT_BAD_INPUT(code, text)                                            \
-  do {                                                                          \
-    const std::string message = MESSAGE_OF(sy::InputError, code);               \
-    EXPECT_NE(message.find(text), std::string::npos) << "message: " << message; \
+#define EXPECT_BAD_INPUT(code, text)                                          \
+  do {                                                                        \
+    const std::string thrown = MESSAGE_OF(sy::InputError, code);              \
+    EXPECT_NE(thrown.find(text), std::string::npos) << "message: " << thrown; \
   } while (false)
 
 }  // namespace sy

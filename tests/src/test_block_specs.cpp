@@ -51,7 +51,7 @@ topk_groups = 2
     EXPECT_EQ(a.window, 7);
     ASSERT_TRUE(a.rope);
     EXPECT_EQ(a.rope->rotated, 6);  // three quarters of ten, in whole pairs
-    EXPECT_EQ(a.qk_norm, 1e-6f);
+    EXPECT_EQ(a.qk_norm, (QkNormSpec{QkNormScope::head, NormKind::rmsnorm, 1e-6f}));
     EXPECT_TRUE(a.qkv_bias && a.out_bias);
     EXPECT_EQ(block.norm.kind, NormKind::rmsnorm);
     EXPECT_EQ(block.find<MoeSpec>() != nullptr, layer % 2 == 1);
@@ -159,7 +159,7 @@ TEST(BlockSpecs, HaveAQkNormWeightPerElementOverAllHeads) {
   for (const ParamSpec& spec : param_specs(config, 10)) shapes[spec.name] = spec.shape;
   EXPECT_EQ(shapes["layers.0.attention.q_norm.weight"], (Shape{8, 6}));
   EXPECT_EQ(shapes["layers.0.attention.k_norm.weight"], (Shape{2, 6}));
-  EXPECT_TRUE(block_specs(config).front().find<AttentionSpec>()->whole_qk_norm);
+  EXPECT_EQ(block_specs(config).front().find<AttentionSpec>()->qk_norm->scope, QkNormScope::projection);
 }
 
 // Keys of a scaling that is not selected do not change the table.

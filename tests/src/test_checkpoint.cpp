@@ -46,7 +46,7 @@ TEST(OwnedRanges, CoverEveryElementExactlyOnce) {
 }
 
 TEST(Checkpoint, ReadsEveryLayoutOnEveryOther) {
-  const std::unique_ptr<Device> backend = make_cpu();
+  const std::unique_ptr<Device> device = make_cpu();
   for (const Layout& writer : layouts) {
     const Folder run;
     const fs::path dir = write_as(run.path(), writer, 200);
@@ -54,7 +54,7 @@ TEST(Checkpoint, ReadsEveryLayoutOnEveryOther) {
     for (const Layout& reader : layouts)
       for (int rank = 0; rank < reader.ranks; ++rank)
         for (bool training : {true, false}) {
-          ParamStore store(*backend, odd_specs(), reader, coord_of(reader, rank), training);
+          ParamStore store(*device, odd_specs(), reader, coord_of(reader, rank), training);
           load_checkpoint(dir, store);
           ASSERT_EQ(wrong_elements(store), 0) << writer.str() << " read by rank " << rank << " of " << reader.str();
         }
@@ -148,10 +148,10 @@ TEST(Checkpoint, RestoresADenseModelAtStepZero) {
 TEST(Checkpoint, RefusesTheStateOfAnotherOptimizer) {
   const Folder run;
   const fs::path dir = write_as(run.path(), {2}, 5);
-  const std::unique_ptr<Device> backend = make_cpu();
+  const std::unique_ptr<Device> device = make_cpu();
   std::vector<ParamSpec> specs = odd_specs();
-  for (ParamSpec& spec : specs) spec.optimizer = Optimizer::sgd;
-  ParamStore store(*backend, specs, Layout{}, coord_of(Layout{}, 0), true);
+  for (ParamSpec& spec : specs) spec.optimizer = parse_config("", "test", {"--train.optimizer=sgd"}).train.optimizer;
+  ParamStore store(*device, specs, Layout{}, coord_of(Layout{}, 0), true);
   const std::string error = error_of([&] { load_checkpoint(dir, store); });
   EXPECT_TRUE(has(error, "2: " + dir.string() +
                              " is of another optimizer, as it lacks "
@@ -224,8 +224,8 @@ TEST(Checkpoint, ReadsALostShardAsNaN) {
     }
   }
 
-  const std::unique_ptr<Device> backend = make_cpu();
-  ParamStore store(*backend, odd_specs(), Layout{}, coord_of(Layout{}, 0), true);
+  const std::unique_ptr<Device> device = make_cpu();
+  ParamStore store(*device, odd_specs(), Layout{}, coord_of(Layout{}, 0), true);
   EXPECT_TRUE(
       has(error_of([&] { load_checkpoint(dir, store); }), "2: " + (dir / shard_name(2)).string() + " is missing"));
   seal(dir, 200);  // this manifest does not name the shard
@@ -252,9 +252,9 @@ TEST(Checkpoint, RejectsNonFiniteValues) {
 TEST(Checkpoint, LoadsWeightsOnly) {
   const Folder run;
   const fs::path dir = write_as(run.path(), {4, 2, 2, 1}, 200);
-  const std::unique_ptr<Device> backend = make_cpu();
+  const std::unique_ptr<Device> device = make_cpu();
   for (int rank = 0; rank < 2; ++rank) {
-    ParamStore store(*backend, odd_specs(), {2, 1, 2, 1}, coord_of({2, 1, 2, 1}, rank), true);
+    ParamStore store(*device, odd_specs(), {2, 1, 2, 1}, coord_of({2, 1, 2, 1}, rank), true);
     load_checkpoint(dir, store, Load::weights);
     for_each_element(store, [&](const std::string& name, Index i, float* x) {
       ASSERT_EQ(*x, name.starts_with("/params/") ? expected_value(name, i) : 0.0f) << name;
@@ -265,11 +265,11 @@ TEST(Checkpoint, LoadsWeightsOnly) {
 TEST(Checkpoint, RejectsAnotherModel) {
   const Folder run;
   const fs::path dir = write_as(run.path(), {2, 1, 2, 1}, 200);
-  const std::unique_ptr<Device> backend = make_cpu();
+  const std::unique_ptr<Device> device = make_cpu();
   std::vector<ParamSpec> specs = odd_specs();
   specs[2].shape = {4, 3, 29};
   specs[6].name = "layers.0.moe.gate.weight";
-  ParamStore store(*backend, specs, Layout{}, coord_of(Layout{}, 0), false);
+  ParamStore store(*device, specs, Layout{}, coord_of(Layout{}, 0), false);
   const std::string error = error_of([&] { load_checkpoint(dir, store); });
   for (const char* text :
        {"2: ", "it has layers.0.attention.q.weight [6, 3, 29], this model has [4, 3, 29]",
@@ -322,11 +322,11 @@ TEST(CheckpointDiff, MeasuresDifferences) {
 TEST(CheckpointDiff, ReportsDifferentShapes) {
   const Folder a, b;
   const fs::path first = write_as(a.path(), {1, 1, 1, 1}, 200);
-  const std::unique_ptr<Device> backend = make_cpu();
+  const std::unique_ptr<Device> device = make_cpu();
   std::vector<ParamSpec> specs = odd_specs();
   specs[1].shape = {4};
   specs[9].name = "layers.0.other";
-  ParamStore store(*backend, specs, Layout{}, coord_of(Layout{}, 0), true);
+  ParamStore store(*device, specs, Layout{}, coord_of(Layout{}, 0), true);
   fill(store);
   const auto world = make_comm_self();
   save_checkpoint(*world, b.path(), example_state(200), store, {});

@@ -14,14 +14,14 @@ TEST(Checkpoint, RestoresATensorOfManyChunks) {
   const Folder run;
   const fs::path dir = checkpoints_of(run.path()) / step_name(1);
   fs::create_directories(dir);
-  const auto backend = make_cpu();
+  const auto device = make_cpu();
   // Depends only on the name and index, and is quick to compute.
   const auto value = [](const std::string& name, Index i) {
     return static_cast<float>((i * 31 + static_cast<Index>(name.size() + name[1])) % 16777213);
   };
   const Layout writers{2};
   for (int rank = 0; rank < 2; ++rank) {
-    ParamStore store(*backend, specs, writers, coord_of(writers, rank), true);
+    ParamStore store(*device, specs, writers, coord_of(writers, rank), true);
     for_each_element(store, [&](const std::string& name, Index i, float* x) { *x = value(name, i); });
     write_shard(written_format(), dir, example_state(1), shard_contents(store), rank);
   }
@@ -29,7 +29,7 @@ TEST(Checkpoint, RestoresATensorOfManyChunks) {
   seal(dir, 1);
   for (const Layout& readers : {Layout{1}, Layout{3}})
     for (int rank = 0; rank < readers.ranks; ++rank) {
-      ParamStore store(*backend, specs, readers, coord_of(readers, rank), true);
+      ParamStore store(*device, specs, readers, coord_of(readers, rank), true);
       load_checkpoint(dir, store);
       Index wrong = 0;
       for_each_element(store, [&](const std::string& name, Index i, float* x) { wrong += *x != value(name, i); });

@@ -115,9 +115,9 @@ TEST(DiffCommand, ReportsDifferencesAndExitCode) {
   EXPECT_EQ(r.code, 0);
   EXPECT_TRUE(says(r, "/params/embedding.weight")) << r.out;
 
-  const std::unique_ptr<Device> backend = make_cpu();
+  const std::unique_ptr<Device> device = make_cpu();
   const std::unique_ptr<Comm> world = make_comm_self();
-  ParamStore store(*backend, odd_specs(), Layout{}, coord_of(Layout{}, 0), true);
+  ParamStore store(*device, odd_specs(), Layout{}, coord_of(Layout{}, 0), true);
   fill(store);
   store.get("layers.0.tiny").weight.f32()[0] += 0.5f;
   save_checkpoint(*world, b.path(), example_state(300), store, {});

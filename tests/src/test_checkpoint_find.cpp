@@ -40,8 +40,8 @@ TEST(CheckpointDamage, DetectsAChangedByteAnywhere) {
 TEST(CheckpointDamage, NamesTruncatedMissingAndForeignFiles) {
   const Folder run;
   const fs::path dir = write_as(run.path(), {2, 1, 2, 1}, 200);
-  const std::unique_ptr<Device> backend = make_cpu();
-  ParamStore store(*backend, odd_specs(), Layout{}, coord_of(Layout{}, 0), false);
+  const std::unique_ptr<Device> device = make_cpu();
+  ParamStore store(*device, odd_specs(), Layout{}, coord_of(Layout{}, 0), false);
   for (const fs::path& file : files_in(dir)) {
     const std::string content = read_file(file);
     for (std::size_t size : {std::size_t{0}, content.size() / 2, content.size() - 1}) {
@@ -132,8 +132,8 @@ TEST(CheckpointDamage, IgnoresForeignFiles) {
   ASSERT_EQ(warnings.size(), 2u) << joined(warnings);
   EXPECT_TRUE(has(warnings[0], checkpoints.string() + " holds") && has(warnings[0], ".DS_Store, step-200"));
   EXPECT_TRUE(has(warnings[1], dir.string() + " holds") && has(warnings[1], ".DS_Store, shard-00002.h5"));
-  const std::unique_ptr<Device> backend = make_cpu();
-  ParamStore store(*backend, odd_specs(), Layout{}, coord_of(Layout{}, 0), true);
+  const std::unique_ptr<Device> device = make_cpu();
+  ParamStore store(*device, odd_specs(), Layout{}, coord_of(Layout{}, 0), true);
   load_checkpoint(dir, store);
   EXPECT_EQ(wrong_elements(store), 0);
   fs::remove_all(dir);

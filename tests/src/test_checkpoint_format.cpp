@@ -58,9 +58,9 @@ TEST(CheckpointFormat, GetsEveryValueAndItsMapping) {
   records.clear();
   const Folder folder;
   const Layout layout{4, 2, 2, 1};
-  const std::unique_ptr<Device> backend = make_cpu();
+  const std::unique_ptr<Device> device = make_cpu();
   for (int rank = 0; rank < layout.ranks; ++rank) {
-    ParamStore store(*backend, odd_specs(), layout, coord_of(layout, rank), true);
+    ParamStore store(*device, odd_specs(), layout, coord_of(layout, rank), true);
     fill(store);
     const WrittenFile shard =
         write_shard(recording_format, folder.path(), example_state(5), shard_contents(store), rank);

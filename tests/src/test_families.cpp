@@ -82,7 +82,7 @@ TEST(Families, LatentAttentionEqualsTransformers) {
       expect_logits(engine, ids, at_once, c["logits"].get<std::vector<double>>());
     engine.take_statistics();
     const Index T = std::ssize(ids);
-    engine.train({1, T, ids, targets, T, 1, 1});
+    engine.forward_backward({1, T, ids, targets, T, 1, 1});
     const double loss = c["loss"].get<double>();
     EXPECT_NEAR(engine.take_statistics().loss_sum / static_cast<double>(T), loss, 1e-5 * loss);
     for (const ParamSpec& spec : engine.store().specs()) {

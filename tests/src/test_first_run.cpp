@@ -93,12 +93,12 @@ TEST(FirstRun, FillsTheParametersOfEveryLayout) {
   const TrainState state = read_state(step_dir);
   const Config config = parse_config(state.config, "the fixture");
   const std::vector<ParamSpec> specs = param_specs(config, state.vocab);
-  const std::unique_ptr<Device> backend = make_cpu();
+  const std::unique_ptr<Device> device = make_cpu();
   for (const Layout& layout : {Layout{1, 1, 1, 1}, Layout{2, 2, 2, 1}, Layout{4, 2, 1, 2}, Layout{3, 1, 3, 1}}) {
     SCOPED_TRACE(layout.str());
     std::map<std::string, std::vector<double>> whole;
     for (int rank = 0; rank < layout.ranks; ++rank) {
-      ParamStore store(*backend, specs, layout, coord_of(layout, rank), true);
+      ParamStore store(*device, specs, layout, coord_of(layout, rank), true);
       load_checkpoint(step_dir, store);
       test::for_each_element(store, [&](const std::string& name, Index i, float* x) {
         whole[name].resize(static_cast<std::size_t>(std::max(i + 1, static_cast<Index>(whole[name].size()))));

@@ -33,8 +33,8 @@ const Raw& plain() {
 
 // Error of the first reader that refuses a checkpoint; empty if all readers accept it.
 std::string refusal(const fs::path& dir) {
-  const std::unique_ptr<Device> backend = make_cpu();
-  ParamStore store(*backend, odd_specs(), Layout{}, coord_of(Layout{}, 0), true);
+  const std::unique_ptr<Device> device = make_cpu();
+  ParamStore store(*device, odd_specs(), Layout{}, coord_of(Layout{}, 0), true);
   const std::function<void()> readers[] = {[&] { read_state(dir); },
                                            [&] {
                                              const CheckpointTensors tensors(dir);
@@ -270,7 +270,7 @@ const Forgery forgeries[] = {
           })},
 };
 INSTANTIATE_TEST_SUITE_P(All, ForgedCheckpoint, testing::ValuesIn(forgeries),
-                         [](const auto& info) { return info.param.name; });
+                         [](const auto& test) { return test.param.name; });
 
 // A pipe in place of a file: readers do not wait for its data.
 TEST(ForgedCheckpoint, RejectsPipes) {
@@ -346,8 +346,8 @@ struct FileLimit {
 TEST(CheckpointFiles, AreOpenedFewAtATime) {
   const Folder a, b;
   const fs::path many = write_as(a.path(), {24, 2, 6, 1}, 200), one = write_as(b.path(), {1, 1, 1, 1}, 200);
-  const std::unique_ptr<Device> backend = make_cpu();
-  ParamStore store(*backend, odd_specs(), Layout{}, coord_of(Layout{}, 0), true);
+  const std::unique_ptr<Device> device = make_cpu();
+  ParamStore store(*device, odd_specs(), Layout{}, coord_of(Layout{}, 0), true);
   const FileLimit limit(8);
   load_checkpoint(many, store);
   EXPECT_EQ(wrong_elements(store), 0);
@@ -357,8 +357,8 @@ TEST(CheckpointFiles, AreOpenedFewAtATime) {
 TEST(CheckpointFiles, ReportErrorsIfTheyCannotBeOpened) {
   const Folder a, b;
   const fs::path first = write_as(a.path(), {4, 2, 2, 1}, 200), second = write_as(b.path(), {4, 1, 1, 1}, 200);
-  const std::unique_ptr<Device> backend = make_cpu();
-  ParamStore store(*backend, odd_specs(), Layout{}, coord_of(Layout{}, 0), false);
+  const std::unique_ptr<Device> device = make_cpu();
+  ParamStore store(*device, odd_specs(), Layout{}, coord_of(Layout{}, 0), false);
   const CheckpointTensors tensors(first);
   const auto too_many = [](const std::string& error) {
     return error.starts_with("2: ") && error.find("shard-0000") != std::string::npos &&

@@ -20,32 +20,31 @@ class LargeVocabulary : public ::testing::TestWithParam<Index> {
   const std::unique_ptr<Comm> self = make_comm_self();
   Engine engine{parse_config("[model]\nlayers=1\nd_model=8\nheads=1\nd_ff=8\nseq_len=70\n[run]\ndtype=bf16\n", "test"),
                 V, make_device("auto", 0), make_mesh(*self, {}), true};
-  Device& backend = engine.backend();
-  const ExecutionContext context{backend, engine.mesh(), engine.scratch(), DType::bf16};
+  Device& device = engine.device();
+  const ExecutionContext context{device, engine.mesh(), engine.scratch(), DType::bf16};
 
   // Gradients in memory of their own, in chunks of as many tokens as the device takes at a time.
   std::vector<std::uint16_t> gradients_apart(ConstView x, ConstView targets, ConstView total, View dw) {
     const View w = engine.store().get("output.weight").weight;
-    const Tensor dx = backend.tensor({T, D}, DType::bf16);
-    const Index chunk = std::clamp<Index>(backend.logits_chunk() / V, 64, 4096);
+    const Tensor dx = device.tensor({T, D}, DType::bf16);
+    const Index chunk = std::clamp<Index>(device.logits_chunk() / V, 64, 4096);
     for (Index at = 0; at < T; at += chunk) {
       const Index n = std::min(chunk, T - at);
-      const Tensor logits = backend.tensor({n, V}), partial = backend.tensor({1, n, 3}), lse = backend.tensor({n}),
-                   loss = backend.tensor({n}), dlogits = backend.tensor({n, V}, DType::bf16);
-      run(backend, ops::Gemm{.a = x.rows(at, n), .b = w, .transpose_b = true, .c = logits});
-      run(backend,
+      const Tensor logits = device.tensor({n, V}), partial = device.tensor({1, n, 3}), lse = device.tensor({n}),
+                   loss = device.tensor({n}), dlogits = device.tensor({n, V}, DType::bf16);
+      run(device, ops::Gemm{.a = x.rows(at, n), .b = w, .transpose_b = true, .c = logits});
+      run(device,
           ops::CrossEntropyForward{
               .logits = logits, .targets = targets.rows(at, n), .desc = {}, .partial = partial.view().reshape({n, 3})});
-      run(backend,
-          ops::CrossEntropyLoss{.partials = partial, .targets = targets.rows(at, n), .lse = lse, .loss = loss});
-      run(backend, ops::CrossEntropyBackward{.logits = logits,
-                                             .targets = targets.rows(at, n),
-                                             .lse = lse,
-                                             .total = total,
-                                             .desc = {},
-                                             .dlogits = dlogits});
-      run(backend, ops::Gemm{.a = dlogits.view(), .b = w, .c = dx.view().rows(at, n)});
-      run(backend,
+      run(device, ops::CrossEntropyLoss{.partials = partial, .targets = targets.rows(at, n), .lse = lse, .loss = loss});
+      run(device, ops::CrossEntropyBackward{.logits = logits,
+                                            .targets = targets.rows(at, n),
+                                            .lse = lse,
+                                            .total = total,
+                                            .desc = {},
+                                            .dlogits = dlogits});
+      run(device, ops::Gemm{.a = dlogits.view(), .b = w, .c = dx.view().rows(at, n)});
+      run(device,
           ops::Gemm{.a = dlogits.view(), .b = x.rows(at, n), .transpose_a = true, .accumulate = at > 0, .c = dw});
     }
     return contents<std::uint16_t>(dx);
@@ -53,7 +52,7 @@ class LargeVocabulary : public ::testing::TestWithParam<Index> {
   template <class Element>
   std::vector<Element> contents(ConstView x) {
     std::vector<Element> values(x.elements());
-    backend.to_host(x, values.data());
+    device.to_host(x, values.data());
     return values;
   }
 };
@@ -67,14 +66,14 @@ TEST_P(LargeVocabulary, GradientsEqualSeparateBuffers) {
   for (Index i = 0; i < T * D; ++i) values[i] = bf16_of_float(static_cast<float>(random.normal(i)));
   std::vector<std::int32_t> ids(T);
   for (Index t = 0; t < T; ++t) ids[t] = t % 9 == 4 ? -1 : static_cast<std::int32_t>(random.bits(T * D + t) % V);
-  const Tensor x = backend.tensor({T, D}, DType::bf16), dx = backend.tensor({T, D}, DType::bf16),
-               targets = backend.tensor({T}, DType::i32), total = backend.tensor({1}, DType::f64);
+  const Tensor x = device.tensor({T, D}, DType::bf16), dx = device.tensor({T, D}, DType::bf16),
+               targets = device.tensor({T}, DType::i32), total = device.tensor({1}, DType::f64);
   const double with_target = 62;
-  backend.to_device(values.data(), x);
-  backend.to_device(ids.data(), targets);
-  backend.to_device(&with_target, total);
+  device.to_device(values.data(), x);
+  device.to_device(ids.data(), targets);
+  device.to_device(&with_target, total);
 
-  const Tensor dw = backend.tensor({V, D});
+  const Tensor dw = device.tensor({V, D});
   const auto expected = gradients_apart(x, targets, total, dw);
   engine.store().clear_gradients();
   head.loss(context,

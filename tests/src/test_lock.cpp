@@ -22,12 +22,15 @@ namespace {
 bool no_locks = false;  // true: like some network file systems
 }
 
-// Replaces flock() of the C library in this program.
+// Replaces flock() of the C library in this program. A struct of POSIX has the same name.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wshadow"
 extern "C" int flock(int file, int operation) noexcept {
   if (!no_locks) return static_cast<int>(syscall(SYS_flock, file, operation));
   errno = ENOLCK;
   return -1;
 }
+#pragma GCC diagnostic pop
 
 namespace sy {
 namespace {
@@ -46,7 +49,7 @@ struct LockTest : testing::TestWithParam<bool> {
   TempFolder folder;
 };
 INSTANTIATE_TEST_SUITE_P(FileSystems, LockTest, testing::Values(false, true),
-                         [](const auto& info) { return info.param ? "WithoutLocks" : "WithLocks"; });
+                         [](const auto& test) { return test.param ? "WithoutLocks" : "WithLocks"; });
 
 // lock_holder() takes no lock.
 TEST_P(LockTest, NamesTheHolder) {

@@ -68,13 +68,13 @@ TEST_P(WholeModel, LossAndGradientsMatchReference) {
     targets[i] = i == 4 ? -1 : static_cast<std::int32_t>(draw.bits(1000 + i) % V);
   }
 
-  engine.train({B, S, ids, targets, T - 1, B, 1});
+  engine.forward_backward({B, S, ids, targets, T - 1, B, 1});
   const Statistics found = engine.take_statistics();
 
   reference::Model model(config, V, B, {ids.begin(), ids.end()}, {targets.begin(), targets.end()});
   const reference::ModelLoss expected = model.loss(parameters, false);
-  EXPECT_NEAR(found.loss_sum / (T - 1), expected.cross_entropy, 2e-6 * expected.cross_entropy);
-  double aux = 0, z = config.train.z_loss * found.lse_square_sum / (T - 1);
+  EXPECT_NEAR(found.loss_sum / static_cast<double>(T - 1), expected.cross_entropy, 2e-6 * expected.cross_entropy);
+  double aux = 0, z = config.train.z_loss * found.lse_square_sum / static_cast<double>(T - 1);
   std::size_t layer = 0;
   Index dropped_total = 0;
   for (const RouterStats& s : found.layers) {
@@ -308,7 +308,7 @@ INSTANTIATE_TEST_SUITE_P(
              {"--model.layers=4", "--model.pattern=local*2,global,narrow", "--attention.local.window=3",
               "--attention.local.rope_theta=50", "--attention.local.qk_norm=true", "--attention.global.position=none",
               "--attention.global.attention_softcap=3", "--attention.narrow.rope_fraction=0.7"}}),
-    [](const auto& info) { return info.param.name; });
+    [](const auto& test) { return test.param.name; });
 
 // Experts that the first router chose for each token.
 struct Choices {
@@ -317,7 +317,7 @@ struct Choices {
   explicit Choices(Engine& e) : engine(e) {
     engine.set_routing_hook([this](const RoutingView& r) {
       std::vector<std::int32_t> of_layer(static_cast<std::size_t>(r.experts.elements()));
-      engine.backend().to_host(r.experts, of_layer.data());
+      engine.device().to_host(r.experts, of_layer.data());
       experts.insert(experts.end(), of_layer.begin(), of_layer.end());
     });
   }
@@ -337,7 +337,7 @@ TEST(RandomChoice, DependsOnlyOnTokenIndices) {
     const std::vector<std::int32_t> ids(6 * 7, 3);
     const auto train = [&](Index first, Index sequences) {
       const auto some = std::span(ids).first(static_cast<std::size_t>(sequences * 7));
-      engine.train({sequences, 7, some, some, 42, 6, 1, first});
+      engine.forward_backward({sequences, 7, some, some, 42, 6, 1, first});
       return choices.take();
     };
     const std::vector<std::int32_t> all = train(10, 6), first = train(10, 2), rest = train(12, 4);
@@ -362,7 +362,7 @@ TEST(BalancedChoice, ChoosesExpertsRoundRobin) {
   engine.store().initialize(7);
   Choices choices(engine);
   const std::vector<std::int32_t> ids(3 * 7, 3);
-  engine.train({3, 7, ids, ids, 42, 6, 1, 10});
+  engine.forward_backward({3, 7, ids, ids, 42, 6, 1, 10});
   std::vector<std::int32_t> expected;
   for (Index token = 10 * 7; token < 13 * 7; ++token)
     for (Index choice = 0; choice < 2; ++choice) expected.push_back(static_cast<std::int32_t>((token + choice) % 7));
@@ -379,7 +379,7 @@ TEST(BalancedChoice, StaysWithinGroups) {
   engine.store().initialize(7);
   Choices choices(engine);
   const std::vector<std::int32_t> ids(3 * 7, 3);
-  engine.train({3, 7, ids, ids, 42, 6, 1, 0});
+  engine.forward_backward({3, 7, ids, ids, 42, 6, 1, 0});
   std::vector<std::int32_t> expected;
   for (std::int32_t token = 0; token < 3 * 7; ++token) {
     // The second expert of an odd token would be in the next group.
@@ -406,7 +406,7 @@ TEST(EmptyRank, TrainsWithoutSequences) {
     const auto self = make_comm_self();
     Engine engine(config, 11, make_cpu(), single_mesh(*self), true);
     engine.store().initialize(7);
-    engine.train({0, 7, {}, {}, 7, 1, 1});
+    engine.forward_backward({0, 7, {}, {}, 7, 1, 1});
     const Statistics found = engine.take_statistics();
     EXPECT_EQ(found.loss_sum, 0);
     for (const RouterStats& s : found.layers) EXPECT_EQ(s.routed, std::vector<Index>(5, 0));
@@ -447,7 +447,7 @@ TEST(Memory, PlanEqualsAllocation) {
     EXPECT_EQ(engine.store().allocated_bytes(), plan.parameters());
     EXPECT_GT(engine.store().packed_weights().bytes(), plan.gradients);
     const std::vector<std::int32_t> ids(21, 3);
-    engine.train({3, 7, ids, ids, 21, 3, 1});
+    engine.forward_backward({3, 7, ids, ids, 21, 3, 1});
     EXPECT_EQ(engine.saved().peak() + engine.scratch().peak(), plan.activations());
     EXPECT_EQ(engine.saved().in_use(), 0);
     EXPECT_EQ(engine.scratch().in_use(), 0);

@@ -52,7 +52,7 @@ TEST_P(MoeLayer, EqualsTransformers) {
 
   const auto self = make_comm_self();
   Engine engine(config, 5, make_cpu(), make_mesh(*self, {}), true);
-  Device& b = engine.backend();
+  Device& b = engine.device();
   const std::string prefix = "layers.0.moe.";
   const auto put = [&](const Json& values, View x) {
     const auto numbers = values.get<std::vector<double>>();
@@ -96,7 +96,7 @@ TEST_P(MoeLayer, EqualsTransformers) {
 INSTANTIATE_TEST_SUITE_P(Cases, MoeLayer,
                          testing::Values("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "deepseek_v2", "deepseek_v3",
                                          "gpt_oss"),
-                         [](const auto& info) { return info.param; });
+                         [](const auto& test) { return test.param; });
 
 // Activations that one more layer saves for backward, in numbers of 4 bytes per token, with T
 // tokens per rank. ep: ranks that share the experts.
@@ -108,7 +108,7 @@ double saved_per_token(Index T, const std::vector<std::string>& settings, int ep
     const auto world = make_comm_dry(ep, 0);
     Engine engine(config, 5, make_dry(), make_dry_mesh(*world, {.ranks = ep, .ep = ep}), true);
     const std::vector<std::int32_t> ids(static_cast<std::size_t>(T));
-    engine.train({1, T, ids, ids, T * ep, ep, 1});
+    engine.forward_backward({1, T, ids, ids, T * ep, ep, 1});
     peak[more] = engine.saved().peak();
   }
   return static_cast<double>(peak[1] - peak[0]) / static_cast<double>(4 * T);
@@ -149,7 +149,7 @@ TEST(ActivationMemory, StoresATokenOncePerRank) {
                  more = saved_per_token(T, sparse, ep) - saved_per_token(T, dense, ep) - one;
     // Rows; indices of the choices of received tokens; copies of each token, and the token of each
     // copy.
-    EXPECT_NEAR(more, received * D + (received - 1) * k + 2 * std::min<Index>(k, ep), 1) << "ep " << ep;
+    EXPECT_NEAR(more, received * D + (received - 1) * k + 2.0 * std::min<int>(k, ep), 1) << "ep " << ep;
     EXPECT_LT(more, k * D) << "ep " << ep;
   }
 }

@@ -69,7 +69,7 @@ struct Model {
   void clear_gradients_that_hold(float value) {
     ParamStore& store = engine.store();
     for (std::size_t g = 0; g < store.layout().groups.size(); ++g)
-      run(engine.backend(), ops::Fill{.x = store.buffers(g).grads, .value = value});
+      run(engine.device(), ops::Fill{.x = store.buffers(g).grads, .value = value});
     store.clear_gradients();
   }
   std::unique_ptr<Comm> self;
@@ -130,14 +130,14 @@ TEST_P(PipelinedPasses, StagesGiveTheSameGradients) {
   const auto ids = tokens(T, 1), targets = tokens(T, 2);
   Model whole(config);
   std::vector<Index> whole_done;
-  whole.engine.train({sequences, S, ids, targets, T, sequences, 1},
-                     {[&](Index bucket) { whole_done.push_back(bucket); }, {}});
+  whole.engine.forward_backward({sequences, S, ids, targets, T, sequences, 1},
+                                {[&](Index bucket) { whole_done.push_back(bucket); }, {}});
 
   for (Index cut = 1; cut < layers; ++cut) {
     Model model(config);
     Engine& engine = model.engine;
-    const ExecutionContext context{engine.backend(), engine.mesh(), engine.scratch(), config.dtype()};
-    const RopeTables rope(engine.backend(), block_specs(config), S);
+    const ExecutionContext context{engine.device(), engine.mesh(), engine.scratch(), config.dtype()};
+    const RopeTables rope(engine.device(), block_specs(config), S);
     Stage first(config, engine.store(), {0, cut}, {}, rope), second(config, engine.store(), {cut, layers}, {}, rope);
     EXPECT_EQ(first.moe_layers() + second.moe_layers(), whole.engine.model().moe_layers());
 
@@ -152,7 +152,7 @@ TEST_P(PipelinedPasses, StagesGiveTheSameGradients) {
     const Batch batch{
         .streams = {stream}, .targets = view_of(targets.data(), {T}), .step = {view_of(&total, {1}), sequences, 1}};
     const auto slot = [&] {
-      MicroBatchState s{Arena([&](Index bytes) { return engine.backend().allocate(bytes); })};
+      MicroBatchState s{Arena([&](Index bytes) { return engine.device().allocate(bytes); })};
       s.batch = batch;
       return s;
     };

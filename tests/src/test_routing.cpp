@@ -55,7 +55,7 @@ struct RoutedModel {
     // Initial weights are so small that no expert would matter.
     for (Index l = 0; l < 2; ++l)
       for (const char* name : {"up", "down"})
-        run(engine.backend(),
+        run(engine.device(),
             ops::Scale{.x = engine.store().get(fmt::format("layers.{}.moe.experts.{}.weight", l, name)).weight,
                        .factor = 20});
     engine.store().packed_weights().invalidate();
@@ -308,7 +308,7 @@ TEST(Ablate, MaskingEqualsAModelWithoutTheExpert) {
     for (Index e = 0; e < 4; ++e) {
       RoutedModel without(config);
       const View up = without.engine.store().get(fmt::format("layers.{}.moe.experts.up.weight", l)).weight;
-      run(without.engine.backend(), ops::Fill{.x = up.rows(e, 1), .value = 0});
+      run(without.engine.device(), ops::Fill{.x = up.rows(e, 1), .value = 0});
       without.engine.store().packed_weights().invalidate();
       const auto scores = evaluate(without.engine, dataset, {2, 0, true}, [](Index, Index) {});
       for (std::size_t d = 0; d < 2; ++d) {

@@ -6,9 +6,9 @@
 
 #include "src/evaluate/evaluate.h"
 #include "src/evaluate/logits.h"
+#include "src/numerics/reference/all.h"
 #include "src/train/lr_schedule.h"
 #include "src/train/trainer.h"
-#include "tests/reference.h"
 #include "tests/src/temp_folder.h"
 #include "tests/src/two_domains.h"
 
@@ -88,7 +88,7 @@ TEST(Trainer, StepsEqualAHandWrittenLoop) {
         ids.insert(ids.end(), window.begin(), window.end() - 1);
         targets.insert(targets.end(), window.begin() + 1, window.end());
       }
-      by_hand.engine.train({2, 5, ids, targets, 30, 6, 3});
+      by_hand.engine.forward_backward({2, 5, ids, targets, 30, 6, 3});
     }
     optimizer.step(config.train, learning_rate(config.train, step + 1), step + 1);
     const Statistics found = by_hand.engine.take_statistics();

@@ -5,10 +5,13 @@
 
 #include <map>
 
+#include "kernels/ops/elementwise.h"
 #include "kernels/philox.h"
 #include "src/model/block.h"
+#include "src/model/core_attention.h"
+#include "src/model/linear.h"
 #include "src/model/load_balancing.h"
-#include "tests/reference.h"
+#include "src/numerics/reference/all.h"
 
 namespace sy {
 namespace {
@@ -83,6 +86,7 @@ struct Reference {
   const Parameters& p;
   std::string name;  // of the sublayer's parameters
   Index B, S;
+  std::vector<Index> lengths = std::vector<Index>(B, S);  // of sequences that are not causal
 
   const double* weight(const std::string& of) const { return p.at(name + of).data(); }
 
@@ -93,12 +97,18 @@ struct Reference {
     const auto heads = [&](const Numbers& of, Index n) {
       return reference::HeadsOf{of.data(), S, n, 0, n, a.key_width};
     };
-    const Numbers out = reference::attention(B, heads(q, a.heads), heads(k, a.kv_heads), heads(v, a.kv_heads), a.scale,
-                                             0, [&](Index, Index i, Index j) { return !a.causal || j <= i; })
-                            .out;
+    const Numbers out =
+        reference::attention(B, heads(q, a.heads), heads(k, a.kv_heads), heads(v, a.kv_heads), a.scale, 0,
+                             [&](Index b, Index i, Index j) { return a.causal ? j <= i : j < lengths[b]; })
+            .out;
     return linear(out, weight(".out.weight"), D, a.heads * a.value_width);
   }
-  Numbers operator()(const LatentAttentionSpec&, const Numbers&) const { return {}; }
+  // Kinds that no test here puts into a block.
+  template <class Spec>
+  Numbers operator()(const Spec&, const Numbers&) const {
+    ADD_FAILURE() << "no reference of " << name;
+    return {};
+  }
   Numbers operator()(const MlpSpec& f, const Numbers& x) const {
     return ffn(f, weight(".up.weight"), weight(".down.weight"), x);
   }
@@ -182,7 +192,8 @@ Numbers finite_differences(Numbers& at, const Numbers& dy, const F& compute) {
 
 // The parameters of a block as layer 0, and memory for its passes.
 struct Layer {
-  explicit Layer(const BlockSpec& spec) : store(*device, specs_of(spec), {}, {}, true) {
+  explicit Layer(const BlockSpec& spec) : Layer(specs_of(spec)) {}
+  explicit Layer(std::vector<ParamSpec> specs) : store(*device, std::move(specs), {}, {}, true) {
     for (const ParamSpec& param : store.specs()) {
       parameters[param.name] = normal(param.name, param.shape.elements(), param.init.kind == InitKind::ones);
       put(parameters[param.name], store.get(param.name).weight);
@@ -211,6 +222,7 @@ TokenStream stream_of(Index sequences, Index seq_len) {
   return {.sequences = sequences, .seq_len = seq_len, .ids = {}, .positions = {}};
 }
 
+// The sequences of the first stream have lengths, those of the second one have not.
 TEST(Sublayers, AttendToLaterTokensOfTheirStream) {
   const AttentionSpec spec = attention_of_config(false);
   const BlockSpec block{configured()[0].norm, {{{branch("attention", spec)}}}};
@@ -219,7 +231,12 @@ TEST(Sublayers, AttendToLaterTokensOfTheirStream) {
   const std::string name = "layers.0.attention";
   const auto attention = make_sublayer(spec, {D, l.store, rope, {}, l.counts}, name + ".");
   l.store.packed_weights().refresh();
-  const Batch batch{.streams = {stream_of(2, 7), stream_of(3, 4)}, .targets = {}, .step = {{}, 1, 1}};
+  Batch batch{.streams = {stream_of(2, 7), stream_of(3, 4)}, .targets = {}, .step = {{}, 1, 1}};
+  const std::vector<Index> length_of = {7, 3};  // of the first stream
+  const std::vector<std::int32_t> host_lengths(length_of.begin(), length_of.end());
+  const Tensor lengths = l.device->tensor({2}, DType::i32);
+  l.device->to_device(host_lengths.data(), lengths);
+  batch.streams[0].lengths = lengths;
   for (const TokenStream& stream : batch.streams) {
     const Index B = stream.sequences, S = stream.seq_len, T = stream.tokens();
     Numbers x = normal("x", T * D);
@@ -234,13 +251,137 @@ TEST(Sublayers, AttendToLaterTokensOfTheirStream) {
     attention->forward(layer, device_x, {.y = y}, *saved);
     attention->backward(layer, device_dy, *saved, dx);
 
-    const auto compute = [&] { return Reference{l.parameters, name, B, S}(spec, x); };
+    const auto compute = [&] {
+      return Reference{l.parameters, name, B, S, stream.lengths ? length_of : std::vector<Index>(B, S)}(spec, x);
+    };
     expect_near("y", y, compute());
     expect_near("dx", dx, finite_differences(x, dy, compute));
     for (const char* weight : {".q.weight", ".k.weight", ".v.weight", ".out.weight"})
       expect_near(weight, l.store.get(name + weight).grad,
                   finite_differences(l.parameters[name + weight], dy, compute));
   }
+}
+
+// Attention from the tokens of the decoder to the output of the encoder, in its simplest form.
+class CrossAttention {
+ public:
+  struct Saved {
+    ConstView x, output;   // [T, D] of the decoder, [Te, D] of the encoder
+    View q, kv, out, lse;  // [B, S, H, hd], [B, Se, 2 K, hd], [B, S, H, hd], [B, H, S]
+  };
+  CrossAttention(const AttentionSpec& spec, ParamStore& store, const std::string& prefix)
+      : spec_(spec),
+        core_(spec, store, prefix, 0),
+        q_(store, store.get(prefix + "q.weight"), D),
+        kv_(store, store.get_fused(prefix + "k.weight", 2), D),
+        out_(store, store.get(prefix + "out.weight"), spec.heads * spec.value_width) {}
+  static void add_params(ParamList& list, const std::string& name, const AttentionSpec& a) {
+    list.matrix(name + ".q.weight", {a.heads, a.key_width, D}, {}, init_normal);
+    list.matrix(name + ".k.weight", {a.kv_heads, a.key_width, D}, {}, init_normal);
+    list.matrix(name + ".v.weight", {a.kv_heads, a.value_width, D}, {}, init_normal, true);
+    add_core_params(list, name, a);
+  }
+  void forward(const LayerContext& layer, ConstView x, Output to, Saved& s) const {
+    const ExecutionContext& context = layer.context;
+    s.x = gather_tokens(context, layer.saved, x);
+    s.output = gather_tokens(context, layer.saved, layer.encoder().output);
+    s.q = layer.save(heads_of_stream(layer.stream, spec_.heads));
+    s.kv = layer.save(heads_of_stream(layer.encoder(), 2 * spec_.kv_heads));
+    s.out = layer.save(s.q.shape());
+    s.lse = layer.saved.f32({s.q.dim(0), s.q.dim(2), s.q.dim(1)});
+    q_.forward(context, s.x, by_token(s.q));
+    kv_.forward(context, s.output, by_token(s.kv));
+    core_.forward(context, s.q, keys(s.kv), values(s.kv), s.out, s.lse, {.key_lengths = layer.encoder().lengths});
+    out_.forward_sum(context, by_token(s.out), to);
+  }
+  void backward(const LayerContext& layer, ConstView dy, const Saved& s, View dx) {
+    const ExecutionContext& context = layer.context;
+    const Arena::Scope scope(context.scratch);
+    const View dout = context.temp(s.out.shape()), dq = context.temp(s.q.shape()), dkv = context.temp(s.kv.shape());
+    dy = gather_tokens(context, context.scratch, dy);
+    out_.backward_input(context, dy, by_token(dout));
+    out_.backward_weight(context, dy, by_token(s.out));
+    core_.backward(context, dout, s.q, keys(s.kv), values(s.kv), s.out, s.lse, dq, keys(dkv), values(dkv),
+                   {.key_lengths = layer.encoder().lengths});
+    q_.backward_weight(context, by_token(dq), s.x);
+    q_.backward_input_sum(context, by_token(dq), dx);
+    kv_.backward_weight(context, by_token(dkv), s.output);
+    const View doutput = context.temp(layer.encoder().output.shape());
+    kv_.backward_input_sum(context, by_token(dkv), doutput);
+    run(context.device, ops::Add{.x = doutput, .y = layer.encoder().doutput});
+  }
+
+ private:
+  Shape heads_of_stream(const TokenStream& stream, Index heads) const {
+    return {stream.sequences, stream.seq_len, heads, spec_.key_width};
+  }
+  static View by_token(View x) { return x.reshape({x.dim(0) * x.dim(1), x.dim(2) * x.dim(3)}); }
+  Heads keys(View kv) const { return heads_of(kv, 0, spec_.kv_heads); }
+  Heads values(View kv) const { return heads_of(kv, spec_.kv_heads, spec_.kv_heads); }
+
+  AttentionSpec spec_;
+  CoreAttention core_;
+  Linear q_, kv_, out_;
+};
+
+// Queries of one stream read the output of another one, whose sequences have other lengths. Its
+// gradient is a sum over the layers that read it.
+TEST(Sublayers, AttendToTheOutputOfAnotherStack) {
+  const AttentionSpec spec = attention_of_config(false);
+  const std::string name = "layers.0.cross_attention";
+  ParamList list(D, 1);
+  CrossAttention::add_params(list, name, spec);
+  Layer l(list.specs);
+  CrossAttention attention(spec, l.store, name + ".");
+  l.store.packed_weights().refresh();
+  for (const ParamSpec& param : l.store.specs()) put(Numbers(param.shape.elements()), l.store.get(param.name).grad);
+
+  constexpr Index B = 2, S = 3, Se = 5, T = B * S, Te = B * Se, layers = 2;
+  Numbers x = normal("x", T * D), output = normal("output", Te * D);
+  const Numbers dy = normal("dy", T * D);
+  const Tensor device_x = l.device->tensor({T, D}), device_dy = l.device->tensor({T, D}), y = l.device->tensor({T, D}),
+               dx = l.device->tensor({T, D}), encoded = l.device->tensor({Te, D}), dencoded = l.device->tensor({Te, D});
+  put(x, device_x);
+  put(dy, device_dy);
+  put(output, encoded);
+  put(Numbers(Te * D), dencoded);
+  Batch batch{.streams = {stream_of(B, Se), stream_of(B, S)}, .targets = {}, .step = {{}, 1, 1}};
+  const LayerContext layer{l.context, batch, batch.decoder(), l.saved};
+  EXPECT_THROW(layer.encoder(), std::logic_error);
+  const Tensor lengths = l.device->tensor({B}, DType::i32);
+  const std::int32_t length_of[B] = {Se, 2};
+  l.device->to_device(length_of, lengths);
+  batch.streams[0].lengths = lengths;
+  batch.streams[0].output = encoded;
+  batch.streams[0].doutput = dencoded;
+  CrossAttention::Saved saved;
+  attention.forward(layer, device_x, {.y = y}, saved);
+  for (Index i = 0; i < layers; ++i) attention.backward(layer, device_dy, saved, dx);
+  l.store.finish_gradients();
+
+  const auto compute = [&] {
+    const auto weight = [&](const char* of) { return l.parameters[name + of].data(); };
+    const auto heads = [&](const Numbers& of, Index tokens, Index n) {
+      return reference::HeadsOf{of.data(), tokens, n, 0, n, spec.key_width};
+    };
+    const Index H = spec.heads, K = spec.kv_heads, hd = spec.key_width;
+    const Numbers q = linear(x, weight(".q.weight"), H * hd, D), k = linear(output, weight(".k.weight"), K * hd, D),
+                  v = linear(output, weight(".v.weight"), K * hd, D);
+    const Numbers out = reference::attention(B, heads(q, S, H), heads(k, Se, K), heads(v, Se, K), spec.scale, 0,
+                                             [&](Index b, Index, Index j) { return j < length_of[b]; })
+                            .out;
+    return linear(out, weight(".out.weight"), D, H * hd);
+  };
+  const auto of_all_layers = [&](Numbers gradient) {
+    for (double& g : gradient) g *= layers;
+    return gradient;
+  };
+  expect_near("y", y, compute());
+  expect_near("dx", dx, finite_differences(x, dy, compute));
+  expect_near("doutput", dencoded, of_all_layers(finite_differences(output, dy, compute)));
+  for (const char* weight : {".q.weight", ".k.weight", ".v.weight", ".out.weight"})
+    expect_near(weight, l.store.get(name + weight).grad,
+                of_all_layers(finite_differences(l.parameters[name + weight], dy, compute)));
 }
 
 TEST(Blocks, AreListsOfGroupsOfBranches) {

@@ -42,8 +42,8 @@ TEST(Sweep, CombinationsVaryTheLastFastest) {
 
 TEST(Sweep, FilesNameBaseAndVariations) {
   const Folder folder;
-  const auto written = [&](const std::string& text) {
-    write_file(folder.path() / "some.ini", text);
+  const auto written = [&](const std::string& content) {
+    write_file(folder.path() / "some.ini", content);
     return read_sweep(folder.path() / "some.ini");
   };
   const Sweep sweep = written("[sweep]\nbase = base.ini\nvary = a.b=1,2\nvary = c.d=3\n[train]\nsteps = 5\n");

@@ -84,7 +84,7 @@ TEST_P(GoldenTokenizer, EqualsTheTokenizersLibrary) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, GoldenTokenizer, testing::ValuesIn(golden_names()),
-                         [](const auto& info) { return info.param; });
+                         [](const auto& test) { return test.param; });
 
 TEST(TokenizerJson, DescribesItsTokens) {
   const TempFolder folder;

@@ -8,10 +8,10 @@
 
 #include "src/generate/sample.h"
 #include "src/model/engine.h"
+#include "src/numerics/reference/all.h"
 #include "src/train/distributed_optimizer.h"
 #include "src/train/lr_schedule.h"
 #include "src/train/memory.h"
-#include "tests/reference.h"
 #include "tests/src/box_index.h"
 #include "tests/src/temp_folder.h"
 
@@ -31,8 +31,8 @@ Config::Train schedule(Schedule kind, Index steps, Index warmup) {
 // Values derived from weights are computed again after every possible change, also if the device
 // packs no weights.
 TEST(PackedWeights, RefreshesDerivedValuesAfterEveryChange) {
-  const auto backend = make_cpu();
-  PackedWeights weights(*backend, {}, [] {});
+  const auto device = make_cpu();
+  PackedWeights weights(*device, {}, [] {});
   int made = 0;
   weights.derive([&] { ++made; });
   const auto refreshed = [&] {
@@ -49,9 +49,9 @@ TEST(PackedWeights, RefreshesDerivedValuesAfterEveryChange) {
 // unchanged.
 TEST(Memory, AdviceNamesTheKeysToSet) {
   const auto fails = [](const std::vector<std::string>& settings) {
-    const auto backend = make_cpu();
+    const auto device = make_cpu();
     const std::string advice = memory_advice(parse_config("", "test", settings));
-    return MESSAGE_OF(Failure, with_advice(advice, [&] { return backend->allocate(Index{1} << 60); }));
+    return MESSAGE_OF(Failure, with_advice(advice, [&] { return device->allocate(Index{1} << 60); }));
   };
   EXPECT_EQ(fails({"--moe.experts=4", "--moe.capacity_factor=0"}),
             "no memory for 1152921504606846976 bytes: lower train.micro_batch, or set train.recompute = true, or set "
@@ -136,7 +136,7 @@ TEST(DistributedOptimizer, ClipsAndDecaysMatricesOnly) {
   matrix.grad.f32()[0] = 3;
   norm.grad.f32()[0] = 4;
   one.optimizer.step(one.config.train, 0.01, 1);
-  EXPECT_DOUBLE_EQ(one.optimizer.norm(), 5.0);
+  EXPECT_DOUBLE_EQ(one.optimizer.gradient_norm(), 5.0);
   // After clipping g = 0.3 and 0.4; the first AdamW step moves by lr * g / (|g| + eps).
   EXPECT_NEAR(matrix.weight.f32()[0], w0 - 0.01 * (1 + 0.2 * w0), 1e-6);
   EXPECT_NEAR(norm.weight.f32()[0], n0 - 0.01, 1e-6);
@@ -180,8 +180,8 @@ TEST(DistributedOptimizer, StepsMatchSgd) {
     for (Index i = 0; i < n; ++i) g[i] = matrix.grad.f32()[i] = static_cast<float>(random.normal(step * n + i));
     one.optimizer.step(train, lr, step);
     one.engine.store().finish_gradients();
-    ASSERT_GT(one.optimizer.norm(), 2);
-    reference::momentum_update(0.8, 2 / one.optimizer.norm(), g, m);
+    ASSERT_GT(one.optimizer.gradient_norm(), 2);
+    reference::momentum_update(0.8, 2 / one.optimizer.gradient_norm(), g, m);
     reference::apply_update(lr, train.weight_decay, m, w);
     for (Index i = 0; i < n; ++i) ASSERT_NEAR(matrix.weight.f32()[i], w[i], 1e-6) << "step " << step;
   }
@@ -193,9 +193,9 @@ TEST(DistributedOptimizer, TreatsUnwrittenGradientsAsZero) {
   const Param matrix = one.engine.store().get("output.weight");
   std::fill_n(matrix.grad.f32(), matrix.grad.elements(), 3.0f);
   one.optimizer.step(one.config.train, 0.01, 1);
-  EXPECT_GT(one.optimizer.norm(), 0);
+  EXPECT_GT(one.optimizer.gradient_norm(), 0);
   one.optimizer.step(one.config.train, 0.01, 2);
-  EXPECT_EQ(one.optimizer.norm(), 0);
+  EXPECT_EQ(one.optimizer.gradient_norm(), 0);
 }
 
 TEST(DistributedOptimizer, SkipsNonFiniteGradients) {
@@ -204,7 +204,7 @@ TEST(DistributedOptimizer, SkipsNonFiniteGradients) {
   const std::vector<float> before(matrix.weight.f32(), matrix.weight.f32() + matrix.weight.elements());
   matrix.grad.f32()[5] = INFINITY;
   one.optimizer.step(one.config.train, 0.01, 1);
-  EXPECT_FALSE(std::isfinite(one.optimizer.norm()));
+  EXPECT_FALSE(std::isfinite(one.optimizer.gradient_norm()));
   EXPECT_EQ(before, std::vector<float>(matrix.weight.f32(), matrix.weight.f32() + matrix.weight.elements()));
 }
 
@@ -212,13 +212,13 @@ TEST(DistributedOptimizer, SkipsNonFiniteGradients) {
 TEST(Store, InitializesEveryLayoutBitwiseEqual) {
   const Config config =
       parse_config("[model]\nlayers=2\nd_model=24\nheads=4\nkv_heads=2\n[moe]\nexperts=4\nd_ff=12\n", "test");
-  const auto backend = make_cpu();
+  const auto device = make_cpu();
   const auto specs = param_specs(config, 13);
-  ParamStore whole(*backend, specs, {}, coord_of({}, 0), false);
+  ParamStore whole(*device, specs, {}, coord_of({}, 0), false);
   whole.initialize(5);
   const Layout layout{8, 4, 2, 2};
   for (int rank = 0; rank < layout.ranks; ++rank) {
-    ParamStore shard(*backend, specs, layout, coord_of(layout, rank), false);
+    ParamStore shard(*device, specs, layout, coord_of(layout, rank), false);
     shard.initialize(5);
     for (const ParamSpec& spec : specs) {
       const Box box = owned_box(spec.shape, spec.split, layout, coord_of(layout, rank));
@@ -231,8 +231,8 @@ TEST(Store, InitializesEveryLayoutBitwiseEqual) {
 
 TEST(Store, InitializesWithTheDeviationOfTheSpec) {
   const Config config = parse_config("[model]\nlayers=2\nd_model=64\nheads=4\nd_ff=128\n", "test");
-  const auto backend = make_cpu();
-  ParamStore store(*backend, param_specs(config, 300), {}, coord_of({}, 0), false);
+  const auto device = make_cpu();
+  ParamStore store(*device, param_specs(config, 300), {}, coord_of({}, 0), false);
   store.initialize(1);
   for (const auto& [name, deviation] : {std::pair{"embedding.weight", 0.02}, {"layers.1.mlp.down.weight", 0.01}}) {
     const View w = store.get(name).weight;

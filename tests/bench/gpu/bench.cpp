@@ -17,30 +17,30 @@ Environment::~Environment() {
   before_ ? setenv(name_, before_->c_str(), 1) : unsetenv(name_);
 }
 
-double sample(Device& backend, Index n, const Run& run) {
-  backend.synchronize();
+double sample(Device& device, Index n, const Run& run) {
+  device.synchronize();
   const double started = seconds_now();
   for (Index i = 0; i < n; ++i) run();
-  backend.synchronize();
+  device.synchronize();
   return (seconds_now() - started) / static_cast<double>(n);
 }
 
-Index repetitions(Device& backend, const Setup& setup, const Run& run) {
+Index repetitions(Device& device, const Setup& setup, const Run& run) {
   run();
-  const double once = sample(backend, 2, run);
+  const double once = sample(device, 2, run);
   // Two short runs say little: most of their time is the wait for their end.
   const Index n = std::max<Index>(1, std::llround(std::min(setup.sample_seconds / once, 1e6)));
-  return std::max<Index>(1, std::llround(setup.sample_seconds / sample(backend, std::max<Index>(1, n / 8), run)));
+  return std::max<Index>(1, std::llround(setup.sample_seconds / sample(device, std::max<Index>(1, n / 8), run)));
 }
 
-Spread measure(Device& backend, const Setup& setup, const Run& run) {
-  const Index n = repetitions(backend, setup, run);
+Spread measure(Device& device, const Setup& setup, const Run& run) {
+  const Index n = repetitions(device, setup, run);
   std::vector<double> seconds;
-  for (int i = 0; i < setup.samples; ++i) seconds.push_back(sample(backend, n, run));
+  for (int i = 0; i < setup.samples; ++i) seconds.push_back(sample(device, n, run));
   return spread_of(seconds);
 }
 
-void fill_normal(Device& backend, View x, double deviation, std::string_view name) {
+void fill_normal(Device& device, View x, double deviation, std::string_view name) {
   constexpr Index period = 1000003;
   const Index n = x.elements(), first = std::min(n, period);
   const RandomStream random(1, name);
@@ -50,19 +50,19 @@ void fill_normal(Device& backend, View x, double deviation, std::string_view nam
   if (x.dtype() == DType::bf16) {
     std::vector<std::uint16_t> rounded(first);
     std::transform(values.begin(), values.end(), rounded.begin(), bf16_of_float);
-    backend.to_device(rounded.data(), flat.rows(0, first));
+    device.to_device(rounded.data(), flat.rows(0, first));
   } else {
-    backend.to_device(values.data(), flat.rows(0, first));
+    device.to_device(values.data(), flat.rows(0, first));
   }
   for (Index done = first; done < n;) {
     const Index more = std::min(done, n - done);
-    run(backend, ops::Copy{.x = flat.rows(0, more), .y = flat.rows(done, more)});
+    run(device, ops::Copy{.x = flat.rows(0, more), .y = flat.rows(done, more)});
     done += more;
   }
 }
 
 void fill_parameters(Engine& engine) {
-  Device& b = engine.backend();
+  Device& b = engine.device();
   ParamStore& store = engine.store();
   for (const ParamSpec& spec : store.specs()) {
     const View weight = store.get(spec.name).weight;
@@ -83,12 +83,12 @@ void fill_parameters(Engine& engine) {
   }
 }
 
-double checked_norm(Device& backend, ConstView x) {
-  const Tensor values = backend.tensor(x.shape()), sum = backend.tensor({1}, DType::f64);
-  run(backend, ops::Convert{.x = x, .y = values});
-  run(backend, ops::SumSquares{.x = values, .out = sum});
+double checked_norm(Device& device, ConstView x) {
+  const Tensor values = device.tensor(x.shape()), sum = device.tensor({1}, DType::f64);
+  run(device, ops::Convert{.x = x, .y = values});
+  run(device, ops::SumSquares{.x = values, .out = sum});
   double squares = 0;
-  backend.to_host(sum, &squares);
+  device.to_host(sum, &squares);
   if (!(squares > 0) || !std::isfinite(squares)) fail("a result of {} elements has norm {}", x.elements(), squares);
   return std::sqrt(squares);
 }

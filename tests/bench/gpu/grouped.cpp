@@ -24,7 +24,7 @@ struct Way {
 };
 constexpr Index always_small = std::numeric_limits<Index>::max();
 constexpr Way ways[] = {{"each", 0, "grouped"}, {"all", always_small, "grouped"}, {"streams", always_small, "streams"}};
-std::unique_ptr<Device> backend_of(const Setup& setup, const Way& way) {
+std::unique_ptr<Device> device_of(const Setup& setup, const Way& way) {
   const Environment threshold("SWITCHYARD_LARGE_PRODUCT", std::to_string(way.large_product)),
       small("SWITCHYARD_SMALL_PRODUCTS", way.small_products);
   return setup.make();
@@ -35,9 +35,9 @@ std::unique_ptr<Device> backend_of(const Setup& setup, const Way& way) {
 void measure_grouped(const Setup& setup, std::vector<Section>& sections) {
   sections.push_back({"Experts' products: a call of cuBLAS each, one for all, or each on side streams", "", {}});
   Section& section = sections.back();
-  std::vector<std::unique_ptr<Device>> backends;
-  for (const Way& way : ways) backends.push_back(backend_of(setup, way));
-  Device& first = *backends.front();
+  std::vector<std::unique_ptr<Device>> devices;
+  for (const Way& way : ways) devices.push_back(device_of(setup, way));
+  Device& first = *devices.front();
   std::vector<BothWays> pairs;
   for (const Experts& e : setup.small ? std::span<const Experts>(small_sizes) : sizes) {
     Operands weights(first, setup.dtype);
@@ -54,17 +54,17 @@ void measure_grouped(const Setup& setup, std::vector<Section>& sections) {
           {"weights' gradient",
            [&](Device& b) { ops::run(b, ops::GroupedGemmWgrad{.dy = y, .x = x, .groups = groups, .dw = dw}); }}};
       for (const auto& [what, product] : products) {
-        const auto run = [&](std::size_t way) { return [&, way] { product(*backends[way]); }; };
+        const auto run = [&](std::size_t way) { return [&, way] { product(*devices[way]); }; };
         const Index n = repetitions(first, setup, run(0));
-        std::vector<std::vector<double>> seconds(backends.size());
+        std::vector<std::vector<double>> seconds(devices.size());
         for (int round = 0; round < setup.samples; ++round)  // alternating, because clocks change
-          for (std::size_t way = 0; way < backends.size(); ++way)
-            seconds[way].push_back(sample(*backends[way], n, run(way)));
+          for (std::size_t way = 0; way < devices.size(); ++way)
+            seconds[way].push_back(sample(*devices[way], n, run(way)));
         const double multiplications = static_cast<double>(rows * e.n * e.q),
                      flops = 2 * multiplications * static_cast<double>(e.count);
         const double each = spread_of(seconds[0]).median;
         pairs.push_back({multiplications, each, spread_of(seconds[1]).median});
-        for (std::size_t way = 0; way < backends.size(); ++way) {
+        for (std::size_t way = 0; way < devices.size(); ++way) {
           const Spread spread = spread_of(seconds[way]);
           section.lines.push_back(
               {.what = fmt::format("{}, {} x {} rows, {}: {}", e.what, e.count, rows, what, ways[way].name),

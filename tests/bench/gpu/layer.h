@@ -11,17 +11,17 @@ class Layer {
  public:
   // Collective over `world`, whose ranks share the experts. waits: computes nothing while tokens
   // are in flight.
-  Layer(const ModelShape& shape, DType dtype, std::unique_ptr<Device> backend, Comm& world, bool waits = false);
+  Layer(const ModelShape& shape, DType dtype, std::unique_ptr<Device> device, Comm& world, bool waits = false);
 
   Engine& engine() { return engine_; }
-  Device& backend() { return engine_.backend(); }
+  Device& device() { return engine_.device(); }
   void forward() { pass(false); }
   void forward_backward() { pass(true); }
   // Throws Failure if a result is not finite, or all zero.
   void check();
 
  private:
-  Layer(const ModelShape& shape, DType dtype, Mesh mesh, std::unique_ptr<Device>&& backend);
+  Layer(const ModelShape& shape, DType dtype, Mesh mesh, std::unique_ptr<Device>&& device);
   Tensor activations(const ModelShape& shape, const char* name);
   void pass(bool backward);
 

@@ -18,9 +18,9 @@ const ModelShape small_layers[] = {{"small", 1, 64, 2, 1, 4, 2, 96, 64, 2, 24}};
 double forward_flops(const ModelShape& shape, DType dtype) {
   const auto self = make_comm_self();
   Layer layer(shape, dtype, make_dry(), *self);
-  dry_counts(layer.backend()) = {};
+  dry_counts(layer.device()) = {};
   layer.forward();
-  return dry_counts(layer.backend()).flops;
+  return dry_counts(layer.device()).flops;
 }
 
 void measure_layer(const Setup& setup, const ModelShape& shape, std::vector<Section>& sections) {
@@ -31,12 +31,12 @@ void measure_layer(const Setup& setup, const ModelShape& shape, std::vector<Sect
                                            {"--experts", shape.experts},
                                            {"--top-k", shape.top_k},
                                            {"--tokens", shape.sequences * shape.seq_len},
-                                           {"--cuda", !layer.backend().on_host()}});
+                                           {"--cuda", !layer.device().on_host()}});
   const Run both = [&] { layer.forward_backward(); };
-  const Index n = repetitions(layer.backend(), setup, both);
+  const Index n = repetitions(layer.device(), setup, both);
   std::vector<double> ours, theirs, ratio;
   for (int round = 0; round < setup.samples; ++round) {
-    ours.push_back(sample(layer.backend(), n, both));
+    ours.push_back(sample(layer.device(), n, both));
     if (!peer.ready()) continue;
     theirs.push_back(peer.seconds(n) / static_cast<double>(n));
     ratio.push_back(theirs.back() / ours.back());
@@ -52,7 +52,7 @@ void measure_layer(const Setup& setup, const ModelShape& shape, std::vector<Sect
                       {}});
   Section& section = sections.back();
   section.lines.push_back(
-      {.what = "forward", .flops = flops, .seconds = measure(layer.backend(), setup, [&] { layer.forward(); })});
+      {.what = "forward", .flops = flops, .seconds = measure(layer.device(), setup, [&] { layer.forward(); })});
   section.lines.push_back({.what = "forward and backward", .flops = 3 * flops, .seconds = spread_of(ours)});
   if (ratio.empty()) {
     section.about += fmt::format("Not compared with PyTorch: `{}` has none for this device.", setup.python);
@@ -81,30 +81,30 @@ class Waited final : public ForwardingComm {
   }
 };
 
-Mesh mesh_of(Comm& world, Device& backend, bool waits) {
-  Mesh mesh = on_backend(make_mesh(world, {.ranks = world.size(), .ep = world.size()}), backend);
+Mesh mesh_of(Comm& world, Device& device, bool waits) {
+  Mesh mesh = on_device(make_mesh(world, {.ranks = world.size(), .ep = world.size()}), device);
   if (waits) mesh.expert_group = std::make_unique<Waited>(std::move(mesh.expert_group));
   return mesh;
 }
 
 }  // namespace
 
-Layer::Layer(const ModelShape& shape, DType dtype, std::unique_ptr<Device> backend, Comm& world, bool waits)
-    : Layer(shape, dtype, mesh_of(world, *backend, waits), std::move(backend)) {}
+Layer::Layer(const ModelShape& shape, DType dtype, std::unique_ptr<Device> device, Comm& world, bool waits)
+    : Layer(shape, dtype, mesh_of(world, *device, waits), std::move(device)) {}
 
-Layer::Layer(const ModelShape& shape, DType dtype, Mesh mesh, std::unique_ptr<Device>&& backend)
-    : engine_(config_of(shape, dtype), shape.vocab, std::move(backend), std::move(mesh), true),
+Layer::Layer(const ModelShape& shape, DType dtype, Mesh mesh, std::unique_ptr<Device>&& device)
+    : engine_(config_of(shape, dtype), shape.vocab, std::move(device), std::move(mesh), true),
       spec_(*block_specs(engine_.config()).front().find<MoeSpec>()),
       moe_(spec_, shape.d_model, engine_.store(), "layers.0.moe.", {}, 0),
-      saved_([this](Index bytes) { return this->backend().allocate(bytes); }),
-      context_{this->backend(), engine_.mesh(), engine_.scratch(), dtype},
+      saved_([this](Index bytes) { return this->device().allocate(bytes); }),
+      context_{this->device(), engine_.mesh(), engine_.scratch(), dtype},
       batch_{.streams = {{.sequences = shape.sequences, .seq_len = shape.seq_len, .ids = {}, .positions = {}}},
              .targets = {},
              .step = {{}, shape.sequences * engine_.mesh().layout.ranks, 1}},
       x_(activations(shape, "x")),
       dy_(activations(shape, "dy")),
-      y_(this->backend().tensor(x_.shape(), dtype)),
-      dx_(this->backend().tensor(x_.shape(), dtype)) {
+      y_(this->device().tensor(x_.shape(), dtype)),
+      dx_(this->device().tensor(x_.shape(), dtype)) {
   fill_parameters(engine_);
 }
 
@@ -119,14 +119,14 @@ void Layer::pass(bool backward) {
 }
 
 void Layer::check() {
-  for (ConstView v : {y_.view(), dx_.view()}) checked_norm(backend(), v);
+  for (ConstView v : {y_.view(), dx_.view()}) checked_norm(device(), v);
   for (const char* name : {"experts.up.weight", "experts.down.weight", "router.weight"})
-    checked_norm(backend(), engine_.store().get(std::string("layers.0.moe.") + name).grad);
+    checked_norm(device(), engine_.store().get(std::string("layers.0.moe.") + name).grad);
 }
 
 Tensor Layer::activations(const ModelShape& shape, const char* name) {
-  Tensor x = backend().tensor({shape.sequences * shape.seq_len, shape.d_model}, context_.dtype);
-  fill_normal(backend(), x, 1, name);
+  Tensor x = device().tensor({shape.sequences * shape.seq_len, shape.d_model}, context_.dtype);
+  fill_normal(device(), x, 1, name);
   return x;
 }
 

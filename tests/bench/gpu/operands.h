@@ -10,7 +10,7 @@ namespace sy::bench {
 // Tensors of one operation. `random` and `zeros` have the compute type if no type is passed.
 class Operands {
  public:
-  Operands(Device& backend, DType dtype) : b(backend), compute(dtype) {}
+  Operands(Device& device, DType dtype) : b(device), compute(dtype) {}
 
   Device& b;
   const DType compute;

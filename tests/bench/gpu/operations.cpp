@@ -47,9 +47,9 @@ void add_products(std::vector<Operation>& all, const Sizes& s) {
   struct Form {
     bool transpose_a = false, transpose_b = false, accumulate = false;
   };
-  const auto gemm = [&](const char* what, Form form, auto sizes, bool f32_result) {
+  const auto add_gemm = [&](const char* what, Form form, auto sizes_on, bool f32_result) {
     all.push_back({std::string("gemm, ") + what, [=](Operands& o) -> Run {
-                     const auto [m, n, q] = sizes(o.b);
+                     const auto [m, n, q] = sizes_on(o.b);
                      const View a = o.random(form.transpose_a ? Shape{q, m} : Shape{m, q});
                      const View b = o.random(form.transpose_b ? Shape{n, q} : Shape{q, n});
                      const View c = f32_result ? o.zeros({m, n}, DType::f32) : o.zeros({m, n});
@@ -66,24 +66,24 @@ void add_products(std::vector<Operation>& all, const Sizes& s) {
   using Size = std::array<Index, 3>;
   const Form forward = {.transpose_b = true}, input = {}, weight = {.transpose_a = true, .accumulate = true};
   const auto fixed = [](Index m, Index n, Index q) { return [=](const Device&) { return Size{m, n, q}; }; };
-  gemm("qkv", forward, fixed(s.T(), s.qkv(), s.D), false);
-  gemm("qkv, input gradient", input, fixed(s.T(), s.D, s.qkv()), false);
-  gemm("qkv, weight gradient", weight, fixed(s.qkv(), s.D, s.T()), true);
-  gemm("attention output", forward, fixed(s.T(), s.D, s.H * s.hd), false);
-  gemm("router", forward, fixed(s.T(), s.E, s.D), true);
-  gemm(
+  add_gemm("qkv", forward, fixed(s.T(), s.qkv(), s.D), false);
+  add_gemm("qkv, input gradient", input, fixed(s.T(), s.D, s.qkv()), false);
+  add_gemm("qkv, weight gradient", weight, fixed(s.qkv(), s.D, s.T()), true);
+  add_gemm("attention output", forward, fixed(s.T(), s.D, s.H * s.hd), false);
+  add_gemm("router", forward, fixed(s.T(), s.E, s.D), true);
+  add_gemm(
       "logits", forward,
       [s](const Device& b) {
         return Size{s.n(b), s.V, s.D};
       },
       true);
-  gemm(
+  add_gemm(
       "logits, input gradient", input,
       [s](const Device& b) {
         return Size{s.n(b), s.D, s.V};
       },
       false);
-  gemm(
+  add_gemm(
       "logits, weight gradient", weight,
       [s](const Device& b) {
         return Size{s.V, s.D, s.n(b)};
@@ -102,25 +102,25 @@ void add_products(std::vector<Operation>& all, const Sizes& s) {
     all.push_back({fmt::format("grouped_gemm, {}", m.what), [s, m](Operands& o) -> Run {
                      const View x = o.random({s.R(), m.q}), w = o.random({m.experts, m.n, m.q});
                      const View y = o.zeros({s.R(), m.n});
-                     const GroupOffsets groups = o.groups(s.R(), m.experts);
-                     return [&o, x, w, groups, y] {
-                       run(o.b, ops::GroupedGemm{.x = x, .w = w, .groups = groups, .y = y});
+                     const GroupOffsets offsets = o.groups(s.R(), m.experts);
+                     return [&o, x, w, offsets, y] {
+                       run(o.b, ops::GroupedGemm{.x = x, .w = w, .groups = offsets, .y = y});
                      };
                    }});
     all.push_back({fmt::format("grouped_gemm_dgrad, {}", m.what), [s, m](Operands& o) -> Run {
                      const View dy = o.random({s.R(), m.n}), w = o.random({m.experts, m.n, m.q});
                      const View dx = o.zeros({s.R(), m.q});
-                     const GroupOffsets groups = o.groups(s.R(), m.experts);
-                     return [&o, dy, w, groups, dx] {
-                       run(o.b, ops::GroupedGemmDgrad{.dy = dy, .w = w, .groups = groups, .dx = dx});
+                     const GroupOffsets offsets = o.groups(s.R(), m.experts);
+                     return [&o, dy, w, offsets, dx] {
+                       run(o.b, ops::GroupedGemmDgrad{.dy = dy, .w = w, .groups = offsets, .dx = dx});
                      };
                    }});
     all.push_back({fmt::format("grouped_gemm_wgrad, {}", m.what), [s, m](Operands& o) -> Run {
                      const View dy = o.random({s.R(), m.n}), x = o.random({s.R(), m.q});
                      const View dw = o.zeros({m.experts, m.n, m.q}, DType::f32);
-                     const GroupOffsets groups = o.groups(s.R(), m.experts);
-                     return [&o, dy, x, groups, dw] {
-                       run(o.b, ops::GroupedGemmWgrad{.dy = dy, .x = x, .groups = groups, .dw = dw});
+                     const GroupOffsets offsets = o.groups(s.R(), m.experts);
+                     return [&o, dy, x, offsets, dw] {
+                       run(o.b, ops::GroupedGemmWgrad{.dy = dy, .x = x, .groups = offsets, .dw = dw});
                      };
                    }});
   }
@@ -233,36 +233,36 @@ void add_attention(std::vector<Operation>& all, const Sizes& s) {
                      run(o.b, ops::Rope{.x = x, .heads = s.H + s.K, .positions = positions, .table = rotations});
                    };
                  }});
-  const QkNorm qk_norm = {s.H, s.K, 1e-5f};
+  const HeadQkNorm qk_norm = {s.H, s.K, 1e-5f};
   all.push_back(
-      {"qk_norm_forward", [s, table, qkv_rows, qk_norm](Operands& o) -> Run {
+      {"head_qk_norm_forward", [s, table, qkv_rows, qk_norm](Operands& o) -> Run {
          const View x = o.random(qkv_rows), weight = o.random({2, s.hd}), y = o.zeros(qkv_rows);
          const View rotations = table(o), positions = o.below(s.T(), s.S), inverse = o.f32({s.T(), s.H + s.K});
          return [&o, qk_norm, x, weight, positions, rotations, y, inverse] {
-           run(o.b, ops::QkNormForward{.x = x,
-                                       .weight = weight,
-                                       .positions = positions,
-                                       .table = rotations,
-                                       .desc = qk_norm,
-                                       .y = y,
-                                       .inverse = inverse});
+           run(o.b, ops::HeadQkNormForward{.x = x,
+                                           .weight = weight,
+                                           .positions = positions,
+                                           .table = rotations,
+                                           .desc = qk_norm,
+                                           .y = y,
+                                           .inverse = inverse});
          };
        }});
   all.push_back(
-      {"qk_norm_backward", [s, table, qkv_rows, qk_norm](Operands& o) -> Run {
+      {"head_qk_norm_backward", [s, table, qkv_rows, qk_norm](Operands& o) -> Run {
          const View dy = o.random(qkv_rows), x = o.random(qkv_rows), weight = o.random({2, s.hd});
          const View rotations = table(o), positions = o.below(s.T(), s.S), inverse = o.f32({s.T(), s.H + s.K});
          const View dx = o.zeros(qkv_rows), dweight = o.f32({2, s.hd});
          return [&o, qk_norm, dy, x, weight, inverse, positions, rotations, dx, dweight] {
-           run(o.b, ops::QkNormBackward{.dy = dy,
-                                        .x = x,
-                                        .weight = weight,
-                                        .inverse = inverse,
-                                        .positions = positions,
-                                        .table = rotations,
-                                        .desc = qk_norm,
-                                        .dx = dx,
-                                        .dweight = dweight});
+           run(o.b, ops::HeadQkNormBackward{.dy = dy,
+                                            .x = x,
+                                            .weight = weight,
+                                            .inverse = inverse,
+                                            .positions = positions,
+                                            .table = rotations,
+                                            .desc = qk_norm,
+                                            .dx = dx,
+                                            .dweight = dweight});
          };
        }});
   // Heads of q, k and v in a tensor of all heads.
@@ -485,13 +485,13 @@ void measure_operations(const Setup& setup, std::vector<Section>& sections) {
   add_routing(all, s);
   add_ends(all, s);
 
-  const std::unique_ptr<Device> backend = setup.make(), dry = make_dry(backend.get());
+  const std::unique_ptr<Device> device = setup.make(), dry = make_dry(device.get());
   sections.push_back(
       {"Operations",
        fmt::format("{}, {} x {} tokens, d_model {}, {} heads and {} kv heads of {}, {} experts of {}, top {}, "
                    "vocabulary {} ({} tokens at once).\nWhat is small stays in the cache, above the roof of "
                    "memory, or is as short as its launch.",
-                   info(setup.dtype).name, s.B, s.S, s.D, s.H, s.K, s.hd, s.E, s.F, s.k, s.V, s.n(*backend)),
+                   info(setup.dtype).name, s.B, s.S, s.D, s.H, s.K, s.hd, s.E, s.F, s.k, s.V, s.n(*device)),
        {}});
   for (const Operation& operation : all) {
     Line line{.what = operation.what};
@@ -503,8 +503,8 @@ void measure_operations(const Setup& setup, std::vector<Section>& sections) {
       line.flops = dry_counts(*dry).flops;
       line.bytes = dry_counts(*dry).bytes;
     }
-    Operands operands(*backend, setup.dtype);
-    line.seconds = measure(*backend, setup, operation.prepare(operands));
+    Operands operands(*device, setup.dtype);
+    line.seconds = measure(*device, setup, operation.prepare(operands));
     fmt::print(stderr, "{}: {:.4g} ms\n", line.what, line.seconds.median * 1e3);
     sections.back().lines.push_back(line);
   }

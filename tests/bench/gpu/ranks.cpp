@@ -115,18 +115,18 @@ Load load_of(const Recorded& r) {
 
 // Measures runs alternately. All ranks repeat a run equally often: otherwise they would wait for
 // each other in different collectives.
-std::vector<Spread> measure_together(Comm& world, Device& backend, const Setup& setup, const std::vector<Run>& runs) {
+std::vector<Spread> measure_together(Comm& world, Device& device, const Setup& setup, const std::vector<Run>& runs) {
   std::vector<Index> repeated;
   for (const Run& run : runs) {
     run();
-    const double once = world.sum(sample(backend, 2, run)) / static_cast<double>(world.size());
+    const double once = world.sum(sample(device, 2, run)) / static_cast<double>(world.size());
     repeated.push_back(std::max<Index>(1, std::llround(std::min(setup.sample_seconds / once, 1e6))));
   }
   std::vector<std::vector<double>> seconds(runs.size());
   for (int i = 0; i < setup.samples; ++i)
     for (std::size_t r = 0; r < runs.size(); ++r) {
       world.barrier();
-      seconds[r].push_back(sample(backend, repeated[r], runs[r]));
+      seconds[r].push_back(sample(device, repeated[r], runs[r]));
     }
   std::vector<Spread> spreads;
   for (const auto& of_run : seconds) spreads.push_back(spread_of(of_run));
@@ -147,14 +147,14 @@ std::string hidden(const Comm& comm, const Spread& behind, const Spread& beside,
                      percent(behind.least, beside.most), percent(behind.most, beside.least), 1e3 * alone);
 }
 
-void compare_ways(const Setup& setup, Comm& world, Device& backend, Trip& trip, const std::string& load,
+void compare_ways(const Setup& setup, Comm& world, Device& device, Trip& trip, const std::string& load,
                   std::vector<Line>& lines) {
   trip.compare_ways();
   for (const bool back : {false, true}) {
-    std::vector<Run> ways;
+    std::vector<Run> passes;
     for (const auto way : {Trip::Way::indexed, Trip::Way::copied, Trip::Way::by_expert})
-      ways.push_back([&trip, way, back] { trip.to_experts(way, back); });
-    const std::vector<Spread> times = measure_together(world, backend, setup, ways);
+      passes.push_back([&trip, way, back] { trip.to_experts(way, back); });
+    const std::vector<Spread> times = measure_together(world, device, setup, passes);
     const char* const names[] = {"through an index", "copied to their places", "a message for each expert"};
     for (std::size_t i = 0; i < times.size(); ++i)
       lines.push_back({.what = fmt::format("rows of experts{}, {}, {}", back ? " and back" : "", names[i], load),
@@ -166,7 +166,7 @@ void compare_ways(const Setup& setup, Comm& world, Device& backend, Trip& trip, 
 void measure_layer(const Setup& setup, Comm& world, const ModelShape& shape, const std::vector<Load>& loads,
                    std::vector<Section>& sections) {
   Layer layer(shape, setup.dtype, setup.make(), world), waiting(shape, setup.dtype, setup.make(), world, true);
-  Device& backend = layer.backend();
+  Device& device = layer.device();
   sections.push_back(
       {fmt::format("Between {} ranks: {}", world.size(), shape.name),
        fmt::format("{}, {} tokens a rank, d_model {}, {} experts of {}, top {}, ep {}. GB/s: of what a rank "
@@ -178,13 +178,13 @@ void measure_layer(const Setup& setup, Comm& world, const ModelShape& shape, con
   std::vector<Line>& lines = sections.back().lines;
   double travel = 0;
   for (const Load& load : loads) {
-    Trip trip(backend, layer.engine().mesh(), shape, setup.dtype, load);
+    Trip trip(device, layer.engine().mesh(), shape, setup.dtype, load);
     const double bytes =
         world.sum(static_cast<double>(trip.sent_rows() * trip.row_bytes())) / static_cast<double>(world.size());
     const auto others = static_cast<double>((world.size() - 1) * trip.row_bytes());
     const auto each = static_cast<Index>(std::llround(bytes / others));
     const auto times =
-        measure_together(world, backend, setup,
+        measure_together(world, device, setup,
                          {[&] { trip.dispatch(); }, [&] { trip.dispatch_combine(); }, [&] { trip.all_to_all(each); }});
     const auto line = [&](const std::string& what, const Spread& seconds) {
       lines.push_back({.what = what + ", " + load.name,
@@ -195,10 +195,10 @@ void measure_layer(const Setup& setup, Comm& world, const ModelShape& shape, con
     line("dispatch", times[0]);
     line("combine", less(times[1], times[0]));
     line("plain all-to-all", times[2]);
-    if (backend.on_host()) compare_ways(setup, world, backend, trip, load.name, lines);
+    if (device.on_host()) compare_ways(setup, world, device, trip, load.name, lines);
     if (travel == 0) travel = times[1].median;
   }
-  const auto times = measure_together(world, backend, setup,
+  const auto times = measure_together(world, device, setup,
                                       {[&] { layer.forward(); }, [&] { layer.forward_backward(); },
                                        [&] { waiting.forward(); }, [&] { waiting.forward_backward(); }});
   layer.check();
@@ -231,8 +231,8 @@ void measure_sync(const Setup& setup, Comm& world, ModelShape shape, std::vector
   }
   Index steps = 0;
   const auto step = [&](const BackwardHooks& hooks) {
-    engine.train({shape.sequences, shape.seq_len, ids, targets, T * world.size(), shape.sequences * world.size(), 1},
-                 hooks);
+    engine.forward_backward(
+        {shape.sequences, shape.seq_len, ids, targets, T * world.size(), shape.sequences * world.size(), 1}, hooks);
     optimizer.step(config.train, 1e-4, ++steps);
   };
   const auto reduce = [&] {
@@ -243,7 +243,7 @@ void measure_sync(const Setup& setup, Comm& world, ModelShape shape, std::vector
       engine.mesh().over(layout.groups[g].axes).reduce_scatter(gradients, gradients.rows(owned.begin, owned.size()));
     }
   };
-  const auto times = measure_together(world, engine.backend(), setup,
+  const auto times = measure_together(world, engine.device(), setup,
                                       {[&] { step(optimizer.backward_hooks()); }, [&] { step({}); }, reduce});
   sections.push_back({fmt::format("A step of {} ranks: {}", world.size(), shape.name),
                       fmt::format("{} layers, ep {}: each expert is on two ranks, and every gradient is reduced.",
@@ -253,7 +253,7 @@ void measure_sync(const Setup& setup, Comm& world, ModelShape shape, std::vector
                         .note = hidden(*engine.mesh().dp, times[1], times[0], times[2].median)},
                        {.what = "gradients reduced behind backward", .seconds = times[1]},
                        {.what = "reducing them alone", .seconds = times[2]}}});
-  if (!std::isfinite(optimizer.norm())) fail("the gradients have a norm of {}", optimizer.norm());
+  if (!std::isfinite(optimizer.gradient_norm())) fail("the gradients have a norm of {}", optimizer.gradient_norm());
 }
 
 }  // namespace

@@ -27,9 +27,9 @@ struct Plan {
 };
 
 // Bytes that the device has for a model's activations. Empty if the model does not fit.
-std::optional<ArenaSizes> room_for(const ModelShape& shape, const Setup& setup, const Device& backend) {
+std::optional<ArenaSizes> room_for(const ModelShape& shape, const Setup& setup, const Device& device) {
   try {
-    return arena_sizes(config_of(shape, setup.dtype), shape.vocab, {}, 0, backend, 1, false);
+    return arena_sizes(config_of(shape, setup.dtype), shape.vocab, {}, 0, device, 1, false);
   } catch (const InputError&) {
     return std::nullopt;
   }
@@ -37,23 +37,23 @@ std::optional<ArenaSizes> room_for(const ModelShape& shape, const Setup& setup, 
 
 // The widest model of at least two layers, with as many layers as fit.
 Plan largest(const Setup& setup) {
-  const std::unique_ptr<Device> backend = setup.make();
-  if (setup.small) return {small_model, room_for(small_model, setup, *backend).value()};
+  const std::unique_ptr<Device> device = setup.make();
+  if (setup.small) return {small_model, room_for(small_model, setup, *device).value()};
   for (ModelShape shape : widths) {
     std::optional<Plan> plan;
-    for (; const auto reservation = room_for(shape, setup, *backend); ++shape.layers) plan = {shape, *reservation};
+    for (; const auto reservation = room_for(shape, setup, *device); ++shape.layers) plan = {shape, *reservation};
     if (plan) return *plan;
   }
-  fail("{}: too little memory for a model to measure", backend->describe());
+  fail("{}: too little memory for a model to measure", device->describe());
 }
 
 // One rank that trains on one batch of random tokens again and again.
 class Training {
  public:
-  Training(const ModelShape& shape, const Setup& setup, std::unique_ptr<Device> backend, ArenaSizes arenas)
+  Training(const ModelShape& shape, const Setup& setup, std::unique_ptr<Device> device, ArenaSizes arenas)
       : shape_(shape),
         self_(make_comm_self()),
-        engine_(config_of(shape, setup.dtype), shape.vocab, std::move(backend), make_mesh(*self_, {}), true, arenas),
+        engine_(config_of(shape, setup.dtype), shape.vocab, std::move(device), make_mesh(*self_, {}), true, arenas),
         optimizer_(engine_.mesh(), engine_.store()),
         ids_(tokens()),
         targets_(tokens()) {
@@ -65,11 +65,11 @@ class Training {
     fill_parameters(engine_);
   }
 
-  Device& backend() { return engine_.backend(); }
+  Device& device() { return engine_.device(); }
   // Tokens of one micro-batch.
   Index tokens() const { return shape_.sequences * shape_.seq_len; }
   void step(Index micro_batches) {
-    for (Index i = 0; i < micro_batches; ++i) engine_.train(batch(micro_batches));
+    for (Index i = 0; i < micro_batches; ++i) engine_.forward_backward(batch(micro_batches));
     optimizer_.step(engine_.config().train, 1e-4, ++steps_);
   }
   // Mean cross-entropy of the batch.
@@ -96,11 +96,11 @@ class Training {
 
 // FLOP of one micro-batch, forward and backward without recomputation: three times the dry
 // device's count of forward.
-double model_flops(const ModelShape& shape, const Setup& setup, const Device& backend) {
-  Training training(shape, setup, make_dry(&backend), {});
-  dry_counts(training.backend()) = {};
+double model_flops(const ModelShape& shape, const Setup& setup, const Device& device) {
+  Training training(shape, setup, make_dry(&device), {});
+  dry_counts(training.device()) = {};
   training.loss();
-  return 3 * dry_counts(training.backend()).flops;
+  return 3 * dry_counts(training.device()).flops;
 }
 
 }  // namespace
@@ -108,7 +108,7 @@ double model_flops(const ModelShape& shape, const Setup& setup, const Device& ba
 void measure_step(const Setup& setup, std::vector<Section>& sections) {
   const auto [shape, arenas] = largest(setup);
   Training training(shape, setup, setup.make(), arenas);
-  const double flops = model_flops(shape, setup, training.backend()), before = training.loss();
+  const double flops = model_flops(shape, setup, training.device()), before = training.loss();
   const ParamCount count = count_params(config_of(shape, setup.dtype), shape.vocab);
   sections.push_back(
       {"Training step: " + shape.name,
@@ -121,7 +121,7 @@ void measure_step(const Setup& setup, std::vector<Section>& sections) {
        {}});
   Section& section = sections.back();
   for (Index micro_batches : {1, setup.small ? 2 : 8}) {
-    const Spread seconds = measure(training.backend(), setup, [&] { training.step(micro_batches); });
+    const Spread seconds = measure(training.device(), setup, [&] { training.step(micro_batches); });
     section.lines.push_back(
         {.what = fmt::format("{} micro-batch{}", micro_batches, micro_batches == 1 ? "" : "es"),
          .flops = flops * static_cast<double>(micro_batches),
@@ -144,11 +144,11 @@ void measure_graphs(const Setup& setup, std::vector<Section>& sections) {
   const double flops = model_flops(shape, setup, *setup.make());
   for (const char* graphs : {"1", "0"}) {
     const Environment variable("SWITCHYARD_GRAPHS", graphs);
-    auto backend = setup.make();
-    const ArenaSizes arenas = room_for(shape, setup, *backend).value();
-    Training training(shape, setup, std::move(backend), arenas);
+    auto device = setup.make();
+    const ArenaSizes arenas = room_for(shape, setup, *device).value();
+    Training training(shape, setup, std::move(device), arenas);
     for (int i = 0; i < 3; ++i) training.step(1);
-    const Spread seconds = measure(training.backend(), setup, [&] { training.step(1); });
+    const Spread seconds = measure(training.device(), setup, [&] { training.step(1); });
     sections.back().lines.push_back(
         {.what = *graphs == '1' ? "replayed" : "operation by operation",
          .flops = flops,

@@ -32,39 +32,39 @@ class Messages {
 
 }  // namespace
 
-Trip::Trip(Device& backend, const Mesh& mesh, const ModelShape& shape, DType dtype, const Load& load)
-    : backend_(backend),
+Trip::Trip(Device& device, const Mesh& mesh, const ModelShape& shape, DType dtype, const Load& load)
+    : device_(device),
       mesh_(mesh),
       group_(*mesh.expert_group),
       placement_(mesh.layout, {}),
       T_(shape.sequences * shape.seq_len),
       k_(shape.top_k),
       E_(shape.experts),
-      arena_([this](Index bytes) { return backend_.allocate(bytes); }),
-      chosen_(backend_.tensor({T_, k_}, DType::i32)),
-      dispatch_mask_(backend_.tensor({T_, k_}, DType::i32)),
-      x_(backend_.tensor({T_, shape.d_model}, dtype)),
-      y_(backend_.tensor({T_, shape.d_model}, dtype)),
-      weights_(backend_.tensor({T_, k_})) {
+      arena_([this](Index bytes) { return device_.allocate(bytes); }),
+      chosen_(device_.tensor({T_, k_}, DType::i32)),
+      dispatch_mask_(device_.tensor({T_, k_}, DType::i32)),
+      x_(device_.tensor({T_, shape.d_model}, dtype)),
+      y_(device_.tensor({T_, shape.d_model}, dtype)),
+      weights_(device_.tensor({T_, k_})) {
   const std::vector<std::int32_t> experts = load.experts(T_, group_.rank()), all(T_ * k_, 1);
   SY_ASSERT(experts.size() == all.size(), "{} choices of {} tokens, {} of each", experts.size(), T_, k_);
-  backend_.to_device(experts.data(), chosen_);
-  backend_.to_device(all.data(), dispatch_mask_);
-  fill_normal(backend_, x_, 1, fmt::format("x of rank {}", group_.rank()));
-  fill_normal(backend_, weights_, 1, "weights");
-  dispatch_layout_ = DispatchLayout(placement_, T_, k_, E_, arena_, arena_);
+  device_.to_device(experts.data(), chosen_);
+  device_.to_device(all.data(), dispatch_mask_);
+  fill_normal(device_, x_, 1, fmt::format("x of rank {}", group_.rank()));
+  fill_normal(device_, weights_, 1, "weights");
+  dispatch_layout_ = DispatchLayout(placement_, T_, k_, arena_.i32({E_}), arena_, arena_);
   build_layout();
-  backend_.synchronize();
+  device_.synchronize();
 }
 
 void Trip::build_layout() {
   const Arena::Scope scope(arena_);
-  dispatch_layout_.build(backend_, placement_, chosen_, dispatch_mask_, arena_.i32({E_}), arena_);
+  dispatch_layout_.build(device_, placement_, chosen_, dispatch_mask_, arena_);
 }
 
 // Sets received_, received_weights_ and physical_experts_.
 DispatchHandle Trip::receive() {
-  TokenDispatcher dispatcher(backend_, mesh_, placement_);
+  TokenDispatcher dispatcher(device_, mesh_, placement_);
   const CountExchange exchange = dispatcher.exchange_counts(dispatch_layout_, arena_);
   const ConstView x = dispatcher.pack(dispatch_layout_, x_, arena_),
                   weights = dispatcher.pack(dispatch_layout_, weights_, arena_);
@@ -95,8 +95,8 @@ void Trip::all_to_all(Index each) {
   const std::vector<Index> rows(P, each);
   const Shape shape{P * each, x_.view().dim(1)};
   if (!plain_.view() || plain_.view().shape() != shape) {
-    plain_ = backend_.tensor(shape, x_.view().dtype());
-    run(backend_, ops::Fill{.x = plain_, .value = 0});
+    plain_ = device_.tensor(shape, x_.view().dtype());
+    run(device_, ops::Fill{.x = plain_, .value = 0});
   }
   group_.all_to_all_v(plain_, rows, arena_.take(shape, x_.view().dtype()), rows);
 }
@@ -112,20 +112,20 @@ void Trip::once_to_each_rank(bool copied, bool back) {
   const Index R = handle.rows(), D = x_.view().dim(1);
   const View assignments = arena_.i32({R}), tokens = arena_.i32({R}),
              row_id_map = arena_.i32(physical_experts_.shape()), offsets = arena_.i32({std::ssize(handle.offsets())});
-  run(backend_, ops::BuildPermutation{.physical_experts = physical_experts_,
-                                      .first_expert = handle.first_physical_expert(),
-                                      .assignments = assignments,
-                                      .tokens = tokens,
-                                      .row_id_map = row_id_map,
-                                      .offsets = offsets});
+  run(device_, ops::BuildPermutation{.physical_experts = physical_experts_,
+                                     .first_expert = handle.first_physical_expert(),
+                                     .assignments = assignments,
+                                     .tokens = tokens,
+                                     .row_id_map = row_id_map,
+                                     .offsets = offsets});
   rows_ = arena_.take({R, D}, x_.view().dtype());
   row_weights_ = arena_.f32({R, 1});
-  if (copied) run(backend_, ops::Permute{.x = received_, .index = tokens, .y = rows_});
-  run(backend_,
+  if (copied) run(device_, ops::Permute{.x = received_, .index = tokens, .y = rows_});
+  run(device_,
       ops::Permute{
           .x = received_weights_.reshape({received_weights_.elements(), 1}), .index = assignments, .y = row_weights_});
   if (!back) return;
-  if (doubles_) run(backend_, ops::Scale{.x = rows_, .factor = 2});
+  if (doubles_) run(device_, ops::Scale{.x = rows_, .factor = 2});
   handle.combine({{rows_, row_id_map, {}, y_}}, arena_).wait();
 }
 
@@ -136,13 +136,13 @@ void Trip::once_to_each_expert(bool back) {
   const View assignments = arena_.i32({n}), tokens = arena_.i32({n}), row_id_map = arena_.i32({T_, k_}),
              offsets = arena_.i32({E_ + 1}), all = arena_.i32({P, E_ + 1}),
              send_rows = arena_.take({n, D}, x_.view().dtype()), send_weights = arena_.f32({n, 1});
-  run(backend_, ops::BuildPermutation{.physical_experts = chosen_,
-                                      .assignments = assignments,
-                                      .tokens = tokens,
-                                      .row_id_map = row_id_map,
-                                      .offsets = offsets});
-  run(backend_, ops::Permute{.x = x_, .index = tokens, .y = send_rows});
-  run(backend_, ops::Permute{.x = weights_.view().reshape({n, 1}), .index = assignments, .y = send_weights});
+  run(device_, ops::BuildPermutation{.physical_experts = chosen_,
+                                     .assignments = assignments,
+                                     .tokens = tokens,
+                                     .row_id_map = row_id_map,
+                                     .offsets = offsets});
+  run(device_, ops::Permute{.x = x_, .index = tokens, .y = send_rows});
+  run(device_, ops::Permute{.x = weights_.view().reshape({n, 1}), .index = assignments, .y = send_weights});
   group_.all_gather(offsets, all);
 
   // [P, E + 1]: the first row of each expert among those that a rank sends.
@@ -180,9 +180,9 @@ void Trip::once_to_each_expert(bool back) {
   };
   travel(true);
   if (!back) return;
-  if (doubles_) run(backend_, ops::Scale{.x = rows_, .factor = 2});
+  if (doubles_) run(device_, ops::Scale{.x = rows_, .factor = 2});
   travel(false);
-  run(backend_, ops::Unpermute{.x = send_rows, .row_id_map = row_id_map, .y = y_});
+  run(device_, ops::Unpermute{.x = send_rows, .row_id_map = row_id_map, .y = y_});
 }
 
 // Rows and weights of the latest way, valid until the next one takes their memory.
@@ -196,15 +196,15 @@ std::vector<std::byte> Trip::found() const {
 void Trip::compare_ways() {
   std::vector<std::vector<std::byte>> rows;
   std::vector<std::vector<float>> sums;
-  const Tensor y = backend_.tensor(y_.view().shape());
+  const Tensor y = device_.tensor(y_.view().shape());
   doubles_ = true;
   for (const Way way : {Way::copied, Way::by_expert}) {
     to_experts(way, false);
     rows.push_back(found());
-    run(backend_, ops::Fill{.x = y_, .value = 0});
+    run(device_, ops::Fill{.x = y_, .value = 0});
     to_experts(way, true);
-    run(backend_, ops::Convert{.x = y_, .y = y});
-    backend_.to_host(y, sums.emplace_back(y.view().elements()).data());
+    run(device_, ops::Convert{.x = y_, .y = y});
+    device_.to_host(y, sums.emplace_back(y.view().elements()).data());
   }
   doubles_ = false;
   if (rows[0] != rows[1]) fail("a message for each expert leaves other rows than an index of what has arrived");
@@ -216,7 +216,7 @@ void Trip::compare_ways() {
 Index Trip::sent_rows() {
   if (sent_ >= 0) return sent_;
   std::vector<std::int32_t> counts(dispatch_layout_.counts.elements());
-  backend_.to_host(dispatch_layout_.counts, counts.data());
+  device_.to_host(dispatch_layout_.counts, counts.data());
   sent_ = 0;
   for (int r = 0; r < group_.size(); ++r)
     if (r != group_.rank()) sent_ += counts[r];
@@ -227,8 +227,8 @@ ConstView Trip::identity(Index n) {
   if (!identity_.view() || identity_.view().elements() < n) {
     std::vector<std::int32_t> rows(n);
     for (Index i = 0; i < n; ++i) rows[i] = static_cast<std::int32_t>(i);
-    identity_ = backend_.tensor({n, 1}, DType::i32);
-    backend_.to_device(rows.data(), identity_);
+    identity_ = device_.tensor({n, 1}, DType::i32);
+    device_.to_device(rows.data(), identity_);
   }
   return identity_.view().rows(0, n);
 }

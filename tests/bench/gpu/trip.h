@@ -15,8 +15,8 @@ struct Load {
 
 class Trip {
  public:
-  // `mesh`, on buffers of `backend`, has its experts over all ranks. All functions are collective.
-  Trip(Device& backend, const Mesh& mesh, const ModelShape& shape, DType dtype, const Load& load);
+  // `mesh`, on buffers of `device`, has its experts over all ranks. All functions are collective.
+  Trip(Device& device, const Mesh& mesh, const ModelShape& shape, DType dtype, const Load& load);
 
   void dispatch();
   // Includes the dispatch before it, whose time is to be subtracted.
@@ -50,7 +50,7 @@ class Trip {
   ConstView identity(Index n);
   std::vector<std::byte> found() const;
 
-  Device& backend_;
+  Device& device_;
   const Mesh& mesh_;
   Comm& group_;
   ExpertPlacement placement_;

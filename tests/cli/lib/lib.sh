@@ -33,6 +33,7 @@ make_data() {  # FILES [OPTIONS...]
 # COMMAND... In a rank, ${OMPI_COMM_WORLD_RANK:-$PMI_RANK} is its number. CMake sets
 # SWITCHYARD_MPIEXEC if mpirun belongs to another MPI library.
 mpiexec=${SWITCHYARD_MPIEXEC:-mpirun}
+# shellcheck disable=SC2034  # tests read bare_mpirun
 if [[ $("$mpiexec" --version 2>&1) == *HYDRA* ]]; then
   mpi=mpich bare_mpirun=("$mpiexec" -bind-to none -n)
 else

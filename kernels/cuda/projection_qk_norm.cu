@@ -10,7 +10,7 @@ namespace {
 // A block sums x * y over the queries of its token, and over the keys. An element of these costs 2w
 // bytes and 2 FLOPs.
 template <class T, int N>
-__global__ void whole_sums(Index row, Index queries, Index keys, In<T> x, In<T> y, Out<float> sums) {
+__global__ void projection_sums(Index row, Index queries, Index keys, In<T> x, In<T> y, Out<float> sums) {
   const Index token = blockIdx.x;
   for (int of = 0; of < 2; ++of) {
     const Index at = token * row + of * queries;
@@ -25,15 +25,16 @@ __global__ void whole_sums(Index row, Index queries, Index keys, In<T> x, In<T> 
 }
 
 // 1 / root mean square of the queries (of = 0) or the keys (1) of a token.
-__device__ inline float whole_inverse(const WholeQkNorm& d, In<float> squares, Index token, int of) {
+__device__ inline float projection_inverse(const ProjectionQkNorm& d, In<float> squares, Index token, int of) {
   return 1 / sqrtf(squares[2 * token + of] / static_cast<float>(of ? d.all_keys : d.all_queries) + d.eps);
 }
 
 // A block takes a token. An element costs 2w bytes and 2 FLOPs.
 template <class T, int N>
-__global__ void whole_normalize(WholeQkNorm d, Index row, In<T> x, In<T> weight, In<float> squares, Out<T> y) {
+__global__ void projection_normalize(ProjectionQkNorm d, Index row, In<T> x, In<T> weight, In<float> squares,
+                                     Out<T> y) {
   const Index token = blockIdx.x, normed = d.queries + d.keys;
-  const float of_queries = whole_inverse(d, squares, token, 0), of_keys = whole_inverse(d, squares, token, 1);
+  const float of_queries = projection_inverse(d, squares, token, 0), of_keys = projection_inverse(d, squares, token, 1);
   for_row<N>(row, [&](Index i) {
     auto pack = load<N>(x, token * row + i);
     if (i < normed) {
@@ -48,8 +49,8 @@ __global__ void whole_normalize(WholeQkNorm d, Index row, In<T> x, In<T> weight,
 // A thread takes a pack of columns of every gridDim.x-th token. It writes the sums of dy x r to
 // partial: [gridDim.x, queries + keys]. An element costs 3w bytes and 7 FLOPs.
 template <class T, int N>
-__global__ void whole_gradient(WholeQkNorm d, Index tokens, Index row, In<T> dy, In<T> x, In<T> weight,
-                               In<float> squares, In<float> products, Out<T> dx, Out<float> partial) {
+__global__ void projection_gradient(ProjectionQkNorm d, Index tokens, Index row, In<T> dy, In<T> x, In<T> weight,
+                                    In<float> squares, In<float> products, Out<T> dx, Out<float> partial) {
   const Index i = (Index{blockIdx.y} * blockDim.x + threadIdx.x) * N, normed = d.queries + d.keys;
   if (i >= row) return;
   const int of = i >= d.queries;
@@ -63,7 +64,7 @@ __global__ void whole_gradient(WholeQkNorm d, Index tokens, Index row, In<T> dy,
     auto g = load<N>(dy, t * row + i);
     if (i < normed) {
       const auto in = load<N>(x, t * row + i);
-      const float r = whole_inverse(d, squares, t, of), inner = products[2 * t + of] / all;
+      const float r = projection_inverse(d, squares, t, of), inner = products[2 * t + of] / all;
       for (int e = 0; e < N; ++e) {
         const float ge = to_float(g[e]), normal = to_float(in[e]) * r;
         sums[e] += ge * normal;
@@ -77,50 +78,46 @@ __global__ void whole_gradient(WholeQkNorm d, Index tokens, Index row, In<T> dy,
 }
 
 // Width of rows for with_packs: queries and keys must both end at a pack.
-Index whole_width(const WholeQkNorm& d, ConstView x) {
+Index projection_width(const ProjectionQkNorm& d, ConstView x) {
   constexpr Index max_pack = 8;
   return d.queries % max_pack == 0 && d.keys % max_pack == 0 ? x.dim(1) : 1;
 }
 
 }  // namespace
 
-void execute(CudaDevice& device, const ops::WholeQkNormSums& op) {
-  with_type_and_packs(whole_width(op.desc, op.x), {op.x, op.y}, [&](auto zero, auto packs) {
-    using T = decltype(zero);
-    constexpr int N = packs;
+void execute(CudaDevice& device, const ops::ProjectionQkNormSums& op) {
+  with_type_and_packs(projection_width(op.desc, op.x), {op.x, op.y}, [&]<class T, int N>(T, PackSize<N>) {
     launch(device.context(), {.x = op.x.dim(0), .threads = row_threads(blocks_of(op.desc.queries, N))},
-           whole_sums<T, N>, op.x.dim(1), op.desc.queries, op.desc.keys, in<T>(op.x), in<T>(op.y), out<float>(op.sums));
+           projection_sums<T, N>, op.x.dim(1), op.desc.queries, op.desc.keys, in<T>(op.x), in<T>(op.y),
+           out<float>(op.sums));
   });
 }
 
-void execute(CudaDevice& device, const ops::WholeQkNormForward& op) {
-  with_type_and_packs(whole_width(op.desc, op.x), {op.x, op.weight, op.y}, [&](auto zero, auto packs) {
-    using T = decltype(zero);
-    constexpr int N = packs;
+void execute(CudaDevice& device, const ops::ProjectionQkNormForward& op) {
+  with_type_and_packs(projection_width(op.desc, op.x), {op.x, op.weight, op.y}, [&]<class T, int N>(T, PackSize<N>) {
     launch(device.context(), {.x = op.x.dim(0), .threads = row_threads(blocks_of(op.x.dim(1), N))},
-           whole_normalize<T, N>, op.desc, op.x.dim(1), in<T>(op.x), in<T>(op.weight), in<float>(op.squares),
+           projection_normalize<T, N>, op.desc, op.x.dim(1), in<T>(op.x), in<T>(op.weight), in<float>(op.squares),
            out<T>(op.y));
   });
 }
 
-void execute(CudaDevice& device, const ops::WholeQkNormBackward& op) {
+void execute(CudaDevice& device, const ops::ProjectionQkNormBackward& op) {
   Context& context = device.context();
   const Index tokens = op.x.dim(0), row = op.x.dim(1), normed = op.desc.queries + op.desc.keys;
-  with_type_and_packs(whole_width(op.desc, op.x), {op.dy, op.x, op.weight, op.dx}, [&](auto zero, auto packs) {
-    using T = decltype(zero);
-    constexpr int N = packs;
-    const int threads = row_threads(blocks_of(row, N));
-    const Index columns = blocks_of(row, Index{threads} * N);
-    const Index max_blocks = context.workspace_bytes / 2 / (normed * size_of(DType::f32));
-    const Index blocks = std::min({tokens, max_blocks, std::max<Index>(1, sum_blocks / columns)});
-    SY_ASSERT(blocks > 0, "whole_qk_norm_backward: rows of {}", row);
-    Workspace workspace(context);
-    const View partial = workspace.take({blocks, normed}, DType::f32);
-    launch(context, {.x = blocks, .y = columns, .threads = threads}, whole_gradient<T, N>, op.desc, tokens, row,
-           in<T>(op.dy), in<T>(op.x), in<T>(op.weight), in<float>(op.squares), in<float>(op.products), out<T>(op.dx),
-           out<float>(partial));
-    add_column_sums(context, workspace, partial, op.dweight);
-  });
+  with_type_and_packs(projection_width(op.desc, op.x), {op.dy, op.x, op.weight, op.dx},
+                      [&]<class T, int N>(T, PackSize<N>) {
+                        const int threads = row_threads(blocks_of(row, N));
+                        const Index columns = blocks_of(row, Index{threads} * N);
+                        const Index max_blocks = context.workspace_bytes / 2 / (normed * size_of(DType::f32));
+                        const Index blocks = std::min({tokens, max_blocks, std::max<Index>(1, sum_blocks / columns)});
+                        SY_ASSERT(blocks > 0, "projection_qk_norm_backward: rows of {}", row);
+                        Workspace workspace(context);
+                        const View partial = workspace.take({blocks, normed}, DType::f32);
+                        launch(context, {.x = blocks, .y = columns, .threads = threads}, projection_gradient<T, N>,
+                               op.desc, tokens, row, in<T>(op.dy), in<T>(op.x), in<T>(op.weight), in<float>(op.squares),
+                               in<float>(op.products), out<T>(op.dx), out<float>(partial));
+                        add_column_sums(context, workspace, partial, op.dweight);
+                      });
 }
 
 }  // namespace sy::cuda
