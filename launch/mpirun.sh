@@ -144,7 +144,13 @@ listening() {
 }
 ask() {
   while ((SECONDS < 10)) && kill -0 "$mpirun" 2>/dev/null && ! listening; do sleep 0.05; done
-  kill -USR1 "$mpirun"
+  if [[ -n $hydra && -z $hostfile ]]; then
+    # Hydra 4.0 may lose the exit code of a rank to which it forwards a signal.
+    # shellcheck disable=SC2046 # numbers
+    kill -USR1 $(rank_processes) 2>/dev/null || true
+  else
+    kill -USR1 "$mpirun"
+  fi
 }
 asked=
 stop() {
