@@ -18,7 +18,8 @@ const char* state_of(const selftest::Check& check) {
   return !check.failures.empty() ? "failed" : !check.skipped.empty() ? "skipped" : "passed";
 }
 
-Json to_json(const std::vector<selftest::Check>& checks, int ranks, bool passed, double seconds) {
+Json to_json(const std::vector<selftest::Check>& checks, const Json& provenance, int ranks, bool passed,
+             double seconds) {
   Json list = Json::array();
   for (const selftest::Check& check : checks) {
     Json failures = Json::array();
@@ -30,8 +31,11 @@ Json to_json(const std::vector<selftest::Check>& checks, int ranks, bool passed,
                     {"skipped_because", check.skipped},
                     {"failures", failures}});
   }
-  Json document = json_document("selftest");
-  document.update({{"ranks", ranks}, {"passed", passed}, {"seconds", seconds}, {"checks", list}});
+  Json document = json_document("selftest", provenance);
+  document["ranks"] = ranks;
+  document["passed"] = passed;
+  document["seconds"] = seconds;
+  document["checks"] = list;
   return document;
 }
 
@@ -91,7 +95,8 @@ int selftest_command(CommandLine& line) {
   bool passed = true;
   for (const selftest::Check& check : checks) passed &= check.failures.empty();
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  if (speaks && json) std::cout << json_text(to_json(checks, line.world.size(), passed, seconds)) << std::flush;
+  if (speaks && json)
+    std::cout << json_text(to_json(checks, line.provenance, line.world.size(), passed, seconds)) << std::flush;
   if (speaks && !json) print(checks, line.world.size(), seconds);
   return passed ? 0 : 1;
 }
