@@ -33,7 +33,8 @@ class GroupedTest : public HostTest {
   const std::int32_t offsets[experts + 1] = {0, 0, 8, 8, 11, rows};
   View values(Shape shape, int seed) {
     std::vector<float> drawn(static_cast<std::size_t>(shape.elements()));
-    for (std::size_t i = 0; i < drawn.size(); ++i) drawn[i] = static_cast<float>((i + 1) * 7919 * seed % 1000) / 500 - 1;
+    for (std::size_t i = 0; i < drawn.size(); ++i)
+      drawn[i] = static_cast<float>((i + 1) * 7919 * seed % 1000) / 500 - 1;
     return upload(drawn).reshape(shape);
   }
   View x, w, dy;
