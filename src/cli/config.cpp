@@ -19,7 +19,7 @@ int config_command(CommandLine& line) {
   options.add_options()("json", po::bool_switch(), "print JSON: an object with value and origin of each key");
   std::vector<std::string> settings;
   ErrorList errors("config");
-  CommandLine rest{line.world, take_settings("config", line.args, settings, errors), line.options};
+  CommandLine rest{line.world, take_settings("config", line.args, settings, errors, options), line.options};
   po::variables_map arguments;
   if (!parse_options(rest, "config", options, {"config"}, arguments, errors)) return 0;
   ConfigOrigins origins;

@@ -153,7 +153,7 @@ int import_command(CommandLine& line) {
   agree_on_errors(world, [&] {
     std::vector<std::string> settings;
     ErrorList errors("import");
-    CommandLine rest{world, take_settings("import", line.args, settings, errors), line.options};
+    CommandLine rest{world, take_settings("import", line.args, settings, errors, options), line.options};
     po::variables_map arguments;
     go = parse_options(rest, "import", options, {"folder", "run"}, arguments, errors);
     if (!go) return;

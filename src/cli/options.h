@@ -109,6 +109,6 @@ bool has_value(const po::variables_map& arguments, const char* option);
 // as a setting without its section.
 std::vector<std::string> take_settings(const std::string& command, const std::vector<std::string>& args,
                                        std::vector<std::string>& settings, ErrorList& errors,
-                                       const po::options_description& own = {});
+                                       const po::options_description& own);
 
 }  // namespace sy

@@ -39,7 +39,7 @@ int plan_command(CommandLine& line) {
       "top", po::value(&top), "how many layouts to show (10; 0: all)")("json", po::bool_switch(), "print JSON");
   std::vector<std::string> settings;
   ErrorList errors("plan");
-  CommandLine rest{line.world, take_settings("plan", line.args, settings, errors), line.options};
+  CommandLine rest{line.world, take_settings("plan", line.args, settings, errors, options), line.options};
   po::variables_map arguments;
   if (!parse_options(rest, "plan", options, {"config"}, arguments, errors)) return 0;
   if (top < 0) errors.add("plan: --top {}: give a number of layouts, or 0 for all", top);

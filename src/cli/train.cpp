@@ -44,7 +44,7 @@ int train_command(CommandLine& line) {
   agree_on_errors(line.world, [&] {
     std::vector<std::string> settings;
     ErrorList errors("train");
-    CommandLine rest{line.world, take_settings("train", line.args, settings, errors), line.options};
+    CommandLine rest{line.world, take_settings("train", line.args, settings, errors, options), line.options};
     po::variables_map arguments;
     go = parse_options(rest, "train", options, {"config"}, arguments, errors);
     if (!go) return;

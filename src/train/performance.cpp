@@ -51,7 +51,7 @@ std::vector<SectionTime> section_times(const std::vector<RankValues>& ranks, Ind
     if (std::ranges::any_of(times, [](double t) { return t > 0; }))
       sections.push_back(section_time(name_of(static_cast<StepSection>(p)), times, collectives, steps));
   }
-  sections.push_back(section_time("step", sums, all_collectives, steps));
+  sections.push_back(section_time("all", sums, all_collectives, steps));
   return sections;
 }
 

@@ -48,7 +48,7 @@ struct Performance {
   std::optional<double> mfu;  // model FLOPs utilization; empty if it is unknown
   int ranks = 1, nodes = 1;
   MemoryPeak memory;                  // the most of any rank
-  std::vector<SectionTime> sections;  // those that took time, and their sum, named "step"
+  std::vector<SectionTime> sections;  // those that took time, and their sum, named "all"
   double per_rank() const { return tokens_per_second / ranks; }
   double per_node() const { return tokens_per_second / nodes; }
 };

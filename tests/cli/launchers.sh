@@ -162,7 +162,7 @@ task() { # TASKS NUMBER COMMAND...
 expect_ok task 1 0 "$switchyard" version
 expect_ok task 1 0 env PMIX_NAMESPACE=slurm.pmix.5.0 PMIX_RANK=0 "$switchyard" version
 expect_ok task 1 0 env -u SLURM_JOB_ID -u SLURM_JOBID -u SLURM_NODELIST "$mpirun" 2 "$switchyard" version
-[[ $(wc -l <.out) -eq 1 ]] || die "ranks of mpirun run alone"
+[[ $(grep -c "^switchyard " .out) -eq 1 ]] || die "ranks of mpirun run alone"
 expect_error "--mpi=pmix" task 4 0 "$switchyard" version
 expect_error "--mpi=pmix" task 4 0 env PMIX_MCA_gds=hash "$switchyard" version
 expect_exit 2 task 4 3 "$switchyard" version

@@ -18,17 +18,17 @@ Performance example() {
   p.ranks = 4;
   p.nodes = 2;
   p.memory = {.host = 544'000'000, .device = 0};
-  p.sections = {{"data", 0.001, 0.002, 0.0030, 0.0015}, {"step", 0.033, 0.0332, 0.0334, 0.0015}};
+  p.sections = {{"data", 0.001, 0.002, 0.0030, 0.0015}, {"all", 0.033, 0.0332, 0.0334, 0.0015}};
   return p;
 }
 
 TEST(Performance, IsDescribed) {
   Performance p = example();
   EXPECT_EQ(performance_text(p, "", "give run.machine", 1.5, 0.25),
-            "section of a step  min ms  average ms  max ms  share    collectives ms\n"
-            "──────────────  ──────  ──────────  ──────  ───────  ──────────────\n"
-            "data              1.00        2.00    3.00    6.0 %            1.50\n"
-            "step             33.00       33.20   33.40  100.0 %            1.50\n"
+            "section of a step  min ms  average ms  max ms    share  collectives ms\n"
+            "─────────────────  ──────  ──────────  ──────  ───────  ──────────────\n"
+            "data                 1.00        2.00    3.00    6.0 %            1.50\n"
+            "all                 33.00       33.20   33.40  100.0 %            1.50\n"
             "time      33.1 ms a step, mean of steps 2 to 120; in all, 1.50 s of validation and 250 ms of checkpoints\n"
             "memory    544.0 MB of a rank at most\n"
             "speed     179.1k tokens/s, 44.8k per rank, 89.6k per node; 0.04612 TFLOP/s per rank\n"
