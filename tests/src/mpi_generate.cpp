@@ -249,8 +249,8 @@ TEST(GenerateLayouts, RoutePaddingToNoExpert) {
 TEST(GenerateLayouts, CachesHaveAllPositionsOfTheModel) {
   const int ranks = world().size();
   if (ranks != 2 && ranks != 4) return;
-  Engine engine(parse_config(on_eight, "test", {"--run.dtype=" + device.dtype, "--model.position=alibi"}), V,
-                make_device(device.backend), make_mesh(world(), {ranks, ranks, ranks, 1}), false);
+  Engine engine(parse_config(on_eight, "test", {"--run.dtype=" + tested_device.dtype, "--model.position=alibi"}), V,
+                make_device(tested_device.backend), make_mesh(world(), {ranks, ranks, ranks, 1}), false);
   engine.store().initialize(5);
   const Index positions = engine.config().model.seq_len;
   std::vector<std::int32_t> ids(static_cast<std::size_t>(positions), 3);
@@ -260,7 +260,7 @@ TEST(GenerateLayouts, CachesHaveAllPositionsOfTheModel) {
   std::vector<float> got;
   for (std::size_t i = 0; i < ids.size(); ++i)
     got = engine.decode(one_by_one, 0, 1, std::span(ids).subspan(i, 1), true);
-  const float tolerance = device.dtype == "f32" ? 1e-5f : 2e-2f;
+  const float tolerance = tested_device.dtype == "f32" ? 1e-5f : 2e-2f;
   ASSERT_EQ(got.size(), want.size());
   for (std::size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], want[i], tolerance) << i;
   EXPECT_THROW(engine.make_cache(1, positions + 1, 1), std::logic_error);
