@@ -1,33 +1,21 @@
 # With -P: writes OUTPUT, the definition of build_info() (src/build_info.h), unless it has the same
-# text already.
-#   ROOT              the source tree; the commit is empty if it is no git work tree of its own
-#   VERSION, OPTIONS  text
-set(commit "")
-find_program(GIT git)
-if(GIT)
-  set(ENV{GIT_OPTIONAL_LOCKS} 0)
-  execute_process(COMMAND ${GIT} -C ${ROOT} rev-parse --show-toplevel OUTPUT_VARIABLE top RESULT_VARIABLE failed
-                  OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
-  get_filename_component(root "${ROOT}" REALPATH)
-  if(NOT failed AND top STREQUAL root)
-    execute_process(COMMAND ${GIT} -C ${ROOT} rev-parse HEAD OUTPUT_VARIABLE commit RESULT_VARIABLE failed
-                    OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
-    execute_process(COMMAND ${GIT} -C ${ROOT} status --porcelain --untracked-files=no OUTPUT_VARIABLE changes ERROR_QUIET)
-    if(failed)
-      set(commit "")
-    elseif(NOT changes STREQUAL "")
-      string(APPEND commit "-dirty")
-    endif()
-  endif()
-endif()
-foreach(text VERSION OPTIONS)
-  string(REPLACE "\\" "\\\\" ${text} "${${text}}")
-  string(REPLACE "\"" "\\\"" ${text} "${${text}}")
+# text already. ROOT is the source tree. BUILD_TYPE and the other fields of BuildInfo are texts.
+include(${CMAKE_CURRENT_LIST_DIR}/commit.cmake)
+sy_commit(${ROOT} commit dirty)
+string(TOLOWER ${dirty} dirty)
+set(fields "")
+foreach(text BUILD_TYPE COMPILER FLAGS KERNEL_FLAGS INSTRUCTION_SETS CUDA_COMPILER)
+  string(REPLACE "\\" "\\\\" value "${${text}}")
+  string(REPLACE "\"" "\\\"" value "${value}")
+  string(TOLOWER ${text} field)
+  string(APPEND fields ",\n                              .${field} = \"${value}\"")
 endforeach()
 set(source "#include \"src/build_info.h\"
 
 const sy::BuildInfo& sy::build_info() {
-  static const BuildInfo info{\"${VERSION}\", \"${commit}\", \"${OPTIONS}\"};
+  static const BuildInfo info{.version = \"${VERSION}\",
+                              .commit = \"${commit}\",
+                              .dirty = ${dirty}${fields}};
   return info;
 }
 ")

@@ -55,7 +55,10 @@ set(CPACK_STRIP_FILES TRUE)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
-set(CPACK_DEBIAN_PACKAGE_DEPENDS "openmpi-bin")
+set(CPACK_DEBIAN_PACKAGE_DEPENDS "openmpi-bin")  # the launcher
+if("${MPI_C_LIBRARIES}" MATCHES "mpich")
+  set(CPACK_DEBIAN_PACKAGE_DEPENDS "mpich")
+endif()
 set(CPACK_DEBIAN_PACKAGE_RECOMMENDS "gnuplot-nox")
 
 # `cpack --config CPackSourceConfig.cmake` makes a tarball of the tree without the files of builds
@@ -63,6 +66,7 @@ set(CPACK_DEBIAN_PACKAGE_RECOMMENDS "gnuplot-nox")
 # CPACK_PACKAGING_INSTALL_PREFIX would be a folder in the tarball. Debian packages have /usr anyway.
 set(CPACK_VERBATIM_VARIABLES TRUE)
 set(CPACK_SOURCE_GENERATOR TGZ)
+set(CPACK_PRE_BUILD_SCRIPTS ${CMAKE_SOURCE_DIR}/cmake/source_commit.cmake)
 set(CPACK_SOURCE_PACKAGE_FILE_NAME switchyard-${PROJECT_VERSION})
 set(escape "([][+.*()^$?|\\])")
 string(REGEX REPLACE "${escape}" "\\\\\\1" source "${CMAKE_SOURCE_DIR}")

@@ -18,7 +18,10 @@ class CollectiveScope {
  public:
   CollectiveScope(const Comm& comm, std::array<Traffic, num_collectives>& traffic, Collective kind, Index bytes,
                   RowsMoved rows = {})
-      : traffic_(comm.size() > 1 ? &traffic[static_cast<int>(kind)] : nullptr), bytes_(bytes), started_(Clock::now()) {
+      : rank_(comm.rank_context()),
+        traffic_(comm.size() > 1 ? &traffic[static_cast<int>(kind)] : nullptr),
+        bytes_(bytes),
+        started_(Clock::now()) {
     if (!traffic_) return;
     block_.emplace(comm.rank_context().blocked, display_name(kind), comm.peer_names(), rows, comm.asynchronous());
     if (comm.rank_context().trace_spans)
@@ -29,11 +32,14 @@ class CollectiveScope {
     if (!traffic_) return;
     ++traffic_->calls;
     traffic_->bytes += bytes_;
-    traffic_->seconds += std::chrono::duration<double>(Clock::now() - started_).count();
+    const Clock::duration time = Clock::now() - started_;
+    traffic_->seconds += std::chrono::duration<double>(time).count();
+    if (rank_.step_times) rank_.step_times->add_collective(time);
   }
 
  private:
   using Clock = std::chrono::steady_clock;
+  RankContext& rank_;
   Traffic* traffic_;
   Index bytes_;
   Clock::time_point started_;
@@ -64,6 +70,19 @@ const char* display_name(Collective kind) {
 std::string_view name_of(Collective kind) {
   const std::string_view name = display_name(kind);
   return name.substr(name.find(' ') + 1);
+}
+
+std::vector<std::string> all_gather_texts(Comm& world, const std::string& mine) {
+  const Index length = world.max(static_cast<Index>(mine.size()) + 1);
+  std::string padded = mine, all(static_cast<std::size_t>(length * world.size()), '\0');
+  padded.resize(static_cast<std::size_t>(length), '\0');
+  const auto view = [](std::string& s) {
+    return view_of(reinterpret_cast<std::uint8_t*>(s.data()), {static_cast<Index>(s.size())});
+  };
+  world.all_gather(view(padded), view(all));
+  std::vector<std::string> texts;
+  for (int rank = 0; rank < world.size(); ++rank) texts.emplace_back(all.c_str() + rank * length);
+  return texts;
 }
 
 std::string format_rank_list(const std::vector<int>& ascending) {

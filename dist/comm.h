@@ -211,6 +211,8 @@ class Comm {
   std::array<Traffic, num_collectives> traffic_{};
 };
 
+// Returns the texts of all ranks, by rank. Collective. A text must not contain '\0'.
+std::vector<std::string> all_gather_texts(Comm& world, const std::string& mine);
 // Formats an ascending list of ranks: "0-3, 8".
 std::string format_rank_list(const std::vector<int>& ascending);
 // Interns a text: returns an equal text that lives until the process ends.

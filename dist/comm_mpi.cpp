@@ -5,7 +5,6 @@
 #include <limits>
 #include <map>
 #include <numeric>
-#include <thread>
 #include <utility>
 
 #include "dist/shard.h"

@@ -1,7 +1,7 @@
 // Communicators on the buffers of a device, by the build's library of device collectives.
 //
-// The folder of the library, dist/nccl/, defines these functions. Builds without a device use its
-// stub. Another library would be another folder that defines them.
+// Each library is a folder of dist/, such as dist/nccl/, and a row of `libraries` in
+// dist/device_comm.cpp. A build without the library has a stub of it.
 //
 // Collectives of one CommStream run one after the other, in the order of their start.
 // This order must be equal on all ranks. The streams (DeviceCollectives::streams) overlap with each
@@ -35,19 +35,23 @@ using MakeDeviceComm = std::function<std::unique_ptr<Comm>(std::unique_ptr<Comm>
 // - rank: this process's rank in the world, for messages
 // - context: gets the oldest collective in flight (RankContext::device_collective)
 //
-// An internal error if the device's buffers are in host memory.
+// An internal error if the device's buffers are in host memory, or if the build has no library.
 MakeDeviceComm make_device_comm(Device& device, int rank, RankContext& context);
 
-// The build's library of device collectives.
+// A library of device collectives.
 struct DeviceCollectives {
   std::string name;
   // Version of the loaded library and of the one at compile time; empty in a build without it.
-  std::string version, built_version;
+  std::string version = {}, built_version = {};
   // Number of CommStreams that overlap; 0 in a build without the library.
   int streams = 0;
-  std::string all_streams_if;   // condition for num_comm_streams streams
-  bool shares_devices = false;  // true if several ranks may use one device
+  std::string all_streams_if = {};  // condition for num_comm_streams streams
+  bool shares_devices = false;      // true if several ranks may use one device
+  // make_device_comm() of this library; nullptr in a build without it
+  MakeDeviceComm (*make)(Device& device, int rank, RankContext& context) = nullptr;
 };
+// The library that this build uses: the first row of the table that it has. If it has none, the
+// first row.
 DeviceCollectives device_collectives();
 
 }  // namespace sy

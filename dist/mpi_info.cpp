@@ -6,9 +6,10 @@
 #include <mpi-ext.h>
 #endif
 
+#include <algorithm>
 #include <utility>
 
-#include "kernels/environment.h"
+#include "dist/launcher.h"
 
 namespace sy {
 namespace {
@@ -42,17 +43,10 @@ std::string library() {
   return whole.substr(0, whole.find_first_of(",\n"));
 }
 
-int processes_started() {
-  for (const VariableName name :
-       std::initializer_list<VariableName>{"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"})
-    if (environment(name)) return environment_int(name);
-  return 0;
-}
-
 }  // namespace
 
 MpiInfo mpi_info() {
-  return {library(), thread_level(), cuda_aware(), processes_started()};
+  return {library(), thread_level(), cuda_aware(), std::max(0, launched_rank().size)};
 }
 
 }  // namespace sy

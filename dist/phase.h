@@ -26,21 +26,26 @@ class PhaseGuard {
   Phase previous_;
 };
 
-// Records a trace span and a profiler range until the end of the scope.
+// Records a trace span, a profiler range and the time of a section until the end of the scope.
 // Their layer is that of the current phase. There is no span if RankContext::trace_spans is
-// nullptr. Names must live until the process ends.
+// nullptr, and no time if RankContext::step_times is nullptr. Both objects must outlive the scope.
+// Names must live until the process ends.
 class TraceScope {
  public:
   using Numbers = std::initializer_list<TraceSpan::Number>;
-  explicit TraceScope(RankContext& rank, const char* name, Numbers numbers = {}) : rank_(rank) { begin(name, numbers); }
-  ~TraceScope() { end(); }
+  explicit TraceScope(RankContext& rank, const char* name, Numbers numbers = {})
+      : rank_(rank), spans_(rank.trace_spans), times_(rank.step_times) {
+    begin(name, numbers, now());
+  }
+  ~TraceScope() { end(now()); }
   TraceScope(const TraceScope&) = delete;
   TraceScope& operator=(const TraceScope&) = delete;
 
   // Ends this span, and begins the next one.
   void next(const char* name, Numbers numbers = {}) {
-    end();
-    begin(name, numbers);
+    const Clock::time_point time = now();
+    end(time);
+    begin(name, numbers, time);
   }
   // Adds numbers to the span. A span has at most four; further numbers are dropped.
   void add(Numbers numbers) {
@@ -53,23 +58,27 @@ class TraceScope {
   }
 
  private:
-  void begin(const char* name, Numbers numbers) {
+  using Clock = std::chrono::steady_clock;
+  Clock::time_point now() const { return spans_ || times_ ? Clock::now() : Clock::time_point{}; }
+  void begin(const char* name, Numbers numbers, Clock::time_point time) {
     const Index layer = rank_.phase.current().layer;
     range_.emplace(name, layer);
-    spans_ = rank_.trace_spans;
+    if (times_) times_->begin(name, time);
     if (!spans_) return;
     index_ = spans_->size();
-    spans_->push_back({name, layer, std::chrono::steady_clock::now()});
+    spans_->push_back({name, layer, time});
     add(numbers);
   }
-  void end() {
-    if (spans_) (*spans_)[index_].end = std::chrono::steady_clock::now();
+  void end(Clock::time_point time) {
+    if (times_) times_->end(time);
+    if (spans_) (*spans_)[index_].end = time;
     range_.reset();
   }
 
   RankContext& rank_;
+  std::vector<TraceSpan>* const spans_;
+  StepTimes* const times_;
   std::optional<ProfilerRange> range_;
-  std::vector<TraceSpan>* spans_ = nullptr;
   std::size_t index_ = 0;
 };
 

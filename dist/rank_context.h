@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "dist/file_activity.h"
+#include "dist/step_times.h"
 #include "kernels/blocked_on.h"
 #include "kernels/tensor.h"
 
@@ -94,6 +95,8 @@ struct RankContext {
   FileActivity& files = file_activity();
   // Spans of the traced steps, in order of begin. nullptr if no step is traced.
   std::vector<TraceSpan>* trace_spans = nullptr;
+  // Sums of the times of training steps. nullptr outside of them.
+  StepTimes* step_times = nullptr;
   FingerprintCheck fingerprints;  // set by Runtime
   SharedMemory shared_memory;     // set by Runtime
 };

@@ -46,7 +46,7 @@ Runtime::Runtime(std::shared_ptr<RankContext> context, int* argc, char*** argv) 
                                     "the start of the other ranks of this machine, which share memory");
   auto transport = SharedMemoryTransport::open(context_->blocked, MPI_COMM_WORLD, &context_->shared_memory.missing);
   if (transport) context_->shared_memory = {transport->size(), transport->bytes(), ""};
-  if (const char* const rank = environment("OMPI_COMM_WORLD_LOCAL_RANK"); rank && std::string_view(rank) == "0") {
+  if (launched_rank().local_rank == 0) {
     collect_leftovers(job_folder().parent_path());
     record_job(job_folder());
   }

@@ -2,7 +2,6 @@
 // Pure functions: any rank can compute them for any other rank.
 #pragma once
 
-#include <string>
 #include <vector>
 
 #include "dist/mesh.h"

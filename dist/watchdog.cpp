@@ -69,10 +69,6 @@ std::string format_rows(const RowsMoved& rows) {
   return rows.expects < 0 ? "" : fmt::format(": it sends {} rows, and expects {}", rows.sends, rows.expects);
 }
 
-}  // namespace
-
-namespace {
-
 Seconds seconds_from_env(VariableName name, Seconds fallback, double min_seconds, const char* range) {
   const char* const value = environment(name);
   if (!value) return fallback;
@@ -313,8 +309,7 @@ std::string Watchdog::own_name() const {
   if (!peers_.empty()) return fmt::format("rank {} on {}", rank_, peers_[static_cast<std::size_t>(rank_)].host);
   const std::string host = host_name();
   // Launchers set the rank in the environment before MPI starts.
-  for (const VariableName name : std::initializer_list<VariableName>{"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"})
-    if (const char* const rank = environment(name)) return fmt::format("rank {} on {}", rank, host);
+  if (const int rank = launched_rank().rank; rank >= 0) return fmt::format("rank {} on {}", rank, host);
   return fmt::format("process {} on {}", getpid(), host);
 }
 

@@ -1,5 +1,7 @@
 #include "kernels/device.h"
 
+#include <algorithm>
+
 #include "kernels/ops/elementwise.h"
 
 namespace sy {
@@ -32,6 +34,15 @@ void Device::begin_read(ConstView x) {
 void Device::end_read(void* host) {
   if (reading_ > 0) do_end_read(host, reading_);
   reading_ = 0;
+}
+
+bool Device::supports(WeightFormat format) const {
+  const auto& names = info(format).devices;
+  return names[0].empty() || std::ranges::find(names, name()) != names.end();
+}
+
+Index Device::packed_weight_bytes(const Shape& weight, DType, GemmPass, WeightFormat format) const {
+  return weight.elements() * info(format).element_bytes;
 }
 
 std::unique_ptr<Device> make_device(std::string_view name, int local_rank) {

@@ -38,6 +38,7 @@
 #include "kernels/ops/list.h"
 #include "kernels/tensor.h"
 #include "kernels/types.h"
+#include "kernels/weight_format.h"
 
 namespace sy {
 
@@ -101,11 +102,13 @@ class Device {
   virtual Index logits_chunk() const { return Index{4} << 20; }
   // Whether the grouped GEMMs and the FFN operations support gathered rows.
   virtual bool supports_gathered_rows() const { return false; }
-  // Size of the packed form of a weight for one pass; 0: the pass reads the weight as it is. A
+  // Whether ops::PackWeight and the GEMMs support a format of packed weights.
+  virtual bool supports(WeightFormat format) const;
+  // Size of the elements of a packed weight for one pass; 0: the pass reads the weight as it is. A
   // packed weight may be blocked for caches, transposed, or of another type. The owner of a weight
-  // packs it once for all GEMMs (ops::PackWeight), and again after each change. A GEMM has the same
-  // bits with and without a packed weight.
-  virtual Index packed_weight_bytes(const Shape& weight, DType dtype, GemmPass pass) const { return 0; }
+  // packs it once for all GEMMs (ops::PackWeight), and again after each change. If the format is
+  // native, a GEMM has the same bits with and without a packed weight.
+  virtual Index packed_weight_bytes(const Shape& weight, DType dtype, GemmPass pass, WeightFormat format) const;
 
  protected:
   explicit Device(const KernelTable& kernels) : kernels_(kernels) {}
@@ -119,6 +122,16 @@ class Device {
   const KernelTable& kernels_;
   Index reading_ = 0;  // size of the read in flight; 0: no read is in flight
 };
+
+namespace ops {
+
+template <class Operation>
+void run(Device& device, const Operation& op) {
+  check(op);
+  if (!op.is_empty()) device.execute(op);
+}
+
+}  // namespace ops
 
 // make_cpu, make_cuda and make_device create a device. The latter two throw NoDevice if it is
 // unavailable.

@@ -1,6 +1,9 @@
-// Element types, in a table: a new type is one line of it.
+// Element types, in a table. Each is a value of DType and a row. Host code reads elements through
+// DTypeOf. Collectives and checkpoints name the types that they support: dist/comm_mpi.cpp,
+// dist/nccl/comm_nccl.cpp and src/io/checkpoint_tensors.cpp.
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cstdint>
 #include <string_view>
@@ -10,12 +13,18 @@ namespace sy {
 enum class DType : std::uint8_t { f32, f64, bf16, i32, i64, u16, u8 };
 
 struct DTypeInfo {
+  DType type;
   std::string_view name;
   std::int64_t bytes;
 };
 
-constexpr DTypeInfo dtype_table[] = {{"f32", 4}, {"f64", 8}, {"bf16", 2}, {"i32", 4},
-                                     {"i64", 8}, {"u16", 2}, {"u8", 1}};
+// In the order of the enumeration.
+constexpr DTypeInfo dtype_table[] = {{DType::f32, "f32", 4}, {DType::f64, "f64", 8}, {DType::bf16, "bf16", 2},
+                                     {DType::i32, "i32", 4}, {DType::i64, "i64", 8}, {DType::u16, "u16", 2},
+                                     {DType::u8, "u8", 1}};
+static_assert(std::ranges::all_of(dtype_table, [](const DTypeInfo& row) {
+  return &row == &dtype_table[static_cast<int>(row.type)];
+}));
 
 constexpr const DTypeInfo& info(DType type) {
   return dtype_table[static_cast<int>(type)];

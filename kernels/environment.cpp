@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 
 namespace sy {
@@ -43,6 +44,17 @@ bool environment_has_process_manager() {
     if (entry.starts_with("PMI_") || (entry.starts_with("PMIX_") && !entry.starts_with("PMIX_MCA_"))) return true;
   }
   return false;
+}
+
+std::vector<std::pair<std::string, std::string>> environment_entries() {
+  std::vector<std::pair<std::string, std::string>> found;
+  for (char** variable = environ; *variable; ++variable) {
+    const std::string_view entry = *variable;
+    const std::size_t equals = entry.find('=');
+    if (equals != entry.npos) found.emplace_back(entry.substr(0, equals), entry.substr(equals + 1));
+  }
+  std::sort(found.begin(), found.end());
+  return found;
 }
 
 void set_environment(VariableName name, const char* value) {

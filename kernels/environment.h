@@ -3,7 +3,10 @@
 #pragma once
 
 #include <array>
+#include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 namespace sy {
 
@@ -30,12 +33,13 @@ inline constexpr auto environment_variables = std::to_array<EnvironmentVariable>
     {"NO_COLOR", "no colours if it is set"},
     {"TERM", "kind of the terminal; dumb: no colours"},
     // of batch systems and launchers
-    {"SLURM_JOB_ID", "number of the job, for the lock of a run"},
-    {"PBS_JOBID", "number of the job, for the lock of a run"},
-    {"LSB_JOBID", "number of the job, for the lock of a run"},
-    {"JOB_ID", "number of the job, for the lock of a run"},
+    {"SLURM_JOB_ID", "number of the job, for the lock of a run and for provenance"},
+    {"PBS_JOBID", "number of the job, for the lock of a run and for provenance"},
+    {"LSB_JOBID", "number of the job, for the lock of a run and for provenance"},
+    {"JOB_ID", "number of the job, for the lock of a run and for provenance"},
     {"SLURM_STEP_NUM_TASKS", "number of tasks of the Slurm step"},
     {"SLURM_PROCID", "number of the task"},
+    {"SLURM_LOCALID", "number of the task among those of its machine"},
     {"SLURM_HET_SIZE", "number of components of a heterogeneous job"},
     {"OMPI_COMM_WORLD_SIZE", "number of ranks of mpirun"},
     {"OMPI_COMM_WORLD_RANK", "rank of this process"},
@@ -43,6 +47,12 @@ inline constexpr auto environment_variables = std::to_array<EnvironmentVariable>
     {"OMPI_MCA_orte_jobfam_session_dir", "folder of the job, for the removal of shared memory"},
     {"PMI_SIZE", "number of ranks of a process manager"},
     {"PMI_RANK", "rank of this process"},
+    {"MPI_LOCALRANKID", "rank of this process among those of its machine"},
+    {"PALS_RANKID", "rank of this process"},
+    {"PALS_LOCAL_RANKID", "rank of this process among those of its machine"},
+    {"FLUX_JOB_SIZE", "number of tasks of the job"},
+    {"FLUX_TASK_RANK", "number of the task"},
+    {"FLUX_TASK_LOCAL_ID", "number of the task among those of its machine"},
     {"PMIX_RANK", "rank of this process"},
     {"PMIX_NAMESPACE", "job of this process; names its process manager"},
     // of libraries
@@ -55,17 +65,23 @@ inline constexpr auto environment_variables = std::to_array<EnvironmentVariable>
     {"NCCL_MAX_P2P_NCHANNELS", "channels between two ranks"},
     {"NCCL_NVLS_ENABLE", "0: no sums in NVSwitch"},
     {"NCCL_LAUNCH_ORDER_IMPLICIT", "1: collectives start in the order of the calls"},
+    {"NCCL_NET", "network of NCCL; Socket is TCP"},
+    {"NCCL_IB_DISABLE", "1: NCCL does not use InfiniBand and RoCE"},
+    {"MPICH_GPU_SUPPORT_ENABLED", "1: Cray MPICH handles GPU memory"},
+    {"OMPI_MCA_opal_cuda_support", "whether Open MPI handles GPU memory"},
     {"NCCL_HOSTID", "if it is set, ranks may share a GPU"},
     {"HDF5_USE_FILE_LOCKING", "whether HDF5 locks files"},
 });
 
-// Name of a variable of the table. Any other name does not compile.
+// Name of a variable of the table, or an empty name, for a variable that is never set. Any other
+// name does not compile.
 class VariableName {
  public:
   // NOLINTNEXTLINE(google-explicit-constructor): a literal is meant
   consteval VariableName(const char* name) : name_(name) {
     for (const EnvironmentVariable& variable : environment_variables)
       if (variable.name == name) return;
+    if (std::string_view(name).empty()) return;
     throw "add the variable to environment_variables and to docs/reference/environment.md";
   }
   constexpr const char* c_str() const { return name_; }
@@ -81,6 +97,10 @@ int environment_int(VariableName name);
 // Returns whether the environment has a variable of a process manager: PMI_* or PMIX_*.
 // PMIX_MCA_* are settings, and do not count.
 bool environment_has_process_manager();
+
+// Returns names and values of all variables, sorted by name. Includes variables that the program
+// does not know. For reports alone.
+std::vector<std::pair<std::string, std::string>> environment_entries();
 
 // Set and unset a variable of this process. Only main and the functions that it calls before any
 // thread exists may do so.

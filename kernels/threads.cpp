@@ -4,12 +4,10 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <cstdlib>
 #include <sstream>
 
 #include "kernels/control_groups.h"
-#include "kernels/environment.h"
 
 namespace sy {
 namespace {

@@ -2,7 +2,8 @@
 # Installs the packages to build, run and test Switchyard on Debian 12, as root or with sudo. If all
 # of them are installed, it does nothing and needs no privileges.
 #   launch/install-deps.sh [--dev]
-# --dev: also the programs that check the sources, and the compilers of the presets of sanitizers
+# --dev: also the programs that check the sources, the compilers of the presets of sanitizers, and
+# MPICH for tests/mpich.sh
 set -euo pipefail
 
 packages=(
@@ -21,7 +22,8 @@ packages=(
 )
 case ${1:-} in
   "") ;;
-  --dev) packages+=(clang-format clang-tidy shellcheck clang libomp-dev gcovr strace debootstrap) ;;
+  # Beside Open MPI, MPICH's mpicc and mpirun have names of their own: mpicc.mpich, mpirun.mpich.
+  --dev) packages+=(mpich libmpich-dev clang-format clang-tidy shellcheck clang libomp-dev gcovr strace debootstrap) ;;
   *) echo "install-deps.sh: unknown argument $1: the only option is --dev" >&2 && exit 2 ;;
 esac
 

@@ -10,7 +10,7 @@ use warnings;
 my $rule = qr/^-{20,}$/;
 my @block = ($rule, qr/^Primary job +terminated normally, but \d+ process(es)? returned$/,
              qr/^a non-zero exit code\. Per user-direction, the job has been aborted\.$/, $rule, $rule,
-             qr/^mpirun detected that one or more processes exited with non-zero status, thus causing$/,
+             qr/^\S+ detected that one or more processes exited with non-zero status, thus causing$/,
              qr/^the job to be terminated\. The first process to do so was:$/, qr/^$/,
              qr/^  Process name: \[\[\d+,\d+\],\d+\]$/, qr/^  Exit code: +2$/, $rule, qr/(?!)/);
 my ($text, $code, $error_seen, $in_line, @held) = ("", -1, 0, 0);

@@ -1,6 +1,6 @@
 // A run's configuration: INI file, overrides, defaults, checks.
-// One table (config/keys.cpp) names every key once. Parsing, `help config`, RUN/config.ini and the
-// comparison of two runs read it. config/help.cpp has the long help.
+// One table (config/model_keys.cpp, config/run_keys.cpp) names every key once. Parsing, `help
+// config`, RUN/config.ini and the comparison of two runs read it.
 // The file config/read.cpp reads, config/check.cpp checks and fills in defaults, config/layout.cpp
 // checks layouts and devices.
 #pragma once
@@ -18,6 +18,7 @@
 #include "dist/rank_settings.h"
 #include "kernels/dtype.h"
 #include "kernels/types.h"
+#include "src/optimizers/optimizer.h"
 
 namespace sy {
 
@@ -41,7 +42,6 @@ enum class QkNormKind { none, head, whole, head_layernorm };
 enum class CapacityScope { sequence, rank };
 enum class AuxScope { sequence, micro_batch, global_batch };
 enum class AuxLayers { each, joint };
-enum class Optimizer { adamw, sgd, muon };
 enum class Schedule { constant, cosine, linear, wsd };
 
 // The sequence of layer kinds, as in "local*5, global". It repeats over the layers, and the last
@@ -140,15 +140,14 @@ struct Config {
     Index tp = 1, ep = 1, etp = 1, ranks_per_node = 1;
   } parallel;
 
-  struct Train {
+  struct Train : Hyperparameters {
     Index steps = 1000, global_batch = 16, micro_batch = 4;
     std::uint64_t seed = 1;
     double lr = 1e-3, min_lr = 1e-4;
     Index warmup = 50;
     Schedule schedule = Schedule::cosine;
     Optimizer optimizer = Optimizer::adamw;
-    double momentum = 0.9;  // of optimizers other than AdamW
-    double weight_decay = 0.1, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, clip = 1.0, z_loss = 0;
+    double clip = 1.0, z_loss = 0;
     bool recompute = false;
     Index validate_every = 0, validate_windows = 64, patience = 0;
   } train;
@@ -164,7 +163,7 @@ struct Config {
     bool resume = false, checkpoint_first = false;
     Index resume_step = -1;
     double max_hours = 0;
-    std::string init_from;
+    std::string init_from, machine;
   } run;
 
   struct Log {

@@ -58,6 +58,13 @@ expect_ok tar -tzf "$work/source/switchyard-$version.tar.gz"
 expect_output "switchyard-$version/src/cli/main.cpp"
 files=$(grep -E "^switchyard-$version/(\.git/|build|runs/|data/)" <<<"$out" || true)
 [[ -z $files ]] || die "the source tarball has $files"
+# Without git, a build of the tarball knows the commit.
+expect_ok "$switchyard" version --json
+commit=$(sed -nE 's/.*"commit": "([0-9a-f]+)".*/\1/p' <<<"$out")
+expect_ok tar -xzf "$work/source/switchyard-$version.tar.gz" -C "$work/source"
+expect_ok cmake -DROOT="$work/source/switchyard-$version" -DVERSION=1 -DOUTPUT="$work/source/build_info.cpp" \
+  -P "$root/cmake/build_info.cmake"
+[[ -z $commit ]] || grep -qF ".commit = \"$commit\"" "$work/source/build_info.cpp" || die "the source tarball has no commit $commit"
 
 cd "$work"
 expect_ok cpack --config "$build/CPackConfig.cmake" -B "$work/package"
@@ -66,4 +73,5 @@ expect_output "./usr/bin/switchyard"
 expect_output "./usr/share/zsh/vendor-completions/_switchyard"
 expect_output "./usr/share/switchyard/modulefiles/switchyard/$version"
 expect_ok dpkg-deb --field package/switchyard_*.deb Depends
-for package in openmpi-bin libopenmpi libhdf5 libgomp1; do expect_output "$package"; done
+[[ $mpi == mpich ]] && launcher_packages=(mpich libmpich12) || launcher_packages=(openmpi-bin libopenmpi)
+for package in "${launcher_packages[@]}" libhdf5 libgomp1; do expect_output "$package"; done

@@ -1,19 +1,26 @@
-# Tests that includes point one way, and that one file alone accesses the environment. Fails, and
-# names every violation.
+# Tests that includes point one way, that one file alone accesses the environment, and that the
+# graph of docs/design/architecture.md shows the includes. Fails, and names every violation.
+cmake_minimum_required(VERSION 3.22)
 
 # The components of the tree, lowest first. A file includes its own component and those of the lines
 # above, but no other component of its own line. The component src/config is src/config*.h and .cpp.
-# The component kernels includes its folders ops and formulas.
+# The component kernels includes its folders ops and formulas, src/numerics its folders cases and
+# reference.
 # Code that a lower component needs belongs there.
+# Each folder of dist/ is a library of device collectives (dist/device_comm.h).
+file(GLOB device_comms RELATIVE ${ROOT} ${ROOT}/dist/*/CMakeLists.txt)
+list(TRANSFORM device_comms REPLACE "/CMakeLists.txt$" "")
+string(REPLACE ";" " " device_comms "${device_comms}")
 set(order
     "kernels"                                          # tensors, operations and devices
     "kernels/cpu kernels/cuda kernels/dry"
-    "dist"
-    "dist/nccl"                                        # defines dist/device_comm.h
+    "dist src/numerics"                                # both use kernels alone
+    "${device_comms}"
     "src/system"                                       # files and folders of the operating system
     "src/io/format"                                    # the interface of a checkpoint's file format
     "src/io/hdf5"
-    "src/build src/text"
+    "src/build src/optimizers src/text"
+    "src/provenance"                                   # of a program, its machines and its call
     "src/config"
     "src/params"
     "src/io src/model"
@@ -22,7 +29,7 @@ set(order
     "src/families"
     "src/evaluate"
     "src/analyse src/doctor src/generate src/train"
-    "src/plan"                                         # runs training on kernels/dry
+    "src/plan src/selftest"                            # both run training; src/plan on kernels/dry
     "src/experiments"
     "src/cli")
 
@@ -39,6 +46,7 @@ endforeach()
 function(component_of path result)
   get_filename_component(component "${path}" DIRECTORY)
   string(REGEX REPLACE "^kernels/(ops|formulas)$" "kernels" component "${component}")
+  string(REGEX REPLACE "^src/numerics/(cases|reference)$" "src/numerics" component "${component}")
   if(NOT DEFINED "height_of_${component}")
     string(REGEX REPLACE "^(src/[a-z]+)[_.][^/]*$" "\\1" component "${path}")
   endif()
@@ -71,6 +79,9 @@ foreach(file ${files})
     elseif(NOT here STREQUAL there AND NOT ${height_of_${there}} LESS ${height_of_${here}})
       string(APPEND wrong "  ${file}: ${line}: ${there} is not below ${here}\n")
     endif()
+    if(NOT here STREQUAL there)
+      list(APPEND includes_of_${here} "${there}")
+    endif()
   endforeach()
 endforeach()
 foreach(line ${order})
@@ -79,6 +90,34 @@ foreach(line ${order})
     if(NOT seen_${component})
       string(APPEND wrong "  ${component}: no source is in this component: take it out of the order in tests/layering.cmake\n")
     endif()
+  endforeach()
+endforeach()
+
+# A line of the graph: COMPONENT -> COMPONENT... An arrow stands for itself and for the arrows of
+# its target.
+set(page docs/design/architecture.md)
+file(STRINGS ${ROOT}/${page} graph REGEX "^[a-z/0-9]+ +-> ")
+foreach(line ${graph})
+  string(REGEX MATCHALL "[a-z/0-9]+" arrow "${line}")
+  list(POP_FRONT arrow here)
+  set(arrows_of_${here} ${arrow})
+endforeach()
+foreach(line ${order})
+  string(REPLACE " " ";" line "${line}")
+  foreach(here ${line})
+    set(reached_from_${here} "")
+    foreach(there ${arrows_of_${here}})
+      list(APPEND reached_from_${here} ${there} ${reached_from_${there}})
+      if(NOT there IN_LIST includes_of_${here})
+        string(APPEND wrong "  ${page}: ${here} -> ${there}: no such include: remove the arrow\n")
+      endif()
+    endforeach()
+    list(REMOVE_DUPLICATES includes_of_${here})
+    foreach(there ${includes_of_${here}})
+      if(NOT there IN_LIST reached_from_${here})
+        string(APPEND wrong "  ${page}: ${here} includes ${there}: draw the arrow\n")
+      endif()
+    endforeach()
   endforeach()
 endforeach()
 if(wrong)

@@ -95,6 +95,7 @@ build() { # SPEC...
       cli:faults) targets+=(switchyard faults) ;;
       # Some of its devices are emulated.
       cli:doctor) targets+=(switchyard switchyard_cuda_host) ;;
+      cli:selftest) targets+=(switchyard switchyard_wrong_kernel) ;;
       cli:* | runpath) targets+=(switchyard) ;;
       *) targets+=("test_${spec%%:*}") ;;
     esac

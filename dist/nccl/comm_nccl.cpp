@@ -347,9 +347,7 @@ void SharedState::check_errors() const {
        ncclGetErrorString(member.state()));
 }
 
-}  // namespace
-
-MakeDeviceComm make_device_comm(Device& device, int rank, RankContext& context) {
+MakeDeviceComm make_nccl_comm(Device& device, int rank, RankContext& context) {
   const auto shared = std::make_shared<SharedState>(device, rank, context);
   cuda::set_wait_hook(device, [s = std::weak_ptr(shared)] {
     if (const auto alive = s.lock()) alive->poll();
@@ -359,14 +357,17 @@ MakeDeviceComm make_device_comm(Device& device, int rank, RankContext& context) 
   };
 }
 
-DeviceCollectives device_collectives() {
+}  // namespace
+
+DeviceCollectives nccl_collectives() {
   return {.name = "NCCL",
           .version = version_text(loaded_version()),
           .built_version = version_text(NCCL_VERSION_CODE),
           .streams = num_streams(),
           .all_streams_if = "from NCCL 2.26 on, unless NCCL_LAUNCH_ORDER_IMPLICIT is 0",
           // NCCL treats ranks with different host ids as if they were on different machines.
-          .shares_devices = environment("NCCL_HOSTID") != nullptr};
+          .shares_devices = environment("NCCL_HOSTID") != nullptr,
+          .make = make_nccl_comm};
 }
 
 }  // namespace sy

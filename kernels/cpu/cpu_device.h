@@ -17,7 +17,7 @@ class CpuDevice final : public Device {
   DeviceMemory allocate(Index bytes) override;
   Index free_bytes() const override;
   // products.cpp
-  Index packed_weight_bytes(const Shape& weight, DType dtype, GemmPass pass) const override;
+  Index packed_weight_bytes(const Shape& weight, DType dtype, GemmPass pass, WeightFormat format) const override;
   bool supports_gathered_rows() const override { return true; }
 
  protected:

@@ -21,10 +21,6 @@ float mean_of(const HeadQkNorm& desc, Index hd, const float* head) {
   return sum_of(hd, [=](Index i) { return head[i]; }) / static_cast<float>(hd);
 }
 
-}  // namespace
-
-namespace {
-
 // Rotates heads, one at a time.
 class Rotation {
  public:

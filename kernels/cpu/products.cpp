@@ -62,8 +62,8 @@ struct Operand {
     return pass == GemmPass::fprop ? transposed(weight, e * N * Q, Q) : plain(weight, e * N * Q, Q);
   }
   const std::byte* packed(const Weight& weight, Index e) const {
-    const ConstView form = weight.packed(pass);
-    return form ? form.bytes() + e * packed_bytes(k, n, weight.values.dtype()) : nullptr;
+    const PackedWeight& form = weight.packed(pass);
+    return form ? form.elements.bytes() + e * packed_bytes(k, n, weight.values.dtype()) : nullptr;
   }
   GemmPass pass;
   Index stack, N, Q, k, n;
@@ -87,7 +87,8 @@ void multiply_by_stack(const GatheredRows& a, const Weight& weight, GemmPass pas
 
 }  // namespace
 
-Index CpuDevice::packed_weight_bytes(const Shape& weight, DType dtype, GemmPass pass) const {
+Index CpuDevice::packed_weight_bytes(const Shape& weight, DType dtype, GemmPass pass, WeightFormat format) const {
+  if (format != WeightFormat::native) return Device::packed_weight_bytes(weight, dtype, pass, format);
   const Operand b(weight, pass);
   return b.stack * packed_bytes(b.k, b.n, dtype);
 }

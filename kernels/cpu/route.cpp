@@ -103,10 +103,6 @@ struct ExpertSelector {
   }
 };
 
-}  // namespace
-
-namespace {
-
 // Calls f(index, number) for the elements of t_all rows of n. `index` counts the elements; `number`
 // comes from the stream.
 template <class F>

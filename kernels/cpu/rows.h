@@ -6,7 +6,6 @@
 // An element of bf16 costs half the bytes of memory, plus a read and a write of a cache.
 #pragma once
 
-#include <algorithm>
 #include <cstring>
 #include <memory>
 

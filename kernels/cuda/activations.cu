@@ -79,9 +79,7 @@ struct Functions {
 template <class Act, bool gated>
 void forward(Context& context, const ops::ActivationForward& op) {
   const Index width = op.y.dim(1);
-  with_type_and_packs(width, {op.h, op.y}, [&](auto zero, auto packs) {
-    using T = decltype(zero);
-    constexpr int N = packs;
+  with_type_and_packs(width, {op.h, op.y}, [&]<class T, int N>(T, PackSize<N>) {
     launch(context, {.x = op.y.dim(0), .threads = row_threads(blocks_of(width, N))}, activate<Act, gated, T, N>,
            op.activation, width, in<T>(op.h), in<float>(op.row_scale), out<T>(op.y));
   });
@@ -90,9 +88,7 @@ void forward(Context& context, const ops::ActivationForward& op) {
 template <class Act, bool gated>
 void backward(Context& context, const ops::ActivationBackward& op) {
   const Index width = op.dy.dim(1);
-  with_type_and_packs(width, {op.dy, op.h, op.dh}, [&](auto zero, auto packs) {
-    using T = decltype(zero);
-    constexpr int N = packs;
+  with_type_and_packs(width, {op.dy, op.h, op.dh}, [&]<class T, int N>(T, PackSize<N>) {
     launch(context, {.x = op.dy.dim(0), .threads = row_threads(blocks_of(width, N))},
            activation_gradient<Act, gated, T, N>, op.activation, width, in<T>(op.dy), in<T>(op.h),
            in<float>(op.row_scale), out<T>(op.dh), out<float>(op.drow_scale));

@@ -57,6 +57,15 @@ bool in_packs(ConstHeads x) {
          (x.heads <= 1 || x.head_stride % pack == 0);
 }
 
+// Calls f(T{}, PackSize<n>{}) for heads of one type. n is the number of elements in 16 bytes if all
+// vectors can be moved in packs, otherwise 1.
+template <class F>
+void with_type_and_packs(ConstHeads x, ConstHeads y, F f) {
+  with_type(x.dtype, [&]<class T>(T zero) {
+    in_packs<T>(x) && in_packs<T>(y) ? f(zero, PackSize<pack_size<T>>{}) : f(zero, PackSize<1>{});
+  });
+}
+
 // Scores, in units of log 2, from products x of queries and keys: outer * x. If `capped`: outer *
 // tanh(inner * x).
 struct ScoreScaling {

@@ -413,8 +413,7 @@ void launch_key_gradients(Context& context, const AttentionProblem& z, const Sco
 // D.
 void launch_backward(Context& context, const AttentionDesc& desc, const HeadRange& heads, const Operands& o,
                      View delta) {
-  with_type(o.q.dtype, [&](auto type) {
-    using T = decltype(type);
+  with_type(o.q.dtype, [&]<class T>(T) {
     const ScoreScaling scores(desc);
     AttentionProblem z(desc, o.q, o.k);
     z.packs = true;
@@ -465,8 +464,7 @@ void execute(CudaDevice& device, const ops::AttentionBackward& op) {
 }
 
 void execute(CudaDevice& device, const ops::AttentionBackwardLearned& op) {
-  with_type(op.q.dtype, [&](auto type) {
-    using T = decltype(type);
+  with_type(op.q.dtype, [&]<class T>(T) {
     const AttentionProblem z(op.desc, op.q, op.k);
     const GeneralOperands special(op.desc);
     const auto dout = in_heads<T>(op.dout), out = in_heads<T>(op.out);

@@ -352,16 +352,10 @@ void forward_split_keys(Context& context, const AttentionDesc& desc, const Atten
 void execute(CudaDevice& device, const ops::KvCacheAppend& op) {
   const ConstHeads& x = op.x;
   const Heads& y = op.y;
-  with_type(x.dtype, [&](auto type) {
-    using T = decltype(type);
-    const auto run = [&](auto packs) {
-      constexpr int N = packs;
-      const Index row = x.heads * x.width;
-      launch(device.context(), {.x = x.sequences * x.positions, .threads = row_threads(row / N)}, append_kernel<T, N>,
-             x.positions, row, in_heads<T>(x), in<std::int32_t>(op.offsets), out_heads<T>(y));
-    };
-    in_packs<T>(x) && in_packs<T>(y) ? run(std::integral_constant<int, pack_size<T>>{})
-                                     : run(std::integral_constant<int, 1>{});
+  with_type_and_packs(x, y, [&]<class T, int N>(T, PackSize<N>) {
+    const Index row = x.heads * x.width;
+    launch(device.context(), {.x = x.sequences * x.positions, .threads = row_threads(row / N)}, append_kernel<T, N>,
+           x.positions, row, in_heads<T>(x), in<std::int32_t>(op.offsets), out_heads<T>(y));
   });
 }
 
@@ -375,8 +369,7 @@ void execute(CudaDevice& device, const ops::AttentionForward& op) {
   const AttentionDesc& desc = op.desc;
   const View out = op.out, lse = op.lse;
   Context& context = device.context();
-  with_type(q.dtype, [&](auto type) {
-    using T = decltype(type);
+  with_type(q.dtype, [&]<class T>(T) {
     AttentionProblem z(desc, q, k);
     z.packs = in_packs<T>(q) && in_packs<T>(k) && in_packs<T>(v) && in_packs<T>(ConstView(out));
     // Tiles of values are as wide as those of keys. Zeros fill the columns of narrower values: a

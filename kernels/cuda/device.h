@@ -23,6 +23,9 @@ constexpr int warp_size = 32;
 // Number of elements in 16 bytes.
 template <class T>
 constexpr int pack_size = 16 / static_cast<int>(sizeof(T));
+// Number of elements of a pack, as an argument that is a compile-time constant.
+template <int N>
+using PackSize = std::integral_constant<int, N>;
 
 // Whether v, as rows of `width` elements, can be read in packs of N.
 template <class T, int N>

@@ -10,6 +10,10 @@ Choice choose_device(int) {
   return {-1, "this build of switchyard has no CUDA backend"};
 }
 
+std::vector<Gpu> visible_devices() {
+  return {};
+}
+
 std::vector<Gpu> find_devices(int, int) {
   return {};
 }

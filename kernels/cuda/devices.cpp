@@ -87,7 +87,7 @@ Versions versions() {
           {fmt::format("{}.{}.{}", CUBLAS_VER_MAJOR, CUBLAS_VER_MINOR, CUBLAS_VER_PATCH), loaded_cublas()}};
 }
 
-std::vector<Gpu> find_devices(int local_rank, int local_ranks) {
+std::vector<Gpu> visible_devices() {
   int count = 0;
   if (cudaGetDeviceCount(&count) != cudaSuccess) count = 0;
   cudaGetLastError();  // choose_device reports it
@@ -101,6 +101,12 @@ std::vector<Gpu> find_devices(int local_rank, int local_ranks) {
     device.bytes = static_cast<Index>(p.totalGlobalMem);
     found.push_back(device);
   }
+  return found;
+}
+
+std::vector<Gpu> find_devices(int local_rank, int local_ranks) {
+  std::vector<Gpu> found = visible_devices();
+  const int count = static_cast<int>(found.size());
   for (int i = 0; i < count; ++i) {
     Gpu& device = found[i];
     for (int peer = 0; peer < count; ++peer) {

@@ -32,6 +32,8 @@ struct Gpu {
   std::string error;    // reason why it is unusable; empty if it is usable
 };
 
+// All devices in CUDA's order, untried and without peers. Allocates no device memory.
+std::vector<Gpu> visible_devices();
 // All devices in CUDA's order. If it is empty, choose_device gives the reason. Each rank tests its
 // own device, and its share of the devices that belong to no rank of the machine.
 std::vector<Gpu> find_devices(int local_rank, int local_ranks);

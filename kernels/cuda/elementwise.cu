@@ -119,15 +119,13 @@ void execute(CudaDevice& device, const ops::Convert& op) {
 }
 
 void execute(CudaDevice& device, const ops::Add& op) {
-  with_type(op.x.dtype(), [&](auto zero) {
-    using T = decltype(zero);
+  with_type(op.x.dtype(), [&]<class T>(T) {
     for_elements(device.context(), op.x.elements(), {op.x, op.y}, Add<T>{in<T>(op.x), out<T>(op.y)});
   });
 }
 
 void execute(CudaDevice& device, const ops::Scale& op) {
-  with_type(op.x.dtype(), [&](auto zero) {
-    using T = decltype(zero);
+  with_type(op.x.dtype(), [&]<class T>(T) {
     for_elements(device.context(), op.x.elements(), {op.x}, Scale<T>{op.factor, out<T>(op.x)});
   });
 }
@@ -139,8 +137,7 @@ void execute(CudaDevice& device, const ops::SumSquares& op) {
   Grid grid;
   grid.x = std::min(blocks_of(n, grid.threads * elements_per_thread), max_blocks);
   const View partial = Workspace(device.context()).take({grid.x}, DType::f64);
-  with_packs<4>(0, {op.x}, [&](auto packs) {
-    constexpr int N = packs;
+  with_packs<4>(0, {op.x}, [&]<int N>(PackSize<N>) {
     launch(device.context(), grid, sum_of_squares<N>, n, in<float>(op.x), out<double>(partial));
   });
   launch(device.context(), {}, add_sum, grid.x, in<double>(partial), out<double>(op.out));

@@ -156,9 +156,7 @@ __global__ void add_chunk_sums(Index n, Index vocab, Index width, In<Key> keys, 
 void execute(CudaDevice& device, const ops::EmbeddingForward& op) {
   const Index tokens = op.y.dim(0), width = op.y.dim(1), vocab = op.table.dim(0);
   if (vocab == 0) return execute(device, ops::Fill{.x = op.y, .value = 0});
-  with_type_and_packs(width, {op.table, op.y}, [&](auto zero, auto packs) {
-    using T = decltype(zero);
-    constexpr int N = packs;
+  with_type_and_packs(width, {op.table, op.y}, [&]<class T, int N>(T, PackSize<N>) {
     launch(device.context(), {.x = tokens, .threads = row_threads(blocks_of(width, N))}, copy_rows<T, N>,
            op.vocab_begin, vocab, width, in<std::int32_t>(op.ids), in<T>(op.table), out<T>(op.y));
   });
@@ -186,10 +184,8 @@ void execute(CudaDevice& device, const ops::EmbeddingBackward& op) {
       std::swap(keys, merged);
     }
     const ConstView rows = dy.rows(at, n);
-    with_packs<4>(width, {rows, dtable}, [&](auto packs) {
-      constexpr int N = packs;
-      with_type(dy.dtype(), [&](auto zero) {
-        using T = decltype(zero);
+    with_packs<4>(width, {rows, dtable}, [&]<int N>(PackSize<N>) {
+      with_type(dy.dtype(), [&]<class T>(T) {
         launch(context, {.x = blocks_of(n * warp_size, Grid{}.threads)}, sum_chunks<T, N>, n, vocab, width,
                in<Key>(keys), in<T>(rows), out<float>(dtable), out<float>(partial));
       });

@@ -1,5 +1,4 @@
 // Copies and sums of head columns (batched head GEMMs are in gemm.cu).
-#include <algorithm>
 
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/cuda_device.h"
@@ -51,31 +50,19 @@ __global__ void reduce_heads_kernel(Index heads, const InHeads<T> x, const OutHe
 void execute(CudaDevice& device, const ops::BroadcastHeads& op) {
   const ConstHeads& x = op.x;
   const Heads& y = op.y;
-  with_type(x.dtype, [&](auto type) {
-    using T = decltype(type);
-    const auto run = [&](auto packs) {
-      constexpr int N = packs;
-      launch(device.context(), {.x = y.sequences * y.positions, .threads = row_threads(y.heads * y.width / N)},
-             broadcast_heads_kernel<T, N>, y.heads, x.heads == 1 ? Index{0} : x.head_stride, in_heads<T>(x),
-             out_heads<T>(y));
-    };
-    in_packs<T>(x) && in_packs<T>(y) ? run(std::integral_constant<int, pack_size<T>>{})
-                                     : run(std::integral_constant<int, 1>{});
+  with_type_and_packs(x, y, [&]<class T, int N>(T, PackSize<N>) {
+    launch(device.context(), {.x = y.sequences * y.positions, .threads = row_threads(y.heads * y.width / N)},
+           broadcast_heads_kernel<T, N>, y.heads, x.heads == 1 ? Index{0} : x.head_stride, in_heads<T>(x),
+           out_heads<T>(y));
   });
 }
 
 void execute(CudaDevice& device, const ops::ReduceHeads& op) {
   const ConstHeads& x = op.x;
   const Heads& y = op.y;
-  with_type(x.dtype, [&](auto type) {
-    using T = decltype(type);
-    const auto run = [&](auto packs) {
-      constexpr int N = packs;
-      launch(device.context(), {.x = y.sequences * y.positions, .threads = row_threads(y.width / N)},
-             reduce_heads_kernel<T, N>, x.heads, in_heads<T>(x), out_heads<T>(y));
-    };
-    in_packs<T>(x) && in_packs<T>(y) ? run(std::integral_constant<int, pack_size<T>>{})
-                                     : run(std::integral_constant<int, 1>{});
+  with_type_and_packs(x, y, [&]<class T, int N>(T, PackSize<N>) {
+    launch(device.context(), {.x = y.sequences * y.positions, .threads = row_threads(y.width / N)},
+           reduce_heads_kernel<T, N>, x.heads, in_heads<T>(x), out_heads<T>(y));
   });
 }
 

@@ -143,12 +143,11 @@ __global__ void __launch_bounds__(max_threads)
 
 void execute(CudaDevice& device, const ops::CrossEntropyForward& op) {
   const Index rows = op.logits.dim(0), vocab = op.logits.dim(1);
-  with_packs<4>(vocab, {op.logits}, [&](auto packs) {
-    with_cap(op.desc.softcap, [&](auto cap) {
-      constexpr int N = packs;
-      launch(device.context(), {.x = rows, .threads = row_threads(blocks_of(vocab, N), max_threads)},
-             sum_row<decltype(cap), N>, cap, op.desc.vocab_begin, vocab, in<float>(op.logits),
-             in<std::int32_t>(op.targets), out<float>(op.partial));
+  with_packs<4>(vocab, {op.logits}, [&]<int N>(PackSize<N>) {
+    with_cap(op.desc.softcap, [&]<class Cap>(Cap cap) {
+      launch(device.context(), {.x = rows, .threads = row_threads(blocks_of(vocab, N), max_threads)}, sum_row<Cap, N>,
+             cap, op.desc.vocab_begin, vocab, in<float>(op.logits), in<std::int32_t>(op.targets),
+             out<float>(op.partial));
     });
   });
 }
@@ -168,12 +167,9 @@ void execute(CudaDevice& device, const ops::LossSums& op) {
 
 void execute(CudaDevice& device, const ops::CrossEntropyBackward& op) {
   const Index rows = op.logits.dim(0), vocab = op.logits.dim(1);
-  with_packs<4>(vocab, {op.logits, op.dlogits}, [&](auto packs) {
-    with_cap(op.desc.softcap, [&](auto cap) {
-      with_type(op.dlogits.dtype(), [&](auto zero) {
-        using Cap = decltype(cap);
-        using T = decltype(zero);
-        constexpr int N = packs;
+  with_packs<4>(vocab, {op.logits, op.dlogits}, [&]<int N>(PackSize<N>) {
+    with_cap(op.desc.softcap, [&]<class Cap>(Cap cap) {
+      with_type(op.dlogits.dtype(), [&]<class T>(T) {
         const auto gradient = [&](auto kernel, auto x) {
           launch(device.context(), {.x = rows, .threads = row_threads(blocks_of(vocab, N), max_threads)}, kernel, cap,
                  op.desc.vocab_begin, vocab, op.desc.z_loss, x, in<std::int32_t>(op.targets), in<float>(op.lse),

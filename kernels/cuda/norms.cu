@@ -181,8 +181,7 @@ void with_flag(bool flag, F f) {
 
 void execute(CudaDevice& device, const ops::GroupedBiasForward& op) {
   const Index n = op.bias.dim(1);
-  with_type(op.y.dtype(), [&](auto zero) {
-    using T = decltype(zero);
+  with_type(op.y.dtype(), [&]<class T>(T) {
     launch(device.context(), {.x = op.y.dim(0), .threads = row_threads(n)}, add_expert_bias<T>, op.bias.dim(0), n,
            op.first, op.y.dim(1), in<std::int32_t>(op.groups.offsets), in<T>(op.bias), in<float>(op.row_scale),
            out<T>(op.y));
@@ -191,8 +190,7 @@ void execute(CudaDevice& device, const ops::GroupedBiasForward& op) {
 
 void execute(CudaDevice& device, const ops::GroupedBiasBackward& op) {
   const Index experts = op.bias.dim(0), n = op.bias.dim(1), width = op.dy.dim(1);
-  with_type(op.dy.dtype(), [&](auto zero) {
-    using T = decltype(zero);
+  with_type(op.dy.dtype(), [&]<class T>(T) {
     launch(device.context(), {.x = blocks_of(n, warp_size), .y = experts}, expert_bias_gradient<T>, n, op.first, width,
            in<std::int32_t>(op.groups.offsets), in<T>(op.dy), in<float>(op.row_scale), out<float>(op.dbias));
     if (!op.drow_scale) return;
@@ -204,9 +202,7 @@ void execute(CudaDevice& device, const ops::GroupedBiasBackward& op) {
 
 void execute(CudaDevice& device, const ops::BiasForward& op) {
   const Index width = op.y.dim(1);
-  with_type_and_packs(width, {op.bias, op.y}, [&](auto zero, auto packs) {
-    using T = decltype(zero);
-    constexpr int N = packs;
+  with_type_and_packs(width, {op.bias, op.y}, [&]<class T, int N>(T, PackSize<N>) {
     launch(device.context(), {.x = op.y.dim(0), .threads = row_threads(blocks_of(width, N))}, add_bias<T, N>, width,
            in<T>(op.bias), out<T>(op.y));
   });
@@ -219,10 +215,8 @@ void execute(CudaDevice& device, const ops::BiasBackward& op) {
 
 void execute(CudaDevice& device, const ops::NormForward& op) {
   const Index width = op.x.dim(1);
-  with_type_and_packs(width, {op.x, op.weight, op.bias, op.y}, [&](auto zero, auto packs) {
+  with_type_and_packs(width, {op.x, op.weight, op.bias, op.y}, [&]<class T, int N>(T, PackSize<N>) {
     with_flag(op.desc.kind == NormKind::layernorm, [&](auto centred) {
-      using T = decltype(zero);
-      constexpr int N = packs;
       launch(device.context(), {.x = op.x.dim(0), .threads = row_threads(blocks_of(width, N))},
              norm_rows<T, N, centred>, width, op.desc.eps, op.desc.offset, in<T>(op.x), in<T>(op.weight),
              in<T>(op.bias), out<T>(op.y), out<float>(op.moments));
@@ -237,9 +231,7 @@ void execute(CudaDevice& device, const ops::NormBackward& op) {
   const Index rows = op.x.dim(0), width = op.x.dim(1);
   const int sums = op.dbias ? 2 : 1;
   Workspace workspace(context);
-  with_type_and_packs(width, {op.dy, op.x, op.weight, op.dx}, [&](auto zero, auto packs) {
-    using T = decltype(zero);
-    constexpr int N = packs;
+  with_type_and_packs(width, {op.dy, op.x, op.weight, op.dx}, [&]<class T, int N>(T, PackSize<N>) {
     const Index slices = blocks_of(width, max_columns), slice = blocks_of(blocks_of(width, slices), N) * N;
     const int threads = row_threads(blocks_of(width, N));
     const Index max_blocks = context.workspace_bytes / 2 / (sums * width * size_of(DType::f32));

@@ -76,10 +76,9 @@ __global__ void unpermute_rows(RowLanes rows, In<T> x, Index k, In<std::int32_t>
 }  // namespace
 
 void execute(CudaDevice& device, const ops::Permute& op) {
-  with_type_and_packs(op.y.dim(1), {op.y, op.x}, [&](auto type, auto n) {
-    using T = decltype(type);
-    const RowLanes rows = lanes_of(op.y.dim(0), op.y.dim(1) / n);
-    launch(device.context(), row_grid(rows), permute_rows<T, n>, rows, in<T>(op.x), in<std::int32_t>(op.index),
+  with_type_and_packs(op.y.dim(1), {op.y, op.x}, [&]<class T, int N>(T, PackSize<N>) {
+    const RowLanes rows = lanes_of(op.y.dim(0), op.y.dim(1) / N);
+    launch(device.context(), row_grid(rows), permute_rows<T, N>, rows, in<T>(op.x), in<std::int32_t>(op.index),
            out<T>(op.y));
   });
 }
@@ -87,10 +86,9 @@ void execute(CudaDevice& device, const ops::Permute& op) {
 void execute(CudaDevice& device, const ops::Unpermute& op) {
   const bool accumulate = op.addend && op.addend.bytes() == op.y.bytes();
   const ConstView addend = accumulate ? ConstView() : op.addend;
-  with_type_and_packs(op.y.dim(1), {op.y, op.x, addend ? addend : op.y}, [&](auto type, auto n) {
-    using T = decltype(type);
-    const RowLanes rows = lanes_of(op.y.dim(0), op.y.dim(1) / n);
-    launch(device.context(), row_grid(rows), unpermute_rows<T, n>, rows, in<T>(op.x), op.row_id_map.dim(1),
+  with_type_and_packs(op.y.dim(1), {op.y, op.x, addend ? addend : op.y}, [&]<class T, int N>(T, PackSize<N>) {
+    const RowLanes rows = lanes_of(op.y.dim(0), op.y.dim(1) / N);
+    launch(device.context(), row_grid(rows), unpermute_rows<T, N>, rows, in<T>(op.x), op.row_id_map.dim(1),
            in<std::int32_t>(op.row_id_map), in<T>(addend), accumulate, out<T>(op.y));
   });
 }

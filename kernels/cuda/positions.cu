@@ -101,8 +101,8 @@ struct HalfPairs : Pairing {
   // index in PairVector.
   template <int N, class F>
   __device__ void packs(int i, F f) const {
-    f(std::integral_constant<int, N>{}, first(i), [](int e) { return e; });
-    if (second(i) < hd) f(std::integral_constant<int, N>{}, second(i), [](int e) { return N + e; });
+    f(PackSize<N>{}, first(i), [](int e) { return e; });
+    if (second(i) < hd) f(PackSize<N>{}, second(i), [](int e) { return N + e; });
   }
 };
 // InterleavedPairs: (2i, 2i + 1). N consecutive pairs are one pack of 2N elements.
@@ -110,10 +110,10 @@ struct InterleavedPairs : Pairing {
   template <int N, class F>
   __device__ void packs(int i, F f) const {
     if constexpr (N == 1) {  // the head may end after the first element, and pairs may be unaligned
-      f(std::integral_constant<int, 1>{}, 2 * i, [](int) { return 0; });
-      if (2 * i + 1 < hd) f(std::integral_constant<int, 1>{}, 2 * i + 1, [](int) { return 1; });
+      f(PackSize<1>{}, 2 * i, [](int) { return 0; });
+      if (2 * i + 1 < hd) f(PackSize<1>{}, 2 * i + 1, [](int) { return 1; });
     } else {
-      f(std::integral_constant<int, 2 * N>{}, 2 * i, [](int e) { return e / 2 + e % 2 * N; });
+      f(PackSize<2 * N>{}, 2 * i, [](int e) { return e / 2 + e % 2 * N; });
     }
   }
 };
@@ -313,8 +313,8 @@ __global__ void __launch_bounds__(threads_of_block, 3)
   });
 }
 
-// Calls f(pairing, T{}, N), where N pairs can be moved at once. operands: [.., hd] of one type, x
-// first.
+// Calls f(pairing, T{}, PackSize<N>{}), where N pairs can be moved at once. operands: [.., hd] of
+// one type, x first.
 template <class F>
 void with_pairing(const HeadQkNorm& desc, ConstView table, std::initializer_list<ConstView> operands, F f) {
   const ConstView x = *operands.begin();
@@ -336,9 +336,8 @@ void with_pairing(const HeadQkNorm& desc, ConstView table, std::initializer_list
     if (desc.pairs == RopePairs::half)
       with_packs<2>(packed ? hd : 1, operands, [&](auto packs) { f(HalfPairs{s}, zero, packs); });
     else  // packs of two pairs
-      with_packs<4>(packed ? hd : 1, operands, [&](auto elements) {
-        f(InterleavedPairs{s}, zero, std::integral_constant < int, elements.value == 1 ? 1 : 2 > {});
-      });
+      with_packs<4>(packed ? hd : 1, operands,
+                    [&]<int N>(PackSize<N>) { f(InterleavedPairs{s}, zero, PackSize < N == 1 ? 1 : 2 > {}); });
   });
 }
 
@@ -349,19 +348,17 @@ void execute(CudaDevice& device, const ops::Rope& op) {
   const Index hd = op.x.dim(2), half = op.table.dim(1);
   SY_ASSERT(op.heads * half <= INT32_MAX, "rope: {} heads of {}", op.heads, hd);
   const float sign = op.inverse ? -1.0f : 1.0f;
-  with_type(op.x.dtype(), [&](auto zero) {
-    using T = decltype(zero);
+  with_type(op.x.dtype(), [&]<class T>(T) {
     if (op.pairs == RopePairs::interleaved)
-      return with_packs<pack_size<T>>(hd % pack_size<T> == 0 ? 2 * half : 1, {op.x}, [&](auto packs) {
-        constexpr int N = packs, pairs_of_pack = N == 1 ? 1 : N / 2;
+      return with_packs<pack_size<T>>(hd % pack_size<T> == 0 ? 2 * half : 1, {op.x}, [&]<int N>(PackSize<N>) {
+        constexpr int pairs_of_pack = N == 1 ? 1 : N / 2;
         launch(context, {.x = op.x.dim(0), .threads = row_threads(blocks_of(op.heads * half, pairs_of_pack))},
                rope_interleaved<T, N>, op.x.dim(1) * hd, hd, static_cast<int>(op.heads), static_cast<int>(half), sign,
                in<std::int32_t>(op.positions), in<float>(op.table), out<T>(op.x));
       });
     // Both halves of a head must begin at a pack, and so must the table.
     const bool aligned_table = aligned<float, 4>(op.table, 0);
-    with_packs<pack_size<T>>(aligned_table && hd % pack_size<T> == 0 ? half : 1, {op.x}, [&](auto packs) {
-      constexpr int N = packs;
+    with_packs<pack_size<T>>(aligned_table && hd % pack_size<T> == 0 ? half : 1, {op.x}, [&]<int N>(PackSize<N>) {
       launch(context, {.x = op.x.dim(0), .threads = row_threads(blocks_of(op.heads * half, N))}, rope_halves<T, N>,
              op.x.dim(1) * hd, hd, static_cast<int>(op.heads), static_cast<int>(half), sign,
              in<std::int32_t>(op.positions), in<float>(op.table), out<T>(op.x));
@@ -370,9 +367,8 @@ void execute(CudaDevice& device, const ops::Rope& op) {
 }
 
 void execute(CudaDevice& device, const ops::HeadQkNormForward& op) {
-  with_pairing(op.desc, op.table, {op.x, op.weight, op.y}, [&]<class S>(const S& s, auto zero, auto packs) {
-    using T = decltype(zero);
-    launch(device.context(), {.x = s.tokens, .threads = threads_of_block}, normalize<T, packs.value, S>, s, op.desc.eps,
+  with_pairing(op.desc, op.table, {op.x, op.weight, op.y}, [&]<class S, class T, int N>(const S& s, T, PackSize<N>) {
+    launch(device.context(), {.x = s.tokens, .threads = threads_of_block}, normalize<T, N, S>, s, op.desc.eps,
            op.desc.offset, in<T>(op.x), in<T>(op.weight), in<std::int32_t>(op.positions), in<float>(op.table),
            out<T>(op.y), out<float>(op.inverse));
   });
@@ -380,28 +376,28 @@ void execute(CudaDevice& device, const ops::HeadQkNormForward& op) {
 
 void execute(CudaDevice& device, const ops::HeadQkNormBackward& op) {
   Context& context = device.context();
-  with_pairing(op.desc, op.table, {op.x, op.dy, op.weight, op.dx}, [&]<class S>(const S& s, auto zero, auto packs) {
-    using T = decltype(zero);
-    constexpr int N = packs;
-    const Index weights = op.desc.weights(), heads = s.heads;
-    const Index max_blocks = context.workspace_bytes / 2 / (warps_of_block * weights * s.hd * size_of(DType::f32));
-    const Index blocks = op.desc.each_head
-                             ? std::min({blocks_of(s.tokens, warps_of_block), max_blocks, blocks_of(sum_blocks, heads)})
-                             : std::min({s.tokens, max_blocks, sum_blocks});
-    SY_ASSERT(blocks > 0, "head_qk_norm_backward: {} weights of {}", weights, s.hd);
-    Workspace workspace(context);
-    const View partial = workspace.take({blocks * warps_of_block, weights * s.hd}, DType::f32);
-    const auto start = [&](auto kernel, Index y) {
-      launch(context, {.x = blocks, .y = y, .threads = threads_of_block}, kernel, s, op.desc.offset, in<T>(op.dy),
-             in<T>(op.x), in<T>(op.weight), in<float>(op.inverse), in<std::int32_t>(op.positions), in<float>(op.table),
-             out<T>(op.dx), out<float>(partial));
-    };
-    if (op.desc.each_head)
-      start(normalize_gradient<T, N, true, S>, heads);
-    else
-      start(normalize_gradient<T, N, false, S>, 1);
-    add_column_sums(context, workspace, partial, op.dweight.reshape(Shape{weights * s.hd}));
-  });
+  with_pairing(
+      op.desc, op.table, {op.x, op.dy, op.weight, op.dx}, [&]<class S, class T, int N>(const S& s, T, PackSize<N>) {
+        const Index weights = op.desc.weights(), heads = s.heads;
+        const Index max_blocks = context.workspace_bytes / 2 / (warps_of_block * weights * s.hd * size_of(DType::f32));
+        const Index blocks =
+            op.desc.each_head
+                ? std::min({blocks_of(s.tokens, warps_of_block), max_blocks, blocks_of(sum_blocks, heads)})
+                : std::min({s.tokens, max_blocks, sum_blocks});
+        SY_ASSERT(blocks > 0, "head_qk_norm_backward: {} weights of {}", weights, s.hd);
+        Workspace workspace(context);
+        const View partial = workspace.take({blocks * warps_of_block, weights * s.hd}, DType::f32);
+        const auto start = [&](auto kernel, Index y) {
+          launch(context, {.x = blocks, .y = y, .threads = threads_of_block}, kernel, s, op.desc.offset, in<T>(op.dy),
+                 in<T>(op.x), in<T>(op.weight), in<float>(op.inverse), in<std::int32_t>(op.positions),
+                 in<float>(op.table), out<T>(op.dx), out<float>(partial));
+        };
+        if (op.desc.each_head)
+          start(normalize_gradient<T, N, true, S>, heads);
+        else
+          start(normalize_gradient<T, N, false, S>, 1);
+        add_column_sums(context, workspace, partial, op.dweight.reshape(Shape{weights * s.hd}));
+      });
 }
 
 }  // namespace sy::cuda

@@ -86,9 +86,7 @@ Index projection_width(const ProjectionQkNorm& d, ConstView x) {
 }  // namespace
 
 void execute(CudaDevice& device, const ops::ProjectionQkNormSums& op) {
-  with_type_and_packs(projection_width(op.desc, op.x), {op.x, op.y}, [&](auto zero, auto packs) {
-    using T = decltype(zero);
-    constexpr int N = packs;
+  with_type_and_packs(projection_width(op.desc, op.x), {op.x, op.y}, [&]<class T, int N>(T, PackSize<N>) {
     launch(device.context(), {.x = op.x.dim(0), .threads = row_threads(blocks_of(op.desc.queries, N))},
            projection_sums<T, N>, op.x.dim(1), op.desc.queries, op.desc.keys, in<T>(op.x), in<T>(op.y),
            out<float>(op.sums));
@@ -96,9 +94,7 @@ void execute(CudaDevice& device, const ops::ProjectionQkNormSums& op) {
 }
 
 void execute(CudaDevice& device, const ops::ProjectionQkNormForward& op) {
-  with_type_and_packs(projection_width(op.desc, op.x), {op.x, op.weight, op.y}, [&](auto zero, auto packs) {
-    using T = decltype(zero);
-    constexpr int N = packs;
+  with_type_and_packs(projection_width(op.desc, op.x), {op.x, op.weight, op.y}, [&]<class T, int N>(T, PackSize<N>) {
     launch(device.context(), {.x = op.x.dim(0), .threads = row_threads(blocks_of(op.x.dim(1), N))},
            projection_normalize<T, N>, op.desc, op.x.dim(1), in<T>(op.x), in<T>(op.weight), in<float>(op.squares),
            out<T>(op.y));
@@ -108,21 +104,20 @@ void execute(CudaDevice& device, const ops::ProjectionQkNormForward& op) {
 void execute(CudaDevice& device, const ops::ProjectionQkNormBackward& op) {
   Context& context = device.context();
   const Index tokens = op.x.dim(0), row = op.x.dim(1), normed = op.desc.queries + op.desc.keys;
-  with_type_and_packs(projection_width(op.desc, op.x), {op.dy, op.x, op.weight, op.dx}, [&](auto zero, auto packs) {
-    using T = decltype(zero);
-    constexpr int N = packs;
-    const int threads = row_threads(blocks_of(row, N));
-    const Index columns = blocks_of(row, Index{threads} * N);
-    const Index max_blocks = context.workspace_bytes / 2 / (normed * size_of(DType::f32));
-    const Index blocks = std::min({tokens, max_blocks, std::max<Index>(1, sum_blocks / columns)});
-    SY_ASSERT(blocks > 0, "projection_qk_norm_backward: rows of {}", row);
-    Workspace workspace(context);
-    const View partial = workspace.take({blocks, normed}, DType::f32);
-    launch(context, {.x = blocks, .y = columns, .threads = threads}, projection_gradient<T, N>, op.desc, tokens, row,
-           in<T>(op.dy), in<T>(op.x), in<T>(op.weight), in<float>(op.squares), in<float>(op.products), out<T>(op.dx),
-           out<float>(partial));
-    add_column_sums(context, workspace, partial, op.dweight);
-  });
+  with_type_and_packs(projection_width(op.desc, op.x), {op.dy, op.x, op.weight, op.dx},
+                      [&]<class T, int N>(T, PackSize<N>) {
+                        const int threads = row_threads(blocks_of(row, N));
+                        const Index columns = blocks_of(row, Index{threads} * N);
+                        const Index max_blocks = context.workspace_bytes / 2 / (normed * size_of(DType::f32));
+                        const Index blocks = std::min({tokens, max_blocks, std::max<Index>(1, sum_blocks / columns)});
+                        SY_ASSERT(blocks > 0, "projection_qk_norm_backward: rows of {}", row);
+                        Workspace workspace(context);
+                        const View partial = workspace.take({blocks, normed}, DType::f32);
+                        launch(context, {.x = blocks, .y = columns, .threads = threads}, projection_gradient<T, N>,
+                               op.desc, tokens, row, in<T>(op.dy), in<T>(op.x), in<T>(op.weight), in<float>(op.squares),
+                               in<float>(op.products), out<T>(op.dx), out<float>(partial));
+                        add_column_sums(context, workspace, partial, op.dweight);
+                      });
 }
 
 }  // namespace sy::cuda

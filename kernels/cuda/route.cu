@@ -394,8 +394,7 @@ void execute(CudaDevice& device, const ops::Draw& op) {
 
 void execute(CudaDevice& device, const ops::Jitter& op) {
   const Numbers numbers{op.desc, op.x.dim(1), in<Index>(op.index)};
-  with_type(op.x.dtype(), [&](auto zero) {
-    using T = decltype(zero);
+  with_type(op.x.dtype(), [&]<class T>(T) {
     for_elements(device.context(), op.x.elements(), {}, Jitter<T>{numbers, op.accumulate, in<T>(op.x), out<T>(op.y)});
   });
 }
@@ -407,8 +406,7 @@ void execute(CudaDevice& device, const ops::NoisyGatingForward& op) {
 
 void execute(CudaDevice& device, const ops::NoisyGatingBackward& op) {
   const Numbers numbers{op.desc, op.dx.dim(1), in<Index>(op.index)};
-  with_type(op.dx.dtype(), [&](auto zero) {
-    using T = decltype(zero);
+  with_type(op.dx.dtype(), [&]<class T>(T) {
     for_elements(device.context(), op.dx.elements(), {},
                  NoisyGatingBackward<T>{numbers, in<T>(op.dx), in<float>(op.stddev), out<T>(op.dstddev)});
   });
@@ -445,8 +443,7 @@ void execute(CudaDevice& device, const ops::RouteBackward& op) {
   const int warps = warps_for(0, e);
   const Grid grid{
       .x = blocks_of(tokens, warps), .threads = warps * warp_size, .shared_bytes = warps * e * Index{sizeof(float)}};
-  with_type(op.dlogits.dtype(), [&](auto type) {
-    using T = decltype(type);
+  with_type(op.dlogits.dtype(), [&]<class T>(T) {
     launch(device.context(), grid, route_gradient<T>, op.desc, tokens, tokens / op.dprobability.dim(0),
            static_cast<int>(e), in<float>(op.logits), in<std::int32_t>(op.experts), in<float>(op.dweights),
            in<float>(op.dprobability), op.z_factor, out<T>(op.dlogits));

@@ -45,10 +45,8 @@ void launch_sums(Context& context, ConstView x, Index chunks, bool accumulate, V
 void add_column_sums(Context& context, Workspace& workspace, ConstView x, View sums) {
   constexpr Index max_direct_rows = 1024, min_chunk = 128, blocks = 1024;
   const Index rows = x.dim(0), width = x.dim(1);
-  with_type_and_packs(width, {x}, [&](auto zero, auto packs) {
-    using T = decltype(zero);
+  with_type_and_packs(width, {x}, [&]<class T, int N>(T, PackSize<N>) {
     if (rows <= max_direct_rows) return launch_sums<T, 1>(context, x, 1, true, sums);
-    constexpr int N = packs;
     const Index chunks = std::clamp<Index>(blocks / blocks_of(width, N * warp_size), 1, rows / min_chunk);
     const View partial = workspace.take({chunks, width}, DType::f32);
     launch_sums<T, N>(context, x, chunks, false, partial);

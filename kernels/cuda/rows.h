@@ -8,21 +8,21 @@
 
 namespace sy::cuda {
 
-// Calls f(std::integral_constant<int, n>). n is N if the rows of all operands, f32 or bf16, can be
-// read in packs of N, otherwise 1. Empty operands are ignored.
+// Calls f(PackSize<n>{}). n is N if the rows of all operands, f32 or bf16, can be read in packs of
+// N, otherwise 1. Empty operands are ignored.
 template <int N, class F>
 void with_packs(Index width, std::initializer_list<ConstView> operands, F f) {
   const bool packed = std::all_of(operands.begin(), operands.end(), [&](ConstView v) {
     return !v || (v.dtype() == DType::f32 ? aligned<float, N>(v, width) : aligned<bf16, N>(v, width));
   });
-  packed ? f(std::integral_constant<int, N>{}) : f(std::integral_constant<int, 1>{});
+  packed ? f(PackSize<N>{}) : f(PackSize<1>{});
 }
 // The same for operands that all have the type of the first: calls f(T{},
-// std::integral_constant<int, n>). n is the number of elements in 16 bytes, or 1.
+// PackSize<n>{}). n is the number of elements in 16 bytes, or 1.
 template <class F>
 void with_type_and_packs(Index width, std::initializer_list<ConstView> operands, F f) {
   with_type(operands.begin()->dtype(),
-            [&](auto zero) { with_packs<pack_size<decltype(zero)>>(width, operands, [&](auto n) { f(zero, n); }); });
+            [&]<class T>(T zero) { with_packs<pack_size<T>>(width, operands, [&](auto n) { f(zero, n); }); });
 }
 
 // ---- elements ----
@@ -40,8 +40,7 @@ __global__ void elements_kernel(Index n, F f) {
 // operands are aligned.
 template <class F>
 void for_elements(Context& context, Index n, std::initializer_list<ConstView> operands, const F& f) {
-  with_packs<4>(0, operands, [&](auto packs) {
-    constexpr int N = packs;
+  with_packs<4>(0, operands, [&]<int N>(PackSize<N>) {
     const Grid grid;
     launch(context, {.x = blocks_of(n, grid.threads * N)}, elements_kernel<N, F>, n, f);
   });

@@ -6,7 +6,6 @@
 #include <limits>
 #include <vector>
 
-#include "kernels/cost.h"
 #include "kernels/dry/dry.h"
 #include "kernels/dry/reach.h"
 #include "kernels/kernel_table.h"
@@ -56,8 +55,11 @@ class DryDevice final : public Device {
                               : Device::logits_chunk();
   }
   bool supports_gathered_rows() const override { return planned_device_ && planned_device_->supports_gathered_rows(); }
-  Index packed_weight_bytes(const Shape& weight, DType dtype, GemmPass pass) const override {
-    return planned_device_ ? planned_device_->packed_weight_bytes(weight, dtype, pass) : 0;
+  bool supports(WeightFormat format) const override {
+    return planned_device_ ? planned_device_->supports(format) : Device::supports(format);
+  }
+  Index packed_weight_bytes(const Shape& weight, DType dtype, GemmPass pass, WeightFormat format) const override {
+    return planned_device_ ? planned_device_->packed_weight_bytes(weight, dtype, pass, format) : 0;
   }
   DeviceMemory allocate(Index bytes) override {
     const Index size = bytes + page;
@@ -87,7 +89,7 @@ class DryDevice final : public Device {
 
 template <class Operation>
 void count(DryDevice& device, const Operation& op) {
-  const Cost work = cost(op);
+  const Cost work = op.cost();
   device.counts.flops += work.flops;
   device.counts.bytes += work.bytes();
   ++device.counts.calls[{Operation::name, work.size, work.flops, work.bytes()}];

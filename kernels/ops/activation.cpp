@@ -1,6 +1,5 @@
 #include "kernels/ops/activation.h"
 
-#include "kernels/cost.h"
 #include "kernels/device.h"
 #include "kernels/ops/elementwise.h"
 #include "kernels/ops/operands.h"
@@ -14,15 +13,6 @@ void check(const ActivationForward& op) {
   check.same("h", op.h, {r, op.activation.gated ? 2 * f : f}, op.y).optional("row_scale", op.row_scale, {r});
 }
 
-Cost cost(const ActivationForward& op) {
-  return Cost().reads(op.h).writes(op.y);
-}
-
-void run(Device& device, const ActivationForward& op) {
-  check(op);
-  if (op.y.elements() > 0) device.execute(op);
-}
-
 void check(const ActivationBackward& op) {
   const Operands check(op.name);
   check.real("dy", op.dy, 2);
@@ -32,10 +22,6 @@ void check(const ActivationBackward& op) {
       .optional("row_scale", op.row_scale, {r})
       .same("dh", op.dh, hidden, op.dy)
       .optional("drow_scale", op.drow_scale, {r});
-}
-
-Cost cost(const ActivationBackward& op) {
-  return Cost().reads(op.dy, op.h).writes(op.dh, op.drow_scale);
 }
 
 void run(Device& device, const ActivationBackward& op) {

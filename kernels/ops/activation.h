@@ -4,11 +4,7 @@
 //   gated:     y = row_scale * act(h[:, :F]) * h[:, F:], the up projection
 #pragma once
 
-#include <string_view>
-
-#include "kernels/ops/list.h"
-#include "kernels/tensor.h"
-#include "kernels/types.h"
+#include "kernels/ops/operation.h"
 
 namespace sy::ops {
 
@@ -18,6 +14,8 @@ struct ActivationForward {
   ConstView row_scale = {};  // [R]; empty means 1
   FfnActivation activation = {};
   View y;  // [R, F] c
+  bool is_empty() const { return y.elements() == 0; }
+  Cost cost() const { return Cost().reads(h).writes(y); }
 };
 
 // Gradients of ActivationForward with respect to h and row_scale.
@@ -29,6 +27,8 @@ struct ActivationBackward {
   FfnActivation activation = {};
   View dh;               // [R, gated ? 2F : F] c
   View drow_scale = {};  // [R]; may be empty
+  Cost cost() const { return Cost().reads(dy, h).writes(dh, drow_scale); }
 };
+void run(Device& device, const ActivationBackward& op);
 
 }  // namespace sy::ops

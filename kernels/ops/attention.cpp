@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "kernels/attention_mask.h"
-#include "kernels/cost.h"
 #include "kernels/device.h"
 #include "kernels/ops/operands.h"
 
@@ -74,8 +73,8 @@ void check(const AttentionForward& op) {
   check_attention(op);
 }
 
-Cost cost(const AttentionForward& op) {
-  return Cost{.flops = attention_flops(op, 1, 1), .size = op.q.width}.reads(op.q, op.k, op.v).writes(op.out, op.lse);
+Cost AttentionForward::cost() const {
+  return Cost{.flops = attention_flops(*this, 1, 1), .size = q.width}.reads(q, k, v).writes(out, lse);
 }
 
 void run(Device& device, const AttentionForward& op) {
@@ -99,15 +98,8 @@ void check(const AttentionBackward& op) {
       .contiguous_heads("dv", op.dv, op.v.shape(), op.q);
 }
 
-Cost cost(const AttentionBackward& op) {
-  return Cost{.flops = attention_flops(op, 3, 2), .size = op.q.width}
-      .reads(op.dout, op.q, op.k, op.v, op.out, op.lse)
-      .writes(op.dq, op.dk, op.dv);
-}
-
-void run(Device& device, const AttentionBackward& op) {
-  check(op);
-  if (op.k.elements() > 0) device.execute(op);
+Cost AttentionBackward::cost() const {
+  return Cost{.flops = attention_flops(*this, 3, 2), .size = q.width}.reads(dout, q, k, v, out, lse).writes(dq, dk, dv);
 }
 
 void check(const AttentionBackwardLearned& op) {
@@ -120,16 +112,11 @@ void check(const AttentionBackwardLearned& op) {
       .optional("dsinks", op.dsinks, {op.q.heads});
 }
 
-Cost cost(const AttentionBackwardLearned& op) {
+Cost AttentionBackwardLearned::cost() const {
   Cost cost;
   // Only the gradient of biases computes the scores again.
-  if (op.dbias) cost = Cost{.flops = attention_flops(op, 1, 1), .size = op.q.width}.reads(op.q, op.k, op.v);
-  return cost.reads(op.dout, op.out, op.lse).updates(op.dbias, op.dsinks);
-}
-
-void run(Device& device, const AttentionBackwardLearned& op) {
-  check(op);
-  if (op.out.elements() > 0) device.execute(op);
+  if (dbias) cost = Cost{.flops = attention_flops(*this, 1, 1), .size = q.width}.reads(q, k, v);
+  return cost.reads(dout, out, lse).updates(dbias, dsinks);
 }
 
 void check(const KvCacheAppend& op) {
@@ -139,16 +126,6 @@ void check(const KvCacheAppend& op) {
       .contiguous_heads("x", x, x.shape(), y)
       .contiguous_heads("y", y, {x.sequences, y.positions, x.heads, x.width}, x)
       .is("offsets", op.offsets, {x.sequences}, DType::i32);
-}
-
-// It writes as much of y as it reads of x.
-Cost cost(const KvCacheAppend& op) {
-  return Cost().reads(op.x, op.offsets).writes(op.x);
-}
-
-void run(Device& device, const KvCacheAppend& op) {
-  check(op);
-  if (op.x.elements() > 0) device.execute(op);
 }
 
 }  // namespace sy::ops

@@ -8,10 +8,8 @@
 // kernels/attention.h describes the operands.
 #pragma once
 
-#include <string_view>
-
 #include "kernels/attention.h"
-#include "kernels/ops/list.h"
+#include "kernels/ops/operation.h"
 
 namespace sy::ops {
 
@@ -23,7 +21,9 @@ struct AttentionForward {
   AttentionDesc desc;
   View out;  // [B, Sq, H, vd] c
   View lse;  // [B, H, Sq]
+  Cost cost() const;
 };
+void run(Device& device, const AttentionForward& op);
 
 // Gradients with respect to q, k and v, which share no element. The gradient of a key that no query
 // sees is 0.
@@ -39,6 +39,8 @@ struct AttentionBackward {
   Heads dq;            // [B, Sq, H, hd] c
   Heads dk;            // [B, Sk, K, hd] c
   Heads dv;            // [B, Sk, K, vd] c
+  bool is_empty() const { return k.elements() == 0; }
+  Cost cost() const;
 };
 
 // Gradients with respect to the parameters of attention, desc.bias and desc.sinks.
@@ -53,6 +55,8 @@ struct AttentionBackwardLearned {
   AttentionDesc desc;
   View dbias = {};   // [H, n] +=; may be empty
   View dsinks = {};  // [H] +=; may be empty
+  bool is_empty() const { return out.elements() == 0; }
+  Cost cost() const;
 };
 
 // y[b, offsets[b] + i] = x[b, i]. The rest of y keeps its values. x and y share no element.
@@ -61,6 +65,9 @@ struct KvCacheAppend {
   ConstHeads x;       // [B, S, N, w] c
   ConstView offsets;  // [B] i32, with offsets[b] + S <= C
   Heads y;            // [B, C, N, w] c
+  bool is_empty() const { return x.elements() == 0; }
+  // It writes as much of y as it reads of x.
+  Cost cost() const { return Cost().reads(x, offsets).writes(x); }
 };
 
 }  // namespace sy::ops

@@ -1,7 +1,5 @@
 #include "kernels/ops/bias.h"
 
-#include "kernels/cost.h"
-#include "kernels/device.h"
 #include "kernels/ops/operands.h"
 
 namespace sy::ops {
@@ -10,26 +8,8 @@ void check(const BiasForward& op) {
   Operands(op.name).real("y", op.y, 2).same("bias", op.bias, {op.y.dim(1)}, op.y);
 }
 
-Cost cost(const BiasForward& op) {
-  return Cost().reads(op.bias).updates(op.y);
-}
-
-void run(Device& device, const BiasForward& op) {
-  check(op);
-  if (op.y.elements() > 0) device.execute(op);
-}
-
 void check(const BiasBackward& op) {
   Operands(op.name).real("dy", op.dy, 2).is("dbias", op.dbias, {op.dy.dim(1)});
-}
-
-Cost cost(const BiasBackward& op) {
-  return Cost().reads(op.dy).updates(op.dbias);
-}
-
-void run(Device& device, const BiasBackward& op) {
-  check(op);
-  if (op.dy.elements() > 0) device.execute(op);
 }
 
 namespace {
@@ -51,28 +31,10 @@ void check(const GroupedBiasForward& op) {
   check_grouped(Operands(op.name), op, "y", op.y);
 }
 
-Cost cost(const GroupedBiasForward& op) {
-  return Cost().reads(op.bias).updates(op.y);
-}
-
-void run(Device& device, const GroupedBiasForward& op) {
-  check(op);
-  if (op.y.dim(0) > 0 && op.bias.dim(1) > 0) device.execute(op);
-}
-
 void check(const GroupedBiasBackward& op) {
   const Operands check(op.name);
   check_grouped(check, op, "dy", op.dy);
   check.is("dbias", op.dbias, op.bias.shape()).optional("drow_scale", op.drow_scale, {op.dy.dim(0)});
-}
-
-Cost cost(const GroupedBiasBackward& op) {
-  return Cost().reads(op.dy).updates(op.dbias);
-}
-
-void run(Device& device, const GroupedBiasBackward& op) {
-  check(op);
-  if (op.dy.dim(0) > 0 && op.bias.dim(1) > 0) device.execute(op);
 }
 
 }  // namespace sy::ops

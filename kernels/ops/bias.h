@@ -1,8 +1,6 @@
 // Biases of linear layers: one for all rows, or one for each expert.
 #pragma once
 
-#include <string_view>
-
 #include "kernels/ops/grouped_gemm.h"
 
 namespace sy::ops {
@@ -12,6 +10,8 @@ struct BiasForward {
   static constexpr std::string_view name = "bias_forward";
   ConstView bias;  // [N] c
   View y;          // [T, N] c +=
+  bool is_empty() const { return y.elements() == 0; }
+  Cost cost() const { return Cost().reads(bias).updates(y); }
 };
 
 // dbias += the sum over rows of dy.
@@ -19,6 +19,8 @@ struct BiasBackward {
   static constexpr std::string_view name = "bias_backward";
   ConstView dy;  // [T, N] c
   View dbias;    // [N] +=
+  bool is_empty() const { return dy.elements() == 0; }
+  Cost cost() const { return Cost().reads(dy).updates(dbias); }
 };
 
 // Adds row_scale * bias_e to columns [first, first + n) of the rows of expert e.
@@ -29,6 +31,8 @@ struct GroupedBiasForward {
   GroupOffsets groups;
   Index first = 0;
   View y;  // [R, N] c +=
+  bool is_empty() const { return y.dim(0) == 0 || bias.dim(1) == 0; }
+  Cost cost() const { return Cost().reads(bias).updates(y); }
 };
 
 // Gradients of GroupedBiasForward with respect to bias and row_scale:
@@ -43,6 +47,8 @@ struct GroupedBiasBackward {
   Index first = 0;
   View dbias;            // [E, n] +=
   View drow_scale = {};  // [R] +=; may be empty
+  bool is_empty() const { return dy.dim(0) == 0 || bias.dim(1) == 0; }
+  Cost cost() const { return Cost().reads(dy).updates(dbias); }
 };
 
 }  // namespace sy::ops

@@ -1,7 +1,5 @@
 #include "kernels/ops/capacity.h"
 
-#include "kernels/cost.h"
-#include "kernels/device.h"
 #include "kernels/ops/operands.h"
 
 namespace sy::ops {
@@ -14,15 +12,6 @@ void check(const ApplyCapacity& op) {
       .segments(op.experts.dim(0), op.segments);
   SY_ASSERT(op.desc.capacity >= 0 && op.num_experts >= op.experts.dim(1), "{}: {} of each of {} experts, {} chosen",
             op.name, op.desc.capacity, op.num_experts, op.experts.dim(1));
-}
-
-Cost cost(const ApplyCapacity& op) {
-  return Cost().reads(op.experts, op.weights).writes(op.dispatch_mask);
-}
-
-void run(Device& device, const ApplyCapacity& op) {
-  check(op);
-  if (op.experts.elements() > 0) device.execute(op);
 }
 
 }  // namespace sy::ops

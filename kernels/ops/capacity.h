@@ -1,11 +1,7 @@
 // Capacity of experts: assignments beyond it are dropped.
 #pragma once
 
-#include <string_view>
-
-#include "kernels/ops/list.h"
-#include "kernels/tensor.h"
-#include "kernels/types.h"
+#include "kernels/ops/operation.h"
 
 namespace sy {
 
@@ -30,6 +26,8 @@ struct ApplyCapacity {
   Index num_experts;
   CapacityDesc desc = {};
   View dispatch_mask;  // [T, k] i32
+  bool is_empty() const { return experts.elements() == 0; }
+  Cost cost() const { return Cost().reads(experts, weights).writes(dispatch_mask); }
 };
 
 }  // namespace ops

@@ -2,10 +2,7 @@
 // -1 carries no loss.
 #pragma once
 
-#include <string_view>
-
-#include "kernels/ops/list.h"
-#include "kernels/tensor.h"
+#include "kernels/ops/operation.h"
 
 namespace sy {
 
@@ -27,6 +24,8 @@ struct CrossEntropyForward {
   // [T, 3], after the soft cap: largest logit, sum exp(logit - largest), logit of the target (0 if
   // another rank holds it)
   View partial;
+  bool is_empty() const { return partial.elements() == 0; }
+  Cost cost() const { return Cost().reads(logits, targets).writes(partial); }
 };
 
 // Combines P vocabulary shards.
@@ -36,6 +35,8 @@ struct CrossEntropyLoss {
   ConstView targets;   // [T] i32
   View lse;            // [T]
   View loss;           // [T] = lse - logit of the target; 0 if the target is -1
+  bool is_empty() const { return loss.elements() == 0; }
+  Cost cost() const { return Cost().reads(partials, targets).writes(lse, loss); }
 };
 
 // sums += the sum of losses, and the sum of lse^2 over tokens with a target.
@@ -45,6 +46,8 @@ struct LossSums {
   ConstView lse;      // [T]
   ConstView targets;  // [T] i32
   View sums;          // [2] f64 +=
+  bool is_empty() const { return losses.elements() == 0; }
+  Cost cost() const { return Cost().reads(losses, lse, targets); }
 };
 
 // dlogits = (softmax - onehot + z_loss * 2 * lse * softmax) / total; 0 if the target is -1.
@@ -59,6 +62,8 @@ struct CrossEntropyBackward {
   ConstView total;
   CrossEntropyDesc desc;
   View dlogits;  // [T, V] c, which may be `logits` itself
+  bool is_empty() const { return logits.elements() == 0; }
+  Cost cost() const { return Cost().reads(logits, targets, lse, total).writes(dlogits); }
 };
 
 }  // namespace ops

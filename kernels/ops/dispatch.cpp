@@ -1,6 +1,5 @@
 #include "kernels/ops/dispatch.h"
 
-#include "kernels/cost.h"
 #include "kernels/device.h"
 #include "kernels/ops/elementwise.h"
 #include "kernels/ops/operands.h"
@@ -29,10 +28,6 @@ void check(const DispatchLayout& op) {
   SY_ASSERT(t * most <= INT32_MAX, "{}: {} rows, numbered with 31 bits", op.name, t * most);
 }
 
-Cost cost(const DispatchLayout& op) {
-  return Cost().reads(op.experts, op.dispatch_mask).writes(op.physical_experts, op.tokens, op.row_id_map);
-}
-
 void run(Device& device, const DispatchLayout& op) {
   check(op);
   if (op.experts.elements() > 0) return device.execute(op);
@@ -50,10 +45,6 @@ void check(const BuildPermutation& op) {
                 op.physical_experts.elements() <= INT32_MAX,
             "{}: {} rows for {} physical experts from {} on, of {} assignments", op.name, op.assignments.dim(0),
             op.offsets.dim(0) - 1, op.first_expert, op.physical_experts.elements());
-}
-
-Cost cost(const BuildPermutation& op) {
-  return Cost().reads(op.physical_experts).writes(op.assignments, op.tokens, op.row_id_map);
 }
 
 void run(Device& device, const BuildPermutation& op) {

@@ -2,10 +2,8 @@
 #pragma once
 
 #include <algorithm>
-#include <string_view>
 
-#include "kernels/ops/list.h"
-#include "kernels/tensor.h"
+#include "kernels/ops/operation.h"
 
 namespace sy {
 
@@ -58,7 +56,9 @@ struct DispatchLayout {
   // [ep * etp + E] i32: copies for each rank, assignments of each physical expert
   View counts;
   View tokens_per_expert;  // [E] i32 assignments of each logical expert
+  Cost cost() const { return Cost().reads(experts, dispatch_mask).writes(physical_experts, tokens, row_id_map); }
 };
+void run(Device& device, const DispatchLayout& op);
 
 // Builds the permutation of rows: sorts assignments by (physical expert, token). It covers the L
 // physical experts from `first_expert` on; other assignments are ignored. An assignment has the
@@ -71,7 +71,9 @@ struct BuildPermutation {
   View tokens;       // [n] i32 token of each row; -1 from row R on
   View row_id_map;   // [T, k] i32 row of each assignment, or -1
   View offsets;      // [L + 1] i32 first row of each physical expert, and R
+  Cost cost() const { return Cost().reads(physical_experts).writes(assignments, tokens, row_id_map); }
 };
+void run(Device& device, const BuildPermutation& op);
 
 }  // namespace ops
 

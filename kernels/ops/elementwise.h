@@ -1,10 +1,7 @@
 // Elementwise operations, and the sum of squares.
 #pragma once
 
-#include <string_view>
-
-#include "kernels/ops/list.h"
-#include "kernels/tensor.h"
+#include "kernels/ops/operation.h"
 
 namespace sy::ops {
 
@@ -13,6 +10,8 @@ struct Fill {
   static constexpr std::string_view name = "fill";
   View x;  // any shape; f32, or any type if `value` is 0
   float value;
+  bool is_empty() const { return x.elements() == 0; }
+  Cost cost() const { return Cost().writes(x); }
 };
 
 // y = x, byte for byte.
@@ -20,6 +19,8 @@ struct Copy {
   static constexpr std::string_view name = "copy";
   ConstView x;  // any shape and type
   View y;       // any shape and type of the same number of bytes
+  bool is_empty() const { return x.elements() == 0; }
+  Cost cost() const { return Cost().reads(x).writes(y); }
 };
 
 // y = x in the type of y, rounded to nearest, ties to even.
@@ -27,13 +28,17 @@ struct Convert {
   static constexpr std::string_view name = "convert";
   ConstView x;  // any shape, f32 or bf16
   View y;       // the shape of x, f32 or bf16
+  Cost cost() const { return Cost().reads(x).writes(y); }
 };
+void run(Device& device, const Convert& op);
 
 // y += x
 struct Add {
   static constexpr std::string_view name = "add";
   ConstView x;  // any shape, c
   View y;       // the shape of x, c +=
+  bool is_empty() const { return y.elements() == 0; }
+  Cost cost() const { return Cost().reads(x).updates(y); }
 };
 
 // x *= factor
@@ -41,6 +46,8 @@ struct Scale {
   static constexpr std::string_view name = "scale";
   View x;  // any shape, f32 or bf16
   float factor;
+  bool is_empty() const { return x.elements() == 0; }
+  Cost cost() const { return Cost().updates(x); }
 };
 
 // out += sum x^2, summed in f64.
@@ -48,6 +55,8 @@ struct SumSquares {
   static constexpr std::string_view name = "sum_squares";
   ConstView x;  // any shape
   View out;     // [1] f64 +=
+  bool is_empty() const { return x.elements() == 0; }
+  Cost cost() const { return Cost().reads(x); }
 };
 
 }  // namespace sy::ops

@@ -1,10 +1,7 @@
 // Embedding: table look-up and its gradient.
 #pragma once
 
-#include <string_view>
-
-#include "kernels/ops/list.h"
-#include "kernels/tensor.h"
+#include "kernels/ops/operation.h"
 
 namespace sy::ops {
 
@@ -15,6 +12,9 @@ struct EmbeddingForward {
   ConstView table;        // [V, D] c
   Index vocab_begin = 0;  // index of the first row of `table`
   View y;                 // [T, D] c
+  bool is_empty() const { return y.elements() == 0; }
+  // It reads as much of the table as it writes of y.
+  Cost cost() const { return Cost().reads(ids, y).writes(y); }
 };
 
 // dtable[ids[t] - vocab_begin] += dy[t], in the order of tokens.
@@ -24,6 +24,9 @@ struct EmbeddingBackward {
   ConstView dy;           // [T, D] c
   Index vocab_begin = 0;  // index of the first row of `dtable`
   View dtable;            // [V, D] +=
+  bool is_empty() const { return dy.elements() == 0 || dtable.elements() == 0; }
+  // It updates one row of the table for each row of dy.
+  Cost cost() const { return Cost().reads(ids, dy).updates(dy); }
 };
 
 }  // namespace sy::ops

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "kernels/cost.h"
 #include "kernels/device.h"
 #include "kernels/ops/activation.h"
 #include "kernels/ops/bias.h"
@@ -46,7 +45,7 @@ template <class Operation>
 Cost cost_unfused(const Operation& op) {
   Cost total;
   for_each_step(op, [&](const auto& step) {
-    const Cost c = cost(step);
+    const Cost c = step.cost();
     total.flops += c.flops;
     total.bytes_read += c.bytes_read;
     total.bytes_written += c.bytes_written;
@@ -77,8 +76,8 @@ void check(const FfnForward& op) {
   check.optional("bias", op.bias, op.groups.host ? Shape{op.w.values.dim(0), width} : Shape{width}, op.y.dtype());
 }
 
-Cost cost(const FfnForward& op) {
-  return cost_unfused(op);
+Cost FfnForward::cost() const {
+  return cost_unfused(*this);
 }
 
 void run(Device& device, const FfnForward& op) {
@@ -104,8 +103,8 @@ void check(const FfnBackward& op) {
       .optional("drow_scale", op.drow_scale, {r});
 }
 
-Cost cost(const FfnBackward& op) {
-  return cost_unfused(op);
+Cost FfnBackward::cost() const {
+  return cost_unfused(*this);
 }
 
 void run(Device& device, const FfnBackward& op) {

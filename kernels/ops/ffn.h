@@ -2,10 +2,7 @@
 // of the product while a cache holds it.
 #pragma once
 
-#include <string_view>
-
 #include "kernels/ops/grouped_gemm.h"
-#include "kernels/types.h"
 
 namespace sy::ops {
 
@@ -21,7 +18,9 @@ struct FfnForward {
   FfnActivation activation = {};
   View h;  // [R, gated ? 2F : F] c
   View y;  // [R, F] c
+  Cost cost() const;
 };
+void run(Device& device, const FfnForward& op);
 
 // Backward of out = y w^T and of the activation: dh, drow_scale = ops::ActivationBackward of
 // dout w. It also writes y again, as forward computed it.
@@ -36,7 +35,9 @@ struct FfnBackward {
   View dh;               // [R, gated ? 2F : F] c
   View drow_scale = {};  // [R]; may be empty
   View y;                // [R, F] c
+  Cost cost() const;
 };
+void run(Device& device, const FfnBackward& op);
 
 // Runs one operation after the other: GEMM, bias, activation. It is the kernel of devices without
 // a fused one.

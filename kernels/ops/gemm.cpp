@@ -2,16 +2,31 @@
 
 #include <algorithm>
 
-#include "kernels/cost.h"
 #include "kernels/device.h"
 #include "kernels/ops/elementwise.h"
 #include "kernels/ops/operands.h"
 
 namespace sy::ops {
 
+namespace {
+
+void check_form(const Operands& check, const Device& device, ConstView weight, GemmPass pass,
+                const PackedWeight& packed) {
+  const WeightFormatInfo& format = info(packed.format);
+  SY_ASSERT(device.supports(packed.format), "the {} device has no weight format {}", device.name(), format.name);
+  const Index bytes = device.packed_weight_bytes(weight.shape(), weight.dtype(), pass, packed.format);
+  check.is("packed", packed.elements, {bytes}, DType::u8);
+  const ScaleBlock block = format.scale_block;
+  if (block.present())
+    check.is("scales", packed.scales, block.scales(weight.shape(), pass));
+  else
+    SY_ASSERT(!packed.scales, "{}: the weight format {} has no scales", check.operation(), format.name);
+}
+
+}  // namespace
+
 void check_packed(const Operands& check, const Device& device, const Weight& w, GemmPass pass) {
-  const Index bytes = device.packed_weight_bytes(w.values.shape(), w.values.dtype(), pass);
-  check.optional("packed", w.packed(pass), {bytes}, DType::u8);
+  if (w.packed(pass)) check_form(check, device, w.values, pass, w.packed(pass));
 }
 
 void check(const Gemm& op) {
@@ -25,11 +40,11 @@ void check(const Gemm& op) {
   SY_ASSERT(!op.addend || !op.accumulate, "gemm: accumulates and has an addend");
 }
 
-Cost cost(const Gemm& op) {
-  return Cost{.flops = 2 * static_cast<double>(op.a.elements()) * static_cast<double>(op.c.dim(1)),
-              .size = std::min({op.c.dim(0), op.c.dim(1), op.depth()})}
-      .reads(op.a, op.b.read(op.pass()), op.accumulate ? op.c : op.addend)
-      .writes(op.c);
+Cost Gemm::cost() const {
+  return Cost{.flops = 2 * static_cast<double>(a.elements()) * static_cast<double>(c.dim(1)),
+              .size = std::min({c.dim(0), c.dim(1), depth()})}
+      .reads(a, b.read(pass()), b.packed(pass()).scales, accumulate ? c : addend)
+      .writes(c);
 }
 
 void run(Device& device, const Gemm& op) {
@@ -54,15 +69,10 @@ void check(const PackWeight& op) {
       .is("packed", op.packed, {op.packed.elements()}, DType::u8);
 }
 
-Cost cost(const PackWeight& op) {
-  return Cost().reads(op.weight).writes(op.packed);
-}
-
 void run(Device& device, const PackWeight& op) {
   check(op);
-  const Index bytes = device.packed_weight_bytes(op.weight.shape(), op.weight.dtype(), op.pass);
-  Operands(op.name).is("packed", op.packed, {bytes}, DType::u8);
-  if (bytes > 0) device.execute(op);
+  check_form(Operands(op.name), device, op.weight, op.pass, {op.format, op.packed, op.scales});
+  if (op.packed.elements() > 0) device.execute(op);
 }
 
 }  // namespace sy::ops

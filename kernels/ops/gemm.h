@@ -2,13 +2,20 @@
 #pragma once
 
 #include <concepts>
-#include <string_view>
 
-#include "kernels/ops/list.h"
-#include "kernels/tensor.h"
-#include "kernels/types.h"
+#include "kernels/ops/operation.h"
+#include "kernels/weight_format.h"
 
 namespace sy {
+
+// A weight in the form that the GEMMs of one pass read.
+struct PackedWeight {
+  explicit operator bool() const { return elements.present(); }
+
+  WeightFormat format = WeightFormat::native;
+  ConstView elements = {};  // [packed_weight_bytes] u8; empty if the weight is not packed
+  ConstView scales = {};    // [ScaleBlock::scales] f32; empty if the format has no scales
+};
 
 // A weight matrix, or a stack of E matrices, as an operand of a GEMM. A GEMM reads the packed
 // weight for its pass if there is one (ops::PackWeight), otherwise `values`.
@@ -16,13 +23,12 @@ struct Weight {
   Weight() = default;
   template <std::convertible_to<ConstView> V>
   Weight(const V& weight) : values(weight) {}
-  ConstView packed(GemmPass pass) const { return pass == GemmPass::fprop ? packed_fprop : packed_dgrad; }
-  // The operand that a GEMM of this pass reads.
-  ConstView read(GemmPass pass) const { return packed(pass) ? packed(pass) : values; }
+  const PackedWeight& packed(GemmPass pass) const { return pass == GemmPass::fprop ? packed_fprop : packed_dgrad; }
+  // The elements that a GEMM of this pass reads.
+  ConstView read(GemmPass pass) const { return packed(pass) ? packed(pass).elements : values; }
 
   ConstView values;  // [N, Q] or [E, N, Q] c
-  // [packed_weight_bytes] u8: packed weights for fprop and for dgrad; each may be empty
-  ConstView packed_fprop, packed_dgrad;
+  PackedWeight packed_fprop, packed_dgrad;
 };
 
 namespace ops {
@@ -44,17 +50,23 @@ struct Gemm {
   Index depth() const { return a.dim(transpose_a ? 0 : 1); }  // Q
   // If b is transposed, its packed form for fprop is read, otherwise that for dgrad.
   GemmPass pass() const { return transpose_b ? GemmPass::fprop : GemmPass::dgrad; }
+  Cost cost() const;
 };
+void run(Device& device, const Gemm& op);
 
 // Packs a weight for the GEMMs of one pass. See Device::packed_weight_bytes.
 struct PackWeight {
   static constexpr std::string_view name = "pack_weight";
   ConstView weight;  // [N, Q] or [E, N, Q] c
   GemmPass pass;
-  View packed;  // [packed_weight_bytes] u8
+  WeightFormat format = WeightFormat::native;
+  View packed;       // [packed_weight_bytes] u8
+  View scales = {};  // [ScaleBlock::scales] f32; empty if the format has no scales
+  Cost cost() const { return Cost().reads(weight).writes(packed, scales); }
 };
+void run(Device& device, const PackWeight& op);
 
-// Checks the size of the packed weight for a pass, if there is one.
+// Checks the packed weight for a pass, if there is one: its format, its size and its scales.
 void check_packed(const Operands& check, const Device& device, const Weight& w, GemmPass pass);
 
 }  // namespace ops

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "kernels/cost.h"
 #include "kernels/device.h"
 #include "kernels/ops/elementwise.h"
 #include "kernels/ops/operands.h"
@@ -51,11 +50,10 @@ void check(const GroupedGemm& op) {
   check_groups(check, op.groups, experts, rows);
 }
 
-Cost cost(const GroupedGemm& op) {
-  return Cost{.flops = 2 * number(op.y.elements()) * number(op.w.values.dim(2)),
-              .size = min_dimension(op.y.dim(0), op.w.values)}
-      .reads(op.x.values, op.x.index, op.w.read(GemmPass::fprop))
-      .writes(op.y);
+Cost GroupedGemm::cost() const {
+  return Cost{.flops = 2 * number(y.elements()) * number(w.values.dim(2)), .size = min_dimension(y.dim(0), w.values)}
+      .reads(x.values, x.index, w.read(GemmPass::fprop), w.packed(GemmPass::fprop).scales)
+      .writes(y);
 }
 
 void run(Device& device, const GroupedGemm& op) {
@@ -77,11 +75,10 @@ void check(const GroupedGemmDgrad& op) {
   check_groups(check, op.groups, experts, rows);
 }
 
-Cost cost(const GroupedGemmDgrad& op) {
-  return Cost{.flops = 2 * number(op.dx.elements()) * number(op.w.values.dim(1)),
-              .size = min_dimension(op.dx.dim(0), op.w.values)}
-      .reads(op.dy.values, op.dy.index, op.w.read(GemmPass::dgrad))
-      .writes(op.dx);
+Cost GroupedGemmDgrad::cost() const {
+  return Cost{.flops = 2 * number(dx.elements()) * number(w.values.dim(1)), .size = min_dimension(dx.dim(0), w.values)}
+      .reads(dy.values, dy.index, w.read(GemmPass::dgrad), w.packed(GemmPass::dgrad).scales)
+      .writes(dx);
 }
 
 void run(Device& device, const GroupedGemmDgrad& op) {
@@ -102,11 +99,10 @@ void check(const GroupedGemmWgrad& op) {
   check_groups(check, op.groups, experts, rows);
 }
 
-Cost cost(const GroupedGemmWgrad& op) {
-  Cost cost{.flops = 2 * number(op.x.rows()) * number(op.dw.dim(1)) * number(op.dw.dim(2)),
-            .size = min_dimension(op.x.rows(), op.dw)};
-  cost.reads(op.dy.values, op.dy.index, op.x.values, op.x.index).writes(op.dw);
-  return op.accumulate ? cost.reads(op.dw) : cost;
+Cost GroupedGemmWgrad::cost() const {
+  Cost cost{.flops = 2 * number(x.rows()) * number(dw.dim(1)) * number(dw.dim(2)), .size = min_dimension(x.rows(), dw)};
+  cost.reads(dy.values, dy.index, x.values, x.index).writes(dw);
+  return accumulate ? cost.reads(dw) : cost;
 }
 
 void run(Device& device, const GroupedGemmWgrad& op) {

@@ -4,7 +4,6 @@
 
 #include <concepts>
 #include <cstdint>
-#include <string_view>
 
 #include "kernels/ops/gemm.h"
 
@@ -40,7 +39,9 @@ struct GroupedGemm {
   Weight w;        // [E, N, Q] c
   GroupOffsets groups;
   View y;  // [R, N] c
+  Cost cost() const;
 };
+void run(Device& device, const GroupedGemm& op);
 
 // dgrad: dx_e = dy_e w_e
 struct GroupedGemmDgrad {
@@ -49,7 +50,9 @@ struct GroupedGemmDgrad {
   Weight w;         // [E, N, Q] c
   GroupOffsets groups;
   View dx;  // [R, Q] c
+  Cost cost() const;
 };
+void run(Device& device, const GroupedGemmDgrad& op);
 
 // wgrad: dw_e (+)= dy_e^T x_e. The product is zero for an expert without rows.
 struct GroupedGemmWgrad {
@@ -59,7 +62,9 @@ struct GroupedGemmWgrad {
   GroupOffsets groups;
   bool accumulate = true;
   View dw;  // [E, N, Q]
+  Cost cost() const;
 };
+void run(Device& device, const GroupedGemmWgrad& op);
 
 // Checks the offsets of the groups of so many experts with so many rows in total.
 void check_groups(const Operands& check, const GroupOffsets& groups, Index experts, Index rows);

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "kernels/cost.h"
-#include "kernels/device.h"
 #include "kernels/ops/operands.h"
 
 namespace sy::ops {
@@ -16,27 +14,9 @@ void check(const BroadcastHeads& op) {
       .heads("y", y, y.shape(), x);
 }
 
-Cost cost(const BroadcastHeads& op) {
-  return Cost().reads(op.x).writes(op.y);
-}
-
-void run(Device& device, const BroadcastHeads& op) {
-  check(op);
-  if (op.y.elements() > 0) device.execute(op);
-}
-
 void check(const ReduceHeads& op) {
   const ConstHeads &x = op.x, y = op.y;
   Operands(op.name).heads("x", x, x.shape(), y).heads("y", y, {x.sequences, x.positions, 1, x.width}, x);
-}
-
-Cost cost(const ReduceHeads& op) {
-  return Cost().reads(op.x).writes(op.y);
-}
-
-void run(Device& device, const ReduceHeads& op) {
-  check(op);
-  if (op.y.elements() > 0) device.execute(op);
 }
 
 void check(const BatchedHeadGemm& op) {
@@ -53,17 +33,12 @@ void check(const BatchedHeadGemm& op) {
               "{}: gaps between the sequences of {}", op.name, heads.shape().str());
 }
 
-Cost cost(const BatchedHeadGemm& op) {
-  const Index tokens = op.x.sequences * op.x.positions;
-  return Cost{.flops = 2 * static_cast<double>(tokens) * static_cast<double>(op.w.elements()),
-              .size = std::min({tokens, op.w.dim(1), op.w.dim(2)})}
-      .reads(op.x, op.w)
-      .writes(op.y);
-}
-
-void run(Device& device, const BatchedHeadGemm& op) {
-  check(op);
-  if (op.y.elements() > 0) device.execute(op);
+Cost BatchedHeadGemm::cost() const {
+  const Index tokens = x.sequences * x.positions;
+  return Cost{.flops = 2 * static_cast<double>(tokens) * static_cast<double>(w.elements()),
+              .size = std::min({tokens, w.dim(1), w.dim(2)})}
+      .reads(x, w)
+      .writes(y);
 }
 
 }  // namespace sy::ops

@@ -1,10 +1,8 @@
 // Operations on columns of heads, which latent attention combines.
 #pragma once
 
-#include <string_view>
-
 #include "kernels/attention.h"
-#include "kernels/ops/list.h"
+#include "kernels/ops/operation.h"
 
 namespace sy::ops {
 
@@ -13,6 +11,8 @@ struct BroadcastHeads {
   static constexpr std::string_view name = "broadcast_heads";
   ConstHeads x;  // [B, S, N, w] or [B, S, 1, w] c, columns of any heads
   Heads y;       // [B, S, N, w] c, columns of any heads
+  bool is_empty() const { return y.elements() == 0; }
+  Cost cost() const { return Cost().reads(x).writes(y); }
 };
 
 // y[b, s, 0] = the sum over h of x[b, s, h]. It is the adjoint of the broadcast of one head.
@@ -20,6 +20,8 @@ struct ReduceHeads {
   static constexpr std::string_view name = "reduce_heads";
   ConstHeads x;  // [B, S, N, w] c, columns of any heads
   Heads y;       // [B, S, 1, w] c, columns of any heads
+  bool is_empty() const { return y.elements() == 0; }
+  Cost cost() const { return Cost().reads(x).writes(y); }
 };
 
 // Batched GEMM with one matrix for each head:
@@ -32,6 +34,8 @@ struct BatchedHeadGemm {
   ConstView w;   // [N, n, q] c
   GemmPass pass;
   Heads y;  // [B, S, N, n] c; dgrad: [B, S, N, q] c
+  bool is_empty() const { return y.elements() == 0; }
+  Cost cost() const;
 };
 
 }  // namespace sy::ops

@@ -1,5 +1,5 @@
 // The list of all operations. A new operation is one name here, a struct in a header of this
-// folder with its three functions, and one kernel for each device.
+// folder with its check, cost and is_empty, and one kernel for each device.
 #pragma once
 
 // clang-format off
@@ -24,22 +24,13 @@
 namespace sy {
 
 class Device;
-struct Cost;
 
 namespace ops {
 
-// An operation is a struct of named operands. Operation::name is its name in plans and machine
-// files.
-//   check  Checks shapes and types. A violation is a mistake in Switchyard, never the user's, so
-//          it is an internal error.
-//   cost   The work of the operation on any device. It reads no memory of operands.
-//   run    Checks the operands, handles empty ones, and calls the device's kernel. A device without
-//          such a kernel is an internal error that names both.
-#define SY_DECLARE(Operation)      \
-  struct Operation;                \
-  void check(const Operation& op); \
-  Cost cost(const Operation& op);  \
-  void run(Device& device, const Operation& op);
+// See kernels/ops/operation.h.
+#define SY_DECLARE(Operation) \
+  struct Operation;           \
+  void check(const Operation& op);
 SY_OPERATIONS(SY_DECLARE)
 #undef SY_DECLARE
 

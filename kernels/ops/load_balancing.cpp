@@ -1,7 +1,5 @@
 #include "kernels/ops/load_balancing.h"
 
-#include "kernels/cost.h"
-#include "kernels/device.h"
 #include "kernels/ops/operands.h"
 
 namespace sy::ops {
@@ -18,15 +16,6 @@ void check(const LoadBalancingLoss& op) {
       .is("z_squared", op.z_squared, {l}, DType::f64)
       .is("dprobability", op.dprobability, {l, g, e})
       .optional("sums", op.sums, {l, RouterSums{e}.size()}, DType::f64);
-}
-
-Cost cost(const LoadBalancingLoss& op) {
-  return Cost().reads(op.counts, op.scope_counts, op.probability).writes(op.dprobability, op.sums);
-}
-
-void run(Device& device, const LoadBalancingLoss& op) {
-  check(op);
-  if (op.counts.elements() > 0) device.execute(op);
 }
 
 }  // namespace sy::ops

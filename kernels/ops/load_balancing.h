@@ -1,10 +1,7 @@
 // Losses that balance the load of experts, and statistics of routers.
 #pragma once
 
-#include <string_view>
-
-#include "kernels/ops/list.h"
-#include "kernels/tensor.h"
+#include "kernels/ops/operation.h"
 
 namespace sy {
 
@@ -47,6 +44,8 @@ struct LoadBalancingLoss {
   LoadBalancingDesc desc = {};
   View dprobability;  // [L, G, E]
   View sums = {};     // [L, RouterSums(E).size()] f64 +=; may be empty
+  bool is_empty() const { return counts.elements() == 0; }
+  Cost cost() const { return Cost().reads(counts, scope_counts, probability).writes(dprobability, sums); }
 };
 
 }  // namespace ops

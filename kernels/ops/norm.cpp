@@ -1,6 +1,5 @@
 #include "kernels/ops/norm.h"
 
-#include "kernels/cost.h"
 #include "kernels/device.h"
 #include "kernels/ops/elementwise.h"
 #include "kernels/ops/operands.h"
@@ -14,10 +13,6 @@ void check(const NormForward& op) {
   const Index t = op.x.dim(0), d = op.x.dim(1);
   check.same("weight", op.weight, {d}, op.x).same("y", op.y, {t, d}, op.x).is("moments", op.moments, {t, 2});
   check.optional("bias", op.bias, {d}, op.x.dtype());
-}
-
-Cost cost(const NormForward& op) {
-  return Cost().reads(op.x, op.weight).writes(op.y, op.moments);
 }
 
 void run(Device& device, const NormForward& op) {
@@ -37,15 +32,6 @@ void check(const NormBackward& op) {
       .same("dx", op.dx, {t, d}, op.x)
       .is("dweight", op.dweight, {d})
       .optional("dbias", op.dbias, {d});
-}
-
-Cost cost(const NormBackward& op) {
-  return Cost().reads(op.dy, op.x, op.weight, op.moments).updates(op.dx, op.dweight);
-}
-
-void run(Device& device, const NormBackward& op) {
-  check(op);
-  if (op.x.elements() > 0) device.execute(op);
 }
 
 }  // namespace sy::ops

@@ -4,11 +4,7 @@
 // RMSNorm subtracts no mean.
 #pragma once
 
-#include <string_view>
-
-#include "kernels/ops/list.h"
-#include "kernels/tensor.h"
-#include "kernels/types.h"
+#include "kernels/ops/operation.h"
 
 namespace sy {
 
@@ -29,7 +25,9 @@ struct NormForward {
   NormDesc desc = {};
   View y;        // [T, D] c
   View moments;  // [T, 2] = mean (RMSNorm: 0), 1 / sqrt(mean of (x - mean)^2 + eps)
+  Cost cost() const { return Cost().reads(x, weight).writes(y, moments); }
 };
+void run(Device& device, const NormForward& op);
 
 // Gradients of NormForward with respect to x, weight and bias.
 struct NormBackward {
@@ -42,6 +40,8 @@ struct NormBackward {
   View dx;          // [T, D] c +=
   View dweight;     // [D] +=
   View dbias = {};  // [D] +=; empty if there is no bias
+  bool is_empty() const { return x.elements() == 0; }
+  Cost cost() const { return Cost().reads(dy, x, weight, moments).updates(dx, dweight); }
 };
 
 }  // namespace ops

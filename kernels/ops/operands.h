@@ -12,6 +12,7 @@ namespace sy::ops {
 class Operands {
  public:
   explicit Operands(std::string_view operation) : operation_(operation) {}
+  std::string_view operation() const { return operation_; }
 
   // The operand must have this shape and type, and memory unless it has no elements.
   const Operands& is(const char* name, ConstView v, const Shape& shape, DType dtype = DType::f32) const {

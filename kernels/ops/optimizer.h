@@ -1,10 +1,7 @@
 // Gradient clipping and updates of weights.
 #pragma once
 
-#include <string_view>
-
-#include "kernels/ops/list.h"
-#include "kernels/tensor.h"
+#include "kernels/ops/operation.h"
 
 namespace sy::ops {
 
@@ -15,6 +12,8 @@ struct ClipCoefficient {
   ConstView squares;  // [1] f64, the sum of squares of the gradient
   float clip;
   View coefficient;  // [1]
+  bool is_empty() const { return false; }
+  Cost cost() const { return {}; }
 };
 
 // AdamW with decoupled weight decay (Loshchilov and Hutter, 2019). m, v are the moving averages
@@ -29,6 +28,8 @@ struct AdamW {
   float beta1, beta2, eps, weight_decay;
   View w, m, v;       // [n], updated
   View rounded = {};  // [n] bf16 = w; may be empty
+  bool is_empty() const { return w.elements() == 0; }
+  Cost cost() const { return Cost().reads(g).updates(w, m, v).writes(rounded); }
 };
 
 // m = momentum * m + coefficient * g. If coefficient is NaN, nothing changes.
@@ -38,6 +39,8 @@ struct MomentumUpdate {
   ConstView g;            // [n]
   float momentum;
   View m;  // [n], updated
+  bool is_empty() const { return m.elements() == 0; }
+  Cost cost() const { return Cost().reads(g).updates(m); }
 };
 
 // w -= lr * (update + weight_decay * w). If coefficient is NaN, nothing changes.
@@ -49,6 +52,8 @@ struct ApplyUpdate {
   float weight_decay;
   View w;             // [n], updated
   View rounded = {};  // [n] bf16 = w; may be empty
+  bool is_empty() const { return w.elements() == 0; }
+  Cost cost() const { return Cost().reads(update).updates(w).writes(rounded); }
 };
 
 }  // namespace sy::ops

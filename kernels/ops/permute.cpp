@@ -1,6 +1,5 @@
 #include "kernels/ops/permute.h"
 
-#include "kernels/cost.h"
 #include "kernels/device.h"
 #include "kernels/ops/operands.h"
 
@@ -13,10 +12,6 @@ void check(const Permute& op) {
       .dims("y", op.y, 2, op.x.dtype())
       .is("index", op.index, {op.y.dim(0)}, DType::i32)
       .same("y", op.y, {op.y.dim(0), op.x.dim(1)}, op.x);
-}
-
-Cost cost(const Permute& op) {
-  return Cost().reads(op.index, op.y).writes(op.y);
 }
 
 void run(Device& device, const Permute& op) {
@@ -34,15 +29,6 @@ void check(const Unpermute& op) {
   check.real("x", op.x, 2).dims("row_id_map", op.row_id_map, 2, DType::i32);
   check.same("y", op.y, {op.row_id_map.dim(0), op.x.dim(1)}, op.x)
       .optional("addend", op.addend, op.y.shape(), op.x.dtype());
-}
-
-Cost cost(const Unpermute& op) {
-  return Cost().reads(op.x, op.row_id_map, op.addend).writes(op.y);
-}
-
-void run(Device& device, const Unpermute& op) {
-  check(op);
-  if (op.y.elements() > 0) device.execute(op);
 }
 
 }  // namespace sy::ops

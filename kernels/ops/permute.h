@@ -1,10 +1,7 @@
 // Permutation of rows: tokens to the order of their experts, and back.
 #pragma once
 
-#include <string_view>
-
-#include "kernels/ops/list.h"
-#include "kernels/tensor.h"
+#include "kernels/ops/operation.h"
 
 namespace sy::ops {
 
@@ -14,7 +11,9 @@ struct Permute {
   ConstView x;      // [N, D] c or i32
   ConstView index;  // [n] i32
   View y;           // [n, D] of the type of x
+  Cost cost() const { return Cost().reads(index, y).writes(y); }
 };
+void run(Device& device, const Permute& op);
 
 // y[t] = addend[t] + the sum over j, in order, of x[row_id_map[t, j]] if it is not -1. It is the
 // adjoint of Permute, without atomics.
@@ -24,6 +23,8 @@ struct Unpermute {
   ConstView row_id_map;   // [T, k] i32
   ConstView addend = {};  // [T, D] c, or empty; it may be y
   View y;                 // [T, D] c
+  bool is_empty() const { return y.elements() == 0; }
+  Cost cost() const { return Cost().reads(x, row_id_map, addend).writes(y); }
 };
 
 }  // namespace sy::ops

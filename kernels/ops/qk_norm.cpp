@@ -1,7 +1,5 @@
 #include "kernels/ops/qk_norm.h"
 
-#include "kernels/cost.h"
-#include "kernels/device.h"
 #include "kernels/ops/operands.h"
 
 namespace sy::ops {
@@ -40,15 +38,6 @@ void check(const HeadQkNormForward& op) {
   check.same("y", op.y, op.x.shape(), op.x);
 }
 
-Cost cost(const HeadQkNormForward& op) {
-  return Cost().reads(op.x).writes(op.y, op.inverse);
-}
-
-void run(Device& device, const HeadQkNormForward& op) {
-  check(op);
-  if (op.x.elements() > 0) device.execute(op);
-}
-
 void check(const HeadQkNormBackward& op) {
   const Operands check(op.name);
   check_head_qk_norm(check, op);
@@ -57,45 +46,22 @@ void check(const HeadQkNormBackward& op) {
       .is("dweight", op.dweight, {op.desc.weights(), op.x.dim(2)});
 }
 
-Cost cost(const HeadQkNormBackward& op) {
-  return Cost().reads(op.dy, op.x, op.inverse).writes(op.dx);
-}
-
-void run(Device& device, const HeadQkNormBackward& op) {
-  check(op);
-  if (op.x.elements() > 0) device.execute(op);
-}
-
 void check(const ProjectionQkNormSums& op) {
   const Operands check(op.name);
   check_projection_qk_norm(check, op.desc, op.x, op.sums);
   check.same("y", op.y, op.x.shape(), op.x);
 }
 
-Cost cost(const ProjectionQkNormSums& op) {
-  const auto normed = static_cast<double>(op.desc.queries + op.desc.keys);
-  return Cost{.bytes_read = 2 * static_cast<double>(op.x.size_bytes()) * normed / static_cast<double>(op.x.dim(1))}
-      .writes(op.sums);
-}
-
-void run(Device& device, const ProjectionQkNormSums& op) {
-  check(op);
-  if (op.x.elements() > 0) device.execute(op);
+Cost ProjectionQkNormSums::cost() const {
+  const auto normed = static_cast<double>(desc.queries + desc.keys);
+  return Cost{.bytes_read = 2 * static_cast<double>(x.size_bytes()) * normed / static_cast<double>(x.dim(1))}.writes(
+      sums);
 }
 
 void check(const ProjectionQkNormForward& op) {
   const Operands check(op.name);
   check_projection_qk_norm(check, op.desc, op.x, op.squares);
   check.same("weight", op.weight, {op.desc.queries + op.desc.keys}, op.x).same("y", op.y, op.x.shape(), op.x);
-}
-
-Cost cost(const ProjectionQkNormForward& op) {
-  return Cost().reads(op.x, op.squares).writes(op.y);
-}
-
-void run(Device& device, const ProjectionQkNormForward& op) {
-  check(op);
-  if (op.x.elements() > 0) device.execute(op);
 }
 
 void check(const ProjectionQkNormBackward& op) {
@@ -107,15 +73,6 @@ void check(const ProjectionQkNormBackward& op) {
       .same("dy", op.dy, op.x.shape(), op.x)
       .same("dx", op.dx, op.x.shape(), op.x)
       .is("dweight", op.dweight, normed);
-}
-
-Cost cost(const ProjectionQkNormBackward& op) {
-  return Cost().reads(op.dy, op.x, op.squares, op.products).writes(op.dx);
-}
-
-void run(Device& device, const ProjectionQkNormBackward& op) {
-  check(op);
-  if (op.x.elements() > 0) device.execute(op);
 }
 
 }  // namespace sy::ops

@@ -3,11 +3,7 @@
 // projection (OLMo team, "2 OLMo 2 Furious", 2024).
 #pragma once
 
-#include <string_view>
-
-#include "kernels/ops/list.h"
-#include "kernels/tensor.h"
-#include "kernels/types.h"
+#include "kernels/ops/operation.h"
 
 namespace sy {
 
@@ -49,6 +45,8 @@ struct HeadQkNormForward {
   HeadQkNorm desc;
   View y;        // [T, all_heads, hd] c
   View inverse;  // [T, q_heads + k_heads] = 1 / root mean square (LayerNorm: of x - mean)
+  bool is_empty() const { return x.elements() == 0; }
+  Cost cost() const { return Cost().reads(x).writes(y, inverse); }
 };
 
 // Gradients of HeadQkNormForward with respect to x and weight.
@@ -63,6 +61,8 @@ struct HeadQkNormBackward {
   HeadQkNorm desc;
   View dx;       // [T, all_heads, hd] c
   View dweight;  // the shape of weight +=
+  bool is_empty() const { return x.elements() == 0; }
+  Cost cost() const { return Cost().reads(dy, x, inverse).writes(dx); }
 };
 
 // QK-norm over the whole projection, without rotation. The queries of a token are divided by the
@@ -75,6 +75,8 @@ struct ProjectionQkNormSums {
   ConstView y;  // [T, row] c
   ProjectionQkNorm desc;
   View sums;  // [T, 2]
+  bool is_empty() const { return x.elements() == 0; }
+  Cost cost() const;
 };
 
 // y = x / root mean square * weight for queries and keys; the other columns are copied.
@@ -85,6 +87,8 @@ struct ProjectionQkNormForward {
   ConstView squares;  // [T, 2] the sums of x * x
   ProjectionQkNorm desc;
   View y;  // [T, row] c
+  bool is_empty() const { return x.elements() == 0; }
+  Cost cost() const { return Cost().reads(x, squares).writes(y); }
 };
 
 // Gradients of ProjectionQkNormForward with respect to x and weight.
@@ -98,6 +102,8 @@ struct ProjectionQkNormBackward {
   ProjectionQkNorm desc;
   View dx;       // [T, row] c
   View dweight;  // [queries + keys] +=
+  bool is_empty() const { return x.elements() == 0; }
+  Cost cost() const { return Cost().reads(dy, x, squares, products).writes(dx); }
 };
 
 }  // namespace ops

@@ -2,10 +2,8 @@
 #pragma once
 
 #include <cstdint>
-#include <string_view>
 
-#include "kernels/ops/list.h"
-#include "kernels/tensor.h"
+#include "kernels/ops/operation.h"
 
 namespace sy {
 
@@ -36,6 +34,8 @@ struct Draw {
   ConstView index;  // [T] i64
   RandomDesc desc = {};
   View x;  // [T, N]
+  bool is_empty() const { return x.elements() == 0; }
+  Cost cost() const { return Cost().reads(index).writes(x); }
 };
 
 // y (+)= x * (1 + the element of the stream). It is its own adjoint.
@@ -46,6 +46,8 @@ struct Jitter {
   RandomDesc desc = {};
   bool accumulate = false;
   View y;  // [T, N] c
+  bool is_empty() const { return x.elements() == 0; }
+  Cost cost() const { return Cost().reads(x, index, accumulate ? y : View()).writes(y); }
 };
 
 // Noisy top-k gating (Shazeer et al., "Outrageously large neural networks", 2017). The standard
@@ -56,6 +58,8 @@ struct NoisyGatingForward {
   ConstView index;   // [T] i64
   RandomDesc desc = {};
   View x;  // [T, N] +=
+  bool is_empty() const { return x.elements() == 0; }
+  Cost cost() const { return Cost().reads(stddev, index).updates(x); }
 };
 
 struct NoisyGatingBackward {
@@ -65,6 +69,8 @@ struct NoisyGatingBackward {
   ConstView index;   // [T] i64
   RandomDesc desc = {};
   View dstddev;  // [T, N] c
+  bool is_empty() const { return dx.elements() == 0; }
+  Cost cost() const { return Cost().reads(dx, stddev, index).writes(dstddev); }
 };
 
 }  // namespace ops

@@ -1,7 +1,5 @@
 #include "kernels/ops/rope.h"
 
-#include "kernels/cost.h"
-#include "kernels/device.h"
 #include "kernels/ops/operands.h"
 
 namespace sy::ops {
@@ -15,15 +13,10 @@ void check(const Rope& op) {
             "rope: {} heads of x {} by table {}", op.heads, op.x.shape().str(), op.table.shape().str());
 }
 
-Cost cost(const Rope& op) {
+Cost Rope::cost() const {
   const double rotated =
-      static_cast<double>(op.x.size_bytes()) * static_cast<double>(op.heads) / static_cast<double>(op.x.dim(1));
+      static_cast<double>(x.size_bytes()) * static_cast<double>(heads) / static_cast<double>(x.dim(1));
   return {.bytes_read = rotated, .bytes_written = rotated};
-}
-
-void run(Device& device, const Rope& op) {
-  check(op);
-  if (op.x.elements() > 0 && op.heads > 0 && op.table.elements() > 0) device.execute(op);
 }
 
 }  // namespace sy::ops

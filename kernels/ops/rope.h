@@ -2,11 +2,7 @@
 // Embedding", 2021).
 #pragma once
 
-#include <string_view>
-
-#include "kernels/ops/list.h"
-#include "kernels/tensor.h"
-#include "kernels/types.h"
+#include "kernels/ops/operation.h"
 
 namespace sy::ops {
 
@@ -21,6 +17,8 @@ struct Rope {
   ConstView table;       // [positions, rot/2, 2] = cos, sin
   bool inverse = false;  // rotates back, which is the gradient
   RopePairs pairs = RopePairs::half;
+  bool is_empty() const { return x.elements() == 0 || heads == 0 || table.elements() == 0; }
+  Cost cost() const;
 };
 
 }  // namespace sy::ops

@@ -1,6 +1,5 @@
 #include "kernels/ops/route.h"
 
-#include "kernels/cost.h"
 #include "kernels/device.h"
 #include "kernels/ops/elementwise.h"
 #include "kernels/ops/operands.h"
@@ -33,10 +32,6 @@ void check(const RouteForward& op) {
       .is("z_squared", op.z_squared, {1}, DType::f64);
 }
 
-Cost cost(const RouteForward& op) {
-  return Cost().reads(op.logits, op.noise).writes(op.experts, op.weights, op.counts, op.probability);
-}
-
 void run(Device& device, const RouteForward& op) {
   check(op);
   if (op.logits.dim(0) > 0) return device.execute(op);
@@ -56,15 +51,6 @@ void check(const RouteBackward& op) {
       .is("dprobability", op.dprobability, {segments, e})
       .real("dlogits", op.dlogits, 2)
       .same("dlogits", op.dlogits, {t, e}, op.dlogits);
-}
-
-Cost cost(const RouteBackward& op) {
-  return Cost().reads(op.logits, op.experts, op.weights, op.dweights).writes(op.dlogits);
-}
-
-void run(Device& device, const RouteBackward& op) {
-  check(op);
-  if (op.logits.dim(0) > 0) device.execute(op);
 }
 
 }  // namespace sy::ops

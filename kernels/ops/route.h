@@ -1,11 +1,7 @@
 // Router: the choice of experts for each token, from its logits, and the gradient.
 #pragma once
 
-#include <string_view>
-
-#include "kernels/ops/list.h"
-#include "kernels/tensor.h"
-#include "kernels/types.h"
+#include "kernels/ops/operation.h"
 
 namespace sy {
 
@@ -45,7 +41,9 @@ struct RouteForward {
   View counts;       // [G, E] i32 assignments of each segment
   View probability;  // [G, E] sums of the probabilities of each segment
   View z_squared;    // [1] f64 = sum over tokens of logsumexp(logits)^2
+  Cost cost() const { return Cost().reads(logits, noise).writes(experts, weights, counts, probability); }
 };
+void run(Device& device, const RouteForward& op);
 
 // dlogits = the sum of three gradients:
 //   * through the weights
@@ -62,6 +60,8 @@ struct RouteBackward {
   RouteDesc desc = {};
   float z_factor = 0;
   View dlogits;  // [T, E] c
+  bool is_empty() const { return logits.dim(0) == 0; }
+  Cost cost() const { return Cost().reads(logits, experts, weights, dweights).writes(dlogits); }
 };
 
 }  // namespace ops

@@ -72,6 +72,12 @@ class Switchyard(CMakePackage, CudaPackage):
         output = program("version", output=str.split, error=str.split)
         assert str(self.spec.version) in output or self.spec.satisfies("@develop")
 
+    def test_selftest(self):
+        """the installed program computes right on this machine"""
+        program = which(self.prefix.bin.switchyard, required=True)
+        output = program("selftest", output=str.split, error=str.split)
+        assert "selftest passed" in output
+
     def test_configuration(self):
         """the installed program reads an installed configuration"""
         program = which(self.prefix.bin.switchyard, required=True)

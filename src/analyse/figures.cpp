@@ -147,13 +147,13 @@ Shape Figure::shape() const {
 }
 
 Dimension counted_dimension(std::string name, Index size) {
-  Dimension d{std::move(name), {}};
+  Dimension d{std::move(name)};
   for (Index i = 0; i < size; ++i) d.labels.push_back(std::to_string(i));
   return d;
 }
 
 Dimension numbered_dimension(std::string name, std::span<const std::int64_t> numbers) {
-  Dimension d{std::move(name), {}};
+  Dimension d{std::move(name)};
   for (std::int64_t n : numbers) d.labels.push_back(std::to_string(n));
   return d;
 }
@@ -243,10 +243,12 @@ Json sections_json(std::span<const Section> sections) {
   return out;
 }
 
-void write_figures(const fs::path& file, std::span<const Section> sections, const std::string& title) {
+void write_figures(const fs::path& file, std::span<const Section> sections, const std::string& title,
+                   const Json& provenance) {
   // Limit of the size of an attribute.
   constexpr std::size_t most_label_bytes = 60000;
   std::vector<ArrayFileEntry> entries = {{"/", {{"meaning", title}}}};
+  if (!provenance.is_null()) entries.front().attributes.emplace_back("provenance", provenance.dump());
   for (const Section& s : sections) {
     entries.push_back({"/" + s.name, {{"meaning", s.title}}});
     for (const Figure& f : s.figures) {

@@ -15,7 +15,7 @@ namespace sy {
 
 struct Dimension {
   std::string name;  // "layer"
-  std::vector<std::string> labels;
+  std::vector<std::string> labels = {};
   Index size() const { return std::ssize(labels); }
 };
 // Returns a dimension with the labels 0, 1, ...
@@ -37,8 +37,8 @@ struct Figure {
   std::string title;  // displayed name
   std::string unit;   // "share" (shown as a percentage), or any other word
   std::string meaning;
-  std::vector<Dimension> dimensions;  // one to four
-  std::vector<double> values;         // row-major; NaN if unknown
+  std::vector<Dimension> dimensions = {};  // one to four
+  std::vector<double> values = {};         // row-major; NaN if unknown
   Look look = Look::amount;
   // The value to which Look::relative refers.
   double even = 0;
@@ -49,14 +49,14 @@ struct Figure {
 struct Listing {
   std::string name, title, meaning;
   std::vector<std::string> header;
-  std::vector<std::vector<Json>> rows;  // numbers and texts
+  std::vector<std::vector<Json>> rows = {};  // numbers and texts
   std::size_t text_column = std::string::npos;
 };
 
 struct Section {
-  std::string name, title, text;  // "replay", "Replay of ...", and an introduction
-  std::vector<Figure> figures;
-  std::vector<Listing> listings;
+  std::string name, title, text = {};  // "replay", "Replay of ...", and an introduction
+  std::vector<Figure> figures = {};
+  std::vector<Listing> listings = {};
 };
 
 // Formats a value for text and page.
@@ -91,6 +91,8 @@ void add_sections(Page& page, std::span<const Section> sections);
 // Writes a new file and replaces an older one atomically. Throws Failure.
 // Each figure is a dataset /SECTION/FIGURE of f64 with the attributes unit, meaning and dimensions.
 // One attribute per dimension holds its labels and has its name.
-void write_figures(const std::filesystem::path& file, std::span<const Section> sections, const std::string& title);
+// provenance: the attribute of this name of the file, as JSON; left out if it is null.
+void write_figures(const std::filesystem::path& file, std::span<const Section> sections, const std::string& title,
+                   const Json& provenance = {});
 
 }  // namespace sy

@@ -2,7 +2,6 @@
 #include <cmath>
 
 #include "src/analyse/gnuplot.h"
-#include "src/text/strings.h"
 #include "src/text/table.h"
 
 namespace sy {

@@ -59,7 +59,7 @@ void add_measures(Section& section, const ExpertReport& r, std::optional<Dimensi
   by_expert.push_back(counted_dimension("expert", h.experts));
   const std::size_t first = section.figures.size();
   for (const LayerMeasure& m : layer_measures)
-    section.figures.push_back({m.name, m.title, m.unit, m.meaning, by_layer, {}});
+    section.figures.push_back({m.name, m.title, m.unit, m.meaning, by_layer});
   for (const ExpertMeasure& m : expert_measures)
     section.figures.push_back({m.name, m.title, m.unit, m.meaning, by_expert, {}, m.look, r.even_share()});
   loads([&](const std::vector<LayerLoad>& layers) {
@@ -100,8 +100,8 @@ std::vector<Section> load_sections(const ExpertReport& r) {
   const ExpertHistory& h = r.state.experts;
   std::vector<Section> out;
   if (h.windows() == 0) return out;
-  Section& all = out.emplace_back(Section{"load", "Load of every window of steps", "", {}, {}});
-  Dimension windows{"window", {}};
+  Section& all = out.emplace_back(Section{"load", "Load of every window of steps"});
+  Dimension windows{"window"};
   std::vector<double> first, last;
   for (Index w = 0; w < h.windows(); ++w) {
     windows.labels.push_back(step_range(h, w, w + 1));
@@ -113,8 +113,7 @@ std::vector<Section> load_sections(const ExpertReport& r) {
   add_measures(all, r, windows, [&](const auto& take) {
     for (Index w = 0; w < h.windows(); ++w) take(layer_loads(h, w, w + 1));
   });
-  Section& summary =
-      out.emplace_back(Section{"summary", "Load in steps " + step_range(h, r.first, r.last), "", {}, {}});
+  Section& summary = out.emplace_back(Section{"summary", "Load in steps " + step_range(h, r.first, r.last)});
   add_measures(summary, r, {}, [&](const auto& take) { take(r.load); });
   if (!r.state.router_bias.empty())
     summary.figures.push_back({"router_bias",
@@ -155,7 +154,7 @@ Section comparison(const ExpertReport& a, const ExpertReport& b) {
   if (blocks.empty())
     bad_input("{} and {} have no layer with experts in common", a.checkpoint.string(), b.checkpoint.string());
 
-  Section out{"comparison", "Two runs", "", {}, {}};
+  Section out{"comparison", "Two runs"};
   out.text = fmt::format("First: {}, steps {}. Second: {}, steps {}.", a.checkpoint.string(),
                          step_range(ha, a.first, a.last), b.checkpoint.string(), step_range(hb, b.first, b.last));
   for (const std::string& warning : comparison_warnings(a, b)) out.text += fmt::format(" Note: {}.", warning);
@@ -165,7 +164,7 @@ Section comparison(const ExpertReport& a, const ExpertReport& b) {
   };
   for (const LayerMeasure& m : layer_measures)
     for (const auto& [r, suffix, which] : {std::tuple{&a, "_first", "first"}, {&b, "_second", "second"}}) {
-      Figure f{m.name + std::string(suffix), fmt::format("{}, {}", m.title, which), m.unit, m.meaning, {layers}, {}};
+      Figure f{m.name + std::string(suffix), fmt::format("{}, {}", m.title, which), m.unit, m.meaning, {layers}};
       for (std::int64_t block : blocks) f.values.push_back(m.value(of(*r, block)));
       out.figures.push_back(std::move(f));
     }
@@ -176,15 +175,13 @@ Section comparison(const ExpertReport& a, const ExpertReport& b) {
                 "Half the sum over experts of |share in the first - share in the second|: the part of the assignments "
                 "that would have to go elsewhere. It means something where the second run descends from the first, "
                 "since experts of runs with other seeds have no names in common.",
-                {layers},
-                {}};
+                {layers}};
     Figure sorted{
         "difference_sorted",
         "difference, sorted",
         "share",
         "The same of the shares in falling order: whether the loads are as uneven, whichever expert has them.",
-        {layers},
-        {}};
+        {layers}};
     Figure by_expert{"share_difference",
                      "share in the second - share in the first",
                      "share",
@@ -205,7 +202,7 @@ Section comparison(const ExpertReport& a, const ExpertReport& b) {
   // Over time: means over the layers.
   for (const auto& [r, suffix, which] : {std::tuple{&a, "_first", "first"}, {&b, "_second", "second"}}) {
     const ExpertHistory h = coarsen(r->state.experts, 8);
-    Dimension steps{"steps", {}};
+    Dimension steps{"steps"};
     for (Index w = 0; w < h.windows(); ++w) steps.labels.push_back(step_range(h, w, w + 1));
     for (const LayerMeasure& m : layer_measures) {
       if (m.name != std::string_view("max_vio") && m.name != std::string_view("drop_rate")) continue;
@@ -213,8 +210,7 @@ Section comparison(const ExpertReport& a, const ExpertReport& b) {
                fmt::format("{}, {}", m.title, which),
                m.unit,
                std::string(m.meaning) + " Mean of the layers.",
-               {steps},
-               {}};
+               {steps}};
       for (Index w = 0; w < h.windows(); ++w) {
         double sum = 0;
         for (const LayerLoad& l : layer_loads(h, w, w + 1)) sum += m.value(l) / static_cast<double>(h.layers);

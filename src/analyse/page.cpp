@@ -96,27 +96,10 @@ std::string in_page_colours(std::string svg) {
 
 }  // namespace
 
-std::string escaped(const std::string& text) {
-  std::string out;
-  for (char c : text) {
-    switch (c) {
-      case '&':
-        out += "&amp;";
-        break;
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '"':
-        out += "&quot;";
-        break;
-      default:
-        out += c;
-    }
-  }
-  return out;
+std::string escaped(std::string text) {
+  for (const auto& [from, to] : {std::pair("&", "&amp;"), {"<", "&lt;"}, {">", "&gt;"}, {"\"", "&quot;"}})
+    replace_all(text, from, to);
+  return text;
 }
 
 std::string html_table(const std::vector<std::string>& header, const std::vector<std::vector<std::string>>& rows,
@@ -131,6 +114,18 @@ std::string html_table(const std::vector<std::string>& header, const std::vector
   line(header, "th");
   for (const auto& row : rows) line(row, "td");
   return out + "</table></div>\n";
+}
+
+std::string provenance_html(const Json& record, ProvenanceDetail detail) {
+  if (record.is_null()) return "";
+  std::string html = "<footer><p class=\"muted\">" + escaped(provenance_line(record)) + "</p>\n";
+  if (detail == ProvenanceDetail::full) {
+    std::vector<std::vector<std::string>> rows;
+    for (const auto& [name, value] : provenance_entries(record))
+      if (!value.empty()) rows.push_back({name, value});
+    html += "<details><summary>Provenance</summary>\n" + html_table({"name", "value"}, rows, 1) + "</details>\n";
+  }
+  return html + "</footer>\n";
 }
 
 std::string scale_bar(const std::string& meaning, Palette palette, const std::vector<std::string>& marks) {

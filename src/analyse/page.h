@@ -6,15 +6,20 @@
 #include <vector>
 
 #include "src/analyse/plot.h"
+#include "src/provenance/provenance.h"
 
 namespace sy {
 
 // Escapes text for HTML.
-std::string escaped(const std::string& text);
+std::string escaped(std::string text);
 
 // Table of numbers; the column `text_column` holds text. Cells are plain text, not HTML.
 std::string html_table(const std::vector<std::string>& header, const std::vector<std::vector<std::string>>& rows,
                        std::size_t text_column = std::string::npos);
+
+// Returns the end of a page: a record's public members on one line and, if `detail` is full, its
+// values. Empty if the record is null.
+std::string provenance_html(const Json& record, ProvenanceDetail detail);
 
 // Colour bar that several pictures share. It shows the meaning of the colours and marks, evenly
 // spread from the first colour to the last.

@@ -57,19 +57,15 @@ Section placement_section(const std::vector<LayerPlacement>& placement) {
   const Dimension layers = numbered_dimension("layer", ids);
   const Index ranks = std::ssize(placement[0].before);
   Section out{
-      "placement",
-      fmt::format("Load of {} expert-parallel ranks", ranks),
+      "placement", fmt::format("Load of {} expert-parallel ranks", ranks),
       "What the load of the experts means for the ranks that hold them: all of a layer wait for the busiest rank. "
-      "Longest processing time first, with as many experts on each rank, evens it out.",
-      {},
-      {}};
+      "Longest processing time first, with as many experts on each rank, evens it out."};
   Figure before{"imbalance_before",
                 "max/mean, in order",
                 "ratio",
                 "Load of the busiest rank over the mean rank, where rank 0 has the first experts, and so on.",
-                {layers},
-                {}};
-  Figure after{"imbalance_after", "max/mean, placed", "ratio", "The same with the placement.", {layers}, {}};
+                {layers}};
+  Figure after{"imbalance_after", "max/mean, placed", "ratio", "The same with the placement.", {layers}};
   Figure order{"order",
                "placement",
                "expert",

@@ -307,6 +307,8 @@ Json report_json(const ExpertReport& r) {
               {"layout", r.state.layout},
               {"dataset", r.state.dataset},
               {"experts", h.experts},
+              {"provenance", r.provenance},
+              {"checkpoint_provenance", parse_record(r.state.provenance)},
               {"layers", Json::array()},
               {"windows", Json::array()}};
   if (h.windows() > 0) {

@@ -10,6 +10,7 @@
 #include "src/analyse/experts.h"
 #include "src/analyse/figures.h"
 #include "src/config.h"
+#include "src/provenance/provenance.h"
 #include "src/text/json.h"
 
 namespace sy {
@@ -35,6 +36,7 @@ struct ExpertReport {
   std::vector<LossPoint> validations;    // likewise; empty if nothing was validated
   std::optional<Evaluation> evaluation;  // RUN/evaluation.json, if it exists
   std::vector<Specialisation> specialisation;
+  Json provenance = {};           // record of the call that reports; may be null
   std::vector<Section> sections;  // further requested results: comparisons, replays
   Index experts() const { return state.experts.layers * state.experts.experts; }  // sum over layers
   double even_share() const { return 1.0 / static_cast<double>(state.experts.experts); }
@@ -58,8 +60,8 @@ Section comparison(const ExpertReport& a, const ExpertReport& b);
 // Returns the reasons why two runs are hard to compare: layers that only one of them has, another
 // number of experts, other data.
 std::vector<std::string> comparison_warnings(const ExpertReport& a, const ExpertReport& b);
-// One self-contained page. Needs gnuplot.
-std::string report_html(const ExpertReport& report);
+// One self-contained page with so much of the record. Needs gnuplot.
+std::string report_html(const ExpertReport& report, ProvenanceDetail detail = ProvenanceDetail::brief);
 
 // Advice against a collapsed router. Both members are empty if no layer has collapsed.
 // A layer has collapsed if a quarter of its experts are dead or its entropy is below 0.5. It must

@@ -327,11 +327,8 @@ void history_section(Page& page, const ExpertReport& r) {
 
 // The router's probabilities and biases, compared with the load.
 void router_section(Page& page, const ExpertReport& r) {
-  Section section{"router",
-                  "The router's probabilities and biases",
-                  "How the router sees each expert, beside the load that the choices of the top k make of it.",
-                  {},
-                  {}};
+  Section section{"router", "The router's probabilities and biases",
+                  "How the router sees each expert, beside the load that the choices of the top k make of it."};
   for (const Section& s : load_sections(r))
     if (s.name == "summary")
       for (const Figure& f : s.figures)
@@ -467,7 +464,7 @@ void number_section(Page& page, const ExpertReport& r) {
 
 }  // namespace
 
-std::string report_html(const ExpertReport& r) {
+std::string report_html(const ExpertReport& r, ProvenanceDetail detail) {
   Page page(fmt::format("Expert load of {}, {}", run_name(r), r.checkpoint.filename().string()));
   header(page, r);
   if (r.load.empty()) {
@@ -487,6 +484,7 @@ std::string report_html(const ExpertReport& r) {
   domain_section(page, r);
   add_sections(page, r.sections);
   if (!r.load.empty()) number_section(page, r);
+  page << provenance_html(r.provenance, detail);
   return page.finish();
 }
 

@@ -146,8 +146,7 @@ void RoutingMeasures::add_vocabulary(Section& section, const Vocabulary& v, cons
                       ? fmt::format(" {} tokens of ids that came late were passed over, for want of memory.",
                                     count_text(v.skipped_tokens))
                       : ""),
-      {by_layer},
-      {}};
+      {by_layer}};
   for (Index l = 0; l < L; ++l) {
     std::vector<double> largest;
     for (std::size_t r : rows) {
@@ -214,14 +213,14 @@ Section RoutingMeasures::section(const std::function<std::string(std::int32_t)>&
   const Index all = std::accumulate(tokens_.begin(), tokens_.end(), Index{0});
   const Dimension by_layer = numbered_dimension("layer", shape_.layer_ids), by_expert = counted_dimension("expert", E);
   const Dimension by_domain{"domain", shape_.domains};
-  Section out{"replay", "Validation text, token by token", "", {}, {}};
+  Section out{"replay", "Validation text, token by token"};
   out.text = fmt::format(
       "{} tokens went through the model, and nothing was dropped. Definitions: OLMoE, arXiv 2409.02060, section 5.",
       count_text(all));
   auto& figures = out.figures;
 
-  Figure tokens{"tokens", "tokens", "tokens", "Tokens of the domain.", {by_domain}, {}};
-  Figure loss{"loss", "loss", "nats per token", "Mean cross-entropy, dropless.", {by_domain}, {}};
+  Figure tokens{"tokens", "tokens", "tokens", "Tokens of the domain.", {by_domain}};
+  Figure loss{"loss", "loss", "nats per token", "Mean cross-entropy, dropless.", {by_domain}};
   for (Index d = 0; d < D; ++d) {
     tokens.values.push_back(static_cast<double>(tokens_[d]));
     loss.values.push_back(tokens_[d] > 0 ? nats_[d] / static_cast<double>(tokens_[d]) : nan);
@@ -237,8 +236,7 @@ Section RoutingMeasures::section(const std::function<std::string(std::int32_t)>&
         fmt::format("Router saturation: of the {} experts of a token, the mean share that the other checkpoint "
                     "chose too; {} by chance.",
                     shape_.top_k, percent_text(chance())),
-        {by_layer},
-        {}};
+        {by_layer}};
     for (Index l = 0; l < L; ++l) saturation.values.push_back(ratio(same_[l], compared_ * shape_.top_k));
     figures.push_back(std::move(saturation));
   }
@@ -259,8 +257,7 @@ Section RoutingMeasures::section(const std::function<std::string(std::int32_t)>&
       fmt::format("Domain specialisation of the expert that has the most of a domain's tokens, mean of the "
                   "domains; at least {}, where all experts have as many.",
                   percent_text(chance())),
-      {by_layer},
-      {}};
+      {by_layer}};
   for (Index l = 0; l < L; ++l) {
     std::vector<double> largest;
     for (Index d = 0; d < D; ++d) {
@@ -276,15 +273,13 @@ Section RoutingMeasures::section(const std::function<std::string(std::int32_t)>&
                "co-activation",
                "share",
                "Of the tokens that chose the expert (row), the share that chose the other (column) too.",
-               {by_layer, by_expert, counted_dimension("other", E)},
-               {}};
+               {by_layer, by_expert, counted_dimension("other", E)}};
   Figure pairs_most{"coactivation_largest",
                     "co-activation",
                     "share",
                     fmt::format("The largest co-activation of two different experts; {} where pairs do not matter.",
                                 E > 1 ? percent_text(ratio(shape_.top_k - 1, E - 1)) : "-"),
-                    {by_layer},
-                    {}};
+                    {by_layer}};
   // Paths.
   Figure paths{
       "paths",
@@ -292,21 +287,18 @@ Section RoutingMeasures::section(const std::function<std::string(std::int32_t)>&
       "share",
       "Of the tokens whose first choice is the expert (row), the share whose first choice in the next MoE layer is "
       "the other (column).",
-      {by_layer, by_expert, counted_dimension("next", E)},
-      {}};
+      {by_layer, by_expert, counted_dimension("next", E)}};
   Figure path_most{
       "path_likeliest",
       "next known",
       "share",
       "Share of the tokens that take the likeliest path from their first choice: how well an expert tells the "
       "next layer's.",
-      {by_layer},
-      {}};
+      {by_layer}};
   Listing path_list{"paths",
                     "Paths that most tokens take",
                     "First choices in a MoE layer and in the next one.",
-                    {"layer", "expert", "next expert", "tokens", "of the expert's", "of the layer's"},
-                    {}};
+                    {"layer", "expert", "next expert", "tokens", "of the expert's", "of the layer's"}};
   for (Index l = 0; l < L; ++l) {
     double most = E > 1 && all > 0 ? 0 : nan;
     Index likeliest = 0, on_paths = 0;
@@ -340,7 +332,7 @@ Section RoutingMeasures::section(const std::function<std::string(std::int32_t)>&
   }
 
   // Positions.
-  Dimension by_position{"positions", {}};
+  Dimension by_position{"positions"};
   for (Index range = 0; range < position_ranges_; ++range)
     by_position.labels.push_back(fmt::format("{}-{}", ceil_div(range * shape_.seq_len, position_ranges_),
                                              ceil_div((range + 1) * shape_.seq_len, position_ranges_) - 1));
@@ -358,8 +350,7 @@ Section RoutingMeasures::section(const std::function<std::string(std::int32_t)>&
       "bits",
       "Jensen-Shannon divergence between the expert shares at some positions and those of the layer, mean over the "
       "positions: 0 where positions do not matter.",
-      {by_layer},
-      {}};
+      {by_layer}};
   for (Index l = 0; l < L; ++l) {
     std::vector<Index> whole(static_cast<std::size_t>(E));
     for (Index range = 0; range < position_ranges_; ++range) {
@@ -378,7 +369,7 @@ Section RoutingMeasures::section(const std::function<std::string(std::int32_t)>&
   for (Figure* f : {&domain_most, &pairs_most, &path_most, &apart}) figures.push_back(std::move(*f));
 
   // Drops.
-  Dimension by_factor{"capacity factor", {}};
+  Dimension by_factor{"capacity factor"};
   for (double f : shape_.factors) by_factor.labels.push_back(fmt::format("{}", f));
   const std::string scope = shape_.scope == CapacityScope::sequence ? "a sequence" : "a rank's micro-batch";
   Figure factor_drops{"capacity_drop_rate",
@@ -386,8 +377,7 @@ Section RoutingMeasures::section(const std::function<std::string(std::int32_t)>&
                       "share",
                       "Assignments that a capacity of this factor, over " + scope +
                           ", would drop of the choices that were made without any.",
-                      {by_layer, by_factor},
-                      {}};
+                      {by_layer, by_factor}};
   Figure domain_drops{
       "domain_drop_rate",
       "dropped by domain",
@@ -396,8 +386,7 @@ Section RoutingMeasures::section(const std::function<std::string(std::int32_t)>&
                   shape_.configured_factor > 0
                       ? fmt::format(", {}, over {}, would drop of the same choices.", shape_.configured_factor, scope)
                       : " would drop: it is 0, which drops none."),
-      {by_layer, by_domain},
-      {}};
+      {by_layer, by_domain}};
   for (Index l = 0; l < L; ++l) {
     for (Index n : row_of(factor_drops_, l, by_factor.size()))
       factor_drops.values.push_back(ratio(n, all * shape_.top_k));

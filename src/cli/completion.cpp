@@ -10,7 +10,6 @@
 #include "src/families/family.h"
 #include "src/plan/machine.h"
 #include "src/text/strings.h"
-#include "src/text/table.h"
 
 namespace sy {
 namespace {

@@ -3,6 +3,7 @@
 
 #include "src/cli/options.h"
 #include "src/io/checkpoint.h"
+#include "src/provenance/provenance.h"
 #include "src/text/json.h"
 #include "src/text/table.h"
 
@@ -33,12 +34,25 @@ int diff_command(CommandLine& line) {
     list.push_back({{"name", d.name}, {"equal", d.bitwise_equal}, {"max_abs", d.max_abs}, {"note", d.note}});
     table.row({d.name, d.note.empty() ? fmt::format("{:.6g}", d.max_abs) : "-", d.bitwise_equal ? "equal" : d.note});
   }
+  // Results do not depend on provenance: it explains differences, and has no part in the exit code.
+  const std::vector<ProvenanceDifference> provenance =
+      provenance_differences(parse_record(read_provenance(first)), parse_record(read_provenance(second)));
   if (arguments["json"].as<bool>()) {
-    const Json report{{"first", first.string()},    {"second", second.string()}, {"equal", different == 0},
-                      {"compared", tensors.size()}, {"different", different},    {"tensors", list}};
+    Json origins = Json::array();
+    for (const ProvenanceDifference& d : provenance)
+      origins.push_back({{"name", d.name}, {"first", d.first}, {"second", d.second}});
+    const Json report{{"provenance", origins},   {"first", first.string()},    {"second", second.string()},
+                      {"equal", different == 0}, {"compared", tensors.size()}, {"different", different},
+                      {"tensors", list}};
     std::cout << json_text(report) << std::flush;
   } else {
     if (!list.empty()) std::cout << table.str() << "\n";
+    if (!provenance.empty()) {
+      Table origins({"provenance", "first", "second"});
+      for (const ProvenanceDifference& d : provenance)
+        origins.row({d.name, d.first.empty() ? "-" : d.first, d.second.empty() ? "-" : d.second});
+      std::cout << origins.str() << "\n";
+    }
     if (different == 0)
       fmt::print("all {} tensors are bitwise equal\n", tensors.size());
     else

@@ -2,9 +2,7 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <charconv>
 #include <cstring>
-#include <fstream>
 
 #include "src/analyse/experts.h"
 #include "src/cli/progress.h"
@@ -13,6 +11,7 @@
 #include "src/evaluate/logits.h"
 #include "src/io/hdf5/array_file.h"
 #include "src/io/manifest.h"
+#include "src/provenance/provenance.h"
 #include "src/system/files.h"
 #include "src/text/json.h"
 #include "src/text/numbers.h"
@@ -53,10 +52,8 @@ void check_stride(const po::variables_map& arguments, const EvaluateOptions& eva
 std::vector<std::int32_t> parse_tokens(const std::string& text, Index vocab) {
   std::vector<std::int32_t> ids;
   for (const std::string& item : split_list(text)) {
-    std::int32_t id = 0;
-    const char* end = item.data() + item.size();
-    const auto read = std::from_chars(item.data(), end, id);
-    if (item.empty() || read.ec != std::errc() || read.ptr != end || id < 0 || id >= vocab)
+    const std::int32_t id = parse_number<std::int32_t>(item).value_or(-1);
+    if (id < 0 || id >= vocab)
       bad_input("evaluate: --tokens: '{}' is no token id: expected numbers from 0 to {} with commas between them", item,
                 vocab - 1);
     ids.push_back(id);
@@ -179,7 +176,8 @@ int evaluate_command(CommandLine& line) {
       !arguments.count("data") || state.dataset_digest.empty() || state.dataset_digest == dataset->digest(),
       evaluation.dropless ? 0 : config.moe.capacity_factor,
       window,
-      arguments.count("stride") ? evaluation.stride : window};
+      arguments.count("stride") ? evaluation.stride : window,
+      with_inputs(line.provenance, state.config, dataset->digest())};
 
   const std::string advice = "lower --batch, or use more ranks";
   const auto engine =

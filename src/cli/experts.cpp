@@ -3,7 +3,6 @@
 
 #include <unistd.h>
 
-#include <charconv>
 #include <fstream>
 #include <iostream>
 
@@ -14,6 +13,7 @@
 #include "src/cli/options.h"
 #include "src/system/files.h"
 #include "src/text/json.h"
+#include "src/text/numbers.h"
 
 namespace sy {
 namespace fs = std::filesystem;
@@ -21,25 +21,18 @@ namespace {
 
 // Parses "100-200", or "100" for that step alone.
 std::pair<Index, Index> parse_steps(const std::string& text) {
-  const char* end = text.data() + text.size();
-  std::pair<Index, Index> steps{0, 0};
-  auto parsed = std::from_chars(text.data(), end, steps.first);
-  steps.second = steps.first;
-  if (parsed.ec == std::errc() && parsed.ptr != end && *parsed.ptr == '-')
-    parsed = std::from_chars(parsed.ptr + 1, end, steps.second);
-  if (parsed.ec != std::errc() || parsed.ptr != end || steps.first < 0 || steps.second < steps.first)
-    bad_input("--steps {}: expected FIRST-LAST, such as 100-200", text);
-  return steps;
+  const std::size_t dash = text.find('-');
+  const auto first = parse_number<Index>(text.substr(0, dash));
+  const auto last = dash == text.npos ? first : parse_number<Index>(text.substr(dash + 1));
+  if (!first || !last || *last < *first) bad_input("--steps {}: expected FIRST-LAST, such as 100-200", text);
+  return {*first, *last};
 }
 
 // Parses "ep=4".
 Index parse_placement(const std::string& text) {
-  Index ranks = 0;
-  const char* end = text.data() + text.size();
-  if (text.starts_with("ep="))
-    if (const auto read = std::from_chars(text.data() + 3, end, ranks); read.ec == std::errc() && read.ptr == end)
-      return ranks;
-  bad_input("--placement {}: expected ep=N, such as ep=4", text);
+  const auto ranks = text.starts_with("ep=") ? parse_number<Index>(text.substr(3)) : std::nullopt;
+  if (!ranks) bad_input("--placement {}: expected ep=N, such as ep=4", text);
+  return *ranks;
 }
 
 // Writes to a device or pipe directly; replaces a file atomically. A link stays a link.
@@ -88,9 +81,13 @@ int experts_command(CommandLine& line) {
       "ep=N: the load of N expert-parallel ranks, and a placement that evens it out")(
       "placement-file", po::value(&placement_file), "write that placement as JSON");
   add_replay_options(options);
+  add_provenance_option(options);
   po::variables_map arguments;
   if (!parse_options(line, "experts", options, {"checkpoint"}, arguments)) return 0;
 
+  ErrorList errors("experts");
+  const ProvenanceDetail detail = provenance_detail(arguments, errors);
+  errors.raise();
   if ((csv == "-") + (html == "-") + arguments["json"].as<bool>() > 1)
     bad_input("experts: only one of --json, --csv - and --html - can go to standard output");
   for (const char* output : {"csv", "html", "hdf5", "figures-csv", "placement-file"})
@@ -116,6 +113,9 @@ int experts_command(CommandLine& line) {
     return make_report(checkpoint, wanted);
   };
   ExpertReport report = report_of("checkpoint");
+  if (!line.provenance.is_null())
+    report.provenance = with_inputs(line.provenance, report.state.config, report.state.dataset_digest);
+  const Json provenance = record_for(report.provenance, detail);
   if (arguments.count("compare")) {
     const ExpertReport other = report_of("compare");
     report.sections.push_back(comparison(report, other));
@@ -131,20 +131,20 @@ int experts_command(CommandLine& line) {
     for (Section& section : replay_sections(line.world, arguments)) report.sections.push_back(std::move(section));
 
   // Files come first: a closed standard output (`| head`) ends the command.
-  if (!csv.empty() && csv != "-") write_output(csv, report_csv(report));
-  if (!html.empty() && html != "-") write_output(html, report_html(report));
+  if (!csv.empty() && csv != "-") write_output(csv, csv_with_provenance(report_csv(report), provenance));
+  if (!html.empty() && html != "-") write_output(html, report_html(report, detail));
   if (!hdf5.empty()) {
     std::vector<Section> sections = load_sections(report);
     sections.insert(sections.end(), report.sections.begin(), report.sections.end());
-    write_figures(hdf5, sections, "switchyard experts " + report.checkpoint.string());
+    write_figures(hdf5, sections, "switchyard experts " + report.checkpoint.string(), provenance);
   }
-  if (!figures.empty()) write_output(figures, sections_csv(report.sections));
+  if (!figures.empty()) write_output(figures, csv_with_provenance(sections_csv(report.sections), provenance));
   if (arguments["json"].as<bool>())
     std::cout << json_text(report_json(report), 1) << std::flush;
   else if (csv == "-")
-    std::cout << report_csv(report) << std::flush;
+    std::cout << csv_with_provenance(report_csv(report), provenance) << std::flush;
   else if (html == "-")
-    std::cout << report_html(report) << std::flush;
+    std::cout << report_html(report, detail) << std::flush;
   else
     std::cout << report_text(report, colours_wanted()) << std::flush;
   return 0;

@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 
 #include "src/analyse/routing.h"
@@ -25,10 +24,8 @@ constexpr double confidence = 1.96;
 std::vector<double> parse_factors(const std::string& text) {
   std::vector<double> factors;
   for (const std::string& item : split_list(text)) {
-    double factor = 0;
-    const char* end = item.data() + item.size();
-    const auto read = std::from_chars(item.data(), end, factor);
-    if (item.empty() || read.ec != std::errc() || read.ptr != end || !(factor > 0) || !std::isfinite(factor))
+    const double factor = parse_number<double>(item).value_or(0);
+    if (!(factor > 0) || !std::isfinite(factor))
       bad_input("experts: --factors: '{}' is no capacity factor: expected numbers above 0 with commas between them",
                 item);
     factors.push_back(factor);
@@ -80,7 +77,7 @@ struct Replay {
 
 void add_capacity_losses(Section& section, const Replay& r, const std::vector<double>& factors) {
   const Dimension by_layer = numbered_dimension("layer", r.layer_ids);
-  Dimension by_factor{"capacity factor", {}}, by_domain{"domain", r.domains};
+  Dimension by_factor{"capacity factor"}, by_domain{"domain", r.domains};
   by_domain.labels.push_back("all");
   Figure loss{
       "capacity_loss",
@@ -91,13 +88,9 @@ void add_capacity_losses(Section& section, const Replay& r, const std::vector<do
       {},
       Look::none};
   Figure drops{
-      "capacity_drop_rate_run",
-      "dropped in these runs",
-      "share",
+      "capacity_drop_rate_run", "dropped in these runs", "share",
       "Assignments that were dropped. Behind the first MoE layer they differ from those of the choices without "
-      "drops, since a token that lost an expert is another one to the next router.",
-      {},
-      {}};
+      "drops, since a token that lost an expert is another one to the next router."};
   const std::size_t D = r.domains.size(), L = r.layers.size();
   std::vector<std::vector<double>> losses, rates;  // [factor][domain + 1], [factor][layer]
   for (std::size_t f = 0; f <= factors.size(); ++f) {
@@ -198,11 +191,7 @@ Section ablation_section(const Replay& r, bool reroute) {
              r.progress("without expert"));
 
   const std::string name = reroute ? "reroute" : "ablation";
-  Section out{name,
-              reroute ? "Without each expert, its tokens rerouted" : "Without each expert, its tokens masked",
-              "",
-              {},
-              {}};
+  Section out{name, reroute ? "Without each expert, its tokens rerouted" : "Without each expert, its tokens masked"};
   out.text = fmt::format(
       "The loss of the whole model is {} nats per token. One expert at a time is taken away, and {}. What it was worth is the "
       "change of the loss: above 0 the model is worse without it. Intervals are 95 %: the mean of the paired differences of {} "
@@ -225,8 +214,7 @@ Section ablation_section(const Replay& r, bool reroute) {
       "What each expert is worth",
       "Change of the loss without the expert, nats per token, with the half width of its 95 % interval; the last "
       "columns are the domains. Windows: those in which it had a token.",
-      {"layer", "expert", "windows", "change", "±"},
-      {}};
+      {"layer", "expert", "windows", "change", "±"}};
   for (const std::string& d : r.domains) {
     list.header.push_back(d);
     list.header.push_back("±");

@@ -23,15 +23,26 @@ int export_command(CommandLine& line) {
        "a file ends where the next tensor would make it larger than this; default: as imported")
       ("quiet", po::bool_switch(&quiet), "no progress");
   // clang-format on
+  add_provenance_option(options);
   po::variables_map arguments;
   bool go = true;
+  ProvenanceDetail detail{};
   Comm& world = line.world;
   agree_on_errors(world, [&] {
-    go = parse_options(line, "export", options, {"checkpoint", "folder"}, arguments);
-    if (go && settings.file_bytes < 1) bad_input("export: --file-bytes must be at least 1");
+    ErrorList errors("export");
+    go = parse_options(line, "export", options, {"checkpoint", "folder"}, arguments, errors);
+    if (!go) return;
+    detail = provenance_detail(arguments, errors);
+    errors.raise();
+    if (settings.file_bytes < 1) bad_input("export: --file-bytes must be at least 1");
   });
   if (!go) return 0;
   const Trained trained = open_checkpoint(world, arguments["checkpoint"].as<std::string>());
+  if (!line.provenance.is_null())
+    settings.provenance = {
+        {"export",
+         record_for(with_inputs(line.provenance, trained.state.config, trained.state.dataset_digest), detail)},
+        {"checkpoint", record_for(parse_record(trained.state.provenance), detail)}};
   const bool lead = world.rank() == 0;
   const std::string folder = arguments["folder"].as<std::string>();
   std::string note;

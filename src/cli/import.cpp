@@ -16,6 +16,7 @@
 #include "src/io/lock.h"
 #include "src/io/manifest.h"
 #include "src/params/block_specs.h"
+#include "src/provenance/provenance.h"
 #include "src/system/files.h"
 #include "src/text/numbers.h"
 
@@ -81,12 +82,13 @@ Imported open_source(const fs::path& folder, const std::string& upcycle_option,
   return in;
 }
 
-TrainState first_state(const Imported& in, int ranks) {
+TrainState first_state(const Imported& in, int ranks, const Json& provenance) {
   TrainState state;
   state.seed = in.config.train.seed;
   state.config = to_ini(in.config);
   state.vocab = in.vocab;
   state.tokenizer = to_text(in.tokenizers);
+  if (!provenance.is_null()) state.provenance = with_inputs(provenance, state.config, "").dump();
   state.layout = Layout{ranks}.str();
   state.experts.experts = in.config.moe.experts;
   for (Index layer = 0; layer < in.config.model.layers; ++layer)
@@ -164,7 +166,7 @@ int import_command(CommandLine& line) {
       folder = arguments["folder"].as<std::string>();
       errors.run([&] {
         in = open_source(folder, upcycle, settings);
-        state = first_state(in, world.size());
+        state = first_state(in, world.size(), line.provenance);
       });
     }
     errors.raise();

@@ -9,6 +9,7 @@
 #include "src/io/checkpoint.h"
 #include "src/io/manifest.h"
 #include "src/params/costs.h"
+#include "src/provenance/provenance.h"
 #include "src/text/json.h"
 #include "src/text/numbers.h"
 #include "src/text/table.h"
@@ -115,6 +116,20 @@ int inspect_data(const fs::path& dir, bool json) {
              : known             ? "OK"
                                  : "no damage found");
   return problems.empty() ? 0 : 1;
+}
+
+// Prints the values of a record that a checkpoint has, without those that are not known.
+void print_provenance(const Json& record) {
+  if (record.is_null()) {
+    fmt::print("provenance  not recorded: an older version wrote this checkpoint\n");
+    return;
+  }
+  fmt::print("provenance  {}\n", visible(provenance_line(record)));
+  Entries entries = provenance_entries(record);
+  std::erase_if(entries, [](const auto& entry) { return entry.second.empty(); });
+  std::size_t width = 0;
+  for (const auto& [name, value] : entries) width = std::max(width, name.size());
+  for (const auto& [name, value] : entries) fmt::print("  {:<{}}  {}\n", visible(name), width, visible(value));
 }
 
 Index elements_below(const CheckpointTensors& tensors, std::string_view prefix) {
@@ -234,6 +249,7 @@ int inspect_command(CommandLine& line) {
         {"tokenizer", state.tokenizer},
         {"unicode_versions", state.unicode_versions},
         {"layout", state.layout},
+        {"provenance", parse_record(state.provenance)},
         {"files", manifest.files.size()},
         {"bytes", bytes},
         {"parameters", parameters},
@@ -258,6 +274,7 @@ int inspect_command(CommandLine& line) {
   print("files", fmt::format("{}, {:.1f} MB, digests agree", manifest.files.size(), static_cast<double>(bytes) / 1e6));
   print("experts", fmt::format("{} windows of {} MoE layers of {} experts", state.experts.windows(),
                                state.experts.layers, state.experts.experts));
+  print_provenance(parse_record(state.provenance));
   std::cout << "\n" << table.str() << std::flush;
   return 0;
 }

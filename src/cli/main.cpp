@@ -1,5 +1,10 @@
 // The main program. It starts the ranks, finds the command and returns one exit code on all of
 // them.
+#include <chrono>
+#include <thread>
+
+#include "dist/console.h"
+#include "dist/mpi_info.h"
 #include "dist/rank_settings.h"
 #include "dist/watchdog.h"
 #include "kernels/environment.h"
@@ -7,6 +12,7 @@
 #include "src/build_info.h"
 #include "src/cli/options.h"
 #include "src/io/checkpoint.h"
+#include "src/provenance/provenance.h"
 #include "src/text/strings.h"
 #include "src/train/stop.h"
 
@@ -18,18 +24,33 @@ void check_same_start(sy::Comm& world, const std::string& name, const std::vecto
   const sy::BuildInfo& build = sy::build_info();
   std::vector<sy::RankSetting> settings = {{"the command", name},
                                            {"the program's version", build.version},
-                                           {"the program's commit", build.commit},
-                                           {"the program's build options", build.options}};
+                                           {"the program's commit", sy::commit_text(build)},
+                                           {"the program's build options", sy::options_text(build)}};
   if (name != "train") settings.push_back({"the arguments", sy::join(args, " ")});
   sy::check_rank_settings(world, settings, "start all ranks with the same program and command line");
+}
+
+// Returns whether MPI connects the ranks. Otherwise each of them would train alone. The first one
+// then prints the error, and leaves first: a launcher may end the others when one leaves.
+bool are_connected(const sy::Comm& world) {
+  if (!sy::is_unconnected(world.size())) return true;
+  if (sy::launched_rank().rank > 0)
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+  else
+    sy::print_error(
+        fmt::format("the launcher has started {} processes, which MPI does not connect: use the launcher of {} "
+                    "(SWITCHYARD_MPIEXEC names it to launch/mpirun.sh), or srun --mpi=pmix",
+                    sy::launched_rank().size, sy::mpi_info().library));
+  return false;
 }
 
 // Runs a command. If it reads a run's newest checkpoint and a concurrent training deletes it, the
 // command starts again.
 int run_command(const sy::Command& command, sy::Comm& world, const std::vector<std::string>& args) {
   constexpr int most_attempts = 20;
+  const sy::Json provenance = command.records ? sy::collect_provenance(world) : sy::Json();
   for (int attempt = 1;; ++attempt) {
-    sy::CommandLine line{world, args, nullptr};
+    sy::CommandLine line{world, args, nullptr, provenance};
     try {
       return command.run(line);
     } catch (const sy::Error& e) {
@@ -46,6 +67,7 @@ int run_command(const sy::Command& command, sy::Comm& world, const std::vector<s
 }  // namespace
 
 int main(int argc, char** argv) {
+  sy::restore_ignored_signals();
   const std::string_view command = argc > 1 ? argv[1] : "help";
   sy::apply_thread_settings(
       argv, command == "generate" ? sy::spins_between_short_products : sy::spins_between_large_products);
@@ -60,6 +82,7 @@ int main(int argc, char** argv) {
     if (!args.empty()) args.erase(args.begin());
     if (name == "--help" || name == "-h") name = "help";
     if (name == "--version") name = "version";
+    if (name != "doctor" && !are_connected(world)) return 2;  // doctor reports it
     check_same_start(world, name, args);
     std::vector<std::string> known;
     for (const sy::Command& c : sy::commands()) {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "src/config.h"
+#include "src/text/numbers.h"
 #include "src/text/strings.h"
 
 namespace sy {
@@ -159,6 +160,19 @@ bool parse_options(const CommandLine& line, const std::string& command, const po
   return go;
 }
 
+void add_provenance_option(po::options_description& options) {
+  options.add_options()("provenance", po::value<std::string>()->default_value("brief"),
+                        "brief or full: files for others contain version, commit, hardware and digest of the "
+                        "configuration, or also hosts, command, date, environment and libraries");
+}
+
+ProvenanceDetail provenance_detail(const po::variables_map& arguments, ErrorList& errors) {
+  if (!has_value(arguments, "provenance")) return ProvenanceDetail::brief;
+  const std::string value = arguments["provenance"].as<std::string>();
+  if (value != "brief" && value != "full") errors.add("--provenance {}: expected brief or full", value);
+  return value == "full" ? ProvenanceDetail::full : ProvenanceDetail::brief;
+}
+
 bool has_value(const po::variables_map& arguments, const char* option) {
   return arguments.count(option) > 0 && !arguments[option].empty();
 }
@@ -206,8 +220,7 @@ std::vector<int> parse_ranks(const std::string& text) {
   constexpr int most = 1 << 20;
   std::vector<int> ranks;
   for (const std::string& item : split_list(text)) {
-    const bool digits = !item.empty() && item.size() <= 7 && item.find_first_not_of("0123456789") == item.npos;
-    ranks.push_back(digits ? std::stoi(item) : 0);
+    ranks.push_back(parse_number<int>(item).value_or(0));
     if (ranks.back() < 1 || ranks.back() > most)
       bad_input("--ranks {}: '{}' is no number of ranks: give some from 1 to {}, as in 1,2,4", text, item, most);
   }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "dist/runtime.h"
+#include "src/provenance/provenance.h"
 #include "src/text/error_list.h"
 
 namespace sy {
@@ -26,6 +27,9 @@ struct CommandLine {
   std::vector<std::string> args;  // after the command's name
   // If not nullptr, the command appends its options to it and does nothing else.
   std::vector<CommandOption>* options = nullptr;
+  // Record of the program, the machines and this call (src/provenance/provenance.h); null if the
+  // command writes no files with it.
+  Json provenance = {};
 };
 
 struct Command {
@@ -37,6 +41,7 @@ struct Command {
   // If true, the command reads a checkpoint and changes nothing before that. It may start again if
   // a training deletes the checkpoint meanwhile.
   bool repeatable = false;
+  bool records = false;  // gets CommandLine::provenance
 };
 const std::vector<Command>& commands();
 // Returns the options of a command with their help texts.
@@ -58,6 +63,7 @@ int plan_command(CommandLine&);
 int scale_command(CommandLine&);
 int sweep_command(CommandLine&);
 int doctor_command(CommandLine&);
+int selftest_command(CommandLine&);
 int config_command(CommandLine&);
 int completion_command(CommandLine&);
 int help_command(CommandLine&);
@@ -74,6 +80,11 @@ std::string name_in_section(const std::string& key);
 std::string first_sentence(const std::string& help, int width);
 // Returns the type of a key's value, and its range if there is one.
 std::string type_and_range(const ConfigKey& key);
+
+// Add the option --provenance of commands that write files for others, and return its value. A
+// wrong value is added to `errors`.
+void add_provenance_option(po::options_description& options);
+ProvenanceDetail provenance_detail(const po::variables_map& arguments, ErrorList& errors);
 
 // Parses the numbers of ranks of --ranks, "1,2,4". Throws InputError.
 std::vector<int> parse_ranks(const std::string& text);

@@ -5,7 +5,6 @@
 #include "src/cli/progress.h"
 #include "src/cli/trained.h"
 #include "src/experiments/document.h"
-#include "src/text/strings.h"
 
 namespace sy {
 
@@ -75,7 +74,7 @@ int plan_command(CommandLine& line) {
     progress.show(phase, done, total, "layouts");
   };
 
-  Json document = json_document("plan");
+  Json document = json_document("plan", with_inputs(line.provenance, to_ini(config), ""));
   document["configuration"] = config_json(config);
   document["machine"] = plan_options.machine ? machine_json(*plan_options.machine) : Json();
   Json& all = document["plans"] = Json::array();

@@ -7,8 +7,8 @@
 #include "src/cli/experiment.h"
 #include "src/cli/plan_options.h"
 #include "src/data/dataset.h"
+#include "src/experiments/run_records.h"
 #include "src/system/files.h"
-#include "src/text/strings.h"
 
 namespace sy {
 
@@ -36,6 +36,7 @@ int scale_command(CommandLine& line) {
   // clang-format on
   add_launcher_option(options, scale_options.launcher);
   add_plan_options(options);
+  add_provenance_option(options);
   ErrorList errors("scale");
   CommandLine rest{line.world, take_settings("scale", line.args, scale_options.settings, errors, options),
                    line.options};
@@ -63,17 +64,21 @@ int scale_command(CommandLine& line) {
     scale_options.config = arguments["config"].as<std::string>();
     errors.run([&] { read_config(scale_options.config, scale_options.settings, checks, nullptr, &warnings); });
   }
+  const ProvenanceDetail detail = provenance_detail(arguments, errors);
   errors.raise();
   for (const std::string& text : warnings) warn(text);
   scale_options.load = std::move(plan.load);
   install_stop_handlers();
   ScaleResult result = plan_scale(scale_options);
   if (!measure_scale(result, scale_options)) return report_stop();
+  std::vector<Training> runs;
+  for (const ScalePoint& point : result.points) runs.insert(runs.end(), point.runs.begin(), point.runs.end());
+  result.provenance = with_runs(with_inputs(line.provenance, to_ini(result.config), ""), runs);
   const std::filesystem::path out = scale_options.output / result.name;
-  write_file(out.string() + ".csv", scale_csv(result));
+  write_file(out.string() + ".csv", csv_with_provenance(scale_csv(result), record_for(result.provenance, detail)));
   write_file(out.string() + ".json", json_text(scale_json(result)));
   try {
-    write_file(out.string() + ".html", scale_html(result));
+    write_file(out.string() + ".html", scale_html(result, detail));
   } catch (const Failure& e) {
     warn(fmt::format("no page: {}", e.what()));
   }

@@ -1,15 +1,34 @@
 // switchyard sweep: trains a grid of configurations and compares the results.
 #include "src/experiments/sweep.h"
 
-#include <iostream>
-
 #include "dist/runtime.h"
 #include "src/cli/experiment.h"
+#include "src/experiments/run_records.h"
 #include "src/system/files.h"
+#include "src/text/numbers.h"
 #include "src/text/strings.h"
 
 namespace sy {
 namespace fs = std::filesystem;
+
+namespace {
+
+// Returns the record of the call with the runs of the sweeps. It has the digest of the
+// configuration if there is one sweep.
+Json record_of(const Json& provenance, const std::vector<SweepResult>& results) {
+  std::vector<Training> runs;
+  for (const SweepResult& result : results)
+    for (const Trial& trial : result.trials) runs.insert(runs.end(), trial.runs.begin(), trial.runs.end());
+  return with_runs(with_inputs(provenance, results.size() == 1 ? to_ini(results.front().base) : "", ""), runs);
+}
+
+std::string provenance_markdown(const Json& record, ProvenanceDetail detail) {
+  std::string text = "\n" + provenance_line(record) + "\n";
+  if (detail == ProvenanceDetail::full) text += "\n```json\n" + json_text(record) + "```\n";
+  return text;
+}
+
+}  // namespace
 
 int sweep_command(CommandLine& line) {
   po::options_description options(
@@ -31,6 +50,7 @@ int sweep_command(CommandLine& line) {
       ("json", po::bool_switch(), "print everything as JSON");
   // clang-format on
   add_launcher_option(options, sweep_options.launcher);
+  add_provenance_option(options);
   ErrorList errors("sweep");
   CommandLine rest{line.world, take_settings("sweep", line.args, sweep_options.settings, errors), line.options};
   po::variables_map arguments;
@@ -40,14 +60,11 @@ int sweep_command(CommandLine& line) {
     sweep_options.ranks = 0;
   else if (sweep_options.ranks < 1)
     errors.add("--ranks {}: give a number from 1 on", sweep_options.ranks);
-  for (const std::string& seed : split_list(seeds)) {
-    std::size_t read = 0;
-    try {
-      sweep_options.seeds.push_back(std::stoll(seed, &read));
-    } catch (const std::exception&) {
-    }
-    if (read != seed.size() || seed.empty()) errors.add("--seeds {}: '{}' is no number", seeds, seed);
-  }
+  for (const std::string& seed : split_list(seeds))
+    if (const auto number = parse_number<std::int64_t>(seed))
+      sweep_options.seeds.push_back(*number);
+    else
+      errors.add("--seeds {}: '{}' is no number", seeds, seed);
   sweep_options.output = output;
   install_stop_handlers();
   std::vector<Variation> variations;
@@ -63,14 +80,17 @@ int sweep_command(CommandLine& line) {
         bad_input("nothing varies in {}: give --vary KEY=VALUE,VALUE,..., or a file with a section [sweep]", file);
       results.push_back(plan_sweep(sweep, sweep_options));
     });
+  const ProvenanceDetail detail = provenance_detail(arguments, errors);
   errors.raise();
   if (!train_sweeps(results, sweep_options)) return report_stop();
   bool failed = false;
   for (const SweepResult& result : results) {
-    write_file(sweep_options.output / (result.name + ".md"), sweep_markdown(result));
-    write_file(sweep_options.output / (result.name + ".json"), json_text(sweep_json({result})));
+    const Json provenance = record_of(line.provenance, {result});
+    write_file(sweep_options.output / (result.name + ".md"),
+               sweep_markdown(result) + provenance_markdown(provenance, detail));
+    write_file(sweep_options.output / (result.name + ".json"), json_text(sweep_json({result}, provenance)));
     try {
-      if (const std::string picture = sweep_picture(result); !picture.empty())
+      if (const std::string picture = sweep_picture(result, record_for(provenance, detail)); !picture.empty())
         write_file(sweep_options.output / (result.name + ".svg"), picture);
       else
         warn(fmt::format(
@@ -83,7 +103,8 @@ int sweep_command(CommandLine& line) {
     for (const Trial& trial : result.trials) failed = failed || !trial.failure.empty();
     if (!arguments["json"].as<bool>()) fmt::print("{}{}", &result == &results.front() ? "" : "\n", sweep_text(result));
   }
-  if (arguments["json"].as<bool>()) fmt::print("{}", json_text(sweep_json(results)));
+  if (arguments["json"].as<bool>())
+    fmt::print("{}", json_text(sweep_json(results, record_of(line.provenance, results))));
   return failed ? 1 : 0;
 }
 

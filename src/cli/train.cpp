@@ -6,18 +6,31 @@
 #include "src/cli/trained.h"
 #include "src/config.h"
 #include "src/data/dataset.h"
+#include "src/plan/machine.h"
 #include "src/train/trainer.h"
 
 namespace sy {
+namespace {
+
+// Returns the peak speed of the machine of run.machine. Throws InputError if it cannot be read.
+MachinePeak peak_of(const Config& config, const std::string& config_file) {
+  if (config.run.machine.empty()) return {};
+  const Machine machine = read_machine(config.run.machine, config_file, "run.machine =");
+  return {config.run.machine, machine.backend, machine.peak(config.dtype()), machine.shared};
+}
+
+}  // namespace
+
 int train_command(CommandLine& line) {
   po::options_description options(
       "Trains alone, or under mpirun or srun with one process per rank. `switchyard help config` lists the keys;\n"
       "configs/ holds examples. Ctrl-C, SIGTERM, SIGHUP and SIGUSR1 ask for a checkpoint and a clean stop, which has\n"
       "exit code 3; a second Ctrl-C, SIGTERM or SIGHUP ends the run at once.\n\nOptions");
   RunOptions run_options;
+  run_options.provenance = line.provenance;
   // clang-format off
   options.add_options()
-      ("quiet", po::bool_switch(&run_options.quiet), "no progress: only the last step, warnings and errors")
+      ("quiet", po::bool_switch(&run_options.quiet), "no progress: only the last step, its performance, warnings and errors")
       ("dry-run", po::bool_switch(&run_options.dry_run), "check configuration, layout, data and memory; write nothing")
       ("ranks", po::value(&run_options.ranks), "with --dry-run: as on this many ranks");
   // clang-format on
@@ -48,9 +61,11 @@ int train_command(CommandLine& line) {
     const int ranks = run_options.ranks > 0 ? run_options.ranks : line.world.size();
     if (ranks_known) checks.push_back({[&](const Config& c) { check_config_for_layout(c, c.layout(ranks)); }, true});
     if (run_options.dry_run) read_plan_options(arguments, plan, checks, errors);
-    if (has_value(arguments, "config"))
-      errors.run(
-          [&] { config = read_config(arguments["config"].as<std::string>(), settings, checks, nullptr, &warnings); });
+    if (has_value(arguments, "config")) {
+      const auto file = arguments["config"].as<std::string>();
+      checks.push_back({[&run_options, file](const Config& c) { run_options.peak = peak_of(c, file); }});
+      errors.run([&] { config = read_config(file, settings, checks, nullptr, &warnings); });
+    }
     errors.raise();
   });
   std::vector<RankSetting> same = go ? rank_settings(config) : std::vector<RankSetting>{};

@@ -1,7 +1,6 @@
 #include "src/cli/trained.h"
 
 #include "dist/node_groups.h"
-#include "src/data/dataset.h"
 #include "src/data/run_tokenizer.h"
 #include "src/families/export.h"
 #include "src/io/manifest.h"

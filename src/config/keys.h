@@ -41,11 +41,14 @@ struct Key {
   const void* (*address)(const Config& config, const Config::Model& model);
   Bounds bounds;  // of a number
   ResumePolicy on_resume;
-  std::string_view summary;  // the first sentence of the help; help.cpp has the others
+  std::string_view help;
   // all values of a text key, besides its default; empty if any text is allowed
   std::span<const std::string_view> values;
   bool by_kind = false;  // true: a kind of layers may set this key of [model] in its own section
 };
+// The two parts of the table: [model] and [moe], and the other sections.
+std::span<const Key> model_keys();
+std::span<const Key> run_keys();
 // Returns all keys, in the order of to_ini().
 std::span<const Key> key_table();
 

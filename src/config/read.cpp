@@ -98,7 +98,8 @@ void set_key(Config& c, const Setting& s, Problems& problems) {
 // Replaces a leading ~/ by $HOME. A shell does not expand it after "--key=", and no shell reads a
 // file.
 void expand_home(Setting& s, Problems& problems) {
-  constexpr std::string_view path_keys[] = {base_key, "data.path", "run.dir", "run.init_from", "moe.expert_map"};
+  constexpr std::string_view path_keys[] = {base_key,        "data.path",   "run.dir",
+                                            "run.init_from", "run.machine", "moe.expert_map"};
   if (!s.text.starts_with('~') || std::find(std::begin(path_keys), std::end(path_keys), s.key) == std::end(path_keys))
     return;
   const char* const home = environment("HOME");

@@ -1,7 +1,9 @@
 #include "src/config/values.h"
 
+#include <algorithm>
 #include <cstdlib>
 
+#include "src/optimizers/update_rule.h"
 #include "src/text/strings.h"
 
 namespace sy {
@@ -15,10 +17,8 @@ std::string without_exponent(const std::string& text) {
   const auto e = text.find_first_of("eE");
   if (e == text.npos || text.substr(0, e).find_first_of("0123456789") == text.npos) return text;
   const bool plus = text.find('+', e) == e + 1;
-  int exponent = 0;
-  const char* const end = text.data() + text.size();
-  const auto read = std::from_chars(text.data() + e + 1 + (plus ? 1 : 0), end, exponent);
-  if (read.ec != std::errc() || read.ptr != end || std::abs(exponent) > 99) return text;
+  int exponent = parse_number<int>(std::string_view(text).substr(e + 1 + (plus ? 1 : 0))).value_or(100);
+  if (std::abs(exponent) > 99) return text;
   std::string digits = text.substr(0, e);
   if (const auto point = digits.find('.'); point != digits.npos) {
     exponent -= static_cast<int>(digits.size() - point) - 1;
@@ -52,6 +52,17 @@ bool read(const std::string& text, Pattern& out) {
     out.segments.push_back(std::move(segment));
   }
   return !text.ends_with(',');
+}
+
+std::string show(Optimizer optimizer) {
+  return std::string(update_rule(optimizer).name);
+}
+
+bool read(const std::string& text, Optimizer& out) {
+  const std::span<const UpdateRule> rules = update_rules();
+  const auto rule = std::ranges::find(rules, text, &UpdateRule::name);
+  if (rule != rules.end()) out = static_cast<Optimizer>(rule - rules.begin());
+  return rule != rules.end();
 }
 
 std::string show(const std::vector<double>& numbers) {

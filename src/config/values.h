@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include <array>
-#include <charconv>
 #include <cmath>
 #include <string>
 #include <string_view>
@@ -13,6 +12,7 @@
 #include <vector>
 
 #include "src/config.h"
+#include "src/text/numbers.h"
 
 namespace sy {
 
@@ -81,7 +81,6 @@ SY_ENUM_NAMES(AuxScope, {{"sequence", AuxScope::sequence},
                          {"global_batch", AuxScope::global_batch}});
 SY_ENUM_NAMES(AuxLayers, {{"each", AuxLayers::each}, {"joint", AuxLayers::joint}});
 SY_ENUM_NAMES(AuxProbability, {{"softmax", AuxProbability::softmax}, {"score", AuxProbability::score}});
-SY_ENUM_NAMES(Optimizer, {{"adamw", Optimizer::adamw}, {"sgd", Optimizer::sgd}, {"muon", Optimizer::muon}});
 SY_ENUM_NAMES(Schedule, {{"constant", Schedule::constant},
                          {"cosine", Schedule::cosine},
                          {"linear", Schedule::linear},
@@ -131,6 +130,7 @@ constexpr std::string_view backend_values[] = {"auto", "cpu", "cuda"}, dtype_val
 
 // show() returns the text of a value.
 std::string show(const Pattern& pattern);
+std::string show(Optimizer optimizer);
 std::string show(const std::vector<double>& numbers);
 template <class T>
 std::string show(const T& v) {
@@ -147,6 +147,7 @@ std::string show(const T& v) {
 // is undefined.
 bool read(const std::string& text, bool& out);
 bool read(const std::string& text, Pattern& out);
+bool read(const std::string& text, Optimizer& out);
 bool read(const std::string& text, std::vector<double>& out);
 // Writes a whole number without its exponent: "1e9" becomes "1000000000", "1.5e3" becomes "1500".
 // Any other text is returned unchanged.
@@ -157,10 +158,9 @@ bool read(const std::string& text, T& out) {
     out = text;
     return true;
   } else if constexpr (std::is_arithmetic_v<T>) {
-    const std::string number = std::is_integral_v<T> ? without_exponent(text) : text;
-    const char* const end = number.data() + number.size();
-    const auto r = std::from_chars(number.data(), end, out);
-    return r.ec == std::errc() && r.ptr == end && !text.empty() && std::isfinite(static_cast<double>(out));
+    const auto number = parse_number<T>(std::is_integral_v<T> ? without_exponent(text) : text);
+    if (number) out = *number;
+    return number && std::isfinite(static_cast<double>(*number));
   } else {
     for (const auto& entry : EnumNames<T>::table)
       if (entry.name == text) {

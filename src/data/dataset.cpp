@@ -1,8 +1,5 @@
 #include "src/data/dataset.h"
 
-#include <algorithm>
-#include <charconv>
-#include <cmath>
 #include <map>
 #include <set>
 
@@ -11,6 +8,7 @@
 #include "src/system/digest.h"
 #include "src/system/files.h"
 #include "src/text/ini.h"
+#include "src/text/numbers.h"
 #include "src/text/strings.h"
 
 namespace sy {
@@ -78,11 +76,10 @@ class Entries {
   T take_number(const std::string& key, T otherwise) {
     const std::string text = take(key);
     if (text.empty()) return otherwise;
-    T value{};
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (error != std::errc() || end != text.data() + text.size() || !(value >= 0) || value > static_cast<T>(0x1p62))
+    const auto value = parse_number<T>(text);
+    if (!value || !(*value >= 0) || *value > static_cast<T>(0x1p62))
       bad_input("{}: {} = {} is not a number from 0 on: correct it", file_, key, text);
-    return value;
+    return *value;
   }
   std::string take_digest(const std::string& key) {
     const std::string text = take(key);

@@ -53,7 +53,6 @@ class HuggingFaceTokenizer : public Tokenizer {
   std::string_view kind() const override { return "huggingface"; }
   Index vocab() const override { return tokenizer_.vocab(); }
   int end_of_text() const override { return end_of_text_; }
-  bool needs_utf8() const override { return true; }
   void encode(std::string_view text, std::vector<std::int32_t>& ids) const override { tokenizer_.encode(text, ids); }
   std::string decode(const std::vector<std::int32_t>& ids) const override { return tokenizer_.decode(ids); }
   Index text_bytes(std::int32_t id) const override {

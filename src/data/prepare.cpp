@@ -3,17 +3,16 @@
 #include <omp.h>
 
 #include <algorithm>
-#include <charconv>
 #include <memory>
 #include <set>
 #include <utility>
 
 #include "src/data/corpus.h"
 #include "src/data/output_folder.h"
-#include "src/data/text.h"
 #include "src/data/tokenizer.h"
 #include "src/system/files.h"
 #include "src/text/error_list.h"
+#include "src/text/numbers.h"
 #include "src/tokenizers/unicode.h"
 
 namespace sy {
@@ -66,10 +65,8 @@ std::vector<std::string> sample_lines(const PrepareOptions& options, const Corpu
 
 // Returns VOCAB of train-spm:VOCAB.
 Index vocab_to_train(const std::string& tokenizer) {
-  const char *begin = tokenizer.data() + choice_of(tokenizer).prefix.size(), *end = tokenizer.data() + tokenizer.size();
-  Index vocab = 0;
-  if (const auto r = std::from_chars(begin, end, vocab); r.ec != std::errc() || r.ptr != end || vocab < 1)
-    bad_input("--tokenizer {}: VOCAB must be a number of pieces, as in train-spm:4096", tokenizer);
+  const Index vocab = parse_number<Index>(tokenizer.substr(choice_of(tokenizer).prefix.size())).value_or(0);
+  if (vocab < 1) bad_input("--tokenizer {}: VOCAB must be a number of pieces, as in train-spm:4096", tokenizer);
   return vocab;
 }
 

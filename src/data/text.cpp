@@ -3,51 +3,16 @@
 #include <fnmatch.h>
 
 #include <algorithm>
-#include <cstring>
-#include <memory>
 #include <utility>
 
 #include "src/data/stream.h"
 #include "src/text/json.h"
 #include "src/text/strings.h"
+#include "src/tokenizers/unicode.h"
 
 namespace sy {
 
 namespace fs = std::filesystem;
-
-std::optional<Index> invalid_utf8(std::string_view text) {
-  // First bytes, their number of continuation bytes, and the range of the first continuation byte
-  // (the others are 80..BF). The ranges exclude overlong forms, surrogates and values above 10FFFF.
-  struct Lead {
-    unsigned char first, last;
-    std::size_t more;
-    unsigned char low, high;
-  };
-  static constexpr Lead leads[] = {
-      {0x00, 0x7F, 0, 0, 0},       {0xC2, 0xDF, 1, 0x80, 0xBF}, {0xE0, 0xE0, 2, 0xA0, 0xBF},
-      {0xE1, 0xEC, 2, 0x80, 0xBF}, {0xED, 0xED, 2, 0x80, 0x9F}, {0xEE, 0xEF, 2, 0x80, 0xBF},
-      {0xF0, 0xF0, 3, 0x90, 0xBF}, {0xF1, 0xF3, 3, 0x80, 0xBF}, {0xF4, 0xF4, 3, 0x80, 0x8F}};
-  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
-  for (std::size_t i = 0; i < text.size();) {
-    std::uint64_t eight;
-    if (i + sizeof eight <= text.size()) {  // most text is ASCII
-      std::memcpy(&eight, text.data() + i, sizeof eight);
-      if ((eight & 0x8080808080808080) == 0) {
-        i += sizeof eight;
-        continue;
-      }
-    }
-    const Lead* lead = std::find_if(std::begin(leads), std::end(leads),
-                                    [&](const Lead& l) { return byte(i) >= l.first && byte(i) <= l.last; });
-    if (lead == std::end(leads)) return static_cast<Index>(i);
-    for (std::size_t j = 1; j <= lead->more; ++j) {
-      const unsigned char low = j == 1 ? lead->low : 0x80, high = j == 1 ? lead->high : 0xBF;
-      if (i + j >= text.size() || byte(i + j) < low || byte(i + j) > high) return static_cast<Index>(i);
-    }
-    i += 1 + lead->more;
-  }
-  return std::nullopt;
-}
 
 std::optional<Index> binary_byte(std::string_view text) {
   const std::size_t nul = text.find('\0');

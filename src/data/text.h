@@ -1,4 +1,4 @@
-// Text files as documents: walking folders, reading JSON lines, cutting text, UTF-8 checks.
+// Text files as documents: walking folders, reading JSON lines, cutting text.
 #pragma once
 
 #include <filesystem>
@@ -11,10 +11,6 @@
 #include "kernels/tensor.h"
 
 namespace sy {
-
-// Returns the offset of the first byte that is not well-formed UTF-8 (Unicode 15, table 3-7). Empty
-// if all are.
-std::optional<Index> invalid_utf8(std::string_view text);
 
 // Returns an offset in [low, high] at which to cut text in two.
 // It is after the last blank line in that range, or else after the last line end. Without these it

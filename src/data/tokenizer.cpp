@@ -28,7 +28,6 @@ class ByteTokenizer : public Tokenizer {
   std::string_view kind() const override { return "bytes"; }
   Index vocab() const override { return 257; }
   int end_of_text() const override { return 256; }
-  bool needs_utf8() const override { return false; }
   Index text_bytes(std::int32_t id) const override { return id < 0 || id > 256 ? -1 : id < 256; }
   void encode(std::string_view text, std::vector<std::int32_t>& ids) const override {
     const auto* bytes = reinterpret_cast<const unsigned char*>(text.data());
@@ -77,7 +76,6 @@ class SentencePieceTokenizer : public Tokenizer {
   std::string_view kind() const override { return "sentencepiece"; }
   Index vocab() const override { return processor_.GetPieceSize(); }
   int end_of_text() const override { return processor_.eos_id(); }
-  bool needs_utf8() const override { return true; }
   Index text_bytes(std::int32_t id) const override {
     return keeps_text_ && id >= 0 && id < vocab() && !processor_.IsUnknown(id) ? token_bytes(id) : -1;
   }

@@ -23,7 +23,6 @@ class Tokenizer {
   virtual void encode(std::string_view text, std::vector<std::int32_t>& ids) const = 0;
   // Returns the text of ids in [0, vocab). end_of_text and other control ids give no text.
   virtual std::string decode(const std::vector<std::int32_t>& ids) const = 0;
-  virtual bool needs_utf8() const = 0;
   // Number of bytes of the encoded text that the id stands for; 0 for control ids. Negative if
   // unknown, for example if the model normalises text or adds blanks.
   virtual Index text_bytes(std::int32_t id) const = 0;

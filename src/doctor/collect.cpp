@@ -13,6 +13,7 @@
 #include "kernels/cpu/processor.h"
 #include "src/doctor/facts.h"
 #include "src/doctor/probes.h"
+#include "src/system/host.h"
 #include "src/text/json.h"
 #include "src/tokenizers/unicode.h"
 
@@ -55,7 +56,8 @@ template <class F>
 void for_each_member(RankFacts& r, F f) {
   f("rank", r.rank), f("host", r.host), f("cpus", r.cpus), f("threads", r.threads), f("gpu", r.gpu);
   f("missing", r.missing), f("broken", r.broken), f("speed", r.speed), f("clock_ahead", r.clock_ahead);
-  f("clock_error", r.clock_error), f("folder", r.folder);
+  f("clock_error", r.clock_error), f("folder", r.folder), f("gpu_aware_mpi", r.gpu_aware_mpi);
+  f("nccl_over_tcp", r.nccl_over_tcp);
 }
 
 template <class T>
@@ -104,17 +106,16 @@ void for_each_entry(const char* file, F f) {
 }
 
 void read_processor(HostFacts& host) {
+  host.processor = processor_name();
   int cpus = 0;
   std::string socket;
   std::set<std::string> sockets;
   std::set<std::pair<std::string, std::string>> cores;
   for_each_entry("/proc/cpuinfo", [&](const std::string& key, const std::string& value) {
     if (key == "processor") ++cpus;
-    if (key == "model name") host.processor = value;
     if (key == "physical id") sockets.insert(socket = value);
     if (key == "core id") cores.emplace(socket, value);
   });
-  if (host.processor.empty()) host.processor = "unknown";
   host.sockets = std::max<int>(1, static_cast<int>(sockets.size()));
   host.threads_per_core = cores.empty() ? 1 : std::max<int>(1, cpus / static_cast<int>(cores.size()));
 }
@@ -173,22 +174,6 @@ HostFacts host_facts(const SharedMemory& window) {
 
 }  // namespace
 
-std::vector<std::string> gather(Comm& world, const std::string& mine) {
-  const auto longest = static_cast<std::size_t>(world.max(static_cast<Index>(mine.size())));
-  std::string padded = mine, all(longest * world.size(), ' ');
-  padded.resize(longest, ' ');
-  const auto view = [](std::string& s) {
-    return view_of(reinterpret_cast<std::uint8_t*>(s.data()), {static_cast<Index>(s.size())});
-  };
-  world.all_gather(view(padded), view(all));
-  std::vector<std::string> texts;
-  for (std::size_t at = 0; at < all.size(); at += longest) {
-    const std::string text = all.substr(at, longest);
-    texts.push_back(text.substr(0, text.find_last_not_of(' ') + 1));
-  }
-  return texts;
-}
-
 std::vector<RankFacts> collect_facts(Comm& world, const std::filesystem::path& folder) {
   const int local = local_rank(world), local_ranks = ranks_sharing(world, "");
   RankFacts mine;
@@ -203,6 +188,8 @@ std::vector<RankFacts> collect_facts(Comm& world, const std::filesystem::path& f
     if (choice.device >= 0) mine.gpu = mine.host.gpus[choice.device].id;
     mine.missing = choice.missing;
     mine.broken = choice.broken;
+    mine.gpu_aware_mpi = gpu_aware_mpi_setting(mpi_info().cuda_aware);
+    mine.nccl_over_tcp = nccl_over_tcp_setting();
   });
   std::tie(mine.clock_ahead, mine.clock_error) = probe_clock(world);
   // If threads share a CPU, their speed says nothing about the CPU.
@@ -210,7 +197,8 @@ std::vector<RankFacts> collect_facts(Comm& world, const std::filesystem::path& f
   mine.speed = probe_speed(world, can ? local : -1);
   mine.folder = probe_folder(world, folder, local == 0);
   std::vector<RankFacts> ranks;
-  for (const std::string& t : gather(world, to_json(mine).dump())) from_json(Json::parse(t), ranks.emplace_back());
+  for (const std::string& t : all_gather_texts(world, to_json(mine).dump()))
+    from_json(Json::parse(t), ranks.emplace_back());
   return ranks;
 }
 

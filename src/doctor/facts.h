@@ -75,7 +75,13 @@ struct RankFacts {
   std::string gpu;        // id of its GPU; empty if it has none
   std::string missing;    // reason why it has none
   bool broken = false;    // see cuda::Choice
-  double speed = 0;       // FLOP/s of GEMMs while all ranks compute; 0 if not measured
+  // Setting because of which MPI handles GPU memory, such as "MPICH_GPU_SUPPORT_ENABLED=1"; empty
+  // if there is none.
+  std::string gpu_aware_mpi;
+  // Setting because of which NCCL uses TCP between hosts, such as "NCCL_NET=Socket"; empty if there
+  // is none.
+  std::string nccl_over_tcp;
+  double speed = 0;  // FLOP/s of GEMMs while all ranks compute; 0 if not measured
   // Seconds by which its clock is ahead of rank 0's, and the largest error of this value.
   double clock_ahead = 0, clock_error = 0;
   FolderFacts folder;

@@ -132,7 +132,7 @@ FolderFacts probe_folder(Comm& world, const fs::path& folder, bool measures, std
     write_file(probe / "seen", probe.filename().string());
   });
   const bool made = !probe.empty();
-  const std::string name = gather(world, made ? probe.filename().string() : "-").front();
+  const std::string name = all_gather_texts(world, made ? probe.filename().string() : "-").front();
   if (!first) probe = folder / name;
   if (world.max(first && facts.error.empty()) > 0 && facts.error.empty()) {
     facts.seen_after = wait_for(probe / "seen", name, timeout);

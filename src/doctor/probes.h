@@ -5,7 +5,6 @@
 #include <chrono>
 #include <filesystem>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -13,9 +12,10 @@
 
 namespace sy {
 
-// Returns the texts of all ranks on every rank. Collective. A text must not end in a blank, and at
-// least one must not be empty.
-std::vector<std::string> gather(Comm& world, const std::string& mine);
+// Returns RankFacts::gpu_aware_mpi and nccl_over_tcp of this process, from its environment.
+// cuda_aware: MpiInfo::cuda_aware.
+std::string gpu_aware_mpi_setting(std::string_view cuda_aware);
+std::string nccl_over_tcp_setting();
 
 // Returns the limits of this process.
 Limits process_limits();

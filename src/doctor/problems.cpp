@@ -73,7 +73,9 @@ void check_cores(const HostFacts& host, const Ranks& ranks, std::vector<Problem>
     one_core |= cores_in(r->cpus.size()) == 1;
   }
   const std::size_t cores = cores_in(used.size()), offered = cores_in(host.cpus.size());
-  const std::string bind = "start with mpirun --bind-to none: by default it gives each of two ranks or fewer one core";
+  const std::string bind =
+      "start with mpirun --bind-to none, as Open MPI's gives each of two ranks or fewer one core, or with the cores of "
+      "a rank: srun --cpus-per-task=N, mpiexec --depth N --cpu-bind depth (PALS), flux run --cores-per-task=N";
   if (n > cores && offered > cores)
     out.push_back({fmt::format("{} are bound to {} of {}", rank_names(ranks), counted(cores, "core"), offered), bind});
   else if (n > cores)
@@ -297,6 +299,32 @@ std::string device_of(const RankFacts& rank) {
   return rank.host.processor;
 }
 
+// A setting that is harmful beside NCCL, which ranks with GPUs use if there are several.
+struct NcclCheck {
+  std::string RankFacts::*setting;  // empty: not set
+  std::size_t least_hosts;          // number of hosts from which it is harmful
+  const char *what, *remedy;
+};
+const NcclCheck nccl_checks[] = {
+    {&RankFacts::gpu_aware_mpi, 1, "MPI handles GPU memory, too, and may block the GPU while NCCL waits for it",
+     "set MPICH_GPU_SUPPORT_ENABLED=0 (Cray MPICH) or OMPI_MCA_opal_cuda_support=0 (Open MPI 4): only NCCL sends "
+     "GPU memory here"},
+    {&RankFacts::nccl_over_tcp, 2, "NCCL sends by TCP between the hosts, however fast their network is",
+     "unset it, unless the hosts have Ethernet alone, and see with NCCL_DEBUG=INFO which network NCCL uses"},
+};
+
+void check_nccl(const std::vector<RankFacts>& ranks, std::size_t hosts, std::vector<Problem>& out) {
+  if (ranks.size() < 2) return;
+  for (const NcclCheck& check : nccl_checks) {
+    Ranks affected;
+    for (const RankFacts& r : ranks)
+      if (!r.gpu.empty() && !(r.*check.setting).empty()) affected.push_back(&r);
+    if (affected.empty() || hosts < check.least_hosts) continue;
+    out.push_back(
+        {fmt::format("{}: {} ({})", rank_names(affected), check.what, affected.front()->*check.setting), check.remedy});
+  }
+}
+
 // A cause why a rank is slower than another. The first cause that applies is reported.
 struct SlowCause {
   bool (*applies)(const RankFacts& slow, const RankFacts& other);
@@ -363,6 +391,7 @@ std::vector<Problem> find_problems(const std::vector<RankFacts>& ranks, const Mp
     check_host({host, here, ranks.front(), ranks.size()}, out);
     check_gpus(host, out);
   }
+  check_nccl(ranks, hosts_of(ranks).size(), out);
   if (!mixed) check_speed(unexplained, out);
   check_folder(ranks, out);
   return out;

@@ -164,6 +164,7 @@ Json to_json(const std::vector<DomainScore>& scores, const std::vector<std::int6
   j["capacity_factor"] = info.capacity_factor;
   j["window"] = info.window;
   j["stride"] = info.stride;
+  j["provenance"] = info.provenance;
   j["layers"] = layer_ids;
   j["domains"] = Json::array();
   for (const DomainScore& s : scores) {

@@ -47,6 +47,7 @@ struct EvaluationInfo {
   bool own_dataset;                     // true: the data set of the checkpoint's training
   double capacity_factor;               // applied moe.capacity_factor; 0: dropless
   Index window, stride;                 // in tokens: length of a window; distance of windows
+  Json provenance = {};                 // record of the evaluation; may be null
 };
 // Returns the name of the file in a run folder for this kind of evaluation. It is evaluation.json,
 // which reports read, for the run's own data set, dropless, without overlap of windows. Other kinds

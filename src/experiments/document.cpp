@@ -1,9 +1,5 @@
 #include "src/experiments/document.h"
 
-#include <charconv>
-
-#include "dist/runtime.h"
-#include "src/build_info.h"
 #include "src/text/ini.h"
 #include "src/text/numbers.h"
 
@@ -12,31 +8,16 @@ namespace {
 
 // Converts a valid value to the JSON type of its key in the table of keys.
 Json typed(std::string_view type, const std::string& value) {
-  const char *const begin = value.data(), *const end = begin + value.size();
   if (type == "true or false") return value == "true";
-  if (type == "a whole number") {
-    Index number = 0;
-    if (std::from_chars(begin, end, number).ptr == end) return number;
-  }
-  if (type == "a number") {
-    double number = 0;
-    if (std::from_chars(begin, end, number).ptr == end) return number;
-  }
+  if (const auto whole = parse_number<Index>(value); whole && type == "a whole number") return *whole;
+  if (const auto number = parse_number<double>(value); number && type == "a number") return *number;
   return value;
 }
 
 }  // namespace
 
-Json json_document(std::string_view command) {
-  const BuildInfo& build = build_info();
-  return {{"format", "switchyard-" + std::string(command)},
-          {"version", json_version},
-          {"provenance",
-           {{"program_version", build.version},
-            {"commit", build.commit.empty() ? Json() : Json(build.commit)},
-            {"build_options", build.options},
-            {"host", host_name()},
-            {"date", utc_now(false)}}}};
+Json json_document(std::string_view command, const Json& provenance) {
+  return {{"format", "switchyard-" + std::string(command)}, {"version", json_version}, {"provenance", provenance}};
 }
 
 Json config_json(const Config& config) {

@@ -15,8 +15,8 @@ namespace {
 // Returns version, commit and options. Without a clean commit it returns the version and the digest
 // of the program.
 std::string build_text(const BuildInfo& build) {
-  if (!build.commit.empty() && !build.commit.ends_with("-dirty"))
-    return fmt::format("{}, commit {}, {}", build.version, build.commit.substr(0, 12), build.options);
+  if (!build.commit.empty() && !build.dirty)
+    return fmt::format("{}, commit {}, {}", build.version, build.commit.substr(0, 12), options_text(build));
   return fmt::format("{}, SHA-256 {}", build.version, to_hex(sha256_file(program_path())).substr(0, 12));
 }
 

@@ -1,12 +1,10 @@
 #include "src/experiments/scale.h"
 
 #include <algorithm>
-#include <cmath>
 #include <regex>
 #include <tuple>
 
 #include "dist/runtime.h"
-#include "src/config.h"
 #include "src/data/dataset.h"
 #include "src/system/files.h"
 #include "src/text/error_list.h"

@@ -11,6 +11,7 @@
 #include "src/experiments/step_breakdown.h"
 #include "src/experiments/trainings.h"
 #include "src/plan/plan.h"
+#include "src/provenance/provenance.h"
 #include "src/text/json.h"
 
 namespace sy {
@@ -63,6 +64,7 @@ struct ScaleResult {
   std::optional<Machine> machine{};  // machine of the predictions
   Index warm_up = 0, steps = 0;      // per run
   int repeats = 0;
+  Json provenance = {};  // record of the call; may be null
 
   // Returns the reference point: the fastest one with unforced routing on the fewest ranks. nullptr
   // if none was measured.
@@ -99,6 +101,7 @@ std::string scale_text(const ScaleResult& result);
 std::string scale_csv(const ScaleResult& result);
 // The document of `switchyard scale --json` (docs/reference/json.md).
 Json scale_json(const ScaleResult& result);
-std::string scale_html(const ScaleResult& result);  // one self-contained page; needs gnuplot
+// One self-contained page with so much of the record. Needs gnuplot.
+std::string scale_html(const ScaleResult& result, ProvenanceDetail detail = ProvenanceDetail::brief);
 
 }  // namespace sy

@@ -9,7 +9,6 @@
 #include "src/experiments/footnotes.h"
 #include "src/experiments/scale.h"
 #include "src/text/numbers.h"
-#include "src/text/strings.h"
 #include "src/text/table.h"
 
 namespace sy {
@@ -122,7 +121,7 @@ std::string scale_csv(const ScaleResult& result) {
 }
 
 Json scale_json(const ScaleResult& result) {
-  Json out = json_document("scale");
+  Json out = json_document("scale", result.provenance);
   out["name"] = result.name;
   out["weak"] = result.weak;
   out["warm_up"] = result.warm_up;
@@ -165,7 +164,7 @@ Json scale_json(const ScaleResult& result) {
   return out;
 }
 
-std::string scale_html(const ScaleResult& result) {
+std::string scale_html(const ScaleResult& result, ProvenanceDetail detail) {
   Page page("Scaling of " + result.name);
   page
       << "<h1>" + escaped("Scaling of " + result.name) + "</h1>\n<p>" + escaped(heading(result)) +
@@ -240,7 +239,7 @@ std::string scale_html(const ScaleResult& result) {
   page << html_table(scale_columns, rows, 1);
   for (std::size_t i = 0; i < notes.texts().size(); ++i)
     page << fmt::format("<p>Warning [{}]: {}</p>\n", i + 1, escaped(notes.texts()[i]));
-  page << "<p>" + escaped(earlier_text(result)) + "</p></section>\n";
+  page << "<p>" + escaped(earlier_text(result)) + "</p></section>\n" << provenance_html(result.provenance, detail);
   return page.finish();
 }
 

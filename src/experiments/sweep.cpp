@@ -201,8 +201,8 @@ Json trial_json(const Trial& trial) {
 
 }  // namespace
 
-Json sweep_json(const std::vector<SweepResult>& results) {
-  Json out = json_document("sweep");
+Json sweep_json(const std::vector<SweepResult>& results, const Json& provenance) {
+  Json out = json_document("sweep", provenance);
   Json& sweeps = out["sweeps"] = Json::array();
   for (const SweepResult& result : results) {
     Json& sweep = sweeps.push_back({{"name", result.name},
@@ -215,7 +215,7 @@ Json sweep_json(const std::vector<SweepResult>& results) {
   return out;
 }
 
-std::string sweep_picture(const SweepResult& result) {
+std::string sweep_picture(const SweepResult& result, const Json& provenance) {
   LineChart chart;
   chart.x_label = "step";
   chart.y_label = result.validated ? "validation loss (nats per token)" : "training loss (nats per token)";
@@ -246,7 +246,10 @@ std::string sweep_picture(const SweepResult& result) {
     chart.depths.push_back(static_cast<double>(chart.lines.size()));
     chart.lines.push_back(std::move(line));
   }
-  return any ? "<?xml version=\"1.0\" encoding=\"utf-8\"?>\n" + draw({plot_of(chart)}).front() + "\n" : "";
+  if (!any) return "";
+  std::string svg = draw({plot_of(chart)}).front();
+  if (!provenance.is_null()) svg.insert(svg.rfind("</svg>"), "<metadata>" + escaped(provenance.dump()) + "</metadata>");
+  return "<?xml version=\"1.0\" encoding=\"utf-8\"?>\n" + svg + "\n";
 }
 
 }  // namespace sy

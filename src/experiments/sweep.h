@@ -58,9 +58,10 @@ bool train_sweeps(std::vector<SweepResult>& sweeps, const SweepOptions& options)
 std::string sweep_text(const SweepResult& result);      // a table for a terminal
 std::string sweep_markdown(const SweepResult& result);  // the same table as Markdown
 // The document of `switchyard sweep --json` (docs/reference/json.md).
-Json sweep_json(const std::vector<SweepResult>& results);
+// provenance: record of the call; may be null.
+Json sweep_json(const std::vector<SweepResult>& results, const Json& provenance);
 // Returns an SVG file of the losses over the steps, averaged over seeds. Needs gnuplot. Returns ""
-// if no run has two points.
-std::string sweep_picture(const SweepResult& result);
+// if no run has two points. provenance: the content of the element metadata, as JSON; may be null.
+std::string sweep_picture(const SweepResult& result, const Json& provenance);
 
 }  // namespace sy

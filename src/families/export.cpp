@@ -9,7 +9,6 @@
 #include <set>
 
 #include "dist/runtime.h"
-#include "src/data/run_tokenizer.h"
 #include "src/families/export_tokenizer.h"
 #include "src/families/import.h"
 #include "src/families/settings.h"
@@ -385,6 +384,7 @@ std::string export_checkpoint(Comm& world, const fs::path& step_dir, const Train
     else
       note = export_tokenizer(step_dir, state, match.config, dir);
     write_file(dir / config_name, json_text(match.config));
+    if (!options.provenance.is_null()) write_file(dir / "provenance.json", json_text(options.provenance));
     if (files.size() > 1 || files.front().name != single_name) write_file(dir / weight_index_name, index_text(files));
   });
 

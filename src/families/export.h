@@ -4,7 +4,6 @@
 
 #include <filesystem>
 #include <functional>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -35,6 +34,8 @@ struct ExportOptions {
   std::string family;                // model_type; "": as imported, or else the first that fits
   std::string type;                  // f32, bf16 or f16; "": as imported, or else run.dtype
   Index file_bytes = 5'000'000'000;  // approximate maximum of a file, unless laid out as imported
+  // Content of provenance.json; the file is left out if it is null.
+  Json provenance = {};
 };
 
 // Exports a checkpoint to `folder`. Collective.

@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <map>
 
 #include "src/params/block_specs.h"
+#include "src/text/numbers.h"
 #include "src/text/strings.h"
 
 namespace sy {
@@ -58,12 +58,6 @@ ViewText parse_view(std::string_view view) {
   return {parse_side(view.substr(0, at)), parse_side(view.substr(at + arrow.size()))};
 }
 
-std::optional<Index> number(const std::string& text) {
-  Index n = 0;
-  const auto r = std::from_chars(text.data(), text.data() + text.size(), n);
-  return r.ec == std::errc() && r.ptr == text.data() + text.size() ? std::optional(n) : std::nullopt;
-}
-
 // NamedSizes of letters that the shapes of parameters do not determine.
 NamedSizes sizes_of_block(const BlockSpec& block) {
   NamedSizes sizes;
@@ -85,7 +79,7 @@ struct AppliedRow {
 };
 
 Index size_of_term(const Term& term, const NamedSizes& sizes, const std::string& tensor) {
-  if (const auto n = number(term.name)) return *n;
+  if (const auto n = parse_number<Index>(term.name)) return *n;
   const auto it = sizes.find(term.name);
   SY_ASSERT(it != sizes.end(), "{}: the size of {} is not known", tensor, term.name);
   return it->second;
@@ -99,7 +93,7 @@ void infer_sizes(AppliedRow& row, const std::string& tensor) {
   for (std::size_t d = 0; d < row.view.param.size(); ++d) {
     Index rest = row.spec->shape[static_cast<int>(d)];
     const Dimension& dim = row.view.param[d];
-    if (dim.size() == 1 && (dim[0].name == "e" || number(dim[0].name) || !dim[0].length.empty())) continue;
+    if (dim.size() == 1 && (dim[0].name == "e" || parse_number<Index>(dim[0].name) || !dim[0].length.empty())) continue;
     for (std::size_t j = 0; j + 1 < dim.size(); ++j) rest /= size_of_term(dim[j], row.sizes, tensor);
     row.sizes[dim.back().name] = rest;
   }
@@ -155,7 +149,7 @@ FileTensor file_tensor(const std::string& name, std::vector<AppliedRow>& rows) {
       const Dimension& dim = row.view.param[o];
       const Index size = row.spec->shape[static_cast<int>(o)];
       MappedDim out{{0, size}, {}};
-      const auto only = dim[0].name == "e" ? std::optional(row.expert) : number(dim[0].name);
+      const auto only = dim[0].name == "e" ? std::optional(row.expert) : parse_number<Index>(dim[0].name);
       if (!dim[0].length.empty()) {
         const Index begin = size_of_term({dim[0].name, {}}, row.sizes, name);
         const Index n = size_of_term({dim[0].length, {}}, row.sizes, name);

@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <map>
 
+#include "src/text/numbers.h"
 #include "src/text/strings.h"
 
 namespace sy {
@@ -73,10 +73,9 @@ Upcycling parse_upcycling(const std::string& text) {
     const std::size_t equals = std::min(item.find('='), item.size());
     const auto found = std::find_if(std::begin(known), std::end(known),
                                     [&](const auto& row) { return row.first == item.substr(0, equals); });
-    const char* end = item.data() + item.size();
-    Index value = 0;
-    if (found == std::end(known) || equals == item.size() ||
-        std::from_chars(item.data() + equals + 1, end, value).ptr != end || value < 1)
+    const std::string_view number = std::string_view(item).substr(std::min(equals + 1, item.size()));
+    const Index value = parse_number<Index>(number).value_or(0);
+    if (found == std::end(known) || value < 1)
       bad_input("--upcycle {}: '{}': write experts=E,top_k=K or experts=E,top_k=K,parts=P", text, item);
     *found->second = value;
   }

@@ -30,6 +30,7 @@ struct TrainState {
   std::string dataset_digest;    // Dataset::digest(); empty in old checkpoints
   std::string tokenizer;         // to_text of run_tokenizer.h: "bytes SHA256"; empty if unknown
   std::string unicode_versions;  // Dataset::unicode_versions(); empty if unknown
+  std::string provenance;        // JSON of src/provenance/provenance.h; empty in old checkpoints
   std::string layout;            // "dp 4 tp 1 ep 2 etp 1", for information only
   ExpertHistory experts;
   std::vector<float> router_bias;  // [MoE layer, expert]; empty if unused
@@ -112,6 +113,9 @@ void check_same_checkpoint(Comm& world, const std::filesystem::path& step_dir);
 
 // Reads the state alone. Throws InputError if it has numbers that training cannot write.
 TrainState read_state(const std::filesystem::path& step_dir);
+
+// Reads TrainState::provenance alone.
+std::string read_provenance(const std::filesystem::path& step_dir);
 
 // Throws InputError if the checkpoint has other parameters, naming those that differ, or if its
 // files are smaller than its parameters. Call it before allocating a model that a file describes.

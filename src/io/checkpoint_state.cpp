@@ -68,6 +68,7 @@ void write_state(CheckpointWriter& index, const TrainState& state) {
   if (!state.dataset_digest.empty()) index.set("/state", "dataset_digest", state.dataset_digest);
   if (!state.tokenizer.empty()) index.set("/state", "tokenizer", state.tokenizer);
   if (!state.unicode_versions.empty()) index.set("/state", "unicode_versions", state.unicode_versions);
+  if (!state.provenance.empty()) index.set("/state", "provenance", state.provenance);
   index.set("/state", "layout", state.layout);
   if (!state.validation.empty()) index.set("/state", validation_attribute, to_text(state.validation));
   index.set("/state", finite_attribute, std::int64_t{1});
@@ -148,7 +149,15 @@ ExpertHistory read_history(CheckpointReader& index, const fs::path& step_dir) {
   return h;
 }
 
+std::string provenance_in(const CheckpointReader& index) {
+  return index.has("/state", "provenance") ? index.get_string("/state", "provenance") : "";
+}
+
 }  // namespace
+
+std::string read_provenance(const fs::path& step_dir) {
+  return provenance_in(*open_checkpoint(step_dir).reader);
+}
 
 TrainState read_state(const fs::path& step_dir) {
   const OpenCheckpoint checkpoint = open_checkpoint(step_dir);
@@ -164,6 +173,7 @@ TrainState read_state(const fs::path& step_dir) {
   if (index.has("/state", "dataset_digest")) state.dataset_digest = index.get_string("/state", "dataset_digest");
   if (index.has("/state", "tokenizer")) state.tokenizer = index.get_string("/state", "tokenizer");
   if (index.has("/state", "unicode_versions")) state.unicode_versions = index.get_string("/state", "unicode_versions");
+  state.provenance = provenance_in(index);
   state.layout = index.get_string("/state", "layout");
   if (index.has("/state", validation_attribute))
     state.validation = parse_validation_record(index.get_string("/state", validation_attribute), step_dir.string());

@@ -17,8 +17,8 @@
 
 #include "dist/runtime.h"
 #include "kernels/check.h"
-#include "kernels/environment.h"
 #include "src/system/files.h"
+#include "src/system/host.h"
 
 namespace sy {
 namespace {
@@ -26,9 +26,7 @@ namespace {
 // "node7, process 1234, job 56"
 std::string process_text() {
   std::string text = fmt::format("{}, process {}", host_name(), getpid());
-  for (const VariableName variable :
-       std::initializer_list<VariableName>{"SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID"})
-    if (const char* job = environment(variable)) return fmt::format("{}, job {}", text, job);
+  if (const std::string job = job_id(); !job.empty()) text += ", job " + job;
   return text;
 }
 

@@ -2,12 +2,15 @@
 
 #include "dist/runtime.h"
 #include "src/system/files.h"
-#include "src/text/json.h"
 
 namespace sy {
 
-StepTrace::StepTrace(Comm& world, std::filesystem::path folder, Index first, Index steps)
-    : world_(world), folder_(std::move(folder)), first_(first), last_(first > 0 ? first + steps - 1 : 0) {}
+StepTrace::StepTrace(Comm& world, std::filesystem::path folder, Index first, Index steps, Json provenance)
+    : world_(world),
+      folder_(std::move(folder)),
+      first_(first),
+      last_(first > 0 ? first + steps - 1 : 0),
+      provenance_(std::move(provenance)) {}
 
 void StepTrace::begin_step(Index step) {
   if (recording_ || step < first_ || step > last_) return;
@@ -25,12 +28,14 @@ void StepTrace::end_step(Index step, bool ended) {
   recording_ = false;
   stop();
   agree_on_errors(world_, [&] {
-    write_file(folder_ / fmt::format("rank-{:04}.json", world_.rank()), trace_text(spans_, zero_, world_.rank()));
+    write_file(folder_ / fmt::format("rank-{:04}.json", world_.rank()),
+               trace_text(spans_, zero_, world_.rank(), provenance_));
   });
   spans_.clear();
 }
 
-std::string trace_text(const std::vector<TraceSpan>& spans, std::chrono::steady_clock::time_point zero, int process) {
+std::string trace_text(const std::vector<TraceSpan>& spans, std::chrono::steady_clock::time_point zero, int process,
+                       const Json& provenance) {
   const auto microseconds = [](auto duration) { return std::chrono::duration<double, std::micro>(duration).count(); };
   Json events = Json::array();
   events.push_back({{"name", "process_name"},
@@ -51,7 +56,9 @@ std::string trace_text(const std::vector<TraceSpan>& spans, std::chrono::steady_
                       {"dur", microseconds(span.end - span.begin)},
                       {"args", numbers}});
   }
-  return json_text(Json{{"displayTimeUnit", "ms"}, {"traceEvents", events}}, -1);
+  Json trace{{"displayTimeUnit", "ms"}, {"traceEvents", std::move(events)}};
+  if (!provenance.is_null()) trace.append("otherData", provenance);
+  return json_text(trace, -1);
 }
 
 }  // namespace sy

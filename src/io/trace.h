@@ -6,6 +6,7 @@
 
 #include "dist/comm.h"
 #include "dist/phase.h"
+#include "src/text/json.h"
 
 namespace sy {
 
@@ -14,7 +15,8 @@ namespace sy {
 // if all ranks leave the barrier together.
 class StepTrace {
  public:
-  StepTrace(Comm& world, std::filesystem::path folder, Index first, Index steps);
+  // provenance: record of this call, for the files; may be null.
+  StepTrace(Comm& world, std::filesystem::path folder, Index first, Index steps, Json provenance = {});
   ~StepTrace() { stop(); }
   StepTrace(const StepTrace&) = delete;
   StepTrace& operator=(const StepTrace&) = delete;
@@ -34,13 +36,16 @@ class StepTrace {
   Comm& world_;
   std::filesystem::path folder_;
   Index first_, last_;
+  Json provenance_;
   std::vector<TraceSpan> spans_;
   std::chrono::steady_clock::time_point zero_{};
   bool recording_ = false;
 };
 
-// Returns the spans in the trace format, with times in microseconds since `zero`. process: number
-// of the rank, which names its row.
-std::string trace_text(const std::vector<TraceSpan>& spans, std::chrono::steady_clock::time_point zero, int process);
+// Returns the spans in the trace format, with times in microseconds since `zero`. `process` is the
+// number of the rank, which names its row. `provenance` becomes the member "otherData", which
+// viewers show as metadata. It is left out if it is null.
+std::string trace_text(const std::vector<TraceSpan>& spans, std::chrono::steady_clock::time_point zero, int process,
+                       const Json& provenance = {});
 
 }  // namespace sy

@@ -13,10 +13,11 @@ namespace {
 
 // Packing a weight costs about as much as one pass saves by it, and takes memory. It is worthwhile
 // for weights that several passes use before they change.
-std::vector<GemmPass> gemm_passes_to_pack(const Config& config, const Layout& layout, bool training) {
-  if (!training) return {GemmPass::fprop};
+WeightPacking weight_packing(const Config& config, const Layout& layout, bool training) {
+  if (!training) return {.passes = {GemmPass::fprop}};
   const bool several = config.train.global_batch > config.train.micro_batch * layout.dp();
-  return several ? std::vector{GemmPass::fprop, GemmPass::dgrad} : std::vector<GemmPass>{};
+  if (!several) return {};
+  return {.passes = {GemmPass::fprop, GemmPass::dgrad}};
 }
 
 }  // namespace
@@ -28,7 +29,7 @@ Engine::Engine(const Config& config, Index vocab, std::unique_ptr<Device> device
       device_(std::move(device)),
       mesh_(on_device(std::move(mesh), *device_)),
       store_(*device_, param_specs(config, vocab), mesh_.layout, mesh_.coord, training, config.dtype(),
-             gemm_passes_to_pack(config, mesh_.layout, training)),
+             weight_packing(config, mesh_.layout, training)),
       fixed_blocks_(make_fixed_blocks(arenas, slots)),
       expected_bytes_(arenas.total()),
       states_(make_states(slots)),

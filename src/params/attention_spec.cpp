@@ -11,7 +11,7 @@ constexpr const char* relative_bias = "relative_bias.weight";
 
 // Relative position bias of T5: one value per head and bucket of distances.
 void add_relative_bias(ParamList& list, const std::string& prefix, const CoreAttentionSpec& a) {
-  list.vector(prefix + relative_bias, {a.heads, a.relative->buckets}, {Axis::tp}, init_normal);
+  list.not_decayed(prefix + relative_bias, {a.heads, a.relative->buckets}, {Axis::tp}, init_normal);
 }
 
 bool has_table(const CoreAttentionSpec& a, bool shared) {
@@ -23,8 +23,9 @@ bool has_table(const CoreAttentionSpec& a, bool shared) {
 void add_core_params(ParamList& list, const std::string& name, const CoreAttentionSpec& a) {
   using enum Axis;
   if (has_table(a, false)) add_relative_bias(list, name + ".", a);
-  if (a.sinks) list.vector(name + ".sinks", {a.heads}, {tp}, init_zeros);
-  list.matrix(name + ".out.weight", {list.d_model(), a.heads, a.value_width}, {none, tp}, list.residual_init());
+  if (a.sinks) list.not_decayed(name + ".sinks", {a.heads}, {tp}, init_zeros);
+  list.matrix(name + ".out.weight", {list.d_model(), a.heads, a.value_width}, {.row_dims = 1}, {none, tp},
+              list.residual_init());
 }
 
 void add_shared_params(ParamList& list, const CoreAttentionSpec& a) {
@@ -37,23 +38,23 @@ void add_shared_params(ParamList& list, const CoreAttentionSpec& a) {
 void add_params(ParamList& list, const std::string& name, const AttentionSpec& a) {
   using enum Axis;
   const Index H = a.heads, K = a.kv_heads, qk = a.key_width, v = a.value_width, D = list.d_model();
-  list.matrix(name + ".q.weight", {H, qk, D}, {tp}, init_normal);
-  list.matrix(name + ".k.weight", {K, qk, D}, {tp}, init_normal, true);
-  list.matrix(name + ".v.weight", {K, v, D}, {tp}, init_normal, true);
+  list.matrix(name + ".q.weight", {H, qk, D}, {.row_dims = 2}, {tp}, init_normal);
+  list.matrix(name + ".k.weight", {K, qk, D}, {.row_dims = 2}, {tp}, init_normal, true);
+  list.matrix(name + ".v.weight", {K, v, D}, {.row_dims = 2}, {tp}, init_normal, true);
   if (a.qkv_bias) {
-    list.vector(name + ".q.bias", {H, qk}, {tp}, init_zeros);
-    list.vector(name + ".k.bias", {K, qk}, {tp}, init_zeros, true);
-    list.vector(name + ".v.bias", {K, v}, {tp}, init_zeros, true);
+    list.not_decayed(name + ".q.bias", {H, qk}, {tp}, init_zeros);
+    list.not_decayed(name + ".k.bias", {K, qk}, {tp}, init_zeros, true);
+    list.not_decayed(name + ".v.bias", {K, v}, {tp}, init_zeros, true);
   }
   if (a.qk_norm) {
     const bool per_head = a.qk_norm->weight_per_head();
     const Split split = per_head ? Split{tp} : Split{};
     const Init init = init_scale(a.qk_norm->offset);
-    list.vector(name + ".q_norm.weight", per_head ? Shape{H, qk} : Shape{qk}, split, init);
-    list.vector(name + ".k_norm.weight", per_head ? Shape{K, qk} : Shape{qk}, split, init, true);
+    list.not_decayed(name + ".q_norm.weight", per_head ? Shape{H, qk} : Shape{qk}, split, init);
+    list.not_decayed(name + ".k_norm.weight", per_head ? Shape{K, qk} : Shape{qk}, split, init, true);
   }
   add_core_params(list, name, a);
-  if (a.out_bias) list.vector(name + ".out.bias", {D}, {}, init_zeros);
+  if (a.out_bias) list.not_decayed(name + ".out.bias", {D}, {}, init_zeros);
 }
 
 SublayerCosts costs(const AttentionSpec& a, Index seq_len) {

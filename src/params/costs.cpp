@@ -6,9 +6,7 @@ namespace sy {
 
 ModelCosts model_costs(const Config& config, Index vocab) {
   ModelCosts model{count_params(config, vocab), 0, 0};
-  // The embedding is a lookup without FLOPs. A tied table is also the output's weight.
-  const Index looked_up = config.model.tie_embeddings ? 0 : model.parameters.embedding;
-  model.flops_per_token = 6 * static_cast<double>(model.parameters.active - looked_up);
+  model.flops_per_token = 6 * static_cast<double>(model.parameters.products);
   for (const BlockSpec& block : block_specs(config))
     block.for_each_branch([&](const BranchSpec& branch) {
       const SublayerCosts of =

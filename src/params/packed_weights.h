@@ -13,10 +13,9 @@ namespace sy {
 
 class PackedWeights {
  public:
-  // passes: GEMM passes that run often enough to pack for; empty: weights are not packed.
+  // packing: passes that run often enough to pack for, and a format that the device supports.
   // wait_for_weights: called before weights are read.
-  PackedWeights(Device& device, std::vector<GemmPass> passes, std::function<void()> wait_for_weights)
-      : device_(device), passes_(std::move(passes)), wait_for_weights_(std::move(wait_for_weights)) {}
+  PackedWeights(Device& device, WeightPacking packing, std::function<void()> wait_for_weights);
 
   // Returns a weight [N, Q] or [E, N, Q] with its packed forms. They are undefined until refresh().
   Weight add(View values);
@@ -39,10 +38,11 @@ class PackedWeights {
   struct Packed {
     View values;
     GemmPass pass;
-    Tensor packed;
+    Tensor elements;
+    Tensor scales;  // empty if the format has none
   };
   Device& device_;
-  std::vector<GemmPass> passes_;
+  WeightPacking packing_;
   std::function<void()> wait_for_weights_;
   std::vector<Packed> packed_;
   std::vector<std::function<void()>> derived_;

@@ -24,10 +24,13 @@ class ParamList {
   // layers: number of layers of the model, which determines residual_init().
   ParamList(Index d_model, Index layers);
 
-  // Appends the weight of a GEMM, which decays.
-  void matrix(std::string name, Shape shape, Split split, Init init, bool fused_with_previous = false);
-  // Appends a parameter that does not decay (ParamSpec::decays). It may have several dimensions.
-  void vector(std::string name, Shape shape, Split split, Init init, bool fused_with_previous = false);
+  // Appends a weight matrix of attention, an FFN or experts, or a stack of them: ParamSpec::matrix.
+  // It decays.
+  void matrix(std::string name, Shape shape, MatrixDims dims, Split split, Init init, bool fused_with_previous = false);
+  // Appends another parameter that decays (ParamSpec::decays): an embedding, a router, a gate.
+  void decayed(std::string name, Shape shape, Split split, Init init);
+  // Appends a parameter that does not decay. It may have several dimensions.
+  void not_decayed(std::string name, Shape shape, Split split, Init init, bool fused_with_previous = false);
   // Appends the parameters of a norm over d_model elements. No-op if its kind is `none`.
   void norm(const std::string& name, const NormSpec& n);
 
@@ -41,7 +44,7 @@ class ParamList {
   Index bucket = embedding_bucket;
 
  private:
-  void append(std::string name, Shape shape, Split split, Init init, bool decays, bool fused_with_previous);
+  ParamSpec& append(std::string name, Shape shape, Split split, Init init);
 
   Index d_model_;
   Init residual_init_;
@@ -53,7 +56,7 @@ class ParamList {
 //   NamedSizes sizes_of(const Spec&)           sizes that its parameters' shapes do not determine
 struct SublayerCosts {
   // Training FLOPs of one token, on average over a sequence of seq_len tokens. They come in
-  // addition to 6 for each active parameter (ModelCosts).
+  // addition to 6 for each weight of ParamCount::products (ModelCosts).
   double flops_per_token = 0;
   // Number of elements that the cache of generation stores per token, over all heads.
   Index cache_elements = 0;

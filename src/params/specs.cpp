@@ -1,7 +1,7 @@
 #include "src/params/specs.h"
 
+#include "src/optimizers/update_rule.h"
 #include "src/params/block_specs.h"
-#include "src/params/update_rule.h"
 
 namespace sy {
 
@@ -21,9 +21,9 @@ std::vector<ParamSpec> param_specs(const Config& config, Index vocab) {
   const Index D = config.model.d_model;
   const std::vector<BlockSpec> blocks = block_specs(config);
   ParamList list(D, config.model.layers);
-  list.matrix("embedding.weight", {vocab, D}, {tp}, init_normal);
+  list.decayed("embedding.weight", {vocab, D}, {tp}, init_normal);
   if (config.model.position == Position::learned)
-    list.matrix("position.weight", {config.model.seq_len, D}, {}, init_normal);
+    list.decayed("position.weight", {config.model.seq_len, D}, {}, init_normal);
   if (config.model.embedding_norm) list.norm("embedding_norm", norm_spec(config));
   for (const BlockSpec& block : blocks)
     for (const CoreAttentionSpec* attention : block.all<CoreAttentionSpec>()) add_shared_params(list, *attention);
@@ -32,9 +32,11 @@ std::vector<ParamSpec> param_specs(const Config& config, Index vocab) {
   list.layer.reset();
   list.bucket = bucket_of_layer(std::ssize(blocks));
   list.norm("final_norm", final_norm_spec(config));
-  if (!config.model.tie_embeddings) list.matrix("output.weight", {vocab, D}, {tp}, init_normal);
-  if (config.model.output_bias) list.vector("output.bias", {vocab}, {tp}, init_zeros);
-  assign_optimizer(config.train.optimizer, list.specs);
+  if (!config.model.tie_embeddings) list.decayed("output.weight", {vocab, D}, {tp}, init_normal);
+  if (config.model.output_bias) list.not_decayed("output.bias", {vocab}, {tp}, init_zeros);
+  const bool only_matrices = update_rule(config.train.optimizer).matrix_rule != nullptr;
+  for (ParamSpec& spec : list.specs)
+    spec.optimizer = only_matrices && !spec.matrix ? Optimizer::adamw : config.train.optimizer;
   return std::move(list.specs);
 }
 
@@ -42,9 +44,13 @@ ParamCount count_params(const Config& config, Index vocab) {
   ParamCount count;
   for (const ParamSpec& s : param_specs(config, vocab)) {
     const Index n = s.shape.elements();
+    const Index active = axes_of(s.split).has(Axis::ep) ? n / config.moe.experts * config.moe.top_k : n;
     count.total += n;
-    count.active += axes_of(s.split).has(Axis::ep) ? n / config.moe.experts * config.moe.top_k : n;
-    if (s.name == "embedding.weight") count.embedding = n;
+    count.active += active;
+    const bool embedding = s.name == "embedding.weight";
+    if (embedding) count.embedding = n;
+    const bool lookup = s.name == "position.weight" || (embedding && !config.model.tie_embeddings);
+    if (s.decays && !lookup) count.products += active;
   }
   return count;
 }

@@ -47,8 +47,9 @@ struct ParamSpec {
   // then the head (final norm and output). Backward of this module completes the gradient.
   // Buckets never decrease along a list of specs.
   Index bucket = 0;
-  Optimizer optimizer = Optimizer::adamw;  // its update rule (src/params/update_rule.h)
-  MatrixDims matrix{};                     // for update rules over whole matrices
+  Optimizer optimizer = Optimizer::adamw;  // its update rule (src/optimizers/update_rule.h)
+  // Its matrices for update rules over whole matrices. Empty if such rules do not update it.
+  std::optional<MatrixDims> matrix{};
   // Mesh axes over which the gradient is summed.
   Axes summed() const { return summed_axes(split); }
 };
@@ -75,6 +76,9 @@ struct ParamCount {
   Index total = 0;      // all parameters
   Index active = 0;     // parameters that one token uses: k of the E experts
   Index embedding = 0;  // of embedding.weight
+  // Elements of the weights that GEMMs multiply a token by: `active` without biases, norms, sinks,
+  // T5's table and learned positions. The embedding counts if the output shares it.
+  Index products = 0;
 };
 // Counts the elements of param_specs(config, vocab).
 ParamCount count_params(const Config& config, Index vocab);

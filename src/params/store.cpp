@@ -93,14 +93,14 @@ std::vector<OwnedRange> owned_ranges(const GroupLayout& group) {
 }
 
 ParamStore::ParamStore(Device& device, std::vector<ParamSpec> specs, const Layout& layout, const Coord& coord,
-                       bool training, DType dtype, std::vector<GemmPass> passes_to_pack)
+                       bool training, DType dtype, WeightPacking packing)
     : device_(device),
       specs_(std::move(specs)),
       mesh_layout_(layout),
       dtype_(dtype),
       training_(training),
       layout_(flat_layout(specs_, layout, coord)),
-      packed_weights_(device, std::move(passes_to_pack), [this] { finish_all_gather(); }) {
+      packed_weights_(device, std::move(packing), [this] { finish_all_gather(); }) {
   for (const GroupLayout& group : layout_.groups) {
     for (const ParamSlice& p : group.slices) by_name_[p.spec->name] = &p;
     Buffers& b = buffers_.emplace_back();

@@ -4,7 +4,7 @@
 //
 //   weights  [n]          f32 or bf16; gradients [n] f32. n is a multiple of shards * 64.
 //   state    [n / shards] ZeRO-1 range [shard * n / shards, (shard + 1) * n / shards) of each state
-//                         tensor of the update rule (src/params/update_rule.h)
+//                         tensor of the update rule (src/optimizers/update_rule.h)
 //   master   [n / shards] f32 values of bf16 weights before rounding; empty if weights are f32
 //
 // `shards` is the number of ranks along the axes of the group. Each rank owns an equal range.
@@ -18,10 +18,10 @@
 
 #include "kernels/device.h"
 #include "kernels/philox.h"
+#include "src/optimizers/update_rule.h"
 #include "src/params/packed_weights.h"
 #include "src/params/param_all_gather.h"
 #include "src/params/specs.h"
-#include "src/params/update_rule.h"
 
 namespace sy {
 
@@ -103,9 +103,9 @@ class ParamStore {
   // Allocates the flat buffers, filled with zeros. Throws NoMemory.
   // - training: if true, allocates gradients and optimizer state too
   // - dtype: type of the weights, f32 or bf16
-  // - passes_to_pack: GEMM passes to pack weights for (PackedWeights)
+  // - packing: how to pack weights for GEMMs (PackedWeights)
   ParamStore(Device& device, std::vector<ParamSpec> specs, const Layout& layout, const Coord& coord, bool training,
-             DType dtype = DType::f32, std::vector<GemmPass> passes_to_pack = {});
+             DType dtype = DType::f32, WeightPacking packing = {});
   ParamStore(const ParamStore&) = delete;
 
   // ---- parameter all-gather ----

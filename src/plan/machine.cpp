@@ -1,16 +1,13 @@
 #include "src/plan/machine.h"
 
-#include <algorithm>
-#include <charconv>
 #include <cmath>
-#include <map>
 #include <set>
 #include <sstream>
-#include <utility>
 
 #include "src/config/check.h"
 #include "src/system/files.h"
 #include "src/text/ini.h"
+#include "src/text/numbers.h"
 #include "src/text/strings.h"
 
 namespace sy {
@@ -79,8 +76,8 @@ constexpr Renamed renamed_operations[] = {
 };
 
 bool read_number(std::string_view text, double& x) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), x);
-  return error == std::errc() && end == text.data() + text.size() && std::isfinite(x) && x >= 0;
+  x = parse_number<double>(text).value_or(-1);
+  return std::isfinite(x) && x >= 0;
 }
 
 bool read_curve(std::string_view text, Curve& curve) {
@@ -249,7 +246,7 @@ std::map<std::string, fs::path> machine_files(const fs::path& config_file) {
 
 }  // namespace
 
-Machine read_machine(const std::string& file_or_name, const fs::path& config_file) {
+Machine read_machine(const std::string& file_or_name, const fs::path& config_file, std::string_view source) {
   std::error_code ignored;
   fs::path file = file_or_name;
   if (!fs::is_regular_file(file, ignored)) {
@@ -258,7 +255,7 @@ Machine read_machine(const std::string& file_or_name, const fs::path& config_fil
     std::vector<std::string> names;
     for (const auto& [name, path] : files) names.push_back(name);
     if (found == files.end())
-      bad_input("--machine {}: there is no such file, and no such name: give a file{}", file_or_name,
+      bad_input("{} {}: there is no such file, and no such name: give a file{}", source, file_or_name,
                 names.empty() ? "" : ", or one of " + join(names, ", "));
     file = found->second;
   }

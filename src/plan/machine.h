@@ -68,8 +68,10 @@ Json machine_json(const Machine& machine);
 
 // Reads a machine file, or the file of a name in a folder configs/machines. These folders are in
 // the working directory, above the configuration file, and where the program was built or
-// installed. Throws InputError that lists the names found.
-Machine read_machine(const std::string& file_or_name, const std::filesystem::path& config_file);
+// installed. Throws InputError that lists the names found. source: what gave the name, for the
+// error.
+Machine read_machine(const std::string& file_or_name, const std::filesystem::path& config_file,
+                     std::string_view source = "--machine");
 // Returns the names of machine files in the same folders, without those above a configuration file.
 std::vector<std::string> machine_names();
 

@@ -74,280 +74,224 @@ Index many_tokens(const Device& b) {
   return b.on_host() ? 32768 : 131072;
 }
 
-Tensor filled(Device& b, const Shape& shape, DType dtype) {
-  Tensor t = b.tensor(shape, dtype);
-  if (dtype != DType::f32) return t;
-  std::vector<float> values(static_cast<std::size_t>(shape.elements()));
-  for (std::size_t i = 0; i < values.size(); ++i) values[i] = 0.01f * static_cast<float>(i % 97) - 0.5f;
-  b.to_device(values.data(), t);
-  return t;
-}
-Tensor numbers(Device& b, const Shape& shape, Index below) {
-  Tensor t = b.tensor(shape, DType::i32);
-  std::vector<std::int32_t> values(static_cast<std::size_t>(shape.elements()));
-  for (std::size_t i = 0; i < values.size(); ++i)
-    values[i] = static_cast<std::int32_t>(static_cast<Index>(i) * 7 % below);
-  b.to_device(values.data(), t);
-  return t;
-}
-
 // A call of the device that is repeated on its own operands.
 using Call = std::function<void()>;
-using Prepare = std::function<Call(Device&, DType, Index tokens)>;
 
-template <class... Tensors>
-auto held(Tensors... tensors) {
-  return std::make_shared<std::tuple<Tensors...>>(std::move(tensors)...);
-}
+// The operands of calls, which must not outlive them.
+class Operands {
+ public:
+  explicit Operands(Device& owner) : device(owner) {}
+
+  View zeros(const Shape& shape, DType dtype = DType::f32) {
+    return tensors_.emplace_back(device.tensor(shape, dtype));
+  }
+  // f32: values from -0.5 to 0.46; bf16: zeros
+  View filled(const Shape& shape, DType dtype = DType::f32) {
+    const View x = zeros(shape, dtype);
+    if (dtype != DType::f32) return x;
+    std::vector<float> values(static_cast<std::size_t>(shape.elements()));
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] = 0.01f * static_cast<float>(i % 97) - 0.5f;
+    device.to_device(values.data(), x);
+    return x;
+  }
+  // i32 from 0 to below - 1
+  View numbers(const Shape& shape, Index below) {
+    const View x = zeros(shape, DType::i32);
+    std::vector<std::int32_t> values(static_cast<std::size_t>(shape.elements()));
+    for (std::size_t i = 0; i < values.size(); ++i)
+      values[i] = static_cast<std::int32_t>(static_cast<Index>(i) * 7 % below);
+    device.to_device(values.data(), x);
+    return x;
+  }
+  template <class Operation>
+  Call call(const Operation& op) const {
+    return [&on = device, op] { run(on, op); };
+  }
+
+  Device& device;
+
+ private:
+  std::vector<Tensor> tensors_;
+};
+
+using Prepare = std::function<Call(Operands&, DType, Index tokens)>;
 
 // Operations whose speed is measured in bytes/s.
 const Prepare by_bytes[] = {
-    [](Device& b, DType c, Index T) -> Call {
-      const auto x = held(filled(b, {T, D}, c), filled(b, {T, D}, c));
-      return [&b, x] { run(b, ops::Add{.x = std::get<0>(*x), .y = std::get<1>(*x)}); };
+    [](Operands& x, DType c, Index T) {
+      return x.call(ops::Add{.x = x.filled({T, D}, c), .y = x.filled({T, D}, c)});
     },
-    [](Device& b, DType c, Index T) -> Call {
-      const auto x = held(filled(b, {T, D}, c), filled(b, {T, D}, c));
-      return [&b, x] { run(b, ops::Copy{.x = std::get<0>(*x), .y = std::get<1>(*x)}); };
+    [](Operands& x, DType c, Index T) {
+      return x.call(ops::Copy{.x = x.filled({T, D}, c), .y = x.filled({T, D}, c)});
     },
-    [](Device& b, DType, Index T) -> Call {
-      const auto x = held(filled(b, {T, D}, DType::f32));
-      return [&b, x] { run(b, ops::Fill{.x = std::get<0>(*x), .value = 0}); };
+    [](Operands& x, DType, Index T) {
+      return x.call(ops::Fill{.x = x.filled({T, D}), .value = 0});
     },
-    [](Device& b, DType, Index T) -> Call {
-      const auto x = held(filled(b, {T * D}, DType::f32), b.tensor({1}, DType::f64));
-      return [&b, x] { run(b, ops::SumSquares{.x = std::get<0>(*x), .out = std::get<1>(*x)}); };
+    [](Operands& x, DType, Index T) {
+      return x.call(ops::SumSquares{.x = x.filled({T * D}), .out = x.zeros({1}, DType::f64)});
     },
-    [](Device& b, DType c, Index T) -> Call {
-      const auto x = held(filled(b, {T, D}, c), filled(b, {D}, c), filled(b, {T, D}, c), b.tensor({T, 2}));
-      return [&b, x] {
-        const auto& [in, w, y, moments] = *x;
-        run(b, ops::NormForward{.x = in, .weight = w, .y = y, .moments = moments});
-      };
+    [](Operands& x, DType c, Index T) {
+      return x.call(ops::NormForward{
+          .x = x.filled({T, D}, c), .weight = x.filled({D}, c), .y = x.filled({T, D}, c), .moments = x.zeros({T, 2})});
     },
-    [](Device& b, DType c, Index T) -> Call {
-      const auto x = held(filled(b, {T, D}, c), filled(b, {T, D}, c), filled(b, {D}, c), filled(b, {T, 2}, DType::f32),
-                          filled(b, {T, D}, c), b.tensor({D}));
-      return [&b, x] {
-        const auto& [dy, in, w, moments, dx, dw] = *x;
-        run(b, ops::NormBackward{.dy = dy, .x = in, .weight = w, .moments = moments, .dx = dx, .dweight = dw});
-      };
+    [](Operands& x, DType c, Index T) {
+      return x.call(ops::NormBackward{.dy = x.filled({T, D}, c),
+                                      .x = x.filled({T, D}, c),
+                                      .weight = x.filled({D}, c),
+                                      .moments = x.filled({T, 2}),
+                                      .dx = x.filled({T, D}, c),
+                                      .dweight = x.zeros({D})});
     },
-    [](Device& b, DType c, Index T) -> Call {
-      const auto x = held(filled(b, {T, 2 * D}, c), filled(b, {T}, DType::f32), filled(b, {T, D}, c));
-      return [&b, x] {
-        const auto& [h, scale, y] = *x;
-        run(b, ops::ActivationForward{.h = h, .row_scale = scale, .y = y});
-      };
+    [](Operands& x, DType c, Index T) {
+      return x.call(
+          ops::ActivationForward{.h = x.filled({T, 2 * D}, c), .row_scale = x.filled({T}), .y = x.filled({T, D}, c)});
     },
-    [](Device& b, DType c, Index T) -> Call {
-      const auto x = held(filled(b, {T, D}, c), filled(b, {T, 2 * D}, c), filled(b, {T}, DType::f32),
-                          filled(b, {T, 2 * D}, c), b.tensor({T}));
-      return [&b, x] {
-        const auto& [dy, h, scale, dh, dscale] = *x;
-        run(b, ops::ActivationBackward{.dy = dy, .h = h, .row_scale = scale, .dh = dh, .drow_scale = dscale});
-      };
+    [](Operands& x, DType c, Index T) {
+      return x.call(ops::ActivationBackward{.dy = x.filled({T, D}, c),
+                                            .h = x.filled({T, 2 * D}, c),
+                                            .row_scale = x.filled({T}),
+                                            .dh = x.filled({T, 2 * D}, c),
+                                            .drow_scale = x.zeros({T})});
     },
-    [](Device& b, DType c, Index T) -> Call {
-      const auto x = held(filled(b, {T, 8, 32}, c), numbers(b, {T}, 256), filled(b, {256, 16, 2}, DType::f32));
-      return [&b, x] {
-        const auto& [heads, positions, table] = *x;
-        run(b, ops::Rope{.x = heads, .heads = 6, .positions = positions, .table = table});
-      };
+    [](Operands& x, DType c, Index T) {
+      return x.call(ops::Rope{
+          .x = x.filled({T, 8, 32}, c), .heads = 6, .positions = x.numbers({T}, 256), .table = x.filled({256, 16, 2})});
     },
-    [](Device& b, DType c, Index T) -> Call {
-      const auto x = held(filled(b, {T, D}, c), numbers(b, {T * k}, T), filled(b, {T * k, D}, c));
-      return [&b, x] {
-        const auto& [in, index, y] = *x;
-        run(b, ops::Permute{.x = in, .index = index, .y = y});
-      };
+    [](Operands& x, DType c, Index T) {
+      return x.call(
+          ops::Permute{.x = x.filled({T, D}, c), .index = x.numbers({T * k}, T), .y = x.filled({T * k, D}, c)});
     },
-    [](Device& b, DType c, Index T) -> Call {
-      const auto x = held(filled(b, {T * k, D}, c), numbers(b, {T, k}, T * k), filled(b, {T, D}, c));
-      return [&b, x] {
-        const auto& [in, row_id_map, y] = *x;
-        run(b, ops::Unpermute{.x = in, .row_id_map = row_id_map, .addend = y, .y = y});
-      };
+    [](Operands& x, DType c, Index T) {
+      const View y = x.filled({T, D}, c);
+      return x.call(
+          ops::Unpermute{.x = x.filled({T * k, D}, c), .row_id_map = x.numbers({T, k}, T * k), .addend = y, .y = y});
     },
-    [](Device& b, DType, Index T) -> Call {
-      const auto x = held(filled(b, {T, E}, DType::f32), b.tensor({T, k}, DType::i32), b.tensor({T, k}),
-                          b.tensor({4, E}, DType::i32), b.tensor({4, E}), b.tensor({1}, DType::f64));
-      return [&b, x] {
-        const auto& [logits, experts, weights, counts, probability, z] = *x;
-        run(b, ops::RouteForward{.logits = logits,
-                                 .experts = experts,
-                                 .weights = weights,
-                                 .counts = counts,
-                                 .probability = probability,
-                                 .z_squared = z});
-      };
+    [](Operands& x, DType, Index T) {
+      return x.call(ops::RouteForward{.logits = x.filled({T, E}),
+                                      .experts = x.zeros({T, k}, DType::i32),
+                                      .weights = x.zeros({T, k}),
+                                      .counts = x.zeros({4, E}, DType::i32),
+                                      .probability = x.zeros({4, E}),
+                                      .z_squared = x.zeros({1}, DType::f64)});
     },
-    [](Device& b, DType c, Index T) -> Call {
-      const auto x = held(filled(b, {T, E}, DType::f32), numbers(b, {T, k}, E), filled(b, {T, k}, DType::f32),
-                          filled(b, {T, k}, DType::f32), filled(b, {4, E}, DType::f32), filled(b, {T, E}, c));
-      return [&b, x] {
-        const auto& [logits, experts, weights, dweights, dprobability, dlogits] = *x;
-        run(b, ops::RouteBackward{.logits = logits,
-                                  .experts = experts,
-                                  .weights = weights,
-                                  .dweights = dweights,
-                                  .dprobability = dprobability,
-                                  .dlogits = dlogits});
-      };
+    [](Operands& x, DType c, Index T) {
+      return x.call(ops::RouteBackward{.logits = x.filled({T, E}),
+                                       .experts = x.numbers({T, k}, E),
+                                       .weights = x.filled({T, k}),
+                                       .dweights = x.filled({T, k}),
+                                       .dprobability = x.filled({4, E}),
+                                       .dlogits = x.filled({T, E}, c)});
     },
-    [](Device& b, DType, Index T) -> Call {
-      const auto x = held(numbers(b, {T, k}, E), filled(b, {T, k}, DType::f32), b.tensor({T, k}, DType::i32));
-      return [&b, x, T] {
-        const auto& [experts, weights, dispatch_mask] = *x;
-        run(b, ops::ApplyCapacity{.experts = experts,
-                                  .weights = weights,
-                                  .segments = 4,
-                                  .num_experts = E,
-                                  .desc = {DropOrder::token, T},
-                                  .dispatch_mask = dispatch_mask});
-      };
+    [](Operands& x, DType, Index T) {
+      return x.call(ops::ApplyCapacity{.experts = x.numbers({T, k}, E),
+                                       .weights = x.filled({T, k}),
+                                       .segments = 4,
+                                       .num_experts = E,
+                                       .desc = {DropOrder::token, T},
+                                       .dispatch_mask = x.zeros({T, k}, DType::i32)});
     },
-    [](Device& b, DType, Index T) -> Call {
-      const ExpertPartition partition{E, 1};
-      const auto x = held(numbers(b, {T, k}, E), numbers(b, {T, k}, 2), b.tensor({T, k}, DType::i32),
-                          b.tensor({T * k}, DType::i32), b.tensor({T, k}, DType::i32), b.tensor({2 * E}, DType::i32),
-                          b.tensor({E}, DType::i32));
-      return [&b, x, partition] {
-        const auto& [experts, dispatch_mask, physical_experts, tokens, row_id_map, counts, tokens_per_expert] = *x;
-        run(b, ops::DispatchLayout{.experts = experts,
-                                   .dispatch_mask = dispatch_mask,
-                                   .partition = partition,
-                                   .physical_experts = physical_experts,
-                                   .tokens = tokens,
-                                   .row_id_map = row_id_map,
-                                   .counts = counts,
-                                   .tokens_per_expert = tokens_per_expert});
-      };
+    [](Operands& x, DType, Index T) {
+      return x.call(ops::DispatchLayout{.experts = x.numbers({T, k}, E),
+                                        .dispatch_mask = x.numbers({T, k}, 2),
+                                        .partition = {E, 1},
+                                        .physical_experts = x.zeros({T, k}, DType::i32),
+                                        .tokens = x.zeros({T * k}, DType::i32),
+                                        .row_id_map = x.zeros({T, k}, DType::i32),
+                                        .counts = x.zeros({2 * E}, DType::i32),
+                                        .tokens_per_expert = x.zeros({E}, DType::i32)});
     },
-    [](Device& b, DType, Index T) -> Call {
-      const auto x = held(numbers(b, {T, k}, E), b.tensor({T * k}, DType::i32), b.tensor({T * k}, DType::i32),
-                          b.tensor({T, k}, DType::i32), b.tensor({E + 1}, DType::i32));
-      return [&b, x] {
-        const auto& [physical_experts, to_assignment, tokens, row_id_map, offsets] = *x;
-        run(b, ops::BuildPermutation{.physical_experts = physical_experts,
-                                     .assignments = to_assignment,
-                                     .tokens = tokens,
-                                     .row_id_map = row_id_map,
-                                     .offsets = offsets});
-      };
+    [](Operands& x, DType, Index T) {
+      return x.call(ops::BuildPermutation{.physical_experts = x.numbers({T, k}, E),
+                                          .assignments = x.zeros({T * k}, DType::i32),
+                                          .tokens = x.zeros({T * k}, DType::i32),
+                                          .row_id_map = x.zeros({T, k}, DType::i32),
+                                          .offsets = x.zeros({E + 1}, DType::i32)});
     },
-    [](Device& b, DType, Index T) -> Call {
-      const auto x = held(filled(b, {T, V}, DType::f32), numbers(b, {T}, V), b.tensor({T, 3}));
-      return [&b, x] {
-        const auto& [logits, targets, partial] = *x;
-        run(b, ops::CrossEntropyForward{.logits = logits, .targets = targets, .desc = {}, .partial = partial});
-      };
+    [](Operands& x, DType, Index T) {
+      return x.call(ops::CrossEntropyForward{
+          .logits = x.filled({T, V}), .targets = x.numbers({T}, V), .desc = {}, .partial = x.zeros({T, 3})});
     },
-    [](Device& b, DType c, Index T) -> Call {
+    [](Operands& x, DType c, Index T) {
       // Keeps the gradient, which replaces the logits, small.
       const double total = 1e9;
-      const auto x = held(filled(b, {T, V}, DType::f32), numbers(b, {T}, V), filled(b, {T}, DType::f32),
-                          b.tensor({1}, DType::f64), filled(b, {T, V}, c));
-      b.to_device(&total, std::get<3>(*x));
-      return [&b, x] {
-        const auto& [logits, targets, lse, sum, dlogits] = *x;
-        run(b, ops::CrossEntropyBackward{
-                   .logits = logits, .targets = targets, .lse = lse, .total = sum, .desc = {}, .dlogits = dlogits});
-      };
+      const View sum = x.zeros({1}, DType::f64);
+      x.device.to_device(&total, sum);
+      return x.call(ops::CrossEntropyBackward{.logits = x.filled({T, V}),
+                                              .targets = x.numbers({T}, V),
+                                              .lse = x.filled({T}),
+                                              .total = sum,
+                                              .desc = {},
+                                              .dlogits = x.filled({T, V}, c)});
     },
-    [](Device& b, DType c, Index T) -> Call {
-      const auto x = held(numbers(b, {T}, V), filled(b, {V, D}, c), filled(b, {T, D}, c));
-      return [&b, x] {
-        const auto& [ids, table, y] = *x;
-        run(b, ops::EmbeddingForward{.ids = ids, .table = table, .y = y});
-      };
+    [](Operands& x, DType c, Index T) {
+      return x.call(
+          ops::EmbeddingForward{.ids = x.numbers({T}, V), .table = x.filled({V, D}, c), .y = x.filled({T, D}, c)});
     },
-    [](Device& b, DType c, Index T) -> Call {
-      const auto x = held(numbers(b, {T}, V), filled(b, {T, D}, c), b.tensor({V, D}));
-      return [&b, x] {
-        const auto& [ids, dy, dtable] = *x;
-        run(b, ops::EmbeddingBackward{.ids = ids, .dy = dy, .dtable = dtable});
-      };
+    [](Operands& x, DType c, Index T) {
+      return x.call(
+          ops::EmbeddingBackward{.ids = x.numbers({T}, V), .dy = x.filled({T, D}, c), .dtable = x.zeros({V, D})});
     },
-    [](Device& b, DType, Index T) -> Call {
-      const Index n = T * D;
-      const auto x = held(b.tensor({1}), filled(b, {3}, DType::f32), filled(b, {n}, DType::f32),
-                          filled(b, {n}, DType::f32), b.tensor({n}), b.tensor({n}));
-      return [&b, x] {
-        const auto& [factor, step_scalars, g, w, m, v] = *x;
-        run(b, ops::AdamW{.coefficient = factor,
-                          .step_scalars = step_scalars,
-                          .g = g,
-                          .beta1 = 0.9f,
-                          .beta2 = 0.95f,
-                          .eps = 1e-8f,
-                          .weight_decay = 0.1f,
-                          .w = w,
-                          .m = m,
-                          .v = v});
-      };
+    [](Operands& x, DType, Index T) {
+      return x.call(ops::AdamW{.coefficient = x.zeros({1}),
+                               .step_scalars = x.filled({3}),
+                               .g = x.filled({T * D}),
+                               .beta1 = 0.9f,
+                               .beta2 = 0.95f,
+                               .eps = 1e-8f,
+                               .weight_decay = 0.1f,
+                               .w = x.filled({T * D}),
+                               .m = x.zeros({T * D}),
+                               .v = x.zeros({T * D})});
     },
 };
 
 // GEMM of tokens with a square weight, and the two GEMMs of its gradients.
-Call products(Device& b, DType c, Index width) {
+Call products(Operands& operands, DType c, Index width) {
   constexpr Index T = 2048;
-  const auto x = held(filled(b, {T, width}, c), filled(b, {width, width}, c), filled(b, {T, width}, c),
-                      filled(b, {T, width}, c), b.tensor({width, width}));
-  return [&b, x] {
-    const auto& [in, w, y, din, dw] = *x;
-    run(b, ops::Gemm{.a = in, .b = w.view(), .transpose_b = true, .c = y});
-    run(b, ops::Gemm{.a = y, .b = w.view(), .c = din});
+  const View in = operands.filled({T, width}, c), w = operands.filled({width, width}, c),
+             y = operands.filled({T, width}, c), din = operands.filled({T, width}, c),
+             dw = operands.zeros({width, width});
+  return [=, &b = operands.device] {
+    run(b, ops::Gemm{.a = in, .b = w, .transpose_b = true, .c = y});
+    run(b, ops::Gemm{.a = y, .b = w, .c = din});
     run(b, ops::Gemm{.a = y, .b = in, .transpose_a = true, .accumulate = true, .c = dw});
   };
 }
 
 // The same for experts of `each` rows. Their weights and gradients do not fit into a cache.
-Call grouped_products(Device& b, DType c, Index each) {
+Call grouped_products(Operands& operands, DType c, Index each) {
   constexpr Index many_experts = 64;
+  const Index rows = many_experts * each;
   std::vector<std::int32_t> ends;
   for (Index e = 0; e <= many_experts; ++e) ends.push_back(static_cast<std::int32_t>(e * each));
-  const auto x = held(filled(b, {many_experts * each, D}, c), filled(b, {many_experts, D, D}, c),
-                      filled(b, {many_experts * each, D}, c), filled(b, {many_experts * each, D}, c),
-                      b.tensor({many_experts, D, D}), b.tensor({many_experts + 1}, DType::i32), ends);
-  b.to_device(ends.data(), std::get<5>(*x));
-  return [&b, x] {
-    const auto& [in, w, y, din, dw, offsets, host] = *x;
-    const GroupOffsets groups{offsets, host.data()};
-    run(b, ops::GroupedGemm{.x = in, .w = w.view(), .groups = groups, .y = y});
-    run(b, ops::GroupedGemmDgrad{.dy = y, .w = w.view(), .groups = groups, .dx = din});
+  const View in = operands.filled({rows, D}, c), w = operands.filled({many_experts, D, D}, c),
+             y = operands.filled({rows, D}, c), din = operands.filled({rows, D}, c),
+             dw = operands.zeros({many_experts, D, D}), offsets = operands.zeros({many_experts + 1}, DType::i32);
+  operands.device.to_device(ends.data(), offsets);
+  return [=, &b = operands.device] {
+    const GroupOffsets groups{offsets, ends.data()};
+    run(b, ops::GroupedGemm{.x = in, .w = w, .groups = groups, .y = y});
+    run(b, ops::GroupedGemmDgrad{.dy = y, .w = w, .groups = groups, .dx = din});
     run(b, ops::GroupedGemmWgrad{.dy = y, .x = in, .groups = groups, .dw = dw});
   };
 }
 
-Call attention(Device& b, DType c, Index width, bool backward) {
+Call attention(Operands& operands, DType c, Index width, bool backward) {
   constexpr Index B = 8, S = 256, H = 8;
   const Shape heads{B, S, H, width};
-  const auto x = held(filled(b, heads, c), filled(b, heads, c), filled(b, heads, c), filled(b, heads, c),
-                      filled(b, heads, c), b.tensor({B, H, S}));
-  return [&b, x, backward] {
-    const auto& [q, other_k, v, out, d, lse] = *x;
-    if (backward)
-      run(b, ops::AttentionBackward{.dout = out,
-                                    .q = q.view(),
-                                    .k = other_k.view(),
-                                    .v = v.view(),
-                                    .out = out,
-                                    .lse = lse,
-                                    .desc = {},
-                                    .dq = d.view(),
-                                    .dk = d.view(),
-                                    .dv = d.view()});
-    else
-      run(b,
-          ops::AttentionForward{.q = q.view(), .k = other_k.view(), .v = v.view(), .desc = {}, .out = out, .lse = lse});
-  };
+  const View q = operands.filled(heads, c), other_k = operands.filled(heads, c), v = operands.filled(heads, c),
+             out = operands.filled(heads, c), d = operands.filled(heads, c), lse = operands.zeros({B, H, S});
+  if (!backward)
+    return operands.call(ops::AttentionForward{.q = q, .k = other_k, .v = v, .desc = {}, .out = out, .lse = lse});
+  return operands.call(ops::AttentionBackward{
+      .dout = out, .q = q, .k = other_k, .v = v, .out = out, .lse = lse, .desc = {}, .dq = d, .dk = d, .dv = d});
 }
 
 // Counts the FLOPs and bytes of a call on the dry device.
 DryCounts counted(const Prepare& prepare, DType c, Index tokens) {
   const std::unique_ptr<Device> dry = make_dry();
-  const Call call = prepare(*dry, c, tokens);
+  Operands operands(*dry);
+  const Call call = prepare(operands, c, tokens);
   dry_counts(*dry) = {};
   call();
   return dry_counts(*dry);
@@ -360,10 +304,10 @@ std::pair<double, double> measure_links(const Watch& watch, Device& b, Comm& gro
                                         double message_overhead) {
   const int p = group.size();
   constexpr Index n = Index{1} << 17;  // floats per rank
-  const Tensor all = filled(b, {p * n}, DType::f32), shard = filled(b, {n}, DType::f32),
-               back = filled(b, {p * n}, DType::f32);
+  Operands operands(b);
+  const View all = operands.filled({p * n}), shard = operands.filled({n}), back = operands.filled({p * n});
   const std::vector<Index> each(static_cast<std::size_t>(p), n);
-  const auto gather = [&](Index of) { group.all_gather(shard.view().rows(0, of), all.view().rows(0, p * of)); };
+  const auto gather = [&](Index of) { group.all_gather(shard.rows(0, of), all.rows(0, p * of)); };
   const double small = watch([&] { gather(16); });
   const std::vector<Algorithm> algorithms = algorithms_of(!b.on_host(), peers, {Collective::all_gather, ""});
   const Algorithm& used = algorithms.back();  // the algorithm with the fewest steps
@@ -398,13 +342,17 @@ Machine measure_machine(Comm& world, Device& b, const std::string& name, double 
   m.ranks_per_node = here < ranks ? here : 0;
   const double together = m.shared ? here : 1;  // ranks that share the machine's speeds
 
-  const Tensor tiny = filled(b, {16, 16}, DType::f32), result = b.tensor({16, 16});
-  m.overhead = watch([&] { run(b, ops::Gemm{.a = tiny, .b = tiny.view(), .c = result}); });
+  {
+    Operands x(b);
+    const View tiny = x.filled({16, 16});
+    m.overhead = watch(x.call(ops::Gemm{.a = tiny, .b = tiny, .c = x.zeros({16, 16})}));
+  }
   const auto measure = [&](const Prepare& prepare, DType c) {
     const DryCounts work = counted(prepare, c, many_tokens(b));
     double calls = 0;
     for (const auto& [call, times] : work.calls) calls += static_cast<double>(times);
-    const double seconds = watch(prepare(b, c, many_tokens(b)));
+    Operands operands(b);
+    const double seconds = watch(prepare(operands, c, many_tokens(b)));
     // The time of a very fast operation may vanish in the measured overhead.
     return std::pair(work, std::max(seconds - calls * m.overhead, seconds / 10));
   };
@@ -412,22 +360,22 @@ Machine measure_machine(Comm& world, Device& b, const std::string& name, double 
     const auto [work, seconds] = measure(prepare, c);
     return together * work.flops / seconds;
   };
-  const auto wide = [](Device& on, DType c, Index) { return products(on, c, 1024); };
+  const auto wide = [](Operands& x, DType c, Index) { return products(x, c, 1024); };
   m.peak_f32 = flops(wide, DType::f32);
   m.peak_bf16 = flops(wide, DType::bf16);
   const DType c = b.on_host() ? DType::f32 : DType::bf16;
   // A share is at most 1, because on a busy machine the measured peak may be too low.
   const auto share = [&, peak = m.peak(c)](const Prepare& prepare) { return std::min(1.0, flops(prepare, c) / peak); };
   for (Index size : product_sizes)
-    m.products.points.emplace_back(size, share([=](Device& on, DType d, Index) { return products(on, d, size); }));
+    m.products.points.emplace_back(size, share([=](Operands& x, DType d, Index) { return products(x, d, size); }));
   for (Index each : grouped_sizes)
     m.grouped_products.points.emplace_back(
-        each, share([=](Device& on, DType d, Index) { return grouped_products(on, d, each); }));
+        each, share([=](Operands& x, DType d, Index) { return grouped_products(x, d, each); }));
   for (Index width : head_widths)
     for (const bool backward : {false, true}) {
       Curve& curve = backward ? m.attention_backward : m.attention_forward;
       curve.points.emplace_back(width,
-                                share([=](Device& on, DType d, Index) { return attention(on, d, width, backward); }));
+                                share([=](Operands& x, DType d, Index) { return attention(x, d, width, backward); }));
     }
 
   for (const Prepare& prepare : by_bytes) {
@@ -436,8 +384,8 @@ Machine measure_machine(Comm& world, Device& b, const std::string& name, double 
   }
   {
     constexpr Index n = Index{1} << 24;
-    const Tensor x = filled(b, {n}, DType::f32), y = filled(b, {n}, DType::f32);
-    m.memory_bandwidth = together * 2 * n * 4 / watch([&] { run(b, ops::Copy{.x = x, .y = y}); });
+    Operands x(b);
+    m.memory_bandwidth = together * 2 * n * 4 / watch(x.call(ops::Copy{.x = x.filled({n}), .y = x.filled({n})}));
   }
 
   const auto group = [&](const std::function<int(int)>& color) {

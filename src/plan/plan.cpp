@@ -1,7 +1,6 @@
 #include "src/plan/plan.h"
 
 #include <algorithm>
-#include <charconv>
 
 #include "src/config.h"
 #include "src/text/error_list.h"
@@ -248,10 +247,8 @@ std::vector<Layout> parse_layouts(const std::string& text, int ranks) {
       const std::size_t digits = std::min(axis_text.find_first_of("0123456789"), axis_text.size());
       const std::string_view name = axis_text.substr(0, digits);
       const auto axis = std::ranges::find(layout_axes, name, &LayoutAxis::name);
-      int value = 0;
-      const auto [stop, error] = std::from_chars(axis_text.data() + digits, axis_text.data() + axis_text.size(), value);
-      if (axis == std::end(layout_axes) || error != std::errc() || stop != axis_text.data() + axis_text.size() ||
-          value < 1)
+      const int value = parse_number<int>(axis_text.substr(digits)).value_or(0);
+      if (axis == std::end(layout_axes) || value < 1)
         bad_input("--layouts '{}': write layouts as tp2-ep4-etp1, with commas between them", item);
       if (std::ranges::find(named, name) != named.end())
         bad_input("--layouts '{}': {} is there twice: keep one", item, name);

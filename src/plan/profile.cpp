@@ -1,7 +1,6 @@
 #include "src/plan/profile.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "dist/mesh.h"
 #include "dist/runtime.h"

@@ -6,12 +6,9 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
-#include <optional>
 #include <random>
 #include <utility>
-#include <vector>
 
 #include "kernels/check.h"
 

@@ -1,6 +1,8 @@
-// Formatting of numbers for messages and tables.
+// Formatting of numbers for messages and tables, and their parsing.
 #pragma once
 
+#include <charconv>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -24,5 +26,13 @@ std::string megabytes(Index bytes);  // "74.0 MB"
 std::string utc_now(bool milliseconds);
 // A time in seconds since 1970 in the same form.
 std::string utc_text(double seconds, bool milliseconds = true);
+
+// Returns the number that the whole text denotes in decimal digits; empty if it is not a T.
+template <class T>
+std::optional<T> parse_number(std::string_view text) {
+  T value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size() ? std::optional(value) : std::nullopt;
+}
 
 }  // namespace sy

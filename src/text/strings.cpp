@@ -66,8 +66,11 @@ std::vector<std::string> split_list(std::string_view text) {
 }
 
 void replace_all(std::string& text, std::string_view from, std::string_view to) {
-  for (std::size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size())
-    text.replace(at, from.size(), to);
+  std::string out;
+  std::size_t copied = 0;
+  for (std::size_t at; (at = text.find(from, copied)) != text.npos; copied = at + from.size())
+    out.append(text, copied, at - copied).append(to);
+  text = out.append(text, copied);
 }
 
 std::string shell_quote(const std::string& argument) {

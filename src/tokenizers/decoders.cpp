@@ -3,21 +3,13 @@
 #include <algorithm>
 #include <charconv>
 
+#include "src/text/strings.h"
 #include "src/tokenizers/bytes_alphabet.h"
 #include "src/tokenizers/normalizers.h"
 #include "src/tokenizers/unicode.h"
 
 namespace sy {
 namespace {
-
-// Returns a token with each occurrence of `from` replaced, in linear time.
-std::string replaced(std::string_view token, std::string_view from, std::string_view to) {
-  std::string out;
-  std::size_t copied = 0;
-  for (std::size_t at; (at = token.find(from, copied)) != token.npos; copied = at + from.size())
-    out.append(token, copied, at - copied).append(to);
-  return out.append(token, copied);
-}
 
 Decoder bytes_of_characters(const Json&) {
   return [](DecodedTokens& x) {
@@ -51,8 +43,7 @@ Decoder marks_to_blanks(const Json& component) {
   if (mark.empty()) bad_component("the replacement is empty");
   return [=](DecodedTokens& x) {
     // The first token loses all its marks, not only the prepended one, as in `tokenizers`.
-    for (std::string& token : x.tokens)
-      token = replaced(token, mark, &token == x.tokens.data() && prepended ? "" : " ");
+    for (std::string& token : x.tokens) replace_all(token, mark, &token == x.tokens.data() && prepended ? "" : " ");
   };
 }
 
@@ -64,14 +55,7 @@ Decoder replace_in_tokens(const Json& component) {
       matches.clear();
       // Otherwise the token has incomplete characters.
       if (as_utf8(token) == token) pattern.find(token, matches);
-      std::string replaced;
-      std::size_t copied = 0;
-      for (const Match& match : matches) {
-        replaced.append(token, copied, match.begin - copied).append(content);
-        check_output_size(made + replaced.size(), x.most);
-        copied = match.end;
-      }
-      token = replaced.append(token, copied);
+      token = replace_matches(token, matches, content, x.most, made);
       check_output_size(made += token.size(), x.most);
     }
   };
@@ -95,7 +79,7 @@ Decoder strip_tokens(const Json& component) {
 Decoder bpe_decoder(const Json& component) {
   return [suffix = value_of<std::string>(component, "suffix")](DecodedTokens& x) {
     if (suffix.empty()) return;
-    for (std::string& token : x.tokens) token = replaced(token, suffix, &token == &x.tokens.back() ? "" : " ");
+    for (std::string& token : x.tokens) replace_all(token, suffix, &token == &x.tokens.back() ? "" : " ");
   };
 }
 

@@ -61,18 +61,12 @@ Normalizer replace(const Json& component) {
     std::vector<Match> matches;
     pattern.find(x.text, matches);
     if (matches.empty()) return;
-    std::string replaced;
-    std::size_t copied = 0;
-    for (const Match& match : matches) {
-      replaced.append(x.text, copied, match.begin - copied).append(content);
-      check_output_size(replaced.size(), x.most);
-      copied = match.end;
-    }
+    std::string replaced = replace_matches(x.text, matches, content, x.most);
     // `tokenizers` maps a replacement of several characters to the last of them.
     const Match& front = matches.front();
     if (front.begin == 0 && front.end > 0 && (content.empty() || front.end > character_at(x.text, 0).size))
       x.first = false;
-    x.text = replaced.append(x.text, copied);
+    x.text = std::move(replaced);
   };
 }
 
@@ -112,6 +106,18 @@ constexpr Kind<Normalizer> normalizer_kinds[] = {
 
 Normalizer make_normalizer(const Json& component) {
   return make_step<NormalText>("normalizer", component, normalizer_kinds);
+}
+
+std::string replace_matches(std::string_view text, const std::vector<Match>& matches, std::string_view content,
+                            std::size_t most, std::size_t before) {
+  std::string replaced;
+  std::size_t copied = 0;
+  for (const Match& match : matches) {
+    replaced.append(text, copied, match.begin - copied).append(content);
+    check_output_size(before + replaced.size(), most);
+    copied = match.end;
+  }
+  return replaced.append(text, copied);
 }
 
 Regex pattern_of(const Json& component) {

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "src/tokenizers/component.h"
 #include "src/tokenizers/regex.h"
@@ -20,5 +22,10 @@ Normalizer make_normalizer(const Json& component);  // throws BadComponent, Json
 
 // Returns the pattern of Replace and Split: {"String": text} or {"Regex": expression}.
 Regex pattern_of(const Json& component);
+
+// Returns the text with `content` in place of each match. Throws InputError if this makes more than
+// `most` bytes, with the `before` bytes of other texts.
+std::string replace_matches(std::string_view text, const std::vector<Match>& matches, std::string_view content,
+                            std::size_t most, std::size_t before = 0);
 
 }  // namespace sy

@@ -12,8 +12,8 @@
 
 #include <algorithm>
 #include <bitset>
+#include <cstring>
 #include <memory>
-#include <vector>
 
 #include "kernels/check.h"
 #include "src/tokenizers/newer_characters.h"
@@ -89,6 +89,26 @@ std::string as_utf8(std::string_view bytes) {
       text.append(bytes, static_cast<std::size_t>(begin), static_cast<std::size_t>(at - begin));
   }
   return text;
+}
+
+std::optional<Index> invalid_utf8(std::string_view text) {
+  const auto* data = reinterpret_cast<const std::uint8_t*>(text.data());
+  const auto size = static_cast<Index>(text.size());
+  for (Index at = 0; at < size;) {
+    std::uint64_t eight;
+    if (at + Index{sizeof eight} <= size) {  // most text is ASCII
+      std::memcpy(&eight, data + at, sizeof eight);
+      if ((eight & 0x8080808080808080) == 0) {
+        at += Index{sizeof eight};
+        continue;
+      }
+    }
+    const Index begin = at;
+    UChar32 code;
+    U8_NEXT(data, at, size, code);
+    if (code < 0) return begin;
+  }
+  return std::nullopt;
 }
 
 bool is_white_space(char32_t c) {

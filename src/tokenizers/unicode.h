@@ -1,6 +1,6 @@
 // Functions on characters: UTF-8, the classes that tokenizers use, and normal forms. Based on ICU.
 //
-// Texts are well-formed UTF-8, except in as_utf8.
+// Texts are well-formed UTF-8, except in as_utf8 and invalid_utf8.
 //
 // Token ids must not depend on the Unicode version of the system's libraries, and must be those of
 // Hugging Face's `tokenizers`. Its tables are of several versions: Unicode 16 in expressions and
@@ -11,9 +11,12 @@
 // newer than PCRE2 is an error. Grapheme clusters (Precompiled) are those of ICU.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "kernels/types.h"
 
 namespace sy {
 
@@ -37,6 +40,9 @@ void for_each_character(std::string_view text, const Visit& visit) {
 // Converts any bytes to UTF-8. Each maximal subpart of an ill-formed sequence becomes U+FFFD
 // (Unicode 15, section 3.9).
 std::string as_utf8(std::string_view bytes);
+// Returns the offset of the first byte that is not well-formed UTF-8 (Unicode 15, table 3-7). Empty
+// if all are.
+std::optional<Index> invalid_utf8(std::string_view text);
 
 bool is_white_space(char32_t c);  // White_Space
 bool is_numeric(char32_t c);      // category N of Unicode 17

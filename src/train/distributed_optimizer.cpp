@@ -22,8 +22,7 @@ DistributedOptimizer::DistributedOptimizer(const Mesh& mesh, ParamStore& store)
     const GroupLayout& layout = store.layout().groups[g];
     Group& group =
         groups_.emplace_back(Group{layout, store.buffers(g), mesh.over(layout.axes), update_rule(layout.optimizer)});
-    if (group.rule.granularity() == ShardGranularity::matrices)
-      group.matrices = std::make_unique<MatrixUpdate>(store, g, mesh.world());
+    if (group.rule.matrix_rule) group.matrices = std::make_unique<MatrixUpdate>(store, g, mesh.world());
     for (const ParamSlice& p : layout.slices)
       for (int d = 0; d < p.spec->shape.size(); ++d)
         if (p.spec->split[d] == Axis::tp && num_replicas(p.spec->shape[d], mesh.layout.tp) > 1)
@@ -149,9 +148,8 @@ void DistributedOptimizer::update(const Config::Train& train) {
   device_.graph_region("update of matrices", [&] {
     for (const Group& group : groups_)
       if (group.matrices)
-        for_owned(group, train, [&](const UpdateOperands& operands) {
-          group.rule.matrix_rule->apply(device_, operands, operands.gradient);
-        });
+        for_owned(group, train,
+                  [&](const UpdateOperands& operands) { apply_direction(device_, operands, operands.gradient); });
     finish_update();
   });
 }
@@ -167,7 +165,7 @@ void DistributedOptimizer::for_owned(const Group& group, const Config::Train& tr
     const bool rounded = b.master.view().present();
     std::vector<View> state;
     for (const Tensor& tensor : b.state) state.push_back(tensor.view().rows(at, n));
-    f({.train = train,
+    f({.hyperparameters = train,
        .decays = range.slice->spec->decays,
        .clip_coefficient = clip_coefficient_,
        .step_scalars = step_scalars_,

@@ -15,8 +15,7 @@ MemoryPlan plan_parameters(const std::vector<ParamSpec>& specs, DType dtype, con
   const Index master = dtype == DType::f32 ? 0 : flat.owned_elements();
   Index optimizer = (flat.state_elements() + master) * 4;
   for (std::size_t g = 0; g < flat.groups.size(); ++g)
-    if (const UpdateRule& rule = update_rule(flat.groups[g].optimizer);
-        rule.granularity() == ShardGranularity::matrices)
+    if (const UpdateRule& rule = update_rule(flat.groups[g].optimizer); rule.matrix_rule)
       optimizer += matrix_exchange(specs, layout, rank, g).bytes(rule);
   return {.weights = flat.elements() * size_of(dtype), .gradients = flat.elements() * 4, .optimizer = optimizer};
 }

@@ -65,15 +65,6 @@ std::string missing_lines_text(const MissingSteps& missing) {
   return fmt::format("lacks {}: these numbers are lost, and nothing else is", missing.text());
 }
 
-// Returns the parent of a process; 0 if it is unknown.
-pid_t parent_of(pid_t process) {
-  std::ifstream stat(fmt::format("/proc/{}/stat", process));
-  std::string line;  // "PID (NAME) STATE PARENT ..."; a name may have any characters
-  std::getline(stat, line);
-  const auto name_end = line.rfind(") ");
-  return name_end == line.npos ? 0 : std::atoi(line.c_str() + std::min(line.size(), name_end + 4));
-}
-
 // Returns the process whose streams show where this process's output ends; 0 means this process.
 // Otherwise it is the launcher, or launch/mpirun.sh, which started the launcher and filters its
 // standard error.
@@ -170,9 +161,11 @@ void MetricsFile::write(const StepMetrics& m, const ExpertCounts* experts, const
                {"grad_norm", m.grad_norm},
                {"step_seconds", m.step_seconds},
                {"tokens_per_second", m.tokens_per_second},
-               {"time", utc_text(now)},
-               {"routed", m.routed},
-               {"dropped", m.dropped}};
+               {"tflops_per_second_per_rank", m.tflops_per_second_per_rank}};
+  if (m.mfu) line["mfu"] = *m.mfu;
+  line["time"] = utc_text(now);
+  line["routed"] = m.routed;
+  line["dropped"] = m.dropped;
   if (experts) line["experts"] = {{"routed", experts->routed}, {"dropped", experts->dropped}};
   if (!validation.empty()) {
     const auto score_json = [](const DomainScore& s) {

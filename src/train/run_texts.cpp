@@ -3,40 +3,23 @@
 #include <errno.h>
 #include <fmt/format.h>
 
-#include <fstream>
-#include <iterator>
-
 #include "dist/device_comm.h"
 #include "dist/runtime.h"
 #include "src/build_info.h"
 #include "src/io/manifest.h"
 #include "src/model/rope.h"
+#include "src/provenance/provenance.h"
 #include "src/text/numbers.h"
 #include "src/text/strings.h"
 #include "src/text/table.h"
 
 namespace sy {
-namespace {
-
-// Returns the command line of this process, quoted for a shell.
-std::string command_line() {
-  std::ifstream file("/proc/self/cmdline", std::ios::binary);
-  std::string text(std::istreambuf_iterator<char>(file), {}), out;
-  for (std::size_t at = 0; at < text.size();) {
-    const std::string argument = text.c_str() + at;
-    out += (out.empty() ? "" : " ") + shell_quote(argument);
-    at += argument.size() + 1;
-  }
-  return out;
-}
-
-}  // namespace
 
 std::string start_text(const Config& config, int ranks) {
   const BuildInfo& build = build_info();
   return fmt::format("== {} switchyard {}{} on {}, layout {}: {}\n", utc_now(true), build.version,
-                     build.commit.empty() ? "" : " " + build.commit.substr(0, 12), host_name(),
-                     config.layout(ranks).str(), one_line(command_line()));
+                     build.commit.empty() ? "" : " " + build.commit.substr(0, 12) + (build.dirty ? "-dirty" : ""),
+                     host_name(), config.layout(ranks).str(), one_line(command_line_text()));
 }
 
 std::string training_summary(const Config& config, const Dataset& dataset, const SampleStream& samples,

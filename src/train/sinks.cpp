@@ -207,8 +207,10 @@ double number_of(const Json& value) {
 std::vector<Scalar> all_columns(const MetricsSinks& options) {
   Json line = Json::object();
   for (const char* name : {"tokens", "loss", "aux_loss", "z_loss", "lr", "grad_norm", "step_seconds",
-                           "tokens_per_second", "routed", "dropped"})
+                           "tokens_per_second", "tflops_per_second_per_rank"})
     line[name] = 0;
+  if (options.mfu) line["mfu"] = 0;
+  for (const char* name : {"routed", "dropped"}) line[name] = 0;
   const std::vector<Json> layers(options.layers.size(), Json::array({Json(1)}));
   if (!layers.empty()) line["experts"] = {{"routed", layers}, {"dropped", layers}};
   const Json score{{"loss", 0}, {"bits_per_byte", 0}};

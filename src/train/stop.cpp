@@ -42,7 +42,25 @@ void on_stop_signal(int signal) {
   requested_signal = signal;
 }
 
+bool interrupt_was_ignored = false, hangup_was_ignored = false;
+
+bool is_ignored(int signal) {
+  struct sigaction action {};
+  return sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
+}
+
+// Functions of this section run before the constructors of shared libraries.
+[[gnu::section(".preinit_array"), gnu::used]] void (*const record_ignored_signals)() = [] {
+  interrupt_was_ignored = is_ignored(SIGINT);
+  hangup_was_ignored = is_ignored(SIGHUP);
+};
+
 }  // namespace
+
+void restore_ignored_signals() {
+  if (interrupt_was_ignored) std::signal(SIGINT, SIG_IGN);
+  if (hangup_was_ignored) std::signal(SIGHUP, SIG_IGN);
+}
 
 void install_stop_handlers() {
   // A step may take long, so the user gets an answer. Under a launcher, all ranks would print it.

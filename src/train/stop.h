@@ -9,6 +9,9 @@ namespace sy {
 
 inline constexpr int stopped_exit_code = 3;
 
+// Ignores SIGINT and SIGHUP if they were ignored when the process began (nohup). Call it first of
+// all: UCX, a library of MPI, installs a handler of SIGHUP when it is loaded.
+void restore_ignored_signals();
 // Installs handlers: from now on SIGUSR1, SIGINT, SIGTERM and SIGHUP request a stop. SIGINT and
 // SIGHUP stay ignored if they were (nohup). Call it first of all: mpirun forwards signals from its
 // start, long before MPI is initialised.

@@ -13,6 +13,7 @@
 #include "src/train/distributed_optimizer.h"
 #include "src/train/memory.h"
 #include "src/train/metrics.h"
+#include "src/train/performance.h"
 
 namespace sy {
 
@@ -69,9 +70,12 @@ class Trainer {
 
 // Options of `switchyard train`.
 struct RunOptions {
-  bool quiet = false;    // prints only the last step, warnings and errors
+  // Prints only the last step, the line `performance:`, warnings and errors.
+  bool quiet = false;
   bool dry_run = false;  // checks and describes the training, and writes nothing
   int ranks = 0;         // of a dry run; 0 means those of the world
+  MachinePeak peak;      // of the machine of run.machine
+  Json provenance = {};  // record of this call (src/provenance/provenance.h); may be null
   // The machine of a dry run: its name, and a function that returns a rank's memory needs there.
   // Empty if it is this machine. machine_memory throws InputError if the machine has less memory
   // for a rank. vocab: rows of the embedding.

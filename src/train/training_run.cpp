@@ -9,6 +9,8 @@
 #include "src/data/run_tokenizer.h"
 #include "src/io/manifest.h"
 #include "src/io/trace.h"
+#include "src/params/costs.h"
+#include "src/provenance/provenance.h"
 #include "src/text/numbers.h"
 #include "src/text/strings.h"
 #include "src/text/table.h"
@@ -50,6 +52,8 @@ TrainingRun::TrainingRun(Comm& world, const Config& config, const RunOptions& op
   state_.dataset_digest = dataset_.digest();
   state_.tokenizer = to_text(tokenizers_of(dataset_));
   state_.unicode_versions = dataset_.unicode_versions();
+  if (!options.provenance.is_null())
+    state_.provenance = with_inputs(options.provenance, state_.config, state_.dataset_digest).dump();
   state_.layout = layout.str();
   state_.experts.layers = engine_.model().moe_layers();
   state_.experts.experts = config.moe.experts;
@@ -107,13 +111,19 @@ int TrainingRun::train() {
   const Index first = trainer_.steps_done() + 1;
   int stop = signal_everywhere();
   RoutingWarnings routing_warnings(trainer_.steps_done(), state_.experts.layer_ids);
-  StepTrace step_trace(world_, dir_ / "trace", config_.log.trace_first, config_.log.trace_steps);
+  MachinePeak peak = options_.peak;
+  if (!mfu_problem_.empty()) peak.flops = 0;
+  PerformanceMeter meter(world_, model_costs(config_, engine_.vocab()).flops_per_token, peak);
+  StepTrace step_trace(world_, dir_ / "trace", config_.log.trace_first, config_.log.trace_steps,
+                       parse_record(state_.provenance));
   while (!stop && !stop_early && trainer_.steps_done() < config_.train.steps) {
     // Waiting for other ranks after the passes belongs to this step as well.
     const ScopedStep scoped_step(world_.rank_context(), trainer_.steps_done() + 1);
     const double begin = program_seconds();
     step_trace.begin_step(trainer_.steps_done() + 1);
-    const StepResult result = step_or_advice();
+    meter.begin_step();
+    StepResult result = step_or_advice();
+    meter.end_step(config_.train.global_batch * config_.model.seq_len, result.metrics);
     const Index step = trainer_.steps_done();
     step_trace.end_step(step);
     const bool log = step % config_.run.log_every == 0 || step == config_.train.steps;
@@ -144,15 +154,18 @@ int TrainingRun::train() {
   }
   step_trace.end_step(trainer_.steps_done(), true);
   progress_.clear();
-  if (trainer_.steps_done() == config_.train.steps || stop_early) {
-    if (stop_early) print(early_stop_text());
-    report_end(first);
-    return 0;
-  }
-  print(
-      fmt::format("stopped at step {} as {} asked; continue with --run.resume=true", trainer_.steps_done(),
-                  stop == time_is_over ? fmt::format("run.max_hours = {}", config_.run.max_hours) : signal_name(stop)));
-  return stopped_exit_code;
+  const std::optional<Performance> performance = meter.gather(memory_peak());
+  if (performance && !options_.quiet)
+    print(performance_text(*performance, config_.run.machine, mfu_problem_, validation_seconds_, save_seconds_));
+  const bool complete = trainer_.steps_done() == config_.train.steps || stop_early;
+  if (stop_early) print(early_stop_text());
+  if (complete && trainer_.steps_done() >= first) report_end(first);
+  if (!complete)
+    print(fmt::format(
+        "stopped at step {} as {} asked; continue with --run.resume=true", trainer_.steps_done(),
+        stop == time_is_over ? fmt::format("run.max_hours = {}", config_.run.max_hours) : signal_name(stop)));
+  if (performance) print(performance_line(*performance));
+  return complete ? 0 : stopped_exit_code;
 }
 
 TrainingRun::ValidationOutcome TrainingRun::record_validation(Index step, const std::vector<DomainScore>& scores) {
@@ -231,7 +244,8 @@ Index TrainingRun::checkpoint_before_trouble() {
 }
 
 MetricsSinks TrainingRun::sinks() const {
-  MetricsSinks sinks{config_.log, state_.experts.layer_ids, {}};
+  MetricsSinks sinks{
+      .enabled = config_.log, .layers = state_.experts.layer_ids, .domains = {}, .mfu = mfu_problem_.empty()};
   if (config_.train.validate_every > 0)
     for (const Domain& d : dataset_.domains()) sinks.domains.push_back(d.name);
   return sinks;
@@ -248,6 +262,7 @@ std::vector<DomainScore> TrainingRun::validate(Index step) {
   const std::vector<DomainScore> scores = evaluate(engine_, dataset_, options, [](Index, Index) {});
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - started;
   progress_.pause(took.count(), t.validate_every);
+  validation_seconds_ += took.count();
   return scores;
 }
 
@@ -255,6 +270,7 @@ void TrainingRun::announce() {
   if (!is_first_rank()) return;
   const Layout& layout = engine_.mesh().layout;
   print(all_config_warnings(config_, layout, samples_));
+  if (!config_.run.machine.empty() && !mfu_problem_.empty()) warn_once("MFU will be unknown: " + mfu_problem_);
   if (options_.quiet) return;
   const MemoryPlan memory = plan_memory(config_, engine_.vocab(), layout, 0, engine_.device(), engine_.slots());
   print(training_summary(config_, dataset_, samples_, layout, memory, engine_.device().describe(), library_bytes_));
@@ -281,14 +297,16 @@ void TrainingRun::save() {
   const PhaseGuard saving(world_.rank_context(), {"save of a checkpoint", -1, "", state_.step});
   for (const std::string& warning : save_checkpoint(world_, dir_, state_, engine_.store(), retained))
     warn_once(warning);
-  time_limit_.add_save(progress_.elapsed() - begin);
+  const double seconds = progress_.elapsed() - begin;
+  time_limit_.add_save(seconds);
+  save_seconds_ += seconds;
   if (!options_.quiet)
     print(fmt::format("saved     {} in {}", (checkpoints_of(dir_) / step_name(state_.step)).string(),
-                      seconds_text(progress_.elapsed() - begin)));
+                      seconds_text(seconds)));
 }
 
 void TrainingRun::report_end(Index first) {
-  if (!is_first_rank() || options_.quiet || trainer_.steps_done() < first) return;
+  if (!is_first_rank() || options_.quiet) return;
   RunEnd end;
   end.run = dir_;
   end.first_step = first;
@@ -299,6 +317,16 @@ void TrainingRun::report_end(Index first) {
   end.has_experts = config_.moe.experts > 0;
   end.can_generate = !state_.tokenizer.empty();
   print(end_text(end));
+}
+
+MemoryPeak TrainingRun::memory_peak() {
+  MemoryPeak peak{.host = resident_memory_peak()};
+  if (engine_.device().on_host()) return peak;
+  const Mesh& mesh = engine_.mesh();
+  peak.device = library_bytes_ + engine_.scratch().peak() + engine_.store().packed_weights().bytes() +
+                plan_parameters(engine_.store().specs(), config_.dtype(), mesh.layout, world_.rank()).parameters();
+  for (Index slot = 0; slot < engine_.slots(); ++slot) peak.device += engine_.saved(slot).peak();
+  return peak;
 }
 
 }  // namespace sy

@@ -47,6 +47,8 @@ class TrainingRun {
   // Starts a new run folder, or continues one and returns true. Also sets the weights and the state
   // of training. Overwrites nothing of an older run. Throws CollectiveError. Collective.
   bool prepare_folder();
+  // Appends the record of this start to RUN/provenance.jsonl. On the first rank.
+  void record_start() const;
   // Copies the tokenizer to the run folder. `from`: the checkpoint that training starts from; empty
   // if there is none. If that run has a copy of the same tokenizer, it is preferred, since it has
   // more companion files.
@@ -106,9 +108,10 @@ class TrainingRun {
   }
   // Writes a checkpoint. Collective.
   void save();
-  // Prints the path of the result and possible next commands, unless this start made no step.
-  // first: the first step of this start.
+  // Prints the path of the result and possible next commands. first: the first step of this start.
   void report_end(Index first);
+  // The most memory that this rank has had.
+  MemoryPeak memory_peak();
 
   Comm& world_;
   RunOptions options_;
@@ -128,6 +131,9 @@ class TrainingRun {
   LossRise rise_;
   bool losses_known_ = true;  // false: metrics.jsonl lacks LossRise::window losses or more in a row
   std::set<std::string> warned_;
+  // Why the MFU is unknown; empty if it is known.
+  const std::string mfu_problem_ = mfu_problem(options_.peak, engine_.device().name(), config_.dtype());
+  double validation_seconds_ = 0, save_seconds_ = 0;  // of this start
   ProgressLine progress_{config_.train.steps, config_.run.log_every};
   std::optional<FolderLock> lock_;  // on the first rank
   const Index library_bytes_;

@@ -8,6 +8,7 @@
 #include "src/data/run_tokenizer.h"
 #include "src/families/export.h"
 #include "src/io/manifest.h"
+#include "src/provenance/provenance.h"
 #include "src/system/files.h"
 #include "src/text/strings.h"
 #include "src/train/run_texts.h"
@@ -80,8 +81,20 @@ bool TrainingRun::prepare_folder() {
     attach_console_log(open_for_writing(dir_ / "train.log", "a"), start_text(config_, world_.size()));
     remove_unfinished(dir_ / "config.ini");  // the lock is held: no other process writes one
     write_file(dir_ / "config.ini", to_ini(config_));
+    record_start();
   });
   return resumed;
+}
+
+void TrainingRun::record_start() const {
+  if (state_.provenance.empty()) return;
+  const fs::path file = dir_ / provenance_name;
+  std::error_code error;
+  const std::string earlier = fs::exists(file, error) ? read_file(file) : "";
+  Json line{{"first_step", trainer_.steps_done() + 1}};
+  const Json record = parse_record(state_.provenance);
+  for (const Json::Member& member : record.members()) line.append(member.name, member.value);
+  write_file(file, earlier + json_text(line, -1));
 }
 
 void TrainingRun::store_own_tokenizer(const fs::path& from) const {

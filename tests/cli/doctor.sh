@@ -77,7 +77,7 @@ expect_output "cannot write in /proc: "
 expect_exit 1 limited -f 1000 "$switchyard" doctor --dir runs
 expect_output ": File too large"
 [[ -z $(ls -A runs) ]] || die "something is left of what could not be written"
-expect_exit 1 start 2 bash -c 'cd own$OMPI_COMM_WORLD_RANK && exec "$@"' - "$switchyard" doctor
+expect_exit 1 start 2 bash -c 'cd own${OMPI_COMM_WORLD_RANK:-$PMI_RANK} && exec "$@"' - "$switchyard" doctor
 expect_output "what rank 0 writes in $work/own1 is not seen by rank 1 on $(uname -n): let run.dir"
 if [[ $(stat -f -c %T /dev/shm) == tmpfs && -w /dev/shm ]]; then
   expect_exit 1 "$switchyard" doctor --dir /dev/shm

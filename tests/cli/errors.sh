@@ -34,7 +34,7 @@ exec "$@"
 SH
 for n in 1 3; do
   # With tcp, since shared memory would use files, too.
-  expect_exit 1 env OMPI_MCA_btl=self,tcp "$root/launch/mpirun.sh" "$n" bash small-disk "$switchyard" train config.ini --run.resume=true
+  expect_exit 1 env OMPI_MCA_btl=self,tcp MPIR_CVAR_NOLOCAL=1 UCX_TLS=self,tcp "$root/launch/mpirun.sh" "$n" bash small-disk "$switchyard" train config.ini --run.resume=true
   [[ $(grep -c '^switchyard: cannot write.* lower run.keep = 3' "$work/.err") -eq 1 ]] || die "not exactly one error on $n ranks"
   expect_ok "$switchyard" inspect run --verify
   expect_output "step-00000004: OK"
@@ -45,7 +45,7 @@ expect_output "(step 4)"
 
 # If a rank is killed, the run ends; the other ranks do not wait for it.
 cat >with-pid <<'SH'
-echo $$ >pid-$OMPI_COMM_WORLD_RANK
+echo $$ >pid-${OMPI_COMM_WORLD_RANK:-$PMI_RANK}
 exec "$@"
 SH
 "$root/launch/mpirun.sh" 3 bash with-pid "$switchyard" train config.ini --run.dir=killed --train.steps=1000000 \

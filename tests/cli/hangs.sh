@@ -23,7 +23,7 @@ sed -i 's/^experts = 4/experts = 6/' config.ini
 # If ranks share a GPU, NCCL must treat them as ranks on different machines.
 cat >rank.sh <<'SH'
 #!/usr/bin/env bash
-NCCL_HOSTID=$OMPI_COMM_WORLD_RANK exec "$@"
+NCCL_HOSTID=${OMPI_COMM_WORLD_RANK:-$PMI_RANK} exec "$@"
 SH
 chmod +x rank.sh
 
@@ -32,7 +32,7 @@ pid_of() {  # RUN RANK
   local process
   for process in /proc/[0-9]*; do  # skips processes that end meanwhile
     grep -zqxF -e "--run.dir=$work/$1" "$process/cmdline" 2>/dev/null || continue
-    grep -zqxF "OMPI_COMM_WORLD_RANK=$2" "$process/environ" 2>/dev/null || continue
+    grep -zqxE "(OMPI_COMM_WORLD|PMI)_RANK=$2" "$process/environ" 2>/dev/null || continue
     echo "${process#/proc/}"
     return
   done
@@ -64,7 +64,7 @@ ended_within() {  # RUN SECONDS
     while [[ -d /proc/$pid ]] && ((SECONDS < $2)); do sleep 0.1; done
     [[ ! -d /proc/$pid ]] || die "process $pid of $1 goes on"
   done
-  err=$(cat "$1.err")
+  err=$(cat "$1.err") out=$(cat "$1.out")
 }
 limit=$((2 * seconds + 15))  # on busy machines, too
 says() { grep -qE "$1" <<<"$err" || die "not a word of '$1' in: $err"; }
@@ -83,17 +83,20 @@ launch killed
 kill -KILL "${ranks[2]}"
 ended_within killed $limit
 [[ $code -ne 0 ]] || die "exit code 0"
-says "rank 2 with PID [0-9]+ on node $host exited on signal 9"
+names_killed_rank 2 || die "mpirun does not name the killed rank: $err"
 
-# If the launcher does not end the other ranks, they end themselves and print their phase.
-export OMPI_MCA_orte_enable_recovery=1
-launch outlived
-unset OMPI_MCA_orte_enable_recovery
-kill -KILL "${ranks[2]}"
-ended_within outlived $limit
-says "^switchyard: rank [01] on $host has waited [0-9.]+ s in .*step [0-9]+ for an? [a-z-]+ with ranks? "
-says "^  rank 2 on $host does not answer: it was stopped or killed"
-[[ $err != *"rank 0 on $host does not answer"* && $err != *"rank 1 on $host does not answer"* ]] || die "blames others: $err"
+# If the launcher does not end the other ranks, they end themselves and print their phase. Only Open
+# MPI has a variable for it.
+if [[ $mpi == openmpi ]]; then
+  export OMPI_MCA_orte_enable_recovery=1
+  launch outlived
+  unset OMPI_MCA_orte_enable_recovery
+  kill -KILL "${ranks[2]}"
+  ended_within outlived $limit
+  says "^switchyard: rank [01] on $host has waited [0-9.]+ s in .*step [0-9]+ for an? [a-z-]+ with ranks? "
+  says "^  rank 2 on $host does not answer: it was stopped or killed"
+  [[ $err != *"rank 0 on $host does not answer"* && $err != *"rank 1 on $host does not answer"* ]] || die "blames others: $err"
+fi
 
 launch suspended
 kill -STOP "${ranks[@]}"

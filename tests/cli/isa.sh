@@ -7,7 +7,7 @@ unset SWITCHYARD_ISA
 # Starts ranks, of which the last one uses the narrowest set, as on an older node.
 cat >last_narrow.sh <<'SH'
 #!/usr/bin/env bash
-[[ $((OMPI_COMM_WORLD_RANK + 1)) != "$OMPI_COMM_WORLD_SIZE" ]] || export SWITCHYARD_ISA=$NARROW
+[[ $((${OMPI_COMM_WORLD_RANK:-$PMI_RANK} + 1)) != "${OMPI_COMM_WORLD_SIZE:-$PMI_SIZE}" ]] || export SWITCHYARD_ISA=$NARROW
 exec "$@"
 SH
 chmod +x last_narrow.sh

@@ -70,9 +70,9 @@ expect_output "13 of the rows were measured by earlier calls"
 
 # One rank is started by launch/mpirun.sh too, with the same settings as several.
 mkdir bin
-printf '#!/bin/sh\necho "$*" >>%s/calls\nexec %s "$@"\n' "$work" "$(command -v mpirun)" >bin/mpirun
+printf '#!/bin/sh\necho "$*" >>%s/calls\nexec %s "$@"\n' "$work" "$(command -v "$mpiexec")" >bin/mpirun
 chmod +x bin/mpirun
-PATH=$work/bin:$PATH expect_ok "$switchyard" scale config.ini --ranks 1 --own-routing-only --steps 1 --warm-up 0 --repeats 1 \
+SWITCHYARD_MPIEXEC=$work/bin/mpirun expect_ok "$switchyard" scale config.ini --ranks 1 --own-routing-only --steps 1 --warm-up 0 --repeats 1 \
   --output alone
 grep -q -e '-np 1 ' calls || die "one rank is not started by mpirun.sh: $(cat calls)"
 

@@ -4,6 +4,7 @@
 # argument is the backend (default: cpu). Exit code 77 with the reason if there are no namespaces.
 source "$2/tests/cli/lib/lib.sh"
 backend=${3:-cpu}
+[[ $mpi == openmpi ]] || skip "this test starts ranks with options of Open MPI"
 [[ $(id -u) -eq 0 ]] || skip "network namespaces need root"
 for program in ip unshare nsenter mpirun; do command -v $program >/dev/null || skip "there is no $program: apt-get install iproute2 util-linux"; done
 

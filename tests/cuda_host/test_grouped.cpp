@@ -32,9 +32,10 @@ class GroupedTest : public HostTest {
   static constexpr Index experts = 5, rows = 40, n = 8, q = 16, mean = rows / experts * n * q;
   const std::int32_t offsets[experts + 1] = {0, 0, 8, 8, 11, rows};
   View values(Shape shape, int seed) {
-    std::vector<float> x(static_cast<std::size_t>(shape.elements()));
-    for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>((i + 1) * 7919 * seed % 1000) / 500 - 1;
-    return upload(x).reshape(shape);
+    std::vector<float> drawn(static_cast<std::size_t>(shape.elements()));
+    for (std::size_t i = 0; i < drawn.size(); ++i)
+      drawn[i] = static_cast<float>((i + 1) * 7919 * seed % 1000) / 500 - 1;
+    return upload(drawn).reshape(shape);
   }
   View x, w, dy;
   GroupOffsets groups;

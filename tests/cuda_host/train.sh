@@ -33,7 +33,7 @@ INI
 # Runs ranks that share a card. NCCL must take them to be on different machines.
 cat >shared_card.sh <<'SH'
 #!/usr/bin/env bash
-NCCL_HOSTID=$OMPI_COMM_WORLD_RANK exec "$@"
+NCCL_HOSTID=${OMPI_COMM_WORLD_RANK:-$PMI_RANK} exec "$@"
 SH
 chmod +x shared_card.sh
 loss() { sed -n 's/.*"step":'"$2"',.*"loss":\([0-9.]*\).*/\1/p' "$1/metrics.jsonl"; }
@@ -74,7 +74,7 @@ expect_error "run.backend = cuda" env CUDA_VISIBLE_DEVICES= "$on_cuda" train con
 # If only some ranks have a device, all ranks end with one error.
 cat >one_without.sh <<'SH'
 #!/usr/bin/env bash
-[[ $OMPI_COMM_WORLD_RANK != 0 ]] || export CUDA_VISIBLE_DEVICES=
+[[ ${OMPI_COMM_WORLD_RANK:-$PMI_RANK} != 0 ]] || export CUDA_VISIBLE_DEVICES=
 exec "$@"
 SH
 chmod +x one_without.sh

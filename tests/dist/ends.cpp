@@ -49,9 +49,7 @@ void fill_address_space() {
 
 // Stops the last rank or fills its address space, if the environment names this MPI function.
 void inject(std::string_view function) {
-  if (std::atoi(environment("OMPI_COMM_WORLD_RANK").data()) + 1 !=
-      std::atoi(environment("OMPI_COMM_WORLD_SIZE").data()))
-    return;
+  if (const sy::LaunchedRank mine = sy::launched_rank(); mine.rank + 1 != mine.size) return;
   if (function == environment("ENDS_STOP")) raise(SIGSTOP);
   if (function == environment("ENDS_MEMORY")) fill_address_space();
 }

@@ -19,8 +19,6 @@
 namespace sy::test {
 namespace {
 
-namespace ref = reference;
-
 struct Case {
   Index B, S, H, K, hd;  // S queries
   bool causal = true;
@@ -187,7 +185,7 @@ class Attention : public testing::TestWithParam<Target> {
       omp_set_num_threads(before);
       return {out.values(), lse.values(), {}, {}, {}, {}, {}};
     }
-    run_test(*device, ops::AttentionBackward{.dout = d.view,
+    ops::run(*device, ops::AttentionBackward{.dout = d.view,
                                              .q = in.heads(0),
                                              .k = in.heads(1),
                                              .v = in.heads(2),
@@ -198,7 +196,7 @@ class Attention : public testing::TestWithParam<Target> {
                                              .dk = gradients.heads(1),
                                              .dv = gradients.heads(2)});
     if (desc.bias || desc.sinks)
-      run_test(*device, ops::AttentionBackwardLearned{.dout = d.view,
+      ops::run(*device, ops::AttentionBackwardLearned{.dout = d.view,
                                                       .q = in.heads(0),
                                                       .k = in.heads(1),
                                                       .v = in.heads(2),
@@ -265,7 +263,7 @@ class Attention : public testing::TestWithParam<Target> {
         std::copy(values.begin(), values.end(), host.begin() + margin);
       const Tensor exact = b.tensor(all.shape());
       b.to_device(host.data(), exact);
-      run_test(b, ops::Convert{.x = exact, .y = all});
+      ops::run(b, ops::Convert{.x = exact, .y = all});
     }
     std::vector<float> values() const {
       const Tensor exact = device.tensor(all.shape());
@@ -647,7 +645,7 @@ TEST_P(Attention, ReadsValuesFromColumnsOfKeys) {
     for (Index b = 0; b < c.B; ++b) host.push_back(static_cast<std::int32_t>(c.offset_of(b)));
     device->to_device(host.data(), offsets);
     const Heads keys = k.view();
-    run_test(*device, ops::AttentionForward{.q = q.view(),
+    ops::run(*device, ops::AttentionForward{.q = q.view(),
                                             .k = keys,
                                             .v = keys.columns(hd - vd, vd),
                                             .desc = c.desc({}, offsets.view()),

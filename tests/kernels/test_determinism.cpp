@@ -301,13 +301,13 @@ TEST_P(Determinism, PackedWeightsGiveTheSameBits) {
 
     std::vector<Tensor> forms;
     const auto form = [&](GemmPass pass) -> View {
-      const Index bytes = b.packed_weight_bytes(w.shape(), w.view().dtype(), pass);
+      const Index bytes = b.packed_weight_bytes(w.shape(), w.view().dtype(), pass, WeightFormat::native);
       return bytes > 0 ? forms.emplace_back(b.tensor({bytes}, DType::u8)).view() : View{};
     };
     Weight packed(w);
     const View output = form(GemmPass::fprop), input = form(GemmPass::dgrad);
-    packed.packed_fprop = output;
-    packed.packed_dgrad = input;
+    packed.packed_fprop.elements = output;
+    packed.packed_dgrad.elements = input;
     const auto pack = [&] {
       if (output) run(b, ops::PackWeight{.weight = w, .pass = GemmPass::fprop, .packed = output});
       if (input) run(b, ops::PackWeight{.weight = w, .pass = GemmPass::dgrad, .packed = input});
@@ -319,8 +319,9 @@ TEST_P(Determinism, PackedWeightsGiveTheSameBits) {
         all.resize(at + static_cast<std::size_t>(y.size_bytes()));
         b.to_host(y, all.data() + at);
       };
-      const auto form_of = [&](ConstView stack, Index e) {  // packed form of matrix e
-        return stack ? stack.rows(stack.dim(0) / experts * e, stack.dim(0) / experts) : ConstView{};
+      const auto form_of = [&](const PackedWeight& stack, Index e) {  // packed form of matrix e
+        const Index bytes = stack ? stack.elements.dim(0) / experts : 0;
+        return stack ? PackedWeight{.elements = stack.elements.rows(bytes * e, bytes)} : PackedWeight{};
       };
       const Tensor y = b.tensor({rows, n}, r.c), dx = b.tensor({rows, q}, r.c);
       run(b, ops::GroupedGemm{.x = x, .w = weight, .groups = groups, .y = y});

@@ -5,16 +5,6 @@
 namespace sy::test {
 namespace {
 
-// A packed weight has no values that a case could know. Determinism.PackedWeightsGiveTheSameBits
-// tests it.
-TEST(Operations, EachButPackWeightHasACase) {
-#define SY_EXPECT(Operation)                                                                             \
-  EXPECT_NE(tested_operations().count(ops::Operation::name) == 1, ops::Operation::name == "pack_weight") \
-      << "cases that call run_test with ops::" #Operation;
-  SY_OPERATIONS(SY_EXPECT)
-#undef SY_EXPECT
-}
-
 // A device without kernels.
 class Bare final : public Device {
  public:

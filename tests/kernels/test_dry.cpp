@@ -18,7 +18,7 @@
 #include "kernels/ops/heads.h"
 #include "kernels/ops/optimizer.h"
 #include "kernels/ops/route.h"
-#include "tests/reference.h"
+#include "src/numerics/reference/attention.h"
 
 namespace sy {
 namespace {

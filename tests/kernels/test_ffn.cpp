@@ -10,12 +10,11 @@
 #include "kernels/ops/gemm.h"
 #include "kernels/ops/grouped_gemm.h"
 #include "kernels/ops/permute.h"
+#include "src/numerics/cases/ffn.h"
 #include "tests/kernels/op_case.h"
 
 namespace sy::test {
 namespace {
-
-namespace ref = reference;
 
 class FfnOps : public DeviceOps {};
 INSTANTIATE_TEST_SUITE_P(Targets, FfnOps, testing::ValuesIn(targets), target_name);
@@ -25,111 +24,6 @@ constexpr FfnActivation ffn_kinds[] = {{Activation::silu, true, 1.3f},
                                        {Activation::gelu, true},
                                        {Activation::relu2, false},
                                        {Activation::silu_clamped, true, 1.702f, 0.7f}};
-
-// counts: number of rows of each expert; empty for a single matrix.
-struct FfnSizes {
-  std::vector<Index> counts;
-  Index rows, d, f;
-  bool stack() const { return !counts.empty(); }
-  Index experts() const { return std::max<Index>(1, std::ssize(counts)); }
-};
-const FfnSizes ffn_sizes[] = {{{}, 0, 3, 4},   {{}, 1, 1, 1},     {{}, 7, 5, 3},   {{}, 51, 6, 70},
-                              {{}, 9, 400, 6}, {{0, 0}, 0, 4, 5}, {{1}, 1, 9, 16}, {{0, 7, 0, 50, 1}, 58, 5, 17}};
-
-struct FfnCase : OpCase {
-  FfnActivation desc;
-  FfnSizes s;
-  Index width, tokens;
-  bool indexed;
-  std::vector<std::int32_t> host;
-
-  FfnCase(FfnActivation a, const FfnSizes& sizes, bool by_index)
-      : desc(a),
-        s(sizes),
-        width(a.gated ? 2 * sizes.f : sizes.f),
-        tokens(by_index ? 40 : sizes.rows),
-        indexed(by_index) {
-    note = fmt::format("activation {} {}", static_cast<int>(a.act), a.gated ? "gated" : "plain");
-    host.push_back(0);
-    for (Index n : s.counts) host.push_back(host.back() + static_cast<std::int32_t>(n));
-    if (s.stack()) in("offsets", {s.experts() + 1}, Numbers(host.begin(), host.end()), DType::i32);
-    if (indexed) in("index", {s.rows}, whole("index", {s.rows}, 0, tokens), DType::i32);
-    tolerance = gradient_tolerance = 2e-5;
-    bf16_tolerance = 0.1;  // products of large rounded values of h; FfnBits compares exactly
-  }
-  GroupOffsets groups() const { return s.stack() ? GroupOffsets{at("offsets"), host.data()} : GroupOffsets{}; }
-  Shape of_experts(Index rows, Index cols) const {
-    return s.stack() ? Shape{s.experts(), rows, cols} : Shape{rows, cols};
-  }
-  Numbers offsets() const {
-    return s.stack() ? Numbers(host.begin(), host.end()) : Numbers{0, static_cast<double>(s.rows)};
-  }
-  // Returns the rows of x ([tokens, d]) that the GEMM reads.
-  Numbers permuted(Values& v, const std::string& x) { return indexed ? ref::permute(s.d, v[x], v["index"]) : v[x]; }
-  Numbers activated(Values& v) { return ref::ffn_activation(desc, s.rows, s.f, v["h"], v["row_scale"]); }
-};
-
-struct FfnForward : FfnCase {
-  FfnForward(FfnActivation a, const FfnSizes& sizes, bool by_index, bool biased) : FfnCase(a, sizes, by_index) {
-    in("x", {tokens, s.d});
-    in("w", of_experts(width, s.d));
-    in_if(biased, "bias", s.stack() ? Shape{s.experts(), width} : Shape{width});
-    in_if(biased, "row_scale", {s.rows}, DType::f32);
-    out("h", {s.rows, width});
-    out("y", {s.rows, s.f});
-  }
-  void run(Device& b) override {
-    run_test(b, ops::FfnForward{.x = GatheredRows(at("x"), at("index")),
-                                .w = at("w"),
-                                .bias = at("bias"),
-                                .groups = groups(),
-                                .row_scale = at("row_scale"),
-                                .activation = desc,
-                                .h = at("h"),
-                                .y = at("y")});
-  }
-  void expect(Values& v) override {
-    v["h"] = ref::grouped_gemm(width, s.d, permuted(v, "x"), v["w"], offsets());
-    if (!v["bias"].empty()) v["h"] = ref::grouped_bias(width, 0, width, v["bias"], {}, offsets(), v["h"]);
-    v["y"] = activated(v);
-  }
-};
-
-struct FfnBackward : FfnCase {
-  FfnBackward(FfnActivation a, const FfnSizes& sizes, bool by_index, bool scaled) : FfnCase(a, sizes, by_index) {
-    Numbers h = normal("h", {s.rows, width});
-    for (double& x : h)
-      for (double corner : {0.0, static_cast<double>(desc.limit)})  // kinks of the function
-        if (std::abs(std::abs(x) - corner) < 0.01) x = 0.5;
-    // The gradient with respect to the activation's output is rounded.
-    if (compute == DType::bf16) gradient_tolerance = 0.01;
-    in("dout", {tokens, s.d});
-    in("w", of_experts(s.d, s.f));
-    in("h", {s.rows, width}, h);
-    in_if(scaled, "row_scale", {s.rows}, DType::f32);
-    out("dh", {s.rows, width});
-    out("y", {s.rows, s.f});
-    gradients = {{"dh", "h"}};
-    if (!scaled) return;
-    out("drow_scale", {s.rows}, DType::f32);
-    gradients.push_back({"drow_scale", "row_scale"});
-  }
-  void run(Device& b) override {
-    run_test(b, ops::FfnBackward{.dout = GatheredRows(at("dout"), at("index")),
-                                 .w = at("w"),
-                                 .groups = groups(),
-                                 .h = at("h"),
-                                 .row_scale = at("row_scale"),
-                                 .activation = desc,
-                                 .dh = at("dh"),
-                                 .drow_scale = at("drow_scale"),
-                                 .y = at("y")});
-  }
-  void expect(Values& v) override { v["y"] = activated(v); }
-  double loss(Values& v) override {
-    return ref::dot(permuted(v, "dout"), ref::grouped_gemm(s.d, s.f, activated(v), v["w"], offsets()));
-  }
-};
 
 template <class Case, class Check>
 void ffn_cases(const Device& device, const Check& check) {
@@ -227,12 +121,12 @@ TEST_P(FfnBits, EqualSeparateOperations) {
 
         Weight packed_up(up.view()), packed_down(down.view());
         Tensor up_form, down_form;
-        const auto pack = [&](Weight& w, GemmPass pass, Tensor& form, ConstView& to) {
-          const Index bytes = device->packed_weight_bytes(w.values.shape(), c(), pass);
+        const auto pack = [&](Weight& w, GemmPass pass, Tensor& form, PackedWeight& to) {
+          const Index bytes = device->packed_weight_bytes(w.values.shape(), c(), pass, WeightFormat::native);
           if (bytes == 0) return;
           form = device->tensor({bytes}, DType::u8);
           run(*device, ops::PackWeight{.weight = w.values, .pass = pass, .packed = form});
-          to = form;
+          to.elements = form;
         };
         pack(packed_up, GemmPass::fprop, up_form, packed_up.packed_fprop);
         pack(packed_down, GemmPass::dgrad, down_form, packed_down.packed_dgrad);

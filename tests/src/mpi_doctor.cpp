@@ -20,7 +20,7 @@ TEST(DoctorRanks, MeasuresClockDifferences) {
 
 TEST(DoctorRanks, ProbesASharedFolder) {
   const TempFolder own;
-  const std::string shared = gather(world(), own.path().string()).front();
+  const std::string shared = all_gather_texts(world(), own.path().string()).front();
   const FolderFacts facts = probe_folder(world(), shared, world().rank() == 0);
   EXPECT_EQ(facts.error, "");
   EXPECT_GE(facts.seen_after, 0);
@@ -41,7 +41,7 @@ TEST(DoctorRanks, ProbesAFolderPerRank) {
 
 TEST(DoctorRanks, ReportsAFolderMissingOnOneRank) {
   const TempFolder own;
-  const std::string shared = gather(world(), own.path().string()).front();
+  const std::string shared = all_gather_texts(world(), own.path().string()).front();
   const int last = world().size() - 1;
   const FolderFacts facts = probe_folder(world(), world().rank() == last ? shared + "/none" : shared, false, 50ms);
   world().barrier();

@@ -8,10 +8,10 @@
 #include <optional>
 
 #include "src/io/checkpoint.h"
+#include "src/numerics/reference/all.h"
 #include "src/params/values.h"
 #include "src/train/distributed_optimizer.h"
 #include "tests/mpi_world.h"
-#include "tests/reference.h"
 #include "tests/src/box_index.h"
 #include "tests/src/temp_folder.h"
 
@@ -19,6 +19,25 @@ namespace sy {
 namespace {
 
 using reference::Numbers;
+
+// The direction of Muon for one matrix x: [rows, columns].
+Numbers muon_direction(Index rows, Index columns, Numbers x) {
+  const Index n = std::min(rows, columns);
+  const bool tall = rows > columns;
+  const double norm = std::sqrt(reference::dot(x, x));
+  for (double& value : x) value /= norm + 1e-7;
+  for (int k = 0; k < 5; ++k) {
+    const Numbers square = reference::gemm({tall, !tall}, n, n, std::max(rows, columns), x, x);
+    Numbers polynomial = reference::gemm({}, n, n, n, square, square);
+    for (std::size_t i = 0; i < square.size(); ++i) polynomial[i] = -4.7750 * square[i] + 2.0315 * polynomial[i];
+    const Numbers product = tall ? reference::gemm({}, rows, columns, n, x, polynomial)
+                                 : reference::gemm({}, rows, columns, n, polynomial, x);
+    for (std::size_t i = 0; i < x.size(); ++i) x[i] = 3.4445 * x[i] + product[i];
+  }
+  const double scale = std::sqrt(std::max(1.0, static_cast<double>(rows) / static_cast<double>(columns)));
+  for (double& value : x) value *= scale;
+  return x;
+}
 using test::world;
 
 constexpr Index optimizer_vocab = 24, optimizer_steps = 5;
@@ -84,7 +103,7 @@ std::map<std::string, Numbers> trained_weights(const Config& config, const std::
     for (const ParamSpec& spec : specs) {
       Numbers &w = weights[spec.name], &m = first[spec.name], &g = gradients[spec.name];
       const double decay = spec.decays ? t.weight_decay : 0;
-      if (spec.optimizer == Optimizer::adamw) {
+      if (update_rule(spec.optimizer).name == "adamw") {
         const reference::AdamW desc{static_cast<float>(t.beta1), static_cast<float>(t.beta2), static_cast<float>(t.eps),
                                     static_cast<float>(decay)};
         const auto s = static_cast<double>(step);
@@ -94,15 +113,14 @@ std::map<std::string, Numbers> trained_weights(const Config& config, const std::
       }
       reference::momentum_update(t.momentum, coefficient, g, m);
       Numbers direction = m;
-      if (spec.optimizer == Optimizer::muon) {
+      if (update_rule(spec.optimizer).name == "muon") {
+        const auto [stack_dims, row_dims] = *spec.matrix;
         Index matrices = 1, rows = 1, columns = 1;
         for (int d = 0; d < spec.shape.size(); ++d)
-          (d < spec.matrix.stack_dims                          ? matrices
-           : d < spec.matrix.stack_dims + spec.matrix.row_dims ? rows
-                                                               : columns) *= spec.shape[d];
+          (d < stack_dims ? matrices : d < stack_dims + row_dims ? rows : columns) *= spec.shape[d];
         for (Index k = 0; k < matrices; ++k) {
           const auto begin = direction.begin() + k * rows * columns;
-          const Numbers update = reference::muon_direction(rows, columns, {begin, begin + rows * columns});
+          const Numbers update = muon_direction(rows, columns, {begin, begin + rows * columns});
           std::copy(update.begin(), update.end(), begin);
         }
       }

@@ -10,7 +10,7 @@
 #include "src/config.h"
 #include "src/model/rope.h"
 #include "src/model/router.h"
-#include "tests/reference.h"
+#include "src/numerics/reference/all.h"
 
 namespace sy::reference {
 

@@ -150,7 +150,7 @@ TEST(Checkpoint, RefusesTheStateOfAnotherOptimizer) {
   const fs::path dir = write_as(run.path(), {2}, 5);
   const std::unique_ptr<Device> device = make_cpu();
   std::vector<ParamSpec> specs = odd_specs();
-  for (ParamSpec& spec : specs) spec.optimizer = Optimizer::sgd;
+  for (ParamSpec& spec : specs) spec.optimizer = parse_config("", "test", {"--train.optimizer=sgd"}).train.optimizer;
   ParamStore store(*device, specs, Layout{}, coord_of(Layout{}, 0), true);
   const std::string error = error_of([&] { load_checkpoint(dir, store); });
   EXPECT_TRUE(has(error, "2: " + dir.string() +

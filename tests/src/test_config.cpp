@@ -2,6 +2,7 @@
 
 #include "src/config.h"
 #include "src/model/router.h"
+#include "src/optimizers/update_rule.h"
 #include "src/params/specs.h"
 #include "src/text/json.h"
 #include "src/text/strings.h"
@@ -12,6 +13,21 @@ namespace {
 
 Config with(const std::vector<std::string>& overrides) {
   return parse_config("", "test", overrides);
+}
+
+TEST(Config, NamesTheOptimizersOfTheTableOfUpdateRules) {
+  const ConfigKey* key = find_config_key("train.optimizer");
+  ASSERT_EQ(key->values.size(), update_rules().size());
+  for (std::size_t i = 0; i < key->values.size(); ++i) {
+    const UpdateRule& rule = update_rules()[i];
+    EXPECT_EQ(key->values[i], rule.name);
+    EXPECT_TRUE(has(key->help, fmt::format("{}: {}.", rule.name, rule.meaning))) << key->help;
+    const Config c = with({fmt::format("--train.optimizer={}", rule.name)});
+    EXPECT_EQ(&update_rule(c.train.optimizer), &rule);
+    EXPECT_EQ(parse_config(to_ini(c), "test").train.optimizer, c.train.optimizer);
+  }
+  EXPECT_EQ(update_rule(Optimizer::adamw).name, "adamw");
+  EXPECT_BAD_INPUT(with({"--train.optimizer=adam"}), "train.optimizer = 'adam': expected one of adamw, sgd, muon");
 }
 
 TEST(Config, DerivesDefaultsFromOtherKeys) {

@@ -90,6 +90,7 @@ TEST(Doctor, ReportsRanksBoundToOneCore) {
   for (RankFacts& r : ranks) r.threads = 1;
   for (int i : {0, 1}) ranks[i].cpus = {5};
   expect_problem(ranks, "ranks 0, 1 on east are bound to 1 core of 16", "--bind-to none");
+  expect_problem(ranks, "ranks 0, 1 on east are bound to 1 core of 16", "srun --cpus-per-task=N");
 }
 
 TEST(Doctor, ReportsRanksBoundToOneCoreEach) {
@@ -413,6 +414,50 @@ TEST(Doctor, MeasuresSpeedAndClockOfOneRank) {
   EXPECT_GT(probe_speed(*alone, 0), 1e6);
   EXPECT_EQ(probe_speed(*alone, -1), 0);
   EXPECT_EQ(probe_clock(*alone), std::pair(0.0, 0.0));
+}
+
+TEST(Doctor, ReportsGpuAwareMpiBesideNccl) {
+  auto ranks = cluster(2);
+  for (int i : {2, 3}) ranks[i].gpu_aware_mpi = "MPICH_GPU_SUPPORT_ENABLED=1";
+  expect_problem(ranks, "ranks 2, 3 on west: MPI handles GPU memory, too", "set MPICH_GPU_SUPPORT_ENABLED=0");
+  expect_problem(ranks, "(MPICH_GPU_SUPPORT_ENABLED=1)", "OMPI_MCA_opal_cuda_support=0");
+  EXPECT_EQ(find_problems({ranks[2]}, launched), std::vector<Problem>{});  // alone, without NCCL
+  for (RankFacts& r : ranks) r.gpu = "", r.missing = "there is no GPU", r.host.gpus.clear();
+  EXPECT_EQ(find_problems(ranks, launched), std::vector<Problem>{});
+}
+
+TEST(Doctor, ReportsNcclOverTcpBetweenHosts) {
+  auto ranks = cluster(2);
+  for (RankFacts& r : ranks) r.nccl_over_tcp = "NCCL_NET=Socket";
+  expect_problem(ranks, "ranks 0-3 on east and 1 other host: NCCL sends by TCP between the hosts", "unset it");
+  expect_problem(ranks, "(NCCL_NET=Socket)", "NCCL_DEBUG=INFO");
+  ranks.resize(2);  // one host
+  EXPECT_EQ(find_problems(ranks, launched), std::vector<Problem>{});
+}
+
+TEST(Doctor, ReadsTheSettingsOfMpiAndNccl) {
+  const auto with = [](const char* name, const char* value, const std::function<std::string()>& read) {
+    const char* const before = std::getenv(name);
+    const std::string saved = before ? before : "";
+    setenv(name, value, 1);
+    const std::string setting = read();
+    before ? setenv(name, saved.c_str(), 1) : unsetenv(name);
+    return setting;
+  };
+  const auto mpi = [] { return gpu_aware_mpi_setting("no"); };
+  const auto cuda_mpi = [] { return gpu_aware_mpi_setting("yes"); };
+  EXPECT_EQ(mpi(), "");
+  EXPECT_EQ(gpu_aware_mpi_setting("unknown"), "");
+  EXPECT_EQ(cuda_mpi(), "the default of an MPI with CUDA");
+  EXPECT_EQ(with("MPICH_GPU_SUPPORT_ENABLED", "1", mpi), "MPICH_GPU_SUPPORT_ENABLED=1");
+  EXPECT_EQ(with("MPICH_GPU_SUPPORT_ENABLED", "0", mpi), "");
+  EXPECT_EQ(with("OMPI_MCA_opal_cuda_support", "true", mpi), "OMPI_MCA_opal_cuda_support=true");
+  EXPECT_EQ(with("OMPI_MCA_opal_cuda_support", "0", cuda_mpi), "");
+  EXPECT_EQ(nccl_over_tcp_setting(), "");
+  EXPECT_EQ(with("NCCL_NET", "Socket", nccl_over_tcp_setting), "NCCL_NET=Socket");
+  EXPECT_EQ(with("NCCL_NET", "AWS Libfabric", nccl_over_tcp_setting), "");
+  EXPECT_EQ(with("NCCL_IB_DISABLE", "1", nccl_over_tcp_setting), "NCCL_IB_DISABLE=1");
+  EXPECT_EQ(with("NCCL_IB_DISABLE", "0", nccl_over_tcp_setting), "");
 }
 
 TEST(Doctor, ReportsTheLauncherOfAnotherMpi) {

@@ -106,12 +106,21 @@ TEST(MetricsFile, WritesAllDocumentedKeys) {
   ASSERT_EQ(lines.size(), 2u);
   std::string keys;
   for (const auto& [key, value] : lines[0].members()) keys += key + " ";
-  EXPECT_EQ(keys, "step tokens loss aux_loss z_loss lr grad_norm step_seconds tokens_per_second time routed dropped ");
+  EXPECT_EQ(keys,
+            "step tokens loss aux_loss z_loss lr grad_norm step_seconds tokens_per_second tflops_per_second_per_rank "
+            "time routed dropped ");
   EXPECT_EQ(lines[0]["loss"].get<double>(), 1.0 / 3);  // bitwise
   EXPECT_TRUE(lines[0]["grad_norm"].is_null());
   EXPECT_TRUE(lines[0]["z_loss"].is_null());
   EXPECT_EQ(lines[0]["step"], 7);
   EXPECT_EQ(lines[1]["experts"].dump(), R"({"routed":[[3,1],[2,2]],"dropped":[[1,0],[0,0]]})");
+  EXPECT_EQ(lines[0].find("mfu"), nullptr);  // unknown
+  m.mfu = 0.25;
+  m.tflops_per_second_per_rank = 2.5;
+  file.write(m, nullptr);
+  const Json last = lines_of(dir.metrics()).back();
+  EXPECT_EQ(last["mfu"].get<double>(), 0.25);
+  EXPECT_EQ(last["tflops_per_second_per_rank"].get<double>(), 2.5);
 }
 
 TEST(MetricsFile, ResumingDropsLaterAndBrokenLines) {

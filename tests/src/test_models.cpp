@@ -214,13 +214,33 @@ TEST(ModelCosts, MatchHandComputedValues) {
       10);
   const Index of_latents = 8 * 3 + 3 + 3 * 2 * 6 + 8 * 8 + 6 + 6 * 2 * 7 + 2 * 3 * 8;
   EXPECT_EQ(latent.parameters.total, of_latents + 3 * 8 * 16 + 2 * 10 * 8);
-  EXPECT_DOUBLE_EQ(latent.flops_per_token, 6 * (of_latents + 3 * 8 * 16 + 10 * 8) + 6 * 2 * (6 + 3) * 3.0);
+  const Index norms_of_latents = 3 + 6;
+  EXPECT_DOUBLE_EQ(latent.flops_per_token,
+                   6 * (of_latents - norms_of_latents + 3 * 8 * 16 + 10 * 8) + 6 * 2 * (6 + 3) * 3.0);
   EXPECT_EQ(latent.kv_bytes_per_token, (6 + 2) * 2);
   // One of four experts, each of 3 x 8 x 6 weights.
   const ModelCosts moe =
       model_costs(parse_config(text + "[moe]\nexperts=4\ntop_k=1\nrenormalize=false\nd_ff=6\n", "test"), 10);
   EXPECT_EQ(moe.parameters.total - own.parameters.total, 4 * 3 * 8 * 6 + 4 * 8 - 3 * 8 * 16);
   EXPECT_DOUBLE_EQ(own.flops_per_token - moe.flops_per_token, 6 * (3 * 8 * 16 - 3 * 8 * 6 - 4 * 8));
+}
+
+// Parameters that no GEMM multiplies a token by have no FLOPs.
+TEST(ModelCosts, LookupsNormsAndBiasesHaveNoFlops) {
+  const std::string text = "layers=2\nd_model=8\nheads=2\nkv_heads=1\nd_ff=16\nseq_len=5\n";
+  const auto of = [&](const std::string& more) {
+    return model_costs(parse_config("[model]\n" + text + more, "test"), 10);
+  };
+  const ModelCosts plain = of("norm=none\nposition=none\n");
+  for (const char* more :
+       {"norm=none\nposition=learned\n", "norm=none\nposition=t5\n", "norm=layernorm\nposition=none\n",
+        "norm=none\nposition=none\nbias=all\noutput_bias=true\n", "norm=rmsnorm\nposition=none\nqk_norm=head\n",
+        "norm=none\nposition=none\nattention_sinks=true\n"}) {
+    const ModelCosts with = of(more);
+    EXPECT_GT(with.parameters.active, plain.parameters.active) << more;
+    EXPECT_DOUBLE_EQ(with.flops_per_token, plain.flops_per_token) << more;
+  }
+  EXPECT_EQ(of("norm=none\nposition=learned\n").parameters.active - plain.parameters.active, 5 * 8);
 }
 
 TEST(ModelVocabulary, CoversTheTokensOfTheDataSet) {

@@ -120,7 +120,8 @@ std::vector<ReadEvent> read_events(const std::string& file) {
 struct SinkFolder {
   TempFolder folder;
   fs::path path = folder.path();
-  MetricsSinks sinks{{.csv = true, .tensorboard = true, .prometheus = true}, {1, 3}, {"code", "a \"b\", c"}};
+  MetricsSinks sinks{
+      {.csv = true, .tensorboard = true, .prometheus = true}, {1, 3}, {"code", "a \"b\", c"}, /*mfu=*/true};
   std::string text(const char* name) const { return read_file(path / name); }
   std::vector<ReadEvent> events() const {
     std::vector<fs::path> files;
@@ -153,6 +154,8 @@ StepMetrics some_step(Index step) {
   m.loss = 1.0 / static_cast<double>(step + 2);
   m.lr = 1e-4;
   m.step_seconds = 0.5;
+  m.tflops_per_second_per_rank = 1.5;
+  if (step > 1) m.mfu = 0.375;
   m.routed = 400;
   m.dropped = 10;
   return m;
@@ -178,7 +181,9 @@ TEST(MetricsSinks, HaveTheValuesOfMetricsJsonl) {
   ASSERT_EQ(rows.size(), 3u);
   std::map<std::string, std::size_t> column;
   for (std::size_t c = 0; c < rows[0].size(); ++c) column[rows[0][c]] = c;
-  ASSERT_EQ(rows[0].size(), 1u + 10 + 2 * 2 + 2 * 3);
+  ASSERT_EQ(rows[0].size(), 1u + 12 + 2 * 2 + 2 * 3);
+  EXPECT_EQ(rows[1][column.at("mfu")], "");
+  EXPECT_EQ(rows[2][column.at("mfu")], "0.375");
   const auto events = run.events();
   ASSERT_EQ(events.size(), 4u);
   EXPECT_EQ(events[0].version, "brain.Event:2");

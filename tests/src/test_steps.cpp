@@ -6,9 +6,9 @@
 
 #include "src/evaluate/evaluate.h"
 #include "src/evaluate/logits.h"
+#include "src/numerics/reference/all.h"
 #include "src/train/lr_schedule.h"
 #include "src/train/trainer.h"
-#include "tests/reference.h"
 #include "tests/src/temp_folder.h"
 #include "tests/src/two_domains.h"
 

@@ -11,7 +11,7 @@
 #include "src/model/core_attention.h"
 #include "src/model/linear.h"
 #include "src/model/load_balancing.h"
-#include "tests/reference.h"
+#include "src/numerics/reference/all.h"
 
 namespace sy {
 namespace {
@@ -276,9 +276,9 @@ class CrossAttention {
         kv_(store, store.get_fused(prefix + "k.weight", 2), D),
         out_(store, store.get(prefix + "out.weight"), spec.heads * spec.value_width) {}
   static void add_params(ParamList& list, const std::string& name, const AttentionSpec& a) {
-    list.matrix(name + ".q.weight", {a.heads, a.key_width, D}, {}, init_normal);
-    list.matrix(name + ".k.weight", {a.kv_heads, a.key_width, D}, {}, init_normal);
-    list.matrix(name + ".v.weight", {a.kv_heads, a.value_width, D}, {}, init_normal, true);
+    list.matrix(name + ".q.weight", {a.heads, a.key_width, D}, {.row_dims = 2}, {}, init_normal);
+    list.matrix(name + ".k.weight", {a.kv_heads, a.key_width, D}, {.row_dims = 2}, {}, init_normal);
+    list.matrix(name + ".v.weight", {a.kv_heads, a.value_width, D}, {.row_dims = 2}, {}, init_normal, true);
     add_core_params(list, name, a);
   }
   void forward(const LayerContext& layer, ConstView x, Output to, Saved& s) const {

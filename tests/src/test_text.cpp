@@ -6,6 +6,7 @@
 
 #include "src/data/stream.h"
 #include "src/text/json.h"
+#include "src/tokenizers/unicode.h"
 #include "tests/src/temp_folder.h"
 
 namespace sy {

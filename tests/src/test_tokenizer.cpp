@@ -64,7 +64,6 @@ class WaitingTokenizer : public Tokenizer {
   Index vocab() const override { return 100; }
   int end_of_text() const override { return 0; }
   std::string decode(const std::vector<std::int32_t>&) const override { return {}; }
-  bool needs_utf8() const override { return false; }
   Index text_bytes(std::int32_t) const override { return -1; }
   void encode(std::string_view text, std::vector<std::int32_t>& ids) const override {
     std::unique_lock lock(mutex_);
@@ -120,7 +119,6 @@ TEST(SentencePiece, RoundTripsText) {
   const auto t = trained(folder);
   EXPECT_EQ(t->kind(), "sentencepiece");
   EXPECT_EQ(t->vocab(), 350);
-  EXPECT_TRUE(t->needs_utf8());
   const std::string texts[] = {"",
                                " ",
                                "   leading, trailing   ",

@@ -23,7 +23,7 @@ TEST(StepTrace, RecordsTheSpansOfItsSteps) {
   const TempFolder folder;
   const auto world = make_comm_self();
   const auto file = folder.path() / "trace" / "rank-0000.json";
-  StepTrace traced(*world, folder.path() / "trace", 3, 2);
+  StepTrace traced(*world, folder.path() / "trace", 3, 2, {{"job", "7"}});
   for (Index step = 1; step <= 5; ++step) {
     traced.begin_step(step);
     EXPECT_EQ(world->rank_context().trace_spans != nullptr, step == 3 || step == 4);
@@ -32,6 +32,7 @@ TEST(StepTrace, RecordsTheSpansOfItsSteps) {
     EXPECT_EQ(std::filesystem::exists(file), step >= 4);
   }
   const Json json = Json::parse(read_file(file));
+  EXPECT_EQ(json["otherData"].dump(), R"({"job":"7"})");
   std::map<std::string, int> seen;
   double step_begin = 0, step_end = 0;
   for (const Json& event : json["traceEvents"]) {

@@ -8,10 +8,10 @@
 
 #include "src/generate/sample.h"
 #include "src/model/engine.h"
+#include "src/numerics/reference/all.h"
 #include "src/train/distributed_optimizer.h"
 #include "src/train/lr_schedule.h"
 #include "src/train/memory.h"
-#include "tests/reference.h"
 #include "tests/src/box_index.h"
 #include "tests/src/temp_folder.h"
 

@@ -29,6 +29,26 @@ make_data() {  # FILES [OPTIONS...]
   expect_ok "$switchyard" prepare --domain english=text --tokenizer bytes --output data "${@:2}"
 }
 
+# The launcher of the build's MPI library, without launch/mpirun.sh: "${bare_mpirun[@]}" RANKS
+# COMMAND... In a rank, ${OMPI_COMM_WORLD_RANK:-$PMI_RANK} is its number. CMake sets
+# SWITCHYARD_MPIEXEC if mpirun belongs to another MPI library.
+mpiexec=${SWITCHYARD_MPIEXEC:-mpirun}
+# shellcheck disable=SC2034  # tests read bare_mpirun
+if [[ $("$mpiexec" --version 2>&1) == *HYDRA* ]]; then
+  mpi=mpich bare_mpirun=("$mpiexec" -bind-to none -n)
+else
+  mpi=openmpi bare_mpirun=("$mpiexec" --allow-run-as-root --oversubscribe --bind-to none -np)
+fi
+# Returns whether $err, or $out with MPICH, has the report of the launcher that RANK was killed.
+# MPICH's names no rank.
+names_killed_rank() {  # RANK
+  if [[ $mpi == mpich ]]; then
+    [[ $out == *"EXIT STRING: Killed (signal 9)"* ]]
+  else
+    [[ $err == *"rank $1 with PID "*" on node $(uname -n) exited on signal 9"* ]]
+  fi
+}
+
 # Start any program, or this one, on so many ranks.
 start() {  # RANKS PROGRAM ARGUMENTS...
   "$root/launch/mpirun.sh" "$@"

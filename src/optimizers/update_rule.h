@@ -1,15 +1,14 @@
 // Update rules of optimizers as data: their state, its sharding, and their update.
-// Flat buffers, memory plans, checkpoints and DistributedOptimizer follow from the table.
+// The values of train.optimizer and their help, flat buffers, memory plans, checkpoints and
+// DistributedOptimizer follow from the one table.
 #pragma once
 
 #include <array>
 #include <span>
 #include <string_view>
-#include <vector>
 
 #include "kernels/device.h"
-#include "src/config.h"
-#include "src/params/specs.h"
+#include "src/optimizers/optimizer.h"
 
 namespace sy {
 
@@ -21,21 +20,18 @@ struct StateTensor {
 
 // Operands of the update of n consecutive elements of one parameter.
 struct UpdateOperands {
-  const Config::Train& train;
+  const Hyperparameters& hyperparameters;
   bool decays;                  // ParamSpec::decays
   ConstView clip_coefficient;   // [1]
   ConstView step_scalars;       // [3], see step_scalars()
-  View gradient;                // [n] f32, before clipping
+  View gradient;                // [n] f32, before clipping; an update may overwrite it
   View weight;                  // [n] f32
   View rounded;                 // [n] bf16 = weight; empty if the model computes in f32
   std::span<const View> state;  // each [n] f32, in the order of UpdateRule::state
 };
 
-// Smallest unit of a parameter that a rank can update alone.
-enum class ShardGranularity : std::uint8_t { elements, matrices };
-
-// Second half of a rule of granularity `matrices`. One rank computes the direction of a matrix. The
-// ranks that own its elements apply it.
+// Second half of a rule over whole matrices. One rank computes the direction of a matrix from its
+// state[0]. The ranks that own its elements apply it by apply_direction().
 struct MatrixRule {
   // f32 elements of memory that `direction` needs for one matrix
   Index (*scratch)(Index rows, Index columns);
@@ -44,33 +40,32 @@ struct MatrixRule {
   // - squares: [number of matrices] f64, memory for sums of squares
   // - scratch: [n] f32, where n is the largest scratch(rows, columns) of the matrices
   void (*direction)(Device& device, std::span<const View> matrices, View squares, View scratch);
-  // Updates the weights by -learning rate * (direction + weight decay * weight).
-  // direction: [n] f32, of the elements of `operands`. If clip_coefficient is NaN, nothing changes.
-  void (*apply)(Device& device, const UpdateOperands& operands, ConstView direction);
 };
 
-// An update rule. Its hyperparameters are keys of [train].
+// An update rule.
 struct UpdateRule {
-  std::string_view name;  // value of train.optimizer
+  std::string_view name;     // value of train.optimizer
+  std::string_view meaning;  // in the help of train.optimizer
   std::span<const StateTensor> state;
-  // Granularity `elements`: updates the state and the weights. Granularity `matrices`: updates the
-  // state alone. If clip_coefficient is NaN, nothing changes.
+  // Updates the state and the weights. If the rule has a MatrixRule, it updates the state alone.
+  // If clip_coefficient is NaN, nothing changes.
   void (*update)(Device& device, const UpdateOperands& operands);
-  const MatrixRule* matrix_rule = nullptr;  // nullptr if the granularity is `elements`
-  ShardGranularity granularity() const { return matrix_rule ? ShardGranularity::matrices : ShardGranularity::elements; }
+  const MatrixRule* matrix_rule = nullptr;  // nullptr if elements are updated one by one
 };
 
-// Returns the rule of an optimizer.
-const UpdateRule& update_rule(Optimizer optimizer);
+// Returns the table of update rules.
+std::span<const UpdateRule> update_rules();
+inline const UpdateRule& update_rule(Optimizer optimizer) {
+  return update_rules()[static_cast<std::size_t>(optimizer)];
+}
 
-// Sets ParamSpec::optimizer of each parameter to `optimizer`.
-// If its rule is over whole matrices, only weight matrices of attention, FFNs and experts get it.
-// Their ParamSpec::matrix is set too. All other parameters get AdamW.
-void assign_optimizer(Optimizer optimizer, std::vector<ParamSpec>& specs);
+// weight -= learning rate * (direction + weight decay * weight)
+// direction: [n] f32, of the elements of `operands`. If clip_coefficient is NaN, nothing changes.
+void apply_direction(Device& device, const UpdateOperands& operands, ConstView direction);
 
 // Returns the numbers of UpdateOperands::step_scalars: the learning rate, and the bias corrections
 // 1 - beta1^step and 1 - beta2^step (Kingma and Ba, "Adam", 2015). All other hyperparameters are
 // the same in each step. step: from 1.
-std::array<float, 3> step_scalars(const Config::Train& train, double lr, Index step);
+std::array<float, 3> step_scalars(const Hyperparameters& hyperparameters, double lr, Index step);
 
 }  // namespace sy

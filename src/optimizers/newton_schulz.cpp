@@ -1,4 +1,4 @@
-#include "src/params/newton_schulz.h"
+#include "src/optimizers/newton_schulz.h"
 
 #include <algorithm>
 #include <cmath>

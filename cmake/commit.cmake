@@ -1,0 +1,36 @@
+# sy_commit(ROOT COMMIT DIRTY): sets COMMIT to the 40 digits of the commit of the source tree ROOT,
+# and DIRTY to TRUE or FALSE: whether tracked files differ from it.
+# If ROOT is no git work tree of its own, cmake/commit.txt has the commit: `git archive` and
+# cmake/source_commit.cmake write it. COMMIT is empty if neither knows it.
+function(sy_commit root commit dirty)
+  set(${commit} "" PARENT_SCOPE)
+  set(${dirty} FALSE PARENT_SCOPE)
+  find_program(GIT git)
+  if(GIT)
+    set(ENV{GIT_OPTIONAL_LOCKS} 0)
+    execute_process(COMMAND ${GIT} -C ${root} rev-parse --show-toplevel OUTPUT_VARIABLE top RESULT_VARIABLE failed
+                    OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+    get_filename_component(real_root "${root}" REALPATH)
+    if(NOT failed AND top STREQUAL real_root)
+      execute_process(COMMAND ${GIT} -C ${root} rev-parse HEAD OUTPUT_VARIABLE head RESULT_VARIABLE failed
+                      OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+      execute_process(COMMAND ${GIT} -C ${root} status --porcelain --untracked-files=no OUTPUT_VARIABLE changes ERROR_QUIET)
+      if(NOT failed)
+        set(${commit} ${head} PARENT_SCOPE)
+        if(NOT changes STREQUAL "")
+          set(${dirty} TRUE PARENT_SCOPE)
+        endif()
+      endif()
+      return()
+    endif()
+  endif()
+  if(EXISTS ${root}/cmake/commit.txt)
+    file(STRINGS ${root}/cmake/commit.txt line LIMIT_COUNT 1)
+    if(line MATCHES "^([0-9a-f]+)(-dirty)?$")
+      set(${commit} ${CMAKE_MATCH_1} PARENT_SCOPE)
+      if(CMAKE_MATCH_2)
+        set(${dirty} TRUE PARENT_SCOPE)
+      endif()
+    endif()
+  endif()
+endfunction()

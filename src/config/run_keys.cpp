@@ -1,0 +1,163 @@
+// The configuration keys of [parallel], [train], [data], [run] and [log].
+#include <fmt/format.h>
+
+#include "src/config/key_row.h"
+#include "src/optimizers/update_rule.h"
+
+namespace sy {
+
+template <>
+std::vector<std::string> names_of<Optimizer>() {
+  std::vector<std::string> names;
+  for (const UpdateRule& rule : update_rules()) names.emplace_back(rule.name);
+  return names;
+}
+
+namespace {
+
+std::string optimizer_help() {
+  std::string text = "the rule that updates the weights w. ";
+  for (const UpdateRule& rule : update_rules()) text += fmt::format("{}: {}. ", rule.name, rule.meaning);
+  return text + "A run resumes with the optimizer that it began with";
+}
+
+}  // namespace
+
+std::span<const Key> run_keys() {
+  using Parallel = Config::Parallel;
+  using Train = Config::Train;
+  using Data = Config::Data;
+  using Run = Config::Run;
+  using Log = Config::Log;
+  using enum ResumePolicy;
+  static const std::string optimizer_text = optimizer_help();
+  static const Key table[] = {
+      row<&Parallel::tp>(
+          "parallel.tp", {1, 1 << 15}, ignore,
+          "the number of tensor-parallel ranks, which split attention, dense FFNs and the vocabulary. The "
+          "data-parallel ranks are the rest: ranks / tp"),
+      row<&Parallel::ep>("parallel.ep", {1, 1 << 15}, ignore,
+                         "the number of expert-parallel ranks, which hold the experts between them"),
+      row<&Parallel::etp>("parallel.etp", {1, 1 << 15}, ignore, "the number of ranks that split each expert"),
+      row<&Parallel::ranks_per_node>(
+          "parallel.ranks_per_node", {1, 1 << 15}, ignore,
+          "the number of consecutive ranks on each machine, where experts are on several: a token then travels "
+          "once to each machine that has any of its experts, is spread there, and comes back as one sum. 1: it "
+          "travels once to each rank. Sums are taken by machine, so that results with another number agree within "
+          "rounding"),
+      row<&Train::steps>("train.steps", {1, no_upper_bound}, report, "the number of optimizer steps"),
+      row<&Train::global_batch>("train.global_batch", {1, 1 << 28}, report,
+                                "the number of sequences in a step, over all ranks"),
+      row<&Train::micro_batch>(
+          "train.micro_batch", {1, 1 << 28}, report,
+          "the number of sequences that a data-parallel rank computes at a time. A step's samples go to "
+          "(micro-batch, rank, sequence) in this order"),
+      row<&Train::seed>("train.seed", {}, reorders_samples,
+                        "the initial weights and the order of the samples follow from this number"),
+      row<&Train::lr>("train.lr", {0, no_upper_bound}, report, "the highest learning rate, after the warm-up"),
+      row<&Train::min_lr>("train.min_lr", {0, no_upper_bound}, report,
+                          "the learning rate at the last step, unless train.schedule is constant"),
+      row<&Train::warmup>("train.warmup", {0, no_upper_bound}, report,
+                          "the learning rate rises from 0 over this many steps"),
+      row<&Train::schedule>(
+          "train.schedule", {}, report,
+          "how the learning rate goes from train.lr to train.min_lr. constant: it stays; wsd: it stays, then falls "
+          "linearly over the last tenth of the steps"),
+      row<&Train::optimizer>("train.optimizer", {}, report, optimizer_text),
+      row<&Train::momentum>(
+          "train.momentum", {0, 1 - 1e-6}, report,
+          "sgd and muon keep this fraction of their momentum m at each step: m = momentum * m + gradient"),
+      row<&Train::weight_decay>(
+          "train.weight_decay", {0, no_upper_bound}, report,
+          "the decoupled weight decay, of the embedding, of learned positions and of the weights of all products, "
+          "routers and gates included. Norms (of queries and keys, too), biases, attention sinks and the table of "
+          "position = t5 do not decay"),
+      row<&Train::beta1>("train.beta1", {0, 1 - 1e-6}, report, "AdamW's decay of the first moment"),
+      row<&Train::beta2>("train.beta2", {0, 1 - 1e-6}, report, "AdamW's decay of the second moment"),
+      row<&Train::eps>("train.eps", {0, 1}, report, "AdamW adds this to the root of the second moment"),
+      row<&Train::clip>("train.clip", {0, no_upper_bound}, report,
+                        "a gradient with a larger norm than this is scaled down to it. 0: it is not"),
+      row<&Train::validate_every>(
+          "train.validate_every", {0, no_upper_bound}, report,
+          "the number of steps between validations, which tell the loss by domain on the data set's validation "
+          "text, dropless; there is one after the last step, too. 0: none"),
+      row<&Train::validate_windows>(
+          "train.validate_windows", {0, no_upper_bound}, report,
+          "a validation takes this many windows of model.seq_len tokens of each domain, evenly spread. 0: all"),
+      row<&Train::patience>(
+          "train.patience", {0, no_upper_bound}, report,
+          "training stops early, with exit code 0, after this many validations in a row that did not lower the "
+          "validation loss. 0: it does not"),
+      row<&Train::recompute>(
+          "train.recompute", {}, report,
+          "true: the backward pass computes each block's activations again, which takes time and saves memory"),
+      row<&Train::z_loss>(
+          "train.z_loss", {0, no_upper_bound}, report,
+          "the factor of the output z-loss, the mean of log^2 Z. z_loss in the metrics is its sum with that of the "
+          "routers"),
+      row<&Data::path>(
+          "data.path", {}, reorders_samples,
+          "the folder that `switchyard prepare` wrote. A relative path is looked for in the working directory, "
+          "then beside the configuration file"),
+      row<&Data::force>(
+          "data.force", {}, ignore,
+          "true: data of another tokenizer than the one that the checkpoint was trained with are taken, with a "
+          "warning; otherwise run.init_from and run.resume refuse them"),
+      row<&Run::dir>("run.dir", {}, ignore, "the folder of the run, with its configuration, metrics and checkpoints"),
+      row<&Run::backend>("run.backend", {}, report,
+                         "what computes: cpu, cuda, or auto, which is a GPU where there is one", backend_values),
+      row<&Run::dtype>("run.dtype", {}, report,
+                       "the type of weights and activations: f32, or bf16 with sums and optimizer in f32",
+                       dtype_values),
+      row<&Run::log_every>("run.log_every", {1, no_upper_bound}, report,
+                           "the number of steps between log lines, and between counts of the experts' tokens"),
+      row<&Run::checkpoint_every>("run.checkpoint_every", {0, no_upper_bound}, report,
+                                  "the number of steps between checkpoints. 0: there is one after the last step alone"),
+      row<&Run::checkpoint_first>(
+          "run.checkpoint_first", {}, report,
+          "true: a checkpoint of the initial weights, step 0, is written, too; run.keep counts it"),
+      row<&Run::keep>(
+          "run.keep", {0, no_upper_bound}, report,
+          "the number of checkpoints that are kept, the newest ones, beside the newest before the loss rose. 0: "
+          "all"),
+      row<&Run::keep_best>(
+          "run.keep_best", {0, 1000}, report,
+          "the number of checkpoints with the lowest validation losses that are kept, whatever run.keep says. "
+          "After a validation whose loss is among the lowest, there is a checkpoint, too. 0: none"),
+      row<&Run::keep_every>(
+          "run.keep_every", {0, no_upper_bound}, report,
+          "checkpoints of steps that are multiples of this are kept, whatever run.keep says. 0: none"),
+      row<&Run::resume>(
+          "run.resume", {}, ignore,
+          "true: training goes on from the newest whole checkpoint of run.dir, or starts where there is none"),
+      row<&Run::resume_step>("run.resume_step", {-1, no_upper_bound}, ignore,
+                             "with run.resume, training goes on from the checkpoint of this step. -1: from the newest"),
+      row<&Run::max_hours>(
+          "run.max_hours", {0, no_upper_bound}, ignore,
+          "a checkpoint is written, and the run stops with exit code 3, before this many hours since the start of "
+          "the program are over. 0: no limit"),
+      row<&Run::init_from>("run.init_from", {}, ignore,
+                           "a checkpoint, or a run, whose weights a new run starts from in place of random ones"),
+      row<&Run::machine>("run.machine", {}, ignore,
+                         "a machine file, or the name of one in configs/machines: MFU is the share of its peak. "
+                         "`switchyard doctor --machine FILE` measures this machine. Empty: MFU is unknown"),
+      row<&Log::csv>(
+          "log.csv", {}, ignore,
+          "true: RUN/metrics.csv has a line a step, with the numbers of metrics.jsonl and, every run.log_every "
+          "steps, each MoE layer's load imbalance (the busiest expert's load / the mean load) and drop rate"),
+      row<&Log::tensorboard>("log.tensorboard", {}, ignore,
+                             "true: RUN/tensorboard has the same numbers, for TensorBoard"),
+      row<&Log::prometheus>(
+          "log.prometheus", {}, ignore,
+          "true: RUN/metrics.prom has the latest of these numbers, as node_exporter's textfile collector reads them"),
+      row<&Log::trace_first>(
+          "log.trace_first", {0, no_upper_bound}, ignore,
+          "from this step on, each rank records when it did what, and writes RUN/trace/rank-NNNN.json, which "
+          "Perfetto (ui.perfetto.dev) opens. On a GPU, times are those at which the host had the work started. 0: "
+          "no step"),
+      row<&Log::trace_steps>("log.trace_steps", {1, 10000}, ignore, "the number of steps that are recorded"),
+  };
+  return table;
+}
+
+}  // namespace sy

@@ -1,0 +1,213 @@
+// Cases of capacity, dispatch and permutation (op_case.h).
+#pragma once
+
+#include <optional>
+
+#include "kernels/ops/capacity.h"
+#include "kernels/ops/dispatch.h"
+#include "kernels/ops/permute.h"
+#include "src/numerics/op_case.h"
+
+namespace sy::numerics {
+
+// Returns k distinct experts for each of t tokens.
+inline Numbers random_experts(Index t, Index k, Index e) {
+  const RandomStream stream(3, "experts");
+  Numbers experts;
+  for (Index i = 0; i < t; ++i) {
+    Numbers keys;
+    for (Index j = 0; j < e; ++j) keys.push_back(stream.uniform(i * e + j) / static_cast<double>(1 + j));
+    for (Index expert : ref::largest(keys, k)) experts.push_back(static_cast<double>(expert));
+  }
+  return experts;
+}
+
+struct CapacityCase : OpCase {
+  CapacityDesc desc;
+  Index segments, t, k, e;
+  CapacityCase(CapacityDesc d, Index g, Index t_, Index k_, Index e_) : desc(d), segments(g), t(t_), k(k_), e(e_) {
+    note = fmt::format("order {} capacity {} segments {}", static_cast<int>(d.order), d.capacity, g);
+    in("experts", {t, k}, random_experts(t, k, e), DType::i32);
+    Numbers weights = whole("weights", {t, k}, 0, 20);  // with many ties
+    for (double& w : weights) w /= 20;
+    in("weights", {t, k}, weights, DType::f32);
+    out("dispatch_mask", {t, k}, DType::i32);
+    tolerance = 0;
+  }
+  void run(Device& b) override {
+    ops::run(b, ops::ApplyCapacity{.experts = at("experts"),
+                                   .weights = at("weights"),
+                                   .segments = segments,
+                                   .num_experts = e,
+                                   .desc = desc,
+                                   .dispatch_mask = at("dispatch_mask")});
+  }
+  void expect(Values& v) override {
+    v["dispatch_mask"] = ref::apply_capacity(desc, segments, t, k, v["experts"], v["weights"]);
+  }
+};
+
+// Returns the physical expert of each expert: reversed, and rotated by half of the experts.
+inline Numbers some_order(Index e) {
+  Numbers order;
+  for (Index expert = 0; expert < e; ++expert) order.push_back(static_cast<double>((e - 1 - expert + e / 2) % e));
+  return order;
+}
+
+// Assignments that are not dropped.
+enum class Dispatched { some, all, none };
+
+struct DispatchLayoutCase : OpCase {
+  ExpertPartition partition;
+  Index k, e;
+  DispatchLayoutCase(ExpertPartition s, Index t, Index k_, Index e_, bool ordered,
+                     Dispatched dispatched = Dispatched::some, bool counted_alone = false)
+      : partition(s), k(k_), e(e_) {
+    note = fmt::format("ep {}, etp {}{}", s.ep, s.etp, ordered ? ", another order" : "");
+    const Shape copies = {t, std::min(k, s.ep) * s.etp};
+    if (ordered) in("logical_to_physical", {e}, some_order(e), DType::i32);
+    in("experts", {t, k}, random_experts(t, k, e), DType::i32);
+    in("dispatch_mask", {t, k},
+       whole("dispatch_mask", {t, k}, dispatched == Dispatched::all, dispatched == Dispatched::none ? 1 : 2),
+       DType::i32);
+    out("physical_experts", {t, k}, DType::i32);
+    if (!counted_alone) {
+      out("tokens", {copies.elements()}, DType::i32);
+      out("row_id_map", copies, DType::i32);
+    }
+    out("counts", {s.ep * s.etp + e}, DType::i32);
+    out("tokens_per_expert", {e}, DType::i32);
+    tolerance = 0;
+  }
+  // Physical experts [first, first + e) of more, on both sides; some assignments are dropped.
+  struct Among {
+    Index first;
+  };
+  DispatchLayoutCase(ExpertPartition s, Index t, Index k_, Index e_, Among among) : partition(s), k(k_), e(e_) {
+    partition.first_expert = among.first;
+    note = fmt::format("ep {}, etp {}, experts from {} on", s.ep, s.etp, among.first);
+    const Shape copies = {t, std::min(k, s.ep) * s.etp};
+    Numbers physical_experts = random_experts(t, k, among.first + e + 3);
+    for (std::size_t a = 0; a < physical_experts.size(); a += 5) physical_experts[a] = -1;
+    in("experts", {t, k}, physical_experts, DType::i32);
+    out("physical_experts", {t, k}, DType::i32);
+    out("tokens", {copies.elements()}, DType::i32);
+    out("row_id_map", copies, DType::i32);
+    out("counts", {s.ep * s.etp + e}, DType::i32);
+    out("tokens_per_expert", {e}, DType::i32);
+    tolerance = 0;
+  }
+  void run(Device& b) override {
+    partition.logical_to_physical = at("logical_to_physical");
+    ops::run(b, ops::DispatchLayout{.experts = at("experts"),
+                                    .dispatch_mask = at("dispatch_mask"),
+                                    .partition = partition,
+                                    .physical_experts = at("physical_experts"),
+                                    .tokens = at("tokens"),
+                                    .row_id_map = at("row_id_map"),
+                                    .counts = at("counts"),
+                                    .tokens_per_expert = at("tokens_per_expert")});
+  }
+  void expect(Values& v) override {
+    const ref::DispatchTables s =
+        ref::dispatch_layout(partition, v["logical_to_physical"], k, e, v["experts"], v["dispatch_mask"]);
+    v["physical_experts"] = s.physical_experts;
+    if (at("tokens")) v["tokens"] = s.tokens;
+    if (at("row_id_map")) v["row_id_map"] = s.row_id_map;
+    v["counts"] = s.counts;
+    v["tokens_per_expert"] = s.tokens_per_expert;
+  }
+};
+
+struct PermutationCase : OpCase {
+  Index k, first_expert, local;
+  // more: number of rows of the tables beyond R.
+  // one: physical expert of all assignments that are not dropped; empty: random.
+  PermutationCase(Index t, Index k_, Index e, Index first_, Index local_, Index more,
+                  Dispatched dispatched = Dispatched::some, std::optional<Index> one = {})
+      : k(k_), first_expert(first_), local(local_) {
+    note = fmt::format("experts {}+{} of {}, {} rows more", first_expert, local, e, more);
+    Numbers physical_experts = random_experts(t, k, e);
+    const Numbers mask =
+        whole("dispatch_mask", {t, k}, dispatched == Dispatched::all, dispatched == Dispatched::none ? 1 : 2);
+    Index rows = 0;
+    for (std::size_t a = 0; a < physical_experts.size(); ++a) {
+      if (one) physical_experts[a] = static_cast<double>(*one);
+      if (mask[a] == 0 || (one && a % k > 0)) physical_experts[a] = -1;
+      rows += physical_experts[a] >= static_cast<double>(first_expert) &&
+              physical_experts[a] < static_cast<double>(first_expert + local);
+    }
+    const Index n = std::min(rows + more, t * k);
+    in("physical_experts", {t, k}, physical_experts, DType::i32);
+    out("assignments", {n}, DType::i32);
+    out("tokens", {n}, DType::i32);
+    out("row_id_map", {t, k}, DType::i32);
+    out("offsets", {local + 1}, DType::i32);
+    tolerance = 0;
+  }
+  void run(Device& b) override {
+    ops::run(b, ops::BuildPermutation{.physical_experts = at("physical_experts"),
+                                      .first_expert = first_expert,
+                                      .assignments = at("assignments"),
+                                      .tokens = at("tokens"),
+                                      .row_id_map = at("row_id_map"),
+                                      .offsets = at("offsets")});
+  }
+  void expect(Values& v) override {
+    const ref::PermutationTables s = ref::build_permutation(
+        k, first_expert, local, static_cast<Index>(v["assignments"].size()), v["physical_experts"]);
+    v["assignments"] = s.assignments;
+    v["tokens"] = s.tokens;
+    v["row_id_map"] = s.row_id_map;
+    v["offsets"] = s.offsets;
+  }
+};
+
+struct PermuteRows : OpCase {
+  Index d;
+  PermuteRows(Index n, Rows s) : d(s.d) {
+    in("x", {n, d});
+    in("index", {s.t}, whole("index", {s.t}, -1, n), DType::i32);
+    out("y", {s.t, d});
+    tolerance = 0;
+  }
+  void run(Device& b) override { ops::run(b, ops::Permute{.x = at("x"), .index = at("index"), .y = at("y")}); }
+  void expect(Values& v) override { v["y"] = ref::permute(d, v["x"], v["index"]); }
+};
+
+// Rows of integers: the bits are copied, including those of -1.
+struct PermuteIntegers : OpCase {
+  Index d;
+  PermuteIntegers(Index n, Rows s) : d(s.d) {
+    in("x", {n, d}, whole("x", {n, d}, -1, 1 << 20), DType::i32);
+    in("index", {s.t}, whole("index", {s.t}, -1, n), DType::i32);
+    out("y", {s.t, d}, DType::i32);
+    tolerance = 0;
+  }
+  void run(Device& b) override { ops::run(b, ops::Permute{.x = at("x"), .index = at("index"), .y = at("y")}); }
+  void expect(Values& v) override { v["y"] = ref::permute(d, v["x"], v["index"]); }
+};
+
+// Initial value of the sums of y: zero, y itself, or another matrix.
+enum class Begin { zero, itself, another };
+struct UnpermuteRows : OpCase {
+  Index k, d;
+  Begin begin;
+  UnpermuteRows(Index rows, Index t, Index k_, Index d_, Begin at) : k(k_), d(d_), begin(at) {
+    in("x", {rows, d});
+    in("row_id_map", {t, k}, whole("row_id_map", {t, k}, -1, rows), DType::i32);
+    in_if(begin == Begin::another, "addend", {t, d});
+    begin == Begin::itself ? accumulate("y", {t, d}) : out("y", {t, d});
+  }
+  void run(Device& b) override {
+    ops::run(b, ops::Unpermute{.x = at("x"),
+                               .row_id_map = at("row_id_map"),
+                               .addend = begin == Begin::itself ? at("y") : at("addend"),
+                               .y = at("y")});
+  }
+  void expect(Values& v) override {
+    v["y"] = ref::unpermute(d, k, v["x"], v["row_id_map"], begin == Begin::another ? v["addend"] : v["y"]);
+  }
+};
+
+}  // namespace sy::numerics

@@ -1,0 +1,75 @@
+// Cases of memory operations and sums of squares (op_case.h).
+#pragma once
+
+#include "kernels/ops/elementwise.h"
+#include "src/numerics/op_case.h"
+
+namespace sy::numerics {
+
+struct FillCase : OpCase {
+  explicit FillCase(Index n) {
+    out("filled", {n}, DType::f32);
+    out("zeros", {n}, DType::i32);
+  }
+  void run(Device& device) override {
+    ops::run(device, ops::Fill{.x = at("filled"), .value = 0.75f});
+    ops::run(device, ops::Fill{.x = at("zeros"), .value = 0});
+  }
+  void expect(Values& v) override { v["filled"].assign(v["filled"].size(), 0.75); }
+};
+
+struct CopyCase : OpCase {
+  explicit CopyCase(Index n) {
+    in("x", {n});
+    out("copied", {n});
+  }
+  void run(Device& device) override { ops::run(device, ops::Copy{.x = at("x"), .y = at("copied")}); }
+  void expect(Values& v) override { v["copied"] = v["x"]; }
+};
+
+struct ConvertCase : OpCase {
+  explicit ConvertCase(Index n) {
+    in("numbers", {n}, DType::f32);
+    out("narrow", {n}, DType::bf16);
+    out("wide", {n}, DType::f32);
+  }
+  void run(Device& device) override {
+    ops::run(device, ops::Convert{.x = at("numbers"), .y = at("narrow")});
+    ops::run(device, ops::Convert{.x = at("narrow"), .y = at("wide")});
+  }
+  void expect(Values& v) override {
+    for (std::size_t i = 0; i < v["numbers"].size(); ++i)
+      v["narrow"][i] = v["wide"][i] =
+          static_cast<double>(float_of_bf16(bf16_of_float(static_cast<float>(v["numbers"][i]))));
+  }
+};
+
+struct AddCase : OpCase {
+  explicit AddCase(Index n) {
+    in("x", {n});
+    in_out("sum", {n});
+  }
+  void run(Device& device) override { ops::run(device, ops::Add{.x = at("x"), .y = at("sum")}); }
+  void expect(Values& v) override {
+    for (std::size_t i = 0; i < v["x"].size(); ++i) v["sum"][i] += v["x"][i];
+  }
+};
+
+struct ScaleCase : OpCase {
+  explicit ScaleCase(Index n) { in_out("scaled", {n}); }
+  void run(Device& device) override { ops::run(device, ops::Scale{.x = at("scaled"), .factor = -1.7f}); }
+  void expect(Values& v) override {
+    for (double& x : v["scaled"]) x *= static_cast<double>(-1.7f);
+  }
+};
+
+struct SumSquaresCase : OpCase {
+  explicit SumSquaresCase(Index n) {
+    in("numbers", {n}, DType::f32);
+    operand("squares", Role::accumulate, {1}, DType::f64, {2.5});
+  }
+  void run(Device& device) override { ops::run(device, ops::SumSquares{.x = at("numbers"), .out = at("squares")}); }
+  void expect(Values& v) override { v["squares"] = {2.5 + ref::dot(v["numbers"], v["numbers"])}; }
+};
+
+}  // namespace sy::numerics

@@ -1,0 +1,166 @@
+// Cases of activations and of the GEMMs that are fused with them (op_case.h).
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "kernels/ops/activation.h"
+#include "kernels/ops/ffn.h"
+#include "src/numerics/op_case.h"
+
+namespace sy::numerics {
+
+struct ActivationCase : OpCase {
+  FfnActivation desc;
+  Index r, f;
+  ActivationCase(FfnActivation a, Rows s, bool scaled, double deviation) : desc(a), r(s.t), f(s.d) {
+    note = fmt::format("activation {} beta {} limit {}", static_cast<int>(a.act), a.beta, a.limit);
+    const Shape hidden_shape = {r, a.gated ? 2 * f : f};
+    Numbers h = normal("h", hidden_shape, deviation);
+    for (double& x : h)
+      for (double corner : {0.0, static_cast<double>(desc.limit)})  // kinks of the function
+        if (std::abs(std::abs(x) - corner) < 0.01) x = 0.5;
+    in("h", hidden_shape, h);
+    in_if(scaled, "row_scale", {r}, DType::f32);
+  }
+  Numbers forward(Values& v) { return ref::ffn_activation(desc, r, f, v["h"], v["row_scale"]); }
+};
+
+struct ActivationForward : ActivationCase {
+  ActivationForward(FfnActivation a, Rows s, bool scaled, double deviation) : ActivationCase(a, s, scaled, deviation) {
+    out("y", {r, f});
+    tolerance = 2e-6;  // the formula of erf has an absolute error of 1.5e-7, times x and the scale
+  }
+  void run(Device& b) override {
+    ops::run(b, ops::ActivationForward{.h = at("h"), .row_scale = at("row_scale"), .activation = desc, .y = at("y")});
+  }
+  void expect(Values& v) override { v["y"] = forward(v); }
+};
+
+struct ActivationBackward : ActivationCase {
+  ActivationBackward(FfnActivation a, Rows s, bool scaled) : ActivationCase(a, s, scaled, 1) {
+    in("dy", {r, f});
+    out("dh", {r, a.gated ? 2 * f : f});
+    gradients = {{"dh", "h"}};
+    if (!scaled) return;
+    out("drow_scale", {r}, DType::f32);
+    gradients.push_back({"drow_scale", "row_scale"});
+  }
+  void run(Device& b) override {
+    ops::run(b, ops::ActivationBackward{.dy = at("dy"),
+                                        .h = at("h"),
+                                        .row_scale = at("row_scale"),
+                                        .activation = desc,
+                                        .dh = at("dh"),
+                                        .drow_scale = at("drow_scale")});
+  }
+  double loss(Values& v) override { return ref::dot(v["dy"], forward(v)); }
+};
+
+// counts: number of rows of each expert; empty for a single matrix.
+struct FfnSizes {
+  std::vector<Index> counts;
+  Index rows, d, f;
+  bool stack() const { return !counts.empty(); }
+  Index experts() const { return std::max<Index>(1, std::ssize(counts)); }
+};
+const FfnSizes ffn_sizes[] = {{{}, 0, 3, 4},   {{}, 1, 1, 1},     {{}, 7, 5, 3},   {{}, 51, 6, 70},
+                              {{}, 9, 400, 6}, {{0, 0}, 0, 4, 5}, {{1}, 1, 9, 16}, {{0, 7, 0, 50, 1}, 58, 5, 17}};
+
+struct FfnCase : OpCase {
+  FfnActivation desc;
+  FfnSizes s;
+  Index width, tokens;
+  bool indexed;
+  std::vector<std::int32_t> host;
+
+  FfnCase(FfnActivation a, const FfnSizes& sizes, bool by_index)
+      : desc(a),
+        s(sizes),
+        width(a.gated ? 2 * sizes.f : sizes.f),
+        tokens(by_index ? 40 : sizes.rows),
+        indexed(by_index) {
+    note = fmt::format("activation {} {}", static_cast<int>(a.act), a.gated ? "gated" : "plain");
+    host.push_back(0);
+    for (Index n : s.counts) host.push_back(host.back() + static_cast<std::int32_t>(n));
+    if (s.stack()) in("offsets", {s.experts() + 1}, Numbers(host.begin(), host.end()), DType::i32);
+    if (indexed) in("index", {s.rows}, whole("index", {s.rows}, 0, tokens), DType::i32);
+    tolerance = gradient_tolerance = 2e-5;
+    bf16_tolerance = 0.1;  // products of large rounded values of h; FfnBits compares exactly
+  }
+  GroupOffsets groups() const { return s.stack() ? GroupOffsets{at("offsets"), host.data()} : GroupOffsets{}; }
+  Shape of_experts(Index rows, Index cols) const {
+    return s.stack() ? Shape{s.experts(), rows, cols} : Shape{rows, cols};
+  }
+  Numbers offsets() const {
+    return s.stack() ? Numbers(host.begin(), host.end()) : Numbers{0, static_cast<double>(s.rows)};
+  }
+  // Returns the rows of x ([tokens, d]) that the GEMM reads.
+  Numbers permuted(Values& v, const std::string& x) { return indexed ? ref::permute(s.d, v[x], v["index"]) : v[x]; }
+  Numbers activated(Values& v) { return ref::ffn_activation(desc, s.rows, s.f, v["h"], v["row_scale"]); }
+};
+
+struct FfnForward : FfnCase {
+  FfnForward(FfnActivation a, const FfnSizes& sizes, bool by_index, bool biased) : FfnCase(a, sizes, by_index) {
+    in("x", {tokens, s.d});
+    in("w", of_experts(width, s.d));
+    in_if(biased, "bias", s.stack() ? Shape{s.experts(), width} : Shape{width});
+    in_if(biased, "row_scale", {s.rows}, DType::f32);
+    out("h", {s.rows, width});
+    out("y", {s.rows, s.f});
+  }
+  void run(Device& b) override {
+    ops::run(b, ops::FfnForward{.x = GatheredRows(at("x"), at("index")),
+                                .w = at("w"),
+                                .bias = at("bias"),
+                                .groups = groups(),
+                                .row_scale = at("row_scale"),
+                                .activation = desc,
+                                .h = at("h"),
+                                .y = at("y")});
+  }
+  void expect(Values& v) override {
+    v["h"] = ref::grouped_gemm(width, s.d, permuted(v, "x"), v["w"], offsets());
+    if (!v["bias"].empty()) v["h"] = ref::grouped_bias(width, 0, width, v["bias"], {}, offsets(), v["h"]);
+    v["y"] = activated(v);
+  }
+};
+
+struct FfnBackward : FfnCase {
+  FfnBackward(FfnActivation a, const FfnSizes& sizes, bool by_index, bool scaled) : FfnCase(a, sizes, by_index) {
+    Numbers h = normal("h", {s.rows, width});
+    for (double& x : h)
+      for (double corner : {0.0, static_cast<double>(desc.limit)})  // kinks of the function
+        if (std::abs(std::abs(x) - corner) < 0.01) x = 0.5;
+    // The gradient with respect to the activation's output is rounded.
+    if (compute == DType::bf16) gradient_tolerance = 0.01;
+    in("dout", {tokens, s.d});
+    in("w", of_experts(s.d, s.f));
+    in("h", {s.rows, width}, h);
+    in_if(scaled, "row_scale", {s.rows}, DType::f32);
+    out("dh", {s.rows, width});
+    out("y", {s.rows, s.f});
+    gradients = {{"dh", "h"}};
+    if (!scaled) return;
+    out("drow_scale", {s.rows}, DType::f32);
+    gradients.push_back({"drow_scale", "row_scale"});
+  }
+  void run(Device& b) override {
+    ops::run(b, ops::FfnBackward{.dout = GatheredRows(at("dout"), at("index")),
+                                 .w = at("w"),
+                                 .groups = groups(),
+                                 .h = at("h"),
+                                 .row_scale = at("row_scale"),
+                                 .activation = desc,
+                                 .dh = at("dh"),
+                                 .drow_scale = at("drow_scale"),
+                                 .y = at("y")});
+  }
+  void expect(Values& v) override { v["y"] = activated(v); }
+  double loss(Values& v) override {
+    return ref::dot(permuted(v, "dout"), ref::grouped_gemm(s.d, s.f, activated(v), v["w"], offsets()));
+  }
+};
+
+}  // namespace sy::numerics

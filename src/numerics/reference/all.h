@@ -1,0 +1,7 @@
+// The reference implementation of all operations (numbers.h).
+#pragma once
+
+#include "src/numerics/reference/attention.h"
+#include "src/numerics/reference/dense.h"
+#include "src/numerics/reference/loss.h"
+#include "src/numerics/reference/routing.h"

@@ -1,0 +1,97 @@
+#include "src/optimizers/update_rule.h"
+
+#include <cmath>
+
+#include "kernels/ops/elementwise.h"
+#include "kernels/ops/optimizer.h"
+#include "src/optimizers/newton_schulz.h"
+
+namespace sy {
+namespace {
+
+float weight_decay(const UpdateOperands& x) {
+  return x.decays ? static_cast<float>(x.hyperparameters.weight_decay) : 0.0f;
+}
+
+void adamw(Device& device, const UpdateOperands& x) {
+  run(device, ops::AdamW{.coefficient = x.clip_coefficient,
+                         .step_scalars = x.step_scalars,
+                         .g = x.gradient,
+                         .beta1 = static_cast<float>(x.hyperparameters.beta1),
+                         .beta2 = static_cast<float>(x.hyperparameters.beta2),
+                         .eps = static_cast<float>(x.hyperparameters.eps),
+                         .weight_decay = weight_decay(x),
+                         .w = x.weight,
+                         .m = x.state[0],
+                         .v = x.state[1],
+                         .rounded = x.rounded});
+}
+
+void momentum(Device& device, const UpdateOperands& x) {
+  run(device, ops::MomentumUpdate{.coefficient = x.clip_coefficient,
+                                  .g = x.gradient,
+                                  .momentum = static_cast<float>(x.hyperparameters.momentum),
+                                  .m = x.state[0]});
+}
+
+void sgd(Device& device, const UpdateOperands& x) {
+  momentum(device, x);
+  apply_direction(device, x, x.state[0]);
+}
+
+// The direction of Muon: the orthogonalised momentum, scaled by max(1, rows / columns)^0.5
+// (Jordan et al., "Muon", 2024).
+void orthogonalized(Device& device, std::span<const View> matrices, View squares, View scratch) {
+  newton_schulz(device, matrices, squares, scratch);
+  for (const View& x : matrices)
+    if (x.dim(0) > x.dim(1))
+      run(device, ops::Scale{.x = x, .factor = std::sqrt(static_cast<float>(x.dim(0)) / static_cast<float>(x.dim(1)))});
+}
+
+constexpr StateTensor moments[] = {{"m", "running mean of the gradient"},
+                                   {"v", "running mean of the squared gradient"}};
+constexpr StateTensor momentum_state[] = {{"momentum", "decaying sum of the gradients"}};
+
+constexpr MatrixRule muon{.scratch = newton_schulz_scratch, .direction = orthogonalized};
+
+// The first row is Optimizer::adamw.
+constexpr UpdateRule rules[] = {
+    {.name = "adamw",
+     .meaning = "m and v are running means of the gradient and of its square, corrected for their start at 0, and "
+                "w -= lr * (m / (sqrt(v) + eps) + weight_decay * w) (Loshchilov and Hutter, 2019)",
+     .state = moments,
+     .update = adamw},
+    {.name = "sgd",
+     .meaning = "m = momentum * m + gradient, and w -= lr * (m + weight_decay * w)",
+     .state = momentum_state,
+     .update = sgd},
+    {.name = "muon",
+     .meaning =
+         "experimental; as sgd, but m of each weight matrix of attention, FFNs and experts is orthogonalised first "
+         "(Jordan et al., 2024), and all other parameters are updated by adamw",
+     .state = momentum_state,
+     .update = momentum,
+     .matrix_rule = &muon},
+};
+
+}  // namespace
+
+std::span<const UpdateRule> update_rules() {
+  return rules;
+}
+
+void apply_direction(Device& device, const UpdateOperands& x, ConstView direction) {
+  run(device, ops::ApplyUpdate{.coefficient = x.clip_coefficient,
+                               .lr = x.step_scalars.rows(0, 1),
+                               .update = direction,
+                               .weight_decay = weight_decay(x),
+                               .w = x.weight,
+                               .rounded = x.rounded});
+}
+
+std::array<float, 3> step_scalars(const Hyperparameters& hyperparameters, double lr, Index step) {
+  const auto bias = [&](double beta) { return static_cast<float>(1 - std::pow(beta, static_cast<double>(step))); };
+  return {static_cast<float>(lr), bias(hyperparameters.beta1), bias(hyperparameters.beta2)};
+}
+
+}  // namespace sy
