@@ -10,7 +10,7 @@ bin=$work/usr/bin/switchyard
 version=$(sed -nE 's/^project\(switchyard VERSION ([0-9.]+).*/\1/p' "$root/CMakeLists.txt")
 for argument in version --version; do
   expect_ok "$bin" $argument
-  [[ $out == "switchyard $version" ]] || die "another version"
+  [[ $out == "switchyard $version"$'\n'* ]] || die "another version"
 done
 expect_ok bash "$root/tests/runpath.sh" "$work/usr"
 share=$work/usr/share

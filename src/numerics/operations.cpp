@@ -1,5 +1,6 @@
 #include "src/numerics/operations.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <memory>
@@ -443,7 +444,7 @@ constexpr OperationCases operations[] = {
 };
 
 // Appends the errors of all cases in one type of weights and activations.
-void check_operation(const OperationCases& operation, DType dtype, Device& device, OperationResult& result) {
+void check_cases(const OperationCases& operation, DType dtype, Device& device, OperationResult& result) {
   OpCase::compute = dtype;
   Cases cases;
   operation.add(cases);
@@ -469,15 +470,21 @@ Index operation_count() {
   return std::ssize(operations);
 }
 
+OperationResult check_operation(Device& device, std::string_view name) {
+  const OperationCases* operation = std::ranges::find(operations, name, &OperationCases::name);
+  SY_ASSERT(operation != std::end(operations), "no operation {}", name);
+  OperationResult result{.operation = operation->name};
+  const auto start = std::chrono::steady_clock::now();
+  if (operation->is_needed(device))
+    for (DType dtype : {DType::f32, DType::bf16}) check_cases(*operation, dtype, device, result);
+  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return result;
+}
+
 std::vector<OperationResult> check_operations(Device& device, const std::function<void(Index)>& done) {
   std::vector<OperationResult> results;
   for (const OperationCases& operation : operations) {
-    OperationResult& result = results.emplace_back();
-    result.operation = operation.name;
-    const auto start = std::chrono::steady_clock::now();
-    if (operation.is_needed(device))
-      for (DType dtype : {DType::f32, DType::bf16}) check_operation(operation, dtype, device, result);
-    result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    results.push_back(check_operation(device, operation.name));
     if (done) done(std::ssize(results));
   }
   return results;

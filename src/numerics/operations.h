@@ -21,8 +21,12 @@ struct OperationResult {
 // Number of operations.
 Index operation_count();
 
-// Compares every operation of a device with the reference, in f32 and in bf16. An exception of an
+// Compares an operation of a device with the reference, in f32 and in bf16. An exception of the
 // operation is one of its errors. Not for use by two threads at once (OpCase::compute).
+// name: X::name of an operation; an unknown one is an internal error.
+OperationResult check_operation(Device& device, std::string_view name);
+
+// Compares every operation of a device.
 // done: called with the number of checked operations, after each.
 std::vector<OperationResult> check_operations(Device& device, const std::function<void(Index)>& done = {});
 
