@@ -473,7 +473,8 @@ Index operation_count() {
 OperationResult check_operation(Device& device, std::string_view name) {
   const OperationCases* operation = std::ranges::find(operations, name, &OperationCases::name);
   SY_ASSERT(operation != std::end(operations), "no operation {}", name);
-  OperationResult result{.operation = operation->name};
+  OperationResult result;
+  result.operation = operation->name;
   const auto start = std::chrono::steady_clock::now();
   if (operation->is_needed(device))
     for (DType dtype : {DType::f32, DType::bf16}) check_cases(*operation, dtype, device, result);
