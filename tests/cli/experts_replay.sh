@@ -34,7 +34,7 @@ END
 expect_ok "$switchyard" train small.ini --run.dir=run
 loss_at() { # FACTOR; the loss over all domains in f.csv
   awk -F, -v x="$1" 'NR == 1 { for (i = 1; i <= NF; ++i) column[$i] = i }
-    $2 == "capacity_loss" && $column["domain"] == "all" && $column["capacity factor"] == x { print $NF }' f.csv
+    $2 == "capacity_loss" && $column["domain"] == "all" && $column["capacity factor"] == x { print $(NF - 4) }' f.csv
 }
 near() { awk -v a="$1" -v b="$2" 'BEGIN { d = a - b; exit a != "" && b != "" && d * d < 1e-10 ? 0 : 1 }'; }
 
@@ -58,14 +58,14 @@ expect_ok "$switchyard" evaluate run --backend cpu --json --capacity
 near "$(loss_at 1.25)" "$(loss)" || die "loss with drops is not $(loss)"
 # The drops of the first layer can be computed from its choices, without another run.
 for factor in 0.5 1.25; do
-  found() { awk -F, -v f="$1" -v x=$factor '$2 == f && index($0, "," x ",") && !seen++ { printf "%.9f", $NF }' f.csv; }
+  found() { awk -F, -v f="$1" -v x=$factor '$2 == f && index($0, "," x ",") && !seen++ { printf "%.9f", $(NF - 4) }' f.csv; }
   [[ $(found capacity_drop_rate) == "$(found capacity_drop_rate_run)" ]] || die "drops of the first layer differ"
 done
 # A checkpoint is saturated with respect to itself. Each token chooses k of E experts, so that the
 # shares sum to k.
 expect_ok "$switchyard" experts run --replay data --against run --max-windows 3 --factors 2 --figures-csv same.csv
-[[ $(awk -F, '$2 == "saturation" { print $NF }' same.csv | sort -u) == 1 ]] || die "a checkpoint differs from itself"
-awk -F, '$2 == "domain" { s += $NF } END { exit (s - 2 * 2 * 2) ^ 2 < 1e-12 ? 0 : 1 }' same.csv || die "shares are not k"
+[[ $(awk -F, '$2 == "saturation" { print $(NF - 4) }' same.csv | sort -u) == 1 ]] || die "a checkpoint differs from itself"
+awk -F, '$2 == "domain" { s += $(NF - 4) } END { exit (s - 2 * 2 * 2) ^ 2 < 1e-12 ? 0 : 1 }' same.csv || die "shares are not k"
 expect_ok "$switchyard" experts run --replay data --layer 1 --max-windows 2
 expect_output "Preferred tokens by input id"
 
@@ -75,7 +75,7 @@ expect_output "What each expert is worth"
 [[ $(awk -F, '$1 == "ablation" && $2 == "change"' a.csv | wc -l) -eq $((4 * 3)) ]] || die "not each expert and domain"
 [[ $(awk -F, '$1 == "reroute" && $2 == "change"' a.csv | wc -l) -eq $((4 * 3)) ]] || die "not each expert and domain rerouted"
 awk -F, '$2 == "low" || $2 == "high" || $2 == "change" {
-           key = $1; for (i = 4; i < NF; ++i) key = key "," $i; v[key, $2] = $NF; keys[key] }
+           key = $1; for (i = 4; i < NF - 4; ++i) key = key "," $i; v[key, $2] = $(NF - 4); keys[key] }
          END { for (p in keys) if (!(v[p, "low"] <= v[p, "change"] && v[p, "change"] <= v[p, "high"])) exit 1 }' a.csv ||
   die "a change outside of its interval"
 
