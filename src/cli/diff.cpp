@@ -23,6 +23,10 @@ int diff_command(CommandLine& line) {
   };
   const fs::path first = resolve("first"), second = resolve("second");
 
+  // Results do not depend on provenance: it explains differences, and has no part in the exit code.
+  // It is read first, while a run in progress still has the checkpoints.
+  const std::vector<ProvenanceDifference> provenance =
+      provenance_differences(parse_record(read_provenance(first)), parse_record(read_provenance(second)));
   const std::vector<TensorDifference> tensors = diff_checkpoints(first, second);
   std::size_t different = 0;
   Json list = Json::array();
@@ -34,9 +38,6 @@ int diff_command(CommandLine& line) {
     list.push_back({{"name", d.name}, {"equal", d.bitwise_equal}, {"max_abs", d.max_abs}, {"note", d.note}});
     table.row({d.name, d.note.empty() ? fmt::format("{:.6g}", d.max_abs) : "-", d.bitwise_equal ? "equal" : d.note});
   }
-  // Results do not depend on provenance: it explains differences, and has no part in the exit code.
-  const std::vector<ProvenanceDifference> provenance =
-      provenance_differences(parse_record(read_provenance(first)), parse_record(read_provenance(second)));
   if (arguments["json"].as<bool>()) {
     Json origins = Json::array();
     for (const ProvenanceDifference& d : provenance)
