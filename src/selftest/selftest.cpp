@@ -150,8 +150,6 @@ bool Checks::run(const std::string& name, bool local, const std::function<void(F
 
 std::vector<Check> run(Comm& world, const Options& options) {
   Checks checks(world, options);
-  const int local = local_rank(world);
-  check_devices(checks, local);
   std::unique_ptr<SharedFolder> folder;
   const fs::path parent = options.folder.empty() ? default_folder(world) : options.folder;
   if (!checks.run("folder", false, [&](Finding& finding) {
@@ -159,6 +157,7 @@ std::vector<Check> run(Comm& world, const Options& options) {
         finding.detail = parent.string();
       }))
     return checks.take();
+  check_devices(checks, local_rank(world));
   check_trainings(checks, "cpu", folder->path());
   const Index with_gpu = -world.max(-Index{cuda_available()});
   if (with_gpu > 0) check_trainings(checks, "cuda", folder->path());
