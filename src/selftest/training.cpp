@@ -229,16 +229,7 @@ class TrainingChecks {
     check_alone();
     const bool is_complete = one_ && std::ssize(one_->losses) == steps;
     if (world_.max(is_complete ? 0 : 1) > 0) return;  // there is nothing to compare with
-    if (world_.size() > 1 && device_ == "cuda") {
-      // Ranks that share a GPU have no collectives on it.
-      if (!checks_.run("GPUs", false, [&](Finding& finding) {
-            std::unique_ptr<Device> device;
-            agree_on_errors(world_, [&] { device = make_cuda(local_rank_); });
-            agree_on_devices(world_, *device);
-            finding.detail = "one for each rank";
-          }))
-        return;
-    }
+    if (world_.size() > 1 && device_ == "cuda" && !have_gpus()) return;
     const std::vector<Layout> layouts = layouts_for(config_, world_.size());
     if (world_.size() > 1)
       for (const Layout& layout : layouts) check_together(layout);
@@ -262,6 +253,23 @@ class TrainingChecks {
   }
   std::unique_ptr<Training> start(Comm& comm, const Layout& layout, const std::string& device) {
     return std::make_unique<Training>(comm, config_of(layout), make_device(device, local_rank_), *data_);
+  }
+
+  // Returns whether each rank has a GPU of its own: others have no collectives on GPUs.
+  bool have_gpus() {
+    bool have = false;
+    checks_.run("GPUs", false, [&](Finding& finding) {
+      std::unique_ptr<Device> device;
+      agree_on_errors(world_, [&] { device = make_cuda(local_rank_); });
+      try {
+        agree_on_devices(world_, *device);
+        finding.detail = "one for each rank";
+        have = true;
+      } catch (const CollectiveError& e) {
+        finding.skipped = e.what();
+      }
+    });
+    return have;
   }
 
   // Each rank alone on this device is compared with itself on the CPU, and with the others.
