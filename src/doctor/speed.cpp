@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "kernels/device.h"
 #include "kernels/ops/gemm.h"
 #include "src/config.h"
 #include "src/doctor/probes.h"

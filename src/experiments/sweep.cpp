@@ -5,6 +5,7 @@
 #include <map>
 
 #include "dist/runtime.h"
+#include "src/analyse/page.h"
 #include "src/analyse/plot.h"
 #include "src/data/dataset.h"
 #include "src/experiments/document.h"
