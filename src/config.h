@@ -279,6 +279,6 @@ void check_config_for_layout(const Config& config, const Layout& layout);
 // of the name, for the message. local_rank: index of this rank on its node, which selects the GPU.
 std::unique_ptr<Device> open_device(std::string_view setting, const std::string& name, int local_rank = 0);
 // Throws InputError if the device cannot compute the model. `setting`: see open_device().
-void check_config_for_device(std::string_view setting, const Config& config, const Device& backend);
+void check_config_for_device(std::string_view setting, const Config& config, const Device& device);
 
 }  // namespace sy

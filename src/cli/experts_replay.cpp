@@ -186,9 +186,8 @@ Section ablation_section(const Replay& r, bool reroute) {
   });
   ReplayOptions options = r.options;
   options.windows_per_pass = 1;  // differences are paired by window
-  const Ablation found =
-      ablate(*engine, *r.dataset, r.layers, reroute ? WithoutExpert::Mode::reroute : WithoutExpert::Mode::mask, options,
-             r.progress("without expert"));
+  const Ablation found = ablate(*engine, *r.dataset, r.layers, reroute ? AblationMode::reroute : AblationMode::mask,
+                                options, r.progress("without expert"));
 
   const std::string name = reroute ? "reroute" : "ablation";
   Section out{name, reroute ? "Without each expert, its tokens rerouted" : "Without each expert, its tokens masked"};

@@ -11,35 +11,59 @@ namespace {
 constexpr double nan = std::numeric_limits<double>::quiet_NaN();
 constexpr float lower_than_any_score = -1e30f;
 
-}  // namespace
+struct SavedWeights {
+  View weights;
+  Tensor values;
+};
 
-WithoutExpert::WithoutExpert(Engine& engine, Index layer, Index expert, Mode mode) : engine_(engine) {
-  if (mode == Mode::reroute) {
-    biases_ = engine.router_bias();
-    SY_ASSERT(!biases_.empty(), "layer {}: an engine without selection biases", layer);
-    std::vector<float> biases = biases_;
-    biases[layer * engine.config().moe.experts + expert] = lower_than_any_score;
-    engine.set_router_bias(biases);
-    return;
-  }
-  Device& b = engine.device();
+// Sets the rows of the expert's down projection to 0, and returns the values that they had.
+std::vector<SavedWeights> mask_expert(Engine& engine, Index layer, Index expert) {
+  std::vector<SavedWeights> saved;
+  Device& device = engine.device();
   engine.store().finish_all_gather();
   const std::string prefix = fmt::format("layers.{}.moe.experts.down.", engine.model().moe_layer_ids()[layer]);
   for (const char* name : {"weight", "bias"}) {
     const Param param = engine.store().find(prefix + name);
     if (!param) continue;
     const View weights = param.weight.rows(expert, 1);
-    SavedWeights& saved = saved_.emplace_back(SavedWeights{weights, b.tensor(weights.shape(), weights.dtype())});
-    run(b, ops::Copy{.x = weights, .y = saved.values});
-    run(b, ops::Fill{.x = weights, .value = 0});
+    saved.push_back({weights, device.tensor(weights.shape(), weights.dtype())});
+    run(device, ops::Copy{.x = weights, .y = saved.back().values});
+    run(device, ops::Fill{.x = weights, .value = 0});
   }
+  engine.store().packed_weights().invalidate();
+  return saved;
+}
+
+void restore_expert(Engine& engine, const std::vector<SavedWeights>& saved) {
+  for (const SavedWeights& s : saved) run(engine.device(), ops::Copy{.x = s.values, .y = s.weights});
   engine.store().packed_weights().invalidate();
 }
 
-WithoutExpert::~WithoutExpert() {
-  if (!biases_.empty()) engine_.set_router_bias(biases_);
-  for (const SavedWeights& saved : saved_) run(engine_.device(), ops::Copy{.x = saved.values, .y = saved.weights});
-  if (!saved_.empty()) engine_.store().packed_weights().invalidate();
+// Calls body, then restore, also if body throws.
+void restoring(const std::function<void()>& body, const std::function<void()>& restore) {
+  try {
+    body();
+  } catch (...) {
+    restore();
+    throw;
+  }
+  restore();
+}
+
+}  // namespace
+
+void without_expert(Engine& engine, Index layer, Index expert, AblationMode mode, const std::function<void()>& body) {
+  if (mode == AblationMode::mask) {
+    const std::vector<SavedWeights> saved = mask_expert(engine, layer, expert);
+    restoring(body, [&] { restore_expert(engine, saved); });
+    return;
+  }
+  const std::vector<float> before = engine.router_bias();
+  SY_ASSERT(!before.empty(), "layer {}: an engine without selection biases", layer);
+  std::vector<float> biases = before;
+  biases[layer * engine.config().moe.experts + expert] = lower_than_any_score;
+  engine.set_router_bias(biases);
+  restoring(body, [&] { engine.set_router_bias(before); });
 }
 
 LossChange loss_change(const std::vector<double>& changes, const std::vector<double>& tokens) {
@@ -61,7 +85,7 @@ LossChange loss_change(const std::vector<double>& changes, const std::vector<dou
   return out;
 }
 
-Ablation ablate(Engine& engine, const Dataset& dataset, const std::vector<Index>& layers, WithoutExpert::Mode mode,
+Ablation ablate(Engine& engine, const Dataset& dataset, const std::vector<Index>& layers, AblationMode mode,
                 const ReplayOptions& options, const std::function<void(Index, Index)>& progress) {
   const Index E = engine.config().moe.experts, S = engine.config().model.seq_len;
   const std::size_t domains = dataset.domains().size();
@@ -95,13 +119,12 @@ Ablation ablate(Engine& engine, const Dataset& dataset, const std::vector<Index>
     out.effects.emplace_back();
     for (Index e = 0; e < E; ++e) {
       std::vector<double> changes(domain.size(), 0);
-      {
-        const WithoutExpert without(engine, layers[l], e, mode);
+      without_expert(engine, layers[l], e, mode, [&] {
         for_replay_batches(dataset, S, options, [&, w = std::size_t{0}](const ReplayBatch& batch) mutable {
           if (used[(w * layers.size() + l) * E + e]) changes[w] = replay(engine, batch, true, false).nats - nats[w];
           ++w;
         });
-      }
+      });
       std::vector<LossChange>& effects = out.effects.back().emplace_back();
       for (std::size_t d = 0; d <= domains; ++d) {
         std::vector<double> c, n;

@@ -8,31 +8,18 @@
 
 namespace sy {
 
-// Disables one expert of a model while it lives. It changes weights or biases, and its destructor
-// restores them.
-class WithoutExpert {
- public:
-  enum class Mode {
-    // The expert's output is 0 (its down projection is 0). The weights of the other choices stay.
-    mask,
-    // Tokens choose their next best expert: the selection bias is below any score.
-    reroute
-  };
-  // layer: index among the MoE layers. reroute requires an engine with selection biases, and more
-  // experts than top_k.
-  WithoutExpert(Engine& engine, Index layer, Index expert, Mode mode);
-  ~WithoutExpert();
-  WithoutExpert(const WithoutExpert&) = delete;
-
- private:
-  struct SavedWeights {
-    View weights;
-    Tensor values;
-  };
-  Engine& engine_;
-  std::vector<SavedWeights> saved_;
-  std::vector<float> biases_;
+enum class AblationMode {
+  // The expert's output is 0 (its down projection is 0). The weights of the other choices stay.
+  mask,
+  // Tokens choose their next best expert: the selection bias is below any score.
+  reroute
 };
+
+// Calls `body` while one expert is disabled. Afterwards, also after an exception, the weights and
+// biases are restored.
+// layer: index among the MoE layers. reroute requires an engine with selection biases, and more
+// experts than top_k.
+void without_expert(Engine& engine, Index layer, Index expert, AblationMode mode, const std::function<void()>& body);
 
 // Mean change of the loss over windows in nats per token, and its standard error. The error is that
 // of a ratio over paired differences of windows: sum of changes / sum of tokens (Cochran, "Sampling
@@ -53,7 +40,7 @@ struct Ablation {
 // Ablates the experts of `layers` (indices among the MoE layers) one by one. Each expert costs a
 // pass over the windows that have a token for it. Other windows cannot change. Dropless.
 // progress(done, total) counts experts.
-Ablation ablate(Engine& engine, const Dataset& dataset, const std::vector<Index>& layers, WithoutExpert::Mode mode,
+Ablation ablate(Engine& engine, const Dataset& dataset, const std::vector<Index>& layers, AblationMode mode,
                 const ReplayOptions& options, const std::function<void(Index, Index)>& progress);
 
 }  // namespace sy

@@ -60,8 +60,8 @@ inline const UpdateRule& update_rule(Optimizer optimizer) {
 }
 
 // weight -= learning rate * (direction + weight decay * weight)
-// direction: [n] f32, of the elements of `operands`. If clip_coefficient is NaN, nothing changes.
-void apply_direction(Device& device, const UpdateOperands& operands, ConstView direction);
+// direction: [n] f32, of the elements of `x`. If clip_coefficient is NaN, nothing changes.
+void apply_direction(Device& device, const UpdateOperands& x, ConstView direction);
 
 // Returns the numbers of UpdateOperands::step_scalars: the learning rate, and the bias corrections
 // 1 - beta1^step and 1 - beta2^step (Kingma and Ba, "Adam", 2015). All other hyperparameters are

@@ -322,7 +322,7 @@ std::pair<double, double> measure_links(const Watch& watch, Device& b, Comm& gro
 
 }  // namespace
 
-Machine measure_machine(Comm& world, Device& b, const std::string& name, double memory,
+Machine measure_machine(Comm& world, Device& device, const std::string& name, double memory,
                         const std::function<void(Index, Index)>& progress) {
   if (world.size() < 2)
     throw CollectiveError(2,
@@ -330,29 +330,29 @@ Machine measure_machine(Comm& world, Device& b, const std::string& name, double 
   const int here = ranks_sharing(world, ""), ranks = world.size();
   constexpr Index product_sizes[] = {16, 64, 128, 256, 512, 1024}, grouped_sizes[] = {4, 16, 64, 256},
                   head_widths[] = {16, 32, 64, 128}, link_figures = 4;
-  const Watch watch(world, b,
+  const Watch watch(world, device,
                     4 + std::ssize(product_sizes) + std::ssize(grouped_sizes) + 2 * std::ssize(head_widths) +
                         std::ssize(by_bytes) + link_figures * ((here > 1) + (here < ranks)),
                     progress);
   Machine m;
   m.name = name;
-  m.shared = b.on_host();
-  m.backend = b.on_host() ? "cpu" : "cuda";
-  m.memory = b.on_host() ? memory : 0.95 * static_cast<double>(b.free_bytes());
+  m.shared = device.on_host();
+  m.backend = device.on_host() ? "cpu" : "cuda";
+  m.memory = device.on_host() ? memory : 0.95 * static_cast<double>(device.free_bytes());
   m.ranks_per_node = here < ranks ? here : 0;
   const double together = m.shared ? here : 1;  // ranks that share the machine's speeds
 
   {
-    Operands x(b);
+    Operands x(device);
     const View tiny = x.filled({16, 16});
     m.overhead = watch(x.call(ops::Gemm{.a = tiny, .b = tiny, .c = x.zeros({16, 16})}));
   }
   const auto measure = [&](const Prepare& prepare, DType c) {
-    const DryCounts work = counted(prepare, c, many_tokens(b));
+    const DryCounts work = counted(prepare, c, many_tokens(device));
     double calls = 0;
     for (const auto& [call, times] : work.calls) calls += static_cast<double>(times);
-    Operands operands(b);
-    const double seconds = watch(prepare(operands, c, many_tokens(b)));
+    Operands operands(device);
+    const double seconds = watch(prepare(operands, c, many_tokens(device)));
     // The time of a very fast operation may vanish in the measured overhead.
     return std::pair(work, std::max(seconds - calls * m.overhead, seconds / 10));
   };
@@ -363,7 +363,7 @@ Machine measure_machine(Comm& world, Device& b, const std::string& name, double 
   const auto wide = [](Operands& x, DType c, Index) { return products(x, c, 1024); };
   m.peak_f32 = flops(wide, DType::f32);
   m.peak_bf16 = flops(wide, DType::bf16);
-  const DType c = b.on_host() ? DType::f32 : DType::bf16;
+  const DType c = device.on_host() ? DType::f32 : DType::bf16;
   // A share is at most 1, because on a busy machine the measured peak may be too low.
   const auto share = [&, peak = m.peak(c)](const Prepare& prepare) { return std::min(1.0, flops(prepare, c) / peak); };
   for (Index size : product_sizes)
@@ -384,22 +384,24 @@ Machine measure_machine(Comm& world, Device& b, const std::string& name, double 
   }
   {
     constexpr Index n = Index{1} << 24;
-    Operands x(b);
+    Operands x(device);
     m.memory_bandwidth = together * 2 * n * 4 / watch(x.call(ops::Copy{.x = x.filled({n}), .y = x.filled({n})}));
   }
 
   const auto group = [&](const std::function<int(int)>& color) {
     std::unique_ptr<Comm> comm = world.split(color);
-    return b.on_host() ? std::move(comm)
-                       : make_device_comm(b, world.rank(), world.rank_context())(std::move(comm), CommStream::tokens);
+    return device.on_host()
+               ? std::move(comm)
+               : make_device_comm(device, world.rank(), world.rank_context())(std::move(comm), CommStream::tokens);
   };
   const auto node = group([&](int rank) { return rank / here; });
   if (node->size() > 1)
     std::tie(m.node_latency, m.node_bandwidth) =
-        measure_links(watch, b, *node, {node->size() - 1, 0}, m.message_overhead);
+        measure_links(watch, device, *node, {node->size() - 1, 0}, m.message_overhead);
   if (here < ranks) {
     const auto across = group([&](int rank) { return rank % here; });
-    std::tie(m.latency, m.bandwidth) = measure_links(watch, b, *across, {0, across->size() - 1}, m.message_overhead);
+    std::tie(m.latency, m.bandwidth) =
+        measure_links(watch, device, *across, {0, across->size() - 1}, m.message_overhead);
     if (m.node_bandwidth == 0) std::tie(m.node_latency, m.node_bandwidth) = std::pair(m.latency, m.bandwidth);
   }
   m.node_bandwidth *= together;

@@ -44,7 +44,7 @@ std::vector<SectionTime> section_times(const std::vector<RankValues>& ranks, Ind
     double collectives = 0;
     for (std::size_t r = 0; r < ranks.size(); ++r) {
       times.push_back(ranks[r][static_cast<std::size_t>(p)]);
-      collectives += ranks[r][static_cast<std::size_t>(num_step_sections + p)];
+      collectives += ranks[r][static_cast<std::size_t>(num_step_sections) + static_cast<std::size_t>(p)];
       sums[r] += times.back();
     }
     all_collectives += collectives;

@@ -294,7 +294,7 @@ TEST(Ablate, MaskingEqualsAModelWithoutTheExpert) {
   RoutedModel model(config);
   const auto before = evaluate(model.engine, dataset, {2, 0, true}, [](Index, Index) {});
   Index calls = 0;
-  const Ablation found = ablate(model.engine, dataset, {0, 1}, WithoutExpert::Mode::mask, {0, 1},
+  const Ablation found = ablate(model.engine, dataset, {0, 1}, AblationMode::mask, {0, 1},
                                 [&](Index done, Index total) { EXPECT_LE(++calls, total) << done; });
   EXPECT_EQ(calls, 8);
   const auto after = evaluate(model.engine, dataset, {2, 0, true}, [](Index, Index) {});
@@ -342,10 +342,8 @@ TEST(Ablate, ReroutesTokensToTheNextBestExpert) {
   model.engine.evaluate({1, 5, batch.ids, batch.targets}, true);
   for (Index e = 0; e < 5; ++e) {
     ReplayResult found;
-    {
-      const WithoutExpert without(model.engine, 0, e, WithoutExpert::Mode::reroute);
-      found = replay(model.engine, batch, true, false);
-    }
+    without_expert(model.engine, 0, e, AblationMode::reroute,
+                   [&] { found = replay(model.engine, batch, true, false); });
     for (Index t = 0; t < 5; ++t) {
       double sum = 0;
       for (Index i = 0; i < 5; ++i) sum += std::exp(static_cast<double>(logits[t * 5 + i]));

@@ -26,7 +26,7 @@ struct AttentionCase : OpCase {
   Heads q(View qkv) const { return {qkv, 0, a.h}; }
   Heads k(View qkv) const { return {qkv, a.h, a.k}; }
   Heads v(View qkv) const { return {qkv, a.h + a.k, a.k}; }
-  ref::Attention forward(Values& v) { return ref::attention(desc, a.b, a.s, a.h, a.k, a.hd, v["qkv"]); }
+  ref::Attention forward(Values& v) const { return ref::attention(desc, a.b, a.s, a.h, a.k, a.hd, v["qkv"]); }
 };
 
 struct AttentionForward : AttentionCase {

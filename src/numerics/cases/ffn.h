@@ -24,7 +24,7 @@ struct ActivationCase : OpCase {
     in("h", hidden_shape, h);
     in_if(scaled, "row_scale", {r}, DType::f32);
   }
-  Numbers forward(Values& v) { return ref::ffn_activation(desc, r, f, v["h"], v["row_scale"]); }
+  Numbers forward(Values& v) const { return ref::ffn_activation(desc, r, f, v["h"], v["row_scale"]); }
 };
 
 struct ActivationForward : ActivationCase {
@@ -97,8 +97,10 @@ struct FfnCase : OpCase {
     return s.stack() ? Numbers(host.begin(), host.end()) : Numbers{0, static_cast<double>(s.rows)};
   }
   // Returns the rows of x ([tokens, d]) that the GEMM reads.
-  Numbers permuted(Values& v, const std::string& x) { return indexed ? ref::permute(s.d, v[x], v["index"]) : v[x]; }
-  Numbers activated(Values& v) { return ref::ffn_activation(desc, s.rows, s.f, v["h"], v["row_scale"]); }
+  Numbers permuted(Values& v, const std::string& x) const {
+    return indexed ? ref::permute(s.d, v[x], v["index"]) : v[x];
+  }
+  Numbers activated(Values& v) const { return ref::ffn_activation(desc, s.rows, s.f, v["h"], v["row_scale"]); }
 };
 
 struct FfnForward : FfnCase {

@@ -100,7 +100,7 @@ struct GroupedCase : OpCase {
     for (double x : offsets) host.push_back(static_cast<std::int32_t>(x));
     tolerance = gradient_tolerance = 1e-5;
   }
-  Numbers product(Values& v) { return ref::grouped_gemm(n, q, v["x"], v["w"], v["offsets"]); }
+  Numbers product(Values& v) const { return ref::grouped_gemm(n, q, v["x"], v["w"], v["offsets"]); }
   double loss(Values& v) override { return ref::dot(v["dy"], product(v)); }
 };
 

@@ -17,7 +17,7 @@ struct EmbeddingCase : OpCase {
     note = fmt::format("vocabulary from {}", begin);
     in("ids", {t}, whole("ids", {t}, 0, begin + vocab + 2), DType::i32);  // some are on other ranks
   }
-  Numbers forward(Values& v) { return ref::embedding(vocab, d, begin, v["ids"], v["table"]); }
+  Numbers forward(Values& v) const { return ref::embedding(vocab, d, begin, v["ids"], v["table"]); }
 };
 
 struct EmbeddingForward : EmbeddingCase {
@@ -54,7 +54,7 @@ struct CrossEntropyCase : OpCase {
     for (std::size_t i = 2; i < targets.size(); i += 3) targets[i] = -1;
     in("targets", {t}, targets, DType::i32);
   }
-  Numbers partial(Values& v) { return ref::cross_entropy_partial(desc, v_all, v["logits"], v["targets"]); }
+  Numbers partial(Values& v) const { return ref::cross_entropy_partial(desc, v_all, v["logits"], v["targets"]); }
 };
 
 struct CrossEntropyForward : CrossEntropyCase {

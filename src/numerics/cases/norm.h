@@ -33,7 +33,7 @@ struct NormForward : OpCase {
   }
   void expect(Values& v) override {
     if (t * d == 0) return;
-    std::tie(v["y"], v["moments"]) = [](ref::Norm n) {
+    std::tie(v["y"], v["moments"]) = [](const ref::Norm& n) {
       return std::pair(n.y, n.moments);
     }(ref::norm(desc, t, d, v["x"], v["weight"], v["bias"]));
   }
@@ -126,7 +126,7 @@ struct HeadQkNormCase : OpCase {
     if (half > 0) in("table", {7, half, 2}, table, DType::f32);
     tolerance = gradient_tolerance = 1e-5;
   }
-  ref::HeadQkNormed forward(Values& v) {
+  ref::HeadQkNormed forward(Values& v) const {
     return ref::head_qk_norm(desc, all, hd, half, v["weight"], v["positions"], half > 0 ? v["table"] : Numbers{},
                              v["x"]);
   }
@@ -192,8 +192,8 @@ struct ProjectionQkNormCase : OpCase {
     for (double& x : elsewhere) x = std::abs(x) * static_cast<double>((ranks - 1) * q);
     in("others", {t, 2}, elsewhere, DType::f32);
   }
-  Numbers squares(Values& v) { return added(ref::projection_sums(desc, row, v["x"], v["x"]), v); }
-  Numbers forward(Values& v) { return ref::projection_qk_norm(desc, row, v["weight"], v["others"], v["x"]); }
+  Numbers squares(Values& v) const { return added(ref::projection_sums(desc, row, v["x"], v["x"]), v); }
+  Numbers forward(Values& v) const { return ref::projection_qk_norm(desc, row, v["weight"], v["others"], v["x"]); }
 
  private:
   static Numbers added(Numbers sums, Values& v) {

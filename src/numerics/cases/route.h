@@ -29,7 +29,7 @@ struct RouteCase : OpCase {
     }
     tolerance = gradient_tolerance = 5e-6;
   }
-  Numbers choice(Values& v) { return ref::choose_experts(desc, t, e, v["logits"], v["bias"], v["noise"]); }
+  Numbers choice(Values& v) const { return ref::choose_experts(desc, t, e, v["logits"], v["bias"], v["noise"]); }
 };
 
 struct RouteForward : RouteCase {
@@ -157,7 +157,7 @@ struct NoisyGatingCase : OpCase {
     tolerance = gradient_tolerance = 3e-6;
   }
   // Returns the noise that is added to x.
-  Numbers noise(Values& v) {
+  Numbers noise(Values& v) const {
     const RandomStream stream(desc.seed, desc.stream);
     Numbers noise;
     for (std::size_t i = 0; i < v["stddev"].size(); ++i)

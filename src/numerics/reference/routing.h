@@ -195,7 +195,8 @@ inline PermutationTables build_permutation(Index k, Index first_expert, Index lo
   PermutationTables s{Numbers(n, -1.0), Numbers(n, -1.0), Numbers(physical_experts.size(), -1.0), {}};
   for (std::size_t row = 0; row < local_assignments.size(); ++row) {
     s.assignments[row] = static_cast<double>(local_assignments[row]);
-    s.tokens[row] = static_cast<double>(local_assignments[row] / k);
+    const Index token = local_assignments[row] / k;
+    s.tokens[row] = static_cast<double>(token);
     s.row_id_map[local_assignments[row]] = static_cast<double>(row);
   }
   for (Index expert = first_expert; expert <= first_expert + local; ++expert)
