@@ -43,6 +43,16 @@ enum class CapacityScope { sequence, rank };
 enum class AuxScope { sequence, micro_batch, global_batch };
 enum class AuxLayers { each, joint };
 enum class Schedule { constant, cosine, linear, wsd };
+enum class DecayShape { linear, cosine, one_minus_sqrt };
+
+// Changes of the global batch, as in "1000:32, 5000:64": from step 1000 on it is 32 sequences.
+// Steps are at least 2 and ascend.
+struct BatchRamp {
+  struct Change {
+    Index step = 0, batch = 0;
+  };
+  std::vector<Change> changes;
+};
 
 // The sequence of layer kinds, as in "local*5, global". It repeats over the layers, and the last
 // repetition may be cut off. If it is empty, all layers have one kind without a name.
@@ -102,6 +112,13 @@ struct Config {
     double attention_scale = 0 /* = 1 / sqrt(key_width()) */, attention_softcap = 0, output_softcap = 0,
            logit_scale = 1;
     bool output_bias = false, tie_embeddings = false, scale_embedding = false, embedding_norm = false;
+    double init_std = 0.02, init_residual_scale = 0 /* = 1 / sqrt(2 * layers) */;
+    bool mup = false;
+    Index mup_base_width = 0;
+    // d_model / mup_base_width; 1 without muP.
+    double width_ratio() const {
+      return mup ? static_cast<double>(d_model) / static_cast<double>(mup_base_width) : 1.0;
+    }
   } model;
 
   struct Moe {
@@ -146,10 +163,19 @@ struct Config {
     double lr = 1e-3, min_lr = 1e-4;
     Index warmup = 50;
     Schedule schedule = Schedule::cosine;
+    Index decay_steps = 0 /* = a tenth of steps, rounded up */;
+    DecayShape decay_shape = DecayShape::linear;
+    Index rewarmup = 0;
+    BatchRamp batch_ramp;
+    // The number of sequences of step 1, 2, ...
+    Index batch_of(Index step) const;
+    Index largest_batch() const;
     Optimizer optimizer = Optimizer::adamw;
     double clip = 1.0, z_loss = 0;
+    bool decay_embeddings = true;
     bool recompute = false;
     Index validate_every = 0, validate_windows = 64, patience = 0;
+    double target_loss = 0 /* 0: no target */;
   } train;
 
   struct Data {
@@ -250,7 +276,7 @@ enum class ResumePolicy {
   report,            // training continues with the new value, and reports it
   reorders_samples,  // training continues with another order of samples
   must_match,        // the checkpoint belongs to another model
-  ignore,            // paths, launch options, and the layout, which is reported as a whole
+  ignore,            // paths, launch options, initial values, and the layout, which is reported as a whole
 };
 struct KeyDifference {
   std::string key, here, there;

@@ -10,7 +10,7 @@ namespace sy {
 int runs_command(CommandLine& line) {
   po::options_description options(
       "Runs below FOLDER (otherwise the working directory), and how far each is.\n"
-      "States: running (a process holds its lock), done, stopped early (train.patience), stopped (asked to, with a "
+      "States: running (a process holds its lock), done, stopped early (train.patience, train.target_loss), stopped (asked to, with a "
       "checkpoint), interrupted, not started, damaged. Links are not followed");
   options.add_options()("folder", po::value<std::string>()->default_value("."), "the folder that is searched")(
       "json", po::bool_switch(),

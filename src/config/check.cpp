@@ -17,6 +17,7 @@ void resolve(Config::Model& m, bool gated, bool clamped) {
   if (m.head_dim == 0) m.head_dim = std::max<Index>(1, m.d_model / m.heads);
   if (m.d_ff == 0) m.d_ff = gated ? ((m.d_model * 8 + 2) / 3 + 63) / 64 * 64 : 4 * m.d_model;
   if (m.swish_beta == 0) m.swish_beta = clamped ? 1.702 : 1;
+  if (m.mup && m.attention_scale == 0) m.attention_scale = 1 / static_cast<double>(m.key_width());
 }
 
 // Checks the products of values that are each within their bounds. The products are computed in
@@ -26,7 +27,8 @@ void check_sizes(const Config& c, Problems& problems) {
   const auto& e = c.moe;
   const auto number = [](Index n) { return static_cast<double>(n); };
   constexpr double max_tokens = 0x1p28, max_elements = 0x1p50, max_rows = 0x1p31 - 1;
-  const double step = number(c.train.global_batch) * number(m.seq_len);
+  const Index batch = c.train.largest_batch();
+  const double step = number(batch) * number(m.seq_len);
   const double tokens = number(c.train.micro_batch) * number(m.seq_len);
   const double heads = number(m.heads) * number(m.key_width()),
                kv = number(m.kv_heads) * number(std::max(m.key_width(), m.value_width()));
@@ -39,9 +41,9 @@ void check_sizes(const Config& c, Problems& problems) {
                               (e.experts > 0 ? 3 * chosen + number(e.experts) : 0));
   if (step > max_tokens)
     problems.add(
-        "train.global_batch",
-        "train.global_batch * model.seq_len = {} * {} are more than {} tokens a step: lower train.global_batch",
-        c.train.global_batch, m.seq_len, max_tokens);
+        batch > c.train.global_batch ? "train.batch_ramp" : "train.global_batch",
+        "train.global_batch * model.seq_len = {} * {} are more than {} tokens a step: lower train.global_batch", batch,
+        m.seq_len, max_tokens);
   if (weights > max_elements)
     problems.add("model.layers", "a model of some {:.1e} parameters is more than {:.0e}: make it smaller", weights,
                  max_elements);
@@ -168,6 +170,17 @@ void check_latent(const Config& c, Problems& problems) {
   }
 }
 
+void check_mup(const Config& c, Problems& problems) {
+  const Config::Model& m = c.model;
+  if (m.mup != (m.mup_base_width > 0))
+    problems.add(
+        "model.mup_base_width", "model.mup_base_width = {} with model.mup = {}: {}", m.mup_base_width, m.mup,
+        m.mup ? "set it to the model.d_model for which train.lr was chosen" : "set it to 0, or model.mup to true");
+  if (m.mup && c.train.optimizer != Optimizer::adamw)
+    problems.add("model.mup", "model.mup = true with train.optimizer = {}: its learning rates are of adamw: set that",
+                 show(c.train.optimizer));
+}
+
 // Checks values of layers, heads, experts and training against each other.
 void check_combinations(const Config& c, Problems& problems) {
   const auto& m = c.model;
@@ -245,6 +258,7 @@ void check_combinations(const Config& c, Problems& problems) {
         m.t5_max_distance, m.t5_buckets / 2);
   for (const LayerKind& layers : layer_kinds(c)) check_attention(layers, problems);
   check_latent(c, problems);
+  check_mup(c, problems);
 }
 
 // Checks that need no size of the model.
@@ -255,7 +269,18 @@ void check_others(const Config& c, Problems& problems) {
     problems.add("train.min_lr", "train.min_lr = {} is above train.lr = {}, where train.schedule = {} ends: lower it",
                  t.min_lr, t.lr, show(t.schedule));
 
-  for (const auto& [key, value] : {std::pair{"train.patience", t.patience}, {"run.keep_best", c.run.keep_best}})
+  if (t.schedule != Schedule::wsd) {
+    if (t.decay_steps > 0)
+      problems.add("train.decay_steps", "train.decay_steps = {} with train.schedule = {}: it is of wsd: set it to 0",
+                   t.decay_steps, show(t.schedule));
+    if (t.decay_shape != DecayShape::linear)
+      problems.add("train.decay_shape",
+                   "train.decay_shape = {} with train.schedule = {}: it is of wsd: set it to linear",
+                   show(t.decay_shape), show(t.schedule));
+  }
+  for (const auto& [key, value] : {std::pair{"train.patience", static_cast<double>(t.patience)},
+                                   {"train.target_loss", t.target_loss},
+                                   {"run.keep_best", static_cast<double>(c.run.keep_best)}})
     if (value > 0 && t.validate_every == 0)
       problems.add(key, "{} = {} follows the validation loss: set train.validate_every, or this to 0", key, value);
   if (c.run.resume_step >= 0 && !c.run.resume && !problems.any_wrong(resuming))

@@ -1,6 +1,7 @@
 // Values of a configuration: those of a layer, as text, and their differences from another one's.
 #include "src/config.h"
 
+#include <algorithm>
 #include <map>
 #include <set>
 
@@ -21,6 +22,19 @@ const std::string& Pattern::kind_of(Index layer) const {
   std::size_t i = 0;
   while (at >= segments[i].layers) at -= segments[i++].layers;
   return segments[i].kind;
+}
+
+Index Config::Train::batch_of(Index step) const {
+  Index batch = global_batch;
+  for (const BatchRamp::Change& change : batch_ramp.changes)
+    if (step >= change.step) batch = change.batch;
+  return batch;
+}
+
+Index Config::Train::largest_batch() const {
+  Index largest = global_batch;
+  for (const BatchRamp::Change& change : batch_ramp.changes) largest = std::max(largest, change.batch);
+  return largest;
 }
 
 const Config::Kind* Config::kind_of(Index layer) const {

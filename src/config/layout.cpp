@@ -22,7 +22,7 @@ std::string layout_problem(const Config& c, const Layout& l) {
         "or be a multiple of it, and be a multiple of parallel.etp",
         l.ranks_per_node, l.ranks, l.ep, l.etp);
   const auto& m = c.model;
-  const Index batch = c.train.global_batch, micro = c.train.micro_batch, dp = l.dp();
+  const Index micro = c.train.micro_batch, dp = l.dp();
   const auto over = [](Index value, const char* key, Index by, const char* axis) {
     return fmt::format("{} = {} is not divisible by {} = {}", key, value, axis, by);
   };
@@ -47,9 +47,16 @@ std::string layout_problem(const Config& c, const Layout& l) {
   // Each rank that splits an expert holds a slice of the expert's output bias.
   if (c.moe.experts > 0 && c.moe.bias && m.d_model % l.etp != 0)
     return over(m.d_model, "with moe.bias, model.d_model", l.etp, "parallel.etp");
-  if (batch % (dp * micro) != 0)
-    return fmt::format("train.global_batch = {} is not divisible by {} data-parallel ranks * train.micro_batch = {}",
-                       batch, dp, micro);
+  const auto batch_problem = [&](const char* key, Index batch) {
+    return batch % (dp * micro) == 0
+               ? std::string()
+               : fmt::format("{} = {} is not divisible by {} data-parallel ranks * train.micro_batch = {}", key, batch,
+                             dp, micro);
+  };
+  if (std::string problem = batch_problem("train.global_batch", c.train.global_batch); !problem.empty()) return problem;
+  for (const BatchRamp::Change& change : c.train.batch_ramp.changes)
+    if (std::string problem = batch_problem("a batch of train.batch_ramp", change.batch); !problem.empty())
+      return problem;
   if (c.train.validate_every > 0 && m.seq_len % l.tp != 0)
     return over(m.seq_len, "train.validate_every needs single windows to be shared: model.seq_len", l.tp,
                 "parallel.tp");
@@ -138,7 +145,7 @@ void check_config_for_device(std::string_view setting, const Config& config, con
 std::vector<std::string> config_warnings(const Config& config, const Layout& layout) {
   std::vector<std::string> out;
   const auto& e = config.moe;
-  const Index together = layout.dp() * config.train.micro_batch, batch = config.train.global_batch;
+  const Index together = layout.dp() * config.train.micro_batch, batch = config.train.largest_batch();
   if (e.experts > 1 && e.top_k == 1 && e.renormalizes())
     out.push_back(
         "moe.top_k = 1 with moe.renormalize = true divides each token's only weight by itself, so the loss teaches the "

@@ -207,6 +207,21 @@ std::span<const Key> model_keys() {
           "true: the embedding is multiplied by the root of d_model (Vaswani et al., 2017; Gemma)"),
       row<&Model::embedding_norm>("model.embedding_norm", {}, must_match,
                                   "true: a norm follows the sum of the embedding and its position vectors (BLOOM)"),
+      row<&Model::init_std>("model.init_std", {0, 1e3}, ignore,
+                            "the standard deviation of the initial weights. Biases start at 0, norms at 1"),
+      row<&Model::init_residual_scale>(
+          "model.init_residual_scale", {0, 1e3}, ignore,
+          "the initial weights of the last product of attention, FFNs and experts are multiplied by this. 0: by 1 / "
+          "sqrt(2 * model.layers) (GPT-2)"),
+      row<&Model::mup>(
+          "model.mup", {}, must_match,
+          "true: maximal update parametrisation (Yang et al., \"Tensor Programs V\", 2022), of experts and routers, too "
+          "(Malasnicki et al., 2025). With r = model.d_model / model.mup_base_width, initial weights of products are "
+          "divided by sqrt(r) and their learning rate by r; those of routers and gates are both divided by r; the "
+          "logits are divided by r; and model.attention_scale = 0 is 1 / (the width of a key)"),
+      row<&Model::mup_base_width>(
+          "model.mup_base_width", {0, 1 << 20}, must_match,
+          "with model.mup, the model.d_model for which train.lr and model.init_std were chosen"),
       row<&Moe::experts>("moe.experts", {0, 1 << 20}, must_match,
                          "the number of experts of each MoE layer. 0: a dense model"),
       row<&Moe::top_k>("moe.top_k", {1, 1 << 20}, report, "the number of experts that the router sends each token to"),
@@ -269,23 +284,19 @@ std::span<const Key> model_keys() {
           "(DeepSeek-V3)"),
       row<&Moe::z_loss>("moe.z_loss", {0, no_upper_bound}, report, "the factor of the router z-loss"),
       row<&Moe::bias_update_rate>(
-          "moe.bias_update_rate",
-          {0, no_upper_bound}, report,
+          "moe.bias_update_rate", {0, no_upper_bound}, report,
           "after a step, an expert's selection bias rises by this where it had less than its share, and falls by "
           "it where it had more. 0: there is no such bias"),
       row<&Moe::groups>("moe.groups", {1, 1 << 20}, report, "the experts form this many groups"),
       row<&Moe::topk_groups>(
-          "moe.topk_groups",
-          {1, 1 << 20}, report,
+          "moe.topk_groups", {1, 1 << 20}, report,
           "a token chooses its experts within this many groups, those of the largest moe.group_score"),
       row<&Moe::group_score>(
-          "moe.group_score",
-          {}, report,
+          "moe.group_score", {}, report,
           "the score of a group, selection biases included: the sum of its two best experts' scores, or the best "
           "one's"),
       row<&Moe::choice>(
-          "moe.choice",
-          {}, report,
+          "moe.choice", {}, report,
           "how a token chooses its experts. top: those of the largest scores; noisy: those of the largest logits, "
           "to which training adds normal noise for the choice alone; sampled: training draws them, one after the "
           "other, in proportion to the softmax of the logits of those that are left; balanced: training sends "
@@ -296,18 +307,15 @@ std::span<const Key> model_keys() {
       row<&Moe::noise>("moe.noise", {0, no_upper_bound}, report,
                        "the standard deviation of the noise of moe.choice = noisy"),
       row<&Moe::learned_noise>(
-          "moe.learned_noise",
-          {}, must_match,
+          "moe.learned_noise", {}, must_match,
           "true: moe.noise is multiplied by softplus(w x) of each expert, with learned w, and the noise is added to "
           "the logits themselves (Shazeer et al., \"Outrageously large neural networks\", 2017)"),
       row<&Moe::jitter>(
-          "moe.jitter",
-          {0, 1}, report,
+          "moe.jitter", {0, 1}, report,
           "training multiplies each element of what the router reads by a number between 1 - jitter and 1 + jitter "
           "(Fedus et al., \"Switch Transformers\", 2022)"),
       row<&Moe::expert_map>(
-          "moe.expert_map",
-          {}, ignore,
+          "moe.expert_map", {}, ignore,
           "a file that `switchyard experts --placement ep=N --placement-file` wrote: training puts the experts "
           "where it says, so that the ranks are loaded evenly. Results and checkpoints are those of the experts in "
           "order. Empty: in order"),

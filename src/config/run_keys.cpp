@@ -48,6 +48,11 @@ std::span<const Key> run_keys() {
       row<&Train::steps>("train.steps", {1, no_upper_bound}, report, "the number of optimizer steps"),
       row<&Train::global_batch>("train.global_batch", {1, 1 << 28}, report,
                                 "the number of sequences in a step, over all ranks"),
+      row<&Train::batch_ramp>(
+          "train.batch_ramp", {}, report,
+          "changes of the global batch, STEP:BATCH, as in 1000:32, 5000:64: from step STEP on, a step has BATCH "
+          "sequences, and train.global_batch before the first one. The learning rate follows from the number of the "
+          "step, whatever its batch. Empty: all steps have train.global_batch"),
       row<&Train::micro_batch>(
           "train.micro_batch", {1, 1 << 28}, report,
           "the number of sequences that a data-parallel rank computes at a time. A step's samples go to "
@@ -62,7 +67,20 @@ std::span<const Key> run_keys() {
       row<&Train::schedule>(
           "train.schedule", {}, report,
           "how the learning rate goes from train.lr to train.min_lr. constant: it stays; wsd: it stays, then falls "
-          "linearly over the last tenth of the steps"),
+          "over the last train.decay_steps steps, as train.decay_shape says"),
+      row<&Train::decay_steps>(
+          "train.decay_steps", {0, no_upper_bound}, report,
+          "with train.schedule = wsd, the learning rate falls over this many steps, the last ones. 0: over the last "
+          "tenth of train.steps"),
+      row<&Train::decay_shape>(
+          "train.decay_shape", {}, report,
+          "with train.schedule = wsd, the part of train.lr - train.min_lr that is left after the fraction x of the "
+          "decay. linear: 1 - x; cosine: (1 + cos(pi x)) / 2; 1-sqrt: 1 - sqrt(x)"),
+      row<&Train::rewarmup>(
+          "train.rewarmup", {0, no_upper_bound}, report,
+          "if a run resumes a checkpoint with another value of this key, the learning rate rises from 0 to its "
+          "schedule over this many steps after the checkpoint. A resumption with the same value goes on with the rise "
+          "that has begun. 0: it does not rise"),
       row<&Train::optimizer>("train.optimizer", {}, report, optimizer_text),
       row<&Train::momentum>(
           "train.momentum", {0, 1 - 1e-6}, report,
@@ -72,6 +90,10 @@ std::span<const Key> run_keys() {
           "the decoupled weight decay, of the embedding, of learned positions and of the weights of all products, "
           "routers and gates included. Norms (of queries and keys, too), biases, attention sinks and the table of "
           "position = t5 do not decay"),
+      row<&Train::decay_embeddings>(
+          "train.decay_embeddings", {}, report,
+          "false: the embedding, which is the output too if model.tie_embeddings is set, and learned positions do not "
+          "decay"),
       row<&Train::beta1>("train.beta1", {0, 1 - 1e-6}, report, "AdamW's decay of the first moment"),
       row<&Train::beta2>("train.beta2", {0, 1 - 1e-6}, report, "AdamW's decay of the second moment"),
       row<&Train::eps>("train.eps", {0, 1}, report, "AdamW adds this to the root of the second moment"),
@@ -88,6 +110,10 @@ std::span<const Key> run_keys() {
           "train.patience", {0, no_upper_bound}, report,
           "training stops early, with exit code 0, after this many validations in a row that did not lower the "
           "validation loss. 0: it does not"),
+      row<&Train::target_loss>(
+          "train.target_loss", {0, no_upper_bound}, report,
+          "training stops, with exit code 0 and a checkpoint, after a validation whose loss over all domains is this "
+          "or lower. 0: it does not"),
       row<&Train::recompute>(
           "train.recompute", {}, report,
           "true: the backward pass computes each block's activations again, which takes time and saves memory"),

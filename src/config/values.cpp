@@ -54,6 +54,28 @@ bool read(const std::string& text, Pattern& out) {
   return !text.ends_with(',');
 }
 
+std::string show(const BatchRamp& ramp) {
+  std::vector<std::string> texts;
+  for (const BatchRamp::Change& change : ramp.changes) texts.push_back(fmt::format("{}:{}", change.step, change.batch));
+  return join(texts, ", ");
+}
+
+bool read(const std::string& text, BatchRamp& out) {
+  out.changes.clear();
+  Index last_step = 1;
+  for (const std::string& item : split_list(text)) {
+    const std::size_t colon = item.find(':');
+    BatchRamp::Change change;
+    if (colon == item.npos || !read(std::string(trimmed(item.substr(0, colon))), change.step) ||
+        !read(std::string(trimmed(item.substr(colon + 1))), change.batch))
+      return false;
+    if (change.step <= last_step || change.batch < 1) return false;
+    last_step = change.step;
+    out.changes.push_back(change);
+  }
+  return !text.ends_with(',');
+}
+
 std::string show(Optimizer optimizer) {
   return std::string(update_rule(optimizer).name);
 }

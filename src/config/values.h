@@ -85,6 +85,8 @@ SY_ENUM_NAMES(Schedule, {{"constant", Schedule::constant},
                          {"cosine", Schedule::cosine},
                          {"linear", Schedule::linear},
                          {"wsd", Schedule::wsd}});
+SY_ENUM_NAMES(DecayShape,
+              {{"linear", DecayShape::linear}, {"cosine", DecayShape::cosine}, {"1-sqrt", DecayShape::one_minus_sqrt}});
 #undef SY_ENUM_NAMES
 
 // Set `out` to the value that true or false stands for. Configuration files may have a bool for
@@ -130,6 +132,7 @@ constexpr std::string_view backend_values[] = {"auto", "cpu", "cuda"}, dtype_val
 
 // show() returns the text of a value.
 std::string show(const Pattern& pattern);
+std::string show(const BatchRamp& ramp);
 std::string show(Optimizer optimizer);
 std::string show(const std::vector<double>& numbers);
 template <class T>
@@ -147,6 +150,7 @@ std::string show(const T& v) {
 // is undefined.
 bool read(const std::string& text, bool& out);
 bool read(const std::string& text, Pattern& out);
+bool read(const std::string& text, BatchRamp& out);
 bool read(const std::string& text, Optimizer& out);
 bool read(const std::string& text, std::vector<double>& out);
 // Writes a whole number without its exponent: "1e9" becomes "1000000000", "1.5e3" becomes "1500".

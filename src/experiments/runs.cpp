@@ -24,6 +24,7 @@ constexpr std::size_t speed_steps = 20;  // the speed is the median of these ste
 // Settings of a run; 0 if its configuration does not set them.
 struct RunSettings {
   Index steps = 0, validate_every = 0, patience = 0;
+  double target_loss = 0;
 };
 RunSettings read_settings(const fs::path& file) {
   constexpr Index most_bytes = 1 << 20;
@@ -32,9 +33,13 @@ RunSettings read_settings(const fs::path& file) {
                                                      {"train.validate_every", &settings.validate_every},
                                                      {"train.patience", &settings.patience}};
   const IniText ini = read_ini(read_file(file, most_bytes));
-  for (const IniEntry& entry : ini.entries)
-    if (const auto found = wanted.find(entry.key); found != wanted.end())
-      std::from_chars(entry.value.data(), entry.value.data() + entry.value.size(), *found->second);
+  for (const IniEntry& entry : ini.entries) {
+    const auto read_to = [&](auto& number) {
+      std::from_chars(entry.value.data(), entry.value.data() + entry.value.size(), number);
+    };
+    if (const auto found = wanted.find(entry.key); found != wanted.end()) read_to(*found->second);
+    if (entry.key == "train.target_loss") read_to(settings.target_loss);
+  }
   if (settings.steps <= 0) bad_input("{} has no train.steps", file.string());
   return settings;
 }
@@ -101,9 +106,12 @@ void check_checkpoint(const fs::path& dir) {
 }
 
 // Returns whether the checkpoint says that training has stopped early.
-bool ran_out_of_patience(const fs::path& checkpoint, Index patience) {
+bool stopped_early(const fs::path& checkpoint, const RunSettings& train) {
+  if (train.patience == 0 && train.target_loss == 0) return false;
   try {
-    return patience > 0 && read_state(checkpoint).validation.since_lowest >= patience;
+    const ValidationRecord record = read_state(checkpoint).validation;
+    return (train.patience > 0 && record.since_lowest >= train.patience) ||
+           (train.target_loss > 0 && record.lowest <= train.target_loss);
   } catch (const InputError&) {
     return false;
   }
@@ -186,15 +194,14 @@ RunInfo inspect_run(const fs::path& folder) {
   run.step = std::max(run.step, run.checkpoint);
   const bool saved = run.checkpoint == run.step;
   const bool has_lock_file = fs::symlink_status(folder / lock_name, error).type() != fs::file_type::not_found;
-  run.state = !run.holder.empty()                               ? RunState::running
-              : !run.problem.empty()                            ? RunState::damaged
-              : run.step == 0                                   ? RunState::not_started
-              : saved && run.steps > 0 && run.step >= run.steps ? RunState::done
-              : !saved                                          ? RunState::interrupted
-              : ran_out_of_patience(checkpoints / step_name(run.checkpoint), settings.patience)
-                  ? RunState::stopped_early
-              : has_lock_file ? RunState::interrupted
-                              : RunState::stopped;
+  run.state = !run.holder.empty()                                                ? RunState::running
+              : !run.problem.empty()                                             ? RunState::damaged
+              : run.step == 0                                                    ? RunState::not_started
+              : saved && run.steps > 0 && run.step >= run.steps                  ? RunState::done
+              : !saved                                                           ? RunState::interrupted
+              : stopped_early(checkpoints / step_name(run.checkpoint), settings) ? RunState::stopped_early
+              : has_lock_file                                                    ? RunState::interrupted
+                                                                                 : RunState::stopped;
   return run;
 }
 

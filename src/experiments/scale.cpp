@@ -29,6 +29,7 @@ std::vector<std::string> settings_of(const ScaleOptions& options, const Layout& 
   set("train.validate_every", 0);
   set("run.checkpoint_every", 0);
   set("train.global_batch", batch);
+  settings.emplace_back("--train.batch_ramp=");
   set("train.micro_batch", micro);
   set("parallel.tp", layout.tp);
   set("parallel.ep", layout.ep);
@@ -66,6 +67,7 @@ Index batch_of(const Config& config, const ScaleOptions& options, int ranks) {
 // Returns the configuration with which the layouts of a number of ranks are chosen.
 Config to_choose_by(Config config, const ScaleOptions& options, int ranks) {
   config.train.global_batch = batch_of(config, options, ranks);
+  config.train.batch_ramp = {};
   config.train.micro_batch = 1;
   config.train.validate_every = 0;
   return config;

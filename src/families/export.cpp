@@ -341,6 +341,10 @@ std::string export_checkpoint(Comm& world, const fs::path& step_dir, const Train
   Config full_config = config;
   // The configuration lacks the vocabulary size if the data set determined it.
   full_config.model.vocab = state.vocab;
+  // The families know muP as a factor of the logits.
+  full_config.model.logit_scale /= full_config.model.width_ratio();
+  full_config.model.mup = false;
+  full_config.model.mup_base_width = 0;
   FamilyMatch match{};
   std::vector<OutputFile> files;
   std::unique_ptr<ExportedValues> values;

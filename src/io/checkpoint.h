@@ -35,6 +35,7 @@ struct TrainState {
   ExpertHistory experts;
   std::vector<float> router_bias;  // [MoE layer, expert]; empty if unused
   ValidationRecord validation;     // empty in old checkpoints
+  Index rewarmup_after = -1;       // step after which train.rewarmup began; -1 if it never did
 };
 
 // The checkpoints of a run that stay when a new one is written.

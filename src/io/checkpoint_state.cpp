@@ -71,6 +71,7 @@ void write_state(CheckpointWriter& index, const TrainState& state) {
   if (!state.provenance.empty()) index.set("/state", "provenance", state.provenance);
   index.set("/state", "layout", state.layout);
   if (!state.validation.empty()) index.set("/state", validation_attribute, to_text(state.validation));
+  if (state.rewarmup_after >= 0) index.set("/state", "rewarmup_after", state.rewarmup_after);
   index.set("/state", finite_attribute, std::int64_t{1});
   write_experts(index, state.experts);
   if (state.router_bias.empty()) return;
@@ -177,6 +178,10 @@ TrainState read_state(const fs::path& step_dir) {
   state.layout = index.get_string("/state", "layout");
   if (index.has("/state", validation_attribute))
     state.validation = parse_validation_record(index.get_string("/state", validation_attribute), step_dir.string());
+  if (index.has("/state", "rewarmup_after")) {
+    state.rewarmup_after = index.get_int("/state", "rewarmup_after");
+    check_range(step_dir, "step of the re-warm-up", state.rewarmup_after, 0, state.step);
+  }
   constexpr Index max_count = Index{1} << 53;
   check_range(step_dir, "step", state.step, checkpoint.manifest.step, checkpoint.manifest.step);
   check_range(step_dir, "step", state.step, 0, max_count);

@@ -15,7 +15,7 @@ namespace {
 // for weights that several passes use before they change.
 WeightPacking weight_packing(const Config& config, const Layout& layout, bool training) {
   if (!training) return {.passes = {GemmPass::fprop}};
-  const bool several = config.train.global_batch > config.train.micro_batch * layout.dp();
+  const bool several = config.train.largest_batch() > config.train.micro_batch * layout.dp();
   if (!several) return {};
   return {.passes = {GemmPass::fprop, GemmPass::dgrad}};
 }

@@ -11,7 +11,7 @@ constexpr const char* relative_bias = "relative_bias.weight";
 
 // Relative position bias of T5: one value per head and bucket of distances.
 void add_relative_bias(ParamList& list, const std::string& prefix, const CoreAttentionSpec& a) {
-  list.not_decayed(prefix + relative_bias, {a.heads, a.relative->buckets}, {Axis::tp}, init_normal);
+  list.not_decayed(prefix + relative_bias, {a.heads, a.relative->buckets}, {Axis::tp}, list.scaling().embedding());
 }
 
 bool has_table(const CoreAttentionSpec& a, bool shared) {
@@ -25,7 +25,7 @@ void add_core_params(ParamList& list, const std::string& name, const CoreAttenti
   if (has_table(a, false)) add_relative_bias(list, name + ".", a);
   if (a.sinks) list.not_decayed(name + ".sinks", {a.heads}, {tp}, init_zeros);
   list.matrix(name + ".out.weight", {list.d_model(), a.heads, a.value_width}, {.row_dims = 1}, {none, tp},
-              list.residual_init());
+              list.scaling().residual());
 }
 
 void add_shared_params(ParamList& list, const CoreAttentionSpec& a) {
@@ -38,9 +38,9 @@ void add_shared_params(ParamList& list, const CoreAttentionSpec& a) {
 void add_params(ParamList& list, const std::string& name, const AttentionSpec& a) {
   using enum Axis;
   const Index H = a.heads, K = a.kv_heads, qk = a.key_width, v = a.value_width, D = list.d_model();
-  list.matrix(name + ".q.weight", {H, qk, D}, {.row_dims = 2}, {tp}, init_normal);
-  list.matrix(name + ".k.weight", {K, qk, D}, {.row_dims = 2}, {tp}, init_normal, true);
-  list.matrix(name + ".v.weight", {K, v, D}, {.row_dims = 2}, {tp}, init_normal, true);
+  list.matrix(name + ".q.weight", {H, qk, D}, {.row_dims = 2}, {tp}, list.scaling().matrix());
+  list.matrix(name + ".k.weight", {K, qk, D}, {.row_dims = 2}, {tp}, list.scaling().matrix(), true);
+  list.matrix(name + ".v.weight", {K, v, D}, {.row_dims = 2}, {tp}, list.scaling().matrix(), true);
   if (a.qkv_bias) {
     list.not_decayed(name + ".q.bias", {H, qk}, {tp}, init_zeros);
     list.not_decayed(name + ".k.bias", {K, qk}, {tp}, init_zeros, true);

@@ -6,9 +6,10 @@ namespace sy {
 void add_params(ParamList& list, const std::string& name, const MlpSpec& f) {
   using enum Axis;
   const Index D = list.d_model();
-  list.matrix(name + ".up.weight", {f.num_projections(), f.width, D}, {.stack_dims = 1}, {none, tp}, init_normal);
+  list.matrix(name + ".up.weight", {f.num_projections(), f.width, D}, {.stack_dims = 1}, {none, tp},
+              list.scaling().matrix());
   if (f.bias) list.not_decayed(name + ".up.bias", {f.num_projections(), f.width}, {none, tp}, init_zeros);
-  list.matrix(name + ".down.weight", {D, f.width}, {.row_dims = 1}, {none, tp}, list.residual_init());
+  list.matrix(name + ".down.weight", {D, f.width}, {.row_dims = 1}, {none, tp}, list.scaling().residual());
   if (f.bias) list.not_decayed(name + ".down.bias", {D}, {}, init_zeros);
 }
 

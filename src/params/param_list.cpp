@@ -4,9 +4,21 @@
 
 namespace sy {
 
-// Smaller initial values of residual outputs keep the variance independent of depth (GPT-2).
-ParamList::ParamList(Index d_model, Index layers)
-    : d_model_(d_model), residual_init_{InitKind::normal, 0.02 / std::sqrt(2.0 * static_cast<double>(layers))} {}
+WeightScaling::WeightScaling(const Config::Model& model)
+    : std_(model.init_std),
+      residual_std_(model.init_residual_scale > 0 ? std_ * model.init_residual_scale
+                                                  : std_ / std::sqrt(2.0 * static_cast<double>(model.layers))),
+      width_ratio_(model.width_ratio()) {}
+
+Init WeightScaling::matrix() const {
+  return normal(std_ / std::sqrt(width_ratio_));
+}
+
+Init WeightScaling::residual() const {
+  return normal(residual_std_ / std::sqrt(width_ratio_));
+}
+
+ParamList::ParamList(const Config::Model& model) : d_model_(model.d_model), scaling_(model) {}
 
 void ParamList::matrix(std::string name, Shape shape, MatrixDims dims, Split split, Init init,
                        bool fused_with_previous) {
@@ -14,6 +26,13 @@ void ParamList::matrix(std::string name, Shape shape, MatrixDims dims, Split spl
   spec.decays = true;
   spec.fused_with_previous = fused_with_previous;
   spec.matrix = dims;
+  spec.lr_factor = scaling_.lr_factor();
+}
+
+void ParamList::gate(std::string name, Index n, Init init) {
+  ParamSpec& spec = append(std::move(name), {n, d_model_}, {}, init);
+  spec.decays = true;
+  spec.lr_factor = scaling_.lr_factor();
 }
 
 void ParamList::decayed(std::string name, Shape shape, Split split, Init init) {

@@ -12,22 +12,46 @@
 
 namespace sy {
 
-inline constexpr Init init_normal{InitKind::normal, 0.02}, init_zeros{InitKind::zeros, 0}, init_ones{InitKind::ones, 0};
+inline constexpr Init init_zeros{InitKind::zeros, 0}, init_ones{InitKind::ones, 0};
 
 // Returns the initial value of a norm's weight: weight + offset is 1.
 constexpr Init init_scale(float offset) {
   return offset == 1 ? init_zeros : init_ones;
 }
 
+// Initial values and learning rates of the weights of a model, by their kind. With muP, they depend
+// on the width: the table of docs/guide/training.md (Yang et al., "Tensor Programs V", 2022, table
+// 8, with Adam).
+class WeightScaling {
+ public:
+  explicit WeightScaling(const Config::Model& model);
+  // Embedding, positions and output.
+  Init embedding() const { return normal(std_); }
+  // Weights of attention, FFNs and experts.
+  Init matrix() const;
+  // The last weight of a sublayer. Smaller values keep the variance of the residual stream
+  // independent of depth (Radford et al., "GPT-2", 2019).
+  Init residual() const;
+  // Weights of scores of a token: a router, a gate.
+  Init gate() const { return normal(std_ / width_ratio_); }
+  // Factor of the learning rate of matrices and gates.
+  double lr_factor() const { return 1 / width_ratio_; }
+
+ private:
+  static Init normal(double stddev) { return {InitKind::normal, stddev}; }
+  double std_, residual_std_, width_ratio_;
+};
+
 class ParamList {
  public:
-  // layers: number of layers of the model, which determines residual_init().
-  ParamList(Index d_model, Index layers);
+  explicit ParamList(const Config::Model& model);
 
   // Appends a weight matrix of attention, an FFN or experts, or a stack of them: ParamSpec::matrix.
   // It decays.
   void matrix(std::string name, Shape shape, MatrixDims dims, Split split, Init init, bool fused_with_previous = false);
-  // Appends another parameter that decays (ParamSpec::decays): an embedding, a router, a gate.
+  // Appends weights [n, d_model] of n scores of a token: a router, its noise, a gate. They decay.
+  void gate(std::string name, Index n, Init init);
+  // Appends another parameter that decays (ParamSpec::decays): an embedding, the output.
   void decayed(std::string name, Shape shape, Split split, Init init);
   // Appends a parameter that does not decay. It may have several dimensions.
   void not_decayed(std::string name, Shape shape, Split split, Init init, bool fused_with_previous = false);
@@ -35,9 +59,7 @@ class ParamList {
   void norm(const std::string& name, const NormSpec& n);
 
   Index d_model() const { return d_model_; }
-  // Initial values of the last weight of a sublayer: normal with standard deviation
-  // 0.02 / sqrt(2 * layers) (Radford et al., "GPT-2", 2019).
-  Init residual_init() const { return residual_init_; }
+  const WeightScaling& scaling() const { return scaling_; }
 
   std::vector<ParamSpec> specs;
   std::optional<Index> layer;  // layer and bucket of the next specs
@@ -47,7 +69,7 @@ class ParamList {
   ParamSpec& append(std::string name, Shape shape, Split split, Init init);
 
   Index d_model_;
-  Init residual_init_;
+  WeightScaling scaling_;
 };
 
 // Each kind of sublayer has a header of its spec, with functions of these forms:

@@ -20,10 +20,10 @@ std::vector<ParamSpec> param_specs(const Config& config, Index vocab) {
   using enum Axis;
   const Index D = config.model.d_model;
   const std::vector<BlockSpec> blocks = block_specs(config);
-  ParamList list(D, config.model.layers);
-  list.decayed("embedding.weight", {vocab, D}, {tp}, init_normal);
-  if (config.model.position == Position::learned)
-    list.decayed("position.weight", {config.model.seq_len, D}, {}, init_normal);
+  ParamList list(config.model);
+  const Init init = list.scaling().embedding();
+  list.decayed("embedding.weight", {vocab, D}, {tp}, init);
+  if (config.model.position == Position::learned) list.decayed("position.weight", {config.model.seq_len, D}, {}, init);
   if (config.model.embedding_norm) list.norm("embedding_norm", norm_spec(config));
   for (const BlockSpec& block : blocks)
     for (const CoreAttentionSpec* attention : block.all<CoreAttentionSpec>()) add_shared_params(list, *attention);
@@ -32,11 +32,13 @@ std::vector<ParamSpec> param_specs(const Config& config, Index vocab) {
   list.layer.reset();
   list.bucket = bucket_of_layer(std::ssize(blocks));
   list.norm("final_norm", final_norm_spec(config));
-  if (!config.model.tie_embeddings) list.decayed("output.weight", {vocab, D}, {tp}, init_normal);
+  if (!config.model.tie_embeddings) list.decayed("output.weight", {vocab, D}, {tp}, init);
   if (config.model.output_bias) list.not_decayed("output.bias", {vocab}, {tp}, init_zeros);
   const bool only_matrices = update_rule(config.train.optimizer).matrix_rule != nullptr;
-  for (ParamSpec& spec : list.specs)
+  for (ParamSpec& spec : list.specs) {
     spec.optimizer = only_matrices && !spec.matrix ? Optimizer::adamw : config.train.optimizer;
+    if (spec.bucket == embedding_bucket && !config.train.decay_embeddings) spec.decays = false;
+  }
   return std::move(list.specs);
 }
 
@@ -50,7 +52,7 @@ ParamCount count_params(const Config& config, Index vocab) {
     const bool embedding = s.name == "embedding.weight";
     if (embedding) count.embedding = n;
     const bool lookup = s.name == "position.weight" || (embedding && !config.model.tie_embeddings);
-    if (s.decays && !lookup) count.products += active;
+    if ((s.decays || embedding) && !lookup) count.products += active;
   }
   return count;
 }

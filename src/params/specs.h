@@ -15,7 +15,7 @@ namespace sy {
 enum class InitKind : std::uint8_t { normal, zeros, ones };
 struct Init {
   InitKind kind = InitKind::normal;
-  double stddev = 0.02;
+  double stddev = 0;
 };
 
 // Division of a parameter's dimensions into matrices: [stack..., rows..., columns...].
@@ -33,7 +33,7 @@ struct ParamSpec {
   // Weight decay applies to the embedding, learned positions and weights of GEMMs. These include
   // routers, their learned noise and the gate of shared experts. Norm weights do not decay, even as
   // matrices ([heads, width] of QK-norm). Biases, sinks and T5's table [heads, buckets] do not
-  // decay.
+  // decay. Those of the embedding's bucket do not decay if train.decay_embeddings is false.
   bool decays = false;
   // True: stored directly after the previous parameter, so that both form one matrix (q, k, v).
   bool fused_with_previous = false;
@@ -47,6 +47,8 @@ struct ParamSpec {
   // then the head (final norm and output). Backward of this module completes the gradient.
   // Buckets never decrease along a list of specs.
   Index bucket = 0;
+  // Its learning rate is that of the step times this factor, which is 1 without muP.
+  double lr_factor = 1;
   Optimizer optimizer = Optimizer::adamw;  // its update rule (src/optimizers/update_rule.h)
   // Its matrices for update rules over whole matrices. Empty if such rules do not update it.
   std::optional<MatrixDims> matrix{};

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 #include <utility>
 
 #include "dist/phase.h"
@@ -9,6 +10,16 @@
 #include "kernels/ops/optimizer.h"
 
 namespace sy {
+namespace {
+
+// Returns each value of ParamSpec::lr_factor once, in ascending order.
+std::vector<double> lr_factors(const ParamStore& store) {
+  std::set<double> factors;
+  for (const ParamSpec& spec : store.specs()) factors.insert(spec.lr_factor);
+  return {factors.begin(), factors.end()};
+}
+
+}  // namespace
 
 DistributedOptimizer::DistributedOptimizer(const Mesh& mesh, ParamStore& store)
     : mesh_(mesh),
@@ -16,8 +27,9 @@ DistributedOptimizer::DistributedOptimizer(const Mesh& mesh, ParamStore& store)
       device_(store.device()),
       packed_weights_(store.packed_weights()),
       squares_(device_.tensor({1}, DType::f64)),
+      lr_factors_(lr_factors(store)),
       clip_coefficient_(device_.tensor({1})),
-      step_scalars_(device_.tensor({3})) {
+      step_scalars_(device_.tensor({std::ssize(lr_factors_), 3})) {
   for (std::size_t g = 0; g < store.layout().groups.size(); ++g) {
     const GroupLayout& layout = store.layout().groups[g];
     Group& group =
@@ -125,7 +137,10 @@ void DistributedOptimizer::step(const Config::Train& train, double lr, Index ste
                    .squares = squares_, .clip = static_cast<float>(train.clip), .coefficient = clip_coefficient_});
 
   trace.next("optimizer");
-  device_.to_device(step_scalars(train, lr, step).data(), step_scalars_);
+  std::vector<float> scalars;
+  for (const double factor : lr_factors_)
+    for (const float scalar : step_scalars(train, lr * factor, step)) scalars.push_back(scalar);
+  device_.to_device(scalars.data(), step_scalars_);
   update(train);
   std::vector<ParamAllGather::Group> updated;
   for (Group& group : groups_)
@@ -163,12 +178,13 @@ void DistributedOptimizer::for_owned(const Group& group, const Config::Train& tr
     // the weights that the model computes with
     const View computed = b.weights.view().rows(range.flat.begin, n);
     const bool rounded = b.master.view().present();
+    const Index factor = std::ranges::find(lr_factors_, range.slice->spec->lr_factor) - lr_factors_.begin();
     std::vector<View> state;
     for (const Tensor& tensor : b.state) state.push_back(tensor.view().rows(at, n));
     f({.hyperparameters = train,
        .decays = range.slice->spec->decays,
        .clip_coefficient = clip_coefficient_,
-       .step_scalars = step_scalars_,
+       .step_scalars = step_scalars_.view().rows(factor, 1).reshape({3}),
        .gradient = gradients.rows(at, n),
        .weight = rounded ? b.master.view().rows(at, n) : computed,
        .rounded = rounded ? computed : View{},

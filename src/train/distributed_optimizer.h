@@ -95,7 +95,8 @@ class DistributedOptimizer {
   PackedWeights& packed_weights_;
   std::vector<Group> groups_;
   Tensor squares_;                          // [1] f64
-  Tensor clip_coefficient_, step_scalars_;  // [1], [3]: UpdateOperands
+  std::vector<double> lr_factors_;          // each value of ParamSpec::lr_factor
+  Tensor clip_coefficient_, step_scalars_;  // [1], [lr_factors_, 3]: UpdateOperands
 };
 
 }  // namespace sy

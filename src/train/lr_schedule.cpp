@@ -4,8 +4,24 @@
 #include <cmath>
 
 namespace sy {
+namespace {
 
-double learning_rate(const Config::Train& t, Index step) {
+constexpr double pi = 3.141592653589793;
+
+// Returns the part of the decay of `wsd` that is done after the fraction x of its steps.
+double decayed(DecayShape shape, double x) {
+  switch (shape) {
+    case DecayShape::linear:
+      return x;
+    case DecayShape::cosine:
+      return 0.5 * (1 - std::cos(pi * x));
+    case DecayShape::one_minus_sqrt:
+      return std::sqrt(x);
+  }
+  return x;
+}
+
+double scheduled(const Config::Train& t, Index step) {
   if (step <= t.warmup) return t.lr * static_cast<double>(step) / static_cast<double>(t.warmup);
   const auto fraction_since = [&](Index start) {  // fraction of the steps from `start` to the last
     return std::clamp(static_cast<double>(step - start) / static_cast<double>(std::max<Index>(1, t.steps - start)), 0.0,
@@ -15,13 +31,24 @@ double learning_rate(const Config::Train& t, Index step) {
     case Schedule::constant:
       return t.lr;
     case Schedule::cosine:
-      return t.min_lr + (t.lr - t.min_lr) * 0.5 * (1 + std::cos(3.141592653589793 * fraction_since(t.warmup)));
+      return t.min_lr + (t.lr - t.min_lr) * 0.5 * (1 + std::cos(pi * fraction_since(t.warmup)));
     case Schedule::linear:
       return t.lr + (t.min_lr - t.lr) * fraction_since(t.warmup);
-    case Schedule::wsd:
-      return t.lr + (t.min_lr - t.lr) * fraction_since(std::max(t.warmup, t.steps - (t.steps + 9) / 10));
+    case Schedule::wsd: {
+      const Index decay = t.decay_steps > 0 ? t.decay_steps : (t.steps + 9) / 10;
+      return t.lr + (t.min_lr - t.lr) * decayed(t.decay_shape, fraction_since(std::max(t.warmup, t.steps - decay)));
+    }
   }
   return t.lr;
+}
+
+}  // namespace
+
+double learning_rate(const Config::Train& t, Index step, Index rewarmup_after) {
+  const double lr = scheduled(t, step);
+  const Index since = step - rewarmup_after;
+  if (rewarmup_after < 0 || since >= t.rewarmup) return lr;
+  return lr * static_cast<double>(since) / static_cast<double>(t.rewarmup);
 }
 
 }  // namespace sy

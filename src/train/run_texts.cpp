@@ -22,6 +22,18 @@ std::string start_text(const Config& config, int ranks) {
                      host_name(), config.layout(ranks).str(), one_line(command_line_text()));
 }
 
+namespace {
+
+// Describes the changes of the global batch: ", from step 100 on 32". Empty if there are none.
+std::string ramp_text(const Config::Train& train) {
+  std::string text;
+  for (const BatchRamp::Change& change : train.batch_ramp.changes)
+    text += fmt::format(", from step {} on {}", change.step, change.batch);
+  return text;
+}
+
+}  // namespace
+
 std::string training_summary(const Config& config, const Dataset& dataset, const SampleStream& samples,
                              const Layout& layout, const MemoryPlan& memory, const std::string& device,
                              Index library_bytes) {
@@ -30,23 +42,23 @@ std::string training_summary(const Config& config, const Dataset& dataset, const
       "model     {:.2f} M parameters, {:.2f} M active per token\n"
       "layout    {} ({}), {}\n"
       "memory    {} per rank: weights {}, gradients {}, optimizer {}, activations about {}{}\n"
-      "data      {}: {} sequences of {} tokens an epoch; a step takes {}{}",
+      "data      {}: {} sequences of {} tokens an epoch; a step takes {}{}{}",
       static_cast<double>(count.total) / 1e6, static_cast<double>(count.active) / 1e6, layout.str(),
       counted(layout.ranks, "rank"), device, megabytes(memory.total()), megabytes(memory.weights),
       megabytes(memory.gradients), megabytes(memory.optimizer), megabytes(memory.activations()),
       library_bytes > 0 ? fmt::format("; {} and cuBLAS have {}", device_collectives().name, megabytes(library_bytes))
                         : "",
       config.data.path, samples.samples_per_epoch(), config.model.seq_len, config.train.global_batch,
-      training_rope_text(block_specs(config)));
+      ramp_text(config.train), training_rope_text(block_specs(config)));
 }
 
 std::vector<std::string> all_config_warnings(const Config& config, const Layout& layout, const SampleStream& samples) {
   std::vector<std::string> out = config_warnings(config, layout);
-  if (samples.samples_per_epoch() < config.train.global_batch)
+  if (const Index batch = config.train.largest_batch(); samples.samples_per_epoch() < batch)
     out.push_back(fmt::format(
         "data.path = {} has {} sequences of {} tokens, fewer than train.global_batch = {}: a step trains on "
         "some of them several times: prepare more text, or lower train.global_batch",
-        config.data.path, samples.samples_per_epoch(), config.model.seq_len, config.train.global_batch));
+        config.data.path, samples.samples_per_epoch(), config.model.seq_len, batch));
   return out;
 }
 

@@ -47,7 +47,7 @@ StepResult Trainer::step() {
   const auto& t = config.train;
   const Mesh& mesh = engine_.mesh();
   const Index S = config.model.seq_len, dp = mesh.layout.dp(), B = t.micro_batch;
-  const Index micro_batches = t.global_batch / (dp * B);
+  const Index batch = t.batch_of(step_ + 1), micro_batches = batch / (dp * B);
 
   std::vector<std::int32_t> window(S + 1), ids(micro_batches * B * S), targets(micro_batches * B * S);
   // The samples of a step are ordered by (micro-batch, data-parallel rank, sequence). All are read
@@ -67,14 +67,14 @@ StepResult Trainer::step() {
   for (const auto& [direction, micro] : one_forward_one_backward(micro_batches, engine_.slots())) {
     const Index slot = micro % engine_.slots();
     if (direction == ScheduledPass::Direction::forward)
-      engine_.forward({B, S, tokens_of(ids, micro), tokens_of(targets, micro), t.global_batch * S, t.global_batch,
-                       micro_batches, samples_done_ + (micro * dp + mesh.coord.dp) * B},
+      engine_.forward({B, S, tokens_of(ids, micro), tokens_of(targets, micro), batch * S, batch, micro_batches,
+                       samples_done_ + (micro * dp + mesh.coord.dp) * B},
                       slot);
     else  // the last micro-batch completes the gradients
       engine_.backward(slot, micro + 1 == micro_batches ? hooks : BackwardHooks{});
   }
   trace.next("weights");
-  const double lr = learning_rate(t, step_ + 1), tokens = static_cast<double>(t.global_batch * S);
+  const double lr = learning_rate(t, step_ + 1, rewarmup_after_), tokens = static_cast<double>(batch * S);
   optimizer_.step(t, lr, step_ + 1);
 
   // The host waits for the step here.
@@ -112,8 +112,8 @@ StepResult Trainer::step() {
   update_router_bias(result);
 
   ++step_;
-  samples_done_ += t.global_batch;
-  tokens_done_ += t.global_batch * S;
+  samples_done_ += batch;
+  tokens_done_ += batch * S;
   m.tokens = tokens_done_;
   m.step_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
   m.tokens_per_second = tokens / m.step_seconds;

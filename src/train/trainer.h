@@ -58,6 +58,8 @@ class Trainer {
     samples_done_ = samples;
     tokens_done_ = tokens;
   }
+  // Lets the learning rate rise from 0 again after this step (train.rewarmup); -1: it does not.
+  void set_rewarmup(Index after_step) { rewarmup_after_ = after_step; }
 
  private:
   void update_router_bias(const StepResult& result);
@@ -65,7 +67,7 @@ class Trainer {
   Engine& engine_;
   const SampleStream& samples_;
   DistributedOptimizer optimizer_;
-  Index step_ = 0, samples_done_ = 0, tokens_done_ = 0;
+  Index step_ = 0, samples_done_ = 0, tokens_done_ = 0, rewarmup_after_ = -1;
 };
 
 // Options of `switchyard train`.

@@ -99,7 +99,7 @@ int TrainingRun::train() {
                       trainer_.steps_done(), config_.train.steps));
     return 0;
   }
-  bool stop_early = world_.max(out_of_patience()) > 0;
+  bool stop_early = world_.max(out_of_patience() || reached_target()) > 0;
   if (!stop_early) announce();
   agree_on_errors(world_, [&] {
     if (!is_first_rank()) return;
@@ -123,8 +123,8 @@ int TrainingRun::train() {
     step_trace.begin_step(trainer_.steps_done() + 1);
     meter.begin_step();
     StepResult result = step_or_advice();
-    meter.end_step(config_.train.global_batch * config_.model.seq_len, result.metrics);
     const Index step = trainer_.steps_done();
+    meter.end_step(config_.train.batch_of(step) * config_.model.seq_len, result.metrics);
     step_trace.end_step(step);
     const bool log = step % config_.run.log_every == 0 || step == config_.train.steps;
     if (is_first_rank()) window_.add(result);  // only the rank that writes the history has it
@@ -171,7 +171,8 @@ int TrainingRun::train() {
 TrainingRun::ValidationOutcome TrainingRun::record_validation(Index step, const std::vector<DomainScore>& scores) {
   if (scores.empty()) return {};
   const bool is_best = state_.validation.add(step, total_of(scores).loss(), config_.run.keep_best);
-  const Index flags = world_.max(is_first_rank() ? (is_best ? 1 : 0) + (out_of_patience() ? 2 : 0) : 0);
+  const Index flags =
+      world_.max(is_first_rank() ? (is_best ? 1 : 0) + (out_of_patience() || reached_target() ? 2 : 0) : 0);
   return {(flags & 1) != 0, (flags & 2) != 0};
 }
 
@@ -179,8 +180,18 @@ bool TrainingRun::out_of_patience() const {
   return is_first_rank() && config_.train.patience > 0 && state_.validation.since_lowest >= config_.train.patience;
 }
 
+bool TrainingRun::reached_target() const {
+  const double target = config_.train.target_loss;
+  return is_first_rank() && target > 0 && state_.validation.lowest <= target;
+}
+
 std::string TrainingRun::early_stop_text() const {
   const ValidationRecord& v = state_.validation;
+  if (reached_target())
+    return fmt::format(
+        "reached the target at step {} of {}: the validation loss of step {}, {:.4f}, is not above train.target_loss = "
+        "{}. Lower train.target_loss to go on",
+        trainer_.steps_done(), config_.train.steps, v.lowest_step, v.lowest, config_.train.target_loss);
   const fs::path lowest = checkpoints_of(dir_) / step_name(v.lowest_step);
   std::error_code error;
   const bool exists = v.lowest_step >= 0 && fs::exists(lowest / manifest_name, error);

@@ -78,6 +78,8 @@ class TrainingRun {
   // Returns true if the last train.patience validations have not lowered the loss. On the first
   // rank.
   bool out_of_patience() const;
+  // Returns true if a validation loss has reached train.target_loss. On the first rank.
+  bool reached_target() const;
   std::string early_stop_text() const;
 
   // Runs a step. If it diverges, the error names the checkpoint to go back to.

@@ -123,6 +123,10 @@ void TrainingRun::load(const fs::path& path) {
     if (is_first_rank() && saved_state.experts.layers == state_.experts.layers &&
         saved_state.experts.experts == state_.experts.experts)
       state_.experts = saved_state.experts;
+    if (config_.train.rewarmup > 0)
+      state_.rewarmup_after =
+          config_.train.rewarmup == before.train.rewarmup ? saved_state.rewarmup_after : saved_state.step;
+    trainer_.set_rewarmup(state_.rewarmup_after);
     state_.validation = saved_state.validation;
     const std::vector<Index> saved = steps_in(checkpoints_of(dir_));
     state_.validation.retain({saved.begin(), saved.end()});  // a user may have removed some

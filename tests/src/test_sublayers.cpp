@@ -191,6 +191,13 @@ Numbers finite_differences(Numbers& at, const Numbers& dy, const F& compute) {
 }
 
 // The parameters of a block as layer 0, and memory for its passes.
+Config::Model small_model() {
+  Config::Model model;
+  model.d_model = D;
+  model.layers = 1;
+  return model;
+}
+
 struct Layer {
   explicit Layer(const BlockSpec& spec) : Layer(specs_of(spec)) {}
   explicit Layer(std::vector<ParamSpec> specs) : store(*device, std::move(specs), {}, {}, true) {
@@ -200,7 +207,7 @@ struct Layer {
     }
   }
   static std::vector<ParamSpec> specs_of(const BlockSpec& spec) {
-    ParamList list(D, 1);
+    ParamList list(small_model());
     add_block_params(list, spec, 0);
     return list.specs;
   }
@@ -276,9 +283,9 @@ class CrossAttention {
         kv_(store, store.get_fused(prefix + "k.weight", 2), D),
         out_(store, store.get(prefix + "out.weight"), spec.heads * spec.value_width) {}
   static void add_params(ParamList& list, const std::string& name, const AttentionSpec& a) {
-    list.matrix(name + ".q.weight", {a.heads, a.key_width, D}, {.row_dims = 2}, {}, init_normal);
-    list.matrix(name + ".k.weight", {a.kv_heads, a.key_width, D}, {.row_dims = 2}, {}, init_normal);
-    list.matrix(name + ".v.weight", {a.kv_heads, a.value_width, D}, {.row_dims = 2}, {}, init_normal, true);
+    list.matrix(name + ".q.weight", {a.heads, a.key_width, D}, {.row_dims = 2}, {}, list.scaling().matrix());
+    list.matrix(name + ".k.weight", {a.kv_heads, a.key_width, D}, {.row_dims = 2}, {}, list.scaling().matrix());
+    list.matrix(name + ".v.weight", {a.kv_heads, a.value_width, D}, {.row_dims = 2}, {}, list.scaling().matrix(), true);
     add_core_params(list, name, a);
   }
   void forward(const LayerContext& layer, ConstView x, Output to, Saved& s) const {
@@ -329,7 +336,7 @@ class CrossAttention {
 TEST(Sublayers, AttendToTheOutputOfAnotherStack) {
   const AttentionSpec spec = attention_of_config(false);
   const std::string name = "layers.0.cross_attention";
-  ParamList list(D, 1);
+  ParamList list(small_model());
   CrossAttention::add_params(list, name, spec);
   Layer l(list.specs);
   CrossAttention attention(spec, l.store, name + ".");
