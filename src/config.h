@@ -165,6 +165,7 @@ struct Config {
     Schedule schedule = Schedule::cosine;
     Index decay_steps = 0 /* = a tenth of steps, rounded up */;
     DecayShape decay_shape = DecayShape::linear;
+    Index decay_length() const { return decay_steps > 0 ? decay_steps : (steps + 9) / 10; }
     Index rewarmup = 0;
     BatchRamp batch_ramp;
     // The number of sequences of step 1, 2, ...
@@ -193,7 +194,9 @@ struct Config {
   } run;
 
   struct Log {
-    bool csv = false, tensorboard = false, prometheus = false;
+    bool csv = false, tensorboard = false, prometheus = false, mllog = false;
+    std::string mllog_benchmark = "gpt_oss_20b", mllog_division = "open", mllog_org = "unknown",
+                mllog_platform = "unknown";
     Index trace_first = 0, trace_steps = 1;
   } log;
 

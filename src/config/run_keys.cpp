@@ -176,6 +176,14 @@ std::span<const Key> run_keys() {
       row<&Log::prometheus>(
           "log.prometheus", {}, ignore,
           "true: RUN/metrics.prom has the latest of these numbers, as node_exporter's textfile collector reads them"),
+      row<&Log::mllog>("log.mllog", {}, ignore,
+                       "true: RUN/mllog.txt has the events that the compliance checker of MLPerf Training "
+                       "(mlperf-logging) reads"),
+      row<&Log::mllog_benchmark>("log.mllog_benchmark", {}, ignore, "the benchmark that RUN/mllog.txt names"),
+      row<&Log::mllog_division>("log.mllog_division", {}, ignore,
+                                "the division that RUN/mllog.txt names: closed, or open", mllog_divisions),
+      row<&Log::mllog_org>("log.mllog_org", {}, ignore, "the organisation that RUN/mllog.txt names"),
+      row<&Log::mllog_platform>("log.mllog_platform", {}, ignore, "the machine that RUN/mllog.txt names"),
       row<&Log::trace_first>(
           "log.trace_first", {0, no_upper_bound}, ignore,
           "from this step on, each rank records when it did what, and writes RUN/trace/rank-NNNN.json, which "

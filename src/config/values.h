@@ -126,7 +126,8 @@ constexpr auto ffn_values = [] {
   for (std::size_t i = 0; i < names.size(); ++i) names[i] = ffn_names[i].name;
   return names;
 }();
-constexpr std::string_view backend_values[] = {"auto", "cpu", "cuda"}, dtype_values[] = {"f32", "bf16"};
+constexpr std::string_view backend_values[] = {"auto", "cpu", "cuda"}, dtype_values[] = {"f32", "bf16"},
+                           mllog_divisions[] = {"closed", "open"};
 
 // ---- conversion of values to and from text ----
 

@@ -35,8 +35,8 @@ double scheduled(const Config::Train& t, Index step) {
     case Schedule::linear:
       return t.lr + (t.min_lr - t.lr) * fraction_since(t.warmup);
     case Schedule::wsd: {
-      const Index decay = t.decay_steps > 0 ? t.decay_steps : (t.steps + 9) / 10;
-      return t.lr + (t.min_lr - t.lr) * decayed(t.decay_shape, fraction_since(std::max(t.warmup, t.steps - decay)));
+      const Index start = std::max(t.warmup, t.steps - t.decay_length());
+      return t.lr + (t.min_lr - t.lr) * decayed(t.decay_shape, fraction_since(start));
     }
   }
   return t.lr;

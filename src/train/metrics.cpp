@@ -180,6 +180,10 @@ void MetricsFile::write(const StepMetrics& m, const ExpertCounts* experts, const
   sinks_->write(line, now);
 }
 
+void MetricsFile::finish(bool success) {
+  sinks_->finish(success);
+}
+
 std::string progress_text(const StepMetrics& m, Index total_steps, double elapsed, double per_step) {
   std::string text = fmt::format("step {:>{}}/{}  loss {:.4f}  {} tokens/s", m.step, std::to_string(total_steps).size(),
                                  total_steps, m.loss, short_count_text(m.tokens_per_second));

@@ -58,6 +58,8 @@ class MetricsFile {
   MetricsFile(const MetricsFile&) = delete;
   // validation: scores of the domains after this step; empty if the step has no validation.
   void write(const StepMetrics& m, const ExpertCounts* experts, const std::vector<DomainScore>& validation = {});
+  // Tells the sinks that the training is over (MetricsSink::finish).
+  void finish(bool success);
   // Returns after all lines are on the disk.
   void sync();
   const MetricsHistory& history() const { return history_; }  // at the time of opening

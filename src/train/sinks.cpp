@@ -15,28 +15,12 @@
 #include "dist/runtime.h"
 #include "src/io/expert_history.h"
 #include "src/system/files.h"
+#include "src/train/append_file.h"
 
 namespace sy {
 namespace {
 
 namespace fs = std::filesystem;
-
-// A file that is appended to in flushed chunks, so a reader sees whole chunks.
-class AppendFile {
- public:
-  explicit AppendFile(fs::path path) : path_(std::move(path)), file_(open_for_writing(path_, "w")) {}
-  ~AppendFile() { std::fclose(file_); }
-  AppendFile(const AppendFile&) = delete;
-  AppendFile& operator=(const AppendFile&) = delete;
-  void add(std::string_view chunk) {
-    if (std::fwrite(chunk.data(), 1, chunk.size(), file_) != chunk.size() || std::fflush(file_) != 0)
-      fail("cannot write {}: {}", path_.string(), std::strerror(errno));
-  }
-
- private:
-  fs::path path_;
-  std::FILE* file_;
-};
 
 class Csv final : public MetricsSink {
  public:
@@ -279,6 +263,7 @@ SinkSet::SinkSet(const MetricsSinks& options, const fs::path& run_dir) : layers_
   if (options.enabled.csv) sinks_.push_back(make_csv_sink(run_dir / "metrics.csv", all_columns(options)));
   if (options.enabled.tensorboard) sinks_.push_back(make_tensorboard_sink(run_dir / "tensorboard"));
   if (options.enabled.prometheus) sinks_.push_back(make_prometheus_sink(run_dir / "metrics.prom"));
+  if (options.enabled.mllog) sinks_.push_back(make_mllog_sink(run_dir / "mllog.txt", options.mllog));
   const fs::path lines = run_dir / "metrics.jsonl";
   if (std::error_code ignored; sinks_.empty() || !fs::exists(lines, ignored)) return;
   Index damaged = 0;
@@ -310,6 +295,10 @@ void SinkSet::write(const Json& line, double time) {
   const auto step = line.at("step").get<Index>();
   const std::vector<Scalar> scalars = scalars_of(line, layers_);
   for (const auto& sink : sinks_) sink->write(step, time, scalars);
+}
+
+void SinkSet::finish(bool success) {
+  for (const auto& sink : sinks_) sink->finish(success);
 }
 
 }  // namespace sy

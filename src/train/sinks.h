@@ -1,12 +1,13 @@
-// Further outputs of the numbers in metrics.jsonl: a table, TensorBoard, Prometheus. Their content
-// follows from metrics.jsonl alone. A resumed run writes them anew from it, so they cannot
-// disagree.
+// Further outputs of the numbers in metrics.jsonl: a table, TensorBoard, Prometheus, MLPerf's log.
+// Their content follows from metrics.jsonl, and the head of MLPerf's log from the configuration. A
+// resumed run writes them anew, so they cannot disagree.
 #pragma once
 
 #include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "src/config.h"
@@ -29,12 +30,21 @@ struct Scalar {
 // by domain.
 std::vector<Scalar> scalars_of(const Json& line, const std::vector<std::int64_t>& layers);
 
+// Head of MLPerf's log.
+struct MlLogSettings {
+  Index seq_len = 1;  // tokens of a sample
+  std::vector<std::pair<std::string, Json>> values;
+};
+// train_samples: sequences of an epoch. eval_samples: windows of a validation.
+MlLogSettings mllog_settings(const Config& config, const Layout& layout, Index train_samples, Index eval_samples);
+
 // The sinks that a run enables, and the layers and domains that its lines may have.
 struct MetricsSinks {
   Config::Log enabled;
   std::vector<std::int64_t> layers;  // indices of the MoE layers in the model
   std::vector<std::string> domains;  // of the validations
   bool mfu = false;                  // whether lines have the field mfu
+  MlLogSettings mllog = {};
 };
 
 class MetricsSink {
@@ -42,6 +52,8 @@ class MetricsSink {
   virtual ~MetricsSink() = default;
   // time: end of the step in seconds since 1970.
   virtual void write(Index step, double time, const std::vector<Scalar>& scalars) = 0;
+  // Called after the last step of a training. success: it reached its end or its target loss.
+  virtual void finish(bool /*success*/) {}
 };
 
 // A table with a header and a line for each step: step, then the paths of `columns`. Absent values
@@ -53,12 +65,17 @@ std::unique_ptr<MetricsSink> make_tensorboard_sink(const std::filesystem::path& 
 // The latest value of every number in Prometheus' text format. The file is replaced atomically.
 std::unique_ptr<MetricsSink> make_prometheus_sink(const std::filesystem::path& file);
 
+// A log for the compliance checker of MLPerf Training (mlperf-logging). Each validation ends a block
+// of steps. The intervals of validations are empty, and steps contain their validation.
+std::unique_ptr<MetricsSink> make_mllog_sink(const std::filesystem::path& file, MlLogSettings settings);
+
 // All enabled sinks, filled with the lines of RUN/metrics.jsonl. The times of those steps are
 // computed backward from now by step_seconds.
 class SinkSet {
  public:
   SinkSet(const MetricsSinks& options, const std::filesystem::path& run_dir);
   void write(const Json& line, double time);
+  void finish(bool success);
 
  private:
   std::vector<std::int64_t> layers_;

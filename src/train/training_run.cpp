@@ -159,6 +159,7 @@ int TrainingRun::train() {
     print(performance_text(*performance, config_.run.machine, mfu_problem_, validation_seconds_, save_seconds_));
   const bool complete = trainer_.steps_done() == config_.train.steps || stop_early;
   if (stop_early) print(early_stop_text());
+  if (complete && metrics_) metrics_->finish(config_.train.target_loss == 0 || reached_target());
   if (complete && trainer_.steps_done() >= first) report_end(first);
   if (!complete)
     print(fmt::format(
@@ -259,7 +260,18 @@ MetricsSinks TrainingRun::sinks() const {
       .enabled = config_.log, .layers = state_.experts.layer_ids, .domains = {}, .mfu = mfu_problem_.empty()};
   if (config_.train.validate_every > 0)
     for (const Domain& d : dataset_.domains()) sinks.domains.push_back(d.name);
+  sinks.mllog = mllog_settings(config_, engine_.mesh().layout, samples_.samples_per_epoch(), validation_windows());
   return sinks;
+}
+
+Index TrainingRun::validation_windows() const {
+  if (config_.train.validate_every == 0) return 0;
+  Index windows = 0;
+  for (int domain = 0; domain < static_cast<int>(dataset_.domains().size()); ++domain) {
+    const Index all = EvalStream(dataset_, domain, config_.model.seq_len).windows();
+    windows += config_.train.validate_windows > 0 ? std::min(all, config_.train.validate_windows) : all;
+  }
+  return windows;
 }
 
 std::vector<DomainScore> TrainingRun::validate(Index step) {

@@ -93,6 +93,8 @@ class TrainingRun {
   // Warns once about it. On the first rank.
   Index checkpoint_before_trouble();
 
+  // Number of windows of a validation, over all domains.
+  Index validation_windows() const;
   // The enabled sinks, and the layers and domains that they may get.
   MetricsSinks sinks() const;
   // Returns the scores on the validation text after this step. Empty if the step has no validation.

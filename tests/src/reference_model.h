@@ -80,7 +80,7 @@ class Model {
     const Numbers& w = p.at(m.tie_embeddings ? "embedding.weight" : "output.weight");
     Numbers logits = gemm({.b = true}, T, V_, D, x, w);
     if (m.output_bias) logits = bias_forward(T, V_, p.at("output.bias"), logits);
-    for (double& z : logits) z *= m.logit_scale;
+    for (double& z : logits) z *= m.logit_scale / m.width_ratio();
     const CrossEntropyDesc desc{0, static_cast<float>(m.output_softcap)};
     const Loss ce = cross_entropy_loss(1, cross_entropy_partial(desc, V_, logits, targets_), targets_);
     for (Index t = 0; t < T; ++t) {

@@ -645,6 +645,36 @@ TEST(Config, RejectsAJointLossPerSequence) {
   EXPECT_NO_THROW(with({"--moe.aux_layers=joint"}));  // dense
 }
 
+TEST(Config, ReadsChangesOfTheBatch) {
+  const Config c = with({"--train.global_batch=8", "--train.batch_ramp=3:16,10: 12"});
+  EXPECT_EQ(value_of(c, "train.batch_ramp"), "3:16, 10:12");
+  EXPECT_EQ(parse_config(to_ini(c), "again").train.batch_of(10), 12);
+  for (const auto& [step, batch] : {std::pair<Index, Index>{1, 8}, {2, 8}, {3, 16}, {9, 16}, {10, 12}, {1000, 12}})
+    EXPECT_EQ(c.train.batch_of(step), batch) << step;
+  EXPECT_EQ(c.train.largest_batch(), 16);
+  for (const char* wrong : {"3", "3:", ":3", "1:8", "5:8, 5:16", "5:8, 4:16", "5:0", "5:8,", "a:8", "5:8:9"})
+    EXPECT_BAD_INPUT(with({fmt::format("--train.batch_ramp={}", wrong)}), "expected STEP:BATCH");
+  EXPECT_BAD_INPUT(with({"--train.batch_ramp=2:268435456"}), "tokens a step");
+  // Every batch must fit the layout.
+  EXPECT_NO_THROW(check_config_for_layout(c, {1, 1, 1, 1}));
+  EXPECT_BAD_INPUT(check_config_for_layout(c, {2, 1, 1, 1}),
+                   "a batch of train.batch_ramp = 12 is not divisible by 2 data-parallel ranks");
+}
+
+TEST(Config, ChecksSchedulesAndMup) {
+  EXPECT_BAD_INPUT(with({"--train.decay_steps=5"}), "train.decay_steps = 5 with train.schedule = cosine");
+  EXPECT_BAD_INPUT(with({"--train.decay_shape=1-sqrt"}), "train.decay_shape = 1-sqrt with train.schedule = cosine");
+  EXPECT_NO_THROW(with({"--train.schedule=wsd", "--train.decay_steps=5", "--train.decay_shape=1-sqrt"}));
+  EXPECT_BAD_INPUT(with({"--train.target_loss=3"}), "train.target_loss = 3 follows the validation loss");
+  EXPECT_BAD_INPUT(with({"--model.mup=true"}), "set it to the model.d_model for which train.lr was chosen");
+  EXPECT_BAD_INPUT(with({"--model.mup_base_width=64"}), "set it to 0, or model.mup to true");
+  EXPECT_BAD_INPUT(with({"--model.mup=true", "--model.mup_base_width=64", "--train.optimizer=sgd"}),
+                   "its learning rates are of adamw");
+  const Config c = with({"--model.mup=true", "--model.mup_base_width=64", "--model.head_dim=16"});
+  EXPECT_EQ(c.model.attention_scale, 1.0 / 16);
+  EXPECT_EQ(parse_config(to_ini(c), "again").model.attention_scale, 1.0 / 16);
+}
+
 TEST(Config, SuggestsLayoutsThatDivide) {
   const Config c = with({"--moe.experts=6", "--model.heads=4", "--model.d_model=32", "--model.d_ff=64", "--moe.d_ff=10",
                          "--train.global_batch=12", "--train.micro_batch=1", "--model.seq_len=8"});

@@ -215,6 +215,7 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"scaled_embedding_with_norm", {"--model.scale_embedding=true", "--model.embedding_norm=true"}},
         Case{"logit_scale", {"--model.logit_scale=0.3", "--train.z_loss=0.01", "--model.output_softcap=2"}},
         Case{"output_bias", {"--model.output_bias=true"}},
+        Case{"mup", {"--model.mup=true", "--model.mup_base_width=5", "--model.logit_scale=2"}},
         Case{"output_bias_tied_scaled_capped",
              {"--model.output_bias=true", "--model.tie_embeddings=true", "--model.logit_scale=0.4",
               "--model.output_softcap=2", "--train.z_loss=0.01"}},

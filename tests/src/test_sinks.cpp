@@ -289,5 +289,60 @@ TEST(MetricsSinks, AreNotWrittenUnlessRequested) {
   EXPECT_EQ(std::distance(fs::directory_iterator(run.path), fs::directory_iterator()), 1);
 }
 
+// The checks of mlperf-logging: events in their order, each with its keys.
+TEST(MetricsSinks, HaveTheEventsOfMlPerf) {
+  SinkFolder run;
+  run.sinks.enabled = {.mllog = true};
+  Config config =
+      parse_config("[model]\nseq_len=10\n[train]\nsteps=4\nwarmup=1\nglobal_batch=10\nmicro_batch=5\n", "test");
+  run.sinks.mllog = mllog_settings(config, Layout{}, 77, 5);
+  const auto events = [&] {
+    std::vector<Json> found;
+    std::istringstream in(run.text("mllog.txt"));
+    for (std::string line; std::getline(in, line);) {
+      EXPECT_TRUE(line.starts_with(":::MLLOG ")) << line;
+      found.push_back(Json::parse(line.substr(9)));
+    }
+    return found;
+  };
+  const auto keys = [&] {
+    std::string text;
+    for (const Json& event : events())
+      if (const auto key = event.at("key").get<std::string>(); !event.at("metadata").members().empty())
+        text += fmt::format("{}{} ", key, event.at("metadata").at("samples_count").get<Index>());
+    return text;
+  };
+  const DomainScore score{
+      .name = "code", .tokens = 10, .windows = 5, .total_windows = 5, .bytes = -1, .nats = 20, .experts = {}};
+  {
+    MetricsFile file(run.path, 1, run.sinks);
+    file.write(some_step(1), nullptr);
+    file.write(some_step(2), nullptr, {score});
+    file.write(some_step(3), nullptr);
+  }
+  // Started again after step 2, the log has its first two steps once.
+  MetricsFile file(run.path, 3, run.sinks);
+  file.write(some_step(3), nullptr);
+  file.write(some_step(4), nullptr, {score});
+  file.finish(true);
+  EXPECT_EQ(
+      keys(),
+      "block_start0 train_loss10 train_loss20 block_stop20 eval_start20 eval_accuracy20 eval_stop20 "
+      "block_start20 train_loss30 train_loss40 block_stop40 eval_start40 eval_accuracy40 eval_stop40 run_stop40 ");
+  std::map<std::string, Json> values;
+  Index last = 0;
+  for (const Json& event : events()) {
+    values[event.at("key").get<std::string>()] = event.at("value");
+    EXPECT_GE(event.at("time_ms").get<Index>(), last);
+    last = event.at("time_ms").get<Index>();
+  }
+  EXPECT_EQ(values["gradient_accumulation_steps"].get<Index>(), 2);
+  EXPECT_EQ(values["opt_learning_rate_decay_steps"].get<Index>(), 3);
+  EXPECT_EQ(values["opt_learning_rate_decay_schedule"].get<std::string>(), "cosine with linear warmup");
+  EXPECT_EQ(values["train_samples"].get<Index>(), 77);
+  EXPECT_EQ(values["eval_accuracy"].get<double>(), 2);
+  EXPECT_EQ(events().back().at("metadata").at("status").get<std::string>(), "success");
+}
+
 }  // namespace
 }  // namespace sy

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <map>
 
 #include "src/params/store.h"
@@ -90,6 +91,40 @@ TEST(ParamSpecs, DecayOnlyGemmWeightsAndEmbeddingTables) {
   EXPECT_EQ(decay("layers.0.attention.q_norm.weight", {"--model.qk_norm=whole"}), stays);
   EXPECT_EQ(decay("layers.0.attention.sinks", {"--model.attention_sinks=true"}), stays);
   EXPECT_EQ(decay("output.bias", {"--model.output_bias=true"}), stays);
+}
+
+TEST(ParamSpecs, LetEmbeddingsKeepTheirSize) {
+  for (const char* tied : {"--model.tie_embeddings=true", "--model.tie_embeddings=false"}) {
+    const Config decayed = model({"--model.position=learned", tied});
+    const Config kept = model({"--model.position=learned", "--train.decay_embeddings=false", tied});
+    const std::vector<ParamSpec> before = param_specs(decayed, 37), after = param_specs(kept, 37);
+    for (std::size_t i = 0; i < after.size(); ++i) {
+      const bool embeds = after[i].name == "embedding.weight" || after[i].name == "position.weight";
+      EXPECT_EQ(after[i].decays, before[i].decays && !embeds) << after[i].name;
+    }
+    EXPECT_EQ(count_params(kept, 37).products, count_params(decayed, 37).products);
+  }
+}
+
+TEST(ParamSpecs, StartWithTheGivenDeviations) {
+  const auto deviation = [](const std::string& name, const std::vector<std::string>& overrides) {
+    for (const ParamSpec& s : param_specs(model(overrides), 37))
+      if (s.name == name) return s.init.stddev;
+    ADD_FAILURE() << "no " << name;
+    return 0.0;
+  };
+  const std::string residual[] = {"layers.2.attention.out.weight", "layers.1.mlp.down.weight",
+                                  "layers.3.moe.experts.down.weight", "layers.3.moe.shared.down.weight"};
+  for (const std::string& name : residual) {
+    EXPECT_EQ(deviation(name, {}), 0.02 / std::sqrt(24.0)) << name;
+    EXPECT_EQ(deviation(name, {"--model.init_std=0.008"}), 0.008 / std::sqrt(24.0)) << name;
+    EXPECT_EQ(deviation(name, {"--model.init_std=0.008", "--model.init_residual_scale=0.5"}), 0.004) << name;
+  }
+  for (const char* name : {"embedding.weight", "output.weight", "layers.3.moe.router.weight",
+                           "layers.3.moe.experts.up.weight", "layers.0.attention.q.weight"}) {
+    EXPECT_EQ(deviation(name, {}), 0.02) << name;
+    EXPECT_EQ(deviation(name, {"--model.init_std=0.008", "--model.init_residual_scale=0.5"}), 0.008) << name;
+  }
 }
 
 // Muon updates the weights of GEMMs in layers, but for routers and gates. Experts, and the two

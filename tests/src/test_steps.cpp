@@ -15,7 +15,7 @@
 namespace sy {
 namespace {
 
-constexpr const char* text = R"(
+constexpr const char* small_model_text = R"(
 [model]
 layers = 2
 d_model = 8
@@ -37,18 +37,18 @@ lr = 1e-2
 min_lr = 1e-3
 warmup = 3
 )";
-constexpr Index vocab = 23;
+constexpr Index small_vocab = 23;
 
 // Writes a domain of `train` training tokens and `valid` validation tokens.
 Dataset make_dataset(const TempFolder& folder, Index train, Index valid) {
   DatasetDescription description;
   description.tokenizer = "none";
-  description.vocab = vocab;
+  description.vocab = small_vocab;
   const RandomStream random(3, "tokens");
   for (const auto& [split, size] : {std::pair{".train", train}, std::pair{".valid", valid}}) {
-    IndexedWriter writer(folder.path() / (std::string("a") + split), vocab);
+    IndexedWriter writer(folder.path() / (std::string("a") + split), small_vocab);
     std::vector<std::int32_t> ids;
-    for (Index i = 0; i < size; ++i) ids.push_back(static_cast<std::int32_t>(random.bits(i) % vocab));
+    for (Index i = 0; i < size; ++i) ids.push_back(static_cast<std::int32_t>(random.bits(i) % small_vocab));
     writer.add(ids);
     writer.finish();
   }
@@ -59,7 +59,7 @@ Dataset make_dataset(const TempFolder& folder, Index train, Index valid) {
 
 struct OneRank {
   explicit OneRank(const Config& config)
-      : self(make_comm_self()), engine(config, vocab, make_cpu(), make_mesh(*self, {}), true) {
+      : self(make_comm_self()), engine(config, small_vocab, make_cpu(), make_mesh(*self, {}), true) {
     engine.store().initialize(config.train.seed);
   }
   std::unique_ptr<Comm> self;
@@ -70,7 +70,7 @@ struct OneRank {
 // of step n + 1. The bias of an expert rises by bias_update_rate if it got less than its share of
 // the layer's assignments. It falls if the expert got more.
 TEST(Trainer, StepsEqualAHandWrittenLoop) {
-  const Config config = parse_config(text, "test");
+  const Config config = parse_config(small_model_text, "test");
   const TempFolder folder;
   const Dataset dataset = make_dataset(folder, 301, 0);
   const SampleStream samples(dataset, 5, config.train.seed);
@@ -117,10 +117,46 @@ TEST(Trainer, StepsEqualAHandWrittenLoop) {
   }
 }
 
+// Batches of 6, 2 and 10 sequences follow each other in the order of the samples. A trainer that
+// continues from the numbers of steps, samples and tokens goes on with the same ones.
+TEST(Trainer, ChangesTheBatchAtTheGivenSteps) {
+  const Config config = parse_config(small_model_text, "test", {"--train.batch_ramp=3:2, 5:10", "--train.steps=6"});
+  const TempFolder folder;
+  const Dataset dataset = make_dataset(folder, 301, 0);
+  const SampleStream samples(dataset, 5, config.train.seed);
+  OneRank trained(config), by_hand(config);
+  Trainer trainer(trained.engine, samples);
+  DistributedOptimizer optimizer(by_hand.engine.mesh(), by_hand.engine.store());
+  Index done = 0;
+  for (Index step = 1; step <= 6; ++step) {
+    const StepResult result = trainer.step();
+    const Index batch = step < 3 ? 6 : step < 5 ? 2 : 10;
+    for (Index micro = 0; micro < batch / 2; ++micro) {
+      std::vector<std::int32_t> ids, targets, window(6);
+      for (Index i = 0; i < 2; ++i) {
+        samples.read(done + micro * 2 + i, window);
+        ids.insert(ids.end(), window.begin(), window.end() - 1);
+        targets.insert(targets.end(), window.begin() + 1, window.end());
+      }
+      by_hand.engine.forward_backward({2, 5, ids, targets, batch * 5, batch, batch / 2});
+    }
+    optimizer.step(config.train, learning_rate(config.train, step), step);
+    const Statistics found = by_hand.engine.take_statistics();
+    done += batch;
+    ASSERT_EQ(result.metrics.loss, found.loss_sum / static_cast<double>(batch * 5)) << step;
+    ASSERT_EQ(result.metrics.tokens, done * 5) << step;
+    ASSERT_EQ(trainer.samples_done(), done) << step;
+    for (std::size_t l = 0; l < found.layers.size(); ++l)
+      for (std::size_t e = 0; e < 3; ++e)
+        ASSERT_EQ(result.probability[l][e], found.layers[l].probability[e] / static_cast<double>(batch * 5));
+    by_hand.engine.set_router_bias(trained.engine.router_bias());
+  }
+}
+
 // Every token except the first is predicted once, from the tokens before it in its window. The last
 // window may have any length.
 TEST(Evaluation, CountsEveryTokenOnce) {
-  const Config config = parse_config(text, "test", {"--train.seed=4"});
+  const Config config = parse_config(small_model_text, "test", {"--train.seed=4"});
   OneRank rank(config);
   for (const Index size : {0, 1, 2, 5, 6, 7, 15, 16, 17, 19, 21}) {
     const TempFolder folder;
@@ -151,10 +187,10 @@ TEST(Evaluation, CountsEveryTokenOnce) {
 // the window's tokens before it, as the logits of these tokens alone do. Adjacent windows are
 // bitwise those with a stride of their length.
 TEST(Evaluation, SupportsOverlappingWindows) {
-  OneRank rank(parse_config(text, "test", {"--train.seed=4"}));
+  OneRank rank(parse_config(small_model_text, "test", {"--train.seed=4"}));
   const auto surprise = [&](std::span<const std::int32_t> before, std::int32_t token) {
     const std::vector<float> all = sequence_logits(rank.engine, before, [](Index, Index) {});
-    const auto last = std::span(all).last(vocab);
+    const auto last = std::span(all).last(small_vocab);
     double sum = 0;
     for (const float z : last) sum += std::exp(static_cast<double>(z));
     return std::log(sum) - last[static_cast<std::size_t>(token)];
@@ -163,7 +199,7 @@ TEST(Evaluation, SupportsOverlappingWindows) {
     const TempFolder folder;
     const Dataset dataset = make_dataset(folder, 11, size);
     std::vector<std::int32_t> ids(static_cast<std::size_t>(size));
-    if (size > 0) dataset.open(0, SplitName::valid).read(0, vocab, ids);
+    if (size > 0) dataset.open(0, SplitName::valid).read(0, small_vocab, ids);
     for (const Index stride : {1, 2, 3, 5}) {
       double nats = 0;
       std::set<Index> windows;
@@ -194,7 +230,8 @@ TEST(Evaluation, DropsOnlyIfRequested) {
   const Dataset dataset = make_dataset(folder, 11, 51);
   double nats[2][2];
   for (const bool tight : {false, true}) {
-    OneRank rank(parse_config(text, "test", {std::string("--moe.capacity_factor=") + (tight ? "0.5" : "0")}));
+    OneRank rank(
+        parse_config(small_model_text, "test", {std::string("--moe.capacity_factor=") + (tight ? "0.5" : "0")}));
     for (const bool dropless : {false, true})
       nats[tight][dropless] = evaluate(rank.engine, dataset, {.dropless = dropless}, [](Index, Index) {})[0].nats;
   }
@@ -205,7 +242,7 @@ TEST(Evaluation, DropsOnlyIfRequested) {
 
 // The first, third and fifth of seven windows are evaluated.
 TEST(Evaluation, SpreadsSelectedWindowsEvenly) {
-  OneRank rank(parse_config(text, "test"));
+  OneRank rank(parse_config(small_model_text, "test"));
   const TempFolder folder;
   const Dataset dataset = make_dataset(folder, 11, 36);
   const EvalStream stream(dataset, 0, 5);
