@@ -23,7 +23,7 @@ class MlLog final : public MetricsSink {
     for (const Scalar& s : scalars)
       if (s.label.empty()) values[s.name] = s.value;
     const auto samples = static_cast<Index>(values["tokens"]) / settings_.seq_len;
-    const double begin = time - values["step_seconds"];
+    const double begin = std::max(last_time_, time - values["step_seconds"]);
     if (last_time_ == 0) start(begin);
     if (!in_block_) add(begin, "INTERVAL_START", "block_start", {}, samples_);
     in_block_ = true;
