@@ -279,7 +279,7 @@ enum class ResumePolicy {
   report,            // training continues with the new value, and reports it
   reorders_samples,  // training continues with another order of samples
   must_match,        // the checkpoint belongs to another model
-  ignore,            // paths, launch options, initial values, and the layout, which is reported as a whole
+  ignore,            // paths, launch options, initial values, and the layout (reported as a whole)
 };
 struct KeyDifference {
   std::string key, here, there;

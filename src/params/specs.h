@@ -33,7 +33,7 @@ struct ParamSpec {
   // Weight decay applies to the embedding, learned positions and weights of GEMMs. These include
   // routers, their learned noise and the gate of shared experts. Norm weights do not decay, even as
   // matrices ([heads, width] of QK-norm). Biases, sinks and T5's table [heads, buckets] do not
-  // decay. Those of the embedding's bucket do not decay if train.decay_embeddings is false.
+  // decay. If train.decay_embeddings is false, embeddings and positions do not decay either.
   bool decays = false;
   // True: stored directly after the previous parameter, so that both form one matrix (q, k, v).
   bool fused_with_previous = false;

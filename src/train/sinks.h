@@ -65,8 +65,8 @@ std::unique_ptr<MetricsSink> make_tensorboard_sink(const std::filesystem::path& 
 // The latest value of every number in Prometheus' text format. The file is replaced atomically.
 std::unique_ptr<MetricsSink> make_prometheus_sink(const std::filesystem::path& file);
 
-// A log for the compliance checker of MLPerf Training (mlperf-logging). Each validation ends a block
-// of steps. The intervals of validations are empty, and steps contain their validation.
+// A log for the compliance checker of MLPerf Training (mlperf-logging). Each validation ends a
+// block of steps. The intervals of validations are empty, and steps contain their validation.
 std::unique_ptr<MetricsSink> make_mllog_sink(const std::filesystem::path& file, MlLogSettings settings);
 
 // All enabled sinks, filled with the lines of RUN/metrics.jsonl. The times of those steps are

@@ -32,7 +32,7 @@ TEST(LearningRate, AllowsNoWarmUpOrOnlyWarmUp) {
 
 // The decay covers the last 40 of 100 steps, from 1 to 0.2. After a quarter of it, 1 - sqrt is half
 // done, and the cosine has done (1 - cos(pi / 4)) / 2.
-TEST(LearningRate, DecaysOverTheGivenStepsInTheGivenShape) {
+TEST(LearningRate, DecaysOverTheLastStepsInEachShape) {
   Config::Train t;
   t.schedule = Schedule::wsd;
   t.steps = 100;

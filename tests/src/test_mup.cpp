@@ -31,7 +31,7 @@ struct Kind {
 };
 Kind kind_of(const ParamSpec& spec) {
   constexpr Kind input{0, 0}, hidden{-0.5, -1}, readout{-1, -1};
-  const auto is = [&](const char* part) { return spec.name.find(part) != std::string::npos; };
+  const auto is = [&](const char* text) { return spec.name.find(text) != std::string::npos; };
   if (is("bias") || is("norm")) return input;
   if (is("embedding") || is("output.weight")) return input;  // the output has a multiplier
   if (is("router") || is("shared_gate")) return readout;     // it is table 3's form without one
@@ -96,8 +96,8 @@ TEST(Mup, ScalesLearningRatesAsPublished) {
   }
 }
 
-// The change of the loss by a few steps does not depend on the width, but grows with it in the
-// standard parametrisation: its first steps are the larger the wider the model is.
+// A few steps lower the loss alike at every width. In the standard parametrisation, the result
+// depends on the width.
 TEST(Mup, MakesTheFirstStepsAlikeAtEveryWidth) {
   const auto fall = [](Index width, bool mup) {
     Trained t(model(width, mup));

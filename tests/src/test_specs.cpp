@@ -96,17 +96,17 @@ TEST(ParamSpecs, DecayOnlyGemmWeightsAndEmbeddingTables) {
 TEST(ParamSpecs, LetEmbeddingsKeepTheirSize) {
   for (const char* tied : {"--model.tie_embeddings=true", "--model.tie_embeddings=false"}) {
     const Config decayed = model({"--model.position=learned", tied});
-    const Config kept = model({"--model.position=learned", "--train.decay_embeddings=false", tied});
-    const std::vector<ParamSpec> before = param_specs(decayed, 37), after = param_specs(kept, 37);
+    const Config constant = model({"--model.position=learned", "--train.decay_embeddings=false", tied});
+    const std::vector<ParamSpec> before = param_specs(decayed, 37), after = param_specs(constant, 37);
     for (std::size_t i = 0; i < after.size(); ++i) {
       const bool embeds = after[i].name == "embedding.weight" || after[i].name == "position.weight";
       EXPECT_EQ(after[i].decays, before[i].decays && !embeds) << after[i].name;
     }
-    EXPECT_EQ(count_params(kept, 37).products, count_params(decayed, 37).products);
+    EXPECT_EQ(count_params(constant, 37).products, count_params(decayed, 37).products);
   }
 }
 
-TEST(ParamSpecs, StartWithTheGivenDeviations) {
+TEST(ParamSpecs, StartWithTheDeviationsOfTheKeys) {
   const auto deviation = [](const std::string& name, const std::vector<std::string>& overrides) {
     for (const ParamSpec& s : param_specs(model(overrides), 37))
       if (s.name == name) return s.init.stddev;

@@ -119,7 +119,7 @@ TEST(Trainer, StepsEqualAHandWrittenLoop) {
 
 // Batches of 6, 2 and 10 sequences follow each other in the order of the samples. A trainer that
 // continues from the numbers of steps, samples and tokens goes on with the same ones.
-TEST(Trainer, ChangesTheBatchAtTheGivenSteps) {
+TEST(Trainer, ChangesTheBatchAtTheStepsOfTheRamp) {
   const Config config = parse_config(small_model_text, "test", {"--train.batch_ramp=3:2, 5:10", "--train.steps=6"});
   const TempFolder folder;
   const Dataset dataset = make_dataset(folder, 301, 0);
