@@ -223,7 +223,7 @@ const Case cases[] = {
     {"dropless", {"--moe.capacity_factor=0"}},
     {"mup_batch_ramp",
      {"--model.mup=true", "--model.mup_base_width=8", "--train.batch_ramp=3:48, 6:24", "--train.steps=8",
-      "--train.decay_embeddings=false", "--train.schedule=wsd", "--train.decay_steps=4", "--train.decay_shape=1-sqrt"}},
+      "--train.decay_embeddings=false"}},
     {"top4", {"--moe.top_k=4", "--moe.capacity_factor=1.2"}},
     {"balance_global_batch", {"--moe.aux_scope=global_batch"}},
     {"balance_micro_batch", {"--moe.aux_scope=micro_batch"}},
