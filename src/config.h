@@ -42,6 +42,9 @@ enum class QkNormKind { none, head, whole, head_layernorm };
 enum class CapacityScope { sequence, rank };
 enum class AuxScope { sequence, micro_batch, global_batch };
 enum class AuxLayers { each, joint };
+// Activations that backward computes again instead of reading them from memory, from the cheapest
+// mode to the dearest (docs/design/memory.md).
+enum class Recompute { none, norms, experts, attention, block };
 enum class Schedule { constant, cosine, linear, wsd };
 
 // The sequence of layer kinds, as in "local*5, global". It repeats over the layers, and the last
@@ -148,7 +151,7 @@ struct Config {
     Schedule schedule = Schedule::cosine;
     Optimizer optimizer = Optimizer::adamw;
     double clip = 1.0, z_loss = 0;
-    bool recompute = false;
+    Recompute recompute = Recompute::none;
     Index validate_every = 0, validate_windows = 64, patience = 0;
   } train;
 

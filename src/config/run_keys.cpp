@@ -90,7 +90,10 @@ std::span<const Key> run_keys() {
           "validation loss. 0: it does not"),
       row<&Train::recompute>(
           "train.recompute", {}, report,
-          "true: the backward pass computes each block's activations again, which takes time and saves memory"),
+          "the activations that the backward pass computes again, which takes time and saves memory, from the "
+          "cheapest to the dearest. norms: normalised inputs. experts: hidden activations of experts and dense "
+          "FFNs; no token is dispatched again. attention: all of attention but its output projection. block: all "
+          "activations of a layer but its input, with another dispatch. true means block, false none"),
       row<&Train::z_loss>(
           "train.z_loss", {0, no_upper_bound}, report,
           "the factor of the output z-loss, the mean of log^2 Z. z_loss in the metrics is its sum with that of the "

@@ -21,7 +21,6 @@ void MicroBatchState::clear() {
   cache = nullptr;
   load_balance = {};
   blocks.clear();
-  inputs.clear();
   last = normed = moments = {};
 }
 
@@ -50,6 +49,7 @@ Stage::Stage(const Config& config, ParamStore& store, Range layers, RouterTables
 View Stage::forward(const ExecutionContext& context, MicroBatchState& state, View x) {
   LayerContext layer{context, state.batch, state.batch.decoder(), state.saved, state.cache};
   layer.routing_hook = state.statistics.routing_hook;
+  layer.recompute = recompute_;
   if (embedding_) {
     store_.wait_for_bucket(embedding_bucket);
     x = embedding_->forward(layer, state.embedding);
@@ -59,11 +59,7 @@ View Stage::forward(const ExecutionContext& context, MicroBatchState& state, Vie
   layer.load_balance = state.load_balance;
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
     store_.wait_for_bucket(bucket_of_layer(first_layer_ + static_cast<Index>(i)));
-    state.inputs.push_back(x);
     const View y = layer.save(x.shape());
-    // Frees the activations that backward recomputes or does not need.
-    std::optional<Arena::Scope> temporary;
-    if (recompute_ || state.cache) temporary.emplace(state.saved);
     blocks_[i].forward(layer, x, y, state.blocks[i]);
     x = y;
   }
@@ -92,12 +88,8 @@ void Stage::backward(const ExecutionContext& context, MicroBatchState& state, Vi
   }
   if (hooks.on_dispatch_started) layer.on_dispatch_started = &hooks.on_dispatch_started;
   layer.load_balance = state.load_balance;
+  layer.recompute = recompute_;
   for (std::size_t i = blocks_.size(); i-- > 0;) {
-    const Arena::Scope scope(state.saved);
-    if (recompute_) {  // the routing hook was called in forward
-      const View output = i + 1 < blocks_.size() ? state.inputs[i + 1] : state.last;
-      blocks_[i].forward(layer, state.inputs[i], output, state.blocks[i]);
-    }
     blocks_[i].backward(layer, d, state.blocks[i]);
     if (hooks.on_gradients_ready) hooks.on_gradients_ready(bucket_of_layer(first_layer_ + static_cast<Index>(i)));
   }

@@ -30,7 +30,6 @@ struct MicroBatchState {
   const Cache* cache = nullptr;   // in generation, else nullptr
   LoadBalanceState load_balance;  // of all routers
   std::vector<Block::Saved> blocks;
-  std::vector<View> inputs;    // [T, D] input of each block
   View last, normed, moments;  // [T, D] last block's output; [T, D], [T, 2] of the final norm
 };
 
@@ -76,7 +75,7 @@ class Stage {
 
   ParamStore& store_;
   Index d_model_, first_layer_;
-  bool recompute_;
+  Recompute recompute_;
   std::optional<Embedding> embedding_;  // first stage only
   std::vector<Block> blocks_;
   std::vector<std::int64_t> moe_layer_ids_;

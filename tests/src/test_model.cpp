@@ -143,10 +143,10 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"rank_scopes", {"--moe.capacity_scope=rank", "--moe.aux_scope=micro_batch"}},
         Case{"global_aux", {"--moe.aux_scope=global_batch", "--moe.capacity_factor=0"}},
         Case{"balance_of_all_layers", {"--moe.aux_layers=joint", "--moe.aux_scope=global_batch", "--model.layers=3"}},
-        Case{
-            "balance_of_all_sigmoid_layers_computed_again",
-            {"--moe.aux_layers=joint", "--moe.aux_scope=micro_batch", "--model.layers=4", "--moe.first_dense=1",
-             "--moe.score=sigmoid", "--moe.aux_probability=score", "--train.recompute=true", "--moe.shared_experts=1"}},
+        Case{"balance_of_all_sigmoid_layers_computed_again",
+             {"--moe.aux_layers=joint", "--moe.aux_scope=micro_batch", "--model.layers=4", "--moe.first_dense=1",
+              "--moe.score=sigmoid", "--moe.aux_probability=score", "--train.recompute=block",
+              "--moe.shared_experts=1"}},
         Case{"switch_top1", {"--moe.top_k=1", "--moe.renormalize=false"}},
         Case{"sigmoid_shared_groups",
              {"--moe.experts=6", "--moe.score=sigmoid", "--moe.scale=2.5", "--moe.shared_experts=2", "--moe.groups=3",
@@ -166,9 +166,9 @@ INSTANTIATE_TEST_SUITE_P(
               "--moe.jitter=0.2", "--moe.router_bias=true"}},
         Case{"jitter", {"--moe.jitter=0.4", "--moe.top_k=1", "--moe.renormalize=false", "--train.seed=5"}},
         Case{"jitter_and_noise_computed_again",
-             {"--moe.jitter=0.2", "--moe.choice=noisy", "--moe.noise=0.7", "--train.recompute=true"}},
+             {"--moe.jitter=0.2", "--moe.choice=noisy", "--moe.noise=0.7", "--train.recompute=block"}},
         Case{"balanced", {"--moe.choice=balanced", "--moe.score=sigmoid"}},
-        Case{"sampled_and_computed_again", {"--moe.choice=sampled", "--train.recompute=true"}},
+        Case{"sampled_and_computed_again", {"--moe.choice=sampled", "--train.recompute=block"}},
         Case{"expert_biases_relu", {"--moe.bias=true", "--moe.router_bias=true", "--model.ffn=relu"}},
         Case{"glam", {"--moe.ffn=gelu", "--model.ffn=geglu", "--moe.every=2", "--moe.shared_experts=1"}},
         Case{"swish_beta", {"--model.ffn=silu", "--model.swish_beta=1.5", "--moe.every=2"}},
@@ -457,7 +457,8 @@ TEST(Memory, PlanEqualsAllocation) {
 // The plan counts saved activations once for each micro-batch in flight.
 TEST(Memory, CountsTheMicroBatchesInFlight) {
   const auto cpu = make_cpu();
-  for (const char* recompute : {"--train.recompute=false", "--train.recompute=true"}) {
+  for (const char* recompute : {"--train.recompute=none", "--train.recompute=norms", "--train.recompute=experts",
+                                "--train.recompute=attention", "--train.recompute=block"}) {
     const Config config = parse_config(base, "test", {"--train.micro_batch=3", recompute});
     const Index V = 300;
     const MemoryPlan one = plan_memory(config, V, Layout{}, 0, *cpu);
