@@ -63,7 +63,7 @@ struct Pattern {
 // A comment after a default says what 0 or an empty text means.
 struct Config {
   struct Model {
-    Index layers = 4;
+    Index layers = 4, mtp_depth = 0 /* 0: no multi-token prediction */;
     Pattern pattern;
     Index d_model = 256, heads = 8, kv_heads = 0 /* = heads */, head_dim = 0 /* = d_model / heads */;
     // Latent attention, used if kv_lora_rank > 0. head_dim is then the unrotated part of a head's
@@ -150,7 +150,7 @@ struct Config {
     Index warmup = 50;
     Schedule schedule = Schedule::cosine;
     Optimizer optimizer = Optimizer::adamw;
-    double clip = 1.0, z_loss = 0;
+    double clip = 1.0, z_loss = 0, mtp_loss_weight = 0.3;
     Recompute recompute = Recompute::none;
     Index validate_every = 0, validate_windows = 64, patience = 0;
   } train;
@@ -191,6 +191,9 @@ struct Config {
   // moe.choice = balanced.
   bool draws() const { return moe.choice != Choice::top || moe.jitter > 0; }
   bool is_moe(Index layer) const;
+  // Number of all blocks. The first model.layers are the decoder's. The others belong to the
+  // modules of multi-token prediction, and each is like the layer that would come there.
+  Index num_blocks() const { return model.layers + model.mtp_depth; }
   FfnActivation ffn_activation() const;     // of dense FFNs
   FfnActivation expert_activation() const;  // of experts, including the shared ones
   DType dtype() const;                      // of weights and activations

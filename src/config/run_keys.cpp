@@ -98,6 +98,9 @@ std::span<const Key> run_keys() {
           "train.z_loss", {0, no_upper_bound}, report,
           "the factor of the output z-loss, the mean of log^2 Z. z_loss in the metrics is its sum with that of the "
           "routers"),
+      row<&Train::mtp_loss_weight>(
+          "train.mtp_loss_weight", {0, no_upper_bound}, report,
+          "the factor of the mean loss of the modules of model.mtp_depth, which is added to the loss"),
       row<&Data::path>(
           "data.path", {}, reorders_samples,
           "the folder that `switchyard prepare` wrote. A relative path is looked for in the working directory, "
