@@ -215,7 +215,6 @@ inline const ConfigRow deepseek3_keys[] = {
     {"topk_group", "moe.topk_groups", {}, "4"},
     {"", "moe.bias_update_rate", {{"", "0.001"}}},
     {"norm_topk_prob", "moe.renormalize", {}, "true"},
-    {"num_nextn_predict_layers", "model.mtp_depth", {}, "0"},
 };
 
 }  // namespace sy::tables

@@ -230,7 +230,7 @@ const std::vector<Family>& families() {
        {latent_attention, pre_norms, gated_mlp, experts, deepseek_moe, deepseek_mtp},
        {sizes, dense_width, rms_norm, swiglu, untied, no_bias, deepseek_keys, deepseek3_keys, moe_width, top_k,
         dropless},
-       {&rope_rule, &latent_attention_scale_rule},
+       {&rope_rule, &latent_attention_scale_rule, &mtp_rule},
        {frequencies}},
       {"gpt_oss",
        "GptOssForCausalLM",

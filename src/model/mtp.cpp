@@ -35,7 +35,10 @@ View MtpModule::forward(const LayerContext& layer, const Embedding& embedding, C
     embedding_projection_.forward(context, normed, x, true);
   }
   block_.forward(layer, x, y, s.block);
-  return y;
+  s.output = layer.save(hidden.shape());
+  s.moments = layer.saved.f32({hidden.dim(0), 2});
+  head_norm_.forward(context, y, s.output, s.moments);
+  return s.output;
 }
 
 void MtpModule::backward(const LayerContext& layer, const Embedding& embedding, Head& head, Saved& s, View d,
@@ -43,12 +46,10 @@ void MtpModule::backward(const LayerContext& layer, const Embedding& embedding, 
   const ExecutionContext& context = layer.context;
   const Arena::Scope scope(context.scratch);
   const View normed = context.temp(d.shape()), dnormed = context.temp(d.shape());
-  {
-    const View moments = context.scratch.f32({d.dim(0), 2});
-    head_norm_.forward(context, s.block.y, normed, moments);
-    head.loss(context, layer.batch, normed, dnormed, sums);
-    head_norm_.backward(context, dnormed, s.block.y, moments, d);
-  }
+  head.loss(context, layer.batch, s.output, dnormed, sums);
+  run(context.device, ops::Add{.x = d, .y = dnormed});
+  run(context.device, ops::Fill{.x = d, .value = 0});
+  head_norm_.backward(context, dnormed, s.block.y, s.moments, d);
   block_.backward(layer, d, s.block);
 
   // The head comes before the embedding: if both share a weight, the head's first product

@@ -85,7 +85,8 @@ TEST(Recompute, EveryModeGivesTheBitsOfNone) {
       {"--model.kv_heads=0", "--model.kv_lora_rank=24", "--model.q_lora_rank=16", "--model.qk_rope_head_dim=8",
        "--moe.shared_experts=2", "--moe.first_dense=1"},
       {"--model.kv_heads=0", "--model.kv_lora_rank=24", "--model.qk_rope_head_dim=8", "--moe.choice=noisy",
-       "--moe.noise=1", "--moe.learned_noise=true", "--moe.jitter=0.1"}};
+       "--moe.noise=1", "--moe.learned_noise=true", "--moe.jitter=0.1"},
+      {"--model.mtp_depth=2", "--moe.shared_experts=1", "--moe.every=2"}};
   for (const std::vector<std::string>& model : models)
     for (const std::string dtype : {"f32", "bf16"}) {
       std::vector<std::string> settings = model;
