@@ -291,6 +291,12 @@ const Case cases[] = {
     {"latent_without_one_of_queries",
      {"--model.kv_heads=0", "--model.kv_lora_rank=9", "--model.qk_rope_head_dim=6", "--model.head_dim=4",
       "--model.attention_sinks=true", "--model.window=8", "--model.parallel_block=true"}},
+    {"mtp",
+     {"--model.mtp_depth=2", "--moe.shared_experts=1", "--model.tie_embeddings=true", "--train.z_loss=0.01",
+      "--train.steps=8"}},
+    {"mtp_latent",
+     {"--model.mtp_depth=1", "--model.kv_heads=0", "--model.kv_lora_rank=9", "--model.q_lora_rank=8",
+      "--model.qk_rope_head_dim=4", "--moe.aux_scope=global_batch", "--moe.aux_layers=joint", "--train.steps=8"}},
     {"pattern",
      {"--model.pattern=local*2,global", "--attention.local.window=6", "--attention.local.rope_theta=100",
       "--attention.global.position=none"}},
@@ -380,6 +386,10 @@ TEST_P(LayoutCase, RoutingDropsAndLossesEqualOneRank) {
       ASSERT_EQ(one.steps[i].routed, many.steps[i].routed) << where;
       ASSERT_EQ(one.steps[i].dropped, many.steps[i].dropped) << where;
       ASSERT_NEAR(a.loss, b.loss, bound.loss * a.loss) << where;
+      ASSERT_EQ(a.mtp_loss.has_value(), config.model.mtp_depth > 0);
+      if (a.mtp_loss) {
+        ASSERT_NEAR(*a.mtp_loss, *b.mtp_loss, bound.loss * *a.mtp_loss) << where;
+      }
       ASSERT_NEAR(a.aux_loss, b.aux_loss, bound.loss * a.aux_loss) << where;
       ASSERT_NEAR(a.z_loss, b.z_loss, bound.loss * a.z_loss) << where;
       ASSERT_NEAR(a.grad_norm, b.grad_norm, bound.norm * a.grad_norm) << where;
@@ -415,7 +425,7 @@ TEST_P(LayoutCase, GradientsEqualOneRank) {
     config.train.micro_batch = at_once_alone(config, l);
     if (config.train.micro_batch == 0) continue;
     const History one = train(*self, dataset, config);
-    Engine fresh(config, dataset.vocab(), make_cpu(), make_mesh(*self, {}), false);
+    Engine fresh(config, dataset.vocab(), make_cpu(), make_mesh(*self, {}), true);
     fresh.store().initialize(config.train.seed);
     config.parallel = {l.tp, l.ep, l.etp, l.node};
     config.train.micro_batch = l.micro_batch;
