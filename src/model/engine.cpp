@@ -45,7 +45,6 @@ Engine::Engine(const Config& config, Index vocab, std::unique_ptr<Device> device
   SY_ASSERT(vocab >= mesh_.layout.tp, "a vocabulary of {} over {} ranks", vocab, mesh_.layout.tp);
   const std::vector<BlockSpec> blocks = block_specs(config_);
   const Index moe_layers = count_moe(blocks), E = config.moe.experts;
-  skipped_biases_ = (count_moe(block_specs(config)) - moe_layers) * E;
   if (config.moe.bias_update_rate > 0 && moe_layers > 0) router_bias_ = device_->tensor({moe_layers, E});
   statistics_ = device_->tensor({moe_layers * RouterSums{E}.size() + 2 + 2 * config_.model.mtp_depth}, DType::f64);
   if (!config.moe.physical_to_logical.empty()) {
@@ -71,7 +70,8 @@ std::vector<float> Engine::router_bias() const {
 void Engine::set_router_bias(const std::vector<float>& bias) {
   const View values = router_bias_;
   if (!values) return;
-  if (std::ssize(bias) != values.elements() + skipped_biases_)
+  // A checkpoint of a model with multi-token prediction has those of more layers.
+  if (const Index more = std::ssize(bias) - values.elements(); more < 0 || more % config_.moe.experts != 0)
     bad_input("the checkpoint has {} selection biases for {} experts of all layers: use another checkpoint",
               bias.size(), values.elements());
   device_->to_device(bias.data(), values);

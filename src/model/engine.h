@@ -39,8 +39,8 @@ class Engine {
   Index vocab() const { return vocab_; }
 
   // Selection biases [MoE layers, E], on the host. Empty if moe.bias_update_rate = 0 or no layer
-  // has experts: then the setter is a no-op. Otherwise the setter throws InputError if the number
-  // of values is wrong. Values of multi-token prediction come last, and are ignored without it.
+  // has experts: then the setter is a no-op. Otherwise the setter throws InputError if the
+  // values are not those of at least these layers. Values of multi-token prediction come last, and are ignored without it.
   std::vector<float> router_bias() const;
   void set_router_bias(const std::vector<float>& bias);
 
@@ -130,7 +130,6 @@ class Engine {
   Arena scratch_;
   RopeTables rope_;
   Tensor router_bias_;          // [MoE layers, E]
-  Index skipped_biases_;        // number of selection biases of multi-token prediction, if it is left out
   Tensor logical_to_physical_;  // [MoE layers, E] i32 physical expert of each logical one
   Tensor statistics_;           // [MoE layers * RouterSums + 2 + 2 model.mtp_depth] f64
   std::unique_ptr<Stage> model_;

@@ -165,7 +165,7 @@ INSTANTIATE_TEST_SUITE_P(
               "--train.recompute=block"}},
         Case{"mtp_dense_layernorm_post",
              {"--model.mtp_depth=1", "--moe.experts=0", "--model.norm=layernorm", "--model.norm_position=post",
-              "--model.bias=all", "--model.position=learned", "--model.embedding_norm=true",
+              "--model.bias=mlp", "--model.norm_bias=true", "--model.position=learned", "--model.embedding_norm=true",
               "--train.recompute=experts"}},
         Case{"mtp_joint_balance",
              {"--model.mtp_depth=3", "--moe.aux_layers=joint", "--moe.aux_scope=global_batch",
