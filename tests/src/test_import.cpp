@@ -130,7 +130,7 @@ TEST(MultiTokenPrediction, EqualsPyTorch) {
   const TempFolder temp;
   write_model(temp.path() / "model", golden);
   const FamilyModel model = open_family_model(
-      temp.path() / "model", {"--moe.aux_loss=0", "--moe.z_loss=0", "--model.latent_norm_eps=0.01",
+      temp.path() / "model", {"--moe.aux_loss=0", "--moe.z_loss=0",
                               fmt::format("--train.mtp_loss_weight={}", golden["weight"].get<double>())});
   ASSERT_EQ(model.config.model.mtp_depth, 2);
   FamilyValues values(temp.path() / "model", model);
