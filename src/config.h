@@ -42,6 +42,9 @@ enum class QkNormKind { none, head, whole, head_layernorm };
 enum class CapacityScope { sequence, rank };
 enum class AuxScope { sequence, micro_batch, global_batch };
 enum class AuxLayers { each, joint };
+// Activations that backward computes again instead of reading them from memory, from the cheapest
+// mode to the dearest (docs/design/memory.md).
+enum class Recompute { none, norms, experts, attention, block };
 enum class Schedule { constant, cosine, linear, wsd };
 enum class DecayShape { linear, cosine, one_minus_sqrt };
 
@@ -70,7 +73,7 @@ struct Pattern {
 // A comment after a default says what 0 or an empty text means.
 struct Config {
   struct Model {
-    Index layers = 4;
+    Index layers = 4, mtp_depth = 0 /* 0: no multi-token prediction */;
     Pattern pattern;
     Index d_model = 256, heads = 8, kv_heads = 0 /* = heads */, head_dim = 0 /* = d_model / heads */;
     // Latent attention, used if kv_lora_rank > 0. head_dim is then the unrotated part of a head's
@@ -172,9 +175,9 @@ struct Config {
     Index batch_of(Index step) const;
     Index largest_batch() const;
     Optimizer optimizer = Optimizer::adamw;
-    double clip = 1.0, z_loss = 0;
+    double clip = 1.0, z_loss = 0, mtp_loss_weight = 0.3;
     bool decay_embeddings = true;
-    bool recompute = false;
+    Recompute recompute = Recompute::none;
     Index validate_every = 0, validate_windows = 64, patience = 0;
     double target_loss = 0 /* 0: no target */;
   } train;
@@ -217,6 +220,9 @@ struct Config {
   // moe.choice = balanced.
   bool draws() const { return moe.choice != Choice::top || moe.jitter > 0; }
   bool is_moe(Index layer) const;
+  // Number of all blocks. The first model.layers are the decoder's. The others belong to the
+  // modules of multi-token prediction, and each is like the layer that would come there.
+  Index num_blocks() const { return model.layers + model.mtp_depth; }
   FfnActivation ffn_activation() const;     // of dense FFNs
   FfnActivation expert_activation() const;  // of experts, including the shared ones
   DType dtype() const;                      // of weights and activations

@@ -126,7 +126,7 @@ inline Loads expected_loads(const Config& c, Index vocab, const Layout& l, int r
 
   // Collectives between the layers. `again` is the number of forward passes through a block.
   const Index M = micro_batches, D = c.model.d_model, E = c.moe.experts, S = c.model.seq_len, k = c.moe.top_k;
-  const Index T = B * S / l.tp, P = l.ep * l.etp, again = c.train.recompute ? 2 : 1;
+  const Index T = B * S / l.tp, P = l.ep * l.etp, again = c.train.recompute == Recompute::block ? 2 : 1;
   const Index moe_layers = count_moe(block_specs(c));
   const Index routings = M * moe_layers * again;
   const Index dense_ffns = c.model.layers - moe_layers + (c.moe.shared_experts > 0 ? moe_layers : 0);
@@ -134,8 +134,14 @@ inline Loads expected_loads(const Config& c, Index vocab, const Layout& l, int r
   // the same with the gradients. The output layer gathers its input and scatters the gradient. The
   // embedding does the reverse.
   const Index moves = (c.model.layers + dense_ffns) * (again + 1) + 2;
-  for (Collective kind : {Collective::reduce_scatter, Collective::all_gather})
-    add("tp", l.tp, kind, M * moves, M * moves * T * D * 4 * (l.tp - 1), 4 * M * moves * T * D * (l.tp - 1));
+  // The normalised inputs of these sublayers are gathered again.
+  const Index gathered_again = c.train.recompute == Recompute::norms       ? c.model.layers + dense_ffns
+                               : c.train.recompute == Recompute::attention ? c.model.layers
+                                                                           : 0;
+  for (Collective kind : {Collective::reduce_scatter, Collective::all_gather}) {
+    const Index calls = M * (moves + (kind == Collective::all_gather ? gathered_again : 0));
+    add("tp", l.tp, kind, calls, calls * T * D * 4 * (l.tp - 1), 4 * calls * T * D * (l.tp - 1));
+  }
   // The softmax over the whole vocabulary needs three floats of each token from each rank.
   const Index rows = owned_box({vocab}, {Axis::tp}, l, coord_of(l, rank)).elements();
   const Index chunk = std::clamp<Index>((Index{4} << 20) / rows, 64, 4096);

@@ -280,7 +280,8 @@ std::vector<Section> replay_sections(Comm& world, const po::variables_map& argum
   std::vector<Index> layers;
   std::vector<std::int64_t> layer_ids;
   for (std::size_t l = 0; l < ids.size(); ++l)
-    if (!arguments.count("layer") || arguments["layer"].as<Index>() == ids[l]) {
+    if (ids[l] < trained.config.model.layers &&  // multi-token prediction does not run here
+        (!arguments.count("layer") || arguments["layer"].as<Index>() == ids[l])) {
       layers.push_back(static_cast<Index>(l));
       layer_ids.push_back(ids[l]);
     }

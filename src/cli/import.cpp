@@ -91,7 +91,7 @@ TrainState first_state(const Imported& in, int ranks, const Json& provenance) {
   if (!provenance.is_null()) state.provenance = with_inputs(provenance, state.config, "").dump();
   state.layout = Layout{ranks}.str();
   state.experts.experts = in.config.moe.experts;
-  for (Index layer = 0; layer < in.config.model.layers; ++layer)
+  for (Index layer = 0; layer < in.config.num_blocks(); ++layer)
     if (in.config.is_moe(layer)) state.experts.layer_ids.push_back(layer);
   state.experts.layers = std::ssize(state.experts.layer_ids);
   state.router_bias = in.biases;

@@ -160,6 +160,7 @@ int inspect_config(const fs::path& file, bool json) {
                       {"parameters", costs.parameters.total},
                       {"active_parameters", costs.parameters.active},
                       {"embedding_parameters", costs.parameters.embedding},
+                      {"mtp_parameters", costs.parameters.mtp},
                       {"flops_per_token", costs.flops_per_token},
                       {"kv_cache_bytes_per_token", costs.kv_bytes_per_token}};
     std::cout << json_text(report) << std::flush;
@@ -172,6 +173,10 @@ int inspect_config(const fs::path& file, bool json) {
                                   short_count_text(static_cast<double>(costs.parameters.total)),
                                   short_count_text(static_cast<double>(costs.parameters.active)),
                                   short_count_text(static_cast<double>(costs.parameters.embedding))));
+  if (costs.parameters.mtp > 0)
+    print("MTP", fmt::format("{} of these parameters are of {} of multi-token prediction, which generation leaves out",
+                             short_count_text(static_cast<double>(costs.parameters.mtp)),
+                             counted(config.model.mtp_depth, "module")));
   print("FLOPs",
         fmt::format("{:.4g} to train on a token, in sequences of {}", costs.flops_per_token, config.model.seq_len));
   print("kv cache", fmt::format("{} bytes a token, in bf16", costs.kv_bytes_per_token));

@@ -190,6 +190,11 @@ void check_combinations(const Config& c, Problems& problems) {
                  "model.heads = {} is not a multiple of model.kv_heads = {}: each kv head serves the same number of "
                  "query heads",
                  m.heads, m.kv_heads);
+  if (m.mtp_depth >= m.seq_len)
+    problems.add(
+        "model.mtp_depth",
+        "model.mtp_depth = {} with model.seq_len = {}: a module predicts tokens of the same sequence: lower it",
+        m.mtp_depth, m.seq_len);
   if (e.topk_groups > e.groups)
     problems.add("moe.topk_groups", "moe.topk_groups = {}: must be from 1 to moe.groups = {}", e.topk_groups, e.groups);
   else if (e.experts > 0) {

@@ -44,7 +44,7 @@ std::vector<std::vector<Index>> read_expert_map(const Config& config) {
   }
   try {
     const Json json = Json::parse(text);
-    for (Index layer = 0; layer < config.model.layers; ++layer)
+    for (Index layer = 0; layer < config.num_blocks(); ++layer)
       if (config.is_moe(layer)) maps.push_back(layer_map(json["layers"], layer, config.moe.experts, file));
   } catch (const JsonError& e) {
     bad_input("moe.expert_map = {} is no expert map ({}): give a file of `switchyard experts --placement-file`", file,

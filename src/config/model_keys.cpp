@@ -9,6 +9,10 @@ std::span<const Key> model_keys() {
   using enum ResumePolicy;
   static constexpr Key table[] = {
       row<&Model::layers>("model.layers", {1, 10000}, must_match, "the number of layers (blocks)"),
+      row<&Model::mtp_depth>(
+          "model.mtp_depth", {0, 16}, must_match,
+          "the number of modules of multi-token prediction (DeepSeek-V3, 2024): while training, module k predicts "
+          "the token k + 1 ahead with one more block. Evaluation and generation leave them out. 0: none"),
       row<&Model::pattern>(
           "model.pattern", {}, ignore,
           "the kinds of the layers in their order, as in local*5, global, which is repeated over the layers and "
@@ -268,17 +272,20 @@ std::span<const Key> model_keys() {
           "the second; probability: tokens with larger weights"),
       row<&Moe::aux_loss>("moe.aux_loss", {0, no_upper_bound}, report, "the factor of the load-balance loss"),
       row<&Moe::aux_scope>(
-          "moe.aux_scope", {}, report,
+          "moe.aux_scope",
+          {}, report,
           "the tokens over which the load-balance loss is taken: those of a sequence; micro_batch: those of a "
           "rank's micro-batch, of which each tensor-parallel rank has 1 / parallel.tp; or those that all ranks "
           "compute at once (dp * train.micro_batch sequences)"),
       row<&Moe::aux_layers>(
-          "moe.aux_layers", {}, report,
+          "moe.aux_layers",
+          {}, report,
           "each: every MoE layer has a load-balance loss of its own; joint: all have one together, of the means "
           "over the layers of what an expert number gets and of its probability, as transformers defines it for "
           "Mixtral, OLMoE and Qwen's"),
       row<&Moe::aux_probability>(
-          "moe.aux_probability", {}, report,
+          "moe.aux_probability",
+          {}, report,
           "what the load-balance loss takes for the probabilities of a token's experts. softmax: those of the "
           "softmax of the logits; score: the scores of moe.score, divided by their sum over the experts "
           "(DeepSeek-V3)"),

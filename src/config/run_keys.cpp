@@ -116,11 +116,17 @@ std::span<const Key> run_keys() {
           "or lower. 0: it does not"),
       row<&Train::recompute>(
           "train.recompute", {}, report,
-          "true: the backward pass computes each block's activations again, which takes time and saves memory"),
+          "the activations that the backward pass computes again, which takes time and saves memory, from the "
+          "cheapest to the dearest. norms: normalised inputs. experts: hidden activations of experts and dense "
+          "FFNs; no token is dispatched again. attention: all of attention but its output projection. block: all "
+          "activations of a layer but its input, with another dispatch. true means block, false none"),
       row<&Train::z_loss>(
           "train.z_loss", {0, no_upper_bound}, report,
           "the factor of the output z-loss, the mean of log^2 Z. z_loss in the metrics is its sum with that of the "
           "routers"),
+      row<&Train::mtp_loss_weight>(
+          "train.mtp_loss_weight", {0, no_upper_bound}, report,
+          "the factor of the mean loss of the modules of model.mtp_depth, which is added to the loss"),
       row<&Data::path>(
           "data.path", {}, reorders_samples,
           "the folder that `switchyard prepare` wrote. A relative path is looked for in the working directory, "

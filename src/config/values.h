@@ -81,6 +81,11 @@ SY_ENUM_NAMES(AuxScope, {{"sequence", AuxScope::sequence},
                          {"global_batch", AuxScope::global_batch}});
 SY_ENUM_NAMES(AuxLayers, {{"each", AuxLayers::each}, {"joint", AuxLayers::joint}});
 SY_ENUM_NAMES(AuxProbability, {{"softmax", AuxProbability::softmax}, {"score", AuxProbability::score}});
+SY_ENUM_NAMES(Recompute, {{"none", Recompute::none},
+                          {"norms", Recompute::norms},
+                          {"experts", Recompute::experts},
+                          {"attention", Recompute::attention},
+                          {"block", Recompute::block}});
 SY_ENUM_NAMES(Schedule, {{"constant", Schedule::constant},
                          {"cosine", Schedule::cosine},
                          {"linear", Schedule::linear},
@@ -99,6 +104,9 @@ inline void from_bool(bool flag, QkNormKind& out) {
 }
 inline void from_bool(bool flag, Renormalize& out) {
   out = flag ? Renormalize::on : Renormalize::off;
+}
+inline void from_bool(bool flag, Recompute& out) {
+  out = flag ? Recompute::block : Recompute::none;
 }
 
 // A value of model.ffn: its name, its activation, and whether it has a gate projection.

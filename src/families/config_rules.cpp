@@ -28,6 +28,18 @@ const ConfigRule attention_scale_rule{
           scalar == std::round(scalar) ? Json(static_cast<Index>(scalar)) : Json(scalar));
     }};
 
+// transformers does not save multi-token prediction, but keeps the key. An export without modules
+// therefore leaves the key as it was imported.
+const ConfigRule mtp_rule{[](const Json& hf_config, KeySettings& settings) {
+                            if (const Json* depth = find_value(hf_config, "num_nextn_predict_layers"))
+                              settings.emplace_back("model.mtp_depth", setting_text(*depth));
+                          },
+                          [](const Config& config, Json& hf_config) {
+                            const Index depth = config.model.mtp_depth;
+                            if (depth > 0 || !find_value(hf_config, "num_nextn_predict_layers"))
+                              put(hf_config, "num_nextn_predict_layers", depth);
+                          }};
+
 const ConfigRule greedy_top_k_rule{[](const Json& hf_config, KeySettings& settings) {
                                      const Json* method = find_value(hf_config, "topk_method");
                                      if (method && *method != Json("greedy")) return;

@@ -30,6 +30,7 @@ extern const ConfigRule cohere2_window_rule;    // the same, default 4; no posit
 extern const ConfigRule attention_scale_rule;         // query_pre_attn_scalar (Gemma)
 extern const ConfigRule latent_attention_scale_rule;  // mscale_all_dim of rope's scaling (DeepSeek)
 extern const ConfigRule greedy_top_k_rule;            // topk_method: greedy ignores groups
+extern const ConfigRule mtp_rule;                     // num_nextn_predict_layers (DeepSeek)
 extern const ConfigRule router_aux_loss_rule;         // router_aux_loss_coef
 extern const ConfigRule rotary_dim_rule;              // rotary_dim (GPT-J)
 extern const ConfigRule gpt2_ffn_width_rule;          // n_inner or 4 n_embd

@@ -90,11 +90,11 @@ std::optional<std::vector<OutputFile>> as_imported(const Json& imported, const s
       const StoredType* stored = stored_type(type.empty() ? entry.at("type").get<std::string>() : type);
       if (!stored) return {};
       out.tensors.push_back({it->second, stored});
-      ++found;
+      found += !it->second->is_copy;
     }
     files.push_back(std::move(out));
   }
-  if (found != tensors.size()) return {};
+  if (found != static_cast<std::size_t>(std::ranges::count(tensors, false, &FileTensor::is_copy))) return {};
   return files;
 }
 

@@ -30,7 +30,9 @@ namespace sy {
 // A row without a tensor is a parameter that the family lacks: all its elements are 1.
 struct TensorRow {
   std::string_view hf_name;  // name of the tensor, after Family::base and the layer's prefix
-  std::string_view param;    // name of the parameter, after "layers.3." if it is a layer's
+  // Name of the parameter, after "layers.3." if it is a layer's. "/NAME" in a layer's row is a copy
+  // of the parameter NAME of the whole model: an export writes it, and an import ignores it.
+  std::string_view param;
   std::string_view view;
   // Condition of a layer's row. "NAME": the layer has this parameter; "!NAME": the layer lacks it;
   // "KEY=VALUE": the model has this setting. Empty if there is no condition.

@@ -25,6 +25,15 @@ std::string join_first(std::vector<std::string> items) {
   return join(items) + (count > shown ? fmt::format("; and {} more", count - shown) : "");
 }
 
+// Returns false if the files lack multi-token prediction, which transformers does not load and
+// therefore does not save, while config.json still has its key.
+bool has_mtp(const fs::path& folder, const FamilyModel& model) {
+  const std::string name =
+      fmt::format(fmt::runtime(model.family->layer_prefix), model.config.model.layers) + "enorm.weight";
+  const StoredTensors stored(folder);
+  return stored.find(std::string(model.family->base) + name) || stored.find(name);
+}
+
 }  // namespace
 
 FamilyModel open_family_model(const fs::path& folder, const std::vector<std::string>& overrides) {
@@ -43,6 +52,7 @@ FamilyModel open_family_model(const fs::path& folder, const std::vector<std::str
     bad_input("{}: {}", file.string(), e.what());
   }
   model.config = config_of(*model.family, model.json, file.string(), overrides);
+  if (model.config.model.mtp_depth > 0 && !has_mtp(folder, model)) model.config.model.mtp_depth = 0;
   model.vocab = model.config.model.vocab;
   if (model.vocab < 1) bad_input("{}: vocab_size = {}: expected 1 or more", file.string(), model.vocab);
   return model;
@@ -74,10 +84,12 @@ FamilyValues::FamilyValues(const fs::path& folder, const FamilyModel& model)
   }
   compare(family);
   for (const std::size_t param : tensors_.ones) mappings_of_param_[params_[param].name];
-  for (std::size_t t = 0; t < tensors_.tensors.size(); ++t)
+  for (std::size_t t = 0; t < tensors_.tensors.size(); ++t) {
+    if (tensors_.tensors[t].is_copy) continue;
     for (std::size_t m = 0; m < tensors_.tensors[t].mappings.size(); ++m)
       if (const auto param = tensors_.tensors[t].mappings[m].param)
         mappings_of_param_[params_[*param].name].push_back({t, m});
+  }
 }
 
 void FamilyValues::compare(const Family& family) const {
@@ -86,6 +98,7 @@ void FamilyValues::compare(const Family& family) const {
   for (const FileTensor& tensor : tensors_.tensors) {
     known.insert(tensor.name);
     const StoredTensor* stored = stored_->find(tensor.name);
+    if (tensor.is_copy) continue;
     if (!stored)
       problems.push_back(fmt::format("{} {} is missing", tensor.name, shape_text(tensor.shape)));
     else if (stored->shape != tensor.shape)

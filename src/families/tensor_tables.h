@@ -247,6 +247,17 @@ inline constexpr TensorRow latent_attention[] = {
     {"self_attn.kv_b_proj.weight", "attention.v.weight", "H v L -> (H +v) L"},
     {"self_attn.o_proj.weight", "attention.out.weight", "D H v -> D (H v)"},
 };
+// Multi-token prediction. The published files have copies of the embedding and of the output. The
+// input of the projection is the norm of the embedding, then that of the hidden state.
+inline constexpr TensorRow deepseek_mtp[] = {
+    {"embed_tokens.weight", "/embedding.weight", "V D -> V D", "mtp.hidden_projection.weight"},
+    {"enorm.weight", "mtp.embedding_norm.weight", "D -> D"},
+    {"hnorm.weight", "mtp.hidden_norm.weight", "D -> D"},
+    {"eh_proj.weight", "mtp.embedding_projection.weight", "D I -> D +I"},
+    {"eh_proj.weight", "mtp.hidden_projection.weight", "D I -> D +I"},
+    {"shared_head.norm.weight", "mtp.head_norm.weight", "D -> D"},
+    {"shared_head.head.weight", "/output.weight", "V D -> V D", "mtp.hidden_projection.weight"},
+};
 inline constexpr TensorRow deepseek_moe[] = {
     {"mlp.gate.e_score_correction_bias", "moe.selection_bias", "E -> E"},
     {"mlp.shared_experts.gate_proj.weight", "moe.shared.up.weight", "0 F D -> F D"},

@@ -76,6 +76,7 @@ struct AppliedRow {
   ViewText view;
   Index expert = 0;
   NamedSizes sizes;
+  bool is_copy = false;
 };
 
 Index size_of_term(const Term& term, const NamedSizes& sizes, const std::string& tensor) {
@@ -131,7 +132,7 @@ FileTensor file_tensor(const std::string& name, std::vector<AppliedRow>& rows) {
   std::vector<Index> strides(dims.size(), 1);
   for (std::size_t d = dims.size(); d-- > 1;) strides[d - 1] = strides[d] * dims[d];
 
-  FileTensor tensor{name, {}, {}};
+  FileTensor tensor{name, {}, {}, rows.front().is_copy};
   std::size_t d = 0;
   for (const Dimension& dim : rows.front().view.tensor) {
     Index size = 1;
@@ -219,9 +220,10 @@ FamilyTensors family_tensors(const Family& family, const Config& config, const s
       const auto other = by_name.find(param_prefix + std::string(row.only_if.substr(absent ? 1 : 0)));
       if ((other == by_name.end()) != absent) return;
     }
-    AppliedRow applied{{}, nullptr, {}, 0, sizes};
+    AppliedRow applied{{}, nullptr, {}, 0, sizes, row.param.starts_with('/')};
     if (!row.param.empty()) {
-      const auto it = by_name.find(param_prefix + std::string(row.param));
+      const auto it =
+          by_name.find(applied.is_copy ? std::string(row.param.substr(1)) : param_prefix + std::string(row.param));
       if (it == by_name.end()) return;  // the model has no such parameter
       applied.param = it->second;
       applied.spec = &params[it->second];

@@ -33,6 +33,7 @@ struct FileTensor {
   std::string name;
   std::vector<Index> shape;
   std::vector<TensorMapping> mappings;
+  bool is_copy = false;  // of a parameter that another tensor has, too
   Index elements() const;
 };
 

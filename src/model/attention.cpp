@@ -39,10 +39,20 @@ void Attention::set_qk_norm(const QkNormSpec& norm, const ParamStore& store, con
 }
 
 void Attention::forward(const LayerContext& layer, ConstView x, Output to, Saved& s) const {
+  attend(layer, x, s);
+  out_->forward_sum(layer.context, s.out.reshape({layer.stream.tokens(), heads_ * head_dim_}), to);
+}
+
+void Attention::recompute(const LayerContext& layer, ConstView x, Saved& s) const {
+  if (layer.recompute == Recompute::attention) attend(layer, x, s);
+  if (layer.recompute == Recompute::norms) s.x = gather_tokens(layer.context, layer.inputs(), x);
+}
+
+void Attention::attend(const LayerContext& layer, ConstView x, Saved& s) const {
   const ExecutionContext& context = layer.context;
   const Index B = layer.stream.sequences, S = layer.stream.seq_len, T = B * S,
               row = (heads_ + 2 * kv_heads_) * head_dim_;
-  s.x = gather_tokens(context, layer.saved, x);
+  s.x = gather_tokens(context, layer.inputs(), x);
   s.qkv = layer.save({B, S, heads_ + 2 * kv_heads_, head_dim_});
   s.out = layer.save({B, S, heads_, head_dim_});
   s.lse = layer.saved.f32({B, heads_, S});
@@ -60,7 +70,6 @@ void Attention::forward(const LayerContext& layer, ConstView x, Output to, Saved
     v = Heads(cache.values);
   }
   core_attention_.forward(context, queries(s.qkv), k, v, s.out, s.lse, {cache.offsets, layer.stream.lengths});
-  out_->forward_sum(context, s.out.reshape({T, heads_ * head_dim_}), to);
 }
 
 void Attention::backward(const LayerContext& layer, ConstView dy, const Saved& s, View dx) {

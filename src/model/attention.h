@@ -14,6 +14,7 @@ namespace sy {
 class Attention {
  public:
   static constexpr const char* trace_name = "attention";
+  static constexpr bool recomputable = true;
 
   // Hl, Kl: numbers of query and kv heads of this rank.
   struct Saved {
@@ -39,12 +40,16 @@ class Attention {
 
   // to: [T, D] = attention(x: [T, D])
   void forward(const LayerContext& layer, ConstView x, Output to, Saved& s) const;
+  // See Sublayer. With Recompute::attention everything up to the output projection is computed.
+  void recompute(const LayerContext& layer, ConstView x, Saved& s) const;
   // dx: [T, D] = gradient with respect to x; dy: [T, D], with respect to the output
   void backward(const LayerContext& layer, ConstView dy, const Saved& s, View dx);
 
  private:
   // ranks: number of ranks that share the heads
   void set_qk_norm(const QkNormSpec& norm, const ParamStore& store, const std::string& prefix, Index ranks);
+  // Computes s.out, and everything before it.
+  void attend(const LayerContext& layer, ConstView x, Saved& s) const;
   // Computes s.qkv from s.raw: QK-norm, clip and rotation.
   void normalize(const LayerContext& layer, Saved& s) const;
   // Returns the gradient with respect to the projection's output (Saved::raw), in dqkv's shape.

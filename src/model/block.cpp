@@ -16,11 +16,22 @@ ResidualBranch::ResidualBranch(const NormSpec& norm, const BranchSpec& spec, con
 void ResidualBranch::run_sublayer(const LayerContext& layer, Output to, Saved& s) const {
   const TraceScope trace(layer.context.mesh.rank_context(), sublayer_->trace_name());
   if (!s.sublayer) s.sublayer = sublayer_->make_saved();
+  std::optional<Arena::Scope> freed;
+  if (sublayer_->is_freed(layer.recompute)) freed.emplace(layer.saved);
   sublayer_->forward(layer, s.in, to, *s.sublayer);
 }
 
-void ResidualBranch::run_sublayer_backward(const LayerContext& layer, ConstView dy, const Saved& s, View din) {
+void ResidualBranch::normalize(const LayerContext& layer, Saved& s) const {
+  const View in = layer.inputs().take(s.x.shape(), layer.context.dtype);
+  norm_.forward(layer.context, s.x, in, s.moments);
+  s.in = in;
+}
+
+void ResidualBranch::run_sublayer_backward(const LayerContext& layer, ConstView dy, Saved& s, View din) {
   const TraceScope trace(layer.context.mesh.rank_context(), sublayer_->trace_name());
+  const Arena::Scope saved(layer.saved), scratch(layer.context.scratch);
+  if (layer.recompute == Recompute::norms && placement_.pre) normalize(layer, s);
+  sublayer_->recompute(layer, s.in, *s.sublayer);
   sublayer_->backward(layer, dy, *s.sublayer, din);
 }
 
@@ -34,10 +45,8 @@ void ResidualBranch::forward(const LayerContext& layer, ConstView x, ConstView s
     s.in = first.in;
     s.moments = first.moments;
   } else if (placement_.pre) {
-    const View in = layer.save(shape);
     s.moments = layer.saved.f32({shape[0], 2});
-    norm_.forward(context, x, in, s.moments);
-    s.in = in;
+    normalize(layer, s);
   }
   if (placement_.post_sublayer) {
     s.out = layer.save(shape);
@@ -57,7 +66,7 @@ void ResidualBranch::forward(const LayerContext& layer, ConstView x, ConstView s
   norm_.forward(context, sum, y, s.moments);
 }
 
-void ResidualBranch::backward(const LayerContext& layer, View d, const Saved& s, View dx) {
+void ResidualBranch::backward(const LayerContext& layer, View d, Saved& s, View dx) {
   const ExecutionContext& context = layer.context;
   Device& b = context.device;
   const Arena::Scope scope(context.scratch);
@@ -98,13 +107,24 @@ Block::Block(const BlockSpec& spec, Index layer, const SublayerContext& context)
 }
 
 void Block::forward(const LayerContext& layer, View x, View y, Saved& s) const {
+  s.x = x;
+  s.y = y;
+  // Frees the activations that backward recomputes or does not need.
+  std::optional<Arena::Scope> freed;
+  if (layer.recompute == Recompute::block || layer.cache) freed.emplace(layer.saved);
+  run_forward(layer, s);
+}
+
+void Block::run_forward(const LayerContext& layer, Saved& s) const {
   const ScopedPhase phase(layer.context.mesh.rank_context(), "forward pass", layer_);
   std::size_t branches = 0;
   for (const Group& group : groups_) branches += group.size();
-  s.resize(branches);
-  auto saved = s.begin();
+  s.branches.resize(branches);
+  auto saved = s.branches.begin();
+  View x = s.x;
   for (const Group& group : groups_) {
-    const View out = &group == &groups_.back() ? y : layer.save(x.shape());
+    const View out = &group == &groups_.back() ? s.y : layer.save(x.shape());
+    const Arena::Scope inputs(layer.context.scratch);
     const ResidualBranch::Saved& first = *saved;
     View stream = x;
     for (const ResidualBranch& branch : group) {
@@ -116,8 +136,10 @@ void Block::forward(const LayerContext& layer, View x, View y, Saved& s) const {
 }
 
 void Block::backward(const LayerContext& layer, View d, Saved& s) {
+  const Arena::Scope recomputed(layer.saved);
+  if (layer.recompute == Recompute::block) run_forward(layer, s);  // the routing hook was called in forward
   const ScopedPhase phase(layer.context.mesh.rank_context(), "backward pass", layer_);
-  auto saved = s.rbegin();
+  auto saved = s.branches.rbegin();
   // NOLINTNEXTLINE(modernize-loop-convert): Clang 14 does not compile std::views::reverse
   for (auto group = groups_.rbegin(); group != groups_.rend(); ++group) {
     if (group->size() == 1) {

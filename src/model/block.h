@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "src/model/norm.h"
@@ -34,14 +35,16 @@ class ResidualBranch {
   // - d: [T, D]. In: gradient with respect to y. Out: gradient with respect to the stream.
   // - dx: [T, D] += gradient with respect to x through the branch; it may be d. It must be d if
   //   NormPlacement::normed_residual.
-  void backward(const LayerContext& layer, View d, const Saved& s, View dx);
+  void backward(const LayerContext& layer, View d, Saved& s, View dx);
 
   const Sublayer& sublayer() const { return *sublayer_; }
 
  private:
+  // The norm before the sublayer: [T, D] and its moments [T, 2].
+  void normalize(const LayerContext& layer, Saved& s) const;
   // The sublayer's forward and backward, traced.
   void run_sublayer(const LayerContext& layer, Output to, Saved& s) const;
-  void run_sublayer_backward(const LayerContext& layer, ConstView dy, const Saved& s, View din);
+  void run_sublayer_backward(const LayerContext& layer, ConstView dy, Saved& s, View din);
 
   NormPlacement placement_;
   bool shared_norm_;
@@ -52,12 +55,14 @@ class ResidualBranch {
 // One layer of the decoder: the residual groups of a BlockSpec, in order.
 class Block {
  public:
-  // State of each branch, in order.
-  using Saved = std::vector<ResidualBranch::Saved>;
+  struct Saved {
+    View x, y;                                    // [T, D] input and output of the block
+    std::vector<ResidualBranch::Saved> branches;  // state of each branch, in order
+  };
 
   Block(const BlockSpec& spec, Index layer, const SublayerContext& context);
 
-  // x: [T, D] -> y: [T, D], the next block's input.
+  // x: [T, D] -> y: [T, D], the next block's input. Both must stay valid until backward.
   void forward(const LayerContext& layer, View x, View y, Saved& s) const;
   // d: [T, D]. In: gradient with respect to the output. Out: gradient with respect to the input.
   void backward(const LayerContext& layer, View d, Saved& s);
@@ -67,6 +72,8 @@ class Block {
 
  private:
   using Group = std::vector<ResidualBranch>;  // branches that read the same stream
+
+  void run_forward(const LayerContext& layer, Saved& s) const;
 
   Index layer_;
   std::vector<Group> groups_;

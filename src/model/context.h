@@ -15,6 +15,7 @@
 #include "dist/mesh.h"
 #include "kernels/arena.h"
 #include "kernels/device.h"
+#include "src/config.h"
 #include "src/model/cache.h"
 #include "src/model/statistics.h"
 
@@ -123,9 +124,15 @@ struct LayerContext {
   const RoutingHook* routing_hook = nullptr;
   // BackwardHooks::on_dispatch_started, or nullptr.
   const std::function<void()>* on_dispatch_started = nullptr;
+  Recompute recompute = Recompute::none;  // activations that backward computes again
 
   // Allocates an activation that lives from forward to backward.
   View save(Shape shape) const { return saved.take(shape, context.dtype); }
+  // Returns the memory of normalised inputs and of their gathered copies: scratch memory if
+  // backward computes them again.
+  Arena& inputs() const { return recompute == Recompute::norms ? context.scratch : saved; }
+  // Returns the memory of an FFN's hidden activations in forward, likewise.
+  Arena& hidden() const { return recompute == Recompute::experts ? context.scratch : saved; }
   // Stream of the encoder, which cross-attention in the decoder reads. Its output must be computed.
   const TokenStream& encoder() const {
     SY_ASSERT(batch.streams.size() > 1 && batch.streams.front().output, "a layer that reads an encoder, without one");

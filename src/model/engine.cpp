@@ -20,27 +20,33 @@ WeightPacking weight_packing(const Config& config, const Layout& layout, bool tr
   return {.passes = {GemmPass::fprop, GemmPass::dgrad}};
 }
 
+// Evaluation and generation have no multi-token prediction.
+Config engine_config(Config config, bool training) {
+  if (!training) config.model.mtp_depth = 0;
+  return config;
+}
+
 }  // namespace
 
 Engine::Engine(const Config& config, Index vocab, std::unique_ptr<Device> device, Mesh mesh, bool training,
                ArenaSizes arenas, Index slots, Index positions)
-    : config_(config),
+    : config_(engine_config(config, training)),
       vocab_(vocab),
       device_(std::move(device)),
       mesh_(on_device(std::move(mesh), *device_)),
-      store_(*device_, param_specs(config, vocab), mesh_.layout, mesh_.coord, training, config.dtype(),
+      store_(*device_, param_specs(config_, vocab), mesh_.layout, mesh_.coord, training, config.dtype(),
              weight_packing(config, mesh_.layout, training)),
       fixed_blocks_(make_fixed_blocks(arenas, slots)),
       expected_bytes_(arenas.total()),
       states_(make_states(slots)),
       scratch_(make_arena(slots - 1, End::high)),
-      rope_(*device_, block_specs(config), table_positions(training, positions)) {
+      rope_(*device_, block_specs(config_), table_positions(training, positions)) {
   if (training) join_kv_replicas(mesh_, config.model.kv_heads);
   SY_ASSERT(vocab >= mesh_.layout.tp, "a vocabulary of {} over {} ranks", vocab, mesh_.layout.tp);
-  const std::vector<BlockSpec> blocks = block_specs(config);
+  const std::vector<BlockSpec> blocks = block_specs(config_);
   const Index moe_layers = count_moe(blocks), E = config.moe.experts;
   if (config.moe.bias_update_rate > 0 && moe_layers > 0) router_bias_ = device_->tensor({moe_layers, E});
-  statistics_ = device_->tensor({moe_layers * RouterSums{E}.size() + 2}, DType::f64);
+  statistics_ = device_->tensor({moe_layers * RouterSums{E}.size() + 2 + 2 * config_.model.mtp_depth}, DType::f64);
   if (!config.moe.physical_to_logical.empty()) {
     logical_to_physical_ = device_->tensor({moe_layers, E}, DType::i32);
     for (Index l = 0; l < moe_layers; ++l) {
@@ -50,7 +56,7 @@ Engine::Engine(const Config& config, Index vocab, std::unique_ptr<Device> device
       device_->to_device(logical_to_physical.data(), logical_to_physical_.view().rows(l, 1));
     }
   }
-  model_ = std::make_unique<Stage>(config, store_, Range{0, config.model.layers},
+  model_ = std::make_unique<Stage>(config_, store_, Range{0, config.model.layers},
                                    RouterTables{router_bias_.view(), logical_to_physical_.view()}, rope_);
 }
 
@@ -64,7 +70,8 @@ std::vector<float> Engine::router_bias() const {
 void Engine::set_router_bias(const std::vector<float>& bias) {
   const View values = router_bias_;
   if (!values) return;
-  if (static_cast<Index>(bias.size()) != values.elements())
+  // A checkpoint of a model with multi-token prediction has those of more layers.
+  if (const Index more = std::ssize(bias) - values.elements(); more < 0 || more % config_.moe.experts != 0)
     bad_input("the checkpoint has {} selection biases for {} experts of all layers: use another checkpoint",
               bias.size(), values.elements());
   device_->to_device(bias.data(), values);
@@ -94,8 +101,10 @@ std::vector<MicroBatchState> Engine::make_states(Index slots) {
 
 StatisticsSink Engine::statistics_sink() const {
   const Index layers = model_->moe_layers(), width = RouterSums{config_.moe.experts}.size();
+  const Index depth = config_.model.mtp_depth;
   const View all = statistics_;
   return {layers > 0 ? all.rows(0, layers * width).reshape({layers, width}) : View{}, all.rows(layers * width, 2),
+          depth > 0 ? all.rows(layers * width + 2, 2 * depth).reshape({depth, 2}) : View{},
           routing_hook_ ? &routing_hook_ : nullptr};
 }
 
@@ -115,7 +124,35 @@ Statistics Engine::take_statistics() {
   }
   s.loss_sum = at[0];
   s.lse_square_sum = at[1];
+  for (Index k = 1; k <= config_.model.mtp_depth; ++k) s.mtp.push_back({at[2 * k], at[2 * k + 1]});
   return s;
+}
+
+View Engine::upload(MicroBatchState& s, const void* host, Shape shape, DType dtype) {
+  const View view = s.saved.take(shape, dtype);
+  device_->to_device(host, view);
+  return view;
+}
+
+// Token i of module k has the id of token i + k, and its target is that of token i + k. The last id
+// of a sequence is the target of its last token. Tokens without a target have some id.
+void Engine::add_mtp_batches(MicroBatchState& s, const MicroBatch& batch) {
+  const Index S = batch.seq_len, T = batch.sequences * S;
+  const double factor = config_.train.mtp_loss_weight / static_cast<double>(config_.model.mtp_depth);
+  const double weighted_targets = static_cast<double>(batch.step_targets) / factor;
+  std::vector<std::int32_t> ids(static_cast<std::size_t>(T)), targets(ids);
+  for (Index k = 1; k <= config_.model.mtp_depth; ++k) {
+    for (Index t = 0; t < T; ++t) {
+      const Index last = t / S * S + S - 1;
+      const bool inside = t + k <= last;
+      ids[t] = inside ? batch.ids[t + k] : batch.targets[last] >= 0 ? batch.targets[last] : batch.ids[last];
+      targets[t] = inside ? batch.targets[t + k] : -1;
+    }
+    Batch& module = s.mtp_batches.emplace_back(s.batch);
+    module.decoder().ids = upload(s, ids.data(), {T}, DType::i32);
+    module.targets = upload(s, targets.data(), {T}, DType::i32);
+    module.step.targets = upload(s, &weighted_targets, {1}, DType::f64);
+  }
 }
 
 MicroBatchState& Engine::begin_micro_batch(Index slot, const MicroBatch& batch, bool dropless,
@@ -124,11 +161,7 @@ MicroBatchState& Engine::begin_micro_batch(Index slot, const MicroBatch& batch, 
   SY_ASSERT(static_cast<Index>(batch.ids.size()) == T, "{} ids for {} tokens", batch.ids.size(), T);
   MicroBatchState& s = states_[static_cast<std::size_t>(slot)];
   s.clear();
-  const auto on_device = [&](const void* host, Shape shape, DType dtype) {
-    const View view = s.saved.take(shape, dtype);
-    device_->to_device(host, view);
-    return view;
-  };
+  const auto on_device = [&](const void* host, Shape shape, DType dtype) { return upload(s, host, shape, dtype); };
   for (Index i = std::ssize(positions); i < T; ++i) positions.push_back(static_cast<std::int32_t>(i % S));
   const double targets = static_cast<double>(batch.step_targets);
   const View at = on_device(positions.data(), {T}, DType::i32);
@@ -168,6 +201,7 @@ void Engine::forward(const MicroBatch& batch, Index slot) {
     stream.token_numbers = on_device;
     s.batch.seed = config_.train.seed;
   }
+  add_mtp_batches(s, batch);
   run_pass(store_.all_gather_in_flight() ? "forward pass with new weights" : "forward pass", slot,
            [&] { model_->forward(execution_context(), s, {}); });
 }

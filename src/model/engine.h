@@ -15,7 +15,8 @@ class Engine {
   // Allocates the model. The weights are zeros until store() is filled. Collective.
   // - device: may be the dry device
   // - mesh: for host buffers, or already for those of `device` (on_device)
-  // - training: if true, gradients and optimizer state are allocated too
+  // - training: if true, gradients and optimizer state are allocated too. If false, there is no
+  //   multi-token prediction.
   // - arenas: sizes of the activation memory; if 0, the memory grows as needed. On a device all
   //   other sizes are fixed blocks: one for each slot, and the last one has the scratch memory too.
   //   On a host they are the expected sizes, which cost nothing until they are written.
@@ -38,8 +39,8 @@ class Engine {
   Index vocab() const { return vocab_; }
 
   // Selection biases [MoE layers, E], on the host. Empty if moe.bias_update_rate = 0 or no layer
-  // has experts: then the setter is a no-op. Otherwise the setter throws InputError if the number
-  // of values is wrong.
+  // has experts: then the setter is a no-op. Otherwise the setter throws InputError if the
+  // values are not those of at least these layers. Values of multi-token prediction come last, and are ignored without it.
   std::vector<float> router_bias() const;
   void set_router_bias(const std::vector<float>& bias);
 
@@ -108,6 +109,10 @@ class Engine {
   // positions: [B * S]; if empty, each sequence starts at 0.
   MicroBatchState& begin_micro_batch(Index slot, const MicroBatch& batch, bool dropless,
                                      std::vector<std::int32_t> positions = {});
+  // Adds the batches of multi-token prediction: ids and targets of later tokens.
+  void add_mtp_batches(MicroBatchState& s, const MicroBatch& batch);
+  // Copies values to memory that lives as long as the micro-batch.
+  View upload(MicroBatchState& s, const void* host, Shape shape, DType dtype);
   // Runs the forward pass of an evaluation, and computes the loss.
   MicroBatchState& forward_no_grad(const MicroBatch& batch, bool dropless);
   // Runs the forward or the backward of a training pass, as a graph region if possible. Each slot
@@ -126,7 +131,7 @@ class Engine {
   RopeTables rope_;
   Tensor router_bias_;          // [MoE layers, E]
   Tensor logical_to_physical_;  // [MoE layers, E] i32 physical expert of each logical one
-  Tensor statistics_;           // [MoE layers * RouterSums + 2] f64
+  Tensor statistics_;           // [MoE layers * RouterSums + 2 + 2 model.mtp_depth] f64
   std::unique_ptr<Stage> model_;
   RoutingHook routing_hook_;
 };

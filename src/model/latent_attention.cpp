@@ -15,10 +15,14 @@ Latent::Latent(ParamStore& store, const std::string& name, Index d_model, float 
 void Latent::forward(const LayerContext& layer, ConstView x, Saved& s) const {
   s.compressed = layer.save({x.dim(0), width_});
   s.moments = layer.saved.f32({x.dim(0), 2});
-  const View normed = layer.save(s.compressed.shape());
   down_.forward(layer.context, x, s.compressed);
+  normalize(layer, s);
+}
+
+void Latent::normalize(const LayerContext& layer, Saved& s) const {
+  const View normed = layer.inputs().take(s.compressed.shape(), layer.context.dtype);
   norm_.forward(layer.context, s.compressed, normed, s.moments);
-  s.gathered = gather_tokens(layer.context, layer.saved, normed);
+  s.gathered = gather_tokens(layer.context, layer.inputs(), normed);
 }
 
 void Latent::backward(const LayerContext& layer, const std::function<void(View)>& latent_gradient, ConstView x,
@@ -57,12 +61,30 @@ LatentAttention::LatentAttention(const LatentAttentionSpec& spec, Index d_model,
 }
 
 void LatentAttention::forward(const LayerContext& layer, ConstView x, Output to, Saved& s) const {
+  compute(layer, x, s);
+  out_.forward_sum(layer.context, s.out.reshape({layer.stream.tokens(), heads_ * v_head_dim_}), to);
+}
+
+void LatentAttention::recompute(const LayerContext& layer, ConstView x, Saved& s) const {
+  if (layer.recompute == Recompute::attention) compute(layer, x, s);
+  if (layer.recompute != Recompute::norms) return;
+  s.x = x;
+  kv_latent_.normalize(layer, s.kv_latent);
+  if (q_latent_) q_latent_->normalize(layer, s.q_latent);
+  set_query_input(layer, x, s);
+}
+
+void LatentAttention::set_query_input(const LayerContext& layer, ConstView x, Saved& s) const {
+  s.query_input = q_latent_ ? s.q_latent.gathered : gather_tokens(layer.context, layer.inputs(), x);
+}
+
+void LatentAttention::compute(const LayerContext& layer, ConstView x, Saved& s) const {
   const ExecutionContext& context = layer.context;
   const Index B = layer.stream.sequences, S = layer.stream.seq_len, T = B * S;
   s.x = x;
   kv_latent_.forward(layer, x, s.kv_latent);
   if (q_latent_) q_latent_->forward(layer, x, s.q_latent);
-  s.query_input = q_latent_ ? s.q_latent.gathered : gather_tokens(context, layer.saved, x);
+  set_query_input(layer, x, s);
   s.q = layer.save({B, S, heads_, qk_rope_dim_ + qk_nope_dim_});
   s.out = layer.save({B, S, heads_, v_head_dim_});
   s.lse = layer.saved.f32({B, heads_, S});
@@ -78,7 +100,6 @@ void LatentAttention::forward(const LayerContext& layer, ConstView x, Output to,
     const LayerCache cache = layer.cache_entry(cache_index_);
     cache ? attend_to_cache(layer, cache, gathered, s) : attend(layer, gathered, s);
   }
-  out_.forward_sum(context, s.out.reshape({T, heads_ * v_head_dim_}), to);
 }
 
 void LatentAttention::attend(const LayerContext& layer, ConstView k_rope, Saved& s) const {

@@ -36,6 +36,8 @@ class Latent {
   Index width() const { return width_; }
   // Computes s.gathered, the latents of x: [T, D].
   void forward(const LayerContext& layer, ConstView x, Saved& s) const;
+  // Computes s.gathered from s.compressed.
+  void normalize(const LayerContext& layer, Saved& s) const;
   // Computes dx: [T, D] = gradient with respect to x through the latents; dx += if `accumulate`.
   // The function latent_gradient(partial: [B * S, w]) computes the gradient with respect to the
   // latents, through this rank's heads.
@@ -51,6 +53,7 @@ class Latent {
 class LatentAttention {
  public:
   static constexpr const char* trace_name = "attention";
+  static constexpr bool recomputable = true;
 
   // Letters of shapes:
   //   Hl      number of this rank's heads
@@ -74,10 +77,16 @@ class LatentAttention {
 
   // to: [T, D] = attention(x: [T, D])
   void forward(const LayerContext& layer, ConstView x, Output to, Saved& s) const;
+  // See Sublayer. With Recompute::attention everything up to the output projection is computed.
+  void recompute(const LayerContext& layer, ConstView x, Saved& s) const;
   // dx: [T, D] = gradient with respect to x; dy: [T, D], with respect to the output
   void backward(const LayerContext& layer, ConstView dy, const Saved& s, View dx);
 
  private:
+  // Computes s.out, and everything before it.
+  void compute(const LayerContext& layer, ConstView x, Saved& s) const;
+  // Sets s.query_input. x: [T, D]
+  void set_query_input(const LayerContext& layer, ConstView x, Saved& s) const;
   // k_rope: [B, S, 1, r] rotated elements of the keys. Both functions set s.out.
   void attend(const LayerContext& layer, ConstView k_rope, Saved& s) const;
   void attend_to_cache(const LayerContext& layer, const LayerCache& cache, ConstView k_rope, Saved& s) const;

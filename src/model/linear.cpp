@@ -15,8 +15,8 @@ Linear::Linear(ParamStore& store, Param weight, Index in, Param bias) : bias_(bi
   if (bias_.grad) bias_.grad = bias_.grad.reshape({shape[0]});
 }
 
-void Linear::forward(const ExecutionContext& context, ConstView x, View y) const {
-  run(context.device, ops::Gemm{.a = x, .b = weight_.weight, .transpose_b = true, .c = y});
+void Linear::forward(const ExecutionContext& context, ConstView x, View y, bool accumulate) const {
+  run(context.device, ops::Gemm{.a = x, .b = weight_.weight, .transpose_b = true, .accumulate = accumulate, .c = y});
   if (!bias_) return;
   if (bias_.weight.dtype() == y.dtype()) return run(context.device, ops::BiasForward{.bias = bias_.weight, .y = y});
   const Arena::Scope scope(context.scratch);

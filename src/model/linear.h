@@ -15,8 +15,8 @@ class Linear {
   // bias: [out], or empty.
   Linear(ParamStore& store, Param weight, Index in, Param bias = {});
 
-  // y: [T, out] = x: [T, in] W^T + b; y may be f32 if the weights are not
-  void forward(const ExecutionContext& context, ConstView x, View y) const;
+  // y: [T, out] = x: [T, in] W^T + b; y may be f32 if the weights are not; y += if `accumulate`
+  void forward(const ExecutionContext& context, ConstView x, View y, bool accumulate = false) const;
   // First GEMM of an FFN, with its activation (ops::FfnForward). x: [T, in], h: [T, out]
   void forward_activated(const ExecutionContext& context, const FfnActivation& activation, ConstView x,
                          ConstView row_scale, View h, View y) const;

@@ -21,8 +21,8 @@ Mlp::Mlp(const MlpSpec& spec, Index d_model, ParamStore& store, const std::strin
 
 void Mlp::forward(const LayerContext& layer, ConstView x, Output to, Saved& s) const {
   const ExecutionContext& context = layer.context;
-  s.x = gather_tokens(context, layer.saved, x);
-  s.h = layer.save({layer.stream.tokens(), (activation_.gated ? 2 : 1) * width_});
+  s.x = gather_tokens(context, layer.inputs(), x);
+  s.h = layer.hidden().take(hidden_shape(layer), context.dtype);
   if (output_gate_) {
     s.gate_logits = layer.saved.f32({layer.stream.tokens()});
     s.gate = layer.saved.f32({layer.stream.tokens()});
@@ -36,6 +36,16 @@ void Mlp::forward(const LayerContext& layer, ConstView x, Output to, Saved& s) c
   // The gate multiplies each row before the second GEMM, which is linear.
   gate_up_.forward_activated(context, activation_, s.x, s.gate, s.h, a);
   down_.forward_sum(context, a, to);
+}
+
+void Mlp::recompute(const LayerContext& layer, ConstView x, Saved& s) const {
+  const ExecutionContext& context = layer.context;
+  if (layer.recompute == Recompute::norms) s.x = gather_tokens(context, layer.inputs(), x);
+  if (layer.recompute != Recompute::experts) return;
+  s.h = layer.save(hidden_shape(layer));
+  const Arena::Scope scope(context.scratch);
+  const View a = context.temp({layer.stream.tokens(), width_});
+  gate_up_.forward_activated(context, activation_, s.x, s.gate, s.h, a);
 }
 
 void Mlp::backward(const LayerContext& layer, ConstView dy, const Saved& s, View dx) {

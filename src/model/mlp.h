@@ -13,6 +13,7 @@ namespace sy {
 class Mlp {
  public:
   static constexpr const char* trace_name = "mlp";
+  static constexpr bool recomputable = false;
 
   // Fl: width of this rank's shard.
   struct Saved {
@@ -26,10 +27,17 @@ class Mlp {
 
   // to: [T, D] = mlp(x: [T, D])
   void forward(const LayerContext& layer, ConstView x, Output to, Saved& s) const;
+  // See Sublayer. With Recompute::experts the first product and the activation are computed.
+  void recompute(const LayerContext& layer, ConstView x, Saved& s) const;
   // dx: [T, D] = gradient with respect to x; dy: [T, D], with respect to the output
   void backward(const LayerContext& layer, ConstView dy, const Saved& s, View dx);
 
  private:
+  // Returns the shape of the inputs of the activation.
+  Shape hidden_shape(const LayerContext& layer) const {
+    return {layer.stream.tokens(), (activation_.gated ? 2 : 1) * width_};
+  }
+
   FfnActivation activation_;
   Index width_;  // Fl
   Linear gate_up_, down_;

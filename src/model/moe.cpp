@@ -97,18 +97,10 @@ void Moe::forward(const LayerContext& layer, ConstView x, Output to, Saved& s) c
   s.tokens = s.tokens.rows(0, R);
   s.row_weights = s.row_weights.rows(0, R);
   const GroupOffsets groups{s.offsets, handle.offsets().data()};
-  s.h = layer.save({R, (activation_.gated ? 2 : 1) * width_});
+  s.h = layer.hidden().take(hidden_shape(R), context.dtype);
   // `rows` holds the expert outputs, and before that their inputs if they are gathered.
   const View a = context.temp({R, width_}), rows = context.temp({R, D});
-  // The weight of a row is applied before the second GEMM, which is linear.
-  run(b, ops::FfnForward{.x = permuted(b, s.received_tokens, s.tokens, rows),
-                         .w = gate_up_.weight,
-                         .bias = gate_up_bias_.weight,
-                         .groups = groups,
-                         .row_scale = s.row_weights,
-                         .activation = activation_,
-                         .h = s.h,
-                         .y = a});
+  compute_hidden(context, s, rows, a);
   run(b, ops::GroupedGemm{.x = a, .w = down_.weight, .groups = groups, .y = rows});
   if (down_bias_)
     run(b, ops::GroupedBiasForward{.bias = down_bias_.weight,
@@ -118,6 +110,34 @@ void Moe::forward(const LayerContext& layer, ConstView x, Output to, Saved& s) c
                                    .y = rows});
   trace.next("combine", {{"rows", s.received_tokens.dim(0)}, {"bytes", s.received_tokens.size_bytes()}});
   handle.combine({{rows, s.row_id_map, to.residual, to.y}}, context.scratch).wait();
+}
+
+// The weight of a row is applied before the second GEMM, which is linear.
+void Moe::compute_hidden(const ExecutionContext& context, const Saved& s, View rows, View a) const {
+  Device& b = context.device;
+  run(b, ops::FfnForward{.x = permuted(b, s.received_tokens, s.tokens, rows),
+                         .w = gate_up_.weight,
+                         .bias = gate_up_bias_.weight,
+                         .groups = {s.offsets, s.dispatch->offsets().data()},
+                         .row_scale = s.row_weights,
+                         .activation = activation_,
+                         .h = s.h,
+                         .y = a});
+}
+
+void Moe::recompute(const LayerContext& layer, ConstView x, Saved& s) const {
+  const ExecutionContext& context = layer.context;
+  if (shared_) shared_->recompute(layer, x, s.shared);
+  if (layer.recompute == Recompute::norms) {
+    s.x = x;
+    if (s.dispatch->local()) s.received_tokens = x;
+  }
+  if (layer.recompute != Recompute::experts) return;
+  const Index R = s.dispatch->rows(), D = s.received_tokens.dim(1);
+  s.h = layer.save(hidden_shape(R));
+  const Arena::Scope scope(context.scratch);
+  const View a = context.temp({R, width_}), rows = context.temp({context.device.supports_gathered_rows() ? 0 : R, D});
+  compute_hidden(context, s, rows, a);
 }
 
 void Moe::backward(const LayerContext& layer, ConstView dy, Saved& s, View dx) {

@@ -13,6 +13,7 @@ namespace sy {
 class Moe {
  public:
   static constexpr const char* trace_name = "moe";
+  static constexpr bool recomputable = false;
 
   // State that forward saves for backward.
   // A: number of tokens received from all ranks of the expert-parallel group. A token occurs once,
@@ -45,6 +46,9 @@ class Moe {
   // Shapes: x, to [T, D]. Dropped assignments add nothing. x must stay valid until backward.
   // Collective over mesh.expert_group and tp, as is backward.
   void forward(const LayerContext& layer, ConstView x, Output to, Saved& s) const;
+  // See Sublayer. With Recompute::experts the first expert products are computed from the received
+  // tokens. Nothing is routed, dispatched or combined.
+  void recompute(const LayerContext& layer, ConstView x, Saved& s) const;
   // Overwrites dx, and adds the gradients of the parameters to those of the store.
   // Shapes: dy [T, D], gradient with respect to the output; dx [T, D], with respect to x. They must
   // not overlap.
@@ -55,6 +59,11 @@ class Moe {
   // s. physical_experts, weights: [A, k].
   void build_permutation(const LayerContext& layer, ConstView physical_experts, ConstView weights,
                          Index first_physical_expert, Index n, Saved& s) const;
+  // Returns the shape of the inputs of the activation of R rows.
+  Shape hidden_shape(Index rows) const { return {rows, (activation_.gated ? 2 : 1) * width_}; }
+  // Computes s.h, and the weighted activations a: [R, F]. rows: [R, D] memory for the inputs.
+  void compute_hidden(const ExecutionContext& context, const Saved& s, View rows, View a) const;
+
   FfnActivation activation_;
   Index width_;  // F
   Router router_;

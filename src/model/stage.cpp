@@ -21,15 +21,16 @@ void MicroBatchState::clear() {
   cache = nullptr;
   load_balance = {};
   blocks.clear();
-  inputs.clear();
+  mtp_batches.clear();
+  mtp.clear();
   last = normed = moments = {};
 }
 
 Stage::Stage(const Config& config, ParamStore& store, Range layers, RouterTables routers, const RopeTables& rope)
     : store_(store), d_model_(config.model.d_model), first_layer_(layers.begin), recompute_(config.train.recompute) {
   const std::vector<BlockSpec> specs = block_specs(config);
-  SY_ASSERT(0 <= layers.begin && layers.begin < layers.end && layers.end <= std::ssize(specs), "layers {} to {} of {}",
-            layers.begin, layers.end, specs.size());
+  SY_ASSERT(0 <= layers.begin && layers.begin < layers.end && layers.end <= config.model.layers,
+            "layers {} to {} of {}", layers.begin, layers.end, config.model.layers);
   if (layers.begin == 0) embedding_.emplace(config, store, rope.positions());
   SublayerCounts counts;
   const SublayerContext context{d_model_, store, rope, routers, counts};
@@ -39,9 +40,18 @@ Stage::Stage(const Config& config, ParamStore& store, Range layers, RouterTables
     blocks_.emplace_back(spec, layer, context);
     moe_layer_ids_.resize(static_cast<std::size_t>(counts.routers), layer);
   }
+  decoder_routers_ = counts.routers;
+  if (layers.end == config.model.layers)
+    for (Index layer = layers.end; layer < config.num_blocks(); ++layer) {
+      SY_ASSERT(embedding_, "multi-token prediction in a stage without the embedding");
+      const BlockSpec& spec = specs[static_cast<std::size_t>(layer)];
+      if (const MoeSpec* moe = spec.find<MoeSpec>()) moe_ = *moe;
+      mtp_.emplace_back(config, spec, layer, context);
+      moe_layer_ids_.resize(static_cast<std::size_t>(counts.routers), layer);
+    }
   SY_ASSERT(!moe_ || !moe_->router.joint_balancing || moe_layers() == count_moe(specs),
             "one load-balance loss of {} layers, of which a stage has {}", count_moe(specs), moe_layers());
-  if (layers.end == std::ssize(specs)) {
+  if (layers.end == config.model.layers) {
     final_norm_.emplace(final_norm_spec(config).desc(), store, "final_norm");
     head_.emplace(config, store, output_weight(store), store.box("embedding.weight").begin[0]);
   }
@@ -50,20 +60,17 @@ Stage::Stage(const Config& config, ParamStore& store, Range layers, RouterTables
 View Stage::forward(const ExecutionContext& context, MicroBatchState& state, View x) {
   LayerContext layer{context, state.batch, state.batch.decoder(), state.saved, state.cache};
   layer.routing_hook = state.statistics.routing_hook;
+  layer.recompute = recompute_;
   if (embedding_) {
     store_.wait_for_bucket(embedding_bucket);
     x = embedding_->forward(layer, state.embedding);
   }
   state.blocks.resize(blocks_.size());
-  if (moe_) state.load_balance = make_load_balance_state(layer, moe_layers(), moe_->experts);
+  if (moe_) state.load_balance = make_load_balance_state(layer, active_routers(state), moe_->experts);
   layer.load_balance = state.load_balance;
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
     store_.wait_for_bucket(bucket_of_layer(first_layer_ + static_cast<Index>(i)));
-    state.inputs.push_back(x);
     const View y = layer.save(x.shape());
-    // Frees the activations that backward recomputes or does not need.
-    std::optional<Arena::Scope> temporary;
-    if (recompute_ || state.cache) temporary.emplace(state.saved);
     blocks_[i].forward(layer, x, y, state.blocks[i]);
     x = y;
   }
@@ -74,30 +81,53 @@ View Stage::forward(const ExecutionContext& context, MicroBatchState& state, Vie
     state.moments = state.saved.f32({x.dim(0), 2});
     final_norm_->forward(context, x, state.normed, state.moments);
   }
+  ConstView hidden = state.normed;
+  state.mtp.resize(state.mtp_batches.size());
+  for (std::size_t i = 0; i < state.mtp.size(); ++i) {
+    store_.wait_for_bucket(module_bucket(i));
+    hidden = mtp_[i].forward(module_context(layer, state.mtp_batches[i]), *embedding_, hidden, state.mtp[i]);
+  }
   // This comes after the last wait for new weights. Its all-gather would wait for all of them.
-  if (moe_ && !state.batch.generation)
-    load_balancing_loss(layer, moe_->router, state.load_balance, state.statistics.layers);
+  if (moe_ && !state.batch.generation) {
+    const View sums = state.statistics.layers;
+    load_balancing_loss(layer, moe_->router, state.load_balance, sums ? sums.rows(0, active_routers(state)) : sums);
+  }
   return final_norm_ ? state.normed : state.last;
+}
+
+LayerContext Stage::module_context(const LayerContext& layer, const Batch& batch) {
+  LayerContext module{layer.context, batch, batch.decoder(), layer.saved};
+  module.load_balance = layer.load_balance;
+  module.routing_hook = layer.routing_hook;
+  module.on_dispatch_started = layer.on_dispatch_started;
+  module.recompute = layer.recompute;
+  return module;
 }
 
 void Stage::backward(const ExecutionContext& context, MicroBatchState& state, View d, const BackwardHooks& hooks) {
   LayerContext layer{context, state.batch, state.batch.decoder(), state.saved};
+  if (hooks.on_dispatch_started) layer.on_dispatch_started = &hooks.on_dispatch_started;
+  layer.load_balance = state.load_balance;
+  layer.recompute = recompute_;
   if (head_) {
     const Arena::Scope scope(context.scratch);
     const View dnormed = context.temp(d.shape());
+    const View dhidden = state.mtp.empty() ? View{} : context.temp(d.shape());  // through the modules
+    if (dhidden) run(context.device, ops::Fill{.x = dhidden, .value = 0});
+    for (std::size_t i = state.mtp.size(); i-- > 0;) {
+      const LayerContext module = module_context(layer, state.mtp_batches[i]);
+      const View sums =
+          state.statistics.mtp ? state.statistics.mtp.rows(static_cast<Index>(i), 1).reshape({2}) : View{};
+      mtp_[i].backward(module, *embedding_, *head_, state.mtp[i], dhidden, sums);
+      if (hooks.on_gradients_ready) hooks.on_gradients_ready(module_bucket(i));
+    }
     head_->loss(context, state.batch, state.normed, dnormed, state.statistics.loss);
+    if (dhidden) run(context.device, ops::Add{.x = dhidden, .y = dnormed});
     run(context.device, ops::Fill{.x = d, .value = 0});
     final_norm_->backward(context, dnormed, state.last, state.moments, d);
     if (hooks.on_gradients_ready) hooks.on_gradients_ready(head_bucket());
   }
-  if (hooks.on_dispatch_started) layer.on_dispatch_started = &hooks.on_dispatch_started;
-  layer.load_balance = state.load_balance;
   for (std::size_t i = blocks_.size(); i-- > 0;) {
-    const Arena::Scope scope(state.saved);
-    if (recompute_) {  // the routing hook was called in forward
-      const View output = i + 1 < blocks_.size() ? state.inputs[i + 1] : state.last;
-      blocks_[i].forward(layer, state.inputs[i], output, state.blocks[i]);
-    }
     blocks_[i].backward(layer, d, state.blocks[i]);
     if (hooks.on_gradients_ready) hooks.on_gradients_ready(bucket_of_layer(first_layer_ + static_cast<Index>(i)));
   }

@@ -12,6 +12,7 @@
 #include "src/model/block.h"
 #include "src/model/embedding.h"
 #include "src/model/head.h"
+#include "src/model/mtp.h"
 #include "src/model/rope.h"
 #include "src/model/statistics.h"
 
@@ -30,7 +31,10 @@ struct MicroBatchState {
   const Cache* cache = nullptr;   // in generation, else nullptr
   LoadBalanceState load_balance;  // of all routers
   std::vector<Block::Saved> blocks;
-  std::vector<View> inputs;    // [T, D] input of each block
+  // Ids, targets and weight of the loss of each module of multi-token prediction. Empty in
+  // evaluation and generation, where the modules do not run.
+  std::vector<Batch> mtp_batches;
+  std::vector<MtpModule::Saved> mtp;
   View last, normed, moments;  // [T, D] last block's output; [T, D], [T, 2] of the final norm
 };
 
@@ -67,18 +71,28 @@ class Stage {
   // Returns the shape of each cache entry for a token: one for each attention.
   std::vector<CacheSpec> cache_specs() const;
 
-  // Returns the layer of each router of the stage, among all layers of the decoder.
+  // Returns the layer of each router of the stage, among all blocks: multi-token prediction has the
+  // last ones.
   const std::vector<std::int64_t>& moe_layer_ids() const { return moe_layer_ids_; }
   Index moe_layers() const { return static_cast<Index>(moe_layer_ids_.size()); }
 
  private:
+  // Number of routers that run with this micro-batch.
+  Index active_routers(const MicroBatchState& state) const {
+    return state.mtp_batches.empty() ? decoder_routers_ : moe_layers();
+  }
+  // Returns `layer` with the batch of a module of multi-token prediction.
+  static LayerContext module_context(const LayerContext& layer, const Batch& batch);
+  Index module_bucket(std::size_t module) const { return head_bucket() + 1 + static_cast<Index>(module); }
   Index head_bucket() const { return bucket_of_layer(first_layer_ + std::ssize(blocks_)); }
 
   ParamStore& store_;
   Index d_model_, first_layer_;
-  bool recompute_;
+  Recompute recompute_;
   std::optional<Embedding> embedding_;  // first stage only
   std::vector<Block> blocks_;
+  std::vector<MtpModule> mtp_;  // last stage only
+  Index decoder_routers_ = 0;   // number of routers in blocks_
   std::vector<std::int64_t> moe_layer_ids_;
   std::optional<MoeSpec> moe_;      // spec of all MoE layers, except physical_to_logical; or empty
   std::optional<Norm> final_norm_;  // last stage only

@@ -20,6 +20,11 @@ struct Statistics {
   std::vector<RouterStats> layers;  // of each MoE layer
   // Sums over this rank's tokens with a target: cross-entropy in nats, and logsumexp^2.
   double loss_sum = 0, lse_square_sum = 0;
+  // The same sums of each module of multi-token prediction.
+  struct Mtp {
+    double loss_sum = 0, lse_square_sum = 0;
+  };
+  std::vector<Mtp> mtp;
 };
 
 // Routing decisions for this rank's tokens, for analyses and tests of single tokens.
@@ -33,6 +38,7 @@ using RoutingHook = std::function<void(const RoutingView&)>;
 struct StatisticsSink {
   View layers;  // [MoE layers, RouterSums of E] f64 += by ops::LoadBalancingLoss; or empty
   View loss;    // [2] f64 += by Device::loss_sums; or empty
+  View mtp;     // [D, 2] f64 the same of the D modules of multi-token prediction; or empty
   // Called by each MoE layer in order, once a pass; may be nullptr.
   const RoutingHook* routing_hook = nullptr;
 };

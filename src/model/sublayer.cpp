@@ -18,6 +18,10 @@ class SublayerOf final : public Sublayer {
   void forward(const LayerContext& layer, ConstView x, Output to, Saved& s) const override {
     layer_.forward(layer, x, to, state(s));
   }
+  void recompute(const LayerContext& layer, ConstView x, Saved& s) const override {
+    layer_.recompute(layer, x, state(s));
+  }
+  bool is_freed(Recompute mode) const override { return mode == Recompute::attention && Layer::recomputable; }
   void backward(const LayerContext& layer, ConstView dy, Saved& s, View dx) override {
     layer_.backward(layer, dy, state(s), dx);
   }

@@ -3,8 +3,11 @@
 // A sublayer is a class with
 //   struct Saved                                 state that forward saves for backward
 //   forward(layer, ConstView x, Output to, Saved&)     to.y: [T, D] = to.residual + f(x: [T, D])
+//   recompute(layer, ConstView x, Saved&)        the tensors that layer.recompute excluded from Saved
 //   backward(layer, ConstView dy, Saved&, View dx)     dx = gradient with respect to x
 //   static constexpr const char* trace_name      name of its time in traces
+//   static constexpr bool recomputable           true: recompute() needs nothing but x, if the mode
+//                                                is Recompute::attention
 //   CacheSpec cache_spec()                       if generation caches keys and values for it
 // and with an overload of make() in sublayer.cpp, which the type of its spec selects.
 #pragma once
@@ -31,6 +34,12 @@ class Sublayer {
   virtual std::unique_ptr<Saved> make_saved() const = 0;
   // to.y: [T, D] = to.residual + f(x: [T, D]). x must stay valid until backward.
   virtual void forward(const LayerContext& layer, ConstView x, Output to, Saved& s) const = 0;
+  // Computes again the tensors of `s` that layer.recompute excludes. x: the input of forward.
+  // layer.saved and the scratch memory have them until the caller's scopes end. Collective as
+  // forward is, except that no token is dispatched.
+  virtual void recompute(const LayerContext& layer, ConstView x, Saved& s) const = 0;
+  // Returns true if forward's whole state may be freed in this mode, because recompute() restores it.
+  virtual bool is_freed(Recompute mode) const = 0;
   // dx: [T, D] = gradient with respect to x; dy: [T, D], with respect to the output. Adds the
   // gradients of the parameters to those of the store. dx and dy must not overlap.
   virtual void backward(const LayerContext& layer, ConstView dy, Saved& s, View dx) = 0;

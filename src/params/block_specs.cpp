@@ -191,7 +191,7 @@ std::vector<BlockSpec> block_specs(const Config& config) {
   const NormPlacement norms = norm_placement(m.norm_position);
   std::vector<BlockSpec> blocks;
   std::size_t moe_layers = 0;
-  for (Index layer = 0; layer < m.layers; ++layer) {
+  for (Index layer = 0; layer < config.num_blocks(); ++layer) {
     BranchSpec attention{.name = "attention",
                          .norm = "attention_norm",
                          .out_norm = "attention_out_norm",
@@ -222,8 +222,6 @@ std::vector<BlockSpec> block_specs(const Config& config) {
 }
 
 void add_block_params(ParamList& list, const BlockSpec& block, Index layer) {
-  list.layer = layer;
-  list.bucket = bucket_of_layer(layer);
   const std::string prefix = layer_prefix(layer);
   block.for_each_branch([&](const BranchSpec& branch) {
     const bool input_norm = branch.norms.pre || branch.norms.post_residual;  // one parameter

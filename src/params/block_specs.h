@@ -77,14 +77,14 @@ struct BlockSpec {
   const CoreAttentionSpec& attention() const;
 };
 
-// Returns the spec of each layer, in order.
+// Returns the spec of each layer, in order. The blocks of multi-token prediction follow.
 std::vector<BlockSpec> block_specs(const Config& config);
 // Returns the spec of the norms of the residual stream.
 NormSpec norm_spec(const Config& config);
 // Returns the spec of the norm before the output.
 // Its kind is `none` if blocks end with a norm (NormPosition::post).
 NormSpec final_norm_spec(const Config& config);
-// Appends the parameters of a layer.
+// Appends the parameters of a layer, in the layer and bucket of the list.
 void add_block_params(ParamList& list, const BlockSpec& block, Index layer);
 // Returns the number of MoE sublayers.
 Index count_moe(const std::vector<BlockSpec>& blocks);

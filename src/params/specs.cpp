@@ -9,6 +9,28 @@ std::string layer_prefix(Index layer) {
   return "layers." + std::to_string(layer) + ".";
 }
 
+std::string mtp_prefix(Index layer) {
+  return layer_prefix(layer) + "mtp.";
+}
+
+namespace {
+
+// block: of the module
+void add_mtp_params(ParamList& list, const Config& config, const BlockSpec& block, Index layer) {
+  list.layer = layer;
+  list.bucket = bucket_of_layer(layer) + 1;
+  const std::string prefix = mtp_prefix(layer);
+  const Shape square{list.d_model(), list.d_model()};
+  for (const std::string name : {"hidden", "embedding"}) {
+    list.norm(prefix + name + "_norm", norm_spec(config));
+    list.matrix(prefix + name + "_projection.weight", square, {}, {}, init_normal);
+  }
+  add_block_params(list, block, layer);
+  list.norm(prefix + "head_norm", final_norm_spec(config));
+}
+
+}  // namespace
+
 Index model_vocab(const Config& config, Index token_ids) {
   const Index rows = config.model.vocab;
   if (rows > 0 && rows < token_ids)
@@ -27,13 +49,18 @@ std::vector<ParamSpec> param_specs(const Config& config, Index vocab) {
   if (config.model.embedding_norm) list.norm("embedding_norm", norm_spec(config));
   for (const BlockSpec& block : blocks)
     for (const CoreAttentionSpec* attention : block.all<CoreAttentionSpec>()) add_shared_params(list, *attention);
-  for (Index layer = 0; layer < std::ssize(blocks); ++layer)
+  for (Index layer = 0; layer < config.model.layers; ++layer) {
+    list.layer = layer;
+    list.bucket = bucket_of_layer(layer);
     add_block_params(list, blocks[static_cast<std::size_t>(layer)], layer);
+  }
   list.layer.reset();
-  list.bucket = bucket_of_layer(std::ssize(blocks));
+  list.bucket = bucket_of_layer(config.model.layers);
   list.norm("final_norm", final_norm_spec(config));
   if (!config.model.tie_embeddings) list.decayed("output.weight", {vocab, D}, {tp}, init);
   if (config.model.output_bias) list.not_decayed("output.bias", {vocab}, {tp}, init_zeros);
+  for (Index layer = config.model.layers; layer < config.num_blocks(); ++layer)
+    add_mtp_params(list, config, blocks[static_cast<std::size_t>(layer)], layer);
   const bool only_matrices = update_rule(config.train.optimizer).matrix_rule != nullptr;
   for (ParamSpec& spec : list.specs) {
     spec.optimizer = only_matrices && !spec.matrix ? Optimizer::adamw : config.train.optimizer;
@@ -49,6 +76,7 @@ ParamCount count_params(const Config& config, Index vocab) {
     const Index active = axes_of(s.split).has(Axis::ep) ? n / config.moe.experts * config.moe.top_k : n;
     count.total += n;
     count.active += active;
+    if (s.layer && *s.layer >= config.model.layers) count.mtp += n;
     const bool embedding = s.name == "embedding.weight";
     if (embedding) count.embedding = n;
     const bool lookup = s.name == "position.weight" || (embedding && !config.model.tie_embeddings);

@@ -37,7 +37,7 @@ struct ParamSpec {
   bool decays = false;
   // True: stored directly after the previous parameter, so that both form one matrix (q, k, v).
   bool fused_with_previous = false;
-  // Layer that has the parameter. Empty for embedding, final norm and output, and for a parameter
+  // Layer, or block of multi-token prediction, that has the parameter. Empty for embedding, final norm and output, and for a parameter
   // that layers share.
   std::optional<Index> layer{};
   // [E] logical expert of each physical expert (MoeSpec::physical_to_logical). Physical experts
@@ -57,13 +57,17 @@ struct ParamSpec {
 };
 
 constexpr Index embedding_bucket = 0;
-// Returns the bucket of a layer. The head has the bucket after the last layer's.
+// Returns the bucket of a layer. The head has the bucket after the last layer's. The modules of
+// multi-token prediction, whose backward comes first, have those after the head's.
 constexpr Index bucket_of_layer(Index layer) {
   return 1 + layer;
 }
 
 // Returns the prefix of the names of a layer's parameters: "layers.3."
 std::string layer_prefix(Index layer);
+// Returns the prefix of the other parameters of a module of multi-token prediction, whose block has
+// this number: "layers.4.mtp."
+std::string mtp_prefix(Index layer);
 
 // Returns the number of rows of the embedding: model.vocab, or token_ids if that is 0.
 // token_ids: number of token ids of the data.
@@ -78,6 +82,7 @@ struct ParamCount {
   Index total = 0;      // all parameters
   Index active = 0;     // parameters that one token uses: k of the E experts
   Index embedding = 0;  // of embedding.weight
+  Index mtp = 0;        // of multi-token prediction, which generation does not use
   // Elements of the weights that GEMMs multiply a token by: `active` without biases, norms, sinks,
   // T5's table and learned positions. The embedding counts if the output shares it.
   Index products = 0;

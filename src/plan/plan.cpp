@@ -70,7 +70,7 @@ class Planner {
         sum[r] += layer[r];
         most[r] = std::max(most[r], layer[r]);
       }
-    const auto& by = config_.train.recompute ? most : sum;
+    const auto& by = config_.train.recompute == Recompute::block ? most : sum;
     const int busiest = static_cast<int>(std::max_element(by.begin(), by.end()) - by.begin());
     c.memory = profiler_.loaded(c.layout, busiest * first, rows).memory;
     c.fits = fits(c.memory);
@@ -109,15 +109,17 @@ std::vector<Index> divisors_to(Index n, Index largest) {
 }
 
 // Returns the plan of a changed configuration; empty if no layout fits.
-std::optional<Plan> plan_that_fits(Config config, Index micro_batch, bool recompute, Index vocab, int ranks,
+std::optional<Plan> plan_that_fits(Config config, Index micro_batch, Recompute recompute, Index vocab, int ranks,
                                    PlanOptions options) {
   options.suggest = false;
   config.train.micro_batch = micro_batch;
   config.train.recompute = recompute;
   if (options.progress)
-    options.progress =
-        [phase = fmt::format("trying train.micro_batch={} and train.recompute={}", micro_batch, recompute),
-         progress = options.progress](std::string_view, Index done, Index total) { progress(phase, done, total); };
+    options.progress = [phase = fmt::format("trying train.micro_batch={} and train.recompute={}", micro_batch,
+                                            value_of(config, "train.recompute")),
+                        progress = options.progress](std::string_view, Index done, Index total) {
+      progress(phase, done, total);
+    };
   try {
     Plan plan = make_plan(config, vocab, ranks, options);
     if (!plan.fitting.empty()) return plan;
@@ -127,14 +129,23 @@ std::optional<Plan> plan_that_fits(Config config, Index micro_batch, bool recomp
 }
 
 std::vector<Suggestion> find_suggestions(const Config& config, Index vocab, int ranks, const PlanOptions& options) {
-  const bool recomputes = config.train.recompute;
+  using enum Recompute;
+  const Recompute configured = config.train.recompute;
   std::vector<Suggestion> found;
-  if ((config.train.micro_batch == 1 && recomputes) || !plan_that_fits(config, 1, true, vocab, ranks, options))
-    return found;
-  for (const bool recompute : recomputes ? std::vector{true} : std::vector{false, true})
+  std::vector<Recompute> modes;
+  for (const Recompute mode : {none, norms, experts, attention, block})
+    if (mode >= configured) modes.push_back(mode);
+  // The dearest mode almost always needs the least memory.
+  const bool possible = std::any_of(modes.rbegin(), modes.rend(), [&](Recompute mode) {
+    return (config.train.micro_batch > 1 || mode != configured) &&
+           plan_that_fits(config, 1, mode, vocab, ranks, options);
+  });
+  if (!possible) return found;
+  for (const Recompute recompute : modes)
     for (const Index micro_batch : divisors_to(config.train.global_batch, config.train.micro_batch)) {
+      if (!found.empty() && micro_batch <= found.back().micro_batch) break;
       // The configuration itself is known not to fit.
-      if (micro_batch == config.train.micro_batch && recompute == recomputes) continue;
+      if (micro_batch == config.train.micro_batch && recompute == configured) continue;
       auto plan = plan_that_fits(config, micro_batch, recompute, vocab, ranks, options);
       if (!plan) continue;
       found.push_back({micro_batch, recompute, plan->fitting.size(), std::move(plan->fitting.front())});
@@ -156,10 +167,18 @@ double Candidate::sent() const {
   return sum;
 }
 
+Config Suggestion::apply(Config config) const {
+  config.train.micro_batch = micro_batch;
+  config.train.recompute = recompute;
+  return config;
+}
+
 std::string Suggestion::options(const Config& config) const {
   std::vector<std::string> changed;
-  if (micro_batch != config.train.micro_batch) changed.push_back(fmt::format("--train.micro_batch={}", micro_batch));
-  if (recompute != config.train.recompute) changed.push_back(fmt::format("--train.recompute={}", recompute));
+  const Config applied = apply(config);
+  for (const char* key : {"train.micro_batch", "train.recompute"})
+    if (const std::string value = value_of(applied, key); value != value_of(config, key))
+      changed.push_back(fmt::format("--{}={}", key, value));
   return join(changed, " ");
 }
 

@@ -52,10 +52,12 @@ struct PlanOptions {
 // Changed settings with which some layouts fit that do not fit with the configuration's.
 struct Suggestion {
   Index micro_batch;
-  bool recompute;
+  Recompute recompute;
   std::size_t layouts;  // number of layouts that fit
   Candidate best;       // the fastest of them
-  // Returns command-line options, such as "--train.micro_batch=1 --train.recompute=true".
+  // Returns the configuration with the settings.
+  Config apply(Config config) const;
+  // Returns command-line options, such as "--train.micro_batch=1 --train.recompute=block".
   std::string options(const Config& config) const;
 };
 
@@ -70,9 +72,10 @@ struct Plan {
   // The fastest first; without a machine, the one that needs the least memory first.
   std::vector<Candidate> fitting;
   std::vector<Candidate> too_large;  // the one that needs the least memory first
-  // Suggestions if nothing fits and PlanOptions::suggest is set. They have the largest micro-batch
-  // with which some layout fits: with the configuration's train.recompute, and with recomputation.
-  // Empty if no micro-batch is small enough.
+  // Suggestions if nothing fits and PlanOptions::suggest is set, for the configuration's mode of
+  // train.recompute and the dearer ones, from the cheapest to the dearest. Each has the largest
+  // micro-batch with which some layout fits. Modes with a micro-batch that a cheaper mode allows
+  // are left out. Empty if no micro-batch is small enough.
   std::vector<Suggestion> suggestions{};
   bool suggested = false;  // PlanOptions::suggest is set, and there is a machine
   double tokens() const { return static_cast<double>(config.train.global_batch * config.model.seq_len); }

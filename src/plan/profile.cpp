@@ -85,7 +85,7 @@ Profiler::Passes Profiler::run(const Config& config, const Layout& layout, int r
   const std::unique_ptr<Comm> world = make_comm_dry(layout.ranks, rank);
   Engine engine(config, vocab_, dry(), make_dry_mesh(*world, layout), true, {}, 1, required_positions(config));
   if (rows) {
-    std::vector<Index> moe_layer(static_cast<std::size_t>(config.model.layers));
+    std::vector<Index> moe_layer(static_cast<std::size_t>(config.num_blocks()));
     for (Index i = 0; i < engine.model().moe_layers(); ++i) moe_layer[engine.model().moe_layer_ids()[i]] = i;
     set_dry_load(engine.device(),
                  [=, &phase = world->rank_context().phase](Index assignments, std::span<Index> expert_rows) {
@@ -144,6 +144,7 @@ Profile Profiler::whole(const Passes& passes, const Layout& layout, int rank) co
   const auto E = static_cast<std::size_t>(config_.moe.experts);
   for (Index l = 0; l < count_moe(block_specs(config_)); ++l)
     found.layers.push_back({std::vector<Index>(E), std::vector<Index>(E), std::vector<double>(E)});
+  found.mtp.resize(static_cast<std::size_t>(config_.model.mtp_depth));
   std::vector<double> sums = step_sums(found, 0);
   world->all_reduce(view_of(sums.data(), {std::ssize(sums)}));
   agree_on_errors(*world, [] {});  // agreement that the metrics are written
@@ -208,6 +209,13 @@ Config with_layers(const Config& config, const std::vector<Index>& layers) {
   if (!config.model.pattern.segments.empty()) {
     out.model.pattern.segments.clear();
     for (Index layer : layers) out.model.pattern.segments.push_back({config.model.pattern.kind_of(layer), 1});
+  }
+  // The blocks of multi-token prediction stay what they are.
+  for (Index i = 0; i < config.model.mtp_depth; ++i) {
+    const Index block = config.model.layers + i;
+    if (!out.model.pattern.segments.empty())
+      out.model.pattern.segments.push_back({config.model.pattern.kind_of(block), 1});
+    if (!config.is_moe(block)) out.moe.dense_layers.push_back(static_cast<double>(out.model.layers + i));
   }
   return out;
 }

@@ -162,14 +162,15 @@ std::string suggestions_text(const Plan& plan, const Unit& unit) {
   if (!plan.fitting.empty() || !plan.suggested) return "";
   const Config::Train& train = plan.config.train;
   if (plan.suggestions.empty())
-    return fmt::format("\nNothing fits, even with train.micro_batch = 1 and train.recompute = true: use more ranks{}\n",
-                       plan.config.run.dtype == "f32" ? ", or --run.dtype=bf16" : "");
+    return fmt::format(
+        "\nNothing fits, even with train.micro_batch = 1 and train.recompute = block: use more ranks{}\n",
+        plan.config.run.dtype == "f32" ? ", or --run.dtype=bf16" : "");
   Table table({"with", "layouts that fit", "the fastest", std::string("memory ") + unit.name});
   for (const Suggestion& s : plan.suggestions)
     table.row({s.options(plan.config), std::to_string(s.layouts), s.best.layout.short_name(),
                unit(static_cast<double>(s.best.memory.total()))});
   return fmt::format("\nNothing fits with train.micro_batch = {} and train.recompute = {}. These options do:\n{}",
-                     train.micro_batch, train.recompute, table.str());
+                     train.micro_batch, value_of(plan.config, "train.recompute"), table.str());
 }
 
 Json integer(double x) {
@@ -284,7 +285,7 @@ Json plan_json(const Plan& plan) {
   for (const Suggestion& s : plan.suggestions)
     json["suggestions"].push_back({{"options", s.options(plan.config)},
                                    {"micro_batch", s.micro_batch},
-                                   {"recompute", s.recompute},
+                                   {"recompute", value_of(s.apply(plan.config), "train.recompute")},
                                    {"layouts", s.layouts},
                                    {"best", candidate_json(plan, s.best)}});
   return json;

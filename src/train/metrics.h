@@ -19,6 +19,8 @@ namespace sy {
 struct StepMetrics {
   Index step = 0, tokens = 0;  // tokens: since the run began
   double loss = 0;             // mean cross-entropy in nats over the global batch
+  // The same of multi-token prediction, as a mean over its modules. Empty without modules.
+  std::optional<double> mtp_loss;
   double aux_loss = 0, z_loss = 0, lr = 0, grad_norm = 0, step_seconds = 0, tokens_per_second = 0;
   double tflops_per_second_per_rank = 0;
   std::optional<double> mfu;      // model FLOPs utilization; empty if the machine's peak is unknown

@@ -193,6 +193,7 @@ std::vector<Scalar> all_columns(const MetricsSinks& options) {
   for (const char* name : {"tokens", "loss", "aux_loss", "z_loss", "lr", "grad_norm", "step_seconds",
                            "tokens_per_second", "tflops_per_second_per_rank"})
     line[name] = 0;
+  if (options.mtp) line["mtp_loss"] = 0;
   if (options.mfu) line["mfu"] = 0;
   for (const char* name : {"routed", "dropped"}) line[name] = 0;
   const std::vector<Json> layers(options.layers.size(), Json::array({Json(1)}));

@@ -43,7 +43,7 @@ struct MetricsSinks {
   Config::Log enabled;
   std::vector<std::int64_t> layers;  // indices of the MoE layers in the model
   std::vector<std::string> domains;  // of the validations
-  bool mfu = false;                  // whether lines have the field mfu
+  bool mfu = false, mtp = false;     // whether lines have the fields mfu and mtp_loss
   MlLogSettings mllog = {};
 };
 

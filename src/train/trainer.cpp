@@ -19,6 +19,9 @@ std::vector<double> step_sums(const Statistics& statistics, double output_z_loss
     for (std::size_t e = 0; e < s.routed.size(); ++e)
       sums.insert(sums.end(), {static_cast<double>(s.routed[e]), static_cast<double>(s.dropped[e]), s.probability[e]});
   }
+  double mtp_losses = 0;
+  for (const Statistics::Mtp& module : statistics.mtp) mtp_losses += module.loss_sum;
+  if (!statistics.mtp.empty()) sums.push_back(mtp_losses);
   sums.insert(sums.end(), {statistics.loss_sum, aux_losses, z_losses});
   return sums;
 }
@@ -83,7 +86,11 @@ StepResult Trainer::step() {
 
   // One reduction carries all values that the ranks exchange. Counts are exact in f64 up to 2^53.
   const Index layers = static_cast<Index>(statistics.layers.size()), E = config.moe.experts;
-  std::vector<double> sums = step_sums(statistics, t.z_loss * statistics.lse_square_sum / tokens);
+  const auto modules = static_cast<double>(statistics.mtp.size());
+  double lse_squares = statistics.lse_square_sum;
+  for (const Statistics::Mtp& module : statistics.mtp)
+    lse_squares += t.mtp_loss_weight / modules * module.lse_square_sum;
+  std::vector<double> sums = step_sums(statistics, t.z_loss * lse_squares / tokens);
   mesh.host->all_reduce(view_of(sums.data(), {static_cast<Index>(sums.size())}));
 
   StepResult result;
@@ -92,6 +99,7 @@ StepResult Trainer::step() {
   m.lr = lr;
   const std::size_t tail = sums.size() - 3;
   m.loss = sums[tail] / tokens;
+  if (modules > 0) m.mtp_loss = sums[tail - 1] / (tokens * modules);
   m.grad_norm = optimizer_.gradient_norm();
   m.aux_loss = sums[tail + 1];
   m.z_loss = sums[tail + 2];

@@ -26,6 +26,7 @@ struct StepResult {
 
 // Returns the values that ranks sum at the end of a step, besides gradients.
 // - For each MoE layer and expert: routed assignments, dropped assignments, sum of probabilities.
+// - With multi-token prediction, the sum of cross-entropies over tokens and modules.
 // - Then three losses: sum of cross-entropies over tokens, load balancing, all z-losses together.
 //
 // statistics: statistics of this rank. output_z_loss: this rank's term of the output z-loss.

@@ -256,8 +256,11 @@ Index TrainingRun::checkpoint_before_trouble() {
 }
 
 MetricsSinks TrainingRun::sinks() const {
-  MetricsSinks sinks{
-      .enabled = config_.log, .layers = state_.experts.layer_ids, .domains = {}, .mfu = mfu_problem_.empty()};
+  MetricsSinks sinks{.enabled = config_.log,
+                     .layers = state_.experts.layer_ids,
+                     .domains = {},
+                     .mfu = mfu_problem_.empty(),
+                     .mtp = config_.model.mtp_depth > 0};
   if (config_.train.validate_every > 0)
     for (const Domain& d : dataset_.domains()) sinks.domains.push_back(d.name);
   sinks.mllog = mllog_settings(config_, engine_.mesh().layout, samples_.samples_per_epoch(), validation_windows());

@@ -203,7 +203,7 @@ bool run(Comm& world, int argc, char** argv) {
       fmt::format("[model]\nlayers={}\nd_model={}\nheads={}\nkv_heads={}\nseq_len={}\nd_ff={}\n[moe]\nexperts={}\n"
                   "top_k={}\nd_ff={}\ncapacity_factor=0\n[train]\nmicro_batch={}\nglobal_batch={}\nrecompute={}\n",
                   n["layers"], n["d-model"], n["heads"], n["kv-heads"], S, n["d-ff"], E, n["top-k"], n["d-ff"], B,
-                  n["batch"], values["recompute"].as<bool>()),
+                  n["batch"], values["recompute"].as<bool>() ? "block" : "none"),
       "bench");
   agree_on_errors(world, [&] { check_config_for_layout(config, layout); });
 
@@ -270,7 +270,7 @@ bool run(Comm& world, int argc, char** argv) {
 
   // Expected bytes of one step, from the mean rows of all ranks: bytes are linear in the rows.
   const test::Loads loads = test::expected_loads(config, vocab, layout, world.rank(), B, 1, tokens);
-  const double passes = config.train.recompute ? 3 : 2, D = static_cast<double>(n["d-model"]);
+  const double passes = config.train.recompute == Recompute::block ? 3 : 2, D = static_cast<double>(n["d-model"]);
   std::vector<Line> lines;
   for (const auto& [key, load] : loads) {
     const auto& [group, kind] = key;
@@ -322,7 +322,7 @@ bool run(Comm& world, int argc, char** argv) {
   if (world.rank() != 0) return true;
 
   fmt::print("{}; {} ranks, {}; {}\n", engine.device().describe(), world.size(), layout.str(),
-             config.train.recompute ? "activations recomputed" : "activations kept");
+             config.train.recompute == Recompute::block ? "activations recomputed" : "activations kept");
   fmt::print(
       "d_model {} layers {} experts {} top-{} d_ff {} vocab {}, {} x {} tokens a step, {} steps of {:.1f} ms\n\n",
       n["d-model"], n["layers"], E, n["top-k"], n["d-ff"], vocab, n["batch"], S, steps, step_seconds * 1e3);

@@ -84,7 +84,7 @@ struct Trained {
 TEST(Step, AllocatesNothingAndWaitsOnlyForExpertCounts) {
   const int n = world().size();
   for (const Layout& layout : {Layout{n, 1, 1, 1}, Layout{n, 1, n, 1}, Layout{n, n, n, 1}})
-    for (const char* recompute : {"false", "true"})
+    for (const char* recompute : {"none", "block"})
       for (const char* dtype : {"f32", "bf16"}) {
         Trained t(config_of({std::string("--train.recompute=") + recompute, std::string("--run.dtype=") + dtype}),
                   layout);
@@ -96,7 +96,7 @@ TEST(Step, AllocatesNothingAndWaitsOnlyForExpertCounts) {
         EXPECT_GT(after.launches, before.launches + 100);
         EXPECT_EQ(after.allocations, before.allocations);
         EXPECT_EQ(after.frees, before.frees);
-        const Index passes = micro_batches * moe_layers * (t.config.train.recompute ? 2 : 1);
+        const Index passes = micro_batches * moe_layers * (t.config.train.recompute == Recompute::block ? 2 : 1);
         EXPECT_EQ(after.waits - before.waits, passes) << layout.str() << " recompute " << recompute;
         EXPECT_TRUE(std::isfinite(t.optimizer.gradient_norm()));
       }
@@ -108,7 +108,7 @@ TEST(Step, RunsRepeatedPassesAsGraphs) {
   const int n = world().size();
   for (const char* dtype : {"f32", "bf16"})
     for (const Layout& layout : {Layout{n, 1, 1, 1}, Layout{n, n, 1, 1}})
-      for (const char* recompute : {"false", "true"}) {
+      for (const char* recompute : {"none", "block"}) {
         const Config config = config_of(
             {"--moe.experts=0", std::string("--train.recompute=") + recompute, std::string("--run.dtype=") + dtype});
         std::vector<std::vector<std::vector<std::byte>>> weights;  // with graphs and without
@@ -184,9 +184,9 @@ TEST(Step, KeepsSeveralMicroBatchesInFlight) {
   // Experts may get more rows than planned.
   for (const auto& [settings, layout, spare] :
        {std::tuple{std::vector<std::string>{"--moe.experts=0"}, Layout{n, 1, 1, 1}, 1},
-        {{"--moe.experts=0", "--run.dtype=bf16", "--train.recompute=true"}, Layout{n, n, 1, 1}, 1},
+        {{"--moe.experts=0", "--run.dtype=bf16", "--train.recompute=block"}, Layout{n, n, 1, 1}, 1},
         {{"--moe.capacity_factor=1"}, Layout{n, 1, n, 1}, 4},
-        {{"--moe.aux_scope=global_batch", "--train.recompute=true"}, Layout{n, 1, n, 1}, 4}}) {
+        {{"--moe.aux_scope=global_batch", "--train.recompute=block"}, Layout{n, 1, n, 1}, 4}}) {
     const Config config = config_of(settings);
     const auto expected = pipelined_weights(config, layout, 1, spare);
     for (const Index slots : {2, 3}) {
@@ -246,7 +246,7 @@ Index calls(Trained& t, Collective kind) {
 // reads them, has all of them.
 TEST(Step, BroadcastsWeightsDuringThePreviousBucket) {
   const int n = world().size();
-  for (const char* recompute : {"false", "true"}) {
+  for (const char* recompute : {"none", "block"}) {
     Trained t(config_of({std::string("--train.recompute=") + recompute}), {n, 1, 1, 1});
     std::vector<Index> broadcasts;
     const auto see = [&] { broadcasts.push_back(calls(t, Collective::broadcast)); };
@@ -352,7 +352,7 @@ TEST(Step, MatchesTheLossesOfTheCpuBackend) {
   const int n = world().size();
   for (const auto& [settings, layout] :
        {std::pair{std::vector<std::string>{"--model.tie_embeddings=true"}, Layout{n, 1, n, 1}},
-        {{"--model.tie_embeddings=false", "--train.recompute=true"}, Layout{n, 1, 1, 1}},
+        {{"--model.tie_embeddings=false", "--train.recompute=block"}, Layout{n, 1, 1, 1}},
         {{"--model.position=t5", "--moe.aux_scope=global_batch"}, Layout{n, 1, n, 1}},
         {{"--moe.experts=0", "--model.tie_embeddings=true"}, Layout{n, 1, 1, 1}}}) {
     std::vector<std::vector<double>> losses;
@@ -379,7 +379,7 @@ TEST(Step, MatchesTheLossesOfTheCpuBackend) {
 TEST(Step, SendsTokensBeforeGradientsOfTheNextLayer) {
   const int n = world().size();
   if (n == 1) return;
-  Trained t(config_of({"--train.recompute=true"}), {n, 1, n, 1});
+  Trained t(config_of({"--train.recompute=block"}), {n, 1, n, 1});
   t.step();
   t.engine.take_statistics();
   cuda_host::set_running(cuda_host::Running::late);
@@ -464,7 +464,7 @@ TEST(Step, GathersExpertCountsOnceWithRecompute) {
   const int n = world().size();
   std::vector<Index> calls;
   std::vector<std::vector<std::vector<std::byte>>> weights;
-  for (const char* recompute : {"false", "true"}) {
+  for (const char* recompute : {"none", "block"}) {
     Trained t(config_of({std::string("--train.recompute=") + recompute, "--moe.aux_scope=global_batch",
                          "--moe.aux_loss=0.5"}),
               {n, 1, n, 1});

@@ -143,9 +143,12 @@ TEST(Traffic, StepSendsTheBytesOfTheFormulas) {
       for (const auto& [etp, node] : {std::pair{1, 1}, {2, 1}, {1, 2}, {2, 2}})
         for (const std::vector<std::string>& settings :
              {std::vector<std::string>{},
-              {"--train.recompute=true", "--moe.capacity_factor=0"},
+              {"--train.recompute=block", "--moe.capacity_factor=0"},
+              {"--train.recompute=norms"},
+              {"--train.recompute=experts"},
+              {"--train.recompute=attention"},
               {"--moe.aux_scope=global_batch", "--model.bias=true", "--model.tie_embeddings=true"},
-              {"--moe.aux_layers=joint", "--moe.aux_scope=global_batch", "--train.recompute=true"}}) {
+              {"--moe.aux_layers=joint", "--moe.aux_scope=global_batch", "--train.recompute=block"}}) {
           const Layout layout{n, tp, ep, etp, node};
           if (!layout.divides() || (node > 1 && layout.expert_topology().nodes == 1)) continue;
           const std::string where = layout.str() + (settings.empty() ? "" : " " + settings[0]);

@@ -69,46 +69,48 @@ min_lr = 1e-3
 warmup = 4
 )";
 
+using enum Recompute;
+
 struct Layouts {
   const char* model;
   int ranks, tp, ep, etp, micro_batch;
-  bool recompute = false;
+  Recompute recompute = none;
   int node = 1;
 };
 const Layouts layout_cases[] = {
     {eight, 1, 1, 1, 1, 2},
-    {eight, 1, 1, 1, 1, 8, true},
+    {eight, 1, 1, 1, 1, 8, block},
     {six, 1, 1, 1, 1, 4},
     {eight, 2, 1, 1, 1, 1},
     {eight, 2, 1, 2, 1, 2},
     {eight, 2, 2, 1, 1, 1},
-    {eight, 2, 2, 2, 1, 4},
+    {eight, 2, 2, 2, 1, 4, norms},
     {eight, 2, 1, 1, 2, 1},
     {six, 2, 2, 1, 2, 6},
     {six, 3, 1, 3, 1, 2},
     {six, 3, 3, 1, 1, 4},
-    {six, 3, 3, 3, 1, 2},
+    {six, 3, 3, 3, 1, 2, attention},
     {six, 3, 1, 1, 3, 4},
     {eight, 4, 1, 4, 1, 1},
     {eight, 4, 1, 2, 1, 2},
-    {eight, 4, 2, 2, 1, 1},
+    {eight, 4, 2, 2, 1, 1, experts},
     {eight, 4, 4, 4, 1, 2},
-    {eight, 4, 4, 2, 2, 1},
-    {eight, 4, 2, 1, 4, 1, true},
+    {eight, 4, 4, 2, 2, 1, norms},
+    {eight, 4, 2, 1, 4, 1, block},
     {six, 6, 1, 6, 1, 2},
     {six, 6, 2, 3, 1, 2},
-    {six, 6, 3, 2, 3, 2},
+    {six, 6, 3, 2, 3, 2, attention},
     {six, 6, 6, 3, 2, 4},
     {eight, 8, 1, 8, 1, 1},
     {eight, 8, 2, 8, 1, 1},
-    {eight, 8, 4, 2, 4, 2},
+    {eight, 8, 4, 2, 4, 2, experts},
     // Hierarchical dispatch between nodes of two, three and four ranks, also with experts that are
     // split within a node.
-    {eight, 4, 1, 4, 1, 1, false, 2},
-    {eight, 4, 2, 2, 2, 1, true, 2},
-    {six, 6, 1, 6, 1, 2, false, 3},
-    {eight, 8, 1, 8, 1, 1, false, 2},
-    {eight, 8, 2, 4, 2, 2, true, 4},
+    {eight, 4, 1, 4, 1, 1, none, 2},
+    {eight, 4, 2, 2, 2, 1, experts, 2},
+    {six, 6, 1, 6, 1, 2, none, 3},
+    {eight, 8, 1, 8, 1, 1, none, 2},
+    {eight, 8, 2, 4, 2, 2, block, 4},
 };
 
 // Copies on the host of the results of one router.
@@ -292,6 +294,12 @@ const Case cases[] = {
     {"latent_without_one_of_queries",
      {"--model.kv_heads=0", "--model.kv_lora_rank=9", "--model.qk_rope_head_dim=6", "--model.head_dim=4",
       "--model.attention_sinks=true", "--model.window=8", "--model.parallel_block=true"}},
+    {"mtp",
+     {"--model.mtp_depth=2", "--moe.shared_experts=1", "--model.tie_embeddings=true", "--train.z_loss=0.01",
+      "--train.steps=8"}},
+    {"mtp_latent",
+     {"--model.mtp_depth=1", "--model.kv_heads=0", "--model.kv_lora_rank=9", "--model.q_lora_rank=8",
+      "--model.qk_rope_head_dim=4", "--moe.aux_scope=global_batch", "--moe.aux_layers=joint", "--train.steps=8"}},
     {"pattern",
      {"--model.pattern=local*2,global", "--attention.local.window=6", "--attention.local.rope_theta=100",
       "--attention.global.position=none"}},
@@ -351,12 +359,12 @@ TEST_P(LayoutCase, RoutingDropsAndLossesEqualOneRank) {
                                      {"parallel.ep", l.ep},
                                      {"parallel.etp", l.etp},
                                      {"parallel.ranks_per_node", l.node},
-                                     {"train.micro_batch", l.micro_batch},
-                                     {"train.recompute", int{l.recompute}}})
+                                     {"train.micro_batch", l.micro_batch}})
       settings.push_back(fmt::format("--{}={}", key, value));
     settings.push_back("--run.dtype=" + tested_device.dtype);
     const Bounds bound = bounds();
     Config config = parse_config(l.model, "test", settings);
+    config.train.recompute = l.recompute;
     if (GetParam().placed) config.moe.physical_to_logical = shifted_orders(config);
     const History many = train(world(), dataset, config);
     bool tied = false;
@@ -381,6 +389,10 @@ TEST_P(LayoutCase, RoutingDropsAndLossesEqualOneRank) {
       ASSERT_EQ(one.steps[i].routed, many.steps[i].routed) << where;
       ASSERT_EQ(one.steps[i].dropped, many.steps[i].dropped) << where;
       ASSERT_NEAR(a.loss, b.loss, bound.loss * a.loss) << where;
+      ASSERT_EQ(a.mtp_loss.has_value(), config.model.mtp_depth > 0);
+      if (a.mtp_loss) {
+        ASSERT_NEAR(*a.mtp_loss, *b.mtp_loss, bound.loss * *a.mtp_loss) << where;
+      }
       ASSERT_NEAR(a.aux_loss, b.aux_loss, bound.loss * a.aux_loss) << where;
       ASSERT_NEAR(a.z_loss, b.z_loss, bound.loss * a.z_loss) << where;
       ASSERT_NEAR(a.grad_norm, b.grad_norm, bound.norm * a.grad_norm) << where;
@@ -416,7 +428,7 @@ TEST_P(LayoutCase, GradientsEqualOneRank) {
     config.train.micro_batch = at_once_alone(config, l);
     if (config.train.micro_batch == 0) continue;
     const History one = train(*self, dataset, config);
-    Engine fresh(config, dataset.vocab(), make_cpu(), make_mesh(*self, {}), false);
+    Engine fresh(config, dataset.vocab(), make_cpu(), make_mesh(*self, {}), true);
     fresh.store().initialize(config.train.seed);
     config.parallel = {l.tp, l.ep, l.etp, l.node};
     config.train.micro_batch = l.micro_batch;
@@ -453,17 +465,29 @@ INSTANTIATE_TEST_SUITE_P(Drops, LayoutCase, testing::ValuesIn(cases), [](const a
 TEST(Layout, TrainsBitwiseEqualOnTheSameLayout) {
   const TempFolder folder;
   const Dataset dataset = make_dataset(folder);
-  const std::string n = std::to_string(world().size() % 3 ? world().size() : 3);
-  const Config config = parse_config(world().size() % 3 ? eight : six, "test", {"--parallel.ep=" + n});
-  // Recomputed activations are equal to the saved ones.
-  Config again = config;
-  again.train.recompute = true;
-  const History a = train(world(), dataset, config), b = train(world(), dataset, again);
-  for (std::size_t i = 0; i < a.steps.size(); ++i) {
-    ASSERT_EQ(a.steps[i].metrics.loss, b.steps[i].metrics.loss);
-    ASSERT_EQ(a.steps[i].metrics.grad_norm, b.steps[i].metrics.grad_norm);
-  }
-  ASSERT_EQ(a.weights, b.weights);
+  const int n = world().size() % 3 ? world().size() : 3;
+  for (const char* dtype : {"f32", "bf16"})
+    for (const std::string axis : {"ep", "tp", "etp"}) {
+      if (axis == "tp" && n > 4) continue;  // more than the heads
+      std::vector<std::string> settings = {fmt::format("--parallel.{}={}", axis, n), "--train.steps=6",
+                                           std::string("--run.dtype=") + dtype, "--moe.shared_experts=1"};
+      if (axis == "etp")
+        settings.insert(settings.end(), {"--model.kv_lora_rank=8", "--model.q_lora_rank=6",
+                                         "--model.qk_rope_head_dim=2", "--model.kv_heads=0"});
+      Config config = parse_config(world().size() % 3 ? eight : six, "test", settings);
+      const History a = train(world(), dataset, config);
+      // Recomputed activations are equal to the saved ones.
+      for (const Recompute mode : {none, norms, experts, attention, block}) {
+        config.train.recompute = mode;
+        const History b = train(world(), dataset, config);
+        const std::string where = fmt::format("{} {} {}", dtype, axis, value_of(config, "train.recompute"));
+        for (std::size_t i = 0; i < a.steps.size(); ++i) {
+          ASSERT_EQ(a.steps[i].metrics.loss, b.steps[i].metrics.loss) << where;
+          ASSERT_EQ(a.steps[i].metrics.grad_norm, b.steps[i].metrics.grad_norm) << where;
+        }
+        ASSERT_EQ(a.weights, b.weights) << where;
+      }
+    }
 }
 
 // A selection bias sends every token to the first two experts. The experts of all ranks except the

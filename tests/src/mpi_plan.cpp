@@ -71,8 +71,10 @@ TEST(PlanLayouts, MemoryAndTrafficMatchThePlan) {
   int steps = 0;
   for (int tp : {1, 2, 4})
     for (int ep : {1, 2, 4})
-      for (const std::vector<std::string>& settings :
-           {std::vector<std::string>{}, {"--train.recompute=true", "--moe.aux_scope=global_batch"}}) {
+      for (const std::vector<std::string>& settings : {std::vector<std::string>{},
+                                                       {"--train.recompute=block", "--moe.aux_scope=global_batch"},
+                                                       {"--train.recompute=attention"},
+                                                       {"--train.recompute=experts"}}) {
         const Layout layout{n, tp, ep, 1};
         if (!layout.divides()) continue;
         // A step has one micro-batch, so that an expert receives all its tokens of the step at
@@ -150,7 +152,7 @@ TEST(PlanLayouts, MemoryAndTrafficMatchThePlan) {
           const double again =
               // Number of forward passes: each moves rows with physical experts and weights, k = 2
               // of each.
-              config.train.recompute ? 2 : 1;
+              config.train.recompute == Recompute::block ? 2 : 1;
           const double stayed = static_cast<double>(routed.tokens[mesh.expert_group->rank()]) *
                                 (again * (2 * 4 * 32 + 8 * 2) + 2 * 4 * 32 + 4 * 2);
           const double there = world().sum(measured[rows].bytes + stayed),

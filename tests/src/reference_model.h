@@ -25,7 +25,9 @@ struct Decision {
 struct ModelLoss {
   // Terms of the loss, with their factors.
   double cross_entropy = 0, aux = 0, router_z = 0, output_z = 0;
-  double total() const { return cross_entropy + aux + router_z + output_z; }
+  double mtp = 0;       // of multi-token prediction
+  double mtp_mean = 0;  // mean over tokens and modules, without the factor
+  double total() const { return cross_entropy + aux + router_z + output_z + mtp; }
 };
 
 class Model {
@@ -41,14 +43,13 @@ class Model {
   // frozen: follows the recorded decisions. Otherwise decides again, and records the decisions.
   ModelLoss loss(const Parameters& p, bool frozen) {
     const auto& m = c_.model;
-    const Index T = B_ * S_, D = m.d_model;
     ModelLoss out;
     double tokens = 0;
     for (double t : targets_) tokens += t >= 0;
-    Numbers x = embedded(p);
+    Numbers x = embedded(p, ids_);
     std::size_t moe = 0;
     Together together{Numbers(c_.moe.experts), Numbers(c_.moe.experts), 0};
-    for (Index layer = 0; layer < m.layers; ++layer) {
+    const auto run_block = [&](Index layer) {
       const std::string prefix = "layers." + std::to_string(layer) + ".";
       const auto attention = [&](const Numbers& h) { return attend(p, c_.model_of(layer), prefix + "attention.", h); };
       const auto feed = [&](const Numbers& h) {
@@ -71,22 +72,42 @@ class Model {
         x = plus(x, branch(p, prefix + "attention_norm", prefix + "attention_out_norm", x, attention));
         x = plus(x, branch(p, prefix + "ffn_norm", prefix + "ffn_out_norm", x, feed));
       }
+    };
+    for (Index layer = 0; layer < m.layers; ++layer) run_block(layer);
+    const bool has_norm = m.norm_position != NormPosition::post;
+    if (has_norm) x = normed(p, "final_norm", x);
+    const Loss main = output_loss(p, x, targets_);
+    for (std::size_t t = 0; t < targets_.size(); ++t) {
+      out.cross_entropy += main.loss[t] / tokens;
+      if (targets_[t] >= 0) out.output_z += c_.train.z_loss * main.lse[t] * main.lse[t] / tokens;
+    }
+    // DeepSeek-V3, equations 21 to 25, with the mean over all tokens that have a target.
+    for (Index k = 1; k <= m.mtp_depth; ++k) {
+      const Index block = m.layers + k - 1, T = B_ * S_;
+      const std::string prefix = "layers." + std::to_string(block) + ".mtp.";
+      Numbers ids(ids_), targets(targets_);
+      for (Index t = 0; t < T; ++t) {
+        const bool inside = t % S_ + k < S_;
+        ids[t] = inside ? ids_[t + k] : targets_[t / S_ * S_ + S_ - 1];
+        targets[t] = inside ? targets_[t + k] : -1;
+      }
+      x = plus(linear(p, prefix + "hidden_projection", T, m.d_model, normed(p, prefix + "hidden_norm", x)),
+               linear(p, prefix + "embedding_projection", T, m.d_model,
+                      normed(p, prefix + "embedding_norm", embedded(p, ids))));
+      run_block(block);
+      if (has_norm) x = normed(p, prefix + "head_norm", x);
+      const Loss loss = output_loss(p, x, targets);
+      const double factor = c_.train.mtp_loss_weight / static_cast<double>(m.mtp_depth);
+      for (Index t = 0; t < T; ++t) {
+        out.mtp += factor * loss.loss[t] / tokens;
+        out.mtp_mean += loss.loss[t] / tokens / static_cast<double>(m.mtp_depth);
+        if (targets[t] >= 0) out.output_z += factor * c_.train.z_loss * loss.lse[t] * loss.lse[t] / tokens;
+      }
     }
     for (Index i = 0; i < c_.moe.experts; ++i)
       if (together.tokens > 0)
         out.aux += c_.moe.aux_loss * static_cast<double>(c_.moe.experts) / static_cast<double>(c_.moe.top_k) *
                    (together.counts[i] / together.tokens) * (together.probability[i] / together.tokens);
-    if (m.norm_position != NormPosition::post) x = normed(p, "final_norm", x);
-    const Numbers& w = p.at(m.tie_embeddings ? "embedding.weight" : "output.weight");
-    Numbers logits = gemm({.b = true}, T, V_, D, x, w);
-    if (m.output_bias) logits = bias_forward(T, V_, p.at("output.bias"), logits);
-    for (double& z : logits) z *= m.logit_scale / m.width_ratio();
-    const CrossEntropyDesc desc{0, static_cast<float>(m.output_softcap)};
-    const Loss ce = cross_entropy_loss(1, cross_entropy_partial(desc, V_, logits, targets_), targets_);
-    for (Index t = 0; t < T; ++t) {
-      out.cross_entropy += ce.loss[t] / tokens;
-      if (targets_[t] >= 0) out.output_z += c_.train.z_loss * ce.lse[t] * ce.lse[t] / tokens;
-    }
     return out;
   }
 
@@ -99,6 +120,17 @@ class Model {
     Numbers counts, probability;
     double tokens;
   };
+
+  Loss output_loss(const Parameters& p, const Numbers& x, const Numbers& targets) const {
+    const auto& m = c_.model;
+    const Index T = B_ * S_;
+    Numbers logits =
+        gemm({.b = true}, T, V_, m.d_model, x, p.at(m.tie_embeddings ? "embedding.weight" : "output.weight"));
+    if (m.output_bias) logits = bias_forward(T, V_, p.at("output.bias"), logits);
+    for (double& z : logits) z *= m.logit_scale / m.width_ratio();
+    const CrossEntropyDesc desc{0, static_cast<float>(m.output_softcap)};
+    return cross_entropy_loss(1, cross_entropy_partial(desc, V_, logits, targets), targets);
+  }
 
   static Numbers plus(Numbers a, const Numbers& b) {
     for (std::size_t i = 0; i < a.size(); ++i) a[i] += b[i];
@@ -137,10 +169,10 @@ class Model {
     return position == NormPosition::pre ? y : normed(p, out_norm, y);
   }
 
-  Numbers embedded(const Parameters& p) const {
+  Numbers embedded(const Parameters& p, const Numbers& ids) const {
     const auto& m = c_.model;
     const Index T = B_ * S_, D = m.d_model;
-    Numbers x = embedding(V_, D, 0, ids_, p.at("embedding.weight"));
+    Numbers x = embedding(V_, D, 0, ids, p.at("embedding.weight"));
     for (Index t = 0; t < T; ++t)
       for (Index i = 0; i < D; ++i) {
         double& of = x[t * D + i];

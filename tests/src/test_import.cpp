@@ -42,7 +42,7 @@ void import_model(const fs::path& folder, const fs::path& run, const FamilyModel
   state.vocab = model.vocab;
   state.layout = Layout{}.str();
   state.experts.experts = model.config.moe.experts;
-  for (Index layer = 0; layer < model.config.model.layers; ++layer)
+  for (Index layer = 0; layer < model.config.num_blocks(); ++layer)
     if (model.config.is_moe(layer)) state.experts.layer_ids.push_back(layer);
   state.experts.layers = std::ssize(state.experts.layer_ids);
   state.router_bias = selection_biases(values, values.params());
@@ -121,6 +121,97 @@ TEST_P(ImportedFamily, ExportIsBitwiseEqual) {
       }
     }
   }
+}
+
+// DeepSeek-V3 with multi-token prediction: names of the published files, losses and gradients
+// (tests/golden/mtp.py).
+TEST(MultiTokenPrediction, EqualsPyTorch) {
+  const Json golden = Json::parse(read_file(std::string(GOLDEN) + "/mtp.json"));
+  const TempFolder temp;
+  write_model(temp.path() / "model", golden);
+  const FamilyModel model = open_family_model(
+      temp.path() / "model", {"--moe.aux_loss=0", "--moe.z_loss=0",
+                              fmt::format("--train.mtp_loss_weight={}", golden["weight"].get<double>())});
+  ASSERT_EQ(model.config.model.mtp_depth, 2);
+  FamilyValues values(temp.path() / "model", model);
+  const auto self = make_comm_self();
+  Engine engine(model.config, model.vocab, make_cpu(), make_mesh(*self, Layout{}), true);
+  engine.store().fill(values);
+  engine.set_router_bias(selection_biases(values, values.params()));
+  std::vector<std::int32_t> ids, targets;
+  for (const auto& [key, list] : {std::pair{"ids", &ids}, {"targets", &targets}})
+    for (const Json& row : golden[key].elements())
+      for (const Json& id : row.elements()) list->push_back(static_cast<std::int32_t>(id.get<std::int64_t>()));
+  const Index T = std::ssize(ids), B = std::ssize(golden["ids"].elements());
+  engine.forward_backward({B, T / B, ids, targets, T, B, 1});
+  const Statistics found = engine.take_statistics();
+  const double tokens = static_cast<double>(T), loss = golden["loss"].get<double>();
+  EXPECT_NEAR(found.loss_sum / tokens, loss, 1e-5 * loss);
+  ASSERT_EQ(found.mtp.size(), 2u);
+  for (std::size_t k = 0; k < 2; ++k) {
+    const double module = golden["mtp_losses"][k].get<double>();
+    EXPECT_NEAR(found.mtp[k].loss_sum / tokens, module, 1e-5 * module) << k;
+  }
+  for (const FileTensor& tensor : values.tensors()) {
+    if (tensor.is_copy || !golden["gradients"].contains(tensor.name)) continue;
+    const auto want = golden["gradients"][tensor.name].get<std::vector<double>>();
+    std::vector<float> gradient(static_cast<std::size_t>(tensor.elements()));
+    for (const TensorMapping& mapping : tensor.mappings) {
+      const ParamSpec& spec = values.params()[*mapping.param];
+      const float* const grad = engine.store().get(spec.name).grad.f32();
+      Shape first;
+      for (int d = 0; d < spec.shape.size(); ++d) first.push_back(0);
+      for_mapped_ranges(mapping, {first, spec.shape}, [&](Index from, Index offset, Index stride, Index n) {
+        for (Index i = 0; i < n; ++i) gradient[static_cast<std::size_t>(offset + i * stride)] = grad[from + i];
+      });
+    }
+    double product = 0, squares = 0, length = 0;
+    for (std::size_t i = 0; i < gradient.size(); ++i) {
+      const double g = gradient[i], d = golden_value("direction " + tensor.name, static_cast<std::uint32_t>(i));
+      product += g * d;
+      squares += g * g;
+      length += d * d;
+    }
+    EXPECT_NEAR(product, want[0], 3e-5 * want[1] * std::sqrt(length) + 1e-7) << tensor.name;
+    EXPECT_NEAR(std::sqrt(squares), want[1], 3e-5 * want[1]) << tensor.name;
+  }
+}
+
+// An export has the imported files again. Of a trained model it has copies of embedding and output,
+// as published files do, and imports ignore them.
+TEST(MultiTokenPrediction, IsImportedAndExported) {
+  const Json golden = Json::parse(read_file(std::string(GOLDEN) + "/mtp.json"));
+  const TempFolder temp;
+  const fs::path source = temp.path() / "model", run = temp.path() / "run";
+  write_model(source, golden);
+  const auto self = make_comm_self();
+  const auto through = [&](const fs::path& from, const fs::path& to, bool forget) {
+    const FamilyModel model = open_family_model(from, {});
+    FamilyValues values(from, model);
+    import_model(from, run, model, values);
+    if (forget) fs::remove_all(run / "huggingface");
+    const fs::path step = resolve_checkpoint(run, nullptr);
+    export_checkpoint(*self, step, read_state(step), model.config, to, {}, [](Index, Index) {});
+    fs::remove_all(run);
+    return model.config.model.mtp_depth;
+  };
+  EXPECT_EQ(through(source, temp.path() / "back", false), 2);
+  EXPECT_TRUE(read_file(source / "model.safetensors") == read_file(temp.path() / "back" / "model.safetensors"));
+  EXPECT_EQ(through(source, temp.path() / "trained", true), 2);
+  const StoredTensors written(temp.path() / "trained");
+  EXPECT_EQ(written.size(), golden["tensors"].members().size() + 4);
+  for (const std::string layer : {"2", "3"})
+    for (const auto& [copy, original] : {std::pair{"embed_tokens.weight", "model.embed_tokens.weight"},
+                                         {"shared_head.head.weight", "lm_head.weight"}}) {
+      const StoredTensor* const a = written.find("model.layers." + layer + "." + copy);
+      const StoredTensor* const b = written.find(original);
+      ASSERT_TRUE(a && b) << copy;
+      EXPECT_EQ(std::memcmp(a->data, b->data, static_cast<std::size_t>(b->bytes)), 0);
+    }
+  EXPECT_EQ(Json::parse(read_file(temp.path() / "trained" / "config.json"))["num_nextn_predict_layers"], Json(2));
+  EXPECT_EQ(through(temp.path() / "trained", temp.path() / "again", false), 2);
+  EXPECT_TRUE(read_file(temp.path() / "trained" / "model.safetensors") ==
+              read_file(temp.path() / "again" / "model.safetensors"));
 }
 
 const Json& golden_case(const char* name) {

@@ -94,6 +94,14 @@ TEST_P(WholeModel, LossAndGradientsMatchReference) {
     EXPECT_GT(dropped_total, 0) << "the case must drop";
   }
   EXPECT_NEAR(aux, expected.aux, 1e-5 * (1e-9 + expected.aux));
+  double mtp = 0;
+  for (const Statistics::Mtp& module : found.mtp) {
+    mtp += module.loss_sum / static_cast<double>((T - 1) * config.model.mtp_depth);
+    z += config.train.z_loss * config.train.mtp_loss_weight * module.lse_square_sum /
+         static_cast<double>((T - 1) * config.model.mtp_depth);
+  }
+  EXPECT_EQ(std::ssize(found.mtp), config.model.mtp_depth);
+  EXPECT_NEAR(mtp, expected.mtp_mean, 2e-6 * expected.mtp_mean);
   EXPECT_NEAR(z, expected.router_z + expected.output_z, 1e-5 * (1e-9 + expected.router_z + expected.output_z));
 
   // For each parameter: the derivative along a random direction, and those of its first and last
@@ -143,10 +151,27 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"rank_scopes", {"--moe.capacity_scope=rank", "--moe.aux_scope=micro_batch"}},
         Case{"global_aux", {"--moe.aux_scope=global_batch", "--moe.capacity_factor=0"}},
         Case{"balance_of_all_layers", {"--moe.aux_layers=joint", "--moe.aux_scope=global_batch", "--model.layers=3"}},
-        Case{
-            "balance_of_all_sigmoid_layers_computed_again",
-            {"--moe.aux_layers=joint", "--moe.aux_scope=micro_batch", "--model.layers=4", "--moe.first_dense=1",
-             "--moe.score=sigmoid", "--moe.aux_probability=score", "--train.recompute=true", "--moe.shared_experts=1"}},
+        Case{"balance_of_all_sigmoid_layers_computed_again",
+             {"--moe.aux_layers=joint", "--moe.aux_scope=micro_batch", "--model.layers=4", "--moe.first_dense=1",
+              "--moe.score=sigmoid", "--moe.aux_probability=score", "--train.recompute=block",
+              "--moe.shared_experts=1"}},
+        Case{"mtp", {"--model.mtp_depth=1"}},
+        Case{"mtp_two_modules_tied",
+             {"--model.mtp_depth=2", "--model.tie_embeddings=true", "--train.mtp_loss_weight=0.8", "--train.z_loss=0.1",
+              "--model.scale_embedding=true"}},
+        Case{"mtp_deepseek_computed_again",
+             {"--model.mtp_depth=2", "--model.kv_heads=0", "--model.kv_lora_rank=6", "--model.q_lora_rank=5",
+              "--model.qk_rope_head_dim=2", "--moe.first_dense=1", "--moe.score=sigmoid", "--moe.shared_experts=1",
+              "--train.recompute=block"}},
+        Case{"mtp_dense_layernorm_post",
+             {"--model.mtp_depth=1", "--moe.experts=0", "--model.norm=layernorm", "--model.norm_position=post",
+              "--model.bias=mlp", "--model.norm_bias=true", "--model.position=learned", "--model.embedding_norm=true",
+              "--train.recompute=experts"}},
+        Case{"mtp_joint_balance",
+             {"--model.mtp_depth=3", "--moe.aux_layers=joint", "--moe.aux_scope=global_batch",
+              "--train.recompute=attention"}},
+        Case{"mtp_every_second_layer",
+             {"--model.mtp_depth=2", "--model.layers=3", "--moe.every=2", "--train.recompute=norms"}},
         Case{"switch_top1", {"--moe.top_k=1", "--moe.renormalize=false"}},
         Case{"sigmoid_shared_groups",
              {"--moe.experts=6", "--moe.score=sigmoid", "--moe.scale=2.5", "--moe.shared_experts=2", "--moe.groups=3",
@@ -166,9 +191,9 @@ INSTANTIATE_TEST_SUITE_P(
               "--moe.jitter=0.2", "--moe.router_bias=true"}},
         Case{"jitter", {"--moe.jitter=0.4", "--moe.top_k=1", "--moe.renormalize=false", "--train.seed=5"}},
         Case{"jitter_and_noise_computed_again",
-             {"--moe.jitter=0.2", "--moe.choice=noisy", "--moe.noise=0.7", "--train.recompute=true"}},
+             {"--moe.jitter=0.2", "--moe.choice=noisy", "--moe.noise=0.7", "--train.recompute=block"}},
         Case{"balanced", {"--moe.choice=balanced", "--moe.score=sigmoid"}},
-        Case{"sampled_and_computed_again", {"--moe.choice=sampled", "--train.recompute=true"}},
+        Case{"sampled_and_computed_again", {"--moe.choice=sampled", "--train.recompute=block"}},
         Case{"expert_biases_relu", {"--moe.bias=true", "--moe.router_bias=true", "--model.ffn=relu"}},
         Case{"glam", {"--moe.ffn=gelu", "--model.ffn=geglu", "--moe.every=2", "--moe.shared_experts=1"}},
         Case{"swish_beta", {"--model.ffn=silu", "--model.swish_beta=1.5", "--moe.every=2"}},
@@ -458,7 +483,8 @@ TEST(Memory, PlanEqualsAllocation) {
 // The plan counts saved activations once for each micro-batch in flight.
 TEST(Memory, CountsTheMicroBatchesInFlight) {
   const auto cpu = make_cpu();
-  for (const char* recompute : {"--train.recompute=false", "--train.recompute=true"}) {
+  for (const char* recompute : {"--train.recompute=none", "--train.recompute=norms", "--train.recompute=experts",
+                                "--train.recompute=attention", "--train.recompute=block"}) {
     const Config config = parse_config(base, "test", {"--train.micro_batch=3", recompute});
     const Index V = 300;
     const MemoryPlan one = plan_memory(config, V, Layout{}, 0, *cpu);

@@ -172,7 +172,7 @@ TEST_P(PipelinedPasses, StagesGiveTheSameGradients) {
 INSTANTIATE_TEST_SUITE_P(
     Models, PipelinedPasses,
     testing::Values(std::vector<std::string>{},
-                    std::vector<std::string>{"--train.recompute=true", "--train.z_loss=0.1"},
+                    std::vector<std::string>{"--train.recompute=block", "--train.z_loss=0.1"},
                     std::vector<std::string>{"--moe.experts=0", "--model.tie_embeddings=false"},
                     std::vector<std::string>{"--model.pattern=local,global", "--attention.local.rope_theta=50",
                                              "--attention.global.position=none"},

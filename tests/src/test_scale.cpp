@@ -87,7 +87,8 @@ TEST(Scale, WritesOriginsInJson) {
   const Json& config = json["configuration"];
   EXPECT_TRUE(config["model"]["layers"].is_integer());
   EXPECT_EQ(config["train"]["lr"], Json(0.25));
-  EXPECT_EQ(config["train"]["recompute"], Json(false));
+  EXPECT_EQ(config["train"]["recompute"], Json("none"));
+  EXPECT_EQ(config["model"]["tie_embeddings"], Json(false));
   EXPECT_EQ(config["data"]["path"], Json("7"));
   EXPECT_TRUE(json["machine"].is_null());
   // All rows have the same fields; null if a value is unknown.

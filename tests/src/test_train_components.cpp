@@ -54,9 +54,9 @@ TEST(Memory, AdviceNamesTheKeysToSet) {
     return MESSAGE_OF(Failure, with_advice(advice, [&] { return device->allocate(Index{1} << 60); }));
   };
   EXPECT_EQ(fails({"--moe.experts=4", "--moe.capacity_factor=0"}),
-            "no memory for 1152921504606846976 bytes: lower train.micro_batch, or set train.recompute = true, or set "
+            "no memory for 1152921504606846976 bytes: lower train.micro_batch, or set train.recompute = block, or set "
             "moe.capacity_factor, as some experts may get many more tokens than others, or use more ranks");
-  EXPECT_EQ(fails({"--train.micro_batch=1", "--train.recompute=true"}),
+  EXPECT_EQ(fails({"--train.micro_batch=1", "--train.recompute=block"}),
             "no memory for 1152921504606846976 bytes: use more ranks");
   EXPECT_EQ(MESSAGE_OF(Failure, with_advice("none", [] { fail("a full disk"); })), "a full disk");
 }

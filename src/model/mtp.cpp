@@ -1,0 +1,72 @@
+#include "src/model/mtp.h"
+
+#include "kernels/ops/elementwise.h"
+
+namespace sy {
+namespace {
+
+Linear projection(const SublayerContext& context, const std::string& name) {
+  return {context.store, context.store.get(name + ".weight"), context.d_model};
+}
+
+}  // namespace
+
+MtpModule::MtpModule(const Config& config, const BlockSpec& block, Index layer, const SublayerContext& context)
+    : hidden_norm_(norm_spec(config).desc(), context.store, mtp_prefix(layer) + "hidden_norm"),
+      embedding_norm_(norm_spec(config).desc(), context.store, mtp_prefix(layer) + "embedding_norm"),
+      head_norm_(final_norm_spec(config).desc(), context.store, mtp_prefix(layer) + "head_norm"),
+      hidden_projection_(projection(context, mtp_prefix(layer) + "hidden_projection")),
+      embedding_projection_(projection(context, mtp_prefix(layer) + "embedding_projection")),
+      block_(block, layer, context) {}
+
+View MtpModule::forward(const LayerContext& layer, const Embedding& embedding, ConstView hidden, Saved& s) const {
+  const ExecutionContext& context = layer.context;
+  s.hidden = hidden;
+  s.embedded = embedding.forward(layer, s.embedding);
+  s.hidden_moments = layer.saved.f32({hidden.dim(0), 2});
+  s.embedding_moments = layer.saved.f32({hidden.dim(0), 2});
+  const View x = layer.save(hidden.shape()), y = layer.save(hidden.shape());
+  {
+    const Arena::Scope scope(context.scratch);
+    const View normed = context.temp(hidden.shape());  // cheaper to recompute than to save
+    hidden_norm_.forward(context, hidden, normed, s.hidden_moments);
+    hidden_projection_.forward(context, normed, x);
+    embedding_norm_.forward(context, s.embedded, normed, s.embedding_moments);
+    embedding_projection_.forward(context, normed, x, true);
+  }
+  block_.forward(layer, x, y, s.block);
+  s.output = layer.save(hidden.shape());
+  s.moments = layer.saved.f32({hidden.dim(0), 2});
+  head_norm_.forward(context, y, s.output, s.moments);
+  return s.output;
+}
+
+void MtpModule::backward(const LayerContext& layer, const Embedding& embedding, Head& head, Saved& s, View d,
+                         View sums) {
+  const ExecutionContext& context = layer.context;
+  const Arena::Scope scope(context.scratch);
+  const View normed = context.temp(d.shape()), dnormed = context.temp(d.shape());
+  head.loss(context, layer.batch, s.output, dnormed, sums);
+  run(context.device, ops::Add{.x = d, .y = dnormed});
+  run(context.device, ops::Fill{.x = d, .value = 0});
+  head_norm_.backward(context, dnormed, s.block.y, s.moments, d);
+  block_.backward(layer, d, s.block);
+
+  // The head comes before the embedding: if both share a weight, the head's first product
+  // overwrites the gradient.
+  const View dembedded = context.temp(d.shape());
+  embedding_norm_.forward(context, s.embedded, normed, s.embedding_moments);
+  embedding_projection_.backward_weight(context, d, normed);
+  embedding_projection_.backward_input(context, d, dnormed);
+  run(context.device, ops::Fill{.x = dembedded, .value = 0});
+  embedding_norm_.backward(context, dnormed, s.embedded, s.embedding_moments, dembedded);
+  embedding.backward(context, layer.stream, s.embedding, dembedded);
+
+  hidden_norm_.forward(context, s.hidden, normed, s.hidden_moments);
+  hidden_projection_.backward_weight(context, d, normed);
+  hidden_projection_.backward_input(context, d, dnormed);
+  run(context.device, ops::Fill{.x = d, .value = 0});
+  hidden_norm_.backward(context, dnormed, s.hidden, s.hidden_moments, d);
+}
+
+}  // namespace sy
