@@ -167,7 +167,7 @@ struct Config {
   } run;
 
   struct Log {
-    bool csv = false, tensorboard = false, prometheus = false;
+    bool csv = false, tensorboard = false, prometheus = false, energy = false;
     Index trace_first = 0, trace_steps = 1;
   } log;
 

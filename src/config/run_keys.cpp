@@ -150,6 +150,10 @@ std::span<const Key> run_keys() {
       row<&Log::prometheus>(
           "log.prometheus", {}, ignore,
           "true: RUN/metrics.prom has the latest of these numbers, as node_exporter's textfile collector reads them"),
+      row<&Log::energy>(
+          "log.energy", {}, ignore,
+          "true: the numbers have the joules of each step, of processors and memory (RAPL) and of GPUs (NVML). What "
+          "cannot be read is null"),
       row<&Log::trace_first>(
           "log.trace_first", {0, no_upper_bound}, ignore,
           "from this step on, each rank records when it did what, and writes RUN/trace/rank-NNNN.json, which "

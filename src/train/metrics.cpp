@@ -163,6 +163,10 @@ void MetricsFile::write(const StepMetrics& m, const ExpertCounts* experts, const
                {"tokens_per_second", m.tokens_per_second},
                {"tflops_per_second_per_rank", m.tflops_per_second_per_rank}};
   if (m.mfu) line["mfu"] = *m.mfu;
+  if (m.energy) {
+    line["cpu_joules"] = m.energy->cpu_joules;
+    line["gpu_joules"] = m.energy->gpu_joules;
+  }
   line["time"] = utc_text(now);
   line["routed"] = m.routed;
   line["dropped"] = m.dropped;

@@ -210,6 +210,7 @@ std::vector<Scalar> all_columns(const MetricsSinks& options) {
                            "tokens_per_second", "tflops_per_second_per_rank"})
     line[name] = 0;
   if (options.mfu) line["mfu"] = 0;
+  if (options.enabled.energy) line["cpu_joules"] = line["gpu_joules"] = 0;
   for (const char* name : {"routed", "dropped"}) line[name] = 0;
   const std::vector<Json> layers(options.layers.size(), Json::array({Json(1)}));
   if (!layers.empty()) line["experts"] = {{"routed", layers}, {"dropped", layers}};
