@@ -15,7 +15,7 @@
 namespace sy {
 namespace {
 
-constexpr const char* text = R"(
+constexpr const char* config_text = R"(
 [model]
 layers = 2
 d_model = 8
@@ -70,7 +70,7 @@ struct OneRank {
 // of step n + 1. The bias of an expert rises by bias_update_rate if it got less than its share of
 // the layer's assignments. It falls if the expert got more.
 TEST(Trainer, StepsEqualAHandWrittenLoop) {
-  const Config config = parse_config(text, "test");
+  const Config config = parse_config(config_text, "test");
   const TempFolder folder;
   const Dataset dataset = make_dataset(folder, 301, 0);
   const SampleStream samples(dataset, 5, config.train.seed);
@@ -120,7 +120,7 @@ TEST(Trainer, StepsEqualAHandWrittenLoop) {
 // Every token except the first is predicted once, from the tokens before it in its window. The last
 // window may have any length.
 TEST(Evaluation, CountsEveryTokenOnce) {
-  const Config config = parse_config(text, "test", {"--train.seed=4"});
+  const Config config = parse_config(config_text, "test", {"--train.seed=4"});
   OneRank rank(config);
   for (const Index size : {0, 1, 2, 5, 6, 7, 15, 16, 17, 19, 21}) {
     const TempFolder folder;
@@ -151,7 +151,7 @@ TEST(Evaluation, CountsEveryTokenOnce) {
 // the window's tokens before it, as the logits of these tokens alone do. Adjacent windows are
 // bitwise those with a stride of their length.
 TEST(Evaluation, SupportsOverlappingWindows) {
-  OneRank rank(parse_config(text, "test", {"--train.seed=4"}));
+  OneRank rank(parse_config(config_text, "test", {"--train.seed=4"}));
   const auto surprise = [&](std::span<const std::int32_t> before, std::int32_t token) {
     const std::vector<float> all = sequence_logits(rank.engine, before, [](Index, Index) {});
     const auto last = std::span(all).last(vocab);
@@ -194,7 +194,7 @@ TEST(Evaluation, DropsOnlyIfRequested) {
   const Dataset dataset = make_dataset(folder, 11, 51);
   double nats[2][2];
   for (const bool tight : {false, true}) {
-    OneRank rank(parse_config(text, "test", {std::string("--moe.capacity_factor=") + (tight ? "0.5" : "0")}));
+    OneRank rank(parse_config(config_text, "test", {std::string("--moe.capacity_factor=") + (tight ? "0.5" : "0")}));
     for (const bool dropless : {false, true})
       nats[tight][dropless] = evaluate(rank.engine, dataset, {.dropless = dropless}, [](Index, Index) {})[0].nats;
   }
@@ -205,7 +205,7 @@ TEST(Evaluation, DropsOnlyIfRequested) {
 
 // The first, third and fifth of seven windows are evaluated.
 TEST(Evaluation, SpreadsSelectedWindowsEvenly) {
-  OneRank rank(parse_config(text, "test"));
+  OneRank rank(parse_config(config_text, "test"));
   const TempFolder folder;
   const Dataset dataset = make_dataset(folder, 11, 36);
   const EvalStream stream(dataset, 0, 5);
