@@ -83,8 +83,8 @@ struct LineChart {
   std::vector<Line> lines;
   std::string x_label, y_label;
   std::optional<double> y_low, y_high;
-  // Logarithmic axes. Values must be above 0. The x axis then has marks at the x of the lines. The y
-  // axis uses neither y_low, y_high nor `percent`.
+  // Logarithmic axes. Values must be above 0. The x axis then has marks at the x of the lines. The
+  // y axis uses neither y_low, y_high nor `percent`.
   bool log_x = false, log_y = false;
   bool percent = false;  // y is a fraction, shown as percentages
   // One per line. With many lines a colour bar of the depths replaces the legend.

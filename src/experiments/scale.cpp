@@ -66,8 +66,8 @@ std::optional<NamedPoint> point_of_folder(const std::string& name) {
   return point;
 }
 
-// Returns the global batches of a number of ranks. Strong and weak scaling have the same batch on the
-// fewest ranks.
+// Returns the global batches of a number of ranks. Strong and weak scaling have the same batch on
+// the fewest ranks.
 std::vector<Index> batches_of(const Config& config, const ScaleOptions& options, int ranks) {
   std::vector<Index> batches;
   if (options.strong) batches.push_back(config.train.global_batch);

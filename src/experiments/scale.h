@@ -60,7 +60,8 @@ struct ScalePoint {
   std::vector<std::string> warnings{};  // warnings of its runs, without duplicates
   // If false, an earlier call measured it, with the same settings and environment.
   bool requested = true;
-  bool reused = false;                                     // all of its runs were complete before this call
+  // All of its runs were complete before this call.
+  bool reused = false;
   Index tokens = 0;                                        // per step
   double predicted = not_known;                            // seconds/step; NaN without a machine
   double seconds() const { return median(step_seconds); }  // NaN if nothing was measured
@@ -90,7 +91,7 @@ struct ScaleResult {
   Json provenance = {};        // record of the call; may be null
   Json check = {};             // result of --check (scale_check.h); may be null
 
-  // Whether a point belongs to a kind of scaling. Those on the fewest ranks belong to both.
+  // Whether a point belongs to a kind of scaling. A point on the fewest ranks belongs to both.
   bool is_strong(const ScalePoint& point) const;
   bool is_weak(const ScalePoint& point) const;
   // Returns the number of ranks of a point or, if `by_nodes`, of its nodes.

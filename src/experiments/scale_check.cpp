@@ -10,8 +10,8 @@
 namespace sy {
 namespace {
 
-// Returns the configuration of a document (config_json). Throws InputError if its keys are not those
-// of this version.
+// Returns the configuration of a document (config_json). Throws InputError if this version does not
+// have its keys.
 Config config_of(const Json& document, const std::string& file) {
   std::string ini;
   for (const Json::Member& section : document.at("configuration").members()) {

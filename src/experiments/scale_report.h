@@ -28,7 +28,7 @@ struct ScaleFigure {
 // each number of ranks or nodes. Empty if nothing was measured.
 std::vector<ScaleFigure> scale_figures(const ScaleResult& result);
 // Returns the names and contents of the files of all figures: LaTeX with pgfplots, and SVG if `svg`
-// is true, which needs gnuplot. record: what each file contains of the provenance.
+// is true. SVG needs gnuplot. record: the provenance of each file.
 std::vector<std::pair<std::string, std::string>> scale_figure_files(const ScaleResult& result, const Json& record,
                                                                     bool svg);
 

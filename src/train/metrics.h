@@ -27,9 +27,11 @@ struct StepMetrics {
   double loss = 0;             // mean cross-entropy in nats over the global batch
   double aux_loss = 0, z_loss = 0, lr = 0, grad_norm = 0, step_seconds = 0, tokens_per_second = 0;
   double tflops_per_second_per_rank = 0;
-  std::optional<double> mfu;         // model FLOPs utilization; empty if the machine's peak is unknown
+  // Model FLOPs utilization; empty if the machine's peak is unknown.
+  std::optional<double> mfu;
   std::optional<StepEnergy> energy;  // empty without log.energy
-  Index routed = 0, dropped = 0;     // assignments over all MoE layers; routed counts before dropping
+  // Assignments over all MoE layers; routed counts before dropping.
+  Index routed = 0, dropped = 0;
 };
 
 // [layer][expert] sums since the last log line.
