@@ -202,6 +202,7 @@ const ScalePoint* ScaleResult::base() const {
   const ScalePoint* best = nullptr;
   for (const ScalePoint& p : points) {
     if (p.balanced || p.step_seconds.empty() || units(p) <= 0) continue;
+    if ((strong && !is_strong(p)) || (weak && !is_weak(p))) continue;
     if (!best || units(p) < units(*best) ||
         (units(p) == units(*best) && p.tokens_per_second() > best->tokens_per_second()))
       best = &p;

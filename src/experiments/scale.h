@@ -97,7 +97,7 @@ struct ScaleResult {
   // Returns the number of ranks of a point or, if `by_nodes`, of its nodes.
   double units(const ScalePoint& point) const { return by_nodes ? point.nodes : point.layout.ranks; }
   // Returns the reference point: the fastest one with unforced routing on the fewest ranks or
-  // nodes. nullptr if none was measured.
+  // nodes. It belongs to all measured kinds of scaling. nullptr if none was measured.
   const ScalePoint* base() const;
   // Ratio of tokens/s to base(); NaN if either is unknown.
   double speedup(const ScalePoint& point) const;

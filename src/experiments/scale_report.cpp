@@ -185,9 +185,10 @@ std::vector<std::pair<std::string, std::vector<double>>> breakdown_shares(const 
     if (!p.breakdown) continue;
     std::vector<double> shares;
     for (const double seconds : p.breakdown->seconds) shares.push_back(seconds / p.breakdown->total());
-    rows.emplace_back(
-        fmt::format("{}, {}{}", counted(p.layout.ranks, "rank"), p.layout.short_name(), p.balanced ? ", balanced" : ""),
-        shares);
+    rows.emplace_back(fmt::format("{}, {}{}{}", counted(p.layout.ranks, "rank"), p.layout.short_name(),
+                                  result.strong && result.weak ? fmt::format(", batch {}", p.global_batch) : "",
+                                  p.balanced ? ", balanced" : ""),
+                      shares);
   }
   return rows;
 }
@@ -205,8 +206,8 @@ std::string scale_text(const ScaleResult& result) {
     for (const auto& row : cells.rows) table.row(row);
     return table.str();
   };
-  std::string text = scale_heading(result) + "\n" + str(time_cells(result, notes)) +
-                     visible(notes.lines("warning "), "\n") + earlier_text(result) + "\n" + str(speed_cells(result));
+  std::string text = scale_heading(result) + "\n" + str(time_cells(result, notes));
+  text += visible(notes.lines("warning "), "\n") + earlier_text(result) + "\n" + str(speed_cells(result));
   for (const std::string& note : scale_notes(result)) text += note + "\n";
   const auto rows = breakdown_shares(result);
   std::vector<std::string> header = category_names();
@@ -248,6 +249,56 @@ std::string scale_csv(const ScaleResult& result) {
   return text;
 }
 
+namespace {
+
+Json text_or_null(const std::string& text) {
+  return text.empty() ? Json() : Json(text);
+}
+
+Json peak_json(const ScaleResult& result) {
+  const double flops = result.peak ? result.peak->peak(result.config.dtype()) : 0;
+  if (flops <= 0) return {};
+  return {{"machine", result.peak->name}, {"flops", flops}, {"of", result.peak->shared ? "node" : "rank"}};
+}
+
+Json point_json(const ScaleResult& result, const ScalePoint& p) {
+  Json seconds, folders = Json::array();
+  for (int i = 0; i < num_time_categories && p.breakdown; ++i)
+    seconds[name_of(static_cast<TimeCategory>(i))] = p.breakdown->seconds[i];
+  for (const Training& run : p.runs) folders.push_back(run.run.string());
+  Json point = layout_json(p);
+  const Json more = {{"strong", result.is_strong(p)},
+                     {"weak", result.is_weak(p)},
+                     {"nodes", p.nodes > 0 ? Json(p.nodes) : Json()},
+                     {"step_seconds", p.seconds()},
+                     {"repeats", p.step_seconds},
+                     {"interval", interval_json(p)},
+                     {"spread", p.spread()},
+                     {"predicted_seconds", p.predicted},
+                     {"tokens_per_second", p.tokens_per_second()},
+                     {"tokens_per_second_per_rank", p.tokens_per_second_per_rank()},
+                     {"tokens_per_second_per_node", p.tokens_per_second_per_node()},
+                     {"tflops_per_second", result.tflops_per_second(p)},
+                     {"tflops_per_second_per_rank", result.tflops_per_second_per_rank(p)},
+                     {"mfu", result.mfu(p)},
+                     {"mfu_problem", text_or_null(result.mfu_problem(p))},
+                     {"joules_per_token", p.joules_per_token()},
+                     {"cpu_joules_per_token", median(p.cpu_joules_per_token)},
+                     {"gpu_joules_per_token", median(p.gpu_joules_per_token)},
+                     {"speedup", result.speedup(p)},
+                     {"efficiency", result.efficiency(p)},
+                     {"routing_gap", result.routing_gap(p)},
+                     {"parts", seconds},
+                     {"requested", p.requested},
+                     {"runs", std::move(folders)},
+                     {"warnings", result.warnings(p)},
+                     {"failure", text_or_null(p.failure)}};
+  for (const Json::Member& m : more.members()) point.append(m.name, m.value);
+  return point;
+}
+
+}  // namespace
+
 Json scale_json(const ScaleResult& result) {
   Json out = json_document("scale", result.provenance);
   out["name"] = result.name;
@@ -261,49 +312,11 @@ Json scale_json(const ScaleResult& result) {
   out["configuration"] = config_json(result.config);
   out["machine"] = result.machine ? machine_json(*result.machine) : Json();
   out["flops_per_token"] = result.flops_per_token;
-  const double peak = result.peak ? result.peak->peak(result.config.dtype()) : 0;
-  out["peak"] =
-      peak > 0 ? Json{{"machine", result.peak->name}, {"flops", peak}, {"of", result.peak->shared ? "node" : "rank"}}
-               : Json();
-  const std::string no_energy = energy_problem(result);
-  out["energy_problem"] = no_energy.empty() ? Json() : Json(no_energy);
+  out["peak"] = peak_json(result);
+  out["energy_problem"] = text_or_null(energy_problem(result));
   out["base"] = result.base() ? layout_json(*result.base()) : Json();
   Json& points = out["points"] = Json::array();
-  for (const ScalePoint& p : result.points) {
-    Json seconds, folders = Json::array();
-    for (int i = 0; i < num_time_categories && p.breakdown; ++i)
-      seconds[name_of(static_cast<TimeCategory>(i))] = p.breakdown->seconds[i];
-    for (const Training& run : p.runs) folders.push_back(run.run.string());
-    const std::string no_mfu = result.mfu_problem(p);
-    Json& point = points.push_back(layout_json(p));
-    const Json more = {{"strong", result.is_strong(p)},
-                       {"weak", result.is_weak(p)},
-                       {"nodes", p.nodes > 0 ? Json(p.nodes) : Json()},
-                       {"step_seconds", p.seconds()},
-                       {"repeats", p.step_seconds},
-                       {"interval", interval_json(p)},
-                       {"spread", p.spread()},
-                       {"predicted_seconds", p.predicted},
-                       {"tokens_per_second", p.tokens_per_second()},
-                       {"tokens_per_second_per_rank", p.tokens_per_second_per_rank()},
-                       {"tokens_per_second_per_node", p.tokens_per_second_per_node()},
-                       {"tflops_per_second", result.tflops_per_second(p)},
-                       {"tflops_per_second_per_rank", result.tflops_per_second_per_rank(p)},
-                       {"mfu", result.mfu(p)},
-                       {"mfu_problem", no_mfu.empty() ? Json() : Json(no_mfu)},
-                       {"joules_per_token", p.joules_per_token()},
-                       {"cpu_joules_per_token", median(p.cpu_joules_per_token)},
-                       {"gpu_joules_per_token", median(p.gpu_joules_per_token)},
-                       {"speedup", result.speedup(p)},
-                       {"efficiency", result.efficiency(p)},
-                       {"routing_gap", result.routing_gap(p)},
-                       {"parts", seconds},
-                       {"requested", p.requested},
-                       {"runs", std::move(folders)},
-                       {"warnings", result.warnings(p)},
-                       {"failure", p.failure.empty() ? Json() : Json(p.failure)}};
-    for (const Json::Member& m : more.members()) point.append(m.name, m.value);
-  }
+  for (const ScalePoint& p : result.points) points.push_back(point_json(result, p));
   out["check"] = result.check;
   return out;
 }
