@@ -19,7 +19,7 @@ const std::vector<Command>& commands() {
        "the whole configuration of a file, and where each value comes from", config_command, false},
       {"plan", "CONFIG --ranks N,... [--machine FILE|NAME] [--load RUN] [--layouts LIST] [--section.key=value ...]",
        "memory, FLOPs, traffic and time of every layout, without running any", plan_command, false, true, true},
-      {"scale", "CONFIG --ranks N,... [--layouts auto|LIST] [--weak] [--section.key=value ...]",
+      {"scale", "CONFIG --ranks N,... [--layouts auto|LIST] [--strong] [--weak] [--check FILE] [--section.key=value ...]",
        "measure a training on other numbers of ranks and layouts", scale_command, false, false, true},
       {"sweep", "CONFIG ... [--vary KEY=VALUE,VALUE,...] [--seeds N,N,...] [--ranks N] [--section.key=value ...]",
        "train a grid of configurations, and compare them", sweep_command, false, false, true},

@@ -148,7 +148,7 @@ expect_ok "${check[@]}" --check before.json
 expect_output "check against before.json: 14 points compared, 0 fell by 10.0 % or more"
 expect_output "14 of the points were measured by an earlier call of this build"
 awk '/"points":/ { points = 1 } points && /"ranks": 2/ { two = 1 } points && /"ranks": 1,/ { two = 0 }
-  two && /"tokens_per_second":/ { match($0, /[0-9.e+]+/); $0 = "\"tokens_per_second\": " 2 * substr($0, RSTART, RLENGTH) "," }
+  two && /"tokens_per_second":/ { match($0, /[0-9][0-9.e+-]*/); $0 = "\"tokens_per_second\": " 2 * substr($0, RSTART, RLENGTH) "," }
   { print }' before.json >faster.json
 expect_exit 1 "${check[@]}" --check faster.json
 expect_output "14 points compared, 12 fell by 10.0 % or more"
@@ -158,7 +158,8 @@ expect_exit 1 "${check[@]}" --check faster.json --json
 [[ $err == *"fell: tp 1 ep 2 etp 1 on 2 ranks"* && $out == *'"fell": true'* ]] || die "no result of the check"
 expect_error "is of another environment or configuration (threads: 2 here, 1 there): give" env OMP_NUM_THREADS=2 "${check[@]}" \
   --check before.json
-expect_error "train.lr: 0.02 here, 0.01 there" "${check[@]}" --train.lr=0.02 --output fresh --check before.json
+expect_error "train.lr: 0.02 here, 0.01 there" "$switchyard" scale config.ini --ranks 1 --output fresh --train.lr=0.02 \
+  --check before.json
 sed 's/"host": ".*"/"host": "elsewhere"/' before.json >elsewhere.json
 expect_error "host: $(uname -n) here, elsewhere there" "${check[@]}" --check elsewhere.json
 expect_ok "${check[@]}" --check elsewhere.json --check-any
