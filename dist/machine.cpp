@@ -35,6 +35,10 @@ int local_rank(Comm& world) {
   return count_equal_keys(world, "").first;
 }
 
+int rank_on_device(Comm& world, const std::string& device) {
+  return count_equal_keys(world, device).first;
+}
+
 int ranks_sharing(Comm& world, const std::string& device) {
   return count_equal_keys(world, device).second;
 }

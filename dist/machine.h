@@ -13,6 +13,8 @@ std::string host_name();
 
 // Returns the index of this rank among the ranks of its machine. Collective.
 int local_rank(Comm& world);
+// Returns the index of this rank among the ranks of its machine with the same device. Collective.
+int rank_on_device(Comm& world, const std::string& device);
 // Returns the number of ranks of this machine with the same device, including this one. Collective.
 int ranks_sharing(Comm& world, const std::string& device);
 

@@ -32,6 +32,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -73,6 +74,9 @@ class Device {
   // Name of the device among those of the machine. Every process of the machine uses the same name
   // for it. Empty if on_host().
   virtual std::string device_id() const { return {}; }
+  // Energy that the device has used since a fixed time, in joules. Empty if on_host() or if it
+  // cannot be read.
+  virtual std::optional<double> energy_joules() const { return std::nullopt; }
   Tensor tensor(Shape shape, DType dtype = DType::f32);  // filled with zeros
   // Copies x.size_bytes() bytes from the host. The caller may reuse `host` after the call.
   void to_device(const void* host, View x);

@@ -27,6 +27,7 @@ inline constexpr auto environment_variables = std::to_array<EnvironmentVariable>
     {"SWITCHYARD_LARGE_PRODUCT", "multiplications from which an expert has a GEMM call of its own"},
     {"SWITCHYARD_SMALL_PRODUCTS", "how the smaller GEMMs of experts are computed"},
     {"SWITCHYARD_CGROUP_ROOT", "folder with proc and sys for the tests of CPU quotas"},
+    {"SWITCHYARD_POWERCAP", "folder of the RAPL zones"},
     {"SWITCHYARD_CONSOLE_PROCESS", "process of launch/mpirun.sh, whose streams are the console"},
     {"SWITCHYARD_THREAD_SETTINGS", "variables of OpenMP that the first start of the program set"},
     {"HOME", "path of ~/ in settings"},

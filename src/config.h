@@ -197,7 +197,7 @@ struct Config {
   } run;
 
   struct Log {
-    bool csv = false, tensorboard = false, prometheus = false, mllog = false;
+    bool csv = false, tensorboard = false, prometheus = false, mllog = false, energy = false;
     std::string mllog_benchmark = "gpt_oss_20b", mllog_division = "open", mllog_org = "unknown",
                 mllog_platform = "unknown";
     Index trace_first = 0, trace_steps = 1;

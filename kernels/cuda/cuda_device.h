@@ -4,6 +4,7 @@
 #include <concepts>
 
 #include "kernels/cuda/context.h"
+#include "kernels/cuda/nvml.h"
 #include "kernels/cuda/side_streams.h"
 #include "kernels/cuda/sizes.h"
 #include "kernels/cuda/staging.h"
@@ -28,6 +29,7 @@ class CudaDevice final : public Device {
   std::string_view name() const override { return "cuda"; }
   std::string describe() const override;
   std::string device_id() const override { return cuda::device_id(properties_); }
+  std::optional<double> energy_joules() const override { return cuda::energy_joules(device_id()); }
   bool on_host() const override { return false; }
   DeviceMemory allocate(Index bytes) override;
   Index free_bytes() const override;

@@ -128,6 +128,12 @@ std::string provenance_html(const Json& record, ProvenanceDetail detail) {
   return html + "</footer>\n";
 }
 
+std::string svg_document(std::string picture, const std::string& title, const Json& record) {
+  if (!record.is_null()) picture.insert(picture.rfind("</svg>"), "<metadata>" + escaped(record.dump()) + "</metadata>");
+  if (!title.empty()) picture.insert(picture.find('>') + 1, "<title>" + escaped(title) + "</title>");
+  return "<?xml version=\"1.0\" encoding=\"utf-8\"?>\n" + picture + "\n";
+}
+
 std::string scale_bar(const std::string& meaning, Palette palette, const std::vector<std::string>& marks) {
   const std::size_t n = marks.size();
   std::string out = "<p class=\"muted\">" + escaped(meaning) + "</p>";

@@ -21,6 +21,10 @@ std::string html_table(const std::vector<std::string>& header, const std::vector
 // values. Empty if the record is null.
 std::string provenance_html(const Json& record, ProvenanceDetail detail);
 
+// Returns an SVG file with a picture that draw() has returned. title: may be empty. record: the
+// file's provenance; may be null.
+std::string svg_document(std::string picture, const std::string& title, const Json& record);
+
 // Colour bar that several pictures share. It shows the meaning of the colours and marks, evenly
 // spread from the first colour to the last.
 std::string scale_bar(const std::string& meaning, Palette palette, const std::vector<std::string>& marks);

@@ -74,6 +74,8 @@ struct Line {
   std::string name;
   std::vector<double> x, y;  // NaN breaks the line
   Series series = Series::by_order;
+  // Ends of the error bar of each y. Both are empty if there are none; NaN means no bar.
+  std::vector<double> low{}, high{};
 };
 
 struct LineChart {
@@ -81,6 +83,9 @@ struct LineChart {
   std::vector<Line> lines;
   std::string x_label, y_label;
   std::optional<double> y_low, y_high;
+  // Logarithmic axes. Values must be above 0. The x axis then has marks at the x of the lines. The
+  // y axis uses neither y_low, y_high nor `percent`.
+  bool log_x = false, log_y = false;
   bool percent = false;  // y is a fraction, shown as percentages
   // One per line. With many lines a colour bar of the depths replaces the legend.
   std::vector<double> depths;
@@ -109,6 +114,9 @@ Plot plot_of(const LineChart& chart);
 // The same picture for a small screen, narrow_width pixels wide.
 Heatmap narrow(Heatmap map);
 LineChart narrow(LineChart chart);
+// Returns a LaTeX document that draws the same chart with pgfplots, for papers. Each entry of
+// `comments` becomes a comment line at its begin.
+std::string pgf_of(const LineChart& chart, const std::vector<std::string>& comments);
 
 // Draws all plots in one run of gnuplot. Returns one <svg> element per plot; ids differ between
 // pictures, and tooltips are <title> elements.

@@ -190,6 +190,10 @@ std::span<const Key> run_keys() {
                                 "the division that RUN/mllog.txt names: closed, or open", mllog_divisions),
       row<&Log::mllog_org>("log.mllog_org", {}, ignore, "the organisation that RUN/mllog.txt names"),
       row<&Log::mllog_platform>("log.mllog_platform", {}, ignore, "the machine that RUN/mllog.txt names"),
+      row<&Log::energy>(
+          "log.energy", {}, ignore,
+          "true: the numbers have the joules of each step, of processors and memory (RAPL) and of GPUs (NVML). What "
+          "cannot be read is null"),
       row<&Log::trace_first>(
           "log.trace_first", {0, no_upper_bound}, ignore,
           "from this step on, each rank records when it did what, and writes RUN/trace/rank-NNNN.json, which "

@@ -92,7 +92,8 @@ Outcome read_outcome(const std::filesystem::path& run, Index steps) {
         const double violation = experts ? mean_violation(*experts) : out.max_violation;
         out.steps.push_back({index_or_0(line, "step"), index_or_0(line, "tokens"), index_or_0(line, "routed"),
                              index_or_0(line, "dropped"), number_or_nan(line, "loss"),
-                             number_or_nan(line, "step_seconds"), number_or_nan(line, "tokens_per_second")});
+                             number_or_nan(line, "step_seconds"), number_or_nan(line, "tokens_per_second"),
+                             number_or_nan(line, "cpu_joules"), number_or_nan(line, "gpu_joules")});
         out.max_violation = violation;
         out.missing.add(out.steps.back().step);
         if (const Json* validation = line.find("validation"))

@@ -15,6 +15,8 @@ inline constexpr double not_known = std::numeric_limits<double>::quiet_NaN();
 struct StepRecord {
   Index step = 0, tokens = 0, routed = 0, dropped = 0;
   double loss = 0, seconds = 0, tokens_per_second = 0;  // NaN if not finite
+  // Energy of the processors and the memory of all hosts, and of all GPUs; NaN if unknown.
+  double cpu_joules = 0, gpu_joules = 0;
 };
 struct LossAt {
   Index step = 0;

@@ -5,6 +5,24 @@
 #include "src/system/files.h"
 
 namespace sy {
+namespace {
+
+// Returns the record of the last start of a run; null if there is none.
+Json last_record(const std::filesystem::path& run) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(run / provenance_name, error)) return {};
+  std::string text = read_file(run / provenance_name);
+  while (text.ends_with('\n')) text.pop_back();
+  return parse_record(text.substr(text.rfind('\n') + 1));  // npos + 1 is 0
+}
+
+}  // namespace
+
+RunHardware hardware_of(const std::filesystem::path& run) {
+  const Json record = last_record(run);
+  const Json *const hosts = record.find("hosts"), *const gpus = record.find("gpus");
+  return {hosts ? static_cast<int>(hosts->size()) : 0, gpus && !gpus->empty()};
+}
 
 Json with_runs(Json record, const std::vector<Training>& runs) {
   constexpr const char* names[] = {"hosts", "processors", "gpus", "data_digest"};
@@ -13,11 +31,7 @@ Json with_runs(Json record, const std::vector<Training>& runs) {
     if (!value.is_null() && std::ranges::find(list, value) == list.end()) list.push_back(value);
   };
   for (const Training& run : runs) {
-    std::error_code error;
-    if (!std::filesystem::is_regular_file(run.run / provenance_name, error)) continue;
-    std::string text = read_file(run.run / provenance_name);
-    while (text.ends_with('\n')) text.pop_back();
-    const Json last = parse_record(text.substr(text.rfind('\n') + 1));  // npos + 1 is 0
+    const Json last = last_record(run.run);
     for (std::size_t i = 0; i < std::size(names); ++i) {
       const Json* const value = last.find(names[i]);
       if (value && value->is_array())

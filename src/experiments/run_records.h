@@ -13,4 +13,11 @@ namespace sy {
 // process. Runs without a record do not count.
 Json with_runs(Json record, const std::vector<Training>& runs);
 
+// Machines on which a run trained, by the record of its last start.
+struct RunHardware {
+  int hosts = 0;      // number of hosts; 0 without a record
+  bool gpus = false;  // whether its ranks saw GPUs
+};
+RunHardware hardware_of(const std::filesystem::path& run);
+
 }  // namespace sy

@@ -1,11 +1,14 @@
 #include "src/experiments/scale.h"
 
 #include <algorithm>
+#include <cmath>
 #include <regex>
 #include <tuple>
 
 #include "dist/runtime.h"
 #include "src/data/dataset.h"
+#include "src/experiments/run_records.h"
+#include "src/params/costs.h"
 #include "src/system/files.h"
 #include "src/text/error_list.h"
 #include "src/text/numbers.h"
@@ -25,6 +28,7 @@ std::vector<std::string> settings_of(const ScaleOptions& options, const Layout& 
   set("train.steps", options.warm_up + options.steps + traced_steps);
   set("log.trace_first", options.warm_up + options.steps + 1);
   set("log.trace_steps", traced_steps);
+  settings.push_back("--log.energy=true");
   set("train.warmup", 0);
   set("train.validate_every", 0);
   set("run.checkpoint_every", 0);
@@ -38,35 +42,44 @@ std::vector<std::string> settings_of(const ScaleOptions& options, const Layout& 
   return settings;
 }
 
-std::string name_of(const Layout& l, bool balanced) {
-  return fmt::format("r{}-tp{}-ep{}-etp{}{}-{}", l.ranks, l.tp, l.ep, l.etp,
+// other_batch: the global batch, if it is not the configuration's; otherwise 0.
+std::string name_of(const Layout& l, Index other_batch, bool balanced) {
+  return fmt::format("r{}-tp{}-ep{}-etp{}{}{}-{}", l.ranks, l.tp, l.ep, l.etp,
                      l.ranks_per_node > 1 ? fmt::format("-node{}", l.ranks_per_node) : "",
-                     balanced ? "balanced" : "own");
+                     other_batch > 0 ? fmt::format("-batch{}", other_batch) : "", balanced ? "balanced" : "own");
 }
 
 // Point of a folder name that name_of makes for the first repeat.
 struct NamedPoint {
   Layout layout;
+  Index other_batch;  // 0: the configuration's
   bool balanced;
 };
 std::optional<NamedPoint> point_of_folder(const std::string& name) {
   static const std::regex form(
-      "r([0-9]{1,7})-tp([0-9]{1,7})-ep([0-9]{1,7})-etp([0-9]{1,7})(-node([0-9]{1,7}))?-(own|balanced)-1");
+      "r([0-9]{1,7})-tp([0-9]{1,7})-ep([0-9]{1,7})-etp([0-9]{1,7})(-node([0-9]{1,7}))?"
+      "(-batch([0-9]{1,9}))?-(own|balanced)-1");
   std::smatch match;
   if (!std::regex_match(name, match, form)) return std::nullopt;
-  const auto number = [&](int i) { return match[i].matched ? std::stoi(match[i]) : 1; };
-  const NamedPoint point{{number(1), number(2), number(3), number(4), number(6)}, match[7] == "balanced"};
+  const auto number = [&](int i, int otherwise = 1) { return match[i].matched ? std::stoi(match[i]) : otherwise; };
+  const NamedPoint point{{number(1), number(2), number(3), number(4), number(6)}, number(8, 0), match[9] == "balanced"};
   if (std::min({point.layout.ranks, point.layout.tp, point.layout.ep, point.layout.etp}) < 1) return std::nullopt;
   return point;
 }
 
-Index batch_of(const Config& config, const ScaleOptions& options, int ranks) {
-  return options.weak ? config.train.global_batch * ranks / options.ranks.front() : config.train.global_batch;
+// Returns the global batches of a number of ranks. Strong and weak scaling have the same batch on
+// the fewest ranks.
+std::vector<Index> batches_of(const Config& config, const ScaleOptions& options, int ranks) {
+  std::vector<Index> batches;
+  if (options.strong) batches.push_back(config.train.global_batch);
+  const Index weak = config.train.global_batch * ranks / options.ranks.front();
+  if (options.weak && (batches.empty() || weak != batches.front())) batches.push_back(weak);
+  return batches;
 }
 
-// Returns the configuration with which the layouts of a number of ranks are chosen.
-Config to_choose_by(Config config, const ScaleOptions& options, int ranks) {
-  config.train.global_batch = batch_of(config, options, ranks);
+// Returns the configuration with which the layouts of a batch are chosen.
+Config to_choose_by(Config config, Index batch) {
+  config.train.global_batch = batch;
   config.train.batch_ramp = {};
   config.train.micro_batch = 1;
   config.train.validate_every = 0;
@@ -85,14 +98,17 @@ class Points {
   const Config& config() const { return config_; }
   const fs::path& folder() const { return folder_; }
 
-  ScalePoint point(const Layout& layout, bool balanced) const {
-    const Index global = batch_of(config_, options_, layout.ranks), share = global / layout.dp();
+  double flops_per_token() const { return model_costs(config_, vocab_).flops_per_token; }
+
+  ScalePoint point(const Layout& layout, Index global, bool balanced) const {
+    const Index share = global / layout.dp();
     Index micro = std::min(config_.train.micro_batch, share);
     while (share % micro != 0) --micro;
     ScalePoint point{layout, global, micro, balanced, {}};
     point.tokens = global * config_.model.seq_len;
     for (int repeat = 1; repeat <= options_.repeats; ++repeat) {
-      const std::string name = fmt::format("{}-{}", name_of(layout, balanced), repeat);
+      const std::string name =
+          fmt::format("{}-{}", name_of(layout, global == config_.train.global_batch ? 0 : global, balanced), repeat);
       point.runs.push_back({.run = folder_ / name,
                             .config = options_.config,
                             .settings = settings(point),
@@ -120,13 +136,17 @@ class Points {
     std::error_code none;
     for (const auto& entry : fs::directory_iterator(folder_, none)) {
       const auto named = point_of_folder(entry.path().filename().string());
-      if (!named || std::any_of(known.begin(), known.end(), [&](const ScalePoint& p) {
-            return p.layout == named->layout && p.balanced == named->balanced;
+      if (!named) continue;
+      const Index batch = named->other_batch > 0 ? named->other_batch : config_.train.global_batch;
+      const std::vector<Index> batches = batches_of(config_, options_, named->layout.ranks);
+      if (std::ranges::find(batches, batch) == batches.end() ||
+          std::any_of(known.begin(), known.end(), [&](const ScalePoint& p) {
+            return p.layout == named->layout && p.global_batch == batch && p.balanced == named->balanced;
           }))
         continue;
       try {
-        check_config_for_layout(to_choose_by(config_, options_, named->layout.ranks), named->layout);
-        ScalePoint point = this->point(named->layout, named->balanced);
+        check_config_for_layout(to_choose_by(config_, batch), named->layout);
+        ScalePoint point = this->point(named->layout, batch, named->balanced);
         const Config config = measured(point);
         std::erase_if(point.runs, [&](const Training& t) {
           return last_step(t.run) < t.steps || !other_settings(t.run, config).empty();
@@ -138,7 +158,8 @@ class Points {
     }
     std::sort(found.begin(), found.end(), [](const ScalePoint& a, const ScalePoint& b) {
       const auto key = [](const ScalePoint& p) {
-        return std::tuple(p.layout.ranks, p.layout.tp, p.layout.ep, p.layout.etp, p.layout.ranks_per_node, p.balanced);
+        return std::tuple(p.layout.ranks, p.global_batch, p.layout.tp, p.layout.ep, p.layout.etp,
+                          p.layout.ranks_per_node, p.balanced);
       };
       return key(a) < key(b);
     });
@@ -166,12 +187,26 @@ double ScalePoint::spread() const {
   return (*most - *least) / seconds();
 }
 
+double ScalePoint::joules_per_token() const {
+  const double cpu = median(cpu_joules_per_token), gpu = median(gpu_joules_per_token);
+  return std::isnan(cpu) ? gpu : std::isnan(gpu) ? cpu : cpu + gpu;
+}
+
+bool ScaleResult::is_strong(const ScalePoint& point) const {
+  return strong && point.global_batch == config.train.global_batch;
+}
+
+bool ScaleResult::is_weak(const ScalePoint& point) const {
+  return weak && point.global_batch * fewest_ranks == config.train.global_batch * point.layout.ranks;
+}
+
 const ScalePoint* ScaleResult::base() const {
   const ScalePoint* best = nullptr;
   for (const ScalePoint& p : points) {
-    if (p.balanced || p.step_seconds.empty()) continue;
-    if (!best || p.layout.ranks < best->layout.ranks ||
-        (p.layout.ranks == best->layout.ranks && p.tokens_per_second() > best->tokens_per_second()))
+    if (p.balanced || p.step_seconds.empty() || units(p) <= 0) continue;
+    if ((strong && !is_strong(p)) || (weak && !is_weak(p))) continue;
+    if (!best || units(p) < units(*best) ||
+        (units(p) == units(*best) && p.tokens_per_second() > best->tokens_per_second()))
       best = &p;
   }
   return best;
@@ -184,13 +219,41 @@ double ScaleResult::speedup(const ScalePoint& point) const {
 
 double ScaleResult::efficiency(const ScalePoint& point) const {
   const ScalePoint* from = base();
-  return from ? speedup(point) * from->layout.ranks / point.layout.ranks : not_known;
+  return from && units(point) > 0 ? speedup(point) * units(*from) / units(point) : not_known;
+}
+
+double ScaleResult::tflops_per_second(const ScalePoint& point) const {
+  return flops_per_token * point.tokens_per_second() / 1e12;
+}
+
+double ScaleResult::tflops_per_second_per_rank(const ScalePoint& point) const {
+  return tflops_per_second(point) / point.layout.ranks;
+}
+
+std::string ScaleResult::mfu_problem(const ScalePoint& point) const {
+  if (!peak)
+    return "give --machine or run.machine: a name such as h100, or a file that `switchyard doctor --machine FILE` wrote";
+  const char* const device = point.on_gpus ? "cuda" : "cpu";
+  if (peak->backend != device)
+    return fmt::format("{} has the speed of {}, and the runs compute on {}: give the machine of the runs", peak->name,
+                       peak->backend, device);
+  if (peak->peak(config.dtype()) <= 0)
+    return fmt::format("{} has no compute.peak_{}: add it to its file", peak->name,
+                       config.dtype() == DType::f32 ? "f32" : "bf16");
+  return peak->shared && point.nodes == 0 ? "the number of nodes is unknown" : "";
+}
+
+double ScaleResult::mfu(const ScalePoint& point) const {
+  if (!mfu_problem(point).empty()) return not_known;
+  const int units = peak->shared ? point.nodes : point.layout.ranks;
+  return flops_per_token * point.tokens_per_second() / (peak->peak(config.dtype()) * units);
 }
 
 double ScaleResult::routing_gap(const ScalePoint& point) const {
   if (point.balanced) return not_known;
   for (const ScalePoint& p : points)
-    if (p.balanced && p.layout == point.layout) return point.seconds() / p.seconds() - 1;
+    if (p.balanced && p.layout == point.layout && p.global_batch == point.global_batch)
+      return point.seconds() / p.seconds() - 1;
   return not_known;
 }
 
@@ -212,19 +275,22 @@ ScaleLayouts scale_layouts(const Config& config, const ScaleOptions& options) {
   ScaleLayouts chosen;
   ErrorList errors("scale");
   for (const int ranks : options.ranks) {
-    const Config by = to_choose_by(config, options, ranks);
-    if (options.layouts.empty()) {
-      const int node = static_cast<int>(config.parallel.ranks_per_node);
-      for (const Layout& layout : layouts_of(by, ranks, node == 1 && options.machine ? options.machine->node() : node))
-        chosen.layouts.push_back(layout);
-    }
-    for (Layout layout : options.layouts) {
-      layout.ranks = ranks;
-      if (errors.run([&] { check_config_for_layout(by, layout); }))
-        chosen.layouts.push_back(layout);
-      else
-        chosen.left_out.push_back(fmt::format("--layouts {} is not measured on {}: {}", layout.short_name(),
-                                              counted(ranks, "rank"), layout_problem(by, layout)));
+    for (const Index batch : batches_of(config, options, ranks)) {
+      const Config by = to_choose_by(config, batch);
+      if (options.layouts.empty()) {
+        const int node = static_cast<int>(config.parallel.ranks_per_node);
+        for (const Layout& layout :
+             layouts_of(by, ranks, node == 1 && options.machine ? options.machine->node() : node))
+          chosen.layouts.push_back({layout, batch});
+      }
+      for (Layout layout : options.layouts) {
+        layout.ranks = ranks;
+        if (errors.run([&] { check_config_for_layout(by, layout); }))
+          chosen.layouts.push_back({layout, batch});
+        else
+          chosen.left_out.push_back(fmt::format("--layouts {} is not measured on {}: {}", layout.short_name(),
+                                                counted(ranks, "rank"), layout_problem(by, layout)));
+      }
     }
   }
   if (!chosen.layouts.empty()) return chosen;
@@ -236,21 +302,26 @@ ScaleResult plan_scale(const ScaleOptions& options) {
   const Environment environment = this_environment(options.launcher);
   const Points points(options, environment);
   const Config& config = points.config();
-  ScaleResult result{options.config.stem().string(),
-                     options.weak,
-                     {},
-                     environment,
-                     config,
-                     options.machine,
-                     options.warm_up,
-                     options.steps,
-                     options.repeats};
+  ScaleResult result{.name = options.config.stem().string(),
+                     .strong = options.strong,
+                     .weak = options.weak,
+                     .points = {},
+                     .environment = environment,
+                     .config = config,
+                     .machine = options.machine,
+                     .peak = options.peak,
+                     .warm_up = options.warm_up,
+                     .steps = options.steps,
+                     .repeats = options.repeats,
+                     .fewest_ranks = options.ranks.front(),
+                     .by_nodes = options.by_nodes,
+                     .flops_per_token = points.flops_per_token()};
   const ScaleLayouts chosen = scale_layouts(config, options);
   for (const std::string& left_out : chosen.left_out) warn(left_out);
-  for (const Layout& layout : chosen.layouts)
+  for (const auto& [layout, batch] : chosen.layouts)
     for (const bool balanced : {false, true}) {
       if (balanced && (!options.balanced || config.moe.experts == 0)) continue;
-      ScalePoint point = points.point(layout, balanced);
+      ScalePoint point = points.point(layout, batch, balanced);
       for (const Training& training : point.runs) check_folder(training.run, points.measured(point));
       result.points.push_back(std::move(point));
     }
@@ -260,9 +331,32 @@ ScaleResult plan_scale(const ScaleOptions& options) {
   if (const int fewest = result.points.front().layout.ranks; fewest > options.ranks.front())
     warn(fmt::format("no point has {}: speed-up and efficiency are those over {}",
                      counted(options.ranks.front(), "rank"), counted(fewest, "rank")));
-  for (ScalePoint& point : result.points) point.predicted = points.predicted(point);
+  for (ScalePoint& point : result.points) {
+    point.predicted = points.predicted(point);
+    point.reused = std::ranges::all_of(point.runs, [](const Training& t) { return last_step(t.run) >= t.steps; });
+  }
   return result;
 }
+
+namespace {
+
+// Adds a run to a point: its median step, and the energy of its measured steps.
+void add_measured_steps(const Outcome& outcome, const ScaleOptions& options, ScalePoint& point) {
+  std::vector<double> seconds;
+  double cpu = 0, gpu = 0;
+  for (const StepRecord& step : outcome.steps) {
+    if (step.step <= options.warm_up || step.step > options.warm_up + options.steps) continue;
+    seconds.push_back(step.seconds);
+    cpu += step.cpu_joules;
+    gpu += step.gpu_joules;
+  }
+  point.step_seconds.push_back(median(seconds));
+  const double tokens = static_cast<double>(point.tokens) * static_cast<double>(seconds.size());
+  if (std::isfinite(cpu)) point.cpu_joules_per_token.push_back(cpu / tokens);
+  if (std::isfinite(gpu)) point.gpu_joules_per_token.push_back(gpu / tokens);
+}
+
+}  // namespace
 
 bool measure_scale(ScaleResult& result, const ScaleOptions& options) {
   // By repeat first, so that a slow phase of the machine affects all points.
@@ -282,11 +376,10 @@ bool measure_scale(ScaleResult& result, const ScaleOptions& options) {
         continue;
       }
       add_warnings(training.run, point.warnings);
-      std::vector<double> seconds;
-      for (const StepRecord& step : read_outcome(training.run).steps)
-        if (step.step > options.warm_up && step.step <= options.warm_up + options.steps)
-          seconds.push_back(step.seconds);
-      point.step_seconds.push_back(median(seconds));
+      add_measured_steps(read_outcome(training.run), options, point);
+      const RunHardware hardware = hardware_of(training.run);
+      point.nodes = std::max(point.nodes, hardware.hosts);
+      point.on_gpus = result.config.run.backend == "cuda" || (result.config.run.backend == "auto" && hardware.gpus);
       if (const auto breakdown = traced_breakdown(training.run)) traced.push_back(*breakdown);
       std::error_code ignored;  // a benchmark does not need its weights
       fs::remove_all(training.run / "checkpoints", ignored);

@@ -7,6 +7,7 @@
 
 #include "src/config.h"
 #include "src/experiments/environment.h"
+#include "src/experiments/interval.h"
 #include "src/experiments/outcome.h"
 #include "src/experiments/step_breakdown.h"
 #include "src/experiments/trainings.h"
@@ -22,19 +23,25 @@ struct ScaleOptions {
   std::vector<int> ranks;             // in rising order
   // Used with any number of ranks (`ranks` is not read); all layouts that fit if empty.
   std::vector<Layout> layouts;
-  bool weak = false;              // the batch grows with the ranks
+  // Strong scaling keeps the global batch; weak scaling lets it grow with the ranks. Both may be
+  // true, but not both false.
+  bool strong = true, weak = false;
+  bool by_nodes = false;          // compare numbers of nodes, not of ranks
   bool balanced = true;           // also measure each point with forced balanced routing
   Index warm_up = 3, steps = 10;  // unmeasured and measured steps
   // Each repeat starts its ranks anew. The first repeats of all points run before the second ones.
-  int repeats = 3;
+  // 6 is the smallest number with a 95 % interval of the median.
+  int repeats = 6;
   // Machine for which `plan` predicts each point; no predictions if empty.
   std::optional<Machine> machine{};
+  // Machine with the peak speed for MFU; empty if it is unknown.
+  std::optional<Machine> peak{};
   // Expert load of the unforced routing, for predictions; equal loads if empty.
   std::optional<Shares> load{};
   std::string launcher;  // see src/experiments/program.h
 };
 
-// A layout on a number of ranks, with one kind of routing.
+// A layout on a number of ranks, with one batch and one kind of routing.
 struct ScalePoint {
   Layout layout;
   Index global_batch = 0, micro_batch = 0;
@@ -42,37 +49,67 @@ struct ScalePoint {
   std::vector<Training> runs;  // [repeat]
   // [successful repeat] median over its measured steps.
   std::vector<double> step_seconds{};
+  // Energy of the measured steps of each repeat that could read it: of the hosts' processors and
+  // memory, and of the GPUs.
+  std::vector<double> cpu_joules_per_token{}, gpu_joules_per_token{};
+  int nodes = 0;         // number of hosts of its runs; 0 means unknown
+  bool on_gpus = false;  // its runs computed on GPUs
   // Time of a traced step by category, mean over ranks and runs.
   std::optional<StepTime> breakdown{};
   std::string failure{};                // reason why a run failed; empty if none did
   std::vector<std::string> warnings{};  // warnings of its runs, without duplicates
   // If false, an earlier call measured it, with the same settings and environment.
   bool requested = true;
+  // All of its runs were complete before this call.
+  bool reused = false;
   Index tokens = 0;                                        // per step
   double predicted = not_known;                            // seconds/step; NaN without a machine
   double seconds() const { return median(step_seconds); }  // NaN if nothing was measured
   double spread() const;                                   // (max - min) / median of the repeats
+  // Interval of the median step time, in seconds; empty for fewer than two repeats.
+  std::optional<MedianInterval> interval() const { return median_interval(step_seconds); }
   double tokens_per_second() const { return static_cast<double>(tokens) / seconds(); }
+  double tokens_per_second_per_rank() const { return tokens_per_second() / layout.ranks; }
+  // NaN if the number of nodes is unknown.
+  double tokens_per_second_per_node() const { return nodes > 0 ? tokens_per_second() / nodes : not_known; }
+  double joules_per_token() const;  // of all that could be read; NaN if nothing could
 };
 
 struct ScaleResult {
-  std::string name;  // name of the configuration
-  bool weak = false;
-  std::vector<ScalePoint> points;  // by ranks, the requested ones first, by layout and routing
+  std::string name;                  // name of the configuration
+  bool strong = true, weak = false;  // kinds of scaling
+  std::vector<ScalePoint> points;    // by ranks, the requested ones first, by layout and routing
   Environment environment{};
   Config config{};                   // configuration that the runs change
   std::optional<Machine> machine{};  // machine of the predictions
+  std::optional<Machine> peak{};     // machine of the peak speed
   Index warm_up = 0, steps = 0;      // per run
   int repeats = 0;
-  Json provenance = {};  // record of the call; may be null
+  int fewest_ranks = 1;        // requested number of ranks with the configuration's global batch
+  bool by_nodes = false;       // speed-up and efficiency compare numbers of nodes, not of ranks
+  double flops_per_token = 0;  // of training (ModelCosts)
+  Json provenance = {};        // record of the call; may be null
+  Json check = {};             // result of --check (scale_check.h); may be null
 
-  // Returns the reference point: the fastest one with unforced routing on the fewest ranks. nullptr
-  // if none was measured.
+  // Whether a point belongs to a kind of scaling. A point on the fewest ranks belongs to both.
+  bool is_strong(const ScalePoint& point) const;
+  bool is_weak(const ScalePoint& point) const;
+  // Returns the number of ranks of a point or, if `by_nodes`, of its nodes.
+  double units(const ScalePoint& point) const { return by_nodes ? point.nodes : point.layout.ranks; }
+  // Returns the reference point: the fastest one with unforced routing on the fewest ranks or
+  // nodes. It belongs to all measured kinds of scaling. nullptr if none was measured.
   const ScalePoint* base() const;
   // Ratio of tokens/s to base(); NaN if either is unknown.
   double speedup(const ScalePoint& point) const;
-  // Speed-up divided by the ratio of the numbers of ranks.
+  // Speed-up divided by the ratio of the numbers of ranks or nodes.
   double efficiency(const ScalePoint& point) const;
+  // Model TFLOP/s of all ranks, and of one.
+  double tflops_per_second(const ScalePoint& point) const;
+  double tflops_per_second_per_rank(const ScalePoint& point) const;
+  // Model FLOPs utilization; NaN if it is unknown.
+  double mfu(const ScalePoint& point) const;
+  // Returns why the MFU of a point is unknown, and what to do. Empty if it is known.
+  std::string mfu_problem(const ScalePoint& point) const;
   // Returns by which share a step takes longer with unforced than with balanced routing; NaN if
   // unknown.
   double routing_gap(const ScalePoint& point) const;
@@ -81,9 +118,13 @@ struct ScaleResult {
   std::vector<std::string> warnings(const ScalePoint& point) const;
 };
 
-// Layouts of each number of ranks, and the reasons why requested layouts are left out.
+// Layouts and batches of each number of ranks, and the reasons why requested layouts are left out.
 struct ScaleLayouts {
-  std::vector<Layout> layouts;
+  struct Element {
+    Layout layout;
+    Index global_batch;
+  };
+  std::vector<Element> layouts;
   std::vector<std::string> left_out;
 };
 // Throws InputErrors if no layout fits.
@@ -96,12 +137,5 @@ ScaleLayouts scale_layouts(const Config& config, const ScaleOptions& options);
 ScaleResult plan_scale(const ScaleOptions& options);
 // Measures the points that have not been measured. Returns false if this process was asked to stop.
 bool measure_scale(ScaleResult& result, const ScaleOptions& options);
-
-std::string scale_text(const ScaleResult& result);
-std::string scale_csv(const ScaleResult& result);
-// The document of `switchyard scale --json` (docs/reference/json.md).
-Json scale_json(const ScaleResult& result);
-// One self-contained page with so much of the record. Needs gnuplot.
-std::string scale_html(const ScaleResult& result, ProvenanceDetail detail = ProvenanceDetail::brief);
 
 }  // namespace sy

@@ -1,50 +1,146 @@
-// Output of `switchyard scale`.
+// Text, CSV and JSON of `switchyard scale`.
+#include "src/experiments/scale_report.h"
+
 #include <algorithm>
 #include <cmath>
-#include <map>
 
-#include "src/analyse/page.h"
-#include "src/analyse/plot.h"
 #include "src/experiments/document.h"
-#include "src/experiments/footnotes.h"
-#include "src/experiments/scale.h"
+#include "src/system/rapl.h"
 #include "src/text/numbers.h"
 #include "src/text/table.h"
 
 namespace sy {
 namespace {
 
-const std::vector<std::string> scale_columns = {"ranks",    "layout",     "micro-batch", "routing",
-                                                "step",     "spread",     "predicted",   "tokens/s",
-                                                "speed-up", "efficiency", "routing gap"};
-
 std::string times_text(double x) {
   return std::isfinite(x) ? fmt::format("{:.2f}", x) : "-";
 }
 
-std::vector<std::string> scale_cells(const ScaleResult& result, const ScalePoint& p, Footnotes& notes) {
-  const bool known = !p.step_seconds.empty();
-  return {std::to_string(p.layout.ranks),
-          p.layout.short_name() + notes.marks(result.warnings(p)),
-          std::to_string(p.micro_batch),
-          p.balanced ? "balanced" : "own",
-          known               ? seconds_text(p.seconds())
-          : p.failure.empty() ? "-"
-                              : "failed",
-          percent_text(p.spread()),
-          std::isfinite(p.predicted) ? seconds_text(p.predicted) : "-",
-          short_count_text(p.tokens_per_second()),
-          times_text(result.speedup(p)),
-          percent_text(result.efficiency(p)),
-          percent_text(result.routing_gap(p))};
+std::string digits_text(double x) {
+  return std::isfinite(x) ? fmt::format("{:.4g}", x) : "-";
 }
 
-std::string heading(const ScaleResult& result) {
-  return fmt::format("{}: {} scaling, {} tokens a step on {}", result.name, result.weak ? "weak" : "strong",
+// "8.10 ms to 8.31 ms", with the coverage if it is below 95 %.
+std::string interval_text(const ScalePoint& p) {
+  const auto interval = p.interval();
+  if (!interval) return "-";
+  return fmt::format("{} to {}{}", seconds_text(interval->low), seconds_text(interval->high),
+                     interval->coverage < 0.95 ? fmt::format(" ({})", percent_text(interval->coverage)) : "");
+}
+
+// Returns the first cells of a row, which name its point.
+std::vector<std::string> point_cells(const ScalePoint& p, const std::string& marks) {
+  return {std::to_string(p.layout.ranks), p.layout.short_name() + marks, std::to_string(p.global_batch),
+          p.balanced ? "balanced" : "own"};
+}
+
+std::vector<std::string> with_point(std::vector<std::string> cells, const std::vector<std::string>& others) {
+  cells.insert(cells.end(), others.begin(), others.end());
+  return cells;
+}
+
+const std::vector<std::string> point_columns = {"ranks", "layout", "batch", "routing"};
+
+Json layout_json(const ScalePoint& p) {
+  return {{"ranks", p.layout.ranks},
+          {"tp", p.layout.tp},
+          {"ep", p.layout.ep},
+          {"etp", p.layout.etp},
+          {"node", p.layout.ranks_per_node},
+          {"dp", p.layout.dp()},
+          {"edp", p.layout.edp()},
+          {"global_batch", p.global_batch},
+          {"micro_batch", p.micro_batch},
+          {"tokens_per_step", p.tokens},
+          {"balanced", p.balanced}};
+}
+
+Json interval_json(const ScalePoint& p) {
+  const auto interval = p.interval();
+  if (!interval) return {};
+  return {{"low", interval->low}, {"high", interval->high}, {"coverage", interval->coverage}};
+}
+
+std::string interval_note(const ScaleResult& result) {
+  std::size_t fewest = SIZE_MAX;
+  for (const ScalePoint& p : result.points)
+    if (!p.step_seconds.empty()) fewest = std::min(fewest, p.step_seconds.size());
+  if (fewest == SIZE_MAX) return "";
+  if (fewest == 1) return "One repeat has no interval: 6 repeats give a 95 % interval of the median.";
+  std::string text = "The interval is a 95 % confidence interval of the median step time, by order statistics.";
+  if (fewest < 6)
+    text += fmt::format(
+        " {} repeats are too few for it: the interval is then their range, with its own coverage. 6 repeats are enough.",
+        fewest);
+  return text;
+}
+
+std::string mfu_note(const ScaleResult& result) {
+  for (const ScalePoint& p : result.points) {
+    if (p.step_seconds.empty()) continue;
+    if (const std::string problem = result.mfu_problem(p); !problem.empty()) return "MFU is unknown: " + problem + ".";
+    return fmt::format("MFU is relative to the peak of {}, {:.4g} TFLOP/s of each {} in {}.", result.peak->name,
+                       result.peak->peak(result.config.dtype()) / 1e12, result.peak->shared ? "node" : "rank",
+                       result.config.dtype() == DType::f32 ? "f32" : "bf16");
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string energy_problem(const ScaleResult& result) {
+  for (const ScalePoint& p : result.points)
+    if (std::isfinite(p.joules_per_token())) return "";
+  const std::string problem = rapl_problem();
+  return problem.empty() ? "the runs could not read it on all of their hosts: see RUN.log" : problem;
+}
+
+namespace {
+
+std::string energy_note(const ScaleResult& result) {
+  if (const std::string problem = energy_problem(result); !problem.empty())
+    return "Energy is unknown: " + problem + ".";
+  bool cpu = false, gpu = false;
+  for (const ScalePoint& p : result.points) {
+    cpu = cpu || !p.cpu_joules_per_token.empty();
+    gpu = gpu || !p.gpu_joules_per_token.empty();
+  }
+  return fmt::format("J/token is the energy of {}{}{}, other programs included.",
+                     cpu ? "the hosts' processor packages and memory (RAPL)" : "", cpu && gpu ? " and of " : "",
+                     gpu ? "the GPUs (NVML)" : "");
+}
+
+}  // namespace
+
+std::string scaling_text(const ScaleResult& result) {
+  return result.strong && result.weak ? "strong and weak" : result.weak ? "weak" : "strong";
+}
+
+std::string scale_heading(const ScaleResult& result) {
+  return fmt::format("{}: {} scaling, {} tokens a step on {}", result.name, scaling_text(result),
                      count_text(result.points.front().tokens), counted(result.points.front().layout.ranks, "rank"));
 }
 
-// Returns a note on the number of rows that this call did not request.
+std::string base_text(const ScaleResult& result) {
+  const ScalePoint* const base = result.base();
+  if (!base) return "";
+  return fmt::format(
+      "The base of speed-up and efficiency is {} on {}, with {} tokens/s: the fastest layout with unforced routing on the "
+      "fewest {}.",
+      base->layout.short_name(), result.by_nodes ? counted(base->nodes, "node") : counted(base->layout.ranks, "rank"),
+      short_count_text(base->tokens_per_second()), result.by_nodes ? "nodes" : "ranks");
+}
+
+std::vector<std::string> scale_notes(const ScaleResult& result) {
+  std::vector<std::string> notes = {
+      base_text(result), interval_note(result),
+      fmt::format("A token needs {} model FLOPs; the reference of measures has the definition.",
+                  short_count_text(result.flops_per_token)),
+      mfu_note(result), energy_note(result)};
+  std::erase(notes, "");
+  return notes;
+}
+
 std::string earlier_text(const ScaleResult& result) {
   const auto rows = std::count_if(result.points.begin(), result.points.end(), [](auto& p) { return !p.requested; });
   if (rows == 0) return "";
@@ -52,15 +148,34 @@ std::string earlier_text(const ScaleResult& result) {
                      rows, rows == 1 ? "was" : "were");
 }
 
-// Returns the fastest point of each number of ranks, with unforced or with balanced routing.
-std::map<int, const ScalePoint*> fastest(const ScaleResult& result, bool balanced) {
-  std::map<int, const ScalePoint*> best;
-  for (const ScalePoint& p : result.points) {
-    if (p.balanced != balanced || p.step_seconds.empty()) continue;
-    const ScalePoint*& there = best[p.layout.ranks];
-    if (!there || p.seconds() < there->seconds()) there = &p;
-  }
-  return best;
+CellTable time_cells(const ScaleResult& result, Footnotes& notes) {
+  CellTable table{with_point(point_columns, {"micro-batch", "step", "interval", "spread", "predicted", "speed-up",
+                                             "efficiency", "routing gap"}),
+                  {}};
+  for (const ScalePoint& p : result.points)
+    table.rows.push_back(with_point(
+        point_cells(p, notes.marks(result.warnings(p))),
+        {std::to_string(p.micro_batch),
+         !p.step_seconds.empty() ? seconds_text(p.seconds())
+         : p.failure.empty()     ? "-"
+                                 : "failed",
+         interval_text(p), percent_text(p.spread()), std::isfinite(p.predicted) ? seconds_text(p.predicted) : "-",
+         times_text(result.speedup(p)), percent_text(result.efficiency(p)), percent_text(result.routing_gap(p))}));
+  return table;
+}
+
+CellTable speed_cells(const ScaleResult& result) {
+  CellTable table{with_point(point_columns, {"nodes", "tokens/s", "per rank", "per node", "TFLOP/s", "TFLOP/s per rank",
+                                             "MFU", "J/token"}),
+                  {}};
+  for (const ScalePoint& p : result.points)
+    table.rows.push_back(
+        with_point(point_cells(p, ""),
+                   {p.nodes > 0 ? std::to_string(p.nodes) : "-", short_count_text(p.tokens_per_second()),
+                    short_count_text(p.tokens_per_second_per_rank()), short_count_text(p.tokens_per_second_per_node()),
+                    digits_text(result.tflops_per_second(p)), digits_text(result.tflops_per_second_per_rank(p)),
+                    percent_text(result.mfu(p)), digits_text(p.joules_per_token())}));
+  return table;
 }
 
 // Returns a row for each point with a breakdown: its name, and the share of each time category.
@@ -70,9 +185,10 @@ std::vector<std::pair<std::string, std::vector<double>>> breakdown_shares(const 
     if (!p.breakdown) continue;
     std::vector<double> shares;
     for (const double seconds : p.breakdown->seconds) shares.push_back(seconds / p.breakdown->total());
-    rows.emplace_back(
-        fmt::format("{}, {}{}", counted(p.layout.ranks, "rank"), p.layout.short_name(), p.balanced ? ", balanced" : ""),
-        shares);
+    rows.emplace_back(fmt::format("{}, {}{}{}", counted(p.layout.ranks, "rank"), p.layout.short_name(),
+                                  result.strong && result.weak ? fmt::format(", batch {}", p.global_batch) : "",
+                                  p.balanced ? ", balanced" : ""),
+                      shares);
   }
   return rows;
 }
@@ -83,14 +199,16 @@ std::vector<std::string> category_names() {
   return names;
 }
 
-}  // namespace
-
 std::string scale_text(const ScaleResult& result) {
-  Table table(scale_columns);
   Footnotes notes;
-  for (const ScalePoint& p : result.points) table.row(scale_cells(result, p, notes));
-  std::string text =
-      heading(result) + "\n" + table.str() + visible(notes.lines("warning "), "\n") + earlier_text(result);
+  const auto str = [](const CellTable& cells) {
+    Table table(cells.columns);
+    for (const auto& row : cells.rows) table.row(row);
+    return table.str();
+  };
+  std::string text = scale_heading(result) + "\n" + str(time_cells(result, notes));
+  text += visible(notes.lines("warning "), "\n") + earlier_text(result) + "\n" + str(speed_cells(result));
+  for (const std::string& note : scale_notes(result)) text += note + "\n";
   const auto rows = breakdown_shares(result);
   std::vector<std::string> header = category_names();
   header.insert(header.begin(), "share of a step");
@@ -108,139 +226,99 @@ std::string scale_text(const ScaleResult& result) {
 
 std::string scale_csv(const ScaleResult& result) {
   std::string text =
-      "ranks,tp,ep,etp,node,dp,global_batch,micro_batch,balanced,step_seconds,spread,predicted_seconds,tokens_per_second,speedup,efficiency,"
-      "routing_gap\n";
+      "ranks,tp,ep,etp,node,dp,global_batch,micro_batch,balanced,step_seconds,spread,predicted_seconds,"
+      "tokens_per_second,speedup,efficiency,routing_gap,strong,weak,nodes,repeats,interval_low_seconds,"
+      "interval_high_seconds,interval_coverage,tokens_per_second_per_rank,tokens_per_second_per_node,tflops_per_second,"
+      "tflops_per_second_per_rank,mfu,joules_per_token\n";
   const auto number = [](double x) { return std::isfinite(x) ? fmt::format("{:.6g}", x) : std::string(); };
-  for (const ScalePoint& p : result.points)
-    text += fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}\n", p.layout.ranks, p.layout.tp, p.layout.ep,
+  for (const ScalePoint& p : result.points) {
+    const auto interval = p.interval();
+    text += fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},", p.layout.ranks, p.layout.tp, p.layout.ep,
                         p.layout.etp, p.layout.ranks_per_node, p.layout.dp(), p.global_batch, p.micro_batch,
                         p.balanced ? 1 : 0, number(p.seconds()), number(p.spread()), number(p.predicted),
                         number(p.tokens_per_second()), number(result.speedup(p)), number(result.efficiency(p)),
                         number(result.routing_gap(p)));
+    text +=
+        fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},{}\n", result.is_strong(p) ? 1 : 0, result.is_weak(p) ? 1 : 0,
+                    p.nodes > 0 ? std::to_string(p.nodes) : "", p.step_seconds.size(),
+                    number(interval ? interval->low : not_known), number(interval ? interval->high : not_known),
+                    number(interval ? interval->coverage : not_known), number(p.tokens_per_second_per_rank()),
+                    number(p.tokens_per_second_per_node()), number(result.tflops_per_second(p)),
+                    number(result.tflops_per_second_per_rank(p)), number(result.mfu(p)), number(p.joules_per_token()));
+  }
   return text;
 }
+
+namespace {
+
+Json text_or_null(const std::string& text) {
+  return text.empty() ? Json() : Json(text);
+}
+
+Json peak_json(const ScaleResult& result) {
+  const double flops = result.peak ? result.peak->peak(result.config.dtype()) : 0;
+  if (flops <= 0) return {};
+  return {{"machine", result.peak->name}, {"flops", flops}, {"of", result.peak->shared ? "node" : "rank"}};
+}
+
+Json point_json(const ScaleResult& result, const ScalePoint& p) {
+  Json seconds, folders = Json::array();
+  for (int i = 0; i < num_time_categories && p.breakdown; ++i)
+    seconds[name_of(static_cast<TimeCategory>(i))] = p.breakdown->seconds[i];
+  for (const Training& run : p.runs) folders.push_back(run.run.string());
+  Json point = layout_json(p);
+  const Json more = {{"strong", result.is_strong(p)},
+                     {"weak", result.is_weak(p)},
+                     {"nodes", p.nodes > 0 ? Json(p.nodes) : Json()},
+                     {"step_seconds", p.seconds()},
+                     {"repeats", p.step_seconds},
+                     {"interval", interval_json(p)},
+                     {"spread", p.spread()},
+                     {"predicted_seconds", p.predicted},
+                     {"tokens_per_second", p.tokens_per_second()},
+                     {"tokens_per_second_per_rank", p.tokens_per_second_per_rank()},
+                     {"tokens_per_second_per_node", p.tokens_per_second_per_node()},
+                     {"tflops_per_second", result.tflops_per_second(p)},
+                     {"tflops_per_second_per_rank", result.tflops_per_second_per_rank(p)},
+                     {"mfu", result.mfu(p)},
+                     {"mfu_problem", text_or_null(result.mfu_problem(p))},
+                     {"joules_per_token", p.joules_per_token()},
+                     {"cpu_joules_per_token", median(p.cpu_joules_per_token)},
+                     {"gpu_joules_per_token", median(p.gpu_joules_per_token)},
+                     {"speedup", result.speedup(p)},
+                     {"efficiency", result.efficiency(p)},
+                     {"routing_gap", result.routing_gap(p)},
+                     {"parts", seconds},
+                     {"requested", p.requested},
+                     {"runs", std::move(folders)},
+                     {"warnings", result.warnings(p)},
+                     {"failure", text_or_null(p.failure)}};
+  for (const Json::Member& m : more.members()) point.append(m.name, m.value);
+  return point;
+}
+
+}  // namespace
 
 Json scale_json(const ScaleResult& result) {
   Json out = json_document("scale", result.provenance);
   out["name"] = result.name;
+  out["strong"] = result.strong;
   out["weak"] = result.weak;
+  out["x"] = result.by_nodes ? "nodes" : "ranks";
   out["warm_up"] = result.warm_up;
   out["steps"] = result.steps;
   out["repeats"] = result.repeats;
   out["environment"] = result.environment.json();
   out["configuration"] = config_json(result.config);
   out["machine"] = result.machine ? machine_json(*result.machine) : Json();
+  out["flops_per_token"] = result.flops_per_token;
+  out["peak"] = peak_json(result);
+  out["energy_problem"] = text_or_null(energy_problem(result));
+  out["base"] = result.base() ? layout_json(*result.base()) : Json();
   Json& points = out["points"] = Json::array();
-  for (const ScalePoint& p : result.points) {
-    Json seconds, folders = Json::array();
-    for (int i = 0; i < num_time_categories && p.breakdown; ++i)
-      seconds[name_of(static_cast<TimeCategory>(i))] = p.breakdown->seconds[i];
-    for (const Training& run : p.runs) folders.push_back(run.run.string());
-    points.push_back({{"ranks", p.layout.ranks},
-                      {"tp", p.layout.tp},
-                      {"ep", p.layout.ep},
-                      {"etp", p.layout.etp},
-                      {"node", p.layout.ranks_per_node},
-                      {"dp", p.layout.dp()},
-                      {"edp", p.layout.edp()},
-                      {"global_batch", p.global_batch},
-                      {"micro_batch", p.micro_batch},
-                      {"tokens_per_step", p.tokens},
-                      {"balanced", p.balanced},
-                      {"step_seconds", p.seconds()},
-                      {"repeats", p.step_seconds},
-                      {"spread", p.spread()},
-                      {"predicted_seconds", p.predicted},
-                      {"tokens_per_second", p.tokens_per_second()},
-                      {"speedup", result.speedup(p)},
-                      {"efficiency", result.efficiency(p)},
-                      {"routing_gap", result.routing_gap(p)},
-                      {"parts", seconds},
-                      {"requested", p.requested},
-                      {"runs", std::move(folders)},
-                      {"warnings", result.warnings(p)},
-                      {"failure", p.failure.empty() ? Json() : Json(p.failure)}});
-  }
+  for (const ScalePoint& p : result.points) points.push_back(point_json(result, p));
+  out["check"] = result.check;
   return out;
-}
-
-std::string scale_html(const ScaleResult& result, ProvenanceDetail detail) {
-  Page page("Scaling of " + result.name);
-  page
-      << "<h1>" + escaped("Scaling of " + result.name) + "</h1>\n<p>" + escaped(heading(result)) +
-             ". A step's time is the median over the measured steps of a run, and over the runs; the spread is that of the "
-             "runs' medians. Speed-up and efficiency are against the fastest layout of the fewest ranks. The routing gap is "
-             "how much longer a step takes than with tokens sent to all experts in turn.</p>";
-  const Environment& where = result.environment;
-  page << fmt::format(
-      "<p class=\"muted\">{}</p>\n",
-      escaped(fmt::format("Measured on {}: instruction set {}, OMP_NUM_THREADS {}, switchyard {}, started by {}",
-                          where.host, where.instruction_set, where.threads, where.build, where.launcher)));
-  // ideal: the ideal value for a ratio of the numbers of ranks.
-  const auto chart = [&](const char* title, const char* label, bool percent, auto value, auto ideal) {
-    LineChart c;
-    c.x_label = "ranks";
-    c.y_label = label;
-    c.percent = percent;
-    c.y_low = 0;
-    for (const bool balanced : {false, true}) {
-      Line line{balanced ? "balanced routing" : "its own routing",
-                {},
-                {},
-                balanced ? Series::balanced_routing : Series::own_routing};
-      for (const auto& [ranks, point] : fastest(result, balanced)) {
-        line.x.push_back(ranks);
-        line.y.push_back(value(*point));
-      }
-      if (!line.x.empty()) c.lines.push_back(std::move(line));
-    }
-    if (c.lines.empty()) return;
-    Line line{"ideal", c.lines.front().x, {}, Series::ideal};
-    for (const double ranks : line.x) line.y.push_back(ideal(ranks / line.x.front()));
-    c.lines.push_back(std::move(line));
-    for (std::size_t i = 0; i < c.lines.size(); ++i) c.depths.push_back(static_cast<double>(i));
-    page.section(label, title);
-    page.picture(c, fmt::format("{} by number of ranks", label),
-                 fmt::format("{} of the fastest layout of each number of ranks", title));
-    page << "</section>\n";
-  };
-  chart(
-      "Speed-up", "speed-up", false, [&](const ScalePoint& p) { return result.speedup(p); },
-      [](double x) { return x; });
-  chart(
-      "Efficiency", "efficiency", true, [&](const ScalePoint& p) { return result.efficiency(p); },
-      [](double) { return 1.0; });
-  if (const auto shares = breakdown_shares(result); !shares.empty()) {
-    Heatmap map;
-    map.rows = std::ssize(shares);
-    map.columns = num_time_categories;
-    map.column_names = category_names();
-    map.percent = true;
-    map.longest_name = 56;  // layouts differ at their ends
-    for (const auto& [name, values] : shares) {
-      map.row_names.push_back(name);
-      for (const double share : values) {
-        map.values.push_back(share);
-        map.cell_texts.push_back(percent_text(share));
-      }
-    }
-    page.section("parts", "Where the time of a step goes");
-    page.picture(
-        map, "where the time of a step goes",
-        "Where the time of a step goes: the mean over ranks of traced steps. tensor: tensor parallelism's collectives; "
-        "gradients: those of gradients and weights; waiting: in collectives, beyond the rank that spends least in those "
-        "of the same kind; compute: all else.");
-    page << "</section>\n";
-  }
-  std::vector<std::vector<std::string>> rows;
-  Footnotes notes;
-  for (const ScalePoint& p : result.points) rows.push_back(scale_cells(result, p, notes));
-  page.section("points", "All layouts");
-  page << html_table(scale_columns, rows, 1);
-  for (std::size_t i = 0; i < notes.texts().size(); ++i)
-    page << fmt::format("<p>Warning [{}]: {}</p>\n", i + 1, escaped(notes.texts()[i]));
-  page << "<p>" + escaped(earlier_text(result)) + "</p></section>\n" << provenance_html(result.provenance, detail);
-  return page.finish();
 }
 
 }  // namespace sy

@@ -248,9 +248,7 @@ std::string sweep_picture(const SweepResult& result, const Json& provenance) {
     chart.lines.push_back(std::move(line));
   }
   if (!any) return "";
-  std::string svg = draw({plot_of(chart)}).front();
-  if (!provenance.is_null()) svg.insert(svg.rfind("</svg>"), "<metadata>" + escaped(provenance.dump()) + "</metadata>");
-  return "<?xml version=\"1.0\" encoding=\"utf-8\"?>\n" + svg + "\n";
+  return svg_document(draw({plot_of(chart)}).front(), "", provenance);
 }
 
 }  // namespace sy

@@ -164,6 +164,10 @@ void MetricsFile::write(const StepMetrics& m, const ExpertCounts* experts, const
                {"tflops_per_second_per_rank", m.tflops_per_second_per_rank}};
   if (m.mtp_loss) line["mtp_loss"] = *m.mtp_loss;
   if (m.mfu) line["mfu"] = *m.mfu;
+  if (m.energy) {
+    line["cpu_joules"] = m.energy->cpu_joules;
+    line["gpu_joules"] = m.energy->gpu_joules;
+  }
   line["time"] = utc_text(now);
   line["routed"] = m.routed;
   line["dropped"] = m.dropped;

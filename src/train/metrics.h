@@ -16,6 +16,12 @@
 
 namespace sy {
 
+// Energy of a step, of all ranks together; NaN if it is unknown.
+struct StepEnergy {
+  double cpu_joules = 0;  // processor packages and memory of the hosts, other programs included
+  double gpu_joules = 0;  // all GPUs of the ranks
+};
+
 struct StepMetrics {
   Index step = 0, tokens = 0;  // tokens: since the run began
   double loss = 0;             // mean cross-entropy in nats over the global batch
@@ -23,8 +29,11 @@ struct StepMetrics {
   std::optional<double> mtp_loss;
   double aux_loss = 0, z_loss = 0, lr = 0, grad_norm = 0, step_seconds = 0, tokens_per_second = 0;
   double tflops_per_second_per_rank = 0;
-  std::optional<double> mfu;      // model FLOPs utilization; empty if the machine's peak is unknown
-  Index routed = 0, dropped = 0;  // assignments over all MoE layers; routed counts before dropping
+  // Model FLOPs utilization; empty if the machine's peak is unknown.
+  std::optional<double> mfu;
+  std::optional<StepEnergy> energy;  // empty without log.energy
+  // Assignments over all MoE layers; routed counts before dropping.
+  Index routed = 0, dropped = 0;
 };
 
 // [layer][expert] sums since the last log line.

@@ -195,6 +195,7 @@ std::vector<Scalar> all_columns(const MetricsSinks& options) {
     line[name] = 0;
   if (options.mtp) line["mtp_loss"] = 0;
   if (options.mfu) line["mfu"] = 0;
+  if (options.enabled.energy) line["cpu_joules"] = line["gpu_joules"] = 0;
   for (const char* name : {"routed", "dropped"}) line[name] = 0;
   const std::vector<Json> layers(options.layers.size(), Json::array({Json(1)}));
   if (!layers.empty()) line["experts"] = {{"routed", layers}, {"dropped", layers}};

@@ -14,6 +14,7 @@
 #include "src/text/numbers.h"
 #include "src/text/strings.h"
 #include "src/text/table.h"
+#include "src/train/energy.h"
 #include "src/train/memory.h"
 #include "src/train/routing_warnings.h"
 #include "src/train/run_texts.h"
@@ -114,6 +115,9 @@ int TrainingRun::train() {
   MachinePeak peak = options_.peak;
   if (!mfu_problem_.empty()) peak.flops = 0;
   PerformanceMeter meter(world_, model_costs(config_, engine_.vocab()).flops_per_token, peak);
+  std::optional<EnergyMeter> energy;
+  if (config_.log.energy) energy.emplace(world_, engine_.device());
+  if (energy && !options_.quiet) print(energy->describe());
   StepTrace step_trace(world_, dir_ / "trace", config_.log.trace_first, config_.log.trace_steps,
                        parse_record(state_.provenance));
   while (!stop && !stop_early && trainer_.steps_done() < config_.train.steps) {
@@ -122,9 +126,11 @@ int TrainingRun::train() {
     const double begin = program_seconds();
     step_trace.begin_step(trainer_.steps_done() + 1);
     meter.begin_step();
+    if (energy) energy->begin_step();
     StepResult result = step_or_advice();
     const Index step = trainer_.steps_done();
     meter.end_step(config_.train.batch_of(step) * config_.model.seq_len, result.metrics);
+    if (energy) energy->end_step(result.metrics);
     step_trace.end_step(step);
     const bool log = step % config_.run.log_every == 0 || step == config_.train.steps;
     if (is_first_rank()) window_.add(result);  // only the rank that writes the history has it

@@ -104,6 +104,97 @@ left_out="--layouts tp 1 ep 2 etp 1 is not measured on 1 rank: 1 rank is not div
 expect_ok "$switchyard" scale config.ini --ranks 1,2 --layouts ep2 --own-routing-only --steps 1 --warm-up 0 --repeats 1 --output above
 [[ $err == *"$left_out"*"no point has 1 rank: speed-up and efficiency are those over 2 ranks"* ]] || die "no word of the missing base"
 
+# Both kinds of scaling share the runs on the fewest ranks, and the runs of --weak are measured
+# already. Figures are made for both.
+mkdir both && cp -r weak/config both/config
+expect_ok "$switchyard" scale config.ini --ranks 1,2 --strong --weak --layouts tp1,ep2 --own-routing-only --steps 2 --warm-up 0 \
+  --repeats 1 --output both --machine h100
+[[ $err == *"run 2 of 2: r2-tp1-ep2-etp1-own-1"* ]] || die "not the two strong runs alone: $err"
+expect_output "config: strong and weak scaling, 64 tokens a step on 1 rank"
+expect_output "MFU is unknown: h100 has the speed of cuda, and the runs compute on cpu"
+expect_output "The base of speed-up and efficiency is tp 1 ep 1 etp 1 on 1 rank"
+[[ $(cut -d, -f1,7,17,18 both/config.csv | sort -u | tr '\n' ' ') == "1,4,1,1 2,4,1,0 2,8,0,1 ranks,global_batch,strong,weak " ]] ||
+  die "other points: $(cat both/config.csv)"
+for kind in strong weak; do
+  for figure in throughput efficiency; do
+    grep -q '^\\end{document}$' both/figures/config-$kind-$figure.tex || die "no $kind-$figure.tex"
+    [[ ! -e both/config.html ]] || grep -q '</svg>' both/figures/config-$kind-$figure.svg || die "no $kind-$figure.svg"
+  done
+done
+# The machine of run.machine gives the peak, without predictions.
+sed 's/^backend = .*/backend = cpu/' "$root/configs/machines/h100.ini" >cpu-machine.ini
+expect_ok "$switchyard" scale config.ini --ranks 1,2 --weak --layouts tp1,ep2 --own-routing-only --steps 2 --warm-up 0 \
+  --repeats 1 --output weak --run.machine=cpu-machine.ini --x nodes
+expect_output "MFU is relative to the peak of"
+[[ $(sed -n 2p weak/config.csv | cut -d, -f12) == "" && $(sed -n 2p weak/config.csv | cut -d, -f28) == [0-9]* ]] ||
+  die "no MFU, or a prediction: $(sed -n 2p weak/config.csv)"
+expect_output "on 1 node, with"
+
+# All figures follow from the step times of the repeats: benchmarks/check.py computes them again.
+if command -v python3 >/dev/null; then
+  for result in out both weak; do
+    python3 "$root/benchmarks/check.py" --numbers $result/config.json || die "other figures in $result/config.json"
+  done
+  sed '0,/"efficiency": [01]/s/"efficiency": [01]/&7/' both/config.json >forged.json
+  ! python3 "$root/benchmarks/check.py" --numbers forged.json >/dev/null || die "a forged efficiency passes"
+fi
+
+# --check compares with an earlier result. The forged one was twice as fast on 2 ranks.
+check=("$switchyard" scale config.ini --ranks 1,2 --layouts ep1 --own-routing-only --steps 3 --warm-up 1 --repeats 2 --output out
+  --train.lr=0.01)
+expect_ok "${check[@]}"  # the last call was of another number of threads
+cp out/config.json before.json
+expect_ok "${check[@]}" --check before.json
+expect_output "check against before.json: 14 points compared, 0 fell by 10.0 % or more"
+expect_output "14 of the points were measured by an earlier call of this build"
+awk '/"points":/ { points = 1 } points && /"ranks": 2/ { two = 1 } points && /"ranks": 1,/ { two = 0 }
+  two && /"tokens_per_second":/ { match($0, /[0-9][0-9.e+-]*/); $0 = "\"tokens_per_second\": " 2 * substr($0, RSTART, RLENGTH) "," }
+  { print }' before.json >faster.json
+expect_exit 1 "${check[@]}" --check faster.json
+expect_output "14 points compared, 12 fell by 10.0 % or more"
+expect_output "fell: tp 1 ep 2 etp 1 on 2 ranks, batch 4, own routing: "
+expect_ok "${check[@]}" --check faster.json --check-limit 60
+expect_exit 1 "${check[@]}" --check faster.json --json
+[[ $err == *"fell: tp 1 ep 2 etp 1 on 2 ranks"* && $out == *'"fell": true'* ]] || die "no result of the check"
+expect_error "is of another environment or configuration (threads: 2 here, 1 there): give" env OMP_NUM_THREADS=2 "${check[@]}" \
+  --check before.json
+expect_error "train.lr: 0.02 here, 0.01 there" "$switchyard" scale config.ini --ranks 1 --output fresh --train.lr=0.02 \
+  --check before.json
+sed 's/"host": ".*"/"host": "elsewhere"/' before.json >elsewhere.json
+expect_error "host: $(uname -n) here, elsewhere there" "${check[@]}" --check elsewhere.json
+expect_ok "${check[@]}" --check elsewhere.json --check-any
+expect_error "is the file that this call writes" "${check[@]}" --check out/config.json
+expect_error "nowhere.json" "${check[@]}" --check nowhere.json
+expect_error "cannot be compared with" "${check[@]}" --check config.ini
+expect_error "go with --check FILE" "${check[@]}" --check-any
+expect_error "--check-limit 0" "${check[@]}" --check before.json --check-limit 0
+expect_error "--x ranks-and-nodes: give ranks or nodes" "${check[@]}" --x ranks-and-nodes
+
+# The energy of the measured steps, from counters that grow. A host counts once, whatever its ranks.
+mkdir -p powercap/intel-rapl:0
+echo package-0 >powercap/intel-rapl:0/name
+echo 1000000000 >powercap/intel-rapl:0/max_energy_range_uj
+echo 0 >powercap/intel-rapl:0/energy_uj
+( for ((i = 1; ; ++i)); do
+    echo $((i * 1000000)) >powercap/next && mv powercap/next powercap/intel-rapl:0/energy_uj
+    sleep 0.01
+  done ) &
+counter=$!
+SWITCHYARD_POWERCAP=$PWD/powercap expect_ok "$switchyard" scale config.ini --ranks 1,2 --layouts ep1 --own-routing-only --steps 20 \
+  --warm-up 1 --repeats 1 --output energy --model.seq_len=64 --train.global_batch=16
+kill $counter
+expect_output "J/token is the energy of the hosts' processor packages and memory (RAPL), other programs included."
+for ranks in 1 2; do
+  # 20 steps of 16 * 64 tokens
+  joules=$(sed -n 2,21p energy/config/*/r$ranks-tp1-ep1-etp1-own-1/metrics.jsonl | sed 's/.*"cpu_joules":\([0-9.]*\).*/\1/' |
+    awk '{ sum += $1 } END { print sum / (20 * 16 * 64) }')
+  [[ -n $(awk -F, -v ranks=$ranks -v want="$joules" '$1 == ranks && want > 0 && ($29 - want) ^ 2 < (1e-4 * want) ^ 2' energy/config.csv) ]] ||
+    die "not $joules J/token on $ranks ranks: $(cat energy/config.csv)"
+done
+grep -q '"gpu_joules":null' energy/config/*/r2-*/metrics.jsonl || die "energy of GPUs"
+SWITCHYARD_POWERCAP=$work/nowhere expect_ok "$switchyard" scale config.ini --ranks 1 --own-routing-only --steps 1 --warm-up 0 --repeats 1 --output alone
+expect_output "Energy is unknown: $work/nowhere has no RAPL zone"
+
 # If parallel.ranks_per_node is set, direct and hierarchical dispatch are measured.
 expect_ok "$switchyard" scale config.ini --ranks 4 --own-routing-only --steps 1 --warm-up 0 --repeats 1 --output nodes \
   --parallel.ranks_per_node=2 --model.heads=1 --model.kv_heads=1 --moe.d_ff=3

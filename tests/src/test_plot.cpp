@@ -121,6 +121,78 @@ TEST(Draw, SeriesHaveFixedColours) {
   for (const std::string& p : draw({plot_of(one), plot_of(three)})) EXPECT_TRUE(has(p, "rgb(217, 119,   6)"));
 }
 
+// A chart with logarithmic axes and error bars, of which one is missing.
+LineChart scaling_chart() {
+  LineChart c;
+  c.x_label = "ranks";
+  c.y_label = "tokens/s";
+  c.log_x = c.log_y = true;
+  c.lines = {{.name = "own & 100 % real",
+              .x = {1, 2, 8},
+              .y = {1000, 1900, 6000},
+              .series = Series::own_routing,
+              .low = {900, 1800, NAN},
+              .high = {1200, 2100, NAN}},
+             {.name = "ideal", .x = {1, 8}, .y = {1000, 8000}, .series = Series::ideal}};
+  c.depths = {0, 1};
+  return c;
+}
+
+TEST(Draw, HasLogarithmicAxesAndErrorBars) {
+  const Plot plot = plot_of(scaling_chart());
+  EXPECT_TRUE(has(plot.script, "set logscale x 2\n")) << plot.script;
+  EXPECT_TRUE(has(plot.script, "set logscale y 10\n"));
+  EXPECT_TRUE(has(plot.script, "set xtics (\"1\" 1, \"2\" 2, \"8\" 8)\n")) << plot.script;
+  EXPECT_TRUE(has(plot.script, "set ytics (\"500\" 500, \"1k\" 1000, \"2k\" 2000, \"5k\" 5000, \"10k\" 10000)"))
+      << plot.script;
+  EXPECT_TRUE(has(plot.script, "2 1900 1800 2100\n"));
+  EXPECT_TRUE(has(plot.script, "8 6000 6000 6000\n"));  // no bar
+  EXPECT_TRUE(has(plot.script, "using 1:2:3:4 with yerrorlines"));
+  EXPECT_TRUE(has(plot.script, "using 1:2 with lines dt 2"));  // the ideal
+  // Tooltips of equal distances in the logarithm: 1 to 2 is half as wide as 2 to 8.
+  ASSERT_EQ(plot.areas.size(), 3u);
+  EXPECT_TRUE(has(plot.areas[1].text, "ranks 2\nown & 100 % real: 1900, 1800 to 2100"));
+  const double border = std::log(1.1);
+  EXPECT_NEAR(plot.areas[0].width / plot.areas[2].width, (border + std::log(2) / 2) / (border + std::log(2)), 1e-6);
+  const auto pictures = draw({plot, plot_of(narrow(scaling_chart()))});
+  for (const std::string& p : pictures) EXPECT_TRUE(has(p, "stroke-dasharray"));
+}
+
+TEST(Draw, MarksWideLogarithmicAxesByPowersOfTen) {
+  LineChart c = scaling_chart();
+  c.lines[1].y = {0.5, 3e6};
+  EXPECT_TRUE(has(plot_of(c).script,
+                  "set ytics (\"0.1\" 0.1, \"1\" 1, \"10\" 10, \"100\" 100, \"1k\" 1000, "
+                  "\"10k\" 10000, \"100k\" 100000, \"1M\" 1e+06, \"10M\" 1e+07)"))
+      << plot_of(c).script;
+  c.lines.pop_back();
+  c.lines[0] = {.name = "alone", .x = {4}, .y = {7}};
+  c.depths = {0};
+  EXPECT_EQ(draw({plot_of(c)}).size(), 1u);
+}
+
+TEST(Pgf, HasTheDataOfTheChart) {
+  LineChart c = scaling_chart();
+  const std::string tex = pgf_of(c, {"first", "second\nline"});
+  EXPECT_TRUE(tex.starts_with("% first\n% second line\n\\documentclass[border=2pt]{standalone}\n")) << tex;
+  EXPECT_TRUE(has(tex, "xmode=log, log basis x=2, xtick={1,2,8}, xticklabels={1,2,8},\n  ymode=log,\n"));
+  EXPECT_TRUE(has(tex, "\\definecolor{ownrouting}{HTML}{2563EB}\n"));
+  EXPECT_TRUE(has(tex,
+                  "\\addplot+[color=ownrouting, mark=*, error bars/.cd, y dir=both, y explicit] table[x=x, y=y, "
+                  "y error minus=minus, y error plus=plus] {\n  x y minus plus\n  1 1000 100 200\n  2 1900 100 200\n"
+                  "  8 6000 0 0\n};\n\\addlegendentry{own \\& 100 \\% real}\n"))
+      << tex;
+  EXPECT_TRUE(has(tex, "\\addplot+[color=ideal, dashed, no marks] table[x=x, y=y] {\n  x y\n  1 1000\n  8 8000\n};\n"));
+  EXPECT_EQ(count(tex, "{"), count(tex, "}"));
+  EXPECT_EQ(count(tex, "\\begin{"), count(tex, "\\end{"));
+  c.percent = true;
+  c.log_y = false;
+  c.y_low = 0;
+  EXPECT_TRUE(has(pgf_of(c, {}), "ylabel={tokens/s (\\%)},\n"));
+  EXPECT_TRUE(has(pgf_of(c, {}), "ymin=0,\n"));
+  EXPECT_TRUE(has(pgf_of(c, {}), "1 100000 10000 20000\n"));
+}
+
 TEST(RatioMarks, ArePowersOfTwo) {
   EXPECT_EQ(ratio_marks(0.25, 4), (std::vector<std::string>{"1/4×", "1/2×", "1×", "2×", "4×"}));
 }

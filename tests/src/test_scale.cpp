@@ -1,13 +1,16 @@
 // The report of `switchyard scale` about the points that it measured.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <set>
 #include <sstream>
 
 #include "src/config.h"
 #include "src/experiments/document.h"
 #include "src/experiments/footnotes.h"
-#include "src/experiments/scale.h"
+#include "src/experiments/scale_check.h"
+#include "src/experiments/scale_report.h"
 #include "src/text/json.h"
 #include "src/text/numbers.h"
 #include "tests/src/temp_folder.h"
@@ -25,7 +28,9 @@ ScalePoint measured(const Layout& layout, std::vector<double> seconds, bool bala
 // A speed-up of 12 with four ranks, which is impossible. The other layout has nodes, and its times
 // vary.
 ScaleResult result() {
-  ScaleResult result{"model", false, {}, {"host", "avx2", "1", "0.1.0 abc", "launch/mpirun.sh"}};
+  ScaleResult result{
+      .name = "model", .points = {}, .environment = {"host", "avx2", "1", "0.1.0 abc", "launch/mpirun.sh"}};
+  result.config.train.global_batch = 8;
   result.points = {measured({1}, {2.456, 2.456, 2.456}), measured({4, 1, 4, 1}, {0.2, 0.2, 0.2}),
                    measured({4, 1, 4, 1, 2}, {0.9, 1.3, 1.1})};
   result.points[2].warnings = {"first doubt", "second doubt"};
@@ -136,7 +141,7 @@ TEST(Scale, LabelsPicturesAndRowsOfThePage) {
   EXPECT_NE(html.find("<footer><p class=\"muted\">switchyard 1.2.3</p>"), std::string::npos);
   EXPECT_EQ(html.find("switchyard scale"), std::string::npos);
   EXPECT_NE(scale_html(r, ProvenanceDetail::full).find("switchyard scale"), std::string::npos);
-  for (const char* heading : {"<h1>Scaling of model</h1>", "<h2>Speed-up</h2>", "<h2>Efficiency</h2>",
+  for (const char* heading : {"<h1>Scaling of model</h1>", "<h2>Strong scaling</h2>",
                               "<h2>Where the time of a step goes</h2>", "<h2>All layouts</h2>"})
     EXPECT_NE(html.find(heading), std::string::npos) << heading;
   EXPECT_NE(html.find("4 ranks, tp 1 ep 4 etp 1 node 2, balanced<"), std::string::npos);
@@ -147,6 +152,201 @@ TEST(Scale, LabelsPicturesAndRowsOfThePage) {
   EXPECT_EQ(html.find("var(--line-"), std::string::npos);
   EXPECT_NE(html.find("Warning [1]: second doubt"), std::string::npos);
   EXPECT_EQ(html.find("gnuplot_plot_1</title>"), std::string::npos);
+}
+
+// Points of both kinds of scaling on two nodes of two ranks, with all figures by hand.
+ScaleResult both_scalings() {
+  ScaleResult r = result();
+  r.weak = true;
+  r.points = {measured({1}, {0.5, 0.4, 0.6, 0.45, 0.55, 0.5}),
+              measured({2}, {0.25, 0.25, 0.26, 0.24, 0.3, 0.2}),
+              measured({4}, {0.2, 0.1, 0.16, 0.15, 0.14, 0.15}),
+              measured({2}, {0.6, 0.5}),
+              measured({4}, {0.8}),
+              measured({4, 1, 4, 1}, {0.125, 0.125, 0.125, 0.125, 0.125, 0.125}, true)};
+  for (const std::size_t i : {3u, 4u}) {
+    ScalePoint& p = r.points[i];
+    p.global_batch = 8 * p.layout.ranks;
+    p.tokens = 1000 * p.layout.ranks;
+  }
+  for (ScalePoint& p : r.points) p.nodes = p.layout.ranks == 4 ? 2 : 1;
+  r.flops_per_token = 6e9;
+  Machine machine;
+  machine.name = "here";
+  machine.shared = true;
+  machine.peak_f32 = 40e12;
+  r.peak = machine;
+  return r;
+}
+
+TEST(Scale, ComputesSpeedsFlopsAndMfu) {
+  ScaleResult r = both_scalings();
+  const ScalePoint& four = r.points[2];  // median step 0.15 s, 1000 tokens
+  EXPECT_DOUBLE_EQ(four.tokens_per_second(), 1000 / 0.15);
+  EXPECT_DOUBLE_EQ(four.tokens_per_second_per_rank(), 1000 / 0.15 / 4);
+  EXPECT_DOUBLE_EQ(four.tokens_per_second_per_node(), 1000 / 0.15 / 2);
+  EXPECT_DOUBLE_EQ(r.tflops_per_second(four), 6e9 * 1000 / 0.15 / 1e12);  // 40
+  EXPECT_DOUBLE_EQ(r.tflops_per_second_per_rank(four), 10);
+  EXPECT_DOUBLE_EQ(r.mfu(four), 0.5);  // 40 of two nodes' 80
+  EXPECT_EQ(r.base(), &r.points[0]);
+  EXPECT_DOUBLE_EQ(r.speedup(four), 0.5 / 0.15);
+  EXPECT_DOUBLE_EQ(r.efficiency(four), 0.5 / 0.15 / 4);
+  EXPECT_DOUBLE_EQ(r.efficiency(r.points[4]), 0.5 / 0.8);  // weak: four times the tokens
+  // Speeds of each rank do not depend on the nodes.
+  r.peak->shared = false;
+  EXPECT_DOUBLE_EQ(r.mfu(four), 0.25);
+  r.peak->backend = "cuda";
+  EXPECT_EQ(r.mfu_problem(four),
+            "here has the speed of cuda, and the runs compute on cpu: give the machine of the runs");
+  EXPECT_TRUE(std::isnan(r.mfu(four)));
+  r.peak->backend = "cpu";
+  r.config.run.dtype = "bf16";
+  EXPECT_TRUE(r.mfu_problem(four).starts_with("here has no compute.peak_bf16"));
+  r.peak.reset();
+  EXPECT_TRUE(r.mfu_problem(four).starts_with("give --machine or run.machine"));
+  EXPECT_NE(scale_text(r).find("MFU is unknown: give --machine"), std::string::npos);
+}
+
+TEST(Scale, ComparesNodes) {
+  ScaleResult r = both_scalings();
+  r.by_nodes = true;
+  EXPECT_EQ(r.base(), &r.points[0]);  // it belongs to both kinds
+  r.weak = false;
+  EXPECT_EQ(r.base(), &r.points[1]);  // the fastest on one node
+  EXPECT_DOUBLE_EQ(r.efficiency(r.points[2]), 0.25 / 0.15 / 2);
+  const auto figures = scale_figures(r);
+  EXPECT_EQ(figures[0].chart.x_label, "nodes");
+  EXPECT_EQ(figures[0].chart.lines[0].x, (std::vector<double>{1, 2}));
+  EXPECT_NE(base_text(r).find("on 1 node, with 4000 tokens/s"), std::string::npos) << base_text(r);
+  r.points[1].nodes = 0;  // unknown
+  EXPECT_EQ(r.base(), &r.points[0]);
+  EXPECT_TRUE(std::isnan(r.efficiency(r.points[1])));
+}
+
+TEST(Scale, DrawsStrongAndWeakScalingWithIntervals) {
+  const ScaleResult r = both_scalings();
+  const auto figures = scale_figures(r);
+  std::vector<std::string> names;
+  for (const ScaleFigure& f : figures) names.push_back(f.name);
+  EXPECT_EQ(names,
+            (std::vector<std::string>{"strong-throughput", "strong-efficiency", "weak-throughput", "weak-efficiency"}));
+  const LineChart& throughput = figures[0].chart;
+  EXPECT_TRUE(throughput.log_x && throughput.log_y);
+  const auto line = [](const LineChart& chart, Series series) {
+    return *std::ranges::find_if(chart.lines, [&](const Line& l) { return l.series == series; });
+  };
+  const Line own = line(throughput, Series::own_routing);
+  EXPECT_EQ(own.x, (std::vector<double>{1, 2, 4}));
+  EXPECT_NEAR(own.y[2], 1000 / 0.15, 1e-9);
+  EXPECT_NEAR(own.low[2], 1000 / 0.2, 1e-9);  // of 6 runs, the interval is the range
+  EXPECT_NEAR(own.high[2], 1000 / 0.1, 1e-9);
+  EXPECT_EQ(line(throughput, Series::ideal).y, (std::vector<double>{2000, 4000, 8000}));
+  EXPECT_EQ(line(throughput, Series::balanced_routing).x, (std::vector<double>{4}));
+  const Line weak = line(figures[3].chart, Series::own_routing);
+  EXPECT_EQ(weak.x, (std::vector<double>{1, 2, 4}));
+  EXPECT_NEAR(weak.y[1], 0.5 / 0.55, 1e-9);
+  EXPECT_NEAR(weak.low[1], 0.5 / 0.6, 1e-9);
+  EXPECT_TRUE(std::isnan(weak.low[2]));  // one run has no interval
+  const std::string html = scale_html(r), text = scale_text(r);
+  for (const char* heading : {"<h2>Strong scaling</h2>", "<h2>Weak scaling</h2>"})
+    EXPECT_NE(html.find(heading), std::string::npos) << heading;
+  EXPECT_NE(html.find("The base of speed-up and efficiency is tp 1 ep 1 etp 1 on 1 rank, with 2000 tokens/s"),
+            std::string::npos)
+      << base_text(r);
+  EXPECT_TRUE(text.starts_with("model: strong and weak scaling, 1,000 tokens a step on 1 rank\n")) << text;
+  EXPECT_NE(text.find("500 ms to 600 ms (50.0 %)"), std::string::npos) << text;
+  EXPECT_NE(text.find("100 ms to 200 ms "), std::string::npos) << text;
+  EXPECT_NE(text.find("One repeat has no interval"), std::string::npos) << text;
+}
+
+TEST(Scale, WritesFiguresForPapers) {
+  const ScaleResult r = both_scalings();
+  const auto files = scale_figure_files(r, {{"program_version", "1.2.3"}}, true);
+  ASSERT_EQ(files.size(), 8u);
+  EXPECT_EQ(files[0].first, "model-strong-throughput.tex");
+  EXPECT_EQ(files[7].first, "model-weak-efficiency.svg");
+  EXPECT_NE(files[0].second.find("% {\"program_version\":\"1.2.3\"}\n"), std::string::npos);
+  EXPECT_TRUE(files[7].second.starts_with("<?xml version=\"1.0\" encoding=\"utf-8\"?>\n<svg "));
+  EXPECT_NE(files[7].second.find("<title>Efficiency of the fastest layout of each number of ranks. The base of"),
+            std::string::npos);
+  EXPECT_NE(files[7].second.find("<metadata>{&quot;program_version"), std::string::npos);
+  EXPECT_EQ(files[7].second.find("var(--"), std::string::npos);
+  EXPECT_EQ(scale_figure_files(r, {}, false).size(), 4u);
+}
+
+TEST(Scale, SumsTheEnergyOfAToken) {
+  ScaleResult r = both_scalings();
+  ScalePoint& p = r.points[0];
+  EXPECT_NE(scale_text(r).find("Energy is unknown: "), std::string::npos);
+  EXPECT_TRUE(Json::parse(scale_json(r).dump()).at("points").at(0).at("joules_per_token").is_null());
+  EXPECT_TRUE(scale_json(r).at("energy_problem").is_string());
+  p.cpu_joules_per_token = {0.5, 0.75, 0.5};
+  EXPECT_DOUBLE_EQ(p.joules_per_token(), 0.5);
+  p.gpu_joules_per_token = {2};
+  EXPECT_DOUBLE_EQ(p.joules_per_token(), 2.5);
+  EXPECT_DOUBLE_EQ(scale_json(r).at("points").at(0).at("cpu_joules_per_token").get<double>(), 0.5);
+  EXPECT_TRUE(scale_json(r).at("energy_problem").is_null());
+  EXPECT_NE(scale_text(r).find("(RAPL) and of the GPUs (NVML), other programs included."), std::string::npos);
+  p.cpu_joules_per_token.clear();
+  EXPECT_DOUBLE_EQ(p.joules_per_token(), 2);
+}
+
+TEST(ScaleCheck, NamesPointsThatFell) {
+  const ScaleResult before = both_scalings();
+  const Json earlier = Json::parse(scale_json(before).dump());
+  EXPECT_FALSE(compare_scale(earlier, before, "old.json", 0.1).fell());
+  ScaleResult now = before;
+  now.points[1].step_seconds = {0.25 / 0.9};    // by 10 %
+  now.points[2].step_seconds = {0.15 / 0.901};  // by 9.9 %
+  now.points[3].step_seconds.clear();           // its runs failed
+  now.points.pop_back();
+  now.points[0].reused = true;
+  const ScaleComparison comparison = compare_scale(earlier, now, "old.json", 0.1);
+  EXPECT_TRUE(comparison.fell());
+  EXPECT_EQ(comparison_text(comparison),
+            "check against old.json: 5 points compared, 2 fell by 10.0 % or more\n"
+            "fell: tp 1 ep 1 etp 1 on 2 ranks, batch 8, own routing: 4000 tokens/s before, 3600 now, 10.0 % less\n"
+            "fell: tp 1 ep 1 etp 1 on 2 ranks, batch 16, own routing: 3636 tokens/s before, failed now\n"
+            "1 point of old.json is not in this result\n"
+            "1 of the points was measured by an earlier call of this build: remove their runs to measure them again\n");
+  EXPECT_EQ(comparison_json(comparison).at("points").at(1).at("fell"), Json(true));
+  EXPECT_FALSE(compare_scale(earlier, now, "old.json", 0.5).points[1].fell);
+  now.points = {measured({8}, {1})};
+  EXPECT_THROW(compare_scale(earlier, now, "old.json", 0.1), InputError);
+}
+
+TEST(ScaleCheck, RefusesOtherEnvironmentsAndConfigurations) {
+  ScaleResult r = both_scalings();
+  r.config = parse_config("[model]\nlayers = 2\n[data]\npath = data\n[run]\nbackend = cpu\n", "test");
+  const Json earlier = Json::parse(scale_json(r).dump());
+  check_comparable(earlier, r, "old.json");
+  r.environment.build = "another";
+  r.config.run.dir = "elsewhere";
+  r.config.log.csv = true;
+  check_comparable(earlier, r, "old.json");
+  const auto refused = [&](const ScaleResult& other, const std::string& difference) {
+    const std::string message = MESSAGE_OF(InputError, check_comparable(earlier, other, "old.json"));
+    EXPECT_TRUE(has(message, "old.json is of another environment or configuration (")) << message;
+    EXPECT_TRUE(has(message, difference)) << message;
+  };
+  ScaleResult other = r;
+  other.environment.threads = "7";
+  refused(other, "threads: 7 here, 1 there");
+  other = r;
+  other.config.model.layers = 3;
+  refused(other, "model.layers: 3 here, 2 there");
+  other = r;
+  other.config.run.backend = "cuda";
+  refused(other, "run.backend: cuda here, cpu there");
+}
+
+TEST(ScaleCheck, RefusesOtherFiles) {
+  const TempFolder folder;
+  for (const char* text :
+       {"nothing", "{}", "[1]", "{\"format\": \"switchyard-plan\"}", "{\"format\": \"switchyard-scale\"}"})
+    EXPECT_TRUE(has(MESSAGE_OF(InputError, read_scale_json(folder.write("x.json", text))), "cannot be compared with"))
+        << text;
+  read_scale_json(folder.write("x.json", scale_json(both_scalings()).dump()));
 }
 
 TEST(Scale, GivesEachEnvironmentItsOwnFolder) {
