@@ -43,6 +43,9 @@ enum class CapacityScope { sequence, rank };
 enum class AuxScope { sequence, micro_batch, global_batch };
 enum class AuxLayers { each, joint };
 enum class Schedule { constant, cosine, linear, wsd };
+// How samples treat the borders of documents. join: as other tokens; mask: attention and loss stay within a document;
+// pack: as mask, and windows hold whole documents.
+enum class Documents { join, mask, pack };
 
 // The sequence of layer kinds, as in "local*5, global". It repeats over the layers, and the last
 // repetition may be cut off. If it is empty, all layers have one kind without a name.
@@ -155,6 +158,9 @@ struct Config {
   struct Data {
     std::string path;
     bool force = false, mask_eod_loss = false;
+    Documents documents = Documents::join;
+    // Whether no loss counts the first tokens of documents.
+    bool ignores_document_begins() const { return mask_eod_loss || documents != Documents::join; }
   } data;
 
   struct Run {

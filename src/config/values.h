@@ -85,6 +85,7 @@ SY_ENUM_NAMES(Schedule, {{"constant", Schedule::constant},
                          {"cosine", Schedule::cosine},
                          {"linear", Schedule::linear},
                          {"wsd", Schedule::wsd}});
+SY_ENUM_NAMES(Documents, {{"join", Documents::join}, {"mask", Documents::mask}, {"pack", Documents::pack}});
 #undef SY_ENUM_NAMES
 
 // Set `out` to the value that true or false stands for. Configuration files may have a bool for

@@ -12,10 +12,27 @@ Index proportion(Index n, Index share, Index total) {
   return static_cast<Index>(static_cast<__int128>(n) * share / total);
 }
 
-// Sets the targets that begin a document to -1. targets: tokens from `begin` on.
-void ignore_document_begins(const IndexedTokens& tokens, Index begin, std::span<std::int32_t> targets) {
-  for (const Index first : tokens.document_begins_in({begin, begin + std::ssize(targets)}))
-    targets[static_cast<std::size_t>(first - begin)] = -1;
+void check_sample(const Sample& to, Index seq_len, const Config::Data& data) {
+  const auto size = static_cast<std::size_t>(seq_len), starts = data.documents == Documents::join ? 0 : size;
+  SY_ASSERT(to.ids.size() == size && to.targets.size() == size && to.document_start.size() == starts,
+            "spans of {}, {} and {}", to.ids.size(), to.targets.size(), to.document_start.size());
+}
+
+// Marks the documents of a window, whose ids are the tokens from `begin` on: sets the targets that begin a document to
+// -1, and the document starts, unless they are empty.
+void mark_documents(const IndexedTokens& tokens, Index begin, const Sample& window) {
+  Index start = 0;
+  const auto fill = [&](Index end) {
+    if (!window.document_start.empty())
+      std::fill(window.document_start.begin() + start, window.document_start.begin() + end,
+                static_cast<std::int32_t>(start));
+    start = end;
+  };
+  for (const Index first : tokens.document_begins_in({begin + 1, begin + std::ssize(window.targets) + 1})) {
+    window.targets[static_cast<std::size_t>(first - begin - 1)] = -1;
+    if (first - begin < std::ssize(window.ids)) fill(first - begin);
+  }
+  fill(std::ssize(window.ids));
 }
 
 }  // namespace
@@ -27,7 +44,11 @@ SampleStream::SampleStream(const Dataset& dataset, Index seq_len, std::uint64_t 
   for (const Domain& d : dataset.domains()) weights += std::max(d.weight, 0.0);
   for (std::size_t i = 0; i < dataset.domains().size(); ++i) {
     const Domain& d = dataset.domains()[i];
-    const Index windows = d.train_tokens > 0 ? (d.train_tokens - 1) / seq_len : 0;
+    const IndexedTokens tokens = dataset.open(static_cast<int>(i), SplitName::train);
+    std::optional<Packing> packing;
+    if (data.documents == Documents::pack && d.weight != 0)
+      packing.emplace(tokens, seq_len, RandomStream(seed, "packing of " + d.name));
+    const Index windows = packing ? packing->windows() : d.train_tokens > 0 ? (d.train_tokens - 1) / seq_len : 0;
     if (windows == 0 && d.weight != 0)
       bad_input(
           "domain {} has {} training tokens, too few for model.seq_len = {} (a sample takes one more): "
@@ -36,8 +57,7 @@ SampleStream::SampleStream(const Dataset& dataset, Index seq_len, std::uint64_t 
           d.train_tokens > 1 ? fmt::format(", or set model.seq_len to at most {}", d.train_tokens - 1) : "");
     // Weights become integers, so that shares are exact and equal on every machine.
     const Index share = d.weight < 0 ? windows : std::llround(d.weight / weights * 0x1p40);
-    sources_.push_back({dataset.open(static_cast<int>(i), SplitName::train), windows, share,
-                        RandomStream(seed, "windows of " + d.name)});
+    sources_.push_back({tokens, std::move(packing), windows, share, RandomStream(seed, "windows of " + d.name)});
     total_share_ += share;
   }
 }
@@ -68,16 +88,40 @@ SampleStream::Location SampleStream::locate(Index sample) const {
 }
 
 int SampleStream::read(Index sample, const Sample& to) const {
-  const auto size = static_cast<std::size_t>(seq_len_);
-  SY_ASSERT(to.ids.size() == size && to.targets.size() == size, "spans of {} and {}", to.ids.size(), to.targets.size());
+  check_sample(to, seq_len_, data_);
   const auto [domain, window] = locate(sample);
-  const IndexedTokens& tokens = sources_[static_cast<std::size_t>(domain)].tokens;
+  const Source& source = sources_[static_cast<std::size_t>(domain)];
+  if (source.packing) {
+    read_packed(source, window, to);
+    return domain;
+  }
   const Index begin = window * seq_len_;
-  tokens.read(begin, vocab_, to.ids);
+  source.tokens.read(begin, vocab_, to.ids);
   std::copy(to.ids.begin() + 1, to.ids.end(), to.targets.begin());
-  tokens.read(begin + seq_len_, vocab_, to.targets.last(1));
-  if (data_.mask_eod_loss) ignore_document_begins(tokens, begin + 1, to.targets);
+  source.tokens.read(begin + seq_len_, vocab_, to.targets.last(1));
+  if (data_.ignores_document_begins()) mark_documents(source.tokens, begin, to);
   return domain;
+}
+
+void SampleStream::read_packed(const Source& source, Index window, const Sample& to) const {
+  std::size_t at = 0;
+  for (const auto& [tokens, ends_document] : source.packing->window(window)) {
+    const auto size = static_cast<std::size_t>(tokens.size());
+    const auto ids = to.ids.subspan(at, size), targets = to.targets.subspan(at, size);
+    source.tokens.read(tokens.begin, vocab_, ids);
+    std::copy(ids.begin() + 1, ids.end(), targets.begin());
+    if (ends_document)
+      targets.back() = -1;
+    else
+      source.tokens.read(tokens.end, vocab_, targets.last(1));
+    std::ranges::fill(to.document_start.subspan(at, size), static_cast<std::int32_t>(at));
+    at += size;
+  }
+  // Each token of padding is a document, which costs attention the least.
+  for (; at < to.ids.size(); ++at) {
+    to.ids[at] = to.targets[at] = -1;
+    to.document_start[at] = static_cast<std::int32_t>(at);
+  }
 }
 
 Index SampleStream::samples_per_epoch() const {
@@ -96,18 +140,20 @@ EvalStream::EvalStream(const Dataset& dataset, int domain, Index seq_len, Index 
   SY_ASSERT(seq_len > 0 && stride >= 0 && stride <= seq_len, "seq_len {}, stride {}", seq_len, stride);
 }
 
-void EvalStream::read(Index i, std::span<std::int32_t> inputs, std::span<std::int32_t> targets) const {
-  const auto size = static_cast<std::size_t>(seq_len_);
+void EvalStream::read(Index i, const Sample& to) const {
+  check_sample(to, seq_len_, data_);
   SY_ASSERT(i >= 0 && i < windows(), "window {} of {}", i, windows());
-  SY_ASSERT(inputs.size() == size && targets.size() == size, "spans of {} and {}", inputs.size(), targets.size());
   const Index begin = i * stride_, predicted = i > 0 ? seq_len_ - stride_ : 0;
   const auto count = static_cast<std::size_t>(length(i));
-  tokens_.read(begin, vocab_, inputs.first(count));
-  tokens_.read(begin + 1, vocab_, targets.first(count));
-  if (data_.mask_eod_loss) ignore_document_begins(tokens_, begin + 1, targets.first(count));
-  std::fill_n(targets.begin(), predicted, -1);
-  std::fill(inputs.begin() + static_cast<std::ptrdiff_t>(count), inputs.end(), 0);
-  std::fill(targets.begin() + static_cast<std::ptrdiff_t>(count), targets.end(), -1);
+  tokens_.read(begin, vocab_, to.ids.first(count));
+  tokens_.read(begin + 1, vocab_, to.targets.first(count));
+  if (data_.ignores_document_begins())
+    mark_documents(tokens_, begin,
+                   {to.ids.first(count), to.targets.first(count),
+                    to.document_start.first(std::min(count, to.document_start.size()))});
+  std::fill_n(to.targets.begin(), predicted, -1);
+  std::ranges::fill(to.ids.subspan(count), 0);
+  std::ranges::fill(to.targets.subspan(count), -1);
 }
 
 }  // namespace sy

@@ -122,6 +122,9 @@ MicroBatchState& Engine::begin_micro_batch(Index slot, const MicroBatch& batch, 
                                            std::vector<std::int32_t> positions) {
   const Index B = batch.sequences, S = batch.seq_len, T = B * S;
   SY_ASSERT(static_cast<Index>(batch.ids.size()) == T, "{} ids for {} tokens", batch.ids.size(), T);
+  const bool has_documents = !batch.document_start.empty();
+  SY_ASSERT(!has_documents || std::ssize(batch.document_start) == T, "{} document starts for {} tokens",
+            batch.document_start.size(), T);
   MicroBatchState& s = states_[static_cast<std::size_t>(slot)];
   s.clear();
   const auto on_device = [&](const void* host, Shape shape, DType dtype) {
@@ -129,14 +132,25 @@ MicroBatchState& Engine::begin_micro_batch(Index slot, const MicroBatch& batch, 
     device_->to_device(host, view);
     return view;
   };
-  for (Index i = std::ssize(positions); i < T; ++i) positions.push_back(static_cast<std::int32_t>(i % S));
+  for (Index i = std::ssize(positions); i < T; ++i)
+    positions.push_back(static_cast<std::int32_t>(i % S - (has_documents ? batch.document_start[i] : 0)));
+  // Padding is computed as id 0, without experts.
+  const bool has_padding = std::ranges::any_of(batch.ids, [](std::int32_t id) { return id < 0; });
+  std::vector<std::int32_t> ids, token_mask;
+  for (Index i = 0; has_padding && i < T; ++i) {
+    ids.push_back(std::max(batch.ids[i], 0));
+    token_mask.push_back(batch.ids[i] >= 0);
+  }
   const double targets = static_cast<double>(batch.step_targets);
   const View at = on_device(positions.data(), {T}, DType::i32);
-  const TokenStream stream{.sequences = B,
-                           .seq_len = S,
-                           .ids = on_device(batch.ids.data(), {T}, DType::i32),
-                           .positions = at,
-                           .rope_rows = at};
+  const TokenStream stream{
+      .sequences = B,
+      .seq_len = S,
+      .ids = on_device(has_padding ? ids.data() : batch.ids.data(), {T}, DType::i32),
+      .positions = at,
+      .rope_rows = at,
+      .token_mask = has_padding && model_->moe_layers() > 0 ? on_device(token_mask.data(), {T}, DType::i32) : View{},
+      .document_start = has_documents ? on_device(batch.document_start.data(), {B, S}, DType::i32) : View{}};
   s.batch = {.streams = {stream},
              .targets = T > 0 && batch.targets.empty() ? ConstView{} : on_device(batch.targets.data(), {T}, DType::i32),
              .step = {on_device(&targets, {1}, DType::f64), batch.step_sequences, batch.step_micro_batches},
@@ -152,7 +166,8 @@ void Engine::run_pass(const char* name, Index slot, const std::function<void()>&
   if (fixed_blocks_.empty() || model_->moe_layers() > 0) return body();
   std::vector<std::string> sizes;
   for (const TokenStream& stream : states_[static_cast<std::size_t>(slot)].batch.streams)
-    sizes.push_back(fmt::format("{} x {}", stream.sequences, stream.seq_len));
+    sizes.push_back(
+        fmt::format("{} x {}{}", stream.sequences, stream.seq_len, stream.document_start ? " with documents" : ""));
   device_->graph_region(fmt::format("{} of {} tokens in slot {}", name, join(sizes, " and "), slot), body);
 }
 
@@ -237,7 +252,7 @@ std::vector<float> Engine::decode(Cache& cache, Index first, Index sequences, st
   std::vector<std::int32_t> padded(ids.begin(), ids.end()), positions;
   std::vector<RopeTables::Token> rope_tokens;  // empty if no rope table depends on the length
   const bool depends_on_length = rope_.depends_on_length();
-  padded.resize(static_cast<std::size_t>(B * S));
+  padded.resize(static_cast<std::size_t>(B * S), -1);
   for (Index b = 0; b < B; ++b)
     for (Index i = 0; i < S; ++i) {
       const bool is_real = b < sequences && i < tokens;
@@ -256,7 +271,6 @@ std::vector<float> Engine::decode(Cache& cache, Index first, Index sequences, st
     s.batch.decoder().rope_rows = on_device;
   }
   s.batch.generation = true;
-  s.batch.decoder().padding = B * S - std::ssize(ids);
   s.cache = &cache;
   cache.begin(first, B, S, s.saved, scratch_);
   model_->forward(execution_context(), s, {});

@@ -4,7 +4,6 @@
 
 #include <functional>
 #include <memory>
-#include <span>
 #include <string>
 
 #include "dist/runtime.h"
@@ -62,9 +61,13 @@ class Trainer {
   }
 
  private:
-  // Returns the number of targets in the global batch that the loss counts. targets: of this rank. Collective. Throws
-  // CollectiveError if there are none.
-  Index counted_targets(std::span<const std::int32_t> targets) const;
+  // Numbers of tokens that are not padding, and of targets that the loss counts, in the global batch.
+  struct StepCounts {
+    Index tokens, targets;
+  };
+  // Counts the batch, of which `batch` is this rank's share. Collective. Throws CollectiveError if no loss counts any
+  // target.
+  StepCounts count_step(const SampleBatch& batch) const;
   void update_router_bias(const StepResult& result);
 
   Engine& engine_;

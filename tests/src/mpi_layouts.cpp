@@ -291,6 +291,14 @@ const Case cases[] = {
       "--model.attention_sinks=true", "--model.window=8", "--model.parallel_block=true"}},
     // The ranks of a step have different numbers of targets that the loss counts.
     {"ignored_targets", {"--data.mask_eod_loss=true", "--train.z_loss=0.001"}},
+    {"documents_mask", {"--data.documents=mask", "--model.position=learned", "--moe.aux_scope=global_batch"}},
+    // About two fifths of the tokens are padding.
+    {"documents_pack", {"--data.documents=pack", "--moe.capacity_factor=0.7"}},
+    {"documents_pack_probability",
+     {"--data.documents=pack", "--moe.drop_order=probability", "--moe.capacity_factor=0.7", "--model.position=alibi"}},
+    {"documents_pack_latent",
+     {"--data.documents=pack", "--model.kv_heads=0", "--model.kv_lora_rank=9", "--model.qk_rope_head_dim=6",
+      "--model.head_dim=4", "--moe.capacity_factor=0"}},
     {"pattern",
      {"--model.pattern=local*2,global", "--attention.local.window=6", "--attention.local.rope_theta=100",
       "--attention.global.position=none"}},

@@ -7,7 +7,6 @@
 
 #include "src/data/dataset.h"
 #include "src/data/permutation.h"
-#include "tests/src/owned_sample.h"
 #include "tests/src/temp_folder.h"
 
 namespace sy {
@@ -81,10 +80,10 @@ TEST(SampleStream, ReadsTheReportedWindows) {
   const Dataset data = make_dataset(folder, {{"a", 101}, {"b", 64}, {"c", 11}});
   const SampleStream samples(data, 10, 7);
   EXPECT_EQ(samples.samples_per_epoch(), 10 + 6 + 1);
-  test::OwnedSample sample(10);
+  SampleBatch sample(10, {}, 1);
   for (Index i = 0; i < 500; ++i) {
     const auto [domain, window] = samples.locate(i);
-    ASSERT_EQ(samples.read(i, sample), domain);
+    ASSERT_EQ(samples.read(i, sample[0]), domain);
     for (std::size_t t = 0; t < 10; ++t) {
       const Index id = 1000 * domain + window * 10 + static_cast<Index>(t);
       ASSERT_EQ(sample.ids[t], id);
@@ -124,11 +123,11 @@ TEST(SampleStream, IgnoresTargetsThatBeginADocument) {
   EXPECT_FALSE(all.ignores_targets());
   EXPECT_TRUE(some.ignores_targets());
   const EvalStream valid(data, 0, S, 5, masked);
-  test::OwnedSample x(S), y(S);
+  SampleBatch x(S, masked, 1), y(S, masked, 1);
   Index ignored = 0;
   for (Index i = 0; i < all.samples_per_epoch(); ++i) {
-    all.read(i, x);
-    some.read(i, y);
+    all.read(i, x[0]);
+    some.read(i, y[0]);
     ASSERT_EQ(x.ids, y.ids);
     for (std::size_t t = 0; t < S; ++t) {
       const bool begin = begins.contains(x.targets[t]);
@@ -139,7 +138,7 @@ TEST(SampleStream, IgnoresTargetsThatBeginADocument) {
   EXPECT_GT(ignored, 200);
   Index counted = 0;
   for (Index i = 0; i < valid.windows(); ++i) {
-    valid.read(i, y.ids, y.targets);
+    valid.read(i, y[0]);
     for (const std::int32_t target : y.targets) {
       ASSERT_FALSE(begins.contains(target));
       counted += target >= 0;
@@ -262,15 +261,15 @@ TEST(SampleStream, DependsOnSeedAndIndexOnly) {
   const TempFolder folder;
   const Dataset data = make_dataset(folder, {{"a", 801}, {"b", 401}});
   const SampleStream one(data, 4, 1), again(data, 4, 1), other(data, 4, 2);
-  test::OwnedSample x(4), y(4);
+  SampleBatch x(4, {}, 1), y(4, {}, 1);
   int same = 0;
   // Reads backwards and in strides, like ranks and resumed runs. Earlier reads have no influence.
   for (Index i = 999; i >= 0; --i) {
     const Index sample = i * 37 % 1000;
-    again.read(sample, y);
-    one.read(sample, x);
+    again.read(sample, y[0]);
+    one.read(sample, x[0]);
     ASSERT_EQ(x, y);
-    other.read(sample, y);
+    other.read(sample, y[0]);
     same += x == y;
   }
   EXPECT_LT(same, 50);
@@ -338,20 +337,20 @@ TEST(EvalStream, EveryTokenButTheFirstIsATargetOnce) {
     const EvalStream eval(data, 1, 7);
     EXPECT_EQ(eval.targets(), std::max<Index>(size - 1, 0));
     EXPECT_EQ(eval.windows(), std::ceil(static_cast<double>(eval.targets()) / 7));
-    std::vector<std::int32_t> inputs(7), targets(7);
+    SampleBatch window(7, {}, 1);
     std::int32_t next = 1001;
     for (Index i = 0; i < eval.windows(); ++i) {
-      eval.read(i, inputs, targets);
+      eval.read(i, window[0]);
       for (std::size_t t = 0; t < 7; ++t) {
         const bool padding = next == 1000 + size;
-        EXPECT_EQ(inputs[t], padding ? 0 : next - 1);
-        EXPECT_EQ(targets[t], padding ? -1 : next);
+        EXPECT_EQ(window.ids[t], padding ? 0 : next - 1);
+        EXPECT_EQ(window.targets[t], padding ? -1 : next);
         next += !padding;
       }
-      EXPECT_NE(targets[0], -1);
+      EXPECT_NE(window.targets[0], -1);
     }
     EXPECT_EQ(next, 1000 + std::max<Index>(size, 1));
-    EXPECT_THROW(eval.read(eval.windows(), inputs, targets), std::logic_error);
+    EXPECT_THROW(eval.read(eval.windows(), window[0]), std::logic_error);
   }
 }
 

@@ -10,7 +10,6 @@
 #include "src/numerics/reference/all.h"
 #include "src/train/lr_schedule.h"
 #include "src/train/trainer.h"
-#include "tests/src/owned_sample.h"
 #include "tests/src/temp_folder.h"
 #include "tests/src/two_domains.h"
 
@@ -86,8 +85,8 @@ TEST(Trainer, StepsEqualAHandWrittenLoop) {
     for (Index micro = 0; micro < 3; ++micro) {
       std::vector<std::int32_t> ids, targets;
       for (Index i = 0; i < 2; ++i) {
-        test::OwnedSample sample(5);
-        samples.read(step * 6 + micro * 2 + i, sample);
+        SampleBatch sample(5, {}, 1);
+        samples.read(step * 6 + micro * 2 + i, sample[0]);
         ids.insert(ids.end(), sample.ids.begin(), sample.ids.end());
         targets.insert(targets.end(), sample.targets.begin(), sample.targets.end());
       }
@@ -155,19 +154,15 @@ TEST(Trainer, AveragesOverTheCountedTargets) {
   DistributedOptimizer optimizer(by_hand.engine.mesh(), by_hand.engine.store());
   for (Index step = 0; step < config.train.steps; ++step) {
     const StepMetrics m = trainer.step().metrics;
-    std::vector<std::int32_t> ids, targets;
-    for (Index i = 0; i < 6; ++i) {
-      test::OwnedSample sample(5);
-      samples.read(step * 6 + i, sample);
-      ids.insert(ids.end(), sample.ids.begin(), sample.ids.end());
-      targets.insert(targets.end(), sample.targets.begin(), sample.targets.end());
-    }
-    const Index counted = 30 - std::ranges::count(targets, -1);
+    SampleBatch batch(5, config.data, 6);
+    for (Index i = 0; i < 6; ++i) samples.read(step * 6 + i, batch[i]);
+    const Index counted = 30 - std::ranges::count(batch.targets, -1);
     ASSERT_GT(counted, 15);
     ASSERT_LT(counted, 30);
-    const auto micro = [&](std::vector<std::int32_t>& of, Index i) { return std::span(of).subspan(i * 10, 10); };
-    for (Index i = 0; i < 3; ++i)
-      by_hand.engine.forward_backward({2, 5, micro(ids, i), micro(targets, i), counted, 6, 3});
+    for (Index i = 0; i < 3; ++i) {
+      const Sample micro = batch.slice(2 * i, 2);
+      by_hand.engine.forward_backward({2, 5, micro.ids, micro.targets, counted, 6, 3});
+    }
     optimizer.step(config.train, learning_rate(config.train, step + 1), step + 1);
     const Statistics found = by_hand.engine.take_statistics();
     const auto losses = static_cast<double>(counted);
@@ -207,9 +202,9 @@ TEST(Evaluation, CountsNoFirstTokenOfADocument) {
   const Dataset dataset = make_documents(folder, 40, 9);
   OneRank all(parse_config(text, "test")), some(parse_config(text, "test", {"--data.mask_eod_loss=true"}));
   const EvalStream stream(dataset, 0, 5, 0, some.engine.config().data);
-  test::OwnedSample sample(5);
+  SampleBatch sample(5, some.engine.config().data, 1);
   for (Index i = 0; i < stream.windows(); ++i) {
-    stream.read(i, sample.ids, sample.targets);
+    stream.read(i, sample[0]);
     const auto n = static_cast<std::size_t>(stream.length(i));
     some.engine.evaluate({1, stream.length(i), std::span(sample.ids).first(n), std::span(sample.targets).first(n)},
                          true);
@@ -237,9 +232,10 @@ TEST(Evaluation, CountsEveryTokenOnce) {
     std::vector<std::vector<Index>> experts(2, std::vector<Index>(3));
     for (Index at = 0; at + 1 < size; at += 5) {
       const auto n = static_cast<std::size_t>(std::min<Index>(5, size - 1 - at));
-      std::vector<std::int32_t> ids(5), targets(5);
-      stream.read(at / 5, ids, targets);
-      rank.engine.evaluate({1, static_cast<Index>(n), std::span(ids).first(n), std::span(targets).first(n)}, true);
+      SampleBatch window(5, {}, 1);
+      stream.read(at / 5, window[0]);
+      rank.engine.evaluate(
+          {1, static_cast<Index>(n), std::span(window.ids).first(n), std::span(window.targets).first(n)}, true);
       const Statistics found = rank.engine.take_statistics();
       nats += found.loss_sum;
       for (std::size_t l = 0; l < 2; ++l)
@@ -316,10 +312,10 @@ TEST(Evaluation, SpreadsSelectedWindowsEvenly) {
   const TempFolder folder;
   const Dataset dataset = make_dataset(folder, 11, 36);
   const EvalStream stream(dataset, 0, 5);
-  std::vector<std::int32_t> ids(5), targets(5);
+  SampleBatch sample(5, {}, 1);
   for (const Index window : {0, 2, 4}) {
-    stream.read(window, ids, targets);
-    rank.engine.evaluate({1, 5, ids, targets}, true);
+    stream.read(window, sample[0]);
+    rank.engine.evaluate({1, 5, sample.ids, sample.targets}, true);
   }
   const double nats = rank.engine.take_statistics().loss_sum;
   const DomainScore score = evaluate(rank.engine, dataset, {.max_windows = 3}, [](Index, Index) {})[0];
