@@ -43,8 +43,8 @@ enum class CapacityScope { sequence, rank };
 enum class AuxScope { sequence, micro_batch, global_batch };
 enum class AuxLayers { each, joint };
 enum class Schedule { constant, cosine, linear, wsd };
-// How samples treat the borders of documents. join: as other tokens; mask: attention and loss stay within a document;
-// pack: as mask, and windows hold whole documents.
+// How samples treat the borders of documents. join: as other tokens; mask: attention and loss stay
+// within a document; pack: as mask, and windows hold whole documents.
 enum class Documents { join, mask, pack };
 
 // The sequence of layer kinds, as in "local*5, global". It repeats over the layers, and the last

@@ -153,7 +153,8 @@ class SampleStream {
   SampleStream(const Dataset& dataset, Index seq_len, std::uint64_t seed, const Config::Data& data = {});
   // Reads a sample. Returns the index of its domain.
   int read(Index sample, const Sample& to) const;
-  // Whether a sample may have targets that no loss counts, or padding. Their numbers then differ from step to step.
+  // Whether a sample may have targets that no loss counts, or padding. Their numbers then differ
+  // from step to step.
   bool ignores_targets() const { return data_.ignores_document_begins(); }
   // Whether samples have document starts.
   bool has_documents() const { return data_.documents != Documents::join; }
@@ -215,7 +216,8 @@ class EvalStream {
   Index spread(Index i, Index n) const { return i * windows() / n; }
   // Number of inputs of window i: seq_len, except that the last window may have fewer.
   Index length(Index i) const { return std::min(seq_len_, targets() - i * stride_); }
-  // Reads window i. After length(i) the ids are 0 and the targets -1. Targets of earlier windows are
+  // Reads window i. After length(i) the ids are 0 and the targets -1. Targets of earlier windows
+  // are
   // -1 as well, as are those that no loss counts.
   void read(Index i, const Sample& to) const;
 

@@ -39,9 +39,11 @@ class IndexedTokens {
   Index documents() const;
   Index tokens() const;
   Range document(Index i) const;  // range of the document's tokens
-  // Returns the first tokens of documents [first, first + count). That of document documents() is tokens().
+  // Returns the first tokens of documents [first, first + count). That of document documents() is
+  // tokens().
   std::vector<Index> document_begins(Index first, Index count) const;
-  // Returns the first tokens of the documents that begin in the range, in ascending order. Empty documents have none.
+  // Returns the first tokens of the documents that begin in the range, in ascending order. Empty
+  // documents have none.
   std::vector<Index> document_begins_in(Range tokens) const;
   // Copies tokens [begin, begin + out.size()) of the concatenated documents. Throws InputError with
   // file and position if an id is not in [0, vocab).

@@ -55,7 +55,8 @@ std::vector<std::vector<Packing::Piece>> Packing::pack(Index group) const {
     packed[to].push_back(rest);
     if (space > size) by_space[space - size].push_back(to);
   }
-  // A token that is late in its window is dropped more often. So the order does not follow from the lengths.
+  // A token that is late in its window is dropped more often. So the order does not follow from the
+  // lengths.
   for (std::vector<Rest>& of_window : packed) {
     std::ranges::sort(of_window, {}, &Rest::draw);
     std::vector<Piece>& pieces = windows.emplace_back();

@@ -1,9 +1,11 @@
-// Best-fit packing of documents into windows (Ding et al., "Fewer Truncations Improve Language Modeling", 2024).
+// Best-fit packing of documents into windows (Ding et al., "Fewer Truncations Improve Language
+// Modeling", 2024).
 //
-// A document that fits a window is in one window. A longer one gives windows of its own, and its rest is packed like a
-// document. Consecutive documents form groups, each of which is packed alone, so memory does not depend on their number
-// and a window is packed again when it is read. In a group the longest document comes first. It goes to the window with
-// the least space that suffices, or to a new window.
+// A document that fits a window is in one window. A longer one gives windows of its own, and its
+// rest is packed like a document. Consecutive documents form groups, each of which is packed alone,
+// so memory does not depend on their number and a window is packed again when it is read. In a
+// group the longest document comes first. It goes to the window with the least space that suffices,
+// or to a new window.
 #pragma once
 
 #include <vector>
@@ -23,8 +25,8 @@ class Packing {
     bool ends_document;  // false: the document goes on after the piece
   };
 
-  // Packs all groups once, to count windows. order: keys the order of equally long documents, and that of the documents
-  // of a window.
+  // Packs all groups once, to count windows. order: keys the order of equally long documents, and
+  // that of the documents of a window.
   Packing(IndexedTokens tokens, Index seq_len, RandomStream order);
   Index windows() const { return first_window_.back(); }
   // Returns the pieces of a window, whose tokens are at most seq_len in all.

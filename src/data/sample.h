@@ -14,7 +14,8 @@ namespace sy {
 struct Sample {
   std::span<std::int32_t> ids;      // -1 is padding
   std::span<std::int32_t> targets;  // the next id; -1 if no loss counts it
-  // Position in the sample of the first token of each token's document. Empty if data.documents = join.
+  // Position in the sample of the first token of each token's document. Empty if data.documents =
+  // join.
   std::span<std::int32_t> document_start;
 
   // Copies the first tokens of another sample, as many as this one has.

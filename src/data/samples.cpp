@@ -18,7 +18,8 @@ void check_sample(const Sample& to, Index seq_len, const Config::Data& data) {
             "spans of {}, {} and {}", to.ids.size(), to.targets.size(), to.document_start.size());
 }
 
-// Marks the documents of a window, whose ids are the tokens from `begin` on: sets the targets that begin a document to
+// Marks the documents of a window, whose ids are the tokens from `begin` on: sets the targets that
+// begin a document to
 // -1, and the document starts, unless they are empty.
 void mark_documents(const IndexedTokens& tokens, Index begin, const Sample& window) {
   Index start = 0;

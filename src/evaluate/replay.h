@@ -23,8 +23,8 @@ struct ReplayOptions {
   Index windows_per_pass = 1;
 };
 
-// Visits the windows of an evaluation of a model with this configuration, in its order. progress(done, total) counts windows, and is
-// called after each batch.
+// Visits the windows of an evaluation of a model with this configuration, in its order.
+// progress(done, total) counts windows, and is called after each batch.
 void for_replay_batches(const Dataset& dataset, const Config& config, const ReplayOptions& options,
                         const std::function<void(const ReplayBatch&)>& visit,
                         const std::function<void(Index, Index)>& progress = {});

@@ -53,7 +53,8 @@ struct TokenStream {
   // Numbers of the tokens in the training run, [B * S] i64, which key random choices. Empty in
   // evaluation and generation, where nothing is drawn.
   ConstView token_numbers{};
-  // [B * S] i32; 0 if the token is padding, which experts do not receive. Empty: there is no padding.
+  // [B * S] i32; 0 if the token is padding, which experts do not receive. Empty: there is no
+  // padding.
   ConstView token_mask{};
   // [B, S] i32 position in its sequence of the first token of each token's document; empty: each
   // sequence is one document. Attention stays within a document.

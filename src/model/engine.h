@@ -52,8 +52,8 @@ class Engine {
     Index step_targets = 1, step_sequences = 1, step_micro_batches = 1;
     // Index of the first sequence within the training run. It keys random choices.
     Index first_sequence = 0;
-    // [B * S] position in its sequence of the first token of each token's document. Attention stays within a document,
-    // in which positions begin at 0. Empty: each sequence is one document.
+    // [B * S] position in its sequence of the first token of each token's document. Attention stays
+    // within a document, in which positions begin at 0. Empty: each sequence is one document.
     std::span<const std::int32_t> document_start = {};
   };
   // Forward and backward of a training pass. Each forward must be followed by a backward in its

@@ -157,7 +157,8 @@ const Kind kinds[] = {
 
 class Packed : public testing::TestWithParam<Kind> {};
 
-// The losses of all tokens, the routed counts and the gradient are those of the documents one by one.
+// The losses of all tokens, the routed counts and the gradient are those of the documents one by
+// one.
 TEST_P(Packed, EqualsItsDocumentsOneByOne) {
   const Config config = parse_config(
       "[model]\nlayers = 2\nd_model = 16\nheads = 4\nseq_len = 40\nd_ff = 24\n[moe]\nexperts = 6\ntop_k = 2\n"

@@ -92,8 +92,8 @@ TEST(SampleStream, ReadsTheReportedWindows) {
   }
 }
 
-// Documents of 3, 1, 0, 5 and 40 tokens, again and again, in windows of 7: only the first token of a document is
-// ignored, also at the edge of a window.
+// Documents of 3, 1, 0, 5 and 40 tokens, again and again, in windows of 7: only the first token of
+// a document is ignored, also at the edge of a window.
 TEST(SampleStream, IgnoresTargetsThatBeginADocument) {
   const TempFolder folder;
   constexpr Index documents = 400, S = 7;

@@ -141,8 +141,8 @@ Dataset make_documents(const TempFolder& folder, Index documents, Index longest)
   return Dataset(folder.path());
 }
 
-// The loss, its gradient and the output z-loss are means over the targets of the global batch that the loss counts.
-// The losses of the routers are those of all tokens.
+// The loss, its gradient and the output z-loss are means over the targets of the global batch that
+// the loss counts. The losses of the routers are those of all tokens.
 TEST(Trainer, AveragesOverTheCountedTargets) {
   const Config config = parse_config(
       text, "test", {"--data.mask_eod_loss=true", "--train.steps=5", "--train.z_loss=0.1", "--moe.bias_update_rate=0"});
