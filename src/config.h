@@ -56,6 +56,9 @@ struct BatchRamp {
   };
   std::vector<Change> changes;
 };
+// How samples treat the borders of documents. join: as other tokens; mask: attention and loss stay
+// within a document; pack: as mask, and windows hold whole documents.
+enum class Documents { join, mask, pack };
 
 // The sequence of layer kinds, as in "local*5, global". It repeats over the layers, and the last
 // repetition may be cut off. If it is empty, all layers have one kind without a name.
@@ -184,7 +187,10 @@ struct Config {
 
   struct Data {
     std::string path;
-    bool force = false;
+    bool force = false, mask_eod_loss = false;
+    Documents documents = Documents::join;
+    // Whether no loss counts the first tokens of documents.
+    bool ignores_document_begins() const { return mask_eod_loss || documents != Documents::join; }
   } data;
 
   struct Run {

@@ -25,7 +25,9 @@ std::uint32_t ordered_bits(float x) {
 // Both functions process one segment: experts, weights, dispatch_mask: [tokens * k].
 void accept_first(const std::int32_t* experts, Index tokens, Index k, bool by_choice, std::int32_t limit,
                   std::vector<std::int32_t>& accepted, std::int32_t* dispatch_mask) {
-  const auto offer = [&](Index a) { dispatch_mask[a] = accepted[experts[a]]++ < limit; };
+  const auto offer = [&](Index a) {
+    if (experts[a] >= 0) dispatch_mask[a] = accepted[experts[a]]++ < limit;
+  };
   if (by_choice) {
     for (Index j = 0; j < k; ++j)
       for (Index t = 0; t < tokens; ++t) offer(t * k + j);
@@ -40,8 +42,9 @@ void accept_largest(const std::int32_t* experts, const float* weights, Index n, 
   // accepted.
   std::vector<std::vector<std::uint64_t>> candidates(num_experts);
   for (Index a = 0; a < n; ++a)
-    candidates[experts[a]].push_back(static_cast<std::uint64_t>(~ordered_bits(weights[a])) << 32 |
-                                     static_cast<std::uint64_t>(a));
+    if (experts[a] >= 0)
+      candidates[experts[a]].push_back(static_cast<std::uint64_t>(~ordered_bits(weights[a])) << 32 |
+                                       static_cast<std::uint64_t>(a));
   std::fill_n(dispatch_mask, n, 1);
   for (auto& of_expert : candidates) {
     if (static_cast<Index>(of_expert.size()) <= limit) continue;
@@ -106,9 +109,10 @@ void execute(CpuDevice&, const ops::DispatchLayout& op) {
   std::vector<std::int32_t> chunk_copies(chunks * ep, 0), chunk_assignments(chunks * e, 0), next(chunks * ep * etp);
   for_chunks(t_all, grain, [&](Index begin, Index end) {
     for (Index a = begin * k; a < end * k; ++a) {
-      const auto expert = experts.i32()[a] - static_cast<std::int32_t>(partition.first_expert),
-                 physical = partition.logical_to_physical ? partition.logical_to_physical.i32()[expert] : expert;
-      const bool is_dispatched = dispatch_mask ? dispatch_mask.i32()[a] != 0 : physical >= 0 && physical < e;
+      const auto expert = experts.i32()[a] - static_cast<std::int32_t>(partition.first_expert);
+      const bool is_dispatched = expert >= 0 && (dispatch_mask ? dispatch_mask.i32()[a] != 0 : expert < e);
+      const auto physical =
+          is_dispatched && partition.logical_to_physical ? partition.logical_to_physical.i32()[expert] : expert;
       physical_experts.i32()[a] = is_dispatched ? physical : -1;
       if (is_dispatched) ++chunk_assignments[begin / grain * e + physical];
     }

@@ -198,6 +198,13 @@ void execute(CpuDevice&, const ops::RouteForward& op) {
       const Index in_segment = chunk % chunks * grain, begin = chunk / chunks * segment_tokens + in_segment;
       const Index end = begin + std::min(grain, segment_tokens - in_segment);
       for (Index t = begin; t < end; ++t) {
+        std::int32_t* const chosen = op.experts.i32() + t * k;
+        float* const weight = op.weights.f32() + t * k;
+        if (op.token_mask && op.token_mask.i32()[t] == 0) {
+          std::fill_n(chosen, k, -1);
+          std::fill_n(weight, k, 0.0f);
+          continue;
+        }
         const float* const z = logits.f32() + t * e;
         const float lse = softmax(z, e, p.data());
         sum_z += static_cast<double>(lse) * lse;
@@ -217,8 +224,6 @@ void execute(CpuDevice&, const ops::RouteForward& op) {
         }
         if (noise)
           for (Index i = 0; i < e; ++i) selector.selection[i] += noise.f32()[t * e + i];
-        std::int32_t* const chosen = op.experts.i32() + t * k;
-        float* const weight = op.weights.f32() + t * k;
         selector.select(chosen);
         float sum = min_score_sum;
         for (Index j = 0; j < k; ++j) {
@@ -270,6 +275,10 @@ void execute(CpuDevice&, const ops::RouteBackward& op) {
       const float* const dp = dprobability.f32() + t / segment_tokens * e;
       const std::int32_t* const chosen = experts.i32() + t * k;
       float* const dz = outputs.begin(t * e);
+      if (chosen[0] < 0) {
+        std::fill_n(dz, e, 0.0f);
+        continue;
+      }
       const float lse = softmax(z, e, p.data());
 
       float sum = min_score_sum, sum_c_s = 0;

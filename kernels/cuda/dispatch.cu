@@ -52,6 +52,12 @@ struct ByKey {
   }
 };
 
+// Bucket of assignment i of all segments, by expert. Padding, whose experts are -1, has none.
+struct ByExpert {
+  In<std::int32_t> experts;
+  __device__ int operator()(Index i) const { return experts[i]; }
+};
+
 // Bucket by the ep rank of the physical expert, if the assignment is the first of its token for
 // this ep rank; otherwise one bucket after the ep ranks.
 struct ByEpRank {
@@ -68,7 +74,7 @@ struct ByEpRank {
 
 // A warp calls visit(segment, a, bucket, rank) in order for the assignments of its chunk. Index a
 // counts within the segment. The rank is next[bucket] plus the number of earlier assignments of the
-// bucket in the chunk. next: [buckets] of the warp.
+// bucket in the chunk. Assignments of a negative bucket are skipped. next: [buckets] of the warp.
 template <class Bucket, class Visit>
 __device__ void walk(const Chunks& chunks, Index chunk, Bucket bucket_of, int* next, Visit visit) {
   const int lane = threadIdx.x % warp_size;
@@ -251,7 +257,7 @@ __global__ void accept_all(Index n, Out<std::int32_t> dispatch_mask) {
 
 void capacity_by_order(Context& context, const Chunks& chunks, Index limit, ConstView experts, View dispatch_mask) {
   Workspace workspace(context);
-  const ByKey expert{in<std::int32_t>(experts), 0, chunks.buckets};
+  const ByExpert expert{in<std::int32_t>(experts)};
   const View before = chunks.per_segment > 1 ? count(context, workspace, chunks, expert).before : View();
   visit_all(context, chunks, expert, before,
             AcceptFirst{chunks.tokens * chunks.choices, static_cast<int>(limit), out<std::int32_t>(dispatch_mask)});
@@ -261,7 +267,7 @@ void capacity_by_weight(Context& context, const Chunks& chunks, Index limit, Con
                         View dispatch_mask) {
   Workspace workspace(context);
   const Index n = chunks.tokens * chunks.choices;
-  const ByKey expert{in<std::int32_t>(experts), 0, chunks.buckets};
+  const ByExpert expert{in<std::int32_t>(experts)};
   const BucketCounts bucket_counts = count(context, workspace, chunks, expert);
   const View starts = workspace.take({chunks.segments, chunks.buckets + 1}, DType::i32),
              list = workspace.take({chunks.segments, n}, DType::i32);
@@ -312,7 +318,7 @@ __global__ void map_to_physical(Index n, In<std::int32_t> experts, In<std::int32
   const Index i = static_cast<Index>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (i >= n) return;
   const int expert = experts[i] - first;
-  const bool dispatched = dispatch_mask ? dispatch_mask[i] != 0 : expert >= 0 && expert < num_experts;
+  const bool dispatched = expert >= 0 && (dispatch_mask ? dispatch_mask[i] != 0 : expert < num_experts);
   physical_experts[i] = !dispatched ? -1 : logical_to_physical ? logical_to_physical[expert] : expert;
 }
 

@@ -183,9 +183,9 @@ __device__ void clear_other_groups(const RouteDesc& desc, std::uint32_t* keys, s
 //   counts, probability: [segments * chunks, e]
 //   z_squared: [blocks] sums over all chunks of a block
 __global__ void choose_experts(RouteDesc desc, Index segments, Index chunks, Index segment_tokens, int e,
-                               In<float> logits, In<float> bias, In<float> noise, Out<std::int32_t> experts,
-                               Out<float> weights, Out<std::int32_t> counts, Out<float> probability,
-                               Out<double> z_squared) {
+                               In<float> logits, In<float> bias, In<float> noise, In<std::int32_t> token_mask,
+                               Out<std::int32_t> experts, Out<float> weights, Out<std::int32_t> counts,
+                               Out<float> probability, Out<double> z_squared) {
   const int warp = threadIdx.x / warp_size, lane = threadIdx.x % warp_size, warps = blockDim.x / warp_size;
   int* const count = reinterpret_cast<int*>(dynamic_shared());  // [e]
   float* const sums = reinterpret_cast<float*>(count + e);      // [warps, e]
@@ -203,6 +203,13 @@ __global__ void choose_experts(RouteDesc desc, Index segments, Index chunks, Ind
     const Index segment_begin = item / chunks * segment_tokens, begin = segment_begin + item % chunks * chunk_tokens;
     const Index end = min(begin + chunk_tokens, segment_begin + segment_tokens);
     for (Index t = begin + warp; t < end; t += warps) {
+      if (token_mask && token_mask[t] == 0) {
+        for (Index j = lane; j < k; j += warp_size) {
+          experts[t * k + j] = -1;
+          weights[t * k + j] = 0;
+        }
+        continue;
+      }
       const In<float> z = logits + t * e;
       const Softmax p = softmax(z, e, lane);
       sum_z += static_cast<double>(p.lse) * p.lse;
@@ -291,6 +298,10 @@ __global__ void route_gradient(RouteDesc desc, Index tokens, Index segment_token
   if (t >= tokens) return;
   const In<float> z = logits + t * e, dp = dprobability + t / segment_tokens * e, dw = dweights + t * k;
   const In<std::int32_t> chosen = experts + t * k;
+  if (chosen[0] < 0) {
+    for (int i = lane; i < e; i += warp_size) dlogits[t * e + i] = from_float<T>(0);
+    return;
+  }
   const Softmax p = softmax(z, e, lane);
 
   const bool by_score = desc.balances_by_score();
@@ -430,7 +441,7 @@ void execute(CudaDevice& device, const ops::RouteForward& op) {
   const Index shared_bytes = (e + warps * (2 * e + op.desc.groups)) * Index{sizeof(float)};
   launch(device.context(), {.x = blocks, .threads = warps * warp_size, .shared_bytes = shared_bytes}, choose_experts,
          op.desc, segments, chunks, segment_tokens, static_cast<int>(e), in<float>(op.logits), in<float>(op.bias),
-         in<float>(op.noise), out<std::int32_t>(op.experts), out<float>(op.weights),
+         in<float>(op.noise), in<std::int32_t>(op.token_mask), out<std::int32_t>(op.experts), out<float>(op.weights),
          out<std::int32_t>(sums > 0 ? chunk_counts : op.counts),
          out<float>(sums > 0 ? chunk_probability : op.probability), out<double>(squares));
   launch(device.context(), {.x = blocks_of(sums * warp_size, 256) + 1}, sum_chunks, sums, chunks, static_cast<int>(e),

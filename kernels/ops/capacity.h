@@ -18,9 +18,10 @@ namespace ops {
 //   * token: all choices of a token before those of the next token
 //   * choice: all first choices, then all second choices
 //   * probability: falling weight; ties: lower token, then lower choice
+// Padding, whose experts are -1, takes no capacity. Its elements of dispatch_mask are undefined.
 struct ApplyCapacity {
   static constexpr std::string_view name = "apply_capacity";
-  ConstView experts;  // [T, k] i32, distinct for each token, as RouteForward chooses them
+  ConstView experts;  // [T, k] i32 of RouteForward: distinct for each token, or -1
   ConstView weights;  // [T, k]
   Index segments = 1;
   Index num_experts;

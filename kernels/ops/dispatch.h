@@ -38,7 +38,8 @@ namespace ops {
 // rank, etp rank, token). There are N copies, at most n = T * min(k, ep) * etp.
 struct DispatchLayout {
   static constexpr std::string_view name = "dispatch_layout";
-  // [T, k] i32 logical experts. Without a mask: `physical_experts` of an outer partition.
+  // [T, k] i32 logical experts; -1 of padding, which is not dispatched. Without a mask:
+  // `physical_experts` of an outer partition.
   ConstView experts;
   // [T, k] i32. If empty, E experts from partition.first_expert on are dispatched.
   ConstView dispatch_mask = {};

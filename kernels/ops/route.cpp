@@ -25,6 +25,7 @@ void check(const RouteForward& op) {
   check.segments(t, segments)
       .optional("bias", op.bias, {e})
       .optional("noise", op.noise, {t, e})
+      .optional("token_mask", op.token_mask, {t}, DType::i32)
       .is("experts", op.experts, {t, op.desc.top_k}, DType::i32)
       .is("weights", op.weights, {t, op.desc.top_k})
       .is("counts", op.counts, {segments, e}, DType::i32)

@@ -30,18 +30,20 @@ namespace ops {
 // Chooses k experts for each token, by falling selection score. Ties go to the lower index. Bias
 // and noise are added to the selection score alone.
 //   weight = scale * score; if renormalize, divided by the sum of the token's k scores
+// Padding has no experts: its k experts are -1 and its weights 0. It takes no part in the sums.
 struct RouteForward {
   static constexpr std::string_view name = "route_forward";
-  ConstView logits;      // [T, E]
-  ConstView bias = {};   // [E] or empty
-  ConstView noise = {};  // [T, E] or empty
+  ConstView logits;           // [T, E]
+  ConstView bias = {};        // [E] or empty
+  ConstView noise = {};       // [T, E] or empty
+  ConstView token_mask = {};  // [T] i32 or empty; 0 if the token is padding
   RouteDesc desc = {};
   View experts;      // [T, k] i32
   View weights;      // [T, k]
   View counts;       // [G, E] i32 assignments of each segment
   View probability;  // [G, E] sums of the probabilities of each segment
   View z_squared;    // [1] f64 = sum over tokens of logsumexp(logits)^2
-  Cost cost() const { return Cost().reads(logits, noise).writes(experts, weights, counts, probability); }
+  Cost cost() const { return Cost().reads(logits, noise, token_mask).writes(experts, weights, counts, probability); }
 };
 void run(Device& device, const RouteForward& op);
 
@@ -49,6 +51,7 @@ void run(Device& device, const RouteForward& op);
 //   * through the weights
 //   * through the probabilities
 //   * z_factor * 2 * logsumexp * softmax
+// The gradient of padding, whose experts are -1, is 0.
 struct RouteBackward {
   static constexpr std::string_view name = "route_backward";
   ConstView logits;    // [T, E]

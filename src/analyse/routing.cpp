@@ -50,6 +50,7 @@ RoutingMeasures::RoutingMeasures(RoutingShape shape)
   if (2 * L * E * E * Index{sizeof(Index)} > pair_bytes)
     bad_input("{} layers of {} experts have too many pairs of experts to count: look at one layer with --layer", L, E);
   tokens_.resize(D);
+  targets_.resize(D);
   nats_.resize(D);
   range_tokens_.resize(position_ranges_);
   domain_.resize(L * D * E);
@@ -64,6 +65,7 @@ RoutingMeasures::RoutingMeasures(RoutingShape shape)
 void RoutingMeasures::add(const ReplayBatch& batch, const ReplayResult& found) {
   const Index E = shape_.experts, k = shape_.top_k, T = batch.tokens(), D = std::ssize(shape_.domains);
   tokens_[batch.domain] += T;
+  targets_[batch.domain] += batch.counted_targets();
   nats_[batch.domain] += found.nats;
   const auto range_of = [&](Index token) { return token % batch.seq_len * position_ranges_ / shape_.seq_len; };
   for (Index t = 0; t < T; ++t) ++range_tokens_[range_of(t)];
@@ -223,7 +225,7 @@ Section RoutingMeasures::section(const std::function<std::string(std::int32_t)>&
   Figure loss{"loss", "loss", "nats per token", "Mean cross-entropy, dropless.", {by_domain}};
   for (Index d = 0; d < D; ++d) {
     tokens.values.push_back(static_cast<double>(tokens_[d]));
-    loss.values.push_back(tokens_[d] > 0 ? nats_[d] / static_cast<double>(tokens_[d]) : nan);
+    loss.values.push_back(targets_[d] > 0 ? nats_[d] / static_cast<double>(targets_[d]) : nan);
   }
   figures.push_back(std::move(tokens));
   figures.push_back(std::move(loss));

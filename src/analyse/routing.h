@@ -70,9 +70,9 @@ class RoutingMeasures {
   double chance() const { return static_cast<double>(shape_.top_k) / static_cast<double>(shape_.experts); }
 
   RoutingShape shape_;
-  Index position_ranges_;                     // number of position ranges of a sequence
-  std::vector<Index> tokens_, range_tokens_;  // [domain], [position range]
-  std::vector<double> nats_;                  // [domain]
+  Index position_ranges_;                               // number of position ranges of a sequence
+  std::vector<Index> tokens_, targets_, range_tokens_;  // [domain], [domain], [position range]
+  std::vector<double> nats_;                            // [domain]
   // [layer, domain, expert], [layer, expert, expert], [layer, position range, expert]
   std::vector<Index> domain_, pairs_, position_;
   std::vector<Index> paths_;  // [layer, expert, expert]; zero for the last layer

@@ -97,22 +97,24 @@ void add_capacity_losses(Section& section, const Replay& r, const std::vector<do
     const double factor = f == 0 ? 0 : factors[f - 1];
     by_factor.labels.push_back(fmt::format("{}", factor));
     const auto engine = r.load(r.trained, [&](Trained& t) { t.config.moe.capacity_factor = factor; });
-    std::vector<double> nats(D + 1), tokens(D + 1), dropped(L);
+    std::vector<double> nats(D + 1), targets(D + 1), dropped(L);
+    double tokens = 0;
     for_replay_batches(
-        *r.dataset, engine->config().model.seq_len, r.options,
+        *r.dataset, engine->config(), r.options,
         [&](const ReplayBatch& batch) {
           const ReplayResult found = replay(*engine, batch, factor == 0, false);
           for (const std::size_t d : {static_cast<std::size_t>(batch.domain), D}) {
             nats[d] += found.nats;
-            tokens[d] += static_cast<double>(batch.tokens());
+            targets[d] += static_cast<double>(batch.counted_targets());
           }
+          tokens += static_cast<double>(batch.tokens());
           for (std::size_t l = 0; l < L; ++l) dropped[l] += static_cast<double>(found.layers[r.layers[l]].dropped);
         },
         r.progress(fmt::format("capacity factor {}: window", factor)));
     losses.emplace_back();
-    for (std::size_t d = 0; d <= D; ++d) losses.back().push_back(tokens[d] > 0 ? nats[d] / tokens[d] : NAN);
+    for (std::size_t d = 0; d <= D; ++d) losses.back().push_back(targets[d] > 0 ? nats[d] / targets[d] : NAN);
     rates.emplace_back();
-    for (double n : dropped) rates.back().push_back(n / (tokens[D] * static_cast<double>(r.trained.config.moe.top_k)));
+    for (double n : dropped) rates.back().push_back(n / (tokens * static_cast<double>(r.trained.config.moe.top_k)));
   }
   loss.dimensions = {by_domain, by_factor};
   drops.dimensions = {by_layer, by_factor};
@@ -153,7 +155,7 @@ Section routing_section(const Replay& r, const po::variables_map& arguments) {
   }
   RoutingMeasures measures(shape);
   for_replay_batches(
-      *r.dataset, shape.seq_len, r.options,
+      *r.dataset, engine->config(), r.options,
       [&](const ReplayBatch& batch) {
         const ReplayResult found = replay(*engine, batch, true, true);
         measures.add(batch, found);

@@ -135,6 +135,16 @@ std::span<const Key> run_keys() {
           "data.force", {}, ignore,
           "true: data of another tokenizer than the one that the checkpoint was trained with are taken, with a "
           "warning; otherwise run.init_from and run.resume refuse them"),
+      row<&Data::documents>(
+          "data.documents", {}, reorders_samples,
+          "what a sample makes of the documents of its text. join: a window of the joined text. mask: the same "
+          "window, but attention stays within a document, positions restart in each, and no loss counts its first "
+          "token. pack: as mask, with whole documents that are packed into windows; only a document longer than "
+          "model.seq_len is cut. Evaluation treats pack as mask"),
+      row<&Data::mask_eod_loss>(
+          "data.mask_eod_loss", {}, report,
+          "true: no loss counts the first token of a document, which the text before it does not predict. The loss is "
+          "the mean over the other tokens, in training and in evaluation. data.documents = mask and pack do so anyway"),
       row<&Run::dir>("run.dir", {}, ignore, "the folder of the run, with its configuration, metrics and checkpoints"),
       row<&Run::backend>("run.backend", {}, report,
                          "what computes: cpu, cuda, or auto, which is a GPU where there is one", backend_values),

@@ -92,6 +92,7 @@ SY_ENUM_NAMES(Schedule, {{"constant", Schedule::constant},
                          {"wsd", Schedule::wsd}});
 SY_ENUM_NAMES(DecayShape,
               {{"linear", DecayShape::linear}, {"cosine", DecayShape::cosine}, {"1-sqrt", DecayShape::one_minus_sqrt}});
+SY_ENUM_NAMES(Documents, {{"join", Documents::join}, {"mask", Documents::mask}, {"pack", Documents::pack}});
 #undef SY_ENUM_NAMES
 
 // Set `out` to the value that true or false stands for. Configuration files may have a bool for

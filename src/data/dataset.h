@@ -28,6 +28,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -37,6 +38,8 @@
 #include "kernels/tensor.h"
 #include "src/config.h"
 #include "src/data/megatron.h"
+#include "src/data/packing.h"
+#include "src/data/sample.h"
 
 namespace sy {
 
@@ -130,12 +133,14 @@ std::vector<DatasetFile> verify_dataset(const std::filesystem::path& dir);
 // Throws InputError unless the name matches [A-Za-z0-9_-]+ and is not "dataset".
 void check_domain_name(const std::string& name);
 
-// Training samples. Sample i is a pure function of (data set, seq_len, seed, i): a window of
-// seq_len + 1 consecutive tokens of one domain's training documents.
+// Training samples. Sample i is a pure function of (data set, seq_len, seed, i): a window of one
+// domain's training documents.
 // It does not depend on ranks or batch sizes, so a run resumes from one integer.
 //
-// - Windows begin every seq_len tokens, so no two share an input. Fewer than seq_len tokens at the
-//   end of a domain fill no window.
+// - A window has seq_len + 1 consecutive tokens. Windows begin every seq_len tokens, so no two
+//   share an input. Fewer than seq_len tokens at the end of a domain fill no window.
+// - With data.documents = pack, a window has the documents that `Packing` gives it. Padding
+//   follows, whose ids and targets are -1.
 // - In the order before shuffling, each domain has its share of the first n samples, to within one
 //   sample per domain. Shares are the numbers of windows, or the weights.
 // - The k-th sample of a domain, in that order, is window permutation(k mod windows) of epoch
@@ -145,9 +150,14 @@ void check_domain_name(const std::string& name);
 class SampleStream {
  public:
   // Throws InputError if a domain with a share of the samples is too short for one window.
-  SampleStream(const Dataset& dataset, Index seq_len, std::uint64_t seed);
-  // Reads a sample to tokens: [seq_len + 1]. Returns the index of its domain.
-  int read(Index sample, std::span<std::int32_t> tokens) const;
+  SampleStream(const Dataset& dataset, Index seq_len, std::uint64_t seed, const Config::Data& data = {});
+  // Reads a sample. Returns the index of its domain.
+  int read(Index sample, const Sample& to) const;
+  // Whether a sample may have targets that no loss counts, or padding. Their numbers then differ
+  // from step to step.
+  bool ignores_targets() const { return data_.ignores_document_begins(); }
+  // Whether samples have document starts.
+  bool has_documents() const { return data_.documents != Documents::join; }
   Index samples_per_epoch() const;  // number of windows of all domains with a share
   // The domain of a sample and the window within it, which read() reads.
   struct Location {
@@ -163,11 +173,15 @@ class SampleStream {
  private:
   struct Source {
     IndexedTokens tokens;
+    std::optional<Packing> packing;  // if data.documents = pack
     Index windows;
     Index share;          // out of total_share_
     RandomStream epochs;  // key of each epoch's permutation
   };
+  void read_packed(const Source& source, Index window, const Sample& to) const;
+
   Index seq_len_, vocab_;
+  Config::Data data_;
   RandomStream blocks_;  // key of each block's shuffle
   std::vector<Source> sources_;
   Index total_share_ = 0;
@@ -184,7 +198,9 @@ void check_data_path(const Config& config);
 Dataset open_training_data(const Config& config);
 
 // The validation tokens of a domain in order. Each token after the first is the target of exactly
-// one position, so a loss summed over all targets covers targets() = tokens - 1 tokens.
+// one position, so a loss summed over all targets covers targets() = tokens - 1 tokens. With
+// data.mask_eod_loss, or if data.documents is not join, the first tokens of documents are no
+// targets.
 // Windows of seq_len inputs begin every `stride` tokens. The last window is the first one that
 // reaches the end.
 // From the second window on, only positions from seq_len - stride on have targets. Each of these
@@ -192,7 +208,7 @@ Dataset open_training_data(const Config& config);
 class EvalStream {
  public:
   // stride: from 1 to seq_len. 0 means seq_len, so windows do not overlap.
-  EvalStream(const Dataset& dataset, int domain, Index seq_len, Index stride = 0);
+  EvalStream(const Dataset& dataset, int domain, Index seq_len, Index stride = 0, const Config::Data& data = {});
   // 0 if there is no validation text.
   Index windows() const { return targets() > 0 ? 1 + ceil_div(std::max<Index>(0, targets() - seq_len_), stride_) : 0; }
   Index targets() const { return tokens_.tokens() > 0 ? tokens_.tokens() - 1 : 0; }
@@ -200,12 +216,14 @@ class EvalStream {
   Index spread(Index i, Index n) const { return i * windows() / n; }
   // Number of inputs of window i: seq_len, except that the last window may have fewer.
   Index length(Index i) const { return std::min(seq_len_, targets() - i * stride_); }
-  // inputs, targets: [seq_len]. After length(i) inputs are 0 and targets -1. Targets of earlier
-  // windows are -1 as well.
-  void read(Index i, std::span<std::int32_t> inputs, std::span<std::int32_t> targets) const;
+  // Reads window i. After length(i) the ids are 0 and the targets -1. Targets of earlier windows
+  // are
+  // -1 as well, as are those that no loss counts.
+  void read(Index i, const Sample& to) const;
 
  private:
   Index seq_len_, stride_, vocab_;
+  Config::Data data_;
   IndexedTokens tokens_;
 };
 

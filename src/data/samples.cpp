@@ -12,16 +12,44 @@ Index proportion(Index n, Index share, Index total) {
   return static_cast<Index>(static_cast<__int128>(n) * share / total);
 }
 
+void check_sample(const Sample& to, Index seq_len, const Config::Data& data) {
+  const auto size = static_cast<std::size_t>(seq_len), starts = data.documents == Documents::join ? 0 : size;
+  SY_ASSERT(to.ids.size() == size && to.targets.size() == size && to.document_start.size() == starts,
+            "spans of {}, {} and {}", to.ids.size(), to.targets.size(), to.document_start.size());
+}
+
+// Marks the documents of a window, whose ids are the tokens from `begin` on: sets the targets that
+// begin a document to
+// -1, and the document starts, unless they are empty.
+void mark_documents(const IndexedTokens& tokens, Index begin, const Sample& window) {
+  Index start = 0;
+  const auto fill = [&](Index end) {
+    if (!window.document_start.empty())
+      std::fill(window.document_start.begin() + start, window.document_start.begin() + end,
+                static_cast<std::int32_t>(start));
+    start = end;
+  };
+  for (const Index first : tokens.document_begins_in({begin + 1, begin + std::ssize(window.targets) + 1})) {
+    window.targets[static_cast<std::size_t>(first - begin - 1)] = -1;
+    if (first - begin < std::ssize(window.ids)) fill(first - begin);
+  }
+  fill(std::ssize(window.ids));
+}
+
 }  // namespace
 
-SampleStream::SampleStream(const Dataset& dataset, Index seq_len, std::uint64_t seed)
-    : seq_len_(seq_len), vocab_(dataset.vocab()), blocks_(seed, "mix of domains") {
+SampleStream::SampleStream(const Dataset& dataset, Index seq_len, std::uint64_t seed, const Config::Data& data)
+    : seq_len_(seq_len), vocab_(dataset.vocab()), data_(data), blocks_(seed, "mix of domains") {
   SY_ASSERT(seq_len > 0, "seq_len {}", seq_len);
   double weights = 0;
   for (const Domain& d : dataset.domains()) weights += std::max(d.weight, 0.0);
   for (std::size_t i = 0; i < dataset.domains().size(); ++i) {
     const Domain& d = dataset.domains()[i];
-    const Index windows = d.train_tokens > 0 ? (d.train_tokens - 1) / seq_len : 0;
+    const IndexedTokens tokens = dataset.open(static_cast<int>(i), SplitName::train);
+    std::optional<Packing> packing;
+    if (data.documents == Documents::pack && d.weight != 0)
+      packing.emplace(tokens, seq_len, RandomStream(seed, "packing of " + d.name));
+    const Index windows = packing ? packing->windows() : d.train_tokens > 0 ? (d.train_tokens - 1) / seq_len : 0;
     if (windows == 0 && d.weight != 0)
       bad_input(
           "domain {} has {} training tokens, too few for model.seq_len = {} (a sample takes one more): "
@@ -30,8 +58,7 @@ SampleStream::SampleStream(const Dataset& dataset, Index seq_len, std::uint64_t 
           d.train_tokens > 1 ? fmt::format(", or set model.seq_len to at most {}", d.train_tokens - 1) : "");
     // Weights become integers, so that shares are exact and equal on every machine.
     const Index share = d.weight < 0 ? windows : std::llround(d.weight / weights * 0x1p40);
-    sources_.push_back({dataset.open(static_cast<int>(i), SplitName::train), windows, share,
-                        RandomStream(seed, "windows of " + d.name)});
+    sources_.push_back({tokens, std::move(packing), windows, share, RandomStream(seed, "windows of " + d.name)});
     total_share_ += share;
   }
 }
@@ -61,11 +88,41 @@ SampleStream::Location SampleStream::locate(Index sample) const {
   return {};
 }
 
-int SampleStream::read(Index sample, std::span<std::int32_t> tokens) const {
-  SY_ASSERT(static_cast<Index>(tokens.size()) == seq_len_ + 1, "{} tokens of {}", tokens.size(), seq_len_ + 1);
+int SampleStream::read(Index sample, const Sample& to) const {
+  check_sample(to, seq_len_, data_);
   const auto [domain, window] = locate(sample);
-  sources_[static_cast<std::size_t>(domain)].tokens.read(window * seq_len_, vocab_, tokens);
+  const Source& source = sources_[static_cast<std::size_t>(domain)];
+  if (source.packing) {
+    read_packed(source, window, to);
+    return domain;
+  }
+  const Index begin = window * seq_len_;
+  source.tokens.read(begin, vocab_, to.ids);
+  std::copy(to.ids.begin() + 1, to.ids.end(), to.targets.begin());
+  source.tokens.read(begin + seq_len_, vocab_, to.targets.last(1));
+  if (data_.ignores_document_begins()) mark_documents(source.tokens, begin, to);
   return domain;
+}
+
+void SampleStream::read_packed(const Source& source, Index window, const Sample& to) const {
+  std::size_t at = 0;
+  for (const auto& [tokens, ends_document] : source.packing->window(window)) {
+    const auto size = static_cast<std::size_t>(tokens.size());
+    const auto ids = to.ids.subspan(at, size), targets = to.targets.subspan(at, size);
+    source.tokens.read(tokens.begin, vocab_, ids);
+    std::copy(ids.begin() + 1, ids.end(), targets.begin());
+    if (ends_document)
+      targets.back() = -1;
+    else
+      source.tokens.read(tokens.end, vocab_, targets.last(1));
+    std::ranges::fill(to.document_start.subspan(at, size), static_cast<std::int32_t>(at));
+    at += size;
+  }
+  // Each token of padding is a document, which costs attention the least.
+  for (; at < to.ids.size(); ++at) {
+    to.ids[at] = to.targets[at] = -1;
+    to.document_start[at] = static_cast<std::int32_t>(at);
+  }
 }
 
 Index SampleStream::samples_per_epoch() const {
@@ -75,25 +132,29 @@ Index SampleStream::samples_per_epoch() const {
   return n;
 }
 
-EvalStream::EvalStream(const Dataset& dataset, int domain, Index seq_len, Index stride)
+EvalStream::EvalStream(const Dataset& dataset, int domain, Index seq_len, Index stride, const Config::Data& data)
     : seq_len_(seq_len),
       stride_(stride > 0 ? stride : seq_len),
       vocab_(dataset.vocab()),
+      data_(data),
       tokens_(dataset.open(domain, SplitName::valid)) {
   SY_ASSERT(seq_len > 0 && stride >= 0 && stride <= seq_len, "seq_len {}, stride {}", seq_len, stride);
 }
 
-void EvalStream::read(Index i, std::span<std::int32_t> inputs, std::span<std::int32_t> targets) const {
-  const auto size = static_cast<std::size_t>(seq_len_);
+void EvalStream::read(Index i, const Sample& to) const {
+  check_sample(to, seq_len_, data_);
   SY_ASSERT(i >= 0 && i < windows(), "window {} of {}", i, windows());
-  SY_ASSERT(inputs.size() == size && targets.size() == size, "spans of {} and {}", inputs.size(), targets.size());
   const Index begin = i * stride_, predicted = i > 0 ? seq_len_ - stride_ : 0;
   const auto count = static_cast<std::size_t>(length(i));
-  tokens_.read(begin, vocab_, inputs.first(count));
-  tokens_.read(begin + 1, vocab_, targets.first(count));
-  std::fill_n(targets.begin(), predicted, -1);
-  std::fill(inputs.begin() + static_cast<std::ptrdiff_t>(count), inputs.end(), 0);
-  std::fill(targets.begin() + static_cast<std::ptrdiff_t>(count), targets.end(), -1);
+  tokens_.read(begin, vocab_, to.ids.first(count));
+  tokens_.read(begin + 1, vocab_, to.targets.first(count));
+  if (data_.ignores_document_begins())
+    mark_documents(tokens_, begin,
+                   {to.ids.first(count), to.targets.first(count),
+                    to.document_start.first(std::min(count, to.document_start.size()))});
+  std::fill_n(to.targets.begin(), predicted, -1);
+  std::ranges::fill(to.ids.subspan(count), 0);
+  std::ranges::fill(to.targets.subspan(count), -1);
 }
 
 }  // namespace sy

@@ -87,16 +87,16 @@ LossChange loss_change(const std::vector<double>& changes, const std::vector<dou
 
 Ablation ablate(Engine& engine, const Dataset& dataset, const std::vector<Index>& layers, AblationMode mode,
                 const ReplayOptions& options, const std::function<void(Index, Index)>& progress) {
-  const Index E = engine.config().moe.experts, S = engine.config().model.seq_len;
+  const Index E = engine.config().moe.experts;
   const std::size_t domains = dataset.domains().size();
   // Results of the whole model for each pass: domain, tokens, nats and used experts.
   std::vector<std::size_t> domain;
   std::vector<double> tokens, nats;
   std::vector<char> used;  // [pass, layer, expert]
-  for_replay_batches(dataset, S, options, [&](const ReplayBatch& batch) {
+  for_replay_batches(dataset, engine.config(), options, [&](const ReplayBatch& batch) {
     const ReplayResult result = replay(engine, batch, true, false);
     domain.push_back(static_cast<std::size_t>(batch.domain));
-    tokens.push_back(static_cast<double>(batch.tokens()));
+    tokens.push_back(static_cast<double>(batch.counted_targets()));
     nats.push_back(result.nats);
     const std::size_t at = used.size();
     used.resize(at + layers.size() * E, 0);
@@ -120,10 +120,12 @@ Ablation ablate(Engine& engine, const Dataset& dataset, const std::vector<Index>
     for (Index e = 0; e < E; ++e) {
       std::vector<double> changes(domain.size(), 0);
       without_expert(engine, layers[l], e, mode, [&] {
-        for_replay_batches(dataset, S, options, [&, w = std::size_t{0}](const ReplayBatch& batch) mutable {
-          if (used[(w * layers.size() + l) * E + e]) changes[w] = replay(engine, batch, true, false).nats - nats[w];
-          ++w;
-        });
+        for_replay_batches(dataset, engine.config(), options,
+                           [&, w = std::size_t{0}](const ReplayBatch& batch) mutable {
+                             if (used[(w * layers.size() + l) * E + e])
+                               changes[w] = replay(engine, batch, true, false).nats - nats[w];
+                             ++w;
+                           });
       });
       std::vector<LossChange>& effects = out.effects.back().emplace_back();
       for (std::size_t d = 0; d <= domains; ++d) {

@@ -26,11 +26,12 @@ std::vector<DomainScore> evaluate(Engine& engine, const Dataset& dataset, const 
   std::vector<Index> windows;
   const Index layers = engine.model().moe_layers(), experts = engine.config().moe.experts;
   Index total = 0, done = 0;
-  // dataset.ini has the bytes of all windows together. For fewer windows, the tokenizer is needed.
-  const bool partial = options.max_windows > 0 && dataset.tokenizer() != "none";
-  const auto tokenizer = partial ? open_tokenizer(dataset.dir()) : nullptr;
+  const Config::Data& data = engine.config().data;
+  // dataset.ini has the bytes of all tokens together. For fewer targets, the tokenizer is needed.
+  const bool partial = options.max_windows > 0 || data.ignores_document_begins();
+  const auto tokenizer = partial && dataset.tokenizer() != "none" ? open_tokenizer(dataset.dir()) : nullptr;
   for (std::size_t d = 0; d < dataset.domains().size(); ++d) {
-    streams.emplace_back(dataset, static_cast<int>(d), S, std::min(options.stride, S));
+    streams.emplace_back(dataset, static_cast<int>(d), S, std::min(options.stride, S), data);
     const Index all = streams.back().windows();
     windows.push_back(options.max_windows > 0 ? std::min(options.max_windows, all) : all);
     total += windows.back();
@@ -50,57 +51,50 @@ std::vector<DomainScore> evaluate(Engine& engine, const Dataset& dataset, const 
       for (const RouterStats& s : found.layers)
         for (Index c : s.routed) *to++ += static_cast<double>(c);
     };
-    std::vector<std::int32_t> ids(S), targets(S), batch_ids, batch_targets;
     // All sequences of a pass have the same length: full windows together, a short last one alone.
     // Every rank makes equally many passes, some without sequences, since others need its experts.
-    const auto pass = [&](Index sequences, Index length) {
-      engine.evaluate({sequences, length, batch_ids, batch_targets}, options.dropless);
+    const auto pass = [&](const SampleBatch& batch) {
+      const Index sequences = std::ssize(batch.ids) / batch.seq_len;
+      engine.evaluate({.sequences = sequences,
+                       .seq_len = batch.seq_len,
+                       .ids = batch.ids,
+                       .targets = batch.targets,
+                       .document_start = batch.document_start},
+                      options.dropless);
     };
-    const auto predicted = [](std::span<const std::int32_t> of) {
-      return std::ranges::count_if(of, [](std::int32_t id) { return id >= 0; });
+    const auto count_targets = [&](std::span<const std::int32_t> of) {
+      for (const std::int32_t id : of) {
+        if (id < 0) continue;  // no loss counts it, or it belongs to another window
+        const Index size = tokenizer ? tokenizer->text_bytes(id) : -1;
+        (size < 0 ? unknown : bytes) += std::abs(size);
+        ++tokens;
+      }
     };
     const Index all = streams[d].windows(), n = windows[d], per_pass = options.windows_per_pass;
     const Index tail = all > 0 ? streams[d].length(all - 1) : S;
     const bool short_tail = n == all && n > 0 && tail < S;
     const Index full = n - (short_tail ? 1 : 0), passes = ceil_div(full, dp * per_pass);
     for (Index p = 0; p < passes; ++p) {
-      batch_ids.clear();
-      batch_targets.clear();
       const Index first = (p * dp + mesh.coord.dp) * per_pass;
-      const Index count = std::clamp<Index>(full - first, 0, per_pass);
-      for (Index i = first; i < first + count; ++i) {
-        streams[d].read(streams[d].spread(i, n), ids, targets);
-        batch_ids.insert(batch_ids.end(), ids.begin(), ids.end());
-        batch_targets.insert(batch_targets.end(), targets.begin(), targets.end());
-      }
-      pass(count, S);
-      if (mesh.coord.tp == 0) {
-        tokens += predicted(batch_targets);
-        for (const std::int32_t id : batch_targets) {
-          if (id < 0) continue;  // belongs to another window
-          const Index size = tokenizer ? tokenizer->text_bytes(id) : -1;
-          (size < 0 ? unknown : bytes) += std::abs(size);
-        }
-      }
+      SampleBatch batch(S, data, std::clamp<Index>(full - first, 0, per_pass));
+      for (Index i = first; i < std::min(first + per_pass, full); ++i)
+        streams[d].read(streams[d].spread(i, n), batch[i - first]);
+      pass(batch);
+      if (mesh.coord.tp == 0) count_targets(batch.targets);
       done += std::min(dp * per_pass, full - p * dp * per_pass);
       progress(done, total);
     }
     collect(true);
     if (short_tail) {
-      batch_ids.clear();
-      batch_targets.clear();
       const bool evaluates_tail = mesh.coord.dp == 0;
       // The tokens may not be divisible by tp, and padding would be routed like text. Each
       // tensor-parallel rank therefore gets a copy as its own sequence; the first copy counts.
-      const Index copies = evaluates_tail ? mesh.layout.tp : 0;
-      if (evaluates_tail) streams[d].read(n - 1, ids, targets);
-      for (Index i = 0; i < copies; ++i) {
-        batch_ids.insert(batch_ids.end(), ids.begin(), ids.begin() + tail);
-        batch_targets.insert(batch_targets.end(), targets.begin(), targets.begin() + tail);
-      }
-      pass(copies, tail);
+      SampleBatch window(S, data, 1), copies(tail, data, evaluates_tail ? mesh.layout.tp : 0);
+      if (evaluates_tail) streams[d].read(n - 1, window[0]);
+      for (Index i = 0; evaluates_tail && i < mesh.layout.tp; ++i) copies[i].assign(window[0]);
+      pass(copies);
       collect(mesh.coord.tp == 0);
-      if (evaluates_tail && mesh.coord.tp == 0) tokens += predicted(targets);
+      if (evaluates_tail && mesh.coord.tp == 0) count_targets(window.targets);
       progress(++done, total);
     }
 
@@ -114,7 +108,7 @@ std::vector<DomainScore> evaluate(Engine& engine, const Dataset& dataset, const 
     score.tokens = static_cast<Index>(reduced[1]);
     score.windows = n;
     score.total_windows = all;
-    if (n < all)
+    if (n < all || data.ignores_document_begins())
       score.bytes = reduced[3] > 0 ? -1 : static_cast<Index>(reduced[2]);
     else if (const Index valid_bytes = dataset.domains()[d].valid_bytes; valid_bytes > 0 || n == 0)
       score.bytes = valid_bytes;

@@ -4,19 +4,23 @@
 
 namespace sy {
 
-void for_replay_batches(const Dataset& dataset, Index seq_len, const ReplayOptions& options,
+Index ReplayBatch::counted_targets() const {
+  return std::ranges::count_if(targets, [](std::int32_t id) { return id >= 0; });
+}
+
+void for_replay_batches(const Dataset& dataset, const Config& config, const ReplayOptions& options,
                         const std::function<void(const ReplayBatch&)>& visit,
                         const std::function<void(Index, Index)>& progress) {
-  const Index S = seq_len;
+  const Index S = config.model.seq_len;
   std::vector<EvalStream> streams;
   std::vector<Index> windows;
   Index total = 0, done = 0;
   for (std::size_t d = 0; d < dataset.domains().size(); ++d) {
-    streams.emplace_back(dataset, static_cast<int>(d), S);
+    streams.emplace_back(dataset, static_cast<int>(d), S, 0, config.data);
     const Index all = streams.back().windows();
     total += windows.emplace_back(options.max_windows > 0 ? std::min(options.max_windows, all) : all);
   }
-  std::vector<std::int32_t> ids(S), targets(S);
+  SampleBatch one(S, config.data, 1);
   for (std::size_t d = 0; d < streams.size(); ++d) {
     ReplayBatch batch;
     const auto flush = [&] {
@@ -29,12 +33,13 @@ void for_replay_batches(const Dataset& dataset, Index seq_len, const ReplayOptio
     for (Index i = 0; i < windows[d]; ++i) {
       const Index window = streams[d].spread(i, windows[d]), length = streams[d].length(window);
       if (batch.sequences == options.windows_per_pass || (batch.sequences > 0 && batch.seq_len != length)) flush();
-      streams[d].read(window, ids, targets);
+      streams[d].read(window, one[0]);
       batch.domain = static_cast<Index>(d);
       batch.seq_len = length;
       ++batch.sequences;
-      batch.ids.insert(batch.ids.end(), ids.begin(), ids.begin() + length);
-      batch.targets.insert(batch.targets.end(), targets.begin(), targets.begin() + length);
+      for (const auto& [from, to] : {std::pair(&one.ids, &batch.ids), std::pair(&one.targets, &batch.targets),
+                                     std::pair(&one.document_start, &batch.document_start)})
+        to->insert(to->end(), from->begin(), from->begin() + std::min(length, std::ssize(*from)));
     }
     flush();
   }
@@ -55,7 +60,11 @@ ReplayResult replay(Engine& engine, const ReplayBatch& batch, bool dropless, boo
     layer.dropped = std::count(dispatch_mask.begin(), dispatch_mask.end(), 0);
   });
   engine.take_statistics();
-  const Engine::MicroBatch tokens{batch.sequences, batch.seq_len, batch.ids, batch.targets};
+  const Engine::MicroBatch tokens{.sequences = batch.sequences,
+                                  .seq_len = batch.seq_len,
+                                  .ids = batch.ids,
+                                  .targets = batch.targets,
+                                  .document_start = batch.document_start};
   if (predict)
     out.predicted = engine.predict(tokens, dropless);
   else

@@ -12,8 +12,9 @@ namespace sy {
 // Windows of one domain for one pass.
 struct ReplayBatch {
   Index domain = 0, sequences = 0, seq_len = 0;
-  std::vector<std::int32_t> ids, targets;  // [sequences * seq_len]
+  std::vector<std::int32_t> ids, targets, document_start;  // [sequences * seq_len] as in Sample
   Index tokens() const { return sequences * seq_len; }
+  Index counted_targets() const;  // number of targets that the loss counts
 };
 
 struct ReplayOptions {
@@ -22,9 +23,9 @@ struct ReplayOptions {
   Index windows_per_pass = 1;
 };
 
-// Visits the windows of the evaluation, in its order. progress(done, total) counts windows, and is
-// called after each batch.
-void for_replay_batches(const Dataset& dataset, Index seq_len, const ReplayOptions& options,
+// Visits the windows of an evaluation of a model with this configuration, in its order.
+// progress(done, total) counts windows, and is called after each batch.
+void for_replay_batches(const Dataset& dataset, const Config& config, const ReplayOptions& options,
                         const std::function<void(const ReplayBatch&)>& visit,
                         const std::function<void(Index, Index)>& progress = {});
 

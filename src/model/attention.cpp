@@ -69,7 +69,9 @@ void Attention::attend(const LayerContext& layer, ConstView x, Saved& s) const {
     k = Heads(cache.keys);
     v = Heads(cache.values);
   }
-  core_attention_.forward(context, queries(s.qkv), k, v, s.out, s.lse, {cache.offsets, layer.stream.lengths});
+  CoreAttention::BySequence by_sequence = CoreAttention::BySequence::of(layer.stream);
+  by_sequence.query_offsets = cache.offsets;
+  core_attention_.forward(context, queries(s.qkv), k, v, s.out, s.lse, by_sequence);
 }
 
 void Attention::backward(const LayerContext& layer, ConstView dy, const Saved& s, View dx) {
@@ -84,7 +86,7 @@ void Attention::backward(const LayerContext& layer, ConstView dy, const Saved& s
   out_->backward_weight(context, dy, s.out.reshape({T, heads_ * head_dim_}));
   const View dqkv = context.temp(s.qkv.shape());
   core_attention_.backward(context, dout, queries(s.qkv), keys(s.qkv), values(s.qkv), s.out, s.lse, queries(dqkv),
-                           keys(dqkv), values(dqkv), {.key_lengths = layer.stream.lengths});
+                           keys(dqkv), values(dqkv), CoreAttention::BySequence::of(layer.stream));
   const View dqkv_rows = backward_normalize(layer, dqkv, s).reshape({T, row});
   qkv_->backward_weight(context, dqkv_rows, s.x);
   qkv_->backward_bias(context, dqkv_rows);

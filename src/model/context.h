@@ -48,12 +48,18 @@ struct GlobalBatchSize {
 // Tokens that one stack of blocks computes: B sequences of S tokens.
 struct TokenStream {
   Index sequences, seq_len;  // B, S
-  ConstView ids, positions;  // [B * S] i32
+  ConstView ids;             // [B * S] i32
+  ConstView positions;       // [B * S] i32 position of each token in its document
   ConstView rope_rows{};     // [B * S] i32 row in the rope tables of each token (RopeTables)
   // Numbers of the tokens in the training run, [B * S] i64, which key random choices. Empty in
   // evaluation and generation, where nothing is drawn.
   ConstView token_numbers{};
-  Index padding = 0;  // number of padding tokens at the end; experts do not receive them
+  // [B * S] i32; 0 if the token is padding, which experts do not receive. Empty: there is no
+  // padding.
+  ConstView token_mask{};
+  // [B, S] i32 position in its sequence of the first token of each token's document; empty: each
+  // sequence is one document. Attention stays within a document.
+  ConstView document_start{};
   // [B] i32 number of tokens of each sequence that other tokens see, if attention is not causal;
   // empty: all S
   ConstView lengths{};

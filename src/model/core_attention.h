@@ -16,10 +16,15 @@ class CoreAttention {
   // - positions: maximum number of tokens in a sequence
   CoreAttention(const CoreAttentionSpec& spec, ParamStore& store, const std::string& prefix, Index positions);
 
-  // Operands of the mask for each sequence, [B] i32. Each may be empty.
+  // Operands of the mask for each sequence, [B] i32 unless stated. Each may be empty.
   struct BySequence {
-    ConstView query_offsets{};  // AttentionMask::query_offsets, if keys and values are a cache
-    ConstView key_lengths{};    // AttentionMask::key_lengths; ignored if attention is causal
+    ConstView query_offsets{};   // AttentionMask::query_offsets, if keys and values are a cache
+    ConstView key_lengths{};     // AttentionMask::key_lengths; ignored if attention is causal
+    ConstView document_start{};  // [B, S] AttentionMask::document_start
+    // Returns the operands of attention within a stream.
+    static BySequence of(const TokenStream& stream) {
+      return {.key_lengths = stream.lengths, .document_start = stream.document_start};
+    }
   };
 
   Index window() const { return desc_.mask.window; }

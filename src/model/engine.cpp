@@ -134,8 +134,9 @@ View Engine::upload(MicroBatchState& s, const void* host, Shape shape, DType dty
   return view;
 }
 
-// Token i of module k has the id of token i + k, and its target is that of token i + k. The last id
-// of a sequence is the target of its last token. Tokens without a target have some id.
+// Token i of module k has the id of token i + k, and its target is that of token i + k, if both are
+// of one document. The last id of a sequence is the target of its last token. Tokens without a
+// target have some id.
 void Engine::add_mtp_batches(MicroBatchState& s, const MicroBatch& batch) {
   const Index S = batch.seq_len, T = batch.sequences * S;
   const double factor = config_.train.mtp_loss_weight / static_cast<double>(config_.model.mtp_depth);
@@ -145,8 +146,10 @@ void Engine::add_mtp_batches(MicroBatchState& s, const MicroBatch& batch) {
     for (Index t = 0; t < T; ++t) {
       const Index last = t / S * S + S - 1;
       const bool inside = t + k <= last;
-      ids[t] = inside ? batch.ids[t + k] : batch.targets[last] >= 0 ? batch.targets[last] : batch.ids[last];
-      targets[t] = inside ? batch.targets[t + k] : -1;
+      const bool same_document =
+          inside && (batch.document_start.empty() || batch.document_start[t + k] == batch.document_start[t]);
+      ids[t] = std::max(inside ? batch.ids[t + k] : batch.targets[last] >= 0 ? batch.targets[last] : batch.ids[last], 0);
+      targets[t] = same_document ? batch.targets[t + k] : -1;
     }
     Batch& module = s.mtp_batches.emplace_back(s.batch);
     module.decoder().ids = upload(s, ids.data(), {T}, DType::i32);
@@ -159,17 +162,31 @@ MicroBatchState& Engine::begin_micro_batch(Index slot, const MicroBatch& batch, 
                                            std::vector<std::int32_t> positions) {
   const Index B = batch.sequences, S = batch.seq_len, T = B * S;
   SY_ASSERT(static_cast<Index>(batch.ids.size()) == T, "{} ids for {} tokens", batch.ids.size(), T);
+  const bool has_documents = !batch.document_start.empty();
+  SY_ASSERT(!has_documents || std::ssize(batch.document_start) == T, "{} document starts for {} tokens",
+            batch.document_start.size(), T);
   MicroBatchState& s = states_[static_cast<std::size_t>(slot)];
   s.clear();
   const auto on_device = [&](const void* host, Shape shape, DType dtype) { return upload(s, host, shape, dtype); };
-  for (Index i = std::ssize(positions); i < T; ++i) positions.push_back(static_cast<std::int32_t>(i % S));
+  for (Index i = std::ssize(positions); i < T; ++i)
+    positions.push_back(static_cast<std::int32_t>(i % S - (has_documents ? batch.document_start[i] : 0)));
+  // Padding is computed as id 0, without experts.
+  const bool has_padding = std::ranges::any_of(batch.ids, [](std::int32_t id) { return id < 0; });
+  std::vector<std::int32_t> ids, token_mask;
+  for (Index i = 0; has_padding && i < T; ++i) {
+    ids.push_back(std::max(batch.ids[i], 0));
+    token_mask.push_back(batch.ids[i] >= 0);
+  }
   const double targets = static_cast<double>(batch.step_targets);
   const View at = on_device(positions.data(), {T}, DType::i32);
-  const TokenStream stream{.sequences = B,
-                           .seq_len = S,
-                           .ids = on_device(batch.ids.data(), {T}, DType::i32),
-                           .positions = at,
-                           .rope_rows = at};
+  const TokenStream stream{
+      .sequences = B,
+      .seq_len = S,
+      .ids = on_device(has_padding ? ids.data() : batch.ids.data(), {T}, DType::i32),
+      .positions = at,
+      .rope_rows = at,
+      .token_mask = has_padding && model_->moe_layers() > 0 ? on_device(token_mask.data(), {T}, DType::i32) : View{},
+      .document_start = has_documents ? on_device(batch.document_start.data(), {B, S}, DType::i32) : View{}};
   s.batch = {.streams = {stream},
              .targets = T > 0 && batch.targets.empty() ? ConstView{} : on_device(batch.targets.data(), {T}, DType::i32),
              .step = {on_device(&targets, {1}, DType::f64), batch.step_sequences, batch.step_micro_batches},
@@ -185,7 +202,8 @@ void Engine::run_pass(const char* name, Index slot, const std::function<void()>&
   if (fixed_blocks_.empty() || model_->moe_layers() > 0) return body();
   std::vector<std::string> sizes;
   for (const TokenStream& stream : states_[static_cast<std::size_t>(slot)].batch.streams)
-    sizes.push_back(fmt::format("{} x {}", stream.sequences, stream.seq_len));
+    sizes.push_back(
+        fmt::format("{} x {}{}", stream.sequences, stream.seq_len, stream.document_start ? " with documents" : ""));
   device_->graph_region(fmt::format("{} of {} tokens in slot {}", name, join(sizes, " and "), slot), body);
 }
 
@@ -271,7 +289,7 @@ std::vector<float> Engine::decode(Cache& cache, Index first, Index sequences, st
   std::vector<std::int32_t> padded(ids.begin(), ids.end()), positions;
   std::vector<RopeTables::Token> rope_tokens;  // empty if no rope table depends on the length
   const bool depends_on_length = rope_.depends_on_length();
-  padded.resize(static_cast<std::size_t>(B * S));
+  padded.resize(static_cast<std::size_t>(B * S), -1);
   for (Index b = 0; b < B; ++b)
     for (Index i = 0; i < S; ++i) {
       const bool is_real = b < sequences && i < tokens;
@@ -290,7 +308,6 @@ std::vector<float> Engine::decode(Cache& cache, Index first, Index sequences, st
     s.batch.decoder().rope_rows = on_device;
   }
   s.batch.generation = true;
-  s.batch.decoder().padding = B * S - std::ssize(ids);
   s.cache = &cache;
   cache.begin(first, B, S, s.saved, scratch_);
   model_->forward(execution_context(), s, {});

@@ -47,11 +47,15 @@ class Engine {
   // One micro-batch of B sequences of S tokens, on the host. Passes copy the ids and targets.
   struct MicroBatch {
     Index sequences, seq_len;
-    std::span<const std::int32_t> ids, targets;  // [B * S]; a target of -1 has no loss
+    // [B * S]; an id of -1 is padding, and a target of -1 has no loss
+    std::span<const std::int32_t> ids, targets;
     // Totals of the step, over which the losses are averaged (GlobalBatchSize).
     Index step_targets = 1, step_sequences = 1, step_micro_batches = 1;
     // Index of the first sequence within the training run. It keys random choices.
     Index first_sequence = 0;
+    // [B * S] position in its sequence of the first token of each token's document. Attention stays
+    // within a document, in which positions begin at 0. Empty: each sequence is one document.
+    std::span<const std::int32_t> document_start = {};
   };
   // Forward and backward of a training pass. Each forward must be followed by a backward in its
   // slot. Both are collective, and add their sums to the statistics on the device. On a GPU the

@@ -113,7 +113,7 @@ void LatentAttention::attend(const LayerContext& layer, ConstView k_rope, Saved&
   v_.forward(context, s.kv_latent.gathered, s.v.reshape({T, heads_ * v_head_dim_}));
   run(context.device, ops::BroadcastHeads{.x = k_rope, .y = Heads(s.k).columns(0, qk_rope_dim_)});
   run(context.device, ops::BroadcastHeads{.x = k_nope, .y = Heads(s.k).columns(qk_rope_dim_, qk_nope_dim_)});
-  core_attention_.forward(context, s.q, s.k, s.v, s.out, s.lse, {.key_lengths = layer.stream.lengths});
+  core_attention_.forward(context, s.q, s.k, s.v, s.out, s.lse, CoreAttention::BySequence::of(layer.stream));
 }
 
 // A query-key pair costs 2 (r + 2 c) FLOPs per head. With keys and values computed again from all
@@ -153,7 +153,7 @@ void LatentAttention::backward(const LayerContext& layer, ConstView dy, const Sa
   out_.backward_weight(context, dy, s.out.reshape({T, heads_ * v_head_dim_}));
   const View dq = context.temp(s.q.shape()), dk = context.temp(s.k.shape()), dv = context.temp(s.v.shape());
   core_attention_.backward(context, dout, s.q, s.k, s.v, s.out, s.lse, dq, dk, dv,
-                           {.key_lengths = layer.stream.lengths});
+                           CoreAttention::BySequence::of(layer.stream));
 
   // The first of these sets dx; the others add to it.
   const View dq_rows = dq.reshape({T, heads_ * width});

@@ -84,6 +84,7 @@ void Router::forward(const LayerContext& layer, ConstView x, Saved& s) const {
   run(b, ops::RouteForward{.logits = s.logits,
                            .bias = tables_.bias,
                            .noise = noise,
+                           .token_mask = stream.token_mask ? context.own_tokens(stream.token_mask) : ConstView{},
                            .desc = spec_.route,
                            .experts = s.experts,
                            .weights = r.weights,
@@ -91,8 +92,6 @@ void Router::forward(const LayerContext& layer, ConstView x, Saved& s) const {
                            .probability = load_balance.probability.reshape(of_segments),
                            .z_squared = load_balance.z_squared});
   apply_capacity(layer, s.experts, r.weights, dispatch_mask);
-  const Index real = std::clamp<Index>(stream.tokens() - stream.padding - context.mesh.coord.tp * T, 0, T);
-  if (real < T) run(b, ops::Fill{.x = dispatch_mask.rows(real, T - real), .value = 0});
   if (layer.routing_hook) (*layer.routing_hook)({s.logits, s.experts, r.weights, dispatch_mask});
   r.dispatch_layout.build(b, placement, s.experts, dispatch_mask, context.scratch);
 }

@@ -314,6 +314,7 @@ void add_routes(Cases& cases) {
       desc.groups = 4;
       desc.topk_groups = 2;
       cases.add<Case>(desc, 2, Rows{14, 8}, biased, !biased);
+      cases.add<Case>(desc, 2, Rows{14, 8}, biased, !biased, true);
     }
 }
 template <>
@@ -334,7 +335,8 @@ void add_cases<ops::LoadBalancingLoss>(Cases& cases) {
 template <>
 void add_cases<ops::ApplyCapacity>(Cases& cases) {
   for (DropOrder order : {DropOrder::token, DropOrder::choice, DropOrder::probability})
-    for (Index capacity : {0, 2, 17}) cases.add<CapacityCase>(CapacityDesc{order, capacity}, 4, 200, 3, 16);
+    for (Index capacity : {0, 2, 17})
+      for (bool padded : {false, true}) cases.add<CapacityCase>(CapacityDesc{order, capacity}, 4, 200, 3, 16, padded);
 }
 template <>
 void add_cases<ops::DispatchLayout>(Cases& cases) {

@@ -26,8 +26,10 @@ MemoryPlan plan_memory(const Config& config, Index vocab, const Layout& layout, 
   Engine engine(config, vocab, make_dry(&device), make_mesh(*world, layout), true);
 
   const Index tokens = config.train.micro_batch * config.model.seq_len;
-  const std::vector<std::int32_t> ids(tokens, 0);
-  engine.forward_backward({config.train.micro_batch, config.model.seq_len, ids, ids, tokens, 1, 1});
+  std::vector<std::int32_t> ids(tokens, 0), document_start;
+  if (config.data.documents != Documents::join) document_start = ids;
+  if (config.data.documents == Documents::pack) ids.back() = -1;  // padding
+  engine.forward_backward({config.train.micro_batch, config.model.seq_len, ids, ids, tokens, 1, 1, 0, document_start});
   DistributedOptimizer(engine.mesh(), engine.store()).step(config.train, config.train.lr, 1);
 
   MemoryPlan plan = plan_parameters(engine.store().specs(), config.dtype(), layout, rank);

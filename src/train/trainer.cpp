@@ -1,5 +1,6 @@
 #include "src/train/trainer.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 
@@ -50,34 +51,32 @@ StepResult Trainer::step() {
   const auto& t = config.train;
   const Mesh& mesh = engine_.mesh();
   const Index S = config.model.seq_len, dp = mesh.layout.dp(), B = t.micro_batch;
-  const Index batch = t.batch_of(step_ + 1), micro_batches = batch / (dp * B);
+  const Index global_batch = t.batch_of(step_ + 1), micro_batches = global_batch / (dp * B);
 
-  std::vector<std::int32_t> window(S + 1), ids(micro_batches * B * S), targets(micro_batches * B * S);
+  SampleBatch batch(S, config.data, micro_batches * B);
   // The samples of a step are ordered by (micro-batch, data-parallel rank, sequence). All are read
   // before any other exchange, so that an error of one rank becomes the error of all.
   agree_on_errors(*mesh.host, [&] {
-    for (Index i = 0; i < micro_batches * B; ++i) {
-      samples_.read(samples_done_ + (i / B * dp + mesh.coord.dp) * B + i % B, window);
-      std::copy_n(window.begin(), S, ids.begin() + i * S);
-      std::copy_n(window.begin() + 1, S, targets.begin() + i * S);
-    }
+    for (Index i = 0; i < micro_batches * B; ++i)
+      samples_.read(samples_done_ + (i / B * dp + mesh.coord.dp) * B + i % B, batch[i]);
   });
+  const StepCounts counts = count_step(batch);
   trace.next("passes");
-  const auto tokens_of = [&](const std::vector<std::int32_t>& all, Index micro) {
-    return std::span(all).subspan(micro * B * S, B * S);
-  };
   const BackwardHooks hooks = optimizer_.backward_hooks();
   for (const auto& [direction, micro] : one_forward_one_backward(micro_batches, engine_.slots())) {
     const Index slot = micro % engine_.slots();
-    if (direction == ScheduledPass::Direction::forward)
-      engine_.forward({B, S, tokens_of(ids, micro), tokens_of(targets, micro), batch * S, batch, micro_batches,
-                       samples_done_ + (micro * dp + mesh.coord.dp) * B},
+    if (direction == ScheduledPass::Direction::forward) {
+      const auto [ids, targets, document_start] = batch.slice(micro * B, B);
+      engine_.forward({B, S, ids, targets, counts.targets, global_batch, micro_batches,
+                       samples_done_ + (micro * dp + mesh.coord.dp) * B, document_start},
                       slot);
-    else  // the last micro-batch completes the gradients
+    } else {  // the last micro-batch completes the gradients
       engine_.backward(slot, micro + 1 == micro_batches ? hooks : BackwardHooks{});
+    }
   }
   trace.next("weights");
-  const double lr = learning_rate(t, step_ + 1, rewarmup_after_), tokens = static_cast<double>(batch * S);
+  const double lr = learning_rate(t, step_ + 1, rewarmup_after_), tokens = static_cast<double>(counts.tokens),
+               losses = static_cast<double>(counts.targets);
   optimizer_.step(t, lr, step_ + 1);
 
   // The host waits for the step here.
@@ -90,7 +89,7 @@ StepResult Trainer::step() {
   double lse_squares = statistics.lse_square_sum;
   for (const Statistics::Mtp& module : statistics.mtp)
     lse_squares += t.mtp_loss_weight / modules * module.lse_square_sum;
-  std::vector<double> sums = step_sums(statistics, t.z_loss * lse_squares / tokens);
+  std::vector<double> sums = step_sums(statistics, t.z_loss * lse_squares / losses);
   mesh.host->all_reduce(view_of(sums.data(), {static_cast<Index>(sums.size())}));
 
   StepResult result;
@@ -98,8 +97,8 @@ StepResult Trainer::step() {
   m.step = step_ + 1;
   m.lr = lr;
   const std::size_t tail = sums.size() - 3;
-  m.loss = sums[tail] / tokens;
-  if (modules > 0) m.mtp_loss = sums[tail - 1] / (tokens * modules);
+  m.loss = sums[tail] / losses;
+  if (modules > 0) m.mtp_loss = sums[tail - 1] / (losses * modules);
   m.grad_norm = optimizer_.gradient_norm();
   m.aux_loss = sums[tail + 1];
   m.z_loss = sums[tail + 2];
@@ -120,12 +119,30 @@ StepResult Trainer::step() {
   update_router_bias(result);
 
   ++step_;
-  samples_done_ += batch;
-  tokens_done_ += batch * S;
+  samples_done_ += global_batch;
+  tokens_done_ += counts.tokens;
   m.tokens = tokens_done_;
   m.step_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
   m.tokens_per_second = tokens / m.step_seconds;
   return result;
+}
+
+Trainer::StepCounts Trainer::count_step(const SampleBatch& batch) const {
+  const Config& config = engine_.config();
+  const Mesh& mesh = engine_.mesh();
+  const Index all = config.train.batch_of(step_ + 1) * config.model.seq_len;
+  if (!samples_.ignores_targets()) return {all, all};
+  // The ranks of a tensor-parallel group have the same samples.
+  double sums[2] = {};
+  if (mesh.coord.tp == 0)
+    for (const auto& [sum, of] : {std::pair(&sums[0], &batch.ids), std::pair(&sums[1], &batch.targets)})
+      *sum = static_cast<double>(std::ranges::count_if(*of, [](std::int32_t id) { return id >= 0; }));
+  mesh.host->all_reduce(view_of(sums, {2}));
+  if (sums[1] == 0)
+    throw CollectiveError(2, fmt::format("step {}: no loss counts any of its {} targets: raise train.global_batch, or "
+                                         "give the data longer documents",
+                                         step_ + 1, all));
+  return {static_cast<Index>(sums[0]), static_cast<Index>(sums[1])};
 }
 
 // Auxiliary-loss-free balancing (Wang et al., 2024; DeepSeek-V3): b_i += rate * sign(mean_j n_j -

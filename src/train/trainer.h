@@ -45,9 +45,10 @@ class Trainer {
   // The engine must be one for training. Both arguments must outlive this object.
   Trainer(Engine& engine, const SampleStream& samples);
 
-  // Trains on the next global batch. Collective. Throws Diverged on every rank if the loss or the
-  // gradient norm is not finite. steps_done() then stays. If the norm is not finite, the parameters
-  // stay too; if only the loss is not finite, they have changed.
+  // Trains on the next global batch. The loss is the mean over its targets that are not -1.
+  // Collective. Throws CollectiveError if all are -1. Throws Diverged on every rank if the loss or
+  // the gradient norm is not finite. steps_done() then stays. If the norm is not finite, the
+  // parameters stay too; if only the loss is not finite, they have changed.
   StepResult step();
 
   Index steps_done() const { return step_; }
@@ -63,6 +64,14 @@ class Trainer {
   void set_rewarmup(Index after_step) { rewarmup_after_ = after_step; }
 
  private:
+  // Numbers of tokens that are not padding, and of targets that the loss counts, in the global
+  // batch.
+  struct StepCounts {
+    Index tokens, targets;
+  };
+  // Counts the batch, of which `batch` is this rank's share. Collective. Throws CollectiveError if
+  // no loss counts any target.
+  StepCounts count_step(const SampleBatch& batch) const;
   void update_router_bias(const StepResult& result);
 
   Engine& engine_;

@@ -65,8 +65,10 @@ TEST_P(TokenOps, NoisyRouteMatchesReference) {
       for (GroupScore group_score : {GroupScore::top2, GroupScore::max})
         for (bool noisy : {false, true}) {
           const RouteDesc desc = {Score::sigmoid, c.top_k, true, 1.0f, c.groups, c.topk_groups, group_score, by_logit};
-          check(RouteForward(desc, c.segments, c.shape, by_logit == noisy, noisy));
-          check(RouteBackward(desc, c.segments, c.shape, by_logit == noisy, noisy));
+          for (bool padded : {false, true}) {
+            check(RouteForward(desc, c.segments, c.shape, by_logit == noisy, noisy, padded));
+            check(RouteBackward(desc, c.segments, c.shape, by_logit == noisy, noisy, padded));
+          }
         }
 }
 
@@ -96,7 +98,8 @@ TEST_P(TokenOps, CapacityMatchesReference) {
                      {2, 50, 7, 7}, {5, 1000, 3, 16}, {1, 3000, 4, 64}, {1, 5001, 2, 2}};
   for (const auto& c : cases)
     for (DropOrder order : {DropOrder::token, DropOrder::choice, DropOrder::probability})
-      for (Index capacity : {0, 1, 2, 17, 200, 5000}) check(CapacityCase({order, capacity}, c.segments, c.t, c.k, c.e));
+      for (Index capacity : {0, 1, 2, 17, 200, 5000})
+        for (bool padded : {false, true}) check(CapacityCase({order, capacity}, c.segments, c.t, c.k, c.e, padded));
 }
 
 TEST_P(TokenOps, DispatchLayoutAndPermutationMatchReference) {

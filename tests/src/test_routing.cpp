@@ -77,7 +77,7 @@ struct Recorded {
 };
 Recorded record(Engine& engine, const Dataset& dataset, const ReplayOptions& options, bool dropless = true) {
   Recorded out;
-  for_replay_batches(dataset, engine.config().model.seq_len, options, [&](const ReplayBatch& batch) {
+  for_replay_batches(dataset, engine.config(), options, [&](const ReplayBatch& batch) {
     out.batches.push_back(batch);
     out.found.push_back(replay(engine, batch, dropless, true));
   });
@@ -332,7 +332,7 @@ TEST(Ablate, ReroutesTokensToTheNextBestExpert) {
   biases[1] = 0.05f;
   model.engine.set_router_bias(biases);
   ReplayBatch batch;
-  for_replay_batches(dataset, 5, {1, 1}, [&](const ReplayBatch& b) {
+  for_replay_batches(dataset, model.engine.config(), {1, 1}, [&](const ReplayBatch& b) {
     if (batch.ids.empty()) batch = b;
   });
   std::vector<float> logits;

@@ -1,6 +1,7 @@
 // Training steps and evaluation passes on one rank, compared with the same ones computed by hand.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <set>
 
@@ -82,11 +83,12 @@ TEST(Trainer, StepsEqualAHandWrittenLoop) {
     const StepResult result = trainer.step();
 
     for (Index micro = 0; micro < 3; ++micro) {
-      std::vector<std::int32_t> ids, targets, window(6);
+      std::vector<std::int32_t> ids, targets;
       for (Index i = 0; i < 2; ++i) {
-        samples.read(step * 6 + micro * 2 + i, window);
-        ids.insert(ids.end(), window.begin(), window.end() - 1);
-        targets.insert(targets.end(), window.begin() + 1, window.end());
+        SampleBatch sample(5, {}, 1);
+        samples.read(step * 6 + micro * 2 + i, sample[0]);
+        ids.insert(ids.end(), sample.ids.begin(), sample.ids.end());
+        targets.insert(targets.end(), sample.targets.begin(), sample.targets.end());
       }
       by_hand.engine.forward_backward({2, 5, ids, targets, 30, 6, 3});
     }
@@ -131,14 +133,11 @@ TEST(Trainer, ChangesTheBatchAtTheStepsOfTheRamp) {
   for (Index step = 1; step <= 6; ++step) {
     const StepResult result = trainer.step();
     const Index batch = step < 3 ? 6 : step < 5 ? 2 : 10;
+    SampleBatch by_sequence(5, config.data, batch);
+    for (Index i = 0; i < batch; ++i) samples.read(done + i, by_sequence[i]);
     for (Index micro = 0; micro < batch / 2; ++micro) {
-      std::vector<std::int32_t> ids, targets, window(6);
-      for (Index i = 0; i < 2; ++i) {
-        samples.read(done + micro * 2 + i, window);
-        ids.insert(ids.end(), window.begin(), window.end() - 1);
-        targets.insert(targets.end(), window.begin() + 1, window.end());
-      }
-      by_hand.engine.forward_backward({2, 5, ids, targets, batch * 5, batch, batch / 2});
+      const Sample sample = by_sequence.slice(2 * micro, 2);
+      by_hand.engine.forward_backward({2, 5, sample.ids, sample.targets, batch * 5, batch, batch / 2});
     }
     optimizer.step(config.train, learning_rate(config.train, step), step);
     const Statistics found = by_hand.engine.take_statistics();
@@ -151,6 +150,106 @@ TEST(Trainer, ChangesTheBatchAtTheStepsOfTheRamp) {
         ASSERT_EQ(result.probability[l][e], found.layers[l].probability[e] / static_cast<double>(batch * 5));
     by_hand.engine.set_router_bias(trained.engine.router_bias());
   }
+}
+
+// Writes a domain whose documents have 1 to `longest` tokens.
+Dataset make_documents(const TempFolder& folder, Index documents, Index longest) {
+  DatasetDescription description;
+  description.tokenizer = "none";
+  description.vocab = small_vocab;
+  const RandomStream random(3, "documents");
+  Index tokens = 0;
+  for (const char* split : {".train", ".valid"}) {
+    IndexedWriter writer(folder.path() / (std::string("a") + split), small_vocab);
+    tokens = 0;
+    for (Index d = 0; d < documents; ++d) {
+      std::vector<std::int32_t> ids;
+      for (Index i = 0; i <= d % longest; ++i) ids.push_back(static_cast<std::int32_t>(random.bits(tokens++) % small_vocab));
+      writer.add(ids);
+    }
+    writer.finish();
+  }
+  description.domains.push_back({"a", documents, tokens, documents, tokens});
+  folder.write("dataset.ini", to_ini(description));
+  return Dataset(folder.path());
+}
+
+// The loss, its gradient and the output z-loss are means over the targets of the global batch that
+// the loss counts. The losses of the routers are those of all tokens.
+TEST(Trainer, AveragesOverTheCountedTargets) {
+  const Config config = parse_config(
+      small_model_text, "test", {"--data.mask_eod_loss=true", "--train.steps=5", "--train.z_loss=0.1", "--moe.bias_update_rate=0"});
+  const TempFolder folder;
+  const Dataset dataset = make_documents(folder, 40, 9);
+  const SampleStream samples(dataset, 5, config.train.seed, config.data);
+  OneRank trained(config), by_hand(config);
+  Trainer trainer(trained.engine, samples);
+  DistributedOptimizer optimizer(by_hand.engine.mesh(), by_hand.engine.store());
+  for (Index step = 0; step < config.train.steps; ++step) {
+    const StepMetrics m = trainer.step().metrics;
+    SampleBatch batch(5, config.data, 6);
+    for (Index i = 0; i < 6; ++i) samples.read(step * 6 + i, batch[i]);
+    const Index counted = 30 - std::ranges::count(batch.targets, -1);
+    ASSERT_GT(counted, 15);
+    ASSERT_LT(counted, 30);
+    for (Index i = 0; i < 3; ++i) {
+      const Sample micro = batch.slice(2 * i, 2);
+      by_hand.engine.forward_backward({2, 5, micro.ids, micro.targets, counted, 6, 3});
+    }
+    optimizer.step(config.train, learning_rate(config.train, step + 1), step + 1);
+    const Statistics found = by_hand.engine.take_statistics();
+    const auto losses = static_cast<double>(counted);
+    double aux_loss = 0, z_loss = 0.1 * found.lse_square_sum / losses;
+    for (const RouterStats& s : found.layers) {
+      aux_loss += s.aux_loss;
+      z_loss += s.z_loss;
+    }
+    EXPECT_EQ(m.loss, found.loss_sum / losses) << "step " << step + 1;
+    EXPECT_EQ(m.aux_loss, aux_loss) << "step " << step + 1;
+    EXPECT_NEAR(m.z_loss, z_loss, 1e-12) << "step " << step + 1;
+    EXPECT_EQ(m.grad_norm, optimizer.gradient_norm()) << "step " << step + 1;
+    EXPECT_EQ(m.tokens, (step + 1) * 30);
+  }
+}
+
+TEST(Trainer, RefusesAStepWithoutACountedTarget) {
+  const Config config = parse_config(small_model_text, "test", {"--data.mask_eod_loss=true"});
+  const TempFolder folder;
+  const Dataset dataset = make_documents(folder, 40, 1);
+  const SampleStream samples(dataset, 5, config.train.seed, config.data);
+  OneRank rank(config);
+  Trainer trainer(rank.engine, samples);
+  try {
+    trainer.step();
+    FAIL();
+  } catch (const CollectiveError& error) {
+    EXPECT_EQ(error.exit_code(), 2);
+    EXPECT_NE(std::string(error.what()).find("step 1: no loss counts any of its 30 targets"), std::string::npos);
+  }
+  EXPECT_EQ(trainer.steps_done(), 0);
+}
+
+// The tokens of an evaluation are the targets that the loss counts.
+TEST(Evaluation, CountsNoFirstTokenOfADocument) {
+  const TempFolder folder;
+  const Dataset dataset = make_documents(folder, 40, 9);
+  OneRank all(parse_config(small_model_text, "test")), some(parse_config(small_model_text, "test", {"--data.mask_eod_loss=true"}));
+  const EvalStream stream(dataset, 0, 5, 0, some.engine.config().data);
+  SampleBatch sample(5, some.engine.config().data, 1);
+  for (Index i = 0; i < stream.windows(); ++i) {
+    stream.read(i, sample[0]);
+    const auto n = static_cast<std::size_t>(stream.length(i));
+    some.engine.evaluate({1, stream.length(i), std::span(sample.ids).first(n), std::span(sample.targets).first(n)},
+                         true);
+  }
+  const double nats = some.engine.take_statistics().loss_sum;
+  const DomainScore a = evaluate(all.engine, dataset, {}, [](Index, Index) {})[0];
+  const DomainScore b = evaluate(some.engine, dataset, {}, [](Index, Index) {})[0];
+  EXPECT_EQ(b.tokens, dataset.domains()[0].valid_tokens - 40);
+  EXPECT_EQ(a.tokens, b.tokens + 39);
+  EXPECT_NEAR(b.nats, nats, 1e-6 * nats);
+  EXPECT_LT(b.nats, a.nats);
+  EXPECT_EQ(a.experts, b.experts);
 }
 
 // Every token except the first is predicted once, from the tokens before it in its window. The last
@@ -166,9 +265,10 @@ TEST(Evaluation, CountsEveryTokenOnce) {
     std::vector<std::vector<Index>> experts(2, std::vector<Index>(3));
     for (Index at = 0; at + 1 < size; at += 5) {
       const auto n = static_cast<std::size_t>(std::min<Index>(5, size - 1 - at));
-      std::vector<std::int32_t> ids(5), targets(5);
-      stream.read(at / 5, ids, targets);
-      rank.engine.evaluate({1, static_cast<Index>(n), std::span(ids).first(n), std::span(targets).first(n)}, true);
+      SampleBatch window(5, {}, 1);
+      stream.read(at / 5, window[0]);
+      rank.engine.evaluate(
+          {1, static_cast<Index>(n), std::span(window.ids).first(n), std::span(window.targets).first(n)}, true);
       const Statistics found = rank.engine.take_statistics();
       nats += found.loss_sum;
       for (std::size_t l = 0; l < 2; ++l)
@@ -246,10 +346,10 @@ TEST(Evaluation, SpreadsSelectedWindowsEvenly) {
   const TempFolder folder;
   const Dataset dataset = make_dataset(folder, 11, 36);
   const EvalStream stream(dataset, 0, 5);
-  std::vector<std::int32_t> ids(5), targets(5);
+  SampleBatch sample(5, {}, 1);
   for (const Index window : {0, 2, 4}) {
-    stream.read(window, ids, targets);
-    rank.engine.evaluate({1, 5, ids, targets}, true);
+    stream.read(window, sample[0]);
+    rank.engine.evaluate({1, 5, sample.ids, sample.targets}, true);
   }
   const double nats = rank.engine.take_statistics().loss_sum;
   const DomainScore score = evaluate(rank.engine, dataset, {.max_windows = 3}, [](Index, Index) {})[0];
@@ -273,7 +373,7 @@ TEST(MicroBatches, OfAnySizeGiveTheSameGradient) {
               "[train]\nsteps = 20\nglobal_batch = 8\nlr = 5e-3\nmin_lr = 1e-3\nwarmup = 4\nz_loss = 1e-3\n",
               "test", {"--train.micro_batch=" + micro_batch})),
           engine(config, data.vocab(), make_cpu(), make_mesh(self, {}), true),
-          samples(data, config.model.seq_len, config.train.seed),
+          samples(data, config.model.seq_len, config.train.seed, config.data),
           trainer(engine, samples) {
       engine.store().initialize(config.train.seed);
       engine.set_routing_hook([this](const RoutingView& r) {

@@ -5,19 +5,21 @@
 
 #include "kernels/ops/capacity.h"
 #include "kernels/ops/dispatch.h"
+#include "kernels/ops/elementwise.h"
 #include "kernels/ops/permute.h"
 #include "src/numerics/op_case.h"
 
 namespace sy::numerics {
 
-// Returns k distinct experts for each of t tokens.
-inline Numbers random_experts(Index t, Index k, Index e) {
+// Returns k distinct experts for each of t tokens. padded: every third token has experts -1.
+inline Numbers random_experts(Index t, Index k, Index e, bool padded = false) {
   const RandomStream stream(3, "experts");
   Numbers experts;
   for (Index i = 0; i < t; ++i) {
     Numbers keys;
     for (Index j = 0; j < e; ++j) keys.push_back(stream.uniform(i * e + j) / static_cast<double>(1 + j));
-    for (Index expert : ref::largest(keys, k)) experts.push_back(static_cast<double>(expert));
+    for (Index expert : ref::largest(keys, k))
+      experts.push_back(padded && i % 3 == 1 ? -1.0 : static_cast<double>(expert));
   }
   return experts;
 }
@@ -25,9 +27,12 @@ inline Numbers random_experts(Index t, Index k, Index e) {
 struct CapacityCase : OpCase {
   CapacityDesc desc;
   Index segments, t, k, e;
-  CapacityCase(CapacityDesc d, Index g, Index t_, Index k_, Index e_) : desc(d), segments(g), t(t_), k(k_), e(e_) {
-    note = fmt::format("order {} capacity {} segments {}", static_cast<int>(d.order), d.capacity, g);
-    in("experts", {t, k}, random_experts(t, k, e), DType::i32);
+  bool padded;
+  CapacityCase(CapacityDesc d, Index g, Index t_, Index k_, Index e_, bool padded_ = false)
+      : desc(d), segments(g), t(t_), k(k_), e(e_), padded(padded_) {
+    note = fmt::format("order {} capacity {} segments {}{}", static_cast<int>(d.order), d.capacity, g,
+                       padded ? ", with padding" : "");
+    in("experts", {t, k}, random_experts(t, k, e, padded), DType::i32);
     Numbers weights = whole("weights", {t, k}, 0, 20);  // with many ties
     for (double& w : weights) w /= 20;
     in("weights", {t, k}, weights, DType::f32);
@@ -41,6 +46,8 @@ struct CapacityCase : OpCase {
                                    .num_experts = e,
                                    .desc = desc,
                                    .dispatch_mask = at("dispatch_mask")});
+    // The elements of padding are undefined.
+    for (Index i = 1; padded && i < t; i += 3) ops::run(b, ops::Fill{.x = at("dispatch_mask").rows(i, 1), .value = 0});
   }
   void expect(Values& v) override {
     v["dispatch_mask"] = ref::apply_capacity(desc, segments, t, k, v["experts"], v["weights"]);
@@ -66,7 +73,8 @@ struct DispatchLayoutCase : OpCase {
     note = fmt::format("ep {}, etp {}{}", s.ep, s.etp, ordered ? ", another order" : "");
     const Shape copies = {t, std::min(k, s.ep) * s.etp};
     if (ordered) in("logical_to_physical", {e}, some_order(e), DType::i32);
-    in("experts", {t, k}, random_experts(t, k, e), DType::i32);
+    // Padding has no row in the table of physical experts.
+    in("experts", {t, k}, random_experts(t, k, e, ordered && dispatched == Dispatched::all), DType::i32);
     in("dispatch_mask", {t, k},
        whole("dispatch_mask", {t, k}, dispatched == Dispatched::all, dispatched == Dispatched::none ? 1 : 2),
        DType::i32);

@@ -13,7 +13,8 @@ namespace sy::numerics {
 struct RouteCase : OpCase {
   RouteDesc desc;
   Index segments, t, e;
-  RouteCase(RouteDesc d, Index g, Rows s, bool biased, bool noisy) : desc(d), segments(g), t(s.t), e(s.d) {
+  // padded: every third token is padding.
+  RouteCase(RouteDesc d, Index g, Rows s, bool biased, bool noisy, bool padded) : desc(d), segments(g), t(s.t), e(s.d) {
     note = fmt::format("score {} top {} renormalize {} groups {}/{} by {}, by logit {}, {} segments",
                        static_cast<int>(d.score), d.top_k, d.renormalize, d.topk_groups, d.groups,
                        static_cast<int>(d.group_score), d.select_by_logit, g);
@@ -27,13 +28,22 @@ struct RouteCase : OpCase {
       for (double& x : noise) x = std::round(x * 16) / 16;
       in("noise", {t, e}, noise, DType::f32);
     }
+    if (padded) {
+      note += ", with padding";
+      Numbers token_mask(t);
+      for (Index i = 0; i < t; ++i) token_mask[i] = i % 3 != 1;
+      in("token_mask", {t}, token_mask, DType::i32);
+    }
     tolerance = gradient_tolerance = 5e-6;
   }
-  Numbers choice(Values& v) const { return ref::choose_experts(desc, t, e, v["logits"], v["bias"], v["noise"]); }
+  Numbers choice(Values& v) const {
+    return ref::choose_experts(desc, t, e, v["logits"], v["bias"], v["noise"], v["token_mask"]);
+  }
 };
 
 struct RouteForward : RouteCase {
-  RouteForward(RouteDesc d, Index g, Rows s, bool biased, bool noisy = false) : RouteCase(d, g, s, biased, noisy) {
+  RouteForward(RouteDesc d, Index g, Rows s, bool biased, bool noisy = false, bool padded = false)
+      : RouteCase(d, g, s, biased, noisy, padded) {
     out("experts", {t, d.top_k}, DType::i32);
     out("weights", {t, d.top_k}, DType::f32);
     out("counts", {segments, e}, DType::i32);
@@ -44,6 +54,7 @@ struct RouteForward : RouteCase {
     ops::run(b, ops::RouteForward{.logits = at("logits"),
                                   .bias = at("bias"),
                                   .noise = at("noise"),
+                                  .token_mask = at("token_mask"),
                                   .desc = desc,
                                   .experts = at("experts"),
                                   .weights = at("weights"),
@@ -63,7 +74,8 @@ struct RouteForward : RouteCase {
 
 struct RouteBackward : RouteCase {
   static constexpr float z_factor = 0.3f;
-  RouteBackward(RouteDesc d, Index g, Rows s, bool biased, bool noisy = false) : RouteCase(d, g, s, biased, noisy) {
+  RouteBackward(RouteDesc d, Index g, Rows s, bool biased, bool noisy = false, bool padded = false)
+      : RouteCase(d, g, s, biased, noisy, padded) {
     const Shape chosen = {t, d.top_k};
     in("experts", chosen, choice(values()), DType::i32);
     in("weights", chosen, ref::route_weights(desc, t, e, values()["logits"], values()["experts"]), DType::f32);

@@ -44,12 +44,16 @@ inline std::vector<Index> largest(const Numbers& values, Index n) {
   return order;
 }
 
-// Returns the chosen experts: [T, k].
+// Returns the chosen experts: [T, k]. token_mask: [T] or empty; the experts of padding are -1.
 inline Numbers choose_experts(const RouteDesc& desc, Index t_all, Index e_all, const Numbers& logits,
-                              const Numbers& bias, const Numbers& noise = {}) {
+                              const Numbers& bias, const Numbers& noise = {}, const Numbers& token_mask = {}) {
   Numbers experts;
   const Index size = e_all / desc.groups;
   for (Index t = 0; t < t_all; ++t) {
+    if (!token_mask.empty() && token_mask[t] == 0) {
+      experts.insert(experts.end(), desc.top_k, -1.0);
+      continue;
+    }
     const double* const z = &logits[t * e_all];
     Numbers selection = desc.select_by_logit ? Numbers(z, z + e_all) : scores(desc.score, z, e_all);
     for (Index e = 0; e < e_all; ++e)
@@ -75,6 +79,10 @@ inline Numbers route_weights(const RouteDesc& desc, Index t_all, Index e_all, co
                              const Numbers& experts) {
   Numbers weights;
   for (Index t = 0; t < t_all; ++t) {
+    if (experts[t * desc.top_k] < 0) {
+      weights.insert(weights.end(), desc.top_k, 0.0);
+      continue;
+    }
     const Numbers s = scores(desc.score, &logits[t * e_all], e_all);
     double sum = 0;
     for (Index j = 0; j < desc.top_k; ++j) sum += s[whole(experts[t * desc.top_k + j])];
@@ -94,6 +102,7 @@ inline RouteSums route_sums(const RouteDesc& desc, Index segments, Index t_all, 
   RouteSums sums{Numbers(segments * e_all, 0.0), Numbers(segments * e_all, 0.0), 0.0};
   for (Index t = 0; t < t_all; ++t) {
     const Index g = t / (t_all / segments), k = static_cast<Index>(experts.size()) / t_all;
+    if (experts[t * k] < 0) continue;
     const Softmax s = softmax(&logits[t * e_all], e_all);
     const Numbers of = desc.balance_by_score ? scores(desc.score, &logits[t * e_all], e_all) : s.p;
     const double all = std::accumulate(of.begin(), of.end(), 0.0);
@@ -104,7 +113,7 @@ inline RouteSums route_sums(const RouteDesc& desc, Index segments, Index t_all, 
   return sums;
 }
 
-// Returns the dispatch mask: [T, k].
+// Returns the dispatch mask: [T, k]; 0 for experts of -1.
 inline Numbers apply_capacity(const CapacityDesc& desc, Index segments, Index t_all, Index k, const Numbers& experts,
                               const Numbers& weights) {
   Numbers dispatch_mask(t_all * k, 0.0);
@@ -120,6 +129,7 @@ inline Numbers apply_capacity(const CapacityDesc& desc, Index segments, Index t_
       std::stable_sort(queue.begin(), queue.end(), [&](Index a, Index b) { return weights[a] > weights[b]; });
     std::vector<Index> accepted;
     for (Index a : queue) {
+      if (experts[a] < 0) continue;
       const std::size_t e = static_cast<std::size_t>(experts[a]);
       if (accepted.size() <= e) accepted.resize(e + 1, 0);
       if (desc.capacity == 0 || accepted[e] < desc.capacity) {
@@ -149,7 +159,7 @@ inline DispatchTables dispatch_layout(const ExpertPartition& partition, const Nu
                    Numbers(partition.ep * partition.etp + e_all), Numbers(e_all)};
   for (std::size_t a = 0; a < experts.size(); ++a) {
     const Index expert = whole(experts[a]) - partition.first_expert;
-    if (dispatch_mask.empty() ? expert < 0 || expert >= e_all : dispatch_mask[a] == 0) continue;
+    if (expert < 0 || (dispatch_mask.empty() ? expert >= e_all : dispatch_mask[a] == 0)) continue;
     s.physical_experts[a] = logical_to_physical.empty() ? static_cast<double>(expert) : logical_to_physical[expert];
     ++s.tokens_per_expert[expert];
     ++s.counts[partition.ep * partition.etp + whole(s.physical_experts[a])];
