@@ -147,6 +147,7 @@ struct Config {
     Index warmup = 50;
     Schedule schedule = Schedule::cosine;
     Optimizer optimizer = Optimizer::adamw;
+    std::string moment_dtype = "f32";
     double clip = 1.0, z_loss = 0;
     bool recompute = false;
     Index validate_every = 0, validate_windows = 64, patience = 0;
@@ -191,6 +192,7 @@ struct Config {
   FfnActivation ffn_activation() const;     // of dense FFNs
   FfnActivation expert_activation() const;  // of experts, including the shared ones
   DType dtype() const;                      // of weights and activations
+  DType moment_dtype() const;               // of optimizer state
   // The layout of [parallel] on this many ranks. It may be invalid: see layout_problem().
   Layout layout(int ranks) const;
 };

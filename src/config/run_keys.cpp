@@ -64,9 +64,14 @@ std::span<const Key> run_keys() {
           "how the learning rate goes from train.lr to train.min_lr. constant: it stays; wsd: it stays, then falls "
           "linearly over the last tenth of the steps"),
       row<&Train::optimizer>("train.optimizer", {}, report, optimizer_text),
-      row<&Train::momentum>(
-          "train.momentum", {0, 1 - 1e-6}, report,
-          "sgd and muon keep this fraction of their momentum m at each step: m = momentum * m + gradient"),
+      row<&Train::momentum>("train.momentum", {0, 1 - 1e-6}, report,
+                            "sgd keeps this fraction of its momentum m at each step: m = momentum * m + gradient"),
+      row<&Train::muon_momentum>("train.muon_momentum", {0, 1 - 1e-6}, report, "the same for muon"),
+      row<&Train::moment_dtype>(
+          "train.moment_dtype", {}, report,
+          "the type of the optimizer's state: f32, or bf16, rounded to nearest, which halves its memory. Checkpoints "
+          "hold it in f32, so a run may resume with the other type",
+          dtype_values),
       row<&Train::weight_decay>(
           "train.weight_decay", {0, no_upper_bound}, report,
           "the decoupled weight decay, of the embedding, of learned positions and of the weights of all products, "

@@ -131,12 +131,12 @@ void load_checkpoint(const fs::path& step_dir, ParamStore& store, Load what) {
     CheckpointValues values(*checkpoint.reader, step_dir, kind.prefix);
     for (std::size_t g = 0; g < store.layout().groups.size(); ++g) {
       const GroupLayout& group = store.layout().groups[g];
-      const View state = kind.state_of(store, g);
+      const std::optional<std::size_t> state = kind.state_index(group.optimizer);
       if (!state) continue;
       for (const OwnedRange& range : owned_ranges(group))
         read_values(values, *range.slice, range.local, [&](Index first, std::span<const float> chunk) {
           const Index at = range.flat.begin - group.owned().begin + first - range.local.begin;
-          store.device().to_device(chunk.data(), state.rows(at, static_cast<Index>(chunk.size())));
+          store.set_state(g, *state, at, chunk);
         });
     }
   }

@@ -411,17 +411,21 @@ void add_cases<ops::ClipCoefficient>(Cases& cases) {
 template <>
 void add_cases<ops::AdamW>(Cases& cases) {
   for (Index n : vector_sizes)
-    for (double coefficient : {0.03, std::nan("")}) cases.add<AdamWCase>(n, 0.1f, coefficient);
+    for (double coefficient : {0.03, std::nan("")})
+      for (DType moments : {DType::f32, DType::bf16}) cases.add<AdamWCase>(n, 0.1f, coefficient, moments);
 }
 template <>
 void add_cases<ops::MomentumUpdate>(Cases& cases) {
   for (Index n : vector_sizes)
-    for (double coefficient : {0.03, std::nan("")}) cases.add<MomentumUpdate>(n, coefficient);
+    for (double coefficient : {0.03, std::nan("")})
+      for (DType moments : {DType::f32, DType::bf16})
+        for (bool nesterov : {false, true}) cases.add<MomentumUpdate>(n, coefficient, moments, nesterov);
 }
 template <>
 void add_cases<ops::ApplyUpdate>(Cases& cases) {
   for (Index n : vector_sizes)
-    for (double coefficient : {0.03, std::nan("")}) cases.add<ApplyUpdate>(n, 0.1f, coefficient);
+    for (double coefficient : {0.03, std::nan("")})
+      for (DType updates : {DType::f32, DType::bf16}) cases.add<ApplyUpdate>(n, 0.1f, coefficient, updates);
 }
 
 // ---- all operations ----

@@ -34,13 +34,13 @@ void add_shared_params(ParamList& list, const CoreAttentionSpec& a) {
   if (has_table(a, true) && !present) add_relative_bias(list, "", a);
 }
 
-// q, k and v are adjacent in memory, so that one GEMM computes all three.
+// q, k and v are adjacent in memory, so that one GEMM computes all three. Each head is a matrix.
 void add_params(ParamList& list, const std::string& name, const AttentionSpec& a) {
   using enum Axis;
   const Index H = a.heads, K = a.kv_heads, qk = a.key_width, v = a.value_width, D = list.d_model();
-  list.matrix(name + ".q.weight", {H, qk, D}, {.row_dims = 2}, {tp}, init_normal);
-  list.matrix(name + ".k.weight", {K, qk, D}, {.row_dims = 2}, {tp}, init_normal, true);
-  list.matrix(name + ".v.weight", {K, v, D}, {.row_dims = 2}, {tp}, init_normal, true);
+  list.matrix(name + ".q.weight", {H, qk, D}, {.stack_dims = 1}, {tp}, init_normal);
+  list.matrix(name + ".k.weight", {K, qk, D}, {.stack_dims = 1}, {tp}, init_normal, true);
+  list.matrix(name + ".v.weight", {K, v, D}, {.stack_dims = 1}, {tp}, init_normal, true);
   if (a.qkv_bias) {
     list.not_decayed(name + ".q.bias", {H, qk}, {tp}, init_zeros);
     list.not_decayed(name + ".k.bias", {K, qk}, {tp}, init_zeros, true);

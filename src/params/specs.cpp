@@ -35,8 +35,10 @@ std::vector<ParamSpec> param_specs(const Config& config, Index vocab) {
   if (!config.model.tie_embeddings) list.decayed("output.weight", {vocab, D}, {tp}, init_normal);
   if (config.model.output_bias) list.not_decayed("output.bias", {vocab}, {tp}, init_zeros);
   const bool only_matrices = update_rule(config.train.optimizer).matrix_rule != nullptr;
-  for (ParamSpec& spec : list.specs)
+  for (ParamSpec& spec : list.specs) {
     spec.optimizer = only_matrices && !spec.matrix ? Optimizer::adamw : config.train.optimizer;
+    spec.state_dtype = config.moment_dtype();
+  }
   return std::move(list.specs);
 }
 

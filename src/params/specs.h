@@ -50,6 +50,7 @@ struct ParamSpec {
   Optimizer optimizer = Optimizer::adamw;  // its update rule (src/optimizers/update_rule.h)
   // Its matrices for update rules over whole matrices. Empty if such rules do not update it.
   std::optional<MatrixDims> matrix{};
+  DType state_dtype = DType::f32;  // of its optimizer state, f32 or bf16
   // Mesh axes over which the gradient is summed.
   Axes summed() const { return summed_axes(split); }
 };

@@ -142,7 +142,7 @@ void DistributedOptimizer::update(const Config::Train& train) {
     if (!whole_matrices) finish_update();
   });
   if (!whole_matrices) return;
-  // The gradients are in the state already. Their memory holds the directions.
+  // The memory of the gradients holds the matrices, then their directions.
   for (const Group& group : groups_)
     if (group.matrices) group.matrices->run(group.owned_gradients());
   device_.graph_region("update of matrices", [&] {

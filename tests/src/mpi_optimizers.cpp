@@ -34,7 +34,7 @@ Numbers muon_direction(Index rows, Index columns, Numbers x) {
                                  : reference::gemm({}, rows, columns, n, polynomial, x);
     for (std::size_t i = 0; i < x.size(); ++i) x[i] = 3.4445 * x[i] + product[i];
   }
-  const double scale = std::sqrt(std::max(1.0, static_cast<double>(rows) / static_cast<double>(columns)));
+  const double scale = 0.2 * std::sqrt(static_cast<double>(std::max(rows, columns)));
   for (double& value : x) value *= scale;
   return x;
 }
@@ -71,6 +71,7 @@ micro_batch = 1
 clip = 3
 weight_decay = 0.1
 momentum = 0.8
+muon_momentum = 0.7
 )",
                       "test", overrides);
 }
@@ -111,9 +112,10 @@ std::map<std::string, Numbers> trained_weights(const Config& config, const std::
                          second[spec.name]);
         continue;
       }
-      reference::momentum_update(t.momentum, coefficient, g, m);
-      Numbers direction = m;
-      if (update_rule(spec.optimizer).name == "muon") {
+      const bool muon = update_rule(spec.optimizer).name == "muon";
+      Numbers direction = reference::momentum_update(muon ? t.muon_momentum : t.momentum, coefficient, g, m);
+      if (!muon) direction = m;
+      if (muon) {
         const auto [stack_dims, row_dims] = *spec.matrix;
         Index matrices = 1, rows = 1, columns = 1;
         for (int d = 0; d < spec.shape.size(); ++d)
