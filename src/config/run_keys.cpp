@@ -72,6 +72,10 @@ std::span<const Key> run_keys() {
           "the type of the optimizer's state: f32, or bf16, rounded to nearest, which halves its memory. Checkpoints "
           "hold it in f32, so a run may resume with the other type",
           dtype_values),
+      row<&Train::qk_clip>(
+          "train.qk_clip", {0, no_upper_bound}, report,
+          "QK-clip (Kimi K2, 2025): if the largest logit of a head in a step is above this number, the update also "
+          "scales the head's weights of queries and keys, so that the logit would be this number. 0: no limit"),
       row<&Train::weight_decay>(
           "train.weight_decay", {0, no_upper_bound}, report,
           "the decoupled weight decay, of the embedding, of learned positions and of the weights of all products, "

@@ -59,7 +59,8 @@ void Attention::forward(const LayerContext& layer, ConstView x, Output to, Saved
     k = Heads(cache.keys);
     v = Heads(cache.values);
   }
-  core_attention_.forward(context, queries(s.qkv), k, v, s.out, s.lse, {cache.offsets, layer.stream.lengths});
+  core_attention_.forward(context, queries(s.qkv), k, v, s.out, s.lse, {cache.offsets, layer.stream.lengths},
+                          layer.max_logits);
   out_->forward_sum(context, s.out.reshape({T, heads_ * head_dim_}), to);
 }
 

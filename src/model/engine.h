@@ -36,6 +36,10 @@ class Engine {
   Index slots() const { return std::ssize(states_); }
   Arena& scratch() { return scratch_; }
   Index vocab() const { return vocab_; }
+  // Maximum logits, and at least 0, of this rank's query heads in the training passes of a step:
+  // [query heads of all layers] (QkHeads::first). DistributedOptimizer resets them. Empty if
+  // train.qk_clip = 0.
+  View max_logits() const { return max_logits_; }
 
   // Selection biases [MoE layers, E], on the host. Empty if moe.bias_update_rate = 0 or no layer
   // has experts: then the setter is a no-op. Otherwise the setter throws InputError if the number
@@ -127,6 +131,7 @@ class Engine {
   Tensor router_bias_;          // [MoE layers, E]
   Tensor logical_to_physical_;  // [MoE layers, E] i32 physical expert of each logical one
   Tensor statistics_;           // [MoE layers * RouterSums + 2] f64
+  Tensor max_logits_;           // [query heads of all layers]; empty without QK-clip
   std::unique_ptr<Stage> model_;
   RoutingHook routing_hook_;
 };

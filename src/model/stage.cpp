@@ -50,6 +50,7 @@ Stage::Stage(const Config& config, ParamStore& store, Range layers, RouterTables
 View Stage::forward(const ExecutionContext& context, MicroBatchState& state, View x) {
   LayerContext layer{context, state.batch, state.batch.decoder(), state.saved, state.cache};
   layer.routing_hook = state.statistics.routing_hook;
+  layer.max_logits = state.statistics.max_logits;
   if (embedding_) {
     store_.wait_for_bucket(embedding_bucket);
     x = embedding_->forward(layer, state.embedding);

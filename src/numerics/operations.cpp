@@ -428,6 +428,21 @@ void add_cases<ops::ApplyUpdate>(Cases& cases) {
       for (DType updates : {DType::f32, DType::bf16}) cases.add<ApplyUpdate>(n, 0.1f, coefficient, updates);
 }
 
+template <>
+void add_cases<ops::MaxLogits>(Cases& cases) {
+  cases.add<MaxLogits>(1, 1, 1);
+  cases.add<MaxLogits>(3, 5, 300);
+}
+template <>
+void add_cases<ops::QkClip>(Cases& cases) {
+  for (double coefficient : {1.0, std::nan("")})
+    for (bool keys : {false, true}) {
+      cases.add<QkClip>(6, 6, keys, 30, 0, Range{0, 180}, coefficient);
+      cases.add<QkClip>(6, 3, keys, 35, 0, Range{17, 101}, coefficient);
+      cases.add<QkClip>(6, 6, keys, 30, keys ? 0 : 12, Range{5, 149}, coefficient);
+    }
+}
+
 // ---- all operations ----
 
 struct OperationCases {

@@ -15,6 +15,7 @@ struct Hyperparameters {
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8;  // of adamw
   double momentum = 0.9;                         // of sgd
   double muon_momentum = 0.95;
+  double qk_clip = 0;  // maximum logit, 0: unlimited (kernels/ops/qk_clip.h)
 };
 
 }  // namespace sy

@@ -1,5 +1,7 @@
 #include "src/params/specs.h"
 
+#include <algorithm>
+
 #include "src/optimizers/update_rule.h"
 #include "src/params/block_specs.h"
 
@@ -40,6 +42,13 @@ std::vector<ParamSpec> param_specs(const Config& config, Index vocab) {
     spec.state_dtype = config.moment_dtype();
   }
   return std::move(list.specs);
+}
+
+Index count_query_heads(const std::vector<ParamSpec>& specs) {
+  Index heads = 0;
+  for (const ParamSpec& spec : specs)
+    if (spec.qk_heads) heads = std::max(heads, spec.qk_heads->first + spec.qk_heads->heads);
+  return heads;
 }
 
 ParamCount count_params(const Config& config, Index vocab) {

@@ -196,6 +196,12 @@ const Box& ParamStore::box(const std::string& name) const {
   return it->second->box;
 }
 
+const ParamSpec& ParamStore::spec(const std::string& name) const {
+  const auto it = by_name_.find(name);
+  SY_ASSERT(it != by_name_.end(), "no parameter {}", name);
+  return *it->second->spec;
+}
+
 Param ParamStore::get_fused(const std::string& first, int count) const {
   const auto it = by_name_.find(first);
   SY_ASSERT(it != by_name_.end(), "no parameter {}", first);

@@ -28,7 +28,7 @@ MemoryPlan plan_memory(const Config& config, Index vocab, const Layout& layout, 
   const Index tokens = config.train.micro_batch * config.model.seq_len;
   const std::vector<std::int32_t> ids(tokens, 0);
   engine.forward_backward({config.train.micro_batch, config.model.seq_len, ids, ids, tokens, 1, 1});
-  DistributedOptimizer(engine.mesh(), engine.store()).step(config.train, config.train.lr, 1);
+  DistributedOptimizer(engine.mesh(), engine.store(), engine.max_logits()).step(config.train, config.train.lr, 1);
 
   MemoryPlan plan = plan_parameters(engine.store().specs(), config.dtype(), layout, rank);
   plan.saved = slots * engine.saved().peak();  // micro-batches are equal
