@@ -17,7 +17,7 @@ using namespace attention;
 // Forward of a range of queries in all `heads` heads that read one kv head. They share the packing
 // of its keys.
 void forward_task(const AttentionProblem& call, Index b, Index kv_head, Range queries, ConstHeads q, ConstHeads k,
-                  ConstHeads v, Heads out, float* lse, float* largest) {
+                  ConstHeads v, Heads out, float* lse, float* largest_scores) {
   const AttentionProblem z = call.of_sequence(b);
   thread_local Buffer buffer;
   thread_local std::vector<RowState> states;  // [heads, rows]
@@ -82,7 +82,7 @@ void forward_task(const AttentionProblem& call, Index b, Index kv_head, Range qu
       float* row = sums.at(i);
       for (Index c = 0; c < vd; ++c) row[c] *= factor;
       lse[z.lse_offset(b, head) + i] = state.largest + std::log(state.total);
-      if (largest) largest[z.lse_offset(b, head) + i] = state.largest;
+      if (largest_scores) largest_scores[z.lse_offset(b, head) + i] = state.largest;
     }
     round_sums(out, b, head, queries, sums);
   }

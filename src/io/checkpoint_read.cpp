@@ -1,4 +1,5 @@
 // Reading parameters and optimizer state from a checkpoint of any layout.
+#include <list>
 #include <map>
 #include <utility>
 
@@ -97,6 +98,25 @@ class OpenedWeights final : public ValueSource {
   CheckpointValues values_;
 };
 
+class AverageWeights final : public ValueSource {
+ public:
+  explicit AverageWeights(const std::vector<fs::path>& step_dirs) {
+    for (const fs::path& step_dir : step_dirs) checkpoints_.emplace_back(step_dir);
+  }
+  void read(const ParamSpec& spec, const Box& box, std::span<float> values) override {
+    std::vector<double> sums(values.size());
+    for (OpenedWeights& checkpoint : checkpoints_) {
+      checkpoint.read(spec, box, values);
+      for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += values[i];
+    }
+    for (std::size_t i = 0; i < sums.size(); ++i)
+      values[i] = static_cast<float>(sums[i] / static_cast<double>(checkpoints_.size()));
+  }
+
+ private:
+  std::list<OpenedWeights> checkpoints_;
+};
+
 // Throws InputError unless the checkpoint has the optimizer state of all parameters.
 void check_state(const CheckpointReader& reader, const fs::path& step_dir, const std::vector<ParamSpec>& specs,
                  const std::vector<TensorKind>& kinds) {
@@ -116,6 +136,10 @@ void check_state(const CheckpointReader& reader, const fs::path& step_dir, const
 
 std::unique_ptr<ValueSource> checkpoint_weights(const fs::path& step_dir) {
   return std::make_unique<OpenedWeights>(step_dir);
+}
+
+std::unique_ptr<ValueSource> average_weights(const std::vector<fs::path>& step_dirs) {
+  return std::make_unique<AverageWeights>(step_dirs);
 }
 
 void load_checkpoint(const fs::path& step_dir, ParamStore& store, Load what) {
