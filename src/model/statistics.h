@@ -33,10 +33,10 @@ using RoutingHook = std::function<void(const RoutingView&)>;
 struct StatisticsSink {
   View layers;  // [MoE layers, RouterSums of E] f64 += by ops::LoadBalancingLoss; or empty
   View loss;    // [2] f64 += by Device::loss_sums; or empty
-  // [query heads of all layers]: maximum logits, and at least 0, of this rank's heads; or empty
-  View max_logits;
   // Called by each MoE layer in order, once a pass; may be nullptr.
   const RoutingHook* routing_hook = nullptr;
+  // [query heads of all layers]: maximum logits, and at least 0, of this rank's heads; or empty
+  View max_logits = {};
 };
 
 }  // namespace sy
