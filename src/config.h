@@ -178,6 +178,7 @@ struct Config {
     Index batch_of(Index step) const;
     Index largest_batch() const;
     Optimizer optimizer = Optimizer::adamw;
+    std::string moment_dtype = "f32";
     double clip = 1.0, z_loss = 0, mtp_loss_weight = 0.3;
     bool decay_embeddings = true;
     Recompute recompute = Recompute::none;
@@ -232,6 +233,7 @@ struct Config {
   FfnActivation ffn_activation() const;     // of dense FFNs
   FfnActivation expert_activation() const;  // of experts, including the shared ones
   DType dtype() const;                      // of weights and activations
+  DType moment_dtype() const;               // of optimizer state
   // The layout of [parallel] on this many ranks. It may be invalid: see layout_problem().
   Layout layout(int ranks) const;
 };

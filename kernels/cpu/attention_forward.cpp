@@ -17,7 +17,7 @@ using namespace attention;
 // Forward of a range of queries in all `heads` heads that read one kv head. They share the packing
 // of its keys.
 void forward_task(const AttentionProblem& call, Index b, Index kv_head, Range queries, ConstHeads q, ConstHeads k,
-                  ConstHeads v, Heads out, float* lse) {
+                  ConstHeads v, Heads out, float* lse, float* largest_scores) {
   const AttentionProblem z = call.of_sequence(b);
   thread_local Buffer buffer;
   thread_local std::vector<RowState> states;  // [heads, rows]
@@ -82,6 +82,7 @@ void forward_task(const AttentionProblem& call, Index b, Index kv_head, Range qu
       float* row = sums.at(i);
       for (Index c = 0; c < vd; ++c) row[c] *= factor;
       lse[z.lse_offset(b, head) + i] = state.largest + std::log(state.total);
+      if (largest_scores) largest_scores[z.lse_offset(b, head) + i] = state.largest;
     }
     round_sums(out, b, head, queries, sums);
   }
@@ -92,18 +93,20 @@ void forward_task(const AttentionProblem& call, Index b, Index kv_head, Range qu
 void execute(CpuDevice&, const ops::AttentionForward& op) {
   const AttentionProblem z(op.desc, op.q, op.k, op.v);
   float* const lse = op.lse.f32();
+  float* const largest = op.largest ? op.largest.f32() : nullptr;
   if (op.desc.mask.query_offsets && z.Sq == 1) return decode(z, op.q, op.k, op.v, op.out, lse);
   // A range of queries shares the packing of its keys, and should stay in the L2 cache.
   const Index pairs = z.B * z.K, S = z.Sq, threads = omp_get_max_threads();
   const Index even = pairs * S / (4 * threads);
-  const Index largest = std::max<Index>(128, 64 * 1024 / (z.heads_per_kv() * z.hd));
-  const Index length = round_up(std::min(std::clamp<Index>(even, 128, largest), S), tile_rows);
+  const Index longest = std::max<Index>(128, 64 * 1024 / (z.heads_per_kv() * z.hd));
+  const Index length = round_up(std::min(std::clamp<Index>(even, 128, longest), S), tile_rows);
   const Index ranges = ceil_div(S, length);
 #pragma omp parallel for schedule(dynamic)
   for (Index task = 0; task < pairs * ranges; ++task) {
     // The longest rows go first.
     const Index pair = task % pairs, begin = (ranges - 1 - task / pairs) * length;
-    forward_task(z, pair / z.K, pair % z.K, {begin, std::min(begin + length, S)}, op.q, op.k, op.v, op.out, lse);
+    forward_task(z, pair / z.K, pair % z.K, {begin, std::min(begin + length, S)}, op.q, op.k, op.v, op.out, lse,
+                 largest);
   }
 }
 

@@ -16,7 +16,7 @@ void execute(CpuDevice&, const ops::ClipCoefficient& op) {
                                                           : 1.0f;
 }
 
-// An element costs 28 bytes, 30 with `rounded`, and 15 FLOPs.
+// An element costs 28 bytes, 20 with moments in bf16, 2 more with `rounded`, and 15 FLOPs.
 void execute(CpuDevice&, const ops::AdamW& op) {
   if (std::isnan(*op.coefficient.f32())) return;
   for_chunks(op.w.elements(), chunk_elements, [&](Index begin, Index end) {
@@ -28,8 +28,9 @@ void execute(CpuDevice&, const ops::AdamW& op) {
     const float keep = 1 - lr * op.weight_decay;
     const float* const gp = op.g.f32();
     float* const wp = op.w.f32();
-    float* const mp = op.m.f32();
-    float* const vp = op.v.f32();
+    Results m(op.m, end - begin), v(op.v, end - begin);
+    float* const mp = m.update(begin, end - begin) - begin;
+    float* const vp = v.update(begin, end - begin) - begin;
 #pragma omp simd
     for (Index i = begin; i < end; ++i) {
       const float gi = scale * gp[i];
@@ -43,24 +44,30 @@ void execute(CpuDevice&, const ops::AdamW& op) {
   });
 }
 
-// An element costs 12 bytes and 3 FLOPs.
+// An element costs 12 bytes, 8 with m in bf16, and 3 FLOPs. `nesterov` adds 4 bytes and 2 FLOPs.
 void execute(CpuDevice&, const ops::MomentumUpdate& op) {
   if (std::isnan(*op.coefficient.f32())) return;
   for_chunks(op.m.elements(), chunk_elements, [&](Index begin, Index end) {
     const float momentum = op.momentum, scale = *op.coefficient.f32();
     const float* const gp = op.g.f32();
-    float* const mp = op.m.f32();
+    Results m(op.m, end - begin);
+    float* const mp = m.update(begin, end - begin) - begin;
+    float* const np = op.nesterov ? op.nesterov.f32() : nullptr;
 #pragma omp simd
     for (Index i = begin; i < end; ++i) mp[i] = momentum * mp[i] + scale * gp[i];
+    if (!np) return;
+#pragma omp simd
+    for (Index i = begin; i < end; ++i) np[i] = momentum * mp[i] + scale * gp[i];
   });
 }
 
-// An element costs 12 bytes, 14 with `rounded`, and 3 FLOPs.
+// An element costs 12 bytes, 2 less with the update in bf16, 2 more with `rounded`, and 3 FLOPs.
 void execute(CpuDevice&, const ops::ApplyUpdate& op) {
   if (std::isnan(*op.coefficient.f32())) return;
   for_chunks(op.w.elements(), chunk_elements, [&](Index begin, Index end) {
     const float lr = *op.lr.f32(), keep = 1 - lr * op.weight_decay;
-    const float* const up = op.update.f32();
+    Floats update(op.update, end - begin);
+    const float* const up = update.at(begin, end - begin) - begin;
     float* const wp = op.w.f32();
 #pragma omp simd
     for (Index i = begin; i < end; ++i) wp[i] = keep * wp[i] - lr * up[i];

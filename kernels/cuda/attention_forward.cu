@@ -76,7 +76,8 @@ template <class T, int width, bool general, bool split_keys>
 __global__ void __launch_bounds__(Forward<T, width, general>::Of::threads)
     forward(const AttentionProblem call, const ScoreScaling scores, int tiles, const KeySplits splits,
             const InHeads<T> q_heads, const InHeads<T> k_heads, const InHeads<T> v_heads, const GeneralOperands special,
-            In<std::int32_t> query_offsets, const OutHeads<T> out, Out<float> split_x, Out<float> lse) {
+            In<std::int32_t> query_offsets, const OutHeads<T> out, Out<float> split_x, Out<float> lse,
+            Out<float> largest_scores) {
   using Of = typename Forward<T, width, general>::Of;
   constexpr int M = Of::M, N = Of::cols / 8, W = width / 8;
   static_assert(KeySplits::min_keys % Of::cols == 0);
@@ -193,8 +194,11 @@ __global__ void __launch_bounds__(Forward<T, width, general>::Of::threads)
   each_row<M>([&](int m, int half) {
     const float sum = row_sum(total[m][half]);
     const int query = warp_first + row_of(m, 2 * half);
-    if (lane % 4 == 0 && query < z.Sq)
-      lse[(Index{b} * z.H + head) * z.Sq + query] = (scores.outer * largest[m][half] + log2f(sum)) * ln_2;
+    if (lane % 4 == 0 && query < z.Sq) {
+      const Index row = (Index{b} * z.H + head) * z.Sq + query;
+      lse[row] = (scores.outer * largest[m][half] + log2f(sum)) * ln_2;
+      if (largest_scores) largest_scores[row] = scores.outer * largest[m][half] * ln_2;
+    }
     scale_row(o, m, half, 1 / sum);
   });
   store_tile(o, warp_q, out.rows(b, head), warp_first, z.packs);
@@ -210,7 +214,8 @@ constexpr int wide_keys = 64, wide_warps = 8;
 template <class T>
 __global__ void wide_forward(const AttentionProblem call, const ScoreScaling scores, const InHeads<T> q_heads,
                              const InHeads<T> k_heads, const InHeads<T> v_heads, const GeneralOperands special,
-                             In<std::int32_t> query_offsets, const OutHeads<T> out, Out<float> lse) {
+                             In<std::int32_t> query_offsets, const OutHeads<T> out, Out<float> lse,
+                             Out<float> largest_scores) {
   const int thread = static_cast<int>(threadIdx.x), warp = thread / warp_size, lane = thread % warp_size;
   const int block = static_cast<int>(blockIdx.x), query = block / call.H % call.Sq, head = block % call.H;
   const int b = block / call.H / call.Sq;
@@ -273,7 +278,10 @@ __global__ void wide_forward(const AttentionProblem call, const ScoreScaling sco
   const auto result = out.rows(b, head);
   for (int c = thread; c < values.width; c += wide_warps * warp_size)
     result.x[query * result.stride + c] = from_float<T>(sums[c] / total);
-  if (thread == 0) lse[(Index{b} * z.H + head) * z.Sq + query] = (scores.outer * largest + log2f(total)) * ln_2;
+  if (thread > 0) return;
+  const Index row = (Index{b} * z.H + head) * z.Sq + query;
+  lse[row] = (scores.outer * largest + log2f(total)) * ln_2;
+  if (largest_scores) largest_scores[row] = scores.outer * largest * ln_2;
 }
 
 // A block combines the splits of one row, in their order, and a sink. An element costs 4 bytes and
@@ -317,7 +325,8 @@ __global__ void append_kernel(Index tokens, Index row, const InHeads<T> x, In<st
 // lse: of the rows, or of all splits of the rows of this many sequences.
 template <class T, int width, bool general, bool split_keys>
 void launch_forward(Context& context, const AttentionDesc& desc, const AttentionProblem& z, const KeySplits& splits,
-                    Index sequences, ConstHeads q, ConstHeads k, ConstHeads v, View out, View split_x, View lse) {
+                    Index sequences, ConstHeads q, ConstHeads k, ConstHeads v, View out, View split_x, View lse,
+                    View largest = {}) {
   using Of = typename Forward<T, width, general>::Of;
   const Index tiles = blocks_of(z.Sq, Of::rows);
   launch(context,
@@ -326,7 +335,7 @@ void launch_forward(Context& context, const AttentionDesc& desc, const Attention
           .shared_bytes = Of::shared_elements * static_cast<Index>(sizeof(T))},
          forward<T, width, general, split_keys>, z, ScoreScaling(desc), static_cast<int>(tiles), splits, in_heads<T>(q),
          in_heads<T>(k), in_heads<T>(v), GeneralOperands(desc), in<std::int32_t>(desc.mask.query_offsets),
-         out_heads<T>(out), cuda::out<float>(split_x), cuda::out<float>(lse));
+         out_heads<T>(out), cuda::out<float>(split_x), cuda::out<float>(lse), cuda::out<float>(largest));
 }
 
 // Processes as many sequences at once as the workspace has memory for their splits.
@@ -367,7 +376,7 @@ Index CudaDevice::max_head_dim() const {
 void execute(CudaDevice& device, const ops::AttentionForward& op) {
   const ConstHeads &q = op.q, &k = op.k, &v = op.v;
   const AttentionDesc& desc = op.desc;
-  const View out = op.out, lse = op.lse;
+  const View out = op.out, lse = op.lse, largest = op.largest;
   Context& context = device.context();
   with_type(q.dtype, [&]<class T>(T) {
     AttentionProblem z(desc, q, k);
@@ -380,16 +389,16 @@ void execute(CudaDevice& device, const ops::AttentionForward& op) {
               .threads = wide_warps * warp_size,
               .shared_bytes = (q.width + v.width + wide_keys) * size_of(DType::f32)},
              wide_forward<T>, z, ScoreScaling(desc), in_heads<T>(q), in_heads<T>(k), in_heads<T>(v),
-             GeneralOperands(desc), in<std::int32_t>(desc.mask.query_offsets), out_heads<T>(out),
-             cuda::out<float>(lse));
+             GeneralOperands(desc), in<std::int32_t>(desc.mask.query_offsets), out_heads<T>(out), cuda::out<float>(lse),
+             cuda::out<float>(largest));
       return;
     }
     with_width(std::max(q.width, v.width), [&](auto width) {
       // Splits use the general kernels only, because more kernels would take longer to compile.
       if (KeySplits::are_useful(desc, z)) return forward_split_keys<T, width>(context, desc, z, q, k, v, out, lse);
       const auto run = [&](auto general) {
-        launch_forward<T, width, general, false>(context, desc, z, KeySplits(z, z.B, 0), z.B, q, k, v, out, View(),
-                                                 lse);
+        launch_forward<T, width, general, false>(context, desc, z, KeySplits(z, z.B, 0), z.B, q, k, v, out, View(), lse,
+                                                 largest);
       };
       GeneralOperands::is_needed(desc) ? run(std::true_type{}) : run(std::false_type{});
     });

@@ -17,6 +17,7 @@
 #include "kernels/ops/norm.h"
 #include "kernels/ops/optimizer.h"
 #include "kernels/ops/permute.h"
+#include "kernels/ops/qk_clip.h"
 #include "kernels/ops/qk_norm.h"
 #include "kernels/ops/random.h"
 #include "kernels/ops/rope.h"

@@ -71,10 +71,12 @@ double attention_flops(const Attention& op, double of_keys, double of_values) {
 
 void check(const AttentionForward& op) {
   check_attention(op);
+  SY_ASSERT(!op.largest || !op.desc.mask.query_offsets, "{}: the largest scores of a cache", op.name);
+  Operands(op.name).optional("largest", op.largest, op.lse.shape());
 }
 
 Cost AttentionForward::cost() const {
-  return Cost{.flops = attention_flops(*this, 1, 1), .size = q.width}.reads(q, k, v).writes(out, lse);
+  return Cost{.flops = attention_flops(*this, 1, 1), .size = q.width}.reads(q, k, v).writes(out, lse, largest);
 }
 
 void run(Device& device, const AttentionForward& op) {

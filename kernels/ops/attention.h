@@ -21,6 +21,8 @@ struct AttentionForward {
   AttentionDesc desc;
   View out;  // [B, Sq, H, vd] c
   View lse;  // [B, H, Sq]
+  // [B, H, Sq] largest score of each query, a sink included; empty, or without mask.query_offsets
+  View largest = {};
   Cost cost() const;
 };
 void run(Device& device, const AttentionForward& op);

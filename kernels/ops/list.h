@@ -18,7 +18,7 @@
   X(ApplyCapacity) X(DispatchLayout) X(BuildPermutation) X(Permute) X(Unpermute)                  \
   X(EmbeddingForward) X(EmbeddingBackward)                                                        \
   X(CrossEntropyForward) X(CrossEntropyLoss) X(LossSums) X(CrossEntropyBackward)                  \
-  X(ClipCoefficient) X(AdamW) X(MomentumUpdate) X(ApplyUpdate)
+  X(ClipCoefficient) X(AdamW) X(MomentumUpdate) X(ApplyUpdate) X(MaxLogits) X(QkClip)
 // clang-format on
 
 namespace sy {

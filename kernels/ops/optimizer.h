@@ -17,7 +17,7 @@ struct ClipCoefficient {
 };
 
 // AdamW with decoupled weight decay (Loshchilov and Hutter, 2019). m, v are the moving averages
-// of g * coefficient and of its square.
+// of g * coefficient and of its square. Their new values change w before they are rounded to bf16.
 //   w -= lr * (m / bias1 / (sqrt(v / bias2) + eps) + weight_decay * w)
 // If coefficient is NaN, nothing changes. Only `step_scalars` change from step to step.
 struct AdamW {
@@ -26,21 +26,24 @@ struct AdamW {
   ConstView step_scalars;  // [3] = lr, bias1 = 1 - beta1^step, bias2 = 1 - beta2^step
   ConstView g;             // [n]
   float beta1, beta2, eps, weight_decay;
-  View w, m, v;       // [n], updated
+  View w;             // [n], updated
+  View m, v;          // [n] f32 or bf16, updated
   View rounded = {};  // [n] bf16 = w; may be empty
   bool is_empty() const { return w.elements() == 0; }
   Cost cost() const { return Cost().reads(g).updates(w, m, v).writes(rounded); }
 };
 
-// m = momentum * m + coefficient * g. If coefficient is NaN, nothing changes.
+// m = momentum * m + coefficient * g, and Nesterov's momentum, one step ahead of m:
+// nesterov = momentum * m + coefficient * g. If coefficient is NaN, nothing changes.
 struct MomentumUpdate {
   static constexpr std::string_view name = "momentum_update";
   ConstView coefficient;  // [1]
   ConstView g;            // [n]
   float momentum;
-  View m;  // [n], updated
+  View m;              // [n] f32 or bf16, updated
+  View nesterov = {};  // [n], may be g; may be empty
   bool is_empty() const { return m.elements() == 0; }
-  Cost cost() const { return Cost().reads(g).updates(m); }
+  Cost cost() const { return Cost().reads(g).updates(m).writes(nesterov); }
 };
 
 // w -= lr * (update + weight_decay * w). If coefficient is NaN, nothing changes.
@@ -48,7 +51,7 @@ struct ApplyUpdate {
   static constexpr std::string_view name = "apply_update";
   ConstView coefficient;  // [1]
   ConstView lr;           // [1]
-  ConstView update;       // [n]
+  ConstView update;       // [n] f32 or bf16
   float weight_decay;
   View w;             // [n], updated
   View rounded = {};  // [n] bf16 = w; may be empty

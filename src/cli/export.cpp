@@ -14,6 +14,7 @@ int export_command(CommandLine& line) {
       "Options");
   ExportOptions settings;
   bool quiet = false;
+  Index average = 1;
   // clang-format off
   options.add_options()
       ("family", po::value(&settings.family),
@@ -21,6 +22,8 @@ int export_command(CommandLine& line) {
       ("dtype", po::value(&settings.type), "f32, bf16 or f16; default: as imported, otherwise run.dtype")
       ("file-bytes", po::value(&settings.file_bytes)->default_value(settings.file_bytes),
        "a file ends where the next tensor would make it larger than this; default: as imported")
+      ("average", po::value(&average)->default_value(average),
+       "writes the means of the weights of this number of checkpoints: CHECKPOINT and the newest ones before it")
       ("quiet", po::bool_switch(&quiet), "no progress");
   // clang-format on
   add_provenance_option(options);
@@ -35,9 +38,19 @@ int export_command(CommandLine& line) {
     detail = provenance_detail(arguments, errors);
     errors.raise();
     if (settings.file_bytes < 1) bad_input("export: --file-bytes must be at least 1");
+    if (average < 1) bad_input("export: --average must be at least 1");
   });
   if (!go) return 0;
   const Trained trained = open_checkpoint(world, arguments["checkpoint"].as<std::string>());
+  if (average > 1) {
+    std::vector<std::string> warnings;
+    settings.average = last_checkpoints(world, trained.step_dir, average, warnings);
+    for (const std::string& text : warnings) warn(text);
+    agree_on_errors(world, [&] {
+      const std::vector<ParamSpec> specs = param_specs(trained.config, trained.state.vocab);
+      for (const std::filesystem::path& step_dir : settings.average) check_parameters(step_dir, specs);
+    });
+  }
   if (!line.provenance.is_null())
     settings.provenance = {
         {"export",
@@ -54,7 +67,9 @@ int export_command(CommandLine& line) {
                              });
   }
   if (lead && !note.empty()) fmt::print(stderr, "note: {}\n", note);
-  if (lead && !quiet) fmt::print("{} of {} at step {}\n", folder, trained.step_dir.string(), trained.state.step);
+  const std::string mean = average > 1 ? fmt::format(", the mean of {} checkpoints", average) : "";
+  if (lead && !quiet)
+    fmt::print("{} of {} at step {}{}\n", folder, trained.step_dir.string(), trained.state.step, mean);
   return 0;
 }
 

@@ -132,6 +132,20 @@ void check_attention(const LayerKind& layers, Problems& problems) {
                  key, m.attention_softcap, show(m.position));
 }
 
+// Checks that the weights of queries and keys scale the logits of some layers.
+void check_qk_clip(const LayerKind& layers, Problems& problems) {
+  using Model = Config::Model;
+  const Model& m = layers.model();
+  if (layers.config.train.qk_clip == 0) return;
+  const auto refuse = [&](const std::string& key, const auto& value) {
+    problems.add("train.qk_clip", "train.qk_clip = {} with {} = {}, which limits the logits already: set it to 0",
+                 layers.config.train.qk_clip, key, value);
+  };
+  if (m.qk_norm != QkNormKind::none) refuse(layers.key(&Model::qk_norm), show(m.qk_norm));
+  if (m.attention_softcap > 0) refuse(layers.key(&Model::attention_softcap), m.attention_softcap);
+  if (m.clip_qkv > 0) refuse(layers.key(&Model::clip_qkv), m.clip_qkv);
+}
+
 // Checks latent attention, and that keys which only it reads are unset without it.
 void check_latent(const Config& c, Problems& problems) {
   const Config::Model& m = c.model;
@@ -261,7 +275,10 @@ void check_combinations(const Config& c, Problems& problems) {
         "model.t5_max_distance = {} is not above the {} distances that have a bucket of their own: raise it, or "
         "lower model.t5_buckets",
         m.t5_max_distance, m.t5_buckets / 2);
-  for (const LayerKind& layers : layer_kinds(c)) check_attention(layers, problems);
+  for (const LayerKind& layers : layer_kinds(c)) {
+    check_attention(layers, problems);
+    check_qk_clip(layers, problems);
+  }
   check_latent(c, problems);
   check_mup(c, problems);
 }

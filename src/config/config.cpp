@@ -54,6 +54,10 @@ bool Config::is_moe(Index layer) const {
          std::find(dense.begin(), dense.end(), static_cast<double>(layer)) == dense.end();
 }
 
+DType Config::moment_dtype() const {
+  return train.moment_dtype == "bf16" ? DType::bf16 : DType::f32;
+}
+
 DType Config::dtype() const {
   return run.dtype == "bf16" ? DType::bf16 : DType::f32;
 }

@@ -82,9 +82,18 @@ std::span<const Key> run_keys() {
           "schedule over this many steps after the checkpoint. A resumption with the same value goes on with the rise "
           "that has begun. 0: it does not rise"),
       row<&Train::optimizer>("train.optimizer", {}, report, optimizer_text),
-      row<&Train::momentum>(
-          "train.momentum", {0, 1 - 1e-6}, report,
-          "sgd and muon keep this fraction of their momentum m at each step: m = momentum * m + gradient"),
+      row<&Train::momentum>("train.momentum", {0, 1 - 1e-6}, report,
+                            "sgd keeps this fraction of its momentum m at each step: m = momentum * m + gradient"),
+      row<&Train::muon_momentum>("train.muon_momentum", {0, 1 - 1e-6}, report, "the same for muon"),
+      row<&Train::moment_dtype>(
+          "train.moment_dtype", {}, report,
+          "the type of the optimizer's state: f32, or bf16, rounded to nearest, which halves its memory. Checkpoints "
+          "hold it in f32, so a run may resume with the other type",
+          dtype_values),
+      row<&Train::qk_clip>(
+          "train.qk_clip", {0, no_upper_bound}, report,
+          "QK-clip (Kimi K2, 2025): if the largest logit of a head in a step is above this number, the update also "
+          "scales the head's weights of queries and keys, so that the logit would be this number. 0: no limit"),
       row<&Train::weight_decay>(
           "train.weight_decay", {0, no_upper_bound}, report,
           "the decoupled weight decay, of the embedding, of learned positions and of the weights of all products, "

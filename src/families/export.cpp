@@ -133,8 +133,8 @@ std::string index_text(const std::vector<OutputFile>& files) {
 // Reads boxes of the parameters and of the routers' selection biases of a checkpoint.
 class ExportedValues {
  public:
-  ExportedValues(const fs::path& step_dir, const TrainState& state, const std::vector<ParamSpec>& params)
-      : weights_(checkpoint_weights(step_dir)), state_(state), params_(params) {}
+  ExportedValues(std::unique_ptr<ValueSource> weights, const TrainState& state, const std::vector<ParamSpec>& params)
+      : weights_(std::move(weights)), state_(state), params_(params) {}
 
   void read(std::size_t param, const Box& box, std::vector<float>& values) const {
     const ParamSpec& spec = params_[param];
@@ -367,7 +367,8 @@ std::string export_checkpoint(Comm& world, const fs::path& step_dir, const Train
         for (const Json& tensor : file.at("tensors"))
           bare = bare && !tensor.at("name").get<std::string>().starts_with(base);
     match = choose_family(full_config, params, options.family, imported_config, bare ? std::string_view() : base);
-    values = std::make_unique<ExportedValues>(step_dir, state, params);
+    values = std::make_unique<ExportedValues>(
+        options.average.empty() ? checkpoint_weights(step_dir) : average_weights(options.average), state, params);
     check_ones(*values, params, match);
     if (!options.type.empty() && !stored_type(options.type))
       bad_input("export: --dtype {}: expected f32, bf16 or f16", options.type);

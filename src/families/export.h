@@ -34,6 +34,9 @@ struct ExportOptions {
   std::string family;                // model_type; "": as imported, or else the first that fits
   std::string type;                  // f32, bf16 or f16; "": as imported, or else run.dtype
   Index file_bytes = 5'000'000'000;  // approximate maximum of a file, unless laid out as imported
+  // step folders whose weights are averaged (average_weights), all of one model and with step_dir
+  // among them; empty: the weights of step_dir
+  std::vector<std::filesystem::path> average = {};
   // Content of provenance.json; the file is left out if it is null.
   Json provenance = {};
 };

@@ -75,6 +75,12 @@ std::filesystem::path resolve_checkpoint(const std::filesystem::path& step_or_ru
 std::filesystem::path resolve_checkpoint(Comm& world, const std::filesystem::path& step_or_run,
                                          std::vector<std::string>* warnings);
 
+// Returns the step folders of the `count` newest whole checkpoints of a run up to `step_dir`, the
+// newest first. Reads every byte of them. Throws InputError on all ranks if there are fewer.
+// Collective. Only rank 0 gets `warnings`: the checkpoints between them that do not verify.
+std::vector<std::filesystem::path> last_checkpoints(Comm& world, const std::filesystem::path& step_dir, Index count,
+                                                    std::vector<std::string>& warnings);
+
 // Returns whether a checkpoint that this process has chosen as a run's newest is deleted. Covers
 // the choices since the last call. Call it if reading the checkpoint failed, to know the reason.
 bool chosen_checkpoint_vanished();
@@ -126,6 +132,8 @@ enum class Load { all, weights };
 // Returns the weights of a checkpoint as a value source. It keeps files open. Its read() throws
 // InputError if a value is not finite.
 std::unique_ptr<ValueSource> checkpoint_weights(const std::filesystem::path& step_dir);
+// Returns the means of the weights of several checkpoints of one model, summed in f64.
+std::unique_ptr<ValueSource> average_weights(const std::vector<std::filesystem::path>& step_dirs);
 // Reads this rank's boxes of all weights, and its owned ranges of optimizer state. The checkpoint
 // may be of any layout. Optimizer state is not read if the store has none or what = Load::weights.
 // read_state reads the rest. Throws InputError as check_parameters does, if a shard cannot be read,

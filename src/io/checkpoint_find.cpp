@@ -1,5 +1,6 @@
 // Finding a checkpoint of a run, and verifying that it is whole.
 #include <algorithm>
+#include <sstream>
 
 #include "dist/rank_settings.h"
 #include "dist/runtime.h"
@@ -132,6 +133,40 @@ fs::path resolve_checkpoint(const fs::path& step_or_run, std::vector<std::string
   const Problems problems = verify_checkpoint(step_or_run, warnings);
   if (problems.empty()) return (step_or_run / "").parent_path();  // without a trailing slash
   bad_input("{} is no whole checkpoint: {}", step_or_run.string(), join(problems));
+}
+
+std::vector<fs::path> last_checkpoints(Comm& world, const fs::path& step_dir, Index count,
+                                       std::vector<std::string>& warnings) {
+  std::vector<fs::path> found;
+  // The checkpoints are named by their steps, so the text is short.
+  const fs::path checkpoints = step_dir.parent_path();
+  const std::string names =
+      on_all_ranks(world, [&] {
+        std::string text = step_dir.filename().string();
+        Index whole = 1;
+        const std::optional<Index> newest_step = step_of(text);
+        if (!newest_step && count > 1)
+          bad_input(
+              "{} is no folder step-N within RUN/checkpoints, so no earlier ones are known: give a run, or --average=1",
+              step_dir.string());
+        for (Index step : count > 1 ? steps_in(checkpoints) : std::vector<Index>{}) {
+          if (step >= *newest_step || whole == count) continue;
+          const fs::path dir = checkpoints / step_name(step);
+          const Problems problems = problems_of(dir, false, &warnings);
+          if (problems.empty())
+            text += '\n' + step_name(step), ++whole;
+          else
+            warnings.push_back(fmt::format("checkpoint {} is passed over: {}", dir.string(), join(problems)));
+        }
+        if (whole < count)
+          bad_input(
+              "{} holds {} whole checkpoint{} up to {}, fewer than the {} of --average: lower it, or raise run.keep",
+              checkpoints.string(), whole, whole == 1 ? "" : "s", step_dir.filename().string(), count);
+        return fs::path(text);
+      }).string();
+  std::istringstream lines(names);
+  for (std::string name; std::getline(lines, name);) found.push_back(checkpoints / name);
+  return found;
 }
 
 fs::path resolve_checkpoint(Comm& world, const fs::path& step_or_run, std::vector<std::string>* warnings) {

@@ -29,8 +29,6 @@ struct TensorKind {
   std::optional<std::size_t> state_index(Optimizer optimizer) const;
   // Returns true if the parameter has such a tensor.
   bool covers(const ParamSpec& spec) const { return state.empty() || state_index(spec.optimizer); }
-  // Returns the ZeRO-1 range of the state of a group of `store`. Empty if it has none.
-  View state_of(const ParamStore& store, std::size_t group) const;
 };
 constexpr const char* params_prefix = "/params/";
 // Returns the kinds of these parameters' tensors. The first one is weights.

@@ -1,4 +1,5 @@
 // Reading parameters and optimizer state from a checkpoint of any layout.
+#include <list>
 #include <map>
 #include <set>
 #include <utility>
@@ -106,6 +107,25 @@ class OpenedWeights final : public ValueSource {
   CheckpointValues values_;
 };
 
+class AverageWeights final : public ValueSource {
+ public:
+  explicit AverageWeights(const std::vector<fs::path>& step_dirs) {
+    for (const fs::path& step_dir : step_dirs) checkpoints_.emplace_back(step_dir);
+  }
+  void read(const ParamSpec& spec, const Box& box, std::span<float> values) override {
+    std::vector<double> sums(values.size());
+    for (OpenedWeights& checkpoint : checkpoints_) {
+      checkpoint.read(spec, box, values);
+      for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += values[i];
+    }
+    for (std::size_t i = 0; i < sums.size(); ++i)
+      values[i] = static_cast<float>(sums[i] / static_cast<double>(checkpoints_.size()));
+  }
+
+ private:
+  std::list<OpenedWeights> checkpoints_;
+};
+
 // Throws InputError unless the checkpoint has the optimizer state of all parameters.
 void check_state(const CheckpointReader& reader, const fs::path& step_dir, const std::vector<ParamSpec>& specs,
                  const std::vector<TensorKind>& kinds) {
@@ -127,6 +147,10 @@ std::unique_ptr<ValueSource> checkpoint_weights(const fs::path& step_dir) {
   return std::make_unique<OpenedWeights>(step_dir);
 }
 
+std::unique_ptr<ValueSource> average_weights(const std::vector<fs::path>& step_dirs) {
+  return std::make_unique<AverageWeights>(step_dirs);
+}
+
 void load_checkpoint(const fs::path& step_dir, ParamStore& store, Load what) {
   const OpenCheckpoint checkpoint = open_checkpoint(step_dir);
   compare_specs(checkpoint, step_dir, store.specs());
@@ -140,12 +164,12 @@ void load_checkpoint(const fs::path& step_dir, ParamStore& store, Load what) {
     CheckpointValues values(*checkpoint.reader, step_dir, kind.prefix);
     for (std::size_t g = 0; g < store.layout().groups.size(); ++g) {
       const GroupLayout& group = store.layout().groups[g];
-      const View state = kind.state_of(store, g);
+      const std::optional<std::size_t> state = kind.state_index(group.optimizer);
       if (!state) continue;
       for (const OwnedRange& range : owned_ranges(group))
         read_values(values, *range.slice, range.local, [&](Index first, std::span<const float> chunk) {
           const Index at = range.flat.begin - group.owned().begin + first - range.local.begin;
-          store.device().to_device(chunk.data(), state.rows(at, static_cast<Index>(chunk.size())));
+          store.set_state(g, *state, at, chunk);
         });
     }
   }

@@ -89,12 +89,6 @@ std::optional<std::size_t> TensorKind::state_index(Optimizer optimizer) const {
   return static_cast<std::size_t>(at - all.begin());
 }
 
-View TensorKind::state_of(const ParamStore& store, std::size_t group) const {
-  const std::vector<Tensor>& tensors = store.buffers(group).state;
-  const std::optional<std::size_t> index = state_index(store.layout().groups[group].optimizer);
-  return index && !tensors.empty() ? tensors[*index].view() : View{};
-}
-
 std::vector<TensorKind> tensor_kinds(const std::vector<ParamSpec>& specs) {
   std::set<Optimizer> optimizers;
   for (const ParamSpec& spec : specs) optimizers.insert(spec.optimizer);
@@ -142,8 +136,7 @@ ShardContents shard_contents(const ParamStore& store) {
     if (kind.state.empty()) return store.get_values(*range.slice, range.local.begin + begin, values);
     const std::size_t group = range.slice->group;
     const Index first = range.flat.begin - store.layout().groups[group].owned().begin;
-    store.device().to_host(kind.state_of(store, group).rows(first + begin, static_cast<Index>(values.size())),
-                           values.data());
+    store.get_state(group, *kind.state_index(range.slice->spec->optimizer), first + begin, values);
   };
   return {store.specs(), store.mesh_layout(), store.layout(), tensor_kinds(store.specs()), read};
 }

@@ -71,7 +71,7 @@ void Attention::attend(const LayerContext& layer, ConstView x, Saved& s) const {
   }
   CoreAttention::BySequence by_sequence = CoreAttention::BySequence::of(layer.stream);
   by_sequence.query_offsets = cache.offsets;
-  core_attention_.forward(context, queries(s.qkv), k, v, s.out, s.lse, by_sequence);
+  core_attention_.forward(context, queries(s.qkv), k, v, s.out, s.lse, by_sequence, layer.max_logits);
 }
 
 void Attention::backward(const LayerContext& layer, ConstView dy, const Saved& s, View dx) {

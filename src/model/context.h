@@ -128,6 +128,7 @@ struct LayerContext {
   LoadBalanceState load_balance = {};  // of all routers of the stage
   // Called by each router; may be nullptr.
   const RoutingHook* routing_hook = nullptr;
+  View max_logits = {};  // StatisticsSink::max_logits
   // BackwardHooks::on_dispatch_started, or nullptr.
   const std::function<void()>* on_dispatch_started = nullptr;
   Recompute recompute = Recompute::none;  // activations that backward computes again

@@ -2,6 +2,7 @@
 
 #include "kernels/ops/attention.h"
 #include "kernels/ops/elementwise.h"
+#include "kernels/ops/qk_clip.h"
 
 namespace sy {
 
@@ -15,16 +16,23 @@ CoreAttention::CoreAttention(const CoreAttentionSpec& spec, ParamStore& store, c
   desc_.scale = spec.scale;
   desc_.mask = spec.mask();
   desc_.softcap = spec.softcap;
-  if (!spec.relative) return;
   const Box& q = store.box(prefix + "q.weight");
+  if (const auto& heads = store.spec(prefix + "q.weight").qk_heads)
+    logits_ = {heads->first + q.begin[0], heads->first + q.begin[0] + q.size[0]};
+  if (!spec.relative) return;
   relative_.emplace(*spec.relative, positions, spec.heads, Range{q.begin[0], q.begin[0] + q.size[0]}, store, prefix);
 }
 
 void CoreAttention::forward(const ExecutionContext& context, ConstHeads q, ConstHeads k, ConstHeads v, View out,
-                            View lse, const BySequence& by_sequence) const {
+                            View lse, const BySequence& by_sequence, View max_logits) const {
   const Arena::Scope scope(context.scratch);
   const AttentionDesc desc = attention_desc(context, by_sequence);
-  run(context.device, ops::AttentionForward{.q = q, .k = k, .v = v, .desc = desc, .out = out, .lse = lse});
+  const View largest = max_logits ? context.scratch.f32(lse.shape()) : View{};
+  run(context.device,
+      ops::AttentionForward{.q = q, .k = k, .v = v, .desc = desc, .out = out, .lse = lse, .largest = largest});
+  if (largest)
+    run(context.device,
+        ops::MaxLogits{.largest = largest, .max_logits = max_logits.rows(logits_.begin, logits_.size())});
 }
 
 void CoreAttention::backward(const ExecutionContext& context, ConstView dout, ConstHeads q, ConstHeads k, ConstHeads v,

@@ -32,8 +32,9 @@ class CoreAttention {
   // Computes attention.
   // - q: heads of [B, S, Hl, w], k: [B, Sk, K, w], v: [B, Sk, K, vw]
   // - out: [B, S, Hl, vw], lse: [B, Hl, S]
+  // - max_logits: LayerContext::max_logits
   void forward(const ExecutionContext& context, ConstHeads q, ConstHeads k, ConstHeads v, View out, View lse,
-               const BySequence& by_sequence) const;
+               const BySequence& by_sequence, View max_logits = {}) const;
   // dq, dk, dv: shapes of q, k, v. Also adds the gradients of its own parameters.
   void backward(const ExecutionContext& context, ConstView dout, ConstHeads q, ConstHeads k, ConstHeads v,
                 ConstView out, ConstView lse, Heads dq, Heads dk, Heads dv, const BySequence& by_sequence) const;
@@ -43,6 +44,7 @@ class CoreAttention {
   AttentionDesc attention_desc(const ExecutionContext& context, const BySequence& by_sequence) const;
 
   AttentionDesc desc_;
+  Range logits_;  // of this rank's heads in StatisticsSink::max_logits (QkHeads)
   std::optional<RelativeBias> relative_;
   Param sinks_;  // [Hl], or empty
 };

@@ -47,6 +47,7 @@ Engine::Engine(const Config& config, Index vocab, std::unique_ptr<Device> device
   const Index moe_layers = count_moe(blocks), E = config.moe.experts;
   if (config.moe.bias_update_rate > 0 && moe_layers > 0) router_bias_ = device_->tensor({moe_layers, E});
   statistics_ = device_->tensor({moe_layers * RouterSums{E}.size() + 2 + 2 * config_.model.mtp_depth}, DType::f64);
+  if (training && config_.train.qk_clip > 0) max_logits_ = device_->tensor({count_query_heads(store_.specs())});
   if (!config.moe.physical_to_logical.empty()) {
     logical_to_physical_ = device_->tensor({moe_layers, E}, DType::i32);
     for (Index l = 0; l < moe_layers; ++l) {
@@ -210,6 +211,7 @@ void Engine::run_pass(const char* name, Index slot, const std::function<void()>&
 void Engine::forward(const MicroBatch& batch, Index slot) {
   rope_.set_length(batch.seq_len);
   MicroBatchState& s = begin_micro_batch(slot, batch, false);
+  s.statistics.max_logits = max_logits_;
   if (config_.draws()) {
     TokenStream& stream = s.batch.decoder();
     std::vector<std::int64_t> numbers(static_cast<std::size_t>(stream.tokens()));

@@ -37,6 +37,10 @@ class Engine {
   Index slots() const { return std::ssize(states_); }
   Arena& scratch() { return scratch_; }
   Index vocab() const { return vocab_; }
+  // Maximum logits, and at least 0, of this rank's query heads in the training passes of a step:
+  // [query heads of all layers] (QkHeads::first). DistributedOptimizer resets them. Empty if
+  // train.qk_clip = 0.
+  View max_logits() const { return max_logits_; }
 
   // Selection biases [MoE layers, E], on the host. Empty if moe.bias_update_rate = 0 or no layer
   // has experts: then the setter is a no-op. Otherwise the setter throws InputError if the
@@ -136,6 +140,7 @@ class Engine {
   Tensor router_bias_;          // [MoE layers, E]
   Tensor logical_to_physical_;  // [MoE layers, E] i32 physical expert of each logical one
   Tensor statistics_;           // [MoE layers * RouterSums + 2 + 2 model.mtp_depth] f64
+  Tensor max_logits_;           // [query heads of all layers]; empty without QK-clip
   std::unique_ptr<Stage> model_;
   RoutingHook routing_hook_;
 };

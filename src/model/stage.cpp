@@ -61,6 +61,7 @@ View Stage::forward(const ExecutionContext& context, MicroBatchState& state, Vie
   LayerContext layer{context, state.batch, state.batch.decoder(), state.saved, state.cache};
   layer.routing_hook = state.statistics.routing_hook;
   layer.recompute = recompute_;
+  layer.max_logits = state.statistics.max_logits;
   if (embedding_) {
     store_.wait_for_bucket(embedding_bucket);
     x = embedding_->forward(layer, state.embedding);

@@ -41,6 +41,8 @@ struct StatisticsSink {
   View mtp;     // [D, 2] f64 the same of the D modules of multi-token prediction; or empty
   // Called by each MoE layer in order, once a pass; may be nullptr.
   const RoutingHook* routing_hook = nullptr;
+  // [query heads of all layers]: maximum logits, and at least 0, of this rank's heads; or empty
+  View max_logits = {};
 };
 
 }  // namespace sy

@@ -413,17 +413,36 @@ void add_cases<ops::ClipCoefficient>(Cases& cases) {
 template <>
 void add_cases<ops::AdamW>(Cases& cases) {
   for (Index n : vector_sizes)
-    for (double coefficient : {0.03, std::nan("")}) cases.add<AdamWCase>(n, 0.1f, coefficient);
+    for (double coefficient : {0.03, std::nan("")})
+      for (DType moments : {DType::f32, DType::bf16}) cases.add<AdamWCase>(n, 0.1f, coefficient, moments);
 }
 template <>
 void add_cases<ops::MomentumUpdate>(Cases& cases) {
   for (Index n : vector_sizes)
-    for (double coefficient : {0.03, std::nan("")}) cases.add<MomentumUpdate>(n, coefficient);
+    for (double coefficient : {0.03, std::nan("")})
+      for (DType moments : {DType::f32, DType::bf16})
+        for (bool nesterov : {false, true}) cases.add<MomentumUpdate>(n, coefficient, moments, nesterov);
 }
 template <>
 void add_cases<ops::ApplyUpdate>(Cases& cases) {
   for (Index n : vector_sizes)
-    for (double coefficient : {0.03, std::nan("")}) cases.add<ApplyUpdate>(n, 0.1f, coefficient);
+    for (double coefficient : {0.03, std::nan("")})
+      for (DType updates : {DType::f32, DType::bf16}) cases.add<ApplyUpdate>(n, 0.1f, coefficient, updates);
+}
+
+template <>
+void add_cases<ops::MaxLogits>(Cases& cases) {
+  cases.add<MaxLogits>(1, 1, 1);
+  cases.add<MaxLogits>(3, 5, 300);
+}
+template <>
+void add_cases<ops::QkClip>(Cases& cases) {
+  for (double coefficient : {1.0, std::nan("")})
+    for (bool keys : {false, true}) {
+      cases.add<QkClip>(6, 6, keys, 30, 0, Range{0, 180}, coefficient);
+      cases.add<QkClip>(6, 3, keys, 35, 0, Range{17, 101}, coefficient);
+      cases.add<QkClip>(6, 6, keys, 30, keys ? 0 : 12, Range{5, 149}, coefficient);
+    }
 }
 
 // ---- all operations ----

@@ -13,7 +13,9 @@ enum class Optimizer : std::uint8_t { adamw };
 struct Hyperparameters {
   double weight_decay = 0.1;
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8;  // of adamw
-  double momentum = 0.9;                         // of sgd and muon
+  double momentum = 0.9;                         // of sgd
+  double muon_momentum = 0.95;
+  double qk_clip = 0;  // maximum logit, 0: unlimited (kernels/ops/qk_clip.h)
 };
 
 }  // namespace sy

@@ -1,5 +1,6 @@
 #include "src/optimizers/update_rule.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "kernels/ops/elementwise.h"
@@ -27,25 +28,29 @@ void adamw(Device& device, const UpdateOperands& x) {
                          .rounded = x.rounded});
 }
 
-void momentum(Device& device, const UpdateOperands& x) {
+void sgd(Device& device, const UpdateOperands& x) {
   run(device, ops::MomentumUpdate{.coefficient = x.clip_coefficient,
                                   .g = x.gradient,
                                   .momentum = static_cast<float>(x.hyperparameters.momentum),
                                   .m = x.state[0]});
-}
-
-void sgd(Device& device, const UpdateOperands& x) {
-  momentum(device, x);
   apply_direction(device, x, x.state[0]);
 }
 
-// The direction of Muon: the orthogonalised momentum, scaled by max(1, rows / columns)^0.5
-// (Jordan et al., "Muon", 2024).
+void nesterov_momentum(Device& device, const UpdateOperands& x) {
+  run(device, ops::MomentumUpdate{.coefficient = x.clip_coefficient,
+                                  .g = x.gradient,
+                                  .momentum = static_cast<float>(x.hyperparameters.muon_momentum),
+                                  .m = x.state[0],
+                                  .nesterov = x.gradient});
+}
+
+// The direction of Muon: the orthogonalised momentum, with elements of the root mean square 0.2,
+// which is usual for AdamW (Liu et al., "Muon is scalable for LLM training", 2025). The elements of
+// an orthogonal matrix have that of 1 / sqrt(max(rows, columns)).
 void orthogonalized(Device& device, std::span<const View> matrices, View squares, View scratch) {
   newton_schulz(device, matrices, squares, scratch);
   for (const View& x : matrices)
-    if (x.dim(0) > x.dim(1))
-      run(device, ops::Scale{.x = x, .factor = std::sqrt(static_cast<float>(x.dim(0)) / static_cast<float>(x.dim(1)))});
+    run(device, ops::Scale{.x = x, .factor = 0.2f * std::sqrt(static_cast<float>(std::max(x.dim(0), x.dim(1))))});
 }
 
 constexpr StateTensor moments[] = {{"m", "running mean of the gradient"},
@@ -67,10 +72,12 @@ constexpr UpdateRule rules[] = {
      .update = sgd},
     {.name = "muon",
      .meaning =
-         "experimental; as sgd, but m of each weight matrix of attention, FFNs and experts is orthogonalised first "
-         "(Jordan et al., 2024), and all other parameters are updated by adamw",
+         "m = muon_momentum * m + gradient. muon_momentum * m + gradient of each weight matrix of attention (of each "
+         "head for queries, keys and values), FFNs and experts is orthogonalised and scaled to elements of 0.2 in root "
+         "mean square, and w -= lr * (that + weight_decay * w). All other parameters are updated by adamw (Jordan et "
+         "al., 2024; Liu et al., 2025)",
      .state = momentum_state,
-     .update = momentum,
+     .update = nesterov_momentum,
      .matrix_rule = &muon},
 };
 

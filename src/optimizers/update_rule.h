@@ -12,7 +12,8 @@
 
 namespace sy {
 
-// A tensor of optimizer state. It is f32, starts as zeros, and has the shape of its parameter.
+// A tensor of optimizer state. It starts as zeros, and has the shape of its parameter and the type
+// ParamSpec::state_dtype.
 struct StateTensor {
   std::string_view name;  // of /optimizer/NAME in checkpoints
   std::string_view meaning;
@@ -27,15 +28,16 @@ struct UpdateOperands {
   View gradient;                // [n] f32, before clipping; an update may overwrite it
   View weight;                  // [n] f32
   View rounded;                 // [n] bf16 = weight; empty if the model computes in f32
-  std::span<const View> state;  // each [n] f32, in the order of UpdateRule::state
+  std::span<const View> state;  // each [n] f32 or bf16, in the order of UpdateRule::state
 };
 
-// Second half of a rule over whole matrices. One rank computes the direction of a matrix from its
-// state[0]. The ranks that own its elements apply it by apply_direction().
+// Second half of a rule over whole matrices. The update of the rule leaves a matrix to
+// orthogonalise, or the like, in UpdateOperands::gradient. One rank computes its direction. The
+// ranks that own its elements apply it by apply_direction().
 struct MatrixRule {
   // f32 elements of memory that `direction` needs for one matrix
   Index (*scratch)(Index rows, Index columns);
-  // Replaces each matrix, which holds state[0], by the direction of its update.
+  // Replaces each matrix by the direction of its update.
   // - matrices: [rows, columns] f32
   // - squares: [number of matrices] f64, memory for sums of squares
   // - scratch: [n] f32, where n is the largest scratch(rows, columns) of the matrices
@@ -47,7 +49,8 @@ struct UpdateRule {
   std::string_view name;     // value of train.optimizer
   std::string_view meaning;  // in the help of train.optimizer
   std::span<const StateTensor> state;
-  // Updates the state and the weights. If the rule has a MatrixRule, it updates the state alone.
+  // Updates the state and the weights. If the rule has a MatrixRule, it updates the state, and
+  // replaces the gradient by the operand of MatrixRule::direction.
   // If clip_coefficient is NaN, nothing changes.
   void (*update)(Device& device, const UpdateOperands& operands);
   const MatrixRule* matrix_rule = nullptr;  // nullptr if elements are updated one by one
@@ -60,7 +63,7 @@ inline const UpdateRule& update_rule(Optimizer optimizer) {
 }
 
 // weight -= learning rate * (direction + weight decay * weight)
-// direction: [n] f32, of the elements of `x`. If clip_coefficient is NaN, nothing changes.
+// direction: [n] f32 or bf16, of the elements of `x`. If clip_coefficient is NaN, nothing changes.
 void apply_direction(Device& device, const UpdateOperands& x, ConstView direction);
 
 // Returns the numbers of UpdateOperands::step_scalars: the learning rate, and the bias corrections

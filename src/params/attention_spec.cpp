@@ -34,16 +34,23 @@ void add_shared_params(ParamList& list, const CoreAttentionSpec& a) {
   if (has_table(a, true) && !present) add_relative_bias(list, "", a);
 }
 
-// q, k and v are adjacent in memory, so that one GEMM computes all three.
+// q, k and v are adjacent in memory, so that one GEMM computes all three. Each head is a matrix.
 void add_params(ParamList& list, const std::string& name, const AttentionSpec& a) {
   using enum Axis;
   const Index H = a.heads, K = a.kv_heads, qk = a.key_width, v = a.value_width, D = list.d_model();
-  list.matrix(name + ".q.weight", {H, qk, D}, {.row_dims = 2}, {tp}, list.scaling().matrix());
-  list.matrix(name + ".k.weight", {K, qk, D}, {.row_dims = 2}, {tp}, list.scaling().matrix(), true);
-  list.matrix(name + ".v.weight", {K, v, D}, {.row_dims = 2}, {tp}, list.scaling().matrix(), true);
+  const QkHeads of_q{list.query_heads, H, K, false}, of_k{list.query_heads, H, K, true};
+  const auto mark = [&](const QkHeads& heads) { list.specs.back().qk_heads = heads; };
+  list.query_heads += H;
+  list.matrix(name + ".q.weight", {H, qk, D}, {.stack_dims = 1}, {tp}, list.scaling().matrix());
+  mark(of_q);
+  list.matrix(name + ".k.weight", {K, qk, D}, {.stack_dims = 1}, {tp}, list.scaling().matrix(), true);
+  mark(of_k);
+  list.matrix(name + ".v.weight", {K, v, D}, {.stack_dims = 1}, {tp}, list.scaling().matrix(), true);
   if (a.qkv_bias) {
     list.not_decayed(name + ".q.bias", {H, qk}, {tp}, init_zeros);
+    mark(of_q);
     list.not_decayed(name + ".k.bias", {K, qk}, {tp}, init_zeros, true);
+    mark(of_k);
     list.not_decayed(name + ".v.bias", {K, v}, {tp}, init_zeros, true);
   }
   if (a.qk_norm) {

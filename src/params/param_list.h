@@ -64,6 +64,7 @@ class ParamList {
   std::vector<ParamSpec> specs;
   std::optional<Index> layer;  // layer and bucket of the next specs
   Index bucket = embedding_bucket;
+  Index query_heads = 0;  // of all attention so far (QkHeads::first)
 
  private:
   ParamSpec& append(std::string name, Shape shape, Split split, Init init);

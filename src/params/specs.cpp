@@ -1,5 +1,7 @@
 #include "src/params/specs.h"
 
+#include <algorithm>
+
 #include "src/optimizers/update_rule.h"
 #include "src/params/block_specs.h"
 
@@ -23,7 +25,7 @@ void add_mtp_params(ParamList& list, const Config& config, const BlockSpec& bloc
   const Shape square{list.d_model(), list.d_model()};
   for (const std::string name : {"hidden", "embedding"}) {
     list.norm(prefix + name + "_norm", norm_spec(config));
-    list.matrix(prefix + name + "_projection.weight", square, {}, {}, init_normal);
+    list.matrix(prefix + name + "_projection.weight", square, {}, {}, list.scaling().matrix());
   }
   add_block_params(list, block, layer);
   list.norm(prefix + "head_norm", final_norm_spec(config));
@@ -65,8 +67,16 @@ std::vector<ParamSpec> param_specs(const Config& config, Index vocab) {
   for (ParamSpec& spec : list.specs) {
     spec.optimizer = only_matrices && !spec.matrix ? Optimizer::adamw : config.train.optimizer;
     if (spec.bucket == embedding_bucket && !config.train.decay_embeddings) spec.decays = false;
+    spec.state_dtype = config.moment_dtype();
   }
   return std::move(list.specs);
+}
+
+Index count_query_heads(const std::vector<ParamSpec>& specs) {
+  Index heads = 0;
+  for (const ParamSpec& spec : specs)
+    if (spec.qk_heads) heads = std::max(heads, spec.qk_heads->first + spec.qk_heads->heads);
+  return heads;
 }
 
 ParamCount count_params(const Config& config, Index vocab) {

@@ -24,6 +24,16 @@ struct MatrixDims {
   int row_dims = 1;    // number of dimensions after them that form rows; the others form columns
 };
 
+// Parameter of queries or keys whose heads QK-clip scales (kernels/ops/qk_clip.h). The first
+// dimension of the parameter is its heads.
+struct QkHeads {
+  // index of the attention's first query head among those of all layers
+  Index first;
+  Index heads, kv_heads;  // of the attention
+  bool keys;              // false: queries
+  Index shared_rows = 0;  // first rows of a query head, whose keys all heads share
+};
+
 // Description of one parameter, equal on all ranks.
 struct ParamSpec {
   std::string name;  // canonical: "layers.3.moe.experts.up.weight"
@@ -52,6 +62,8 @@ struct ParamSpec {
   Optimizer optimizer = Optimizer::adamw;  // its update rule (src/optimizers/update_rule.h)
   // Its matrices for update rules over whole matrices. Empty if such rules do not update it.
   std::optional<MatrixDims> matrix{};
+  DType state_dtype = DType::f32;  // of its optimizer state, f32 or bf16
+  std::optional<QkHeads> qk_heads{};
   // Mesh axes over which the gradient is summed.
   Axes summed() const { return summed_axes(split); }
 };
@@ -73,6 +85,9 @@ std::string mtp_prefix(Index layer);
 // token_ids: number of token ids of the data.
 // Throws InputError if model.vocab is above 0 and less than token_ids.
 Index model_vocab(const Config& config, Index token_ids);
+
+// Returns the number of query heads of all layers (QkHeads::first).
+Index count_query_heads(const std::vector<ParamSpec>& specs);
 
 // Returns the specs of all parameters, ordered by bucket. vocab: number of rows of the embedding.
 std::vector<ParamSpec> param_specs(const Config& config, Index vocab);

@@ -11,6 +11,14 @@ namespace {
 // Alignment of a parameter in elements: at least a cache line, for vector loads.
 constexpr Index alignment = 64;
 
+// Copies f32 values of the host to a tensor of f32 or bf16.
+void copy_rounded(Device& device, std::span<const float> values, View to) {
+  if (to.dtype() == DType::f32) return device.to_device(values.data(), to);
+  std::vector<std::uint16_t> rounded(values.size());
+  std::transform(values.begin(), values.end(), rounded.begin(), bf16_of_float);
+  device.to_device(rounded.data(), to);
+}
+
 }  // namespace
 
 FlatLayout flat_layout(const std::vector<ParamSpec>& specs, const Layout& layout, const Coord& c) {
@@ -19,11 +27,12 @@ FlatLayout flat_layout(const std::vector<ParamSpec>& specs, const Layout& layout
   const auto key_of = [](const ParamSpec& spec) { return Key(spec.summed(), spec.optimizer); };
   std::map<Key, std::size_t> group_of;
   for (const ParamSpec& spec : specs) group_of[key_of(spec)] = 0;
+  const DType state_dtype = specs.empty() ? DType::f32 : specs.front().state_dtype;
   for (auto& [key, group] : group_of) {
     group = out.groups.size();
     const auto& [axes, optimizer] = key;
     const GroupRank own = group_rank(layout, c, axes);
-    out.groups.push_back({axes, optimizer, {}, 0, own.size, own.index});
+    out.groups.push_back({axes, optimizer, state_dtype, {}, 0, own.size, own.index});
   }
   for (const ParamSpec& spec : specs) {
     const std::size_t group = group_of[key_of(spec)];
@@ -31,6 +40,7 @@ FlatLayout flat_layout(const std::vector<ParamSpec>& specs, const Layout& layout
     if (!spec.fused_with_previous) g.elements = round_up(g.elements, alignment);
     SY_ASSERT(!spec.fused_with_previous || key_of(spec) == key_of(*(&spec - 1)),
               "{} is in another group than the previous", spec.name);
+    SY_ASSERT(spec.state_dtype == state_dtype, "{}: another type of state", spec.name);
     g.slices.push_back({&spec, owned_box(spec.shape, spec.split, layout, c), g.elements, group});
     g.elements += g.slices.back().box.elements();
   }
@@ -76,9 +86,10 @@ Index FlatLayout::owned_elements() const {
   return n;
 }
 
-Index FlatLayout::state_elements() const {
+Index FlatLayout::state_bytes() const {
   Index n = 0;
-  for (const GroupLayout& g : groups) n += g.owned().size() * std::ssize(update_rule(g.optimizer).state);
+  for (const GroupLayout& g : groups)
+    n += g.owned().size() * std::ssize(update_rule(g.optimizer).state) * size_of(g.state_dtype);
   return n;
 }
 
@@ -108,7 +119,7 @@ ParamStore::ParamStore(Device& device, std::vector<ParamSpec> specs, const Layou
     if (!training) continue;
     b.grads = device.tensor({group.elements});
     for (std::size_t i = 0; i < update_rule(group.optimizer).state.size(); ++i)
-      b.state.push_back(device.tensor({group.owned().size()}));
+      b.state.push_back(device.tensor({group.owned().size()}, group.state_dtype));
     if (dtype != DType::f32) b.master = device.tensor({group.owned().size()});
   }
 }
@@ -131,10 +142,7 @@ void ParamStore::set_values(const ParamSlice& slice, Index begin, std::span<cons
   const Buffers& b = buffers(slice.group);
   const Range flat{slice.offset + begin, slice.offset + begin + static_cast<Index>(values.size())};
   const View weights = b.weights.view().rows(flat.begin, flat.size());
-  if (dtype_ == DType::f32) return device_.to_device(values.data(), weights);
-  std::vector<std::uint16_t> rounded(values.size());
-  std::transform(values.begin(), values.end(), rounded.begin(), bf16_of_float);
-  device_.to_device(rounded.data(), weights);
+  copy_rounded(device_, values, weights);
   if (!b.master.view()) return;
   const Range owned = layout_.groups[slice.group].owned();
   const Range overlap{std::max(flat.begin, owned.begin), std::min(flat.end, owned.end)};
@@ -151,6 +159,18 @@ void ParamStore::get_values(const ParamSlice& slice, Index begin, std::span<floa
             "{}: values that another rank owns", slice.spec->name);
   if (dtype_ == DType::f32) return device_.to_host(b.weights.view().rows(at, n), values.data());
   device_.to_host(b.master.view().rows(at - owned.begin, n), values.data());
+}
+
+void ParamStore::set_state(std::size_t group, std::size_t state, Index begin, std::span<const float> values) {
+  copy_rounded(device_, values, buffers(group).state[state].view().rows(begin, static_cast<Index>(values.size())));
+}
+
+void ParamStore::get_state(std::size_t group, std::size_t state, Index begin, std::span<float> values) const {
+  const View from = buffers(group).state[state].view().rows(begin, static_cast<Index>(values.size()));
+  if (from.dtype() == DType::f32) return device_.to_host(from, values.data());
+  std::vector<std::uint16_t> rounded(values.size());
+  device_.to_host(from, rounded.data());
+  std::transform(rounded.begin(), rounded.end(), values.begin(), float_of_bf16);
 }
 
 Param ParamStore::find(const std::string& name) const {
@@ -174,6 +194,12 @@ const Box& ParamStore::box(const std::string& name) const {
   const auto it = by_name_.find(name);
   SY_ASSERT(it != by_name_.end(), "no parameter {}", name);
   return it->second->box;
+}
+
+const ParamSpec& ParamStore::spec(const std::string& name) const {
+  const auto it = by_name_.find(name);
+  SY_ASSERT(it != by_name_.end(), "no parameter {}", name);
+  return *it->second->spec;
 }
 
 Param ParamStore::get_fused(const std::string& first, int count) const {

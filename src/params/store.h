@@ -38,6 +38,7 @@ struct ParamSlice {
 struct GroupLayout {
   Axes axes;
   Optimizer optimizer;
+  DType state_dtype;  // of all its parameters (ParamSpec::state_dtype)
   std::vector<ParamSlice> slices;
   Index elements = 0;         // size of the buffer, including padding
   int shards = 1, shard = 0;  // number of ranks along the axes, and this rank's index
@@ -57,8 +58,8 @@ struct FlatLayout {
   Index elements() const;
   // Elements of weights that this rank owns in the optimizer, including padding.
   Index owned_elements() const;
-  // Elements of all state tensors that this rank owns.
-  Index state_elements() const;
+  // Bytes of all state tensors that this rank owns.
+  Index state_bytes() const;
 };
 // Returns the layout of the rank at `coord`. Pure function. `specs` must outlive the result.
 // specs: ordered by bucket (ParamSpec::bucket).
@@ -134,6 +135,7 @@ class ParamStore {
   Param get(const std::string& name) const;  // the parameter must exist
   // Returns the box of the global parameter that get() returns. The parameter must exist.
   const Box& box(const std::string& name) const;
+  const ParamSpec& spec(const std::string& name) const;  // the parameter must exist
   // Returns `first` and the `count - 1` parameters fused with it as one matrix.
   // Shape: [rows of all, N]. N is the last dimension of `first`.
   Param get_fused(const std::string& first, int count) const;
@@ -158,6 +160,12 @@ class ParamStore {
   // elements (owned_ranges).
   void set_values(const ParamSlice& slice, Index begin, std::span<const float> values);
   void get_values(const ParamSlice& slice, Index begin, std::span<float> values) const;
+
+  // Copy elements [begin, begin + n) of a group's state tensor from and to the host, in f32. A bf16
+  // tensor holds the values rounded to nearest.
+  // state: index in Buffers::state; begin: within the owned range
+  void set_state(std::size_t group, std::size_t state, Index begin, std::span<const float> values);
+  void get_state(std::size_t group, std::size_t state, Index begin, std::span<float> values) const;
 
   // Flat buffers of one group, with the shapes at the top of this file.
   struct Buffers {

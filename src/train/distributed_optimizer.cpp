@@ -8,6 +8,7 @@
 #include "dist/phase.h"
 #include "kernels/ops/elementwise.h"
 #include "kernels/ops/optimizer.h"
+#include "kernels/ops/qk_clip.h"
 
 namespace sy {
 namespace {
@@ -21,11 +22,12 @@ std::vector<double> lr_factors(const ParamStore& store) {
 
 }  // namespace
 
-DistributedOptimizer::DistributedOptimizer(const Mesh& mesh, ParamStore& store)
+DistributedOptimizer::DistributedOptimizer(const Mesh& mesh, ParamStore& store, View max_logits)
     : mesh_(mesh),
       store_(store),
       device_(store.device()),
       packed_weights_(store.packed_weights()),
+      max_logits_(max_logits),
       squares_(device_.tensor({1}, DType::f64)),
       lr_factors_(lr_factors(store)),
       clip_coefficient_(device_.tensor({1})),
@@ -136,6 +138,8 @@ void DistributedOptimizer::step(const Config::Train& train, double lr, Index ste
   run(device_, ops::ClipCoefficient{
                    .squares = squares_, .clip = static_cast<float>(train.clip), .coefficient = clip_coefficient_});
 
+  if (max_logits_) mesh_.world().all_reduce(max_logits_, Reduce::max);
+
   trace.next("optimizer");
   std::vector<float> scalars;
   for (const double factor : lr_factors_)
@@ -153,24 +157,46 @@ void DistributedOptimizer::update(const Config::Train& train) {
       std::any_of(groups_.begin(), groups_.end(), [](const Group& group) { return group.matrices != nullptr; });
   device_.graph_region("update", [&] {
     for (const Group& group : groups_)
-      for_owned(group, train, [&](const UpdateOperands& operands) { group.rule.update(device_, operands); });
-    if (!whole_matrices) finish_update();
+      for_owned(group, train,
+                [&](const OwnedRange&, const UpdateOperands& operands) { group.rule.update(device_, operands); });
+    if (!whole_matrices) finish_update(train);
   });
   if (!whole_matrices) return;
-  // The gradients are in the state already. Their memory holds the directions.
+  // The memory of the gradients holds the matrices, then their directions.
   for (const Group& group : groups_)
     if (group.matrices) group.matrices->run(group.owned_gradients());
   device_.graph_region("update of matrices", [&] {
     for (const Group& group : groups_)
       if (group.matrices)
-        for_owned(group, train,
-                  [&](const UpdateOperands& operands) { apply_direction(device_, operands, operands.gradient); });
-    finish_update();
+        for_owned(group, train, [&](const OwnedRange&, const UpdateOperands& operands) {
+          apply_direction(device_, operands, operands.gradient);
+        });
+    finish_update(train);
   });
 }
 
-void DistributedOptimizer::for_owned(const Group& group, const Config::Train& train,
-                                     const std::function<void(const UpdateOperands&)>& f) {
+void DistributedOptimizer::clip_queries_and_keys(const Config::Train& train) {
+  for (const Group& group : groups_)
+    for_owned(group, train, [&](const OwnedRange& range, const UpdateOperands& x) {
+      const ParamSpec& spec = *range.slice->spec;
+      if (!spec.qk_heads) return;
+      const QkHeads& heads = *spec.qk_heads;
+      const Index head_elements = spec.shape.elements(1);
+      run(device_, ops::QkClip{.coefficient = clip_coefficient_,
+                               .max_logits = max_logits_.rows(heads.first, heads.heads),
+                               .threshold = static_cast<float>(train.qk_clip),
+                               .kv_heads = heads.kv_heads,
+                               .keys = heads.keys,
+                               .head_elements = head_elements,
+                               .shared = heads.shared_rows * spec.shape.elements(2),
+                               .offset = range.slice->box.begin[0] * head_elements + range.local.begin,
+                               .w = x.weight,
+                               .rounded = x.rounded});
+    });
+  run(device_, ops::Fill{.x = max_logits_, .value = 0});
+}
+
+void DistributedOptimizer::for_owned(const Group& group, const Config::Train& train, const OwnedUpdate& f) {
   const ParamStore::Buffers& b = group.buffers;
   const View gradients = group.owned_gradients();
   for (const OwnedRange& range : owned_ranges(group.layout)) {
@@ -181,18 +207,19 @@ void DistributedOptimizer::for_owned(const Group& group, const Config::Train& tr
     const Index factor = std::ranges::find(lr_factors_, range.slice->spec->lr_factor) - lr_factors_.begin();
     std::vector<View> state;
     for (const Tensor& tensor : b.state) state.push_back(tensor.view().rows(at, n));
-    f({.hyperparameters = train,
-       .decays = range.slice->spec->decays,
-       .clip_coefficient = clip_coefficient_,
-       .step_scalars = step_scalars_.view().rows(factor, 1).reshape({3}),
-       .gradient = gradients.rows(at, n),
-       .weight = rounded ? b.master.view().rows(at, n) : computed,
-       .rounded = rounded ? computed : View{},
-       .state = state});
+    f(range, {.hyperparameters = train,
+              .decays = range.slice->spec->decays,
+              .clip_coefficient = clip_coefficient_,
+              .step_scalars = step_scalars_.view().rows(factor, 1).reshape({3}),
+              .gradient = gradients.rows(at, n),
+              .weight = rounded ? b.master.view().rows(at, n) : computed,
+              .rounded = rounded ? computed : View{},
+              .state = state});
   }
 }
 
-void DistributedOptimizer::finish_update() {
+void DistributedOptimizer::finish_update(const Config::Train& train) {
+  if (max_logits_) clip_queries_and_keys(train);
   packed_weights_.invalidate();
   for (const Group& group : groups_) {
     const Range owned = group.layout.owned();

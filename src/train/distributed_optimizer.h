@@ -29,9 +29,11 @@ namespace sy {
 // Optimizer of the parameters of one ParamStore.
 class DistributedOptimizer {
  public:
-  // Both arguments must outlive this object. If tp ranks hold the same kv heads, mesh.kv_replicas
-  // must be joined (join_kv_replicas).
-  DistributedOptimizer(const Mesh& mesh, ParamStore& store);
+  // Both objects must outlive this one. If tp ranks hold the same kv heads, mesh.kv_replicas must be
+  // joined (join_kv_replicas).
+  // max_logits: Engine::max_logits(). step() scales queries and keys by them (QK-clip), and resets
+  // them; empty: it does not.
+  DistributedOptimizer(const Mesh& mesh, ParamStore& store, View max_logits = {});
 
   // Hooks for the last backward pass of each step. They are collective and must not outlive this
   // object. Without them, step() reduces all gradients.
@@ -84,16 +86,20 @@ class DistributedOptimizer {
   // After the first half of a rule over whole matrices, the gradient memory holds the directions.
   void update(const Config::Train& train);
   // Calls f with the operands of the update of each parameter's owned range.
-  void for_owned(const Group& group, const Config::Train& train, const std::function<void(const UpdateOperands&)>& f);
-  // Invalidates packed weights, all-gathers the weights of groups that do not overlap, and clears
-  // all gradients.
-  void finish_update();
+  using OwnedUpdate = std::function<void(const OwnedRange&, const UpdateOperands&)>;
+  void for_owned(const Group& group, const Config::Train& train, const OwnedUpdate& f);
+  // Scales the owned ranges of queries and keys (ops::QkClip), and resets the maximum logits.
+  void clip_queries_and_keys(const Config::Train& train);
+  // Clips queries and keys, invalidates packed weights, all-gathers the weights of groups that do
+  // not overlap, and clears all gradients.
+  void finish_update(const Config::Train& train);
 
   const Mesh& mesh_;
   ParamStore& store_;
   Device& device_;
   PackedWeights& packed_weights_;
   std::vector<Group> groups_;
+  View max_logits_;                         // [query heads of all layers], or empty
   Tensor squares_;                          // [1] f64
   std::vector<double> lr_factors_;          // each value of ParamSpec::lr_factor
   Tensor clip_coefficient_, step_scalars_;  // [1], [lr_factors_, 3]: UpdateOperands

@@ -9,7 +9,6 @@ MatrixUpdate::MatrixUpdate(ParamStore& store, std::size_t group, Comm& world)
     : device_(store.device()),
       world_(world),
       rule_(update_rule(store.layout().groups[group].optimizer)),
-      state_(store.buffers(group).state[0]),
       exchange_(matrix_exchange(store.specs(), store.mesh_layout(), world.rank(), group)),
       shards_(device_.tensor({std::ssize(exchange_.pack) * exchange_.width})),
       owned_shards_(device_.tensor({std::ssize(exchange_.disassemble) * exchange_.width})),
@@ -32,21 +31,21 @@ MatrixUpdate::MatrixUpdate(ParamStore& store, std::size_t group, Comm& world)
   }
 }
 
-void MatrixUpdate::run(View direction) {
+void MatrixUpdate::run(View x) {
   const ScopedPhase phase(world_.rank_context(), "update of matrices");
   const Index width = exchange_.width;
-  const auto permute = [&](ConstView x, const Tensor& index, View y) {
-    ops::run(device_,
-             ops::Permute{
-                 .x = x.reshape({x.dim(0) / width, width}), .index = index, .y = y.reshape({y.dim(0) / width, width})});
+  const auto permute = [&](ConstView from, const Tensor& index, View to) {
+    ops::run(device_, ops::Permute{.x = from.reshape({from.dim(0) / width, width}),
+                                   .index = index,
+                                   .y = to.reshape({to.dim(0) / width, width})});
   };
-  permute(state_, pack_, shards_);
+  permute(x, pack_, shards_);
   world_.all_to_all_v(shards_, exchange_.by_owner, owned_shards_, exchange_.by_rank);
   permute(owned_shards_, assemble_, matrices_);
   rule_.matrix_rule->direction(device_, views_, squares_, scratch_);
   permute(matrices_, disassemble_, owned_shards_);
   world_.all_to_all_v(owned_shards_, exchange_.by_rank, shards_, exchange_.by_owner);
-  permute(shards_, unpack_, direction);
+  permute(shards_, unpack_, x);
 }
 
 }  // namespace sy

@@ -17,17 +17,16 @@ class MatrixUpdate {
   // - group: index in FlatLayout::groups, of a rule over whole matrices
   MatrixUpdate(ParamStore& store, std::size_t group, Comm& world);
 
-  // Gathers each matrix of state[0] to its owner, which computes its direction, and returns the
-  // directions to the ranges of the ranks. Padding stays as it is. Collective. The host of an owner
-  // waits once for the device.
-  // direction: [n / shards] f32, the owned range of the group.
-  void run(View direction);
+  // Gathers each matrix to its owner, which computes its direction, and returns the directions to
+  // the ranges of the ranks. Padding stays as it is. Collective. The host of an owner waits once
+  // for the device.
+  // x: [n / shards] f32, the owned range of the group. In: the matrices. Out: their directions.
+  void run(View x);
 
  private:
   Device& device_;
   Comm& world_;
   const UpdateRule& rule_;
-  const Tensor& state_;
   MatrixExchangePlan exchange_;
   Tensor shards_, owned_shards_, matrices_, scratch_;  // f32
   Tensor squares_;                                     // [number of matrices] f64

@@ -13,7 +13,7 @@ namespace sy {
 MemoryPlan plan_parameters(const std::vector<ParamSpec>& specs, DType dtype, const Layout& layout, int rank) {
   const FlatLayout flat = flat_layout(specs, layout, coord_of(layout, rank));
   const Index master = dtype == DType::f32 ? 0 : flat.owned_elements();
-  Index optimizer = (flat.state_elements() + master) * 4;
+  Index optimizer = flat.state_bytes() + master * 4;
   for (std::size_t g = 0; g < flat.groups.size(); ++g)
     if (const UpdateRule& rule = update_rule(flat.groups[g].optimizer); rule.matrix_rule)
       optimizer += matrix_exchange(specs, layout, rank, g).bytes(rule);
@@ -30,7 +30,7 @@ MemoryPlan plan_memory(const Config& config, Index vocab, const Layout& layout, 
   if (config.data.documents != Documents::join) document_start = ids;
   if (config.data.documents == Documents::pack) ids.back() = -1;  // padding
   engine.forward_backward({config.train.micro_batch, config.model.seq_len, ids, ids, tokens, 1, 1, 0, document_start});
-  DistributedOptimizer(engine.mesh(), engine.store()).step(config.train, config.train.lr, 1);
+  DistributedOptimizer(engine.mesh(), engine.store(), engine.max_logits()).step(config.train, config.train.lr, 1);
 
   MemoryPlan plan = plan_parameters(engine.store().specs(), config.dtype(), layout, rank);
   plan.saved = slots * engine.saved().peak();  // micro-batches are equal

@@ -40,7 +40,7 @@ std::string not_finite_text(const StepMetrics& m) {
 }
 
 Trainer::Trainer(Engine& engine, const SampleStream& samples)
-    : engine_(engine), samples_(samples), optimizer_(engine.mesh(), engine.store()) {}
+    : engine_(engine), samples_(samples), optimizer_(engine.mesh(), engine.store(), engine.max_logits()) {}
 
 StepResult Trainer::step() {
   const auto started = std::chrono::steady_clock::now();

@@ -217,16 +217,18 @@ TEST_P(DenseOps, AttentionMatchesReference) {
 
 TEST_P(DenseOps, MomentumAndItsUpdateMatchReference) {
   for (Index n : {0, 1, 63, 1000, 40001})
-    for (double factor : {1.0, 0.03, std::nan("")}) {
-      check(MomentumUpdate(n, factor));
-      for (float decay : {0.0f, 0.1f}) check(ApplyUpdate(n, decay, factor));
-    }
+    for (double factor : {1.0, 0.03, std::nan("")})
+      for (DType moments : {DType::f32, DType::bf16}) {
+        for (bool nesterov : {false, true}) check(MomentumUpdate(n, factor, moments, nesterov));
+        for (float decay : {0.0f, 0.1f}) check(ApplyUpdate(n, decay, factor, moments));
+      }
 }
 
 TEST_P(DenseOps, AdamWMatchesReference) {
   for (Index n : {0, 1, 63, 1000, 40001})
     for (float decay : {0.0f, 0.1f})
-      for (double factor : {1.0, 0.03, std::nan("")}) check(AdamWCase(n, decay, factor));
+      for (double factor : {1.0, 0.03, std::nan("")})
+        for (DType moments : {DType::f32, DType::bf16}) check(AdamWCase(n, decay, factor, moments));
   for (double squares : {0.0, 0.25, 9.0, 1e60, std::nan(""), std::numeric_limits<double>::infinity()})
     for (float clip : {0.0f, 1.0f}) check(ClipCoefficient(squares, clip));
 }
@@ -354,10 +356,10 @@ TEST_P(DenseOps, RejectsWrongShapesAndTypes) {
   });
   refused("momentum_update",
           [&] { run(*device, ops::MomentumUpdate{.coefficient = t({1}), .g = v4, .momentum = 0, .m = t({3})}); });
-  refused("apply_update", [&] {  // updates of type bf16
+  refused("apply_update", [&] {  // updates of type i32
     run(*device,
         ops::ApplyUpdate{
-            .coefficient = t({1}), .lr = t({1}), .update = t({4}, DType::bf16), .weight_decay = 0, .w = t({4})});
+            .coefficient = t({1}), .lr = t({1}), .update = t({4}, DType::i32), .weight_decay = 0, .w = t({4})});
   });
   refused("fill", [&] { ops::run(*device, ops::Fill{.x = i2, .value = 1.0f}); });
   refused("copy", [&] { ops::run(*device, ops::Copy{.x = a, .y = c}); });

@@ -55,8 +55,10 @@ inline void for_each_element(ParamStore& store, const std::function<void(const s
     const Range owned = group.owned();
     for (const TensorKind& kind : tensor_kinds(store.specs())) {
       const bool state = !kind.state.empty();
-      const View buffer = state ? kind.state_of(store, g) : store.buffers(g).weights.view();
-      if (!buffer) continue;
+      const std::optional<std::size_t> index = kind.state_index(group.optimizer);
+      const std::vector<Tensor>& tensors = store.buffers(g).state;
+      if (state && (!index || tensors.empty())) continue;
+      const View buffer = state ? tensors[*index].view() : store.buffers(g).weights.view();
       for (const ParamSlice& p : group.slices)
         for (Index i = 0; i < p.box.elements(); ++i) {
           const Index flat = p.offset + i;

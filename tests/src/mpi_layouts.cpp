@@ -310,6 +310,11 @@ const Case cases[] = {
     {"documents_pack_latent",
      {"--data.documents=pack", "--model.kv_heads=0", "--model.kv_lora_rank=9", "--model.qk_rope_head_dim=6",
       "--model.head_dim=4", "--moe.capacity_factor=0"}},
+    // The thresholds clip several heads at each step.
+    {"muon_clipped", {"--train.optimizer=muon", "--train.qk_clip=0.02", "--model.bias=qkv"}},
+    {"latent_clipped",
+     {"--model.kv_heads=0", "--model.kv_lora_rank=14", "--model.q_lora_rank=10", "--model.qk_rope_head_dim=4",
+      "--model.v_head_dim=5", "--train.qk_clip=0.02"}},
     {"pattern",
      {"--model.pattern=local*2,global", "--attention.local.window=6", "--attention.local.rope_theta=100",
       "--attention.global.position=none"}},

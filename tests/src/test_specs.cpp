@@ -128,7 +128,8 @@ TEST(ParamSpecs, StartWithTheDeviationsOfTheKeys) {
 }
 
 // Muon updates the weights of GEMMs in layers, but for routers and gates. Experts, and the two
-// projections of a gated FFN, are matrices of their own.
+// projections of a gated FFN, are matrices of their own. So is each head of queries, keys and
+// values.
 TEST(ParamSpecs, AssignMatricesToMuon) {
   std::map<std::string, std::string> matrices;
   for (const ParamSpec& s : param_specs(model({"--train.optimizer=muon"}), 37)) {
@@ -139,7 +140,7 @@ TEST(ParamSpecs, AssignMatricesToMuon) {
     EXPECT_EQ(by_muon, !is_other) << s.name;
     EXPECT_EQ(s.optimizer == Optimizer::adamw, is_other) << s.name;
   }
-  EXPECT_EQ(matrices["layers.0.attention.q.weight"], "[6, 4, 24] 0 2");
+  EXPECT_EQ(matrices["layers.0.attention.q.weight"], "[6, 4, 24] 1 1");
   EXPECT_EQ(matrices["layers.0.attention.out.weight"], "[24, 6, 4] 0 1");
   EXPECT_EQ(matrices["layers.1.mlp.up.weight"], "[2, 30, 24] 1 1");
   EXPECT_EQ(matrices["layers.3.moe.experts.up.weight"], "[6, 2, 12, 24] 2 1");

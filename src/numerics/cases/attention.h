@@ -6,6 +6,7 @@
 
 #include "kernels/ops/attention.h"
 #include "kernels/ops/heads.h"
+#include "kernels/ops/qk_clip.h"
 #include "src/numerics/op_case.h"
 
 namespace sy::numerics {
@@ -33,16 +34,93 @@ struct AttentionForward : AttentionCase {
   AttentionForward(AttentionDesc d, AttentionShape shape) : AttentionCase(d, shape) {
     out("out", {a.b, a.s, a.h, a.hd});
     out("lse", {a.b, a.h, a.s}, DType::f32);
+    out("largest", {a.b, a.h, a.s}, DType::f32);
   }
   void run(Device& b) override {
     const View qkv = at("qkv");
-    ops::run(b, ops::AttentionForward{
-                    .q = q(qkv), .k = k(qkv), .v = v(qkv), .desc = desc, .out = at("out"), .lse = at("lse")});
+    ops::run(b, ops::AttentionForward{.q = q(qkv),
+                                      .k = k(qkv),
+                                      .v = v(qkv),
+                                      .desc = desc,
+                                      .out = at("out"),
+                                      .lse = at("lse"),
+                                      .largest = at("largest")});
   }
   void expect(Values& v) override {
     const ref::Attention want = forward(v);
     v["out"] = want.out;
     v["lse"] = want.lse;
+    v["largest"] = want.largest;
+  }
+};
+
+// Heads whose largest logits are below and above the earlier maximum.
+struct MaxLogits : OpCase {
+  MaxLogits(Index b, Index h, Index s) {
+    in("largest", {b, h, s}, DType::f32);
+    in_out("max_logits", {h}, DType::f32);
+  }
+  void run(Device& b) override {
+    ops::run(b, ops::MaxLogits{.largest = at("largest"), .max_logits = at("max_logits")});
+  }
+  void expect(Values& v) override {
+    Numbers &most = v["max_logits"], &largest = v["largest"];
+    const Index heads = std::ssize(most), rows = std::ssize(largest) / heads;
+    const Index s = positions();
+    for (Index row = 0; row < rows / s; ++row)
+      for (Index h = 0; h < heads; ++h)
+        for (Index i = 0; i < s; ++i) most[h] = std::max(most[h], largest[(row * heads + h) * s + i]);
+  }
+
+ private:
+  Index positions() const { return at("largest").dim(2); }
+};
+
+// Elements [offset, offset + n) of the weight of H query heads, or of K key heads.
+struct QkClip : OpCase {
+  Index kv_heads, head_elements, shared, offset;
+  bool keys;
+  static constexpr float threshold = 2;
+  QkClip(Index heads, Index kv, bool of_keys, Index elements, Index shared_elements, Range range, double coefficient)
+      : kv_heads(kv), head_elements(elements), shared(shared_elements), offset(range.begin), keys(of_keys) {
+    note = fmt::format("{} heads of {}, keys {}, {} of {} shared, from {}, coefficient {}", heads, kv, keys, shared,
+                       elements, offset, coefficient);
+    in("coefficient", {1}, {coefficient}, DType::f32);
+    Numbers most;
+    for (Index h = 0; h < heads; ++h) most.push_back(h % 3 == 2 ? 1.5 : 3 + static_cast<double>(h));
+    if (heads > 4) most[1] = std::nan("");
+    in("max_logits", {heads}, most, DType::f32);
+    in_out("w", {range.size()}, DType::f32);
+    if (compute == DType::bf16) in_out("rounded", {range.size()});
+  }
+  void run(Device& b) override {
+    ops::run(b, ops::QkClip{.coefficient = at("coefficient"),
+                            .max_logits = at("max_logits"),
+                            .threshold = threshold,
+                            .kv_heads = kv_heads,
+                            .keys = keys,
+                            .head_elements = head_elements,
+                            .shared = shared,
+                            .offset = offset,
+                            .w = at("w"),
+                            .rounded = at("rounded")});
+  }
+  void expect(Values& v) override {
+    if (std::isnan(v["coefficient"][0])) return;
+    const Numbers& most = v["max_logits"];
+    const Index group = std::ssize(most) / kv_heads;
+    const auto gamma = [&](Index h) { return most[h] > threshold ? threshold / most[h] : 1.0; };
+    Numbers& w = v["w"];
+    for (Index i = 0; i < std::ssize(w); ++i) {
+      const Index head = (offset + i) / head_elements, kv = keys ? head : head / group;
+      double least = 1;
+      for (Index h = kv * group; h < (kv + 1) * group; ++h) least = std::min(least, gamma(h));
+      const bool rotary = (offset + i) % head_elements < shared;
+      const double factor = keys ? std::sqrt(least) : rotary ? gamma(head) : gamma(head) / std::sqrt(least);
+      w[i] *= factor;
+      // The rounded weight of a head that is not clipped stays.
+      if (v.count("rounded") && factor != 1) v["rounded"][i] = w[i];
+    }
   }
 };
 

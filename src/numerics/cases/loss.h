@@ -162,16 +162,16 @@ struct ClipCoefficient : OpCase {
 
 struct AdamWCase : OpCase {
   ref::AdamW desc;
-  AdamWCase(Index n, float decay, double coefficient) : desc{0.9f, 0.95f, 1e-8f, decay} {
-    note = fmt::format("coefficient {}", coefficient);
+  AdamWCase(Index n, float decay, double coefficient, DType moments = DType::f32) : desc{0.9f, 0.95f, 1e-8f, decay} {
+    note = fmt::format("coefficient {}, moments {}", coefficient, info(moments).name);
     in("coefficient", {1}, {coefficient}, DType::f32);
     in("step_scalars", {3}, {1e-2, 1 - 0.729, 1 - 0.857375}, DType::f32);
     in("g", {n}, DType::f32);
     in_out("w", {n}, DType::f32);
-    in_out("m", {n}, DType::f32);
+    in_out("m", {n}, moments);
     Numbers v = normal("v", {n});
     for (double& x : v) x *= x;
-    in_out("v", {n}, v, DType::f32);
+    in_out("v", {n}, v, moments);
     if (compute == DType::bf16) in_out("rounded", {n});
   }
   void run(Device& b) override {
@@ -194,28 +194,37 @@ struct AdamWCase : OpCase {
   }
 };
 
+// Nesterov's momentum replaces the gradient.
 struct MomentumUpdate : OpCase {
-  MomentumUpdate(Index n, double coefficient) {
-    note = fmt::format("coefficient {}", coefficient);
+  bool nesterov;
+  MomentumUpdate(Index n, double coefficient, DType moments = DType::f32, bool with_nesterov = false)
+      : nesterov(with_nesterov) {
+    note = fmt::format("coefficient {}, moments {}, nesterov {}", coefficient, info(moments).name, nesterov);
     in("coefficient", {1}, {coefficient}, DType::f32);
-    in("g", {n}, DType::f32);
-    in_out("m", {n}, DType::f32);
+    in_out("g", {n}, DType::f32);
+    in_out("m", {n}, moments);
   }
   void run(Device& b) override {
-    ops::run(b, ops::MomentumUpdate{.coefficient = at("coefficient"), .g = at("g"), .momentum = 0.9f, .m = at("m")});
+    ops::run(b, ops::MomentumUpdate{.coefficient = at("coefficient"),
+                                    .g = at("g"),
+                                    .momentum = 0.9f,
+                                    .m = at("m"),
+                                    .nesterov = nesterov ? at("g") : View()});
   }
   void expect(Values& v) override {
-    if (!std::isnan(v["coefficient"][0])) ref::momentum_update(0.9f, v["coefficient"][0], v["g"], v["m"]);
+    if (std::isnan(v["coefficient"][0])) return;
+    const Numbers ahead = ref::momentum_update(0.9f, v["coefficient"][0], v["g"], v["m"]);
+    if (nesterov) v["g"] = ahead;
   }
 };
 
 struct ApplyUpdate : OpCase {
   float decay;
-  ApplyUpdate(Index n, float weight_decay, double coefficient) : decay(weight_decay) {
-    note = fmt::format("decay {}, coefficient {}", decay, coefficient);
+  ApplyUpdate(Index n, float weight_decay, double coefficient, DType updates = DType::f32) : decay(weight_decay) {
+    note = fmt::format("decay {}, coefficient {}, updates {}", decay, coefficient, info(updates).name);
     in("coefficient", {1}, {coefficient}, DType::f32);
     in("lr", {1}, {1e-2}, DType::f32);
-    in("update", {n}, DType::f32);
+    in("update", {n}, updates);
     in_out("w", {n}, DType::f32);
     if (compute == DType::bf16) in_out("rounded", {n});
   }

@@ -21,6 +21,7 @@ struct HeadsOf {
 
 struct Attention {
   Numbers out, lse;    // [sequences, queries, heads, value width], [sequences, heads, queries]
+  Numbers largest;     // [sequences, heads, queries] largest score, a sink included
   Numbers dq, dk, dv;  // gradients in the shapes of q, k, v, contiguous; empty without `dout`
   Numbers dbias, dsinks;
 };
@@ -39,8 +40,10 @@ Attention attention(Index sequences, const HeadsOf& q, const HeadsOf& k, const H
                     const Sees& sees, const Numbers* dout = nullptr, const AttentionLearned& learned = {},
                     const std::vector<Index>& query_offsets = {}) {
   const Index queries = q.positions, keys = k.positions, group = k.heads > 0 ? q.heads / k.heads : 1;
-  Attention r{
-      Numbers(sequences * queries * q.heads * v.width), Numbers(sequences * q.heads * queries), {}, {}, {}, {}, {}};
+  Attention r;
+  r.out.resize(sequences * queries * q.heads * v.width);
+  r.lse.resize(sequences * q.heads * queries);
+  r.largest.resize(r.lse.size());
   const Index distances = q.heads > 0 ? static_cast<Index>(learned.bias.size()) / q.heads : 0;
   if (dout) {
     r.dbias.resize(learned.bias.size());
@@ -73,6 +76,7 @@ Attention attention(Index sequences, const HeadsOf& q, const HeadsOf& k, const H
         sum = std::exp(sink - largest);
         for (Index j = 0; j < keys; ++j) sum += p[j] = sees(b, i, j) ? std::exp(score[j] - largest) : 0;
         r.lse[(b * q.heads + h) * queries + i] = largest + std::log(sum);
+        r.largest[(b * q.heads + h) * queries + i] = largest;
         for (Index j = 0; j < keys; ++j) {
           if (p[j] == 0) continue;
           p[j] /= sum;

@@ -80,8 +80,14 @@ inline void adamw(const AdamW& desc, double coefficient, const Numbers& step_sca
   }
 }
 
-inline void momentum_update(double momentum, double coefficient, const Numbers& g, Numbers& m) {
-  for (std::size_t i = 0; i < m.size(); ++i) m[i] = momentum * m[i] + coefficient * g[i];
+// Returns Nesterov's momentum.
+inline Numbers momentum_update(double momentum, double coefficient, const Numbers& g, Numbers& m) {
+  Numbers nesterov(m.size());
+  for (std::size_t i = 0; i < m.size(); ++i) {
+    m[i] = momentum * m[i] + coefficient * g[i];
+    nesterov[i] = momentum * m[i] + coefficient * g[i];
+  }
+  return nesterov;
 }
 
 inline void apply_update(double lr, double weight_decay, const Numbers& update, Numbers& w) {

@@ -1,0 +1,69 @@
+// QK-clip in a model: after an update without a learning rate, the largest logit of each head over
+// the same batch is the threshold, or the earlier logit if that was smaller.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "src/model/engine.h"
+#include "src/train/distributed_optimizer.h"
+
+namespace sy {
+namespace {
+
+// Maximum logits before and after the update.
+std::pair<std::vector<float>, std::vector<float>> clipped_logits(const std::vector<std::string>& settings) {
+  std::vector<std::string> all = {"--train.global_batch=2", "--train.micro_batch=2"};
+  all.insert(all.end(), settings.begin(), settings.end());
+  const Config config = parse_config(
+      "[model]\nlayers=1\nd_model=24\nheads=6\nkv_heads=2\nhead_dim=8\nseq_len=12\nd_ff=16\n"
+      "[train]\nqk_clip=0.02\nweight_decay=0\n",
+      "test", all);
+  const std::unique_ptr<Comm> world = make_comm_self();
+  Engine engine(config, 29, make_device("cpu"), make_mesh(*world, {1, 1, 1, 1}), true);
+  engine.store().initialize(1);
+  DistributedOptimizer optimizer(engine.mesh(), engine.store(), engine.max_logits());
+  std::vector<std::int32_t> ids(24);
+  for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::int32_t>(i * i % 29);
+  const auto logits = [&] {
+    engine.forward_backward({2, 12, ids, ids, 24, 2, 1});
+    std::vector<float> most(static_cast<std::size_t>(engine.max_logits().elements()));
+    engine.device().to_host(engine.max_logits(), most.data());
+    return most;
+  };
+  const std::vector<float> before = logits();
+  optimizer.step(config.train, 0, 1);
+  return {before, logits()};
+}
+
+void expect_clipped(const std::vector<std::string>& settings) {
+  const auto [before, after] = clipped_logits(settings);
+  ASSERT_EQ(before.size(), 6u);
+  int clipped = 0;
+  for (std::size_t h = 0; h < before.size(); ++h) {
+    clipped += before[h] > 0.02f;
+    EXPECT_NEAR(after[h], std::min(before[h], 0.02f), 1e-6) << "head " << h << " had " << before[h];
+  }
+  EXPECT_GT(clipped, 1);
+  EXPECT_LT(clipped, 6);
+}
+
+TEST(QkClip, LimitsTheLogitsOfEachHead) {
+  expect_clipped({});
+  expect_clipped({"--run.dtype=f32", "--model.kv_heads=6"});
+}
+
+// The rotary elements of keys belong to all heads, and stay.
+TEST(QkClip, LimitsTheLogitsOfLatentAttention) {
+  expect_clipped({"--model.kv_heads=0", "--model.kv_lora_rank=14", "--model.q_lora_rank=10",
+                  "--model.qk_rope_head_dim=4", "--model.v_head_dim=5"});
+}
+
+TEST(QkClip, IsOffByDefault) {
+  const Config config = parse_config("", "test", {});
+  EXPECT_EQ(config.train.qk_clip, 0);
+  EXPECT_THROW(parse_config("", "test", {"--train.qk_clip=100", "--model.qk_norm=head"}), InputError);
+  EXPECT_THROW(parse_config("", "test", {"--train.qk_clip=100", "--model.attention_softcap=50"}), InputError);
+}
+
+}  // namespace
+}  // namespace sy
