@@ -154,7 +154,7 @@ struct Config {
 
   struct Data {
     std::string path;
-    bool force = false;
+    bool force = false, mask_eod_loss = false;
   } data;
 
   struct Run {

@@ -103,6 +103,10 @@ std::span<const Key> run_keys() {
           "data.force", {}, ignore,
           "true: data of another tokenizer than the one that the checkpoint was trained with are taken, with a "
           "warning; otherwise run.init_from and run.resume refuse them"),
+      row<&Data::mask_eod_loss>(
+          "data.mask_eod_loss", {}, report,
+          "true: no loss counts the first token of a document, which the text before it does not predict. The loss is "
+          "the mean over the other tokens, in training and in evaluation"),
       row<&Run::dir>("run.dir", {}, ignore, "the folder of the run, with its configuration, metrics and checkpoints"),
       row<&Run::backend>("run.backend", {}, report,
                          "what computes: cpu, cuda, or auto, which is a GPU where there is one", backend_values),

@@ -130,6 +130,12 @@ std::vector<DatasetFile> verify_dataset(const std::filesystem::path& dir);
 // Throws InputError unless the name matches [A-Za-z0-9_-]+ and is not "dataset".
 void check_domain_name(const std::string& name);
 
+// Memory of a sample on the host, [seq_len] each.
+struct Sample {
+  std::span<std::int32_t> ids;
+  std::span<std::int32_t> targets;  // the next id; -1 if no loss counts it
+};
+
 // Training samples. Sample i is a pure function of (data set, seq_len, seed, i): a window of
 // seq_len + 1 consecutive tokens of one domain's training documents.
 // It does not depend on ranks or batch sizes, so a run resumes from one integer.
@@ -145,9 +151,11 @@ void check_domain_name(const std::string& name);
 class SampleStream {
  public:
   // Throws InputError if a domain with a share of the samples is too short for one window.
-  SampleStream(const Dataset& dataset, Index seq_len, std::uint64_t seed);
-  // Reads a sample to tokens: [seq_len + 1]. Returns the index of its domain.
-  int read(Index sample, std::span<std::int32_t> tokens) const;
+  SampleStream(const Dataset& dataset, Index seq_len, std::uint64_t seed, const Config::Data& data = {});
+  // Reads a sample. Returns the index of its domain.
+  int read(Index sample, const Sample& to) const;
+  // Whether a sample may have targets that no loss counts. Their number then differs from step to step.
+  bool ignores_targets() const { return data_.mask_eod_loss; }
   Index samples_per_epoch() const;  // number of windows of all domains with a share
   // The domain of a sample and the window within it, which read() reads.
   struct Location {
@@ -168,6 +176,7 @@ class SampleStream {
     RandomStream epochs;  // key of each epoch's permutation
   };
   Index seq_len_, vocab_;
+  Config::Data data_;
   RandomStream blocks_;  // key of each block's shuffle
   std::vector<Source> sources_;
   Index total_share_ = 0;
@@ -184,7 +193,8 @@ void check_data_path(const Config& config);
 Dataset open_training_data(const Config& config);
 
 // The validation tokens of a domain in order. Each token after the first is the target of exactly
-// one position, so a loss summed over all targets covers targets() = tokens - 1 tokens.
+// one position, so a loss summed over all targets covers targets() = tokens - 1 tokens. With
+// data.mask_eod_loss, the first tokens of documents are no targets.
 // Windows of seq_len inputs begin every `stride` tokens. The last window is the first one that
 // reaches the end.
 // From the second window on, only positions from seq_len - stride on have targets. Each of these
@@ -192,7 +202,7 @@ Dataset open_training_data(const Config& config);
 class EvalStream {
  public:
   // stride: from 1 to seq_len. 0 means seq_len, so windows do not overlap.
-  EvalStream(const Dataset& dataset, int domain, Index seq_len, Index stride = 0);
+  EvalStream(const Dataset& dataset, int domain, Index seq_len, Index stride = 0, const Config::Data& data = {});
   // 0 if there is no validation text.
   Index windows() const { return targets() > 0 ? 1 + ceil_div(std::max<Index>(0, targets() - seq_len_), stride_) : 0; }
   Index targets() const { return tokens_.tokens() > 0 ? tokens_.tokens() - 1 : 0; }
@@ -201,11 +211,12 @@ class EvalStream {
   // Number of inputs of window i: seq_len, except that the last window may have fewer.
   Index length(Index i) const { return std::min(seq_len_, targets() - i * stride_); }
   // inputs, targets: [seq_len]. After length(i) inputs are 0 and targets -1. Targets of earlier
-  // windows are -1 as well.
+  // windows are -1 as well, as are those that no loss counts.
   void read(Index i, std::span<std::int32_t> inputs, std::span<std::int32_t> targets) const;
 
  private:
   Index seq_len_, stride_, vocab_;
+  Config::Data data_;
   IndexedTokens tokens_;
 };
 

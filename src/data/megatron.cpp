@@ -130,11 +130,10 @@ class Table {
 }  // namespace
 
 struct IndexedTokens::Pair {
-  explicit Pair(const std::filesystem::path& prefix) : Pair(prefix, File(with_suffix(prefix, ".idx"))) {}
-  Pair(const std::filesystem::path& prefix, const File& idx)  // idx may be closed afterwards
-      : idx_path(with_suffix(prefix, ".idx")), bin_path(with_suffix(prefix, ".bin")), bin(bin_path) {
-    read_header(idx);
-    check_tables(idx);
+  explicit Pair(const std::filesystem::path& prefix)
+      : idx_path(with_suffix(prefix, ".idx")), bin_path(with_suffix(prefix, ".bin")), idx(idx_path), bin(bin_path) {
+    read_header();
+    check_tables();
   }
 
   Index lengths() const { return header_bytes; }
@@ -142,12 +141,12 @@ struct IndexedTokens::Pair {
   Index boundaries() const { return pointers() + sequences * 8; }
 
   std::filesystem::path idx_path, bin_path;
-  File bin;
+  File idx, bin;
   const TokenType* type = nullptr;
   Index sequences = 0, documents = 0, tokens = 0;
 
  private:
-  void read_header(const File& idx) {
+  void read_header() {
     const std::string name = idx_path.string();
     std::byte p[header_bytes];
     if (idx.size() >= Index{header_bytes}) idx.read(0, p, header_bytes);
@@ -176,7 +175,7 @@ struct IndexedTokens::Pair {
 
   // Sequences must fill .bin without gaps, so that a token's index determines its offset in the
   // file.
-  void check_tables(const File& idx) {
+  void check_tables() {
     const std::string name = idx_path.string();
     Table<std::int32_t> length(idx, lengths(), sequences);
     Table<std::int64_t> pointer(idx, pointers(), sequences), boundary(idx, boundaries(), documents + 1);
@@ -218,15 +217,51 @@ Index IndexedTokens::tokens() const {
 
 Range IndexedTokens::document(Index i) const {
   SY_ASSERT(i >= 0 && i < documents(), "document {} of {}", i, documents());
-  const File idx(pair_->idx_path);
-  std::int64_t sequence[2], begin[2];
-  idx.read(pair_->boundaries() + i * 8, sequence, sizeof sequence);
-  for (int side = 0; side < 2; ++side)
-    if (sequence[side] == pair_->sequences)
-      begin[side] = pair_->tokens * pair_->type->bytes;
+  const std::vector<Index> begins = document_begins(i, 2);
+  return {begins[0], begins[1]};
+}
+
+std::vector<Index> IndexedTokens::document_begins(Index first, Index count) const {
+  SY_ASSERT(first >= 0 && count >= 0 && first + count <= documents() + 1, "documents {}+{} of {}", first, count,
+            documents());
+  std::vector<Index> begins(static_cast<std::size_t>(count));  // first the sequences
+  if (count == 0) return begins;
+  pair_->idx.read(pair_->boundaries() + first * 8, begins.data(), count * 8);
+  // Documents of few sequences have adjacent pointers, which one read gets.
+  const Index begin = begins.front(), sequences = std::min(begins.back() + 1, pair_->sequences) - begin;
+  std::vector<std::int64_t> pointers(static_cast<std::size_t>(sequences <= 16 * count ? sequences : 0));
+  if (!pointers.empty())
+    pair_->idx.read(pair_->pointers() + begin * 8, pointers.data(), static_cast<Index>(pointers.size()) * 8);
+  for (Index& at : begins) {
+    const Index sequence = at;
+    if (sequence == pair_->sequences)
+      at = pair_->tokens * pair_->type->bytes;
+    else if (!pointers.empty())
+      at = pointers[static_cast<std::size_t>(sequence - begin)];
     else
-      idx.read(pair_->pointers() + sequence[side] * 8, &begin[side], sizeof begin[side]);
-  return {begin[0] / pair_->type->bytes, begin[1] / pair_->type->bytes};
+      pair_->idx.read(pair_->pointers() + sequence * 8, &at, sizeof at);
+    at /= pair_->type->bytes;
+  }
+  return begins;
+}
+
+std::vector<Index> IndexedTokens::document_begins_in(Range tokens) const {
+  constexpr Index chunk = 64;
+  Index low = 0, high = documents();  // binary search for the first document of the range
+  while (low < high) {
+    const Index middle = (low + high) / 2;
+    if (document_begins(middle, 1)[0] < tokens.begin)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  std::vector<Index> begins;
+  for (Index first = low; first < documents(); first += chunk)
+    for (const Index begin : document_begins(first, std::min(chunk, documents() - first))) {
+      if (begin >= std::min(tokens.end, this->tokens())) return begins;
+      if (begins.empty() || begins.back() != begin) begins.push_back(begin);
+    }
+  return begins;
 }
 
 void IndexedTokens::read(Index begin, Index vocab, std::span<std::int32_t> out) const {

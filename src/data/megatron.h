@@ -19,6 +19,7 @@
 #include <filesystem>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "dist/shard.h"
 #include "kernels/tensor.h"
@@ -38,6 +39,10 @@ class IndexedTokens {
   Index documents() const;
   Index tokens() const;
   Range document(Index i) const;  // range of the document's tokens
+  // Returns the first tokens of documents [first, first + count). That of document documents() is tokens().
+  std::vector<Index> document_begins(Index first, Index count) const;
+  // Returns the first tokens of the documents that begin in the range, in ascending order. Empty documents have none.
+  std::vector<Index> document_begins_in(Range tokens) const;
   // Copies tokens [begin, begin + out.size()) of the concatenated documents. Throws InputError with
   // file and position if an id is not in [0, vocab).
   void read(Index begin, Index vocab, std::span<std::int32_t> out) const;

@@ -12,10 +12,16 @@ Index proportion(Index n, Index share, Index total) {
   return static_cast<Index>(static_cast<__int128>(n) * share / total);
 }
 
+// Sets the targets that begin a document to -1. targets: tokens from `begin` on.
+void ignore_document_begins(const IndexedTokens& tokens, Index begin, std::span<std::int32_t> targets) {
+  for (const Index first : tokens.document_begins_in({begin, begin + std::ssize(targets)}))
+    targets[static_cast<std::size_t>(first - begin)] = -1;
+}
+
 }  // namespace
 
-SampleStream::SampleStream(const Dataset& dataset, Index seq_len, std::uint64_t seed)
-    : seq_len_(seq_len), vocab_(dataset.vocab()), blocks_(seed, "mix of domains") {
+SampleStream::SampleStream(const Dataset& dataset, Index seq_len, std::uint64_t seed, const Config::Data& data)
+    : seq_len_(seq_len), vocab_(dataset.vocab()), data_(data), blocks_(seed, "mix of domains") {
   SY_ASSERT(seq_len > 0, "seq_len {}", seq_len);
   double weights = 0;
   for (const Domain& d : dataset.domains()) weights += std::max(d.weight, 0.0);
@@ -61,10 +67,16 @@ SampleStream::Location SampleStream::locate(Index sample) const {
   return {};
 }
 
-int SampleStream::read(Index sample, std::span<std::int32_t> tokens) const {
-  SY_ASSERT(static_cast<Index>(tokens.size()) == seq_len_ + 1, "{} tokens of {}", tokens.size(), seq_len_ + 1);
+int SampleStream::read(Index sample, const Sample& to) const {
+  const auto size = static_cast<std::size_t>(seq_len_);
+  SY_ASSERT(to.ids.size() == size && to.targets.size() == size, "spans of {} and {}", to.ids.size(), to.targets.size());
   const auto [domain, window] = locate(sample);
-  sources_[static_cast<std::size_t>(domain)].tokens.read(window * seq_len_, vocab_, tokens);
+  const IndexedTokens& tokens = sources_[static_cast<std::size_t>(domain)].tokens;
+  const Index begin = window * seq_len_;
+  tokens.read(begin, vocab_, to.ids);
+  std::copy(to.ids.begin() + 1, to.ids.end(), to.targets.begin());
+  tokens.read(begin + seq_len_, vocab_, to.targets.last(1));
+  if (data_.mask_eod_loss) ignore_document_begins(tokens, begin + 1, to.targets);
   return domain;
 }
 
@@ -75,10 +87,11 @@ Index SampleStream::samples_per_epoch() const {
   return n;
 }
 
-EvalStream::EvalStream(const Dataset& dataset, int domain, Index seq_len, Index stride)
+EvalStream::EvalStream(const Dataset& dataset, int domain, Index seq_len, Index stride, const Config::Data& data)
     : seq_len_(seq_len),
       stride_(stride > 0 ? stride : seq_len),
       vocab_(dataset.vocab()),
+      data_(data),
       tokens_(dataset.open(domain, SplitName::valid)) {
   SY_ASSERT(seq_len > 0 && stride >= 0 && stride <= seq_len, "seq_len {}, stride {}", seq_len, stride);
 }
@@ -91,6 +104,7 @@ void EvalStream::read(Index i, std::span<std::int32_t> inputs, std::span<std::in
   const auto count = static_cast<std::size_t>(length(i));
   tokens_.read(begin, vocab_, inputs.first(count));
   tokens_.read(begin + 1, vocab_, targets.first(count));
+  if (data_.mask_eod_loss) ignore_document_begins(tokens_, begin + 1, targets.first(count));
   std::fill_n(targets.begin(), predicted, -1);
   std::fill(inputs.begin() + static_cast<std::ptrdiff_t>(count), inputs.end(), 0);
   std::fill(targets.begin() + static_cast<std::ptrdiff_t>(count), targets.end(), -1);

@@ -26,11 +26,12 @@ std::vector<DomainScore> evaluate(Engine& engine, const Dataset& dataset, const 
   std::vector<Index> windows;
   const Index layers = engine.model().moe_layers(), experts = engine.config().moe.experts;
   Index total = 0, done = 0;
-  // dataset.ini has the bytes of all windows together. For fewer windows, the tokenizer is needed.
-  const bool partial = options.max_windows > 0 && dataset.tokenizer() != "none";
-  const auto tokenizer = partial ? open_tokenizer(dataset.dir()) : nullptr;
+  const Config::Data& data = engine.config().data;
+  // dataset.ini has the bytes of all tokens together. For fewer targets, the tokenizer is needed.
+  const bool partial = options.max_windows > 0 || data.mask_eod_loss;
+  const auto tokenizer = partial && dataset.tokenizer() != "none" ? open_tokenizer(dataset.dir()) : nullptr;
   for (std::size_t d = 0; d < dataset.domains().size(); ++d) {
-    streams.emplace_back(dataset, static_cast<int>(d), S, std::min(options.stride, S));
+    streams.emplace_back(dataset, static_cast<int>(d), S, std::min(options.stride, S), data);
     const Index all = streams.back().windows();
     windows.push_back(options.max_windows > 0 ? std::min(options.max_windows, all) : all);
     total += windows.back();
@@ -56,8 +57,13 @@ std::vector<DomainScore> evaluate(Engine& engine, const Dataset& dataset, const 
     const auto pass = [&](Index sequences, Index length) {
       engine.evaluate({sequences, length, batch_ids, batch_targets}, options.dropless);
     };
-    const auto predicted = [](std::span<const std::int32_t> of) {
-      return std::ranges::count_if(of, [](std::int32_t id) { return id >= 0; });
+    const auto count_targets = [&](std::span<const std::int32_t> of) {
+      for (const std::int32_t id : of) {
+        if (id < 0) continue;  // no loss counts it, or it belongs to another window
+        const Index size = tokenizer ? tokenizer->text_bytes(id) : -1;
+        (size < 0 ? unknown : bytes) += std::abs(size);
+        ++tokens;
+      }
     };
     const Index all = streams[d].windows(), n = windows[d], per_pass = options.windows_per_pass;
     const Index tail = all > 0 ? streams[d].length(all - 1) : S;
@@ -74,14 +80,7 @@ std::vector<DomainScore> evaluate(Engine& engine, const Dataset& dataset, const 
         batch_targets.insert(batch_targets.end(), targets.begin(), targets.end());
       }
       pass(count, S);
-      if (mesh.coord.tp == 0) {
-        tokens += predicted(batch_targets);
-        for (const std::int32_t id : batch_targets) {
-          if (id < 0) continue;  // belongs to another window
-          const Index size = tokenizer ? tokenizer->text_bytes(id) : -1;
-          (size < 0 ? unknown : bytes) += std::abs(size);
-        }
-      }
+      if (mesh.coord.tp == 0) count_targets(batch_targets);
       done += std::min(dp * per_pass, full - p * dp * per_pass);
       progress(done, total);
     }
@@ -100,7 +99,7 @@ std::vector<DomainScore> evaluate(Engine& engine, const Dataset& dataset, const 
       }
       pass(copies, tail);
       collect(mesh.coord.tp == 0);
-      if (evaluates_tail && mesh.coord.tp == 0) tokens += predicted(targets);
+      if (evaluates_tail && mesh.coord.tp == 0) count_targets(targets);
       progress(++done, total);
     }
 
@@ -114,7 +113,7 @@ std::vector<DomainScore> evaluate(Engine& engine, const Dataset& dataset, const 
     score.tokens = static_cast<Index>(reduced[1]);
     score.windows = n;
     score.total_windows = all;
-    if (n < all)
+    if (n < all || data.mask_eod_loss)
       score.bytes = reduced[3] > 0 ? -1 : static_cast<Index>(reduced[2]);
     else if (const Index valid_bytes = dataset.domains()[d].valid_bytes; valid_bytes > 0 || n == 0)
       score.bytes = valid_bytes;

@@ -136,7 +136,7 @@ class Training {
   // Collective over `comm`.
   Training(Comm& comm, const Config& config, std::unique_ptr<Device> device, const Dataset& data)
       : engine_(config, data.vocab(), std::move(device), make_mesh(comm, config.layout(comm.size())), true),
-        samples_(data, config.model.seq_len, config.train.seed),
+        samples_(data, config.model.seq_len, config.train.seed, config.data),
         trainer_(engine_, samples_) {
     engine_.store().initialize(config.train.seed);
   }

@@ -1,5 +1,6 @@
 #include "src/train/trainer.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 
@@ -49,16 +50,15 @@ StepResult Trainer::step() {
   const Index S = config.model.seq_len, dp = mesh.layout.dp(), B = t.micro_batch;
   const Index micro_batches = t.global_batch / (dp * B);
 
-  std::vector<std::int32_t> window(S + 1), ids(micro_batches * B * S), targets(micro_batches * B * S);
+  std::vector<std::int32_t> ids(micro_batches * B * S), targets(micro_batches * B * S);
   // The samples of a step are ordered by (micro-batch, data-parallel rank, sequence). All are read
   // before any other exchange, so that an error of one rank becomes the error of all.
   agree_on_errors(*mesh.host, [&] {
-    for (Index i = 0; i < micro_batches * B; ++i) {
-      samples_.read(samples_done_ + (i / B * dp + mesh.coord.dp) * B + i % B, window);
-      std::copy_n(window.begin(), S, ids.begin() + i * S);
-      std::copy_n(window.begin() + 1, S, targets.begin() + i * S);
-    }
+    for (Index i = 0; i < micro_batches * B; ++i)
+      samples_.read(samples_done_ + (i / B * dp + mesh.coord.dp) * B + i % B,
+                    {std::span(ids).subspan(i * S, S), std::span(targets).subspan(i * S, S)});
   });
+  const Index counted = counted_targets(targets);
   trace.next("passes");
   const auto tokens_of = [&](const std::vector<std::int32_t>& all, Index micro) {
     return std::span(all).subspan(micro * B * S, B * S);
@@ -67,14 +67,15 @@ StepResult Trainer::step() {
   for (const auto& [direction, micro] : one_forward_one_backward(micro_batches, engine_.slots())) {
     const Index slot = micro % engine_.slots();
     if (direction == ScheduledPass::Direction::forward)
-      engine_.forward({B, S, tokens_of(ids, micro), tokens_of(targets, micro), t.global_batch * S, t.global_batch,
-                       micro_batches, samples_done_ + (micro * dp + mesh.coord.dp) * B},
+      engine_.forward({B, S, tokens_of(ids, micro), tokens_of(targets, micro), counted, t.global_batch, micro_batches,
+                       samples_done_ + (micro * dp + mesh.coord.dp) * B},
                       slot);
     else  // the last micro-batch completes the gradients
       engine_.backward(slot, micro + 1 == micro_batches ? hooks : BackwardHooks{});
   }
   trace.next("weights");
-  const double lr = learning_rate(t, step_ + 1), tokens = static_cast<double>(t.global_batch * S);
+  const double lr = learning_rate(t, step_ + 1), tokens = static_cast<double>(t.global_batch * S),
+               losses = static_cast<double>(counted);
   optimizer_.step(t, lr, step_ + 1);
 
   // The host waits for the step here.
@@ -83,7 +84,7 @@ StepResult Trainer::step() {
 
   // One reduction carries all values that the ranks exchange. Counts are exact in f64 up to 2^53.
   const Index layers = static_cast<Index>(statistics.layers.size()), E = config.moe.experts;
-  std::vector<double> sums = step_sums(statistics, t.z_loss * statistics.lse_square_sum / tokens);
+  std::vector<double> sums = step_sums(statistics, t.z_loss * statistics.lse_square_sum / losses);
   mesh.host->all_reduce(view_of(sums.data(), {static_cast<Index>(sums.size())}));
 
   StepResult result;
@@ -91,7 +92,7 @@ StepResult Trainer::step() {
   m.step = step_ + 1;
   m.lr = lr;
   const std::size_t tail = sums.size() - 3;
-  m.loss = sums[tail] / tokens;
+  m.loss = sums[tail] / losses;
   m.grad_norm = optimizer_.gradient_norm();
   m.aux_loss = sums[tail + 1];
   m.z_loss = sums[tail + 2];
@@ -118,6 +119,23 @@ StepResult Trainer::step() {
   m.step_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
   m.tokens_per_second = tokens / m.step_seconds;
   return result;
+}
+
+Index Trainer::counted_targets(std::span<const std::int32_t> targets) const {
+  const Config& config = engine_.config();
+  const Mesh& mesh = engine_.mesh();
+  const Index all = config.train.global_batch * config.model.seq_len;
+  if (!samples_.ignores_targets()) return all;
+  // The ranks of a tensor-parallel group have the same samples.
+  double counted = 0;
+  if (mesh.coord.tp == 0)
+    counted = static_cast<double>(std::ranges::count_if(targets, [](std::int32_t target) { return target >= 0; }));
+  mesh.host->all_reduce(view_of(&counted, {1}));
+  if (counted == 0)
+    throw CollectiveError(2, fmt::format("step {}: no loss counts any of its {} targets: raise train.global_batch, or "
+                                         "give the data longer documents",
+                                         step_ + 1, all));
+  return static_cast<Index>(counted);
 }
 
 // Auxiliary-loss-free balancing (Wang et al., 2024; DeepSeek-V3): b_i += rate * sign(mean_j n_j -

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "dist/runtime.h"
@@ -44,7 +45,8 @@ class Trainer {
   // The engine must be one for training. Both arguments must outlive this object.
   Trainer(Engine& engine, const SampleStream& samples);
 
-  // Trains on the next global batch. Collective. Throws Diverged on every rank if the loss or the
+  // Trains on the next global batch. The loss is the mean over its targets that are not -1.
+  // Collective. Throws CollectiveError if all are -1. Throws Diverged on every rank if the loss or the
   // gradient norm is not finite. steps_done() then stays. If the norm is not finite, the parameters
   // stay too; if only the loss is not finite, they have changed.
   StepResult step();
@@ -60,6 +62,9 @@ class Trainer {
   }
 
  private:
+  // Returns the number of targets in the global batch that the loss counts. targets: of this rank. Collective. Throws
+  // CollectiveError if there are none.
+  Index counted_targets(std::span<const std::int32_t> targets) const;
   void update_router_bias(const StepResult& result);
 
   Engine& engine_;

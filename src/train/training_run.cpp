@@ -40,7 +40,7 @@ TrainingRun::TrainingRun(Comm& world, const Config& config, const RunOptions& op
       config_(config),
       dir_(config.run.dir),
       dataset_(std::move(dataset)),
-      samples_(dataset_, config.model.seq_len, config.train.seed),
+      samples_(dataset_, config.model.seq_len, config.train.seed, config.data),
       engine_(config, model_vocab(config, dataset_.vocab()), std::move(device), std::move(reservation.mesh), true,
               reservation.arenas, reservation.slots),
       trainer_(engine_, samples_),

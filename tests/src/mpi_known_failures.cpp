@@ -112,7 +112,7 @@ struct Trainee {
   Trainer trainer;
   Trainee(Comm& comm, const Layout& layout, const Dataset& dataset, const Config& config, bool idle)
       : engine(config, dataset.vocab(), make_cpu(), make_mesh(comm, layout), true),
-        samples(dataset, config.model.seq_len, config.train.seed),
+        samples(dataset, config.model.seq_len, config.train.seed, config.data),
         trainer(engine, samples) {
     engine.store().initialize(config.train.seed);
     const Coord coord = coord_of(layout, comm.rank());

@@ -1,11 +1,13 @@
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <map>
 #include <set>
 
 #include "src/data/dataset.h"
 #include "src/data/permutation.h"
+#include "tests/src/owned_sample.h"
 #include "tests/src/temp_folder.h"
 
 namespace sy {
@@ -79,12 +81,71 @@ TEST(SampleStream, ReadsTheReportedWindows) {
   const Dataset data = make_dataset(folder, {{"a", 101}, {"b", 64}, {"c", 11}});
   const SampleStream samples(data, 10, 7);
   EXPECT_EQ(samples.samples_per_epoch(), 10 + 6 + 1);
-  std::vector<std::int32_t> tokens(11);
+  test::OwnedSample sample(10);
   for (Index i = 0; i < 500; ++i) {
     const auto [domain, window] = samples.locate(i);
-    ASSERT_EQ(samples.read(i, tokens), domain);
-    for (int t = 0; t <= 10; ++t) ASSERT_EQ(tokens[static_cast<std::size_t>(t)], 1000 * domain + window * 10 + t);
+    ASSERT_EQ(samples.read(i, sample), domain);
+    for (std::size_t t = 0; t < 10; ++t) {
+      const Index id = 1000 * domain + window * 10 + static_cast<Index>(t);
+      ASSERT_EQ(sample.ids[t], id);
+      ASSERT_EQ(sample.targets[t], id + 1);
+    }
   }
+}
+
+// Documents of 3, 1, 0, 5 and 40 tokens, again and again, in windows of 7: only the first token of a document is
+// ignored, also at the edge of a window.
+TEST(SampleStream, IgnoresTargetsThatBeginADocument) {
+  const TempFolder folder;
+  constexpr Index documents = 400, S = 7;
+  std::set<Index> begins;
+  DatasetDescription description;
+  description.tokenizer = "none";
+  description.vocab = 100000;
+  Index tokens = 0;
+  for (const char* split : {".train", ".valid"}) {
+    IndexedWriter writer(folder.path() / (std::string("a") + split), description.vocab);
+    tokens = 0;
+    for (Index d = 0; d < documents; ++d) {
+      std::vector<std::int32_t> ids;
+      begins.insert(tokens);
+      for (Index i = 0; i < std::array{3, 1, 0, 5, 40}[static_cast<std::size_t>(d % 5)]; ++i)
+        ids.push_back(static_cast<std::int32_t>(tokens++));
+      writer.add(ids);
+    }
+    writer.finish();
+  }
+  description.domains.push_back({"a", documents, tokens, documents, tokens});
+  folder.write("dataset.ini", to_ini(description));
+  const Dataset data(folder.path());
+  Config::Data masked;
+  masked.mask_eod_loss = true;
+  const SampleStream all(data, S, 3), some(data, S, 3, masked);
+  EXPECT_FALSE(all.ignores_targets());
+  EXPECT_TRUE(some.ignores_targets());
+  const EvalStream valid(data, 0, S, 5, masked);
+  test::OwnedSample x(S), y(S);
+  Index ignored = 0;
+  for (Index i = 0; i < all.samples_per_epoch(); ++i) {
+    all.read(i, x);
+    some.read(i, y);
+    ASSERT_EQ(x.ids, y.ids);
+    for (std::size_t t = 0; t < S; ++t) {
+      const bool begin = begins.contains(x.targets[t]);
+      ASSERT_EQ(y.targets[t], begin ? -1 : x.targets[t]) << "sample " << i << " at " << t;
+      ignored += begin;
+    }
+  }
+  EXPECT_GT(ignored, 200);
+  Index counted = 0;
+  for (Index i = 0; i < valid.windows(); ++i) {
+    valid.read(i, y.ids, y.targets);
+    for (const std::int32_t target : y.targets) {
+      ASSERT_FALSE(begins.contains(target));
+      counted += target >= 0;
+    }
+  }
+  EXPECT_EQ(counted, tokens - std::ssize(begins));
 }
 
 TEST(SampleStream, VisitsEveryWindowOncePerEpoch) {
@@ -201,7 +262,7 @@ TEST(SampleStream, DependsOnSeedAndIndexOnly) {
   const TempFolder folder;
   const Dataset data = make_dataset(folder, {{"a", 801}, {"b", 401}});
   const SampleStream one(data, 4, 1), again(data, 4, 1), other(data, 4, 2);
-  std::vector<std::int32_t> x(5), y(5);
+  test::OwnedSample x(4), y(4);
   int same = 0;
   // Reads backwards and in strides, like ranks and resumed runs. Earlier reads have no influence.
   for (Index i = 999; i >= 0; --i) {

@@ -1,6 +1,7 @@
 // Training steps and evaluation passes on one rank, compared with the same ones computed by hand.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <set>
 
@@ -9,6 +10,7 @@
 #include "src/numerics/reference/all.h"
 #include "src/train/lr_schedule.h"
 #include "src/train/trainer.h"
+#include "tests/src/owned_sample.h"
 #include "tests/src/temp_folder.h"
 #include "tests/src/two_domains.h"
 
@@ -82,11 +84,12 @@ TEST(Trainer, StepsEqualAHandWrittenLoop) {
     const StepResult result = trainer.step();
 
     for (Index micro = 0; micro < 3; ++micro) {
-      std::vector<std::int32_t> ids, targets, window(6);
+      std::vector<std::int32_t> ids, targets;
       for (Index i = 0; i < 2; ++i) {
-        samples.read(step * 6 + micro * 2 + i, window);
-        ids.insert(ids.end(), window.begin(), window.end() - 1);
-        targets.insert(targets.end(), window.begin() + 1, window.end());
+        test::OwnedSample sample(5);
+        samples.read(step * 6 + micro * 2 + i, sample);
+        ids.insert(ids.end(), sample.ids.begin(), sample.ids.end());
+        targets.insert(targets.end(), sample.targets.begin(), sample.targets.end());
       }
       by_hand.engine.forward_backward({2, 5, ids, targets, 30, 6, 3});
     }
@@ -115,6 +118,110 @@ TEST(Trainer, StepsEqualAHandWrittenLoop) {
     ASSERT_EQ(result.metrics.z_loss, z_loss) << "step " << step + 1;
     ASSERT_EQ(trained.engine.router_bias(), bias) << "step " << step + 1;
   }
+}
+
+// Writes a domain whose documents have 1 to `longest` tokens.
+Dataset make_documents(const TempFolder& folder, Index documents, Index longest) {
+  DatasetDescription description;
+  description.tokenizer = "none";
+  description.vocab = vocab;
+  const RandomStream random(3, "documents");
+  Index tokens = 0;
+  for (const char* split : {".train", ".valid"}) {
+    IndexedWriter writer(folder.path() / (std::string("a") + split), vocab);
+    tokens = 0;
+    for (Index d = 0; d < documents; ++d) {
+      std::vector<std::int32_t> ids;
+      for (Index i = 0; i <= d % longest; ++i) ids.push_back(static_cast<std::int32_t>(random.bits(tokens++) % vocab));
+      writer.add(ids);
+    }
+    writer.finish();
+  }
+  description.domains.push_back({"a", documents, tokens, documents, tokens});
+  folder.write("dataset.ini", to_ini(description));
+  return Dataset(folder.path());
+}
+
+// The loss, its gradient and the output z-loss are means over the targets of the global batch that the loss counts.
+// The losses of the routers are those of all tokens.
+TEST(Trainer, AveragesOverTheCountedTargets) {
+  const Config config = parse_config(
+      text, "test", {"--data.mask_eod_loss=true", "--train.steps=5", "--train.z_loss=0.1", "--moe.bias_update_rate=0"});
+  const TempFolder folder;
+  const Dataset dataset = make_documents(folder, 40, 9);
+  const SampleStream samples(dataset, 5, config.train.seed, config.data);
+  OneRank trained(config), by_hand(config);
+  Trainer trainer(trained.engine, samples);
+  DistributedOptimizer optimizer(by_hand.engine.mesh(), by_hand.engine.store());
+  for (Index step = 0; step < config.train.steps; ++step) {
+    const StepMetrics m = trainer.step().metrics;
+    std::vector<std::int32_t> ids, targets;
+    for (Index i = 0; i < 6; ++i) {
+      test::OwnedSample sample(5);
+      samples.read(step * 6 + i, sample);
+      ids.insert(ids.end(), sample.ids.begin(), sample.ids.end());
+      targets.insert(targets.end(), sample.targets.begin(), sample.targets.end());
+    }
+    const Index counted = 30 - std::ranges::count(targets, -1);
+    ASSERT_GT(counted, 15);
+    ASSERT_LT(counted, 30);
+    const auto micro = [&](std::vector<std::int32_t>& of, Index i) { return std::span(of).subspan(i * 10, 10); };
+    for (Index i = 0; i < 3; ++i)
+      by_hand.engine.forward_backward({2, 5, micro(ids, i), micro(targets, i), counted, 6, 3});
+    optimizer.step(config.train, learning_rate(config.train, step + 1), step + 1);
+    const Statistics found = by_hand.engine.take_statistics();
+    const auto losses = static_cast<double>(counted);
+    double aux_loss = 0, z_loss = 0.1 * found.lse_square_sum / losses;
+    for (const RouterStats& s : found.layers) {
+      aux_loss += s.aux_loss;
+      z_loss += s.z_loss;
+    }
+    EXPECT_EQ(m.loss, found.loss_sum / losses) << "step " << step + 1;
+    EXPECT_EQ(m.aux_loss, aux_loss) << "step " << step + 1;
+    EXPECT_NEAR(m.z_loss, z_loss, 1e-12) << "step " << step + 1;
+    EXPECT_EQ(m.grad_norm, optimizer.gradient_norm()) << "step " << step + 1;
+    EXPECT_EQ(m.tokens, (step + 1) * 30);
+  }
+}
+
+TEST(Trainer, RefusesAStepWithoutACountedTarget) {
+  const Config config = parse_config(text, "test", {"--data.mask_eod_loss=true"});
+  const TempFolder folder;
+  const Dataset dataset = make_documents(folder, 40, 1);
+  const SampleStream samples(dataset, 5, config.train.seed, config.data);
+  OneRank rank(config);
+  Trainer trainer(rank.engine, samples);
+  try {
+    trainer.step();
+    FAIL();
+  } catch (const CollectiveError& error) {
+    EXPECT_EQ(error.exit_code(), 2);
+    EXPECT_NE(std::string(error.what()).find("step 1: no loss counts any of its 30 targets"), std::string::npos);
+  }
+  EXPECT_EQ(trainer.steps_done(), 0);
+}
+
+// The tokens of an evaluation are the targets that the loss counts.
+TEST(Evaluation, CountsNoFirstTokenOfADocument) {
+  const TempFolder folder;
+  const Dataset dataset = make_documents(folder, 40, 9);
+  OneRank all(parse_config(text, "test")), some(parse_config(text, "test", {"--data.mask_eod_loss=true"}));
+  const EvalStream stream(dataset, 0, 5, 0, some.engine.config().data);
+  test::OwnedSample sample(5);
+  for (Index i = 0; i < stream.windows(); ++i) {
+    stream.read(i, sample.ids, sample.targets);
+    const auto n = static_cast<std::size_t>(stream.length(i));
+    some.engine.evaluate({1, stream.length(i), std::span(sample.ids).first(n), std::span(sample.targets).first(n)},
+                         true);
+  }
+  const double nats = some.engine.take_statistics().loss_sum;
+  const DomainScore a = evaluate(all.engine, dataset, {}, [](Index, Index) {})[0];
+  const DomainScore b = evaluate(some.engine, dataset, {}, [](Index, Index) {})[0];
+  EXPECT_EQ(b.tokens, dataset.domains()[0].valid_tokens - 40);
+  EXPECT_EQ(a.tokens, b.tokens + 39);
+  EXPECT_NEAR(b.nats, nats, 1e-6 * nats);
+  EXPECT_LT(b.nats, a.nats);
+  EXPECT_EQ(a.experts, b.experts);
 }
 
 // Every token except the first is predicted once, from the tokens before it in its window. The last
@@ -236,7 +343,7 @@ TEST(MicroBatches, OfAnySizeGiveTheSameGradient) {
               "[train]\nsteps = 20\nglobal_batch = 8\nlr = 5e-3\nmin_lr = 1e-3\nwarmup = 4\nz_loss = 1e-3\n",
               "test", {"--train.micro_batch=" + micro_batch})),
           engine(config, data.vocab(), make_cpu(), make_mesh(self, {}), true),
-          samples(data, config.model.seq_len, config.train.seed),
+          samples(data, config.model.seq_len, config.train.seed, config.data),
           trainer(engine, samples) {
       engine.store().initialize(config.train.seed);
       engine.set_routing_hook([this](const RoutingView& r) {
