@@ -12,8 +12,11 @@ Index proportion(Index n, Index share, Index total) {
   return static_cast<Index>(static_cast<__int128>(n) * share / total);
 }
 
-// Sets the targets that begin a document to -1. targets: tokens from `begin` on.
-void ignore_document_begins(const IndexedTokens& tokens, Index begin, std::span<std::int32_t> targets) {
+// Sets the targets that no loss counts to -1. targets: tokens from `begin` on.
+void ignore_targets(const IndexedTokens& tokens, Index begin, std::span<std::int32_t> targets,
+                    const Config::Data& data) {
+  tokens.ignore_masked(begin, targets);
+  if (!data.mask_eod_loss) return;
   for (const Index first : tokens.document_begins_in({begin, begin + std::ssize(targets)}))
     targets[static_cast<std::size_t>(first - begin)] = -1;
 }
@@ -21,7 +24,11 @@ void ignore_document_begins(const IndexedTokens& tokens, Index begin, std::span<
 }  // namespace
 
 SampleStream::SampleStream(const Dataset& dataset, Index seq_len, std::uint64_t seed, const Config::Data& data)
-    : seq_len_(seq_len), vocab_(dataset.vocab()), data_(data), blocks_(seed, "mix of domains") {
+    : seq_len_(seq_len),
+      vocab_(dataset.vocab()),
+      data_(data),
+      ignores_targets_(data.mask_eod_loss || dataset.has_loss_mask()),
+      blocks_(seed, "mix of domains") {
   SY_ASSERT(seq_len > 0, "seq_len {}", seq_len);
   double weights = 0;
   for (const Domain& d : dataset.domains()) weights += std::max(d.weight, 0.0);
@@ -76,7 +83,7 @@ int SampleStream::read(Index sample, const Sample& to) const {
   tokens.read(begin, vocab_, to.ids);
   std::copy(to.ids.begin() + 1, to.ids.end(), to.targets.begin());
   tokens.read(begin + seq_len_, vocab_, to.targets.last(1));
-  if (data_.mask_eod_loss) ignore_document_begins(tokens, begin + 1, to.targets);
+  ignore_targets(tokens, begin + 1, to.targets, data_);
   return domain;
 }
 
@@ -104,7 +111,7 @@ void EvalStream::read(Index i, std::span<std::int32_t> inputs, std::span<std::in
   const auto count = static_cast<std::size_t>(length(i));
   tokens_.read(begin, vocab_, inputs.first(count));
   tokens_.read(begin + 1, vocab_, targets.first(count));
-  if (data_.mask_eod_loss) ignore_document_begins(tokens_, begin + 1, targets.first(count));
+  ignore_targets(tokens_, begin + 1, targets.first(count), data_);
   std::fill_n(targets.begin(), predicted, -1);
   std::fill(inputs.begin() + static_cast<std::ptrdiff_t>(count), inputs.end(), 0);
   std::fill(targets.begin() + static_cast<std::ptrdiff_t>(count), targets.end(), -1);

@@ -29,7 +29,7 @@ const Value& Arguments::need(std::size_t position, std::string_view name, std::s
 
 namespace {
 
-struct Call {
+struct FilterCall {
   const Value& value;
   const std::string& name;
   const Arguments& arguments;
@@ -44,24 +44,24 @@ struct Call {
   }
 };
 
-Value trim(const Call& call) {
+Value trim(const FilterCall& call) {
   return call_method(Value(text_of(call.value)), "strip", call.arguments, call.budget);
 }
-Value length(const Call& call) {
+Value length(const FilterCall& call) {
   return length_of(call.value);
 }
-Value upper(const Call& call) {
+Value upper(const FilterCall& call) {
   return upper_case(text_of(call.value));
 }
-Value lower(const Call& call) {
+Value lower(const FilterCall& call) {
   return lower_case_of(text_of(call.value));
 }
-Value capitalize(const Call& call) {
+Value capitalize(const FilterCall& call) {
   const std::string text = text_of(call.value);
   const std::size_t first = text.empty() ? 0 : character_at(text, 0).size;
   return upper_case(text.substr(0, first)) + lower_case_of(text.substr(first));
 }
-Value title(const Call& call) {
+Value title(const FilterCall& call) {
   const std::string text = text_of(call.value);
   std::string out;
   bool begins = true;
@@ -71,17 +71,17 @@ Value title(const Call& call) {
   }
   return out;
 }
-Value string(const Call& call) {
+Value string(const FilterCall& call) {
   return text_of(call.value);
 }
 
-Value default_value(const Call& call) {
+Value default_value(const FilterCall& call) {
   const bool also_false = truth(call.argument(1, "boolean", false));
   if (!call.value.is_undefined() && !(also_false && !truth(call.value))) return call.value;
   return call.argument(0, "default_value", Value(std::string()));
 }
 
-Value tojson(const Call& call) {
+Value tojson(const FilterCall& call) {
   JsonStyle style;
   style.ascii = truth(call.argument(0, "ensure_ascii", false));
   if (const Value indent = call.argument(1, "indent"); !indent.is<None>()) {
@@ -113,7 +113,7 @@ Value path_of(const Value& item, const Value& attribute) {
   }
 }
 
-Value join_items(const Call& call) {
+Value join_items(const FilterCall& call) {
   const std::string separator = text_of(call.argument(0, "d", Value(std::string())));
   const Value attribute = call.argument(1, "attribute");
   std::string text;
@@ -127,16 +127,16 @@ Value join_items(const Call& call) {
 }
 
 // first, last
-Value end_item(const Call& call) {
+Value end_item(const FilterCall& call) {
   const List items = call.items();
   if (items.empty()) return Value::undefined("No " + call.name + " item, sequence was empty.");
   return call.name == "first" ? items.front() : items.back();
 }
 
-Value list(const Call& call) {
+Value list(const FilterCall& call) {
   return call.items();
 }
-Value reverse(const Call& call) {
+Value reverse(const FilterCall& call) {
   List items = call.items();
   std::ranges::reverse(items);
   if (!call.value.is_string()) return items;
@@ -145,7 +145,7 @@ Value reverse(const Call& call) {
   return text;
 }
 
-Value unique(const Call& call) {
+Value unique(const FilterCall& call) {
   List all;
   for (Value& item : call.items()) {
     call.budget.step();
@@ -172,20 +172,20 @@ void sort_items(List& items, const Value& attribute, bool reversed, bool exact) 
     return reversed ? compare(key(b), key(a)) < 0 : compare(key(a), key(b)) < 0;
   });
 }
-Value sort(const Call& call) {
+Value sort(const FilterCall& call) {
   List items = call.items();
   sort_items(items, call.argument(2, "attribute"), truth(call.argument(0, "reverse", false)),
              truth(call.argument(1, "case_sensitive", false)));
   return items;
 }
-Value dictsort(const Call& call) {
+Value dictsort(const FilterCall& call) {
   List items = *call_method(call.value, "items", {}, call.budget).list();
   const Value by = call.argument(1, "by", Value(std::string("key")));
   sort_items(items, std::int64_t{by.is_string() && *by.string() == "value"}, truth(call.argument(2, "reverse", false)),
              truth(call.argument(0, "case_sensitive", false)));
   return items;
 }
-Value extreme(const Call& call) {
+Value extreme(const FilterCall& call) {
   List items = call.items();
   if (items.empty()) return Value::undefined("No aggregated item, sequence was empty.");
   sort_items(items, call.argument(1, "attribute"), false, truth(call.argument(0, "case_sensitive", false)));
@@ -194,7 +194,7 @@ Value extreme(const Call& call) {
     return compare(sort_key(item), sort_key(items.back())) == 0;
   });
 }
-Value sum(const Call& call) {
+Value sum(const FilterCall& call) {
   Value total = call.argument(1, "start", std::int64_t{0});
   const Value attribute = call.argument(0, "attribute");
   for (const Value& item : call.items())
@@ -203,7 +203,7 @@ Value sum(const Call& call) {
 }
 
 // select, reject, selectattr, rejectattr
-Value select(const Call& call) {
+Value select(const FilterCall& call) {
   const bool by_attribute = call.name.ends_with("attr"), wanted = call.name.starts_with("select");
   const std::size_t first = by_attribute ? 1 : 0;
   const std::vector<Value>& given = call.arguments.positional;
@@ -221,7 +221,7 @@ Value select(const Call& call) {
   return all;
 }
 
-Value map_items(const Call& call) {
+Value map_items(const FilterCall& call) {
   List all;
   const std::vector<Value>& given = call.arguments.positional;
   Arguments rest{{}, call.arguments.named};
@@ -239,7 +239,7 @@ Value map_items(const Call& call) {
   return all;
 }
 
-Value replace(const Call& call) {
+Value replace(const FilterCall& call) {
   std::string text = text_of(call.value);
   const std::string from = text_of(call.need(0, "old")), to = text_of(call.need(1, "new"));
   const Value count = call.argument(2, "count");
@@ -256,7 +256,7 @@ Value replace(const Call& call) {
   return out.append(text, at);
 }
 
-Value indent(const Call& call) {
+Value indent(const FilterCall& call) {
   const Value width = call.argument(0, "width", std::int64_t{4});
   const std::string blanks =
       width.is_string()
@@ -276,7 +276,7 @@ Value indent(const Call& call) {
   return out;
 }
 
-Value to_int(const Call& call) {
+Value to_int(const FilterCall& call) {
   const Value otherwise = call.argument(0, "default", std::int64_t{0});
   if (call.value.is<double>()) {
     const double x = call.value.number();
@@ -291,24 +291,24 @@ Value to_int(const Call& call) {
   const auto real = parse_number<double>(text);
   return real && std::abs(*real) < 0x1p63 ? Value(static_cast<std::int64_t>(*real)) : otherwise;
 }
-Value to_float(const Call& call) {
+Value to_float(const FilterCall& call) {
   if (call.value.is_number()) return call.value.number();
   const auto real = call.value.is_string() ? parse_number<double>(stripped(*call.value.string(), true, true))
                                            : std::optional<double>();
   return real ? Value(*real) : call.argument(0, "default", 0.0);
 }
-Value absolute(const Call& call) {
+Value absolute(const FilterCall& call) {
   if (!call.value.is_number()) throw ValueError(fmt::format("abs is not possible for {}", type_name(call.value)));
   return call.value.number() < 0 ? binary_operation("-", std::int64_t{0}, call.value, call.budget) : call.value;
 }
 
-Value items(const Call& call) {
+Value items(const FilterCall& call) {
   return call.value.is_undefined() ? Value(List()) : call_method(call.value, "items", {}, call.budget);
 }
-Value attribute(const Call& call) {
+Value attribute(const FilterCall& call) {
   return item_of(call.value, call.need(0, "name"));
 }
-Value escape(const Call& call) {
+Value escape(const FilterCall& call) {
   std::string text = text_of(call.value);
   for (const auto& [from, to] :
        {std::pair{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}, {"'", "&#39;"}, {"\"", "&#34;"}})
@@ -316,11 +316,11 @@ Value escape(const Call& call) {
   return text;
 }
 
-struct Filter {
+struct FilterRow {
   std::string_view name;
-  Value (*call)(const Call&);
+  Value (*call)(const FilterCall&);
 };
-constexpr Filter filters[] = {
+constexpr FilterRow filters[] = {
     {"trim", trim},
     {"length", length},
     {"count", length},
@@ -363,7 +363,7 @@ constexpr Filter filters[] = {
 }  // namespace
 
 Value apply_filter(const std::string& name, const Value& value, const Arguments& arguments, Budget& budget) {
-  const auto filter = std::ranges::find(filters, std::string_view(name), &Filter::name);
+  const auto filter = std::ranges::find(filters, std::string_view(name), &FilterRow::name);
   if (filter == std::end(filters)) throw ValueError(fmt::format("the filter '{}' is not supported", name));
   if (value.is_string()) budget.create(value.string()->size());
   return filter->call({value, name, arguments, budget});

@@ -13,7 +13,7 @@
 namespace sy::templates {
 namespace {
 
-constexpr std::string_view blanks = " \t\n\r\v\f\x1c\x1d\x1e\x1f";
+constexpr std::string_view white_space = " \t\n\r\v\f\x1c\x1d\x1e\x1f";
 
 bool is_digit(char c) {
   return c >= '0' && c <= '9';
@@ -66,12 +66,13 @@ class Lexer {
   void add_data(std::size_t end, char kind, char sign) {
     std::string_view data = source_.substr(at_, end - at_);
     if (sign == '-' && kind != '\0') {
-      const std::size_t last = data.find_last_not_of(blanks);
+      const std::size_t last = data.find_last_not_of(white_space);
       data = data.substr(0, last == data.npos ? 0 : last + 1);
     } else if (sign != '+' && (kind == '%' || kind == '#')) {
       // Blanks between the line's begin and the tag go, if nothing else is there.
       const std::size_t line = data.rfind('\n') + 1;
-      if ((line > 0 || line_begins_) && data.find_first_not_of(blanks, line) == data.npos) data = data.substr(0, line);
+      if ((line > 0 || line_begins_) && data.find_first_not_of(white_space, line) == data.npos)
+        data = data.substr(0, line);
     }
     if (!data.empty()) add(TokenKind::data, std::string(data));
     skip_to(end);
@@ -81,7 +82,7 @@ class Lexer {
   void after_tag(char sign, bool trims) {
     std::size_t next = at_;
     if (sign == '-')
-      next = std::min(source_.find_first_not_of(blanks, at_), source_.size());
+      next = std::min(source_.find_first_not_of(white_space, at_), source_.size());
     else if (sign != '+' && trims && at_ < source_.size() && source_[at_] == '\n')
       ++next;
     skip_to(next);
@@ -96,11 +97,11 @@ class Lexer {
     after_tag(sign, true);
   }
 
-  // Matches blanks, a name, blanks, a sign and the end of a block at `at`. Returns its end.
+  // Matches white_space, a name, white_space, a sign and the end of a block at `at`. Returns its end.
   std::optional<std::size_t> block_with_name(std::size_t at, std::string_view name, char& sign) const {
-    at = std::min(source_.find_first_not_of(blanks, at), source_.size());
+    at = std::min(source_.find_first_not_of(white_space, at), source_.size());
     if (source_.substr(at, name.size()) != name) return std::nullopt;
-    at = std::min(source_.find_first_not_of(blanks, at + name.size()), source_.size());
+    at = std::min(source_.find_first_not_of(white_space, at + name.size()), source_.size());
     sign = at < source_.size() ? source_[at] : '\0';
     if (sign == '-' || sign == '+') ++at;
     if (source_.substr(at, 2) != "%}") return std::nullopt;
@@ -133,7 +134,7 @@ class Lexer {
     add(output ? TokenKind::output_begin : TokenKind::block_begin, "");
     std::string open;  // brackets
     while (true) {
-      skip_to(std::min(source_.find_first_not_of(blanks, at_), source_.size()));
+      skip_to(std::min(source_.find_first_not_of(white_space, at_), source_.size()));
       if (at_ == source_.size()) fail(fmt::format("the tag has no end: write {}", end));
       const char c = source_[at_];
       const bool sign = (c == '-' || (c == '+' && !output)) && source_.substr(at_ + 1, 2) == end;

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::int64_t unlimited = std::numeric_limits<std::int64_t>::max();
 
-struct Call {
+struct MethodCall {
   const Value& self;
   const std::string& name;
   const Arguments& arguments;
@@ -29,7 +29,7 @@ struct Call {
 };
 
 // strip, lstrip, rstrip
-Value strip(const Call& call) {
+Value strip(const MethodCall& call) {
   const bool left = call.name != "rstrip", right = call.name != "lstrip";
   const Value chars = call.argument(0, "chars");
   if (chars.is<None>()) return std::string(stripped(call.text(), left, right));
@@ -45,7 +45,7 @@ Value strip(const Call& call) {
 }
 
 // startswith, endswith
-Value affix(const Call& call) {
+Value affix(const MethodCall& call) {
   const bool begins = call.name == "startswith";
   const auto has = [&](const Value& value) {
     const std::string& part = value.need_string(fmt::format("the argument of {}()", call.name));
@@ -56,7 +56,7 @@ Value affix(const Call& call) {
 }
 
 // removeprefix, removesuffix
-Value without_affix(const Call& call) {
+Value without_affix(const MethodCall& call) {
   const bool begins = call.name == "removeprefix";
   const std::string& part = call.string(0, "prefix");
   if (begins ? !call.text().starts_with(part) : !call.text().ends_with(part)) return call.self;
@@ -82,7 +82,7 @@ List split_at_blanks(std::string_view text, std::int64_t most) {
 }
 
 // split, rsplit
-Value split(const Call& call) {
+Value split(const MethodCall& call) {
   const Value separator = call.argument(0, "sep");
   const std::int64_t count = call.argument(1, "maxsplit", std::int64_t{-1}).need_integer("maxsplit");
   const std::int64_t most = count < 0 ? unlimited : count;
@@ -110,7 +110,7 @@ Value split(const Call& call) {
   return parts;
 }
 
-Value splitlines(const Call& call) {
+Value splitlines(const MethodCall& call) {
   List lines;
   std::string_view rest = call.text();
   call.budget.create(2 * rest.size());
@@ -123,18 +123,18 @@ Value splitlines(const Call& call) {
   return lines;
 }
 
-Value replace(const Call& call) {
+Value replace(const MethodCall& call) {
   return apply_filter("replace", call.self, call.arguments, call.budget);
 }
-Value as_filter(const Call& call) {  // upper, lower, title, capitalize
+Value as_filter(const MethodCall& call) {  // upper, lower, title, capitalize
   return apply_filter(call.name, call.self, {}, call.budget);
 }
-Value join_items(const Call& call) {
+Value join_items(const MethodCall& call) {
   return apply_filter("join", call.arguments.need(0, "iterable", "join"), {{call.self}, {}}, call.budget);
 }
 
 // find, rfind, count
-Value search(const Call& call) {
+Value search(const MethodCall& call) {
   const std::string &text = call.text(), &part = call.string(0, "sub");
   if (call.name == "count") {
     if (part.empty()) return length_of(call.self) + 1;
@@ -148,7 +148,7 @@ Value search(const Call& call) {
 }
 
 // isdigit, isspace, isupper, islower, isalpha, isalnum: ASCII and white space
-Value is_all(const Call& call) {
+Value is_all(const MethodCall& call) {
   const std::string& text = call.text();
   if (call.name == "isspace") return !text.empty() && stripped(text, true, true).empty();
   if (call.name == "isupper") return upper_case(text) == text && lower_case_of(text) != text;
@@ -162,20 +162,20 @@ Value is_all(const Call& call) {
 }
 
 // items, keys, values
-Value entries(const Call& call) {
+Value entries(const MethodCall& call) {
   List all;
   call.budget.create(3 * sizeof(Value) * call.self.dict()->size());
   for (const auto& [key, value] : *call.self.dict())
     all.push_back(call.name == "items" ? Value::tuple({key, value}) : call.name == "keys" ? key : value);
   return all;
 }
-Value get(const Call& call) {
+Value get(const MethodCall& call) {
   const Value* value = find(*call.self.dict(), call.arguments.need(0, "key", "get"));
   return value ? *value : call.argument(1, "default");
 }
 
 // count, index
-Value search_list(const Call& call) {
+Value search_list(const MethodCall& call) {
   const List& items = *call.self.list();
   const Value& item = call.arguments.need(0, "value", call.name);
   if (call.name == "count")
@@ -185,7 +185,7 @@ Value search_list(const Call& call) {
   return std::int64_t{found - items.begin()};
 }
 
-Value cycle(const Call& call) {
+Value cycle(const MethodCall& call) {
   const List& items = call.arguments.positional;
   if (items.empty()) throw ValueError("loop.cycle() needs an argument");
   const std::int64_t at = std::get<Namespace*>(call.self.data)->find("index0")->need_integer("loop.index0");
@@ -194,7 +194,7 @@ Value cycle(const Call& call) {
 
 struct Method {
   std::string_view name;
-  Value (*call)(const Call&);
+  Value (*call)(const MethodCall&);
 };
 constexpr Method string_methods[] = {
     {"strip", strip},          {"lstrip", strip},

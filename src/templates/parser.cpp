@@ -300,7 +300,7 @@ class Parser {
     return left;
   }
 
-  ExpressionPtr unary(bool filters) {
+  ExpressionPtr unary(bool with_filters) {
     const Level level(*this);
     ExpressionPtr value;
     if (is_symbol("-") || is_symbol("+")) {
@@ -310,7 +310,7 @@ class Parser {
       value = primary();
     }
     value = postfix(std::move(value));
-    return filters ? filtered(std::move(value)) : std::move(value);
+    return with_filters ? filtered(std::move(value)) : std::move(value);
   }
 
   ExpressionPtr primary() {
