@@ -12,8 +12,8 @@
 namespace sy {
 namespace {
 
-// Parses NAME=PATH[,PATH...] of an option. If the whole text after "=" exists, it is one path, whatever commas
-// it has. Otherwise "\," is a comma within a path.
+// Parses NAME=PATH[,PATH...] of an option. If the whole text after "=" exists, it is one path,
+// whatever commas it has. Otherwise "\," is a comma within a path.
 PrepareOptions::Source parse_domain(const char* option, const std::string& text) {
   const std::size_t equals = text.find('=');
   if (equals == text.npos) bad_input("--{} {}: write NAME=PATH[,PATH...]", option, text);

@@ -102,10 +102,11 @@ constexpr Index dataset_format = 2;
 // `vocab` is 0.
 struct DatasetDescription {
   std::string tokenizer;
-  std::filesystem::path model;          // empty if the tokenizer kind has no model
-  std::string model_sha256;             // empty if unknown
-  std::string tokenizer_sha256;         // empty if dataset.ini does not have it
-  std::string unicode_versions;         // unicode_versions() of the program that wrote it; may be empty
+  std::filesystem::path model;   // empty if the tokenizer kind has no model
+  std::string model_sha256;      // empty if unknown
+  std::string tokenizer_sha256;  // empty if dataset.ini does not have it
+  // unicode_versions() of the program that wrote it; may be empty
+  std::string unicode_versions;
   std::filesystem::path chat_template;  // empty if there is none
   Index vocab = 0;
   Index end_of_text = -1;  // id that ends each document; -1 if unknown

@@ -309,7 +309,8 @@ void IndexedTokens::ignore_masked(Index begin, std::span<std::int32_t> targets) 
     if (sequence < p.sequences) p.idx.read(p.pointers() + sequence * 8, &offset, sizeof offset);
     return offset / p.type->bytes;
   };
-  Index low = 0, high = p.sequences;  // binary search for the last sequence that begins at or before `begin`
+  // Binary search for the last sequence that begins at or before `begin`.
+  Index low = 0, high = p.sequences;
   while (high - low > 1) {
     const Index middle = (low + high) / 2;
     (begin_of(middle) <= begin ? low : high) = middle;

@@ -61,7 +61,8 @@ class IndexedTokens {
 // Writes a pair document by document in constant memory. Lengths go to the idx at once; finish()
 // reads them back to write pointers and boundaries. Before finish(), the idx has no valid header.
 // Tokens are u16 if vocab < 65500 (Megatron's own limit), otherwise i32. With a loss mask, memory
-// holds 9 bytes for each document and each run of equal mask bits. Throws Failure if the disk fails.
+// holds 9 bytes for each document and each run of equal mask bits. Throws Failure if the disk
+// fails.
 class IndexedWriter {
  public:
   IndexedWriter(const std::filesystem::path& prefix, Index vocab, bool loss_mask = false);

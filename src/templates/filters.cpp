@@ -119,9 +119,9 @@ Value join_items(const FilterCall& call) {
   std::string text;
   bool first = true;
   for (const Value& item : call.items()) {
-    const std::string part = text_of(attribute.is<None>() ? item : path_of(item, attribute));
-    call.budget.create(part.size() + separator.size());
-    text += (std::exchange(first, false) ? "" : separator) + part;
+    const std::string item_text = text_of(attribute.is<None>() ? item : path_of(item, attribute));
+    call.budget.create(item_text.size() + separator.size());
+    text += (std::exchange(first, false) ? "" : separator) + item_text;
   }
   return text;
 }
@@ -206,16 +206,17 @@ Value sum(const FilterCall& call) {
 Value select(const FilterCall& call) {
   const bool by_attribute = call.name.ends_with("attr"), wanted = call.name.starts_with("select");
   const std::size_t first = by_attribute ? 1 : 0;
-  const std::vector<Value>& given = call.arguments.positional;
+  const std::vector<Value>& positional = call.arguments.positional;
   Arguments rest;
-  if (given.size() > first + 1)
-    rest.positional.assign(given.begin() + static_cast<std::ptrdiff_t>(first) + 1, given.end());
+  if (positional.size() > first + 1)
+    rest.positional.assign(positional.begin() + static_cast<std::ptrdiff_t>(first) + 1, positional.end());
   List all;
   for (Value& item : call.items()) {
     call.budget.step();
     const Value value = by_attribute ? path_of(item, call.need(0, "attribute")) : item;
-    const bool found =
-        given.size() > first ? apply_test(given[first].need_string("the name of a test"), value, rest) : truth(value);
+    const bool found = positional.size() > first
+                           ? apply_test(positional[first].need_string("the name of a test"), value, rest)
+                           : truth(value);
     if (found == wanted) all.push_back(std::move(item));
   }
   return all;
@@ -223,10 +224,10 @@ Value select(const FilterCall& call) {
 
 Value map_items(const FilterCall& call) {
   List all;
-  const std::vector<Value>& given = call.arguments.positional;
+  const std::vector<Value>& positional = call.arguments.positional;
   Arguments rest{{}, call.arguments.named};
-  if (given.size() > 1) rest.positional.assign(given.begin() + 1, given.end());
-  const Value* attribute = given.empty() ? call.arguments.find(0, "attribute") : nullptr;
+  if (positional.size() > 1) rest.positional.assign(positional.begin() + 1, positional.end());
+  const Value* attribute = positional.empty() ? call.arguments.find(0, "attribute") : nullptr;
   for (const Value& item : call.items()) {
     call.budget.step();
     if (!attribute) {

@@ -97,7 +97,7 @@ class Lexer {
     after_tag(sign, true);
   }
 
-  // Matches white_space, a name, white_space, a sign and the end of a block at `at`. Returns its end.
+  // Matches a name, a sign and the end of a block, with blanks between. Returns the end.
   std::optional<std::size_t> block_with_name(std::size_t at, std::string_view name, char& sign) const {
     at = std::min(source_.find_first_not_of(white_space, at), source_.size());
     if (source_.substr(at, name.size()) != name) return std::nullopt;

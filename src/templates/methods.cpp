@@ -48,37 +48,37 @@ Value strip(const MethodCall& call) {
 Value affix(const MethodCall& call) {
   const bool begins = call.name == "startswith";
   const auto has = [&](const Value& value) {
-    const std::string& part = value.need_string(fmt::format("the argument of {}()", call.name));
-    return begins ? call.text().starts_with(part) : call.text().ends_with(part);
+    const std::string& needle = value.need_string(fmt::format("the argument of {}()", call.name));
+    return begins ? call.text().starts_with(needle) : call.text().ends_with(needle);
   };
-  const Value& parts = call.arguments.need(0, "prefix", call.name);
-  return parts.list() ? std::ranges::any_of(*parts.list(), has) : has(parts);
+  const Value& items = call.arguments.need(0, "prefix", call.name);
+  return items.list() ? std::ranges::any_of(*items.list(), has) : has(items);
 }
 
 // removeprefix, removesuffix
 Value without_affix(const MethodCall& call) {
   const bool begins = call.name == "removeprefix";
-  const std::string& part = call.string(0, "prefix");
-  if (begins ? !call.text().starts_with(part) : !call.text().ends_with(part)) return call.self;
-  return call.text().substr(begins ? part.size() : 0, call.text().size() - part.size());
+  const std::string& needle = call.string(0, "prefix");
+  if (begins ? !call.text().starts_with(needle) : !call.text().ends_with(needle)) return call.self;
+  return call.text().substr(begins ? needle.size() : 0, call.text().size() - needle.size());
 }
 
 List split_at_blanks(std::string_view text, std::int64_t most) {
-  List parts;
-  std::size_t begin = text.npos;  // of the current part
+  List items;
+  std::size_t begin = text.npos;  // of the current needle
   bool is_last = false;
   for_each_character(text, [&](char32_t, std::size_t at, std::string_view bytes) {
     const bool blank = stripped(bytes, true, true).empty();
     if (blank && begin != text.npos && !is_last) {
-      parts.emplace_back(std::string(text.substr(begin, at - begin)));
+      items.emplace_back(std::string(text.substr(begin, at - begin)));
       begin = text.npos;
     } else if (!blank && begin == text.npos) {
       begin = at;
-      is_last = static_cast<std::int64_t>(parts.size()) == most;
+      is_last = static_cast<std::int64_t>(items.size()) == most;
     }
   });
-  if (begin != text.npos) parts.emplace_back(std::string(text.substr(begin)));
-  return parts;
+  if (begin != text.npos) items.emplace_back(std::string(text.substr(begin)));
+  return items;
 }
 
 // split, rsplit
@@ -90,24 +90,24 @@ Value split(const MethodCall& call) {
   call.budget.create(2 * rest.size());
   if (separator.is<None>()) {
     if (call.name == "rsplit" && most != unlimited) throw ValueError("rsplit() needs a separator here");
-    List parts = split_at_blanks(rest, most);
-    call.budget.create(sizeof(Value) * parts.size());
-    return parts;
+    List items = split_at_blanks(rest, most);
+    call.budget.create(sizeof(Value) * items.size());
+    return items;
   }
   const std::string& at = separator.need_string("the separator");
   if (at.empty()) throw ValueError("the separator of split() is empty");
-  List parts;
+  List items;
   const bool from_right = call.name == "rsplit";
-  while (static_cast<std::int64_t>(parts.size()) < most) {
+  while (static_cast<std::int64_t>(items.size()) < most) {
     const std::size_t found = from_right ? rest.rfind(at) : rest.find(at);
     if (found == rest.npos) break;
     call.budget.create(sizeof(Value) + sizeof(std::string));
-    parts.emplace_back(std::string(from_right ? rest.substr(found + at.size()) : rest.substr(0, found)));
+    items.emplace_back(std::string(from_right ? rest.substr(found + at.size()) : rest.substr(0, found)));
     rest = from_right ? rest.substr(0, found) : rest.substr(found + at.size());
   }
-  parts.emplace_back(std::string(rest));
-  if (from_right) std::ranges::reverse(parts);
-  return parts;
+  items.emplace_back(std::string(rest));
+  if (from_right) std::ranges::reverse(items);
+  return items;
 }
 
 Value splitlines(const MethodCall& call) {
@@ -135,14 +135,14 @@ Value join_items(const MethodCall& call) {
 
 // find, rfind, count
 Value search(const MethodCall& call) {
-  const std::string &text = call.text(), &part = call.string(0, "sub");
+  const std::string &text = call.text(), &needle = call.string(0, "sub");
   if (call.name == "count") {
-    if (part.empty()) return length_of(call.self) + 1;
+    if (needle.empty()) return length_of(call.self) + 1;
     std::int64_t count = 0;
-    for (std::size_t at = text.find(part); at != text.npos; at = text.find(part, at + part.size())) ++count;
+    for (std::size_t at = text.find(needle); at != text.npos; at = text.find(needle, at + needle.size())) ++count;
     return count;
   }
-  const std::size_t at = call.name == "find" ? text.find(part) : text.rfind(part);
+  const std::size_t at = call.name == "find" ? text.find(needle) : text.rfind(needle);
   if (at == text.npos) return std::int64_t{-1};
   return length_of(Value(text.substr(0, at)));
 }

@@ -137,9 +137,9 @@ Value slice_of(const Value& x, const Value& begin, const Value& end, const Value
   };
   if (text) {
     const std::vector<std::string_view> characters = characters_of(*text);
-    std::string part;
-    for_each([&](std::size_t i) { part += characters[i]; });
-    return part;
+    std::string slice;
+    for_each([&](std::size_t i) { slice += characters[i]; });
+    return slice;
   }
   List items;
   for_each([&](std::size_t i) { items.push_back((*x.list())[i]); });

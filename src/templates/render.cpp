@@ -238,10 +238,10 @@ class Renderer {
         return item_of(value, child(1));
       }
       case ExpressionKind::slice: {
-        Value parts[4];
+        Value operands[4];
         for (std::size_t i = 0; i < 4; ++i)
-          if (e.children[i]) parts[i] = child(i);
-        return slice_of(parts[0], parts[1], parts[2], parts[3], budget_);
+          if (e.children[i]) operands[i] = child(i);
+        return slice_of(operands[0], operands[1], operands[2], operands[3], budget_);
       }
       case ExpressionKind::call:
         return call(e);
@@ -353,7 +353,7 @@ class Renderer {
     if (step == 0) throw ValueError("the step of range() is 0");
     List items;
     for (std::int64_t i = begin; step > 0 ? i < end : i > end;) {
-      if (items.size() == 100'000) throw ValueError("range() has more than 100000 items");  // as Jinja's sandbox
+      if (items.size() == 100'000) throw ValueError("range() has more than 100000 items");
       items.emplace_back(i);
       if (__builtin_add_overflow(i, step, &i)) break;
     }
@@ -389,7 +389,7 @@ class Renderer {
 
   Budget budget_;
   std::string out_;
-  std::vector<Scope> scopes_;    // [0]: of the caller, [1]: of the template, then of loops and macros
+  std::vector<Scope> scopes_;    // [0]: the caller's, [1]: the template's, then loops and macros
   std::size_t first_scope_ = 2;  // of the current macro
   std::deque<Namespace> namespaces_;
   std::deque<Macro> macros_;
