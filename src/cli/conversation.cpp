@@ -89,8 +89,8 @@ void converse(Comm& world, Engine& engine, const Conversation& c, GenerateOption
     if (size == 0) bad_input("the chat template gives no text for the conversation");
     if (size >= c.positions)
       bad_input("the conversation has {} tokens, and model.seq_len is {}: begin another one", size, c.positions);
-    GenerateOptions turn = options;
-    turn.tokens = std::min(options.tokens, c.positions - size);
+    GenerateOptions limits = options;
+    limits.tokens = std::min(options.tokens, c.positions - size);
     const auto answer = [&](std::span<const std::int32_t> ids) {
       // Decoded after the prompt, since decoders may treat the first token differently.
       std::vector<std::int32_t> all = prompt[0];
@@ -99,7 +99,7 @@ void converse(Comm& world, Engine& engine, const Conversation& c, GenerateOption
       const std::string text = c.tokenizer.decode(all);
       return text.substr(std::min(before, text.size()));
     };
-    turn.stops = [&](std::size_t, std::span<const std::int32_t> added) {
+    limits.stops = [&](std::size_t, std::span<const std::int32_t> added) {
       return added.back() == end.token ||
              (!end.stops.empty() && find_stop(answer(added), end.stops) != std::string::npos);
     };
@@ -109,7 +109,7 @@ void converse(Comm& world, Engine& engine, const Conversation& c, GenerateOption
       if (text.size() > bytes) shown.add(text.substr(bytes));
       bytes = std::max(bytes, text.size());
     };
-    const auto found = generate(engine, prompt, turn, [&](std::size_t, std::span<const std::int32_t> added) {
+    const auto found = generate(engine, prompt, limits, [&](std::size_t, std::span<const std::int32_t> added) {
       if (!shows) return;
       const std::string text = answer(added);
       const std::size_t stop = find_stop(text, end.stops);

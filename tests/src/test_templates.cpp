@@ -94,7 +94,7 @@ TEST(Templates, WorkIsBounded) {
 
 // Random changes of templates: each ends with a text or a TemplateError.
 TEST(Templates, RandomTemplatesEnd) {
-  std::vector<std::string> sources, parts;
+  std::vector<std::string> sources;
   for (const Json& c : golden()["small"]) sources.push_back(c["template"].get<std::string>());
   for (const Json::Member& family : golden()["families"].members()) sources.push_back(family.value.get<std::string>());
   const Json variables = {{"messages", golden()["conversations"]["tool"]},
