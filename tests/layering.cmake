@@ -25,6 +25,7 @@ set(order
     "src/params"
     "src/io src/model"
     "src/tokenizers"
+    "src/templates"
     "src/data"
     "src/families"
     "src/evaluate"

@@ -1,9 +1,10 @@
 #include <fmt/core.h>
-#include <unistd.h>
 
 #include <sstream>
 
 #include "dist/rank_settings.h"
+#include "src/cli/conversation.h"
+#include "src/cli/shown.h"
 #include "src/cli/trained.h"
 #include "src/data/tokenizer.h"
 #include "src/generate/generate.h"
@@ -16,33 +17,11 @@
 namespace sy {
 namespace {
 
-// Prints text as it is generated. A terminal gets whole characters, and no control characters.
-class Shown {
- public:
-  void add(std::string_view text) {
-    pending_ += text;
-    show(terminal_ ? whole_characters(pending_) : pending_.size());
-  }
-  void finish() {
-    show(pending_.size());
-    fmt::print("\n");
-  }
-
- private:
-  void show(std::size_t bytes) {
-    const std::string text = pending_.substr(0, bytes);
-    fmt::print("{}", terminal_ ? visible(text, "\n\t") : text);
-    std::fflush(stdout);
-    pending_.erase(0, bytes);
-  }
-  const bool terminal_ = isatty(STDOUT_FILENO) != 0;
-  std::string pending_;
-};
-
 struct Settings {
   GenerateOptions options;
   std::vector<std::string> prompts, stops;
-  std::string backend;
+  std::string backend, system, chat_template;
+  bool chat = false;
   std::optional<int> tp, ep, etp;
 };
 
@@ -55,6 +34,11 @@ bool read_settings(CommandLine& line, Settings& s, po::variables_map& arguments)
       ("prompt", po::value<std::vector<std::string>>(), "text to continue; given several times, several at once")
       ("prompts", po::value<std::string>(),
        "file with a text to continue in each line; blank lines are passed over")
+      ("chat", po::bool_switch(&s.chat),
+       "hold a conversation: each line of the standard input is a message, and the model answers it")
+      ("system", po::value<std::string>(&s.system), "with --chat: the system message of the conversation")
+      ("template", po::value<std::string>(&s.chat_template)->value_name("hf:FOLDER"),
+       "with --chat: another chat template than that of the run's tokenizer, as for `prepare`")
       ("tokens", po::value<Index>(&s.options.tokens)->default_value(200), "tokens to add at most")
       ("temperature", po::value<double>(&sampling.temperature)->default_value(0.8, "0.8"),
        "0: always the most likely token")
@@ -80,7 +64,7 @@ bool read_settings(CommandLine& line, Settings& s, po::variables_map& arguments)
     options.add_options()(name, po::value<int>()->notifier([to = to](int value) { *to = value; }),
                           "as for training; default: the checkpoint's own layout, where the ranks allow it");
   add_force_data(options);
-  options.add_options()("json", "print JSON: an array with an object for each prompt");
+  options.add_options()("json", "print JSON: an array with an object for each prompt, or the messages of --chat");
   ErrorList errors("generate");
   if (!parse_options(line, "generate", options, {"checkpoint"}, arguments, errors)) return false;
   if (!(sampling.temperature >= 0)) errors.add("generate: --temperature must not be negative");
@@ -104,8 +88,12 @@ bool read_settings(CommandLine& line, Settings& s, po::variables_map& arguments)
         if (!text.empty()) s.prompts.push_back(text);
       }
     });
-  if (read && s.prompts.empty())
-    errors.add("generate: there is no prompt: give one with --prompt, or a file of them with --prompts");
+  if (read && s.prompts.empty() && !s.chat)
+    errors.add("generate: there is no prompt: give one with --prompt, a file of them with --prompts, or --chat");
+  if (s.chat && (has_value(arguments, "prompt") || has_value(arguments, "prompts")))
+    errors.add("generate: --chat reads messages from the standard input: leave out --prompt and --prompts");
+  if (!s.chat && (has_value(arguments, "system") || has_value(arguments, "template")))
+    errors.add("generate: --system and --template belong to --chat");
   errors.raise();
   return true;
 }
@@ -171,6 +159,7 @@ int generate_command(CommandLine& line) {
   Trained trained = open_checkpoint(world, arguments["checkpoint"].as<std::string>());
   std::unique_ptr<Tokenizer> tokenizer;
   std::optional<Texts> texts;
+  std::optional<ChatTemplate> chat;
   Layout layout;
   Index positions = 0;
   agree_on_errors(world, [&] {
@@ -179,7 +168,8 @@ int generate_command(CommandLine& line) {
       bad_input("the tokenizer knows {} tokens, the checkpoint {}: give its own data set with --data",
                 tokenizer->vocab(), trained.state.vocab);
     texts.emplace(*tokenizer, s.prompts);
-    positions = required_positions(texts->prompts(), s.options.tokens);
+    if (s.chat) chat = chat_template_of(trained, arguments);
+    positions = s.chat ? trained.config.model.seq_len : required_positions(texts->prompts(), s.options.tokens);
     check_positions(trained.config, positions);
     layout = layout_of(s, trained.config, world.size());
   });
@@ -195,6 +185,14 @@ int generate_command(CommandLine& line) {
 
   s.options.end_of_text = tokenizer->end_of_text();
   s.options.token_ids = tokenizer->vocab();
+  if (chat) {
+    const Conversation conversation = {*tokenizer, *chat, s.system, s.stops, positions};
+    abort_job_on_error(world, [&] {
+      with_advice(advice, [&] { converse(world, *engine, conversation, s.options, arguments.count("json") > 0); });
+      return 0;
+    });
+    return 0;
+  }
   if (!s.stops.empty())
     s.options.stops = [&](std::size_t i, std::span<const std::int32_t> added) {
       return find_stop(texts->added(i, added), s.stops) != std::string::npos;

@@ -12,11 +12,11 @@
 namespace sy {
 namespace {
 
-// Parses NAME=PATH[,PATH...]. If the whole text after "=" exists, it is one path, whatever commas
-// it has. Otherwise "\," is a comma within a path.
-PrepareOptions::Source parse_domain(const std::string& text) {
+// Parses NAME=PATH[,PATH...] of an option. If the whole text after "=" exists, it is one path,
+// whatever commas it has. Otherwise "\," is a comma within a path.
+PrepareOptions::Source parse_domain(const char* option, const std::string& text) {
   const std::size_t equals = text.find('=');
-  if (equals == text.npos) bad_input("--domain {}: write NAME=PATH[,PATH...]", text);
+  if (equals == text.npos) bad_input("--{} {}: write NAME=PATH[,PATH...]", option, text);
   PrepareOptions::Source source{text.substr(0, equals), {}};
   const std::string list = text.substr(equals + 1);
   if (std::error_code ignored; std::filesystem::exists(list, ignored)) {
@@ -30,7 +30,7 @@ PrepareOptions::Source parse_domain(const std::string& text) {
     else
       paths.back() += list.compare(i, 2, "\\,") == 0 ? list[++i] : list[i];
   for (const std::string& path : paths) {
-    if (path.empty()) bad_input("--domain {}: a path is empty: write NAME=PATH[,PATH...]", text);
+    if (path.empty()) bad_input("--{} {}: a path is empty: write NAME=PATH[,PATH...]", option, text);
     source.paths.emplace_back(path);
   }
   return source;
@@ -74,7 +74,8 @@ std::string as_json(const Prepared& prepared) {
 // Warns if the text could not be divided as requested.
 void warn_of_shares(const Dataset& dataset, double wanted) {
   for_each_split(dataset, [&](const std::string& name, const char* split, Index, Index, Index bytes, double share) {
-    if (std::string_view(split) == "train" || std::abs(share - wanted) <= 0.2 * wanted) return;
+    if (std::string_view(split) == "train" || dataset.has_loss_mask() || std::abs(share - wanted) <= 0.2 * wanted)
+      return;
     warn(
         fmt::format("domain {}: {} of its text ({} bytes) became validation text instead of {}: it cannot be cut finer",
                     name, percent_text(share), bytes, percent_text(wanted)));
@@ -96,14 +97,22 @@ void warn_of_unicode(const std::string& tokenizer) {
 
 int prepare_command(CommandLine& line) {
   PrepareOptions options;
-  std::vector<std::string> domains;
+  std::vector<std::string> domains, chats;
   std::string output;
   po::options_description known("Turns text into tokens to train on");
   auto add = known.add_options();
-  add("domain", po::value(&domains)->composing()->required()->value_name("NAME=PATH[,PATH...]"),
+  add("domain", po::value(&domains)->composing()->value_name("NAME=PATH[,PATH...]"),
       "a domain and its text files or folders (searched to any depth); repeat for more domains. A comma in a path is "
       "written \\,. A file is a document; one over 1 MiB is taken for a collection and becomes several of about 64 "
       "KiB. NAME.jsonl holds a document in each line; NAME.gz and NAME.zst are read as NAME");
+  add("chat", po::value(&chats)->composing()->value_name("NAME=FILE.jsonl"),
+      "a domain of conversations, for fine-tuning: each line is {\"prompt\", \"completion\"} or {\"messages\"}, and the "
+      "loss counts the answers alone; may be repeated, and given beside --domain");
+  add("template", po::value(&options.chat_template)->value_name("hf:FOLDER"),
+      "the chat template of conversations: the folder's chat_template.jinja, or its tokenizer_config.json; without it, a "
+      "prompt and its completion are joined");
+  add("max-tokens", po::value(&options.max_tokens)->default_value(0)->value_name("N"),
+      "leave out conversations of more than N tokens, such as model.seq_len; 0: none");
   add("include", po::value(&options.filter.include)->composing()->value_name("GLOB"),
       "take only files of folders that match GLOB; may be repeated. A GLOB without a slash is compared with the name, "
       "another with the path below the folder; * matches slashes, too");
@@ -128,7 +137,12 @@ int prepare_command(CommandLine& line) {
   ErrorList errors("prepare");
   if (!parse_options(line, "prepare", known, {}, arguments, errors)) return 0;
   options.output = output;
-  for (const std::string& domain : domains) errors.run([&] { options.domains.push_back(parse_domain(domain)); });
+  for (const std::string& domain : domains)
+    errors.run([&] { options.domains.push_back(parse_domain("domain", domain)); });
+  for (const std::string& chat : chats)
+    errors.run([&] { options.domains.emplace_back(parse_domain("chat", chat)).chat = true; });
+  if (domains.empty() && chats.empty())
+    errors.add("there is no text: give --domain NAME=PATH[,PATH...] or --chat NAME=FILE.jsonl");
   if (has_value(arguments, "output") && output.empty()) errors.add("--output is empty: name a folder");
   // otherwise prepare() checks them
   if (!errors.empty()) errors.run([&] { check_prepare_options(options); });

@@ -51,6 +51,12 @@ void Division::settle(double fraction) {
   else
     share_ = static_cast<double>(missing) / static_cast<double>(here);
   uncut_ = before == 0 && others_train ? SplitName::valid : SplitName::train;
+  whole_ = others_train && (before == 0 || 2 * missing >= here) ? SplitName::valid : SplitName::train;
+}
+
+SplitName Division::split_of(std::uint64_t draw) const {
+  const std::size_t bucket = bucket_of(draw);
+  return bucket == boundary_ ? whole_ : bucket < boundary_ ? SplitName::valid : SplitName::train;
 }
 
 std::size_t Division::begin_of_valid(std::uint64_t draw, std::string_view text) const {
@@ -75,7 +81,7 @@ Corpus::Corpus(const PrepareOptions& options, const PrepareReport& report)
 }
 
 void Corpus::for_each(std::size_t domain, const std::function<void(Document&&)>& take) const {
-  for_each_document(options_.domains[domain].paths, options_.filter, options_.text_key, [&](Document&& document) {
+  for_each_document(options_.domains[domain].paths, options_.filter, text_key(domain), [&](Document&& document) {
     if (skipped_.contains({domain, document.file_number})) return false;
     // the file may have changed since the first pass
     if (!options_.binary && !is_json_lines(document.file)) check_text(document);
@@ -85,7 +91,13 @@ void Corpus::for_each(std::size_t domain, const std::function<void(Document&&)>&
 }
 
 std::size_t Corpus::begin_of_valid(std::size_t domain, std::string_view text) const {
-  return divisions_[domain].begin_of_valid(draw(sha256(text)), text);
+  const std::uint64_t bits = draw(sha256(text));
+  if (options_.domains[domain].chat) return divisions_[domain].split_of(bits) == SplitName::valid ? 0 : text.size();
+  return divisions_[domain].begin_of_valid(bits, text);
+}
+
+std::optional<std::string> Corpus::text_key(std::size_t domain) const {
+  return options_.domains[domain].chat ? std::nullopt : std::optional(options_.text_key);
 }
 
 void Corpus::measure(std::size_t d, std::unordered_set<std::uint64_t>& known, const PrepareReport& report) {
@@ -99,7 +111,7 @@ void Corpus::measure(std::size_t d, std::unordered_set<std::uint64_t>& known, co
     skipped_.emplace(d, number);
     ++(skipped_counts_.*reason);
     content.reset();
-    for_each_document({file}, {}, options_.text_key, [&](Document&& document) {
+    for_each_document({file}, {}, text_key(d), [&](Document&& document) {
       if (added-- == 0) return false;
       division.add(draw(sha256(document.text)), -static_cast<Index>(document.text.size()));
       return true;
@@ -108,7 +120,7 @@ void Corpus::measure(std::size_t d, std::unordered_set<std::uint64_t>& known, co
   const auto end_file = [&] {
     if (content && !known.insert(leading_bits(content->finish())).second) skip(&SkippedFiles::copies);
   };
-  for_each_document(domain.paths, options_.filter, options_.text_key, [&](Document&& document) {
+  for_each_document(domain.paths, options_.filter, text_key(d), [&](Document&& document) {
     if (document.file_number != number) {
       end_file();
       number = document.file_number;

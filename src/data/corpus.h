@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -29,6 +30,8 @@ class Division {
   // Finds the boundary. Call it after all documents are added.
   void settle(double fraction);
 
+  // Returns the split of a document that is not cut.
+  SplitName split_of(std::uint64_t draw) const;
   // Offset at which the validation text of a document begins: 0, its size, or between.
   std::size_t begin_of_valid(std::uint64_t draw, std::string_view text) const;
 
@@ -41,6 +44,7 @@ class Division {
   std::size_t boundary_ = 0;
   double share_ = 0;                    // validation share of a document in the boundary bucket
   SplitName uncut_ = SplitName::train;  // split of a document there that cannot be cut
+  SplitName whole_ = SplitName::train;  // split of its documents if none is cut
 };
 
 // The text of all domains without binary files and copies, measured by a first pass.
@@ -58,6 +62,7 @@ class Corpus {
   const std::string& first_binary() const { return first_binary_; }
 
  private:
+  std::optional<std::string> text_key(std::size_t domain) const;
   // Reads a domain, finds the files to skip, and adds the documents of the others to its division.
   void measure(std::size_t d, std::unordered_set<std::uint64_t>& known, const PrepareReport& report);
   std::uint64_t draw(const Digest& text) const;

@@ -81,6 +81,11 @@ class Entries {
       bad_input("{}: {} = {} is not a number from 0 on: correct it", file_, key, text);
     return *value;
   }
+  bool take_boolean(const std::string& key) {
+    const std::string text = take(key, "false");
+    if (text != "true" && text != "false") bad_input("{}: {} = {}: set it to true or false", file_, key, text);
+    return text == "true";
+  }
   std::string take_digest(const std::string& key) {
     const std::string text = take(key);
     const bool hex = text.find_first_not_of("0123456789abcdef") == text.npos;
@@ -131,9 +136,10 @@ DatasetDescription read_dataset_ini(const fs::path& dir) {
     bad_input("{} is not a data set: it has no {}; make one with `switchyard prepare ... --output {}`", dir.string(),
               ini_name, dir.string());
   Entries entries(file);
-  if (const Index version = entries.take_number<Index>("dataset.format_version", 1); version != dataset_format)
-    bad_input("{} has format version {}, this program reads version {}: use the program that wrote it", entries.file(),
-              version, dataset_format);
+  if (const Index version = entries.take_number<Index>("dataset.format_version", 1);
+      version < 1 || version > dataset_format)
+    bad_input("{} has format version {}, this program reads versions up to {}: use the program that wrote it",
+              entries.file(), version, dataset_format);
   DatasetDescription d;
   d.tokenizer = entries.take("dataset.tokenizer");
   const TokenizerKind* kind = find_tokenizer_kind(d.tokenizer);
@@ -155,6 +161,7 @@ DatasetDescription read_dataset_ini(const fs::path& dir) {
     bad_input("{}: dataset.tokenizer_sha256 is not the digest of the tokenizer, {}: correct or remove it",
               entries.file(), expected);
   d.unicode_versions = entries.take("dataset.unicode_versions");
+  if (const std::string name = entries.take("dataset.chat_template"); !name.empty()) d.chat_template = dir / name;
   d.vocab = entries.take_number<Index>("dataset.vocab", 0);
   if (d.vocab == 0 && d.tokenizer == "none")
     bad_input("{}: dataset.vocab is missing: set it to the number of token ids", entries.file());
@@ -186,6 +193,7 @@ DatasetDescription read_dataset_ini(const fs::path& dir) {
         domain.*split.digests.*key.field = entries.take_digest(fmt::format("{}.{}_{}", name, split.name, key.name));
     domain.weight = entries.take_number<double>(name + ".weight", -1);
     weights += domain.weight >= 0;
+    domain.loss_mask = entries.take_boolean(name + ".loss_mask");
     d.domains.push_back(domain);
   }
   if (d.domains.empty()) bad_input("{}: dataset.domains is missing: name at least one domain", entries.file());
@@ -203,16 +211,20 @@ DatasetDescription read_dataset_ini(const fs::path& dir) {
 std::string to_ini(const DatasetDescription& d) {
   std::vector<std::string> names;
   for (const Domain& domain : d.domains) names.push_back(domain.name);
-  std::string text = fmt::format("[dataset]\nformat_version = {}\ntokenizer = {}\n", dataset_format, d.tokenizer);
+  const bool masked = std::ranges::any_of(d.domains, &Domain::loss_mask);
+  std::string text = fmt::format("[dataset]\nformat_version = {}\ntokenizer = {}\n", masked ? 2 : 1, d.tokenizer);
   if (!d.model.empty()) text += fmt::format("model = {}\n", ini_value(d.model.filename().string()));
   if (!d.model_sha256.empty()) text += fmt::format("model_sha256 = {}\n", d.model_sha256);
   if (!d.tokenizer_sha256.empty()) text += fmt::format("tokenizer_sha256 = {}\n", d.tokenizer_sha256);
   if (!d.unicode_versions.empty()) text += fmt::format("unicode_versions = {}\n", d.unicode_versions);
+  if (!d.chat_template.empty())
+    text += fmt::format("chat_template = {}\n", ini_value(d.chat_template.filename().string()));
   if (d.end_of_text >= 0) text += fmt::format("end_of_text = {}\n", d.end_of_text);
   text +=
       fmt::format("vocab = {}\ndomains = {}\nids_sha256 = {}\n", d.vocab, fmt::join(names, ","), ids_sha256(d, names));
   for (const Domain& domain : d.domains) {
     text += fmt::format("\n[{}]\n", domain.name);
+    if (domain.loss_mask) text += "loss_mask = true\n";
     if (domain.weight >= 0) text += fmt::format("weight = {}\n", domain.weight);
     for (const CountKey& key : count_keys)
       if (domain.*key.field >= 0) text += fmt::format("{} = {}\n", key.name, domain.*key.field);
@@ -255,10 +267,11 @@ bool described(const PairDigests& digests) {
 }
 
 // Opens a pair. Returns no documents if the files are absent and not needed.
-IndexedTokens open_pair(const fs::path& prefix, bool needed, Index& documents, Index& tokens, PairDigests& digests) {
+IndexedTokens open_pair(const fs::path& prefix, bool needed, bool loss_mask, Index& documents, Index& tokens,
+                        PairDigests& digests) {
   IndexedTokens pair;
   if (needed || described(digests) || fs::exists(prefix.string() + ".idx") || fs::exists(prefix.string() + ".bin")) {
-    pair = IndexedTokens(prefix);
+    pair = IndexedTokens(prefix, loss_mask);
     const std::string sample = digests_of(prefix, true).sample;
     if (!digests.sample.empty() && digests.sample != sample)
       bad_input(
@@ -284,13 +297,15 @@ Dataset::Dataset(const fs::path& dir) : dir_(dir) {
   std::string content = fmt::format("{} {} {}\n", tokenizer_, vocab_, d.model_sha256);
   for (Domain& domain : domains_) {
     const fs::path train = dir / (domain.name + ".train"), valid = dir / (domain.name + ".valid");
-    train_.push_back(open_pair(train, true, domain.train_documents, domain.train_tokens, domain.train_digests));
-    valid_.push_back(open_pair(valid, false, domain.valid_documents, domain.valid_tokens, domain.valid_digests));
+    train_.push_back(
+        open_pair(train, true, domain.loss_mask, domain.train_documents, domain.train_tokens, domain.train_digests));
+    valid_.push_back(
+        open_pair(valid, false, domain.loss_mask, domain.valid_documents, domain.valid_tokens, domain.valid_digests));
     // With `bytes`, a byte is a token, and end_of_text ends each document.
-    const bool bytes = tokenizer_ == "bytes";
+    const bool bytes = tokenizer_ == "bytes" && !domain.loss_mask;
     if (domain.train_bytes < 0) domain.train_bytes = bytes ? domain.train_tokens - domain.train_documents : 0;
     if (domain.valid_bytes < 0) domain.valid_bytes = bytes ? domain.valid_tokens - domain.valid_documents : 0;
-    content += fmt::format("{} {}", domain.name, domain.weight);
+    content += fmt::format("{} {}{}", domain.name, domain.weight, domain.loss_mask ? " loss_mask" : "");
     for (const PairDigests* pair : {&domain.train_digests, &domain.valid_digests})
       content += " " + (pair->bin.empty() || pair->idx.empty() ? pair->sample : pair->bin + pair->idx);
     content += '\n';
@@ -351,6 +366,10 @@ Index Dataset::valid_tokens() const {
   Index tokens = 0;
   for (const Domain& domain : domains_) tokens += domain.valid_tokens;
   return tokens;
+}
+
+bool Dataset::has_loss_mask() const {
+  return std::ranges::any_of(domains_, &Domain::loss_mask);
 }
 
 IndexedTokens Dataset::open(int domain, SplitName split) const {

@@ -8,12 +8,14 @@
 //   tokenizer = none        # or bytes, sentencepiece or huggingface with model = FILE in DIR
 //   vocab = 50257           # ids are below this; required for `none` only
 //   tokenizer_sha256 = ...  # optional with `none`: digest of its tokenizer.json or tokenizer.model
-//   format_version = 1      # optional: of this file; 1 if it is absent
+//   format_version = 1      # optional: of this file; 1 if it is absent, 2 with a loss mask
+//   chat_template = ...     # optional: file in DIR, which `generate --chat` uses
 //   unicode_versions = ...  # optional: libraries that huggingface used (unicode_versions())
 //   domains = web,code      # [A-Za-z0-9_-]+, at least one; their order numbers them
 //   [web]                   # optional, and so is every key in it
 //   weight = 0.7            # share of the samples; for all domains or none (default: size)
 //   valid_bytes = 123456    # text bytes of the validation tokens, for bits per byte
+//   loss_mask = true        # the idx files have modes, and no loss counts sequences of mode 1
 //
 // Further keys of a domain are checked against the files:
 // - {train,valid}_{documents,tokens}
@@ -62,6 +64,7 @@ struct Domain {
   Index train_bytes = 0, valid_bytes = 0;
   // share of the training samples, relative to other domains; -1 means its number of windows
   double weight = -1;
+  bool loss_mask = false;  // the modes of the pairs are a loss mask; bytes are of counted tokens
   PairDigests train_digests = {}, valid_digests = {};
 };
 
@@ -78,6 +81,7 @@ class Dataset {
   const std::string& unicode_versions() const { return unicode_versions_; }  // empty if unknown
   const std::vector<Domain>& domains() const { return domains_; }
   Index valid_tokens() const;  // of all domains
+  bool has_loss_mask() const;  // of any domain
   // SHA-256 (hex) of everything that determines the samples: vocabulary, domains, weights, and the
   // digests of the files. If dataset.ini has no digests, those of the sampled blocks are used. Data
   // sets in different folders may have the same digest.
@@ -93,8 +97,9 @@ class Dataset {
   std::vector<IndexedTokens> train_, valid_;  // by domain
 };
 
-// Version of dataset.ini. A change that older programs would misread increases it.
-constexpr Index dataset_format = 1;
+// Latest version of dataset.ini. A change that older programs would misread increases it. A file
+// has the lowest version that describes it: 2 if a domain has a loss mask.
+constexpr Index dataset_format = 2;
 
 // The content of dataset.ini, before any other file is read. Absent counts are -1; an absent
 // `vocab` is 0.
@@ -103,7 +108,9 @@ struct DatasetDescription {
   std::filesystem::path model;   // empty if the tokenizer kind has no model
   std::string model_sha256;      // empty if unknown
   std::string tokenizer_sha256;  // empty if dataset.ini does not have it
-  std::string unicode_versions;  // unicode_versions() of the program that wrote it; may be empty
+  // unicode_versions() of the program that wrote it; may be empty
+  std::string unicode_versions;
+  std::filesystem::path chat_template;  // empty if there is none
   Index vocab = 0;
   Index end_of_text = -1;  // id that ends each document; -1 if unknown
   std::vector<Domain> domains;
@@ -155,7 +162,7 @@ class SampleStream {
   int read(Index sample, const Sample& to) const;
   // Whether a sample may have targets that no loss counts, or padding. Their numbers then differ
   // from step to step.
-  bool ignores_targets() const { return data_.ignores_document_begins(); }
+  bool ignores_targets() const { return ignores_targets_; }
   // Whether samples have document starts.
   bool has_documents() const { return data_.documents != Documents::join; }
   Index samples_per_epoch() const;  // number of windows of all domains with a share
@@ -182,6 +189,7 @@ class SampleStream {
 
   Index seq_len_, vocab_;
   Config::Data data_;
+  bool ignores_targets_;
   RandomStream blocks_;  // key of each block's shuffle
   std::vector<Source> sources_;
   Index total_share_ = 0;
@@ -200,7 +208,7 @@ Dataset open_training_data(const Config& config);
 // The validation tokens of a domain in order. Each token after the first is the target of exactly
 // one position, so a loss summed over all targets covers targets() = tokens - 1 tokens. With
 // data.mask_eod_loss, or if data.documents is not join, the first tokens of documents are no
-// targets.
+// targets. Nor are those that a loss mask leaves out.
 // Windows of seq_len inputs begin every `stride` tokens. The last window is the first one that
 // reaches the end.
 // From the second window on, only positions from seq_len - stride on have targets. Each of these

@@ -130,19 +130,26 @@ class Table {
 }  // namespace
 
 struct IndexedTokens::Pair {
-  explicit Pair(const std::filesystem::path& prefix)
-      : idx_path(with_suffix(prefix, ".idx")), bin_path(with_suffix(prefix, ".bin")), idx(idx_path), bin(bin_path) {
+  Pair(const std::filesystem::path& prefix, bool with_loss_mask)
+      : idx_path(with_suffix(prefix, ".idx")),
+        bin_path(with_suffix(prefix, ".bin")),
+        idx(idx_path),
+        bin(bin_path),
+        loss_mask(with_loss_mask) {
     read_header();
     check_tables();
+    if (loss_mask) check_modes();
   }
 
   Index lengths() const { return header_bytes; }
   Index pointers() const { return lengths() + sequences * 4; }
   Index boundaries() const { return pointers() + sequences * 8; }
+  Index modes() const { return boundaries() + (documents + 1) * 8; }
 
   std::filesystem::path idx_path, bin_path;
   File idx, bin;
   const TokenType* type = nullptr;
+  bool loss_mask = false;
   Index sequences = 0, documents = 0, tokens = 0;
 
  private:
@@ -204,9 +211,20 @@ struct IndexedTokens::Pair {
       low = boundary[d];
     }
   }
+
+  void check_modes() {
+    const std::string name = idx_path.string();
+    if (idx.size() != modes() + sequences)
+      bad_input("{} has no modes, so no loss mask: remove loss_mask from dataset.ini, or prepare the data again", name);
+    Table<std::uint8_t> mode(idx, modes(), sequences);
+    for (Index s = 0; s < sequences; ++s)
+      if (mode[s] > 1)
+        bad_input("{}: sequence {} has mode {}, and a loss mask has 0 and 1: prepare the data again", name, s, mode[s]);
+  }
 };
 
-IndexedTokens::IndexedTokens(const std::filesystem::path& prefix) : pair_(std::make_shared<Pair>(prefix)) {}
+IndexedTokens::IndexedTokens(const std::filesystem::path& prefix, bool loss_mask)
+    : pair_(std::make_shared<Pair>(prefix, loss_mask)) {}
 
 Index IndexedTokens::documents() const {
   return pair_ ? pair_->documents : 0;
@@ -278,12 +296,49 @@ void IndexedTokens::read(Index begin, Index vocab, std::span<std::int32_t> out) 
         pair_->bin_path.string(), begin + bad, type.value(in.get() + bad * type.bytes), vocab);
 }
 
-IndexedWriter::IndexedWriter(const std::filesystem::path& prefix, Index vocab)
+bool IndexedTokens::has_loss_mask() const {
+  return pair_ && pair_->loss_mask;
+}
+
+void IndexedTokens::ignore_masked(Index begin, std::span<std::int32_t> targets) const {
+  if (!has_loss_mask() || targets.empty()) return;
+  const Pair& p = *pair_;
+  const Index end = begin + std::ssize(targets);
+  const auto begin_of = [&](Index sequence) {
+    std::int64_t offset = p.tokens * p.type->bytes;
+    if (sequence < p.sequences) p.idx.read(p.pointers() + sequence * 8, &offset, sizeof offset);
+    return offset / p.type->bytes;
+  };
+  // Binary search for the last sequence that begins at or before `begin`.
+  Index low = 0, high = p.sequences;
+  while (high - low > 1) {
+    const Index middle = (low + high) / 2;
+    (begin_of(middle) <= begin ? low : high) = middle;
+  }
+  constexpr Index chunk = 64;
+  for (Index first = low, at = begin; first < p.sequences && at < end; first += chunk) {
+    const Index count = std::min(chunk, p.sequences - first);
+    std::int32_t length[chunk];
+    std::uint8_t mode[chunk];
+    p.idx.read(p.lengths() + first * 4, length, count * 4);
+    p.idx.read(p.modes() + first, mode, count);
+    Index next = begin_of(first);
+    for (Index s = 0; s < count && at < end; ++s) {
+      next += length[s];
+      const Index last = std::min(next, end);
+      if (mode[s] == 1 && last > at) std::ranges::fill(targets.subspan(at - begin, last - at), -1);
+      at = std::max(at, last);
+    }
+  }
+}
+
+IndexedWriter::IndexedWriter(const std::filesystem::path& prefix, Index vocab, bool loss_mask)
     : bin_path_(with_suffix(prefix, ".bin")),
       idx_path_(with_suffix(prefix, ".idx")),
       bin_(std::fopen(bin_path_.c_str(), "wb"), std::fclose),
       idx_(std::fopen(idx_path_.c_str(), "w+b"), std::fclose),
-      narrow_(vocab < u16_vocab_limit) {
+      narrow_(vocab < u16_vocab_limit),
+      loss_mask_(loss_mask) {
   if (!bin_ || !idx_) fail("cannot create {}.{{bin,idx}}: {}", prefix.string(), std::strerror(errno));
   const char empty[header_bytes] = {};
   write(idx_.get(), idx_path_, empty, sizeof empty);
@@ -296,6 +351,25 @@ void IndexedWriter::write(std::FILE* file, const std::filesystem::path& path, co
 }
 
 void IndexedWriter::add(std::span<const std::int32_t> document) {
+  if (loss_mask_) return add(document, std::vector<bool>(document.size(), true));
+  add_sequence(document);
+  ++documents_;
+}
+
+void IndexedWriter::add(std::span<const std::int32_t> document, const std::vector<bool>& counted) {
+  SY_ASSERT(loss_mask_ && counted.size() == document.size(), "{} mask bits of {}", counted.size(), document.size());
+  boundaries_.push_back(sequences_);
+  for (std::size_t begin = 0; begin < counted.size();) {
+    const auto end = std::find(counted.begin() + static_cast<std::ptrdiff_t>(begin), counted.end(), !counted[begin]);
+    const auto size = static_cast<std::size_t>(end - counted.begin()) - begin;
+    add_sequence(document.subspan(begin, size));
+    modes_.push_back(counted[begin] ? 0 : 1);
+    begin += size;
+  }
+  ++documents_;
+}
+
+void IndexedWriter::add_sequence(std::span<const std::int32_t> document) {
   SY_ASSERT(document.size() <= std::numeric_limits<std::int32_t>::max(), "a document of {} tokens", document.size());
   if (narrow_) {
     const std::vector<std::uint16_t> tokens(document.begin(), document.end());
@@ -305,7 +379,7 @@ void IndexedWriter::add(std::span<const std::int32_t> document) {
   }
   const auto length = static_cast<std::int32_t>(document.size());
   write(idx_.get(), idx_path_, &length, sizeof length);
-  ++documents_;
+  ++sequences_;
   tokens_ += length;
 }
 
@@ -318,8 +392,8 @@ void IndexedWriter::finish() {
   constexpr Index chunk = 1 << 16;
   std::vector<std::int32_t> lengths;
   Index offset = 0;
-  for (Index first = 0; first < documents_; first += chunk) {
-    lengths.resize(static_cast<std::size_t>(std::min(chunk, documents_ - first)));
+  for (Index first = 0; first < sequences_; first += chunk) {
+    lengths.resize(static_cast<std::size_t>(std::min(chunk, sequences_ - first)));
     if (std::fseek(idx, static_cast<long>(header_bytes) + first * 4, SEEK_SET) != 0 ||
         std::fread(lengths.data(), 4, lengths.size(), idx) != lengths.size() || std::fseek(idx, 0, SEEK_END) != 0)
       fail("cannot read back {}: {}", idx_path_.string(), std::strerror(errno));
@@ -328,13 +402,16 @@ void IndexedWriter::finish() {
       offset += length * Index{narrow_ ? 2 : 4};
     }
   }
-  for (Index d = 0; d <= documents_; ++d) append(d);
+  if (loss_mask_) boundaries_.push_back(sequences_);
+  for (Index d = 0; d <= documents_; ++d) append(loss_mask_ ? boundaries_[static_cast<std::size_t>(d)] : d);
+  write(idx, idx_path_, modes_.data(), modes_.size());
 
   std::byte header[header_bytes];
   std::memcpy(header, magic, sizeof magic);
   std::memcpy(header + 9, &version, 8);
   std::memcpy(header + 17, narrow_ ? &code_u16 : &code_i32, 1);
-  const std::uint64_t sequences = static_cast<std::uint64_t>(documents_), boundaries = sequences + 1;
+  const auto sequences = static_cast<std::uint64_t>(sequences_);
+  const std::uint64_t boundaries = static_cast<std::uint64_t>(documents_) + 1;
   std::memcpy(header + 18, &sequences, 8);
   std::memcpy(header + 26, &boundaries, 8);
   std::rewind(idx);

@@ -9,9 +9,9 @@
 //   lengths      i32 [sequences]    tokens
 //   pointers     i64 [sequences]    byte offset in .bin
 //   boundaries   i64 [boundaries]   first sequence of each document; from 0 to `sequences`
-//   modes        u8 [sequences]     only in multimodal sets; tokens are read whatever the mode
+//   modes        u8 [sequences]     optional; with a loss mask 1 if no loss counts the sequence
 //
-// A document has one or more sequences. The layout is that of
+// A document has one or more sequences. Tokens are read whatever the mode. The layout is that of
 // megatron/core/datasets/indexed_dataset.py.
 #pragma once
 
@@ -33,8 +33,10 @@ namespace sy {
 // would end the process by SIGBUS.
 class IndexedTokens {
  public:
-  IndexedTokens() = default;                                    // no documents
-  explicit IndexedTokens(const std::filesystem::path& prefix);  // without .bin/.idx
+  IndexedTokens() = default;  // no documents
+  // prefix: without .bin/.idx. loss_mask: the modes are a loss mask. Throws InputError if they are
+  // absent then, or are neither 0 nor 1.
+  explicit IndexedTokens(const std::filesystem::path& prefix, bool loss_mask = false);
 
   Index documents() const;
   Index tokens() const;
@@ -49,6 +51,10 @@ class IndexedTokens {
   // file and position if an id is not in [0, vocab).
   void read(Index begin, Index vocab, std::span<std::int32_t> out) const;
 
+  bool has_loss_mask() const;
+  // Sets the targets that no loss counts to -1. targets: the tokens from `begin` on.
+  void ignore_masked(Index begin, std::span<std::int32_t> targets) const;
+
  private:
   struct Pair;
   std::shared_ptr<const Pair> pair_;
@@ -56,24 +62,32 @@ class IndexedTokens {
 
 // Writes a pair document by document in constant memory. Lengths go to the idx at once; finish()
 // reads them back to write pointers and boundaries. Before finish(), the idx has no valid header.
-// Tokens are u16 if vocab < 65500 (Megatron's own limit), otherwise i32. Throws Failure if the disk
+// Tokens are u16 if vocab < 65500 (Megatron's own limit), otherwise i32. With a loss mask, memory
+// holds 9 bytes for each document and each run of equal mask bits. Throws Failure if the disk
 // fails.
 class IndexedWriter {
  public:
-  IndexedWriter(const std::filesystem::path& prefix, Index vocab);
+  IndexedWriter(const std::filesystem::path& prefix, Index vocab, bool loss_mask = false);
   void add(std::span<const std::int32_t> document);
+  // counted: for each token, whether a loss counts it. Only with a loss mask.
+  void add(std::span<const std::int32_t> document, const std::vector<bool>& counted);
   void finish();
   Index documents() const { return documents_; }
   Index tokens() const { return tokens_; }
 
  private:
   using File = std::unique_ptr<std::FILE, int (*)(std::FILE*)>;
+  void add_sequence(std::span<const std::int32_t> tokens);
   void write(std::FILE* file, const std::filesystem::path& path, const void* data, std::size_t bytes);
 
   std::filesystem::path bin_path_, idx_path_;
   File bin_, idx_;
   bool narrow_;  // u16
-  Index documents_ = 0, tokens_ = 0;
+  bool loss_mask_;
+  Index documents_ = 0, sequences_ = 0, tokens_ = 0;
+  // With a loss mask: the mode of each sequence, and the first sequence of each document.
+  std::vector<std::uint8_t> modes_;
+  std::vector<Index> boundaries_;
 };
 
 }  // namespace sy

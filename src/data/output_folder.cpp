@@ -51,6 +51,7 @@ std::set<std::string> files_of(const DatasetDescription& description) {
       files.insert(domain.name + suffix);
   if (!description.model.empty()) files.insert(description.model.filename().string());
   if (description.tokenizer == "huggingface") files.insert(huggingface_config_name);
+  if (!description.chat_template.empty()) files.insert(description.chat_template.filename().string());
   return files;
 }
 

@@ -3,10 +3,13 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <exception>
 #include <memory>
+#include <optional>
 #include <set>
 #include <utility>
 
+#include "src/data/chat.h"
 #include "src/data/corpus.h"
 #include "src/data/output_folder.h"
 #include "src/data/tokenizer.h"
@@ -105,8 +108,8 @@ std::unique_ptr<Tokenizer> make_tokenizer(const PrepareOptions& options, const C
 
 class SplitWriter {
  public:
-  SplitWriter(const fs::path& prefix, const Tokenizer& tokenizer)
-      : prefix_(prefix), end_of_text_(tokenizer.end_of_text()), writer_(prefix, tokenizer.vocab()) {}
+  SplitWriter(const fs::path& prefix, const Tokenizer& tokenizer, bool loss_mask)
+      : prefix_(prefix), end_of_text_(tokenizer.end_of_text()), writer_(prefix, tokenizer.vocab(), loss_mask) {}
 
   // Adds a document. ids: the ids of the text, without end_of_text.
   void add(std::string_view text, std::vector<std::int32_t>& ids) {
@@ -114,6 +117,10 @@ class SplitWriter {
     ids.push_back(end_of_text_);
     writer_.add(ids);
     bytes_ += static_cast<Index>(text.size());
+  }
+  void add(const Example& example) {
+    writer_.add(example.ids, example.counted);
+    bytes_ += example.counted_bytes;
   }
   void finish(Index& documents, Index& tokens, Index& bytes, PairDigests& digests) {
     writer_.finish();
@@ -130,37 +137,107 @@ class SplitWriter {
   Index bytes_ = 0;
 };
 
-Domain write_domain(const std::string& name, std::size_t number, const Corpus& corpus, const Tokenizer& tokenizer,
-                    const fs::path& folder, const std::function<void(Index)>& have_encoded) {
-  SplitWriter train(folder / (name + ".train"), tokenizer), valid(folder / (name + ".valid"), tokenizer);
+// Returns the examples of each conversation, with all OpenMP threads. If several conversations are
+// wrong, throws the error of the first one.
+std::vector<std::vector<Example>> encode_conversations(const std::vector<Document>& batch, const ChatTemplate* chat,
+                                                       const Tokenizer& tokenizer) {
+  std::vector<std::vector<Example>> examples(batch.size());
+  std::vector<std::exception_ptr> errors(batch.size());
+#pragma omp parallel for schedule(dynamic, 1)
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    try {
+      const std::string where = fmt::format("{}: line {}", batch[i].file.string(), batch[i].line);
+      try {
+        examples[i] = examples_of(Json::parse(batch[i].text), chat, tokenizer);
+      } catch (const JsonError& e) {
+        bad_input("{} is {}: correct it", where, e.what());
+      } catch (const InputError& e) {
+        bad_input("{}: {}", where, e.what());
+      }
+    } catch (...) {
+      errors[i] = std::current_exception();
+    }
+  }
+  for (const std::exception_ptr& error : errors)
+    if (error) std::rethrow_exception(error);
+  return examples;
+}
+
+struct DomainInput {
+  std::size_t number;  // of options.domains
+  const Corpus& corpus;
+  const Tokenizer& tokenizer;
+  const ChatTemplate* chat;  // nullptr if there is none
+};
+
+Domain write_domain(const PrepareOptions& options, const DomainInput& input, const fs::path& folder,
+                    SkippedFiles& skipped, const std::function<void(Index)>& have_encoded) {
+  const PrepareOptions::Source& source = options.domains[input.number];
+  SplitWriter train(folder / (source.name + ".train"), input.tokenizer, source.chat);
+  SplitWriter valid(folder / (source.name + ".valid"), input.tokenizer, source.chat);
   std::vector<Document> batch;  // encoded together
   const Index largest_batch = (Index{1} << 20) * omp_get_max_threads();
   Index bytes = 0;
-  const auto write_batch = [&] {
+  const auto write_texts = [&] {
     std::vector<std::string_view> texts;  // of each document: training text, validation text
     for (const Document& document : batch) {
       const std::string_view text = document.text;
-      const std::size_t cut = corpus.begin_of_valid(number, text);
+      const std::size_t cut = input.corpus.begin_of_valid(input.number, text);
       texts.push_back(text.substr(0, cut));
       texts.push_back(text.substr(cut));
     }
-    std::vector<std::vector<std::int32_t>> ids = encode_texts(tokenizer, texts);
+    std::vector<std::vector<std::int32_t>> ids = encode_texts(input.tokenizer, texts);
     for (std::size_t i = 0; i < texts.size(); ++i) (i % 2 == 0 ? train : valid).add(texts[i], ids[i]);
+  };
+  const auto write_conversations = [&] {
+    const auto examples = encode_conversations(batch, input.chat, input.tokenizer);
+    for (std::size_t i = 0; i < batch.size(); ++i) {
+      SplitWriter& split = input.corpus.begin_of_valid(input.number, batch[i].text) == 0 ? valid : train;
+      for (const Example& example : examples[i])
+        if (options.max_tokens > 0 && std::ssize(example.ids) > options.max_tokens)
+          ++skipped.long_examples;
+        else
+          split.add(example);
+    }
+  };
+  const auto write_batch = [&] {
+    source.chat ? write_conversations() : write_texts();
     have_encoded(bytes);
     batch.clear();
     bytes = 0;
   };
-  corpus.for_each(number, [&](Document&& document) {
+  input.corpus.for_each(input.number, [&](Document&& document) {
     bytes += static_cast<Index>(document.text.size());
     batch.push_back(std::move(document));
     if (bytes >= largest_batch) write_batch();
   });
   if (!batch.empty()) write_batch();
   Domain domain;
-  domain.name = name;
+  domain.name = source.name;
+  domain.loss_mask = source.chat;
   train.finish(domain.train_documents, domain.train_tokens, domain.train_bytes, domain.train_digests);
   valid.finish(domain.valid_documents, domain.valid_tokens, domain.valid_bytes, domain.valid_digests);
+  if (domain.train_documents == 0 && domain.valid_documents == 0)
+    bad_input("domain {}: each conversation has more than {} tokens: raise --max-tokens", source.name,
+              options.max_tokens);
   return domain;
+}
+
+// Returns FOLDER of --template hf:FOLDER.
+fs::path template_folder(const std::string& chat_template) {
+  constexpr std::string_view prefix = "hf:";
+  if (!chat_template.starts_with(prefix) || chat_template.size() == prefix.size())
+    bad_input("--template {}: write hf:FOLDER, a folder with a chat_template.jinja or a tokenizer_config.json",
+              chat_template);
+  return chat_template.substr(prefix.size());
+}
+
+// Returns the template of --template. Empty if there is none.
+std::optional<ChatTemplate> open_template(const PrepareOptions& options) {
+  if (options.chat_template.empty()) return std::nullopt;
+  const bool has_tokens = options.tokenizer.starts_with("hf:");
+  return std::optional<ChatTemplate>(std::in_place, template_folder(options.chat_template),
+                                     has_tokens ? tokenizer_file(options.tokenizer).parent_path() : fs::path());
 }
 
 DatasetDescription description_of(const PrepareOptions& options) {
@@ -168,6 +245,7 @@ DatasetDescription description_of(const PrepareOptions& options) {
   DatasetDescription description;
   description.tokenizer = kind.name;
   if (kind.model) description.model = kind.model;
+  if (!options.chat_template.empty()) description.chat_template = chat_template_name;
   for (const auto& domain : options.domains) description.domains.emplace_back().name = domain.name;
   return description;
 }
@@ -185,6 +263,14 @@ void check_prepare_options(const PrepareOptions& options) {
       if (glob.empty() || glob.ends_with('/'))
         errors.add("--{} '{}': give a pattern such as '*.txt' or 'build'",
                    globs == &options.filter.include ? "include" : "exclude", glob);
+  const bool has_chat = std::ranges::any_of(options.domains, &PrepareOptions::Source::chat);
+  if (options.max_tokens < 0) errors.add("--max-tokens {}: it must not be negative", options.max_tokens);
+  if (!has_chat && (options.max_tokens > 0 || !options.chat_template.empty()))
+    errors.add("--{} is for conversations: give them with --chat NAME=FILE.jsonl",
+               options.max_tokens > 0 ? "max-tokens" : "template");
+  if (has_chat && options.tokenizer.starts_with("train-spm:"))
+    errors.add("--chat: a tokenizer is not trained on conversations: give the model's own, such as hf:FOLDER");
+  errors.run([&] { open_template(options); });
   std::set<std::string> names;
   for (const auto& domain : options.domains) {
     errors.run([&] { check_domain_name(domain.name); });
@@ -193,6 +279,8 @@ void check_prepare_options(const PrepareOptions& options) {
     for (const fs::path& path : domain.paths) {
       std::error_code ignored;
       errors.run([&] { check_text_path(path); });
+      if (domain.chat && fs::is_regular_file(path, ignored) && !is_json_lines(path))
+        errors.add("--chat {}={}: conversations are JSON lines: name the file *.jsonl", domain.name, path.string());
       // Otherwise the walk would read files that are being written.
       const fs::path output = fs::weakly_canonical(options.output, ignored);
       const fs::path inside = output.lexically_relative(fs::weakly_canonical(path, ignored));
@@ -218,7 +306,8 @@ void check_prepare_options(const PrepareOptions& options) {
 }
 
 Prepared prepare(const PrepareOptions& options, const PrepareReport& progress) {
-  if (options.domains.empty()) bad_input("there is no domain: give --domain NAME=PATH[,PATH...]");
+  if (options.domains.empty())
+    bad_input("there is no domain: give --domain NAME=PATH[,PATH...] or --chat NAME=FILE.jsonl");
   if (options.output.empty()) bad_input("--output is empty: name a folder");
   check_prepare_options(options);
   const TokenizerKind& kind = *find_tokenizer_kind(choice_of(options.tokenizer).kind);
@@ -235,21 +324,25 @@ Prepared prepare(const PrepareOptions& options, const PrepareReport& progress) {
     description.end_of_text = tokenizer->end_of_text();
     description.unicode_versions = unicode_versions();
   }
+  const std::optional<ChatTemplate> chat = open_template(options);
+  if (chat) write_file(output.staging() / chat_template_name, chat->source());
   Index encoded = 0;
+  SkippedFiles skipped = corpus.skipped_counts();
   for (std::size_t d = 0; d < options.domains.size(); ++d) {
-    const std::string& name = options.domains[d].name;
-    description.domains[d] = write_domain(name, d, corpus, *tokenizer, output.staging(), [&](Index bytes) {
-      progress({"encoding " + name, encoded += bytes, corpus.bytes()});
-    });
+    const std::string phase = "encoding " + options.domains[d].name;
+    description.domains[d] = write_domain(options, {d, corpus, *tokenizer, chat ? &*chat : nullptr}, output.staging(),
+                                          skipped, [&](Index bytes) {
+                                            progress({phase, encoded += bytes, corpus.bytes()});
+                                          });
   }
 
   std::string origin =
       fmt::format("# Written by switchyard prepare with --tokenizer {} --valid-fraction {} --seed {}\n",
                   options.tokenizer, options.valid_fraction, options.seed);
-  if (const std::string skipped = corpus.skipped_counts().text(); !skipped.empty())
-    origin += fmt::format("# Left out: {}\n", skipped);
+  if (const std::string left_out = skipped.text(); !left_out.empty())
+    origin += fmt::format("# Left out: {}\n", left_out);
   output.commit(origin + to_ini(description));
-  return {Dataset(options.output), corpus.skipped_counts(), corpus.first_binary()};
+  return {Dataset(options.output), skipped, corpus.first_binary()};
 }
 
 }  // namespace sy

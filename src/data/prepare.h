@@ -15,12 +15,15 @@ struct PrepareOptions {
   struct Source {
     std::string name;
     std::vector<std::filesystem::path> paths;  // files, or folders to walk
+    bool chat = false;                         // JSON lines of conversations (src/data/chat.h)
   };
   std::vector<Source> domains;
   FileFilter filter;                // applied to the files in folders
   bool binary = false;              // accepts binary files; only with the tokenizer `bytes`
   std::string tokenizer = "bytes";  // bytes | spm:FILE | train-spm:VOCAB | hf:FILE
   std::string text_key = "text";    // key of the text in JSON lines
+  std::string chat_template;        // hf:FOLDER; empty if there is none
+  Index max_tokens = 0;             // of a conversation's example; 0 means unlimited
   double valid_fraction = 0.05;     // share of each domain's bytes, in [0, 1)
   std::filesystem::path output;
   std::uint64_t seed = 1;
@@ -57,6 +60,7 @@ void check_prepare_options(const PrepareOptions& options);
 // valid_fraction > 0).
 // Equal documents get the same draw, and a file with the text of an earlier file is left out, so
 // the splits do not overlap.
+// A conversation is not cut: it is training or validation text. Its idx has a loss mask.
 // A binary file (binary_byte) in a folder is left out; one that is named is an error. JSON lines
 // are never binary: a line that is not UTF-8 is an error.
 //

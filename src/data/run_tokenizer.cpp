@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "src/data/chat.h"
 #include "src/io/manifest.h"
 #include "src/system/digest.h"
 #include "src/system/files.h"
@@ -122,6 +123,13 @@ void store_tokenizer(const DatasetDescription& description, const fs::path& run_
   make_folders(folder);
   write_file(folder / kind->model, read_file(description.model));
   if (kind->name == "huggingface") write_file(folder / huggingface_config_name, huggingface_config(description.model));
+}
+
+void store_chat_template(const DatasetDescription& description, const fs::path& run_dir) {
+  if (description.chat_template.empty()) return;
+  const fs::path folder = run_dir / tokenizer_folder_name;
+  make_folders(folder);
+  write_file(folder / chat_template_name, read_file(description.chat_template));
 }
 
 void store_tokenizer(const StoredTokenizer& tokenizer, const fs::path& run_dir) {

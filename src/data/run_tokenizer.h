@@ -61,6 +61,8 @@ std::optional<StoredTokenizer> find_stored_tokenizer(const std::filesystem::path
 constexpr const char* tokenizer_folder_name = "tokenizer";
 // Copies a data set's tokenizer to RUN/tokenizer. No-op if it has no model file. Throws Failure.
 void store_tokenizer(const DatasetDescription& description, const std::filesystem::path& run_dir);
+// Copies a data set's chat template to RUN/tokenizer. No-op if it has none. Throws Failure.
+void store_chat_template(const DatasetDescription& description, const std::filesystem::path& run_dir);
 // Copies another run's tokenizer to RUN/tokenizer: the files that tokenizer_files lists.
 // No-op if the tokenizer has no model file, or if it lies in that folder already.
 void store_tokenizer(const StoredTokenizer& tokenizer, const std::filesystem::path& run_dir);

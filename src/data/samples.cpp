@@ -18,10 +18,11 @@ void check_sample(const Sample& to, Index seq_len, const Config::Data& data) {
             "spans of {}, {} and {}", to.ids.size(), to.targets.size(), to.document_start.size());
 }
 
-// Marks the documents of a window, whose ids are the tokens from `begin` on: sets the targets that
-// begin a document to
-// -1, and the document starts, unless they are empty.
-void mark_documents(const IndexedTokens& tokens, Index begin, const Sample& window) {
+// Sets the targets of a window that no loss counts to -1, and the document starts, unless they are
+// empty. The ids are the tokens from `begin` on.
+void mark_window(const IndexedTokens& tokens, Index begin, const Sample& window, const Config::Data& data) {
+  tokens.ignore_masked(begin + 1, window.targets);
+  if (!data.ignores_document_begins()) return;
   Index start = 0;
   const auto fill = [&](Index end) {
     if (!window.document_start.empty())
@@ -39,7 +40,11 @@ void mark_documents(const IndexedTokens& tokens, Index begin, const Sample& wind
 }  // namespace
 
 SampleStream::SampleStream(const Dataset& dataset, Index seq_len, std::uint64_t seed, const Config::Data& data)
-    : seq_len_(seq_len), vocab_(dataset.vocab()), data_(data), blocks_(seed, "mix of domains") {
+    : seq_len_(seq_len),
+      vocab_(dataset.vocab()),
+      data_(data),
+      ignores_targets_(data.ignores_document_begins() || dataset.has_loss_mask()),
+      blocks_(seed, "mix of domains") {
   SY_ASSERT(seq_len > 0, "seq_len {}", seq_len);
   double weights = 0;
   for (const Domain& d : dataset.domains()) weights += std::max(d.weight, 0.0);
@@ -100,7 +105,7 @@ int SampleStream::read(Index sample, const Sample& to) const {
   source.tokens.read(begin, vocab_, to.ids);
   std::copy(to.ids.begin() + 1, to.ids.end(), to.targets.begin());
   source.tokens.read(begin + seq_len_, vocab_, to.targets.last(1));
-  if (data_.ignores_document_begins()) mark_documents(source.tokens, begin, to);
+  mark_window(source.tokens, begin, to, data_);
   return domain;
 }
 
@@ -115,6 +120,7 @@ void SampleStream::read_packed(const Source& source, Index window, const Sample&
       targets.back() = -1;
     else
       source.tokens.read(tokens.end, vocab_, targets.last(1));
+    source.tokens.ignore_masked(tokens.begin + 1, ends_document ? targets.first(size - 1) : targets);
     std::ranges::fill(to.document_start.subspan(at, size), static_cast<std::int32_t>(at));
     at += size;
   }
@@ -148,10 +154,10 @@ void EvalStream::read(Index i, const Sample& to) const {
   const auto count = static_cast<std::size_t>(length(i));
   tokens_.read(begin, vocab_, to.ids.first(count));
   tokens_.read(begin + 1, vocab_, to.targets.first(count));
-  if (data_.ignores_document_begins())
-    mark_documents(tokens_, begin,
-                   {to.ids.first(count), to.targets.first(count),
-                    to.document_start.first(std::min(count, to.document_start.size()))});
+  mark_window(tokens_, begin,
+              {to.ids.first(count), to.targets.first(count),
+               to.document_start.first(std::min(count, to.document_start.size()))},
+              data_);
   std::fill_n(to.targets.begin(), predicted, -1);
   std::ranges::fill(to.ids.subspan(count), 0);
   std::ranges::fill(to.targets.subspan(count), -1);

@@ -131,29 +131,31 @@ void read_text(Document document, const Take& take) {
 }
 
 // Returns the text of a line. Empty if the line is blank.
-std::string text_of_json(std::string_view json_line, const std::string& key, const fs::path& file, Index line) {
+std::string text_of_json(std::string_view json_line, const std::optional<std::string>& key, const fs::path& file,
+                         Index line) {
   if (json_line.find_first_not_of(" \t\r") == json_line.npos) return "";
   if (const auto bad = invalid_utf8(json_line))
     bad_input("{}: line {} is not UTF-8 from its byte {} on: convert the file (iconv -t UTF-8)", file.string(), line,
               *bad);
+  if (!key) return std::string(json_line);
   try {
     Json object = Json::parse(json_line);
     if (!object.is_object())
       bad_input("{}: line {} is of JSON type {}, not an object: write {{\"{}\": \"...\"}}, one to a line",
-                file.string(), line, object.type_name(), key);
-    if (!object.contains(key))
-      bad_input("{}: line {} has no key '{}': name the key of the text with --text-key", file.string(), line, key);
-    Json& text = object[key];
+                file.string(), line, object.type_name(), *key);
+    if (!object.contains(*key))
+      bad_input("{}: line {} has no key '{}': name the key of the text with --text-key", file.string(), line, *key);
+    Json& text = object[*key];
     if (!text.is_string())
       bad_input("{}: line {}: '{}' is of JSON type {}, not a string: name the key of the text with --text-key",
-                file.string(), line, key, text.type_name());
+                file.string(), line, *key, text.type_name());
     return text.take_string();
   } catch (const JsonError& e) {
     bad_input("{}: line {} is {}: correct it, or rename a file that is plain text", file.string(), line, e.what());
   }
 }
 
-void read_json_lines(Document document, const std::string& key, const Take& take) {
+void read_json_lines(Document document, const std::optional<std::string>& key, const Take& take) {
   const auto stream = open_stream(document.file);
   std::string buffer;
   std::size_t begin = 0;  // of the line in the buffer
@@ -171,7 +173,9 @@ void read_json_lines(Document document, const std::string& key, const Take& take
     end = std::min(end, buffer.size());
     const auto line = std::string_view(buffer).substr(begin, end - begin);
     const std::string text = text_of_json(line, key, document.file, document.line);
-    const std::size_t limit = text.size() > max_document_bytes ? chunk_bytes : max_document_bytes;
+    const std::size_t limit = !key                               ? max_json_line_bytes
+                              : text.size() > max_document_bytes ? chunk_bytes
+                                                                 : max_document_bytes;
     for (std::string_view rest = text; !rest.empty(); rest.remove_prefix(document.text.size())) {
       document.text = rest.substr(0, document_size(rest, limit));
       if (!take(Document(document))) return;
@@ -202,8 +206,8 @@ bool is_json_lines(const fs::path& file) {
   return uncompressed_name(file).extension() == ".jsonl";
 }
 
-void for_each_document(const std::vector<fs::path>& paths, const FileFilter& filter, const std::string& text_key,
-                       const Take& take) {
+void for_each_document(const std::vector<fs::path>& paths, const FileFilter& filter,
+                       const std::optional<std::string>& text_key, const Take& take) {
   Document document;
   for (const fs::path& path : paths)
     walk_files(path, filter, [&](const fs::path& file, Index) {
@@ -211,6 +215,9 @@ void for_each_document(const std::vector<fs::path>& paths, const FileFilter& fil
       document.named = file == path;
       if (is_json_lines(file))
         read_json_lines(document, text_key, take);
+      else if (!text_key)
+        bad_input("{} is not *.jsonl: write conversations as JSON lines, or choose files with --include '*.jsonl'",
+                  file.string());
       else
         read_text(document, take);
       ++document.file_number;

@@ -29,13 +29,14 @@ struct FileFilter {
   std::vector<std::string> exclude;  // files and folders match none of these
 };
 
-// Files and folders that are not read, by reason.
+// Files, folders and conversations that are left out, by reason.
 struct SkippedFiles {
-  Index special = 0;   // links to folders, links to nothing, special files
-  Index hidden = 0;    // names that begin with a dot
-  Index filtered = 0;  // by a FileFilter
-  Index binary = 0;    // files that are not UTF-8 text
-  Index copies = 0;    // files with the text of another file
+  Index special = 0;        // links to folders, links to nothing, special files
+  Index hidden = 0;         // names that begin with a dot
+  Index filtered = 0;       // by a FileFilter
+  Index binary = 0;         // files that are not UTF-8 text
+  Index copies = 0;         // files with the text of another file
+  Index long_examples = 0;  // conversations over PrepareOptions::max_tokens
   SkippedFiles& operator+=(const SkippedFiles& other);
   // "3 binary files, 1 hidden file or folder"; empty if nothing is left out
   std::string text() const;
@@ -51,7 +52,9 @@ constexpr SkipReason skip_reasons[] = {
      &SkippedFiles::filtered},
     {"special", "link to a folder, broken link or special file", "links to folders, broken links and special files",
      &SkippedFiles::special},
-    {"copies", "file with the text of another file", "files with the text of another file", &SkippedFiles::copies}};
+    {"copies", "file with the text of another file", "files with the text of another file", &SkippedFiles::copies},
+    {"long", "conversation of more tokens than --max-tokens", "conversations of more tokens than --max-tokens",
+     &SkippedFiles::long_examples}};
 
 // Throws InputError unless `path` is a regular file or a folder.
 void check_text_path(const std::filesystem::path& path);
@@ -88,8 +91,9 @@ bool is_json_lines(const std::filesystem::path& file);
 
 // Calls `take` with the documents of the files, in order. Documents are never empty. If `take`
 // returns false, the rest of the file is skipped.
+// If text_key is empty, all files are JSON lines, and a document is a whole line.
 // Throws InputError that names an unreadable file, and the line of a .jsonl file.
 void for_each_document(const std::vector<std::filesystem::path>& paths, const FileFilter& filter,
-                       const std::string& text_key, const std::function<bool(Document&&)>& take);
+                       const std::optional<std::string>& text_key, const std::function<bool(Document&&)>& take);
 
 }  // namespace sy

@@ -28,7 +28,8 @@ std::vector<DomainScore> evaluate(Engine& engine, const Dataset& dataset, const 
   Index total = 0, done = 0;
   const Config::Data& data = engine.config().data;
   // dataset.ini has the bytes of all tokens together. For fewer targets, the tokenizer is needed.
-  const bool partial = options.max_windows > 0 || data.ignores_document_begins();
+  const bool ignores = data.ignores_document_begins() || dataset.has_loss_mask(),
+             partial = options.max_windows > 0 || ignores;
   const auto tokenizer = partial && dataset.tokenizer() != "none" ? open_tokenizer(dataset.dir()) : nullptr;
   for (std::size_t d = 0; d < dataset.domains().size(); ++d) {
     streams.emplace_back(dataset, static_cast<int>(d), S, std::min(options.stride, S), data);
@@ -108,7 +109,7 @@ std::vector<DomainScore> evaluate(Engine& engine, const Dataset& dataset, const 
     score.tokens = static_cast<Index>(reduced[1]);
     score.windows = n;
     score.total_windows = all;
-    if (n < all || data.ignores_document_begins())
+    if (n < all || ignores)
       score.bytes = reduced[3] > 0 ? -1 : static_cast<Index>(reduced[2]);
     else if (const Index valid_bytes = dataset.domains()[d].valid_bytes; valid_bytes > 0 || n == 0)
       score.bytes = valid_bytes;

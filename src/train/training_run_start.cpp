@@ -105,6 +105,7 @@ void TrainingRun::store_own_tokenizer(const fs::path& from) const {
   } else {
     store_tokenizer(read_dataset_ini(config_.data.path), dir_);
   }
+  store_chat_template(read_dataset_ini(config_.data.path), dir_);
 }
 
 void TrainingRun::check_data(const fs::path& checkpoint, const TrainState& saved_state) {

@@ -35,7 +35,11 @@ INI
 expect_ok "$switchyard" train dense.ini --data.path=data/spm
 expect_ok "$switchyard" export runs/dense SmolLM2-135M
 
-for page in your-own-text analyse-experts import-and-upcycle scaling-study; do
+for i in $(seq 1 40); do
+  printf '{"prompt": "Which track is free? %d", "completion": "Track %d."}\n' "$i" $((i % 7)) >>conversations.jsonl
+done
+
+for page in your-own-text analyse-experts import-and-upcycle scaling-study fine-tune; do
   sed -n '/^```sh test$/,/^```$/{/^```/!p}' "$root/docs/tutorials/$page.md" >commands
   [[ -s commands ]] || die "$page.md has no commands"
   OMP_NUM_THREADS=1 bash -eu -o pipefail commands >output 2>&1 || die "$page.md: $(tail -5 output)"

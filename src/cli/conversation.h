@@ -1,0 +1,30 @@
+// A conversation of a user with a model, of `generate --chat`.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "src/cli/trained.h"
+#include "src/data/chat.h"
+#include "src/generate/generate.h"
+
+namespace sy {
+
+// Returns the template of --template. Otherwise that of the data set of --data, of the run's
+// tokenizer, or of the imported model. Throws InputError if there is none.
+ChatTemplate chat_template_of(const Trained& trained, const po::variables_map& arguments);
+
+struct Conversation {
+  const Tokenizer& tokenizer;
+  const ChatTemplate& chat;
+  std::string system;              // the first message; empty if there is none
+  std::vector<std::string> stops;  // strings that end an answer
+  Index positions;                 // tokens of the whole conversation at most
+};
+
+// Reads messages from the first rank's standard input, one to a line, and prints the answers, until
+// the input ends. json: prints all messages as JSON at the end instead. Collective.
+// Throws InputError on all ranks if the conversation is too long or its template does not render.
+void converse(Comm& world, Engine& engine, const Conversation& conversation, GenerateOptions options, bool json);
+
+}  // namespace sy
