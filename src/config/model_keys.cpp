@@ -272,20 +272,17 @@ std::span<const Key> model_keys() {
           "the second; probability: tokens with larger weights"),
       row<&Moe::aux_loss>("moe.aux_loss", {0, no_upper_bound}, report, "the factor of the load-balance loss"),
       row<&Moe::aux_scope>(
-          "moe.aux_scope",
-          {}, report,
+          "moe.aux_scope", {}, report,
           "the tokens over which the load-balance loss is taken: those of a sequence; micro_batch: those of a "
           "rank's micro-batch, of which each tensor-parallel rank has 1 / parallel.tp; or those that all ranks "
           "compute at once (dp * train.micro_batch sequences)"),
       row<&Moe::aux_layers>(
-          "moe.aux_layers",
-          {}, report,
+          "moe.aux_layers", {}, report,
           "each: every MoE layer has a load-balance loss of its own; joint: all have one together, of the means "
           "over the layers of what an expert number gets and of its probability, as transformers defines it for "
           "Mixtral, OLMoE and Qwen's"),
       row<&Moe::aux_probability>(
-          "moe.aux_probability",
-          {}, report,
+          "moe.aux_probability", {}, report,
           "what the load-balance loss takes for the probabilities of a token's experts. softmax: those of the "
           "softmax of the logits; score: the scores of moe.score, divided by their sum over the experts "
           "(DeepSeek-V3)"),

@@ -149,7 +149,10 @@ void Engine::add_mtp_batches(MicroBatchState& s, const MicroBatch& batch) {
       const bool inside = t + k <= last;
       const bool same_document =
           inside && (batch.document_start.empty() || batch.document_start[t + k] == batch.document_start[t]);
-      ids[t] = std::max(inside ? batch.ids[t + k] : batch.targets[last] >= 0 ? batch.targets[last] : batch.ids[last], 0);
+      ids[t] = std::max(inside                     ? batch.ids[t + k]
+                        : batch.targets[last] >= 0 ? batch.targets[last]
+                                                   : batch.ids[last],
+                        0);
       targets[t] = same_document ? batch.targets[t + k] : -1;
     }
     Batch& module = s.mtp_batches.emplace_back(s.batch);

@@ -113,7 +113,8 @@ void LatentAttention::attend(const LayerContext& layer, ConstView k_rope, Saved&
   v_.forward(context, s.kv_latent.gathered, s.v.reshape({T, heads_ * v_head_dim_}));
   run(context.device, ops::BroadcastHeads{.x = k_rope, .y = Heads(s.k).columns(0, qk_rope_dim_)});
   run(context.device, ops::BroadcastHeads{.x = k_nope, .y = Heads(s.k).columns(qk_rope_dim_, qk_nope_dim_)});
-  core_attention_.forward(context, s.q, s.k, s.v, s.out, s.lse, CoreAttention::BySequence::of(layer.stream), layer.max_logits);
+  core_attention_.forward(context, s.q, s.k, s.v, s.out, s.lse, CoreAttention::BySequence::of(layer.stream),
+                          layer.max_logits);
 }
 
 // A query-key pair costs 2 (r + 2 c) FLOPs per head. With keys and values computed again from all

@@ -25,7 +25,8 @@ void add_params(ParamList& list, const std::string& name, const LatentAttentionS
               list.scaling().matrix());
   list.specs.back().qk_heads = QkHeads{list.query_heads, a.heads, a.heads, true};
   list.query_heads += a.heads;
-  list.matrix(name + ".v.weight", {a.heads, a.value_width, a.kv_lora_rank}, {.stack_dims = 1}, {tp}, list.scaling().matrix());
+  list.matrix(name + ".v.weight", {a.heads, a.value_width, a.kv_lora_rank}, {.stack_dims = 1}, {tp},
+              list.scaling().matrix());
   add_core_params(list, name, a);
 }
 

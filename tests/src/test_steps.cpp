@@ -164,7 +164,8 @@ Dataset make_documents(const TempFolder& folder, Index documents, Index longest)
     tokens = 0;
     for (Index d = 0; d < documents; ++d) {
       std::vector<std::int32_t> ids;
-      for (Index i = 0; i <= d % longest; ++i) ids.push_back(static_cast<std::int32_t>(random.bits(tokens++) % small_vocab));
+      for (Index i = 0; i <= d % longest; ++i)
+        ids.push_back(static_cast<std::int32_t>(random.bits(tokens++) % small_vocab));
       writer.add(ids);
     }
     writer.finish();
@@ -177,8 +178,9 @@ Dataset make_documents(const TempFolder& folder, Index documents, Index longest)
 // The loss, its gradient and the output z-loss are means over the targets of the global batch that
 // the loss counts. The losses of the routers are those of all tokens.
 TEST(Trainer, AveragesOverTheCountedTargets) {
-  const Config config = parse_config(
-      small_model_text, "test", {"--data.mask_eod_loss=true", "--train.steps=5", "--train.z_loss=0.1", "--moe.bias_update_rate=0"});
+  const Config config =
+      parse_config(small_model_text, "test",
+                   {"--data.mask_eod_loss=true", "--train.steps=5", "--train.z_loss=0.1", "--moe.bias_update_rate=0"});
   const TempFolder folder;
   const Dataset dataset = make_documents(folder, 40, 9);
   const SampleStream samples(dataset, 5, config.train.seed, config.data);
@@ -233,7 +235,8 @@ TEST(Trainer, RefusesAStepWithoutACountedTarget) {
 TEST(Evaluation, CountsNoFirstTokenOfADocument) {
   const TempFolder folder;
   const Dataset dataset = make_documents(folder, 40, 9);
-  OneRank all(parse_config(small_model_text, "test")), some(parse_config(small_model_text, "test", {"--data.mask_eod_loss=true"}));
+  OneRank all(parse_config(small_model_text, "test")),
+      some(parse_config(small_model_text, "test", {"--data.mask_eod_loss=true"}));
   const EvalStream stream(dataset, 0, 5, 0, some.engine.config().data);
   SampleBatch sample(5, some.engine.config().data, 1);
   for (Index i = 0; i < stream.windows(); ++i) {
