@@ -81,8 +81,9 @@ struct QkClip : OpCase {
   Index kv_heads, head_elements, shared, offset;
   bool keys;
   static constexpr float threshold = 2;
-  QkClip(Index heads, Index kv, bool of_keys, Index elements, Index shared_elements, Range range, double coefficient)
-      : kv_heads(kv), head_elements(elements), shared(shared_elements), offset(range.begin), keys(of_keys) {
+  QkClip(Index heads, Index kv, bool of_keys, Index elements, Index shared_elements, Index begin, Index n,
+         double coefficient)
+      : kv_heads(kv), head_elements(elements), shared(shared_elements), offset(begin), keys(of_keys) {
     note = fmt::format("{} heads of {}, keys {}, {} of {} shared, from {}, coefficient {}", heads, kv, keys, shared,
                        elements, offset, coefficient);
     in("coefficient", {1}, {coefficient}, DType::f32);
@@ -90,8 +91,8 @@ struct QkClip : OpCase {
     for (Index h = 0; h < heads; ++h) most.push_back(h % 3 == 2 ? 1.5 : 3 + static_cast<double>(h));
     if (heads > 4) most[1] = std::nan("");
     in("max_logits", {heads}, most, DType::f32);
-    in_out("w", {range.size()}, DType::f32);
-    if (compute == DType::bf16) in_out("rounded", {range.size()});
+    in_out("w", {n}, DType::f32);
+    if (compute == DType::bf16) in_out("rounded", {n});
   }
   void run(Device& b) override {
     ops::run(b, ops::QkClip{.coefficient = at("coefficient"),
