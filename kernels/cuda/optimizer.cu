@@ -58,7 +58,7 @@ template <class Moment>
 struct Momentum {
   float momentum;
   In<float> coefficient;
-  const float* g;  // may be nesterov
+  In<float> g;  // may be nesterov: a thread reads its elements before it writes them
   Out<Moment> m;
   Out<float> nesterov;  // may be nullptr
 

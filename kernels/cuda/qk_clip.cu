@@ -8,7 +8,7 @@ namespace sy::cuda {
 
 namespace {
 
-struct Math {
+struct SquareRoot {
   SY_HOST_DEVICE static float sqrt(float x) { return sqrtf(x); }
 };
 
@@ -36,8 +36,8 @@ struct Clip {
   __device__ void at(Index i) const {
     if (coefficient[0] != coefficient[0]) return;
     const Index head = (offset + i) / head_elements;
-    const float factor = formulas::qk_clip_factor<Math>(max_logits, heads, kv_heads, threshold, keys, head,
-                                                        (offset + i) % head_elements < shared);
+    const float factor = formulas::qk_clip_factor<SquareRoot>(max_logits, heads, kv_heads, threshold, keys, head,
+                                                              (offset + i) % head_elements < shared);
     if (factor == 1) return;
     w[i] *= factor;
     if (rounded) rounded[i] = from_float<bf16>(w[i]);

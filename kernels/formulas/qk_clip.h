@@ -7,12 +7,12 @@
 namespace sy::formulas {
 
 // Returns the factor of the weight of one head.
-// - max_logits: [heads]; kv_heads divides heads
+// - max_logits: [heads], indexed; kv_heads divides heads
 // - head: of keys if `keys` is true, otherwise of queries
 // - shared: the weight makes elements of queries whose keys all heads share
-template <class Math>
-SY_HOST_DEVICE float qk_clip_factor(const float* max_logits, Index heads, Index kv_heads, float threshold, bool keys,
-                                    Index head, bool shared) {
+template <class Math, class MaxLogits>
+SY_HOST_DEVICE float qk_clip_factor(const MaxLogits& max_logits, Index heads, Index kv_heads, float threshold,
+                                    bool keys, Index head, bool shared) {
   // If a maximum is NaN, nothing is known, and the head stays.
   const auto gamma = [&](Index h) { return max_logits[h] > threshold ? threshold / max_logits[h] : 1.0f; };
   if (!keys && shared) return gamma(head);
