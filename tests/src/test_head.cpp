@@ -12,7 +12,7 @@
 namespace sy {
 namespace {
 
-constexpr Index D = 8, T = 70;
+constexpr Index head_width = 8, head_tokens = 70;
 
 class LargeVocabulary : public ::testing::TestWithParam<Index> {
  protected:
@@ -26,10 +26,10 @@ class LargeVocabulary : public ::testing::TestWithParam<Index> {
   // Gradients in memory of their own, in chunks of as many tokens as the device takes at a time.
   std::vector<std::uint16_t> gradients_apart(ConstView x, ConstView targets, ConstView total, View dw) {
     const View w = engine.store().get("output.weight").weight;
-    const Tensor dx = device.tensor({T, D}, DType::bf16);
+    const Tensor dx = device.tensor({head_tokens, head_width}, DType::bf16);
     const Index chunk = std::clamp<Index>(device.logits_chunk() / V, 64, 4096);
-    for (Index at = 0; at < T; at += chunk) {
-      const Index n = std::min(chunk, T - at);
+    for (Index at = 0; at < head_tokens; at += chunk) {
+      const Index n = std::min(chunk, head_tokens - at);
       const Tensor logits = device.tensor({n, V}), partial = device.tensor({1, n, 3}), lse = device.tensor({n}),
                    loss = device.tensor({n}), dlogits = device.tensor({n, V}, DType::bf16);
       run(device, ops::Gemm{.a = x.rows(at, n), .b = w, .transpose_b = true, .c = logits});
@@ -62,22 +62,24 @@ TEST_P(LargeVocabulary, GradientsEqualSeparateBuffers) {
   engine.store().initialize(3);
   engine.store().packed_weights().refresh();
   const RandomStream random(5, "head");
-  std::vector<std::uint16_t> values(T * D);
-  for (Index i = 0; i < T * D; ++i) values[i] = bf16_of_float(static_cast<float>(random.normal(i)));
-  std::vector<std::int32_t> ids(T);
-  for (Index t = 0; t < T; ++t) ids[t] = t % 9 == 4 ? -1 : static_cast<std::int32_t>(random.bits(T * D + t) % V);
-  const Tensor x = device.tensor({T, D}, DType::bf16), dx = device.tensor({T, D}, DType::bf16),
-               targets = device.tensor({T}, DType::i32), total = device.tensor({1}, DType::f64);
+  std::vector<std::uint16_t> values(head_tokens * head_width);
+  for (Index i = 0; i < head_tokens * head_width; ++i) values[i] = bf16_of_float(static_cast<float>(random.normal(i)));
+  std::vector<std::int32_t> ids(head_tokens);
+  for (Index t = 0; t < head_tokens; ++t)
+    ids[t] = t % 9 == 4 ? -1 : static_cast<std::int32_t>(random.bits(head_tokens * head_width + t) % V);
+  const Tensor x = device.tensor({head_tokens, head_width}, DType::bf16),
+               dx = device.tensor({head_tokens, head_width}, DType::bf16),
+               targets = device.tensor({head_tokens}, DType::i32), total = device.tensor({1}, DType::f64);
   const double with_target = 62;
   device.to_device(values.data(), x);
   device.to_device(ids.data(), targets);
   device.to_device(&with_target, total);
 
-  const Tensor dw = device.tensor({V, D});
+  const Tensor dw = device.tensor({V, head_width});
   const auto expected = gradients_apart(x, targets, total, dw);
   engine.store().clear_gradients();
   head.loss(context,
-            {.streams = {{.sequences = 1, .seq_len = T, .ids = {}, .positions = {}}},
+            {.streams = {{.sequences = 1, .seq_len = head_tokens, .ids = {}, .positions = {}}},
              .targets = targets,
              .step = {total, 1, 1}},
             x, dx, {});

@@ -12,7 +12,7 @@
 namespace sy {
 namespace {
 
-constexpr const char* base = R"(
+constexpr const char* recompute_text = R"(
 [model]
 layers = 3
 d_model = 64
@@ -30,12 +30,13 @@ capacity_factor = 0
 micro_batch = 2
 global_batch = 4
 )";
-constexpr Index vocab = 50, B = 2, S = 16, T = B * S;
+constexpr Index batch_vocabulary = 50, batch_sequences = 2, batch_length = 16,
+                batch_tokens = batch_sequences * batch_length;
 constexpr const char* modes[] = {"none", "norms", "experts", "attention", "block"};
 
 Config with(std::vector<std::string> settings, const std::string& mode) {
   settings.push_back("--train.recompute=" + mode);
-  return parse_config(base, "test", settings);
+  return parse_config(recompute_text, "test", settings);
 }
 
 struct Result {
@@ -47,15 +48,17 @@ struct Result {
 // Two micro-batches in one slot each.
 Result pass(const Config& config) {
   const auto self = make_comm_self();
-  Engine engine(config, vocab, make_cpu(), make_mesh(*self, {}), true, {}, 2);
+  Engine engine(config, batch_vocabulary, make_cpu(), make_mesh(*self, {}), true, {}, 2);
   engine.store().initialize(5);
-  std::vector<std::int32_t> ids(T), targets(T);
+  std::vector<std::int32_t> ids(batch_tokens), targets(batch_tokens);
   for (Index micro = 0; micro < 2; ++micro) {
-    for (Index i = 0; i < T; ++i) {
-      ids[i] = static_cast<std::int32_t>((i * i + 3 * micro) % vocab);
-      targets[i] = static_cast<std::int32_t>((7 * i + micro) % vocab);
+    for (Index i = 0; i < batch_tokens; ++i) {
+      ids[i] = static_cast<std::int32_t>((i * i + 3 * micro) % batch_vocabulary);
+      targets[i] = static_cast<std::int32_t>((7 * i + micro) % batch_vocabulary);
     }
-    engine.forward({B, S, ids, targets, 2 * T, 2 * B, 2, micro * B}, micro);
+    engine.forward({batch_sequences, batch_length, ids, targets, 2 * batch_tokens, 2 * batch_sequences, 2,
+                    micro * batch_sequences},
+                   micro);
   }
   for (const Index micro : {0, 1}) engine.backward(micro);
   Result result;
@@ -107,36 +110,38 @@ TEST(Recompute, EveryModeGivesTheBitsOfNone) {
 TEST(Recompute, FreesTheBytesOfItsPart) {
   const Index L = 3, D = 64, F = 64, H = 4, K = 2, hd = 32, k = 2, size = 4;
   const Index none = pass(with({}, "none")).saved;
-  EXPECT_EQ(none - pass(with({}, "norms")).saved, 2 * L * T * D * size);
-  EXPECT_EQ(none - pass(with({}, "experts")).saved, (L - 1) * T * k * 2 * F * size);
-  EXPECT_EQ(none - pass(with({}, "attention")).saved, (L - 1) * (T * (2 * H + 2 * K) * hd + B * H * S) * size);
+  EXPECT_EQ(none - pass(with({}, "norms")).saved, 2 * L * batch_tokens * D * size);
+  EXPECT_EQ(none - pass(with({}, "experts")).saved, (L - 1) * batch_tokens * k * 2 * F * size);
+  EXPECT_EQ(none - pass(with({}, "attention")).saved,
+            (L - 1) * (batch_tokens * (2 * H + 2 * K) * hd + batch_sequences * H * batch_length) * size);
   EXPECT_LT(pass(with({}, "block")).saved, pass(with({}, "attention")).saved);
 }
 
 TEST(Recompute, PlansKnowItsMemoryAndItsWork) {
   const auto cpu = make_cpu();
   const Config none = with({}, "none");
-  const double once = Profiler(none, vocab, cpu.get()).balanced({}).pass.flops();
+  const double once = Profiler(none, batch_vocabulary, cpu.get()).balanced({}).pass.flops();
   double before = once;
   for (const std::string mode : modes) {
     SCOPED_TRACE(mode);
     const Config config = with({}, mode);
     const Result result = pass(config);
-    const MemoryPlan plan = plan_memory(config, vocab, {}, 0, *cpu, 2);
+    const MemoryPlan plan = plan_memory(config, batch_vocabulary, {}, 0, *cpu, 2);
     EXPECT_EQ(plan.saved, 2 * result.saved);
     EXPECT_EQ(plan.scratch, result.scratch);
     // Time estimates include the repeated work; MFU does not.
-    const double flops = Profiler(config, vocab, cpu.get()).balanced({}).pass.flops();
+    const double flops = Profiler(config, batch_vocabulary, cpu.get()).balanced({}).pass.flops();
     if (mode == "none" || mode == "norms")
       EXPECT_EQ(flops, once);
     else
       EXPECT_GT(flops, before);
     before = mode == "experts" ? once : flops;
-    EXPECT_EQ(model_costs(config, vocab).flops_per_token, model_costs(none, vocab).flops_per_token);
+    EXPECT_EQ(model_costs(config, batch_vocabulary).flops_per_token,
+              model_costs(none, batch_vocabulary).flops_per_token);
   }
   // 2 FLOPs for each weight of the up projections of the chosen experts.
-  const double experts = Profiler(with({}, "experts"), vocab, cpu.get()).balanced({}).pass.flops() - once;
-  EXPECT_EQ(experts, 2.0 * 2 * T * 3 * (2 * 2 * 64 * 64));
+  const double experts = Profiler(with({}, "experts"), batch_vocabulary, cpu.get()).balanced({}).pass.flops() - once;
+  EXPECT_EQ(experts, 2.0 * 2 * batch_tokens * 3 * (2 * 2 * 64 * 64));
 }
 
 TEST(Recompute, ReadsTheFormerValues) {
