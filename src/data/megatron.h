@@ -41,7 +41,7 @@ class IndexedTokens {
   Index documents() const;
   Index tokens() const;
   Range document(Index i) const;  // range of the document's tokens
-  // Returns the first tokens of documents [first, first + count). That of document documents() is
+  // Returns the first tokens of documents [first, first + count). Document documents() begins at
   // tokens().
   std::vector<Index> document_begins(Index first, Index count) const;
   // Returns the first tokens of the documents that begin in the range, in ascending order. Empty

@@ -20,20 +20,20 @@ class Packing {
   static constexpr Index documents_per_group = 4096;
 
   // Tokens of one document in a window.
-  struct Piece {
+  struct Segment {
     Range tokens;
-    bool ends_document;  // false: the document goes on after the piece
+    bool ends_document;  // false: the document goes on after the segment
   };
 
   // Packs all groups once, to count windows. order: keys the order of equally long documents, and
   // that of the documents of a window.
   Packing(IndexedTokens tokens, Index seq_len, RandomStream order);
   Index windows() const { return first_window_.back(); }
-  // Returns the pieces of a window, whose tokens are at most seq_len in all.
-  std::vector<Piece> window(Index i) const;
+  // Returns the segments of a window, whose tokens are at most seq_len in all.
+  std::vector<Segment> window(Index i) const;
 
  private:
-  std::vector<std::vector<Piece>> pack(Index group) const;
+  std::vector<std::vector<Segment>> pack(Index group) const;
 
   IndexedTokens tokens_;
   Index seq_len_;

@@ -137,7 +137,7 @@ void Block::run_forward(const LayerContext& layer, Saved& s) const {
 
 void Block::backward(const LayerContext& layer, View d, Saved& s) {
   const Arena::Scope recomputed(layer.saved);
-  if (layer.recompute == Recompute::block) run_forward(layer, s);  // the routing hook was called in forward
+  if (layer.recompute == Recompute::block) run_forward(layer, s);  // without the routing hook
   const ScopedPhase phase(layer.context.mesh.rank_context(), "backward pass", layer_);
   auto saved = s.branches.rbegin();
   // NOLINTNEXTLINE(modernize-loop-convert): Clang 14 does not compile std::views::reverse

@@ -43,8 +43,9 @@ class Engine {
   View max_logits() const { return max_logits_; }
 
   // Selection biases [MoE layers, E], on the host. Empty if moe.bias_update_rate = 0 or no layer
-  // has experts: then the setter is a no-op. Otherwise the setter throws InputError if the
-  // values are not those of at least these layers. Values of multi-token prediction come last, and are ignored without it.
+  // has experts: then the setter is a no-op. Otherwise the setter throws InputError if the values
+  // are not those of at least these layers. Values of multi-token prediction come last. They are
+  // ignored if the model has none.
   std::vector<float> router_bias() const;
   void set_router_bias(const std::vector<float>& bias);
 

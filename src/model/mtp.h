@@ -1,7 +1,7 @@
 // Multi-token prediction (DeepSeek-AI, "DeepSeek-V3", 2024, section 2.2). Module k predicts token
 // i + k + 1 from the output h_i of module k - 1 and the embedding of token i + k:
 //
-//   h'_i = We norm(Emb(t_(i+k))) + Wh norm(h_i),   output = norm(block(h')),   logits = head(output)
+//   h'_i = We norm(Emb(t_(i+k))) + Wh norm(h_i),  output = norm(block(h')),  logits = head(output)
 //
 // Module 1 reads the output of the decoder's final norm, and each later one that of the module
 // before, as in transformers. Embedding and head are the decoder's. The paper's projection is

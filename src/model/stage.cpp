@@ -113,7 +113,7 @@ void Stage::backward(const ExecutionContext& context, MicroBatchState& state, Vi
   if (head_) {
     const Arena::Scope scope(context.scratch);
     const View dnormed = context.temp(d.shape());
-    const View dhidden = state.mtp.empty() ? View{} : context.temp(d.shape());  // through the modules
+    const View dhidden = state.mtp.empty() ? View{} : context.temp(d.shape());  // by the modules
     if (dhidden) run(context.device, ops::Fill{.x = dhidden, .value = 0});
     for (std::size_t i = state.mtp.size(); i-- > 0;) {
       const LayerContext module = module_context(layer, state.mtp_batches[i]);

@@ -3,7 +3,7 @@
 // A sublayer is a class with
 //   struct Saved                                 state that forward saves for backward
 //   forward(layer, ConstView x, Output to, Saved&)     to.y: [T, D] = to.residual + f(x: [T, D])
-//   recompute(layer, ConstView x, Saved&)        the tensors that layer.recompute excluded from Saved
+//   recompute(layer, ConstView x, Saved&)        tensors that layer.recompute excluded from Saved
 //   backward(layer, ConstView dy, Saved&, View dx)     dx = gradient with respect to x
 //   static constexpr const char* trace_name      name of its time in traces
 //   static constexpr bool recomputable           true: recompute() needs nothing but x, if the mode
@@ -38,7 +38,7 @@ class Sublayer {
   // layer.saved and the scratch memory have them until the caller's scopes end. Collective as
   // forward is, except that no token is dispatched.
   virtual void recompute(const LayerContext& layer, ConstView x, Saved& s) const = 0;
-  // Returns true if forward's whole state may be freed in this mode, because recompute() restores it.
+  // Returns true if forward's whole state may be freed in this mode: recompute() restores it.
   virtual bool is_freed(Recompute mode) const = 0;
   // dx: [T, D] = gradient with respect to x; dy: [T, D], with respect to the output. Adds the
   // gradients of the parameters to those of the store. dx and dy must not overlap.

@@ -47,8 +47,8 @@ struct ParamSpec {
   bool decays = false;
   // True: stored directly after the previous parameter, so that both form one matrix (q, k, v).
   bool fused_with_previous = false;
-  // Layer, or block of multi-token prediction, that has the parameter. Empty for embedding, final norm and output, and for a parameter
-  // that layers share.
+  // Layer, or block of multi-token prediction, that has the parameter. Empty for embedding, final
+  // norm and output, and for a parameter that layers share.
   std::optional<Index> layer{};
   // [E] logical expert of each physical expert (MoeSpec::physical_to_logical). Physical experts
   // index the first dimension. Empty if both are equal, or if the parameter is not an expert's.

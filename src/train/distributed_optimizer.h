@@ -29,10 +29,10 @@ namespace sy {
 // Optimizer of the parameters of one ParamStore.
 class DistributedOptimizer {
  public:
-  // Both objects must outlive this one. If tp ranks hold the same kv heads, mesh.kv_replicas must be
-  // joined (join_kv_replicas).
-  // max_logits: Engine::max_logits(). step() scales queries and keys by them (QK-clip), and resets
-  // them; empty: it does not.
+  // Both objects must outlive this one. If tp ranks hold the same kv heads, mesh.kv_replicas must
+  // be joined (join_kv_replicas).
+  // - max_logits: Engine::max_logits(). By them, step() scales queries and keys (QK-clip), and it
+  //   resets them. Empty: no QK-clip.
   DistributedOptimizer(const Mesh& mesh, ParamStore& store, View max_logits = {});
 
   // Hooks for the last backward pass of each step. They are collective and must not outlive this

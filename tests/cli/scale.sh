@@ -140,6 +140,7 @@ if command -v python3 >/dev/null; then
 fi
 
 # --check compares with an earlier result. The forged one was twice as fast on 2 ranks.
+# shellcheck disable=SC2054  # 1,2 is one argument
 check=("$switchyard" scale config.ini --ranks 1,2 --layouts ep1 --own-routing-only --steps 3 --warm-up 1 --repeats 2 --output out
   --train.lr=0.01)
 expect_ok "${check[@]}"  # the last call was of another number of threads

@@ -58,20 +58,20 @@ TEST(Packing, CutsOnlyDocumentsThatDoNotFit) {
   const Dataset data = make_documents(folder, lengths, 1000000);
   const IndexedTokens tokens = data.open(0, SplitName::train);
   const Packing packing(tokens, S, RandomStream(1, "packing"));
-  std::vector<Index> pieces(lengths.size());
+  std::vector<Index> segments(lengths.size());
   std::vector<bool> seen(static_cast<std::size_t>(tokens.tokens()));
   std::vector<Index> begins(lengths.size());
   std::exclusive_scan(lengths.begin(), lengths.end(), begins.begin(), Index{0});
   for (Index w = 0; w < packing.windows(); ++w) {
     Index used = 0;
-    for (const Packing::Piece& piece : packing.window(w)) {
-      used += piece.tokens.size();
+    for (const Packing::Segment& segment : packing.window(w)) {
+      used += segment.tokens.size();
       const auto d =
-          static_cast<std::size_t>(std::ranges::upper_bound(begins, piece.tokens.begin) - begins.begin() - 1);
-      ++pieces[d];
-      EXPECT_EQ(piece.ends_document, piece.tokens.end == begins[d] + lengths[d]);
-      ASSERT_LE(piece.tokens.end, begins[d] + lengths[d]);
-      for (Index i = piece.tokens.begin; i < piece.tokens.end; ++i) {
+          static_cast<std::size_t>(std::ranges::upper_bound(begins, segment.tokens.begin) - begins.begin() - 1);
+      ++segments[d];
+      EXPECT_EQ(segment.ends_document, segment.tokens.end == begins[d] + lengths[d]);
+      ASSERT_LE(segment.tokens.end, begins[d] + lengths[d]);
+      for (Index i = segment.tokens.begin; i < segment.tokens.end; ++i) {
         ASSERT_FALSE(seen[static_cast<std::size_t>(i)]);
         seen[static_cast<std::size_t>(i)] = true;
       }
@@ -80,7 +80,7 @@ TEST(Packing, CutsOnlyDocumentsThatDoNotFit) {
     ASSERT_LE(used, S);
   }
   EXPECT_EQ(std::ranges::count(seen, false), 0);
-  for (std::size_t d = 0; d < lengths.size(); ++d) EXPECT_EQ(pieces[d], ceil_div(lengths[d], S)) << d;
+  for (std::size_t d = 0; d < lengths.size(); ++d) EXPECT_EQ(segments[d], ceil_div(lengths[d], S)) << d;
   // Three groups of documents: one window of each may be almost empty.
   EXPECT_LE(packing.windows(), ceil_div(tokens.tokens(), S) * 101 / 100 + 3);
 }
@@ -122,7 +122,7 @@ TEST(SampleStream, MarksDocuments) {
         EXPECT_EQ(x.targets[t], begins.contains(id + 1) ? -1 : id + 1);
         const bool begins_here = t == 0 || begins.contains(id) || x.ids[t - 1] != id - 1;
         EXPECT_EQ(start, begins_here ? static_cast<std::int32_t>(t) : x.document_start[t - 1]);
-        // A piece of a packed document begins with the document, or at a multiple of S in it.
+        // A segment of a packed document begins with the document, or at a multiple of S in it.
         if (documents == Documents::pack && begins_here) {
           EXPECT_EQ((id - *std::prev(begins.upper_bound(id))) % S, 0);
         }
@@ -272,18 +272,18 @@ TEST(Documents, StepsDependOnProgressAlone) {
     whole.store().initialize(1);
     split.store().initialize(1);
     Trainer trainer(whole, samples);
-    auto part = std::make_unique<Trainer>(split, samples);
+    auto sharded = std::make_unique<Trainer>(split, samples);
     for (Index step = 0; step < 6; ++step) {
-      const StepResult a = trainer.step(), b = part->step();
+      const StepResult a = trainer.step(), b = sharded->step();
       EXPECT_EQ(a.metrics.loss, b.metrics.loss);
       EXPECT_EQ(a.metrics.tokens, b.metrics.tokens);
       double sum = 0;
       for (const double p : a.probability[0]) sum += p;
       EXPECT_NEAR(sum, 1, 1e-6);
       if (step == 2) {
-        const Index tokens = part->tokens_done();
-        part = std::make_unique<Trainer>(split, samples);
-        part->set_progress(3, 18, tokens);
+        const Index tokens = sharded->tokens_done();
+        sharded = std::make_unique<Trainer>(split, samples);
+        sharded->set_progress(3, 18, tokens);
       }
     }
   }

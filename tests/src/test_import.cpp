@@ -177,8 +177,8 @@ TEST(MultiTokenPrediction, EqualsPyTorch) {
   }
 }
 
-// An export has the imported files again. Of a trained model it has copies of embedding and output,
-// as published files do, and imports ignore them.
+// An export has the imported files again. The export of a trained model has copies of embedding and
+// output, as published files do. Imports ignore them.
 TEST(MultiTokenPrediction, IsImportedAndExported) {
   const Json golden = Json::parse(read_file(std::string(GOLDEN) + "/mtp.json"));
   const TempFolder temp;

@@ -590,8 +590,8 @@ TEST(Plan, SuggestsSettingsThatFit) {
       EXPECT_NE(plan_text(plan, 3).find(texts.back()), std::string::npos);
       // The suggested options fit.
       std::vector<std::string> settings = {batch, four};
-      std::istringstream words(texts.back());
-      for (std::string word; words >> word;) settings.push_back(word);
+      std::istringstream arguments(texts.back());
+      for (std::string argument; arguments >> argument;) settings.push_back(argument);
       EXPECT_LE(memory(settings), bytes);
     }
     EXPECT_NE(plan_text(plan, 3).find("Nothing fits"), std::string::npos);

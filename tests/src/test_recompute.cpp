@@ -107,7 +107,7 @@ TEST(Recompute, EveryModeGivesTheBitsOfNone) {
 
 // The forward pass frees the tensors of every layer. Backward has those of one layer again, except
 // normalised inputs, which are in scratch memory.
-TEST(Recompute, FreesTheBytesOfItsPart) {
+TEST(Recompute, FreesTheBytesOfItsActivations) {
   const Index L = 3, D = 64, F = 64, H = 4, K = 2, hd = 32, k = 2, size = 4;
   const Index none = pass(with({}, "none")).saved;
   EXPECT_EQ(none - pass(with({}, "norms")).saved, 2 * L * batch_tokens * D * size);

@@ -81,8 +81,8 @@ TEST(Templates, WorkIsBounded) {
   EXPECT_EQ(error_of("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}"),
             "t: line 1: macros or expressions are nested too deep");
   EXPECT_EQ(error_of("{{ range(99999999) }}"), "t: line 1: range() has more than 100000 items");
-  EXPECT_EQ(error_of("{{ " + times("(", 9999) + times(")", 9999)), "t: line 1: nested more than 100 deep");
-  EXPECT_EQ(error_of("{{ " + times("[", 9999) + times("]", 9999)), "t: line 1: nested more than 100 deep");
+  EXPECT_EQ(error_of("{{ " + times("(", 9999) + times(")", 9999) + " }}"), "t: line 1: nested more than 100 deep");
+  EXPECT_EQ(error_of("{{ " + times("[", 9999) + times("]", 9999) + " }}"), "t: line 1: nested more than 100 deep");
   EXPECT_EQ(error_of("{{ " + times("-", 9999) + "1 }}"), "t: line 1: nested more than 100 deep");
   EXPECT_EQ(error_of(times("{% if 1 %}", 9999)), "t: line 1: nested more than 100 deep");
   EXPECT_EQ(error_of("{{ 1" + times(" + 1", 9999) + " }}"), "t: line 1: an expression has more than 400 levels");
