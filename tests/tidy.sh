@@ -19,7 +19,8 @@ command -v "$tidy" >/dev/null || { echo "there is no $tidy here"; exit 77; }
 
 # Include folders of other projects, from the compile commands of the build.
 mapfile -t found < <(grep -oE -- '-(isystem |I)[^ "]+' "$build/compile_commands.json" | sort -u | tr ' ' '\n')
-flags=(-std=c++20 -fopenmp "-I$PWD" "${found[@]}")
+# omp.h is that of the compiler: the one of clang may have another version or be absent.
+flags=(-std=c++20 -fopenmp "-I$PWD" "${found[@]}" -idirafter "$(dirname "$(c++ -print-file-name=include/omp.h)")")
 version=$("$tidy" --version)
 mkdir -p "$build/tidy"
 

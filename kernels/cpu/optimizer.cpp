@@ -49,15 +49,14 @@ void execute(CpuDevice&, const ops::MomentumUpdate& op) {
   if (std::isnan(*op.coefficient.f32())) return;
   for_chunks(op.m.elements(), chunk_elements, [&](Index begin, Index end) {
     const float momentum = op.momentum, scale = *op.coefficient.f32();
-    const float* const gp = op.g.f32();
+    float* const gp = op.g.f32();
     Results m(op.m, end - begin);
     float* const mp = m.update(begin, end - begin) - begin;
-    float* const np = op.nesterov ? op.nesterov.f32() : nullptr;
 #pragma omp simd
     for (Index i = begin; i < end; ++i) mp[i] = momentum * mp[i] + scale * gp[i];
-    if (!np) return;
+    if (!op.nesterov) return;
 #pragma omp simd
-    for (Index i = begin; i < end; ++i) np[i] = momentum * mp[i] + scale * gp[i];
+    for (Index i = begin; i < end; ++i) gp[i] = momentum * mp[i] + scale * gp[i];
   });
 }
 

@@ -57,10 +57,10 @@ struct Update {
 template <class Moment>
 struct Momentum {
   float momentum;
+  bool nesterov;
   In<float> coefficient;
-  In<float> g;  // may be nesterov: a thread reads its elements before it writes them
+  Out<float> g;
   Out<Moment> m;
-  Out<float> nesterov;  // may be nullptr
 
   template <int N>
   __device__ void at(Index i) const {
@@ -74,7 +74,7 @@ struct Momentum {
       gradient[e] = momentum * sum + scale * gradient[e];
     }
     store<N>(m, i, mean);
-    if (nesterov) store<N>(nesterov, i, gradient);
+    if (nesterov) store<N>(g, i, gradient);
   }
 };
 
@@ -122,9 +122,8 @@ void execute(CudaDevice& device, const ops::AdamW& op) {
 
 void execute(CudaDevice& device, const ops::MomentumUpdate& op) {
   with_type(op.m.dtype(), [&]<class T>(T) {
-    for_elements(
-        device.context(), op.m.elements(), {op.g, op.m, op.nesterov},
-        Momentum<T>{op.momentum, in<float>(op.coefficient), in<float>(op.g), out<T>(op.m), out<float>(op.nesterov)});
+    for_elements(device.context(), op.m.elements(), {op.g, op.m},
+                 Momentum<T>{op.momentum, op.nesterov, in<float>(op.coefficient), out<float>(op.g), out<T>(op.m)});
   });
 }
 

@@ -19,7 +19,6 @@ void check(const AdamW& op) {
 void check(const MomentumUpdate& op) {
   const Operands check(op.name);
   check.real("m", op.m, 1).is("coefficient", op.coefficient, {1}).is("g", op.g, op.m.shape());
-  check.optional("nesterov", op.nesterov, op.m.shape());
 }
 
 void check(const ApplyUpdate& op) {

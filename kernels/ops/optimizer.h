@@ -33,17 +33,17 @@ struct AdamW {
   Cost cost() const { return Cost().reads(g).updates(w, m, v).writes(rounded); }
 };
 
-// m = momentum * m + coefficient * g, and Nesterov's momentum, one step ahead of m:
-// nesterov = momentum * m + coefficient * g. If coefficient is NaN, nothing changes.
+// m = momentum * m + coefficient * g. With nesterov, g then becomes Nesterov's momentum, which is
+// one step ahead: g = momentum * m + coefficient * g. If coefficient is NaN, nothing changes.
 struct MomentumUpdate {
   static constexpr std::string_view name = "momentum_update";
   ConstView coefficient;  // [1]
-  ConstView g;            // [n]
+  View g;                 // [n], updated with nesterov
   float momentum;
-  View m;              // [n] f32 or bf16, updated
-  View nesterov = {};  // [n], may be g; may be empty
+  View m;  // [n] f32 or bf16, updated
+  bool nesterov = false;
   bool is_empty() const { return m.elements() == 0; }
-  Cost cost() const { return Cost().reads(g).updates(m).writes(nesterov); }
+  Cost cost() const { return nesterov ? Cost().updates(g, m) : Cost().reads(g).updates(m); }
 };
 
 // w -= lr * (update + weight_decay * w). If coefficient is NaN, nothing changes.

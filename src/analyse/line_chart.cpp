@@ -135,12 +135,6 @@ std::string log_tics(const std::vector<double>& values, double low, double high,
   return fmt::format("set logscale x 2\nunset mxtics\nset xtics ({})\n", tics);
 }
 
-const SeriesColour* colour_of(Series series) {
-  for (const SeriesColour& c : series_colours)
-    if (c.series == series) return &c;
-  return nullptr;
-}
-
 }  // namespace
 
 Plot plot_of(const LineChart& chart) {

@@ -54,12 +54,6 @@ std::string html_colour(const char* colour) {
   return out;
 }
 
-const SeriesColour* colour_of(Series series) {
-  for (const SeriesColour& c : series_colours)
-    if (c.series == series) return &c;
-  return nullptr;
-}
-
 }  // namespace
 
 std::string pgf_of(const LineChart& chart, const std::vector<std::string>& comments) {

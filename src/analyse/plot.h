@@ -37,6 +37,12 @@ constexpr SeriesColour series_colours[] = {
     {Series::balanced_routing, "balanced-routing", "#059669", "#34d399"},
     {Series::ideal, "ideal", "#9ca3af", "#9da4b0"},
 };
+// Returns nullptr for Series::by_order.
+constexpr const SeriesColour* colour_of(Series series) {
+  for (const SeriesColour& c : series_colours)
+    if (c.series == series) return &c;
+  return nullptr;
+}
 // Widths of pictures in pixels: alone in a row, two or three in a row, and on a small screen.
 constexpr int full_width = 960, half_width = 420, third_width = 310, narrow_width = 360;
 // Number of line colours of Palette::order, and the step between them. They begin at its dark end;

@@ -75,7 +75,7 @@ ChatTemplate chat_template_of(const Trained& trained, const po::variables_map& a
       run ? run->string() : trained.step_dir.string());
 }
 
-void converse(Comm& world, Engine& engine, const Conversation& c, GenerateOptions options, bool json) {
+void converse(Comm& world, Engine& engine, const Conversation& c, const GenerateOptions& options, bool json) {
   const bool speaks = world.rank() == 0, shows = speaks && !json;
   Json::Array messages;
   if (!c.system.empty()) messages.push_back({{"role", "system"}, {"content", c.system}});

@@ -25,6 +25,6 @@ struct Conversation {
 // Reads messages from the first rank's standard input, one to a line, and prints the answers, until
 // the input ends. json: prints all messages as JSON at the end instead. Collective.
 // Throws InputError on all ranks if the conversation is too long or its template does not render.
-void converse(Comm& world, Engine& engine, const Conversation& conversation, GenerateOptions options, bool json);
+void converse(Comm& world, Engine& engine, const Conversation& conversation, const GenerateOptions& options, bool json);
 
 }  // namespace sy

@@ -212,7 +212,7 @@ struct IndexedTokens::Pair {
     }
   }
 
-  void check_modes() {
+  void check_modes() const {
     const std::string name = idx_path.string();
     if (idx.size() != modes() + sequences)
       bad_input("{} has no modes, so no loss mask: remove loss_mask from dataset.ini, or prepare the data again", name);

@@ -77,7 +77,7 @@ class IndexedWriter {
 
  private:
   using File = std::unique_ptr<std::FILE, int (*)(std::FILE*)>;
-  void add_sequence(std::span<const std::int32_t> tokens);
+  void add_sequence(std::span<const std::int32_t> document);
   void write(std::FILE* file, const std::filesystem::path& path, const void* data, std::size_t bytes);
 
   std::filesystem::path bin_path_, idx_path_;

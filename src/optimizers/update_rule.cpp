@@ -41,7 +41,7 @@ void nesterov_momentum(Device& device, const UpdateOperands& x) {
                                   .g = x.gradient,
                                   .momentum = static_cast<float>(x.hyperparameters.muon_momentum),
                                   .m = x.state[0],
-                                  .nesterov = x.gradient});
+                                  .nesterov = true});
 }
 
 // The direction of Muon: the orthogonalised momentum, with elements of the root mean square 0.2,

@@ -18,9 +18,9 @@ const Value* Arguments::find(std::size_t position, std::string_view name) const 
     if (key == name) return &value;
   return nullptr;
 }
-Value Arguments::get(std::size_t position, std::string_view name, Value otherwise) const {
+Value Arguments::get(std::size_t position, std::string_view name, const Value& otherwise) const {
   const Value* value = find(position, name);
-  return value ? *value : std::move(otherwise);
+  return value ? *value : otherwise;
 }
 const Value& Arguments::need(std::size_t position, std::string_view name, std::string_view function) const {
   if (const Value* value = find(position, name)) return *value;

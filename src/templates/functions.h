@@ -39,7 +39,7 @@ struct Arguments {
 
   // Returns the argument at a position or of a name; nullptr if there is none.
   const Value* find(std::size_t position, std::string_view name) const;
-  Value get(std::size_t position, std::string_view name, Value otherwise) const;
+  Value get(std::size_t position, std::string_view name, const Value& otherwise) const;
   // Throws ValueError if there is none. function: of the message.
   const Value& need(std::size_t position, std::string_view name, std::string_view function) const;
 };

@@ -21,7 +21,7 @@ namespace sy {
 
 // Thrown for a template that does not parse or render: "NAME: line 3: reason".
 struct TemplateError : InputError {
-  TemplateError(const std::string& name, int line, const std::string& reason);
+  TemplateError(const std::string& name, int at, const std::string& reason);
   int line;  // from 1
 };
 

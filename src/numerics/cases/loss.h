@@ -209,7 +209,7 @@ struct MomentumUpdate : OpCase {
                                     .g = at("g"),
                                     .momentum = 0.9f,
                                     .m = at("m"),
-                                    .nesterov = nesterov ? at("g") : View()});
+                                    .nesterov = nesterov});
   }
   void expect(Values& v) override {
     if (std::isnan(v["coefficient"][0])) return;
