@@ -29,7 +29,7 @@ struct Statistics {
 
 // Routing decisions for this rank's tokens, for analyses and tests of single tokens.
 struct RoutingView {
-  // [T, E], [T, k] i32, [T, k], [T, k] i32 (1: dispatched, 0: dropped)
+  // [T, E], [T, k] i32 (-1: padding, which no expert receives), [T, k], [T, k] i32 (0: dropped)
   ConstView logits, experts, weights, dispatch_mask;
 };
 using RoutingHook = std::function<void(const RoutingView&)>;

@@ -1,6 +1,8 @@
 // On every layout, greedy texts are those of one rank, with more prompts than ranks and with fewer.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "src/generate/generate.h"
 #include "tests/mpi_world.h"
 
@@ -217,9 +219,9 @@ TEST(GenerateLayouts, RoutePaddingToNoExpert) {
   engine.store().initialize(5);
   Index dispatched = 0, layers = 0;
   engine.set_routing_hook([&](const RoutingView& r) {
-    std::vector<std::int32_t> dispatch_mask(static_cast<std::size_t>(r.dispatch_mask.elements()));
-    engine.device().to_host(r.dispatch_mask, dispatch_mask.data());
-    for (const std::int32_t k : dispatch_mask) dispatched += k;
+    std::vector<std::int32_t> experts(static_cast<std::size_t>(r.experts.elements()));
+    engine.device().to_host(r.experts, experts.data());
+    dispatched += std::ranges::count_if(experts, [](std::int32_t expert) { return expert >= 0; });
     ++layers;
   });
   Cache cache = engine.make_cache(3, 12, 8);

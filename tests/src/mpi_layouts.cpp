@@ -483,7 +483,7 @@ TEST(Layout, TrainsBitwiseEqualOnTheSameLayout) {
   const int n = world().size() % 3 ? world().size() : 3;
   for (const char* dtype : {"f32", "bf16"})
     for (const std::string axis : {"ep", "tp", "etp"}) {
-      if (axis == "tp" && n > 4) continue;  // more than the heads
+      if (axis != "ep" && n > 4) continue;  // heads and widths of experts are not divisible by 8
       std::vector<std::string> settings = {fmt::format("--parallel.{}={}", axis, n), "--train.steps=6",
                                            std::string("--run.dtype=") + dtype, "--moe.shared_experts=1"};
       if (axis == "etp")

@@ -205,11 +205,9 @@ struct MomentumUpdate : OpCase {
     in_out("m", {n}, moments);
   }
   void run(Device& b) override {
-    ops::run(b, ops::MomentumUpdate{.coefficient = at("coefficient"),
-                                    .g = at("g"),
-                                    .momentum = 0.9f,
-                                    .m = at("m"),
-                                    .nesterov = nesterov});
+    ops::run(b,
+             ops::MomentumUpdate{
+                 .coefficient = at("coefficient"), .g = at("g"), .momentum = 0.9f, .m = at("m"), .nesterov = nesterov});
   }
   void expect(Values& v) override {
     if (std::isnan(v["coefficient"][0])) return;
