@@ -23,7 +23,7 @@ packages=(
 case ${1:-} in
   "") ;;
   # Beside Open MPI, MPICH's mpicc and mpirun have names of their own: mpicc.mpich, mpirun.mpich.
-  --dev) packages+=(mpich libmpich-dev clang-format clang-tidy shellcheck clang libomp-dev gcovr strace debootstrap) ;;
+  --dev) packages+=(mpich libmpich-dev clang-format clang-tidy shellcheck clang-19 libomp-19-dev libclang-rt-19-dev gcovr strace debootstrap) ;;
   *) echo "install-deps.sh: unknown argument $1: the only option is --dev" >&2 && exit 2 ;;
 esac
 

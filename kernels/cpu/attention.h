@@ -148,24 +148,30 @@ constexpr LaneIndices make_lane_indices(std::integer_sequence<int, lane...>) {
 }
 constexpr LaneIndices lane_indices = make_lane_indices(std::make_integer_sequence<int, simd_width>{});
 
-// Cyclic shift: lane i becomes lane i + distance. With distances simd_width/2, ..., 2, 1, every
-// lane meets all others.
-inline Vector rotated(Vector v, int distance) {
-  return __builtin_shuffle(v, (lane_indices + distance) & (simd_width - 1));
+// Cyclic shift: lane i becomes lane i + distance.
+template <int distance, int... lane>
+Vector rotated(Vector v, std::integer_sequence<int, lane...>) {
+  return __builtin_shufflevector(v, v, ((lane + distance) % simd_width)...);
+}
+
+// Combines all lanes. With distances simd_width/2, ..., 2, 1, every lane meets all others.
+template <int distance = simd_width / 2, class Combine>
+float reduced(Vector v, const Combine& combine) {
+  if constexpr (distance == 0)
+    return v[0];
+  else
+    return reduced<distance / 2>(combine(v, rotated<distance>(v, std::make_integer_sequence<int, simd_width>{})),
+                                 combine);
 }
 
 inline Vector max(Vector x, Vector y) {
   return x > y ? x : y;
 }
 inline float max(Vector v) {
-#pragma GCC unroll 4
-  for (int distance = simd_width / 2; distance > 0; distance /= 2) v = max(v, rotated(v, distance));
-  return v[0];
+  return reduced(v, [](Vector x, Vector y) { return max(x, y); });
 }
 inline float sum(Vector v) {
-#pragma GCC unroll 4
-  for (int distance = simd_width / 2; distance > 0; distance /= 2) v += rotated(v, distance);
-  return v[0];
+  return reduced(v, [](Vector x, Vector y) { return x + y; });
 }
 
 inline float dot(const float* x, const float* y, Index n) {

@@ -61,7 +61,8 @@ struct CrossEntropyForward : CrossEntropyCase {
   CrossEntropyForward(CrossEntropyDesc d, Rows s, double deviation) : CrossEntropyCase(d, s) {
     in("logits", {t, v_all}, normal("logits", {t, v_all}, deviation), DType::f32);
     out("partial", {t, 3}, DType::f32);
-    tolerance = 3e-6;
+    // Without vectors, as under sanitizers, the terms of a long sum are added one by one.
+    tolerance = v_all > 10000 ? 2e-5 : 3e-6;
   }
   void run(Device& b) override {
     ops::run(b, ops::CrossEntropyForward{
