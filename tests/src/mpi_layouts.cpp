@@ -484,6 +484,8 @@ TEST(Layout, TrainsBitwiseEqualOnTheSameLayout) {
   for (const char* dtype : {"f32", "bf16"})
     for (const std::string axis : {"ep", "tp", "etp"}) {
       if (axis != "ep" && n > 4) continue;  // heads and widths of experts are not divisible by 8
+      // On the CUDA emulator, all of them take minutes.
+      if (test::tested_device.backend != "cpu" && (axis != "ep" || std::string_view(dtype) != "f32")) continue;
       std::vector<std::string> settings = {fmt::format("--parallel.{}={}", axis, n), "--train.steps=6",
                                            std::string("--run.dtype=") + dtype, "--moe.shared_experts=1"};
       if (axis == "etp")
