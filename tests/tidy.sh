@@ -19,8 +19,10 @@ command -v "$tidy" >/dev/null || { echo "there is no $tidy here"; exit 77; }
 
 # Include folders of other projects, from the compile commands of the build.
 mapfile -t found < <(grep -oE -- '-(isystem |I)[^ "]+' "$build/compile_commands.json" | sort -u | tr ' ' '\n')
-# omp.h is that of the compiler: the one of clang may have another version or be absent.
-flags=(-std=c++20 -fopenmp "-I$PWD" "${found[@]}" -idirafter "$(dirname "$(c++ -print-file-name=include/omp.h)")")
+flags=(-std=c++20 -fopenmp "-I$PWD" "${found[@]}")
+# omp.h may be that of another version of clang.
+omp=$(find /usr/lib/llvm-*/lib/clang/*/include -maxdepth 1 -name omp.h 2>/dev/null | head -n 1) || true
+[[ -z $omp ]] || flags+=(-idirafter "${omp%/*}")
 version=$("$tidy" --version)
 mkdir -p "$build/tidy"
 

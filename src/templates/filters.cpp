@@ -34,8 +34,8 @@ struct FilterCall {
   const std::string& name;
   const Arguments& arguments;
   Budget& budget;
-  Value argument(std::size_t i, std::string_view name_, Value otherwise = None{}) const {
-    return arguments.get(i, name_, std::move(otherwise));
+  Value argument(std::size_t i, std::string_view name_, const Value& otherwise = None{}) const {
+    return arguments.get(i, name_, otherwise);
   }
   const Value& need(std::size_t i, std::string_view name_) const { return arguments.need(i, name_, "filter " + name); }
   List items() const {

@@ -20,8 +20,8 @@ struct MethodCall {
   const Arguments& arguments;
   Budget& budget;
   const std::string& text() const { return *self.string(); }
-  Value argument(std::size_t i, std::string_view name_, Value otherwise = None{}) const {
-    return arguments.get(i, name_, std::move(otherwise));
+  Value argument(std::size_t i, std::string_view name_, const Value& otherwise = None{}) const {
+    return arguments.get(i, name_, otherwise);
   }
   const std::string& string(std::size_t i, std::string_view name_) const {
     return arguments.need(i, name_, name).need_string(fmt::format("the argument of {}()", name));
