@@ -235,7 +235,7 @@ Value map_items(const FilterCall& call) {
       continue;
     }
     Value value = path_of(item, *attribute);
-    all.push_back(value.is_undefined() ? call.argument(1, "default", std::move(value)) : std::move(value));
+    all.push_back(value.is_undefined() ? call.argument(1, "default", value) : std::move(value));
   }
   return all;
 }
