@@ -133,6 +133,11 @@ struct LayerContext {
   const std::function<void()>* on_dispatch_started = nullptr;
   Recompute recompute = Recompute::none;  // activations that backward computes again
 
+  // Returns the same context for the decoder's stream of another batch.
+  LayerContext of(const Batch& other) const {
+    return {context,      other,      other.decoder(),     saved,    cache, load_balance,
+            routing_hook, max_logits, on_dispatch_started, recompute};
+  }
   // Allocates an activation that lives from forward to backward.
   View save(Shape shape) const { return saved.take(shape, context.dtype); }
   // Returns the memory of normalised inputs and of their gathered copies: scratch memory if

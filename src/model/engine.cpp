@@ -139,6 +139,7 @@ View Engine::upload(MicroBatchState& s, const void* host, Shape shape, DType dty
 // of one document. The last id of a sequence is the target of its last token. Tokens without a
 // target have some id.
 void Engine::add_mtp_batches(MicroBatchState& s, const MicroBatch& batch) {
+  if (config_.model.mtp_depth == 0) return;
   const Index S = batch.seq_len, T = batch.sequences * S;
   const double factor = config_.train.mtp_loss_weight / static_cast<double>(config_.model.mtp_depth);
   const double weighted_targets = static_cast<double>(batch.step_targets) / factor;

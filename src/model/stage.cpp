@@ -86,7 +86,7 @@ View Stage::forward(const ExecutionContext& context, MicroBatchState& state, Vie
   state.mtp.resize(state.mtp_batches.size());
   for (std::size_t i = 0; i < state.mtp.size(); ++i) {
     store_.wait_for_bucket(module_bucket(i));
-    hidden = mtp_[i].forward(module_context(layer, state.mtp_batches[i]), *embedding_, hidden, state.mtp[i]);
+    hidden = mtp_[i].forward(layer.of(state.mtp_batches[i]), *embedding_, hidden, state.mtp[i]);
   }
   // This comes after the last wait for new weights. Its all-gather would wait for all of them.
   if (moe_ && !state.batch.generation) {
@@ -94,15 +94,6 @@ View Stage::forward(const ExecutionContext& context, MicroBatchState& state, Vie
     load_balancing_loss(layer, moe_->router, state.load_balance, sums ? sums.rows(0, active_routers(state)) : sums);
   }
   return final_norm_ ? state.normed : state.last;
-}
-
-LayerContext Stage::module_context(const LayerContext& layer, const Batch& batch) {
-  LayerContext module{layer.context, batch, batch.decoder(), layer.saved};
-  module.load_balance = layer.load_balance;
-  module.routing_hook = layer.routing_hook;
-  module.on_dispatch_started = layer.on_dispatch_started;
-  module.recompute = layer.recompute;
-  return module;
 }
 
 void Stage::backward(const ExecutionContext& context, MicroBatchState& state, View d, const BackwardHooks& hooks) {
@@ -116,7 +107,7 @@ void Stage::backward(const ExecutionContext& context, MicroBatchState& state, Vi
     const View dhidden = state.mtp.empty() ? View{} : context.temp(d.shape());  // by the modules
     if (dhidden) run(context.device, ops::Fill{.x = dhidden, .value = 0});
     for (std::size_t i = state.mtp.size(); i-- > 0;) {
-      const LayerContext module = module_context(layer, state.mtp_batches[i]);
+      const LayerContext module = layer.of(state.mtp_batches[i]);
       const View sums =
           state.statistics.mtp ? state.statistics.mtp.rows(static_cast<Index>(i), 1).reshape({2}) : View{};
       mtp_[i].backward(module, *embedding_, *head_, state.mtp[i], dhidden, sums);

@@ -81,8 +81,6 @@ class Stage {
   Index active_routers(const MicroBatchState& state) const {
     return state.mtp_batches.empty() ? decoder_routers_ : moe_layers();
   }
-  // Returns `layer` with the batch of a module of multi-token prediction.
-  static LayerContext module_context(const LayerContext& layer, const Batch& batch);
   Index module_bucket(std::size_t module) const { return head_bucket() + 1 + static_cast<Index>(module); }
   Index head_bucket() const { return bucket_of_layer(first_layer_ + std::ssize(blocks_)); }
 

@@ -64,6 +64,17 @@ TEST(QkClip, LimitsTheLogitsOfLatentAttention) {
                   "--model.qk_rope_head_dim=4", "--model.v_head_dim=5"});
 }
 
+// The heads of multi-token prediction follow those of the decoder.
+TEST(QkClip, CoversMultiTokenPrediction) {
+  const std::vector<std::string> settings = {"--model.mtp_depth=1"};
+  const std::vector<float> before = clipped_logits(settings, 1e9f).first;
+  ASSERT_EQ(before.size(), 12u);
+  const auto largest = std::max_element(before.begin() + 6, before.end());
+  ASSERT_GT(*largest, 0);
+  const std::vector<float> after = clipped_logits(settings, *largest / 4).second;
+  EXPECT_LT(after[static_cast<std::size_t>(largest - before.begin())], *largest / 2);
+}
+
 TEST(QkClip, IsOffByDefault) {
   const Config config = parse_config("", "test", {});
   EXPECT_EQ(config.train.qk_clip, 0);
