@@ -224,9 +224,8 @@ class EvalStream {
   Index spread(Index i, Index n) const { return i * windows() / n; }
   // Number of inputs of window i: seq_len, except that the last window may have fewer.
   Index length(Index i) const { return std::min(seq_len_, targets() - i * stride_); }
-  // Reads window i. After length(i) the ids are 0 and the targets -1. Targets of earlier windows
-  // are
-  // -1 as well, as are those that no loss counts.
+  // Reads window i. After length(i) the ids are 0 and the targets -1. Targets of earlier windows,
+  // and those that no loss counts, are -1 as well.
   void read(Index i, const Sample& to) const;
 
  private:

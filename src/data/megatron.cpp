@@ -8,6 +8,7 @@
 #include <bit>
 #include <cerrno>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <string>
 #include <vector>
@@ -27,6 +28,19 @@ constexpr Index u16_vocab_limit = 65500;
 
 std::filesystem::path with_suffix(std::filesystem::path prefix, const char* suffix) {
   return prefix += suffix;
+}
+
+// Returns the first index of the range for which `holds` is true, by binary search. Returns the end
+// if there is none. If `holds` is true for an index, it must be true for all after it.
+Index first_index(Range range, const std::function<bool(Index)>& holds) {
+  while (range.begin < range.end) {
+    const Index middle = (range.begin + range.end) / 2;
+    if (holds(middle))
+      range.end = middle;
+    else
+      range.begin = middle + 1;
+  }
+  return range.begin;
 }
 
 template <class T>
@@ -265,16 +279,10 @@ std::vector<Index> IndexedTokens::document_begins(Index first, Index count) cons
 
 std::vector<Index> IndexedTokens::document_begins_in(Range tokens) const {
   constexpr Index chunk = 64;
-  Index low = 0, high = documents();  // binary search for the first document of the range
-  while (low < high) {
-    const Index middle = (low + high) / 2;
-    if (document_begins(middle, 1)[0] < tokens.begin)
-      low = middle + 1;
-    else
-      high = middle;
-  }
+  const Index of_range =
+      first_index({0, documents()}, [&](Index d) { return document_begins(d, 1)[0] >= tokens.begin; });
   std::vector<Index> begins;
-  for (Index first = low; first < documents(); first += chunk)
+  for (Index first = of_range; first < documents(); first += chunk)
     for (const Index begin : document_begins(first, std::min(chunk, documents() - first))) {
       if (begin >= std::min(tokens.end, this->tokens())) return begins;
       if (begins.empty() || begins.back() != begin) begins.push_back(begin);
@@ -309,14 +317,10 @@ void IndexedTokens::ignore_masked(Index begin, std::span<std::int32_t> targets) 
     if (sequence < p.sequences) p.idx.read(p.pointers() + sequence * 8, &offset, sizeof offset);
     return offset / p.type->bytes;
   };
-  // Binary search for the last sequence that begins at or before `begin`.
-  Index low = 0, high = p.sequences;
-  while (high - low > 1) {
-    const Index middle = (low + high) / 2;
-    (begin_of(middle) <= begin ? low : high) = middle;
-  }
+  // the last sequence that begins at or before `begin`
+  const Index containing = first_index({1, p.sequences}, [&](Index s) { return begin_of(s) > begin; }) - 1;
   constexpr Index chunk = 64;
-  for (Index first = low, at = begin; first < p.sequences && at < end; first += chunk) {
+  for (Index first = containing, at = begin; first < p.sequences && at < end; first += chunk) {
     const Index count = std::min(chunk, p.sequences - first);
     std::int32_t length[chunk];
     std::uint8_t mode[chunk];
