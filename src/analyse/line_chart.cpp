@@ -111,15 +111,6 @@ YAxis log_axis(double& low, double& high) {
   return axis;
 }
 
-// Returns all x of the lines once, in rising order.
-std::vector<double> x_of(const LineChart& chart) {
-  std::vector<double> values;
-  for (const Line& line : chart.lines) values.insert(values.end(), line.x.begin(), line.x.end());
-  std::sort(values.begin(), values.end());
-  values.erase(std::unique(values.begin(), values.end()), values.end());
-  return values;
-}
-
 // Returns the lines that mark a logarithmic x axis at those of `values` that have enough space.
 std::string log_tics(const std::vector<double>& values, double low, double high, double available) {
   constexpr double least_distance = 36;
@@ -136,6 +127,14 @@ std::string log_tics(const std::vector<double>& values, double low, double high,
 }
 
 }  // namespace
+
+std::vector<double> x_of(const LineChart& chart) {
+  std::vector<double> values;
+  for (const Line& line : chart.lines) values.insert(values.end(), line.x.begin(), line.x.end());
+  std::sort(values.begin(), values.end());
+  values.erase(std::unique(values.begin(), values.end()), values.end());
+  return values;
+}
 
 Plot plot_of(const LineChart& chart) {
   SY_ASSERT(!chart.lines.empty() && chart.depths.size() == chart.lines.size(), "{} lines, {} depths",

@@ -1,5 +1,4 @@
 // Charts as pgfplots documents.
-#include <algorithm>
 #include <cctype>
 #include <cmath>
 
@@ -74,13 +73,7 @@ std::string pgf_of(const LineChart& chart, const std::vector<std::string>& comme
   const double scale = chart.percent ? 100 : 1;
   if (chart.log_x) {
     std::string marks;
-    std::vector<double> seen;
-    for (const Line& line : chart.lines)
-      for (const double x : line.x) {
-        if (std::find(seen.begin(), seen.end(), x) != seen.end()) continue;
-        seen.push_back(x);
-        marks += (marks.empty() ? "" : ",") + number(x);
-      }
+    for (const double x : x_of(chart)) marks += (marks.empty() ? "" : ",") + number(x);
     out += fmt::format("  xmode=log, log basis x=2, xtick={{{0}}}, xticklabels={{{0}}},\n", marks);
   }
   if (chart.log_y)

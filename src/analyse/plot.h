@@ -120,6 +120,8 @@ Plot plot_of(const LineChart& chart);
 // The same picture for a small screen, narrow_width pixels wide.
 Heatmap narrow(Heatmap map);
 LineChart narrow(LineChart chart);
+// Returns all x of the lines once, in rising order.
+std::vector<double> x_of(const LineChart& chart);
 // Returns a LaTeX document that draws the same chart with pgfplots, for papers. Each entry of
 // `comments` becomes a comment line at its begin.
 std::string pgf_of(const LineChart& chart, const std::vector<std::string>& comments);
