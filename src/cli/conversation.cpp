@@ -91,10 +91,10 @@ void converse(Comm& world, Engine& engine, const Conversation& c, const Generate
       bad_input("the conversation has {} tokens, and model.seq_len is {}: begin another one", size, c.positions);
     GenerateOptions limits = options;
     limits.tokens = std::min(options.tokens, c.positions - size);
+    const std::size_t before = c.tokenizer.decode(prompt[0]).size();
     const auto answer = [&](std::span<const std::int32_t> ids) {
       // Decoded after the prompt, since decoders may treat the first token differently.
       std::vector<std::int32_t> all = prompt[0];
-      const std::size_t before = c.tokenizer.decode(all).size();
       all.insert(all.end(), ids.begin(), ids.end());
       const std::string text = c.tokenizer.decode(all);
       return text.substr(std::min(before, text.size()));
