@@ -9,7 +9,7 @@
 #include "src/system/files.h"
 #include "src/text/json.h"
 #include "src/train/trainer.h"
-#include "tests/src/golden_values.h"
+#include "tests/src/golden_gradient.h"
 #include "tests/src/temp_folder.h"
 
 namespace sy {
@@ -301,11 +301,7 @@ TEST(Documents, EqualTransformers) {
         "test", c["settings"].get<std::vector<std::string>>());
     const auto self = make_comm_self();
     Engine engine(config, c["vocab"].get<std::int64_t>(), make_cpu(), make_mesh(*self, Layout{}), true);
-    for (const ParamSpec& spec : engine.store().specs()) {
-      const View w = engine.store().get(spec.name).weight;
-      for (Index i = 0; i < w.elements(); ++i)
-        w.f32()[i] = golden_value(spec.name, static_cast<std::uint32_t>(i), spec.name.ends_with("norm.weight"));
-    }
+    set_golden_values(engine.store());
     const auto numbers = [&](const char* key) {
       const auto values = c[key].get<std::vector<Index>>();
       return std::vector<std::int32_t>(values.begin(), values.end());
@@ -324,16 +320,8 @@ TEST(Documents, EqualTransformers) {
     for (const ParamSpec& spec : engine.store().specs()) {
       const auto want = c["gradients"][spec.name].get<std::vector<double>>();
       const View grad = engine.store().get(spec.name).grad;
-      double product = 0, squares = 0, length = 0;
-      for (Index i = 0; i < grad.elements(); ++i) {
-        const double g = grad.f32()[i], d = golden_value("direction " + spec.name, static_cast<std::uint32_t>(i),
-                                                         spec.name.ends_with("norm.weight"));
-        product += g * d;
-        squares += g * g;
-        length += d * d;
-      }
-      EXPECT_NEAR(product, want[0], 5e-5 * want[1] * std::sqrt(length) + 1e-6) << spec.name;
-      EXPECT_NEAR(std::sqrt(squares), want[1], 5e-5 * want[1] + 1e-7) << spec.name;
+      expect_golden_gradient(spec.name, {grad.f32(), static_cast<std::size_t>(grad.elements())}, want,
+                             is_around_one(spec), {.relative = 5e-5, .product = 1e-6, .norm = 1e-7});
     }
   }
 }

@@ -8,7 +8,7 @@
 
 #include "src/model/engine.h"
 #include "src/text/json.h"
-#include "tests/src/golden_values.h"
+#include "tests/src/golden_gradient.h"
 
 namespace sy {
 namespace {
@@ -24,14 +24,6 @@ std::vector<std::int32_t> tokens_of(const Json& list) {
   std::vector<std::int32_t> ids;
   for (const Json& id : list) ids.push_back(static_cast<std::int32_t>(id.get<std::int64_t>()));
   return ids;
-}
-
-void set_values(ParamStore& store) {
-  for (const ParamSpec& spec : store.specs()) {
-    const View w = store.get(spec.name).weight;
-    for (Index i = 0; i < w.elements(); ++i)
-      w.f32()[i] = golden_value(spec.name, static_cast<std::uint32_t>(i), spec.init.kind == InitKind::ones);
-  }
 }
 
 void expect_logits(Engine& engine, const std::vector<std::int32_t>& ids, Index at_once,
@@ -56,7 +48,7 @@ TEST(Families, LogitsEqualTransformers) {
     const auto self = make_comm_self();
     const Index V = c["vocab"].get<std::int64_t>();
     Engine engine(config, V, make_cpu(), make_mesh(*self, Layout{}), true);
-    set_values(engine.store());
+    set_golden_values(engine.store());
     const std::vector<std::int32_t> ids = tokens_of(c["ids"]);
     expect_logits(engine, ids, std::ssize(ids), c["logits"].get<std::vector<double>>());
   }
@@ -76,7 +68,7 @@ TEST(Families, LatentAttentionEqualsTransformers) {
     const auto self = make_comm_self();
     const Index V = c["vocab"].get<std::int64_t>();
     Engine engine(config, V, make_cpu(), make_mesh(*self, Layout{}), true);
-    set_values(engine.store());
+    set_golden_values(engine.store());
     const std::vector<std::int32_t> ids = tokens_of(c["ids"]), targets = tokens_of(c["targets"]);
     for (const Index at_once : {Index{1}, Index{4}, std::ssize(ids)})
       expect_logits(engine, ids, at_once, c["logits"].get<std::vector<double>>());
@@ -88,16 +80,8 @@ TEST(Families, LatentAttentionEqualsTransformers) {
     for (const ParamSpec& spec : engine.store().specs()) {
       const auto want = c["gradients"][spec.name].get<std::vector<double>>();
       const View grad = engine.store().get(spec.name).grad;
-      double product = 0, squares = 0, length = 0;
-      for (Index i = 0; i < grad.elements(); ++i) {
-        const double g = grad.f32()[i], d = golden_value("direction " + spec.name, static_cast<std::uint32_t>(i),
-                                                         spec.init.kind == InitKind::ones);
-        product += g * d;
-        squares += g * g;
-        length += d * d;
-      }
-      EXPECT_NEAR(product, want[0], 2e-5 * want[1] * std::sqrt(length) + 1e-7) << spec.name;
-      EXPECT_NEAR(std::sqrt(squares), want[1], 2e-5 * want[1]) << spec.name;
+      expect_golden_gradient(spec.name, {grad.f32(), static_cast<std::size_t>(grad.elements())}, want,
+                             is_around_one(spec), {.relative = 2e-5});
     }
   }
 }
