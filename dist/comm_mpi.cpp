@@ -5,8 +5,10 @@
 #include <limits>
 #include <map>
 #include <numeric>
+#include <thread>
 #include <utility>
 
+#include "dist/core_sharing.h"
 #include "dist/shard.h"
 #include "dist/shared_memory_transport.h"
 #include "kernels/bf16.h"
@@ -254,8 +256,13 @@ class CommMpi final : public Comm {
             "MPI_Isend");
   }
   void finish_messages() {
-    check(MPI_Waitall(narrow(static_cast<Index>(requests_.size())), requests_.data(), MPI_STATUSES_IGNORE),
-          "MPI_Waitall");
+    for (int done = 0; !done;) {
+      check_mpi(
+          MPI_Testall(narrow(static_cast<Index>(requests_.size())), requests_.data(), &done, MPI_STATUSES_IGNORE),
+          "MPI_Testall");
+      if (!done && !core_.yield()) std::this_thread::sleep_for(std::chrono::microseconds(20));
+    }
+    rank_context().blocked.progress();
     requests_.clear();
   }
 
@@ -388,6 +395,7 @@ class CommMpi final : public Comm {
   int size_ = 1, rank_ = 0;
   const char* peer_names_;
   std::vector<std::byte> scratch_;
+  CoreSharing core_;
   std::vector<MPI_Request> requests_;
   std::shared_ptr<SharedMemoryTransport> transport_;
   std::vector<int> window_rank_;   // [size] rank in the window of each rank; -1: itself, or no peer

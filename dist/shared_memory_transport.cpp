@@ -258,7 +258,7 @@ SharedMemoryTransport::~SharedMemoryTransport() {
 
 // Waits until ready(): the only wait for another rank through shared memory.
 // It spins, then yields the core between checks, then sleeps on the futex. If there are more ranks
-// than cores, it yields at once. After each sleep it calls MPI_Iprobe, so that MPI can progress
+// than cores, it yields at once; beside a process that computes, it sleeps at once (core_sharing.h). After each sleep it calls MPI_Iprobe, so that MPI can progress
 // messages that this rank sent earlier.
 template <class Ready>
 void SharedMemoryTransport::wait_until(int peer, Event event, Ready ready) {
@@ -267,7 +267,7 @@ void SharedMemoryTransport::wait_until(int peer, Event event, Ready ready) {
     if (ready()) return;
   const auto begin = Clock::now();
   for (Clock::duration waited{0}; waited < poll_time; waited = Clock::now() - begin) {
-    if (waited >= spin_time_) sched_yield();
+    if (waited >= spin_time_ && !core_.yield()) break;
     if (ready()) return;
   }
   std::atomic<std::uint32_t>& sleeper = segments_[rank_].sleeper->event;

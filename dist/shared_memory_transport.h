@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "dist/core_sharing.h"
 #include "dist/comm_mpi.h"
 #include "kernels/blocked_on.h"
 
@@ -123,6 +124,7 @@ class SharedMemoryTransport {
   std::vector<Segment> segments_;                       // segment of each rank
   std::vector<std::uint64_t> num_sent_, num_received_;  // number of messages to and from each peer
   std::chrono::microseconds spin_time_{0};              // before a waiting rank yields its core
+  CoreSharing core_;
   int current_buffer_ = 0;                              // current send buffer
   Index used_bytes_ = 0;                                // bytes used of it
   // For each send buffer: peers with unacknowledged messages,
