@@ -257,9 +257,8 @@ class CommMpi final : public Comm {
   }
   void finish_messages() {
     for (int done = 0; !done;) {
-      check_mpi(
-          MPI_Testall(narrow(static_cast<Index>(requests_.size())), requests_.data(), &done, MPI_STATUSES_IGNORE),
-          "MPI_Testall");
+      check_mpi(MPI_Testall(narrow(static_cast<Index>(requests_.size())), requests_.data(), &done, MPI_STATUSES_IGNORE),
+                "MPI_Testall");
       if (!done && !core_.yield()) std::this_thread::sleep_for(std::chrono::microseconds(20));
     }
     rank_context().blocked.progress();

@@ -20,8 +20,8 @@
 #include <utility>
 #include <vector>
 
-#include "dist/core_sharing.h"
 #include "dist/comm_mpi.h"
+#include "dist/core_sharing.h"
 #include "kernels/blocked_on.h"
 
 namespace sy {
@@ -125,8 +125,8 @@ class SharedMemoryTransport {
   std::vector<std::uint64_t> num_sent_, num_received_;  // number of messages to and from each peer
   std::chrono::microseconds spin_time_{0};              // before a waiting rank yields its core
   CoreSharing core_;
-  int current_buffer_ = 0;                              // current send buffer
-  Index used_bytes_ = 0;                                // bytes used of it
+  int current_buffer_ = 0;  // current send buffer
+  Index used_bytes_ = 0;    // bytes used of it
   // For each send buffer: peers with unacknowledged messages,
   // and the sequence number of the message.
   std::vector<std::pair<int, std::uint64_t>> unacknowledged_[2];
