@@ -39,6 +39,10 @@ endforeach()
 # An inline function is compiled with each file that calls it, and the linker keeps the first one:
 # code for AVX-512 could then run on a processor without it. Therefore the files of an instruction
 # set are first linked to one object, in which only the table of kernels stays global.
+# The linker is GNU's: that of LLVM has no --force-group-allocation.
+find_program(SWITCHYARD_LD NAMES ld.bfd ld REQUIRED)
+find_program(SWITCHYARD_OBJCOPY NAMES objcopy ${CMAKE_OBJCOPY} REQUIRED)
+mark_as_advanced(SWITCHYARD_LD SWITCHYARD_OBJCOPY)
 function(sy_add_cpu_isas)
   set(known "")
   foreach(row ${rows})
@@ -56,8 +60,8 @@ function(sy_add_cpu_isas)
     set(object ${CMAKE_BINARY_DIR}/${symbol}.o)
     add_custom_command(
       OUTPUT ${object}
-      COMMAND ${CMAKE_LINKER} -r --force-group-allocation -o ${object}.all $<TARGET_OBJECTS:sy_cpu_${name}>
-      COMMAND ${CMAKE_OBJCOPY} --keep-global-symbol=${symbol} ${object}.all ${object}
+      COMMAND ${SWITCHYARD_LD} -r --force-group-allocation -o ${object}.all $<TARGET_OBJECTS:sy_cpu_${name}>
+      COMMAND ${SWITCHYARD_OBJCOPY} --keep-global-symbol=${symbol} ${object}.all ${object}
       DEPENDS sy_cpu_${name} $<TARGET_OBJECTS:sy_cpu_${name}>
       COMMENT "Linking the CPU kernels of ${name}"
       COMMAND_EXPAND_LISTS VERBATIM)
