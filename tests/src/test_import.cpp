@@ -93,7 +93,7 @@ TEST_P(ImportedFamily, LogitsEqualTransformers) {
   Engine engine(model.config, model.vocab, make_cpu(), make_mesh(*self, Layout{}), false);
   engine.store().fill(values);
   engine.set_router_bias(selection_biases(values, values.params()));
-  expect_logits(engine, golden(), 1e-4);
+  expect_logits(engine, golden(), 1e-5);
 }
 
 TEST_P(ImportedFamily, ExportIsBitwiseEqual) {
@@ -616,7 +616,9 @@ void for_each_default(F body) {
     ASSERT_FALSE(models.empty());
     for (const char* version : {"4", "5"}) {
       SCOPED_TRACE(version);
-      for (const Json::Member& m : table[version][family.name].members()) {
+      const Json* keys = table[version].find(family.name);
+      if (!keys) continue;  // younger than this version
+      for (const Json::Member& m : keys->members()) {
         const Json* same = five.find(m.name);
         if (version == std::string("4") && same && *same == m.value) continue;
         SCOPED_TRACE(m.name);
