@@ -61,6 +61,14 @@ const ConfigRule rule_of_biases{
       }
     }};
 
+// id: the default pad_token_id of transformers, which fails for a smaller vocabulary.
+template <Index id>
+const ConfigRule rule_of_pad_token{[](const Json&, KeySettings&) {},
+                                   [](const Config& config, Json& hf_config) {
+                                     if (config.model.vocab <= id && !hf_config.contains("pad_token_id"))
+                                       hf_config["pad_token_id"] = Json();
+                                   }};
+
 }  // namespace
 
 const ConfigRule attention_scale_rule{
@@ -132,12 +140,9 @@ const ConfigRule gpt2_ffn_width_rule{
       hf_config["n_inner"] = usual && !find_value(hf_config, "n_inner") ? Json() : Json(config.model.d_ff);
     }};
 
-// The default pad_token_id of transformers is 32000, which fails for a smaller vocabulary.
-const ConfigRule phi3_pad_token_rule{[](const Json&, KeySettings&) {},
-                                     [](const Config& config, Json& hf_config) {
-                                       if (config.model.vocab <= 32000 && !hf_config.contains("pad_token_id"))
-                                         hf_config["pad_token_id"] = Json();
-                                     }};
+const ConfigRule phi3_pad_token_rule = rule_of_pad_token<32000>;
+const ConfigRule glm_pad_token_rule = rule_of_pad_token<151329>;
+const ConfigRule smollm3_pad_token_rule = rule_of_pad_token<128004>;
 
 const ConfigRule bias_rule = rule_of_biases<llama_bias_keys>;
 const ConfigRule seed_oss_bias_rule = rule_of_biases<seed_oss_bias_keys>;

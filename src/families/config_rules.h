@@ -31,7 +31,7 @@ extern const ConfigRule olmo3_window_rule;      // layer_types, or every fourth 
 extern const ConfigRule dots1_window_rule;      // layer_types, or from max_window_layers on
 extern const ConfigRule gemma3_window_rule;     // sliding_window_pattern: the period, default 6
 extern const ConfigRule cohere2_window_rule;    // the same, default 4; no positions in full layers
-extern const ConfigRule exaone4_window_rule;    // the same; sliding_window null: positions everywhere
+extern const ConfigRule exaone4_window_rule;    // the same; no window: all have positions
 // no_rope_layers, or no positions in every fourth layer; use_sliding_window and layer_types
 extern const ConfigRule smollm3_layers_rule;
 
@@ -43,6 +43,8 @@ extern const ConfigRule router_aux_loss_rule;         // router_aux_loss_coef
 extern const ConfigRule rotary_dim_rule;              // rotary_dim (GPT-J)
 extern const ConfigRule gpt2_ffn_width_rule;          // n_inner or 4 n_embd
 extern const ConfigRule phi3_pad_token_rule;          // pad_token_id
+extern const ConfigRule glm_pad_token_rule;           // the same with another default
+extern const ConfigRule smollm3_pad_token_rule;       // the same with another default
 extern const ConfigRule bias_rule;                    // attention_bias and mlp_bias
 extern const ConfigRule seed_oss_bias_rule;           // the same and attention_out_bias
 extern const ConfigRule helium_bias_rule;             // attention_bias is that of q, k and v
