@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <tuple>
 
 #include "src/families/rule_helpers.h"
 #include "src/text/strings.h"
@@ -227,9 +228,10 @@ const ConfigRule ernie_moe_layers_rule{
       const Index layers = hf_config.at("num_hidden_layers").get<std::int64_t>();
       const Index interval = int_or(hf_config, "moe_layer_interval", 1), first = int_or(hf_config, first_moe_layer, 1);
       const Index end = int_or(hf_config, last_moe_layer, -1), last = end == -1 ? layers - 1 : end;
-      if (interval < 1 || first < 0 || layers < 1 || layers > max_layers)
-        bad_input("moe_layer_interval = {}, {} = {}, num_hidden_layers = {}: expected 1 or more, 0 or more, 1 to {}",
-                  interval, first_moe_layer, first, layers, max_layers);
+      const std::tuple<std::string_view, Index, Index> bounds[] = {
+          {"num_hidden_layers", layers, 1}, {"moe_layer_interval", interval, 1}, {first_moe_layer, first, 0}};
+      for (const auto& [key, value, least] : bounds)
+        if (value < least || value > max_layers) bad_input("{} = {}: expected {} to {}", key, value, least, max_layers);
       Index first_dense = interval - 1;
       while (first_dense < first) first_dense += interval;
       std::vector<std::string> dense;
