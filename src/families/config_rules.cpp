@@ -7,11 +7,70 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <tuple>
 
 #include "src/families/rule_helpers.h"
 #include "src/text/strings.h"
 
 namespace sy {
+namespace {
+
+constexpr Index max_layers = 10000;  // maximum of model.layers
+constexpr std::string_view first_moe_layer = "moe_layer_start_index", last_moe_layer = "moe_layer_end_index";
+
+// The values of model.bias, as flags of the products with biases.
+struct BiasFlags {
+  std::string_view value;
+  bool qkv, out, mlp;
+};
+constexpr BiasFlags bias_flags[] = {{"none", false, false, false},
+                                    {"qkv", true, false, false},
+                                    {"attention", true, true, false},
+                                    {"all", true, true, true},
+                                    {"mlp", false, false, true}};
+// Names of the keys of these flags. Two flags may have one key. Empty: the family has no such bias.
+struct BiasKeys {
+  std::string_view qkv, out, mlp;
+  bool qkv_default;
+};
+constexpr BiasKeys llama_bias_keys{"attention_bias", "attention_bias", "mlp_bias", false},
+    seed_oss_bias_keys{"attention_bias", "attention_out_bias", "mlp_bias", true},
+    helium_bias_keys{"attention_bias", "", "mlp_bias", false};
+
+template <const BiasKeys& keys>
+const ConfigRule rule_of_biases{
+    [](const Json& hf_config, KeySettings& settings) {
+      const bool qkv = bool_or(hf_config, keys.qkv, keys.qkv_default);
+      const bool out = keys.out == keys.qkv ? qkv : bool_or(hf_config, keys.out, false);
+      const bool mlp = bool_or(hf_config, keys.mlp, false);
+      for (const BiasFlags& row : bias_flags)
+        if (row.qkv == qkv && row.out == out && row.mlp == mlp) {
+          settings.emplace_back("model.bias", row.value);
+          return;
+        }
+      bad_input("{} = {}{} with {} = {}: these biases cannot be combined here", keys.qkv, qkv,
+                keys.out.empty() || keys.out == keys.qkv ? "" : fmt::format(" and {} = {}", keys.out, out), keys.mlp,
+                mlp);
+    },
+    [](const Config& config, Json& hf_config) {
+      const std::string value = value_of(config, "model.bias");
+      for (const BiasFlags& row : bias_flags) {
+        if (row.value != value) continue;
+        if (!keys.out.empty()) hf_config[keys.out] = row.out;
+        hf_config[keys.qkv] = row.qkv;
+        hf_config[keys.mlp] = row.mlp;
+      }
+    }};
+
+// id: the default pad_token_id of transformers, which fails for a smaller vocabulary.
+template <Index id>
+const ConfigRule rule_of_pad_token{[](const Json&, KeySettings&) {},
+                                   [](const Config& config, Json& hf_config) {
+                                     if (config.model.vocab <= id && !hf_config.contains("pad_token_id"))
+                                       hf_config["pad_token_id"] = Json();
+                                   }};
+
+}  // namespace
 
 const ConfigRule attention_scale_rule{
     [](const Json& hf_config, KeySettings& settings) {
@@ -82,23 +141,13 @@ const ConfigRule gpt2_ffn_width_rule{
       hf_config["n_inner"] = usual && !find_value(hf_config, "n_inner") ? Json() : Json(config.model.d_ff);
     }};
 
-// The default pad_token_id of transformers is 32000, which fails for a smaller vocabulary.
-const ConfigRule phi3_pad_token_rule{[](const Json&, KeySettings&) {},
-                                     [](const Config& config, Json& hf_config) {
-                                       if (config.model.vocab <= 32000 && !hf_config.contains("pad_token_id"))
-                                         hf_config["pad_token_id"] = Json();
-                                     }};
+const ConfigRule phi3_pad_token_rule = rule_of_pad_token<32000>;
+const ConfigRule glm_pad_token_rule = rule_of_pad_token<151329>;
+const ConfigRule smollm3_pad_token_rule = rule_of_pad_token<128004>;
 
-const ConfigRule bias_rule{
-    [](const Json& hf_config, KeySettings& settings) {
-      const bool attention = bool_or(hf_config, "attention_bias", false), mlp = bool_or(hf_config, "mlp_bias", false);
-      settings.emplace_back("model.bias", attention ? mlp ? "all" : "attention" : mlp ? "mlp" : "none");
-    },
-    [](const Config& config, Json& hf_config) {
-      const Biases bias = config.model.bias;
-      hf_config["attention_bias"] = bias == Biases::all || bias == Biases::attention;
-      hf_config["mlp_bias"] = bias == Biases::all || bias == Biases::mlp;
-    }};
+const ConfigRule bias_rule = rule_of_biases<llama_bias_keys>;
+const ConfigRule seed_oss_bias_rule = rule_of_biases<seed_oss_bias_keys>;
+const ConfigRule helium_bias_rule = rule_of_biases<helium_bias_keys>;
 
 const ConfigRule opt_embedding_width_rule{
     [](const Json& hf_config, KeySettings&) {
@@ -171,6 +220,38 @@ const ConfigRule sparse_step_rule{
       for (Index layer = 0; layer < config.model.layers; ++layer)
         if (!config.is_moe(layer) && (layer + 1) % config.moe.every == 0) mlp_only.push_back(layer);
       hf_config["mlp_only_layers"] = mlp_only;
+    }};
+
+// Layer i has experts if interval divides i + 1, and i lies between the first and the last one.
+const ConfigRule ernie_moe_layers_rule{
+    [](const Json& hf_config, KeySettings& settings) {
+      const Index layers = hf_config.at("num_hidden_layers").get<std::int64_t>();
+      const Index interval = int_or(hf_config, "moe_layer_interval", 1), first = int_or(hf_config, first_moe_layer, 1);
+      const Index end = int_or(hf_config, last_moe_layer, -1), last = end == -1 ? layers - 1 : end;
+      const std::tuple<std::string_view, Index, Index> bounds[] = {
+          {"num_hidden_layers", layers, 1}, {"moe_layer_interval", interval, 1}, {first_moe_layer, first, 0}};
+      for (const auto& [key, value, least] : bounds)
+        if (value < least || value > max_layers) bad_input("{} = {}: expected {} to {}", key, value, least, max_layers);
+      Index first_dense = interval - 1;
+      while (first_dense < first) first_dense += interval;
+      std::vector<std::string> dense;
+      for (Index layer = first_dense; layer < layers; layer += interval)
+        if (layer > last) dense.push_back(fmt::format("{}", layer));
+      settings.emplace_back("moe.every", fmt::format("{}", interval));
+      settings.emplace_back("moe.first_dense", fmt::format("{}", first_dense));
+      settings.emplace_back("moe.dense_layers", join(dense, ", "));
+    },
+    [](const Config& config, Json& hf_config) {
+      Index first = config.model.layers, last = -1;
+      for (Index layer = 0; layer < config.model.layers; ++layer)
+        if (config.is_moe(layer)) {
+          first = std::min(first, layer);
+          last = layer;
+        }
+      const bool to_the_end = last + config.moe.every >= config.model.layers;
+      hf_config["moe_layer_interval"] = config.moe.every;
+      if (int_or(hf_config, first_moe_layer, -1) < 0) hf_config[first_moe_layer] = first;
+      if (!find_value(hf_config, last_moe_layer)) hf_config[last_moe_layer] = to_the_end ? Index{-1} : last;
     }};
 
 }  // namespace sy

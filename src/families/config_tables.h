@@ -48,9 +48,23 @@ inline const std::vector<std::pair<std::string_view, std::string_view>> activati
 };
 inline const ConfigRow attention_bias[] = {
     {"attention_bias", "model.bias", {{"false", "none"}, {"true", "attention"}}, "false"}};
+// For families whose output of attention has no bias.
+inline const ConfigRow attention_qkv_bias[] = {
+    {"attention_bias", "model.bias", {{"false", "none"}, {"true", "qkv"}}, "false"}};
+inline const ConfigRow use_bias[] = {{"use_bias", "model.bias", {{"false", "none"}, {"true", "all"}}, "false"}};
 inline const ConfigRow qkv_bias[] = {{"", "model.bias", {{"", "qkv"}}}};
 inline const ConfigRow head_norms[] = {{"", "model.qk_norm", {{"", "head"}}}};
 inline const ConfigRow whole_norms[] = {{"", "model.qk_norm", {{"", "whole"}}}};
+inline const ConfigRow both_norm_position[] = {{"", "model.norm_position", {{"", "both"}}}};
+inline const ConfigRow interleaved[] = {{"", "model.rope_pairs", {{"", "interleaved"}}}};
+inline const ConfigRow half_rotation[] = {{"partial_rotary_factor", "model.rope_fraction", {}, "0.5"}};
+inline const ConfigRow relu2[] = {{"hidden_act", "model.ffn", {{"\"relu2\"", "relu2"}}, "\"relu2\""}};
+// Defaults of rope_theta. The rules of rotary positions replace them.
+inline const ConfigRow theta_1e5[] = {{"", "model.rope_theta", {{"", "100000"}}}};
+inline const ConfigRow theta_5e5[] = {{"", "model.rope_theta", {{"", "500000"}}}};
+inline const ConfigRow theta_1e6[] = {{"", "model.rope_theta", {{"", "1000000"}}}};
+inline const ConfigRow theta_2e6[] = {{"", "model.rope_theta", {{"", "2000000"}}}};
+inline const ConfigRow theta_5e6[] = {{"", "model.rope_theta", {{"", "5000000"}}}};
 inline const ConfigRow output_norm_position[] = {{"", "model.norm_position", {{"", "output"}}}};
 inline const ConfigRow clip_qkv[] = {{"clip_qkv", "model.clip_qkv", {}, "0", true}};
 
@@ -121,9 +135,17 @@ inline const ConfigRow falcon_keys[] = {
     {"bias", "model.bias", {{"false", "none"}, {"true", "all"}}, "false"},
     {"alibi", "model.position", {{"false", "rope"}, {"true", "alibi"}}, "false"},
 };
+// The first Gemma's files have the name of the exact GELU, and mean its approximation.
+inline const ConfigRow gemma1_ffn[] = {
+    {"hidden_act",
+     "model.ffn",
+     {{"\"gelu_pytorch_tanh\"", "geglu_tanh"}, {"\"gelu\"", "geglu_tanh"}},
+     "\"gelu_pytorch_tanh\""},
+    {"hidden_activation", "", {{"null", ""}, {"\"gelu_pytorch_tanh\"", ""}}, "null"},
+};
+inline const ConfigRow gemma_ffn[] = {
+    {"hidden_activation", "model.ffn", {{"\"gelu_pytorch_tanh\"", "geglu_tanh"}}, "\"gelu_pytorch_tanh\""}};
 inline const ConfigRow gemma_keys[] = {
-    {"hidden_activation", "model.ffn", {{"\"gelu_pytorch_tanh\"", "geglu_tanh"}}, "\"gelu_pytorch_tanh\""},
-    {"", "model.norm_position", {{"", "both"}}},
     {"", "model.norm_offset", {{"", "true"}}},
     {"", "model.scale_embedding", {{"", "true"}}},
     {"use_bidirectional_attention", "", {{"false", ""}, {"null", ""}}, "false"},
@@ -153,13 +175,39 @@ inline const ConfigRow cohere_only[] = {
     {"use_qk_norm", "model.qk_norm", {{"false", "none"}, {"true", "head_layernorm"}}, "false"}};
 inline const ConfigRow nemotron_keys[] = {
     {"norm_eps", "model.norm_eps", {}, "1e-5"},
-    {"partial_rotary_factor", "model.rope_fraction", {}, "0.5"},
     {"", "model.norm_offset", {{"", "true"}}},
-    {"hidden_act", "model.ffn", {{"\"relu2\"", "relu2"}}, "\"relu2\""},
+};
+inline const ConfigRow helium_keys[] = {
+    {"", "model.norm", {{"", "rmsnorm"}}},
+    {"rms_norm_eps", "model.norm_eps", {}, "1e-8"},
+};
+inline const ConfigRow starcoder2_keys[] = {
+    {"norm_epsilon", "model.norm_eps", {}, "1e-5"},
+    {"hidden_act", "model.ffn", activations, "\"gelu_pytorch_tanh\""},
+    {"use_bias", "model.bias", {{"true", "all"}, {"false", "none"}}, "true"},
+};
+inline const ConfigRow stablelm_keys[] = {
+    {"layer_norm_eps", "model.norm_eps", {}, "1e-5"},
+    {"use_qkv_bias", "model.bias", {{"false", "none"}, {"true", "qkv"}}, "false"},
+    {"qk_layernorm", "model.qk_norm", {{"false", "none"}, {"true", "head_layernorm"}}, "false"},
+    {"use_parallel_residual", "model.parallel_block", {}, "false"},
+    {"partial_rotary_factor", "model.rope_fraction", {}, "0.25"},
+};
+inline const ConfigRow phi_keys[] = {
+    {"layer_norm_eps", "model.norm_eps", {}, "1e-5"},
+    {"hidden_act", "model.ffn", activations, "\"gelu_new\""},
+    {"", "model.bias", {{"", "all"}}},
+    {"", "model.output_bias", {{"", "true"}}},
+    {"", "model.parallel_block", {{"", "true"}}},
+    {"qk_layernorm", "", {{"false", ""}}, "false"},
+};
+inline const ConfigRow glm_keys[] = {
+    {"", "model.norm", {{"", "rmsnorm"}}},
+    {"rms_norm_eps", "model.norm_eps", {}, "1.5625e-07"},
+    {"attention_bias", "model.bias", {{"true", "qkv"}, {"false", "none"}}, "true"},
 };
 inline const ConfigRow dropless[] = {{"", "moe.capacity_factor", {{"", "0"}}}};
 inline const ConfigRow top_k[] = {{"num_experts_per_tok", "moe.top_k"}};
-inline const ConfigRow theta_1e6[] = {{"", "model.rope_theta", {{"", "1000000"}}}};  // default
 inline const ConfigRow mixtral_keys[] = {
     {"num_local_experts", "moe.experts"},
     {"", "moe.renormalize", {{"", "true"}}},
@@ -204,6 +252,40 @@ inline const ConfigRow deepseek2_keys[] = {
     {"topk_group", "moe.topk_groups", {}, "1"},
     {"norm_topk_prob", "moe.renormalize", {{"false", "false"}}, "false"},
     {"topk_method", "moe.group_score", {{"\"greedy\"", "max"}, {"\"group_limited_greedy\"", "max"}}, "\"greedy\""},
+};
+// Routers as DeepSeek-V3 has them, without its defaults.
+inline const ConfigRow sigmoid_router[] = {
+    {"n_routed_experts", "moe.experts"},
+    {"", "moe.score", {{"", "sigmoid"}}},
+    {"", "moe.bias_update_rate", {{"", "0.001"}}},
+    {"routed_scaling_factor", "moe.scale", {}, "1.0"},
+    {"n_group", "moe.groups", {}, "1"},
+    {"topk_group", "moe.topk_groups", {}, "1"},
+};
+inline const ConfigRow glm4_moe_keys[] = {
+    {"n_shared_experts", "moe.shared_experts", {}, "1"},
+    {"first_k_dense_replace", "moe.first_dense", {}, "1"},
+    {"norm_topk_prob", "moe.renormalize", {}, "true"},
+    {"use_qk_norm", "model.qk_norm", {{"false", "none"}, {"true", "head"}}, "false"},
+};
+inline const ConfigRow dots1_keys[] = {
+    {"n_shared_experts", "moe.shared_experts"},
+    {"first_k_dense_replace", "moe.first_dense", {}, "0"},
+    {"norm_topk_prob", "moe.renormalize", {}, "false"},
+};
+inline const ConfigRow minimax_m2_keys[] = {
+    {"", "moe.score", {{"", "sigmoid"}}},
+    {"", "moe.bias_update_rate", {{"", "0.001"}}},
+};
+inline const ConfigRow ernie_moe_keys[] = {
+    {"moe_num_experts", "moe.experts"},
+    {"moe_k", "moe.top_k"},
+    {"moe_num_shared_experts", "moe.shared_experts", {}, "2"},
+    {"moe_norm_min", "", {{"1e-12", ""}}, "1e-12"},
+    {"use_bias", "", {{"false", ""}}, "false"},
+    {"", "moe.score", {{"", "softmax"}}},
+    {"", "moe.bias_update_rate", {{"", "0.001"}}},
+    {"", "moe.renormalize", {{"", "true"}}},
 };
 inline const ConfigRow deepseek3_keys[] = {
     {"rope_interleave", "model.rope_pairs", {{"true", "interleaved"}, {"false", "half"}}, "true"},

@@ -73,7 +73,7 @@ struct Family {
   std::vector<std::span<const TensorRow>> model_rows, layer_rows;
   std::vector<std::span<const ConfigRow>> config_rows;
   std::vector<const ConfigRule*> rules;
-  // Suffixes of the names of tensors that an import ignores.
+  // An import ignores tensors whose names contain one of these texts.
   std::vector<std::string_view> ignored{};
 };
 // Returns all families.

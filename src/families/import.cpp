@@ -109,10 +109,10 @@ void FamilyValues::compare(const Family& family) const {
   }
   for (const StoredTensors::File& file : stored_->files())
     for (const std::string& name : file.tensors) {
-      const auto has_suffix = [&](std::string_view end) { return name.ends_with(end); };
+      const auto is_within = [&](std::string_view text) { return name.find(text) != name.npos; };
       // Some files of models with tied weights also store lm_head.weight.
       if (known.count(name) == 0 && name != "lm_head.weight" &&
-          std::none_of(family.ignored.begin(), family.ignored.end(), has_suffix))
+          std::none_of(family.ignored.begin(), family.ignored.end(), is_within))
         problems.push_back(fmt::format("{} {} is more than the model of config.json has", name,
                                        shape_text(stored_->find(name)->shape)));
     }

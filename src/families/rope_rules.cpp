@@ -70,7 +70,8 @@ RopeScaling scaling_type(const Json& rope) {
   return found->second;
 }
 
-constexpr std::string_view original = "original_max_position_embeddings", factor = "factor";
+constexpr std::string_view original = "original_max_position_embeddings", factor = "factor", theta_key = "rope_theta",
+                           fraction_key = "partial_rotary_factor";
 
 // Reads the rotary parameters of one kind of layer. section: "model" or "attention.local".
 void read_rope(const Json& hf_config, const Json& rope, const std::string& section, KeySettings& settings) {
@@ -178,6 +179,74 @@ double yarn_mscale(double rope_factor, double scale) {
   return Json::parse(fmt::format("{:.12g}", (scale - 1) / (0.1 * std::log(rope_factor)))).get<double>();
 }
 
+// Rotary positions of full and of sliding layers. The flat keys are rope_theta and rope_scaling for
+// full layers, and `sliding_theta` for sliding ones, which have no scaling.
+struct LayerTypeTheta {
+  const char *full_default, *sliding_default;
+  std::string_view sliding_theta;
+};
+constexpr LayerTypeTheta gemma3_theta{"1000000", "10000", "rope_local_base_freq"},
+    olmo3_theta{"500000", "500000", theta_key};
+
+template <const LayerTypeTheta& theta>
+void read_rope_by_layer_type(const Json& hf_config, KeySettings& settings) {
+  const auto [full, sliding] = layer_sections(settings);
+  const Json* rope = find_value(hf_config, "rope_parameters");
+  const auto read = [&](const std::string& section, const char* type, const char* default_theta) {
+    if (section.empty()) return;
+    settings.emplace_back(section + ".rope_theta", default_theta);
+    settings.emplace_back(section + ".rope_scaling", "none");
+    if (rope) {
+      if (const Json* own = find_value(*rope, type)) read_rope(hf_config, *own, section, settings);
+      return;
+    }
+    if (type == full_type)
+      read_flat_rope(hf_config, section, settings);
+    else
+      copy_setting(hf_config, theta.sliding_theta, settings, section + ".rope_theta");
+  };
+  if (rope && !find_value(*rope, full_type) && !find_value(*rope, sliding_type))
+    bad_input("rope_parameters has neither {} nor {}", full_type, sliding_type);
+  read(full, full_type, theta.full_default);
+  read(sliding, sliding_type, theta.sliding_default);
+  check_whole_heads(settings);
+}
+
+// Writes rope_parameters only if the flat keys cannot express the model.
+template <const LayerTypeTheta& theta>
+void write_rope_by_layer_type(const Config& config, Json& hf_config) {
+  const std::vector<BlockSpec> blocks = block_specs(config);
+  const bool one_theta = theta.sliding_theta == theta_key;
+  const auto fits = [&](const BlockSpec& b) {
+    const auto& rope = b.attention().rope;
+    if (!rope) return true;
+    if (b.attention().window > 0 && rope->scaling != RopeScaling::none) return false;
+    return !one_theta || find_value(hf_config, theta_key) || fmt::format("{}", rope->theta) == theta.full_default;
+  };
+  const bool flat = !find_value(hf_config, "rope_parameters") && std::all_of(blocks.begin(), blocks.end(), fits);
+  Json by_type = Json::object();
+  for (const bool windowed : {false, true}) {
+    const auto block = std::find_if(blocks.begin(), blocks.end(), [&](const BlockSpec& b) {
+      return b.attention().rope && (b.attention().window > 0) == windowed;
+    });
+    if (block == blocks.end()) continue;
+    const std::string kind = config.model.pattern.kind_of(block - blocks.begin());
+    const std::string section = kind.empty() ? "model" : "attention." + kind;
+    const RopeSpec& spec = *block->attention().rope;
+    const Index width = block->attention().key_width;
+    if (!flat) {
+      Json rope = Json::object();
+      write_rope(config, section, spec, width, rope);
+      by_type[windowed ? sliding_type : full_type] = rope;
+    } else if (windowed) {
+      put(hf_config, theta.sliding_theta, spec.theta);
+    } else {
+      write_flat_rope(config, section, spec, width, hf_config);
+    }
+  }
+  if (!flat) hf_config["rope_parameters"] = by_type;
+}
+
 }  // namespace
 
 // Writes rope_parameters only if the imported file has it: transformers 4 does not read it, and
@@ -269,58 +338,33 @@ const ConfigRule gpt_oss_rope_rule{
       }
     }};
 
-// The default rope_theta of Gemma 3 is 1e6 in full layers and 1e4 in sliding ones. The flat keys
-// are rope_local_base_freq for sliding layers, and rope_theta and rope_scaling for full ones.
-const ConfigRule rope_by_layer_type_rule{
+const ConfigRule gemma3_rope_rule{read_rope_by_layer_type<gemma3_theta>, write_rope_by_layer_type<gemma3_theta>};
+
+// transformers 5 takes 500000 for the sliding layers, whatever the flat rope_theta is.
+const ConfigRule olmo3_rope_rule{
     [](const Json& hf_config, KeySettings& settings) {
-      const auto [full, sliding] = layer_sections(settings);
-      const Json* rope = find_value(hf_config, "rope_parameters");
-      const auto read = [&](const std::string& section, const char* type, const char* theta) {
-        if (section.empty()) return;
-        settings.emplace_back(section + ".rope_theta", theta);
-        settings.emplace_back(section + ".rope_scaling", "none");
-        if (rope) {
-          if (const Json* own = find_value(*rope, type)) read_rope(hf_config, *own, section, settings);
-          return;
-        }
-        if (type == full_type)
-          read_flat_rope(hf_config, section, settings);
-        else
-          copy_setting(hf_config, "rope_local_base_freq", settings, section + ".rope_theta");
-      };
-      if (rope && !find_value(*rope, full_type) && !find_value(*rope, sliding_type))
-        bad_input("rope_parameters has neither {} nor {}", full_type, sliding_type);
-      read(full, full_type, "1000000");
-      read(sliding, sliding_type, "10000");
-      check_whole_heads(settings);
+      if (!find_value(hf_config, "rope_parameters") && !find_value(hf_config, theta_key))
+        bad_input("it has no rope_theta: transformers 4 takes 10000 for it, and 5 takes 500000: add it");
+      read_rope_by_layer_type<olmo3_theta>(hf_config, settings);
+    },
+    write_rope_by_layer_type<olmo3_theta>};
+
+// rotary_dim is the number of rotated elements of a head. partial_rotary_factor replaces it.
+const ConfigRule minimax_m2_rope_rule{
+    [](const Json& hf_config, KeySettings& settings) {
+      const Json* rotated = find_value(hf_config, "rotary_dim");
+      if (rotated && !find_value(hf_config, fraction_key))
+        settings.emplace_back("model.rope_fraction",
+                              fmt::format("{}", rotated->get<double>() / hf_config.at("head_dim").get<double>()));
+      partial_rope_rule.read(hf_config, settings);
     },
     [](const Config& config, Json& hf_config) {
-      const std::vector<BlockSpec> blocks = block_specs(config);
-      const bool scaled_windows = std::any_of(blocks.begin(), blocks.end(), [](const BlockSpec& b) {
-        return b.attention().window > 0 && b.attention().rope && b.attention().rope->scaling != RopeScaling::none;
-      });
-      const bool flat = !find_value(hf_config, "rope_parameters") && !scaled_windows;
-      Json by_type = Json::object();
-      for (const bool windowed : {false, true}) {
-        const auto block = std::find_if(blocks.begin(), blocks.end(), [&](const BlockSpec& b) {
-          return b.attention().rope && (b.attention().window > 0) == windowed;
-        });
-        if (block == blocks.end()) continue;
-        const std::string kind = config.model.pattern.kind_of(block - blocks.begin());
-        const std::string section = kind.empty() ? "model" : "attention." + kind;
-        const RopeSpec& spec = *block->attention().rope;
-        const Index width = block->attention().key_width;
-        if (!flat) {
-          Json rope = Json::object();
-          write_rope(config, section, spec, width, rope);
-          by_type[windowed ? sliding_type : full_type] = rope;
-        } else if (windowed) {
-          put(hf_config, "rope_local_base_freq", spec.theta);
-        } else {
-          write_flat_rope(config, section, spec, width, hf_config);
-        }
-      }
-      if (!flat) hf_config["rope_parameters"] = by_type;
+      const bool by_width = find_value(hf_config, "rotary_dim") && !find_value(hf_config, fraction_key) &&
+                            !find_value(hf_config, "rope_parameters");
+      partial_rope_rule.write(config, hf_config);
+      if (by_width) hf_config = without(hf_config, fraction_key);
+      const std::optional<RopeSpec> spec = rope_of(config);
+      if (spec && find_value(hf_config, "rotary_dim")) put(hf_config, "rotary_dim", spec->rotated);
     }};
 
 // mscale_all_dim multiplies the scores by its squared yarn_scale, and divides cos and sin by that

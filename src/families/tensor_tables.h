@@ -176,7 +176,7 @@ inline constexpr TensorRow opt_layer[] = {
     {"final_layer_norm.weight", "ffn_norm.weight", "D -> D"},
     {"final_layer_norm.bias", "ffn_norm.bias", "D -> D"},
 };
-inline constexpr TensorRow opt_qkv[] = {
+inline constexpr TensorRow qkv_projections[] = {
     {"self_attn.q_proj.weight", "attention.q.weight", "H i D -> (H i) D"},
     {"self_attn.k_proj.weight", "attention.k.weight", "K i D -> (K i) D"},
     {"self_attn.v_proj.weight", "attention.v.weight", "K i D -> (K i) D"},
@@ -189,8 +189,45 @@ inline constexpr TensorRow phi3_layer[] = {
     {"self_attn.qkv_proj.weight", "attention.k.weight", "K i D -> (+K i) D"},
     {"self_attn.qkv_proj.weight", "attention.v.weight", "K i D -> (+K i) D"},
     {"self_attn.o_proj.weight", "attention.out.weight", "D H i -> D (H i)"},
+};
+// The rows of the gate precede those of the up projection.
+inline constexpr TensorRow fused_gated_mlp[] = {
     {"mlp.gate_up_proj.weight", "mlp.up.weight", "h F D -> (h F) D"},
     {"mlp.down_proj.weight", "mlp.down.weight", "D F -> D F"},
+};
+inline constexpr TensorRow glm4_norms[] = {
+    {"input_layernorm.weight", "attention_norm.weight", "D -> D"},
+    {"post_self_attn_layernorm.weight", "attention_out_norm.weight", "D -> D"},
+    {"post_attention_layernorm.weight", "ffn_norm.weight", "D -> D"},
+    {"post_mlp_layernorm.weight", "ffn_out_norm.weight", "D -> D"},
+};
+inline constexpr TensorRow starcoder2_mlp[] = {
+    {"mlp.c_fc.weight", "mlp.up.weight", "0 F D -> F D"},
+    {"mlp.c_fc.bias", "mlp.up.bias", "0 F -> F"},
+    {"mlp.c_proj.weight", "mlp.down.weight", "D F -> D F"},
+    {"mlp.c_proj.bias", "mlp.down.bias", "D -> D"},
+};
+// Each head has a norm of its own.
+inline constexpr TensorRow stablelm_qk_norm[] = {
+    {"self_attn.q_layernorm.norms.{}.weight", "attention.q_norm.weight", "e i -> i"},
+    {"self_attn.k_layernorm.norms.{}.weight", "attention.k_norm.weight", "e i -> i"},
+};
+inline constexpr TensorRow phi_model[] = {
+    {"embed_tokens.weight", "embedding.weight", "V D -> V D"},
+    {"final_layernorm.weight", "final_norm.weight", "D -> D"},
+    {"final_layernorm.bias", "final_norm.bias", "D -> D"},
+    {"/lm_head.weight", "output.weight", "V D -> V D"},
+    {"/lm_head.bias", "output.bias", "V -> V"},
+};
+inline constexpr TensorRow phi_layer[] = {
+    {"input_layernorm.weight", "attention_norm.weight", "D -> D"},
+    {"input_layernorm.bias", "attention_norm.bias", "D -> D"},
+    {"self_attn.dense.weight", "attention.out.weight", "D H i -> D (H i)"},
+    {"self_attn.dense.bias", "attention.out.bias", "D -> D"},
+    {"mlp.fc1.weight", "mlp.up.weight", "0 F D -> F D"},
+    {"mlp.fc1.bias", "mlp.up.bias", "0 F -> F"},
+    {"mlp.fc2.weight", "mlp.down.weight", "D F -> D F"},
+    {"mlp.fc2.bias", "mlp.down.bias", "D -> D"},
 };
 // Norms without weights.
 inline constexpr TensorRow olmo_model[] = {
@@ -214,6 +251,8 @@ inline constexpr TensorRow mixtral_moe[] = {
     {"block_sparse_moe.experts.{}.w3.weight", "moe.experts.up.weight", "e 1 F D -> F D"},
     {"block_sparse_moe.experts.{}.w2.weight", "moe.experts.down.weight", "e D F -> D F"},
 };
+inline constexpr TensorRow minimax_m2_bias[] = {
+    {"block_sparse_moe.e_score_correction_bias", "moe.selection_bias", "E -> E"}};
 inline constexpr TensorRow qwen2_shared[] = {
     {"mlp.shared_expert.gate_proj.weight", "moe.shared.up.weight", "0 F D -> F D"},
     {"mlp.shared_expert.up_proj.weight", "moe.shared.up.weight", "1 F D -> F D"},
@@ -258,8 +297,10 @@ inline constexpr TensorRow deepseek_mtp[] = {
     {"shared_head.norm.weight", "mtp.head_norm.weight", "D -> D"},
     {"shared_head.head.weight", "/output.weight", "V D -> V D", "mtp.hidden_projection.weight"},
 };
-inline constexpr TensorRow deepseek_moe[] = {
-    {"mlp.gate.e_score_correction_bias", "moe.selection_bias", "E -> E"},
+inline constexpr TensorRow deepseek_bias[] = {{"mlp.gate.e_score_correction_bias", "moe.selection_bias", "E -> E"}};
+inline constexpr TensorRow ernie_bias[] = {
+    {"mlp.moe_statics.e_score_correction_bias", "moe.selection_bias", "E -> 1 E"}};
+inline constexpr TensorRow deepseek_shared[] = {
     {"mlp.shared_experts.gate_proj.weight", "moe.shared.up.weight", "0 F D -> F D"},
     {"mlp.shared_experts.up_proj.weight", "moe.shared.up.weight", "1 F D -> F D"},
     {"mlp.shared_experts.down_proj.weight", "moe.shared.down.weight", "D F -> D F"},

@@ -50,6 +50,9 @@ MOE = dict(num_local_experts=5, num_experts_per_tok=2)
 FINE = dict(num_experts=5, num_experts_per_tok=3, moe_intermediate_size=12)
 DEEP = dict(n_routed_experts=6, num_experts_per_tok=3, moe_intermediate_size=12, kv_lora_rank=10, qk_rope_head_dim=4,
             qk_nope_head_dim=6, v_head_dim=5, first_k_dense_replace=1, num_key_value_heads=4, num_hidden_layers=3)
+SIGMOID = dict(n_routed_experts=6, num_experts_per_tok=3, moe_intermediate_size=12, n_shared_experts=2,
+               routed_scaling_factor=1.5)
+ERNIE = dict(moe_num_experts=6, moe_k=3, moe_intermediate_size=12, moe_num_shared_experts=2)
 # name, class of the model, its configuration, changes of config.json (None removes a key)
 CASES = [
     ("gpt2", "GPT2LMHeadModel", hf.GPT2Config(**gpt2()), {}),
@@ -151,6 +154,66 @@ CASES = [
      hf.GptOssConfig(**sizes(head_dim=8, num_hidden_layers=3, sliding_window=5, **MOE,
                              rope_parameters=rope("yarn", factor=4.0, original_max_position_embeddings=10, beta_fast=32.0,
                                                   beta_slow=1.0, truncate=False))), {}),
+    ("gemma", "GemmaForCausalLM", hf.GemmaConfig(**sizes(head_dim=10)), {}),
+    ("gemma_published", "GemmaForCausalLM", hf.GemmaConfig(**sizes(head_dim=6, num_key_value_heads=1)),
+     dict(hidden_act="gelu", rope_parameters=None, rope_theta=1000.0, use_bidirectional_attention=None)),
+    ("arcee", "ArceeForCausalLM",
+     hf.ArceeConfig(**sizes(rope_parameters=rope("yarn", factor=4.0, original_max_position_embeddings=10))), {}),
+    ("arcee_biases", "ArceeForCausalLM", hf.ArceeConfig(**sizes(attention_bias=True, mlp_bias=True)), {}),
+    ("starcoder2", "Starcoder2ForCausalLM", hf.Starcoder2Config(**sizes(sliding_window=5)), {}),
+    ("starcoder2_no_bias", "Starcoder2ForCausalLM",
+     hf.Starcoder2Config(**sizes(use_bias=False, hidden_act="gelu", tie_word_embeddings=False)), {}),
+    ("stablelm", "StableLmForCausalLM", hf.StableLmConfig(**sizes(hidden_size=32, use_qkv_bias=True)), {}),
+    ("stablelm_parallel", "StableLmForCausalLM",
+     hf.StableLmConfig(**sizes(hidden_size=32, qk_layernorm=True, use_parallel_residual=True)), {}),
+    ("phi", "PhiForCausalLM", hf.PhiConfig(**sizes(hidden_size=32)), {}),
+    ("seed_oss", "SeedOssForCausalLM", hf.SeedOssConfig(**sizes(head_dim=10)), {}),
+    ("seed_oss_out_bias", "SeedOssForCausalLM", hf.SeedOssConfig(**sizes(head_dim=10, attention_out_bias=True)), {}),
+    ("ernie4_5", "Ernie4_5ForCausalLM", hf.Ernie4_5Config(**sizes(head_dim=10)), {}),
+    ("ernie4_5_biases", "Ernie4_5ForCausalLM", hf.Ernie4_5Config(**sizes(head_dim=6, use_bias=True)), {}),
+    ("helium", "HeliumForCausalLM", hf.HeliumConfig(**sizes(head_dim=6)), {}),
+    ("helium_bias", "HeliumForCausalLM", hf.HeliumConfig(**sizes(head_dim=6, attention_bias=True)), {}),
+    ("glm", "GlmForCausalLM", hf.GlmConfig(**sizes(head_dim=12)), {}),
+    ("glm4", "Glm4ForCausalLM", hf.Glm4Config(**sizes(head_dim=12, attention_bias=False)), {}),
+    ("smollm3", "SmolLM3ForCausalLM", hf.SmolLM3Config(**sizes(num_hidden_layers=5)), {}),
+    ("smollm3_window", "SmolLM3ForCausalLM",
+     hf.SmolLM3Config(**sizes(num_hidden_layers=5, use_sliding_window=True, sliding_window=5, no_rope_layers=[1, 0, 0, 1, 0],
+                              layer_types=["sliding_attention"] * 2 + ["full_attention"] * 3)), {}),
+    ("exaone4", "Exaone4ForCausalLM", hf.Exaone4Config(**sizes(sliding_window=5, num_hidden_layers=5)), {}),
+    ("exaone4_full", "Exaone4ForCausalLM",
+     hf.Exaone4Config(**sizes(sliding_window=None, layer_types=["full_attention"] * 2)), {}),
+    ("olmo3", "Olmo3ForCausalLM",
+     hf.Olmo3Config(**sizes(sliding_window=5, num_hidden_layers=5,
+                            rope_parameters={"sliding_attention": rope("default"),
+                                             "full_attention": rope("yarn", factor=4.0,
+                                                                    original_max_position_embeddings=10)})), {}),
+    ("olmo3_4x_keys", "Olmo3ForCausalLM", hf.Olmo3Config(**sizes(sliding_window=5, num_hidden_layers=5)),
+     dict(rope_parameters=None, rope_theta=500000.0,
+          rope_scaling={"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 10})),
+    ("ministral", "MinistralForCausalLM",
+     hf.MinistralConfig(**sizes(head_dim=8, sliding_window=5, num_hidden_layers=3,
+                                layer_types=["full_attention"] + ["sliding_attention"] * 2)), {}),
+    ("kimi_k2", "DeepseekV3ForCausalLM",
+     hf.DeepseekV3Config(**sizes(**DEEP, q_lora_rank=9, n_group=1, topk_group=1, n_shared_experts=1,
+                                 routed_scaling_factor=2.827,
+                                 rope_parameters=rope("yarn", factor=4.0, original_max_position_embeddings=10, mscale=1.0,
+                                                      mscale_all_dim=1.0))), dict(model_type="kimi_k2")),
+    ("glm4_moe", "Glm4MoeForCausalLM",
+     hf.Glm4MoeConfig(**sizes(head_dim=12, num_hidden_layers=3, use_qk_norm=True, attention_bias=True, **SIGMOID,
+                              first_k_dense_replace=1, n_group=3, topk_group=2, num_mtp_layers=0)), {}),
+    ("glm4_moe_plain", "Glm4MoeForCausalLM",
+     hf.Glm4MoeConfig(**sizes(hidden_size=32, **SIGMOID, norm_topk_prob=False, first_k_dense_replace=0)), {}),
+    ("dots1", "Dots1ForCausalLM",
+     hf.Dots1Config(**sizes(head_dim=10, num_hidden_layers=3, **SIGMOID, first_k_dense_replace=1, norm_topk_prob=True,
+                            sliding_window=5, max_window_layers=1)), {}),
+    ("minimax_m2", "MiniMaxM2ForCausalLM",
+     hf.MiniMaxM2Config(**sizes(head_dim=10, **MOE, rope_parameters=rope("default", partial_rotary_factor=0.4))), {}),
+    ("minimax_m2_published", "MiniMaxM2ForCausalLM", hf.MiniMaxM2Config(**sizes(head_dim=10, **MOE)),
+     dict(rope_parameters=None, rope_theta=1000.0, rotary_dim=6)),
+    ("ernie4_5_moe", "Ernie4_5_MoeForCausalLM", hf.Ernie4_5_MoeConfig(**sizes(num_hidden_layers=3, **ERNIE)), {}),
+    ("ernie4_5_moe_layers", "Ernie4_5_MoeForCausalLM",
+     hf.Ernie4_5_MoeConfig(**sizes(num_hidden_layers=6, **ERNIE, moe_layer_interval=2, moe_layer_start_index=2,
+                                   moe_layer_end_index=4)), {}),
     ("gpt_oss_no_bias", "GptOssForCausalLM",
      hf.GptOssConfig(**sizes(head_dim=8, sliding_window=5, attention_bias=False, **MOE,
                              rope_parameters=rope("default"))), {}),
@@ -183,10 +246,15 @@ def save(folder, name, architecture, config, otherwise):
 
 def logits(folder, architecture="AutoModelForCausalLM"):
     with open(f"{folder}/config.json") as f:
-        alibi = json.load(f).get("alibi")  # eager attention of Falcon adds ALiBi's biases twice
+        saved = json.load(f)
+    alibi = saved.get("alibi")  # eager attention of Falcon adds ALiBi's biases twice
+    more = {}
+    if saved["model_type"] == "kimi_k2":  # not known to transformers
+        del saved["model_type"]
+        more["config"] = hf.DeepseekV3Config(**saved)
     model, info = getattr(hf, architecture).from_pretrained(folder, dtype=torch.float32,
                                                             attn_implementation="sdpa" if alibi else "eager",
-                                                            output_loading_info=True)
+                                                            output_loading_info=True, **more)
     assert not info["unexpected_keys"] and not [k for k in info["missing_keys"] if k != "lm_head.weight"], info
     model.eval()
     with torch.no_grad():

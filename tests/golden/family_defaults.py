@@ -18,18 +18,23 @@ import transformers
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 FAMILIES = ("gpt2 gptj gpt_neox bloom opt falcon llama mistral gemma2 gemma3_text qwen2 qwen3 olmo olmo2 phi3 cohere cohere2 "
-            "nemotron mixtral qwen2_moe qwen3_moe olmoe deepseek_v2 deepseek_v3 gpt_oss").split()
+            "nemotron gemma arcee starcoder2 stablelm phi seed_oss ernie4_5 helium glm glm4 smollm3 exaone4 olmo3 ministral mixtral "
+            "qwen2_moe qwen3_moe olmoe deepseek_v2 deepseek_v3 kimi_k2 glm4_moe dots1 minimax_m2 ernie4_5_moe gpt_oss").split()
+# Families whose code is that of another one.
+OTHER_NAMES = {"kimi_k2": "deepseek_v3"}
 # Token ids, tasks, initial values, dropout and other settings of training, caches, and notes about how weights were made.
 IGNORED = set("""
     bos_token_id eos_token_id pad_token_id sep_token_id id2label label2id num_labels problem_type return_dict architectures
     output_attentions output_hidden_states use_cache is_encoder_decoder chunk_size_feed_forward dtype torch_dtype
     transformers_version initializer_range init_std attention_dropout attn_pdrop embd_pdrop resid_pdrop hidden_dropout dropout
     classifier_dropout layerdrop summary_type summary_use_proj summary_activation summary_proj_to_labels summary_first_dropout
-    pretraining_tp reorder_and_upcast_attn router_jitter_noise aux_loss_alpha seq_aux num_mtp_layers is_decoder
+    residual_dropout embedding_dropout pretraining_tp reorder_and_upcast_attn router_jitter_noise aux_loss_alpha seq_aux num_mtp_layers is_decoder
     add_cross_attention
 """.split())
-# The widths of DeepSeek's heads have keys of their own, and its router logits no loss.
-DEEPSEEK = {"head_dim", "output_router_logits"}
+# The widths of DeepSeek's heads have keys of their own. Routers with selection bias have no loss.
+DEEPSEEK = {"head_dim"}
+BIASED_ROUTERS = set("deepseek_v2 deepseek_v3 kimi_k2 glm4_moe dots1 minimax_m2 ernie4_5_moe".split())
+ROUTER_LOSS = {"output_router_logits", "router_aux_loss_coef"}
 
 
 def arguments(config_class):
@@ -49,7 +54,7 @@ def rotary(config):
         return {}
     out = {}
     full = new.get("full_attention", new)
-    if "sliding_attention" in new:
+    if "sliding_attention" in new and new["sliding_attention"]["rope_theta"] != full["rope_theta"]:
         out["rope_local_base_freq"] = new["sliding_attention"]["rope_theta"]
     out["rope_theta"] = full["rope_theta"]
     if "partial_rotary_factor" in full:
@@ -62,9 +67,13 @@ def rotary(config):
 def defaults():
     out = {}
     for name in FAMILIES:
-        config_class = CONFIG_MAPPING[name]
+        source = OTHER_NAMES.get(name, name)
+        if source not in CONFIG_MAPPING:  # younger than this version
+            continue
+        config_class = CONFIG_MAPPING[source]
         keys = {**arguments(config_class), **rotary(config_class())}
-        ignored = IGNORED | {"rope_parameters"} | (DEEPSEEK if name.startswith("deepseek") else set())
+        ignored = IGNORED | {"rope_parameters"} | (DEEPSEEK if source.startswith("deepseek") else set())
+        ignored |= ROUTER_LOSS if name in BIASED_ROUTERS else set()
         names = {"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"} if name == "gpt_neox" else {}
         out[name] = {names.get(k, k): v for k, v in sorted(keys.items()) if k not in ignored}
     return out

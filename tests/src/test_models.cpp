@@ -81,6 +81,15 @@ const std::map<std::string, Published> published = {
     // The model card leaves the embedding out of the active parameters.
     {"gpt-oss-120b", {116.83, 5.13 + 201.088e-6 * 2880}},
     {"gpt-oss-20b", {20.91, 3.61 + 201.088e-6 * 2880}},
+    {"gemma-7b", {8.5377}},
+    {"smollm3-3b", {3.0751}},
+    {"stablelm-3b", {2.7954}},
+    {"phi-2", {2.7797}},
+    {"seed-oss-36b", {36.151}},
+    {"exaone-4-32b", {30.95 + 2 * 102.4e-6 * 5120}},
+    {"glm-4.5", {355}},     // active: only 32 is published
+    {"minimax-m2", {230}},  // active: only 10 is published
+    {"kimi-k2", {1026}},    // active: only 32 is published
 };
 
 TEST(KnownModels, HaveThePublishedParameterCounts) {
