@@ -95,11 +95,11 @@ bool read(const std::string& text, BlendSchedule& out) {
     BlendSchedule::Change change;
     if (colon == item.npos || !read(std::string(trimmed(item.substr(0, colon))), change.step)) return false;
     double sum = 0;
-    std::istringstream words(item.substr(colon + 1));
-    for (std::string word; words >> word;) {
-      const std::size_t equals = word.find('=');
-      BlendSchedule::Weight weight{word.substr(0, equals), 0};
-      if (equals == word.npos || equals == 0 || !read(word.substr(equals + 1), weight.weight)) return false;
+    std::istringstream weights(item.substr(colon + 1));
+    for (std::string entry; weights >> entry;) {
+      const std::size_t equals = entry.find('=');
+      BlendSchedule::Weight weight{entry.substr(0, equals), 0};
+      if (equals == entry.npos || equals == 0 || !read(entry.substr(equals + 1), weight.weight)) return false;
       const bool again = std::ranges::count(change.weights, weight.domain, &BlendSchedule::Weight::domain) > 0;
       if (again || weight.weight < 0) return false;
       sum += weight.weight;

@@ -163,7 +163,7 @@ class SampleStream {
     Index first_sample;
     std::vector<BlendSchedule::Weight> weights;  // 0 for the other domains
   };
-  // changes: by ascending first sample. Of those with the same one, the last counts. Throws
+  // changes: by ascending first sample. A later change replaces one with the same sample. Throws
   // InputError if a domain with a share of the samples is too short for one window, or if the data
   // set lacks a domain of a change.
   SampleStream(const Dataset& dataset, Index seq_len, std::uint64_t seed, const Config::Data& data = {},
@@ -205,14 +205,14 @@ class SampleStream {
     std::vector<Index> before;  // [domains] samples before the first one
   };
   // A domain, and the number of its samples before this one in the order before shuffling.
-  struct Place {
+  struct DomainSample {
     std::size_t domain;
     Index k;
   };
   // Returns the shares of a change, or those of the data set without one.
   std::vector<Index> shares_of(const Dataset& dataset, const BlendChange* change) const;
   const Blend& blend_of(Index sample) const;
-  Place place(const Blend& blend, Index sample) const;
+  DomainSample domain_sample(const Blend& blend, Index sample) const;
   // Returns [domains], the samples of each domain among the first n.
   std::vector<Index> count(Index n) const;
   void read_packed(const Source& source, Index window, const Sample& to) const;

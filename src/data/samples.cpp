@@ -120,7 +120,7 @@ const SampleStream::Blend& SampleStream::blend_of(Index sample) const {
   return *std::prev(std::ranges::upper_bound(blends_, sample, {}, &Blend::first_sample));
 }
 
-SampleStream::Place SampleStream::place(const Blend& blend, Index sample) const {
+SampleStream::DomainSample SampleStream::domain_sample(const Blend& blend, Index sample) const {
   const Index offset = sample - blend.first_sample, block = offset / mixing_block;
   const Index size = std::min(mixing_block, blend.end_sample - blend.first_sample - block * mixing_block);
   Index n = block * mixing_block +
@@ -146,8 +146,8 @@ std::vector<Index> SampleStream::count(Index n) const {
   if (n == 0) return std::vector<Index>(sources_.size(), 0);
   const Blend& blend = blend_of(n - 1);
   std::vector<Index> counts = blend.before;
-  const Index whole = n == blend.end_sample ? n - blend.first_sample
-                                            : (n - blend.first_sample) / mixing_block * mixing_block;
+  const Index whole =
+      n == blend.end_sample ? n - blend.first_sample : (n - blend.first_sample) / mixing_block * mixing_block;
   Index left = whole, rest = blend.total_share;
   for (std::size_t d = 0; d < counts.size(); ++d) {
     if (blend.shares[d] == 0) continue;
@@ -156,7 +156,7 @@ std::vector<Index> SampleStream::count(Index n) const {
     left -= k;
     rest -= blend.shares[d];
   }
-  for (Index sample = blend.first_sample + whole; sample < n; ++sample) ++counts[place(blend, sample).domain];
+  for (Index sample = blend.first_sample + whole; sample < n; ++sample) ++counts[domain_sample(blend, sample).domain];
   return counts;
 }
 
@@ -169,7 +169,7 @@ std::vector<double> SampleStream::epochs(Index n) const {
 }
 
 SampleStream::Location SampleStream::locate(Index sample) const {
-  const auto [domain, k] = place(blend_of(sample), sample);
+  const auto [domain, k] = domain_sample(blend_of(sample), sample);
   const Source& s = sources_[domain];
   const Permutation order(s.windows, s.epochs.bits(static_cast<std::uint64_t>(k / s.windows)));
   return {static_cast<int>(domain), order(k % s.windows)};

@@ -32,7 +32,7 @@ std::string differences_text(const std::vector<KeyDifference>& differences) {
   return join(texts);
 }
 
-// Returns the changes of the blend in the first `steps` steps, and the number of samples since each.
+// Returns the changes of the blend in the first `steps` steps, and the samples since each.
 std::vector<std::pair<Index, std::vector<BlendSchedule::Weight>>> past_blends(const Config& config, Index steps) {
   std::vector<std::pair<Index, std::vector<BlendSchedule::Weight>>> blends;
   const Config::Train& t = config.train;

@@ -317,7 +317,8 @@ TEST(Progress, ShowsTheMainMetrics) {
 }
 
 TEST(Progress, WarnsOnceWhenADomainRepeats) {
-  const DomainEpochs before = {{"web", 0.5}, {"code", 1}, {"wiki", 1.5}}, after = {{"web", 1}, {"code", 1.25}, {"wiki", 2.5}};
+  const DomainEpochs before = {{"web", 0.5}, {"code", 1}, {"wiki", 1.5}},
+                     after = {{"web", 1}, {"code", 1.25}, {"wiki", 2.5}};
   const std::vector<std::string> warnings = repetition_warnings(7, before, after);
   ASSERT_EQ(warnings.size(), 1u);
   EXPECT_EQ(warnings[0], "step 7: all samples of domain code have been read once: from now on they repeat");

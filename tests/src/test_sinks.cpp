@@ -120,8 +120,13 @@ std::vector<ReadEvent> read_events(const std::string& file) {
 struct SinkFolder {
   TempFolder folder;
   fs::path path = folder.path();
-  MetricsSinks sinks{
-      {.csv = true, .tensorboard = true, .prometheus = true}, {1, 3}, {"code", "a \"b\", c"}, /*mfu=*/true, /*mtp=*/false, {}, {"code", "wiki"}};
+  MetricsSinks sinks{{.csv = true, .tensorboard = true, .prometheus = true},
+                     {1, 3},
+                     {"code", "a \"b\", c"},
+                     /*mfu=*/true,
+                     /*mtp=*/false,
+                     {},
+                     {"code", "wiki"}};
   std::string text(const char* name) const { return read_file(path / name); }
   std::vector<ReadEvent> events() const {
     std::vector<fs::path> files;
