@@ -56,8 +56,8 @@ struct BatchRamp {
   };
   std::vector<Change> changes;
 };
-// Changes of the weights of domains, as in "1000:web=7 code=3, 5000:code=1": from step 1000 on, 7 of
-// 10 samples are of domain web. Steps are at least 1 and ascend. In each change, a domain occurs
+// Changes of the weights of domains, as in "1000:web=7 code=3, 5000:code=1": from step 1000 on, 7
+// of 10 samples are of domain web. Steps are at least 1 and ascend. In each change, a domain occurs
 // once, and one weight at least is above 0.
 struct BlendSchedule {
   struct Weight {
