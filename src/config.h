@@ -56,6 +56,21 @@ struct BatchRamp {
   };
   std::vector<Change> changes;
 };
+// Changes of the weights of domains, as in "1000:web=7 code=3, 5000:code=1": from step 1000 on, 7
+// of 10 samples are of domain web. Steps are at least 1 and ascend. In each change, a domain occurs
+// once, and one weight at least is above 0.
+struct BlendSchedule {
+  struct Weight {
+    std::string domain;
+    double weight = 0;
+    bool operator==(const Weight&) const = default;
+  };
+  struct Change {
+    Index step = 0;
+    std::vector<Weight> weights;
+  };
+  std::vector<Change> changes;
+};
 // How samples treat the borders of documents. join: as other tokens; mask: attention and loss stay
 // within a document; pack: as mask, and windows hold whole documents.
 enum class Documents { join, mask, pack };
@@ -177,6 +192,8 @@ struct Config {
     // The number of sequences of step 1, 2, ...
     Index batch_of(Index step) const;
     Index largest_batch() const;
+    // The number of sequences of the steps before this one, at most 2^61. Exact below 2^53.
+    Index samples_before(Index step) const;
     Optimizer optimizer = Optimizer::adamw;
     std::string moment_dtype = "f32";
     double clip = 1.0, z_loss = 0, mtp_loss_weight = 0.3;
@@ -190,6 +207,7 @@ struct Config {
     std::string path;
     bool force = false, mask_eod_loss = false;
     Documents documents = Documents::join;
+    BlendSchedule blend_schedule;
     // Whether no loss counts the first tokens of documents.
     bool ignores_document_begins() const { return mask_eod_loss || documents != Documents::join; }
   } data;

@@ -37,6 +37,19 @@ Index Config::Train::largest_batch() const {
   return largest;
 }
 
+Index Config::Train::samples_before(Index step) const {
+  double samples = 0;  // exact below 2^53
+  Index first = 1, batch = global_batch;
+  for (const BatchRamp::Change& change : batch_ramp.changes) {
+    if (change.step >= step) break;
+    samples += static_cast<double>(change.step - first) * static_cast<double>(batch);
+    first = change.step;
+    batch = change.batch;
+  }
+  samples += static_cast<double>(step - first) * static_cast<double>(batch);
+  return static_cast<Index>(std::min(samples, 0x1p61));
+}
+
 const Config::Kind* Config::kind_of(Index layer) const {
   const std::string& name = model.pattern.kind_of(layer);
   const auto found = std::find_if(kinds.begin(), kinds.end(), [&](const Kind& kind) { return kind.name == name; });

@@ -37,6 +37,9 @@ std::string accepted_by() {
     return "names of kinds, each with how many layers of it follow one another, up to 10000 in all: local*5, global";
   if constexpr (std::is_same_v<T, BatchRamp>)
     return "STEP:BATCH with commas between them, with ascending steps from 2 on: 1000:32, 5000:64";
+  if constexpr (std::is_same_v<T, BlendSchedule>)
+    return "STEP:NAME=WEIGHT NAME=WEIGHT with commas between changes, with ascending steps from 1 on, each domain once "
+           "and a weight above 0: 1000:web=7 code=3, 5000:code=1";
   return "one of " + join(names_of<T>(), ", ");
 }
 

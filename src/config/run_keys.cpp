@@ -150,6 +150,11 @@ std::span<const Key> run_keys() {
           "window, but attention stays within a document, positions restart in each, and no loss counts its first "
           "token. pack: as mask, with whole documents that are packed into windows; only a document longer than "
           "model.seq_len is cut. Evaluation treats pack as mask"),
+      row<&Data::blend_schedule>(
+          "data.blend_schedule", {}, report,
+          "changes of the weights of domains, STEP:NAME=WEIGHT ..., as in 1000:web=7 code=3, 5000:code=1: from step STEP "
+          "on, the samples are of these domains, in proportion to the weights, and of no other. The steps before the "
+          "first change have the weights of the data set. Empty: all steps have them"),
       row<&Data::mask_eod_loss>(
           "data.mask_eod_loss", {}, report,
           "true: no loss counts the first token of a document, which the text before it does not predict. The loss is "

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <sstream>
 
 #include "src/optimizers/update_rule.h"
 #include "src/text/strings.h"
@@ -72,6 +73,41 @@ bool read(const std::string& text, BatchRamp& out) {
     if (change.step <= last_step || change.batch < 1) return false;
     last_step = change.step;
     out.changes.push_back(change);
+  }
+  return !text.ends_with(',');
+}
+
+std::string show(const BlendSchedule& schedule) {
+  std::vector<std::string> texts;
+  for (const BlendSchedule::Change& change : schedule.changes) {
+    std::vector<std::string> weights;
+    for (const auto& [domain, weight] : change.weights) weights.push_back(fmt::format("{}={}", domain, weight));
+    texts.push_back(fmt::format("{}:{}", change.step, join(weights, " ")));
+  }
+  return join(texts, ", ");
+}
+
+bool read(const std::string& text, BlendSchedule& out) {
+  out.changes.clear();
+  Index last_step = 0;
+  for (const std::string& item : split_list(text)) {
+    const std::size_t colon = item.find(':');
+    BlendSchedule::Change change;
+    if (colon == item.npos || !read(std::string(trimmed(item.substr(0, colon))), change.step)) return false;
+    double sum = 0;
+    std::istringstream weights(item.substr(colon + 1));
+    for (std::string entry; weights >> entry;) {
+      const std::size_t equals = entry.find('=');
+      BlendSchedule::Weight weight{entry.substr(0, equals), 0};
+      if (equals == entry.npos || equals == 0 || !read(entry.substr(equals + 1), weight.weight)) return false;
+      const bool again = std::ranges::count(change.weights, weight.domain, &BlendSchedule::Weight::domain) > 0;
+      if (again || weight.weight < 0) return false;
+      sum += weight.weight;
+      change.weights.push_back(std::move(weight));
+    }
+    if (change.step <= last_step || !(sum > 0) || !std::isfinite(sum)) return false;
+    last_step = change.step;
+    out.changes.push_back(std::move(change));
   }
   return !text.ends_with(',');
 }

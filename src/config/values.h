@@ -143,6 +143,7 @@ constexpr std::string_view backend_values[] = {"auto", "cpu", "cuda"}, dtype_val
 // show() returns the text of a value.
 std::string show(const Pattern& pattern);
 std::string show(const BatchRamp& ramp);
+std::string show(const BlendSchedule& schedule);
 std::string show(Optimizer optimizer);
 std::string show(const std::vector<double>& numbers);
 template <class T>
@@ -161,6 +162,7 @@ std::string show(const T& v) {
 bool read(const std::string& text, bool& out);
 bool read(const std::string& text, Pattern& out);
 bool read(const std::string& text, BatchRamp& out);
+bool read(const std::string& text, BlendSchedule& out);
 bool read(const std::string& text, Optimizer& out);
 bool read(const std::string& text, std::vector<double>& out);
 // Writes a whole number without its exponent: "1e9" becomes "1000000000", "1.5e3" becomes "1500".

@@ -148,16 +148,26 @@ void check_domain_name(const std::string& name);
 //   share an input. Fewer than seq_len tokens at the end of a domain fill no window.
 // - With data.documents = pack, a window has the documents that `Packing` gives it. Padding
 //   follows, whose ids and targets are -1.
-// - In the order before shuffling, each domain has its share of the first n samples, to within one
-//   sample per domain. Shares are the numbers of windows, or the weights.
+// - A blend is a range of samples with the same shares of the domains. Without changes, there is
+//   one. Shares are the numbers of windows, or the weights.
+// - In the order before shuffling, each domain has its share of the first n samples of a blend, to
+//   within one sample per domain.
 // - The k-th sample of a domain, in that order, is window permutation(k mod windows) of epoch
 //   k / windows. The permutation of an epoch is keyed by (seed, name of the domain, epoch).
-// - Samples are then shuffled within blocks of mixing_block. The shares hold at the end of each
-//   block.
+// - Samples are then shuffled within blocks of mixing_block, whose first one begins with the blend
+//   and whose last one ends with it. The shares hold at the end of each block.
 class SampleStream {
  public:
-  // Throws InputError if a domain with a share of the samples is too short for one window.
-  SampleStream(const Dataset& dataset, Index seq_len, std::uint64_t seed, const Config::Data& data = {});
+  // The shares of the domains from one sample on, until the next change.
+  struct BlendChange {
+    Index first_sample;
+    std::vector<BlendSchedule::Weight> weights;  // 0 for the other domains
+  };
+  // changes: by ascending first sample. A later change replaces one with the same sample. Throws
+  // InputError if a domain with a share of the samples is too short for one window, or if the data
+  // set lacks a domain of a change.
+  SampleStream(const Dataset& dataset, Index seq_len, std::uint64_t seed, const Config::Data& data = {},
+               const std::vector<BlendChange>& changes = {});
   // Reads a sample. Returns the index of its domain.
   int read(Index sample, const Sample& to) const;
   // Whether a sample may have targets that no loss counts, or padding. Their numbers then differ
@@ -166,6 +176,9 @@ class SampleStream {
   // Whether samples have document starts.
   bool has_documents() const { return data_.documents != Documents::join; }
   Index samples_per_epoch() const;  // number of windows of all domains with a share
+  // Returns how often the text of each domain is read by the first n samples: [domains], samples
+  // of the domain / windows of the domain. 0 for a domain without a share.
+  std::vector<double> epochs(Index n) const;
   // The domain of a sample and the window within it, which read() reads.
   struct Location {
     int domain;
@@ -182,18 +195,43 @@ class SampleStream {
     IndexedTokens tokens;
     std::optional<Packing> packing;  // if data.documents = pack
     Index windows;
-    Index share;          // out of total_share_
     RandomStream epochs;  // key of each epoch's permutation
   };
+  struct Blend {
+    Index first_sample, end_sample;
+    std::vector<Index> shares;  // [domains]
+    Index total_share;
+    RandomStream blocks;        // key of each block's shuffle
+    std::vector<Index> before;  // [domains] samples before the first one
+  };
+  // A domain, and the number of its samples before this one in the order before shuffling.
+  struct DomainSample {
+    std::size_t domain;
+    Index k;
+  };
+  // Returns the shares of a change, or those of the data set without one.
+  std::vector<Index> shares_of(const Dataset& dataset, const BlendChange* change) const;
+  const Blend& blend_of(Index sample) const;
+  DomainSample domain_sample(const Blend& blend, Index sample) const;
+  // Returns [domains], the samples of each domain among the first n.
+  std::vector<Index> count(Index n) const;
   void read_packed(const Source& source, Index window, const Sample& to) const;
 
   Index seq_len_, vocab_;
   Config::Data data_;
   bool ignores_targets_;
-  RandomStream blocks_;  // key of each block's shuffle
-  std::vector<Source> sources_;
-  Index total_share_ = 0;
+  std::vector<Source> sources_;  // [domains]
+  std::vector<Blend> blends_;    // at least one
 };
+
+// Returns the samples of a training, with the changes of data.blend_schedule. It goes on after
+// `steps` steps with `samples` samples: later steps have the batches of the configuration, whatever
+// the earlier ones had. Throws InputError as SampleStream does.
+SampleStream training_samples(const Dataset& dataset, const Config& config, Index steps, Index samples);
+// The same for a training from its first step.
+inline SampleStream training_samples(const Dataset& dataset, const Config& config) {
+  return training_samples(dataset, config, 0, 0);
+}
 
 // Throws CollectiveError unless all ranks have the same data set: dataset.ini, file sizes and
 // sampled blocks of the files. Collective.

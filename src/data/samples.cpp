@@ -1,8 +1,11 @@
 #include <algorithm>
 #include <cmath>
+#include <iterator>
+#include <numeric>
 
 #include "src/data/dataset.h"
 #include "src/data/permutation.h"
+#include "src/text/strings.h"
 
 namespace sy {
 namespace {
@@ -37,60 +40,139 @@ void mark_window(const IndexedTokens& tokens, Index begin, const Sample& window,
   fill(std::ssize(window.ids));
 }
 
+void check_has_domain(const Dataset& dataset, const std::string& name) {
+  std::vector<std::string> names;
+  for (const Domain& d : dataset.domains()) names.push_back(d.name);
+  if (std::ranges::find(names, name) == names.end())
+    bad_input("data.blend_schedule names domain {}, and {} has the domains {}: correct the name", name,
+              dataset.dir().string(), join(names, ", "));
+}
+
+double weight_in(const SampleStream::BlendChange& change, const std::string& domain) {
+  const auto found = std::ranges::find(change.weights, domain, &BlendSchedule::Weight::domain);
+  return found == change.weights.end() ? 0 : found->weight;
+}
+
 }  // namespace
 
-SampleStream::SampleStream(const Dataset& dataset, Index seq_len, std::uint64_t seed, const Config::Data& data)
+SampleStream::SampleStream(const Dataset& dataset, Index seq_len, std::uint64_t seed, const Config::Data& data,
+                           const std::vector<BlendChange>& changes)
     : seq_len_(seq_len),
       vocab_(dataset.vocab()),
       data_(data),
-      ignores_targets_(data.ignores_document_begins() || dataset.has_loss_mask()),
-      blocks_(seed, "mix of domains") {
+      ignores_targets_(data.ignores_document_begins() || dataset.has_loss_mask()) {
   SY_ASSERT(seq_len > 0, "seq_len {}", seq_len);
-  double weights = 0;
-  for (const Domain& d : dataset.domains()) weights += std::max(d.weight, 0.0);
+  for (const BlendChange& change : changes)
+    for (const BlendSchedule::Weight& weight : change.weights) check_has_domain(dataset, weight.domain);
+  const auto has_share = [&](const Domain& d) {
+    const bool initially = d.weight != 0 && (changes.empty() || changes.front().first_sample > 0);
+    return initially || std::ranges::any_of(changes, [&](const BlendChange& c) { return weight_in(c, d.name) > 0; });
+  };
   for (std::size_t i = 0; i < dataset.domains().size(); ++i) {
     const Domain& d = dataset.domains()[i];
     const IndexedTokens tokens = dataset.open(static_cast<int>(i), SplitName::train);
     std::optional<Packing> packing;
-    if (data.documents == Documents::pack && d.weight != 0)
+    const bool used = has_share(d);
+    if (data.documents == Documents::pack && used)
       packing.emplace(tokens, seq_len, RandomStream(seed, "packing of " + d.name));
     const Index windows = packing ? packing->windows() : d.train_tokens > 0 ? (d.train_tokens - 1) / seq_len : 0;
-    if (windows == 0 && d.weight != 0)
+    if (windows == 0 && used)
       bad_input(
           "domain {} has {} training tokens, too few for model.seq_len = {} (a sample takes one more): "
           "give it more text{}",
           d.name, d.train_tokens, seq_len,
           d.train_tokens > 1 ? fmt::format(", or set model.seq_len to at most {}", d.train_tokens - 1) : "");
-    // Weights become integers, so that shares are exact and equal on every machine.
-    const Index share = d.weight < 0 ? windows : std::llround(d.weight / weights * 0x1p40);
-    sources_.push_back({tokens, std::move(packing), windows, share, RandomStream(seed, "windows of " + d.name)});
-    total_share_ += share;
+    sources_.push_back({tokens, std::move(packing), windows, RandomStream(seed, "windows of " + d.name)});
   }
+  const auto add_blend = [&](Index first, const BlendChange* change) {
+    const std::string name = first == 0 ? "mix of domains" : fmt::format("mix of domains from sample {}", first);
+    std::vector<Index> before(sources_.size(), 0);
+    if (!blends_.empty()) {
+      blends_.back().end_sample = first;
+      before = count(first);
+    }
+    std::vector<Index> shares = shares_of(dataset, change);
+    const Index total = std::accumulate(shares.begin(), shares.end(), Index{0});
+    blends_.push_back({first, INT64_MAX, std::move(shares), total, RandomStream(seed, name), std::move(before)});
+  };
+  if (changes.empty() || changes.front().first_sample > 0) add_blend(0, nullptr);
+  for (std::size_t i = 0; i < changes.size(); ++i)
+    if (i + 1 == changes.size() || changes[i].first_sample < changes[i + 1].first_sample)
+      add_blend(changes[i].first_sample, &changes[i]);
 }
 
-SampleStream::Location SampleStream::locate(Index sample) const {
-  SY_ASSERT(sample >= 0, "sample {}", sample);
-  const Index block = sample / mixing_block;
-  Index n = block * mixing_block +
-            Permutation(mixing_block, blocks_.bits(static_cast<std::uint64_t>(block)))(sample % mixing_block);
+// Weights become integers, so that shares are exact and equal on every machine.
+std::vector<Index> SampleStream::shares_of(const Dataset& dataset, const BlendChange* change) const {
+  const std::vector<Domain>& domains = dataset.domains();
+  const auto weight = [&](const Domain& d) { return change ? weight_in(*change, d.name) : std::max(d.weight, 0.0); };
+  double sum = 0;
+  for (const Domain& d : domains) sum += weight(d);
+  std::vector<Index> shares;
+  for (std::size_t i = 0; i < domains.size(); ++i) {
+    const bool by_size = !change && domains[i].weight < 0;
+    shares.push_back(by_size ? sources_[i].windows : std::llround(weight(domains[i]) / sum * 0x1p40));
+  }
+  return shares;
+}
 
-  // The first domain gets floor(n * share / total_share_) of the first n samples. The others divide
+const SampleStream::Blend& SampleStream::blend_of(Index sample) const {
+  SY_ASSERT(sample >= 0, "sample {}", sample);
+  return *std::prev(std::ranges::upper_bound(blends_, sample, {}, &Blend::first_sample));
+}
+
+SampleStream::DomainSample SampleStream::domain_sample(const Blend& blend, Index sample) const {
+  const Index offset = sample - blend.first_sample, block = offset / mixing_block;
+  const Index size = std::min(mixing_block, blend.end_sample - blend.first_sample - block * mixing_block);
+  Index n = block * mixing_block +
+            Permutation(size, blend.blocks.bits(static_cast<std::uint64_t>(block)))(offset % mixing_block);
+
+  // The first domain gets floor(n * share / total_share) of the first n samples. The others divide
   // the rest in the same way. Each count grows with n and their sum is n. So sample n belongs to
   // the one domain whose count grows from n to n + 1.
-  Index rest = total_share_;
-  for (std::size_t d = 0; d < sources_.size(); ++d) {
-    const Source& s = sources_[d];
-    if (s.share == 0) continue;
-    const Index k = proportion(n, s.share, rest);
-    if (proportion(n + 1, s.share, rest) > k) {
-      const Permutation order(s.windows, s.epochs.bits(static_cast<std::uint64_t>(k / s.windows)));
-      return {static_cast<int>(d), order(k % s.windows)};
-    }
+  Index rest = blend.total_share;
+  for (std::size_t d = 0; d < blend.shares.size(); ++d) {
+    const Index share = blend.shares[d];
+    if (share == 0) continue;
+    const Index k = proportion(n, share, rest);
+    if (proportion(n + 1, share, rest) > k) return {d, blend.before[d] + k};
     n -= k;
-    rest -= s.share;
+    rest -= share;
   }
   SY_ASSERT(false, "sample {} belongs to no domain", sample);
   return {};
+}
+
+std::vector<Index> SampleStream::count(Index n) const {
+  if (n == 0) return std::vector<Index>(sources_.size(), 0);
+  const Blend& blend = blend_of(n - 1);
+  std::vector<Index> counts = blend.before;
+  const Index whole =
+      n == blend.end_sample ? n - blend.first_sample : (n - blend.first_sample) / mixing_block * mixing_block;
+  Index left = whole, rest = blend.total_share;
+  for (std::size_t d = 0; d < counts.size(); ++d) {
+    if (blend.shares[d] == 0) continue;
+    const Index k = proportion(left, blend.shares[d], rest);
+    counts[d] += k;
+    left -= k;
+    rest -= blend.shares[d];
+  }
+  for (Index sample = blend.first_sample + whole; sample < n; ++sample) ++counts[domain_sample(blend, sample).domain];
+  return counts;
+}
+
+std::vector<double> SampleStream::epochs(Index n) const {
+  const std::vector<Index> counts = count(n);
+  std::vector<double> epochs;
+  for (std::size_t d = 0; d < counts.size(); ++d)
+    epochs.push_back(counts[d] > 0 ? static_cast<double>(counts[d]) / static_cast<double>(sources_[d].windows) : 0);
+  return epochs;
+}
+
+SampleStream::Location SampleStream::locate(Index sample) const {
+  const auto [domain, k] = domain_sample(blend_of(sample), sample);
+  const Source& s = sources_[domain];
+  const Permutation order(s.windows, s.epochs.bits(static_cast<std::uint64_t>(k / s.windows)));
+  return {static_cast<int>(domain), order(k % s.windows)};
 }
 
 int SampleStream::read(Index sample, const Sample& to) const {
@@ -133,9 +215,18 @@ void SampleStream::read_packed(const Source& source, Index window, const Sample&
 
 Index SampleStream::samples_per_epoch() const {
   Index n = 0;
-  for (const Source& s : sources_)
-    if (s.share > 0) n += s.windows;
+  for (std::size_t d = 0; d < sources_.size(); ++d)
+    if (std::ranges::any_of(blends_, [&](const Blend& blend) { return blend.shares[d] > 0; })) n += sources_[d].windows;
   return n;
+}
+
+SampleStream training_samples(const Dataset& dataset, const Config& config, Index steps, Index samples) {
+  // Steps whose samples would be before the first one have none.
+  const Index earlier = samples - config.train.samples_before(steps + 1);
+  std::vector<SampleStream::BlendChange> changes;
+  for (const auto& [step, weights] : config.data.blend_schedule.changes)
+    changes.push_back({std::max<Index>(0, config.train.samples_before(step) + earlier), weights});
+  return {dataset, config.model.seq_len, config.train.seed, config.data, changes};
 }
 
 EvalStream::EvalStream(const Dataset& dataset, int domain, Index seq_len, Index stride, const Config::Data& data)

@@ -171,6 +171,7 @@ void MetricsFile::write(const StepMetrics& m, const ExpertCounts* experts, const
   line["time"] = utc_text(now);
   line["routed"] = m.routed;
   line["dropped"] = m.dropped;
+  for (const auto& [domain, epochs] : m.epochs) line["epochs"][domain] = epochs;
   if (experts) line["experts"] = {{"routed", experts->routed}, {"dropped", experts->dropped}};
   if (!validation.empty()) {
     const auto score_json = [](const DomainScore& s) {
@@ -189,6 +190,12 @@ void MetricsFile::finish(bool success) {
   sinks_->finish(success);
 }
 
+std::string epochs_text(const DomainEpochs& epochs) {
+  std::vector<std::string> texts;
+  for (const auto& [domain, value] : epochs) texts.push_back(fmt::format("{} {:.3g}", domain, value));
+  return join(texts, ", ");
+}
+
 std::string progress_text(const StepMetrics& m, Index total_steps, double elapsed, double per_step) {
   std::string text = fmt::format("step {:>{}}/{}  loss {:.4f}  {} tokens/s", m.step, std::to_string(total_steps).size(),
                                  total_steps, m.loss, short_count_text(m.tokens_per_second));
@@ -198,7 +205,8 @@ std::string progress_text(const StepMetrics& m, Index total_steps, double elapse
   if (m.step < total_steps && per_step > 0)
     text += fmt::format("  {} left", duration_text(per_step * static_cast<double>(total_steps - m.step)));
   // A terminal of 80 columns cuts off the end of the rewritten line.
-  return text + fmt::format("  {} elapsed  lr {:.3g}  gradient norm {:.3g}", duration_text(elapsed), m.lr, m.grad_norm);
+  text += fmt::format("  {} elapsed  lr {:.3g}  gradient norm {:.3g}", duration_text(elapsed), m.lr, m.grad_norm);
+  return m.epochs.empty() ? text : text + "  epochs " + epochs_text(m.epochs);
 }
 
 std::string validation_text(Index step, Index total_steps, const std::vector<DomainScore>& scores) {

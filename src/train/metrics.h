@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "src/evaluate/evaluate.h"
@@ -22,6 +23,11 @@ struct StepEnergy {
   double gpu_joules = 0;  // all GPUs of the ranks
 };
 
+// How often the text of each domain is read (SampleStream::epochs), by name.
+using DomainEpochs = std::vector<std::pair<std::string, double>>;
+// Returns "web 0.5, code 1.25".
+std::string epochs_text(const DomainEpochs& epochs);
+
 struct StepMetrics {
   Index step = 0, tokens = 0;  // tokens: since the run began
   double loss = 0;             // mean cross-entropy in nats over the global batch
@@ -34,6 +40,7 @@ struct StepMetrics {
   std::optional<StepEnergy> energy;  // empty without log.energy
   // Assignments over all MoE layers; routed counts before dropping.
   Index routed = 0, dropped = 0;
+  DomainEpochs epochs = {};  // since the run began
 };
 
 // [layer][expert] sums since the last log line.

@@ -45,7 +45,7 @@ int run_training(Comm& world, const Config& config, const RunOptions& options) {
     // Everything that can fail on a single rank is tried before the first collective.
     check_run_dir(config);
     dataset = open_training_data(config);
-    const SampleStream samples(*dataset, config.model.seq_len, config.train.seed, config.data);
+    training_samples(*dataset, config);
     vocab = model_vocab(config, dataset->vocab());
     if (config.train.validate_every > 0 && dataset->valid_tokens() == 0)
       bad_input(
@@ -76,9 +76,10 @@ int run_training(Comm& world, const Config& config, const RunOptions& options) {
         arena_sizes(config, vocab, layout, 0, *device, sharing, false);
       if (world.rank() != 0) return;
       if (!options.machine_memory) memory = plan_memory(config, vocab, layout, 0, *device);
-      const SampleStream samples(*dataset, config.model.seq_len, config.train.seed, config.data);
-      for (const std::string& text : all_config_warnings(config, layout, samples)) warn(text);
-      fmt::print("{}\n", visible(training_summary(config, *dataset, samples, layout, memory,
+      const SampleStream samples = training_samples(*dataset, config);
+      const Index last_samples = config.train.samples_before(config.train.steps + 1);
+      for (const std::string& text : all_config_warnings(config, layout, *dataset, samples, last_samples)) warn(text);
+      fmt::print("{}\n", visible(training_summary(config, *dataset, samples, last_samples, layout, memory,
                                                   device ? device->describe() : options.machine, 0),
                                  "\n"));
     });

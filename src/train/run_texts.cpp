@@ -34,31 +34,55 @@ std::string ramp_text(const Config::Train& train) {
 
 }  // namespace
 
+DomainEpochs domain_epochs(const Dataset& dataset, const SampleStream& samples, Index n) {
+  DomainEpochs out;
+  const std::vector<double> epochs = samples.epochs(n);
+  for (std::size_t d = 0; d < epochs.size(); ++d) out.emplace_back(dataset.domains()[d].name, epochs[d]);
+  return out;
+}
+
+std::vector<std::string> repetition_warnings(Index step, const DomainEpochs& before, const DomainEpochs& after) {
+  std::vector<std::string> out;
+  for (std::size_t d = 0; d < after.size(); ++d)
+    if (before[d].second <= 1 && after[d].second > 1)
+      out.push_back(fmt::format("step {}: all samples of domain {} have been read once: from now on they repeat", step,
+                                after[d].first));
+  return out;
+}
+
 std::string training_summary(const Config& config, const Dataset& dataset, const SampleStream& samples,
-                             const Layout& layout, const MemoryPlan& memory, const std::string& device,
-                             Index library_bytes) {
+                             Index last_samples, const Layout& layout, const MemoryPlan& memory,
+                             const std::string& device, Index library_bytes) {
   const ParamCount count = count_params(config, model_vocab(config, dataset.vocab()));
   return fmt::format(
       "model     {:.2f} M parameters, {:.2f} M active per token\n"
       "layout    {} ({}), {}\n"
       "memory    {} per rank: weights {}, gradients {}, optimizer {}, activations about {}{}\n"
-      "data      {}: {} sequences of {} tokens an epoch; a step takes {}{}{}",
+      "data      {}: {} sequences of {} tokens an epoch; a step takes {}{}\n"
+      "epochs    {} until step {}{}",
       static_cast<double>(count.total) / 1e6, static_cast<double>(count.active) / 1e6, layout.str(),
       counted(layout.ranks, "rank"), device, megabytes(memory.total()), megabytes(memory.weights),
       megabytes(memory.gradients), megabytes(memory.optimizer), megabytes(memory.activations()),
       library_bytes > 0 ? fmt::format("; {} and cuBLAS have {}", device_collectives().name, megabytes(library_bytes))
                         : "",
       config.data.path, samples.samples_per_epoch(), config.model.seq_len, config.train.global_batch,
-      ramp_text(config.train), training_rope_text(block_specs(config)));
+      ramp_text(config.train), epochs_text(domain_epochs(dataset, samples, last_samples)), config.train.steps,
+      training_rope_text(block_specs(config)));
 }
 
-std::vector<std::string> all_config_warnings(const Config& config, const Layout& layout, const SampleStream& samples) {
+std::vector<std::string> all_config_warnings(const Config& config, const Layout& layout, const Dataset& dataset,
+                                             const SampleStream& samples, Index last_samples) {
   std::vector<std::string> out = config_warnings(config, layout);
   if (const Index batch = config.train.largest_batch(); samples.samples_per_epoch() < batch)
     out.push_back(fmt::format(
         "data.path = {} has {} sequences of {} tokens, fewer than train.global_batch = {}: a step trains on "
         "some of them several times: prepare more text, or lower train.global_batch",
         config.data.path, samples.samples_per_epoch(), config.model.seq_len, batch));
+  for (const auto& [domain, epochs] : domain_epochs(dataset, samples, last_samples))
+    if (epochs > 1)
+      out.push_back(fmt::format(
+          "domain {} will be read {:.3g} times in this run: prepare more of its text, or lower its weight or train.steps",
+          domain, epochs));
   return out;
 }
 

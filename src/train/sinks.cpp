@@ -197,6 +197,7 @@ std::vector<Scalar> all_columns(const MetricsSinks& options) {
   if (options.mfu) line["mfu"] = 0;
   if (options.enabled.energy) line["cpu_joules"] = line["gpu_joules"] = 0;
   for (const char* name : {"routed", "dropped"}) line[name] = 0;
+  for (const std::string& domain : options.train_domains) line["epochs"][domain] = 0;
   const std::vector<Json> layers(options.layers.size(), Json::array({Json(1)}));
   if (!layers.empty()) line["experts"] = {{"routed", layers}, {"dropped", layers}};
   const Json score{{"loss", 0}, {"bits_per_byte", 0}};
@@ -224,12 +225,15 @@ std::uint32_t crc32c(std::string_view bytes) {
 std::vector<Scalar> scalars_of(const Json& line, const std::vector<std::int64_t>& layers) {
   std::vector<Scalar> scalars;
   for (const auto& [name, value] : line.members()) {
-    constexpr std::string_view no_scalars[] = {"step", "time", "experts", "validation"};
+    constexpr std::string_view no_scalars[] = {"step", "time", "experts", "validation", "epochs"};
     if (std::ranges::find(no_scalars, name) != std::end(no_scalars)) continue;
     if (!value.is_number() && !value.is_null())
       throw JsonError(fmt::format("{} where the number {} is expected", value.type_name(), name));
     scalars.push_back({name, "", "", number_of(value)});
   }
+  if (const Json* epochs = line.find("epochs"))
+    for (const auto& [domain, value] : epochs->members())
+      scalars.push_back({"epochs", "domain", domain, number_of(value)});
   if (const Json* experts = line.find("experts"))
     for (std::size_t l = 0; l < std::min(layers.size(), experts->at("routed").size()); ++l) {
       const auto routed = experts->at("routed")[l].get<std::vector<Index>>();

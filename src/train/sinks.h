@@ -26,6 +26,7 @@ struct Scalar {
 // layers: index in the model of each MoE layer. If the line has expert counts, each MoE layer has
 // expert_imbalance = largest load / mean load (1 if nothing was routed) and drop_rate = dropped /
 // routed.
+// If it has epochs, the result has them by domain.
 // If it has a validation, the result has validation_loss and validation_bits_per_byte, in total and
 // by domain.
 std::vector<Scalar> scalars_of(const Json& line, const std::vector<std::int64_t>& layers);
@@ -45,6 +46,7 @@ struct MetricsSinks {
   std::vector<std::string> domains;  // of the validations
   bool mfu = false, mtp = false;     // whether lines have the fields mfu and mtp_loss
   MlLogSettings mllog = {};
+  std::vector<std::string> train_domains = {};
 };
 
 class MetricsSink {

@@ -41,7 +41,7 @@ TrainingRun::TrainingRun(Comm& world, const Config& config, const RunOptions& op
       config_(config),
       dir_(config.run.dir),
       dataset_(std::move(dataset)),
-      samples_(dataset_, config.model.seq_len, config.train.seed, config.data),
+      samples_(training_samples(dataset_, config)),
       engine_(config, model_vocab(config, dataset_.vocab()), std::move(device), std::move(reservation.mesh), true,
               reservation.arenas, reservation.slots),
       trainer_(engine_, samples_),
@@ -115,6 +115,7 @@ int TrainingRun::train() {
   MachinePeak peak = options_.peak;
   if (!mfu_problem_.empty()) peak.flops = 0;
   PerformanceMeter meter(world_, model_costs(config_, engine_.vocab()).flops_per_token, peak);
+  DomainEpochs epochs = domain_epochs(dataset_, samples_, trainer_.samples_done());
   std::optional<EnergyMeter> energy;
   if (config_.log.energy) energy.emplace(world_, engine_.device());
   if (energy && !options_.quiet) print(energy->describe());
@@ -143,6 +144,9 @@ int TrainingRun::train() {
     agree_on_errors(world_, [&] {
       if (!is_first_rank()) return;
       rise_.add(step, result.metrics.loss);
+      result.metrics.epochs = domain_epochs(dataset_, samples_, trainer_.samples_done());
+      print(repetition_warnings(step, epochs, result.metrics.epochs));
+      epochs = result.metrics.epochs;
       metrics_->write(result.metrics, counts.routed.empty() ? nullptr : &counts, validation);
       const bool last = step == config_.train.steps;
       if (!options_.quiet || last) progress_.step(result.metrics);
@@ -267,8 +271,8 @@ MetricsSinks TrainingRun::sinks() const {
                      .domains = {},
                      .mfu = mfu_problem_.empty(),
                      .mtp = config_.model.mtp_depth > 0};
-  if (config_.train.validate_every > 0)
-    for (const Domain& d : dataset_.domains()) sinks.domains.push_back(d.name);
+  for (const Domain& d : dataset_.domains()) sinks.train_domains.push_back(d.name);
+  if (config_.train.validate_every > 0) sinks.domains = sinks.train_domains;
   sinks.mllog = mllog_settings(config_, engine_.mesh().layout, samples_.samples_per_epoch(), validation_windows());
   return sinks;
 }
@@ -301,11 +305,15 @@ std::vector<DomainScore> TrainingRun::validate(Index step) {
 void TrainingRun::announce() {
   if (!is_first_rank()) return;
   const Layout& layout = engine_.mesh().layout;
-  print(all_config_warnings(config_, layout, samples_));
+  const Config::Train& t = config_.train;
+  const Index last_samples =
+      trainer_.samples_done() + t.samples_before(t.steps + 1) - t.samples_before(trainer_.steps_done() + 1);
+  print(all_config_warnings(config_, layout, dataset_, samples_, last_samples));
   if (!config_.run.machine.empty() && !mfu_problem_.empty()) warn_once("MFU will be unknown: " + mfu_problem_);
   if (options_.quiet) return;
   const MemoryPlan memory = plan_memory(config_, engine_.vocab(), layout, 0, engine_.device(), engine_.slots());
-  print(training_summary(config_, dataset_, samples_, layout, memory, engine_.device().describe(), library_bytes_));
+  print(training_summary(config_, dataset_, samples_, last_samples, layout, memory, engine_.device().describe(),
+                         library_bytes_));
 }
 
 void TrainingRun::save() {

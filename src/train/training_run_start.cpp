@@ -32,6 +32,15 @@ std::string differences_text(const std::vector<KeyDifference>& differences) {
   return join(texts);
 }
 
+// Returns the changes of the blend in the first `steps` steps, and the samples since each.
+std::vector<std::pair<Index, std::vector<BlendSchedule::Weight>>> past_blends(const Config& config, Index steps) {
+  std::vector<std::pair<Index, std::vector<BlendSchedule::Weight>>> blends;
+  const Config::Train& t = config.train;
+  for (const auto& [step, weights] : config.data.blend_schedule.changes)
+    if (step <= steps) blends.emplace_back(t.samples_before(steps + 1) - t.samples_before(step), weights);
+  return blends;
+}
+
 }  // namespace
 
 void TrainingRun::lock_folder() {
@@ -121,6 +130,8 @@ void TrainingRun::load(const fs::path& path) {
     saved_state = read_state(path);
     before = parse_config(saved_state.config, path.string());
     trainer_.set_progress(saved_state.step, saved_state.samples, saved_state.tokens);
+    if (!config_.data.blend_schedule.changes.empty())
+      samples_ = training_samples(dataset_, config_, saved_state.step, saved_state.samples);
     if (is_first_rank() && saved_state.experts.layers == state_.experts.layers &&
         saved_state.experts.experts == state_.experts.experts)
       state_.experts = saved_state.experts;
@@ -138,6 +149,11 @@ void TrainingRun::load(const fs::path& path) {
   // data are identified by their digest
   for (const KeyDifference& d : differences(config_, before, ResumePolicy::reorders_samples))
     (d.key == "data.path" && !saved_state.dataset_digest.empty() ? changed : order).push_back(d);
+  if (is_first_rank() && past_blends(config_, saved_state.step) != past_blends(before, saved_state.step))
+    warn(
+        fmt::format("the blends before step {} had other samples than those of data.blend_schedule, "
+                    "train.global_batch and train.batch_ramp now: some samples may be seen twice, others not",
+                    saved_state.step + 1));
   if (is_first_rank() && !order.empty())
     warn(fmt::format("the order of samples changes with {}: some may be seen twice, others not",
                      differences_text(order)));

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tests train.batch_ramp, train.rewarmup, train.target_loss, the decay of wsd, model.mup and
-# log.mllog: resumed runs, other layouts, and what the program prints.
+# Tests train.batch_ramp, data.blend_schedule, train.rewarmup, train.target_loss, the decay of wsd,
+# model.mup and log.mllog: resumed runs, other layouts, and what the program prints.
 source "$2/tests/cli/lib/lib.sh"
 export OMP_NUM_THREADS=1
 
@@ -94,6 +94,39 @@ expect_ok train --run.dir=target1 "${target[@]}" --train.target_loss=0.1 --run.r
 [[ $(wc -l <target1/metrics.jsonl) -eq 12 ]] || die "a lower target does not let it go on"
 grep -q '"key":"run_stop".*"status":"aborted"' target1/mllog.txt || die "the target was not reached"
 expect_error "train.target_loss = 3 follows the validation loss" train --train.target_loss=3 --run.dir=none
+
+# The weights of domains change at their steps. A run in two parts equals one in a single part: at a
+# change, within a blend, and where the resumption brings the later change. Domain few repeats.
+make_text few 6
+for file in few/*; do sed -i 's/token/wagon/' "$file"; done
+expect_ok "$switchyard" prepare --domain english=text --domain few=few --tokenizer bytes --output blend
+blend=(--data.path=blend --run.checkpoint_every=1 --run.log_every=1 --train.batch_ramp=4:8)
+changes=(--data.blend_schedule="4:few=1, 8:english=1 few=1")
+expect_ok "$switchyard" train config.ini --run.dir=blended "${blend[@]}" "${changes[@]}"
+[[ $out == *"epochs    english "*", few "*" until step 12"* ]] || die "no epochs: $out"
+[[ $err == *"domain few will be read "*" times in this run"* ]] || die "no warning of few: $err"
+[[ $(grep -c "all samples of domain few have been read once" <<<"$err") -eq 1 ]] || die "not one warning: $err"
+[[ $err != *"domain english"* ]] || die "english does not repeat: $err"
+for documents in join mask pack; do
+  run=blend-$documents
+  expect_ok train --run.dir=$run "${blend[@]}" "${changes[@]}" --data.documents=$documents
+  for step in 3 5; do
+    cp -r $run $run-$step
+    expect_ok train --run.dir=$run-$step "${blend[@]}" "${changes[@]}" --data.documents=$documents \
+      --run.resume=true --run.resume_step=$step
+    same $run $run-$step
+    [[ $(field $run few) == "$(field $run-$step few)" ]] || die "other epochs: $(field $run-$step few)"
+  done
+done
+expect_ok train --run.dir=later "${blend[@]}" --data.blend_schedule="4:few=1" --train.steps=6
+expect_ok train --run.dir=later "${blend[@]}" "${changes[@]}" --run.resume=true
+[[ $err != *"may be seen twice"* ]] || die "a later change reorders no samples: $err"
+expect_ok train --run.dir=later "${blend[@]}" --data.blend_schedule="4:english=1" --run.resume=true --run.resume_step=7
+[[ $err == *"the blends before step 8 had other samples"* ]] || die "no warning: $err"
+expect_error "data.blend_schedule names domain web, and blend has the domains english, few" train --run.dir=none \
+  "${blend[@]}" --data.blend_schedule="4:web=1"
+expect_ok "$switchyard" train config.ini --dry-run --run.dir=none "${blend[@]}" "${changes[@]}"
+[[ $out == *"until step 12"* && $err == *"domain few will be read "* ]] || die "no epochs: $out $err"
 
 # The compliance checker of mlperf-logging accepts the log, if it is installed.
 

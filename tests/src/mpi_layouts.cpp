@@ -168,7 +168,7 @@ History train(Comm& comm, const Dataset& dataset, const Config& config) {
   const std::string backend = &comm == &world() ? tested_device.backend : "cpu";
   Engine engine(config, dataset.vocab(), make_device(backend), make_mesh(comm, layout), true);
   engine.store().initialize(config.train.seed);
-  const SampleStream samples(dataset, config.model.seq_len, config.train.seed, config.data);
+  const SampleStream samples = training_samples(dataset, config);
   Trainer trainer(engine, samples);
   History history;
   engine.set_routing_hook([&](const RoutingView& r) {
@@ -226,6 +226,10 @@ const Case cases[] = {
     {"mup_batch_ramp",
      {"--model.mup=true", "--model.mup_base_width=8", "--train.batch_ramp=3:48, 6:24", "--train.steps=8",
       "--train.decay_embeddings=false"}},
+    {"blend_schedule",
+     {"--data.blend_schedule=3:domain1=1, 6:domain0=3 domain1=1", "--train.batch_ramp=5:48", "--train.steps=8"}},
+    {"blend_schedule_pack",
+     {"--data.blend_schedule=2:domain1=1, 5:domain0=1", "--data.documents=pack", "--train.steps=8"}},
     {"top4", {"--moe.top_k=4", "--moe.capacity_factor=1.2"}},
     {"balance_global_batch", {"--moe.aux_scope=global_batch"}},
     {"balance_micro_batch", {"--moe.aux_scope=micro_batch"}},
@@ -523,7 +527,7 @@ TEST(Layout, TrainsWithIdleExperts) {
   std::vector<float> bias = engine.router_bias();
   for (std::size_t i = 0; i < bias.size(); ++i) bias[i] = i % config.moe.experts < 2 ? 100.0f : 0.0f;
   engine.set_router_bias(bias);
-  const SampleStream samples(dataset, config.model.seq_len, config.train.seed, config.data);
+  const SampleStream samples = training_samples(dataset, config);
   Trainer trainer(engine, samples);
   double first = 0, last = 0;
   for (Index i = 0; i < config.train.steps; ++i) {

@@ -661,6 +661,30 @@ TEST(Config, ReadsChangesOfTheBatch) {
                    "a batch of train.batch_ramp = 12 is not divisible by 2 data-parallel ranks");
 }
 
+TEST(Config, ReadsChangesOfTheBlend) {
+  const Config c = with({"--data.blend_schedule=1:a=1,  20: b-2=0.5   c_3=0 a=2.5"});
+  const auto& changes = c.data.blend_schedule.changes;
+  ASSERT_EQ(changes.size(), 2u);
+  EXPECT_EQ(changes[1].step, 20);
+  EXPECT_EQ(changes[1].weights, (std::vector<BlendSchedule::Weight>{{"b-2", 0.5}, {"c_3", 0}, {"a", 2.5}}));
+  EXPECT_EQ(value_of(c, "data.blend_schedule"), "1:a=1, 20:b-2=0.5 c_3=0 a=2.5");
+  EXPECT_EQ(to_ini(parse_config(to_ini(c), "again")), to_ini(c));
+  for (const char* wrong :
+       {"5", "5:", ":a=1", "0:a=1", "5:a", "5:=1", "5:a=", "5:a=-1", "5:a=nan", "5:a=inf", "5:a=0 b=0", "5:a=1 a=2",
+        "5:a=1, 5:b=1", "5:a=1, 4:b=1", "5:a=1,", "5:a=1, b=2", "5:a=1; 6:b=1"})
+    EXPECT_BAD_INPUT(with({fmt::format("--data.blend_schedule={}", wrong)}), "expected STEP:NAME=WEIGHT");
+}
+
+TEST(Config, CountsTheSamplesBeforeAStep) {
+  const Config c = with({"--train.global_batch=8", "--train.batch_ramp=3:16, 10:12"});
+  Index samples = 0;
+  for (Index step = 1; step < 30; ++step) {
+    ASSERT_EQ(c.train.samples_before(step), samples) << step;
+    samples += c.train.batch_of(step);
+  }
+  EXPECT_EQ(c.train.samples_before(INT64_MAX), Index{1} << 61);
+}
+
 TEST(Config, ChecksSchedulesAndMup) {
   EXPECT_BAD_INPUT(with({"--train.decay_steps=5"}), "train.decay_steps = 5 with train.schedule = cosine");
   EXPECT_BAD_INPUT(with({"--train.decay_shape=1-sqrt"}), "train.decay_shape = 1-sqrt with train.schedule = cosine");

@@ -312,6 +312,16 @@ TEST(Progress, ShowsTheMainMetrics) {
   m.routed = 0;  // a dense model drops nothing
   EXPECT_EQ(progress_text(m, 1000, 500, 0.5),
             "step 1000/1000  loss 0.3333  12.3k tokens/s  8m 20s elapsed  lr 0.0003  gradient norm 1.23");
+  m.epochs = {{"web", 0.012345}, {"code", 2.5}};
+  EXPECT_TRUE(progress_text(m, 1000, 500, 0.5).ends_with("  gradient norm 1.23  epochs web 0.0123, code 2.5"));
+}
+
+TEST(Progress, WarnsOnceWhenADomainRepeats) {
+  const DomainEpochs before = {{"web", 0.5}, {"code", 1}, {"wiki", 1.5}},
+                     after = {{"web", 1}, {"code", 1.25}, {"wiki", 2.5}};
+  const std::vector<std::string> warnings = repetition_warnings(7, before, after);
+  ASSERT_EQ(warnings.size(), 1u);
+  EXPECT_EQ(warnings[0], "step 7: all samples of domain code have been read once: from now on they repeat");
 }
 
 TEST(Progress, ShowsTheResultAndTheNextCommands) {

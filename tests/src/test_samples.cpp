@@ -228,6 +228,96 @@ TEST(SampleStream, ProportionsAreExactPerBlock) {
   }
 }
 
+// Three blends, of which the second is shorter than a block. Each sample is counted here, and each
+// window must be read once before any is read again, whatever the blends are.
+TEST(SampleStream, FollowsChangesOfTheBlend) {
+  const TempFolder folder;
+  const Dataset data = make_dataset(folder, {{"a", 701}, {"b", 201}, {"c", 101}});
+  const std::vector<SampleStream::BlendChange> changes = {
+      {1000, {{"c", 9}, {"a", 1}}}, {1100, {{"b", 1}}}, {1777, {{"a", 0.25}, {"b", 0.5}, {"c", 0.25}}}};
+  const SampleStream samples(data, 7, 5, {}, changes);
+  const double windows[] = {100, 28, 14};
+  const std::vector<double> shares[] = {
+      {100 / 142., 28 / 142., 14 / 142.}, {0.1, 0, 0.9}, {0, 1, 0}, {0.25, 0.5, 0.25}};
+  const Index ends[] = {1000, 1100, 1777, 1777 + 9 * SampleStream::mixing_block};
+  Index i = 0;
+  double counts[3] = {};
+  std::map<std::pair<int, Index>, int> times;
+  for (std::size_t blend = 0; blend < 4; ++blend) {
+    const Index first = i;
+    double in_blend[3] = {};
+    for (; i < ends[blend]; ++i) {
+      const std::vector<double> epochs = samples.epochs(i);
+      for (std::size_t d = 0; d < 3; ++d) ASSERT_EQ(epochs[d], counts[d] / windows[d]) << "sample " << i;
+      const auto [domain, window] = samples.locate(i);
+      ASSERT_GT(shares[blend][domain], 0) << "sample " << i;
+      ++in_blend[domain];
+      ++counts[domain];
+      ++times[{domain, window}];
+      const Index seen = i + 1 - first;
+      if (seen % SampleStream::mixing_block != 0 && i + 1 != ends[blend]) continue;
+      for (std::size_t d = 0; d < 3; ++d) {
+        ASSERT_LE(std::abs(in_blend[d] - static_cast<double>(seen) * shares[blend][d]), 2) << d << " " << i;
+        for (Index w = 0; w < static_cast<Index>(windows[d]); ++w) {
+          const int n = times[{static_cast<int>(d), w}];
+          ASSERT_EQ(std::floor(counts[d] / windows[d]), n - (n > counts[d] / windows[d] ? 1 : 0)) << d << " " << i;
+        }
+      }
+    }
+  }
+}
+
+// Weights of a change before the first sample are those of a data set with these weights. A change
+// leaves the samples before it as they are, but for the block in which it is.
+TEST(SampleStream, ChangesTheBlendFromASampleOn) {
+  const TempFolder plain, weighted;
+  const Dataset data = make_dataset(plain, {{"a", 701}, {"b", 201}});
+  const Dataset with_weights = make_dataset(weighted, {{"a", 701, 0, 1}, {"b", 201, 0, 3}});
+  const SampleStream want(with_weights, 7, 5), changed(data, 7, 5, {}, {{0, {{"b", 3}, {"a", 1}}}});
+  const SampleStream before(data, 7, 5), after(data, 7, 5, {}, {{600, {{"a", 1}}}, {600, {{"b", 1}}}});
+  for (Index i = 0; i < 2000; ++i) {
+    const auto a = want.locate(i), b = changed.locate(i);
+    ASSERT_EQ(a.domain, b.domain) << i;
+    ASSERT_EQ(a.window, b.window) << i;
+    const auto changed_later = after.locate(i);
+    if (i < 512) {
+      ASSERT_EQ(before.locate(i).window, changed_later.window) << i;
+    } else if (i >= 600) {
+      ASSERT_EQ(changed_later.domain, 1) << i;  // the last change of a sample counts
+    }
+  }
+}
+
+TEST(SampleStream, ChecksTheDomainsOfABlend) {
+  const TempFolder folder;
+  const Dataset data = make_dataset(folder, {{"a", 101, 0, 1}, {"short", 5, 0, 0}});
+  EXPECT_NO_THROW(SampleStream(data, 10, 1));
+  EXPECT_NO_THROW(SampleStream(data, 10, 1, {}, {{5, {{"a", 2}, {"short", 0}}}}));
+  EXPECT_BAD_INPUT(SampleStream(data, 10, 1, {}, {{5, {{"short", 1}}}}), "domain short has 5 training tokens");
+  EXPECT_BAD_INPUT(SampleStream(data, 10, 1, {}, {{5, {{"b", 0}}}}), "names domain b, and");
+  EXPECT_BAD_INPUT(SampleStream(data, 10, 1, {}, {{5, {{"b", 0}}}}), "has the domains a, short");
+}
+
+// The changes of a training begin with their steps, also where batches change, and where a training
+// goes on after steps with other batches.
+TEST(SampleStream, ChangesTheBlendOfATrainingAtItsSteps) {
+  const TempFolder folder;
+  const Dataset data = make_dataset(folder, {{"a", 1001}, {"b", 1001}});
+  Config config;
+  config.model.seq_len = 10;
+  config.train.global_batch = 6;
+  config.train.batch_ramp.changes = {{3, 10}, {7, 4}};
+  config.data.blend_schedule.changes = {{2, {{"a", 1}}}, {5, {{"b", 1}}}, {9, {{"a", 1}}}};
+  for (const Index earlier : {0, 5, -20, 700}) {
+    const Index done = 6 + 6 + 10 + earlier;  // samples of 3 steps
+    const SampleStream samples = training_samples(data, config, 3, std::max<Index>(done, 0));
+    Index i = std::max<Index>(done, 0);
+    for (Index step = 4; step < 12; ++step)
+      for (Index end = i + config.train.batch_of(step); i < end; ++i)
+        ASSERT_EQ(samples.locate(i).domain, step >= 5 && step < 9 ? 1 : 0) << "step " << step << ", " << earlier;
+  }
+}
+
 TEST(SampleStream, MixesDomainsWithinABlock) {
   const TempFolder folder;
   const SampleStream samples(make_dataset(folder, {{"a", 1001}, {"b", 1001}}), 10, 5);

@@ -120,8 +120,13 @@ std::vector<ReadEvent> read_events(const std::string& file) {
 struct SinkFolder {
   TempFolder folder;
   fs::path path = folder.path();
-  MetricsSinks sinks{
-      {.csv = true, .tensorboard = true, .prometheus = true}, {1, 3}, {"code", "a \"b\", c"}, /*mfu=*/true};
+  MetricsSinks sinks{{.csv = true, .tensorboard = true, .prometheus = true},
+                     {1, 3},
+                     {"code", "a \"b\", c"},
+                     /*mfu=*/true,
+                     /*mtp=*/false,
+                     {},
+                     {"code", "wiki"}};
   std::string text(const char* name) const { return read_file(path / name); }
   std::vector<ReadEvent> events() const {
     std::vector<fs::path> files;
@@ -158,6 +163,7 @@ StepMetrics some_step(Index step) {
   if (step > 1) m.mfu = 0.375;
   m.routed = 400;
   m.dropped = 10;
+  m.epochs = {{"code", 0.25 * static_cast<double>(step)}, {"wiki", 0}};
   return m;
 }
 const ExpertCounts counts{{{30, 10}, {0, 0}}, {{5, 0}, {0, 0}}};
@@ -181,7 +187,7 @@ TEST(MetricsSinks, HaveTheValuesOfMetricsJsonl) {
   ASSERT_EQ(rows.size(), 3u);
   std::map<std::string, std::size_t> column;
   for (std::size_t c = 0; c < rows[0].size(); ++c) column[rows[0][c]] = c;
-  ASSERT_EQ(rows[0].size(), 1u + 12 + 2 * 2 + 2 * 3);
+  ASSERT_EQ(rows[0].size(), 1u + 12 + 2 + 2 * 2 + 2 * 3);
   EXPECT_EQ(rows[1][column.at("mfu")], "");
   EXPECT_EQ(rows[2][column.at("mfu")], "0.375");
   const auto events = run.events();
@@ -208,6 +214,11 @@ TEST(MetricsSinks, HaveTheValuesOfMetricsJsonl) {
   EXPECT_TRUE(std::isnan(events[2].values.at("grad_norm")));
   EXPECT_NE(prom.find("# TYPE switchyard_step gauge\nswitchyard_step 2\n"), prom.npos) << prom;
 
+  EXPECT_EQ(lines[1].at("epochs").at("code").get<double>(), 0.5);
+  EXPECT_EQ(rows[1][column.at("epochs/domain_code")], "0.25");
+  EXPECT_EQ(rows[2][column.at("epochs/domain_wiki")], "0");
+  EXPECT_EQ(events[3].values.at("epochs/domain_code"), 0.5f);
+  EXPECT_NE(prom.find("switchyard_epochs{domain=\"code\"} 0.5\n"), prom.npos) << prom;
   EXPECT_EQ(rows[1][column.at("expert_imbalance/layer_1")], "");
   EXPECT_EQ(rows[2][column.at("expert_imbalance/layer_1")], "1.5");
   EXPECT_EQ(rows[2][column.at("expert_imbalance/layer_3")], "1");
