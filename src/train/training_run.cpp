@@ -6,6 +6,7 @@
 
 #include "dist/phase.h"
 #include "dist/runtime.h"
+#include "src/data/masking.h"
 #include "src/data/run_tokenizer.h"
 #include "src/io/manifest.h"
 #include "src/io/trace.h"
@@ -41,7 +42,7 @@ TrainingRun::TrainingRun(Comm& world, const Config& config, const RunOptions& op
       config_(config),
       dir_(config.run.dir),
       dataset_(std::move(dataset)),
-      samples_(dataset_, config.model.seq_len, config.train.seed, config.data),
+      samples_(training_samples(config, dataset_)),
       engine_(config, model_vocab(config, dataset_.vocab()), std::move(device), std::move(reservation.mesh), true,
               reservation.arenas, reservation.slots),
       trainer_(engine_, samples_),
@@ -348,6 +349,7 @@ void TrainingRun::report_end(Index first) {
   end.can_evaluate = dataset_.valid_tokens() > 0;
   end.has_experts = config_.moe.experts > 0;
   end.can_generate = !state_.tokenizer.empty();
+  end.is_encoder = config_.model.kind == ModelKind::encoder;
   print(end_text(end));
 }
 

@@ -6,6 +6,7 @@
 #include <map>
 #include <numeric>
 
+#include "src/data/masking.h"
 #include "src/evaluate/evaluate.h"
 #include "src/params/block_specs.h"
 #include "src/train/trainer.h"
@@ -168,7 +169,7 @@ History train(Comm& comm, const Dataset& dataset, const Config& config) {
   const std::string backend = &comm == &world() ? tested_device.backend : "cpu";
   Engine engine(config, dataset.vocab(), make_device(backend), make_mesh(comm, layout), true);
   engine.store().initialize(config.train.seed);
-  const SampleStream samples(dataset, config.model.seq_len, config.train.seed, config.data);
+  const SampleStream samples = training_samples(config, dataset);
   Trainer trainer(engine, samples);
   History history;
   engine.set_routing_hook([&](const RoutingView& r) {
@@ -315,6 +316,14 @@ const Case cases[] = {
     {"latent_clipped",
      {"--model.kv_heads=0", "--model.kv_lora_rank=14", "--model.q_lora_rank=10", "--model.qk_rope_head_dim=4",
       "--model.v_head_dim=5", "--train.qk_clip=0.02"}},
+    // The ranks of a step have different numbers of hidden tokens.
+    {"encoder_pack",
+     {"--model.kind=encoder", "--model.mask_token=36", "--train.mask_rate=0.3", "--data.documents=pack",
+      "--model.pattern=local,global", "--attention.local.window=4", "--moe.aux_scope=global_batch"}},
+    {"encoder_longformer",
+     {"--model.kind=encoder", "--model.mask_token=36", "--model.attention=longformer", "--model.window=3",
+      "--model.global_tokens=2", "--model.position=learned", "--model.norm_position=post", "--model.bias=all",
+      "--model.norm=layernorm", "--train.lr=1e-3", "--train.steps=8"}},
     {"pattern",
      {"--model.pattern=local*2,global", "--attention.local.window=6", "--attention.local.rope_theta=100",
       "--attention.global.position=none"}},
@@ -523,7 +532,7 @@ TEST(Layout, TrainsWithIdleExperts) {
   std::vector<float> bias = engine.router_bias();
   for (std::size_t i = 0; i < bias.size(); ++i) bias[i] = i % config.moe.experts < 2 ? 100.0f : 0.0f;
   engine.set_router_bias(bias);
-  const SampleStream samples(dataset, config.model.seq_len, config.train.seed, config.data);
+  const SampleStream samples = training_samples(config, dataset);
   Trainer trainer(engine, samples);
   double first = 0, last = 0;
   for (Index i = 0; i < config.train.steps; ++i) {
