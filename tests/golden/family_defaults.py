@@ -18,7 +18,7 @@ import transformers
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 FAMILIES = ("gpt2 gptj gpt_neox bloom opt falcon llama mistral gemma2 gemma3_text qwen2 qwen3 olmo olmo2 phi3 cohere cohere2 "
-            "nemotron mixtral qwen2_moe qwen3_moe olmoe deepseek_v2 deepseek_v3 gpt_oss").split()
+            "nemotron mixtral qwen2_moe qwen3_moe olmoe deepseek_v2 deepseek_v3 gpt_oss bert roberta modernbert").split()
 # Token ids, tasks, initial values, dropout and other settings of training, caches, and notes about how weights were made.
 IGNORED = set("""
     bos_token_id eos_token_id pad_token_id sep_token_id id2label label2id num_labels problem_type return_dict architectures
@@ -26,7 +26,9 @@ IGNORED = set("""
     transformers_version initializer_range init_std attention_dropout attn_pdrop embd_pdrop resid_pdrop hidden_dropout dropout
     classifier_dropout layerdrop summary_type summary_use_proj summary_activation summary_proj_to_labels summary_first_dropout
     pretraining_tp reorder_and_upcast_attn router_jitter_noise aux_loss_alpha seq_aux num_mtp_layers is_decoder
-    add_cross_attention
+    add_cross_attention cls_token_id initializer_cutoff_factor mlp_dropout embedding_dropout classifier_pooling
+    hidden_dropout_prob attention_probs_dropout_prob deterministic_flash_attn sparse_prediction sparse_pred_ignore_index
+    reference_compile repad_logits_with_grad
 """.split())
 # The widths of DeepSeek's heads have keys of their own, and its router logits no loss.
 DEEPSEEK = {"head_dim", "output_router_logits"}
@@ -65,7 +67,8 @@ def defaults():
         config_class = CONFIG_MAPPING[name]
         keys = {**arguments(config_class), **rotary(config_class())}
         ignored = IGNORED | {"rope_parameters"} | (DEEPSEEK if name.startswith("deepseek") else set())
-        names = {"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"} if name == "gpt_neox" else {}
+        names = {"gpt_neox": {"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"},
+                 "modernbert": {"rope_theta": "global_rope_theta", "rope_local_base_freq": "local_rope_theta"}}.get(name, {})
         out[name] = {names.get(k, k): v for k, v in sorted(keys.items()) if k not in ignored}
     return out
 
