@@ -15,14 +15,16 @@ struct PositionRange {
   constexpr Int size() const { return end - begin; }
 };
 
-// Sparse attention pattern: the earlier keys that a query sees. Empty: all of them. Query p sees
-// key j <= p if one of these conditions holds:
-//   p - j < local                    it is among the latest keys
+// Sparse attention pattern: the keys that a query sees. Empty: all of them. Query p sees key j if
+// one of these conditions holds. If causal, j <= p.
+//   |p - j| < local                  it is among the nearest keys
 //   j / block == p / block           (block > 0) it is in the query's own block
 //   j % block >= block - summary     (block > 0) it is one of the last `summary` keys of its block
 //   (p - j) % stride == 0            (stride > 0)
 //   j < global                       it is among the first keys
-// A query sees itself: local, block or stride is not 0. stride and block are not combined.
+//   p < global                       the query is among the first ones
+// A query sees itself: local, block or stride is not 0. stride and block are not combined. If not
+// causal, block, stride and the window are 0, and local and global are not.
 template <class Int>
 struct BasicSparsePattern {
   Int local = 0, block = 0, summary = 0, stride = 0, global = 0;
@@ -30,15 +32,15 @@ struct BasicSparsePattern {
   // Both heads of Child et al. ("Generating Long Sequences with Sparse Transformers", 2019) as one.
   static constexpr BasicSparsePattern strided(Int stride) { return {.local = stride, .stride = stride}; }
   static constexpr BasicSparsePattern fixed(Int stride, Int summary) { return {.block = stride, .summary = summary}; }
-  // Beltagy et al. ("Longformer", 2020), causal.
+  // Beltagy et al. ("Longformer", 2020). The window is on both sides if not causal.
   static constexpr BasicSparsePattern longformer(Int window, Int global) { return {.local = window, .global = global}; }
 
   constexpr explicit operator bool() const { return local > 0 || block > 0 || stride > 0 || global > 0; }
   constexpr bool operator==(const BasicSparsePattern&) const = default;
 
-  // Whether query p sees key j <= p. The pattern must not be empty.
+  // Whether query p sees key j. The pattern must not be empty.
   constexpr bool sees(Int p, Int j) const {
-    if (p - j < local || j < global) return true;
+    if ((p - j < local && j - p < local) || j < global || p < global) return true;
     if (stride > 0) return (p - j) % stride == 0;
     return block > 0 && (j / block == p / block || j % block >= block - summary);
   }
@@ -46,16 +48,19 @@ struct BasicSparsePattern {
   constexpr Int near(Int p) const {
     return std::max<Int>(0, std::min(p + 1 - local, block > 0 ? p / block * block : p + 1));
   }
-  // Whether a query sees only its latest and the first keys.
+  // Whether a query sees only its nearest and the first keys, but for the first queries.
   constexpr bool is_local() const { return *this && block == 0 && stride == 0; }
-  // Number of these keys, all of them at p or before, that the pattern hides from query p.
+  // Number of these keys that the pattern hides from query p. If causal, all are at p or before.
   constexpr Int hidden_keys(Int p, PositionRange<Int> keys) const {
-    const PositionRange<Int> far{std::max(keys.begin, global), std::min(near(p), keys.end)};
-    if (!*this || far.size() <= 0) return 0;
+    if (!*this || p < global) return 0;
+    const Int first = std::max(keys.begin, global);
+    const Int later = std::max<Int>(0, keys.end - std::max(first, p + std::max<Int>(local, 1)));
+    const PositionRange<Int> far{first, std::min(near(p), keys.end)};
+    if (far.size() <= 0) return later;
     Int seen = 0;
     if (stride > 0) seen = (p - far.begin) / stride + 1 - (p - far.end + stride) / stride;
     if (block > 0) seen = summary_keys(far.end) - summary_keys(far.begin);
-    return far.size() - seen;
+    return later + far.size() - seen;
   }
 
  private:
@@ -71,21 +76,23 @@ using SparsePattern = BasicSparsePattern<Index>;
 // key j if all of these conditions hold:
 //   j <= p                  (causal)
 //   j > p - window          (window > 0)
-//   j >= document_start[b, i]    (document_start is not empty)
+//   j < p + window          (window > 0, not causal)
+//   key j is in the document of query i    (document_start is not empty)
 //   `sparse` allows it      (`sparse` is not empty; its p and j count from document_start)
 //   j < key_lengths[b]      (key_lengths is not empty)
 // Every query must see at least one key. All keys and values must be finite, even those that no
 // query sees. Causal forward ignores keys after the last query, so these need not be finite.
 struct AttentionMask {
   bool causal = true;
-  // If causal: number of latest keys that a query sees, including its own; 0 means unlimited.
+  // Number of keys that a query sees up to its own position; 0 means unlimited. If not causal, it
+  // sees as many from its own position on.
   Index window = 0;
   Index query_offset = 0;  // number of keys before the first query, as in a cache; at least 0
-  // [B, queries] i32 or empty. For several documents in a sequence, if causal: the key position of
-  // the first token of each query's document. It must not decrease from one query of a sequence to
-  // the next.
+  // [B, queries] i32 or empty. For several documents in a sequence: the key position of the first
+  // token of each query's document. It must not decrease from one query of a sequence to the next.
+  // If not causal, there are as many keys as queries, and query_offset is 0.
   ConstView document_start = {};
-  SparsePattern sparse = {};  // only if causal
+  SparsePattern sparse = {};  // its positions count from the start of the document
   // [B] i32 or empty. Replaces query_offset by one offset for each sequence, so that sequences of
   // different lengths share a cache. Only if causal, and only in forward. `sparse` and `bias` use
   // these positions. All keys and values must be finite.
@@ -104,8 +111,8 @@ struct MaskGeometry {
 
   Int Sq, Sk;  // numbers of queries and of keys
   Int query_offset;
-  Int window;  // 2 * limit if there is no window
-  Int causal;
+  Int window;  // number of keys up to the query's own; 2 * limit if there is no window
+  Int ahead;   // number of keys from the query's own on: 1 if causal, otherwise `window`
   BasicSparsePattern<Int> pattern;
 
   MaskGeometry(const AttentionMask& mask, Index queries, Index keys)
@@ -113,7 +120,7 @@ struct MaskGeometry {
         Sk(checked(keys)),
         query_offset(checked(mask.query_offset)),
         window(mask.window > 0 ? static_cast<Int>(std::min<Index>(mask.window, 2 * limit)) : 2 * limit),
-        causal(mask.causal),
+        ahead(mask.causal ? 1 : window),
         pattern{.local = limited(mask.sparse.local),
                 .block = limited(mask.sparse.block),
                 .summary = limited(mask.sparse.summary),
@@ -128,18 +135,20 @@ struct MaskGeometry {
   // the next.
   constexpr PositionRange<Int> keys(Int query) const {
     const Int at = query_offset + query;
-    return {at < window ? 0 : at - window + 1, causal ? std::min(at + 1, Sk) : Sk};
+    return {at < window ? 0 : at - window + 1, std::min(at + ahead, Sk)};
   }
   // Queries from the first to the last that see a key, without regard to the pattern.
   constexpr PositionRange<Int> queries(Int key) const {
     const Int from = key - query_offset;
-    return {causal ? std::max<Int>(from, 0) : 0, from < Sq - window ? std::max<Int>(from + window, 0) : Sq};
+    return {std::max<Int>(from - ahead + 1, 0), from < Sq - window ? std::max<Int>(from + window, 0) : Sq};
   }
   // Whether `keys` contains the key and the query exists, without a branch.
   constexpr bool sees(Int query, Int key) const {
     const Int at = query_offset + query;
-    return (query < Sq) & (key > at - window) & (key < (causal ? std::min(at + 1, Sk) : Sk));
+    return (query < Sq) & (key > at - window) & (key < std::min(at + ahead, Sk));
   }
+  // Whether queries see no later key.
+  constexpr bool is_causal() const { return ahead == 1; }
   // Number of keys that a query sees.
   constexpr Int visible_keys(Int query) const {
     const PositionRange<Int> seen = keys(query);

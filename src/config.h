@@ -25,11 +25,13 @@ namespace sy {
 class Device;  // kernels/device.h
 class Json;    // src/text/json.h
 
+// What attention sees: a decoder's tokens see earlier tokens, an encoder's those on both sides.
+enum class ModelKind { decoder, encoder };
 enum class NormPosition { pre, post, both, output, residual };
 enum class NormBias { automatic, present, absent };
 enum class Biases { none, all, qkv, mlp, attention };
 enum class Position { none, sinusoidal, learned, t5, alibi, rope };
-enum class AttentionPattern { causal, strided, fixed, longformer };
+enum class AttentionPattern { causal, full, strided, fixed, longformer };
 enum class Renormalize { automatic, on, off };
 enum class Choice { top, noisy, sampled, balanced };
 enum class RopeScaling { none, linear, ntk, dynamic, llama3, yarn, longrope };
@@ -45,6 +47,8 @@ enum class AuxLayers { each, joint };
 // Activations that backward computes again instead of reading them from memory, from the cheapest
 // mode to the dearest (docs/design/memory.md).
 enum class Recompute { none, norms, experts, attention, block };
+// The targets of the loss: the next tokens, or chosen tokens that are hidden.
+enum class Objective { automatic, causal, masked };
 enum class Schedule { constant, cosine, linear, wsd };
 enum class DecayShape { linear, cosine, one_minus_sqrt };
 
@@ -91,6 +95,7 @@ struct Pattern {
 // A comment after a default says what 0 or an empty text means.
 struct Config {
   struct Model {
+    ModelKind kind = ModelKind::decoder;
     Index layers = 4, mtp_depth = 0 /* 0: no multi-token prediction */;
     Pattern pattern;
     Index d_model = 256, heads = 8, kv_heads = 0 /* = heads */, head_dim = 0 /* = d_model / heads */;
@@ -101,6 +106,8 @@ struct Config {
     Index key_width() const { return head_dim + (kv_lora_rank > 0 ? qk_rope_head_dim : 0); }
     Index value_width() const { return v_head_dim > 0 ? v_head_dim : head_dim; }
     Index vocab = 0 /* = the ids of the data set's tokenizer */;
+    // Id of a hidden token. -1: with_mask_token finds it (src/data/masking.h).
+    Index mask_token = -1;
     Index d_ff = 0 /* gated: 8/3 d_model rounded up to 64; otherwise 4 d_model */, seq_len = 256;
     NormKind norm = NormKind::rmsnorm;
     double norm_eps = 1e-5;
@@ -125,6 +132,7 @@ struct Config {
     double alibi_scale = 1;
     Index t5_buckets = 32, t5_max_distance = 128;
     bool t5_shared = true;
+    // read_config resolves causal to full in encoders.
     AttentionPattern attention = AttentionPattern::causal;
     Index window = 0, attention_stride = 128, attention_summary = 8, global_tokens = 1;
     bool attention_sinks = false;
@@ -132,7 +140,9 @@ struct Config {
     double clip_qkv = 0 /* 0: no limit */;
     double attention_scale = 0 /* = 1 / sqrt(key_width()) */, attention_softcap = 0, output_softcap = 0,
            logit_scale = 1;
-    bool output_bias = false, tie_embeddings = false, scale_embedding = false, embedding_norm = false;
+    bool output_bias = false, output_transform = false, tie_embeddings = false;
+    bool scale_embedding = false, embedding_norm = false, first_norm = true;
+    Index segments = 0 /* 0: no segment vectors */;
     double init_std = 0.02, init_residual_scale = 0 /* = 1 / sqrt(2 * layers) */;
     bool mup = false;
     Index mup_base_width = 0;
@@ -179,6 +189,9 @@ struct Config {
   } parallel;
 
   struct Train : Hyperparameters {
+    Objective objective = Objective::automatic;  // read_config resolves it by model.kind
+    double mask_rate = 0.15, mask_token_share = 0.8, mask_random_share = 0.1;
+    bool mask_whole_words = false;
     Index steps = 1000, global_batch = 16, micro_batch = 4;
     std::uint64_t seed = 1;
     double lr = 1e-3, min_lr = 1e-4;

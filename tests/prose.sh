@@ -88,7 +88,7 @@ sub check_identifiers {
   while ($code =~ /\b([A-Za-z_]\w*)\b/g) {
     my $name = $1;
     next if $name =~ $foreign;
-    (my $rest = $name) =~ s/in_place|InPlace//;  # "in place" is a term of the field
+    (my $rest = $name) =~ s/in_place|InPlace|whole_words//;  # terms of the field
     for my $sub (split /_|(?<=[a-z0-9])(?=[A-Z])/, $rest) {
       if ($banned{lc $sub}) { offence($file, $line, "banned", $name); last }
     }

@@ -104,6 +104,7 @@ struct AttentionProblem : MaskGeometry<Index> {
   Range keys(Index b, Index i) const {
     Range range = MaskGeometry::keys(i);
     if (document_start) range.begin = std::max<Index>(range.begin, document_start[b * Sq + i]);
+    if (document_start && !is_causal()) range.end = std::min(range.end, document_end(b, document_start[b * Sq + i]));
     range.end = std::min(range.end, key_end);
     return range;
   }
@@ -112,9 +113,12 @@ struct AttentionProblem : MaskGeometry<Index> {
   // Whether a sparse pattern hides all of these keys from all queries of the range. It is false for
   // the first block that a query may see, in which sums begin.
   bool all_masked(Index b, Range queries, Range keys) const {
-    return pattern.is_local() && keys.begin > this->keys(b, queries.end - 1).begin &&
-           keys.begin >= origin(b, queries.end - 1) + pattern.global &&
-           keys.end <= query_offset + queries.begin - pattern.local + 1;
+    if (!pattern.is_local() || keys.begin <= this->keys(b, queries.end - 1).begin) return false;
+    // The first keys and queries of a document see all others, and are seen by them.
+    const Index local_from = origin(b, queries.end - 1) + pattern.global, first = query_offset + queries.begin;
+    const bool before = keys.end <= first - pattern.local + 1,
+               after = first >= local_from && keys.begin >= query_offset + queries.end - 1 + pattern.local;
+    return keys.begin >= local_from && (before || after);
   }
   // Keys that some query of the range may see, without regard to a sparse pattern. Neither end
   // decreases from one query to the next.
@@ -126,8 +130,16 @@ struct AttentionProblem : MaskGeometry<Index> {
     if (document_start) {
       const std::int32_t* const row = document_start + b * Sq;
       range.end = std::lower_bound(row, row + range.end, keys.end) - row;
+      if (!is_causal()) range.begin = std::max<Index>(range.begin, row[keys.begin]);
     }
     return {range.begin, std::max(range.begin, range.end)};
+  }
+
+ private:
+  // End of the document that begins at `start`.
+  Index document_end(Index b, std::int32_t start) const {
+    const std::int32_t* const row = document_start + b * Sq;
+    return std::upper_bound(row, row + Sq, start) - row;
   }
 };
 
@@ -210,6 +222,10 @@ inline float finish_scores(const AttentionDesc& desc, Range visible, Index first
 inline void mask_sparse(const SparsePattern& sparse, Index query, Index origin, Range keys, Index first, float* row) {
   const Index p = query - origin, near = std::min(origin + sparse.near(p), keys.end);
   const Index begin = std::max(keys.begin, origin + sparse.global);
+  if (p < sparse.global) return;
+  // Later keys, if attention is not causal.
+  for (Index j = std::max(begin, query + std::max<Index>(sparse.local, 1)); j < keys.end; ++j)
+    row[j - first] = minus_infinity;
   if (begin >= near) return;
   // Divisions are kept out of the loop.
   Index to_stride = sparse.stride > 0 ? (query - begin) % sparse.stride : -1;

@@ -153,6 +153,8 @@ struct AttentionProblem : MaskGeometry<int> {
     Span seen = MaskGeometry::keys(query);
     if constexpr (!std::is_null_pointer_v<G>) {
       if (query < Sq) seen.begin = max(seen.begin, origin(general, query));
+      if (documents && !is_causal() && query < Sq)
+        seen.end = min(seen.end, first_query_after(general, origin(general, query), Sq));
       if (lengths) seen.end = min(seen.end, general.key_end);
     }
     return seen;
@@ -162,17 +164,22 @@ struct AttentionProblem : MaskGeometry<int> {
     Span seen = MaskGeometry::queries(key);
     if constexpr (!std::is_null_pointer_v<G>) {
       if (!documents) return seen;
-      // Binary search: queries whose document starts at or before this key.
-      int low = 0;
-      while (low < seen.end) {
-        const int middle = (low + seen.end) / 2;
-        if (general.document_start[middle] <= key)
-          low = middle + 1;
-        else
-          seen.end = middle;
-      }
+      seen.end = first_query_after(general, key, seen.end);
+      if (!is_causal() && key < Sk) seen.begin = max(seen.begin, origin(general, key));
     }
     return seen;
+  }
+  // First of the queries before `end` whose document starts after this key, or `end`.
+  __device__ int first_query_after(const GeneralOperands& general, int key, int end) const {
+    int low = 0;
+    while (low < end) {
+      const int middle = (low + end) / 2;
+      if (general.document_start[middle] <= key)
+        low = middle + 1;
+      else
+        end = middle;
+    }
+    return end;
   }
   // First key of a query's document.
   __device__ int origin(const GeneralOperands& general, int query) const {
@@ -183,6 +190,7 @@ struct AttentionProblem : MaskGeometry<int> {
   __device__ bool allows(const GeneralOperands& general, int query, int key) const {
     const int first = origin(general, query), p = query_offset + query - first, j = key - first;
     if (lengths && key >= general.key_end) return false;
+    if (documents && !is_causal() && origin(general, key) != first) return false;
     if (j < 0 || !sparse) return j >= 0;
     return pattern.sees(p, j);
   }

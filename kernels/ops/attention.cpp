@@ -23,10 +23,13 @@ void check_attention(const Attention& op) {
   SY_ASSERT(mask.window >= 0 && mask.query_offset >= 0 && (q.positions == 0 || (k.positions > 0 && last_sees)),
             "{}: {} queries from {} on see {} keys, {} at a time", op.name, q.positions, mask.query_offset, k.positions,
             mask.window);
-  SY_ASSERT(mask.causal || !mask.document_start, "{}: documents without a causal mask", op.name);
+  SY_ASSERT(mask.causal || !mask.document_start || (mask.query_offset == 0 && q.positions == k.positions),
+            "{}: documents of {} queries and {} keys without a causal mask", op.name, q.positions, k.positions);
   const SparsePattern& sparse = mask.sparse;
-  SY_ASSERT(!sparse || (mask.causal && (sparse.local > 0 || sparse.block > 0 || sparse.stride > 0)),
-            "{}: a sparse pattern that is not causal, or in which a query does not see itself", op.name);
+  SY_ASSERT(!sparse || sparse.local > 0 || sparse.block > 0 || sparse.stride > 0,
+            "{}: a sparse pattern in which a query does not see itself", op.name);
+  SY_ASSERT(!sparse || mask.causal || (sparse.is_local() && sparse.local > 0 && sparse.global > 0 && mask.window == 0),
+            "{}: a sparse pattern without a causal mask that is not local and global, or has a window", op.name);
   SY_ASSERT((sparse.stride == 0 || sparse.block == 0) && sparse.summary <= sparse.block,
             "{}: {} of blocks of {}, stride {}", op.name, sparse.summary, sparse.block, sparse.stride);
   const Operands check(op.name);

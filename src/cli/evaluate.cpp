@@ -43,6 +43,17 @@ bool whole_evaluation_of(const std::filesystem::path& file, Index step) {
   }
 }
 
+// Checks the options that only decoders or only encoders have.
+void check_scoring(const Config& config, const po::variables_map& arguments) {
+  const bool encoder = config.model.kind == ModelKind::encoder;
+  if (encoder && arguments.count("stride"))
+    bad_input(
+        "evaluate: --stride is of decoders, which predict next tokens, and this is an encoder: leave it out, or "
+        "give --pseudo-perplexity");
+  if (!encoder && arguments.count("pseudo-perplexity"))
+    bad_input("evaluate: --pseudo-perplexity is of encoders, and this is a decoder: leave it out for its perplexity");
+}
+
 void check_stride(const po::variables_map& arguments, const EvaluateOptions& evaluation, Index window) {
   if (has_value(arguments, "stride") && (evaluation.stride < 1 || evaluation.stride > window))
     bad_input("evaluate: --stride must be from 1 to {}, the tokens of a window (model.seq_len)", window);
@@ -112,6 +123,8 @@ int evaluate_command(CommandLine& line) {
       ("stride", po::value<Index>(&evaluation.stride),
        "begin a window every so many tokens: each token is predicted once, by the first window that reaches it; default: "
        "model.seq_len, so that windows do not overlap")
+      ("pseudo-perplexity", "of an encoder: hide each token alone, and predict it from all others of its window; a "
+       "window then takes as many passes as it has tokens; default: the loss of the tokens that masking chooses")
       ("batch", po::value<Index>(&evaluation.windows_per_pass)->default_value(8), "windows computed at a time")
       ("tokens", po::value<std::string>(), "ids with commas between them: compute their --logits, and nothing else")
       ("logits", po::value<std::string>(), "HDF5 file to make, with /logits [position, token] in f32")
@@ -159,6 +172,7 @@ int evaluate_command(CommandLine& line) {
   std::unique_ptr<Dataset> dataset;
   const Index window = config.model.seq_len;
   agree_on_errors(world, [&] {
+    check_scoring(config, arguments);
     check_stride(arguments, evaluation, window);
     dataset = open_validation(trained, dataset_of(trained, arguments), arguments, world.rank() == 0,
                               !arguments.count("data"));
@@ -169,6 +183,10 @@ int evaluate_command(CommandLine& line) {
   });
   check_same_data(world, *dataset);
   evaluation.dropless = !arguments.count("capacity");
+  evaluation.hide_each = arguments.count("pseudo-perplexity") > 0;
+  const Scoring scoring = evaluation.hide_each                          ? Scoring::each_token
+                          : config.train.objective == Objective::masked ? Scoring::masked_tokens
+                                                                        : Scoring::next_tokens;
   const EvaluationInfo evaluation_info{
       state.step,
       fs::absolute(dataset->dir()).lexically_normal().string(),
@@ -177,6 +195,7 @@ int evaluate_command(CommandLine& line) {
       evaluation.dropless ? 0 : config.moe.capacity_factor,
       window,
       arguments.count("stride") ? evaluation.stride : window,
+      scoring,
       with_inputs(line.provenance, state.config, dataset->digest())};
 
   const std::string advice = "lower --batch, or use more ranks";
@@ -213,12 +232,17 @@ int evaluate_command(CommandLine& line) {
       fmt::print("{}", json_text(json, 1));
       return;
     }
-    Table table({"domain", "tokens", "loss", "perplexity", "bits/byte"});
+    const bool masked = scoring == Scoring::masked_tokens;
+    std::vector<std::string> columns{"domain", "tokens", masked ? "masked loss" : "loss"};
+    if (!masked)
+      columns.insert(columns.end(), {evaluation.hide_each ? "pseudo-perplexity" : "perplexity", "bits/byte"});
+    Table table(columns);
     std::vector<DomainScore> rows = scores;
     if (scores.size() != 1) rows.push_back(all);
     for (const DomainScore& s : rows) {
-      table.row({s.name, std::to_string(s.tokens), number_text(s.loss(), 4), number_text(s.perplexity(), 3),
-                 number_text(s.bits_per_byte(), 4)});
+      std::vector<std::string> cells{s.name, std::to_string(s.tokens), number_text(s.loss(), 4)};
+      if (!masked) cells.insert(cells.end(), {number_text(s.perplexity(), 3), number_text(s.bits_per_byte(), 4)});
+      table.row(cells);
     }
     fmt::print("{} at step {}{}{}\n{}", visible(step_dir.string()), state.step,
                all.windows < all.total_windows ? fmt::format(", {} of {} windows", all.windows, all.total_windows) : "",

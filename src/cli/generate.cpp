@@ -1,5 +1,6 @@
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <sstream>
 
 #include "dist/rank_settings.h"
@@ -7,10 +8,12 @@
 #include "src/cli/shown.h"
 #include "src/cli/trained.h"
 #include "src/data/tokenizer.h"
+#include "src/evaluate/fill_mask.h"
 #include "src/generate/generate.h"
 #include "src/generate/stop_strings.h"
 #include "src/system/files.h"
 #include "src/text/json.h"
+#include "src/text/numbers.h"
 #include "src/text/table.h"
 #include "src/train/memory.h"
 
@@ -21,6 +24,8 @@ struct Settings {
   GenerateOptions options;
   std::vector<std::string> prompts, stops;
   std::string backend, system, chat_template;
+  std::string fill_mask;  // empty: prompts are continued
+  Index fillings = 5;
   bool chat = false;
   std::optional<int> tp, ep, etp;
 };
@@ -34,6 +39,9 @@ bool read_settings(CommandLine& line, Settings& s, po::variables_map& arguments)
       ("prompt", po::value<std::vector<std::string>>(), "text to continue; given several times, several at once")
       ("prompts", po::value<std::string>(),
        "file with a text to continue in each line; blank lines are passed over")
+      ("fill-mask", po::value<std::string>(&s.fill_mask),
+       "of an encoder: text in which [MASK] or <mask> stands for each hidden token; prints the likeliest tokens")
+      ("fillings", po::value<Index>(&s.fillings)->default_value(5), "with --fill-mask: tokens to print for each")
       ("chat", po::bool_switch(&s.chat),
        "hold a conversation: each line of the standard input is a message, and the model answers it")
       ("system", po::value<std::string>(&s.system), "with --chat: the system message of the conversation")
@@ -88,7 +96,12 @@ bool read_settings(CommandLine& line, Settings& s, po::variables_map& arguments)
         if (!text.empty()) s.prompts.push_back(text);
       }
     });
-  if (read && s.prompts.empty() && !s.chat)
+  const bool fills = arguments.count("fill-mask") > 0;
+  if (fills && s.fill_mask.empty()) errors.add("generate: --fill-mask must not be empty");
+  if (s.fillings < 1) errors.add("generate: --fillings must be at least 1");
+  if (fills && (s.chat || arguments.count("prompt") || arguments.count("prompts")))
+    errors.add("generate: --fill-mask takes its own text: leave out --prompt, --prompts and --chat");
+  if (read && s.prompts.empty() && !s.chat && !fills)
     errors.add("generate: there is no prompt: give one with --prompt, a file of them with --prompts, or --chat");
   if (s.chat && (has_value(arguments, "prompt") || has_value(arguments, "prompts")))
     errors.add("generate: --chat reads messages from the standard input: leave out --prompt and --prompts");
@@ -141,6 +154,35 @@ class Texts {
   std::vector<std::size_t> before_;  // bytes of each prompt's text
 };
 
+// Checks that the model can do what the options ask for.
+void check_kind(const Config& config, const Settings& s) {
+  const bool encoder = config.model.kind == ModelKind::encoder;
+  if (encoder && s.fill_mask.empty())
+    bad_input("generate: the model is an encoder, which continues no text: give --fill-mask 'The [MASK] sat'");
+  if (!encoder && !s.fill_mask.empty())
+    bad_input("generate: --fill-mask is of encoders, and the model is a decoder: give --prompt");
+}
+
+// Prints the likeliest fillings of each hidden token. Collective.
+void print_fillings(Comm& world, Engine& engine, const Tokenizer& tokenizer, std::int32_t mask_token,
+                    const std::vector<std::int32_t>& ids, Index count, bool json) {
+  const auto found = fill_mask(engine, ids, mask_token, tokenizer.vocab(), count);
+  if (world.rank() != 0) return;
+  Json list = Json::array();
+  Table table({"mask", "token", "probability"});
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    Json of_mask = Json::array();
+    for (const Filling& filling : found[i]) {
+      const std::string text = tokenizer.decode({filling.id});
+      of_mask.push_back({{"id", filling.id}, {"text", text}, {"probability", filling.probability}});
+      table.row({std::to_string(i + 1), text.empty() ? fmt::format("id {}", filling.id) : fmt::format("'{}'", text),
+                 number_text(filling.probability, 4)});
+    }
+    list.push_back(std::move(of_mask));
+  }
+  fmt::print("{}", json ? json_text(list, 1) : table.str());
+}
+
 const char* name_of(Finish finish) {
   constexpr const char* names[] = {"length", "end_of_text", "stop"};
   return names[static_cast<int>(finish)];
@@ -162,20 +204,32 @@ int generate_command(CommandLine& line) {
   std::optional<ChatTemplate> chat;
   Layout layout;
   Index positions = 0;
+  std::vector<std::int32_t> masked_ids;  // of --fill-mask
+  std::int32_t mask_token = -1;
   agree_on_errors(world, [&] {
+    check_kind(trained.config, s);
     tokenizer = tokenizer_of(trained, arguments, world.rank() == 0);
     if (model_vocab(trained.config, tokenizer->vocab()) != trained.state.vocab)
       bad_input("the tokenizer knows {} tokens, the checkpoint {}: give its own data set with --data",
                 tokenizer->vocab(), trained.state.vocab);
+    if (!s.fill_mask.empty()) {
+      const Index of_model = trained.config.model.mask_token;
+      mask_token = of_model >= 0 ? static_cast<std::int32_t>(of_model) : tokenizer->mask_token();
+      masked_ids = encode_masked(*tokenizer, mask_token, s.fill_mask);
+      if (mask_token < 0 || std::ranges::count(masked_ids, mask_token) == 0)
+        bad_input("generate: --fill-mask '{}' hides no token: write [MASK] in its place", s.fill_mask);
+    }
     texts.emplace(*tokenizer, s.prompts);
     if (s.chat) chat = chat_template_of(trained, arguments);
-    positions = s.chat ? trained.config.model.seq_len : required_positions(texts->prompts(), s.options.tokens);
+    positions = !masked_ids.empty() ? std::ssize(masked_ids)
+                : s.chat            ? trained.config.model.seq_len
+                                    : required_positions(texts->prompts(), s.options.tokens);
     check_positions(trained.config, positions);
     layout = layout_of(s, trained.config, world.size());
   });
 
   // Prompts and tokenizers come from files, which may differ between hosts.
-  std::vector<RankSetting> ids;
+  std::vector<RankSetting> ids{{"tokens of --fill-mask", fmt::format("{}", fmt::join(masked_ids, " "))}};
   for (std::size_t i = 0; i < texts->prompts().size(); ++i)
     ids.push_back({fmt::format("tokens of prompt {}", i + 1), fmt::format("{}", fmt::join(texts->prompts()[i], " "))});
   check_rank_settings(world, ids, "let all ranks read the same prompts and the same tokenizer");
@@ -183,6 +237,13 @@ int generate_command(CommandLine& line) {
   const std::string advice = "lower --batch or --tokens, use more ranks, or another --backend";
   const auto engine = with_advice(advice, [&] { return load_model(world, trained, layout, s.backend, positions); });
 
+  if (!masked_ids.empty()) {
+    abort_job_on_error(world, [&] {
+      print_fillings(world, *engine, *tokenizer, mask_token, masked_ids, s.fillings, arguments.count("json") > 0);
+      return 0;
+    });
+    return 0;
+  }
   s.options.end_of_text = tokenizer->end_of_text();
   s.options.token_ids = tokenizer->vocab();
   if (chat) {

@@ -141,8 +141,9 @@ Index elements_below(const CheckpointTensors& tensors, std::string_view prefix) 
 
 std::string model_line(const Config& c) {
   const Config::Model& m = c.model;
-  std::string line = fmt::format("{} layers, d_model {}, {} heads, {} kv heads, seq_len {}", m.layers, m.d_model,
-                                 m.heads, m.kv_heads, m.seq_len);
+  std::string line =
+      fmt::format("{}{} layers, d_model {}, {} heads, {} kv heads, seq_len {}",
+                  m.kind == ModelKind::encoder ? "encoder, " : "", m.layers, m.d_model, m.heads, m.kv_heads, m.seq_len);
   if (c.moe.experts > 0) line += fmt::format(", {} experts, top {}, {} wide", c.moe.experts, c.moe.top_k, c.moe.d_ff);
   return line;
 }

@@ -1,6 +1,7 @@
 #include "src/cli/trained.h"
 
 #include "dist/node_groups.h"
+#include "src/data/masking.h"
 #include "src/data/run_tokenizer.h"
 #include "src/families/export.h"
 #include "src/io/manifest.h"
@@ -104,8 +105,8 @@ std::unique_ptr<Tokenizer> tokenizer_of(const Trained& trained, const po::variab
 Index vocab_of(const Config& config, const fs::path& file) {
   std::error_code error;
   Index known = 0;
-  if (fs::exists(fs::path(config.data.path) / "dataset.ini", error)) known = Dataset(config.data.path).vocab();
-  const Index vocab = model_vocab(config, known);
+  if (fs::exists(fs::path(config.data.path) / "dataset.ini", error)) known = training_vocab(config);
+  const Index vocab = known > 0 ? known : model_vocab(config, 0);
   if (vocab == 0)
     bad_input("{}: the vocabulary is not known: set model.vocab, or data.path to a prepared data set", file.string());
   return vocab;

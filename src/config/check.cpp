@@ -13,6 +13,7 @@ namespace {
 // Fills in defaults that follow from other keys. gated: dense FFNs are gated. clamped: some FFN is
 // silu_clamped.
 void resolve(Config::Model& m, bool gated, bool clamped) {
+  if (m.kind == ModelKind::encoder && m.attention == AttentionPattern::causal) m.attention = AttentionPattern::full;
   if (m.kv_heads == 0) m.kv_heads = m.heads;
   if (m.head_dim == 0) m.head_dim = std::max<Index>(1, m.d_model / m.heads);
   if (m.d_ff == 0) m.d_ff = gated ? ((m.d_model * 8 + 2) / 3 + 63) / 64 * 64 : 4 * m.d_model;
@@ -105,6 +106,59 @@ void check_positions(const LayerKind& layers, Problems& problems) {
       problems.add(key, "{} are {} numbers: model.rope_scaling = longrope needs one above 0 for each of {} pairs", key,
                    list.size(), pairs);
   }
+}
+
+// Checks that the visibility of attention of some layers fits the kind of the model.
+void check_visibility(const LayerKind& layers, Problems& problems) {
+  using Model = Config::Model;
+  const Model& m = layers.model();
+  const bool encoder = layers.config.model.kind == ModelKind::encoder;
+  const bool sparse = m.attention == AttentionPattern::strided || m.attention == AttentionPattern::fixed;
+  if (const std::string key = layers.key(&Model::attention); encoder && sparse)
+    problems.add(key, "{} = {} with model.kind = encoder: it is of decoders: set it to full or longformer", key,
+                 show(m.attention));
+  else if (!encoder && m.attention == AttentionPattern::full)
+    problems.add(key,
+                 "{} = full with model.kind = decoder, which would see the tokens that it predicts: set it to "
+                 "causal, or model.kind to encoder",
+                 key);
+  if (const std::string key = layers.key(&Model::position);
+      encoder && (m.position == Position::alibi || m.position == Position::t5))
+    problems.add(key, "{} = {} with model.kind = encoder: its biases are of earlier tokens alone: set another position",
+                 key, show(m.position));
+}
+
+// Checks what only encoders or only decoders have.
+void check_kind(const Config& c, Problems& problems) {
+  const bool encoder = c.model.kind == ModelKind::encoder;
+  if (encoder && c.train.objective == Objective::causal)
+    problems.add("train.objective",
+                 "train.objective = causal with model.kind = encoder, which sees the next token: set "
+                 "it to masked, or model.kind to decoder");
+  if (!encoder && c.train.objective == Objective::masked)
+    problems.add("train.objective",
+                 "train.objective = masked with model.kind = decoder, which sees no later tokens: set "
+                 "it to causal, or model.kind to encoder");
+  if (encoder && c.model.mtp_depth > 0)
+    problems.add("model.mtp_depth",
+                 "model.mtp_depth = {} with model.kind = encoder: it predicts later tokens: set it to 0",
+                 c.model.mtp_depth);
+  if (c.model.output_transform && c.model.mtp_depth > 0)
+    problems.add(
+        "model.output_transform",
+        "model.output_transform = true with model.mtp_depth = {}, whose modules have no such transform: change "
+        "one",
+        c.model.mtp_depth);
+  if (!c.model.first_norm && (c.model.norm_position != NormPosition::pre || c.model.parallel_block))
+    problems.add(
+        "model.first_norm",
+        "model.first_norm = false needs model.norm_position = pre and model.parallel_block = false: set these, "
+        "or this to true");
+  if (c.train.mask_token_share + c.train.mask_random_share > 1)
+    problems.add("train.mask_random_share",
+                 "train.mask_token_share = {} and train.mask_random_share = {} are more than 1: lower one",
+                 c.train.mask_token_share, c.train.mask_random_share);
+  for (const LayerKind& layers : layer_kinds(c)) check_visibility(layers, problems);
 }
 
 // Checks the scores and the pattern of attention of some layers.
@@ -281,6 +335,7 @@ void check_combinations(const Config& c, Problems& problems) {
   }
   check_latent(c, problems);
   check_mup(c, problems);
+  check_kind(c, problems);
 }
 
 // Checks that need no size of the model.
@@ -339,6 +394,8 @@ void complete(Config& c, Problems& problems) {
                  "model.d_model = {} is not a multiple of model.heads = {}: change one, or set model.head_dim",
                  c.model.d_model, c.model.heads);
   if (c.moe.ffn.empty()) c.moe.ffn = c.model.ffn;
+  if (c.train.objective == Objective::automatic)
+    c.train.objective = c.model.kind == ModelKind::encoder ? Objective::masked : Objective::causal;
   c.moe.renormalize = c.moe.renormalizes() ? Renormalize::on : Renormalize::off;
   const FfnActivation ffn = c.ffn_activation();
   const bool clamped = ffn.act == Activation::silu_clamped || c.expert_activation().act == Activation::silu_clamped;

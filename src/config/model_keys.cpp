@@ -8,6 +8,10 @@ std::span<const Key> model_keys() {
   using Moe = Config::Moe;
   using enum ResumePolicy;
   static constexpr Key table[] = {
+      row<&Model::kind>(
+          "model.kind", {}, must_match,
+          "decoder: a token sees itself and earlier ones; encoder: it sees tokens on both sides, and the model learns "
+          "to predict hidden tokens (train.objective = masked)"),
       row<&Model::layers>("model.layers", {1, 10000}, must_match, "the number of layers (blocks)"),
       row<&Model::mtp_depth>(
           "model.mtp_depth", {0, 16}, must_match,
@@ -49,6 +53,10 @@ std::span<const Key> model_keys() {
           "model.vocab", {0, 1 << 24}, report,
           "the number of rows of the embedding and of the output, at least the token ids that the data set knows; "
           "the others are never a target. 0: as many as these ids"),
+      row<&Model::mask_token>(
+          "model.mask_token", {-1, 1 << 24}, must_match,
+          "with train.objective = masked, the id that stands for a hidden token. -1: that of the tokenizer's special "
+          "token [MASK] or <mask>, or else the id after those of the data set, for which the model has one more row"),
       row<&Model::d_ff>(
           "model.d_ff", {0, 1 << 24}, must_match,
           "the inner width of a dense FFN. 0: 8/3 d_model rounded up to a multiple of 64 where the FFN is gated, "
@@ -163,20 +171,23 @@ std::span<const Key> model_keys() {
                              "true: all layers of position = t5 have the same biases; false: each its own"),
       kind_row<&Model::attention>(
           "model.attention", {}, must_match,
-          "which tokens a token sees. causal: itself and earlier ones, as many as model.window says; strided: the "
+          "which tokens a token sees. causal: itself and earlier ones, as many as model.window says; full: those on "
+          "both sides, as many on each as model.window says (an encoder has this in place of causal); strided: the "
           "latest attention_stride ones, and before these every attention_stride-th; fixed: those of its own run "
           "of attention_stride tokens, and the last attention_summary ones of every run (Child et al., 2019); "
-          "longformer: the latest window ones, and the first global_tokens of the sequence (Beltagy et al., 2020)"),
-      kind_row<&Model::window>("model.window", {0, no_upper_bound}, must_match,
-                               "a token sees this many tokens, itself and the latest before it. 0: all before it"),
+          "longformer: the latest window ones, and the first global_tokens of the sequence; in an encoder, window "
+          "ones on each side, and the first global_tokens see all others (Beltagy et al., 2020)"),
+      kind_row<&Model::window>(
+          "model.window", {0, no_upper_bound}, must_match,
+          "a token sees this many tokens, itself and the latest before it, and in an encoder as many "
+          "from itself on. 0: all"),
       kind_row<&Model::attention_stride>("model.attention_stride", {1, 1 << 28}, must_match,
                                          "the stride of attention = strided and of attention = fixed"),
       kind_row<&Model::attention_summary>(
           "model.attention_summary", {0, 1 << 28}, must_match,
           "attention = fixed: this many tokens at the end of each run are seen from all later ones"),
-      kind_row<&Model::global_tokens>(
-          "model.global_tokens", {0, 1 << 28}, must_match,
-          "attention = longformer: this many tokens at the start are seen from all later ones"),
+      kind_row<&Model::global_tokens>("model.global_tokens", {0, 1 << 28}, must_match,
+                                      "attention = longformer: this many tokens at the start are seen from all others"),
       kind_row<&Model::attention_sinks>(
           "model.attention_sinks", {}, must_match,
           "true: each head has a learned logit that takes part in its softmax and has no value, so that it may "
@@ -204,6 +215,10 @@ std::span<const Key> model_keys() {
                                "the logits, model.output_bias included, are multiplied by this before they are capped"),
       row<&Model::output_bias>("model.output_bias", {}, must_match,
                                "true: the logits have a learned bias, which model.logit_scale multiplies, too (GPT-J)"),
+      row<&Model::output_transform>(
+          "model.output_transform", {}, must_match,
+          "true: a product with a square matrix, gelu and a norm precede the output (the head of BERT's masked language "
+          "model). The product has a bias if model.bias is all or mlp"),
       row<&Model::tie_embeddings>("model.tie_embeddings", {}, must_match,
                                   "true: the output uses the embedding's weights"),
       row<&Model::scale_embedding>(
@@ -211,6 +226,14 @@ std::span<const Key> model_keys() {
           "true: the embedding is multiplied by the root of d_model (Vaswani et al., 2017; Gemma)"),
       row<&Model::embedding_norm>("model.embedding_norm", {}, must_match,
                                   "true: a norm follows the sum of the embedding and its position vectors (BLOOM)"),
+      row<&Model::first_norm>(
+          "model.first_norm", {}, must_match,
+          "false: the attention of the first layer reads its input without a norm (ModernBERT), for model.norm_position "
+          "= pre"),
+      row<&Model::segments>(
+          "model.segments", {0, 1 << 16}, must_match,
+          "the number of learned segment vectors (token types), of which the first is added to the embedding of every "
+          "token. 0: none"),
       row<&Model::init_std>("model.init_std", {0, 1e3}, ignore,
                             "the standard deviation of the initial weights. Biases start at 0, norms at 1"),
       row<&Model::init_residual_scale>(

@@ -45,6 +45,21 @@ std::span<const Key> run_keys() {
           "once to each machine that has any of its experts, is spread there, and comes back as one sum. 1: it "
           "travels once to each rank. Sums are taken by machine, so that results with another number agree within "
           "rounding"),
+      row<&Train::objective>(
+          "train.objective", {}, must_match,
+          "what the loss predicts. causal: each next token; masked: tokens that are chosen and hidden, from those on "
+          "both sides (Devlin et al., 2019). auto: masked in an encoder, causal in a decoder"),
+      row<&Train::mask_rate>("train.mask_rate", {0, 1}, report,
+                             "with train.objective = masked, the probability that a token is chosen"),
+      row<&Train::mask_token_share>("train.mask_token_share", {0, 1}, report,
+                                    "this share of the chosen tokens becomes model.mask_token"),
+      row<&Train::mask_random_share>(
+          "train.mask_random_share", {0, 1}, report,
+          "this share of the chosen tokens becomes a random token. The others stay as they are"),
+      row<&Train::mask_whole_words>(
+          "train.mask_whole_words", {}, report,
+          "true: all tokens of a word are chosen together. A word is a run of letters, digits and characters beyond "
+          "ASCII"),
       row<&Train::steps>("train.steps", {1, no_upper_bound}, report, "the number of optimizer steps"),
       row<&Train::global_batch>("train.global_batch", {1, 1 << 28}, report,
                                 "the number of sequences in a step, over all ranks"),

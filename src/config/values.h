@@ -32,6 +32,7 @@ struct EnumNames;  // EnumNames<T>::table
     static constexpr EnumName<Type> table[] = __VA_ARGS__; \
   }
 SY_ENUM_NAMES(NormKind, {{"none", NormKind::none}, {"rmsnorm", NormKind::rmsnorm}, {"layernorm", NormKind::layernorm}});
+SY_ENUM_NAMES(ModelKind, {{"decoder", ModelKind::decoder}, {"encoder", ModelKind::encoder}});
 SY_ENUM_NAMES(NormPosition, {{"pre", NormPosition::pre},
                              {"post", NormPosition::post},
                              {"both", NormPosition::both},
@@ -70,6 +71,7 @@ SY_ENUM_NAMES(Choice, {{"top", Choice::top},
                        {"sampled", Choice::sampled},
                        {"balanced", Choice::balanced}});
 SY_ENUM_NAMES(AttentionPattern, {{"causal", AttentionPattern::causal},
+                                 {"full", AttentionPattern::full},
                                  {"strided", AttentionPattern::strided},
                                  {"fixed", AttentionPattern::fixed},
                                  {"longformer", AttentionPattern::longformer}});
@@ -86,6 +88,8 @@ SY_ENUM_NAMES(Recompute, {{"none", Recompute::none},
                           {"experts", Recompute::experts},
                           {"attention", Recompute::attention},
                           {"block", Recompute::block}});
+SY_ENUM_NAMES(Objective,
+              {{"auto", Objective::automatic}, {"causal", Objective::causal}, {"masked", Objective::masked}});
 SY_ENUM_NAMES(Schedule, {{"constant", Schedule::constant},
                          {"cosine", Schedule::cosine},
                          {"linear", Schedule::linear},

@@ -45,6 +45,8 @@
 
 namespace sy {
 
+class TokenMasking;  // src/data/masking.h
+
 enum class SplitName { train, valid };
 
 // Digests of a pair, in lower-case hex. Empty if unknown.
@@ -163,11 +165,12 @@ class SampleStream {
     Index first_sample;
     std::vector<BlendSchedule::Weight> weights;  // 0 for the other domains
   };
+  // masking: of training_masking; nullptr if the targets are the next tokens.
   // changes: by ascending first sample. A later change replaces one with the same sample. Throws
   // InputError if a domain with a share of the samples is too short for one window, or if the data
   // set lacks a domain of a change.
   SampleStream(const Dataset& dataset, Index seq_len, std::uint64_t seed, const Config::Data& data = {},
-               const std::vector<BlendChange>& changes = {});
+               std::shared_ptr<const TokenMasking> masking = nullptr, const std::vector<BlendChange>& changes = {});
   // Reads a sample. Returns the index of its domain.
   int read(Index sample, const Sample& to) const;
   // Whether a sample may have targets that no loss counts, or padding. Their numbers then differ
@@ -219,12 +222,13 @@ class SampleStream {
 
   Index seq_len_, vocab_;
   Config::Data data_;
+  std::shared_ptr<const TokenMasking> masking_;  // nullptr if targets are the next tokens
   bool ignores_targets_;
   std::vector<Source> sources_;  // [domains]
   std::vector<Blend> blends_;    // at least one
 };
 
-// Returns the samples of a training, with the changes of data.blend_schedule. It goes on after
+// Returns the samples of a training, with its masking and the changes of data.blend_schedule. It goes on after
 // `steps` steps with `samples` samples: later steps have the batches of the configuration, whatever
 // the earlier ones had. Throws InputError as SampleStream does.
 SampleStream training_samples(const Dataset& dataset, const Config& config, Index steps, Index samples);
@@ -254,7 +258,9 @@ Dataset open_training_data(const Config& config);
 class EvalStream {
  public:
   // stride: from 1 to seq_len. 0 means seq_len, so windows do not overlap.
-  EvalStream(const Dataset& dataset, int domain, Index seq_len, Index stride = 0, const Config::Data& data = {});
+  // masking: of training_masking; nullptr if the targets are the next tokens. `stride` is then 0.
+  EvalStream(const Dataset& dataset, int domain, Index seq_len, Index stride = 0, const Config::Data& data = {},
+             const TokenMasking* masking = nullptr);
   // 0 if there is no validation text.
   Index windows() const { return targets() > 0 ? 1 + ceil_div(std::max<Index>(0, targets() - seq_len_), stride_) : 0; }
   Index targets() const { return tokens_.tokens() > 0 ? tokens_.tokens() - 1 : 0; }
@@ -265,11 +271,17 @@ class EvalStream {
   // Reads window i. After length(i) the ids are 0 and the targets -1. Targets of earlier windows,
   // and those that no loss counts, are -1 as well.
   void read(Index i, const Sample& to) const;
+  // Reads window i, and hides the token at `position` alone. Only with masking.
+  void read_hidden(Index i, Index position, const Sample& to) const;
 
  private:
+  // Reads window i with its own tokens as targets.
+  void read_tokens(Index i, const Sample& to) const;
+
   Index seq_len_, stride_, vocab_;
   Config::Data data_;
   IndexedTokens tokens_;
+  std::shared_ptr<const TokenMasking> masking_;  // nullptr if targets are the next tokens
 };
 
 }  // namespace sy

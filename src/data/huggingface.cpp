@@ -53,6 +53,11 @@ class HuggingFaceTokenizer : public Tokenizer {
   std::string_view kind() const override { return "huggingface"; }
   Index vocab() const override { return tokenizer_.vocab(); }
   int end_of_text() const override { return end_of_text_; }
+  int mask_token() const override {
+    for (const char* name : {"[MASK]", "<mask>"})
+      if (const std::int32_t id = tokenizer_.find(name); id >= 0 && tokenizer_.is_special(id)) return id;
+    return -1;
+  }
   void encode(std::string_view text, std::vector<std::int32_t>& ids) const override { tokenizer_.encode(text, ids); }
   std::string decode(const std::vector<std::int32_t>& ids) const override { return tokenizer_.decode(ids); }
   Index text_bytes(std::int32_t id) const override {

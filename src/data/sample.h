@@ -12,8 +12,9 @@ namespace sy {
 
 // Memory of one sample, [seq_len] each.
 struct Sample {
-  std::span<std::int32_t> ids;      // -1 is padding
-  std::span<std::int32_t> targets;  // the next id; -1 if no loss counts it
+  std::span<std::int32_t> ids;  // -1 is padding
+  // The next id, or with train.objective = masked the id itself; -1 if no loss counts it.
+  std::span<std::int32_t> targets;
   // Position in the sample of the first token of each token's document. Empty if data.documents =
   // join.
   std::span<std::int32_t> document_start;

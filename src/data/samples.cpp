@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "src/data/dataset.h"
+#include "src/data/masking.h"
 #include "src/data/permutation.h"
 #include "src/text/strings.h"
 
@@ -53,14 +54,29 @@ double weight_in(const SampleStream::BlendChange& change, const std::string& dom
   return found == change.weights.end() ? 0 : found->weight;
 }
 
+// The same for a window whose targets are its own tokens, from `begin` on. The first token of a
+// document has a loss as well.
+void mark_own_tokens(const IndexedTokens& tokens, Index begin, const Sample& window) {
+  tokens.ignore_masked(begin, window.targets);
+  if (window.document_start.empty()) return;
+  Index start = 0;
+  for (const Index first : tokens.document_begins_in({begin + 1, begin + std::ssize(window.ids)})) {
+    std::fill(window.document_start.begin() + start, window.document_start.begin() + (first - begin),
+              static_cast<std::int32_t>(start));
+    start = first - begin;
+  }
+  std::fill(window.document_start.begin() + start, window.document_start.end(), static_cast<std::int32_t>(start));
+}
+
 }  // namespace
 
 SampleStream::SampleStream(const Dataset& dataset, Index seq_len, std::uint64_t seed, const Config::Data& data,
-                           const std::vector<BlendChange>& changes)
+                           std::shared_ptr<const TokenMasking> masking, const std::vector<BlendChange>& changes)
     : seq_len_(seq_len),
       vocab_(dataset.vocab()),
       data_(data),
-      ignores_targets_(data.ignores_document_begins() || dataset.has_loss_mask()) {
+      masking_(std::move(masking)),
+      ignores_targets_(data.ignores_document_begins() || dataset.has_loss_mask() || masking_) {
   SY_ASSERT(seq_len > 0, "seq_len {}", seq_len);
   for (const BlendChange& change : changes)
     for (const BlendSchedule::Weight& weight : change.weights) check_has_domain(dataset, weight.domain);
@@ -181,10 +197,17 @@ int SampleStream::read(Index sample, const Sample& to) const {
   const Source& source = sources_[static_cast<std::size_t>(domain)];
   if (source.packing) {
     read_packed(source, window, to);
+    if (masking_) masking_->apply(to, sample * seq_len_);
     return domain;
   }
   const Index begin = window * seq_len_;
   source.tokens.read(begin, vocab_, to.ids);
+  if (masking_) {
+    std::ranges::copy(to.ids, to.targets.begin());
+    mark_own_tokens(source.tokens, begin, to);
+    masking_->apply(to, sample * seq_len_);
+    return domain;
+  }
   std::copy(to.ids.begin() + 1, to.ids.end(), to.targets.begin());
   source.tokens.read(begin + seq_len_, vocab_, to.targets.last(1));
   mark_window(source.tokens, begin, to, data_);
@@ -197,12 +220,17 @@ void SampleStream::read_packed(const Source& source, Index window, const Sample&
     const auto size = static_cast<std::size_t>(tokens.size());
     const auto ids = to.ids.subspan(at, size), targets = to.targets.subspan(at, size);
     source.tokens.read(tokens.begin, vocab_, ids);
-    std::copy(ids.begin() + 1, ids.end(), targets.begin());
-    if (ends_document)
-      targets.back() = -1;
-    else
-      source.tokens.read(tokens.end, vocab_, targets.last(1));
-    source.tokens.ignore_masked(tokens.begin + 1, ends_document ? targets.first(size - 1) : targets);
+    if (masking_) {
+      std::ranges::copy(ids, targets.begin());
+      source.tokens.ignore_masked(tokens.begin, targets);
+    } else {
+      std::copy(ids.begin() + 1, ids.end(), targets.begin());
+      if (ends_document)
+        targets.back() = -1;
+      else
+        source.tokens.read(tokens.end, vocab_, targets.last(1));
+      source.tokens.ignore_masked(tokens.begin + 1, ends_document ? targets.first(size - 1) : targets);
+    }
     std::ranges::fill(to.document_start.subspan(at, size), static_cast<std::int32_t>(at));
     at += size;
   }
@@ -226,19 +254,49 @@ SampleStream training_samples(const Dataset& dataset, const Config& config, Inde
   std::vector<SampleStream::BlendChange> changes;
   for (const auto& [step, weights] : config.data.blend_schedule.changes)
     changes.push_back({std::max<Index>(0, config.train.samples_before(step) + earlier), weights});
-  return {dataset, config.model.seq_len, config.train.seed, config.data, changes};
+  std::shared_ptr<const TokenMasking> masking;
+  if (auto found = training_masking(config, dataset)) masking = std::make_shared<TokenMasking>(*std::move(found));
+  return {dataset, config.model.seq_len, config.train.seed, config.data, std::move(masking), changes};
 }
 
-EvalStream::EvalStream(const Dataset& dataset, int domain, Index seq_len, Index stride, const Config::Data& data)
+EvalStream::EvalStream(const Dataset& dataset, int domain, Index seq_len, Index stride, const Config::Data& data,
+                       const TokenMasking* masking)
     : seq_len_(seq_len),
       stride_(stride > 0 ? stride : seq_len),
       vocab_(dataset.vocab()),
       data_(data),
       tokens_(dataset.open(domain, SplitName::valid)) {
   SY_ASSERT(seq_len > 0 && stride >= 0 && stride <= seq_len, "seq_len {}, stride {}", seq_len, stride);
+  SY_ASSERT(!masking || stride_ == seq_len, "masked tokens in windows of {} that begin every {}", seq_len, stride_);
+  const std::string& name = dataset.domains()[static_cast<std::size_t>(domain)].name;
+  if (masking) masking_ = std::make_shared<TokenMasking>(validation_masking(*masking, name));
+}
+
+void EvalStream::read_tokens(Index i, const Sample& to) const {
+  check_sample(to, seq_len_, data_);
+  SY_ASSERT(i >= 0 && i < windows(), "window {} of {}", i, windows());
+  const auto count = static_cast<std::size_t>(length(i));
+  const Sample window{to.ids.first(count), to.targets.first(count),
+                      to.document_start.first(std::min(count, to.document_start.size()))};
+  tokens_.read(i * stride_, vocab_, window.ids);
+  std::ranges::copy(window.ids, window.targets.begin());
+  mark_own_tokens(tokens_, i * stride_, window);
+  std::ranges::fill(to.ids.subspan(count), 0);
+  std::ranges::fill(to.targets.subspan(count), -1);
+}
+
+void EvalStream::read_hidden(Index i, Index position, const Sample& to) const {
+  read_tokens(i, to);
+  for (Index p = 0; p < seq_len_; ++p)
+    if (p != position) to.targets[static_cast<std::size_t>(p)] = -1;
+  to.ids[static_cast<std::size_t>(position)] = masking_->mask_token();
 }
 
 void EvalStream::read(Index i, const Sample& to) const {
+  if (masking_) {
+    read_tokens(i, to);
+    return masking_->apply(to, i * stride_);
+  }
   check_sample(to, seq_len_, data_);
   SY_ASSERT(i >= 0 && i < windows(), "window {} of {}", i, windows());
   const Index begin = i * stride_, predicted = i > 0 ? seq_len_ - stride_ : 0;

@@ -16,9 +16,10 @@ namespace sy {
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
-  virtual std::string_view kind() const = 0;  // name of a TokenizerKind
-  virtual Index vocab() const = 0;            // ids are below this
-  virtual int end_of_text() const = 0;        // ends every document
+  virtual std::string_view kind() const = 0;     // name of a TokenizerKind
+  virtual Index vocab() const = 0;               // ids are below this
+  virtual int end_of_text() const = 0;           // ends every document
+  virtual int mask_token() const { return -1; }  // stands for a hidden token; -1 if there is none
   // Appends the ids of one document's text, without end_of_text. Threads may encode concurrently.
   virtual void encode(std::string_view text, std::vector<std::int32_t>& ids) const = 0;
   // Returns the text of ids in [0, vocab). end_of_text and other control ids give no text.

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
+#include "src/data/masking.h"
 #include "src/data/tokenizer.h"
 
 namespace sy {
@@ -28,11 +30,14 @@ std::vector<DomainScore> evaluate(Engine& engine, const Dataset& dataset, const 
   Index total = 0, done = 0;
   const Config::Data& data = engine.config().data;
   // dataset.ini has the bytes of all tokens together. For fewer targets, the tokenizer is needed.
-  const bool ignores = data.ignores_document_begins() || dataset.has_loss_mask(),
+  const std::optional<TokenMasking> masking = training_masking(engine.config(), dataset);
+  SY_ASSERT(masking || !options.hide_each, "tokens are hidden one by one without a mask token");
+  const bool ignores = data.ignores_document_begins() || dataset.has_loss_mask() || masking,
              partial = options.max_windows > 0 || ignores;
   const auto tokenizer = partial && dataset.tokenizer() != "none" ? open_tokenizer(dataset.dir()) : nullptr;
   for (std::size_t d = 0; d < dataset.domains().size(); ++d) {
-    streams.emplace_back(dataset, static_cast<int>(d), S, std::min(options.stride, S), data);
+    streams.emplace_back(dataset, static_cast<int>(d), S, std::min(options.stride, S), data,
+                         masking ? &*masking : nullptr);
     const Index all = streams.back().windows();
     windows.push_back(options.max_windows > 0 ? std::min(options.max_windows, all) : all);
     total += windows.back();
@@ -74,30 +79,37 @@ std::vector<DomainScore> evaluate(Engine& engine, const Dataset& dataset, const 
     const Index all = streams[d].windows(), n = windows[d], per_pass = options.windows_per_pass;
     const Index tail = all > 0 ? streams[d].length(all - 1) : S;
     const bool short_tail = n == all && n > 0 && tail < S;
-    const Index full = n - (short_tail ? 1 : 0), passes = ceil_div(full, dp * per_pass);
+    // A window is computed once for each token that is hidden alone.
+    const auto read = [&](Index window, Index copy, const Sample& to) {
+      options.hide_each ? streams[d].read_hidden(window, copy, to) : streams[d].read(window, to);
+    };
+    const Index copies_of_full = options.hide_each ? S : 1;
+    const Index full = (n - (short_tail ? 1 : 0)) * copies_of_full, passes = ceil_div(full, dp * per_pass);
+    Index shown = 0;  // of this domain's windows
     for (Index p = 0; p < passes; ++p) {
       const Index first = (p * dp + mesh.coord.dp) * per_pass;
       SampleBatch batch(S, data, std::clamp<Index>(full - first, 0, per_pass));
       for (Index i = first; i < std::min(first + per_pass, full); ++i)
-        streams[d].read(streams[d].spread(i, n), batch[i - first]);
+        read(streams[d].spread(i / copies_of_full, n), i % copies_of_full, batch[i - first]);
       pass(batch);
       if (mesh.coord.tp == 0) count_targets(batch.targets);
-      done += std::min(dp * per_pass, full - p * dp * per_pass);
+      const Index finished = std::min(full, (p + 1) * dp * per_pass) / copies_of_full;
+      done += finished - std::exchange(shown, finished);
       progress(done, total);
     }
     collect(true);
-    if (short_tail) {
+    for (Index copy = 0; short_tail && copy < (options.hide_each ? tail : 1); ++copy) {
       const bool evaluates_tail = mesh.coord.dp == 0;
       // The tokens may not be divisible by tp, and padding would be routed like text. Each
       // tensor-parallel rank therefore gets a copy as its own sequence; the first copy counts.
       SampleBatch window(S, data, 1), copies(tail, data, evaluates_tail ? mesh.layout.tp : 0);
-      if (evaluates_tail) streams[d].read(n - 1, window[0]);
+      if (evaluates_tail) read(n - 1, copy, window[0]);
       for (Index i = 0; evaluates_tail && i < mesh.layout.tp; ++i) copies[i].assign(window[0]);
       pass(copies);
       collect(mesh.coord.tp == 0);
       if (evaluates_tail && mesh.coord.tp == 0) count_targets(window.targets);
-      progress(++done, total);
     }
+    if (short_tail) progress(++done, total);
 
     std::vector<double> reduced = {nats, static_cast<double>(tokens), static_cast<double>(bytes),
                                    static_cast<double>(unknown)};
@@ -136,23 +148,26 @@ DomainScore total_of(const std::vector<DomainScore>& scores) {
 }
 
 std::string evaluation_file(const EvaluationInfo& info) {
-  return fmt::format("evaluation{}{}{}.json", info.own_dataset ? "" : "-" + info.dataset_digest.substr(0, 8),
+  return fmt::format("evaluation{}{}{}{}.json", info.scoring == Scoring::each_token ? "-pseudo" : "",
+                     info.own_dataset ? "" : "-" + info.dataset_digest.substr(0, 8),
                      info.capacity_factor > 0 ? "-capacity" : "",
                      info.stride < info.window ? fmt::format("-stride-{}", info.stride) : "");
 }
 
 Json to_json(const std::vector<DomainScore>& scores, const std::vector<std::int64_t>& layer_ids,
              const EvaluationInfo& info) {
-  const auto one = [](const DomainScore& s) {
+  const auto one = [&](const DomainScore& s) {
     return Json{{"windows", s.windows},
                 {"of", s.total_windows},
                 {"tokens", s.tokens},
                 {"bytes", s.bytes < 0 ? Json() : Json(s.bytes)},
                 {"loss", s.loss()},
-                {"perplexity", s.perplexity()},
+                {"perplexity", info.scoring == Scoring::masked_tokens ? Json() : Json(s.perplexity())},
                 {"bits_per_byte", s.bits_per_byte()}};
   };
   Json j = one(total_of(scores));
+  constexpr const char* names[] = {"next_tokens", "masked_tokens", "each_token"};
+  if (info.scoring != Scoring::next_tokens) j["scoring"] = names[static_cast<int>(info.scoring)];
   j["step"] = info.step;
   j["dataset"] = info.dataset;
   j["dataset_digest"] = info.dataset_digest;

@@ -31,6 +31,9 @@ struct EvaluateOptions {
   Index max_windows = 0;       // per domain, spread evenly over the split; 0: all
   bool dropless = true;
   Index stride = 0;  // see EvalStream
+  // If true, each token is hidden alone, and predicted from all others of its window (Salazar et
+  // al., "Masked Language Model Scoring", 2020). Only with train.objective = masked.
+  bool hide_each = false;
 };
 
 // Evaluates all domains. Collective: each rank computes a share of the windows. progress(done,
@@ -40,6 +43,10 @@ std::vector<DomainScore> evaluate(Engine& engine, const Dataset& dataset, const 
 
 DomainScore total_of(const std::vector<DomainScore>& scores);
 
+// The predicted tokens: each next token; those that masking chose; each token, hidden alone. The
+// exponential of the loss is a perplexity, no perplexity, and a pseudo-perplexity.
+enum class Scoring { next_tokens, masked_tokens, each_token };
+
 // Description of an evaluation: the step of a checkpoint, a data set and the windows.
 struct EvaluationInfo {
   Index step;
@@ -47,7 +54,8 @@ struct EvaluationInfo {
   bool own_dataset;                     // true: the data set of the checkpoint's training
   double capacity_factor;               // applied moe.capacity_factor; 0: dropless
   Index window, stride;                 // in tokens: length of a window; distance of windows
-  Json provenance = {};                 // record of the evaluation; may be null
+  Scoring scoring = Scoring::next_tokens;
+  Json provenance = {};  // record of the evaluation; may be null
 };
 // Returns the name of the file in a run folder for this kind of evaluation. It is evaluation.json,
 // which reports read, for the run's own data set, dropless, without overlap of windows. Other kinds

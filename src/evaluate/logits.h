@@ -1,4 +1,5 @@
-// Logits after every position of one sequence, for comparison with other programs.
+// Logits after every position of one sequence, or at it in an encoder, for comparison with other
+// programs.
 #pragma once
 
 #include <functional>

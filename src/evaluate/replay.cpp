@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "src/data/masking.h"
+
 namespace sy {
 
 Index ReplayBatch::counted_targets() const {
@@ -15,8 +17,9 @@ void for_replay_batches(const Dataset& dataset, const Config& config, const Repl
   std::vector<EvalStream> streams;
   std::vector<Index> windows;
   Index total = 0, done = 0;
+  const std::optional<TokenMasking> masking = training_masking(config, dataset);
   for (std::size_t d = 0; d < dataset.domains().size(); ++d) {
-    streams.emplace_back(dataset, static_cast<int>(d), S, 0, config.data);
+    streams.emplace_back(dataset, static_cast<int>(d), S, 0, config.data, masking ? &*masking : nullptr);
     const Index all = streams.back().windows();
     total += windows.emplace_back(options.max_windows > 0 ? std::min(options.max_windows, all) : all);
   }

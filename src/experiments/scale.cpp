@@ -6,7 +6,7 @@
 #include <tuple>
 
 #include "dist/runtime.h"
-#include "src/data/dataset.h"
+#include "src/data/masking.h"
 #include "src/experiments/run_records.h"
 #include "src/params/costs.h"
 #include "src/system/files.h"
@@ -92,7 +92,7 @@ class Points {
   Points(const ScaleOptions& options, const Environment& environment)
       : options_(options),
         config_(read_config(options.config, options.settings)),
-        vocab_(model_vocab(config_, open_training_data(config_).vocab())),
+        vocab_(training_vocab(config_)),
         folder_(options.output / options.config.stem() / environment.folder()) {}
 
   const Config& config() const { return config_; }

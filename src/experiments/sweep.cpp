@@ -7,7 +7,7 @@
 #include "dist/runtime.h"
 #include "src/analyse/page.h"
 #include "src/analyse/plot.h"
-#include "src/data/dataset.h"
+#include "src/data/masking.h"
 #include "src/experiments/document.h"
 #include "src/experiments/footnotes.h"
 #include "src/params/costs.h"
@@ -45,7 +45,7 @@ SweepResult plan_sweep(const Sweep& sweep, const SweepOptions& options) {
   }
   errors.raise();
   for (const std::string& text : warnings) warn(text);
-  const Index vocab = model_vocab(base, open_training_data(base).vocab());
+  const Index vocab = training_vocab(base);
   SweepResult result{sweep.name, {}, base.train.validate_every > 0, options.ranks, base};
   const fs::path folder = options.output / (sweep.settings.empty() ? sweep.base.stem() : fs::path(sweep.name));
   for (std::size_t i = 0; i < combined.size(); ++i) {

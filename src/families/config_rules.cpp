@@ -149,6 +149,14 @@ const ConfigRule bias_rule = rule_of_biases<llama_bias_keys>;
 const ConfigRule seed_oss_bias_rule = rule_of_biases<seed_oss_bias_keys>;
 const ConfigRule helium_bias_rule = rule_of_biases<helium_bias_keys>;
 
+const ConfigRule roberta_positions_rule{
+    [](const Json& hf_config, KeySettings& settings) {
+      const Index rows = hf_config.at("max_position_embeddings").get<std::int64_t>();
+      if (rows < 3) bad_input("max_position_embeddings = {}: expected 3 or more", rows);
+      settings.emplace_back("model.seq_len", fmt::format("{}", rows - 2));
+    },
+    [](const Config& config, Json& hf_config) { hf_config["max_position_embeddings"] = config.model.seq_len + 2; }};
+
 const ConfigRule opt_embedding_width_rule{
     [](const Json& hf_config, KeySettings&) {
       const std::int64_t width = hf_config.at("hidden_size").get<std::int64_t>();

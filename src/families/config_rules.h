@@ -18,20 +18,24 @@ extern const ConfigRule minimax_m2_rope_rule;  // partial_rotary_factor, or rota
 extern const ConfigRule gemma3_rope_rule;
 extern const ConfigRule olmo3_rope_rule;
 
+// The same for ModernBERT, with its flat keys global_rope_theta and local_rope_theta.
+extern const ConfigRule modernbert_rope_rule;
+
 // Layers with a sliding window. The other layers attend to all earlier tokens.
-extern const ConfigRule window_rule;            // sliding_window: layer_types, or else all layers
-extern const ConfigRule mistral_window_rule;    // the same; the default window is 4096
-extern const ConfigRule ministral_window_rule;  // the same; some layers may be full
-extern const ConfigRule qwen_window_rule;       // use_sliding_window: from max_window_layers on
-extern const ConfigRule qwen2_moe_window_rule;  // the same: layers 0, 2, ... below that layer
-extern const ConfigRule qwen3_moe_window_rule;  // the same: all layers; layer_types is ignored
-extern const ConfigRule gemma2_window_rule;     // layer_types, or every second layer is full
-extern const ConfigRule gpt_oss_window_rule;    // the same; the default window is 128
-extern const ConfigRule olmo3_window_rule;      // layer_types, or every fourth layer is full
-extern const ConfigRule dots1_window_rule;      // layer_types, or from max_window_layers on
-extern const ConfigRule gemma3_window_rule;     // sliding_window_pattern: the period, default 6
-extern const ConfigRule cohere2_window_rule;    // the same, default 4; no positions in full layers
-extern const ConfigRule exaone4_window_rule;    // the same; no window: all have positions
+extern const ConfigRule window_rule;             // sliding_window: layer_types, or else all layers
+extern const ConfigRule mistral_window_rule;     // the same; the default window is 4096
+extern const ConfigRule ministral_window_rule;   // the same; some layers may be full
+extern const ConfigRule qwen_window_rule;        // use_sliding_window: from max_window_layers on
+extern const ConfigRule qwen2_moe_window_rule;   // the same: layers 0, 2, ... below that layer
+extern const ConfigRule qwen3_moe_window_rule;   // the same: all layers; layer_types is ignored
+extern const ConfigRule gemma2_window_rule;      // layer_types, or every second layer is full
+extern const ConfigRule gpt_oss_window_rule;     // the same; the default window is 128
+extern const ConfigRule olmo3_window_rule;       // layer_types, or every fourth layer is full
+extern const ConfigRule dots1_window_rule;       // layer_types, or from max_window_layers on
+extern const ConfigRule gemma3_window_rule;      // sliding_window_pattern: the period, default 6
+extern const ConfigRule modernbert_window_rule;  // local_attention: of both sides together
+extern const ConfigRule cohere2_window_rule;     // the same, default 4; no positions in full layers
+extern const ConfigRule exaone4_window_rule;     // the same; no window: all have positions
 // no_rope_layers, or no positions in every fourth layer; use_sliding_window and layer_types
 extern const ConfigRule smollm3_layers_rule;
 
@@ -48,6 +52,7 @@ extern const ConfigRule smollm3_pad_token_rule;       // the same with another d
 extern const ConfigRule bias_rule;                    // attention_bias and mlp_bias
 extern const ConfigRule seed_oss_bias_rule;           // the same and attention_out_bias
 extern const ConfigRule helium_bias_rule;             // attention_bias is that of q, k and v
+extern const ConfigRule roberta_positions_rule;       // max_position_embeddings: two more
 extern const ConfigRule opt_embedding_width_rule;     // word_embed_proj_dim (OPT)
 extern const ConfigRule falcon_rule;                  // norms and kv heads of both kinds of Falcon
 extern const ConfigRule sparse_step_rule;             // decoder_sparse_step, mlp_only_layers (Qwen)

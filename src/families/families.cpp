@@ -4,6 +4,7 @@
 
 #include "src/families/config_rules.h"
 #include "src/families/config_tables.h"
+#include "src/families/encoder_tables.h"
 #include "src/families/tensor_tables.h"
 #include "src/text/strings.h"
 
@@ -407,6 +408,34 @@ const std::vector<Family>& families() {
        {sizes, required_kv_heads, required_head_width, expert_width, rms_norm_1e5, untied, mixtral_keys, gpt_oss_keys,
         top_k, dropless},
        {&gpt_oss_window_rule, &gpt_oss_rope_rule, &router_aux_loss_rule}},
+      {"bert",
+       "BertForMaskedLM",
+       "bert.",
+       "encoder.layer.{}.",
+       {bert_embedding, bert_model},
+       {bert_layer},
+       {encoder_keys, bert_keys, bert_positions, bert_tied},
+       {},
+       {"position_ids", "pooler.dense.weight", "pooler.dense.bias", "cls.seq_relationship.weight",
+        "cls.seq_relationship.bias", "cls.predictions.decoder.weight", "cls.predictions.decoder.bias"}},
+      {"roberta",
+       "RobertaForMaskedLM",
+       "roberta.",
+       "encoder.layer.{}.",
+       {bert_embedding, roberta_model},
+       {bert_layer},
+       {encoder_keys, bert_keys, roberta_padding, bert_tied},
+       {&roberta_positions_rule},
+       {"position_ids", "pooler.dense.weight", "pooler.dense.bias", "lm_head.decoder.weight", "lm_head.decoder.bias"}},
+      {"modernbert",
+       "ModernBertForMaskedLM",
+       "model.",
+       "layers.{}.",
+       {modernbert_model},
+       {modernbert_layer},
+       {sizes, dense_width, encoder_keys, modernbert_keys, no_bias, tied},
+       {&modernbert_window_rule, &modernbert_rope_rule},
+       {"decoder.weight"}},
   };
   return table;
 }

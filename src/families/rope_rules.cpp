@@ -5,6 +5,7 @@
 #include <cmath>
 #include <optional>
 #include <string>
+#include <tuple>
 
 #include "src/families/config_rules.h"
 #include "src/families/rule_helpers.h"
@@ -365,6 +366,37 @@ const ConfigRule minimax_m2_rope_rule{
       if (by_width) hf_config = without(hf_config, fraction_key);
       const std::optional<RopeSpec> spec = rope_of(config);
       if (spec && find_value(hf_config, "rotary_dim")) put(hf_config, "rotary_dim", spec->rotated);
+    }};
+
+const ConfigRule modernbert_rope_rule{
+    [](const Json& hf_config, KeySettings& settings) {
+      Json with_theta = hf_config, by_type = Json::object();
+      const Json* const rope_parameters = find_value(hf_config, "rope_parameters");
+      if (const Json* const scaling = find_value(hf_config, "rope_scaling"))
+        bad_input("rope_scaling = {}: only null can be read", scaling->dump());
+      for (const auto& [type, name, theta] : {std::tuple{full_type, "global_rope_theta", 160000.0},
+                                              std::tuple{sliding_type, "local_rope_theta", 10000.0}}) {
+        const Json* const own = rope_parameters ? find_value(*rope_parameters, type) : nullptr;
+        const Json* const flat = find_value(hf_config, name);
+        Json rope = own ? *own : Json{{"rope_type", "default"}};
+        if (!find_value(rope, "rope_theta")) rope["rope_theta"] = flat ? *flat : Json(theta);
+        by_type[type] = rope;
+      }
+      with_theta["rope_parameters"] = by_type;
+      rope_by_layer_type_rule.read(with_theta, settings);
+    },
+    [](const Config& config, Json& hf_config) {
+      Json with_theta = hf_config;
+      with_theta["rope_parameters"] = Json::object();
+      rope_by_layer_type_rule.write(config, with_theta);
+      const Json& by_type = with_theta.at("rope_parameters");
+      // transformers 4 reads the flat keys alone, which have no scaling.
+      bool flat = !find_value(hf_config, "rope_parameters");
+      for (const Json::Member& type : by_type.members()) flat &= type.value.at("rope_type") == Json("default");
+      if (!flat) hf_config["rope_parameters"] = by_type;
+      for (const auto& [type, name] :
+           {std::pair{full_type, "global_rope_theta"}, std::pair{sliding_type, "local_rope_theta"}})
+        if (const Json* const own = find_value(by_type, type); own && flat) put(hf_config, name, own->at("rope_theta"));
     }};
 
 // mscale_all_dim multiplies the scores by its squared yarn_scale, and divides cos and sin by that

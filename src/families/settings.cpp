@@ -11,11 +11,11 @@
 namespace sy {
 namespace {
 
-// Keys of [moe] that affect training, but not the model's outputs. An export need not express them.
+// Keys that affect training, but not the model's outputs. An export need not express them.
 constexpr std::string_view training_keys[] = {
-    "moe.capacity_factor", "moe.capacity_scope",  "moe.drop_order", "moe.aux_loss",         "moe.aux_scope",
-    "moe.aux_layers",      "moe.aux_probability", "moe.z_loss",     "moe.bias_update_rate", "moe.choice",
-    "moe.noise",           "moe.jitter",          "model.mtp_depth"};
+    "moe.capacity_factor", "moe.capacity_scope",  "moe.drop_order",  "moe.aux_loss",         "moe.aux_scope",
+    "moe.aux_layers",      "moe.aux_probability", "moe.z_loss",      "moe.bias_update_rate", "moe.choice",
+    "moe.noise",           "moe.jitter",          "model.mtp_depth", "model.mask_token"};
 
 // Returns true if the key affects the outputs of this model.
 bool affects_outputs(const Config& config, const std::string& key) {

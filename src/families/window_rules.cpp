@@ -231,6 +231,30 @@ const ConfigRule dots1_window_rule{
                    settings);
     },
     write_types};
+// The window counts the keys of both sides. A token sees half of them on each side, and itself.
+const ConfigRule modernbert_window_rule{
+    [](const Json& hf_config, KeySettings& settings) {
+      const Index every = int_or(hf_config, "global_attn_every_n_layers", 3);
+      if (every < 1) bad_input("global_attn_every_n_layers = {}: expected 1 or more", every);
+      Json with_window = hf_config;
+      with_window["sliding_window"] = int_or(hf_config, "local_attention", 128) / 2 + 1;
+      read_windows(with_window, layer_types(hf_config, [every](Index i) { return i % every != 0; }), 0, settings);
+    },
+    [](const Config& config, Json& hf_config) {
+      if (write_windows(config, hf_config)) {
+        const Index half = hf_config.at("sliding_window").get<std::int64_t>() - 1;
+        if (int_or(hf_config, "local_attention", 128) / 2 != half) hf_config["local_attention"] = 2 * half;
+      }
+      hf_config = without(hf_config, "sliding_window");
+      // transformers 4 does not read layer_types.
+      const std::vector<BlockSpec> blocks = block_specs(config);
+      for (Index every = 1; every <= std::ssize(blocks); ++every) {
+        bool fits = true;
+        for (Index i = 0; i < std::ssize(blocks); ++i)
+          fits &= (blocks[static_cast<std::size_t>(i)].attention().window > 0) == (i % every != 0);
+        if (fits) return put(hf_config, "global_attn_every_n_layers", every);
+      }
+    }};
 const ConfigRule qwen_window_rule{read_used_windows<from_bound>, write_used_windows};
 const ConfigRule qwen2_moe_window_rule{read_used_windows<even_below_bound>, write_used_windows};
 const ConfigRule qwen3_moe_window_rule{[](const Json& hf_config, KeySettings& settings) {

@@ -59,6 +59,8 @@ constexpr TensorNote tensor_notes[] = {
     {".shared.down.weight", "out, in", ""},
     {"embedding.weight", "token, out", ""},
     {"position.weight", "position, out", ""},
+    {"segment.weight", "segment, out", ""},
+    {"output_transform.weight", "out, in", ""},
     {"output.weight", "token, in", ""},
     {"output.bias", "token", ""},
 };

@@ -50,6 +50,7 @@ struct TokenStream {
   Index sequences, seq_len;  // B, S
   ConstView ids;             // [B * S] i32
   ConstView positions;       // [B * S] i32 position of each token in its document
+  ConstView segments{};      // [B * S] i32 segment of each token; empty if model.segments is 0
   ConstView rope_rows{};     // [B * S] i32 row in the rope tables of each token (RopeTables)
   // Numbers of the tokens in the training run, [B * S] i64, which key random choices. Empty in
   // evaluation and generation, where nothing is drawn.

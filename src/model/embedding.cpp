@@ -30,7 +30,8 @@ Embedding::Embedding(const Config& config, ParamStore& store, Index positions)
     : table_(store.get("embedding.weight")),
       first_row_(store.box("embedding.weight").begin[0]),
       scale_(config.model.scale_embedding ? std::sqrt(static_cast<float>(config.model.d_model)) : 1.0f),
-      positions_(store.find("position.weight")) {
+      positions_(store.find("position.weight")),
+      segments_(store.find("segment.weight")) {
   const Config::Model& m = config.model;
   if (m.position == Position::sinusoidal)
     sines_ = constant(store, sinusoidal_positions(positions, m.d_model), {positions, m.d_model});
@@ -61,6 +62,11 @@ View Embedding::forward(const LayerContext& layer, Saved& s) const {
     look_up(context.own_tokens(layer.stream.positions), positions, 0, rows);
     run(b, ops::Add{.x = rows, .y = x});
   }
+  if (segments_) {
+    const View rows = context.temp(x.shape());
+    look_up(context.own_tokens(layer.stream.segments), segments_.weight, 0, rows);
+    run(b, ops::Add{.x = rows, .y = x});
+  }
   if (!norm_) return x;
   s.sum = x;
   s.moments = layer.saved.f32({x.dim(0), 2});
@@ -81,6 +87,8 @@ void Embedding::backward(const ExecutionContext& context, const TokenStream& str
   }
   if (positions_)
     run(b, ops::EmbeddingBackward{.ids = context.own_tokens(stream.positions), .dy = d, .dtable = positions_.grad});
+  if (segments_)
+    run(b, ops::EmbeddingBackward{.ids = context.own_tokens(stream.segments), .dy = d, .dtable = segments_.grad});
   if (scale_ != 1) run(b, ops::Scale{.x = d, .factor = scale_});
   run(b, ops::EmbeddingBackward{.ids = stream.ids,
                                 .dy = gather_tokens(context, context.scratch, d),

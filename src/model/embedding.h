@@ -30,6 +30,7 @@ class Embedding {
   Index first_row_;
   float scale_;      // 1: no scaling
   Param positions_;  // [positions, D] learned positions, or empty
+  Param segments_;   // [segments, D] segment vectors, or empty
   Tensor sines_;     // [positions, D] sinusoidal positions, or empty
   std::optional<Norm> norm_;
 };

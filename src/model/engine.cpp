@@ -183,12 +183,15 @@ MicroBatchState& Engine::begin_micro_batch(Index slot, const MicroBatch& batch, 
     token_mask.push_back(batch.ids[i] >= 0);
   }
   const double targets = static_cast<double>(batch.step_targets);
+  const auto ids_size = static_cast<std::size_t>(T);
   const View at = on_device(positions.data(), {T}, DType::i32);
   const TokenStream stream{
       .sequences = B,
       .seq_len = S,
       .ids = on_device(has_padding ? ids.data() : batch.ids.data(), {T}, DType::i32),
       .positions = at,
+      .segments =
+          config_.model.segments > 0 ? on_device(std::vector<std::int32_t>(ids_size).data(), {T}, DType::i32) : View{},
       .rope_rows = at,
       .token_mask = has_padding && model_->moe_layers() > 0 ? on_device(token_mask.data(), {T}, DType::i32) : View{},
       .document_start = has_documents ? on_device(batch.document_start.data(), {B, S}, DType::i32) : View{}};
@@ -269,6 +272,16 @@ std::vector<std::int32_t> Engine::predict(const MicroBatch& batch, bool dropless
   }
   s.clear();
   return ids;
+}
+
+std::vector<float> Engine::logits(const MicroBatch& batch) {
+  rope_.set_length(batch.seq_len);
+  MicroBatchState& s = begin_micro_batch(0, batch, true);
+  s.batch.evaluation = true;
+  model_->forward(execution_context(), s, {});
+  std::vector<float> logits = model_->logits(execution_context(), s, {0, s.batch.decoder().tokens()}, vocab_);
+  s.clear();
+  return logits;
 }
 
 Index Engine::table_positions(bool training, Index positions) const {

@@ -23,7 +23,8 @@ void MicroBatchState::clear() {
   blocks.clear();
   mtp_batches.clear();
   mtp.clear();
-  last = normed = moments = {};
+  last = normed = moments = output = {};
+  transform = {};
 }
 
 Stage::Stage(const Config& config, ParamStore& store, Range layers, RouterTables routers, const RopeTables& rope)
@@ -53,6 +54,7 @@ Stage::Stage(const Config& config, ParamStore& store, Range layers, RouterTables
             "one load-balance loss of {} layers, of which a stage has {}", count_moe(specs), moe_layers());
   if (layers.end == config.model.layers) {
     final_norm_.emplace(final_norm_spec(config).desc(), store, "final_norm");
+    if (config.model.output_transform) transform_.emplace(config, store);
     head_.emplace(config, store, output_weight(store), store.box("embedding.weight").begin[0]);
   }
 }
@@ -81,6 +83,7 @@ View Stage::forward(const ExecutionContext& context, MicroBatchState& state, Vie
     state.normed = layer.save(x.shape());
     state.moments = state.saved.f32({x.dim(0), 2});
     final_norm_->forward(context, x, state.normed, state.moments);
+    state.output = transform_ ? transform_->forward(context, state.saved, state.normed, state.transform) : state.normed;
   }
   ConstView hidden = state.normed;
   state.mtp.resize(state.mtp_batches.size());
@@ -113,7 +116,8 @@ void Stage::backward(const ExecutionContext& context, MicroBatchState& state, Vi
       mtp_[i].backward(module, *embedding_, *head_, state.mtp[i], dhidden, sums);
       if (hooks.on_gradients_ready) hooks.on_gradients_ready(module_bucket(i));
     }
-    head_->loss(context, state.batch, state.normed, dnormed, state.statistics.loss);
+    head_->loss(context, state.batch, state.output, dnormed, state.statistics.loss);
+    if (transform_) transform_->backward(context, state.normed, state.transform, dnormed);
     if (dhidden) run(context.device, ops::Add{.x = dhidden, .y = dnormed});
     run(context.device, ops::Fill{.x = d, .value = 0});
     final_norm_->backward(context, dnormed, state.last, state.moments, d);
@@ -129,13 +133,13 @@ void Stage::backward(const ExecutionContext& context, MicroBatchState& state, Vi
 }
 
 void Stage::loss(const ExecutionContext& context, const MicroBatchState& state) {
-  head_->loss(context, state.batch, state.normed, {}, state.statistics.loss);
+  head_->loss(context, state.batch, state.output, {}, state.statistics.loss);
 }
 
 std::vector<float> Stage::logits(const ExecutionContext& context, const MicroBatchState& state, Range tokens,
                                  Index vocab) const {
   const Arena::Scope scope(context.scratch);
-  const ConstView x = gather_tokens(context, context.scratch, state.normed);
+  const ConstView x = gather_tokens(context, context.scratch, state.output);
   return head_->logits(context, x.rows(tokens.begin, tokens.size()), vocab);
 }
 

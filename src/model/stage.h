@@ -13,6 +13,7 @@
 #include "src/model/embedding.h"
 #include "src/model/head.h"
 #include "src/model/mtp.h"
+#include "src/model/output_transform.h"
 #include "src/model/rope.h"
 #include "src/model/statistics.h"
 
@@ -36,6 +37,8 @@ struct MicroBatchState {
   std::vector<Batch> mtp_batches;
   std::vector<MtpModule::Saved> mtp;
   View last, normed, moments;  // [T, D] last block's output; [T, D], [T, 2] of the final norm
+  OutputTransform::Saved transform;
+  View output;  // [T, D] input of the head: `normed`, or its transform
 };
 
 // Runs the layers of one pipeline stage. forward(), backward(), loss() and logits() are collective.
@@ -92,8 +95,10 @@ class Stage {
   std::vector<MtpModule> mtp_;  // last stage only
   Index decoder_routers_ = 0;   // number of routers in blocks_
   std::vector<std::int64_t> moe_layer_ids_;
-  std::optional<MoeSpec> moe_;      // spec of all MoE layers, except physical_to_logical; or empty
-  std::optional<Norm> final_norm_;  // last stage only
+  // spec of all MoE layers, except physical_to_logical; or empty
+  std::optional<MoeSpec> moe_;
+  std::optional<Norm> final_norm_;            // last stage only
+  std::optional<OutputTransform> transform_;  // if model.output_transform is set
   std::optional<Head> head_;
 };
 

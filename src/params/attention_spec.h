@@ -43,16 +43,16 @@ struct RelativeSpec {
 struct CoreAttentionSpec {
   Index heads;
   Index key_width, value_width;  // of one head
-  Index window;                  // latest keys that a query sees, including its own; 0: all
+  Index window;                  // AttentionMask::window
   std::optional<RopeSpec> rope;
   float scale;                                // of the scores
   float softcap;                              // of the scores; 0: no cap
-  SparsePattern sparse = {};                  // empty: all earlier tokens; otherwise window is 0
+  SparsePattern sparse = {};                  // empty: all tokens; otherwise window is 0
   std::optional<RelativeSpec> relative = {};  // bias of the scores
   // True: each head has a learned logit in its softmax, without a value.
   bool sinks = false;
-  // True: a query sees keys up to its own position. False: it sees all keys of its sequence, and
-  // there is no window, pattern or bias by distance.
+  // True: a query sees keys up to its own position. False: it sees keys on both sides, and there is
+  // no bias by distance.
   bool causal = true;
 
   AttentionMask mask() const { return {.causal = causal, .window = window, .sparse = sparse}; }

@@ -66,7 +66,8 @@ CoreAttentionSpec core_attention_spec(const Config::Model& m) {
                       .rope = {},
                       .scale = static_cast<float>(scale),
                       .softcap = static_cast<float>(m.attention_softcap),
-                      .sinks = m.attention_sinks};
+                      .sinks = m.attention_sinks,
+                      .causal = m.kind == ModelKind::decoder};
   switch (m.position) {
     case Position::none:
     case Position::learned:  // the embedding adds learned and sinusoidal positions
@@ -81,6 +82,7 @@ CoreAttentionSpec core_attention_spec(const Config::Model& m) {
   }
   switch (m.attention) {
     case AttentionPattern::causal:
+    case AttentionPattern::full:
       break;
     case AttentionPattern::strided:
       a.sparse = SparsePattern::strided(m.attention_stride);
@@ -89,6 +91,7 @@ CoreAttentionSpec core_attention_spec(const Config::Model& m) {
       a.sparse = SparsePattern::fixed(m.attention_stride, m.attention_summary);
       break;
     case AttentionPattern::longformer:
+      if (!a.causal && m.global_tokens == 0) break;  // the window alone
       a.sparse = SparsePattern::longformer(m.window, m.global_tokens);
       a.window = 0;  // queries see global tokens outside the window
   }
@@ -180,6 +183,10 @@ NormSpec final_norm_spec(const Config& config) {
   return spec;
 }
 
+bool has_mlp_bias(const Config& config) {
+  return bias_placement(config.model).mlp;
+}
+
 const CoreAttentionSpec& BlockSpec::attention() const {
   const CoreAttentionSpec* const attention = find<CoreAttentionSpec>();
   SY_ASSERT(attention, "a block without attention");
@@ -197,6 +204,7 @@ std::vector<BlockSpec> block_specs(const Config& config) {
                          .out_norm = "attention_out_norm",
                          .norms = norms,
                          .sublayer = attention_sublayer(config.model_of(layer))};
+    if (layer == 0 && !m.first_norm) attention.norms.pre = false;
     BranchSpec ffn{.name = "mlp",
                    .norm = "ffn_norm",
                    .out_norm = "ffn_out_norm",

@@ -84,6 +84,8 @@ NormSpec norm_spec(const Config& config);
 // Returns the spec of the norm before the output.
 // Its kind is `none` if blocks end with a norm (NormPosition::post).
 NormSpec final_norm_spec(const Config& config);
+// Returns whether dense FFNs have biases, and model.output_transform with them.
+bool has_mlp_bias(const Config& config);
 // Appends the parameters of a layer, in the layer and bucket of the list.
 void add_block_params(ParamList& list, const BlockSpec& block, Index layer);
 // Returns the number of MoE sublayers.

@@ -34,10 +34,12 @@ void add_mtp_params(ParamList& list, const Config& config, const BlockSpec& bloc
 }  // namespace
 
 Index model_vocab(const Config& config, Index token_ids) {
-  const Index rows = config.model.vocab;
+  const Index rows = config.model.vocab, mask_token = config.model.mask_token;
   if (rows > 0 && rows < token_ids)
     bad_input("model.vocab = {} is less than the {} token ids of the data: raise it, or set it to 0", rows, token_ids);
-  return rows > 0 ? rows : token_ids;
+  if (rows > 0 && rows <= mask_token)
+    bad_input("model.vocab = {} has no row for model.mask_token = {}: raise it, or set it to 0", rows, mask_token);
+  return rows > 0 || token_ids == 0 ? rows : std::max(token_ids, mask_token + 1);
 }
 
 std::vector<ParamSpec> param_specs(const Config& config, Index vocab) {
@@ -48,6 +50,7 @@ std::vector<ParamSpec> param_specs(const Config& config, Index vocab) {
   const Init init = list.scaling().embedding();
   list.decayed("embedding.weight", {vocab, D}, {tp}, init);
   if (config.model.position == Position::learned) list.decayed("position.weight", {config.model.seq_len, D}, {}, init);
+  if (config.model.segments > 0) list.decayed("segment.weight", {config.model.segments, D}, {}, init);
   if (config.model.embedding_norm) list.norm("embedding_norm", norm_spec(config));
   for (const BlockSpec& block : blocks)
     for (const CoreAttentionSpec* attention : block.all<CoreAttentionSpec>()) add_shared_params(list, *attention);
@@ -59,6 +62,11 @@ std::vector<ParamSpec> param_specs(const Config& config, Index vocab) {
   list.layer.reset();
   list.bucket = bucket_of_layer(config.model.layers);
   list.norm("final_norm", final_norm_spec(config));
+  if (config.model.output_transform) {
+    list.matrix("output_transform.weight", {D, D}, {}, {}, list.scaling().matrix());
+    if (has_mlp_bias(config)) list.not_decayed("output_transform.bias", {D}, {}, init_zeros);
+    list.norm("output_transform_norm", norm_spec(config));
+  }
   if (!config.model.tie_embeddings) list.decayed("output.weight", {vocab, D}, {tp}, init);
   if (config.model.output_bias) list.not_decayed("output.bias", {vocab}, {tp}, init_zeros);
   for (Index layer = config.model.layers; layer < config.num_blocks(); ++layer)
@@ -89,7 +97,8 @@ ParamCount count_params(const Config& config, Index vocab) {
     if (s.layer && *s.layer >= config.model.layers) count.mtp += n;
     const bool embedding = s.name == "embedding.weight";
     if (embedding) count.embedding = n;
-    const bool lookup = s.name == "position.weight" || (embedding && !config.model.tie_embeddings);
+    const bool lookup =
+        s.name == "position.weight" || s.name == "segment.weight" || (embedding && !config.model.tie_embeddings);
     if ((s.decays || embedding) && !lookup) count.products += active;
   }
   return count;

@@ -81,9 +81,10 @@ std::string layer_prefix(Index layer);
 // this number: "layers.4.mtp."
 std::string mtp_prefix(Index layer);
 
-// Returns the number of rows of the embedding: model.vocab, or token_ids if that is 0.
+// Returns the number of rows of the embedding: model.vocab. If it is 0, those of the ids of the
+// data and of model.mask_token.
 // token_ids: number of token ids of the data.
-// Throws InputError if model.vocab is above 0 and less than token_ids.
+// Throws InputError if model.vocab is above 0 and less than these ids.
 Index model_vocab(const Config& config, Index token_ids);
 
 // Returns the number of query heads of all layers (QkHeads::first).

@@ -5,6 +5,7 @@
 #include "dist/node_groups.h"
 #include "dist/rank_settings.h"
 #include "dist/runtime.h"
+#include "src/data/masking.h"
 #include "src/data/run_tokenizer.h"
 #include "src/model/rope.h"
 #include "src/system/files.h"
@@ -31,20 +32,22 @@ void check_run_dir(const Config& config) {
   if (config.run.dir.empty()) bad_input("run.dir is not set: give a folder for this run");
 }
 
-int run_training(Comm& world, const Config& config, const RunOptions& options) {
+int run_training(Comm& world, const Config& requested, const RunOptions& options) {
   std::signal(SIGPIPE, SIG_IGN);  // a closed pipe for progress lines must not end the run
+  Config config = requested;      // with the mask token of the data
   const Layout layout = config.layout(options.ranks > 0 ? options.ranks : world.size());
   const int local = local_rank(world);
   std::unique_ptr<Device> device;
   Index vocab = 0;
   std::optional<Dataset> dataset;
-  Config run_config = config;  // with the physical order of the experts
+  std::vector<std::vector<Index>> physical_to_logical;  // of the experts
   agree_on_errors(world, [&] {
     check_config_for_layout(config, layout);
-    run_config.moe.physical_to_logical = read_expert_map(config);
+    physical_to_logical = read_expert_map(config);
     // Everything that can fail on a single rank is tried before the first collective.
     check_run_dir(config);
     dataset = open_training_data(config);
+    config = with_mask_token(config, *dataset);
     training_samples(*dataset, config);
     vocab = model_vocab(config, dataset->vocab());
     if (config.train.validate_every > 0 && dataset->valid_tokens() == 0)
@@ -59,7 +62,7 @@ int run_training(Comm& world, const Config& config, const RunOptions& options) {
     check_config_for_device("run.backend", config, *device);
   });
   check_same_data(world, *dataset);
-  check_rank_settings(world, {{"the order of moe.expert_map", order_text(run_config.moe.physical_to_logical)}},
+  check_rank_settings(world, {{"the order of moe.expert_map", order_text(physical_to_logical)}},
                       "let all ranks read the same file moe.expert_map");
   // A dry run may be for more ranks than exist.
   const NodeCheck nodes = layout.ranks == world.size() ? check_nodes(world, layout.ranks_per_node) : NodeCheck{};
@@ -87,6 +90,8 @@ int run_training(Comm& world, const Config& config, const RunOptions& options) {
   }
   const std::string advice = memory_advice(config);
   const auto run = with_advice(advice, [&] {
+    Config run_config = config;
+    run_config.moe.physical_to_logical = physical_to_logical;
     DeviceReservation reservation = warm_up_and_reserve(world, config, vocab, layout, *device, sharing);
     return std::make_unique<TrainingRun>(world, run_config, options, layout, std::move(*dataset), std::move(device),
                                          std::move(reservation));

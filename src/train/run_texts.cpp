@@ -102,7 +102,9 @@ std::string end_text(const RunEnd& end) {
   };
   if (end.can_evaluate) next("evaluate " + run);
   if (end.has_experts) next("experts " + run);
-  if (end.can_generate) next(fmt::format("generate {} --prompt 'Once upon a time'", run));
+  if (end.can_generate)
+    next(fmt::format("generate {} {}", run,
+                     end.is_encoder ? "--fill-mask 'Once upon a [MASK]'" : "--prompt 'Once upon a time'"));
   return text;
 }
 

@@ -40,7 +40,7 @@ struct RunEnd {
   Index first_step = 1, last_step = 0;  // of this start
   double seconds = 0;                   // duration of this start
   RunTotals totals;
-  bool can_evaluate = false, has_experts = false, can_generate = false;
+  bool can_evaluate = false, has_experts = false, can_generate = false, is_encoder = false;
 };
 // Returns the duration, the best validation, the checkpoint and useful next commands.
 std::string end_text(const RunEnd& end);

@@ -6,6 +6,7 @@
 
 #include "dist/phase.h"
 #include "dist/runtime.h"
+#include "src/data/masking.h"
 #include "src/data/run_tokenizer.h"
 #include "src/io/manifest.h"
 #include "src/io/trace.h"
@@ -356,6 +357,7 @@ void TrainingRun::report_end(Index first) {
   end.can_evaluate = dataset_.valid_tokens() > 0;
   end.has_experts = config_.moe.experts > 0;
   end.can_generate = !state_.tokenizer.empty();
+  end.is_encoder = config_.model.kind == ModelKind::encoder;
   print(end_text(end));
 }
 

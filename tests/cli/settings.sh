@@ -309,7 +309,7 @@ sed -i 's/2e0/2e-1/' home/more.ini
 expect_error "home/more.ini:4: train.steps = '2e-1': expected a whole number" ranks 2 train home/more.ini --run.dir=x
 
 # If a sample configuration needs several ranks, the error names the settings for one rank.
-for config in "$root"/configs/{quickstart,switch-tiny,mixtral-tiny,deepseek-tiny,nanogpt-cpu}.ini; do
+for config in "$root"/configs/{quickstart,switch-tiny,mixtral-tiny,deepseek-tiny,bert-tiny,nanogpt-cpu}.ini; do
   call "$switchyard" train "$config" --data.path=data --dry-run
   settings=()
   if [[ $code -ne 0 ]]; then

@@ -25,6 +25,10 @@ IDS = [3, 1, 4, 1, 5, 9, 2, 6, 12, 30, 7]
 V = 37
 
 
+def ids_of(architecture):  # RoBERTa gives the token 1, padding, no position
+    return [8 if i == 1 and architecture.startswith("Roberta") else i for i in IDS]
+
+
 def sizes(**more):
     out = dict(vocab_size=V, hidden_size=24, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
                intermediate_size=28, max_position_embeddings=40, bos_token_id=0, eos_token_id=0, pad_token_id=0)
@@ -39,6 +43,10 @@ def plain(**more):  # without grouped heads
 
 def gpt2(**more):
     return dict(vocab_size=V, n_embd=24, n_layer=2, n_head=4, n_positions=40, bos_token_id=0, eos_token_id=0, **more)
+
+
+def modern(**more):
+    return plain(cls_token_id=0, sep_token_id=0, **more)
 
 
 def rope(kind, **more):
@@ -217,6 +225,18 @@ CASES = [
     ("gpt_oss_no_bias", "GptOssForCausalLM",
      hf.GptOssConfig(**sizes(head_dim=8, sliding_window=5, attention_bias=False, **MOE,
                              rope_parameters=rope("default"))), {}),
+    ("bert", "BertForMaskedLM", hf.BertConfig(**plain()), {}),
+    ("roberta", "RobertaForMaskedLM",
+     hf.RobertaConfig(**plain(max_position_embeddings=42, type_vocab_size=1, layer_norm_eps=1e-5, pad_token_id=1)), {}),
+    ("modernbert", "ModernBertForMaskedLM", hf.ModernBertConfig(**modern(num_hidden_layers=4, local_attention=4)), {}),
+    ("modernbert_norm_bias", "ModernBertForMaskedLM",
+     hf.ModernBertConfig(**modern(local_attention=7, norm_bias=True, decoder_bias=False,
+                                  layer_types=["sliding_attention"] * 2)), {}),
+    ("modernbert_flat_keys", "ModernBertForMaskedLM",
+     hf.ModernBertConfig(**modern(num_hidden_layers=5, local_attention=2, global_attn_every_n_layers=2,
+                                  global_rope_theta=5000.0, local_rope_theta=100.0)),
+     dict(layer_types=None, rope_parameters=None, global_attn_every_n_layers=2, global_rope_theta=5000.0,
+          local_rope_theta=100.0)),
 ]
 
 
@@ -258,7 +278,8 @@ def logits(folder, architecture="AutoModelForCausalLM"):
     assert not info["unexpected_keys"] and not [k for k in info["missing_keys"] if k != "lm_head.weight"], info
     model.eval()
     with torch.no_grad():
-        return model(torch.tensor([IDS]), use_cache=False).logits[0]
+        more = {} if architecture.endswith("MaskedLM") else dict(use_cache=False)
+        return model(torch.tensor([ids_of(architecture)]), **more).logits[0]
 
 
 def main():
@@ -268,7 +289,7 @@ def main():
             saved_config, tensors = save(folder, name, architecture, config, otherwise)
             got = logits(folder, architecture)
             rows = {p: [float(f"{x:.9g}") for x in got[p].tolist()] for p in (len(IDS) // 2, len(IDS) - 1)}
-            out.append({"name": name, "config": saved_config, "ids": IDS, "logits": rows,
+            out.append({"name": name, "config": saved_config, "ids": ids_of(architecture), "logits": rows,
                         "tensors": {k: list(t.shape) for k, t in tensors.items()}})
             print(name, float(got.abs().max()), file=sys.stderr)
     print("[" + ",\n".join(json.dumps(case, separators=(",", ":")) for case in out) + "]")
@@ -307,8 +328,9 @@ def check(switchyard, *only):
                 failed = True
                 continue
             with open(f"{bare}/config.json") as f:
-                family = json.load(f)["model_type"]
-            worst = float((logits(bare) - want).abs().max())
+                exported = json.load(f)
+            family = exported["model_type"]
+            worst = float((logits(bare, exported["architectures"][0]) - want).abs().max())
             print(f"  without the original's config.json: {family}, logits differ by {worst:.2g}", flush=True)
             failed |= not worst < close
     return failed

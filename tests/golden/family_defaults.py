@@ -19,7 +19,8 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 FAMILIES = ("gpt2 gptj gpt_neox bloom opt falcon llama mistral gemma2 gemma3_text qwen2 qwen3 olmo olmo2 phi3 cohere cohere2 "
             "nemotron gemma arcee starcoder2 stablelm phi seed_oss ernie4_5 helium glm glm4 smollm3 exaone4 olmo3 ministral mixtral "
-            "qwen2_moe qwen3_moe olmoe deepseek_v2 deepseek_v3 kimi_k2 glm4_moe dots1 minimax_m2 ernie4_5_moe gpt_oss").split()
+            "qwen2_moe qwen3_moe olmoe deepseek_v2 deepseek_v3 kimi_k2 glm4_moe dots1 minimax_m2 ernie4_5_moe gpt_oss "
+            "bert roberta modernbert").split()
 # Families whose code is that of another one.
 OTHER_NAMES = {"kimi_k2": "deepseek_v3"}
 # Token ids, tasks, initial values, dropout and other settings of training, caches, and notes about how weights were made.
@@ -30,6 +31,9 @@ IGNORED = set("""
     classifier_dropout layerdrop summary_type summary_use_proj summary_activation summary_proj_to_labels summary_first_dropout
     residual_dropout embedding_dropout pretraining_tp reorder_and_upcast_attn router_jitter_noise aux_loss_alpha seq_aux num_mtp_layers is_decoder
     add_cross_attention
+    cls_token_id initializer_cutoff_factor mlp_dropout classifier_pooling
+    hidden_dropout_prob attention_probs_dropout_prob deterministic_flash_attn sparse_prediction sparse_pred_ignore_index
+    reference_compile repad_logits_with_grad
 """.split())
 # The widths of DeepSeek's heads have keys of their own. Routers with selection bias have no loss.
 DEEPSEEK = {"head_dim"}
@@ -74,7 +78,8 @@ def defaults():
         keys = {**arguments(config_class), **rotary(config_class())}
         ignored = IGNORED | {"rope_parameters"} | (DEEPSEEK if source.startswith("deepseek") else set())
         ignored |= ROUTER_LOSS if name in BIASED_ROUTERS else set()
-        names = {"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"} if name == "gpt_neox" else {}
+        names = {"gpt_neox": {"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"},
+                 "modernbert": {"rope_theta": "global_rope_theta", "rope_local_base_freq": "local_rope_theta"}}.get(name, {})
         out[name] = {names.get(k, k): v for k, v in sorted(keys.items()) if k not in ignored}
     return out
 

@@ -57,8 +57,9 @@ struct Case {
   bool sees(Index b, Index i, Index j) const {
     const Index at = i + offset_of(b);
     const Index first = document_start(b, i);
-    return (!causal || j <= at) && (window == 0 || j > at - window) && j >= first && j < keys - b * shorter &&
-           (!causal || j > at || ref::sees(sparse, at - first, j - first));
+    if (causal ? j > at : document_start(b, i) != document_start(b, j - offset_of(b))) return false;
+    return (window == 0 || (j > at - window && (causal || j < at + window))) && j >= first && j < keys - b * shorter &&
+           ref::sees(sparse, at - first, j - first);
   }
   AttentionDesc desc(ConstView first_keys = {}, ConstView query_offsets = {}, ConstView key_lengths = {}) const {
     return {1.3f / std::sqrt(float(hd)),
@@ -392,7 +393,9 @@ TEST(AttentionReference, GradientMatchesFiniteDifferences) {
         Case{.B = 2, .S = 7, .H = 1, .K = 1, .hd = 2, .document = 3},
         Case{.B = 2, .S = 4, .H = 2, .K = 1, .hd = 3, .keys = 7, .offset = 2, .biases = 8, .sinks = true},
         Case{.B = 1, .S = 6, .H = 2, .K = 1, .hd = 2, .softcap = 2, .sinks = true},
-        Case{.B = 1, .S = 7, .H = 1, .K = 1, .hd = 2, .sparse = SparsePattern::fixed(3, 1), .biases = 7}}) {
+        Case{.B = 1, .S = 7, .H = 1, .K = 1, .hd = 2, .sparse = SparsePattern::fixed(3, 1), .biases = 7},
+        Case{.B = 2, .S = 9, .H = 2, .K = 1, .hd = 2, .causal = false, .window = 2, .document = 4},
+        Case{.B = 1, .S = 9, .H = 1, .K = 1, .hd = 2, .causal = false, .sparse = SparsePattern::longformer(2, 1)}}) {
     SCOPED_TRACE(testing::Message() << c);
     const auto random = [](Index size, unsigned seed) {
       const std::vector<float> f = random_floats(size, seed);
@@ -719,7 +722,7 @@ TEST_P(Attention, DecodesARowBitwiseLikeTheSequence) {
 TEST_P(Attention, SeparatesDocuments) {
   for (Index S : {1, 20, 130, 300})
     for (Index document : {1, 5, 50, 97, 400})
-      for (const auto& [causal, window] : {std::pair<bool, Index>{true, 0}, {true, 17}})
+      for (const auto& [causal, window] : {std::pair<bool, Index>{true, 0}, {true, 17}, {false, 0}, {false, 17}})
         check({.B = 2, .S = S, .H = 2, .K = 1, .hd = 8, .causal = causal, .window = window, .document = document});
   check({.B = 3, .S = 40, .H = 2, .K = 2, .hd = 8, .keys = 140, .offset = 100, .document = 30, .apart = true});
 }
@@ -786,6 +789,17 @@ TEST_P(Attention, MatchesReferenceForSparsePatterns) {
   }
 }
 
+// Windows on both sides, and first positions that see all others and are seen by them.
+TEST_P(Attention, MatchesReferenceForSparsePatternsOnBothSides) {
+  for (const SparsePattern& sparse : {SparsePattern::longformer(1, 1), SparsePattern::longformer(17, 3),
+                                      SparsePattern::longformer(40, 100), SparsePattern::longformer(1000, 2)}) {
+    for (Index S : {1, 130, 900}) check({.B = 2, .S = S, .H = 2, .K = 1, .hd = 8, .causal = false, .sparse = sparse});
+    check({.B = 1, .S = 100, .H = 2, .K = 2, .hd = 8, .causal = false, .softcap = 3, .sparse = sparse, .sinks = true});
+    for (Index document : {30, 110, 280})
+      check({.B = 2, .S = 600, .H = 2, .K = 1, .hd = 8, .causal = false, .document = document, .sparse = sparse});
+  }
+}
+
 // Some cases have more threads than kv heads: several threads share the blocks of one kv head.
 TEST_P(Attention, IsBitwiseEqualForAnyNumberOfThreads) {
   for (const Case& c :
@@ -794,7 +808,15 @@ TEST_P(Attention, IsBitwiseEqualForAnyNumberOfThreads) {
         Case{.B = 1, .S = 300, .H = 2, .K = 1, .hd = 8, .vd = 24, .keys = 500, .offset = 150, .document = 60},
         Case{.B = 2, .S = 600, .H = 3, .K = 1, .hd = 8, .biases = 600, .sinks = true},
         Case{.B = 2, .S = 300, .H = 2, .K = 1, .hd = 8, .causal = false, .shorter = 171},
-        Case{.B = 1, .S = 600, .H = 2, .K = 1, .hd = 8, .sparse = SparsePattern::longformer(40, 3)}}) {
+        Case{.B = 1, .S = 600, .H = 2, .K = 1, .hd = 8, .sparse = SparsePattern::longformer(40, 3)},
+        Case{.B = 1,
+        .S = 600,
+        .H = 2,
+        .K = 1,
+        .hd = 8,
+        .causal = false,
+        .document = 270,
+        .sparse = SparsePattern::longformer(40, 3)}}) {
     SCOPED_TRACE(testing::Message() << c);
     const Inputs<float> x = random_inputs(c);
     const Result one = run(c, x, 1);

@@ -6,6 +6,7 @@
 #include <map>
 #include <numeric>
 
+#include "src/data/masking.h"
 #include "src/evaluate/evaluate.h"
 #include "src/params/block_specs.h"
 #include "src/train/trainer.h"
@@ -319,6 +320,14 @@ const Case cases[] = {
     {"latent_clipped",
      {"--model.kv_heads=0", "--model.kv_lora_rank=14", "--model.q_lora_rank=10", "--model.qk_rope_head_dim=4",
       "--model.v_head_dim=5", "--train.qk_clip=0.02"}},
+    // The ranks of a step have different numbers of hidden tokens.
+    {"encoder_pack",
+     {"--model.kind=encoder", "--model.mask_token=36", "--train.mask_rate=0.3", "--data.documents=pack",
+      "--model.pattern=local,global", "--attention.local.window=4", "--moe.aux_scope=global_batch"}},
+    {"encoder_longformer",
+     {"--model.kind=encoder", "--model.mask_token=36", "--model.attention=longformer", "--model.window=3",
+      "--model.global_tokens=2", "--model.position=learned", "--model.norm_position=post", "--model.bias=all",
+      "--model.norm=layernorm", "--train.lr=1e-3", "--train.steps=8"}},
     {"pattern",
      {"--model.pattern=local*2,global", "--attention.local.window=6", "--attention.local.rope_theta=100",
       "--attention.global.position=none"}},

@@ -69,13 +69,19 @@ class Model {
         const Numbers b = normed(p, prefix + "ffn_norm", plus(a, attention(a)));
         x = plus(b, feed(b));
       } else {
-        x = plus(x, branch(p, prefix + "attention_norm", prefix + "attention_out_norm", x, attention));
+        const bool normless = layer == 0 && !m.first_norm;
+        x = plus(x, normless ? attention(x)
+                             : branch(p, prefix + "attention_norm", prefix + "attention_out_norm", x, attention));
         x = plus(x, branch(p, prefix + "ffn_norm", prefix + "ffn_out_norm", x, feed));
       }
     };
     for (Index layer = 0; layer < m.layers; ++layer) run_block(layer);
     const bool has_norm = m.norm_position != NormPosition::post;
     if (has_norm) x = normed(p, "final_norm", x);
+    if (m.output_transform) {
+      const Numbers h = linear(p, "output_transform", B_ * S_, m.d_model, x);
+      x = normed(p, "output_transform_norm", ffn_activation({Activation::gelu, false}, B_ * S_, m.d_model, h, {}));
+    }
     const Loss main = output_loss(p, x, targets_);
     for (std::size_t t = 0; t < targets_.size(); ++t) {
       out.cross_entropy += main.loss[t] / tokens;
@@ -178,6 +184,7 @@ class Model {
         double& of = x[t * D + i];
         if (m.scale_embedding) of *= std::sqrt(static_cast<double>(D));
         const double s = static_cast<double>(t % S_);
+        if (m.segments > 0) of += p.at("segment.weight")[i];
         if (m.position == Position::learned) of += p.at("position.weight")[(t % S_) * D + i];
         if (m.position == Position::sinusoidal) {
           const double angle = s / std::pow(10000.0, static_cast<double>(i - i % 2) / static_cast<double>(D));
@@ -291,8 +298,10 @@ class Model {
   Numbers weighted(const Parameters& p, const Config::Model& m, const std::string& prefix, const HeadsOf& q,
                    const HeadsOf& k, const HeadsOf& v, double scale) const {
     const Index window = m.attention == AttentionPattern::longformer ? 0 : m.window;
+    const bool encoder = c_.model.kind == ModelKind::encoder;
     const auto seen = [&](Index, Index i, Index j) {
-      return j <= i && (window == 0 || j > i - window) && sees(pattern(m), i, j);
+      if (!encoder && j > i) return false;
+      return (window == 0 || std::abs(i - j) < window) && sees(pattern(m), i, j);
     };
     const AttentionLearned learned{distance_biases(p, m, prefix), optional(p, prefix + "sinks")};
     return attention(B_, q, k, v, static_cast<float>(m.attention_scale > 0 ? m.attention_scale : scale),

@@ -266,7 +266,7 @@ TEST(Config, RejectsContradictoryAttention) {
                    "model.attention_summary = 5 is more than model.attention_stride = 4: lower it");
   EXPECT_BAD_INPUT(with({"--model.t5_buckets=64", "--model.t5_max_distance=32"}),
                    "model.t5_max_distance = 32 is not above the 32 distances");
-  EXPECT_BAD_INPUT(with({"--model.attention=sideways"}), "expected one of causal, strided, fixed, longformer");
+  EXPECT_BAD_INPUT(with({"--model.attention=sideways"}), "expected one of causal, full, strided, fixed, longformer");
 }
 
 // ---- patterns ----

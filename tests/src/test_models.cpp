@@ -79,6 +79,9 @@ const std::map<std::string, Published> published = {
     {"qwen3-30b-a3b", {30.5321}},  // active: only 3.3 is published
     {"olmoe-7b-1b", {6.9192, 1.282}},
     // The model card leaves the embedding out of the active parameters.
+    {"bert-base", {0.109514298}},  // as transformers counts them
+    {"roberta-base", {0.124697433 - 2 * 768e-9}},
+    {"modernbert-base", {0.149655232}},
     {"gpt-oss-120b", {116.83, 5.13 + 201.088e-6 * 2880}},
     {"gpt-oss-20b", {20.91, 3.61 + 201.088e-6 * 2880}},
     {"gemma-7b", {8.5377}},
@@ -108,6 +111,17 @@ TEST(KnownModels, HaveThePublishedParameterCounts) {
     }
   }
   EXPECT_EQ(files, published.size());
+}
+
+// transformers counts the parameters of encoders exactly. It stores two more positions of RoBERTa.
+TEST(KnownModels, HaveTheCountsOfTransformers) {
+  const auto count = [](const char* name) {
+    const Config config = read_config(std::filesystem::path(MODELS) / (std::string(name) + ".ini"), {});
+    return count_params(config, model_vocab(config, 0)).total;
+  };
+  EXPECT_EQ(count("bert-base"), 109514298);
+  EXPECT_EQ(count("roberta-base"), 124697433 - 2 * 768);
+  EXPECT_EQ(count("modernbert-base"), 149655232);
 }
 
 // The model of the file with small sizes: two layers of each kind, and smaller widths, windows and
@@ -200,6 +214,22 @@ TEST(ModelCosts, CountVisibleKeysOfSparsePatterns) {
       EXPECT_DOUBLE_EQ(mean_visible_keys(tokens, {.sparse = s}), sum / static_cast<double>(tokens))
           << tokens << ", " << s.local << " " << s.block << " " << s.summary << " " << s.stride << " " << s.global;
     }
+}
+
+// Windows on both sides, and first tokens that see all others.
+TEST(ModelCosts, CountVisibleKeysOfEncoders) {
+  for (const Index tokens : {1, 2, 6, 23})
+    for (const Index window : {1, 3, 6, 40})
+      for (const Index global : {0, 1, 4}) {
+        double sum = 0;
+        for (Index p = 0; p < tokens; ++p)
+          for (Index j = 0; j < tokens; ++j) sum += std::abs(p - j) < window || j < global || p < global;
+        const AttentionMask mask =
+            global > 0 ? AttentionMask{.causal = false, .sparse = SparsePattern::longformer(window, global)}
+                       : AttentionMask{.causal = false, .window = window};
+        EXPECT_DOUBLE_EQ(mean_visible_keys(tokens, mask), sum / static_cast<double>(tokens))
+            << tokens << ", " << window << ", " << global;
+      }
 }
 
 // Computed by hand: one layer, d_model 8, 2 heads of 4, 1 kv head, an FFN of 3 x 8 x 16, a

@@ -50,7 +50,7 @@ TEST(Mup, ScalesInitialValuesAsPublished) {
   for (std::size_t i = 0; i < same.size(); ++i) EXPECT_EQ(same[i].init.stddev, plain[i].init.stddev) << same[i].name;
 }
 
-std::vector<std::int32_t> tokens(Index n, Index from) {
+std::vector<std::int32_t> random_ids(Index n, Index from) {
   std::vector<std::int32_t> ids;
   for (Index i = 0; i < n; ++i) ids.push_back(static_cast<std::int32_t>((from + i * i) % 37));
   return ids;
@@ -64,7 +64,7 @@ struct Trained {
   }
   // Returns the loss before the step.
   double step(Index number) {
-    const std::vector<std::int32_t> ids = tokens(64, 1), targets = tokens(64, 2);
+    const std::vector<std::int32_t> ids = random_ids(64, 1), targets = random_ids(64, 2);
     engine.forward_backward({4, 16, ids, targets, 64, 4, 1});
     optimizer->step(config.train, config.train.lr, number);
     return engine.take_statistics().loss_sum / 64;

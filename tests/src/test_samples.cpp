@@ -235,7 +235,7 @@ TEST(SampleStream, FollowsChangesOfTheBlend) {
   const Dataset data = make_dataset(folder, {{"a", 701}, {"b", 201}, {"c", 101}});
   const std::vector<SampleStream::BlendChange> changes = {
       {1000, {{"c", 9}, {"a", 1}}}, {1100, {{"b", 1}}}, {1777, {{"a", 0.25}, {"b", 0.5}, {"c", 0.25}}}};
-  const SampleStream samples(data, 7, 5, {}, changes);
+  const SampleStream samples(data, 7, 5, {}, nullptr, changes);
   const double windows[] = {100, 28, 14};
   const std::vector<double> shares[] = {
       {100 / 142., 28 / 142., 14 / 142.}, {0.1, 0, 0.9}, {0, 1, 0}, {0.25, 0.5, 0.25}};
@@ -273,8 +273,8 @@ TEST(SampleStream, ChangesTheBlendFromASampleOn) {
   const TempFolder plain, weighted;
   const Dataset data = make_dataset(plain, {{"a", 701}, {"b", 201}});
   const Dataset with_weights = make_dataset(weighted, {{"a", 701, 0, 1}, {"b", 201, 0, 3}});
-  const SampleStream want(with_weights, 7, 5), changed(data, 7, 5, {}, {{0, {{"b", 3}, {"a", 1}}}});
-  const SampleStream before(data, 7, 5), after(data, 7, 5, {}, {{600, {{"a", 1}}}, {600, {{"b", 1}}}});
+  const SampleStream want(with_weights, 7, 5), changed(data, 7, 5, {}, nullptr, {{0, {{"b", 3}, {"a", 1}}}});
+  const SampleStream before(data, 7, 5), after(data, 7, 5, {}, nullptr, {{600, {{"a", 1}}}, {600, {{"b", 1}}}});
   for (Index i = 0; i < 2000; ++i) {
     const auto a = want.locate(i), b = changed.locate(i);
     ASSERT_EQ(a.domain, b.domain) << i;
@@ -292,10 +292,10 @@ TEST(SampleStream, ChecksTheDomainsOfABlend) {
   const TempFolder folder;
   const Dataset data = make_dataset(folder, {{"a", 101, 0, 1}, {"short", 5, 0, 0}});
   EXPECT_NO_THROW(SampleStream(data, 10, 1));
-  EXPECT_NO_THROW(SampleStream(data, 10, 1, {}, {{5, {{"a", 2}, {"short", 0}}}}));
-  EXPECT_BAD_INPUT(SampleStream(data, 10, 1, {}, {{5, {{"short", 1}}}}), "domain short has 5 training tokens");
-  EXPECT_BAD_INPUT(SampleStream(data, 10, 1, {}, {{5, {{"b", 0}}}}), "names domain b, and");
-  EXPECT_BAD_INPUT(SampleStream(data, 10, 1, {}, {{5, {{"b", 0}}}}), "has the domains a, short");
+  EXPECT_NO_THROW(SampleStream(data, 10, 1, {}, nullptr, {{5, {{"a", 2}, {"short", 0}}}}));
+  EXPECT_BAD_INPUT(SampleStream(data, 10, 1, {}, nullptr, {{5, {{"short", 1}}}}), "domain short has 5 training tokens");
+  EXPECT_BAD_INPUT(SampleStream(data, 10, 1, {}, nullptr, {{5, {{"b", 0}}}}), "names domain b, and");
+  EXPECT_BAD_INPUT(SampleStream(data, 10, 1, {}, nullptr, {{5, {{"b", 0}}}}), "has the domains a, short");
 }
 
 // The changes of a training begin with their steps, also where batches change, and where a training

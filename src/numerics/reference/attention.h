@@ -99,7 +99,7 @@ Attention attention(Index sequences, const HeadsOf& q, const HeadsOf& k, const H
 // Returns whether query p sees key j under a sparse pattern, in the notation of the papers.
 inline bool sees(const SparsePattern& sparse, Index p, Index j) {
   if (!sparse) return true;
-  if (p - j < sparse.local || j < sparse.global) return true;
+  if (std::abs(p - j) < sparse.local || j < sparse.global || p < sparse.global) return true;
   if (sparse.stride > 0 && (p - j) % sparse.stride == 0) return true;
   return sparse.block > 0 &&
          (p / sparse.block == j / sparse.block || j % sparse.block >= sparse.block - sparse.summary);
@@ -117,7 +117,8 @@ inline Attention attention(const AttentionDesc& desc, Index sequences, Index pos
       desc.softcap,
       [&](Index, Index i, Index j) {
         const Index window = desc.mask.window;
-        return (!desc.mask.causal || j <= i) && (window == 0 || j > i - window) && sees(desc.mask.sparse, i, j);
+        const bool in_window = window == 0 || (j > i - window && j < i + window);
+        return (!desc.mask.causal || j <= i) && in_window && sees(desc.mask.sparse, i, j);
       },
       nullptr, learned);
 }

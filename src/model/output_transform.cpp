@@ -1,0 +1,39 @@
+#include "src/model/output_transform.h"
+
+#include "kernels/ops/activation.h"
+#include "kernels/ops/elementwise.h"
+#include "src/params/block_specs.h"
+
+namespace sy {
+namespace {
+
+constexpr FfnActivation gelu{Activation::gelu, false};
+
+}  // namespace
+
+OutputTransform::OutputTransform(const Config& config, ParamStore& store)
+    : dense_(store, store.get("output_transform.weight"), config.model.d_model, store.find("output_transform.bias")),
+      norm_(norm_spec(config).desc(), store, "output_transform_norm") {}
+
+View OutputTransform::forward(const ExecutionContext& context, Arena& saved, ConstView x, Saved& s) const {
+  s.hidden = saved.take(x.shape(), context.dtype);
+  s.activated = saved.take(x.shape(), context.dtype);
+  s.moments = saved.f32({x.dim(0), 2});
+  const View y = saved.take(x.shape(), context.dtype);
+  dense_.forward_activated(context, gelu, x, {}, s.hidden, s.activated);
+  norm_.forward(context, s.activated, y, s.moments);
+  return y;
+}
+
+void OutputTransform::backward(const ExecutionContext& context, ConstView x, const Saved& s, View d) {
+  const Arena::Scope scope(context.scratch);
+  const View dactivated = context.temp(d.shape()), dhidden = context.temp(d.shape());
+  run(context.device, ops::Fill{.x = dactivated, .value = 0});
+  norm_.backward(context, d, s.activated, s.moments, dactivated);
+  run(context.device, ops::ActivationBackward{.dy = dactivated, .h = s.hidden, .activation = gelu, .dh = dhidden});
+  dense_.backward_weight(context, dhidden, x);
+  dense_.backward_bias(context, dhidden);
+  dense_.backward_input(context, dhidden, d);
+}
+
+}  // namespace sy

@@ -1,0 +1,30 @@
+// Transform before the output of a masked language model: norm(gelu(x W^T + b)).
+// Source: the prediction head of Devlin et al., "BERT", 2019.
+#pragma once
+
+#include "src/config.h"
+#include "src/model/linear.h"
+#include "src/model/norm.h"
+
+namespace sy {
+
+class OutputTransform {
+ public:
+  struct Saved {
+    View hidden, activated, moments;  // [T, D] before and after gelu; [T, 2] of the norm
+  };
+
+  OutputTransform(const Config& config, ParamStore& store);
+
+  // Returns the transform of x: [T, D], in the memory of `saved`.
+  View forward(const ExecutionContext& context, Arena& saved, ConstView x, Saved& s) const;
+  // Adds the gradients of the parameters. x: [T, D] of forward.
+  // d: [T, D]. In: gradient with respect to the output. Out: gradient with respect to x.
+  void backward(const ExecutionContext& context, ConstView x, const Saved& s, View d);
+
+ private:
+  Linear dense_;
+  Norm norm_;
+};
+
+}  // namespace sy
