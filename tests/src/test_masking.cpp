@@ -133,7 +133,7 @@ Config encoder_of(const TempFolder& folder, std::vector<std::string> more = {}) 
   return parse_config("", "test", more);
 }
 
-TEST(TokenMasking, ChoosesWholeWords) {
+TEST(TokenMasking, ChoosesRunsOfLettersTogether) {
   std::string text;
   for (int i = 0; i < 400; ++i) text += "ab, \xC3\xA4 longer 42x! ";
   const TempFolder folder;
