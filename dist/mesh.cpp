@@ -103,6 +103,8 @@ GroupRank group_rank(const Layout& layout, const Coord& coord, Axes axes) {
 Comm& Mesh::over(Axes axes) const {
   for (const GridGroup& group : grid_groups)
     if (group.axes == axes) return *(this->*group.comm);
+  if (axes == (Axis::edp | Axis::etp) && layout.etp == 1) return *edp;
+  if (axes == (Axis::edp | Axis::etp) && expert_replicas) return *expert_replicas;
   SY_ASSERT(false, "no communicator over {}", axes.str());
 }
 
@@ -115,7 +117,8 @@ std::vector<std::pair<std::string_view, const Comm*>> Mesh::groups() const {
           {"experts", expert_group.get()},
           {"within", intra_node.get()},
           {"across", inter_node.get()},
-          {"replicas", kv_replicas.get()}};
+          {"replicas", kv_replicas.get()},
+          {"expert replicas", expert_replicas.get()}};
 }
 
 namespace {
@@ -175,6 +178,11 @@ void join_kv_replicas(Mesh& mesh, Index n) {
   const Index tp = mesh.layout.tp;
   if (mesh.kv_replicas || num_replicas(n, mesh.layout.tp) == 1) return;
   mesh.kv_replicas = mesh.tp->split([&](int rank) { return static_cast<int>(rank * n / tp); });
+}
+
+void join_expert_replicas(Mesh& mesh) {
+  if (mesh.expert_replicas || mesh.layout.etp == 1) return;
+  mesh.expert_replicas = mesh.stage->split([&](int rank) { return coord_of(mesh.layout, rank).ep; });
 }
 
 }  // namespace sy

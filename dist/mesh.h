@@ -51,13 +51,17 @@ struct Mesh {
   // Ranks of `tp` that hold the same kv head (join_kv_replicas). nullptr if there are no replicas,
   // or before join_kv_replicas().
   std::unique_ptr<Comm> kv_replicas;
+  // edp x etp: the ranks that hold the same experts or shards of them (join_expert_replicas).
+  // nullptr if etp = 1, or before join_expert_replicas().
+  std::unique_ptr<Comm> expert_replicas;
 
   // Returns `stage`: it holds all ranks of the world, because there is one stage. Its buffers
   // are those of `device`; the buffers of `host` are in host memory.
   Comm& world() const { return *stage; }
   RankContext& rank_context() const { return host->rank_context(); }
   // Returns the communicator whose ranks differ along these axes alone.
-  // axes: dp x tp, dp, tp, edp, or ep x etp; any other set is an internal error.
+  // axes: dp x tp, dp, tp, edp, or ep x etp. After join_expert_replicas() also edp x etp. Any other
+  // set is an internal error.
   Comm& over(Axes axes) const;
   // Returns all communicators by name, `host` as "world". A missing communicator is nullptr.
   std::vector<std::pair<std::string_view, const Comm*>> groups() const;
@@ -82,5 +86,8 @@ Mesh on_device(Mesh mesh, Device& device);
 // No-op if mesh.kv_replicas exists already, or if n is 0 or at least tp.
 // The communicator's buffers are on the device of mesh.tp.
 void join_kv_replicas(Mesh& mesh, Index n);
+// Sets mesh.expert_replicas, on the device of mesh.stage. Collective over the stage. No-op if it
+// exists already, or if etp = 1: Mesh::edp has the same ranks then.
+void join_expert_replicas(Mesh& mesh);
 
 }  // namespace sy

@@ -211,6 +211,10 @@ struct Config {
     std::string moment_dtype = "f32";
     double clip = 1.0, z_loss = 0, mtp_loss_weight = 0.3;
     bool decay_embeddings = true;
+    // LoRA (src/params/lora.h), used if lora_rank > 0.
+    Index lora_rank = 0 /* 0: all parameters are trained */;
+    double lora_alpha = 0 /* = lora_rank */;
+    std::string lora_targets /* empty: all */;
     Recompute recompute = Recompute::none;
     Index validate_every = 0, validate_windows = 64, patience = 0;
     double target_loss = 0 /* 0: no target */;

@@ -24,6 +24,9 @@ int export_command(CommandLine& line) {
        "a file ends where the next tensor would make it larger than this; default: as imported")
       ("average", po::value(&average)->default_value(average),
        "writes the means of the weights of this number of checkpoints: CHECKPOINT and the newest ones before it")
+      ("adapter", po::bool_switch(&settings.adapter),
+       "of a run that trained adapters of LoRA: writes these alone, as adapter_model.safetensors and "
+       "adapter_config.json of PEFT; default: weights that include them")
       ("quiet", po::bool_switch(&quiet), "no progress");
   // clang-format on
   add_provenance_option(options);
@@ -38,10 +41,15 @@ int export_command(CommandLine& line) {
     detail = provenance_detail(arguments, errors);
     errors.raise();
     if (settings.file_bytes < 1) bad_input("export: --file-bytes must be at least 1");
+    if (average > 1 && settings.adapter) bad_input("export: --average is of whole weights: leave out --adapter");
     if (average < 1) bad_input("export: --average must be at least 1");
   });
   if (!go) return 0;
   const Trained trained = open_checkpoint(world, arguments["checkpoint"].as<std::string>());
+  agree_on_errors(world, [&] {
+    if (settings.adapter && trained.config.train.lora_rank == 0)
+      bad_input("export: {} has no adapters of LoRA: leave out --adapter", trained.step_dir.string());
+  });
   if (average > 1) {
     std::vector<std::string> warnings;
     settings.average = last_checkpoints(world, trained.step_dir, average, warnings);

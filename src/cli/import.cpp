@@ -16,6 +16,7 @@
 #include "src/io/lock.h"
 #include "src/io/manifest.h"
 #include "src/params/block_specs.h"
+#include "src/params/lora.h"
 #include "src/provenance/provenance.h"
 #include "src/system/files.h"
 #include "src/text/numbers.h"
@@ -66,6 +67,7 @@ Imported open_source(const fs::path& folder, const std::string& upcycle_option,
     in.vocab = state.vocab;
     check_parameters(step, param_specs(in.config, in.vocab));
     in.checkpoint = checkpoint_weights(step);
+    in.config = without_lora(std::move(in.config));
     in.model_name = "the checkpoint";
     in.tokenizers = tokenizers_of(step, state);
     in.tokenizer = find_stored_tokenizer(step, in.tokenizers);

@@ -144,6 +144,9 @@ std::string model_line(const Config& c) {
   std::string line =
       fmt::format("{}{} layers, d_model {}, {} heads, {} kv heads, seq_len {}",
                   m.kind == ModelKind::encoder ? "encoder, " : "", m.layers, m.d_model, m.heads, m.kv_heads, m.seq_len);
+  if (c.train.lora_rank > 0)
+    line += fmt::format(", LoRA of rank {} and alpha {} on {}", c.train.lora_rank, c.train.lora_alpha,
+                        c.train.lora_targets);
   if (c.moe.experts > 0) line += fmt::format(", {} experts, top {}, {} wide", c.moe.experts, c.moe.top_k, c.moe.d_ff);
   return line;
 }
@@ -160,6 +163,7 @@ int inspect_config(const fs::path& file, bool json) {
                       {"vocab", vocab},
                       {"parameters", costs.parameters.total},
                       {"active_parameters", costs.parameters.active},
+                      {"trained_parameters", costs.parameters.trained},
                       {"embedding_parameters", costs.parameters.embedding},
                       {"mtp_parameters", costs.parameters.mtp},
                       {"flops_per_token", costs.flops_per_token},
@@ -178,6 +182,9 @@ int inspect_config(const fs::path& file, bool json) {
     print("MTP", fmt::format("{} of these parameters are of {} of multi-token prediction, which generation leaves out",
                              short_count_text(static_cast<double>(costs.parameters.mtp)),
                              counted(config.model.mtp_depth, "module")));
+  if (costs.parameters.trained < costs.parameters.total)
+    print("trained", fmt::format("{} ({}) of these parameters", costs.parameters.trained,
+                                 short_count_text(static_cast<double>(costs.parameters.trained))));
   print("FLOPs",
         fmt::format("{:.4g} to train on a token, in sequences of {}", costs.flops_per_token, config.model.seq_len));
   print("kv cache", fmt::format("{} bytes a token, in bf16", costs.kv_bytes_per_token));

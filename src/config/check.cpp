@@ -4,8 +4,11 @@
 #include <cmath>
 
 #include "src/config/keys.h"
+#include "src/config/lora_targets.h"
 #include "src/config/values.h"
+#include "src/optimizers/update_rule.h"
 #include "src/text/json.h"
+#include "src/text/strings.h"
 
 namespace sy {
 namespace {
@@ -249,6 +252,37 @@ void check_mup(const Config& c, Problems& problems) {
                  show(c.train.optimizer));
 }
 
+// Checks LoRA: its targets, and settings that it excludes.
+void check_lora(const Config& c, Problems& problems) {
+  const Config::Train& t = c.train;
+  if (t.lora_rank == 0) {
+    for (const auto& [key, text] : {std::pair{"train.lora_alpha", t.lora_alpha > 0 ? show(t.lora_alpha) : ""},
+                                    std::pair{"train.lora_targets", t.lora_targets}})
+      if (!text.empty())
+        problems.add(key, "{} = {} with train.lora_rank = 0: set train.lora_rank, or leave this out", key, text);
+    return;
+  }
+  const auto refuse = [&](const char* key, const std::string& value, const char* why, const char* to) {
+    problems.add(key, "{} = {} with train.lora_rank = {}: {}: set it to {}", key, value, t.lora_rank, why, to);
+  };
+  if (update_rule(t.optimizer).matrix_rule)
+    refuse("train.optimizer", show(t.optimizer), "it does not update adapters as matrices", "adamw or sgd");
+  if (t.qk_clip > 0) refuse("train.qk_clip", show(t.qk_clip), "it would scale frozen weights", "0");
+  if (c.model.mup) refuse("model.mup", "true", "muP has no learning rates of adapters", "false");
+  const std::vector<std::string> targets = split_list(t.lora_targets);
+  if (targets.empty())
+    problems.add("train.lora_targets", "train.lora_targets = '{}' names no matrix: set it to {}", t.lora_targets,
+                 lora_all);
+  for (const std::string& target : targets) {
+    if (!is_lora_target(target))
+      problems.add("train.lora_targets", "train.lora_targets has '{}': expected {}, or one matrix as in attention.q",
+                   target, fmt::join(lora_groups(), ", "));
+    else if (!has_lora_target(c, target))
+      problems.add("train.lora_targets", "train.lora_targets has '{}', which the model does not have: leave it out",
+                   target);
+  }
+}
+
 // Checks values of layers, heads, experts and training against each other.
 void check_combinations(const Config& c, Problems& problems) {
   const auto& m = c.model;
@@ -336,6 +370,7 @@ void check_combinations(const Config& c, Problems& problems) {
   check_latent(c, problems);
   check_mup(c, problems);
   check_kind(c, problems);
+  check_lora(c, problems);
 }
 
 // Checks that need no size of the model.
@@ -403,6 +438,10 @@ void complete(Config& c, Problems& problems) {
   for (Config::Kind& kind : c.kinds) resolve(kind.model, ffn.gated, clamped);
   if (c.moe.d_ff == 0) c.moe.d_ff = c.model.d_ff;
   if (c.moe.shared_d_ff == 0) c.moe.shared_d_ff = c.moe.shared_experts * c.moe.d_ff;
+  if (c.train.lora_rank > 0) {
+    if (c.train.lora_alpha == 0) c.train.lora_alpha = static_cast<double>(c.train.lora_rank);
+    if (c.train.lora_targets.empty()) c.train.lora_targets = lora_all;
+  }
   check_combinations(c, problems);
   check_sizes(c, problems);
 }

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "src/config/key_row.h"
+#include "src/config/lora_targets.h"
 #include "src/optimizers/update_rule.h"
 
 namespace sy {
@@ -21,6 +22,15 @@ std::string optimizer_help() {
   return text + "A run resumes with the optimizer that it began with";
 }
 
+std::string lora_targets_help() {
+  std::vector<std::string> names;
+  for (const LoraTarget& target : lora_targets()) names.push_back(target.name);
+  return fmt::format(
+      "the weight matrices that LoRA changes, with commas between them: {}, or one matrix of such a group: {}. "
+      "attention.q is the queries' matrix of every layer. Empty: all",
+      fmt::join(lora_groups(), ", "), fmt::join(names, ", "));
+}
+
 }  // namespace
 
 std::span<const Key> run_keys() {
@@ -31,6 +41,7 @@ std::span<const Key> run_keys() {
   using Log = Config::Log;
   using enum ResumePolicy;
   static const std::string optimizer_text = optimizer_help();
+  static const std::string lora_text = lora_targets_help();
   static const Key table[] = {
       row<&Parallel::tp>(
           "parallel.tp", {1, 1 << 15}, ignore,
@@ -123,6 +134,14 @@ std::span<const Key> run_keys() {
       row<&Train::eps>("train.eps", {0, 1}, report, "AdamW adds this to the root of the second moment"),
       row<&Train::clip>("train.clip", {0, no_upper_bound}, report,
                         "a gradient with a larger norm than this is scaled down to it. 0: it is not"),
+      row<&Train::lora_rank>(
+          "train.lora_rank", {0, 1 << 16}, must_match,
+          "LoRA (Hu et al., 2021): the weights that run.init_from has are frozen, and each weight matrix W of "
+          "train.lora_targets becomes W + lora_alpha / lora_rank * B A, where only A, of lora_rank rows, and B are "
+          "trained. 0: no LoRA, all parameters are trained"),
+      row<&Train::lora_alpha>("train.lora_alpha", {0, no_upper_bound}, must_match,
+                              "the factor of B A is lora_alpha / lora_rank. 0: as train.lora_rank, so the factor is 1"),
+      row<&Train::lora_targets>("train.lora_targets", {}, must_match, lora_text),
       row<&Train::validate_every>(
           "train.validate_every", {0, no_upper_bound}, report,
           "the number of steps between validations, which tell the loss by domain on the data set's validation "

@@ -11,11 +11,13 @@
 #include "dist/runtime.h"
 #include "src/families/export_tokenizer.h"
 #include "src/families/import.h"
+#include "src/families/peft.h"
 #include "src/families/settings.h"
 #include "src/families/tensors.h"
 #include "src/io/manifest.h"
 #include "src/io/new_folder.h"
 #include "src/io/safetensors.h"
+#include "src/params/lora.h"
 #include "src/system/digest.h"
 #include "src/system/files.h"
 #include "src/text/table.h"
@@ -337,8 +339,8 @@ std::string export_checkpoint(Comm& world, const fs::path& step_dir, const Train
   const fs::path& dir = output.staging();
   const auto run = run_of(step_dir);
   const fs::path imported_dir = run ? *run / huggingface_folder_name : fs::path();
-  const std::vector<ParamSpec> params = model_tensors(config, state.vocab);
-  Config full_config = config;
+  Config full_config = without_lora(config);
+  const std::vector<ParamSpec> params = model_tensors(full_config, state.vocab);
   // The configuration lacks the vocabulary size if the data set determined it.
   full_config.model.vocab = state.vocab;
   // The families know muP as a factor of the logits.
@@ -372,6 +374,16 @@ std::string export_checkpoint(Comm& world, const fs::path& step_dir, const Train
     check_ones(*values, params, match);
     if (!options.type.empty() && !stored_type(options.type))
       bad_input("export: --dtype {}: expected f32, bf16 or f16", options.type);
+    if (options.adapter) {
+      if (!lead) return;
+      Config adapted = config;
+      adapted.model.vocab = state.vocab;
+      output.open();
+      write_peft_adapter(match.tensors, params, adapted, *checkpoint_weights(step_dir),
+                         options.type.empty() ? "f32" : options.type, dir);
+      if (!options.provenance.is_null()) write_file(dir / "provenance.json", json_text(options.provenance));
+      return;
+    }
     auto imported = imported_files.contains("files") ? as_imported(imported_files, match.tensors.tensors, options.type)
                                                      : std::nullopt;
     if (imported) check_file_names(imported_dir / file_list_name, *imported);

@@ -37,6 +37,9 @@ struct ExportOptions {
   // step folders whose weights are averaged (average_weights), all of one model and with step_dir
   // among them; empty: the weights of step_dir
   std::vector<std::filesystem::path> average = {};
+  // True: exports the adapters of LoRA alone, in PEFT's format (src/families/peft.h). False: the
+  // weights include them.
+  bool adapter = false;
   // Content of provenance.json; the file is left out if it is null.
   Json provenance = {};
 };

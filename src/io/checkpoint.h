@@ -130,12 +130,15 @@ void check_parameters(const std::filesystem::path& step_dir, const std::vector<P
 
 enum class Load { all, weights };
 // Returns the weights of a checkpoint as a value source. It keeps files open. Its read() throws
-// InputError if a value is not finite.
+// InputError if a value is not finite. If the run trained adapters of LoRA, the weights include
+// them.
 std::unique_ptr<ValueSource> checkpoint_weights(const std::filesystem::path& step_dir);
 // Returns the means of the weights of several checkpoints of one model, summed in f64.
 std::unique_ptr<ValueSource> average_weights(const std::vector<std::filesystem::path>& step_dirs);
 // Reads this rank's boxes of all weights, and its owned ranges of optimizer state. The checkpoint
 // may be of any layout. Optimizer state is not read if the store has none or what = Load::weights.
+// Then the weights include adapters of LoRA, and adapters of the store stay as they are. Otherwise
+// the checkpoint must have the adapters of the store.
 // read_state reads the rest. Throws InputError as check_parameters does, if a shard cannot be read,
 // if a value is not finite, or if the checkpoint lacks the state of the store's optimizers.
 void load_checkpoint(const std::filesystem::path& step_dir, ParamStore& store, Load what = Load::all);

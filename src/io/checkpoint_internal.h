@@ -28,7 +28,7 @@ struct TensorKind {
   // Index of the state among that of an optimizer. Empty if it has none, or if the kind is weights.
   std::optional<std::size_t> state_index(Optimizer optimizer) const;
   // Returns true if the parameter has such a tensor.
-  bool covers(const ParamSpec& spec) const { return state.empty() || state_index(spec.optimizer); }
+  bool covers(const ParamSpec& spec) const { return state.empty() || (!spec.frozen && state_index(spec.optimizer)); }
 };
 constexpr const char* params_prefix = "/params/";
 // Returns the kinds of these parameters' tensors. The first one is weights.

@@ -7,6 +7,7 @@
 #include "src/io/checkpoint.h"
 #include "src/io/checkpoint_formats.h"
 #include "src/io/checkpoint_internal.h"
+#include "src/params/lora.h"
 
 namespace sy {
 
@@ -14,14 +15,25 @@ namespace fs = std::filesystem;
 
 namespace {
 
+bool is_adapter(std::string_view name) {
+  return name.ends_with(".lora_a") || name.ends_with(".lora_b");
+}
+
+bool has_adapters(const std::vector<ParamSpec>& specs) {
+  return std::ranges::any_of(specs, [](const ParamSpec& spec) { return spec.adapter.has_value(); });
+}
+
 // Throws InputError unless the checkpoint has exactly these parameters.
-void compare_specs(const OpenCheckpoint& checkpoint, const fs::path& step_dir, const std::vector<ParamSpec>& specs) {
+// with_adapters: if false, adapters of LoRA are compared on neither side
+void compare_specs(const OpenCheckpoint& checkpoint, const fs::path& step_dir, const std::vector<ParamSpec>& specs,
+                   bool with_adapters) {
   const std::string prefix = params_prefix;
   std::map<std::string, Shape> shapes;
   for (const std::string& name : checkpoint.reader->tensors("/params"))
-    shapes[name.substr(prefix.size())] = checkpoint.reader->tensor(name).shape;
+    if (with_adapters || !is_adapter(name)) shapes[name.substr(prefix.size())] = checkpoint.reader->tensor(name).shape;
   std::vector<std::string> differences;
   for (const ParamSpec& spec : specs) {
+    if (spec.adapter && !with_adapters) continue;
     const auto it = shapes.find(spec.name);
     if (it == shapes.end()) {
       differences.push_back("it lacks " + spec.name + " " + spec.shape.str());
@@ -47,8 +59,9 @@ void compare_specs(const OpenCheckpoint& checkpoint, const fs::path& step_dir, c
     Index bytes = 0;
     for (const Manifest::File& entry : checkpoint.manifest.files) bytes += entry.bytes;
     for (const ParamSpec& spec : specs)
-      if ((bytes -= spec.shape.elements() * size_of(DType::f32)) < 0)
-        bad_input("{} is smaller than its parameters: use another checkpoint", step_dir.string());
+      if (with_adapters || !spec.adapter)
+        if ((bytes -= spec.shape.elements() * size_of(DType::f32)) < 0)
+          bad_input("{} is smaller than its parameters: use another checkpoint", step_dir.string());
     return;
   }
   constexpr std::size_t shown = 5;
@@ -88,23 +101,47 @@ class CheckpointValues final : public ValueSource {
 }  // namespace
 
 void check_parameters(const fs::path& step_dir, const std::vector<ParamSpec>& specs) {
-  compare_specs(open_checkpoint(step_dir), step_dir, specs);
+  compare_specs(open_checkpoint(step_dir), step_dir, specs, has_adapters(specs));
 }
 
 namespace {
 
-// Weights of a checkpoint; owns the open files.
+// Weights of a checkpoint with their adapters of LoRA added. Owns the open files.
 class OpenedWeights final : public ValueSource {
  public:
   explicit OpenedWeights(const fs::path& step_dir)
-      : checkpoint_(open_checkpoint(step_dir).reader), values_(*checkpoint_, step_dir, params_prefix) {}
+      : checkpoint_(open_checkpoint(step_dir).reader),
+        values_(*checkpoint_, step_dir, params_prefix),
+        config_(config_of_adapters(*checkpoint_, step_dir)) {}
   void read(const ParamSpec& spec, const Box& box, std::span<float> values) override {
     values_.read(spec, box, values);
+    if (!config_ || !spec.matrix || !checkpoint_->has(params_prefix + lora_a_name(spec.name))) return;
+    const Index rank = config_->train.lora_rank;
+    const double scale = config_->train.lora_alpha / static_cast<double>(rank);
+    const auto adapter = [&](const ParamSpec& of, const Box& its_box) {
+      std::vector<float> read(static_cast<std::size_t>(its_box.elements()));
+      values_.read(of, its_box, read);
+      return read;
+    };
+    const std::vector<float> a = adapter(lora_a_spec(spec, rank, scale), lora_a_box(spec, box, rank)),
+                             b = adapter(lora_b_spec(spec, rank, scale), lora_b_box(spec, box, rank));
+    add_adapter(spec, box, rank, scale, a, b, values);
   }
 
  private:
+  // Returns the configuration of the run. Empty if the checkpoint has no adapters.
+  static std::optional<Config> config_of_adapters(const CheckpointReader& checkpoint, const fs::path& step_dir) {
+    if (std::ranges::none_of(checkpoint.tensors("/params"), is_adapter)) return {};
+    Config config = parse_config(checkpoint.get_string("/state", "config"), step_dir.string());
+    if (config.train.lora_rank == 0)
+      bad_input("{} has adapters, and its configuration has no train.lora_rank: use another checkpoint",
+                step_dir.string());
+    return config;
+  }
+
   std::unique_ptr<CheckpointReader> checkpoint_;
   CheckpointValues values_;
+  std::optional<Config> config_;
 };
 
 class AverageWeights final : public ValueSource {
@@ -153,17 +190,18 @@ std::unique_ptr<ValueSource> average_weights(const std::vector<fs::path>& step_d
 
 void load_checkpoint(const fs::path& step_dir, ParamStore& store, Load what) {
   const OpenCheckpoint checkpoint = open_checkpoint(step_dir);
-  compare_specs(checkpoint, step_dir, store.specs());
-  const std::vector<TensorKind> kinds = tensor_kinds(store.specs());
   const bool has_state = what == Load::all && store.training();
+  compare_specs(checkpoint, step_dir, store.specs(), has_state);
+  const std::vector<TensorKind> kinds = tensor_kinds(store.specs());
   if (has_state) check_state(*checkpoint.reader, step_dir, store.specs(), kinds);
+  if (!has_state) return store.fill(*checkpoint_weights(step_dir), false);
   CheckpointValues weights(*checkpoint.reader, step_dir, params_prefix);
   store.fill(weights);
-  if (!has_state) return;
   for (const TensorKind& kind : kinds) {
     CheckpointValues values(*checkpoint.reader, step_dir, kind.prefix);
     for (std::size_t g = 0; g < store.layout().groups.size(); ++g) {
       const GroupLayout& group = store.layout().groups[g];
+      if (group.frozen) continue;
       const std::optional<std::size_t> state = kind.state_index(group.optimizer);
       if (!state) continue;
       for (const OwnedRange& range : owned_ranges(group))

@@ -63,6 +63,8 @@ constexpr TensorNote tensor_notes[] = {
     {"output_transform.weight", "out, in", ""},
     {"output.weight", "token, in", ""},
     {"output.bias", "token", ""},
+    {".lora_a", "", "adapter A of LoRA: the weight of this name is its own values + lora_alpha / lora_rank * B A"},
+    {".lora_b", "", "adapter B of LoRA"},
 };
 
 // Closes, hashes and verifies a file. It is verified after hashing: if the file changes in between,

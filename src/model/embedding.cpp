@@ -77,6 +77,7 @@ View Embedding::forward(const LayerContext& layer, Saved& s) const {
 
 void Embedding::backward(const ExecutionContext& context, const TokenStream& stream, const Saved& s, View d) const {
   const ScopedPhase phase(context.mesh.rank_context(), "gradient of the embedding");
+  if (!table_.grad) return;  // all parameters of the embedding are frozen
   Device& b = context.device;
   const Arena::Scope scope(context.scratch);
   if (norm_) {

@@ -5,6 +5,7 @@
 
 #include "kernels/ops/elementwise.h"
 #include "kernels/ops/load_balancing.h"
+#include "src/params/lora.h"
 #include "src/text/strings.h"
 
 namespace sy {
@@ -20,10 +21,12 @@ WeightPacking weight_packing(const Config& config, const Layout& layout, bool tr
   return {.passes = {GemmPass::fprop, GemmPass::dgrad}};
 }
 
-// Evaluation and generation have no multi-token prediction.
+// Evaluation and generation have no multi-token prediction. Their weights include the adapters of
+// LoRA (load_checkpoint).
 Config engine_config(Config config, bool training) {
-  if (!training) config.model.mtp_depth = 0;
-  return config;
+  if (training) return config;
+  config.model.mtp_depth = 0;
+  return without_lora(std::move(config));
 }
 
 }  // namespace
@@ -41,7 +44,7 @@ Engine::Engine(const Config& config, Index vocab, std::unique_ptr<Device> device
       states_(make_states(slots)),
       scratch_(make_arena(slots - 1, End::high)),
       rope_(*device_, block_specs(config_), table_positions(training, positions)) {
-  if (training) join_kv_replicas(mesh_, config.model.kv_heads);
+  if (training) join_replicas(mesh_, store_.specs(), config.model.kv_heads);
   SY_ASSERT(vocab >= mesh_.layout.tp, "a vocabulary of {} over {} ranks", vocab, mesh_.layout.tp);
   const std::vector<BlockSpec> blocks = block_specs(config_);
   const Index moe_layers = count_moe(blocks), E = config.moe.experts;
@@ -290,6 +293,7 @@ Index Engine::table_positions(bool training, Index positions) const {
 }
 
 Cache Engine::make_cache(Index sequences, Index positions, Index tokens_per_pass) {
+  SY_ASSERT(config_.train.lora_rank == 0, "generation by a model whose weights do not include its adapters");
   const Index tp = mesh_.layout.tp, capacity = cache_capacity(positions);
   SY_ASSERT(capacity <= rope_.positions(), "a cache of {} positions, and tables of {}", capacity, rope_.positions());
   return {*device_, model_->cache_specs(),        config_.dtype(), round_up(sequences, tp),

@@ -9,17 +9,18 @@ namespace sy {
 
 Linear::Linear(ParamStore& store, Param weight, Index in, Param bias) : bias_(bias) {
   const Shape shape{weight.weight.elements() / in, in};
-  weight_ = store.register_matrix(weight, shape);
+  weight_ = AdaptedWeight(store, weight, shape);
   if (!bias_) return;
   bias_.weight = bias_.weight.reshape({shape[0]});
   if (bias_.grad) bias_.grad = bias_.grad.reshape({shape[0]});
 }
 
 void Linear::forward(const ExecutionContext& context, ConstView x, View y, bool accumulate) const {
-  run(context.device, ops::Gemm{.a = x, .b = weight_.weight, .transpose_b = true, .accumulate = accumulate, .c = y});
+  const Arena::Scope scope(context.scratch);
+  const Weight w = weight_.sum(context);
+  run(context.device, ops::Gemm{.a = x, .b = w, .transpose_b = true, .accumulate = accumulate, .c = y});
   if (!bias_) return;
   if (bias_.weight.dtype() == y.dtype()) return run(context.device, ops::BiasForward{.bias = bias_.weight, .y = y});
-  const Arena::Scope scope(context.scratch);
   const View bias = context.scratch.take(bias_.weight.shape(), y.dtype());
   run(context.device, ops::Convert{.x = bias_.weight, .y = bias});
   run(context.device, ops::BiasForward{.bias = bias, .y = y});
@@ -27,8 +28,9 @@ void Linear::forward(const ExecutionContext& context, ConstView x, View y, bool 
 
 void Linear::forward_activated(const ExecutionContext& context, const FfnActivation& activation, ConstView x,
                                ConstView row_scale, View h, View y) const {
+  const Arena::Scope scope(context.scratch);
   run(context.device, ops::FfnForward{.x = x,
-                                      .w = weight_.weight,
+                                      .w = weight_.sum(context),
                                       .bias = bias_.weight,
                                       .row_scale = row_scale,
                                       .activation = activation,
@@ -38,8 +40,9 @@ void Linear::forward_activated(const ExecutionContext& context, const FfnActivat
 
 void Linear::backward_activated(const ExecutionContext& context, const FfnActivation& activation, ConstView dy,
                                 ConstView h, ConstView row_scale, View dh, View drow_scale, View y) const {
+  const Arena::Scope scope(context.scratch);
   run(context.device, ops::FfnBackward{.dout = dy,
-                                       .w = weight_.weight,
+                                       .w = weight_.sum(context),
                                        .h = h,
                                        .row_scale = row_scale,
                                        .activation = activation,
@@ -49,19 +52,21 @@ void Linear::backward_activated(const ExecutionContext& context, const FfnActiva
 }
 
 void Linear::forward_sum(const ExecutionContext& context, ConstView x, Output to) const {
+  const Arena::Scope scope(context.scratch);
+  const Weight w = weight_.sum(context);
   if (context.mesh.tp->size() == 1) {
-    run(context.device, ops::Gemm{.a = x, .b = weight_.weight, .addend = to.residual, .transpose_b = true, .c = to.y});
+    run(context.device, ops::Gemm{.a = x, .b = w, .addend = to.residual, .transpose_b = true, .c = to.y});
   } else {
-    const Arena::Scope scope(context.scratch);
     const View partial = context.temp({x.dim(0), to.y.dim(1)});
-    run(context.device, ops::Gemm{.a = x, .b = weight_.weight, .transpose_b = true, .c = partial});
+    run(context.device, ops::Gemm{.a = x, .b = w, .transpose_b = true, .c = partial});
     scatter_tokens(context, partial, to);
   }
   if (bias_) run(context.device, ops::BiasForward{.bias = bias_.weight, .y = to.y});
 }
 
 void Linear::backward_input(const ExecutionContext& context, ConstView dy, View dx, bool accumulate) const {
-  run(context.device, ops::Gemm{.a = dy, .b = weight_.weight, .accumulate = accumulate, .c = dx});
+  const Arena::Scope scope(context.scratch);
+  run(context.device, ops::Gemm{.a = dy, .b = weight_.sum(context), .accumulate = accumulate, .c = dx});
 }
 
 void Linear::backward_input_sum(const ExecutionContext& context, ConstView dy, View dx) const {
@@ -69,8 +74,7 @@ void Linear::backward_input_sum(const ExecutionContext& context, ConstView dy, V
 }
 
 void Linear::backward_weight(const ExecutionContext& context, ConstView dy, ConstView x) {
-  run(context.device,
-      ops::Gemm{.a = dy, .b = x, .transpose_a = true, .accumulate = weight_.take_accumulate_flag(), .c = weight_.grad});
+  weight_.backward(context, dy, x);
 }
 
 void Linear::backward_bias(const ExecutionContext& context, ConstView dy) const {

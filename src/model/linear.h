@@ -4,8 +4,7 @@
 // columns of W; forward_sum sums its partial outputs over the tp ranks.
 #pragma once
 
-#include "src/model/context.h"
-#include "src/params/store.h"
+#include "src/model/adapted_weight.h"
 
 namespace sy {
 
@@ -30,14 +29,14 @@ class Linear {
   void backward_input(const ExecutionContext& context, ConstView dy, View dx, bool accumulate = false) const;
   // Column-parallel. dx: [T, in] = sum over tp of (dy W), own tokens. dy: [B * S, out]
   void backward_input_sum(const ExecutionContext& context, ConstView dy, View dx) const;
-  // dW += dy^T x
+  // dW += dy^T x, or the same for the adapters of LoRA; no-op if W is frozen
   void backward_weight(const ExecutionContext& context, ConstView dy, ConstView x);
   // db += column sums of dy: [T, out]. If row-parallel, dy is of the rank's own tokens.
   void backward_bias(const ExecutionContext& context, ConstView dy) const;
 
  private:
-  MatrixParam weight_;  // [out, in]
-  Param bias_;          // [out]
+  AdaptedWeight weight_;  // [out, in]
+  Param bias_;            // [out]
 };
 
 }  // namespace sy

@@ -27,8 +27,8 @@ Moe::Moe(const MoeSpec& spec, Index d_model, ParamStore& store, const std::strin
   const Index local = down.weight.dim(0);
   width_ = down.weight.dim(2);
   // The grouped GEMM sees gate and up projection as one matrix.
-  gate_up_ = store.register_matrix(gate_up, {local, spec.expert.num_projections() * width_, d_model});
-  down_ = store.register_matrix(down, down.weight.shape());
+  gate_up_ = AdaptedWeight(store, gate_up, {local, spec.expert.num_projections() * width_, d_model});
+  down_ = AdaptedWeight(store, down, down.weight.shape());
   if (spec.expert.bias) {
     gate_up_bias_ = store.get(prefix + "experts.up.bias");
     for (View* v : {&gate_up_bias_.weight, &gate_up_bias_.grad})
@@ -45,7 +45,7 @@ void Moe::build_permutation(const LayerContext& layer, ConstView physical_expert
   Device& b = layer.context.device;
   s.tokens = layer.saved.i32({n});
   s.row_id_map = layer.saved.i32(physical_experts.shape());
-  s.offsets = layer.saved.i32({gate_up_.weight.values.dim(0) + 1});
+  s.offsets = layer.saved.i32({gate_up_.shape()[0] + 1});
   s.row_weights = layer.saved.f32({n});
   const View assignments = layer.context.scratch.i32({n});
   run(b, ops::BuildPermutation{.physical_experts = physical_experts,
@@ -101,7 +101,10 @@ void Moe::forward(const LayerContext& layer, ConstView x, Output to, Saved& s) c
   // `rows` holds the expert outputs, and before that their inputs if they are gathered.
   const View a = context.temp({R, width_}), rows = context.temp({R, D});
   compute_hidden(context, s, rows, a);
-  run(b, ops::GroupedGemm{.x = a, .w = down_.weight, .groups = groups, .y = rows});
+  {
+    const Arena::Scope down(context.scratch);
+    run(b, ops::GroupedGemm{.x = a, .w = down_.sum(context), .groups = groups, .y = rows});
+  }
   if (down_bias_)
     run(b, ops::GroupedBiasForward{.bias = down_bias_.weight,
                                    .row_scale = s.row_weights,
@@ -115,8 +118,9 @@ void Moe::forward(const LayerContext& layer, ConstView x, Output to, Saved& s) c
 // The weight of a row is applied before the second GEMM, which is linear.
 void Moe::compute_hidden(const ExecutionContext& context, const Saved& s, View rows, View a) const {
   Device& b = context.device;
+  const Arena::Scope scope(context.scratch);
   run(b, ops::FfnForward{.x = permuted(b, s.received_tokens, s.tokens, rows),
-                         .w = gate_up_.weight,
+                         .w = gate_up_.sum(context),
                          .bias = gate_up_bias_.weight,
                          .groups = {s.offsets, s.dispatch->offsets().data()},
                          .row_scale = s.row_weights,
@@ -166,15 +170,18 @@ void Moe::backward(const LayerContext& layer, ConstView dy, Saved& s, View dx) {
              dh = context.temp(s.h.shape()), drow_weights = context.scratch.f32({R}),
              dweights = context.scratch.f32({T, k});
   const GatheredRows dout = permuted(b, received_dy, s.tokens, rows);
-  run(b, ops::FfnBackward{.dout = dout,
-                          .w = down_.weight,
-                          .groups = groups,
-                          .h = s.h,
-                          .row_scale = s.row_weights,
-                          .activation = activation_,
-                          .dh = dh,
-                          .drow_scale = drow_weights,
-                          .y = a});
+  {
+    const Arena::Scope down(context.scratch);
+    run(b, ops::FfnBackward{.dout = dout,
+                            .w = down_.sum(context),
+                            .groups = groups,
+                            .h = s.h,
+                            .row_scale = s.row_weights,
+                            .activation = activation_,
+                            .dh = dh,
+                            .drow_scale = drow_weights,
+                            .y = a});
+  }
   if (down_bias_) {  // its gradient needs gathered rows
     if (dout.index) run(b, ops::Permute{.x = received_dy, .index = s.tokens, .y = rows});
     run(b, ops::GroupedBiasBackward{.dy = rows,
@@ -188,7 +195,10 @@ void Moe::backward(const LayerContext& layer, ConstView dy, Saved& s, View dx) {
   if (gate_up_bias_)
     run(b, ops::GroupedBiasBackward{
                .dy = dh, .bias = gate_up_bias_.weight, .groups = groups, .dbias = gate_up_bias_.grad});
-  run(b, ops::GroupedGemmDgrad{.dy = dh, .w = gate_up_.weight, .groups = groups, .dx = drows});
+  {
+    const Arena::Scope up(context.scratch);
+    run(b, ops::GroupedGemmDgrad{.dy = dh, .w = gate_up_.sum(context), .groups = groups, .dx = drows});
+  }
   trace.next("combine", {{"rows", s.received_tokens.dim(0)}, {"bytes", s.received_tokens.size_bytes()}});
   PendingCombine combined =
       handle.combine({{drows, s.row_id_map, shared_ ? dx : View{}, dx},
@@ -196,13 +206,8 @@ void Moe::backward(const LayerContext& layer, ConstView dy, Saved& s, View dx) {
                      context.scratch);
   {  // overlaps with the combine
     const TraceScope weights(context.mesh.rank_context(), "gradients of experts", {{"rows", R}});
-    run(b, ops::GroupedGemmWgrad{
-               .dy = dout, .x = a, .groups = groups, .accumulate = down_.take_accumulate_flag(), .dw = down_.grad});
-    run(b, ops::GroupedGemmWgrad{.dy = dh,
-                                 .x = permuted(b, s.received_tokens, s.tokens, rows),
-                                 .groups = groups,
-                                 .accumulate = gate_up_.take_accumulate_flag(),
-                                 .dw = gate_up_.grad});
+    down_.backward(context, dout, a, groups);
+    gate_up_.backward(context, dh, permuted(b, s.received_tokens, s.tokens, rows), groups);
   }
   combined.wait();
   trace.next("route", {{"rows", T}});

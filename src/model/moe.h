@@ -68,7 +68,7 @@ class Moe {
   Index width_;  // F
   Router router_;
   // If etp > 1, F is the width of this rank's shard of an expert.
-  MatrixParam gate_up_, down_;      // [E / ep, num_projections * F, D], [E / ep, D, F]
+  AdaptedWeight gate_up_, down_;    // [E / ep, num_projections * F, D], [E / ep, D, F]
   Param gate_up_bias_, down_bias_;  // [E / ep, num_projections * F], [E / ep, D / etp]; or empty
   Index down_bias_column_ = 0;      // first of the D outputs that down_bias_ covers
   std::optional<Mlp> shared_;

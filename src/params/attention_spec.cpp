@@ -41,11 +41,11 @@ void add_params(ParamList& list, const std::string& name, const AttentionSpec& a
   const QkHeads of_q{list.query_heads, H, K, false}, of_k{list.query_heads, H, K, true};
   const auto mark = [&](const QkHeads& heads) { list.specs.back().qk_heads = heads; };
   list.query_heads += H;
-  list.matrix(name + ".q.weight", {H, qk, D}, {.stack_dims = 1}, {tp}, list.scaling().matrix());
+  list.matrix(name + ".q.weight", {H, qk, D}, {.stack_dims = 1, .heads = true}, {tp}, list.scaling().matrix());
   mark(of_q);
-  list.matrix(name + ".k.weight", {K, qk, D}, {.stack_dims = 1}, {tp}, list.scaling().matrix(), true);
+  list.matrix(name + ".k.weight", {K, qk, D}, {.stack_dims = 1, .heads = true}, {tp}, list.scaling().matrix(), true);
   mark(of_k);
-  list.matrix(name + ".v.weight", {K, v, D}, {.stack_dims = 1}, {tp}, list.scaling().matrix(), true);
+  list.matrix(name + ".v.weight", {K, v, D}, {.stack_dims = 1, .heads = true}, {tp}, list.scaling().matrix(), true);
   if (a.qkv_bias) {
     list.not_decayed(name + ".q.bias", {H, qk}, {tp}, init_zeros);
     mark(of_q);

@@ -6,9 +6,11 @@ namespace sy {
 
 ModelCosts model_costs(const Config& config, Index vocab) {
   ModelCosts model{count_params(config, vocab), 0, 0};
-  model.flops_per_token = 6 * static_cast<double>(model.parameters.products);
+  // The gradients of frozen weights are not computed.
+  const double of_weight = config.train.lora_rank > 0 ? 4 : 6;
+  model.flops_per_token = of_weight * static_cast<double>(model.parameters.products);
   // Each module of multi-token prediction multiplies a token by the output's weights again.
-  model.flops_per_token += 6 * static_cast<double>(config.model.mtp_depth * vocab * config.model.d_model);
+  model.flops_per_token += of_weight * static_cast<double>(config.model.mtp_depth * vocab * config.model.d_model);
   const std::vector<BlockSpec> blocks = block_specs(config);
   for (std::size_t i = 0; i < blocks.size(); ++i)
     blocks[i].for_each_branch([&](const BranchSpec& branch) {

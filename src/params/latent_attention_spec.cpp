@@ -16,16 +16,16 @@ void add_params(ParamList& list, const std::string& name, const LatentAttentionS
   using enum Axis;
   const Index D = list.d_model();
   if (a.q_lora_rank > 0) add_latent(list, name + ".q", a.q_lora_rank);
-  list.matrix(name + ".q.weight", {a.heads, a.key_width, a.q_lora_rank > 0 ? a.q_lora_rank : D}, {.stack_dims = 1},
-              {tp}, list.scaling().matrix());
+  list.matrix(name + ".q.weight", {a.heads, a.key_width, a.q_lora_rank > 0 ? a.q_lora_rank : D},
+              {.stack_dims = 1, .heads = true}, {tp}, list.scaling().matrix());
   list.specs.back().qk_heads = QkHeads{list.query_heads, a.heads, a.heads, false, a.qk_rope_head_dim};
   add_latent(list, name + ".kv", a.kv_lora_rank);
   list.matrix(name + ".k_rope.weight", {a.qk_rope_head_dim, D}, {.row_dims = 1}, {}, list.scaling().matrix());
-  list.matrix(name + ".k.weight", {a.heads, a.key_width - a.qk_rope_head_dim, a.kv_lora_rank}, {.stack_dims = 1}, {tp},
-              list.scaling().matrix());
+  list.matrix(name + ".k.weight", {a.heads, a.key_width - a.qk_rope_head_dim, a.kv_lora_rank},
+              {.stack_dims = 1, .heads = true}, {tp}, list.scaling().matrix());
   list.specs.back().qk_heads = QkHeads{list.query_heads, a.heads, a.heads, true};
   list.query_heads += a.heads;
-  list.matrix(name + ".v.weight", {a.heads, a.value_width, a.kv_lora_rank}, {.stack_dims = 1}, {tp},
+  list.matrix(name + ".v.weight", {a.heads, a.value_width, a.kv_lora_rank}, {.stack_dims = 1, .heads = true}, {tp},
               list.scaling().matrix());
   add_core_params(list, name, a);
 }

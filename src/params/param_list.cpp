@@ -23,7 +23,7 @@ ParamList::ParamList(const Config::Model& model) : d_model_(model.d_model), scal
 void ParamList::matrix(std::string name, Shape shape, MatrixDims dims, Split split, Init init,
                        bool fused_with_previous) {
   ParamSpec& spec = append(std::move(name), shape, split, init);
-  spec.decays = true;
+  spec.decays = spec.is_weight = true;
   spec.fused_with_previous = fused_with_previous;
   spec.matrix = dims;
   spec.lr_factor = scaling_.lr_factor();
@@ -31,12 +31,13 @@ void ParamList::matrix(std::string name, Shape shape, MatrixDims dims, Split spl
 
 void ParamList::gate(std::string name, Index n, Init init) {
   ParamSpec& spec = append(std::move(name), {n, d_model_}, {}, init);
-  spec.decays = true;
+  spec.decays = spec.is_weight = true;
   spec.lr_factor = scaling_.lr_factor();
 }
 
 void ParamList::decayed(std::string name, Shape shape, Split split, Init init) {
-  append(std::move(name), shape, split, init).decays = true;
+  ParamSpec& spec = append(std::move(name), shape, split, init);
+  spec.decays = spec.is_weight = true;
 }
 
 void ParamList::not_decayed(std::string name, Shape shape, Split split, Init init, bool fused_with_previous) {

@@ -4,6 +4,7 @@
 
 #include "src/optimizers/update_rule.h"
 #include "src/params/block_specs.h"
+#include "src/params/lora.h"
 
 namespace sy {
 
@@ -72,6 +73,7 @@ std::vector<ParamSpec> param_specs(const Config& config, Index vocab) {
   for (Index layer = config.model.layers; layer < config.num_blocks(); ++layer)
     add_mtp_params(list, config, blocks[static_cast<std::size_t>(layer)], layer);
   const bool only_matrices = update_rule(config.train.optimizer).matrix_rule != nullptr;
+  if (config.train.lora_rank > 0) list.specs = with_adapters(std::move(list.specs), config);
   for (ParamSpec& spec : list.specs) {
     spec.optimizer = only_matrices && !spec.matrix ? Optimizer::adamw : config.train.optimizer;
     if (spec.bucket == embedding_bucket && !config.train.decay_embeddings) spec.decays = false;
@@ -99,7 +101,8 @@ ParamCount count_params(const Config& config, Index vocab) {
     if (embedding) count.embedding = n;
     const bool lookup =
         s.name == "position.weight" || s.name == "segment.weight" || (embedding && !config.model.tie_embeddings);
-    if ((s.decays || embedding) && !lookup) count.products += active;
+    if (!s.frozen) count.trained += n;
+    if (s.is_weight && !lookup) count.products += active;
   }
   return count;
 }

@@ -11,8 +11,9 @@
 
 namespace sy {
 
-// Distribution of a parameter's initial values. stddev is for `normal` alone.
-enum class InitKind : std::uint8_t { normal, zeros, ones };
+// Distribution of a parameter's initial values. stddev is for `normal` and `uniform`. Uniform
+// values are within sqrt(3) * stddev.
+enum class InitKind : std::uint8_t { normal, zeros, ones, uniform };
 struct Init {
   InitKind kind = InitKind::normal;
   double stddev = 0;
@@ -22,6 +23,14 @@ struct Init {
 struct MatrixDims {
   int stack_dims = 0;  // number of leading dimensions that index matrices
   int row_dims = 1;    // number of dimensions after them that form rows; the others form columns
+  // True: the matrices of the stack are heads, whose rows together form one linear map.
+  bool heads = false;
+};
+
+// Part of a LoRA adapter (src/params/lora.h).
+struct AdapterSpec {
+  std::string weight;  // name of the weight W that the adapter changes
+  double scale;        // alpha / rank
 };
 
 // Parameter of queries or keys whose heads QK-clip scales (kernels/ops/qk_clip.h). The first
@@ -64,6 +73,11 @@ struct ParamSpec {
   std::optional<MatrixDims> matrix{};
   DType state_dtype = DType::f32;  // of its optimizer state, f32 or bf16
   std::optional<QkHeads> qk_heads{};
+  // True: a weight of GEMMs or of lookups, which are the parameters that decay by default.
+  bool is_weight = false;
+  // True: it is not trained, and has no gradient, optimizer state or master values (LoRA).
+  bool frozen = false;
+  std::optional<AdapterSpec> adapter{};  // of a matrix A or B of LoRA
   // Mesh axes over which the gradient is summed.
   Axes summed() const { return summed_axes(split); }
 };
@@ -97,6 +111,7 @@ std::vector<ParamSpec> param_specs(const Config& config, Index vocab);
 struct ParamCount {
   Index total = 0;      // all parameters
   Index active = 0;     // parameters that one token uses: k of the E experts
+  Index trained = 0;    // parameters that the optimizer updates
   Index embedding = 0;  // of embedding.weight
   Index mtp = 0;        // of multi-token prediction, which generation does not use
   // Elements of the weights that GEMMs multiply a token by: `active` without biases, norms, sinks,

@@ -1,8 +1,10 @@
 #include "src/params/store.h"
 
 #include <algorithm>
+#include <tuple>
 
 #include "kernels/ops/elementwise.h"
+#include "src/params/lora.h"
 #include "src/params/values.h"
 
 namespace sy {
@@ -19,21 +21,30 @@ void copy_rounded(Device& device, std::span<const float> values, View to) {
   device.to_device(rounded.data(), to);
 }
 
+// Copies a tensor of f32 or bf16 to f32 values of the host.
+void copy_widened(Device& device, ConstView from, std::span<float> values) {
+  if (from.dtype() == DType::f32) return device.to_host(from, values.data());
+  std::vector<std::uint16_t> rounded(values.size());
+  device.to_host(from, rounded.data());
+  std::transform(rounded.begin(), rounded.end(), values.begin(), float_of_bf16);
+}
+
 }  // namespace
 
 FlatLayout flat_layout(const std::vector<ParamSpec>& specs, const Layout& layout, const Coord& c) {
   FlatLayout out;
-  using Key = std::pair<Axes, Optimizer>;
-  const auto key_of = [](const ParamSpec& spec) { return Key(spec.summed(), spec.optimizer); };
+  using Key = std::tuple<Axes, Optimizer, bool>;
+  const auto key_of = [](const ParamSpec& spec) { return Key(spec.summed(), spec.optimizer, spec.frozen); };
   std::map<Key, std::size_t> group_of;
   for (const ParamSpec& spec : specs) group_of[key_of(spec)] = 0;
   const DType state_dtype = specs.empty() ? DType::f32 : specs.front().state_dtype;
   for (auto& [key, group] : group_of) {
     group = out.groups.size();
-    const auto& [axes, optimizer] = key;
+    const auto& [axes, optimizer, frozen] = key;
     const GroupRank own = group_rank(layout, c, axes);
-    out.groups.push_back({axes, optimizer, state_dtype, {}, 0, own.size, own.index});
+    out.groups.push_back({axes, optimizer, state_dtype, frozen, {}, 0, own.size, own.index});
   }
+  Index discarded = 0;  // elements of the last frozen vector and of those that it is fused with
   for (const ParamSpec& spec : specs) {
     const std::size_t group = group_of[key_of(spec)];
     GroupLayout& g = out.groups[group];
@@ -43,6 +54,10 @@ FlatLayout flat_layout(const std::vector<ParamSpec>& specs, const Layout& layout
     SY_ASSERT(spec.state_dtype == state_dtype, "{}: another type of state", spec.name);
     g.slices.push_back({&spec, owned_box(spec.shape, spec.split, layout, c), g.elements, group});
     g.elements += g.slices.back().box.elements();
+    if (!spec.frozen || spec.is_weight) continue;
+    const Index before = spec.fused_with_previous ? discarded : 0;
+    discarded = before + g.slices.back().box.elements();
+    out.discarded_elements = std::max(out.discarded_elements, discarded);
   }
   SY_ASSERT(std::ranges::is_sorted(specs, {}, &ParamSpec::bucket),
             "the parameters are not in the order of their buckets");
@@ -60,6 +75,12 @@ FlatLayout flat_layout(const std::vector<ParamSpec>& specs, const Layout& layout
     SY_ASSERT(end == 0, "the first parameter lies at {}", end);
   }
   return out;
+}
+
+void join_replicas(Mesh& mesh, const std::vector<ParamSpec>& specs, Index kv_heads) {
+  join_kv_replicas(mesh, kv_heads);
+  if (std::ranges::any_of(specs, [](const ParamSpec& spec) { return spec.summed() == (Axis::edp | Axis::etp); }))
+    join_expert_replicas(mesh);
 }
 
 std::vector<RootedBuffer> GroupLayout::by_owner(View buffer, Range flat) const {
@@ -80,16 +101,28 @@ Index FlatLayout::elements() const {
   return n;
 }
 
+Index FlatLayout::gradient_elements() const {
+  Index n = discarded_elements;
+  for (const GroupLayout& g : groups) n += g.frozen ? 0 : g.elements;
+  return n;
+}
+
 Index FlatLayout::owned_elements() const {
   Index n = 0;
   for (const GroupLayout& g : groups) n += g.owned().size();
   return n;
 }
 
+Index FlatLayout::trained_elements() const {
+  Index n = 0;
+  for (const GroupLayout& g : groups) n += g.frozen ? 0 : g.owned().size();
+  return n;
+}
+
 Index FlatLayout::state_bytes() const {
   Index n = 0;
   for (const GroupLayout& g : groups)
-    n += g.owned().size() * std::ssize(update_rule(g.optimizer).state) * size_of(g.state_dtype);
+    if (!g.frozen) n += g.owned().size() * std::ssize(update_rule(g.optimizer).state) * size_of(g.state_dtype);
   return n;
 }
 
@@ -116,19 +149,21 @@ ParamStore::ParamStore(Device& device, std::vector<ParamSpec> specs, const Layou
     for (const ParamSlice& p : group.slices) by_name_[p.spec->name] = &p;
     Buffers& b = buffers_.emplace_back();
     b.weights = device.tensor({group.elements}, dtype);
-    if (!training) continue;
+    if (!training || group.frozen) continue;
     b.grads = device.tensor({group.elements});
     for (std::size_t i = 0; i < update_rule(group.optimizer).state.size(); ++i)
       b.state.push_back(device.tensor({group.owned().size()}, group.state_dtype));
     if (dtype != DType::f32) b.master = device.tensor({group.owned().size()});
   }
+  if (training && layout_.discarded_elements > 0) discarded_ = device.tensor({layout_.discarded_elements});
 }
 
-void ParamStore::fill(ValueSource& source) {
+void ParamStore::fill(ValueSource& source, bool with_adapters) {
   for (const GroupLayout& group : layout_.groups)
     for (const ParamSlice& p : group.slices)
-      read_values(source, p, {0, p.box.elements()},
-                  [&](Index first, std::span<const float> values) { set_values(p, first, values); });
+      if (with_adapters || !p.spec->adapter)
+        read_values(source, p, {0, p.box.elements()},
+                    [&](Index first, std::span<const float> values) { set_values(p, first, values); });
 }
 
 void ParamStore::initialize(std::uint64_t seed) {
@@ -158,7 +193,8 @@ void ParamStore::get_values(const ParamSlice& slice, Index begin, std::span<floa
   SY_ASSERT((dtype_ == DType::f32 && !all_gather_in_flight()) || (at >= owned.begin && at + n <= owned.end),
             "{}: values that another rank owns", slice.spec->name);
   if (dtype_ == DType::f32) return device_.to_host(b.weights.view().rows(at, n), values.data());
-  device_.to_host(b.master.view().rows(at - owned.begin, n), values.data());
+  if (b.master.view()) return device_.to_host(b.master.view().rows(at - owned.begin, n), values.data());
+  copy_widened(device_, b.weights.view().rows(at, n), values);
 }
 
 void ParamStore::set_state(std::size_t group, std::size_t state, Index begin, std::span<const float> values) {
@@ -167,21 +203,24 @@ void ParamStore::set_state(std::size_t group, std::size_t state, Index begin, st
 
 void ParamStore::get_state(std::size_t group, std::size_t state, Index begin, std::span<float> values) const {
   const View from = buffers(group).state[state].view().rows(begin, static_cast<Index>(values.size()));
-  if (from.dtype() == DType::f32) return device_.to_host(from, values.data());
-  std::vector<std::uint16_t> rounded(values.size());
-  device_.to_host(from, rounded.data());
-  std::transform(rounded.begin(), rounded.end(), values.begin(), float_of_bf16);
+  copy_widened(device_, from, values);
+}
+
+Param ParamStore::param_of(const ParamSlice& first, int count, const Shape& shape) const {
+  Index elements = 0;
+  for (int i = 0; i < count; ++i) elements += (&first)[i].box.elements();
+  const Buffers& b = buffers(first.group);
+  const auto slice = [&](View flat, Index offset) {
+    return flat ? flat.rows(offset, elements).reshape(shape) : View{};
+  };
+  const bool discarded = first.spec->frozen && !first.spec->is_weight;
+  return {slice(b.weights.view(), first.offset),
+          discarded ? slice(discarded_.view(), 0) : slice(b.grads.view(), first.offset)};
 }
 
 Param ParamStore::find(const std::string& name) const {
   const auto it = by_name_.find(name);
-  if (it == by_name_.end()) return {};
-  const ParamSlice& p = *it->second;
-  const Buffers& b = buffers(p.group);
-  const auto slice = [&](View flat) {
-    return flat ? flat.rows(p.offset, p.box.elements()).reshape(p.box.size) : View{};
-  };
-  return {slice(b.weights.view()), slice(b.grads.view())};
+  return it == by_name_.end() ? Param{} : param_of(*it->second, 1, it->second->box.size);
 }
 
 Param ParamStore::get(const std::string& name) const {
@@ -212,15 +251,57 @@ Param ParamStore::get_fused(const std::string& first, int count) const {
     SY_ASSERT(i == 0 || p[i].spec->fused_with_previous, "{} is not fused with {}", p[i].spec->name, first);
     elements += p[i].box.elements();
   }
-  const Buffers& b = buffers(p->group);
-  const auto fused = [&](View flat) {
-    return flat ? flat.rows(p->offset, elements).reshape({elements / row, row}) : View{};
-  };
-  return {fused(b.weights.view()), fused(b.grads.view())};
+  return param_of(*p, count, {elements / row, row});
+}
+
+std::optional<Adapter> ParamStore::adapter_of(const Param& param, const Shape& shape) const {
+  const bool stack = shape.size() == 3;
+  const Index E = stack ? shape[0] : 1, Q = shape[shape.size() - 1], N = shape.elements() / std::max<Index>(E * Q, 1);
+  const GroupLayout* group = nullptr;
+  for (const GroupLayout& g : layout_.groups) {
+    const View weights = buffers_[static_cast<std::size_t>(&g - layout_.groups.data())].weights;
+    if (param.weight.bytes() >= weights.bytes() && param.weight.bytes() < weights.bytes() + weights.size_bytes())
+      group = &g;
+  }
+  if (!group) return {};
+  const View weights = buffers_[static_cast<std::size_t>(group - layout_.groups.data())].weights;
+  const Index begin = (param.weight.bytes() - weights.bytes()) / size_of(dtype_), end = begin + shape.elements();
+  Adapter adapter;
+  const ParamSlice *first_a = nullptr, *first_b = nullptr;
+  int count = 0;
+  for (const ParamSlice& p : group->slices) {
+    if (p.offset < begin || p.offset >= end || !p.spec->matrix) continue;
+    const auto a = by_name_.find(lora_a_name(p.spec->name));
+    if (a == by_name_.end()) continue;
+    const ParamSlice* b = by_name_.at(lora_b_name(p.spec->name));
+    if (count++ == 0) {
+      first_a = a->second;
+      first_b = b;
+      adapter.rank = b->spec->shape[b->spec->shape.size() - 1];
+      adapter.scale = static_cast<float>(b->spec->adapter->scale);
+    }
+    // The maps of a slice, without experts, have equally many of its rows.
+    const Index rows = p.box.elements() / (E * Q), first_row = (p.offset - begin) / Q,
+                maps = a->second->box.elements() / (E * Q * adapter.rank);
+    for (Index map = 0; map < maps; ++map)
+      adapter.blocks.push_back({first_row + rows / maps * map, first_row + rows / maps * (map + 1)});
+  }
+  if (count == 0) return {};
+  Index rows = 0;
+  for (const Range& block : adapter.blocks) rows += block.size();
+  SY_ASSERT(rows <= N && (!stack || rows == N), "adapters of {} rows of {}", rows, N);
+  const Index ranks = std::ssize(adapter.blocks) * adapter.rank;
+  adapter.a = param_of(*first_a, count, stack ? Shape{E, ranks, Q} : Shape{ranks, Q});
+  adapter.b = param_of(*first_b, count, stack ? Shape{E, rows, adapter.rank} : Shape{rows, adapter.rank});
+  return adapter;
 }
 
 MatrixParam ParamStore::register_matrix(const Param& param, const Shape& shape) {
-  MatrixParam m{packed_weights_.add(param.weight.reshape(shape)), param.grad ? param.grad.reshape(shape) : View{}};
+  std::optional<Adapter> adapter = adapter_of(param, shape);
+  const View weight = param.weight.reshape(shape);
+  MatrixParam m{adapter ? Weight(weight) : packed_weights_.add(weight),
+                param.grad ? param.grad.reshape(shape) : View{}};
+  m.adapter = std::move(adapter);
   if (!m.grad || m.grad.elements() == 0 || !device_.on_host()) return m;
   // Layers that share a parameter share the gradient.
   Gradient& gradient = matrices_.try_emplace(m.grad.bytes(), Gradient{m.grad}).first->second;
@@ -232,7 +313,8 @@ MatrixParam ParamStore::register_matrix(const Param& param, const Shape& shape) 
 void ParamStore::clear_gradients() {
   for (const Buffers& b : buffers_) {
     const View all = b.grads;
-    Index done = 0;  // elements
+    if (!all) continue;  // frozen
+    Index done = 0;      // elements
     for (auto next = matrices_.lower_bound(all.bytes()); next != matrices_.end(); ++next) {
       auto& [begin, gradient] = *next;
       if (begin >= all.bytes() + all.size_bytes()) break;
@@ -251,7 +333,7 @@ void ParamStore::finish_gradients() {
 }
 
 Index ParamStore::allocated_bytes() const {
-  Index n = packed_weights_.bytes();
+  Index n = packed_weights_.bytes() + discarded_.size_bytes();
   for (const Buffers& b : buffers_) {
     for (const Tensor* t : {&b.weights, &b.grads, &b.master}) n += t->size_bytes();
     for (const Tensor& t : b.state) n += t.size_bytes();

@@ -7,10 +7,12 @@
 //                         tensor of the update rule (src/optimizers/update_rule.h)
 //   master   [n / shards] f32 values of bf16 weights before rounding; empty if weights are f32
 //
+// Frozen parameters (ParamSpec::frozen) are in groups of their own, which have weights alone.
 // `shards` is the number of ranks along the axes of the group. Each rank owns an equal range.
 #pragma once
 
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -39,6 +41,7 @@ struct GroupLayout {
   Axes axes;
   Optimizer optimizer;
   DType state_dtype;  // of all its parameters (ParamSpec::state_dtype)
+  bool frozen;        // of all its parameters (ParamSpec::frozen)
   std::vector<ParamSlice> slices;
   Index elements = 0;         // size of the buffer, including padding
   int shards = 1, shard = 0;  // number of ranks along the axes, and this rank's index
@@ -52,18 +55,29 @@ struct GroupLayout {
 
 // Layout of all flat buffers of one rank.
 struct FlatLayout {
-  // one for each set of axes and optimizer, ordered by axes (Axes::operator<), then optimizer
+  // one for each set of axes and optimizer, ordered by axes (Axes::operator<), then optimizer, then
+  // frozen ones last
   std::vector<GroupLayout> groups;
-  // Elements of all weights, including padding; gradients have as many.
+  // Size of the memory for gradients of frozen vectors, which nothing reads.
+  Index discarded_elements = 0;
+  // Elements of all weights, including padding.
   Index elements() const;
-  // Elements of weights that this rank owns in the optimizer, including padding.
+  // Elements of all gradients, including padding and discarded_elements.
+  Index gradient_elements() const;
+  // Elements of weights that this rank owns, including padding.
   Index owned_elements() const;
+  // The same without frozen ones: elements that the rank updates.
+  Index trained_elements() const;
   // Bytes of all state tensors that this rank owns.
   Index state_bytes() const;
 };
 // Returns the layout of the rank at `coord`. Pure function. `specs` must outlive the result.
 // specs: ordered by bucket (ParamSpec::bucket).
 FlatLayout flat_layout(const std::vector<ParamSpec>& specs, const Layout& layout, const Coord& coord);
+
+// Joins the replicas that the gradients of these parameters are summed over: join_kv_replicas, and
+// join_expert_replicas if a parameter needs it. Collective.
+void join_replicas(Mesh& mesh, const std::vector<ParamSpec>& specs, Index kv_heads);
 
 // Range of a parameter that this rank owns in the optimizer.
 // `local`: within the parameter's box. `flat`: within the group's buffer.
@@ -76,9 +90,21 @@ std::vector<OwnedRange> owned_ranges(const GroupLayout& group);
 
 // Local box of a parameter.
 struct Param {
-  // weight: f32 or bf16. grad: f32; empty if the store is not for training.
+  // weight: f32 or bf16. grad: f32; empty if the store is not for training. The gradient of a
+  // frozen weight is empty. Other frozen parameters have memory that nothing reads.
   View weight, grad;
   explicit operator bool() const { return weight.present(); }
+};
+
+// LoRA adapters of a matrix [N, Q], or of a stack of E such matrices (src/params/lora.h).
+// Block p is rows `blocks[p]` of the matrix: a query, key or value projection, or a gate. Its A is
+// rows [p * rank, (p + 1) * rank) of `a`. Its B is the next rows of `b`.
+struct Adapter {
+  Param a;  // [P * rank, Q] or [E, P * rank, Q]
+  Param b;  // [rows of all blocks, rank] or [E, rows of all blocks, rank]
+  Index rank = 0;
+  float scale = 1;  // AdapterSpec::scale
+  std::vector<Range> blocks;
 };
 
 // A weight of GEMMs: a matrix or a stack of matrices.
@@ -88,6 +114,7 @@ struct MatrixParam {
   // Flag of the store: the gradient is zero, but its memory has old values (clear_gradients).
   // nullptr if the store clears the memory itself.
   bool* gradient_is_zero = nullptr;
+  std::optional<Adapter> adapter{};  // empty if LoRA does not change the weight
   // Returns the accumulate flag of the next weight-gradient GEMM, and marks the gradient as
   // written. Call it exactly once per GEMM. If `gradient_is_zero` is nullptr, it is always true.
   // Otherwise it is false for the first GEMM after clear_gradients(), and this GEMM must overwrite
@@ -125,7 +152,8 @@ class ParamStore {
   void finish_all_gather() { all_gather_.finish(); }
 
   // Sets the local box of every parameter to the values of `source`, by set_values().
-  void fill(ValueSource& source);
+  // with_adapters: if false, adapters of LoRA stay as they are
+  void fill(ValueSource& source, bool with_adapters = true);
   // Sets the local box of every parameter to InitialValues(seed).
   void initialize(std::uint64_t seed);
 
@@ -141,7 +169,7 @@ class ParamStore {
   Param get_fused(const std::string& first, int count) const;
 
   // Returns a parameter of this store as a weight [N, Q] or [E, N, Q] of GEMMs. Registers it for
-  // packed_weights(), and on the host for clear_gradients().
+  // packed_weights(), and on the host for clear_gradients(). A weight with adapters is not packed.
   // Layers that share a parameter must use the same elements of it.
   MatrixParam register_matrix(const Param& param, const Shape& shape);
 
@@ -197,7 +225,12 @@ class ParamStore {
   bool training_;
   FlatLayout layout_;
   std::vector<Buffers> buffers_;  // one for each group
+  Tensor discarded_;              // [FlatLayout::discarded_elements] if this store is for training
   std::map<std::string, const ParamSlice*> by_name_;
+  // Returns the view of the local boxes of `first` and the `count - 1` slices after it.
+  Param param_of(const ParamSlice& first, int count, const Shape& shape) const;
+  // Returns the adapters of a weight of this store, or of weights that are fused.
+  std::optional<Adapter> adapter_of(const Param& param, const Shape& shape) const;
   PackedWeights packed_weights_;
   struct Gradient {
     View values;

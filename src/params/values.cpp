@@ -1,6 +1,7 @@
 #include "src/params/values.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace sy {
 namespace {
@@ -23,7 +24,9 @@ Index row_begin(const Shape& global, const Box& box, Index row) {
 
 void InitialValues::read(const ParamSpec& spec, const Box& box, std::span<float> values) {
   const Init init = spec.init;
-  if (init.kind != InitKind::normal) return std::fill(values.begin(), values.end(), init.kind == InitKind::ones);
+  const bool uniform = init.kind == InitKind::uniform;
+  if (init.kind != InitKind::normal && !uniform)
+    return std::fill(values.begin(), values.end(), init.kind == InitKind::ones);
   const RandomStream random(seed_, "init." + spec.name);
   const int dims = box.size.size();
   const Index width = dims > 0 ? std::max<Index>(1, box.size[dims - 1]) : 1, rows = box.elements() / width;
@@ -31,7 +34,8 @@ void InitialValues::read(const ParamSpec& spec, const Box& box, std::span<float>
   for (Index row = 0; row < rows; ++row) {
     const Index global = row_begin(spec.shape, box, row);
     for (Index i = 0; i < width; ++i)
-      values[row * width + i] = static_cast<float>(init.stddev * random.normal(global + i));
+      values[row * width + i] = static_cast<float>(
+          init.stddev * (uniform ? std::sqrt(3.0) * random.symmetric(global + i) : random.normal(global + i)));
   }
 }
 

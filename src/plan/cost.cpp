@@ -34,6 +34,7 @@ GroupShape group_shape(std::string_view name, const Layout& l, Index kv_heads) {
   if (name == "within") return {l.expert_topology().ranks_per_node, 1};
   if (name == "across") return {l.expert_topology().nodes, l.ranks_per_node};
   if (name == "replicas") return {num_replicas(kv_heads, l.tp), 1};
+  if (name == "expert replicas") return {l.edp() * l.etp, l.edp() > 1 ? static_cast<int>(l.expert_ranks()) : 1};
   return {l.ranks, 1};  // stage and world
 }
 

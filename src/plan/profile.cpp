@@ -127,7 +127,7 @@ Profile Profiler::whole(const Passes& passes, const Layout& layout, int rank) co
   // On a card, collectives overlap with compute.
   const bool on_card = !planned_device_ || !planned_device_->on_host();
   Mesh mesh = make_dry_mesh(*world, layout, on_card);
-  join_kv_replicas(mesh, config_.model.kv_heads);
+  join_replicas(mesh, specs_, config_.model.kv_heads);
   const std::unique_ptr<Device> device = dry();
   ParamStore store(*device, specs_, layout, mesh.coord, true, config_.dtype());
   DistributedOptimizer optimizer(mesh, store);

@@ -60,6 +60,10 @@ constexpr Meaning meanings[] = {
     {"tp", false, Collective::reduce_scatter, "", "tokens, summed and scattered"},
     {"tp", false, Collective::all_reduce, "", "sums of norms over heads"},
     {"replicas", true, Collective::all_reduce, "", "gradients of shared kv heads"},
+    {"expert replicas", true, Collective::reduce, "", "gradients of adapters of experts"},
+    {"expert replicas", true, Collective::broadcast, "", "adapters of experts"},
+    {"expert replicas", true, Collective::reduce_scatter, "", "gradients of adapters of experts"},
+    {"expert replicas", true, Collective::all_gather, "", "adapters of experts"},
     {"world", true, Collective::all_reduce, "", "losses, counts of experts, errors"},
 };
 std::string_view meaning_of(const TrafficLine& line) {

@@ -63,7 +63,7 @@ void warm_up_collectives(const Config& config, Index vocab, const Mesh& mesh, De
       if (hop) warm_up(*hop, device, {Collective::all_to_all});
   }
   for (const GroupLayout& group : flat_layout(specs, mesh.layout, mesh.coord).groups)
-    if (group.shards > 1)
+    if (group.shards > 1 && !group.frozen)
       warm_up(mesh.over(group.axes), device, {Collective::reduce, Collective::reduce_scatter, Collective::broadcast});
 }
 
@@ -102,7 +102,7 @@ DeviceReservation warm_up_and_reserve(Comm& world, const Config& config, Index v
                             intern(fmt::format("first use of {} and cuBLAS", device_collectives().name)));
     const Index before = device.free_bytes();
     reservation.mesh = on_device(std::move(reservation.mesh), device);
-    join_kv_replicas(reservation.mesh, config.model.kv_heads);
+    join_replicas(reservation.mesh, param_specs(config, vocab), config.model.kv_heads);
     warm_up_collectives(config, vocab, reservation.mesh, device);
     warm_up_gemms(device, config.dtype());
     reservation.mesh.world().barrier();

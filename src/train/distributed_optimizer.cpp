@@ -34,6 +34,7 @@ DistributedOptimizer::DistributedOptimizer(const Mesh& mesh, ParamStore& store, 
       step_scalars_(device_.tensor({std::ssize(lr_factors_), 3})) {
   for (std::size_t g = 0; g < store.layout().groups.size(); ++g) {
     const GroupLayout& layout = store.layout().groups[g];
+    if (layout.frozen) continue;
     Group& group =
         groups_.emplace_back(Group{layout, store.buffers(g), mesh.over(layout.axes), update_rule(layout.optimizer)});
     if (group.rule.matrix_rule) group.matrices = std::make_unique<MatrixUpdate>(store, g, mesh.world());

@@ -29,8 +29,8 @@ namespace sy {
 // Optimizer of the parameters of one ParamStore.
 class DistributedOptimizer {
  public:
-  // Both objects must outlive this one. If tp ranks hold the same kv heads, mesh.kv_replicas must
-  // be joined (join_kv_replicas).
+  // Both objects must outlive this one. The replicas of the parameters must be joined
+  // (join_replicas).
   // - max_logits: Engine::max_logits(). By them, step() scales queries and keys (QK-clip), and it
   //   resets them. Empty: no QK-clip.
   DistributedOptimizer(const Mesh& mesh, ParamStore& store, View max_logits = {});
@@ -51,7 +51,8 @@ class DistributedOptimizer {
   double gradient_norm() const;
 
  private:
-  // Parameters of one update rule whose gradients are summed over the same ranks.
+  // Parameters of one update rule whose gradients are summed over the same ranks. Frozen parameters
+  // have no such group: nothing is reduced, updated or gathered for them.
   struct Group {
     const GroupLayout& layout;
     ParamStore::Buffers& buffers;

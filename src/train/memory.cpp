@@ -12,12 +12,13 @@ namespace sy {
 
 MemoryPlan plan_parameters(const std::vector<ParamSpec>& specs, DType dtype, const Layout& layout, int rank) {
   const FlatLayout flat = flat_layout(specs, layout, coord_of(layout, rank));
-  const Index master = dtype == DType::f32 ? 0 : flat.owned_elements();
+  const Index master = dtype == DType::f32 ? 0 : flat.trained_elements();
   Index optimizer = flat.state_bytes() + master * 4;
   for (std::size_t g = 0; g < flat.groups.size(); ++g)
     if (const UpdateRule& rule = update_rule(flat.groups[g].optimizer); rule.matrix_rule)
       optimizer += matrix_exchange(specs, layout, rank, g).bytes(rule);
-  return {.weights = flat.elements() * size_of(dtype), .gradients = flat.elements() * 4, .optimizer = optimizer};
+  return {
+      .weights = flat.elements() * size_of(dtype), .gradients = flat.gradient_elements() * 4, .optimizer = optimizer};
 }
 
 MemoryPlan plan_memory(const Config& config, Index vocab, const Layout& layout, int rank, const Device& device,

@@ -55,13 +55,15 @@ std::string training_summary(const Config& config, const Dataset& dataset, const
                              const std::string& device, Index library_bytes) {
   const ParamCount count = count_params(config, model_vocab(config, dataset.vocab()));
   return fmt::format(
-      "model     {:.2f} M parameters, {:.2f} M active per token\n"
+      "model     {:.2f} M parameters, {:.2f} M active per token{}\n"
       "layout    {} ({}), {}\n"
       "memory    {} per rank: weights {}, gradients {}, optimizer {}, activations about {}{}\n"
       "data      {}: {} sequences of {} tokens an epoch; a step takes {}{}\n"
       "epochs    {} until step {}{}",
-      static_cast<double>(count.total) / 1e6, static_cast<double>(count.active) / 1e6, layout.str(),
-      counted(layout.ranks, "rank"), device, megabytes(memory.total()), megabytes(memory.weights),
+      static_cast<double>(count.total) / 1e6, static_cast<double>(count.active) / 1e6,
+      count.trained < count.total ? fmt::format(", {:.2f} M trained (LoRA)", static_cast<double>(count.trained) / 1e6)
+                                  : "",
+      layout.str(), counted(layout.ranks, "rank"), device, megabytes(memory.total()), megabytes(memory.weights),
       megabytes(memory.gradients), megabytes(memory.optimizer), megabytes(memory.activations()),
       library_bytes > 0 ? fmt::format("; {} and cuBLAS have {}", device_collectives().name, megabytes(library_bytes))
                         : "",

@@ -147,7 +147,9 @@ Trainer::StepCounts Trainer::count_step(const SampleBatch& batch) const {
 
 // Auxiliary-loss-free balancing (Wang et al., 2024; DeepSeek-V3): b_i += rate * sign(mean_j n_j -
 // n_i).
+// LoRA trains adapters alone.
 void Trainer::update_router_bias(const StepResult& result) {
+  if (engine_.config().train.lora_rank > 0) return;
   std::vector<float> bias = engine_.router_bias();
   if (bias.empty()) return;
   const Index E = engine_.config().moe.experts;

@@ -8,6 +8,7 @@
 #include "src/data/run_tokenizer.h"
 #include "src/families/export.h"
 #include "src/io/manifest.h"
+#include "src/params/lora.h"
 #include "src/provenance/provenance.h"
 #include "src/system/files.h"
 #include "src/text/strings.h"
@@ -77,6 +78,11 @@ bool TrainingRun::prepare_folder() {
   agree_on_errors(world_, [&] {
     if (resumed) check_same_model(path);
   });
+  if (!resumed && init.empty() && config_.train.lora_rank > 0)
+    agree_on_errors(world_, [&] {
+      bad_input("train.lora_rank = {} trains adapters of a model that exists: set run.init_from to its run",
+                config_.train.lora_rank);
+    });
   if (resumed)
     load(path);
   else if (!init.empty())
@@ -175,13 +181,15 @@ void TrainingRun::start_from(const fs::path& path) {
   agree_on_errors(world_, [&] {
     const TrainState saved_state = read_state(path);
     check_data(path, saved_state);
+    if (config_.train.lora_rank > 0) engine_.store().initialize(config_.train.seed);  // adapters
     load_checkpoint(path, engine_.store(), Load::weights);
     if (config_.moe.bias_update_rate > 0 && !saved_state.router_bias.empty())
       engine_.set_router_bias(saved_state.router_bias);
     std::vector<std::string> warnings;
     const Config before = parse_config(saved_state.config, path.string(), {}, is_first_rank() ? &warnings : nullptr);
     print(warnings);
-    std::vector<KeyDifference> other = differences(config_, before, ResumePolicy::must_match);
+    std::vector<KeyDifference> other =
+        differences(without_lora(config_), without_lora(before), ResumePolicy::must_match);
     for (const KeyDifference& d : differences(config_, before, ResumePolicy::report))
       for (const char* section : {"model.", "attention.", "moe."})
         if (d.key.starts_with(section)) other.push_back(d);

@@ -125,7 +125,7 @@ std::map<std::string, Numbers> trained_weights(const Config& config, const std::
       round(m);
       if (!muon) direction = m;
       if (muon) {
-        const auto [stack_dims, row_dims] = *spec.matrix;
+        const int stack_dims = spec.matrix->stack_dims, row_dims = spec.matrix->row_dims;
         Index matrices = 1, rows = 1, columns = 1;
         for (int d = 0; d < spec.shape.size(); ++d)
           (d < stack_dims ? matrices : d < stack_dims + row_dims ? rows : columns) *= spec.shape[d];
