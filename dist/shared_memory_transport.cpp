@@ -258,8 +258,9 @@ SharedMemoryTransport::~SharedMemoryTransport() {
 
 // Waits until ready(): the only wait for another rank through shared memory.
 // It spins, then yields the core between checks, then sleeps on the futex. If there are more ranks
-// than cores, it yields at once; beside a process that computes, it sleeps at once (core_sharing.h). After each sleep it calls MPI_Iprobe, so that MPI can progress
-// messages that this rank sent earlier.
+// than cores, it yields at once; beside a process that computes, it sleeps at once
+// (core_sharing.h). After each sleep it calls MPI_Iprobe, so that MPI can progress messages that
+// this rank sent earlier.
 template <class Ready>
 void SharedMemoryTransport::wait_until(int peer, Event event, Ready ready) {
   using Clock = std::chrono::steady_clock;

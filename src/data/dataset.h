@@ -228,9 +228,9 @@ class SampleStream {
   std::vector<Blend> blends_;    // at least one
 };
 
-// Returns the samples of a training, with its masking and the changes of data.blend_schedule. It goes on after
-// `steps` steps with `samples` samples: later steps have the batches of the configuration, whatever
-// the earlier ones had. Throws InputError as SampleStream does.
+// Returns the samples of a training, with its masking and the changes of data.blend_schedule. It
+// goes on after `steps` steps with `samples` samples: later steps have the batches of the
+// configuration, whatever the earlier ones had. Throws InputError as SampleStream does.
 SampleStream training_samples(const Dataset& dataset, const Config& config, Index steps, Index samples);
 // The same for a training from its first step.
 inline SampleStream training_samples(const Dataset& dataset, const Config& config) {

@@ -78,7 +78,8 @@ class Engine {
   // Runs evaluate(), and returns the most likely next id after each of the B * S tokens.
   // Collective.
   std::vector<std::int32_t> predict(const MicroBatch& batch, bool dropless);
-  // Returns the logits [B * S, vocab] of all tokens of a batch without targets, dropless. Collective.
+  // Returns the logits [B * S, vocab] of all tokens of a batch without targets, dropless.
+  // Collective.
   std::vector<float> logits(const MicroBatch& batch);
   // Returns this rank's sums of all passes since the last call, and clears them. Waits for the
   // device.
