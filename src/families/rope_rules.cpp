@@ -383,12 +383,12 @@ const ConfigRule modernbert_rope_rule{
         by_type[type] = rope;
       }
       with_theta["rope_parameters"] = by_type;
-      rope_by_layer_type_rule.read(with_theta, settings);
+      gemma3_rope_rule.read(with_theta, settings);
     },
     [](const Config& config, Json& hf_config) {
       Json with_theta = hf_config;
       with_theta["rope_parameters"] = Json::object();
-      rope_by_layer_type_rule.write(config, with_theta);
+      gemma3_rope_rule.write(config, with_theta);
       const Json& by_type = with_theta.at("rope_parameters");
       // transformers 4 reads the flat keys alone, which have no scaling.
       bool flat = !find_value(hf_config, "rope_parameters");
