@@ -17,7 +17,7 @@
 namespace sy {
 namespace {
 
-constexpr std::int32_t mask = 50;
+constexpr std::int32_t hidden_token = 50;
 constexpr Index ids_below = 50;
 
 // A sample whose token i has the id i % 40, and is its own target.
@@ -42,7 +42,7 @@ TEST(TokenMasking, HasTheConfiguredRates) {
     constexpr Index n = 40000;
     SampleBatch batch = own_targets(n);
     const std::vector<std::int32_t> before = batch.ids;
-    TokenMasking(rates(rate, mask_share, random_share), mask, ids_below).apply(batch[0], 0);
+    TokenMasking(rates(rate, mask_share, random_share), hidden_token, ids_below).apply(batch[0], 0);
     double chosen = 0, masked = 0, changed = 0;
     std::vector<double> counts(ids_below);
     for (std::size_t i = 0; i < before.size(); ++i) {
@@ -52,8 +52,8 @@ TEST(TokenMasking, HasTheConfiguredRates) {
       }
       ASSERT_EQ(batch.targets[i], before[i]);
       ++chosen;
-      masked += batch.ids[i] == mask;
-      if (batch.ids[i] == mask || batch.ids[i] == before[i]) continue;
+      masked += batch.ids[i] == hidden_token;
+      if (batch.ids[i] == hidden_token || batch.ids[i] == before[i]) continue;
       ++changed;
       ASSERT_LT(batch.ids[i], ids_below);
       ++counts[static_cast<std::size_t>(batch.ids[i])];
@@ -74,7 +74,7 @@ TEST(TokenMasking, HasTheConfiguredRates) {
 
 // The choice of a token depends on its index and on the seed, and on nothing else.
 TEST(TokenMasking, IsAFunctionOfTheIndexAndTheSeed) {
-  const TokenMasking masking(rates(0.3, 0.8, 0.1), mask, ids_below);
+  const TokenMasking masking(rates(0.3, 0.8, 0.1), hidden_token, ids_below);
   SampleBatch whole = own_targets(400), halves = whole;
   masking.apply(whole[0], 1200);
   SampleBatch first(160, {}, 1), second(240, {}, 1);
@@ -90,7 +90,7 @@ TEST(TokenMasking, IsAFunctionOfTheIndexAndTheSeed) {
   EXPECT_EQ(first.targets, whole.targets);
   Config::Train other = rates(0.3, 0.8, 0.1);
   other.seed = 2;
-  TokenMasking(other, mask, ids_below).apply(halves[0], 1200);
+  TokenMasking(other, hidden_token, ids_below).apply(halves[0], 1200);
   EXPECT_NE(halves.targets, whole.targets);
 }
 
@@ -98,9 +98,9 @@ TEST(TokenMasking, IsAFunctionOfTheIndexAndTheSeed) {
 TEST(TokenMasking, LeavesTokensWithoutATarget) {
   SampleBatch batch = own_targets(200);
   for (std::size_t i = 0; i < batch.ids.size(); i += 3) batch.targets[i] = batch.ids[i] = -1;
-  TokenMasking(rates(1, 1, 0), mask, ids_below).apply(batch[0], 0);
+  TokenMasking(rates(1, 1, 0), hidden_token, ids_below).apply(batch[0], 0);
   for (std::size_t i = 0; i < batch.ids.size(); ++i) {
-    EXPECT_EQ(batch.ids[i], i % 3 == 0 ? -1 : mask);
+    EXPECT_EQ(batch.ids[i], i % 3 == 0 ? -1 : hidden_token);
     EXPECT_EQ(batch.targets[i] >= 0, i % 3 != 0);
   }
 }
