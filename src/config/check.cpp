@@ -269,11 +269,7 @@ void check_lora(const Config& c, Problems& problems) {
     refuse("train.optimizer", show(t.optimizer), "it does not update adapters as matrices", "adamw or sgd");
   if (t.qk_clip > 0) refuse("train.qk_clip", show(t.qk_clip), "it would scale frozen weights", "0");
   if (c.model.mup) refuse("model.mup", "true", "muP has no learning rates of adapters", "false");
-  const std::vector<std::string> targets = split_list(t.lora_targets);
-  if (targets.empty())
-    problems.add("train.lora_targets", "train.lora_targets = '{}' names no matrix: set it to {}", t.lora_targets,
-                 lora_all);
-  for (const std::string& target : targets) {
+  for (const std::string& target : split_list(t.lora_targets)) {
     if (!is_lora_target(target))
       problems.add("train.lora_targets", "train.lora_targets has '{}': expected {}, or one matrix as in attention.q",
                    target, fmt::join(lora_groups(), ", "));

@@ -77,7 +77,7 @@ TEST(Dry, CountsVisibleAttentionPairs) {
   EXPECT_EQ(flops(true, 0), 1 + 2 + 3 + 4);
   EXPECT_EQ(flops(true, 2), 1 + 2 + 2 + 2);
   EXPECT_EQ(flops(false, 0), 16);
-  EXPECT_EQ(flops(false, 2), 4 + 4 + 3 + 2);
+  EXPECT_EQ(flops(false, 2), 2 + 3 + 3 + 2);
   // Sparse patterns: count the pairs of the definition.
   for (const SparsePattern& sparse :
        {SparsePattern::strided(2), SparsePattern::strided(3), SparsePattern{.stride = 2}, SparsePattern::fixed(2, 1),
