@@ -118,7 +118,7 @@ TEST(Lora, RefusesOtherSettings) {
   EXPECT_BAD_INPUT(lora_config({"--train.lora_targets=attention.q_down"}), "which the model does not have");
   EXPECT_BAD_INPUT(lora_config({"--moe.experts=0", "--moe.first_dense=0", "--train.lora_targets=experts.up"}),
                    "has 'experts.up', which the model does not have");
-  EXPECT_BAD_INPUT(lora_config({"--train.lora_targets=mlp,"}), "train.lora_targets has ''");
+  EXPECT_BAD_INPUT(lora_config({"--train.lora_targets=,"}), "train.lora_targets has ''");
   EXPECT_BAD_INPUT(lora_config({"--train.optimizer=muon"}),
                    "train.optimizer = muon with train.lora_rank = 3: it does not update adapters");
   EXPECT_BAD_INPUT(lora_config({"--model.mup=true", "--model.mup_base_width=8"}),
@@ -365,7 +365,12 @@ TEST_P(LoraGolden, GradientsAndLogitsEqualPeftAndPyTorch) {
                       [](Index, Index) {});
   };
   if (lora.model.config.moe.experts > 0) {
-    EXPECT_BAD_INPUT(write(), "PEFT has no format for those of experts");
+    try {
+      write();
+      ADD_FAILURE() << "did not throw";
+    } catch (const CollectiveError& error) {
+      EXPECT_NE(std::string_view(error.what()).find("PEFT has no format for those of experts"), std::string_view::npos);
+    }
     return;
   }
   write();
