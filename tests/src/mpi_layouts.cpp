@@ -327,7 +327,7 @@ const Case cases[] = {
     {"encoder_longformer",
      {"--model.kind=encoder", "--model.mask_token=36", "--model.attention=longformer", "--model.window=3",
       "--model.global_tokens=2", "--model.position=learned", "--model.norm_position=post", "--model.bias=all",
-      "--model.norm=layernorm", "--train.lr=1e-3", "--train.steps=8"}},
+      "--model.norm=layernorm", "--train.mask_rate=0.5"}},
     {"lora",
      {"--train.lora_rank=3", "--train.lora_alpha=6", "--moe.shared_experts=1", "--model.bias=all",
       "--model.qk_norm=head", "--train.lr=2e-2", "--train.steps=8"}},
