@@ -60,9 +60,10 @@ expect_output '"scoring": "each_token"'
 expect_ok "$switchyard" generate run --fill-mask 'token 7 is s[MASK]nt to <mask>x' --fillings 3
 expect_output "probability"
 [[ $(wc -l <<<"$out") -eq 8 ]] || die "there are not three fillings of two masks"
-filled=$out
+tokens() { sed -E 's/ +[0-9.]+$//' <<<"$out"; }  # probabilities may differ in their last digit
+filled=$(tokens)
 expect_ok ranks 2 generate run --fill-mask 'token 7 is s[MASK]nt to <mask>x' --fillings 3 --parallel.tp=2
-[[ $out == "$filled" ]] || die "tensor parallelism has other fillings"
+[[ $(tokens) == "$filled" ]] || die "tensor parallelism has other fillings"
 expect_ok "$switchyard" generate run --fill-mask '[MASK]' --json
 expect_output '"probability"'
 expect_ok "$switchyard" evaluate run --tokens 116,257,107 --logits logits.h5 --quiet
