@@ -205,8 +205,7 @@ std::string progress_text(const StepMetrics& m, Index total_steps, double elapse
   if (m.step < total_steps && per_step > 0)
     text += fmt::format("  {} left", duration_text(per_step * static_cast<double>(total_steps - m.step)));
   // A terminal of 80 columns cuts off the end of the rewritten line.
-  text += fmt::format("  {} elapsed  lr {:.3g}  gradient norm {:.3g}", duration_text(elapsed), m.lr, m.grad_norm);
-  return m.epochs.empty() ? text : text + "  epochs " + epochs_text(m.epochs);
+  return text + fmt::format("  {} elapsed  lr {:.3g}  gradient norm {:.3g}", duration_text(elapsed), m.lr, m.grad_norm);
 }
 
 std::string validation_text(Index step, Index total_steps, const std::vector<DomainScore>& scores) {

@@ -83,7 +83,7 @@ std::vector<std::string> all_config_warnings(const Config& config, const Layout&
   for (const auto& [domain, epochs] : domain_epochs(dataset, samples, last_samples))
     if (epochs > 1)
       out.push_back(fmt::format(
-          "domain {} will be read {:.3g} times in this run: prepare more of its text, or lower its weight or train.steps",
+          "domain {} will be read {:.1f} times in this run: prepare more of its text, or lower its weight or train.steps",
           domain, epochs));
   return out;
 }

@@ -18,6 +18,8 @@ INI
 files() { find . -not -name '.out' -not -name '.err' -type f | sort | xargs sha256sum; }
 says() { [[ $err == *"$1"* ]] || die "no '$1' on stderr"; }
 says_not() { [[ $err != *"$1"* ]] || die "'$1' on stderr"; }
+# The small data set is read many times, which is a warning.
+no_other_warning() { [[ $(grep -v "warning: domain english will be read" .err) != *warning* ]] || die "another warning: $err"; }
 
 # ---- rotary tables that depend on the length: training prints which one it uses ----
 expect_ok "$switchyard" train config.ini --run.dir=x --dry-run --model.rope_scaling=dynamic --model.rope_original_length=8
@@ -172,13 +174,13 @@ expect_ok "$switchyard" train config.ini --run.dir=full --train.steps=4 --run.lo
 # The guide trains the quickstart model alone, without a warning.
 read -r -a alone < <(sed -n 's/^    build\/switchyard train configs\/quickstart.ini //p' "$root/docs/guide/training.md")
 expect_ok "$switchyard" train "$root/configs/quickstart.ini" "${alone[@]}" --data.path=data --dry-run
-says_not warning
+no_other_warning
 
 # The small models of configs/ print no warning, on the ranks that their first lines name.
 for config in "$root"/configs/{switch,mixtral,deepseek}-tiny.ini "$root/configs/nanogpt-cpu.ini"; do
   ranks=$(sed -nE 's/^#.*mpirun.sh ([0-9]+) .*/\1/p' "$config")
   expect_ok "$switchyard" train "$config" --data.path=data --dry-run --ranks "${ranks:-1}"
-  says_not warning
+  no_other_warning
 done
 
 # ---- --quiet: only the last step, its performance, and all warnings ----

@@ -312,8 +312,6 @@ TEST(Progress, ShowsTheMainMetrics) {
   m.routed = 0;  // a dense model drops nothing
   EXPECT_EQ(progress_text(m, 1000, 500, 0.5),
             "step 1000/1000  loss 0.3333  12.3k tokens/s  8m 20s elapsed  lr 0.0003  gradient norm 1.23");
-  m.epochs = {{"web", 0.012345}, {"code", 2.5}};
-  EXPECT_TRUE(progress_text(m, 1000, 500, 0.5).ends_with("  gradient norm 1.23  epochs web 0.0123, code 2.5"));
 }
 
 TEST(Progress, WarnsOnceWhenADomainRepeats) {
