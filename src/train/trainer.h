@@ -101,6 +101,6 @@ void check_run_dir(const Config& config);
 // Runs `switchyard train` on all ranks of `world`: everything around the steps. Returns the exit
 // code. Collective. Throws CollectiveError if all ranks fail together. If one rank fails alone
 // while it trains, aborts all ranks (abort_job_on_error).
-int run_training(Comm& world, const Config& config, const RunOptions& options);
+int run_training(Comm& world, const Config& requested, const RunOptions& options);
 
 }  // namespace sy
