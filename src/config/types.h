@@ -8,7 +8,7 @@
 
 namespace sy {
 
-// What attention sees: a decoder's tokens see earlier tokens, an encoder's those on both sides.
+// The tokens of a decoder see earlier tokens, and those of an encoder the tokens on both sides.
 enum class ModelKind { decoder, encoder };
 enum class NormPosition { pre, post, both, output, residual };
 enum class NormBias { automatic, present, absent };

@@ -54,7 +54,7 @@ class HuggingFaceTokenizer : public Tokenizer {
   Index vocab() const override { return tokenizer_.vocab(); }
   int end_of_text() const override { return end_of_text_; }
   int mask_token() const override {
-    for (const char* name : {"[MASK]", "<mask>"})
+    for (const std::string_view name : mask_names)
       if (const std::int32_t id = tokenizer_.find(name); id >= 0 && tokenizer_.is_special(id)) return id;
     return -1;
   }

@@ -41,19 +41,6 @@ void mark_window(const IndexedTokens& tokens, Index begin, const Sample& window,
   fill(std::ssize(window.ids));
 }
 
-void check_has_domain(const Dataset& dataset, const std::string& name) {
-  std::vector<std::string> names;
-  for (const Domain& d : dataset.domains()) names.push_back(d.name);
-  if (std::ranges::find(names, name) == names.end())
-    bad_input("data.blend_schedule names domain {}, and {} has the domains {}: correct the name", name,
-              dataset.dir().string(), join(names, ", "));
-}
-
-double weight_in(const SampleStream::BlendChange& change, const std::string& domain) {
-  const auto found = std::ranges::find(change.weights, domain, &BlendSchedule::Weight::domain);
-  return found == change.weights.end() ? 0 : found->weight;
-}
-
 // The same for a window whose targets are its own tokens, from `begin` on. The first token of a
 // document has a loss as well.
 void mark_own_tokens(const IndexedTokens& tokens, Index begin, const Sample& window) {
@@ -66,6 +53,19 @@ void mark_own_tokens(const IndexedTokens& tokens, Index begin, const Sample& win
     start = first - begin;
   }
   std::fill(window.document_start.begin() + start, window.document_start.end(), static_cast<std::int32_t>(start));
+}
+
+void check_has_domain(const Dataset& dataset, const std::string& name) {
+  std::vector<std::string> names;
+  for (const Domain& d : dataset.domains()) names.push_back(d.name);
+  if (std::ranges::find(names, name) == names.end())
+    bad_input("data.blend_schedule names domain {}, and {} has the domains {}: correct the name", name,
+              dataset.dir().string(), join(names, ", "));
+}
+
+double weight_in(const SampleStream::BlendChange& change, const std::string& domain) {
+  const auto found = std::ranges::find(change.weights, domain, &BlendSchedule::Weight::domain);
+  return found == change.weights.end() ? 0 : found->weight;
 }
 
 }  // namespace

@@ -13,6 +13,9 @@
 
 namespace sy {
 
+// Names of the token that stands for a hidden one.
+constexpr std::string_view mask_names[] = {"[MASK]", "<mask>"};
+
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;

@@ -15,7 +15,7 @@ std::vector<std::int32_t> encode_masked(const Tokenizer& tokenizer, std::int32_t
   ids.clear();
   for (std::size_t at = 0;;) {
     std::size_t next = text.npos, length = 0;
-    for (const std::string_view name : {"[MASK]", "<mask>"})
+    for (const std::string_view name : mask_names)
       if (const std::size_t found = text.find(name, at); found < next) {
         next = found;
         length = name.size();
