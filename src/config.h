@@ -150,6 +150,8 @@ struct Config {
     Index lora_rank = 0 /* 0: all parameters are trained */;
     double lora_alpha = 0 /* = lora_rank */;
     std::string lora_targets /* empty: all */;
+    // The factor of B A.
+    double lora_scale() const { return lora_alpha / static_cast<double>(lora_rank); }
     Recompute recompute = Recompute::none;
     Index validate_every = 0, validate_windows = 64, patience = 0;
     double target_loss = 0 /* 0: no target */;

@@ -16,18 +16,14 @@ bool has_latents(const Config& c) {
 bool has_query_latents(const Config& c) {
   return has_latents(c) && c.model.q_lora_rank > 0;
 }
-bool has_mlp(const Config& c) {
+template <bool moe>
+bool has_blocks(const Config& c) {
   for (Index layer = 0; layer < c.num_blocks(); ++layer)
-    if (!c.is_moe(layer)) return true;
-  return false;
-}
-bool has_experts(const Config& c) {
-  for (Index layer = 0; layer < c.num_blocks(); ++layer)
-    if (c.is_moe(layer)) return true;
+    if (c.is_moe(layer) == moe) return true;
   return false;
 }
 bool has_shared_experts(const Config& c) {
-  return has_experts(c) && c.moe.shared_experts > 0;
+  return has_blocks<true>(c) && c.moe.shared_experts > 0;
 }
 
 // The targets of a group are adjacent. The names are those of the parameters, without layer.
@@ -39,10 +35,10 @@ constexpr LoraTarget table[] = {
     {"attention.q_down", has_query_latents},
     {"attention.kv_down", has_latents},
     {"attention.k_rope", has_latents},
-    {"mlp.up", has_mlp},
-    {"mlp.down", has_mlp},
-    {"experts.up", has_experts},
-    {"experts.down", has_experts},
+    {"mlp.up", has_blocks<false>},
+    {"mlp.down", has_blocks<false>},
+    {"experts.up", has_blocks<true>},
+    {"experts.down", has_blocks<true>},
     {"shared.up", has_shared_experts},
     {"shared.down", has_shared_experts},
 };

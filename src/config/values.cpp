@@ -55,6 +55,27 @@ bool read(const std::string& text, Pattern& out) {
   return !text.ends_with(',');
 }
 
+namespace {
+
+// Reads "STEP:TEXT, STEP:TEXT". Steps ascend, and the first one is above `last_step`.
+// read_text(text, change) reads the text of a step.
+template <class Change, class ReadText>
+bool read_changes(const std::string& text, Index last_step, std::vector<Change>& out, ReadText read_text) {
+  out.clear();
+  for (const std::string& item : split_list(text)) {
+    const std::size_t colon = item.find(':');
+    Change change;
+    if (colon == item.npos || !read(std::string(trimmed(item.substr(0, colon))), change.step) ||
+        change.step <= last_step || !read_text(std::string(trimmed(item.substr(colon + 1))), change))
+      return false;
+    last_step = change.step;
+    out.push_back(std::move(change));
+  }
+  return !text.ends_with(',');
+}
+
+}  // namespace
+
 std::string show(const BatchRamp& ramp) {
   std::vector<std::string> texts;
   for (const BatchRamp::Change& change : ramp.changes) texts.push_back(fmt::format("{}:{}", change.step, change.batch));
@@ -62,19 +83,9 @@ std::string show(const BatchRamp& ramp) {
 }
 
 bool read(const std::string& text, BatchRamp& out) {
-  out.changes.clear();
-  Index last_step = 1;
-  for (const std::string& item : split_list(text)) {
-    const std::size_t colon = item.find(':');
-    BatchRamp::Change change;
-    if (colon == item.npos || !read(std::string(trimmed(item.substr(0, colon))), change.step) ||
-        !read(std::string(trimmed(item.substr(colon + 1))), change.batch))
-      return false;
-    if (change.step <= last_step || change.batch < 1) return false;
-    last_step = change.step;
-    out.changes.push_back(change);
-  }
-  return !text.ends_with(',');
+  return read_changes(text, 1, out.changes, [](const std::string& batch, BatchRamp::Change& change) {
+    return read(batch, change.batch) && change.batch >= 1;
+  });
 }
 
 std::string show(const BlendSchedule& schedule) {
@@ -88,14 +99,9 @@ std::string show(const BlendSchedule& schedule) {
 }
 
 bool read(const std::string& text, BlendSchedule& out) {
-  out.changes.clear();
-  Index last_step = 0;
-  for (const std::string& item : split_list(text)) {
-    const std::size_t colon = item.find(':');
-    BlendSchedule::Change change;
-    if (colon == item.npos || !read(std::string(trimmed(item.substr(0, colon))), change.step)) return false;
+  return read_changes(text, 0, out.changes, [](const std::string& list, BlendSchedule::Change& change) {
     double sum = 0;
-    std::istringstream weights(item.substr(colon + 1));
+    std::istringstream weights(list);
     for (std::string entry; weights >> entry;) {
       const std::size_t equals = entry.find('=');
       BlendSchedule::Weight weight{entry.substr(0, equals), 0};
@@ -105,11 +111,8 @@ bool read(const std::string& text, BlendSchedule& out) {
       sum += weight.weight;
       change.weights.push_back(std::move(weight));
     }
-    if (change.step <= last_step || !(sum > 0) || !std::isfinite(sum)) return false;
-    last_step = change.step;
-    out.changes.push_back(std::move(change));
-  }
-  return !text.ends_with(',');
+    return sum > 0 && std::isfinite(sum);
+  });
 }
 
 std::string show(Optimizer optimizer) {

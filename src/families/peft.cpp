@@ -119,7 +119,7 @@ Json target_modules(const std::vector<PeftModule>& modules, const FamilyTensors&
 void write_peft_adapter(const FamilyTensors& tensors, const std::vector<ParamSpec>& params, const Config& config,
                         ValueSource& values, const std::string& type, const fs::path& folder) {
   const Index rank = config.train.lora_rank;
-  const double scale = config.train.lora_alpha / static_cast<double>(rank);
+  const double scale = config.train.lora_scale();
   std::vector<PeftModule> modules = peft_modules(tensors, params, config);
   // The modules of multi-token prediction are none of the model that PEFT opens.
   std::erase_if(modules, [&](const PeftModule& m) { return *params[m.param].layer >= config.model.layers; });

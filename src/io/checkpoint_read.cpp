@@ -117,7 +117,7 @@ class OpenedWeights final : public ValueSource {
     values_.read(spec, box, values);
     if (!config_ || !spec.matrix || !checkpoint_->has(params_prefix + lora_a_name(spec.name))) return;
     const Index rank = config_->train.lora_rank;
-    const double scale = config_->train.lora_alpha / static_cast<double>(rank);
+    const double scale = config_->train.lora_scale();
     const auto adapter = [&](const ParamSpec& of, const Box& its_box) {
       std::vector<float> read(static_cast<std::size_t>(its_box.elements()));
       values_.read(of, its_box, read);

@@ -97,7 +97,7 @@ ParamSpec lora_b_spec(const ParamSpec& weight, Index rank, double scale) {
 
 std::vector<ParamSpec> with_adapters(std::vector<ParamSpec> specs, const Config& config) {
   const Index rank = config.train.lora_rank;
-  const double scale = config.train.lora_alpha / static_cast<double>(rank);
+  const double scale = config.train.lora_scale();
   std::vector<ParamSpec> all;
   for (std::size_t begin = 0, end; begin < specs.size(); begin = end) {
     std::vector<ParamSpec> a, b;
