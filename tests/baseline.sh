@@ -67,7 +67,7 @@ for case in "${cases[@]}"; do
   "$root/launch/mpirun.sh" "$ranks" "$switchyard" train "$root/configs/$config.ini" --data.path=data --run.dir=run \
     --train.steps=30 --train.global_batch=8 --train.micro_batch=1 --model.seq_len=64 --run.backend=cpu \
     --train.warmup=5 --run.checkpoint_every=30 $options >log 2>&1 || { cat log; exit 1; }
-  line="$name metrics=$(sed -E 's/,"epochs":\{[^}]*\}//; s/"(time|[a-z_]*seconds|[a-z_]*per_second[a-z_]*|unix[a-z_]*)":[^,}]*,?//g' run/metrics.jsonl | sha256sum | cut -c1-16)"
+  line="$name metrics=$(sed -E 's/,"epochs":\{[^}]*\}//; s/"samples":[0-9]*,//; s/"(time|[a-z_]*seconds|[a-z_]*per_second[a-z_]*|unix[a-z_]*)":[^,}]*,?//g' run/metrics.jsonl | sha256sum | cut -c1-16)"
   for group in params optimizer router experts; do line+=" $group=$(digest_of run/checkpoints/step-00000030 $group)"; done
   if [[ $record ]]; then
     echo "$line"

@@ -154,6 +154,7 @@ void MetricsFile::write(const StepMetrics& m, const ExpertCounts* experts, const
   totals_.add(m.step, m.step_seconds, validation.empty() ? std::nullopt : std::optional(total_of(validation).loss()));
   Json line = {{"step", m.step},
                {"tokens", m.tokens},
+               {"samples", m.samples},
                {"loss", m.loss},
                {"aux_loss", m.aux_loss},
                {"z_loss", m.z_loss},

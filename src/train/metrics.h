@@ -29,7 +29,7 @@ using DomainEpochs = std::vector<std::pair<std::string, double>>;
 std::string epochs_text(const DomainEpochs& epochs);
 
 struct StepMetrics {
-  Index step = 0, tokens = 0;  // tokens: since the run began
+  Index step = 0, tokens = 0, samples = 0;  // tokens and samples: since the run began
   double loss = 0;             // mean cross-entropy in nats over the global batch
   // The same of multi-token prediction, as a mean over its modules. Empty without modules.
   std::optional<double> mtp_loss;

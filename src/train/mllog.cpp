@@ -22,7 +22,7 @@ class MlLog final : public MetricsSink {
     std::map<std::string, double> values;
     for (const Scalar& s : scalars)
       if (s.label.empty()) values[s.name] = s.value;
-    const auto samples = static_cast<Index>(values["tokens"]) / settings_.seq_len;
+    const auto samples = static_cast<Index>(values["samples"]);
     const double begin = std::max(last_time_, time - values["step_seconds"]);
     if (last_time_ == 0) start(begin);
     if (!in_block_) add(begin, "INTERVAL_START", "block_start", {}, samples_);
@@ -82,7 +82,7 @@ MlLogSettings mllog_settings(const Config& config, const Layout& layout, Index t
   const Config::Train& t = config.train;
   const std::string precision = config.dtype() == DType::bf16 ? "bfloat16" : "fp32";
   const Index decay = t.schedule == Schedule::wsd ? t.decay_length() : std::max<Index>(0, t.steps - t.warmup);
-  MlLogSettings settings{.seq_len = config.model.seq_len, .values = {}};
+  MlLogSettings settings{.values = {}};
   settings.values = {
       {"submission_benchmark", config.log.mllog_benchmark},
       {"submission_division", config.log.mllog_division},

@@ -190,7 +190,7 @@ double number_of(const Json& value) {
 // Returns the columns of a line that has every value that a run may write.
 std::vector<Scalar> all_columns(const MetricsSinks& options) {
   Json line = Json::object();
-  for (const char* name : {"tokens", "loss", "aux_loss", "z_loss", "lr", "grad_norm", "step_seconds",
+  for (const char* name : {"tokens", "samples", "loss", "aux_loss", "z_loss", "lr", "grad_norm", "step_seconds",
                            "tokens_per_second", "tflops_per_second_per_rank"})
     line[name] = 0;
   if (options.mtp) line["mtp_loss"] = 0;

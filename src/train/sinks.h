@@ -33,7 +33,6 @@ std::vector<Scalar> scalars_of(const Json& line, const std::vector<std::int64_t>
 
 // Head of MLPerf's log.
 struct MlLogSettings {
-  Index seq_len = 1;  // tokens of a sample
   std::vector<std::pair<std::string, Json>> values;
 };
 // train_samples: sequences of an epoch. eval_samples: windows of a validation.

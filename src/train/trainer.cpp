@@ -122,6 +122,7 @@ StepResult Trainer::step() {
   samples_done_ += global_batch;
   tokens_done_ += counts.tokens;
   m.tokens = tokens_done_;
+  m.samples = samples_done_;
   m.step_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
   m.tokens_per_second = tokens / m.step_seconds;
   return result;

@@ -155,7 +155,8 @@ struct SinkFolder {
 StepMetrics some_step(Index step) {
   StepMetrics m;
   m.step = step;
-  m.tokens = step * 100;
+  m.tokens = step * 100 - 5;  // 5 of padding
+  m.samples = step * 10;
   m.loss = 1.0 / static_cast<double>(step + 2);
   m.lr = 1e-4;
   m.step_seconds = 0.5;
@@ -187,7 +188,7 @@ TEST(MetricsSinks, HaveTheValuesOfMetricsJsonl) {
   ASSERT_EQ(rows.size(), 3u);
   std::map<std::string, std::size_t> column;
   for (std::size_t c = 0; c < rows[0].size(); ++c) column[rows[0][c]] = c;
-  ASSERT_EQ(rows[0].size(), 1u + 12 + 2 + 2 * 2 + 2 * 3);
+  ASSERT_EQ(rows[0].size(), 1u + 13 + 2 + 2 * 2 + 2 * 3);
   EXPECT_EQ(rows[1][column.at("mfu")], "");
   EXPECT_EQ(rows[2][column.at("mfu")], "0.375");
   const auto events = run.events();
