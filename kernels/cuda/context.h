@@ -19,11 +19,10 @@ struct Context {
   std::byte* workspace = nullptr;
   Index workspace_bytes = 0;  // workspace_size; an operation that needs more splits its work
   SideStreams* side_streams = nullptr;
-  // Smallest number of multiplications of the mean expert for which each expert has a GEMM call of
-  // its own. Smaller ones share one grouped call.
-  Index large_product = 0;
-  // If true, smaller GEMMs run concurrently on side streams instead, with a call each.
-  bool small_on_streams = false;
+  // Multiplications of the mean expert. Below small_product the GEMMs of all experts share one
+  // grouped call. From large_product on they run one after the other. In between, they run
+  // concurrently on side streams.
+  Index small_product = 0, large_product = 0;
   Index multiprocessors = 1;  // of the device; a result must not depend on it
 };
 constexpr Index workspace_size = Index{64} << 20;

@@ -37,31 +37,20 @@ bool graphs_wanted() {
   return text == "1";
 }
 
-// Default of Context::large_product, chosen without a GPU; bench_gpu recommends a value for its
-// GPU. The value may change the last bits of a result. So all ranks of a run must agree, and so
-// must runs that are compared bit by bit.
-Index large_product() {
-  const char* const setting = environment("SWITCHYARD_LARGE_PRODUCT");
-  if (!setting) return Index{1} << 34;
+// A number of multiplications of SWITCHYARD_SMALL_PRODUCT or SWITCHYARD_LARGE_PRODUCT. The defaults
+// were measured on an H200; bench_gpu recommends values for its GPU. The values may change the last
+// bits of a result. So all ranks of a run must agree, and so must runs that are compared bit by
+// bit.
+Index multiplications(VariableName name, Index otherwise) {
+  const char* const setting = environment(name);
+  if (!setting) return otherwise;
   const std::string_view text = setting;
   Index value = -1;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || value < 0)
-    bad_input(
-        "SWITCHYARD_LARGE_PRODUCT = '{}': set it to a number of multiplications, as bench_gpu recommends one, or unset "
-        "it",
-        text);
+    bad_input("{} = '{}': set it to a number of multiplications, as bench_gpu recommends one, or unset it",
+              name.c_str(), text);
   return value;
-}
-
-// SWITCHYARD_SMALL_PRODUCTS: computation of GEMMs of experts below large_product. As with
-// large_product, all ranks must agree.
-bool small_products_on_streams() {
-  const char* const setting = environment("SWITCHYARD_SMALL_PRODUCTS");
-  const std::string_view text = setting ? setting : "grouped";
-  if (text != "grouped" && text != "streams")
-    bad_input("SWITCHYARD_SMALL_PRODUCTS = '{}': set it to grouped or streams, or unset it", text);
-  return text == "streams";
 }
 
 CudaDevice& as_cuda(Device& device) {
@@ -78,8 +67,14 @@ CudaDevice::CudaDevice(int device)
       workspace_(device_memory(workspace_size)),
       cublas_workspace_(device_memory(workspace_size)),
       cublas_(make_cublas(stream_.get(), cublas_workspace_.get(), workspace_size)),
-      context_{device,         stream_.get(),  cublas_.get(),   workspace_.get(),
-               workspace_size, &side_streams_, large_product(), small_products_on_streams()},
+      context_{device,
+               stream_.get(),
+               cublas_.get(),
+               workspace_.get(),
+               workspace_size,
+               &side_streams_,
+               multiplications("SWITCHYARD_SMALL_PRODUCT", Index{1} << 31),
+               multiplications("SWITCHYARD_LARGE_PRODUCT", Index{1} << 34)},
       waiter_(context_.stream),
       staging_(context_.stream, waiter_),
       read_(pinned_memory(read_limit)),

@@ -189,20 +189,22 @@ __global__ void write_addresses(Index experts, In<std::int32_t> offsets, Operand
 
 // c_e (+)= op(a_e) op(b_e) for every expert that owns rows. product_of(count) returns the sizes of
 // the GEMM of an expert with `count` rows.
-//   * Large GEMMs each fill a GPU and run one after the other. cuBLAS's grouped kernels lack the
-//     four-warp instructions that Hopper requires for its full rate ("Introducing Grouped GEMM APIs
-//     in cuBLAS", NVIDIA, 2024).
-//   * Small GEMMs share one call if types are equal and addresses are aligned.
-//   * The other small GEMMs run concurrently on side streams: for example bf16 wgrad, whose result
-//     is f32. So do all small GEMMs if SWITCHYARD_SMALL_PRODUCTS = streams.
+//   * Large GEMMs each fill a GPU and run one after the other.
+//   * Small GEMMs share one grouped call if types are equal and addresses are aligned. The host then
+//     spends little time: a call of its own takes it about 11 us. But the kernels of the grouped
+//     call lack the four-warp instructions of Hopper, and reach a third of its rate ("Introducing
+//     Grouped GEMM APIs in cuBLAS", NVIDIA, 2024; tests/bench/results).
+//   * The others run concurrently on side streams: GEMMs of medium size, and small ones such as bf16
+//     wgrad, whose result is f32.
 template <class ProductOf>
 void multiply_grouped(Context& context, const Form& form, const GroupOffsets& groups, ConstView a, ConstView b, View c,
                       ProductOf product_of) {
   const Index experts = groups.offsets.dim(0) - 1;
   const Operand of_a(a), of_b(b), of_c(c);
   const auto count_of = [&](Index e) { return groups.host[e + 1] - groups.host[e]; };
-  const bool large = product_of(groups.host[experts]).multiplications() / experts >= context.large_product;
-  if (large || context.small_on_streams || a.dtype() != c.dtype() || !of_a.aligned() || !of_b.aligned() ||
+  const Index mean = product_of(groups.host[experts]).multiplications() / experts;
+  const bool large = mean >= context.large_product;
+  if (large || mean >= context.small_product || a.dtype() != c.dtype() || !of_a.aligned() || !of_b.aligned() ||
       !of_c.aligned()) {
     std::vector<Index> nonempty;
     for (Index e = 0; e < experts; ++e)
@@ -276,9 +278,11 @@ void execute(CudaDevice& device, const ops::GroupedGemmDgrad& op) {
 void execute(CudaDevice& device, const ops::GroupedGemmWgrad& op) {
   const View dw = op.dw;
   // Experts without rows have no GEMM.
-  if (!op.accumulate) execute(device, ops::Fill{.x = dw, .value = 0});
-  multiply_grouped(device.context(), {.transpose_a = true, .accumulate = true}, op.groups, op.dy.values, op.x.values,
-                   dw, [&](Index count) { return Product(dw.dim(1), dw.dim(2), count); });
+  const std::int32_t* const offsets = op.groups.host;
+  for (Index e = 0; e < dw.dim(0) && !op.accumulate; ++e)
+    if (offsets[e] == offsets[e + 1]) execute(device, ops::Fill{.x = dw.rows(e, 1), .value = 0});
+  multiply_grouped(device.context(), {.transpose_a = true, .accumulate = op.accumulate}, op.groups, op.dy.values,
+                   op.x.values, dw, [&](Index count) { return Product(dw.dim(1), dw.dim(2), count); });
 }
 
 // One GEMM for each head, on rows that are one position apart. cuBLAS gets the operands exchanged:

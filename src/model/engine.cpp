@@ -207,7 +207,7 @@ MicroBatchState& Engine::begin_micro_batch(Index slot, const MicroBatch& batch, 
   return s;
 }
 
-void Engine::run_pass(const char* name, Index slot, const std::function<void()>& body) {
+void Engine::run_pass(const std::string& name, Index slot, const std::function<void()>& body) {
   // All passes of a slot enqueue the same operations if memory is fixed blocks and sizes and
   // addresses do not depend on the routing.
   if (fixed_blocks_.empty() || model_->moe_layers() > 0) return body();
@@ -241,7 +241,10 @@ void Engine::backward(Index slot, const BackwardHooks& hooks) {
   const Arena::Scope scope(scratch_);
   const ExecutionContext context = execution_context();
   const View d = context.temp(s.normed.shape());
-  run_pass(hooks ? "last backward pass" : "backward pass", slot, [&] { model_->backward(context, s, d, hooks); });
+  // The first GEMMs of a step overwrite gradients, and later ones add to them.
+  const std::string name = fmt::format("{}, {} gradients unwritten", hooks ? "last backward pass" : "backward pass",
+                                       store_.unwritten_gradients());
+  run_pass(name, slot, [&] { model_->backward(context, s, d, hooks); });
   s.clear();
 }
 

@@ -129,7 +129,7 @@ class Engine {
   MicroBatchState& forward_no_grad(const MicroBatch& batch, bool dropless);
   // Runs the forward or the backward of a training pass, as a graph region if possible. Each slot
   // has its own regions, because its tensors have their own addresses.
-  void run_pass(const char* name, Index slot, const std::function<void()>& body);
+  void run_pass(const std::string& name, Index slot, const std::function<void()>& body);
 
   Config config_;
   Index vocab_;

@@ -302,7 +302,7 @@ MatrixParam ParamStore::register_matrix(const Param& param, const Shape& shape) 
   MatrixParam m{adapter ? Weight(weight) : packed_weights_.add(weight),
                 param.grad ? param.grad.reshape(shape) : View{}};
   m.adapter = std::move(adapter);
-  if (!m.grad || m.grad.elements() == 0 || !device_.on_host()) return m;
+  if (!m.grad || m.grad.elements() == 0) return m;
   // Layers that share a parameter share the gradient.
   Gradient& gradient = matrices_.try_emplace(m.grad.bytes(), Gradient{m.grad}).first->second;
   SY_ASSERT(gradient.values.elements() == m.grad.elements(), "two matrices whose gradients overlap");
@@ -328,8 +328,20 @@ void ParamStore::clear_gradients() {
 }
 
 void ParamStore::finish_gradients() {
-  for (auto& [begin, gradient] : matrices_)
+  for (const Buffers& b : buffers_)
+    if (const View all = b.grads) finish_gradients(all);
+}
+
+void ParamStore::finish_gradients(View part) {
+  for (auto next = matrices_.lower_bound(part.bytes()); next != matrices_.end(); ++next) {
+    if (next->first >= part.bytes() + part.size_bytes()) break;
+    Gradient& gradient = next->second;
     if (std::exchange(gradient.is_zero, false)) run(device_, ops::Fill{.x = gradient.values, .value = 0});
+  }
+}
+
+Index ParamStore::unwritten_gradients() const {
+  return std::count_if(matrices_.begin(), matrices_.end(), [](const auto& entry) { return entry.second.is_zero; });
 }
 
 Index ParamStore::allocated_bytes() const {

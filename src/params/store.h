@@ -112,7 +112,7 @@ struct MatrixParam {
   Weight weight;  // with its packed forms
   View grad;      // f32; empty if the store is not for training
   // Flag of the store: the gradient is zero, but its memory has old values (clear_gradients).
-  // nullptr if the store clears the memory itself.
+  // nullptr if there is no gradient.
   bool* gradient_is_zero = nullptr;
   std::optional<Adapter> adapter{};  // empty if LoRA does not change the weight
   // Returns the accumulate flag of the next weight-gradient GEMM, and marks the gradient as
@@ -169,18 +169,21 @@ class ParamStore {
   Param get_fused(const std::string& first, int count) const;
 
   // Returns a parameter of this store as a weight [N, Q] or [E, N, Q] of GEMMs. Registers it for
-  // packed_weights(), and on the host for clear_gradients(). A weight with adapters is not packed.
+  // packed_weights() and clear_gradients(). A weight with adapters is not packed.
   // Layers that share a parameter must use the same elements of it.
   MatrixParam register_matrix(const Param& param, const Shape& shape);
 
-  // Sets all gradients to zero. On the host it only marks the gradients of register_matrix() as
-  // zero, which saves clearing and reading their memory. The first GEMM
-  // (MatrixParam::take_accumulate_flag) or finish_gradients() writes the memory. Other code that
-  // adds to such a gradient (a tied embedding) must run after the first GEMM.
+  // Sets all gradients to zero. It only marks the gradients of register_matrix() as zero, which
+  // saves clearing and reading their memory. The first GEMM (MatrixParam::take_accumulate_flag) or
+  // finish_gradients() writes the memory. Other code that adds to such a gradient (a tied
+  // embedding) must run after the first GEMM.
   void clear_gradients();
-  // Writes zeros to the marked gradients that no GEMM has written.
-  // Call it before any other code than GEMMs reads gradients.
+  // Writes zeros to the marked gradients that no GEMM has written. `part`: consecutive elements of
+  // a group's gradients; by default all. Call it before any other code than GEMMs reads gradients.
   void finish_gradients();
+  void finish_gradients(View part);
+  // Number of gradients that are marked as zero: the next GEMM of each overwrites its memory.
+  Index unwritten_gradients() const;
 
   // Copy elements [begin, begin + n) of a parameter's local box from and to the host, in f32.
   // If weights are bf16, get_values() returns the values before rounding, which only a store for

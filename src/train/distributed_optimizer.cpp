@@ -72,14 +72,13 @@ void DistributedOptimizer::reduce_ready_buckets() {
   }
 }
 
-// Gradients on a device always hold their values (ParamStore::clear_gradients), so a complete range
-// can be reduced directly. Ranges of replicated kv heads are excluded, because sum_kv_replicas()
-// must sum them first.
+// Ranges of replicated kv heads are excluded, because sum_kv_replicas() must sum them first.
 void DistributedOptimizer::mark_bucket_ready(Index bucket) {
   reduce_ready_buckets();
   for (Group& group : groups_) {
     if (!group.overlaps()) continue;
     Range flat = group.layout.buckets[static_cast<std::size_t>(bucket)];
+    store_.finish_gradients(group.buffers.grads.view().rows(flat.begin, flat.size()));
     const auto add = [&](Index begin) {
       if (begin < flat.end) group.ready.push_back({begin, flat.end});
     };

@@ -136,7 +136,10 @@ void compute(const Operation& operation, const Product& p, const Types& types) {
 
   // Multiplies tiles of columns of op(B) and C. Columns of the last tile past n are ignored.
   const std::vector<float> values_a = a.as_f32(), values_b = plain_b ? b.as_f32() : transposed(b.as_f32(), p.n);
-  std::vector<float> values_c(p.beta != 0 ? from.as_f32() : std::vector<float>{});
+  // As kernels of cuBLAS on Hopper, rounds a product to the type of C before it adds to C.
+  const bool rounded = types.c == CUDA_R_16BF && p.beta != 0;
+  const std::vector<float> addend(p.beta != 0 ? from.as_f32() : std::vector<float>{});
+  std::vector<float> values_c(rounded ? std::vector<float>{} : addend);
   const auto m = static_cast<std::size_t>(p.m), n = static_cast<std::size_t>(p.n), k = static_cast<std::size_t>(p.k);
   values_c.resize(m * n);
   std::vector<float> columns_b(k * tile), columns_c(m * tile);
@@ -145,10 +148,13 @@ void compute(const Operation& operation, const Product& p, const Types& types) {
     std::copy_n(values_b.begin() + static_cast<std::ptrdiff_t>(j * k), count * k, columns_b.begin());
     std::copy_n(values_c.begin() + static_cast<std::ptrdiff_t>(j * m), count * m, columns_c.begin());
     cblas_sgemm(CblasColMajor, plain_a ? CblasNoTrans : CblasTrans, CblasNoTrans, p.m, tile, p.k, p.alpha,
-                values_a.data(), std::max(1, a.rows), columns_b.data(), std::max(1, p.k), p.beta, columns_c.data(),
-                p.m);
+                values_a.data(), std::max(1, a.rows), columns_b.data(), std::max(1, p.k), rounded ? 0 : p.beta,
+                columns_c.data(), p.m);
     std::copy_n(columns_c.begin(), count * m, values_c.begin() + static_cast<std::ptrdiff_t>(j * m));
   }
+  if (rounded)
+    for (std::size_t i = 0; i < values_c.size(); ++i)
+      values_c[i] = static_cast<float>(__nv_bfloat16(values_c[i])) + p.beta * addend[i];
   c.assign(values_c);
 }
 

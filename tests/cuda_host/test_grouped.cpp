@@ -1,7 +1,9 @@
-// Tests of expert products by one cuBLAS call each, by one call for all, and on side streams.
-// SWITCHYARD_LARGE_PRODUCT and SWITCHYARD_SMALL_PRODUCTS choose between these ways, which all give
+// Tests of expert products by one cuBLAS call for all, on side streams, and one after the other.
+// SWITCHYARD_SMALL_PRODUCT and SWITCHYARD_LARGE_PRODUCT choose between these ways, which all give
 // the same result.
 #include <cstdlib>
+#include <optional>
+#include <string>
 
 #include "host_test.h"
 #include "kernels/cuda/cuda.h"
@@ -19,11 +21,18 @@ class GroupedTest : public HostTest {
   }
   void TearDown() override {
     unsetenv("SWITCHYARD_LARGE_PRODUCT");
-    unsetenv("SWITCHYARD_SMALL_PRODUCTS");
+    unsetenv("SWITCHYARD_SMALL_PRODUCT");
     HostTest::TearDown();
   }
-  static std::unique_ptr<Device> device_of(const char* large_product) {
-    large_product ? setenv("SWITCHYARD_LARGE_PRODUCT", large_product, 1) : unsetenv("SWITCHYARD_LARGE_PRODUCT");
+  struct Limits {
+    std::string small, large;
+  };
+  // Empty: the device's defaults.
+  static std::unique_ptr<Device> device_of(const std::optional<Limits>& limits) {
+    if (limits) {
+      setenv("SWITCHYARD_SMALL_PRODUCT", limits->small.c_str(), 1);
+      setenv("SWITCHYARD_LARGE_PRODUCT", limits->large.c_str(), 1);
+    }
     return make_cuda();
   }
 
@@ -42,42 +51,41 @@ class GroupedTest : public HostTest {
 
   struct Results {
     std::vector<float> y, dx, dw;
-    std::int64_t calls;
+    std::int64_t calls, switches;  // of cuBLAS; to another stream
   };
-  Results results(const char* large_product) {
-    const std::unique_ptr<Device> device = device_of(large_product);
+  Results results(const std::optional<Limits>& limits) {
+    const std::unique_ptr<Device> device = device_of(limits);
     const View y = memory({rows, n}), dx = memory({rows, q}), dw = values({experts, n, q}, 13);
-    const auto before = cuda_host::counters().product_calls;
+    const cuda_host::Counters before = cuda_host::counters();
     run(*device, ops::GroupedGemm{.x = x, .w = w, .groups = groups, .y = y});
     run(*device, ops::GroupedGemmDgrad{.dy = dy, .w = w, .groups = groups, .dx = dx});
     run(*device, ops::GroupedGemmWgrad{.dy = dy, .x = x, .groups = groups, .dw = dw});
     device->synchronize();
-    return {download<float>(y), download<float>(dx), download<float>(dw), cuda_host::counters().product_calls - before};
+    const cuda_host::Counters after = cuda_host::counters();
+    return {download<float>(y), download<float>(dx), download<float>(dw), after.product_calls - before.product_calls,
+            after.product_switches - before.product_switches};
   }
 };
 
-TEST_F(GroupedTest, ChoosesTheNumberOfCallsByThreshold) {
+TEST_F(GroupedTest, ChoosesTheWayBySize) {
   constexpr std::int64_t each = 3 * 3, all = 3;  // three experts own rows
-  EXPECT_EQ(results(nullptr).calls, all);
-  EXPECT_EQ(results("0").calls, each);
-  EXPECT_EQ(results(std::to_string(mean).c_str()).calls, each);
-  EXPECT_EQ(results(std::to_string(mean + 1).c_str()).calls, all);
-  EXPECT_EQ(results("9223372036854775807").calls, all);
-}
-
-TEST_F(GroupedTest, RunsSmallProductsOnStreamsIfRequested) {
-  setenv("SWITCHYARD_SMALL_PRODUCTS", "streams", 1);
-  EXPECT_EQ(results("9223372036854775807").calls, 3 * 3);  // three experts own rows
-  setenv("SWITCHYARD_SMALL_PRODUCTS", "grouped", 1);
-  EXPECT_EQ(results("9223372036854775807").calls, 3);
-  setenv("SWITCHYARD_SMALL_PRODUCTS", "stream", 1);
-  EXPECT_THROW(device_of(nullptr), InputError);
+  const std::string size = std::to_string(mean), above = std::to_string(mean + 1);
+  const auto expect = [&](const std::optional<Limits>& limits, std::int64_t calls, bool streams) {
+    const Results found = results(limits);
+    EXPECT_EQ(found.calls, calls);
+    EXPECT_EQ(found.switches > 1, streams);
+  };
+  expect({}, all, false);
+  expect({{above, above}}, all, false);
+  expect({{size, above}}, each, true);
+  expect({{size, size}}, each, false);
+  expect({{above, size}}, each, false);
+  expect({{"0", "9223372036854775807"}}, each, true);
 }
 
 TEST_F(GroupedTest, ComputesTheSameInEveryMode) {
-  const Results each = results("0"), all = results("9223372036854775807");
-  setenv("SWITCHYARD_SMALL_PRODUCTS", "streams", 1);
-  const Results streams = results("9223372036854775807");
+  const Results each = results({{"0", "0"}}), all = results({{"9223372036854775807", "9223372036854775807"}}),
+                streams = results({{"0", "9223372036854775807"}});
   const std::vector<float> X = download<float>(x), W = download<float>(w), DY = download<float>(dy),
                            before = download<float>(values({experts, n, q}, 13));
   std::vector<double> y(rows * n), dx(rows * q), dw(before.begin(), before.end());
@@ -103,7 +111,8 @@ TEST_F(GroupedTest, ComputesTheSameInEveryMode) {
 
 TEST_F(GroupedTest, RejectsAThresholdThatIsNotANumber) {
   for (const char* text : {"", "-1", "1e9", "12 ", "99999999999999999999"})
-    EXPECT_THROW(device_of(text), InputError) << text;
+    for (const Limits& limits : {Limits{text, "1"}, Limits{"1", text}})
+      EXPECT_THROW(device_of(limits), InputError) << text;
 }
 
 }  // namespace

@@ -98,6 +98,7 @@ expect_error "share a GPU" env CUDA_VISIBLE_DEVICES=0 "${two[@]}" "$on_cuda" eva
 expect_error "SWITCHYARD_TIMEOUT = 'soon'" env SWITCHYARD_TIMEOUT=soon "${two[@]}" "${train[@]}"
 expect_error "SWITCHYARD_GRAPHS = 'no'" env SWITCHYARD_GRAPHS=no "${two[@]}" "${train[@]}"
 expect_error "SWITCHYARD_LARGE_PRODUCT = '1e9'" env SWITCHYARD_LARGE_PRODUCT=1e9 "${two[@]}" "${train[@]}"
+expect_error "SWITCHYARD_SMALL_PRODUCT = '-1'" env SWITCHYARD_SMALL_PRODUCT=-1 "${two[@]}" "${train[@]}"
 expect_no_file refused
 
 # If NCCL refuses, all ranks end with its reason.

@@ -1,6 +1,6 @@
-// Measures expert products by three ways of cuBLAS. They are a call for each expert in turn, one
-// call for all, and a call for each on side streams. It also finds the size from which a call for
-// each is faster than one for all.
+// Measures expert products by three ways of cuBLAS. They are a call for each expert in turn, a call
+// for each on side streams, and one call for all. It also finds the sizes at which another way
+// becomes the fastest.
 #include "kernels/ops/grouped_gemm.h"
 #include "tests/bench/gpu/operands.h"
 #include "tests/bench/gpu/threshold.h"
@@ -19,30 +19,30 @@ const Experts small_sizes[] = {{"small", 3, 24, 16}};
 // A way of computing products, which its device uses for all sizes.
 struct Way {
   const char* name;
-  Index large_product;
-  const char* small_products;
+  Index small_product, large_product;
 };
-constexpr Index always_small = std::numeric_limits<Index>::max();
-constexpr Way ways[] = {{"each", 0, "grouped"}, {"all", always_small, "grouped"}, {"streams", always_small, "streams"}};
+constexpr Index infinite = std::numeric_limits<Index>::max();
+enum { each, streams, all };  // indices of `ways`
+constexpr Way ways[] = {{"each", 0, 0}, {"streams", 0, infinite}, {"all", infinite, infinite}};
 std::unique_ptr<Device> device_of(const Setup& setup, const Way& way) {
-  const Environment threshold("SWITCHYARD_LARGE_PRODUCT", std::to_string(way.large_product)),
-      small("SWITCHYARD_SMALL_PRODUCTS", way.small_products);
+  const Environment small("SWITCHYARD_SMALL_PRODUCT", std::to_string(way.small_product)),
+      large("SWITCHYARD_LARGE_PRODUCT", std::to_string(way.large_product));
   return setup.make();
 }
 
 }  // namespace
 
 void measure_grouped(const Setup& setup, std::vector<Section>& sections) {
-  sections.push_back({"Experts' products: a call of cuBLAS each, one for all, or each on side streams", "", {}});
+  sections.push_back({"Experts' products: a call of cuBLAS each, each on side streams, or one for all", "", {}});
   Section& section = sections.back();
   std::vector<std::unique_ptr<Device>> devices;
   for (const Way& way : ways) devices.push_back(device_of(setup, way));
   Device& first = *devices.front();
-  std::vector<BothWays> pairs;
+  std::vector<BothWays> small, large;
   for (const Experts& e : setup.small ? std::span<const Experts>(small_sizes) : sizes) {
     Operands weights(first, setup.dtype);
     const View w = weights.random({e.count, e.n, e.q}), dw = weights.zeros(w.shape(), DType::f32);
-    for (Index rows : {32, 128, 512, 2048}) {
+    for (Index rows : {64, 256, 1024, 2048}) {
       Operands operands(first, setup.dtype);
       const View x = operands.random({e.count * rows, e.q}), y = operands.random({e.count * rows, e.n});
       const GroupOffsets groups = operands.groups(e.count * rows, e.count);
@@ -62,24 +62,26 @@ void measure_grouped(const Setup& setup, std::vector<Section>& sections) {
             seconds[way].push_back(sample(*devices[way], n, run(way)));
         const double multiplications = static_cast<double>(rows * e.n * e.q),
                      flops = 2 * multiplications * static_cast<double>(e.count);
-        const double each = spread_of(seconds[0]).median;
-        pairs.push_back({multiplications, each, spread_of(seconds[1]).median});
+        const auto median = [&](int way) { return spread_of(seconds[static_cast<std::size_t>(way)]).median; };
+        // No single call computes gradients of weights in f32 from bf16: their `all` is `streams`.
+        small.push_back({multiplications, median(streams), median(all)});
+        large.push_back({multiplications, median(each), median(streams)});
         for (std::size_t way = 0; way < devices.size(); ++way) {
           const Spread spread = spread_of(seconds[way]);
           section.lines.push_back(
               {.what = fmt::format("{}, {} x {} rows, {}: {}", e.what, e.count, rows, what, ways[way].name),
                .flops = flops,
                .seconds = spread,
-               .note = way == 0 ? "" : fmt::format("{:.2f} times", spread.median / each)});
+               .note = way == 0 ? "" : fmt::format("{:.2f} times", spread.median / median(each))});
         }
       }
     }
   }
   section.about = fmt::format(
-      "{}. One call cannot compute gradients of weights in f32 from bf16: they run on side streams instead.\nLeast time in "
-      "the geometric mean of \"each\" and \"all\": SWITCHYARD_LARGE_PRODUCT={} (multiplications of the mean expert). If "
-      "\"streams\" is faster than \"all\" below it, set SWITCHYARD_SMALL_PRODUCTS=streams.",
-      info(setup.dtype).name, best_threshold(pairs));
+      "{}. One call cannot compute gradients of weights in f32 from bf16: they run on side streams instead.\nLeast time "
+      "in the geometric mean: SWITCHYARD_SMALL_PRODUCT={}, SWITCHYARD_LARGE_PRODUCT={} (multiplications of the mean "
+      "expert).",
+      info(setup.dtype).name, best_threshold(small), best_threshold(large));
 }
 
 }  // namespace sy::bench

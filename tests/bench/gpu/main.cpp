@@ -93,7 +93,7 @@ int run(Comm& world, int argc, char** argv) {
   const std::string device = setup.make()->describe();
   const bool tells = world.rank() == 0;
   setup.dtype = setup.backend == "cuda" ? DType::bf16 : DType::f32;
-  setup.sample_seconds = setup.small ? 0 : 0.3;
+  setup.sample_seconds = setup.small ? 0 : 0.1;
   setup.samples = setup.small ? 3 : 7;
 
   if (tells && !file.empty()) write_file(file, "");  // fails early if it cannot be written
