@@ -30,7 +30,7 @@ std::string epochs_text(const DomainEpochs& epochs);
 
 struct StepMetrics {
   Index step = 0, tokens = 0, samples = 0;  // tokens and samples: since the run began
-  double loss = 0;             // mean cross-entropy in nats over the global batch
+  double loss = 0;                          // mean cross-entropy in nats over the global batch
   // The same of multi-token prediction, as a mean over its modules. Empty without modules.
   std::optional<double> mtp_loss;
   double aux_loss = 0, z_loss = 0, lr = 0, grad_norm = 0, step_seconds = 0, tokens_per_second = 0;
