@@ -39,7 +39,7 @@ for i in $(seq 1 40); do
   printf '{"prompt": "Which track is free? %d", "completion": "Track %d."}\n' "$i" $((i % 7)) >>conversations.jsonl
 done
 
-for page in your-own-text analyse-experts import-and-upcycle scaling-study fine-tune; do
+for page in your-own-text analyse-experts import-and-upcycle scaling-study fine-tune pack-documents mlperf; do
   sed -n '/^```sh test$/,/^```$/{/^```/!p}' "$root/docs/tutorials/$page.md" >commands
   [[ -s commands ]] || die "$page.md has no commands"
   OMP_NUM_THREADS=1 bash -eu -o pipefail commands >output 2>&1 || die "$page.md: $(tail -5 output)"
