@@ -394,8 +394,8 @@ run_jobs() {  # JOB...
     work=$(mktemp -d)
     began=$SECONDS
     echo "== $job" | tee -a "$output/$call.log"
-    # The job has its own shell in a session of its own. `timeout` ends the shell of a job that takes
-    # too long, and end_session all processes that it leaves, such as ranks.
+    # The job has its own shell in a session of its own. `timeout` ends the shell of a job that
+    # takes too long, and end_session all processes that it leaves, such as ranks.
     # shellcheck disable=SC2163  # a function of that name
     (cd "$work" && export -f "$job" "${helpers[@]}" && export bin data python here output emulator steps batch sequences root &&
       exec setsid --wait bash -uc "echo \$\$ >session; exec timeout -k 5 $limit bash -uc $job") >>"$output/$call.log" 2>&1 &

@@ -190,12 +190,12 @@ __global__ void write_addresses(Index experts, In<std::int32_t> offsets, Operand
 // c_e (+)= op(a_e) op(b_e) for every expert that owns rows. product_of(count) returns the sizes of
 // the GEMM of an expert with `count` rows.
 //   * Large GEMMs each fill a GPU and run one after the other.
-//   * Small GEMMs share one grouped call if types are equal and addresses are aligned. The host then
-//     spends little time: a call of its own takes it about 11 us. But the kernels of the grouped
-//     call lack the four-warp instructions of Hopper, and reach a third of its rate ("Introducing
-//     Grouped GEMM APIs in cuBLAS", NVIDIA, 2024; tests/bench/results).
-//   * The others run concurrently on side streams: GEMMs of medium size, and small ones such as bf16
-//     wgrad, whose result is f32.
+//   * Small GEMMs share one grouped call if types are equal and addresses are aligned. The host
+//     then spends little time: a call of its own takes it about 11 us. But the kernels of the
+//     grouped call lack the four-warp instructions of Hopper, and reach a third of its rate
+//     ("Introducing Grouped GEMM APIs in cuBLAS", NVIDIA, 2024; tests/bench/results).
+//   * The others run concurrently on side streams: GEMMs of medium size, and small ones such as
+//     bf16 wgrad, whose result is f32.
 template <class ProductOf>
 void multiply_grouped(Context& context, const Form& form, const GroupOffsets& groups, ConstView a, ConstView b, View c,
                       ProductOf product_of) {

@@ -332,9 +332,9 @@ void ParamStore::finish_gradients() {
     if (const View all = b.grads) finish_gradients(all);
 }
 
-void ParamStore::finish_gradients(View part) {
-  for (auto next = matrices_.lower_bound(part.bytes()); next != matrices_.end(); ++next) {
-    if (next->first >= part.bytes() + part.size_bytes()) break;
+void ParamStore::finish_gradients(View range) {
+  for (auto next = matrices_.lower_bound(range.bytes()); next != matrices_.end(); ++next) {
+    if (next->first >= range.bytes() + range.size_bytes()) break;
     Gradient& gradient = next->second;
     if (std::exchange(gradient.is_zero, false)) run(device_, ops::Fill{.x = gradient.values, .value = 0});
   }

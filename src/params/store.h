@@ -178,10 +178,10 @@ class ParamStore {
   // finish_gradients() writes the memory. Other code that adds to such a gradient (a tied
   // embedding) must run after the first GEMM.
   void clear_gradients();
-  // Writes zeros to the marked gradients that no GEMM has written. `part`: consecutive elements of
+  // Writes zeros to the marked gradients that no GEMM has written. `range`: consecutive elements of
   // a group's gradients; by default all. Call it before any other code than GEMMs reads gradients.
   void finish_gradients();
-  void finish_gradients(View part);
+  void finish_gradients(View range);
   // Number of gradients that are marked as zero: the next GEMM of each overwrites its memory.
   Index unwritten_gradients() const;
 

@@ -255,8 +255,8 @@ TEST(MetricsSinks, HaveEachStepOnceAfterAResume) {
   }
   const auto rows = run.table();
   ASSERT_EQ(rows.size(), 5u);
-  EXPECT_EQ(rows[4][2], "9");
-  EXPECT_EQ(rows[0][2], "loss");
+  EXPECT_EQ(rows[4][3], "9");
+  EXPECT_EQ(rows[0][3], "loss");
   const auto events = run.events();
   ASSERT_EQ(events.size(), 6u);
   for (std::size_t s = 1; s <= 4; ++s) {
