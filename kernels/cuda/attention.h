@@ -13,6 +13,20 @@ constexpr float ln_2 = 0.69314718055994530942f;
 
 using Span = PositionRange<int>;
 
+// The work of a block: a tile of one head of one sequence. Tiles count from the one with the most
+// visible pairs of a query and a key.
+struct BlockWork {
+  int tile, b, head;
+};
+// blocks: number of blocks, for all heads and sequences. heads: heads of a sequence.
+// Blocks start in the order of their numbers. So the heaviest tiles of all heads go first, and
+// light ones fill the gaps at the end. In causal attention over 4096 tokens, 132 multiprocessors
+// are then busy for at least 97 % of the time (tests/cuda_host/test_block_order.cpp).
+__host__ __device__ inline BlockWork block_work(int block, int blocks, int tiles, int heads) {
+  const int pairs = blocks / tiles, pair = block % pairs;
+  return {block / pairs, pair / heads, pair % heads};
+}
+
 // The vectors of one head in an In or an Out: `count` vectors of `width` elements, `stride`
 // elements apart.
 template <class P>

@@ -174,11 +174,10 @@ __global__ void __launch_bounds__(QuerySteps<T, width, general>::threads)
                    const GeneralOperands special, In<float> lse, In<float> delta, const OutHeads<T> dq_out) {
   using S = QuerySteps<T, width, general>;
   constexpr int M = S::M, N = S::N, cols = S::cols;
-  const int warp = static_cast<int>(threadIdx.x) / warp_size, block = static_cast<int>(blockIdx.x);
-  // Queries with the most visible keys go first.
-  const int first = (tiles - 1 - block % tiles) * S::rows;
-  const int b = block / tiles / heads.count(), head = heads.first() + block / tiles % heads.count();
-  const int kv_head = heads.first_kv + block / tiles % heads.count() / heads.heads_per_kv;
+  const int warp = static_cast<int>(threadIdx.x) / warp_size;
+  const BlockWork work = block_work(blockIdx.x, gridDim.x, tiles, heads.count());
+  const int b = work.b, first = (tiles - 1 - work.tile) * S::rows;
+  const int head = heads.first() + work.head, kv_head = heads.first_kv + work.head / heads.heads_per_kv;
   const auto mask_operands = of_sequence<general>(special, b, z);
   const int last = min(first + S::rows, z.Sq) - 1, warp_first = first + warp * 16 * M;
   const Span by_first = z.keys(mask_operands, first), by_last = z.keys(mask_operands, last);
@@ -248,9 +247,9 @@ __global__ void __launch_bounds__(KeySteps<T, width, wanted, general>::threads)
                   const OutHeads<T> dv_out) {
   using S = KeySteps<T, width, wanted, general>;
   constexpr int M = S::M, N = S::N, cols = S::cols;
-  const int warp = static_cast<int>(threadIdx.x) / warp_size, block = static_cast<int>(blockIdx.x);
-  const int first = block % tiles * S::rows;  // keys that the most queries see go first
-  const int b = block / tiles / heads.kv_heads, kv_head = heads.first_kv + block / tiles % heads.kv_heads;
+  const int warp = static_cast<int>(threadIdx.x) / warp_size;
+  const BlockWork work = block_work(blockIdx.x, gridDim.x, tiles, heads.kv_heads);
+  const int b = work.b, first = work.tile * S::rows, kv_head = heads.first_kv + work.head;
   const int first_head = kv_head * heads.heads_per_kv, end_head = first_head + heads.heads_per_kv;
   const auto mask_operands = of_sequence<general>(special, b, z);
   const int last = min(first + S::rows, z.Sk) - 1, warp_first = first + warp * 16 * M;

@@ -82,17 +82,14 @@ __global__ void __launch_bounds__(Forward<T, width, general>::Of::threads)
   constexpr int M = Of::M, N = Of::cols / 8, W = width / 8;
   static_assert(KeySplits::min_keys % Of::cols == 0);
   const int warp = static_cast<int>(threadIdx.x) / warp_size, lane = static_cast<int>(threadIdx.x) % warp_size;
-  int block = static_cast<int>(blockIdx.x), split = 0;
-  if constexpr (split_keys) {
-    split = block % splits.count;
-    block = block / splits.count + splits.first * call.H * tiles;
-  }
-  const int b = block / tiles / call.H, head = block / tiles % call.H;
+  const int block = static_cast<int>(blockIdx.x), blocks = static_cast<int>(gridDim.x);
+  const int split = split_keys ? block % splits.count : 0, count = split_keys ? splits.count : 1;
+  const BlockWork work = block_work(block / count, blocks / count, tiles, call.H);
+  const int b = work.b + (split_keys ? splits.first : 0), head = work.head;
   AttentionProblem z = call;
   if (query_offsets != nullptr) z.query_offset = query_offsets[b];
   const int kv_head = head / z.heads_per_kv();
-  // Queries with the most visible keys go first.
-  const int first = (tiles - 1 - block % tiles) * Of::rows;
+  const int first = (tiles - 1 - work.tile) * Of::rows;
   const int last = min(first + Of::rows, z.Sq) - 1, warp_first = first + warp * 16 * M;
   const auto keys = k_heads.rows(b, kv_head), values = v_heads.rows(b, kv_head);
   const auto mask_operands = of_sequence<general>(special, b, z);
