@@ -40,8 +40,8 @@ TEST(BlockOrder, CoversEachTileOfEachHeadOnce) {
   EXPECT_EQ(seen.size(), std::size_t{blocks});
 }
 
-// Causal attention over 4096 tokens: a tile of queries costs as much as it sees tiles of keys, and a
-// tile of keys as much as tiles of queries see it.
+// Causal attention over 4096 tokens: a tile of queries costs as much as it sees tiles of keys, and
+// a tile of keys as much as tiles of queries see it.
 TEST(BlockOrder, KeepsAllMultiprocessorsBusy) {
   struct Case {
     int tiles, sequences, heads;
