@@ -22,17 +22,14 @@ struct RowLanes {
 };
 
 constexpr int permute_threads = 256;  // per block
-// Rows that a thread copies at a time, so that enough loads are in flight.
-constexpr int permuted_rows = 4;
 
 RowLanes lanes_of(Index rows, Index packs) {
   int lanes = 1;
   while (lanes < packs && lanes < permute_threads) lanes *= 2;
   return {rows, packs, lanes};
 }
-// rows_of_thread: rows that a thread processes.
-Grid row_grid(const RowLanes& rows, int rows_of_thread) {
-  return {.x = blocks_of(rows.rows, rows_of_thread * permute_threads / rows.lanes), .threads = permute_threads};
+Grid row_grid(const RowLanes& rows) {
+  return {.x = blocks_of(rows.rows, permute_threads / rows.lanes), .threads = permute_threads};
 }
 
 // Calls visit(row, pack) for the packs of the grid's rows.
@@ -46,20 +43,10 @@ __device__ void for_packs(const RowLanes& rows, Visit visit) {
 // An element of y costs 2w bytes.
 template <class T, int N>
 __global__ void permute_rows(RowLanes rows, In<T> x, In<std::int32_t> index, Out<T> y) {
-  const int stride = permute_threads / rows.lanes;
-  const Index first = static_cast<Index>(blockIdx.x) * permuted_rows * stride + threadIdx.x / rows.lanes;
-  Index from[permuted_rows];
-  for (int i = 0; i < permuted_rows; ++i) {
-    const Index row = first + i * stride;
-    from[i] = row < rows.rows ? index[row] : -1;
-  }
-  for (Index pack = threadIdx.x % rows.lanes; pack < rows.packs; pack += rows.lanes) {
-    Pack<T, N> packs[permuted_rows];
-    for (int i = 0; i < permuted_rows; ++i)
-      if (from[i] >= 0) packs[i] = load<N>(x, rows.at<N>(from[i], pack));
-    for (int i = 0; i < permuted_rows; ++i)
-      if (from[i] >= 0) store<N>(y, rows.at<N>(first + i * stride, pack), packs[i]);
-  }
+  for_packs(rows, [&](Index row, Index pack) {
+    const Index from = index[row];
+    if (from >= 0) store<N>(y, rows.at<N>(row, pack), load<N>(x, rows.at<N>(from, pack)));
+  });
 }
 
 // An element of y costs w bytes, w more for `addend` or accumulation into y, and w bytes and 1 FLOP
@@ -91,8 +78,8 @@ __global__ void unpermute_rows(RowLanes rows, In<T> x, Index k, In<std::int32_t>
 void execute(CudaDevice& device, const ops::Permute& op) {
   with_type_and_packs(op.y.dim(1), {op.y, op.x}, [&]<class T, int N>(T, PackSize<N>) {
     const RowLanes rows = lanes_of(op.y.dim(0), op.y.dim(1) / N);
-    launch(device.context(), row_grid(rows, permuted_rows), permute_rows<T, N>, rows, in<T>(op.x),
-           in<std::int32_t>(op.index), out<T>(op.y));
+    launch(device.context(), row_grid(rows), permute_rows<T, N>, rows, in<T>(op.x), in<std::int32_t>(op.index),
+           out<T>(op.y));
   });
 }
 
@@ -101,7 +88,7 @@ void execute(CudaDevice& device, const ops::Unpermute& op) {
   const ConstView addend = accumulate ? ConstView() : op.addend;
   with_type_and_packs(op.y.dim(1), {op.y, op.x, addend ? addend : op.y}, [&]<class T, int N>(T, PackSize<N>) {
     const RowLanes rows = lanes_of(op.y.dim(0), op.y.dim(1) / N);
-    launch(device.context(), row_grid(rows, 1), unpermute_rows<T, N>, rows, in<T>(op.x), op.row_id_map.dim(1),
+    launch(device.context(), row_grid(rows), unpermute_rows<T, N>, rows, in<T>(op.x), op.row_id_map.dim(1),
            in<std::int32_t>(op.row_id_map), in<T>(addend), accumulate, out<T>(op.y));
   });
 }

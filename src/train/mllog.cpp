@@ -82,7 +82,7 @@ MlLogSettings mllog_settings(const Config& config, const Layout& layout, Index t
   const Config::Train& t = config.train;
   const std::string precision = config.dtype() == DType::bf16 ? "bfloat16" : "fp32";
   const Index decay = t.schedule == Schedule::wsd ? t.decay_length() : std::max<Index>(0, t.steps - t.warmup);
-  MlLogSettings settings{.values = {}};
+  MlLogSettings settings;
   settings.values = {
       {"submission_benchmark", config.log.mllog_benchmark},
       {"submission_division", config.log.mllog_division},

@@ -136,7 +136,7 @@ void compute(const Operation& operation, const Product& p, const Types& types) {
 
   // Multiplies tiles of columns of op(B) and C. Columns of the last tile past n are ignored.
   const std::vector<float> values_a = a.as_f32(), values_b = plain_b ? b.as_f32() : transposed(b.as_f32(), p.n);
-  // As kernels of cuBLAS on Hopper, rounds a product to the type of C before it adds to C.
+  // Kernels of cuBLAS on Hopper round a product to the type of C before they add it to C.
   const bool rounded = types.c == CUDA_R_16BF && p.beta != 0;
   const std::vector<float> addend(p.beta != 0 ? from.as_f32() : std::vector<float>{});
   std::vector<float> values_c(rounded ? std::vector<float>{} : addend);
