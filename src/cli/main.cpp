@@ -45,9 +45,10 @@ bool are_connected(const sy::Comm& world) {
 }
 
 // Runs a command. If it reads a run's newest checkpoint and a concurrent training deletes it, the
-// command starts again.
+// command starts again, for a minute at most.
 int run_command(const sy::Command& command, sy::Comm& world, const std::vector<std::string>& args) {
-  constexpr int most_attempts = 20;
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point deadline = Clock::now() + std::chrono::minutes(1);
   const sy::Json provenance = command.records ? sy::collect_provenance(world) : sy::Json();
   for (int attempt = 1;; ++attempt) {
     sy::CommandLine line{world, args, nullptr, provenance};
@@ -56,10 +57,10 @@ int run_command(const sy::Command& command, sy::Comm& world, const std::vector<s
     } catch (const sy::Error& e) {
       // Ranks may communicate only after an error that all of them share.
       const bool shared = world.size() == 1 || dynamic_cast<const sy::CollectiveError*>(&e);
-      if (!command.repeatable || attempt == most_attempts || !shared) throw;
-      if (world.max(sy::chosen_checkpoint_vanished()) == 0) throw;
+      if (!command.repeatable || !shared) throw;
+      if (world.max(sy::chosen_checkpoint_vanished() && Clock::now() < deadline) == 0) throw;
     }
-    if (world.rank() == 0)
+    if (world.rank() == 0 && attempt == 1)
       sy::warn("the run has deleted the checkpoint that was being read: now its newest one is read");
   }
 }
