@@ -11,7 +11,8 @@ namespace sy::cpu {
 
 void execute(CpuDevice&, const ops::ClipCoefficient& op) {
   const double norm = std::sqrt(*op.squares.as<double>());
-  *op.coefficient.f32() = !std::isfinite(norm)            ? std::numeric_limits<float>::quiet_NaN()
+  const bool applies = std::isfinite(norm) && norm <= op.limit;
+  *op.coefficient.f32() = !applies                        ? std::numeric_limits<float>::quiet_NaN()
                           : op.clip > 0 && norm > op.clip ? static_cast<float>(op.clip / norm)
                                                           : 1.0f;
 }

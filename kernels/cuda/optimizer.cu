@@ -12,10 +12,12 @@ namespace {
 constexpr double infinity = std::numeric_limits<double>::infinity();
 constexpr float nan = std::numeric_limits<float>::quiet_NaN();
 
-__global__ void clip_coefficient_kernel(In<double> squares, float clip, Out<float> coefficient) {
+__global__ void clip_coefficient_kernel(In<double> squares, float clip, double limit, Out<float> coefficient) {
   const double norm = sqrt(squares[0]);
   if (threadIdx.x == 0)
-    coefficient[0] = !(norm < infinity) ? nan : clip > 0 && norm > clip ? static_cast<float>(clip / norm) : 1.0f;
+    coefficient[0] = !(norm < infinity && norm <= limit) ? nan
+                     : clip > 0 && norm > clip           ? static_cast<float>(clip / norm)
+                                                         : 1.0f;
 }
 
 // An element costs 28 bytes, 20 with moments in bf16, 2 more with rounded, and 15 FLOPs.
@@ -107,7 +109,7 @@ struct Application {
 }  // namespace
 
 void execute(CudaDevice& device, const ops::ClipCoefficient& op) {
-  launch(device.context(), {.threads = warp_size}, clip_coefficient_kernel, in<double>(op.squares), op.clip,
+  launch(device.context(), {.threads = warp_size}, clip_coefficient_kernel, in<double>(op.squares), op.clip, op.limit,
          out<float>(op.coefficient));
 }
 

@@ -1,17 +1,20 @@
 // Gradient clipping and updates of weights.
 #pragma once
 
+#include <limits>
+
 #include "kernels/ops/operation.h"
 
 namespace sy::ops {
 
 // Gradient-clipping coefficient = min(1, clip / norm), or 1 if clip is 0. NaN if the norm of the
-// gradient is not finite.
+// gradient is not finite or greater than `limit`.
 struct ClipCoefficient {
   static constexpr std::string_view name = "clip_coefficient";
   ConstView squares;  // [1] f64, the sum of squares of the gradient
   float clip;
   View coefficient;  // [1]
+  double limit = std::numeric_limits<double>::infinity();
   bool is_empty() const { return false; }
   Cost cost() const { return {}; }
 };

@@ -408,7 +408,9 @@ void add_cases<ops::LossSums>(Cases& cases) {
 template <>
 void add_cases<ops::ClipCoefficient>(Cases& cases) {
   for (double squares : {0.25, 9.0, 1e60, std::nan("")})
-    for (float clip : {0.0f, 1.0f}) cases.add<ClipCoefficient>(squares, clip);
+    for (float clip : {0.0f, 1.0f})
+      for (double limit : {3.0, std::numeric_limits<double>::infinity()})
+        cases.add<ClipCoefficient>(squares, clip, limit);
 }
 template <>
 void add_cases<ops::AdamW>(Cases& cases) {

@@ -230,7 +230,9 @@ TEST_P(DenseOps, AdamWMatchesReference) {
       for (double factor : {1.0, 0.03, std::nan("")})
         for (DType moments : {DType::f32, DType::bf16}) check(AdamWCase(n, decay, factor, moments));
   for (double squares : {0.0, 0.25, 9.0, 1e60, std::nan(""), std::numeric_limits<double>::infinity()})
-    for (float clip : {0.0f, 1.0f}) check(ClipCoefficient(squares, clip));
+    for (float clip : {0.0f, 1.0f})
+      for (double limit : {0.0, 2.99, 3.0, std::numeric_limits<double>::infinity()})
+        check(ClipCoefficient(squares, clip, limit));
 }
 
 // ---- invalid arguments ----

@@ -147,17 +147,21 @@ struct LossSums : OpCase {
 
 struct ClipCoefficient : OpCase {
   float clip;
-  ClipCoefficient(double squares, float c) : clip(c) {
-    note = fmt::format("clip {}", c);
+  double limit;
+  ClipCoefficient(double squares, float c, double l) : clip(c), limit(l) {
+    note = fmt::format("clip {}, limit {}", c, l);
     in("squares", {1}, {squares}, DType::f64);
     out("coefficient", {1}, DType::f32);
   }
   void run(Device& b) override {
-    ops::run(b, ops::ClipCoefficient{.squares = at("squares"), .clip = clip, .coefficient = at("coefficient")});
+    ops::run(b, ops::ClipCoefficient{
+                    .squares = at("squares"), .clip = clip, .coefficient = at("coefficient"), .limit = limit});
   }
   void expect(Values& v) override {
     const double norm = std::sqrt(v["squares"][0]);
-    v["coefficient"] = {!std::isfinite(norm) ? std::nan("") : clip > 0 && norm > clip ? clip / norm : 1};
+    v["coefficient"] = {!std::isfinite(norm) || norm > limit ? std::nan("")
+                        : clip > 0 && norm > clip            ? clip / norm
+                                                             : 1};
   }
 };
 
