@@ -155,6 +155,8 @@ struct Config {
     Recompute recompute = Recompute::none;
     Index validate_every = 0, validate_windows = 64, patience = 0;
     double target_loss = 0 /* 0: no target */;
+    double spike_sigma = 0 /* 0: no update is skipped */;
+    Index max_skipped = 5;
   } train;
 
   struct Data {
@@ -171,6 +173,7 @@ struct Config {
     Index log_every = 10, checkpoint_every = 200, keep = 3, keep_best = 0, keep_every = 0;
     bool resume = false, checkpoint_first = false;
     Index resume_step = -1;
+    Index check_every = 0, replay_step = 0 /* 0: neither is done */;
     double max_hours = 0;
     std::string init_from, machine;
   } run;

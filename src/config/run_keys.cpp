@@ -157,6 +157,13 @@ std::span<const Key> run_keys() {
           "train.target_loss", {0, no_upper_bound}, report,
           "training stops, with exit code 0 and a checkpoint, after a validation whose loss over all domains is this "
           "or lower. 0: it does not"),
+      row<&Train::spike_sigma>(
+          "train.spike_sigma", {0, no_upper_bound}, report,
+          "a step is skipped, so that weights and optimizer stay as they are, if its gradient norm is not finite, or "
+          "above mean + spike_sigma * standard deviation of the norms of the last 128 updates. With fewer than 16 of "
+          "them, no finite norm is. 0: no step is skipped, and a norm that is not finite ends the run"),
+      row<&Train::max_skipped>("train.max_skipped", {0, no_upper_bound}, report,
+                               "with train.spike_sigma, more skipped steps than this in a row end the run"),
       row<&Train::recompute>(
           "train.recompute", {}, report,
           "the activations that the backward pass computes again, which takes time and saves memory, from the "
@@ -222,6 +229,16 @@ std::span<const Key> run_keys() {
           "true: training goes on from the newest whole checkpoint of run.dir, or starts where there is none"),
       row<&Run::resume_step>("run.resume_step", {-1, no_upper_bound}, ignore,
                              "with run.resume, training goes on from the checkpoint of this step. -1: from the newest"),
+      row<&Run::check_every>(
+          "run.check_every", {0, no_upper_bound}, ignore,
+          "the number of steps between comparisons of all values that several ranks hold: weights, selection biases, "
+          "token ids and the numbers of the update. If they differ, the run ends before it writes a checkpoint. With "
+          "a number above 0, each checkpoint is preceded by a comparison, too. 0: none"),
+      row<&Run::replay_step>(
+          "run.replay_step", {0, no_upper_bound}, ignore,
+          "training repeats this step of the run in run.dir, from the newest checkpoint before it, and writes "
+          "RUN/replay/step-N: the trace of each rank, and the loss and the gradient norm of each parameter. It changes "
+          "nothing else. 0: no step"),
       row<&Run::max_hours>(
           "run.max_hours", {0, no_upper_bound}, ignore,
           "a checkpoint is written, and the run stops with exit code 3, before this many hours since the start of "

@@ -15,6 +15,7 @@
 #include "dist/comm.h"
 #include "src/io/expert_history.h"
 #include "src/io/format/checkpoint_format.h"
+#include "src/io/norm_history.h"
 #include "src/io/validation_record.h"
 #include "src/params/store.h"
 #include "src/params/values.h"
@@ -35,6 +36,7 @@ struct TrainState {
   ExpertHistory experts;
   std::vector<float> router_bias;  // [MoE layer, expert]; empty if unused
   ValidationRecord validation;     // empty in old checkpoints
+  NormHistory norms;               // empty in old checkpoints, and without train.spike_sigma
   Index rewarmup_after = -1;       // step after which train.rewarmup began; -1 if it never did
 };
 

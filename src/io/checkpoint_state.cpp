@@ -15,6 +15,8 @@ namespace {
 
 // Attribute of /state: the ValidationRecord, if there was a validation.
 constexpr const char* validation_attribute = "validation";
+// Attribute of /state: the NormHistory, if it is not empty.
+constexpr const char* norms_attribute = "gradient_norms";
 
 void write_experts(CheckpointWriter& index, const ExpertHistory& h) {
   const Shape windows{h.windows()}, counts{h.windows(), h.layers, h.experts}, layers{h.layers};
@@ -71,6 +73,7 @@ void write_state(CheckpointWriter& index, const TrainState& state) {
   if (!state.provenance.empty()) index.set("/state", "provenance", state.provenance);
   index.set("/state", "layout", state.layout);
   if (!state.validation.empty()) index.set("/state", validation_attribute, to_text(state.validation));
+  if (!state.norms.empty()) index.set("/state", norms_attribute, to_text(state.norms));
   if (state.rewarmup_after >= 0) index.set("/state", "rewarmup_after", state.rewarmup_after);
   index.set("/state", finite_attribute, std::int64_t{1});
   write_experts(index, state.experts);
@@ -178,6 +181,8 @@ TrainState read_state(const fs::path& step_dir) {
   state.layout = index.get_string("/state", "layout");
   if (index.has("/state", validation_attribute))
     state.validation = parse_validation_record(index.get_string("/state", validation_attribute), step_dir.string());
+  if (index.has("/state", norms_attribute))
+    state.norms = parse_norm_history(index.get_string("/state", norms_attribute), step_dir.string());
   if (index.has("/state", "rewarmup_after")) {
     state.rewarmup_after = index.get_int("/state", "rewarmup_after");
     check_range(step_dir, "step of the re-warm-up", state.rewarmup_after, 0, state.step);

@@ -77,6 +77,12 @@ FlatLayout flat_layout(const std::vector<ParamSpec>& specs, const Layout& layout
   return out;
 }
 
+bool is_kv_replicated(const ParamSpec& spec, int tp) {
+  for (int d = 0; d < spec.shape.size(); ++d)
+    if (spec.split[d] == Axis::tp && num_replicas(spec.shape[d], tp) > 1) return true;
+  return false;
+}
+
 void join_replicas(Mesh& mesh, const std::vector<ParamSpec>& specs, Index kv_heads) {
   join_kv_replicas(mesh, kv_heads);
   if (std::ranges::any_of(specs, [](const ParamSpec& spec) { return spec.summed() == (Axis::edp | Axis::etp); }))

@@ -75,6 +75,9 @@ struct FlatLayout {
 // specs: ordered by bucket (ParamSpec::bucket).
 FlatLayout flat_layout(const std::vector<ParamSpec>& specs, const Layout& layout, const Coord& coord);
 
+// Returns whether several tensor-parallel ranks hold the same box of the parameter (kv heads).
+bool is_kv_replicated(const ParamSpec& spec, int tp);
+
 // Joins the replicas that the gradients of these parameters are summed over: join_kv_replicas, and
 // join_expert_replicas if a parameter needs it. Collective.
 void join_replicas(Mesh& mesh, const std::vector<ParamSpec>& specs, Index kv_heads);

@@ -29,6 +29,7 @@ DistributedOptimizer::DistributedOptimizer(const Mesh& mesh, ParamStore& store, 
       packed_weights_(store.packed_weights()),
       max_logits_(max_logits),
       squares_(device_.tensor({1}, DType::f64)),
+      param_squares_(device_.tensor({std::ssize(store.specs())}, DType::f64)),
       lr_factors_(lr_factors(store)),
       clip_coefficient_(device_.tensor({1})),
       step_scalars_(device_.tensor({std::ssize(lr_factors_), 3})) {
@@ -39,9 +40,7 @@ DistributedOptimizer::DistributedOptimizer(const Mesh& mesh, ParamStore& store, 
         groups_.emplace_back(Group{layout, store.buffers(g), mesh.over(layout.axes), update_rule(layout.optimizer)});
     if (group.rule.matrix_rule) group.matrices = std::make_unique<MatrixUpdate>(store, g, mesh.world());
     for (const ParamSlice& p : layout.slices)
-      for (int d = 0; d < p.spec->shape.size(); ++d)
-        if (p.spec->split[d] == Axis::tp && num_replicas(p.spec->shape[d], mesh.layout.tp) > 1)
-          group.kv_replicated.push_back(&p);
+      if (is_kv_replicated(*p.spec, mesh.layout.tp)) group.kv_replicated.push_back(&p);
     SY_ASSERT(group.kv_replicated.empty() || mesh.kv_replicas, "ranks hold the same kv heads and are not joined");
   }
 }
@@ -114,15 +113,32 @@ void DistributedOptimizer::add_squares(const Group& group) {
   const ConstView owned = group.owned_gradients();
   if (!mesh_.kv_replicas || mesh_.kv_replicas->rank() == 0)
     return run(device_, ops::SumSquares{.x = owned, .out = squares_});
-  for (const OwnedRange& range : owned_ranges(group.layout)) {
-    const auto& kv_replicated = group.kv_replicated;
-    if (std::find(kv_replicated.begin(), kv_replicated.end(), range.slice) != kv_replicated.end()) continue;
+  for_counted(mesh_, group, [&](const OwnedRange& range) {
     run(device_, ops::SumSquares{.x = owned.rows(range.flat.begin - group.layout.owned().begin, range.flat.size()),
                                  .out = squares_});
-  }
+  });
 }
 
-void DistributedOptimizer::step(const Config::Train& train, double lr, Index step) {
+void DistributedOptimizer::for_counted(const Mesh& mesh, const Group& group,
+                                       const std::function<void(const OwnedRange&)>& f) {
+  const bool counts_replicated = !mesh.kv_replicas || mesh.kv_replicas->rank() == 0;
+  for (const OwnedRange& range : owned_ranges(group.layout))
+    if (counts_replicated || std::ranges::find(group.kv_replicated, range.slice) == group.kv_replicated.end()) f(range);
+}
+
+void DistributedOptimizer::sum_param_squares() {
+  run(device_, ops::Fill{.x = param_squares_, .value = 0});
+  for (const Group& group : groups_)
+    for_counted(mesh_, group, [&](const OwnedRange& range) {
+      const Index param = range.slice->spec - store_.specs().data();
+      run(device_, ops::SumSquares{.x = group.owned_gradients().rows(range.flat.begin - group.layout.owned().begin,
+                                                                     range.flat.size()),
+                                   .out = param_squares_.view().rows(param, 1)});
+    });
+  mesh_.world().all_reduce(param_squares_);
+}
+
+void DistributedOptimizer::step(const Config::Train& train, double lr, Index step, double limit) {
   RankContext& rank = mesh_.rank_context();
   const ScopedPhase phase(rank, "update of the weights");
   TraceScope trace(rank, "gradients");
@@ -135,8 +151,11 @@ void DistributedOptimizer::step(const Config::Train& train, double lr, Index ste
     add_squares(group);
   }
   mesh_.world().all_reduce(squares_);
-  run(device_, ops::ClipCoefficient{
-                   .squares = squares_, .clip = static_cast<float>(train.clip), .coefficient = clip_coefficient_});
+  if (measures_params_) sum_param_squares();
+  run(device_, ops::ClipCoefficient{.squares = squares_,
+                                    .clip = static_cast<float>(train.clip),
+                                    .coefficient = clip_coefficient_,
+                                    .limit = limit});
 
   if (max_logits_) mesh_.world().all_reduce(max_logits_, Reduce::max);
 
@@ -234,6 +253,19 @@ double DistributedOptimizer::gradient_norm() const {
   double squares = 0;
   device_.to_host(squares_, &squares);
   return std::sqrt(squares);
+}
+
+bool DistributedOptimizer::skipped() const {
+  float coefficient = 0;
+  device_.to_host(clip_coefficient_, &coefficient);
+  return std::isnan(coefficient);
+}
+
+std::vector<double> DistributedOptimizer::param_norms() const {
+  std::vector<double> norms(store_.specs().size());
+  device_.to_host(param_squares_, norms.data());
+  for (double& norm : norms) norm = std::sqrt(norm);
+  return norms;
 }
 
 }  // namespace sy

@@ -15,7 +15,10 @@
 #pragma once
 
 #include <functional>
+#include <limits>
 #include <memory>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "dist/mesh.h"
@@ -42,13 +45,26 @@ class DistributedOptimizer {
   // host does not wait for the result, unless a rule is over whole matrices.
   // - step: counts from 1
   // - train: hyperparameters; lr: learning rate of this step
-  // - If the gradient norm is not finite, weights and optimizer state stay as they are.
+  // - limit: the largest gradient norm with which weights and state change
+  // - If the gradient norm is not finite or above `limit`, weights and optimizer state stay as they
+  //   are.
   // - With asynchronous collectives, new weights are in flight afterwards
   //   (ParamStore::wait_for_bucket).
-  void step(const Config::Train& train, double lr, Index step);
+  void step(const Config::Train& train, double lr, Index step, double limit = std::numeric_limits<double>::infinity());
   // Returns the global gradient norm of the last step before clipping. Waits for the device.
   // Every parameter counts once.
   double gradient_norm() const;
+  // Returns whether the last step left weights and state as they are. Waits for the device.
+  bool skipped() const;
+  // Lets the next steps measure the gradient norm of each parameter, or not.
+  void measure_params(bool measures) { measures_params_ = measures; }
+  // Returns the norms of the last step that measured them, before clipping: [ParamStore::specs].
+  // The norm of a frozen parameter is 0. Waits for the device.
+  std::vector<double> param_norms() const;
+  // Names and values of operands of the last update that all ranks hold, besides the norm.
+  std::vector<std::pair<std::string, ConstView>> shared_operands() const {
+    return {{"the clip coefficient", clip_coefficient_}, {"the learning rates", step_scalars_}};
+  }
 
  private:
   // Parameters of one update rule whose gradients are summed over the same ranks. Frozen parameters
@@ -83,6 +99,10 @@ class DistributedOptimizer {
   static void reduce_remaining(Group& group);
   // Adds the squares of the owned gradients to squares_.
   void add_squares(const Group& group);
+  // Sets param_squares_ to the squares of all gradients of each parameter. Collective.
+  void sum_param_squares();
+  // Calls f with each owned range of a group whose gradients this rank counts in a norm.
+  static void for_counted(const Mesh& mesh, const Group& group, const std::function<void(const OwnedRange&)>& f);
   // Applies the update rule of each group to its owned range, and calls finish_update().
   // After the first half of a rule over whole matrices, the gradient memory holds the directions.
   void update(const Config::Train& train);
@@ -100,8 +120,10 @@ class DistributedOptimizer {
   Device& device_;
   PackedWeights& packed_weights_;
   std::vector<Group> groups_;
-  View max_logits_;                         // [query heads of all layers], or empty
-  Tensor squares_;                          // [1] f64
+  View max_logits_;       // [query heads of all layers], or empty
+  Tensor squares_;        // [1] f64
+  Tensor param_squares_;  // [specs] f64
+  bool measures_params_ = false;
   std::vector<double> lr_factors_;          // each value of ParamSpec::lr_factor
   Tensor clip_coefficient_, step_scalars_;  // [1], [lr_factors_, 3]: UpdateOperands
 };

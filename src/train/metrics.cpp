@@ -26,9 +26,10 @@ namespace {
 // Result of reading the file for a run that continues with `first_step`.
 struct FileContents {
   MetricsHistory history;
-  Index end = 0;      // offset after the last complete line of an earlier step
-  Index last = 0;     // step of that line
-  Index damaged = 0;  // number of later lines that are damaged
+  Index end = 0;       // offset after the last complete line of an earlier step
+  Index last = 0;      // step of that line
+  Index damaged = 0;   // number of later lines that are damaged
+  double skipped = 0;  // steps that were skipped up to that line
 };
 
 std::optional<double> number_at(const Json& object, std::string_view key) {
@@ -50,7 +51,11 @@ FileContents scan_metrics(const std::filesystem::path& path, Index first_step) {
       if (at < 0 || at >= first_step) return;
       const Json* validation = m->find("validation");
       contents.history.missing.add(at);
-      contents.history.rise.add(at, number_at(*m, "loss").value_or(std::nan("")));
+      // A step whose loss was not finite counts unless it was skipped.
+      const double skipped = number_at(*m, "skipped_steps").value_or(0);
+      const std::optional<double> loss = number_at(*m, "loss");
+      if (loss || skipped == contents.skipped) contents.history.rise.add(at, loss.value_or(std::nan("")));
+      contents.skipped = skipped;
       contents.history.totals.add(at, number_at(*m, "step_seconds").value_or(0),
                                   validation ? number_at(*validation, "loss") : std::nullopt);
       contents.end = line.end;
@@ -165,6 +170,7 @@ void MetricsFile::write(const StepMetrics& m, const ExpertCounts* experts, const
                {"tflops_per_second_per_rank", m.tflops_per_second_per_rank}};
   if (m.mtp_loss) line["mtp_loss"] = *m.mtp_loss;
   if (m.mfu) line["mfu"] = *m.mfu;
+  if (m.skipped_steps) line["skipped_steps"] = *m.skipped_steps;
   if (m.energy) {
     line["cpu_joules"] = m.energy->cpu_joules;
     line["gpu_joules"] = m.energy->gpu_joules;

@@ -38,6 +38,8 @@ struct StepMetrics {
   // Model FLOPs utilization; empty if the machine's peak is unknown.
   std::optional<double> mfu;
   std::optional<StepEnergy> energy;  // empty without log.energy
+  // Steps that were skipped since the run began. Empty without train.spike_sigma and such steps.
+  std::optional<Index> skipped_steps;
   // Assignments over all MoE layers; routed counts before dropping.
   Index routed = 0, dropped = 0;
   DomainEpochs epochs = {};  // since the run began

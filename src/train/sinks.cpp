@@ -195,6 +195,7 @@ std::vector<Scalar> all_columns(const MetricsSinks& options) {
     line[name] = 0;
   if (options.mtp) line["mtp_loss"] = 0;
   if (options.mfu) line["mfu"] = 0;
+  if (options.skips) line["skipped_steps"] = 0;
   if (options.enabled.energy) line["cpu_joules"] = line["gpu_joules"] = 0;
   for (const char* name : {"routed", "dropped"}) line[name] = 0;
   for (const std::string& domain : options.train_domains) line["epochs"][domain] = 0;

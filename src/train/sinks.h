@@ -46,6 +46,7 @@ struct MetricsSinks {
   bool mfu = false, mtp = false;     // whether lines have the fields mfu and mtp_loss
   MlLogSettings mllog = {};
   std::vector<std::string> train_domains = {};
+  bool skips = false;  // whether lines have the field skipped_steps
 };
 
 class MetricsSink {

@@ -3,11 +3,14 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstring>
 
 #include "dist/phase.h"
 #include "dist/runtime.h"
+#include "src/io/checkpoint_internal.h"
 #include "src/train/lr_schedule.h"
 #include "src/train/pipeline_schedule.h"
+#include "src/train/replica_check.h"
 
 namespace sy {
 
@@ -37,6 +40,17 @@ std::string not_finite_text(const StepMetrics& m) {
              : fmt::format("the loss is {} and the gradient norm {}, neither finite", text(m.loss), text(m.grad_norm));
   return fmt::format("step {}: {}: lower train.lr or raise train.warmup, and resume from the last checkpoint", m.step,
                      what);
+}
+
+std::string skipped_text(const StepResult& result, const NormHistory& norms, Index max_skipped) {
+  const StepMetrics& m = result.metrics;
+  const std::string why = std::isfinite(m.grad_norm)
+                              ? fmt::format("{:.4g} is above the limit of {:.4g}", m.grad_norm, result.norm_limit)
+                              : std::string("is not finite");
+  return fmt::format(
+      "step {}: the gradient norm {}: the weights stay (train.spike_sigma); skipped steps: {} of {} in a "
+      "row, {} in all",
+      m.step, why, norms.in_a_row, max_skipped, norms.skipped);
 }
 
 Trainer::Trainer(Engine& engine, const SampleStream& samples)
@@ -74,10 +88,21 @@ StepResult Trainer::step() {
       engine_.backward(slot, micro + 1 == micro_batches ? hooks : BackwardHooks{});
     }
   }
+  const bool checks = config.run.check_every > 0 && (step_ + 1) % config.run.check_every == 0;
+  if (checks) {
+    trace.next("check");
+    check_inputs(batch);
+  }
   trace.next("weights");
   const double lr = learning_rate(t, step_ + 1, rewarmup_after_), tokens = static_cast<double>(counts.tokens),
                losses = static_cast<double>(counts.targets);
-  optimizer_.step(t, lr, step_ + 1);
+  StepResult result;
+  result.norm_limit = norms_.limit(t.spike_sigma);
+  // The step that may be the last one finds the parameter to name.
+  const bool measures = t.spike_sigma > 0 && norms_.in_a_row >= t.max_skipped;
+  if (measures) optimizer_.measure_params(true);
+  // Skipped steps do not count in the bias corrections of AdamW.
+  optimizer_.step(t, lr, step_ + 1 - norms_.skipped, result.norm_limit);
 
   // The host waits for the step here.
   trace.next("statistics");
@@ -92,7 +117,6 @@ StepResult Trainer::step() {
   std::vector<double> sums = step_sums(statistics, t.z_loss * lse_squares / losses);
   mesh.host->all_reduce(view_of(sums.data(), {static_cast<Index>(sums.size())}));
 
-  StepResult result;
   StepMetrics& m = result.metrics;
   m.step = step_ + 1;
   m.lr = lr;
@@ -102,7 +126,11 @@ StepResult Trainer::step() {
   m.grad_norm = optimizer_.gradient_norm();
   m.aux_loss = sums[tail + 1];
   m.z_loss = sums[tail + 2];
-  if (!std::isfinite(m.grad_norm) || !std::isfinite(m.loss)) throw Diverged(1, not_finite_text(m));
+  result.skipped = t.spike_sigma > 0 && optimizer_.skipped();
+  if (!result.skipped && (!std::isfinite(m.grad_norm) || !std::isfinite(m.loss))) throw Diverged(1, not_finite_text(m));
+  if (checks) check_update();
+  record_norm(result);
+  if (t.spike_sigma > 0 || norms_.skipped > 0) m.skipped_steps = norms_.skipped;
   for (Index l = 0; l < layers; ++l) {
     auto& routed = result.routed.emplace_back(E);
     auto& dropped = result.dropped.emplace_back(E);
@@ -116,7 +144,7 @@ StepResult Trainer::step() {
       m.dropped += dropped[e];
     }
   }
-  update_router_bias(result);
+  if (!result.skipped) update_router_bias(result);
 
   ++step_;
   samples_done_ += global_batch;
@@ -126,6 +154,98 @@ StepResult Trainer::step() {
   m.step_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
   m.tokens_per_second = tokens / m.step_seconds;
   return result;
+}
+
+void Trainer::record_norm(const StepResult& result) {
+  const Config::Train& t = engine_.config().train;
+  if (t.spike_sigma == 0) {  // a later start with outliers begins anew
+    norms_.norms.clear();
+    norms_.in_a_row = 0;
+    return;
+  }
+  if (!result.skipped) return norms_.add(result.metrics.grad_norm);
+  norms_.skip();
+  if (norms_.in_a_row <= t.max_skipped) return;
+  const double norm = result.metrics.grad_norm;
+  throw Diverged(1,
+                 fmt::format("step {}: {} steps in a row were skipped, which is more than train.max_skipped = {}: the "
+                             "gradient norm is {}; {}: lower train.lr, or raise train.spike_sigma, and resume from an "
+                             "older checkpoint",
+                             result.metrics.step, norms_.in_a_row, t.max_skipped,
+                             std::isnan(norm) ? std::string("nan") : fmt::format("{:.4g}", norm), suspect()));
+}
+
+std::vector<ParamNorm> Trainer::param_norms() const {
+  const std::vector<ParamSpec>& specs = engine_.store().specs();
+  const std::vector<double> norms = optimizer_.param_norms();
+  std::vector<ParamNorm> out;
+  for (std::size_t i = 0; i < specs.size(); ++i)
+    if (!specs[i].frozen) out.push_back({specs[i].name, norms[i]});
+  return out;
+}
+
+// A gradient that is not finite spreads backward, to the layers before it. Therefore the last such
+// parameter is nearest to the cause, if all weights are finite.
+std::string Trainer::suspect() const {
+  const Mesh& mesh = engine_.mesh();
+  std::vector<std::string> weights;
+  engine_.store().finish_all_gather();
+  for (std::string& name : all_gather_texts(*mesh.host, first_not_finite(engine_.store(), mesh.rank)))
+    if (!name.empty()) weights.push_back(std::move(name));
+  const auto described = [&](const std::string& name) {
+    const std::optional<Index> layer = engine_.store().spec(name).layer;
+    return layer ? fmt::format("layer {}, parameter {}", *layer, name) : "parameter " + name;
+  };
+  if (!weights.empty()) {
+    const std::string_view name = weights.front();
+    const std::size_t params = name.find(params_prefix);
+    return params == 0 ? fmt::format("values of {} are not finite",
+                                     described(std::string(name.substr(std::strlen(params_prefix)))))
+                       : fmt::format("values of {} are not finite", name);
+  }
+  const std::vector<ParamNorm> norms = param_norms();
+  const auto bad =
+      std::find_if(norms.rbegin(), norms.rend(), [](const ParamNorm& p) { return !std::isfinite(p.norm); });
+  if (bad != norms.rend())
+    return fmt::format("the last gradient that is not finite is that of {}", described(bad->name));
+  const auto& largest = *std::ranges::max_element(norms, {}, &ParamNorm::norm);
+  return fmt::format("the largest gradient, of norm {:.4g}, is that of {}", largest.norm, described(largest.name));
+}
+
+void Trainer::check_inputs(const SampleBatch& batch) {
+  const Mesh& mesh = engine_.mesh();
+  std::string difference = replica_difference(
+      *mesh.tp, mesh.rank,
+      {replica_digest("the token ids", batch.ids.data(), batch.ids.size() * sizeof batch.ids[0]),
+       replica_digest("the targets", batch.targets.data(), batch.targets.size() * sizeof batch.targets[0])});
+  const std::string others = state_difference();
+  sy::check_replicas(mesh, step_ + 1, difference.empty() ? others : difference);
+}
+
+void Trainer::check_update() {
+  const Mesh& mesh = engine_.mesh();
+  const double norm = optimizer_.gradient_norm(), known = std::isnan(norm) ? std::nan("") : norm;
+  std::vector<ReplicaDigest> own = {replica_digest("the gradient norm", &known, sizeof known)};
+  for (const auto& [name, value] : optimizer_.shared_operands())
+    own.push_back(replica_digest(name, engine_.store().device(), value));
+  sy::check_replicas(mesh, step_ + 1, replica_difference(*mesh.host, mesh.rank, own));
+}
+
+std::string Trainer::state_difference() {
+  const Mesh& mesh = engine_.mesh();
+  std::string difference = weight_difference(mesh, engine_.store());
+  const std::vector<float> bias = engine_.router_bias();
+  const Index progress[] = {step_, samples_done_, tokens_done_, norms_.skipped, norms_.in_a_row};
+  const std::string others = replica_difference(
+      *mesh.host, mesh.rank,
+      {replica_digest("the number of steps, samples and tokens", progress, sizeof progress),
+       replica_digest("/router/bias", bias.data(), bias.size() * sizeof(float)),
+       replica_digest("the history of gradient norms", norms_.norms.data(), norms_.norms.size() * sizeof(double))});
+  return difference.empty() ? others : difference;
+}
+
+void Trainer::check_replicas() {
+  sy::check_replicas(engine_.mesh(), step_, state_difference());
 }
 
 Trainer::StepCounts Trainer::count_step(const SampleBatch& batch) const {

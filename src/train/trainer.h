@@ -9,6 +9,7 @@
 #include "dist/runtime.h"
 #include "src/data/dataset.h"
 #include "src/io/checkpoint.h"
+#include "src/io/norm_history.h"
 #include "src/model/engine.h"
 #include "src/train/distributed_optimizer.h"
 #include "src/train/memory.h"
@@ -22,6 +23,13 @@ struct StepResult {
   StepMetrics metrics;
   std::vector<std::vector<Index>> routed, dropped;  // [MoE layer][expert], over the global batch
   std::vector<std::vector<double>> probability;     // [MoE layer][expert] mean probability
+  bool skipped = false;                             // its update was skipped (train.spike_sigma)
+  double norm_limit = 0;                            // NormHistory::limit of this step
+};
+// Gradient norm of a parameter before clipping.
+struct ParamNorm {
+  std::string name;
+  double norm;
 };
 
 // Returns the values that ranks sum at the end of a step, besides gradients.
@@ -34,7 +42,10 @@ std::vector<double> step_sums(const Statistics& statistics, double output_z_loss
 
 // Returns the error text of a step whose loss or gradient norm is not finite.
 std::string not_finite_text(const StepMetrics& m);
-// Thrown on all ranks if the loss or the gradient norm is not finite.
+// Returns the warning about a skipped step.
+std::string skipped_text(const StepResult& result, const NormHistory& norms, Index max_skipped);
+// Thrown on all ranks if the loss or the gradient norm is not finite, or if too many steps in a row
+// were skipped.
 struct Diverged : CollectiveError {
   using CollectiveError::CollectiveError;
 };
@@ -49,7 +60,17 @@ class Trainer {
   // Collective. Throws CollectiveError if all are -1. Throws Diverged on every rank if the loss or
   // the gradient norm is not finite. steps_done() then stays. If the norm is not finite, the
   // parameters stay too; if only the loss is not finite, they have changed.
+  // With train.spike_sigma, such a norm or an outlier skips the update instead. Diverged is then
+  // thrown after more than train.max_skipped skipped steps in a row.
+  // Throws CollectiveError if ranks hold different copies of a value (run.check_every).
   StepResult step();
+  // Compares the values that several ranks hold, and throws CollectiveError if they differ.
+  // Collective.
+  void check_replicas();
+  // Lets the next steps measure the gradient norm of each parameter, or not.
+  void measure_params(bool measures) { optimizer_.measure_params(measures); }
+  // Returns the norms of the last step that measured them, of all trained parameters in order.
+  std::vector<ParamNorm> param_norms() const;
 
   Index steps_done() const { return step_; }
   Index samples_done() const { return samples_done_; }
@@ -60,6 +81,9 @@ class Trainer {
     samples_done_ = samples;
     tokens_done_ = tokens;
   }
+  // Gradient norms of the past updates.
+  const NormHistory& norms() const { return norms_; }
+  void set_norms(const NormHistory& norms) { norms_ = norms; }
   // Lets the learning rate rise from 0 again after this step (train.rewarmup); -1: it does not.
   void set_rewarmup(Index after_step) { rewarmup_after_ = after_step; }
 
@@ -73,10 +97,21 @@ class Trainer {
   // no loss counts any target.
   StepCounts count_step(const SampleBatch& batch) const;
   void update_router_bias(const StepResult& result);
+  // Adds the norm of this step to the history. Throws Diverged if too many steps were skipped.
+  // Collective.
+  void record_norm(const StepResult& result);
+  // Names the parameter that is the likely cause of a norm that is not finite or too large.
+  // Collective. param_norms() must be those of this step.
+  std::string suspect() const;
+  // Parts of check_replicas: before the update, after it, and at any time. Collective.
+  void check_inputs(const SampleBatch& batch);
+  void check_update();
+  std::string state_difference();
 
   Engine& engine_;
   const SampleStream& samples_;
   DistributedOptimizer optimizer_;
+  NormHistory norms_;
   Index step_ = 0, samples_done_ = 0, tokens_done_ = 0, rewarmup_after_ = -1;
 };
 

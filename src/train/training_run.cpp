@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <chrono>
+#include <cmath>
 #include <cstring>
 
 #include "dist/phase.h"
@@ -64,7 +65,7 @@ TrainingRun::TrainingRun(Comm& world, const Config& config, const RunOptions& op
 
 int TrainingRun::execute() {
   try {
-    return train();
+    return config_.run.replay_step > 0 ? replay() : train();
   } catch (const CollectiveError& e) {
     if (!is_disk_full(e.what())) throw;
     const std::string advice = config_.run.keep == 0
@@ -144,7 +145,9 @@ int TrainingRun::train() {
     const std::vector<DomainScore> validation = validate(step);
     agree_on_errors(world_, [&] {
       if (!is_first_rank()) return;
-      rise_.add(step, result.metrics.loss);
+      if (!result.skipped || std::isfinite(result.metrics.loss)) rise_.add(step, result.metrics.loss);
+      if (result.skipped)
+        print(std::vector<std::string>{skipped_text(result, trainer_.norms(), config_.train.max_skipped)});
       result.metrics.epochs = domain_epochs(dataset_, samples_, trainer_.samples_done());
       print(repetition_warnings(step, epochs, result.metrics.epochs));
       epochs = result.metrics.epochs;
@@ -271,7 +274,8 @@ MetricsSinks TrainingRun::sinks() const {
                      .layers = state_.experts.layer_ids,
                      .domains = {},
                      .mfu = mfu_problem_.empty(),
-                     .mtp = config_.model.mtp_depth > 0};
+                     .mtp = config_.model.mtp_depth > 0,
+                     .skips = config_.train.spike_sigma > 0};
   for (const Domain& d : dataset_.domains()) sinks.train_domains.push_back(d.name);
   if (config_.train.validate_every > 0) sinks.domains = sinks.train_domains;
   sinks.mllog = mllog_settings(config_, engine_.mesh().layout, samples_.samples_per_epoch(), validation_windows());
@@ -330,11 +334,13 @@ void TrainingRun::save() {
     retained = retention();
   });
   const double begin = progress_.elapsed();
+  if (config_.run.check_every > 0) trainer_.check_replicas();
   window_.close(trainer_.steps_done(), state_.experts);
   state_.step = trainer_.steps_done();
   state_.samples = trainer_.samples_done();
   state_.tokens = trainer_.tokens_done();
   state_.router_bias = engine_.router_bias();
+  state_.norms = trainer_.norms();
   const PhaseGuard saving(world_.rank_context(), {"save of a checkpoint", -1, "", state_.step});
   for (const std::string& warning : save_checkpoint(world_, dir_, state_, engine_.store(), retained))
     warn_once(warning);

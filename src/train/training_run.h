@@ -64,6 +64,17 @@ class TrainingRun {
   // Prints the warning of check_data.
   void warn_of_data() const;
 
+  // ---- run.replay_step: training_run_replay.cpp ----
+  // Repeats one step with a trace. Returns the exit code. Collective.
+  int replay();
+  // Loads the newest checkpoint before a step, or sets the initial weights as a new run does.
+  // Returns the checkpoint's step; -1 if there is none. Collective.
+  Index load_before(Index step);
+  // Writes RUN/replay/step-N/step.json, and prints a summary. On the first rank.
+  // start: the origin of the weights. error: of the step; empty if it did not diverge.
+  void write_replay(const std::filesystem::path& folder, const std::string& start, const StepResult& result,
+                    const std::string& error, std::vector<ParamNorm> norms);
+
   // ---- the loop over steps: training_run.cpp ----
   int train();
   // Prints warnings, and describes the coming training.

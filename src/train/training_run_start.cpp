@@ -145,6 +145,7 @@ void TrainingRun::load(const fs::path& path) {
       state_.rewarmup_after =
           config_.train.rewarmup == before.train.rewarmup ? saved_state.rewarmup_after : saved_state.step;
     trainer_.set_rewarmup(state_.rewarmup_after);
+    trainer_.set_norms(saved_state.norms);
     state_.validation = saved_state.validation;
     const std::vector<Index> saved = steps_in(checkpoints_of(dir_));
     state_.validation.retain({saved.begin(), saved.end()});  // a user may have removed some

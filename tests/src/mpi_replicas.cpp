@@ -1,0 +1,199 @@
+// Numbers that go wrong, on several ranks: skipped steps are those of one rank, and a copy that
+// differs is found (run.check_every).
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "dist/errors.h"
+#include "src/train/replica_check.h"
+#include "src/train/trainer.h"
+#include "tests/mpi_world.h"
+#include "tests/src/two_domains.h"
+
+namespace sy {
+namespace {
+
+using test::make_dataset;
+using test::world;
+
+constexpr const char* model_text = R"(
+[model]
+layers = 2
+d_model = 16
+heads = 4
+kv_heads = 2
+seq_len = 12
+d_ff = 24
+[moe]
+experts = 4
+top_k = 2
+first_dense = 1
+d_ff = 8
+bias_update_rate = 0.01
+[train]
+steps = 40
+global_batch = 8
+micro_batch = 1
+lr = 1e-2
+warmup = 3
+)";
+
+struct Training {
+  Training(Comm& comm, const std::vector<std::string>& overrides)
+      : config(parse_config(model_text, "test", overrides)),
+        dataset(make_dataset(folder)),
+        samples(training_samples(dataset, config)),
+        engine(config, dataset.vocab(), make_cpu(), make_mesh(comm, config.layout(comm.size())), true),
+        trainer(start(engine, config), samples) {}
+  static Engine& start(Engine& engine, const Config& config) {
+    engine.store().initialize(config.train.seed);
+    return engine;
+  }
+  TempFolder folder;
+  Config config;
+  Dataset dataset;
+  SampleStream samples;
+  Engine engine;
+  Trainer trainer;
+};
+
+std::vector<std::vector<std::string>> layouts() {
+  std::vector<std::vector<std::string>> all;
+  for (const int tp : {1, 2, 4})
+    for (const int ep : {1, 2, 4})
+      if (world().size() % tp == 0 && world().size() % ep == 0)
+        all.push_back({fmt::format("--parallel.tp={}", tp), fmt::format("--parallel.ep={}", ep)});
+  return all;
+}
+
+TEST(SkippedSteps, AreThoseOfOneRankOnEveryLayout) {
+  const std::vector<std::string> settings = {"--train.spike_sigma=1", "--train.max_skipped=40", "--train.steps=40"};
+  std::vector<StepResult> expected;
+  const auto self = make_comm_self();
+  Training alone(*self, settings);
+  Index skipped = 0;
+  for (Index step = 0; step < 40; ++step) {
+    expected.push_back(alone.trainer.step());
+    skipped += expected.back().skipped;
+    const double limit = expected.back().norm_limit, norm = expected.back().metrics.grad_norm;
+    ASSERT_TRUE(std::isinf(limit) || std::abs(norm - limit) > 1e-4 * limit)
+        << "too close to tell, at step " << step + 1;
+  }
+  ASSERT_GT(skipped, 1);
+  for (std::vector<std::string> layout : layouts()) {
+    const std::string name = layout[0] + " " + layout[1];
+    layout.insert(layout.end(), settings.begin(), settings.end());
+    layout.emplace_back("--run.check_every=1");
+    Training training(world(), layout);
+    for (Index step = 0; step < 40; ++step) {
+      const StepResult result = training.trainer.step();
+      ASSERT_EQ(result.skipped, expected[step].skipped) << name << ", step " << step + 1;
+      EXPECT_EQ(result.metrics.skipped_steps, expected[step].metrics.skipped_steps);
+      EXPECT_NEAR(result.metrics.loss, expected[step].metrics.loss, 1e-4) << name << ", step " << step + 1;
+    }
+  }
+}
+
+// Returns the error of the next step; empty if there is none. Equal on all ranks.
+std::string error_of_step(Training& training) {
+  const Index before = training.trainer.steps_done();
+  try {
+    training.trainer.step();
+    return "";
+  } catch (const CollectiveError& e) {
+    EXPECT_EQ(training.trainer.steps_done(), before);
+    return e.what();
+  }
+}
+
+TEST(Replicas, ChangedCopyOfAWeightEndsTheStepWithItsNameAndRank) {
+  for (std::vector<std::string> layout : layouts()) {
+    const std::string name = layout[0] + " " + layout[1];
+    layout.emplace_back("--run.check_every=2");
+    for (const char* param :
+         {"layers.0.attention_norm.weight", "layers.1.moe.router.weight", "layers.0.attention.k.weight"}) {
+      const int rank = world().size() - 1;
+      Training training(world(), layout);
+      ParamStore& store = training.engine.store();
+      if (!store.find(param)) continue;
+      EXPECT_EQ(error_of_step(training), "") << name;
+      const float old = store.get(param).weight.f32()[0];
+      float& value = store.get(param).weight.f32()[0];
+      if (world().rank() == rank) value = std::nextafter(old, 10.0f);
+      const std::string error = error_of_step(training);
+      // Only the ranks of other tp coordinates may hold other boxes of the keys.
+      const Layout l = training.config.layout(world().size());
+      const bool is_split = std::string(param).find(".k.") != std::string::npos;
+      const int copies = is_split ? world().size() / std::min(l.tp, 2) : world().size();
+      if (copies == 1) {
+        EXPECT_EQ(error, "") << name << " " << param;
+        continue;
+      }
+      EXPECT_NE(error.find(fmt::format("step 2: {} ", param)), std::string::npos) << name << ": " << error;
+      EXPECT_NE(error.find(fmt::format("{}", rank)), std::string::npos) << name << ": " << error;
+      if (copies > 2) {
+        EXPECT_NE(error.find(fmt::format("{} of rank {} differs from that of rank", param, rank)), std::string::npos)
+            << name << ": " << error;
+      }
+    }
+  }
+}
+
+TEST(Replicas, ChangedSelectionBiasOrProgressIsFoundBeforeASave) {
+  Training training(world(), {"--run.check_every=1"});
+  EXPECT_EQ(error_of_step(training), "");
+  EXPECT_NO_THROW(training.trainer.check_replicas());
+  std::vector<float> bias = training.engine.router_bias();
+  const std::vector<float> good = bias;
+  bias[1] += 0.5f;
+  if (world().rank() == 0) training.engine.set_router_bias(bias);
+  const auto error = [&] {
+    try {
+      training.trainer.check_replicas();
+    } catch (const CollectiveError& e) {
+      return std::string(e.what());
+    }
+    return std::string();
+  };
+  if (world().size() == 1) return;
+  EXPECT_NE(error().find("step 1: /router/bias "), std::string::npos) << error();
+  training.engine.set_router_bias(good);
+  EXPECT_EQ(error(), "");
+  if (world().rank() == 0) training.trainer.set_progress(1, 9, training.trainer.tokens_done());
+  EXPECT_NE(error().find("step 1: the number of steps, samples and tokens "), std::string::npos) << error();
+}
+
+// A state tensor of kv heads that two ranks hold. The weights are still equal.
+TEST(Replicas, ChangedOptimizerStateOfSharedKvHeadsIsFound) {
+  if (world().size() != 4) return;
+  Training training(world(), {"--run.check_every=1", "--parallel.tp=4"});
+  EXPECT_EQ(error_of_step(training), "");
+  ParamStore& store = training.engine.store();
+  bool changed = false;
+  for (std::size_t g = 0; g < store.layout().groups.size(); ++g)
+    for (const OwnedRange& range : owned_ranges(store.layout().groups[g]))
+      if (world().rank() == 2 && !changed && range.slice->spec->name == "layers.0.attention.v.weight") {
+        const float value = 7;
+        store.set_state(g, 1, range.flat.begin - store.layout().groups[g].owned().begin, {&value, 1});
+        changed = true;
+      }
+  const std::string error = error_of_step(training);
+  EXPECT_NE(error.find("step 2: optimizer state v of layers.0.attention.v.weight differs between ranks 2, 3"),
+            std::string::npos)
+      << error;
+}
+
+TEST(Replicas, MajorityNamesTheRanksThatDiffer) {
+  const int rank = world().rank(), size = world().size();
+  if (size < 4) return;
+  const auto difference = [&](int value) {
+    return replica_difference(world(), rank,
+                              {replica_digest("a", &size, sizeof size), replica_digest("b", &value, sizeof value)});
+  };
+  EXPECT_EQ(difference(5), "");
+  EXPECT_EQ(difference(rank == 1 ? 4 : 5), "b of rank 1 differs from that of ranks 0, 2, 3");
+  EXPECT_EQ(difference(rank < 2 ? 4 : 5), "b differs between ranks 0-3");
+}
+
+}  // namespace
+}  // namespace sy
