@@ -171,7 +171,7 @@ struct Config {
   struct Run {
     std::string dir, backend = "auto", dtype = "f32";
     Index log_every = 10, checkpoint_every = 200, keep = 3, keep_best = 0, keep_every = 0;
-    bool resume = false, checkpoint_first = false;
+    bool resume = false, checkpoint_first = false, async_checkpoint = true;
     Index resume_step = -1;
     Index check_every = 0, replay_step = 0 /* 0: neither is done */;
     double max_hours = 0;

@@ -213,6 +213,10 @@ std::span<const Key> run_keys() {
       row<&Run::checkpoint_first>(
           "run.checkpoint_first", {}, report,
           "true: a checkpoint of the initial weights, step 0, is written, too; run.keep counts it"),
+      row<&Run::async_checkpoint>(
+          "run.async_checkpoint", {}, ignore,
+          "true: a checkpoint is copied to the host's memory, and written from there while training goes on. false: "
+          "training waits until it is written, which needs no memory. The files are the same"),
       row<&Run::keep>(
           "run.keep", {0, no_upper_bound}, report,
           "the number of checkpoints that are kept, the newest ones, beside the newest before the loss rose. 0: "

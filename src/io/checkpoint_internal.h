@@ -2,7 +2,8 @@
 #pragma once
 
 #include <algorithm>
-#include <cmath>
+#include <bit>
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <optional>
@@ -44,8 +45,12 @@ void write_state(CheckpointWriter& index, const TrainState& state);
 // Over all ranks, every element of every parameter occurs exactly once.
 std::vector<OwnedRange> shard_ranges(const FlatLayout& flat, const Layout& layout, const Coord& coord);
 
+// Has no branch for each value, so that the compiler uses vectors.
 inline bool all_finite(std::span<const float> values) {
-  return std::all_of(values.begin(), values.end(), [](float x) { return std::isfinite(x); });
+  constexpr std::uint32_t exponent = 0x7f80'0000;
+  std::uint32_t found = 0;
+  for (const float x : values) found |= (std::bit_cast<std::uint32_t>(x) & exponent) == exponent;
+  return found == 0;
 }
 // Returns the name of the first tensor with a value that is not finite; "" if all are finite.
 // Skips /experts/. Reads all other tensors.
@@ -64,6 +69,15 @@ struct ShardContents {
 };
 // Returns the contents of a store. Waits for its device. The store must outlive the result.
 ShardContents shard_contents(const ParamStore& store);
+
+// Returns the number of values that a rank writes.
+Index shard_elements(const ShardContents& contents, int rank);
+// Copies these values to `to`: [shard_elements]. Returns the name of the first tensor with a value
+// that is not finite; "" if all are finite.
+std::string copy_shard(const ShardContents& contents, int rank, float* to);
+// Returns the same contents with the values of copy_shard(). `from` must outlive the result.
+// write_shard() may read the result once.
+ShardContents copied_contents(const ShardContents& contents, const float* from);
 
 // Size and digest of a written file, as in the manifest.
 struct WrittenFile {

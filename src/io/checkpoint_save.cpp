@@ -1,11 +1,14 @@
 // The commit protocol of a checkpoint (docs/design/checkpoints.md), for any format.
 #include <array>
+#include <chrono>
 #include <cstring>
 
 #include "dist/runtime.h"
 #include "src/io/checkpoint.h"
 #include "src/io/checkpoint_formats.h"
 #include "src/io/checkpoint_internal.h"
+#include "src/io/checkpoint_saver.h"
+#include "src/io/writer_thread.h"
 #include "src/system/files.h"
 
 namespace sy {
@@ -51,80 +54,176 @@ void check_manifest(const fs::path& dir, const Manifest& manifest) {
        (dir / manifest_name).string(), error);
 }
 
-// The protocol of saving, on all ranks.
-std::vector<std::string> save(Comm& world, const fs::path& run_dir, const TrainState& state,
-                              const ShardContents& contents, const Retention& retention) {
+// Throws Failure for a tensor with a value that is not finite.
+[[noreturn]] void refuse_not_finite(const std::string& name, Index step) {
+  fail(
+      "{} holds values that are not finite at step {}: the training has diverged, and nothing was saved: go on "
+      "from an older checkpoint (--run.resume=true) with a lower train.lr",
+      name, step);
+}
+
+}  // namespace
+
+// A save in progress. The writer has the files of this rank in the first phase, and on rank 0 the
+// commit in the second one.
+struct CheckpointSaver::Save {
+  Save(const TrainState& s, const ShardContents& c) : state(s), contents(c) {}
   const CheckpointFormat& format = *checkpoint_formats().front();
-  const bool lead = world.rank() == 0;
-  const fs::path checkpoints = checkpoints_of(run_dir), final_dir = checkpoints / step_name(state.step);
-  fs::path dir;
-  bool committed = false;
-  try {
-    Index number = 0;  // names a new folder: an old one may remain, with files of the user
-    agree_on_errors(world, [&] {
-      if (!lead) return;
-      make_folders(checkpoints);
-      sync_folder(run_dir);
-      remove_leftovers(checkpoints);  // the call after saving returns the warnings
-      number = free_number(checkpoints, state.step);
-      dir = unfinished_path(checkpoints, state.step, number);
-      make_folders(dir);
-    });
-    dir = unfinished_path(checkpoints, state.step, world.max(number));
+  TrainState state;
+  ShardContents contents;
+  std::chrono::steady_clock::time_point begin = std::chrono::steady_clock::now();
+  fs::path dir{};  // of the unfinished checkpoint
+  WrittenFile shard{}, index{};
+  std::vector<WrittenFile> shards{};  // of all ranks, in the second phase
+  bool committing = false;
+  bool committed = false;  // the folder has its final name
+  Retention retention{};
+  std::vector<std::string> warnings{};
+  WriterThread writer{};
 
-    WrittenFile own{};
-    agree_on_errors(world, [&] { own = write_shard(format, dir, state, contents, world.rank()); });
-    const std::vector<WrittenFile> shards = gather_shards(world, own);
-
-    agree_on_errors(world, [&] {
-      if (!lead) return;
-      const WrittenFile index = write_index(format, dir, state, contents.specs, contents.layout, contents.kinds);
-      const Manifest manifest = manifest_of(format, state.step, index, shards);
-      write_file(dir / manifest_name, to_text(manifest));
-      check_manifest(dir, manifest);
-      sync_folder(dir);
-      rename_folder(dir, final_dir);
-      committed = true;
-      sync_folder(checkpoints);
-    });
-  } catch (const CollectiveError&) {
-    if (lead && !committed && !dir.empty()) {
-      try {
-        remove_leftovers(checkpoints);
-      } catch (const Error&) {  // the next save tries again
-      }
-    }
-    throw;
+  void write_files(int rank) {
+    shard = write_shard(format, dir, state, contents, rank);
+    if (rank == 0) index = write_index(format, dir, state, contents.specs, contents.layout, contents.kinds);
   }
-
-  std::vector<std::string> warnings;
-  if (lead) {
+  void commit(const fs::path& run_dir, const std::function<void()>& before_commit) {
+    const fs::path checkpoints = checkpoints_of(run_dir);
+    if (before_commit) before_commit();
+    const Manifest manifest = manifest_of(format, state.step, index, shards);
+    write_file(dir / manifest_name, to_text(manifest));
+    check_manifest(dir, manifest);
+    sync_folder(dir);
+    sync_folder(run_dir);
+    rename_folder(dir, checkpoints / step_name(state.step));
+    committed = true;
+    sync_folder(checkpoints);
     try {
-      warnings = remove_leftovers(checkpoints);  // includes the replaced final_dir, if any
+      warnings = remove_leftovers(checkpoints);  // includes the replaced folder, if any
     } catch (const Error& e) {
       warnings.push_back(e.what());
     }
     for (std::string& problem : prune_checkpoints(checkpoints, state.step, retention))
       warnings.push_back(std::move(problem));
   }
-  return warnings;
+};
+
+CheckpointSaver::CheckpointSaver(Comm& world, fs::path run_dir, bool asynchronous, std::function<void()> before_commit)
+    : world_(world),
+      run_dir_(std::move(run_dir)),
+      asynchronous_(asynchronous),
+      before_commit_(std::move(before_commit)) {}
+
+CheckpointSaver::~CheckpointSaver() = default;
+
+bool CheckpointSaver::in_progress() const {
+  return save_ != nullptr;
 }
 
-}  // namespace
+void CheckpointSaver::start(const TrainState& state, ParamStore& store) {
+  SY_ASSERT(!in_progress(), "a save is in progress");
+  store.finish_all_gather();  // a parameter all-gather may be in flight
+  const ShardContents contents = shard_contents(store);
+  agree_on_errors(world_, [&] {
+    std::string name;
+    if (asynchronous_) {
+      if (const Index elements = shard_elements(contents, world_.rank()); elements > copy_elements_) {
+        copy_.reset();
+        copy_ = std::make_unique_for_overwrite<float[]>(static_cast<std::size_t>(elements));
+        copy_elements_ = elements;
+      }
+      name = copy_shard(contents, world_.rank(), copy_.get());
+    } else {
+      name = first_not_finite(store, world_.rank());
+    }
+    if (name.empty() && !all_finite(state.router_bias)) name = "/router/bias";
+    if (!name.empty()) refuse_not_finite(name, state.step);
+  });
+  start(state, asynchronous_ ? copied_contents(contents, copy_.get()) : contents);
+}
+
+void CheckpointSaver::start(const TrainState& state, const ShardContents& contents) {
+  SY_ASSERT(!in_progress(), "a save is in progress");
+  save_ = std::make_unique<Save>(state, contents);
+  try {
+    make_folder();
+    agree_on_errors(world_, [&] {
+      save_->writer.start([this, rank = world_.rank()] { save_->write_files(rank); }, asynchronous_);
+    });
+  } catch (const CollectiveError&) {
+    abandon();
+    throw;
+  }
+}
+
+void CheckpointSaver::abandon() {
+  const bool committed = save_->committed;
+  save_ = nullptr;  // waits for the writer
+  if (world_.rank() != 0 || committed) return;
+  try {
+    remove_leftovers(checkpoints_of(run_dir_));
+  } catch (const Error&) {  // the next save tries again
+  }
+}
+
+// Rank 0 names a new folder: an old one may remain, with files of the user.
+void CheckpointSaver::make_folder() {
+  const fs::path checkpoints = checkpoints_of(run_dir_);
+  Index number = 0;
+  agree_on_errors(world_, [&] {
+    if (world_.rank() != 0) return;
+    make_folders(checkpoints);
+    remove_leftovers(checkpoints);  // the call after the commit returns the warnings
+    number = free_number(checkpoints, save_->state.step);
+    make_folders(unfinished_path(checkpoints, save_->state.step, number));
+  });
+  save_->dir = unfinished_path(checkpoints, save_->state.step, world_.max(number));
+}
+
+Index CheckpointSaver::own_state() const {
+  return !save_->writer.done() ? 1 : save_->writer.failed() ? 2 : 0;
+}
+
+std::optional<SavedCheckpoint> CheckpointSaver::poll(const RetentionNow& retention) {
+  if (!in_progress()) return {};
+  if (world_.max(own_state()) == 1) return {};
+  return advance(retention);
+}
+
+SavedCheckpoint CheckpointSaver::finish(const RetentionNow& retention) {
+  SY_ASSERT(in_progress(), "no save is in progress");
+  std::optional<SavedCheckpoint> saved;
+  while (!saved) saved = advance(retention);
+  return std::move(*saved);
+}
+
+std::optional<SavedCheckpoint> CheckpointSaver::advance(const RetentionNow& retention) {
+  Save& save = *save_;
+  try {
+    agree_on_errors(world_, [&] { save.writer.wait(); });
+    if (save.committing) {
+      const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - save.begin;
+      SavedCheckpoint saved{save.state.step, seconds.count(), std::move(save.warnings)};
+      save_ = nullptr;
+      return saved;
+    }
+    save.shards = gather_shards(world_, save.shard);
+    save.committing = true;
+    agree_on_errors(world_, [&] {
+      if (world_.rank() != 0) return;
+      save.retention = retention();
+      save.writer.start([this] { save_->commit(run_dir_, before_commit_); }, asynchronous_);
+    });
+  } catch (const CollectiveError&) {
+    abandon();
+    throw;
+  }
+  return {};
+}
 
 std::vector<std::string> save_checkpoint(Comm& world, const fs::path& run_dir, const TrainState& state,
                                          ParamStore& store, const Retention& retention) {
-  store.finish_all_gather();  // a parameter all-gather may be in flight
-  agree_on_errors(world, [&] {
-    std::string name = first_not_finite(store, world.rank());
-    if (name.empty() && !all_finite(state.router_bias)) name = "/router/bias";
-    if (!name.empty())
-      fail(
-          "{} holds values that are not finite at step {}: the training has diverged, and nothing was saved: go on "
-          "from an older checkpoint (--run.resume=true) with a lower train.lr",
-          name, state.step);
-  });
-  return save(world, run_dir, state, shard_contents(store), retention);
+  CheckpointSaver saver(world, run_dir, false);
+  saver.start(state, store);
+  return saver.finish([&] { return retention; }).warnings;
 }
 
 void save_weights(Comm& world, const fs::path& run_dir, const TrainState& state, const std::vector<ParamSpec>& specs,
@@ -144,7 +243,9 @@ void save_weights(Comm& world, const fs::path& run_dir, const TrainState& state,
     done += static_cast<Index>(values.size());
     progress(done, total);
   };
-  save(world, run_dir, state, {specs, layout, flat, {tensor_kinds(specs).front()}, read}, {});
+  CheckpointSaver saver(world, run_dir, false);
+  saver.start(state, ShardContents{specs, layout, flat, {tensor_kinds(specs).front()}, read});
+  saver.finish([] { return Retention{}; });
 }
 
 }  // namespace sy

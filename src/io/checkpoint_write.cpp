@@ -114,22 +114,28 @@ std::vector<OwnedRange> shard_ranges(const FlatLayout& flat, const Layout& layou
 
 namespace {
 
+// Calls f(kind, range) for each range of a tensor that a rank writes, in order.
+template <class F>
+void for_ranges(const ShardContents& contents, int rank, F f) {
+  const std::vector<OwnedRange> ranges = shard_ranges(contents.flat, contents.layout, coord_of(contents.layout, rank));
+  for (const TensorKind& kind : contents.kinds)
+    for (const OwnedRange& range : ranges)
+      if (kind.covers(*range.slice->spec)) f(kind, range);
+}
+
 // Visits the values that a rank writes. Calls begin(name, elements) for each range of a tensor,
 // then chunk(values) for each chunk of it, in order.
 template <class Begin, class Chunk>
 void for_shard(const ShardContents& contents, int rank, Begin begin, Chunk chunk) {
-  const std::vector<OwnedRange> ranges = shard_ranges(contents.flat, contents.layout, coord_of(contents.layout, rank));
   std::vector<float> host;
-  for (const TensorKind& kind : contents.kinds)
-    for (const OwnedRange& range : ranges) {
-      if (!kind.covers(*range.slice->spec)) continue;
-      begin(kind.prefix + range.slice->spec->name, range.flat.size());
-      for (Index done = 0; done < range.flat.size(); done += chunk_elements) {
-        host.resize(static_cast<std::size_t>(std::min(chunk_elements, range.flat.size() - done)));
-        contents.read(kind, range, done, host);
-        chunk(host);
-      }
+  for_ranges(contents, rank, [&](const TensorKind& kind, const OwnedRange& range) {
+    begin(kind.prefix + range.slice->spec->name, range.flat.size());
+    for (Index done = 0; done < range.flat.size(); done += chunk_elements) {
+      host.resize(static_cast<std::size_t>(std::min(chunk_elements, range.flat.size() - done)));
+      contents.read(kind, range, done, host);
+      chunk(host);
     }
+  });
 }
 
 }  // namespace
@@ -166,6 +172,33 @@ std::string first_not_finite(const ParamStore& store, int rank) {
         if (found.empty() && !all_finite(values)) found = name;
       });
   return found;
+}
+
+Index shard_elements(const ShardContents& contents, int rank) {
+  Index elements = 0;
+  for_ranges(contents, rank, [&](const TensorKind&, const OwnedRange& range) { elements += range.flat.size(); });
+  return elements;
+}
+
+std::string copy_shard(const ShardContents& contents, int rank, float* to) {
+  std::string found;
+  for_ranges(contents, rank, [&](const TensorKind& kind, const OwnedRange& range) {
+    for (Index done = 0; done < range.flat.size(); done += chunk_elements) {
+      const std::span values(to, static_cast<std::size_t>(std::min(chunk_elements, range.flat.size() - done)));
+      contents.read(kind, range, done, values);
+      if (found.empty() && !all_finite(values)) found = kind.prefix + range.slice->spec->name;
+      to += values.size();
+    }
+  });
+  return found;
+}
+
+ShardContents copied_contents(const ShardContents& contents, const float* from) {
+  const auto read = [from](const TensorKind&, const OwnedRange&, Index, std::span<float> values) mutable {
+    std::copy_n(from, values.size(), values.data());
+    from += values.size();
+  };
+  return {contents.specs, contents.layout, contents.flat, contents.kinds, read};
 }
 
 WrittenFile write_index(const CheckpointFormat& format, const fs::path& dir, const TrainState& state,

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "dist/device_comm.h"
+#include "src/io/checkpoint_internal.h"
 #include "src/model/engine.h"
 #include "src/params/matrix_exchange.h"
 #include "src/text/strings.h"
@@ -17,8 +18,14 @@ MemoryPlan plan_parameters(const std::vector<ParamSpec>& specs, DType dtype, con
   for (std::size_t g = 0; g < flat.groups.size(); ++g)
     if (const UpdateRule& rule = update_rule(flat.groups[g].optimizer); rule.matrix_rule)
       optimizer += matrix_exchange(specs, layout, rank, g).bytes(rule);
-  return {
+  MemoryPlan plan{
       .weights = flat.elements() * size_of(dtype), .gradients = flat.gradient_elements() * 4, .optimizer = optimizer};
+  const auto kinds = tensor_kinds(specs);
+  for (const OwnedRange& range : shard_ranges(flat, layout, coord_of(layout, rank)))
+    plan.checkpoint_copy += 4 * range.flat.size() * std::ranges::count_if(kinds, [&](const auto& kind) {
+                              return kind.covers(*range.slice->spec);
+                            });
+  return plan;
 }
 
 MemoryPlan plan_memory(const Config& config, Index vocab, const Layout& layout, int rank, const Device& device,
@@ -108,6 +115,13 @@ ArenaSizes arena_sizes(const Config& config, Index vocab, const Layout& layout, 
   plan.saved = slots * config.train.micro_batch * config.model.seq_len / layout.tp * config.model.d_model *
                size_of(config.dtype());
   if (plan.total() <= per_rank) plan = plan_memory(config, vocab, layout, rank, device, slots);
+  // The copy of a checkpoint is in the host's memory.
+  const Index copy = fixed || !config.run.async_checkpoint ? 0 : plan.checkpoint_copy;
+  if (copy > 0 && plan.total() <= per_rank && plan.total() + copy > per_rank)
+    bad_input(
+        "the copy of a checkpoint needs {} GB on each rank besides {} GB for training, and {} GB are there: set "
+        "run.async_checkpoint = false",
+        gigabytes(copy), gigabytes(plan.total()), gigabytes(per_rank));
   if (plan.total() <= per_rank)
     return fixed ? divide(per_rank - plan.parameters(), plan, slots) : ArenaSizes{plan.saved / slots, plan.scratch};
 

@@ -17,6 +17,9 @@ struct MemoryPlan {
   Index optimizer = 0;  // state tensors, master weights, memory for whole matrices
   Index saved = 0;      // activations that forward saves for backward, in all slots
   Index scratch = 0;    // activations that live within one function
+  // Host memory for the copy of an asynchronous checkpoint (run.async_checkpoint). It is not the
+  // device's, and total() excludes it.
+  Index checkpoint_copy = 0;
   Index activations() const { return saved + scratch; }
   Index parameters() const { return weights + gradients + optimizer; }
   Index total() const { return parameters() + activations(); }

@@ -57,7 +57,7 @@ std::string training_summary(const Config& config, const Dataset& dataset, const
   return fmt::format(
       "model     {:.2f} M parameters, {:.2f} M active per token{}\n"
       "layout    {} ({}), {}\n"
-      "memory    {} per rank: weights {}, gradients {}, optimizer {}, activations about {}{}\n"
+      "memory    {} per rank: weights {}, gradients {}, optimizer {}, activations about {}{}{}\n"
       "data      {}: {} sequences of {} tokens an epoch; a step takes {}{}\n"
       "epochs    {} until step {}{}",
       static_cast<double>(count.total) / 1e6, static_cast<double>(count.active) / 1e6,
@@ -67,6 +67,9 @@ std::string training_summary(const Config& config, const Dataset& dataset, const
       megabytes(memory.gradients), megabytes(memory.optimizer), megabytes(memory.activations()),
       library_bytes > 0 ? fmt::format("; {} and cuBLAS have {}", device_collectives().name, megabytes(library_bytes))
                         : "",
+      config.run.async_checkpoint
+          ? fmt::format("; {} of the host for the copy of a checkpoint", megabytes(memory.checkpoint_copy))
+          : "",
       config.data.path, samples.samples_per_epoch(), config.model.seq_len, config.train.global_batch,
       ramp_text(config.train), epochs_text(domain_epochs(dataset, samples, last_samples)), config.train.steps,
       training_rope_text(block_specs(config)));

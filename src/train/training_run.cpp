@@ -67,6 +67,12 @@ int TrainingRun::execute() {
   try {
     return config_.run.replay_step > 0 ? replay() : train();
   } catch (const CollectiveError& e) {
+    if (saver_.in_progress()) {  // an earlier checkpoint, which the error does not concern
+      try {
+        finish_save();
+      } catch (const CollectiveError&) {
+      }
+    }
     if (!is_disk_full(e.what())) throw;
     const std::string advice = config_.run.keep == 0
                                    ? "set run.keep (0: all checkpoints are kept)"
@@ -158,6 +164,7 @@ int TrainingRun::train() {
       if (!validation.empty() && (!options_.quiet || last))
         progress_.note(validation_text(step, config_.train.steps, validation));
     });
+    poll_save();
     const ValidationOutcome outcome = record_validation(step, validation);
     stop_early = outcome.stop_early;
     time_limit_.add_step(program_seconds() - begin);
@@ -166,6 +173,7 @@ int TrainingRun::train() {
     if (stop || stop_early || outcome.is_best || step == config_.train.steps || (every > 0 && step % every == 0))
       save();
   }
+  finish_save();
   step_trace.end_step(trainer_.steps_done(), true);
   progress_.clear();
   const std::optional<Performance> performance = meter.gather(memory_peak());
@@ -221,6 +229,7 @@ StepResult TrainingRun::step_or_advice() {
   try {
     return trainer_.step();
   } catch (const Diverged& e) {
+    finish_save();
     agree_on_errors(world_, [&] {
       const Index before = is_first_rank() && losses_known_ ? checkpoint_before_rise() : -1;
       if (before >= 0)
@@ -321,17 +330,18 @@ void TrainingRun::announce() {
                          library_bytes_));
 }
 
+void TrainingRun::check_lock() const {
+  if (!lock_->held())
+    fail(
+        "{} was removed or replaced while it was trained in: nothing more is written there: start again in a folder of "
+        "its own",
+        dir_.string());
+}
+
 void TrainingRun::save() {
-  Retention retained;
+  finish_save();
   agree_on_errors(world_, [&] {
-    if (!is_first_rank()) return;
-    if (!lock_->held())
-      fail(
-          "{} was removed or replaced while it was trained in: nothing more is written there: start again in a "
-          "folder of its own",
-          dir_.string());
-    metrics_->sync();  // the lines of its steps must be on the disk before a checkpoint counts
-    retained = retention();
+    if (is_first_rank()) check_lock();
   });
   const double begin = progress_.elapsed();
   if (config_.run.check_every > 0) trainer_.check_replicas();
@@ -342,14 +352,40 @@ void TrainingRun::save() {
   state_.router_bias = engine_.router_bias();
   state_.norms = trainer_.norms();
   const PhaseGuard saving(world_.rank_context(), {"save of a checkpoint", -1, "", state_.step});
-  for (const std::string& warning : save_checkpoint(world_, dir_, state_, engine_.store(), retained))
-    warn_once(warning);
-  const double seconds = progress_.elapsed() - begin;
-  time_limit_.add_save(seconds);
-  save_seconds_ += seconds;
+  saver_.start(state_, engine_.store());
+  save_seconds_ += progress_.elapsed() - begin;
+  if (!config_.run.async_checkpoint) finish_save();
+}
+
+void TrainingRun::poll_save() {
+  if (!saver_.in_progress()) return;
+  const double begin = progress_.elapsed();
+  const auto saved = saver_.poll([&] {
+    check_lock();
+    return retention();
+  });
+  save_seconds_ += progress_.elapsed() - begin;
+  if (saved) report_save(*saved);
+}
+
+void TrainingRun::finish_save() {
+  if (!saver_.in_progress()) return;
+  const double begin = progress_.elapsed();
+  const PhaseGuard saving(world_.rank_context(), {"save of a checkpoint", -1, "", state_.step});
+  const SavedCheckpoint saved = saver_.finish([&] {
+    check_lock();
+    return retention();
+  });
+  save_seconds_ += progress_.elapsed() - begin;
+  report_save(saved);
+}
+
+void TrainingRun::report_save(const SavedCheckpoint& saved) {
+  for (const std::string& warning : saved.warnings) warn_once(warning);
+  time_limit_.add_save(saved.seconds);
   if (!options_.quiet)
-    print(fmt::format("saved     {} in {}", (checkpoints_of(dir_) / step_name(state_.step)).string(),
-                      seconds_text(seconds)));
+    print(fmt::format("saved     {} in {}", (checkpoints_of(dir_) / step_name(saved.step)).string(),
+                      seconds_text(saved.seconds)));
 }
 
 void TrainingRun::report_end(Index first) {

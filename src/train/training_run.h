@@ -11,6 +11,7 @@
 
 #include "src/data/dataset.h"
 #include "src/evaluate/evaluate.h"
+#include "src/io/checkpoint_saver.h"
 #include "src/io/lock.h"
 #include "src/train/device_reservation.h"
 #include "src/train/history.h"
@@ -121,8 +122,16 @@ class TrainingRun {
     const bool over = is_first_rank() && time_limit_.must_stop(program_seconds());
     return static_cast<int>(world_.max(over ? time_is_over : stop_signal()));
   }
-  // Writes a checkpoint. Collective.
+  // Starts to write a checkpoint, after the one before is committed. Collective.
   void save();
+  // Fails if the folder is not this run's any more. On the first rank.
+  void check_lock() const;
+  // Continues with the save in progress, if any: without a wait, or until it is committed.
+  // Collective.
+  void poll_save();
+  void finish_save();
+  // Prints the result of a save.
+  void report_save(const SavedCheckpoint& saved);
   // Prints the path of the result and possible next commands. first: the first step of this start.
   void report_end(Index first);
   // The most memory that this rank has had.
@@ -148,10 +157,13 @@ class TrainingRun {
   std::set<std::string> warned_;
   // Why the MFU is unknown; empty if it is known.
   const std::string mfu_problem_ = mfu_problem(options_.peak, engine_.device().name(), config_.dtype());
-  double validation_seconds_ = 0, save_seconds_ = 0;  // of this start
+  // Times of this start. Training waited for saves during save_seconds_.
+  double validation_seconds_ = 0, save_seconds_ = 0;
   ProgressLine progress_{config_.train.steps, config_.run.log_every};
   std::optional<FolderLock> lock_;  // on the first rank
   const Index library_bytes_;
+  // A checkpoint counts only with the lines of its steps.
+  CheckpointSaver saver_{world_, dir_, config_.run.async_checkpoint, [this] { metrics_->sync(); }};
 };
 
 }  // namespace sy

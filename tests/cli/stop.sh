@@ -111,11 +111,21 @@ kill -TERM $!
 code=0; wait $! || code=$?
 [[ $code -eq 143 && $(steps run) -eq 0 ]] || die "exit code $code after a second signal, at step $(steps run)"
 
+wait_for_checkpoint() {  # RUN PID
+  for _ in $(seq 1200); do
+    compgen -G "$1/checkpoints/step-????????/manifest.json" >/dev/null && return
+    kill -0 "$2" 2>/dev/null || die "the run ended before its first checkpoint: $(cat out err)"
+    sleep 0.05
+  done
+  die "no checkpoint within a minute"
+}
+
 # mpirun is killed, and the same command starts at once.
 rm -rf run
 in_background on_mpirun --run.dir=run
 for trial in 1 2 3 4 5; do
   wait_for_steps run $(($(steps run) / 20 * 20 + 25)) $!
+  wait_for_checkpoint run $!  # it may be complete some steps after its own
   kill -9 $!
   wait $! 2>/dev/null || true
   in_background on_mpirun --run.dir=run

@@ -1,9 +1,13 @@
 // Real ranks save and load: every layout of this number of ranks, and a fault on each rank.
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <limits>
+#include <thread>
 
 #include "dist/runtime.h"
+#include "src/io/checkpoint_saver.h"
 #include "tests/mpi_world.h"
 #include "tests/src/checkpoint_fixture.h"
 
@@ -123,6 +127,135 @@ TEST(MpiCheckpoint, RejectsANonFiniteValueOfOneRank) {
     EXPECT_EQ(resume_checkpoint(world(), run.path, 1, nullptr).filename(), step_name(1));
     EXPECT_TRUE(
         error_of([&] { resume_checkpoint(world(), run.path, 2, nullptr); }).starts_with("2: run.resume_step = 2"));
+  }
+}
+
+// ---- asynchronous saves (CheckpointSaver) ----
+
+// Calls poll() until the checkpoint is committed, as a training does between steps.
+SavedCheckpoint poll_to_the_end(CheckpointSaver& saver, const Retention& retention = {}) {
+  for (;;) {
+    if (const auto saved = saver.poll([&] { return retention; })) return *saved;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+// The values change as soon as start() returns. The files are those of a synchronous save.
+TEST(MpiCheckpoint, AsynchronousSavesWriteTheSameFiles) {
+  for (const Layout& layout : {layouts_of(world().size()).front(), layouts_of(world().size()).back()}) {
+    const SharedFolder run, expected;
+    Rank rank(layout);
+    fill(rank.store);
+    rank.save(expected.path, 3);
+    CheckpointSaver saver(world(), run.path, true);
+    for (const Index step : {3, 4}) {
+      saver.start(example_state(step), rank.store);
+      EXPECT_TRUE(saver.in_progress());
+      for_each_element(rank.store, [](const std::string&, Index, float* x) { *x = -1; });
+      const SavedCheckpoint saved = step == 3 ? poll_to_the_end(saver) : saver.finish([] { return Retention{}; });
+      EXPECT_FALSE(saver.in_progress());
+      EXPECT_EQ(saved.step, step);
+      EXPECT_EQ(joined(saved.warnings), "");
+      fill(rank.store);
+    }
+    rank.save(expected.path, 4);
+    if (world().rank() == 0)
+      for (const Index step : {3, 4}) {
+        const fs::path a = checkpoints_of(run.path) / step_name(step),
+                       b = checkpoints_of(expected.path) / step_name(step);
+        ASSERT_EQ(files_in(a).size(), static_cast<std::size_t>(world().size() + 2));
+        ASSERT_EQ(files_in(b).size(), files_in(a).size());
+        for (const fs::path& file : files_in(a))
+          EXPECT_EQ(read_file(file), read_file(b / file.filename())) << layout.str() << " " << file;
+      }
+    world().barrier();
+  }
+}
+
+// The writer of one rank fails, or the commit of rank 0. All ranks learn it between steps.
+TEST(MpiCheckpoint, FailureOfAWriterReachesAllRanks) {
+  Rank rank({world().size(), 1, world().size(), 1});
+  fill(rank.store);
+  for (int faulty = 0; faulty < world().size(); ++faulty)
+    for (const std::string& file : {shard_name(faulty), std::string(manifest_name)}) {
+      if (file == manifest_name && faulty != 0) continue;
+      const SharedFolder run;
+      rank.save(run.path, 1);
+      CheckpointSaver saver(world(), run.path, true);
+      {
+        const FaultScope fault([&](std::string_view what, const fs::path& path) {
+          if (path.filename() == file && what != "create") fail("injected: {}", what);
+        });
+        saver.start(example_state(2), rank.store);
+        const std::string error = error_of([&] { poll_to_the_end(saver, {.keep = 1}); });
+        EXPECT_TRUE(error.starts_with("1: injected: ")) << file << ": " << error;
+      }
+      EXPECT_FALSE(saver.in_progress());
+      EXPECT_EQ(resolve_checkpoint(world(), run.path, nullptr).filename(), step_name(1));
+      EXPECT_FALSE(fs::exists(checkpoints_of(run.path) / "step-00000002.tmp"));
+      world().barrier();
+      saver.start(example_state(2), rank.store);
+      poll_to_the_end(saver, {.keep = 1});
+      EXPECT_EQ(resolve_checkpoint(world(), run.path, nullptr).filename(), step_name(2));
+      EXPECT_FALSE(fs::exists(checkpoints_of(run.path) / step_name(1)));
+    }
+}
+
+// A writer that is slow on one rank holds up the commit, and nothing else.
+TEST(MpiCheckpoint, PollDoesNotWaitForASlowWriter) {
+  const SharedFolder run;
+  Rank rank({world().size(), 1, world().size(), 1});
+  fill(rank.store);
+  rank.save(run.path, 1);
+  const int slow = world().size() - 1;
+  std::atomic<bool> open = false;
+  const FaultScope fault([&](std::string_view what, const fs::path& path) {
+    while (what == "close" && path.filename() == shard_name(slow) && !open)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  });
+  CheckpointSaver saver(world(), run.path, true);
+  saver.start(example_state(2), rank.store);
+  for (int step = 0; step < 20; ++step) EXPECT_FALSE(saver.poll([] { return Retention{}; }));
+  EXPECT_EQ(resolve_checkpoint(world(), run.path, nullptr).filename(), step_name(1));
+  world().barrier();
+  open = true;
+  EXPECT_EQ(poll_to_the_end(saver).step, 2);
+  EXPECT_EQ(resolve_checkpoint(world(), run.path, nullptr).filename(), step_name(2));
+  world().barrier();
+}
+
+// An object that is destroyed while its thread writes leaves what a killed process leaves.
+TEST(MpiCheckpoint, DestroyedSaverCommitsNothing) {
+  const SharedFolder run;
+  Rank rank({world().size(), 1, 1, 1});
+  fill(rank.store);
+  rank.save(run.path, 1);
+  {
+    CheckpointSaver saver(world(), run.path, true);
+    saver.start(example_state(2), rank.store);
+  }
+  world().barrier();
+  EXPECT_EQ(resolve_checkpoint(world(), run.path, nullptr).filename(), step_name(1));
+  EXPECT_FALSE(fs::exists(checkpoints_of(run.path) / step_name(2)));
+  world().barrier();
+  rank.save(run.path, 3);
+  EXPECT_FALSE(fs::exists(checkpoints_of(run.path) / "step-00000002.tmp"));
+}
+
+TEST(MpiCheckpoint, CopyFindsANonFiniteValueOfOneRank) {
+  Rank rank({world().size(), 1, world().size(), 1});
+  for (const float value : {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::infinity()}) {
+    const SharedFolder run;
+    fill(rank.store);
+    for_each_element(rank.store, [&](const std::string& name, Index i, float* x) {
+      if (name == "/optimizer/v/layers.0.moe.experts.down.weight" && i == 6 * 29 * 7 - 1) *x = value;
+    });
+    CheckpointSaver saver(world(), run.path, true);
+    const std::string error = error_of([&] { saver.start(example_state(2), rank.store); });
+    EXPECT_TRUE(error.starts_with("1: /optimizer/v/layers.0.moe.experts.down.weight holds values that are not finite"))
+        << error;
+    EXPECT_FALSE(saver.in_progress());
+    EXPECT_FALSE(fs::exists(checkpoints_of(run.path)));
   }
 }
 

@@ -1,0 +1,40 @@
+// A thread that writes files for another one.
+#pragma once
+
+#include <atomic>
+#include <exception>
+#include <functional>
+#include <thread>
+
+namespace sy {
+
+// Runs one work at a time, on a thread of its own or in wait().
+// The thread blocks all signals, so that the handlers of the process run on other threads.
+class WriterThread {
+ public:
+  WriterThread() = default;
+  ~WriterThread() { join(); }
+  WriterThread(const WriterThread&) = delete;
+  WriterThread& operator=(const WriterThread&) = delete;
+
+  // Starts `work`. The previous one must be over (wait()). Throws Failure if no thread can start.
+  void start(std::function<void()> work, bool own_thread);
+  // True if wait() would return or throw without waiting.
+  bool done() const { return !work_ || done_; }
+  bool failed() const { return done() && error_ != nullptr; }
+  // Waits for the work, and throws its exception. Runs the work if it has no thread of its own.
+  void wait();
+
+ private:
+  void run() noexcept;
+  void join() {
+    if (thread_.joinable()) thread_.join();
+  }
+
+  std::function<void()> work_;
+  std::atomic<bool> done_{false};
+  std::exception_ptr error_;
+  std::thread thread_;
+};
+
+}  // namespace sy
