@@ -72,8 +72,8 @@ void save_weights(Comm& world, const std::filesystem::path& run_dir, const Train
 // whole one. `warnings` gets the run's newer checkpoints that do not verify, and ignored foreign
 // files; it may be nullptr.
 std::filesystem::path resolve_checkpoint(const std::filesystem::path& step_or_run, std::vector<std::string>* warnings);
-// Does the same on rank 0, and returns its result or its error on all ranks. Collective. Only rank
-// 0 gets `warnings`.
+// Does the same on rank 0, and returns its result or its error on all ranks. Each rank reads an
+// equal share of the files. Collective. Only rank 0 gets `warnings`.
 std::filesystem::path resolve_checkpoint(Comm& world, const std::filesystem::path& step_or_run,
                                          std::vector<std::string>* warnings);
 
@@ -91,7 +91,8 @@ bool chosen_checkpoint_vanished();
 // - step >= 0: the checkpoint of this step. Throws InputError if it is missing or not usable.
 // - step = -1: the newest usable one; an empty path if the run has no checkpoint yet. Throws
 //   InputError if none of the existing ones is usable.
-// Collective. All ranks throw CollectiveError in place of InputError. Only rank 0 gets `warnings`.
+// Each rank reads an equal share of the files. Collective. All ranks throw CollectiveError in place
+// of InputError. Only rank 0 gets `warnings`.
 std::filesystem::path resume_checkpoint(Comm& world, const std::filesystem::path& run_dir, Index step,
                                         std::vector<std::string>* warnings);
 // Return the step of the newest checkpoint before `step`, and of the oldest one; -1 if there is

@@ -1,5 +1,6 @@
 // Finding a checkpoint of a run, and verifying that it is whole.
 #include <algorithm>
+#include <functional>
 #include <sstream>
 
 #include "dist/rank_settings.h"
@@ -28,6 +29,14 @@ void warn_of_foreign_files(const fs::path& folder, const std::set<std::string>& 
                                   join({foreign_files.begin(), foreign_files.end()}, ", ")));
 }
 
+// Returns the names in a checkpoint's folder that are not of its files.
+std::set<std::string> foreign_files_of(const fs::path& step_dir, const Manifest& manifest) {
+  std::set<std::string> names = names_in(step_dir);
+  names.erase(manifest_name);
+  for (const Manifest::File& file : manifest.files) names.erase(file.name);
+  return names;
+}
+
 // Returns whether the name is of a checkpoint: complete, being written or deleted, or abandoned.
 bool is_checkpoint_name(const std::string& name) {
   const std::size_t dot = name.find('.');
@@ -51,8 +60,36 @@ std::vector<std::string> resume_problems(const fs::path& dir) {
 
 using Problems = std::vector<std::string>;
 
-Problems problems_of(const fs::path& dir, bool finite, std::vector<std::string>* warnings) {
-  Problems problems = verify_checkpoint(dir, warnings);
+// verify_checkpoint(), or another function that does the same.
+using Verify = std::function<Problems(const fs::path& dir, std::vector<std::string>* warnings)>;
+
+Problems verify_alone(const fs::path& dir, std::vector<std::string>* warnings) {
+  return verify_checkpoint(dir, warnings);
+}
+
+// Verifies a checkpoint, of which each rank reads an equal share of the files. Collective. All
+// ranks must pass the same folder. Returns all problems on every rank. Throws no InputError.
+Problems verify_together(Comm& world, const fs::path& dir, std::vector<std::string>* warnings) {
+  Problems own;
+  try {
+    const Manifest manifest = read_manifest(dir);
+    own = file_problems(dir, manifest, CheckFiles::digests, {world.rank(), world.size()});
+    if (world.rank() == 0) warn_of_foreign_files(dir, foreign_files_of(dir, manifest), warnings);
+  } catch (const Error& e) {
+    own = {e.what()};
+  }
+  Problems all;
+  for (const std::string& texts : all_gather_texts(world, join(own, "\n"))) {
+    std::istringstream lines(texts);
+    for (std::string line; std::getline(lines, line);)
+      if (std::ranges::find(all, line) == all.end()) all.push_back(line);
+  }
+  return all;
+}
+
+Problems problems_of(const fs::path& dir, bool finite, std::vector<std::string>* warnings,
+                     const Verify& verify = verify_alone) {
+  Problems problems = verify(dir, warnings);
   return problems.empty() && finite ? resume_problems(dir) : problems;
 }
 
@@ -60,7 +97,8 @@ std::vector<fs::path> chosen_checkpoints;  // results of newest() in this proces
 
 // Returns the newest checkpoint of a run without a problem. Training may delete a checkpoint while
 // it is verified. `vanished` is then set, and the caller tries again.
-fs::path newest(const fs::path& run_dir, bool finite, std::vector<std::string>* warnings, bool& vanished) {
+fs::path newest(const fs::path& run_dir, bool finite, std::vector<std::string>* warnings, bool& vanished,
+                const Verify& verify) {
   const fs::path checkpoints = checkpoints_of(run_dir);
   std::set<std::string> foreign_files = names_in(checkpoints);
   std::erase_if(foreign_files, is_checkpoint_name);
@@ -68,7 +106,7 @@ fs::path newest(const fs::path& run_dir, bool finite, std::vector<std::string>* 
   std::vector<std::string> skipped;
   for (Index step : steps_in(checkpoints)) {
     const fs::path dir = checkpoints / step_name(step);
-    const Problems problems = problems_of(dir, finite, warnings);
+    const Problems problems = problems_of(dir, finite, warnings, verify);
     if (problems.empty()) return dir;
     if (std::error_code error; !fs::exists(dir, error)) {
       vanished = true;
@@ -82,12 +120,13 @@ fs::path newest(const fs::path& run_dir, bool finite, std::vector<std::string>* 
   bad_input("{} holds no whole checkpoint: {}", checkpoints.string(), join(skipped));
 }
 
-fs::path newest(const fs::path& run_dir, bool finite, std::vector<std::string>* warnings) {
+fs::path newest(const fs::path& run_dir, bool finite, std::vector<std::string>* warnings,
+                const Verify& verify = verify_alone) {
   constexpr int max_attempts = 100;
   for (int attempt = 1;; ++attempt) {
     bool vanished = false;
     std::vector<std::string> found;
-    fs::path dir = newest(run_dir, finite, &found, vanished);
+    fs::path dir = newest(run_dir, finite, &found, vanished, verify);
     if (vanished && attempt < max_attempts) continue;
     if (vanished)
       bad_input("{} deletes its checkpoints faster than they are read: give run.keep = 2 or more", run_dir.string());
@@ -107,15 +146,49 @@ fs::path on_all_ranks(Comm& world, Find find) {
   return broadcast_text(world, found, 0);
 }
 
+// Does the same with `find(verify)`: all ranks verify each folder that rank 0 passes to `verify`.
+template <class Find>
+fs::path on_all_ranks_together(Comm& world, Find find) {
+  const auto next_folder = [&](const fs::path& dir) { return broadcast_text(world, dir.string(), 0); };
+  std::string found;
+  agree_on_errors(world, [&] {
+    if (world.rank() != 0) {
+      for (fs::path dir; !(dir = next_folder({})).empty();) verify_together(world, dir, nullptr);
+      return;
+    }
+    try {
+      found = find([&](const fs::path& dir, std::vector<std::string>* warnings) {
+                next_folder(dir);
+                return verify_together(world, dir, warnings);
+              }).string();
+    } catch (...) {
+      next_folder({});
+      throw;
+    }
+    next_folder({});
+  });
+  return broadcast_text(world, found, 0);
+}
+
+fs::path resolve(const fs::path& step_or_run, std::vector<std::string>* warnings, const Verify& verify) {
+  std::error_code error;
+  if (!fs::is_directory(step_or_run, error))
+    bad_input("{} is no folder: give a run folder or a step folder within RUN/checkpoints", step_or_run.string());
+  // A run has its configuration before its first checkpoint.
+  const bool run =
+      fs::is_directory(checkpoints_of(step_or_run), error) || fs::exists(step_or_run / "config.ini", error);
+  if (run && !fs::exists(step_or_run / manifest_name, error)) return newest(step_or_run, false, warnings, verify);
+  const Problems problems = verify(step_or_run, warnings);
+  if (problems.empty()) return (step_or_run / "").parent_path();  // without a trailing slash
+  bad_input("{} is no whole checkpoint: {}", step_or_run.string(), join(problems));
+}
+
 }  // namespace
 
 std::vector<std::string> verify_checkpoint(const fs::path& step_dir, std::vector<std::string>* warnings) {
   try {
     const Manifest manifest = read_manifest(step_dir);
-    std::set<std::string> foreign_files = names_in(step_dir);
-    foreign_files.erase(manifest_name);
-    for (const Manifest::File& file : manifest.files) foreign_files.erase(file.name);
-    warn_of_foreign_files(step_dir, foreign_files, warnings);
+    warn_of_foreign_files(step_dir, foreign_files_of(step_dir, manifest), warnings);
     return file_problems(step_dir, manifest, CheckFiles::digests);
   } catch (const InputError& e) {
     return {e.what()};
@@ -123,16 +196,7 @@ std::vector<std::string> verify_checkpoint(const fs::path& step_dir, std::vector
 }
 
 fs::path resolve_checkpoint(const fs::path& step_or_run, std::vector<std::string>* warnings) {
-  std::error_code error;
-  if (!fs::is_directory(step_or_run, error))
-    bad_input("{} is no folder: give a run folder or a step folder within RUN/checkpoints", step_or_run.string());
-  // A run has its configuration before its first checkpoint.
-  const bool run =
-      fs::is_directory(checkpoints_of(step_or_run), error) || fs::exists(step_or_run / "config.ini", error);
-  if (run && !fs::exists(step_or_run / manifest_name, error)) return newest(step_or_run, false, warnings);
-  const Problems problems = verify_checkpoint(step_or_run, warnings);
-  if (problems.empty()) return (step_or_run / "").parent_path();  // without a trailing slash
-  bad_input("{} is no whole checkpoint: {}", step_or_run.string(), join(problems));
+  return resolve(step_or_run, warnings, verify_alone);
 }
 
 std::vector<fs::path> last_checkpoints(Comm& world, const fs::path& step_dir, Index count,
@@ -170,21 +234,21 @@ std::vector<fs::path> last_checkpoints(Comm& world, const fs::path& step_dir, In
 }
 
 fs::path resolve_checkpoint(Comm& world, const fs::path& step_or_run, std::vector<std::string>* warnings) {
-  return on_all_ranks(world, [&] { return resolve_checkpoint(step_or_run, warnings); });
+  return on_all_ranks_together(world, [&](const Verify& verify) { return resolve(step_or_run, warnings, verify); });
 }
 
 fs::path resume_checkpoint(Comm& world, const fs::path& run_dir, Index step, std::vector<std::string>* warnings) {
-  return on_all_ranks(world, [&]() -> fs::path {
+  return on_all_ranks_together(world, [&](const Verify& verify) -> fs::path {
     const fs::path checkpoints = checkpoints_of(run_dir);
     const std::vector<Index> steps = steps_in(checkpoints);
-    if (step < 0) return steps.empty() ? fs::path() : newest(run_dir, true, warnings);
+    if (step < 0) return steps.empty() ? fs::path() : newest(run_dir, true, warnings, verify);
     if (std::find(steps.begin(), steps.end(), step) == steps.end())
       bad_input("run.resume_step = {}: {}", step,
                 steps.empty() ? fmt::format("{} holds no checkpoint: leave it out", run_dir.string())
                               : fmt::format("{} holds the steps {}: choose one of them", checkpoints.string(),
                                             fmt::join(steps.rbegin(), steps.rend(), ", ")));
     const fs::path dir = checkpoints / step_name(step);
-    if (const Problems problems = problems_of(dir, true, warnings); !problems.empty())
+    if (const Problems problems = problems_of(dir, true, warnings, verify); !problems.empty())
       bad_input("run.resume_step = {}: {}: choose another step", step, join(problems));
     return dir;
   });

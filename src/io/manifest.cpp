@@ -86,9 +86,12 @@ Manifest read_manifest(const fs::path& step_dir) {
   return manifest;
 }
 
-std::vector<std::string> file_problems(const fs::path& step_dir, const Manifest& manifest, CheckFiles check) {
+std::vector<std::string> file_problems(const fs::path& step_dir, const Manifest& manifest, CheckFiles check,
+                                       FileShare share) {
   std::vector<std::string> problems;
-  for (const Manifest::File& file : manifest.files) {
+  for (Index i = 0; i < std::ssize(manifest.files); ++i) {
+    if (std::max<Index>(i - 1, 0) % share.size != share.index) continue;
+    const Manifest::File& file = manifest.files[static_cast<std::size_t>(i)];
     const fs::path path = step_dir / file.name;
     std::error_code error;
     // Only files in the folder itself belong to a checkpoint.

@@ -35,9 +35,14 @@ Manifest read_manifest(const std::filesystem::path& step_dir);
 
 // Returns a message for each missing or damaged file of the manifest. CheckFiles::sizes compares
 // sizes alone, which is enough if the folder was verified before.
+// share: checks only the files of this one of `size` equal shares. Index and first shard are in the
+// first one.
 enum class CheckFiles { sizes, digests };
+struct FileShare {
+  int index = 0, size = 1;
+};
 std::vector<std::string> file_problems(const std::filesystem::path& step_dir, const Manifest& manifest,
-                                       CheckFiles check);
+                                       CheckFiles check, FileShare share = {});
 
 // Returns the names in a folder; empty if it does not exist.
 // Throws InputError if it cannot be read.

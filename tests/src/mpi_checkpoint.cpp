@@ -3,7 +3,9 @@
 
 #include <atomic>
 #include <chrono>
+#include <fstream>
 #include <limits>
+#include <set>
 #include <thread>
 
 #include "dist/runtime.h"
@@ -256,6 +258,55 @@ TEST(MpiCheckpoint, CopyFindsANonFiniteValueOfOneRank) {
         << error;
     EXPECT_FALSE(saver.in_progress());
     EXPECT_FALSE(fs::exists(checkpoints_of(run.path)));
+  }
+}
+
+// Each rank verifies a share of the files. A damaged file of any of them is found.
+TEST(MpiCheckpoint, ResumeFindsDamageInAnyFile) {
+  Rank rank({world().size(), 1, 1, 1});
+  fill(rank.store);
+  std::vector<std::string> files = {index_name, manifest_name};
+  for (int r = 0; r < world().size(); ++r) files.push_back(shard_name(r));
+  for (const std::string& file : files) {
+    const SharedFolder run;
+    rank.save(run.path, 1);
+    rank.save(run.path, 2);
+    const fs::path damaged = checkpoints_of(run.path) / step_name(2) / file;
+    if (world().rank() == 0) {
+      std::fstream stream(damaged, std::ios::in | std::ios::out | std::ios::binary);
+      stream.seekg(-3, std::ios::end);
+      const auto byte = static_cast<char>(stream.peek() ^ 1);
+      stream.seekp(-3, std::ios::end);
+      stream.put(byte);
+    }
+    world().barrier();
+    std::vector<std::string> warnings;
+    EXPECT_EQ(resume_checkpoint(world(), run.path, -1, &warnings).filename(), step_name(1)) << file;
+    EXPECT_EQ(resolve_checkpoint(world(), run.path, nullptr).filename(), step_name(1)) << file;
+    if (world().rank() == 0) {
+      EXPECT_EQ(warnings.size(), 1u) << joined(warnings);
+      EXPECT_NE(joined(warnings).find(damaged.string()), std::string::npos) << joined(warnings);
+    }
+    EXPECT_TRUE(
+        error_of([&] { resume_checkpoint(world(), run.path, 2, nullptr); }).starts_with("2: run.resume_step = 2"));
+    world().barrier();
+  }
+}
+
+TEST(MpiCheckpoint, EachFileIsInOneShare) {
+  const Folder folder;
+  const fs::path dir = write_as(folder.path(), Layout{5, 1, 1, 1}, 3);
+  const Manifest manifest = read_manifest(dir);
+  for (const Manifest::File& file : manifest.files) fs::remove(dir / file.name);
+  for (const int size : {1, 2, 3, 8}) {
+    std::vector<std::string> found;
+    for (int index = 0; index < size; ++index) {
+      const auto share = file_problems(dir, manifest, CheckFiles::digests, {index, size});
+      EXPECT_LE(share.size(), static_cast<std::size_t>(5 / size + 2));
+      found.insert(found.end(), share.begin(), share.end());
+    }
+    EXPECT_EQ(found.size(), 6u);
+    EXPECT_EQ(std::set<std::string>(found.begin(), found.end()).size(), 6u);
   }
 }
 
