@@ -170,14 +170,17 @@ Work Comm::start_reduce(std::span<const RootedBuffer> buffers, ComputePoint afte
   return do_reduce(buffers, after);
 }
 
-void Comm::reduce_scatter(ConstView in, View out) {
+void Comm::reduce_scatter(ConstView in, View out, View scratch) {
   SY_ASSERT(in.elements() == out.elements() * size() && in.dtype() == out.dtype(), "reduce_scatter of {} into {}",
             in.shape().str(), out.shape().str());
+  SY_ASSERT(!reduces_in_scratch(in.dtype()) || scratch.size_bytes() == in.size_bytes(),
+            "reduce_scatter of {} bytes of {} with {} bytes of scratch memory", in.size_bytes(), info(in.dtype()).name,
+            scratch.size_bytes());
   const CollectiveScope scope(*this, traffic_, Collective::reduce_scatter, out.size_bytes() * (size() - 1));
   if (fingerprints_enabled(*this))
     check_fingerprints(*this,
                        fmt::format("a reduce-scatter of {} bytes of {}", in.size_bytes(), info(in.dtype()).name));
-  do_reduce_scatter(in, out);
+  do_reduce_scatter(in, out, scratch);
 }
 
 void Comm::all_gather(ConstView in, View out) {

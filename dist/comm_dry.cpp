@@ -53,7 +53,7 @@ class CommDry final : public Comm {
     record_rooted(Collective::reduce, buffers, false);
     return {};
   }
-  void do_reduce_scatter(ConstView, View out) override {
+  void do_reduce_scatter(ConstView, View out, View) override {
     record(Collective::reduce_scatter, out.size_bytes() * (size_ - 1), out.size_bytes() * (size_ - 1),
            out.size_bytes() * size_);
   }

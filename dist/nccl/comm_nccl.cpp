@@ -14,6 +14,7 @@
 #include "kernels/cuda/staging.h"
 #include "kernels/environment.h"
 #include "kernels/ops/elementwise.h"
+#include "kernels/ops/heads.h"
 
 namespace sy {
 namespace {
@@ -204,8 +205,9 @@ class CommNccl final : public Comm {
       return ncclReduce(x.bytes(), x.bytes(), count_of(x.elements()), type_of(x.dtype()), ncclSum, root, nccl_, on);
     });
   }
-  void do_reduce_scatter(ConstView in, View out) override {
+  void do_reduce_scatter(ConstView in, View out, View scratch) override {
     if (size() == 1) return copy(in, out);
+    if (reduces_in_scratch(in.dtype())) return gather_and_sum(in, out, scratch);
     launch(Collective::reduce_scatter, out.elements(), {}, compute_point(), [&](cudaStream_t on) {
       return ncclReduceScatter(in.bytes(), out.bytes(), count_of(out.elements()), type_of(in.dtype()), ncclSum, nccl_,
                                on);
@@ -229,26 +231,47 @@ class CommNccl final : public Comm {
       return std::accumulate(rows.begin(), rows.end(), Index{0}) - rows[count_of(rank())];
     };
     const RowsMoved rows{rows_of_peers(send), rows_of_peers(receive)};
-    return launch(Collective::all_to_all, row, rows, compute_point(), [&](cudaStream_t on) {
-      return in_one_group([&](auto add) {
-        for (const auto& [in, out] : buffers) {
-          const std::byte* from = in.bytes();
-          std::byte* to = out.bytes();
-          for (int peer = 0; peer < size(); ++peer) {
-            const Index send_bytes = send[peer] * row_bytes(in), receive_bytes = receive[peer] * row_bytes(in);
-            if (peer == rank()) {
-              if (send_bytes > 0 && from != to)
-                check(cudaMemcpyAsync(to, from, count_of(send_bytes), cudaMemcpyDeviceToDevice, on), "cudaMemcpyAsync");
-            } else {
-              if (send_bytes > 0) add(ncclSend(from, count_of(send_bytes), ncclUint8, peer, nccl_, on));
-              if (receive_bytes > 0) add(ncclRecv(to, count_of(receive_bytes), ncclUint8, peer, nccl_, on));
-            }
-            from += send_bytes;
-            to += receive_bytes;
+    return launch(Collective::all_to_all, row, rows, compute_point(),
+                  [&](cudaStream_t on) { return send_and_receive(buffers, send, receive, on); });
+  }
+
+  // Sends send[r] rows of each buffer to rank r, and receives receive[r] rows from it.
+  ncclResult_t send_and_receive(std::span<const SendReceive> buffers, std::span<const Index> send,
+                                std::span<const Index> receive, cudaStream_t on) const {
+    return in_one_group([&](auto add) {
+      for (const auto& [in, out] : buffers) {
+        const std::byte* from = in.bytes();
+        std::byte* to = out.bytes();
+        for (int peer = 0; peer < size(); ++peer) {
+          const Index send_bytes = send[peer] * row_bytes(in), receive_bytes = receive[peer] * row_bytes(in);
+          if (peer == rank()) {
+            if (send_bytes > 0 && from != to)
+              check(cudaMemcpyAsync(to, from, count_of(send_bytes), cudaMemcpyDeviceToDevice, on), "cudaMemcpyAsync");
+          } else {
+            if (send_bytes > 0) add(ncclSend(from, count_of(send_bytes), ncclUint8, peer, nccl_, on));
+            if (receive_bytes > 0) add(ncclRecv(to, count_of(receive_bytes), ncclUint8, peer, nccl_, on));
           }
+          from += send_bytes;
+          to += receive_bytes;
         }
-      });
+      }
     });
+  }
+  // Reduce-scatter of bf16: receives this rank's block of all ranks, and sums them in f32. It sends
+  // as many bytes as ncclReduceScatter.
+  void gather_and_sum(ConstView in, View out, View blocks) {
+    const Index n = out.elements();
+    const SendReceive buffer{in.reshape({size() * n}), blocks.reshape({size() * n})};
+    const std::vector<Index> rows(count_of(size()), n);
+    launch(Collective::reduce_scatter, n, {}, compute_point(), [&](cudaStream_t on) {
+      return send_and_receive({&buffer, 1}, rows, rows, on);
+    }).wait();
+    if (n == 0) return;
+    const Index width = out.dim(out.shape().size() - 1);
+    ConstHeads x(ConstView(blocks).reshape({1, n / width, size(), width}));
+    x.token_stride = width;
+    x.head_stride = n;
+    run(shared_->device, ops::ReduceHeads{.x = x, .y = out.reshape({1, n / width, 1, width})});
   }
 
   cudaStream_t stream() const {

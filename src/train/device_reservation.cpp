@@ -56,6 +56,8 @@ void warm_up_collectives(const Config& config, Index vocab, const Mesh& mesh, De
   // the gradient norm, and load balancing over all ranks
   warm_up(mesh.world(), device, {Collective::all_reduce, Collective::all_gather});
   warm_up(*mesh.tp, device, {Collective::all_gather, Collective::reduce_scatter, Collective::all_reduce});
+  // A reduce-scatter of bf16 sends from rank to rank.
+  if (mesh.tp->reduces_in_scratch(config.dtype())) warm_up(*mesh.tp, device, {Collective::all_to_all});
   if (mesh.kv_replicas) warm_up(*mesh.kv_replicas, device, {Collective::all_reduce});
   if (count_moe(block_specs(config)) > 0) {
     warm_up(*mesh.expert_group, device, {Collective::all_gather, Collective::all_to_all});

@@ -631,6 +631,31 @@ TEST(RootedBuffer, UsesOneLaunchForSeveralRoots) {
   for (int i = 0; i < 8; ++i) EXPECT_EQ(sums[static_cast<std::size_t>(r * 8 + i)], static_cast<float>(n * (n + 1) / 2));
 }
 
+// Adding 1 to 256 in bf16 gives 256 each time. In f32 it does not, so on 3 ranks or more a sum that
+// is rounded at each rank differs. The block of rank s has 256 + s in place of 256.
+TEST(ReduceScatter, SumsBf16InF32AndRoundsOnce) {
+  const int n = world().size(), r = world().rank();
+  if (n == 1) return;
+  const std::unique_ptr<Device> device = make_device("cuda");
+  const Mesh mesh = on_device(make_mesh(world(), {n, 1, 1, 1}), *device);
+  constexpr Index rows = 3, width = 5;
+  const auto value = [&](int rank, int block) { return rank == 0 ? 256.0f + static_cast<float>(2 * block) : 1.0f; };
+  std::vector<bf16> values;
+  for (int block = 0; block < n; ++block) values.insert(values.end(), rows * width, bf16(value(r, block)));
+  const Tensor in = device->tensor({n * rows, width}, DType::bf16),
+               scratch = device->tensor({n * rows, width}, DType::bf16),
+               out = device->tensor({rows, width}, DType::bf16);
+  float sum = 0;
+  for (int rank = 0; rank < n; ++rank) sum += value(rank, r);
+  for (const View to : {out.view(), in.view().rows(r * rows, rows)}) {
+    device->to_device(values.data(), in);
+    mesh.dp->reduce_scatter(in, to, scratch);
+    std::vector<bf16> found(rows * width);
+    device->to_host(to, found.data());
+    for (const bf16 x : found) EXPECT_EQ(static_cast<float>(x), static_cast<float>(bf16(sum)));
+  }
+}
+
 // Trains until NCCL reports `result`. Expects an error that names the ranks, the phase, and `why`.
 void lose_a_rank(int result, const std::string& why) {
   const int n = world().size();

@@ -5,7 +5,7 @@
 // - Launches of one communicator start in the order in which they were enqueued. All launches do so
 //   if NCCL_LAUNCH_ORDER_IMPLICIT is 1 and the version is 2.26 or later ("prevents deadlocks by
 //   ordering launches by the order of the host's calls", NCCL user guide, environment variables).
-// - Sums are taken in rank order; bf16 is summed in f32.
+// - Sums are taken in rank order; those of bf16 are rounded after each rank, as on a ring.
 // - A rank must not wait by other means for a rank that has not reached the same collectives yet.
 #include "nccl.h"
 
@@ -172,7 +172,8 @@ void reduce_as(const Call& call, std::size_t contributions) {
   auto* to = static_cast<T*>(call.receive);
   for (std::size_t i = 0; i < call.count; ++i) {
     Sum sum = from[i];
-    for (std::size_t r = 1; r < contributions; ++r) sum = combine(sum, from[r * call.count + i]);
+    for (std::size_t r = 1; r < contributions; ++r)
+      sum = static_cast<Sum>(static_cast<T>(combine(sum, from[r * call.count + i])));
     to[i] = static_cast<T>(sum);
   }
 }
