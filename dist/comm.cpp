@@ -192,6 +192,22 @@ void Comm::all_gather(ConstView in, View out) {
   do_all_gather(in, out);
 }
 
+void Comm::all_to_all(ConstView in, View out) {
+  SY_ASSERT(in.elements() == out.elements() && in.dtype() == out.dtype() && in.elements() % size() == 0,
+            "all_to_all of {} into {} on {} ranks", in.shape().str(), out.shape().str(), size());
+  const CollectiveScope scope(*this, traffic_, Collective::all_to_all, in.size_bytes() / size() * (size() - 1));
+  if (fingerprints_enabled(*this))
+    check_fingerprints(*this, fmt::format("an all-to-all of {} bytes to each", in.size_bytes() / size()));
+  do_all_to_all(in, out);
+}
+
+void Comm::do_all_to_all(ConstView in, View out) {
+  const Index n = in.elements() / size();
+  const SendReceive buffer{in.reshape({in.elements()}), out.reshape({out.elements()})};
+  const std::vector<Index> rows(static_cast<std::size_t>(size()), n);
+  do_all_to_all_v({&buffer, 1}, rows, rows).wait();
+}
+
 void Comm::all_to_all_v(ConstView in, std::span<const Index> send, View out, std::span<const Index> receive) {
   const SendReceive buffer{in, out};
   start_all_to_all_v({&buffer, 1}, send, receive).wait();

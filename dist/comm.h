@@ -153,6 +153,9 @@ class Comm {
   // Shapes: in [sum of send, ...], in rank order of the destinations; out [sum of receive, ...], in
   // rank order of the sources. Rows have the same size in `in`, in `out` and on all ranks.
   void all_to_all_v(ConstView in, std::span<const Index> send, View out, std::span<const Index> receive);
+  // Sends block r of `in` to each rank r, and receives a block of equal size from it. Any type.
+  // Shapes: in and out [size * n], in rank order.
+  void all_to_all(ConstView in, View out);
 
   // ---- asynchronous collectives ----
   // A collective waits for all compute that is already enqueued, or for that before `after`.
@@ -210,6 +213,8 @@ class Comm {
   virtual void do_all_gather(ConstView in, View out) = 0;
   virtual Work do_all_to_all_v(std::span<const SendReceive> buffers, std::span<const Index> send,
                                std::span<const Index> receive) = 0;
+  // By default, do_all_to_all_v.
+  virtual void do_all_to_all(ConstView in, View out);
 
  private:
   std::shared_ptr<RankContext> context_;

@@ -125,6 +125,10 @@ __global__ void __launch_bounds__(Forward<T, width, general>::Of::threads)
   }
   load_tile<Of::rows, width, Of::threads>(q, q_heads.rows(b, head), first, z.packs);
   load_tile<Of::cols, width, Of::threads>(k, keys, key, z.packs);
+  if (key >= seen.end) {  // no query sees a key, and store_tile() uses the memory of q again
+    wait_async();
+    __syncthreads();
+  }
   for (int next; key < seen.end; key = next) {
     next = z.skip_masked(mask_operands, key + Of::cols, Of::cols, first);
     wait_async();

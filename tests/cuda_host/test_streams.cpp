@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "host_test.h"
+#include "kernels/cuda/staging.h"
 
 namespace sy::cuda {
 namespace {
@@ -65,6 +66,28 @@ TEST_F(HostStreams, MergesAdjacentRanges) {
   cudaStreamSynchronize(context.stream.end_capture());
   set_all(context, x, 3);
   expect_mistake("which writes it", [&] { copy_all(other, x.rows(8, 8), y); });
+}
+
+// The last of 200 kernels ends long after the first. The watchdog learns of the kernels between.
+TEST_F(HostStreams, CountsCompletedWorkAsProgress) {
+  const View x = memory({8});
+  cuda_host::set_running(cuda_host::Running::late);
+  cuda_host::set_latency(std::chrono::milliseconds(40));
+  for (int i = 0; i < 200; ++i) set_all(context, x, static_cast<float>(i));
+  const cudaEvent_t done = event();
+  cudaEventRecord(done, context.stream.end_capture());
+  const auto publications = [&](bool marked) {
+    const std::uint64_t before = context.stream.blocked().version();
+    const Waiter waiter(context.stream);
+    waiter.wait(done);
+    EXPECT_EQ(context.stream.has_progressed(), false) << marked;
+    return (context.stream.blocked().version() - before) / 2;  // a write changes the version twice
+  };
+  // The wait begins and ends, and 200 / 64 marks are passed at once or one after the other.
+  EXPECT_GE(publications(true), 3u);
+  EXPECT_EQ(publications(false), 2u);
+  cuda_host::set_latency(std::chrono::milliseconds(0));
+  cuda_host::set_running(cuda_host::Running::at_once);
 }
 
 TEST_F(HostStreams, OrdersStreamsByEvents) {
