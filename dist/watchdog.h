@@ -113,7 +113,7 @@ class Watchdog {
   std::uint64_t num_questions_ = 0;                     // so far, each to the asked ranks
   std::array<Clock::time_point, 16> question_times_{};  // times of the latest questions
   std::vector<Peer> peers_;                             // empty before rendezvous()
-  int silent_rank_ = -1;                                // latest one that an answer has named, or -1
+  int silent_rank_ = -1;                                // latest one that an answer named, or -1
   Clock::time_point silent_since_{};                    // when that was found, at the earliest
   Clock::time_point last_check_, resumed_at_{};         // latest check; latest resumption
   Clock::time_point local_since_;                       // latest progress of local work
