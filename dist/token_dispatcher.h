@@ -77,8 +77,8 @@ struct DispatchSplits {
 };
 
 // Counts from which one rank of Mesh::expert_group computes its splits: views of one i32 buffer, on
-// the device or on the host. A row is for one destination, as in ops::DispatchLayout: the copies for
-// it, then the assignments of each of its E / N or E / ep physical experts.
+// the device or on the host. A row is for one destination, as in ops::DispatchLayout: the copies
+// for it, then the assignments of each of its E / N or E / ep physical experts.
 struct DispatchCounts {
   View buffer;    // all of the following; `to_ranks` alone on one rank
   View to_ranks;  // [P, 1 + E / ep] of this rank, for each rank

@@ -364,7 +364,8 @@ class CommNccl final : public Comm {
   template <class Enqueue>
   Work launch(Collective kind, Index elements, RowsMoved rows, ComputePoint after, Enqueue enqueue) {
     if (size() == 1 || elements == 0) return {};
-    shared_->context.stream.end_capture();  // NCCL may allocate memory, which a capture does not allow
+    // NCCL may allocate memory, which a capture does not allow.
+    shared_->context.stream.end_capture();
     const cudaStream_t on = stream();
     check(cudaStreamWaitEvent(on, points_[after.slot].passed.get(), 0), "cudaStreamWaitEvent");
     const std::size_t slot = next_;
