@@ -94,7 +94,8 @@ std::shared_ptr<Connection> connect_by_id(Comm& host) {
   return made;
 }
 
-// Connects the ranks of `parent` with equal colors, in the order of `key`. Collective over `parent`.
+// Connects the ranks of `parent` with equal colors, in the order of `key`. Collective over
+// `parent`.
 std::shared_ptr<Connection> split_connection(const Connection& parent, int color, int key) {
   auto made = std::make_shared<Connection>();
   ncclConfig_t config = connection_config();
