@@ -11,9 +11,8 @@ namespace sy {
 
 // Returns the name of this host, as of gethostname().
 std::string host_name();
-// Returns a number that differs between machines, also if their hosts have the same name, as
-// containers may have: a hash of the name, of the kernel's id of its last start, and of the network
-// namespace.
+// Returns a number that differs between machines, even if their hosts have the same name. It is a
+// hash of the name, of the kernel's id of its last start, and of the network namespace.
 std::uint64_t machine_id();
 
 // Returns the index of this rank among the ranks of its machine. Collective.
