@@ -173,11 +173,11 @@ DispatchHandle TokenDispatcher::finalize(const CountExchange& exchange, Arena& s
   if (!hierarchical) return handle;
   const ExpertPartition partition = handle.intranode_partition();
   const Index T = handle.hops_[0].splits.num_received, k = exchange.physical_experts.dim(1),
-              copies = partition.max_ep_ranks(k) * partition.etp, E = handle.experts_ / placement_.topology.nodes;
+              copies = partition.max_ep_ranks(k) * partition.etp, node_experts = E / placement_.topology.nodes;
   const View tokens = saved.i32({T * copies}), row_id_map = saved.i32({T, copies});
   handle.hops_.push_back({intra_node_, tokens, row_id_map, std::move(splits.hops[1])});
-  handle.intranode_outputs_ = {scratch.i32({T, k}), scratch.i32({partition.ranks(), 1 + E / partition.ep}),
-                               scratch.i32({E})};
+  handle.intranode_outputs_ = {scratch.i32({T, k}), scratch.i32({partition.ranks(), 1 + node_experts / partition.ep}),
+                               scratch.i32({node_experts})};
   return handle;
 }
 

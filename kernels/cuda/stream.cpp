@@ -60,8 +60,7 @@ cudaStream_t ComputeStream::end_capture() {
 
 void ComputeStream::mark() {
   since_mark_ = 0;
-  if (marked_ - completed_ == marks_.size()) has_progressed();
-  if (marked_ - completed_ == marks_.size()) return;
+  if (marked_ - completed_ == marks_.size()) ++completed_;  // forgets the oldest mark
   Owned<cudaEvent_t>& event = marks_[marked_ % marks_.size()];
   if (!event) event = make_event();
   check(cudaEventRecord(event.get(), stream_), "cudaEventRecord");

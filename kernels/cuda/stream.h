@@ -100,7 +100,7 @@ class ComputeStream {
   std::size_t segment_ = 0;        // index of the segment that is being replayed
   std::size_t matched_ = 0;        // number of words of its key that have been compared
   OperationKey operation_key_;
-  // A ring of events behind marked work. If it is full, work is not marked.
+  // A ring of events behind marked work. If it is full, the oldest mark is forgotten.
   static constexpr int operations_per_mark = 64;
   std::array<Owned<cudaEvent_t>, 32> marks_;
   std::size_t marked_ = 0, completed_ = 0;  // numbers of marks so far
