@@ -41,6 +41,17 @@ if(missing)
   return()
 endif()
 
+if(SWITCHYARD_CUDNN)
+  find_path(CUDNN_INCLUDE_DIR cudnn.h HINTS ENV CUDNN_ROOT ${CUDAToolkit_INCLUDE_DIRS} PATH_SUFFIXES include)
+  find_library(CUDNN_LIBRARY cudnn HINTS ENV CUDNN_ROOT ${CUDAToolkit_LIBRARY_DIR} /usr/local/cuda
+               PATH_SUFFIXES lib lib64)
+  find_path(CUDNN_FRONTEND_INCLUDE_DIR cudnn_frontend.h HINTS ENV CUDNN_FRONTEND_ROOT PATH_SUFFIXES include)
+  if(NOT CUDNN_INCLUDE_DIR OR NOT CUDNN_LIBRARY OR NOT CUDNN_FRONTEND_INCLUDE_DIR)
+    message(FATAL_ERROR "SWITCHYARD_CUDNN is ON and cuDNN 9 or the headers of its frontend are missing: set CUDNN_ROOT "
+                        "and CUDNN_FRONTEND_ROOT to their folders")
+  endif()
+endif()
+
 # CMake 3.25 does not know that nvcc has C++20 since 12.0.
 if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
   set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)

@@ -170,14 +170,17 @@ Work Comm::start_reduce(std::span<const RootedBuffer> buffers, ComputePoint afte
   return do_reduce(buffers, after);
 }
 
-void Comm::reduce_scatter(ConstView in, View out) {
+void Comm::reduce_scatter(ConstView in, View out, View scratch) {
   SY_ASSERT(in.elements() == out.elements() * size() && in.dtype() == out.dtype(), "reduce_scatter of {} into {}",
             in.shape().str(), out.shape().str());
+  SY_ASSERT(!reduces_in_scratch(in.dtype()) || scratch.size_bytes() == in.size_bytes(),
+            "reduce_scatter of {} bytes of {} with {} bytes of scratch memory", in.size_bytes(), info(in.dtype()).name,
+            scratch.size_bytes());
   const CollectiveScope scope(*this, traffic_, Collective::reduce_scatter, out.size_bytes() * (size() - 1));
   if (fingerprints_enabled(*this))
     check_fingerprints(*this,
                        fmt::format("a reduce-scatter of {} bytes of {}", in.size_bytes(), info(in.dtype()).name));
-  do_reduce_scatter(in, out);
+  do_reduce_scatter(in, out, scratch);
 }
 
 void Comm::all_gather(ConstView in, View out) {
@@ -187,6 +190,22 @@ void Comm::all_gather(ConstView in, View out) {
   if (fingerprints_enabled(*this))
     check_fingerprints(*this, fmt::format("an all-gather of {} bytes from each", in.size_bytes()));
   do_all_gather(in, out);
+}
+
+void Comm::all_to_all(ConstView in, View out) {
+  SY_ASSERT(in.elements() == out.elements() && in.dtype() == out.dtype() && in.elements() % size() == 0,
+            "all_to_all of {} into {} on {} ranks", in.shape().str(), out.shape().str(), size());
+  const CollectiveScope scope(*this, traffic_, Collective::all_to_all, in.size_bytes() / size() * (size() - 1));
+  if (fingerprints_enabled(*this))
+    check_fingerprints(*this, fmt::format("an all-to-all of {} bytes to each", in.size_bytes() / size()));
+  do_all_to_all(in, out);
+}
+
+void Comm::do_all_to_all(ConstView in, View out) {
+  const Index n = in.elements() / size();
+  const SendReceive buffer{in.reshape({in.elements()}), out.reshape({out.elements()})};
+  const std::vector<Index> rows(static_cast<std::size_t>(size()), n);
+  do_all_to_all_v({&buffer, 1}, rows, rows).wait();
 }
 
 void Comm::all_to_all_v(ConstView in, std::span<const Index> send, View out, std::span<const Index> receive) {

@@ -138,9 +138,14 @@ class Comm {
   void broadcast(View x, int root);
   // x = the element-wise reduction of all ranks' x. f32, f64, i32, i64.
   void all_reduce(View x, Reduce op = Reduce::sum);
-  // out = the sum over ranks of block `rank` of `in`. f32 or bf16; host buffers sum bf16 in f32.
-  // Shapes: in [size * n]; out [n], may be that block of `in`.
-  void reduce_scatter(ConstView in, View out);
+  // out = the sum over ranks of block `rank` of `in`. f32 or bf16. A sum of bf16 is in f32, in rank
+  // order, and rounded once.
+  // Shapes: in [size * n]; out [n], may be that block of `in`; scratch [size * n] of the type of
+  // `in`, memory of this call alone, if reduces_in_scratch(), otherwise empty.
+  void reduce_scatter(ConstView in, View out, View scratch = {});
+  // True if reduce_scatter() of this type needs scratch memory: for bf16 in device buffers, since
+  // their libraries would round at every rank.
+  bool reduces_in_scratch(DType type) const { return asynchronous() && type == DType::bf16; }
   // Gathers all ranks' `in` in rank order. Any type.
   // Shapes: in [n], may be block `rank` of `out`; out [size * n].
   void all_gather(ConstView in, View out);
@@ -148,6 +153,9 @@ class Comm {
   // Shapes: in [sum of send, ...], in rank order of the destinations; out [sum of receive, ...], in
   // rank order of the sources. Rows have the same size in `in`, in `out` and on all ranks.
   void all_to_all_v(ConstView in, std::span<const Index> send, View out, std::span<const Index> receive);
+  // Sends block r of `in` to each rank r, and receives a block of equal size from it. Any type.
+  // Shapes: in and out [size * n], in rank order.
+  void all_to_all(ConstView in, View out);
 
   // ---- asynchronous collectives ----
   // A collective waits for all compute that is already enqueued, or for that before `after`.
@@ -201,10 +209,12 @@ class Comm {
   virtual Work do_broadcast(std::span<const RootedBuffer> buffers, ComputePoint after) = 0;
   virtual void do_all_reduce(View x, Reduce op) = 0;
   virtual Work do_reduce(std::span<const RootedBuffer> buffers, ComputePoint after) = 0;
-  virtual void do_reduce_scatter(ConstView in, View out) = 0;
+  virtual void do_reduce_scatter(ConstView in, View out, View scratch) = 0;
   virtual void do_all_gather(ConstView in, View out) = 0;
   virtual Work do_all_to_all_v(std::span<const SendReceive> buffers, std::span<const Index> send,
                                std::span<const Index> receive) = 0;
+  // By default, do_all_to_all_v.
+  virtual void do_all_to_all(ConstView in, View out);
 
  private:
   std::shared_ptr<RankContext> context_;

@@ -1,7 +1,7 @@
 // Communicator of one rank without peers: records the bytes that it would send and receive.
 // Serves planning. make_comm_dry in dist/comm.h makes one.
-// An all-gather of i32 (row counts) up to Device::read_limit bytes copies this rank's values for
-// all ranks; other collectives leave their output unchanged.
+// An all_to_all of i32 (row counts) up to Device::read_limit bytes receives from each rank what
+// this rank sends to itself. Other collectives leave their output unchanged.
 #pragma once
 
 #include <compare>

@@ -191,7 +191,7 @@ class CommMpi final : public Comm {
     return {};
   }
 
-  void do_reduce_scatter(ConstView in, View out) override {
+  void do_reduce_scatter(ConstView in, View out, View) override {
     reduce_blocks(
         in.dtype(), Reduce::sum, [&](int r) { return in.bytes() + r * out.size_bytes(); },
         std::vector<Index>(size_, out.elements()), out.bytes());

@@ -22,7 +22,7 @@ class CommSelf final : public Comm {
   Work do_broadcast(std::span<const RootedBuffer>, ComputePoint) override { return {}; }
   void do_all_reduce(View, Reduce) override {}
   Work do_reduce(std::span<const RootedBuffer>, ComputePoint) override { return {}; }
-  void do_reduce_scatter(ConstView in, View out) override { copy(in, out); }
+  void do_reduce_scatter(ConstView in, View out, View) override { copy(in, out); }
   void do_all_gather(ConstView in, View out) override { copy(in, out); }
   Work do_all_to_all_v(std::span<const SendReceive> buffers, std::span<const Index>, std::span<const Index>) override {
     for (const auto& [in, out] : buffers) copy(in, out);

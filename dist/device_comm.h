@@ -26,8 +26,10 @@ namespace sy {
 enum class CommStream { tokens, gradients };
 constexpr int num_comm_streams = 2;
 
-// Makes a communicator of the ranks of `host`. The new communicator owns `host`, and sets up its
-// connections through it. Collective. Throws Failure if the library returns an error.
+// Makes a communicator of the ranks of `host`, which it then owns. The first call for a device has
+// the group of all ranks. Later calls have groups of equal size, and are collective over all ranks.
+// Groups of the same ranks and stream share connections. Throws Failure if the library returns an
+// error.
 using MakeDeviceComm = std::function<std::unique_ptr<Comm>(std::unique_ptr<Comm> host, CommStream stream)>;
 
 // Returns a function that makes communicators of one device.

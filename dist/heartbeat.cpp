@@ -50,8 +50,10 @@ std::optional<Heartbeat> unseal(std::span<const std::uint8_t> datagram, const He
   if (CRYPTO_memcmp(expected.data(), datagram.data(), heartbeat_bytes) != 0) return {};
   Heartbeat heartbeat;
   std::memcpy(&heartbeat, datagram.data(), sizeof heartbeat);
-  if (!std::isfinite(heartbeat.idle)) return {};
-  heartbeat.idle = std::clamp(heartbeat.idle, 0.0, uptime);
+  for (double* const seconds : {&heartbeat.idle, &heartbeat.silent_age}) {
+    if (!std::isfinite(*seconds)) return {};
+    *seconds = std::clamp(*seconds, 0.0, uptime);
+  }
   heartbeat.state[sizeof heartbeat.state - 1] = 0;
   return heartbeat;
 }

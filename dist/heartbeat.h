@@ -28,8 +28,14 @@ struct Heartbeat {
   std::int32_t from = 0;         // rank of the sender
   std::int32_t is_question = 0;  // 1: question; 0: answer
   std::uint64_t sequence = 0;    // number of the question; equal in its answer
-  double idle = 0;               // seconds without progress of the sender; 0 in a question
-  char state[200] = {};          // state of the sender as text, truncated; empty in a question
+  // Seconds without progress of all ranks of which the sender knows, and of the sender; 0 in a
+  // question.
+  double idle = 0;
+  char state[200] = {};  // state of the sender as text, truncated; empty in a question
+  // A rank that does not answer, and the seconds since a rank found that; -1 if none is known.
+  std::int32_t silent_rank = -1;
+  std::int32_t reserved = 0;
+  double silent_age = 0;
 };
 
 // Returns a random key. Throws Failure if the system has no random bytes.
@@ -41,8 +47,8 @@ using HeartbeatDatagram = std::array<std::uint8_t, heartbeat_bytes>;
 // Returns the signed datagram of a heartbeat.
 HeartbeatDatagram seal(const Heartbeat& heartbeat, const HeartbeatKey& key);
 
-// Returns the heartbeat of a datagram; empty if its size, its digest or its `idle` is invalid.
-// The result has `idle` clamped to [0, uptime] and zero-terminated `state`.
+// Returns the heartbeat of a datagram; empty if its size, its digest or a number is invalid.
+// The result has `idle` and `silent_age` clamped to [0, uptime], and a zero-terminated `state`.
 // Uptime is the time in seconds since the receiver's watchdog started.
 std::optional<Heartbeat> unseal(std::span<const std::uint8_t> datagram, const HeartbeatKey& key, double uptime);
 

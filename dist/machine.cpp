@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include <filesystem>
+#include <fstream>
 #include <utility>
 #include <vector>
 
@@ -15,7 +17,7 @@ namespace {
 
 // Returns the number of ranks on this machine with an equal `key`: before this rank, and in total.
 std::pair<int, int> count_equal_keys(Comm& world, const std::string& key) {
-  const auto mine = static_cast<Index>(hash_name(host_name() + "/" + key));
+  const auto mine = static_cast<Index>(hash_name(fmt::format("{}/{}", machine_id(), key)));
   std::vector<Index> all(world.size());
   world.all_gather(view_of(&mine, {1}), view_of(all.data(), {world.size()}));
   const auto here = all.begin() + world.rank();
@@ -29,6 +31,14 @@ std::string host_name() {
   char name[256] = {};
   gethostname(name, sizeof name - 1);
   return name;
+}
+
+std::uint64_t machine_id() {
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  std::error_code error;
+  const auto network = std::filesystem::read_symlink("/proc/self/ns/net", error);
+  return hash_name(fmt::format("{} {} {}", host_name(), boot, network.string()));
 }
 
 int local_rank(Comm& world) {

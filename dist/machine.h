@@ -1,6 +1,7 @@
 // Hosts and devices of the ranks, and the device and the instruction set that all ranks use.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "dist/comm.h"
@@ -10,6 +11,9 @@ namespace sy {
 
 // Returns the name of this host, as of gethostname().
 std::string host_name();
+// Returns a number that differs between machines, even if their hosts have the same name. It is a
+// hash of the name, of the kernel's id of its last start, and of the network namespace.
+std::uint64_t machine_id();
 
 // Returns the index of this rank among the ranks of its machine. Collective.
 int local_rank(Comm& world);

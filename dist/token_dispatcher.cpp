@@ -17,39 +17,58 @@ void add(HopSplits& splits, Index num_sent, Index num_received) {
 
 }  // namespace
 
-DispatchSplits dispatch_splits(std::span<const std::int32_t> counts, const ExpertPlacement& placement, int rank) {
-  const ExpertPartition& partition = placement.partition;
-  const Index nodes = placement.topology.nodes, ranks_per_node = placement.topology.ranks_per_node,
-              ranks = partition.ranks(), each = std::ssize(counts) / ranks,
-              num_destinations = placement.num_destinations(), rank_counts = num_destinations - ranks,
-              experts = each - num_destinations;
-  SY_ASSERT(std::ssize(counts) == ranks * each && experts >= 0 && experts % partition.ep == 0,
-            "{} counts of {} ranks, ep = {}", counts.size(), ranks, partition.ep);
-  const auto count = [&](Index source, Index i) { return static_cast<Index>(counts[source * each + i]); };
+Index DispatchCounts::elements(const ExpertPlacement& placement, Index E) {
+  const Index P = placement.partition.ranks(), N = placement.topology.nodes,
+              ranks = P * (1 + E / placement.partition.ep), nodes = N + E;
+  return P == 1 ? ranks : placement.is_hierarchical() ? 3 * ranks + 2 * nodes : 2 * ranks;
+}
+
+DispatchCounts::DispatchCounts(const ExpertPlacement& placement, Index E, View memory) : buffer(memory) {
+  const Index P = placement.partition.ranks(), ep = placement.partition.ep, N = placement.topology.nodes;
+  SY_ASSERT(memory.elements() == elements(placement, E) && E % ep == 0, "{} counts of {} experts on {} ranks",
+            memory.elements(), E, P);
+  Index at = 0;
+  const auto next = [&](Index rows, Index experts) {
+    const Shape shape{rows, 1 + experts};
+    return memory.rows(std::exchange(at, at + shape.elements()), shape.elements()).reshape(shape);
+  };
+  to_ranks = next(P, E / ep);
+  from_ranks = P == 1 ? to_ranks : next(P, E / ep);
+  if (!placement.is_hierarchical()) return;
+  of_peers = next(P, E / ep);
+  to_nodes = next(N, E / N);
+  from_peers = next(N, E / N);
+}
+
+DispatchSplits dispatch_splits(const DispatchCounts& counts, const Topology& topology) {
+  const Index nodes = topology.nodes, ranks_per_node = topology.ranks_per_node, ranks = counts.from_ranks.dim(0),
+              local = counts.from_ranks.dim(1) - 1;
+  // column 0: copies; column 1 + e: assignments of the destination's expert e
+  const auto count = [](ConstView table, Index row, Index column) {
+    return static_cast<Index>(table.i32()[row * table.dim(1) + column]);
+  };
   DispatchSplits splits;
-  if (!placement.is_hierarchical()) {
+  if (nodes == 1) {
     HopSplits& hop = splits.hops.emplace_back();
-    for (Index r = 0; r < ranks; ++r) add(hop, count(rank, r), count(r, rank));
+    for (Index r = 0; r < ranks; ++r) add(hop, count(counts.to_ranks, r, 0), count(counts.from_ranks, r, 0));
   } else {
     // A rank exchanges with the ranks of the same index in the other nodes, then within its node.
-    const Index node = placement.topology.node_of(rank), index = placement.topology.index_in_node(rank);
     splits.hops.resize(2);
     HopSplits &internode = splits.hops[0], &intranode = splits.hops[1];
-    for (Index n = 0; n < nodes; ++n) add(internode, count(rank, n), count(n * ranks_per_node + index, node));
+    for (Index n = 0; n < nodes; ++n) add(internode, count(counts.to_nodes, n, 0), count(counts.from_peers, n, 0));
     for (Index peer = 0; peer < ranks_per_node; ++peer) {
       Index num_sent = 0, num_received = 0;
       for (Index n = 0; n < nodes; ++n) {
-        num_sent += count(n * ranks_per_node + index, rank_counts + node * ranks_per_node + peer);
-        num_received += count(n * ranks_per_node + peer, rank_counts + rank);
+        num_sent += count(counts.of_peers, n * ranks_per_node + peer, 0);
+        num_received += count(counts.from_ranks, n * ranks_per_node + peer, 0);
       }
       add(intranode, num_sent, num_received);
     }
   }
-  const Index local = experts / partition.ep, first = rank / partition.etp * local;
   Index rows = 0;
   for (Index expert = 0; expert <= local; ++expert) {
     splits.offsets.push_back(static_cast<std::int32_t>(rows));
-    for (Index r = 0; r < ranks && expert < local; ++r) rows += count(r, num_destinations + first + expert);
+    for (Index r = 0; r < ranks && expert < local; ++r) rows += count(counts.from_ranks, r, 1 + expert);
   }
   SY_ASSERT(rows < INT32_MAX, "{} rows on one rank", rows);
   return splits;
@@ -65,13 +84,14 @@ DispatchLayout::DispatchLayout(const ExpertPlacement& placement, Index T, Index 
     row_id_map = saved.i32({T, copies});
   }
   physical_experts = scratch.i32({T, k});
-  counts = scratch.i32({placement.num_destinations() + tokens_per_expert.elements()});
+  counts = scratch.i32({DispatchCounts::elements(placement, tokens_per_expert.elements())});
 }
 
 void DispatchLayout::build(Device& device, const ExpertPlacement& placement, ConstView experts, ConstView dispatch_mask,
                            Arena& scratch) const {
   const ExpertPartition first = placement.internode_partition();
   const Index E = tokens_per_expert.elements();
+  const DispatchCounts own(placement, E, counts);
   run(device, ops::DispatchLayout{.experts = experts,
                                   .dispatch_mask = dispatch_mask,
                                   .partition = first,
@@ -79,20 +99,18 @@ void DispatchLayout::build(Device& device, const ExpertPlacement& placement, Con
                                   .physical_experts = physical_experts,
                                   .tokens = tokens,
                                   .row_id_map = row_id_map,
-                                  .counts = counts.rows(0, first.ranks() + E),
+                                  .counts = placement.is_hierarchical() ? own.to_nodes : own.to_ranks,
                                   .tokens_per_expert = tokens_per_expert});
   if (!placement.is_hierarchical()) return;
   // The sources count the copies for each rank too,
   // so that the second hop needs no counts of its own.
-  // This call overwrites the assignments that the first call wrote after the node counts, and
-  // writes equal ones after the rank counts.
   const Arena::Scope scope(scratch);
   const ExpertPartition to_ranks{placement.partition.ep, placement.partition.etp};
   run(device, ops::DispatchLayout{.experts = physical_experts,
                                   .partition = to_ranks,
                                   .expected = placement.expected_routing(tokens_per_expert),
                                   .physical_experts = scratch.i32(physical_experts.shape()),
-                                  .counts = counts.rows(first.ranks(), to_ranks.ranks() + E),
+                                  .counts = own.to_ranks,
                                   .tokens_per_expert = scratch.i32({E})});
 }
 
@@ -123,10 +141,15 @@ TokenDispatcher::TokenDispatcher(Device& device, const Mesh& mesh, const ExpertP
 }
 
 CountExchange TokenDispatcher::exchange_counts(const DispatchLayout& layout, Arena& scratch) {
-  const View counts = scratch.i32({group_->size(), layout.counts.elements()});
-  group_->all_gather(layout.counts, counts);
-  device_.begin_read(counts);
-  return {layout, counts, pack(layout, layout.physical_experts, scratch)};
+  const DispatchCounts counts(placement_, layout.tokens_per_expert.elements(), layout.counts);
+  const ScopedSubphase scope(group_->rank_context(), "count exchange");
+  if (!local()) group_->all_to_all(counts.to_ranks, counts.from_ranks);
+  if (inter_node_) {
+    inter_node_->all_to_all(counts.to_nodes, counts.from_peers);
+    inter_node_->all_to_all(counts.to_ranks, counts.of_peers);
+  }
+  device_.begin_read(counts.buffer);
+  return {layout, pack(layout, layout.physical_experts, scratch)};
 }
 
 ConstView TokenDispatcher::pack(const DispatchLayout& layout, ConstView x, Arena& arena) const {
@@ -135,10 +158,12 @@ ConstView TokenDispatcher::pack(const DispatchLayout& layout, ConstView x, Arena
 
 DispatchHandle TokenDispatcher::finalize(const CountExchange& exchange, Arena& saved, Arena& scratch) {
   const DispatchLayout& layout = exchange.layout;
-  std::vector<std::int32_t> counts(exchange.counts.elements());
+  const Index E = layout.tokens_per_expert.elements();
+  std::vector<std::int32_t> counts(layout.counts.elements());
   device_.end_read(counts.data());
-  DispatchSplits splits = dispatch_splits(counts, placement_, group_->rank());
-  DispatchHandle handle(device_, *group_, placement_, layout.counts.elements() - placement_.num_destinations());
+  DispatchSplits splits =
+      dispatch_splits({placement_, E, view_of(counts.data(), layout.counts.shape())}, placement_.topology);
+  DispatchHandle handle(device_, *group_, placement_, E);
   handle.offsets_ = std::move(splits.offsets);
   handle.tokens_per_expert_ = layout.tokens_per_expert;
   if (local()) return handle;
@@ -148,10 +173,11 @@ DispatchHandle TokenDispatcher::finalize(const CountExchange& exchange, Arena& s
   if (!hierarchical) return handle;
   const ExpertPartition partition = handle.intranode_partition();
   const Index T = handle.hops_[0].splits.num_received, k = exchange.physical_experts.dim(1),
-              copies = partition.max_ep_ranks(k) * partition.etp, E = handle.experts_ / placement_.topology.nodes;
+              copies = partition.max_ep_ranks(k) * partition.etp, node_experts = E / placement_.topology.nodes;
   const View tokens = saved.i32({T * copies}), row_id_map = saved.i32({T, copies});
   handle.hops_.push_back({intra_node_, tokens, row_id_map, std::move(splits.hops[1])});
-  handle.intranode_outputs_ = {scratch.i32({T, k}), scratch.i32({partition.ranks() + E}), scratch.i32({E})};
+  handle.intranode_outputs_ = {scratch.i32({T, k}), scratch.i32({partition.ranks(), 1 + node_experts / partition.ep}),
+                               scratch.i32({node_experts})};
   return handle;
 }
 

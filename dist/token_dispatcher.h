@@ -52,9 +52,6 @@ struct ExpertPlacement {
   }
   // True if dispatch is hierarchical.
   bool is_hierarchical() const { return topology.nodes > 1; }
-  // Number of destinations in DispatchLayout::counts:
-  // N nodes (0 if dispatch is not hierarchical) plus P ranks.
-  Index num_destinations() const { return (is_hierarchical() ? topology.nodes : 0) + partition.ranks(); }
   // Returns the partition of the experts among the destinations of the first hop: nodes or ranks.
   ExpertPartition internode_partition() const {
     return is_hierarchical() ? ExpertPartition{topology.nodes, 1, partition.logical_to_physical} : partition;
@@ -78,21 +75,39 @@ struct DispatchSplits {
   // [E / ep + 1] first row of each local physical expert, then the number of rows
   std::vector<std::int32_t> offsets;
 };
-// Computes the splits of one rank of Mesh::expert_group. Pure function.
-// counts: [P, num_destinations() + E], DispatchLayout::counts of each of the P ranks.
-// Sizes that do not match, and 2^31 rows or more on one rank, are an internal error.
-DispatchSplits dispatch_splits(std::span<const std::int32_t> counts, const ExpertPlacement& placement, int rank);
+
+// Counts from which one rank of Mesh::expert_group computes its splits: views of one i32 buffer, on
+// the device or on the host. A row is for one destination, as in ops::DispatchLayout: the copies
+// for it, then the assignments of each of its E / N or E / ep physical experts.
+struct DispatchCounts {
+  View buffer;    // all of the following; `to_ranks` alone on one rank
+  View to_ranks;  // [P, 1 + E / ep] of this rank, for each rank
+  // [P, 1 + E / ep] of each rank, for this rank; `to_ranks` on one rank
+  View from_ranks;
+  // The others are empty if dispatch is not hierarchical. `Peers` are the ranks with this rank's
+  // index in each of the N nodes.
+  View to_nodes;    // [N, 1 + E / N] of this rank, for each node
+  View from_peers;  // [N, 1 + E / N] of each peer, for this rank's node
+  // [P, 1 + E / ep] of each peer, for each rank of this rank's node
+  View of_peers;
+
+  // Number of elements of `buffer` for E experts.
+  static Index elements(const ExpertPlacement& placement, Index E);
+  // memory: [elements()] i32
+  DispatchCounts(const ExpertPlacement& placement, Index E, View memory);
+};
+// Computes the splits of a rank. Pure function. counts: in host memory.
+// 2^31 rows or more are an internal error.
+DispatchSplits dispatch_splits(const DispatchCounts& counts, const Topology& topology);
 
 // Copies that dispatch sends to each destination, for T tokens with k of E experts each.
 // The views `tokens` and `row_id_map` are of the first hop. It has at most n copies:
 // T * min(k, ep) * etp, or T * min(k, nodes) if dispatch is hierarchical.
 struct DispatchLayout {
-  View tokens;            // [n] i32 token of each copy, then -1; empty on one rank
-  View row_id_map;        // [T, n / T] i32 copies of each token, then -1; empty on one rank
-  View physical_experts;  // [T, k] i32 physical expert of each assignment; -1 if dropped
-  // [num_destinations() + E] i32: copies for each node, copies for each rank, assignments of each
-  // physical expert. It has no copies for nodes if dispatch is not hierarchical.
-  View counts;
+  View tokens;             // [n] i32 token of each copy, then -1; empty on one rank
+  View row_id_map;         // [T, n / T] i32 copies of each token, then -1; empty on one rank
+  View physical_experts;   // [T, k] i32 physical expert of each assignment; -1 if dropped
+  View counts;             // DispatchCounts::buffer, with the counts of this rank
   View tokens_per_expert;  // [E] i32 dispatched assignments of each logical expert
 
   DispatchLayout() = default;
@@ -108,10 +123,9 @@ struct DispatchLayout {
              Arena& scratch) const;
 };
 
-// Counts of all ranks on their way to the host (TokenDispatcher::exchange_counts).
+// The DispatchCounts of a layout on their way to the host (TokenDispatcher::exchange_counts).
 struct [[nodiscard]] CountExchange {
   const DispatchLayout& layout;
-  View counts;                 // [P, num_destinations() + E] DispatchLayout::counts of all ranks
   ConstView physical_experts;  // [n, k] packed copies; [T, k] on one rank
 };
 
@@ -265,7 +279,8 @@ class TokenDispatcher {
 
   // True if mesh.expert_group has one rank: nothing is sent.
   bool local() const { return group_->size() == 1; }
-  // All-gathers the counts of `layout`, and starts their copy to the host.
+  // Exchanges the counts of `layout` by an all-to-all, and starts their copy to the host. If
+  // dispatch is hierarchical, two more all-to-alls are between the nodes.
   // Collective over mesh.expert_group.
   // `layout` must outlive the result. The memory allocated from `scratch` must stay while
   // physical experts are used, at least until the first PendingDispatch::wait().
@@ -278,7 +293,7 @@ class TokenDispatcher {
   // Returns x on one rank.
   ConstView pack(const DispatchLayout& layout, ConstView x, Arena& arena) const;
 
-  // Waits for the counts of all ranks, and computes the splits of the hops.
+  // Waits for the counts, and computes the splits of the hops.
   // The views `tokens` and `row_id_map` of the layout, and memory allocated from `saved`, must live
   // as long as the handle. Memory from `scratch` must stay until the first PendingDispatch::wait().
   DispatchHandle finalize(const CountExchange& exchange, Arena& saved, Arena& scratch);

@@ -13,26 +13,14 @@
 #include <cmath>
 #include <csignal>
 #include <cstdlib>
-#include <filesystem>
-#include <fstream>
 #include <limits>
 
+#include "dist/machine.h"
 #include "dist/runtime.h"
 #include "kernels/environment.h"
-#include "kernels/philox.h"
 
 namespace sy {
 namespace {
-
-// Returns the hash of boot and network namespace (PeerInfo::machine). If one of them is unknown,
-// the hash includes the host name.
-std::uint64_t machine_id(const char* host) {
-  std::string boot;
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
-  std::error_code error;
-  const auto network = std::filesystem::read_symlink("/proc/self/ns/net", error);
-  return hash_name(fmt::format("{} {} {}", boot, network.string(), boot.empty() || error ? host : ""));
-}
 
 // Returns the loopback address, and the IPv4 addresses at which other machines may reach this one.
 std::vector<std::uint32_t> own_addresses() {
@@ -87,6 +75,22 @@ Seconds hang_timeout() {
 
 WatchdogLimits watchdog_limits() {
   return {hang_timeout(), seconds_from_env("SWITCHYARD_LOCAL_TIMEOUT", WatchdogLimits{}.local, 0, "or 0 for no limit")};
+}
+
+std::vector<int> ranks_to_ask(int rank, int ranks) {
+  constexpr int ask_all_up_to = 32;
+  std::vector<int> found;
+  const auto add = [&](int other) {
+    if (other != rank && std::ranges::find(found, other) == found.end()) found.push_back(other);
+  };
+  if (ranks <= ask_all_up_to)
+    for (int r = 0; r < ranks; ++r) add(r);
+  else
+    for (int distance = 1; distance <= ranks / 2; distance *= 2) {
+      add((rank + distance) % ranks);
+      add((rank + ranks - distance) % ranks);
+    }
+  return found;
 }
 
 std::string describe_state(const BlockedOn& block, const Phase& phase, double seconds) {
@@ -165,7 +169,7 @@ void Watchdog::rendezvous(Comm& world, const WatchdogLimits& limits) {
     world.broadcast(view_of(key.data(), {static_cast<Index>(key.size())}), 0);
     PeerInfo mine{};
     host_name().copy(mine.host, sizeof mine.host - 1);
-    mine.machine = machine_id(mine.host);
+    mine.machine = machine_id();
     const std::size_t without_loopback = !sockets_.empty() && sockets_[0].address == htonl(INADDR_LOOPBACK) ? 0 : 1;
     for (std::size_t i = 0; i < sockets_.size() && i + without_loopback < PeerInfo::max_endpoints; ++i)
       mine.endpoints[i + without_loopback] = {sockets_[i].address, sockets_[i].port};
@@ -190,6 +194,7 @@ void Watchdog::rendezvous(Comm& world, const WatchdogLimits& limits) {
   const std::lock_guard lock(mutex_);
   rank_ = world.rank();
   key_ = key;
+  asked_ = ranks_to_ask(rank_, world.size());
   peers_ = std::move(peers);
   set_limits(limits);
   eventfd_write(wake_fd_, 1);
@@ -242,10 +247,7 @@ void Watchdog::handle(const Heartbeat& heartbeat, const Endpoint& from) {
   if (heartbeat.is_question) {
     if (sequence < peer.last_question) return;  // a replay; equal numbers come once to each address
     peer.last_question = sequence;
-    const BlockedOn block = context_.blocked.read();
-    Heartbeat answer{rank_, 0, sequence, idle(block), {}};
-    describe_state(block, context_.phase.read(), answer.idle).copy(answer.state, sizeof answer.state - 1);
-    return send(seal(answer, key_), from);
+    return send(seal(own_state(sequence), key_), from);
   }
   // An answer counts from the time of its question, also if it is late or a duplicate.
   if (sequence == 0 || sequence > num_questions_ || sequence + question_times_.size() <= num_questions_) return;
@@ -253,6 +255,12 @@ void Watchdog::handle(const Heartbeat& heartbeat, const Endpoint& from) {
   peer.last_alive = std::max(peer.last_alive, asked);
   peer.last_progress =
       std::max(peer.last_progress, asked - std::chrono::duration_cast<Clock::duration>(Seconds(heartbeat.idle)));
+  const auto found = asked - std::chrono::duration_cast<Clock::duration>(Seconds(heartbeat.silent_age));
+  if (const int silent = heartbeat.silent_rank;
+      silent >= 0 && silent < static_cast<int>(peers_.size()) && silent != rank_ && found > silent_since_) {
+    silent_rank_ = silent;
+    silent_since_ = found;
+  }
   if (sequence < peer.last_answer) return;
   peer.last_answer = sequence;
   peer.state = heartbeat.state;
@@ -265,28 +273,68 @@ void Watchdog::send(const HeartbeatDatagram& datagram, const Endpoint& to) const
       sendto(to.socket, datagram.data(), datagram.size(), 0, reinterpret_cast<const sockaddr*>(&name), sizeof name));
 }
 
+// Progress of which the asked ranks knew counts too, so that news travels over several of them.
+Watchdog::Clock::time_point Watchdog::latest_progress() const {
+  Clock::time_point latest{};
+  for (const Peer& peer : peers_) latest = std::max(latest, peer.last_progress);
+  return latest;
+}
+
+// Returns the asked ranks that do not answer, and the one that another rank has named.
+std::vector<int> Watchdog::silent_ranks() const {
+  std::vector<int> silent;
+  for (const int r : asked_)
+    if (!is_responsive(peers_[static_cast<std::size_t>(r)])) silent.push_back(r);
+  if (silent_rank_ >= 0 && Clock::now() - silent_since_ < limits_.hang / 2 &&
+      std::ranges::find(asked_, silent_rank_) == asked_.end())
+    silent.push_back(silent_rank_);
+  return silent;
+}
+
+Heartbeat Watchdog::own_state(std::uint64_t sequence) const {
+  const BlockedOn block = context_.blocked.read();
+  const Clock::time_point now = Clock::now();
+  const double own = idle(block);
+  Heartbeat state{rank_, 0, sequence, std::min(own, Seconds(now - latest_progress()).count())};
+  describe_state(block, context_.phase.read(), own).copy(state.state, sizeof state.state - 1);
+  // A rank that was asked for half the limit in vain, or one that another rank has named.
+  const bool has_asked = asking_since_ != Clock::time_point{} && now - asking_since_ >= limits_.hang / 2;
+  const std::vector<int> silent = has_asked ? silent_ranks() : std::vector<int>();
+  if (!silent.empty()) {
+    state.silent_rank = silent.front();
+    if (silent.front() == silent_rank_) state.silent_age = Seconds(now - silent_since_).count();
+  }
+  return state;
+}
+
 void Watchdog::check() {
   check_local_work();
   const BlockedOn block = context_.blocked.read();
   const double waited = idle(block);
-  if (waited < limits_.hang.count() / 4) return;
-  Clock::time_point latest{};
-  for (const Peer& peer : peers_) latest = std::max(latest, peer.last_progress);
-  if (waited >= limits_.hang.count() && Clock::now() - latest >= limits_.hang) {
-    const bool elsewhere = std::ranges::any_of(peers_, [&](const Peer& p) {
-      return p.host != peers_[static_cast<std::size_t>(rank_)].host && !is_responsive(p);
+  if (waited < limits_.hang.count() / 4) {
+    asking_since_ = {};
+    return;
+  }
+  if (waited >= limits_.hang.count() && Clock::now() - latest_progress() >= limits_.hang) {
+    const std::vector<int> silent = silent_ranks();
+    const bool elsewhere = std::ranges::any_of(silent, [&](int r) {
+      return peers_[static_cast<std::size_t>(r)].host != peers_[static_cast<std::size_t>(rank_)].host;
     });
     exit_process(report(block), elsewhere);
   }
+  ask();
+}
+
+void Watchdog::ask() {
+  const Clock::time_point now = Clock::now();
+  if (asking_since_ == Clock::time_point{}) asking_since_ = now;
   const HeartbeatDatagram question = seal({rank_, 1, ++num_questions_, 0, {}}, key_);
-  question_times_[num_questions_ % question_times_.size()] = Clock::now();
-  for (std::size_t r = 0; r < peers_.size(); ++r) {
-    if (static_cast<int>(r) == rank_) continue;
-    for (Endpoint& to : peers_[r].endpoints) {
+  question_times_[num_questions_ % question_times_.size()] = now;
+  for (const int r : asked_)
+    for (Endpoint& to : peers_[static_cast<std::size_t>(r)].endpoints) {
       if (to.socket < 0) to.socket = socket_to(to);
       send(question, to);
     }
-  }
 }
 
 void Watchdog::check_local_work() {
@@ -314,20 +362,19 @@ std::string Watchdog::own_name() const {
 }
 
 std::string Watchdog::report(const BlockedOn& block) const {
-  const auto name = [&](std::size_t r) { return fmt::format("rank {} on {}", r, peers_[r].host); };
+  const auto name = [&](int r) { return fmt::format("rank {} on {}", r, peers_[static_cast<std::size_t>(r)].host); };
   std::string text = fmt::format("{} {}", own_name(), describe_state(block, context_.phase.read(), idle(block)));
   if (const DeviceCollective collective = context_.device_collective.read(); block.device && collective.name)
     text += fmt::format("; on the device is {} {}{}{}", collective.name, collective.peers, collective.phase.describe(),
                         format_rows(collective.rows));
   // Silent ranks come first: they may be the reason why the others wait.
   std::vector<std::string> silent, waiting;
-  for (std::size_t r = 0; r < peers_.size(); ++r) {
-    if (static_cast<int>(r) == rank_) continue;
-    if (!is_responsive(peers_[r]))
-      silent.push_back(name(r) + " does not answer: it was stopped or killed, or its machine is out of reach");
-    else
-      waiting.push_back(name(r) + " " + peers_[r].state);
-  }
+  const std::vector<int> silent_now = silent_ranks();
+  for (const int r : silent_now)
+    silent.push_back(name(r) + " does not answer: it was stopped or killed, or its machine is out of reach");
+  for (const int r : asked_)
+    if (std::ranges::find(silent_now, r) == silent_now.end())
+      waiting.push_back(name(r) + " " + peers_[static_cast<std::size_t>(r)].state);
   for (const auto& lines : {silent, waiting}) {
     for (std::size_t i = 0; i < std::min(lines.size(), max_listed); ++i) text += next_line + lines[i];
     if (lines.size() > max_listed) text += fmt::format("{}and {} more ranks", next_line, lines.size() - max_listed);

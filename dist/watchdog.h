@@ -33,6 +33,11 @@ struct WatchdogLimits {
 // Throws InputError if a value is invalid.
 WatchdogLimits watchdog_limits();
 
+// Returns the ranks that a rank asks for their state: all others up to 32 ranks, otherwise those at
+// the distances 1, 2, 4, ... in both directions, modulo the number of ranks. News therefore reaches
+// every rank after at most log2(ranks) answers. Pure function.
+std::vector<int> ranks_to_ask(int rank, int ranks);
+
 // Suspends the limit of local work until the end of the scope, for work that may take hours.
 class UnlimitedLocalWork {
  public:
@@ -72,7 +77,7 @@ class Watchdog {
     std::vector<Endpoint> endpoints;
     // Numbers of its latest question, and of this rank's question that it answered last.
     std::uint64_t last_question = 0, last_answer = 0;
-    // Lower bounds of the time when it was last alive, and of the time of its latest progress.
+    // Lower bounds of the time when it was last alive, and of the latest progress of which it knew.
     Clock::time_point last_alive{}, last_progress{};
     std::string state;  // state in its latest answer
   };
@@ -85,6 +90,10 @@ class Watchdog {
   void handle(const Heartbeat& heartbeat, const Endpoint& from);
   void send(const HeartbeatDatagram& datagram, const Endpoint& to) const;
   void check();
+  void ask();
+  Heartbeat own_state(std::uint64_t sequence) const;
+  Clock::time_point latest_progress() const;
+  std::vector<int> silent_ranks() const;
   void check_local_work();
   double idle(const BlockedOn& block) const;  // seconds
   bool is_responsive(const Peer& peer) const { return Clock::now() - peer.last_alive < limits_.hang / 2; }
@@ -99,9 +108,13 @@ class Watchdog {
   int rank_ = -1, wake_fd_ = -1;
   std::vector<Endpoint> sockets_;  // of this rank, each bound to one of its addresses
   HeartbeatKey key_{};
-  std::uint64_t num_questions_ = 0;                     // so far, each to all peers
+  std::vector<int> asked_;                              // ranks_to_ask()
+  Clock::time_point asking_since_{};                    // first question of the current wait, or {}
+  std::uint64_t num_questions_ = 0;                     // so far, each to the asked ranks
   std::array<Clock::time_point, 16> question_times_{};  // times of the latest questions
   std::vector<Peer> peers_;                             // empty before rendezvous()
+  int silent_rank_ = -1;                                // latest one that an answer named, or -1
+  Clock::time_point silent_since_{};                    // when that was found, at the earliest
   Clock::time_point last_check_, resumed_at_{};         // latest check; latest resumption
   Clock::time_point local_since_;                       // latest progress of local work
   std::uint64_t progress_count_ = 0;                    // sum of the progress counters at that time

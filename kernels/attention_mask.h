@@ -80,8 +80,9 @@ using SparsePattern = BasicSparsePattern<Index>;
 //   key j is in the document of query i    (document_start is not empty)
 //   `sparse` allows it      (`sparse` is not empty; its p and j count from document_start)
 //   j < key_lengths[b]      (key_lengths is not empty)
-// Every query must see at least one key. All keys and values must be finite, even those that no
-// query sees. Causal forward ignores keys after the last query, so these need not be finite.
+// If a query sees no key, the results of its sequence are undefined. All keys and values must be
+// finite, even those that no query sees. Causal forward ignores keys after the last query, so these
+// need not be finite.
 struct AttentionMask {
   bool causal = true;
   // Number of keys that a query sees up to its own position; 0 means unlimited. If not causal, it

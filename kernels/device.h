@@ -104,6 +104,8 @@ class Device {
   virtual Index max_head_dim() const { return INT64_MAX; }
   // Number of logits that are best computed at once.
   virtual Index logits_chunk() const { return Index{4} << 20; }
+  // Whether the first attention of a shape may allocate memory that the device keeps.
+  virtual bool allocates_in_attention() const { return false; }
   // Whether the grouped GEMMs and the FFN operations support gathered rows.
   virtual bool supports_gathered_rows() const { return false; }
   // Whether ops::PackWeight and the GEMMs support a format of packed weights.

@@ -23,8 +23,9 @@ class ForwardingComm : public Comm {
   }
   void do_all_reduce(View x, Reduce op) override { inner_->all_reduce(x, op); }
   Work do_reduce(std::span<const RootedBuffer> buffers, ComputePoint) override { return inner_->start_reduce(buffers); }
-  void do_reduce_scatter(ConstView in, View out) override { inner_->reduce_scatter(in, out); }
+  void do_reduce_scatter(ConstView in, View out, View scratch) override { inner_->reduce_scatter(in, out, scratch); }
   void do_all_gather(ConstView in, View out) override { inner_->all_gather(in, out); }
+  void do_all_to_all(ConstView in, View out) override { inner_->all_to_all(in, out); }
   Work do_all_to_all_v(std::span<const SendReceive> buffers, std::span<const Index> send,
                        std::span<const Index> receive) override {
     return inner_->start_all_to_all_v(buffers, send, receive);

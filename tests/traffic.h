@@ -159,9 +159,11 @@ inline Loads expected_loads(const Config& c, Index vocab, const Layout& l, int r
   if (c.moe.aux_scope == AuxScope::global_batch)
     add("stage", l.ranks, Collective::all_gather, balances,
         balances * moe_layers * (T / std::gcd(T, S)) * E * 4 * (l.ranks - 1), 0);
-  const Index nodes = l.expert_topology().nodes;
-  add("experts", l.ep * l.etp, Collective::all_gather, routings,
-      routings * ((nodes > 1 ? nodes : 0) + P + E) * 4 * (P - 1), 0);
+  // Counts: copies and assignments for each rank. Between nodes, also those of the nodes' ranks.
+  const auto [nodes, ranks_per_node] = l.expert_topology();
+  add("experts", l.ep * l.etp, Collective::all_to_all, routings, routings * (P - 1) * (1 + E / l.ep) * 4, 0);
+  add("across", nodes, Collective::all_to_all, 2 * routings,
+      routings * (nodes - 1) * (1 + E / nodes + ranks_per_node * (1 + E / l.ep)) * 4, 0);
   // Dispatch sends D elements of a token with k physical experts and k weights. Combine returns D
   // elements. In backward, D elements are sent; D elements and k gradients of weights return.
   for (const auto& [group, size, sent, received] : tokens)

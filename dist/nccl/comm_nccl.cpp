@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdlib>
 #include <exception>
+#include <map>
 #include <numeric>
 
 #include "dist/device_comm.h"
@@ -14,6 +15,7 @@
 #include "kernels/cuda/staging.h"
 #include "kernels/environment.h"
 #include "kernels/ops/elementwise.h"
+#include "kernels/ops/heads.h"
 
 namespace sy {
 namespace {
@@ -55,6 +57,52 @@ std::string version_text(int code) {
 // The value was chosen without a GPU.
 constexpr int max_channels = 16;
 
+void check_nccl(ncclResult_t result, ncclComm_t comm, const std::string& what) {
+  if (result == ncclSuccess) return;
+  const std::string detail = ncclGetLastError(comm);
+  fail("NCCL failed in {}: {}{}{}: see NCCL's own messages with NCCL_DEBUG=WARN; each rank needs a GPU of its own",
+       what, ncclGetErrorString(result), detail.empty() ? "" : ": ", detail);
+}
+
+// NCCL's communicator of a group of ranks. Communicators of equal groups share it.
+struct Connection {
+  ncclComm_t comm = nullptr;
+  Connection() = default;
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+  ~Connection() {
+    // Destroying waits for peers and for collectives in flight. After an error it may never return;
+    // the process is about to end.
+    if (comm && std::uncaught_exceptions() == 0) ncclCommDestroy(comm);
+  }
+};
+
+ncclConfig_t connection_config() {
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  if (!environment("NCCL_MAX_CTAS") && !environment("NCCL_MAX_NCHANNELS")) config.maxCTAs = max_channels;
+  return config;
+}
+
+// Connects the ranks of `host`, by an id that its rank 0 makes. Collective over `host`.
+std::shared_ptr<Connection> connect_by_id(Comm& host) {
+  ncclUniqueId id{};
+  if (host.rank() == 0) check_nccl(ncclGetUniqueId(&id), nullptr, "making an id");
+  host.broadcast(view_of(reinterpret_cast<std::uint8_t*>(&id), {static_cast<Index>(sizeof id)}), 0);
+  auto made = std::make_shared<Connection>();
+  ncclConfig_t config = connection_config();
+  check_nccl(ncclCommInitRankConfig(&made->comm, host.size(), id, host.rank(), &config), nullptr, "joining");
+  return made;
+}
+
+// Connects the ranks of `parent` with equal colors, in the order of `key`. Collective over
+// `parent`.
+std::shared_ptr<Connection> split_connection(const Connection& parent, int color, int key) {
+  auto made = std::make_shared<Connection>();
+  ncclConfig_t config = connection_config();
+  check_nccl(ncclCommSplit(parent.comm, color, key, &made->comm, &config), parent.comm, "splitting");
+  return made;
+}
+
 // State that the communicators of one device share.
 struct SharedState {
   Device& device;
@@ -64,6 +112,10 @@ struct SharedState {
   const bool one_stream = num_streams() == 1;
   std::array<Owned<cudaStream_t>, num_comm_streams> streams;
   std::vector<CommNccl*> members;
+  // The connection of the first group, which has all ranks.
+  std::weak_ptr<Connection> of_all;
+  // Connections by peers (Comm::peer_names) and stream.
+  std::map<std::pair<std::string_view, CommStream>, std::weak_ptr<Connection>> connections;
 
   SharedState(Device& d, int r, RankContext& c) : device(d), context(cuda::context_of(d)), rank(r), rank_context(c) {
     int lowest = 0, highest = 0;
@@ -78,6 +130,9 @@ struct SharedState {
   // peers, and the process is about to end (abort_job_on_error).
   void poll();
   void check_errors() const;
+  // Returns the connection of the ranks of `host`, shared with communicators of the same ranks and
+  // stream: collectives of one connection run one after the other. Collective over all ranks.
+  std::shared_ptr<Connection> connect(Comm& host, CommStream stream);
   Index started = 0;           // number of collectives started on all communicators
   Index oldest_published = 0;  // number of the oldest collective in flight at the latest poll()
 };
@@ -114,24 +169,18 @@ std::size_t count_of(Index n) {
 
 class CommNccl final : public Comm {
  public:
-  CommNccl(std::shared_ptr<SharedState> shared, std::unique_ptr<Comm> host, CommStream stream)
-      : Comm(host->shared_context()), shared_(std::move(shared)), host_(std::move(host)), kind_(stream) {
-    if (host_->size() == 1) return;
-    const ScopedBlock block(rank_context().blocked, "NCCL to connect", peer_names());
-    ncclUniqueId id{};
-    if (host_->rank() == 0) check_nccl(ncclGetUniqueId(&id), "making an id");
-    host_->broadcast(view_of(reinterpret_cast<std::uint8_t*>(&id), {static_cast<Index>(sizeof id)}), 0);
-    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    if (!environment("NCCL_MAX_CTAS") && !environment("NCCL_MAX_NCHANNELS")) config.maxCTAs = max_channels;
-    check_nccl(ncclCommInitRankConfig(&nccl_, host_->size(), id, host_->rank(), &config), "joining");
-    shared_->members.push_back(this);
+  // connection: of the ranks of `host`; nullptr if there is one
+  CommNccl(std::shared_ptr<SharedState> shared, std::unique_ptr<Comm> host, CommStream stream,
+           std::shared_ptr<Connection> connection)
+      : Comm(host->shared_context()),
+        shared_(std::move(shared)),
+        host_(std::move(host)),
+        kind_(stream),
+        connection_(std::move(connection)),
+        nccl_(connection_ ? connection_->comm : nullptr) {
+    if (nccl_) shared_->members.push_back(this);
   }
-  ~CommNccl() override {
-    std::erase(shared_->members, this);
-    // Destroying waits for peers and for collectives in flight. After an error it may never return;
-    // the process is about to end.
-    if (nccl_ && std::uncaught_exceptions() == 0) ncclCommDestroy(nccl_);
-  }
+  ~CommNccl() override { std::erase(shared_->members, this); }
 
   int size() const override { return host_->size(); }
   int rank() const override { return host_->rank(); }
@@ -182,7 +231,12 @@ class CommNccl final : public Comm {
   }
 
   std::unique_ptr<Comm> do_split(const std::function<int(int)>& color) override {
-    return std::make_unique<CommNccl>(shared_, host_->split(color), kind_);
+    std::unique_ptr<Comm> host = host_->split(color);
+    if (size() == 1) return std::make_unique<CommNccl>(shared_, std::move(host), kind_, nullptr);
+    const ScopedBlock block(rank_context().blocked, "NCCL to connect", peer_names());
+    std::shared_ptr<Connection> connection = split_connection(*connection_, color(rank()), rank());
+    if (host->size() == 1) connection.reset();
+    return std::make_unique<CommNccl>(shared_, std::move(host), kind_, std::move(connection));
   }
   void do_barrier() override {
     shared_->device.synchronize();
@@ -204,8 +258,9 @@ class CommNccl final : public Comm {
       return ncclReduce(x.bytes(), x.bytes(), count_of(x.elements()), type_of(x.dtype()), ncclSum, root, nccl_, on);
     });
   }
-  void do_reduce_scatter(ConstView in, View out) override {
+  void do_reduce_scatter(ConstView in, View out, View scratch) override {
     if (size() == 1) return copy(in, out);
+    if (reduces_in_scratch(in.dtype())) return gather_and_sum(in, out, scratch);
     launch(Collective::reduce_scatter, out.elements(), {}, compute_point(), [&](cudaStream_t on) {
       return ncclReduceScatter(in.bytes(), out.bytes(), count_of(out.elements()), type_of(in.dtype()), ncclSum, nccl_,
                                on);
@@ -229,26 +284,54 @@ class CommNccl final : public Comm {
       return std::accumulate(rows.begin(), rows.end(), Index{0}) - rows[count_of(rank())];
     };
     const RowsMoved rows{rows_of_peers(send), rows_of_peers(receive)};
-    return launch(Collective::all_to_all, row, rows, compute_point(), [&](cudaStream_t on) {
-      return in_one_group([&](auto add) {
-        for (const auto& [in, out] : buffers) {
-          const std::byte* from = in.bytes();
-          std::byte* to = out.bytes();
-          for (int peer = 0; peer < size(); ++peer) {
-            const Index send_bytes = send[peer] * row_bytes(in), receive_bytes = receive[peer] * row_bytes(in);
-            if (peer == rank()) {
-              if (send_bytes > 0 && from != to)
-                check(cudaMemcpyAsync(to, from, count_of(send_bytes), cudaMemcpyDeviceToDevice, on), "cudaMemcpyAsync");
-            } else {
-              if (send_bytes > 0) add(ncclSend(from, count_of(send_bytes), ncclUint8, peer, nccl_, on));
-              if (receive_bytes > 0) add(ncclRecv(to, count_of(receive_bytes), ncclUint8, peer, nccl_, on));
-            }
-            from += send_bytes;
-            to += receive_bytes;
+    return launch(Collective::all_to_all, row, rows, compute_point(),
+                  [&](cudaStream_t on) { return send_and_receive(buffers, send, receive, on); });
+  }
+
+  // Sends send[r] rows of each buffer to rank r, and receives receive[r] rows from it.
+  ncclResult_t send_and_receive(std::span<const SendReceive> buffers, std::span<const Index> send,
+                                std::span<const Index> receive, cudaStream_t on) const {
+    return in_one_group([&](auto add) {
+      for (const auto& [in, out] : buffers) {
+        const std::byte* from = in.bytes();
+        std::byte* to = out.bytes();
+        for (int peer = 0; peer < size(); ++peer) {
+          const Index send_bytes = send[peer] * row_bytes(in), receive_bytes = receive[peer] * row_bytes(in);
+          if (peer == rank()) {
+            if (send_bytes > 0 && from != to)
+              check(cudaMemcpyAsync(to, from, count_of(send_bytes), cudaMemcpyDeviceToDevice, on), "cudaMemcpyAsync");
+          } else {
+            if (send_bytes > 0) add(ncclSend(from, count_of(send_bytes), ncclUint8, peer, nccl_, on));
+            if (receive_bytes > 0) add(ncclRecv(to, count_of(receive_bytes), ncclUint8, peer, nccl_, on));
           }
+          from += send_bytes;
+          to += receive_bytes;
         }
-      });
+      }
     });
+  }
+  // Sends block r of `in` to each rank r, and receives a block of equal size from it.
+  void exchange_blocks(Collective kind, ConstView in, View out) {
+    const SendReceive buffer{in.reshape({in.elements()}), out.reshape({in.elements()})};
+    const std::vector<Index> rows(count_of(size()), in.elements() / size());
+    launch(kind, in.elements(), {}, compute_point(), [&](cudaStream_t on) {
+      return send_and_receive({&buffer, 1}, rows, rows, on);
+    }).wait();
+  }
+  void do_all_to_all(ConstView in, View out) override {
+    size() == 1 ? copy(in, out) : exchange_blocks(Collective::all_to_all, in, out);
+  }
+  // Reduce-scatter of bf16: receives this rank's block of all ranks, and sums them in f32. It sends
+  // as many bytes as ncclReduceScatter.
+  void gather_and_sum(ConstView in, View out, View blocks) {
+    exchange_blocks(Collective::reduce_scatter, in, blocks);
+    const Index n = out.elements();
+    if (n == 0) return;
+    const Index width = out.dim(out.shape().size() - 1);
+    ConstHeads x(ConstView(blocks).reshape({1, n / width, size(), width}));
+    x.token_stride = width;
+    x.head_stride = n;
+    run(shared_->device, ops::ReduceHeads{.x = x, .y = out.reshape({1, n / width, 1, width})});
   }
 
   cudaStream_t stream() const {
@@ -282,6 +365,8 @@ class CommNccl final : public Comm {
   template <class Enqueue>
   Work launch(Collective kind, Index elements, RowsMoved rows, ComputePoint after, Enqueue enqueue) {
     if (size() == 1 || elements == 0) return {};
+    // NCCL may allocate memory, which a capture does not allow.
+    shared_->context.stream.end_capture();
     const cudaStream_t on = stream();
     check(cudaStreamWaitEvent(on, points_[after.slot].passed.get(), 0), "cudaStreamWaitEvent");
     const std::size_t slot = next_;
@@ -293,21 +378,15 @@ class CommNccl final : public Comm {
     s.number = ++shared_->started;
     publish(s);
     const ncclResult_t result = enqueue(on);
-    if (result != ncclSuccess) check_nccl(result, describe(&s));
+    if (result != ncclSuccess) check_nccl(result, nccl_, describe(&s));
     check(cudaEventRecord(s.ended.get(), on), "cudaEventRecord");
     return Work(*this, slot);
   }
-  void check_nccl(ncclResult_t result, const std::string& what) const {
-    if (result == ncclSuccess) return;
-    const std::string detail = ncclGetLastError(nccl_);
-    fail("NCCL failed in {}: {}{}{}: see NCCL's own messages with NCCL_DEBUG=WARN; each rank needs a GPU of its own",
-         what, ncclGetErrorString(result), detail.empty() ? "" : ": ", detail);
-  }
-
   std::shared_ptr<SharedState> shared_;
   std::unique_ptr<Comm> host_;
   CommStream kind_;
-  ncclComm_t nccl_ = nullptr;
+  std::shared_ptr<Connection> connection_;
+  ncclComm_t nccl_;  // of the connection; nullptr if the group has one rank
   // A ring of compute points: more than are held at a time.
   struct Point {
     Owned<cudaEvent_t> passed = make_event();
@@ -317,6 +396,24 @@ class CommNccl final : public Comm {
   std::array<InFlight, 32> in_flight_;
   std::size_t next_ = 0;  // index of the oldest entry, to be overwritten next
 };
+
+std::shared_ptr<Connection> SharedState::connect(Comm& host, CommStream stream) {
+  if (host.size() == 1) return nullptr;
+  std::weak_ptr<Connection>& known = connections[{host.peer_names(), stream}];
+  if (std::shared_ptr<Connection> shared = known.lock()) return shared;
+  const ScopedBlock block(rank_context.blocked, "NCCL to connect", host.peer_names());
+  const std::shared_ptr<Connection> all = of_all.lock();
+  std::shared_ptr<Connection> made;
+  if (all) {
+    Index first = rank;  // names the group
+    host.broadcast(view_of(&first, {1}), 0);
+    made = split_connection(*all, static_cast<int>(first), rank);
+  } else {
+    of_all = made = connect_by_id(host);
+  }
+  known = made;
+  return made;
+}
 
 void SharedState::poll() {
   check_errors();
@@ -353,7 +450,8 @@ MakeDeviceComm make_nccl_comm(Device& device, int rank, RankContext& context) {
     if (const auto alive = s.lock()) alive->poll();
   });
   return [shared](std::unique_ptr<Comm> host, CommStream stream) {
-    return std::make_unique<CommNccl>(shared, std::move(host), stream);
+    std::shared_ptr<Connection> connection = shared->connect(*host, stream);
+    return std::make_unique<CommNccl>(shared, std::move(host), stream, std::move(connection));
   };
 }
 

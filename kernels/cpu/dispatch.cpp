@@ -126,13 +126,15 @@ void execute(CpuDevice&, const ops::DispatchLayout& op) {
         next[(chunk * ep + ep_rank) * etp + etp_rank] = copy;
         copy += chunk_copies[chunk * ep + ep_rank];
       }
-      counts.i32()[ep_rank * etp + etp_rank] = copy - first;
+      counts.i32()[(ep_rank * etp + etp_rank) * (1 + local)] = copy - first;
     }
   for (Index expert = 0; expert < e; ++expert) {
     const Index physical = partition.logical_to_physical ? partition.logical_to_physical.i32()[expert] : expert;
     std::int32_t sum = 0;
     for (Index chunk = 0; chunk < chunks; ++chunk) sum += chunk_assignments[chunk * e + physical];
-    op.tokens_per_expert.i32()[expert] = counts.i32()[partition.ranks() + physical] = sum;
+    op.tokens_per_expert.i32()[expert] = sum;
+    for (Index etp_rank = 0; etp_rank < etp; ++etp_rank)
+      counts.i32()[(physical / local * etp + etp_rank) * (1 + local) + 1 + physical % local] = sum;
   }
   if (!tokens) return;
   for_chunks(t_all, grain, [&](Index begin, Index end) {

@@ -443,6 +443,7 @@ void launch_backward(Context& context, const AttentionDesc& desc, const HeadRang
 
 void execute(CudaDevice& device, const ops::AttentionBackward& op) {
   Context& context = device.context();
+  if (context.fused_attention && is_fused(op.q, op.k, op.v, op.desc) && context.fused_attention->run(op)) return;
   const AttentionProblem all(op.desc, op.q, op.k);
   const Operands operands{op.dout, op.q, op.k, op.v, op.out, op.lse, op.dq, op.dk, op.dv};
   // Processes as many sequences, or kv heads of one sequence, at once as the workspace holds D for.

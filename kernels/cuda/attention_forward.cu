@@ -125,6 +125,10 @@ __global__ void __launch_bounds__(Forward<T, width, general>::Of::threads)
   }
   load_tile<Of::rows, width, Of::threads>(q, q_heads.rows(b, head), first, z.packs);
   load_tile<Of::cols, width, Of::threads>(k, keys, key, z.packs);
+  if (key >= seen.end) {  // no query sees a key, and store_tile() uses the memory of q again
+    wait_async();
+    __syncthreads();
+  }
   for (int next; key < seen.end; key = next) {
     next = z.skip_masked(mask_operands, key + Of::cols, Of::cols, first);
     wait_async();
@@ -370,11 +374,26 @@ Index CudaDevice::max_head_dim() const {
   return shared >= attention_shared_bytes(max_head_width) ? max_head_width : max_narrow_head_width;
 }
 
+bool is_fused(const ConstHeads& q, const ConstHeads& k, const ConstHeads& v, const AttentionDesc& desc) {
+  constexpr Index max_width = 128, alignment = 16;
+  const AttentionMask& mask = desc.mask;
+  const auto is_aligned = [](const ConstHeads& x) {
+    const Index bytes = size_of(x.dtype);
+    return reinterpret_cast<std::uintptr_t>(x.data) % alignment == 0 && x.token_stride * bytes % alignment == 0 &&
+           x.head_stride * bytes % alignment == 0 && x.sequence_stride * bytes % alignment == 0;
+  };
+  return q.dtype == DType::bf16 && q.width == v.width && q.width <= max_width && q.width % 8 == 0 &&
+         q.positions == k.positions && is_aligned(q) && is_aligned(k) && is_aligned(v) && desc.softcap == 0 &&
+         !desc.bias && !desc.sinks && mask.window == 0 && mask.query_offset == 0 && !mask.sparse &&
+         !mask.document_start && !mask.query_offsets && !mask.key_lengths;
+}
+
 void execute(CudaDevice& device, const ops::AttentionForward& op) {
   const ConstHeads &q = op.q, &k = op.k, &v = op.v;
   const AttentionDesc& desc = op.desc;
   const View out = op.out, lse = op.lse, largest = op.largest;
   Context& context = device.context();
+  if (context.fused_attention && !largest && is_fused(q, k, v, desc) && context.fused_attention->run(op)) return;
   with_type(q.dtype, [&]<class T>(T) {
     AttentionProblem z(desc, q, k);
     z.packs = in_packs<T>(q) && in_packs<T>(k) && in_packs<T>(v) && in_packs<T>(ConstView(out));

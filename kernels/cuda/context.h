@@ -8,7 +8,8 @@ namespace sy::cuda {
 // PCI address of a device as "0000:01:00": domain, bus and device.
 std::string device_id(const cudaDeviceProp& properties);
 
-class SideStreams;  // kernels/cuda/side_streams.h
+class SideStreams;     // kernels/cuda/side_streams.h
+class FusedAttention;  // kernels/cuda/fused_attention.h
 
 struct Context {
   int device = 0;
@@ -23,7 +24,8 @@ struct Context {
   // grouped call. From large_product on they run one after the other. In between, they run
   // concurrently on side streams.
   Index small_product = 0, large_product = 0;
-  Index multiprocessors = 1;  // of the device; a result must not depend on it
+  Index multiprocessors = 1;                  // of the device; a result must not depend on it
+  FusedAttention* fused_attention = nullptr;  // nullptr: the kernels of this project compute all
 };
 constexpr Index workspace_size = Index{64} << 20;
 

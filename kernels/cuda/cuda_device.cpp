@@ -75,6 +75,7 @@ CudaDevice::CudaDevice(int device)
                &side_streams_,
                multiplications("SWITCHYARD_SMALL_PRODUCT", Index{1} << 31),
                multiplications("SWITCHYARD_LARGE_PRODUCT", Index{1} << 34)},
+      fused_attention_(make_fused_attention(context_)),
       waiter_(context_.stream),
       staging_(context_.stream, waiter_),
       read_(pinned_memory(read_limit)),
@@ -83,6 +84,7 @@ CudaDevice::CudaDevice(int device)
       graphs_(graphs_wanted()) {
   check(cudaGetDeviceProperties(&properties_, device), "cudaGetDeviceProperties");
   context_.multiprocessors = properties_.multiProcessorCount;
+  context_.fused_attention = fused_attention_.get();
 }
 
 std::string CudaDevice::describe() const {

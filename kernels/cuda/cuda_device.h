@@ -4,6 +4,7 @@
 #include <concepts>
 
 #include "kernels/cuda/context.h"
+#include "kernels/cuda/fused_attention.h"
 #include "kernels/cuda/nvml.h"
 #include "kernels/cuda/side_streams.h"
 #include "kernels/cuda/sizes.h"
@@ -37,6 +38,7 @@ class CudaDevice final : public Device {
   void graph_region(const std::string& name, const std::function<void()>& body) override;
   Index max_head_dim() const override;  // attention_forward.cu
   Index logits_chunk() const override { return cuda::logits_chunk; }
+  bool allocates_in_attention() const override { return context_.fused_attention != nullptr; }
 
  protected:
   void do_to_device(const void* host, View x) override;
@@ -52,6 +54,7 @@ class CudaDevice final : public Device {
   Owned<cublasHandle_t> cublas_;
   SideStreams side_streams_;
   Context context_;
+  std::unique_ptr<FusedAttention> fused_attention_;
   Waiter waiter_;
   Staging staging_;
   DeviceMemory read_;  // pinned buffer of begin_read

@@ -331,16 +331,19 @@ __global__ void __launch_bounds__(1024)
     sum_counts(Index ep, Index etp, Index experts, In<std::int32_t> ep_tokens, In<std::int32_t> assigned,
                In<std::int32_t> logical_to_physical, Out<std::int32_t> starts, Out<std::int32_t> counts,
                Out<std::int32_t> tokens_per_expert) {
+  const Index local = experts / ep;
   const int sum = block_scan(
       ep, [&](Index i) { return ep_tokens[i]; },
       [&](Index i, int before) {
         starts[i] = before;
-        for (Index etp_rank = 0; etp_rank < etp; ++etp_rank) counts[i * etp + etp_rank] = ep_tokens[i];
+        for (Index etp_rank = 0; etp_rank < etp; ++etp_rank) counts[(i * etp + etp_rank) * (1 + local)] = ep_tokens[i];
       });
   if (threadIdx.x == 0) starts[ep] = sum;
   for (Index e = threadIdx.x; e < experts; e += blockDim.x) {
     const Index at = logical_to_physical ? logical_to_physical[e] : e;
-    tokens_per_expert[e] = counts[ep * etp + at] = assigned[at];
+    tokens_per_expert[e] = assigned[at];
+    for (Index etp_rank = 0; etp_rank < etp; ++etp_rank)
+      counts[(at / local * etp + etp_rank) * (1 + local) + 1 + at % local] = assigned[at];
   }
 }
 

@@ -22,6 +22,7 @@ void Waiter::wait(cudaEvent_t event) const {
       continue;
     }
     if (hook) hook();
+    if (stream_.has_progressed()) stream_.blocked().progress();
     std::this_thread::sleep_for(nap);
   }
 }

@@ -12,12 +12,12 @@ namespace sy::cuda {
 // meanwhile.
 class Waiter {
  public:
-  explicit Waiter(const ComputeStream& stream) : stream_(stream) {}
+  explicit Waiter(ComputeStream& stream) : stream_(stream) {}
   std::function<void()> hook;  // see set_wait_hook
   void wait(cudaEvent_t event) const;
 
  private:
-  const ComputeStream& stream_;  // publishes the wait
+  ComputeStream& stream_;  // publishes the wait, and the progress of its work
 };
 
 // Copies between pageable host memory and the device, in order on a stream, through a ring of

@@ -58,6 +58,29 @@ cudaStream_t ComputeStream::end_capture() {
   return stream_;
 }
 
+void ComputeStream::mark() {
+  since_mark_ = 0;
+  if (marked_ - completed_ == marks_.size()) ++completed_;  // forgets the oldest mark
+  Owned<cudaEvent_t>& event = marks_[marked_ % marks_.size()];
+  if (!event) event = make_event();
+  check(cudaEventRecord(event.get(), stream_), "cudaEventRecord");
+  ++marked_;
+}
+
+bool ComputeStream::has_progressed() {
+  const std::size_t before = completed_;
+  while (completed_ < marked_) {
+    const cudaError_t state = cudaEventQuery(marks_[completed_ % marks_.size()].get());
+    if (state != cudaSuccess && state != cudaErrorNotReady) check(state, "waiting for the GPU");
+    if (state == cudaErrorNotReady) {
+      cudaGetLastError();  // a later call would report "not ready" as an error
+      break;
+    }
+    ++completed_;
+  }
+  return completed_ != before;
+}
+
 // The relaxed mode does not restrict other streams and threads during the capture.
 void ComputeStream::begin_recording() {
   check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeRelaxed), "cudaStreamBeginCapture");
@@ -74,12 +97,14 @@ void ComputeStream::end_recording() {
   check(cudaGraphInstantiateWithFlags(&executable, graph, 0), "cudaGraphInstantiate");
   region_->segments.back().graph.reset(executable);
   check(cudaGraphLaunch(executable, stream_), "cudaGraphLaunch");
+  mark();
 }
 
 void ComputeStream::replay() {
   const Segment& segment = region_->segments[segment_];
   if (matched_ != segment.key.size()) throw_mismatch();
   check(cudaGraphLaunch(segment.graph.get(), stream_), "cudaGraphLaunch");
+  mark();
   ++segment_;
   matched_ = 0;
 }

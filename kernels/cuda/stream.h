@@ -1,6 +1,7 @@
 // The compute stream of a device, and CUDA graphs of its graph regions.
 #pragma once
 
+#include <array>
 #include <cstring>
 #include <functional>
 #include <map>
@@ -42,7 +43,11 @@ class ComputeStream {
   template <class Issue, class... Key>
   void enqueue(Issue issue, const Key&... key) {
     const EnqueueScope enqueue_scope(*blocked_);
-    if (!region_) return issue(stream_);
+    if (!region_) {
+      issue(stream_);
+      if (++since_mark_ == operations_per_mark) mark();
+      return;
+    }
     operation_key_.clear();
     (append_to_key(key), ...);
     if (must_issue()) issue(stream_);
@@ -52,6 +57,10 @@ class ComputeStream {
   // arguments, otherwise Failure is thrown. The first call is not recorded, because libraries and
   // drivers initialise themselves in it.
   void graph_region(const std::string& name, const std::function<void()>& body);
+
+  // Returns whether the device has completed marked work since the last call. Marks follow every 64
+  // operations and every graph. A host that waits for the device calls it, as a sign of progress.
+  bool has_progressed();
 
  private:
   using OperationKey = std::vector<std::uint64_t>;
@@ -81,6 +90,7 @@ class ComputeStream {
   void end_recording();
   void replay();
   [[noreturn]] void throw_mismatch() const;
+  void mark();
 
   cudaStream_t stream_;
   std::shared_ptr<BlockState> blocked_ = std::make_shared<BlockState>();
@@ -90,6 +100,11 @@ class ComputeStream {
   std::size_t segment_ = 0;        // index of the segment that is being replayed
   std::size_t matched_ = 0;        // number of words of its key that have been compared
   OperationKey operation_key_;
+  // A ring of events behind marked work. If it is full, the oldest mark is forgotten.
+  static constexpr int operations_per_mark = 64;
+  std::array<Owned<cudaEvent_t>, 32> marks_;
+  std::size_t marked_ = 0, completed_ = 0;  // numbers of marks so far
+  int since_mark_ = 0;                      // operations since the latest one
 };
 
 }  // namespace sy::cuda

@@ -165,11 +165,13 @@ void execute(DryDevice& device, const ops::DispatchLayout& op) {
 
   std::int32_t* const counts = op.counts.i32();
   for (Index e = 0; e < all; ++e) op.tokens_per_expert.i32()[e] = static_cast<std::int32_t>(logical[e]);
-  for (Index e = 0; e < all; ++e) counts[partition.ranks() + e] = static_cast<std::int32_t>(physical[e]);
   const DryReach reach(physical, tokens, op.experts.dim(1), groups);
-  for (Index rank = 0; rank < partition.ranks(); ++rank)
-    counts[rank] =
-        static_cast<std::int32_t>(std::llround(static_cast<double>(tokens) * reach(rank / partition.etp * each, each)));
+  for (Index rank = 0; rank < partition.ranks(); ++rank) {
+    const Index first = rank / partition.etp * each;
+    std::int32_t* const row = counts + rank * (1 + each);
+    row[0] = static_cast<std::int32_t>(std::llround(static_cast<double>(tokens) * reach(first, each)));
+    for (Index e = 0; e < each; ++e) row[1 + e] = static_cast<std::int32_t>(physical[first + e]);
+  }
 }
 
 // ---- operations that do not count as one call ----

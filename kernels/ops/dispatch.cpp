@@ -23,7 +23,7 @@ void check(const DispatchLayout& op) {
       .is("physical_experts", op.physical_experts, op.experts.shape(), DType::i32)
       .optional("tokens", op.tokens, {t * most}, DType::i32)
       .optional("row_id_map", op.row_id_map, {t, most}, DType::i32)
-      .is("counts", op.counts, {partition.ranks() + e}, DType::i32)
+      .is("counts", op.counts, {partition.ranks(), 1 + e / partition.ep}, DType::i32)
       .optional("logical_to_physical", partition.logical_to_physical, op.tokens_per_expert.shape(), DType::i32);
   SY_ASSERT(t * most <= INT32_MAX, "{}: {} rows, numbered with 31 bits", op.name, t * most);
 }

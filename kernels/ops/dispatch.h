@@ -54,7 +54,8 @@ struct DispatchLayout {
   // [T, n / T] i32 copies of each token; -1 after the last. Order: the choice that first requires
   // the ep rank, then the etp rank.
   View row_id_map = {};
-  // [ep * etp + E] i32: copies for each rank, assignments of each physical expert
+  // [ep * etp, 1 + E / ep] i32, a row for each rank: copies for it, then assignments of each of its
+  // physical experts
   View counts;
   View tokens_per_expert;  // [E] i32 assignments of each logical expert
   Cost cost() const { return Cost().reads(experts, dispatch_mask).writes(physical_experts, tokens, row_id_map); }

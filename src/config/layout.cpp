@@ -37,13 +37,6 @@ std::string layout_problem(const Config& c, const Layout& l) {
   if (c.moe.experts > 0 && c.moe.d_ff % l.etp != 0) return over(c.moe.d_ff, "moe.d_ff", l.etp, "parallel.etp");
   if (c.moe.shared_d_ff % l.tp != 0)
     return over(c.moe.shared_d_ff, "moe.shared_d_ff (0: moe.shared_experts * moe.d_ff)", l.tp, "parallel.tp");
-  if (const Index counts =
-          l.expert_ranks() * (ExpertPlacement(l, {}).num_destinations() + c.moe.experts) * size_of(DType::i32);
-      c.moe.experts > 0 && counts > Device::read_limit)
-    return fmt::format(
-        "parallel.ep * parallel.etp = {} * {} ranks would tell each other {} bytes of row counts for "
-        "moe.experts = {}, and {} are read at once",
-        l.ep, l.etp, counts, c.moe.experts, Device::read_limit);
   // Each rank that splits an expert holds a slice of the expert's output bias.
   if (c.moe.experts > 0 && c.moe.bias && m.d_model % l.etp != 0)
     return over(m.d_model, "with moe.bias, model.d_model", l.etp, "parallel.etp");

@@ -166,8 +166,12 @@ struct Output {
 };
 
 // All-gathers tokens over the tensor-parallel ranks. x: [T, ...] -> [B * S, ...].
-// Returns x itself if tp = 1; otherwise memory of `arena`. Collective over tp, as are the next two.
+// Returns x itself if tp = 1; otherwise memory of `arena`. Collective over tp, as are the next
+// three.
 ConstView gather_tokens(const ExecutionContext& context, Arena& arena, ConstView x);
+// y = own tokens of the sum of `partial` over the tensor-parallel ranks. partial: [B * S, D];
+// y: [T, D] of the same type.
+void reduce_scatter_tokens(const ExecutionContext& context, ConstView partial, View y);
 // Calls compute(partial), and sums `partial` over the tensor-parallel ranks by a reduce-scatter.
 // The view `partial`: [B * S, D] must be overwritten by compute(). y: [T, D] own tokens of the sum.
 // If tp = 1, `partial` is y.

@@ -54,7 +54,7 @@ View Embedding::forward(const LayerContext& layer, Saved& s) const {
     // A rank has rows of its share of the vocabulary alone. The sum over the ranks has every row.
     const View partial = context.temp({layer.stream.tokens(), D});
     look_up(layer.stream.ids, table_.weight, first_row_, partial);
-    context.mesh.tp->reduce_scatter(partial, x);
+    reduce_scatter_tokens(context, partial, x);
   }
   if (scale_ != 1) run(b, ops::Scale{.x = x, .factor = scale_});
   if (const ConstView positions = positions_ ? ConstView(positions_.weight) : ConstView(sines_)) {

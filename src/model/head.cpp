@@ -91,7 +91,7 @@ void Head::loss(const ExecutionContext& context, const Batch& batch, ConstView x
     linear_.backward_weight(context, dlogits, x_chunk);
     linear_.backward_bias(context, dlogits);
   }
-  if (dx && P > 1) context.mesh.tp->reduce_scatter(dx_full, dx);
+  if (dx && P > 1) reduce_scatter_tokens(context, dx_full, dx);
   if (sums)
     run(b, ops::LossSums{.losses = context.own_tokens(losses),
                          .lse = context.own_tokens(lse),

@@ -83,7 +83,8 @@ std::unique_ptr<Device> Profiler::dry() const {
 
 Profiler::Passes Profiler::run(const Config& config, const Layout& layout, int rank, const Shares* rows) const {
   const std::unique_ptr<Comm> world = make_comm_dry(layout.ranks, rank);
-  Engine engine(config, vocab_, dry(), make_dry_mesh(*world, layout), true, {}, 1, required_positions(config));
+  Engine engine(config, vocab_, dry(), make_dry_mesh(*world, layout, on_card()), true, {}, 1,
+                required_positions(config));
   if (rows) {
     std::vector<Index> moe_layer(static_cast<std::size_t>(config.num_blocks()));
     for (Index i = 0; i < engine.model().moe_layers(); ++i) moe_layer[engine.model().moe_layer_ids()[i]] = i;
@@ -124,9 +125,7 @@ Profile Profiler::whole(const Passes& passes, const Layout& layout, int rank) co
   profile.pass.add(passes.again, static_cast<double>(profile.passes - 1));
 
   const std::unique_ptr<Comm> world = make_comm_dry(layout.ranks, rank);
-  // On a card, collectives overlap with compute.
-  const bool on_card = !planned_device_ || !planned_device_->on_host();
-  Mesh mesh = make_dry_mesh(*world, layout, on_card);
+  Mesh mesh = make_dry_mesh(*world, layout, on_card());
   join_replicas(mesh, specs_, config_.model.kv_heads);
   const std::unique_ptr<Device> device = dry();
   ParamStore store(*device, specs_, layout, mesh.coord, true, config_.dtype());

@@ -63,6 +63,8 @@ class Profiler {
   Profile whole(const Passes& passes, const Layout& layout, int rank) const;
   MemoryPlan parameters(const Layout& layout, int rank) const;
   std::unique_ptr<Device> dry() const;
+  // On a card, collectives overlap with compute.
+  bool on_card() const { return !planned_device_ || !planned_device_->on_host(); }
 
   Config config_;
   Index vocab_;

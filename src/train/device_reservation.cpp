@@ -8,6 +8,7 @@
 #include "dist/device_comm.h"
 #include "dist/phase.h"
 #include "dist/runtime.h"
+#include "kernels/ops/attention.h"
 #include "kernels/ops/gemm.h"
 #include "kernels/ops/grouped_gemm.h"
 #include "src/params/block_specs.h"
@@ -56,6 +57,8 @@ void warm_up_collectives(const Config& config, Index vocab, const Mesh& mesh, De
   // the gradient norm, and load balancing over all ranks
   warm_up(mesh.world(), device, {Collective::all_reduce, Collective::all_gather});
   warm_up(*mesh.tp, device, {Collective::all_gather, Collective::reduce_scatter, Collective::all_reduce});
+  // A reduce-scatter of bf16 sends from rank to rank.
+  if (mesh.tp->reduces_in_scratch(config.dtype())) warm_up(*mesh.tp, device, {Collective::all_to_all});
   if (mesh.kv_replicas) warm_up(*mesh.kv_replicas, device, {Collective::all_reduce});
   if (count_moe(block_specs(config)) > 0) {
     warm_up(*mesh.expert_group, device, {Collective::all_gather, Collective::all_to_all});
@@ -92,6 +95,36 @@ void warm_up_gemms(Device& device, DType dtype) {
   device.synchronize();
 }
 
+// Runs attention of a micro-batch, if the device allocates memory in it.
+void warm_up_attention(const Config& config, const Layout& layout, Device& device) {
+  const Config::Model& m = config.model;
+  if (!device.allocates_in_attention() || m.key_width() != m.value_width()) return;
+  const Index B = config.train.micro_batch, S = m.seq_len, H = m.heads / layout.tp,
+              K = std::max<Index>(1, m.kv_heads / layout.tp), width = m.key_width();
+  const DType dtype = config.dtype();
+  const Tensor qkv = device.tensor({B, S, H + 2 * K, width}, dtype), out = device.tensor({B, S, H, width}, dtype),
+               dqkv = device.tensor({B, S, H + 2 * K, width}, dtype), lse = device.tensor({B, H, S});
+  const auto heads = [&](const Tensor& x, Index first, Index count) { return heads_of(x.view(), first, count); };
+  const AttentionDesc desc{.mask = {.causal = m.kind == ModelKind::decoder}};
+  run(device, ops::AttentionForward{.q = heads(qkv, 0, H),
+                                    .k = heads(qkv, H, K),
+                                    .v = heads(qkv, H + K, K),
+                                    .desc = desc,
+                                    .out = out,
+                                    .lse = lse});
+  run(device, ops::AttentionBackward{.dout = out,
+                                     .q = heads(qkv, 0, H),
+                                     .k = heads(qkv, H, K),
+                                     .v = heads(qkv, H + K, K),
+                                     .out = out,
+                                     .lse = lse,
+                                     .desc = desc,
+                                     .dq = heads(dqkv, 0, H),
+                                     .dk = heads(dqkv, H, K),
+                                     .dv = heads(dqkv, H + K, K)});
+  device.synchronize();
+}
+
 }  // namespace
 
 DeviceReservation warm_up_and_reserve(Comm& world, const Config& config, Index vocab, const Layout& layout,
@@ -105,6 +138,7 @@ DeviceReservation warm_up_and_reserve(Comm& world, const Config& config, Index v
     join_replicas(reservation.mesh, param_specs(config, vocab), config.model.kv_heads);
     warm_up_collectives(config, vocab, reservation.mesh, device);
     warm_up_gemms(device, config.dtype());
+    warm_up_attention(config, layout, device);
     reservation.mesh.world().barrier();
     reservation.library_bytes = std::max<Index>(0, before - device.free_bytes());
   }

@@ -14,8 +14,8 @@ struct DeviceReservation {
   Index slots = 1;          // number of micro-batches in flight that the memory is for
 };
 
-// Runs each collective and GEMM of training once, then measures the remaining memory for
-// activations.
+// Runs each collective and GEMM of training once, and attention if it allocates memory. Then
+// measures the remaining memory for activations.
 // Device collectives allocate memory at the first one that needs a connection, and cuBLAS at the
 // first GEMM of a kind.
 // slots: number of micro-batches that can be in flight.

@@ -30,7 +30,7 @@ MemoryPlan plan_parameters(const std::vector<ParamSpec>& specs, DType dtype, con
 
 MemoryPlan plan_memory(const Config& config, Index vocab, const Layout& layout, int rank, const Device& device,
                        Index slots) {
-  const std::unique_ptr<Comm> world = make_comm_dry(layout.ranks, rank);
+  const std::unique_ptr<Comm> world = make_comm_dry(layout.ranks, rank, !device.on_host());
   Engine engine(config, vocab, make_dry(&device), make_mesh(*world, layout), true);
 
   const Index tokens = config.train.micro_batch * config.model.seq_len;

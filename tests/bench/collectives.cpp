@@ -71,7 +71,6 @@ const std::map<std::pair<std::string, Collective>, const char*> meanings = {
     {{"dp", Collective::all_gather}, "weights of dense matrices"},
     {{"edp", Collective::reduce_scatter}, "gradients of experts"},
     {{"edp", Collective::all_gather}, "weights of experts"},
-    {{"experts", Collective::all_gather}, "row counts"},
     {{"tp", Collective::all_gather}, "gather tokens"},
     {{"tp", Collective::reduce_scatter}, "sum and scatter tokens"},
     {{"replicas", Collective::all_reduce}, "gradients of shared kv heads"},
@@ -285,6 +284,11 @@ bool run(Comm& world, int argc, char** argv) {
           {"dispatch rows", group, ranks, comm.dispatch, 4 * D * passes * static_cast<double>(rows_of->sent)});
       lines.push_back(
           {"combine rows", group, ranks, comm.combine, 4 * D * passes * static_cast<double>(rows_of->received)});
+      const auto rest = [&](auto member) {
+        return a.*member - b.*member - comm.dispatch.*member - comm.combine.*member;
+      };
+      lines.push_back(
+          {"row counts", group, ranks, {rest(&Traffic::calls), rest(&Traffic::bytes), rest(&Traffic::seconds)}, 0});
       continue;
     }
     lines.push_back({fmt::format("{} {}", name_of(kind), meanings.at(key)),

@@ -11,7 +11,7 @@ hang() {  # TEST WAITS-FOR ON-THE-DEVICE
   grep -qE "^switchyard: rank ([01]) on $(uname -n) has waited [0-9.]+ s in the .*forward pass of layer [12], step 2 for $2; on the device is $3" \
     <<<"$err" || die "not a word of what the device waits for: $err"
 }
-hang InAnAllGather "the device" "an all-gather with rank [01] in the forward pass of layer 1, step 2$"
+hang InACountExchange "the device" "an all-to-all with rank [01] in the count exchange of the forward pass of layer 1, step 2$"
 dispatch="an all-to-all with rank [01] in the dispatch of the forward pass of layer 1, step 2: it sends [0-9]+ rows, and expects [0-9]+$"
 hang InADispatch "the device" "$dispatch"
 hang WithAFullQueue "space in the device's queue" "$dispatch"

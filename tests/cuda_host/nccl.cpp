@@ -5,7 +5,7 @@
 // - Launches of one communicator start in the order in which they were enqueued. All launches do so
 //   if NCCL_LAUNCH_ORDER_IMPLICIT is 1 and the version is 2.26 or later ("prevents deadlocks by
 //   ordering launches by the order of the host's calls", NCCL user guide, environment variables).
-// - Sums are taken in rank order; bf16 is summed in f32.
+// - Sums are taken in rank order; those of bf16 are rounded after each rank, as on a ring.
 // - A rank must not wait by other means for a rank that has not reached the same collectives yet.
 #include "nccl.h"
 
@@ -172,7 +172,8 @@ void reduce_as(const Call& call, std::size_t contributions) {
   auto* to = static_cast<T*>(call.receive);
   for (std::size_t i = 0; i < call.count; ++i) {
     Sum sum = from[i];
-    for (std::size_t r = 1; r < contributions; ++r) sum = combine(sum, from[r * call.count + i]);
+    for (std::size_t r = 1; r < contributions; ++r)
+      sum = static_cast<Sum>(static_cast<T>(combine(sum, from[r * call.count + i])));
     to[i] = static_cast<T>(sum);
   }
 }
@@ -331,6 +332,9 @@ ncclResult_t enqueue(Call call) {
   if (call.comm->in_progress)
     mistake("{} at {} while another call of its communicator is in progress", names[static_cast<int>(call.kind)],
             text(call.where));
+  // The first use of a connection allocates memory, which a capture does not allow.
+  if (captures() > 0)
+    mistake("{} at {} while a stream is being captured", names[static_cast<int>(call.kind)], text(call.where));
   if (!connect(call)) {
     last_error = "Failed to CUDA calloc memory for a connection: out of memory";
     return ncclUnhandledCudaError;
@@ -393,6 +397,27 @@ ncclResult_t progress(ncclComm_t comm) {
   if (comm->blocking) return ncclSuccess;
   comm->in_progress = true;
   return ncclInProgress;
+}
+
+// Makes a communicator of the ranks of `mpi`, which it owns.
+ncclResult_t make_comm(MPI_Comm mpi, const ncclConfig_t* config, ncclComm_t* comm) {
+  auto made = std::make_unique<ncclComm>();
+  made->mpi = mpi;
+  MPI_Comm_rank(mpi, &made->rank);
+  MPI_Comm_size(mpi, &made->size);
+  made->blocking = config == nullptr || config->blocking != 0;
+  cudaGetDevice(&made->device);
+  const int asked = config && config->maxCTAs != NCCL_CONFIG_UNDEF_INT ? config->maxCTAs : 32;
+  made->channels = std::min(number("NCCL_MAX_CTAS", asked), number("NCCL_MAX_NCHANNELS", 32));
+  made->pair_channels = number("NCCL_MAX_P2P_NCHANNELS", 32);
+  if (share_a_device(*made)) {
+    MPI_Comm_free(&made->mpi);
+    last_error = "Duplicate GPU detected";
+    return ncclInvalidUsage;
+  }
+  ++counter_values.nccl_comms;
+  *comm = comms.emplace_back(std::move(made)).get();
+  return progress(*comm);
 }
 
 // Ends a communicator. If `together` (ncclCommDestroy), all ranks free the MPI communicator;
@@ -474,27 +499,23 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId un
   std::memcpy(&id, unique.internal, sizeof id);
   if (std::memcmp(id.magic, magic, sizeof magic) != 0 || rank < 0 || rank >= ranks) return ncclInvalidArgument;
   const std::vector<int> world = members(id, ranks, rank);
-  auto made = std::make_unique<ncclComm>();
-  made->rank = rank;
-  made->size = ranks;
-  made->blocking = config == nullptr || config->blocking != 0;
-  cudaGetDevice(&made->device);
-  const int asked = config && config->maxCTAs != NCCL_CONFIG_UNDEF_INT ? config->maxCTAs : 32;
-  made->channels = std::min(number("NCCL_MAX_CTAS", asked), number("NCCL_MAX_NCHANNELS", 32));
-  made->pair_channels = number("NCCL_MAX_P2P_NCHANNELS", 32);
   MPI_Group everyone, group_of_ranks;
   MPI_Comm_group(MPI_COMM_WORLD, &everyone);
   MPI_Group_incl(everyone, ranks, world.data(), &group_of_ranks);
-  MPI_Comm_create_group(MPI_COMM_WORLD, group_of_ranks, 20000 + id.number % 10000, &made->mpi);
+  MPI_Comm mpi = MPI_COMM_NULL;
+  MPI_Comm_create_group(MPI_COMM_WORLD, group_of_ranks, 20000 + id.number % 10000, &mpi);
   MPI_Group_free(&everyone);
   MPI_Group_free(&group_of_ranks);
-  if (share_a_device(*made)) {
-    MPI_Comm_free(&made->mpi);
-    last_error = "Duplicate GPU detected";
-    return ncclInvalidUsage;
-  }
-  *comm = comms.emplace_back(std::move(made)).get();
-  return progress(*comm);
+  return make_comm(mpi, config, comm);
+}
+
+ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* made, ncclConfig_t* config) {
+  if (comm == nullptr || !comm->alive || color < NCCL_SPLIT_NOCOLOR) return ncclInvalidArgument;
+  finish_all();  // no operation of the parent may be in flight
+  MPI_Comm mpi = MPI_COMM_NULL;
+  MPI_Comm_split(comm->mpi, color == NCCL_SPLIT_NOCOLOR ? MPI_UNDEFINED : color, key, &mpi);
+  *made = nullptr;
+  return mpi == MPI_COMM_NULL ? ncclSuccess : make_comm(mpi, config, made);
 }
 
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {

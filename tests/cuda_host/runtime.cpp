@@ -354,11 +354,13 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
   check_alive(stream, "cudaStreamBeginCapture");
   if (stream->capture) return failed(cudaErrorIllegalState);
   stream->capture = make_graph();
+  ++captures();
   return cudaSuccess;
 }
 
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
   check_alive(stream, "cudaStreamEndCapture");
+  if (stream->capture) --captures();
   *graph = std::exchange(stream->capture, nullptr);
   return *graph ? cudaSuccess : failed(cudaErrorIllegalState);
 }

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "host_test.h"
+#include "kernels/cuda/staging.h"
 
 namespace sy::cuda {
 namespace {
@@ -65,6 +66,31 @@ TEST_F(HostStreams, MergesAdjacentRanges) {
   cudaStreamSynchronize(context.stream.end_capture());
   set_all(context, x, 3);
   expect_mistake("which writes it", [&] { copy_all(other, x.rows(8, 8), y); });
+}
+
+// A mark follows every 64 of 200 kernels. A query reports an event as ready if it is not the first.
+TEST_F(HostStreams, CountsCompletedWorkAsProgress) {
+  const View x = memory({8});
+  for (int i = 0; i < 200; ++i) set_all(context, x, static_cast<float>(i));
+  for (const bool expected : {false, true, true, true, false}) EXPECT_EQ(context.stream.has_progressed(), expected);
+}
+
+// No event is ready before the second call of the hook.
+TEST_F(HostStreams, PublishesTheProgressOfALongWait) {
+  const View x = memory({8});
+  for (int i = 0; i < 100; ++i) set_all(context, x, static_cast<float>(i));
+  const cudaEvent_t done = event();
+  cudaEventRecord(done, context.stream.end_capture());
+  cuda_host::set_latency(std::chrono::hours(1));
+  Waiter waiter(context.stream);
+  int calls = 0;
+  waiter.hook = [&] {
+    if (++calls == 2) cuda_host::set_latency(std::chrono::milliseconds(0));
+  };
+  const std::uint64_t before = context.stream.blocked().version();
+  waiter.wait(done);
+  // A write changes the version twice. The wait begins, is passed by a mark, and ends.
+  EXPECT_EQ((context.stream.blocked().version() - before) / 2, 3u);
 }
 
 TEST_F(HostStreams, OrdersStreamsByEvents) {

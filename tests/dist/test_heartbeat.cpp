@@ -169,7 +169,7 @@ class SecondRank final : public Comm {
   }
   void do_all_reduce(View, Reduce) override {}
   Work do_reduce(std::span<const RootedBuffer>, ComputePoint) override { return {}; }
-  void do_reduce_scatter(ConstView, View) override {}
+  void do_reduce_scatter(ConstView, View, View) override {}
   void do_all_gather(ConstView in, View out) override {
     std::memcpy(&first_, in.bytes(), sizeof first_);
     PeerInfo second = first_;

@@ -207,15 +207,39 @@ TEST(Topology, GroupsRanksWithinAndAcrossNodes) {
   EXPECT_FALSE(make_mesh(*world, {12, 1, 6, 1, 6}).inter_node);
 }
 
-// Counts of three ranks with two physical experts each, as dispatch_layout writes them: copies for
-// each rank, then assignments of each physical expert.
+// Counts that a rank sends, as ops::DispatchLayout writes them: a row for each destination has the
+// copies, then the assignments of each of its physical experts.
+struct SentCounts {
+  std::vector<std::int32_t> to_ranks, to_nodes = {};
+};
+
+// Returns the splits of a rank after the exchange of `sent`, the counts of each rank.
+DispatchSplits exchanged(const std::vector<SentCounts>& sent, const ExpertPlacement& placement, Index E, int rank) {
+  std::vector<std::int32_t> memory(static_cast<std::size_t>(DispatchCounts::elements(placement, E)));
+  const DispatchCounts counts(placement, E, view_of(memory.data(), {std::ssize(memory)}));
+  const auto copy = [](const std::vector<std::int32_t>& from, Index first, Index rows, View to, Index at) {
+    const Index width = to.dim(1);
+    std::copy_n(from.begin() + first * width, rows * width, to.i32() + at * width);
+  };
+  const Index P = std::ssize(sent), N = placement.topology.nodes, per_node = placement.topology.ranks_per_node;
+  const Index node = placement.topology.node_of(rank), index = placement.topology.index_in_node(rank);
+  copy(sent[rank].to_ranks, 0, P, counts.to_ranks, 0);
+  for (Index r = 0; r < P; ++r) copy(sent[r].to_ranks, rank, 1, counts.from_ranks, r);
+  for (Index n = 0; n < N && counts.to_nodes; ++n) {
+    copy(sent[rank].to_nodes, n, 1, counts.to_nodes, n);
+    copy(sent[n * per_node + index].to_nodes, node, 1, counts.from_peers, n);
+    copy(sent[n * per_node + index].to_ranks, node * per_node, per_node, counts.of_peers, n * per_node);
+  }
+  return dispatch_splits(counts, placement.topology);
+}
+
+// Three ranks with two physical experts each.
 TEST(TokenDispatcher, ComputesSplitsAndOffsets) {
   // Rank 0 has tokens with two experts of rank 1. Rank 1 has no tokens, and rank 2 receives none.
-  const std::vector<std::int32_t> counts = {2, 3, 0, 2, 1, 1, 3, 0, 0,   // rank 0
-                                            0, 0, 0, 0, 0, 0, 0, 0, 0,   // rank 1
-                                            4, 2, 0, 1, 4, 0, 2, 0, 0};  // rank 2
+  const std::vector<SentCounts> sent = {
+      {{2, 2, 1, 3, 1, 3, 0, 0, 0}}, {{0, 0, 0, 0, 0, 0, 0, 0, 0}}, {{4, 1, 4, 2, 0, 2, 0, 0, 0}}};
   std::vector<DispatchSplits> splits;
-  for (int r = 0; r < 3; ++r) splits.push_back(dispatch_splits(counts, ExpertPlacement({3, 1, 3, 1}, {}), r));
+  for (int r = 0; r < 3; ++r) splits.push_back(exchanged(sent, ExpertPlacement({3, 1, 3, 1}, {}), 6, r));
   EXPECT_EQ(splits[0].hops[0].input_splits, (std::vector<Index>{2, 3, 0}));
   EXPECT_EQ(splits[0].hops[0].output_splits, (std::vector<Index>{2, 0, 4}));
   EXPECT_EQ(splits[1].hops[0].input_splits, (std::vector<Index>{0, 0, 0}));
@@ -232,10 +256,10 @@ TEST(TokenDispatcher, ComputesSplitsAndOffsets) {
 
 // Two etp shards of each of two ep ranks: both shards have the same rows, from all four ranks.
 TEST(TokenDispatcher, GivesEtpShardsTheSameRows) {
-  std::vector<std::int32_t> counts;
-  for (int r = 0; r < 4; ++r) counts.insert(counts.end(), {r, r, 3, 3, r, 0, 1, 2 + r});
+  std::vector<SentCounts> sent;
+  for (int r = 0; r < 4; ++r) sent.push_back({{r, r, 0, r, r, 0, 3, 1, 2 + r, 3, 1, 2 + r}});
   for (int rank = 0; rank < 4; ++rank) {
-    const DispatchSplits splits = dispatch_splits(counts, ExpertPlacement({4, 1, 2, 2}, {}), rank);
+    const DispatchSplits splits = exchanged(sent, ExpertPlacement({4, 1, 2, 2}, {}), 4, rank);
     EXPECT_EQ(splits.hops[0].input_splits, (std::vector<Index>{rank, rank, 3, 3}));
     EXPECT_EQ(splits.hops[0].output_splits,
               (rank < 2 ? std::vector<Index>{0, 1, 2, 3} : std::vector<Index>{3, 3, 3, 3}));
@@ -243,16 +267,15 @@ TEST(TokenDispatcher, GivesEtpShardsTheSameRows) {
   }
 }
 
-// Two nodes of two ranks with one physical expert each. The counts of each rank are the copies for
-// two nodes and four ranks, and the assignments of four physical experts.
+// Two nodes of two ranks with one physical expert each.
 TEST(TokenDispatcher, ComputesHierarchicalSplits) {
   // A token of rank 0 has both experts of node 1. Copies of rank 1 stay on node 0. Rank 2 has none.
-  const std::vector<std::int32_t> counts = {1, 2, 1, 0, 1, 2, 1, 0, 1, 2,   // rank 0
-                                            3, 0, 3, 2, 0, 0, 3, 2, 0, 0,   // rank 1
-                                            0, 0, 0, 0, 0, 0, 0, 0, 0, 0,   // rank 2
-                                            4, 1, 0, 4, 1, 0, 0, 4, 1, 0};  // rank 3
+  const std::vector<SentCounts> sent = {{{1, 1, 0, 0, 1, 1, 2, 2}, {1, 1, 0, 2, 1, 2}},
+                                        {{3, 3, 2, 2, 0, 0, 0, 0}, {3, 3, 2, 0, 0, 0}},
+                                        {{0, 0, 0, 0, 0, 0, 0, 0}, {0, 0, 0, 0, 0, 0}},
+                                        {{0, 0, 4, 4, 1, 1, 0, 0}, {4, 0, 4, 1, 1, 0}}};
   std::vector<DispatchSplits> splits;
-  for (int r = 0; r < 4; ++r) splits.push_back(dispatch_splits(counts, ExpertPlacement({4, 1, 4, 1, 2}, {}), r));
+  for (int r = 0; r < 4; ++r) splits.push_back(exchanged(sent, ExpertPlacement({4, 1, 4, 1, 2}, {}), 4, r));
   const auto internode = [&](int r) { return splits[r].hops[0]; };
   const auto intranode = [&](int r) { return splits[r].hops[1]; };
   EXPECT_EQ(internode(0).input_splits, (std::vector<Index>{1, 2}));  // to ranks 0 and 2

@@ -768,6 +768,32 @@ TEST_P(Attention, MatchesReferenceForKeysOfUnequalLengths) {
     check({.B = 3, .S = S, .H = 4, .K = 2, .hd = 16, .causal = false, .vd = 24, .keys = 150, .shorter = 74});
 }
 
+// The second sequence has no keys: its results are undefined, and change nothing else.
+TEST_P(Attention, ComputesBesideASequenceWithoutKeys) {
+  constexpr Index B = 2, S = 21, H = 2, hd = 16;
+  const auto out_of = [&](std::int32_t second) {
+    const Tensor qkv = device->tensor({B, S, 3 * H, hd}, dtype()), out = device->tensor({B, S, H, hd}, dtype()),
+                 lse = device->tensor({B, H, S}), key_lengths = device->tensor({B}, DType::i32);
+    const std::vector<float> values = random_operand(B * S * 3 * H * hd, 7);
+    const Tensor exact = device->tensor(qkv.view().shape());
+    device->to_device(values.data(), exact);
+    ops::run(*device, ops::Convert{.x = exact, .y = qkv});
+    const std::int32_t lengths[] = {S - 2, second};
+    device->to_device(lengths, key_lengths);
+    ops::run(*device, ops::AttentionForward{.q = heads_of(qkv.view(), 0, H),
+                                            .k = heads_of(qkv.view(), H, H),
+                                            .v = heads_of(qkv.view(), 2 * H, H),
+                                            .desc = {1, 0, {false, 0, 0, {}, {}, {}, key_lengths}, {}, {}},
+                                            .out = out,
+                                            .lse = lse});
+    std::vector<std::byte> bytes(static_cast<std::size_t>(out.view().size_bytes()));
+    device->to_host(out, bytes.data());
+    bytes.resize(bytes.size() / B);
+    return bytes;
+  };
+  EXPECT_TRUE(out_of(0) == out_of(S));
+}
+
 TEST_P(Attention, MatchesReferenceForSparsePatterns) {
   for (const SparsePattern& sparse :
        {SparsePattern::strided(1), SparsePattern::strided(7), SparsePattern::strided(64), SparsePattern::strided(1000),

@@ -160,7 +160,7 @@ void run_all(Device& b, Recorder& r) {
                routed = zeros({1, e}, DType::i32), probability = zeros({1, e}), z = zeros({1}, DType::f64),
                dispatch_mask = zeros({t, k}, DType::i32), assignments = zeros({t * k}, DType::i32),
                tokens = zeros({t * k}, DType::i32), row_id_map = zeros({t, k}, DType::i32),
-               counts = zeros({2 * e}, DType::i32), tokens_per_expert = zeros({e}, DType::i32),
+               counts = zeros({e, 2}, DType::i32), tokens_per_expert = zeros({e}, DType::i32),
                physical_experts = zeros({t, k}, DType::i32), row_offsets = zeros({e + 1}, DType::i32),
                copies = zeros({t * k}, DType::i32), copies_of_tokens = zeros({t, k}, DType::i32),
                dlogits = zeros({t, e}, c);

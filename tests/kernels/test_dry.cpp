@@ -204,7 +204,7 @@ TEST(Dry, DistributesRowsEvenlyOrByLoad) {
     const Index copies = partition.max_ep_ranks(k) * partition.etp;
     const Tensor tokens = device->tensor({t * copies}, DType::i32),
                  row_id_map = device->tensor({t, copies}, DType::i32),
-                 counts = device->tensor({partition.ranks() + e}, DType::i32);
+                 counts = device->tensor({partition.ranks(), 1 + e / partition.ep}, DType::i32);
     run(*device, ops::DispatchLayout{.experts = experts,
                                      .dispatch_mask = dispatch_mask,
                                      .partition = partition,
@@ -217,18 +217,19 @@ TEST(Dry, DistributesRowsEvenlyOrByLoad) {
   };
   // Two ep ranks with two experts each, and two etp shards each. There are six ways to choose two
   // of four experts, and one of them leaves out an ep rank. So 5 of 6 tokens go to each rank.
-  EXPECT_EQ(counts_of({2, etp}), (std::vector<std::int32_t>{5, 5, 5, 5, 3, 3, 3, 3}));
+  EXPECT_EQ(counts_of({2, etp}), (std::vector<std::int32_t>{5, 3, 3, 5, 3, 3, 5, 3, 3, 5, 3, 3}));
   set_dry_load(*device, [](Index assignments, std::span<Index> of) {
     EXPECT_EQ(assignments, 12);
     EXPECT_EQ(of[0], 3);
     for (Index i = 0; i < 4; ++i) of[i] = i + 1;
   });
-  EXPECT_EQ(counts_of({2, etp}), (std::vector<std::int32_t>{3, 3, 6, 6, 1, 2, 3, 4}));
-  EXPECT_EQ(counts_of({1, etp}), (std::vector<std::int32_t>{6, 6, 1, 2, 3, 4}));
+  EXPECT_EQ(counts_of({2, etp}), (std::vector<std::int32_t>{3, 1, 2, 3, 1, 2, 6, 3, 4, 6, 3, 4}));
+  EXPECT_EQ(counts_of({1, etp}), (std::vector<std::int32_t>{6, 1, 2, 3, 4, 6, 1, 2, 3, 4}));
   const Tensor logical_to_physical = device->tensor({e}, DType::i32);
   const std::int32_t physical_of_logical[e] = {1, 3, 2, 0};
   device->to_device(physical_of_logical, logical_to_physical);
-  EXPECT_EQ(counts_of({2, etp, logical_to_physical.view()}), (std::vector<std::int32_t>{5, 5, 5, 5, 4, 1, 3, 2}));
+  EXPECT_EQ(counts_of({2, etp, logical_to_physical.view()}),
+            (std::vector<std::int32_t>{5, 4, 1, 5, 4, 1, 5, 3, 2, 5, 3, 2}));
   EXPECT_EQ(numbers(tokens_per_expert), (std::vector<std::int32_t>{1, 2, 3, 4}));
 }
 
@@ -317,7 +318,7 @@ TEST(Dry, KeepsGroupsOfMappedExperts) {
   constexpr Index t = 6, e = 4, k = 2;
   const Tensor experts = device->tensor({t, k}, DType::i32), dispatch_mask = device->tensor({t, k}, DType::i32),
                physical_experts = device->tensor({t, k}, DType::i32), tokens = device->tensor({t * k}, DType::i32),
-               row_id_map = device->tensor({t, k}, DType::i32), counts = device->tensor({2 + e}, DType::i32),
+               row_id_map = device->tensor({t, k}, DType::i32), counts = device->tensor({2, 1 + e / 2}, DType::i32),
                tokens_per_expert = device->tensor({e}, DType::i32),
                logical_to_physical = device->tensor({e}, DType::i32);
   const auto tokens_of_ranks = [&](const ExpertPartition& partition) {
@@ -330,7 +331,7 @@ TEST(Dry, KeepsGroupsOfMappedExperts) {
                                      .row_id_map = row_id_map,
                                      .counts = counts,
                                      .tokens_per_expert = tokens_per_expert});
-    return std::vector<std::int32_t>(counts.view().i32(), counts.view().i32() + 2);
+    return std::vector<std::int32_t>{counts.view().i32()[0], counts.view().i32()[1 + e / 2]};
   };
   EXPECT_EQ(tokens_of_ranks({2, 1}), (std::vector<std::int32_t>{3, 3}));
   const std::int32_t physical_of_logical[e] = {0, 2, 3, 1};
@@ -353,7 +354,7 @@ TEST(Dry, TakesTheLoadOfAnInnerPartitionFromItsOperand) {
   const std::int32_t physical_of_logical[e] = {3, 1, 0, 2};
   device->to_device(physical_of_logical, logical_to_physical);
   const auto tokens_per_expert = [&](ConstView mask, const ExpertPartition& partition, ConstView outer, Index all) {
-    const Tensor counts = device->tensor({partition.ranks() + all}, DType::i32),
+    const Tensor counts = device->tensor({partition.ranks(), 1 + all / partition.ep}, DType::i32),
                  per_expert = device->tensor({all}, DType::i32);
     run(*device, ops::DispatchLayout{.experts = experts,
                                      .dispatch_mask = mask,

@@ -98,7 +98,7 @@ class Router : public testing::TestWithParam<Target> {
                  assignments = put<std::int32_t>({n}, Ints(n, -7)), tokens = put<std::int32_t>({n}, Ints(n, -7)),
                  physical_experts = device->tensor({t, k}, DType::i32), row_id_map = device->tensor({t, k}, DType::i32),
                  offsets = device->tensor({num_experts + 1}, DType::i32),
-                 counts = device->tensor({1 + num_experts}, DType::i32),
+                 counts = device->tensor({1, 1 + num_experts}, DType::i32),
                  tokens_per_expert = device->tensor({num_experts}, DType::i32);
     run(*device, ops::DispatchLayout{.experts = e,
                                      .dispatch_mask = dispatch_mask,
@@ -414,7 +414,7 @@ TEST_P(Router, SendsATokenOnceToARank) {
   const Ints chosen = {2, 3, 0, 2, 3, 1}, mask = {1, 1, 1, 0, 1, 1};
   const Tensor experts = put<std::int32_t>({3, 2}, chosen), dispatch_mask = put<std::int32_t>({3, 2}, mask),
                physical_experts = device->tensor({3, 2}, DType::i32), tokens = device->tensor({12}, DType::i32),
-               row_id_map = device->tensor({3, 4}, DType::i32), counts = device->tensor({4 + 4}, DType::i32),
+               row_id_map = device->tensor({3, 4}, DType::i32), counts = device->tensor({4, 1 + 2}, DType::i32),
                tokens_per_expert = device->tensor({4}, DType::i32);
   run(*device, ops::DispatchLayout{.experts = experts,
                                    .dispatch_mask = dispatch_mask,
@@ -427,7 +427,7 @@ TEST_P(Router, SendsATokenOnceToARank) {
   EXPECT_EQ(get<std::int32_t>(physical_experts), (Ints{2, 3, 0, -1, 3, 1}));
   EXPECT_EQ(get<std::int32_t>(tokens), (Ints{1, 2, 1, 2, 0, 2, 0, 2, -1, -1, -1, -1}));
   EXPECT_EQ(get<std::int32_t>(row_id_map), (Ints{4, 6, -1, -1, 0, 2, -1, -1, 5, 7, 1, 3}));
-  EXPECT_EQ(get<std::int32_t>(counts), (Ints{2, 2, 2, 2, 1, 1, 1, 2}));
+  EXPECT_EQ(get<std::int32_t>(counts), (Ints{2, 1, 1, 2, 1, 1, 2, 1, 2, 2, 1, 2}));
   EXPECT_EQ(get<std::int32_t>(tokens_per_expert), (Ints{1, 1, 1, 2}));
 }
 

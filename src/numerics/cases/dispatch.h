@@ -83,7 +83,7 @@ struct DispatchLayoutCase : OpCase {
       out("tokens", {copies.elements()}, DType::i32);
       out("row_id_map", copies, DType::i32);
     }
-    out("counts", {s.ep * s.etp + e}, DType::i32);
+    out("counts", {s.ep * s.etp, 1 + e / s.ep}, DType::i32);
     out("tokens_per_expert", {e}, DType::i32);
     tolerance = 0;
   }
@@ -101,7 +101,7 @@ struct DispatchLayoutCase : OpCase {
     out("physical_experts", {t, k}, DType::i32);
     out("tokens", {copies.elements()}, DType::i32);
     out("row_id_map", copies, DType::i32);
-    out("counts", {s.ep * s.etp + e}, DType::i32);
+    out("counts", {s.ep * s.etp, 1 + e / s.ep}, DType::i32);
     out("tokens_per_expert", {e}, DType::i32);
     tolerance = 0;
   }

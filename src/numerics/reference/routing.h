@@ -156,13 +156,15 @@ inline DispatchTables dispatch_layout(const ExpertPartition& partition, const Nu
   const Index t_all = static_cast<Index>(experts.size()) / k, local = e_all / partition.ep;
   const Index most = std::min(k, partition.ep) * partition.etp;
   DispatchTables s{Numbers(experts.size(), -1.0), Numbers(t_all * most, -1.0), Numbers(t_all * most, -1.0),
-                   Numbers(partition.ep * partition.etp + e_all), Numbers(e_all)};
+                   Numbers(partition.ep * partition.etp * (1 + local)), Numbers(e_all)};
   for (std::size_t a = 0; a < experts.size(); ++a) {
     const Index expert = whole(experts[a]) - partition.first_expert;
     if (expert < 0 || (dispatch_mask.empty() ? expert >= e_all : dispatch_mask[a] == 0)) continue;
     s.physical_experts[a] = logical_to_physical.empty() ? static_cast<double>(expert) : logical_to_physical[expert];
     ++s.tokens_per_expert[expert];
-    ++s.counts[partition.ep * partition.etp + whole(s.physical_experts[a])];
+    const Index physical = whole(s.physical_experts[a]);
+    for (Index shard = 0; shard < partition.etp; ++shard)
+      ++s.counts[(physical / local * partition.etp + shard) * (1 + local) + 1 + physical % local];
   }
   // Returns the ep ranks that receive token t, in the order of its choices.
   const auto ep_ranks_of = [&](Index t) {
@@ -182,7 +184,7 @@ inline DispatchTables dispatch_layout(const ExpertPartition& partition, const Nu
       s.tokens[copy] = static_cast<double>(t);
       s.row_id_map[t * most + (at - ep_ranks.begin()) * partition.etp + rank % partition.etp] =
           static_cast<double>(copy++);
-      ++s.counts[rank];
+      ++s.counts[rank * (1 + local)];
     }
   return s;
 }

@@ -58,6 +58,7 @@ struct Counters {
   std::int64_t frees = 0;
   std::int64_t waits = 0;             // host waits for work that had not certainly ended
   std::int64_t reduces = 0;           // ncclReduce calls that have started
+  std::int64_t nccl_comms = 0;        // communicators
   std::int64_t nccl_launches = 0;     // groups of calls, or single calls
   std::int64_t copies = 0;            // device-to-device copies
   std::int64_t product_calls = 0;     // calls of cuBLAS

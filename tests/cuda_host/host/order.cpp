@@ -108,6 +108,11 @@ void check_not_captured(const Stream* stream, const char* call) {
   if (stream != nullptr && stream->capture) mistake("{} on stream {}, which is being captured", call, stream->number);
 }
 
+int& captures() {
+  static int number = 0;
+  return number;
+}
+
 void enqueue(Stream* stream, const std::function<void(Stream*)>& operation) {
   if (stream != nullptr && stream->capture)
     stream->capture->operations.push_back(operation);

@@ -91,6 +91,8 @@ void check_alive(const Graph* graph, const char* call);
 // Reports a captured stream. Graphs hold only kernels, products, and copies and memsets on the
 // device.
 void check_not_captured(const Stream* stream, const char* call);
+// Number of streams that are being captured.
+int& captures();
 
 // Enqueues an operation on a stream, or adds it to the graph that is captured there.
 void enqueue(Stream* stream, const std::function<void(Stream*)>& operation);
