@@ -26,7 +26,13 @@ std::string layout_problem(const Config& c, const Layout& l) {
     stack.moe.experts = c.moe.experts;
     if (std::string problem = layout_problem(stack, l); !problem.empty()) return problem;
   }
-  if (!c.stacks.empty()) return {};
+  if (!c.stacks.empty()) {
+    const Index encoder = c.stacks[0].model.kv_heads, decoder = c.stacks[1].model.kv_heads;
+    if (encoder != decoder && l.tp > std::min(encoder, decoder))
+      return fmt::format("parallel.tp = {} is more than encoder.kv_heads = {} or decoder.kv_heads = {}, which differ",
+                         l.tp, encoder, decoder);
+    return {};
+  }
   const auto& m = c.model;
   const Index micro = c.train.micro_batch, dp = l.dp();
   const auto over = [](Index value, const char* key, Index by, const char* axis) {

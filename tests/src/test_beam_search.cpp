@@ -10,7 +10,7 @@
 #include "kernels/philox.h"
 #include "src/train/distributed_optimizer.h"
 
-namespace sy {
+namespace sy::beam_search_test {
 namespace {
 
 using Ids = std::vector<std::int32_t>;
@@ -181,4 +181,4 @@ TEST(BeamSearch, ReversesSentences) {
 }
 
 }  // namespace
-}  // namespace sy
+}  // namespace sy::beam_search_test

@@ -9,7 +9,7 @@
 #include "src/params/costs.h"
 #include "tests/src/reference_model.h"
 
-namespace sy {
+namespace sy::encoder_decoder_test {
 namespace {
 
 using reference::Numbers;
@@ -241,7 +241,7 @@ TEST(EncoderDecoderSizes, CountsParametersAndFlops) {
   const ModelCosts costs = model_costs(config, 32128);
   EXPECT_EQ(costs.parameters.total, 60506624);
   // An encoder's layer has 4 D^2 + 2 D F weights, a decoder's 8 D^2 + 2 D F. The encoder's outputs
-  // are multiplied by 2 D^2 of these, and the decoder's by the output. Scores: 12 D per visible key.
+  // are multiplied by 2 D^2 of these, and the decoder's by the output. A visible key adds 12 D.
   const double D = 512, F = 2048, Se = 512, Sd = 114;
   const double weights =
       Se * 6 * (4 * D * D + 2 * D * F) + Sd * (6 * (6 * D * D + 2 * D * F) + 32128 * D) + Se * 6 * 2 * D * D;
@@ -250,4 +250,4 @@ TEST(EncoderDecoderSizes, CountsParametersAndFlops) {
 }
 
 }  // namespace
-}  // namespace sy
+}  // namespace sy::encoder_decoder_test

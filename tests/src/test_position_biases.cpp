@@ -46,8 +46,8 @@ TEST(T5, BucketsMatchTheOriginalCode) {
 }
 
 TEST(T5, BucketsOfBothSidesMatchTransformers) {
-  // First distances to earlier keys of each bucket, by _relative_position_bucket(bidirectional=True)
-  // of transformers with 32 buckets up to 128, and with 8 buckets up to 9.
+  // First distances to earlier keys of each bucket, by transformers'
+  // _relative_position_bucket(bidirectional=True) with 32 buckets up to 128, and with 8 up to 9.
   const Index first[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 23, 32, 46, 64, 91};
   for (Index k = 0; k < 16; ++k)
     for (Index d = first[k]; d < (k < 15 ? first[k + 1] : 300); ++d) {

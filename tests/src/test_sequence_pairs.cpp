@@ -13,7 +13,7 @@
 #include "src/params/specs.h"
 #include "tests/src/temp_folder.h"
 
-namespace sy {
+namespace sy::sequence_pairs_test {
 namespace {
 
 Config config_of(std::vector<std::string> overrides) {
@@ -258,4 +258,4 @@ TEST(SpecialTokens, AreThoseOfTheDataOrOfTheModel) {
 }
 
 }  // namespace
-}  // namespace sy
+}  // namespace sy::sequence_pairs_test
