@@ -95,11 +95,13 @@ struct AttentionDesc {
   float scale = 1.0f;    // of the scores, usually 1/sqrt(width of queries and keys)
   float softcap = 0.0f;  // cap * tanh(score / cap); 0 means no cap
   AttentionMask mask = {};
-  // [H, n] f32 or empty; only if causal and softcap is 0. The bias of the query at p and key j is
-  // bias[h, n - 1 - (p - j)], so that it has the order of the keys. Size n is at least query_offset
-  // + queries. With query_offsets, n is at least the number of keys, because the host does not know
-  // the offsets.
+  // [H, n] f32 or empty; only if softcap is 0. The bias of the query at p and key j is
+  // bias[h, bias_origin() - (p - j)], so that it has the order of the keys. If causal, n is at
+  // least query_offset + queries. With query_offsets, n is at least the number of keys, as the host
+  // does not know the offsets. If not causal, n is odd and its middle is the bias of distance 0.
   ConstView bias = {};
+  // Index of the bias of distance 0 in a row of `bias`.
+  Index bias_origin() const { return mask.causal ? bias.dim(1) - 1 : bias.dim(1) / 2; }
   ConstView sinks = {};  // [H] f32 or empty
 };
 

@@ -5,6 +5,7 @@
 // checks layouts and devices.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -43,6 +44,9 @@ struct Config {
     Index vocab = 0 /* = the ids of the data set's tokenizer */;
     // Id of a hidden token. -1: with_mask_token finds it (src/data/masking.h).
     Index mask_token = -1;
+    // Ids of encoder-decoders: of <extra_id_0>, whose successors have descending ids, and that with
+    // which decoders begin. -1: with_special_tokens finds them (src/data/special_tokens.h).
+    Index sentinels = 0 /* 0: those of the tokenizer */, sentinel_token = -1, start_token = -1;
     Index d_ff = 0 /* gated: 8/3 d_model rounded up to 64; otherwise 4 d_model */, seq_len = 256;
     NormKind norm = NormKind::rmsnorm;
     double norm_eps = 1e-5;
@@ -127,6 +131,7 @@ struct Config {
     Objective objective = Objective::automatic;  // read_config resolves it by model.kind
     double mask_rate = 0.15, mask_token_share = 0.8, mask_random_share = 0.1;
     bool mask_whole_words = false;
+    Index span_length = 3;  // mean number of tokens of a span that span_corruption hides
     Index steps = 1000, global_batch = 16, micro_batch = 4;
     std::uint64_t seed = 1;
     double lr = 1e-3, min_lr = 1e-4;
@@ -185,15 +190,35 @@ struct Config {
     Index trace_first = 0, trace_steps = 1;
   } log;
 
-  // The layers to which model.pattern gives one name.
-  // `model` is [model] with the values of the kind's sections, such as [attention.local], in place
-  // of its own. `own_keys`: the keys that those sections set.
+  // The layers to which model.pattern gives one name, or those of a stack.
+  // `model` is [model] with the values of the kind's section, such as [attention.local] or
+  // [encoder], in place of its own. `own_keys`: the keys that the section sets.
   struct Kind {
     std::string name;
     Model model;
     std::vector<std::string> own_keys;
+    bool is_stack = false;
+    Moe moe = {};  // of a stack: [moe] with the values of its section
   };
   std::vector<Kind> kinds;  // each kind of the pattern once
+  // The encoder and the decoder if model.kind = encoder_decoder; otherwise empty. The layers of the
+  // decoder follow those of the encoder. read_config makes model.layers the number of both.
+  std::vector<Kind> stacks;
+
+  // Returns the configuration of the encoder (0) or the decoder (1) as a model of its own.
+  Config of_stack(std::size_t stack) const;
+  // Number of the encoder's layers in an encoder-decoder, otherwise 0.
+  Index encoder_layers() const { return stacks.empty() ? 0 : stacks[0].model.layers; }
+  // Numbers of tokens of a training sample in the encoder, which may be absent, and in the decoder.
+  Index encoder_length() const { return stacks.empty() ? 0 : stacks[0].model.seq_len; }
+  Index decoder_length() const { return stacks.empty() ? model.seq_len : stacks[1].model.seq_len; }
+  Index tokens_per_sample() const { return encoder_length() + decoder_length(); }
+  // Maximum number of tokens of a sequence.
+  Index longest_sequence() const { return std::max(encoder_length(), decoder_length()); }
+  // Returns the prefix of the names of a layer's parameters: "layers.3.", "encoder.layers.3."
+  std::string layer_prefix(Index layer) const;
+  // Returns the name of a layer for display: "layer 3", "encoder layer 3".
+  std::string layer_name(Index layer) const;
 
   const Kind* kind_of(Index layer) const;  // nullptr if all layers have one kind
   // The values of [model] for this layer.

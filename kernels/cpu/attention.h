@@ -246,7 +246,7 @@ inline float finish_masked_scores(const AttentionProblem& z, Index b, Index head
   const Range keys{std::max(visible.begin, first), std::min(visible.end, first + cols)};
   if (z.desc.bias) {
     const Index n = z.desc.bias.dim(1);
-    const float* const bias = z.desc.bias.f32() + head * n + n - 1 - at;  // of key 0
+    const float* const bias = z.desc.bias.f32() + head * n + z.desc.bias_origin() - at;  // of key 0
     for (Index j = keys.begin; j < keys.end; ++j) row[j - first] += bias[j];
   }
   if (z.pattern) mask_sparse(z.pattern, at, z.origin(b, query), keys, first, row);

@@ -91,8 +91,8 @@ class Backward {
   void finish_dq() {
     for (Index head = first_head(); head < end_head(); ++head) round_sums(t.dq, b_, head, queries_, dq_of(head));
   }
-  // Bias gradient of one head: dbias[n - 1 - distance] += the sums of dS / scale by distance.
-  void bias_task(Index head, Index n, float* dbias) {
+  // Bias gradient of one head: dbias[origin - distance] += the sums of dS / scale by distance.
+  void bias_task(Index head, Index origin, float* dbias) {
     const float factor = 1.0f / z.desc.scale;
     for_blocks({0, z.Sk}, key_block, z.Sk, [&](Range keys) {
       pack_keys(keys);
@@ -101,7 +101,7 @@ class Backward {
         for (Index i = queries.begin; i < queries.end; ++i) {
           const Range visible_keys = z.keys(b_, i);
           const float* const ds = w.ds + (i - queries.begin) * key_block - keys.begin;
-          float* const to = dbias + n - 1 - (z.query_offset + i);
+          float* const to = dbias + origin - (z.query_offset + i);
           for (Index j = std::max(visible_keys.begin, keys.begin); j < std::min(visible_keys.end, keys.end); ++j)
             to[j] += factor * ds[j];
         }
@@ -282,7 +282,8 @@ void execute(CpuDevice&, const ops::AttentionBackwardLearned& op) {
   for (Index head = 0; head < z.H; ++head)
     for (Index b = 0; b < z.B; ++b) {
       if (const View dbias = op.dbias)
-        Backward(z, t, b, head / z.heads_per_kv()).bias_task(head, dbias.dim(1), dbias.f32() + head * dbias.dim(1));
+        Backward(z, t, b, head / z.heads_per_kv())
+            .bias_task(head, op.desc.bias_origin(), dbias.f32() + head * dbias.dim(1));
       if (!op.dsinks) continue;
       // The sink's weight is exp(sink - lse), and its value is 0.
       std::vector<float> widened(z.is_bf16 ? 2 * z.vd : 0);

@@ -142,7 +142,8 @@ struct AttentionProblem : MaskGeometry<int> {
   // For general kernels: whether there are document starts, whether there are lengths of keys,
   // whether there are sinks, biases per head, and whether there is a sparse pattern.
   int documents, lengths, sinks, biases, sparse;
-  int skip_from;  // first key from which on a query sees its latest keys alone
+  int bias_origin;  // AttentionDesc::bias_origin, if there are biases
+  int skip_from;    // first key from which on a query sees its latest keys alone
 
   AttentionProblem(const AttentionDesc& desc, ConstHeads q, ConstHeads k)
       : MaskGeometry(desc.mask, q.positions, k.positions),
@@ -155,6 +156,7 @@ struct AttentionProblem : MaskGeometry<int> {
         sinks(desc.sinks.present()),
         biases(desc.bias ? checked(desc.bias.dim(1)) : 0),
         sparse(static_cast<bool>(pattern)),
+        bias_origin(desc.bias ? checked(desc.bias_origin()) : 0),
         skip_from(pattern.is_local() && !documents ? pattern.global : 2 * limit) {}
 
   __device__ int heads_per_kv() const { return H / K; }
@@ -218,7 +220,7 @@ struct AttentionProblem : MaskGeometry<int> {
   __device__ float bias(const GeneralOperands& general, const ScoreScaling& scores, int head, int query,
                         int key) const {
     if (biases == 0) return 0;
-    return scores.of_log * general.bias[Index{head} * biases + biases - 1 - (query_offset + query - key)];
+    return scores.of_log * general.bias[Index{head} * biases + bias_origin - (query_offset + query - key)];
   }
   // First tile of `cols` keys, at `key` or later, that queries from `first` on may see.
   template <class G>

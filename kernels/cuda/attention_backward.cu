@@ -326,7 +326,8 @@ template <class T>
 __global__ void bias_gradient(const AttentionProblem z, const ScoreScaling scores, const InHeads<T> dout,
                               const InHeads<T> q, const InHeads<T> k, const InHeads<T> v, const InHeads<T> out,
                               const GeneralOperands special, In<float> lse, Out<float> dbias) {
-  const int distance = static_cast<int>(blockIdx.x), head = static_cast<int>(blockIdx.y);
+  const int later = z.is_causal() ? 0 : z.Sk - 1;  // keys that may be after a query
+  const int distance = static_cast<int>(blockIdx.x) - later, head = static_cast<int>(blockIdx.y);
   const int kv_head = head / z.heads_per_kv();
   float sum = 0;
   for (int i = static_cast<int>(threadIdx.x); i < z.B * z.Sq; i += static_cast<int>(blockDim.x)) {
@@ -344,7 +345,7 @@ __global__ void bias_gradient(const AttentionProblem z, const ScoreScaling score
     sum += slope * exp2_approx(score - log2_e * lse[(Index{b} * z.H + head) * z.Sq + query]);
   }
   sum = block_sum(sum);
-  if (threadIdx.x == 0) dbias[Index{head} * z.biases + z.biases - 1 - distance] += sum;
+  if (threadIdx.x == 0) dbias[Index{head} * z.biases + z.bias_origin - distance] += sum;
 }
 
 // dsinks: [H] += the sums of -exp(sink - lse) D. A block takes a head. An element of out costs 2w
@@ -470,9 +471,10 @@ void execute(CudaDevice& device, const ops::AttentionBackwardLearned& op) {
     const auto dout = in_heads<T>(op.dout), out = in_heads<T>(op.out);
     const auto lse = in<float>(op.lse);
     if (op.dbias)
-      launch(device.context(), {.x = Index{z.query_offset} + z.Sq, .y = z.H, .threads = 128}, bias_gradient<T>, z,
-             ScoreScaling(op.desc), dout, in_heads<T>(op.q), in_heads<T>(op.k), in_heads<T>(op.v), out, special, lse,
-             cuda::out<float>(op.dbias));
+      launch(device.context(),
+             {.x = Index{z.query_offset} + z.Sq + (z.is_causal() ? 0 : z.Sk - 1), .y = z.H, .threads = 128},
+             bias_gradient<T>, z, ScoreScaling(op.desc), dout, in_heads<T>(op.q), in_heads<T>(op.k), in_heads<T>(op.v),
+             out, special, lse, cuda::out<float>(op.dbias));
     if (op.dsinks)
       launch(device.context(), {.x = z.H}, sink_gradient<T>, z, dout, out, special, lse, cuda::out<float>(op.dsinks));
   });

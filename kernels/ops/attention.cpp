@@ -42,7 +42,9 @@ void check_attention(const Attention& op) {
   // key.
   const Index positions = mask.query_offsets ? k.positions : mask.query_offset + q.positions;
   const ConstView bias = op.desc.bias;
-  SY_ASSERT(!bias || (mask.causal && op.desc.softcap == 0 && bias.shape().size() == 2 && bias.dim(1) >= positions),
+  const Index biases = mask.causal ? positions : 2 * std::max(positions, k.positions) - 1;
+  SY_ASSERT(!bias || (op.desc.softcap == 0 && bias.shape().size() == 2 && bias.dim(1) >= biases &&
+                      (mask.causal || bias.dim(1) % 2 == 1)),
             "{}: bias {} of {} positions, with cap {}", op.name, bias.shape().str(), positions, op.desc.softcap);
   check.optional("document_start", mask.document_start, {q.sequences, q.positions}, DType::i32)
       .optional("query_offsets", mask.query_offsets, {q.sequences}, DType::i32)

@@ -60,7 +60,7 @@ std::string load_table(const ExpertReport& r, bool colour) {
                "share of each expert"},
               true);
   for (const LayerLoad& l : r.load)
-    table.row({std::to_string(l.layer), percent_text(l.drop_rate), fmt::format("{:.2f}", l.max_over_mean),
+    table.row({layer_text(r, l.layer), percent_text(l.drop_rate), fmt::format("{:.2f}", l.max_over_mean),
                fmt::format("{:.2f}", l.max_vio()), fmt::format("{:.3f}", l.cv), fmt::format("{:.3f}", l.entropy),
                std::to_string(l.dead), std::to_string(l.overloaded), expert_and_share(l, l.busiest()),
                expert_and_share(l, l.idlest()), share_strip(l, colour)});
@@ -113,7 +113,7 @@ std::string time_table(const ExpertReport& r) {
     table.row({step_range(h, w, w + 1), percent_text(dropped), fmt::format("{:.2f}", ratio),
                fmt::format("{:.2f}", ratio - 1), fmt::format("{:.3f}", cv), fmt::format("{:.3f}", entropy),
                std::to_string(dead), std::to_string(overloaded),
-               fmt::format("{} ({:.2f})", worst->layer, worst->max_over_mean)});
+               fmt::format("{} ({:.2f})", layer_text(r, worst->layer), worst->max_over_mean)});
   }
   return table.str();
 }
@@ -127,7 +127,7 @@ std::string domain_tables(const ExpertReport& r) {
   if (r.evaluation->domains.size() < 2) return out;
   Table layers({"layer", "divergence", "largest", "between"});
   for (const Specialisation& s : r.specialisation)
-    layers.row({std::to_string(s.layer), fmt::format("{:.3f}", s.mean), fmt::format("{:.3f}", s.max),
+    layers.row({layer_text(r, s.layer), fmt::format("{:.3f}", s.mean), fmt::format("{:.3f}", s.max),
                 s.domain_a + " and " + s.domain_b});
   return out +
          "\nHow differently the domains use the experts (Jensen-Shannon divergence of pairs, bits: 0 alike, "
@@ -150,6 +150,12 @@ Json load_json(const LayerLoad& l) {
 
 }  // namespace
 
+std::string layer_text(const ExpertReport& r, Index layer) {
+  if (!r.config || r.config->stacks.empty()) return std::to_string(layer);
+  const Index encoder = r.config->encoder_layers();
+  return layer < encoder ? fmt::format("encoder {}", layer) : fmt::format("decoder {}", layer - encoder);
+}
+
 CollapseAdvice collapse_advice(const ExpertReport& r) {
   // Mean assignments per expert. With fewer, an expert may have no assignment by chance.
   constexpr Index enough = 64;
@@ -160,7 +166,7 @@ CollapseAdvice collapse_advice(const ExpertReport& r) {
     dead += l.dead;
     const Index experts = std::ssize(l.experts);
     const bool collapsed = (l.dead > 0 && 4 * l.dead >= experts) || l.entropy < 0.5;
-    if (collapsed && l.routed >= enough * experts) layers.push_back(std::to_string(l.layer));
+    if (collapsed && l.routed >= enough * experts) layers.push_back(layer_text(r, l.layer));
   }
   if (layers.empty()) return out;
   constexpr std::size_t shown = 12;
@@ -317,6 +323,7 @@ Json report_json(const ExpertReport& r) {
   }
   for (Index at = 0; const LayerLoad& l : r.load) {
     Json layer = load_json(l);
+    if (r.config && !r.config->stacks.empty()) layer["name"] = layer_text(r, l.layer);
     for (const ExpertLoad& e : l.experts) {
       Json expert = {
           {"routed", e.routed},       {"dropped", e.dropped},         {"share", e.share},

@@ -72,6 +72,8 @@ struct CollapseAdvice {
 };
 CollapseAdvice collapse_advice(const ExpertReport& report);
 
+// Name of a layer in tables: its number, or "encoder 3" in an encoder-decoder.
+std::string layer_text(const ExpertReport& report, Index layer);
 // Phrases that several forms of the report share.
 // "4 layers, each with 8 experts, 2 chosen per token; ..."
 std::string model_text(const ExpertReport& report);

@@ -27,9 +27,9 @@ std::vector<std::string> numbered(Index n) {
   return out;
 }
 
-std::vector<std::string> layer_names(const ExpertHistory& h) {
+std::vector<std::string> layer_names(const ExpertReport& r, const ExpertHistory& h) {
   std::vector<std::string> out;
-  for (std::int64_t id : h.layer_ids) out.push_back(std::to_string(id));
+  for (std::int64_t id : h.layer_ids) out.push_back(layer_text(r, id));
   return out;
 }
 
@@ -175,7 +175,7 @@ void load_section(Page& page, const ExpertReport& r) {
   map.rows = h.layers;
   map.columns = h.experts;
   map.values = relative_shares(r.load);
-  map.row_names = layer_names(h);
+  map.row_names = layer_names(r, h);
   map.column_names = numbered(h.experts);
   map.x_label = "expert";
   map.y_label = "layer";
@@ -257,7 +257,7 @@ void time_section(Page& page, const ExpertReport& r) {
     if (std::isfinite(m.high)) chart.y_high = m.high;
     for (Index l = 0; l < h.layers; ++l) {
       Line line;
-      line.name = fmt::format("layer {}", h.layer_ids[l]);
+      line.name = fmt::format("layer {}", layer_text(r, h.layer_ids[l]));
       for (Index w = 0; w < h.windows(); ++w) {
         line.x.push_back(static_cast<double>(h.steps[w]));
         line.y.push_back(loads[w][l].*m.value);
@@ -311,8 +311,8 @@ void history_section(Page& page, const ExpertReport& r) {
     map.colour_bar = false;
     map.width = grid_width(pictures);
     map.plot_height = static_cast<int>(std::clamp<Index>(h.experts * 14, 40, 220));
-    page.picture(map, fmt::format("Load of the experts of layer {} over steps", h.layer_ids[l]),
-                 fmt::format("layer {}", h.layer_ids[l]));
+    const std::string name = fmt::format("layer {}", layer_text(r, h.layer_ids[l]));
+    page.picture(map, fmt::format("Load of the experts of {} over steps", name), name);
   }
   page
       << "</div>\n<p class=\"muted\">One picture per layer: a row is an expert, a column some steps, the colour the expert's "

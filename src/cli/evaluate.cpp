@@ -27,7 +27,7 @@ namespace {
 // windows. Otherwise every rank holds the whole model.
 Layout evaluation_layout(const Config& config, int ranks) {
   const Layout own = config.layout(ranks);
-  const bool fits = own.divides() && config.model.seq_len % own.tp == 0;
+  const bool fits = own.divides() && config.decoder_length() % own.tp == 0 && config.encoder_length() % own.tp == 0;
   return fits ? own : Layout{ranks};
 }
 
@@ -46,12 +46,15 @@ bool whole_evaluation_of(const std::filesystem::path& file, Index step) {
 // Checks the options that only decoders or only encoders have.
 void check_scoring(const Config& config, const po::variables_map& arguments) {
   const bool encoder = config.model.kind == ModelKind::encoder;
+  if (config.model.kind == ModelKind::encoder_decoder && arguments.count("stride"))
+    bad_input("evaluate: --stride is of decoders, and the windows of an encoder-decoder do not overlap: leave it out");
   if (encoder && arguments.count("stride"))
     bad_input(
         "evaluate: --stride is of decoders, which predict next tokens, and this is an encoder: leave it out, or "
         "give --pseudo-perplexity");
   if (!encoder && arguments.count("pseudo-perplexity"))
-    bad_input("evaluate: --pseudo-perplexity is of encoders, and this is a decoder: leave it out for its perplexity");
+    bad_input("evaluate: --pseudo-perplexity is of encoders, and this is {}: leave it out for its perplexity",
+              config.model.kind == ModelKind::decoder ? "a decoder" : "an encoder-decoder");
 }
 
 void check_stride(const po::variables_map& arguments, const EvaluateOptions& evaluation, Index window) {
@@ -60,35 +63,52 @@ void check_stride(const po::variables_map& arguments, const EvaluateOptions& eva
 }
 
 // Parses "3,1,4": ids in the model's vocabulary.
-std::vector<std::int32_t> parse_tokens(const std::string& text, Index vocab) {
+std::vector<std::int32_t> parse_tokens(const char* option, const std::string& text, Index vocab) {
   std::vector<std::int32_t> ids;
   for (const std::string& item : split_list(text)) {
     const std::int32_t id = parse_number<std::int32_t>(item).value_or(-1);
     if (id < 0 || id >= vocab)
-      bad_input("evaluate: --tokens: '{}' is no token id: expected numbers from 0 to {} with commas between them", item,
-                vocab - 1);
+      bad_input("evaluate: --{}: '{}' is no token id: expected numbers from 0 to {} with commas between them", option,
+                item, vocab - 1);
     ids.push_back(id);
   }
-  if (ids.empty()) bad_input("evaluate: --tokens is empty: give ids with commas between them");
+  if (ids.empty()) bad_input("evaluate: --{} is empty: give ids with commas between them", option);
   return ids;
 }
 
-// Writes the logits after each of the tokens.
-void write_logits(Comm& world, const Trained& trained, const std::string& tokens, const std::string& file,
-                  const std::string& backend, bool quiet) {
-  std::vector<std::int32_t> ids;
+// Writes the logits after each of the tokens, or of those of the decoder of an encoder-decoder.
+void write_logits(Comm& world, const Trained& trained, const po::variables_map& arguments, const std::string& backend) {
+  const std::string file = arguments["logits"].as<std::string>();
+  const bool quiet = arguments.count("quiet") > 0;
+  const bool pairs = trained.config.model.kind == ModelKind::encoder_decoder;
+  std::vector<std::int32_t> source, ids;
   agree_on_errors(world, [&] {
-    ids = parse_tokens(tokens, trained.state.vocab);
-    check_positions(trained.config, std::ssize(ids));
+    if (pairs && !arguments.count("decoder-tokens"))
+      bad_input(
+          "evaluate: the model is an encoder-decoder, whose encoder reads --tokens: give the inputs of the "
+          "decoder with --decoder-tokens");
+    if (!pairs && arguments.count("decoder-tokens"))
+      bad_input("evaluate: --decoder-tokens is of encoder-decoders, and this is none: leave it out");
+    ids = parse_tokens("tokens", arguments["tokens"].as<std::string>(), trained.state.vocab);
+    if (pairs) {
+      source = std::move(ids);
+      ids = parse_tokens("decoder-tokens", arguments["decoder-tokens"].as<std::string>(), trained.state.vocab);
+    }
+    check_positions(trained.config, std::max(std::ssize(source), std::ssize(ids)));
     std::error_code ignored;
     if (fs::exists(file, ignored)) bad_input("evaluate: --logits: {} exists already: name a new file", file);
   });
   const auto engine = with_advice("give fewer --tokens", [&] {
-    return load_model(world, trained, evaluation_layout(trained.config, world.size()), backend, std::ssize(ids));
+    return load_model(world, trained, evaluation_layout(trained.config, world.size()), backend,
+                      std::max(std::ssize(source), std::ssize(ids)));
   });
   std::vector<float> logits;
   abort_job_on_error(world, [&] {
     ByteProgress progress;
+    if (pairs) {
+      logits = pair_logits(*engine, source, ids);
+      return 0;
+    }
     logits = sequence_logits(*engine, ids, [&](Index done, Index total) {
       const Index bytes = trained.state.vocab * Index{sizeof(float)};
       if (world.rank() == 0 && !quiet) progress.show("computing logits", done * bytes, total * bytes);
@@ -127,6 +147,8 @@ int evaluate_command(CommandLine& line) {
        "window then takes as many passes as it has tokens; default: the loss of the tokens that masking chooses")
       ("batch", po::value<Index>(&evaluation.windows_per_pass)->default_value(8), "windows computed at a time")
       ("tokens", po::value<std::string>(), "ids with commas between them: compute their --logits, and nothing else")
+      ("decoder-tokens", po::value<std::string>(),
+       "of an encoder-decoder, whose encoder reads --tokens: the inputs of its decoder, whose logits are computed")
       ("logits", po::value<std::string>(), "HDF5 file to make, with /logits [position, token] in f32")
       ("capacity", "drop as training does, by moe.capacity_factor; default: dropless")
       ("backend", po::value<std::string>(&backend)->default_value("auto"), "auto, cpu or cuda")
@@ -147,6 +169,8 @@ int evaluate_command(CommandLine& line) {
       errors.add("evaluate: --max-windows must not be negative");
     if (arguments.count("tokens") != arguments.count("logits"))
       errors.add("evaluate: --tokens and --logits go together: what to compute, and where to write it");
+    if (arguments.count("decoder-tokens") && !arguments.count("tokens"))
+      errors.add("evaluate: --decoder-tokens needs a source: give the encoder's ids with --tokens");
     const bool lead = world.rank() == 0;
     if (lead && has_value(arguments, "data"))
       errors.run([&] { read_dataset_ini(arguments["data"].as<std::string>()); });
@@ -162,8 +186,7 @@ int evaluate_command(CommandLine& line) {
   if (!go) return 0;
   Trained trained = open_checkpoint(world, arguments["checkpoint"].as<std::string>());
   if (arguments.count("tokens")) {
-    write_logits(world, trained, arguments["tokens"].as<std::string>(), arguments["logits"].as<std::string>(), backend,
-                 arguments.count("quiet") > 0);
+    write_logits(world, trained, arguments, backend);
     return 0;
   }
   const fs::path& step_dir = trained.step_dir;
@@ -179,7 +202,7 @@ int evaluate_command(CommandLine& line) {
     // Tables cover only the positions that are computed, whatever the configuration says.
     Index longest = 0;
     for (const Domain& domain : dataset->domains()) longest = std::max(longest, domain.valid_tokens);
-    config.model.seq_len = std::min(config.model.seq_len, longest);
+    if (config.stacks.empty()) config.model.seq_len = std::min(config.model.seq_len, longest);
   });
   check_same_data(world, *dataset);
   evaluation.dropless = !arguments.count("capacity");

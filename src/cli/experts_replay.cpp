@@ -278,6 +278,8 @@ bool wants_replay(const po::variables_map& arguments) {
 std::vector<Section> replay_sections(Comm& world, const po::variables_map& arguments) {
   std::vector<Section> out;
   const Trained trained = open_checkpoint(world, arguments["checkpoint"].as<std::string>());
+  if (trained.config.model.kind == ModelKind::encoder_decoder)
+    bad_input("experts: --replay and --ablate read texts, and the model is an encoder-decoder: leave them out");
   const auto& ids = trained.state.experts.layer_ids;
   std::vector<Index> layers;
   std::vector<std::int64_t> layer_ids;

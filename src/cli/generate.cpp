@@ -9,6 +9,7 @@
 #include "src/cli/trained.h"
 #include "src/data/tokenizer.h"
 #include "src/evaluate/fill_mask.h"
+#include "src/generate/beam_search.h"
 #include "src/generate/generate.h"
 #include "src/generate/stop_strings.h"
 #include "src/system/files.h"
@@ -26,6 +27,8 @@ struct Settings {
   std::string backend, system, chat_template;
   std::string fill_mask;  // empty: prompts are continued
   Index fillings = 5;
+  BeamOptions beams;
+  bool samples = false;  // an option of random choices is set
   bool chat = false;
   std::optional<int> tp, ep, etp;
 };
@@ -42,6 +45,11 @@ bool read_settings(CommandLine& line, Settings& s, po::variables_map& arguments)
       ("fill-mask", po::value<std::string>(&s.fill_mask),
        "of an encoder: text in which [MASK] or <mask> stands for each hidden token; prints the likeliest tokens")
       ("fillings", po::value<Index>(&s.fillings)->default_value(5), "with --fill-mask: tokens to print for each")
+      ("beams", po::value<Index>(&s.beams.beams)->default_value(1),
+       "of an encoder-decoder, whose prompts are sources: search among this many targets; 1: always the likeliest token")
+      ("length-penalty", po::value<double>(&s.beams.length_penalty)->default_value(1.0, "1"),
+       "with --beams: targets are compared by the sum of the log-probabilities of their tokens, divided by their number "
+       "to this power")
       ("chat", po::bool_switch(&s.chat),
        "hold a conversation: each line of the standard input is a message, and the model answers it")
       ("system", po::value<std::string>(&s.system), "with --chat: the system message of the conversation")
@@ -96,6 +104,9 @@ bool read_settings(CommandLine& line, Settings& s, po::variables_map& arguments)
         if (!text.empty()) s.prompts.push_back(text);
       }
     });
+  for (const char* option : {"temperature", "top-k", "top-p", "min-p", "repetition-penalty"})
+    s.samples = s.samples || (arguments.count(option) > 0 && !arguments[option].defaulted());
+  if (s.beams.beams < 1) errors.add("generate: --beams must be at least 1");
   const bool fills = arguments.count("fill-mask") > 0;
   if (fills && s.fill_mask.empty()) errors.add("generate: --fill-mask must not be empty");
   if (s.fillings < 1) errors.add("generate: --fillings must be at least 1");
@@ -157,10 +168,18 @@ class Texts {
 // Checks that the model can do what the options ask for.
 void check_kind(const Config& config, const Settings& s) {
   const bool encoder = config.model.kind == ModelKind::encoder;
+  const bool pairs = config.model.kind == ModelKind::encoder_decoder;
+  if (pairs && (s.samples || s.chat || !s.stops.empty()))
+    bad_input(
+        "generate: the model is an encoder-decoder, which searches for the likeliest target: give --prompt, "
+        "--beams and --tokens, and no --chat, --stop or options of random choices");
+  if (!pairs && s.beams.beams > 1)
+    bad_input("generate: --beams is of encoder-decoders, and this is none: leave it out");
   if (encoder && s.fill_mask.empty())
     bad_input("generate: the model is an encoder, which continues no text: give --fill-mask 'The [MASK] sat'");
   if (!encoder && !s.fill_mask.empty())
-    bad_input("generate: --fill-mask is of encoders, and the model is a decoder: give --prompt");
+    bad_input("generate: --fill-mask is of encoders, and the model is {}: give --prompt",
+              pairs ? "an encoder-decoder" : "a decoder");
 }
 
 // Prints the likeliest fillings of each hidden token. Collective.
@@ -186,6 +205,31 @@ void print_fillings(Comm& world, Engine& engine, const Tokenizer& tokenizer, std
 const char* name_of(Finish finish) {
   constexpr const char* names[] = {"length", "end_of_text", "stop"};
   return names[static_cast<int>(finish)];
+}
+
+// Prints the likeliest target of each source. Collective.
+void print_targets(Comm& world, Engine& engine, const Tokenizer& tokenizer, const Settings& s,
+                   std::vector<std::vector<std::int32_t>> sources, bool json) {
+  BeamOptions options = s.beams;
+  options.tokens = s.options.tokens;
+  options.end = tokenizer.end_of_text();
+  options.start = static_cast<std::int32_t>(engine.config().model.start_token);
+  options.token_ids = tokenizer.vocab();
+  for (auto& source : sources)  // as in training
+    if (source.back() != options.end) source.push_back(options.end);
+  const std::vector<Continuation> found = search_targets(engine, sources, options);
+  if (world.rank() != 0) return;
+  Json list = Json::array();
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    const std::string text = tokenizer.decode(found[i].added);
+    list.push_back({{"prompt", s.prompts[i]},
+                    {"text", text},
+                    {"tokens", found[i].added},
+                    {"ended", found[i].finish == Finish::end_of_text},
+                    {"finish", name_of(found[i].finish)}});
+    if (!json) fmt::print("{}\n", visible(text));
+  }
+  if (json) fmt::print("{}", json_text(list, 1));
 }
 
 }  // namespace
@@ -221,9 +265,10 @@ int generate_command(CommandLine& line) {
     }
     texts.emplace(*tokenizer, s.prompts);
     if (s.chat) chat = chat_template_of(trained, arguments);
-    positions = !masked_ids.empty() ? std::ssize(masked_ids)
-                : s.chat            ? trained.config.model.seq_len
-                                    : required_positions(texts->prompts(), s.options.tokens);
+    positions = !masked_ids.empty()              ? std::ssize(masked_ids)
+                : s.chat                         ? trained.config.model.seq_len
+                : !trained.config.stacks.empty() ? std::max(required_positions(texts->prompts(), 1), s.options.tokens)
+                                                 : required_positions(texts->prompts(), s.options.tokens);
     check_positions(trained.config, positions);
     layout = layout_of(s, trained.config, world.size());
   });
@@ -240,6 +285,14 @@ int generate_command(CommandLine& line) {
   if (!masked_ids.empty()) {
     abort_job_on_error(world, [&] {
       print_fillings(world, *engine, *tokenizer, mask_token, masked_ids, s.fillings, arguments.count("json") > 0);
+      return 0;
+    });
+    return 0;
+  }
+  if (!trained.config.stacks.empty()) {
+    abort_job_on_error(world, [&] {
+      with_advice(advice,
+                  [&] { print_targets(world, *engine, *tokenizer, s, texts->prompts(), arguments.count("json") > 0); });
       return 0;
     });
     return 0;

@@ -141,6 +141,16 @@ Index elements_below(const CheckpointTensors& tensors, std::string_view prefix) 
 
 std::string model_line(const Config& c) {
   const Config::Model& m = c.model;
+  if (!c.stacks.empty()) {
+    std::string line = fmt::format("encoder-decoder, d_model {}", m.d_model);
+    for (const Config::Kind& stack : c.stacks)
+      line += fmt::format("; {}: {} layers, {} heads, {} kv heads, seq_len {}{}", stack.name, stack.model.layers,
+                          stack.model.heads, stack.model.kv_heads, stack.model.seq_len,
+                          stack.moe.experts > 0 ? fmt::format(", {} experts, top {}, {} wide", stack.moe.experts,
+                                                              stack.moe.top_k, stack.moe.d_ff)
+                                                : "");
+    return line;
+  }
   std::string line =
       fmt::format("{}{} layers, d_model {}, {} heads, {} kv heads, seq_len {}",
                   m.kind == ModelKind::encoder ? "encoder, " : "", m.layers, m.d_model, m.heads, m.kv_heads, m.seq_len);
@@ -185,8 +195,10 @@ int inspect_config(const fs::path& file, bool json) {
   if (costs.parameters.trained < costs.parameters.total)
     print("trained", fmt::format("{} ({}) of these parameters", costs.parameters.trained,
                                  short_count_text(static_cast<double>(costs.parameters.trained))));
-  print("FLOPs",
-        fmt::format("{:.4g} to train on a token, in sequences of {}", costs.flops_per_token, config.model.seq_len));
+  print("FLOPs", fmt::format("{:.4g} to train on a token, in sequences of {}", costs.flops_per_token,
+                             config.stacks.empty() ? fmt::format("{}", config.model.seq_len)
+                                                   : fmt::format("{} in the encoder and {} in the decoder",
+                                                                 config.encoder_length(), config.decoder_length())));
   print("kv cache", fmt::format("{} bytes a token, in bf16", costs.kv_bytes_per_token));
   return 0;
 }

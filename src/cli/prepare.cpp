@@ -74,7 +74,8 @@ std::string as_json(const Prepared& prepared) {
 // Warns if the text could not be divided as requested.
 void warn_of_shares(const Dataset& dataset, double wanted) {
   for_each_split(dataset, [&](const std::string& name, const char* split, Index, Index, Index bytes, double share) {
-    if (std::string_view(split) == "train" || dataset.has_loss_mask() || std::abs(share - wanted) <= 0.2 * wanted)
+    if (std::string_view(split) == "train" || dataset.has_loss_mask() ||
+        std::ranges::any_of(dataset.domains(), &Domain::pairs) || std::abs(share - wanted) <= 0.2 * wanted)
       return;
     warn(
         fmt::format("domain {}: {} of its text ({} bytes) became validation text instead of {}: it cannot be cut finer",
@@ -97,7 +98,7 @@ void warn_of_unicode(const std::string& tokenizer) {
 
 int prepare_command(CommandLine& line) {
   PrepareOptions options;
-  std::vector<std::string> domains, chats;
+  std::vector<std::string> domains, chats, pairs;
   std::string output;
   po::options_description known("Turns text into tokens to train on");
   auto add = known.add_options();
@@ -108,6 +109,9 @@ int prepare_command(CommandLine& line) {
   add("chat", po::value(&chats)->composing()->value_name("NAME=FILE.jsonl"),
       "a domain of conversations, for fine-tuning: each line is {\"prompt\", \"completion\"} or {\"messages\"}, and the "
       "loss counts the answers alone; may be repeated, and given beside --domain");
+  add("pairs", po::value(&pairs)->composing()->value_name("NAME=FILE.jsonl"),
+      "a domain of sources and targets, for encoder-decoders with train.objective = seq2seq: each line is {\"source\", "
+      "\"target\"}; may be repeated");
   add("template", po::value(&options.chat_template)->value_name("hf:FOLDER"),
       "the chat template of conversations: the folder's chat_template.jinja, or its tokenizer_config.json; without it, a "
       "prompt and its completion are joined");
@@ -141,8 +145,10 @@ int prepare_command(CommandLine& line) {
     errors.run([&] { options.domains.push_back(parse_domain("domain", domain)); });
   for (const std::string& chat : chats)
     errors.run([&] { options.domains.emplace_back(parse_domain("chat", chat)).chat = true; });
-  if (domains.empty() && chats.empty())
-    errors.add("there is no text: give --domain NAME=PATH[,PATH...] or --chat NAME=FILE.jsonl");
+  for (const std::string& pair : pairs)
+    errors.run([&] { options.domains.emplace_back(parse_domain("pairs", pair)).pairs = true; });
+  if (domains.empty() && chats.empty() && pairs.empty())
+    errors.add("there is no text: give --domain NAME=PATH[,PATH...], --chat or --pairs NAME=FILE.jsonl");
   if (has_value(arguments, "output") && output.empty()) errors.add("--output is empty: name a folder");
   // otherwise prepare() checks them
   if (!errors.empty()) errors.run([&] { check_prepare_options(options); });

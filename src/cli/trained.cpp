@@ -114,9 +114,8 @@ Index vocab_of(const Config& config, const fs::path& file) {
 
 void check_positions(const Config& config, Index positions) {
   for (Index layer = 0; layer < config.model.layers; ++layer)
-    if (config.model_of(layer).position == Position::learned && positions > config.model.seq_len)
-      bad_input("the model has learned {} positions, and {} are asked for: lower --tokens", config.model.seq_len,
-                positions);
+    if (const Config::Model& m = config.model_of(layer); m.position == Position::learned && positions > m.seq_len)
+      bad_input("the model has learned {} positions, and {} are asked for: lower --tokens", m.seq_len, positions);
 }
 
 std::unique_ptr<Engine> load_model(Comm& world, const Trained& trained, Layout layout, const std::string& backend,

@@ -2,6 +2,7 @@
 #include "src/config/check.h"
 
 #include <cmath>
+#include <utility>
 
 #include "src/config/keys.h"
 #include "src/config/lora_targets.h"
@@ -115,7 +116,7 @@ void check_positions(const LayerKind& layers, Problems& problems) {
 void check_visibility(const LayerKind& layers, Problems& problems) {
   using Model = Config::Model;
   const Model& m = layers.model();
-  const bool encoder = layers.config.model.kind == ModelKind::encoder;
+  const bool encoder = m.kind == ModelKind::encoder;
   const bool sparse = m.attention == AttentionPattern::strided || m.attention == AttentionPattern::fixed;
   if (const std::string key = layers.key(&Model::attention); encoder && sparse)
     problems.add(key, "{} = {} with model.kind = encoder: it is of decoders: set it to full or longformer", key,
@@ -125,10 +126,11 @@ void check_visibility(const LayerKind& layers, Problems& problems) {
                  "{} = full with model.kind = decoder, which would see the tokens that it predicts: set it to "
                  "causal, or model.kind to encoder",
                  key);
-  if (const std::string key = layers.key(&Model::position);
-      encoder && (m.position == Position::alibi || m.position == Position::t5))
-    problems.add(key, "{} = {} with model.kind = encoder: its biases are of earlier tokens alone: set another position",
-                 key, show(m.position));
+  if (const std::string key = layers.key(&Model::position); encoder && m.position == Position::t5 && m.t5_buckets < 4)
+    problems.add("model.t5_buckets",
+                 "model.t5_buckets = {} with {} = t5 in an encoder, half of whose buckets are of "
+                 "later tokens: raise it to 4 or more",
+                 m.t5_buckets, key);
 }
 
 // Checks what only encoders or only decoders have.
@@ -426,7 +428,9 @@ void complete(Config& c, Problems& problems) {
                  c.model.d_model, c.model.heads);
   if (c.moe.ffn.empty()) c.moe.ffn = c.model.ffn;
   if (c.train.objective == Objective::automatic)
-    c.train.objective = c.model.kind == ModelKind::encoder ? Objective::masked : Objective::causal;
+    c.train.objective = c.model.kind == ModelKind::encoder           ? Objective::masked
+                        : c.model.kind == ModelKind::encoder_decoder ? Objective::span_corruption
+                                                                     : Objective::causal;
   c.moe.renormalize = c.moe.renormalizes() ? Renormalize::on : Renormalize::off;
   const FfnActivation ffn = c.ffn_activation();
   const bool clamped = ffn.act == Activation::silu_clamped || c.expert_activation().act == Activation::silu_clamped;
@@ -438,7 +442,29 @@ void complete(Config& c, Problems& problems) {
     if (c.train.lora_alpha == 0) c.train.lora_alpha = static_cast<double>(c.train.lora_rank);
     if (c.train.lora_targets.empty()) c.train.lora_targets = lora_all;
   }
-  check_combinations(c, problems);
+  for (std::size_t i = 0; i < c.stacks.size(); ++i) {
+    Config::Kind& stack = c.stacks[i];
+    if (stack.model.head_dim == 0 && stack.model.d_model % stack.model.heads != 0)
+      problems.add(stack.name + ".heads",
+                   "model.d_model = {} is not a multiple of {}.heads = {}: change one, or set model.head_dim",
+                   stack.model.d_model, stack.name, stack.model.heads);
+    resolve(stack.model, c.of_stack(i).ffn_activation().gated, clamped);
+    // Both stacks have the same kind of experts.
+    const Config::Moe own = std::exchange(stack.moe, c.moe);
+    stack.moe.experts = own.experts;
+    stack.moe.every = own.every;
+    stack.moe.first_dense = own.first_dense;
+    stack.moe.dense_layers = own.dense_layers;
+  }
+  check_objective_of_pairs(c, problems);
+  if (c.stacks.empty()) check_combinations(c, problems);
+  if (!c.stacks.empty()) complete_stacks(c, problems);
+  for (std::size_t i = 0; i < c.stacks.size(); ++i) {
+    Config stack = c.of_stack(i);
+    stack.train.objective = i == 0 ? Objective::masked : Objective::causal;
+    stack.model.mtp_depth = 0;
+    check_combinations(stack, problems);
+  }
   check_sizes(c, problems);
 }
 

@@ -118,13 +118,25 @@ void check_values(const Config& config, Problems& problems);
 // Fills in values of 0 that follow from other keys, and adds errors for incompatible values. If a
 // size is wrong by itself, only the checks that need no size run.
 void complete(Config& config, Problems& problems);
+// Fills in such values of the stacks of an encoder-decoder, and adds errors for unsupported ones.
+void complete_stacks(Config& config, Problems& problems);
+// Adds an error if train.objective and model.kind are not of each other.
+void check_objective_of_pairs(const Config& config, Problems& problems);
 
 // Prefixes of the keys that set the model, its batch and its layout (size_keys), and of those on
 // which a layout depends (layout_keys).
-constexpr std::string_view size_keys[] = {
-    "model.", "attention.", "moe.", "parallel.", "train.global_batch", "train.micro_batch", "train.validate_every"};
+constexpr std::string_view size_keys[] = {"model.",
+                                          "attention.",
+                                          "encoder.",
+                                          "decoder.",
+                                          "moe.",
+                                          "parallel.",
+                                          "train.global_batch",
+                                          "train.micro_batch",
+                                          "train.validate_every"};
 constexpr std::string_view layout_keys[] = {
     "model.heads",   "model.kv_heads", "model.d_ff",         "model.d_model",     "model.ffn",
+    "encoder.",      "decoder.",       "model.kind",         "train.objective",   "train.mask_rate",
     "model.seq_len", "moe.experts",    "moe.d_ff",           "moe.shared",        "moe.bias",
     "moe.ffn",       "parallel.",      "train.global_batch", "train.micro_batch", "train.validate_every"};
 

@@ -57,11 +57,37 @@ const Config::Kind* Config::kind_of(Index layer) const {
 }
 
 const Config::Model& Config::model_of(Index layer) const {
+  if (!stacks.empty()) return stacks[layer < stacks[0].model.layers ? 0 : 1].model;
   const Kind* const kind = kind_of(layer);
   return kind ? kind->model : model;
 }
 
+Config Config::of_stack(std::size_t stack) const {
+  Config c = *this;
+  c.model = stacks.at(stack).model;
+  c.moe = stacks.at(stack).moe;
+  c.stacks.clear();
+  return c;
+}
+
+std::string Config::layer_prefix(Index layer) const {
+  if (stacks.empty()) return fmt::format("layers.{}.", layer);
+  const Index encoder = stacks[0].model.layers;
+  return layer < encoder ? fmt::format("encoder.layers.{}.", layer)
+                         : fmt::format("decoder.layers.{}.", layer - encoder);
+}
+
+std::string Config::layer_name(Index layer) const {
+  if (stacks.empty()) return fmt::format("layer {}", layer);
+  const Index encoder = stacks[0].model.layers;
+  return layer < encoder ? fmt::format("encoder layer {}", layer) : fmt::format("decoder layer {}", layer - encoder);
+}
+
 bool Config::is_moe(Index layer) const {
+  if (!stacks.empty()) {
+    const Index encoder = stacks[0].model.layers;
+    return layer < encoder ? of_stack(0).is_moe(layer) : of_stack(1).is_moe(layer - encoder);
+  }
   const auto& dense = moe.dense_layers;
   return moe.experts > 0 && layer >= moe.first_dense && (layer - moe.first_dense) % moe.every == 0 &&
          std::find(dense.begin(), dense.end(), static_cast<double>(layer)) == dense.end();
@@ -168,6 +194,13 @@ std::vector<KeyDifference> differences(const Config& here, const Config& there, 
   std::vector<KeyDifference> out;
   for (const Key& key : key_table()) {
     if (key.on_resume != policy) continue;
+    if (key.by_stack && !here.stacks.empty() && !there.stacks.empty()) {
+      const std::size_t before = out.size();
+      for (std::size_t i = 0; i < here.stacks.size(); ++i)
+        if (const KeyEntry a(here, key, &here.stacks[i]), b(there, key, &there.stacks[i]); a.text() != b.text())
+          out.push_back({a.name, a.text(), b.text()});
+      if (out.size() > before || key.name == "model.layers") continue;
+    }
     if (!key.by_kind) {
       const KeyEntry a(here, key, nullptr), b(there, key, nullptr);
       if (a.text() != b.text()) out.push_back({a.name, a.text(), b.text()});

@@ -15,7 +15,12 @@ ConfigKey displayed(const KeyEntry& entry) {
   out.name = entry.name;
   out.type = key.type.accepts();
   out.default_value = entry.kind ? "" : entry.text();
-  out.help = entry.kind ? fmt::format("replaces {} in layers of kind {}", key.name, entry.kind->name) : key.help;
+  out.help = !entry.kind            ? std::string(key.help)
+             : entry.kind->is_stack ? fmt::format(
+                                          "replaces {} in the encoder of an encoder-decoder; [decoder] has the "
+                                          "same key",
+                                          key.name)
+                                    : fmt::format("replaces {} in layers of kind {}", key.name, entry.kind->name);
   if (std::isfinite(key.bounds.low))
     out.range = key.bounds.high < no_upper_bound ? fmt::format("from {} to {}", key.bounds.low, key.bounds.high)
                                                  : fmt::format("from {} on", key.bounds.low);
@@ -27,6 +32,7 @@ ConfigKey displayed(const KeyEntry& entry) {
 std::vector<ConfigKey> make_config_keys() {
   Config defaults;
   defaults.kinds.push_back({"NAME", {}, {}});
+  defaults.stacks.push_back({std::string(stack_sections[0]), {}, {}, true});
   std::vector<ConfigKey> keys;
   for (const KeyEntry& entry : key_entries(defaults)) keys.push_back(displayed(entry));
   return keys;
@@ -41,6 +47,8 @@ const std::vector<ConfigKey>& config_keys() {
 
 const ConfigKey* find_config_key(std::string_view name) {
   std::string known(name);
+  if (const std::string decoder = fmt::format("{}.", stack_sections[1]); known.starts_with(decoder))
+    known = fmt::format("{}.{}", stack_sections[0], known.substr(decoder.size()));
   if (const auto first = name.find('.'), second = name.find('.', first + 1); second != name.npos && first != name.npos)
     known.replace(first + 1, second - first - 1, "NAME");
   const auto found = std::ranges::find(config_keys(), known, &ConfigKey::name);

@@ -75,18 +75,27 @@ template <auto member>
 constexpr Key row(std::string_view name, Bounds bounds, ResumePolicy on_resume, std::string_view help,
                   std::span<const std::string_view> values = {}) {
   using Types = decltype(types_of(member));
-  const auto address = [](const Config& c, const Config::Model& model) -> const void* {
+  const auto address = [](const Config& c, const Config::Model& model, const Config::Moe& moe) -> const void* {
     const Hyperparameters& hyperparameters = c.train;
-    const auto sections = std::tie(model, c.moe, c.parallel, c.train, hyperparameters, c.data, c.run, c.log);
+    const auto sections = std::tie(model, moe, c.parallel, c.train, hyperparameters, c.data, c.run, c.log);
     return &(std::get<const typename Types::Section&>(sections).*member);
   };
   return {name, value_type<typename Types::Value>, address, bounds, on_resume, help, values};
 }
 
-// A row of [model] whose value a kind of layer may replace.
+// A row of [model] or [moe] whose value a stack of an encoder-decoder may replace.
+template <auto member>
+constexpr Key stack_row(std::string_view name, Bounds bounds, ResumePolicy on_resume, std::string_view help,
+                        std::span<const std::string_view> values = {}) {
+  Key key = row<member>(name, bounds, on_resume, help, values);
+  key.by_stack = true;
+  return key;
+}
+
+// A row of [model] whose value a kind of layer may replace, or a stack.
 template <auto member>
 constexpr Key kind_row(std::string_view name, Bounds bounds, ResumePolicy on_resume, std::string_view help) {
-  Key key = row<member>(name, bounds, on_resume, help);
+  Key key = stack_row<member>(name, bounds, on_resume, help);
   key.by_kind = true;
   return key;
 }

@@ -32,19 +32,23 @@ constexpr double no_upper_bound = 1e15;
 
 // Prefix of the sections in which kinds of layers set their own keys: [attention.NAME].
 constexpr std::string_view attention_section = "attention";
+// The sections in which the stacks of an encoder-decoder set theirs.
+constexpr std::string_view stack_sections[] = {"encoder", "decoder"};
 
 // A row of the table.
 struct Key {
   std::string_view name;  // "model.window"
   const ValueType& type;
-  // Returns the value. `model` holds the values of [model]: config.model or those of a kind.
-  const void* (*address)(const Config& config, const Config::Model& model);
+  // Returns the value. `model` and `moe` hold the values of [model] and [moe]: those of the
+  // configuration, of a kind or of a stack.
+  const void* (*address)(const Config& config, const Config::Model& model, const Config::Moe& moe);
   Bounds bounds;  // of a number
   ResumePolicy on_resume;
   std::string_view help;
   // all values of a text key, besides its default; empty if any text is allowed
   std::span<const std::string_view> values;
-  bool by_kind = false;  // true: a kind of layers may set this key of [model] in its own section
+  bool by_kind = false;   // true: a kind of layers may set this key of [model] in its own section
+  bool by_stack = false;  // true: a stack may set this key of [model] or [moe] in its own section
 };
 // The two parts of the table: [model] and [moe], and the other sections.
 std::span<const Key> model_keys();
@@ -57,7 +61,7 @@ struct KeyEntry {
   KeyEntry(const Config& config, const Key& key_row, const Config::Kind* of_kind);
   const Key* key;
   const Config::Kind* kind;  // nullptr for a key of all layers
-  std::string name;          // "model.window", "attention.local.window"
+  std::string name;          // "model.window", "attention.local.window", "encoder.window"
   const void* value;
 
   // Returns the value as text, which ValueType::read accepts.
@@ -77,6 +81,7 @@ struct LayerKind {
   const Config& config;
   const Config::Kind* kind;
   const Config::Model& model() const { return kind ? kind->model : config.model; }
+  const Config::Moe& moe() const { return kind && kind->is_stack ? kind->moe : config.moe; }
   // Returns the key that sets this member: "attention.local.window", or "model.window".
   // A member without a key is an internal error.
   template <class T>
@@ -87,7 +92,7 @@ struct LayerKind {
  private:
   std::string key_at(const void* value) const;
 };
-// Returns the entry of all layers, followed by that of each kind.
+// Returns the entry of all layers, followed by that of each kind; or those of the stacks.
 std::vector<LayerKind> layer_kinds(const Config& config);
 
 }  // namespace sy

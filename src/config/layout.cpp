@@ -21,6 +21,18 @@ std::string layout_problem(const Config& c, const Layout& l) {
         "parallel.ranks_per_node = {} must divide the number of ranks, {}, divide parallel.ep * parallel.etp = {} * {} "
         "or be a multiple of it, and be a multiple of parallel.etp",
         l.ranks_per_node, l.ranks, l.ep, l.etp);
+  for (std::size_t i = 0; i < c.stacks.size(); ++i) {
+    Config stack = c.of_stack(i);
+    stack.moe.experts = c.moe.experts;
+    if (std::string problem = layout_problem(stack, l); !problem.empty()) return problem;
+  }
+  if (!c.stacks.empty()) {
+    const Index encoder = c.stacks[0].model.kv_heads, decoder = c.stacks[1].model.kv_heads;
+    if (encoder != decoder && l.tp > std::min(encoder, decoder))
+      return fmt::format("parallel.tp = {} is more than encoder.kv_heads = {} or decoder.kv_heads = {}, which differ",
+                         l.tp, encoder, decoder);
+    return {};
+  }
   const auto& m = c.model;
   const Index micro = c.train.micro_batch, dp = l.dp();
   const auto over = [](Index value, const char* key, Index by, const char* axis) {
@@ -128,7 +140,8 @@ std::unique_ptr<Device> open_device(std::string_view setting, const std::string&
 }
 
 void check_config_for_device(std::string_view setting, const Config& config, const Device& device) {
-  const Index widest = std::max(config.model.key_width(), config.model.value_width());
+  Index widest = std::max(config.model.key_width(), config.model.value_width());
+  for (const Config::Kind& stack : config.stacks) widest = std::max(widest, stack.model.key_width());
   if (widest > device.max_head_dim())
     bad_input(
         "heads of {} (model.head_dim): the {} backend takes heads of up to {}: set {} = cpu, or train narrower heads",

@@ -11,8 +11,12 @@ std::span<const Key> model_keys() {
       row<&Model::kind>(
           "model.kind", {}, must_match,
           "decoder: a token sees itself and earlier ones; encoder: it sees tokens on both sides, and the model learns "
-          "to predict hidden tokens (train.objective = masked)"),
-      row<&Model::layers>("model.layers", {1, 10000}, must_match, "the number of layers (blocks)"),
+          "to predict hidden tokens (train.objective = masked); encoder_decoder: a decoder, each of whose layers also "
+          "attends to the outputs of an encoder (Vaswani et al., 2017; T5). Its sections [encoder] and [decoder] "
+          "replace keys of [model] and [moe] in one of both"),
+      stack_row<&Model::layers>("model.layers", {1, 10000}, must_match,
+                                "the number of layers (blocks). With model.kind = encoder_decoder, that of each stack "
+                                "whose section does not set it; a run's config.ini has the sum of both"),
       row<&Model::mtp_depth>(
           "model.mtp_depth", {0, 16}, must_match,
           "the number of modules of multi-token prediction (DeepSeek-V3, 2024): while training, module k predicts "
@@ -23,12 +27,12 @@ std::span<const Key> model_keys() {
           "cut where they end. Layers of kind local take the keys of [attention.local] in place of those of "
           "[model]. Empty: all layers are as [model] says"),
       row<&Model::d_model>("model.d_model", {1, 1 << 20}, must_match, "the width of the residual stream"),
-      row<&Model::heads>("model.heads", {1, 1 << 16}, must_match, "the number of query heads"),
-      row<&Model::kv_heads>(
+      stack_row<&Model::heads>("model.heads", {1, 1 << 16}, must_match, "the number of query heads"),
+      stack_row<&Model::kv_heads>(
           "model.kv_heads", {0, 1 << 16}, must_match,
           "the number of key and value heads. 0: as many as query heads (multi-head attention); 1: multi-query "
           "attention"),
-      row<&Model::head_dim>(
+      stack_row<&Model::head_dim>(
           "model.head_dim", {0, 1 << 16}, must_match,
           "the width of a head. 0: d_model / heads. With model.kv_lora_rank: of what a head's queries and keys "
           "have besides model.qk_rope_head_dim (qk_nope_head_dim)"),
@@ -57,12 +61,26 @@ std::span<const Key> model_keys() {
           "model.mask_token", {-1, 1 << 24}, must_match,
           "with train.objective = masked, the id that stands for a hidden token. -1: that of the tokenizer's special "
           "token [MASK] or <mask>, or else the id after those of the data set, for which the model has one more row"),
-      row<&Model::d_ff>(
+      row<&Model::sentinels>(
+          "model.sentinels", {0, 1 << 16}, must_match,
+          "with train.objective = span_corruption, the model has this many ids after those of the data set, which stand "
+          "for hidden spans: the last id for the first span (T5). 0: the tokenizer has them, as <extra_id_0> and so on"),
+      row<&Model::sentinel_token>(
+          "model.sentinel_token", {-1, 1 << 24}, must_match,
+          "the id of the first span's sentinel; those of later spans descend from it. -1: model.sentinels tells it"),
+      row<&Model::start_token>(
+          "model.start_token", {-1, 1 << 24}, must_match,
+          "the id with which a decoder's sequence begins in an encoder-decoder. -1: the id that ends documents, or 0 if "
+          "the data set has none"),
+      stack_row<&Model::d_ff>(
           "model.d_ff", {0, 1 << 24}, must_match,
           "the inner width of a dense FFN. 0: 8/3 d_model rounded up to a multiple of 64 where the FFN is gated, "
           "otherwise 4 d_model"),
-      row<&Model::seq_len>("model.seq_len", {1, 1 << 28}, reorders_samples,
-                           "the number of positions in a training sequence"),
+      stack_row<&Model::seq_len>(
+          "model.seq_len", {1, 1 << 28}, reorders_samples,
+          "the number of positions in a training sequence. With model.kind = encoder_decoder, the "
+          "tokens of text from which a sample is made; encoder.seq_len and decoder.seq_len are the "
+          "positions of its two sequences, which follow from it if they are not set"),
       row<&Model::norm>("model.norm", {}, must_match, "the kind of normalisation"),
       row<&Model::norm_eps>("model.norm_eps", {0, 1}, must_match,
                             "norms add this to the variance (rmsnorm: to the mean square) before they take its root"),
@@ -83,12 +101,13 @@ std::span<const Key> model_keys() {
           "model.parallel_norms", {1, 2}, must_match,
           "with model.parallel_block, 1: attention and FFN read the same norm of the input (GPT-J, PaLM); 2: each "
           "has its own (GPT-NeoX)"),
-      row<&Model::ffn>("model.ffn", {}, must_match,
-                       "the activation of dense FFNs, and of experts where moe.ffn is empty: relu, gelu, gelu_tanh, "
-                       "silu or relu2; or, gated, glu, reglu, geglu, geglu_tanh, swiglu or swiglu_clamped, which is "
-                       "(clamp(l, -c, c) + 1) * silu(min(x, c)) of up projection l and gate projection x, with c = "
-                       "model.ffn_clamp",
-                       ffn_values),
+      stack_row<&Model::ffn>(
+          "model.ffn", {}, must_match,
+          "the activation of dense FFNs, and of experts where moe.ffn is empty: relu, gelu, gelu_tanh, "
+          "silu or relu2; or, gated, glu, reglu, geglu, geglu_tanh, swiglu or swiglu_clamped, which is "
+          "(clamp(l, -c, c) + 1) * silu(min(x, c)) of up projection l and gate projection x, with c = "
+          "model.ffn_clamp",
+          ffn_values),
       row<&Model::swish_beta>(
           "model.swish_beta", {0, 1000}, must_match,
           "in silu, swiglu and swiglu_clamped, silu(x) is x * sigmoid(swish_beta * x). 0: 1, and in swiglu_clamped "
@@ -161,14 +180,14 @@ std::span<const Key> model_keys() {
       kind_row<&Model::alibi_scale>(
           "model.alibi_scale", {0, no_upper_bound}, must_match,
           "with model.position = alibi, the slopes are multiplied by this (Falcon-RW: 1 / sqrt(head_dim))"),
-      row<&Model::t5_buckets>(
+      stack_row<&Model::t5_buckets>(
           "model.t5_buckets", {2, 1 << 16}, must_match,
           "the number of buckets of position = t5. Half of them are of one distance each, the others of ranges "
           "that grow"),
-      row<&Model::t5_max_distance>("model.t5_max_distance", {2, 1 << 28}, must_match,
-                                   "from this distance on, all are in the last bucket of position = t5"),
-      row<&Model::t5_shared>("model.t5_shared", {}, must_match,
-                             "true: all layers of position = t5 have the same biases; false: each its own"),
+      stack_row<&Model::t5_max_distance>("model.t5_max_distance", {2, 1 << 28}, must_match,
+                                         "from this distance on, all are in the last bucket of position = t5"),
+      stack_row<&Model::t5_shared>("model.t5_shared", {}, must_match,
+                                   "true: all layers of position = t5 have the same biases; false: each its own"),
       kind_row<&Model::attention>(
           "model.attention", {}, must_match,
           "which tokens a token sees. causal: itself and earlier ones, as many as model.window says; full: those on "
@@ -249,17 +268,18 @@ std::span<const Key> model_keys() {
       row<&Model::mup_base_width>(
           "model.mup_base_width", {0, 1 << 20}, must_match,
           "with model.mup, the model.d_model for which train.lr and model.init_std were chosen"),
-      row<&Moe::experts>("moe.experts", {0, 1 << 20}, must_match,
-                         "the number of experts of each MoE layer. 0: a dense model"),
+      stack_row<&Moe::experts>("moe.experts", {0, 1 << 20}, must_match,
+                               "the number of experts of each MoE layer. 0: a dense model"),
       row<&Moe::top_k>("moe.top_k", {1, 1 << 20}, report, "the number of experts that the router sends each token to"),
-      row<&Moe::every>(
+      stack_row<&Moe::every>(
           "moe.every", {1, 10000}, must_match,
           "layers first_dense, first_dense + every, first_dense + 2 every and so on, counted from 0, have experts; "
           "the others have a dense FFN"),
-      row<&Moe::first_dense>("moe.first_dense", {0, 10000}, must_match,
-                             "this many layers at the start have a dense FFN"),
-      row<&Moe::dense_layers>("moe.dense_layers", {}, must_match,
-                              "numbers of more layers with a dense FFN, counted from 0, with commas between them"),
+      stack_row<&Moe::first_dense>("moe.first_dense", {0, 10000}, must_match,
+                                   "this many layers at the start have a dense FFN"),
+      stack_row<&Moe::dense_layers>(
+          "moe.dense_layers", {}, must_match,
+          "numbers of more layers with a dense FFN, counted from 0, with commas between them"),
       row<&Moe::d_ff>("moe.d_ff", {0, 1 << 24}, must_match, "the inner width of an expert. 0: model.d_ff"),
       row<&Moe::ffn>("moe.ffn", {}, must_match,
                      "the activation of experts, the shared ones too, as model.ffn. Empty: that of model.ffn",

@@ -9,6 +9,7 @@
 #include "kernels/environment.h"
 #include "src/config/check.h"
 #include "src/config/keys.h"
+#include "src/config/values.h"
 #include "src/system/files.h"
 #include "src/text/ini.h"
 #include "src/text/strings.h"
@@ -16,7 +17,7 @@
 namespace sy {
 namespace {
 
-constexpr std::string_view pattern_key = "model.pattern", base_key = "base";
+constexpr std::string_view pattern_key = "model.pattern", kind_key = "model.kind", base_key = "base";
 
 // Former names of keys. A file or checkpoint that the program wrote may have them; reading it gives
 // one warning. In other files and on the command line they are errors, which name the present key.
@@ -37,6 +38,11 @@ struct Setting {
     const std::size_t first = key.find('.'), last = key.rfind('.');
     const bool of_kind = first < last && last != key.npos && key.substr(0, first) == attention_section;
     return of_kind ? key.substr(first + 1, last - first - 1) : "";
+  }
+  // The stack whose key this is: "encoder". Empty if it belongs to no stack.
+  std::string stack() const {
+    const std::string section = key.substr(0, key.find('.'));
+    return std::ranges::find(stack_sections, section) != std::end(stack_sections) ? section : "";
   }
 };
 
@@ -78,11 +84,20 @@ void set_key(Config& c, const Setting& s, Problems& problems) {
       problems.mark_wrong(s.key);
       problems.add_at(s.where, "{} = '{}': expected {}", s.key, s.text, entry.key->type.accepts());
     }
-    for (Config::Kind& k : c.kinds)
-      if (&k == entry.kind && !entry.sets_value()) k.own_keys.push_back(s.key);
+    for (std::vector<Config::Kind>* kinds : {&c.kinds, &c.stacks})
+      for (Config::Kind& k : *kinds)
+        if (&k == entry.kind && !entry.sets_value()) k.own_keys.push_back(s.key);
     return;
   }
-  if (!kind.empty() && std::find(names.begin(), names.end(), model_key) != names.end()) {
+  const std::string moe_key = "moe" + s.key.substr(std::min(s.key.rfind('.'), s.key.size()));
+  const auto is_key = [&](const std::string& name) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+  };
+  const bool of_section = !kind.empty() || !s.stack().empty();
+  if (!s.stack().empty() && c.stacks.empty() && (is_key(model_key) || is_key(moe_key))) {
+    problems.add_at(s.where, "{}: model.kind = {} has no section [{}]: set model.kind to encoder_decoder", s.key,
+                    show(c.model.kind), s.stack());
+  } else if (of_section && is_key(model_key)) {
     problems.add_at(s.where, "{}: all layers have the same {}: set that one", s.key, model_key);
   } else if (const std::string_view new_key = new_name_of(s.key, renamed_keys); !new_key.empty()) {
     problems.mark_doubtful(std::string(new_key));
@@ -162,17 +177,26 @@ Config parse(const std::vector<Setting>& settings, Problems& problems, bool text
   for (const Setting& s : settings) problems.set_location(s.key, s.where);  // the last one counts
   Config c;
   for (const Setting& s : settings)
-    if (s.key == pattern_key) set_key(c, s, problems);
+    if (s.key == pattern_key || s.key == kind_key) set_key(c, s, problems);
+  if (c.model.kind == ModelKind::encoder_decoder)
+    for (const std::string_view name : stack_sections) c.stacks.push_back({std::string(name), {}, {}, true});
   if (text_known && !problems.any_wrong(std::array{pattern_key})) {
     add_kinds(c);
     check_kinds(c, settings, problems);
   }
   for (const Setting& s : settings)
-    if (s.kind().empty() && s.key != pattern_key) set_key(c, s, problems);
+    if (s.kind().empty() && s.stack().empty() && s.key != pattern_key && s.key != kind_key) set_key(c, s, problems);
   // A kind starts as a copy of [model], wherever the file and the command line set [model].
   for (Config::Kind& kind : c.kinds) kind.model = c.model;
   for (const Setting& s : settings)
     if (has_kind(c, s.kind())) set_key(c, s, problems);
+  for (Config::Kind& stack : c.stacks) {
+    stack.model = c.model;
+    stack.moe = c.moe;
+    stack.model.kind = stack.name == stack_sections[0] ? ModelKind::encoder : ModelKind::decoder;
+  }
+  for (const Setting& s : settings)
+    if (!s.stack().empty()) set_key(c, s, problems);
   check_values(c, problems);
   if (text_known) complete(c, problems);
   return c;

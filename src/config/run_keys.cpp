@@ -59,9 +59,15 @@ std::span<const Key> run_keys() {
       row<&Train::objective>(
           "train.objective", {}, must_match,
           "what the loss predicts. causal: each next token; masked: tokens that are chosen and hidden, from those on "
-          "both sides (Devlin et al., 2019). auto: masked in an encoder, causal in a decoder"),
+          "both sides (Devlin et al., 2019). Of encoder-decoders: span_corruption: the text of hidden spans, for each of "
+          "which the encoder reads one sentinel (Raffel et al., 2020); prefix: the rest of a text whose beginning, up to "
+          "a random token, the encoder reads; seq2seq: the target of a source (`prepare --pairs`). auto: masked in an "
+          "encoder, causal in a decoder, span_corruption in an encoder-decoder"),
       row<&Train::mask_rate>("train.mask_rate", {0, 1}, report,
-                             "with train.objective = masked, the probability that a token is chosen"),
+                             "with train.objective = masked, the probability that a token is chosen; with "
+                             "span_corruption, the share of the tokens that is hidden"),
+      row<&Train::span_length>("train.span_length", {1, 1 << 16}, report,
+                               "with train.objective = span_corruption, the mean number of tokens of a hidden span"),
       row<&Train::mask_token_share>("train.mask_token_share", {0, 1}, report,
                                     "this share of the chosen tokens becomes model.mask_token"),
       row<&Train::mask_random_share>(

@@ -8,8 +8,9 @@
 
 namespace sy {
 
-// The tokens of a decoder see earlier tokens, and those of an encoder the tokens on both sides.
-enum class ModelKind { decoder, encoder };
+// The tokens of a decoder see earlier tokens, and those of an encoder the tokens on both sides. In
+// an encoder_decoder, the tokens of a decoder also see all outputs of an encoder.
+enum class ModelKind { decoder, encoder, encoder_decoder };
 enum class NormPosition { pre, post, both, output, residual };
 enum class NormBias { automatic, present, absent };
 enum class Biases { none, all, qkv, mlp, attention };
@@ -30,8 +31,9 @@ enum class AuxLayers { each, joint };
 // Activations that backward computes again instead of reading them from memory, from the cheapest
 // mode to the dearest (docs/design/memory.md).
 enum class Recompute { none, norms, experts, attention, block };
-// The targets of the loss: the next tokens, or chosen tokens that are hidden.
-enum class Objective { automatic, causal, masked };
+// The targets of the loss: the next tokens, or chosen tokens that are hidden. The others are of
+// encoder-decoders (src/data/sequence_pairs.h).
+enum class Objective { automatic, causal, masked, span_corruption, prefix, seq2seq };
 enum class Schedule { constant, cosine, linear, wsd };
 enum class DecayShape { linear, cosine, one_minus_sqrt };
 

@@ -32,7 +32,9 @@ struct EnumNames;  // EnumNames<T>::table
     static constexpr EnumName<Type> table[] = __VA_ARGS__; \
   }
 SY_ENUM_NAMES(NormKind, {{"none", NormKind::none}, {"rmsnorm", NormKind::rmsnorm}, {"layernorm", NormKind::layernorm}});
-SY_ENUM_NAMES(ModelKind, {{"decoder", ModelKind::decoder}, {"encoder", ModelKind::encoder}});
+SY_ENUM_NAMES(ModelKind, {{"decoder", ModelKind::decoder},
+                          {"encoder", ModelKind::encoder},
+                          {"encoder_decoder", ModelKind::encoder_decoder}});
 SY_ENUM_NAMES(NormPosition, {{"pre", NormPosition::pre},
                              {"post", NormPosition::post},
                              {"both", NormPosition::both},
@@ -88,8 +90,12 @@ SY_ENUM_NAMES(Recompute, {{"none", Recompute::none},
                           {"experts", Recompute::experts},
                           {"attention", Recompute::attention},
                           {"block", Recompute::block}});
-SY_ENUM_NAMES(Objective,
-              {{"auto", Objective::automatic}, {"causal", Objective::causal}, {"masked", Objective::masked}});
+SY_ENUM_NAMES(Objective, {{"auto", Objective::automatic},
+                          {"causal", Objective::causal},
+                          {"masked", Objective::masked},
+                          {"span_corruption", Objective::span_corruption},
+                          {"prefix", Objective::prefix},
+                          {"seq2seq", Objective::seq2seq}});
 SY_ENUM_NAMES(Schedule, {{"constant", Schedule::constant},
                          {"cosine", Schedule::cosine},
                          {"linear", Schedule::linear},

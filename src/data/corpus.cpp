@@ -92,12 +92,13 @@ void Corpus::for_each(std::size_t domain, const std::function<void(Document&&)>&
 
 std::size_t Corpus::begin_of_valid(std::size_t domain, std::string_view text) const {
   const std::uint64_t bits = draw(sha256(text));
-  if (options_.domains[domain].chat) return divisions_[domain].split_of(bits) == SplitName::valid ? 0 : text.size();
+  if (options_.domains[domain].is_json())
+    return divisions_[domain].split_of(bits) == SplitName::valid ? 0 : text.size();
   return divisions_[domain].begin_of_valid(bits, text);
 }
 
 std::optional<std::string> Corpus::text_key(std::size_t domain) const {
-  return options_.domains[domain].chat ? std::nullopt : std::optional(options_.text_key);
+  return options_.domains[domain].is_json() ? std::nullopt : std::optional(options_.text_key);
 }
 
 void Corpus::measure(std::size_t d, std::unordered_set<std::uint64_t>& known, const PrepareReport& report) {

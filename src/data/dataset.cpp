@@ -194,6 +194,7 @@ DatasetDescription read_dataset_ini(const fs::path& dir) {
     domain.weight = entries.take_number<double>(name + ".weight", -1);
     weights += domain.weight >= 0;
     domain.loss_mask = entries.take_boolean(name + ".loss_mask");
+    domain.pairs = entries.take_boolean(name + ".pairs");
     d.domains.push_back(domain);
   }
   if (d.domains.empty()) bad_input("{}: dataset.domains is missing: name at least one domain", entries.file());
@@ -211,8 +212,13 @@ DatasetDescription read_dataset_ini(const fs::path& dir) {
 std::string to_ini(const DatasetDescription& d) {
   std::vector<std::string> names;
   for (const Domain& domain : d.domains) names.push_back(domain.name);
-  const bool masked = std::ranges::any_of(d.domains, &Domain::loss_mask);
-  std::string text = fmt::format("[dataset]\nformat_version = {}\ntokenizer = {}\n", masked ? 2 : 1, d.tokenizer);
+  const bool masked = std::ranges::any_of(d.domains, &Domain::loss_mask),
+             pairs = std::ranges::any_of(d.domains, &Domain::pairs);
+  std::string text = fmt::format("[dataset]\nformat_version = {}\ntokenizer = {}\n",
+                                 pairs    ? 3
+                                 : masked ? 2
+                                          : 1,
+                                 d.tokenizer);
   if (!d.model.empty()) text += fmt::format("model = {}\n", ini_value(d.model.filename().string()));
   if (!d.model_sha256.empty()) text += fmt::format("model_sha256 = {}\n", d.model_sha256);
   if (!d.tokenizer_sha256.empty()) text += fmt::format("tokenizer_sha256 = {}\n", d.tokenizer_sha256);
@@ -225,6 +231,7 @@ std::string to_ini(const DatasetDescription& d) {
   for (const Domain& domain : d.domains) {
     text += fmt::format("\n[{}]\n", domain.name);
     if (domain.loss_mask) text += "loss_mask = true\n";
+    if (domain.pairs) text += "pairs = true\n";
     if (domain.weight >= 0) text += fmt::format("weight = {}\n", domain.weight);
     for (const CountKey& key : count_keys)
       if (domain.*key.field >= 0) text += fmt::format("{} = {}\n", key.name, domain.*key.field);
@@ -305,7 +312,12 @@ Dataset::Dataset(const fs::path& dir) : dir_(dir) {
     const bool bytes = tokenizer_ == "bytes" && !domain.loss_mask;
     if (domain.train_bytes < 0) domain.train_bytes = bytes ? domain.train_tokens - domain.train_documents : 0;
     if (domain.valid_bytes < 0) domain.valid_bytes = bytes ? domain.valid_tokens - domain.valid_documents : 0;
-    content += fmt::format("{} {}{}", domain.name, domain.weight, domain.loss_mask ? " loss_mask" : "");
+    content += fmt::format("{} {}{}{}", domain.name, domain.weight, domain.loss_mask ? " loss_mask" : "",
+                           domain.pairs ? " pairs" : "");
+    for (const Index documents : {domain.train_documents, domain.valid_documents})
+      if (domain.pairs && documents % 2 != 0)
+        bad_input("{}: domain {} has {} documents, and pairs have a source and a target: prepare it again",
+                  (dir / ini_name).string(), domain.name, documents);
     for (const PairDigests* pair : {&domain.train_digests, &domain.valid_digests})
       content += " " + (pair->bin.empty() || pair->idx.empty() ? pair->sample : pair->bin + pair->idx);
     content += '\n';

@@ -8,7 +8,7 @@
 //   tokenizer = none        # or bytes, sentencepiece or huggingface with model = FILE in DIR
 //   vocab = 50257           # ids are below this; required for `none` only
 //   tokenizer_sha256 = ...  # optional with `none`: digest of its tokenizer.json or tokenizer.model
-//   format_version = 1      # optional: of this file; 1 if it is absent, 2 with a loss mask
+//   format_version = 1      # optional: of this file; 1 if absent, 2 with a loss mask, 3 with pairs
 //   chat_template = ...     # optional: file in DIR, which `generate --chat` uses
 //   unicode_versions = ...  # optional: libraries that huggingface used (unicode_versions())
 //   domains = web,code      # [A-Za-z0-9_-]+, at least one; their order numbers them
@@ -16,6 +16,7 @@
 //   weight = 0.7            # share of the samples; for all domains or none (default: size)
 //   valid_bytes = 123456    # text bytes of the validation tokens, for bits per byte
 //   loss_mask = true        # the idx files have modes, and no loss counts sequences of mode 1
+//   pairs = true            # documents alternate between a source and its target
 //
 // Further keys of a domain are checked against the files:
 // - {train,valid}_{documents,tokens}
@@ -45,7 +46,8 @@
 
 namespace sy {
 
-class TokenMasking;  // src/data/masking.h
+class TokenMasking;   // src/data/masking.h
+class SequencePairs;  // src/data/sequence_pairs.h
 
 enum class SplitName { train, valid };
 
@@ -67,6 +69,7 @@ struct Domain {
   // share of the training samples, relative to other domains; -1 means its number of windows
   double weight = -1;
   bool loss_mask = false;  // the modes of the pairs are a loss mask; bytes are of counted tokens
+  bool pairs = false;      // documents 2 i and 2 i + 1 are a source and its target
   PairDigests train_digests = {}, valid_digests = {};
 };
 
@@ -100,8 +103,8 @@ class Dataset {
 };
 
 // Latest version of dataset.ini. A change that older programs would misread increases it. A file
-// has the lowest version that describes it: 2 if a domain has a loss mask.
-constexpr Index dataset_format = 2;
+// has the lowest version that describes it: 2 if a domain has a loss mask, 3 if it has pairs.
+constexpr Index dataset_format = 3;
 
 // The content of dataset.ini, before any other file is read. Absent counts are -1; an absent
 // `vocab` is 0.
@@ -148,6 +151,8 @@ void check_domain_name(const std::string& name);
 //
 // - A window has seq_len + 1 consecutive tokens. Windows begin every seq_len tokens, so no two
 //   share an input. Fewer than seq_len tokens at the end of a domain fill no window.
+// - In an encoder-decoder, a window has seq_len tokens, of which `SequencePairs` makes two
+//   sequences; or it is a source and its target.
 // - With data.documents = pack, a window has the documents that `Packing` gives it. Padding
 //   follows, whose ids and targets are -1.
 // - A blend is a range of samples with the same shares of the domains. Without changes, there is
@@ -166,11 +171,13 @@ class SampleStream {
     std::vector<BlendSchedule::Weight> weights;  // 0 for the other domains
   };
   // masking: of training_masking; nullptr if the targets are the next tokens.
+  // pairs: of training_pairs; nullptr without an encoder-decoder.
   // changes: by ascending first sample. A later change replaces one with the same sample. Throws
   // InputError if a domain with a share of the samples is too short for one window, or if the data
   // set lacks a domain of a change.
   SampleStream(const Dataset& dataset, Index seq_len, std::uint64_t seed, const Config::Data& data = {},
-               std::shared_ptr<const TokenMasking> masking = nullptr, const std::vector<BlendChange>& changes = {});
+               std::shared_ptr<const TokenMasking> masking = nullptr, const std::vector<BlendChange>& changes = {},
+               std::shared_ptr<const SequencePairs> pairs = nullptr);
   // Reads a sample. Returns the index of its domain.
   int read(Index sample, const Sample& to) const;
   // Whether a sample may have targets that no loss counts, or padding. Their numbers then differ
@@ -223,6 +230,7 @@ class SampleStream {
   Index seq_len_, vocab_;
   Config::Data data_;
   std::shared_ptr<const TokenMasking> masking_;  // nullptr if targets are the next tokens
+  std::shared_ptr<const SequencePairs> pairs_;   // in an encoder-decoder, else nullptr
   bool ignores_targets_;
   std::vector<Source> sources_;  // [domains]
   std::vector<Blend> blends_;    // at least one
@@ -259,15 +267,17 @@ class EvalStream {
  public:
   // stride: from 1 to seq_len. 0 means seq_len, so windows do not overlap.
   // masking: of training_masking; nullptr if the targets are the next tokens. `stride` is then 0.
+  // pairs: of training_pairs; nullptr without an encoder-decoder. `stride` is then 0. A window is
+  // a text, or a source and its target, as in training. Each window has the length of samples.
   EvalStream(const Dataset& dataset, int domain, Index seq_len, Index stride = 0, const Config::Data& data = {},
-             const TokenMasking* masking = nullptr);
+             const TokenMasking* masking = nullptr, const SequencePairs* pairs = nullptr);
   // 0 if there is no validation text.
-  Index windows() const { return targets() > 0 ? 1 + ceil_div(std::max<Index>(0, targets() - seq_len_), stride_) : 0; }
+  Index windows() const;
   Index targets() const { return tokens_.tokens() > 0 ? tokens_.tokens() - 1 : 0; }
   // Index of the i-th of n windows that are spread evenly over the text. i: from 0 to n - 1.
   Index spread(Index i, Index n) const { return i * windows() / n; }
   // Number of inputs of window i: seq_len, except that the last window may have fewer.
-  Index length(Index i) const { return std::min(seq_len_, targets() - i * stride_); }
+  Index length(Index i) const { return pairs_ ? seq_len_ : std::min(seq_len_, targets() - i * stride_); }
   // Reads window i. After length(i) the ids are 0 and the targets -1. Targets of earlier windows,
   // and those that no loss counts, are -1 as well.
   void read(Index i, const Sample& to) const;
@@ -282,6 +292,7 @@ class EvalStream {
   Config::Data data_;
   IndexedTokens tokens_;
   std::shared_ptr<const TokenMasking> masking_;  // nullptr if targets are the next tokens
+  std::shared_ptr<const SequencePairs> pairs_;   // in an encoder-decoder, else nullptr
 };
 
 }  // namespace sy

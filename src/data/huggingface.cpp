@@ -58,6 +58,7 @@ class HuggingFaceTokenizer : public Tokenizer {
       if (const std::int32_t id = tokenizer_.find(name); id >= 0 && tokenizer_.is_special(id)) return id;
     return -1;
   }
+  std::int32_t find(std::string_view name) const override { return tokenizer_.find(name); }
   void encode(std::string_view text, std::vector<std::int32_t>& ids) const override { tokenizer_.encode(text, ids); }
   std::string decode(const std::vector<std::int32_t>& ids) const override { return tokenizer_.decode(ids); }
   Index text_bytes(std::int32_t id) const override {

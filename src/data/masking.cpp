@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "src/data/sequence_pairs.h"
 #include "src/params/specs.h"
 
 namespace sy {
@@ -98,7 +99,7 @@ Config with_mask_token(Config config, const Dataset& dataset) {
 
 Index training_vocab(const Config& config) {
   const Dataset dataset = open_training_data(config);
-  return model_vocab(with_mask_token(config, dataset), dataset.vocab());
+  return model_vocab(with_special_tokens(config, dataset), dataset.vocab());
 }
 
 }  // namespace sy

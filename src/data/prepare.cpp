@@ -12,6 +12,7 @@
 #include "src/data/chat.h"
 #include "src/data/corpus.h"
 #include "src/data/output_folder.h"
+#include "src/data/pair_lines.h"
 #include "src/data/tokenizer.h"
 #include "src/system/files.h"
 #include "src/text/error_list.h"
@@ -122,6 +123,11 @@ class SplitWriter {
     writer_.add(example.ids, example.counted);
     bytes_ += example.counted_bytes;
   }
+  void add(const EncodedPair& pair) {
+    writer_.add(pair.source);
+    writer_.add(pair.target);
+    bytes_ += pair.bytes;
+  }
   void finish(Index& documents, Index& tokens, Index& bytes, PairDigests& digests) {
     writer_.finish();
     documents = writer_.documents();
@@ -200,8 +206,13 @@ Domain write_domain(const PrepareOptions& options, const DomainInput& input, con
           split.add(example);
     }
   };
+  const auto write_pairs = [&] {
+    const std::vector<EncodedPair> pairs = encode_pairs(batch, input.tokenizer);
+    for (std::size_t i = 0; i < batch.size(); ++i)
+      (input.corpus.begin_of_valid(input.number, batch[i].text) == 0 ? valid : train).add(pairs[i]);
+  };
   const auto write_batch = [&] {
-    source.chat ? write_conversations() : write_texts();
+    source.chat ? write_conversations() : source.pairs ? write_pairs() : write_texts();
     have_encoded(bytes);
     batch.clear();
     bytes = 0;
@@ -215,9 +226,10 @@ Domain write_domain(const PrepareOptions& options, const DomainInput& input, con
   Domain domain;
   domain.name = source.name;
   domain.loss_mask = source.chat;
+  domain.pairs = source.pairs;
   train.finish(domain.train_documents, domain.train_tokens, domain.train_bytes, domain.train_digests);
   valid.finish(domain.valid_documents, domain.valid_tokens, domain.valid_bytes, domain.valid_digests);
-  if (domain.train_documents == 0 && domain.valid_documents == 0)
+  if (source.chat && domain.train_documents == 0 && domain.valid_documents == 0)
     bad_input("domain {}: each conversation has more than {} tokens: raise --max-tokens", source.name,
               options.max_tokens);
   return domain;
@@ -263,6 +275,9 @@ void check_prepare_options(const PrepareOptions& options) {
       if (glob.empty() || glob.ends_with('/'))
         errors.add("--{} '{}': give a pattern such as '*.txt' or 'build'",
                    globs == &options.filter.include ? "include" : "exclude", glob);
+  if (options.tokenizer.starts_with("train-spm:") &&
+      std::ranges::any_of(options.domains, &PrepareOptions::Source::pairs))
+    errors.add("--pairs: a tokenizer is not trained on pairs: give a model, such as hf:FOLDER");
   const bool has_chat = std::ranges::any_of(options.domains, &PrepareOptions::Source::chat);
   if (options.max_tokens < 0) errors.add("--max-tokens {}: it must not be negative", options.max_tokens);
   if (!has_chat && (options.max_tokens > 0 || !options.chat_template.empty()))
@@ -279,8 +294,9 @@ void check_prepare_options(const PrepareOptions& options) {
     for (const fs::path& path : domain.paths) {
       std::error_code ignored;
       errors.run([&] { check_text_path(path); });
-      if (domain.chat && fs::is_regular_file(path, ignored) && !is_json_lines(path))
-        errors.add("--chat {}={}: conversations are JSON lines: name the file *.jsonl", domain.name, path.string());
+      if (domain.is_json() && fs::is_regular_file(path, ignored) && !is_json_lines(path))
+        errors.add("--{} {}={}: {} are JSON lines: name the file *.jsonl", domain.chat ? "chat" : "pairs", domain.name,
+                   path.string(), domain.chat ? "conversations" : "pairs");
       // Otherwise the walk would read files that are being written.
       const fs::path output = fs::weakly_canonical(options.output, ignored);
       const fs::path inside = output.lexically_relative(fs::weakly_canonical(path, ignored));
@@ -307,7 +323,7 @@ void check_prepare_options(const PrepareOptions& options) {
 
 Prepared prepare(const PrepareOptions& options, const PrepareReport& progress) {
   if (options.domains.empty())
-    bad_input("there is no domain: give --domain NAME=PATH[,PATH...] or --chat NAME=FILE.jsonl");
+    bad_input("there is no domain: give --domain NAME=PATH[,PATH...], --chat or --pairs NAME=FILE.jsonl");
   if (options.output.empty()) bad_input("--output is empty: name a folder");
   check_prepare_options(options);
   const TokenizerKind& kind = *find_tokenizer_kind(choice_of(options.tokenizer).kind);

@@ -16,6 +16,9 @@ struct PrepareOptions {
     std::string name;
     std::vector<std::filesystem::path> paths;  // files, or folders to walk
     bool chat = false;                         // JSON lines of conversations (src/data/chat.h)
+    bool pairs = false;                        // JSON lines of pairs (src/data/pair_lines.h)
+    // Whether a document is a line of JSON, which is not cut.
+    bool is_json() const { return chat || pairs; }
   };
   std::vector<Source> domains;
   FileFilter filter;                // applied to the files in folders
@@ -60,7 +63,8 @@ void check_prepare_options(const PrepareOptions& options);
 // valid_fraction > 0).
 // Equal documents get the same draw, and a file with the text of an earlier file is left out, so
 // the splits do not overlap.
-// A conversation is not cut: it is training or validation text. Its idx has a loss mask.
+// A conversation is not cut: it is training or validation text. Its idx has a loss mask. Nor is a
+// source with its target, which are two documents without end_of_text.
 // A binary file (binary_byte) in a folder is left out; one that is named is an error. JSON lines
 // are never binary: a line that is not UTF-8 is an error.
 //

@@ -10,7 +10,7 @@
 
 namespace sy {
 
-// Memory of one sample, [seq_len] each.
+// Memory of one sample, [seq_len] each. In an encoder-decoder, `ids` are those of the decoder.
 struct Sample {
   std::span<std::int32_t> ids;  // -1 is padding
   // The next id, or with train.objective = masked the id itself; -1 if no loss counts it.
@@ -18,31 +18,40 @@ struct Sample {
   // Position in the sample of the first token of each token's document. Empty if data.documents =
   // join.
   std::span<std::int32_t> document_start;
+  // [encoder length] ids of the encoder; -1 is padding. Empty without an encoder.
+  std::span<std::int32_t> encoder_ids = {};
 
   // Copies the first tokens of another sample, as many as this one has.
   void assign(const Sample& from) const {
     std::copy_n(from.ids.begin(), ids.size(), ids.begin());
     std::copy_n(from.targets.begin(), targets.size(), targets.begin());
     std::copy_n(from.document_start.begin(), document_start.size(), document_start.begin());
+    std::copy_n(from.encoder_ids.begin(), encoder_ids.size(), encoder_ids.begin());
   }
 };
 
 // Samples of the same length, with their memory.
 struct SampleBatch {
-  Index seq_len;
+  Index seq_len, encoder_length = 0;
   std::vector<std::int32_t> ids, targets, document_start;  // [samples * seq_len]
+  std::vector<std::int32_t> encoder_ids;                   // [samples * encoder_length]
 
   SampleBatch(Index length, const Config::Data& data, Index samples)
       : seq_len(length),
         ids(static_cast<std::size_t>(samples * length)),
         targets(ids.size()),
         document_start(data.documents == Documents::join ? 0 : ids.size()) {}
+  // Samples of a configuration's training.
+  SampleBatch(const Config& config, Index samples) : SampleBatch(config.decoder_length(), config.data, samples) {
+    encoder_length = config.encoder_length();
+    encoder_ids.resize(static_cast<std::size_t>(samples * encoder_length));
+  }
   // Returns samples [first, first + count).
   Sample slice(Index first, Index count) {
-    const auto of = [&](std::vector<std::int32_t>& all) {
-      return all.empty() ? std::span<std::int32_t>() : std::span(all).subspan(first * seq_len, count * seq_len);
+    const auto of = [&](std::vector<std::int32_t>& all, Index length) {
+      return all.empty() ? std::span<std::int32_t>() : std::span(all).subspan(first * length, count * length);
     };
-    return {of(ids), of(targets), of(document_start)};
+    return {of(ids, seq_len), of(targets, seq_len), of(document_start, seq_len), of(encoder_ids, encoder_length)};
   }
   Sample operator[](Index i) { return slice(i, 1); }
   bool operator==(const SampleBatch&) const = default;

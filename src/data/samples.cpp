@@ -6,6 +6,7 @@
 #include "src/data/dataset.h"
 #include "src/data/masking.h"
 #include "src/data/permutation.h"
+#include "src/data/sequence_pairs.h"
 #include "src/text/strings.h"
 
 namespace sy {
@@ -17,9 +18,29 @@ Index proportion(Index n, Index share, Index total) {
 }
 
 void check_sample(const Sample& to, Index seq_len, const Config::Data& data) {
+  if (!to.encoder_ids.empty()) return;  // the lengths of pairs are those of the sample
   const auto size = static_cast<std::size_t>(seq_len), starts = data.documents == Documents::join ? 0 : size;
   SY_ASSERT(to.ids.size() == size && to.targets.size() == size && to.document_start.size() == starts,
             "spans of {}, {} and {}", to.ids.size(), to.targets.size(), to.document_start.size());
+}
+
+std::vector<std::int32_t> read_tokens(const IndexedTokens& tokens, Index vocab, Range range) {
+  std::vector<std::int32_t> ids(static_cast<std::size_t>(range.size()));
+  tokens.read(range.begin, vocab, ids);
+  return ids;
+}
+
+// Reads a source and its target, or a text of up to seq_len tokens.
+// number: of the sample, which keys random choices
+void read_pair(const SequencePairs& pairs, const IndexedTokens& tokens, Index vocab, Index seq_len, Index window,
+               Index number, const Sample& to) {
+  SY_ASSERT(!to.encoder_ids.empty(), "a sample without memory for the encoder");
+  if (pairs.reads_pairs()) {
+    const auto document = [&](Index i) { return read_tokens(tokens, vocab, tokens.document(i)); };
+    return pairs.make(document(2 * window), document(2 * window + 1), to);
+  }
+  const Index begin = window * seq_len;
+  pairs.make(read_tokens(tokens, vocab, {begin, std::min(begin + seq_len, tokens.tokens())}), number, to);
 }
 
 // Sets the targets of a window that no loss counts to -1, and the document starts, unless they are
@@ -71,12 +92,14 @@ double weight_in(const SampleStream::BlendChange& change, const std::string& dom
 }  // namespace
 
 SampleStream::SampleStream(const Dataset& dataset, Index seq_len, std::uint64_t seed, const Config::Data& data,
-                           std::shared_ptr<const TokenMasking> masking, const std::vector<BlendChange>& changes)
+                           std::shared_ptr<const TokenMasking> masking, const std::vector<BlendChange>& changes,
+                           std::shared_ptr<const SequencePairs> pairs)
     : seq_len_(seq_len),
       vocab_(dataset.vocab()),
       data_(data),
       masking_(std::move(masking)),
-      ignores_targets_(data.ignores_document_begins() || dataset.has_loss_mask() || masking_) {
+      pairs_(std::move(pairs)),
+      ignores_targets_(data.ignores_document_begins() || dataset.has_loss_mask() || masking_ || pairs_) {
   SY_ASSERT(seq_len > 0, "seq_len {}", seq_len);
   for (const BlendChange& change : changes)
     for (const BlendSchedule::Weight& weight : change.weights) check_has_domain(dataset, weight.domain);
@@ -91,7 +114,15 @@ SampleStream::SampleStream(const Dataset& dataset, Index seq_len, std::uint64_t 
     const bool used = has_share(d);
     if (data.documents == Documents::pack && used)
       packing.emplace(tokens, seq_len, RandomStream(seed, "packing of " + d.name));
-    const Index windows = packing ? packing->windows() : d.train_tokens > 0 ? (d.train_tokens - 1) / seq_len : 0;
+    const bool reads_pairs = pairs_ && pairs_->reads_pairs();
+    if (d.pairs != reads_pairs && used)
+      bad_input("domain {} has {}: set train.objective to {}", d.name,
+                d.pairs ? "sources and targets" : "no sources and targets",
+                d.pairs ? "seq2seq and model.kind to encoder_decoder" : "another value");
+    const Index windows = packing              ? packing->windows()
+                          : reads_pairs        ? d.train_documents / 2
+                          : d.train_tokens > 0 ? (d.train_tokens - 1) / seq_len
+                                               : 0;
     if (windows == 0 && used)
       bad_input(
           "domain {} has {} training tokens, too few for model.seq_len = {} (a sample takes one more): "
@@ -195,6 +226,10 @@ int SampleStream::read(Index sample, const Sample& to) const {
   check_sample(to, seq_len_, data_);
   const auto [domain, window] = locate(sample);
   const Source& source = sources_[static_cast<std::size_t>(domain)];
+  if (pairs_) {
+    read_pair(*pairs_, source.tokens, vocab_, seq_len_, window, sample, to);
+    return domain;
+  }
   if (source.packing) {
     read_packed(source, window, to);
     if (masking_) masking_->apply(to, sample * seq_len_);
@@ -256,11 +291,13 @@ SampleStream training_samples(const Dataset& dataset, const Config& config, Inde
     changes.push_back({std::max<Index>(0, config.train.samples_before(step) + earlier), weights});
   std::shared_ptr<const TokenMasking> masking;
   if (auto found = training_masking(config, dataset)) masking = std::make_shared<TokenMasking>(*std::move(found));
-  return {dataset, config.model.seq_len, config.train.seed, config.data, std::move(masking), changes};
+  std::shared_ptr<const SequencePairs> pairs;
+  if (auto found = training_pairs(config, dataset)) pairs = std::make_shared<SequencePairs>(*std::move(found));
+  return {dataset, config.model.seq_len, config.train.seed, config.data, std::move(masking), changes, std::move(pairs)};
 }
 
 EvalStream::EvalStream(const Dataset& dataset, int domain, Index seq_len, Index stride, const Config::Data& data,
-                       const TokenMasking* masking)
+                       const TokenMasking* masking, const SequencePairs* pairs)
     : seq_len_(seq_len),
       stride_(stride > 0 ? stride : seq_len),
       vocab_(dataset.vocab()),
@@ -270,6 +307,13 @@ EvalStream::EvalStream(const Dataset& dataset, int domain, Index seq_len, Index 
   SY_ASSERT(!masking || stride_ == seq_len, "masked tokens in windows of {} that begin every {}", seq_len, stride_);
   const std::string& name = dataset.domains()[static_cast<std::size_t>(domain)].name;
   if (masking) masking_ = std::make_shared<TokenMasking>(validation_masking(*masking, name));
+  SY_ASSERT(!pairs || stride_ == seq_len, "sequences of pairs in windows that begin every {}", stride_);
+  if (pairs) pairs_ = std::make_shared<SequencePairs>(validation_pairs(*pairs, name));
+}
+
+Index EvalStream::windows() const {
+  if (pairs_) return pairs_->reads_pairs() ? tokens_.documents() / 2 : ceil_div(tokens_.tokens(), seq_len_);
+  return targets() > 0 ? 1 + ceil_div(std::max<Index>(0, targets() - seq_len_), stride_) : 0;
 }
 
 void EvalStream::read_tokens(Index i, const Sample& to) const {
@@ -293,6 +337,7 @@ void EvalStream::read_hidden(Index i, Index position, const Sample& to) const {
 }
 
 void EvalStream::read(Index i, const Sample& to) const {
+  if (pairs_) return read_pair(*pairs_, tokens_, vocab_, seq_len_, i, i, to);
   if (masking_) {
     read_tokens(i, to);
     return masking_->apply(to, i * stride_);

@@ -23,6 +23,8 @@ class Tokenizer {
   virtual Index vocab() const = 0;               // ids are below this
   virtual int end_of_text() const = 0;           // ends every document
   virtual int mask_token() const { return -1; }  // stands for a hidden token; -1 if there is none
+  // Returns the id of the token with this name, such as <extra_id_0>; -1 if there is none.
+  virtual std::int32_t find(std::string_view) const { return -1; }
   // Appends the ids of one document's text, without end_of_text. Threads may encode concurrently.
   virtual void encode(std::string_view text, std::vector<std::int32_t>& ids) const = 0;
   // Returns the text of ids in [0, vocab). end_of_text and other control ids give no text.

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "src/data/masking.h"
+#include "src/data/sequence_pairs.h"
 #include "src/data/tokenizer.h"
 
 namespace sy {
@@ -32,12 +33,14 @@ std::vector<DomainScore> evaluate(Engine& engine, const Dataset& dataset, const 
   // dataset.ini has the bytes of all tokens together. For fewer targets, the tokenizer is needed.
   const std::optional<TokenMasking> masking = training_masking(engine.config(), dataset);
   SY_ASSERT(masking || !options.hide_each, "tokens are hidden one by one without a mask token");
-  const bool ignores = data.ignores_document_begins() || dataset.has_loss_mask() || masking,
+  const std::optional<SequencePairs> pairs = training_pairs(engine.config(), dataset);
+  const bool ignores = data.ignores_document_begins() || dataset.has_loss_mask() || masking || pairs,
              partial = options.max_windows > 0 || ignores;
-  const auto tokenizer = partial && dataset.tokenizer() != "none" ? open_tokenizer(dataset.dir()) : nullptr;
+  // The text of an encoder-decoder's targets is not that of the data set.
+  const auto tokenizer = partial && !pairs && dataset.tokenizer() != "none" ? open_tokenizer(dataset.dir()) : nullptr;
   for (std::size_t d = 0; d < dataset.domains().size(); ++d) {
-    streams.emplace_back(dataset, static_cast<int>(d), S, std::min(options.stride, S), data,
-                         masking ? &*masking : nullptr);
+    streams.emplace_back(dataset, static_cast<int>(d), S, pairs ? 0 : std::min(options.stride, S), data,
+                         masking ? &*masking : nullptr, pairs ? &*pairs : nullptr);
     const Index all = streams.back().windows();
     windows.push_back(options.max_windows > 0 ? std::min(options.max_windows, all) : all);
     total += windows.back();
@@ -65,7 +68,9 @@ std::vector<DomainScore> evaluate(Engine& engine, const Dataset& dataset, const 
                        .seq_len = batch.seq_len,
                        .ids = batch.ids,
                        .targets = batch.targets,
-                       .document_start = batch.document_start},
+                       .document_start = batch.document_start,
+                       .encoder_length = batch.encoder_length,
+                       .encoder_ids = batch.encoder_ids},
                       options.dropless);
     };
     const auto count_targets = [&](std::span<const std::int32_t> of) {
@@ -88,7 +93,7 @@ std::vector<DomainScore> evaluate(Engine& engine, const Dataset& dataset, const 
     Index shown = 0;  // of this domain's windows
     for (Index p = 0; p < passes; ++p) {
       const Index first = (p * dp + mesh.coord.dp) * per_pass;
-      SampleBatch batch(S, data, std::clamp<Index>(full - first, 0, per_pass));
+      SampleBatch batch(engine.config(), std::clamp<Index>(full - first, 0, per_pass));
       for (Index i = first; i < std::min(first + per_pass, full); ++i)
         read(streams[d].spread(i / copies_of_full, n), i % copies_of_full, batch[i - first]);
       pass(batch);

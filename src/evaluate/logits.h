@@ -16,4 +16,9 @@ namespace sy {
 std::vector<float> sequence_logits(Engine& engine, std::span<const std::int32_t> ids,
                                    const std::function<void(Index, Index)>& progress);
 
+// Returns the logits [target.size(), vocabulary] f32 after each input of the decoder of an
+// encoder-decoder, whose encoder reads `source`. Otherwise as sequence_logits().
+std::vector<float> pair_logits(Engine& engine, std::span<const std::int32_t> source,
+                               std::span<const std::int32_t> target);
+
 }  // namespace sy

@@ -105,7 +105,7 @@ class Points {
     Index micro = std::min(config_.train.micro_batch, share);
     while (share % micro != 0) --micro;
     ScalePoint point{layout, global, micro, balanced, {}};
-    point.tokens = global * config_.model.seq_len;
+    point.tokens = global * config_.tokens_per_sample();
     for (int repeat = 1; repeat <= options_.repeats; ++repeat) {
       const std::string name =
           fmt::format("{}-{}", name_of(layout, global == config_.train.global_batch ? 0 : global, balanced), repeat);

@@ -5,6 +5,7 @@
 #include "src/families/config_rules.h"
 #include "src/families/config_tables.h"
 #include "src/families/encoder_tables.h"
+#include "src/families/pair_tables.h"
 #include "src/families/tensor_tables.h"
 #include "src/text/strings.h"
 
@@ -436,6 +437,39 @@ const std::vector<Family>& families() {
        {sizes, dense_width, encoder_keys, modernbert_keys, no_bias, tied},
        {&modernbert_window_rule, &modernbert_rope_rule},
        {"decoder.weight"}},
+      {"t5",
+       "T5ForConditionalGeneration",
+       "",
+       "encoder.block.{}.",
+       {t5_model},
+       {t5_attention, t5_encoder_mlp},
+       {t5_keys, t5_ffn, t5_output},
+       {&t5_stacks_rule},
+       {"embed_tokens.weight", "EncDecAttention.relative_attention_bias.weight"},
+       "decoder.block.{}.",
+       {t5_attention, t5_cross_attention, t5_decoder_mlp}},
+      {"mt5",
+       "MT5ForConditionalGeneration",
+       "",
+       "encoder.block.{}.",
+       {t5_model},
+       {t5_attention, t5_encoder_mlp},
+       {t5_keys, t5_ffn, t5_output},
+       {&t5_stacks_rule},
+       {"embed_tokens.weight"},
+       "decoder.block.{}.",
+       {t5_attention, t5_cross_attention, t5_decoder_mlp}},
+      {"switch_transformers",
+       "SwitchTransformersForConditionalGeneration",
+       "",
+       "encoder.block.{}.",
+       {t5_model},
+       {t5_attention, switch_encoder_mlp},
+       {t5_keys, switch_keys, t5_output},
+       {&t5_stacks_rule, &switch_layers_rule},
+       {"embed_tokens.weight", "EncDecAttention.relative_attention_bias.weight"},
+       "decoder.block.{}.",
+       {t5_attention, t5_cross_attention, switch_decoder_mlp}},
   };
   return table;
 }

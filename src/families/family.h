@@ -75,6 +75,9 @@ struct Family {
   std::vector<const ConfigRule*> rules;
   // An import ignores tensors whose names contain one of these texts.
   std::vector<std::string_view> ignored{};
+  // Prefix and rows of the decoder of an encoder-decoder, whose encoder has those above.
+  std::string_view decoder_layer_prefix{};
+  std::vector<std::span<const TensorRow>> decoder_layer_rows{};
 };
 // Returns all families.
 const std::vector<Family>& families();

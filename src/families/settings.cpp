@@ -13,13 +13,15 @@ namespace {
 
 // Keys that affect training, but not the model's outputs. An export need not express them.
 constexpr std::string_view training_keys[] = {
-    "moe.capacity_factor", "moe.capacity_scope",  "moe.drop_order",  "moe.aux_loss",         "moe.aux_scope",
-    "moe.aux_layers",      "moe.aux_probability", "moe.z_loss",      "moe.bias_update_rate", "moe.choice",
-    "moe.noise",           "moe.jitter",          "model.mtp_depth", "model.mask_token"};
+    "moe.capacity_factor",  "moe.capacity_scope", "moe.drop_order",      "moe.aux_loss",
+    "moe.aux_scope",        "moe.aux_layers",     "moe.aux_probability", "moe.z_loss",
+    "moe.bias_update_rate", "moe.choice",         "moe.noise",           "moe.jitter",
+    "model.mtp_depth",      "model.mask_token",   "model.sentinels",     "model.sentinel_token"};
 
 // Returns true if the key affects the outputs of this model.
 bool affects_outputs(const Config& config, const std::string& key) {
-  const bool section = key.starts_with("model.") || key.starts_with("attention.") || key.starts_with("moe.");
+  const bool stack = key.starts_with("encoder.") || key.starts_with("decoder.");
+  const bool section = stack || key.starts_with("model.") || key.starts_with("attention.") || key.starts_with("moe.");
   if (!section || std::find(std::begin(training_keys), std::end(training_keys), key) != std::end(training_keys))
     return false;
   const auto any_layer = [&](const auto& has) {
@@ -32,6 +34,7 @@ bool affects_outputs(const Config& config, const std::string& key) {
   };
   if (key.starts_with("moe.")) return key == "moe.experts" || config.moe.experts > 0;
   if (key == "model.d_ff") return any_layer([&](Index layer) { return !config.is_moe(layer); });
+  if (stack && key.ends_with(".seq_len")) return position(Position::learned);
   if (key.find(".rope_") != key.npos) return position(Position::rope);
   if (key.find(".t5_") != key.npos) return position(Position::t5);
   return true;

@@ -192,7 +192,7 @@ std::vector<ParamSpec> model_tensors(const Config& config, Index vocab) {
     for (std::size_t layer = 0; layer < blocks.size(); ++layer)
       if (const MoeSpec* moe = blocks[layer].find<MoeSpec>()) {
         ParamSpec bias;
-        bias.name = layer_prefix(static_cast<Index>(layer)) + std::string(selection_bias);
+        bias.name = config.layer_prefix(static_cast<Index>(layer)) + std::string(selection_bias);
         bias.shape = {moe->experts};
         bias.init = {InitKind::zeros, 0};
         bias.layer = static_cast<Index>(layer);
@@ -251,11 +251,18 @@ FamilyTensors family_tensors(const Family& family, const Config& config, const s
       apply({root ? row.hf_name.substr(1) : row.hf_name, row.param, row.view}, root ? "" : std::string(base), "",
             blocks.empty() ? NamedSizes{} : sizes_of_block(blocks.front()));
     }
+  if (config.stacks.empty() != family.decoder_layer_prefix.empty())
+    bad_input("models of {} are {}encoder-decoders: the model is not one of this family", family.name,
+              family.decoder_layer_prefix.empty() ? "no " : "");
   for (std::size_t layer = 0; layer < blocks.size(); ++layer) {
-    const std::string prefix = std::string(base) + fmt::format(fmt::runtime(family.layer_prefix), layer);
-    for (const auto& table : family.layer_rows)
+    const auto first = static_cast<std::size_t>(config.encoder_layers());
+    const bool in_decoder = !config.stacks.empty() && layer >= first;
+    const std::string prefix =
+        std::string(base) + (in_decoder ? fmt::format(fmt::runtime(family.decoder_layer_prefix), layer - first)
+                                        : fmt::format(fmt::runtime(family.layer_prefix), layer));
+    for (const auto& table : in_decoder ? family.decoder_layer_rows : family.layer_rows)
       for (const TensorRow& row : table)
-        apply(row, prefix, layer_prefix(static_cast<Index>(layer)), sizes_of_block(blocks[layer]));
+        apply(row, prefix, config.layer_prefix(static_cast<Index>(layer)), sizes_of_block(blocks[layer]));
   }
   std::vector<std::string> unmapped;
   for (std::size_t i = 0; i < params.size(); ++i)

@@ -99,7 +99,7 @@ Block::Block(const BlockSpec& spec, Index layer, const SublayerContext& context)
     for (const BranchSpec& branch : group.branches) {
       SY_ASSERT(group.branches.size() == 1 || !(branch.norms.post_residual || branch.norms.normed_residual),
                 "{}: of several branches, none can replace the stream by a norm", branch.name);
-      branches.emplace_back(spec.norm, branch, context, layer_prefix(layer));
+      branches.emplace_back(spec.norm, branch, context, spec.prefix_of(layer));
     }
     SY_ASSERT(!branches.empty(), "layer {} has a group without branches", layer);
   }

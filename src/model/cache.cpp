@@ -17,16 +17,23 @@ View slot_positions(View x, Index slot, Index begin, Index count) {
 }  // namespace
 
 Cache::Cache(Device& device, const std::vector<CacheSpec>& entries, DType dtype, Index slots, Index positions,
-             Index tokens_per_pass)
-    : device_(device), positions_(positions), lengths_(static_cast<std::size_t>(slots)) {
+             Index tokens_per_pass, Index encoder_positions)
+    : device_(device),
+      positions_(positions),
+      encoder_positions_(encoder_positions),
+      lengths_(static_cast<std::size_t>(slots)),
+      encoder_lengths_(lengths_.size()) {
   for (const CacheSpec& spec : entries) {
-    const auto same =
-        std::find_if(groups_.begin(), groups_.end(), [&](const Group& g) { return g.window == spec.window; });
+    const auto same = std::find_if(groups_.begin(), groups_.end(), [&](const Group& g) {
+      return g.window == spec.window && g.of_encoder == spec.of_encoder;
+    });
     const auto group = static_cast<std::size_t>(same - groups_.begin());
     if (same == groups_.end()) {
       // A query sees window - 1 keys besides its own; a pass adds tokens_per_pass tokens to these.
-      const Index capacity = spec.window > 0 ? std::min(positions, spec.window - 1 + tokens_per_pass) : positions;
-      groups_.push_back({spec.window, capacity, std::vector<Index>(lengths_.size()), {}});
+      const Index capacity = spec.of_encoder   ? encoder_positions
+                             : spec.window > 0 ? std::min(positions, spec.window - 1 + tokens_per_pass)
+                                               : positions;
+      groups_.push_back({spec.of_encoder, spec.window, capacity, std::vector<Index>(lengths_.size()), {}});
     }
     const Index capacity = groups_[group].capacity;
     layers_.push_back({group, device.tensor({slots, capacity, spec.heads, spec.key_width}, dtype),
@@ -47,6 +54,11 @@ void Cache::begin(Index first, Index count, Index tokens, Arena& arena, Arena& s
     Group& group = groups_[g];
     std::vector<std::int32_t> offsets;
     for (Index slot = first; slot < first + count; ++slot) {
+      if (group.of_encoder) {
+        const Index length = std::max<Index>(1, encoder_lengths_[static_cast<std::size_t>(slot)]);
+        offsets.push_back(static_cast<std::int32_t>(length));
+        continue;
+      }
       Index& begin = group.begin[static_cast<std::size_t>(slot)];
       Index stored = length(slot) - begin;
       if (stored + tokens > group.capacity) {
@@ -89,26 +101,68 @@ void Cache::end(Index sequences, Index tokens) {
 void Cache::remove(Index slot, Index last) {
   const auto to = static_cast<std::size_t>(slot), from = static_cast<std::size_t>(last);
   for (const Layer& layer : layers_) {
-    const Index stored = length(last) - groups_[layer.group].begin[from];
-    if (slot == last || stored == 0) continue;
+    const Index count = stored(groups_[layer.group], last);
+    if (slot == last || count == 0) continue;
     for (const View x : {layer.keys.view(), layer.values.view()})
-      run(device_, ops::Copy{.x = slot_positions(x, last, 0, stored), .y = slot_positions(x, slot, 0, stored)});
+      run(device_, ops::Copy{.x = slot_positions(x, last, 0, count), .y = slot_positions(x, slot, 0, count)});
   }
-  lengths_[to] = lengths_[from];
-  lengths_[from] = 0;
+  for (std::vector<Index>* lengths : {&lengths_, &encoder_lengths_}) {
+    (*lengths)[to] = (*lengths)[from];
+    (*lengths)[from] = 0;
+  }
   for (Group& group : groups_) {
     group.begin[to] = group.begin[from];
     group.begin[from] = 0;
   }
 }
 
+Index Cache::stored(const Group& group, Index slot) const {
+  const auto at = static_cast<std::size_t>(slot);
+  return group.of_encoder ? encoder_lengths_[at] : lengths_[at] - group.begin[at];
+}
+
+void Cache::set_encoder_length(Index slot, Index tokens) {
+  SY_ASSERT(tokens > 0 && tokens <= encoder_positions_, "{} tokens of an encoder, in a cache of {}", tokens,
+            encoder_positions_);
+  encoder_lengths_[static_cast<std::size_t>(slot)] = tokens;
+}
+
+void Cache::reorder(const std::vector<Index>& from, Arena& scratch) {
+  const auto moves = [&](std::size_t slot) { return from[slot] != static_cast<Index>(slot); };
+  for (const Layer& layer : layers_)
+    for (const View x : {layer.keys.view(), layer.values.view()}) {
+      const Arena::Scope scope(scratch);
+      // All sequences that move are copied before any is overwritten.
+      std::vector<View> copies(from.size());
+      for (std::size_t slot = 0; slot < from.size(); ++slot) {
+        const Index count = moves(slot) ? stored(groups_[layer.group], from[slot]) : 0;
+        if (count == 0) continue;
+        const View source = slot_positions(x, from[slot], 0, count);
+        copies[slot] = scratch.take(source.shape(), source.dtype());
+        run(device_, ops::Copy{.x = source, .y = copies[slot]});
+      }
+      for (std::size_t slot = 0; slot < from.size(); ++slot)
+        if (copies[slot])
+          run(device_,
+              ops::Copy{.x = copies[slot], .y = slot_positions(x, static_cast<Index>(slot), 0, copies[slot].dim(0))});
+    }
+  const auto rearrange = [&](std::vector<Index>& values) {
+    const std::vector<Index> before = values;
+    for (std::size_t slot = 0; slot < from.size(); ++slot) values[slot] = before[static_cast<std::size_t>(from[slot])];
+  };
+  rearrange(lengths_);
+  rearrange(encoder_lengths_);
+  for (Group& group : groups_) rearrange(group.begin);
+}
+
 void Cache::reset(Index slot) {
-  lengths_[static_cast<std::size_t>(slot)] = 0;
+  lengths_[static_cast<std::size_t>(slot)] = encoder_lengths_[static_cast<std::size_t>(slot)] = 0;
   for (Group& group : groups_) group.begin[static_cast<std::size_t>(slot)] = 0;
 }
 
 void Cache::clear() {
   std::fill(lengths_.begin(), lengths_.end(), 0);
+  std::fill(encoder_lengths_.begin(), encoder_lengths_.end(), 0);
   for (Group& group : groups_) std::fill(group.begin.begin(), group.begin.end(), 0);
 }
 

@@ -19,12 +19,15 @@ struct CacheSpec {
   Index heads;                   // number of heads of keys, and of values
   Index key_width, value_width;  // of one head
   Index window;                  // latest keys that a query sees, including its own; 0: all
+  bool of_encoder = false;       // true: of the tokens of an encoder, which are cached once
 };
 
 // Cache of one attention, as seen by a pass over B sequences.
 struct LayerCache {
   View keys, values;  // [B, capacity, heads, width]
-  ConstView offsets;  // [B] i32 cache position of each sequence's first token in the pass
+  // [B] i32 cache position of each sequence's first token in the pass. Of an encoder: the number of
+  // its tokens, at least 1.
+  ConstView offsets;
   explicit operator bool() const { return keys.present(); }
 };
 
@@ -34,14 +37,20 @@ class Cache {
   // - slots: maximum number of sequences
   // - positions: maximum number of tokens in each of them
   // - tokens_per_pass: maximum number of tokens that a pass adds to one sequence
+  // - encoder_positions: maximum number of tokens of an encoder; 0 without an encoder
   Cache(Device& device, const std::vector<CacheSpec>& entries, DType dtype, Index slots, Index positions,
-        Index tokens_per_pass);
+        Index tokens_per_pass, Index encoder_positions = 0);
 
   Index slots() const { return static_cast<Index>(lengths_.size()); }
   Index positions() const { return positions_; }
   // Returns the number of computed tokens of a slot's sequence.
   Index length(Index slot) const { return lengths_[static_cast<std::size_t>(slot)]; }
+  Index encoder_positions() const { return encoder_positions_; }
   Index bytes() const;
+
+  // Sets the number of tokens of the encoder whose keys and values the slot gets. The next pass
+  // over the slot writes them.
+  void set_encoder_length(Index slot, Index tokens);
 
   // Begins a pass over the slots [first, first + count), with `tokens` next tokens of each: at most
   // `tokens_per_pass`. Frees capacity for them; the pass writes their keys and values.
@@ -56,6 +65,8 @@ class Cache {
   // Ends the sequence of a slot. The sequence of `last`, the last slot in use, moves to the slot.
   // Slot `last` is then empty.
   void remove(Index slot, Index last);
+  // Replaces the sequence of each slot i < from.size() by that of slot from[i].
+  void reorder(const std::vector<Index>& from, Arena& scratch);
   // Forgets the tokens of a slot.
   void reset(Index slot);
   // Forgets the tokens of all slots.
@@ -64,6 +75,7 @@ class Cache {
  private:
   // Layers with the same window, which store the same tokens.
   struct Group {
+    bool of_encoder;
     Index window, capacity;
     std::vector<Index> begin;  // [slots] index of the first stored token
     ConstView offsets;         // LayerCache::offsets of the pass
@@ -72,12 +84,15 @@ class Cache {
     std::size_t group;
     Tensor keys, values;  // [slots, capacity, heads, width]
   };
+  // Returns the number of stored tokens of a slot, in the layers of a group.
+  Index stored(const Group& group, Index slot) const;
   // Moves `retained` positions of a slot from `begin` to the front, in one layer.
   void shift(Layer& layer, Index slot, Index begin, Index retained, Arena& scratch);
 
   Device& device_;
-  Index positions_;
-  std::vector<Index> lengths_;  // [slots]
+  Index positions_, encoder_positions_;
+  std::vector<Index> lengths_;          // [slots]
+  std::vector<Index> encoder_lengths_;  // [slots]
   std::vector<Group> groups_;
   std::vector<Layer> layers_;
   Index first_ = 0, count_ = 0;  // slots of the current pass

@@ -139,6 +139,11 @@ struct LayerContext {
     return {context,      other,      other.decoder(),     saved,    cache, load_balance,
             routing_hook, max_logits, on_dispatch_started, recompute};
   }
+  // Returns the same context for the stream of the encoder, which has no cache.
+  LayerContext of_encoder() const {
+    return {context,      batch,      batch.streams.front(), saved,    nullptr, {},
+            routing_hook, max_logits, on_dispatch_started,   recompute};
+  }
   // Allocates an activation that lives from forward to backward.
   View save(Shape shape) const { return saved.take(shape, context.dtype); }
   // Returns the memory of normalised inputs and of their gathered copies: scratch memory if
@@ -146,9 +151,12 @@ struct LayerContext {
   Arena& inputs() const { return recompute == Recompute::norms ? context.scratch : saved; }
   // Returns the memory of an FFN's hidden activations in forward, likewise.
   Arena& hidden() const { return recompute == Recompute::experts ? context.scratch : saved; }
+  // True: the batch has an encoder. A pass of generation may have none, and read the cache.
+  bool has_encoder() const { return batch.streams.size() > 1; }
   // Stream of the encoder, which cross-attention in the decoder reads. Its output must be computed.
   const TokenStream& encoder() const {
-    SY_ASSERT(batch.streams.size() > 1 && batch.streams.front().output, "a layer that reads an encoder, without one");
+    SY_ASSERT(has_encoder() && (batch.streams.front().output || batch.streams.front().tokens() == 0),
+              "a layer that reads an encoder, without one");
     return batch.streams.front();
   }
   Index own_tokens() const { return stream.tokens() / context.mesh.layout.tp; }  // T of this rank

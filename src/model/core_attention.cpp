@@ -11,7 +11,6 @@ CoreAttention::CoreAttention(const CoreAttentionSpec& spec, ParamStore& store, c
     : sinks_(store.find(prefix + "sinks")) {
   SY_ASSERT(!spec.sparse || spec.window == 0, "a pattern, which counts from the first token, and a window of {}",
             spec.window);  // a cache would discard the first token
-  SY_ASSERT(spec.causal || !spec.relative, "attention to later tokens with a bias by distance");
   desc_.scale = spec.scale;
   desc_.mask = spec.mask();
   desc_.softcap = spec.softcap;
@@ -19,7 +18,8 @@ CoreAttention::CoreAttention(const CoreAttentionSpec& spec, ParamStore& store, c
   if (const auto& heads = store.spec(prefix + "q.weight").qk_heads)
     logits_ = {heads->first + q.begin[0], heads->first + q.begin[0] + q.size[0]};
   if (!spec.relative) return;
-  relative_.emplace(*spec.relative, positions, spec.heads, Range{q.begin[0], q.begin[0] + q.size[0]}, store, prefix);
+  relative_.emplace(*spec.relative, spec.causal, positions, spec.heads, Range{q.begin[0], q.begin[0] + q.size[0]},
+                    store, prefix);
 }
 
 void CoreAttention::forward(const ExecutionContext& context, ConstHeads q, ConstHeads k, ConstHeads v, View out,

@@ -26,16 +26,16 @@ Tensor constant(const ParamStore& store, const std::vector<float>& values, const
 
 }  // namespace
 
-Embedding::Embedding(const Config& config, ParamStore& store, Index positions)
+Embedding::Embedding(const Config& config, ParamStore& store, Index positions, const std::string& prefix)
     : table_(store.get("embedding.weight")),
       first_row_(store.box("embedding.weight").begin[0]),
       scale_(config.model.scale_embedding ? std::sqrt(static_cast<float>(config.model.d_model)) : 1.0f),
-      positions_(store.find("position.weight")),
-      segments_(store.find("segment.weight")) {
+      positions_(store.find(prefix + "position.weight")),
+      segments_(store.find(prefix + "segment.weight")) {
   const Config::Model& m = config.model;
   if (m.position == Position::sinusoidal)
     sines_ = constant(store, sinusoidal_positions(positions, m.d_model), {positions, m.d_model});
-  if (m.embedding_norm) norm_.emplace(norm_spec(config).desc(), store, "embedding_norm");
+  if (m.embedding_norm) norm_.emplace(norm_spec(config).desc(), store, prefix + "embedding_norm");
 }
 
 View Embedding::forward(const LayerContext& layer, Saved& s) const {

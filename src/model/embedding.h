@@ -16,8 +16,10 @@ class Embedding {
     View sum, moments;  // [T, D] and [T, 2] of the norm; empty without a norm
   };
 
-  // positions: maximum number of tokens in a sequence.
-  Embedding(const Config& config, ParamStore& store, Index positions);
+  // - config: of the stack that it begins
+  // - positions: maximum number of tokens in a sequence
+  // - prefix: of the names of its parameters, but for the table, which all stacks share
+  Embedding(const Config& config, ParamStore& store, Index positions, const std::string& prefix);
 
   // Returns the embeddings of the rank's own tokens: [T, D], allocated from layer.saved.
   View forward(const LayerContext& layer, Saved& s) const;

@@ -44,7 +44,7 @@ Engine::Engine(const Config& config, Index vocab, std::unique_ptr<Device> device
       states_(make_states(slots)),
       scratch_(make_arena(slots - 1, End::high)),
       rope_(*device_, block_specs(config_), table_positions(training, positions)) {
-  if (training) join_replicas(mesh_, store_.specs(), config.model.kv_heads);
+  if (training) join_replicas(mesh_, store_.specs(), config_.model_of(config_.model.layers - 1).kv_heads);
   SY_ASSERT(vocab >= mesh_.layout.tp, "a vocabulary of {} over {} ranks", vocab, mesh_.layout.tp);
   const std::vector<BlockSpec> blocks = block_specs(config_);
   const Index moe_layers = count_moe(blocks), E = config.moe.experts;
@@ -166,45 +166,67 @@ void Engine::add_mtp_batches(MicroBatchState& s, const MicroBatch& batch) {
   }
 }
 
-MicroBatchState& Engine::begin_micro_batch(Index slot, const MicroBatch& batch, bool dropless,
-                                           std::vector<std::int32_t> positions) {
-  const Index B = batch.sequences, S = batch.seq_len, T = B * S;
-  SY_ASSERT(static_cast<Index>(batch.ids.size()) == T, "{} ids for {} tokens", batch.ids.size(), T);
-  const bool has_documents = !batch.document_start.empty();
-  SY_ASSERT(!has_documents || std::ssize(batch.document_start) == T, "{} document starts for {} tokens",
-            batch.document_start.size(), T);
-  MicroBatchState& s = states_[static_cast<std::size_t>(slot)];
-  s.clear();
+TokenStream Engine::make_stream(MicroBatchState& s, Index B, Index S, std::span<const std::int32_t> ids,
+                                std::span<const std::int32_t> document_start, std::vector<std::int32_t> positions,
+                                bool is_encoder) {
+  const Index T = B * S;
+  SY_ASSERT(static_cast<Index>(ids.size()) == T, "{} ids for {} tokens", ids.size(), T);
+  const bool has_documents = !document_start.empty();
+  SY_ASSERT(!has_documents || std::ssize(document_start) == T, "{} document starts for {} tokens",
+            document_start.size(), T);
   const auto on_device = [&](const void* host, Shape shape, DType dtype) { return upload(s, host, shape, dtype); };
   for (Index i = std::ssize(positions); i < T; ++i)
-    positions.push_back(static_cast<std::int32_t>(i % S - (has_documents ? batch.document_start[i] : 0)));
+    positions.push_back(static_cast<std::int32_t>(i % S - (has_documents ? document_start[i] : 0)));
   // Padding is computed as id 0, without experts.
-  const bool has_padding = std::ranges::any_of(batch.ids, [](std::int32_t id) { return id < 0; });
-  std::vector<std::int32_t> ids, token_mask;
+  const bool has_padding = std::ranges::any_of(ids, [](std::int32_t id) { return id < 0; });
+  std::vector<std::int32_t> real_ids, token_mask, lengths;
   for (Index i = 0; has_padding && i < T; ++i) {
-    ids.push_back(std::max(batch.ids[i], 0));
-    token_mask.push_back(batch.ids[i] >= 0);
+    real_ids.push_back(std::max(ids[i], 0));
+    token_mask.push_back(ids[i] >= 0);
   }
-  const double targets = static_cast<double>(batch.step_targets);
+  for (Index b = 0; is_encoder && has_padding && b < B; ++b) {
+    Index length = S;
+    while (length > 1 && ids[b * S + length - 1] < 0) --length;
+    lengths.push_back(static_cast<std::int32_t>(length));
+  }
   const auto ids_size = static_cast<std::size_t>(T);
   const View at = on_device(positions.data(), {T}, DType::i32);
-  const TokenStream stream{
+  return {
       .sequences = B,
       .seq_len = S,
-      .ids = on_device(has_padding ? ids.data() : batch.ids.data(), {T}, DType::i32),
+      .ids = on_device(has_padding ? real_ids.data() : ids.data(), {T}, DType::i32),
       .positions = at,
       .segments =
           config_.model.segments > 0 ? on_device(std::vector<std::int32_t>(ids_size).data(), {T}, DType::i32) : View{},
       .rope_rows = at,
       .token_mask = has_padding && model_->moe_layers() > 0 ? on_device(token_mask.data(), {T}, DType::i32) : View{},
-      .document_start = has_documents ? on_device(batch.document_start.data(), {B, S}, DType::i32) : View{}};
-  s.batch = {.streams = {stream},
-             .targets = T > 0 && batch.targets.empty() ? ConstView{} : on_device(batch.targets.data(), {T}, DType::i32),
-             .step = {on_device(&targets, {1}, DType::f64), batch.step_sequences, batch.step_micro_batches},
+      .document_start = has_documents ? on_device(document_start.data(), {B, S}, DType::i32) : View{},
+      .lengths = lengths.empty() ? View{} : on_device(lengths.data(), {B}, DType::i32)};
+}
+
+MicroBatchState& Engine::begin_micro_batch(Index slot, const MicroBatch& batch, bool dropless,
+                                           std::vector<std::int32_t> positions) {
+  const Index B = batch.sequences, S = batch.seq_len, T = B * S;
+  MicroBatchState& s = states_[static_cast<std::size_t>(slot)];
+  s.clear();
+  const double targets = static_cast<double>(batch.step_targets);
+  std::vector<TokenStream> streams;
+  if (batch.encoder_length > 0)
+    streams.push_back(make_stream(s, B, batch.encoder_length, batch.encoder_ids, {}, {}, true));
+  streams.push_back(make_stream(s, B, S, batch.ids, batch.document_start, std::move(positions), false));
+  s.batch = {.streams = std::move(streams),
+             .targets = T > 0 && batch.targets.empty() ? ConstView{} : upload(s, batch.targets.data(), {T}, DType::i32),
+             .step = {upload(s, &targets, {1}, DType::f64), batch.step_sequences, batch.step_micro_batches},
              .dropless = dropless};
   s.statistics = statistics_sink();
   store_.packed_weights().refresh();
   return s;
+}
+
+void Engine::set_token_numbers(MicroBatchState& s, TokenStream& stream, Index first_sequence) {
+  std::vector<std::int64_t> numbers(static_cast<std::size_t>(stream.tokens()));
+  std::iota(numbers.begin(), numbers.end(), first_sequence * stream.seq_len);
+  stream.token_numbers = upload(s, numbers.data(), {stream.tokens()}, DType::i64);
 }
 
 void Engine::run_pass(const std::string& name, Index slot, const std::function<void()>& body) {
@@ -219,16 +241,11 @@ void Engine::run_pass(const std::string& name, Index slot, const std::function<v
 }
 
 void Engine::forward(const MicroBatch& batch, Index slot) {
-  rope_.set_length(batch.seq_len);
+  rope_.set_length(std::max(batch.seq_len, batch.encoder_length));
   MicroBatchState& s = begin_micro_batch(slot, batch, false);
   s.statistics.max_logits = max_logits_;
   if (config_.draws()) {
-    TokenStream& stream = s.batch.decoder();
-    std::vector<std::int64_t> numbers(static_cast<std::size_t>(stream.tokens()));
-    std::iota(numbers.begin(), numbers.end(), batch.first_sequence * batch.seq_len);
-    const View on_device = s.saved.take({stream.tokens()}, DType::i64);
-    device_->to_device(numbers.data(), on_device);
-    stream.token_numbers = on_device;
+    for (TokenStream& stream : s.batch.streams) set_token_numbers(s, stream, batch.first_sequence);
     s.batch.seed = config_.train.seed;
   }
   add_mtp_batches(s, batch);
@@ -254,7 +271,7 @@ void Engine::forward_backward(const MicroBatch& batch, const BackwardHooks& hook
 }
 
 MicroBatchState& Engine::forward_no_grad(const MicroBatch& batch, bool dropless) {
-  rope_.set_length(batch.seq_len);
+  rope_.set_length(std::max(batch.seq_len, batch.encoder_length));
   MicroBatchState& s = begin_micro_batch(0, batch, dropless);
   s.batch.evaluation = true;
   model_->forward(execution_context(), s, {});
@@ -281,7 +298,7 @@ std::vector<std::int32_t> Engine::predict(const MicroBatch& batch, bool dropless
 }
 
 std::vector<float> Engine::logits(const MicroBatch& batch) {
-  rope_.set_length(batch.seq_len);
+  rope_.set_length(std::max(batch.seq_len, batch.encoder_length));
   MicroBatchState& s = begin_micro_batch(0, batch, true);
   s.batch.evaluation = true;
   model_->forward(execution_context(), s, {});
@@ -291,24 +308,41 @@ std::vector<float> Engine::logits(const MicroBatch& batch) {
 }
 
 Index Engine::table_positions(bool training, Index positions) const {
-  if (positions == 0) positions = config_.model.seq_len;
+  if (positions == 0) positions = config_.longest_sequence();
   return training ? positions : cache_capacity(positions);
 }
 
-Cache Engine::make_cache(Index sequences, Index positions, Index tokens_per_pass) {
+Cache Engine::make_cache(Index sequences, Index positions, Index tokens_per_pass, Index encoder_positions) {
   SY_ASSERT(config_.train.lora_rank == 0, "generation by a model whose weights do not include its adapters");
   const Index tp = mesh_.layout.tp, capacity = cache_capacity(positions);
   SY_ASSERT(capacity <= rope_.positions(), "a cache of {} positions, and tables of {}", capacity, rope_.positions());
-  return {*device_, model_->cache_specs(),        config_.dtype(), round_up(sequences, tp),
-          capacity, round_up(tokens_per_pass, tp)};
+  return {*device_,
+          model_->cache_specs(),
+          config_.dtype(),
+          round_up(sequences, tp),
+          capacity,
+          round_up(tokens_per_pass, tp),
+          encoder_positions > 0 ? cache_capacity(encoder_positions) : 0};
 }
 
 std::vector<float> Engine::decode(Cache& cache, Index first, Index sequences, std::span<const std::int32_t> ids,
                                   bool return_logits, Index length) {
+  return run_decode(cache, first, sequences, nullptr, ids, return_logits, length);
+}
+
+std::vector<float> Engine::encode_and_decode(Cache& cache, Index first, Index sequences,
+                                             std::span<const std::int32_t> source, std::span<const std::int32_t> ids,
+                                             bool return_logits) {
+  return run_decode(cache, first, sequences, &source, ids, return_logits, 0);
+}
+
+std::vector<float> Engine::run_decode(Cache& cache, Index first, Index sequences,
+                                      const std::span<const std::int32_t>* source, std::span<const std::int32_t> ids,
+                                      bool return_logits, Index length) {
   const Index tokens = sequences > 0 ? std::ssize(ids) / sequences : 1, tp = mesh_.layout.tp;
   // Each tensor-parallel rank needs equally many tokens, so some are padding: sequences in free
   // slots, or positions of a single sequence.
-  const bool one = sequences == 1 && (tokens > 1 || first > 0);
+  const bool one = sequences == 1 && (tokens > 1 || first > 0 || source);
   const Index B = one ? 1 : round_up(sequences, tp), S = one ? round_up(tokens, tp) : 1;
   SY_ASSERT(tokens * sequences == std::ssize(ids) && (one || (tokens == 1 && first == 0)),
             "{} ids for {} sequences from {} on", ids.size(), sequences, first);
@@ -324,7 +358,17 @@ std::vector<float> Engine::decode(Cache& cache, Index first, Index sequences, st
       if (depends_on_length) rope_tokens.push_back({positions.back(), std::max(length, before + tokens)});
     }
 
-  MicroBatchState& s = begin_micro_batch(0, {B, S, padded, {}}, true, std::move(positions));
+  MicroBatch batch{B, S, padded, {}};
+  std::vector<std::int32_t> padded_source;
+  if (source) {
+    SY_ASSERT(sequences == 0 || one, "a source for {} sequences", sequences);
+    batch.encoder_length = std::max(tp, round_up(std::ssize(*source), tp));
+    padded_source.assign(source->begin(), source->end());
+    padded_source.resize(static_cast<std::size_t>(B * batch.encoder_length), -1);
+    batch.encoder_ids = padded_source;
+    if (sequences > 0) cache.set_encoder_length(first, std::ssize(*source));
+  }
+  MicroBatchState& s = begin_micro_batch(0, batch, true, std::move(positions));
   if (depends_on_length) {
     rope_.set_tokens(rope_tokens);
     std::vector<std::int32_t> rows(rope_tokens.size());

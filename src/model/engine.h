@@ -61,6 +61,10 @@ class Engine {
     // [B * S] position in its sequence of the first token of each token's document. Attention stays
     // within a document, in which positions begin at 0. Empty: each sequence is one document.
     std::span<const std::int32_t> document_start = {};
+    // [B * encoder_length] ids of the encoder, in an encoder-decoder; an id of -1 is padding, which
+    // ends a sequence.
+    Index encoder_length = 0;
+    std::span<const std::int32_t> encoder_ids = {};
   };
   // Forward and backward of a training pass. Each forward must be followed by a backward in its
   // slot. Both are collective, and add their sums to the statistics on the device. On a GPU the
@@ -90,7 +94,9 @@ class Engine {
   // - positions: maximum number of tokens in each sequence; at most `positions` of the engine. If
   //   the engine is for training and tp > 1, it is at most tp - 1 less.
   // - tokens_per_pass: maximum number of tokens that a pass adds to one sequence
-  Cache make_cache(Index sequences, Index positions, Index tokens_per_pass);
+  // - encoder_positions: maximum number of tokens of a source, in an encoder-decoder; at most
+  //   `positions` of the engine
+  Cache make_cache(Index sequences, Index positions, Index tokens_per_pass, Index encoder_positions = 0);
   // Appends `ids` to the sequences in cache slots [first, first + sequences), and computes them.
   // - ids: one id for each sequence, and `first` = 0; or any number of ids of a single sequence
   // - length: number of tokens of the whole text if later calls append more of it; otherwise 0.
@@ -101,6 +107,11 @@ class Engine {
   // experts. The ranks of a tensor-parallel group must make the same calls.
   std::vector<float> decode(Cache& cache, Index first, Index sequences, std::span<const std::int32_t> ids,
                             bool return_logits, Index length = 0);
+  // Does the same for a single sequence of an encoder-decoder, whose encoder reads `source` first.
+  // The cache keeps its keys and values for later passes. Collective: a rank without work calls it
+  // with no sequences and no source.
+  std::vector<float> encode_and_decode(Cache& cache, Index first, Index sequences, std::span<const std::int32_t> source,
+                                       std::span<const std::int32_t> ids, bool return_logits);
   // Returns whether a text that grows to `length` tokens needs its cache computed again.
   bool requires_recompute(Index length) const { return rope_.requires_recompute(length); }
 
@@ -121,6 +132,16 @@ class Engine {
   // positions: [B * S]; if empty, each sequence starts at 0.
   MicroBatchState& begin_micro_batch(Index slot, const MicroBatch& batch, bool dropless,
                                      std::vector<std::int32_t> positions = {});
+  // Copies a stream of B sequences of S ids to the micro-batch. positions: as above. is_encoder: of
+  // an encoder-decoder, whose sequences may end with padding that no token sees.
+  TokenStream make_stream(MicroBatchState& s, Index B, Index S, std::span<const std::int32_t> ids,
+                          std::span<const std::int32_t> document_start, std::vector<std::int32_t> positions,
+                          bool is_encoder);
+  // Gives the tokens of a stream their numbers in the training run (TokenStream::token_numbers).
+  void set_token_numbers(MicroBatchState& s, TokenStream& stream, Index first_sequence);
+  // Runs decode(), or encode_and_decode() if `source` is not nullptr.
+  std::vector<float> run_decode(Cache& cache, Index first, Index sequences, const std::span<const std::int32_t>* source,
+                                std::span<const std::int32_t> ids, bool return_logits, Index length);
   // Adds the batches of multi-token prediction: ids and targets of later tokens.
   void add_mtp_batches(MicroBatchState& s, const MicroBatch& batch);
   // Copies values to memory that lives as long as the micro-batch.

@@ -1,6 +1,7 @@
 #include "src/model/relative_bias.h"
 
 #include <cmath>
+#include <cstdlib>
 
 #include "kernels/ops/elementwise.h"
 #include "kernels/ops/gemm.h"
@@ -27,26 +28,37 @@ Index t5_bucket(Index distance, Index buckets, Index max_distance) {
   return std::min(buckets - 1, exact + static_cast<Index>(ratio * static_cast<double>(buckets - exact)));
 }
 
-RelativeBias::RelativeBias(const RelativeSpec& spec, Index distances, Index all_heads, Range heads, ParamStore& store,
-                           const std::string& prefix) {
+Index t5_bucket_of_both_sides(Index distance, Index buckets, Index max_distance) {
+  const Index half = buckets / 2;
+  return t5_bucket(std::abs(distance), half, max_distance) + (distance < 0 ? half : 0);
+}
+
+RelativeBias::RelativeBias(const RelativeSpec& spec, bool causal, Index distances, Index all_heads, Range heads,
+                           ParamStore& store, const std::string& prefix) {
   Device& device = store.device();
-  const Index n = distances;
+  const Index n = causal ? distances : 2 * distances - 1;
   std::vector<float> values;  // [Hl or buckets, n], in descending order of distance
   bias_ = device.tensor({heads.size(), n});
   if (spec.kind == Position::alibi) {
     const std::vector<float> slopes = alibi_slopes(all_heads);
     for (Index head = heads.begin; head < heads.end; ++head)
-      for (Index distance = n; distance-- > 0;)
-        values.push_back(0 - static_cast<float>(spec.scale) * slopes[head] * static_cast<float>(distance));
+      for (Index i = 0; i < n; ++i)
+        values.push_back(0 - static_cast<float>(spec.scale) * slopes[head] *
+                                 static_cast<float>(std::abs(distances - 1 - i)));
     device.to_device(values.data(), bias_);
     return;
   }
   values.resize(static_cast<std::size_t>(spec.buckets * n));
-  for (Index distance = 0; distance < n; ++distance)
-    values[t5_bucket(distance, spec.buckets, spec.max_distance) * n + n - 1 - distance] = 1;
+  for (Index i = 0; i < n; ++i) {
+    const Index distance = distances - 1 - i;
+    values[(causal ? t5_bucket(distance, spec.buckets, spec.max_distance)
+                   : t5_bucket_of_both_sides(distance, spec.buckets, spec.max_distance)) *
+               n +
+           i] = 1;
+  }
   basis_ = device.tensor({spec.buckets, n});
   device.to_device(values.data(), basis_);
-  learned_ = store.get(spec.shared ? "relative_bias.weight" : prefix + "relative_bias.weight");
+  learned_ = store.get((spec.shared ? spec.stack : prefix) + "relative_bias.weight");
   const ConstView table = learned_.weight;
   if (table.dtype() != DType::f32) learned_f32_ = device.tensor(table.shape());
   store.packed_weights().derive(

@@ -1,7 +1,7 @@
 // Biases of attention scores by the distance from query to key: ALiBi and T5.
 //
-// ALiBi's bias is minus the distance, times a slope per head. It never changes. T5's bias is a
-// product of a learned table and a basis that maps distances to buckets:
+// ALiBi's bias is minus the distance to either side, times a slope per head. It never changes. T5's
+// bias is a product of a learned table and a basis that maps distances to buckets:
 //   bias[head, distance] = sum over r of table[head, r] * basis[r, distance]
 // It is computed again after weights have changed.
 #pragma once
@@ -23,24 +23,28 @@ std::vector<float> alibi_slopes(Index heads);
 // half of the buckets hold one distance each. The others hold ranges that grow geometrically up to
 // max_distance. The last one also holds all greater distances.
 Index t5_bucket(Index distance, Index buckets, Index max_distance);
+// The same if later keys are visible, too. distance: from the query back to the key. The first half
+// of the buckets are of distances from 0 on, the second half of negative ones.
+Index t5_bucket_of_both_sides(Index distance, Index buckets, Index max_distance);
 
 class RelativeBias {
  public:
-  // distances: the biases are of distances 0 to distances - 1. heads: range of all_heads that this
-  // rank holds. prefix: of the attention's parameters.
-  RelativeBias(const RelativeSpec& spec, Index distances, Index all_heads, Range heads, ParamStore& store,
+  // If attention is causal, the biases are of n = distances: 0 to distances - 1. Otherwise they are
+  // of n = 2 distances - 1, to both sides.
+  // heads: range of all_heads that this rank holds. prefix: of the attention's parameters.
+  RelativeBias(const RelativeSpec& spec, bool causal, Index distances, Index all_heads, Range heads, ParamStore& store,
                const std::string& prefix);
 
   bool learned() const { return static_cast<bool>(learned_); }
-  // AttentionDesc::bias of these heads: [Hl, distances] f32
+  // AttentionDesc::bias of these heads: [Hl, n] f32
   ConstView bias() const { return bias_; }
-  // Adds the gradient of the learned table. dbias: [Hl, distances]
+  // Adds the gradient of the learned table. dbias: [Hl, n]
   void backward(const ExecutionContext& context, ConstView dbias) const;
 
  private:
-  Tensor bias_;         // [Hl, distances] f32, in descending order of distance
+  Tensor bias_;         // [Hl, n] f32, in descending order of distance
   Param learned_;       // T5's table: [Hl, buckets]; empty for ALiBi
-  Tensor basis_;        // T5's basis: [buckets, distances] f32, in the order of bias_
+  Tensor basis_;        // T5's basis: [buckets, n] f32, in the order of bias_
   Tensor learned_f32_;  // T5's table as f32; empty if the weights are f32
 };
 

@@ -30,6 +30,11 @@ struct RouterTables {
   View bias;
   ConstView logical_to_physical;  // [L, E] i32 as in ExpertPartition
 
+  // Returns the tables of the routers of a range.
+  RouterTables of(Range routers) const {
+    return {bias ? bias.rows(routers.begin, routers.size()) : bias,
+            logical_to_physical ? logical_to_physical.rows(routers.begin, routers.size()) : logical_to_physical};
+  }
   // Returns the tables of one of L routers.
   RouterTables of(Index router) const;
 };

@@ -17,6 +17,7 @@ void MicroBatchState::clear() {
   saved.clear();
   batch = {};
   statistics = {};
+  encoder = {};
   embedding = {};
   cache = nullptr;
   load_balance = {};
@@ -32,14 +33,28 @@ Stage::Stage(const Config& config, ParamStore& store, Range layers, RouterTables
   const std::vector<BlockSpec> specs = block_specs(config);
   SY_ASSERT(0 <= layers.begin && layers.begin < layers.end && layers.end <= config.model.layers,
             "layers {} to {} of {}", layers.begin, layers.end, config.model.layers);
-  if (layers.begin == 0) embedding_.emplace(config, store, rope.positions());
+  const Index routers_of_all = count_moe(specs);
+  if (!config.stacks.empty()) {
+    SY_ASSERT(layers.size() == config.model.layers, "a stage of {} of the layers of an encoder-decoder", layers.size());
+    first_layer_ = config.stacks[0].model.layers;
+    const Index of_encoder = count_moe({specs.begin(), specs.begin() + first_layer_});
+    encoder_.emplace(config, store, routers.of({0, of_encoder}), rope);
+    moe_layer_ids_ = encoder_->moe_layer_ids();
+    routers = routers.of({of_encoder, routers_of_all});
+  }
+  if (layers.begin == 0)
+    embedding_.emplace(config.stacks.empty() ? config : config.of_stack(1), store, rope.positions(),
+                       decoder_prefix(config));
   SublayerCounts counts;
   const SublayerContext context{d_model_, store, rope, routers, counts};
-  for (Index layer = layers.begin; layer < layers.end; ++layer) {
+  const auto add_ids = [&](Index layer) {
+    moe_layer_ids_.resize(static_cast<std::size_t>(encoder_routers() + counts.routers), layer);
+  };
+  for (Index layer = first_layer_; layer < layers.end; ++layer) {
     const BlockSpec& spec = specs[static_cast<std::size_t>(layer)];
     if (const MoeSpec* moe = spec.find<MoeSpec>()) moe_ = *moe;
     blocks_.emplace_back(spec, layer, context);
-    moe_layer_ids_.resize(static_cast<std::size_t>(counts.routers), layer);
+    add_ids(layer);
   }
   decoder_routers_ = counts.routers;
   if (layers.end == config.model.layers)
@@ -48,12 +63,12 @@ Stage::Stage(const Config& config, ParamStore& store, Range layers, RouterTables
       const BlockSpec& spec = specs[static_cast<std::size_t>(layer)];
       if (const MoeSpec* moe = spec.find<MoeSpec>()) moe_ = *moe;
       mtp_.emplace_back(config, spec, layer, context);
-      moe_layer_ids_.resize(static_cast<std::size_t>(counts.routers), layer);
+      add_ids(layer);
     }
-  SY_ASSERT(!moe_ || !moe_->router.joint_balancing || moe_layers() == count_moe(specs),
-            "one load-balance loss of {} layers, of which a stage has {}", count_moe(specs), moe_layers());
+  SY_ASSERT(!moe_ || !moe_->router.joint_balancing || moe_layers() == routers_of_all,
+            "one load-balance loss of {} layers, of which a stage has {}", routers_of_all, moe_layers());
   if (layers.end == config.model.layers) {
-    final_norm_.emplace(final_norm_spec(config).desc(), store, "final_norm");
+    final_norm_.emplace(final_norm_spec(config).desc(), store, decoder_prefix(config) + "final_norm");
     if (config.model.output_transform) transform_.emplace(config, store);
     head_.emplace(config, store, output_weight(store), store.box("embedding.weight").begin[0]);
   }
@@ -64,10 +79,12 @@ View Stage::forward(const ExecutionContext& context, MicroBatchState& state, Vie
   layer.routing_hook = state.statistics.routing_hook;
   layer.recompute = recompute_;
   layer.max_logits = state.statistics.max_logits;
-  if (embedding_) {
-    store_.wait_for_bucket(embedding_bucket);
-    x = embedding_->forward(layer, state.embedding);
+  if (embedding_) store_.wait_for_bucket(embedding_bucket);
+  if (encoder_ && layer.has_encoder()) {
+    TokenStream& stream = state.batch.streams.front();
+    stream.output = encoder_->forward(layer.of_encoder(), state.encoder);
   }
+  if (embedding_) x = embedding_->forward(layer, state.embedding);
   state.blocks.resize(blocks_.size());
   if (moe_) state.load_balance = make_load_balance_state(layer, active_routers(state), moe_->experts);
   layer.load_balance = state.load_balance;
@@ -92,11 +109,16 @@ View Stage::forward(const ExecutionContext& context, MicroBatchState& state, Vie
     hidden = mtp_[i].forward(layer.of(state.mtp_batches[i]), *embedding_, hidden, state.mtp[i]);
   }
   // This comes after the last wait for new weights. Its all-gather would wait for all of them.
-  if (moe_ && !state.batch.generation) {
-    const View sums = state.statistics.layers;
-    load_balancing_loss(layer, moe_->router, state.load_balance, sums ? sums.rows(0, active_routers(state)) : sums);
-  }
+  if (!state.batch.generation) load_balancing(layer, state);
   return final_norm_ ? state.normed : state.last;
+}
+
+void Stage::load_balancing(const LayerContext& layer, const MicroBatchState& state) const {
+  const View sums = state.statistics.layers;
+  const auto rows = [&](Index first, Index n) { return sums ? sums.rows(first, n) : sums; };
+  if (encoder_) encoder_->load_balancing(layer.of_encoder(), state.encoder, rows(0, encoder_routers()));
+  if (moe_)
+    load_balancing_loss(layer, moe_->router, state.load_balance, rows(encoder_routers(), active_routers(state)));
 }
 
 void Stage::backward(const ExecutionContext& context, MicroBatchState& state, View d, const BackwardHooks& hooks) {
@@ -104,6 +126,12 @@ void Stage::backward(const ExecutionContext& context, MicroBatchState& state, Vi
   if (hooks.on_dispatch_started) layer.on_dispatch_started = &hooks.on_dispatch_started;
   layer.load_balance = state.load_balance;
   layer.recompute = recompute_;
+  const Arena::Scope of_encoder(context.scratch);
+  if (encoder_) {
+    TokenStream& stream = state.batch.streams.front();
+    stream.doutput = context.temp(stream.output.shape());
+    run(context.device, ops::Fill{.x = stream.doutput, .value = 0});
+  }
   if (head_) {
     const Arena::Scope scope(context.scratch);
     const View dnormed = context.temp(d.shape());
@@ -129,6 +157,7 @@ void Stage::backward(const ExecutionContext& context, MicroBatchState& state, Vi
   }
   if (!embedding_) return;
   embedding_->backward(context, layer.stream, state.embedding, d);
+  if (encoder_) encoder_->backward(layer.of_encoder(), state.encoder, layer.encoder().doutput, hooks);
   if (hooks.on_gradients_ready) hooks.on_gradients_ready(embedding_bucket);
 }
 

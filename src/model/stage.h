@@ -1,5 +1,6 @@
 // Pipeline stage: consecutive layers of the decoder. The first stage also has the embedding, the
-// last one the final norm and the output. A stage of all layers is the whole decoder.
+// last one the final norm and the output. A stage of all layers is the whole model: in an
+// encoder-decoder, it has the encoder, too.
 //
 // A training pass is a forward and a backward of one micro-batch, with a MicroBatchState. Several
 // micro-batches may be in flight, and their states share nothing. The summed gradients depend only
@@ -11,6 +12,7 @@
 
 #include "src/model/block.h"
 #include "src/model/embedding.h"
+#include "src/model/encoder.h"
 #include "src/model/head.h"
 #include "src/model/mtp.h"
 #include "src/model/output_transform.h"
@@ -28,9 +30,10 @@ struct MicroBatchState {
   Arena saved;
   Batch batch;
   StatisticsSink statistics;
+  Encoder::Saved encoder;
   Embedding::Saved embedding;
   const Cache* cache = nullptr;   // in generation, else nullptr
-  LoadBalanceState load_balance;  // of all routers
+  LoadBalanceState load_balance;  // of all routers but the encoder's
   std::vector<Block::Saved> blocks;
   // Ids, targets and weight of the loss of each module of multi-token prediction. Empty in
   // evaluation and generation, where the modules do not run.
@@ -44,7 +47,7 @@ struct MicroBatchState {
 // Runs the layers of one pipeline stage. forward(), backward(), loss() and logits() are collective.
 class Stage {
  public:
-  // - layers: range of the decoder's layers, not empty
+  // - layers: range of the model's layers, not empty; all of them in an encoder-decoder
   // - store, rope: must outlive the stage; `rope` has the tables of at least these layers
   // - routers: tables of the stage's routers, [routers, E]
   Stage(const Config& config, ParamStore& store, Range layers, RouterTables routers, const RopeTables& rope);
@@ -80,22 +83,26 @@ class Stage {
   Index moe_layers() const { return static_cast<Index>(moe_layer_ids_.size()); }
 
  private:
-  // Number of routers that run with this micro-batch.
+  Index encoder_routers() const { return encoder_ ? encoder_->moe_layers() : 0; }
+  // Number of routers, without the encoder's, that run with this micro-batch.
   Index active_routers(const MicroBatchState& state) const {
-    return state.mtp_batches.empty() ? decoder_routers_ : moe_layers();
+    return state.mtp_batches.empty() ? decoder_routers_ : moe_layers() - encoder_routers();
   }
+  // Computes the losses of the routers that have run.
+  void load_balancing(const LayerContext& layer, const MicroBatchState& state) const;
   Index module_bucket(std::size_t module) const { return head_bucket() + 1 + static_cast<Index>(module); }
   Index head_bucket() const { return bucket_of_layer(first_layer_ + std::ssize(blocks_)); }
 
   ParamStore& store_;
   Index d_model_, first_layer_;
   Recompute recompute_;
+  std::optional<Encoder> encoder_;      // in an encoder-decoder
   std::optional<Embedding> embedding_;  // first stage only
   std::vector<Block> blocks_;
   std::vector<MtpModule> mtp_;  // last stage only
   Index decoder_routers_ = 0;   // number of routers in blocks_
   std::vector<std::int64_t> moe_layer_ids_;
-  // spec of all MoE layers, except physical_to_logical; or empty
+  // spec of all MoE layers of the decoder, except physical_to_logical; or empty
   std::optional<MoeSpec> moe_;
   std::optional<Norm> final_norm_;            // last stage only
   std::optional<OutputTransform> transform_;  // if model.output_transform is set

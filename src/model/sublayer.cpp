@@ -1,6 +1,7 @@
 #include "src/model/sublayer.h"
 
 #include "src/model/attention.h"
+#include "src/model/cross_attention.h"
 #include "src/model/latent_attention.h"
 #include "src/model/mlp.h"
 #include "src/model/moe.h"
@@ -41,6 +42,10 @@ class SublayerOf final : public Sublayer {
 
   Layer layer_;
 };
+
+CrossAttention make(const CrossAttentionSpec& spec, const SublayerContext& c, const std::string& prefix) {
+  return {spec, c.d_model, c.store, prefix, c.rope.positions(), c.counts.caches++};
+}
 
 Attention make(const AttentionSpec& spec, const SublayerContext& c, const std::string& prefix) {
   return {spec, c.d_model, c.store, prefix, c.rope.of(spec.rope), c.rope.positions(), c.counts.caches++};

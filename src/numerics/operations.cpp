@@ -257,6 +257,7 @@ template <>
 void add_cases<ops::AttentionBackwardLearned>(Cases& cases) {
   cases.add<AttentionBackwardLearned>(attention_desc(3, true, 0, 0), AttentionShape{2, 5, 2, 1, 3}, 7);
   cases.add<AttentionBackwardLearned>(attention_desc(16, true, 0, 0), AttentionShape{1, 35, 4, 2, 16}, 35);
+  cases.add<AttentionBackwardLearned>(attention_desc(3, false, 0, 0), AttentionShape{2, 5, 2, 1, 3}, 11);
 }
 template <>
 void add_cases<ops::KvCacheAppend>(Cases& cases) {

@@ -29,9 +29,11 @@ void add_core_params(ParamList& list, const std::string& name, const CoreAttenti
 }
 
 void add_shared_params(ParamList& list, const CoreAttentionSpec& a) {
-  const bool present = std::any_of(list.specs.begin(), list.specs.end(),
-                                   [](const ParamSpec& spec) { return spec.name == relative_bias; });
-  if (has_table(a, true) && !present) add_relative_bias(list, "", a);
+  if (!has_table(a, true)) return;
+  const std::string name = a.relative->stack + relative_bias;
+  const bool present =
+      std::any_of(list.specs.begin(), list.specs.end(), [&](const ParamSpec& spec) { return spec.name == name; });
+  if (!present) add_relative_bias(list, a.relative->stack, a);
 }
 
 // q, k and v are adjacent in memory, so that one GEMM computes all three. Each head is a matrix.

@@ -35,8 +35,9 @@ struct RopeSpec {
 struct RelativeSpec {
   Position kind;                // alibi or t5
   Index buckets, max_distance;  // t5
-  bool shared;                  // t5: all layers with such a bias read one table
+  bool shared;                  // t5: all layers of a stack with such a bias read one table
   double scale = 1;             // alibi: factor of the slopes
+  std::string stack = {};       // prefix of the shared table's name: "encoder."
 };
 
 // Heads, positions, scores and mask: the members that every kind of attention has.
@@ -51,8 +52,7 @@ struct CoreAttentionSpec {
   std::optional<RelativeSpec> relative = {};  // bias of the scores
   // True: each head has a learned logit in its softmax, without a value.
   bool sinks = false;
-  // True: a query sees keys up to its own position. False: it sees keys on both sides, and there is
-  // no bias by distance.
+  // True: a query sees keys up to its own position. False: it sees keys on both sides.
   bool causal = true;
 
   AttentionMask mask() const { return {.causal = causal, .window = window, .sparse = sparse}; }

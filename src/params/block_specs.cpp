@@ -78,7 +78,7 @@ CoreAttentionSpec core_attention_spec(const Config::Model& m) {
       break;
     case Position::alibi:
     case Position::t5:
-      a.relative = {m.position, m.t5_buckets, m.t5_max_distance, m.t5_shared, m.alibi_scale};
+      a.relative = {m.position, m.t5_buckets, m.t5_max_distance, m.t5_shared, m.alibi_scale, {}};
   }
   switch (m.attention) {
     case AttentionPattern::causal:
@@ -121,6 +121,18 @@ AttentionSpec attention_spec(const Config::Model& m) {
   a.qkv_bias = bias.qkv;
   a.out_bias = bias.attention_out;
   a.clip_qkv = static_cast<float>(m.clip_qkv);
+  return a;
+}
+
+CrossAttentionSpec cross_attention_spec(const Config::Model& m, Index encoder_length) {
+  const BiasPlacement bias = bias_placement(m);
+  CrossAttentionSpec a{core_attention_spec(m), m.kv_heads, encoder_length, bias.qkv, bias.attention_out};
+  a.window = 0;
+  a.rope = {};
+  a.sparse = {};
+  a.relative = {};
+  a.sinks = false;
+  a.causal = false;
   return a;
 }
 
@@ -193,17 +205,25 @@ const CoreAttentionSpec& BlockSpec::attention() const {
   return *attention;
 }
 
-std::vector<BlockSpec> block_specs(const Config& config) {
+namespace {
+
+// Appends the blocks of a stack.
+// - config: of the stack
+// - prefix: of its parameters; empty if the model has one stack
+// - encoder_length: above 0 if its layers attend to an encoder
+// - moe_layers: number of MoE layers before it; becomes that after it
+void append_blocks(const Config& config, const std::string& prefix, Index encoder_length, std::size_t& moe_layers,
+                   std::vector<BlockSpec>& blocks) {
   const Config::Model& m = config.model;
   const NormPlacement norms = norm_placement(m.norm_position);
-  std::vector<BlockSpec> blocks;
-  std::size_t moe_layers = 0;
   for (Index layer = 0; layer < config.num_blocks(); ++layer) {
     BranchSpec attention{.name = "attention",
                          .norm = "attention_norm",
                          .out_norm = "attention_out_norm",
                          .norms = norms,
                          .sublayer = attention_sublayer(config.model_of(layer))};
+    if (auto* const core = std::get_if<AttentionSpec>(&attention.sublayer); core && core->relative)
+      core->relative->stack = prefix;
     if (layer == 0 && !m.first_norm) attention.norms.pre = false;
     BranchSpec ffn{.name = "mlp",
                    .norm = "ffn_norm",
@@ -221,16 +241,42 @@ std::vector<BlockSpec> block_specs(const Config& config) {
       ffn.shared_norm = true;
       ffn.norm = attention.norm;
     }
+    BlockSpec& block = blocks.emplace_back(BlockSpec{norm_spec(config), {}});
+    if (!prefix.empty()) block.prefix = prefix + layer_prefix(layer);
+    block.groups.push_back({{attention}});
+    if (encoder_length > 0)
+      block.groups.push_back({{BranchSpec{.name = "cross_attention",
+                                          .norm = "cross_attention_norm",
+                                          .out_norm = "cross_attention_out_norm",
+                                          .norms = norms,
+                                          .sublayer = cross_attention_spec(m, encoder_length)}}});
     if (m.parallel_block)
-      blocks.push_back({norm_spec(config), {{{attention, ffn}}}});
+      block.groups.back().branches.push_back(ffn);
     else
-      blocks.push_back({norm_spec(config), {{{attention}}, {{ffn}}}});
+      block.groups.push_back({{ffn}});
   }
+}
+
+}  // namespace
+
+std::string decoder_prefix(const Config& config) {
+  return config.stacks.empty() ? "" : "decoder.";
+}
+
+std::vector<BlockSpec> block_specs(const Config& config) {
+  std::vector<BlockSpec> blocks;
+  std::size_t moe_layers = 0;
+  if (config.stacks.empty()) {
+    append_blocks(config, "", 0, moe_layers, blocks);
+    return blocks;
+  }
+  append_blocks(config.of_stack(0), "encoder.", 0, moe_layers, blocks);
+  append_blocks(config.of_stack(1), decoder_prefix(config), config.encoder_length(), moe_layers, blocks);
   return blocks;
 }
 
 void add_block_params(ParamList& list, const BlockSpec& block, Index layer) {
-  const std::string prefix = layer_prefix(layer);
+  const std::string prefix = block.prefix_of(layer);
   block.for_each_branch([&](const BranchSpec& branch) {
     const bool input_norm = branch.norms.pre || branch.norms.post_residual;  // one parameter
     if (input_norm && !branch.shared_norm) list.norm(prefix + branch.norm, block.norm);

@@ -1,4 +1,4 @@
-// The decoder's layers as data: the sublayers of each block. A pure function of the configuration.
+// The model's layers as data: the sublayers of each block. A pure function of the configuration.
 // The parameter list and the model read these specs, not the configuration.
 #pragma once
 
@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "src/params/attention_spec.h"
+#include "src/params/cross_attention_spec.h"
 #include "src/params/latent_attention_spec.h"
 #include "src/params/mlp_spec.h"
 #include "src/params/moe_spec.h"
@@ -17,7 +18,7 @@ namespace sy {
 
 // One of the kinds of sublayer. The type of its spec selects the parameters, costs and sizes (the
 // header of the spec) and the layer that runs (src/model/sublayer.cpp).
-using SublayerSpec = std::variant<AttentionSpec, LatentAttentionSpec, MlpSpec, MoeSpec>;
+using SublayerSpec = std::variant<AttentionSpec, LatentAttentionSpec, CrossAttentionSpec, MlpSpec, MoeSpec>;
 
 // Returns the spec if it is a Spec or derived from it, otherwise nullptr.
 template <class Spec>
@@ -51,7 +52,11 @@ struct ResidualGroupSpec {
 struct BlockSpec {
   NormSpec norm;
   std::vector<ResidualGroupSpec> groups;  // in order of computation
+  // Of the names of its parameters: "encoder.layers.3."; empty: layer_prefix() of its index.
+  std::string prefix = {};
 
+  // Returns the prefix of the parameters of the block with this index.
+  std::string prefix_of(Index layer) const { return prefix.empty() ? layer_prefix(layer) : prefix; }
   // Calls f(const BranchSpec&) for each branch, in order.
   template <class F>
   void for_each_branch(const F& f) const {
@@ -77,8 +82,12 @@ struct BlockSpec {
   const CoreAttentionSpec& attention() const;
 };
 
-// Returns the spec of each layer, in order. The blocks of multi-token prediction follow.
+// Returns the spec of each layer, in order. The blocks of multi-token prediction follow. In an
+// encoder-decoder, the layers of the decoder follow those of the encoder.
 std::vector<BlockSpec> block_specs(const Config& config);
+// Returns the prefix of the parameters of the decoder beside its layers: "decoder." in an
+// encoder-decoder, otherwise empty.
+std::string decoder_prefix(const Config& config);
 // Returns the spec of the norms of the residual stream.
 NormSpec norm_spec(const Config& config);
 // Returns the spec of the norm before the output.
@@ -86,7 +95,7 @@ NormSpec norm_spec(const Config& config);
 NormSpec final_norm_spec(const Config& config);
 // Returns whether dense FFNs have biases, and model.output_transform with them.
 bool has_mlp_bias(const Config& config);
-// Appends the parameters of a layer, in the layer and bucket of the list.
+// Appends the parameters of a layer of this index, in the layer and bucket of the list.
 void add_block_params(ParamList& list, const BlockSpec& block, Index layer);
 // Returns the number of MoE sublayers.
 Index count_moe(const std::vector<BlockSpec>& blocks);

@@ -9,6 +9,7 @@ namespace sy {
 struct ModelCosts {
   ParamCount parameters;
   // Training FLOPs of one token, forward and backward, averaged over a sequence of seq_len tokens.
+  // In an encoder-decoder, they are averaged over the tokens of both sequences of a sample.
   // They are 6 for each weight of ParamCount::products (Kaplan et al., "Scaling laws", 2020), and
   // those of SublayerCosts. With LoRA, they are 4 for each of these weights and of the adapters.
   // docs/reference/measures.md has the definition.

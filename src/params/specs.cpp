@@ -18,6 +18,16 @@ std::string mtp_prefix(Index layer) {
 
 namespace {
 
+// Appends the parameters that a stack adds to the embedding.
+void add_embedding_params(ParamList& list, const Config& stack, const std::string& prefix) {
+  const Config::Model& m = stack.model;
+  const Init init = list.scaling().embedding();
+  const Index positions = stack.decoder_length();
+  if (m.position == Position::learned) list.decayed(prefix + "position.weight", {positions, m.d_model}, {}, init);
+  if (m.segments > 0) list.decayed(prefix + "segment.weight", {m.segments, m.d_model}, {}, init);
+  if (m.embedding_norm) list.norm(prefix + "embedding_norm", norm_spec(stack));
+}
+
 // block: of the module
 void add_mtp_params(ParamList& list, const Config& config, const BlockSpec& block, Index layer) {
   list.layer = layer;
@@ -35,12 +45,15 @@ void add_mtp_params(ParamList& list, const Config& config, const BlockSpec& bloc
 }  // namespace
 
 Index model_vocab(const Config& config, Index token_ids) {
-  const Index rows = config.model.vocab, mask_token = config.model.mask_token;
+  const Index rows = config.model.vocab, mask_token = config.model.mask_token,
+              special = std::max({mask_token, config.model.sentinel_token, config.model.start_token});
   if (rows > 0 && rows < token_ids)
     bad_input("model.vocab = {} is less than the {} token ids of the data: raise it, or set it to 0", rows, token_ids);
   if (rows > 0 && rows <= mask_token)
     bad_input("model.vocab = {} has no row for model.mask_token = {}: raise it, or set it to 0", rows, mask_token);
-  return rows > 0 || token_ids == 0 ? rows : std::max(token_ids, mask_token + 1);
+  if (rows > 0 && rows <= special)
+    bad_input("model.vocab = {} has no row for the special token {}: raise it, or set it to 0", rows, special);
+  return rows > 0 || token_ids == 0 ? rows : std::max(token_ids, special + 1);
 }
 
 std::vector<ParamSpec> param_specs(const Config& config, Index vocab) {
@@ -50,19 +63,21 @@ std::vector<ParamSpec> param_specs(const Config& config, Index vocab) {
   ParamList list(config.model);
   const Init init = list.scaling().embedding();
   list.decayed("embedding.weight", {vocab, D}, {tp}, init);
-  if (config.model.position == Position::learned) list.decayed("position.weight", {config.model.seq_len, D}, {}, init);
-  if (config.model.segments > 0) list.decayed("segment.weight", {config.model.segments, D}, {}, init);
-  if (config.model.embedding_norm) list.norm("embedding_norm", norm_spec(config));
+  if (!config.stacks.empty()) add_embedding_params(list, config.of_stack(0), "encoder.");
+  add_embedding_params(list, config.stacks.empty() ? config : config.of_stack(1), decoder_prefix(config));
   for (const BlockSpec& block : blocks)
     for (const CoreAttentionSpec* attention : block.all<CoreAttentionSpec>()) add_shared_params(list, *attention);
   for (Index layer = 0; layer < config.model.layers; ++layer) {
     list.layer = layer;
     list.bucket = bucket_of_layer(layer);
     add_block_params(list, blocks[static_cast<std::size_t>(layer)], layer);
+    // The last layer of an encoder has its norm, so that both are of one bucket.
+    list.layer.reset();
+    if (!config.stacks.empty() && layer + 1 == config.stacks[0].model.layers)
+      list.norm("encoder.final_norm", final_norm_spec(config));
   }
-  list.layer.reset();
   list.bucket = bucket_of_layer(config.model.layers);
-  list.norm("final_norm", final_norm_spec(config));
+  list.norm(decoder_prefix(config) + "final_norm", final_norm_spec(config));
   if (config.model.output_transform) {
     list.matrix("output_transform.weight", {D, D}, {}, {}, list.scaling().matrix());
     if (has_mlp_bias(config)) list.not_decayed("output_transform.bias", {D}, {}, init_zeros);
@@ -89,20 +104,32 @@ Index count_query_heads(const std::vector<ParamSpec>& specs) {
   return heads;
 }
 
+namespace {
+
+// Returns the elements of a parameter that one token uses.
+Index active_elements(const Config& config, const ParamSpec& s) {
+  const Index n = s.shape.elements();
+  return axes_of(s.split).has(Axis::ep) ? n / config.moe.experts * config.moe.top_k : n;
+}
+
+}  // namespace
+
+Index product_elements(const Config& config, const ParamSpec& s) {
+  const bool lookup = s.name.ends_with("position.weight") || s.name == "segment.weight" ||
+                      (s.name == "embedding.weight" && !config.model.tie_embeddings);
+  return s.is_weight && !lookup ? active_elements(config, s) : 0;
+}
+
 ParamCount count_params(const Config& config, Index vocab) {
   ParamCount count;
   for (const ParamSpec& s : param_specs(config, vocab)) {
     const Index n = s.shape.elements();
-    const Index active = axes_of(s.split).has(Axis::ep) ? n / config.moe.experts * config.moe.top_k : n;
     count.total += n;
-    count.active += active;
+    count.active += active_elements(config, s);
     if (s.layer && *s.layer >= config.model.layers) count.mtp += n;
-    const bool embedding = s.name == "embedding.weight";
-    if (embedding) count.embedding = n;
-    const bool lookup =
-        s.name == "position.weight" || s.name == "segment.weight" || (embedding && !config.model.tie_embeddings);
+    if (s.name == "embedding.weight") count.embedding = n;
     if (!s.frozen) count.trained += n;
-    if (s.is_weight && !lookup) count.products += active;
+    count.products += product_elements(config, s);
   }
   return count;
 }

@@ -96,7 +96,7 @@ std::string layer_prefix(Index layer);
 std::string mtp_prefix(Index layer);
 
 // Returns the number of rows of the embedding: model.vocab. If it is 0, those of the ids of the
-// data and of model.mask_token.
+// data and of the special tokens of [model].
 // token_ids: number of token ids of the data.
 // Throws InputError if model.vocab is above 0 and less than these ids.
 Index model_vocab(const Config& config, Index token_ids);
@@ -118,6 +118,8 @@ struct ParamCount {
   // T5's table and learned positions. The embedding counts if the output shares it.
   Index products = 0;
 };
+// Returns the elements of a parameter that GEMMs multiply a token by (ParamCount::products).
+Index product_elements(const Config& config, const ParamSpec& spec);
 // Counts the elements of param_specs(config, vocab).
 ParamCount count_params(const Config& config, Index vocab);
 

@@ -25,7 +25,7 @@ Shares recorded_load(const std::filesystem::path& run, const Config& config) {
         run.string(), h.experts, h.layers, config.moe.experts, moe_layers);
   const Config before = parse_config(state.config, folder.string());
   const bool as_recorded = before.moe.capacity_factor == config.moe.capacity_factor;
-  const Index S = config.model.seq_len;
+  const Index S = config.longest_sequence();
   const Index capacity = expert_capacity(config.moe.capacity_factor, config.moe.top_k, S, h.experts);
 
   const double most =

@@ -78,7 +78,7 @@ struct Plan {
   // are left out. Empty if no micro-batch is small enough.
   std::vector<Suggestion> suggestions{};
   bool suggested = false;  // PlanOptions::suggest is set, and there is a machine
-  double tokens() const { return static_cast<double>(config.train.global_batch * config.model.seq_len); }
+  double tokens() const { return static_cast<double>(config.train.global_batch * config.tokens_per_sample()); }
 };
 
 // Returns the layouts to plan: those of `options`, or all that fit. vocab: 0 means unknown. Throws

@@ -39,6 +39,7 @@ std::map<DryCall, double> take_calls(Device& device) {
 // Returns the length of the engine's position tables in the dry run; 0 means model.seq_len.
 // Tables of positions may be short, but attention checks the size of distance tables.
 Index required_positions(const Config& config) {
+  if (!config.stacks.empty()) return 0;
   for (Index layer = 0; layer < config.model.layers; ++layer)
     if (const Position p = config.model_of(layer).position; p == Position::t5 || p == Position::alibi) return 0;
   return 1;
@@ -94,12 +95,23 @@ Profiler::Passes Profiler::run(const Config& config, const Layout& layout, int r
                  });
   }
   const Config::Train& t = config.train;
-  const Index S = config.model.seq_len, passes = t.global_batch / (layout.dp() * t.micro_batch);
-  const std::vector<std::int32_t> ids(static_cast<std::size_t>(t.micro_batch * S), 0);
+  const Index S = config.decoder_length(), passes = t.global_batch / (layout.dp() * t.micro_batch);
+  const std::vector<std::int32_t> ids(static_cast<std::size_t>(t.micro_batch * S), 0),
+      encoder_ids(static_cast<std::size_t>(t.micro_batch * config.encoder_length()), 0);
   take_calls(engine.device());  // discards the calls of the set-up
   Transfers before = transfers_of(engine.mesh());
   const auto pass = [&] {
-    engine.forward_backward({t.micro_batch, S, ids, ids, t.global_batch * S, t.global_batch, passes});
+    engine.forward_backward({t.micro_batch,
+                             S,
+                             ids,
+                             ids,
+                             t.global_batch * S,
+                             t.global_batch,
+                             passes,
+                             0,
+                             {},
+                             config.encoder_length(),
+                             encoder_ids});
     Workload work;
     work.calls = take_calls(engine.device());
     work.transfers = transfers_of(engine.mesh());
@@ -126,7 +138,7 @@ Profile Profiler::whole(const Passes& passes, const Layout& layout, int rank) co
 
   const std::unique_ptr<Comm> world = make_comm_dry(layout.ranks, rank);
   Mesh mesh = make_dry_mesh(*world, layout, on_card());
-  join_replicas(mesh, specs_, config_.model.kv_heads);
+  join_replicas(mesh, specs_, config_.model_of(config_.model.layers - 1).kv_heads);
   const std::unique_ptr<Device> device = dry();
   ParamStore store(*device, specs_, layout, mesh.coord, true, config_.dtype());
   DistributedOptimizer optimizer(mesh, store);
@@ -162,6 +174,8 @@ Profile Profiler::whole(const Passes& passes, const Layout& layout, int rank) co
 // and a second layer of a kind does not change it. So each further layer adds the same difference
 // as the second one.
 Profile Profiler::balanced(const Layout& layout) const {
+  // The layers of two stacks are not those of one model with fewer layers.
+  if (!config_.stacks.empty()) return whole(run(config_, layout, 0, nullptr), layout, 0);
   const auto [layers, counts] = distinct_layers(config_);
   const Passes once = run(with_layers(config_, layers), layout, 0, nullptr);
   Passes all = once;

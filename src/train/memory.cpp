@@ -33,11 +33,12 @@ MemoryPlan plan_memory(const Config& config, Index vocab, const Layout& layout, 
   const std::unique_ptr<Comm> world = make_comm_dry(layout.ranks, rank, !device.on_host());
   Engine engine(config, vocab, make_dry(&device), make_mesh(*world, layout), true);
 
-  const Index tokens = config.train.micro_batch * config.model.seq_len;
-  std::vector<std::int32_t> ids(tokens, 0), document_start;
+  const Index B = config.train.micro_batch, S = config.decoder_length(), tokens = B * S;
+  std::vector<std::int32_t> ids(tokens, 0), encoder_ids(B * config.encoder_length(), 0), document_start;
   if (config.data.documents != Documents::join) document_start = ids;
   if (config.data.documents == Documents::pack) ids.back() = -1;  // padding
-  engine.forward_backward({config.train.micro_batch, config.model.seq_len, ids, ids, tokens, 1, 1, 0, document_start});
+  if (!encoder_ids.empty()) ids.back() = encoder_ids.back() = -1;
+  engine.forward_backward({B, S, ids, ids, tokens, 1, 1, 0, document_start, config.encoder_length(), encoder_ids});
   DistributedOptimizer(engine.mesh(), engine.store(), engine.max_logits()).step(config.train, config.train.lr, 1);
 
   MemoryPlan plan = plan_parameters(engine.store().specs(), config.dtype(), layout, rank);
@@ -112,7 +113,7 @@ ArenaSizes arena_sizes(const Config& config, Index vocab, const Layout& layout, 
   MemoryPlan plan = plan_parameters(param_specs(config, vocab), config.dtype(), layout, rank);
   // A lower bound: one row for each token between two blocks. Planning itself needs memory per
   // token, so it runs only if this fits.
-  plan.saved = slots * config.train.micro_batch * config.model.seq_len / layout.tp * config.model.d_model *
+  plan.saved = slots * config.train.micro_batch * config.tokens_per_sample() / layout.tp * config.model.d_model *
                size_of(config.dtype());
   if (plan.total() <= per_rank) plan = plan_memory(config, vocab, layout, rank, device, slots);
   // The copy of a checkpoint is in the host's memory.

@@ -5,8 +5,8 @@
 #include "dist/node_groups.h"
 #include "dist/rank_settings.h"
 #include "dist/runtime.h"
-#include "src/data/masking.h"
 #include "src/data/run_tokenizer.h"
+#include "src/data/sequence_pairs.h"
 #include "src/model/rope.h"
 #include "src/system/files.h"
 #include "src/text/strings.h"
@@ -34,7 +34,7 @@ void check_run_dir(const Config& config) {
 
 int run_training(Comm& world, const Config& requested, const RunOptions& options) {
   std::signal(SIGPIPE, SIG_IGN);  // a closed pipe for progress lines must not end the run
-  Config config = requested;      // with the mask token of the data
+  Config config = requested;      // with the special tokens of the data
   const Layout layout = config.layout(options.ranks > 0 ? options.ranks : world.size());
   const int local = local_rank(world);
   std::unique_ptr<Device> device;
@@ -47,7 +47,7 @@ int run_training(Comm& world, const Config& requested, const RunOptions& options
     // Everything that can fail on a single rank is tried before the first collective.
     check_run_dir(config);
     dataset = open_training_data(config);
-    config = with_mask_token(config, *dataset);
+    config = with_special_tokens(config, *dataset);
     training_samples(*dataset, config);
     vocab = model_vocab(config, dataset->vocab());
     if (config.train.validate_every > 0 && dataset->valid_tokens() == 0)

@@ -64,10 +64,10 @@ StepResult Trainer::step() {
   const Config& config = engine_.config();
   const auto& t = config.train;
   const Mesh& mesh = engine_.mesh();
-  const Index S = config.model.seq_len, dp = mesh.layout.dp(), B = t.micro_batch;
+  const Index S = config.decoder_length(), dp = mesh.layout.dp(), B = t.micro_batch;
   const Index global_batch = t.batch_of(step_ + 1), micro_batches = global_batch / (dp * B);
 
-  SampleBatch batch(S, config.data, micro_batches * B);
+  SampleBatch batch(config, micro_batches * B);
   // The samples of a step are ordered by (micro-batch, data-parallel rank, sequence). All are read
   // before any other exchange, so that an error of one rank becomes the error of all.
   agree_on_errors(*mesh.host, [&] {
@@ -80,10 +80,11 @@ StepResult Trainer::step() {
   for (const auto& [direction, micro] : one_forward_one_backward(micro_batches, engine_.slots())) {
     const Index slot = micro % engine_.slots();
     if (direction == ScheduledPass::Direction::forward) {
-      const auto [ids, targets, document_start] = batch.slice(micro * B, B);
-      engine_.forward({B, S, ids, targets, counts.targets, global_batch, micro_batches,
-                       samples_done_ + (micro * dp + mesh.coord.dp) * B, document_start},
-                      slot);
+      const auto [ids, targets, document_start, encoder_ids] = batch.slice(micro * B, B);
+      engine_.forward(
+          {B, S, ids, targets, counts.targets, global_batch, micro_batches,
+           samples_done_ + (micro * dp + mesh.coord.dp) * B, document_start, batch.encoder_length, encoder_ids},
+          slot);
     } else {  // the last micro-batch completes the gradients
       engine_.backward(slot, micro + 1 == micro_batches ? hooks : BackwardHooks{});
     }
@@ -94,7 +95,8 @@ StepResult Trainer::step() {
     check_inputs(batch);
   }
   trace.next("weights");
-  const double lr = learning_rate(t, step_ + 1, rewarmup_after_), tokens = static_cast<double>(counts.tokens),
+  const double lr = learning_rate(t, step_ + 1, rewarmup_after_),
+               tokens = static_cast<double>(counts.tokens + counts.encoder_tokens),
                losses = static_cast<double>(counts.targets);
   StepResult result;
   result.norm_limit = norms_.limit(t.spike_sigma);
@@ -132,6 +134,8 @@ StepResult Trainer::step() {
   record_norm(result);
   if (t.spike_sigma > 0 || norms_.skipped > 0) m.skipped_steps = norms_.skipped;
   for (Index l = 0; l < layers; ++l) {
+    const bool of_encoder = engine_.model().moe_layer_ids()[static_cast<std::size_t>(l)] < config.encoder_layers();
+    const auto layer_tokens = static_cast<double>(of_encoder ? counts.encoder_tokens : counts.tokens);
     auto& routed = result.routed.emplace_back(E);
     auto& dropped = result.dropped.emplace_back(E);
     auto& probability = result.probability.emplace_back(E);
@@ -139,7 +143,7 @@ StepResult Trainer::step() {
       const double* s = &sums[(l * E + e) * 3];
       routed[e] = static_cast<Index>(s[0]);
       dropped[e] = static_cast<Index>(s[1]);
-      probability[e] = s[2] / tokens;
+      probability[e] = s[2] / layer_tokens;
       m.routed += routed[e];
       m.dropped += dropped[e];
     }
@@ -148,7 +152,7 @@ StepResult Trainer::step() {
 
   ++step_;
   samples_done_ += global_batch;
-  tokens_done_ += counts.tokens;
+  tokens_done_ += counts.tokens + counts.encoder_tokens;
   m.tokens = tokens_done_;
   m.samples = samples_done_;
   m.step_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
@@ -251,19 +255,20 @@ void Trainer::check_replicas() {
 Trainer::StepCounts Trainer::count_step(const SampleBatch& batch) const {
   const Config& config = engine_.config();
   const Mesh& mesh = engine_.mesh();
-  const Index all = config.train.batch_of(step_ + 1) * config.model.seq_len;
-  if (!samples_.ignores_targets()) return {all, all};
+  const Index all = config.train.batch_of(step_ + 1) * config.tokens_per_sample();
+  if (!samples_.ignores_targets()) return {all, 0, all};
   // The ranks of a tensor-parallel group have the same samples.
-  double sums[2] = {};
+  double sums[3] = {};
   if (mesh.coord.tp == 0)
-    for (const auto& [sum, of] : {std::pair(&sums[0], &batch.ids), std::pair(&sums[1], &batch.targets)})
+    for (const auto& [sum, of] : {std::pair(&sums[0], &batch.ids), std::pair(&sums[1], &batch.targets),
+                                  std::pair(&sums[2], &batch.encoder_ids)})
       *sum = static_cast<double>(std::ranges::count_if(*of, [](std::int32_t id) { return id >= 0; }));
-  mesh.host->all_reduce(view_of(sums, {2}));
+  mesh.host->all_reduce(view_of(sums, {3}));
   if (sums[1] == 0)
     throw CollectiveError(2, fmt::format("step {}: no loss counts any of its {} targets: raise train.global_batch, or "
                                          "give the data longer documents",
                                          step_ + 1, all));
-  return {static_cast<Index>(sums[0]), static_cast<Index>(sums[1])};
+  return {static_cast<Index>(sums[0]), static_cast<Index>(sums[2]), static_cast<Index>(sums[1])};
 }
 
 // Auxiliary-loss-free balancing (Wang et al., 2024; DeepSeek-V3): b_i += rate * sign(mean_j n_j -

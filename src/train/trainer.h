@@ -88,10 +88,10 @@ class Trainer {
   void set_rewarmup(Index after_step) { rewarmup_after_ = after_step; }
 
  private:
-  // Numbers of tokens that are not padding, and of targets that the loss counts, in the global
-  // batch.
+  // Numbers of tokens that are not padding, of the decoder and of an encoder, and of targets that
+  // the loss counts, in the global batch.
   struct StepCounts {
-    Index tokens, targets;
+    Index tokens, encoder_tokens, targets;
   };
   // Counts the batch, of which `batch` is this rank's share. Collective. Throws CollectiveError if
   // no loss counts any target.

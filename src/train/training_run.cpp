@@ -9,6 +9,7 @@
 #include "dist/runtime.h"
 #include "src/data/masking.h"
 #include "src/data/run_tokenizer.h"
+#include "src/data/sequence_pairs.h"
 #include "src/io/manifest.h"
 #include "src/io/trace.h"
 #include "src/params/costs.h"
@@ -138,7 +139,7 @@ int TrainingRun::train() {
     if (energy) energy->begin_step();
     StepResult result = step_or_advice();
     const Index step = trainer_.steps_done();
-    meter.end_step(config_.train.batch_of(step) * config_.model.seq_len, result.metrics);
+    meter.end_step(config_.train.batch_of(step) * config_.tokens_per_sample(), result.metrics);
     if (energy) energy->end_step(result.metrics);
     step_trace.end_step(step);
     const bool log = step % config_.run.log_every == 0 || step == config_.train.steps;
@@ -294,8 +295,10 @@ MetricsSinks TrainingRun::sinks() const {
 Index TrainingRun::validation_windows() const {
   if (config_.train.validate_every == 0) return 0;
   Index windows = 0;
+  const std::optional<SequencePairs> pairs = training_pairs(config_, dataset_);
   for (int domain = 0; domain < static_cast<int>(dataset_.domains().size()); ++domain) {
-    const Index all = EvalStream(dataset_, domain, config_.model.seq_len).windows();
+    const Index all =
+        EvalStream(dataset_, domain, config_.model.seq_len, 0, {}, nullptr, pairs ? &*pairs : nullptr).windows();
     windows += config_.train.validate_windows > 0 ? std::min(all, config_.train.validate_windows) : all;
   }
   return windows;

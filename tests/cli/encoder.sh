@@ -81,8 +81,8 @@ expect_error "model.attention = full with model.kind = decoder" "$switchyard" tr
   --model.attention=full
 expect_error "model.attention = strided with model.kind = encoder" "$switchyard" train config.ini --run.dir=x \
   "${encoder[@]}" --model.attention=strided
-expect_error "model.position = alibi with model.kind = encoder" "$switchyard" train config.ini --run.dir=x \
-  "${encoder[@]}" --model.position=alibi
+expect_error "model.t5_buckets = 2 with model.position = t5 in an encoder" "$switchyard" train config.ini --run.dir=x \
+  "${encoder[@]}" --model.position=t5 --model.t5_buckets=2
 expect_error "model.mtp_depth = 1 with model.kind = encoder" "$switchyard" train config.ini --run.dir=x \
   "${encoder[@]}" --model.mtp_depth=1
 expect_error "are more than 1" "$switchyard" train config.ini --run.dir=x "${encoder[@]}" --train.mask_random_share=0.5

@@ -13,6 +13,8 @@ make_text text 200
 sed -E -e 's/^(layers) = .*/\1 = 2/; s/^d_model = .*/d_model = 32/; s/^seq_len = .*/seq_len = 32/' \
   -e 's/^d_ff = .*/d_ff = 32/; s/^(warmup|log_every) = .*/\1 = 2/; s/^checkpoint_every = .*/checkpoint_every = 500/' \
   "$root/configs/quickstart.ini" >configs/quickstart.ini
+sed -E -e 's/^layers = .*/layers = 2/; s/^d_(model|ff) = .*/d_\1 = 32/; s/^(warmup) = .*/\1 = 2/' \
+  "$root/configs/switch-t5-tiny.ini" >configs/switch-t5-tiny.ini
 expect_ok "$switchyard" prepare --domain english=text --tokenizer bytes --valid-fraction 0.2 --output data/quickstart
 expect_ok "$switchyard" prepare --domain english=text --tokenizer train-spm:300 --valid-fraction 0.2 --output data/spm
 cat >dense.ini <<'INI'
@@ -39,7 +41,7 @@ for i in $(seq 1 40); do
   printf '{"prompt": "Which track is free? %d", "completion": "Track %d."}\n' "$i" $((i % 7)) >>conversations.jsonl
 done
 
-for page in your-own-text analyse-experts import-and-upcycle scaling-study fine-tune pack-documents mlperf; do
+for page in your-own-text analyse-experts import-and-upcycle scaling-study fine-tune pack-documents t5-with-experts mlperf; do
   sed -n '/^```sh test$/,/^```$/{/^```/!p}' "$root/docs/tutorials/$page.md" >commands
   [[ -s commands ]] || die "$page.md has no commands"
   OMP_NUM_THREADS=1 bash -eu -o pipefail commands >output 2>&1 || die "$page.md: $(tail -5 output)"

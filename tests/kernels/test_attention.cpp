@@ -102,7 +102,7 @@ ref::Attention expected(const Case& c, const Exact& x) {
   for (Index b = 0; b < c.B; ++b) offsets.push_back(c.offset_of(b));
   ref::Attention found = ref::attention(c.B, operand(x.q, c.S, c.H, c.hd), operand(x.k, c.keys, c.K, c.hd),
                                         operand(x.v, c.keys, c.K, c.vd), c.desc().scale, c.softcap, sees, &x.dout,
-                                        {backwards(x.bias), x.sinks}, offsets);
+                                        {backwards(x.bias), x.sinks, c.causal ? 0 : c.biases / 2}, offsets);
   found.dbias = backwards(found.dbias);
   return found;
 }
@@ -392,6 +392,7 @@ TEST(AttentionReference, GradientMatchesFiniteDifferences) {
         Case{.B = 2, .S = 4, .H = 2, .K = 1, .hd = 3, .vd = 2, .keys = 7, .offset = 2},
         Case{.B = 2, .S = 7, .H = 1, .K = 1, .hd = 2, .document = 3},
         Case{.B = 2, .S = 4, .H = 2, .K = 1, .hd = 3, .keys = 7, .offset = 2, .biases = 8, .sinks = true},
+        Case{.B = 2, .S = 4, .H = 2, .K = 1, .hd = 3, .causal = false, .keys = 6, .biases = 13, .sinks = true},
         Case{.B = 1, .S = 6, .H = 2, .K = 1, .hd = 2, .softcap = 2, .sinks = true},
         Case{.B = 1, .S = 7, .H = 1, .K = 1, .hd = 2, .sparse = SparsePattern::fixed(3, 1), .biases = 7},
         Case{.B = 2, .S = 9, .H = 2, .K = 1, .hd = 2, .causal = false, .window = 2, .document = 4},
@@ -746,6 +747,13 @@ TEST_P(Attention, MatchesReferenceWithBiasesByDistance) {
            .apart = true,
            .biases = offset + queries + 3});
   check({.B = 2, .S = 150, .H = 2, .K = 1, .hd = 8, .document = 40, .biases = 150});
+  // Biases of keys on both sides, also with more of them than distances, lengths and windows.
+  for (Index S : {1, 5, 70, 131}) {
+    check({.B = 2, .S = S, .H = 4, .K = 2, .hd = 16, .causal = false, .biases = 2 * S - 1});
+    check({.B = 2, .S = S, .H = 2, .K = 1, .hd = 8, .causal = false, .window = 9, .biases = 2 * S + 5});
+  }
+  check({.B = 3, .S = 70, .H = 2, .K = 2, .hd = 16, .causal = false, .biases = 139, .sinks = true, .shorter = 20});
+  check({.B = 2, .S = 75, .H = 2, .K = 1, .hd = 8, .causal = false, .document = 20, .biases = 151});
   for (Index hd : {5, 96, 192}) check({.B = 1, .S = 40, .H = 2, .K = 1, .hd = hd, .biases = 40});
 }
 

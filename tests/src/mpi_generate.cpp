@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "src/generate/beam_search.h"
 #include "src/generate/generate.h"
 #include "tests/mpi_world.h"
 
@@ -208,6 +209,52 @@ TEST(GenerateLayouts, GiveTheTextOfOneRank) {
       }
     }
   }
+}
+
+constexpr const char* pairs = R"(
+[model]
+kind = encoder_decoder
+layers = 2
+d_model = 24
+heads = 4
+kv_heads = 2
+seq_len = 16
+d_ff = 40
+position = t5
+[moe]
+experts = 8
+d_ff = 20
+[train]
+objective = seq2seq
+)";
+
+std::vector<Continuation> targets_of(Comm& comm, const Layout& layout,
+                                     const std::vector<std::vector<std::int32_t>>& sources, Index beams) {
+  const bool alone = &comm != &world();
+  std::vector<std::string> settings{"--model.init_std=0.4"};
+  if (!alone) settings.push_back("--run.dtype=" + tested_device.dtype);
+  Engine engine(parse_config(pairs, "test", settings), V, make_device(alone ? "cpu" : tested_device.backend),
+                make_mesh(comm, layout), false, {}, 1, 16);
+  engine.store().initialize(5);
+  return search_targets(engine, sources, {.beams = beams, .tokens = 9, .start = 0, .end = 2});
+}
+
+// A rank without a source, or with a target that ends early, takes part for the others.
+TEST(BeamSearchLayouts, GiveTheTargetsOfOneRank) {
+  const auto self = make_comm_self();
+  const int ranks = world().size();
+  std::vector<Layout> layouts{{ranks, 1, 1, 1}, {ranks, 1, ranks, 1}, {ranks, 2, ranks, 1}, {ranks, 2, ranks / 2, 2}};
+  std::erase_if(layouts, [&](const Layout& l) { return ranks % 2 != 0 || ranks == 6 || l.ep == 0; });
+  for (const Layout& layout : layouts)
+    for (const Index beams : {1, 3}) {
+      const auto sources = some_prompts(5);
+      const auto many = targets_of(world(), layout, sources, beams), one = targets_of(*self, {}, sources, beams);
+      if (tested_device.dtype == "bf16") continue;
+      for (std::size_t i = 0; i < one.size(); ++i) {
+        EXPECT_EQ(many[i].added, one[i].added) << layout.str() << ", " << beams << " beams, source " << i;
+        EXPECT_EQ(many[i].finish, one[i].finish) << layout.str();
+      }
+    }
 }
 
 // Tokens that pad a pass of tensor-parallel ranks reach no expert.

@@ -1,4 +1,5 @@
-// Reference of the whole decoder and its training loss: plain loops in double precision.
+// Reference of the whole model and its training loss: plain loops in double precision. An
+// encoder-decoder computes its encoder first, then its decoder.
 //
 // It is written from the formulas of the design, not from src/model. Forward and backward of the
 // layers are compared with it. One rank, one micro-batch.
@@ -36,21 +37,48 @@ class Model {
       : c_(config),
         V_(vocab),
         B_(sequences),
-        S_(config.model.seq_len),
+        S_(config.decoder_length()),
         ids_(std::move(ids)),
         targets_(std::move(targets)) {}
 
+  // Ids of the encoder of an encoder-decoder, [B * its length]; -1 is padding. S is then the length
+  // of the decoder.
+  void set_encoder_ids(std::vector<double> ids) { encoder_ids_ = std::move(ids); }
+
   // frozen: follows the recorded decisions. Otherwise decides again, and records the decisions.
   ModelLoss loss(const Parameters& p, bool frozen) {
-    const auto& m = c_.model;
     ModelLoss out;
+    if (c_.stacks.empty()) return add_loss(p, frozen, out, 0), out;
+    Model encoder(c_.of_stack(0), V_, B_, encoder_ids_, {}), decoder(c_.of_stack(1), V_, B_, ids_, targets_);
+    const auto moe = static_cast<std::ptrdiff_t>(std::min(encoder_decisions_, decisions_.size()));
+    encoder.prefix_ = "encoder.";
+    encoder.decisions_.assign(decisions_.begin(), decisions_.begin() + moe);
+    decoder.prefix_ = "decoder.";
+    decoder.decisions_.assign(decisions_.begin() + moe, decisions_.end());
+    decoder.encoded_ = encoder.add_loss(p, frozen, out, 0);
+    decoder.encoder_lengths_ = encoder.lengths();
+    decoder.encoder_length_ = encoder.S_;
+    decoder.add_loss(p, frozen, out, 0);
+    encoder_decisions_ = encoder.decisions_.size();
+    decisions_ = encoder.decisions_;
+    decisions_.insert(decisions_.end(), decoder.decisions_.begin(), decoder.decisions_.end());
+    return out;
+  }
+
+  const std::vector<Decision>& decisions() const { return decisions_; }
+
+ private:
+  // Adds the terms of the loss to `out`. Returns the final norm of the last layer. Without targets,
+  // there is no output.
+  Numbers add_loss(const Parameters& p, bool frozen, ModelLoss& out, std::size_t moe) {
+    const auto& m = c_.model;
     double tokens = 0;
     for (double t : targets_) tokens += t >= 0;
     Numbers x = embedded(p, ids_);
-    std::size_t moe = 0;
     Together together{Numbers(c_.moe.experts), Numbers(c_.moe.experts), 0};
     const auto run_block = [&](Index layer) {
-      const std::string prefix = "layers." + std::to_string(layer) + ".";
+      const std::string prefix = prefix_ + "layers." + std::to_string(layer) + ".";
+      const auto cross = [&](const Numbers& h) { return attend_to_encoder(p, m, prefix + "cross_attention.", h); };
       const auto attention = [&](const Numbers& h) { return attend(p, c_.model_of(layer), prefix + "attention.", h); };
       const auto feed = [&](const Numbers& h) {
         if (!c_.is_moe(layer)) return ffn(p, prefix + "mlp.", h, m.d_ff, c_.ffn_activation());
@@ -63,6 +91,7 @@ class Model {
         x = plus(plus(x, a), branch(p, prefix + norm, prefix + "ffn_out_norm", x, feed));
       } else if (m.norm_position == NormPosition::post) {
         x = normed(p, prefix + "attention_norm", plus(x, attention(x)));
+        if (!encoded_.empty()) x = normed(p, prefix + "cross_attention_norm", plus(x, cross(x)));
         x = normed(p, prefix + "ffn_norm", plus(x, feed(x)));
       } else if (m.norm_position == NormPosition::residual) {
         const Numbers a = normed(p, prefix + "attention_norm", x);
@@ -72,12 +101,19 @@ class Model {
         const bool normless = layer == 0 && !m.first_norm;
         x = plus(x, normless ? attention(x)
                              : branch(p, prefix + "attention_norm", prefix + "attention_out_norm", x, attention));
+        if (!encoded_.empty())
+          x = plus(x, branch(p, prefix + "cross_attention_norm", prefix + "cross_attention_out_norm", x, cross));
         x = plus(x, branch(p, prefix + "ffn_norm", prefix + "ffn_out_norm", x, feed));
       }
     };
     for (Index layer = 0; layer < m.layers; ++layer) run_block(layer);
     const bool has_norm = m.norm_position != NormPosition::post;
-    if (has_norm) x = normed(p, "final_norm", x);
+    if (has_norm) x = normed(p, prefix_ + "final_norm", x);
+    const Numbers last = x;
+    if (targets_.empty()) {
+      add_joint_balancing(together, out);
+      return last;
+    }
     if (m.output_transform) {
       const Numbers h = linear(p, "output_transform", B_ * S_, m.d_model, x);
       x = normed(p, "output_transform_norm", ffn_activation({Activation::gelu, false}, B_ * S_, m.d_model, h, {}));
@@ -110,22 +146,34 @@ class Model {
         if (targets[t] >= 0) out.output_z += factor * c_.train.z_loss * loss.lse[t] * loss.lse[t] / tokens;
       }
     }
-    for (Index i = 0; i < c_.moe.experts; ++i)
-      if (together.tokens > 0)
-        out.aux += c_.moe.aux_loss * static_cast<double>(c_.moe.experts) / static_cast<double>(c_.moe.top_k) *
-                   (together.counts[i] / together.tokens) * (together.probability[i] / together.tokens);
-    return out;
+    add_joint_balancing(together, out);
+    return last;
   }
 
-  const std::vector<Decision>& decisions() const { return decisions_; }
-
- private:
   // Sums over all layers that share one load-balancing loss. [E] assignments and summed
   // probabilities of each expert; number of tokens.
   struct Together {
     Numbers counts, probability;
     double tokens;
   };
+
+  void add_joint_balancing(const Together& together, ModelLoss& out) const {
+    for (Index i = 0; i < c_.moe.experts; ++i)
+      if (together.tokens > 0)
+        out.aux += c_.moe.aux_loss * static_cast<double>(c_.moe.experts) / static_cast<double>(c_.moe.top_k) *
+                   (together.counts[i] / together.tokens) * (together.probability[i] / together.tokens);
+  }
+
+  // Returns the number of tokens of each sequence before its padding.
+  std::vector<Index> lengths() const {
+    std::vector<Index> all;
+    for (Index b = 0; b < B_; ++b) {
+      Index n = S_;
+      while (n > 1 && ids_[b * S_ + n - 1] < 0) --n;
+      all.push_back(n);
+    }
+    return all;
+  }
 
   Loss output_loss(const Parameters& p, const Numbers& x, const Numbers& targets) const {
     const auto& m = c_.model;
@@ -178,20 +226,22 @@ class Model {
   Numbers embedded(const Parameters& p, const Numbers& ids) const {
     const auto& m = c_.model;
     const Index T = B_ * S_, D = m.d_model;
-    Numbers x = embedding(V_, D, 0, ids, p.at("embedding.weight"));
+    Numbers rows = ids;
+    for (double& id : rows) id = std::max(id, 0.0);  // padding
+    Numbers x = embedding(V_, D, 0, rows, p.at("embedding.weight"));
     for (Index t = 0; t < T; ++t)
       for (Index i = 0; i < D; ++i) {
         double& of = x[t * D + i];
         if (m.scale_embedding) of *= std::sqrt(static_cast<double>(D));
         const double s = static_cast<double>(t % S_);
         if (m.segments > 0) of += p.at("segment.weight")[i];
-        if (m.position == Position::learned) of += p.at("position.weight")[(t % S_) * D + i];
+        if (m.position == Position::learned) of += p.at(prefix_ + "position.weight")[(t % S_) * D + i];
         if (m.position == Position::sinusoidal) {
           const double angle = s / std::pow(10000.0, static_cast<double>(i - i % 2) / static_cast<double>(D));
           of += i % 2 ? std::cos(angle) : std::sin(angle);
         }
       }
-    return m.embedding_norm ? normed(p, "embedding_norm", x) : x;
+    return m.embedding_norm ? normed(p, prefix_ + "embedding_norm", x) : x;
   }
 
   // m: [model] with the values of this layer.
@@ -299,11 +349,12 @@ class Model {
                    const HeadsOf& k, const HeadsOf& v, double scale) const {
     const Index window = m.attention == AttentionPattern::longformer ? 0 : m.window;
     const bool encoder = c_.model.kind == ModelKind::encoder;
-    const auto seen = [&](Index, Index i, Index j) {
-      if (!encoder && j > i) return false;
+    const std::vector<Index> visible = lengths();
+    const auto seen = [&](Index b, Index i, Index j) {
+      if (encoder ? j >= visible[b] : j > i) return false;
       return (window == 0 || std::abs(i - j) < window) && sees(pattern(m), i, j);
     };
-    const AttentionLearned learned{distance_biases(p, m, prefix), optional(p, prefix + "sinks")};
+    const AttentionLearned learned{distance_biases(p, m, prefix), optional(p, prefix + "sinks"), encoder ? S_ - 1 : 0};
     return attention(B_, q, k, v, static_cast<float>(m.attention_scale > 0 ? m.attention_scale : scale),
                      m.attention_softcap, seen, nullptr, learned)
         .out;
@@ -322,16 +373,32 @@ class Model {
     }
   }
 
-  // [heads, distances]; empty without ALiBi and T5 biases.
+  // Queries of x, keys and values of all outputs of the encoder that are not padding.
+  Numbers attend_to_encoder(const Parameters& p, const Config::Model& m, const std::string& prefix,
+                            const Numbers& x) const {
+    const Index T = B_ * S_, D = m.d_model, H = m.heads, K = m.kv_heads, hd = m.head_dim, Se = encoder_length_;
+    const Numbers q = linear(p, prefix + "q", T, D, x), k = linear(p, prefix + "k", B_ * Se, D, encoded_),
+                  v = linear(p, prefix + "v", B_ * Se, D, encoded_);
+    const double scale = m.attention_scale > 0 ? m.attention_scale : 1 / std::sqrt(static_cast<double>(hd));
+    const Numbers out = attention(B_, {q.data(), S_, H, 0, H, hd}, {k.data(), Se, K, 0, K, hd},
+                                  {v.data(), Se, K, 0, K, hd}, static_cast<float>(scale), m.attention_softcap,
+                                  [&](Index b, Index, Index j) { return j < encoder_lengths_[b]; })
+                            .out;
+    return linear(p, prefix + "out", T, H * hd, out);
+  }
+
+  // [heads, distances]; empty without ALiBi and T5 biases. In an encoder, distances begin at 1 - S.
   Numbers distance_biases(const Parameters& p, const Config::Model& m, const std::string& prefix) const {
     Numbers bias;
     for (Index h = 0; h < m.heads; ++h)
-      for (Index d = 0; d < S_; ++d) {
+      for (Index d = c_.model.kind == ModelKind::encoder ? 1 - S_ : 0; d < S_; ++d) {
         if (m.position == Position::alibi)
-          bias.push_back(-alibi_slope(h, m.heads) * static_cast<double>(d) * m.alibi_scale);
+          bias.push_back(-alibi_slope(h, m.heads) * static_cast<double>(std::abs(d)) * m.alibi_scale);
         if (m.position == Position::t5) {
-          const Numbers& table = p.at((m.t5_shared ? "" : prefix) + "relative_bias.weight");
-          bias.push_back(table[h * m.t5_buckets + t5_bucket(d, m)]);
+          const Numbers& table = p.at((m.t5_shared ? prefix_ : prefix) + "relative_bias.weight");
+          Config::Model of_side = m;
+          if (c_.model.kind == ModelKind::encoder) of_side.t5_buckets /= 2;
+          bias.push_back(table[h * m.t5_buckets + t5_bucket(std::abs(d), of_side) + (d < 0 ? of_side.t5_buckets : 0)]);
         }
       }
     return bias;
@@ -391,6 +458,8 @@ class Model {
         noise.push_back(e.choice == Choice::noisy ? e.noise * stream.normal(i) : stream.gumbel(i));
     }
     if (!frozen) decision.experts = choose_experts(route, T, E, logits, {}, noise);
+    for (Index t = 0; t < T; ++t)
+      if (ids_[t] < 0) std::fill_n(decision.experts.begin() + t * k, k, -1.0);  // padding
     const Numbers g = route_weights(route, T, E, logits, decision.experts);
     if (!frozen) {
       const bool by_sequence = e.capacity_scope == CapacityScope::sequence;
@@ -444,8 +513,15 @@ class Model {
 
   Config c_;
   Index V_, B_, S_;
-  std::vector<double> ids_, targets_;
+  std::vector<double> ids_, targets_, encoder_ids_;
   std::vector<Decision> decisions_;
+  std::size_t encoder_decisions_ = 0;  // number of decisions_ of the encoder
+  std::string prefix_;                 // of the stack's parameters
+  // Of a decoder that reads an encoder: its outputs [B, encoder_length_, D], and the number of
+  // visible ones of each sequence.
+  Numbers encoded_;
+  Index encoder_length_ = 0;
+  std::vector<Index> encoder_lengths_;
 };
 
 }  // namespace sy::reference

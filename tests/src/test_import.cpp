@@ -1,5 +1,5 @@
 // Models of the Hugging Face families are imported, computed and exported
-// (tests/golden/families.py).
+// (tests/golden/families.py, tests/golden/encoder_decoders.py).
 #include <gtest/gtest.h>
 #include <omp.h>
 #include <signal.h>
@@ -32,7 +32,14 @@ namespace {
 namespace fs = std::filesystem;
 
 const Json& cases() {
-  static const Json all = Json::parse(read_file(std::string(GOLDEN) + "/families.json"));
+  static const Json all = [] {
+    Json list = Json::array();
+    for (const char* file : {"families.json", "encoder_decoders.json"}) {
+      const Json some = Json::parse(read_file(fmt::format("{}/{}", GOLDEN, file)));
+      for (const Json& one : some) list.push_back(one);
+    }
+    return list;
+  }();
   return all;
 }
 
@@ -55,7 +62,12 @@ void import_model(const fs::path& folder, const fs::path& run, const FamilyModel
 // Compares the logits with the golden ones, relative to the largest.
 void expect_logits(Engine& engine, const Json& golden, double tolerance) {
   const auto ids = golden["ids"].get<std::vector<std::int64_t>>();
-  std::vector<float> all;  // of an encoder
+  std::vector<float> all;  // of an encoder or an encoder-decoder
+  if (engine.config().model.kind == ModelKind::encoder_decoder) {
+    const auto source = golden["source"].get<std::vector<std::int64_t>>();
+    all = pair_logits(engine, std::vector<std::int32_t>(source.begin(), source.end()),
+                      std::vector<std::int32_t>(ids.begin(), ids.end()));
+  }
   if (engine.config().model.kind == ModelKind::encoder)
     all = sequence_logits(engine, std::vector<std::int32_t>(ids.begin(), ids.end()), [](Index, Index) {});
   Cache cache = engine.make_cache(1, std::ssize(ids), std::ssize(ids));

@@ -71,6 +71,19 @@ const std::map<std::string, Published> published = {
     {"apertus-8b", {8.05}},
     {"apertus-70b", {70.6}},
     {"smollm2-1.7b", {1.7114}},
+    {"transformer-base", {18 * 4 * 512e-9 * 512 + 12 * 2 * 512e-9 * 2048 + 37e-6 * 512}},
+    {"transformer-big", {18 * 4 * 1024e-9 * 1024 + 12 * 2 * 1024e-9 * 4096 + 37e-6 * 1024}},
+    // As transformers counts them.
+    {"t5-small", {0.060506624}},
+    {"t5-base", {0.222903552}},
+    {"t5-large", {0.737668096}},
+    {"t5-3b", {2.851598336}},
+    {"t5-11b", {11.307321344}},
+    {"switch-base-8", {0.61934, 0.22290}},
+    {"switch-base-16", {1.07233, 0.22290}},
+    {"switch-base-32", {1.97830, 0.22290}},
+    {"switch-base-64", {3.79024, 0.22290}},
+    {"switch-base-128", {7.41414, 0.22290}},
     {"switch-base-8-decoder",
      {12 * 4 * 768e-9 * 768 + 6 * 2 * 768e-9 * 3072 + 6 * 8 * 2 * 768e-9 * 3072 + 32.128e-6 * 768}},
     {"glam-64b-64e", {1162, 96.6}},
@@ -122,6 +135,11 @@ TEST(KnownModels, HaveTheCountsOfTransformers) {
   EXPECT_EQ(count("bert-base"), 109514298);
   EXPECT_EQ(count("roberta-base"), 124697433 - 2 * 768);
   EXPECT_EQ(count("modernbert-base"), 149655232);
+  EXPECT_EQ(count("t5-small"), 60506624);
+  EXPECT_EQ(count("t5-base"), 222903552);
+  EXPECT_EQ(count("t5-large"), 737668096);
+  EXPECT_EQ(count("t5-3b"), 2851598336);
+  EXPECT_EQ(count("t5-11b"), 11307321344);
 }
 
 // The model of the file with small sizes: two layers of each kind, and smaller widths, windows and
@@ -167,7 +185,7 @@ TEST(KnownModels, LearnAsSmallModels) {
   for (const auto& entry : std::filesystem::directory_iterator(MODELS)) {
     SCOPED_TRACE(entry.path().stem());
     const Config config = small_version(entry.path());
-    const Index V = 23, B = 4, S = config.model.seq_len;
+    const Index V = 23, B = 4, S = config.decoder_length();
     const auto self = make_comm_self();
     Engine engine(config, V, make_cpu(), make_mesh(*self, {}), true);
     engine.store().initialize(1);
@@ -177,9 +195,12 @@ TEST(KnownModels, LearnAsSmallModels) {
     for (Index i = 0; i < B * S; ++i) ids.push_back(static_cast<std::int32_t>(draw.bits(i) % V));
     targets.assign(ids.begin() + 1, ids.end());
     targets.push_back(0);
+    std::vector<std::int32_t> encoder_ids;
+    for (Index i = 0; i < B * config.encoder_length(); ++i)
+      encoder_ids.push_back(static_cast<std::int32_t>(draw.bits(1000 + i) % V));
     double first = 0, last = 0;
     for (Index step = 1; step <= 20; ++step) {
-      engine.forward_backward({B, S, ids, targets, B * S, B, 1});
+      engine.forward_backward({B, S, ids, targets, B * S, B, 1, 0, {}, config.encoder_length(), encoder_ids});
       optimizer.step(config.train, config.train.lr, step);
       last = engine.take_statistics().loss_sum / static_cast<double>(B * S);
       if (step == 1) first = last;

@@ -45,5 +45,22 @@ TEST(T5, BucketsMatchTheOriginalCode) {
   EXPECT_EQ(t5_bucket(0, 2, 4), 0);
 }
 
+TEST(T5, BucketsOfBothSidesMatchTransformers) {
+  // First distances to earlier keys of each bucket, by transformers'
+  // _relative_position_bucket(bidirectional=True) with 32 buckets up to 128, and with 8 up to 9.
+  const Index first[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 23, 32, 46, 64, 91};
+  for (Index k = 0; k < 16; ++k)
+    for (Index d = first[k]; d < (k < 15 ? first[k + 1] : 300); ++d) {
+      EXPECT_EQ(t5_bucket_of_both_sides(d, 32, 128), k) << d;
+      EXPECT_EQ(t5_bucket_of_both_sides(-d, 32, 128), d == 0 ? 0 : 16 + k) << d;
+    }
+  const Index few[] = {0, 1, 2, 5};
+  for (Index k = 0; k < 4; ++k)
+    for (Index d = few[k]; d < (k < 3 ? few[k + 1] : 300); ++d) {
+      EXPECT_EQ(t5_bucket_of_both_sides(d, 8, 9), k) << d;
+      EXPECT_EQ(t5_bucket_of_both_sides(-d, 8, 9), d == 0 ? 0 : 4 + k) << d;
+    }
+}
+
 }  // namespace
 }  // namespace sy

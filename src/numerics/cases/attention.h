@@ -170,7 +170,8 @@ struct AttentionBackwardLearned : AttentionCase {
   ref::Attention forward_learned(Values& v) {
     Numbers bias = v["bias"];
     for (auto head = bias.begin(); head != bias.end(); head += biases) std::reverse(head, head + biases);
-    return ref::attention(desc, a.b, a.s, a.h, a.k, a.hd, v["qkv"], {bias, v["sinks"]});
+    return ref::attention(desc, a.b, a.s, a.h, a.k, a.hd, v["qkv"],
+                          {bias, v["sinks"], desc.mask.causal ? 0 : biases / 2});
   }
   void run(Device& device) override {
     const View x = at("qkv");

@@ -27,9 +27,10 @@ struct Attention {
 };
 
 // Learned parameters of attention; each may be empty. bias: [heads, distances], for the distance
-// from the query back to the key; sinks: [heads].
+// from the query back to the key, from -later on; sinks: [heads].
 struct AttentionLearned {
   Numbers bias, sinks;
+  Index later = 0;
 };
 
 // Attention with the mask sees(sequence, query, key).
@@ -68,7 +69,7 @@ Attention attention(Index sequences, const HeadsOf& q, const HeadsOf& k, const H
           if (!sees(b, i, j)) continue;
           const double s = scale * product(q.at(b, i, h), k.at(b, j, kv), q.width);
           score[j] = cap > 0 ? cap * std::tanh(s / cap) : s;
-          if (distances > 0) score[j] += learned.bias[h * distances + at - j];
+          if (distances > 0) score[j] += learned.bias[h * distances + learned.later + at - j];
           largest = std::max(largest, score[j]);
         }
         const double sink = learned.sinks.empty() ? -std::numeric_limits<double>::infinity() : learned.sinks[h];
@@ -86,7 +87,7 @@ Attention attention(Index sequences, const HeadsOf& q, const HeadsOf& k, const H
         if (dout && !learned.sinks.empty()) r.dsinks[h] -= std::exp(sink - largest) / sum * mean;
         for (Index j = 0; dout && j < keys; ++j) {
           if (p[j] == 0) continue;
-          if (distances > 0) r.dbias[h * distances + at - j] += p[j] * (dp[j] - mean);
+          if (distances > 0) r.dbias[h * distances + learned.later + at - j] += p[j] * (dp[j] - mean);
           const double ds = p[j] * (dp[j] - mean) * scale * (cap > 0 ? 1 - (score[j] / cap) * (score[j] / cap) : 1);
           add(&r.dq[query * q.width], ds, k.at(b, j, kv), q.width);
           add(&r.dk[key(j) * k.width], ds, q.at(b, i, h), q.width);

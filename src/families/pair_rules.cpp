@@ -1,0 +1,56 @@
+// Conversions of keys of config.json of encoder-decoders (config_rules.h).
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "src/families/config_rules.h"
+#include "src/families/rule_helpers.h"
+
+namespace sy {
+namespace {
+
+Index decoder_layers(const Json& hf_config) {
+  return int_or(hf_config, "num_decoder_layers", hf_config.at("num_layers").get<std::int64_t>());
+}
+
+// Period of the layers with experts, the first of which is layer 1, or layer 0 if all have experts.
+Index sparse_step(const Json& hf_config, const std::string& stack, Index layers) {
+  const Index sparse = int_or(hf_config, fmt::format("num_sparse_{}_layers", stack), 3);
+  if (sparse < 0 || sparse > layers) bad_input("num_sparse_{}_layers = {}: expected 0 to {}", stack, sparse, layers);
+  return sparse > 0 ? layers / sparse : layers;
+}
+
+}  // namespace
+
+const ConfigRule t5_stacks_rule{[](const Json& hf_config, KeySettings& settings) {
+                                  settings.emplace_back("decoder.layers", fmt::format("{}", decoder_layers(hf_config)));
+                                  if (bool_or(hf_config, "tie_word_embeddings", true))
+                                    settings.emplace_back(
+                                        "model.logit_scale",
+                                        fmt::format("{}", 1 / std::sqrt(hf_config.at("d_model").get<double>())));
+                                },
+                                [](const Config& config, Json& hf_config) {
+                                  put(hf_config, "num_decoder_layers", config.stacks.at(1).model.layers);
+                                }};
+
+const ConfigRule switch_layers_rule{
+    [](const Json& hf_config, KeySettings& settings) {
+      for (const auto& [stack, layers] :
+           {std::pair<std::string, Index>{"encoder", hf_config.at("num_layers").get<std::int64_t>()},
+            {"decoder", decoder_layers(hf_config)}}) {
+        const Index step = sparse_step(hf_config, stack, layers);
+        settings.emplace_back(stack + ".every", fmt::format("{}", step));
+        settings.emplace_back(stack + ".first_dense", step == 1 ? "0" : "1");
+      }
+    },
+    [](const Config& config, Json& hf_config) {
+      for (const Config::Kind& stack : config.stacks) {
+        const std::string key = fmt::format("num_sparse_{}_layers", stack.name);
+        const Json* before = find_value(hf_config, key);
+        if (!before || sparse_step(hf_config, stack.name, stack.model.layers) != stack.moe.every)
+          hf_config[key] = std::max<Index>(1, stack.model.layers / stack.moe.every);
+        hf_config[stack.name + "_sparse_step"] = stack.moe.every;
+      }
+    }};
+
+}  // namespace sy

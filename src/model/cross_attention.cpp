@@ -1,0 +1,95 @@
+#include "src/model/cross_attention.h"
+
+#include "kernels/ops/attention.h"
+#include "kernels/ops/elementwise.h"
+
+namespace sy {
+
+CrossAttention::CrossAttention(const CrossAttentionSpec& spec, Index d_model, ParamStore& store,
+                               const std::string& prefix, Index positions, Index cache_index)
+    : cache_index_(cache_index),
+      heads_(store.get(prefix + "q.weight").weight.dim(0)),
+      kv_heads_(store.get(prefix + "k.weight").weight.dim(0)),
+      head_dim_(spec.key_width),
+      core_attention_(spec, store, prefix, positions) {
+  SY_ASSERT(spec.value_width == spec.key_width && !spec.causal && !spec.rope, "cross-attention with positions");
+  q_.emplace(store, store.get(prefix + "q.weight"), d_model, store.find(prefix + "q.bias"));
+  kv_.emplace(store, store.get_fused(prefix + "k.weight", 2), d_model,
+              spec.qkv_bias ? store.get_fused(prefix + "k.bias", 2) : Param{});
+  out_.emplace(store, store.get(prefix + "out.weight"), heads_ * head_dim_, store.find(prefix + "out.bias"));
+}
+
+void CrossAttention::forward(const LayerContext& layer, ConstView x, Output to, Saved& s) const {
+  attend(layer, x, s);
+  out_->forward_sum(layer.context, s.out.reshape({layer.stream.tokens(), heads_ * head_dim_}), to);
+}
+
+void CrossAttention::recompute(const LayerContext& layer, ConstView x, Saved& s) const {
+  if (layer.recompute == Recompute::attention) attend(layer, x, s);
+  if (layer.recompute != Recompute::norms) return;
+  s.x = gather_tokens(layer.context, layer.inputs(), x);
+  s.encoded = gather_tokens(layer.context, layer.inputs(), layer.encoder().output);
+}
+
+void CrossAttention::attend(const LayerContext& layer, ConstView x, Saved& s) const {
+  const ExecutionContext& context = layer.context;
+  const Index B = layer.stream.sequences, S = layer.stream.seq_len;
+  s.x = gather_tokens(context, layer.inputs(), x);
+  s.q = layer.save({B, S, heads_, head_dim_});
+  s.out = layer.save({B, S, heads_, head_dim_});
+  s.lse = layer.saved.f32({B, heads_, S});
+  q_->forward(context, s.x, s.q.reshape({B * S, heads_ * head_dim_}));
+
+  const LayerCache cache = layer.cache_entry(cache_index_);
+  ConstHeads k, v;
+  CoreAttention::BySequence by_sequence;
+  if (layer.has_encoder()) {
+    const TokenStream& encoder = layer.encoder();
+    const Index Se = encoder.seq_len;
+    s.encoded = gather_tokens(context, layer.inputs(), encoder.output);
+    s.kv = layer.save({B, Se, 2 * kv_heads_, head_dim_});
+    kv_->forward(context, s.encoded, s.kv.reshape({B * Se, 2 * kv_heads_ * head_dim_}));
+    k = keys(ConstView(s.kv));
+    v = values(ConstView(s.kv));
+    by_sequence.key_lengths = encoder.lengths;
+    if (cache && B > 0) {
+      const View first = context.scratch.i32({B});
+      run(context.device, ops::Fill{.x = first, .value = 0});
+      run(context.device, ops::KvCacheAppend{.x = k, .offsets = first, .y = cache.keys});
+      run(context.device, ops::KvCacheAppend{.x = v, .offsets = first, .y = cache.values});
+    }
+  } else {
+    k = Heads(cache.keys);
+    v = Heads(cache.values);
+    by_sequence.key_lengths = cache.offsets;
+  }
+  core_attention_.forward(context, heads_of(s.q, 0, heads_), k, v, s.out, s.lse, by_sequence);
+}
+
+void CrossAttention::backward(const LayerContext& layer, ConstView dy, const Saved& s, View dx) {
+  const ExecutionContext& context = layer.context;
+  const TokenStream& encoder = layer.encoder();
+  const Arena::Scope scope(context.scratch);
+  const Index T = layer.stream.tokens(), row = heads_ * head_dim_;
+  out_->backward_bias(context, dy);
+  dy = gather_tokens(context, context.scratch, dy);
+
+  const View dout = context.temp(s.out.shape());
+  out_->backward_input(context, dy, dout.reshape({T, row}));
+  out_->backward_weight(context, dy, s.out.reshape({T, row}));
+  const View dq = context.temp(s.q.shape()), dkv = context.temp(s.kv.shape());
+  core_attention_.backward(context, dout, heads_of(ConstView(s.q), 0, heads_), keys(ConstView(s.kv)),
+                           values(ConstView(s.kv)), s.out, s.lse, heads_of(dq, 0, heads_), keys(dkv), values(dkv),
+                           {.key_lengths = encoder.lengths});
+  const View dq_rows = dq.reshape({T, row}), dkv_rows = dkv.reshape({encoder.tokens(), 2 * kv_heads_ * head_dim_});
+  q_->backward_weight(context, dq_rows, s.x);
+  q_->backward_bias(context, dq_rows);
+  q_->backward_input_sum(context, dq_rows, dx);
+  kv_->backward_weight(context, dkv_rows, s.encoded);
+  kv_->backward_bias(context, dkv_rows);
+  const View dencoded = context.temp(encoder.doutput.shape());
+  kv_->backward_input_sum(context, dkv_rows, dencoded);
+  run(context.device, ops::Add{.x = dencoded, .y = encoder.doutput});
+}
+
+}  // namespace sy

@@ -1,0 +1,65 @@
+// Attention of a decoder's tokens to the outputs of an encoder (LayerContext::encoder).
+#pragma once
+
+#include <optional>
+
+#include "src/model/core_attention.h"
+#include "src/model/linear.h"
+
+namespace sy {
+
+class CrossAttention {
+ public:
+  static constexpr const char* trace_name = "cross-attention";
+  static constexpr bool recomputable = true;
+
+  // Hl, Kl: numbers of query and kv heads of this rank. Se: number of positions of the encoder.
+  struct Saved {
+    ConstView x;        // [B * S, D] the gathered input
+    ConstView encoded;  // [B * Se, D] the gathered outputs of the encoder
+    View q;             // [B, S, Hl, hd]
+    View kv;            // [B, Se, 2 Kl, hd]
+    View out;           // [B, S, Hl, hd]
+    View lse;           // [B, Hl, S]
+  };
+
+  // - prefix: of its parameters' names, for example "decoder.layers.3.cross_attention."
+  // - cache_index: of its entry in the cache of generation
+  CrossAttention(const CrossAttentionSpec& spec, Index d_model, ParamStore& store, const std::string& prefix,
+                 Index positions, Index cache_index);
+
+  // Cache entry of a token of the encoder.
+  CacheSpec cache_spec() const {
+    return {.heads = kv_heads_, .key_width = head_dim_, .value_width = head_dim_, .window = 0, .of_encoder = true};
+  }
+
+  // to: [T, D] = attention(x: [T, D]). In generation, a pass with an encoder writes its keys and
+  // values to the cache, and a pass without one reads them there.
+  void forward(const LayerContext& layer, ConstView x, Output to, Saved& s) const;
+  // See Sublayer. With Recompute::attention everything up to the output projection is computed.
+  void recompute(const LayerContext& layer, ConstView x, Saved& s) const;
+  // dx: [T, D] = gradient with respect to x; dy: [T, D], with respect to the output. Adds the
+  // gradient with respect to the encoder's outputs to that of its stream.
+  void backward(const LayerContext& layer, ConstView dy, const Saved& s, View dx);
+
+ private:
+  // Computes s.out, and everything before it.
+  void attend(const LayerContext& layer, ConstView x, Saved& s) const;
+
+  // Return the key and value heads of kv: [B, Se, 2 Kl, hd].
+  template <class V>
+  auto keys(V kv) const {
+    return heads_of(kv, 0, kv_heads_);
+  }
+  template <class V>
+  auto values(V kv) const {
+    return heads_of(kv, kv_heads_, kv_heads_);
+  }
+
+  Index cache_index_;
+  Index heads_, kv_heads_, head_dim_;  // Hl, Kl, hd
+  CoreAttention core_attention_;
+  std::optional<Linear> q_, kv_, out_;
+};
+
+}  // namespace sy

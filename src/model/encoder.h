@@ -1,0 +1,49 @@
+// Encoder of an encoder-decoder: the first stack of blocks, with its part of the embedding and its
+// final norm.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "src/model/block.h"
+#include "src/model/embedding.h"
+#include "src/model/rope.h"
+
+namespace sy {
+
+class Encoder {
+ public:
+  // State of one micro-batch that forward saves for backward.
+  struct Saved {
+    Embedding::Saved embedding;
+    std::vector<Block::Saved> blocks;
+    LoadBalanceState load_balance;  // of its routers
+    View last, normed, moments;     // [T, D] last block's output; [T, D], [T, 2] of the final norm
+  };
+
+  // - config: of the encoder-decoder
+  // - routers: tables of its routers, [routers, E]
+  Encoder(const Config& config, ParamStore& store, RouterTables routers, const RopeTables& rope);
+
+  // Returns the outputs for the rank's own tokens, [T, D]. layer: with the stream of the encoder.
+  View forward(LayerContext layer, Saved& s) const;
+  // Adds the gradients of the parameters. d: [T, D] gradient with respect to the outputs.
+  void backward(LayerContext layer, Saved& s, ConstView d, const BackwardHooks& hooks);
+  // Computes the losses of its routers, after forward. sums: their rows of StatisticsSink::layers.
+  void load_balancing(LayerContext layer, const Saved& s, View sums) const;
+
+  Index layers() const { return std::ssize(blocks_); }
+  // Returns the layer of each router.
+  const std::vector<std::int64_t>& moe_layer_ids() const { return moe_layer_ids_; }
+  Index moe_layers() const { return std::ssize(moe_layer_ids_); }
+
+ private:
+  ParamStore& store_;
+  Embedding embedding_;
+  std::vector<Block> blocks_;
+  std::vector<std::int64_t> moe_layer_ids_;
+  std::optional<MoeSpec> moe_;
+  Norm final_norm_;
+};
+
+}  // namespace sy

@@ -1,0 +1,70 @@
+"""Makes encoder_decoders.json: small encoder-decoders, stored and computed by Hugging Face transformers.
+
+Needs torch and transformers (5.24 made the file):
+  python3 encoder_decoders.py > encoder_decoders.json
+The logits are those after each input of the decoder. Values are not stored: both sides compute them from the
+tensors' names (values.py). Files of T5 v1.1 have an output of their own, which save_pretrained leaves out.
+"""
+
+import json
+import sys
+import tempfile
+
+import torch
+import transformers as hf
+from safetensors.torch import load_file, save_file
+
+from families import V, save
+from values import values
+
+SOURCE = [3, 1, 4, 1, 5, 9, 2, 6, 12, 30, 7]
+IDS = [0, 8, 2, 31, 16, 4, 4]
+
+
+def t5(**more):
+    return dict(vocab_size=V, d_model=24, d_kv=5, d_ff=28, num_layers=2, num_decoder_layers=3, num_heads=4,
+                relative_attention_num_buckets=8, relative_attention_max_distance=9, decoder_start_token_id=0, **more)
+
+
+GATED = dict(feed_forward_proj="gated-gelu", tie_word_embeddings=False)
+SWITCH = dict(num_experts=5, expert_capacity=64, num_sparse_encoder_layers=1, num_sparse_decoder_layers=3)
+# name, class of the model, its configuration, changes of config.json
+CASES = [
+    ("t5", "T5ForConditionalGeneration", hf.T5Config(**t5()), {}),
+    ("t5_v1_1", "T5ForConditionalGeneration", hf.T5Config(**t5(**GATED)), {"tie_word_embeddings": False}),
+    ("mt5", "MT5ForConditionalGeneration", hf.MT5Config(**t5(**GATED)), {"tie_word_embeddings": False}),
+    ("switch_transformers", "SwitchTransformersForConditionalGeneration",
+     hf.SwitchTransformersConfig(**t5(**SWITCH)), {}),
+]
+
+
+def logits(folder, architecture):
+    model, info = getattr(hf, architecture).from_pretrained(folder, dtype=torch.float32, attn_implementation="eager",
+                                                            output_loading_info=True)
+    assert not info["unexpected_keys"] and not info["missing_keys"], info
+    model.eval()
+    with torch.no_grad():
+        return model, model(input_ids=torch.tensor([SOURCE]), decoder_input_ids=torch.tensor([IDS]),
+                            use_cache=False).logits[0]
+
+
+def main():
+    out = []
+    for name, architecture, config, otherwise in CASES:
+        with tempfile.TemporaryDirectory() as folder:
+            saved_config, tensors = save(folder, name, architecture, config, otherwise)
+            if otherwise.get("tie_word_embeddings") is False and "lm_head.weight" not in tensors:
+                tensors["lm_head.weight"] = values("lm_head.weight", [V, 24])
+                save_file(tensors, f"{folder}/model.safetensors", metadata={"format": "pt"})
+            model, got = logits(folder, architecture)
+            if "lm_head.weight" in tensors:
+                assert torch.equal(model.lm_head.weight, tensors["lm_head.weight"]), "the output is tied"
+            rows = {p: [float(f"{x:.9g}") for x in got[p].tolist()] for p in (len(IDS) // 2, len(IDS) - 1)}
+            out.append({"name": name, "config": saved_config, "source": SOURCE, "ids": IDS, "logits": rows,
+                        "tensors": {k: list(t.shape) for k, t in sorted(tensors.items())}})
+            print(name, float(got.abs().max()), file=sys.stderr)
+    print("[" + ",\n".join(json.dumps(case, separators=(",", ":")) for case in out) + "]")
+
+
+if __name__ == "__main__":
+    main()
