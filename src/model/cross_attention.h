@@ -10,7 +10,7 @@ namespace sy {
 
 class CrossAttention {
  public:
-  static constexpr const char* trace_name = "cross-attention";
+  static constexpr const char* trace_name = "attention";
   static constexpr bool recomputable = true;
 
   // Hl, Kl: numbers of query and kv heads of this rank. Se: number of positions of the encoder.
