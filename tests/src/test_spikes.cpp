@@ -155,7 +155,7 @@ TEST(SkippedSteps, OutliersLeaveWeightsAndOptimizerAsTheyAre) {
     skipped += result.skipped;
   }
   EXPECT_GT(skipped, 2);
-  EXPECT_LT(skipped, 30);
+  EXPECT_LT(skipped, 60 - NormHistory::least);
 }
 
 TEST(SkippedSteps, NoStepIsSkippedWithoutSigma) {
@@ -222,13 +222,13 @@ TEST(SkippedSteps, TooManyInARowNameTheWeightThatIsNotFinite) {
       << error;
 }
 
-// The weights are finite, but the products overflow from the second layer's FFN on.
+// The weights are finite, but the logits overflow.
 TEST(SkippedSteps, TooManyInARowNameTheGradientThatIsNotFinite) {
   Training training(
       {"--train.spike_sigma=1000", "--train.max_skipped=0", "--moe.experts=0", "--moe.bias_update_rate=0"});
   training.trainer.step();
-  View w = training.engine.store().get("layers.1.mlp.down.weight").weight;
-  std::fill_n(w.f32(), w.elements(), 1e38f);
+  View w = training.engine.store().get("output.weight").weight;
+  std::fill_n(w.f32(), w.elements(), 3e38f);
   const std::string error = error_after(training, 0);
   EXPECT_NE(error.find("step 2: 1 steps in a row"), std::string::npos) << error;
   EXPECT_NE(error.find("the last gradient that is not finite is that of "), std::string::npos) << error;
