@@ -454,7 +454,7 @@ const std::vector<Family>& families() {
        "encoder.block.{}.",
        {t5_model},
        {t5_attention, t5_encoder_mlp},
-       {t5_keys, t5_ffn, t5_output},
+       {t5_keys, mt5_ffn, mt5_output},
        {&t5_stacks_rule},
        {"embed_tokens.weight"},
        "decoder.block.{}.",

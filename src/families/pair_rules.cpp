@@ -35,6 +35,8 @@ const ConfigRule t5_stacks_rule{[](const Json& hf_config, KeySettings& settings)
 
 const ConfigRule switch_layers_rule{
     [](const Json& hf_config, KeySettings& settings) {
+      if (!hf_config.contains("num_decoder_layers"))
+        bad_input("it has no num_decoder_layers, which switch_transformers models need");
       for (const auto& [stack, layers] :
            {std::pair<std::string, Index>{"encoder", hf_config.at("num_layers").get<std::int64_t>()},
             {"decoder", decoder_layers(hf_config)}}) {

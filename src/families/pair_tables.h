@@ -88,9 +88,16 @@ inline const ConfigRow t5_keys[] = {
 inline const ConfigRow t5_ffn[] = {
     {"feed_forward_proj", "model.ffn", {{"\"relu\"", "relu"}, {"\"gated-gelu\"", "geglu_tanh"}}, "\"relu\""},
 };
+inline const ConfigRow mt5_ffn[] = {
+    {"feed_forward_proj", "model.ffn", {{"\"relu\"", "relu"}, {"\"gated-gelu\"", "geglu_tanh"}}, "\"gated-gelu\""},
+};
 // T5 v1.1 and mT5 have an output of their own, which v1.0 shares with the embedding and scales.
 inline const ConfigRow t5_output[] = {
     {"tie_word_embeddings", "model.tie_embeddings", {{"true", "true"}, {"false", "false"}}, "true"},
+};
+// Versions of transformers differ in the value of an absent key.
+inline const ConfigRow mt5_output[] = {
+    {"tie_word_embeddings", "model.tie_embeddings", {{"true", "true"}, {"false", "false"}}},
 };
 inline const ConfigRow switch_keys[] = {
     {"num_experts", "moe.experts", {}, "8"},

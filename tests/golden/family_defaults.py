@@ -20,7 +20,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 FAMILIES = ("gpt2 gptj gpt_neox bloom opt falcon llama mistral gemma2 gemma3_text qwen2 qwen3 olmo olmo2 phi3 cohere cohere2 "
             "nemotron gemma arcee starcoder2 stablelm phi seed_oss ernie4_5 helium glm glm4 smollm3 exaone4 olmo3 ministral mixtral "
             "qwen2_moe qwen3_moe olmoe deepseek_v2 deepseek_v3 kimi_k2 glm4_moe dots1 minimax_m2 ernie4_5_moe gpt_oss "
-            "bert roberta modernbert").split()
+            "bert roberta modernbert t5 mt5 switch_transformers").split()
 # Families whose code is that of another one.
 OTHER_NAMES = {"kimi_k2": "deepseek_v3"}
 # Token ids, tasks, initial values, dropout and other settings of training, caches, and notes about how weights were made.
@@ -33,7 +33,9 @@ IGNORED = set("""
     add_cross_attention
     cls_token_id initializer_cutoff_factor mlp_dropout classifier_pooling
     hidden_dropout_prob attention_probs_dropout_prob deterministic_flash_attn sparse_prediction sparse_pred_ignore_index
-    reference_compile repad_logits_with_grad
+    reference_compile repad_logits_with_grad tokenizer_class
+    dropout_rate initializer_factor expert_capacity router_dtype router_ignore_padding_tokens add_router_probs
+    router_z_loss_coef
 """.split())
 # The widths of DeepSeek's heads have keys of their own. Routers with selection bias have no loss.
 DEEPSEEK = {"head_dim"}

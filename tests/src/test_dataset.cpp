@@ -296,8 +296,8 @@ TEST(Dataset, NamesInvalidKeysAndFiles) {
   const std::string head = "[dataset]\ntokenizer = bytes\n";
   const std::pair<std::string, const char*> wrong[] = {
       {"", "dataset.tokenizer"},
-      {"[dataset]\nformat_version = 3\ntokenizer = bytes\ndomains = a\n",
-       "dataset.ini has format version 3, this program reads versions up to 2"},
+      {"[dataset]\nformat_version = 4\ntokenizer = bytes\ndomains = a\n",
+       "dataset.ini has format version 4, this program reads versions up to 3"},
       {"[dataset]\ntokenizer = words\ndomains = a\n", "words"},
       {"[dataset]\ntokenizer = sentencepiece\ndomains = a\n", "dataset.model"},
       {"[dataset]\ntokenizer = none\ndomains = a\n", "dataset.vocab"},
