@@ -38,8 +38,8 @@ lr = 1e-2
 warmup = 3
 )";
 
-struct Training {
-  Training(Comm& comm, const std::vector<std::string>& overrides)
+struct ReplicaTraining {
+  ReplicaTraining(Comm& comm, const std::vector<std::string>& overrides)
       : config(parse_config(model_text, "test", overrides)),
         dataset(make_dataset(folder)),
         samples(training_samples(dataset, config)),
@@ -70,7 +70,7 @@ TEST(SkippedSteps, AreThoseOfOneRankOnEveryLayout) {
   const std::vector<std::string> settings = {"--train.spike_sigma=1", "--train.max_skipped=40", "--train.steps=40"};
   std::vector<StepResult> expected;
   const auto self = make_comm_self();
-  Training alone(*self, settings);
+  ReplicaTraining alone(*self, settings);
   Index skipped = 0;
   for (Index step = 0; step < 40; ++step) {
     expected.push_back(alone.trainer.step());
@@ -85,7 +85,7 @@ TEST(SkippedSteps, AreThoseOfOneRankOnEveryLayout) {
     const std::string name = layout[0] + " " + layout[1];
     layout.insert(layout.end(), settings.begin(), settings.end());
     layout.emplace_back("--run.check_every=10");
-    Training training(world(), layout);
+    ReplicaTraining training(world(), layout);
     for (Index step = 0; step < 40; ++step) {
       const StepResult result = training.trainer.step();
       ASSERT_EQ(result.skipped, expected[step].skipped) << name << ", step " << step + 1;
@@ -96,7 +96,7 @@ TEST(SkippedSteps, AreThoseOfOneRankOnEveryLayout) {
 }
 
 // Returns the error of the next step; empty if there is none. Equal on all ranks.
-std::string error_of_step(Training& training) {
+std::string error_of_step(ReplicaTraining& training) {
   const Index before = training.trainer.steps_done();
   try {
     training.trainer.step();
@@ -114,7 +114,7 @@ TEST(Replicas, ChangedCopyOfAWeightEndsTheStepWithItsNameAndRank) {
     for (const char* param :
          {"layers.0.attention_norm.weight", "layers.1.moe.router.weight", "layers.0.attention.k.weight"}) {
       const int rank = world().size() - 1;
-      Training training(world(), layout);
+      ReplicaTraining training(world(), layout);
       ParamStore& store = training.engine.store();
       if (!store.find(param)) continue;
       EXPECT_EQ(error_of_step(training), "") << name;
@@ -141,7 +141,7 @@ TEST(Replicas, ChangedCopyOfAWeightEndsTheStepWithItsNameAndRank) {
 }
 
 TEST(Replicas, ChangedSelectionBiasOrProgressIsFoundBeforeASave) {
-  Training training(world(), {"--run.check_every=1"});
+  ReplicaTraining training(world(), {"--run.check_every=1"});
   EXPECT_EQ(error_of_step(training), "");
   EXPECT_NO_THROW(training.trainer.check_replicas());
   std::vector<float> bias = training.engine.router_bias();
@@ -167,7 +167,7 @@ TEST(Replicas, ChangedSelectionBiasOrProgressIsFoundBeforeASave) {
 // A state tensor of kv heads that two ranks hold. The weights are still equal.
 TEST(Replicas, ChangedOptimizerStateOfSharedKvHeadsIsFound) {
   if (world().size() != 4) return;
-  Training training(world(), {"--run.check_every=1", "--parallel.tp=4"});
+  ReplicaTraining training(world(), {"--run.check_every=1", "--parallel.tp=4"});
   EXPECT_EQ(error_of_step(training), "");
   ParamStore& store = training.engine.store();
   bool changed = false;

@@ -97,8 +97,8 @@ warmup = 3
 
 using Weights = std::vector<std::vector<float>>;
 
-struct Training {
-  explicit Training(const std::vector<std::string>& overrides)
+struct SpikyTraining {
+  explicit SpikyTraining(const std::vector<std::string>& overrides)
       : config(parse_config(model_text, "test", overrides)),
         dataset(test::make_dataset(folder)),
         samples(dataset, config.model.seq_len, config.train.seed),
@@ -136,7 +136,7 @@ struct Training {
 };
 
 TEST(SkippedSteps, OutliersLeaveWeightsAndOptimizerAsTheyAre) {
-  Training training({"--train.spike_sigma=1", "--train.max_skipped=60"});
+  SpikyTraining training({"--train.spike_sigma=1", "--train.max_skipped=60"});
   NormHistory expected;
   Index skipped = 0;
   for (Index step = 1; step <= 60; ++step) {
@@ -159,7 +159,7 @@ TEST(SkippedSteps, OutliersLeaveWeightsAndOptimizerAsTheyAre) {
 }
 
 TEST(SkippedSteps, NoStepIsSkippedWithoutSigma) {
-  Training with({"--train.spike_sigma=1e9"}), without({});
+  SpikyTraining with({"--train.spike_sigma=1e9"}), without({});
   for (Index step = 1; step <= 20; ++step) {
     with.trainer.step();
     EXPECT_FALSE(without.trainer.step().metrics.skipped_steps);
@@ -171,7 +171,7 @@ TEST(SkippedSteps, NoStepIsSkippedWithoutSigma) {
 // After the skipped step, training goes on as one that never had that step's samples. Bias
 // corrections of AdamW count updates.
 TEST(SkippedSteps, NormThatIsNotFiniteSkipsTheStep) {
-  Training training({"--train.spike_sigma=1000"}), expected({"--train.spike_sigma=1000"});
+  SpikyTraining training({"--train.spike_sigma=1000"}), expected({"--train.spike_sigma=1000"});
   for (int i = 0; i < 3; ++i) {
     training.trainer.step();
     expected.trainer.step();
@@ -198,7 +198,7 @@ TEST(SkippedSteps, NormThatIsNotFiniteSkipsTheStep) {
 }
 
 // Returns the error of the step that ends the run, after `skipped` skipped steps.
-std::string error_after(Training& training, Index skipped) {
+std::string error_after(SpikyTraining& training, Index skipped) {
   for (Index i = 0; i < skipped; ++i) EXPECT_TRUE(training.trainer.step().skipped);
   const Weights before = training.weights();
   try {
@@ -211,7 +211,7 @@ std::string error_after(Training& training, Index skipped) {
 }
 
 TEST(SkippedSteps, TooManyInARowNameTheWeightThatIsNotFinite) {
-  Training training({"--train.spike_sigma=1000", "--train.max_skipped=2"});
+  SpikyTraining training({"--train.spike_sigma=1000", "--train.max_skipped=2"});
   training.trainer.step();
   training.weight("layers.1.attention.q.weight", 5) = std::numeric_limits<float>::infinity();
   const std::string error = error_after(training, 2);
@@ -224,7 +224,7 @@ TEST(SkippedSteps, TooManyInARowNameTheWeightThatIsNotFinite) {
 
 // The weights are finite, but the logits overflow.
 TEST(SkippedSteps, TooManyInARowNameTheGradientThatIsNotFinite) {
-  Training training(
+  SpikyTraining training(
       {"--train.spike_sigma=1000", "--train.max_skipped=0", "--moe.experts=0", "--moe.bias_update_rate=0"});
   training.trainer.step();
   View w = training.engine.store().get("output.weight").weight;
@@ -236,7 +236,7 @@ TEST(SkippedSteps, TooManyInARowNameTheGradientThatIsNotFinite) {
 
 // A history of small norms makes every step an outlier. The embedding has the largest gradient.
 TEST(SkippedSteps, TooManyInARowNameTheLargestGradient) {
-  Training training({"--train.spike_sigma=1", "--train.max_skipped=1"});
+  SpikyTraining training({"--train.spike_sigma=1", "--train.max_skipped=1"});
   NormHistory small;
   for (int i = 0; i < 20; ++i) small.add(1e-9);
   training.trainer.set_norms(small);
@@ -256,7 +256,7 @@ TEST(SkippedSteps, TooManyInARowNameTheLargestGradient) {
 }
 
 TEST(SkippedSteps, ParamNormsAreThoseOfTheGradients) {
-  Training training({}), by_hand({});
+  SpikyTraining training({}), by_hand({});
   training.trainer.measure_params(true);
   const StepResult result = training.trainer.step();
   std::vector<std::int32_t> ids, targets;
