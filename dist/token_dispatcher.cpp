@@ -143,7 +143,7 @@ TokenDispatcher::TokenDispatcher(Device& device, const Mesh& mesh, const ExpertP
 CountExchange TokenDispatcher::exchange_counts(const DispatchLayout& layout, Arena& scratch) {
   const DispatchCounts counts(placement_, layout.tokens_per_expert.elements(), layout.counts);
   const ScopedSubphase scope(group_->rank_context(), "count exchange");
-  if (!local()) group_->all_to_all(counts.to_ranks, counts.from_ranks);
+  if (group_->size() > 1) group_->all_to_all(counts.to_ranks, counts.from_ranks);
   if (inter_node_) {
     inter_node_->all_to_all(counts.to_nodes, counts.from_peers);
     inter_node_->all_to_all(counts.to_ranks, counts.of_peers);

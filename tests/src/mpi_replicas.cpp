@@ -66,7 +66,7 @@ std::vector<std::vector<std::string>> layouts() {
   return all;
 }
 
-TEST(SkippedSteps, AreThoseOfOneRankOnEveryLayout) {
+TEST(SkippedSteps, AreThoseOfOneRank) {
   const std::vector<std::string> settings = {"--train.spike_sigma=1", "--train.max_skipped=40", "--train.steps=40"};
   std::vector<StepResult> expected;
   const auto self = make_comm_self();

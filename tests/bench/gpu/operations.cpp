@@ -319,7 +319,7 @@ struct Routed {
         physical_experts(o.i32({s.T(), s.k})),
         copies(o.i32({s.T() * std::min(s.k, ranks)})),
         copies_of_tokens(o.i32({s.T(), std::min(s.k, ranks)})),
-        layout_counts(o.i32({ranks + s.E})),
+        layout_counts(o.i32({ranks, 1 + s.E / ranks})),
         tokens_per_expert(o.i32({s.E})),
         assignments(o.i32({s.R()})),
         tokens(o.i32({s.R()})),
