@@ -123,6 +123,10 @@ class Engine {
                                      std::vector<std::int32_t> positions = {});
   // Adds the batches of multi-token prediction: ids and targets of later tokens.
   void add_mtp_batches(MicroBatchState& s, const MicroBatch& batch);
+  // Returns the tokens of a masked objective's loss; empty for other objectives.
+  TargetRows target_rows(MicroBatchState& s, const MicroBatch& batch);
+  // Returns the segment [B * S] of each token (model.segment_token).
+  std::vector<std::int32_t> segments_of(const MicroBatch& batch) const;
   // Copies values to memory that lives as long as the micro-batch.
   View upload(MicroBatchState& s, const void* host, Shape shape, DType dtype);
   // Runs the forward pass of an evaluation, and computes the loss.
