@@ -8,7 +8,8 @@ namespace sy {
 using Index = std::int64_t;
 
 enum class NormKind { none, rmsnorm, layernorm };
-enum class Activation { relu, gelu, gelu_tanh, silu, relu2, sigmoid, identity, silu_clamped, hardtanh };
+// The last one has learned parameters, and operations of its own (kernels/ops/xielu.h).
+enum class Activation { relu, gelu, gelu_tanh, silu, relu2, sigmoid, identity, silu_clamped, hardtanh, xielu };
 enum class Score { softmax, sigmoid, sqrt_softplus };
 enum class GroupScore { top2, max };
 enum class DropOrder { token, choice, probability };

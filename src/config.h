@@ -76,12 +76,15 @@ struct Config {
     Index window = 0, attention_stride = 128, attention_summary = 8, global_tokens = 1;
     bool attention_sinks = false;
     QkNormKind qk_norm = QkNormKind::none;
+    bool qk_norm_after_rope = false;
     double clip_qkv = 0 /* 0: no limit */;
     double attention_scale = 0 /* = 1 / sqrt(key_width()) */, attention_softcap = 0, output_softcap = 0,
            logit_scale = 1;
     bool output_bias = false, output_transform = false, tie_embeddings = false;
     bool scale_embedding = false, embedding_norm = false, first_norm = true;
+    double embedding_scale = 1, residual_scale = 1;
     Index segments = 0 /* 0: no segment vectors */;
+    Index segment_token = -1 /* -1: all tokens have the first segment */;
     double init_std = 0.02, init_residual_scale = 0 /* = 1 / sqrt(2 * layers) */;
     bool mup = false;
     Index mup_base_width = 0;

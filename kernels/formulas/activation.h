@@ -98,7 +98,7 @@ struct Hardtanh : PassThrough {
 template <class... Act>
 struct ActivationList {};
 
-// In the order of enum Activation.
+// In the order of enum Activation, without xielu.
 template <class Math>
 using Activations = ActivationList<Relu, Gelu<Math>, GeluTanh<Math>, Silu<Math>, Relu2, Sigmoid<Math>, Identity,
                                    SiluClamped<Math>, Hardtanh>;

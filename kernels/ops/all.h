@@ -22,3 +22,4 @@
 #include "kernels/ops/random.h"
 #include "kernels/ops/rope.h"
 #include "kernels/ops/route.h"
+#include "kernels/ops/xielu.h"

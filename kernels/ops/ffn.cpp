@@ -68,6 +68,7 @@ void check_ffn_weight(const Operands& check, const Weight& w, const GroupOffsets
 
 void check(const FfnForward& op) {
   const Operands check(op.name);
+  SY_ASSERT(op.activation.act != Activation::xielu, "{}: see XieluForward", op.name);
   check.real("y", op.y, 2);
   const Index r = op.y.dim(0), f = op.y.dim(1), width = op.activation.gated ? 2 * f : f, d = op.x.values.dim(1);
   check_gathered_rows(check, "x", op.x, r, d, op.y);
@@ -93,6 +94,7 @@ void run_unfused(Device& device, const FfnForward& op) {
 
 void check(const FfnBackward& op) {
   const Operands check(op.name);
+  SY_ASSERT(op.activation.act != Activation::xielu, "{}: see XieluForward", op.name);
   check.real("y", op.y, 2);
   const Index r = op.y.dim(0), f = op.y.dim(1), width = op.activation.gated ? 2 * f : f, d = op.dout.values.dim(1);
   check_gathered_rows(check, "dout", op.dout, r, d, op.y);

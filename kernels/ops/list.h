@@ -9,6 +9,7 @@
   X(BiasForward) X(BiasBackward) X(GroupedBiasForward) X(GroupedBiasBackward)                     \
   X(NormForward) X(NormBackward)                                                                  \
   X(ActivationForward) X(ActivationBackward) X(FfnForward) X(FfnBackward)                         \
+  X(XieluForward) X(XieluBackward)                                                                \
   X(Rope) X(HeadQkNormForward) X(HeadQkNormBackward)                                                      \
   X(ProjectionQkNormSums) X(ProjectionQkNormForward) X(ProjectionQkNormBackward)                                 \
   X(AttentionForward) X(AttentionBackward) X(AttentionBackwardLearned) X(KvCacheAppend)           \

@@ -163,6 +163,11 @@ void check_kind(const Config& c, Problems& problems) {
     problems.add("train.mask_random_share",
                  "train.mask_token_share = {} and train.mask_random_share = {} are more than 1: lower one",
                  c.train.mask_token_share, c.train.mask_random_share);
+  if (c.model.segment_token >= 0 && (c.model.kind != ModelKind::encoder || c.model.segments < 2))
+    problems.add("model.segment_token",
+                 "model.segment_token = {} with model.kind = {} and model.segments = {}: it needs an encoder with 2 "
+                 "segments or more: set it to -1",
+                 c.model.segment_token, show(c.model.kind), c.model.segments);
   for (const LayerKind& layers : layer_kinds(c)) check_visibility(layers, problems);
 }
 
@@ -185,6 +190,10 @@ void check_attention(const LayerKind& layers, Problems& problems) {
       m.clip_qkv > 0 && (m.qk_norm == QkNormKind::head || m.qk_norm == QkNormKind::head_layernorm))
     problems.add(key, "{} = {} with model.qk_norm = {}: set it to 0, or model.qk_norm to none or whole", key,
                  m.clip_qkv, show(m.qk_norm));
+  if (m.qk_norm_after_rope && m.qk_norm != QkNormKind::head && m.qk_norm != QkNormKind::head_layernorm)
+    problems.add("model.qk_norm_after_rope",
+                 "model.qk_norm_after_rope = true with {} = {}: set that to head or head_layernorm, or this to false",
+                 layers.key(&Model::qk_norm), show(m.qk_norm));
   if (const std::string key = layers.key(&Model::attention_softcap);
       m.attention_softcap > 0 && (m.position == Position::alibi || m.position == Position::t5))
     problems.add(key, "{} = {} with model.position = {}, whose biases are not capped: set it to 0, or another position",
@@ -343,6 +352,8 @@ void check_combinations(const Config& c, Problems& problems) {
   if (m.ffn_clamp != 7 && !either(Activation::silu_clamped))
     problems.add("model.ffn_clamp", "model.ffn_clamp = {} with model.ffn = {}: it is of swiglu_clamped", m.ffn_clamp,
                  m.ffn);
+  if (e.experts > 0 && expert == Activation::xielu)
+    problems.add("moe.ffn", "moe.ffn = xielu: its learned parameters are of dense FFNs alone: set it to another");
   if (dense != expert && either(Activation::silu_clamped) && either(Activation::silu))
     problems.add("moe.ffn",
                  "moe.ffn = {} with model.ffn = {}: both would have the same model.swish_beta: choose another", e.ffn,

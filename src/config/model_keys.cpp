@@ -104,8 +104,9 @@ std::span<const Key> model_keys() {
       stack_row<&Model::ffn>(
           "model.ffn", {}, must_match,
           "the activation of dense FFNs, and of experts where moe.ffn is empty: relu, gelu, gelu_tanh, "
-          "silu or relu2; or, gated, glu, reglu, geglu, geglu_tanh, swiglu or swiglu_clamped, which is "
-          "(clamp(l, -c, c) + 1) * silu(min(x, c)) of up projection l and gate projection x, with c = "
+          "silu, relu2 or xielu, which has two learned parameters in each layer (Huang and Schlag, 2024) and "
+          "is not for experts; or, gated, glu, reglu, geglu, geglu_tanh, swiglu or swiglu_clamped, which "
+          "is (clamp(l, -c, c) + 1) * silu(min(x, c)) of up projection l and gate projection x, with c = "
           "model.ffn_clamp",
           ffn_values),
       row<&Model::swish_beta>(
@@ -216,6 +217,9 @@ std::span<const Key> model_keys() {
           "norm of queries and keys. head: rmsnorm of each head by itself; whole: rmsnorm of the queries of all "
           "heads together, and of the keys (OLMo 2); head_layernorm: layernorm of each head, with a weight of its "
           "own and no bias (Command R+). true is head, and false none"),
+      row<&Model::qk_norm_after_rope>(
+          "model.qk_norm_after_rope", {}, must_match,
+          "true: the norm of model.qk_norm, which must be one of each head, comes after RoPE (Hunyuan)"),
       kind_row<&Model::clip_qkv>(
           "model.clip_qkv", {0, no_upper_bound}, must_match,
           "queries, keys and values are limited to [-c, c] with c = model.clip_qkv, after qk_norm and before RoPE "
@@ -243,6 +247,13 @@ std::span<const Key> model_keys() {
       row<&Model::scale_embedding>(
           "model.scale_embedding", {}, must_match,
           "true: the embedding is multiplied by the root of d_model (Vaswani et al., 2017; Gemma)"),
+      row<&Model::embedding_scale>(
+          "model.embedding_scale", {1e-6, 1e6}, must_match,
+          "the embedding is multiplied by this, before positions are added (Granite). Apart from "
+          "model.scale_embedding"),
+      row<&Model::residual_scale>(
+          "model.residual_scale", {1e-6, 1e6}, must_match,
+          "what attention and FFN, with their norms, add to the residual stream is multiplied by this (Granite)"),
       row<&Model::embedding_norm>("model.embedding_norm", {}, must_match,
                                   "true: a norm follows the sum of the embedding and its position vectors (BLOOM)"),
       row<&Model::first_norm>(
@@ -251,8 +262,12 @@ std::span<const Key> model_keys() {
           "= pre"),
       row<&Model::segments>(
           "model.segments", {0, 1 << 16}, must_match,
-          "the number of learned segment vectors (token types), of which the first is added to the embedding of every "
-          "token. 0: none"),
+          "the number of learned segment vectors (token types), one of which is added to the embedding of each token: "
+          "the first, unless model.segment_token says otherwise. 0: none"),
+      row<&Model::segment_token>(
+          "model.segment_token", {-1, 1 << 28}, report,
+          "the id of the token that ends a segment, such as BERT's [SEP]: the tokens of a document after it have the "
+          "next segment vector, up to the last. -1: all tokens have the first"),
       row<&Model::init_std>("model.init_std", {0, 1e3}, ignore,
                             "the standard deviation of the initial weights. Biases start at 0, norms at 1"),
       row<&Model::init_residual_scale>(

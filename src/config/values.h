@@ -126,17 +126,12 @@ struct FfnName {
   FfnActivation kind;
 };
 constexpr FfnName ffn_names[] = {
-    {"relu", {Activation::relu, false}},
-    {"gelu", {Activation::gelu, false}},
-    {"gelu_tanh", {Activation::gelu_tanh, false}},
-    {"silu", {Activation::silu, false}},
-    {"relu2", {Activation::relu2, false}},
-    {"glu", {Activation::sigmoid, true}},
-    {"reglu", {Activation::relu, true}},
-    {"geglu", {Activation::gelu, true}},
-    {"geglu_tanh", {Activation::gelu_tanh, true}},
-    {"swiglu", {Activation::silu, true}},
-    {"swiglu_clamped", {Activation::silu_clamped, true}},
+    {"relu", {Activation::relu, false}},           {"gelu", {Activation::gelu, false}},
+    {"gelu_tanh", {Activation::gelu_tanh, false}}, {"silu", {Activation::silu, false}},
+    {"relu2", {Activation::relu2, false}},         {"xielu", {Activation::xielu, false}},
+    {"glu", {Activation::sigmoid, true}},          {"reglu", {Activation::relu, true}},
+    {"geglu", {Activation::gelu, true}},           {"geglu_tanh", {Activation::gelu_tanh, true}},
+    {"swiglu", {Activation::silu, true}},          {"swiglu_clamped", {Activation::silu_clamped, true}},
 };
 
 // The allowed values of text keys. moe.ffn may also be empty, which means model.ffn.

@@ -11,8 +11,9 @@ namespace fs = std::filesystem;
 namespace {
 
 // Names of special tokens that end a text. Names that have no other use come first.
-constexpr const char* names_of_end[] = {"<|endoftext|>",         "<|end_of_text|>", "</s>",  "<eos>",      "<EOS>",
-                                        "<｜end▁of▁sentence｜>", "<|im_end|>",      "[EOS]", "<|return|>", "<|end|>"};
+constexpr const char* names_of_end[] = {
+    "<|endoftext|>", "<|end_of_text|>", "</s>",       "<eos>",   "<EOS>", "<｜end▁of▁sentence｜>",
+    "<|im_end|>",    "[EOS]",           "<|return|>", "<|end|>", "[SEP]"};
 
 // Returns "eos_token" or "bos_token" of tokenizer_config.json, which is a text or an added token.
 // Empty if absent.

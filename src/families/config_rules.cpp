@@ -18,6 +18,9 @@ namespace {
 constexpr Index max_layers = 10000;  // maximum of model.layers
 constexpr std::string_view first_moe_layer = "moe_layer_start_index", last_moe_layer = "moe_layer_end_index";
 
+constexpr std::pair<std::string_view, std::string_view> hunyuan_expert_keys[] = {{"num_experts", "moe.experts"},
+                                                                                 {"moe_topk", "moe.top_k"}};
+
 // The values of model.bias, as flags of the products with biases.
 struct BiasFlags {
   std::string_view value;
@@ -87,6 +90,28 @@ const ConfigRule attention_scale_rule{
           scalar == std::round(scalar) ? Json(static_cast<Index>(scalar)) : Json(scalar));
     }};
 
+// Granite has factors of the scores, without a default that depends on the width of a head, and
+// divisors of the logits.
+const ConfigRule granite_scales_rule{
+    [](const Json& hf_config, KeySettings& settings) {
+      for (const auto& [hf_name, key, inverse] : {std::tuple{"attention_multiplier", "model.attention_scale", false},
+                                                  std::tuple{"logits_scaling", "model.logit_scale", true}}) {
+        const Json* found = find_value(hf_config, hf_name);
+        const double value = found ? found->get<double>() : 1.0;
+        if (!(value > 0)) bad_input("{} = {}: expected more than 0", hf_name, value);
+        settings.emplace_back(key, fmt::format("{}", inverse ? 1 / value : value));
+      }
+    },
+    [](const Config& config, Json& hf_config) {
+      const Config::Model& m = config.model;
+      put(hf_config, "attention_multiplier",
+          m.attention_scale > 0 ? m.attention_scale : 1 / std::sqrt(static_cast<double>(m.key_width())));
+      // An imported divisor comes back without rounding.
+      const Json* before = find_value(hf_config, "logits_scaling");
+      const double divisor = 1 / m.logit_scale;
+      if (!before || std::abs(before->get<double>() - divisor) > 1e-12 * divisor) hf_config["logits_scaling"] = divisor;
+    }};
+
 // transformers does not save multi-token prediction, but keeps the key. An export without modules
 // therefore leaves the key as it was imported.
 const ConfigRule mtp_rule{[](const Json& hf_config, KeySettings& settings) {
@@ -144,6 +169,7 @@ const ConfigRule gpt2_ffn_width_rule{
 const ConfigRule phi3_pad_token_rule = rule_of_pad_token<32000>;
 const ConfigRule glm_pad_token_rule = rule_of_pad_token<151329>;
 const ConfigRule smollm3_pad_token_rule = rule_of_pad_token<128004>;
+const ConfigRule modernbert_pad_token_rule = rule_of_pad_token<50283>;
 
 const ConfigRule bias_rule = rule_of_biases<llama_bias_keys>;
 const ConfigRule seed_oss_bias_rule = rule_of_biases<seed_oss_bias_keys>;
@@ -228,6 +254,32 @@ const ConfigRule sparse_step_rule{
       for (Index layer = 0; layer < config.model.layers; ++layer)
         if (!config.is_moe(layer) && (layer + 1) % config.moe.every == 0) mlp_only.push_back(layer);
       hf_config["mlp_only_layers"] = mlp_only;
+    }};
+
+// A value is a number, or a list with one for each layer. Here all layers have the same.
+const ConfigRule hunyuan_experts_rule{
+    [](const Json& hf_config, KeySettings& settings) {
+      for (const auto& [hf_name, key] : hunyuan_expert_keys) {
+        const Json* value = find_value(hf_config, hf_name);
+        if (!value) bad_input("it has no {}, which hunyuan_v1_moe models need", hf_name);
+        if (value->is_array()) {
+          const auto list = value->get<std::vector<std::int64_t>>();
+          if (list.empty() || std::count(list.begin(), list.end(), list.front()) != std::ssize(list))
+            bad_input("{} = {}: only a number, or the same one for each layer, can be read", hf_name, value->dump());
+          settings.emplace_back(key, fmt::format("{}", list.front()));
+        } else {
+          settings.emplace_back(key, setting_text(*value));
+        }
+      }
+    },
+    [](const Config& config, Json& hf_config) {
+      for (const auto& [hf_name, key] : hunyuan_expert_keys) {
+        const Json value = setting_json(key, value_of(config, key));
+        Json list = Json::array();
+        for (Index layer = 0; layer < config.model.layers; ++layer) list.push_back(value);
+        const Json* before = find_value(hf_config, hf_name);
+        if (!before || *before != list) hf_config[hf_name] = value;
+      }
     }};
 
 // Layer i has experts if interval divides i + 1, and i lies between the first and the last one.

@@ -13,6 +13,8 @@ extern const ConfigRule rope_rule;
 extern const ConfigRule phi3_rope_rule;
 extern const ConfigRule cohere_rope_rule;  // rope_theta is required
 extern const ConfigRule gpt_oss_rope_rule;
+extern const ConfigRule apertus_rope_rule;     // a missing scaling is llama3's
+extern const ConfigRule hunyuan_rope_rule;     // type dynamic with alpha, which is ntk here
 extern const ConfigRule minimax_m2_rope_rule;  // partial_rotary_factor, or rotary_dim
 // The same for Gemma 3 and OLMo 3: layers with a sliding window have their own frequencies.
 extern const ConfigRule gemma3_rope_rule;
@@ -40,6 +42,7 @@ extern const ConfigRule exaone4_window_rule;     // the same; no window: all hav
 extern const ConfigRule smollm3_layers_rule;
 
 extern const ConfigRule attention_scale_rule;         // query_pre_attn_scalar (Gemma)
+extern const ConfigRule granite_scales_rule;          // attention_multiplier, logits_scaling
 extern const ConfigRule latent_attention_scale_rule;  // mscale_all_dim of rope's scaling (DeepSeek)
 extern const ConfigRule greedy_top_k_rule;            // topk_method: greedy ignores groups
 extern const ConfigRule mtp_rule;                     // num_nextn_predict_layers (DeepSeek)
@@ -49,6 +52,7 @@ extern const ConfigRule gpt2_ffn_width_rule;          // n_inner or 4 n_embd
 extern const ConfigRule phi3_pad_token_rule;          // pad_token_id
 extern const ConfigRule glm_pad_token_rule;           // the same with another default
 extern const ConfigRule smollm3_pad_token_rule;       // the same with another default
+extern const ConfigRule modernbert_pad_token_rule;    // the same with another default
 extern const ConfigRule bias_rule;                    // attention_bias and mlp_bias
 extern const ConfigRule seed_oss_bias_rule;           // the same and attention_out_bias
 extern const ConfigRule helium_bias_rule;             // attention_bias is that of q, k and v
@@ -58,6 +62,7 @@ extern const ConfigRule falcon_rule;                  // norms and kv heads of b
 extern const ConfigRule sparse_step_rule;             // decoder_sparse_step, mlp_only_layers (Qwen)
 extern const ConfigRule t5_stacks_rule;               // num_decoder_layers, factor of the logits
 extern const ConfigRule switch_layers_rule;           // num_sparse_encoder_layers, of the decoder
+extern const ConfigRule hunyuan_experts_rule;         // num_experts, moe_topk: also by layer
 extern const ConfigRule ernie_moe_layers_rule;        // moe_layer_interval, first and last layer
 
 }  // namespace sy

@@ -212,6 +212,22 @@ inline const ConfigRow mixtral_keys[] = {
     {"num_local_experts", "moe.experts"},
     {"", "moe.renormalize", {{"", "true"}}},
 };
+inline const ConfigRow granite_keys[] = {
+    {"embedding_multiplier", "model.embedding_scale", {}, "1.0"},
+    {"residual_multiplier", "model.residual_scale", {}, "1.0"},
+};
+inline const ConfigRow hunyuan_norms[] = {
+    {"", "model.qk_norm", {{"", "head"}}},
+    {"", "model.qk_norm_after_rope", {{"", "true"}}},
+};
+// Every token also passes an MLP of the width of an expert.
+inline const ConfigRow hunyuan_moe_keys[] = {
+    {"", "moe.shared_experts", {{"", "1"}}},
+    {"", "moe.renormalize", {{"", "true"}}},
+};
+inline const ConfigRow apertus_keys[] = {
+    {"hidden_act", "model.ffn", {{"\"xielu\"", "xielu"}}, "\"xielu\""},
+};
 inline const ConfigRow fine_grained_experts[] = {
     {"num_experts|num_local_experts", "moe.experts"},
     {"norm_topk_prob", "moe.renormalize", {}, "false"},

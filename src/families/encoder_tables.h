@@ -20,7 +20,11 @@ inline constexpr TensorRow bert_model[] = {
     {"/cls.predictions.transform.dense.bias", "output_transform.bias", "D -> D"},
     {"/cls.predictions.transform.LayerNorm.weight", "output_transform_norm.weight", "D -> D"},
     {"/cls.predictions.transform.LayerNorm.bias", "output_transform_norm.bias", "D -> D"},
-    {"/cls.predictions.bias", "output.bias", "V -> V"},
+    {"/cls.predictions.bias", "output.bias", "V -> V", "model.tie_embeddings=true"},
+    // Without tied weights, transformers adds the bias beside the weights, and not the other one.
+    {"/cls.predictions.bias", "", "-> V", "model.tie_embeddings=false"},
+    {"/cls.predictions.decoder.weight", "output.weight", "V D -> V D"},
+    {"/cls.predictions.decoder.bias", "output.bias", "V -> V", "model.tie_embeddings=false"},
 };
 // The first two rows of position_embeddings belong to padding; no parameter covers them.
 inline constexpr TensorRow roberta_model[] = {
@@ -30,7 +34,10 @@ inline constexpr TensorRow roberta_model[] = {
     {"/lm_head.dense.bias", "output_transform.bias", "D -> D"},
     {"/lm_head.layer_norm.weight", "output_transform_norm.weight", "D -> D"},
     {"/lm_head.layer_norm.bias", "output_transform_norm.bias", "D -> D"},
-    {"/lm_head.bias", "output.bias", "V -> V"},
+    {"/lm_head.bias", "output.bias", "V -> V", "model.tie_embeddings=true"},
+    {"/lm_head.bias", "", "-> V", "model.tie_embeddings=false"},
+    {"/lm_head.decoder.weight", "output.weight", "V D -> V D"},
+    {"/lm_head.decoder.bias", "output.bias", "V -> V", "model.tie_embeddings=false"},
 };
 inline constexpr TensorRow bert_layer[] = {
     {"attention.self.query.weight", "attention.q.weight", "H i D -> (H i) D"},
@@ -100,8 +107,6 @@ inline const ConfigRow bert_keys[] = {
     {"", "model.bias", {{"", "all"}}},
     {"", "model.output_bias", {{"", "true"}}},
 };
-// Untied files have two biases of the output, of which transformers uses one.
-inline const ConfigRow bert_tied[] = {{"tie_word_embeddings", "model.tie_embeddings", {{"true", "true"}}, "true"}};
 inline const ConfigRow bert_positions[] = {{"max_position_embeddings", "model.seq_len"}};
 // transformers counts positions from pad_token_id + 1.
 inline const ConfigRow roberta_padding[] = {{"pad_token_id", "", {{"1", ""}}, "1"}};

@@ -169,9 +169,14 @@ void for_boxes(const Box& box, F f) {
 
 void write_tensor(const OutputTensor& out, const ExportedValues& values, const StoredTensor* filler, std::byte* to) {
   const Index bytes = out.type->bytes;
-  // Elements that no parameter covers are copied from the imported file, or stay 0.
-  if (filler && filler->type == out.type->name && filler->shape == out.tensor->shape)
+  // Elements that no parameter covers are copied from the imported file, or have one value.
+  if (filler && filler->type == out.type->name && filler->shape == out.tensor->shape) {
     std::memcpy(to, filler->data, static_cast<std::size_t>(filler->bytes));
+  } else if (out.tensor->constant != 0) {
+    const std::vector<float> all(static_cast<std::size_t>(out.tensor->elements()),
+                                 static_cast<float>(out.tensor->constant));
+    out.type->store(all.data(), std::ssize(all), to, 1);
+  }
   std::vector<float> host;
   for (const TensorMapping& mapping : out.tensor->mappings) {
     if (!mapping.param) continue;

@@ -24,6 +24,7 @@ namespace sy {
 //   i:n on the left     elements [i, i + n); both letters have sizes (sizes_of in tensors.cpp)
 //   + on the right      the rows of one tensor are concatenated along this dimension, in row order
 //   1 on the right      a dimension of size 1; any other number likewise
+//   V without a left    the size of the vocabulary, in Family::model_rows
 // hf_name "/NAME" in Family::model_rows is the tensor NAME, without Family::base as a prefix.
 // A row is skipped if the model lacks its parameter.
 // A row without a parameter is a filler: its elements are copied from the imported file, or are 0.
@@ -34,9 +35,11 @@ struct TensorRow {
   // of the parameter NAME of the whole model: an export writes it, and an import ignores it.
   std::string_view param;
   std::string_view view;
-  // Condition of a layer's row. "NAME": the layer has this parameter; "!NAME": the layer lacks it;
+  // Condition of a row. "NAME": the layer, or the model, has this parameter; "!NAME": it lacks it;
   // "KEY=VALUE": the model has this setting. Empty if there is no condition.
   std::string_view only_if = {};
+  // Of a filler: the value of all elements. An import refuses another one.
+  double constant = 0;
 };
 
 // Maps a key of config.json to one of our keys.

@@ -25,6 +25,13 @@ std::string join_first(std::vector<std::string> items) {
   return join(items) + (count > shown ? fmt::format("; and {} more", count - shown) : "");
 }
 
+std::vector<float> values_of(const StoredTensor& stored) {
+  const StoredType& type = *stored_type(stored.type);
+  std::vector<float> values(static_cast<std::size_t>(stored.bytes / type.bytes));
+  type.load(stored.data, 1, std::ssize(values), values.data());
+  return values;
+}
+
 // Returns false if the files lack multi-token prediction, which transformers does not load and
 // therefore does not save, while config.json still has its key.
 bool has_mtp(const fs::path& folder, const FamilyModel& model) {
@@ -106,6 +113,10 @@ void FamilyValues::compare(const Family& family) const {
           fmt::format("{} is {}, expected {}", tensor.name, shape_text(stored->shape), shape_text(tensor.shape)));
     else if (!stored_type(stored->type))
       problems.push_back(fmt::format("{} is of type {}, expected F32, BF16 or F16", tensor.name, stored->type));
+    else if (tensor.constant != 0)
+      for (const float value : values_of(*stored))  // f16 has few bits of 1e-6
+        if (!(std::abs(value - tensor.constant) <= std::abs(tensor.constant) / 32))
+          problems.push_back(fmt::format("{} is {}, expected {}", tensor.name, value, tensor.constant));
   }
   for (const StoredTensors::File& file : stored_->files())
     for (const std::string& name : file.tensors) {

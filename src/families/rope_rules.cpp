@@ -248,6 +248,34 @@ void write_rope_by_layer_type(const Config& config, Json& hf_config) {
   if (!flat) hf_config["rope_parameters"] = by_type;
 }
 
+// If both keys are absent, models have the scaling of the published ones. transformers 5 reads a
+// null in the same way. Therefore no scaling is written as type "default".
+struct PublishedRope {
+  const char *theta, *scaling;  // the scaling as JSON
+};
+constexpr PublishedRope gpt_oss_rope{
+    "150000", R"({"rope_type": "yarn", "factor": 32.0, "truncate": false, "original_max_position_embeddings": 4096})"},
+    apertus_rope{"12000000",
+                 R"({"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 8192,
+                     "low_freq_factor": 1.0, "high_freq_factor": 4.0})"};
+
+template <const PublishedRope& published>
+const ConfigRule rule_of_published_rope{
+    [](const Json& hf_config, KeySettings& settings) {
+      settings.emplace_back("model.rope_theta", published.theta);
+      if (hf_config.contains("rope_parameters") || hf_config.contains("rope_scaling"))
+        return rope_rule.read(hf_config, settings);
+      read_rope(hf_config, Json::parse(published.scaling), "model", settings);
+      rope_rule.read(hf_config, settings);
+    },
+    [](const Config& config, Json& hf_config) {
+      rope_rule.write(config, hf_config);
+      if (!find_value(hf_config, "rope_parameters") && !find_value(hf_config, "rope_scaling")) {
+        hf_config["rope_scaling"] = Json::object();
+        hf_config["rope_scaling"]["rope_type"] = "default";
+      }
+    }};
+
 }  // namespace
 
 // Writes rope_parameters only if the imported file has it: transformers 4 does not read it, and
@@ -319,24 +347,33 @@ const ConfigRule cohere_rope_rule{
     },
     [](const Config& config, Json& hf_config) { rope_rule.write(config, hf_config); }};
 
-// If both keys are absent, models have the scaling of the published ones. transformers 5 reads a
-// null in the same way. Therefore no scaling is written as type "default".
-const ConfigRule gpt_oss_rope_rule{
+const ConfigRule gpt_oss_rope_rule = rule_of_published_rope<gpt_oss_rope>;
+const ConfigRule apertus_rope_rule = rule_of_published_rope<apertus_rope>;
+
+// Hunyuan's files name a scaling "dynamic" that does not depend on the length, with a factor alpha.
+const ConfigRule hunyuan_rope_rule{
     [](const Json& hf_config, KeySettings& settings) {
-      settings.emplace_back("model.rope_theta", "150000");
-      if (hf_config.contains("rope_parameters") || hf_config.contains("rope_scaling"))
+      const Json* rope = find_value(hf_config, "rope_parameters");
+      if (!rope) rope = find_value(hf_config, "rope_scaling");
+      const Json* alpha = rope ? find_value(*rope, "alpha") : nullptr;
+      if (!alpha || alpha->get<double>() == 0 || scaling_type(*rope) != RopeScaling::dynamic)
         return rope_rule.read(hf_config, settings);
-      const Json published{
-          {"rope_type", "yarn"}, {"factor", 32.0}, {"truncate", false}, {"original_max_position_embeddings", 4096}};
-      read_rope(hf_config, published, "model", settings);
-      rope_rule.read(hf_config, settings);
+      copy_setting(hf_config, theta_key, settings, "model.rope_theta");
+      copy_setting(*rope, theta_key, settings, "model.rope_theta");
+      settings.emplace_back("model.rope_scaling", "ntk");
+      settings.emplace_back("model.rope_factor", setting_text(*alpha));
     },
     [](const Config& config, Json& hf_config) {
-      rope_rule.write(config, hf_config);
-      if (!find_value(hf_config, "rope_parameters") && !find_value(hf_config, "rope_scaling")) {
-        hf_config["rope_scaling"] = Json::object();
-        hf_config["rope_scaling"]["rope_type"] = "default";
-      }
+      const std::optional<RopeSpec> spec = rope_of(config);
+      if (!spec || spec->scaling != RopeScaling::ntk) return rope_rule.write(config, hf_config);
+      const bool nested = find_value(hf_config, "rope_parameters");
+      const char* const name = nested ? "rope_parameters" : "rope_scaling";
+      Json rope =
+          find_value(hf_config, name) ? *find_value(hf_config, name) : Json{{"type", "dynamic"}, {"factor", 1.0}};
+      if (scaling_type(rope) != RopeScaling::dynamic) rope["rope_type"] = "dynamic";
+      put(rope, "alpha", spec->factor);
+      put(nested ? rope : hf_config, theta_key, spec->theta);
+      hf_config[name] = rope;
     }};
 
 const ConfigRule gemma3_rope_rule{read_rope_by_layer_type<gemma3_theta>, write_rope_by_layer_type<gemma3_theta>};

@@ -12,11 +12,12 @@ namespace sy {
 namespace {
 
 // Keys that affect training, but not the model's outputs. An export need not express them.
-constexpr std::string_view training_keys[] = {
-    "moe.capacity_factor",  "moe.capacity_scope", "moe.drop_order",      "moe.aux_loss",
-    "moe.aux_scope",        "moe.aux_layers",     "moe.aux_probability", "moe.z_loss",
-    "moe.bias_update_rate", "moe.choice",         "moe.noise",           "moe.jitter",
-    "model.mtp_depth",      "model.mask_token",   "model.sentinels",     "model.sentinel_token"};
+constexpr std::string_view training_keys[] = {"moe.capacity_factor",  "moe.capacity_scope", "moe.drop_order",
+                                              "moe.aux_loss",         "moe.aux_scope",      "moe.aux_layers",
+                                              "moe.aux_probability",  "moe.z_loss",         "moe.bias_update_rate",
+                                              "moe.choice",           "moe.noise",          "moe.jitter",
+                                              "model.mtp_depth",      "model.mask_token",   "model.sentinels",
+                                              "model.sentinel_token", "model.segment_token"};
 
 // Returns true if the key affects the outputs of this model.
 bool affects_outputs(const Config& config, const std::string& key) {
@@ -51,6 +52,11 @@ bool nearly_equal(const std::string& here, const std::string& there) {
 Config with_explicit_values(Config config) {
   Config::Model& m = config.model;
   if (m.kv_lora_rank > 0 && m.latent_norm_eps == 0) m.latent_norm_eps = m.norm_eps;
+  const auto set_scale = [](Config::Model& of) {
+    if (of.attention_scale == 0) of.attention_scale = 1 / std::sqrt(static_cast<double>(of.key_width()));
+  };
+  set_scale(m);
+  for (Config::Kind& kind : config.kinds) set_scale(kind.model);
   return config;
 }
 

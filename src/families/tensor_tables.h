@@ -253,6 +253,36 @@ inline constexpr TensorRow mixtral_moe[] = {
 };
 inline constexpr TensorRow minimax_m2_bias[] = {
     {"block_sparse_moe.e_score_correction_bias", "moe.selection_bias", "E -> E"}};
+// The rows of the gates precede those of the up projections.
+inline constexpr TensorRow granite_moe[] = {
+    {"block_sparse_moe.router.layer.weight", "moe.router.weight", "E D -> E D"},
+    {"block_sparse_moe.input_linear.weight", "moe.experts.up.weight", "E h F D -> E (h F) D"},
+    {"block_sparse_moe.output_linear.weight", "moe.experts.down.weight", "E D F -> E D F"},
+};
+inline constexpr TensorRow hunyuan_qk_norm[] = {
+    {"self_attn.query_layernorm.weight", "attention.q_norm.weight", "i -> i"},
+    {"self_attn.key_layernorm.weight", "attention.k_norm.weight", "i -> i"},
+};
+inline constexpr TensorRow hunyuan_moe[] = {
+    {"mlp.gate.wg.weight", "moe.router.weight", "E D -> E D"},
+    {"mlp.experts.{}.gate_proj.weight", "moe.experts.up.weight", "e 0 F D -> F D"},
+    {"mlp.experts.{}.up_proj.weight", "moe.experts.up.weight", "e 1 F D -> F D"},
+    {"mlp.experts.{}.down_proj.weight", "moe.experts.down.weight", "e D F -> D F"},
+    {"mlp.shared_mlp.gate_proj.weight", "moe.shared.up.weight", "0 F D -> F D"},
+    {"mlp.shared_mlp.up_proj.weight", "moe.shared.up.weight", "1 F D -> F D"},
+    {"mlp.shared_mlp.down_proj.weight", "moe.shared.down.weight", "D F -> D F"},
+};
+inline constexpr TensorRow apertus_norms[] = {
+    {"attention_layernorm.weight", "attention_norm.weight", "D -> D"},
+    {"feedforward_layernorm.weight", "ffn_norm.weight", "D -> D"},
+};
+// The constants of xIELU stand in the files beside its parameters.
+inline constexpr TensorRow xielu[] = {
+    {"mlp.act_fn.alpha_p", "mlp.xielu.positive", "i -> i"},
+    {"mlp.act_fn.alpha_n", "mlp.xielu.negative", "i -> i"},
+    {"mlp.act_fn.beta", "", "->", {}, 0.5},
+    {"mlp.act_fn.eps", "", "->", {}, -1e-6},
+};
 inline constexpr TensorRow qwen2_shared[] = {
     {"mlp.shared_expert.gate_proj.weight", "moe.shared.up.weight", "0 F D -> F D"},
     {"mlp.shared_expert.up_proj.weight", "moe.shared.up.weight", "1 F D -> F D"},

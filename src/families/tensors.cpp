@@ -77,6 +77,7 @@ struct AppliedRow {
   Index expert = 0;
   NamedSizes sizes;
   bool is_copy = false;
+  double constant = 0;
 };
 
 Index size_of_term(const Term& term, const NamedSizes& sizes, const std::string& tensor) {
@@ -132,7 +133,7 @@ FileTensor file_tensor(const std::string& name, std::vector<AppliedRow>& rows) {
   std::vector<Index> strides(dims.size(), 1);
   for (std::size_t d = dims.size(); d-- > 1;) strides[d - 1] = strides[d] * dims[d];
 
-  FileTensor tensor{name, {}, {}, rows.front().is_copy};
+  FileTensor tensor{name, {}, {}, rows.front().is_copy, rows.front().constant};
   std::size_t d = 0;
   for (const Dimension& dim : rows.front().view.tensor) {
     Index size = 1;
@@ -220,7 +221,7 @@ FamilyTensors family_tensors(const Family& family, const Config& config, const s
       const auto other = by_name.find(param_prefix + std::string(row.only_if.substr(absent ? 1 : 0)));
       if ((other == by_name.end()) != absent) return;
     }
-    AppliedRow applied{{}, nullptr, {}, 0, sizes, row.param.starts_with('/')};
+    AppliedRow applied{{}, nullptr, {}, 0, sizes, row.param.starts_with('/'), row.constant};
     if (!row.param.empty()) {
       const auto it =
           by_name.find(applied.is_copy ? std::string(row.param.substr(1)) : param_prefix + std::string(row.param));
@@ -245,11 +246,14 @@ FamilyTensors family_tensors(const Family& family, const Config& config, const s
     }
   };
   const std::vector<BlockSpec> blocks = block_specs(config);
+  NamedSizes model_sizes = blocks.empty() ? NamedSizes{} : sizes_of_block(blocks.front());
+  model_sizes["V"] = params[by_name.at("embedding.weight")].shape[0];
   for (const auto& table : family.model_rows)
     for (const TensorRow& row : table) {
       const bool root = row.hf_name.starts_with('/');
-      apply({root ? row.hf_name.substr(1) : row.hf_name, row.param, row.view}, root ? "" : std::string(base), "",
-            blocks.empty() ? NamedSizes{} : sizes_of_block(blocks.front()));
+      TensorRow named = row;
+      if (root) named.hf_name = row.hf_name.substr(1);
+      apply(named, root ? "" : std::string(base), "", model_sizes);
     }
   if (config.stacks.empty() != family.decoder_layer_prefix.empty())
     bad_input("models of {} are {}encoder-decoders: the model is not one of this family", family.name,

@@ -34,6 +34,7 @@ struct FileTensor {
   std::vector<Index> shape;
   std::vector<TensorMapping> mappings;
   bool is_copy = false;  // of a parameter that another tensor has, too
+  double constant = 0;   // value of all elements that no parameter covers, unless a file has them
   Index elements() const;
 };
 

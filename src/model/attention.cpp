@@ -26,6 +26,7 @@ Attention::Attention(const AttentionSpec& spec, Index d_model, ParamStore& store
 
 void Attention::set_qk_norm(const QkNormSpec& norm, const ParamStore& store, const std::string& prefix, Index ranks) {
   norm_weight_ = store.get_fused(prefix + "q_norm.weight", 2);
+  norm_after_rope_ = norm.after_rope;
   if (norm.scope == QkNormScope::head) {
     norm_ = HeadQkNorm{heads_, kv_heads_, norm.eps, pairs_, norm.offset, norm.kind, norm.weight_per_head()};
     return;
@@ -99,10 +100,11 @@ void Attention::normalize(const LayerContext& layer, Saved& s) const {
   const Shape by_token = {T, heads + kv_heads_, head_dim_};
   if (const auto* by_head = std::get_if<HeadQkNorm>(&norm_)) {
     s.inverse = layer.saved.f32({T, heads});
+    if (norm_after_rope_) rotate(layer, s.raw.reshape(by_token), false);
     return run(b, ops::HeadQkNormForward{.x = s.raw.reshape(by_token),
                                          .weight = norm_weight_.weight,
-                                         .positions = layer.stream.rope_rows,
-                                         .table = rope_rows(),
+                                         .positions = norm_after_rope_ ? ConstView() : layer.stream.rope_rows,
+                                         .table = norm_after_rope_ ? ConstView() : rope_rows(),
                                          .desc = *by_head,
                                          .y = s.qkv.reshape(by_token),
                                          .inverse = s.inverse});
@@ -119,12 +121,17 @@ void Attention::normalize(const LayerContext& layer, Saved& s) const {
   if (clip_)
     run(b,
         ops::ActivationForward{.h = s.unclipped.reshape({T, row}), .activation = *clip_, .y = s.qkv.reshape({T, row})});
+  rotate(layer, s.qkv.reshape(by_token), false);
+}
+
+void Attention::rotate(const LayerContext& layer, View x, bool inverse) const {
   if (rope_table_)
-    run(b, ops::Rope{.x = s.qkv.reshape(by_token),
-                     .heads = heads,
-                     .positions = layer.stream.rope_rows,
-                     .table = rope_rows(),
-                     .pairs = pairs_});
+    run(layer.context.device, ops::Rope{.x = x,
+                                        .heads = heads_ + kv_heads_,
+                                        .positions = layer.stream.rope_rows,
+                                        .table = rope_rows(),
+                                        .inverse = inverse,
+                                        .pairs = pairs_});
 }
 
 View Attention::backward_normalize(const LayerContext& layer, View dqkv, const Saved& s) const {
@@ -138,11 +145,12 @@ View Attention::backward_normalize(const LayerContext& layer, View dqkv, const S
                                    .x = s.raw.reshape(by_token),
                                    .weight = norm_weight_.weight,
                                    .inverse = s.inverse,
-                                   .positions = layer.stream.rope_rows,
-                                   .table = rope_rows(),
+                                   .positions = norm_after_rope_ ? ConstView() : layer.stream.rope_rows,
+                                   .table = norm_after_rope_ ? ConstView() : rope_rows(),
                                    .desc = *by_head,
                                    .dx = draw.reshape(by_token),
                                    .dweight = norm_weight_.grad});
+    if (norm_after_rope_) rotate(layer, draw.reshape(by_token), true);
     return draw;
   }
   const auto* projection = std::get_if<ProjectionQkNorm>(&norm_);
@@ -150,13 +158,7 @@ View Attention::backward_normalize(const LayerContext& layer, View dqkv, const S
   if (projection) products = context.scratch.f32({T, 2});
   // Both are rotated, which preserves the sums.
   if (projection && !clip_) norm_sums(context, *projection, dqkv, s.qkv, products);
-  if (rope_table_)
-    run(b, ops::Rope{.x = dqkv.reshape(by_token),
-                     .heads = heads,
-                     .positions = layer.stream.rope_rows,
-                     .table = rope_rows(),
-                     .inverse = true,
-                     .pairs = pairs_});
+  rotate(layer, dqkv.reshape(by_token), true);
   if (clip_) {
     const View dunclipped = context.temp(dqkv.shape());
     run(b, ops::ActivationBackward{.dy = dqkv.reshape({T, row}),

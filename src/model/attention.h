@@ -74,6 +74,9 @@ class Attention {
     return heads_of(qkv, heads_ + kv_heads_, kv_heads_);
   }
 
+  // x: [T, Hl + 2 Kl, hd]. Rotates queries and keys, or their gradients if `inverse`. No-op without
+  // a table.
+  void rotate(const LayerContext& layer, View x, bool inverse) const;
   ConstView rope_rows() const { return rope_table_ ? ConstView(rope_table_->rows) : ConstView(); }
 
   Index cache_index_;
@@ -84,6 +87,7 @@ class Attention {
   std::optional<FfnActivation> clip_;  // of queries, keys and values
   // QK-norm: none, or one of two.
   std::variant<std::monostate, HeadQkNorm, ProjectionQkNorm> norm_;
+  bool norm_after_rope_ = false;  // of HeadQkNorm; Saved::raw is then rotated
   // Its weights: [2, hd] for queries and keys, or [Hl + Kl, hd] for each head. Of ProjectionQkNorm:
   // [(Hl + Kl) hd]. Empty without a norm.
   Param norm_weight_;

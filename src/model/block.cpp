@@ -8,6 +8,7 @@ namespace sy {
 ResidualBranch::ResidualBranch(const NormSpec& norm, const BranchSpec& spec, const SublayerContext& context,
                                const std::string& layer)
     : placement_(spec.norms),
+      scale_(spec.scale),
       shared_norm_(spec.shared_norm),
       norm_(norm.desc(), context.store, layer + spec.norm),
       out_norm_(norm.desc(), context.store, layer + spec.out_norm),
@@ -48,17 +49,28 @@ void ResidualBranch::forward(const LayerContext& layer, ConstView x, ConstView s
     s.moments = layer.saved.f32({shape[0], 2});
     normalize(layer, s);
   }
+  const ConstView residual = placement_.normed_residual ? s.in : stream;
+  const bool in_place = residual.bytes() == sum.bytes();
+  // sum = residual + scale * out. out: sum itself, unless that holds the residual
+  const auto add_scaled = [&](View out) {
+    if (scale_ != 1) run(context.device, ops::Scale{.x = out, .factor = scale_});
+    run(context.device, ops::Add{.x = in_place ? ConstView(out) : residual, .y = sum});
+  };
   if (placement_.post_sublayer) {
     s.out = layer.save(shape);
     s.out_moments = layer.saved.f32({shape[0], 2});
     run_sublayer(layer, {.y = s.out}, s);
     const Arena::Scope scope(context.scratch);
-    const bool in_place = stream.bytes() == sum.bytes();
     const View normed = in_place ? context.temp(shape) : sum;
     out_norm_.forward(context, s.out, normed, s.out_moments);
-    run(context.device, ops::Add{.x = in_place ? normed : stream, .y = sum});
+    add_scaled(normed);
+  } else if (scale_ != 1) {
+    const Arena::Scope scope(context.scratch);
+    const View out = in_place ? context.temp(shape) : sum;
+    run_sublayer(layer, {.y = out}, s);
+    add_scaled(out);
   } else {
-    run_sublayer(layer, {.y = sum, .residual = placement_.normed_residual ? s.in : stream}, s);
+    run_sublayer(layer, {.y = sum, .residual = residual}, s);
   }
   if (!placement_.post_residual) return;
   s.sum = sum;
@@ -71,18 +83,26 @@ void ResidualBranch::backward(const LayerContext& layer, View d, Saved& s, View 
   Device& b = context.device;
   const Arena::Scope scope(context.scratch);
   // Gradient with respect to the input of a norm that follows the sublayer.
-  const View dsublayer = placement_.post_residual || placement_.post_sublayer ? context.temp(d.shape()) : d;
+  const View dnormed = placement_.post_residual || placement_.post_sublayer ? context.temp(d.shape()) : View{};
   if (placement_.post_residual) {
-    run(b, ops::Fill{.x = dsublayer, .value = 0});
-    norm_.backward(context, d, s.sum, s.moments, dsublayer);
-    run(b, ops::Copy{.x = dsublayer, .y = d});
+    run(b, ops::Fill{.x = dnormed, .value = 0});
+    norm_.backward(context, d, s.sum, s.moments, dnormed);
+    run(b, ops::Copy{.x = dnormed, .y = d});
+  }
+  ConstView dout = d;  // gradient with respect to the sublayer's output
+  if (scale_ != 1) {
+    const View scaled = context.temp(d.shape());
+    run(b, ops::Copy{.x = d, .y = scaled});
+    run(b, ops::Scale{.x = scaled, .factor = scale_});
+    dout = scaled;
   }
   if (placement_.post_sublayer) {
-    run(b, ops::Fill{.x = dsublayer, .value = 0});
-    out_norm_.backward(context, d, s.out, s.out_moments, dsublayer);
+    run(b, ops::Fill{.x = dnormed, .value = 0});
+    out_norm_.backward(context, dout, s.out, s.out_moments, dnormed);
+    dout = dnormed;
   }
   const View din = context.temp(d.shape());
-  run_sublayer_backward(layer, dsublayer, s, din);
+  run_sublayer_backward(layer, dout, s, din);
   if (placement_.normed_residual) {  // the residual is the norm's output, not its input
     run(b, ops::Add{.x = d, .y = din});
     run(b, ops::Fill{.x = dx, .value = 0});

@@ -10,9 +10,9 @@
 
 namespace sy {
 
-// A residual branch: sublayer f between optional norms, as NormPlacement says.
-//   y = stream + out norm(f(norm(x))); then, if NormPlacement::post_residual, y = norm(y)
-//   y = norm(x) + f(norm(x)), if NormPlacement::normed_residual
+// A residual branch: sublayer f between optional norms, as NormPlacement says. c: BranchSpec::scale
+//   y = stream + c * out norm(f(norm(x))); then, if NormPlacement::post_residual, y = norm(y)
+//   y = norm(x) + c * f(norm(x)), if NormPlacement::normed_residual
 class ResidualBranch {
  public:
   struct Saved {
@@ -47,6 +47,7 @@ class ResidualBranch {
   void run_sublayer_backward(const LayerContext& layer, ConstView dy, Saved& s, View din);
 
   NormPlacement placement_;
+  float scale_;
   bool shared_norm_;
   Norm norm_, out_norm_;
   std::unique_ptr<Sublayer> sublayer_;

@@ -73,11 +73,20 @@ struct TokenStream {
   Index tokens() const { return sequences * seq_len; }
 };
 
+// Tokens that have a target, if the loss reads them alone. Empty: it reads all tokens.
+struct TargetRows {
+  ConstView tokens;   // [N] i32 index of each in the batch; the last ones may be padding
+  ConstView targets;  // [N] i32; -1 for padding
+  ConstView rows;     // [B * S] i32 row of each token in `tokens`; -1 if it has none
+  explicit operator bool() const { return static_cast<bool>(tokens); }
+};
+
 // One micro-batch.
 struct Batch {
   // One stream for each stack of blocks. The last is the decoder's, to which the targets belong.
   std::vector<TokenStream> streams;
   ConstView targets;  // [B * S] i32; a target of -1 has no loss; generation has no targets
+  TargetRows target_rows{};
   GlobalBatchSize step;
   bool dropless = false;    // true in evaluation and generation: no capacity limit
   std::uint64_t seed = 0;   // of the run

@@ -29,7 +29,8 @@ Tensor constant(const ParamStore& store, const std::vector<float>& values, const
 Embedding::Embedding(const Config& config, ParamStore& store, Index positions, const std::string& prefix)
     : table_(store.get("embedding.weight")),
       first_row_(store.box("embedding.weight").begin[0]),
-      scale_(config.model.scale_embedding ? std::sqrt(static_cast<float>(config.model.d_model)) : 1.0f),
+      scale_((config.model.scale_embedding ? std::sqrt(static_cast<float>(config.model.d_model)) : 1.0f) *
+             static_cast<float>(config.model.embedding_scale)),
       positions_(store.find(prefix + "position.weight")),
       segments_(store.find(prefix + "segment.weight")) {
   const Config::Model& m = config.model;

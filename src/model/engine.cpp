@@ -138,6 +138,43 @@ View Engine::upload(MicroBatchState& s, const void* host, Shape shape, DType dty
   return view;
 }
 
+// The number of rows is a multiple of 64, so that few numbers occur. A GPU has a graph for each.
+TargetRows Engine::target_rows(MicroBatchState& s, const MicroBatch& batch) {
+  const Index T = std::ssize(batch.targets);
+  if (config_.train.objective != Objective::masked || T == 0) return {};
+  std::vector<std::int32_t> tokens, targets, rows;
+  for (Index t = 0; t < T; ++t) {
+    const std::int32_t target = batch.targets[static_cast<std::size_t>(t)];
+    rows.push_back(target >= 0 ? static_cast<std::int32_t>(tokens.size()) : -1);
+    if (target < 0) continue;
+    tokens.push_back(static_cast<std::int32_t>(t));
+    targets.push_back(target);
+  }
+  const Index n = std::min(round_up(std::max<Index>(std::ssize(tokens), 1), 64), T);
+  tokens.resize(static_cast<std::size_t>(n), 0);
+  targets.resize(static_cast<std::size_t>(n), -1);
+  return {upload(s, tokens.data(), {n}, DType::i32), upload(s, targets.data(), {n}, DType::i32),
+          upload(s, rows.data(), {T}, DType::i32)};
+}
+
+// Targets are the ids of hidden tokens.
+std::vector<std::int32_t> Engine::segments_of(std::span<const std::int32_t> ids, std::span<const std::int32_t> targets,
+                                              std::span<const std::int32_t> document_start, Index seq_len) const {
+  std::vector<std::int32_t> segments(ids.size());
+  if (config_.model.segment_token < 0) return segments;
+  const auto last = static_cast<std::int32_t>(config_.model.segments - 1);
+  const auto S = static_cast<std::size_t>(seq_len);
+  std::int32_t segment = 0;
+  for (std::size_t i = 0; i < segments.size(); ++i) {
+    const std::size_t begin = document_start.empty() ? 0 : static_cast<std::size_t>(document_start[i]);
+    if (i % S == begin) segment = 0;
+    segments[i] = segment;
+    const bool hidden = !targets.empty() && targets[i] >= 0;
+    if ((hidden ? targets : ids)[i] == config_.model.segment_token) segment = std::min(segment + 1, last);
+  }
+  return segments;
+}
+
 // Token i of module k has the id of token i + k, and its target is that of token i + k, if both are
 // of one document. The last id of a sequence is the target of its last token. Tokens without a
 // target have some id.
@@ -167,8 +204,8 @@ void Engine::add_mtp_batches(MicroBatchState& s, const MicroBatch& batch) {
 }
 
 TokenStream Engine::make_stream(MicroBatchState& s, Index B, Index S, std::span<const std::int32_t> ids,
-                                std::span<const std::int32_t> document_start, std::vector<std::int32_t> positions,
-                                bool is_encoder) {
+                                std::span<const std::int32_t> targets, std::span<const std::int32_t> document_start,
+                                std::vector<std::int32_t> positions, bool is_encoder) {
   const Index T = B * S;
   SY_ASSERT(static_cast<Index>(ids.size()) == T, "{} ids for {} tokens", ids.size(), T);
   const bool has_documents = !document_start.empty();
@@ -189,15 +226,15 @@ TokenStream Engine::make_stream(MicroBatchState& s, Index B, Index S, std::span<
     while (length > 1 && ids[b * S + length - 1] < 0) --length;
     lengths.push_back(static_cast<std::int32_t>(length));
   }
-  const auto ids_size = static_cast<std::size_t>(T);
   const View at = on_device(positions.data(), {T}, DType::i32);
   return {
       .sequences = B,
       .seq_len = S,
       .ids = on_device(has_padding ? real_ids.data() : ids.data(), {T}, DType::i32),
       .positions = at,
-      .segments =
-          config_.model.segments > 0 ? on_device(std::vector<std::int32_t>(ids_size).data(), {T}, DType::i32) : View{},
+      .segments = config_.model.segments > 0
+                      ? on_device(segments_of(ids, targets, document_start, S).data(), {T}, DType::i32)
+                      : View{},
       .rope_rows = at,
       .token_mask = has_padding && model_->moe_layers() > 0 ? on_device(token_mask.data(), {T}, DType::i32) : View{},
       .document_start = has_documents ? on_device(document_start.data(), {B, S}, DType::i32) : View{},
@@ -212,10 +249,11 @@ MicroBatchState& Engine::begin_micro_batch(Index slot, const MicroBatch& batch, 
   const double targets = static_cast<double>(batch.step_targets);
   std::vector<TokenStream> streams;
   if (batch.encoder_length > 0)
-    streams.push_back(make_stream(s, B, batch.encoder_length, batch.encoder_ids, {}, {}, true));
-  streams.push_back(make_stream(s, B, S, batch.ids, batch.document_start, std::move(positions), false));
+    streams.push_back(make_stream(s, B, batch.encoder_length, batch.encoder_ids, {}, {}, {}, true));
+  streams.push_back(make_stream(s, B, S, batch.ids, batch.targets, batch.document_start, std::move(positions), false));
   s.batch = {.streams = std::move(streams),
              .targets = T > 0 && batch.targets.empty() ? ConstView{} : upload(s, batch.targets.data(), {T}, DType::i32),
+             .target_rows = target_rows(s, batch),
              .step = {upload(s, &targets, {1}, DType::f64), batch.step_sequences, batch.step_micro_batches},
              .dropless = dropless};
   s.statistics = statistics_sink();
@@ -237,6 +275,8 @@ void Engine::run_pass(const std::string& name, Index slot, const std::function<v
   for (const TokenStream& stream : states_[static_cast<std::size_t>(slot)].batch.streams)
     sizes.push_back(
         fmt::format("{} x {}{}", stream.sequences, stream.seq_len, stream.document_start ? " with documents" : ""));
+  if (const TargetRows& only = states_[static_cast<std::size_t>(slot)].batch.target_rows)
+    sizes.push_back(fmt::format("{} targets", only.targets.dim(0)));
   device_->graph_region(fmt::format("{} of {} tokens in slot {}", name, join(sizes, " and "), slot), body);
 }
 

@@ -135,8 +135,8 @@ class Engine {
   // Copies a stream of B sequences of S ids to the micro-batch. positions: as above. is_encoder: of
   // an encoder-decoder, whose sequences may end with padding that no token sees.
   TokenStream make_stream(MicroBatchState& s, Index B, Index S, std::span<const std::int32_t> ids,
-                          std::span<const std::int32_t> document_start, std::vector<std::int32_t> positions,
-                          bool is_encoder);
+                          std::span<const std::int32_t> targets, std::span<const std::int32_t> document_start,
+                          std::vector<std::int32_t> positions, bool is_encoder);
   // Gives the tokens of a stream their numbers in the training run (TokenStream::token_numbers).
   void set_token_numbers(MicroBatchState& s, TokenStream& stream, Index first_sequence);
   // Runs decode(), or encode_and_decode() if `source` is not nullptr.
@@ -144,6 +144,11 @@ class Engine {
                                 std::span<const std::int32_t> ids, bool return_logits, Index length);
   // Adds the batches of multi-token prediction: ids and targets of later tokens.
   void add_mtp_batches(MicroBatchState& s, const MicroBatch& batch);
+  // Returns the tokens of a masked objective's loss; empty for other objectives.
+  TargetRows target_rows(MicroBatchState& s, const MicroBatch& batch);
+  // Returns the segment [B * S] of each token (model.segment_token). Arguments: as of a MicroBatch.
+  std::vector<std::int32_t> segments_of(std::span<const std::int32_t> ids, std::span<const std::int32_t> targets,
+                                        std::span<const std::int32_t> document_start, Index seq_len) const;
   // Copies values to memory that lives as long as the micro-batch.
   View upload(MicroBatchState& s, const void* host, Shape shape, DType dtype);
   // Runs the forward pass of an evaluation, and computes the loss.

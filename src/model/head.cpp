@@ -8,6 +8,7 @@
 #include "dist/shard.h"
 #include "kernels/ops/cross_entropy.h"
 #include "kernels/ops/elementwise.h"
+#include "kernels/ops/embedding.h"
 
 namespace sy {
 
@@ -54,12 +55,20 @@ Head::Head(const Config& config, ParamStore& store, Param weight, Index first_ro
 void Head::loss(const ExecutionContext& context, const Batch& batch, ConstView x, View dx, View sums) {
   const ScopedPhase phase(context.mesh.rank_context(), "output and loss");
   // A chunk has at most logits_chunk() logits, but enough rows for an efficient GEMM.
-  const Index V = weight_.weight.dim(0), D = x.dim(1), T = batch.decoder().tokens(), P = context.mesh.tp->size();
+  const TargetRows& only = batch.target_rows;
+  const ConstView all_targets = only ? only.targets : batch.targets;
+  const Index V = weight_.weight.dim(0), D = x.dim(1), T = all_targets.dim(0), P = context.mesh.tp->size();
   const Index chunk = std::clamp<Index>(context.device.logits_chunk() / std::max<Index>(V, 1), 64, 4096);
   const Arena::Scope scope(context.scratch);
   Device& b = context.device;
   x = gather_tokens(context, context.scratch, x);
   const View dx_full = dx && P > 1 ? context.temp(x.shape()) : dx;
+  const View dx_rows = dx && only ? context.temp({T, D}) : dx_full;
+  if (only) {
+    const View rows = context.temp({T, D});
+    run(b, ops::EmbeddingForward{.ids = only.tokens, .table = x, .y = rows});
+    x = rows;
+  }
   const View losses = context.scratch.f32({T}), lse = context.scratch.f32({T});
 
   for (Index at = 0; at < T; at += chunk) {
@@ -68,7 +77,7 @@ void Head::loss(const ExecutionContext& context, const Batch& batch, ConstView x
     const Logits memory(context, n, V, dx.present());
     const View logits = memory.values, dlogits = memory.gradients;
     const View partials = context.scratch.f32({P, n, 3});
-    const ConstView x_chunk = x.rows(at, n), targets = batch.targets.rows(at, n);
+    const ConstView x_chunk = x.rows(at, n), targets = all_targets.rows(at, n);
     const View local = partials.rows(context.mesh.coord.tp, 1);
     local_logits(context, x_chunk, logits);
     run(b, ops::CrossEntropyForward{
@@ -87,16 +96,23 @@ void Head::loss(const ExecutionContext& context, const Batch& batch, ConstView x
                                        .dlogits = dlogits.rows(first, rows)});
     }
     if (scale_ != 1) run(b, ops::Scale{.x = dlogits, .factor = scale_});
-    linear_.backward_input(context, dlogits, dx_full.rows(at, n).reshape({n, D}));
+    linear_.backward_input(context, dlogits, dx_rows.rows(at, n).reshape({n, D}));
     linear_.backward_weight(context, dlogits, x_chunk);
     linear_.backward_bias(context, dlogits);
   }
+  if (dx && only) run(b, ops::EmbeddingForward{.ids = only.rows, .table = dx_rows, .y = dx_full});
   if (dx && P > 1) reduce_scatter_tokens(context, dx_full, dx);
-  if (sums)
-    run(b, ops::LossSums{.losses = context.own_tokens(losses),
-                         .lse = context.own_tokens(lse),
-                         .targets = context.own_tokens(batch.targets),
-                         .sums = sums});
+  if (!sums) return;
+  // values: [T]. Returns those of the rank's own tokens.
+  const auto own = [&](View values) {
+    if (!only) return context.own_tokens(values);
+    const View all = context.scratch.f32(only.rows.shape());
+    run(b, ops::EmbeddingForward{
+               .ids = only.rows, .table = values.reshape({T, 1}), .y = all.reshape({only.rows.dim(0), 1})});
+    return context.own_tokens(all);
+  };
+  run(b, ops::LossSums{
+             .losses = own(losses), .lse = own(lse), .targets = context.own_tokens(batch.targets), .sums = sums});
 }
 
 // logits = scale * (x W^T + bias): the scale multiplies the bias, too.

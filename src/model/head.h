@@ -14,7 +14,8 @@ class Head {
   // weight: [V, D]; first_row: vocabulary id of its first local row.
   Head(const Config& config, ParamStore& store, Param weight, Index first_row);
 
-  // Computes the cross-entropy of the batch's targets. x: [T, D].
+  // Computes the cross-entropy of the batch's targets. x: [T, D]. With Batch::target_rows, there
+  // are no logits of other tokens.
   // - sums: [2] f64 += ops::LossSums of the rank's own tokens; or empty
   // - dx: [T, D] = gradient with respect to x of (sum of losses and z-losses) / the step's targets;
   //   or empty. If it is not empty, the gradients with respect to W and b are added to theirs.

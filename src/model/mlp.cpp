@@ -1,7 +1,10 @@
 #include "src/model/mlp.h"
 
 #include "kernels/ops/activation.h"
+#include "kernels/ops/bias.h"
 #include "kernels/ops/elementwise.h"
+#include "kernels/ops/xielu.h"
+#include "src/model/relative_bias.h"
 
 namespace sy {
 namespace {
@@ -17,6 +20,10 @@ Mlp::Mlp(const MlpSpec& spec, Index d_model, ParamStore& store, const std::strin
       down_(store, store.get(prefix + "down.weight"), width_, store.find(prefix + "down.bias")) {
   SY_ASSERT(!(output_gate && spec.bias), "{}: a gate does not multiply the last bias", prefix);
   if (output_gate) output_gate_.emplace(store, output_gate, d_model);
+  if (activation_.act != Activation::xielu) return;
+  xielu_ = store.get_fused(prefix + "xielu.positive", 2);
+  xielu_.weight = xielu_.weight.reshape({2});
+  if (xielu_.grad) xielu_.grad = xielu_.grad.reshape({2});
 }
 
 void Mlp::forward(const LayerContext& layer, ConstView x, Output to, Saved& s) const {
@@ -34,7 +41,7 @@ void Mlp::forward(const LayerContext& layer, ConstView x, Output to, Saved& s) c
   const Arena::Scope scope(context.scratch);
   const View a = context.temp({layer.stream.tokens(), width_});
   // The gate multiplies each row before the second GEMM, which is linear.
-  gate_up_.forward_activated(context, activation_, s.x, s.gate, s.h, a);
+  first_product(context, s, a);
   down_.forward_sum(context, a, to);
 }
 
@@ -45,7 +52,27 @@ void Mlp::recompute(const LayerContext& layer, ConstView x, Saved& s) const {
   s.h = layer.save(hidden_shape(layer));
   const Arena::Scope scope(context.scratch);
   const View a = context.temp({layer.stream.tokens(), width_});
-  gate_up_.forward_activated(context, activation_, s.x, s.gate, s.h, a);
+  first_product(context, s, a);
+}
+
+void Mlp::first_product(const ExecutionContext& context, const Saved& s, View a) const {
+  if (!xielu_) return gate_up_.forward_activated(context, activation_, s.x, s.gate, s.h, a);
+  const Arena::Scope scope(context.scratch);
+  gate_up_.forward(context, s.x, s.h);
+  run(context.device, ops::XieluForward{.h = s.h, .parameters = as_f32(context, xielu_.weight), .y = a});
+}
+
+void Mlp::backward_activation(const ExecutionContext& context, ConstView dy, const Saved& s, View dh, View dgate,
+                              View a) const {
+  if (!xielu_) return down_.backward_activated(context, activation_, dy, s.h, s.gate, dh, dgate, a);
+  const Arena::Scope scope(context.scratch);
+  const ConstView parameters = as_f32(context, xielu_.weight);
+  const View dparameters = xielu_.grad ? context.scratch.f32({dy.dim(0), 2}) : View{};
+  down_.backward_input(context, dy, a);
+  run(context.device,
+      ops::XieluBackward{.dy = a, .h = s.h, .parameters = parameters, .dh = dh, .dparameters = dparameters});
+  run(context.device, ops::XieluForward{.h = s.h, .parameters = parameters, .y = a});
+  if (dparameters) run(context.device, ops::BiasBackward{.dy = dparameters, .dbias = xielu_.grad});
 }
 
 void Mlp::backward(const LayerContext& layer, ConstView dy, const Saved& s, View dx) {
@@ -56,7 +83,7 @@ void Mlp::backward(const LayerContext& layer, ConstView dy, const Saved& s, View
   // Computing a again is cheaper than saving it.
   const View a = context.temp({dy.dim(0), width_}), dh = context.temp(s.h.shape());
   const View dgate = output_gate_ ? context.scratch.f32(s.gate.shape()) : View{};
-  down_.backward_activated(context, activation_, dy, s.h, s.gate, dh, dgate, a);
+  backward_activation(context, dy, s, dh, dgate, a);
   down_.backward_weight(context, dy, a);
   gate_up_.backward_weight(context, dh, s.x);
   gate_up_.backward_bias(context, dh);

@@ -38,8 +38,16 @@ class Mlp {
     return {layer.stream.tokens(), (activation_.gated ? 2 : 1) * width_};
   }
 
+  // s.h and a: [B * S, Fl] = the first product of s.x, and its activation
+  void first_product(const ExecutionContext& context, const Saved& s, View a) const;
+  // Computes a: [B * S, Fl] again, and the gradients with respect to the first product and s.gate.
+  // dy: [B * S, D], with respect to the output of the last product
+  void backward_activation(const ExecutionContext& context, ConstView dy, const Saved& s, View dh, View dgate,
+                           View a) const;
+
   FfnActivation activation_;
   Index width_;  // Fl
+  Param xielu_;  // [2], or empty: ops::XieluForward::parameters
   Linear gate_up_, down_;
   std::optional<Linear> output_gate_;
 };

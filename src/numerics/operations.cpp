@@ -230,6 +230,14 @@ template <>
 void add_cases<ops::FfnBackward>(Cases& cases) {
   add_ffns<FfnBackward>(cases);
 }
+template <>
+void add_cases<ops::XieluForward>(Cases& cases) {
+  for (const double shift : {0.0, 5.0}) cases.add<XieluForward>(Rows{19, 33}, shift, 1.0);
+}
+template <>
+void add_cases<ops::XieluBackward>(Cases& cases) {
+  for (bool learned : {false, true}) cases.add<XieluBackward>(Rows{7, 5}, 0.0, learned);
+}
 
 // ---- attention and heads ----
 

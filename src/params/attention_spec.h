@@ -64,7 +64,8 @@ struct QkNormSpec {
   QkNormScope scope;
   NormKind kind;  // rmsnorm; or layernorm, if the scope is head
   float eps;
-  float offset = 0;  // added to the weights, whose initial value is 1 - offset
+  float offset = 0;         // added to the weights, whose initial value is 1 - offset
+  bool after_rope = false;  // true: the norm follows RoPE, and its scope is head
   // True: each head has a weight. False: all query heads share one, and all key heads.
   bool weight_per_head() const { return scope == QkNormScope::projection || kind == NormKind::layernorm; }
   bool operator==(const QkNormSpec&) const = default;

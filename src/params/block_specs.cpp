@@ -111,7 +111,8 @@ std::optional<QkNormSpec> qk_norm_spec(const Config::Model& m) {
   return QkNormSpec{.scope = m.qk_norm == QkNormKind::whole ? QkNormScope::projection : QkNormScope::head,
                     .kind = m.qk_norm == QkNormKind::head_layernorm ? NormKind::layernorm : NormKind::rmsnorm,
                     .eps = static_cast<float>(m.norm_eps),
-                    .offset = norm_offset(m)};
+                    .offset = norm_offset(m),
+                    .after_rope = m.qk_norm_after_rope};
 }
 
 AttentionSpec attention_spec(const Config::Model& m) {
@@ -221,6 +222,7 @@ void append_blocks(const Config& config, const std::string& prefix, Index encode
                          .norm = "attention_norm",
                          .out_norm = "attention_out_norm",
                          .norms = norms,
+                         .scale = static_cast<float>(m.residual_scale),
                          .sublayer = attention_sublayer(config.model_of(layer))};
     if (auto* const core = std::get_if<AttentionSpec>(&attention.sublayer); core && core->relative)
       core->relative->stack = prefix;
@@ -229,6 +231,7 @@ void append_blocks(const Config& config, const std::string& prefix, Index encode
                    .norm = "ffn_norm",
                    .out_norm = "ffn_out_norm",
                    .norms = norms,
+                   .scale = static_cast<float>(m.residual_scale),
                    .sublayer = MlpSpec{config.ffn_activation(), m.d_ff, bias_placement(m).mlp}};
     if (config.is_moe(layer)) {
       MoeSpec moe = moe_spec(config);

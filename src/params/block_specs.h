@@ -38,6 +38,7 @@ struct BranchSpec {
   std::string name;            // of the sublayer's parameters within the layer: "attention"
   std::string norm, out_norm;  // of the norms' parameters: "attention_norm", "attention_out_norm"
   NormPlacement norms;
+  float scale = 1;  // factor of the branch's output in the residual stream
   // True: the branch reads the input norm of the first branch of its group, and `norm` is its name.
   bool shared_norm = false;
   SublayerSpec sublayer;

@@ -9,9 +9,9 @@ namespace sy {
 
 // A feed-forward network of an inner width F.
 struct MlpSpec {
-  FfnActivation activation;
-  Index width;  // F
-  bool bias;    // of both GEMMs
+  FfnActivation activation;  // with Activation::xielu, the layer has two more parameters
+  Index width;               // F
+  bool bias;                 // of both GEMMs
   // True: multiplies the output by sigmoid(w x). Only for shared experts: add_params() of MoeSpec
   // appends w: [1, D]. A gated activation is FfnActivation::gated.
   bool output_gate = false;

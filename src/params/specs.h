@@ -11,12 +11,11 @@
 
 namespace sy {
 
-// Distribution of a parameter's initial values. stddev is for `normal` and `uniform`. Uniform
-// values are within sqrt(3) * stddev.
-enum class InitKind : std::uint8_t { normal, zeros, ones, uniform };
+// Distribution of a parameter's initial values. Uniform values are within sqrt(3) * stddev.
+enum class InitKind : std::uint8_t { normal, zeros, ones, uniform, constant };
 struct Init {
   InitKind kind = InitKind::normal;
-  double stddev = 0;
+  double stddev = 0;  // of `normal` and `uniform`; of `constant`: the value
 };
 
 // Division of a parameter's dimensions into matrices: [stack..., rows..., columns...].

@@ -25,6 +25,7 @@ Index row_begin(const Shape& global, const Box& box, Index row) {
 void InitialValues::read(const ParamSpec& spec, const Box& box, std::span<float> values) {
   const Init init = spec.init;
   const bool uniform = init.kind == InitKind::uniform;
+  if (init.kind == InitKind::constant) return std::fill(values.begin(), values.end(), static_cast<float>(init.stddev));
   if (init.kind != InitKind::normal && !uniform)
     return std::fill(values.begin(), values.end(), init.kind == InitKind::ones);
   const RandomStream random(seed_, "init." + spec.name);

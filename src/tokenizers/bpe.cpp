@@ -23,13 +23,6 @@ std::pair<std::string, std::string> merge_of(const Json& json) {
   return {text.substr(0, blank), text.substr(blank + 1)};
 }
 
-std::unique_ptr<const Vocabulary> vocabulary_of(const Json& component) {
-  std::vector<std::pair<std::string, std::int64_t>> tokens;
-  for (const Json::Member& member : component.at("vocab").members())
-    tokens.emplace_back(member.name, member.value.get<std::int64_t>());
-  return std::make_unique<const Vocabulary>(std::move(tokens));
-}
-
 std::uint64_t pair_of(std::int32_t left, std::int32_t right) {
   return std::uint64_t{static_cast<std::uint32_t>(left)} << 32 | static_cast<std::uint32_t>(right);
 }

@@ -83,6 +83,29 @@ Decoder bpe_decoder(const Json& component) {
   };
 }
 
+// Removes the blanks before punctuation and English contractions, as `tokenizers` does.
+void clean_up(std::string& text) {
+  constexpr std::pair<std::string_view, std::string_view> replacements[] = {
+      {" .", "."},   {" ?", "?"},           {" !", "!"},   {" ,", ","},     {" ' ", "'"},   {" n't", "n't"},
+      {" 'm", "'m"}, {" do not", " don't"}, {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
+  for (const auto& [from, to] : replacements) replace_all(text, from, to);
+}
+
+Decoder wordpiece(const Json& component) {
+  return [prefix = value_of<std::string>(component, "prefix", "##"),
+          cleans = value_of<bool>(component, "cleanup", true)](DecodedTokens& x) {
+    for (std::string& token : x.tokens) {
+      if (&token != x.tokens.data()) {
+        if (!prefix.empty() && token.starts_with(prefix))
+          token.erase(0, prefix.size());
+        else if (!prefix.empty())
+          token.insert(0, " ");
+      }
+      if (cleans) clean_up(token);
+    }
+  };
+}
+
 Decoder sequence_of_decoders(const Json& component) {
   return sequence_of<DecodedTokens>(component, "decoders", make_decoder);
 }
@@ -96,6 +119,7 @@ constexpr Kind<Decoder> decoder_kinds[] = {
     {"Replace", replace_in_tokens},
     {"Strip", strip_tokens},
     {"BPEDecoder", bpe_decoder},
+    {"WordPiece", wordpiece},
 };
 
 }  // namespace

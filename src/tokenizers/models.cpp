@@ -36,13 +36,27 @@ std::vector<std::int32_t> Vocabulary::bytes() const {
   return ids;
 }
 
+std::unique_ptr<const Vocabulary> vocabulary_of(const Json& component) {
+  std::vector<std::pair<std::string, std::int64_t>> tokens;
+  for (const Json::Member& member : component.at("vocab").members())
+    tokens.emplace_back(member.name, member.value.get<std::int64_t>());
+  return std::make_unique<const Vocabulary>(std::move(tokens));
+}
+
 namespace {
 
-constexpr Kind<std::unique_ptr<Model>> model_kinds[] = {{"BPE", make_bpe}, {"Unigram", make_unigram}};
+constexpr Kind<std::unique_ptr<Model>> model_kinds[] = {
+    {"BPE", make_bpe}, {"Unigram", make_unigram}, {"WordPiece", make_wordpiece}};
 
 }  // namespace
 
 std::unique_ptr<Model> make_model(const Json& component) {
+  // The first files of BERT name no type.
+  if (!component.contains("type") && component.contains("max_input_chars_per_word")) {
+    Json typed = component;
+    typed["type"] = "WordPiece";
+    return make_model(typed);
+  }
   return make_component<std::unique_ptr<Model>>("model", component, model_kinds);
 }
 

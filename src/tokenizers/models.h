@@ -33,6 +33,9 @@ class Vocabulary {
   std::unordered_map<std::string_view, std::int32_t> ids_;  // keys refer to tokens_
 };
 
+// Returns the vocabulary of a model whose "vocab" has an id for each token.
+std::unique_ptr<const Vocabulary> vocabulary_of(const Json& component);
+
 class Model {
  public:
   explicit Model(std::unique_ptr<const Vocabulary> vocabulary) : vocabulary_(std::move(vocabulary)) {}
@@ -51,5 +54,6 @@ class Model {
 std::unique_ptr<Model> make_model(const Json& component);
 std::unique_ptr<Model> make_bpe(const Json& component);
 std::unique_ptr<Model> make_unigram(const Json& component);
+std::unique_ptr<Model> make_wordpiece(const Json& component);
 
 }  // namespace sy

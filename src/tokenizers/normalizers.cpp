@@ -83,6 +83,59 @@ Normalizer bytes_as_characters(const Json&) {
   };
 }
 
+// Han characters of the blocks that BERT treats as words. The last but one block begins 0x100 too
+// late, as in `tokenizers`.
+bool is_chinese(char32_t c) {
+  constexpr std::pair<char32_t, char32_t> blocks[] = {{0x3400, 0x4DBF},   {0x4E00, 0x9FFF},   {0xF900, 0xFAFF},
+                                                      {0x20000, 0x2A6DF}, {0x2A700, 0x2B81F}, {0x2B920, 0x2CEAF},
+                                                      {0x2F800, 0x2FA1F}};
+  return std::any_of(std::begin(blocks), std::end(blocks),
+                     [c](const auto& block) { return c >= block.first && c <= block.second; });
+}
+
+// Replaces each character by edit(c, character). An empty result for the first one clears x.first.
+template <class Edit>
+void edit_characters(NormalText& x, const Edit& edit) {
+  std::string result;
+  for_each_character(x.text, [&](char32_t c, std::size_t at, std::string_view character) {
+    const std::size_t before = result.size();
+    edit(c, character, result);
+    if (at == 0 && result.size() == before) x.first = false;
+  });
+  check_output_size(result.size(), x.most);
+  x.text = std::move(result);
+}
+
+Normalizer bert_normalizer(const Json& component) {
+  const bool cleans = value_of<bool>(component, "clean_text", true),
+             divides = value_of<bool>(component, "handle_chinese_chars", true),
+             lowers = value_of<bool>(component, "lowercase", true),
+             strips = value_of<bool>(component, "strip_accents", lowers);
+  return [=](NormalText& x) {
+    if (cleans)
+      edit_characters(x, [](char32_t c, std::string_view character, std::string& result) {
+        const bool is_line_break = c == '\t' || c == '\n' || c == '\r';
+        if (is_line_break || (is_white_space(c) && !is_control(c)))
+          result += ' ';
+        else if (c != 0xFFFD && !is_control(c))
+          result += character;
+      });
+    if (divides)
+      edit_characters(x, [](char32_t c, std::string_view character, std::string& result) {
+        if (is_chinese(c)) result += ' ';
+        result += character;
+        if (is_chinese(c)) result += ' ';
+      });
+    if (strips) {
+      x.text = normalized(x.text, NormalForm::nfd);
+      edit_characters(x, [](char32_t c, std::string_view character, std::string& result) {
+        if (!is_nonspacing_mark(c)) result += character;
+      });
+    }
+    if (lowers) x.text = lower_case(x.text);
+  };
+}
+
 Normalizer sequence(const Json& component) {
   return sequence_of<NormalText>(component, "normalizers", make_normalizer);
 }
@@ -100,6 +153,7 @@ constexpr Kind<Normalizer> normalizer_kinds[] = {
     {"Replace", replace},
     {"Precompiled", precompiled},
     {"ByteLevel", bytes_as_characters},
+    {"BertNormalizer", bert_normalizer},
 };
 
 }  // namespace

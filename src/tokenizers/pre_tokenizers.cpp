@@ -212,6 +212,13 @@ PreTokenizer whitespace_split(const Json&) {
   return [](PreTokenizedText& x) { split_characters(x, Behavior::removed, is_white_space); };
 }
 
+PreTokenizer bert_pre_tokenizer(const Json&) {
+  return [](PreTokenizedText& x) {
+    split_characters(x, Behavior::removed, is_white_space);
+    split_characters(x, Behavior::isolated, is_punctuation);
+  };
+}
+
 PreTokenizer sequence_of_pre_tokenizers(const Json& component) {
   return sequence_of<PreTokenizedText>(component, "pretokenizers", make_pre_tokenizer);
 }
@@ -225,6 +232,7 @@ constexpr Kind<PreTokenizer> pre_tokenizer_kinds[] = {
     {"Punctuation", punctuation},
     {"Whitespace", whitespace},
     {"WhitespaceSplit", whitespace_split},
+    {"BertPreTokenizer", bert_pre_tokenizer},
 };
 
 }  // namespace

@@ -128,6 +128,15 @@ bool is_mark(char32_t c) {
   if (c == 0x1CF2 || c == 0x1CF3) return true;
   return in_category(c, U_GC_M_MASK) && is_of_unicode(c, 9) && c != 0x111C9;
 }
+bool is_nonspacing_mark(char32_t c) {
+  // U+1734 was such a mark in Unicode 8. The other four were not.
+  if (c == 0x1734) return true;
+  return in_category(c, U_GC_MN_MASK) && is_of_unicode(c, 8) && c != 0x111C9 && c != 0x1885 && c != 0x1886 &&
+         c != 0xA9BD;
+}
+bool is_control(char32_t c) {
+  return in_category(c, U_GC_CC_MASK | U_GC_CF_MASK | U_GC_CO_MASK) && is_of_unicode(c, 8);
+}
 bool is_alphanumeric(char32_t c) {
   c = stand_in(c);
   return in_category(c, U_GC_M_MASK | U_GC_ND_MASK | U_GC_PC_MASK) || u_isUAlphabetic(static_cast<UChar32>(c)) ||

@@ -4,11 +4,11 @@
 //
 // Token ids must not depend on the Unicode version of the system's libraries, and must be those of
 // Hugging Face's `tokenizers`. Its tables are of several versions: Unicode 16 in expressions and
-// Whitespace, 17 in Digits and Lowercase, 9 in NFC to NFKD and StripAccents, and 8 in
-// Punctuation. Each function here follows the version of its component. newer_characters.h has
-// the characters that Debian's PCRE2 and ICU lack. Three differences remain. System libraries
-// beyond Unicode 16 know characters that `tokenizers` does not. \p{Script} of a script that is
-// newer than PCRE2 is an error. Grapheme clusters (Precompiled) are those of ICU.
+// Whitespace, 17 in Digits and Lowercase, 9 in NFC to NFKD and StripAccents, and 8 in Punctuation
+// and Bert's normalizer. Each function here follows the version of its component.
+// newer_characters.h has the characters that Debian's PCRE2 and ICU lack. Three differences remain.
+// System libraries beyond Unicode 16 know characters that `tokenizers` does not. \p{Script} of a
+// script that is newer than PCRE2 is an error. Grapheme clusters (Precompiled) are those of ICU.
 #pragma once
 
 #include <optional>
@@ -44,10 +44,12 @@ std::string as_utf8(std::string_view bytes);
 // if all are.
 std::optional<Index> invalid_utf8(std::string_view text);
 
-bool is_white_space(char32_t c);  // White_Space
-bool is_numeric(char32_t c);      // category N of Unicode 17
-bool is_punctuation(char32_t c);  // category P of Unicode 8; in ASCII also S
-bool is_mark(char32_t c);         // category M of Unicode 9
+bool is_white_space(char32_t c);      // White_Space
+bool is_numeric(char32_t c);          // category N of Unicode 17
+bool is_punctuation(char32_t c);      // category P of Unicode 8; in ASCII also S
+bool is_mark(char32_t c);             // category M of Unicode 9
+bool is_nonspacing_mark(char32_t c);  // category Mn of Unicode 8
+bool is_control(char32_t c);          // categories Cc, Cf and Co of Unicode 8
 // \w of UTS #18: Alphabetic, M, Nd, Pc, Join_Control; Unicode 16
 bool is_alphanumeric(char32_t c);
 

@@ -23,6 +23,7 @@ from values import values
 
 IDS = [3, 1, 4, 1, 5, 9, 2, 6, 12, 30, 7]
 V = 37
+SEGMENT_TOKENS = {"bert_segments": 5}  # name of a case: the token that ends its first segment
 
 
 def ids_of(architecture):  # RoBERTa gives the token 1, padding, no position
@@ -222,12 +223,39 @@ CASES = [
     ("ernie4_5_moe_layers", "Ernie4_5_MoeForCausalLM",
      hf.Ernie4_5_MoeConfig(**sizes(num_hidden_layers=6, **ERNIE, moe_layer_interval=2, moe_layer_start_index=2,
                                    moe_layer_end_index=4)), {}),
+    ("granite", "GraniteForCausalLM",
+     hf.GraniteConfig(**sizes(embedding_multiplier=12.0, logits_scaling=3.0, residual_multiplier=0.22,
+                              attention_multiplier=0.3, tie_word_embeddings=True)), {}),
+    ("granite_biases", "GraniteForCausalLM", hf.GraniteConfig(**sizes(attention_bias=True, mlp_bias=True)), {}),
+    ("granitemoe", "GraniteMoeForCausalLM",
+     hf.GraniteMoeConfig(**sizes(embedding_multiplier=12, logits_scaling=6, residual_multiplier=0.22,
+                                 attention_multiplier=0.25, num_local_experts=5, num_experts_per_tok=3)), {}),
+    ("hunyuan_v1_dense", "HunYuanDenseV1ForCausalLM", hf.HunYuanDenseV1Config(**sizes(head_dim=10)), {}),
+    ("hunyuan_v1_dense_published", "HunYuanDenseV1ForCausalLM",
+     hf.HunYuanDenseV1Config(**sizes(head_dim=8, attention_bias=True, rope_parameters=rope(
+         "dynamic", alpha=7.0, factor=1.0))),
+     dict(rope_parameters=None, rope_theta=1000.0,
+          rope_scaling={"alpha": 7.0, "beta_fast": 32, "beta_slow": 1, "factor": 1.0, "mscale": 1.0,
+                        "mscale_all_dim": 1.0, "type": "dynamic"})),
+    ("hunyuan_v1_moe", "HunYuanMoEV1ForCausalLM",
+     hf.HunYuanMoEV1Config(**sizes(head_dim=6, num_experts=5, moe_topk=3)), {}),
+    ("hunyuan_v1_moe_by_layer", "HunYuanMoEV1ForCausalLM",
+     hf.HunYuanMoEV1Config(**sizes(head_dim=10, num_experts=4, moe_topk=2)), dict(moe_topk=[2, 2])),
+    ("apertus", "ApertusForCausalLM", hf.ApertusConfig(**sizes(hidden_size=32, num_attention_heads=4)), {}),
+    ("apertus_bias", "ApertusForCausalLM",
+     hf.ApertusConfig(**sizes(attention_bias=True, rope_parameters=rope("default"))), {}),
     ("gpt_oss_no_bias", "GptOssForCausalLM",
      hf.GptOssConfig(**sizes(head_dim=8, sliding_window=5, attention_bias=False, **MOE,
                              rope_parameters=rope("default"))), {}),
     ("bert", "BertForMaskedLM", hf.BertConfig(**plain()), {}),
     ("roberta", "RobertaForMaskedLM",
      hf.RobertaConfig(**plain(max_position_embeddings=42, type_vocab_size=1, layer_norm_eps=1e-5, pad_token_id=1)), {}),
+    ("bert_untied", "BertForMaskedLM", hf.BertConfig(**plain(tie_word_embeddings=False)), {}),
+    ("bert_segments", "BertForMaskedLM", hf.BertConfig(**plain(type_vocab_size=3)), {}),
+    ("roberta_untied", "RobertaForMaskedLM",
+     hf.RobertaConfig(**plain(max_position_embeddings=42, type_vocab_size=1, layer_norm_eps=1e-5, pad_token_id=1,
+                              tie_word_embeddings=False)), {}),
+    ("modernbert_untied", "ModernBertForMaskedLM", hf.ModernBertConfig(**modern(tie_word_embeddings=False)), {}),
     ("modernbert", "ModernBertForMaskedLM", hf.ModernBertConfig(**modern(num_hidden_layers=4, local_attention=4)), {}),
     ("modernbert_norm_bias", "ModernBertForMaskedLM",
      hf.ModernBertConfig(**modern(local_attention=7, norm_bias=True, decoder_bias=False,
@@ -250,7 +278,9 @@ def save(folder, name, architecture, config, otherwise):
     tensors = load_file(path)
     bare = name.endswith("_bare")
     tensors = {(k.removeprefix("transformer.") if bare else k): t for k, t in tensors.items()}
-    filled = {k: values(k, list(t.shape), k.endswith("weight") and t.dim() == 1) for k, t in tensors.items()}
+    constant = ("act_fn.beta", "act_fn.eps")  # of xIELU
+    filled = {k: t if k.endswith(constant) else values(k, list(t.shape), k.endswith("weight") and t.dim() == 1)
+              for k, t in tensors.items()}
     save_file(filled, path, metadata={"format": "pt"})
     with open(f"{folder}/config.json") as f:
         saved_config = json.load(f)
@@ -264,7 +294,7 @@ def save(folder, name, architecture, config, otherwise):
     return saved_config, filled
 
 
-def logits(folder, architecture="AutoModelForCausalLM"):
+def logits(folder, architecture="AutoModelForCausalLM", segment_token=None, ids=None):
     with open(f"{folder}/config.json") as f:
         saved = json.load(f)
     alibi = saved.get("alibi")  # eager attention of Falcon adds ALiBi's biases twice
@@ -279,7 +309,11 @@ def logits(folder, architecture="AutoModelForCausalLM"):
     model.eval()
     with torch.no_grad():
         more = {} if architecture.endswith("MaskedLM") else dict(use_cache=False)
-        return model(torch.tensor([ids_of(architecture)]), **more).logits[0]
+        ids = ids or ids_of(architecture)
+        if segment_token is not None:
+            second = ids.index(segment_token) + 1
+            more["token_type_ids"] = torch.tensor([[0] * second + [1] * (len(ids) - second)])
+        return model(torch.tensor([ids]), **more).logits[0]
 
 
 def main():
@@ -287,10 +321,13 @@ def main():
     for name, architecture, config, otherwise in CASES:
         with tempfile.TemporaryDirectory() as folder:
             saved_config, tensors = save(folder, name, architecture, config, otherwise)
-            got = logits(folder, architecture)
+            segment_token = SEGMENT_TOKENS.get(name)
+            got = logits(folder, architecture, segment_token)
             rows = {p: [float(f"{x:.9g}") for x in got[p].tolist()] for p in (len(IDS) // 2, len(IDS) - 1)}
             out.append({"name": name, "config": saved_config, "ids": ids_of(architecture), "logits": rows,
                         "tensors": {k: list(t.shape) for k, t in tensors.items()}})
+            if segment_token is not None:
+                out[-1]["segment_token"] = segment_token
             print(name, float(got.abs().max()), file=sys.stderr)
     print("[" + ",\n".join(json.dumps(case, separators=(",", ":")) for case in out) + "]")
 
@@ -330,7 +367,7 @@ def check(switchyard, *only):
             with open(f"{bare}/config.json") as f:
                 exported = json.load(f)
             family = exported["model_type"]
-            worst = float((logits(bare, exported["architectures"][0]) - want).abs().max())
+            worst = float((logits(bare, exported["architectures"][0], ids=ids_of(architecture)) - want).abs().max())
             print(f"  without the original's config.json: {family}, logits differ by {worst:.2g}", flush=True)
             failed |= not worst < close
     return failed

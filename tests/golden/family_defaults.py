@@ -18,14 +18,15 @@ import transformers
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 FAMILIES = ("gpt2 gptj gpt_neox bloom opt falcon llama mistral gemma2 gemma3_text qwen2 qwen3 olmo olmo2 phi3 cohere cohere2 "
-            "nemotron gemma arcee starcoder2 stablelm phi seed_oss ernie4_5 helium glm glm4 smollm3 exaone4 olmo3 ministral mixtral "
-            "qwen2_moe qwen3_moe olmoe deepseek_v2 deepseek_v3 kimi_k2 glm4_moe dots1 minimax_m2 ernie4_5_moe gpt_oss "
+            "nemotron granite hunyuan_v1_dense apertus gemma arcee starcoder2 stablelm phi seed_oss ernie4_5 helium glm glm4 smollm3 exaone4 olmo3 ministral mixtral "
+            "qwen2_moe qwen3_moe olmoe deepseek_v2 deepseek_v3 kimi_k2 glm4_moe dots1 minimax_m2 ernie4_5_moe granitemoe hunyuan_v1_moe "
+            "gpt_oss "
             "bert roberta modernbert t5 mt5 switch_transformers").split()
 # Families whose code is that of another one.
 OTHER_NAMES = {"kimi_k2": "deepseek_v3"}
 # Token ids, tasks, initial values, dropout and other settings of training, caches, and notes about how weights were made.
 IGNORED = set("""
-    bos_token_id eos_token_id pad_token_id sep_token_id id2label label2id num_labels problem_type return_dict architectures
+    bos_token_id eos_token_id eod_token_id pad_token_id sep_token_id id2label label2id num_labels problem_type return_dict architectures
     output_attentions output_hidden_states use_cache is_encoder_decoder chunk_size_feed_forward dtype torch_dtype
     transformers_version initializer_range init_std attention_dropout attn_pdrop embd_pdrop resid_pdrop hidden_dropout dropout
     classifier_dropout layerdrop summary_type summary_use_proj summary_activation summary_proj_to_labels summary_first_dropout
@@ -37,9 +38,9 @@ IGNORED = set("""
     dropout_rate initializer_factor expert_capacity router_dtype router_ignore_padding_tokens add_router_probs
     router_z_loss_coef
 """.split())
-# The widths of DeepSeek's heads have keys of their own. Routers with selection bias have no loss.
+# The widths of DeepSeek's heads have keys of their own. Routers with selection bias have no loss, nor have Hunyuan's.
 DEEPSEEK = {"head_dim"}
-BIASED_ROUTERS = set("deepseek_v2 deepseek_v3 kimi_k2 glm4_moe dots1 minimax_m2 ernie4_5_moe".split())
+BIASED_ROUTERS = set("deepseek_v2 deepseek_v3 kimi_k2 glm4_moe dots1 minimax_m2 ernie4_5_moe hunyuan_v1_moe".split())
 ROUTER_LOSS = {"output_router_logits", "router_aux_loss_coef"}
 
 

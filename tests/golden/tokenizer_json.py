@@ -83,6 +83,10 @@ def sequence(key, *steps):
     return {"type": "Sequence", key: list(steps)}
 
 
+def bert_normalizer(**changes):
+    return {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True, "strip_accents": None, "lowercase": True, **changes}
+
+
 def pre(*steps): return sequence("pretokenizers", *steps)
 def norm(*steps): return sequence("normalizers", *steps)
 def replace(kind, pattern, content): return {"type": "Replace", "pattern": {kind: pattern}, "content": content}
@@ -136,6 +140,9 @@ def make_models():
     made["prefix"] = trained(pre_tokenizers.Whitespace(), models.BPE(continuing_subword_prefix="##", unk_token="[UNK]"),
                              trainers.BpeTrainer(vocab_size=400, continuing_subword_prefix="##", special_tokens=["[UNK]"], limit_alphabet=80, **bpe),
                              normalizer=str.lower)
+    made["wordpiece"] = trained(pre_tokenizers.BertPreTokenizer(), models.WordPiece(unk_token="[UNK]"),
+                                trainers.WordPieceTrainer(vocab_size=420, special_tokens=["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"], limit_alphabet=90, **bpe),
+                                normalizer=str.lower)
     made["unigram"] = trained(pre_tokenizers.Metaspace(), models.Unigram(),
                               trainers.UnigramTrainer(vocab_size=420, special_tokens=["<pad>", "</s>", "<unk>"], unk_token="<unk>", show_progress=False))
     made["unigram_fallback"] = trained(pre_tokenizers.Metaspace(), models.Unigram(),
@@ -209,6 +216,13 @@ def make_cases():
     case("bert_like", "prefix", pre({"type": "Whitespace"}, {"type": "Digits", "individual_digits": True}, {"type": "Punctuation"}),
          norm({"type": "NFKD"}, {"type": "StripAccents"}, {"type": "Lowercase"}, {"type": "Strip", "strip_left": True, "strip_right": True}), None, added("[UNK]"))
     case("bert_like_fused", "prefix", {"type": "WhitespaceSplit"}, norm({"type": "NFKC"}, {"type": "Lowercase"}), None, added("[UNK]"), fuse_unk=True)
+    bert_added = added("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+    bert_decoder = {"type": "WordPiece", "prefix": "##", "cleanup": True}
+    case("bert", "wordpiece", {"type": "BertPreTokenizer"}, bert_normalizer(), bert_decoder, bert_added)
+    case("bert_cased", "wordpiece", {"type": "BertPreTokenizer"}, bert_normalizer(lowercase=False), {**bert_decoder, "cleanup": False}, bert_added)
+    case("bert_accents", "wordpiece", {"type": "BertPreTokenizer"},
+         bert_normalizer(lowercase=False, strip_accents=True, clean_text=False, handle_chinese_chars=False), bert_decoder, bert_added,
+         max_input_chars_per_word=9)
     # Added tokens.
     case("added", "bytes", level, {"type": "Lowercase"}, level,
          added(end, {"content": "word", "single_word": True, "special": False}, {"content": "TOOL", "special": False, "normalized": True},

@@ -13,6 +13,7 @@
 #include "kernels/ops/qk_norm.h"
 #include "kernels/ops/rope.h"
 #include "kernels/ops/route.h"
+#include "kernels/ops/xielu.h"
 #include "src/numerics/cases/attention.h"
 #include "src/numerics/cases/elementwise.h"
 #include "src/numerics/cases/ffn.h"
@@ -150,6 +151,14 @@ TEST_P(DenseOps, ActivationMatchesReference) {
         }
 }
 
+TEST_P(DenseOps, XieluMatchesReference) {
+  for (Rows s : {Rows{0, 4}, {3, 0}, {1, 1}, {5, 7}, {67, 33}, {130, 257}}) {
+    for (double shift : {0.0, -30.0, 9.0})
+      for (double deviation : {1e-3, 1.0, 40.0}) check(XieluForward(s, shift, deviation));
+    for (bool learned : {false, true}) check(XieluBackward(s, 0, learned));
+  }
+}
+
 // ---- positions ----
 
 TEST_P(DenseOps, RopeMatchesReference) {
@@ -268,6 +277,11 @@ TEST_P(DenseOps, RejectsWrongShapesAndTypes) {
   });
   // A gated activation needs a width of 6.
   refused("activation_forward", [&] { run(*device, ops::ActivationForward{.h = a, .y = t({2, 3})}); });
+  // Its parameters are learned.
+  refused("activation_forward", [&] {
+    run(*device, ops::ActivationForward{.h = a, .activation = {Activation::xielu, false}, .y = a});
+  });
+  refused("xielu_forward", [&] { run(*device, ops::XieluForward{.h = a, .parameters = i2, .y = a}); });
   refused("rope", [&] {
     run(*device, ops::Rope{.x = t({2, 3, 4}), .heads = 4, .positions = i2, .table = t({9, 2, 2})});
   });

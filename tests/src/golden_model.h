@@ -30,7 +30,9 @@ inline std::string tensors_text(const std::vector<TestTensor>& tensors, std::str
     for (const Index d : tensors[t].shape) n *= d;
     const bool around_one = tensors[t].shape.size() == 1 && tensors[t].name.ends_with("weight");
     std::vector<float> values(static_cast<std::size_t>(n));
-    for (Index i = 0; i < n; ++i)
+    if (tensors[t].shape.empty())  // a constant of xIELU
+      values[0] = tensors[t].name.ends_with("beta") ? 0.5f : -1e-6f;
+    for (Index i = 0; i < n && !tensors[t].shape.empty(); ++i)
       values[static_cast<std::size_t>(i)] = golden_value(tensors[t].name, static_cast<std::uint32_t>(i), around_one);
     stored.store(values.data(), n, reinterpret_cast<std::byte*>(text.data()) + header.begins[t], 1);
   }

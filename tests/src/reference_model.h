@@ -90,16 +90,16 @@ class Model {
         const char* norm = m.parallel_norms == 1 ? "attention_norm" : "ffn_norm";
         x = plus(plus(x, a), branch(p, prefix + norm, prefix + "ffn_out_norm", x, feed));
       } else if (m.norm_position == NormPosition::post) {
-        x = normed(p, prefix + "attention_norm", plus(x, attention(x)));
-        if (!encoded_.empty()) x = normed(p, prefix + "cross_attention_norm", plus(x, cross(x)));
-        x = normed(p, prefix + "ffn_norm", plus(x, feed(x)));
+        x = normed(p, prefix + "attention_norm", plus(x, scaled(attention(x))));
+        if (!encoded_.empty()) x = normed(p, prefix + "cross_attention_norm", plus(x, scaled(cross(x))));
+        x = normed(p, prefix + "ffn_norm", plus(x, scaled(feed(x))));
       } else if (m.norm_position == NormPosition::residual) {
         const Numbers a = normed(p, prefix + "attention_norm", x);
-        const Numbers b = normed(p, prefix + "ffn_norm", plus(a, attention(a)));
-        x = plus(b, feed(b));
+        const Numbers b = normed(p, prefix + "ffn_norm", plus(a, scaled(attention(a))));
+        x = plus(b, scaled(feed(b)));
       } else {
         const bool normless = layer == 0 && !m.first_norm;
-        x = plus(x, normless ? attention(x)
+        x = plus(x, normless ? scaled(attention(x))
                              : branch(p, prefix + "attention_norm", prefix + "attention_out_norm", x, attention));
         if (!encoded_.empty())
           x = plus(x, branch(p, prefix + "cross_attention_norm", prefix + "cross_attention_out_norm", x, cross));
@@ -220,7 +220,19 @@ class Model {
                  const F& f) const {
     const NormPosition position = c_.model.norm_position;
     const Numbers y = f(position == NormPosition::output ? x : normed(p, norm, x));
-    return position == NormPosition::pre ? y : normed(p, out_norm, y);
+    return scaled(position == NormPosition::pre ? y : normed(p, out_norm, y));
+  }
+  Numbers scaled(Numbers y) const {
+    for (double& value : y) value *= c_.model.residual_scale;
+    return y;
+  }
+
+  // Number of separators before token t in its sequence. Targets are the ids of hidden tokens.
+  Index segment_of(const Numbers& ids, Index t) const {
+    Index segment = 0;
+    for (Index i = t / S_ * S_; i < t; ++i)
+      segment += (targets_[i] >= 0 ? targets_[i] : ids[i]) == static_cast<double>(c_.model.segment_token);
+    return std::min(segment, c_.model.segments - 1);
   }
 
   Numbers embedded(const Parameters& p, const Numbers& ids) const {
@@ -233,8 +245,9 @@ class Model {
       for (Index i = 0; i < D; ++i) {
         double& of = x[t * D + i];
         if (m.scale_embedding) of *= std::sqrt(static_cast<double>(D));
+        of *= m.embedding_scale;
         const double s = static_cast<double>(t % S_);
-        if (m.segments > 0) of += p.at("segment.weight")[i];
+        if (m.segments > 0) of += p.at("segment.weight")[segment_of(ids, t) * D + i];
         if (m.position == Position::learned) of += p.at(prefix_ + "position.weight")[(t % S_) * D + i];
         if (m.position == Position::sinusoidal) {
           const double angle = s / std::pow(10000.0, static_cast<double>(i - i % 2) / static_cast<double>(D));
@@ -271,9 +284,11 @@ class Model {
       Numbers weight = p.at(prefix + "q_norm.weight");
       const Numbers& keys = p.at(prefix + "k_norm.weight");
       weight.insert(weight.end(), keys.begin(), keys.end());
+      const bool after = m.qk_norm_after_rope;
+      if (after && !table.empty()) qkv = rope(all, hd, H + K, half, positions, table, false, qkv, m.rope_pairs);
       qkv = head_qk_norm({H, K, static_cast<float>(m.norm_eps), m.rope_pairs, offset(),
                           layer ? NormKind::layernorm : NormKind::rmsnorm, layer},
-                         all, hd, half, weight, positions, table, qkv)
+                         all, hd, half, weight, positions, after ? Numbers{} : table, qkv)
                 .y;
     } else if (!table.empty()) {
       qkv = rope(all, hd, H + K, half, positions, table, false, qkv, m.rope_pairs);
@@ -424,6 +439,9 @@ class Model {
               const FfnActivation& activation) const {
     const Index T = B_ * S_;
     const Numbers h = linear(p, prefix + "up", T, c_.model.d_model, x);
+    if (activation.act == Activation::xielu)
+      return linear(p, prefix + "down", T, width,
+                    xielu(h, {p.at(prefix + "xielu.positive")[0], p.at(prefix + "xielu.negative")[0]}));
     return linear(p, prefix + "down", T, width, ffn_activation(activation, T, width, h, {}));
   }
 

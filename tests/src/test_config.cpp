@@ -103,6 +103,12 @@ TEST(Config, NamesInvalidKeysAndValues) {
   EXPECT_BAD_INPUT(with({"--moe.experts=8", "--moe.noise=1"}), "noisy needs noise above 0");
   EXPECT_BAD_INPUT(with({"--model.ffn=gelu", "--model.swish_beta=2"}), "it is of silu, swiglu and swiglu_clamped");
   EXPECT_BAD_INPUT(with({"--model.ffn_clamp=2"}), "it is of swiglu_clamped");
+  EXPECT_BAD_INPUT(with({"--model.segments=2", "--model.segment_token=3"}), "it needs an encoder with 2 segments");
+  EXPECT_BAD_INPUT(with({"--model.kind=encoder", "--model.segments=1", "--model.segment_token=3"}), "with 2 segments");
+  EXPECT_BAD_INPUT(with({"--moe.experts=4", "--model.ffn=xielu"}), "moe.ffn = xielu: its learned parameters");
+  EXPECT_BAD_INPUT(with({"--moe.experts=4", "--moe.ffn=xielu"}), "moe.ffn = xielu: its learned parameters");
+  EXPECT_EQ(with({"--moe.experts=4", "--moe.ffn=swiglu", "--model.ffn=xielu"}).ffn_activation().act, Activation::xielu);
+  EXPECT_BAD_INPUT(with({"--model.qk_norm=whole", "--model.qk_norm_after_rope=true"}), "set that to head");
   EXPECT_BAD_INPUT(with({"--model.ffn=tanh"}), "swiglu");
   EXPECT_BAD_INPUT(with({"--moe.experts=4", "--moe.learned_noise=true"}), "moe.choice = top: set it to noisy");
   EXPECT_BAD_INPUT(with({"--moe.ffn=tanh"}), "moe.ffn = 'tanh': expected one of relu");

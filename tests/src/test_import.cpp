@@ -105,7 +105,9 @@ std::string name_of_case(const testing::TestParamInfo<std::size_t>& info) {
 TEST_P(ImportedFamily, LogitsEqualTransformers) {
   const TempFolder temp;
   write_model(temp.path() / "model", golden());
-  const FamilyModel model = open_family_model(temp.path() / "model", {});
+  std::vector<std::string> overrides;
+  if (const Json* token = golden().find("segment_token")) overrides.push_back("--model.segment_token=" + token->dump());
+  const FamilyModel model = open_family_model(temp.path() / "model", overrides);
   FamilyValues values(temp.path() / "model", model);
   const auto self = make_comm_self();
   Engine engine(model.config, model.vocab, make_cpu(), make_mesh(*self, Layout{}), false);
@@ -598,6 +600,10 @@ TEST(FamilyConfig, RefusesWhatItCannotExpress) {
       {"ernie4_5_moe", "moe_layer_interval", "0", "moe_layer_interval = 0: expected 1 to 10000"},
       {"ernie4_5_moe", "moe_layer_start_index", "1000000000000", "moe_layer_start_index = 1000000000000: expected 0"},
       {"dots1", "n_shared_experts", "null", "it has no n_shared_experts"},
+      {"granite", "logits_scaling", "0", "logits_scaling = 0: expected more than 0"},
+      {"hunyuan_v1_moe", "moe_topk", "[1, 2]", "moe_topk = [1,2]: only a number, or the same one for each layer"},
+      {"hunyuan_v1_moe", "num_experts", "null", "it has no num_experts"},
+      {"apertus", "hidden_act", "\"silu\"", "hidden_act = \"silu\": of apertus models, only \"xielu\" can be read"},
   };
   for (const Refused& r : refused) {
     SCOPED_TRACE(r.message);
@@ -625,6 +631,24 @@ TEST(FamilyConfig, IgnoresTensorsOfMultiTokenPrediction) {
     else
       EXPECT_BAD_INPUT(FamilyValues(temp.path(), model), "is more than the model of config.json has");
   }
+}
+
+// The constants of xIELU stand in the files. Our formula has the same ones.
+TEST(FamilyConfig, RefusesOtherConstantsOfXielu) {
+  const TempFolder temp;
+  write_model(temp.path(), golden_case("apertus"));
+  const FamilyModel model = open_family_model(temp.path(), {});
+  EXPECT_NO_THROW(FamilyValues(temp.path(), model));
+  const fs::path file = temp.path() / "model.safetensors";
+  std::string bytes = read_file(file);
+  std::uint64_t header_bytes = 0;
+  std::memcpy(&header_bytes, bytes.data(), sizeof header_bytes);
+  const Json header = Json::parse(bytes.substr(8, header_bytes));
+  const Index begin = header["model.layers.1.mlp.act_fn.beta"]["data_offsets"][0].get<std::int64_t>();
+  const float other = 0.75f;
+  std::memcpy(&bytes[8 + header_bytes + static_cast<std::size_t>(begin)], &other, sizeof other);
+  write_file(file, bytes);
+  EXPECT_BAD_INPUT(FamilyValues(temp.path(), model), "model.layers.1.mlp.act_fn.beta is 0.75, expected 0.5");
 }
 
 // ---- absent keys, against tests/golden/family_defaults.json ----

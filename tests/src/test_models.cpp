@@ -70,6 +70,9 @@ const std::map<std::string, Published> published = {
     {"gemma-3-27b", {27.009}},
     {"apertus-8b", {8.05}},
     {"apertus-70b", {70.6}},
+    {"granite-3.1-8b", {8.1705}},
+    {"granite-3.1-3b-a800m", {3.2987}},  // active: only 0.8 is published
+    {"hunyuan-a13b", {80.3932}},         // active: only 13 is published
     {"smollm2-1.7b", {1.7114}},
     {"transformer-base", {18 * 4 * 512e-9 * 512 + 12 * 2 * 512e-9 * 2048 + 37e-6 * 512}},
     {"transformer-big", {18 * 4 * 1024e-9 * 1024 + 12 * 2 * 1024e-9 * 4096 + 37e-6 * 1024}},
@@ -170,6 +173,8 @@ Config small_version(const std::filesystem::path& file) {
   const auto root = [](Index width) { return 1 / std::sqrt(static_cast<double>(width)); };
   if (std::abs(m.logit_scale - root(m.d_model)) < 1e-6)
     small.push_back(fmt::format("--model.logit_scale={}", root(32)));
+  // Granite's factor of the logits is for its width.
+  if (m.embedding_scale != 1) small.push_back("--model.logit_scale=1");
   for (const Config::Kind& kind : whole.kinds) windowed("attention." + kind.name, kind.model);
   if (whole.moe.experts > 0)
     small.insert(small.end(), {"--moe.experts=8", "--moe.d_ff=16",

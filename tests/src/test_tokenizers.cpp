@@ -110,7 +110,7 @@ TEST(TokenizerJson, DescribesItsTokens) {
 
 TEST(TokenizerJson, EncodesOnManyThreads) {
   const TempFolder folder;
-  for (const char* name : {"llama3", "unigram_whole", "t5"}) {
+  for (const char* name : {"llama3", "unigram_whole", "t5", "bert"}) {
     const TokenizerJson t(folder.write("tokenizer.json", file_of(name).dump()));
     const Json& c = golden_case(name);
     std::vector<std::thread> threads;
@@ -132,7 +132,7 @@ TEST(TokenizerJson, EncodesLongInputsInLinearTime) {
   std::string letters, mixed, blanks(1 << 20, ' ');
   for (int i = 0; letters.size() < (1 << 20); ++i) letters += "wagonsexpertstrack"[i * 7 % 18];
   while (mixed.size() < (1 << 20)) mixed += "größer線路 ";
-  for (const char* name : {"gpt2", "llama2", "unigram_whole", "t5", "clip", "added"}) {
+  for (const char* name : {"gpt2", "llama2", "unigram_whole", "t5", "clip", "added", "bert"}) {
     const TokenizerJson t(folder.write("tokenizer.json", file_of(name).dump()));
     for (const std::string& text : {letters, mixed, blanks, std::string(1 << 18, 'a')}) {
       const auto start = std::chrono::steady_clock::now();
@@ -184,8 +184,8 @@ TEST(TokenizerJson, RejectsInvalidFiles) {
     *at = value;
     refused(file.dump(), why);
   };
-  changed("gpt2", {"model", "type"}, "WordPiece",
-          "the model 'WordPiece' is not supported: switchyard has BPE, Unigram");
+  changed("gpt2", {"model", "type"}, "WordLevel",
+          "the model 'WordLevel' is not supported: switchyard has BPE, Unigram, WordPiece");
   changed("gpt2", {"model", "type"}, "WordLevel", "'WordLevel'");
   changed("gpt2", {"normalizer"}, Json{{"type", "Nmt"}}, "the normalizer 'Nmt' is not supported");
   changed("gpt2", {"pre_tokenizer"}, Json{{"type", "UnicodeScripts"}},
@@ -275,6 +275,18 @@ TEST(TokenizerJson, RejectsTextsWithoutTokens) {
   file["model"]["unk_token"] = Json();
   const TokenizerJson leaves_out(folder.write("tokenizer.json", file.dump()));
   EXPECT_EQ(ids_of(leaves_out, "the \xF0\x9F\x9A\x9D"), ids_of(leaves_out, "the"));
+
+  // The first files of BERT name no type of model.
+  file = file_of("bert");
+  file["model"]["unk_token"] = "[MISSING]";
+  Json untyped = Json::object();
+  for (const Json::Member& m : file["model"].members())
+    if (m.name != "type") untyped.append(m.name, m.value);
+  file["model"] = untyped;
+  const TokenizerJson of_bert(folder.write("tokenizer.json", file.dump()));
+  EXPECT_NO_THROW(ids_of(of_bert, "the wagons"));
+  EXPECT_BAD_INPUT(ids_of(of_bert, "\xF0\x9F\x9A\x9D"), "cannot divide '\xF0\x9F\x9A\x9D' into tokens");
+  EXPECT_BAD_INPUT(ids_of(of_bert, std::string(101, 'a')), "has no unknown token '[MISSING]'");
 
   // Texts that would grow without end.
   file = file_of("gpt2");

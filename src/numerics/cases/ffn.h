@@ -7,6 +7,7 @@
 
 #include "kernels/ops/activation.h"
 #include "kernels/ops/ffn.h"
+#include "kernels/ops/xielu.h"
 #include "src/numerics/op_case.h"
 
 namespace sy::numerics {
@@ -56,6 +57,57 @@ struct ActivationBackward : ActivationCase {
                                         .drow_scale = at("drow_scale")});
   }
   double loss(Values& v) override { return ref::dot(v["dy"], forward(v)); }
+};
+
+// shift: added to both parameters. deviation: of h.
+struct XieluCase : OpCase {
+  Index r, f;
+  XieluCase(Rows s, double shift, double deviation) : r(s.t), f(s.d) {
+    in("h", {r, f}, normal("h", {r, f}, deviation));
+    in("parameters", {2}, Numbers{shift + 0.2, shift - 1.05}, DType::f32);
+  }
+  Numbers forward(Values& v) const { return ref::xielu(v["h"], v["parameters"]); }
+};
+
+struct XieluForward : XieluCase {
+  XieluForward(Rows s, double shift, double deviation) : XieluCase(s, shift, deviation) { out("y", {r, f}); }
+  void run(Device& b) override {
+    ops::run(b, ops::XieluForward{.h = at("h"), .parameters = at("parameters"), .y = at("y")});
+  }
+  void expect(Values& v) override { v["y"] = forward(v); }
+};
+
+struct XieluBackward : XieluCase {
+  bool learned;
+  XieluBackward(Rows s, double shift, bool with_parameters) : XieluCase(s, shift, 1), learned(with_parameters) {
+    in("dy", {r, f});
+    out("dh", {r, f});
+    gradients = {{"dh", "h"}};
+    if (learned) out("dparameters", {r, 2}, DType::f32);
+    tolerance = 1e-5;
+  }
+  void run(Device& b) override {
+    ops::run(b, ops::XieluBackward{.dy = at("dy"),
+                                   .h = at("h"),
+                                   .parameters = at("parameters"),
+                                   .dh = at("dh"),
+                                   .dparameters = at("dparameters")});
+  }
+  double loss(Values& v) override { return ref::dot(v["dy"], forward(v)); }
+  // dparameters: by central differences of the reference, row by row.
+  void expect(Values& v) override {
+    constexpr double step = 1e-5;
+    for (Index i = 0; i < (learned ? r * 2 : 0); ++i) {
+      double change = 0;
+      for (const double side : {step, -step}) {
+        Numbers parameters = v["parameters"];
+        parameters[i % 2] += side;
+        for (Index c = i / 2 * f; c < (i / 2 + 1) * f; ++c)
+          change += v["dy"][c] * ref::xielu(v["h"][c], parameters[0], parameters[1]) / (2 * side);
+      }
+      v["dparameters"][i] = change;
+    }
+  }
 };
 
 // counts: number of rows of each expert; empty for a single matrix.

@@ -106,6 +106,8 @@ inline double activation(const FfnActivation& desc, double x) {
       return x;
     case Activation::hardtanh:
       return std::clamp<double>(x, -desc.limit, desc.limit);
+    case Activation::xielu:  // see xielu()
+      break;
   }
   return std::nan("");
 }
@@ -122,6 +124,18 @@ inline Numbers ffn_activation(const FfnActivation& desc, Index rows, Index f, co
     for (Index i = 0; i < f; ++i)
       y[r * f + i] = (row_scale.empty() ? 1.0 : row_scale[r]) * activation(desc, h[r * width + i]) *
                      (desc.gated ? up_projection(desc, h[r * width + f + i]) : 1.0);
+  return y;
+}
+
+// xIELU of x with parameters p and n (arXiv 2411.13010, equation 9, with beta = 1/2).
+inline double xielu(double x, double p, double n) {
+  const double a = std::log1p(std::exp(p)), b = 0.5 + std::log1p(std::exp(n));
+  return 0.5 * x + (x > 0 ? a * x * x : b * (std::expm1(x) - x));
+}
+
+inline Numbers xielu(const Numbers& h, const Numbers& parameters) {
+  Numbers y(h);
+  for (double& x : y) x = xielu(x, parameters[0], parameters[1]);
   return y;
 }
 
