@@ -192,7 +192,7 @@ use_bundle() {
     PMIX_MCA_pcompress_base_silence_warning=1
   export OMPI_MCA_plm=isolated  # one machine, which may have no ssh
   if [[ ! $emulator ]]; then
-    for name in libcublas.so.13 libcublasLt.so.13 libnccl.so.2 libcudnn.so.9; do
+    for name in libcublas.so.13 libcublasLt.so.13 libnccl.so.2 libcudnn.so.9 libnvrtc.so.13; do
       folder=$(folder_of "$name")
       [[ $folder && :$LD_LIBRARY_PATH: != *":$folder:"* ]] && LD_LIBRARY_PATH+=:$folder
     done

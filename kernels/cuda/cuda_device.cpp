@@ -28,8 +28,9 @@ Owned<cublasHandle_t> make_cublas(cudaStream_t stream, std::byte* workspace, Ind
 
 namespace {
 
-// Returns whether a variable of the environment is 1 or not set. SWITCHYARD_GRAPHS = 0 disables CUDA
-// graphs, and SWITCHYARD_CUDNN = 0 the attention of cuDNN: for debuggers, and to measure their gain.
+// Returns whether a variable of the environment is 1 or not set. Debugging and measurements set
+// SWITCHYARD_GRAPHS = 0, which disables CUDA graphs, and SWITCHYARD_CUDNN = 0, which disables the
+// attention of cuDNN.
 bool is_wanted(VariableName name) {
   const char* const setting = environment(name);
   const std::string_view text = setting ? setting : "1";

@@ -52,8 +52,9 @@ class ComputeStream {
     if (must_issue()) issue(stream_);
   }
 
-  // Enqueues what a graph cannot hold by issue(cudaStream_t), after the end of the open segment:
-  // events, copies to and from the host, and operations whose sizes differ from call to call.
+  // Ends the open segment, and enqueues operations that a graph cannot hold by issue(cudaStream_t).
+  // These are events, copies to and from the host, and operations whose sizes differ from call to
+  // call.
   template <class Issue>
   void enqueue_outside_graphs(Issue issue) {
     const EnqueueScope enqueue_scope(*blocked_);

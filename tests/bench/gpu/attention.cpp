@@ -36,7 +36,7 @@ struct Pass {
   const char* name;
   Run (*prepare)(Operands&, const AttentionSizes&);
 };
-constexpr Pass passes[] = {{"forward", attention_forward}, {"backward", attention_backward}};
+constexpr Pass attention_passes[] = {{"forward", attention_forward}, {"backward", attention_backward}};
 
 }  // namespace
 
@@ -77,7 +77,7 @@ void measure_attention(const Setup& setup, std::vector<Section>& sections) {
     const std::unique_ptr<Device> device = setup.make(), dry = make_dry(device.get());
     if (*cudnn == '1' && !device->allocates_in_attention()) continue;
     for (const AttentionSizes& sizes : cases)
-      for (const Pass& pass : passes) {
+      for (const Pass& pass : attention_passes) {
         Operands counted(*dry, setup.dtype), operands(*device, setup.dtype);
         const Run count = pass.prepare(counted, sizes);
         dry_counts(*dry) = {};

@@ -6,12 +6,12 @@
 //   bench_gpu [--backend cuda|cpu] [--small] [--report FILE] [--python PROGRAM] [--script FILE]
 //             [--load RUN] [--parts PART,...]
 //
-// PART: operations, attention, layers, step, grouped, graphs; all of them by default. The report is rewritten
-// after each part. On several ranks (mpirun, each with a GPU or a share of the cores) it measures
-// communication between them instead. It then also measures a layer of the shape of RUN, with the
-// routing of RUN's validation text. --backend cpu measures f32. --small shows in seconds that
-// everything runs. Exit code 1: some of it failed, and the report says what; 2: there is no such
-// device.
+// PART: operations, attention, layers, step, grouped, graphs; all of them by default. The report is
+// rewritten after each part. On several ranks (mpirun, each with a GPU or a share of the cores) it
+// measures communication between them instead. It then also measures a layer of the shape of RUN,
+// with the routing of RUN's validation text. --backend cpu measures f32. --small shows in seconds
+// that everything runs. Exit code 1: some of it failed, and the report says what; 2: there is no
+// such device.
 #include <boost/program_options.hpp>
 #include <ctime>
 

@@ -263,9 +263,9 @@ void add_attention(std::vector<Operation>& all, const Sizes& s) {
                                             .dweight = dweight});
          };
        }});
-  const AttentionSizes sizes = {s.B, s.S, s.H, s.K, s.hd};
-  all.push_back({"attention_forward", [sizes](Operands& o) { return attention_forward(o, sizes); }});
-  all.push_back({"attention_backward", [sizes](Operands& o) { return attention_backward(o, sizes); }});
+  const AttentionSizes heads = {s.B, s.S, s.H, s.K, s.hd};
+  all.push_back({"attention_forward", [heads](Operands& o) { return attention_forward(o, heads); }});
+  all.push_back({"attention_backward", [heads](Operands& o) { return attention_backward(o, heads); }});
 }
 
 // Results of a router: the operands of the operations after it.
