@@ -3,11 +3,13 @@
 #
 #   tests/gpu.sh [JOB...]
 #       builds what is not up to date, and runs the jobs from build/.
-#   tests/gpu.sh pack [--output BUNDLE] [--assume-libs FILE] [--data DIR] [--built DIR [--emulator]]
+#   tests/gpu.sh pack [--output BUNDLE] [--assume-libs FILE] [--data DIR] [--cudnn]
+#                     [--built DIR [--emulator]]
 #       makes one archive of the program, its tests and benchmarks, and their shared libraries.
 #       --assume-libs  a list of the libraries that the machine with the card has: they are left out
 #                      (default: tests/gpu/target.libs)
 #       --data         a data set to pack instead of the quickstart's
+#       --cudnn        compiles attention by cuDNN, too (docs/install.md)
 #       --built        packs from this build folder; default: compiles for the H100 and H200 in
 #                      build-gpu/
 #       --emulator     packs the programs of that folder that run on the CUDA emulator
@@ -23,7 +25,7 @@
 set -uo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
-# Columns: call, job, limit in seconds. The limits of the four calls sum to 25 minutes. Jobs of
+# Columns: call, job, limit in seconds. The limits of the four calls sum to 26 minutes. Jobs of
 # the call `more` run only by name.
 table="
 first versions    20
@@ -33,6 +35,7 @@ first train      160
 bench operations 170
 bench layers      90
 bench grouped     80
+bench attention   60
 bench step        90
 check memcheck   140
 check synccheck  110
@@ -92,13 +95,14 @@ pack_mpi() {
 
 pack() {
   local output=gpu-bundle.tar.gz assume_file=$here/tests/gpu/target.libs built="" emulator="" suffix="" data=$here/data/quickstart
-  local program file line limit size
+  local program file line limit size cudnn=OFF
   local -A assumed
   while [[ $# -gt 0 ]]; do
     case $1 in
       --output) output=${2:?--output needs a file} && shift 2 ;;
       --assume-libs) assume_file=${2:?--assume-libs needs a file} && shift 2 ;;
       --data) data=${2:?--data needs a folder} && shift 2 ;;
+      --cudnn) cudnn=ON && shift ;;
       --built) built=$(cd "${2:?--built needs a folder}" && pwd) || exit 2; shift 2 ;;
       --emulator) emulator=yes && shift ;;
       *) die "pack: unknown option $1: see the first lines of tests/gpu.sh" ;;
@@ -114,7 +118,7 @@ pack() {
   if [[ ! $built ]]; then
     built=$here/build-gpu
     cmake -S "$here" -B "$built" -DCMAKE_BUILD_TYPE=Release -DSWITCHYARD_TESTS=ON -DSWITCHYARD_CUDA=ON \
-      -DSWITCHYARD_CUDA_ARCHITECTURES=90a-real "-DSWITCHYARD_ISAS=avx2;avx512" --log-level=NOTICE || exit 1
+      -DSWITCHYARD_CUDA_ARCHITECTURES=90a-real -DSWITCHYARD_CUDNN="$cudnn" "-DSWITCHYARD_ISAS=avx2;avx512" --log-level=NOTICE || exit 1
     cmake --build "$built" --parallel "$(nproc)" --target "${programs[@]}" || exit 1
   fi
   [[ $emulator ]] && suffix=_cuda_host
@@ -188,7 +192,7 @@ use_bundle() {
     PMIX_MCA_pcompress_base_silence_warning=1
   export OMPI_MCA_plm=isolated  # one machine, which may have no ssh
   if [[ ! $emulator ]]; then
-    for name in libcublas.so.13 libcublasLt.so.13 libnccl.so.2; do
+    for name in libcublas.so.13 libcublasLt.so.13 libnccl.so.2 libcudnn.so.9 libnvrtc.so.13; do
       folder=$(folder_of "$name")
       [[ $folder && :$LD_LIBRARY_PATH: != *":$folder:"* ]] && LD_LIBRARY_PATH+=:$folder
     done
@@ -306,6 +310,7 @@ bench() {  # PARTS, separated by commas
 operations() { bench operations; }
 layers() { bench layers; }
 grouped() { bench grouped; }
+attention() { bench attention; }
 step() { bench step,graphs; }
 
 # --- compute-sanitizer on Switchyard's kernels ---

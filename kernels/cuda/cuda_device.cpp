@@ -28,12 +28,13 @@ Owned<cublasHandle_t> make_cublas(cudaStream_t stream, std::byte* workspace, Ind
 
 namespace {
 
-// SWITCHYARD_GRAPHS = 0 in the environment disables CUDA graphs: for debuggers, and to measure what
-// graphs gain.
-bool graphs_wanted() {
-  const char* const setting = environment("SWITCHYARD_GRAPHS");
+// Returns whether a variable of the environment is 1 or not set. Debugging and measurements set
+// SWITCHYARD_GRAPHS = 0, which disables CUDA graphs, and SWITCHYARD_CUDNN = 0, which disables the
+// attention of cuDNN.
+bool is_wanted(VariableName name) {
+  const char* const setting = environment(name);
   const std::string_view text = setting ? setting : "1";
-  if (text != "0" && text != "1") bad_input("SWITCHYARD_GRAPHS = '{}': set it to 0 or 1, or unset it", text);
+  if (text != "0" && text != "1") bad_input("{} = '{}': set it to 0 or 1, or unset it", name.c_str(), text);
   return text == "1";
 }
 
@@ -75,13 +76,13 @@ CudaDevice::CudaDevice(int device)
                &side_streams_,
                multiplications("SWITCHYARD_SMALL_PRODUCT", Index{1} << 31),
                multiplications("SWITCHYARD_LARGE_PRODUCT", Index{1} << 34)},
-      fused_attention_(make_fused_attention(context_)),
+      fused_attention_(is_wanted("SWITCHYARD_CUDNN") ? make_fused_attention(context_) : nullptr),
       waiter_(context_.stream),
       staging_(context_.stream, waiter_),
       read_(pinned_memory(read_limit)),
       read_done_(make_event()),
       all_done_(make_event()),
-      graphs_(graphs_wanted()) {
+      graphs_(is_wanted("SWITCHYARD_GRAPHS")) {
   check(cudaGetDeviceProperties(&properties_, device), "cudaGetDeviceProperties");
   context_.multiprocessors = properties_.multiProcessorCount;
   context_.fused_attention = fused_attention_.get();
@@ -103,8 +104,8 @@ Index CudaDevice::free_bytes() const {
 }
 
 void CudaDevice::synchronize() {
-  const EnqueueScope enqueue_scope(context_.stream.blocked());
-  check(cudaEventRecord(all_done_.get(), context_.stream.end_capture()), "cudaEventRecord");
+  context_.stream.enqueue_outside_graphs(
+      [&](cudaStream_t stream) { check(cudaEventRecord(all_done_.get(), stream), "cudaEventRecord"); });
   waiter_.wait(all_done_.get());
 }
 
@@ -121,11 +122,12 @@ void CudaDevice::do_to_host(ConstView x, void* host) {
 }
 
 void CudaDevice::do_begin_read(ConstView x) {
-  const EnqueueScope enqueue_scope(context_.stream.blocked());
-  check(cudaMemcpyAsync(read_.get(), x.bytes(), static_cast<std::size_t>(x.size_bytes()), cudaMemcpyDeviceToHost,
-                        context_.stream.end_capture()),
-        "a copy from the GPU");
-  check(cudaEventRecord(read_done_.get(), context_.stream.end_capture()), "cudaEventRecord");
+  context_.stream.enqueue_outside_graphs([&](cudaStream_t stream) {
+    check(cudaMemcpyAsync(read_.get(), x.bytes(), static_cast<std::size_t>(x.size_bytes()), cudaMemcpyDeviceToHost,
+                          stream),
+          "a copy from the GPU");
+    check(cudaEventRecord(read_done_.get(), stream), "cudaEventRecord");
+  });
 }
 
 void CudaDevice::do_end_read(void* host, Index bytes) {

@@ -163,7 +163,7 @@ class CudnnAttention final : public FusedAttention {
     context_.stream.enqueue(
         [&](cudaStream_t on) {
           check_cudnn(cudnnSetStream(handle_, on), "cudnnSetStream");
-          if (const auto status = plan.graph.execute(handle_, operands, workspace); status.is_bad())
+          if (auto status = plan.graph.execute(handle_, operands, workspace); status.is_bad())
             fail("cuDNN failed in attention: {}", status.get_message());
         },
         key, addresses);

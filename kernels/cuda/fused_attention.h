@@ -1,5 +1,5 @@
-// Attention by cuDNN's fused kernels, behind the build option SWITCHYARD_CUDNN. No card has run
-// them yet. In a build without the option, fused_attention_stub.cpp covers no case.
+// Attention by cuDNN's fused kernels, behind the build option SWITCHYARD_CUDNN. In a build without
+// the option, fused_attention_stub.cpp covers no case.
 #pragma once
 
 #include <memory>

@@ -216,8 +216,8 @@ void multiply_grouped(Context& context, const Form& form, const GroupOffsets& gr
       multiply_on(cublas, form, product_of(count_of(e)), a.dtype(), at(of_a), at(of_b), c.dtype(), at(of_c));
     };
     if (!large) return context.side_streams->run(context.stream, count, product);
-    context.stream.end_capture();  // sizes differ from call to call, so a graph cannot replay them
-    for (Index i = 0; i < count; ++i) product(i, context.cublas);
+    for (Index i = 0; i < count; ++i)
+      context.stream.enqueue_outside_graphs([&](cudaStream_t) { product(i, context.cublas); });
     return;
   }
 
@@ -244,14 +244,14 @@ void multiply_grouped(Context& context, const Form& form, const GroupOffsets& gr
   launch(context, {}, write_addresses, experts, in<std::int32_t>(groups.offsets), of_a, of_b, of_c,
          out<Index>(addresses), pitch);
   const auto list = [&](Index i) { return reinterpret_cast<void**>(addresses.rows(i, 1).bytes()); };
-  // Sizes differ from call to call, so a graph cannot replay the call.
-  context.stream.end_capture();
-  check(
-      cublasGemmGroupedBatchedEx(context.cublas, op_b.data(), op_a.data(), n.data(), m.data(), q.data(), alpha.data(),
-                                 list(1), cublas_type(b.dtype()), columns_of_b.data(), list(0), cublas_type(a.dtype()),
-                                 columns_of_a.data(), beta.data(), list(2), cublas_type(c.dtype()), n.data(),
-                                 static_cast<int>(count), ones.data(), CUBLAS_COMPUTE_32F),
-      "cublasGemmGroupedBatchedEx");
+  context.stream.enqueue_outside_graphs([&](cudaStream_t) {
+    check(cublasGemmGroupedBatchedEx(context.cublas, op_b.data(), op_a.data(), n.data(), m.data(), q.data(),
+                                     alpha.data(), list(1), cublas_type(b.dtype()), columns_of_b.data(), list(0),
+                                     cublas_type(a.dtype()), columns_of_a.data(), beta.data(), list(2),
+                                     cublas_type(c.dtype()), n.data(), static_cast<int>(count), ones.data(),
+                                     CUBLAS_COMPUTE_32F),
+          "cublasGemmGroupedBatchedEx");
+  });
 }
 
 }  // namespace

@@ -26,8 +26,7 @@ struct EnqueueScope {
 // Kernels, GEMMs and device copies reach the stream through enqueue(). The second call of
 // graph_region() with a name records the operations as segments, each of which is a CUDA graph.
 // Later calls replay them: the host executes the same code, but launches one graph for each
-// segment. Operations that a graph cannot hold, such as an event or a copy to the host, use the
-// stream that end_capture() returns. end_capture() ends a segment.
+// segment. Operations that a graph cannot hold use enqueue_outside_graphs(), which ends a segment.
 class ComputeStream {
  public:
   ComputeStream(cudaStream_t stream = nullptr) : stream_(stream) {}
@@ -45,12 +44,22 @@ class ComputeStream {
     const EnqueueScope enqueue_scope(*blocked_);
     if (!region_) {
       issue(stream_);
-      if (++since_mark_ == operations_per_mark) mark();
+      if (++since_mark_ >= operations_per_mark) mark();
       return;
     }
     operation_key_.clear();
     (append_to_key(key), ...);
     if (must_issue()) issue(stream_);
+  }
+
+  // Ends the open segment, and enqueues operations that a graph cannot hold by issue(cudaStream_t).
+  // These are events, copies to and from the host, and operations whose sizes differ from call to
+  // call.
+  template <class Issue>
+  void enqueue_outside_graphs(Issue issue) {
+    const EnqueueScope enqueue_scope(*blocked_);
+    issue(end_capture());
+    if (++since_mark_ >= operations_per_mark) mark();
   }
 
   // Calls body. In every call with one name, body must enqueue the same operations with the same

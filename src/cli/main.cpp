@@ -45,9 +45,10 @@ bool are_connected(const sy::Comm& world) {
 }
 
 // Runs a command. If it reads a run's newest checkpoint and a concurrent training deletes it, the
-// command starts again, for a minute at most.
+// command starts again: for a minute, and at least 19 times, since an attempt may take longer.
 int run_command(const sy::Command& command, sy::Comm& world, const std::vector<std::string>& args) {
   using Clock = std::chrono::steady_clock;
+  constexpr int least_attempts = 20;
   const Clock::time_point deadline = Clock::now() + std::chrono::minutes(1);
   const sy::Json provenance = command.records ? sy::collect_provenance(world) : sy::Json();
   for (int attempt = 1;; ++attempt) {
@@ -58,7 +59,8 @@ int run_command(const sy::Command& command, sy::Comm& world, const std::vector<s
       // Ranks may communicate only after an error that all of them share.
       const bool shared = world.size() == 1 || dynamic_cast<const sy::CollectiveError*>(&e);
       if (!command.repeatable || !shared) throw;
-      if (world.max(sy::chosen_checkpoint_vanished() && Clock::now() < deadline) == 0) throw;
+      const bool may_repeat = attempt < least_attempts || Clock::now() < deadline;
+      if (world.max(may_repeat && sy::chosen_checkpoint_vanished()) == 0) throw;
     }
     if (world.rank() == 0 && attempt == 1)
       sy::warn("the run has deleted the checkpoint that was being read: now its newest one is read");

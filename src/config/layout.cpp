@@ -49,6 +49,13 @@ std::string layout_problem(const Config& c, const Layout& l) {
   if (c.moe.experts > 0 && c.moe.d_ff % l.etp != 0) return over(c.moe.d_ff, "moe.d_ff", l.etp, "parallel.etp");
   if (c.moe.shared_d_ff % l.tp != 0)
     return over(c.moe.shared_d_ff, "moe.shared_d_ff (0: moe.shared_experts * moe.d_ff)", l.tp, "parallel.tp");
+  if (const Index counts =
+          c.moe.experts > 0 ? DispatchCounts::elements(ExpertPlacement(l, {}), c.moe.experts) * size_of(DType::i32) : 0;
+      counts > Device::read_limit)
+    return fmt::format(
+        "with parallel.ep * parallel.etp = {} * {} and moe.experts = {}, a rank would read {} bytes of row counts, and "
+        "{} are read at once: lower parallel.etp",
+        l.ep, l.etp, c.moe.experts, counts, Device::read_limit);
   // Each rank that splits an expert holds a slice of the expert's output bias.
   if (c.moe.experts > 0 && c.moe.bias && m.d_model % l.etp != 0)
     return over(m.d_model, "with moe.bias, model.d_model", l.etp, "parallel.etp");

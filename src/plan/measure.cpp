@@ -197,7 +197,7 @@ const Prepare by_bytes[] = {
                                         .physical_experts = x.zeros({T, k}, DType::i32),
                                         .tokens = x.zeros({T * k}, DType::i32),
                                         .row_id_map = x.zeros({T, k}, DType::i32),
-                                        .counts = x.zeros({2 * E}, DType::i32),
+                                        .counts = x.zeros({E, 2}, DType::i32),
                                         .tokens_per_expert = x.zeros({E}, DType::i32)});
     },
     [](Operands& x, DType, Index T) {

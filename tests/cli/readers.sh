@@ -7,7 +7,7 @@ make_data 60 --valid-fraction 0.2
 small_config <<'INI'
 [train]
 steps = 1000000
-global_batch = 8
+global_batch = 2
 micro_batch = 2
 [run]
 dir = run

@@ -573,7 +573,7 @@ TEST(Memory, IsReservedForEverySlot) {
 TEST(Memory, IsExhaustedByALateConnection) {
   const int n = world().size();
   if (n == 1) return;
-  cuda_host::set_nccl_channel_bytes(std::size_t{64} << 20);
+  cuda_host::set_nccl_channel_bytes(std::size_t{256} << 20);
   const Config config = config_of({});
   std::unique_ptr<Device> device = make_device("cuda");
   const ArenaSizes arenas = arena_sizes(config, vocab, {n, 1, n, 1}, world().rank(), *device, 1, false);

@@ -90,7 +90,7 @@ class ThreadWorld final : public Comm {
   int rank_;
 };
 
-// All ranks but `other` wait for `time` with a limit of 2 seconds. `other` computes, or its
+// All ranks but `other` wait for `time` with a limit of 4 seconds. `other` computes, or its
 // watchdog ends. The process then exits with 0, unless a watchdog ends it before.
 void wait_for_rank(int other, bool computes, std::chrono::seconds time) {
   Exchange exchange;
@@ -98,8 +98,8 @@ void wait_for_rank(int other, bool computes, std::chrono::seconds time) {
   for (int rank = 0; rank < num_ranks; ++rank)
     threads.emplace_back([&, rank] {
       ThreadWorld world(exchange, rank);
-      auto watchdog = std::make_unique<Watchdog>(world.rank_context(), WatchdogLimits{2s, 0s});
-      watchdog->rendezvous(world, {2s, 0s});
+      auto watchdog = std::make_unique<Watchdog>(world.rank_context(), WatchdogLimits{4s, 0s});
+      watchdog->rendezvous(world, {4s, 0s});
       if (rank == other) {
         if (!computes) watchdog.reset();
         std::this_thread::sleep_for(time);
@@ -116,7 +116,7 @@ void wait_for_rank(int other, bool computes, std::chrono::seconds time) {
 // Rank 13 is at no distance of a power of two from most ranks. They learn of it from others.
 TEST(WatchdogRanksDeathTest, WaitForARankThatComputes) {
   testing::GTEST_FLAG(death_test_style) = "threadsafe";
-  EXPECT_EXIT(wait_for_rank(13, true, 7s), testing::ExitedWithCode(0), "");
+  EXPECT_EXIT(wait_for_rank(13, true, 10s), testing::ExitedWithCode(0), "");
 }
 
 // The report names that rank, whichever rank writes it.
@@ -127,7 +127,7 @@ TEST(WatchdogRanksDeathTest, NameARankThatDoesNotAnswer) {
 
 TEST(WatchdogRanksDeathTest, EndAJobWithoutProgress) {
   testing::GTEST_FLAG(death_test_style) = "threadsafe";
-  EXPECT_EXIT(wait_for_rank(-1, true, 60s), testing::ExitedWithCode(1), "no rank has made progress for 2.0 s");
+  EXPECT_EXIT(wait_for_rank(-1, true, 60s), testing::ExitedWithCode(1), "no rank has made progress for 4.0 s");
 }
 
 }  // namespace

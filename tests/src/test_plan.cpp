@@ -77,9 +77,10 @@ TEST(Plan, EnumeratesAllowedLayouts) {
       const bool travels = std::any_of(found.begin(), found.end(), [](auto& l) { return l.find("node") != l.npos; });
       EXPECT_EQ(travels, node > 1 && node < ranks) << ranks << " of which machines hold " << node;
     }
-  // A rank reads the counts of its own experts alone, so that their number is not limited.
+  // A rank reads the counts of its own experts alone: few with ep, those of all experts with etp.
   const Config wide = planned({"--moe.experts=1536", "--moe.d_ff=1536", "--train.global_batch=3072"});
   EXPECT_EQ(message([&] { check_config_for_layout(wide, {1536, 1, 1536, 1}); }), "no error");
+  EXPECT_NE(message([&] { check_config_for_layout(wide, {1536, 1, 1, 1536}); }).find("row counts"), std::string::npos);
 }
 
 TEST(Plan, ChecksLayoutsOfManyRanks) {

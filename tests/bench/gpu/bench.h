@@ -104,6 +104,7 @@ Config config_of(const ModelShape& shape, DType dtype);
 // ---- the parts ----
 // Each appends sections. If it throws, the sections that it has measured remain.
 void measure_operations(const Setup& setup, std::vector<Section>& sections);
+void measure_attention(const Setup& setup, std::vector<Section>& sections);
 void measure_layers(const Setup& setup, std::vector<Section>& sections);
 void measure_grouped(const Setup& setup, std::vector<Section>& sections);
 void measure_step(const Setup& setup, std::vector<Section>& sections);

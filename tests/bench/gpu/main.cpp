@@ -6,12 +6,12 @@
 //   bench_gpu [--backend cuda|cpu] [--small] [--report FILE] [--python PROGRAM] [--script FILE]
 //             [--load RUN] [--parts PART,...]
 //
-// PART: operations, layers, step, grouped, graphs; all of them by default. The report is rewritten
-// after each part. On several ranks (mpirun, each with a GPU or a share of the cores) it measures
-// communication between them instead. It then also measures a layer of the shape of RUN, with the
-// routing of RUN's validation text. --backend cpu measures f32. --small shows in seconds that
-// everything runs. Exit code 1: some of it failed, and the report says what; 2: there is no such
-// device.
+// PART: operations, attention, layers, step, grouped, graphs; all of them by default. The report is
+// rewritten after each part. On several ranks (mpirun, each with a GPU or a share of the cores) it
+// measures communication between them instead. It then also measures a layer of the shape of RUN,
+// with the routing of RUN's validation text. --backend cpu measures f32. --small shows in seconds
+// that everything runs. Exit code 1: some of it failed, and the report says what; 2: there is no
+// such device.
 #include <boost/program_options.hpp>
 #include <ctime>
 
@@ -38,11 +38,9 @@ struct Group {
   void (*measure)(const Setup&, std::vector<Section>&);
   bool needs_cuda;
 };
-constexpr Group groups[] = {{"operations", measure_operations, false},
-                            {"layers", measure_layers, false},
-                            {"step", measure_step, false},
-                            {"grouped", measure_grouped, true},
-                            {"graphs", measure_graphs, true}};
+constexpr Group groups[] = {{"operations", measure_operations, false}, {"attention", measure_attention, true},
+                            {"layers", measure_layers, false},         {"step", measure_step, false},
+                            {"grouped", measure_grouped, true},        {"graphs", measure_graphs, true}};
 
 // Returns the parts of a comma-separated list, in the order of the table. An empty list means all
 // that the device has. Throws InputError.
@@ -56,7 +54,8 @@ std::vector<Measure> chosen_measures(const Setup& setup, const std::string& list
   };
   for (const std::string& name : names)
     if (!known(name))
-      bad_input("--parts: there is no part '{}': choose from operations, layers, step, grouped and graphs", name);
+      bad_input("--parts: there is no part '{}': choose from operations, attention, layers, step, grouped and graphs",
+                name);
   std::vector<Measure> chosen;
   for (const Group& group : groups) {
     const bool possible = !group.needs_cuda || setup.backend == "cuda";

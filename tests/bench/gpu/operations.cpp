@@ -4,7 +4,6 @@
 
 #include "kernels/dry/dry.h"
 #include "kernels/ops/activation.h"
-#include "kernels/ops/attention.h"
 #include "kernels/ops/bias.h"
 #include "kernels/ops/capacity.h"
 #include "kernels/ops/cross_entropy.h"
@@ -19,7 +18,7 @@
 #include "kernels/ops/qk_norm.h"
 #include "kernels/ops/rope.h"
 #include "kernels/ops/route.h"
-#include "tests/bench/gpu/operands.h"
+#include "tests/bench/gpu/attention.h"
 
 namespace sy::bench {
 namespace {
@@ -214,7 +213,6 @@ void add_elementwise(std::vector<Operation>& all, const Sizes& s) {
 }
 
 void add_attention(std::vector<Operation>& all, const Sizes& s) {
-  const AttentionDesc desc = {.scale = 1 / std::sqrt(static_cast<float>(s.hd))};
   // Rotations by arbitrary angles.
   const auto table = [s](Operands& o) {
     std::vector<float> rotations(s.S * s.hd);
@@ -265,38 +263,9 @@ void add_attention(std::vector<Operation>& all, const Sizes& s) {
                                             .dweight = dweight});
          };
        }});
-  // Heads of q, k and v in a tensor of all heads.
-  const auto queries = [s](View qkv) { return heads_of(qkv, 0, s.H); };
-  const auto keys = [s](View qkv) { return heads_of(qkv, s.H, s.K); };
-  const auto values = [s](View qkv) { return heads_of(qkv, s.H + s.K, s.K); };
-  all.push_back(
-      {"attention_forward", [=](Operands& o) -> Run {
-         const View qkv = o.random({s.B, s.S, s.H + 2 * s.K, s.hd}), out = o.zeros({s.B, s.S, s.H, s.hd});
-         const View lse = o.f32({s.B, s.H, s.S});
-         return [=, &o] {
-           run(o.b, ops::AttentionForward{
-                        .q = queries(qkv), .k = keys(qkv), .v = values(qkv), .desc = desc, .out = out, .lse = lse});
-         };
-       }});
-  all.push_back({"attention_backward", [=](Operands& o) -> Run {
-                   const View qkv = o.random({s.B, s.S, s.H + 2 * s.K, s.hd}), out = o.zeros({s.B, s.S, s.H, s.hd});
-                   const View lse = o.f32({s.B, s.H, s.S}), dout = o.random(out.shape()), dqkv = o.zeros(qkv.shape());
-                   run(o.b,
-                       ops::AttentionForward{
-                           .q = queries(qkv), .k = keys(qkv), .v = values(qkv), .desc = desc, .out = out, .lse = lse});
-                   return [=, &o] {
-                     run(o.b, ops::AttentionBackward{.dout = dout,
-                                                     .q = queries(qkv),
-                                                     .k = keys(qkv),
-                                                     .v = values(qkv),
-                                                     .out = out,
-                                                     .lse = lse,
-                                                     .desc = desc,
-                                                     .dq = queries(dqkv),
-                                                     .dk = keys(dqkv),
-                                                     .dv = values(dqkv)});
-                   };
-                 }});
+  const AttentionSizes heads = {s.B, s.S, s.H, s.K, s.hd};
+  all.push_back({"attention_forward", [heads](Operands& o) { return attention_forward(o, heads); }});
+  all.push_back({"attention_backward", [heads](Operands& o) { return attention_backward(o, heads); }});
 }
 
 // Results of a router: the operands of the operations after it.
