@@ -1,5 +1,5 @@
-// Tables of the keys of config.json (ConfigRow). Families share tables. Only families.cpp includes
-// it.
+// Tables of the keys of config.json (ConfigRow). Families share tables. Only the lists of families
+// include this file.
 #pragma once
 
 #include "src/families/family.h"

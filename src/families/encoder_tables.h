@@ -1,5 +1,5 @@
 // Tables of the families of encoders: tensors (TensorRow) and keys of config.json (ConfigRow). Only
-// families.cpp includes it.
+// encoder_families.cpp includes it.
 #pragma once
 
 #include "src/families/config_tables.h"

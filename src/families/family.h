@@ -1,6 +1,7 @@
 // Model families of Hugging Face checkpoints, as tables. They map the tensors of the files to our
-// parameters, and the keys of config.json to our keys. A new family is a row of the list in
-// families.cpp, plus the tables that no other family has.
+// parameters, and the keys of config.json to our keys. A new family is a row of a list
+// (dense_families.cpp, moe_families.cpp, encoder_families.cpp), plus the tables that no other family
+// has.
 #pragma once
 
 #include <span>

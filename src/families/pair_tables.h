@@ -1,5 +1,5 @@
 // Tables of the families of encoder-decoders: tensors (TensorRow) and keys of config.json
-// (ConfigRow). Only families.cpp includes it.
+// (ConfigRow). Only encoder_families.cpp includes it.
 #pragma once
 
 #include "src/families/config_tables.h"

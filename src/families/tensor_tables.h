@@ -1,5 +1,5 @@
 // Tables of the tensors of families (TensorRow). Families share tables.
-// Only families.cpp includes this file.
+// Only the lists of families include this file.
 #pragma once
 
 #include "src/families/family.h"

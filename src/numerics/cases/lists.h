@@ -1,0 +1,458 @@
+// The small cases of each operation. Only operations.cpp includes this file.
+#pragma once
+
+#include <cmath>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "kernels/ops/all.h"
+#include "src/numerics/cases/attention.h"
+#include "src/numerics/cases/dispatch.h"
+#include "src/numerics/cases/elementwise.h"
+#include "src/numerics/cases/ffn.h"
+#include "src/numerics/cases/gemm.h"
+#include "src/numerics/cases/loss.h"
+#include "src/numerics/cases/norm.h"
+#include "src/numerics/cases/route.h"
+
+namespace sy::numerics {
+
+// Cases of an operation. Each is made when it runs, so that one case at a time holds memory.
+class Cases {
+ public:
+  template <class Case, class... Arguments>
+  void add(Arguments... arguments) {
+    make_.push_back([=]() -> std::unique_ptr<OpCase> { return std::make_unique<Case>(arguments...); });
+  }
+  const std::vector<std::function<std::unique_ptr<OpCase>()>>& all() const { return make_; }
+
+ private:
+  std::vector<std::function<std::unique_ptr<OpCase>()>> make_;
+};
+
+// Adds the small cases of an operation. An operation without a specialisation does not compile.
+// Sizes are odd, and some exceed a vector, a tile and a block of the kernels.
+template <class Operation>
+void add_cases(Cases& cases) = delete;
+
+// Sizes of rows: few elements, and more than a vector in each dimension.
+inline constexpr Rows rows_of_elements[] = {{1, 1}, {7, 3}, {33, 67}};
+inline constexpr Index vector_sizes[] = {1, 7, 1000, 16385};
+
+// ---- memory ----
+
+template <class Case>
+void add_vectors(Cases& cases) {
+  for (Index n : vector_sizes) cases.add<Case>(n);
+}
+template <>
+inline void add_cases<ops::Fill>(Cases& cases) {
+  add_vectors<FillCase>(cases);
+}
+template <>
+inline void add_cases<ops::Copy>(Cases& cases) {
+  add_vectors<CopyCase>(cases);
+}
+template <>
+inline void add_cases<ops::Convert>(Cases& cases) {
+  add_vectors<ConvertCase>(cases);
+}
+template <>
+inline void add_cases<ops::Add>(Cases& cases) {
+  add_vectors<AddCase>(cases);
+}
+template <>
+inline void add_cases<ops::Scale>(Cases& cases) {
+  add_vectors<ScaleCase>(cases);
+}
+template <>
+inline void add_cases<ops::SumSquares>(Cases& cases) {
+  add_vectors<SumSquaresCase>(cases);
+}
+
+// ---- GEMMs and biases ----
+
+template <>
+inline void add_cases<ops::Gemm>(Cases& cases) {
+  for (const auto& [m, n, q] : {std::array<Index, 3>{5, 7, 9}, {67, 45, 130}, {21, 33, 600}})
+    for (int flags = 0; flags < 8; ++flags)
+      for (DType c : {OpCase::compute, DType::f32}) {
+        const GemmCase::Form form{(flags & 1) != 0, (flags & 2) != 0, (flags & 4) != 0};
+        cases.add<GemmCase>(form, m, n, q, c);
+        if (m == 67) cases.add<SumCase>(form, m, n, q, c);
+      }
+}
+template <>
+inline void add_cases<ops::PackWeight>(Cases& cases) {
+  for (GemmPass pass : {GemmPass::fprop, GemmPass::dgrad})
+    for (const auto& [rows, n, q] : {std::array<Index, 3>{1, 1, 1}, {61, 45, 67}, {33, 130, 400}})
+      cases.add<PackWeightCase>(pass, rows, n, q);
+}
+
+// Numbers of rows of experts.
+const std::vector<Index> experts_rows[] = {{5}, {1, 0, 2}, {0, 7, 0, 61, 1, 0}};
+
+template <class Case>
+void add_grouped(Cases& cases) {
+  for (const auto& counts : experts_rows)
+    for (const auto& [n, q] : {std::pair<Index, Index>{1, 1}, {33, 65}}) cases.add<Case>(counts, n, q);
+}
+template <>
+inline void add_cases<ops::GroupedGemm>(Cases& cases) {
+  add_grouped<GroupedGemm>(cases);
+}
+template <>
+inline void add_cases<ops::GroupedGemmDgrad>(Cases& cases) {
+  add_grouped<GroupedGemmInput>(cases);
+}
+template <>
+inline void add_cases<ops::GroupedGemmWgrad>(Cases& cases) {
+  add_grouped<GroupedGemmWeight<true>>(cases);
+  add_grouped<GroupedGemmWeight<false>>(cases);
+}
+template <class Case>
+void add_grouped_biases(Cases& cases) {
+  for (const auto& counts : experts_rows)
+    for (bool scaled : {false, true}) cases.add<Case>(counts, 33, 7, 65, scaled);
+}
+template <>
+inline void add_cases<ops::GroupedBiasForward>(Cases& cases) {
+  add_grouped_biases<GroupedBiasForward>(cases);
+}
+template <>
+inline void add_cases<ops::GroupedBiasBackward>(Cases& cases) {
+  add_grouped_biases<GroupedBiasBackward>(cases);
+}
+template <>
+inline void add_cases<ops::BiasForward>(Cases& cases) {
+  for (Rows s : rows_of_elements) cases.add<BiasForward>(s);
+}
+template <>
+inline void add_cases<ops::BiasBackward>(Cases& cases) {
+  for (Rows s : rows_of_elements) cases.add<BiasBackward>(s);
+}
+
+// ---- norms and positions ----
+
+inline constexpr NormDesc norms[] = {{NormKind::rmsnorm, 1e-5f, 1}, {NormKind::layernorm, 1e-5f, 0}};
+
+template <>
+inline void add_cases<ops::NormForward>(Cases& cases) {
+  for (const NormDesc& desc : norms)
+    for (Rows s : rows_of_elements)
+      for (double deviation : {1.0, 1e4}) cases.add<NormForward>(desc, s, desc.kind == NormKind::layernorm, deviation);
+}
+template <>
+inline void add_cases<ops::NormBackward>(Cases& cases) {
+  for (const NormDesc& desc : norms)
+    for (Rows s : rows_of_elements)
+      if (s.d > 1) cases.add<NormBackward>(desc, s, desc.kind == NormKind::layernorm);
+}
+template <>
+inline void add_cases<ops::Rope>(Cases& cases) {
+  for (RopePairs pairs : {RopePairs::half, RopePairs::interleaved})
+    for (bool inverse : {false, true}) {
+      cases.add<RopeCase>(7, 3, 10, 2, 3, inverse, pairs);
+      cases.add<RopeCase>(20, 3, 64, 2, 32, inverse, pairs);
+    }
+}
+template <class Case>
+void add_qk_norms(Cases& cases) {
+  for (RopePairs pairs : {RopePairs::half, RopePairs::interleaved}) {
+    cases.add<Case>(5, HeadQkNorm{3, 1, 1e-5f, pairs}, 1, 7, 0);
+    cases.add<Case>(6, HeadQkNorm{4, 2, 1e-5f, pairs, 1, NormKind::layernorm, true}, 2, 10, 3);
+    cases.add<Case>(9, HeadQkNorm{2, 1, 1e-5f, pairs, 1}, 1, 64, 32);
+  }
+}
+template <>
+inline void add_cases<ops::HeadQkNormForward>(Cases& cases) {
+  add_qk_norms<HeadQkNormForward>(cases);
+}
+template <>
+inline void add_cases<ops::HeadQkNormBackward>(Cases& cases) {
+  add_qk_norms<HeadQkNormBackward>(cases);
+}
+template <class Case>
+void add_projection_qk_norms(Cases& cases) {
+  for (Index ranks : {1, 3}) {
+    cases.add<Case>(5, 7, 3, 3, ranks);
+    cases.add<Case>(6, 40, 20, 20, ranks);
+  }
+}
+template <>
+inline void add_cases<ops::ProjectionQkNormSums>(Cases& cases) {
+  add_projection_qk_norms<ProjectionQkNormSums>(cases);
+}
+template <>
+inline void add_cases<ops::ProjectionQkNormForward>(Cases& cases) {
+  add_projection_qk_norms<ProjectionQkNormForward>(cases);
+}
+template <>
+inline void add_cases<ops::ProjectionQkNormBackward>(Cases& cases) {
+  add_projection_qk_norms<ProjectionQkNormBackward>(cases);
+}
+
+// ---- feed-forward layers ----
+
+inline constexpr Activation every_activation[] = {Activation::relu,     Activation::gelu,     Activation::gelu_tanh,
+                                           Activation::silu,     Activation::relu2,    Activation::sigmoid,
+                                           Activation::identity, Activation::hardtanh, Activation::silu_clamped};
+
+// Calls add(activation, scaled) for every activation with and without a gate.
+template <class Add>
+void for_each_activation(const Add& add) {
+  for (Activation act : every_activation)
+    for (bool gated : {false, true}) add(FfnActivation{act, gated, 1.3f, 0.7f}, gated);
+}
+template <>
+inline void add_cases<ops::ActivationForward>(Cases& cases) {
+  for_each_activation([&](FfnActivation a, bool scaled) {
+    cases.add<ActivationForward>(a, Rows{19, 33}, scaled, 1.0);
+  });
+}
+template <>
+inline void add_cases<ops::ActivationBackward>(Cases& cases) {
+  for_each_activation([&](FfnActivation a, bool scaled) { cases.add<ActivationBackward>(a, Rows{7, 5}, scaled); });
+}
+template <class Case>
+void add_ffns(Cases& cases) {
+  for (const FfnActivation& a : {FfnActivation{Activation::silu, true, 1.3f}, {Activation::gelu, false}})
+    for (const FfnSizes& sizes : {FfnSizes{{}, 21, 6, 37}, {{0, 7, 0, 20, 1}, 28, 5, 17}})
+      for (bool more : {false, true}) cases.add<Case>(a, sizes, false, more);
+}
+template <>
+inline void add_cases<ops::FfnForward>(Cases& cases) {
+  add_ffns<FfnForward>(cases);
+}
+template <>
+inline void add_cases<ops::FfnBackward>(Cases& cases) {
+  add_ffns<FfnBackward>(cases);
+}
+template <>
+inline void add_cases<ops::XieluForward>(Cases& cases) {
+  for (const double shift : {0.0, 5.0}) cases.add<XieluForward>(Rows{19, 33}, shift, 1.0);
+}
+template <>
+inline void add_cases<ops::XieluBackward>(Cases& cases) {
+  for (bool learned : {false, true}) cases.add<XieluBackward>(Rows{7, 5}, 0.0, learned);
+}
+
+// ---- attention and heads ----
+
+AttentionDesc attention_desc(Index width, bool causal, Index window, float softcap) {
+  return {1 / std::sqrt(static_cast<float>(width)), softcap, {causal, window}};
+}
+template <>
+inline void add_cases<ops::AttentionForward>(Cases& cases) {
+  for (const AttentionShape& s : {AttentionShape{2, 5, 2, 1, 3}, {1, 70, 4, 2, 32}})
+    for (bool causal : {true, false})
+      for (Index window : {0, 5})
+        for (float softcap : {0.0f, 2.0f})
+          cases.add<AttentionForward>(attention_desc(s.hd, causal, window, softcap), s);
+  cases.add<AttentionOfCache>(3, 70, 4, 2, 32);
+  cases.add<AttentionOfCache>(2, 9, 3, 1, 5);
+}
+template <>
+inline void add_cases<ops::AttentionBackward>(Cases& cases) {
+  for (bool causal : {true, false}) {
+    cases.add<AttentionBackward>(attention_desc(3, causal, 0, 2.0f), AttentionShape{2, 5, 2, 1, 3});
+    cases.add<AttentionBackward>(attention_desc(16, causal, 5, 0.0f), AttentionShape{1, 35, 4, 2, 16});
+  }
+}
+template <>
+inline void add_cases<ops::AttentionBackwardLearned>(Cases& cases) {
+  cases.add<AttentionBackwardLearned>(attention_desc(3, true, 0, 0), AttentionShape{2, 5, 2, 1, 3}, 7);
+  cases.add<AttentionBackwardLearned>(attention_desc(16, true, 0, 0), AttentionShape{1, 35, 4, 2, 16}, 35);
+  cases.add<AttentionBackwardLearned>(attention_desc(3, false, 0, 0), AttentionShape{2, 5, 2, 1, 3}, 11);
+}
+template <>
+inline void add_cases<ops::KvCacheAppend>(Cases& cases) {
+  cases.add<KvCacheAppend>(3, 1, 40, 2, 3);
+  cases.add<KvCacheAppend>(2, 7, 9, 3, 64);
+}
+template <>
+inline void add_cases<ops::BroadcastHeads>(Cases& cases) {
+  cases.add<BroadcastHeads>(3, 7, Columns{5, 1, 4, 11, 8, 3}, Columns{6, 1, 4, 12, 5, 3});
+  cases.add<BroadcastHeads>(3, 7, Columns{2, 1, 1, 16, 8, 8}, Columns{6, 1, 4, 28, 16, 8});
+}
+template <>
+inline void add_cases<ops::ReduceHeads>(Cases& cases) {
+  cases.add<ReduceHeads>(3, 7, Columns{6, 2, 4, 28, 16, 8}, Columns{1, 0, 1, 16, 8, 8});
+  cases.add<ReduceHeads>(3, 7, Columns{6, 2, 4, 12, 5, 3}, Columns{1, 0, 1, 11, 8, 3});
+}
+template <>
+inline void add_cases<ops::BatchedHeadGemm>(Cases& cases) {
+  for (const GemmPass pass : {GemmPass::fprop, GemmPass::dgrad})
+    for (const auto& [in, out] : {std::pair<Index, Index>{7, 5}, {33, 70}})
+      cases.add<BatchedHeadGemm>(pass, 2, 9, Columns{5, 1, 3, in + 4, 4, in}, Columns{3, 0, 3, out + 3, 2, out});
+}
+
+// ---- routing ----
+
+template <class Add>
+void for_each_distribution(const Add& add) {
+  for (Distribution distribution :
+       {Distribution::normal, Distribution::gumbel, Distribution::uniform, Distribution::round_robin})
+    add(RandomDesc{distribution, 0x123456789abcdef0u, hash_name("stream"), 2.5f});
+}
+template <>
+inline void add_cases<ops::Draw>(Cases& cases) {
+  for_each_distribution([&](const RandomDesc& desc) { cases.add<DrawCase>(desc, Rows{50, 67}); });
+}
+template <>
+inline void add_cases<ops::Jitter>(Cases& cases) {
+  for (bool add : {false, true}) cases.add<JitterCase>(Rows{33, 67}, add);
+}
+template <>
+inline void add_cases<ops::NoisyGatingForward>(Cases& cases) {
+  for (Rows s : rows_of_elements) cases.add<NoisyGatingForward>(s);
+}
+template <>
+inline void add_cases<ops::NoisyGatingBackward>(Cases& cases) {
+  for (Rows s : rows_of_elements) cases.add<NoisyGatingBackward>(s);
+}
+template <class Case>
+void add_routes(Cases& cases) {
+  for (Score score : {Score::softmax, Score::sigmoid, Score::sqrt_softplus})
+    for (bool biased : {false, true}) {
+      RouteDesc desc{score, 3, biased, biased ? 2.5f : 1.0f};
+      desc.balance_by_score = biased;
+      cases.add<Case>(desc, 2, Rows{20, 33}, biased, !biased);
+      desc.groups = 4;
+      desc.topk_groups = 2;
+      cases.add<Case>(desc, 2, Rows{14, 8}, biased, !biased);
+      cases.add<Case>(desc, 2, Rows{14, 8}, biased, !biased, true);
+    }
+}
+template <>
+inline void add_cases<ops::RouteForward>(Cases& cases) {
+  add_routes<RouteForward>(cases);
+}
+template <>
+inline void add_cases<ops::RouteBackward>(Cases& cases) {
+  add_routes<RouteBackward>(cases);
+}
+template <>
+inline void add_cases<ops::LoadBalancingLoss>(Cases& cases) {
+  for (bool together : {false, true}) {
+    cases.add<LoadBalancingCase>(LoadBalancingDesc{0, 1, together, 1e-3, 0.5}, 3, 5, 7, 1, true);
+    cases.add<LoadBalancingCase>(LoadBalancingDesc{6, 3, together, 1e-3, 0.5}, 3, 6, 8, 2, true);
+  }
+}
+template <>
+inline void add_cases<ops::ApplyCapacity>(Cases& cases) {
+  for (DropOrder order : {DropOrder::token, DropOrder::choice, DropOrder::probability})
+    for (Index capacity : {0, 2, 17})
+      for (bool padded : {false, true}) cases.add<CapacityCase>(CapacityDesc{order, capacity}, 4, 200, 3, 16, padded);
+}
+template <>
+inline void add_cases<ops::DispatchLayout>(Cases& cases) {
+  for (Index ep : {1, 4})
+    for (Index etp : {1, 3})
+      for (bool ordered : {false, true})
+        cases.add<DispatchLayoutCase>(ExpertPartition{.ep = ep, .etp = etp}, 150, 3, 8, ordered);
+}
+template <>
+inline void add_cases<ops::BuildPermutation>(Cases& cases) {
+  for (Index more : {0, 7}) {
+    cases.add<PermutationCase>(150, 3, 8, 0, 8, more);
+    cases.add<PermutationCase>(150, 3, 8, 4, 4, more);
+  }
+}
+template <>
+inline void add_cases<ops::Permute>(Cases& cases) {
+  for (Rows s : rows_of_elements) {
+    cases.add<PermuteRows>(5, s);
+    cases.add<PermuteIntegers>(5, s);
+  }
+}
+template <>
+inline void add_cases<ops::Unpermute>(Cases& cases) {
+  for (Rows s : rows_of_elements)
+    for (Begin begin : {Begin::zero, Begin::itself, Begin::another}) cases.add<UnpermuteRows>(9, s.t, 2, s.d, begin);
+}
+
+// ---- embedding and loss ----
+
+template <class Case>
+void add_embeddings(Cases& cases) {
+  cases.add<Case>(50, 7, 3, 4);
+  cases.add<Case>(60, 40, 67, 20);
+}
+template <>
+inline void add_cases<ops::EmbeddingForward>(Cases& cases) {
+  add_embeddings<EmbeddingForward>(cases);
+}
+template <>
+inline void add_cases<ops::EmbeddingBackward>(Cases& cases) {
+  add_embeddings<EmbeddingBackward>(cases);
+}
+template <>
+inline void add_cases<ops::CrossEntropyForward>(Cases& cases) {
+  for (Rows s : {Rows{7, 3}, {20, 257}})
+    for (float softcap : {0.0f, 4.0f})
+      for (double deviation : {1.0, 300.0})
+        cases.add<CrossEntropyForward>(CrossEntropyDesc{.vocab_begin = 3, .softcap = softcap}, s, deviation);
+}
+template <>
+inline void add_cases<ops::CrossEntropyBackward>(Cases& cases) {
+  for (Rows s : {Rows{7, 3}, {9, 130}})
+    for (float softcap : {0.0f, 4.0f})
+      for (bool in_logits : {false, true})
+        cases.add<CrossEntropyBackward>(CrossEntropyDesc{.vocab_begin = 3, .softcap = softcap}, s, in_logits);
+}
+template <>
+inline void add_cases<ops::CrossEntropyLoss>(Cases& cases) {
+  for (Index shards : {1, 5}) cases.add<CrossEntropyLoss>(shards, 100, shards > 1);
+}
+template <>
+inline void add_cases<ops::LossSums>(Cases& cases) {
+  for (Index t : {1, 100}) cases.add<LossSums>(t);
+}
+
+// ---- optimizer ----
+
+template <>
+inline void add_cases<ops::ClipCoefficient>(Cases& cases) {
+  for (double squares : {0.25, 9.0, 1e60, std::nan("")})
+    for (float clip : {0.0f, 1.0f})
+      for (double limit : {3.0, std::numeric_limits<double>::infinity()})
+        cases.add<ClipCoefficient>(squares, clip, limit);
+}
+template <>
+inline void add_cases<ops::AdamW>(Cases& cases) {
+  for (Index n : vector_sizes)
+    for (double coefficient : {0.03, std::nan("")})
+      for (DType moments : {DType::f32, DType::bf16}) cases.add<AdamWCase>(n, 0.1f, coefficient, moments);
+}
+template <>
+inline void add_cases<ops::MomentumUpdate>(Cases& cases) {
+  for (Index n : vector_sizes)
+    for (double coefficient : {0.03, std::nan("")})
+      for (DType moments : {DType::f32, DType::bf16})
+        for (bool nesterov : {false, true}) cases.add<MomentumUpdate>(n, coefficient, moments, nesterov);
+}
+template <>
+inline void add_cases<ops::ApplyUpdate>(Cases& cases) {
+  for (Index n : vector_sizes)
+    for (double coefficient : {0.03, std::nan("")})
+      for (DType updates : {DType::f32, DType::bf16}) cases.add<ApplyUpdate>(n, 0.1f, coefficient, updates);
+}
+
+template <>
+inline void add_cases<ops::MaxLogits>(Cases& cases) {
+  cases.add<MaxLogits>(1, 1, 1);
+  cases.add<MaxLogits>(3, 5, 300);
+}
+template <>
+inline void add_cases<ops::QkClip>(Cases& cases) {
+  for (double coefficient : {1.0, std::nan("")})
+    for (bool keys : {false, true}) {
+      cases.add<QkClip>(6, 6, keys, 30, 0, 0, 180, coefficient);
+      cases.add<QkClip>(6, 3, keys, 35, 0, 17, 84, coefficient);
+      cases.add<QkClip>(6, 6, keys, 30, keys ? 0 : 12, 5, 144, coefficient);
+    }
+}
+
+}  // namespace sy::numerics
