@@ -19,7 +19,7 @@ std::string known_names() {
 const std::vector<Family>& families() {
   static const std::vector<Family> all = [] {
     std::vector<Family> list = dense_families();
-    for (const auto& part : {moe_families(), encoder_families()}) list.insert(list.end(), part.begin(), part.end());
+    for (const auto& more : {moe_families(), encoder_families()}) list.insert(list.end(), more.begin(), more.end());
     return list;
   }();
   return all;

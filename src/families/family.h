@@ -1,7 +1,7 @@
 // Model families of Hugging Face checkpoints, as tables. They map the tensors of the files to our
-// parameters, and the keys of config.json to our keys. A new family is a row of a list
-// (dense_families.cpp, moe_families.cpp, encoder_families.cpp), plus the tables that no other family
-// has.
+// parameters, and the keys of config.json to our keys. A new family is a row of a list, plus the
+// tables that no other family has. The lists are dense_families.cpp, moe_families.cpp and
+// encoder_families.cpp.
 #pragma once
 
 #include <span>

@@ -196,8 +196,8 @@ inline void add_cases<ops::ProjectionQkNormBackward>(Cases& cases) {
 // ---- feed-forward layers ----
 
 inline constexpr Activation every_activation[] = {Activation::relu,     Activation::gelu,     Activation::gelu_tanh,
-                                           Activation::silu,     Activation::relu2,    Activation::sigmoid,
-                                           Activation::identity, Activation::hardtanh, Activation::silu_clamped};
+                                                  Activation::silu,     Activation::relu2,    Activation::sigmoid,
+                                                  Activation::identity, Activation::hardtanh, Activation::silu_clamped};
 
 // Calls add(activation, scaled) for every activation with and without a gate.
 template <class Add>
