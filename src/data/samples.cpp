@@ -292,7 +292,7 @@ SampleStream training_samples(const Dataset& dataset, const Config& config, Inde
   std::shared_ptr<const TokenMasking> masking;
   if (auto found = training_masking(config, dataset)) masking = std::make_shared<TokenMasking>(*std::move(found));
   std::shared_ptr<const SequencePairs> pairs;
-  if (auto found = training_pairs(config, dataset)) pairs = std::make_shared<SequencePairs>(*std::move(found));
+  if (auto found = training_pairs(config, dataset)) pairs = std::make_shared<SequencePairs>(*found);
   return {dataset, config.model.seq_len, config.train.seed, config.data, std::move(masking), changes, std::move(pairs)};
 }
 

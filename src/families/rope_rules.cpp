@@ -260,21 +260,20 @@ constexpr PublishedRope gpt_oss_rope{
                      "low_freq_factor": 1.0, "high_freq_factor": 4.0})"};
 
 template <const PublishedRope& published>
-const ConfigRule rule_of_published_rope{
-    [](const Json& hf_config, KeySettings& settings) {
-      settings.emplace_back("model.rope_theta", published.theta);
-      if (hf_config.contains("rope_parameters") || hf_config.contains("rope_scaling"))
-        return rope_rule.read(hf_config, settings);
-      read_rope(hf_config, Json::parse(published.scaling), "model", settings);
-      rope_rule.read(hf_config, settings);
-    },
-    [](const Config& config, Json& hf_config) {
-      rope_rule.write(config, hf_config);
-      if (!find_value(hf_config, "rope_parameters") && !find_value(hf_config, "rope_scaling")) {
-        hf_config["rope_scaling"] = Json::object();
-        hf_config["rope_scaling"]["rope_type"] = "default";
-      }
-    }};
+void read_published_rope(const Json& hf_config, KeySettings& settings) {
+  settings.emplace_back("model.rope_theta", published.theta);
+  if (hf_config.contains("rope_parameters") || hf_config.contains("rope_scaling"))
+    return rope_rule.read(hf_config, settings);
+  read_rope(hf_config, Json::parse(published.scaling), "model", settings);
+  rope_rule.read(hf_config, settings);
+}
+void write_published_rope(const Config& config, Json& hf_config) {
+  rope_rule.write(config, hf_config);
+  if (!find_value(hf_config, "rope_parameters") && !find_value(hf_config, "rope_scaling")) {
+    hf_config["rope_scaling"] = Json::object();
+    hf_config["rope_scaling"]["rope_type"] = "default";
+  }
+}
 
 }  // namespace
 
@@ -347,8 +346,8 @@ const ConfigRule cohere_rope_rule{
     },
     [](const Config& config, Json& hf_config) { rope_rule.write(config, hf_config); }};
 
-const ConfigRule gpt_oss_rope_rule = rule_of_published_rope<gpt_oss_rope>;
-const ConfigRule apertus_rope_rule = rule_of_published_rope<apertus_rope>;
+const ConfigRule gpt_oss_rope_rule{read_published_rope<gpt_oss_rope>, write_published_rope};
+const ConfigRule apertus_rope_rule{read_published_rope<apertus_rope>, write_published_rope};
 
 // Hunyuan's files name a scaling "dynamic" that does not depend on the length, with a factor alpha.
 const ConfigRule hunyuan_rope_rule{

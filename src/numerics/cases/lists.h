@@ -240,7 +240,7 @@ inline void add_cases<ops::XieluBackward>(Cases& cases) {
 
 // ---- attention and heads ----
 
-AttentionDesc attention_desc(Index width, bool causal, Index window, float softcap) {
+inline AttentionDesc attention_desc(Index width, bool causal, Index window, float softcap) {
   return {1 / std::sqrt(static_cast<float>(width)), softcap, {causal, window}};
 }
 template <>
