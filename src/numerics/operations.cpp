@@ -4,7 +4,8 @@
 #include <chrono>
 #include <memory>
 
-#include "src/numerics/cases/lists.h"
+#include "src/numerics/cases/dense_lists.h"
+#include "src/numerics/cases/model_lists.h"
 
 namespace sy::numerics {
 namespace {
