@@ -1,4 +1,5 @@
-// Ends a job that hangs: a rank is stopped or lost, ranks wait for each other, or a device stalls.
+// Ends a job that hangs. A rank is then stopped or lost, ranks wait for each other, or a device
+// stalls.
 // A thread of each rank watches from before MPI starts until after it has ended.
 // The ranks exchange signed heartbeats (dist/heartbeat.h).
 // Design: docs/design/watchdog.md.
@@ -33,9 +34,9 @@ struct WatchdogLimits {
 // Throws InputError if a value is invalid.
 WatchdogLimits watchdog_limits();
 
-// Returns the ranks that a rank asks for their state: all others up to 32 ranks, otherwise those at
-// the distances 1, 2, 4, ... in both directions, modulo the number of ranks. News therefore reaches
-// every rank after at most log2(ranks) answers. Pure function.
+// Returns the ranks that a rank asks for their state. Up to 32 ranks, these are all others.
+// Otherwise they are those at the distances 1, 2, 4, ... in both directions, modulo the number of
+// ranks. News therefore reaches every rank after at most log2(ranks) answers. Pure function.
 std::vector<int> ranks_to_ask(int rank, int ranks);
 
 // Suspends the limit of local work until the end of the scope, for work that may take hours.
@@ -55,8 +56,9 @@ class Watchdog {
   using Clock = std::chrono::steady_clock;
 
   // Starts the thread that watches this rank. `context` must outlive it.
-  // After a limit it prints what the ranks wait for to standard error, and exits with code 1.
-  // Launchers then end the job. It does not call MPI, since MPI_Abort may hang.
+  // After a limit the watchdog prints a report to standard error, and exits with code 1. Launchers
+  // then end the job. If a silent rank is on another host, the watchdog ends mpirun too. It does
+  // not call MPI, since MPI_Abort may hang.
   Watchdog(const RankContext& context, const WatchdogLimits& limits);
   ~Watchdog();  // stops the thread
   // Exchanges the addresses and the key of all ranks, and replaces the limits. Collective.
@@ -101,7 +103,9 @@ class Watchdog {
   std::string report(const BlockedOn& block) const;
 
   const RankContext& context_;
-  std::mutex mutex_;  // guards all members below; rendezvous() sets them while the thread runs
+  // Guards the members below, but for started_, stopping_ and thread_. rendezvous() sets sockets_
+  // without it, before the thread reads them.
+  std::mutex mutex_;
   WatchdogLimits limits_;
   Clock::duration poll_interval_{};
   const Clock::time_point started_ = Clock::now();
@@ -122,8 +126,9 @@ class Watchdog {
   std::thread thread_;
 };
 
-// Describes the state of a rank as text.
-// "has waited 5 s in the forward pass of layer 1, step 3 for an all-to-all with ranks 1, 2"
+// Describes the state of a rank as text. seconds: length of its wait. For example:
+// "has waited 12 s in the forward pass of layer 1, step 3 for an all-to-all with ranks 1, 2"
+// "computes in the forward pass of layer 1, step 3"
 std::string describe_state(const BlockedOn& block, const Phase& phase, double seconds);
 
 }  // namespace sy

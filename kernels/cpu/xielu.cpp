@@ -20,9 +20,9 @@ using Function = formulas::Xielu<VectorMath>;
 
 // Value of the function's factors and their derivatives with respect to the parameters.
 struct Factors {
-  formulas::XieluFactor positive, negative;
+  formulas::XieluSoftplus positive, negative;
   explicit Factors(ConstView parameters)
-      : positive(Function::factor(parameters.f32()[0])), negative(Function::factor(parameters.f32()[1])) {
+      : positive(Function::softplus(parameters.f32()[0])), negative(Function::softplus(parameters.f32()[1])) {
     negative.value += 0.5f;
   }
 };

@@ -16,8 +16,8 @@
 
 namespace sy::cuda {
 
-// Publishes an enqueue as a possible wait. It returns at once unless the device's queue is full. A
-// collective that waits for a lost rank keeps the queue full forever.
+// Publishes an enqueue as a possible wait. An enqueue returns at once unless the device's queue is
+// full. A collective that waits for a lost rank keeps the queue full forever.
 struct EnqueueScope {
   explicit EnqueueScope(BlockState& blocked) : block(blocked, "space in the device's queue", "", {}, true) {}
   ScopedBlock block;
@@ -34,7 +34,7 @@ class ComputeStream {
   BlockState& blocked() const { return *blocked_; }
   void publish_waits_to(std::shared_ptr<BlockState> state) { blocked_ = std::move(state); }
   // Ends and launches the open segment, if there is one. Returns the stream, which then has all
-  // enqueued work.
+  // enqueued work. Throws Failure if a replay differs.
   cudaStream_t end_capture();
 
   // Enqueues one operation by issue(cudaStream_t). `key` identifies the operation: a kernel and its
@@ -62,13 +62,15 @@ class ComputeStream {
     if (++since_mark_ >= operations_per_mark) mark();
   }
 
-  // Calls body. In every call with one name, body must enqueue the same operations with the same
-  // arguments, otherwise Failure is thrown. The first call is not recorded, because libraries and
-  // drivers initialise themselves in it.
+  // Calls body. In every call with one name, body must enqueue() the same operations with the same
+  // keys. Throws Failure if a replay differs from the record; the next call is then a first one.
+  // The first call is not recorded, because libraries and drivers initialise themselves in it.
+  // Regions must not be nested.
   void graph_region(const std::string& name, const std::function<void()>& body);
 
-  // Returns whether the device has completed marked work since the last call. Marks follow every 64
-  // operations and every graph. A host that waits for the device calls it, as a sign of progress.
+  // Returns whether the device has completed marked work since the last call. Throws Failure if the
+  // device failed. Marks follow every 64 operations and every graph. A host that waits for the
+  // device calls it, as a sign of progress.
   bool has_progressed();
 
  private:

@@ -9,7 +9,7 @@ namespace sy::cuda {
 
 namespace {
 
-using formulas::XieluFactor;
+using formulas::XieluSoftplus;
 using formulas::XieluPoint;
 
 struct XieluMath {
@@ -20,8 +20,8 @@ using XieluFunction = formulas::Xielu<XieluMath>;
 // A block takes a row. An element of y costs 2w bytes and about 25 FLOPs.
 template <class T, int N>
 __global__ void xielu(Index width, In<T> h, In<float> parameters, Out<T> y) {
-  const float positive = XieluFunction::factor(parameters[0]).value;
-  const float negative = 0.5f + XieluFunction::factor(parameters[1]).value;
+  const float positive = XieluFunction::softplus(parameters[0]).value;
+  const float negative = 0.5f + XieluFunction::softplus(parameters[1]).value;
   const Index start = Index{blockIdx.x} * width;
   for_row<N>(width, [&](Index i) {
     const auto x = load<N>(h, start + i);
@@ -36,7 +36,7 @@ __global__ void xielu(Index width, In<T> h, In<float> parameters, Out<T> y) {
 template <class T, int N>
 __global__ void xielu_gradient(Index width, In<T> dy, In<T> h, In<float> parameters, Out<T> dh,
                                Out<float> dparameters) {
-  const XieluFactor positive = XieluFunction::factor(parameters[0]), negative = XieluFunction::factor(parameters[1]);
+  const XieluSoftplus positive = XieluFunction::softplus(parameters[0]), negative = XieluFunction::softplus(parameters[1]);
   const Index start = Index{blockIdx.x} * width;
   float by_positive = 0, by_negative = 0;
   for_row<N>(width, [&](Index i) {

@@ -118,7 +118,7 @@ int help_command(CommandLine& line) {
   };
   if (args.empty() || args.front() == "--help" || args.front() == "-h") {
     no_more_than(1);
-    fmt::print("Switchyard trains mixture-of-experts decoders on MPI ranks.\n\nusage: switchyard COMMAND ...\n\n");
+    fmt::print("Switchyard trains mixture-of-experts models on MPI ranks.\n\nusage: switchyard COMMAND ...\n\n");
     for (const Command& c : commands()) fmt::print("  {:<11} {}\n", c.name, c.summary);
     fmt::print(
         "\n`switchyard help COMMAND` says more; `switchyard help config` lists every configuration key, and\n"

@@ -63,7 +63,7 @@ SequencePairs SequencePairs::keyed(RandomStream stream) const {
 }
 
 // Shuffles the positions between items, and cuts at the first count - 1 of them.
-std::vector<Index> SequencePairs::random_runs(Index items, Index count, std::uint64_t first) const {
+std::vector<Index> SequencePairs::random_lengths(Index items, Index count, std::uint64_t first) const {
   std::vector<Index> gaps(static_cast<std::size_t>(std::max<Index>(0, items - 1)));
   std::iota(gaps.begin(), gaps.end(), Index{1});
   const auto cuts = static_cast<std::ptrdiff_t>(std::min<Index>(count - 1, std::ssize(gaps)));
@@ -89,8 +89,8 @@ void SequencePairs::make(std::span<const std::int32_t> text, Index number, const
     return make(text.first(split), text.subspan(split), to);
   }
   const SpanLengths lengths = span_lengths(std::ssize(text), density_, span_length_);
-  const std::vector<Index> visible = random_runs(std::ssize(text) - lengths.hidden, lengths.spans, first),
-                           hidden = random_runs(lengths.hidden, lengths.spans, first + T);
+  const std::vector<Index> visible = random_lengths(std::ssize(text) - lengths.hidden, lengths.spans, first),
+                           hidden = random_lengths(lengths.hidden, lengths.spans, first + T);
   std::vector<std::int32_t> source, target;
   auto at = text.begin();
   for (std::size_t i = 0; i < visible.size(); ++i) {

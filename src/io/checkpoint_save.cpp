@@ -146,7 +146,7 @@ void CheckpointSaver::start(const TrainState& state, const ShardContents& conten
   try {
     make_folder();
     agree_on_errors(world_, [&] {
-      save_->writer.start([this, rank = world_.rank()] { save_->write_files(rank); }, asynchronous_);
+      save_->writer.start([save = save_.get(), rank = world_.rank()] { save->write_files(rank); }, asynchronous_);
     });
   } catch (const CollectiveError&) {
     abandon();
@@ -210,7 +210,7 @@ std::optional<SavedCheckpoint> CheckpointSaver::advance(const RetentionNow& rete
     agree_on_errors(world_, [&] {
       if (world_.rank() != 0) return;
       save.retention = retention();
-      save.writer.start([this] { save_->commit(run_dir_, before_commit_); }, asynchronous_);
+      save.writer.start([this, &save] { save.commit(run_dir_, before_commit_); }, asynchronous_);
     });
   } catch (const CollectiveError&) {
     abandon();

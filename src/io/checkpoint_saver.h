@@ -17,27 +17,31 @@ struct ShardContents;  // src/io/checkpoint_internal.h
 // A checkpoint that was committed.
 struct SavedCheckpoint {
   Index step;
-  double seconds;                     // from start() to the commit
+  // from the copy of the values until poll() or finish() returned the checkpoint
+  double seconds;
   std::vector<std::string> warnings;  // on rank 0: one for each folder that could not be deleted
 };
 
-// Decides at the commit, on rank 0. May throw.
-// - returns the checkpoints that stay; called on the training thread
+// Returns the checkpoints that stay. poll() or finish() calls it on rank 0 before the commit. If it
+// throws, the save fails on all ranks.
 using RetentionNow = std::function<Retention()>;
 
-// Writes one checkpoint at a time.
-// With asynchronous = true, start() copies the values of this rank to host memory, and one thread
-// per rank writes them. This thread calls no communicator: all agreement of the ranks is in the
-// calls below, which the training thread makes between steps. Otherwise finish() writes.
+// Writes one checkpoint at a time. If asynchronous, start() copies the values of this rank to host
+// memory, and one thread per rank writes them. Otherwise finish() writes. The ranks agree only in
+// the calls below, which the training thread makes between steps.
+//
 // All calls are collective over `world`, unless they say otherwise. If one fails on any rank, all
-// ranks throw CollectiveError. The unfinished checkpoint is then deleted, and no other one is.
+// ranks throw CollectiveError. Unfinished folders are then deleted, and older checkpoints stay. A
+// new checkpoint that has its final name already stays, too.
 class CheckpointSaver {
  public:
   // world: must outlive this object.
-  // before_commit: called on rank 0 before the commit, by its writer thread; may throw.
+  // before_commit: called on rank 0 before the commit. If asynchronous, the writer thread calls it.
+  // It may throw.
   CheckpointSaver(Comm& world, std::filesystem::path run_dir, bool asynchronous,
                   std::function<void()> before_commit = {});
-  // Waits for the writer thread. A save in progress is not committed. Not collective.
+  // Waits for the writer thread. Not collective. If the commit has begun, it is completed.
+  // Otherwise the save is not committed, and the next save deletes its folder.
   ~CheckpointSaver();
   CheckpointSaver(const CheckpointSaver&) = delete;
   CheckpointSaver& operator=(const CheckpointSaver&) = delete;
@@ -48,13 +52,16 @@ class CheckpointSaver {
   void start(const TrainState& state, ParamStore& store);
   // Not collective.
   bool in_progress() const;
-  // Continues with the save if all ranks have written their files, without waiting for them.
-  // Returns the checkpoint once it is committed. Call it after each step.
+  // Continues with the save if all ranks have written their files. If one has failed, waits for the
+  // others and throws. Returns the checkpoint once it is committed, otherwise empty. Call it after
+  // each step. If not `asynchronous`, only finish() continues.
   std::optional<SavedCheckpoint> poll(const RetentionNow& retention);
   // Waits until the checkpoint is committed. A save must be in progress.
   SavedCheckpoint finish(const RetentionNow& retention);
 
-  // Starts to save values of another source than a store; see save_weights().
+  // Starts to save the values that contents.read() returns. It must throw if a value is not finite.
+  // Nothing is copied: if `asynchronous`, the writer thread calls it. The references of `contents`
+  // must stay valid until the save is finished.
   void start(const TrainState& state, const ShardContents& contents);
 
  private:

@@ -12,16 +12,18 @@ namespace sy {
 struct NormHistory {
   static constexpr Index window = 128;          // number of norms that count
   static constexpr Index least = 16;            // with fewer norms, no finite norm is an outlier
-  static constexpr double least_spread = 0.01;  // of the standard deviation, as a share of the mean
+  static constexpr double least_spread = 0.01;  // smallest deviation, as a share of the mean
 
   std::vector<double> norms;  // of the last `window` updates, the latest one last; all finite
-  Index skipped = 0;          // updates that were skipped since the run began
-  Index in_a_row = 0;         // the last steps, whose updates were skipped
+  Index skipped = 0;          // number of skipped updates since the run began
+  Index in_a_row = 0;         // number of consecutive skipped updates up to now
 
-  // Returns the largest norm that is no outlier: mean + sigma * standard deviation, over `norms`.
-  // Infinite if sigma is 0, or if there are fewer than `least` norms.
+  // Returns the largest norm that is no outlier: mean + sigma * deviation, over `norms`. The
+  // deviation is the sample standard deviation, but at least least_spread * mean. Infinite if sigma
+  // is 0, or if there are fewer than `least` norms.
   double limit(double sigma) const;
-  // Adds the norm of an update.
+  // Adds the norm of an update that was not skipped. Sets in_a_row to 0, and discards the oldest
+  // norm beyond `window`.
   void add(double norm);
   // Counts a skipped update.
   void skip();

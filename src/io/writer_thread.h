@@ -8,16 +8,17 @@
 
 namespace sy {
 
-// Runs one work at a time, on a thread of its own or in wait().
+// Runs one function at a time, on a thread of its own or in wait().
 // The thread blocks all signals, so that the handlers of the process run on other threads.
 class WriterThread {
  public:
   WriterThread() = default;
-  ~WriterThread() { join(); }
+  ~WriterThread() { join(); }  // waits for the thread; a function without a thread does not run
   WriterThread(const WriterThread&) = delete;
   WriterThread& operator=(const WriterThread&) = delete;
 
-  // Starts `work`. The previous one must be over (wait()). Throws Failure if no thread can start.
+  // Starts `work` on a thread, or leaves it to wait() if own_thread is false. Call wait() for the
+  // previous work first. Throws Failure if no thread can start; the work is then dropped.
   void start(std::function<void()> work, bool own_thread);
   // True if wait() would return or throw without waiting.
   bool done() const { return !work_ || done_; }

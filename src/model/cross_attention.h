@@ -16,14 +16,15 @@ class CrossAttention {
   // Hl, Kl: numbers of query and kv heads of this rank. Se: number of positions of the encoder.
   struct Saved {
     ConstView x;        // [B * S, D] the gathered input
-    ConstView encoded;  // [B * Se, D] the gathered outputs of the encoder
+    ConstView encoded;  // [B * Se, D] the gathered outputs of the encoder; empty without one
     View q;             // [B, S, Hl, hd]
-    View kv;            // [B, Se, 2 Kl, hd]
+    View kv;            // [B, Se, 2 Kl, hd]; empty without an encoder
     View out;           // [B, S, Hl, hd]
     View lse;           // [B, Hl, S]
   };
 
   // - prefix: of its parameters' names, for example "decoder.layers.3.cross_attention."
+  // - positions: maximum number of tokens in a sequence
   // - cache_index: of its entry in the cache of generation
   CrossAttention(const CrossAttentionSpec& spec, Index d_model, ParamStore& store, const std::string& prefix,
                  Index positions, Index cache_index);
@@ -33,13 +34,13 @@ class CrossAttention {
     return {.heads = kv_heads_, .key_width = head_dim_, .value_width = head_dim_, .window = 0, .of_encoder = true};
   }
 
-  // to: [T, D] = attention(x: [T, D]). In generation, a pass with an encoder writes its keys and
-  // values to the cache, and a pass without one reads them there.
+  // to.y: [T, D] = to.residual + attention(x: [T, D]). In generation, a pass with an encoder writes
+  // the keys and values of its outputs to the cache. A pass without one reads them from there.
   void forward(const LayerContext& layer, ConstView x, Output to, Saved& s) const;
   // See Sublayer. With Recompute::attention everything up to the output projection is computed.
   void recompute(const LayerContext& layer, ConstView x, Saved& s) const;
   // dx: [T, D] = gradient with respect to x; dy: [T, D], with respect to the output. Adds the
-  // gradient with respect to the encoder's outputs to that of its stream.
+  // gradient with respect to the encoder's outputs to TokenStream::doutput of the encoder.
   void backward(const LayerContext& layer, ConstView dy, const Saved& s, View dx);
 
  private:

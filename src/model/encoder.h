@@ -1,5 +1,5 @@
-// Encoder of an encoder-decoder: the first stack of blocks, with its part of the embedding and its
-// final norm.
+// Encoder of an encoder-decoder: its embedding, the first stack of blocks, and its final norm. All
+// stacks share the table of the embedding.
 #pragma once
 
 #include <optional>
@@ -22,14 +22,17 @@ class Encoder {
   };
 
   // - config: of the encoder-decoder
-  // - routers: tables of its routers, [routers, E]
+  // - routers: tables of the encoder's routers, [routers, E]
+  // - store, rope: must outlive the encoder
   Encoder(const Config& config, ParamStore& store, RouterTables routers, const RopeTables& rope);
 
-  // Returns the outputs for the rank's own tokens, [T, D]. layer: with the stream of the encoder.
+  // Returns the outputs for the rank's own tokens, [T, D]. layer: LayerContext::of_encoder()
   View forward(LayerContext layer, Saved& s) const;
-  // Adds the gradients of the parameters. d: [T, D] gradient with respect to the outputs.
+  // Adds the gradients of the parameters to the store. d: [T, D] gradient with respect to the
+  // outputs. Calls hooks.on_gradients_ready for the layers, not for the embedding.
   void backward(LayerContext layer, Saved& s, ConstView d, const BackwardHooks& hooks);
-  // Computes the losses of its routers, after forward. sums: their rows of StatisticsSink::layers.
+  // Computes the losses of the encoder's routers, after forward and before backward.
+  // sums: their rows of StatisticsSink::layers, or empty
   void load_balancing(LayerContext layer, const Saved& s, View sums) const;
 
   Index layers() const { return std::ssize(blocks_); }

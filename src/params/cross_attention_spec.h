@@ -7,17 +7,18 @@
 
 namespace sy {
 
-// Grouped-query attention whose keys and values are made of an encoder's outputs. All of them are
-// visible, and there are no positions.
+// Grouped-query attention whose keys and values are made of an encoder's outputs. A query sees all
+// outputs but padding. In CoreAttentionSpec, causal is false, window is 0, and both widths are
+// equal. rope, sparse, relative and sinks are empty or false.
 struct CrossAttentionSpec : CoreAttentionSpec {
   Index kv_heads;
-  Index encoder_length;  // number of the encoder's tokens, for costs
+  Index encoder_length;  // number of encoder tokens in a sequence, for costs
   bool qkv_bias = false, out_bias = false;
 };
 
 void add_params(ParamList& list, const std::string& name, const CrossAttentionSpec& a);
-// The keys and values are computed once for each token of the encoder. SublayerCosts counts them as
-// if each token of the decoder had them.
+// Counts the scores and weighted sums alone: each token reads encoder_length keys. seq_len is not
+// used. model_costs() counts the key and value projections once for each token of the encoder.
 SublayerCosts costs(const CrossAttentionSpec& a, Index seq_len);
 NamedSizes sizes_of(const CrossAttentionSpec& a);  // K: kv heads
 

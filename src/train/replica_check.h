@@ -1,8 +1,8 @@
 // Comparison of the values that several ranks hold (run.check_every).
 //
 // Ranks exchange a checksum of each tensor (src/system/digest.h), so that the check costs one read
-// of the weights. Weights are compared before an update: the all-gather after it overwrites a
-// replica that its owner does not have.
+// of the weights. In a step, weights are compared before the update. The all-gather after it would
+// replace a wrong replica by the owner's values, and hide the fault.
 #pragma once
 
 #include <string>
@@ -14,7 +14,7 @@
 
 namespace sy {
 
-// A tensor that all ranks of a group hold: its name, and the checksum of this rank's copy.
+// A tensor that all ranks of a group hold: its name, and the checksum of this rank's replica.
 struct ReplicaDigest {
   std::string name;
   Checksum::Value digest;
@@ -25,10 +25,10 @@ ReplicaDigest replica_digest(std::string name, const void* data, std::size_t byt
 // Returns the digest of a view of the device. Waits for the device.
 ReplicaDigest replica_digest(std::string name, Device& device, ConstView x);
 
-// Describes the first tensor of which the ranks of `comm` hold different copies. Empty if they
-// agree. It names the ranks that differ from most others, or all if no copy has a majority.
-// Collective over `comm`. All ranks must pass the same names.
-// world_rank: of this rank.
+// Describes the first tensor of which the ranks of `comm` hold different values. Empty if they
+// agree or if there are no peers. Names the ranks that differ from the majority, and the majority.
+// If there is no majority, names all ranks. Collective over `comm`. All ranks must pass the same
+// names in the same order. world_rank: of this rank.
 std::string replica_difference(Comm& comm, int world_rank, const std::vector<ReplicaDigest>& own);
 
 // Does the same for all weights, and for the optimizer state of kv heads that several ranks hold.
@@ -36,7 +36,7 @@ std::string replica_difference(Comm& comm, int world_rank, const std::vector<Rep
 std::string weight_difference(const Mesh& mesh, ParamStore& store);
 
 // Throws CollectiveError on all ranks if `difference` is not empty on some rank. Collective.
-// step: the step that the ranks are in.
+// step: for the message; the current step, or the last one between steps.
 void check_replicas(const Mesh& mesh, Index step, const std::string& difference);
 
 }  // namespace sy

@@ -221,7 +221,9 @@ void Trainer::check_inputs(const SampleBatch& batch) {
   std::string difference = replica_difference(
       *mesh.tp, mesh.rank,
       {replica_digest("the token ids", batch.ids.data(), batch.ids.size() * sizeof batch.ids[0]),
-       replica_digest("the targets", batch.targets.data(), batch.targets.size() * sizeof batch.targets[0])});
+       replica_digest("the targets", batch.targets.data(), batch.targets.size() * sizeof batch.targets[0]),
+       replica_digest("the token ids of the encoder", batch.encoder_ids.data(),
+                      batch.encoder_ids.size() * sizeof batch.targets[0])});
   const std::string others = state_difference();
   sy::check_replicas(mesh, step_ + 1, difference.empty() ? others : difference);
 }

@@ -9,10 +9,11 @@ struct AttentionSizes {
   Index sequences, positions, heads, kv_heads, width;
 };
 
-// Causal attention over q, k and v that lie side by side in one tensor
-// [sequences, positions, heads + 2 kv_heads, width] of the compute type of `o`.
+// Returns a function that runs causal attention on operands of `o`. They must outlive the function.
+// q, k and v are the heads of one tensor [sequences, positions, heads + 2 kv_heads, width] of the
+// compute type.
 Run attention_forward(Operands& o, const AttentionSizes& sizes);
-// The same for its backward pass. Runs the forward pass once.
+// Returns a function that runs its backward pass. This call runs the forward pass once.
 Run attention_backward(Operands& o, const AttentionSizes& sizes);
 
 }  // namespace sy::bench
