@@ -63,8 +63,8 @@ expect_ok "$switchyard" generate hf-run --backend cpu --prompt "the größte" --
 [[ $out == "the größte"* ]] || die "the prompt is not what it was"
 expect_ok "$switchyard" evaluate hf-run --backend cpu --max-windows 2
 expect_output "bits/byte"
-sed -i 's/BPE/WordPiece/' hf/tokenizer.json
-expect_error "hf/tokenizer.json: the model 'WordPiece' is not supported" \
+sed -i 's/BPE/WordLevel/' hf/tokenizer.json
+expect_error "hf/tokenizer.json: the model 'WordLevel' is not supported" \
   "$switchyard" prepare --domain a=text --tokenizer hf:hf --output x
 
 before=$(find data -type f -exec sha256sum {} + | sort)

@@ -215,11 +215,12 @@ void Trip::compare_ways() {
 
 Index Trip::sent_rows() {
   if (sent_ >= 0) return sent_;
-  std::vector<std::int32_t> counts(dispatch_layout_.counts.elements());
-  device_.to_host(dispatch_layout_.counts, counts.data());
+  const View to_ranks = DispatchCounts(placement_, E_, dispatch_layout_.counts).to_ranks;
+  std::vector<std::int32_t> counts(to_ranks.elements());
+  device_.to_host(to_ranks, counts.data());
   sent_ = 0;
   for (int r = 0; r < group_.size(); ++r)
-    if (r != group_.rank()) sent_ += counts[r];
+    if (r != group_.rank()) sent_ += counts[r * to_ranks.dim(1)];
   return sent_;
 }
 
