@@ -4,37 +4,37 @@ namespace sy {
 
 namespace {
 
+// Returns the logits of one pass. source: ids of an encoder-decoder's encoder, otherwise empty.
 // Tensor-parallel ranks share the tokens of a batch evenly: each has a copy of the sequence.
-std::vector<std::int32_t> copies_of(std::span<const std::int32_t> ids, Index copies) {
-  std::vector<std::int32_t> all;
-  for (Index i = 0; i < copies; ++i) all.insert(all.end(), ids.begin(), ids.end());
-  return all;
+std::vector<float> one_pass(Engine& engine, std::span<const std::int32_t> source, std::span<const std::int32_t> ids) {
+  const Index copies = engine.mesh().layout.tp;
+  std::vector<std::int32_t> sources, all;
+  for (Index i = 0; i < copies; ++i) {
+    sources.insert(sources.end(), source.begin(), source.end());
+    all.insert(all.end(), ids.begin(), ids.end());
+  }
+  std::vector<float> logits = engine.logits({.sequences = copies,
+                                             .seq_len = std::ssize(ids),
+                                             .ids = all,
+                                             .targets = {},
+                                             .encoder_length = std::ssize(source),
+                                             .encoder_ids = sources});
+  logits.resize(static_cast<std::size_t>(std::ssize(ids) * engine.vocab()));
+  return logits;
 }
 
 }  // namespace
 
 std::vector<float> pair_logits(Engine& engine, std::span<const std::int32_t> source,
                                std::span<const std::int32_t> target) {
-  const Index copies = engine.mesh().layout.tp;
-  const std::vector<std::int32_t> sources = copies_of(source, copies), targets = copies_of(target, copies);
-  std::vector<float> logits = engine.logits({.sequences = copies,
-                                             .seq_len = std::ssize(target),
-                                             .ids = targets,
-                                             .targets = {},
-                                             .encoder_length = std::ssize(source),
-                                             .encoder_ids = sources});
-  logits.resize(static_cast<std::size_t>(std::ssize(target) * engine.vocab()));
-  return logits;
+  return one_pass(engine, source, target);
 }
 
 std::vector<float> sequence_logits(Engine& engine, std::span<const std::int32_t> ids,
                                    const std::function<void(Index, Index)>& progress) {
   const Index positions = std::ssize(ids);
   if (engine.config().model.kind == ModelKind::encoder) {
-    const Index copies = engine.mesh().layout.tp;
-    const std::vector<std::int32_t> all = copies_of(ids, copies);
-    std::vector<float> logits = engine.logits({.sequences = copies, .seq_len = positions, .ids = all, .targets = {}});
-    logits.resize(static_cast<std::size_t>(positions * engine.vocab()));
+    std::vector<float> logits = one_pass(engine, {}, ids);
     progress(positions, positions);
     return logits;
   }

@@ -39,7 +39,7 @@ struct TensorRow {
   // Condition of a row. "NAME": the layer, or the model, has this parameter; "!NAME": it lacks it;
   // "KEY=VALUE": the model has this setting. Empty if there is no condition.
   std::string_view only_if = {};
-  // Of a filler: the value of all elements. An import refuses another one.
+  // Value of all elements of a filler. An import refuses another one.
   double constant = 0;
 };
 

@@ -53,7 +53,7 @@ struct ResidualGroupSpec {
 struct BlockSpec {
   NormSpec norm;
   std::vector<ResidualGroupSpec> groups;  // in order of computation
-  // Of the names of its parameters: "encoder.layers.3."; empty: layer_prefix() of its index.
+  // Prefix of the names of its parameters: "encoder.layers.3."; empty: layer_prefix() of its index.
   std::string prefix = {};
 
   // Returns the prefix of the parameters of the block with this index.

@@ -535,8 +535,8 @@ class Model {
   std::vector<Decision> decisions_;
   std::size_t encoder_decisions_ = 0;  // number of decisions_ of the encoder
   std::string prefix_;                 // of the stack's parameters
-  // Of a decoder that reads an encoder: its outputs [B, encoder_length_, D], and the number of
-  // visible ones of each sequence.
+  // In a decoder that reads an encoder: the outputs of the encoder [B, encoder_length_, D], and the
+  // number of visible ones of each sequence.
   Numbers encoded_;
   Index encoder_length_ = 0;
   std::vector<Index> encoder_lengths_;

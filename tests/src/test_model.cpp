@@ -5,6 +5,7 @@
 #include "src/model/engine.h"
 #include "src/train/memory.h"
 #include "src/train/pipeline_schedule.h"
+#include "tests/src/gradient_check.h"
 #include "tests/src/reference_model.h"
 
 namespace sy {
@@ -109,26 +110,11 @@ TEST_P(WholeModel, LossAndGradientsMatchReference) {
   for (const ParamSpec& spec : engine.store().specs()) {
     const View grad = engine.store().get(spec.name).grad;
     Numbers& w = parameters[spec.name];
-    const Numbers saved = w;
     const RandomStream random(5, spec.name);
     const Index n = grad.elements();
-    double size = 0;
-    for (Index i = 0; i < n; ++i) size += static_cast<double>(grad.f32()[i]) * grad.f32()[i];
     const auto check = [&](const Numbers& direction, const std::string& what) {
-      double analytic = 0, length = 0;
-      for (Index i = 0; i < n; ++i) {
-        analytic += static_cast<double>(grad.f32()[i]) * direction[i];
-        length += direction[i] * direction[i];
-      }
-      const double h = 1e-5 / std::sqrt(length);
-      double side[2];
-      for (int s : {0, 1}) {
-        for (Index i = 0; i < n; ++i) w[i] = saved[i] + (s ? h : -h) * direction[i];
-        side[s] = model.loss(parameters, true).total();
-      }
-      w = saved;
-      const double numeric = (side[1] - side[0]) / (2 * h);
-      EXPECT_NEAR(analytic, numeric, 2e-5 * (std::sqrt(size * length) + 1e-4)) << spec.name << ", " << what;
+      expect_derivative(
+          grad, w, direction, [&] { return model.loss(parameters, true).total(); }, 1e-4, spec.name + ", " + what);
     };
     for (int trial = 0; trial < 2; ++trial) {
       Numbers direction(n);

@@ -76,7 +76,7 @@ const std::map<std::string, Published> published = {
     {"smollm2-1.7b", {1.7114}},
     {"transformer-base", {18 * 4 * 512e-9 * 512 + 12 * 2 * 512e-9 * 2048 + 37e-6 * 512}},
     {"transformer-big", {18 * 4 * 1024e-9 * 1024 + 12 * 2 * 1024e-9 * 4096 + 37e-6 * 1024}},
-    // As transformers counts them.
+    // transformers counts them in this way.
     {"t5-small", {0.060506624}},
     {"t5-base", {0.222903552}},
     {"t5-large", {0.737668096}},

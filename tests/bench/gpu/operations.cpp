@@ -458,8 +458,8 @@ void measure_operations(const Setup& setup, std::vector<Section>& sections) {
   sections.push_back(
       {"Operations",
        fmt::format("{}, {} x {} tokens, d_model {}, {} heads and {} kv heads of {}, {} experts of {}, top {}, "
-                   "vocabulary {} ({} tokens at once).\nWhat is small stays in the cache, above the roof of "
-                   "memory, or is as short as its launch.",
+                   "vocabulary {} ({} tokens at once).\nSmall operands stay in the cache, above the roof of "
+                   "memory. Short operations take as long as their launch.",
                    info(setup.dtype).name, s.B, s.S, s.D, s.H, s.K, s.hd, s.E, s.F, s.k, s.V, s.n(*device)),
        {}});
   for (const Operation& operation : all) {
