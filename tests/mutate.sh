@@ -53,24 +53,32 @@ content_of() {
   content=${content%.}
 }
 
-check_mutants() {
-  local name rest problems=0
+# Prints a line for each mutant that does not fit its file.
+misfits() {
+  local name
   for name in "${names[@]}"; do
-    content=""
-    [[ -f $root/${file[$name]-} ]] && content_of "$root/${file[$name]}"
-    rest=${content#*"${from[$name]-}"}
     if [[ -z ${from[$name]-} || -z ${seen[$name]-} || ${from[$name]} == "${to[$name]-}" ]]; then
-      echo "$name: it needs file:, from:, another to:, and seen:" >&2
-    elif [[ $rest == "$content" ]]; then
-      echo "$name: '${from[$name]}' is not in ${file[$name]}: follow the code" >&2
-    elif [[ $rest == *"${from[$name]}"* ]]; then
-      echo "$name: '${from[$name]}' is in ${file[$name]} more than once: give more of the line" >&2
+      echo "$name: it needs file:, from:, another to:, and seen:"
     else
-      continue
+      printf '%s\t%s\t%s\n' "$name" "${file[$name]-}" "${from[$name]}" >&3
     fi
-    problems=$((problems + 1))
-  done
-  ((problems == 0)) || die "$problems of ${#names[@]} mutants do not fit the code: correct tests/mutants.txt"
+  done 3> >(awk -F '\t' -v root="$root/" '
+    !($2 in content) {
+      content[$2] = ""
+      while ((getline line < (root $2)) > 0) content[$2] = content[$2] line "\n"
+      close(root $2)
+    }
+    { at = index(content[$2], $3) }
+    !at { printf "%s: \047%s\047 is not in %s: follow the code\n", $1, $3, $2; next }
+    index(substr(content[$2], at + length($3)), $3) {
+      printf "%s: \047%s\047 is in %s more than once: give more of the line\n", $1, $3, $2
+    }')
+}
+check_mutants() {
+  local problems
+  problems=$(misfits)
+  [[ -z $problems ]] || die "correct tests/mutants.txt: $(wc -l <<<"$problems") of ${#names[@]} mutants do not fit the code:
+$problems"
 }
 
 # ---- the copy ----
