@@ -37,6 +37,26 @@ void release(std::byte* memory) {
   munmap(memory - page, static_cast<std::size_t>(size));
 }
 
+// The routing of a layer, as far as it decides which ranks its tokens reach.
+struct Routing {
+  std::vector<Index> physical = {};  // [E] tokens of each physical expert
+  std::vector<Index> group_of = {};  // [E]; empty without a group limit
+  Index groups = 1, limit = 1;
+  Index tokens = 0, top_k = 0;
+  Index experts_of_rank = 0;
+  bool operator==(const Routing&) const = default;
+};
+
+// Returns the share of the tokens that reach the experts of each expert-parallel rank.
+std::vector<double> reached_shares(const Routing& r) {
+  const DryGroups groups = {r.group_of, r.groups, r.limit};
+  const DryReach reach(r.physical, r.tokens, r.top_k, groups);
+  std::vector<double> shares;
+  for (Index first = 0; first < std::ssize(r.physical); first += r.experts_of_rank)
+    shares.push_back(reach(first, r.experts_of_rank));
+  return shares;
+}
+
 class DryDevice final : public Device {
  public:
   explicit DryDevice(const Device* planned_device);
@@ -44,6 +64,10 @@ class DryDevice final : public Device {
   DryCounts counts;
   DryLoad load;
   Index planned_logits = 0;
+  // Most layers have the routing of the layer before. Its shares are kept, because they take most
+  // of the time of a plan.
+  Routing last_routing;
+  std::vector<double> last_shares;
 
   std::string_view name() const override { return "dry"; }
   std::string describe() const override { return "dry, computes nothing"; }
@@ -150,26 +174,33 @@ void execute(DryDevice& device, const ops::DispatchLayout& op) {
   const ExpectedRouting& expected = op.expected;
   const Index tokens = op.experts.dim(0), all = op.tokens_per_expert.elements(), each = all / partition.ep;
   const std::vector<Index> logical = dispatched_load(device, op);
-  std::vector<Index> physical(logical.size()), group_of;
+  Routing routing{.physical = std::vector<Index>(logical.size()),
+                  .tokens = tokens,
+                  .top_k = op.experts.dim(1),
+                  .experts_of_rank = each};
+  std::vector<Index>& physical = routing.physical;
   for (Index e = 0; e < all; ++e) physical[physical_of(partition.logical_to_physical, e)] = logical[e];
 
   // A group limit applies only to a partition of all experts. The hop within a node gets tokens
   // that have already chosen their groups.
-  DryGroups groups;
   const bool of_all = !expected.tokens_per_expert || expected.tokens_per_expert.elements() == all;
   if (of_all && expected.topk_groups < expected.groups) {
-    group_of.resize(physical.size());
-    for (Index e = 0; e < all; ++e) group_of[physical_of(expected.logical_to_physical, e)] = e * expected.groups / all;
-    groups = {group_of, expected.groups, expected.topk_groups};
+    routing.group_of.resize(physical.size());
+    for (Index e = 0; e < all; ++e)
+      routing.group_of[physical_of(expected.logical_to_physical, e)] = e * expected.groups / all;
+    routing.groups = expected.groups, routing.limit = expected.topk_groups;
   }
 
   std::int32_t* const counts = op.counts.i32();
   for (Index e = 0; e < all; ++e) op.tokens_per_expert.i32()[e] = static_cast<std::int32_t>(logical[e]);
-  const DryReach reach(physical, tokens, op.experts.dim(1), groups);
+  if (device.last_shares.empty() || device.last_routing != routing) {
+    device.last_shares = reached_shares(routing);
+    device.last_routing = routing;
+  }
   for (Index rank = 0; rank < partition.ranks(); ++rank) {
-    const Index first = rank / partition.etp * each;
+    const Index group = rank / partition.etp, first = group * each;
     std::int32_t* const row = counts + rank * (1 + each);
-    row[0] = static_cast<std::int32_t>(std::llround(static_cast<double>(tokens) * reach(first, each)));
+    row[0] = static_cast<std::int32_t>(std::llround(static_cast<double>(tokens) * device.last_shares[group]));
     for (Index e = 0; e < each; ++e) row[1 + e] = static_cast<std::int32_t>(physical[first + e]);
   }
 }

@@ -37,6 +37,15 @@ expect_ok "$switchyard" diff whole again
 expect_ok ranks 2 train config.ini --quiet --run.dir=two --parallel.ep=2
 [[ $(numbers two | cut -d' ' -f1,4) == "$(numbers run | cut -d' ' -f1,4)" ]] || die "two ranks skip other steps"
 
+# The newest checkpoint before the last skipped step stays, also if the run was resumed since.
+last=$(numbers run | awk '$4 > n { n = $4; at = $1 } END { print at }')
+before=$(printf 'step-%08d' $(((last - 1) / 8 * 8)))
+[[ $last -gt 8 && $before != step-00000040 ]] || die "no checkpoint before a skipped step: $last"
+expect_ok "$switchyard" train config.ini --quiet --run.dir=kept --run.keep=1
+[[ $(ls kept/checkpoints) == "$before"$'\n'step-00000040 ]] || die "kept: $(ls kept/checkpoints)"
+expect_ok "$switchyard" train config.ini --quiet --run.dir=kept --run.keep=1 --run.resume=true --train.steps=48 --train.spike_sigma=0
+[[ $(ls kept/checkpoints) == "$before"$'\n'step-00000048 ]] || die "kept after a resumption: $(ls kept/checkpoints)"
+
 # Too many skipped steps in a row end the run, and the error names the parameter.
 expect_exit 1 "$switchyard" train config.ini --quiet --run.dir=worse --train.lr=1e15 --train.max_skipped=3 --train.clip=0
 [[ $err == *"4 steps in a row were skipped, which is more than train.max_skipped = 3: the gradient norm is "*"parameter "* ]] ||

@@ -199,6 +199,18 @@ TEST(MetricsFile, DetectsALossRise) {
   EXPECT_EQ(MetricsFile(dir.path, 50).history().rise.begin(), 0);
 }
 
+// The last skipped step before the one from which the run resumes.
+TEST(MetricsFile, FindsTheLastSkippedStep) {
+  TempDir dir;
+  std::string text;
+  for (int step = 1; step <= 9; ++step)
+    text += fmt::format("{{\"step\":{},\"loss\":5,\"skipped_steps\":{}}}\n", step, (step >= 4) + (step >= 7));
+  std::ofstream(dir.path / "metrics.jsonl") << text;
+  EXPECT_EQ(MetricsFile(dir.path, 10).history().last_skipped, 7);
+  EXPECT_EQ(MetricsFile(dir.path, 7).history().last_skipped, 4);
+  EXPECT_EQ(MetricsFile(dir.path, 4).history().last_skipped, -1);
+}
+
 TEST(LossRise, UsesTheMeanOf20Steps) {
   LossRise rise;
   Index step = 0;
