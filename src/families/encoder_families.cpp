@@ -72,6 +72,17 @@ std::vector<Family> encoder_families() {
        {"embed_tokens.weight", "EncDecAttention.relative_attention_bias.weight"},
        "decoder.block.{}.",
        {t5_attention, t5_cross_attention, switch_decoder_mlp}},
+      {"bart",
+       "BartForConditionalGeneration",
+       "model.",
+       "encoder.layers.{}.",
+       {bart_model},
+       {qkv_projections, opt_layer},
+       {bart_keys, tied},
+       {&bart_positions_rule},
+       {"embed_tokens.weight"},
+       "decoder.layers.{}.",
+       {qkv_projections, opt_layer, bart_cross_attention}},
   };
 }
 

@@ -55,4 +55,18 @@ const ConfigRule switch_layers_rule{
       }
     }};
 
+const ConfigRule bart_positions_rule{
+    [](const Json& hf_config, KeySettings& settings) {
+      for (const char* key : {"encoder.seq_len", "decoder.seq_len"})
+        copy_setting(hf_config, "max_position_embeddings", settings, key);
+    },
+    [](const Config& config, Json& hf_config) {
+      const Index encoder = config.stacks.at(0).model.seq_len, decoder = config.stacks.at(1).model.seq_len;
+      if (encoder != decoder)
+        bad_input(
+            "encoder.seq_len = {} and decoder.seq_len = {}: the stacks of a bart model have equally many positions",
+            encoder, decoder);
+      put(hf_config, "max_position_embeddings", encoder);
+    }};
+
 }  // namespace sy

@@ -66,6 +66,33 @@ inline constexpr TensorRow switch_decoder_mlp[] = {
     {"layer.2.mlp.experts.expert_{}.wo.weight", "moe.experts.down.weight", "e D F -> D F"},
 };
 
+// The first two rows of the positions belong to padding; no parameter covers them.
+inline constexpr TensorRow bart_model[] = {
+    {"shared.weight", "embedding.weight", "V D -> V D"},
+    {"encoder.embed_positions.weight", "", "-> +2 D"},
+    {"encoder.embed_positions.weight", "encoder.position.weight", "P D -> +P D"},
+    {"encoder.layernorm_embedding.weight", "encoder.embedding_norm.weight", "D -> D"},
+    {"encoder.layernorm_embedding.bias", "encoder.embedding_norm.bias", "D -> D"},
+    {"decoder.embed_positions.weight", "", "-> +2 D"},
+    {"decoder.embed_positions.weight", "decoder.position.weight", "P D -> +P D"},
+    {"decoder.layernorm_embedding.weight", "decoder.embedding_norm.weight", "D -> D"},
+    {"decoder.layernorm_embedding.bias", "decoder.embedding_norm.bias", "D -> D"},
+    {"/final_logits_bias", "output.bias", "V -> 1 V"},
+    {"/lm_head.weight", "output.weight", "V D -> V D"},
+};
+inline constexpr TensorRow bart_cross_attention[] = {
+    {"encoder_attn.q_proj.weight", "cross_attention.q.weight", "H i D -> (H i) D"},
+    {"encoder_attn.q_proj.bias", "cross_attention.q.bias", "H i -> (H i)"},
+    {"encoder_attn.k_proj.weight", "cross_attention.k.weight", "K i D -> (K i) D"},
+    {"encoder_attn.k_proj.bias", "cross_attention.k.bias", "K i -> (K i)"},
+    {"encoder_attn.v_proj.weight", "cross_attention.v.weight", "K i D -> (K i) D"},
+    {"encoder_attn.v_proj.bias", "cross_attention.v.bias", "K i -> (K i)"},
+    {"encoder_attn.out_proj.weight", "cross_attention.out.weight", "D H i -> D (H i)"},
+    {"encoder_attn.out_proj.bias", "cross_attention.out.bias", "D -> D"},
+    {"encoder_attn_layer_norm.weight", "cross_attention_norm.weight", "D -> D"},
+    {"encoder_attn_layer_norm.bias", "cross_attention_norm.bias", "D -> D"},
+};
+
 // ---- keys of config.json ----
 
 inline const ConfigRow t5_keys[] = {
@@ -108,6 +135,29 @@ inline const ConfigRow switch_keys[] = {
     {"dense_act_fn", "model.ffn", {{"\"relu\"", "relu"}}, "\"relu\""},
     {"", "moe.top_k", {{"", "1"}}},
     {"", "moe.renormalize", {{"", "false"}}},
+};
+inline const ConfigRow bart_keys[] = {
+    {"", "model.kind", {{"", "encoder_decoder"}}},
+    {"vocab_size", "model.vocab"},
+    {"d_model", "model.d_model"},
+    {"encoder_layers", "encoder.layers"},
+    {"decoder_layers", "decoder.layers"},
+    {"encoder_attention_heads", "encoder.heads"},
+    {"decoder_attention_heads", "decoder.heads"},
+    {"encoder_ffn_dim", "encoder.d_ff"},
+    {"decoder_ffn_dim", "decoder.d_ff"},
+    {"max_position_embeddings", "model.seq_len"},
+    {"activation_function", "model.ffn", activations, "\"gelu\""},
+    {"scale_embedding", "model.scale_embedding", {}, "false"},
+    {"decoder_start_token_id", "model.start_token", {}, "2"},
+    {"is_encoder_decoder", "", {{"true", ""}}, "true"},
+    {"", "model.norm", {{"", "layernorm"}}},
+    {"", "model.norm_eps", {{"", "1e-5"}}},
+    {"", "model.norm_position", {{"", "post"}}},
+    {"", "model.embedding_norm", {{"", "true"}}},
+    {"", "model.position", {{"", "learned"}}},
+    {"", "model.bias", {{"", "all"}}},
+    {"", "model.output_bias", {{"", "true"}}},
 };
 
 }  // namespace sy::tables

@@ -28,6 +28,9 @@ def t5(**more):
 
 GATED = dict(feed_forward_proj="gated-gelu", tie_word_embeddings=False)
 SWITCH = dict(num_experts=5, expert_capacity=64, num_sparse_encoder_layers=1, num_sparse_decoder_layers=3)
+BART = dict(vocab_size=V, d_model=24, encoder_layers=2, decoder_layers=3, encoder_attention_heads=4, decoder_attention_heads=3,
+            encoder_ffn_dim=28, decoder_ffn_dim=20, max_position_embeddings=40, scale_embedding=True, pad_token_id=1,
+            bos_token_id=0, eos_token_id=2, decoder_start_token_id=2, forced_eos_token_id=None)
 # name, class of the model, its configuration, changes of config.json
 CASES = [
     ("t5", "T5ForConditionalGeneration", hf.T5Config(**t5()), {}),
@@ -35,6 +38,7 @@ CASES = [
     ("mt5", "MT5ForConditionalGeneration", hf.MT5Config(**t5(**GATED)), {"tie_word_embeddings": False}),
     ("switch_transformers", "SwitchTransformersForConditionalGeneration",
      hf.SwitchTransformersConfig(**t5(**SWITCH)), {}),
+    ("bart", "BartForConditionalGeneration", hf.BartConfig(**BART), {}),
 ]
 
 
