@@ -60,9 +60,10 @@ misfits() {
     if [[ -z ${from[$name]-} || -z ${seen[$name]-} || ${from[$name]} == "${to[$name]-}" ]]; then
       echo "$name: it needs file:, from:, another to:, and seen:"
     else
-      printf '%s\t%s\t%s\n' "$name" "${file[$name]-}" "${from[$name]}" >&3
+      printf '%s\t%s\t%s\n' "$name" "${file[$name]-}" "${from[$name]}"
     fi
-  done 3> >(awk -F '\t' -v root="$root/" '
+  done | awk -F '\t' -v root="$root/" '
+    NF == 1 { print; next }
     !($2 in content) {
       content[$2] = ""
       while ((getline line < (root $2)) > 0) content[$2] = content[$2] line "\n"
@@ -72,7 +73,7 @@ misfits() {
     !at { printf "%s: \047%s\047 is not in %s: follow the code\n", $1, $3, $2; next }
     index(substr(content[$2], at + length($3)), $3) {
       printf "%s: \047%s\047 is in %s more than once: give more of the line\n", $1, $3, $2
-    }')
+    }'
 }
 check_mutants() {
   local problems

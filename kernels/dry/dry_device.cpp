@@ -193,7 +193,7 @@ void execute(DryDevice& device, const ops::DispatchLayout& op) {
 
   std::int32_t* const counts = op.counts.i32();
   for (Index e = 0; e < all; ++e) op.tokens_per_expert.i32()[e] = static_cast<std::int32_t>(logical[e]);
-  if (device.last_shares.empty() || device.last_routing != routing) {
+  if (device.last_routing != routing) {
     device.last_shares = reached_shares(routing);
     device.last_routing = routing;
   }

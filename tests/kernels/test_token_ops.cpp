@@ -50,6 +50,19 @@ TEST_P(TokenOps, RouteMatchesReference) {
         }
 }
 
+TEST_P(TokenOps, RouteMatchesReferenceForManyTokens) {
+  struct {
+    Rows shape;
+    Index segments;
+    int top_k, groups, topk_groups;
+  } const cases[] = {{{900, 33}, 1, 2, 1, 1}, {{2000, 64}, 2, 6, 8, 3}};
+  for (const auto& c : cases) {
+    const RouteDesc desc = {Score::sigmoid, c.top_k, true, 2.5f, c.groups, c.topk_groups};
+    check(RouteForward(desc, c.segments, c.shape, true));
+    check(RouteBackward(desc, c.segments, c.shape, true));
+  }
+}
+
 TEST_P(TokenOps, NoisyRouteMatchesReference) {
   struct {
     Rows shape;
