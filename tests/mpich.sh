@@ -14,7 +14,7 @@ for program in mpicc.mpich mpiexec.mpich; do
   }
 done
 [[ -f build/CMakeCache.txt ]] || { echo "tests/mpich.sh: there is no build/: call tests/run.sh first" >&2; exit 2; }
-[[ $# -gt 0 ]] || set -- -R '^(ends|mpi_layouts_4|mpi_transport_3|baseline)$'
+[[ $# -gt 0 ]] || set -- -R '^(ends|mpi_2|mpi_transport_3|baseline)$'
 
 configure() {  # MPI-COMPILER LAUNCHER
   cmake -S . -B build -U 'MPI_*' -U 'MPIEXEC_*' -DMPI_C_COMPILER="$1" -DMPIEXEC_EXECUTABLE="$2" --log-level=NOTICE >/dev/null
