@@ -182,6 +182,7 @@ struct Config {
     bool resume = false, checkpoint_first = false, async_checkpoint = true;
     Index resume_step = -1;
     Index check_every = 0, replay_step = 0 /* 0: neither is done */;
+    MemoryCheck memory_check = MemoryCheck::off;
     double max_hours = 0;
     std::string init_from, machine;
   } run;

@@ -244,6 +244,11 @@ std::span<const Key> run_keys() {
           "the number of steps between comparisons of all values that several ranks hold: weights, selection biases, "
           "token ids and the numbers of the update. If they differ, the run ends before it writes a checkpoint. With "
           "a number above 0, each checkpoint is preceded by a comparison, too. 0: none"),
+      row<&Run::memory_check>(
+          "run.memory_check", {}, ignore,
+          "digest: each rank keeps digests of the weights and of the optimizer state that it owns. Each update and each "
+          "checkpoint compares them with the memory. If a value has changed since the update before, the run ends "
+          "before it writes a checkpoint. Frozen weights have no digests. off: none"),
       row<&Run::replay_step>(
           "run.replay_step", {0, no_upper_bound}, ignore,
           "training repeats this step of the run in run.dir, from the newest checkpoint before it, and writes "

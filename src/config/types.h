@@ -63,6 +63,8 @@ struct BlendSchedule {
 // How samples treat the borders of documents. join: as other tokens; mask: attention and loss stay
 // within a document; pack: as mask, and windows hold whole documents.
 enum class Documents { join, mask, pack };
+// Whether ranks keep digests of the weights and of the optimizer state that they own.
+enum class MemoryCheck { off, digest };
 
 // The sequence of layer kinds, as in "local*5, global". It repeats over the layers, and the last
 // repetition may be cut off. If it is empty, all layers have one kind without a name.
