@@ -113,8 +113,8 @@ constexpr double mean_prefix_pairs(Index tokens) {
   return tokens > 2 ? static_cast<double>(tokens) * static_cast<double>(tokens - 2) / 6 : 0;
 }
 
-// Sizes and mask of one sequence, which is one document without a visible prefix. Int is the type of
-// positions: Index, or int in kernels of GPUs, where it saves registers.
+// Sizes and mask of one sequence, which is one document without a visible prefix. Int is the type
+// of positions: Index, or int in kernels of GPUs, where it saves registers.
 template <class Int>
 struct MaskGeometry {
   // Sizes and positions are below it.

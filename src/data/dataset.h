@@ -171,12 +171,12 @@ class SampleStream {
     Index first_sample;
     std::vector<BlendSchedule::Weight> weights;  // 0 for the other domains
   };
-  // masking: of training_masking; nullptr if the targets are the next tokens.
-  // pairs: of training_pairs; nullptr without an encoder-decoder.
-  // changes: by ascending first sample. A later change replaces one with the same sample. Throws
-  // InputError if a domain with a share of the samples is too short for one window, or if the data
-  // set lacks a domain of a change.
-  // prefix: of training_prefix; nullptr if no prefix is visible.
+  // - masking: of training_masking; nullptr if the targets are the next tokens.
+  // - pairs: of training_pairs; nullptr without an encoder-decoder.
+  // - prefix: of training_prefix; nullptr if no prefix is visible.
+  // - changes: by ascending first sample. A later change replaces one with the same sample.
+  // Throws InputError if a domain with a share of the samples is too short for one window, or if
+  // the data set lacks a domain of a change.
   SampleStream(const Dataset& dataset, Index seq_len, std::uint64_t seed, const Config::Data& data = {},
                std::shared_ptr<const TokenMasking> masking = nullptr, const std::vector<BlendChange>& changes = {},
                std::shared_ptr<const SequencePairs> pairs = nullptr,

@@ -1,6 +1,6 @@
-// Prefix language modelling with a decoder (Raffel et al., "Exploring the Limits of Transfer
-// Learning", 2020): the first tokens of a text, up to a random one, see each other on both sides.
-// The others are predicted, and see the tokens before them.
+// Prefix language modelling with a decoder. The first tokens of a text, up to a random one, see
+// each other on both sides. The others are predicted, and see the tokens before them.
+// Source: Raffel et al., "Exploring the Limits of Transfer Learning", 2020.
 #pragma once
 
 #include <optional>

@@ -226,7 +226,8 @@ TEST_P(PrefixModel, DocumentsSeeTheirOwnPrefix) {
   const auto self = make_comm_self();
   Engine engine(config, V, make_cpu(), make_mesh(*self, {}), false);
   set_weights(engine);
-  const std::vector<std::pair<Index, Index>> documents{{9, 4}, {1, 1}, {13, 12}, {7, 1}};  // tokens, prefix
+  // Tokens and prefix of each document.
+  const std::vector<std::pair<Index, Index>> documents{{9, 4}, {1, 1}, {13, 12}, {7, 1}};
   const std::vector<std::int32_t> ids = some_ids(30, 3);
   std::vector<std::int32_t> targets(30, -1), starts, ends;
   double alone = 0;
