@@ -216,6 +216,9 @@ struct Config {
   // Numbers of tokens of a training sample in the encoder, which may be absent, and in the decoder.
   Index encoder_length() const { return stacks.empty() ? 0 : stacks[0].model.seq_len; }
   Index decoder_length() const { return stacks.empty() ? model.seq_len : stacks[1].model.seq_len; }
+  // Returns true if the first tokens of each sequence of a decoder see each other
+  // (train.objective = prefix).
+  bool has_visible_prefix() const { return model.kind == ModelKind::decoder && train.objective == Objective::prefix; }
   Index tokens_per_sample() const { return encoder_length() + decoder_length(); }
   // Maximum number of tokens of a sequence.
   Index longest_sequence() const { return std::max(encoder_length(), decoder_length()); }

@@ -169,6 +169,7 @@ void check_kind(const Config& c, Problems& problems) {
                  "segments or more: set it to -1",
                  c.model.segment_token, show(c.model.kind), c.model.segments);
   for (const LayerKind& layers : layer_kinds(c)) check_visibility(layers, problems);
+  check_visible_prefix(c, problems);
 }
 
 // Checks the scores and the pattern of attention of some layers.

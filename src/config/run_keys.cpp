@@ -59,10 +59,11 @@ std::span<const Key> run_keys() {
       row<&Train::objective>(
           "train.objective", {}, must_match,
           "what the loss predicts. causal: each next token; masked: tokens that are chosen and hidden, from those on "
-          "both sides (Devlin et al., 2019). Of encoder-decoders: span_corruption: the text of hidden spans, for each of "
-          "which the encoder reads one sentinel (Raffel et al., 2020); prefix: the rest of a text whose beginning, up to "
-          "a random token, the encoder reads; seq2seq: the target of a source (`prepare --pairs`). auto: masked in an "
-          "encoder, causal in a decoder, span_corruption in an encoder-decoder"),
+          "both sides (Devlin et al., 2019); prefix: the rest of a text whose beginning, up to a random token, the encoder "
+          "of an encoder-decoder reads, or the tokens of a decoder see on both sides (Raffel et al., 2020). Of "
+          "encoder-decoders: span_corruption: the text of hidden spans, for each of which the encoder reads one sentinel "
+          "(ibid.); seq2seq: the target of a source (`prepare --pairs`). auto: masked in an encoder, causal in a decoder, "
+          "span_corruption in an encoder-decoder"),
       row<&Train::mask_rate>("train.mask_rate", {0, 1}, report,
                              "with train.objective = masked, the probability that a token is chosen; with "
                              "span_corruption, the share of the tokens that is hidden"),

@@ -31,8 +31,9 @@ enum class AuxLayers { each, joint };
 // Activations that backward computes again instead of reading them from memory, from the cheapest
 // mode to the dearest (docs/design/memory.md).
 enum class Recompute { none, norms, experts, attention, block };
-// The targets of the loss: the next tokens, or chosen tokens that are hidden. The others are of
-// encoder-decoders (src/data/sequence_pairs.h).
+// The targets of the loss: the next tokens, or chosen tokens that are hidden, or the tokens after a
+// visible prefix (src/data/visible_prefix.h). The others, and prefix too, are of encoder-decoders
+// (src/data/sequence_pairs.h).
 enum class Objective { automatic, causal, masked, span_corruption, prefix, seq2seq };
 enum class Schedule { constant, cosine, linear, wsd };
 enum class DecayShape { linear, cosine, one_minus_sqrt };

@@ -61,6 +61,9 @@ struct TokenStream {
   // [B, S] i32 position in its sequence of the first token of each token's document; empty: each
   // sequence is one document. Attention stays within a document.
   ConstView document_start{};
+  // [B, S] i32 position in its sequence, or in the cache, of the end of the visible prefix of each
+  // token's document. Empty: no token sees a later one, if attention is causal.
+  ConstView prefix_end{};
   // [B] i32 number of tokens of each sequence that other tokens see, if attention is not causal;
   // empty: all S
   ConstView lengths{};

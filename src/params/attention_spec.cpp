@@ -77,7 +77,9 @@ NamedSizes sizes_of(const AttentionSpec& a) {
 
 double core_flops_per_token(const CoreAttentionSpec& a, Index seq_len) {
   const Index widths = a.key_width + a.value_width;
-  return 6 * static_cast<double>(a.heads * widths) * mean_visible_keys(seq_len, a.mask());
+  double keys = mean_visible_keys(seq_len, a.mask());
+  if (a.visible_prefix && seq_len > 0) keys += mean_prefix_pairs(seq_len) / static_cast<double>(seq_len);
+  return 6 * static_cast<double>(a.heads * widths) * keys;
 }
 
 double mean_visible_keys(Index tokens, const AttentionMask& mask) {

@@ -54,6 +54,8 @@ struct CoreAttentionSpec {
   bool sinks = false;
   // True: a query sees keys up to its own position. False: it sees keys on both sides.
   bool causal = true;
+  // True: the first tokens of a document see each other, too (AttentionMask::prefix_end).
+  bool visible_prefix = false;
 
   AttentionMask mask() const { return {.causal = causal, .window = window, .sparse = sparse}; }
 };

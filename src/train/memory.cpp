@@ -38,7 +38,9 @@ MemoryPlan plan_memory(const Config& config, Index vocab, const Layout& layout, 
   if (config.data.documents != Documents::join) document_start = ids;
   if (config.data.documents == Documents::pack) ids.back() = -1;  // padding
   if (!encoder_ids.empty()) ids.back() = encoder_ids.back() = -1;
-  engine.forward_backward({B, S, ids, ids, tokens, 1, 1, 0, document_start, config.encoder_length(), encoder_ids});
+  const std::vector<std::int32_t> prefix_end(config.has_visible_prefix() ? ids.size() : 0, 1);
+  engine.forward_backward(
+      {B, S, ids, ids, tokens, 1, 1, 0, document_start, config.encoder_length(), encoder_ids, prefix_end});
   DistributedOptimizer(engine.mesh(), engine.store(), engine.max_logits()).step(config.train, config.train.lr, 1);
 
   MemoryPlan plan = plan_parameters(engine.store().specs(), config.dtype(), layout, rank);

@@ -82,11 +82,11 @@ StepResult Trainer::step() {
   for (const auto& [direction, micro] : one_forward_one_backward(micro_batches, engine_.slots())) {
     const Index slot = micro % engine_.slots();
     if (direction == ScheduledPass::Direction::forward) {
-      const auto [ids, targets, document_start, encoder_ids] = batch.slice(micro * B, B);
-      engine_.forward(
-          {B, S, ids, targets, counts.targets, global_batch, micro_batches,
-           samples_done_ + (micro * dp + mesh.coord.dp) * B, document_start, batch.encoder_length, encoder_ids},
-          slot);
+      const auto [ids, targets, document_start, encoder_ids, prefix_end] = batch.slice(micro * B, B);
+      engine_.forward({B, S, ids, targets, counts.targets, global_batch, micro_batches,
+                       samples_done_ + (micro * dp + mesh.coord.dp) * B, document_start, batch.encoder_length,
+                       encoder_ids, prefix_end},
+                      slot);
     } else {  // the last micro-batch completes the gradients
       engine_.backward(slot, micro + 1 == micro_batches ? hooks : BackwardHooks{});
     }

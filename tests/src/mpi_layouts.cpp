@@ -327,6 +327,10 @@ const Case cases[] = {
     {"encoder_pack",
      {"--model.kind=encoder", "--model.mask_token=36", "--train.mask_rate=0.3", "--data.documents=pack",
       "--model.pattern=local,global", "--attention.local.window=4", "--moe.aux_scope=global_batch"}},
+    // The ranks of a step have different numbers of targets, which follow the prefix of a document.
+    {"prefix_pack",
+     {"--train.objective=prefix", "--data.documents=pack", "--model.position=t5", "--model.t5_buckets=8",
+      "--model.t5_max_distance=16", "--moe.aux_scope=global_batch", "--train.z_loss=0.001"}},
     // Both sequences have padding. The ranks of a step have different numbers of targets.
     {"encoder_decoder_t5",
      {"--model.kind=encoder_decoder", "--encoder.layers=2", "--decoder.layers=2", "--encoder.seq_len=24",

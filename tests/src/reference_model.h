@@ -45,6 +45,9 @@ class Model {
   // of the decoder.
   void set_encoder_ids(std::vector<double> ids) { encoder_ids_ = std::move(ids); }
 
+  // Ends of visible prefixes in a decoder, [B * S]. Every sequence is one document.
+  void set_prefix_ends(std::vector<Index> ends) { prefix_ends_ = std::move(ends); }
+
   // frozen: follows the recorded decisions. Otherwise decides again, and records the decisions.
   ModelLoss loss(const Parameters& p, bool frozen) {
     ModelLoss out;
@@ -366,14 +369,18 @@ class Model {
     const bool encoder = c_.model.kind == ModelKind::encoder;
     const std::vector<Index> visible = lengths();
     const auto seen = [&](Index b, Index i, Index j) {
-      if (encoder ? j >= visible[b] : j > i) return false;
+      const Index end = prefix_ends_.empty() ? i + 1 : std::max(i + 1, prefix_ends_[b * S_ + i]);
+      if (j >= (encoder ? visible[b] : end)) return false;
       return (window == 0 || std::abs(i - j) < window) && sees(pattern(m), i, j);
     };
-    const AttentionLearned learned{distance_biases(p, m, prefix), optional(p, prefix + "sinks"), encoder ? S_ - 1 : 0};
+    const AttentionLearned learned{distance_biases(p, m, prefix), optional(p, prefix + "sinks"),
+                                   sees_both_sides() ? S_ - 1 : 0};
     return attention(B_, q, k, v, static_cast<float>(m.attention_scale > 0 ? m.attention_scale : scale),
                      m.attention_softcap, seen, nullptr, learned)
         .out;
   }
+
+  bool sees_both_sides() const { return c_.model.kind == ModelKind::encoder || !prefix_ends_.empty(); }
 
   static SparsePattern pattern(const Config::Model& m) {
     switch (m.attention) {
@@ -402,17 +409,18 @@ class Model {
     return linear(p, prefix + "out", T, H * hd, out);
   }
 
-  // [heads, distances]; empty without ALiBi and T5 biases. In an encoder, distances begin at 1 - S.
+  // [heads, distances]; empty without ALiBi and T5 biases. Distances begin at 1 - S if tokens see
+  // later ones.
   Numbers distance_biases(const Parameters& p, const Config::Model& m, const std::string& prefix) const {
     Numbers bias;
     for (Index h = 0; h < m.heads; ++h)
-      for (Index d = c_.model.kind == ModelKind::encoder ? 1 - S_ : 0; d < S_; ++d) {
+      for (Index d = sees_both_sides() ? 1 - S_ : 0; d < S_; ++d) {
         if (m.position == Position::alibi)
           bias.push_back(-alibi_slope(h, m.heads) * static_cast<double>(std::abs(d)) * m.alibi_scale);
         if (m.position == Position::t5) {
           const Numbers& table = p.at((m.t5_shared ? prefix_ : prefix) + "relative_bias.weight");
           Config::Model of_side = m;
-          if (c_.model.kind == ModelKind::encoder) of_side.t5_buckets /= 2;
+          if (sees_both_sides()) of_side.t5_buckets /= 2;
           bias.push_back(table[h * m.t5_buckets + t5_bucket(std::abs(d), of_side) + (d < 0 ? of_side.t5_buckets : 0)]);
         }
       }
@@ -532,6 +540,7 @@ class Model {
   Config c_;
   Index V_, B_, S_;
   std::vector<double> ids_, targets_, encoder_ids_;
+  std::vector<Index> prefix_ends_;
   std::vector<Decision> decisions_;
   std::size_t encoder_decisions_ = 0;  // number of decisions_ of the encoder
   std::string prefix_;                 // of the stack's parameters
