@@ -122,6 +122,8 @@ void complete(Config& config, Problems& problems);
 void complete_stacks(Config& config, Problems& problems);
 // Adds an error if train.objective and model.kind are not of each other.
 void check_objective_of_pairs(const Config& config, Problems& problems);
+// Adds errors for settings that train.reversible excludes.
+void check_reversible(const Config& config, Problems& problems);
 
 // Prefixes of the keys that set the model, its batch and its layout (size_keys), and of those on
 // which a layout depends (layout_keys).
