@@ -442,8 +442,8 @@ void execute(CudaDevice& device, const ops::RouteForward& op) {
   const Index shared_bytes = (e + warps * (2 * e + op.desc.groups)) * Index{sizeof(float)};
   launch(device.context(), {.x = blocks, .threads = warps * warp_size, .shared_bytes = shared_bytes}, choose_experts,
          op.desc, op.replay, segments, chunks, segment_tokens, static_cast<int>(e), in<float>(op.logits),
-         in<float>(op.bias), in<float>(op.noise), in<std::int32_t>(op.token_mask), out<std::int32_t>(op.experts), out<float>(op.weights),
-         out<std::int32_t>(sums > 0 ? chunk_counts : op.counts),
+         in<float>(op.bias), in<float>(op.noise), in<std::int32_t>(op.token_mask), out<std::int32_t>(op.experts),
+         out<float>(op.weights), out<std::int32_t>(sums > 0 ? chunk_counts : op.counts),
          out<float>(sums > 0 ? chunk_probability : op.probability), out<double>(squares));
   launch(device.context(), {.x = blocks_of(sums * warp_size, 256) + 1}, sum_chunks, sums, chunks, static_cast<int>(e),
          in<std::int32_t>(chunk_counts), in<float>(chunk_probability), blocks, in<double>(squares),

@@ -105,8 +105,8 @@ class Stage {
   // The layers. One of both is empty.
   std::vector<Block> blocks_;
   std::optional<ReversibleStack> reversible_;  // if train.reversible is set
-  std::vector<MtpModule> mtp_;  // last stage only
-  Index decoder_routers_ = 0;   // number of routers in the layers
+  std::vector<MtpModule> mtp_;                 // last stage only
+  Index decoder_routers_ = 0;                  // number of routers in the layers
   std::vector<std::int64_t> moe_layer_ids_;
   // spec of all MoE layers of the decoder, except physical_to_logical; or empty
   std::optional<MoeSpec> moe_;
