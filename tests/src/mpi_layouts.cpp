@@ -355,7 +355,7 @@ const Case cases[] = {
      {"--train.lora_rank=2", "--model.kv_heads=0", "--model.kv_lora_rank=14", "--model.q_lora_rank=10",
       "--model.qk_rope_head_dim=4", "--model.v_head_dim=5", "--model.mtp_depth=1", "--train.lr=2e-2",
       "--train.steps=8"}},
-    {"reversible", {"--train.reversible=true", "--moe.drop_order=probability", "--model.bias=all"}},
+    {"reversible", {"--train.reversible=true", "--moe.drop_order=probability", "--model.bias=all", "--train.steps=8"}},
     {"reversible_learned_noise_placed",
      {"--train.reversible=true", "--moe.choice=noisy", "--moe.noise=1", "--moe.learned_noise=true",
       "--moe.shared_experts=1", "--moe.bias=true", "--model.norm_position=both", "--train.lr=1e-3", "--train.steps=8"},
