@@ -161,6 +161,7 @@ struct Config {
     // The factor of B A.
     double lora_scale() const { return lora_alpha / static_cast<double>(lora_rank); }
     Recompute recompute = Recompute::none;
+    bool reversible = false;
     Index validate_every = 0, validate_windows = 64, patience = 0;
     double target_loss = 0 /* 0: no target */;
     double spike_sigma = 0 /* 0: no update is skipped */;

@@ -469,6 +469,7 @@ void complete(Config& c, Problems& problems) {
     stack.moe.dense_layers = own.dense_layers;
   }
   check_objective_of_pairs(c, problems);
+  check_reversible(c, problems);
   if (c.stacks.empty()) check_combinations(c, problems);
   if (!c.stacks.empty()) complete_stacks(c, problems);
   for (std::size_t i = 0; i < c.stacks.size(); ++i) {

@@ -177,6 +177,12 @@ std::span<const Key> run_keys() {
           "cheapest to the dearest. norms: normalised inputs. experts: hidden activations of experts and dense "
           "FFNs; no token is dispatched again. attention: all of attention but its output projection. block: all "
           "activations of a layer but its input, with another dispatch. true means block, false none"),
+      row<&Train::reversible>(
+          "train.reversible", {}, must_match,
+          "true: the layers are reversible (RevNet, 2017; Reformer, 2020). A token has two residual streams, both begin "
+          "as the embedding, and their mean goes to the final norm. Attention reads the second and adds to the first, "
+          "FFNs read the first and add to the second. The backward pass computes the inputs of a layer from its "
+          "outputs, so the memory of activations does not grow with model.layers"),
       row<&Train::z_loss>(
           "train.z_loss", {0, no_upper_bound}, report,
           "the factor of the output z-loss, the mean of log^2 Z. z_loss in the metrics is its sum with that of the "

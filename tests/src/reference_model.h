@@ -77,7 +77,7 @@ class Model {
     const auto& m = c_.model;
     double tokens = 0;
     for (double t : targets_) tokens += t >= 0;
-    Numbers x = embedded(p, ids_);
+    Numbers x = embedded(p, ids_), second = x;  // the second stream of reversible layers
     Together together{Numbers(c_.moe.experts), Numbers(c_.moe.experts), 0};
     const auto run_block = [&](Index layer) {
       const std::string prefix = prefix_ + "layers." + std::to_string(layer) + ".";
@@ -88,7 +88,12 @@ class Model {
         if (!frozen) decisions_.resize(moe + 1);
         return experts(p, prefix + "moe.", h, decisions_[moe++], frozen, out, together);
       };
-      if (m.parallel_block) {
+      if (c_.train.reversible) {
+        const bool normless = layer == 0 && !m.first_norm;
+        x = plus(x, normless ? scaled(attention(second))
+                             : branch(p, prefix + "attention_norm", prefix + "attention_out_norm", second, attention));
+        second = plus(second, branch(p, prefix + "ffn_norm", prefix + "ffn_out_norm", x, feed));
+      } else if (m.parallel_block) {
         const Numbers a = branch(p, prefix + "attention_norm", prefix + "attention_out_norm", x, attention);
         const char* norm = m.parallel_norms == 1 ? "attention_norm" : "ffn_norm";
         x = plus(plus(x, a), branch(p, prefix + norm, prefix + "ffn_out_norm", x, feed));
@@ -110,6 +115,10 @@ class Model {
       }
     };
     for (Index layer = 0; layer < m.layers; ++layer) run_block(layer);
+    if (c_.train.reversible) {
+      x = plus(x, second);
+      for (double& value : x) value /= 2;
+    }
     const bool has_norm = m.norm_position != NormPosition::post;
     if (has_norm) x = normed(p, prefix_ + "final_norm", x);
     const Numbers last = x;

@@ -127,6 +127,7 @@ const Case decoding_cases[] = {
      {"--model.kv_heads=0", "--model.kv_lora_rank=20", "--model.qk_rope_head_dim=2", "--model.pattern=a,b,c",
       "--attention.a.window=4", "--attention.a.attention_sinks=true", "--attention.b.position=alibi",
       "--attention.c.position=none", "--attention.c.attention_softcap=1.5"}},
+    {"reversible", {"--train.reversible=true"}},
     {"layernorm_tied", {"--model.norm=layernorm", "--model.bias=true", "--model.tie_embeddings=true"}},
 };
 
