@@ -43,12 +43,16 @@ near() { # A B PART
 
 # `auto` selects the device. In f32 it computes what the CPU computes; in bf16, a close value.
 expect_ok "$switchyard" train config.ini --run.dir=cpu --run.backend=cpu
-expect_ok "$on_cuda" train config.ini --run.dir=f32
+expect_ok env CUDA_VISIBLE_DEVICES=0 "$on_cuda" train config.ini --run.dir=f32
 expect_output "cuda, "
 near "$(loss cpu 4)" "$(loss f32 4)" 1e-5
+# The record of a run names the GPUs that its ranks saw, each once.
+gpus_of() { sed -n 's/.*"gpus":\(\[[^]]*\]\).*/\1/p' "$1/provenance.jsonl"; }
+[[ $(gpus_of f32) == '["1 x CUDA emulator"]' ]] || die "the record names the GPUs $(gpus_of f32)"
 # On two ranks, new weights are in flight between the ranks when a checkpoint is written.
 expect_ok "${two[@]}" ./shared_card.sh "$on_cuda" train config.ini --run.dir=f32-2
 near "$(loss cpu 4)" "$(loss f32-2 4)" 1e-5
+[[ $(gpus_of f32-2) == '["8 x CUDA emulator"]' ]] || die "two ranks on one host record the GPUs $(gpus_of f32-2)"
 expect_ok "$switchyard" inspect f32-2 --verify
 expect_ok "${two[@]}" ./shared_card.sh "$on_cuda" train config.ini --run.dir=bf16 --run.dtype=bf16 \
   --parallel.ep=2
@@ -69,6 +73,7 @@ near "$(sed -n 's/^ "loss": \([0-9.]*\).*/\1/p' <<<"$out")" "$on_device" 1e-2
 # Without a device, `auto` selects the CPU, and `cuda` fails with an error that names the key.
 expect_ok env CUDA_VISIBLE_DEVICES= "$on_cuda" train config.ini --run.dir=auto --train.steps=1
 expect_output "cpu ("
+[[ $(gpus_of auto) == '[]' ]] || die "without a GPU, the record names $(gpus_of auto)"
 expect_error "run.backend = cuda" env CUDA_VISIBLE_DEVICES= "$on_cuda" train config.ini --run.dir=none --run.backend=cuda
 
 # If only some ranks have a device, all ranks end with one error.
