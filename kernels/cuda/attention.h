@@ -157,7 +157,9 @@ struct AttentionProblem : MaskGeometry<int> {
         biases(desc.bias ? checked(desc.bias.dim(1)) : 0),
         sparse(static_cast<bool>(pattern)),
         bias_origin(desc.bias ? checked(desc.bias_origin()) : 0),
-        skip_from(pattern.is_local() && !documents ? pattern.global : 2 * limit) {}
+        skip_from(pattern.is_local() && !documents ? pattern.global : 2 * limit) {
+    SY_ASSERT(!desc.mask.selected, "attention of the cuda device to selected keys");
+  }
 
   __device__ int heads_per_kv() const { return H / K; }
 
