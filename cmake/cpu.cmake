@@ -19,6 +19,11 @@ set(SWITCHYARD_ISAS "" CACHE STRING
 include(CheckCXXCompilerFlag)
 # The kernels say in which order they sum; the compiler may contract a*b+c, never reorder.
 set(sy_kernel_options -O3 -ffp-contract=fast -fno-math-errno -fno-trapping-math)
+# Clang gives a reduction several vectors of partial sums or one, depending on the code around it.
+# Here, it has one.
+if(CMAKE_CXX_COMPILER_ID MATCHES Clang)
+  list(APPEND sy_kernel_options "SHELL:-mllvm -force-vector-interleave=1")
+endif()
 set(isa_options ${sy_kernel_options})
 foreach(option
         # Tuned for some processors, GCC fuses multiplications and additions in loops with several

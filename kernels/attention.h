@@ -98,10 +98,15 @@ struct AttentionDesc {
   // [H, n] f32 or empty; only if softcap is 0. The bias of the query at p and key j is
   // bias[h, bias_origin() - (p - j)], so that it has the order of the keys. If causal, n is at
   // least query_offset + queries. With query_offsets, n is at least the number of keys, as the host
-  // does not know the offsets. If not causal, n is odd and its middle is the bias of distance 0.
+  // does not know the offsets. If not causal, or if two_sided_bias, n is odd and its middle is the
+  // bias of distance 0.
   ConstView bias = {};
+  // True: `bias` is of distances to both sides, although the mask is causal. A visible prefix needs
+  // it (AttentionMask::prefix_end).
+  bool two_sided_bias = false;
+  bool has_one_sided_bias() const { return mask.causal && !two_sided_bias; }
   // Index of the bias of distance 0 in a row of `bias`.
-  Index bias_origin() const { return mask.causal ? bias.dim(1) - 1 : bias.dim(1) / 2; }
+  Index bias_origin() const { return has_one_sided_bias() ? bias.dim(1) - 1 : bias.dim(1) / 2; }
   ConstView sinks = {};  // [H] f32 or empty
 };
 

@@ -74,7 +74,7 @@ using SparsePattern = BasicSparsePattern<Index>;
 
 // Attention mask. Query i of a sequence has position p = query_offset + i among the keys. It sees
 // key j if all of these conditions hold:
-//   j <= p                  (causal)
+//   j <= p                  (causal), or j < prefix_end[b, i] (prefix_end is not empty)
 //   j > p - window          (window > 0)
 //   j < p + window          (window > 0, not causal)
 //   key j is in the document of query i    (document_start is not empty)
@@ -106,10 +106,20 @@ struct AttentionMask {
   // ascending order; -1 after the last. The other conditions must hold for all of them. Only if
   // causal, and without `sparse`.
   ConstView selected = {};
+  // [B, queries] i32 or empty. End of the visible prefix of each query's document, as a position of
+  // keys: at most the end of the document's queries. It must not decrease from one query of a
+  // sequence to the next. Only if causal, without window and `sparse`.
+  ConstView prefix_end = {};
 };
 
-// Sizes and mask of one sequence, which is one document. Int is the type of positions: Index, or
-// int in kernels of GPUs, where it saves registers.
+// Returns the mean number of pairs of a query and a later key that a visible prefix adds to causal
+// attention. Its length is uniform from 1 to tokens - 1.
+constexpr double mean_prefix_pairs(Index tokens) {
+  return tokens > 2 ? static_cast<double>(tokens) * static_cast<double>(tokens - 2) / 6 : 0;
+}
+
+// Sizes and mask of one sequence, which is one document without a visible prefix. Int is the type
+// of positions: Index, or int in kernels of GPUs, where it saves registers.
 template <class Int>
 struct MaskGeometry {
   // Sizes and positions are below it.
@@ -153,7 +163,7 @@ struct MaskGeometry {
     const Int at = query_offset + query;
     return (query < Sq) & (key > at - window) & (key < std::min(at + ahead, Sk));
   }
-  // Whether queries see no later key.
+  // Whether queries see no later key, but for a visible prefix.
   constexpr bool is_causal() const { return ahead == 1; }
   // Number of keys that a query sees.
   constexpr Int visible_keys(Int query) const {

@@ -106,6 +106,10 @@ if [[ -e /proc/self/fd/2 && -r $filter ]] && command -v perl >/dev/null; then
   filter_process=$!
   export SWITCHYARD_CONSOLE_PROCESS=$$  # its standard error shows where that of mpirun ends
 fi
+# A signal must not end this script once mpirun may run: it is answered below.
+early=()
+trap 'early+=(stop)' INT TERM HUP
+trap 'early+=(ask)' USR1
 # In its own process group, mpirun does not get a terminal's Ctrl-C. setpriv ends it with this
 # script, however the script ends.
 set -m
@@ -163,6 +167,7 @@ stop() {
 }
 trap stop INT TERM HUP
 trap ask USR1
+for answer in "${early[@]}"; do "$answer"; done
 # Ends mpirun if some of its ranks have exited and others remain longer than SWITCHYARD_TIMEOUT. No
 # other rank notices a rank that is stopped late in MPI_Finalize.
 end_stragglers() {

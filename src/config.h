@@ -163,6 +163,7 @@ struct Config {
     // The factor of B A.
     double lora_scale() const { return lora_alpha / static_cast<double>(lora_rank); }
     Recompute recompute = Recompute::none;
+    bool reversible = false;
     Index validate_every = 0, validate_windows = 64, patience = 0;
     double target_loss = 0 /* 0: no target */;
     double spike_sigma = 0 /* 0: no update is skipped */;
@@ -184,6 +185,7 @@ struct Config {
     bool resume = false, checkpoint_first = false, async_checkpoint = true;
     Index resume_step = -1;
     Index check_every = 0, replay_step = 0 /* 0: neither is done */;
+    MemoryCheck memory_check = MemoryCheck::off;
     double max_hours = 0;
     std::string init_from, machine;
   } run;
@@ -217,6 +219,9 @@ struct Config {
   // Numbers of tokens of a training sample in the encoder, which may be absent, and in the decoder.
   Index encoder_length() const { return stacks.empty() ? 0 : stacks[0].model.seq_len; }
   Index decoder_length() const { return stacks.empty() ? model.seq_len : stacks[1].model.seq_len; }
+  // Returns true if the first tokens of each sequence of a decoder see each other
+  // (train.objective = prefix).
+  bool has_visible_prefix() const { return model.kind == ModelKind::decoder && train.objective == Objective::prefix; }
   Index tokens_per_sample() const { return encoder_length() + decoder_length(); }
   // Maximum number of tokens of a sequence.
   Index longest_sequence() const { return std::max(encoder_length(), decoder_length()); }

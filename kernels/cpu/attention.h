@@ -80,6 +80,7 @@ struct AttentionProblem : MaskGeometry<Index> {
   AttentionDesc desc;
   Index B, H, K, hd, vd;
   const std::int32_t* document_start;  // [B, Sq], or nullptr
+  const std::int32_t* prefix_end;      // [B, Sq], or nullptr
   const std::int32_t* selected;        // [B, Sq, num_selected] keys that queries see, or nullptr
   Index num_selected;
   bool has_bias_or_pattern;  // true: there is a bias, a sparse pattern or a selection
@@ -95,6 +96,7 @@ struct AttentionProblem : MaskGeometry<Index> {
         hd(q.width),
         vd(v.width),
         document_start(d.mask.document_start ? d.mask.document_start.i32() : nullptr),
+        prefix_end(d.mask.prefix_end ? d.mask.prefix_end.i32() : nullptr),
         selected(d.mask.selected ? d.mask.selected.i32() : nullptr),
         num_selected(selected ? d.mask.selected.dim(2) : 0),
         has_bias_or_pattern(d.bias || pattern || selected),
@@ -117,6 +119,7 @@ struct AttentionProblem : MaskGeometry<Index> {
     Range range = MaskGeometry::keys(i);
     if (document_start) range.begin = std::max<Index>(range.begin, document_start[b * Sq + i]);
     if (document_start && !is_causal()) range.end = std::min(range.end, document_end(b, document_start[b * Sq + i]));
+    if (prefix_end) range.end = std::max<Index>(range.end, prefix_end[b * Sq + i]);
     range.end = std::min(range.end, key_end);
     return range;
   }
@@ -144,6 +147,10 @@ struct AttentionProblem : MaskGeometry<Index> {
   // The range may be empty.
   Range queries(Index b, Range keys) const {
     Range range{std::min(MaskGeometry::queries(keys.begin).begin, Sq), MaskGeometry::queries(keys.end - 1).end};
+    if (prefix_end) {
+      const std::int32_t* const row = prefix_end + b * Sq;
+      range.begin = std::upper_bound(row, row + range.begin, keys.begin) - row;
+    }
     if (document_start) {
       const std::int32_t* const row = document_start + b * Sq;
       range.end = std::lower_bound(row, row + range.end, keys.end) - row;

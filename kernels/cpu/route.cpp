@@ -224,7 +224,7 @@ void execute(CpuDevice&, const ops::RouteForward& op) {
         }
         if (noise)
           for (Index i = 0; i < e; ++i) selector.selection[i] += noise.f32()[t * e + i];
-        selector.select(chosen);
+        if (!op.replay) selector.select(chosen);
         float sum = min_score_sum;
         for (Index j = 0; j < k; ++j) {
           ++count[chosen[j]];

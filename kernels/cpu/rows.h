@@ -91,6 +91,25 @@ class Results {
   std::unique_ptr<float[]> memory_;
 };
 
+// Returns the sum of the bits of elements [begin, end) of x (ops::BitSum). x may be empty.
+inline std::uint32_t bit_sum(ConstView x, Index begin, Index end) {
+  const auto sum = [&]<class Unsigned>(Unsigned) {
+    using Bits [[gnu::may_alias]] = Unsigned;
+    const Bits* const bits = reinterpret_cast<const Bits*>(x.bytes());
+    std::uint32_t total = 0;
+#pragma omp simd reduction(+ : total)
+    for (Index i = begin; i < end; ++i) total += bits[i];
+    return total;
+  };
+  if (!x) return 0;
+  return x.dtype() == DType::bf16 ? sum(std::uint16_t{}) : sum(std::uint32_t{});
+}
+// Adds a sum of bits to out: [1] i32, modulo 2^32.
+inline void add_bit_sum(std::uint32_t sum, View out) {
+  std::int32_t& total = *out.as<std::int32_t>();
+  total = static_cast<std::int32_t>(static_cast<std::uint32_t>(total) + sum);
+}
+
 // y[to + i] = x[from + i], i < n. x and y have the same type.
 inline void copy_elements(ConstView x, Index from, Index n, View y, Index to) {
   const Index width = size_of(x.dtype());

@@ -107,22 +107,26 @@ struct GeneralOperands {
   In<float> bias;                   // [H, n]
   In<float> sinks;                  // [H]
   In<std::int32_t> key_lengths;     // [B]
+  In<std::int32_t> prefix_end;      // [B, Sq]
   int key_end = 0;                  // of a sequence, if there are key_lengths
 
   static bool is_needed(const AttentionDesc& desc) {
-    return desc.mask.document_start || desc.mask.sparse || desc.mask.key_lengths || desc.bias || desc.sinks;
+    return desc.mask.document_start || desc.mask.sparse || desc.mask.key_lengths || desc.mask.prefix_end || desc.bias ||
+           desc.sinks;
   }
   explicit GeneralOperands(const AttentionDesc& desc)
       : document_start(in<std::int32_t>(desc.mask.document_start)),
         bias(in<float>(desc.bias)),
         sinks(in<float>(desc.sinks)),
-        key_lengths(in<std::int32_t>(desc.mask.key_lengths)) {}
+        key_lengths(in<std::int32_t>(desc.mask.key_lengths)),
+        prefix_end(in<std::int32_t>(desc.mask.prefix_end)) {}
   // The operands of sequence b, which AttentionProblem's functions take.
   template <class Sizes>
   __device__ GeneralOperands of(int b, const Sizes& z) const {
     GeneralOperands slice = *this;
     if (z.documents) slice.document_start = document_start + Index{b} * z.Sq;
     if (z.lengths) slice.key_end = key_lengths[b];
+    if (z.prefixes) slice.prefix_end = prefix_end + Index{b} * z.Sq;
     return slice;
   }
 };
@@ -139,9 +143,9 @@ __device__ auto of_sequence(const GeneralOperands& all, int b, const Sizes& z) {
 struct AttentionProblem : MaskGeometry<int> {
   int B, H, K;
   int packs;  // whether all vectors can be moved in packs
-  // For general kernels: whether there are document starts, whether there are lengths of keys,
-  // whether there are sinks, biases per head, and whether there is a sparse pattern.
-  int documents, lengths, sinks, biases, sparse;
+  // For general kernels: whether there are document starts, lengths of keys, visible prefixes and
+  // sinks, the number of biases per head, and whether there is a sparse pattern.
+  int documents, lengths, prefixes, sinks, biases, sparse;
   int bias_origin;  // AttentionDesc::bias_origin, if there are biases
   int skip_from;    // first key from which on a query sees its latest keys alone
 
@@ -153,6 +157,7 @@ struct AttentionProblem : MaskGeometry<int> {
         packs(false),
         documents(desc.mask.document_start.present()),
         lengths(desc.mask.key_lengths.present()),
+        prefixes(desc.mask.prefix_end.present()),
         sinks(desc.sinks.present()),
         biases(desc.bias ? checked(desc.bias.dim(1)) : 0),
         sparse(static_cast<bool>(pattern)),
@@ -172,7 +177,8 @@ struct AttentionProblem : MaskGeometry<int> {
     if constexpr (!std::is_null_pointer_v<G>) {
       if (query < Sq) seen.begin = max(seen.begin, origin(general, query));
       if (documents && !is_causal() && query < Sq)
-        seen.end = min(seen.end, first_query_after(general, origin(general, query), Sq));
+        seen.end = min(seen.end, first_above(general.document_start, origin(general, query), Sq));
+      if (prefixes && query < Sq) seen.end = max(seen.end, static_cast<int>(general.prefix_end[query]));
       if (lengths) seen.end = min(seen.end, general.key_end);
     }
     return seen;
@@ -181,18 +187,30 @@ struct AttentionProblem : MaskGeometry<int> {
   __device__ Span queries(const G& general, int key) const {
     Span seen = MaskGeometry::queries(key);
     if constexpr (!std::is_null_pointer_v<G>) {
+      if (prefixes) seen.begin = first_above(general.prefix_end, key, min(seen.begin, Sq));
       if (!documents) return seen;
-      seen.end = first_query_after(general, key, seen.end);
+      seen.end = first_above(general.document_start, key, seen.end);
       if (!is_causal() && key < Sk) seen.begin = max(seen.begin, origin(general, key));
     }
     return seen;
   }
-  // First of the queries before `end` whose document starts after this key, or `end`.
-  __device__ int first_query_after(const GeneralOperands& general, int key, int end) const {
+  // MaskGeometry::sees, or the key is in the visible prefix of the query's document.
+  template <class G>
+  __device__ bool sees(const G& general, int query, int key) const {
+    bool seen = MaskGeometry::sees(query, key);
+    if constexpr (!std::is_null_pointer_v<G>)
+      if (prefixes && !seen && query < Sq) seen = key < general.prefix_end[query];
+    return seen;
+  }
+  // Whether some query may see a later key.
+  __host__ __device__ bool sees_later_keys() const { return !is_causal() || prefixes; }
+  // First of the queries before `end` whose value is above this key, or `end`. The values must not
+  // decrease.
+  __device__ int first_above(const In<std::int32_t>& values, int key, int end) const {
     int low = 0;
     while (low < end) {
       const int middle = (low + end) / 2;
-      if (general.document_start[middle] <= key)
+      if (values[middle] <= key)
         low = middle + 1;
       else
         end = middle;

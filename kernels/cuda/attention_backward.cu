@@ -211,7 +211,7 @@ __global__ void __launch_bounds__(QuerySteps<T, width, general>::threads)
         p, ds, scores, query_lse, query_lse + S::queries,
         key >= seen_by_all.begin && key + cols <= seen_by_all.end && !z.needs_element_checks(mask_operands),
         [](int m, int, int i) { return row_of(m, i); },
-        [&](int m, int n, int i) { return z.sees(warp_first + row_of(m, i), key + column_of(n, i)); },
+        [&](int m, int n, int i) { return z.sees(mask_operands, warp_first + row_of(m, i), key + column_of(n, i)); },
         [&](int m, int n, int i) {
           return special_score(z, mask_operands, scores, head, warp_first + row_of(m, i), key + column_of(n, i));
         });
@@ -291,7 +291,7 @@ __global__ void __launch_bounds__(KeySteps<T, width, wanted, general>::threads)
         p, ds, scores, query_lse, query_lse + S::queries,
         query >= see_all.begin && query + cols <= see_all.end && !z.needs_element_checks(mask_operands),
         [](int, int n, int i) { return column_of(n, i); },
-        [&](int m, int n, int i) { return z.sees(query + column_of(n, i), warp_first + row_of(m, i)); },
+        [&](int m, int n, int i) { return z.sees(mask_operands, query + column_of(n, i), warp_first + row_of(m, i)); },
         [&](int m, int n, int i) {
           return special_score(z, mask_operands, scores, head, query + column_of(n, i), warp_first + row_of(m, i));
         });
@@ -326,14 +326,14 @@ template <class T>
 __global__ void bias_gradient(const AttentionProblem z, const ScoreScaling scores, const InHeads<T> dout,
                               const InHeads<T> q, const InHeads<T> k, const InHeads<T> v, const InHeads<T> out,
                               const GeneralOperands special, In<float> lse, Out<float> dbias) {
-  const int later = z.is_causal() ? 0 : z.Sk - 1;  // keys that may be after a query
+  const int later = z.sees_later_keys() ? z.Sk - 1 : 0;  // keys that may be after a query
   const int distance = static_cast<int>(blockIdx.x) - later, head = static_cast<int>(blockIdx.y);
   const int kv_head = head / z.heads_per_kv();
   float sum = 0;
   for (int i = static_cast<int>(threadIdx.x); i < z.B * z.Sq; i += static_cast<int>(blockDim.x)) {
     const int b = i / z.Sq, query = i % z.Sq, key = z.query_offset + query - distance;
     const GeneralOperands mask_operands = special.of(b, z);
-    if (key < 0 || !z.sees(query, key) || !z.allows(mask_operands, query, key)) continue;
+    if (key < 0 || !z.sees(mask_operands, query, key) || !z.allows(mask_operands, query, key)) continue;
     const auto query_vector = vector_of(q, b, head, query), key_vector = vector_of(k, b, kv_head, key);
     // slope: derivative of the loss with respect to the score, divided by its weight.
     float product = 0, slope = 0;
@@ -459,6 +459,7 @@ void execute(CudaDevice& device, const ops::AttentionBackward& op) {
       const View delta = Workspace(context).take({sequences, heads.kv_heads * heads_per_kv, all.Sq}, DType::f32);
       AttentionDesc slice = op.desc;
       if (op.desc.mask.document_start) slice.mask.document_start = op.desc.mask.document_start.rows(b, sequences);
+      if (op.desc.mask.prefix_end) slice.mask.prefix_end = op.desc.mask.prefix_end.rows(b, sequences);
       if (op.desc.mask.key_lengths) slice.mask.key_lengths = op.desc.mask.key_lengths.rows(b, sequences);
       launch_backward(context, slice, heads, operands.slice_sequences(b, sequences), delta);
     }
@@ -472,7 +473,7 @@ void execute(CudaDevice& device, const ops::AttentionBackwardLearned& op) {
     const auto lse = in<float>(op.lse);
     if (op.dbias)
       launch(device.context(),
-             {.x = Index{z.query_offset} + z.Sq + (z.is_causal() ? 0 : z.Sk - 1), .y = z.H, .threads = 128},
+             {.x = Index{z.query_offset} + z.Sq + (z.sees_later_keys() ? z.Sk - 1 : 0), .y = z.H, .threads = 128},
              bias_gradient<T>, z, ScoreScaling(op.desc), dout, in_heads<T>(op.q), in_heads<T>(op.k), in_heads<T>(op.v),
              out, special, lse, cuda::out<float>(op.dbias));
     if (op.dsinks)

@@ -140,7 +140,7 @@ __global__ void __launch_bounds__(Forward<T, width, general>::Of::threads)
     if (scores.capped) each<M, N>([&](int m, int n, int i) { s[m][n][i] = cap_tanh<T>(scores.inner * s[m][n][i]); });
     if (key < seen_by_all.begin || key + Of::cols > seen_by_all.end || z.needs_element_checks(mask_operands)) {
       each<M, N>([&](int m, int n, int i) {
-        if (!z.sees(warp_first + row_of(m, i), key + column_of(n, i))) s[m][n][i] = -INFINITY;
+        if (!z.sees(mask_operands, warp_first + row_of(m, i), key + column_of(n, i))) s[m][n][i] = -INFINITY;
       });
       if constexpr (general)
         each<M, N>([&](int m, int n, int i) {
@@ -385,7 +385,7 @@ bool is_fused(const ConstHeads& q, const ConstHeads& k, const ConstHeads& v, con
   return q.dtype == DType::bf16 && q.width == v.width && q.width <= max_width && q.width % 8 == 0 &&
          q.positions == k.positions && is_aligned(q) && is_aligned(k) && is_aligned(v) && desc.softcap == 0 &&
          !desc.bias && !desc.sinks && mask.window == 0 && mask.query_offset == 0 && !mask.sparse &&
-         !mask.document_start && !mask.query_offsets && !mask.key_lengths && !mask.selected;
+         !mask.document_start && !mask.query_offsets && !mask.key_lengths && !mask.prefix_end && !mask.selected;
 }
 
 void execute(CudaDevice& device, const ops::AttentionForward& op) {

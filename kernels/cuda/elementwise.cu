@@ -85,6 +85,30 @@ __global__ void add_sum(Index n, In<double> partial, Out<double> out) {
   if (threadIdx.x == 0) out[0] += sum;
 }
 
+__device__ inline unsigned bits_of(float x) {
+  return __float_as_uint(x);
+}
+__device__ inline unsigned bits_of(bf16 x) {
+  return __bfloat16_as_ushort(x);
+}
+// Each block sums the bits of every gridDim.x-th chunk of blockDim.x elements of x: [n] into
+// partial[blockIdx.x]. An element costs 4 bytes, 2 in bf16.
+template <class T>
+__global__ void sum_of_bits(Index n, In<T> x, Out<std::int32_t> partial) {
+  unsigned sum = 0;
+  const Index step = Index{gridDim.x} * blockDim.x;
+  for (Index i = Index{blockIdx.x} * blockDim.x + threadIdx.x; i < n; i += step) sum += bits_of(x[i]);
+  sum = block_sum(sum);
+  if (threadIdx.x == 0) partial[blockIdx.x] = static_cast<std::int32_t>(sum);
+}
+// One block sums partial: [n]. out: [1] += the sum, modulo 2^32.
+__global__ void add_bit_sum(Index n, In<std::int32_t> partial, Out<std::int32_t> out) {
+  unsigned sum = 0;
+  for_row<1>(n, [&](Index i) { sum += static_cast<unsigned>(partial[i]); });
+  sum = block_sum(sum);
+  if (threadIdx.x == 0) out[0] = static_cast<std::int32_t>(static_cast<unsigned>(out[0]) + sum);
+}
+
 }  // namespace
 
 void execute(CudaDevice& device, const ops::Fill& op) {
@@ -141,6 +165,18 @@ void execute(CudaDevice& device, const ops::SumSquares& op) {
     launch(device.context(), grid, sum_of_squares<N>, n, in<float>(op.x), out<double>(partial));
   });
   launch(device.context(), {}, add_sum, grid.x, in<double>(partial), out<double>(op.out));
+}
+
+void execute(CudaDevice& device, const ops::BitSum& op) {
+  constexpr Index elements_per_thread = 16, max_blocks = 1024;
+  const Index n = op.x.elements();
+  Grid grid;
+  grid.x = std::min(blocks_of(n, grid.threads * elements_per_thread), max_blocks);
+  const View partial = Workspace(device.context()).take({grid.x}, DType::i32);
+  with_type(op.x.dtype(), [&]<class T>(T) {
+    launch(device.context(), grid, sum_of_bits<T>, n, in<T>(op.x), out<std::int32_t>(partial));
+  });
+  launch(device.context(), {}, add_bit_sum, grid.x, in<std::int32_t>(partial), out<std::int32_t>(op.out));
 }
 
 }  // namespace sy::cuda

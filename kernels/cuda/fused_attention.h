@@ -12,7 +12,8 @@ namespace sy::cuda {
 // Returns whether cuDNN may compute attention of these operands. Pure function, in any build.
 // - q is bf16. All heads have one width, a multiple of 8 up to 128. q has as many positions as k.
 // - Data and strides are aligned to 16 bytes.
-// - The mask is causal or empty: no window, cache, document start, key length or pattern.
+// - The mask is causal or empty: no window, cache, document start, key length, prefix or
+//   pattern.
 // - There is no bias, sink or cap.
 bool is_fused(const ConstHeads& q, const ConstHeads& k, const ConstHeads& v, const AttentionDesc& desc);
 

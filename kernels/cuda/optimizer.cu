@@ -3,6 +3,7 @@
 
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/rows.h"
+#include "kernels/ops/elementwise.h"
 #include "kernels/ops/optimizer.h"
 
 namespace sy::cuda {
@@ -114,12 +115,19 @@ void execute(CudaDevice& device, const ops::ClipCoefficient& op) {
 }
 
 void execute(CudaDevice& device, const ops::AdamW& op) {
+  const auto sum_bits = [&](Index which) {
+    if (!op.bit_sums) return;
+    for (const View& x : {op.w, op.m, op.v, op.rounded})
+      if (x) execute(device, ops::BitSum{.x = x, .out = op.bit_sums.rows(which, 1)});
+  };
+  sum_bits(0);
   with_type(op.m.dtype(), [&]<class T>(T) {
     for_elements(
         device.context(), op.w.elements(), {op.g, op.w, op.m, op.v, op.rounded},
         Update<T>{op.beta1, op.beta2, op.eps, op.weight_decay, in<float>(op.coefficient), in<float>(op.step_scalars),
                   in<float>(op.g), out<float>(op.w), out<T>(op.m), out<T>(op.v), out<bf16>(op.rounded)});
   });
+  sum_bits(1);
 }
 
 void execute(CudaDevice& device, const ops::MomentumUpdate& op) {

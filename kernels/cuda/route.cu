@@ -182,7 +182,8 @@ __device__ void clear_other_groups(const RouteDesc& desc, std::uint32_t* keys, s
 // FLOPs, 10 with sigmoid scores, and k comparisons in shared memory. A token costs 8 k bytes more.
 //   counts, probability: [segments * chunks, e]
 //   z_squared: [blocks] sums over all chunks of a block
-__global__ void choose_experts(RouteDesc desc, Index segments, Index chunks, Index segment_tokens, int e,
+//   replay: `experts` holds the choice, and is not written
+__global__ void choose_experts(RouteDesc desc, bool replay, Index segments, Index chunks, Index segment_tokens, int e,
                                In<float> logits, In<float> bias, In<float> noise, In<std::int32_t> token_mask,
                                Out<std::int32_t> experts, Out<float> weights, Out<std::int32_t> counts,
                                Out<float> probability, Out<double> z_squared) {
@@ -224,11 +225,11 @@ __global__ void choose_experts(RouteDesc desc, Index segments, Index chunks, Ind
       if (desc.topk_groups < desc.groups) clear_other_groups(desc, keys, keys + e, e, lane);
       float sum = min_score_sum;
       for (Index j = 0; j < k; ++j) {
-        const int best = remove_largest(keys, e, lane);
+        const int best = replay ? experts[t * k + j] : remove_largest(keys, e, lane);
         const float score = score_of<Math>(desc.score, z[best], p(z[best]));
         sum += score;
         if (j % warp_size != lane) continue;
-        experts[t * k + j] = best;
+        if (!replay) experts[t * k + j] = best;
         weights[t * k + j] = score;
         atomicAdd(&count[best], 1);
       }
@@ -440,9 +441,9 @@ void execute(CudaDevice& device, const ops::RouteForward& op) {
   }
   const Index shared_bytes = (e + warps * (2 * e + op.desc.groups)) * Index{sizeof(float)};
   launch(device.context(), {.x = blocks, .threads = warps * warp_size, .shared_bytes = shared_bytes}, choose_experts,
-         op.desc, segments, chunks, segment_tokens, static_cast<int>(e), in<float>(op.logits), in<float>(op.bias),
-         in<float>(op.noise), in<std::int32_t>(op.token_mask), out<std::int32_t>(op.experts), out<float>(op.weights),
-         out<std::int32_t>(sums > 0 ? chunk_counts : op.counts),
+         op.desc, op.replay, segments, chunks, segment_tokens, static_cast<int>(e), in<float>(op.logits),
+         in<float>(op.bias), in<float>(op.noise), in<std::int32_t>(op.token_mask), out<std::int32_t>(op.experts),
+         out<float>(op.weights), out<std::int32_t>(sums > 0 ? chunk_counts : op.counts),
          out<float>(sums > 0 ? chunk_probability : op.probability), out<double>(squares));
   launch(device.context(), {.x = blocks_of(sums * warp_size, 256) + 1}, sum_chunks, sums, chunks, static_cast<int>(e),
          in<std::int32_t>(chunk_counts), in<float>(chunk_probability), blocks, in<double>(squares),

@@ -41,15 +41,20 @@ void check_attention(const Attention& op) {
       .contiguous_heads("v", v, {q.sequences, k.positions, k.heads, v.width}, q);
   SY_ASSERT(mask.causal || !mask.query_offsets, "{}: query_offsets without a causal mask", op.name);
   SY_ASSERT(!mask.causal || !mask.key_lengths, "{}: key_lengths with a causal mask", op.name);
+  SY_ASSERT(!mask.prefix_end || (mask.causal && mask.window == 0 && !sparse),
+            "{}: a visible prefix without a causal mask, or with a window or a pattern", op.name);
   // Only the device knows the offsets of each sequence: a query may have the position of the last
   // key.
   const Index positions = mask.query_offsets ? k.positions : mask.query_offset + q.positions;
   const ConstView bias = op.desc.bias;
-  const Index biases = mask.causal ? positions : 2 * std::max(positions, k.positions) - 1;
+  const bool one_sided = op.desc.has_one_sided_bias();
+  const Index biases = one_sided ? positions : 2 * std::max(positions, k.positions) - 1;
   SY_ASSERT(!bias || (op.desc.softcap == 0 && bias.shape().size() == 2 && bias.dim(1) >= biases &&
-                      (mask.causal || bias.dim(1) % 2 == 1)),
+                      (one_sided || bias.dim(1) % 2 == 1)),
             "{}: bias {} of {} positions, with cap {}", op.name, bias.shape().str(), positions, op.desc.softcap);
+  SY_ASSERT(!bias || !mask.prefix_end || !one_sided, "{}: a visible prefix with a bias of earlier keys alone", op.name);
   check.optional("document_start", mask.document_start, {q.sequences, q.positions}, DType::i32)
+      .optional("prefix_end", mask.prefix_end, {q.sequences, q.positions}, DType::i32)
       .optional("query_offsets", mask.query_offsets, {q.sequences}, DType::i32)
       .optional("key_lengths", mask.key_lengths, {q.sequences}, DType::i32)
       .optional("selected", mask.selected, {q.sequences, q.positions, mask.selected ? mask.selected.dim(2) : 0},
@@ -62,7 +67,8 @@ void check_attention(const Attention& op) {
 
 // FLOPs of products of visible pairs of a query and a key. of_keys: number of products with the
 // width of queries and keys; of_values: those with the width of values. Only a device knows
-// documents and lengths, so each sequence counts as one document, and a cache as full.
+// documents, lengths and prefixes, so each sequence counts as one document with a prefix of random
+// length, and a cache as full.
 template <class Attention>
 double attention_flops(const Attention& op, double of_keys, double of_values) {
   const ConstHeads &q = op.q, &k = op.k, &v = op.v;
@@ -72,6 +78,7 @@ double attention_flops(const Attention& op, double of_keys, double of_values) {
   const Index most = selected ? selected.dim(2) : k.positions;
   double pairs = 0;
   for (Index i = 0; i < q.positions; ++i) pairs += static_cast<double>(std::min(mask.visible_keys(i), most));
+  if (op.desc.mask.prefix_end) pairs += mean_prefix_pairs(q.positions);
   return 2 * (of_keys * static_cast<double>(q.width) + of_values * static_cast<double>(v.width)) *
          static_cast<double>(q.sequences) * static_cast<double>(q.heads) * pairs;
 }

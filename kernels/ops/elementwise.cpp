@@ -42,4 +42,8 @@ void check(const SumSquares& op) {
   Operands(op.name).is("x", op.x, op.x.shape()).is("out", op.out, {1}, DType::f64);
 }
 
+void check(const BitSum& op) {
+  Operands(op.name).real("x", op.x, op.x.shape().size()).is("out", op.out, {1}, DType::i32);
+}
+
 }  // namespace sy::ops

@@ -59,4 +59,14 @@ struct SumSquares {
   Cost cost() const { return Cost().reads(x); }
 };
 
+// out += the sum of the elements' bits, each read as an unsigned integer of its width, modulo 2^32.
+// It differs after the change of any one bit. Its order does not matter.
+struct BitSum {
+  static constexpr std::string_view name = "bit_sum";
+  ConstView x;  // any shape, f32 or bf16
+  View out;     // [1] i32 +=
+  bool is_empty() const { return x.elements() == 0; }
+  Cost cost() const { return Cost().reads(x); }
+};
+
 }  // namespace sy::ops

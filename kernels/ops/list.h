@@ -4,7 +4,7 @@
 
 // clang-format off
 #define SY_OPERATIONS(X)                                                                          \
-  X(Fill) X(Copy) X(Convert) X(Add) X(Scale) X(SumSquares)                                        \
+  X(Fill) X(Copy) X(Convert) X(Add) X(Scale) X(SumSquares) X(BitSum)                             \
   X(Gemm) X(PackWeight) X(GroupedGemm) X(GroupedGemmDgrad) X(GroupedGemmWgrad)                    \
   X(BiasForward) X(BiasBackward) X(GroupedBiasForward) X(GroupedBiasBackward)                     \
   X(NormForward) X(NormBackward)                                                                  \

@@ -13,7 +13,7 @@ void check(const AdamW& op) {
   check.dims("w", op.w, 1).is("coefficient", op.coefficient, {1}).is("step_scalars", op.step_scalars, {3});
   check.is("g", op.g, op.w.shape()).real("m", op.m, 1);
   check.same("m", op.m, op.w.shape(), op.m).same("v", op.v, op.w.shape(), op.m);
-  check.optional("rounded", op.rounded, op.w.shape(), DType::bf16);
+  check.optional("rounded", op.rounded, op.w.shape(), DType::bf16).optional("bit_sums", op.bit_sums, {2}, DType::i32);
 }
 
 void check(const MomentumUpdate& op) {

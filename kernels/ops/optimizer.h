@@ -23,15 +23,17 @@ struct ClipCoefficient {
 // of g * coefficient and of its square. Their new values change w before they are rounded to bf16.
 //   w -= lr * (m / bias1 / (sqrt(v / bias2) + eps) + weight_decay * w)
 // If coefficient is NaN, nothing changes. Only `step_scalars` change from step to step.
+// bit_sums += the sums of the bits (BitSum) of w, m, v and rounded, before and after the update.
 struct AdamW {
   static constexpr std::string_view name = "adamw";
   ConstView coefficient;   // [1]
   ConstView step_scalars;  // [3] = lr, bias1 = 1 - beta1^step, bias2 = 1 - beta2^step
   ConstView g;             // [n]
   float beta1, beta2, eps, weight_decay;
-  View w;             // [n], updated
-  View m, v;          // [n] f32 or bf16, updated
-  View rounded = {};  // [n] bf16 = w; may be empty
+  View w;              // [n], updated
+  View m, v;           // [n] f32 or bf16, updated
+  View rounded = {};   // [n] bf16 = w; may be empty
+  View bit_sums = {};  // [2] i32 +=; may be empty
   bool is_empty() const { return w.elements() == 0; }
   Cost cost() const { return Cost().reads(g).updates(w, m, v).writes(rounded); }
 };

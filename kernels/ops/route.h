@@ -31,6 +31,8 @@ namespace ops {
 // and noise are added to the selection score alone.
 //   weight = scale * score; if renormalize, divided by the sum of the token's k scores
 // Padding has no experts: its k experts are -1 and its weights 0. It takes no part in the sums.
+// If `replay` is set, `experts` is an input: the choice of an earlier call, which bias and noise do
+// not change. Weights and sums are computed from the logits.
 struct RouteForward {
   static constexpr std::string_view name = "route_forward";
   ConstView logits;           // [T, E]
@@ -38,6 +40,7 @@ struct RouteForward {
   ConstView noise = {};       // [T, E] or empty
   ConstView token_mask = {};  // [T] i32 or empty; 0 if the token is padding
   RouteDesc desc = {};
+  bool replay = false;
   View experts;      // [T, k] i32
   View weights;      // [T, k]
   View counts;       // [G, E] i32 assignments of each segment

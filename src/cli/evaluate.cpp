@@ -48,6 +48,10 @@ void check_scoring(const Config& config, const po::variables_map& arguments) {
   const bool encoder = config.model.kind == ModelKind::encoder;
   if (config.model.kind == ModelKind::encoder_decoder && arguments.count("stride"))
     bad_input("evaluate: --stride is of decoders, and the windows of an encoder-decoder do not overlap: leave it out");
+  if (config.has_visible_prefix() && arguments.count("stride"))
+    bad_input(
+        "evaluate: --stride is of causal decoders, and train.objective = prefix predicts the tokens after the prefix of "
+        "each window: leave it out");
   if (encoder && arguments.count("stride"))
     bad_input(
         "evaluate: --stride is of decoders, which predict next tokens, and this is an encoder: leave it out, or "
@@ -80,33 +84,39 @@ std::vector<std::int32_t> parse_tokens(const char* option, const std::string& te
 void write_logits(Comm& world, const Trained& trained, const po::variables_map& arguments, const std::string& backend) {
   const std::string file = arguments["logits"].as<std::string>();
   const bool quiet = arguments.count("quiet") > 0;
-  const bool pairs = trained.config.model.kind == ModelKind::encoder_decoder;
+  const bool needs_pairs = trained.config.model.kind == ModelKind::encoder_decoder,
+             has_prefix = trained.config.has_visible_prefix(),
+             pairs = needs_pairs || (has_prefix && arguments.count("decoder-tokens") > 0);
   std::vector<std::int32_t> source, ids;
+  Index positions = 0;
   agree_on_errors(world, [&] {
-    if (pairs && !arguments.count("decoder-tokens"))
+    if (needs_pairs && !arguments.count("decoder-tokens"))
       bad_input(
           "evaluate: the model is an encoder-decoder, whose encoder reads --tokens: give the inputs of the "
           "decoder with --decoder-tokens");
     if (!pairs && arguments.count("decoder-tokens"))
-      bad_input("evaluate: --decoder-tokens is of encoder-decoders, and this is none: leave it out");
+      bad_input(
+          "evaluate: --decoder-tokens is of encoder-decoders and of train.objective = prefix, and this is neither: "
+          "leave it out");
     ids = parse_tokens("tokens", arguments["tokens"].as<std::string>(), trained.state.vocab);
     if (pairs) {
       source = std::move(ids);
       ids = parse_tokens("decoder-tokens", arguments["decoder-tokens"].as<std::string>(), trained.state.vocab);
     }
-    check_positions(trained.config, std::max(std::ssize(source), std::ssize(ids)));
+    positions = needs_pairs ? std::max(std::ssize(source), std::ssize(ids)) : std::ssize(source) + std::ssize(ids);
+    check_positions(trained.config, positions);
     std::error_code ignored;
     if (fs::exists(file, ignored)) bad_input("evaluate: --logits: {} exists already: name a new file", file);
   });
   const auto engine = with_advice("give fewer --tokens", [&] {
-    return load_model(world, trained, evaluation_layout(trained.config, world.size()), backend,
-                      std::max(std::ssize(source), std::ssize(ids)));
+    return load_model(world, trained, evaluation_layout(trained.config, world.size()), backend, positions);
   });
   std::vector<float> logits;
   abort_job_on_error(world, [&] {
     ByteProgress progress;
     if (pairs) {
       logits = pair_logits(*engine, source, ids);
+      if (has_prefix) ids.insert(ids.begin(), source.begin(), source.end());
       return 0;
     }
     logits = sequence_logits(*engine, ids, [&](Index done, Index total) {
@@ -148,7 +158,8 @@ int evaluate_command(CommandLine& line) {
       ("batch", po::value<Index>(&evaluation.windows_per_pass)->default_value(8), "windows computed at a time")
       ("tokens", po::value<std::string>(), "ids with commas between them: compute their --logits, and nothing else")
       ("decoder-tokens", po::value<std::string>(),
-       "of an encoder-decoder, whose encoder reads --tokens: the inputs of its decoder, whose logits are computed")
+       "of an encoder-decoder, whose encoder reads --tokens: the inputs of its decoder, whose logits are computed; with "
+       "train.objective = prefix, the tokens after the visible prefix, which is --tokens")
       ("logits", po::value<std::string>(), "HDF5 file to make, with /logits [position, token] in f32")
       ("capacity", "drop as training does, by moe.capacity_factor; default: dropless")
       ("backend", po::value<std::string>(&backend)->default_value("auto"), "auto, cpu or cuda")

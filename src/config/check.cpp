@@ -170,6 +170,7 @@ void check_kind(const Config& c, Problems& problems) {
                  "segments or more: set it to -1",
                  c.model.segment_token, show(c.model.kind), c.model.segments);
   for (const LayerKind& layers : layer_kinds(c)) check_visibility(layers, problems);
+  check_visible_prefix(c, problems);
 }
 
 // Checks the scores and the pattern of attention of some layers.
@@ -199,45 +200,6 @@ void check_attention(const LayerKind& layers, Problems& problems) {
       m.attention_softcap > 0 && (m.position == Position::alibi || m.position == Position::t5))
     problems.add(key, "{} = {} with model.position = {}, whose biases are not capped: set it to 0, or another position",
                  key, m.attention_softcap, show(m.position));
-}
-
-// Checks the indexer of sparse attention of some layers.
-void check_indexer(const LayerKind& layers, Problems& problems) {
-  using Model = Config::Model;
-  const Model& m = layers.model();
-  if (m.attention != AttentionPattern::indexed) return;
-  if (const std::string key = layers.key(&Model::window); m.window > 0)
-    problems.add(key, "{} = {} with model.attention = indexed, which selects the tokens that are seen: set it to 0",
-                 key, m.window);
-  if (const std::string key = layers.key(&Model::position); m.position == Position::alibi || m.position == Position::t5)
-    problems.add(key, "{} = {} with model.attention = indexed, which has no biases: set it to another position", key,
-                 show(m.position));
-  const Index width = m.kv_lora_rank > 0 ? m.qk_rope_head_dim : m.head_dim;
-  const Index rotated = static_cast<Index>(static_cast<double>(width) * m.rope_fraction / 2) * 2;
-  if (const std::string key = layers.key(&Model::index_head_dim);
-      m.position == Position::rope && m.index_head_dim < rotated)
-    problems.add(key, "{} = {} is less than the {} elements of a head that rope rotates: raise it", key,
-                 m.index_head_dim, rotated);
-}
-
-// Checks settings of the whole model that indexers exclude.
-void check_indexers(const Config& c, Problems& problems) {
-  const Config::Train& t = c.train;
-  if (c.num_indexers() == 0) {
-    if (t.indexer == IndexerStage::warmup)
-      problems.add("train.indexer",
-                   "train.indexer = warmup without an indexer to train: set model.attention = indexed, or this to "
-                   "sparse");
-    return;
-  }
-  if (t.lora_rank > 0)
-    problems.add("train.lora_rank",
-                 "train.lora_rank = {} with model.attention = indexed: adapters do not train indexers: set it to 0",
-                 t.lora_rank);
-  if (t.indexer == IndexerStage::warmup && t.qk_clip > 0)
-    problems.add("train.qk_clip",
-                 "train.qk_clip = {} with train.indexer = warmup: it would scale frozen weights: set it to 0",
-                 t.qk_clip);
 }
 
 // Checks that the weights of queries and keys scale the logits of some layers.
@@ -414,7 +376,6 @@ void check_combinations(const Config& c, Problems& problems) {
         m.t5_max_distance, m.t5_buckets / 2);
   for (const LayerKind& layers : layer_kinds(c)) {
     check_attention(layers, problems);
-    check_indexer(layers, problems);
     check_qk_clip(layers, problems);
   }
   check_indexers(c, problems);
@@ -510,6 +471,7 @@ void complete(Config& c, Problems& problems) {
     stack.moe.dense_layers = own.dense_layers;
   }
   check_objective_of_pairs(c, problems);
+  check_reversible(c, problems);
   if (c.stacks.empty()) check_combinations(c, problems);
   if (!c.stacks.empty()) complete_stacks(c, problems);
   for (std::size_t i = 0; i < c.stacks.size(); ++i) {

@@ -59,10 +59,11 @@ std::span<const Key> run_keys() {
       row<&Train::objective>(
           "train.objective", {}, must_match,
           "what the loss predicts. causal: each next token; masked: tokens that are chosen and hidden, from those on "
-          "both sides (Devlin et al., 2019). Of encoder-decoders: span_corruption: the text of hidden spans, for each of "
-          "which the encoder reads one sentinel (Raffel et al., 2020); prefix: the rest of a text whose beginning, up to "
-          "a random token, the encoder reads; seq2seq: the target of a source (`prepare --pairs`). auto: masked in an "
-          "encoder, causal in a decoder, span_corruption in an encoder-decoder"),
+          "both sides (Devlin et al., 2019); prefix: the rest of a text whose beginning, up to a random token, the encoder "
+          "of an encoder-decoder reads, or the tokens of a decoder see on both sides (Raffel et al., 2020). Of "
+          "encoder-decoders: span_corruption: the text of hidden spans, for each of which the encoder reads one sentinel "
+          "(ibid.); seq2seq: the target of a source (`prepare --pairs`). auto: masked in an encoder, causal in a decoder, "
+          "span_corruption in an encoder-decoder"),
       row<&Train::mask_rate>("train.mask_rate", {0, 1}, report,
                              "with train.objective = masked, the probability that a token is chosen; with "
                              "span_corruption, the share of the tokens that is hidden"),
@@ -176,6 +177,12 @@ std::span<const Key> run_keys() {
           "cheapest to the dearest. norms: normalised inputs. experts: hidden activations of experts and dense "
           "FFNs; no token is dispatched again. attention: all of attention but its output projection. block: all "
           "activations of a layer but its input, with another dispatch. true means block, false none"),
+      row<&Train::reversible>(
+          "train.reversible", {}, must_match,
+          "true: the layers are reversible (RevNet, 2017; Reformer, 2020). A token has two residual streams, both begin "
+          "as the embedding, and their mean goes to the final norm. Attention reads the second and adds to the first, "
+          "FFNs read the first and add to the second. The backward pass computes the inputs of a layer from its "
+          "outputs, so the memory of activations does not grow with model.layers"),
       row<&Train::z_loss>(
           "train.z_loss", {0, no_upper_bound}, report,
           "the factor of the output z-loss, the mean of log^2 Z. z_loss in the metrics is its sum with that of the "
@@ -253,6 +260,11 @@ std::span<const Key> run_keys() {
           "the number of steps between comparisons of all values that several ranks hold: weights, selection biases, "
           "token ids and the numbers of the update. If they differ, the run ends before it writes a checkpoint. With "
           "a number above 0, each checkpoint is preceded by a comparison, too. 0: none"),
+      row<&Run::memory_check>(
+          "run.memory_check", {}, ignore,
+          "digest: each rank keeps digests of the weights and of the optimizer state that it owns. Each update and each "
+          "checkpoint compares them with the memory. If a value has changed since the update before, the run ends "
+          "before it writes a checkpoint. Frozen weights have no digests. off: none"),
       row<&Run::replay_step>(
           "run.replay_step", {0, no_upper_bound}, ignore,
           "training repeats this step of the run in run.dir, from the newest checkpoint before it, and writes "

@@ -101,12 +101,12 @@ SpanLengths span_lengths(Index tokens, double density, Index span) {
 
 void check_objective_of_pairs(const Config& c, Problems& problems) {
   const bool pairs = c.model.kind == ModelKind::encoder_decoder;
-  if (pairs == is_of_pairs(c.train.objective)) return;
+  if (pairs == is_of_pairs(c.train.objective) || c.has_visible_prefix()) return;
   problems.add("train.objective", "train.objective = {} with model.kind = {}: set it to {}, or model.kind to {}",
                show(c.train.objective), show(c.model.kind),
                pairs                                ? "span_corruption, prefix or seq2seq"
                : c.model.kind == ModelKind::encoder ? "masked"
-                                                    : "causal",
+                                                    : "causal or prefix",
                pairs ? (c.train.objective == Objective::masked ? "encoder" : "decoder") : "encoder_decoder");
 }
 

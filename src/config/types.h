@@ -34,8 +34,9 @@ enum class AuxLayers { each, joint };
 // Activations that backward computes again instead of reading them from memory, from the cheapest
 // mode to the dearest (docs/design/memory.md).
 enum class Recompute { none, norms, experts, attention, block };
-// The targets of the loss: the next tokens, or chosen tokens that are hidden. The others are of
-// encoder-decoders (src/data/sequence_pairs.h).
+// The targets of the loss: the next tokens, or chosen tokens that are hidden, or the tokens after a
+// visible prefix (src/data/visible_prefix.h). The others, and prefix too, are of encoder-decoders
+// (src/data/sequence_pairs.h).
 enum class Objective { automatic, causal, masked, span_corruption, prefix, seq2seq };
 enum class Schedule { constant, cosine, linear, wsd };
 enum class DecayShape { linear, cosine, one_minus_sqrt };
@@ -66,6 +67,8 @@ struct BlendSchedule {
 // How samples treat the borders of documents. join: as other tokens; mask: attention and loss stay
 // within a document; pack: as mask, and windows hold whole documents.
 enum class Documents { join, mask, pack };
+// Whether ranks keep digests of the weights and of the optimizer state that they own.
+enum class MemoryCheck { off, digest };
 
 // The sequence of layer kinds, as in "local*5, global". It repeats over the layers, and the last
 // repetition may be cut off. If it is empty, all layers have one kind without a name.

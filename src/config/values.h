@@ -104,6 +104,7 @@ SY_ENUM_NAMES(Schedule, {{"constant", Schedule::constant},
                          {"wsd", Schedule::wsd}});
 SY_ENUM_NAMES(DecayShape,
               {{"linear", DecayShape::linear}, {"cosine", DecayShape::cosine}, {"1-sqrt", DecayShape::one_minus_sqrt}});
+SY_ENUM_NAMES(MemoryCheck, {{"off", MemoryCheck::off}, {"digest", MemoryCheck::digest}});
 SY_ENUM_NAMES(Documents, {{"join", Documents::join}, {"mask", Documents::mask}, {"pack", Documents::pack}});
 #undef SY_ENUM_NAMES
 

@@ -48,6 +48,7 @@ namespace sy {
 
 class TokenMasking;   // src/data/masking.h
 class SequencePairs;  // src/data/sequence_pairs.h
+class VisiblePrefix;  // src/data/visible_prefix.h
 
 enum class SplitName { train, valid };
 
@@ -170,14 +171,16 @@ class SampleStream {
     Index first_sample;
     std::vector<BlendSchedule::Weight> weights;  // 0 for the other domains
   };
-  // masking: of training_masking; nullptr if the targets are the next tokens.
-  // pairs: of training_pairs; nullptr without an encoder-decoder.
-  // changes: by ascending first sample. A later change replaces one with the same sample. Throws
-  // InputError if a domain with a share of the samples is too short for one window, or if the data
-  // set lacks a domain of a change.
+  // - masking: of training_masking; nullptr if the targets are the next tokens.
+  // - pairs: of training_pairs; nullptr without an encoder-decoder.
+  // - prefix: of training_prefix; nullptr if no prefix is visible.
+  // - changes: by ascending first sample. A later change replaces one with the same sample.
+  // Throws InputError if a domain with a share of the samples is too short for one window, or if
+  // the data set lacks a domain of a change.
   SampleStream(const Dataset& dataset, Index seq_len, std::uint64_t seed, const Config::Data& data = {},
                std::shared_ptr<const TokenMasking> masking = nullptr, const std::vector<BlendChange>& changes = {},
-               std::shared_ptr<const SequencePairs> pairs = nullptr);
+               std::shared_ptr<const SequencePairs> pairs = nullptr,
+               std::shared_ptr<const VisiblePrefix> prefix = nullptr);
   // Reads a sample. Returns the index of its domain.
   int read(Index sample, const Sample& to) const;
   // Whether a sample may have targets that no loss counts, or padding. Their numbers then differ
@@ -231,6 +234,7 @@ class SampleStream {
   Config::Data data_;
   std::shared_ptr<const TokenMasking> masking_;  // nullptr if targets are the next tokens
   std::shared_ptr<const SequencePairs> pairs_;   // in an encoder-decoder, else nullptr
+  std::shared_ptr<const VisiblePrefix> prefix_;  // nullptr if no prefix is visible
   bool ignores_targets_;
   std::vector<Source> sources_;  // [domains]
   std::vector<Blend> blends_;    // at least one
@@ -269,8 +273,10 @@ class EvalStream {
   // masking: of training_masking; nullptr if the targets are the next tokens. `stride` is then 0.
   // pairs: of training_pairs; nullptr without an encoder-decoder. `stride` is then 0. A window is
   // a text, or a source and its target, as in training. Each window has the length of samples.
+  // has_prefix: Config::has_visible_prefix. If true, `stride` is 0, and the tokens after the prefix
+  // of each window or document have targets.
   EvalStream(const Dataset& dataset, int domain, Index seq_len, Index stride = 0, const Config::Data& data = {},
-             const TokenMasking* masking = nullptr, const SequencePairs* pairs = nullptr);
+             const TokenMasking* masking = nullptr, const SequencePairs* pairs = nullptr, bool has_prefix = false);
   // 0 if there is no validation text.
   Index windows() const;
   Index targets() const { return tokens_.tokens() > 0 ? tokens_.tokens() - 1 : 0; }
@@ -293,6 +299,7 @@ class EvalStream {
   IndexedTokens tokens_;
   std::shared_ptr<const TokenMasking> masking_;  // nullptr if targets are the next tokens
   std::shared_ptr<const SequencePairs> pairs_;   // in an encoder-decoder, else nullptr
+  std::shared_ptr<const VisiblePrefix> prefix_;  // nullptr if no prefix is visible
 };
 
 }  // namespace sy

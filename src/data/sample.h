@@ -20,6 +20,9 @@ struct Sample {
   std::span<std::int32_t> document_start;
   // [encoder length] ids of the encoder; -1 is padding. Empty without an encoder.
   std::span<std::int32_t> encoder_ids = {};
+  // Position in the sample of the end of the visible prefix of each token's document. Empty if the
+  // model has none (Config::has_visible_prefix).
+  std::span<std::int32_t> prefix_end = {};
 
   // Copies the first tokens of another sample, as many as this one has.
   void assign(const Sample& from) const {
@@ -27,6 +30,7 @@ struct Sample {
     std::copy_n(from.targets.begin(), targets.size(), targets.begin());
     std::copy_n(from.document_start.begin(), document_start.size(), document_start.begin());
     std::copy_n(from.encoder_ids.begin(), encoder_ids.size(), encoder_ids.begin());
+    std::copy_n(from.prefix_end.begin(), prefix_end.size(), prefix_end.begin());
   }
 };
 
@@ -35,14 +39,18 @@ struct SampleBatch {
   Index seq_len, encoder_length = 0;
   std::vector<std::int32_t> ids, targets, document_start;  // [samples * seq_len]
   std::vector<std::int32_t> encoder_ids;                   // [samples * encoder_length]
+  std::vector<std::int32_t> prefix_end;                    // [samples * seq_len], or empty
 
-  SampleBatch(Index length, const Config::Data& data, Index samples)
+  // Samples of a model without an encoder. has_prefix: Config::has_visible_prefix
+  SampleBatch(Index length, const Config::Data& data, Index samples, bool has_prefix = false)
       : seq_len(length),
         ids(static_cast<std::size_t>(samples * length)),
         targets(ids.size()),
-        document_start(data.documents == Documents::join ? 0 : ids.size()) {}
+        document_start(data.documents == Documents::join ? 0 : ids.size()),
+        prefix_end(has_prefix ? ids.size() : 0) {}
   // Samples of a configuration's training.
-  SampleBatch(const Config& config, Index samples) : SampleBatch(config.decoder_length(), config.data, samples) {
+  SampleBatch(const Config& config, Index samples)
+      : SampleBatch(config.decoder_length(), config.data, samples, config.has_visible_prefix()) {
     encoder_length = config.encoder_length();
     encoder_ids.resize(static_cast<std::size_t>(samples * encoder_length));
   }
@@ -51,7 +59,8 @@ struct SampleBatch {
     const auto of = [&](std::vector<std::int32_t>& all, Index length) {
       return all.empty() ? std::span<std::int32_t>() : std::span(all).subspan(first * length, count * length);
     };
-    return {of(ids, seq_len), of(targets, seq_len), of(document_start, seq_len), of(encoder_ids, encoder_length)};
+    return {of(ids, seq_len), of(targets, seq_len), of(document_start, seq_len), of(encoder_ids, encoder_length),
+            of(prefix_end, seq_len)};
   }
   Sample operator[](Index i) { return slice(i, 1); }
   bool operator==(const SampleBatch&) const = default;

@@ -7,6 +7,7 @@
 #include "src/data/masking.h"
 #include "src/data/permutation.h"
 #include "src/data/sequence_pairs.h"
+#include "src/data/visible_prefix.h"
 #include "src/text/strings.h"
 
 namespace sy {
@@ -17,11 +18,12 @@ Index proportion(Index n, Index share, Index total) {
   return static_cast<Index>(static_cast<__int128>(n) * share / total);
 }
 
-void check_sample(const Sample& to, Index seq_len, const Config::Data& data) {
+void check_sample(const Sample& to, Index seq_len, const Config::Data& data, bool has_prefix) {
   if (!to.encoder_ids.empty()) return;  // the lengths of pairs are those of the sample
   const auto size = static_cast<std::size_t>(seq_len), starts = data.documents == Documents::join ? 0 : size;
   SY_ASSERT(to.ids.size() == size && to.targets.size() == size && to.document_start.size() == starts,
             "spans of {}, {} and {}", to.ids.size(), to.targets.size(), to.document_start.size());
+  SY_ASSERT(to.prefix_end.size() == (has_prefix ? size : 0), "ends of prefixes of {} tokens", to.prefix_end.size());
 }
 
 std::vector<std::int32_t> read_tokens(const IndexedTokens& tokens, Index vocab, Range range) {
@@ -93,13 +95,14 @@ double weight_in(const SampleStream::BlendChange& change, const std::string& dom
 
 SampleStream::SampleStream(const Dataset& dataset, Index seq_len, std::uint64_t seed, const Config::Data& data,
                            std::shared_ptr<const TokenMasking> masking, const std::vector<BlendChange>& changes,
-                           std::shared_ptr<const SequencePairs> pairs)
+                           std::shared_ptr<const SequencePairs> pairs, std::shared_ptr<const VisiblePrefix> prefix)
     : seq_len_(seq_len),
       vocab_(dataset.vocab()),
       data_(data),
       masking_(std::move(masking)),
       pairs_(std::move(pairs)),
-      ignores_targets_(data.ignores_document_begins() || dataset.has_loss_mask() || masking_ || pairs_) {
+      prefix_(std::move(prefix)),
+      ignores_targets_(data.ignores_document_begins() || dataset.has_loss_mask() || masking_ || pairs_ || prefix_) {
   SY_ASSERT(seq_len > 0, "seq_len {}", seq_len);
   for (const BlendChange& change : changes)
     for (const BlendSchedule::Weight& weight : change.weights) check_has_domain(dataset, weight.domain);
@@ -223,7 +226,7 @@ SampleStream::Location SampleStream::locate(Index sample) const {
 }
 
 int SampleStream::read(Index sample, const Sample& to) const {
-  check_sample(to, seq_len_, data_);
+  check_sample(to, seq_len_, data_, prefix_ != nullptr);
   const auto [domain, window] = locate(sample);
   const Source& source = sources_[static_cast<std::size_t>(domain)];
   if (pairs_) {
@@ -233,6 +236,7 @@ int SampleStream::read(Index sample, const Sample& to) const {
   if (source.packing) {
     read_packed(source, window, to);
     if (masking_) masking_->apply(to, sample * seq_len_);
+    if (prefix_) prefix_->apply(to, sample * seq_len_);
     return domain;
   }
   const Index begin = window * seq_len_;
@@ -246,6 +250,7 @@ int SampleStream::read(Index sample, const Sample& to) const {
   std::copy(to.ids.begin() + 1, to.ids.end(), to.targets.begin());
   source.tokens.read(begin + seq_len_, vocab_, to.targets.last(1));
   mark_window(source.tokens, begin, to, data_);
+  if (prefix_) prefix_->apply(to, sample * seq_len_);
   return domain;
 }
 
@@ -293,11 +298,14 @@ SampleStream training_samples(const Dataset& dataset, const Config& config, Inde
   if (auto found = training_masking(config, dataset)) masking = std::make_shared<TokenMasking>(*std::move(found));
   std::shared_ptr<const SequencePairs> pairs;
   if (auto found = training_pairs(config, dataset)) pairs = std::make_shared<SequencePairs>(*found);
-  return {dataset, config.model.seq_len, config.train.seed, config.data, std::move(masking), changes, std::move(pairs)};
+  std::shared_ptr<const VisiblePrefix> prefix;
+  if (auto found = training_prefix(config)) prefix = std::make_shared<VisiblePrefix>(*found);
+  return {dataset, config.model.seq_len, config.train.seed, config.data, std::move(masking),
+          changes, std::move(pairs),     std::move(prefix)};
 }
 
 EvalStream::EvalStream(const Dataset& dataset, int domain, Index seq_len, Index stride, const Config::Data& data,
-                       const TokenMasking* masking, const SequencePairs* pairs)
+                       const TokenMasking* masking, const SequencePairs* pairs, bool has_prefix)
     : seq_len_(seq_len),
       stride_(stride > 0 ? stride : seq_len),
       vocab_(dataset.vocab()),
@@ -309,6 +317,8 @@ EvalStream::EvalStream(const Dataset& dataset, int domain, Index seq_len, Index 
   if (masking) masking_ = std::make_shared<TokenMasking>(validation_masking(*masking, name));
   SY_ASSERT(!pairs || stride_ == seq_len, "sequences of pairs in windows that begin every {}", stride_);
   if (pairs) pairs_ = std::make_shared<SequencePairs>(validation_pairs(*pairs, name));
+  SY_ASSERT(!has_prefix || stride_ == seq_len, "visible prefixes of windows that begin every {}", stride_);
+  if (has_prefix) prefix_ = std::make_shared<VisiblePrefix>(validation_prefix(name));
 }
 
 Index EvalStream::windows() const {
@@ -317,7 +327,7 @@ Index EvalStream::windows() const {
 }
 
 void EvalStream::read_tokens(Index i, const Sample& to) const {
-  check_sample(to, seq_len_, data_);
+  check_sample(to, seq_len_, data_, prefix_ != nullptr);
   SY_ASSERT(i >= 0 && i < windows(), "window {} of {}", i, windows());
   const auto count = static_cast<std::size_t>(length(i));
   const Sample window{to.ids.first(count), to.targets.first(count),
@@ -342,16 +352,22 @@ void EvalStream::read(Index i, const Sample& to) const {
     read_tokens(i, to);
     return masking_->apply(to, i * stride_);
   }
-  check_sample(to, seq_len_, data_);
+  check_sample(to, seq_len_, data_, prefix_ != nullptr);
   SY_ASSERT(i >= 0 && i < windows(), "window {} of {}", i, windows());
   const Index begin = i * stride_, predicted = i > 0 ? seq_len_ - stride_ : 0;
   const auto count = static_cast<std::size_t>(length(i));
   tokens_.read(begin, vocab_, to.ids.first(count));
   tokens_.read(begin + 1, vocab_, to.targets.first(count));
-  mark_window(tokens_, begin,
-              {to.ids.first(count), to.targets.first(count),
-               to.document_start.first(std::min(count, to.document_start.size()))},
-              data_);
+  const Sample window{to.ids.first(count),
+                      to.targets.first(count),
+                      to.document_start.first(std::min(count, to.document_start.size())),
+                      {},
+                      to.prefix_end.first(std::min(count, to.prefix_end.size()))};
+  mark_window(tokens_, begin, window, data_);
+  if (prefix_) {
+    prefix_->apply(window, begin);
+    std::ranges::fill(to.prefix_end.subspan(count), static_cast<std::int32_t>(count));
+  }
   std::fill_n(to.targets.begin(), predicted, -1);
   std::ranges::fill(to.ids.subspan(count), 0);
   std::ranges::fill(to.targets.subspan(count), -1);

@@ -34,13 +34,14 @@ std::vector<DomainScore> evaluate(Engine& engine, const Dataset& dataset, const 
   const std::optional<TokenMasking> masking = training_masking(engine.config(), dataset);
   SY_ASSERT(masking || !options.hide_each, "tokens are hidden one by one without a mask token");
   const std::optional<SequencePairs> pairs = training_pairs(engine.config(), dataset);
-  const bool ignores = data.ignores_document_begins() || dataset.has_loss_mask() || masking || pairs,
+  const bool has_prefix = engine.config().has_visible_prefix();
+  const bool ignores = data.ignores_document_begins() || dataset.has_loss_mask() || masking || pairs || has_prefix,
              partial = options.max_windows > 0 || ignores;
   // The text of an encoder-decoder's targets is not that of the data set.
   const auto tokenizer = partial && !pairs && dataset.tokenizer() != "none" ? open_tokenizer(dataset.dir()) : nullptr;
   for (std::size_t d = 0; d < dataset.domains().size(); ++d) {
-    streams.emplace_back(dataset, static_cast<int>(d), S, pairs ? 0 : std::min(options.stride, S), data,
-                         masking ? &*masking : nullptr, pairs ? &*pairs : nullptr);
+    streams.emplace_back(dataset, static_cast<int>(d), S, pairs || has_prefix ? 0 : std::min(options.stride, S), data,
+                         masking ? &*masking : nullptr, pairs ? &*pairs : nullptr, has_prefix);
     const Index all = streams.back().windows();
     windows.push_back(options.max_windows > 0 ? std::min(options.max_windows, all) : all);
     total += windows.back();
@@ -70,7 +71,8 @@ std::vector<DomainScore> evaluate(Engine& engine, const Dataset& dataset, const 
                        .targets = batch.targets,
                        .document_start = batch.document_start,
                        .encoder_length = batch.encoder_length,
-                       .encoder_ids = batch.encoder_ids},
+                       .encoder_ids = batch.encoder_ids,
+                       .prefix_end = batch.prefix_end},
                       options.dropless);
     };
     const auto count_targets = [&](std::span<const std::int32_t> of) {
@@ -107,7 +109,7 @@ std::vector<DomainScore> evaluate(Engine& engine, const Dataset& dataset, const 
       const bool evaluates_tail = mesh.coord.dp == 0;
       // The tokens may not be divisible by tp, and padding would be routed like text. Each
       // tensor-parallel rank therefore gets a copy as its own sequence; the first copy counts.
-      SampleBatch window(S, data, 1), copies(tail, data, evaluates_tail ? mesh.layout.tp : 0);
+      SampleBatch window(S, data, 1, has_prefix), copies(tail, data, evaluates_tail ? mesh.layout.tp : 0, has_prefix);
       if (evaluates_tail) read(n - 1, copy, window[0]);
       for (Index i = 0; evaluates_tail && i < mesh.layout.tp; ++i) copies[i].assign(window[0]);
       pass(copies);

@@ -5,10 +5,14 @@ namespace sy {
 namespace {
 
 // Returns the logits of one pass. source: ids of an encoder-decoder's encoder, otherwise empty.
+// prefix: number of ids that are a visible prefix, or 0.
 // Tensor-parallel ranks share the tokens of a batch evenly: each has a copy of the sequence.
-std::vector<float> one_pass(Engine& engine, std::span<const std::int32_t> source, std::span<const std::int32_t> ids) {
+std::vector<float> one_pass(Engine& engine, std::span<const std::int32_t> source, std::span<const std::int32_t> ids,
+                            Index prefix = 0) {
   const Index copies = engine.mesh().layout.tp;
-  std::vector<std::int32_t> sources, all;
+  std::vector<std::int32_t> sources, all,
+      prefix_end(static_cast<std::size_t>(prefix > 0 ? copies * std::ssize(ids) : 0),
+                 static_cast<std::int32_t>(prefix));
   for (Index i = 0; i < copies; ++i) {
     sources.insert(sources.end(), source.begin(), source.end());
     all.insert(all.end(), ids.begin(), ids.end());
@@ -18,7 +22,8 @@ std::vector<float> one_pass(Engine& engine, std::span<const std::int32_t> source
                                              .ids = all,
                                              .targets = {},
                                              .encoder_length = std::ssize(source),
-                                             .encoder_ids = sources});
+                                             .encoder_ids = sources,
+                                             .prefix_end = prefix_end});
   logits.resize(static_cast<std::size_t>(std::ssize(ids) * engine.vocab()));
   return logits;
 }
@@ -27,14 +32,18 @@ std::vector<float> one_pass(Engine& engine, std::span<const std::int32_t> source
 
 std::vector<float> pair_logits(Engine& engine, std::span<const std::int32_t> source,
                                std::span<const std::int32_t> target) {
-  return one_pass(engine, source, target);
+  if (!engine.config().has_visible_prefix()) return one_pass(engine, source, target);
+  std::vector<std::int32_t> ids(source.begin(), source.end());
+  ids.insert(ids.end(), target.begin(), target.end());
+  return one_pass(engine, {}, ids, std::ssize(source));
 }
 
 std::vector<float> sequence_logits(Engine& engine, std::span<const std::int32_t> ids,
                                    const std::function<void(Index, Index)>& progress) {
   const Index positions = std::ssize(ids);
-  if (engine.config().model.kind == ModelKind::encoder) {
-    std::vector<float> logits = one_pass(engine, {}, ids);
+  const bool prefix = engine.config().has_visible_prefix();
+  if (prefix || engine.config().model.kind == ModelKind::encoder) {
+    std::vector<float> logits = one_pass(engine, {}, ids, prefix ? positions : 0);
     progress(positions, positions);
     return logits;
   }

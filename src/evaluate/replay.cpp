@@ -19,11 +19,12 @@ void for_replay_batches(const Dataset& dataset, const Config& config, const Repl
   Index total = 0, done = 0;
   const std::optional<TokenMasking> masking = training_masking(config, dataset);
   for (std::size_t d = 0; d < dataset.domains().size(); ++d) {
-    streams.emplace_back(dataset, static_cast<int>(d), S, 0, config.data, masking ? &*masking : nullptr);
+    streams.emplace_back(dataset, static_cast<int>(d), S, 0, config.data, masking ? &*masking : nullptr, nullptr,
+                         config.has_visible_prefix());
     const Index all = streams.back().windows();
     total += windows.emplace_back(options.max_windows > 0 ? std::min(options.max_windows, all) : all);
   }
-  SampleBatch one(S, config.data, 1);
+  SampleBatch one(S, config.data, 1, config.has_visible_prefix());
   for (std::size_t d = 0; d < streams.size(); ++d) {
     ReplayBatch batch;
     const auto flush = [&] {
@@ -40,8 +41,9 @@ void for_replay_batches(const Dataset& dataset, const Config& config, const Repl
       batch.domain = static_cast<Index>(d);
       batch.seq_len = length;
       ++batch.sequences;
-      for (const auto& [from, to] : {std::pair(&one.ids, &batch.ids), std::pair(&one.targets, &batch.targets),
-                                     std::pair(&one.document_start, &batch.document_start)})
+      for (const auto& [from, to] :
+           {std::pair(&one.ids, &batch.ids), std::pair(&one.targets, &batch.targets),
+            std::pair(&one.document_start, &batch.document_start), std::pair(&one.prefix_end, &batch.prefix_end)})
         to->insert(to->end(), from->begin(), from->begin() + std::min(length, std::ssize(*from)));
     }
     flush();
@@ -67,7 +69,8 @@ ReplayResult replay(Engine& engine, const ReplayBatch& batch, bool dropless, boo
                                   .seq_len = batch.seq_len,
                                   .ids = batch.ids,
                                   .targets = batch.targets,
-                                  .document_start = batch.document_start};
+                                  .document_start = batch.document_start,
+                                  .prefix_end = batch.prefix_end};
   if (predict)
     out.predicted = engine.predict(tokens, dropless);
   else

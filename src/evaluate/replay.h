@@ -12,7 +12,8 @@ namespace sy {
 // Windows of one domain for one pass.
 struct ReplayBatch {
   Index domain = 0, sequences = 0, seq_len = 0;
-  std::vector<std::int32_t> ids, targets, document_start;  // [sequences * seq_len] as in Sample
+  // [sequences * seq_len] as in Sample
+  std::vector<std::int32_t> ids, targets, document_start, prefix_end;
   Index tokens() const { return sequences * seq_len; }
   Index counted_targets() const;  // number of targets that the loss counts
 };

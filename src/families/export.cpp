@@ -359,6 +359,10 @@ std::string export_checkpoint(Comm& world, const fs::path& step_dir, const Train
   std::error_code error;
   std::string note;
   agree_on_errors(world, [&] {
+    if (config.has_visible_prefix())
+      bad_input(
+          "the model has train.objective = prefix, and no family has attention that sees a prefix on both sides: "
+          "export a model that was trained further with train.objective = causal (run.init_from)");
     if (lead && run)
       if (const std::string warning = check_imported(*run); !warning.empty()) warn(warning);
     const Json imported_config = run ? read_imported_json(imported_dir / config_name) : Json::object();

@@ -21,6 +21,7 @@ constexpr std::string_view training_keys[] = {"moe.capacity_factor",  "moe.capac
 
 // Returns true if the key affects the outputs of this model.
 bool affects_outputs(const Config& config, const std::string& key) {
+  if (key == "train.reversible") return true;
   const bool stack = key.starts_with("encoder.") || key.starts_with("decoder.");
   const bool section = stack || key.starts_with("model.") || key.starts_with("attention.") || key.starts_with("moe.");
   if (!section || std::find(std::begin(training_keys), std::end(training_keys), key) != std::end(training_keys))

@@ -75,15 +75,20 @@ class Wave {
   // texts if `more` is 0; otherwise the result is empty.
   std::vector<float> compute(const std::vector<std::vector<std::int32_t>>& texts, Index more) {
     const Index dp = engine_.mesh().layout.dp(), chunk = options_.prefill;
+    // The tokens of a visible prefix, which is the prompt, see each other: one pass computes it.
+    const bool has_prefix = engine_.config().has_visible_prefix();
+    const auto first_pass = [&](std::size_t i) { return has_prefix ? std::ssize(prompts_[i]) : chunk; };
     // Passes of each data-parallel rank. All ranks make as many as the busiest one.
     std::vector<Index> passes(static_cast<std::size_t>(dp));
-    for (std::size_t i = 0; i < texts.size(); ++i) passes[i % passes.size()] += ceil_div(std::ssize(texts[i]), chunk);
+    for (std::size_t i = 0; i < texts.size(); ++i)
+      if (const Index size = std::ssize(texts[i]); size > 0)
+        passes[i % passes.size()] += 1 + ceil_div(std::max<Index>(0, size - first_pass(i)), chunk);
     Index remaining_passes = *std::max_element(passes.begin(), passes.end());
     std::vector<float> logits;
     for (std::size_t slot = 0; slot < local_prompts_.size(); ++slot) {
       const std::span<const std::int32_t> text = texts[local_prompts_[slot]];
-      for (Index begin = 0; begin < std::ssize(text); begin += chunk, --remaining_passes) {
-        const Index end = std::min(begin + chunk, std::ssize(text));
+      for (Index begin = 0, end = 0; begin < std::ssize(text); begin = end, --remaining_passes) {
+        end = std::min(begin == 0 ? first_pass(local_prompts_[slot]) : begin + chunk, std::ssize(text));
         const auto ids = text.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin));
         const auto last_logits = engine_.decode(cache_, static_cast<Index>(slot), 1, ids,
                                                 more == 0 && end == std::ssize(text), std::ssize(text) + more);
@@ -191,8 +196,8 @@ std::vector<Continuation> generate(
   const std::size_t dp = static_cast<std::size_t>(engine.mesh().layout.dp());
   const std::size_t wave_size = std::min(dp * static_cast<std::size_t>(options.batch), prompts.size());
   const Index positions = required_positions(prompts, options.tokens);
-  Cache cache =
-      engine.make_cache(static_cast<Index>((wave_size + dp - 1) / dp), positions, std::min(options.prefill, positions));
+  const Index longest_pass = engine.config().has_visible_prefix() ? positions : std::min(options.prefill, positions);
+  Cache cache = engine.make_cache(static_cast<Index>((wave_size + dp - 1) / dp), positions, longest_pass);
   for (std::size_t first = 0; first < prompts.size(); first += wave_size) {
     const std::size_t count = std::min(wave_size, prompts.size() - first);
     Wave(engine, cache, options, prompts.subspan(first, count), first, std::span(out).subspan(first, count))

@@ -26,8 +26,9 @@ struct GenerateOptions {
   Index token_ids = 0;
   // Token that ends a text and is not part of it; -1 if there is none.
   std::int32_t end_of_text = -1;
-  Index batch = 16;     // sequences per data-parallel rank at a time
-  Index prefill = 256;  // tokens of a prompt per pass
+  Index batch = 16;  // sequences per data-parallel rank at a time
+  // Tokens of a prompt per pass. In a model with a visible prefix, one pass computes all of them.
+  Index prefill = 256;
   // Returns whether a text ends after the tokens added so far, for example at a stop string. If
   // empty, no text ends this way.
   std::function<bool(std::size_t prompt, std::span<const std::int32_t> added)> stops = {};

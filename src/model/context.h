@@ -61,6 +61,9 @@ struct TokenStream {
   // [B, S] i32 position in its sequence of the first token of each token's document; empty: each
   // sequence is one document. Attention stays within a document.
   ConstView document_start{};
+  // [B, S] i32 position in its sequence, or in the cache, of the end of the visible prefix of each
+  // token's document. Empty: no token sees a later one, if attention is causal.
+  ConstView prefix_end{};
   // [B] i32 number of tokens of each sequence that other tokens see, if attention is not causal;
   // empty: all S
   ConstView lengths{};
@@ -117,6 +120,20 @@ struct LoadBalanceState {
   }
 };
 
+// Decisions of L routers that forward records. If `replay` is set, routers read them instead of
+// deciding: their inputs may differ from those of forward by rounding. Empty: nothing is recorded.
+struct RoutingDecisions {
+  View experts{}, dispatch_mask{};  // [L, T, k] i32 logical experts; 0 if an assignment is dropped
+  bool replay = false;
+
+  // Returns the decisions of one router: [T, k].
+  RoutingDecisions of(Index l) const {
+    if (!experts) return {};
+    const auto row = [&](View v) { return v.rows(l, 1).reshape({v.dim(1), v.dim(2)}); };
+    return {row(experts), row(dispatch_mask), replay};
+  }
+};
+
 // Hooks of the last backward pass of a step, for overlapping gradient reduction.
 struct BackwardHooks {
   // Called when the gradients of a bucket (ParamSpec::bucket) are complete, in descending order of
@@ -143,6 +160,7 @@ struct LayerContext {
   const std::function<void()>* on_dispatch_started = nullptr;
   Recompute recompute = Recompute::none;  // activations that backward computes again
   View indexer_loss = {};                 // StatisticsSink::indexer_loss
+  RoutingDecisions decisions = {};        // of all routers of the stack; empty if not reversible
 
   // Returns the same context for the decoder's stream of another batch.
   LayerContext of(const Batch& other) const {

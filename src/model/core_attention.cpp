@@ -18,8 +18,9 @@ CoreAttention::CoreAttention(const CoreAttentionSpec& spec, ParamStore& store, c
   if (const auto& heads = store.spec(prefix + "q.weight").qk_heads)
     logits_ = {heads->first + q.begin[0], heads->first + q.begin[0] + q.size[0]};
   if (!spec.relative) return;
-  relative_.emplace(*spec.relative, spec.causal, positions, spec.heads, Range{q.begin[0], q.begin[0] + q.size[0]},
-                    store, prefix);
+  desc_.two_sided_bias = spec.causal && spec.visible_prefix;
+  relative_.emplace(*spec.relative, spec.causal && !spec.visible_prefix, positions, spec.heads,
+                    Range{q.begin[0], q.begin[0] + q.size[0]}, store, prefix);
 }
 
 void CoreAttention::forward(const ExecutionContext& context, ConstHeads q, ConstHeads k, ConstHeads v, View out,
@@ -66,6 +67,7 @@ AttentionDesc CoreAttention::attention_desc(const ExecutionContext& context, con
   desc.mask.query_offsets = by_sequence.query_offsets;
   desc.mask.document_start = by_sequence.document_start;
   desc.mask.selected = by_sequence.selected;
+  desc.mask.prefix_end = by_sequence.prefix_end;
   if (!desc.mask.causal) desc.mask.key_lengths = by_sequence.key_lengths;
   if (relative_) desc.bias = relative_->bias();
   if (sinks_) desc.sinks = as_f32(context, sinks_.weight);

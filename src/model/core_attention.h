@@ -22,9 +22,14 @@ class CoreAttention {
     ConstView key_lengths{};     // AttentionMask::key_lengths; ignored if attention is causal
     ConstView document_start{};  // [B, S] AttentionMask::document_start
     ConstView selected{};        // [B, S, n] AttentionMask::selected
+    ConstView prefix_end{};      // [B, S] AttentionMask::prefix_end
     // Returns the operands of attention within a stream.
     static BySequence of(const TokenStream& stream) {
-      return {.key_lengths = stream.lengths, .document_start = stream.document_start};
+      return {.key_lengths = stream.lengths, .document_start = stream.document_start, .prefix_end = stream.prefix_end};
+    }
+    // Returns those of a stream whose keys and values are a cache.
+    static BySequence of_cache(const TokenStream& stream, ConstView offsets) {
+      return {.query_offsets = offsets, .prefix_end = stream.prefix_end};
     }
   };
 

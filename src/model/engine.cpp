@@ -147,7 +147,8 @@ View Engine::upload(MicroBatchState& s, const void* host, Shape shape, DType dty
 // The number of rows is a multiple of 64, so that few numbers occur. A GPU has a graph for each.
 TargetRows Engine::target_rows(MicroBatchState& s, const MicroBatch& batch) {
   const Index T = std::ssize(batch.targets);
-  if (config_.train.objective != Objective::masked || T == 0) return {};
+  const bool reads_few = config_.train.objective == Objective::masked || config_.has_visible_prefix();
+  if (!reads_few || T == 0) return {};
   std::vector<std::int32_t> tokens, targets, rows;
   for (Index t = 0; t < T; ++t) {
     const std::int32_t target = batch.targets[static_cast<std::size_t>(t)];
@@ -257,6 +258,11 @@ MicroBatchState& Engine::begin_micro_batch(Index slot, const MicroBatch& batch, 
   if (batch.encoder_length > 0)
     streams.push_back(make_stream(s, B, batch.encoder_length, batch.encoder_ids, {}, {}, {}, true));
   streams.push_back(make_stream(s, B, S, batch.ids, batch.targets, batch.document_start, std::move(positions), false));
+  if (!batch.prefix_end.empty()) {
+    SY_ASSERT(config_.has_visible_prefix() && std::ssize(batch.prefix_end) == T, "{} ends of prefixes for {} tokens",
+              batch.prefix_end.size(), T);
+    streams.back().prefix_end = upload(s, batch.prefix_end.data(), {B, S}, DType::i32);
+  }
   s.batch = {.streams = std::move(streams),
              .targets = T > 0 && batch.targets.empty() ? ConstView{} : upload(s, batch.targets.data(), {T}, DType::i32),
              .target_rows = target_rows(s, batch),
@@ -279,8 +285,9 @@ void Engine::run_pass(const std::string& name, Index slot, const std::function<v
   if (fixed_blocks_.empty() || model_->moe_layers() > 0) return body();
   std::vector<std::string> sizes;
   for (const TokenStream& stream : states_[static_cast<std::size_t>(slot)].batch.streams)
-    sizes.push_back(
-        fmt::format("{} x {}{}", stream.sequences, stream.seq_len, stream.document_start ? " with documents" : ""));
+    sizes.push_back(fmt::format("{} x {}{}{}", stream.sequences, stream.seq_len,
+                                stream.document_start ? " with documents" : "",
+                                stream.prefix_end ? " with prefixes" : ""));
   if (const TargetRows& only = states_[static_cast<std::size_t>(slot)].batch.target_rows)
     sizes.push_back(fmt::format("{} targets", only.targets.dim(0)));
   device_->graph_region(fmt::format("{} of {} tokens in slot {}", name, join(sizes, " and "), slot), body);
@@ -405,6 +412,10 @@ std::vector<float> Engine::run_decode(Cache& cache, Index first, Index sequences
     }
 
   MicroBatch batch{B, S, padded, {}};
+  const bool begins_text = one && sequences > 0 && cache.length(first) == 0;
+  const std::vector<std::int32_t> prefix_end(
+      static_cast<std::size_t>(begins_text && config_.has_visible_prefix() ? S : 0), static_cast<std::int32_t>(tokens));
+  batch.prefix_end = prefix_end;
   std::vector<std::int32_t> padded_source;
   if (source) {
     SY_ASSERT(sequences == 0 || one, "a source for {} sequences", sequences);

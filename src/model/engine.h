@@ -65,6 +65,9 @@ class Engine {
     // ends a sequence.
     Index encoder_length = 0;
     std::span<const std::int32_t> encoder_ids = {};
+    // [B * S] end of the visible prefix of each token's document, as a position in its sequence, in
+    // a model with one (Config::has_visible_prefix). Empty: no token sees a later one.
+    std::span<const std::int32_t> prefix_end = {};
   };
   // Forward and backward of a training pass. Each forward must be followed by a backward in its
   // slot. Both are collective, and add their sums to the statistics on the device. On a GPU the
@@ -99,6 +102,7 @@ class Engine {
   Cache make_cache(Index sequences, Index positions, Index tokens_per_pass, Index encoder_positions = 0);
   // Appends `ids` to the sequences in cache slots [first, first + sequences), and computes them.
   // - ids: one id for each sequence, and `first` = 0; or any number of ids of a single sequence
+  //   In a model with a visible prefix, the prefix is the ids that are the first of their sequence.
   // - length: number of tokens of the whole text if later calls append more of it; otherwise 0.
   //   Rope tables may depend on it (RopeTables).
   // - Returns the logits [sequences, vocab] after the last id of each; empty if `return_logits` is
@@ -144,7 +148,8 @@ class Engine {
                                 std::span<const std::int32_t> ids, bool return_logits, Index length);
   // Adds the batches of multi-token prediction: ids and targets of later tokens.
   void add_mtp_batches(MicroBatchState& s, const MicroBatch& batch);
-  // Returns the tokens of a masked objective's loss; empty for other objectives.
+  // Returns the tokens of the loss of an objective that reads few of them: masked, or prefix in a
+  // decoder. Empty for other objectives.
   TargetRows target_rows(MicroBatchState& s, const MicroBatch& batch);
   // Returns the segment [B * S] of each token (model.segment_token). Arguments: as of a MicroBatch.
   std::vector<std::int32_t> segments_of(std::span<const std::int32_t> ids, std::span<const std::int32_t> targets,

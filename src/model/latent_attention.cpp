@@ -142,7 +142,8 @@ void LatentAttention::attend_to_cache(const LayerContext& layer, const LayerCach
                               .w = k_up_,
                               .pass = GemmPass::dgrad,
                               .y = queries.columns(qk_rope_dim_, c)});
-  core_attention_.forward(context, queries, keys, latents, out, s.lse, with_selected({.query_offsets = offsets}, s));
+  core_attention_.forward(context, queries, keys, latents, out, s.lse,
+                          with_selected(CoreAttention::BySequence::of_cache(layer.stream, offsets), s));
   run(b, ops::BatchedHeadGemm{.x = out, .w = v_up_, .pass = GemmPass::fprop, .y = s.out});
 }
 

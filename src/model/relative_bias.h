@@ -29,8 +29,8 @@ Index t5_bucket_of_both_sides(Index distance, Index buckets, Index max_distance)
 
 class RelativeBias {
  public:
-  // If attention is causal, the biases are of n = distances: 0 to distances - 1. Otherwise they are
-  // of n = 2 distances - 1, to both sides.
+  // If `causal`, the biases are of n = distances: 0 to distances - 1. Otherwise they are of
+  // n = 2 distances - 1, to both sides.
   // heads: range of all_heads that this rank holds. prefix: of the attention's parameters.
   RelativeBias(const RelativeSpec& spec, bool causal, Index distances, Index all_heads, Range heads, ParamStore& store,
                const std::string& prefix);

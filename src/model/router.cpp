@@ -56,7 +56,8 @@ void Router::forward(const LayerContext& layer, ConstView x, Saved& s) const {
   const Index T = layer.own_tokens(), E = experts_, k = spec_.route.top_k;
   const ExpertPlacement placement = this->placement(context);
   s.logits = layer.saved.f32({T, E});
-  s.experts = layer.saved.i32({T, k});
+  const RoutingDecisions recorded = layer.decisions.of(index_);
+  s.experts = recorded.experts ? recorded.experts : layer.saved.i32({T, k});
   Routing& r = s.routing;
   r.weights = layer.saved.f32({T, k});
   const LoadBalanceState load_balance = layer.load_balance.of(index_);
@@ -65,7 +66,7 @@ void Router::forward(const LayerContext& layer, ConstView x, Saved& s) const {
 
   const Arena::Scope scope(context.scratch);
   const Shape of_segments{load_balance.counts.dim(1), E};
-  const View dispatch_mask = context.scratch.i32({T, k});
+  const View dispatch_mask = recorded.dispatch_mask ? recorded.dispatch_mask : context.scratch.i32({T, k});
   const ConstView in = jittered_input(layer, x);
   logits_.forward(context, in, s.logits);
   View noise;
@@ -76,7 +77,7 @@ void Router::forward(const LayerContext& layer, ConstView x, Saved& s) const {
                                    .index = context.own_tokens(stream.token_numbers),
                                    .desc = with_seed(*spec_.noise, batch),
                                    .x = s.logits});
-  } else if (spec_.noise && stream.token_numbers) {
+  } else if (spec_.noise && stream.token_numbers && !recorded.replay) {
     noise = context.scratch.f32({T, E});
     run(b, ops::Draw{
                .index = context.own_tokens(stream.token_numbers), .desc = with_seed(*spec_.noise, batch), .x = noise});
@@ -86,12 +87,13 @@ void Router::forward(const LayerContext& layer, ConstView x, Saved& s) const {
                            .noise = noise,
                            .token_mask = stream.token_mask ? context.own_tokens(stream.token_mask) : ConstView{},
                            .desc = spec_.route,
+                           .replay = recorded.replay,
                            .experts = s.experts,
                            .weights = r.weights,
                            .counts = load_balance.counts.reshape(of_segments),
                            .probability = load_balance.probability.reshape(of_segments),
                            .z_squared = load_balance.z_squared});
-  apply_capacity(layer, s.experts, r.weights, dispatch_mask);
+  if (!recorded.replay) apply_capacity(layer, s.experts, r.weights, dispatch_mask);
   if (layer.routing_hook) (*layer.routing_hook)({s.logits, s.experts, r.weights, dispatch_mask});
   r.dispatch_layout.build(b, placement, s.experts, dispatch_mask, context.scratch);
 }

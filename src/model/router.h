@@ -54,7 +54,8 @@ class Router {
          Index index);
 
   // Chooses the experts of x: [T, D], and drops assignments beyond the capacity.
-  // - Writes the decisions to `s`, and their sums to layer.load_balance.
+  // - Writes the decisions to `s`, and their sums to layer.load_balance. Records them in
+  //   layer.decisions, or replays those.
   // - Calls layer.routing_hook with them, if it is not nullptr.
   // - `physical_experts` and `counts` of s.routing.dispatch_layout live until the caller's scope of
   //   the scratch arena ends.

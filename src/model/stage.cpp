@@ -22,6 +22,7 @@ void MicroBatchState::clear() {
   cache = nullptr;
   load_balance = {};
   blocks.clear();
+  reversible = {};
   mtp_batches.clear();
   mtp.clear();
   last = normed = moments = output = {};
@@ -29,7 +30,11 @@ void MicroBatchState::clear() {
 }
 
 Stage::Stage(const Config& config, ParamStore& store, Range layers, RouterTables routers, const RopeTables& rope)
-    : store_(store), d_model_(config.model.d_model), first_layer_(layers.begin), recompute_(config.train.recompute) {
+    : store_(store),
+      d_model_(config.model.d_model),
+      first_layer_(layers.begin),
+      end_layer_(layers.end),
+      recompute_(config.train.recompute) {
   const std::vector<BlockSpec> specs = block_specs(config);
   SY_ASSERT(0 <= layers.begin && layers.begin < layers.end && layers.end <= config.model.layers,
             "layers {} to {} of {}", layers.begin, layers.end, config.model.layers);
@@ -50,10 +55,18 @@ Stage::Stage(const Config& config, ParamStore& store, Range layers, RouterTables
   const auto add_ids = [&](Index layer) {
     moe_layer_ids_.resize(static_cast<std::size_t>(encoder_routers() + counts.routers), layer);
   };
+  if (config.train.reversible) {
+    SY_ASSERT(layers.size() == config.model.layers && config.stacks.empty() && config.model.mtp_depth == 0,
+              "a stage of {} reversible layers of {}", layers.size(), config.model.layers);
+    reversible_.emplace();
+  }
   for (Index layer = first_layer_; layer < layers.end; ++layer) {
     const BlockSpec& spec = specs[static_cast<std::size_t>(layer)];
     if (const MoeSpec* moe = spec.find<MoeSpec>()) moe_ = *moe;
-    blocks_.emplace_back(spec, layer, context);
+    if (reversible_)
+      reversible_->add(spec, layer, context);
+    else
+      blocks_.emplace_back(spec, layer, context);
     add_ids(layer);
   }
   decoder_routers_ = counts.routers;
@@ -88,8 +101,11 @@ View Stage::forward(const ExecutionContext& context, MicroBatchState& state, Vie
   state.blocks.resize(blocks_.size());
   if (moe_) state.load_balance = make_load_balance_state(layer, active_routers(state), moe_->experts);
   layer.load_balance = state.load_balance;
+  if (reversible_)
+    x = reversible_->forward(layer, x, state.reversible,
+                             [&](std::size_t i) { store_.wait_for_bucket(layer_bucket(i)); });
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
-    store_.wait_for_bucket(bucket_of_layer(first_layer_ + static_cast<Index>(i)));
+    store_.wait_for_bucket(layer_bucket(i));
     const View y = layer.save(x.shape());
     blocks_[i].forward(layer, x, y, state.blocks[i]);
     x = y;
@@ -152,9 +168,13 @@ void Stage::backward(const ExecutionContext& context, MicroBatchState& state, Vi
     final_norm_->backward(context, dnormed, state.last, state.moments, d);
     if (hooks.on_gradients_ready) hooks.on_gradients_ready(head_bucket());
   }
+  const auto report_layer = [&](std::size_t i) {
+    if (hooks.on_gradients_ready) hooks.on_gradients_ready(layer_bucket(i));
+  };
+  if (reversible_) reversible_->backward(layer, d, state.reversible, report_layer);
   for (std::size_t i = blocks_.size(); i-- > 0;) {
     blocks_[i].backward(layer, d, state.blocks[i]);
-    if (hooks.on_gradients_ready) hooks.on_gradients_ready(bucket_of_layer(first_layer_ + static_cast<Index>(i)));
+    report_layer(i);
   }
   if (!embedding_) return;
   embedding_->backward(context, layer.stream, state.embedding, d);
@@ -176,6 +196,7 @@ std::vector<float> Stage::logits(const ExecutionContext& context, const MicroBat
 std::vector<CacheSpec> Stage::cache_specs() const {
   std::vector<CacheSpec> specs;
   for (const Block& block : blocks_) block.append_cache_specs(specs);
+  if (reversible_) reversible_->append_cache_specs(specs);
   return specs;
 }
 

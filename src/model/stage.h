@@ -16,6 +16,7 @@
 #include "src/model/head.h"
 #include "src/model/mtp.h"
 #include "src/model/output_transform.h"
+#include "src/model/reversible.h"
 #include "src/model/rope.h"
 #include "src/model/statistics.h"
 
@@ -35,6 +36,7 @@ struct MicroBatchState {
   const Cache* cache = nullptr;   // in generation, else nullptr
   LoadBalanceState load_balance;  // of all routers but the encoder's
   std::vector<Block::Saved> blocks;
+  ReversibleStack::Saved reversible;
   // Ids, targets and weight of the loss of each module of multi-token prediction. Empty in
   // evaluation and generation, where the modules do not run.
   std::vector<Batch> mtp_batches;
@@ -90,17 +92,21 @@ class Stage {
   }
   // Computes the losses of the routers that have run.
   void load_balancing(const LayerContext& layer, const MicroBatchState& state) const;
+  // Index of the bucket of a layer of the stage.
+  Index layer_bucket(std::size_t i) const { return bucket_of_layer(first_layer_ + static_cast<Index>(i)); }
   Index module_bucket(std::size_t module) const { return head_bucket() + 1 + static_cast<Index>(module); }
-  Index head_bucket() const { return bucket_of_layer(first_layer_ + std::ssize(blocks_)); }
+  Index head_bucket() const { return bucket_of_layer(end_layer_); }
 
   ParamStore& store_;
-  Index d_model_, first_layer_;
+  Index d_model_, first_layer_, end_layer_;
   Recompute recompute_;
   std::optional<Encoder> encoder_;      // in an encoder-decoder
   std::optional<Embedding> embedding_;  // first stage only
+  // The layers. One of both is empty.
   std::vector<Block> blocks_;
-  std::vector<MtpModule> mtp_;  // last stage only
-  Index decoder_routers_ = 0;   // number of routers in blocks_
+  std::optional<ReversibleStack> reversible_;  // if train.reversible is set
+  std::vector<MtpModule> mtp_;                 // last stage only
+  Index decoder_routers_ = 0;                  // number of routers in the layers
   std::vector<std::int64_t> moe_layer_ids_;
   // spec of all MoE layers of the decoder, except physical_to_logical; or empty
   std::optional<MoeSpec> moe_;

@@ -25,10 +25,12 @@ void adamw(Device& device, const UpdateOperands& x) {
                          .w = x.weight,
                          .m = x.state[0],
                          .v = x.state[1],
-                         .rounded = x.rounded});
+                         .rounded = x.rounded,
+                         .bit_sums = x.bit_sums});
 }
 
 void sgd(Device& device, const UpdateOperands& x) {
+  add_bit_sums(device, x, 0);
   run(device, ops::MomentumUpdate{.coefficient = x.clip_coefficient,
                                   .g = x.gradient,
                                   .momentum = static_cast<float>(x.hyperparameters.momentum),
@@ -37,6 +39,7 @@ void sgd(Device& device, const UpdateOperands& x) {
 }
 
 void nesterov_momentum(Device& device, const UpdateOperands& x) {
+  add_bit_sums(device, x, 0);
   run(device, ops::MomentumUpdate{.coefficient = x.clip_coefficient,
                                   .g = x.gradient,
                                   .momentum = static_cast<float>(x.hyperparameters.muon_momentum),
@@ -94,6 +97,15 @@ void apply_direction(Device& device, const UpdateOperands& x, ConstView directio
                                .weight_decay = weight_decay(x),
                                .w = x.weight,
                                .rounded = x.rounded});
+  add_bit_sums(device, x, 1);
+}
+
+void add_bit_sums(Device& device, const UpdateOperands& x, Index which) {
+  if (!x.bit_sums) return;
+  const View sum = x.bit_sums.rows(which, 1);
+  run(device, ops::BitSum{.x = x.weight, .out = sum});
+  if (x.rounded) run(device, ops::BitSum{.x = x.rounded, .out = sum});
+  for (const View& state : x.state) run(device, ops::BitSum{.x = state, .out = sum});
 }
 
 std::array<float, 3> step_scalars(const Hyperparameters& hyperparameters, double lr, Index step) {

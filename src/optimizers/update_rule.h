@@ -29,6 +29,9 @@ struct UpdateOperands {
   View weight;                  // [n] f32
   View rounded;                 // [n] bf16 = weight; empty if the model computes in f32
   std::span<const View> state;  // each [n] f32 or bf16, in the order of UpdateRule::state
+  // [2] i32; may be empty. += the sums of the bits (ops::BitSum) of weight, rounded and state,
+  // before and after the update.
+  View bit_sums;
 };
 
 // Second half of a rule over whole matrices. The update of the rule leaves a matrix to
@@ -51,7 +54,8 @@ struct UpdateRule {
   std::span<const StateTensor> state;
   // Updates the state and the weights. If the rule has a MatrixRule, it updates the state, and
   // replaces the gradient by the operand of MatrixRule::direction.
-  // If clip_coefficient is NaN, nothing changes.
+  // If clip_coefficient is NaN, nothing changes. With a MatrixRule, bit_sums[0] alone is added to;
+  // apply_direction() adds to bit_sums[1].
   void (*update)(Device& device, const UpdateOperands& operands);
   const MatrixRule* matrix_rule = nullptr;  // nullptr if elements are updated one by one
 };
@@ -64,7 +68,11 @@ inline const UpdateRule& update_rule(Optimizer optimizer) {
 
 // weight -= learning rate * (direction + weight decay * weight)
 // direction: [n] f32 or bf16, of the elements of `x`. If clip_coefficient is NaN, nothing changes.
+// bit_sums[1] += the sums of the bits afterwards.
 void apply_direction(Device& device, const UpdateOperands& x, ConstView direction);
+
+// Adds the sums of the bits of weight, rounded and state to bit_sums[which], if it is not empty.
+void add_bit_sums(Device& device, const UpdateOperands& x, Index which);
 
 // Returns the numbers of UpdateOperands::step_scalars: the learning rate, and the bias corrections
 // 1 - beta1^step and 1 - beta2^step (Kingma and Ba, "Adam", 2015). All other hyperparameters are

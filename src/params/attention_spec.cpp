@@ -95,7 +95,8 @@ NamedSizes sizes_of(const AttentionSpec& a) {
 
 double core_flops_per_token(const CoreAttentionSpec& a, Index seq_len) {
   const Index widths = a.key_width + a.value_width;
-  const double seen = mean_visible_keys(seq_len, a.mask(), a.indexer ? a.indexer->topk : 0);
+  double seen = mean_visible_keys(seq_len, a.mask(), a.indexer ? a.indexer->topk : 0);
+  if (a.visible_prefix && seq_len > 0) seen += mean_prefix_pairs(seq_len) / static_cast<double>(seq_len);
   double flops = 6 * static_cast<double>(a.heads * widths) * seen;
   if (a.indexer)
     flops += static_cast<double>(a.indexer->heads * a.indexer->head_dim) *

@@ -62,6 +62,8 @@ struct CoreAttentionSpec {
   // True: a query sees keys up to its own position. False: it sees keys on both sides.
   bool causal = true;
   std::optional<IndexerSpec> indexer = {};  // selects the keys of a query
+  // True: the first tokens of a document see each other, too (AttentionMask::prefix_end).
+  bool visible_prefix = false;
 
   AttentionMask mask() const { return {.causal = causal, .window = window, .sparse = sparse}; }
 };

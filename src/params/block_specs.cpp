@@ -238,6 +238,13 @@ void append_blocks(const Config& config, const std::string& prefix, Index encode
                          .sublayer = attention_sublayer(config.model_of(layer), config.train)};
     if (auto* const core = std::get_if<AttentionSpec>(&attention.sublayer); core && core->relative)
       core->relative->stack = prefix;
+    if (prefix.empty() && config.has_visible_prefix())
+      std::visit(
+          [](auto& spec) {
+            if constexpr (std::is_base_of_v<CoreAttentionSpec, std::decay_t<decltype(spec)>>)
+              spec.visible_prefix = true;
+          },
+          attention.sublayer);
     if (layer == 0 && !m.first_norm) attention.norms.pre = false;
     BranchSpec ffn{.name = "mlp",
                    .norm = "ffn_norm",

@@ -70,7 +70,8 @@ class Planner {
         sum[r] += layer[r];
         most[r] = std::max(most[r], layer[r]);
       }
-    const auto& by = config_.train.recompute == Recompute::block ? most : sum;
+    const bool one_layer = config_.train.recompute == Recompute::block || config_.train.reversible;
+    const auto& by = one_layer ? most : sum;
     const int busiest = static_cast<int>(std::max_element(by.begin(), by.end()) - by.begin());
     c.memory = profiler_.loaded(c.layout, busiest * first, rows).memory;
     c.fits = fits(c.memory);
@@ -134,7 +135,7 @@ std::vector<Suggestion> find_suggestions(const Config& config, Index vocab, int 
   std::vector<Suggestion> found;
   std::vector<Recompute> modes;
   for (const Recompute mode : {none, norms, experts, attention, block})
-    if (mode >= configured) modes.push_back(mode);
+    if (mode == configured || (mode > configured && !config.train.reversible)) modes.push_back(mode);
   // The dearest mode almost always needs the least memory.
   const bool possible = std::any_of(modes.rbegin(), modes.rend(), [&](Recompute mode) {
     return (config.train.micro_batch > 1 || mode != configured) &&

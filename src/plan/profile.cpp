@@ -97,7 +97,8 @@ Profiler::Passes Profiler::run(const Config& config, const Layout& layout, int r
   const Config::Train& t = config.train;
   const Index S = config.decoder_length(), passes = t.global_batch / (layout.dp() * t.micro_batch);
   const std::vector<std::int32_t> ids(static_cast<std::size_t>(t.micro_batch * S), 0),
-      encoder_ids(static_cast<std::size_t>(t.micro_batch * config.encoder_length()), 0);
+      encoder_ids(static_cast<std::size_t>(t.micro_batch * config.encoder_length()), 0),
+      prefix_end(config.has_visible_prefix() ? ids.size() : 0, 1);
   take_calls(engine.device());  // discards the calls of the set-up
   Transfers before = transfers_of(engine.mesh());
   const auto pass = [&] {
@@ -111,7 +112,8 @@ Profiler::Passes Profiler::run(const Config& config, const Layout& layout, int r
                              0,
                              {},
                              config.encoder_length(),
-                             encoder_ids});
+                             encoder_ids,
+                             prefix_end});
     Workload work;
     work.calls = take_calls(engine.device());
     work.transfers = transfers_of(engine.mesh());

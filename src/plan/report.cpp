@@ -167,9 +167,9 @@ std::string suggestions_text(const Plan& plan, const Unit& unit) {
   if (!plan.fitting.empty() || !plan.suggested) return "";
   const Config::Train& train = plan.config.train;
   if (plan.suggestions.empty())
-    return fmt::format(
-        "\nNothing fits, even with train.micro_batch = 1 and train.recompute = block: use more ranks{}\n",
-        plan.config.run.dtype == "f32" ? ", or --run.dtype=bf16" : "");
+    return fmt::format("\nNothing fits, even with train.micro_batch = 1 and train.recompute = {}: use more ranks{}\n",
+                       train.reversible ? "none" : "block",
+                       plan.config.run.dtype == "f32" && !train.reversible ? ", or --run.dtype=bf16" : "");
   Table table({"with", "layouts that fit", "the fastest", std::string("memory ") + unit.name});
   for (const Suggestion& s : plan.suggestions)
     table.row({s.options(plan.config), std::to_string(s.layouts), s.best.layout.short_name(),

@@ -33,6 +33,7 @@ DistributedOptimizer::DistributedOptimizer(const Mesh& mesh, ParamStore& store, 
       lr_factors_(lr_factors(store)),
       clip_coefficient_(device_.tensor({1})),
       step_scalars_(device_.tensor({std::ssize(lr_factors_), 3})) {
+  Index ranges = 0;
   for (std::size_t g = 0; g < store.layout().groups.size(); ++g) {
     const GroupLayout& layout = store.layout().groups[g];
     if (layout.frozen) continue;
@@ -41,6 +42,8 @@ DistributedOptimizer::DistributedOptimizer(const Mesh& mesh, ParamStore& store, 
     if (group.rule.matrix_rule) group.matrices = std::make_unique<MatrixUpdate>(store, g, mesh.world());
     for (const ParamSlice& p : layout.slices)
       if (is_kv_replicated(*p.spec, mesh.layout.tp)) group.kv_replicated.push_back(&p);
+    group.first_range = ranges;
+    ranges += std::ssize(owned_ranges(layout));
     SY_ASSERT(group.kv_replicated.empty() || mesh.kv_replicas, "ranks hold the same kv heads and are not joined");
   }
 }
@@ -164,6 +167,7 @@ void DistributedOptimizer::step(const Config::Train& train, double lr, Index ste
   for (const double factor : lr_factors_)
     for (const float scalar : step_scalars(train, lr * factor, step)) scalars.push_back(scalar);
   device_.to_device(scalars.data(), step_scalars_);
+  if (bit_sums_.view().present()) run(device_, ops::Fill{.x = bit_sums_, .value = 0});
   update(train);
   std::vector<ParamAllGather::Group> updated;
   for (Group& group : groups_)
@@ -201,6 +205,7 @@ void DistributedOptimizer::clip_queries_and_keys(const Config::Train& train) {
       if (!spec.qk_heads) return;
       const QkHeads& heads = *spec.qk_heads;
       const Index head_elements = spec.shape.elements(1);
+      if (x.bit_sums) run(device_, ops::Fill{.x = x.bit_sums.rows(1, 1), .value = 0});
       run(device_, ops::QkClip{.coefficient = clip_coefficient_,
                                .max_logits = max_logits_.rows(heads.first, heads.heads),
                                .threshold = static_cast<float>(train.qk_clip),
@@ -211,6 +216,7 @@ void DistributedOptimizer::clip_queries_and_keys(const Config::Train& train) {
                                .offset = range.slice->box.begin[0] * head_elements + range.local.begin,
                                .w = x.weight,
                                .rounded = x.rounded});
+      add_bit_sums(device_, x, 1);
     });
   run(device_, ops::Fill{.x = max_logits_, .value = 0});
 }
@@ -218,6 +224,7 @@ void DistributedOptimizer::clip_queries_and_keys(const Config::Train& train) {
 void DistributedOptimizer::for_owned(const Group& group, const Config::Train& train, const OwnedUpdate& f) {
   const ParamStore::Buffers& b = group.buffers;
   const View gradients = group.owned_gradients();
+  Index i = group.first_range;
   for (const OwnedRange& range : owned_ranges(group.layout)) {
     const Index at = range.flat.begin - group.layout.owned().begin, n = range.flat.size();
     // the weights that the model computes with
@@ -233,7 +240,9 @@ void DistributedOptimizer::for_owned(const Group& group, const Config::Train& tr
               .gradient = gradients.rows(at, n),
               .weight = rounded ? b.master.view().rows(at, n) : computed,
               .rounded = rounded ? computed : View{},
-              .state = state});
+              .state = state,
+              .bit_sums = bit_sums_.view().present() ? bit_sums_.view().rows(i, 1).reshape({2}) : View{}});
+    ++i;
   }
 }
 
@@ -247,6 +256,53 @@ void DistributedOptimizer::finish_update(const Config::Train& train) {
       group.comm.all_gather(weights.rows(owned.begin, owned.size()), weights);
   }
   store_.clear_gradients();
+}
+
+void DistributedOptimizer::check_memory(bool checks) {
+  const Index ranges =
+      groups_.empty() ? 0 : groups_.back().first_range + std::ssize(owned_ranges(groups_.back().layout));
+  bit_sums_ = checks && ranges > 0 ? device_.tensor({ranges, 2}, DType::i32) : Tensor{};
+  digests_.clear();
+}
+
+std::string DistributedOptimizer::changed(const std::vector<std::int32_t>& sums) const {
+  if (digests_.empty()) return "";
+  for (const Group& group : groups_) {
+    std::size_t i = static_cast<std::size_t>(group.first_range);
+    for (const OwnedRange& range : owned_ranges(group.layout)) {
+      if (sums[i] != digests_[i])
+        return fmt::format(
+            "weights or optimizer state of {} have changed in the memory of rank {} since the last update",
+            range.slice->spec->name, mesh_.rank);
+      ++i;
+    }
+  }
+  return "";
+}
+
+std::string DistributedOptimizer::changed_in_last_step() {
+  if (!bit_sums_.view().present()) return "";
+  std::vector<std::int32_t> sums(static_cast<std::size_t>(bit_sums_.view().elements()));
+  device_.to_host(bit_sums_, sums.data());
+  std::vector<std::int32_t> before, after;
+  for (std::size_t i = 0; i < sums.size(); i += 2) {
+    before.push_back(sums[i]);
+    after.push_back(sums[i + 1]);
+  }
+  std::string text = changed(before);
+  digests_ = std::move(after);
+  return text;
+}
+
+std::string DistributedOptimizer::changed_since_last_step() {
+  if (digests_.empty()) return "";
+  run(device_, ops::Fill{.x = bit_sums_, .value = 0});
+  for (const Group& group : groups_)
+    for_owned(group, {}, [&](const OwnedRange&, const UpdateOperands& x) { add_bit_sums(device_, x, 0); });
+  std::vector<std::int32_t> sums(static_cast<std::size_t>(bit_sums_.view().elements())), now;
+  device_.to_host(bit_sums_, sums.data());
+  for (std::size_t i = 0; i < sums.size(); i += 2) now.push_back(sums[i]);
+  return changed(now);
 }
 
 double DistributedOptimizer::gradient_norm() const {

@@ -61,6 +61,15 @@ class DistributedOptimizer {
   // Returns the norms of the last step that measured them, before clipping: [ParamStore::specs].
   // The norm of a frozen parameter is 0. Waits for the device.
   std::vector<double> param_norms() const;
+  // Lets the next steps keep digests of the weights and of the optimizer state that this rank owns
+  // (run.memory_check), or not. Frozen weights have none.
+  void check_memory(bool checks);
+  // Describes the first parameter whose owned weights or state changed between the last two
+  // updates. Empty if there is none, or without digests. Call it once after each step. Waits for
+  // the device.
+  std::string changed_in_last_step();
+  // The same for changes since the last update. Reads all owned memory.
+  std::string changed_since_last_step();
   // Names and values of operands of the last update that all ranks hold, besides the norm.
   std::vector<std::pair<std::string, ConstView>> shared_operands() const {
     return {{"the clip coefficient", clip_coefficient_}, {"the learning rates", step_scalars_}};
@@ -76,6 +85,7 @@ class DistributedOptimizer {
     const UpdateRule& rule;
     std::unique_ptr<MatrixUpdate> matrices{};  // nullptr if the rule updates elements
     std::vector<const ParamSlice*> kv_replicated{};
+    Index first_range = 0;  // number of owned ranges of the groups before
     // Ranges of the last complete bucket, not yet reduced; in descending order.
     std::vector<Range> ready{};
     ComputePoint computed{};       // the compute of the gradients in `ready`
@@ -109,6 +119,9 @@ class DistributedOptimizer {
   // Calls f with the operands of the update of each parameter's owned range.
   using OwnedUpdate = std::function<void(const OwnedRange&, const UpdateOperands&)>;
   void for_owned(const Group& group, const Config::Train& train, const OwnedUpdate& f);
+  // Describes the first owned range of which `sums` differs from digests_.
+  // sums: [owned ranges] sums of bits
+  std::string changed(const std::vector<std::int32_t>& sums) const;
   // Scales the owned ranges of queries and keys (ops::QkClip), and resets the maximum logits.
   void clip_queries_and_keys(const Config::Train& train);
   // Clips queries and keys, invalidates packed weights, all-gathers the weights of groups that do
@@ -126,6 +139,8 @@ class DistributedOptimizer {
   bool measures_params_ = false;
   std::vector<double> lr_factors_;          // each value of ParamSpec::lr_factor
   Tensor clip_coefficient_, step_scalars_;  // [1], [lr_factors_, 3]: UpdateOperands
+  Tensor bit_sums_;                         // [owned ranges, 2] i32: UpdateOperands; or empty
+  std::vector<std::int32_t> digests_;       // [owned ranges] after the last update; or empty
 };
 
 }  // namespace sy

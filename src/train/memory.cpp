@@ -38,7 +38,9 @@ MemoryPlan plan_memory(const Config& config, Index vocab, const Layout& layout, 
   if (config.data.documents != Documents::join) document_start = ids;
   if (config.data.documents == Documents::pack) ids.back() = -1;  // padding
   if (!encoder_ids.empty()) ids.back() = encoder_ids.back() = -1;
-  engine.forward_backward({B, S, ids, ids, tokens, 1, 1, 0, document_start, config.encoder_length(), encoder_ids});
+  const std::vector<std::int32_t> prefix_end(config.has_visible_prefix() ? ids.size() : 0, 1);
+  engine.forward_backward(
+      {B, S, ids, ids, tokens, 1, 1, 0, document_start, config.encoder_length(), encoder_ids, prefix_end});
   DistributedOptimizer(engine.mesh(), engine.store(), engine.max_logits()).step(config.train, config.train.lr, 1);
 
   MemoryPlan plan = plan_parameters(engine.store().specs(), config.dtype(), layout, rank);
@@ -48,10 +50,18 @@ MemoryPlan plan_memory(const Config& config, Index vocab, const Layout& layout, 
   return plan;
 }
 
+namespace {
+
+bool may_recompute_more(const Config& config) {
+  return config.train.recompute != Recompute::block && !config.train.reversible;
+}
+
+}  // namespace
+
 std::string memory_advice(const Config& config) {
   std::vector<std::string> advice;
   if (config.train.micro_batch > 1) advice.push_back("lower train.micro_batch");
-  if (config.train.recompute != Recompute::block) advice.push_back("set train.recompute = block");
+  if (may_recompute_more(config)) advice.push_back("set train.recompute = block");
   if (config.moe.experts > 0 && config.moe.capacity_factor == 0)
     advice.push_back("set moe.capacity_factor, as some experts may get many more tokens than others");
   advice.push_back("use more ranks");
@@ -80,9 +90,9 @@ void refuse_memory(const Config& config, const MemoryPlan& plan, Index available
   std::vector<std::string> advice;
   if (plan.activations() > plan.parameters() / 2) {
     if (config.train.micro_batch > 1) advice.push_back("lower train.micro_batch");
-    if (config.train.recompute != Recompute::block) advice.push_back("set train.recompute = block");
+    if (may_recompute_more(config)) advice.push_back("set train.recompute = block");
   }
-  if (device && config.dtype() == DType::f32) advice.push_back("set run.dtype = bf16");
+  if (device && config.dtype() == DType::f32 && !config.train.reversible) advice.push_back("set run.dtype = bf16");
   advice.push_back("use more ranks with a larger parallel.tp or parallel.ep, or a smaller model");
   // If the parameters alone do not fit, activations are not planned.
   const std::string activations = gigabytes(plan.activations());

@@ -55,7 +55,9 @@ std::string skipped_text(const StepResult& result, const NormHistory& norms, Ind
 }
 
 Trainer::Trainer(Engine& engine, const SampleStream& samples)
-    : engine_(engine), samples_(samples), optimizer_(engine.mesh(), engine.store(), engine.max_logits()) {}
+    : engine_(engine), samples_(samples), optimizer_(engine.mesh(), engine.store(), engine.max_logits()) {
+  optimizer_.check_memory(checks_memory());
+}
 
 StepResult Trainer::step() {
   const auto started = std::chrono::steady_clock::now();
@@ -81,11 +83,11 @@ StepResult Trainer::step() {
   for (const auto& [direction, micro] : one_forward_one_backward(micro_batches, engine_.slots())) {
     const Index slot = micro % engine_.slots();
     if (direction == ScheduledPass::Direction::forward) {
-      const auto [ids, targets, document_start, encoder_ids] = batch.slice(micro * B, B);
-      engine_.forward(
-          {B, S, ids, targets, counts.targets, global_batch, micro_batches,
-           samples_done_ + (micro * dp + mesh.coord.dp) * B, document_start, batch.encoder_length, encoder_ids},
-          slot);
+      const auto [ids, targets, document_start, encoder_ids, prefix_end] = batch.slice(micro * B, B);
+      engine_.forward({B, S, ids, targets, counts.targets, global_batch, micro_batches,
+                       samples_done_ + (micro * dp + mesh.coord.dp) * B, document_start, batch.encoder_length,
+                       encoder_ids, prefix_end},
+                      slot);
     } else {  // the last micro-batch completes the gradients
       engine_.backward(slot, micro + 1 == micro_batches ? hooks : BackwardHooks{});
     }
@@ -119,6 +121,8 @@ StepResult Trainer::step() {
     lse_squares += t.mtp_loss_weight / modules * module.lse_square_sum;
   std::vector<double> sums = step_sums(statistics, t.z_loss * lse_squares / losses);
   mesh.host->all_reduce(view_of(sums.data(), {static_cast<Index>(sums.size())}));
+
+  if (checks_memory()) sy::check_replicas(mesh, step_ + 1, optimizer_.changed_in_last_step());
 
   StepMetrics& m = result.metrics;
   m.step = step_ + 1;
@@ -255,6 +259,14 @@ std::string Trainer::state_difference() {
 
 void Trainer::check_replicas() {
   sy::check_replicas(engine_.mesh(), step_, state_difference());
+}
+
+bool Trainer::checks_memory() const {
+  return engine_.config().run.memory_check == MemoryCheck::digest;
+}
+
+void Trainer::check_memory() {
+  if (checks_memory()) sy::check_replicas(engine_.mesh(), step_, optimizer_.changed_since_last_step());
 }
 
 Trainer::StepCounts Trainer::count_step(const SampleBatch& batch) const {

@@ -62,11 +62,15 @@ class Trainer {
   // parameters stay too; if only the loss is not finite, they have changed.
   // With train.spike_sigma, such a norm or an outlier skips the update instead. Diverged is then
   // thrown after more than train.max_skipped skipped steps in a row.
-  // Throws CollectiveError if ranks hold different copies of a value (run.check_every).
+  // Throws CollectiveError if ranks hold different copies of a value (run.check_every), or if owned
+  // values changed since the step before (run.memory_check).
   StepResult step();
   // Compares the values that several ranks hold, and throws CollectiveError if they differ.
   // Collective.
   void check_replicas();
+  // Compares the weights and the optimizer state that this rank owns with their digests
+  // (run.memory_check), and throws CollectiveError if any differ on some rank. Collective.
+  void check_memory();
   // Lets the next steps measure the gradient norm of each parameter, or not.
   void measure_params(bool measures) { optimizer_.measure_params(measures); }
   // Returns the norms of the last step that measured them, of all trained parameters in order.
@@ -96,6 +100,7 @@ class Trainer {
   // Counts the batch, of which `batch` is this rank's share. Collective. Throws CollectiveError if
   // no loss counts any target.
   StepCounts count_step(const SampleBatch& batch) const;
+  bool checks_memory() const;  // run.memory_check
   void update_router_bias(const StepResult& result);
   // Adds the norm of this step to the history. Throws Diverged if too many steps were skipped.
   // Collective.

@@ -355,6 +355,7 @@ void TrainingRun::save() {
   });
   const double begin = progress_.elapsed();
   if (config_.run.check_every > 0) trainer_.check_replicas();
+  trainer_.check_memory();
   window_.close(trainer_.steps_done(), state_.experts);
   state_.step = trainer_.steps_done();
   state_.samples = trainer_.samples_done();

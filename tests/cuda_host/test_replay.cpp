@@ -60,6 +60,8 @@ TEST_F(ReplayTest, DetectsAChangedAdamWArgument) {
   notices_change("weights", [&](ops::AdamW& op) { op.w = other; });
   notices_change("moments", [&](ops::AdamW& op) { std::swap(op.m, op.v); });
   notices_change("rounded weights", [&](ops::AdamW& op) { op.rounded = {}; });
+  const Tensor sums = device->tensor({2}, DType::i32);
+  notices_change("sums of bits", [&](ops::AdamW& op) { op.bit_sums = sums; });
 }
 
 TEST_F(ReplayTest, DetectsAChangedAttentionArgument) {

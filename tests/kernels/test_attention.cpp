@@ -39,6 +39,7 @@ struct Case {
   // Greater than 0: there are key_lengths, and each sequence has fewer keys by it than the one
   // before.
   Index shorter = 0;
+  Index prefix = 0;  // length (about) of the visible prefix of a document; 0: it has none
 
   Index q_size() const { return B * S * H * hd; }
   Index k_size() const { return B * keys * K * hd; }
@@ -54,18 +55,30 @@ struct Case {
     for (Index n = 0, at = i + offset_of(b); begin + document + (b + n) % 3 <= at; ++n) begin += document + (b + n) % 3;
     return begin;
   }
+  // Returns the end of the visible prefix of the query's document. Prefixes differ in length.
+  Index prefix_end(Index b, Index i) const {
+    const Index first = document_start(b, i);
+    Index end = first;
+    const Index longest = first + prefix + (first + b) % 3, last = std::min(longest, offset_of(b) + S);
+    while (end < last && document_start(b, end - offset_of(b)) == first) ++end;
+    return end;
+  }
   bool sees(Index b, Index i, Index j) const {
     const Index at = i + offset_of(b);
     const Index first = document_start(b, i);
+    if (prefix > 0 && j > at && j < prefix_end(b, i)) return true;
     if (causal ? j > at : document_start(b, i) != document_start(b, j - offset_of(b))) return false;
     return (window == 0 || (j > at - window && (causal || j < at + window))) && j >= first && j < keys - b * shorter &&
            ref::sees(sparse, at - first, j - first);
   }
-  AttentionDesc desc(ConstView first_keys = {}, ConstView query_offsets = {}, ConstView key_lengths = {}) const {
+  bool sees_later_keys() const { return !causal || prefix > 0; }
+  AttentionDesc desc(ConstView first_keys = {}, ConstView query_offsets = {}, ConstView key_lengths = {},
+                     ConstView prefix_ends = {}) const {
     return {1.3f / std::sqrt(float(hd)),
             softcap,
-            {causal, window, fewer < 0 ? offset : 0, first_keys, sparse, query_offsets, key_lengths},
+            {causal, window, fewer < 0 ? offset : 0, first_keys, sparse, query_offsets, key_lengths, prefix_ends},
             {},
+            prefix > 0,
             {}};
   }
 };
@@ -76,7 +89,7 @@ std::ostream& operator<<(std::ostream& out, const Case& c) {
              << c.offset << " document " << c.document << " apart " << c.apart << " fewer " << c.fewer << " local "
              << c.sparse.local << " block " << c.sparse.block << " summary " << c.sparse.summary << " stride "
              << c.sparse.stride << " global " << c.sparse.global << " biases " << c.biases << " sinks " << c.sinks
-             << " shorter " << c.shorter;
+             << " shorter " << c.shorter << " prefix " << c.prefix;
 }
 
 template <class T>
@@ -102,7 +115,7 @@ ref::Attention expected(const Case& c, const Exact& x) {
   for (Index b = 0; b < c.B; ++b) offsets.push_back(c.offset_of(b));
   ref::Attention found = ref::attention(c.B, operand(x.q, c.S, c.H, c.hd), operand(x.k, c.keys, c.K, c.hd),
                                         operand(x.v, c.keys, c.K, c.vd), c.desc().scale, c.softcap, sees, &x.dout,
-                                        {backwards(x.bias), x.sinks, c.causal ? 0 : c.biases / 2}, offsets);
+                                        {backwards(x.bias), x.sinks, c.sees_later_keys() ? c.biases / 2 : 0}, offsets);
   found.dbias = backwards(found.dbias);
   return found;
 }
@@ -167,9 +180,14 @@ class Attention : public testing::TestWithParam<Target> {
     for (Index b = 0; b < c.B; ++b) lengths.push_back(static_cast<std::int32_t>(c.keys - b * c.shorter));
     const Tensor key_lengths = device->tensor({c.B}, DType::i32);
     device->to_device(lengths.data(), key_lengths);
-    AttentionDesc desc = c.desc(c.document > 0 ? ConstView(first_keys) : ConstView{},
-                                c.fewer < 0 ? ConstView{} : ConstView(query_offsets),
-                                c.shorter > 0 ? ConstView(key_lengths) : ConstView{});
+    std::vector<std::int32_t> ends;
+    for (Index b = 0; b < c.B; ++b)
+      for (Index i = 0; i < c.S; ++i) ends.push_back(static_cast<std::int32_t>(c.prefix_end(b, i)));
+    const Tensor prefix_ends = device->tensor({c.B, c.S}, DType::i32);
+    device->to_device(ends.data(), prefix_ends);
+    AttentionDesc desc = c.desc(
+        c.document > 0 ? ConstView(first_keys) : ConstView{}, c.fewer < 0 ? ConstView{} : ConstView(query_offsets),
+        c.shorter > 0 ? ConstView(key_lengths) : ConstView{}, c.prefix > 0 ? ConstView(prefix_ends) : ConstView{});
     const Guarded bias(*device, {c.H, c.biases}, DType::f32, x.bias),
         sinks(*device, {c.sinks ? c.H : 0}, DType::f32, x.sinks);
     const auto all_before = [](const std::vector<float>& values) {
@@ -435,6 +453,31 @@ TEST_P(Attention, MatchesReferenceForEveryCombination) {
 
 TEST_P(Attention, MatchesReferenceForManyHeadWidths) {
   for (Index hd : {1, 4, 17, 32, 40, 64, 80, 96, 128, 150, 192, 256}) check({1, 67, 2, 1, hd});
+}
+
+// Visible prefixes: of sequences and of documents, of a token, of more than a block, and of all
+// tokens; with biases to both sides; and of queries in a cache.
+TEST_P(Attention, MatchesReferenceForVisiblePrefixes) {
+  for (Index prefix : {1, 5, 40, 1000})
+    for (Index document : {0, 13, 90}) {
+      check({.B = 2, .S = 67, .H = 4, .K = 2, .hd = 16, .document = document, .prefix = prefix});
+      check({.B = 2, .S = 5, .H = 3, .K = 1, .hd = 17, .softcap = 2, .document = document, .prefix = prefix});
+      check({.B = 2,
+             .S = 130,
+             .H = 2,
+             .K = 1,
+             .hd = 8,
+             .document = document,
+             .biases = 2 * 130 + 1,
+             .sinks = true,
+             .prefix = prefix});
+    }
+  for (Index document : {0, 300})  // several blocks of keys
+    check({.B = 1, .S = 530, .H = 1, .K = 1, .hd = 8, .document = document, .prefix = 270});
+  check({.B = 1, .S = 150, .H = 2, .K = 1, .hd = 128, .prefix = 70});
+  for (Index prefix : {9, 300})  // a prompt in a cache of 400 positions
+    check({.B = 2, .S = 300, .H = 2, .K = 1, .hd = 16, .keys = 400, .apart = true, .fewer = 0, .prefix = prefix});
+  check({.B = 1, .S = 20, .H = 2, .K = 1, .hd = 300, .vd = 280, .keys = 30, .apart = true, .fewer = 0, .prefix = 15});
 }
 
 // Several blocks of keys for wide heads; the last block is not full.

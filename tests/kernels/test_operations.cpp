@@ -38,6 +38,7 @@ TEST_P(DenseOps, ElementwiseMatchesReference) {
     check(AddCase(n));
     check(ScaleCase(n));
     check(SumSquaresCase(n));
+    for (DType type : {DType::f32, DType::bf16}) check(BitSumCase(n, type));
   }
 }
 
@@ -242,6 +243,63 @@ TEST_P(DenseOps, AdamWMatchesReference) {
     for (float clip : {0.0f, 1.0f})
       for (double limit : {0.0, 2.99, 3.0, std::numeric_limits<double>::infinity()})
         check(ClipCoefficient(squares, clip, limit));
+}
+
+// Compares the sums with those of the bytes. If the coefficient is NaN, there is no update.
+TEST_P(DenseOps, AdamWSumsBitsBeforeAndAfter) {
+  for (Index n : {1, 63, 16384, 40001})
+    for (float factor : {0.5f, std::nanf("")})
+      for (DType moments : {DType::f32, DType::bf16})
+        for (bool rounds : {false, true}) {
+          const auto filled = [&](Shape shape, float value, DType type = DType::f32) {
+            Tensor x = device->tensor(shape, type);
+            std::vector<float> host(static_cast<std::size_t>(shape.elements()));
+            for (std::size_t i = 0; i < host.size(); ++i) host[i] = value + static_cast<float>(i % 7) / 8;
+            Tensor wide = device->tensor(shape);
+            device->to_device(host.data(), wide);
+            if (type == DType::bf16)
+              run(*device, ops::Convert{.x = wide, .y = x});
+            else
+              device->to_device(host.data(), x);
+            return x;
+          };
+          const Tensor w = filled({n}, -2), m = filled({n}, 1, moments), v = filled({n}, 3, moments),
+                       rounded = rounds ? filled({n}, -1, DType::bf16) : Tensor{},
+                       sums = device->tensor({2}, DType::i32);
+          const auto sum_of_bits = [&] {
+            std::uint32_t sum = 0;
+            for (const View& x : {w.view(), m.view(), v.view(), rounded.view()}) {
+              if (!x) continue;
+              std::vector<std::byte> bytes(static_cast<std::size_t>(x.size_bytes()));
+              device->to_host(x, bytes.data());
+              device->synchronize();
+              const std::size_t width = static_cast<std::size_t>(info(x.dtype()).bytes);
+              for (std::size_t i = 0; i < bytes.size(); ++i)
+                sum += static_cast<std::uint32_t>(bytes[i]) << 8 * (i % width);
+            }
+            return static_cast<std::int32_t>(sum);
+          };
+          const Tensor coefficient = filled({1}, factor), scalars = filled({3}, 0.125f), g = filled({n}, 0.25f);
+          const std::int32_t before = sum_of_bits();
+          run(*device, ops::AdamW{.coefficient = coefficient,
+                                  .step_scalars = scalars,
+                                  .g = g,
+                                  .beta1 = 0.9f,
+                                  .beta2 = 0.95f,
+                                  .eps = 1e-8f,
+                                  .weight_decay = 0.1f,
+                                  .w = w,
+                                  .m = m,
+                                  .v = v,
+                                  .rounded = rounded,
+                                  .bit_sums = sums});
+          std::int32_t got[2];
+          device->to_host(sums, got);
+          device->synchronize();
+          EXPECT_EQ(got[0], before) << n;
+          EXPECT_EQ(got[1], sum_of_bits()) << n;
+          EXPECT_EQ(got[0] == got[1], std::isnan(factor)) << n;
+        }
 }
 
 // ---- invalid arguments ----

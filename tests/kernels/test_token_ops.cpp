@@ -85,6 +85,17 @@ TEST_P(TokenOps, NoisyRouteMatchesReference) {
         }
 }
 
+TEST_P(TokenOps, ReplayedRouteMatchesReference) {
+  for (Score score : {Score::softmax, Score::sigmoid})
+    for (bool padded : {false, true}) {
+      RouteDesc desc{score, 3, padded, 2.5f, 4, 1};
+      check(RouteReplay(desc, 3, {42, 16}, true, padded));
+      desc.groups = 1;
+      check(RouteReplay(desc, 1, {300, 33}, false, padded));
+      check(RouteReplay(desc, 1, {0, 5}, false, padded));
+    }
+}
+
 TEST_P(TokenOps, DrawMatchesReference) {
   for (Distribution distribution :
        {Distribution::normal, Distribution::gumbel, Distribution::uniform, Distribution::round_robin})

@@ -184,6 +184,89 @@ TEST(Replicas, ChangedOptimizerStateOfSharedKvHeadsIsFound) {
       << error;
 }
 
+// Changes owned tensors in turn, by one bit. No other rank holds the value.
+TEST(MemoryDigests, FindEveryFlippedBitOfOwnedWeightsAndState) {
+  for (std::vector<std::string> layout : {layouts().front(), layouts().back()})
+    for (const char* optimizer : {"adamw", "sgd", "muon"})
+      for (const char* dtype : {"f32", "bf16"}) {
+        const std::string name = fmt::format("{} {} {} {}", layout[0], layout[1], optimizer, dtype);
+        std::vector<std::string> settings = layout;
+        settings.insert(settings.end(), {"--run.memory_check=digest", fmt::format("--train.optimizer={}", optimizer),
+                                         fmt::format("--run.dtype={}", dtype), "--train.qk_clip=1"});
+        ReplicaTraining training(world(), settings);
+        ASSERT_EQ(error_of_step(training), "") << name;
+        ParamStore& store = training.engine.store();
+        const int rank = world().size() - 1;
+        unsigned trial = 0;
+        for (std::size_t g = 0; g < store.layout().groups.size(); ++g) {
+          const GroupLayout& group = store.layout().groups[g];
+          ParamStore::Buffers& buffers = store.buffers(g);
+          // The ranks own different ranges, and each trial is collective.
+          const std::vector<OwnedRange> ranges = owned_ranges(group);
+          double trials = ranges.empty() ? 0 : 3;
+          world().all_reduce(view_of(&trials, {1}), Reduce::max);
+          for (Index t = 0; t < static_cast<Index>(trials); ++t) {
+            std::string changed;
+            std::byte* byte = nullptr;
+            const std::byte bit{static_cast<unsigned char>(1u << trial % 8)};
+            if (world().rank() == rank && !ranges.empty()) {
+              const OwnedRange& range = ranges[static_cast<std::size_t>(t) * 5 % ranges.size()];
+              std::vector<View> owned = {buffers.weights.view().rows(range.flat.begin, range.flat.size())};
+              const Index at = range.flat.begin - group.owned().begin;
+              for (const Tensor& state : buffers.state) owned.push_back(state.view().rows(at, range.flat.size()));
+              if (buffers.master.view().present()) owned.push_back(buffers.master.view().rows(at, range.flat.size()));
+              const View x = owned[trial % owned.size()];
+              byte = x.bytes() + trial * 7919 % static_cast<unsigned>(x.size_bytes());
+              *byte ^= bit;
+              changed = range.slice->spec->name;
+            }
+            ++trial;
+            std::string error;
+            try {
+              training.trainer.check_memory();
+            } catch (const CollectiveError& e) {
+              error = e.what();
+            }
+            double found = changed.empty() ? 0 : 1;
+            if (!changed.empty()) {
+              EXPECT_NE(
+                  error.find(fmt::format("optimizer state of {} have changed in the memory of rank {}", changed, rank)),
+                  std::string::npos)
+                  << name << ": " << error;
+            }
+            world().all_reduce(view_of(&found, {1}), Reduce::max);
+            EXPECT_EQ(error.empty(), found == 0) << name << ": " << error;
+            if (byte) *byte ^= bit;
+            EXPECT_NO_THROW(training.trainer.check_memory()) << name;
+          }
+        }
+        EXPECT_EQ(error_of_step(training), "") << name << ": nothing has changed";
+        if (world().rank() == rank) {
+          ParamStore::Buffers& buffers = store.buffers(0);
+          const GroupLayout& group = store.layout().groups[0];
+          *buffers.weights.view().rows(owned_ranges(group).front().flat.begin, 1).bytes() ^= std::byte{1};
+        }
+        EXPECT_NE(error_of_step(training).find("step 3: weights or optimizer state of "), std::string::npos) << name;
+      }
+}
+
+TEST(MemoryDigests, KeepTheResultOfTraining) {
+  std::vector<double> losses[2];
+  for (const int checks : {0, 1}) {
+    ReplicaTraining training(world(), {checks ? "--run.memory_check=digest" : "--run.memory_check=off",
+                                       "--train.spike_sigma=1", "--train.max_skipped=40"});
+    Index skipped = 0;
+    for (int step = 0; step < 20; ++step) {
+      const StepResult result = training.trainer.step();
+      losses[checks].push_back(result.metrics.loss);
+      skipped += result.skipped;
+      EXPECT_NO_THROW(training.trainer.check_memory());
+    }
+    EXPECT_GT(skipped, 0) << "digests of skipped steps are not tested";
+  }
+  EXPECT_EQ(losses[0], losses[1]);
+}
+
 TEST(Replicas, MajorityNamesTheRanksThatDiffer) {
   const int rank = world().rank(), size = world().size();
   if (size < 4) return;

@@ -48,6 +48,9 @@ class Model {
   // of the decoder.
   void set_encoder_ids(std::vector<double> ids) { encoder_ids_ = std::move(ids); }
 
+  // Ends of visible prefixes in a decoder, [B * S]. Every sequence is one document.
+  void set_prefix_ends(std::vector<Index> ends) { prefix_ends_ = std::move(ends); }
+
   // frozen: follows the recorded decisions. Otherwise decides again, and records the decisions.
   ModelLoss loss(const Parameters& p, bool frozen) {
     ModelLoss out;
@@ -81,7 +84,7 @@ class Model {
     divergence_ = 0;
     double tokens = 0;
     for (double t : targets_) tokens += t >= 0;
-    Numbers x = embedded(p, ids_);
+    Numbers x = embedded(p, ids_), second = x;  // the second stream of reversible layers
     Together together{Numbers(c_.moe.experts), Numbers(c_.moe.experts), 0};
     const auto run_block = [&](Index layer) {
       const std::string prefix = prefix_ + "layers." + std::to_string(layer) + ".";
@@ -92,7 +95,12 @@ class Model {
         if (!frozen) decisions_.resize(moe + 1);
         return experts(p, prefix + "moe.", h, decisions_[moe++], frozen, out, together);
       };
-      if (m.parallel_block) {
+      if (c_.train.reversible) {
+        const bool normless = layer == 0 && !m.first_norm;
+        x = plus(x, normless ? scaled(attention(second))
+                             : branch(p, prefix + "attention_norm", prefix + "attention_out_norm", second, attention));
+        second = plus(second, branch(p, prefix + "ffn_norm", prefix + "ffn_out_norm", x, feed));
+      } else if (m.parallel_block) {
         const Numbers a = branch(p, prefix + "attention_norm", prefix + "attention_out_norm", x, attention);
         const char* norm = m.parallel_norms == 1 ? "attention_norm" : "ffn_norm";
         x = plus(plus(x, a), branch(p, prefix + norm, prefix + "ffn_out_norm", x, feed));
@@ -114,6 +122,10 @@ class Model {
       }
     };
     for (Index layer = 0; layer < m.layers; ++layer) run_block(layer);
+    if (c_.train.reversible) {
+      x = plus(x, second);
+      for (double& value : x) value /= 2;
+    }
     const bool has_norm = m.norm_position != NormPosition::post;
     if (has_norm) x = normed(p, prefix_ + "final_norm", x);
     const Numbers last = x;
@@ -402,12 +414,14 @@ class Model {
     const bool encoder = c_.model.kind == ModelKind::encoder;
     const std::vector<Index> visible = lengths();
     const auto seen = [&](Index b, Index i, Index j) {
-      if (encoder ? j >= visible[b] : j > i) return false;
+      const Index end = prefix_ends_.empty() ? i + 1 : std::max(i + 1, prefix_ends_[b * S_ + i]);
+      if (j >= (encoder ? visible[b] : end)) return false;
       const auto row = selected.begin() + (b * S_ + i) * topk;
       if (topk > 0 && std::find(row, row + topk, static_cast<double>(j)) == row + topk) return false;
       return (window == 0 || std::abs(i - j) < window) && sees(pattern(m), i, j);
     };
-    const AttentionLearned learned{distance_biases(p, m, prefix), optional(p, prefix + "sinks"), encoder ? S_ - 1 : 0};
+    const AttentionLearned learned{distance_biases(p, m, prefix), optional(p, prefix + "sinks"),
+                                   sees_both_sides() ? S_ - 1 : 0};
     scale = static_cast<float>(m.attention_scale > 0 ? m.attention_scale : scale);
     const Attention found = attention(B_, q, k, v, scale, m.attention_softcap, seen, nullptr, learned);
     if (indexed) {
@@ -418,6 +432,8 @@ class Model {
     }
     return found.out;
   }
+
+  bool sees_both_sides() const { return c_.model.kind == ModelKind::encoder || !prefix_ends_.empty(); }
 
   static SparsePattern pattern(const Config::Model& m) {
     switch (m.attention) {
@@ -446,17 +462,18 @@ class Model {
     return linear(p, prefix + "out", T, H * hd, out);
   }
 
-  // [heads, distances]; empty without ALiBi and T5 biases. In an encoder, distances begin at 1 - S.
+  // [heads, distances]; empty without ALiBi and T5 biases. Distances begin at 1 - S if tokens see
+  // later ones.
   Numbers distance_biases(const Parameters& p, const Config::Model& m, const std::string& prefix) const {
     Numbers bias;
     for (Index h = 0; h < m.heads; ++h)
-      for (Index d = c_.model.kind == ModelKind::encoder ? 1 - S_ : 0; d < S_; ++d) {
+      for (Index d = sees_both_sides() ? 1 - S_ : 0; d < S_; ++d) {
         if (m.position == Position::alibi)
           bias.push_back(-alibi_slope(h, m.heads) * static_cast<double>(std::abs(d)) * m.alibi_scale);
         if (m.position == Position::t5) {
           const Numbers& table = p.at((m.t5_shared ? prefix_ : prefix) + "relative_bias.weight");
           Config::Model of_side = m;
-          if (c_.model.kind == ModelKind::encoder) of_side.t5_buckets /= 2;
+          if (sees_both_sides()) of_side.t5_buckets /= 2;
           bias.push_back(table[h * m.t5_buckets + t5_bucket(std::abs(d), of_side) + (d < 0 ? of_side.t5_buckets : 0)]);
         }
       }
@@ -576,6 +593,7 @@ class Model {
   Config c_;
   Index V_, B_, S_;
   std::vector<double> ids_, targets_, encoder_ids_;
+  std::vector<Index> prefix_ends_;
   std::vector<Decision> decisions_;
   // Keys that indexers selected, in the order of the layers, and the next one of them. Finite
   // differences keep them, too.

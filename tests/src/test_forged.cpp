@@ -313,7 +313,7 @@ TEST(ForgedCheckpoint, RejectsUnsafeNamesInTheManifest) {
   write(many);
   EXPECT_EQ(read_manifest(dir).files.size(), many.size());
   // A quadratic reader takes a minute.
-#ifdef __SANITIZE_ADDRESS__
+#ifdef SWITCHYARD_SANITIZED
   constexpr double most_seconds = 30;
 #else
   constexpr double most_seconds = 10;
@@ -359,7 +359,7 @@ TEST(CheckpointFiles, AreOpenedFewAtATime) {
   for (const TensorDifference& d : diff_checkpoints(many, one)) EXPECT_TRUE(d.bitwise_equal) << d.name;
 }
 
-#ifndef __SANITIZE_ADDRESS__  // the sanitizer needs a pipe for each check of a type
+#ifndef SWITCHYARD_SANITIZED  // the sanitizer needs a pipe for each check of a type
 TEST(CheckpointFiles, ReportErrorsIfTheyCannotBeOpened) {
   const Folder a, b;
   const fs::path first = write_as(a.path(), {4, 2, 2, 1}, 200), second = write_as(b.path(), {4, 1, 1, 1}, 200);

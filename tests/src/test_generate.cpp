@@ -140,6 +140,7 @@ const Case decoding_cases[] = {
     {"indexed_warmup",
      {"--model.attention=indexed", "--model.index_n_heads=3", "--model.index_head_dim=8", "--model.index_topk=4",
       "--train.indexer=warmup"}},
+    {"reversible", {"--train.reversible=true"}},
     {"layernorm_tied", {"--model.norm=layernorm", "--model.bias=true", "--model.tie_embeddings=true"}},
 };
 

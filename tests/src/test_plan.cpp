@@ -111,7 +111,7 @@ void expect_equal(const Profile& a, const Profile& b, const std::string& where) 
 TEST(Plan, ExtrapolatesEqualLayers) {
   const auto cpu = make_cpu();
   for (const char* recompute : {"--train.recompute=none", "--train.recompute=norms", "--train.recompute=experts",
-                                "--train.recompute=attention", "--train.recompute=block"})
+                                "--train.recompute=attention", "--train.recompute=block", "--train.reversible=true"})
     for (const Layout& layout : {Layout{1}, Layout{6, 2, 3, 1}, Layout{6, 1, 3, 2}}) {
       const Config config = planned({recompute});
       const Profiler profiler(config, planned_vocab, cpu.get());

@@ -606,7 +606,7 @@ TEST(Prepare, DeletesLeftoversOfAKilledProcess) {
   EXPECT_FALSE(fs::exists(folder.path() / "out/prepare.tmp"));
 }
 
-#ifndef __SANITIZE_ADDRESS__  // the sanitizer's own memory exceeds the limit
+#ifndef SWITCHYARD_SANITIZED  // the sanitizer's own memory exceeds the limit
 TEST(Prepare, UsesBoundedMemory) {
   const auto peak = [] {
     rusage usage;

@@ -42,6 +42,12 @@ inline void add_cases<ops::SumSquares>(Cases& cases) {
   add_vectors<SumSquaresCase>(cases);
 }
 
+template <>
+inline void add_cases<ops::BitSum>(Cases& cases) {
+  for (Index n : vector_sizes)
+    for (DType type : {DType::f32, DType::bf16}) cases.add<BitSumCase>(n, type);
+}
+
 // ---- GEMMs and biases ----
 
 template <>

@@ -1,6 +1,8 @@
 // Cases of memory operations and sums of squares (op_case.h).
 #pragma once
 
+#include <bit>
+
 #include "kernels/ops/elementwise.h"
 #include "src/numerics/op_case.h"
 
@@ -70,6 +72,25 @@ struct SumSquaresCase : OpCase {
   }
   void run(Device& device) override { ops::run(device, ops::SumSquares{.x = at("numbers"), .out = at("squares")}); }
   void expect(Values& v) override { v["squares"] = {2.5 + ref::dot(v["numbers"], v["numbers"])}; }
+};
+
+// Whole numbers are compared exactly.
+struct BitSumCase : OpCase {
+  BitSumCase(Index n, DType type) : narrow(type == DType::bf16) {
+    tolerance = 0;
+    in("x", {n}, type);
+    operand("sum", Role::accumulate, {1}, DType::i32, {-7});
+  }
+  void run(Device& device) override { ops::run(device, ops::BitSum{.x = at("x"), .out = at("sum")}); }
+  void expect(Values& v) override {
+    std::uint32_t sum = 0;
+    for (const double x : v["x"]) {
+      const auto value = static_cast<float>(x);
+      sum += narrow ? bf16_of_float(value) : std::bit_cast<std::uint32_t>(value);
+    }
+    v["sum"] = {static_cast<double>(static_cast<std::int32_t>(sum - 7))};
+  }
+  bool narrow;
 };
 
 }  // namespace sy::numerics

@@ -134,6 +134,7 @@ void add_routes(Cases& cases) {
 template <>
 inline void add_cases<ops::RouteForward>(Cases& cases) {
   add_routes<RouteForward>(cases);
+  for (bool padded : {false, true}) cases.add<RouteReplay>(RouteDesc{}, 2, Rows{14, 8}, !padded, padded);
 }
 template <>
 inline void add_cases<ops::RouteBackward>(Cases& cases) {

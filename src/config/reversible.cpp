@@ -1,0 +1,25 @@
+// Check of the settings of reversible layers.
+#include "src/config/check.h"
+#include "src/config/values.h"
+
+namespace sy {
+
+void check_reversible(const Config& c, Problems& problems) {
+  if (!c.train.reversible) return;
+  const auto refuse = [&](bool is_set, const char* key, const std::string& value, const char* why, const char* to) {
+    if (is_set) problems.add(key, "{} = {} with train.reversible = true: {}: set it to {}", key, value, why, to);
+  };
+  const Config::Model& m = c.model;
+  const bool replaces = m.norm_position == NormPosition::post || m.norm_position == NormPosition::residual;
+  refuse(m.kind == ModelKind::encoder_decoder, "model.kind", show(m.kind), "its layers are not reversible",
+         "decoder or encoder");
+  refuse(replaces, "model.norm_position", show(m.norm_position), "a norm of the residual stream cannot be undone",
+         "pre, both or output");
+  refuse(m.parallel_block, "model.parallel_block", "true", "attention and FFN need a stream each", "false");
+  refuse(m.mtp_depth > 0, "model.mtp_depth", show(m.mtp_depth), "its modules are not reversible", "0");
+  refuse(c.train.recompute != Recompute::none, "train.recompute", show(c.train.recompute),
+         "all activations of a layer are computed again", "none");
+  refuse(c.run.dtype == "bf16", "run.dtype", c.run.dtype, "bf16 is too coarse to compute inputs from outputs", "f32");
+}
+
+}  // namespace sy
