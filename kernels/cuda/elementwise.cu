@@ -109,6 +109,14 @@ __global__ void add_bit_sum(Index n, In<std::int32_t> partial, Out<std::int32_t>
   if (threadIdx.x == 0) out[0] = static_cast<std::int32_t>(static_cast<unsigned>(out[0]) + sum);
 }
 
+// Blocks of a sum over n elements. Their number, and so the order of the sum, depends on n alone.
+Grid grid_of_sum(Index n) {
+  constexpr Index elements_per_thread = 16, max_blocks = 1024;
+  Grid grid;
+  grid.x = std::min(blocks_of(n, grid.threads * elements_per_thread), max_blocks);
+  return grid;
+}
+
 }  // namespace
 
 void execute(CudaDevice& device, const ops::Fill& op) {
@@ -154,12 +162,9 @@ void execute(CudaDevice& device, const ops::Scale& op) {
   });
 }
 
-// The number of blocks, and so the order of the sum, depends on the number of elements alone.
 void execute(CudaDevice& device, const ops::SumSquares& op) {
-  constexpr Index elements_per_thread = 16, max_blocks = 1024;
   const Index n = op.x.elements();
-  Grid grid;
-  grid.x = std::min(blocks_of(n, grid.threads * elements_per_thread), max_blocks);
+  const Grid grid = grid_of_sum(n);
   const View partial = Workspace(device.context()).take({grid.x}, DType::f64);
   with_packs<4>(0, {op.x}, [&]<int N>(PackSize<N>) {
     launch(device.context(), grid, sum_of_squares<N>, n, in<float>(op.x), out<double>(partial));
@@ -168,10 +173,8 @@ void execute(CudaDevice& device, const ops::SumSquares& op) {
 }
 
 void execute(CudaDevice& device, const ops::BitSum& op) {
-  constexpr Index elements_per_thread = 16, max_blocks = 1024;
   const Index n = op.x.elements();
-  Grid grid;
-  grid.x = std::min(blocks_of(n, grid.threads * elements_per_thread), max_blocks);
+  const Grid grid = grid_of_sum(n);
   const View partial = Workspace(device.context()).take({grid.x}, DType::i32);
   with_type(op.x.dtype(), [&]<class T>(T) {
     launch(device.context(), grid, sum_of_bits<T>, n, in<T>(op.x), out<std::int32_t>(partial));

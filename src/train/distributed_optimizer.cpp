@@ -280,17 +280,17 @@ std::string DistributedOptimizer::changed(const std::vector<std::int32_t>& sums)
   return "";
 }
 
+std::vector<std::int32_t> DistributedOptimizer::bit_sums(Index which) const {
+  std::vector<std::int32_t> both(static_cast<std::size_t>(bit_sums_.view().elements())), sums;
+  device_.to_host(bit_sums_, both.data());
+  for (auto i = static_cast<std::size_t>(which); i < both.size(); i += 2) sums.push_back(both[i]);
+  return sums;
+}
+
 std::string DistributedOptimizer::changed_in_last_step() {
   if (!bit_sums_.view().present()) return "";
-  std::vector<std::int32_t> sums(static_cast<std::size_t>(bit_sums_.view().elements()));
-  device_.to_host(bit_sums_, sums.data());
-  std::vector<std::int32_t> before, after;
-  for (std::size_t i = 0; i < sums.size(); i += 2) {
-    before.push_back(sums[i]);
-    after.push_back(sums[i + 1]);
-  }
-  std::string text = changed(before);
-  digests_ = std::move(after);
+  std::string text = changed(bit_sums(0));
+  digests_ = bit_sums(1);
   return text;
 }
 
@@ -299,10 +299,7 @@ std::string DistributedOptimizer::changed_since_last_step() {
   run(device_, ops::Fill{.x = bit_sums_, .value = 0});
   for (const Group& group : groups_)
     for_owned(group, {}, [&](const OwnedRange&, const UpdateOperands& x) { add_bit_sums(device_, x, 0); });
-  std::vector<std::int32_t> sums(static_cast<std::size_t>(bit_sums_.view().elements())), now;
-  device_.to_host(bit_sums_, sums.data());
-  for (std::size_t i = 0; i < sums.size(); i += 2) now.push_back(sums[i]);
-  return changed(now);
+  return changed(bit_sums(0));
 }
 
 double DistributedOptimizer::gradient_norm() const {

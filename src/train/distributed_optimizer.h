@@ -119,6 +119,9 @@ class DistributedOptimizer {
   // Calls f with the operands of the update of each parameter's owned range.
   using OwnedUpdate = std::function<void(const OwnedRange&, const UpdateOperands&)>;
   void for_owned(const Group& group, const Config::Train& train, const OwnedUpdate& f);
+  // Returns the sums of bits before (0) or after (1) the last update: [owned ranges]. Waits for the
+  // device.
+  std::vector<std::int32_t> bit_sums(Index which) const;
   // Describes the first owned range of which `sums` differs from digests_.
   // sums: [owned ranges] sums of bits
   std::string changed(const std::vector<std::int32_t>& sums) const;

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <utility>
 
 #include "dist/errors.h"
 #include "src/train/replica_check.h"
@@ -241,11 +242,12 @@ TEST(MemoryDigests, FindEveryFlippedBitOfOwnedWeightsAndState) {
           }
         }
         EXPECT_EQ(error_of_step(training), "") << name << ": nothing has changed";
-        if (world().rank() == rank) {
-          ParamStore::Buffers& buffers = store.buffers(0);
-          const GroupLayout& group = store.layout().groups[0];
-          *buffers.weights.view().rows(owned_ranges(group).front().flat.begin, 1).bytes() ^= std::byte{1};
-        }
+        bool flipped = false;
+        for (std::size_t g = 0; g < store.layout().groups.size() && world().rank() == rank; ++g)
+          for (const OwnedRange& range : owned_ranges(store.layout().groups[g])) {
+            if (!std::exchange(flipped, true))
+              *store.buffers(g).weights.view().rows(range.flat.begin, 1).bytes() ^= std::byte{1};
+          }
         EXPECT_NE(error_of_step(training).find("step 3: weights or optimizer state of "), std::string::npos) << name;
       }
 }

@@ -39,7 +39,7 @@ micro_batch = 2
 global_batch = 2
 reversible = true
 )";
-constexpr Index B = 2, S = 16, T = B * S, D = 24;
+constexpr Index stack_sequences = 2, stack_length = 16, stack_tokens = stack_sequences * stack_length, stack_width = 24;
 
 Config with(std::vector<std::string> settings, Index layers) {
   settings.push_back(fmt::format("--model.layers={}", layers));
@@ -59,19 +59,19 @@ struct Stack {
       const RandomStream row(12, param.name);
       for (Index i = 0; i < w.elements(); ++i)
         w.f32()[i] =
-            static_cast<float>(tied ? 0.3 * row.normal(i % D) + 3e-8 * random.normal(i)
+            static_cast<float>(tied ? 0.3 * row.normal(i % stack_width) + 3e-8 * random.normal(i)
                                     : (param.init.kind == InitKind::ones ? 1.0 : 0.0) + 0.15 * random.normal(i));
       std::fill_n(store.get(param.name).grad.f32(), w.elements(), 0.0f);
     }
     store.packed_weights().refresh();
-    batch.step = {{}, B, 1};
+    batch.step = {{}, stack_sequences, 1};
   }
   static std::vector<ParamSpec> params(const Config& c, const std::vector<BlockSpec>& specs) {
     ParamList list(c.model);
     for (std::size_t i = 0; i < specs.size(); ++i) add_block_params(list, specs[i], static_cast<Index>(i));
     return list.specs;
   }
-  SublayerContext sublayers() { return {D, store, rope, {}, counts}; }
+  SublayerContext sublayers() { return {stack_width, store, rope, {}, counts}; }
   LayerContext layer() {
     LayerContext context{execution, batch, batch.decoder(), saved};
     if (count_moe(specs) > 0)
@@ -84,9 +84,9 @@ struct Stack {
         return load_balancing_loss(context, moe->router, context.load_balance, {});
   }
   View values(const char* name) {
-    const View x = saved.f32({T, D});
+    const View x = saved.f32({stack_tokens, stack_width});
     const RandomStream random(5, name);
-    for (Index i = 0; i < T * D; ++i) x.f32()[i] = static_cast<float>(random.normal(i));
+    for (Index i = 0; i < stack_tokens * stack_width; ++i) x.f32()[i] = static_cast<float>(random.normal(i));
     return x;
   }
   Arena arena() {
@@ -99,11 +99,13 @@ struct Stack {
   std::unique_ptr<Device> device = make_cpu();
   Mesh mesh = make_mesh(*self, {});
   ParamStore store;
-  RopeTables rope{*device, specs, S};
+  RopeTables rope{*device, specs, stack_length};
   Arena saved = arena(), scratch = arena();
   ExecutionContext execution{*device, mesh, scratch, DType::f32};
   SublayerCounts counts;
-  Batch batch{.streams = {{.sequences = B, .seq_len = S, .ids = {}, .positions = {}}}, .targets = {}, .step = {}};
+  Batch batch{.streams = {{.sequences = stack_sequences, .seq_len = stack_length, .ids = {}, .positions = {}}},
+              .targets = {},
+              .step = {}};
 };
 
 struct Result {
@@ -152,17 +154,17 @@ Result run_stored(Stack& stack) {
     layers.push_back({std::move(f), ResidualBranch(spec.norm, spec.groups[1].branches[0], context, prefix), {}, {}});
   }
   View x1 = stack.values("x"), x2 = x1;
-  const View d1 = stack.values("d"), d2 = stack.saved.f32({T, D});
+  const View d1 = stack.values("d"), d2 = stack.saved.f32({stack_tokens, stack_width});
   const LayerContext layer = stack.layer();
   for (Layer& l : layers) {
-    const View y1 = layer.save({T, D}), y2 = layer.save({T, D});
+    const View y1 = layer.save({stack_tokens, stack_width}), y2 = layer.save({stack_tokens, stack_width});
     l.f.forward(layer, x2, x1, y1, l.of_f, l.of_f);
     l.g.forward(layer, y1, x2, y2, l.of_g, l.of_g);
     x1 = y1;
     x2 = y2;
   }
   Result result;
-  for (Index i = 0; i < T * D; ++i) result.y.push_back((x1.f32()[i] + x2.f32()[i]) * 0.5f);
+  for (Index i = 0; i < stack_tokens * stack_width; ++i) result.y.push_back((x1.f32()[i] + x2.f32()[i]) * 0.5f);
   stack.balance(layer);
   run(*stack.device, ops::Scale{.x = d1, .factor = 0.5f});
   run(*stack.device, ops::Copy{.x = d1, .y = d2});
@@ -171,7 +173,7 @@ Result run_stored(Stack& stack) {
     layers[i].f.backward(layer, d1, layers[i].of_f, d2);
   }
   stack.store.finish_gradients();
-  for (Index i = 0; i < T * D; ++i) result.dx.push_back(d1.f32()[i] + d2.f32()[i]);
+  for (Index i = 0; i < stack_tokens * stack_width; ++i) result.dx.push_back(d1.f32()[i] + d2.f32()[i]);
   return result;
 }
 
@@ -190,7 +192,7 @@ void expect_equal_gradients(const std::vector<std::string>& settings, Index laye
   Stack reversible(with(settings, layers)), stored(with(settings, layers));
   Result a = run_reversible(reversible), b = run_stored(stored);
   EXPECT_TRUE(a.y == b.y) << "the forward passes differ";
-  const auto view = [](std::vector<float>& v) { return view_of(v.data(), {T * D}); };
+  const auto view = [](std::vector<float>& v) { return view_of(v.data(), {stack_tokens * stack_width}); };
   double most = difference(view(a.dx), view(b.dx));
   for (const ParamSpec& spec : stored.store.specs())
     most = std::max(most, difference(reversible.store.get(spec.name).grad, stored.store.get(spec.name).grad));
@@ -224,9 +226,9 @@ Memory memory_of(const Config& config) {
   const auto self = make_comm_self();
   Engine engine(config, 37, make_cpu(), make_mesh(*self, {}), true);
   engine.store().initialize(3);
-  std::vector<std::int32_t> ids(T);
-  for (Index i = 0; i < T; ++i) ids[i] = static_cast<std::int32_t>(i * i % 37);
-  engine.forward_backward({B, S, ids, ids, T, B, 1});
+  std::vector<std::int32_t> ids(stack_tokens);
+  for (Index i = 0; i < stack_tokens; ++i) ids[i] = static_cast<std::int32_t>(i * i % 37);
+  engine.forward_backward({stack_sequences, stack_length, ids, ids, stack_tokens, stack_sequences, 1});
   EXPECT_EQ(engine.saved().in_use() + engine.scratch().in_use(), 0);
   const Memory memory{engine.saved().peak(), engine.scratch().peak()};
   const MemoryPlan plan = plan_memory(config, 37, {}, 0, *make_cpu());
@@ -252,9 +254,9 @@ TEST(Reversible, OnlyRoutingGrowsWithDepth) {
   const std::vector<std::string> dropless = {"--moe.capacity_factor=0", "--moe.every=1"};
   const auto aligned = [](Index bytes) { return (bytes + Arena::alignment - 1) / Arena::alignment * Arena::alignment; };
   const auto routing = [&](Index layers) {
-    const Index E = 5, k = 2, segments = B;
-    return 2 * aligned(layers * T * k * 4) + 3 * aligned(layers * segments * E * 4) + aligned(layers * E * 4) +
-           aligned(layers * 8);
+    const Index E = 5, k = 2, segments = stack_sequences;
+    return 2 * aligned(layers * stack_tokens * k * 4) + 3 * aligned(layers * segments * E * 4) +
+           aligned(layers * E * 4) + aligned(layers * 8);
   };
   const Memory four = memory_of(with(dropless, 4));
   for (const Index layers : {16, 64})

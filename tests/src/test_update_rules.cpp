@@ -46,7 +46,7 @@ struct TrainedMatrix {
     std::copy(gradient.begin(), gradient.end(), g.view().f32());
     device->to_device(step_scalars(hyperparameters, lr, number).data(), scalars);
     const View state[] = {m};
-    const UpdateOperands operands{hyperparameters, true, coefficient, scalars, g, w, {}, state};
+    const UpdateOperands operands{hyperparameters, true, coefficient, scalars, g, w, {}, state, {}};
     rule.update(*device, operands);
     const View matrix = g.view().reshape({rows, columns});
     rule.matrix_rule->direction(*device, {&matrix, 1}, squares, scratch);

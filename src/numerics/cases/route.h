@@ -41,10 +41,12 @@ struct RouteCase : OpCase {
   }
 };
 
-struct RouteForward : RouteCase {
-  RouteForward(RouteDesc d, Index g, Rows s, bool biased, bool noisy = false, bool padded = false)
-      : RouteCase(d, g, s, biased, noisy, padded) {
-    out("experts", {t, d.top_k}, DType::i32);
+// `experts` is the output, or the input of a replay.
+struct RoutedCase : RouteCase {
+  bool replay;
+  RoutedCase(RouteDesc d, Index g, Rows s, bool biased, bool noisy, bool padded, bool replays)
+      : RouteCase(d, g, s, biased, noisy, padded), replay(replays) {
+    if (!replay) out("experts", {t, d.top_k}, DType::i32);
     out("weights", {t, d.top_k}, DType::f32);
     out("counts", {segments, e}, DType::i32);
     out("probability", {segments, e}, DType::f32);
@@ -56,6 +58,7 @@ struct RouteForward : RouteCase {
                                   .noise = at("noise"),
                                   .token_mask = at("token_mask"),
                                   .desc = desc,
+                                  .replay = replay,
                                   .experts = at("experts"),
                                   .weights = at("weights"),
                                   .counts = at("counts"),
@@ -63,7 +66,7 @@ struct RouteForward : RouteCase {
                                   .z_squared = at("z_squared")});
   }
   void expect(Values& v) override {
-    v["experts"] = choice(v);
+    if (!replay) v["experts"] = choice(v);
     v["weights"] = ref::route_weights(desc, t, e, v["logits"], v["experts"]);
     const ref::RouteSums sums = ref::route_sums(desc, segments, t, e, v["logits"], v["experts"]);
     v["counts"] = sums.counts;
@@ -72,38 +75,21 @@ struct RouteForward : RouteCase {
   }
 };
 
+struct RouteForward : RoutedCase {
+  RouteForward(RouteDesc d, Index g, Rows s, bool biased, bool noisy = false, bool padded = false)
+      : RoutedCase(d, g, s, biased, noisy, padded, false) {}
+};
+
 // RouteForward of experts that another call has chosen: not the best ones.
-struct RouteReplay : RouteCase {
-  RouteReplay(RouteDesc d, Index g, Rows s, bool biased, bool padded) : RouteCase(d, g, s, biased, false, padded) {
+struct RouteReplay : RoutedCase {
+  RouteReplay(RouteDesc d, Index g, Rows s, bool biased, bool padded)
+      : RoutedCase(d, g, s, biased, false, padded, true) {
     note += ", replayed";
     Numbers experts(t * d.top_k, -1.0);
     for (Index i = 0; i < t; ++i)
       for (Index j = 0; j < d.top_k && !(padded && i % 3 == 1); ++j)
         experts[i * d.top_k + j] = static_cast<double>((5 * i + d.top_k - j) % e);
     in("experts", {t, d.top_k}, experts, DType::i32);
-    out("weights", {t, d.top_k}, DType::f32);
-    out("counts", {segments, e}, DType::i32);
-    out("probability", {segments, e}, DType::f32);
-    out("z_squared", {1}, DType::f64);
-  }
-  void run(Device& b) override {
-    ops::run(b, ops::RouteForward{.logits = at("logits"),
-                                  .bias = at("bias"),
-                                  .token_mask = at("token_mask"),
-                                  .desc = desc,
-                                  .replay = true,
-                                  .experts = at("experts"),
-                                  .weights = at("weights"),
-                                  .counts = at("counts"),
-                                  .probability = at("probability"),
-                                  .z_squared = at("z_squared")});
-  }
-  void expect(Values& v) override {
-    v["weights"] = ref::route_weights(desc, t, e, v["logits"], v["experts"]);
-    const ref::RouteSums sums = ref::route_sums(desc, segments, t, e, v["logits"], v["experts"]);
-    v["counts"] = sums.counts;
-    v["probability"] = sums.probability;
-    v["z_squared"] = {sums.z_squared};
   }
 };
 
