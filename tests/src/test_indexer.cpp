@@ -13,7 +13,7 @@
 namespace sy {
 namespace {
 
-constexpr const char* grouped = R"(
+constexpr const char* indexed_grouped = R"(
 [model]
 layers = 2
 d_model = 24
@@ -33,13 +33,14 @@ d_ff = 18
 score = sigmoid
 bias_update_rate = 0.01
 )";
-const std::vector<std::string> latent = {"--model.kv_heads=0", "--model.kv_lora_rank=14", "--model.q_lora_rank=10",
-                                         "--model.qk_rope_head_dim=4", "--model.v_head_dim=5"};
+const std::vector<std::string> indexed_latent = {"--model.kv_heads=0", "--model.kv_lora_rank=14",
+                                                 "--model.q_lora_rank=10", "--model.qk_rope_head_dim=4",
+                                                 "--model.v_head_dim=5"};
 constexpr Index vocab = 37, sequences = 2;
 
 Config config_with(std::vector<std::string> settings, const std::vector<std::string>& more = {}) {
   settings.insert(settings.end(), more.begin(), more.end());
-  return parse_config(grouped, "test", settings);
+  return parse_config(indexed_grouped, "test", settings);
 }
 
 using Weights = std::map<std::string, std::vector<float>>;
@@ -82,7 +83,7 @@ Weights random_weights(const Config& config) {
 }
 
 TEST(Indexer, WithAllKeysIsDenseAttention) {
-  for (const std::vector<std::string>& kind : {std::vector<std::string>{}, latent}) {
+  for (const std::vector<std::string>& kind : {std::vector<std::string>{}, indexed_latent}) {
     const Config sparse = config_with(kind);
     const Weights weights = random_weights(sparse);
     const std::vector<float> dense = logits_with(config_with(kind, {"--model.attention=causal"}), weights);
@@ -116,7 +117,7 @@ std::vector<double> train(Engine& engine, Index steps) {
 }
 
 TEST(Indexer, WarmupTrainsIndexersAlone) {
-  for (const std::vector<std::string>& kind : {std::vector<std::string>{}, latent})
+  for (const std::vector<std::string>& kind : {std::vector<std::string>{}, indexed_latent})
     for (const char* stage : {"warmup", "sparse"}) {
       const Config config =
           config_with(kind, {std::string("--train.indexer=") + stage, "--train.weight_decay=0.1",
