@@ -124,7 +124,7 @@ const ConfigRule mtp_rule{[](const Json& hf_config, KeySettings& settings) {
                               put(hf_config, "num_nextn_predict_layers", depth);
                           }};
 
-// Files name the type of each layer. The layers with dense FFNs come first. Without mlp_layer_types,
+// Files name the type of each layer. Layers with dense FFNs come first. Without mlp_layer_types,
 // first_k_dense_replace is their number.
 const ConfigRule deepseek_layers_rule{
     [](const Json& hf_config, KeySettings& settings) {
