@@ -18,12 +18,9 @@ class CudaDevice final : public Device {
   explicit CudaDevice(int device);  // device: the current CUDA device
 
   Context& context() { return context_; }
-  // No GEMM of cuBLAS reads a packed weight, and there is no indexer of sparse attention.
+  // No GEMM of cuBLAS reads a packed weight.
   template <class Operation>
-  static constexpr bool lacks =
-      std::same_as<Operation, ops::PackWeight> || std::same_as<Operation, ops::TopkKeys> ||
-      std::same_as<Operation, ops::AttentionKeySums> || std::same_as<Operation, ops::IndexerLoss> ||
-      std::same_as<Operation, ops::IndexerBackward>;
+  static constexpr bool lacks = std::same_as<Operation, ops::PackWeight>;
   void set_wait_hook(std::function<void()> hook) { waiter_.hook = std::move(hook); }
 
   void publish_waits_to(std::shared_ptr<BlockState> state) override {
