@@ -80,6 +80,7 @@ using SparsePattern = BasicSparsePattern<Index>;
 //   key j is in the document of query i    (document_start is not empty)
 //   `sparse` allows it      (`sparse` is not empty; its p and j count from document_start)
 //   j < key_lengths[b]      (key_lengths is not empty)
+//   `selected` has it       (`selected` is not empty)
 // If a query sees no key, the results of its sequence are undefined. All keys and values must be
 // finite, even those that no query sees. Causal forward ignores keys after the last query, so these
 // need not be finite.
@@ -101,6 +102,10 @@ struct AttentionMask {
   // [B] i32 or empty. Number of keys of each sequence; padding follows. At least 1. Only if not
   // causal.
   ConstView key_lengths = {};
+  // [B, queries, n] i32 or empty. Positions of the keys that each query sees (ops::TopkKeys), in
+  // ascending order; -1 after the last. The other conditions must hold for all of them. Only if
+  // causal, and without `sparse`.
+  ConstView selected = {};
   // [B, queries] i32 or empty. End of the visible prefix of each query's document, as a position of
   // keys: at most the end of the document's queries. It must not decrease from one query of a
   // sequence to the next. Only if causal, without window and `sparse`.

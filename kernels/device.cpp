@@ -2,9 +2,17 @@
 
 #include <algorithm>
 
-#include "kernels/ops/elementwise.h"
+#include "kernels/ops/all.h"
 
 namespace sy {
+
+bool Device::has_kernel(std::string_view operation) const {
+#define SY_FIND(Operation) \
+  if (operation == ops::Operation::name) return kernels_.kernel_of_##Operation != nullptr;
+  SY_OPERATIONS(SY_FIND)
+#undef SY_FIND
+  return false;
+}
 
 Tensor Device::tensor(Shape shape, DType dtype) {
   Tensor t(allocate(shape.elements() * size_of(dtype)), shape, dtype);

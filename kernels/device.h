@@ -64,6 +64,9 @@ class Device {
   template <class Operation>
   static constexpr bool lacks = false;
 
+  // Returns whether the device has a kernel for the operation of this name (Operation::name).
+  bool has_kernel(std::string_view operation) const;
+
   // ---- memory ----
   // Allocates memory, aligned to 256 bytes, with undefined content. Throws NoMemory.
   virtual DeviceMemory allocate(Index bytes) = 0;

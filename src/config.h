@@ -74,6 +74,7 @@ struct Config {
     // read_config resolves causal to full in encoders.
     AttentionPattern attention = AttentionPattern::causal;
     Index window = 0, attention_stride = 128, attention_summary = 8, global_tokens = 1;
+    Index index_n_heads = 64, index_head_dim = 128, index_topk = 2048;  // attention = indexed
     bool attention_sinks = false;
     QkNormKind qk_norm = QkNormKind::none;
     bool qk_norm_after_rope = false;
@@ -152,7 +153,8 @@ struct Config {
     Index samples_before(Index step) const;
     Optimizer optimizer = Optimizer::adamw;
     std::string moment_dtype = "f32";
-    double clip = 1.0, z_loss = 0, mtp_loss_weight = 0.3;
+    double clip = 1.0, z_loss = 0, mtp_loss_weight = 0.3, indexer_loss_weight = 1;
+    IndexerStage indexer = IndexerStage::sparse;
     bool decay_embeddings = true;
     // LoRA (src/params/lora.h), used if lora_rank > 0.
     Index lora_rank = 0 /* 0: all parameters are trained */;
@@ -235,6 +237,10 @@ struct Config {
   // moe.choice = balanced.
   bool draws() const { return moe.choice != Choice::top || moe.jitter > 0; }
   bool is_moe(Index layer) const;
+  // Number of blocks with an indexer (model.attention = indexed).
+  Index num_indexers() const;
+  // True: the indexers alone are trained.
+  bool trains_indexers_alone() const { return num_indexers() > 0 && train.indexer == IndexerStage::warmup; }
   // Number of all blocks. The first model.layers are the decoder's. The others belong to the
   // modules of multi-token prediction, and each is like the layer that would come there.
   Index num_blocks() const { return model.layers + model.mtp_depth; }

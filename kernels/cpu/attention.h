@@ -14,6 +14,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <span>
 #include <utility>
 
 #include "kernels/attention.h"
@@ -67,15 +68,24 @@ inline void round_sums(Heads x, Index b, Index head, Range positions, const Head
   for (Index i = positions.begin; i < positions.end; ++i) round(sums.at(i), x.width, rows.at(i));
 }
 
+// Positions from `from` on in a list of ascending positions, which -1 follow. The result may begin
+// with -1, or be empty.
+inline std::span<const std::int32_t> selected_from(std::span<const std::int32_t> list, Index from) {
+  const auto less = [](std::int32_t key, Index value) { return key >= 0 && key < value; };
+  return list.subspan(static_cast<std::size_t>(std::lower_bound(list.begin(), list.end(), from, less) - list.begin()));
+}
+
 // Sizes of a call and its attention mask.
 struct AttentionProblem : MaskGeometry<Index> {
   AttentionDesc desc;
   Index B, H, K, hd, vd;
   const std::int32_t* document_start;  // [B, Sq], or nullptr
   const std::int32_t* prefix_end;      // [B, Sq], or nullptr
-  bool has_bias_or_pattern;            // true: there is a bias or a sparse pattern
-  bool is_bf16;                        // true: vectors are bf16
-  Index key_end;                       // queries see no key from it on
+  const std::int32_t* selected;        // [B, Sq, num_selected] keys that queries see, or nullptr
+  Index num_selected;
+  bool has_bias_or_pattern;  // true: there is a bias, a sparse pattern or a selection
+  bool is_bf16;              // true: vectors are bf16
+  Index key_end;             // queries see no key from it on
 
   AttentionProblem(const AttentionDesc& d, ConstHeads q, ConstHeads k, ConstHeads v)
       : MaskGeometry(d.mask, q.positions, k.positions),
@@ -87,7 +97,9 @@ struct AttentionProblem : MaskGeometry<Index> {
         vd(v.width),
         document_start(d.mask.document_start ? d.mask.document_start.i32() : nullptr),
         prefix_end(d.mask.prefix_end ? d.mask.prefix_end.i32() : nullptr),
-        has_bias_or_pattern(d.bias || pattern),
+        selected(d.mask.selected ? d.mask.selected.i32() : nullptr),
+        num_selected(selected ? d.mask.selected.dim(2) : 0),
+        has_bias_or_pattern(d.bias || pattern || selected),
         is_bf16(q.dtype == DType::bf16),
         key_end(Sk) {}
 
@@ -122,6 +134,11 @@ struct AttentionProblem : MaskGeometry<Index> {
     const bool before = keys.end <= first - pattern.local + 1,
                after = first >= local_from && keys.begin >= query_offset + queries.end - 1 + pattern.local;
     return keys.begin >= local_from && (before || after);
+  }
+  // Selected keys of query i of sequence b, from position `from` on.
+  std::span<const std::int32_t> selected_keys(Index b, Index i, Index from) const {
+    const std::int32_t* const list = selected + (b * Sq + i) * num_selected;
+    return selected_from({list, static_cast<std::size_t>(num_selected)}, from);
   }
   // Keys that some query of the range may see, without regard to a sparse pattern. Neither end
   // decreases from one query to the next.
@@ -245,6 +262,17 @@ inline void mask_sparse(const SparsePattern& sparse, Index query, Index origin, 
   }
 }
 
+// Sets the scores of keys that are not selected to minus infinity. selected: those of the query,
+// from the first of `keys` on.
+inline void mask_unselected(std::span<const std::int32_t> selected, Range keys, Index first, float* row) {
+  auto next = selected.begin();
+  for (Index j = keys.begin; j < keys.end; ++j)
+    if (next != selected.end() && *next == j)
+      ++next;
+    else
+      row[j - first] = minus_infinity;
+}
+
 // Like finish_scores, with the bias and the pattern of a call.
 inline float finish_masked_scores(const AttentionProblem& z, Index b, Index head, Index query, Range visible,
                                   Index first, Index cols, float* row) {
@@ -257,6 +285,7 @@ inline float finish_masked_scores(const AttentionProblem& z, Index b, Index head
     for (Index j = keys.begin; j < keys.end; ++j) row[j - first] += bias[j];
   }
   if (z.pattern) mask_sparse(z.pattern, at, z.origin(b, query), keys, first, row);
+  if (z.selected) mask_unselected(z.selected_keys(b, query, keys.begin), keys, first, row);
   Vector largest = Vector{} + minus_infinity;
   for (Index j = 0; j < cols; j += simd_width) largest = max(largest, load(row + j));
   return max(largest);

@@ -183,6 +183,10 @@ void decode(const AttentionProblem& z, ConstHeads q, ConstHeads k, ConstHeads v,
     const Range visible_keys = of.keys(b, Index{0});
     for_blocks(visible_keys, decode_block, visible_keys.end, [&](Range block) {
       const Range keys{std::max(block.begin, visible_keys.begin), block.end};
+      if (z.selected) {
+        const auto selected = z.selected_keys(b, 0, keys.begin);
+        if (selected.empty() || selected[0] < 0 || selected[0] >= keys.end) return;
+      }
       if (!of.all_masked(b, {0, 1}, keys)) tasks.push_back({b, keys});
     });
   }

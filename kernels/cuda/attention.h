@@ -108,10 +108,12 @@ struct GeneralOperands {
   In<float> sinks;                  // [H]
   In<std::int32_t> key_lengths;     // [B]
   In<std::int32_t> prefix_end;      // [B, Sq]
+  In<std::int32_t> selected;        // [B, Sq, n]
   int key_end = 0;                  // of a sequence, if there are key_lengths
 
   static bool is_needed(const AttentionDesc& desc) {
-    return desc.mask.document_start || desc.mask.sparse || desc.mask.key_lengths || desc.mask.prefix_end || desc.bias ||
+    const AttentionMask& mask = desc.mask;
+    return mask.document_start || mask.sparse || mask.key_lengths || mask.prefix_end || mask.selected || desc.bias ||
            desc.sinks;
   }
   explicit GeneralOperands(const AttentionDesc& desc)
@@ -119,7 +121,8 @@ struct GeneralOperands {
         bias(in<float>(desc.bias)),
         sinks(in<float>(desc.sinks)),
         key_lengths(in<std::int32_t>(desc.mask.key_lengths)),
-        prefix_end(in<std::int32_t>(desc.mask.prefix_end)) {}
+        prefix_end(in<std::int32_t>(desc.mask.prefix_end)),
+        selected(in<std::int32_t>(desc.mask.selected)) {}
   // The operands of sequence b, which AttentionProblem's functions take.
   template <class Sizes>
   __device__ GeneralOperands of(int b, const Sizes& z) const {
@@ -127,6 +130,7 @@ struct GeneralOperands {
     if (z.documents) slice.document_start = document_start + Index{b} * z.Sq;
     if (z.lengths) slice.key_end = key_lengths[b];
     if (z.prefixes) slice.prefix_end = prefix_end + Index{b} * z.Sq;
+    if (z.num_selected > 0) slice.selected = selected + Index{b} * z.Sq * z.num_selected;
     return slice;
   }
 };
@@ -146,8 +150,9 @@ struct AttentionProblem : MaskGeometry<int> {
   // For general kernels: whether there are document starts, lengths of keys, visible prefixes and
   // sinks, the number of biases per head, and whether there is a sparse pattern.
   int documents, lengths, prefixes, sinks, biases, sparse;
-  int bias_origin;  // AttentionDesc::bias_origin, if there are biases
-  int skip_from;    // first key from which on a query sees its latest keys alone
+  int num_selected;  // length of each query's list of keys; 0 without lists
+  int bias_origin;   // AttentionDesc::bias_origin, if there are biases
+  int skip_from;     // first key from which on a query sees its latest keys alone
 
   AttentionProblem(const AttentionDesc& desc, ConstHeads q, ConstHeads k)
       : MaskGeometry(desc.mask, q.positions, k.positions),
@@ -161,6 +166,7 @@ struct AttentionProblem : MaskGeometry<int> {
         sinks(desc.sinks.present()),
         biases(desc.bias ? checked(desc.bias.dim(1)) : 0),
         sparse(static_cast<bool>(pattern)),
+        num_selected(desc.mask.selected ? checked(desc.mask.selected.dim(2)) : 0),
         bias_origin(desc.bias ? checked(desc.bias_origin()) : 0),
         skip_from(pattern.is_local() && !documents ? pattern.global : 2 * limit) {}
 
@@ -219,11 +225,25 @@ struct AttentionProblem : MaskGeometry<int> {
   __device__ int origin(const GeneralOperands& general, int query) const {
     return documents ? static_cast<int>(general.document_start[query]) : 0;
   }
-  // Whether documents, lengths and patterns let a query see a key that its position lets it see.
-  // Computed for every element of a tile that is only partly visible.
+  // Whether the list of a query has the key. It is in ascending order, and -1 follows the last key.
+  __device__ bool is_selected(const GeneralOperands& general, int query, int key) const {
+    const auto list = general.selected + Index{query} * num_selected;
+    int low = 0, high = num_selected;
+    while (low < high) {
+      const int middle = (low + high) / 2, at = list[middle];
+      if (at >= 0 && at < key)
+        low = middle + 1;
+      else
+        high = middle;
+    }
+    return low < num_selected && list[low] == key;
+  }
+  // Whether documents, lengths, lists and patterns let a query see a key that its position lets it
+  // see. Computed for every element of a tile that is only partly visible.
   __device__ bool allows(const GeneralOperands& general, int query, int key) const {
     const int first = origin(general, query), p = query_offset + query - first, j = key - first;
     if (lengths && key >= general.key_end) return false;
+    if (num_selected > 0 && !is_selected(general, query, key)) return false;
     if (documents && !is_causal() && origin(general, key) != first) return false;
     if (j < 0 || !sparse) return j >= 0;
     return pattern.sees(p, j);
@@ -232,7 +252,7 @@ struct AttentionProblem : MaskGeometry<int> {
   // queries.
   template <class G>
   __device__ bool needs_element_checks(const G&) const {
-    return !std::is_null_pointer_v<G> && (sparse || lengths || biases > 0);
+    return !std::is_null_pointer_v<G> && (sparse || lengths || biases > 0 || num_selected > 0);
   }
   // Bias of a score, in units of the product of query and key.
   __device__ float bias(const GeneralOperands& general, const ScoreScaling& scores, int head, int query,

@@ -460,6 +460,7 @@ void execute(CudaDevice& device, const ops::AttentionBackward& op) {
       AttentionDesc slice = op.desc;
       if (op.desc.mask.document_start) slice.mask.document_start = op.desc.mask.document_start.rows(b, sequences);
       if (op.desc.mask.prefix_end) slice.mask.prefix_end = op.desc.mask.prefix_end.rows(b, sequences);
+      if (op.desc.mask.selected) slice.mask.selected = op.desc.mask.selected.rows(b, sequences);
       if (op.desc.mask.key_lengths) slice.mask.key_lengths = op.desc.mask.key_lengths.rows(b, sequences);
       launch_backward(context, slice, heads, operands.slice_sequences(b, sequences), delta);
     }

@@ -385,7 +385,7 @@ bool is_fused(const ConstHeads& q, const ConstHeads& k, const ConstHeads& v, con
   return q.dtype == DType::bf16 && q.width == v.width && q.width <= max_width && q.width % 8 == 0 &&
          q.positions == k.positions && is_aligned(q) && is_aligned(k) && is_aligned(v) && desc.softcap == 0 &&
          !desc.bias && !desc.sinks && mask.window == 0 && mask.query_offset == 0 && !mask.sparse &&
-         !mask.document_start && !mask.query_offsets && !mask.key_lengths && !mask.prefix_end;
+         !mask.document_start && !mask.query_offsets && !mask.key_lengths && !mask.prefix_end && !mask.selected;
 }
 
 void execute(CudaDevice& device, const ops::AttentionForward& op) {

@@ -13,6 +13,7 @@
 #include "kernels/ops/gemm.h"
 #include "kernels/ops/grouped_gemm.h"
 #include "kernels/ops/heads.h"
+#include "kernels/ops/indexer.h"
 #include "kernels/ops/load_balancing.h"
 #include "kernels/ops/norm.h"
 #include "kernels/ops/optimizer.h"

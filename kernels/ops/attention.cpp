@@ -30,6 +30,9 @@ void check_attention(const Attention& op) {
             "{}: a sparse pattern in which a query does not see itself", op.name);
   SY_ASSERT(!sparse || mask.causal || (sparse.is_local() && sparse.local > 0 && sparse.global > 0 && mask.window == 0),
             "{}: a sparse pattern without a causal mask that is not local and global, or has a window", op.name);
+  SY_ASSERT(!mask.selected || (mask.causal && !sparse && mask.selected.shape().size() == 3),
+            "{}: selected keys {} without a causal mask, or with a sparse pattern", op.name,
+            mask.selected.shape().str());
   SY_ASSERT((sparse.stride == 0 || sparse.block == 0) && sparse.summary <= sparse.block,
             "{}: {} of blocks of {}, stride {}", op.name, sparse.summary, sparse.block, sparse.stride);
   const Operands check(op.name);
@@ -54,6 +57,8 @@ void check_attention(const Attention& op) {
       .optional("prefix_end", mask.prefix_end, {q.sequences, q.positions}, DType::i32)
       .optional("query_offsets", mask.query_offsets, {q.sequences}, DType::i32)
       .optional("key_lengths", mask.key_lengths, {q.sequences}, DType::i32)
+      .optional("selected", mask.selected, {q.sequences, q.positions, mask.selected ? mask.selected.dim(2) : 0},
+                DType::i32)
       .optional("bias", bias, {q.heads, bias ? bias.dim(1) : 0})
       .optional("sinks", op.desc.sinks, {q.heads})
       .is("out", op.out, {q.sequences, q.positions, q.heads, v.width}, q.dtype)
@@ -69,8 +74,10 @@ double attention_flops(const Attention& op, double of_keys, double of_values) {
   const ConstHeads &q = op.q, &k = op.k, &v = op.v;
   MaskGeometry<Index> mask(op.desc.mask, q.positions, k.positions);
   if (op.desc.mask.query_offsets) mask.query_offset = k.positions - q.positions;
+  const ConstView selected = op.desc.mask.selected;
+  const Index most = selected ? selected.dim(2) : k.positions;
   double pairs = 0;
-  for (Index i = 0; i < q.positions; ++i) pairs += static_cast<double>(mask.visible_keys(i));
+  for (Index i = 0; i < q.positions; ++i) pairs += static_cast<double>(std::min(mask.visible_keys(i), most));
   if (op.desc.mask.prefix_end) pairs += mean_prefix_pairs(q.positions);
   return 2 * (of_keys * static_cast<double>(q.width) + of_values * static_cast<double>(v.width)) *
          static_cast<double>(q.sequences) * static_cast<double>(q.heads) * pairs;

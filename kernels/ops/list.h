@@ -19,7 +19,8 @@
   X(ApplyCapacity) X(DispatchLayout) X(BuildPermutation) X(Permute) X(Unpermute)                  \
   X(EmbeddingForward) X(EmbeddingBackward)                                                        \
   X(CrossEntropyForward) X(CrossEntropyLoss) X(LossSums) X(CrossEntropyBackward)                  \
-  X(ClipCoefficient) X(AdamW) X(MomentumUpdate) X(ApplyUpdate) X(MaxLogits) X(QkClip)
+  X(ClipCoefficient) X(AdamW) X(MomentumUpdate) X(ApplyUpdate) X(MaxLogits) X(QkClip)                             \
+  X(TopkKeys) X(AttentionKeySums) X(IndexerLoss) X(IndexerBackward)
 // clang-format on
 
 namespace sy {

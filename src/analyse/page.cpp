@@ -49,7 +49,7 @@ svg.small { display: none; }
   th, td { padding: 4px 8px; } dl { grid-template-columns: minmax(0, 1fr); } dt { margin-top: 6px; }
   svg.large { display: none; } svg.small { display: block; } }
 @media print { body { font-size: 12px; } main { padding: 0; max-width: none; } .three { grid-template-columns: repeat(2, minmax(0, 1fr)); }
-  h2, h3, section > p, figure, .grid, .scale, .scroll { break-after: avoid; } section > :last-child { break-after: auto; } p, li { break-inside: avoid; }
+  h2, h3, section > p, figure, .grid, .scale, .scroll { break-after: avoid; } section > :last-child { break-after: auto; } p, li, tr { break-inside: avoid; } thead, tr:first-child { break-after: avoid; }
   table { font-size: 11px; } th, td { padding: 3px 9px; } .tiles { grid-template-columns: repeat(7, 1fr); gap: 6px; } nav { display: none; }
   .tile { padding: 8px 10px; } .tile b { font-size: 18px; } .scroll, figure { overflow: visible; } * { print-color-adjust: exact; -webkit-print-color-adjust: exact; } }
 )";

@@ -117,7 +117,8 @@ void check_visibility(const LayerKind& layers, Problems& problems) {
   using Model = Config::Model;
   const Model& m = layers.model();
   const bool encoder = m.kind == ModelKind::encoder;
-  const bool sparse = m.attention == AttentionPattern::strided || m.attention == AttentionPattern::fixed;
+  const bool sparse = m.attention == AttentionPattern::strided || m.attention == AttentionPattern::fixed ||
+                      m.attention == AttentionPattern::indexed;
   if (const std::string key = layers.key(&Model::attention); encoder && sparse)
     problems.add(key, "{} = {} with model.kind = encoder: it is of decoders: set it to full or longformer", key,
                  show(m.attention));
@@ -377,6 +378,7 @@ void check_combinations(const Config& c, Problems& problems) {
     check_attention(layers, problems);
     check_qk_clip(layers, problems);
   }
+  check_indexers(c, problems);
   check_latent(c, problems);
   check_mup(c, problems);
   check_kind(c, problems);
@@ -474,6 +476,12 @@ void complete(Config& c, Problems& problems) {
   if (!c.stacks.empty()) complete_stacks(c, problems);
   for (std::size_t i = 0; i < c.stacks.size(); ++i) {
     Config stack = c.of_stack(i);
+    if (stack.model.attention == AttentionPattern::indexed) {
+      const std::string key = c.stacks[i].name + ".attention";
+      problems.add(key, "{} = indexed with model.kind = encoder_decoder: it is of decoders: set it to another value",
+                   key);
+      continue;
+    }
     stack.train.objective = i == 0 ? Objective::masked : Objective::causal;
     stack.model.mtp_depth = 0;
     check_combinations(stack, problems);

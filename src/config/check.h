@@ -125,6 +125,8 @@ void check_objective_of_pairs(const Config& config, Problems& problems);
 // Checks that all tokens of a visible prefix can see each other, and that no module predicts a
 // token that its input sees.
 void check_visible_prefix(const Config& c, Problems& problems);
+// Adds errors for the settings of indexers, and for those that indexers exclude.
+void check_indexers(const Config& config, Problems& problems);
 // Adds errors for settings that train.reversible excludes.
 void check_reversible(const Config& config, Problems& problems);
 

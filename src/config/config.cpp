@@ -83,6 +83,13 @@ std::string Config::layer_name(Index layer) const {
   return layer < encoder ? fmt::format("encoder layer {}", layer) : fmt::format("decoder layer {}", layer - encoder);
 }
 
+Index Config::num_indexers() const {
+  Index indexers = 0;
+  for (Index layer = 0; layer < num_blocks(); ++layer)
+    indexers += model_of(layer).attention == AttentionPattern::indexed;
+  return indexers;
+}
+
 bool Config::is_moe(Index layer) const {
   if (!stacks.empty()) {
     const Index encoder = stacks[0].model.layers;

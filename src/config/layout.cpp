@@ -4,6 +4,8 @@
 #include <tuple>
 
 #include "dist/token_dispatcher.h"
+#include "kernels/device.h"
+#include "kernels/ops/indexer.h"
 #include "src/config.h"
 #include "src/text/numbers.h"
 #include "src/text/strings.h"
@@ -153,6 +155,9 @@ void check_config_for_device(std::string_view setting, const Config& config, con
     bad_input(
         "heads of {} (model.head_dim): the {} backend takes heads of up to {}: set {} = cpu, or train narrower heads",
         widest, device.name(), device.max_head_dim(), setting);
+  if (config.num_indexers() > 0 && !device.has_kernel(ops::TopkKeys::name))
+    bad_input("model.attention = indexed: the {} backend has no operation {}: set {} = cpu", device.name(),
+              ops::TopkKeys::name, setting);
 }
 
 std::vector<std::string> config_warnings(const Config& config, const Layout& layout) {

@@ -196,7 +196,8 @@ std::span<const Key> model_keys() {
           "latest attention_stride ones, and before these every attention_stride-th; fixed: those of its own run "
           "of attention_stride tokens, and the last attention_summary ones of every run (Child et al., 2019); "
           "longformer: the latest window ones, and the first global_tokens of the sequence; in an encoder, window "
-          "ones on each side, and the first global_tokens see all others (Beltagy et al., 2020)"),
+          "ones on each side, and the first global_tokens see all others (Beltagy et al., 2020); indexed: the "
+          "index_topk ones for which a learned indexer has the largest scores (DeepSeek-V3.2, 2025; train.indexer)"),
       kind_row<&Model::window>(
           "model.window", {0, no_upper_bound}, must_match,
           "a token sees this many tokens, itself and the latest before it, and in an encoder as many "
@@ -208,6 +209,14 @@ std::span<const Key> model_keys() {
           "attention = fixed: this many tokens at the end of each run are seen from all later ones"),
       kind_row<&Model::global_tokens>("model.global_tokens", {0, 1 << 28}, must_match,
                                       "attention = longformer: this many tokens at the start are seen from all others"),
+      kind_row<&Model::index_n_heads>("model.index_n_heads", {1, 1 << 16}, must_match,
+                                      "attention = indexed: the number of heads of the indexer"),
+      kind_row<&Model::index_head_dim>(
+          "model.index_head_dim", {1, 1 << 16}, must_match,
+          "attention = indexed: the width of a head of the indexer, whose first elements RoPE rotates like those of "
+          "attention"),
+      kind_row<&Model::index_topk>("model.index_topk", {1, 1 << 28}, must_match,
+                                   "attention = indexed: a token sees this many tokens, of itself and earlier ones"),
       kind_row<&Model::attention_sinks>(
           "model.attention_sinks", {}, must_match,
           "true: each head has a learned logit that takes part in its softmax and has no value, so that it may "

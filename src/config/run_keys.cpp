@@ -190,6 +190,15 @@ std::span<const Key> run_keys() {
       row<&Train::mtp_loss_weight>(
           "train.mtp_loss_weight", {0, no_upper_bound}, report,
           "the factor of the mean loss of the modules of model.mtp_depth, which is added to the loss"),
+      row<&Train::indexer>(
+          "train.indexer", {}, must_match,
+          "the stage of a model with model.attention = indexed. warmup: attention sees all earlier tokens, and the "
+          "indexers alone are trained: their scores learn the distribution of attention, by its KL divergence; all "
+          "other parameters are frozen; sparse: attention sees the selected tokens, by whose distribution the indexers "
+          "go on to learn, and the loss trains all other parameters. A run of the second stage starts from the first "
+          "one's weights with run.init_from"),
+      row<&Train::indexer_loss_weight>("train.indexer_loss_weight", {0, no_upper_bound}, report,
+                                       "the factor of each indexer's mean KL divergence, which trains it alone"),
       row<&Data::path>(
           "data.path", {}, reorders_samples,
           "the folder that `switchyard prepare` wrote. A relative path is looked for in the working directory, "

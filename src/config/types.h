@@ -15,7 +15,10 @@ enum class NormPosition { pre, post, both, output, residual };
 enum class NormBias { automatic, present, absent };
 enum class Biases { none, all, qkv, mlp, attention };
 enum class Position { none, sinusoidal, learned, t5, alibi, rope };
-enum class AttentionPattern { causal, full, strided, fixed, longformer };
+enum class AttentionPattern { causal, full, strided, fixed, longformer, indexed };
+// The stages of training sparse attention with an indexer: the indexer alone, beside attention to
+// all keys; then all parameters, with attention to the selected keys.
+enum class IndexerStage { warmup, sparse };
 enum class Renormalize { automatic, on, off };
 enum class Choice { top, noisy, sampled, balanced };
 enum class RopeScaling { none, linear, ntk, dynamic, llama3, yarn, longrope };

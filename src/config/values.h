@@ -76,7 +76,9 @@ SY_ENUM_NAMES(AttentionPattern, {{"causal", AttentionPattern::causal},
                                  {"full", AttentionPattern::full},
                                  {"strided", AttentionPattern::strided},
                                  {"fixed", AttentionPattern::fixed},
-                                 {"longformer", AttentionPattern::longformer}});
+                                 {"longformer", AttentionPattern::longformer},
+                                 {"indexed", AttentionPattern::indexed}});
+SY_ENUM_NAMES(IndexerStage, {{"warmup", IndexerStage::warmup}, {"sparse", IndexerStage::sparse}});
 SY_ENUM_NAMES(DropOrder,
               {{"token", DropOrder::token}, {"choice", DropOrder::choice}, {"probability", DropOrder::probability}});
 SY_ENUM_NAMES(CapacityScope, {{"sequence", CapacityScope::sequence}, {"rank", CapacityScope::rank}});

@@ -124,6 +124,24 @@ const ConfigRule mtp_rule{[](const Json& hf_config, KeySettings& settings) {
                               put(hf_config, "num_nextn_predict_layers", depth);
                           }};
 
+// Files name the type of each layer. Layers with dense FFNs come first. Without mlp_layer_types,
+// first_k_dense_replace is their number.
+const ConfigRule deepseek_layers_rule{
+    [](const Json& hf_config, KeySettings& settings) {
+      if (const Json* types = find_value(hf_config, "layer_types"))
+        for (const std::string& type : types->get<std::vector<std::string>>())
+          if (type != "indexed_attention")
+            bad_input("layer_types: {} is not known: expected indexed_attention in all layers", type);
+      const Json* types = find_value(hf_config, "mlp_layer_types");
+      if (!types) return;
+      const auto kinds = types->get<std::vector<std::string>>();
+      const auto sparse = std::find(kinds.begin(), kinds.end(), "sparse");
+      if (std::count(kinds.begin(), sparse, "dense") + std::count(sparse, kinds.end(), "sparse") != std::ssize(kinds))
+        bad_input("mlp_layer_types: expected layers of type dense, then layers of type sparse");
+      settings.emplace_back("moe.first_dense", fmt::format("{}", sparse - kinds.begin()));
+    },
+    [](const Config&, Json&) {}};
+
 const ConfigRule greedy_top_k_rule{[](const Json& hf_config, KeySettings& settings) {
                                      const Json* method = find_value(hf_config, "topk_method");
                                      if (method && *method != Json("greedy")) return;

@@ -303,8 +303,10 @@ inline const ConfigRow ernie_moe_keys[] = {
     {"", "moe.bias_update_rate", {{"", "0.001"}}},
     {"", "moe.renormalize", {{"", "true"}}},
 };
-inline const ConfigRow deepseek3_keys[] = {
+inline const ConfigRow rope_interleave[] = {
     {"rope_interleave", "model.rope_pairs", {{"true", "interleaved"}, {"false", "half"}}, "true"},
+};
+inline const ConfigRow deepseek3_keys[] = {
     {"", "moe.score", {{"", "sigmoid"}}},
     {"n_shared_experts", "moe.shared_experts", {}, "1"},
     {"first_k_dense_replace", "moe.first_dense", {}, "3"},
@@ -313,6 +315,12 @@ inline const ConfigRow deepseek3_keys[] = {
     {"topk_group", "moe.topk_groups", {}, "4"},
     {"", "moe.bias_update_rate", {{"", "0.001"}}},
     {"norm_topk_prob", "moe.renormalize", {}, "true"},
+};
+// Sparse attention of DeepSeek-V3.2, which has no rope_interleave.
+inline const ConfigRow deepseek32_keys[] = {
+    {"", "model.rope_pairs", {{"", "interleaved"}}},    {"", "model.attention", {{"", "indexed"}}},
+    {"index_n_heads", "model.index_n_heads", {}, "64"}, {"index_head_dim", "model.index_head_dim", {}, "128"},
+    {"index_topk", "model.index_topk", {}, "2048"},     {"mlp_bias", "", {{"false", ""}}, "false"},
 };
 
 }  // namespace sy::tables

@@ -316,6 +316,14 @@ inline constexpr TensorRow latent_attention[] = {
     {"self_attn.kv_b_proj.weight", "attention.v.weight", "H v L -> (H +v) L"},
     {"self_attn.o_proj.weight", "attention.out.weight", "D H v -> D (H v)"},
 };
+// Indexer of DeepSeek-V3.2, whose queries are those of its heads one after another.
+inline constexpr TensorRow deepseek_indexer[] = {
+    {"self_attn.indexer.wq_b.weight", "attention.indexer.q.weight", "H w L -> (H w) L"},
+    {"self_attn.indexer.wk.weight", "attention.indexer.k.weight", "w D -> w D"},
+    {"self_attn.indexer.k_norm.weight", "attention.indexer.k_norm.weight", "w -> w"},
+    {"self_attn.indexer.k_norm.bias", "attention.indexer.k_norm.bias", "w -> w"},
+    {"self_attn.indexer.weights_proj.weight", "attention.indexer.head_weights.weight", "H D -> H D"},
+};
 // Multi-token prediction. The published files have copies of the embedding and of the output. The
 // input of the projection is the norm of the embedding, then that of the hidden state.
 inline constexpr TensorRow deepseek_mtp[] = {

@@ -7,6 +7,7 @@
 #include "src/io/checkpoint.h"
 #include "src/io/checkpoint_formats.h"
 #include "src/io/checkpoint_internal.h"
+#include "src/params/attention_spec.h"
 #include "src/params/lora.h"
 
 namespace sy {
@@ -24,9 +25,10 @@ bool has_adapters(const std::vector<ParamSpec>& specs) {
 }
 
 // Throws InputError unless the checkpoint has exactly these parameters.
-// with_adapters: if false, adapters of LoRA are compared on neither side
+// - with_adapters: if false, adapters of LoRA are compared on neither side
+// - with_indexers: if false, the checkpoint may lack the parameters of indexers
 void compare_specs(const OpenCheckpoint& checkpoint, const fs::path& step_dir, const std::vector<ParamSpec>& specs,
-                   bool with_adapters) {
+                   bool with_adapters, bool with_indexers = true) {
   const std::string prefix = params_prefix;
   std::map<std::string, Shape> shapes;
   for (const std::string& name : checkpoint.reader->tensors("/params"))
@@ -35,6 +37,7 @@ void compare_specs(const OpenCheckpoint& checkpoint, const fs::path& step_dir, c
   for (const ParamSpec& spec : specs) {
     if (spec.adapter && !with_adapters) continue;
     const auto it = shapes.find(spec.name);
+    if (it == shapes.end() && !with_indexers && is_of_indexer(spec.name)) continue;
     if (it == shapes.end()) {
       differences.push_back("it lacks " + spec.name + " " + spec.shape.str());
       continue;
@@ -59,7 +62,7 @@ void compare_specs(const OpenCheckpoint& checkpoint, const fs::path& step_dir, c
     Index bytes = 0;
     for (const Manifest::File& entry : checkpoint.manifest.files) bytes += entry.bytes;
     for (const ParamSpec& spec : specs)
-      if (with_adapters || !spec.adapter)
+      if ((with_adapters || !spec.adapter) && checkpoint.reader->has(prefix + spec.name))
         if ((bytes -= spec.shape.elements() * size_of(DType::f32)) < 0)
           bad_input("{} is smaller than its parameters: use another checkpoint", step_dir.string());
     return;
@@ -191,10 +194,16 @@ std::unique_ptr<ValueSource> average_weights(const std::vector<fs::path>& step_d
 void load_checkpoint(const fs::path& step_dir, ParamStore& store, Load what) {
   const OpenCheckpoint checkpoint = open_checkpoint(step_dir);
   const bool has_state = what == Load::all && store.training();
-  compare_specs(checkpoint, step_dir, store.specs(), has_state);
+  // A training may start from a model without indexers.
+  const bool new_indexers = what == Load::weights && store.training();
+  compare_specs(checkpoint, step_dir, store.specs(), has_state, !new_indexers);
   const std::vector<TensorKind> kinds = tensor_kinds(store.specs());
   if (has_state) check_state(*checkpoint.reader, step_dir, store.specs(), kinds);
-  if (!has_state) return store.fill(*checkpoint_weights(step_dir), false);
+  if (!has_state)
+    return store.fill(*checkpoint_weights(step_dir), [&](const ParamSpec& spec) {
+      return !spec.adapter &&
+             (!new_indexers || !is_of_indexer(spec.name) || checkpoint.reader->has(params_prefix + spec.name));
+    });
   CheckpointValues weights(*checkpoint.reader, step_dir, params_prefix);
   store.fill(weights);
   for (const TensorKind& kind : kinds) {

@@ -13,7 +13,9 @@ Attention::Attention(const AttentionSpec& spec, Index d_model, ParamStore& store
       heads_(store.get(prefix + "q.weight").weight.dim(0)),
       kv_heads_(store.get(prefix + "k.weight").weight.dim(0)),
       head_dim_(spec.key_width),
-      core_attention_(spec, store, prefix, positions) {
+      index_width_(index_cache_elements(spec)),
+      core_attention_(spec, store, prefix, positions),
+      indexer_(make_indexer(spec, d_model, store, prefix, rope_table)) {
   SY_ASSERT(spec.value_width == spec.key_width, "values of {} for keys of {}", spec.value_width, spec.key_width);
   SY_ASSERT(rope_table ? rope_table->spec == spec.rope : !spec.rope, "another table");
   if (spec.rope) pairs_ = spec.rope->pairs;
@@ -72,6 +74,8 @@ void Attention::attend(const LayerContext& layer, ConstView x, Saved& s) const {
   }
   CoreAttention::BySequence by_sequence = CoreAttention::BySequence::of(layer.stream);
   by_sequence.query_offsets = cache.offsets;
+  if (indexer_) indexer_->forward(layer, x, x, cache, s.indexer);
+  by_sequence.selected = s.indexer.selected;
   core_attention_.forward(context, queries(s.qkv), k, v, s.out, s.lse, by_sequence, layer.max_logits);
 }
 
@@ -86,8 +90,15 @@ void Attention::backward(const LayerContext& layer, ConstView dy, const Saved& s
   out_->backward_input(context, dy, dout.reshape({T, heads_ * head_dim_}));
   out_->backward_weight(context, dy, s.out.reshape({T, heads_ * head_dim_}));
   const View dqkv = context.temp(s.qkv.shape());
+  CoreAttention::BySequence by_sequence = CoreAttention::BySequence::of(layer.stream);
+  by_sequence.selected = s.indexer.selected;
   core_attention_.backward(context, dout, queries(s.qkv), keys(s.qkv), values(s.qkv), s.out, s.lse, queries(dqkv),
-                           keys(dqkv), values(dqkv), CoreAttention::BySequence::of(layer.stream));
+                           keys(dqkv), values(dqkv), by_sequence);
+  if (indexer_) {
+    const ConstView x = context.own_tokens(s.x);
+    indexer_->backward(layer, x, x, queries(s.qkv), keys(s.qkv), s.lse,
+                       core_attention_.attention_desc(context, by_sequence), s.indexer);
+  }
   const View dqkv_rows = backward_normalize(layer, dqkv, s).reshape({T, row});
   qkv_->backward_weight(context, dqkv_rows, s.x);
   qkv_->backward_bias(context, dqkv_rows);

@@ -6,6 +6,7 @@
 
 #include "kernels/ops/qk_norm.h"
 #include "src/model/core_attention.h"
+#include "src/model/indexer.h"
 #include "src/model/linear.h"
 #include "src/model/rope.h"
 
@@ -26,6 +27,7 @@ class Attention {
     View qkv;        // [B, S, Hl + 2 Kl, hd] after rotation
     View out;        // [B, S, Hl, hd]
     View lse;        // [B, Hl, S]
+    Indexer::Saved indexer;
   };
 
   // - prefix: of its parameters' names, for example "layers.3.attention."
@@ -36,7 +38,9 @@ class Attention {
             const RopeTable* rope_table, Index positions, Index cache_index);
 
   // Cache entry of a token in generation.
-  CacheSpec cache_spec() const { return {kv_heads_, head_dim_, head_dim_, core_attention_.window()}; }
+  CacheSpec cache_spec() const {
+    return {kv_heads_, head_dim_, head_dim_, core_attention_.window(), false, index_width_};
+  }
 
   // to: [T, D] = attention(x: [T, D])
   void forward(const LayerContext& layer, ConstView x, Output to, Saved& s) const;
@@ -83,6 +87,7 @@ class Attention {
   const RopeTable* rope_table_;
   RopePairs pairs_ = RopePairs::half;
   Index heads_, kv_heads_, head_dim_;  // Hl, Kl, hd
+  Index index_width_;                  // CacheSpec::index_width
   CoreAttention core_attention_;
   std::optional<FfnActivation> clip_;  // of queries, keys and values
   // QK-norm: none, or one of two.
@@ -92,6 +97,7 @@ class Attention {
   // [(Hl + Kl) hd]. Empty without a norm.
   Param norm_weight_;
   std::optional<Linear> qkv_, out_;
+  std::optional<Indexer> indexer_;
 };
 
 }  // namespace sy

@@ -37,13 +37,15 @@ Cache::Cache(Device& device, const std::vector<CacheSpec>& entries, DType dtype,
     }
     const Index capacity = groups_[group].capacity;
     layers_.push_back({group, device.tensor({slots, capacity, spec.heads, spec.key_width}, dtype),
-                       device.tensor({slots, capacity, spec.heads, spec.value_width}, dtype)});
+                       device.tensor({slots, capacity, spec.heads, spec.value_width}, dtype),
+                       device.tensor({slots, capacity, 1, spec.index_width}, dtype)});
   }
 }
 
 Index Cache::bytes() const {
   Index bytes = 0;
-  for (const Layer& layer : layers_) bytes += layer.keys.size_bytes() + layer.values.size_bytes();
+  for (const Layer& layer : layers_)
+    for (const View x : layer.tensors()) bytes += x.size_bytes();
   return bytes;
 }
 
@@ -79,7 +81,7 @@ void Cache::begin(Index first, Index count, Index tokens, Arena& arena, Arena& s
 }
 
 void Cache::shift(Layer& layer, Index slot, Index begin, Index retained, Arena& scratch) {
-  for (const View x : {layer.keys.view(), layer.values.view()}) {
+  for (const View x : layer.tensors()) {
     const Arena::Scope scope(scratch);
     const View from = slot_positions(x, slot, begin, retained), temporary = scratch.take(from.shape(), from.dtype());
     run(device_, ops::Copy{.x = from, .y = temporary});  // source and destination may overlap
@@ -90,7 +92,7 @@ void Cache::shift(Layer& layer, Index slot, Index begin, Index retained, Arena& 
 LayerCache Cache::entry(Index index) const {
   const Layer& entry = layers_[static_cast<std::size_t>(index)];
   return {entry.keys.view().rows(first_, count_), entry.values.view().rows(first_, count_),
-          groups_[entry.group].offsets};
+          entry.index_keys.view().rows(first_, count_), groups_[entry.group].offsets};
 }
 
 void Cache::end(Index sequences, Index tokens) {
@@ -103,7 +105,7 @@ void Cache::remove(Index slot, Index last) {
   for (const Layer& layer : layers_) {
     const Index count = stored(groups_[layer.group], last);
     if (slot == last || count == 0) continue;
-    for (const View x : {layer.keys.view(), layer.values.view()})
+    for (const View x : layer.tensors())
       run(device_, ops::Copy{.x = slot_positions(x, last, 0, count), .y = slot_positions(x, slot, 0, count)});
   }
   for (std::vector<Index>* lengths : {&lengths_, &encoder_lengths_}) {
@@ -130,7 +132,7 @@ void Cache::set_encoder_length(Index slot, Index tokens) {
 void Cache::reorder(const std::vector<Index>& from, Arena& scratch) {
   const auto moves = [&](std::size_t slot) { return from[slot] != static_cast<Index>(slot); };
   for (const Layer& layer : layers_)
-    for (const View x : {layer.keys.view(), layer.values.view()}) {
+    for (const View x : layer.tensors()) {
       const Arena::Scope scope(scratch);
       // All sequences that move are copied before any is overwritten.
       std::vector<View> copies(from.size());

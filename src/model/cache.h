@@ -7,6 +7,7 @@
 // therefore depends on the window and on the slot.
 #pragma once
 
+#include <array>
 #include <vector>
 
 #include "kernels/arena.h"
@@ -20,11 +21,13 @@ struct CacheSpec {
   Index key_width, value_width;  // of one head
   Index window;                  // latest keys that a query sees, including its own; 0: all
   bool of_encoder = false;       // true: of the tokens of an encoder, which are cached once
+  Index index_width = 0;         // of the key of the layer's indexer; 0: it has none
 };
 
 // Cache of one attention, as seen by a pass over B sequences.
 struct LayerCache {
   View keys, values;  // [B, capacity, heads, width]
+  View index_keys;    // [B, capacity, 1, CacheSpec::index_width]
   // [B] i32 cache position of each sequence's first token in the pass. Of an encoder: the number of
   // its tokens, at least 1.
   ConstView offsets;
@@ -82,7 +85,8 @@ class Cache {
   };
   struct Layer {
     std::size_t group;
-    Tensor keys, values;  // [slots, capacity, heads, width]
+    Tensor keys, values, index_keys;  // [slots, capacity, heads, width]
+    std::array<View, 3> tensors() const { return {keys.view(), values.view(), index_keys.view()}; }
   };
   // Returns the number of stored tokens of a slot, in the layers of a group.
   Index stored(const Group& group, Index slot) const;

@@ -159,12 +159,13 @@ struct LayerContext {
   // BackwardHooks::on_dispatch_started, or nullptr.
   const std::function<void()>* on_dispatch_started = nullptr;
   Recompute recompute = Recompute::none;  // activations that backward computes again
+  View indexer_loss = {};                 // StatisticsSink::indexer_loss
   RoutingDecisions decisions = {};        // of all routers of the stack; empty if not reversible
 
   // Returns the same context for the decoder's stream of another batch.
   LayerContext of(const Batch& other) const {
-    return {context,      other,      other.decoder(),     saved,    cache, load_balance,
-            routing_hook, max_logits, on_dispatch_started, recompute};
+    return {context,      other,      other.decoder(),     saved,     cache,       load_balance,
+            routing_hook, max_logits, on_dispatch_started, recompute, indexer_loss};
   }
   // Returns the same context for the stream of the encoder, which has no cache.
   LayerContext of_encoder() const {

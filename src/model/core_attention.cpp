@@ -66,6 +66,7 @@ AttentionDesc CoreAttention::attention_desc(const ExecutionContext& context, con
   AttentionDesc desc = desc_;
   desc.mask.query_offsets = by_sequence.query_offsets;
   desc.mask.document_start = by_sequence.document_start;
+  desc.mask.selected = by_sequence.selected;
   desc.mask.prefix_end = by_sequence.prefix_end;
   if (!desc.mask.causal) desc.mask.key_lengths = by_sequence.key_lengths;
   if (relative_) desc.bias = relative_->bias();

@@ -21,6 +21,7 @@ class CoreAttention {
     ConstView query_offsets{};   // AttentionMask::query_offsets, if keys and values are a cache
     ConstView key_lengths{};     // AttentionMask::key_lengths; ignored if attention is causal
     ConstView document_start{};  // [B, S] AttentionMask::document_start
+    ConstView selected{};        // [B, S, n] AttentionMask::selected
     ConstView prefix_end{};      // [B, S] AttentionMask::prefix_end
     // Returns the operands of attention within a stream.
     static BySequence of(const TokenStream& stream) {
@@ -33,6 +34,8 @@ class CoreAttention {
   };
 
   Index window() const { return desc_.mask.window; }
+  // Returns the scores and the mask, with the learned bias and sinks in scratch memory.
+  AttentionDesc attention_desc(const ExecutionContext& context, const BySequence& by_sequence) const;
 
   // Computes attention.
   // - q: heads of [B, S, Hl, w], k: [B, Sk, K, w], v: [B, Sk, K, vw]
@@ -45,9 +48,6 @@ class CoreAttention {
                 ConstView out, ConstView lse, Heads dq, Heads dk, Heads dv, const BySequence& by_sequence) const;
 
  private:
-  // Returns desc_ with the learned bias and sinks, in scratch memory, and the operands of the mask.
-  AttentionDesc attention_desc(const ExecutionContext& context, const BySequence& by_sequence) const;
-
   AttentionDesc desc_;
   Range logits_;  // of this rank's heads in StatisticsSink::max_logits (QkHeads)
   std::optional<RelativeBias> relative_;

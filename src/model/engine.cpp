@@ -49,7 +49,9 @@ Engine::Engine(const Config& config, Index vocab, std::unique_ptr<Device> device
   const std::vector<BlockSpec> blocks = block_specs(config_);
   const Index moe_layers = count_moe(blocks), E = config.moe.experts;
   if (config.moe.bias_update_rate > 0 && moe_layers > 0) router_bias_ = device_->tensor({moe_layers, E});
-  statistics_ = device_->tensor({moe_layers * RouterSums{E}.size() + 2 + 2 * config_.model.mtp_depth}, DType::f64);
+  const Index indexer_sums = config_.num_indexers() > 0 ? 1 : 0;
+  statistics_ =
+      device_->tensor({moe_layers * RouterSums{E}.size() + 2 + 2 * config_.model.mtp_depth + indexer_sums}, DType::f64);
   if (training && config_.train.qk_clip > 0) max_logits_ = device_->tensor({count_query_heads(store_.specs())});
   if (!config.moe.physical_to_logical.empty()) {
     logical_to_physical_ = device_->tensor({moe_layers, E}, DType::i32);
@@ -107,9 +109,12 @@ StatisticsSink Engine::statistics_sink() const {
   const Index layers = model_->moe_layers(), width = RouterSums{config_.moe.experts}.size();
   const Index depth = config_.model.mtp_depth;
   const View all = statistics_;
-  return {layers > 0 ? all.rows(0, layers * width).reshape({layers, width}) : View{}, all.rows(layers * width, 2),
+  return {layers > 0 ? all.rows(0, layers * width).reshape({layers, width}) : View{},
+          all.rows(layers * width, 2),
           depth > 0 ? all.rows(layers * width + 2, 2 * depth).reshape({depth, 2}) : View{},
-          routing_hook_ ? &routing_hook_ : nullptr};
+          routing_hook_ ? &routing_hook_ : nullptr,
+          {},
+          config_.num_indexers() > 0 ? all.rows(all.elements() - 1, 1) : View{}};
 }
 
 Statistics Engine::take_statistics() {
@@ -129,6 +134,7 @@ Statistics Engine::take_statistics() {
   s.loss_sum = at[0];
   s.lse_square_sum = at[1];
   for (Index k = 1; k <= config_.model.mtp_depth; ++k) s.mtp.push_back({at[2 * k], at[2 * k + 1]});
+  if (config_.num_indexers() > 0) s.indexer_loss_sum = host.back();
   return s;
 }
 

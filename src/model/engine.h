@@ -174,7 +174,7 @@ class Engine {
   RopeTables rope_;
   Tensor router_bias_;          // [MoE layers, E]
   Tensor logical_to_physical_;  // [MoE layers, E] i32 physical expert of each logical one
-  Tensor statistics_;           // [MoE layers * RouterSums + 2 + 2 model.mtp_depth] f64
+  Tensor statistics_;           // f64: StatisticsSink, one after the other
   Tensor max_logits_;           // [query heads of all layers]; empty without QK-clip
   std::unique_ptr<Stage> model_;
   RoutingHook routing_hook_;

@@ -46,6 +46,7 @@ LatentAttention::LatentAttention(const LatentAttentionSpec& spec, Index d_model,
       qk_rope_dim_(spec.qk_rope_head_dim),
       qk_nope_dim_(spec.key_width - qk_rope_dim_),
       v_head_dim_(spec.value_width),
+      index_width_(index_cache_elements(spec)),
       core_attention_(spec, store, prefix, positions),
       kv_latent_(store, prefix + "kv", d_model, spec.eps),
       q_(store, store.get(prefix + "q.weight"), spec.q_lora_rank > 0 ? spec.q_lora_rank : d_model),
@@ -53,6 +54,7 @@ LatentAttention::LatentAttention(const LatentAttentionSpec& spec, Index d_model,
       k_(store, store.get(prefix + "k.weight"), spec.kv_lora_rank),
       v_(store, store.get(prefix + "v.weight"), spec.kv_lora_rank),
       out_(store, store.get(prefix + "out.weight"), heads_ * v_head_dim_),
+      indexer_(make_indexer(spec, d_model, store, prefix, rope_table)),
       k_up_(store.get(prefix + "k.weight").weight),
       v_up_(store.get(prefix + "v.weight").weight) {
   SY_ASSERT(rope_table ? rope_table->spec == spec.rope : !spec.rope, "another table");
@@ -98,6 +100,7 @@ void LatentAttention::compute(const LayerContext& layer, ConstView x, Saved& s) 
     rotate(context, k_rope.reshape({x.dim(0), 1, qk_rope_dim_}), context.own_tokens(layer.stream.rope_rows), false);
     const ConstView gathered = gather_tokens(context, context.scratch, k_rope).reshape({B, S, 1, qk_rope_dim_});
     const LayerCache cache = layer.cache_entry(cache_index_);
+    if (indexer_) indexer_->forward(layer, x, context.own_tokens(s.query_input), cache, s.indexer);
     cache ? attend_to_cache(layer, cache, gathered, s) : attend(layer, gathered, s);
   }
 }
@@ -113,8 +116,8 @@ void LatentAttention::attend(const LayerContext& layer, ConstView k_rope, Saved&
   v_.forward(context, s.kv_latent.gathered, s.v.reshape({T, heads_ * v_head_dim_}));
   run(context.device, ops::BroadcastHeads{.x = k_rope, .y = Heads(s.k).columns(0, qk_rope_dim_)});
   run(context.device, ops::BroadcastHeads{.x = k_nope, .y = Heads(s.k).columns(qk_rope_dim_, qk_nope_dim_)});
-  core_attention_.forward(context, s.q, s.k, s.v, s.out, s.lse, CoreAttention::BySequence::of(layer.stream),
-                          layer.max_logits);
+  core_attention_.forward(context, s.q, s.k, s.v, s.out, s.lse,
+                          with_selected(CoreAttention::BySequence::of(layer.stream), s), layer.max_logits);
 }
 
 // A query-key pair costs 2 (r + 2 c) FLOPs per head. With keys and values computed again from all
@@ -140,7 +143,7 @@ void LatentAttention::attend_to_cache(const LayerContext& layer, const LayerCach
                               .pass = GemmPass::dgrad,
                               .y = queries.columns(qk_rope_dim_, c)});
   core_attention_.forward(context, queries, keys, latents, out, s.lse,
-                          CoreAttention::BySequence::of_cache(layer.stream, offsets));
+                          with_selected(CoreAttention::BySequence::of_cache(layer.stream, offsets), s));
   run(b, ops::BatchedHeadGemm{.x = out, .w = v_up_, .pass = GemmPass::fprop, .y = s.out});
 }
 
@@ -154,8 +157,11 @@ void LatentAttention::backward(const LayerContext& layer, ConstView dy, const Sa
   out_.backward_input(context, dy, dout.reshape({T, heads_ * v_head_dim_}));
   out_.backward_weight(context, dy, s.out.reshape({T, heads_ * v_head_dim_}));
   const View dq = context.temp(s.q.shape()), dk = context.temp(s.k.shape()), dv = context.temp(s.v.shape());
-  core_attention_.backward(context, dout, s.q, s.k, s.v, s.out, s.lse, dq, dk, dv,
-                           CoreAttention::BySequence::of(layer.stream));
+  const CoreAttention::BySequence by_sequence = with_selected(CoreAttention::BySequence::of(layer.stream), s);
+  core_attention_.backward(context, dout, s.q, s.k, s.v, s.out, s.lse, dq, dk, dv, by_sequence);
+  if (indexer_)
+    indexer_->backward(layer, s.x, context.own_tokens(s.query_input), s.q, s.k, s.lse,
+                       core_attention_.attention_desc(context, by_sequence), s.indexer);
 
   // The first of these sets dx; the others add to it.
   const View dq_rows = dq.reshape({T, heads_ * width});

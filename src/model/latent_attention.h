@@ -17,6 +17,7 @@
 #include <optional>
 
 #include "src/model/core_attention.h"
+#include "src/model/indexer.h"
 #include "src/model/linear.h"
 #include "src/model/norm.h"
 #include "src/model/rope.h"
@@ -66,6 +67,7 @@ class LatentAttention {
     ConstView query_input;  // [B * S, ...] input of the query projection
     View q, k;              // [B, S, Hl, kw] after rotation
     View v, out, lse;       // [B, S, Hl, vw] twice; [B, Hl, S]
+    Indexer::Saved indexer;
   };
 
   // Parameters as those of Attention.
@@ -73,7 +75,9 @@ class LatentAttention {
                   const RopeTable* rope_table, Index positions, Index cache_index);
 
   // Cache entry of a token in generation: one key [r | c], which contains the value.
-  CacheSpec cache_spec() const { return {1, qk_rope_dim_ + kv_latent_.width(), 0, core_attention_.window()}; }
+  CacheSpec cache_spec() const {
+    return {1, qk_rope_dim_ + kv_latent_.width(), 0, core_attention_.window(), false, index_width_};
+  }
 
   // to: [T, D] = attention(x: [T, D])
   void forward(const LayerContext& layer, ConstView x, Output to, Saved& s) const;
@@ -87,6 +91,11 @@ class LatentAttention {
   void compute(const LayerContext& layer, ConstView x, Saved& s) const;
   // Sets s.query_input. x: [T, D]
   void set_query_input(const LayerContext& layer, ConstView x, Saved& s) const;
+  // Adds the selected keys to the operands of the mask, if there is an indexer.
+  CoreAttention::BySequence with_selected(CoreAttention::BySequence by_sequence, const Saved& s) const {
+    by_sequence.selected = s.indexer.selected;
+    return by_sequence;
+  }
   // k_rope: [B, S, 1, r] rotated elements of the keys. Both functions set s.out.
   void attend(const LayerContext& layer, ConstView k_rope, Saved& s) const;
   void attend_to_cache(const LayerContext& layer, const LayerCache& cache, ConstView k_rope, Saved& s) const;
@@ -98,10 +107,12 @@ class LatentAttention {
   const RopeTable* rope_table_;
   RopePairs pairs_ = RopePairs::half;
   Index heads_, qk_rope_dim_, qk_nope_dim_, v_head_dim_;  // Hl, r, kw - r, vw
+  Index index_width_;                                     // CacheSpec::index_width
   CoreAttention core_attention_;
   std::optional<Latent> q_latent_;
   Latent kv_latent_;
   Linear q_, k_rope_, k_, v_, out_;
+  std::optional<Indexer> indexer_;
   ConstView k_up_, v_up_;  // [Hl, kw - r, c], [Hl, vw, c] weights of k_ and v_
 };
 

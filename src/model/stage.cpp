@@ -142,6 +142,7 @@ void Stage::backward(const ExecutionContext& context, MicroBatchState& state, Vi
   if (hooks.on_dispatch_started) layer.on_dispatch_started = &hooks.on_dispatch_started;
   layer.load_balance = state.load_balance;
   layer.recompute = recompute_;
+  layer.indexer_loss = state.statistics.indexer_loss;
   const Arena::Scope of_encoder(context.scratch);
   if (encoder_) {
     TokenStream& stream = state.batch.streams.front();

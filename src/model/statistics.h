@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "kernels/tensor.h"
@@ -25,6 +26,8 @@ struct Statistics {
     double loss_sum = 0, lse_square_sum = 0;
   };
   std::vector<Mtp> mtp;
+  // Sum of the losses of all indexers in nats, over all tokens. Empty without indexers.
+  std::optional<double> indexer_loss_sum;
 };
 
 // Routing decisions for this rank's tokens, for analyses and tests of single tokens.
@@ -43,6 +46,7 @@ struct StatisticsSink {
   const RoutingHook* routing_hook = nullptr;
   // [query heads of all layers]: maximum logits, and at least 0, of this rank's heads; or empty
   View max_logits = {};
+  View indexer_loss = {};  // [1] f64 += by ops::IndexerLoss; or empty
 };
 
 }  // namespace sy

@@ -13,16 +13,10 @@ namespace {
 struct OperationCases {
   std::string_view name;
   void (*add)(Cases&);
-  bool (*is_needed)(const Device&);  // whether the device has, and uses, a kernel of it
 };
-// Only the host packs weights.
-template <class Operation>
-bool is_needed(const Device& device) {
-  return !std::same_as<Operation, ops::PackWeight> || device.on_host();
-}
 
 constexpr OperationCases operations[] = {
-#define SY_CASES(Operation) {ops::Operation::name, add_cases<ops::Operation>, is_needed<ops::Operation>},
+#define SY_CASES(Operation) {ops::Operation::name, add_cases<ops::Operation>},
     SY_OPERATIONS(SY_CASES)
 #undef SY_CASES
 };
@@ -60,7 +54,7 @@ OperationResult check_operation(Device& device, std::string_view name) {
   OperationResult result;
   result.operation = operation->name;
   const auto start = std::chrono::steady_clock::now();
-  if (operation->is_needed(device))
+  if (device.has_kernel(name))
     for (DType dtype : {DType::f32, DType::bf16}) check_cases(*operation, dtype, device, result);
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return result;

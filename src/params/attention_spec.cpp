@@ -28,6 +28,23 @@ void add_core_params(ParamList& list, const std::string& name, const CoreAttenti
               list.scaling().residual());
 }
 
+// The scores of a token's heads are no matrix of a linear map, like those of a router.
+void add_indexer_params(ParamList& list, const std::string& name, const CoreAttentionSpec& a, Index query_input) {
+  if (!a.indexer) return;
+  const Index heads = a.indexer->heads, width = a.indexer->head_dim;
+  const std::string prefix = name + ".indexer.";
+  list.matrix(prefix + "q.weight", {heads, width, query_input}, {.stack_dims = 1, .heads = true}, {},
+              list.scaling().matrix());
+  list.matrix(prefix + "k.weight", {width, list.d_model()}, {.row_dims = 1}, {}, list.scaling().matrix());
+  list.not_decayed(prefix + "k_norm.weight", {width}, {}, init_ones);
+  list.not_decayed(prefix + "k_norm.bias", {width}, {}, init_zeros);
+  list.gate(prefix + "head_weights.weight", heads, list.scaling().gate());
+}
+
+bool is_of_indexer(std::string_view name) {
+  return name.find(".indexer.") != name.npos;
+}
+
 void add_shared_params(ParamList& list, const CoreAttentionSpec& a) {
   if (!has_table(a, true)) return;
   const std::string name = a.relative->stack + relative_bias;
@@ -64,11 +81,12 @@ void add_params(ParamList& list, const std::string& name, const AttentionSpec& a
   }
   add_core_params(list, name, a);
   if (a.out_bias) list.not_decayed(name + ".out.bias", {D}, {}, init_zeros);
+  add_indexer_params(list, name, a, D);
 }
 
 SublayerCosts costs(const AttentionSpec& a, Index seq_len) {
   return {.flops_per_token = core_flops_per_token(a, seq_len),
-          .cache_elements = a.kv_heads * (a.key_width + a.value_width)};
+          .cache_elements = a.kv_heads * (a.key_width + a.value_width) + index_cache_elements(a)};
 }
 
 NamedSizes sizes_of(const AttentionSpec& a) {
@@ -77,15 +95,26 @@ NamedSizes sizes_of(const AttentionSpec& a) {
 
 double core_flops_per_token(const CoreAttentionSpec& a, Index seq_len) {
   const Index widths = a.key_width + a.value_width;
-  double keys = mean_visible_keys(seq_len, a.mask());
-  if (a.visible_prefix && seq_len > 0) keys += mean_prefix_pairs(seq_len) / static_cast<double>(seq_len);
-  return 6 * static_cast<double>(a.heads * widths) * keys;
+  double seen = mean_visible_keys(seq_len, a.mask(), a.indexer ? a.indexer->topk : 0);
+  if (a.visible_prefix && seq_len > 0) seen += mean_prefix_pairs(seq_len) / static_cast<double>(seq_len);
+  double flops = 6 * static_cast<double>(a.heads * widths) * seen;
+  if (a.indexer)
+    flops += static_cast<double>(a.indexer->heads * a.indexer->head_dim) *
+             (2 * mean_visible_keys(seq_len, a.mask()) + 4 * seen);
+  return flops;
 }
 
-double mean_visible_keys(Index tokens, const AttentionMask& mask) {
+Index index_cache_elements(const CoreAttentionSpec& a) {
+  return a.indexer && a.indexer->topk > 0 ? a.indexer->head_dim : 0;
+}
+
+double mean_visible_keys(Index tokens, const AttentionMask& mask, Index most) {
   const MaskGeometry<Index> geometry(mask, tokens, tokens);
   double sum = 0;
-  for (Index p = 0; p < tokens; ++p) sum += static_cast<double>(geometry.visible_keys(p));
+  for (Index p = 0; p < tokens; ++p) {
+    const Index seen = geometry.visible_keys(p);
+    sum += static_cast<double>(most > 0 ? std::min(seen, most) : seen);
+  }
   return tokens > 0 ? sum / static_cast<double>(tokens) : 0;
 }
 

@@ -40,6 +40,13 @@ struct RelativeSpec {
   std::string stack = {};       // prefix of the shared table's name: "encoder."
 };
 
+// Lightning indexer of sparse attention (src/model/indexer.h).
+struct IndexerSpec {
+  Index heads, head_dim;
+  Index topk;         // number of keys that a query attends to; 0: all
+  float loss_weight;  // of its loss
+};
+
 // Heads, positions, scores and mask: the members that every kind of attention has.
 struct CoreAttentionSpec {
   Index heads;
@@ -54,6 +61,7 @@ struct CoreAttentionSpec {
   bool sinks = false;
   // True: a query sees keys up to its own position. False: it sees keys on both sides.
   bool causal = true;
+  std::optional<IndexerSpec> indexer = {};  // selects the keys of a query
   // True: the first tokens of a document see each other, too (AttentionMask::prefix_end).
   bool visible_prefix = false;
 
@@ -89,14 +97,24 @@ NamedSizes sizes_of(const AttentionSpec& a);  // K: kv heads
 // Appends the parameters that every kind of attention has: those of its scores, then the weight of
 // its output.
 void add_core_params(ParamList& list, const std::string& name, const CoreAttentionSpec& a);
+// Appends the parameters of the indexer, if there is one. query_input: width of the input of its
+// queries. Every rank of tp computes all of its heads for the rank's own tokens.
+void add_indexer_params(ParamList& list, const std::string& name, const CoreAttentionSpec& a, Index query_input);
+// Returns true if a parameter of this name belongs to an indexer.
+bool is_of_indexer(std::string_view name);
 // Appends the parameters that several layers share, if the list does not have them yet.
 void add_shared_params(ParamList& list, const CoreAttentionSpec& a);
 // Returns the training FLOPs of one token for scores and weighted sums of values.
 // They are 6 (key width + value width) per head and visible key: 2 in forward, 4 in backward.
-// (Chowdhery et al., "PaLM", 2022, appendix B, also counts later keys.)
+// (Chowdhery et al., "PaLM", 2022, appendix B, also counts later keys.) An indexer adds 2 per index
+// head, element and visible key, and 4 per selected key.
 double core_flops_per_token(const CoreAttentionSpec& a, Index seq_len);
 
+// Returns the number of elements that an indexer adds to the cache of a token.
+Index index_cache_elements(const CoreAttentionSpec& a);
+
 // Returns the mean number of keys that a token sees in a sequence of `tokens`, including its own.
-double mean_visible_keys(Index tokens, const AttentionMask& mask);
+// most: maximum number of keys of a token; 0 means unlimited
+double mean_visible_keys(Index tokens, const AttentionMask& mask, Index most = 0);
 
 }  // namespace sy

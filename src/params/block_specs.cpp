@@ -83,6 +83,7 @@ CoreAttentionSpec core_attention_spec(const Config::Model& m) {
   switch (m.attention) {
     case AttentionPattern::causal:
     case AttentionPattern::full:
+    case AttentionPattern::indexed:  // the indexer selects
       break;
     case AttentionPattern::strided:
       a.sparse = SparsePattern::strided(m.attention_stride);
@@ -137,9 +138,20 @@ CrossAttentionSpec cross_attention_spec(const Config::Model& m, Index encoder_le
   return a;
 }
 
-SublayerSpec attention_sublayer(const Config::Model& m) {
-  if (m.kv_lora_rank > 0) return latent_attention_spec(m);
-  return attention_spec(m);
+// In the warm-up of an indexer, queries attend to all keys.
+std::optional<IndexerSpec> indexer_spec(const Config::Model& m, const Config::Train& t) {
+  if (m.attention != AttentionPattern::indexed) return {};
+  const Index topk = t.indexer == IndexerStage::warmup ? 0 : m.index_topk;
+  return IndexerSpec{m.index_n_heads, m.index_head_dim, topk, static_cast<float>(t.indexer_loss_weight)};
+}
+
+SublayerSpec attention_sublayer(const Config::Model& m, const Config::Train& t) {
+  const auto with_indexer = [&](auto spec) {
+    spec.indexer = indexer_spec(m, t);
+    return spec;
+  };
+  if (m.kv_lora_rank > 0) return with_indexer(latent_attention_spec(m));
+  return with_indexer(attention_spec(m));
 }
 
 MoeSpec moe_spec(const Config& config) {
@@ -223,7 +235,7 @@ void append_blocks(const Config& config, const std::string& prefix, Index encode
                          .out_norm = "attention_out_norm",
                          .norms = norms,
                          .scale = static_cast<float>(m.residual_scale),
-                         .sublayer = attention_sublayer(config.model_of(layer))};
+                         .sublayer = attention_sublayer(config.model_of(layer), config.train)};
     if (auto* const core = std::get_if<AttentionSpec>(&attention.sublayer); core && core->relative)
       core->relative->stack = prefix;
     if (prefix.empty() && config.has_visible_prefix())

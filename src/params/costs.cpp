@@ -7,7 +7,7 @@ namespace sy {
 ModelCosts model_costs(const Config& config, Index vocab) {
   ModelCosts model{count_params(config, vocab), 0, 0};
   // The gradients of frozen weights are not computed.
-  const double of_weight = config.train.lora_rank > 0 ? 4 : 6;
+  const double of_weight = config.train.lora_rank > 0 || config.trains_indexers_alone() ? 4 : 6;
   const std::vector<BlockSpec> blocks = block_specs(config);
   // Shares of the tokens.
   const double encoder = static_cast<double>(config.encoder_length()) / static_cast<double>(config.tokens_per_sample()),

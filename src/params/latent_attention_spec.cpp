@@ -28,10 +28,12 @@ void add_params(ParamList& list, const std::string& name, const LatentAttentionS
   list.matrix(name + ".v.weight", {a.heads, a.value_width, a.kv_lora_rank}, {.stack_dims = 1, .heads = true}, {tp},
               list.scaling().matrix());
   add_core_params(list, name, a);
+  add_indexer_params(list, name, a, a.q_lora_rank > 0 ? a.q_lora_rank : D);
 }
 
 SublayerCosts costs(const LatentAttentionSpec& a, Index seq_len) {
-  return {.flops_per_token = core_flops_per_token(a, seq_len), .cache_elements = a.qk_rope_head_dim + a.kv_lora_rank};
+  return {.flops_per_token = core_flops_per_token(a, seq_len),
+          .cache_elements = a.qk_rope_head_dim + a.kv_lora_rank + index_cache_elements(a)};
 }
 
 NamedSizes sizes_of(const LatentAttentionSpec& a) {

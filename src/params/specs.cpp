@@ -89,7 +89,9 @@ std::vector<ParamSpec> param_specs(const Config& config, Index vocab) {
     add_mtp_params(list, config, blocks[static_cast<std::size_t>(layer)], layer);
   const bool only_matrices = update_rule(config.train.optimizer).matrix_rule != nullptr;
   if (config.train.lora_rank > 0) list.specs = with_adapters(std::move(list.specs), config);
+  const bool only_indexers = config.trains_indexers_alone();
   for (ParamSpec& spec : list.specs) {
+    if (only_indexers) spec.frozen = !is_of_indexer(spec.name);
     spec.optimizer = only_matrices && !spec.matrix ? Optimizer::adamw : config.train.optimizer;
     if (spec.bucket == embedding_bucket && !config.train.decay_embeddings) spec.decays = false;
     spec.state_dtype = config.moment_dtype();

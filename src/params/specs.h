@@ -74,7 +74,8 @@ struct ParamSpec {
   std::optional<QkHeads> qk_heads{};
   // True: a weight of GEMMs or of lookups, which are the parameters that decay by default.
   bool is_weight = false;
-  // True: it is not trained, and has no gradient, optimizer state or master values (LoRA).
+  // True: it is not trained, and has no gradient, optimizer state or master values (LoRA, and the
+  // warm-up of indexers).
   bool frozen = false;
   std::optional<AdapterSpec> adapter{};  // of a matrix A or B of LoRA
   // Mesh axes over which the gradient is summed.

@@ -11,6 +11,7 @@
 // `shards` is the number of ranks along the axes of the group. Each rank owns an equal range.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <span>
@@ -155,8 +156,8 @@ class ParamStore {
   void finish_all_gather() { all_gather_.finish(); }
 
   // Sets the local box of every parameter to the values of `source`, by set_values().
-  // with_adapters: if false, adapters of LoRA stay as they are
-  void fill(ValueSource& source, bool with_adapters = true);
+  // is_read: if set, parameters for which it returns false stay as they are
+  void fill(ValueSource& source, const std::function<bool(const ParamSpec&)>& is_read = {});
   // Sets the local box of every parameter to InitialValues(seed).
   void initialize(std::uint64_t seed);
 

@@ -158,6 +158,7 @@ Profile Profiler::whole(const Passes& passes, const Layout& layout, int rank) co
   for (Index l = 0; l < count_moe(block_specs(config_)); ++l)
     found.layers.push_back({std::vector<Index>(E), std::vector<Index>(E), std::vector<double>(E)});
   found.mtp.resize(static_cast<std::size_t>(config_.model.mtp_depth));
+  if (config_.num_indexers() > 0) found.indexer_loss_sum = 0;
   std::vector<double> sums = step_sums(found, 0);
   world->all_reduce(view_of(sums.data(), {std::ssize(sums)}));
   agree_on_errors(*world, [] {});  // agreement that the metrics are written

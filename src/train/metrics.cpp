@@ -170,6 +170,7 @@ void MetricsFile::write(const StepMetrics& m, const ExpertCounts* experts, const
                {"tokens_per_second", m.tokens_per_second},
                {"tflops_per_second_per_rank", m.tflops_per_second_per_rank}};
   if (m.mtp_loss) line["mtp_loss"] = *m.mtp_loss;
+  if (m.indexer_loss) line["indexer_loss"] = *m.indexer_loss;
   if (m.mfu) line["mfu"] = *m.mfu;
   if (m.skipped_steps) line["skipped_steps"] = *m.skipped_steps;
   if (m.energy) {
@@ -208,6 +209,7 @@ std::string progress_text(const StepMetrics& m, Index total_steps, double elapse
   std::string text = fmt::format("step {:>{}}/{}  loss {:.4f}  {} tokens/s", m.step, std::to_string(total_steps).size(),
                                  total_steps, m.loss, short_count_text(m.tokens_per_second));
   if (m.mtp_loss) text += fmt::format("  mtp loss {:.4f}", *m.mtp_loss);
+  if (m.indexer_loss) text += fmt::format("  indexer loss {:.4f}", *m.indexer_loss);
   if (m.routed > 0)
     text += fmt::format("  dropped {:.1f} %", 100.0 * static_cast<double>(m.dropped) / static_cast<double>(m.routed));
   if (m.step < total_steps && per_step > 0)

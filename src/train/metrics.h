@@ -33,6 +33,8 @@ struct StepMetrics {
   double loss = 0;                          // mean cross-entropy in nats over the global batch
   // The same of multi-token prediction, as a mean over its modules. Empty without modules.
   std::optional<double> mtp_loss;
+  // Mean loss of an indexer over all tokens and indexers, in nats. Empty without indexers.
+  std::optional<double> indexer_loss;
   double aux_loss = 0, z_loss = 0, lr = 0, grad_norm = 0, step_seconds = 0, tokens_per_second = 0;
   double tflops_per_second_per_rank = 0;
   // Model FLOPs utilization; empty if the machine's peak is unknown.

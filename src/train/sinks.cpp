@@ -194,6 +194,7 @@ std::vector<Scalar> all_columns(const MetricsSinks& options) {
                            "tokens_per_second", "tflops_per_second_per_rank"})
     line[name] = 0;
   if (options.mtp) line["mtp_loss"] = 0;
+  if (options.indexer) line["indexer_loss"] = 0;
   if (options.mfu) line["mfu"] = 0;
   if (options.skips) line["skipped_steps"] = 0;
   if (options.enabled.energy) line["cpu_joules"] = line["gpu_joules"] = 0;

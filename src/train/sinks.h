@@ -43,7 +43,8 @@ struct MetricsSinks {
   Config::Log enabled;
   std::vector<std::int64_t> layers;  // indices of the MoE layers in the model
   std::vector<std::string> domains;  // of the validations
-  bool mfu = false, mtp = false;     // whether lines have the fields mfu and mtp_loss
+  // whether lines have the fields mfu, mtp_loss and indexer_loss
+  bool mfu = false, mtp = false, indexer = false;
   MlLogSettings mllog = {};
   std::vector<std::string> train_domains = {};
   bool skips = false;  // whether lines have the field skipped_steps

@@ -25,6 +25,7 @@ std::vector<double> step_sums(const Statistics& statistics, double output_z_loss
   }
   double mtp_losses = 0;
   for (const Statistics::Mtp& module : statistics.mtp) mtp_losses += module.loss_sum;
+  if (statistics.indexer_loss_sum) sums.push_back(*statistics.indexer_loss_sum);
   if (!statistics.mtp.empty()) sums.push_back(mtp_losses);
   sums.insert(sums.end(), {statistics.loss_sum, aux_losses, z_losses});
   return sums;
@@ -129,6 +130,8 @@ StepResult Trainer::step() {
   const std::size_t tail = sums.size() - 3;
   m.loss = sums[tail] / losses;
   if (modules > 0) m.mtp_loss = sums[tail - 1] / (losses * modules);
+  if (statistics.indexer_loss_sum)
+    m.indexer_loss = sums[tail - (modules > 0 ? 2 : 1)] / static_cast<double>(global_batch * S * config.num_indexers());
   m.grad_norm = optimizer_.gradient_norm();
   m.aux_loss = sums[tail + 1];
   m.z_loss = sums[tail + 2];
@@ -287,9 +290,9 @@ Trainer::StepCounts Trainer::count_step(const SampleBatch& batch) const {
 
 // Auxiliary-loss-free balancing (Wang et al., 2024; DeepSeek-V3): b_i += rate * sign(mean_j n_j -
 // n_i).
-// LoRA trains adapters alone.
+// LoRA trains adapters alone, and the warm-up of indexers these alone.
 void Trainer::update_router_bias(const StepResult& result) {
-  if (engine_.config().train.lora_rank > 0) return;
+  if (engine_.config().train.lora_rank > 0 || engine_.config().trains_indexers_alone()) return;
   std::vector<float> bias = engine_.router_bias();
   if (bias.empty()) return;
   const Index E = engine_.config().moe.experts;

@@ -291,6 +291,7 @@ MetricsSinks TrainingRun::sinks() const {
                      .domains = {},
                      .mfu = mfu_problem_.empty(),
                      .mtp = config_.model.mtp_depth > 0,
+                     .indexer = config_.num_indexers() > 0,
                      .skips = config_.train.spike_sigma > 0};
   for (const Domain& d : dataset_.domains()) sinks.train_domains.push_back(d.name);
   if (config_.train.validate_every > 0) sinks.domains = sinks.train_domains;

@@ -182,7 +182,8 @@ void TrainingRun::start_from(const fs::path& path) {
   agree_on_errors(world_, [&] {
     const TrainState saved_state = read_state(path);
     check_data(path, saved_state);
-    if (config_.train.lora_rank > 0) engine_.store().initialize(config_.train.seed);  // adapters
+    // Adapters, and indexers that the checkpoint may lack.
+    if (config_.train.lora_rank > 0 || config_.num_indexers() > 0) engine_.store().initialize(config_.train.seed);
     load_checkpoint(path, engine_.store(), Load::weights);
     if (config_.moe.bias_update_rate > 0 && !saved_state.router_bias.empty())
       engine_.set_router_bias(saved_state.router_bias);

@@ -19,7 +19,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 FAMILIES = ("gpt2 gptj gpt_neox bloom opt falcon llama mistral gemma2 gemma3_text qwen2 qwen3 olmo olmo2 phi3 cohere cohere2 "
             "nemotron granite hunyuan_v1_dense apertus gemma arcee starcoder2 stablelm phi seed_oss ernie4_5 helium glm glm4 smollm3 exaone4 olmo3 ministral mixtral "
-            "qwen2_moe qwen3_moe olmoe deepseek_v2 deepseek_v3 kimi_k2 glm4_moe dots1 minimax_m2 ernie4_5_moe granitemoe hunyuan_v1_moe "
+            "qwen2_moe qwen3_moe olmoe deepseek_v2 deepseek_v3 deepseek_v32 kimi_k2 glm4_moe dots1 minimax_m2 ernie4_5_moe granitemoe hunyuan_v1_moe "
             "gpt_oss "
             "bert roberta modernbert t5 mt5 switch_transformers bart").split()
 # Families whose code is that of another one.
@@ -40,7 +40,7 @@ IGNORED = set("""
 """.split())
 # The widths of DeepSeek's heads have keys of their own. Routers with selection bias have no loss, nor have Hunyuan's.
 DEEPSEEK = {"head_dim"}
-BIASED_ROUTERS = set("deepseek_v2 deepseek_v3 kimi_k2 glm4_moe dots1 minimax_m2 ernie4_5_moe hunyuan_v1_moe".split())
+BIASED_ROUTERS = set("deepseek_v2 deepseek_v3 deepseek_v32 kimi_k2 glm4_moe dots1 minimax_m2 ernie4_5_moe hunyuan_v1_moe".split())
 ROUTER_LOSS = {"output_router_logits", "router_aux_loss_coef"}
 
 

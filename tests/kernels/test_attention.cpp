@@ -76,7 +76,14 @@ struct Case {
                      ConstView prefix_ends = {}) const {
     return {1.3f / std::sqrt(float(hd)),
             softcap,
-            {causal, window, fewer < 0 ? offset : 0, first_keys, sparse, query_offsets, key_lengths, prefix_ends},
+            {.causal = causal,
+             .window = window,
+             .query_offset = fewer < 0 ? offset : 0,
+             .document_start = first_keys,
+             .sparse = sparse,
+             .query_offsets = query_offsets,
+             .key_lengths = key_lengths,
+             .prefix_end = prefix_ends},
             {},
             prefix > 0,
             {}};

@@ -302,6 +302,18 @@ const Case cases[] = {
     {"latent_without_one_of_queries",
      {"--model.kv_heads=0", "--model.kv_lora_rank=9", "--model.qk_rope_head_dim=6", "--model.head_dim=4",
       "--model.attention_sinks=true", "--model.window=8", "--model.parallel_block=true"}},
+    {"indexed",
+     {"--model.attention=indexed", "--model.index_n_heads=3", "--model.index_head_dim=10", "--model.index_topk=6",
+      "--model.init_std=0.1", "--train.indexer_loss_weight=30", "--train.lr=1e-3", "--train.steps=8"}},
+    {"indexed_latent",
+     {"--model.attention=indexed", "--model.index_n_heads=4", "--model.index_head_dim=8", "--model.index_topk=5",
+      "--model.kv_heads=0", "--model.kv_lora_rank=14", "--model.q_lora_rank=10", "--model.qk_rope_head_dim=4",
+      "--model.v_head_dim=5", "--data.documents=mask", "--model.init_std=0.1", "--train.indexer_loss_weight=30",
+      "--train.lr=1e-3", "--train.steps=8"}},
+    {"indexed_warmup",
+     {"--model.attention=indexed", "--model.index_n_heads=3", "--model.index_head_dim=10", "--train.indexer=warmup",
+      "--moe.bias_update_rate=0.01", "--moe.score=sigmoid", "--model.init_std=0.1", "--train.indexer_loss_weight=30",
+      "--train.steps=8"}},
     {"mtp",
      {"--model.mtp_depth=2", "--moe.shared_experts=1", "--model.tie_embeddings=true", "--train.z_loss=0.01",
       "--train.steps=8"}},
@@ -417,7 +429,10 @@ TEST_P(LayoutCase, RoutingDropsAndLossesEqualOneRank) {
     if (alone.train.micro_batch == 0) continue;
     History& one = reference[{l.model, alone.train.micro_batch}];
     if (one.steps.empty()) one = train(*self, dataset, alone);
-    const auto lowest = std::ranges::min_element(one.steps, {}, [](const StepResult& s) { return s.metrics.loss; });
+    const auto learnt_loss = [&](const StepResult& s) {
+      return alone.trains_indexers_alone() ? s.metrics.indexer_loss.value_or(0) : s.metrics.loss;
+    };
+    const auto lowest = std::ranges::min_element(one.steps, {}, learnt_loss);
     // The few steps of devices that are slow to test teach little.
     ASSERT_TRUE(lowest != one.steps.begin() || tested_device.backend != "cpu") << "nothing was learnt";
     auto settings = common;
@@ -458,6 +473,10 @@ TEST_P(LayoutCase, RoutingDropsAndLossesEqualOneRank) {
       ASSERT_EQ(a.mtp_loss.has_value(), config.model.mtp_depth > 0);
       if (a.mtp_loss) {
         ASSERT_NEAR(*a.mtp_loss, *b.mtp_loss, bound.loss * *a.mtp_loss) << where;
+      }
+      ASSERT_EQ(a.indexer_loss.has_value(), config.num_indexers() > 0);
+      if (a.indexer_loss) {
+        ASSERT_NEAR(*a.indexer_loss, *b.indexer_loss, bound.loss * *a.indexer_loss) << where;
       }
       ASSERT_NEAR(a.aux_loss, b.aux_loss, bound.loss * a.aux_loss) << where;
       ASSERT_NEAR(a.z_loss, b.z_loss, bound.loss * a.z_loss) << where;

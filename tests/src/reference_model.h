@@ -28,6 +28,9 @@ struct ModelLoss {
   double cross_entropy = 0, aux = 0, router_z = 0, output_z = 0;
   double mtp = 0;       // of multi-token prediction
   double mtp_mean = 0;  // mean over tokens and modules, without the factor
+  // Of the indexers, with its factor: a mean over tokens, and a sum over indexers. It trains these
+  // alone, so it is no part of the total.
+  double indexer = 0;
   double total() const { return cross_entropy + aux + router_z + output_z + mtp; }
 };
 
@@ -75,6 +78,10 @@ class Model {
   // there is no output.
   Numbers add_loss(const Parameters& p, bool frozen, ModelLoss& out, std::size_t moe) {
     const auto& m = c_.model;
+    frozen_ = frozen;
+    if (!frozen) selections_.clear();
+    next_selection_ = 0;
+    divergence_ = 0;
     double tokens = 0;
     for (double t : targets_) tokens += t >= 0;
     Numbers x = embedded(p, ids_), second = x;  // the second stream of reversible layers
@@ -159,6 +166,7 @@ class Model {
       }
     }
     add_joint_balancing(together, out);
+    out.indexer += c_.train.indexer_loss_weight * divergence_ / static_cast<double>(B_ * S_);
     return last;
   }
 
@@ -308,7 +316,7 @@ class Model {
     const auto heads_from = [&](Index from, Index heads) { return HeadsOf{qkv.data(), S_, all, from, heads, hd}; };
     return linear(p, prefix + "out", T, H * hd,
                   weighted(p, m, prefix, heads_from(0, H), heads_from(H, K), heads_from(H + K, K),
-                           1 / std::sqrt(static_cast<double>(hd))));
+                           1 / std::sqrt(static_cast<double>(hd)), x, x));
   }
 
   // DeepSeek-V2, equations 9 to 19 and 37 to 47. Queries and keys begin with their rotated
@@ -324,8 +332,8 @@ class Model {
           .y;
     };
     const Numbers c = latent("kv", m.kv_lora_rank);
-    Numbers q = m.q_lora_rank > 0 ? linear(p, prefix + "q", T, m.q_lora_rank, latent("q", m.q_lora_rank))
-                                  : linear(p, prefix + "q", T, D, x);
+    const Numbers query_input = m.q_lora_rank > 0 ? latent("q", m.q_lora_rank) : x;
+    Numbers q = linear(p, prefix + "q", T, static_cast<Index>(query_input.size()) / T, query_input);
     Numbers shared = linear(p, prefix + "k_rope", T, D, x);
     const auto [table, positions, half] = rotation_table(m, r);
     if (!table.empty()) {
@@ -342,7 +350,7 @@ class Model {
       }
     return linear(p, prefix + "out", T, H * vd,
                   weighted(p, m, prefix, {q.data(), S_, H, 0, H, width}, {k.data(), S_, H, 0, H, width},
-                           {v.data(), S_, H, 0, H, vd}, 1 / std::sqrt(static_cast<double>(width))));
+                           {v.data(), S_, H, 0, H, vd}, 1 / std::sqrt(static_cast<double>(width)), x, query_input));
   }
 
   // Rotation of `width` elements of a head: cos and sin of each pair at each position, and the
@@ -371,22 +379,58 @@ class Model {
     return rotation;
   }
 
+  // Index scores [T, S] of the layer whose attention has the input x. query_input: of its queries.
+  Numbers scores_of_indexer(const Parameters& p, const Config::Model& m, const std::string& prefix, const Numbers& x,
+                            const Numbers& query_input) const {
+    const Index T = B_ * S_, H = m.index_n_heads, w = m.index_head_dim;
+    Numbers q = linear(p, prefix + "q", T, static_cast<Index>(query_input.size()) / T, query_input);
+    Numbers k = norm({NormKind::layernorm, 1e-6f}, T, w, linear(p, prefix + "k", T, m.d_model, x),
+                     p.at(prefix + "k_norm.weight"), p.at(prefix + "k_norm.bias"))
+                    .y;
+    const Numbers weights = linear(p, prefix + "head_weights", T, m.d_model, x);
+    const auto [table, positions, half] = rotation_table(m, m.kv_lora_rank > 0 ? m.qk_rope_head_dim : m.head_dim);
+    if (!table.empty()) {
+      q = rope(H, w, H, half, positions, table, false, q, RopePairs::half);
+      k = rope(1, w, 1, half, positions, table, false, k, RopePairs::half);
+    }
+    return index_scores({q, weights, k, H, w, S_, S_, 0, 1 / std::sqrt(static_cast<double>(H * w))},
+                        [](Index, Index i, Index j) { return j <= i; });
+  }
+
   // Attention weights times the values. scale: default if the configuration has no scale.
+  // x, query_input: as of scores_of_indexer
   Numbers weighted(const Parameters& p, const Config::Model& m, const std::string& prefix, const HeadsOf& q,
-                   const HeadsOf& k, const HeadsOf& v, double scale) const {
+                   const HeadsOf& k, const HeadsOf& v, double scale, const Numbers& x,
+                   const Numbers& query_input) const {
+    const bool indexed = m.attention == AttentionPattern::indexed;
+    const Index topk = indexed && c_.train.indexer == IndexerStage::sparse ? m.index_topk : 0;
+    Numbers index_scores, selected;  // [T, S], [T, topk]
+    if (indexed) index_scores = scores_of_indexer(p, m, prefix + "indexer.", x, query_input);
+    if (topk > 0) {
+      if (!frozen_) selections_.push_back(topk_keys(S_, topk, index_scores));
+      selected = selections_[next_selection_++];
+    }
     const Index window = m.attention == AttentionPattern::longformer ? 0 : m.window;
     const bool encoder = c_.model.kind == ModelKind::encoder;
     const std::vector<Index> visible = lengths();
     const auto seen = [&](Index b, Index i, Index j) {
       const Index end = prefix_ends_.empty() ? i + 1 : std::max(i + 1, prefix_ends_[b * S_ + i]);
       if (j >= (encoder ? visible[b] : end)) return false;
+      const auto row = selected.begin() + (b * S_ + i) * topk;
+      if (topk > 0 && std::find(row, row + topk, static_cast<double>(j)) == row + topk) return false;
       return (window == 0 || std::abs(i - j) < window) && sees(pattern(m), i, j);
     };
     const AttentionLearned learned{distance_biases(p, m, prefix), optional(p, prefix + "sinks"),
                                    sees_both_sides() ? S_ - 1 : 0};
-    return attention(B_, q, k, v, static_cast<float>(m.attention_scale > 0 ? m.attention_scale : scale),
-                     m.attention_softcap, seen, nullptr, learned)
-        .out;
+    scale = static_cast<float>(m.attention_scale > 0 ? m.attention_scale : scale);
+    const Attention found = attention(B_, q, k, v, scale, m.attention_softcap, seen, nullptr, learned);
+    if (indexed) {
+      const Numbers sums = attention_key_sums(B_, q, k, found.lse, scale, m.attention_softcap, seen);
+      divergence_ += indexer_loss(topk > 0 ? topk : S_, selected_values(S_, index_scores, selected, hidden_score),
+                                  selected_values(S_, sums, selected, 0))
+                         .loss;
+    }
+    return found.out;
   }
 
   bool sees_both_sides() const { return c_.model.kind == ModelKind::encoder || !prefix_ends_.empty(); }
@@ -551,6 +595,12 @@ class Model {
   std::vector<double> ids_, targets_, encoder_ids_;
   std::vector<Index> prefix_ends_;
   std::vector<Decision> decisions_;
+  // Keys that indexers selected, in the order of the layers, and the next one of them. Finite
+  // differences keep them, too.
+  mutable std::vector<Numbers> selections_;
+  mutable std::size_t next_selection_ = 0;
+  mutable double divergence_ = 0;      // sum of the losses of the indexers over tokens
+  bool frozen_ = false;                // follows the recorded selections
   std::size_t encoder_decisions_ = 0;  // number of decisions_ of the encoder
   std::string prefix_;                 // of the stack's parameters
   // In a decoder that reads an encoder: the outputs of the encoder [B, encoder_length_, D], and the

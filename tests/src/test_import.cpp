@@ -470,9 +470,29 @@ TEST(FamilyConfig, WritesZeroAsNullLikeTransformers) {
   EXPECT_EQ(gemma["attn_logit_softcapping"], Json());
 }
 
+// Lists of layers override first_k_dense_replace, and must be of kinds that a configuration has.
+TEST(FamilyConfig, ReadsTheLayerTypesOfDeepSeek32) {
+  const Family& family = family_named("deepseek_v32");
+  Json hf_config = config_of_case("deepseek_v32");
+  const auto with = [&](const char* key, const char* types) {
+    Json changed = hf_config;
+    changed[key] = Json::parse(types);
+    return changed;
+  };
+  const Config config = config_of(family, hf_config, "test", {});
+  EXPECT_EQ(config.moe.first_dense, 1);
+  EXPECT_EQ(config.model.attention, AttentionPattern::indexed);
+  const Json two = with("mlp_layer_types", R"(["dense", "dense", "sparse"])");
+  EXPECT_EQ(config_of(family, two, "test", {}).moe.first_dense, 2);
+  EXPECT_BAD_INPUT(config_of(family, with("mlp_layer_types", R"(["dense", "sparse", "dense"])"), "test", {}),
+                   "mlp_layer_types: expected");
+  EXPECT_BAD_INPUT(config_of(family, with("layer_types", R"(["indexed_attention", "full_attention"])"), "test", {}),
+                   "layer_types: full_attention is not known");
+}
+
 // Only few families have code that rotates a part of each head.
 TEST(FamilyConfig, RejectsPartialRotationIfUnsupported) {
-  for (const char* name : {"llama", "mistral", "qwen3", "olmo2", "cohere", "mixtral", "deepseek_v3"}) {
+  for (const char* name : {"llama", "mistral", "qwen3", "olmo2", "cohere", "mixtral", "deepseek_v3", "deepseek_v32"}) {
     SCOPED_TRACE(name);
     const Family& family = family_named(name);
     Json hf_config = config_of_case(name);
@@ -815,8 +835,8 @@ TEST(HostileConfig, IsReadOrRejectedForAnyValue) {
   constexpr const char* values[] = {"-1",    "0",     "1000000", "1000000000000", "18446744073709551616",
                                     "1e308", "\"x\"", "[[]]"};
   int refused = 0, read = 0;
-  for (const char* name : {"gemma3", "phi3_long", "qwen3_moe", "deepseek_v3", "smollm3_window", "exaone4",
-                           "ernie4_5_moe_layers", "minimax_m2_published"}) {
+  for (const char* name : {"gemma3", "phi3_long", "qwen3_moe", "deepseek_v3", "deepseek_v32", "smollm3_window",
+                           "exaone4", "ernie4_5_moe_layers", "minimax_m2_published"}) {
     const auto golden =
         std::find_if(cases().begin(), cases().end(), [&](const Json& c) { return c["name"] == Json(name); });
     ASSERT_NE(golden, cases().end());

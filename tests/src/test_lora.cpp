@@ -304,7 +304,7 @@ GoldenLora golden_lora(Comm& self, const Json& golden, const fs::path& folder) {
   base.config = without_lora(base.config);
   out.values = std::make_unique<FamilyValues>(folder, base);
   out.engine = std::make_unique<Engine>(out.model.config, out.model.vocab, make_cpu(), make_mesh(self, Layout{}), true);
-  out.engine->store().fill(*out.values, false);
+  out.engine->store().fill(*out.values, [](const ParamSpec& spec) { return !spec.adapter; });
   for_golden_adapters(*out.engine, out.model, *out.values,
                       [](const std::string& name, const Param& param, const auto& elements) {
                         for (const auto& [i, j] : elements)

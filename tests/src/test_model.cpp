@@ -40,6 +40,13 @@ struct Case {
   std::vector<std::string> overrides;
 };
 
+const std::vector<std::string> indexed = {"--model.attention=indexed", "--model.index_n_heads=3",
+                                          "--model.index_head_dim=8", "--model.index_topk=3"};
+std::vector<std::string> with(std::vector<std::string> settings, const std::vector<std::string>& more) {
+  settings.insert(settings.end(), more.begin(), more.end());
+  return settings;
+}
+
 class WholeModel : public testing::TestWithParam<Case> {};
 
 TEST_P(WholeModel, LossAndGradientsMatchReference) {
@@ -103,18 +110,27 @@ TEST_P(WholeModel, LossAndGradientsMatchReference) {
   }
   EXPECT_EQ(std::ssize(found.mtp), config.model.mtp_depth);
   EXPECT_NEAR(mtp, expected.mtp_mean, 2e-6 * expected.mtp_mean);
+  EXPECT_EQ(found.indexer_loss_sum.has_value(), config.num_indexers() > 0);
+  EXPECT_NEAR(config.train.indexer_loss_weight * found.indexer_loss_sum.value_or(0) / static_cast<double>(T),
+              expected.indexer, 1e-5 * expected.indexer);
   EXPECT_NEAR(z, expected.router_z + expected.output_z, 1e-5 * (1e-9 + expected.router_z + expected.output_z));
 
   // For each parameter: the derivative along a random direction, and those of its first and last
   // elements.
   for (const ParamSpec& spec : engine.store().specs()) {
+    if (spec.frozen) continue;
     const View grad = engine.store().get(spec.name).grad;
     Numbers& w = parameters[spec.name];
     const RandomStream random(5, spec.name);
     const Index n = grad.elements();
     const auto check = [&](const Numbers& direction, const std::string& what) {
       expect_derivative(
-          grad, w, direction, [&] { return model.loss(parameters, true).total(); }, 1e-4, spec.name + ", " + what);
+          grad, w, direction,
+          [&] {
+            const reference::ModelLoss loss = model.loss(parameters, true);
+            return is_of_indexer(spec.name) ? loss.indexer : loss.total();
+          },
+          1e-4, spec.name + ", " + what);
     };
     for (int trial = 0; trial < 2; ++trial) {
       Numbers direction(n);
@@ -158,6 +174,24 @@ INSTANTIATE_TEST_SUITE_P(
               "--train.recompute=attention"}},
         Case{"mtp_every_second_layer",
              {"--model.mtp_depth=2", "--model.layers=3", "--moe.every=2", "--train.recompute=norms"}},
+        Case{"indexed", indexed},
+        Case{"indexed_all_keys", with(indexed, {"--model.index_topk=7", "--train.indexer_loss_weight=0.5"})},
+        Case{"indexed_sinks_cap_computed_again",
+             with(indexed, {"--model.attention_sinks=true", "--model.attention_softcap=1.5", "--model.qk_norm=true",
+                            "--model.rope_fraction=0.7", "--train.recompute=attention"})},
+        Case{"indexed_pattern_without_rope_computed_again",
+             with(indexed, {"--model.attention=causal", "--model.pattern=a,b", "--attention.a.attention=indexed",
+                            "--model.position=none", "--train.recompute=norms"})},
+        Case{"indexed_latent",
+             with(indexed, {"--model.kv_heads=0", "--model.kv_lora_rank=6", "--model.q_lora_rank=5",
+                            "--model.qk_rope_head_dim=2", "--model.rope_pairs=interleaved", "--model.mtp_depth=1"})},
+        Case{"indexed_latent_without_one_of_queries_computed_again",
+             with(indexed, {"--model.kv_heads=0", "--model.kv_lora_rank=6", "--model.qk_rope_head_dim=4",
+                            "--train.recompute=block"})},
+        Case{"indexed_warmup", with(indexed, {"--train.indexer=warmup", "--train.indexer_loss_weight=2"})},
+        Case{"indexed_latent_warmup_computed_again",
+             with(indexed, {"--train.indexer=warmup", "--model.kv_heads=0", "--model.kv_lora_rank=6",
+                            "--model.q_lora_rank=5", "--model.qk_rope_head_dim=2", "--train.recompute=norms"})},
         Case{"switch_top1", {"--moe.top_k=1", "--moe.renormalize=false"}},
         Case{"sigmoid_shared_groups",
              {"--moe.experts=6", "--moe.score=sigmoid", "--moe.scale=2.5", "--moe.shared_experts=2", "--moe.groups=3",

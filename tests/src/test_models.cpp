@@ -63,6 +63,7 @@ const std::map<std::string, Published> published = {
     {"deepseek-v2", {235.7414, 21 + 102.4e-6 * 5120}},     // active: without its embedding
     {"deepseek-v2-lite", {15.7065}},                       // active: only 2.4 is published
     {"deepseek-v3", {671.0264, 36.7 + 129.28e-6 * 7168}},  // the same
+    {"deepseek-v3.2", {671.8779, 36.7 + 61 * 0.013959424 + 129.28e-6 * 7168}},
     {"command-r-plus", {103.8107}},
     {"mixtral-8x7b", {46.7028, 12.88}},
     {"mixtral-8x22b", {140.6301, 39.15}},
@@ -135,6 +136,7 @@ TEST(KnownModels, HaveTheCountsOfTransformers) {
     const Config config = read_config(std::filesystem::path(MODELS) / (std::string(name) + ".ini"), {});
     return count_params(config, model_vocab(config, 0)).total;
   };
+  EXPECT_EQ(count("deepseek-v3.2") - count("deepseek-v3"), 61 * 13959424);
   EXPECT_EQ(count("bert-base"), 109514298);
   EXPECT_EQ(count("roberta-base"), 124697433 - 2 * 768);
   EXPECT_EQ(count("modernbert-base"), 149655232);

@@ -108,15 +108,15 @@ struct Stack {
               .step = {}};
 };
 
-struct Result {
+struct StackResult {
   std::vector<float> y, dx;
 };
 
-std::vector<float> copy(ConstView v) {
+std::vector<float> copied_floats(ConstView v) {
   return {v.f32(), v.f32() + v.elements()};
 }
 
-Result run_reversible(Stack& stack) {
+StackResult run_reversible(Stack& stack) {
   ReversibleStack layers;
   for (std::size_t i = 0; i < stack.specs.size(); ++i)
     layers.add(stack.specs[i], static_cast<Index>(i), stack.sublayers());
@@ -125,11 +125,11 @@ Result run_reversible(Stack& stack) {
   ReversibleStack::Saved saved;
   std::vector<std::size_t> order;
   const View y = layers.forward(layer, x, saved, [&](std::size_t i) { order.push_back(i); });
-  Result result{copy(y), {}};
+  StackResult result{copied_floats(y), {}};
   stack.balance(layer);
   layers.backward(layer, d, saved, [&](std::size_t i) { order.push_back(i); });
   stack.store.finish_gradients();
-  result.dx = copy(d);
+  result.dx = copied_floats(d);
   std::vector<std::size_t> expected(stack.specs.size());
   std::iota(expected.begin(), expected.end(), std::size_t{0});
   expected.insert(expected.end(), expected.rbegin(), expected.rend());
@@ -139,7 +139,7 @@ Result run_reversible(Stack& stack) {
 
 // The same function, with all activations stored: each branch keeps what its forward saved, and
 // each stream has memory of its own.
-Result run_stored(Stack& stack) {
+StackResult run_stored(Stack& stack) {
   struct Layer {
     ResidualBranch f, g;
     ResidualBranch::Saved of_f, of_g;
@@ -163,7 +163,7 @@ Result run_stored(Stack& stack) {
     x1 = y1;
     x2 = y2;
   }
-  Result result;
+  StackResult result;
   for (Index i = 0; i < stack_tokens * stack_width; ++i) result.y.push_back((x1.f32()[i] + x2.f32()[i]) * 0.5f);
   stack.balance(layer);
   run(*stack.device, ops::Scale{.x = d1, .factor = 0.5f});
@@ -190,7 +190,7 @@ double difference(ConstView a, ConstView b) {
 void expect_equal_gradients(const std::vector<std::string>& settings, Index layers, double bound) {
   SCOPED_TRACE((settings.empty() ? "" : settings[0]) + fmt::format(", {} layers", layers));
   Stack reversible(with(settings, layers)), stored(with(settings, layers));
-  Result a = run_reversible(reversible), b = run_stored(stored);
+  StackResult a = run_reversible(reversible), b = run_stored(stored);
   EXPECT_TRUE(a.y == b.y) << "the forward passes differ";
   const auto view = [](std::vector<float>& v) { return view_of(v.data(), {stack_tokens * stack_width}); };
   double most = difference(view(a.dx), view(b.dx));

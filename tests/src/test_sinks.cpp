@@ -125,6 +125,7 @@ struct SinkFolder {
                      {"code", "a \"b\", c"},
                      /*mfu=*/true,
                      /*mtp=*/false,
+                     /*indexer=*/false,
                      {},
                      {"code", "wiki"}};
   std::string text(const char* name) const { return read_file(path / name); }

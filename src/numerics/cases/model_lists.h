@@ -7,6 +7,7 @@
 #include "src/numerics/cases/attention.h"
 #include "src/numerics/cases/cases.h"
 #include "src/numerics/cases/dispatch.h"
+#include "src/numerics/cases/indexer.h"
 #include "src/numerics/cases/loss.h"
 #include "src/numerics/cases/route.h"
 
@@ -60,6 +61,37 @@ inline void add_cases<ops::BatchedHeadGemm>(Cases& cases) {
   for (const GemmPass pass : {GemmPass::fprop, GemmPass::dgrad})
     for (const auto& [in, out] : {std::pair<Index, Index>{7, 5}, {33, 70}})
       cases.add<BatchedHeadGemm>(pass, 2, 9, Columns{5, 1, 3, in + 4, 4, in}, Columns{3, 0, 3, out + 3, 2, out});
+}
+
+// ---- the indexer of sparse attention ----
+
+// Own tokens of a tensor-parallel rank, documents, and more keys than a block has.
+inline constexpr IndexerShape indexer_shapes[] = {
+    {2, 7, 7, 3, 5, 4, 6}, {2, 17, 17, 1, 8, 0, 34, true}, {1, 9, 300, 5, 16, 2, 7}};
+template <>
+inline void add_cases<ops::TopkKeys>(Cases& cases) {
+  for (const IndexerShape& shape : indexer_shapes)
+    for (Index n : {1, 4, 400}) cases.add<TopkKeys>(shape, n);
+  cases.add<TopkKeys>(IndexerShape{3, 1, 70, 2, 12, 0, 3, false, true}, 5);
+  cases.add<TopkKeysOfEqualScores>(IndexerShape{1, 30, 30, 2, 4, 0, 30}, 6);
+}
+template <>
+inline void add_cases<ops::AttentionKeySums>(Cases& cases) {
+  for (Index n : {0, 4})
+    for (float cap : {0.0f, 2.0f}) {
+      cases.add<AttentionKeySums>(2, 7, 4, 2, 3, n, cap);
+      cases.add<AttentionKeySums>(1, 300, 2, 1, 16, n, cap);
+    }
+}
+template <>
+inline void add_cases<ops::IndexerLoss>(Cases& cases) {
+  for (const IndexerShape& shape : indexer_shapes)
+    for (Index n : {0, 5}) cases.add<IndexerLoss>(shape, n);
+}
+template <>
+inline void add_cases<ops::IndexerBackward>(Cases& cases) {
+  for (const IndexerShape& shape : indexer_shapes)
+    for (Index n : {0, 5}) cases.add<IndexerBackward>(shape, n);
 }
 
 // ---- routing ----

@@ -3,5 +3,6 @@
 
 #include "src/numerics/reference/attention.h"
 #include "src/numerics/reference/dense.h"
+#include "src/numerics/reference/indexer.h"
 #include "src/numerics/reference/loss.h"
 #include "src/numerics/reference/routing.h"

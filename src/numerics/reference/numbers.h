@@ -5,8 +5,8 @@
 // those of kernels/ops/. All arrays are row-major doubles, even those of integers. The array of an
 // absent operand is empty.
 //
-// Gradients are finite differences of these functions. The gradient of attention alone is written
-// out, and its tests compare it with finite differences.
+// Gradients are finite differences of these functions. The gradients of attention and of index
+// scores alone are written out, and tests compare them with finite differences.
 #pragma once
 
 #include <numeric>
