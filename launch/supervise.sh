@@ -154,14 +154,15 @@ attempt_started() {
   watcher=$!
 }
 after_attempt() {
-  again=''
+  local is_back=''
   [[ -z $watcher ]] || kill -KILL -- "-$watcher" 2>/dev/null || true
   if [[ -e $base/back && $code -eq 3 && -z $request ]]; then
-    again=1 cause="stopped with a checkpoint, as ${missing[*]} answers again"
+    is_back=1 cause="stopped with a checkpoint, as ${missing[*]} answers again"
     say "$cause"
   fi
   rm -f "$base/back"
   collect "${hosts[@]}"
+  [[ -z $is_back ]]
 }
 
 set -m  # a terminal's Ctrl-C reaches this script alone

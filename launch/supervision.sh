@@ -60,7 +60,7 @@ starts() {
 # Appends a line about the latest attempt to RUN/supervisor.log, on the disk.
 log_attempt() {
   local log=$run/supervisor.log
-  [[ -d $run ]] || return 0  # an input error before there was a run
+  [[ -n $run && -d $run ]] || return 0  # an input error before there was a run
   [[ -s $log ]] || printf 'time\texit_code\tresumed_from\treached\tcause\n' >>"$log"
   printf '%(%Y-%m-%dT%H:%M:%SZ)T\t%s\t%s\t%s\t%s\n' -1 "$code" "$resumed" "$reached" "$cause" >>"$log"
   sync "$log" "$run" || true
@@ -106,7 +106,8 @@ attempt() {  # COMMAND...
 # Runs a command that starts the ranks until the training is complete (0), was asked to stop (3), has
 # bad input (2), or fails for good. Returns the exit code of the last attempt. Before each attempt it
 # calls before_attempt, after its start attempt_started, and after its end after_attempt, if the
-# script defines them. before_attempt sets cause and fails if no attempt can be made.
+# script defines them. before_attempt sets cause and fails if no attempt can be made. after_attempt
+# fails if another attempt follows that is not due to a failure, and sets cause.
 supervise() {  # RUN COMMAND...
   local limit=${SWITCHYARD_RESTARTS:-10} period=${SWITCHYARD_RESTART_PERIOD:-3600}
   local failure last_failure='' restarts=() recent at
@@ -124,9 +125,11 @@ supervise() {  # RUN COMMAND...
       return 1
     fi
     attempt "${@:2}"
-    ! declare -F after_attempt >/dev/null || after_attempt
+    if declare -F after_attempt >/dev/null && ! after_attempt; then
+      log_attempt
+      continue
+    fi
     log_attempt
-    [[ -z ${again:-} ]] || continue  # after_attempt asks for another attempt without a failure
     if [[ $code == [03] || -n $request ]]; then return "$code"; fi
     # A job that was killed may hold its folder for some seconds.
     if [[ $code -eq 2 && ${#restarts[@]} -gt 0 && $cause == *" is in use by "* ]]; then
