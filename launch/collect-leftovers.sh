@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# launch/collect-leftovers.sh FOLDER: removes the files of dead jobs of Open MPI on this host: their
-# folders in FOLDER, which was its folder for temporary files (orte_tmpdir_base), and their shared
-# memory in /dev/shm. launch/supervise.sh calls it. Files of other users stay, and so do those of a
-# job whose launcher lives, or whose memory a process maps.
+# launch/collect-leftovers.sh FOLDER: removes the files of dead jobs of Open MPI on this host.
+# These are the folders of the jobs in FOLDER, their folder for temporary files (orte_tmpdir_base),
+# and their shared memory in /dev/shm. Files of other users stay. If the launcher of a job lives, or
+# a process maps its memory, its files stay, too. launch/supervise.sh calls it.
 set -euo pipefail
 [[ -n ${1:-} ]] || { echo "usage: launch/collect-leftovers.sh FOLDER" >&2; exit 2; }
 shopt -s nullglob

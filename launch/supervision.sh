@@ -86,7 +86,8 @@ attempt() {  # COMMAND...
   job=$!
   exec {copied}>&-
   ! declare -F attempt_started >/dev/null || attempt_started
-  [[ $request == "$asked" ]] || kill -TERM "$job" 2>/dev/null || true  # it came before the job's number was known
+  # A request may come before the job's number is known.
+  [[ $request == "$asked" ]] || kill -TERM "$job" 2>/dev/null || true
   while kill -0 "$job" 2>/dev/null; do wait "$job" || true; done  # a signal ends `wait`, too
   code=0
   wait "$job" || code=$?
@@ -103,11 +104,12 @@ attempt() {  # COMMAND...
   reached=$(step_reached)
 }
 
-# Runs a command that starts the ranks until the training is complete (0), was asked to stop (3), has
-# bad input (2), or fails for good. Returns the exit code of the last attempt. Before each attempt it
-# calls before_attempt, after its start attempt_started, and after its end after_attempt, if the
-# script defines them. before_attempt sets cause and fails if no attempt can be made. after_attempt
-# fails if another attempt follows that is not due to a failure, and sets cause.
+# Runs a command that starts the ranks until the training is complete (0), was asked to stop (3),
+# has bad input (2), or fails for good. Returns the exit code of the last attempt.
+# It calls these functions of the script, if they exist:
+#   before_attempt   fails, and sets cause, if no attempt can be made
+#   attempt_started  when `job` is known
+#   after_attempt    fails, and sets cause, if another attempt follows that no failure causes
 supervise() {  # RUN COMMAND...
   local limit=${SWITCHYARD_RESTARTS:-10} period=${SWITCHYARD_RESTART_PERIOD:-3600}
   local failure last_failure='' restarts=() recent at

@@ -13,7 +13,8 @@
 namespace sy {
 namespace {
 
-// Returns the machine of run.machine; empty if it is not set. Throws InputError if it cannot be read.
+// Returns the machine of run.machine; empty if it is not set.
+// Throws InputError if it cannot be read.
 std::optional<Machine> machine_of(const Config& config, const std::string& config_file) {
   if (config.run.machine.empty()) return std::nullopt;
   return read_machine(config.run.machine, config_file, "run.machine =");

@@ -24,9 +24,9 @@ struct LayoutKey {
   int Layout::*size;
 };
 constexpr LayoutKey axes[] = {{&Parallel::tp, &Layout::tp},
-                         {&Parallel::ep, &Layout::ep},
-                         {&Parallel::etp, &Layout::etp},
-                         {&Parallel::ranks_per_node, &Layout::ranks_per_node}};
+                              {&Parallel::ep, &Layout::ep},
+                              {&Parallel::etp, &Layout::etp},
+                              {&Parallel::ranks_per_node, &Layout::ranks_per_node}};
 
 // A setting with which results depend on the layout, and the sizes that must stay.
 struct LayoutDependence {
@@ -174,7 +174,7 @@ std::optional<EarlierLayout> earlier_layout(const Config& config) {
       int dp = 0, tp = 0;
       if (std::sscanf(state.layout.c_str(), "dp %d tp %d", &dp, &tp) == 2 && dp > 0 && tp > 0)
         return EarlierLayout{path.string(), dp, tp, parse_config(state.config, path.string()).train.micro_batch};
-    } catch (const std::exception&) {  // damaged or incomplete: an older checkpoint has the same batch
+    } catch (const std::exception&) {  // damaged: an older checkpoint has the same batch
     }
   return std::nullopt;
 }

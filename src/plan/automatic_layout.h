@@ -26,7 +26,8 @@ struct EarlierLayout {
 // - earlier: the returned train.micro_batch keeps its dp * train.micro_batch. If no layout has that
 //   product, and no result depends on it, train.micro_batch is the largest one below it.
 // - machine: computes the predictions
-// - check_fits: throws InputError if a configuration does not fit the memory; the next one is tried
+// - check_fits: throws InputError if a configuration does not fit the memory; the next is tried.
+//
 // Throws InputError if there is no such layout, or if each one would change results:
 // moe.capacity_scope and moe.aux_scope may make these depend on dp, tp and train.micro_batch.
 Config choose_layout(const Config& config, Index vocab, int ranks, const Machine& machine, int ranks_per_node,

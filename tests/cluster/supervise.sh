@@ -58,7 +58,8 @@ kill -TERM "$(pgrep -P "$supervisor" -f launch/supervise.sh || echo "$supervisor
 code=0; wait "$supervisor" || code=$?
 [[ $code -eq 0 ]] || die "exit code $code: $(cat out err)"
 
-# The log has the attempts, with their causes. A start may fail on a busy machine. dp * train.micro_batch stays.
+# The log has the attempts, with their causes. A start may fail on a busy machine. The product
+# dp * train.micro_batch stays.
 [[ $(column 2) =~ ^([1-9][0-9]*\|)+3\|3$ ]] || die "other exit codes: $(cat "$run/supervisor.log")"
 [[ $(column 5) =~ "on ${hosts[2]} does not answer|"(.*"|")?"stopped with a checkpoint, as $net.3 answers again|stopped with a checkpoint, as SIGTERM asked"$ ]] ||
   die "other causes: $(cat "$run/supervisor.log")"
@@ -76,7 +77,7 @@ paste -d' ' <(numbers alone) <(numbers "$run") |
   awk '$1 != NR || $1 != $5 || $2 != $6 || $3 != $7 || $4 - $8 > 1e-5 || $8 - $4 > 1e-5 { print; exit 1 } { dropped += $3 } END { exit dropped == 0 }' ||
   die "the losses or counts differ after $last steps"
 
-# With a result that depends on the number of ranks, the loss of a host ends the run with a sentence.
+# If results depend on the number of ranks, the loss of a host ends the run with a sentence.
 sed -i 's/^steps = .*/steps = 200/' config.ini
 ip -n "${hosts[2]}" link set network down
 scopes=(--moe.capacity_scope=rank --moe.aux_scope=global_batch)

@@ -12,6 +12,7 @@ hosts=()  # names; the address of hosts[i] is $net.(i + 1)
 keepers=()
 remove_hosts() {
   set +e  # clean up everything, also after errors
+  # shellcheck disable=SC2046 # numbers
   kill "${keepers[@]}" $(jobs -p) 2>/dev/null || true
   local name
   for name in "${hosts[@]}" "$hub"; do
