@@ -41,10 +41,14 @@ sed -i 's/^d_model = .*/d_model = 64/; s/^seq_len = .*/seq_len = 32/' config.ini
 export OMPI_MCA_mpi_yield_when_idle=1 OMP_NUM_THREADS=1
 run=$work/run
 processes_of() {  # NAME
-  local process
+  local process name arguments
   for process in $(grep -lzxF -e "--run.dir=$run" /proc/[0-9]*/cmdline 2>/dev/null || true); do
+    mapfile -d "" -t arguments <"$process" || continue
     process=${process%/cmdline}
-    [[ $(cat "$process/comm" 2>/dev/null) != "$1" ]] || echo "${process#/proc/}"
+    # The name of a script is its interpreter's first argument.
+    name=$(cat "$process/comm" 2>/dev/null) || continue
+    [[ $name != bash ]] || name=${arguments[1]##*/}
+    [[ $name != "$1" ]] || echo "${process#/proc/}"
   done
 }
 steps() { if [[ -f $run/metrics.jsonl ]]; then wc -l <"$run/metrics.jsonl"; else echo 0; fi; }
