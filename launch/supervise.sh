@@ -146,11 +146,13 @@ collect() {  # [HOST...]
   done
   ((${#collectors[@]} == 0)) || wait "${collectors[@]}" || true
 }
-start_ranks() { exec setpriv --pdeathsig TERM "$launch/mpirun.sh" "${current[@]}" "$program" "${training[@]}" {lock}>&-; }
-attempt_started() {
+start_ranks() {  # [SETTING...]
+  exec setpriv --pdeathsig TERM "$launch/mpirun.sh" "${current[@]}" "$program" "${training[@]}" "$@" {lock}>&-
+}
+attempt_started() {  # JOB
   watcher=''
   ((${#missing[@]} > 0)) || return 0
-  watch_hosts "$job" {lock}>&- &
+  watch_hosts "$1" {lock}>&- &
   watcher=$!
 }
 after_attempt() {

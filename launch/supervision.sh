@@ -85,7 +85,7 @@ attempt() {  # COMMAND...
   "$@" 2>&"$copied" {copied}>&- &
   job=$!
   exec {copied}>&-
-  ! declare -F attempt_started >/dev/null || attempt_started
+  ! declare -F attempt_started >/dev/null || attempt_started "$job"
   # A request may come before the job's number is known.
   [[ $request == "$asked" ]] || kill -TERM "$job" 2>/dev/null || true
   while kill -0 "$job" 2>/dev/null; do wait "$job" || true; done  # a signal ends `wait`, too
@@ -105,14 +105,15 @@ attempt() {  # COMMAND...
 }
 
 # Runs a command that starts the ranks until the training is complete (0), was asked to stop (3),
-# has bad input (2), or fails for good. Returns the exit code of the last attempt.
+# has bad input (2), or fails for good. Returns the exit code of the last attempt. The commands of
+# later attempts end with a further setting.
 # It calls these functions of the script, if they exist:
-#   before_attempt   fails, and sets cause, if no attempt can be made
-#   attempt_started  when `job` is known
-#   after_attempt    fails, and sets cause, if another attempt follows that no failure causes
+#   before_attempt       fails, and sets cause, if no attempt can be made
+#   attempt_started JOB  gets the process of the command
+#   after_attempt        fails, and sets cause, if another attempt follows that no failure causes
 supervise() {  # RUN COMMAND...
   local limit=${SWITCHYARD_RESTARTS:-10} period=${SWITCHYARD_RESTART_PERIOD:-3600}
-  local failure last_failure='' restarts=() recent at
+  local failure last_failure='' restarts=() recent at newest=()
   run=$1
   trap 'pass_on SIGTERM TERM' TERM
   trap 'pass_on SIGINT TERM' INT
@@ -126,7 +127,9 @@ supervise() {  # RUN COMMAND...
       say "$cause"
       return 1
     fi
-    attempt "${@:2}"
+    attempt "${@:2}" "${newest[@]}"
+    # The caller's run.resume_step is that of the first start.
+    [[ $resumed == - ]] || newest=(--run.resume_step=-1)
     if declare -F after_attempt >/dev/null && ! after_attempt; then
       log_attempt
       continue

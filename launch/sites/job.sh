@@ -42,18 +42,19 @@ start_job() {  # ARGUMENTS...
 
 # Starts the ranks of the training, with the rest of the job's time as run.max_hours. The job began
 # with this script, and the limit of the program begins with the program.
-start_training() {  # LAUNCHER...
+start_training() {  # [SETTING...]
   local limit=()
   [[ -z $hours ]] ||
     limit=("--run.max_hours=$(LC_ALL=C awk -v hours="$hours" -v seconds="$SECONDS" 'BEGIN { rest = hours - seconds / 3600; printf "%.3f", (rest > 0.001 ? rest : 0.001) }')")
-  exec "$@" "$program" train "${limit[@]}" "${arguments[@]}" --run.resume=true
+  exec "${launcher[@]}" "$program" train "${limit[@]}" "${arguments[@]}" --run.resume=true "$@"
 }
 
 # Trains under the launcher, again after a failure, and exits with the exit code. The run writes a
 # checkpoint and stops before the limit of the job, with exit code 3 (run.max_hours).
 train_under() {  # LAUNCHER...
   local code=0
-  supervise "$(config_value run.dir "$program" "${arguments[@]}")" start_training "$@" || code=$?
+  launcher=("$@")
+  supervise "$(config_value run.dir "$program" "${arguments[@]}")" start_training || code=$?
   if ((code == 3)); then
     echo "the run stopped with a checkpoint: submit the same job again to go on" >&2
   fi

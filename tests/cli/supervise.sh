@@ -123,7 +123,7 @@ expect_ok supervise 1 "$switchyard" train config.ini --run.dir=limited --run.max
 # Its line of `plan` for each attempt: an exit code, the last step, and an error.
 cat >program <<SH
 #!/usr/bin/env bash
-echo x >>attempts
+echo "\$*" >>attempts
 read -r code step error < <(sed -n "\$(wc -l <attempts)p" plan)
 mkdir -p told
 echo '{"first_step":1}' >>told/provenance.jsonl
@@ -147,12 +147,16 @@ told 1 SWITCHYARD_RESTARTS=3 < <(for i in 1 2 3 4 5 6; do echo "1 $i machine $i 
 # Older restarts do not count.
 told 0 SWITCHYARD_RESTARTS=1 SWITCHYARD_RESTART_PERIOD=0 < <(for i in 1 2 3; do echo "1 $i machine $i is broken"; done; echo 0 4)
 [[ $(column told 2) == "1 1 1 0" ]] || die "other attempts: $(cat told/supervisor.log)"
+[[ $(sort attempts | uniq -c | sed 's/^ *//' | paste -sd'|') == "1 train|3 train --run.resume_step=-1" ]] || die "other commands: $(cat attempts)"
 # The same message at another step, or another one at the same step, is another failure.
 told 1 < <(printf '%s\n' "1 5 a" "1 6 a" "1 6 b" "1 6 a" "1 6 a" "0 9")
 [[ $(column told 2) == "1 1 1 1 1" && $err == *"step 7 failed twice in the same way: a"* ]] || die "other attempts: $(cat told/supervisor.log)"
 # Times and process numbers do not make another failure.
 told 1 < <(printf '%s\n' "1 5 rank 1 on b has waited 4.5 s" "1 5 rank 1 on b has waited 4.7 s" "0 9")
 [[ $err == *"step 6 failed twice in the same way: rank 1 on b has waited 4.7 s"* ]] || die "other attempts: $(cat told/supervisor.log)"
+# A stop on request is no failure.
+told 3 < <(echo "3 5"; echo "0 9")
+[[ $(column told 2) == 3 ]] || die "other attempts: $(cat told/supervisor.log)"
 # Bad input is not tried again.
 told 2 < <(echo "2 0 unknown key"; echo "0 9")
 [[ $(column told 2) == 2 && $(column told 5) == "unknown key" ]] || die "other attempts: $(cat told/supervisor.log)"
