@@ -4,7 +4,9 @@ set(CMAKE_SKIP_INSTALL_ALL_DEPENDENCY ON)  # the tests are not for it
 include(GNUInstallDirs)
 install(TARGETS switchyard RUNTIME)
 install(DIRECTORY configs DESTINATION ${CMAKE_INSTALL_DATADIR}/switchyard)
-install(PROGRAMS launch/mpirun.sh launch/mpirun-filter.pl launch/slurm.sbatch DESTINATION ${CMAKE_INSTALL_DATADIR}/switchyard/launch)
+install(PROGRAMS launch/mpirun.sh launch/mpirun-filter.pl launch/supervise.sh launch/collect-leftovers.sh
+                 launch/slurm.sbatch DESTINATION ${CMAKE_INSTALL_DATADIR}/switchyard/launch)
+install(FILES launch/supervision.sh DESTINATION ${CMAKE_INSTALL_DATADIR}/switchyard/launch)
 install(DIRECTORY launch/sites DESTINATION ${CMAKE_INSTALL_DATADIR}/switchyard/launch USE_SOURCE_PERMISSIONS)
 install(FILES README.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR})  # its pictures, and what it points to

@@ -128,7 +128,7 @@ struct Config {
   } moe;
 
   struct Parallel {
-    Index tp = 1, ep = 1, etp = 1, ranks_per_node = 1;
+    Index tp = 1, ep = 1, etp = 1, ranks_per_node = 1;  // 0: auto (src/plan/automatic_layout.h)
   } parallel;
 
   struct Train : Hyperparameters {

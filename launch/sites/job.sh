@@ -5,6 +5,9 @@
 #   hours                                          time limit of the job
 #   binding                                        array: the launcher's options that bind ranks
 
+# shellcheck source=launch/supervision.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../supervision.sh"
+
 # Prints the comment at the beginning of the script, if its first argument is --help.
 help_or_go_on() {  # ARGUMENTS...
   [[ ${1:-} == --help ]] || return 0
@@ -37,14 +40,21 @@ start_job() {  # ARGUMENTS...
   ((gpus_per_node > 0)) || export OMP_PROC_BIND=close OMP_PLACES=cores
 }
 
-# Trains under the launcher, and exits with its exit code. The run writes a checkpoint and stops
-# before the limit of the job, with exit code 3 (run.max_hours).
-train_under() {  # LAUNCHER...
-  local code=0 limit=()
-  # The job began with this script, and the limit of the program begins with the program.
+# Starts the ranks of the training, with the rest of the job's time as run.max_hours. The job began
+# with this script, and the limit of the program begins with the program.
+start_training() {  # [SETTING...]
+  local limit=()
   [[ -z $hours ]] ||
-    limit=("--run.max_hours=$(LC_ALL=C awk -v hours="$hours" -v seconds="$SECONDS" 'BEGIN { printf "%.3f", hours - seconds / 3600 }')")
-  "$@" "$program" train "${limit[@]}" "${arguments[@]}" --run.resume=true || code=$?
+    limit=("--run.max_hours=$(LC_ALL=C awk -v hours="$hours" -v seconds="$SECONDS" 'BEGIN { rest = hours - seconds / 3600; printf "%.3f", (rest > 0.001 ? rest : 0.001) }')")
+  exec "${launcher[@]}" "$program" train "${limit[@]}" "${arguments[@]}" --run.resume=true "$@"
+}
+
+# Trains under the launcher, again after a failure, and exits with the exit code. The run writes a
+# checkpoint and stops before the limit of the job, with exit code 3 (run.max_hours).
+train_under() {  # LAUNCHER...
+  local code=0
+  launcher=("$@")
+  supervise "$(config_value run.dir "$program" "${arguments[@]}")" start_training || code=$?
   if ((code == 3)); then
     echo "the run stopped with a checkpoint: submit the same job again to go on" >&2
   fi

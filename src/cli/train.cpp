@@ -6,17 +6,23 @@
 #include "src/cli/trained.h"
 #include "src/config.h"
 #include "src/data/dataset.h"
+#include "src/plan/automatic_layout.h"
 #include "src/plan/machine.h"
 #include "src/train/trainer.h"
 
 namespace sy {
 namespace {
 
-// Returns the peak speed of the machine of run.machine. Throws InputError if it cannot be read.
-MachinePeak peak_of(const Config& config, const std::string& config_file) {
-  if (config.run.machine.empty()) return {};
-  const Machine machine = read_machine(config.run.machine, config_file, "run.machine =");
-  return {config.run.machine, machine.backend, machine.peak(config.dtype()), machine.shared};
+// Returns the machine of run.machine; empty if it is not set.
+// Throws InputError if it cannot be read.
+std::optional<Machine> machine_of(const Config& config, const std::string& config_file) {
+  if (config.run.machine.empty()) return std::nullopt;
+  return read_machine(config.run.machine, config_file, "run.machine =");
+}
+
+MachinePeak peak_of(const Config& config, const std::optional<Machine>& machine) {
+  if (!machine) return {};
+  return {config.run.machine, machine->backend, machine->peak(config.dtype()), machine->shared};
 }
 
 }  // namespace
@@ -40,6 +46,8 @@ int train_command(CommandLine& line) {
   Config config;
   std::vector<std::string> warnings;
   PlanOptions plan;
+  std::optional<Machine> machine;
+  std::string config_file;
   bool go = true;
   agree_on_errors(line.world, [&] {
     std::vector<std::string> settings;
@@ -59,12 +67,16 @@ int train_command(CommandLine& line) {
       if (arguments.count(option) && !run_options.dry_run) errors.add("train: --{} goes with --dry-run", option);
     std::vector<ConfigCheck> checks{{check_data_path}, {check_run_dir}};
     const int ranks = run_options.ranks > 0 ? run_options.ranks : line.world.size();
-    if (ranks_known) checks.push_back({[&](const Config& c) { check_config_for_layout(c, c.layout(ranks)); }, true});
+    if (ranks_known)
+      checks.push_back({[&](const Config& c) {
+                          if (!has_automatic_layout(c)) check_config_for_layout(c, c.layout(ranks));
+                        },
+                        true});
     if (run_options.dry_run) read_plan_options(arguments, plan, checks, errors);
     if (has_value(arguments, "config")) {
-      const auto file = arguments["config"].as<std::string>();
-      checks.push_back({[&run_options, file](const Config& c) { run_options.peak = peak_of(c, file); }});
-      errors.run([&] { config = read_config(file, settings, checks, nullptr, &warnings); });
+      config_file = arguments["config"].as<std::string>();
+      checks.push_back({[&](const Config& c) { machine = machine_of(c, config_file); }});
+      errors.run([&] { config = read_config(config_file, settings, checks, nullptr, &warnings); });
     }
     errors.raise();
   });
@@ -75,7 +87,17 @@ int train_command(CommandLine& line) {
   same.push_back({"--machine", plan.machine ? plan.machine->name : ""});
   check_rank_settings(line.world, same, "start all ranks with the same command line and configuration");
   if (!go) return 0;
+  run_options.peak = peak_of(config, machine);
   const int ranks = run_options.ranks > 0 ? run_options.ranks : line.world.size();
+  if (has_automatic_layout(config)) {
+    Index vocab = 0;
+    agree_on_errors(line.world, [&] { vocab = vocab_of(config, config_file); });
+    config = resolve_automatic_layout(line.world, config, vocab, ranks, plan.machine ? plan.machine : machine);
+    if (line.world.rank() == 0 && !run_options.quiet)
+      std::cout << fmt::format("auto      {}, train.micro_batch = {}\n", config.layout(ranks).short_name(),
+                               config.train.micro_batch)
+                << std::flush;
+  }
   plan.layouts = {config.layout(ranks)};
   // A checkpoint that training resumes from has the same warnings.
   if (line.world.rank() == 0 && !config.run.resume)

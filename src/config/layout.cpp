@@ -80,8 +80,9 @@ std::string layout_problem(const Config& c, const Layout& l) {
 }
 
 Layout Config::layout(int ranks) const {
-  return {ranks, static_cast<int>(parallel.tp), static_cast<int>(parallel.ep), static_cast<int>(parallel.etp),
-          static_cast<int>(parallel.ranks_per_node)};
+  // A size that is auto counts as 1 until it is chosen.
+  const auto size = [](Index n) { return static_cast<int>(std::max<Index>(1, n)); };
+  return {ranks, size(parallel.tp), size(parallel.ep), size(parallel.etp), size(parallel.ranks_per_node)};
 }
 
 std::vector<Layout> layouts_of(const Config& config, int ranks, int ranks_per_node) {

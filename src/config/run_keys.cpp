@@ -31,6 +31,35 @@ std::string lora_targets_help() {
       fmt::join(lora_groups(), ", "), fmt::join(names, ", "));
 }
 
+// Sizes of [parallel]. The value 0 is written as auto.
+constexpr ValueType axis_size_type{
+    .accepts = [] { return std::string("a whole number from 1 on, or auto"); },
+    .names = names_of<Index>,
+    .show =
+        [](const void* value) {
+          const Index size = *static_cast<const Index*>(value);
+          return size == 0 ? std::string("auto") : fmt::format("{}", size);
+        },
+    .read =
+        [](const std::string& text, void* value) {
+          Index size = 0;
+          if (text != "auto" && (!read(text, size) || size == 0)) return false;
+          *static_cast<Index*>(value) = size;
+          return true;
+        },
+    .json =
+        [](const void* value) {
+          const Index size = *static_cast<const Index*>(value);
+          return size == 0 ? Json("auto") : Json(size);
+        },
+};
+
+template <auto member>
+constexpr Key axis_row(std::string_view name, std::string_view help) {
+  const Key key = row<member>(name, {1, 1 << 15}, ResumePolicy::ignore, help);
+  return {key.name, axis_size_type, key.address, key.bounds, key.on_resume, key.help, key.values};
+}
+
 }  // namespace
 
 std::span<const Key> run_keys() {
@@ -43,15 +72,17 @@ std::span<const Key> run_keys() {
   static const std::string optimizer_text = optimizer_help();
   static const std::string lora_text = lora_targets_help();
   static const Key table[] = {
-      row<&Parallel::tp>(
-          "parallel.tp", {1, 1 << 15}, ignore,
+      axis_row<&Parallel::tp>(
+          "parallel.tp",
           "the number of tensor-parallel ranks, which split attention, dense FFNs and the vocabulary. The "
-          "data-parallel ranks are the rest: ranks / tp"),
-      row<&Parallel::ep>("parallel.ep", {1, 1 << 15}, ignore,
-                         "the number of expert-parallel ranks, which hold the experts between them"),
-      row<&Parallel::etp>("parallel.etp", {1, 1 << 15}, ignore, "the number of ranks that split each expert"),
-      row<&Parallel::ranks_per_node>(
-          "parallel.ranks_per_node", {1, 1 << 15}, ignore,
+          "data-parallel ranks are the rest: ranks / tp. auto, here and for the other keys of [parallel]: the size with "
+          "which a step is predicted to be the fastest on these ranks. A training that resumes then keeps dp * "
+          "train.micro_batch of its checkpoint on another number of ranks"),
+      axis_row<&Parallel::ep>("parallel.ep",
+                              "the number of expert-parallel ranks, which hold the experts between them"),
+      axis_row<&Parallel::etp>("parallel.etp", "the number of ranks that split each expert"),
+      axis_row<&Parallel::ranks_per_node>(
+          "parallel.ranks_per_node",
           "the number of consecutive ranks on each machine, where experts are on several: a token then travels "
           "once to each machine that has any of its experts, is spread there, and comes back as one sum. 1: it "
           "travels once to each rank. Sums are taken by machine, so that results with another number agree within "

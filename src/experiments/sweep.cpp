@@ -11,6 +11,7 @@
 #include "src/experiments/document.h"
 #include "src/experiments/footnotes.h"
 #include "src/params/costs.h"
+#include "src/plan/automatic_layout.h"
 #include "src/text/error_list.h"
 #include "src/text/numbers.h"
 #include "src/text/strings.h"
@@ -34,7 +35,10 @@ SweepResult plan_sweep(const Sweep& sweep, const SweepOptions& options) {
   errors.run([&] { base = read_config(sweep.base, common, {{check_data_path}}, nullptr, &warnings); });
   std::vector<ConfigCheck> checks{{check_data_path}};
   if (options.ranks > 0)
-    checks.push_back({[&](const Config& c) { check_config_for_layout(c, c.layout(options.ranks)); }, true});
+    checks.push_back({[&](const Config& c) {
+                        if (!has_automatic_layout(c)) check_config_for_layout(c, c.layout(options.ranks));
+                      },
+                      true});
   std::vector<std::vector<std::string>> combined;
   errors.run([&] { combined = combinations(sweep.variations); });
   std::vector<Config> configs;

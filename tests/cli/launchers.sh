@@ -111,7 +111,7 @@ SH
 chmod +x bin/*
 batch() { # VARIABLE=VALUE...
   env -u SLURM_CPUS_PER_TASK -u SRUN_CPUS_PER_TASK PATH="$work/bin:$PATH" SLURM_SUBMIT_DIR="$work" SLURM_JOB_ID=7 CODE=0 \
-    SWITCHYARD="$switchyard" "$@" bash "$template" config.ini --run.dir=x
+    SWITCHYARD="$switchyard" SWITCHYARD_LAUNCH="$root/launch" "$@" bash "$template" config.ini --run.dir=x
 }
 expect_ok batch SLURM_CPUS_PER_TASK=3
 expect_output "srun --mpi=pmix"
@@ -138,8 +138,10 @@ expect_exit 3 batch CODE=3 SLURM_RESTART_COUNT=20
 [[ $out != *scontrol* && $err == *SWITCHYARD_REQUEUES* ]] || die "queued again: $out $err"
 expect_exit 3 batch CODE=3 SLURM_RESTART_COUNT=20 SWITCHYARD_REQUEUES=21
 expect_output "scontrol requeue 7"
+# A failed one starts again in the job, but not twice in the same way.
 expect_exit 1 batch CODE=1
 [[ $out != *scontrol* ]] || die "a failed run is queued again"
+[[ $(grep -c "^srun " .out) -eq 2 && $err == *"failed twice in the same way"* ]] || die "other attempts: $out $err"
 
 # A task of a job array has the settings of its line, whose newline may be missing. A task without a
 # line is an error.

@@ -142,7 +142,7 @@ expect_file scaled/config.json
 
 # The batch template with a time limit. USR1 comes before the limit; the run then writes a
 # checkpoint and exits with code 3. The job is requeued, and resumes.
-export SWITCHYARD=$switchyard SWITCHYARD_ROOT=$work
+export SWITCHYARD=$switchyard SWITCHYARD_ROOT=$work SWITCHYARD_LAUNCH=$root/launch
 job=$(sbatch --parsable --nodes=2 --ntasks-per-node=2 --cpus-per-task=1 --time=4 --signal=USR1@170 --output=job-%j.out \
   "$root/launch/slurm.sbatch" config.ini --run.dir=preempted --train.steps=1000000)
 log=job-$job.out

@@ -1,0 +1,161 @@
+# shellcheck shell=bash
+# launch/supervision.sh: functions that start a training again after a failure. launch/supervise.sh,
+# launch/slurm.sbatch and launch/sites/job.sh source it. Their variables, from the environment:
+#   SWITCHYARD_RESTARTS        number of restarts that SWITCHYARD_RESTART_PERIOD may have (10)
+#   SWITCHYARD_RESTART_PERIOD  seconds (3600)
+
+# Prints the value of a key of CONFIG and its settings, as `switchyard config` knows it. Prints
+# nothing if the configuration is invalid.
+config_value() {  # KEY PROGRAM CONFIG [--section.key=value ...]
+  local key=$1 program=$2 argument settings=()
+  for argument in "${@:4}"; do [[ $argument != --*.*=* ]] || settings+=("$argument"); done
+  { "$program" config "$3" "${settings[@]}" --json 2>/dev/null || true; } |
+    sed -n "/^  \"$key\": {/{n;s/^ *\"value\": \"\{0,1\}\(.*[^\",]\)\"\{0,1\},\{0,1\}\$/\1/p}"
+}
+
+# The first expression that matches a line of the job's standard error makes the cause of a failure.
+# A line of the launcher about a signal precedes errors of other ranks, which are its consequences.
+causes=(
+  's/.*process rank ([0-9]+) with PID [0-9]+ on node ([^ ]+) exited on signal ([0-9]+) *\(?([^).]*).*/rank \1 on \2 was ended by signal \3 (\4)/p'
+  's/^srun: error: ([^:]+): tasks? ([0-9,-]+): (.*)/rank \2 on \1: \3/p'
+  's/^ +(rank [0-9]+ on .* does not answer).*/\1/p'
+  's/^switchyard: (.*)/\1/p'
+  's/.*EXIT STRING: (.*)/a rank was ended: \1/p'
+  's/^(ORTE .*|There are not enough slots.*)/the launcher: \1/p'
+  's/^launch\/mpirun\.sh: (.*)/\1/p'
+  's/.*mpirun noticed .* exited .*/a rank has left early/p'
+)
+
+# Prints the cause of the end of a job as one line.
+cause_of() {  # CODE FILE_WITH_STANDARD_ERROR
+  local expression cause='' rank
+  case $1 in
+    0) echo "the training is complete" && return ;;
+    3) echo "stopped with a checkpoint, as ${request:-run.max_hours or a signal to the ranks} asked" && return ;;
+  esac
+  for expression in "${causes[@]}"; do
+    cause=$(grep -av '^switchyard: warning: ' "$2" | sed -nE "$expression" | head -n 1) || true
+    [[ -z $cause ]] || break
+  done
+  if [[ -z $cause ]]; then
+    (($1 > 128)) && cause="the launcher was ended by signal $(($1 - 128))" || cause="no message"
+  fi
+  rank=$(sed -nE 's/.*Process name: \[\[[0-9]+,[0-9]+\],([0-9]+)\].*/\1/p' "$2" | head -n 1) || true
+  [[ -z $rank || $1 -eq 2 || $cause == *"rank "[0-9]* ]] || cause+=" (rank $rank ended first)"
+  tr -s '[:cntrl:]' ' ' <<<"$cause" | sed 's/ *$//'
+}
+
+# Prints the last step in RUN/metrics.jsonl; 0 if there is none.
+step_reached() {
+  local step
+  step=$(tail -n 2 "$run/metrics.jsonl" 2>/dev/null | sed -nE 's/^\{"step":([0-9]+),.*\}$/\1/p' | tail -n 1) || true
+  echo "${step:-0}"
+}
+
+# Prints the number of starts of the run, and the step from which the latest start resumed.
+starts() {
+  { sed -nE 's/^\{"first_step": *([0-9]+).*/\1/p' "$run/provenance.jsonl" 2>/dev/null || true; } | awk 'END { print NR, $1 - 1 }'
+}
+
+# Appends a line about the latest attempt to RUN/supervisor.log, on the disk.
+log_attempt() {
+  local log=$run/supervisor.log
+  [[ -n $run && -d $run ]] || return 0  # an input error before there was a run
+  [[ -s $log ]] || printf 'time\texit_code\tresumed_from\treached\tcause\n' >>"$log"
+  printf '%(%Y-%m-%dT%H:%M:%SZ)T\t%s\t%s\t%s\t%s\n' -1 "$code" "$resumed" "$reached" "$cause" >>"$log"
+  sync "$log" "$run" || true
+}
+
+say() { echo "supervisor: $1" >&2; }
+
+# Passes a signal on to the job. The first one is a request to stop: no restart follows.
+request='' job=''
+pass_on() {  # NAME SIGNAL
+  request=$1
+  [[ -z $job ]] || kill "-$2" "$job" 2>/dev/null || true
+}
+
+# Runs the command that starts the ranks once. Sets code, cause, resumed and reached.
+attempt() {  # COMMAND...
+  local errors copy before after asked=$request
+  errors=$(mktemp)
+  before=$(starts)
+  exec {copied}> >(trap '' INT TERM HUP USR1; exec tee "$errors" >&2)
+  copy=$!
+  "$@" 2>&"$copied" {copied}>&- &
+  job=$!
+  exec {copied}>&-
+  ! declare -F attempt_started >/dev/null || attempt_started "$job"
+  # A request may come before the job's number is known.
+  [[ $request == "$asked" ]] || kill -TERM "$job" 2>/dev/null || true
+  while kill -0 "$job" 2>/dev/null; do wait "$job" || true; done  # a signal ends `wait`, too
+  code=0
+  wait "$job" || code=$?
+  job=''
+  for _ in {1..100}; do  # a process that the job left behind may keep the pipe open
+    kill -0 "$copy" 2>/dev/null || break
+    sleep 0.02
+  done
+  cause=$(cause_of "$code" "$errors")
+  rm -f "$errors"
+  after=$(starts)
+  resumed=-
+  [[ ${after% *} == "${before% *}" ]] || resumed=${after#* }
+  reached=$(step_reached)
+}
+
+# Runs a command that starts the ranks until the training is complete (0), was asked to stop (3),
+# has bad input (2), or fails for good. Returns the exit code of the last attempt. The commands of
+# later attempts end with a further setting.
+# It calls these functions of the script, if they exist:
+#   before_attempt       fails, and sets cause, if no attempt can be made
+#   attempt_started JOB  gets the process of the command
+#   after_attempt        fails, and sets cause, if another attempt follows that no failure causes
+supervise() {  # RUN COMMAND...
+  local limit=${SWITCHYARD_RESTARTS:-10} period=${SWITCHYARD_RESTART_PERIOD:-3600}
+  local failure last_failure='' restarts=() recent at newest=()
+  run=$1
+  trap 'pass_on SIGTERM TERM' TERM
+  trap 'pass_on SIGINT TERM' INT
+  trap 'pass_on SIGHUP TERM' HUP
+  trap 'pass_on SIGUSR1 USR1' USR1
+  while [[ -z $request ]]; do
+    if declare -F before_attempt >/dev/null && ! before_attempt; then
+      [[ -z $request ]] || break
+      code=1 resumed=- reached=$(step_reached)
+      log_attempt
+      say "$cause"
+      return 1
+    fi
+    attempt "${@:2}" "${newest[@]}"
+    # The caller's run.resume_step is that of the first start.
+    [[ $resumed == - ]] || newest=(--run.resume_step=-1)
+    if declare -F after_attempt >/dev/null && ! after_attempt; then
+      log_attempt
+      continue
+    fi
+    log_attempt
+    if [[ $code == [03] || -n $request ]]; then return "$code"; fi
+    # A job that was killed may hold its folder for some seconds.
+    if [[ $code -eq 2 && ${#restarts[@]} -gt 0 && $cause == *" is in use by "* ]]; then
+      sleep 5
+    elif [[ $code -eq 2 ]]; then
+      return 2
+    fi
+    failure="$reached $(sed -E 's/[0-9.]+ s\b/N s/g; s/(process|PID) [0-9]+/\1 N/g; s/ \(rank [0-9]+ ended first\)//' <<<"$cause")"
+    if [[ $failure == "$last_failure" && $code -ne 2 ]]; then
+      say "step $((reached + 1)) failed twice in the same way: $cause: no further restart"
+      return "$code"
+    fi
+    last_failure=$failure recent=()
+    for at in "${restarts[@]}"; do ((at <= SECONDS - period)) || recent+=("$at"); done
+    restarts=("${recent[@]}")
+    if ((${#restarts[@]} >= limit)); then
+      say "$limit restarts in $period s: no further one after step $reached: $cause"
+      return "$code"
+    fi
+    restarts+=("$SECONDS")
+    say "restart ${#restarts[@]} of $limit in $period s, after step $reached: $cause"
+  done
+  return 3
+}
