@@ -23,14 +23,15 @@ lives() {  # FOLDER FAMILY
 daemon_lives() {  # JOBID
   local process
   for process in /proc/[0-9]*; do
-    tr '\0' ' ' 2>/dev/null <"$process/cmdline" | grep -q "ess_base_jobid $1 " && return 0
+    [[ $(tr '\0' ' ' 2>/dev/null <"$process/cmdline" || true) != *"ess_base_jobid $1 "* ]] || return 0
   done
   return 1
 }
 maps_any() {  # FILE...
-  local patterns=()
+  local file patterns=()
   for file in "$@"; do patterns+=(-e "$file"); done
-  grep -lsF "${patterns[@]}" /proc/[0-9]*/maps 2>/dev/null | grep -q .
+  # grep fails if a process ends meanwhile.
+  [[ -n $(grep -lsF "${patterns[@]}" /proc/[0-9]*/maps 2>/dev/null || true) ]]
 }
 
 for job in "$1"/ompi.*/pid.* "$1"/ompi.*/jf.*; do

@@ -183,7 +183,8 @@ job() {  # FOLDER FAMILY
   echo "$((0x$2 << 16)).0;tcp://host" >"$folder/$1/contact.txt"
   echo x >"$name.${2}0001.0"
 }
-trap 'kill $(jobs -p) 2>/dev/null || true; rm -f "$name".* "$foreign"; cd /; rm -rf "$work"' EXIT
+mapper=
+trap 'kill $mapper $(jobs -p) 2>/dev/null || true; rm -f "$name".* "$foreign"; cd /; rm -rf "$work"' EXIT
 job pid.$dead 7ab1
 job pid.$$ 7ab2              # a process lives
 job jf.$((0x7ab3)) 7ab3      # of a daemon of another host's launcher
@@ -191,6 +192,8 @@ mkdir "$folder/pid.0"        # it ended before it had a number
 echo x >"$name.7ab40001.0"   # of a job elsewhere
 if cp "$(command -v sleep)" "$name.7ab50001.0" && "$name.7ab50001.0" 0; then  # a process maps it
   "$name.7ab50001.0" 300 &
+  mapper=$!
+  disown
   mkdir "$folder/pid.00"
   echo "$((0x7ab5 << 16)).0;tcp://host" >"$folder/pid.00/contact.txt"
 fi
@@ -198,6 +201,6 @@ expect_ok "$root/launch/collect-leftovers.sh" "$work/jobs"
 left=$(cd /dev/shm && echo "${name##*/}".*)
 [[ " $left " != *" ${name##*/}.7ab"[13]* ]] || die "files of dead jobs are left: $left"
 for family in 7ab2 7ab4; do [[ -e $name.${family}0001.0 ]] || die "a file of $family was removed"; done
-[[ ! -d $folder/pid.00 || -e $name.7ab50001.0 ]] || die "a mapped file was removed"
+[[ -z $mapper || -e $name.7ab50001.0 ]] || die "a mapped file was removed"
 for job in pid.$dead jf.$((0x7ab3)) pid.0; do expect_no_file "$folder/$job"; done
 [[ -d $folder/pid.$$ ]] || die "the folder of a living job was removed"

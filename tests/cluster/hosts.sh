@@ -3,53 +3,10 @@
 # On them, mpirun starts ranks over TCP from a host file. Arguments as of tests/cli; the third
 # argument is the backend (default: cpu). Exit code 77 with the reason if there are no namespaces.
 source "$2/tests/cli/lib/lib.sh"
+# shellcheck source=tests/cluster/lib/hosts.sh
+source "$2/tests/cluster/lib/hosts.sh"
 backend=${3:-cpu}
-[[ $mpi == openmpi ]] || skip "this test starts ranks with options of Open MPI"
-[[ $(id -u) -eq 0 ]] || skip "network namespaces need root"
-for program in ip unshare nsenter mpirun; do command -v $program >/dev/null || skip "there is no $program: apt-get install iproute2 util-linux"; done
-
-# ---- the hosts ----
-net=10.213.$(($$ % 250))
-hosts=("sy$$a" "sy$$b")
-keepers=()
-down() {
-  set +e  # clean up everything, also after errors
-  kill "${keepers[@]}" 2>/dev/null || true
-  for name in "${hosts[@]}"; do
-    ip netns pids "$name" 2>/dev/null | xargs -r kill -KILL 2>/dev/null
-    ip netns delete "$name" 2>/dev/null
-  done
-  cd / && rm -rf "$work" 2>/dev/null
-}
-trap down EXIT
-for name in "${hosts[@]}"; do ip netns add "$name" 2>.err || skip "no network namespace: $(cat .err)"; done
-ip link add "v$$a" netns "${hosts[0]}" type veth peer name "v$$b" netns "${hosts[1]}" 2>.err || skip "no pair of network devices: $(cat .err)"
-for i in 0 1; do
-  name=${hosts[$i]} device=v${hosts[$i]#sy}
-  ip netns exec "$name" ip address add "$net.$((i + 1))/24" dev "$device"
-  ip netns exec "$name" ip link set "$device" up
-  ip netns exec "$name" ip link set lo up
-  # The host's name and memory live as long as this process.
-  ip netns exec "$name" unshare --uts --mount sh -c \
-    'hostname "$1" && mount -t tmpfs none /dev/shm && echo ready >"$2" && exec sleep 3600' sh "$name" "$work/$name.ready" 2>.err &
-  keepers+=($!)
-  for _ in $(seq 200); do [[ -s $name.ready ]] && break; sleep 0.05; done
-  [[ -s $name.ready ]] || skip "a host cannot have a name and memory of its own: $(cat .err)"
-  echo "$!" >"$work/$name.pid"
-done
-on() { nsenter --target "$(cat "$work/$1.pid")" --net --uts --mount -- env --chdir="$work" "${@:2}"; }
-# The launch agent of mpirun, instead of ssh: agent HOST COMMAND...
-cat >agent <<AGENT
-#!/usr/bin/env bash
-case \$1 in
-  $net.1) pid=\$(cat "$work/${hosts[0]}.pid") ;;
-  $net.2) pid=\$(cat "$work/${hosts[1]}.pid") ;;
-  *) exit 255 ;;
-esac
-shift
-exec nsenter --target "\$pid" --net --uts --mount -- sh -c "\$*"
-AGENT
-chmod +x agent
+make_hosts 2
 printf '%s slots=2\n' "$net.1" "$net.2" >hostfile
 
 make_data 60
@@ -62,8 +19,7 @@ micro_batch = 2
 backend = $backend
 log_every = 20
 INI
-export OMP_NUM_THREADS=1 OMPI_MCA_plm_rsh_agent=$work/agent OMPI_MCA_mpi_yield_when_idle=1
-export OMPI_MCA_btl_tcp_if_include=$net.0/24 OMPI_MCA_oob_tcp_if_include=$net.0/24
+export OMP_NUM_THREADS=1
 # Ranks of a host may share a GPU: for NCCL they must look as if they were on different machines.
 cat >rank.sh <<'SH'
 #!/usr/bin/env bash
@@ -82,7 +38,7 @@ expect_exit 1 mpirun 4 "$switchyard" doctor --dir /dev/shm
 expect_output "what rank 0 writes in /dev/shm is not seen by ranks 2, 3 on ${hosts[1]}"
 # With experts on both hosts, training has the losses of a single rank.
 expect_ok "$switchyard" train config.ini --run.dir=alone --quiet
-sent() { on "${hosts[0]}" ip -s link show dev "v$$a" | sed -n '/TX:/{n;s/ *\([0-9]*\).*/\1/p}'; }
+sent() { on "${hosts[0]}" ip -s link show dev network | sed -n '/TX:/{n;s/ *\([0-9]*\).*/\1/p}'; }
 before=$(sent)
 expect_ok mpirun 4 "$switchyard" train config.ini --run.dir=both --parallel.ep=4 --quiet
 [[ $(($(sent) - before)) -gt 100000 ]] || die "only $(($(sent) - before)) bytes went from one host to the other"
@@ -128,7 +84,7 @@ for _ in $(seq 600); do (($(lines "$run") >= 3)) && break; sleep 0.1; done
 (($(lines "$run") >= 3)) || die "$(lines "$run") steps in a minute"
 mapfile -t ranks < <(ranks_of "$run")
 [[ ${#ranks[@]} -eq 4 ]] || die "${#ranks[@]} ranks in place of 4"
-ip netns exec "${hosts[1]}" ip link set "v$$b" down
+ip -n "${hosts[1]}" link set network down
 SECONDS=0
 for pid in "${ranks[@]}" "$job"; do
   while goes_on "$pid" && ((SECONDS < 2 * SWITCHYARD_TIMEOUT + 15)); do sleep 0.1; done
