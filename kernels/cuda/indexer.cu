@@ -1,7 +1,7 @@
 // The lightning indexer of sparse attention: index scores, the keys that they select, the loss and
-// its gradients. cuBLAS computes the products of queries and keys, of which the workspace holds
-// those of some queries and a block of keys at a time. With H index heads of width w, a pair of a
-// query and a key costs, whether it is selected or not:
+// its gradients. cuBLAS computes the products of queries and keys. The workspace holds those of
+// some queries and a block of keys at a time. With H index heads of width w, each pair of a query
+// and a key costs, whether it is selected or not:
 //   scores      2 H w FLOPs and 8 H bytes
 //   gradients   6 H w FLOPs and (8 + 3 c) H bytes; c: size of an element
 #include <algorithm>
@@ -140,8 +140,8 @@ __device__ unsigned rank_of(float score) {
   return bits >> 31 ? ~bits : bits | 0x80000000u;
 }
 
-// A block takes a query. It finds the rank of the n-th key bit by bit, and writes the keys of larger
-// ranks and the last ones of this rank.
+// A block takes a query. It finds the rank of the n-th key bit by bit. Then it writes the keys of
+// larger ranks and the last ones of this rank.
 __global__ void select_kernel(const QueryMask mask, Index first, Index n, In<float> scores,
                               Out<std::int32_t> selected) {
   const Index r = blockIdx.x;

@@ -39,7 +39,7 @@ Config choose(const Config& config, int ranks, const std::optional<EarlierLayout
   return choose_layout(config, vocab, ranks, machine, 2, earlier, [](const Config&) {});
 }
 
-std::string error_of(const Config& config, int ranks, const std::optional<EarlierLayout>& earlier = {}) {
+std::string layout_error(const Config& config, int ranks, const std::optional<EarlierLayout>& earlier = {}) {
   try {
     choose(config, ranks, earlier);
   } catch (const InputError& e) {
@@ -78,8 +78,8 @@ TEST(AutomaticLayout, KeepsOtherKeys) {
   EXPECT_EQ(chosen.layout(6).ep, 3);
   EXPECT_EQ(choose(with({"--parallel.ranks_per_node=2", "--parallel.ep=4"}), 4).layout(4), (Layout{4, 1, 4, 1, 2}));
   EXPECT_EQ(choose(with({"--parallel.ranks_per_node=2", "--parallel.ep=4", "--parallel.tp=2"}), 4).layout(4).tp, 2);
-  EXPECT_NE(error_of(with({"--parallel.tp=3"}), 6).find("model.heads = 4 is not divisible"), std::string::npos);
-  EXPECT_NE(error_of(with({"--parallel.ep=5"}), 6).find("6 ranks are not divisible by"), std::string::npos);
+  EXPECT_NE(layout_error(with({"--parallel.tp=3"}), 6).find("model.heads = 4 is not divisible"), std::string::npos);
+  EXPECT_NE(layout_error(with({"--parallel.ep=5"}), 6).find("6 ranks are not divisible by"), std::string::npos);
 }
 
 TEST(AutomaticLayout, KeepsTheProductOfACheckpoint) {
@@ -98,7 +98,7 @@ TEST(AutomaticLayout, RefusesToChangeResults) {
   EXPECT_EQ(choose(with({by_product}), 4, six_ranks).train.micro_batch *
                 choose(with({by_product}), 4, six_ranks).layout(4).dp(),
             12);
-  EXPECT_EQ(error_of(with({by_product}), 5, six_ranks),
+  EXPECT_EQ(layout_error(with({by_product}), 5, six_ranks),
             "moe.aux_scope = global_batch makes results depend on dp * train.micro_batch = 6 * 2 of RUN/step-1, and no "
             "layout of 5 ranks keeps them: resume on another number of ranks");
   for (const std::string& setting : {by_rank, by_micro_batch}) {
@@ -106,17 +106,17 @@ TEST(AutomaticLayout, RefusesToChangeResults) {
     EXPECT_EQ(chosen.train.micro_batch, 2);
     EXPECT_EQ(chosen.parallel.tp, 1);
     EXPECT_EQ(
-        error_of(with({setting, "--parallel.tp=2"}), 4, six_ranks),
+        layout_error(with({setting, "--parallel.tp=2"}), 4, six_ranks),
         setting.substr(2, setting.find('=') - 2) + " = " + setting.substr(setting.find('=') + 1) +
             " makes results depend on train.micro_batch = 2 and parallel.tp = 1 of RUN/step-1, and no layout of 4 "
             "ranks keeps them: resume on another number of ranks");
   }
-  EXPECT_NE(error_of(with({by_product, by_rank}), 4, six_ranks).find("no layout of 4 ranks keeps them"),
+  EXPECT_NE(layout_error(with({by_product, by_rank}), 4, six_ranks).find("no layout of 4 ranks keeps them"),
             std::string::npos);
   EXPECT_EQ(choose(with({by_product, by_rank}), 6, six_ranks).train.micro_batch, 2);
   // A setting without effect is no reason.
-  EXPECT_EQ(error_of(with({by_product, "--moe.aux_loss=0"}), 5, six_ranks), "no error");
-  EXPECT_EQ(error_of(with({by_rank, by_product, "--moe.capacity_factor=0"}), 4, six_ranks), "no error");
+  EXPECT_EQ(layout_error(with({by_product, "--moe.aux_loss=0"}), 5, six_ranks), "no error");
+  EXPECT_EQ(layout_error(with({by_rank, by_product, "--moe.capacity_factor=0"}), 4, six_ranks), "no error");
 }
 
 TEST(AutomaticLayout, FitsTheMemory) {
