@@ -15,7 +15,7 @@ done
 expect_ok bash "$root/tests/runpath.sh" "$work/usr"
 share=$work/usr/share
 expect_file "$share/switchyard/configs/quickstart.ini" "$share/switchyard/configs/models/mixtral-8x7b.ini" \
-  "$share/switchyard/launch/mpirun-filter.pl" "$share/switchyard/launch/slurm.sbatch" \
+  "$share/switchyard/launch/mpirun-filter.pl" "$share/switchyard/launch/slurm.sbatch" "$share/switchyard/launch/supervision.sh" \
   "$share/doc/switchyard/README.md"
 for picture in $(grep -oE '\]\(docs/[^)]*' "$share/doc/switchyard/README.md" | cut -c3- | sed "s|#.*||"); do
   expect_file "$share/doc/switchyard/$picture"
@@ -26,6 +26,8 @@ expect_ok env OMP_NUM_THREADS=1 "$share/switchyard/launch/mpirun.sh" 2 "$bin" ve
 ln -s "$share/switchyard/launch/mpirun.sh" "$work/linked"
 expect_exit 2 env OMP_NUM_THREADS=1 "$work/linked" 2 "$bin" train nowhere.ini
 [[ $(wc -l <"$work/.err") -eq 1 ]] || die "more than the error: $err"
+expect_exit 2 "$share/switchyard/launch/supervise.sh" 2 "$bin" train nowhere.ini
+[[ $err == *"cannot read the configuration nowhere.ini"* ]] || die "another message"
 # The installed completion works, and the other shells have theirs.
 expect_file "$share/man/man1/switchyard.1" "$share/zsh/site-functions/_switchyard" "$share/fish/vendor_completions.d/switchyard.fish"
 complete_words() {

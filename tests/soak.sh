@@ -65,8 +65,9 @@ for ((next = every; next < minutes * 60; next += every)); do
   sleep "$(awk -v begin="$begin" -v now="$EPOCHREALTIME" -v next_time="$next" 'BEGIN { rest = begin + next_time - now; print (rest > 0 ? rest : 0) }')"
   kill -0 "$supervisor" 2>/dev/null || die "the supervisor ended: $(tail -n 30 err)"
   read -r signal name <<<"${failures[RANDOM % ${#failures[@]}]}"
-  mapfile -t candidates < <(processes_of "$name")
+  mapfile -t candidates < <(processes_of "$name" | sort -n)
   ((${#candidates[@]} > 0)) || continue
+  [[ $name == switchyard ]] || candidates=("${candidates[0]}")  # not a subshell of a script
   process=${candidates[RANDOM % ${#candidates[@]}]}
   kill "-$signal" "$process" 2>/dev/null || continue
   count=$((count + 1))
