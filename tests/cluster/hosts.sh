@@ -76,7 +76,7 @@ ranks_of() {  # RUN
 }
 # A zombie counts as ended: the process that adopts the ranks of mpirun may never wait for them.
 goes_on() { grep -qs '^State:.[^ZX]' "/proc/$1/status"; }
-export SWITCHYARD_TIMEOUT=8
+export SWITCHYARD_TIMEOUT=4
 run=$work/vanishes  # unique among all tests on this machine
 mpirun 4 "$switchyard" train config.ini --run.dir="$run" --parallel.ep=4 --train.steps=1000000 --run.log_every=1 >vanishes.out 2>.err &
 job=$!
