@@ -57,8 +57,9 @@ try() {  # CODE LAUNCHER SIGNAL NAME
   expect_no_file run/switchyard.lock
 }
 for signal in INT TERM HUP USR1; do try 3 alone $signal $signal; done
-# A second SIGUSR1 does not end the run, so that the message is shorter.
-[[ $(grep -v "warning: domain" err) == "stopping after this step" ]] || die "SIGUSR1 is answered by: $(cat err)"
+# A second SIGUSR1 does not end the run, so that the message is shorter. A fast machine may have
+# read all samples before the signal, and then warns of it.
+[[ $(grep -v "^switchyard: warning: .*domain" err) == "stopping after this step" ]] || die "SIGUSR1 is answered by: $(cat err)"
 [[ $mpi == mpich ]] || try 3 on_mpirun USR1 USR1  # mpiexec of MPICH 4.0 may lose the exit code then
 for signal in INT TERM HUP USR1; do try 3 on_script $signal USR1; done
 
