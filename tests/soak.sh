@@ -23,6 +23,8 @@ program=$(realpath "${1:-$root/build/switchyard}")
 RANDOM=$seed
 # shellcheck source=tests/cli/lib/lib.sh
 source "$root/tests/cli/lib/lib.sh" "$program" "$root"
+# shellcheck source=tests/cli/lib/supervised.sh
+source "$root/tests/cli/lib/supervised.sh"
 
 make_data 60
 small_config <<'INI'
@@ -40,18 +42,6 @@ INI
 sed -i 's/^d_model = .*/d_model = 64/; s/^seq_len = .*/seq_len = 32/' config.ini
 export OMPI_MCA_mpi_yield_when_idle=1 OMP_NUM_THREADS=1
 run=$work/run
-processes_of() {  # NAME
-  local process name arguments
-  for process in $(grep -lzxF -e "--run.dir=$run" /proc/[0-9]*/cmdline 2>/dev/null || true); do
-    mapfile -d "" -t arguments <"$process" || continue
-    process=${process%/cmdline}
-    # The name of a script is its interpreter's first argument.
-    name=$(cat "$process/comm" 2>/dev/null) || continue
-    [[ $name != bash ]] || name=${arguments[1]##*/}
-    [[ $name != "$1" ]] || echo "${process#/proc/}"
-  done
-}
-steps() { if [[ -f $run/metrics.jsonl ]]; then wc -l <"$run/metrics.jsonl"; else echo 0; fi; }
 trap 'kill -TERM "${supervisor:-}" 2>/dev/null || true; wait; cd /; rm -rf "$work"' EXIT
 
 begin=$EPOCHREALTIME
@@ -65,13 +55,13 @@ for ((next = every; next < minutes * 60; next += every)); do
   sleep "$(awk -v begin="$begin" -v now="$EPOCHREALTIME" -v next_time="$next" 'BEGIN { rest = begin + next_time - now; print (rest > 0 ? rest : 0) }')"
   kill -0 "$supervisor" 2>/dev/null || die "the supervisor ended: $(tail -n 30 err)"
   read -r signal name <<<"${failures[RANDOM % ${#failures[@]}]}"
-  mapfile -t candidates < <(processes_of "$name" | sort -n)
+  mapfile -t candidates < <(processes_of "$run" "$name" | sort -n)
   ((${#candidates[@]} > 0)) || continue
   [[ $name == switchyard ]] || candidates=("${candidates[0]}")  # not a subshell of a script
   process=${candidates[RANDOM % ${#candidates[@]}]}
   kill "-$signal" "$process" 2>/dev/null || continue
   count=$((count + 1))
-  echo "$(($(date +%s) - ${begin%.*})) s: SIG$signal to $name, process $process, after step $(steps)"
+  echo "$(($(date +%s) - ${begin%.*})) s: SIG$signal to $name, process $process, after step $(steps "$run")"
 done
 sleep "$(awk -v begin="$begin" -v now="$EPOCHREALTIME" -v end="$((minutes * 60))" 'BEGIN { rest = begin + end - now; print (rest > 0 ? rest : 0) }')"
 kill -TERM "$supervisor"
@@ -79,7 +69,7 @@ code=0
 wait "$supervisor" || code=$?
 seconds=$(awk -v begin="$begin" -v now="$EPOCHREALTIME" 'BEGIN { print now - begin }')
 [[ $code -eq 0 ]] || die "exit code $code: $(tail -n 30 err)"
-last=$(steps)
+last=$(steps "$run")
 cut -f 2- "$run/supervisor.log"
 share=$(sed -E 's/.*"step_seconds":([0-9.e-]+),.*/\1/' "$run/metrics.jsonl" | awk -v seconds="$seconds" '{ sum += $1 } END { printf "%.3f", sum / seconds }')
 again=$(awk -F '\t' 'NR > 2 && $3 != "-" { sum += reached - $3 } { reached = $4 } END { print sum + 0 }' "$run/supervisor.log")

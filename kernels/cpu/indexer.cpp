@@ -28,13 +28,7 @@ constexpr Index queries_per_task = 8, keys_per_task = 64;
 
 // The mask of index scores as that of attention.
 AttentionProblem mask_of(const IndexScores& s) {
-  ConstHeads q, k;
-  q.sequences = k.sequences = s.k.dim(0);
-  q.positions = s.queries;
-  k.positions = s.k.dim(1);
-  q.heads = k.heads = 1;
-  q.width = k.width = s.q.dim(2);
-  return {AttentionDesc{.mask = s.mask}, q, k, k};
+  return {AttentionDesc{.mask = s.mask}, s.query_sizes(), s.key_sizes(), s.key_sizes()};
 }
 
 // Columns of a query: the keys that it sees, and the first of them in its row.

@@ -48,13 +48,7 @@ struct QueryMask {
 };
 
 QueryMask mask_of(const IndexScores& s) {
-  ConstHeads q, k;
-  q.sequences = k.sequences = s.k.dim(0);
-  q.positions = s.queries;
-  k.positions = s.k.dim(1);
-  q.heads = k.heads = 1;
-  q.width = k.width = s.q.dim(2);
-  return {AttentionDesc{.mask = s.mask}, q, k};
+  return {AttentionDesc{.mask = s.mask}, s.query_sizes(), s.key_sizes()};
 }
 
 // The key of a column of a query; -1 if the column has none. list: of the query, or nullptr if the

@@ -72,12 +72,8 @@ void check_attention(const Attention& op) {
 template <class Attention>
 double attention_flops(const Attention& op, double of_keys, double of_values) {
   const ConstHeads &q = op.q, &k = op.k, &v = op.v;
-  MaskGeometry<Index> mask(op.desc.mask, q.positions, k.positions);
-  if (op.desc.mask.query_offsets) mask.query_offset = k.positions - q.positions;
   const ConstView selected = op.desc.mask.selected;
-  const Index most = selected ? selected.dim(2) : k.positions;
-  double pairs = 0;
-  for (Index i = 0; i < q.positions; ++i) pairs += static_cast<double>(std::min(mask.visible_keys(i), most));
+  double pairs = visible_pairs(op.desc.mask, q.positions, k.positions, selected ? selected.dim(2) : k.positions);
   if (op.desc.mask.prefix_end) pairs += mean_prefix_pairs(q.positions);
   return 2 * (of_keys * static_cast<double>(q.width) + of_values * static_cast<double>(v.width)) *
          static_cast<double>(q.sequences) * static_cast<double>(q.heads) * pairs;

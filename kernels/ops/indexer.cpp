@@ -1,7 +1,6 @@
 #include "kernels/ops/indexer.h"
 
-#include <algorithm>
-
+#include "kernels/attention_mask.h"
 #include "kernels/ops/operands.h"
 
 namespace sy::ops {
@@ -28,20 +27,10 @@ Index check_scores(const Operands& check, const IndexScores& s, ConstView select
   return n;
 }
 
-// Returns the mean number of keys that a query sees, of at most `most`. Only a device knows
-// documents and offsets, so each sequence counts as one document, and a cache as full.
-double keys_per_query(const AttentionMask& mask, Index queries, Index keys, Index most) {
-  MaskGeometry<Index> geometry(mask, queries, keys);
-  if (mask.query_offsets) geometry.query_offset = keys - queries;
-  double sum = 0;
-  for (Index i = 0; i < queries; ++i) sum += static_cast<double>(std::min(geometry.visible_keys(i), most));
-  return queries > 0 ? sum / static_cast<double>(queries) : 0;
-}
-
 // Returns the cost of `products` products of each query and key. most: number of keys of a query
 Cost scores_cost(const IndexScores& s, Index most, double products) {
-  const double pairs = static_cast<double>(s.q.elements()) * keys_per_query(s.mask, s.queries, s.k.dim(1), most);
-  return Cost{.flops = 2 * products * pairs, .size = s.q.dim(2)}.reads(s.q, s.weights, s.k);
+  const double keys = s.queries > 0 ? visible_pairs(s.mask, s.queries, s.k.dim(1), most) / static_cast<double>(s.queries) : 0;
+  return Cost{.flops = 2 * products * static_cast<double>(s.q.elements()) * keys, .size = s.q.dim(2)}.reads(s.q, s.weights, s.k);
 }
 
 }  // namespace
@@ -76,8 +65,8 @@ void check(const AttentionKeySums& op) {
 }
 
 Cost AttentionKeySums::cost() const {
-  const double pairs = static_cast<double>(q.sequences * q.positions * q.heads) *
-                       keys_per_query(desc.mask, q.positions, k.positions, sums.dim(1));
+  const double pairs = static_cast<double>(q.sequences * q.heads) *
+                       visible_pairs(desc.mask, q.positions, k.positions, sums.dim(1));
   return Cost{.flops = 2 * static_cast<double>(q.width) * pairs, .size = q.width}.reads(q, k, lse).writes(sums);
 }
 

@@ -21,6 +21,20 @@ struct IndexScores {
   Index first = 0;          // index of the first query among the B * Sq
   AttentionMask mask = {};  // causal; `sparse`, `key_lengths` and `selected` are empty
   float scale = 1;
+
+  // Sizes of the queries and the keys, without data, as attention of one head has them.
+  ConstHeads query_sizes() const { return sizes(queries); }
+  ConstHeads key_sizes() const { return sizes(k.dim(1)); }
+
+ private:
+  ConstHeads sizes(Index positions) const {
+    ConstHeads heads;
+    heads.sequences = k.dim(0);
+    heads.positions = positions;
+    heads.heads = 1;
+    heads.width = q.dim(2);
+    return heads;
+  }
 };
 
 namespace ops {

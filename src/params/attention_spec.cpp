@@ -109,13 +109,8 @@ Index index_cache_elements(const CoreAttentionSpec& a) {
 }
 
 double mean_visible_keys(Index tokens, const AttentionMask& mask, Index most) {
-  const MaskGeometry<Index> geometry(mask, tokens, tokens);
-  double sum = 0;
-  for (Index p = 0; p < tokens; ++p) {
-    const Index seen = geometry.visible_keys(p);
-    sum += static_cast<double>(most > 0 ? std::min(seen, most) : seen);
-  }
-  return tokens > 0 ? sum / static_cast<double>(tokens) : 0;
+  if (tokens == 0) return 0;
+  return visible_pairs(mask, tokens, tokens, most > 0 ? most : tokens) / static_cast<double>(tokens);
 }
 
 }  // namespace sy

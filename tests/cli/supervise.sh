@@ -2,6 +2,8 @@
 # Tests launch/supervise.sh: restarts after failures, their limits, the log of causes, signals, and
 # the leftovers of killed launchers. tests/cluster/supervise.sh tests the loss of a host.
 source "$2/tests/cli/lib/lib.sh"
+# shellcheck source=tests/cli/lib/supervised.sh
+source "$2/tests/cli/lib/supervised.sh"
 
 make_data 60
 small_config <<'INI'
@@ -20,25 +22,6 @@ mkdir temporary
 export TMPDIR=$work/temporary
 set -m  # background processes receive SIGINT
 supervise() { timeout 300 "$root/launch/supervise.sh" "$@"; }
-lines() { tail -n +2 "$1/supervisor.log"; }
-column() { lines "$1" | cut -f "$2" | paste -sd' '; }  # codes are column 2, steps 3 and 4, causes 5
-steps() { if [[ -f $1/metrics.jsonl ]]; then wc -l <"$1/metrics.jsonl"; else echo 0; fi; }
-# Prints the ranks of a run, or its processes of another name.
-processes_of() {  # RUN [NAME]
-  local process
-  for process in $(grep -lzxF -e "--run.dir=$1" /proc/[0-9]*/cmdline 2>/dev/null || true); do
-    process=${process%/cmdline}
-    [[ $(cat "$process/comm" 2>/dev/null) != "${2:-switchyard}" ]] || echo "${process#/proc/}"
-  done
-}
-wait_until() {  # WHAT COMMAND...
-  for _ in $(seq 1200); do
-    if "${@:2}"; then return; fi
-    kill -0 "$supervisor" 2>/dev/null || die "the supervisor ended before $1: $(cat err)"
-    sleep 0.05
-  done
-  die "no $1 within a minute: $(cat out err)"
-}
 in_background() {  # ARGUMENTS...
   "$root/launch/supervise.sh" "$@" >out 2>err &
   supervisor=$!
@@ -48,17 +31,12 @@ in_background() {  # ARGUMENTS...
 
 run=$work/run  # unique among all tests on this machine
 past() { (($(steps "$run") >= $1)); }
-# Returns whether the run has started so often, and has made three steps since.
-started() {  # TIMES
-  [[ -f $run/provenance.jsonl && $(wc -l <"$run/provenance.jsonl") -ge $1 ]] || return 1
-  past $(($(tail -n 1 "$run/provenance.jsonl" | sed -E 's/^.*"first_step": *([0-9]+).*/\1/') + 2))
-}
 in_background 2 "$switchyard" train config.ini --run.dir="$run" --quiet
 wait_until "checkpoint" test -e "$run/checkpoints/step-00000005/manifest.json"
 # A rank is killed.
-kill -KILL "$(processes_of "$run" | sort -n | tail -n 1)"
+kill -KILL "$(processes_of "$run" switchyard | sort -n | tail -n 1)"
 # A launcher is killed. Its files are collected, and those of others stay.
-wait_until "first restart" started 2
+wait_until "first restart" started "$run" 2 3
 records=$(echo "$TMPDIR"/switchyard-*/ompi.*/pid.*/switchyard-job)
 foreign=/dev/shm/vader_segment.$(uname -n).$UID.7abc0001.0
 if [[ $mpi == openmpi ]]; then
@@ -71,7 +49,7 @@ launcher=$(readlink -f "$(command -v "$mpiexec")")
 launchers=$(processes_of "$run" "$(basename "$mpiexec")")
 kill -KILL ${launchers:-$(processes_of "$run" "$(basename "$launcher")")}
 # SIGTERM stops the run with a checkpoint, and is no failure. Another supervisor is refused.
-wait_until "second restart" started 3
+wait_until "second restart" started "$run" 3 3
 expect_exit 2 supervise 1 "$switchyard" train config.ini --run.dir="$run"
 [[ $err == *"another supervisor runs $run"* ]] || die "two supervisors have a run"
 kill -TERM "$supervisor"
@@ -79,11 +57,11 @@ code=0; wait "$supervisor" || code=$?
 [[ $code -eq 0 ]] || die "exit code $code: $(cat out err)"
 last=$(steps "$run")
 [[ $(sed -E 's/^\{"step":([0-9]+),.*\}$/\1/' "$run/metrics.jsonl") == "$(seq "$last")" ]] || die "the steps are not in order"
-[[ $(column "$run" 2) =~ ^[1-9][0-9]*\ [1-9][0-9]*\ 3$ ]] || die "other exit codes: $(cat "$run/supervisor.log")"
+[[ $(column "$run" 2) =~ ^[1-9][0-9]*\|[1-9][0-9]*\|3$ ]] || die "other exit codes: $(cat "$run/supervisor.log")"
 [[ $(lines "$run" | tail -n 1 | cut -f 4,5) == "$last"$'\tstopped with a checkpoint, as SIGTERM asked' ]] ||
   die "another cause: $(cat "$run/supervisor.log")"
-read -ra resumed <<<"$(column "$run" 3)"
-read -ra reached <<<"$(column "$run" 4)"
+IFS="|" read -ra resumed <<<"$(column "$run" 3)"
+IFS="|" read -ra reached <<<"$(column "$run" 4)"
 [[ ${resumed[0]} -eq 0 && ${resumed[1]} -ge 5 && $((resumed[1] % 5 + resumed[2] % 5)) -eq 0 && ${reached[0]} -ge 5 &&
   ${reached[0]} -ge ${resumed[1]} && ${reached[1]} -gt ${resumed[1]} && ${reached[1]} -ge ${resumed[2]} ]] ||
   die "other steps: $(cat "$run/supervisor.log")"
@@ -102,7 +80,7 @@ expect_no_file "$TMPDIR"/switchyard-*
 # A step that diverges twice is named. It is not tried a third time.
 expect_exit 1 supervise --restarts 5 --period 60 2 "$switchyard" train config.ini --run.dir=nan --train.lr=1e6 --train.warmup=0 --run.checkpoint_every=2 --quiet
 [[ $err == *"supervisor: step "*" failed twice in the same way: step "*"the loss is nan"*": no further restart" ]] || die "another message"
-[[ $(column nan 2) == "1 1" && $(column nan 3) == 0\ * ]] || die "other attempts: $(cat nan/supervisor.log)"
+[[ $(column nan 2) == "1|1" && $(column nan 3) == "0|"* ]] || die "other attempts: $(cat nan/supervisor.log)"
 
 # SIGINT is no failure either, and neither is run.max_hours.
 in_background 1 "$switchyard" train config.ini --run.dir="$work/interrupted" --quiet
@@ -118,48 +96,48 @@ expect_file "$run/checkpoints/step-$(printf %08d "$(steps "$run")")/manifest.jso
 expect_ok supervise 1 "$switchyard" train config.ini --run.dir=limited --run.max_hours=1e-9 --quiet
 [[ $(column limited 2) == 3 ]] || die "other attempts: $(cat limited/supervisor.log)"
 
-# ---- rules, with a program that fails as told ----
+# ---- rules, with a program that fails as planned ----
 
 # Its line of `plan` for each attempt: an exit code, the last step, and an error.
 cat >program <<SH
 #!/usr/bin/env bash
 echo "\$*" >>attempts
 read -r code step error < <(sed -n "\$(wc -l <attempts)p" plan)
-mkdir -p told
-echo '{"first_step":1}' >>told/provenance.jsonl
-echo "{\"step\":\$step,\"loss\":1}" >>told/metrics.jsonl
+mkdir -p planned
+echo '{"first_step":1}' >>planned/provenance.jsonl
+echo "{\"step\":\$step,\"loss\":1}" >>planned/metrics.jsonl
 [[ -z \$error ]] || echo "switchyard: \$error" >&2
 exit "\$code"
 SH
 chmod +x program
-told() {  # CODE [VARIABLE=VALUE...] (the plan is the standard input)
-  rm -rf told attempts
+follow_plan() {  # CODE [VARIABLE=VALUE...] (the plan is the standard input)
+  rm -rf planned attempts
   cat >plan
   # shellcheck disable=SC2016
-  expect_exit "$1" env "${@:2}" bash -euo pipefail -c 'source "$0"; supervise told "./program" train' "$root/launch/supervision.sh"
+  expect_exit "$1" env "${@:2}" bash -euo pipefail -c 'source "$0"; supervise planned "./program" train' "$root/launch/supervision.sh"
 }
 # The number of restarts in a period is limited.
-told 1 SWITCHYARD_RESTARTS=3 < <(for i in 1 2 3 4 5 6; do echo "1 $i machine $i is broken"; done)
-[[ $(column told 2) == "1 1 1 1" && $err == *"supervisor: 3 restarts in 3600 s: no further one after step 4: machine 4 is broken"* ]] ||
-  die "other attempts: $(cat told/supervisor.log)"
-[[ $(lines told | cut -f 4,5 | tail -n 1) == $'4\tmachine 4 is broken' ]] || die "another line: $(cat told/supervisor.log)"
-[[ $(lines told | head -n 1) =~ ^20[0-9-]{8}T[0-9:]{8}Z$'\t' ]] || die "no time: $(cat told/supervisor.log)"
+follow_plan 1 SWITCHYARD_RESTARTS=3 < <(for i in 1 2 3 4 5 6; do echo "1 $i machine $i is broken"; done)
+[[ $(column planned 2) == "1|1|1|1" && $err == *"supervisor: 3 restarts in 3600 s: no further one after step 4: machine 4 is broken"* ]] ||
+  die "other attempts: $(cat planned/supervisor.log)"
+[[ $(lines planned | cut -f 4,5 | tail -n 1) == $'4\tmachine 4 is broken' ]] || die "another line: $(cat planned/supervisor.log)"
+[[ $(lines planned | head -n 1) =~ ^20[0-9-]{8}T[0-9:]{8}Z$'\t' ]] || die "no time: $(cat planned/supervisor.log)"
 # Older restarts do not count.
-told 0 SWITCHYARD_RESTARTS=1 SWITCHYARD_RESTART_PERIOD=0 < <(for i in 1 2 3; do echo "1 $i machine $i is broken"; done; echo 0 4)
-[[ $(column told 2) == "1 1 1 0" ]] || die "other attempts: $(cat told/supervisor.log)"
+follow_plan 0 SWITCHYARD_RESTARTS=1 SWITCHYARD_RESTART_PERIOD=0 < <(for i in 1 2 3; do echo "1 $i machine $i is broken"; done; echo 0 4)
+[[ $(column planned 2) == "1|1|1|0" ]] || die "other attempts: $(cat planned/supervisor.log)"
 [[ $(sort attempts | uniq -c | sed 's/^ *//' | paste -sd'|') == "1 train|3 train --run.resume_step=-1" ]] || die "other commands: $(cat attempts)"
 # The same message at another step, or another one at the same step, is another failure.
-told 1 < <(printf '%s\n' "1 5 a" "1 6 a" "1 6 b" "1 6 a" "1 6 a" "0 9")
-[[ $(column told 2) == "1 1 1 1 1" && $err == *"step 7 failed twice in the same way: a"* ]] || die "other attempts: $(cat told/supervisor.log)"
+follow_plan 1 < <(printf '%s\n' "1 5 a" "1 6 a" "1 6 b" "1 6 a" "1 6 a" "0 9")
+[[ $(column planned 2) == "1|1|1|1|1" && $err == *"step 7 failed twice in the same way: a"* ]] || die "other attempts: $(cat planned/supervisor.log)"
 # Times and process numbers do not make another failure.
-told 1 < <(printf '%s\n' "1 5 rank 1 on b has waited 4.5 s" "1 5 rank 1 on b has waited 4.7 s" "0 9")
-[[ $err == *"step 6 failed twice in the same way: rank 1 on b has waited 4.7 s"* ]] || die "other attempts: $(cat told/supervisor.log)"
+follow_plan 1 < <(printf '%s\n' "1 5 rank 1 on b has waited 4.5 s" "1 5 rank 1 on b has waited 4.7 s" "0 9")
+[[ $err == *"step 6 failed twice in the same way: rank 1 on b has waited 4.7 s"* ]] || die "other attempts: $(cat planned/supervisor.log)"
 # A stop on request is no failure.
-told 3 < <(echo "3 5"; echo "0 9")
-[[ $(column told 2) == 3 ]] || die "other attempts: $(cat told/supervisor.log)"
+follow_plan 3 < <(echo "3 5"; echo "0 9")
+[[ $(column planned 2) == 3 ]] || die "other attempts: $(cat planned/supervisor.log)"
 # Bad input is not tried again.
-told 2 < <(echo "2 0 unknown key"; echo "0 9")
-[[ $(column told 2) == 2 && $(column told 5) == "unknown key" ]] || die "other attempts: $(cat told/supervisor.log)"
+follow_plan 2 < <(echo "2 0 unknown key"; echo "0 9")
+[[ $(column planned 2) == 2 && $(column planned 5) == "unknown key" ]] || die "other attempts: $(cat planned/supervisor.log)"
 expect_exit 2 supervise 1 "$switchyard" train config.ini --run.dir=bad --model.layer=3
 [[ $err == *"unknown key 'model.layer'"* ]] || die "another message"
 expect_no_file bad

@@ -2,6 +2,8 @@
 # Six ranks on three simulated hosts lose a host, go on with four, and get the host back. Arguments
 # as of tests/cli. Exit code 77 with the reason if there are no network namespaces.
 source "$2/tests/cli/lib/lib.sh"
+# shellcheck source=tests/cli/lib/supervised.sh
+source "$2/tests/cli/lib/supervised.sh"
 # shellcheck source=tests/cluster/lib/hosts.sh
 source "$2/tests/cluster/lib/hosts.sh"
 make_hosts 3
@@ -30,38 +32,23 @@ perl -0pi -e 's/\n\[moe\]\ncapacity_factor = 1\n/\n/; s/d_model = 32/d_model = 6
 export OMP_NUM_THREADS=1 SWITCHYARD_TIMEOUT=8 TMPDIR=$work/temporary
 mkdir temporary
 run=$work/run  # unique among all tests on this machine
-steps() { if [[ -f $run/metrics.jsonl ]]; then wc -l <"$run/metrics.jsonl"; else echo 0; fi; }
-column() { tail -n +2 "$run/supervisor.log" | cut -f "$1" | paste -sd'|'; }
-wait_until() {  # WHAT COMMAND...
-  for _ in $(seq 1800); do
-    if "${@:2}"; then return; fi
-    kill -0 "$supervisor" 2>/dev/null || die "the supervisor ended before $1: $(cat out err)"
-    sleep 0.1
-  done
-  die "no $1 within three minutes: $(cat out err)"
-}
-# Returns whether the run has started so often, and has made six steps since.
-started() {  # TIMES
-  [[ -f $run/provenance.jsonl && $(wc -l <"$run/provenance.jsonl") -ge $1 ]] || return 1
-  (($(steps) >= $(tail -n 1 "$run/provenance.jsonl" | sed -E 's/^.*"first_step": *([0-9]+).*/\1/') + 5))
-}
 supervise() { on "${hosts[0]}" "$root/launch/supervise.sh" --hostfile hostfile --host-check 1 "$@"; }
 
 supervise "$switchyard" train config.ini --run.dir="$run" >out 2>err &
 supervisor=$!
 wait_until "checkpoint" test -e "$run/checkpoints/step-00000005/manifest.json"
 ip -n "${hosts[2]}" link set network down
-wait_until "start on two hosts" started 2
+wait_until "start on two hosts" started "$run" 2 6
 ip -n "${hosts[2]}" link set network up
-wait_until "start on three hosts" started 3
+wait_until "start on three hosts" started "$run" 3 6
 kill -TERM "$(pgrep -P "$supervisor" -f launch/supervise.sh || echo "$supervisor")"
 code=0; wait "$supervisor" || code=$?
 [[ $code -eq 0 ]] || die "exit code $code: $(cat out err)"
 
 # The log has the attempts, with their causes. A rank or the launcher may be the first to miss the
 # host, and a start may fail on a busy machine. The product dp * train.micro_batch stays.
-[[ $(column 2) =~ ^([1-9][0-9]*\|)+3\|3$ ]] || die "other exit codes: $(cat "$run/supervisor.log")"
-[[ $(column 5) =~ ^("rank "[0-9]" on ${hosts[2]} does not answer"|"the launcher: ORTE ").*"|stopped with a checkpoint, as $net.3 answers again|stopped with a checkpoint, as SIGTERM asked"$ ]] ||
+[[ $(column "$run" 2) =~ ^([1-9][0-9]*\|)+3\|3$ ]] || die "other exit codes: $(cat "$run/supervisor.log")"
+[[ $(column "$run" 5) =~ ^("rank "[0-9]" on ${hosts[2]} does not answer"|"the launcher: ORTE ").*"|stopped with a checkpoint, as $net.3 answers again|stopped with a checkpoint, as SIGTERM asked"$ ]] ||
   die "other causes: $(cat "$run/supervisor.log")"
 grep -q "^supervisor: $net.3 does not answer: going on with 4 ranks$" err || die "the lost host is not named: $(cat err)"
 [[ $(sed -nE 's/^layout +dp ([0-9]+) .*\(([0-9]) ranks.*/\2/p' out | uniq | paste -sd' ') == "6 4 6" ]] || die "other layouts: $(cat out)"
@@ -70,7 +57,7 @@ paste -d' ' <(sed -nE 's/^auto .*micro_batch = ([0-9]+).*/\1/p' out) <(sed -nE '
 ! grep -qE '^(tp|ep|etp) = auto' "$run/config.ini" || die "config.ini has no layout: $(cat "$run/config.ini")"
 
 # Losses and counts are those of a run of one rank that was not disturbed.
-last=$(steps)
+last=$(steps "$run")
 expect_ok "$switchyard" train config.ini --run.dir=alone --train.steps="$last" --quiet
 numbers() { sed -E 's/.*"step":([0-9]+).*"loss":([0-9.e-]+),.*"routed":([0-9]+),"dropped":([0-9]+).*/\1 \3 \4 \2/' "$1/metrics.jsonl"; }
 paste -d' ' <(numbers alone) <(numbers "$run") |
@@ -84,7 +71,7 @@ scopes=(--moe.capacity_scope=rank --moe.aux_scope=global_batch)
 expect_exit 1 supervise --host-wait 0 "$switchyard" train config.ini --run.dir="$run" --train.steps="$((last + 5))" "${scopes[@]}"
 sentence="$net.3 does not answer, and there is no layout without it: moe.capacity_scope = rank makes results depend on train.micro_batch"
 [[ $err == *"supervisor: $sentence"*": resume on another number of ranks" ]] || die "another message"
-[[ $(column 5) == *"$sentence"* ]] || die "the log lacks it: $(cat "$run/supervisor.log")"
+[[ $(column "$run" 5) == *"$sentence"* ]] || die "the log lacks it: $(cat "$run/supervisor.log")"
 # Files of dead jobs are left on no host.
 ip -n "${hosts[2]}" link set network up
 for host in "${hosts[@]}"; do
