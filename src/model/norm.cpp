@@ -35,8 +35,7 @@ View Norm::make_moments(const LayerContext& layer, Index rows) const {
 void Norm::find_batch_moments(const LayerContext& layer, ConstView x, View moments) const {
   const ExecutionContext& context = layer.context;
   const View averages = layer.batch_norm.averages.rows(batch_norm_, 1);
-  ops::BatchNormMoments op{
-      .eps = desc_.eps, .averages = averages.reshape({2, averages.dim(2)}), .moments = moments};
+  ops::BatchNormMoments op{.eps = desc_.eps, .averages = averages.reshape({2, averages.dim(2)}), .moments = moments};
   if (layer.batch.evaluation || layer.batch.generation) return run(context.device, op);
   const Arena::Scope scope(context.scratch);
   const View sums = context.scratch.take(moments.shape(), DType::f64);
@@ -54,8 +53,8 @@ void Norm::forward(const LayerContext& layer, ConstView x, View y, View moments)
                ops::NormForward{
                    .x = x, .weight = weight_.weight, .bias = bias_.weight, .desc = desc_, .y = y, .moments = moments});
   if (!layer.batch_norm.replay) find_batch_moments(layer, x, moments);
-  run(device, ops::BatchNormForward{
-                  .x = x, .weight = weight_.weight, .bias = bias_.weight, .moments = moments, .y = y});
+  run(device,
+      ops::BatchNormForward{.x = x, .weight = weight_.weight, .bias = bias_.weight, .moments = moments, .y = y});
 }
 
 void Norm::backward(const LayerContext& layer, ConstView dy, ConstView x, ConstView moments, View dx) const {
@@ -72,12 +71,9 @@ void Norm::backward(const LayerContext& layer, ConstView dy, ConstView x, ConstV
                                                  .dbias = bias_.grad});
   const Arena::Scope scope(context.scratch);
   const View sums = context.scratch.take({2, x.dim(1)}, DType::f64);
-  run(context.device, ops::BatchNormGradientSums{.dy = dy,
-                                                 .x = x,
-                                                 .moments = moments,
-                                                 .dweight = weight_.grad,
-                                                 .dbias = bias_.grad,
-                                                 .sums = sums});
+  run(context.device,
+      ops::BatchNormGradientSums{
+          .dy = dy, .x = x, .moments = moments, .dweight = weight_.grad, .dbias = bias_.grad, .sums = sums});
   sum_over_ranks(context, sums);
   run(context.device, ops::BatchNormBackward{.dy = dy,
                                              .x = x,

