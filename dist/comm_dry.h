@@ -15,7 +15,7 @@ namespace sy {
 // A recorded collective: kind, purpose and bytes.
 struct DryTransfer {
   Collective kind;
-  std::string_view subphase;  // Phase::subphase: "dispatch", "combine", or empty
+  std::string_view subphase;  // Phase::subphase: "dispatch", "combine", "batch norm", or empty
   Index sent = 0;             // bytes to other ranks, counted as in Traffic
   Index received = 0;         // bytes from other ranks
   Index buffer = 0;           // reduced, gathered or broadcast bytes of all roots; 0: all-to-all

@@ -7,7 +7,8 @@ namespace sy {
 
 using Index = std::int64_t;
 
-enum class NormKind { none, rmsnorm, layernorm };
+// batchnorm has operations of its own (kernels/ops/batch_norm.h).
+enum class NormKind { none, rmsnorm, layernorm, batchnorm };
 // The last one has learned parameters, and operations of its own (kernels/ops/xielu.h).
 enum class Activation { relu, gelu, gelu_tanh, silu, relu2, sigmoid, identity, silu_clamped, hardtanh, xielu };
 enum class Score { softmax, sigmoid, sqrt_softplus };

@@ -67,14 +67,14 @@ std::unique_ptr<T[]> scratch(Index n) {
 // out: [width] += the sum over `rows` rows. body(begin, end, partial) adds its chunk of rows to its
 // own partial: [width], which starts at zero. There are at most 64 chunks, whose partial sums are
 // added in order.
-template <class Body>
-void sum_over_rows(Index rows, Index width, float* out, const Body& body) {
+template <class Sum, class Body>
+void sum_over_rows(Index rows, Index width, Sum* out, const Body& body) {
   const Index grain = std::max<Index>({32, rows_per_chunk(width), ceil_div(rows, 64)});
   const Index chunks = ceil_div(rows, grain);
-  const auto partials = scratch<float>(chunks * width);
+  const auto partials = scratch<Sum>(chunks * width);
   for_chunks(rows, grain, [&](Index begin, Index end) {
-    float* partial = &partials[begin / grain * width];
-    std::fill_n(partial, width, 0.0f);
+    Sum* partial = &partials[begin / grain * width];
+    std::fill_n(partial, width, Sum{});
     body(begin, end, partial);
   });
   for_chunks(width, std::max<Index>(64, rows_per_chunk(chunks)), [&](Index begin, Index end) {

@@ -3,6 +3,7 @@
 
 #include "kernels/ops/activation.h"
 #include "kernels/ops/attention.h"
+#include "kernels/ops/batch_norm.h"
 #include "kernels/ops/bias.h"
 #include "kernels/ops/capacity.h"
 #include "kernels/ops/cross_entropy.h"

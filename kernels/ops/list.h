@@ -8,6 +8,8 @@
   X(Gemm) X(PackWeight) X(GroupedGemm) X(GroupedGemmDgrad) X(GroupedGemmWgrad)                    \
   X(BiasForward) X(BiasBackward) X(GroupedBiasForward) X(GroupedBiasBackward)                     \
   X(NormForward) X(NormBackward)                                                                  \
+  X(BatchNormSums) X(BatchNormMoments) X(BatchNormForward)                                        \
+  X(BatchNormGradientSums) X(BatchNormBackward)                                                   \
   X(ActivationForward) X(ActivationBackward) X(FfnForward) X(FfnBackward)                         \
   X(XieluForward) X(XieluBackward)                                                                \
   X(Rope) X(HeadQkNormForward) X(HeadQkNormBackward)                                                      \

@@ -31,7 +31,8 @@ struct Imported {
   Config config;
   Index vocab = 0;
   std::vector<ParamSpec> params;
-  std::vector<float> biases;  // selection biases of the routers
+  std::vector<float> biases;    // selection biases of the routers
+  std::vector<float> averages;  // TrainState::batch_norm_averages of the upcycled checkpoint
   std::unique_ptr<FamilyValues> files;
   std::unique_ptr<ValueSource> checkpoint, upcycled;
   std::string model_name;  // "llama"
@@ -65,6 +66,7 @@ Imported open_source(const fs::path& folder, const std::string& upcycle_option,
     in.config = parse_config(state.config, step.string(), {}, &renamed);
     for (const std::string& warning : renamed) warn(warning);
     in.vocab = state.vocab;
+    in.averages = state.batch_norm_averages;
     check_parameters(step, param_specs(in.config, in.vocab));
     in.checkpoint = checkpoint_weights(step);
     in.config = without_lora(std::move(in.config));
@@ -97,6 +99,8 @@ TrainState first_state(const Imported& in, int ranks, const Json& provenance) {
     if (in.config.is_moe(layer)) state.experts.layer_ids.push_back(layer);
   state.experts.layers = std::ssize(state.experts.layer_ids);
   state.router_bias = in.biases;
+  state.batch_norm_averages = in.averages;
+  state.batch_norms = count_batch_norms(in.params);
   return state;
 }
 

@@ -135,6 +135,7 @@ std::unique_ptr<Engine> load_model(Comm& world, const Trained& trained, Layout l
   agree_on_errors(world, [&] {
     load_checkpoint(trained.step_dir, engine->store());
     engine->set_router_bias(trained.state.router_bias);
+    engine->set_batch_norm_averages(trained.state.batch_norm_averages);
   });
   return engine;
 }

@@ -282,6 +282,9 @@ void check_lora(const Config& c, Problems& problems) {
     refuse("train.optimizer", show(t.optimizer), "it does not update adapters as matrices", "adamw or sgd");
   if (t.qk_clip > 0) refuse("train.qk_clip", show(t.qk_clip), "it would scale frozen weights", "0");
   if (c.model.mup) refuse("model.mup", "true", "muP has no learning rates of adapters", "false");
+  if (c.model.norm == NormKind::batchnorm)
+    refuse("model.norm", "batchnorm", "training changes its running averages, and adapters do not hold them",
+           "rmsnorm or layernorm");
   for (const std::string& target : split_list(t.lora_targets)) {
     if (!is_lora_target(target))
       problems.add("train.lora_targets", "train.lora_targets has '{}': expected {}, or one matrix as in attention.q",
@@ -368,6 +371,8 @@ void check_combinations(const Config& c, Problems& problems) {
   if (m.embedding_norm && m.norm == NormKind::none)
     problems.add("model.embedding_norm",
                  "model.embedding_norm = true with model.norm = none leaves nothing to compute: change one");
+  if (m.norm_offset && m.norm == NormKind::batchnorm)
+    problems.add("model.norm_offset", "model.norm_offset = true with model.norm = batchnorm: set it to false");
   if (m.t5_max_distance <= m.t5_buckets / 2)
     problems.add(
         "model.t5_max_distance",

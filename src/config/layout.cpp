@@ -180,6 +180,18 @@ std::vector<std::string> config_warnings(const Config& config, const Layout& lay
         fmt::format("run.keep_every = {} is not a multiple of run.checkpoint_every = {}, which says what steps have a "
                     "checkpoint: change one",
                     keep_every, every));
+  if (config.model.norm == NormKind::batchnorm) {
+    if (config.model.kind != ModelKind::encoder)
+      out.push_back(
+          "model.norm = batchnorm in a model that predicts later tokens: its means and variances are of all tokens of "
+          "a batch, so a training pass sees more than the earlier tokens, and its loss is too low: compare the "
+          "validation loss, which running averages give, or set model.norm to rmsnorm or layernorm");
+    if (together != batch)
+      out.push_back(
+          fmt::format("model.norm = batchnorm normalises over what is computed at once, here dp * train.micro_batch = "
+                      "{} * {} of the step's {} sequences: keep the product if you change the number of ranks",
+                      layout.dp(), config.train.micro_batch, batch));
+  }
   if (e.experts > 0 && e.aux_loss > 0 && e.aux_scope == AuxScope::global_batch && together != batch)
     out.push_back(
         fmt::format("moe.aux_scope = global_batch balances what is computed at once, here dp * "

@@ -81,7 +81,12 @@ std::span<const Key> model_keys() {
           "the number of positions in a training sequence. With model.kind = encoder_decoder, the "
           "tokens of text from which a sample is made; encoder.seq_len and decoder.seq_len are the "
           "positions of its two sequences, which follow from it if they are not set"),
-      row<&Model::norm>("model.norm", {}, must_match, "the kind of normalisation"),
+      row<&Model::norm>(
+          "model.norm", {}, must_match,
+          "the kind of normalisation. batchnorm (Ioffe and Szegedy, 2015): of each element over all real tokens that "
+          "a step computes at once, those of dp * train.micro_batch sequences; evaluation and generation "
+          "use running averages of mean and variance. Results depend on this product, and the training of "
+          "a decoder sees later tokens through it"),
       row<&Model::norm_eps>("model.norm_eps", {0, 1}, must_match,
                             "norms add this to the variance (rmsnorm: to the mean square) before they take its root"),
       row<&Model::norm_offset>(
@@ -117,11 +122,11 @@ std::span<const Key> model_keys() {
                              "where swiglu_clamped cuts off what it gets"),
       row<&Model::bias>(
           "model.bias", {}, must_match,
-          "what has biases. all: attention, dense FFNs and layernorm; attention: queries, keys, values and the "
+          "what has biases. all: attention, dense FFNs, layernorm and batchnorm; attention: queries, keys, values and the "
           "output of attention; qkv: queries, keys and values alone; mlp: dense FFNs alone. true is all, and false "
           "none"),
       row<&Model::norm_bias>("model.norm_bias", {}, must_match,
-                             "whether layernorm has a bias. auto: where model.bias is all"),
+                             "whether layernorm and batchnorm have a bias. auto: where model.bias is all"),
       kind_row<&Model::position>(
           "model.position", {}, must_match,
           "how the model knows where tokens stand. rope: attention rotates queries and keys by their positions; "

@@ -363,6 +363,8 @@ std::string export_checkpoint(Comm& world, const fs::path& step_dir, const Train
       bad_input(
           "the model has train.objective = prefix, and no family has attention that sees a prefix on both sides: "
           "export a model that was trained further with train.objective = causal (run.init_from)");
+    if (config.model.norm == NormKind::batchnorm)
+      bad_input("the model has model.norm = batchnorm, and no family has batch norms: it cannot be exported");
     if (lead && run)
       if (const std::string warning = check_imported(*run); !warning.empty()) warn(warning);
     const Json imported_config = run ? read_imported_json(imported_dir / config_name) : Json::object();

@@ -35,6 +35,9 @@ struct TrainState {
   std::string layout;            // "dp 4 tp 1 ep 2 etp 1", for information only
   ExpertHistory experts;
   std::vector<float> router_bias;  // [MoE layer, expert]; empty if unused
+  // Running averages of batch norms: [batch_norms, mean and variance, d_model].
+  std::vector<float> batch_norm_averages;
+  Index batch_norms = 0;
   ValidationRecord validation;     // empty in old checkpoints
   NormHistory norms;               // empty in old checkpoints, and without train.spike_sigma
   Index rewarmup_after = -1;       // step after which train.rewarmup began; -1 if it never did

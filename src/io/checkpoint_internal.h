@@ -32,6 +32,7 @@ struct TensorKind {
   bool covers(const ParamSpec& spec) const { return state.empty() || (!spec.frozen && state_index(spec.optimizer)); }
 };
 constexpr const char* params_prefix = "/params/";
+constexpr const char* norm_averages_name = "/norm/averages";
 // Returns the kinds of these parameters' tensors. The first one is weights.
 std::vector<TensorKind> tensor_kinds(const std::vector<ParamSpec>& specs);
 

@@ -135,6 +135,7 @@ void CheckpointSaver::start(const TrainState& state, ParamStore& store) {
       name = first_not_finite(store, world_.rank());
     }
     if (name.empty() && !all_finite(state.router_bias)) name = "/router/bias";
+    if (name.empty() && !all_finite(state.batch_norm_averages)) name = norm_averages_name;
     if (!name.empty()) refuse_not_finite(name, state.step);
   });
   start(state, asynchronous_ ? copied_contents(contents, copy_.get()) : contents);

@@ -1,4 +1,5 @@
-// The training state in the index of a checkpoint: groups /state and /experts, and /router/bias.
+// The training state in the index of a checkpoint: groups /state and /experts, /router/bias and
+// /norm/averages.
 #include <algorithm>
 #include <limits>
 #include <utility>
@@ -52,6 +53,28 @@ void write_experts(CheckpointWriter& index, const ExpertHistory& h) {
   }
 }
 
+void write_router_bias(CheckpointWriter& index, const TrainState& state) {
+  if (state.router_bias.empty()) return;
+  const Shape shape{state.experts.layers, state.experts.experts};
+  SY_ASSERT(static_cast<Index>(state.router_bias.size()) == shape.elements(), "router bias of {}", shape.str());
+  index.write("/router/bias", shape, DType::f32, state.router_bias.data());
+  index.set("/router/bias", "dimensions", "layer, expert");
+  index.set("/router/bias", "unit", "score");
+  index.set("/router/bias", "meaning", "added to the scores for the selection of experts alone");
+}
+
+void write_norm_averages(CheckpointWriter& index, const TrainState& state) {
+  if (state.batch_norm_averages.empty()) return;
+  SY_ASSERT(state.batch_norms > 0 && std::ssize(state.batch_norm_averages) % (2 * state.batch_norms) == 0,
+            "{} running averages of {} batch norms", state.batch_norm_averages.size(), state.batch_norms);
+  const Shape shape{state.batch_norms, 2, std::ssize(state.batch_norm_averages) / (2 * state.batch_norms)};
+  index.write(norm_averages_name, shape, DType::f32, state.batch_norm_averages.data());
+  index.set(norm_averages_name, "dimensions", "norm, mean or variance, column");
+  index.set(norm_averages_name, "unit", "1");
+  index.set(norm_averages_name, "meaning",
+            "running averages of each batch norm, in the order of the parameters, which evaluation and generation use");
+}
+
 }  // namespace
 
 void write_state(CheckpointWriter& index, const TrainState& state) {
@@ -77,13 +100,8 @@ void write_state(CheckpointWriter& index, const TrainState& state) {
   if (state.rewarmup_after >= 0) index.set("/state", "rewarmup_after", state.rewarmup_after);
   index.set("/state", finite_attribute, std::int64_t{1});
   write_experts(index, state.experts);
-  if (state.router_bias.empty()) return;
-  const Shape shape{state.experts.layers, state.experts.experts};
-  SY_ASSERT(static_cast<Index>(state.router_bias.size()) == shape.elements(), "router bias of {}", shape.str());
-  index.write("/router/bias", shape, DType::f32, state.router_bias.data());
-  index.set("/router/bias", "dimensions", "layer, expert");
-  index.set("/router/bias", "unit", "score");
-  index.set("/router/bias", "meaning", "added to the scores for the selection of experts alone");
+  write_router_bias(index, state);
+  write_norm_averages(index, state);
 }
 
 namespace {
@@ -153,6 +171,24 @@ ExpertHistory read_history(CheckpointReader& index, const fs::path& step_dir) {
   return h;
 }
 
+// Reads TrainState::batch_norms and their averages.
+void read_norm_averages(CheckpointReader& index, const fs::path& step_dir, TrainState& state) {
+  if (!index.has(norm_averages_name)) return;
+  const Shape shape = index.tensor(norm_averages_name).shape;
+  if (shape.size() != 3 || shape[1] != 2 || shape.elements() == 0)
+    bad_input("{} of {} is {}, not [norms, 2, columns]: use another checkpoint", norm_averages_name, step_dir.string(),
+              shape.str());
+  check_range(step_dir, "batch norms", shape[0], 1, 1 << 20);
+  check_range(step_dir, "columns of a batch norm", shape[2], 1, 1 << 20);
+  state.batch_norm_averages = read_all<float>(index, norm_averages_name, shape);
+  state.batch_norms = shape[0];
+  if (!all_finite(state.batch_norm_averages))
+    bad_input("{} of {} is not finite: use another checkpoint", norm_averages_name, step_dir.string());
+  for (Index i = 0; i < shape.elements(); ++i)
+    if (i / shape[2] % 2 == 1 && state.batch_norm_averages[i] < 0)
+      bad_input("{} of {} has a negative variance: use another checkpoint", norm_averages_name, step_dir.string());
+}
+
 std::string provenance_in(const CheckpointReader& index) {
   return index.has("/state", "provenance") ? index.get_string("/state", "provenance") : "";
 }
@@ -198,6 +234,7 @@ TrainState read_state(const fs::path& step_dir) {
     state.router_bias = read_all<float>(index, "/router/bias", {state.experts.layers, state.experts.experts});
   if (!all_finite(state.router_bias))
     bad_input("/router/bias of {} is not finite: use another checkpoint", step_dir.string());
+  read_norm_averages(index, step_dir, state);
   return state;
 }
 

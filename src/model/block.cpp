@@ -24,7 +24,7 @@ void ResidualBranch::run_sublayer(const LayerContext& layer, Output to, Saved& s
 
 void ResidualBranch::normalize(const LayerContext& layer, Saved& s) const {
   const View in = layer.inputs().take(s.x.shape(), layer.context.dtype);
-  norm_.forward(layer.context, s.x, in, s.moments);
+  norm_.forward(layer, s.x, in, s.moments);
   s.in = in;
 }
 
@@ -46,7 +46,7 @@ void ResidualBranch::forward(const LayerContext& layer, ConstView x, ConstView s
     s.in = first.in;
     s.moments = first.moments;
   } else if (placement_.pre) {
-    s.moments = layer.saved.f32({shape[0], 2});
+    s.moments = norm_.make_moments(layer, shape[0]);
     normalize(layer, s);
   }
   const ConstView residual = placement_.normed_residual ? s.in : stream;
@@ -58,11 +58,11 @@ void ResidualBranch::forward(const LayerContext& layer, ConstView x, ConstView s
   };
   if (placement_.post_sublayer) {
     s.out = layer.save(shape);
-    s.out_moments = layer.saved.f32({shape[0], 2});
+    s.out_moments = out_norm_.make_moments(layer, shape[0]);
     run_sublayer(layer, {.y = s.out}, s);
     const Arena::Scope scope(context.scratch);
     const View normed = in_place ? context.temp(shape) : sum;
-    out_norm_.forward(context, s.out, normed, s.out_moments);
+    out_norm_.forward(layer, s.out, normed, s.out_moments);
     add_scaled(normed);
   } else if (scale_ != 1) {
     const Arena::Scope scope(context.scratch);
@@ -74,8 +74,8 @@ void ResidualBranch::forward(const LayerContext& layer, ConstView x, ConstView s
   }
   if (!placement_.post_residual) return;
   s.sum = sum;
-  s.moments = layer.saved.f32({shape[0], 2});
-  norm_.forward(context, sum, y, s.moments);
+  s.moments = norm_.make_moments(layer, shape[0]);
+  norm_.forward(layer, sum, y, s.moments);
 }
 
 void ResidualBranch::backward(const LayerContext& layer, View d, Saved& s, View dx) {
@@ -86,7 +86,7 @@ void ResidualBranch::backward(const LayerContext& layer, View d, Saved& s, View 
   const View dnormed = placement_.post_residual || placement_.post_sublayer ? context.temp(d.shape()) : View{};
   if (placement_.post_residual) {
     run(b, ops::Fill{.x = dnormed, .value = 0});
-    norm_.backward(context, d, s.sum, s.moments, dnormed);
+    norm_.backward(layer, d, s.sum, s.moments, dnormed);
     run(b, ops::Copy{.x = dnormed, .y = d});
   }
   ConstView dout = d;  // gradient with respect to the sublayer's output
@@ -98,7 +98,7 @@ void ResidualBranch::backward(const LayerContext& layer, View d, Saved& s, View 
   }
   if (placement_.post_sublayer) {
     run(b, ops::Fill{.x = dnormed, .value = 0});
-    out_norm_.backward(context, dout, s.out, s.out_moments, dnormed);
+    out_norm_.backward(layer, dout, s.out, s.out_moments, dnormed);
     dout = dnormed;
   }
   const View din = context.temp(d.shape());
@@ -108,7 +108,7 @@ void ResidualBranch::backward(const LayerContext& layer, View d, Saved& s, View 
     run(b, ops::Fill{.x = dx, .value = 0});
   }
   if (placement_.pre)
-    norm_.backward(context, din, s.x, s.moments, dx);
+    norm_.backward(layer, din, s.x, s.moments, dx);
   else
     run(b, ops::Add{.x = din, .y = dx});
 }

@@ -18,7 +18,8 @@ class ResidualBranch {
   struct Saved {
     ConstView x, in;            // [T, D] input of the branch; input of f
     View out, sum;              // [T, D] inputs of output norm and norm of the sum, or empty
-    View moments, out_moments;  // [T, 2] of the input norm or norm of the sum; of the output norm
+    // Norm::make_moments of the input norm or norm of the sum, and of the output norm.
+    View moments, out_moments;
     std::unique_ptr<Sublayer::Saved> sublayer;
   };
 

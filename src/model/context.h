@@ -120,6 +120,16 @@ struct LoadBalanceState {
   }
 };
 
+// State of the N batch norms of a model in one micro-batch.
+struct BatchNormState {
+  View moments;   // [N, 2 * D + 1] of ops::BatchNormMoments; they live from forward to backward
+  View averages;  // [N, 2, D] running averages of the model, which training passes update
+  // If true, forward reads the moments and does not compute them: backward runs it again.
+  bool replay = false;
+};
+// Name of their exchange between ranks (ScopedSubphase).
+inline constexpr const char* batch_norm_subphase = "batch norm";
+
 // Decisions of L routers that forward records. If `replay` is set, routers read them instead of
 // deciding: their inputs may differ from those of forward by rounding. Empty: nothing is recorded.
 struct RoutingDecisions {
@@ -161,16 +171,17 @@ struct LayerContext {
   Recompute recompute = Recompute::none;  // activations that backward computes again
   View indexer_loss = {};                 // StatisticsSink::indexer_loss
   RoutingDecisions decisions = {};        // of all routers of the stack; empty if not reversible
+  BatchNormState batch_norm = {};         // of all batch norms of the model; empty without any
 
   // Returns the same context for the decoder's stream of another batch.
   LayerContext of(const Batch& other) const {
     return {context,      other,      other.decoder(),     saved,     cache,       load_balance,
-            routing_hook, max_logits, on_dispatch_started, recompute, indexer_loss};
+            routing_hook, max_logits, on_dispatch_started, recompute, indexer_loss, {},         batch_norm};
   }
   // Returns the same context for the stream of the encoder, which has no cache.
   LayerContext of_encoder() const {
     return {context,      batch,      batch.streams.front(), saved,    nullptr, {},
-            routing_hook, max_logits, on_dispatch_started,   recompute};
+            routing_hook, max_logits, on_dispatch_started,   recompute, {}, {}, batch_norm};
   }
   // Allocates an activation that lives from forward to backward.
   View save(Shape shape) const { return saved.take(shape, context.dtype); }

@@ -70,13 +70,15 @@ View Embedding::forward(const LayerContext& layer, Saved& s) const {
   }
   if (!norm_) return x;
   s.sum = x;
-  s.moments = layer.saved.f32({x.dim(0), 2});
+  s.moments = norm_->make_moments(layer, x.dim(0));
   const View normed = layer.save(x.shape());
-  norm_->forward(context, x, normed, s.moments);
+  norm_->forward(layer, x, normed, s.moments);
   return normed;
 }
 
-void Embedding::backward(const ExecutionContext& context, const TokenStream& stream, const Saved& s, View d) const {
+void Embedding::backward(const LayerContext& layer, const Saved& s, View d) const {
+  const ExecutionContext& context = layer.context;
+  const TokenStream& stream = layer.stream;
   const ScopedPhase phase(context.mesh.rank_context(), "gradient of the embedding");
   if (!table_.grad) return;  // all parameters of the embedding are frozen
   Device& b = context.device;
@@ -84,7 +86,7 @@ void Embedding::backward(const ExecutionContext& context, const TokenStream& str
   if (norm_) {
     const View dsum = context.temp(d.shape());
     run(b, ops::Fill{.x = dsum, .value = 0});
-    norm_->backward(context, d, s.sum, s.moments, dsum);
+    norm_->backward(layer, d, s.sum, s.moments, dsum);
     d = dsum;
   }
   if (positions_)

@@ -13,7 +13,7 @@ namespace sy {
 class Embedding {
  public:
   struct Saved {
-    View sum, moments;  // [T, D] and [T, 2] of the norm; empty without a norm
+    View sum, moments;  // [T, D] input and moments of the norm; empty without a norm
   };
 
   // - config: of the stack that it begins
@@ -25,7 +25,7 @@ class Embedding {
   View forward(const LayerContext& layer, Saved& s) const;
   // Adds the gradients of the parameters. d: [T, D], gradient with respect to the output for the
   // rank's own tokens. It is overwritten.
-  void backward(const ExecutionContext& context, const TokenStream& stream, const Saved& s, View d) const;
+  void backward(const LayerContext& layer, const Saved& s, View d) const;
 
  private:
   Param table_;  // [V, D]

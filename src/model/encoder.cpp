@@ -32,8 +32,8 @@ View Encoder::forward(LayerContext layer, Saved& s) const {
   }
   s.last = x;
   s.normed = layer.save(x.shape());
-  s.moments = layer.saved.f32({x.dim(0), 2});
-  final_norm_.forward(layer.context, x, s.normed, s.moments);
+  s.moments = final_norm_.make_moments(layer, x.dim(0));
+  final_norm_.forward(layer, x, s.normed, s.moments);
   return s.normed;
 }
 
@@ -43,12 +43,12 @@ void Encoder::backward(LayerContext layer, Saved& s, ConstView d, const Backward
   layer.load_balance = s.load_balance;
   const View dlast = context.temp(d.shape());
   run(context.device, ops::Fill{.x = dlast, .value = 0});
-  final_norm_.backward(context, d, s.last, s.moments, dlast);
+  final_norm_.backward(layer, d, s.last, s.moments, dlast);
   for (std::size_t i = blocks_.size(); i-- > 0;) {
     blocks_[i].backward(layer, dlast, s.blocks[i]);
     if (hooks.on_gradients_ready) hooks.on_gradients_ready(bucket_of_layer(static_cast<Index>(i)));
   }
-  embedding_.backward(context, layer.stream, s.embedding, dlast);
+  embedding_.backward(layer, s.embedding, dlast);
 }
 
 void Encoder::load_balancing(LayerContext layer, const Saved& s, View sums) const {

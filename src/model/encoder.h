@@ -18,7 +18,7 @@ class Encoder {
     Embedding::Saved embedding;
     std::vector<Block::Saved> blocks;
     LoadBalanceState load_balance;  // of its routers
-    View last, normed, moments;     // [T, D] last block's output; [T, D], [T, 2] of the final norm
+    View last, normed, moments;     // [T, D] last block's output; of the final norm
   };
 
   // - config: of the encoder-decoder

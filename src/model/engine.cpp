@@ -53,6 +53,12 @@ Engine::Engine(const Config& config, Index vocab, std::unique_ptr<Device> device
   statistics_ =
       device_->tensor({moe_layers * RouterSums{E}.size() + 2 + 2 * config_.model.mtp_depth + indexer_sums}, DType::f64);
   if (training && config_.train.qk_clip > 0) max_logits_ = device_->tensor({count_query_heads(store_.specs())});
+  if (const Index norms = count_batch_norms(store_.specs()); norms > 0) {
+    batch_norm_averages_ = device_->tensor({norms, 2, config_.model.d_model});
+    for (Index i = 0; i < norms; ++i)  // means are 0, and variances 1
+      run(*device_, ops::Fill{.x = batch_norm_averages_.view().reshape({2 * norms, config_.model.d_model}).rows(2 * i + 1, 1),
+                              .value = 1});
+  }
   if (!config.moe.physical_to_logical.empty()) {
     logical_to_physical_ = device_->tensor({moe_layers, E}, DType::i32);
     for (Index l = 0; l < moe_layers; ++l) {
@@ -81,6 +87,23 @@ void Engine::set_router_bias(const std::vector<float>& bias) {
     bad_input("the checkpoint has {} selection biases for {} experts of all layers: use another checkpoint",
               bias.size(), values.elements());
   device_->to_device(bias.data(), values);
+}
+
+std::vector<float> Engine::batch_norm_averages() const {
+  const View averages = batch_norm_averages_;
+  std::vector<float> host(averages ? averages.elements() : 0);
+  if (averages) device_->to_host(averages, host.data());
+  return host;
+}
+
+void Engine::set_batch_norm_averages(const std::vector<float>& averages) {
+  const View values = batch_norm_averages_;
+  if (!values) return;
+  const Index of_norm = 2 * config_.model.d_model;
+  if (std::ssize(averages) < values.elements() || std::ssize(averages) % of_norm != 0)
+    bad_input("the checkpoint has {} running averages of batch norms, and the model {}: use another checkpoint",
+              averages.size(), values.elements());
+  device_->to_device(averages.data(), values);
 }
 
 std::vector<FixedBlock> Engine::make_fixed_blocks(ArenaSizes arenas, Index slots) {
@@ -215,7 +238,7 @@ TokenStream Engine::make_stream(MicroBatchState& s, Index B, Index S, std::span<
                                 std::vector<std::int32_t> positions, bool is_encoder) {
   const Index T = B * S;
   SY_ASSERT(static_cast<Index>(ids.size()) == T, "{} ids for {} tokens", ids.size(), T);
-  const bool has_documents = !document_start.empty();
+  const bool has_documents = !document_start.empty(), has_batch_norm = batch_norm_averages_.view().present();
   SY_ASSERT(!has_documents || std::ssize(document_start) == T, "{} document starts for {} tokens",
             document_start.size(), T);
   const auto on_device = [&](const void* host, Shape shape, DType dtype) { return upload(s, host, shape, dtype); };
@@ -243,7 +266,7 @@ TokenStream Engine::make_stream(MicroBatchState& s, Index B, Index S, std::span<
                       ? on_device(segments_of(ids, targets, document_start, S).data(), {T}, DType::i32)
                       : View{},
       .rope_rows = at,
-      .token_mask = has_padding && model_->moe_layers() > 0 ? on_device(token_mask.data(), {T}, DType::i32) : View{},
+      .token_mask = has_padding && (model_->moe_layers() > 0 || has_batch_norm) ? on_device(token_mask.data(), {T}, DType::i32) : View{},
       .document_start = has_documents ? on_device(document_start.data(), {B, S}, DType::i32) : View{},
       .lengths = lengths.empty() ? View{} : on_device(lengths.data(), {B}, DType::i32)};
 }
@@ -269,6 +292,8 @@ MicroBatchState& Engine::begin_micro_batch(Index slot, const MicroBatch& batch, 
              .step = {upload(s, &targets, {1}, DType::f64), batch.step_sequences, batch.step_micro_batches},
              .dropless = dropless};
   s.statistics = statistics_sink();
+  if (const View averages = batch_norm_averages_)
+    s.batch_norm = {.moments = s.saved.f32({averages.dim(0), 2 * averages.dim(2) + 1}), .averages = averages};
   store_.packed_weights().refresh();
   return s;
 }
@@ -285,7 +310,8 @@ void Engine::run_pass(const std::string& name, Index slot, const std::function<v
   if (fixed_blocks_.empty() || model_->moe_layers() > 0) return body();
   std::vector<std::string> sizes;
   for (const TokenStream& stream : states_[static_cast<std::size_t>(slot)].batch.streams)
-    sizes.push_back(fmt::format("{} x {}{}{}", stream.sequences, stream.seq_len,
+    sizes.push_back(fmt::format("{} x {}{}{}{}", stream.sequences, stream.seq_len,
+                                stream.token_mask ? " with padding" : "",
                                 stream.document_start ? " with documents" : "",
                                 stream.prefix_end ? " with prefixes" : ""));
   if (const TargetRows& only = states_[static_cast<std::size_t>(slot)].batch.target_rows)

@@ -49,6 +49,13 @@ class Engine {
   std::vector<float> router_bias() const;
   void set_router_bias(const std::vector<float>& bias);
 
+  // Running averages [batch norms, 2, D] of mean and variance, on the host (BatchNormState). Empty
+  // if the model has no batch norm: then the setter is a no-op. Otherwise the setter throws
+  // InputError if the values are not those of at least these norms. Values of multi-token
+  // prediction come last.
+  std::vector<float> batch_norm_averages() const;
+  void set_batch_norm_averages(const std::vector<float>& averages);
+
   // One micro-batch of B sequences of S tokens, on the host. Passes copy the ids and targets.
   struct MicroBatch {
     Index sequences, seq_len;
@@ -175,6 +182,7 @@ class Engine {
   Tensor router_bias_;          // [MoE layers, E]
   Tensor logical_to_physical_;  // [MoE layers, E] i32 physical expert of each logical one
   Tensor statistics_;           // f64: StatisticsSink, one after the other
+  Tensor batch_norm_averages_;  // [batch norms, 2, D]; empty without any
   Tensor max_logits_;           // [query heads of all layers]; empty without QK-clip
   std::unique_ptr<Stage> model_;
   RoutingHook routing_hook_;

@@ -45,7 +45,7 @@ void Indexer::forward(const LayerContext& layer, ConstView x, ConstView query_in
   rotate(layer, s.q, false);
   head_weights_.forward(context, x, s.weights);
   k_.forward(context, x, s.key_input);
-  k_norm_.forward(context, s.key_input, keys, s.moments);
+  k_norm_.forward(layer, s.key_input, keys, s.moments);
   rotate(layer, keys.reshape({T, 1, w}), false);
   s.keys = gather_tokens(context, layer.saved, keys).reshape({B, S, w});
   if (!selects) return;
@@ -97,7 +97,7 @@ void Indexer::backward(const LayerContext& layer, ConstView x, ConstView query_i
   q_.backward_weight(context, dq.reshape({T, H * w}), query_input);
   head_weights_.backward_weight(context, dweights, x);
   run(b, ops::Fill{.x = dkey_input, .value = 0});
-  k_norm_.backward(context, dk, s.key_input, s.moments, dkey_input);
+  k_norm_.backward(layer, dk, s.key_input, s.moments, dkey_input);
   k_.backward_weight(context, dkey_input, x);
 }
 

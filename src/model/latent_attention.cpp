@@ -21,7 +21,7 @@ void Latent::forward(const LayerContext& layer, ConstView x, Saved& s) const {
 
 void Latent::normalize(const LayerContext& layer, Saved& s) const {
   const View normed = layer.inputs().take(s.compressed.shape(), layer.context.dtype);
-  norm_.forward(layer.context, s.compressed, normed, s.moments);
+  norm_.forward(layer, s.compressed, normed, s.moments);
   s.gathered = gather_tokens(layer.context, layer.inputs(), normed);
 }
 
@@ -32,7 +32,7 @@ void Latent::backward(const LayerContext& layer, const std::function<void(View)>
   const View dnormed = context.temp(s.compressed.shape()), dcompressed = context.temp(s.compressed.shape());
   sum_tokens(context, dnormed, latent_gradient);
   run(context.device, ops::Fill{.x = dcompressed, .value = 0});
-  norm_.backward(context, dnormed, s.compressed, s.moments, dcompressed);
+  norm_.backward(layer, dnormed, s.compressed, s.moments, dcompressed);
   down_.backward_weight(context, dcompressed, x);
   down_.backward_input(context, dcompressed, dx, accumulate);
 }

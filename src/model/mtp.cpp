@@ -23,21 +23,21 @@ View MtpModule::forward(const LayerContext& layer, const Embedding& embedding, C
   const ExecutionContext& context = layer.context;
   s.hidden = hidden;
   s.embedded = embedding.forward(layer, s.embedding);
-  s.hidden_moments = layer.saved.f32({hidden.dim(0), 2});
-  s.embedding_moments = layer.saved.f32({hidden.dim(0), 2});
+  s.hidden_moments = hidden_norm_.make_moments(layer, hidden.dim(0));
+  s.embedding_moments = embedding_norm_.make_moments(layer, hidden.dim(0));
   const View x = layer.save(hidden.shape()), y = layer.save(hidden.shape());
   {
     const Arena::Scope scope(context.scratch);
     const View normed = context.temp(hidden.shape());  // cheaper to recompute than to save
-    hidden_norm_.forward(context, hidden, normed, s.hidden_moments);
+    hidden_norm_.forward(layer, hidden, normed, s.hidden_moments);
     hidden_projection_.forward(context, normed, x);
-    embedding_norm_.forward(context, s.embedded, normed, s.embedding_moments);
+    embedding_norm_.forward(layer, s.embedded, normed, s.embedding_moments);
     embedding_projection_.forward(context, normed, x, true);
   }
   block_.forward(layer, x, y, s.block);
   s.output = layer.save(hidden.shape());
-  s.moments = layer.saved.f32({hidden.dim(0), 2});
-  head_norm_.forward(context, y, s.output, s.moments);
+  s.moments = head_norm_.make_moments(layer, hidden.dim(0));
+  head_norm_.forward(layer, y, s.output, s.moments);
   return s.output;
 }
 
@@ -49,24 +49,24 @@ void MtpModule::backward(const LayerContext& layer, const Embedding& embedding, 
   head.loss(context, layer.batch, s.output, dnormed, sums);
   run(context.device, ops::Add{.x = d, .y = dnormed});
   run(context.device, ops::Fill{.x = d, .value = 0});
-  head_norm_.backward(context, dnormed, s.block.y, s.moments, d);
+  head_norm_.backward(layer, dnormed, s.block.y, s.moments, d);
   block_.backward(layer, d, s.block);
 
   // The head comes before the embedding: if both share a weight, the head's first product
   // overwrites the gradient.
   const View dembedded = context.temp(d.shape());
-  embedding_norm_.forward(context, s.embedded, normed, s.embedding_moments);
+  embedding_norm_.forward(layer, s.embedded, normed, s.embedding_moments);
   embedding_projection_.backward_weight(context, d, normed);
   embedding_projection_.backward_input(context, d, dnormed);
   run(context.device, ops::Fill{.x = dembedded, .value = 0});
-  embedding_norm_.backward(context, dnormed, s.embedded, s.embedding_moments, dembedded);
-  embedding.backward(context, layer.stream, s.embedding, dembedded);
+  embedding_norm_.backward(layer, dnormed, s.embedded, s.embedding_moments, dembedded);
+  embedding.backward(layer, s.embedding, dembedded);
 
-  hidden_norm_.forward(context, s.hidden, normed, s.hidden_moments);
+  hidden_norm_.forward(layer, s.hidden, normed, s.hidden_moments);
   hidden_projection_.backward_weight(context, d, normed);
   hidden_projection_.backward_input(context, d, dnormed);
   run(context.device, ops::Fill{.x = d, .value = 0});
-  hidden_norm_.backward(context, dnormed, s.hidden, s.hidden_moments, d);
+  hidden_norm_.backward(layer, dnormed, s.hidden, s.hidden_moments, d);
 }
 
 }  // namespace sy

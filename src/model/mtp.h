@@ -20,9 +20,9 @@ class MtpModule {
     Embedding::Saved embedding;
     ConstView hidden;                        // [T, D] output of the module before, not copied
     View embedded;                           // [T, D] embeddings of the tokens i + k
-    View hidden_moments, embedding_moments;  // [T, 2] of the norms of both
+    View hidden_moments, embedding_moments;  // of the norms of both
     Block::Saved block;
-    View output, moments;  // [T, D] normalised output; [T, 2] of its norm
+    View output, moments;  // [T, D] normalised output; moments of its norm
   };
 
   // layer: of the block among those of block_specs()

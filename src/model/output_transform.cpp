@@ -15,21 +15,24 @@ OutputTransform::OutputTransform(const Config& config, ParamStore& store)
     : dense_(store, store.get("output_transform.weight"), config.model.d_model, store.find("output_transform.bias")),
       norm_(norm_spec(config).desc(), store, "output_transform_norm") {}
 
-View OutputTransform::forward(const ExecutionContext& context, Arena& saved, ConstView x, Saved& s) const {
+View OutputTransform::forward(const LayerContext& layer, ConstView x, Saved& s) const {
+  const ExecutionContext& context = layer.context;
+  Arena& saved = layer.saved;
   s.hidden = saved.take(x.shape(), context.dtype);
   s.activated = saved.take(x.shape(), context.dtype);
-  s.moments = saved.f32({x.dim(0), 2});
+  s.moments = norm_.make_moments(layer, x.dim(0));
   const View y = saved.take(x.shape(), context.dtype);
   dense_.forward_activated(context, gelu, x, {}, s.hidden, s.activated);
-  norm_.forward(context, s.activated, y, s.moments);
+  norm_.forward(layer, s.activated, y, s.moments);
   return y;
 }
 
-void OutputTransform::backward(const ExecutionContext& context, ConstView x, const Saved& s, View d) {
+void OutputTransform::backward(const LayerContext& layer, ConstView x, const Saved& s, View d) {
+  const ExecutionContext& context = layer.context;
   const Arena::Scope scope(context.scratch);
   const View dactivated = context.temp(d.shape()), dhidden = context.temp(d.shape());
   run(context.device, ops::Fill{.x = dactivated, .value = 0});
-  norm_.backward(context, d, s.activated, s.moments, dactivated);
+  norm_.backward(layer, d, s.activated, s.moments, dactivated);
   run(context.device, ops::ActivationBackward{.dy = dactivated, .h = s.hidden, .activation = gelu, .dh = dhidden});
   dense_.backward_weight(context, dhidden, x);
   dense_.backward_bias(context, dhidden);

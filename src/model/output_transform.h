@@ -11,16 +11,16 @@ namespace sy {
 class OutputTransform {
  public:
   struct Saved {
-    View hidden, activated, moments;  // [T, D] before and after gelu; [T, 2] of the norm
+    View hidden, activated, moments;  // [T, D] before and after gelu; of the norm
   };
 
   OutputTransform(const Config& config, ParamStore& store);
 
-  // Returns the transform of x: [T, D], in the memory of `saved`.
-  View forward(const ExecutionContext& context, Arena& saved, ConstView x, Saved& s) const;
+  // Returns the transform of x: [T, D], in layer.saved.
+  View forward(const LayerContext& layer, ConstView x, Saved& s) const;
   // Adds the gradients of the parameters. x: [T, D] of forward.
   // d: [T, D]. In: gradient with respect to the output. Out: gradient with respect to x.
-  void backward(const ExecutionContext& context, ConstView x, const Saved& s, View d);
+  void backward(const LayerContext& layer, ConstView x, const Saved& s, View d);
 
  private:
   Linear dense_;

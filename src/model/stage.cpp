@@ -21,6 +21,7 @@ void MicroBatchState::clear() {
   embedding = {};
   cache = nullptr;
   load_balance = {};
+  batch_norm = {};
   blocks.clear();
   reversible = {};
   mtp_batches.clear();
@@ -92,6 +93,7 @@ View Stage::forward(const ExecutionContext& context, MicroBatchState& state, Vie
   layer.routing_hook = state.statistics.routing_hook;
   layer.recompute = recompute_;
   layer.max_logits = state.statistics.max_logits;
+  layer.batch_norm = state.batch_norm;
   if (embedding_) store_.wait_for_bucket(embedding_bucket);
   if (encoder_ && layer.has_encoder()) {
     TokenStream& stream = state.batch.streams.front();
@@ -114,9 +116,9 @@ View Stage::forward(const ExecutionContext& context, MicroBatchState& state, Vie
   if (final_norm_) {
     store_.wait_for_bucket(head_bucket());
     state.normed = layer.save(x.shape());
-    state.moments = state.saved.f32({x.dim(0), 2});
-    final_norm_->forward(context, x, state.normed, state.moments);
-    state.output = transform_ ? transform_->forward(context, state.saved, state.normed, state.transform) : state.normed;
+    state.moments = final_norm_->make_moments(layer, x.dim(0));
+    final_norm_->forward(layer, x, state.normed, state.moments);
+    state.output = transform_ ? transform_->forward(layer, state.normed, state.transform) : state.normed;
   }
   ConstView hidden = state.normed;
   state.mtp.resize(state.mtp_batches.size());
@@ -143,6 +145,8 @@ void Stage::backward(const ExecutionContext& context, MicroBatchState& state, Vi
   layer.load_balance = state.load_balance;
   layer.recompute = recompute_;
   layer.indexer_loss = state.statistics.indexer_loss;
+  layer.batch_norm = state.batch_norm;
+  layer.batch_norm.replay = true;  // every forward of a norm from here on is a second one
   const Arena::Scope of_encoder(context.scratch);
   if (encoder_) {
     TokenStream& stream = state.batch.streams.front();
@@ -162,10 +166,10 @@ void Stage::backward(const ExecutionContext& context, MicroBatchState& state, Vi
       if (hooks.on_gradients_ready) hooks.on_gradients_ready(module_bucket(i));
     }
     head_->loss(context, state.batch, state.output, dnormed, state.statistics.loss);
-    if (transform_) transform_->backward(context, state.normed, state.transform, dnormed);
+    if (transform_) transform_->backward(layer, state.normed, state.transform, dnormed);
     if (dhidden) run(context.device, ops::Add{.x = dhidden, .y = dnormed});
     run(context.device, ops::Fill{.x = d, .value = 0});
-    final_norm_->backward(context, dnormed, state.last, state.moments, d);
+    final_norm_->backward(layer, dnormed, state.last, state.moments, d);
     if (hooks.on_gradients_ready) hooks.on_gradients_ready(head_bucket());
   }
   const auto report_layer = [&](std::size_t i) {
@@ -177,7 +181,7 @@ void Stage::backward(const ExecutionContext& context, MicroBatchState& state, Vi
     report_layer(i);
   }
   if (!embedding_) return;
-  embedding_->backward(context, layer.stream, state.embedding, d);
+  embedding_->backward(layer, state.embedding, d);
   if (encoder_) encoder_->backward(layer.of_encoder(), state.encoder, layer.encoder().doutput, hooks);
   if (hooks.on_gradients_ready) hooks.on_gradients_ready(embedding_bucket);
 }

@@ -35,13 +35,14 @@ struct MicroBatchState {
   Embedding::Saved embedding;
   const Cache* cache = nullptr;   // in generation, else nullptr
   LoadBalanceState load_balance;  // of all routers but the encoder's
+  BatchNormState batch_norm;      // of all batch norms of the model
   std::vector<Block::Saved> blocks;
   ReversibleStack::Saved reversible;
   // Ids, targets and weight of the loss of each module of multi-token prediction. Empty in
   // evaluation and generation, where the modules do not run.
   std::vector<Batch> mtp_batches;
   std::vector<MtpModule::Saved> mtp;
-  View last, normed, moments;  // [T, D] last block's output; [T, D], [T, 2] of the final norm
+  View last, normed, moments;  // [T, D] last block's output; of the final norm
   OutputTransform::Saved transform;
   View output;  // [T, D] input of the head: `normed`, or its transform
 };

@@ -10,7 +10,7 @@ namespace sy {
 struct NormSpec {
   NormKind kind;
   float eps;         // added to the variance (RMSNorm: to the mean square)
-  bool bias;         // of LayerNorm
+  bool bias;         // of LayerNorm and BatchNorm
   float offset = 0;  // added to the weight, whose initial value is 1 - offset
   NormDesc desc() const { return {kind, eps, offset}; }
 };

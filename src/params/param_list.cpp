@@ -47,7 +47,9 @@ void ParamList::not_decayed(std::string name, Shape shape, Split split, Init ini
 void ParamList::norm(const std::string& name, const NormSpec& n) {
   if (n.kind == NormKind::none) return;
   not_decayed(name + ".weight", {d_model_}, {}, init_scale(n.offset));
-  if (n.kind == NormKind::layernorm && n.bias) not_decayed(name + ".bias", {d_model_}, {}, init_zeros);
+  if (n.kind == NormKind::batchnorm) specs.back().batch_norm = batch_norms++;
+  const bool may_have_bias = n.kind == NormKind::layernorm || n.kind == NormKind::batchnorm;
+  if (may_have_bias && n.bias) not_decayed(name + ".bias", {d_model_}, {}, init_zeros);
 }
 
 ParamSpec& ParamList::append(std::string name, Shape shape, Split split, Init init) {

@@ -65,6 +65,7 @@ class ParamList {
   std::optional<Index> layer;  // layer and bucket of the next specs
   Index bucket = embedding_bucket;
   Index query_heads = 0;  // of all attention so far (QkHeads::first)
+  Index batch_norms = 0;  // so far (ParamSpec::batch_norm)
 
  private:
   ParamSpec& append(std::string name, Shape shape, Split split, Init init);

@@ -106,6 +106,10 @@ Index count_query_heads(const std::vector<ParamSpec>& specs) {
   return heads;
 }
 
+Index count_batch_norms(const std::vector<ParamSpec>& specs) {
+  return std::ranges::count_if(specs, [](const ParamSpec& spec) { return spec.batch_norm.has_value(); });
+}
+
 namespace {
 
 // Returns the elements of a parameter that one token uses.

@@ -72,6 +72,8 @@ struct ParamSpec {
   std::optional<MatrixDims> matrix{};
   DType state_dtype = DType::f32;  // of its optimizer state, f32 or bf16
   std::optional<QkHeads> qk_heads{};
+  // Of the weight of a batch norm: its index among all batch norms of the model.
+  std::optional<Index> batch_norm{};
   // True: a weight of GEMMs or of lookups, which are the parameters that decay by default.
   bool is_weight = false;
   // True: it is not trained, and has no gradient, optimizer state or master values (LoRA, and the
@@ -103,6 +105,9 @@ Index model_vocab(const Config& config, Index token_ids);
 
 // Returns the number of query heads of all layers (QkHeads::first).
 Index count_query_heads(const std::vector<ParamSpec>& specs);
+
+// Returns the number of batch norms of the model (ParamSpec::batch_norm).
+Index count_batch_norms(const std::vector<ParamSpec>& specs);
 
 // Returns the specs of all parameters, ordered by bucket. vocab: number of rows of the embedding.
 std::vector<ParamSpec> param_specs(const Config& config, Index vocab);

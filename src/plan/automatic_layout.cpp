@@ -31,26 +31,35 @@ constexpr LayoutKey axes[] = {{&Parallel::tp, &Layout::tp},
 // A setting with which results depend on the layout, and the sizes that must stay.
 struct LayoutDependence {
   const char* setting;
-  bool (*is_set)(const Config::Moe&);
+  bool (*is_set)(const Config::Model&, const Config::Moe&);
   bool keeps_product;      // dp * train.micro_batch
   bool keeps_micro_batch;  // train.micro_batch and parallel.tp
 };
 constexpr LayoutDependence dependences[] = {
+    {"model.norm = batchnorm",
+     [](const Config::Model& m, const Config::Moe&) { return m.norm == NormKind::batchnorm; }, true, false},
     {"moe.capacity_scope = rank",
-     [](const Config::Moe& e) { return e.capacity_factor > 0 && e.capacity_scope == CapacityScope::rank; }, false,
-     true},
+     [](const Config::Model&, const Config::Moe& e) {
+       return e.experts > 0 && e.capacity_factor > 0 && e.capacity_scope == CapacityScope::rank;
+     },
+     false, true},
     {"moe.aux_scope = micro_batch",
-     [](const Config::Moe& e) { return e.aux_loss > 0 && e.aux_scope == AuxScope::micro_batch; }, false, true},
+     [](const Config::Model&, const Config::Moe& e) {
+       return e.experts > 0 && e.aux_loss > 0 && e.aux_scope == AuxScope::micro_batch;
+     },
+     false, true},
     {"moe.aux_scope = global_batch",
-     [](const Config::Moe& e) { return e.aux_loss > 0 && e.aux_scope == AuxScope::global_batch; }, true, false},
+     [](const Config::Model&, const Config::Moe& e) {
+       return e.experts > 0 && e.aux_loss > 0 && e.aux_scope == AuxScope::global_batch;
+     },
+     true, false},
 };
 
 std::vector<const LayoutDependence*> dependences_of(const Config& config) {
   std::vector<const LayoutDependence*> found;
-  if (config.moe.experts == 0) return found;
   for (const LayoutDependence& d : dependences) {
-    bool is_set = config.stacks.empty() && d.is_set(config.moe);
-    for (const Config::Kind& stack : config.stacks) is_set |= d.is_set(stack.moe);
+    bool is_set = config.stacks.empty() && d.is_set(config.model, config.moe);
+    for (const Config::Kind& stack : config.stacks) is_set |= d.is_set(stack.model, stack.moe);
     if (is_set) found.push_back(&d);
   }
   return found;

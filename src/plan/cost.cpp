@@ -5,6 +5,8 @@
 #include <limits>
 #include <numeric>
 
+#include "src/model/context.h"
+
 namespace sy {
 namespace {
 
@@ -128,7 +130,7 @@ double seconds_of(const Machine& machine, int ranks, std::string_view group, con
 TimeCategory category_of(std::string_view group, const DryTransfer& transfer, bool update) {
   if (group == "world") return TimeCategory::statistics;
   if (update) return TimeCategory::gradients;
-  if (group == "tp") return TimeCategory::tensor;
+  if (group == "tp" || transfer.subphase == batch_norm_subphase) return TimeCategory::tensor;
   // Dispatch includes the counts, and the sums that balance experts.
   return transfer.subphase == "combine" ? TimeCategory::combine : TimeCategory::dispatch;
 }

@@ -57,7 +57,7 @@ Peers peers_of(const GroupShape& group, int ranks_per_node);
 // Categories of the time of a step.
 // - compute: operations of the device
 // - tensor, dispatch, combine: collectives of the passes. `dispatch` includes the row counts and
-//   the sums that balance experts.
+//   the sums that balance experts. `tensor` includes the sums of batch norms.
 // - gradients: all collectives of the update
 // - statistics: messages of the host
 // - waiting: for ranks with a larger expert load; step_time() leaves it 0

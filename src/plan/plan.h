@@ -17,7 +17,7 @@ struct TrafficLine {
   std::string_view group;
   int ranks;  // size of the group
   Collective kind;
-  std::string_view subphase;  // "dispatch", "combine", or empty
+  std::string_view subphase;  // "dispatch", "combine", "batch norm", or empty
   // If true, it moves gradients and weights; otherwise it belongs to a pass.
   bool update;
   // sent, received: bytes. seconds: 0 without a machine.

@@ -80,6 +80,8 @@ StepResult Trainer::step() {
   const StepCounts counts = count_step(batch);
   trace.next("passes");
   const BackwardHooks hooks = optimizer_.backward_hooks();
+  // A skipped step must not change the running averages, either.
+  const std::vector<float> averages = t.spike_sigma > 0 ? engine_.batch_norm_averages() : std::vector<float>{};
   for (const auto& [direction, micro] : one_forward_one_backward(micro_batches, engine_.slots())) {
     const Index slot = micro % engine_.slots();
     if (direction == ScheduledPass::Direction::forward) {
@@ -156,6 +158,7 @@ StepResult Trainer::step() {
     }
   }
   if (!result.skipped) update_router_bias(result);
+  if (result.skipped) engine_.set_batch_norm_averages(averages);
 
   ++step_;
   samples_done_ += global_batch;
@@ -247,12 +250,13 @@ void Trainer::check_update() {
 std::string Trainer::state_difference() {
   const Mesh& mesh = engine_.mesh();
   std::string difference = weight_difference(mesh, engine_.store());
-  const std::vector<float> bias = engine_.router_bias();
+  const std::vector<float> bias = engine_.router_bias(), averages = engine_.batch_norm_averages();
   const Index progress[] = {step_, samples_done_, tokens_done_, norms_.skipped, norms_.in_a_row};
   const std::string others = replica_difference(
       *mesh.host, mesh.rank,
       {replica_digest("the number of steps, samples and tokens", progress, sizeof progress),
        replica_digest("/router/bias", bias.data(), bias.size() * sizeof(float)),
+       replica_digest("/norm/averages", averages.data(), averages.size() * sizeof(float)),
        replica_digest("the history of gradient norms", norms_.norms.data(), norms_.norms.size() * sizeof(double))});
   return difference.empty() ? others : difference;
 }

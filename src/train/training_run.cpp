@@ -361,6 +361,8 @@ void TrainingRun::save() {
   state_.samples = trainer_.samples_done();
   state_.tokens = trainer_.tokens_done();
   state_.router_bias = engine_.router_bias();
+  state_.batch_norm_averages = engine_.batch_norm_averages();
+  state_.batch_norms = count_batch_norms(engine_.store().specs());
   state_.norms = trainer_.norms();
   const PhaseGuard saving(world_.rank_context(), {"save of a checkpoint", -1, "", state_.step});
   saver_.start(state_, engine_.store());

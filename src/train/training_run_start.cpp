@@ -150,6 +150,7 @@ void TrainingRun::load(const fs::path& path) {
     const std::vector<Index> saved = steps_in(checkpoints_of(dir_));
     state_.validation.retain({saved.begin(), saved.end()});  // a user may have removed some
     if (!saved_state.router_bias.empty()) engine_.set_router_bias(saved_state.router_bias);
+    engine_.set_batch_norm_averages(saved_state.batch_norm_averages);
   });
   warn_of_data();
   std::vector<KeyDifference> changed = differences(config_, before, ResumePolicy::report), order;
@@ -187,6 +188,7 @@ void TrainingRun::start_from(const fs::path& path) {
     load_checkpoint(path, engine_.store(), Load::weights);
     if (config_.moe.bias_update_rate > 0 && !saved_state.router_bias.empty())
       engine_.set_router_bias(saved_state.router_bias);
+    if (!saved_state.batch_norm_averages.empty()) engine_.set_batch_norm_averages(saved_state.batch_norm_averages);
     std::vector<std::string> warnings;
     const Config before = parse_config(saved_state.config, path.string(), {}, is_first_rank() ? &warnings : nullptr);
     print(warnings);

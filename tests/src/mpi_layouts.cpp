@@ -160,6 +160,7 @@ struct History {
   std::vector<StepResult> steps;
   std::vector<double> gaps;                           // of each step, on this rank
   std::map<std::string, std::vector<float>> weights;  // this rank's slices, after the last step
+  std::vector<float> averages;                        // of batch norms, after the last step
 };
 
 History train(Comm& comm, const Dataset& dataset, const Config& config) {
@@ -179,6 +180,7 @@ History train(Comm& comm, const Dataset& dataset, const Config& config) {
     history.gaps.push_back(1);
     history.steps.push_back(trainer.step());
   }
+  history.averages = engine.batch_norm_averages();
   if (config.dtype() != DType::f32) return history;
   engine.store().finish_all_gather();
   for (const ParamSpec& spec : engine.store().specs()) {
@@ -376,6 +378,16 @@ const Case cases[] = {
      {"--train.reversible=true", "--moe.choice=noisy", "--moe.noise=1", "--moe.learned_noise=true",
       "--moe.shared_experts=1", "--moe.bias=true", "--model.norm_position=both", "--train.lr=1e-3", "--train.steps=8"},
      true},
+    {"batchnorm", {"--model.norm=batchnorm", "--train.lr=1e-3", "--train.steps=8"}},
+    // The ranks of a step have different numbers of real tokens.
+    {"batchnorm_encoder_pack",
+     {"--model.norm=batchnorm", "--model.kind=encoder", "--model.mask_token=36", "--train.mask_rate=0.3",
+      "--data.documents=pack", "--model.norm_position=post", "--model.embedding_norm=true", "--model.norm_bias=true",
+      "--train.lr=1e-3", "--train.steps=8"}},
+    {"batchnorm_encoder_decoder",
+     {"--model.norm=batchnorm", "--model.kind=encoder_decoder", "--encoder.layers=2", "--decoder.layers=2",
+      "--encoder.seq_len=24", "--decoder.seq_len=12", "--model.sentinels=20", "--model.sentinel_token=30",
+      "--model.start_token=0", "--train.mask_rate=0.3", "--moe.first_dense=0", "--train.lr=1e-3", "--train.steps=8"}},
     {"pattern",
      {"--model.pattern=local*2,global", "--attention.local.window=6", "--attention.local.rope_theta=100",
       "--attention.global.position=none"}},
@@ -397,9 +409,10 @@ double parameter_difference(const Config& config, const History& one, const Hist
   return most;
 }
 
-// Micro-batch with which one rank alone has the same scopes of the load-balancing loss as a layout;
-// 0 if there is none.
+// Micro-batch with which one rank alone has the same scopes of the load-balancing loss and the same
+// batches of norms as a layout; 0 if there is none.
 Index at_once_alone(const Config& config, const Layouts& l) {
+  if (config.model.norm == NormKind::batchnorm) return l.micro_batch * (l.ranks / l.tp);
   switch (config.moe.aux_scope) {
     case AuxScope::sequence:
       return config.train.micro_batch;
@@ -490,6 +503,9 @@ TEST_P(LayoutCase, RoutingDropsAndLossesEqualOneRank) {
     // the direction.
     EXPECT_LT(parameter_difference(config, one, many, layout, world().rank()), bound.parameters)
         << l.ranks << " ranks, " << layout.short_name();
+    ASSERT_EQ(one.averages.size(), many.averages.size());
+    for (std::size_t i = 0; i < one.averages.size(); ++i)
+      EXPECT_NEAR(one.averages[i], many.averages[i], bound.parameters * (1 + std::abs(one.averages[i]))) << i;
   }
   if (world().rank() == 0) fmt::print("{} layouts compared to the last step\n", compared);
   EXPECT_GT(compared, 0);

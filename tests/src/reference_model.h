@@ -57,6 +57,7 @@ class Model {
     if (c_.stacks.empty()) return add_loss(p, frozen, out, 0), out;
     Model encoder(c_.of_stack(0), V_, B_, encoder_ids_, {}), decoder(c_.of_stack(1), V_, B_, ids_, targets_);
     const auto moe = static_cast<std::ptrdiff_t>(std::min(encoder_decisions_, decisions_.size()));
+    encoder.evaluated_moments_ = decoder.evaluated_moments_ = evaluated_moments_;
     encoder.prefix_ = "encoder.";
     encoder.decisions_.assign(decisions_.begin(), decisions_.begin() + moe);
     decoder.prefix_ = "decoder.";
@@ -68,7 +69,16 @@ class Model {
     encoder_decisions_ = encoder.decisions_.size();
     decisions_ = encoder.decisions_;
     decisions_.insert(decisions_.end(), decoder.decisions_.begin(), decoder.decisions_.end());
+    column_moments_ = encoder.column_moments_;
+    column_moments_.merge(decoder.column_moments_);
     return out;
+  }
+
+  // Moments of the input of each batch norm in the last call of loss(), by name of the norm.
+  const std::map<std::string, ColumnMoments>& moments_of_batch_norms() const { return column_moments_; }
+  // From now on batch norms use these moments, as in evaluation.
+  void set_moments_of_batch_norms(std::map<std::string, ColumnMoments> moments) {
+    evaluated_moments_ = std::move(moments);
   }
 
   const std::vector<Decision>& decisions() const { return decisions_; }
@@ -228,6 +238,16 @@ class Model {
 
   Numbers normed(const Parameters& p, const std::string& name, const Numbers& x) const {
     if (c_.model.norm == NormKind::none) return x;
+    if (c_.model.norm == NormKind::batchnorm) {
+      Numbers mask;
+      for (const double id : ids_) mask.push_back(id >= 0);
+      const auto of_evaluation = evaluated_moments_.find(name);
+      const ColumnMoments moments = of_evaluation == evaluated_moments_.end()
+                                        ? column_moments(B_ * S_, c_.model.d_model, x, mask)
+                                        : of_evaluation->second;
+      column_moments_[name] = moments;
+      return batch_norm(moments, c_.model.norm_eps, x, p.at(name + ".weight"), optional(p, name + ".bias"));
+    }
     return norm({c_.model.norm, static_cast<float>(c_.model.norm_eps), offset()}, B_ * S_, c_.model.d_model, x,
                 p.at(name + ".weight"), optional(p, name + ".bias"))
         .y;
@@ -600,6 +620,8 @@ class Model {
   mutable std::vector<Numbers> selections_;
   mutable std::size_t next_selection_ = 0;
   mutable double divergence_ = 0;      // sum of the losses of the indexers over tokens
+  mutable std::map<std::string, ColumnMoments> column_moments_;
+  std::map<std::string, ColumnMoments> evaluated_moments_;
   bool frozen_ = false;                // follows the recorded selections
   std::size_t encoder_decisions_ = 0;  // number of decisions_ of the encoder
   std::string prefix_;                 // of the stack's parameters

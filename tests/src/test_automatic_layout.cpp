@@ -114,6 +114,15 @@ TEST(AutomaticLayout, RefusesToChangeResults) {
   EXPECT_NE(layout_error(with({by_product, by_rank}), 4, six_ranks).find("no layout of 4 ranks keeps them"),
             std::string::npos);
   EXPECT_EQ(choose(with({by_product, by_rank}), 6, six_ranks).train.micro_batch, 2);
+  const std::string by_norm = "--model.norm=batchnorm";
+  for (const char* experts : {"--moe.experts=12", "--moe.experts=0"}) {
+    const Config chosen = choose(with({by_norm, experts}), 4, six_ranks);
+    EXPECT_EQ(chosen.layout(4).dp() * chosen.train.micro_batch, 12) << experts;
+    EXPECT_EQ(layout_error(with({by_norm, experts}), 5, six_ranks),
+              "model.norm = batchnorm makes results depend on dp * train.micro_batch = 6 * 2 of RUN/step-1, and no "
+              "layout of 5 ranks keeps them: resume on another number of ranks")
+        << experts;
+  }
   // A setting without effect is no reason.
   EXPECT_EQ(layout_error(with({by_product, "--moe.aux_loss=0"}), 5, six_ranks), "no error");
   EXPECT_EQ(layout_error(with({by_rank, by_product, "--moe.capacity_factor=0"}), 4, six_ranks), "no error");

@@ -131,6 +131,36 @@ TEST(Checkpoint, RestoresState) {
   EXPECT_EQ(read.router_bias, written.router_bias);
 }
 
+TEST(Checkpoint, RestoresRunningAveragesOfBatchNorms) {
+  const Folder run;
+  TrainState state = example_state(200);
+  EXPECT_TRUE(read_state(write_as(run.path(), {2}, state)).batch_norm_averages.empty());
+  state.step = 201;
+  state.batch_norms = 3;
+  for (int i = 0; i < 3 * 2 * 5; ++i) state.batch_norm_averages.push_back(1e-3f * static_cast<float>(i * i));
+  const fs::path dir = write_as(run.path(), {2}, state);
+  const TrainState read = read_state(dir);
+  EXPECT_EQ(read.batch_norms, 3);
+  EXPECT_EQ(read.batch_norm_averages, state.batch_norm_averages);
+  const CheckpointTensors tensors(dir);
+  ASSERT_TRUE(tensors.find("/norm/averages"));
+  EXPECT_EQ(tensors.find("/norm/averages")->shape, (Shape{3, 2, 5}));
+}
+
+// A mean may be negative, a variance not.
+TEST(Checkpoint, RefusesImpossibleRunningAverages) {
+  const Folder run;
+  TrainState state = example_state(200);
+  state.batch_norms = 2;
+  state.batch_norm_averages = {-1, -2, 1, 2, 3, 4, 5, 6};
+  EXPECT_EQ(read_state(write_as(run.path(), {1}, state)).batch_norm_averages, state.batch_norm_averages);
+  for (const float wrong : {-0.5f, std::numeric_limits<float>::infinity()}) {
+    state.step += 1;
+    state.batch_norm_averages[3] = wrong;
+    EXPECT_BAD_INPUT(read_state(write_as(run.path(), {1}, state)), "/norm/averages");
+  }
+}
+
 TEST(Checkpoint, RestoresADenseModelAtStepZero) {
   const Folder run;
   SingleRank trainer;

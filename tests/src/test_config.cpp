@@ -623,6 +623,11 @@ TEST(Config, NamesTheKeyInWarnings) {
   EXPECT_NE(doubt(global).find("set train.micro_batch = 16"), std::string::npos);
   EXPECT_EQ(doubt(global, {4}), "");
   EXPECT_NE(doubt(global, {4, 2}).find("set train.micro_batch = 8"), std::string::npos);
+  const std::vector<std::string> batch_norm = {"--model.norm=batchnorm"};
+  EXPECT_NE(doubt(batch_norm, {4}).find("a training pass sees more than the earlier tokens"), std::string::npos);
+  EXPECT_EQ(doubt({"--model.norm=batchnorm", "--model.kind=encoder", "--model.mask_token=9"}, {4}), "");
+  EXPECT_NE(doubt({"--model.norm=batchnorm", "--model.kind=encoder", "--model.mask_token=9"}, {2}).find("2 * 4 of the"),
+            std::string::npos);
 }
 
 TEST(Config, DerivesRenormalizeFromTopKUnlessSet) {

@@ -43,6 +43,11 @@ struct Model {
         w.f32()[i] = static_cast<float>((spec.init.kind == InitKind::ones ? 1.0 : 0.0) + 0.3 * random.normal(i));
     }
     engine.store().packed_weights().invalidate();
+    std::vector<float> averages = engine.batch_norm_averages();
+    const RandomStream random(13, "averages");
+    for (std::size_t i = 0; i < averages.size(); ++i)
+      averages[i] = static_cast<float>(0.5 + std::abs(random.normal(static_cast<Index>(i))));
+    engine.set_batch_norm_averages(averages);
   }
   // Logarithm of the probability of each token after `ids`, computed without a cache.
   std::vector<double> recomputed(std::span<const std::int32_t> ids) {
@@ -141,6 +146,7 @@ const Case decoding_cases[] = {
      {"--model.attention=indexed", "--model.index_n_heads=3", "--model.index_head_dim=8", "--model.index_topk=4",
       "--train.indexer=warmup"}},
     {"reversible", {"--train.reversible=true"}},
+    {"batchnorm", {"--model.norm=batchnorm", "--model.embedding_norm=true", "--model.norm_position=both"}},
     {"layernorm_tied", {"--model.norm=layernorm", "--model.bias=true", "--model.tie_embeddings=true"}},
 };
 

@@ -47,6 +47,23 @@ std::vector<std::string> with(std::vector<std::string> settings, const std::vect
   return settings;
 }
 
+// Expects the running averages after one pass: of 0 and 1, and of the moments of the pass, once.
+void expect_averages(Engine& engine, const reference::Model& model) {
+  const std::vector<float> averages = engine.batch_norm_averages();
+  const Index d = engine.config().model.d_model;
+  ASSERT_EQ(averages.size(), model.moments_of_batch_norms().size() * 2 * static_cast<std::size_t>(d));
+  for (const ParamSpec& spec : engine.store().specs()) {
+    if (!spec.batch_norm) continue;
+    const std::string name = spec.name.substr(0, spec.name.rfind('.'));
+    const reference::ColumnMoments& m = model.moments_of_batch_norms().at(name);
+    for (Index i = 0; i < d; ++i) {
+      const double mean = 0.1 * m.mean[i], variance = 0.9 + 0.1 * m.variance[i] * m.count / (m.count - 1);
+      EXPECT_NEAR(averages[*spec.batch_norm * 2 * d + i], mean, 1e-5 * (1 + std::abs(mean))) << name;
+      EXPECT_NEAR(averages[(*spec.batch_norm * 2 + 1) * d + i], variance, 1e-5 * variance) << name;
+    }
+  }
+}
+
 class WholeModel : public testing::TestWithParam<Case> {};
 
 TEST_P(WholeModel, LossAndGradientsMatchReference) {
@@ -114,6 +131,8 @@ TEST_P(WholeModel, LossAndGradientsMatchReference) {
   EXPECT_NEAR(config.train.indexer_loss_weight * found.indexer_loss_sum.value_or(0) / static_cast<double>(T),
               expected.indexer, 1e-5 * expected.indexer);
   EXPECT_NEAR(z, expected.router_z + expected.output_z, 1e-5 * (1e-9 + expected.router_z + expected.output_z));
+
+  if (config.model.norm == NormKind::batchnorm) expect_averages(engine, model);
 
   // For each parameter: the derivative along a random direction, and those of its first and last
   // elements.
@@ -228,6 +247,29 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"layernorm_bias_gelu_tied",
              {"--model.norm=layernorm", "--model.bias=true", "--model.ffn=gelu", "--model.tie_embeddings=true"}},
         Case{"no_norm_relu2_nope", {"--model.norm=none", "--model.ffn=relu2", "--model.position=none"}},
+        Case{"batchnorm", {"--model.norm=batchnorm"}},
+        // A constant that is added to the residual stream has no gradient, since batch norms
+        // subtract the mean: these cases have no such biases.
+        Case{"batchnorm_biases_computed_again",
+             {"--model.norm=batchnorm", "--model.norm_bias=true", "--train.recompute=block"}},
+        Case{"batchnorm_both_positions_computed_again",
+             {"--model.norm=batchnorm", "--model.norm_position=both", "--model.embedding_norm=true",
+              "--model.norm_eps=1e-3", "--train.recompute=block"}},
+        Case{"batchnorm_post_computed_again",
+             {"--model.norm=batchnorm", "--model.norm_position=post", "--moe.experts=0", "--model.norm_bias=true",
+              "--train.recompute=norms"}},
+        Case{"batchnorm_residual_of_norms",
+             {"--model.norm=batchnorm", "--model.norm_position=residual", "--model.layers=3", "--moe.every=2"}},
+        Case{"batchnorm_output", {"--model.norm=batchnorm", "--model.norm_position=output"}},
+        Case{"batchnorm_parallel_shared", {"--model.norm=batchnorm", "--model.parallel_block=true"}},
+        Case{"batchnorm_encoder_output_transform",
+             {"--model.norm=batchnorm", "--model.kind=encoder", "--model.output_transform=true",
+              "--model.embedding_norm=true", "--moe.experts=0", "--train.recompute=attention"}},
+        Case{"batchnorm_mtp_computed_again",
+             {"--model.norm=batchnorm", "--model.mtp_depth=2", "--train.recompute=norms", "--moe.first_dense=1"}},
+        Case{"batchnorm_reversible",
+             {"--model.norm=batchnorm", "--train.reversible=true", "--moe.experts=0", "--model.layers=3",
+              "--model.norm_bias=true"}},
         Case{"qk_norm", {"--model.qk_norm=true"}},
         Case{"head_layernorm_of_queries_and_keys", {"--model.qk_norm=head_layernorm"}},
         Case{"head_layernorm_parallel_interleaved_kinds",

@@ -122,6 +122,7 @@ struct SpikyTraining {
       for (const Tensor& tensor : buffers.state) add(tensor);
     }
     all.push_back(engine.router_bias());
+    all.push_back(engine.batch_norm_averages());
     return all;
   }
   float& weight(const std::string& name, Index i) { return engine.store().get(name).weight.f32()[i]; }
@@ -166,6 +167,21 @@ TEST(SkippedSteps, NoStepIsSkippedWithoutSigma) {
   }
   EXPECT_EQ(with.weights(), without.weights());
   EXPECT_TRUE(without.trainer.norms().empty());
+}
+
+TEST(SkippedSteps, KeepTheRunningAveragesOfBatchNorms) {
+  SpikyTraining training({"--train.spike_sigma=1000", "--model.norm=batchnorm"});
+  const std::vector<float> start = training.engine.batch_norm_averages();
+  training.trainer.step();
+  const Weights before = training.weights();
+  EXPECT_NE(before.back(), start);
+  float& weight = training.weight("layers.1.attention.q.weight", 5);
+  const float good = std::exchange(weight, std::numeric_limits<float>::quiet_NaN());
+  EXPECT_TRUE(training.trainer.step().skipped);
+  weight = good;
+  EXPECT_EQ(training.weights(), before);
+  EXPECT_FALSE(training.trainer.step().skipped);
+  EXPECT_NE(training.weights().back(), before.back());
 }
 
 // After the skipped step, training goes on as one that never had that step's samples. Bias

@@ -29,7 +29,8 @@ namespace sy {
 
 // Name, type and global shape of a tensor of a checkpoint.
 struct TensorInfo {
-  std::string name;  // "/params/...", "/optimizer/m/...", "/experts/...", "/router/bias"
+  std::string name;  // "/params/...", "/optimizer/m/...", "/experts/...", "/router/bias",
+                     // "/norm/averages"
   DType dtype;       // f32, f64, i32 or i64
   Shape shape;
   Index bytes() const { return shape.elements() * size_of(dtype); }

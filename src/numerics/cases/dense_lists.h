@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/ops/all.h"
+#include "src/numerics/cases/batch_norm.h"
 #include "src/numerics/cases/cases.h"
 #include "src/numerics/cases/elementwise.h"
 #include "src/numerics/cases/ffn.h"
@@ -125,6 +126,37 @@ inline void add_cases<ops::NormBackward>(Cases& cases) {
   for (const NormDesc& desc : norms)
     for (Rows s : rows_of_elements)
       if (s.d > 1) cases.add<NormBackward>(desc, s, desc.kind == NormKind::layernorm);
+}
+inline constexpr RealTokens real_tokens[] = {RealTokens::all, RealTokens::some, RealTokens::none};
+template <>
+inline void add_cases<ops::BatchNormSums>(Cases& cases) {
+  for (Rows s : rows_of_elements)
+    for (RealTokens real : real_tokens)
+      for (double deviation : {1.0, 1e4}) cases.add<BatchNormSums>(s, real, deviation);
+}
+template <>
+inline void add_cases<ops::BatchNormMoments>(Cases& cases) {
+  for (Index d : {Index{1}, Index{67}}) {
+    cases.add<BatchNormMoments>(d, -1.0, true);
+    for (double count : {0.0, 1.0, 2.0, 1001.0})
+      for (bool averaged : {false, true}) cases.add<BatchNormMoments>(d, count, averaged);
+  }
+}
+template <>
+inline void add_cases<ops::BatchNormForward>(Cases& cases) {
+  for (Rows s : rows_of_elements)
+    for (bool biased : {false, true}) cases.add<BatchNormForward>(s, biased);
+}
+template <>
+inline void add_cases<ops::BatchNormGradientSums>(Cases& cases) {
+  for (Rows s : rows_of_elements)
+    for (RealTokens real : {RealTokens::all, RealTokens::some})
+      for (bool biased : {false, true}) cases.add<BatchNormGradientSums>(s, real, biased);
+}
+template <>
+inline void add_cases<ops::BatchNormBackward>(Cases& cases) {
+  for (Rows s : rows_of_elements)
+    for (RealTokens real : real_tokens) cases.add<BatchNormBackward>(s, real);
 }
 template <>
 inline void add_cases<ops::Rope>(Cases& cases) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "src/numerics/reference/attention.h"
+#include "src/numerics/reference/batch_norm.h"
 #include "src/numerics/reference/dense.h"
 #include "src/numerics/reference/indexer.h"
 #include "src/numerics/reference/loss.h"
