@@ -145,6 +145,7 @@ TEST(KnownModels, HaveTheCountsOfTransformers) {
   EXPECT_EQ(count("t5-large"), 737668096);
   EXPECT_EQ(count("t5-3b"), 2851598336);
   EXPECT_EQ(count("t5-11b"), 11307321344);
+  EXPECT_EQ(count("led-base"), 161844480 + 50265);  // transformers does not count the bias of the logits
 }
 
 // The model of the file with small sizes: two layers of each kind, and smaller widths, windows and
@@ -178,6 +179,12 @@ Config small_version(const std::filesystem::path& file) {
   // Granite's factor of the logits is for its width.
   if (m.embedding_scale != 1) small.push_back("--model.logit_scale=1");
   for (const Config::Kind& kind : whole.kinds) windowed("attention." + kind.name, kind.model);
+  for (const Config::Kind& stack : whole.stacks) {
+    windowed(stack.name, stack.model);
+    const std::string length = stack.name + ".seq_len";
+    if (whole.train.objective == Objective::seq2seq && std::ranges::count(stack.own_keys, length) > 0)
+      small.push_back("--" + length + "=16");
+  }
   if (whole.moe.experts > 0)
     small.insert(small.end(), {"--moe.experts=8", "--moe.d_ff=16",
                                "--moe.first_dense=" + std::to_string(std::min<Index>(1, whole.moe.first_dense)),
