@@ -73,7 +73,6 @@ inline constexpr TensorRow bart_model[] = {
     {"decoder.layernorm_embedding.weight", "decoder.embedding_norm.weight", "D -> D"},
     {"decoder.layernorm_embedding.bias", "decoder.embedding_norm.bias", "D -> D"},
     {"/final_logits_bias", "output.bias", "V -> 1 V"},
-    {"/lm_head.weight", "output.weight", "V D -> V D"},
 };
 // The first two rows of the positions belong to padding; no parameter covers them.
 inline constexpr TensorRow bart_positions[] = {
@@ -172,6 +171,8 @@ inline const ConfigRow bart_keys[] = {
     {"activation_function", "model.ffn", activations, "\"gelu\""},
     {"decoder_start_token_id", "model.start_token", {}, "2"},
     {"is_encoder_decoder", "", {{"true", ""}}, "true"},
+    // Without it, transformers has three embeddings.
+    {"tie_word_embeddings", "model.tie_embeddings", {{"true", "true"}}, "true"},
     {"", "model.norm", {{"", "layernorm"}}},
     {"", "model.norm_eps", {{"", "1e-5"}}},
     {"", "model.norm_position", {{"", "post"}}},
@@ -185,10 +186,8 @@ inline const ConfigRow bart_only[] = {
     {"scale_embedding", "model.scale_embedding", {}, "false"},
 };
 inline const ConfigRow led_only[] = {
-    {"max_decoder_position_embeddings", "model.seq_len"},
-    {"max_decoder_position_embeddings", "decoder.seq_len"},
-    {"max_encoder_position_embeddings", "encoder.seq_len"},
-    {"", "encoder.attention", {{"", "longformer"}}},
+    {"max_decoder_position_embeddings", "model.seq_len"},   {"max_decoder_position_embeddings", "decoder.seq_len"},
+    {"max_encoder_position_embeddings", "encoder.seq_len"}, {"", "encoder.attention", {{"", "longformer"}}},
     {"", "encoder.global_projections", {{"", "true"}}},
 };
 

@@ -44,8 +44,8 @@ CASES = [
      hf.SwitchTransformersConfig(**t5(**SWITCH)), {}),
     ("bart", "BartForConditionalGeneration", hf.BartConfig(**BART), {}),
     ("led", "LEDForConditionalGeneration", hf.LEDConfig(**LED, attention_window=[4, 4]), {}),
-    ("led_untied", "LEDForConditionalGeneration",
-     hf.LEDConfig(**LED, attention_window=6, activation_function="relu", tie_word_embeddings=False), {}),
+    ("led_one_window", "LEDForConditionalGeneration",
+     hf.LEDConfig(**LED, attention_window=6, activation_function="relu"), {"attention_window": 6}),
 ]
 
 

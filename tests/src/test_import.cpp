@@ -625,6 +625,7 @@ TEST(FamilyConfig, RefusesWhatItCannotExpress) {
       {"hunyuan_v1_moe", "num_experts", "null", "it has no num_experts"},
       {"apertus", "hidden_act", "\"silu\"", "hidden_act = \"silu\": of apertus models, only \"xielu\" can be read"},
       {"led", "attention_window", "[4, 6]", "attention_window = [4,6]: only one window of all layers can be read"},
+      {"bart", "tie_word_embeddings", "false", "tie_word_embeddings = false: of bart models, only true can be read"},
       {"led", "attention_window", "5", "attention_window = 5: expected even numbers from 2 on"},
       {"led", "attention_window", "[]", "attention_window = []: expected the window of each layer"},
   };

@@ -97,6 +97,7 @@ const std::map<std::string, Published> published = {
     {"olmoe-7b-1b", {6.9192, 1.282}},
     // The model card leaves the embedding out of the active parameters.
     {"bert-base", {0.109514298}},  // as transformers counts them
+    {"led-base", {0.16184448}},
     {"roberta-base", {0.124697433 - 2 * 768e-9}},
     {"modernbert-base", {0.149655232}},
     {"gpt-oss-120b", {116.83, 5.13 + 201.088e-6 * 2880}},
