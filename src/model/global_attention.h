@@ -1,9 +1,9 @@
 // Attention of the global tokens of a Longformer encoder by projections of their own (Beltagy et
-// al., "Longformer", 2020, section 3.1; LED). The first G tokens of a sequence attend to all
-// tokens: with the input x,
-//   out = softmax(scale q K^T) V       q = x Wq^T + bq of a global token, K and V of all tokens
-// It replaces the output of local attention for these tokens. The others see the global tokens by
-// their local keys and values.
+// al., "Longformer", 2020, section 3.1; LED). The first G tokens of a sequence attend to all:
+//   out = softmax(scale q K^T) V
+// Queries q are of global tokens, and keys K and values V of all tokens. The result replaces the
+// output of local attention for these tokens. The others see the global tokens by their local keys
+// and values.
 #pragma once
 
 #include "src/model/core_attention.h"

@@ -88,7 +88,8 @@ struct AttentionSpec : CoreAttentionSpec {
   bool qkv_bias = false, out_bias = false;
   // limit of the absolute elements of queries, keys and values, before RoPE; 0 means unlimited
   float clip_qkv = 0;
-  // True: the first sparse.global tokens have projections of their own (src/model/global_attention.h).
+  // True: the first sparse.global tokens have projections of their own
+  // (src/model/global_attention.h).
   bool global_projections = false;
 };
 

@@ -7,5 +7,5 @@ presets=("$root"/configs/models/*.ini)
 for preset in "${presets[@]}"; do
   expect_ok "$switchyard" inspect --config "$preset"
   expect_output "parameters"
-  expect_ok "$switchyard" plan "$preset" --ranks 8 --machine h100 --layouts tp4 --model.vocab=50304
+  expect_ok "$switchyard" plan "$preset" --ranks 1 --machine h100 --train.global_batch=1 --train.micro_batch=1
 done

@@ -280,14 +280,16 @@ TEST(GenerateLayouts, GiveTheLogitsOfOneRankAfterAVisiblePrefix) {
   const auto self = make_comm_self();
   for (const PrefixLayouts& some : prefix_layouts)
     for (const RanksAndLayouts& l : some.layouts) {
-      if (l.ranks != world().size() || l.model == by_length) continue;  // its rotations depend on the length
+      // The rotations of by_length depend on the length of the text.
+      if (l.ranks != world().size() || l.model == by_length) continue;
       constexpr Index longest = 11, more = 6;
       const auto many = make_engine(world(), l, some.settings, longest + more),
                  one = make_engine(*self, l, some.settings, longest + more);
       const Index number = many->mesh().coord.dp, prompt = longest - 3 * number;
       const RandomStream random(7, "prefix");
       std::vector<std::int32_t> ids;
-      for (Index i = 0; i < prompt + more; ++i)  // as many tokens after each prompt: all ranks make as many passes
+      // All ranks make the same number of passes.
+      for (Index i = 0; i < prompt + more; ++i)
         ids.push_back(static_cast<std::int32_t>(random.bits(100 * number + i) % static_cast<std::uint64_t>(V)));
       const auto got = logits_after(*many, ids, prompt);
       const auto want = logits_after(*one, ids, prompt);

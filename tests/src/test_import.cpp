@@ -642,8 +642,8 @@ TEST(FamilyConfig, RefusesWhatItCannotExpress) {
   EXPECT_BAD_INPUT(config_of(family_of(exaone), exaone, "test", {}), "this needs layer_types, too");
 }
 
-// The length of the text of a training sample is no part of an encoder-decoder. The number of global
-// tokens is none of config.json.
+// The length of the text of a training sample is no part of an encoder-decoder. config.json has no
+// number of global tokens.
 TEST(FamilyConfig, OfLedHasTheLengthsOfBothStacksAndOneGlobalToken) {
   const Family& led = family_named("led");
   const Json hf_config = config_of_case("led");

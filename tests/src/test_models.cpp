@@ -146,7 +146,8 @@ TEST(KnownModels, HaveTheCountsOfTransformers) {
   EXPECT_EQ(count("t5-large"), 737668096);
   EXPECT_EQ(count("t5-3b"), 2851598336);
   EXPECT_EQ(count("t5-11b"), 11307321344);
-  EXPECT_EQ(count("led-base"), 161844480 + 50265);  // transformers does not count the bias of the logits
+  // transformers does not count the bias of the logits.
+  EXPECT_EQ(count("led-base"), 161844480 + 50265);
 }
 
 // The model of the file with small sizes: two layers of each kind, and smaller widths, windows and
