@@ -74,6 +74,7 @@ struct Config {
     // read_config resolves causal to full in encoders.
     AttentionPattern attention = AttentionPattern::causal;
     Index window = 0, attention_stride = 128, attention_summary = 8, global_tokens = 1;
+    bool global_projections = false;
     Index index_n_heads = 64, index_head_dim = 128, index_topk = 2048;  // attention = indexed
     bool attention_sinks = false;
     QkNormKind qk_norm = QkNormKind::none;

@@ -384,6 +384,7 @@ void check_combinations(const Config& c, Problems& problems) {
     check_qk_clip(layers, problems);
   }
   check_indexers(c, problems);
+  check_global_projections(c, problems);
   check_latent(c, problems);
   check_mup(c, problems);
   check_kind(c, problems);

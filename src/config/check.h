@@ -127,6 +127,8 @@ void check_objective_of_pairs(const Config& config, Problems& problems);
 void check_visible_prefix(const Config& c, Problems& problems);
 // Adds errors for the settings of indexers, and for those that indexers exclude.
 void check_indexers(const Config& config, Problems& problems);
+// Adds errors for settings that model.global_projections excludes.
+void check_global_projections(const Config& config, Problems& problems);
 // Adds errors for settings that train.reversible excludes.
 void check_reversible(const Config& config, Problems& problems);
 

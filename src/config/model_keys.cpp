@@ -214,6 +214,11 @@ std::span<const Key> model_keys() {
           "attention = fixed: this many tokens at the end of each run are seen from all later ones"),
       kind_row<&Model::global_tokens>("model.global_tokens", {0, 1 << 28}, must_match,
                                       "attention = longformer: this many tokens at the start are seen from all others"),
+      kind_row<&Model::global_projections>(
+          "model.global_projections", {}, must_match,
+          "attention = longformer in an encoder: true: the first global_tokens have queries of their own, with which "
+          "they see other keys and values of all tokens than the others do, by a second set of projections "
+          "(Beltagy et al., 2020; LED)"),
       kind_row<&Model::index_n_heads>("model.index_n_heads", {1, 1 << 16}, must_match,
                                       "attention = indexed: the number of heads of the indexer"),
       kind_row<&Model::index_head_dim>(

@@ -50,7 +50,7 @@ std::vector<Family> dense_families() {
        "model.decoder.",
        "layers.{}.",
        {opt_model},
-       {qkv_projections, opt_layer},
+       {qkv_projections, opt_attention_out, opt_layer},
        {sizes, layer_norm, opt_keys, tied},
        {&opt_embedding_width_rule}},
       {"falcon",

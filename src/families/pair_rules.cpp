@@ -20,6 +20,22 @@ Index sparse_step(const Json& hf_config, const std::string& stack, Index layers)
   return sparse > 0 ? layers / sparse : layers;
 }
 
+// Number of keys in a window of LED's encoder without the query itself. It may be listed by layer.
+Index led_window(const Json& hf_config) {
+  const Json* const value = find_value(hf_config, "attention_window");
+  if (!value) return 512;
+  Index window = 0;
+  for (const Json& of_layer : value->is_array() ? *value : Json::array({*value})) {
+    const Index keys = of_layer.get<std::int64_t>();
+    if (window > 0 && keys != window)
+      bad_input("attention_window = {}: only one window of all layers can be read", value->dump());
+    if (keys < 2 || keys % 2 != 0) bad_input("attention_window = {}: expected even numbers from 2 on", value->dump());
+    window = keys;
+  }
+  if (window == 0) bad_input("attention_window = []: expected the window of each layer");
+  return window;
+}
+
 }  // namespace
 
 const ConfigRule t5_stacks_rule{[](const Json& hf_config, KeySettings& settings) {
@@ -67,6 +83,18 @@ const ConfigRule bart_positions_rule{
             "encoder.seq_len = {} and decoder.seq_len = {}: the stacks of a bart model have equally many positions",
             encoder, decoder);
       put(hf_config, "max_position_embeddings", encoder);
+    }};
+
+// A token sees half of the window on each side, and itself.
+const ConfigRule led_window_rule{
+    [](const Json& hf_config, KeySettings& settings) {
+      settings.emplace_back("encoder.window", fmt::format("{}", led_window(hf_config) / 2 + 1));
+    },
+    [](const Config& config, Json& hf_config) {
+      const Index keys = 2 * (config.stacks.at(0).model.window - 1);
+      if (keys < 2) bad_input("encoder.window = {}: a led model needs 2 or more", config.stacks.at(0).model.window);
+      const bool known = find_value(hf_config, "attention_window");
+      if (!known || led_window(hf_config) != keys) hf_config["attention_window"] = keys;
     }};
 
 }  // namespace sy

@@ -66,19 +66,24 @@ inline constexpr TensorRow switch_decoder_mlp[] = {
     {"layer.2.mlp.experts.expert_{}.wo.weight", "moe.experts.down.weight", "e D F -> D F"},
 };
 
-// The first two rows of the positions belong to padding; no parameter covers them.
 inline constexpr TensorRow bart_model[] = {
     {"shared.weight", "embedding.weight", "V D -> V D"},
-    {"encoder.embed_positions.weight", "", "-> +2 D"},
-    {"encoder.embed_positions.weight", "encoder.position.weight", "P D -> +P D"},
     {"encoder.layernorm_embedding.weight", "encoder.embedding_norm.weight", "D -> D"},
     {"encoder.layernorm_embedding.bias", "encoder.embedding_norm.bias", "D -> D"},
-    {"decoder.embed_positions.weight", "", "-> +2 D"},
-    {"decoder.embed_positions.weight", "decoder.position.weight", "P D -> +P D"},
     {"decoder.layernorm_embedding.weight", "decoder.embedding_norm.weight", "D -> D"},
     {"decoder.layernorm_embedding.bias", "decoder.embedding_norm.bias", "D -> D"},
     {"/final_logits_bias", "output.bias", "V -> 1 V"},
-    {"/lm_head.weight", "output.weight", "V D -> V D"},
+};
+// The first two rows of the positions belong to padding; no parameter covers them.
+inline constexpr TensorRow bart_positions[] = {
+    {"encoder.embed_positions.weight", "", "-> +2 D"},
+    {"encoder.embed_positions.weight", "encoder.position.weight", "P D -> +P D"},
+    {"decoder.embed_positions.weight", "", "-> +2 D"},
+    {"decoder.embed_positions.weight", "decoder.position.weight", "P D -> +P D"},
+};
+inline constexpr TensorRow led_positions[] = {
+    {"encoder.embed_positions.weight", "encoder.position.weight", "P D -> P D"},
+    {"decoder.embed_positions.weight", "decoder.position.weight", "P D -> P D"},
 };
 inline constexpr TensorRow bart_cross_attention[] = {
     {"encoder_attn.q_proj.weight", "cross_attention.q.weight", "H i D -> (H i) D"},
@@ -91,6 +96,23 @@ inline constexpr TensorRow bart_cross_attention[] = {
     {"encoder_attn.out_proj.bias", "cross_attention.out.bias", "D -> D"},
     {"encoder_attn_layer_norm.weight", "cross_attention_norm.weight", "D -> D"},
     {"encoder_attn_layer_norm.bias", "cross_attention_norm.bias", "D -> D"},
+};
+
+inline constexpr TensorRow led_encoder_attention[] = {
+    {"self_attn.longformer_self_attn.query.weight", "attention.q.weight", "H i D -> (H i) D"},
+    {"self_attn.longformer_self_attn.query.bias", "attention.q.bias", "H i -> (H i)"},
+    {"self_attn.longformer_self_attn.key.weight", "attention.k.weight", "K i D -> (K i) D"},
+    {"self_attn.longformer_self_attn.key.bias", "attention.k.bias", "K i -> (K i)"},
+    {"self_attn.longformer_self_attn.value.weight", "attention.v.weight", "K i D -> (K i) D"},
+    {"self_attn.longformer_self_attn.value.bias", "attention.v.bias", "K i -> (K i)"},
+    {"self_attn.longformer_self_attn.query_global.weight", "attention.global.q.weight", "H i D -> (H i) D"},
+    {"self_attn.longformer_self_attn.query_global.bias", "attention.global.q.bias", "H i -> (H i)"},
+    {"self_attn.longformer_self_attn.key_global.weight", "attention.global.k.weight", "K i D -> (K i) D"},
+    {"self_attn.longformer_self_attn.key_global.bias", "attention.global.k.bias", "K i -> (K i)"},
+    {"self_attn.longformer_self_attn.value_global.weight", "attention.global.v.weight", "K i D -> (K i) D"},
+    {"self_attn.longformer_self_attn.value_global.bias", "attention.global.v.bias", "K i -> (K i)"},
+    {"self_attn.output.weight", "attention.out.weight", "D H i -> D (H i)"},
+    {"self_attn.output.bias", "attention.out.bias", "D -> D"},
 };
 
 // ---- keys of config.json ----
@@ -146,11 +168,11 @@ inline const ConfigRow bart_keys[] = {
     {"decoder_attention_heads", "decoder.heads"},
     {"encoder_ffn_dim", "encoder.d_ff"},
     {"decoder_ffn_dim", "decoder.d_ff"},
-    {"max_position_embeddings", "model.seq_len"},
     {"activation_function", "model.ffn", activations, "\"gelu\""},
-    {"scale_embedding", "model.scale_embedding", {}, "false"},
     {"decoder_start_token_id", "model.start_token", {}, "2"},
     {"is_encoder_decoder", "", {{"true", ""}}, "true"},
+    // Without it, transformers has three embeddings.
+    {"tie_word_embeddings", "model.tie_embeddings", {{"true", "true"}}, "true"},
     {"", "model.norm", {{"", "layernorm"}}},
     {"", "model.norm_eps", {{"", "1e-5"}}},
     {"", "model.norm_position", {{"", "post"}}},
@@ -158,6 +180,15 @@ inline const ConfigRow bart_keys[] = {
     {"", "model.position", {{"", "learned"}}},
     {"", "model.bias", {{"", "all"}}},
     {"", "model.output_bias", {{"", "true"}}},
+};
+inline const ConfigRow bart_only[] = {
+    {"max_position_embeddings", "model.seq_len"},
+    {"scale_embedding", "model.scale_embedding", {}, "false"},
+};
+inline const ConfigRow led_only[] = {
+    {"max_decoder_position_embeddings", "model.seq_len"},   {"max_decoder_position_embeddings", "decoder.seq_len"},
+    {"max_encoder_position_embeddings", "encoder.seq_len"}, {"", "encoder.attention", {{"", "longformer"}}},
+    {"", "encoder.global_projections", {{"", "true"}}},
 };
 
 }  // namespace sy::tables

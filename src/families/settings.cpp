@@ -34,6 +34,8 @@ bool affects_outputs(const Config& config, const std::string& key) {
   const auto position = [&](Position p) {
     return any_layer([&](Index layer) { return config.model_of(layer).position == p; });
   };
+  // The stacks have lengths of their own.
+  if (!config.stacks.empty() && key == "model.seq_len") return false;
   if (key.starts_with("moe.")) return key == "moe.experts" || config.moe.experts > 0;
   if (key == "model.d_ff") return any_layer([&](Index layer) { return !config.is_moe(layer); });
   if (stack && key.ends_with(".seq_len")) return position(Position::learned);

@@ -164,9 +164,11 @@ inline constexpr TensorRow opt_model[] = {
     {"final_layer_norm.bias", "final_norm.bias", "D -> D"},
     {"/lm_head.weight", "output.weight", "V D -> V D"},
 };
-inline constexpr TensorRow opt_layer[] = {
+inline constexpr TensorRow opt_attention_out[] = {
     {"self_attn.out_proj.weight", "attention.out.weight", "D H i -> D (H i)"},
     {"self_attn.out_proj.bias", "attention.out.bias", "D -> D"},
+};
+inline constexpr TensorRow opt_layer[] = {
     {"self_attn_layer_norm.weight", "attention_norm.weight", "D -> D"},
     {"self_attn_layer_norm.bias", "attention_norm.bias", "D -> D"},
     {"fc1.weight", "mlp.up.weight", "0 F D -> F D"},

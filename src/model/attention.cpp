@@ -15,7 +15,8 @@ Attention::Attention(const AttentionSpec& spec, Index d_model, ParamStore& store
       head_dim_(spec.key_width),
       index_width_(index_cache_elements(spec)),
       core_attention_(spec, store, prefix, positions),
-      indexer_(make_indexer(spec, d_model, store, prefix, rope_table)) {
+      indexer_(make_indexer(spec, d_model, store, prefix, rope_table)),
+      global_(make_global_attention(spec, d_model, store, prefix, positions)) {
   SY_ASSERT(spec.value_width == spec.key_width, "values of {} for keys of {}", spec.value_width, spec.key_width);
   SY_ASSERT(rope_table ? rope_table->spec == spec.rope : !spec.rope, "another table");
   if (spec.rope) pairs_ = spec.rope->pairs;
@@ -77,6 +78,7 @@ void Attention::attend(const LayerContext& layer, ConstView x, Saved& s) const {
   if (indexer_) indexer_->forward(layer, x, x, cache, s.indexer);
   by_sequence.selected = s.indexer.selected;
   core_attention_.forward(context, queries(s.qkv), k, v, s.out, s.lse, by_sequence, layer.max_logits);
+  if (global_) global_->forward(layer, s.x, s.out, s.global);
 }
 
 void Attention::backward(const LayerContext& layer, ConstView dy, const Saved& s, View dx) {
@@ -89,6 +91,8 @@ void Attention::backward(const LayerContext& layer, ConstView dy, const Saved& s
   const View dout = context.temp(s.out.shape());
   out_->backward_input(context, dy, dout.reshape({T, heads_ * head_dim_}));
   out_->backward_weight(context, dy, s.out.reshape({T, heads_ * head_dim_}));
+  GlobalAttention::Gradients global;
+  if (global_) global = global_->backward(layer, s.x, dout, s.global);
   const View dqkv = context.temp(s.qkv.shape());
   CoreAttention::BySequence by_sequence = CoreAttention::BySequence::of(layer.stream);
   by_sequence.selected = s.indexer.selected;
@@ -102,7 +106,10 @@ void Attention::backward(const LayerContext& layer, ConstView dy, const Saved& s
   const View dqkv_rows = backward_normalize(layer, dqkv, s).reshape({T, row});
   qkv_->backward_weight(context, dqkv_rows, s.x);
   qkv_->backward_bias(context, dqkv_rows);
-  qkv_->backward_input_sum(context, dqkv_rows, dx);
+  sum_tokens(context, dx, [&](View partial) {
+    qkv_->backward_input(context, dqkv_rows, partial);
+    if (global_) global_->add_input_gradient(layer, global, partial);
+  });
 }
 
 void Attention::normalize(const LayerContext& layer, Saved& s) const {

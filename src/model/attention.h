@@ -6,6 +6,7 @@
 
 #include "kernels/ops/qk_norm.h"
 #include "src/model/core_attention.h"
+#include "src/model/global_attention.h"
 #include "src/model/indexer.h"
 #include "src/model/linear.h"
 #include "src/model/rope.h"
@@ -28,6 +29,7 @@ class Attention {
     View out;        // [B, S, Hl, hd]
     View lse;        // [B, Hl, S]
     Indexer::Saved indexer;
+    GlobalAttention::Saved global;
   };
 
   // - prefix: of its parameters' names, for example "layers.3.attention."
@@ -98,6 +100,7 @@ class Attention {
   Param norm_weight_;
   std::optional<Linear> qkv_, out_;
   std::optional<Indexer> indexer_;
+  std::optional<GlobalAttention> global_;
 };
 
 }  // namespace sy

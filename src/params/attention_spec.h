@@ -88,6 +88,9 @@ struct AttentionSpec : CoreAttentionSpec {
   bool qkv_bias = false, out_bias = false;
   // limit of the absolute elements of queries, keys and values, before RoPE; 0 means unlimited
   float clip_qkv = 0;
+  // True: the first sparse.global tokens have projections of their own
+  // (src/model/global_attention.h).
+  bool global_projections = false;
 };
 
 void add_params(ParamList& list, const std::string& name, const AttentionSpec& a);
@@ -97,6 +100,9 @@ NamedSizes sizes_of(const AttentionSpec& a);  // K: kv heads
 // Appends the parameters that every kind of attention has: those of its scores, then the weight of
 // its output.
 void add_core_params(ParamList& list, const std::string& name, const CoreAttentionSpec& a);
+// Name of global attention within the parameters of its attention: "attention.global.q.weight".
+constexpr const char* global_attention_name = "global";
+
 // Appends the parameters of the indexer, if there is one. query_input: width of the input of its
 // queries. Every rank of tp computes all of its heads for the rank's own tokens.
 void add_indexer_params(ParamList& list, const std::string& name, const CoreAttentionSpec& a, Index query_input);

@@ -123,6 +123,7 @@ AttentionSpec attention_spec(const Config::Model& m) {
   a.qkv_bias = bias.qkv;
   a.out_bias = bias.attention_out;
   a.clip_qkv = static_cast<float>(m.clip_qkv);
+  a.global_projections = m.global_projections;
   return a;
 }
 

@@ -121,6 +121,7 @@ Index active_elements(const Config& config, const ParamSpec& s) {
 }  // namespace
 
 Index product_elements(const Config& config, const ParamSpec& s) {
+  if (s.name.ends_with(".attention.global.q.weight")) return 0;  // of few tokens
   const bool lookup = s.name.ends_with("position.weight") || s.name == "segment.weight" ||
                       (s.name == "embedding.weight" && !config.model.tie_embeddings);
   return s.is_weight && !lookup ? active_elements(config, s) : 0;

@@ -120,7 +120,8 @@ struct ParamCount {
   Index embedding = 0;  // of embedding.weight
   Index mtp = 0;        // of multi-token prediction, which generation does not use
   // Elements of the weights that GEMMs multiply a token by: `active` without biases, norms, sinks,
-  // T5's table and learned positions. The embedding counts if the output shares it.
+  // T5's table, learned positions and queries of global tokens. The embedding counts if the
+  // output shares it.
   Index products = 0;
 };
 // Returns the elements of a parameter that GEMMs multiply a token by (ParamCount::products).

@@ -2,6 +2,7 @@
 
 Needs torch and transformers (5.24 made the file):
   python3 encoder_decoders.py > encoder_decoders.json
+  python3 encoder_decoders.py check SWITCHYARD [NAME ...]    as families.py
 The logits are those after each input of the decoder. Values are not stored: both sides compute them from the
 tensors' names (values.py). Files of T5 v1.1 have an output of their own, which save_pretrained leaves out.
 """
@@ -14,7 +15,7 @@ import torch
 import transformers as hf
 from safetensors.torch import load_file, save_file
 
-from families import V, save
+from families import V, check, save
 from values import values
 
 SOURCE = [3, 1, 4, 1, 5, 9, 2, 6, 12, 30, 7]
@@ -31,6 +32,9 @@ SWITCH = dict(num_experts=5, expert_capacity=64, num_sparse_encoder_layers=1, nu
 BART = dict(vocab_size=V, d_model=24, encoder_layers=2, decoder_layers=3, encoder_attention_heads=4, decoder_attention_heads=3,
             encoder_ffn_dim=28, decoder_ffn_dim=20, max_position_embeddings=40, scale_embedding=True, pad_token_id=1,
             bos_token_id=0, eos_token_id=2, decoder_start_token_id=2, forced_eos_token_id=None)
+LED = dict(vocab_size=V, d_model=24, encoder_layers=2, decoder_layers=3, encoder_attention_heads=4, decoder_attention_heads=3,
+           encoder_ffn_dim=28, decoder_ffn_dim=20, max_encoder_position_embeddings=48, max_decoder_position_embeddings=40,
+           pad_token_id=1, bos_token_id=0, eos_token_id=2, decoder_start_token_id=2)
 # name, class of the model, its configuration, changes of config.json
 CASES = [
     ("t5", "T5ForConditionalGeneration", hf.T5Config(**t5()), {}),
@@ -39,7 +43,18 @@ CASES = [
     ("switch_transformers", "SwitchTransformersForConditionalGeneration",
      hf.SwitchTransformersConfig(**t5(**SWITCH)), {}),
     ("bart", "BartForConditionalGeneration", hf.BartConfig(**BART), {}),
+    ("led", "LEDForConditionalGeneration", hf.LEDConfig(**LED, attention_window=[4, 4]), {}),
+    ("led_one_window", "LEDForConditionalGeneration",
+     hf.LEDConfig(**LED, attention_window=6, activation_function="relu"), {"attention_window": 6}),
 ]
+
+
+def store(folder, name, architecture, config, otherwise):
+    saved_config, tensors = save(folder, name, architecture, config, otherwise)
+    if otherwise.get("tie_word_embeddings") is False and "lm_head.weight" not in tensors:
+        tensors["lm_head.weight"] = values("lm_head.weight", [V, 24])
+        save_file(tensors, f"{folder}/model.safetensors", metadata={"format": "pt"})
+    return saved_config, tensors
 
 
 def logits(folder, architecture):
@@ -47,19 +62,18 @@ def logits(folder, architecture):
                                                             output_loading_info=True)
     assert not info["unexpected_keys"] and not info["missing_keys"], info
     model.eval()
+    # The first token of LED's source is global.
+    masks = {"global_attention_mask": torch.tensor([[1] + [0] * (len(SOURCE) - 1)])} if architecture.startswith("LED") else {}
     with torch.no_grad():
-        return model, model(input_ids=torch.tensor([SOURCE]), decoder_input_ids=torch.tensor([IDS]),
-                            use_cache=False).logits[0]
+        return model, model(input_ids=torch.tensor([SOURCE]), decoder_input_ids=torch.tensor([IDS]), use_cache=False,
+                            **masks).logits[0]
 
 
 def main():
     out = []
     for name, architecture, config, otherwise in CASES:
         with tempfile.TemporaryDirectory() as folder:
-            saved_config, tensors = save(folder, name, architecture, config, otherwise)
-            if otherwise.get("tie_word_embeddings") is False and "lm_head.weight" not in tensors:
-                tensors["lm_head.weight"] = values("lm_head.weight", [V, 24])
-                save_file(tensors, f"{folder}/model.safetensors", metadata={"format": "pt"})
+            saved_config, tensors = store(folder, name, architecture, config, otherwise)
             model, got = logits(folder, architecture)
             if "lm_head.weight" in tensors:
                 assert torch.equal(model.lm_head.weight, tensors["lm_head.weight"]), "the output is tied"
@@ -71,4 +85,6 @@ def main():
 
 
 if __name__ == "__main__":
+    if sys.argv[1:2] == ["check"]:
+        sys.exit(check(*sys.argv[2:], cases=CASES, save=store, logits=lambda folder, architecture, _: logits(folder, architecture)[1]))
     main()

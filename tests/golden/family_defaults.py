@@ -21,7 +21,7 @@ FAMILIES = ("gpt2 gptj gpt_neox bloom opt falcon llama mistral gemma2 gemma3_tex
             "nemotron granite hunyuan_v1_dense apertus gemma arcee starcoder2 stablelm phi seed_oss ernie4_5 helium glm glm4 smollm3 exaone4 olmo3 ministral mixtral "
             "qwen2_moe qwen3_moe olmoe deepseek_v2 deepseek_v3 deepseek_v32 kimi_k2 glm4_moe dots1 minimax_m2 ernie4_5_moe granitemoe hunyuan_v1_moe "
             "gpt_oss "
-            "bert roberta modernbert t5 mt5 switch_transformers bart").split()
+            "bert roberta modernbert t5 mt5 switch_transformers bart led").split()
 # Families whose code is that of another one.
 OTHER_NAMES = {"kimi_k2": "deepseek_v3"}
 # Token ids, tasks, initial values, dropout and other settings of training, caches, and notes about how weights were made.

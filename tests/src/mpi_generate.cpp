@@ -1,4 +1,5 @@
 // On every layout, greedy texts are those of one rank, with more prompts than ranks and with fewer.
+// In a prefix language model, the logits are, too.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -133,6 +134,7 @@ rope_original_length = 12
 struct RanksAndLayouts {
   const char* model;
   int ranks, tp, ep, etp;
+  std::string str() const { return fmt::format("{} ranks, tp {} ep {} etp {}", ranks, tp, ep, etp); }
 };
 const RanksAndLayouts generating_layouts[] = {
     {on_eight, 1, 1, 1, 1}, {on_eight, 2, 1, 1, 1},  {on_eight, 2, 1, 2, 1},  {on_eight, 2, 2, 1, 1},
@@ -159,14 +161,15 @@ std::vector<std::vector<std::int32_t>> some_prompts(Index count) {
   return prompts;
 }
 
-std::vector<Continuation> texts(Comm& comm, const RanksAndLayouts& l,
-                                const std::vector<std::vector<std::int32_t>>& prompts, const GenerateOptions& options) {
+using Settings = std::vector<std::string>;
+
+std::unique_ptr<Engine> make_engine(Comm& comm, const RanksAndLayouts& l, Settings settings, Index positions) {
   const bool alone = &comm != &world();
-  std::vector<std::string> settings;
   if (!alone) settings.push_back("--run.dtype=" + tested_device.dtype);
-  Engine engine(parse_config(l.model, "test", settings), V, make_device(alone ? "cpu" : tested_device.backend),
-                make_mesh(comm, alone ? Layout{} : Layout{l.ranks, l.tp, l.ep, l.etp}), false, {}, 1,
-                required_positions(prompts, options.tokens));
+  auto made = std::make_unique<Engine>(
+      parse_config(l.model, "test", settings), V, make_device(alone ? "cpu" : tested_device.backend),
+      make_mesh(comm, alone ? Layout{} : Layout{l.ranks, l.tp, l.ep, l.etp}), false, ArenaSizes{}, 1, positions);
+  Engine& engine = *made;
   engine.store().initialize(5);
   // Weights are larger than initial ones, so that texts do not repeat themselves.
   for (const ParamSpec& spec : engine.store().specs()) {
@@ -178,37 +181,127 @@ std::vector<Continuation> texts(Comm& comm, const RanksAndLayouts& l,
     engine.device().to_device(host.data(), w);
   }
   engine.store().packed_weights().invalidate();
-  return generate(engine, prompts, options);
+  return made;
+}
+
+std::vector<Continuation> texts(Comm& comm, const RanksAndLayouts& l,
+                                const std::vector<std::vector<std::int32_t>>& prompts, const GenerateOptions& options,
+                                const Settings& settings = {}) {
+  return generate(*make_engine(comm, l, settings, required_positions(prompts, options.tokens)), prompts, options);
+}
+
+// Compares the texts of all ranks with those of one rank.
+void expect_texts_of_one_rank(const RanksAndLayouts& l, const Settings& settings) {
+  const auto self = make_comm_self();
+  for (const Index count : {1, 3, 7}) {
+    const auto prompts = some_prompts(count);
+    GenerateOptions options{.sampling = {.temperature = 0}, .tokens = 14, .end_of_text = 2, .prefill = 4};
+    // The slot of a text that ends early is used by another text. A rank without texts takes part
+    // for the others.
+    options.stops = [](std::size_t prompt, std::span<const std::int32_t> added) {
+      return prompt % 3 == 1 && added.size() == 3 + prompt;
+    };
+    const auto many = texts(world(), l, prompts, options, settings);
+    ASSERT_EQ(std::ssize(many), count);
+    const auto one = texts(*self, l, prompts, options, settings);
+    std::size_t longest = 0;  // some texts continue after others have ended
+    for (const Continuation& c : one) longest = std::max(longest, c.added.size());
+    EXPECT_GE(longest, 7u);
+    for (std::size_t i = 0; i < one.size(); ++i) {
+      // bf16 decides otherwise if two logits are close.
+      if (tested_device.dtype == "bf16") continue;
+      EXPECT_EQ(many[i].added, one[i].added) << l.str() << ", " << count << " prompts, prompt " << i;
+      EXPECT_EQ(many[i].finish, one[i].finish) << l.str() << ", " << count << " prompts, prompt " << i;
+    }
+  }
 }
 
 TEST(GenerateLayouts, GiveTheTextOfOneRank) {
+  for (const RanksAndLayouts& l : generating_layouts)
+    if (l.ranks == world().size()) expect_texts_of_one_rank(l, {});
+}
+
+// ---- prefix language models, whose prompt is the prefix ----
+
+const Settings as_prefix_model = {"--train.objective=prefix"};
+Settings with_prefix(Settings more) {
+  more.insert(more.end(), as_prefix_model.begin(), as_prefix_model.end());
+  return more;
+}
+struct PrefixLayouts {
+  Settings settings;
+  std::vector<RanksAndLayouts> layouts;
+};
+// Visible prefixes exclude windows.
+const PrefixLayouts prefix_layouts[] = {
+    {with_prefix({"--attention.local.window=0"}),
+     {{on_eight, 2, 1, 1, 1},
+      {on_eight, 2, 2, 1, 1},
+      {on_eight, 2, 1, 2, 1},
+      {on_eight, 2, 2, 2, 1},
+      {on_eight, 2, 1, 1, 2},
+      {on_eight, 4, 1, 1, 1},
+      {on_eight, 4, 4, 1, 1},
+      {on_eight, 4, 1, 4, 1},
+      {on_eight, 4, 2, 2, 1},
+      {on_eight, 4, 2, 1, 4},
+      {on_eight, 4, 4, 2, 2},
+      {on_eight, 8, 2, 4, 2},
+      {latent, 2, 2, 1, 1},
+      {latent, 4, 2, 4, 1}}},
+    {with_prefix(
+         {"--attention.local.window=0", "--model.position=t5", "--model.t5_buckets=6", "--model.t5_max_distance=8"}),
+     {{on_eight, 2, 2, 2, 1}, {on_eight, 4, 4, 1, 1}, {on_eight, 4, 1, 2, 2}}},
+    {with_prefix({"--attention.local.window=0", "--model.position=alibi"}),
+     {{on_eight, 2, 2, 1, 1}, {on_eight, 4, 2, 4, 1}}},
+    {with_prefix({"--model.position=learned", "--model.seq_len=40"}),
+     {{on_six, 2, 2, 1, 1}, {on_six, 3, 3, 3, 1}, {on_six, 6, 2, 3, 1}}},
+    {with_prefix({"--attention.a.window=0"}), {{by_length, 2, 2, 1, 1}, {by_length, 4, 2, 4, 1}}},
+};
+
+TEST(GenerateLayouts, GiveTheTextOfOneRankAfterAVisiblePrefix) {
+  for (const PrefixLayouts& some : prefix_layouts)
+    for (const RanksAndLayouts& l : some.layouts)
+      if (l.ranks == world().size()) expect_texts_of_one_rank(l, some.settings);
+}
+
+// Logits after the prompt, and after each of the next tokens. Each data-parallel rank has a prompt
+// of its own.
+std::vector<std::vector<float>> logits_after(Engine& engine, std::span<const std::int32_t> ids, Index prompt) {
+  Cache cache = engine.make_cache(1, std::ssize(ids), prompt);
+  std::vector<std::vector<float>> all;
+  all.push_back(engine.decode(cache, 0, 1, ids.first(static_cast<std::size_t>(prompt)), true));
+  for (const std::int32_t id : ids.subspan(static_cast<std::size_t>(prompt)))
+    all.push_back(engine.decode(cache, 0, 1, std::vector{id}, true));
+  return all;
+}
+
+TEST(GenerateLayouts, GiveTheLogitsOfOneRankAfterAVisiblePrefix) {
   const auto self = make_comm_self();
-  for (const RanksAndLayouts& l : generating_layouts) {
-    if (l.ranks != world().size()) continue;
-    for (const Index count : {1, 3, 7}) {
-      const auto prompts = some_prompts(count);
-      GenerateOptions options{.sampling = {.temperature = 0}, .tokens = 14, .end_of_text = 2, .prefill = 4};
-      // The slot of a text that ends early is used by another text. A rank without texts takes part
-      // for the others.
-      options.stops = [](std::size_t prompt, std::span<const std::int32_t> added) {
-        return prompt % 3 == 1 && added.size() == 3 + prompt;
-      };
-      const auto many = texts(world(), l, prompts, options);
-      ASSERT_EQ(std::ssize(many), count);
-      const auto one = texts(*self, l, prompts, options);
-      std::size_t longest = 0;  // some texts continue after others have ended
-      for (const Continuation& c : one) longest = std::max(longest, c.added.size());
-      EXPECT_GE(longest, 7u);
-      for (std::size_t i = 0; i < one.size(); ++i) {
-        const std::string where =
-            fmt::format("{} ranks, tp {} ep {} etp {}, {} prompts, prompt {}", l.ranks, l.tp, l.ep, l.etp, count, i);
-        // bf16 decides otherwise if two logits are close.
-        if (tested_device.dtype == "bf16") continue;
-        EXPECT_EQ(many[i].added, one[i].added) << where;
-        EXPECT_EQ(many[i].finish, one[i].finish) << where;
+  for (const PrefixLayouts& some : prefix_layouts)
+    for (const RanksAndLayouts& l : some.layouts) {
+      // The rotations of by_length depend on the length of the text.
+      if (l.ranks != world().size() || l.model == by_length) continue;
+      constexpr Index longest = 11, more = 6;
+      const auto many = make_engine(world(), l, some.settings, longest + more),
+                 one = make_engine(*self, l, some.settings, longest + more);
+      const Index number = many->mesh().coord.dp, prompt = longest - 3 * number;
+      const RandomStream random(7, "prefix");
+      std::vector<std::int32_t> ids;
+      // All ranks make the same number of passes.
+      for (Index i = 0; i < prompt + more; ++i)
+        ids.push_back(static_cast<std::int32_t>(random.bits(100 * number + i) % static_cast<std::uint64_t>(V)));
+      const auto got = logits_after(*many, ids, prompt);
+      const auto want = logits_after(*one, ids, prompt);
+      for (std::size_t row = 0; row < want.size(); ++row) {
+        float largest = 0;
+        for (const float z : want[row]) largest = std::max(largest, std::abs(z));
+        const float tolerance = (tested_device.dtype == "bf16" ? 5e-2f : 2e-5f) * largest;
+        ASSERT_EQ(got[row].size(), want[row].size());
+        for (std::size_t i = 0; i < want[row].size(); ++i)
+          ASSERT_NEAR(got[row][i], want[row][i], tolerance) << l.str() << ", row " << row << ", token " << i;
       }
     }
-  }
 }
 
 constexpr const char* pairs = R"(

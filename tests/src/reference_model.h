@@ -334,9 +334,29 @@ class Model {
       qkv = rope(all, hd, H + K, half, positions, table, false, qkv, m.rope_pairs);
     }
     const auto heads_from = [&](Index from, Index heads) { return HeadsOf{qkv.data(), S_, all, from, heads, hd}; };
-    return linear(p, prefix + "out", T, H * hd,
-                  weighted(p, m, prefix, heads_from(0, H), heads_from(H, K), heads_from(H + K, K),
-                           1 / std::sqrt(static_cast<double>(hd)), x, x));
+    Numbers out = weighted(p, m, prefix, heads_from(0, H), heads_from(H, K), heads_from(H + K, K),
+                           1 / std::sqrt(static_cast<double>(hd)), x, x);
+    if (m.global_projections) {
+      const Numbers of_global = attend_globally(p, m, prefix + "global.", x);
+      for (Index t = 0; t < T; ++t)
+        if (t % S_ < m.global_tokens) std::copy_n(of_global.begin() + t * H * hd, H * hd, out.begin() + t * H * hd);
+    }
+    return linear(p, prefix + "out", T, H * hd, out);
+  }
+
+  // Attention of all tokens to all that are not padding, before the output's weights. Longformer's
+  // global tokens have it.
+  Numbers attend_globally(const Parameters& p, const Config::Model& m, const std::string& prefix,
+                          const Numbers& x) const {
+    const Index T = B_ * S_, H = m.heads, K = m.kv_heads, hd = m.head_dim;
+    const Numbers q = linear(p, prefix + "q", T, m.d_model, x), k = linear(p, prefix + "k", T, m.d_model, x),
+                  v = linear(p, prefix + "v", T, m.d_model, x);
+    const double scale = m.attention_scale > 0 ? m.attention_scale : 1 / std::sqrt(static_cast<double>(hd));
+    const std::vector<Index> visible = lengths();
+    return attention(B_, {q.data(), S_, H, 0, H, hd}, {k.data(), S_, K, 0, K, hd}, {v.data(), S_, K, 0, K, hd},
+                     static_cast<float>(scale), m.attention_softcap,
+                     [&](Index b, Index, Index j) { return j < visible[b]; })
+        .out;
   }
 
   // DeepSeek-V2, equations 9 to 19 and 37 to 47. Queries and keys begin with their rotated

@@ -273,6 +273,24 @@ TEST(Config, RejectsContradictoryAttention) {
                    "model.attention_summary = 5 is more than model.attention_stride = 4: lower it");
   EXPECT_BAD_INPUT(with({"--model.t5_buckets=64", "--model.t5_max_distance=32"}),
                    "model.t5_max_distance = 32 is not above the 32 distances");
+  const std::vector<std::string> global{"--model.kind=encoder", "--model.attention=longformer", "--model.window=4",
+                                        "--model.position=learned", "--model.global_projections=true"};
+  const auto with_global = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), global.begin(), global.end());
+    return with(more);
+  };
+  EXPECT_TRUE(with_global({}).model.global_projections);
+  EXPECT_BAD_INPUT(with_global({"--model.kind=decoder"}), "model.global_projections = true with model.kind = decoder");
+  EXPECT_BAD_INPUT(with_global({"--model.attention=full"}), "set this to longformer, or model.global_projections");
+  EXPECT_BAD_INPUT(with_global({"--model.global_tokens=0"}), "model.global_tokens = 0: set this to 1 or more");
+  EXPECT_BAD_INPUT(with_global({"--model.position=rope"}), "set this to learned, sinusoidal or none");
+  EXPECT_BAD_INPUT(with_global({"--model.qk_norm=head"}), "with model.qk_norm = head: set this to none");
+  EXPECT_BAD_INPUT(with_global({"--model.clip_qkv=3"}), "with model.clip_qkv = 3: set this to 0");
+  EXPECT_BAD_INPUT(with_global({"--model.attention_sinks=true"}), "with model.attention_sinks = true");
+  EXPECT_BAD_INPUT(with_global({"--model.kv_lora_rank=8", "--model.qk_rope_head_dim=4"}), "model.kv_lora_rank = 8");
+  EXPECT_BAD_INPUT(with_global({"--data.documents=pack"}), "with data.documents = pack: set this to join");
+  EXPECT_BAD_INPUT(with_global({"--train.lora_rank=2"}), "with train.lora_rank = 2: set this to 0");
+  EXPECT_BAD_INPUT(with_global({"--train.qk_clip=100"}), "with train.qk_clip = 100: set this to 0");
   EXPECT_BAD_INPUT(with({"--model.attention=sideways"}), "expected one of causal, full, strided, fixed, longformer");
 }
 

@@ -624,6 +624,10 @@ TEST(FamilyConfig, RefusesWhatItCannotExpress) {
       {"hunyuan_v1_moe", "moe_topk", "[1, 2]", "moe_topk = [1,2]: only a number, or the same one for each layer"},
       {"hunyuan_v1_moe", "num_experts", "null", "it has no num_experts"},
       {"apertus", "hidden_act", "\"silu\"", "hidden_act = \"silu\": of apertus models, only \"xielu\" can be read"},
+      {"led", "attention_window", "[4, 6]", "attention_window = [4,6]: only one window of all layers can be read"},
+      {"bart", "tie_word_embeddings", "false", "tie_word_embeddings = false: of bart models, only true can be read"},
+      {"led", "attention_window", "5", "attention_window = 5: expected even numbers from 2 on"},
+      {"led", "attention_window", "[]", "attention_window = []: expected the window of each layer"},
   };
   for (const Refused& r : refused) {
     SCOPED_TRACE(r.message);
@@ -636,6 +640,26 @@ TEST(FamilyConfig, RefusesWhatItCannotExpress) {
   EXPECT_NO_THROW(config_of(family_of(exaone), exaone, "test", {}));
   exaone["layer_types"] = Json();
   EXPECT_BAD_INPUT(config_of(family_of(exaone), exaone, "test", {}), "this needs layer_types, too");
+}
+
+// The length of the text of a training sample is no part of an encoder-decoder. config.json has no
+// number of global tokens.
+TEST(FamilyConfig, OfLedHasTheLengthsOfBothStacksAndOneGlobalToken) {
+  const Family& led = family_named("led");
+  const Json hf_config = config_of_case("led");
+  const Config config = config_of(led, hf_config, "test", {"--model.seq_len=9", "--encoder.window=4"});
+  EXPECT_EQ(config.encoder_length(), 48);
+  const Json exported = config_json(led, config, hf_config);
+  EXPECT_EQ(exported["max_encoder_position_embeddings"].get<Index>(), 48);
+  EXPECT_EQ(exported["max_decoder_position_embeddings"].get<Index>(), 40);
+  EXPECT_EQ(exported["attention_window"].get<Index>(), 6);
+  Json by_default = hf_config;
+  by_default["attention_window"] = Json();
+  EXPECT_EQ(config_of(led, by_default, "test", {}).stacks.at(0).model.window, 257);
+  const Config two = config_of(led, hf_config, "test", {"--encoder.global_tokens=2"});
+  EXPECT_BAD_INPUT(config_json(led, two, hf_config), "cannot express encoder.global_tokens = 2 (it would be 1)");
+  const Config narrow = config_of(led, hf_config, "test", {"--encoder.window=1"});
+  EXPECT_BAD_INPUT(config_json(led, narrow, hf_config), "encoder.window = 1: a led model needs 2 or more");
 }
 
 // ERNIE's files have multi-token prediction, which is not read. Other surplus tensors are errors.

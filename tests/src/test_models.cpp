@@ -97,6 +97,7 @@ const std::map<std::string, Published> published = {
     {"olmoe-7b-1b", {6.9192, 1.282}},
     // The model card leaves the embedding out of the active parameters.
     {"bert-base", {0.109514298}},  // as transformers counts them
+    {"led-base", {0.16184448}},
     {"roberta-base", {0.124697433 - 2 * 768e-9}},
     {"modernbert-base", {0.149655232}},
     {"gpt-oss-120b", {116.83, 5.13 + 201.088e-6 * 2880}},
@@ -145,6 +146,8 @@ TEST(KnownModels, HaveTheCountsOfTransformers) {
   EXPECT_EQ(count("t5-large"), 737668096);
   EXPECT_EQ(count("t5-3b"), 2851598336);
   EXPECT_EQ(count("t5-11b"), 11307321344);
+  // transformers does not count the bias of the logits.
+  EXPECT_EQ(count("led-base"), 161844480 + 50265);
 }
 
 // The model of the file with small sizes: two layers of each kind, and smaller widths, windows and
@@ -178,6 +181,12 @@ Config small_version(const std::filesystem::path& file) {
   // Granite's factor of the logits is for its width.
   if (m.embedding_scale != 1) small.push_back("--model.logit_scale=1");
   for (const Config::Kind& kind : whole.kinds) windowed("attention." + kind.name, kind.model);
+  for (const Config::Kind& stack : whole.stacks) {
+    windowed(stack.name, stack.model);
+    const std::string length = stack.name + ".seq_len";
+    if (whole.train.objective == Objective::seq2seq && std::ranges::count(stack.own_keys, length) > 0)
+      small.push_back("--" + length + "=16");
+  }
   if (whole.moe.experts > 0)
     small.insert(small.end(), {"--moe.experts=8", "--moe.d_ff=16",
                                "--moe.first_dense=" + std::to_string(std::min<Index>(1, whole.moe.first_dense)),

@@ -1,0 +1,102 @@
+#include "src/model/global_attention.h"
+
+#include "kernels/ops/elementwise.h"
+
+namespace sy {
+namespace {
+
+// Global tokens see all tokens.
+CoreAttentionSpec without_pattern(CoreAttentionSpec spec) {
+  spec.window = 0;
+  spec.sparse = {};
+  return spec;
+}
+
+}  // namespace
+
+GlobalAttention::GlobalAttention(const AttentionSpec& spec, Index d_model, ParamStore& store, const std::string& prefix,
+                                 Index positions)
+    : global_tokens_(spec.sparse.global),
+      heads_(store.get(prefix + "q.weight").weight.dim(0)),
+      kv_heads_(store.get(prefix + "k.weight").weight.dim(0)),
+      head_dim_(spec.key_width),
+      core_attention_(without_pattern(spec), store, prefix, positions),
+      q_(store, store.get(prefix + "q.weight"), d_model, store.find(prefix + "q.bias")),
+      kv_(store, store.get_fused(prefix + "k.weight", 2), d_model,
+          spec.qkv_bias ? store.get_fused(prefix + "k.bias", 2) : Param{}) {
+  SY_ASSERT(global_tokens_ > 0 && !spec.causal && !spec.rope && !spec.relative && !spec.sinks && !spec.qk_norm &&
+                spec.clip_qkv == 0 && spec.value_width == spec.key_width,
+            "global attention of {} tokens with an unsupported setting", global_tokens_);
+}
+
+template <class All, class Global, class F>
+void GlobalAttention::for_global_rows(const LayerContext& layer, All all, Global global, const F& f) const {
+  const Index S = layer.stream.seq_len, G = tokens(layer);
+  for (Index b = 0; b < layer.stream.sequences; ++b) f(all.rows(b * S, G), global.rows(b * G, G));
+}
+
+ConstView GlobalAttention::global_rows(const LayerContext& layer, ConstView x) const {
+  Device& device = layer.context.device;
+  const View rows = layer.context.temp({layer.stream.sequences * tokens(layer), x.dim(1)});
+  for_global_rows(layer, x, rows, [&](ConstView from, View to) { run(device, ops::Copy{.x = from, .y = to}); });
+  return rows;
+}
+
+void GlobalAttention::forward(const LayerContext& layer, ConstView x, View out, Saved& s) const {
+  const ExecutionContext& context = layer.context;
+  const Arena::Scope scope(context.scratch);
+  const Index B = layer.stream.sequences, S = layer.stream.seq_len, G = tokens(layer), row = heads_ * head_dim_;
+  s.q = layer.save({B, G, heads_, head_dim_});
+  s.kv = layer.save({B, S, 2 * kv_heads_, head_dim_});
+  s.out = layer.save(s.q.shape());
+  s.lse = layer.saved.f32({B, heads_, G});
+  q_.forward(context, global_rows(layer, x), s.q.reshape({B * G, row}));
+  kv_.forward(context, x, s.kv.reshape({B * S, 2 * kv_heads_ * head_dim_}));
+  const ConstView q = s.q, kv = s.kv;
+  core_attention_.forward(context, q, heads_of(kv, 0, kv_heads_), heads_of(kv, kv_heads_, kv_heads_), s.out, s.lse,
+                          {.key_lengths = layer.stream.lengths});
+  for_global_rows(layer, out.reshape({B * S, row}), s.out.reshape({B * G, row}),
+                  [&](View to, ConstView from) { run(context.device, ops::Copy{.x = from, .y = to}); });
+}
+
+GlobalAttention::Gradients GlobalAttention::backward(const LayerContext& layer, ConstView x, View dout,
+                                                     const Saved& s) {
+  const ExecutionContext& context = layer.context;
+  const Index B = layer.stream.sequences, S = layer.stream.seq_len, G = tokens(layer), row = heads_ * head_dim_;
+  const Gradients gradients{context.temp(s.q.shape()), context.temp(s.kv.shape())};
+  const Arena::Scope scope(context.scratch);
+  const View own = context.temp(s.out.shape());
+  for_global_rows(layer, dout.reshape({B * S, row}), own.reshape({B * G, row}), [&](View from, View to) {
+    run(context.device, ops::Copy{.x = from, .y = to});
+    run(context.device, ops::Fill{.x = from, .value = 0});
+  });
+  const ConstView q = s.q, kv = s.kv;
+  core_attention_.backward(context, own, q, heads_of(kv, 0, kv_heads_), heads_of(kv, kv_heads_, kv_heads_), s.out,
+                           s.lse, gradients.dq, heads_of(gradients.dkv, 0, kv_heads_),
+                           heads_of(gradients.dkv, kv_heads_, kv_heads_), {.key_lengths = layer.stream.lengths});
+  const View dq = gradients.dq.reshape({B * G, row}), dkv = gradients.dkv.reshape({B * S, 2 * kv_heads_ * head_dim_});
+  q_.backward_weight(context, dq, global_rows(layer, x));
+  q_.backward_bias(context, dq);
+  kv_.backward_weight(context, dkv, x);
+  kv_.backward_bias(context, dkv);
+  return gradients;
+}
+
+void GlobalAttention::add_input_gradient(const LayerContext& layer, const Gradients& gradients, View dx) const {
+  const ExecutionContext& context = layer.context;
+  const Arena::Scope scope(context.scratch);
+  const Index B = layer.stream.sequences, S = layer.stream.seq_len, G = tokens(layer);
+  kv_.backward_input(context, gradients.dkv.reshape({B * S, 2 * kv_heads_ * head_dim_}), dx, true);
+  const View dx_global = context.temp({B * G, dx.dim(1)});
+  q_.backward_input(context, gradients.dq.reshape({B * G, heads_ * head_dim_}), dx_global);
+  for_global_rows(layer, dx, dx_global,
+                  [&](View to, ConstView from) { run(context.device, ops::Add{.x = from, .y = to}); });
+}
+
+std::optional<GlobalAttention> make_global_attention(const AttentionSpec& spec, Index d_model, ParamStore& store,
+                                                     const std::string& prefix, Index positions) {
+  if (!spec.global_projections) return {};
+  return GlobalAttention(spec, d_model, store, prefix + global_attention_name + ".", positions);
+}
+
+}  // namespace sy
