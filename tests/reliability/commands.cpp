@@ -1,7 +1,8 @@
 // Commands in child processes. The program's main function is linked in as switchyard_main.
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/mman.h>
-#include <sys/pidfd.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -48,7 +49,7 @@ std::vector<char*> pointers(std::vector<std::string>& args) {
 
 // Waits for the child, and kills it and its process group after `limit` seconds.
 void wait_for(pid_t child, double limit, CommandResult& result) {
-  const int handle = ::pidfd_open(child, 0);
+  const auto handle = static_cast<int>(::syscall(SYS_pidfd_open, child, 0));
   pollfd wait{handle, POLLIN, 0};
   if (handle < 0 || ::poll(&wait, 1, static_cast<int>(limit * 1000)) == 0) {
     result.hung = true;
