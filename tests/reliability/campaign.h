@@ -52,6 +52,7 @@ struct RowEntry {
   const char* fault;  // for the table
   Index least;        // number of trials that the table asks for; 0: all points
   int ranks;          // under mpirun if greater than 1
+  int share;          // of the time of a campaign
   std::unique_ptr<Row> (*make)();
 };
 const std::vector<RowEntry>& rows();

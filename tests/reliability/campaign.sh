@@ -35,17 +35,19 @@ case $action in
     exit
     ;;
 esac
-declare -A ranks
-while read -r name number; do
-  ranks[$name]=$number
+declare -A ranks shares
+while read -r name number share; do
+  ranks[$name]=$number shares[$name]=$share
   names+=("$name")
 done < <("$program" --list)
 ((${#rows[@]} > 0)) || rows=("${names[@]}")
-seconds=$(awk -v minutes="$minutes" -v rows=${#rows[@]} 'BEGIN { print minutes * 60 / rows }')
+all=0
+for row in "${rows[@]}"; do all=$((all + ${shares[$row]:?there is no row $row})); done
 failed=0
 for row in "${rows[@]}"; do
   start=()
-  ((${ranks[$row]:?there is no row $row} == 1)) || start=("$root/launch/mpirun.sh" "${ranks[$row]}")
+  ((${ranks[$row]} == 1)) || start=("$root/launch/mpirun.sh" "${ranks[$row]}")
+  seconds=$(awk -v minutes="$minutes" -v share="${shares[$row]}" -v all=$all 'BEGIN { print minutes * 60 * share / all }')
   "${start[@]}" "$program" --row "$row" --seconds "$seconds" "${limit[@]}" ${journal:+--journal "$journal"} || failed=1
 done
 exit $failed

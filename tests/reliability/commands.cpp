@@ -154,7 +154,7 @@ std::string text_of(const CommandResult& result) {
   const std::string end = result.hung          ? "hung"
                           : result.signal != 0 ? fmt::format("signal {}", result.signal)
                                                : fmt::format("exit code {}", result.code);
-  return fmt::format("{}\n{}{}", end, result.out.substr(0, 2000), result.err.substr(0, 2000));
+  return fmt::format("{}\n{}{}\n", end, result.err.substr(0, 2000), result.out.substr(0, 2000));
 }
 
 Index shuffled(Index trial, Index n) {

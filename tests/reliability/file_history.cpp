@@ -60,7 +60,7 @@ void FileHistory::apply(std::vector<Node>& nodes, const Change& change) {
 }
 
 void FileHistory::add(const FileChange& change) {
-  const fs::path path = fs::absolute(change.path), to = fs::absolute(change.to);
+  const fs::path path = fs::absolute(change.path), to = *change.to ? fs::absolute(change.to) : fs::path();
   const Index folder = find(path.parent_path()), node = find(path);
   const std::string name = path.filename().string();
   switch (change.kind) {

@@ -68,6 +68,7 @@ path = data
 [train]
 steps = 4
 warmup = 1
+schedule = constant
 global_batch = 4
 micro_batch = 2
 validate_every = 2

@@ -2,7 +2,7 @@
 //
 //   campaign --row NAME [--seconds S] [--trials N] [--journal FILE]   trials that the journal lacks
 //   campaign --row NAME --trial N                                     one trial, with its details
-//   campaign --list                                                   names and ranks of the rows
+//   campaign --list                                                   names, ranks and shares of the rows
 //   campaign --summary --journal FILE                                 the table
 //   campaign COMMAND ARGUMENTS...                                     as the program `switchyard`
 #include <unistd.h>
@@ -36,20 +36,20 @@ namespace campaign {
 const std::vector<RowEntry>& rows() {
   static const std::vector<RowEntry> all = {
       {"kill", "SIGKILL before and halfway of each write, sync, rename and removal of a command that writes", 2000, 1,
-       make_kills},
-      {"power", "power loss: changes since the last sync lost or reordered", 500, 1, make_power_losses},
-      {"call", "disk full, EIO, EDQUOT, half a write, read-only, no descriptors; once and lasting", 2000, 1,
+       3, make_kills},
+      {"power", "power loss: changes since the last sync lost or reordered", 500, 1, 3, make_power_losses},
+      {"call", "disk full, EIO, EDQUOT, half a write, read-only, no descriptors; once and lasting", 2000, 1, 6,
        make_failed_calls},
       {"damage", "bit flipped, range zeroed, cut, extended, missing or exchanged: checkpoints, data, kept files", 10000,
-       1, make_damage},
-      {"text", "the same of texts without a digest: configuration, metrics, records", 500, 1, make_text_damage},
-      {"foreign", "FIFO, folder, device, link or hard link in place of a file", 100, 1, make_foreign_files},
-      {"number", "NaN, infinity, spike in a gradient; bit flipped in a weight, a moment or a copy", 500, 2,
+       1, 4, make_damage},
+      {"text", "the same of texts without a digest: configuration, metrics, records", 500, 1, 1, make_text_damage},
+      {"foreign", "FIFO, folder, device, link or hard link in place of a file", 100, 1, 1, make_foreign_files},
+      {"number", "NaN, infinity, spike in a gradient; bit flipped in a weight, a moment or a copy", 500, 2, 1,
        make_numbers},
-      {"signal", "KILL, TERM, USR1, INT, HUP, STOP at a random moment", 1000, 1, make_signals},
-      {"ranks", "the same to a rank, the launcher or all", 100, 1, make_rank_signals},
-      {"clock", "a clock that jumps", 100, 1, make_clocks},
-      {"folder", "two trainings in one folder, deletion beside a reader, a folder that is moved", 100, 1,
+      {"signal", "KILL, TERM, USR1, INT, HUP, STOP at a random moment", 1000, 1, 2, make_signals},
+      {"ranks", "the same to a rank, the launcher or all", 100, 1, 2, make_rank_signals},
+      {"clock", "a clock that jumps", 100, 1, 1, make_clocks},
+      {"folder", "two trainings in one folder, deletion beside a reader, a folder that is moved", 100, 1, 1,
        make_shared_folders},
   };
   return all;
@@ -75,6 +75,16 @@ TrialResult tried(Row& row, Index trial) {
   }
 }
 
+constexpr double seconds_of_batch = 300;  // an interrupted campaign loses no more
+
+std::string batch_text(const Batch& batch) {
+  std::string text = fmt::format("{}: {} trials from {} on, {:.1f}/s:", batch.row, batch.trials, batch.first,
+                                 static_cast<double>(batch.trials) / batch.seconds);
+  for (std::size_t i = 0; i < num_outcomes; ++i)
+    if (batch.outcomes[i] > 0) text += fmt::format(" {} {}", batch.outcomes[i], outcome_names[i]);
+  return text + (batch.points > 0 ? fmt::format("; {} different faults", batch.points) : "");
+}
+
 // Runs trials until the time is over. Returns 1 if a fault passed unnoticed.
 // world: of all ranks of a row with several; rank 0 writes the journal.
 int run_row(const RowEntry& entry, const Options& options, Comm* world) {
@@ -88,32 +98,40 @@ int run_row(const RowEntry& entry, const Options& options, Comm* world) {
   Batch batch{entry.name, 0, 0, row->points()};
   if (!options.journal.empty()) batch.first = next_trial(read_journal(options.journal), entry.name);
   const double begin = now();
+  double begin_of_batch = begin;
+  Index trials = 0;
   int code = 0;
-  const auto goes_on = [&] {
-    const bool more = batch.trials < options.trials && (batch.trials == 0 || now() - begin < options.seconds);
-    return world ? world->max(more) > 0 : more;
+  const auto agree = [&](bool value) { return world ? world->max(value) > 0 : value; };
+  // Writes the trials since the last batch to the journal.
+  const auto end_batch = [&] {
+    batch.seconds = now() - begin_of_batch;
+    batch.commit = commit_text(build_info());
+    batch.date = utc_text(static_cast<double>(std::time(nullptr))).substr(0, 10);
+    if (reports) {
+      if (!options.journal.empty()) add_to_journal(options.journal, batch);
+      fmt::print("{}\n", batch_text(batch));
+      std::fflush(stdout);
+    }
+    batch.first += batch.trials;
+    batch.trials = 0;
+    batch.outcomes = {};
+    begin_of_batch = now();
   };
-  while (goes_on()) {
+  while (agree(trials < options.trials && (trials == 0 || now() - begin < options.seconds))) {
     const Index trial = batch.first + batch.trials;
     const TrialResult result = tried(*row, trial);
     ++batch.outcomes[static_cast<std::size_t>(result.outcome)];
     ++batch.trials;
-    if (!is_failure(result.outcome)) continue;
-    code = 1;
-    if (reports)
-      fmt::print(stderr, "campaign: {} --trial {} is {}: {}\n", entry.name, trial,
-                 outcome_names[static_cast<std::size_t>(result.outcome)], result.details);
+    ++trials;
+    if (is_failure(result.outcome)) {
+      code = 1;
+      if (reports)
+        fmt::print(stderr, "campaign: {} --trial {} is {}: {}\n", entry.name, trial,
+                   outcome_names[static_cast<std::size_t>(result.outcome)], result.details);
+    }
+    if (agree(now() - begin_of_batch > seconds_of_batch)) end_batch();
   }
-  batch.seconds = now() - begin;
-  batch.commit = commit_text(build_info());
-  batch.date = utc_text(static_cast<double>(std::time(nullptr))).substr(0, 10);
-  if (!reports) return code;
-  if (!options.journal.empty()) add_to_journal(options.journal, batch);
-  fmt::print("{}: {} trials from {} on, {:.1f}/s:", entry.name, batch.trials, batch.first,
-             static_cast<double>(batch.trials) / batch.seconds);
-  for (std::size_t i = 0; i < num_outcomes; ++i)
-    if (batch.outcomes[i] > 0) fmt::print(" {} {}", batch.outcomes[i], outcome_names[i]);
-  fmt::print("; {} different ones\n", batch.points);
+  if (batch.trials > 0) end_batch();
   return code;
 }
 
@@ -150,7 +168,7 @@ int main(int argc, char** argv) {
       return usage();
   }
   if (list)
-    for (const RowEntry& row : rows()) fmt::print("{} {}\n", row.name, row.ranks);
+    for (const RowEntry& row : rows()) fmt::print("{} {} {}\n", row.name, row.ranks, row.share);
   if (summarizes) fmt::print("{}", summary(read_journal(options.journal)));
   if (list || summarizes) return 0;
   for (const RowEntry& row : rows()) {

@@ -34,6 +34,22 @@ Writer making(const char* name, const std::vector<std::string>& args, const fs::
   return writer;
 }
 
+// A command that makes files in the folder `output`, which also has finished trainings.
+Writer tabling(const char* name, const std::vector<std::string>& args, const fs::path& output,
+               const std::vector<std::string>& tables) {
+  Writer writer = making(name, args, output, [=] {
+    std::string result;
+    for (const std::string& table : tables) result += files_result(output / table);
+    return result;
+  });
+  std::vector<fs::path> made;
+  for (const std::string& table : tables) made.push_back(output / table);
+  for (const fs::path& file : files_below(output))
+    if (file.filename() == "environment.json") made.push_back(output / file);
+  writer.reset = removing(made);
+  return writer;
+}
+
 }  // namespace
 
 std::vector<Writer> make_writers(bool removals) {
@@ -50,7 +66,11 @@ std::vector<Writer> make_writers(bool removals) {
   write_model("model", Json::parse(read_file(GOLDEN "/families.json")).at(std::size_t{0}));
   must_run({"import", "model", "imported", "--quiet"});
   write_text("sweep.ini", "[sweep]\nbase = config.ini\nvary = train.lr=1e-3,1e-2\n");
-  must_run({"sweep", "sweep.ini", "--output", (work / "swept").string()});
+  const std::vector<std::string> sweep = {"sweep", "sweep.ini", "--output", (work / "swept").string()};
+  const std::vector<std::string> scale = {"scale", "config.ini", "--ranks", "1",        "--steps",
+                                          "2",     "--repeats",  "1",       "--output", (work / "scaled").string()};
+  must_run(sweep);
+  must_run(scale);
 
   std::vector<Writer> writers;
   writers.push_back(training("train", "", {}));
@@ -79,17 +99,18 @@ std::vector<Writer> make_writers(bool removals) {
                            {"evaluate", "trained", "--tokens", "1,2,3", "--logits", (work / "new.h5").string(),
                             "--backend", "cpu", "--quiet"},
                            work / "new.h5"));
-  for (const char* kind : {"hdf5", "csv", "html"})
+  writers.push_back(
+      making("experts --placement-file",
+             {"experts", "trained", "--placement", "ep=2", "--placement-file", (work / "new.out").string()},
+             work / "new.out"));
+  for (const char* kind : {"hdf5", "csv", "html", "figures-csv"})
     writers.push_back(
         making(kind, {"experts", "trained", std::string("--") + kind, (work / "new.out").string()}, work / "new.out"));
   const fs::path evaluation = work / "trained" / "evaluation.json";
   writers.push_back(making("evaluate", {"evaluate", "trained", "--backend", "cpu", "--quiet"}, evaluation));
-  const fs::path swept = work / "swept";
-  Writer sweep = making("sweep", {"sweep", "sweep.ini", "--output", swept.string()}, swept, [swept] {
-    return files_result(swept / "sweep.md") + files_result(swept / "sweep.json") + files_result(swept / "sweep.svg");
-  });
-  sweep.reset = removing({swept / "sweep.md", swept / "sweep.json", swept / "sweep.svg"});
-  writers.push_back(sweep);
+  // Their trainings have ended: the commands write the state and the tables.
+  writers.push_back(tabling("sweep", sweep, work / "swept", {"sweep.md", "sweep.json", "sweep.svg"}));
+  writers.push_back(tabling("scale", scale, work / "scaled", {"config.json", "config.csv", "config.html"}));
 
   for (Writer& writer : writers) {
     Fault none;
