@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # tests/reliability/campaign.sh [OPTIONS] [PROGRAM]: the fault campaign
-# (docs/reliability/campaign.md). Each row runs trials of one kind of fault, which follow those of the journal. Exit code 1: a fault
-# passed unnoticed. PROGRAM is build/campaign if left out.
+# (docs/reliability/campaign.md). Each row runs trials of one kind of fault, which follow those of
+# the journal. Exit code 1: a fault passed unnoticed. PROGRAM is build/campaign if left out.
 #   --minutes N     of all rows together (60)
 #   --row NAME      this row alone; may be repeated
 #   --trials N      at most N trials of each row
