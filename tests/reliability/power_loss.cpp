@@ -21,7 +21,8 @@ class PowerLosses final : public Row {
  public:
   PowerLosses() {
     make_inputs();
-    for (const char* const setting : {"--run.async_checkpoint=true", "--run.async_checkpoint=false"}) {
+    // With keep = 1, the checkpoint before is deleted as soon as the new one is on the disk.
+    for (const char* const setting : {"--run.async_checkpoint=true", "--run.async_checkpoint=false", "--run.keep=1"}) {
       Training training{train_args({setting, "--run.resume=true", "--log.csv=true"}), FileHistory(run_), ""};
       const fs::path file = work_folder() / "history";
       const std::string text = run_.string();

@@ -77,10 +77,19 @@ std::vector<Writer> make_writers(bool removals) {
   writers.push_back(training("train with all logs", "", sinks));
   writers.push_back(training("train, synchronous", "", {"--run.async_checkpoint=false"}));
   writers.push_back(training("resume of two ranks", work / "two-ranks", {}));
-  writers.push_back(making("prepare",
-                           {"prepare", "--domain", "english=text", "--tokenizer", "bytes", "--output",
-                            (work / "new-data").string(), "--quiet"},
-                           work / "new-data"));
+  const fs::path data = work / "new-data";
+  writers.push_back(making(
+      "prepare", {"prepare", "--domain", "english=text", "--tokenizer", "bytes", "--output", data.string(), "--quiet"},
+      data, [data] {
+        // A kill after dataset.ini is there leaves these two beside a whole data set.
+        std::string result;
+        std::error_code ignored;
+        if (!fs::exists(data, ignored)) return result;
+        for (const fs::path& file : files_below(data))
+          if (file != "prepare.replaced" && *file.begin() != "prepare.tmp" && file.extension() != ".lock")
+            result += file.string() + " " + files_result(data / file) + "\n";
+        return result;
+      }));
   const fs::path import = work / "new-import";
   writers.push_back(making("import", {"import", "model", import.string(), "--quiet"}, import, [import] {
     const std::string result = training_result(import);
