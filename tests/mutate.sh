@@ -102,6 +102,7 @@ build() { # SPEC...
       mpi*) targets+=(test_mpi) ;;
       training* | device_hangs*) targets+=(test_training_cuda_host) ;;
       cli:faults) targets+=(switchyard faults) ;;
+      campaign:*) targets+=(campaign) ;;
       # Some of its devices are emulated.
       cli:doctor) targets+=(switchyard switchyard_cuda_host) ;;
       cli:selftest) targets+=(switchyard switchyard_wrong_kernel) ;;
@@ -118,6 +119,7 @@ build() { # SPEC...
 #   mpiN:FILTER                     tests of gtest under N ranks
 #   trainingN:FILTER                the same on the CUDA emulator
 #   cli:NAME                        tests/cli/NAME.sh
+#   campaign:ROW                    a minute of a row of the fault campaign
 #   ends, device_hangs, runpath     tests/dist/ends.sh, tests/cuda_host/hangs.sh, tests/runpath.sh
 run_test() { # SPEC
   local what=${1%%:*} filter=${1#*:} command
@@ -125,6 +127,9 @@ run_test() { # SPEC
     mpi*) command=("$copy/launch/mpirun.sh" "${what#mpi}" "$copy/build/test_mpi" "--gtest_filter=$filter") ;;
     training*) command=("$copy/launch/mpirun.sh" "${what#training}" "$copy/build/test_training_cuda_host" "--gtest_filter=$filter") ;;
     cli) command=(bash "$copy/tests/cli/$filter.sh" "$copy/build/switchyard" "$copy") ;;
+    campaign)
+      command=(bash "$copy/tests/reliability/campaign.sh" --no-journal --minutes 1 --row "$filter" "$copy/build/campaign")
+      ;;
     ends) command=(bash "$copy/tests/dist/ends.sh" "$copy/build/test_ends" "$copy") ;;
     runpath) command=(bash "$copy/tests/runpath.sh" "$copy/build/switchyard") ;;
     device_hangs) command=(bash "$copy/tests/cuda_host/hangs.sh" "$copy/build/test_training_cuda_host" "$copy") ;;

@@ -17,6 +17,13 @@ constexpr const char *description_name = "dataset.ini", *staging_name = "prepare
 // next `prepare` may remove these files if this one is interrupted.
 constexpr const char* replaced_name = "prepare.replaced";
 
+// Returns whether `prepare` was interrupted after it had removed dataset.ini. The files that it
+// listed are then no data set.
+bool is_interrupted(const fs::path& folder) {
+  const std::set<std::string> names = names_in(folder);
+  return names.contains(replaced_name) && !names.contains(description_name);
+}
+
 // Returns the files of the folder's data set, or of one whose replacement was interrupted. Throws
 // InputError if the folder holds other files and no data set.
 std::set<std::string> old_files(const fs::path& folder) {
@@ -59,10 +66,11 @@ std::set<std::string> check_output(const fs::path& folder, const std::set<std::s
   std::error_code ignored;
   if (!fs::is_directory(folder, ignored)) return {};
   std::set<std::string> old = old_files(folder);
+  const bool interrupted = is_interrupted(folder);
   for (const std::set<std::string>& names : {old, files})
     for (const std::string& name : names) {
       if (!fs::exists(fs::symlink_status(folder / name, ignored))) continue;
-      if (!overwrite)
+      if (!overwrite && !(interrupted && old.contains(name)))
         bad_input("{} exists: choose another --output, or give --overwrite to replace the data set",
                   (folder / name).string());
       if (!old.contains(name))
@@ -92,6 +100,7 @@ void OutputFolder::open(std::set<std::string> files, bool overwrite) {
   lock_.emplace(folder_, std::chrono::milliseconds(0), "--output", "choose another --output");
   old_ = check_output(folder_, files, overwrite);  // again, now that no other process changes it
   files_ = std::move(files);
+  for (const char* name : {replaced_name, description_name}) remove_unfinished(folder_ / name);
   remove_tree(staging_);
   make_folders(staging_);
 }

@@ -97,6 +97,8 @@ TEST(Prepare, KeepsEveryDocumentOnceInOrder) {
   EXPECT_EQ(d.train_tokens, bytes[0] + documents[0]);
   EXPECT_EQ(d.valid_tokens, bytes[1] + documents[1]);
   EXPECT_FALSE(fs::exists(folder.path() / "out/prepare.tmp"));
+  for (const auto& entry : fs::directory_iterator(folder.path() / "out"))
+    EXPECT_FALSE(has(entry.path().filename(), ".tmp")) << entry.path();
 }
 
 TEST(Prepare, SplitDependsOnSeedAndTextOnly) {
@@ -590,8 +592,8 @@ TEST(Prepare, LeavesNoMixtureIfInterrupted) {
         EXPECT_FALSE(finished);
       }
       EXPECT_FALSE(fs::exists(o.output / "prepare.tmp"));
-      // The command can then be repeated.
-      o.overwrite = true;
+      // The command can then be repeated. It needs --overwrite only if there is a data set.
+      o.overwrite = fs::exists(o.output / "dataset.ini");
       EXPECT_EQ(run(o).dataset.domains()[0].train_documents, 1);
     }
   }
@@ -601,9 +603,13 @@ TEST(Prepare, LeavesNoMixtureIfInterrupted) {
 TEST(Prepare, DeletesLeftoversOfAKilledProcess) {
   const TempFolder folder;
   folder.write("out/prepare.tmp/a.train.bin", "junk");
+  for (const char* name : {"prepare.replaced", "dataset.ini"})
+    folder.write(fmt::format("out/{}.tmp-0123456789abcdef", name), "half");
   const PrepareOptions o = options_for(folder, {{"a", {folder.write("f", "first\nsecond\n")}}});
   EXPECT_NO_THROW(run(o));
   EXPECT_FALSE(fs::exists(folder.path() / "out/prepare.tmp"));
+  for (const auto& entry : fs::directory_iterator(folder.path() / "out"))
+    EXPECT_FALSE(has(entry.path().filename(), ".tmp")) << entry.path();
 }
 
 #ifndef SWITCHYARD_SANITIZED  // the sanitizer's own memory exceeds the limit
