@@ -17,12 +17,13 @@
 #include <algorithm>
 
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/expert_loads.h"
 #include "kernels/cuda/expert_products.h"
 
 namespace sy::cuda {
 namespace {
 
-constexpr int loading_threads = 128, multiplying_threads = 256, stages = 4;
+constexpr int multiplying_threads = 256, stages = 4;
 // Number of later steps whose loads are in flight when a step is passed on. It is less than
 // `stages` - 1, because the multiplying warp groups keep the step before their current one.
 constexpr int steps_in_flight = 2;
@@ -52,63 +53,6 @@ struct Types {
   };
 };
 
-// Loads the tiles of one operand: `extent` rows or columns of the output, by the depth of a step.
-// by_index: the operand has rows of the experts, which may be gathered.
-template <int extent, bool along_depth, bool by_index>
-class Loader {
- public:
-  __device__ Loader(const ExpertRows& rows, int thread) : rows_(rows), thread_(thread) {}
-
-  // Chooses an output tile. first_row: of the expert; first, end: of the output's dimension.
-  __device__ void begin(Index first_row, Index first, Index end, Index depth) {
-    first_row_ = first_row, first_ = first, end_ = static_cast<int>(end - first), depth_ = static_cast<int>(depth);
-    if constexpr (along_depth && by_index)
-      for (int i = 0; i < packs; ++i) row_[i] = outer(i) < end_ ? static_cast<int>(row(first + outer(i))) : 0;
-  }
-
-  // Starts to load a step to shared memory: (extent, depth of a step). Elements that do not exist
-  // become zero.
-  template <class Destination>
-  __device__ void load(Index step, const Destination& to) const {
-    const int d = static_cast<int>(step) * GroupedTile::depth;
-    // Of a matrix, the rows of this thread have equal distances.
-    Index next = (first_row_ + first_ + outer(0)) * rows_.width + d + inner(0);
-#pragma unroll
-    for (int i = 0; i < packs; ++i) {
-      const bool used = outer(i) < end_ && d + inner(i) < depth_;
-      Index at = next;
-      if constexpr (along_depth && by_index)
-        at = row_[i] * rows_.width + d + inner(i);
-      else if constexpr (!along_depth)
-        at = used ? row(d + inner(i)) * rows_.width + first_ + outer(i) : 0;
-      load_async<pack>(reinterpret_cast<bf16*>(&to(outer(i), inner(i))), static_cast<const bf16*>(rows_.values),
-                       used ? at : 0, used);
-      next += loading_threads / packs_of_row * rows_.width;
-    }
-  }
-
- private:
-  static constexpr int pack = static_cast<int>(expert_row_multiple);
-  static constexpr int packs = extent * GroupedTile::depth / pack / loading_threads;  // of each thread
-  static constexpr int packs_of_row = (along_depth ? GroupedTile::depth : extent) / pack;
-
-  // Number of row r of the expert among all rows of the operand.
-  __device__ Index row(Index r) const {
-    return by_index && rows_.index ? Index{rows_.index[first_row_ + r]} : first_row_ + r;
-  }
-  // Position in the tile of pack i of this thread: in the output's dimension and in depth.
-  __device__ int of_row(int i) const { return (i * loading_threads + thread_) / packs_of_row; }
-  __device__ int in_row(int i) const { return (i * loading_threads + thread_) % packs_of_row * pack; }
-  __device__ int outer(int i) const { return along_depth ? of_row(i) : in_row(i); }
-  __device__ int inner(int i) const { return along_depth ? in_row(i) : of_row(i); }
-
-  const ExpertRows& rows_;
-  int thread_;
-  Index first_row_ = 0, first_ = 0;
-  int end_ = 0, depth_ = 0;  // numbers of elements after `first_`, and in depth
-  int row_[along_depth && by_index ? packs : 1];  // rows of the experts are numbered by 32 bits
-};
-
 // First row of the matrix of an expert.
 __device__ Index first_row(const ExpertRows& rows, const GroupedOutputs& outputs, Index expert) {
   return rows.rows > 0 ? expert * rows.rows : outputs.offsets[expert];
@@ -134,8 +78,10 @@ __device__ void load_tiles(const ExpertProduct& p, typename Types<pass>::Pipelin
       cute::make_tensor(cute::make_smem_ptr(shared.tensors.smem_A.data()), typename T::Mainloop::SmemLayoutA{});
   const auto to_b =
       cute::make_tensor(cute::make_smem_ptr(shared.tensors.smem_B.data()), typename T::Mainloop::SmemLayoutB{});
-  Loader<GroupedTile::rows, T::a_along_depth, true> a(p.a, thread);
-  Loader<GroupedTile::columns, T::b_along_depth, pass == ExpertPass::wgrad> b(p.b, thread);
+  TileLoader<GroupedTile::rows, T::a_along_depth, true> a(static_cast<const bf16*>(p.a.values), p.a.index, p.a.width,
+                                                          thread);
+  TileLoader<GroupedTile::columns, T::b_along_depth, pass == ExpertPass::wgrad> b(
+      static_cast<const bf16*>(p.b.values), p.b.index, p.b.width, thread);
   typename T::State filled = cutlass::make_producer_start_state<typename T::Pipeline>(), passed = filled;
   int in_flight = 0;
   const auto pass_on = [&] {
