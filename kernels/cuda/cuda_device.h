@@ -40,7 +40,8 @@ class CudaDevice final : public Device {
   Index max_head_dim() const override;  // attention_forward.cu
   Index logits_chunk() const override { return cuda::logits_chunk; }
   bool allocates_in_attention() const override { return context_.fused_attention != nullptr; }
-  bool supports_gathered_rows(DType type, std::initializer_list<Index> dims) const override;  // gemm.cu
+  // gemm.cu
+  bool supports_gathered_rows(DType type, std::initializer_list<Index> dims) const override;
 
  protected:
   void do_to_device(const void* host, View x) override;

@@ -27,8 +27,8 @@ class TileLoader {
       for (int i = 0; i < packs; ++i) row_[i] = outer(i) < end_ ? static_cast<int>(row(first + outer(i))) : 0;
   }
 
-  // Starts to load a step: to(o, d) is the element in shared memory for o of the output and d of the
-  // depth. Elements that the operand does not have become zero.
+  // Starts to load a step: to(o, d) is the element in shared memory for o of the output and d of
+  // the depth. Elements that the operand does not have become zero.
   template <class Tile>
   __device__ void load(Index step, const Tile& to) const {
     const int d = static_cast<int>(step) * GroupedTile::depth;
@@ -49,7 +49,8 @@ class TileLoader {
 
  private:
   static constexpr int pack = pack_size<bf16>;
-  static constexpr int packs = extent * GroupedTile::depth / pack / loading_threads;  // of each thread
+  // of each thread
+  static constexpr int packs = extent * GroupedTile::depth / pack / loading_threads;
   static constexpr int packs_of_row = (along_depth ? GroupedTile::depth : extent) / pack;
 
   // Number of row r of the expert among all rows of the operand.
@@ -57,17 +58,25 @@ class TileLoader {
     return by_index && index_ ? Index{index_[first_row_ + r]} : first_row_ + r;
   }
   // Position in the tile of pack i of this thread: in the output's dimension, and in depth.
-  __device__ int of_row(int i) const { return (i * loading_threads + thread_) / packs_of_row; }
-  __device__ int in_row(int i) const { return (i * loading_threads + thread_) % packs_of_row * pack; }
-  __device__ int outer(int i) const { return along_depth ? of_row(i) : in_row(i); }
-  __device__ int inner(int i) const { return along_depth ? in_row(i) : of_row(i); }
+  __device__ int of_row(int i) const {
+    return (i * loading_threads + thread_) / packs_of_row;
+  }
+  __device__ int in_row(int i) const {
+    return (i * loading_threads + thread_) % packs_of_row * pack;
+  }
+  __device__ int outer(int i) const {
+    return along_depth ? of_row(i) : in_row(i);
+  }
+  __device__ int inner(int i) const {
+    return along_depth ? in_row(i) : of_row(i);
+  }
 
   In<bf16> values_;
   In<std::int32_t> index_;
   Index width_;
   int thread_;
   Index first_row_ = 0, first_ = 0;
-  int end_ = 0, depth_ = 0;  // numbers of elements after `first_`, and in depth
+  int end_ = 0, depth_ = 0;                       // numbers of elements after first_, in depth
   int row_[along_depth && by_index ? packs : 1];  // rows of the experts are numbered by 32 bits
 };
 

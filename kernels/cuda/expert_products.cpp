@@ -6,7 +6,8 @@ namespace {
 
 // Rows of the experts, which the group offsets divide.
 ExpertRows rows_of(const GatheredRows& x) {
-  return {x.values.bytes(), x.index ? reinterpret_cast<const std::int32_t*>(x.index.bytes()) : nullptr, x.values.dim(1)};
+  return {x.values.bytes(), x.index ? reinterpret_cast<const std::int32_t*>(x.index.bytes()) : nullptr,
+          x.values.dim(1)};
 }
 // Matrices of the experts: [E, rows, width].
 ExpertRows matrices_of(ConstView w) {

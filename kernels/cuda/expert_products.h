@@ -17,7 +17,7 @@ struct ExpertRows {
   const void* values = nullptr;
   const std::int32_t* index = nullptr;  // row r is values[index[r]]; nullptr: values[r]
   Index width = 0;                      // elements of a row
-  Index rows = 0;  // of the matrix of each expert; 0: those of the group offsets
+  Index rows = 0;                       // of the matrix of each expert; 0: see the group offsets
 };
 
 // c_e (+)= op(a_e) op(b_e) for each expert e, as numbers and addresses. Row numbers count from the
@@ -48,12 +48,12 @@ bool is_served(const ExpertProduct& product);
 class ExpertProducts {
  public:
   virtual ~ExpertProducts() = default;
-  // Enqueues a product on the context's stream. is_served() must hold. Sizes of the experts are read
-  // on the device. The result does not depend on the order of threads.
+  // Enqueues a product on the context's stream. is_served() must hold. The kernel reads the sizes
+  // of the experts on the device. The result does not depend on the order of threads.
   virtual void run(const ExpertProduct& product) = 0;
 };
-// Returns nullptr in a build without SWITCHYARD_CUTLASS, and on a device whose compute capability is
-// not 9.0. `context` must outlive the result.
+// Returns nullptr in a build without SWITCHYARD_CUTLASS, and on a device whose compute capability
+// is not 9.0. `context` must outlive the result.
 std::unique_ptr<ExpertProducts> make_expert_products(Context& context, const cudaDeviceProp& properties);
 
 }  // namespace sy::cuda

@@ -19,9 +19,9 @@ struct GroupedTile {
 struct GroupedOutputs {
   Index experts = 0;
   const std::int32_t* offsets = nullptr;  // [experts + 1], see GroupOffsets
-  Index rows = 0;      // of the output of each expert; 0: as many as the expert owns
-  Index columns = 0;   // of the output of each expert
-  bool skips_empty = false;  // whether an expert that owns no rows has no tile
+  Index rows = 0;                         // of each output; 0: as many as the expert owns
+  Index columns = 0;                      // of each output
+  bool skips_empty = false;               // whether an expert that owns no rows has no tile
 };
 
 // A tile of an expert's output: its first row and its first column.
@@ -68,8 +68,9 @@ class TileWalk {
   }
 
   const GroupedOutputs& outputs_;
-  Index expert_ = 0, before_ = 0;  // the expert of the tile, and the number of tiles of experts before it
-  Index tile_rows_ = 0;            // number of rows of tiles of the expert
+  Index expert_ = 0;     // of the tile
+  Index before_ = 0;     // number of tiles of the experts before it
+  Index tile_rows_ = 0;  // number of rows of tiles of the expert
   TileOrigin origin_;
 };
 

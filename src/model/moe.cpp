@@ -10,8 +10,8 @@
 namespace sy {
 namespace {
 
-// Returns the rows of x: [A, D] in the order of the expert GEMMs. If the GEMMs read them through the
-// index, no row is copied. Otherwise the rows are gathered into `buffer`: [R, D].
+// Returns the rows of x: [A, D] in the order of the expert GEMMs. If the GEMMs read them through
+// the index, no row is copied. Otherwise the rows are gathered into `buffer`: [R, D].
 GatheredRows permuted(Device& b, bool by_index, ConstView x, ConstView index, View buffer) {
   if (by_index) return {x, index};
   run(b, ops::Permute{.x = x, .index = index, .y = buffer});
@@ -156,7 +156,6 @@ void Moe::backward(const LayerContext& layer, ConstView dy, Saved& s, View dx) {
   DispatchHandle& handle = *s.dispatch;
   const GroupOffsets groups{s.offsets, handle.offsets().data()};
   const Index T = layer.own_tokens(), k = router_.top_k(), D = dy.dim(1), R = handle.rows();
-
   const bool by_index = reads_by_index(context);
 
   TraceScope trace(context.mesh.rank_context(), "dispatch");

@@ -27,12 +27,13 @@ class ProductsOnHost final : public ExpertProducts {
     const auto element = [&](const ExpertRows& x, Index e, Index row, Index column) {
       const Index r = first_row(x, e) + row;
       std::uint16_t bits;
-      std::memcpy(&bits, static_cast<const std::uint16_t*>(x.values) + (x.index ? x.index[r] : r) * x.width + column, 2);
+      std::memcpy(&bits, static_cast<const std::uint16_t*>(x.values) + (x.index ? x.index[r] : r) * x.width + column,
+                  2);
       return double{float_of_bf16(bits)};
     };
     for (Index e = 0; e < p.outputs.experts; ++e) {
-      const Index owned = p.outputs.offsets[e + 1] - p.outputs.offsets[e], rows = p.outputs.rows ? p.outputs.rows : owned,
-                  depth = p.depth ? p.depth : owned;
+      const Index owned = p.outputs.offsets[e + 1] - p.outputs.offsets[e],
+                  rows = p.outputs.rows ? p.outputs.rows : owned, depth = p.depth ? p.depth : owned;
       if (owned == 0 && p.outputs.skips_empty) continue;
       for (Index m = 0; m < rows; ++m)
         for (Index n = 0; n < p.outputs.columns; ++n) {
@@ -45,7 +46,8 @@ class ProductsOnHost final : public ExpertProducts {
     }
   }
   int products = 0;
-  std::map<std::tuple<Index, Index, Index>, double> sums;  // by expert, row and column of its output
+  // by expert, row and column of its output
+  std::map<std::tuple<Index, Index, Index>, double> sums;
 };
 
 class ExpertProductsTest : public HostTest {
@@ -64,9 +66,7 @@ class ExpertProductsTest : public HostTest {
     device->synchronize();
     return x;
   }
-  GroupOffsets groups() {
-    return {upload(std::vector<std::int32_t>(offsets, offsets + experts + 1)), offsets};
-  }
+  GroupOffsets groups() { return {upload(std::vector<std::int32_t>(offsets, offsets + experts + 1)), offsets}; }
   View index() {
     std::vector<std::int32_t> drawn(rows);
     for (std::size_t r = 0; r < drawn.size(); ++r) drawn[r] = static_cast<std::int32_t>(r * 7 % tokens);
@@ -102,11 +102,13 @@ TEST_F(ExpertProductsTest, DescribesEachProduct) {
     run(*device, gathered);
     const std::vector<float> expected = floats(to);
     const std::vector<float> more = added ? download<float>(added) : std::vector<float>(expected.size());
-    const std::size_t of_empty = added ? std::size_t{n * q} : 0;  // an expert that the product skips
+    // If it accumulates, the product skips the expert without rows.
+    const std::size_t of_empty = added ? std::size_t{n * q} : 0;
     EXPECT_EQ(kernel.sums.size() + of_empty, expected.size());
     for (const auto& [at, sum] : kernel.sums) {
       const auto& [e, row, column] = at;
-      const Index i = ((by_rows ? offsets[e] : e * to.dim(1)) + row) * to.dim(static_cast<int>(to.shape().size()) - 1) + column;
+      const Index i =
+          ((by_rows ? offsets[e] : e * to.dim(1)) + row) * to.dim(static_cast<int>(to.shape().size()) - 1) + column;
       EXPECT_NEAR(sum + more[i], expected[i], 0.01 * std::abs(expected[i]) + 1e-3) << e << " " << row << " " << column;
     }
   };
@@ -145,7 +147,8 @@ TEST_F(ExpertProductsTest, ServesAlignedBf16) {
 TEST_F(ExpertProductsTest, LeavesTheRestToCublas) {
   const GroupOffsets owned = groups();
   const auto calls = [&](Index width, DType type) {
-    const View x = values({rows, width}, 3, type), w = values({experts, n, width}, 7, type), y = memory({rows, n}, type);
+    const View x = values({rows, width}, 3, type), w = values({experts, n, width}, 7, type),
+               y = memory({rows, n}, type);
     const auto before = cuda_host::counters().product_calls;
     run(*device, ops::GroupedGemm{.x = x, .w = w, .groups = owned, .y = y});
     device->synchronize();
@@ -252,8 +255,10 @@ class ExpertLoads : public ExpertProductsTest {
 
 TEST_F(ExpertLoads, ReadRowsAlongTheDepth) {
   for (const bool gathered : {false, true}) {
-    expect_tile<128, true, true>(300, gathered, {.width = 72, .first_row = 7, .first = 128, .end = 200, .depth = 72, .step = 1});
-    expect_tile<128, true, true>(200, gathered, {.width = 128, .first_row = 0, .first = 0, .end = 130, .depth = 128, .step = 0});
+    expect_tile<128, true, true>(300, gathered,
+                                 {.width = 72, .first_row = 7, .first = 128, .end = 200, .depth = 72, .step = 1});
+    expect_tile<128, true, true>(200, gathered,
+                                 {.width = 128, .first_row = 0, .first = 0, .end = 130, .depth = 128, .step = 0});
   }
   // weights of the third expert of [4, 264, 72]
   expect_tile<256, true, false>(4 * 264, false,
@@ -264,8 +269,10 @@ TEST_F(ExpertLoads, ReadRowsAlongTheDepth) {
 
 TEST_F(ExpertLoads, ReadRowsAcrossTheDepth) {
   for (const bool gathered : {false, true}) {
-    expect_tile<128, false, true>(150, gathered, {.width = 264, .first_row = 9, .first = 256, .end = 264, .depth = 70, .step = 1});
-    expect_tile<256, false, true>(150, gathered, {.width = 264, .first_row = 9, .first = 0, .end = 264, .depth = 130, .step = 2});
+    expect_tile<128, false, true>(150, gathered,
+                                  {.width = 264, .first_row = 9, .first = 256, .end = 264, .depth = 70, .step = 1});
+    expect_tile<256, false, true>(150, gathered,
+                                  {.width = 264, .first_row = 9, .first = 0, .end = 264, .depth = 130, .step = 2});
   }
   // weights of the second expert of [3, 72, 264]
   expect_tile<256, false, false>(3 * 72, false,

@@ -9,8 +9,8 @@
 // after the other, and loads the next tile while it stores one. The loads are cp.async of 16 bytes.
 // An operand costs one index of 4 bytes per row and tile if it is gathered: per row and step if
 // wgrad sums over it.
-#include <cute/tensor.hpp>
 #include <cutlass/arch/barrier.h>
+#include <cute/tensor.hpp>
 #include <cutlass/gemm/collective/collective_builder.hpp>
 #include <cutlass/pipeline/pipeline.hpp>
 
@@ -34,7 +34,8 @@ template <ExpertPass pass>
 struct Types {
   static constexpr bool a_along_depth = pass != ExpertPass::wgrad, b_along_depth = pass == ExpertPass::fprop;
   using Output = std::conditional_t<pass == ExpertPass::wgrad, float, bf16>;
-  using Tile = cute::Shape<cute::Int<GroupedTile::rows>, cute::Int<GroupedTile::columns>, cute::Int<GroupedTile::depth>>;
+  using Tile =
+      cute::Shape<cute::Int<GroupedTile::rows>, cute::Int<GroupedTile::columns>, cute::Int<GroupedTile::depth>>;
   using Row = cutlass::layout::RowMajor;
   using Column = cutlass::layout::ColumnMajor;
   using Mainloop = typename cutlass::gemm::collective::CollectiveBuilder<
@@ -68,8 +69,8 @@ struct Sizes {
   __device__ Index steps() const { return (depth + GroupedTile::depth - 1) / GroupedTile::depth; }
 };
 
-// The warp group that loads. A step is passed on after a fence, because the matrix instructions read
-// shared memory through another path than the threads write it (PTX ISA, "Async proxy").
+// The warp group that loads. A step is passed on after a fence, because the matrix instructions
+// read shared memory through another path than the threads write it (PTX ISA, "Async proxy").
 template <ExpertPass pass>
 __device__ void load_tiles(const ExpertProduct& p, typename Types<pass>::Pipeline& pipeline,
                            typename Types<pass>::Shared& shared, int thread) {
@@ -80,8 +81,8 @@ __device__ void load_tiles(const ExpertProduct& p, typename Types<pass>::Pipelin
       cute::make_tensor(cute::make_smem_ptr(shared.tensors.smem_B.data()), typename T::Mainloop::SmemLayoutB{});
   TileLoader<GroupedTile::rows, T::a_along_depth, true> a(static_cast<const bf16*>(p.a.values), p.a.index, p.a.width,
                                                           thread);
-  TileLoader<GroupedTile::columns, T::b_along_depth, pass == ExpertPass::wgrad> b(
-      static_cast<const bf16*>(p.b.values), p.b.index, p.b.width, thread);
+  TileLoader<GroupedTile::columns, T::b_along_depth, pass == ExpertPass::wgrad> b(static_cast<const bf16*>(p.b.values),
+                                                                                  p.b.index, p.b.width, thread);
   typename T::State filled = cutlass::make_producer_start_state<typename T::Pipeline>(), passed = filled;
   int in_flight = 0;
   const auto pass_on = [&] {
@@ -118,11 +119,11 @@ __device__ void store_tile(const ExpertProduct& p, const TileOrigin& origin, con
                            const Multiply& multiply, int thread) {
   const Out<Output> c = static_cast<Output*>(const_cast<void*>(p.c.values)) +
                         (first_row(p.c, p.outputs, origin.expert) + origin.row) * p.c.width + origin.column;
-  const auto places = multiply.get_slice(thread).partition_C(
+  const auto coordinates = multiply.get_slice(thread).partition_C(
       cute::make_identity_tensor(cute::Shape<cute::Int<GroupedTile::rows>, cute::Int<GroupedTile::columns>>{}));
 #pragma unroll
   for (int i = 0; i < cute::size(sums); i += 2) {
-    const int row = cute::get<0>(places(i)), column = cute::get<1>(places(i));
+    const int row = cute::get<0>(coordinates(i)), column = cute::get<1>(coordinates(i));
     if (origin.row + row >= sizes.rows || origin.column + column >= sizes.columns) continue;
     const Index at = row * p.c.width + column;
     float pair[] = {sums(i), sums(i + 1)};
