@@ -52,6 +52,15 @@ if(SWITCHYARD_CUDNN)
   endif()
 endif()
 
+if(SWITCHYARD_CUTLASS)
+  find_path(CUTLASS_INCLUDE_DIR cutlass/gemm/collective/collective_builder.hpp HINTS ENV CUTLASS_ROOT
+            PATH_SUFFIXES include cutlass_library/source/include)
+  if(NOT CUTLASS_INCLUDE_DIR)
+    message(FATAL_ERROR "SWITCHYARD_CUTLASS is ON and the headers of CUTLASS are missing: set CUTLASS_ROOT to the folder "
+                        "of a release of CUTLASS, or of an unpacked wheel of PyPI's nvidia-cutlass")
+  endif()
+endif()
+
 # CMake 3.25 does not know that nvcc has C++20 since 12.0.
 if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
   set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
@@ -64,6 +73,10 @@ if(CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 12.8)
 endif()
 list(APPEND architectures 90-virtual)
 set(SWITCHYARD_CUDA_ARCHITECTURES "${architectures}" CACHE STRING "Devices that the kernels are compiled for")
+if(SWITCHYARD_CUTLASS AND NOT SWITCHYARD_CUDA_ARCHITECTURES MATCHES "90a")
+  message(FATAL_ERROR "SWITCHYARD_CUTLASS is ON, and SWITCHYARD_CUDA_ARCHITECTURES=${SWITCHYARD_CUDA_ARCHITECTURES} "
+                      "has no 90a, the only architecture of its kernel: add 90a-real, or set SWITCHYARD_CUTLASS=OFF")
+endif()
 if(SWITCHYARD_CCACHE AND CCACHE)
   set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE})
 endif()

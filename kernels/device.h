@@ -31,6 +31,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -109,8 +110,9 @@ class Device {
   virtual Index logits_chunk() const { return Index{4} << 20; }
   // Whether the first attention of a shape may allocate memory that the device keeps.
   virtual bool allocates_in_attention() const { return false; }
-  // Whether the grouped GEMMs and the FFN operations support gathered rows.
-  virtual bool supports_gathered_rows() const { return false; }
+  // Whether the grouped GEMMs and the FFN operations of a type support gathered rows. dims: the
+  // dimensions of their matrices.
+  virtual bool supports_gathered_rows(DType /*type*/, std::initializer_list<Index> /*dims*/) const { return false; }
   // Whether ops::PackWeight and the GEMMs support a format of packed weights.
   virtual bool supports(WeightFormat format) const;
   // Size of the elements of a packed weight for one pass; 0: the pass reads the weight as it is. A

@@ -25,6 +25,7 @@ inline constexpr auto environment_variables = std::to_array<EnvironmentVariable>
     {"SWITCHYARD_COMPARE", "1: ranks compare each collective before they start it"},
     {"SWITCHYARD_GRAPHS", "0: no CUDA graphs"},
     {"SWITCHYARD_CUDNN", "0: no attention by cuDNN"},
+    {"SWITCHYARD_CUTLASS", "0: no products of experts by CUTLASS"},
     {"SWITCHYARD_LARGE_PRODUCT", "multiplications from which GEMMs of experts run one after the other"},
     {"SWITCHYARD_SMALL_PRODUCT", "multiplications below which GEMMs of experts share one call"},
     {"SWITCHYARD_CGROUP_ROOT", "folder with proc and sys for the tests of CPU quotas"},

@@ -3,13 +3,14 @@
 #
 #   tests/gpu.sh [JOB...]
 #       builds what is not up to date, and runs the jobs from build/.
-#   tests/gpu.sh pack [--output BUNDLE] [--assume-libs FILE] [--data DIR] [--cudnn]
+#   tests/gpu.sh pack [--output BUNDLE] [--assume-libs FILE] [--data DIR] [--cudnn] [--cutlass]
 #                     [--built DIR [--emulator]]
 #       makes one archive of the program, its tests and benchmarks, and their shared libraries.
 #       --assume-libs  a list of the libraries that the machine with the card has: they are left out
 #                      (default: tests/gpu/target.libs)
 #       --data         a data set to pack instead of the quickstart's
 #       --cudnn        compiles attention by cuDNN, too (docs/install.md)
+#       --cutlass      compiles products of experts by CUTLASS, too (docs/install.md)
 #       --built        packs from this build folder; default: compiles for the H100 and H200 in
 #                      build-gpu/
 #       --emulator     packs the programs of that folder that run on the CUDA emulator
@@ -95,7 +96,7 @@ pack_mpi() {
 
 pack() {
   local output=gpu-bundle.tar.gz assume_file=$here/tests/gpu/target.libs built="" emulator="" suffix="" data=$here/data/quickstart
-  local program file line limit size cudnn=OFF
+  local program file line limit size cudnn=OFF cutlass=OFF
   local -A assumed
   while [[ $# -gt 0 ]]; do
     case $1 in
@@ -103,6 +104,7 @@ pack() {
       --assume-libs) assume_file=${2:?--assume-libs needs a file} && shift 2 ;;
       --data) data=${2:?--data needs a folder} && shift 2 ;;
       --cudnn) cudnn=ON && shift ;;
+      --cutlass) cutlass=ON && shift ;;
       --built) built=$(cd "${2:?--built needs a folder}" && pwd) || exit 2; shift 2 ;;
       --emulator) emulator=yes && shift ;;
       *) die "pack: unknown option $1: see the first lines of tests/gpu.sh" ;;
@@ -118,7 +120,8 @@ pack() {
   if [[ ! $built ]]; then
     built=$here/build-gpu
     cmake -S "$here" -B "$built" -DCMAKE_BUILD_TYPE=Release -DSWITCHYARD_TESTS=ON -DSWITCHYARD_CUDA=ON \
-      -DSWITCHYARD_CUDA_ARCHITECTURES=90a-real -DSWITCHYARD_CUDNN="$cudnn" "-DSWITCHYARD_ISAS=avx2;avx512" --log-level=NOTICE || exit 1
+      -DSWITCHYARD_CUDA_ARCHITECTURES=90a-real -DSWITCHYARD_CUDNN="$cudnn" \
+      -DSWITCHYARD_CUTLASS="$cutlass" "-DSWITCHYARD_ISAS=avx2;avx512" --log-level=NOTICE || exit 1
     cmake --build "$built" --parallel "$(nproc)" --target "${programs[@]}" || exit 1
   fi
   [[ $emulator ]] && suffix=_cuda_host

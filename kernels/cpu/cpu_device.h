@@ -18,7 +18,7 @@ class CpuDevice final : public Device {
   Index free_bytes() const override;
   // products.cpp
   Index packed_weight_bytes(const Shape& weight, DType dtype, GemmPass pass, WeightFormat format) const override;
-  bool supports_gathered_rows() const override { return true; }
+  bool supports_gathered_rows(DType, std::initializer_list<Index>) const override { return true; }
 
  protected:
   void do_to_device(const void* host, View x) override;

@@ -10,6 +10,7 @@ std::string device_id(const cudaDeviceProp& properties);
 
 class SideStreams;     // kernels/cuda/side_streams.h
 class FusedAttention;  // kernels/cuda/fused_attention.h
+class ExpertProducts;  // kernels/cuda/expert_products.h
 
 struct Context {
   int device = 0;
@@ -26,6 +27,7 @@ struct Context {
   Index small_product = 0, large_product = 0;
   Index multiprocessors = 1;                  // of the device; a result must not depend on it
   FusedAttention* fused_attention = nullptr;  // nullptr: the kernels of this project compute all
+  ExpertProducts* expert_products = nullptr;  // nullptr: cuBLAS computes all
 };
 constexpr Index workspace_size = Index{64} << 20;
 

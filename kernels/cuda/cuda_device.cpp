@@ -29,8 +29,8 @@ Owned<cublasHandle_t> make_cublas(cudaStream_t stream, std::byte* workspace, Ind
 namespace {
 
 // Returns whether a variable of the environment is 1 or not set. Debugging and measurements set
-// SWITCHYARD_GRAPHS = 0, which disables CUDA graphs, and SWITCHYARD_CUDNN = 0, which disables the
-// attention of cuDNN.
+// SWITCHYARD_GRAPHS = 0, which disables CUDA graphs, SWITCHYARD_CUDNN = 0, which disables the
+// attention of cuDNN, and SWITCHYARD_CUTLASS = 0, which disables the experts' products of CUTLASS.
 bool is_wanted(VariableName name) {
   const char* const setting = environment(name);
   const std::string_view text = setting ? setting : "1";
@@ -86,6 +86,8 @@ CudaDevice::CudaDevice(int device)
   check(cudaGetDeviceProperties(&properties_, device), "cudaGetDeviceProperties");
   context_.multiprocessors = properties_.multiProcessorCount;
   context_.fused_attention = fused_attention_.get();
+  if (is_wanted("SWITCHYARD_CUTLASS")) expert_products_ = make_expert_products(context_, properties_);
+  context_.expert_products = expert_products_.get();
 }
 
 std::string CudaDevice::describe() const {

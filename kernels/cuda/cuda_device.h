@@ -4,6 +4,7 @@
 #include <concepts>
 
 #include "kernels/cuda/context.h"
+#include "kernels/cuda/expert_products.h"
 #include "kernels/cuda/fused_attention.h"
 #include "kernels/cuda/nvml.h"
 #include "kernels/cuda/side_streams.h"
@@ -39,6 +40,8 @@ class CudaDevice final : public Device {
   Index max_head_dim() const override;  // attention_forward.cu
   Index logits_chunk() const override { return cuda::logits_chunk; }
   bool allocates_in_attention() const override { return context_.fused_attention != nullptr; }
+  // gemm.cu
+  bool supports_gathered_rows(DType type, std::initializer_list<Index> dims) const override;
 
  protected:
   void do_to_device(const void* host, View x) override;
@@ -55,6 +58,7 @@ class CudaDevice final : public Device {
   SideStreams side_streams_;
   Context context_;
   std::unique_ptr<FusedAttention> fused_attention_;
+  std::unique_ptr<ExpertProducts> expert_products_;
   Waiter waiter_;
   Staging staging_;
   DeviceMemory read_;  // pinned buffer of begin_read

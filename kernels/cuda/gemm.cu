@@ -9,10 +9,12 @@
 // A GEMM costs 2 m n q FLOPs and at least w (m q + q n + m n) bytes. An addend costs w m n more.
 #include <cublasLt.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/expert_products.h"
 #include "kernels/cuda/scan.h"
 #include "kernels/cuda/side_streams.h"
 #include "kernels/ops/elementwise.h"
@@ -254,7 +256,24 @@ void multiply_grouped(Context& context, const Form& form, const GroupOffsets& gr
   });
 }
 
+// Enqueues the product by CUTLASS if the device has its kernel and the kernel serves the operands.
+// Otherwise returns false: the product is one for cuBLAS, which reads no rows through an index.
+template <class Operation>
+bool multiply_by_cutlass(Context& context, const Operation& op) {
+  const ExpertProduct product = expert_product(op);
+  const bool served = context.expert_products && is_served(product);
+  if (served) context.expert_products->run(product);
+  SY_ASSERT(served || (!product.a.index && !product.b.index),
+            "{}: gathered rows need addresses that are aligned to 16 bytes, and gradients of weights in f32", op.name);
+  return served;
+}
+
 }  // namespace
+
+bool CudaDevice::supports_gathered_rows(DType type, std::initializer_list<Index> dims) const {
+  return context_.expert_products && type == DType::bf16 &&
+         std::all_of(dims.begin(), dims.end(), [](Index n) { return n % expert_row_multiple == 0; });
+}
 
 void execute(CudaDevice& device, const ops::Gemm& op) {
   const Form form{.transpose_a = op.transpose_a, .transpose_b = op.transpose_b, .accumulate = op.accumulate};
@@ -264,18 +283,21 @@ void execute(CudaDevice& device, const ops::Gemm& op) {
 }
 
 void execute(CudaDevice& device, const ops::GroupedGemm& op) {
+  if (multiply_by_cutlass(device.context(), op)) return;
   const ConstView w = op.w.values;
   multiply_grouped(device.context(), {.transpose_b = true}, op.groups, op.x.values, w, op.y,
                    [&](Index count) { return Product(count, w.dim(1), w.dim(2)); });
 }
 
 void execute(CudaDevice& device, const ops::GroupedGemmDgrad& op) {
+  if (multiply_by_cutlass(device.context(), op)) return;
   const ConstView w = op.w.values;
   multiply_grouped(device.context(), {}, op.groups, op.dy.values, w, op.dx,
                    [&](Index count) { return Product(count, w.dim(2), w.dim(1)); });
 }
 
 void execute(CudaDevice& device, const ops::GroupedGemmWgrad& op) {
+  if (multiply_by_cutlass(device.context(), op)) return;
   const View dw = op.dw;
   // Experts without rows have no GEMM.
   const std::int32_t* const offsets = op.groups.host;

@@ -78,7 +78,9 @@ class DryDevice final : public Device {
            : planned_device_  ? planned_device_->logits_chunk()
                               : Device::logits_chunk();
   }
-  bool supports_gathered_rows() const override { return planned_device_ && planned_device_->supports_gathered_rows(); }
+  bool supports_gathered_rows(DType type, std::initializer_list<Index> dims) const override {
+    return planned_device_ && planned_device_->supports_gathered_rows(type, dims);
+  }
   bool supports(WeightFormat format) const override {
     return planned_device_ ? planned_device_->supports(format) : Device::supports(format);
   }

@@ -83,7 +83,7 @@ Cost FfnForward::cost() const {
 
 void run(Device& device, const FfnForward& op) {
   check(op);
-  check_gather(op.name, device, "x", op.x);
+  check_gather(op.name, device, "x", op.x, {op.x.values.dim(1), op.y.dim(1)});
   check_packed(Operands(op.name), device, op.w, GemmPass::fprop);
   if (op.y.elements() > 0) device.execute(op);
 }
@@ -111,7 +111,7 @@ Cost FfnBackward::cost() const {
 
 void run(Device& device, const FfnBackward& op) {
   check(op);
-  check_gather(op.name, device, "dout", op.dout);
+  check_gather(op.name, device, "dout", op.dout, {op.dout.values.dim(1), op.y.dim(1)});
   check_packed(Operands(op.name), device, op.w, GemmPass::dgrad);
   if (op.y.elements() > 0) return device.execute(op);
   if (op.drow_scale) run(device, Fill{.x = op.drow_scale, .value = 0});

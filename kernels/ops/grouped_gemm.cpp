@@ -21,9 +21,10 @@ void check_gathered_rows(const Operands& check, const char* name, const Gathered
   check.optional("index", x.index, {rows}, DType::i32);
 }
 
-void check_gather(std::string_view operation, const Device& device, const char* name, const GatheredRows& x) {
-  SY_ASSERT(!x.index || device.supports_gathered_rows(), "{}: {}: {} does not support gathered rows", operation, name,
-            device.name());
+void check_gather(std::string_view operation, const Device& device, const char* name, const GatheredRows& x,
+                  std::initializer_list<Index> dims) {
+  SY_ASSERT(!x.index || device.supports_gathered_rows(x.values.dtype(), dims),
+            "{}: {}: {} does not support gathered rows of this type and these sizes", operation, name, device.name());
 }
 
 namespace {
@@ -58,7 +59,7 @@ Cost GroupedGemm::cost() const {
 
 void run(Device& device, const GroupedGemm& op) {
   check(op);
-  check_gather(op.name, device, "x", op.x);
+  check_gather(op.name, device, "x", op.x, {op.w.values.dim(1), op.w.values.dim(2)});
   check_packed(Operands(op.name), device, op.w, GemmPass::fprop);
   if (op.y.elements() == 0) return;
   if (op.w.values.dim(2) == 0) return run(device, Fill{.x = op.y, .value = 0});
@@ -83,7 +84,7 @@ Cost GroupedGemmDgrad::cost() const {
 
 void run(Device& device, const GroupedGemmDgrad& op) {
   check(op);
-  check_gather(op.name, device, "dy", op.dy);
+  check_gather(op.name, device, "dy", op.dy, {op.w.values.dim(1), op.w.values.dim(2)});
   check_packed(Operands(op.name), device, op.w, GemmPass::dgrad);
   if (op.dx.elements() == 0) return;
   if (op.w.values.dim(1) == 0) return run(device, Fill{.x = op.dx, .value = 0});
@@ -107,8 +108,8 @@ Cost GroupedGemmWgrad::cost() const {
 
 void run(Device& device, const GroupedGemmWgrad& op) {
   check(op);
-  check_gather(op.name, device, "dy", op.dy);
-  check_gather(op.name, device, "x", op.x);
+  check_gather(op.name, device, "dy", op.dy, {op.dw.dim(1), op.dw.dim(2)});
+  check_gather(op.name, device, "x", op.x, {op.dw.dim(1), op.dw.dim(2)});
   if (op.dw.elements() == 0) return;
   if (op.x.rows() > 0) return device.execute(op);
   if (!op.accumulate) run(device, Fill{.x = op.dw, .value = 0});

@@ -4,6 +4,7 @@
 
 #include <concepts>
 #include <cstdint>
+#include <initializer_list>
 
 #include "kernels/ops/gemm.h"
 
@@ -71,8 +72,9 @@ void check_groups(const Operands& check, const GroupOffsets& groups, Index exper
 // Checks an operand of a GEMM: it must be [rows, width], of the type of `like`.
 void check_gathered_rows(const Operands& check, const char* name, const GatheredRows& x, Index rows, Index width,
                          ConstView like);
-// Checks that the device supports an index of rows, if there is one.
-void check_gather(std::string_view operation, const Device& device, const char* name, const GatheredRows& x);
+// Checks that the device supports an index of rows, if there is one. dims: those of the matrices.
+void check_gather(std::string_view operation, const Device& device, const char* name, const GatheredRows& x,
+                  std::initializer_list<Index> dims);
 
 }  // namespace ops
 

@@ -20,6 +20,8 @@ class AdaptedWeight {
 
   // Shape of the weight: [N, Q] or [E, N, Q].
   const Shape& shape() const { return param_.weight.values.shape(); }
+  // Columns of the products of the adapters, P * rank; 0: no adapters.
+  Index adapter_width() const { return param_.adapter ? std::ssize(param_.adapter->blocks) * param_.adapter->rank : 0; }
   // Returns the weight as an operand of GEMMs. With adapters it is in scratch memory of the
   // caller's scope.
   Weight sum(const ExecutionContext& context) const;

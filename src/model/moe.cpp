@@ -10,10 +10,10 @@
 namespace sy {
 namespace {
 
-// Returns the rows of x: [A, D] in the order of the expert GEMMs. If the device's GEMMs can read
-// them through an index, no row is copied. Otherwise the rows are gathered into `buffer`: [R, D].
-GatheredRows permuted(Device& b, ConstView x, ConstView index, View buffer) {
-  if (b.supports_gathered_rows()) return {x, index};
+// Returns the rows of x: [A, D] in the order of the expert GEMMs. If the GEMMs read them through
+// the index, no row is copied. Otherwise the rows are gathered into `buffer`: [R, D].
+GatheredRows permuted(Device& b, bool by_index, ConstView x, ConstView index, View buffer) {
+  if (by_index) return {x, index};
   run(b, ops::Permute{.x = x, .index = index, .y = buffer});
   return buffer;
 }
@@ -115,11 +115,16 @@ void Moe::forward(const LayerContext& layer, ConstView x, Output to, Saved& s) c
   handle.combine({{rows, s.row_id_map, to.residual, to.y}}, context.scratch).wait();
 }
 
+bool Moe::reads_by_index(const ExecutionContext& context) const {
+  return context.device.supports_gathered_rows(
+      context.dtype, {gate_up_.shape()[2], width_, gate_up_.adapter_width(), down_.adapter_width()});
+}
+
 // The weight of a row is applied before the second GEMM, which is linear.
 void Moe::compute_hidden(const ExecutionContext& context, const Saved& s, View rows, View a) const {
   Device& b = context.device;
   const Arena::Scope scope(context.scratch);
-  run(b, ops::FfnForward{.x = permuted(b, s.received_tokens, s.tokens, rows),
+  run(b, ops::FfnForward{.x = permuted(b, reads_by_index(context), s.received_tokens, s.tokens, rows),
                          .w = gate_up_.sum(context),
                          .bias = gate_up_bias_.weight,
                          .groups = {s.offsets, s.dispatch->offsets().data()},
@@ -140,7 +145,7 @@ void Moe::recompute(const LayerContext& layer, ConstView x, Saved& s) const {
   const Index R = s.dispatch->rows(), D = s.received_tokens.dim(1);
   s.h = layer.save(hidden_shape(R));
   const Arena::Scope scope(context.scratch);
-  const View a = context.temp({R, width_}), rows = context.temp({context.device.supports_gathered_rows() ? 0 : R, D});
+  const View a = context.temp({R, width_}), rows = context.temp({reads_by_index(context) ? 0 : R, D});
   compute_hidden(context, s, rows, a);
 }
 
@@ -151,6 +156,7 @@ void Moe::backward(const LayerContext& layer, ConstView dy, Saved& s, View dx) {
   DispatchHandle& handle = *s.dispatch;
   const GroupOffsets groups{s.offsets, handle.offsets().data()};
   const Index T = layer.own_tokens(), k = router_.top_k(), D = dy.dim(1), R = handle.rows();
+  const bool by_index = reads_by_index(context);
 
   TraceScope trace(context.mesh.rank_context(), "dispatch");
   const ConstView packed = handle.pack(dy, context.scratch);
@@ -166,10 +172,10 @@ void Moe::backward(const LayerContext& layer, ConstView dy, Saved& s, View dx) {
 
   trace.next("experts", {{"rows", R}});
   const View a = context.temp({R, width_}),  // cheaper to recompute than to save
-      rows = context.temp({b.supports_gathered_rows() && !down_bias_ ? 0 : R, D}), drows = context.temp({R, D}),
+      rows = context.temp({by_index && !down_bias_ ? 0 : R, D}), drows = context.temp({R, D}),
              dh = context.temp(s.h.shape()), drow_weights = context.scratch.f32({R}),
              dweights = context.scratch.f32({T, k});
-  const GatheredRows dout = permuted(b, received_dy, s.tokens, rows);
+  const GatheredRows dout = permuted(b, by_index, received_dy, s.tokens, rows);
   {
     const Arena::Scope down(context.scratch);
     run(b, ops::FfnBackward{.dout = dout,
@@ -207,7 +213,7 @@ void Moe::backward(const LayerContext& layer, ConstView dy, Saved& s, View dx) {
   {  // overlaps with the combine
     const TraceScope weights(context.mesh.rank_context(), "gradients of experts", {{"rows", R}});
     down_.backward(context, dout, a, groups);
-    gate_up_.backward(context, dh, permuted(b, s.received_tokens, s.tokens, rows), groups);
+    gate_up_.backward(context, dh, permuted(b, by_index, s.received_tokens, s.tokens, rows), groups);
   }
   combined.wait();
   trace.next("route", {{"rows", T}});

@@ -63,6 +63,8 @@ class Moe {
   Shape hidden_shape(Index rows) const { return {rows, (activation_.gated ? 2 : 1) * width_}; }
   // Computes s.h, and the weighted activations a: [R, F]. rows: [R, D] memory for the inputs.
   void compute_hidden(const ExecutionContext& context, const Saved& s, View rows, View a) const;
+  // Whether the GEMMs of the experts read the received tokens through an index.
+  bool reads_by_index(const ExecutionContext& context) const;
 
   FfnActivation activation_;
   Index width_;  // F

@@ -3,8 +3,8 @@
 #
 # It lists registers and spilled bytes per thread, and the shared memory and stack that the compiler
 # allots. It does so for every architecture that the build compiles for. Memory that a launch
-# requests comes on top. Without FILE, it lists all of kernels/cuda. It needs no GPU, and some
-# minutes.
+# requests comes on top. Without FILE, it lists all of kernels/cuda, and kernels/cuda/cutlass if
+# CUTLASS_ROOT names the headers of CUTLASS. It needs no GPU, and some minutes.
 #
 # Exit code 1: a kernel spills more than allowed_spills. 2: there is no nvcc.
 set -euo pipefail
@@ -23,21 +23,30 @@ nvcc=${CUDACXX:-$(command -v nvcc || true)}
 options=(-std=c++20 -O3 -DNDEBUG --expt-relaxed-constexpr -DFMT_USE_CONSTEXPR=1 -diag-suppress=554 -I. --resource-usage)
 architectures=(80 90a)
 if "$nvcc" --list-gpu-code | grep -qx sm_100; then architectures+=(100a); fi
-for a in "${architectures[@]}"; do options+=(-gencode "arch=compute_$a,code=sm_$a"); done
+for a in "${architectures[@]}"; do options+=("-gencode=arch=compute_$a,code=sm_$a"); done
+cutlass=""
+for folder in ${CUTLASS_ROOT:+"$CUTLASS_ROOT/include" "$CUTLASS_ROOT/cutlass_library/source/include"}; do
+  [[ ! -d $folder/cutlass ]] || cutlass=$folder
+done
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 files=("$@")
-[[ $# -gt 0 ]] || files=(kernels/cuda/*.cu)
+[[ $# -gt 0 ]] || files=(kernels/cuda/*.cu ${cutlass:+kernels/cuda/cutlass/*.cu})
 compile() {  # FILE OPTIONS...
-  local stem
+  local stem option options=()
   stem=$work/$(basename "$1" .cu)
-  nice "$nvcc" "${@:2}" -c "$1" -o "$stem.o" >"$stem.log" 2>&1 || { cat "$stem.log" >&2; exit 255; }
+  for option in "${@:2}"; do
+    # A kernel on top of CUTLASS has one architecture.
+    [[ $1 == */cutlass/* && $option == -gencode=* && $option != *90a ]] || options+=("$option")
+  done
+  [[ $1 != */cutlass/* ]] || options+=(-isystem "$cutlass")
+  nice "$nvcc" "${options[@]}" -c "$1" -o "$stem.o" >"$stem.log" 2>&1 || { cat "$stem.log" >&2; exit 255; }
   c++filt <"$stem.log" >"$stem"
   rm "$stem.o" "$stem.log"
 }
 export -f compile
-export nvcc work
+export nvcc work cutlass
 # The largest files go first, so that the two compilers end at about the same time.
 # shellcheck disable=SC2011  # the names are of tracked sources
 ls -S "${files[@]}" | xargs -P 2 -I {} bash -c 'compile "$@"' compile {} "${options[@]}"

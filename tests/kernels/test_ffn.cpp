@@ -26,19 +26,19 @@ constexpr FfnActivation ffn_kinds[] = {{Activation::silu, true, 1.3f},
                                        {Activation::silu_clamped, true, 1.702f, 0.7f}};
 
 template <class Case, class Check>
-void ffn_cases(const Device& device, const Check& check) {
+void ffn_cases(const Device& device, DType c, const Check& check) {
   for (const FfnActivation& desc : ffn_kinds)
     for (const FfnSizes& sizes : ffn_sizes)
       for (bool by_index : {false, true})
         for (bool more : {false, true})
-          if (!by_index || (device.supports_gathered_rows() && sizes.rows > 0))
+          if (!by_index || (device.supports_gathered_rows(c, {sizes.d, sizes.f}) && sizes.rows > 0))
             check(Case(desc, sizes, by_index, more));
 }
 TEST_P(FfnOps, ForwardMatchesReference) {
-  ffn_cases<FfnForward>(*device, [&](auto&& c) { check(c); });
+  ffn_cases<FfnForward>(*device, GetParam().dtype, [&](auto&& c) { check(c); });
 }
 TEST_P(FfnOps, BackwardMatchesReference) {
-  ffn_cases<FfnBackward>(*device, [&](auto&& c) { check(c); });
+  ffn_cases<FfnBackward>(*device, GetParam().dtype, [&](auto&& c) { check(c); });
 }
 
 // ---- bitwise equality ----
@@ -131,7 +131,7 @@ TEST_P(FfnBits, EqualSeparateOperations) {
         pack(packed_up, GemmPass::fprop, up_form, packed_up.packed_fprop);
         pack(packed_down, GemmPass::dgrad, down_form, packed_down.packed_dgrad);
         const GatheredRows permuted =
-            device->supports_gathered_rows() ? GatheredRows(x, by.view()) : GatheredRows(gathered);
+            device->supports_gathered_rows(c(), {d, f}) ? GatheredRows(x, by.view()) : GatheredRows(gathered);
         SCOPED_TRACE(testing::Message() << "activation " << static_cast<int>(act) << " gated " << gated << " d " << d
                                         << " f " << f);
         on_threads([&] {
@@ -161,12 +161,12 @@ TEST_P(FfnBits, EqualSeparateOperations) {
 }
 
 TEST_P(FfnBits, EqualPermutedRowsForIndexedRows) {
-  if (!device->supports_gathered_rows()) return;
   const std::vector<std::int32_t> host = {0, 130, 130, 131, 190};
   const Index experts = std::ssize(host) - 1, rows = host.back(), tokens = 97;
   const Tensor offsets = integers(host);
   const GroupOffsets groups{offsets, host.data()};
   for (const auto& [n, q] : {std::pair<Index, Index>{45, 67}, {1, 1}, {160, 400}}) {
+    if (!device->supports_gathered_rows(c(), {n, q})) continue;
     std::vector<std::int32_t> index(rows);
     for (Index r = 0; r < rows; ++r) index[r] = static_cast<std::int32_t>(RandomStream(7, "by").bits(r) % tokens);
     const Tensor by = integers(index), x = random("x", {tokens, q}, c()), dy = random("dy", {tokens, n}, c()),

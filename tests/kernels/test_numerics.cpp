@@ -40,7 +40,7 @@ class Faulty final : public Device {
   Index packed_weight_bytes(const Shape& weight, DType dtype, GemmPass pass, WeightFormat format) const override {
     return cpu_->packed_weight_bytes(weight, dtype, pass, format);
   }
-  bool supports_gathered_rows() const override { return true; }
+  bool supports_gathered_rows(DType, std::initializer_list<Index>) const override { return true; }
 
   template <class Operation>
   friend void execute(Faulty& device, const Operation& op) {

@@ -78,7 +78,8 @@ const std::vector<Index> row_counts[] = {{0}, {5}, {0, 0, 0}, {1, 0, 2}, {0, 7, 
 template <class Case, class Check>
 void grouped_cases(const Check& check) {
   for (const auto& counts : row_counts)
-    for (const auto& [n, q] : {std::pair<Index, Index>{1, 1}, {0, 3}, {3, 0}, {5, 3}, {33, 65}, {40, 24}})
+    for (const auto& [n, q] :
+         {std::pair<Index, Index>{1, 1}, {0, 3}, {3, 0}, {5, 3}, {33, 65}, {40, 24}, {264, 72}, {40, 328}})
       check(Case(counts, n, q));
 }
 

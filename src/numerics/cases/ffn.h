@@ -117,8 +117,15 @@ struct FfnSizes {
   bool stack() const { return !counts.empty(); }
   Index experts() const { return std::max<Index>(1, std::ssize(counts)); }
 };
-const FfnSizes ffn_sizes[] = {{{}, 0, 3, 4},   {{}, 1, 1, 1},     {{}, 7, 5, 3},   {{}, 51, 6, 70},
-                              {{}, 9, 400, 6}, {{0, 0}, 0, 4, 5}, {{1}, 1, 9, 16}, {{0, 7, 0, 50, 1}, 58, 5, 17}};
+const FfnSizes ffn_sizes[] = {{{}, 0, 3, 4},
+                              {{}, 1, 1, 1},
+                              {{}, 7, 5, 3},
+                              {{}, 51, 6, 70},
+                              {{}, 9, 400, 6},
+                              {{0, 0}, 0, 4, 5},
+                              {{1}, 1, 9, 16},
+                              {{0, 7, 0, 50, 1}, 58, 5, 17},
+                              {{0, 7, 0, 150, 1}, 158, 40, 72}};
 
 struct FfnCase : OpCase {
   FfnActivation desc;

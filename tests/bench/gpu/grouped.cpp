@@ -1,6 +1,7 @@
-// Measures expert products by three ways of cuBLAS. They are a call for each expert in turn, a call
-// for each on side streams, and one call for all. It also finds the sizes at which another way
-// becomes the fastest.
+// Measures expert products by three ways of cuBLAS and, in a build with SWITCHYARD_CUTLASS, by the
+// kernel on top of CUTLASS. The ways of cuBLAS are a call for each expert in turn, a call for each
+// on side streams, and one call for all. It also finds the sizes at which another of these becomes
+// the fastest.
 #include "kernels/ops/grouped_gemm.h"
 #include "tests/bench/gpu/operands.h"
 #include "tests/bench/gpu/threshold.h"
@@ -20,13 +21,14 @@ const Experts small_sizes[] = {{"small", 3, 24, 16}};
 struct Way {
   const char* name;
   Index small_product, large_product;
+  const char* cutlass = "0";
 };
 constexpr Index infinite = std::numeric_limits<Index>::max();
 enum { each, streams, all };  // indices of `ways`
-constexpr Way ways[] = {{"each", 0, 0}, {"streams", 0, infinite}, {"all", infinite, infinite}};
+constexpr Way ways[] = {{"each", 0, 0}, {"streams", 0, infinite}, {"all", infinite, infinite}, {"CUTLASS", 0, 0, "1"}};
 std::unique_ptr<Device> device_of(const Setup& setup, const Way& way) {
   const Environment small("SWITCHYARD_SMALL_PRODUCT", std::to_string(way.small_product)),
-      large("SWITCHYARD_LARGE_PRODUCT", std::to_string(way.large_product));
+      large("SWITCHYARD_LARGE_PRODUCT", std::to_string(way.large_product)), cutlass("SWITCHYARD_CUTLASS", way.cutlass);
   return setup.make();
 }
 
@@ -37,6 +39,8 @@ void measure_grouped(const Setup& setup, std::vector<Section>& sections) {
   Section& section = sections.back();
   std::vector<std::unique_ptr<Device>> devices;
   for (const Way& way : ways) devices.push_back(device_of(setup, way));
+  // Without the kernel, the last way is the first one.
+  if (!devices.back()->supports_gathered_rows(setup.dtype, {})) devices.pop_back();
   Device& first = *devices.front();
   std::vector<BothWays> small, large;
   for (const Experts& e : setup.small ? std::span<const Experts>(small_sizes) : sizes) {
