@@ -44,10 +44,11 @@ void ParamList::not_decayed(std::string name, Shape shape, Split split, Init ini
   append(std::move(name), shape, split, init).fused_with_previous = fused_with_previous;
 }
 
-void ParamList::norm(const std::string& name, const NormSpec& n) {
+void ParamList::norm(const std::string& name, const NormSpec& n, Index width) {
   if (n.kind == NormKind::none) return;
-  not_decayed(name + ".weight", {d_model_}, {}, init_scale(n.offset));
-  if (n.kind == NormKind::layernorm && n.bias) not_decayed(name + ".bias", {d_model_}, {}, init_zeros);
+  if (width == 0) width = d_model_;
+  not_decayed(name + ".weight", {width}, {}, init_scale(n.offset));
+  if (n.kind == NormKind::layernorm && n.bias) not_decayed(name + ".bias", {width}, {}, init_zeros);
 }
 
 ParamSpec& ParamList::append(std::string name, Shape shape, Split split, Init init) {
