@@ -18,7 +18,8 @@ struct PositionRange {
 // Sparse attention pattern: the keys that a query sees. Empty: all of them. Query p sees key j if
 // one of these conditions holds. If causal, j <= p.
 //   |p - j| < local                  it is among the nearest keys
-//   j / block == p / block           (block > 0) it is in the query's own block
+//   p / block - j / block <= before  (block > 0) it is in the query's own block, or in one of
+//                                    `before` blocks before it
 //   j % block >= block - summary     (block > 0) it is one of the last `summary` keys of its block
 //   (p - j) % stride == 0            (stride > 0)
 //   j < global                       it is among the first keys
@@ -27,11 +28,13 @@ struct PositionRange {
 // causal, block, stride and the window are 0, and local and global are not.
 template <class Int>
 struct BasicSparsePattern {
-  Int local = 0, block = 0, summary = 0, stride = 0, global = 0;
+  Int local = 0, block = 0, summary = 0, stride = 0, global = 0, before = 0;
 
   // Both heads of Child et al. ("Generating Long Sequences with Sparse Transformers", 2019) as one.
   static constexpr BasicSparsePattern strided(Int stride) { return {.local = stride, .stride = stride}; }
   static constexpr BasicSparsePattern fixed(Int stride, Int summary) { return {.block = stride, .summary = summary}; }
+  // Queries see their own chunk and some chunks before it (Kitaev et al., "Reformer", 2020).
+  static constexpr BasicSparsePattern chunks(Int length, Int before) { return {.block = length, .before = before}; }
   // Beltagy et al. ("Longformer", 2020). The window is on both sides if not causal.
   static constexpr BasicSparsePattern longformer(Int window, Int global) { return {.local = window, .global = global}; }
 
@@ -42,11 +45,12 @@ struct BasicSparsePattern {
   constexpr bool sees(Int p, Int j) const {
     if ((p - j < local && j - p < local) || j < global || p < global) return true;
     if (stride > 0) return (p - j) % stride == 0;
-    return block > 0 && (j / block == p / block || j % block >= block - summary);
+    const Int back = block > 0 ? p / block - j / block : 0;
+    return block > 0 && ((back >= 0 && back <= before) || j % block >= block - summary);
   }
   // First key from which on query p sees all keys up to its own.
   constexpr Int near(Int p) const {
-    return std::max<Int>(0, std::min(p + 1 - local, block > 0 ? p / block * block : p + 1));
+    return std::max<Int>(0, std::min(p + 1 - local, block > 0 ? (p / block - before) * block : p + 1));
   }
   // Whether a query sees only its nearest and the first keys, but for the first queries.
   constexpr bool is_local() const { return *this && block == 0 && stride == 0; }
@@ -141,7 +145,8 @@ struct MaskGeometry {
                 .block = limited(mask.sparse.block),
                 .summary = limited(mask.sparse.summary),
                 .stride = limited(mask.sparse.stride),
-                .global = limited(mask.sparse.global)} {}
+                .global = limited(mask.sparse.global),
+                .before = limited(mask.sparse.before)} {}
   static Int checked(Index n) {
     SY_ASSERT(n < limit, "attention with a dimension of {}", n);
     return static_cast<Int>(n);

@@ -128,7 +128,12 @@ struct AttentionProblem : MaskGeometry<Index> {
   // Whether a sparse pattern hides all of these keys from all queries of the range. It is false for
   // the first block that a query may see, in which sums begin.
   bool all_masked(Index b, Range queries, Range keys) const {
-    if (!pattern.is_local() || keys.begin <= this->keys(b, queries.end - 1).begin) return false;
+    if (!pattern || keys.begin <= this->keys(b, queries.end - 1).begin) return false;
+    if (pattern.block > 0 && pattern.summary == 0) {
+      const Index start = origin(b, queries.begin);
+      return keys.end <= start + pattern.near(query_offset + queries.begin - start);
+    }
+    if (!pattern.is_local()) return false;
     // The first keys and queries of a document see all others, and are seen by them.
     const Index local_from = origin(b, queries.end - 1) + pattern.global, first = query_offset + queries.begin;
     const bool before = keys.end <= first - pattern.local + 1,

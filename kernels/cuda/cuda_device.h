@@ -19,9 +19,11 @@ class CudaDevice final : public Device {
   explicit CudaDevice(int device);  // device: the current CUDA device
 
   Context& context() { return context_; }
-  // No GEMM of cuBLAS reads a packed weight.
+  // No GEMM of cuBLAS reads a packed weight, and there is no attention with hashing.
   template <class Operation>
-  static constexpr bool lacks = std::same_as<Operation, ops::PackWeight>;
+  static constexpr bool lacks =
+      std::same_as<Operation, ops::PackWeight> || std::same_as<Operation, ops::LshSort> ||
+      std::same_as<Operation, ops::LshAttentionForward> || std::same_as<Operation, ops::LshAttentionBackward>;
   void set_wait_hook(std::function<void()> hook) { waiter_.hook = std::move(hook); }
 
   void publish_waits_to(std::shared_ptr<BlockState> state) override {

@@ -16,6 +16,7 @@
 #include "kernels/ops/heads.h"
 #include "kernels/ops/indexer.h"
 #include "kernels/ops/load_balancing.h"
+#include "kernels/ops/lsh.h"
 #include "kernels/ops/norm.h"
 #include "kernels/ops/optimizer.h"
 #include "kernels/ops/permute.h"

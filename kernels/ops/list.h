@@ -22,7 +22,8 @@
   X(EmbeddingForward) X(EmbeddingBackward)                                                        \
   X(CrossEntropyForward) X(CrossEntropyLoss) X(LossSums) X(CrossEntropyBackward)                  \
   X(ClipCoefficient) X(AdamW) X(MomentumUpdate) X(ApplyUpdate) X(MaxLogits) X(QkClip)                             \
-  X(TopkKeys) X(AttentionKeySums) X(IndexerLoss) X(IndexerBackward)
+  X(TopkKeys) X(AttentionKeySums) X(IndexerLoss) X(IndexerBackward)                             \
+  X(LshSort) X(LshAttentionForward) X(LshAttentionBackward)
 // clang-format on
 
 namespace sy {

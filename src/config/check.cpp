@@ -22,6 +22,7 @@ void resolve(Config::Model& m, bool gated, bool clamped) {
   if (m.head_dim == 0) m.head_dim = std::max<Index>(1, m.d_model / m.heads);
   if (m.d_ff == 0) m.d_ff = gated ? ((m.d_model * 8 + 2) / 3 + 63) / 64 * 64 : 4 * m.d_model;
   if (m.swish_beta == 0) m.swish_beta = clamped ? 1.702 : 1;
+  if (m.attention == AttentionPattern::lsh && m.lsh_buckets.empty()) m.lsh_buckets = automatic_buckets(m);
   if (m.mup && m.attention_scale == 0) m.attention_scale = 1 / static_cast<double>(m.key_width());
 }
 
@@ -69,7 +70,8 @@ void check_positions(const LayerKind& layers, Problems& problems) {
   using Model = Config::Model;
   const Model& m = layers.model();
   const Position of_model = layers.config.model.position;
-  const bool of_embedding = m.position == Position::learned || m.position == Position::sinusoidal;
+  const bool of_embedding =
+      m.position == Position::learned || m.position == Position::sinusoidal || m.position == Position::axial;
   if (const std::string key = layers.key(&Model::position); of_embedding && m.position != of_model)
     problems.add(key, "{} = {}: it is the embedding that has such positions, for all layers: set model.position", key,
                  show(m.position));
@@ -118,7 +120,7 @@ void check_visibility(const LayerKind& layers, Problems& problems) {
   const Model& m = layers.model();
   const bool encoder = m.kind == ModelKind::encoder;
   const bool sparse = m.attention == AttentionPattern::strided || m.attention == AttentionPattern::fixed ||
-                      m.attention == AttentionPattern::indexed;
+                      m.attention == AttentionPattern::local || m.attention == AttentionPattern::indexed;
   if (const std::string key = layers.key(&Model::attention); encoder && sparse)
     problems.add(key, "{} = {} with model.kind = encoder: it is of decoders: set it to full or longformer", key,
                  show(m.attention));
@@ -177,7 +179,8 @@ void check_kind(const Config& c, Problems& problems) {
 void check_attention(const LayerKind& layers, Problems& problems) {
   using Model = Config::Model;
   const Model& m = layers.model();
-  const bool sparse = m.attention == AttentionPattern::strided || m.attention == AttentionPattern::fixed;
+  const bool sparse = m.attention == AttentionPattern::strided || m.attention == AttentionPattern::fixed ||
+                      m.attention == AttentionPattern::local;
   if (const std::string key = layers.key(&Model::window); m.window == 0 && m.attention == AttentionPattern::longformer)
     problems.add(key, "model.attention = longformer needs {}: set it to the number of latest tokens that are seen",
                  key);
@@ -385,6 +388,8 @@ void check_combinations(const Config& c, Problems& problems) {
   }
   check_indexers(c, problems);
   check_global_projections(c, problems);
+  check_hashing(c, problems);
+  check_axial_positions(c, problems);
   check_latent(c, problems);
   check_mup(c, problems);
   check_kind(c, problems);
@@ -482,10 +487,14 @@ void complete(Config& c, Problems& problems) {
   if (!c.stacks.empty()) complete_stacks(c, problems);
   for (std::size_t i = 0; i < c.stacks.size(); ++i) {
     Config stack = c.of_stack(i);
-    if (stack.model.attention == AttentionPattern::indexed) {
+    if (stack.model.position == Position::axial)
+      problems.add(c.stacks[i].name + ".position",
+                   "model.position = axial with model.kind = encoder_decoder: set it to another position");
+    const AttentionPattern attention = stack.model.attention;
+    if (attention == AttentionPattern::indexed || attention == AttentionPattern::lsh) {
       const std::string key = c.stacks[i].name + ".attention";
-      problems.add(key, "{} = indexed with model.kind = encoder_decoder: it is of decoders: set it to another value",
-                   key);
+      problems.add(key, "{} = {} with model.kind = encoder_decoder, which has no such layers: set it to another value",
+                   key, show(attention));
       continue;
     }
     stack.train.objective = i == 0 ? Objective::masked : Objective::causal;

@@ -129,7 +129,13 @@ void check_visible_prefix(const Config& c, Problems& problems);
 void check_indexers(const Config& config, Problems& problems);
 // Adds errors for settings that model.global_projections excludes.
 void check_global_projections(const Config& config, Problems& problems);
-// Adds errors for settings that train.reversible excludes.
+// Returns the default of model.lsh_buckets: a number, or two factors of a large one.
+std::vector<double> automatic_buckets(const Config::Model& m);
+// Adds errors for the settings of attention by hashing, and for those that it excludes.
+void check_hashing(const Config& config, Problems& problems);
+// Adds errors for the sizes of axial positions (src/config/axial_positions.cpp).
+void check_axial_positions(const Config& config, Problems& problems);
+// Adds errors for settings that train.reversible excludes, or that need it.
 void check_reversible(const Config& config, Problems& problems);
 
 // Prefixes of the keys that set the model, its batch and its layout (size_keys), and of those on

@@ -83,11 +83,22 @@ std::string Config::layer_name(Index layer) const {
   return layer < encoder ? fmt::format("encoder layer {}", layer) : fmt::format("decoder layer {}", layer - encoder);
 }
 
+namespace {
+
+Index count_layers(const Config& config, AttentionPattern attention) {
+  Index count = 0;
+  for (Index layer = 0; layer < config.num_blocks(); ++layer) count += config.model_of(layer).attention == attention;
+  return count;
+}
+
+}  // namespace
+
 Index Config::num_indexers() const {
-  Index indexers = 0;
-  for (Index layer = 0; layer < num_blocks(); ++layer)
-    indexers += model_of(layer).attention == AttentionPattern::indexed;
-  return indexers;
+  return count_layers(*this, AttentionPattern::indexed);
+}
+
+Index Config::num_lsh_layers() const {
+  return count_layers(*this, AttentionPattern::lsh);
 }
 
 bool Config::is_moe(Index layer) const {

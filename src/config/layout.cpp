@@ -6,6 +6,7 @@
 #include "dist/token_dispatcher.h"
 #include "kernels/device.h"
 #include "kernels/ops/indexer.h"
+#include "kernels/ops/lsh.h"
 #include "src/config.h"
 #include "src/text/numbers.h"
 #include "src/text/strings.h"
@@ -159,6 +160,8 @@ void check_config_for_device(std::string_view setting, const Config& config, con
   if (config.num_indexers() > 0 && !device.has_kernel(ops::TopkKeys::name))
     bad_input("model.attention = indexed: the {} backend has no operation {}: set {} = cpu", device.name(),
               ops::TopkKeys::name, setting);
+  if (config.num_lsh_layers() > 0 && !device.has_kernel(ops::LshSort::name))
+    bad_input("model.attention = lsh: lsh attention has no GPU kernels yet: set {} = cpu", setting);
 }
 
 std::vector<std::string> config_warnings(const Config& config, const Layout& layout) {

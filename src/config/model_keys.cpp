@@ -132,8 +132,14 @@ std::span<const Key> model_keys() {
           "how the model knows where tokens stand. rope: attention rotates queries and keys by their positions; "
           "alibi: a score falls by a slope of its head for each token between (Press et al., 2022); t5: a score "
           "has a learned bias by head and bucket of distances (Raffel et al., 2020); learned: a vector of each "
-          "position up to model.seq_len is added to the embedding; sinusoidal: the same with sines and cosines of "
+          "position up to model.seq_len is added to the embedding; axial: the same, but the vector of position p joins "
+          "row p / n and row p % n of two tables, of which the second has n rows (Reformer); sinusoidal: the same with sines and cosines of "
           "the position (Vaswani et al., 2017); none: it knows no more than the causal mask tells"),
+      row<&Model::axial_shape>("model.axial_shape", {}, must_match,
+                               "position = axial: the numbers of rows of both tables, whose product is at least "
+                               "model.seq_len, as in 128, 512"),
+      row<&Model::axial_widths>("model.axial_widths", {}, must_match,
+                                "position = axial: the widths of both tables, whose sum is model.d_model"),
       kind_row<&Model::rope_theta>("model.rope_theta", {1e-3, no_upper_bound}, must_match,
                                    "the base of rope's frequencies"),
       kind_row<&Model::rope_fraction>(
@@ -202,7 +208,10 @@ std::span<const Key> model_keys() {
           "of attention_stride tokens, and the last attention_summary ones of every run (Child et al., 2019); "
           "longformer: the latest window ones, and the first global_tokens of the sequence; in an encoder, window "
           "ones on each side, and the first global_tokens see all others (Beltagy et al., 2020); indexed: the "
-          "index_topk ones for which a learned indexer has the largest scores (DeepSeek-V3.2, 2025; train.indexer)"),
+          "index_topk ones for which a learned indexer has the largest scores (DeepSeek-V3.2, 2025; train.indexer); local: those of "
+          "its own chunk of local_chunk_length tokens and of the local_chunks_before chunks before it, up to itself; "
+          "lsh: those that a hash of queries and keys, which are one projection, sorts near it (Kitaev et al., "
+          "\"Reformer\", 2020)"),
       kind_row<&Model::window>(
           "model.window", {0, no_upper_bound}, must_match,
           "a token sees this many tokens, itself and the latest before it, and in an encoder as many "
@@ -227,6 +236,26 @@ std::span<const Key> model_keys() {
           "attention"),
       kind_row<&Model::index_topk>("model.index_topk", {1, 1 << 28}, must_match,
                                    "attention = indexed: a token sees this many tokens, of itself and earlier ones"),
+      kind_row<&Model::local_chunk_length>("model.local_chunk_length", {1, 1 << 28}, must_match,
+                                           "attention = local: the number of tokens of a chunk"),
+      kind_row<&Model::local_chunks_before>("model.local_chunks_before", {0, 1 << 20}, must_match,
+                                            "attention = local: a token sees this many chunks before its own"),
+      kind_row<&Model::lsh_chunk_length>(
+          "model.lsh_chunk_length", {1, 1 << 28}, must_match,
+          "attention = lsh: the number of tokens of a chunk of sorted tokens. It divides model.seq_len"),
+      kind_row<&Model::lsh_chunks_before>(
+          "model.lsh_chunks_before", {0, 1 << 20}, must_match,
+          "attention = lsh: a token sees this many chunks of sorted tokens before its own"),
+      kind_row<&Model::lsh_chunks_after>(
+          "model.lsh_chunks_after", {0, 1 << 20}, must_match,
+          "attention = lsh: a token sees this many chunks of sorted tokens after its own"),
+      kind_row<&Model::lsh_rounds>("model.lsh_rounds", {1, 1 << 10}, must_match,
+                                   "attention = lsh: the number of rounds, each with a hash of its own"),
+      kind_row<&Model::lsh_buckets>(
+          "model.lsh_buckets", {}, must_match,
+          "attention = lsh: the number of buckets of a round, which is even and divides model.seq_len, or even factors "
+          "of it with a comma between them, which make the hash cheaper. 1: tokens stay in their order. Empty: the "
+          "power of two up to 2 * model.seq_len / lsh_chunk_length"),
       kind_row<&Model::attention_sinks>(
           "model.attention_sinks", {}, must_match,
           "true: each head has a learned logit that takes part in its softmax and has no value, so that it may "
@@ -245,8 +274,8 @@ std::span<const Key> model_keys() {
           "(OLMo, MPT). 0: no limit"),
       kind_row<&Model::attention_scale>(
           "model.attention_scale", {0, 1e6}, must_match,
-          "attention's scores are the products of queries and keys times this. 0: 1 / sqrt(the width of a key). T5 "
-          "has 1; Gemma 2 and 3 in their largest sizes 1 / sqrt(d_model / heads); DeepSeek's yarn (0.1 "
+          "attention's scores are the products of queries and keys times this. 0: 1 / sqrt(the width of a key), and 1 "
+          "with attention = lsh. T5 has 1; Gemma 2 and 3 in their largest sizes 1 / sqrt(d_model / heads); DeepSeek's yarn (0.1 "
           "mscale_all_dim ln(rope_factor) + 1)^2 times the usual one, and model.rope_attention_factor = 1"),
       kind_row<&Model::attention_softcap>(
           "model.attention_softcap", {0, no_upper_bound}, report,
@@ -273,6 +302,10 @@ std::span<const Key> model_keys() {
       row<&Model::residual_scale>(
           "model.residual_scale", {1e-6, 1e6}, must_match,
           "what attention and FFN, with their norms, add to the residual stream is multiplied by this (Granite)"),
+      row<&Model::reversible_output>(
+          "model.reversible_output", {}, must_match,
+          "with train.reversible, the input of the final norm: the mean of both residual streams, or concat: both, one "
+          "after the other, so that final norm and output are twice as wide (Reformer)"),
       row<&Model::embedding_norm>("model.embedding_norm", {}, must_match,
                                   "true: a norm follows the sum of the embedding and its position vectors (BLOOM)"),
       row<&Model::first_norm>(

@@ -5,7 +5,13 @@
 namespace sy {
 
 void check_reversible(const Config& c, Problems& problems) {
-  if (!c.train.reversible) return;
+  if (!c.train.reversible) {
+    if (c.model.reversible_output != ReversibleOutput::mean)
+      problems.add("model.reversible_output",
+                   "model.reversible_output = {} with train.reversible = false: set that to true, or this to mean",
+                   show(c.model.reversible_output));
+    return;
+  }
   const auto refuse = [&](bool is_set, const char* key, const std::string& value, const char* why, const char* to) {
     if (is_set) problems.add(key, "{} = {} with train.reversible = true: {}: set it to {}", key, value, why, to);
   };
@@ -19,6 +25,13 @@ void check_reversible(const Config& c, Problems& problems) {
   refuse(m.mtp_depth > 0, "model.mtp_depth", show(m.mtp_depth), "its modules are not reversible", "0");
   refuse(c.train.recompute != Recompute::none, "train.recompute", show(c.train.recompute),
          "all activations of a layer are computed again", "none");
+  const auto refuse_concat = [&](bool is_set, const char* key) {
+    if (is_set && m.reversible_output == ReversibleOutput::concat)
+      problems.add(key, "{} = true with model.reversible_output = concat, whose output is twice as wide: set it to false",
+                   key);
+  };
+  refuse_concat(m.tie_embeddings, "model.tie_embeddings");
+  refuse_concat(m.output_transform, "model.output_transform");
   refuse(c.run.dtype == "bf16", "run.dtype", c.run.dtype, "bf16 is too coarse to compute inputs from outputs", "f32");
 }
 

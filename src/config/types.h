@@ -14,8 +14,10 @@ enum class ModelKind { decoder, encoder, encoder_decoder };
 enum class NormPosition { pre, post, both, output, residual };
 enum class NormBias { automatic, present, absent };
 enum class Biases { none, all, qkv, mlp, attention };
-enum class Position { none, sinusoidal, learned, t5, alibi, rope };
-enum class AttentionPattern { causal, full, strided, fixed, longformer, indexed };
+enum class Position { none, sinusoidal, learned, axial, t5, alibi, rope };
+enum class AttentionPattern { causal, full, strided, fixed, longformer, local, indexed, lsh };
+// Output of reversible layers, which have two residual streams.
+enum class ReversibleOutput { mean, concat };
 // The stages of training sparse attention with an indexer: the indexer alone, beside attention to
 // all keys; then all parameters, with attention to the selected keys.
 enum class IndexerStage { warmup, sparse };

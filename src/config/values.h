@@ -61,6 +61,7 @@ SY_ENUM_NAMES(RopeScaling, {{"none", RopeScaling::none},
 SY_ENUM_NAMES(Position, {{"none", Position::none},
                          {"sinusoidal", Position::sinusoidal},
                          {"learned", Position::learned},
+                         {"axial", Position::axial},
                          {"t5", Position::t5},
                          {"alibi", Position::alibi},
                          {"rope", Position::rope}});
@@ -77,7 +78,10 @@ SY_ENUM_NAMES(AttentionPattern, {{"causal", AttentionPattern::causal},
                                  {"strided", AttentionPattern::strided},
                                  {"fixed", AttentionPattern::fixed},
                                  {"longformer", AttentionPattern::longformer},
-                                 {"indexed", AttentionPattern::indexed}});
+                                 {"local", AttentionPattern::local},
+                                 {"indexed", AttentionPattern::indexed},
+                                 {"lsh", AttentionPattern::lsh}});
+SY_ENUM_NAMES(ReversibleOutput, {{"mean", ReversibleOutput::mean}, {"concat", ReversibleOutput::concat}});
 SY_ENUM_NAMES(IndexerStage, {{"warmup", IndexerStage::warmup}, {"sparse", IndexerStage::sparse}});
 SY_ENUM_NAMES(DropOrder,
               {{"token", DropOrder::token}, {"choice", DropOrder::choice}, {"probability", DropOrder::probability}});

@@ -42,7 +42,8 @@ std::vector<float> sequence_logits(Engine& engine, std::span<const std::int32_t>
                                    const std::function<void(Index, Index)>& progress) {
   const Index positions = std::ssize(ids);
   const bool prefix = engine.config().has_visible_prefix();
-  if (prefix || engine.config().model.kind == ModelKind::encoder) {
+  const bool has_cache = !prefix && engine.config().num_lsh_layers() == 0;
+  if (!has_cache || engine.config().model.kind == ModelKind::encoder) {
     std::vector<float> logits = one_pass(engine, {}, ids, prefix ? positions : 0);
     progress(positions, positions);
     return logits;

@@ -46,6 +46,7 @@ extern const ConfigRule granite_scales_rule;          // attention_multiplier, l
 extern const ConfigRule latent_attention_scale_rule;  // mscale_all_dim of rope's scaling (DeepSeek)
 extern const ConfigRule greedy_top_k_rule;            // topk_method: greedy ignores groups
 extern const ConfigRule deepseek_layers_rule;         // mlp_layer_types and layer_types
+extern const ConfigRule reformer_rule;                // attn_layers, num_buckets, axial_pos_*
 extern const ConfigRule mtp_rule;                     // num_nextn_predict_layers (DeepSeek)
 extern const ConfigRule router_aux_loss_rule;         // router_aux_loss_coef
 extern const ConfigRule rotary_dim_rule;              // rotary_dim (GPT-J)

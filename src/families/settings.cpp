@@ -56,7 +56,9 @@ Config with_explicit_values(Config config) {
   Config::Model& m = config.model;
   if (m.kv_lora_rank > 0 && m.latent_norm_eps == 0) m.latent_norm_eps = m.norm_eps;
   const auto set_scale = [](Config::Model& of) {
-    if (of.attention_scale == 0) of.attention_scale = 1 / std::sqrt(static_cast<double>(of.key_width()));
+    if (of.attention_scale > 0) return;
+    const bool hashed = of.attention == AttentionPattern::lsh;
+    of.attention_scale = hashed ? 1 : 1 / std::sqrt(static_cast<double>(of.key_width()));
   };
   set_scale(m);
   for (Config::Kind& kind : config.kinds) set_scale(kind.model);

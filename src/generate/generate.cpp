@@ -21,6 +21,7 @@ class Wave {
         prompts_(prompts),
         first_prompt_(first_prompt),
         out_(out),
+        recomputes_texts_(engine.config().num_lsh_layers() > 0),
         active_(prompts.size(), true) {
     const Mesh& mesh = engine.mesh();
     for (std::size_t i = 0; i < prompts.size(); ++i)
@@ -35,6 +36,10 @@ class Wave {
       const std::vector<NextToken> tokens = exchange_choices(sample(logits));
       append(tokens, progress);
       if (std::find(active_.begin(), active_.end(), true) == active_.end()) return;
+      if (recomputes_texts_) {
+        logits = recompute_texts();
+        continue;
+      }
       recompute_changed_keys();
       std::vector<std::int32_t> last;
       for (const std::size_t i : local_prompts_) last.push_back(out_[i].added.back());
@@ -51,6 +56,19 @@ class Wave {
 
   // Returns the logits after each of this rank's prompts.
   std::vector<float> prefill() { return compute({prompts_.begin(), prompts_.end()}, 0); }
+
+  // Computes all texts that have not ended, in one pass each. Returns the logits after each of this
+  // rank's texts.
+  std::vector<float> recompute_texts() {
+    std::vector<std::vector<std::int32_t>> texts(prompts_.size());
+    for (std::size_t i = 0; i < prompts_.size(); ++i) {
+      if (!active_[i]) continue;
+      texts[i] = prompts_[i];
+      texts[i].insert(texts[i].end(), out_[i].added.begin(), out_[i].added.end());
+    }
+    cache_.clear();
+    return compute(texts, 0);
+  }
 
   // Recomputes the cached keys of texts whose rope table changes at their new length.
   void recompute_changed_keys() {
@@ -77,7 +95,9 @@ class Wave {
     const Index dp = engine_.mesh().layout.dp(), chunk = options_.prefill;
     // The tokens of a visible prefix, which is the prompt, see each other: one pass computes it.
     const bool has_prefix = engine_.config().has_visible_prefix();
-    const auto first_pass = [&](std::size_t i) { return has_prefix ? std::ssize(prompts_[i]) : chunk; };
+    const auto first_pass = [&](std::size_t i) {
+      return recomputes_texts_ ? std::ssize(texts[i]) : has_prefix ? std::ssize(prompts_[i]) : chunk;
+    };
     // Passes of each data-parallel rank. All ranks make as many as the busiest one.
     std::vector<Index> passes(static_cast<std::size_t>(dp));
     for (std::size_t i = 0; i < texts.size(); ++i)
@@ -173,6 +193,8 @@ class Wave {
   const std::span<const std::vector<std::int32_t>> prompts_;
   const std::size_t first_prompt_;
   const std::span<Continuation> out_;
+  // True: there is no cache, because a new token changes the results of earlier ones.
+  const bool recomputes_texts_;
   std::vector<bool> active_;                // [prompt]
   std::vector<std::size_t> local_prompts_;  // prompt of each slot of this rank
 };
@@ -196,7 +218,8 @@ std::vector<Continuation> generate(
   const std::size_t dp = static_cast<std::size_t>(engine.mesh().layout.dp());
   const std::size_t wave_size = std::min(dp * static_cast<std::size_t>(options.batch), prompts.size());
   const Index positions = required_positions(prompts, options.tokens);
-  const Index longest_pass = engine.config().has_visible_prefix() ? positions : std::min(options.prefill, positions);
+  const bool whole_passes = engine.config().has_visible_prefix() || engine.config().num_lsh_layers() > 0;
+  const Index longest_pass = whole_passes ? positions : std::min(options.prefill, positions);
   Cache cache = engine.make_cache(static_cast<Index>((wave_size + dp - 1) / dp), positions, longest_pass);
   for (std::size_t first = 0; first < prompts.size(); first += wave_size) {
     const std::size_t count = std::min(wave_size, prompts.size() - first);

@@ -64,8 +64,10 @@ struct TokenStream {
   // [B, S] i32 position in its sequence, or in the cache, of the end of the visible prefix of each
   // token's document. Empty: no token sees a later one, if attention is causal.
   ConstView prefix_end{};
-  // [B] i32 number of tokens of each sequence that other tokens see, if attention is not causal;
-  // empty: all S
+  // [2, B * S] i32 row of each token in both tables of axial positions; empty without these
+  ConstView axial_rows{};
+  // [B] i32 number of tokens of each sequence that other tokens see, if attention is not causal or
+  // sorts tokens; empty: all S
   ConstView lengths{};
   // [T, D] output of the stack for this rank's own tokens, and the gradient with respect to it, to
   // which the layers of later stacks add theirs. Empty if no later stack reads the output; without
@@ -170,18 +172,25 @@ struct LayerContext {
   const std::function<void()>* on_dispatch_started = nullptr;
   Recompute recompute = Recompute::none;  // activations that backward computes again
   View indexer_loss = {};                 // StatisticsSink::indexer_loss
-  RoutingDecisions decisions = {};        // of all routers of the stack; empty if not reversible
-  BatchNormState batch_norm = {};         // of all batch norms of the model; empty without any
+  // Of all routers of the stack; empty if not reversible. If `replay` is set, attention by hashing
+  // reads lsh_orders, too.
+  RoutingDecisions decisions = {};
+  // Sorted tokens of the layers with attention by hashing (LshAttention::Saved::order), which forward
+  // writes; nullptr if not reversible.
+  std::vector<View>* lsh_orders = nullptr;
+  BatchNormState batch_norm = {};  // of all batch norms of the model; empty without any
 
   // Returns the same context for the decoder's stream of another batch.
   LayerContext of(const Batch& other) const {
-    return {context,      other,      other.decoder(),     saved,     cache,       load_balance,
-            routing_hook, max_logits, on_dispatch_started, recompute, indexer_loss, {},         batch_norm};
+    return {context,      other,      other.decoder(),     saved,     cache,        load_balance,
+            routing_hook, max_logits, on_dispatch_started, recompute, indexer_loss, {},
+            nullptr,      batch_norm};
   }
   // Returns the same context for the stream of the encoder, which has no cache.
   LayerContext of_encoder() const {
-    return {context,      batch,      batch.streams.front(), saved,    nullptr, {},
-            routing_hook, max_logits, on_dispatch_started,   recompute, {}, {}, batch_norm};
+    return {context,      batch,      batch.streams.front(), saved,     nullptr, {},
+            routing_hook, max_logits, on_dispatch_started,   recompute, {},      {},
+            nullptr,      batch_norm};
   }
   // Allocates an activation that lives from forward to backward.
   View save(Shape shape) const { return saved.take(shape, context.dtype); }

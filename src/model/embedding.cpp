@@ -6,6 +6,7 @@
 #include "dist/phase.h"
 #include "kernels/ops/elementwise.h"
 #include "kernels/ops/embedding.h"
+#include "kernels/ops/heads.h"
 #include "src/params/block_specs.h"
 
 namespace sy {
@@ -32,11 +33,25 @@ Embedding::Embedding(const Config& config, ParamStore& store, Index positions, c
       scale_((config.model.scale_embedding ? std::sqrt(static_cast<float>(config.model.d_model)) : 1.0f) *
              static_cast<float>(config.model.embedding_scale)),
       positions_(store.find(prefix + "position.weight")),
+      axial_{store.find(prefix + axial_position_name(0)), store.find(prefix + axial_position_name(1))},
       segments_(store.find(prefix + "segment.weight")) {
   const Config::Model& m = config.model;
   if (m.position == Position::sinusoidal)
     sines_ = constant(store, sinusoidal_positions(positions, m.d_model), {positions, m.d_model});
   if (m.embedding_norm) norm_.emplace(norm_spec(config).desc(), store, prefix + "embedding_norm");
+}
+
+template <class Body>
+void Embedding::for_axes(const ExecutionContext& context, const TokenStream& stream, View x, const Body& body) const {
+  if (!axial_[0]) return;
+  const Heads all = x.reshape({1, x.dim(0), 1, x.dim(1)});
+  Index column = 0;
+  for (const Index axis : {0, 1}) {
+    const Index width = axial_[axis].weight.dim(1);
+    const ConstView rows = stream.axial_rows.rows(axis, 1).reshape({stream.tokens()});
+    body(axial_[axis], context.own_tokens(rows), all.columns(column, width));
+    column += width;
+  }
 }
 
 View Embedding::forward(const LayerContext& layer, Saved& s) const {
@@ -62,6 +77,15 @@ View Embedding::forward(const LayerContext& layer, Saved& s) const {
     const View rows = context.temp(x.shape());
     look_up(context.own_tokens(layer.stream.positions), positions, 0, rows);
     run(b, ops::Add{.x = rows, .y = x});
+  }
+  if (axial_[0]) {
+    const View vectors = context.temp(x.shape());
+    for_axes(context, layer.stream, vectors, [&](const Param& table, ConstView rows, Heads columns) {
+      const View found = context.temp({x.dim(0), columns.width});
+      look_up(rows, table.weight, 0, found);
+      run(b, ops::BroadcastHeads{.x = found.reshape({1, x.dim(0), 1, columns.width}), .y = columns});
+    });
+    run(b, ops::Add{.x = vectors, .y = x});
   }
   if (segments_) {
     const View rows = context.temp(x.shape());
@@ -91,6 +115,11 @@ void Embedding::backward(const LayerContext& layer, const Saved& s, View d) cons
   }
   if (positions_)
     run(b, ops::EmbeddingBackward{.ids = context.own_tokens(stream.positions), .dy = d, .dtable = positions_.grad});
+  for_axes(context, stream, d, [&](const Param& table, ConstView rows, Heads columns) {
+    const View gradient = context.temp({d.dim(0), columns.width});
+    run(b, ops::BroadcastHeads{.x = columns, .y = gradient.reshape({1, d.dim(0), 1, columns.width})});
+    run(b, ops::EmbeddingBackward{.ids = rows, .dy = gradient, .dtable = table.grad});
+  });
   if (segments_)
     run(b, ops::EmbeddingBackward{.ids = context.own_tokens(stream.segments), .dy = d, .dtable = segments_.grad});
   if (scale_ != 1) run(b, ops::Scale{.x = d, .factor = scale_});

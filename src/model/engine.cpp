@@ -251,10 +251,17 @@ TokenStream Engine::make_stream(MicroBatchState& s, Index B, Index S, std::span<
     real_ids.push_back(std::max(ids[i], 0));
     token_mask.push_back(ids[i] >= 0);
   }
-  for (Index b = 0; is_encoder && has_padding && b < B; ++b) {
+  const bool needs_lengths = is_encoder || config_.num_lsh_layers() > 0;
+  for (Index b = 0; needs_lengths && has_padding && b < B; ++b) {
     Index length = S;
     while (length > 1 && ids[b * S + length - 1] < 0) --length;
     lengths.push_back(static_cast<std::int32_t>(length));
+  }
+  std::vector<std::int32_t> axial_rows;
+  if (config_.model.position == Position::axial) {
+    const auto columns = static_cast<std::int32_t>(config_.model.axial_shape[1]);
+    for (const std::int32_t position : positions) axial_rows.push_back(position / columns);
+    for (const std::int32_t position : positions) axial_rows.push_back(position % columns);
   }
   const View at = on_device(positions.data(), {T}, DType::i32);
   return {
@@ -268,6 +275,7 @@ TokenStream Engine::make_stream(MicroBatchState& s, Index B, Index S, std::span<
       .rope_rows = at,
       .token_mask = has_padding && (model_->moe_layers() > 0 || has_batch_norm) ? on_device(token_mask.data(), {T}, DType::i32) : View{},
       .document_start = has_documents ? on_device(document_start.data(), {B, S}, DType::i32) : View{},
+      .axial_rows = axial_rows.empty() ? View{} : on_device(axial_rows.data(), {2, T}, DType::i32),
       .lengths = lengths.empty() ? View{} : on_device(lengths.data(), {B}, DType::i32)};
 }
 
@@ -433,6 +441,7 @@ std::vector<float> Engine::run_decode(Cache& cache, Index first, Index sequences
     for (Index i = 0; i < S; ++i) {
       const bool is_real = b < sequences && i < tokens;
       const Index before = is_real ? cache.length(first + b) : 0;
+      SY_ASSERT(before == 0 || config_.num_lsh_layers() == 0, "{} tokens before those of attention by hashing", before);
       positions.push_back(is_real ? static_cast<std::int32_t>(before + i) : 0);
       if (depends_on_length) rope_tokens.push_back({positions.back(), std::max(length, before + tokens)});
     }

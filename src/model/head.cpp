@@ -50,7 +50,7 @@ Head::Head(const Config& config, ParamStore& store, Param weight, Index first_ro
     : weight_(weight),
       desc_{first_row, static_cast<float>(config.model.output_softcap), config.train.z_loss},
       scale_(static_cast<float>(config.model.logit_scale / config.model.width_ratio())),
-      linear_(store, weight, config.model.d_model, store.find("output.bias")) {}
+      linear_(store, weight, config.model.output_width(), store.find("output.bias")) {}
 
 void Head::loss(const ExecutionContext& context, const Batch& batch, ConstView x, View dx, View sums) {
   const ScopedPhase phase(context.mesh.rank_context(), "output and loss");

@@ -2,6 +2,7 @@
 
 #include "dist/phase.h"
 #include "kernels/ops/elementwise.h"
+#include "kernels/ops/heads.h"
 
 namespace sy {
 namespace {
@@ -13,6 +14,16 @@ const BranchSpec& only_branch(const BlockSpec& spec, std::size_t group) {
   SY_ASSERT(!branch.norms.post_residual && !branch.norms.normed_residual, "{}: a norm of a reversible stream",
             branch.name);
   return branch;
+}
+
+// Columns of x: [T, 2 D] that belong to one of both streams, as heads of one sequence.
+template <class Byte>
+BasicHeads<Byte> half_of(BasicView<Byte> x, Index half) {
+  const Index T = x.dim(0), D = x.dim(1) / 2;
+  return BasicHeads<Byte>(x.reshape({1, T, 1, 2 * D})).columns(half * D, D);
+}
+Heads whole(View x) {
+  return x.reshape({1, x.dim(0), 1, x.dim(1)});
 }
 
 // stream: [T, D] += branch(x: [T, D])
@@ -68,6 +79,7 @@ void ReversibleStack::add(const BlockSpec& spec, Index layer, const SublayerCont
   blocks_.emplace_back(spec, layer, context);
   routers_ = context.counts.routers;
   if (const MoeSpec* moe = spec.find<MoeSpec>()) top_k_ = moe->router.route.top_k;
+  for (const LshAttentionSpec* hashed : spec.all<LshAttentionSpec>()) hashed_.push_back(*hashed);
 }
 
 View ReversibleStack::forward(LayerContext layer, View x, Saved& s, const LayerHook& before_layer) const {
@@ -79,10 +91,23 @@ View ReversibleStack::forward(LayerContext layer, View x, Saved& s, const LayerH
     s.decisions = {.experts = layer.saved.i32(all), .dispatch_mask = layer.saved.i32(all)};
   }
   layer.decisions = s.decisions;
+  s.lsh_orders.clear();
+  for (const LshAttentionSpec& hashed : hashed_) {
+    const Index heads = hashed.heads / layer.context.mesh.layout.tp;
+    const Shape order = hashed.order_shape(layer.stream.sequences, layer.stream.seq_len, heads);
+    s.lsh_orders.push_back(order.size() > 0 ? layer.saved.i32(order) : View());
+  }
+  layer.lsh_orders = &s.lsh_orders;
   s.blocks.resize(blocks_.size());
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
     before_layer(i);
     blocks_[i].forward(layer, s.streams, s.blocks[i]);
+  }
+  if (output_ == ReversibleOutput::concat) {
+    const View both = layer.save({x.dim(0), 2 * x.dim(1)});
+    run(b, ops::BroadcastHeads{.x = whole(s.streams.first), .y = half_of(both, 0)});
+    run(b, ops::BroadcastHeads{.x = whole(s.streams.second), .y = half_of(both, 1)});
+    return both;
   }
   const View mean = layer.save(x.shape());
   run(b, ops::Copy{.x = s.streams.first, .y = mean});
@@ -91,19 +116,29 @@ View ReversibleStack::forward(LayerContext layer, View x, Saved& s, const LayerH
   return mean;
 }
 
-void ReversibleStack::backward(LayerContext layer, View d, Saved& s, const LayerHook& after_layer) {
+View ReversibleStack::backward(LayerContext layer, View d, Saved& s, const LayerHook& after_layer) {
   Device& b = layer.context.device;
   const Arena::Scope scope(layer.context.scratch);
   layer.decisions = s.decisions;
   layer.decisions.replay = true;
-  run(b, ops::Scale{.x = d, .factor = 0.5f});
-  const Streams gradients{d, layer.context.temp(d.shape())};
-  run(b, ops::Copy{.x = d, .y = gradients.second});
+  layer.lsh_orders = &s.lsh_orders;
+  Streams gradients{d, layer.context.temp(s.streams.first.shape())};
+  if (output_ == ReversibleOutput::concat) {
+    gradients.first = layer.context.temp(s.streams.first.shape());
+    run(b, ops::BroadcastHeads{.x = half_of(d, 0), .y = whole(gradients.first)});
+    run(b, ops::BroadcastHeads{.x = half_of(d, 1), .y = whole(gradients.second)});
+    d = d.reshape({2 * d.dim(0), d.dim(1) / 2}).rows(0, d.dim(0));
+  } else {
+    run(b, ops::Scale{.x = d, .factor = 0.5f});
+    run(b, ops::Copy{.x = d, .y = gradients.second});
+  }
   for (std::size_t i = blocks_.size(); i-- > 0;) {
     blocks_[i].backward(layer, s.streams, gradients, s.blocks[i]);
     after_layer(i);
   }
+  if (output_ == ReversibleOutput::concat) run(b, ops::Copy{.x = gradients.first, .y = d});
   run(b, ops::Add{.x = gradients.second, .y = d});
+  return d;
 }
 
 void ReversibleStack::append_cache_specs(std::vector<CacheSpec>& specs) const {

@@ -4,7 +4,7 @@
 //   y1 = x1 + F(x2),  y2 = x2 + G(y1),  hence  x2 = y2 - G(y1),  x1 = y1 - F(x2)
 //
 // F is the attention of a layer with its norms, and G is its FFN with its norms. Both streams begin
-// as the input, and their mean is the output. Backward computes the inputs of each layer from its
+// as the input. The output is their mean, or both, one after the other. Backward computes the inputs of each layer from its
 // outputs, so the saved activations do not grow with the number of layers.
 #pragma once
 
@@ -51,8 +51,9 @@ class ReversibleStack {
  public:
   // State of one micro-batch that forward saves for backward.
   struct Saved {
-    Streams streams;             // of the last layer
-    RoutingDecisions decisions;  // of all routers of the stack
+    Streams streams;               // of the last layer
+    RoutingDecisions decisions;    // of all routers of the stack
+    std::vector<View> lsh_orders;  // LayerContext::lsh_orders
     std::vector<ReversibleBlock::Saved> blocks;
   };
   // Called with the index of a layer: before its forward, or after its backward.
@@ -61,18 +62,24 @@ class ReversibleStack {
   // Appends a layer. Arguments: as of ReversibleBlock.
   void add(const BlockSpec& spec, Index layer, const SublayerContext& context);
 
-  // Returns the mean of both streams after the last layer: [T, D] in layer.saved.
+  explicit ReversibleStack(ReversibleOutput output) : output_(output) {}
+
+  // Returns the mean of both streams after the last layer, [T, D] in layer.saved; or both, [T, 2 D],
+  // with ReversibleOutput::concat.
   // x: [T, D]; it is overwritten, and must stay valid until backward.
   View forward(LayerContext layer, View x, Saved& s, const LayerHook& before_layer) const;
-  // d: [T, D]. In: gradient with respect to the output. Out: gradient with respect to the input.
-  void backward(LayerContext layer, View d, Saved& s, const LayerHook& after_layer);
+  // d: In: gradient with respect to the output, in its shape. Returns the gradient with respect to
+  // the input, [T, D] in the memory of d.
+  View backward(LayerContext layer, View d, Saved& s, const LayerHook& after_layer);
 
   void append_cache_specs(std::vector<CacheSpec>& specs) const;
   Index layers() const { return std::ssize(blocks_); }
 
  private:
   std::vector<ReversibleBlock> blocks_;
+  std::vector<LshAttentionSpec> hashed_;  // of the layers that sort tokens by a hash
   Index routers_ = 0, top_k_ = 0;
+  ReversibleOutput output_;
 };
 
 }  // namespace sy

@@ -59,7 +59,7 @@ Stage::Stage(const Config& config, ParamStore& store, Range layers, RouterTables
   if (config.train.reversible) {
     SY_ASSERT(layers.size() == config.model.layers && config.stacks.empty() && config.model.mtp_depth == 0,
               "a stage of {} reversible layers of {}", layers.size(), config.model.layers);
-    reversible_.emplace();
+    reversible_.emplace(config.model.reversible_output);
   }
   for (Index layer = first_layer_; layer < layers.end; ++layer) {
     const BlockSpec& spec = specs[static_cast<std::size_t>(layer)];
@@ -175,7 +175,7 @@ void Stage::backward(const ExecutionContext& context, MicroBatchState& state, Vi
   const auto report_layer = [&](std::size_t i) {
     if (hooks.on_gradients_ready) hooks.on_gradients_ready(layer_bucket(i));
   };
-  if (reversible_) reversible_->backward(layer, d, state.reversible, report_layer);
+  if (reversible_) d = reversible_->backward(layer, d, state.reversible, report_layer);
   for (std::size_t i = blocks_.size(); i-- > 0;) {
     blocks_[i].backward(layer, d, state.blocks[i]);
     report_layer(i);

@@ -3,6 +3,7 @@
 #include "src/model/attention.h"
 #include "src/model/cross_attention.h"
 #include "src/model/latent_attention.h"
+#include "src/model/lsh_attention.h"
 #include "src/model/mlp.h"
 #include "src/model/moe.h"
 
@@ -53,6 +54,10 @@ Attention make(const AttentionSpec& spec, const SublayerContext& c, const std::s
 
 LatentAttention make(const LatentAttentionSpec& spec, const SublayerContext& c, const std::string& prefix) {
   return {spec, c.d_model, c.store, prefix, c.rope.of(spec.rope), c.rope.positions(), c.counts.caches++};
+}
+
+LshAttention make(const LshAttentionSpec& spec, const SublayerContext& c, const std::string& prefix) {
+  return {spec, c.d_model, c.store, prefix, c.counts.lsh++};
 }
 
 Mlp make(const MlpSpec& spec, const SublayerContext& c, const std::string& prefix) {

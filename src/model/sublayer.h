@@ -48,9 +48,10 @@ class Sublayer {
   virtual const char* trace_name() const = 0;
 };
 
-// Numbers of sublayers of a stage that have an entry in its cache, and that have a router.
+// Numbers of sublayers of a stage that have an entry in its cache, that have a router, and that sort
+// tokens by a hash.
 struct SublayerCounts {
-  Index caches = 0, routers = 0;
+  Index caches = 0, routers = 0, lsh = 0;
 };
 
 // Inputs of the sublayers of a stage.

@@ -70,7 +70,8 @@ CoreAttentionSpec core_attention_spec(const Config::Model& m) {
                       .causal = m.kind == ModelKind::decoder};
   switch (m.position) {
     case Position::none:
-    case Position::learned:  // the embedding adds learned and sinusoidal positions
+    case Position::learned:  // the embedding adds learned, axial and sinusoidal positions
+    case Position::axial:
     case Position::sinusoidal:
       break;
     case Position::rope:
@@ -84,6 +85,10 @@ CoreAttentionSpec core_attention_spec(const Config::Model& m) {
     case AttentionPattern::causal:
     case AttentionPattern::full:
     case AttentionPattern::indexed:  // the indexer selects
+    case AttentionPattern::lsh:      // the hash does
+      break;
+    case AttentionPattern::local:
+      a.sparse = SparsePattern::chunks(m.local_chunk_length, m.local_chunks_before);
       break;
     case AttentionPattern::strided:
       a.sparse = SparsePattern::strided(m.attention_stride);
@@ -127,6 +132,21 @@ AttentionSpec attention_spec(const Config::Model& m) {
   return a;
 }
 
+// seed: of the rotations
+LshAttentionSpec lsh_attention_spec(const Config::Model& m, std::uint64_t seed) {
+  const BiasPlacement bias = bias_placement(m);
+  SY_ASSERT(m.kv_heads == m.heads && m.qk_norm == QkNormKind::none, "hashing with {} kv heads of {}, or with norms",
+            m.kv_heads, m.heads);
+  LshAttentionSpec a{core_attention_spec(m), bias.qkv, bias.attention_out, m.lsh_rounds};
+  a.scale = m.attention_scale > 0 ? static_cast<float>(m.attention_scale) : 1.0f;
+  if (m.lsh_buckets != std::vector<double>{1})
+    for (const double factor : m.lsh_buckets) a.factors.push_back(static_cast<Index>(factor));
+  a.desc = {m.lsh_chunk_length, m.lsh_chunks_before, m.lsh_chunks_after,
+            a.causal,           a.scale,             static_cast<float>(a.key_width) * 1e-6f};
+  a.seed = seed;
+  return a;
+}
+
 CrossAttentionSpec cross_attention_spec(const Config::Model& m, Index encoder_length) {
   const BiasPlacement bias = bias_placement(m);
   CrossAttentionSpec a{core_attention_spec(m), m.kv_heads, encoder_length, bias.qkv, bias.attention_out};
@@ -146,7 +166,15 @@ std::optional<IndexerSpec> indexer_spec(const Config::Model& m, const Config::Tr
   return IndexerSpec{m.index_n_heads, m.index_head_dim, topk, static_cast<float>(t.indexer_loss_weight)};
 }
 
-SublayerSpec attention_sublayer(const Config::Model& m, const Config::Train& t) {
+SublayerSpec attention_sublayer(const Config& config, Index layer) {
+  const Config::Model& m = config.model_of(layer);
+  const Config::Train& t = config.train;
+  if (m.attention == AttentionPattern::lsh) {
+    LshAttentionSpec spec = lsh_attention_spec(m, t.seed);
+    if (const auto own = config.lsh_rotations.find(layer); own != config.lsh_rotations.end())
+      spec.rotations = own->second;
+    return spec;
+  }
   const auto with_indexer = [&](auto spec) {
     spec.indexer = indexer_spec(m, t);
     return spec;
@@ -236,7 +264,7 @@ void append_blocks(const Config& config, const std::string& prefix, Index encode
                          .out_norm = "attention_out_norm",
                          .norms = norms,
                          .scale = static_cast<float>(m.residual_scale),
-                         .sublayer = attention_sublayer(config.model_of(layer), config.train)};
+                         .sublayer = attention_sublayer(config, layer)};
     if (auto* const core = std::get_if<AttentionSpec>(&attention.sublayer); core && core->relative)
       core->relative->stack = prefix;
     if (prefix.empty() && config.has_visible_prefix())

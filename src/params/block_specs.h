@@ -10,6 +10,7 @@
 #include "src/params/attention_spec.h"
 #include "src/params/cross_attention_spec.h"
 #include "src/params/latent_attention_spec.h"
+#include "src/params/lsh_attention_spec.h"
 #include "src/params/mlp_spec.h"
 #include "src/params/moe_spec.h"
 #include "src/params/norm_spec.h"
@@ -18,7 +19,8 @@ namespace sy {
 
 // One of the kinds of sublayer. The type of its spec selects the parameters, costs and sizes (the
 // header of the spec) and the layer that runs (src/model/sublayer.cpp).
-using SublayerSpec = std::variant<AttentionSpec, LatentAttentionSpec, CrossAttentionSpec, MlpSpec, MoeSpec>;
+using SublayerSpec =
+    std::variant<AttentionSpec, LatentAttentionSpec, LshAttentionSpec, CrossAttentionSpec, MlpSpec, MoeSpec>;
 
 // Returns the spec if it is a Spec or derived from it, otherwise nullptr.
 template <class Spec>

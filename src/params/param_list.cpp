@@ -44,12 +44,13 @@ void ParamList::not_decayed(std::string name, Shape shape, Split split, Init ini
   append(std::move(name), shape, split, init).fused_with_previous = fused_with_previous;
 }
 
-void ParamList::norm(const std::string& name, const NormSpec& n) {
+void ParamList::norm(const std::string& name, const NormSpec& n, Index width) {
   if (n.kind == NormKind::none) return;
-  not_decayed(name + ".weight", {d_model_}, {}, init_scale(n.offset));
+  if (width == 0) width = d_model_;
+  not_decayed(name + ".weight", {width}, {}, init_scale(n.offset));
   if (n.kind == NormKind::batchnorm) specs.back().batch_norm = batch_norms++;
   const bool may_have_bias = n.kind == NormKind::layernorm || n.kind == NormKind::batchnorm;
-  if (may_have_bias && n.bias) not_decayed(name + ".bias", {d_model_}, {}, init_zeros);
+  if (may_have_bias && n.bias) not_decayed(name + ".bias", {width}, {}, init_zeros);
 }
 
 ParamSpec& ParamList::append(std::string name, Shape shape, Split split, Init init) {

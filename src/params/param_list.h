@@ -55,8 +55,9 @@ class ParamList {
   void decayed(std::string name, Shape shape, Split split, Init init);
   // Appends a parameter that does not decay. It may have several dimensions.
   void not_decayed(std::string name, Shape shape, Split split, Init init, bool fused_with_previous = false);
-  // Appends the parameters of a norm over d_model elements. No-op if its kind is `none`.
-  void norm(const std::string& name, const NormSpec& n);
+  // Appends the parameters of a norm over `width` elements; 0 means d_model. No-op if its kind is
+  // `none`.
+  void norm(const std::string& name, const NormSpec& n, Index width = 0);
 
   Index d_model() const { return d_model_; }
   const WeightScaling& scaling() const { return scaling_; }

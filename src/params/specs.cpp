@@ -12,6 +12,10 @@ std::string layer_prefix(Index layer) {
   return "layers." + std::to_string(layer) + ".";
 }
 
+const char* axial_position_name(int axis) {
+  return axis == 0 ? "row_position.weight" : "column_position.weight";
+}
+
 std::string mtp_prefix(Index layer) {
   return layer_prefix(layer) + "mtp.";
 }
@@ -24,6 +28,10 @@ void add_embedding_params(ParamList& list, const Config& stack, const std::strin
   const Init init = list.scaling().embedding();
   const Index positions = stack.decoder_length();
   if (m.position == Position::learned) list.decayed(prefix + "position.weight", {positions, m.d_model}, {}, init);
+  if (m.position == Position::axial)
+    for (const int axis : {0, 1})
+      list.decayed(prefix + axial_position_name(axis),
+                   {static_cast<Index>(m.axial_shape[axis]), static_cast<Index>(m.axial_widths[axis])}, {}, init);
   if (m.segments > 0) list.decayed(prefix + "segment.weight", {m.segments, m.d_model}, {}, init);
   if (m.embedding_norm) list.norm(prefix + "embedding_norm", norm_spec(stack));
 }
@@ -77,13 +85,13 @@ std::vector<ParamSpec> param_specs(const Config& config, Index vocab) {
       list.norm("encoder.final_norm", final_norm_spec(config));
   }
   list.bucket = bucket_of_layer(config.model.layers);
-  list.norm(decoder_prefix(config) + "final_norm", final_norm_spec(config));
+  list.norm(decoder_prefix(config) + "final_norm", final_norm_spec(config), config.model.output_width());
   if (config.model.output_transform) {
     list.matrix("output_transform.weight", {D, D}, {}, {}, list.scaling().matrix());
     if (has_mlp_bias(config)) list.not_decayed("output_transform.bias", {D}, {}, init_zeros);
     list.norm("output_transform_norm", norm_spec(config));
   }
-  if (!config.model.tie_embeddings) list.decayed("output.weight", {vocab, D}, {tp}, init);
+  if (!config.model.tie_embeddings) list.decayed("output.weight", {vocab, config.model.output_width()}, {tp}, init);
   if (config.model.output_bias) list.not_decayed("output.bias", {vocab}, {tp}, init_zeros);
   for (Index layer = config.model.layers; layer < config.num_blocks(); ++layer)
     add_mtp_params(list, config, blocks[static_cast<std::size_t>(layer)], layer);

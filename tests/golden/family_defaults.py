@@ -17,7 +17,7 @@ import sys
 import transformers
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-FAMILIES = ("gpt2 gptj gpt_neox bloom opt falcon llama mistral gemma2 gemma3_text qwen2 qwen3 olmo olmo2 phi3 cohere cohere2 "
+FAMILIES = ("gpt2 gptj gpt_neox bloom opt falcon reformer llama mistral gemma2 gemma3_text qwen2 qwen3 olmo olmo2 phi3 cohere cohere2 "
             "nemotron granite hunyuan_v1_dense apertus gemma arcee starcoder2 stablelm phi seed_oss ernie4_5 helium glm glm4 smollm3 exaone4 olmo3 ministral mixtral "
             "qwen2_moe qwen3_moe olmoe deepseek_v2 deepseek_v3 deepseek_v32 kimi_k2 glm4_moe dots1 minimax_m2 ernie4_5_moe granitemoe hunyuan_v1_moe "
             "gpt_oss "
@@ -36,6 +36,7 @@ IGNORED = set("""
     hidden_dropout_prob attention_probs_dropout_prob deterministic_flash_attn sparse_prediction sparse_pred_ignore_index
     reference_compile repad_logits_with_grad tokenizer_class
     dropout_rate initializer_factor expert_capacity router_dtype router_ignore_padding_tokens add_router_probs
+    axial_norm_std hash_seed chunk_size_lm_head lsh_attention_probs_dropout_prob local_attention_probs_dropout_prob
     router_z_loss_coef activation_dropout encoder_layerdrop decoder_layerdrop forced_eos_token_id
 """.split())
 # The widths of DeepSeek's heads have keys of their own. Routers with selection bias have no loss, nor have Hunyuan's.

@@ -133,11 +133,15 @@ class Model {
     };
     for (Index layer = 0; layer < m.layers; ++layer) run_block(layer);
     if (c_.train.reversible) {
-      x = plus(x, second);
-      for (double& value : x) value /= 2;
+      if (m.reversible_output == ReversibleOutput::concat) {
+        x = both_streams(x, second);
+      } else {
+        x = plus(x, second);
+        for (double& value : x) value /= 2;
+      }
     }
     const bool has_norm = m.norm_position != NormPosition::post;
-    if (has_norm) x = normed(p, prefix_ + "final_norm", x);
+    if (has_norm) x = normed(p, prefix_ + "final_norm", x, m.output_width());
     const Numbers last = x;
     if (targets_.empty()) {
       add_joint_balancing(together, out);
@@ -209,7 +213,7 @@ class Model {
     const auto& m = c_.model;
     const Index T = B_ * S_;
     Numbers logits =
-        gemm({.b = true}, T, V_, m.d_model, x, p.at(m.tie_embeddings ? "embedding.weight" : "output.weight"));
+        gemm({.b = true}, T, V_, m.output_width(), x, p.at(m.tie_embeddings ? "embedding.weight" : "output.weight"));
     if (m.output_bias) logits = bias_forward(T, V_, p.at("output.bias"), logits);
     for (double& z : logits) z *= m.logit_scale / m.width_ratio();
     const CrossEntropyDesc desc{0, static_cast<float>(m.output_softcap)};
@@ -219,6 +223,16 @@ class Model {
   static Numbers plus(Numbers a, const Numbers& b) {
     for (std::size_t i = 0; i < a.size(); ++i) a[i] += b[i];
     return a;
+  }
+
+  // Rows of x, each followed by the row of y.
+  Numbers both_streams(const Numbers& x, const Numbers& y) const {
+    const Index D = c_.model.d_model;
+    Numbers both;
+    for (Index t = 0; t < B_ * S_; ++t)
+      for (const Numbers* stream : {&x, &y})
+        both.insert(both.end(), stream->begin() + t * D, stream->begin() + (t + 1) * D);
+    return both;
   }
 
   static Numbers optional(const Parameters& p, const std::string& name) {
@@ -236,19 +250,20 @@ class Model {
 
   float offset() const { return c_.model.norm_offset ? 1.0f : 0.0f; }
 
-  Numbers normed(const Parameters& p, const std::string& name, const Numbers& x) const {
+  // width: of the rows of x; 0 means model.d_model
+  Numbers normed(const Parameters& p, const std::string& name, const Numbers& x, Index width = 0) const {
     if (c_.model.norm == NormKind::none) return x;
+    if (width == 0) width = c_.model.d_model;
     if (c_.model.norm == NormKind::batchnorm) {
       Numbers mask;
       for (const double id : ids_) mask.push_back(id >= 0);
       const auto of_evaluation = evaluated_moments_.find(name);
-      const ColumnMoments moments = of_evaluation == evaluated_moments_.end()
-                                        ? column_moments(B_ * S_, c_.model.d_model, x, mask)
-                                        : of_evaluation->second;
+      const ColumnMoments moments =
+          of_evaluation == evaluated_moments_.end() ? column_moments(B_ * S_, width, x, mask) : of_evaluation->second;
       column_moments_[name] = moments;
       return batch_norm(moments, c_.model.norm_eps, x, p.at(name + ".weight"), optional(p, name + ".bias"));
     }
-    return norm({c_.model.norm, static_cast<float>(c_.model.norm_eps), offset()}, B_ * S_, c_.model.d_model, x,
+    return norm({c_.model.norm, static_cast<float>(c_.model.norm_eps), offset()}, B_ * S_, width, x,
                 p.at(name + ".weight"), optional(p, name + ".bias"))
         .y;
   }
@@ -288,6 +303,11 @@ class Model {
         of *= m.embedding_scale;
         const double s = static_cast<double>(t % S_);
         if (m.segments > 0) of += p.at("segment.weight")[segment_of(ids, t) * D + i];
+        if (m.position == Position::axial) {
+          const Index columns = static_cast<Index>(m.axial_shape[1]), width = static_cast<Index>(m.axial_widths[0]);
+          of += i < width ? p.at(prefix_ + "row_position.weight")[t % S_ / columns * width + i]
+                          : p.at(prefix_ + "column_position.weight")[t % S_ % columns * (D - width) + i - width];
+        }
         if (m.position == Position::learned) of += p.at(prefix_ + "position.weight")[(t % S_) * D + i];
         if (m.position == Position::sinusoidal) {
           const double angle = s / std::pow(10000.0, static_cast<double>(i - i % 2) / static_cast<double>(D));
@@ -301,6 +321,7 @@ class Model {
   Numbers attend(const Parameters& p, const Config::Model& m, const std::string& prefix, const Numbers& x) const {
     const Index T = B_ * S_, D = m.d_model, H = m.heads, K = m.kv_heads, hd = m.head_dim, all = H + 2 * K;
     if (m.kv_lora_rank > 0) return attend_to_latent(p, m, prefix, x);
+    if (m.attention == AttentionPattern::lsh) return attend_by_hash(p, m, prefix, x);
     Numbers qkv(T * all * hd);
     Index first = 0;
     for (const auto& [name, heads] : {std::pair{"q", H}, std::pair{"k", K}, std::pair{"v", K}}) {
@@ -357,6 +378,41 @@ class Model {
                      static_cast<float>(scale), m.attention_softcap,
                      [&](Index b, Index, Index j) { return j < visible[b]; })
         .out;
+  }
+
+  // Kitaev et al., "Reformer", 2020, section 2. prefix: of the layer's attention, which keys the
+  // rotations.
+  Numbers attend_by_hash(const Parameters& p, const Config::Model& m, const std::string& prefix,
+                         const Numbers& x) const {
+    const Index T = B_ * S_, H = m.heads, hd = m.head_dim;
+    const Numbers q = linear(p, prefix + "q", T, m.d_model, x), v = linear(p, prefix + "v", T, m.d_model, x);
+    LshShape shape{B_,
+                   S_,
+                   H,
+                   hd,
+                   hd,
+                   m.lsh_chunk_length,
+                   m.lsh_chunks_before,
+                   m.lsh_chunks_after,
+                   c_.model.kind == ModelKind::decoder,
+                   m.attention_scale > 0 ? m.attention_scale : 1.0,
+                   1e-6 * static_cast<double>(hd)};
+    Numbers order = lsh_positions(shape);
+    if (S_ <= shape.chunk) {
+      shape.before = shape.after = 0;
+    } else if (m.lsh_buckets != std::vector<double>{1}) {
+      if (!frozen_) {
+        std::vector<Index> factors;
+        Index columns = 0;
+        for (const double factor : m.lsh_buckets) factors.push_back(whole(factor)), columns += whole(factor) / 2;
+        Numbers rotations(H * hd * m.lsh_rounds * columns);
+        const RandomStream random(c_.train.seed, prefix + "lsh");
+        for (std::size_t i = 0; i < rotations.size(); ++i) rotations[i] = static_cast<float>(random.normal(i));
+        selections_.push_back(lsh_order(shape, m.lsh_rounds, factors, S_, q, rotations));
+      }
+      order = selections_[next_selection_++];
+    }
+    return linear(p, prefix + "out", T, H * hd, lsh_attention(shape, q, v, order).out);
   }
 
   // DeepSeek-V2, equations 9 to 19 and 37 to 47. Queries and keys begin with their rotated
@@ -481,6 +537,8 @@ class Model {
         return {.local = m.attention_stride, .stride = m.attention_stride};
       case AttentionPattern::fixed:
         return {.block = m.attention_stride, .summary = m.attention_summary};
+      case AttentionPattern::local:
+        return {.block = m.local_chunk_length, .before = m.local_chunks_before};
       case AttentionPattern::longformer:
         return {.local = m.window, .global = m.global_tokens};
       default:
@@ -635,11 +693,11 @@ class Model {
   std::vector<double> ids_, targets_, encoder_ids_;
   std::vector<Index> prefix_ends_;
   std::vector<Decision> decisions_;
-  // Keys that indexers selected, in the order of the layers, and the next one of them. Finite
-  // differences keep them, too.
+  // Keys that indexers selected, or tokens that a hash sorted, in the order of the layers, and the
+  // next one of them. Finite differences keep them, too.
   mutable std::vector<Numbers> selections_;
   mutable std::size_t next_selection_ = 0;
-  mutable double divergence_ = 0;      // sum of the losses of the indexers over tokens
+  mutable double divergence_ = 0;  // sum of the losses of the indexers over tokens
   mutable std::map<std::string, ColumnMoments> column_moments_;
   std::map<std::string, ColumnMoments> evaluated_moments_;
   bool frozen_ = false;                // follows the recorded selections

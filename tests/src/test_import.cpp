@@ -34,7 +34,7 @@ namespace fs = std::filesystem;
 const Json& cases() {
   static const Json all = [] {
     Json list = Json::array();
-    for (const char* file : {"families.json", "encoder_decoders.json"}) {
+    for (const char* file : {"families.json", "encoder_decoders.json", "reformer.json"}) {
       const Json some = Json::parse(read_file(fmt::format("{}/{}", GOLDEN, file)));
       for (const Json& one : some) list.push_back(one);
     }
@@ -68,7 +68,7 @@ void expect_logits(Engine& engine, const Json& golden, double tolerance) {
     all = pair_logits(engine, std::vector<std::int32_t>(source.begin(), source.end()),
                       std::vector<std::int32_t>(ids.begin(), ids.end()));
   }
-  if (engine.config().model.kind == ModelKind::encoder)
+  if (engine.config().model.kind == ModelKind::encoder || engine.config().num_lsh_layers() > 0)
     all = sequence_logits(engine, std::vector<std::int32_t>(ids.begin(), ids.end()), [](Index, Index) {});
   Cache cache = engine.make_cache(1, std::ssize(ids), std::ssize(ids));
   Index done = 0;
@@ -86,6 +86,19 @@ void expect_logits(Engine& engine, const Json& golden, double tolerance) {
     for (std::size_t i = 0; i < want.size(); ++i)
       ASSERT_NEAR(logits[i], want[i], tolerance * largest) << row.name << " " << i;
   }
+}
+
+// Replaces the rotations of hashes by those of tests/golden/reformer.py.
+Config with_golden_rotations(Config config) {
+  const std::vector<BlockSpec> blocks = block_specs(config);
+  for (Index layer = 0; layer < config.model.layers; ++layer)
+    if (const auto* hashed = blocks[static_cast<std::size_t>(layer)].find<LshAttentionSpec>()) {
+      std::vector<float>& rotations = config.lsh_rotations[layer];
+      const Index n = hashed->heads * hashed->key_width * hashed->rounds * hashed->rotation_columns();
+      for (Index i = 0; i < n; ++i)
+        rotations.push_back(golden_value(fmt::format("rotations.{}", layer), static_cast<std::uint32_t>(i), false));
+    }
+  return config;
 }
 
 class ImportedFamily : public testing::TestWithParam<std::size_t> {
@@ -110,7 +123,7 @@ TEST_P(ImportedFamily, LogitsEqualTransformers) {
   const FamilyModel model = open_family_model(temp.path() / "model", overrides);
   FamilyValues values(temp.path() / "model", model);
   const auto self = make_comm_self();
-  Engine engine(model.config, model.vocab, make_cpu(), make_mesh(*self, Layout{}), false);
+  Engine engine(with_golden_rotations(model.config), model.vocab, make_cpu(), make_mesh(*self, Layout{}), false);
   engine.store().fill(values);
   engine.set_router_bias(selection_biases(values, values.params()));
   expect_logits(engine, golden(), 1e-5);

@@ -42,6 +42,9 @@ struct Case {
 
 const std::vector<std::string> indexed = {"--model.attention=indexed", "--model.index_n_heads=3",
                                           "--model.index_head_dim=8", "--model.index_topk=3"};
+const std::vector<std::string> hashed = {
+    "--model.attention=lsh", "--model.kv_heads=0",   "--model.position=learned",  "--model.seq_len=12",
+    "--model.lsh_buckets=4", "--model.lsh_rounds=2", "--model.lsh_chunk_length=3"};
 std::vector<std::string> with(std::vector<std::string> settings, const std::vector<std::string>& more) {
   settings.insert(settings.end(), more.begin(), more.end());
   return settings;
@@ -211,6 +214,27 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"indexed_latent_warmup_computed_again",
              with(indexed, {"--train.indexer=warmup", "--model.kv_heads=0", "--model.kv_lora_rank=6",
                             "--model.q_lora_rank=5", "--model.qk_rope_head_dim=2", "--train.recompute=norms"})},
+        Case{"hashed", hashed},
+        Case{"hashed_factors_biases_both_sides_computed_again",
+             with(hashed, {"--model.kind=encoder", "--model.lsh_buckets=2,2", "--model.lsh_chunks_after=1",
+                           "--model.bias=all", "--model.norm=layernorm", "--train.recompute=attention"})},
+        Case{"hashed_one_bucket_scaled_computed_again",
+             with(hashed, {"--model.lsh_buckets=1", "--model.attention_scale=1.7", "--train.recompute=block"})},
+        Case{"hashed_one_chunk", with(hashed, {"--model.lsh_chunk_length=12", "--train.recompute=norms"})},
+        Case{"reformer",
+             with(hashed, {"--train.reversible=true", "--model.reversible_output=concat", "--model.pattern=local,lsh",
+                           "--model.layers=3", "--attention.local.attention=local", "--model.local_chunk_length=4",
+                           "--model.position=axial", "--model.axial_shape=4,3", "--model.axial_widths=5,7",
+                           "--moe.experts=0", "--model.norm=layernorm", "--model.bias=mlp", "--model.norm_bias=true",
+                           "--model.output_bias=true", "--model.ffn=relu"})},
+        Case{"reversible_hashed_experts", with(hashed, {"--train.reversible=true", "--model.layers=3"})},
+        Case{"local_chunks", {"--model.attention=local", "--model.local_chunk_length=2"}},
+        Case{"local_chunks_two_before_computed_again",
+             {"--model.attention=local", "--model.local_chunk_length=2", "--model.local_chunks_before=2",
+              "--train.recompute=attention"}},
+        Case{"local_chunk_alone",
+             {"--model.attention=local", "--model.local_chunk_length=3", "--model.local_chunks_before=0"}},
+        Case{"axial_positions", {"--model.position=axial", "--model.axial_shape=2,4", "--model.axial_widths=9,3"}},
         Case{"switch_top1", {"--moe.top_k=1", "--moe.renormalize=false"}},
         Case{"sigmoid_shared_groups",
              {"--moe.experts=6", "--moe.score=sigmoid", "--moe.scale=2.5", "--moe.shared_experts=2", "--moe.groups=3",

@@ -65,6 +65,7 @@ const std::map<std::string, Published> published = {
     {"deepseek-v3", {671.0264, 36.7 + 129.28e-6 * 7168}},  // the same
     {"deepseek-v3.2", {671.8779, 36.7 + 61 * 0.013959424 + 129.28e-6 * 7168}},
     {"command-r-plus", {103.8107}},
+    {"reformer-enwik8", {0.1491827}},
     {"mixtral-8x7b", {46.7028, 12.88}},
     {"mixtral-8x22b", {140.6301, 39.15}},
     {"command-a", {111.0576}},
@@ -141,6 +142,7 @@ TEST(KnownModels, HaveTheCountsOfTransformers) {
   EXPECT_EQ(count("bert-base"), 109514298);
   EXPECT_EQ(count("roberta-base"), 124697433 - 2 * 768);
   EXPECT_EQ(count("modernbert-base"), 149655232);
+  EXPECT_EQ(count("reformer-enwik8"), 149182722);
   EXPECT_EQ(count("t5-small"), 60506624);
   EXPECT_EQ(count("t5-base"), 222903552);
   EXPECT_EQ(count("t5-large"), 737668096);
@@ -166,6 +168,9 @@ Config small_version(const std::filesystem::path& file) {
                                     "--model.vocab=0",
                                     "--model.seq_len=16",
                                     "--model.layers=" + std::to_string(std::max<Index>(2, kinds))};
+  if (m.position == Position::axial)
+    small.insert(small.end(), {"--model.axial_shape=4,4", "--model.axial_widths=12,20", "--model.lsh_buckets=4",
+                               "--model.lsh_chunk_length=4", "--model.local_chunk_length=4"});
   if (m.kv_lora_rank > 0)
     small.insert(small.end(),
                  {"--model.kv_lora_rank=12", "--model.q_lora_rank=" + std::to_string(m.q_lora_rank > 0 ? 10 : 0),
@@ -241,13 +246,14 @@ TEST(ModelCosts, CountVisibleKeys) {
 TEST(ModelCosts, CountVisibleKeysOfSparsePatterns) {
   for (const SparsePattern& s :
        {SparsePattern::strided(1), SparsePattern::strided(4), SparsePattern::fixed(5, 2), SparsePattern::fixed(4, 0),
-        SparsePattern::fixed(3, 3), SparsePattern::longformer(3, 2), SparsePattern::longformer(6, 0)})
+        SparsePattern::fixed(3, 3), SparsePattern::chunks(3, 1), SparsePattern::chunks(4, 2),
+        SparsePattern::longformer(3, 2), SparsePattern::longformer(6, 0)})
     for (Index tokens : {1, 2, 6, 23}) {
       double sum = 0;
       for (Index p = 0; p < tokens; ++p)
         for (Index j = 0; j <= p; ++j)
           sum += p - j < s.local || (s.stride > 0 && (p - j) % s.stride == 0) || j < s.global ||
-                 (s.block > 0 && (j / s.block == p / s.block || j % s.block >= s.block - s.summary));
+                 (s.block > 0 && (p / s.block - j / s.block <= s.before || j % s.block >= s.block - s.summary));
       EXPECT_DOUBLE_EQ(mean_visible_keys(tokens, {.sparse = s}), sum / static_cast<double>(tokens))
           << tokens << ", " << s.local << " " << s.block << " " << s.summary << " " << s.stride << " " << s.global;
     }

@@ -117,7 +117,7 @@ std::vector<float> copied_floats(ConstView v) {
 }
 
 StackResult run_reversible(Stack& stack) {
-  ReversibleStack layers;
+  ReversibleStack layers(ReversibleOutput::mean);
   for (std::size_t i = 0; i < stack.specs.size(); ++i)
     layers.add(stack.specs[i], static_cast<Index>(i), stack.sublayers());
   const View x = stack.values("x"), d = stack.values("d");

@@ -9,6 +9,7 @@
 #include "src/numerics/cases/dispatch.h"
 #include "src/numerics/cases/indexer.h"
 #include "src/numerics/cases/loss.h"
+#include "src/numerics/cases/lsh.h"
 #include "src/numerics/cases/route.h"
 
 namespace sy::numerics {
@@ -92,6 +93,27 @@ template <>
 inline void add_cases<ops::IndexerBackward>(Cases& cases) {
   for (const IndexerShape& shape : indexer_shapes)
     for (Index n : {0, 5}) cases.add<IndexerBackward>(shape, n);
+}
+
+// ---- attention with hashing ----
+
+// Several rounds, factors of buckets, both sides, padding, and chunks in the order of positions.
+inline const LshSizes lsh_sizes[] = {{{2, 12, 2, 5, 5, 3, 1, 0, true, 1.3}, 2, {4}},
+                                     {{1, 22, 1, 8, 8, 4, 1, 1, false, 0.7, 1e-3}, 3, {2, 4}, true},
+                                     {{2, 9, 2, 3, 4, 4, 1, 0, true, 1.0}, 0, {}, true},
+                                     {{1, 70, 2, 16, 16, 100, 1, 0, true, 1.0}, 0, {}}};
+template <>
+inline void add_cases<ops::LshSort>(Cases& cases) {
+  for (const LshSizes& sizes : lsh_sizes)
+    if (sizes.rounds > 0) cases.add<LshSort>(sizes);
+}
+template <>
+inline void add_cases<ops::LshAttentionForward>(Cases& cases) {
+  for (const LshSizes& sizes : lsh_sizes) cases.add<LshAttentionForward>(sizes);
+}
+template <>
+inline void add_cases<ops::LshAttentionBackward>(Cases& cases) {
+  for (const LshSizes& sizes : lsh_sizes) cases.add<LshAttentionBackward>(sizes);
 }
 
 // ---- routing ----

@@ -6,4 +6,5 @@
 #include "src/numerics/reference/dense.h"
 #include "src/numerics/reference/indexer.h"
 #include "src/numerics/reference/loss.h"
+#include "src/numerics/reference/lsh.h"
 #include "src/numerics/reference/routing.h"

@@ -103,7 +103,8 @@ inline bool sees(const SparsePattern& sparse, Index p, Index j) {
   if (std::abs(p - j) < sparse.local || j < sparse.global || p < sparse.global) return true;
   if (sparse.stride > 0 && (p - j) % sparse.stride == 0) return true;
   return sparse.block > 0 &&
-         (p / sparse.block == j / sparse.block || j % sparse.block >= sparse.block - sparse.summary);
+         ((j <= p && p / sparse.block - j / sparse.block <= sparse.before) || p / sparse.block == j / sparse.block ||
+          j % sparse.block >= sparse.block - sparse.summary);
 }
 
 // Attention over one array of queries, keys and values.
