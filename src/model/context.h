@@ -175,13 +175,15 @@ struct LayerContext {
 
   // Returns the same context for the decoder's stream of another batch.
   LayerContext of(const Batch& other) const {
-    return {context,      other,      other.decoder(),     saved,     cache,       load_balance,
-            routing_hook, max_logits, on_dispatch_started, recompute, indexer_loss, {},         batch_norm};
+    return {context,      other,      other.decoder(),     saved,     cache,        load_balance,
+            routing_hook, max_logits, on_dispatch_started, recompute, indexer_loss, {},
+            batch_norm};
   }
   // Returns the same context for the stream of the encoder, which has no cache.
   LayerContext of_encoder() const {
-    return {context,      batch,      batch.streams.front(), saved,    nullptr, {},
-            routing_hook, max_logits, on_dispatch_started,   recompute, {}, {}, batch_norm};
+    return {context,      batch,      batch.streams.front(), saved,     nullptr, {},
+            routing_hook, max_logits, on_dispatch_started,   recompute, {},      {},
+            batch_norm};
   }
   // Allocates an activation that lives from forward to backward.
   View save(Shape shape) const { return saved.take(shape, context.dtype); }

@@ -619,7 +619,7 @@ class Model {
   // differences keep them, too.
   mutable std::vector<Numbers> selections_;
   mutable std::size_t next_selection_ = 0;
-  mutable double divergence_ = 0;      // sum of the losses of the indexers over tokens
+  mutable double divergence_ = 0;  // sum of the losses of the indexers over tokens
   mutable std::map<std::string, ColumnMoments> column_moments_;
   std::map<std::string, ColumnMoments> evaluated_moments_;
   bool frozen_ = false;                // follows the recorded selections
