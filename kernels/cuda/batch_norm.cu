@@ -82,8 +82,8 @@ __global__ void column_moments(Index width, float eps, float momentum, In<double
   if (!averages || count < 2) return;
   const double keep = 1 - static_cast<double>(momentum), weight = static_cast<double>(momentum);
   averages[i] = static_cast<float>(keep * static_cast<double>(averages[i]) + weight * mean);
-  averages[width + i] = static_cast<float>(keep * static_cast<double>(averages[width + i]) +
-                                           weight * (variance * count / (count - 1)));
+  averages[width + i] =
+      static_cast<float>(keep * static_cast<double>(averages[width + i]) + weight * (variance * count / (count - 1)));
 }
 
 // A block takes a row of x: [T, width]. An element costs 2w bytes and 3 FLOPs, and 1 more with a

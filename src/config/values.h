@@ -31,7 +31,10 @@ struct EnumNames;  // EnumNames<T>::table
   struct EnumNames<Type> {                                 \
     static constexpr EnumName<Type> table[] = __VA_ARGS__; \
   }
-SY_ENUM_NAMES(NormKind, {{"none", NormKind::none}, {"rmsnorm", NormKind::rmsnorm}, {"layernorm", NormKind::layernorm}, {"batchnorm", NormKind::batchnorm}});
+SY_ENUM_NAMES(NormKind, {{"none", NormKind::none},
+                         {"rmsnorm", NormKind::rmsnorm},
+                         {"layernorm", NormKind::layernorm},
+                         {"batchnorm", NormKind::batchnorm}});
 SY_ENUM_NAMES(ModelKind, {{"decoder", ModelKind::decoder},
                           {"encoder", ModelKind::encoder},
                           {"encoder_decoder", ModelKind::encoder_decoder}});

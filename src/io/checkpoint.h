@@ -38,9 +38,9 @@ struct TrainState {
   // Running averages of batch norms: [batch_norms, mean and variance, d_model].
   std::vector<float> batch_norm_averages;
   Index batch_norms = 0;
-  ValidationRecord validation;     // empty in old checkpoints
-  NormHistory norms;               // empty in old checkpoints, and without train.spike_sigma
-  Index rewarmup_after = -1;       // step after which train.rewarmup began; -1 if it never did
+  ValidationRecord validation;  // empty in old checkpoints
+  NormHistory norms;            // empty in old checkpoints, and without train.spike_sigma
+  Index rewarmup_after = -1;    // step after which train.rewarmup began; -1 if it never did
 };
 
 // The checkpoints of a run that stay when a new one is written.

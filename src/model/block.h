@@ -16,8 +16,8 @@ namespace sy {
 class ResidualBranch {
  public:
   struct Saved {
-    ConstView x, in;            // [T, D] input of the branch; input of f
-    View out, sum;              // [T, D] inputs of output norm and norm of the sum, or empty
+    ConstView x, in;  // [T, D] input of the branch; input of f
+    View out, sum;    // [T, D] inputs of output norm and norm of the sum, or empty
     // Norm::make_moments of the input norm or norm of the sum, and of the output norm.
     View moments, out_moments;
     std::unique_ptr<Sublayer::Saved> sublayer;

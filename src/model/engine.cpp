@@ -56,8 +56,9 @@ Engine::Engine(const Config& config, Index vocab, std::unique_ptr<Device> device
   if (const Index norms = count_batch_norms(store_.specs()); norms > 0) {
     batch_norm_averages_ = device_->tensor({norms, 2, config_.model.d_model});
     for (Index i = 0; i < norms; ++i)  // means are 0, and variances 1
-      run(*device_, ops::Fill{.x = batch_norm_averages_.view().reshape({2 * norms, config_.model.d_model}).rows(2 * i + 1, 1),
-                              .value = 1});
+      run(*device_,
+          ops::Fill{.x = batch_norm_averages_.view().reshape({2 * norms, config_.model.d_model}).rows(2 * i + 1, 1),
+                    .value = 1});
   }
   if (!config.moe.physical_to_logical.empty()) {
     logical_to_physical_ = device_->tensor({moe_layers, E}, DType::i32);
@@ -264,19 +265,20 @@ TokenStream Engine::make_stream(MicroBatchState& s, Index B, Index S, std::span<
     for (const std::int32_t position : positions) axial_rows.push_back(position % columns);
   }
   const View at = on_device(positions.data(), {T}, DType::i32);
-  return {
-      .sequences = B,
-      .seq_len = S,
-      .ids = on_device(has_padding ? real_ids.data() : ids.data(), {T}, DType::i32),
-      .positions = at,
-      .segments = config_.model.segments > 0
-                      ? on_device(segments_of(ids, targets, document_start, S).data(), {T}, DType::i32)
-                      : View{},
-      .rope_rows = at,
-      .token_mask = has_padding && (model_->moe_layers() > 0 || has_batch_norm) ? on_device(token_mask.data(), {T}, DType::i32) : View{},
-      .document_start = has_documents ? on_device(document_start.data(), {B, S}, DType::i32) : View{},
-      .axial_rows = axial_rows.empty() ? View{} : on_device(axial_rows.data(), {2, T}, DType::i32),
-      .lengths = lengths.empty() ? View{} : on_device(lengths.data(), {B}, DType::i32)};
+  return {.sequences = B,
+          .seq_len = S,
+          .ids = on_device(has_padding ? real_ids.data() : ids.data(), {T}, DType::i32),
+          .positions = at,
+          .segments = config_.model.segments > 0
+                          ? on_device(segments_of(ids, targets, document_start, S).data(), {T}, DType::i32)
+                          : View{},
+          .rope_rows = at,
+          .token_mask = has_padding && (model_->moe_layers() > 0 || has_batch_norm)
+                            ? on_device(token_mask.data(), {T}, DType::i32)
+                            : View{},
+          .document_start = has_documents ? on_device(document_start.data(), {B, S}, DType::i32) : View{},
+          .axial_rows = axial_rows.empty() ? View{} : on_device(axial_rows.data(), {2, T}, DType::i32),
+          .lengths = lengths.empty() ? View{} : on_device(lengths.data(), {B}, DType::i32)};
 }
 
 MicroBatchState& Engine::begin_micro_batch(Index slot, const MicroBatch& batch, bool dropless,
@@ -318,10 +320,9 @@ void Engine::run_pass(const std::string& name, Index slot, const std::function<v
   if (fixed_blocks_.empty() || model_->moe_layers() > 0) return body();
   std::vector<std::string> sizes;
   for (const TokenStream& stream : states_[static_cast<std::size_t>(slot)].batch.streams)
-    sizes.push_back(fmt::format("{} x {}{}{}{}", stream.sequences, stream.seq_len,
-                                stream.token_mask ? " with padding" : "",
-                                stream.document_start ? " with documents" : "",
-                                stream.prefix_end ? " with prefixes" : ""));
+    sizes.push_back(
+        fmt::format("{} x {}{}{}{}", stream.sequences, stream.seq_len, stream.token_mask ? " with padding" : "",
+                    stream.document_start ? " with documents" : "", stream.prefix_end ? " with prefixes" : ""));
   if (const TargetRows& only = states_[static_cast<std::size_t>(slot)].batch.target_rows)
     sizes.push_back(fmt::format("{} targets", only.targets.dim(0)));
   device_->graph_region(fmt::format("{} of {} tokens in slot {}", name, join(sizes, " and "), slot), body);

@@ -12,7 +12,7 @@ class Norm {
  public:
   Norm(NormDesc desc, ParamStore& store, const std::string& name);
 
-  // Returns memory for the moments of `rows` tokens, which backward reads: [rows, 2]. The moments of
+  // Returns memory for the moments of `rows` tokens, which backward reads: [rows, 2]. The ones of
   // batch norms are in layer.batch_norm.
   View make_moments(const LayerContext& layer, Index rows) const;
   // y: [T, D] = norm(x: [T, D]). moments: of make_moments(). In training passes of batch norms,

@@ -36,8 +36,8 @@ struct LayoutDependence {
   bool keeps_micro_batch;  // train.micro_batch and parallel.tp
 };
 constexpr LayoutDependence dependences[] = {
-    {"model.norm = batchnorm",
-     [](const Config::Model& m, const Config::Moe&) { return m.norm == NormKind::batchnorm; }, true, false},
+    {"model.norm = batchnorm", [](const Config::Model& m, const Config::Moe&) { return m.norm == NormKind::batchnorm; },
+     true, false},
     {"moe.capacity_scope = rank",
      [](const Config::Model&, const Config::Moe& e) {
        return e.experts > 0 && e.capacity_factor > 0 && e.capacity_scope == CapacityScope::rank;

@@ -27,7 +27,7 @@ expect_ok "$switchyard" train config.ini --run.dir=run "${encoder[@]}"
 [[ $err == *"1 * 4 of the step's 8 sequences: keep the product"* ]] || die "no warning of the batch"
 [[ $err != *"sees more than the earlier tokens"* ]] || die "an encoder is warned of later tokens"
 losses run >one
-awk 'NR == 1 {first = $1} {last = $1} END {exit !(last < 0.95 * first)}' one || die "the loss does not fall"
+awk 'NR == 1 {first = least = $1} $1 < least {least = $1} END {exit !(least < 0.8 * first)}' one || die "the loss does not fall"
 expect_ok "$switchyard" inspect run
 expect_output "/norm/averages"
 

@@ -160,9 +160,15 @@ TEST(BatchNorm, EvaluationReadsTheRunningAverages) {
   // A sequence alone has the same logits as in its batch.
   const std::vector<float> together =
       model.engine.logits({batch.sequences, batch.seq_len, batch.ids, {}, 1, 1, 1, 0, batch.document_start});
-  const std::vector<float> alone =
-      model.engine.logits({1, batch.seq_len, std::span(batch.ids).last(batch.seq_len), {}, 1, 1, 1, 0,
-                           std::span(batch.document_start).last(batch.seq_len)});
+  const std::vector<float> alone = model.engine.logits({1,
+                                                        batch.seq_len,
+                                                        std::span(batch.ids).last(batch.seq_len),
+                                                        {},
+                                                        1,
+                                                        1,
+                                                        1,
+                                                        0,
+                                                        std::span(batch.document_start).last(batch.seq_len)});
   const auto last = together.end() - static_cast<std::ptrdiff_t>(alone.size());
   for (std::size_t i = 0; i < alone.size(); ++i)
     EXPECT_NEAR(alone[i], last[static_cast<std::ptrdiff_t>(i)], 1e-5 * (1 + std::abs(alone[i]))) << i;

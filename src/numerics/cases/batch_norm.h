@@ -37,8 +37,7 @@ struct BatchNormCase : OpCase {
     return sums;
   }
   double loss_of(Values& v) const {
-    return ref::dot(v["dy"],
-                    ref::batch_norm(moments_of(v), static_cast<double>(eps), v["x"], v["weight"], v["bias"]));
+    return ref::dot(v["dy"], ref::batch_norm(moments_of(v), static_cast<double>(eps), v["x"], v["weight"], v["bias"]));
   }
 };
 
@@ -116,11 +115,8 @@ struct BatchNormForward : BatchNormCase {
     tolerance = 2e-5;  // two equal tokens of a mean far from 0: 1 / sqrt(eps) times its rounding
   }
   void run(Device& b) override {
-    ops::run(b, ops::BatchNormForward{.x = at("x"),
-                                      .weight = at("weight"),
-                                      .bias = at("bias"),
-                                      .moments = at("moments"),
-                                      .y = at("y")});
+    ops::run(b, ops::BatchNormForward{
+                    .x = at("x"), .weight = at("weight"), .bias = at("bias"), .moments = at("moments"), .y = at("y")});
   }
   void expect(Values& v) override {
     v["y"] = ref::batch_norm(moments_of(v), static_cast<double>(eps), v["x"], v["weight"], v["bias"]);
