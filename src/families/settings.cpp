@@ -34,8 +34,10 @@ bool affects_outputs(const Config& config, const std::string& key) {
   const auto position = [&](Position p) {
     return any_layer([&](Index layer) { return config.model_of(layer).position == p; });
   };
-  // The stacks have lengths of their own.
-  if (!config.stacks.empty() && key == "model.seq_len") return false;
+  // The stacks have values of their own.
+  constexpr std::string_view model = "model.";
+  if (!config.stacks.empty() && key.starts_with(model) && find_config_key("encoder." + key.substr(model.size())))
+    return false;
   if (key.starts_with("moe.")) return key == "moe.experts" || config.moe.experts > 0;
   if (key == "model.d_ff") return any_layer([&](Index layer) { return !config.is_moe(layer); });
   if (stack && key.ends_with(".seq_len")) return position(Position::learned);
@@ -62,6 +64,7 @@ Config with_explicit_values(Config config) {
   };
   set_scale(m);
   for (Config::Kind& kind : config.kinds) set_scale(kind.model);
+  for (Config::Kind& stack : config.stacks) set_scale(stack.model);
   return config;
 }
 

@@ -675,6 +675,38 @@ TEST(FamilyConfig, OfLedHasTheLengthsOfBothStacksAndOneGlobalToken) {
   EXPECT_BAD_INPUT(config_json(led, narrow, hf_config), "encoder.window = 1: a led model needs 2 or more");
 }
 
+// An encoder-decoder whose sizes are those of [model] for both stacks.
+TEST(FamilyConfig, OfPairsTakesTheSizesOfBothStacksFromModel) {
+  const Config config = parse_config("", "test",
+                                     {"--model.kind=encoder_decoder",
+                                      "--model.layers=2",
+                                      "--model.d_model=24",
+                                      "--model.heads=4",
+                                      "--model.d_ff=40",
+                                      "--model.vocab=37",
+                                      "--model.seq_len=32",
+                                      "--model.norm=layernorm",
+                                      "--model.norm_position=post",
+                                      "--model.ffn=gelu",
+                                      "--model.position=learned",
+                                      "--model.embedding_norm=true",
+                                      "--model.bias=all",
+                                      "--model.output_bias=true",
+                                      "--model.tie_embeddings=true",
+                                      "--model.start_token=2",
+                                      "--encoder.seq_len=40",
+                                      "--encoder.attention=longformer",
+                                      "--encoder.window=4",
+                                      "--encoder.global_projections=true",
+                                      "--decoder.seq_len=24"});
+  const Json exported = config_json(family_named("led"), config, Json());
+  EXPECT_EQ(exported["encoder_attention_heads"].get<Index>(), 4);
+  EXPECT_EQ(exported["decoder_ffn_dim"].get<Index>(), 40);
+  Config other = config;
+  other.stacks.at(1).model.position = Position::none;
+  EXPECT_BAD_INPUT(config_json(family_named("led"), other, Json()), "cannot express decoder.position = none");
+}
+
 // ERNIE's files have multi-token prediction, which is not read. Other surplus tensors are errors.
 TEST(FamilyConfig, IgnoresTensorsOfMultiTokenPrediction) {
   for (const auto& [surplus, is_read] : {std::pair{"model.mtp_block.0.weight", true}, {"model.other.weight", false}}) {
