@@ -139,17 +139,14 @@ void FileHistory::restore(Index count, const std::function<bool(Index)>& keeps) 
 std::vector<Index> FileHistory::committed(Index count) const {
   const std::vector<Index> times = sync_times();
   std::vector<Index> steps;
-  std::map<Index, Index> step_of_node;
-  Index newest = 0;
   for (Index i = 0; i < count; ++i) {
     const Change& change = changes_[static_cast<std::size_t>(i)];
     const std::optional<Index> step = change.kind == Kind::link ? step_of(change.name) : std::nullopt;
-    if (step) {
-      step_of_node[change.target] = *step;
-      newest = std::max(newest, *step);
-      if (times[static_cast<std::size_t>(i)] < count) steps.push_back(*step);
-    }
-    if (change.kind == Kind::unlink && step_of_node.contains(change.node)) steps.push_back(newest);
+    if (step && times[static_cast<std::size_t>(i)] < count) steps.push_back(*step);
+    // The lines of train.log are printed, too.
+    const std::size_t name = change.data.find(step_name(0).substr(0, 5));
+    if (change.kind == Kind::write && change.data.starts_with("saved ") && name != change.data.npos)
+      if (const auto saved = step_of(change.data.substr(name, step_name(0).size()))) steps.push_back(*saved);
   }
   return steps;
 }

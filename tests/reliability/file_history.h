@@ -25,7 +25,7 @@ class FileHistory {
   // The root must be empty. keeps(i): whether change i is on the disk although it was not synced.
   void restore(Index count, const std::function<bool(Index)>& keeps) const;
   // Steps of the checkpoints that must be there after the first `count` changes: their names were
-  // synced, or they were the newest one when a file of a checkpoint was deleted.
+  // synced, or the program has printed that they are saved.
   std::vector<Index> committed(Index count) const;
 
   void save(const fs::path& file) const;
