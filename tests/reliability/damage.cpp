@@ -195,7 +195,8 @@ class Damages final : public Row {
   const char* name_;
   std::vector<Group> groups_;
   std::vector<Damage> damages_;
-  std::map<const Reader*, std::pair<Reading, Reading>> readings_;  // without a fault, without the newest checkpoint
+  // Without a fault, and without the newest checkpoint.
+  std::map<const Reader*, std::pair<Reading, Reading>> readings_;
 };
 
 // ---- files and readers ----

@@ -143,6 +143,10 @@ std::vector<Index> FileHistory::committed(Index count) const {
     const Change& change = changes_[static_cast<std::size_t>(i)];
     const std::optional<Index> step = change.kind == Kind::link ? step_of(change.name) : std::nullopt;
     if (step && times[static_cast<std::size_t>(i)] < count) steps.push_back(*step);
+    // The lines of train.log are printed, too.
+    const std::size_t name = change.data.find(step_name(0).substr(0, 5));
+    if (change.kind == Kind::write && change.data.starts_with("saved ") && name != change.data.npos)
+      if (const auto saved = step_of(change.data.substr(name, step_name(0).size()))) steps.push_back(*saved);
   }
   return steps;
 }

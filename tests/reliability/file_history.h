@@ -24,7 +24,8 @@ class FileHistory {
   // Writes the files that a power loss after the first `count` changes leaves.
   // The root must be empty. keeps(i): whether change i is on the disk although it was not synced.
   void restore(Index count, const std::function<bool(Index)>& keeps) const;
-  // Steps of the checkpoints whose name was synced within the first `count` changes.
+  // Steps of the checkpoints that must be there after the first `count` changes: their names were
+  // synced, or the program has printed that they are saved.
   std::vector<Index> committed(Index count) const;
 
   void save(const fs::path& file) const;

@@ -2,7 +2,7 @@
 //
 //   campaign --row NAME [--seconds S] [--trials N] [--journal FILE]   trials that the journal lacks
 //   campaign --row NAME --trial N                                     one trial, with its details
-//   campaign --list                                                   name, ranks, share of each row
+//   campaign --list                                                   names, ranks and shares
 //   campaign --summary --journal FILE                                 the table
 //   campaign COMMAND ARGUMENTS...                                     as the program `switchyard`
 #include <unistd.h>
