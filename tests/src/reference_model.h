@@ -220,7 +220,8 @@ class Model {
     const Index D = c_.model.d_model;
     Numbers both;
     for (Index t = 0; t < B_ * S_; ++t)
-      for (const Numbers* stream : {&x, &y}) both.insert(both.end(), stream->begin() + t * D, stream->begin() + (t + 1) * D);
+      for (const Numbers* stream : {&x, &y})
+        both.insert(both.end(), stream->begin() + t * D, stream->begin() + (t + 1) * D);
     return both;
   }
 
@@ -346,8 +347,16 @@ class Model {
                          const Numbers& x) const {
     const Index T = B_ * S_, H = m.heads, hd = m.head_dim;
     const Numbers q = linear(p, prefix + "q", T, m.d_model, x), v = linear(p, prefix + "v", T, m.d_model, x);
-    LshShape shape{B_, S_, H, hd, hd, m.lsh_chunk_length, m.lsh_chunks_before, m.lsh_chunks_after,
-                   c_.model.kind == ModelKind::decoder, m.attention_scale > 0 ? m.attention_scale : 1.0,
+    LshShape shape{B_,
+                   S_,
+                   H,
+                   hd,
+                   hd,
+                   m.lsh_chunk_length,
+                   m.lsh_chunks_before,
+                   m.lsh_chunks_after,
+                   c_.model.kind == ModelKind::decoder,
+                   m.attention_scale > 0 ? m.attention_scale : 1.0,
                    1e-6 * static_cast<double>(hd)};
     Numbers order = lsh_positions(shape);
     if (S_ <= shape.chunk) {
