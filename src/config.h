@@ -75,9 +75,8 @@ struct Config {
     // read_config resolves causal to full in encoders.
     AttentionPattern attention = AttentionPattern::causal;
     Index local_chunk_length = 64, local_chunks_before = 1;  // attention = local
-    // attention = lsh
     Index lsh_chunk_length = 64, lsh_chunks_before = 1, lsh_chunks_after = 0, lsh_rounds = 1;
-    std::vector<double> lsh_buckets;  // factors of their number; empty: complete() chooses them
+    std::vector<double> lsh_buckets;  // factors of their number; empty: complete_buckets() sets them
     Index window = 0, attention_stride = 128, attention_summary = 8, global_tokens = 1;
     bool global_projections = false;
     Index index_n_heads = 64, index_head_dim = 128, index_topk = 2048;  // attention = indexed
@@ -90,8 +89,7 @@ struct Config {
     bool output_bias = false, output_transform = false, tie_embeddings = false;
     bool scale_embedding = false, embedding_norm = false, first_norm = true;
     double embedding_scale = 1, residual_scale = 1;
-    ReversibleOutput reversible_output = ReversibleOutput::mean;
-    // Width of the final norm's input, and of the output's.
+    ReversibleOutput reversible_output = ReversibleOutput::mean;  // sets the width of the output
     Index output_width() const { return reversible_output == ReversibleOutput::concat ? 2 * d_model : d_model; }
     Index segments = 0 /* 0: no segment vectors */;
     Index segment_token = -1 /* -1: all tokens have the first segment */;
@@ -250,10 +248,8 @@ struct Config {
   Index num_indexers() const;
   // True: the indexers alone are trained.
   bool trains_indexers_alone() const { return num_indexers() > 0 && train.indexer == IndexerStage::warmup; }
-  // Number of blocks with attention by hashing (model.attention = lsh).
   Index num_lsh_layers() const;
-  // Not a key: rotations of the hash of a layer, in place of random ones, for comparisons with other
-  // programs (LshAttentionSpec::rotations).
+  // Not a key: the hash of a layer in place of random numbers (LshAttentionSpec::rotations).
   std::map<Index, std::vector<float>> lsh_rotations;
   // Number of all blocks. The first model.layers are the decoder's. The others belong to the
   // modules of multi-token prediction, and each is like the layer that would come there.

@@ -1,6 +1,6 @@
-// Attention with locality-sensitive hashing. A task has one head of one sequence; no two tasks write
-// the same memory. A chunk of queries meets the keys of its chunks in blocks, with an online softmax
-// over all rounds. FLOPs of a pair of a query and a seen key, with keys of width hd and values of
+// Attention with locality-sensitive hashing. A task has one head of one sequence, so no two tasks
+// write the same memory. A chunk of queries meets the keys of its chunks in blocks. One online
+// softmax spans all rounds. FLOPs of a pair of a query and a seen key, with keys of width hd and values of
 // width vd:
 //   forward    2 (hd + vd) for two products, and 24 for the softmax
 //   backward   2 (3 hd + 2 vd) for five products, and 26
@@ -132,8 +132,8 @@ class LshHead {
 
   using Tokens = std::span<const std::int32_t>;
 
-  // weights[i, j] = score of rows[i] and columns[j], or minus infinity if the query does not see the
-  // key. The row stride is key_block. Columns up to a multiple of simd_width are written.
+  // weights[i, j] = score of rows[i] and columns[j], or minus infinity if the query does not see
+  // the key. The row stride is key_block. Columns up to a multiple of simd_width are written.
   void scores(Tokens rows, Tokens columns) {
     const Index m = std::ssize(rows), n = std::ssize(columns), cols = round_up(n, simd_width);
     pack_axes<tile_rows>(queries.data, Indexed{rows.data(), queries.stride}, Strided{1}, m, hd_, q_left);

@@ -3,8 +3,8 @@
 //
 // In each round, a hash puts similar tokens into one bucket. The tokens, sorted by bucket and then
 // by position, are cut into chunks. A query sees the keys of its own chunk, of `before` chunks
-// before it and of `after` chunks after it. The chunks of all rounds form a ring: the first chunk of
-// a round follows the last one of the round before.
+// before it and of `after` chunks after it. The chunks of all rounds form a ring: the first chunk
+// of a round follows the last one of the round before.
 //
 //   score = scale x_i . x_j / |x_j|      weight = exp(score - lse)      out = sum of weight v
 //
@@ -22,25 +22,25 @@ namespace sy {
 
 // Chunks of sorted tokens, and what a query sees of them.
 struct LshDesc {
-  Index chunk = 64;              // number of tokens of a chunk
-  Index before = 1, after = 0;   // number of chunks that a query sees besides its own
-  bool causal = true;            // true: a query sees no later position
-  float scale = 1;               // of the scores
+  Index chunk = 64;             // number of tokens of a chunk
+  Index before = 1, after = 0;  // number of chunks that a query sees besides its own
+  bool causal = true;           // true: a query sees no later position
+  float scale = 1;              // of the scores
   // Added to |x|^2 before the root is taken. transformers adds the width times 1e-6.
   float epsilon = 0;
 };
 
 namespace ops {
 
-// Sorts the tokens of each head and round by bucket, and then by position. The bucket of a round has
-// a digit for each factor f of the number of buckets: the index of the largest of the f numbers x R
-// and -x R, where R has f / 2 columns. The first digit counts least.
+// Sorts the tokens of each head and round by bucket, and then by position. A bucket has a digit for
+// each factor f of the number of buckets. The first digit counts least. A digit is the index of the
+// largest of f numbers, which are x R and -x R. R has f / 2 columns.
 struct LshSort {
   static constexpr std::string_view name = "lsh_sort";
-  ConstHeads x;                 // [B, S, H, hd] c
-  ConstView rotations;          // [H, hd, rounds, half the sum of all factors]
-  std::vector<Index> factors;   // of the number of buckets; all are even
-  ConstView lengths = {};       // [B] i32 number of tokens of each sequence, or empty: S
+  ConstHeads x;                // [B, S, H, hd] c
+  ConstView rotations;         // [H, hd, rounds, half the sum of all factors]
+  std::vector<Index> factors;  // of the number of buckets; all are even
+  ConstView lengths = {};      // [B] i32 number of tokens of each sequence, or empty: S
   // [B, H, rounds, P] i32 positions; -1 after the last. P: at least S
   View order;
   bool is_empty() const { return order.elements() == 0; }
@@ -66,11 +66,11 @@ struct LshAttentionForward {
 // Gradients with respect to x and v. `order` is constant.
 struct LshAttentionBackward {
   static constexpr std::string_view name = "lsh_attention_backward";
-  ConstView dout;  // [B, S, H, vd] c
-  ConstHeads x;    // [B, S, H, hd] c
-  ConstHeads v;    // [B, S, H, vd] c
-  ConstView out;   // [B, S, H, vd] c of LshAttentionForward
-  ConstView lse;   // [B, H, S] of LshAttentionForward
+  ConstView dout;                      // [B, S, H, vd] c
+  ConstHeads x;                        // [B, S, H, hd] c
+  ConstHeads v;                        // [B, S, H, vd] c
+  ConstView out;                       // [B, S, H, vd] c of LshAttentionForward
+  ConstView lse;                       // [B, H, S] of LshAttentionForward
   ConstView order = {}, lengths = {};  // of LshAttentionForward
   LshDesc desc;
   Heads dx;  // [B, S, H, hd] c

@@ -22,7 +22,6 @@ void resolve(Config::Model& m, bool gated, bool clamped) {
   if (m.head_dim == 0) m.head_dim = std::max<Index>(1, m.d_model / m.heads);
   if (m.d_ff == 0) m.d_ff = gated ? ((m.d_model * 8 + 2) / 3 + 63) / 64 * 64 : 4 * m.d_model;
   if (m.swish_beta == 0) m.swish_beta = clamped ? 1.702 : 1;
-  if (m.attention == AttentionPattern::lsh && m.lsh_buckets.empty()) m.lsh_buckets = automatic_buckets(m);
   if (m.mup && m.attention_scale == 0) m.attention_scale = 1 / static_cast<double>(m.key_width());
 }
 
@@ -461,6 +460,7 @@ void complete(Config& c, Problems& problems) {
   const bool clamped = ffn.act == Activation::silu_clamped || c.expert_activation().act == Activation::silu_clamped;
   resolve(c.model, ffn.gated, clamped);
   for (Config::Kind& kind : c.kinds) resolve(kind.model, ffn.gated, clamped);
+  complete_buckets(c);
   if (c.moe.d_ff == 0) c.moe.d_ff = c.model.d_ff;
   if (c.moe.shared_d_ff == 0) c.moe.shared_d_ff = c.moe.shared_experts * c.moe.d_ff;
   if (c.train.lora_rank > 0) {
@@ -487,9 +487,6 @@ void complete(Config& c, Problems& problems) {
   if (!c.stacks.empty()) complete_stacks(c, problems);
   for (std::size_t i = 0; i < c.stacks.size(); ++i) {
     Config stack = c.of_stack(i);
-    if (stack.model.position == Position::axial)
-      problems.add(c.stacks[i].name + ".position",
-                   "model.position = axial with model.kind = encoder_decoder: set it to another position");
     const AttentionPattern attention = stack.model.attention;
     if (attention == AttentionPattern::indexed || attention == AttentionPattern::lsh) {
       const std::string key = c.stacks[i].name + ".attention";

@@ -129,8 +129,8 @@ void check_visible_prefix(const Config& c, Problems& problems);
 void check_indexers(const Config& config, Problems& problems);
 // Adds errors for settings that model.global_projections excludes.
 void check_global_projections(const Config& config, Problems& problems);
-// Returns the default of model.lsh_buckets: a number, or two factors of a large one.
-std::vector<double> automatic_buckets(const Config::Model& m);
+// Fills in model.lsh_buckets where it is empty and a layer has attention by hashing.
+void complete_buckets(Config& config);
 // Adds errors for the settings of attention by hashing, and for those that it excludes.
 void check_hashing(const Config& config, Problems& problems);
 // Adds errors for the sizes of axial positions (src/config/axial_positions.cpp).

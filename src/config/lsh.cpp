@@ -56,15 +56,29 @@ void check_layers(const LayerKind& layers, Problems& problems) {
   refuse(m.kv_lora_rank > 0, "model.kv_lora_rank", show(m.kv_lora_rank), "it has no latents", "0");
 }
 
-}  // namespace
-
+// Returns the power of two up to 2 * seq_len / lsh_chunk_length that divides seq_len. A large one has
+// two factors.
 std::vector<double> automatic_buckets(const Model& m) {
+  const Index chunks = m.seq_len / m.lsh_chunk_length;
   int power = 0;
-  while (Index{2} << power <= 2 * m.seq_len / m.lsh_chunk_length && m.seq_len % (Index{2} << power) == 0) ++power;
-  const double limit = 2 * std::max(std::floor(std::sqrt(static_cast<double>(m.seq_len / m.lsh_chunk_length))),
-                                    static_cast<double>(m.lsh_chunk_length));
+  while (Index{2} << power <= 2 * chunks && m.seq_len % (Index{2} << power) == 0) ++power;
+  const double limit =
+      2 * std::max(std::floor(std::sqrt(static_cast<double>(chunks))), static_cast<double>(m.lsh_chunk_length));
   if (std::exp2(power) <= limit) return {std::exp2(power)};
   return {std::exp2(power / 2), std::exp2(power - power / 2)};
+}
+
+}  // namespace
+
+void complete_buckets(Config& c) {
+  const auto complete = [](Model& m) {
+    if (m.attention == AttentionPattern::lsh && m.lsh_buckets.empty()) m.lsh_buckets = automatic_buckets(m);
+  };
+  complete(c.model);
+  for (Config::Kind& kind : c.kinds) {
+    complete(kind.model);
+    if (c.model.lsh_buckets.empty()) c.model.lsh_buckets = kind.model.lsh_buckets;
+  }
 }
 
 void check_hashing(const Config& c, Problems& problems) {

@@ -27,8 +27,8 @@ void check_reversible(const Config& c, Problems& problems) {
          "all activations of a layer are computed again", "none");
   const auto refuse_concat = [&](bool is_set, const char* key) {
     if (is_set && m.reversible_output == ReversibleOutput::concat)
-      problems.add(key, "{} = true with model.reversible_output = concat, whose output is twice as wide: set it to false",
-                   key);
+      problems.add(
+          key, "{} = true with model.reversible_output = concat, whose output is twice as wide: set it to false", key);
   };
   if (m.norm == NormKind::batchnorm && m.reversible_output == ReversibleOutput::concat)
     problems.add("model.norm",

@@ -60,6 +60,9 @@ void check_unsupported(const Config& c, Problems& problems) {
       problems.add(key, "{} = {} with model.kind = encoder_decoder, which has none: set it to {}", key, value, to);
   };
   const auto& m = c.model;
+  for (const Config::Kind& stack : c.stacks)
+    if (stack.model.position == Position::axial)
+      refuse(true, (stack.name + ".position").c_str(), show(stack.model.position), "another position");
   refuse(!m.pattern.segments.empty(), "model.pattern", show(m.pattern), "nothing");
   refuse(m.mtp_depth > 0, "model.mtp_depth", show(m.mtp_depth), "0");
   refuse(m.kv_lora_rank > 0, "model.kv_lora_rank", show(m.kv_lora_rank), "0");

@@ -323,28 +323,4 @@ inline const ConfigRow deepseek32_keys[] = {
     {"index_topk", "model.index_topk", {}, "2048"},     {"mlp_bias", "", {{"false", ""}}, "false"},
 };
 
-// Reformer with a causal mask. reformer_rule reads the kinds of layers, the buckets and the positions.
-inline const ConfigRow reformer_keys[] = {
-    {"vocab_size", "model.vocab", {}, "320"},
-    {"hidden_size", "model.d_model", {}, "256"},
-    {"num_attention_heads", "model.heads", {}, "12"},
-    {"attention_head_size", "model.head_dim", {}, "64"},
-    {"feed_forward_size", "model.d_ff", {}, "512"},
-    {"max_position_embeddings", "model.seq_len", {}, "4096"},
-    {"layer_norm_eps", "model.norm_eps", {}, "1e-12"},
-    {"hidden_act", "model.ffn", activations, "\"relu\""},
-    {"is_decoder", "", {{"true", ""}}, "false"},
-    {"num_hashes", "model.lsh_rounds", {}, "1"},
-    {"lsh_attn_chunk_length", "model.lsh_chunk_length", {}, "64"},
-    {"lsh_num_chunks_before", "model.lsh_chunks_before", {}, "1"},
-    {"lsh_num_chunks_after", "model.lsh_chunks_after", {{"0", "0"}}, "0"},
-    {"local_attn_chunk_length", "model.local_chunk_length", {}, "64"},
-    {"local_num_chunks_before", "model.local_chunks_before", {}, "1"},
-    {"local_num_chunks_after", "", {{"0", ""}}, "0"},
-    {"", "model.bias", {{"", "mlp"}}},
-    {"", "model.output_bias", {{"", "true"}}},
-    {"", "train.reversible", {{"", "true"}}},
-    {"", "model.reversible_output", {{"", "concat"}}},
-};
-
 }  // namespace sy::tables

@@ -2,6 +2,7 @@
 #include "src/families/config_rules.h"
 #include "src/families/config_tables.h"
 #include "src/families/family_lists.h"
+#include "src/families/reformer_tables.h"
 #include "src/families/tensor_tables.h"
 
 namespace sy {

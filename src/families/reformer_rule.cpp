@@ -33,30 +33,28 @@ void read_layers(const Json& hf_config, KeySettings& settings) {
   const Json* list = find_value(hf_config, "attn_layers");
   const auto kinds = list ? list->get<std::vector<std::string>>() : by_default;
   constexpr std::size_t max_layers = 10000;  // maximum of model.layers
-  if (kinds.empty() || kinds.size() > max_layers) bad_input("attn_layers has {} layers: expected 1 to 10000", kinds.size());
-  std::vector<std::string> pattern;
-  for (const std::string& kind : kinds) {
+  if (kinds.empty() || kinds.size() > max_layers)
+    bad_input("attn_layers has {} layers: expected 1 to 10000", kinds.size());
+  for (const std::string& kind : kinds)
     if (kind != "local" && kind != "lsh") bad_input("attn_layers: {} is not known: expected local or lsh", kind);
-    pattern.push_back(kind);
-  }
   settings.emplace_back("model.layers", fmt::format("{}", kinds.size()));
   if (std::ranges::all_of(kinds, [&](const std::string& kind) { return kind == kinds.front(); }))
     return settings.emplace_back("model.attention", kinds.front()), void();
-  settings.emplace_back("model.pattern", join(pattern, ", "));
+  settings.emplace_back("model.pattern", join(kinds, ", "));
   settings.emplace_back("attention.local.attention", "local");
   settings.emplace_back("attention.lsh.attention", "lsh");
 }
 
 void read_reformer(const Json& hf_config, KeySettings& settings) {
   read_layers(hf_config, settings);
-  if (const Json* buckets = find_value(hf_config, "num_buckets"))
+  const bool hashed = std::ranges::any_of(settings, [](const auto& setting) { return setting.second == "lsh"; });
+  if (const Json* buckets = find_value(hf_config, "num_buckets"); buckets && hashed)
     settings.emplace_back("model.lsh_buckets", numbers_text(*buckets, "num_buckets"));
   const bool axial = bool_or(hf_config, "axial_pos_embds", true);
   settings.emplace_back("model.position", axial ? "axial" : "learned");
   if (!axial) return;
-  for (const auto& [hf_name, key, absent] :
-       {std::tuple{"axial_pos_shape", "model.axial_shape", "64, 64"},
-        std::tuple{"axial_pos_embds_dim", "model.axial_widths", "64, 192"}}) {
+  for (const auto& [hf_name, key, absent] : {std::tuple{"axial_pos_shape", "model.axial_shape", "64, 64"},
+                                             std::tuple{"axial_pos_embds_dim", "model.axial_widths", "64, 192"}}) {
     const Json* value = find_value(hf_config, hf_name);
     settings.emplace_back(key, value ? numbers_text(*value, hf_name) : absent);
   }

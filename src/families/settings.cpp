@@ -41,6 +41,11 @@ bool affects_outputs(const Config& config, const std::string& key) {
   if (key.starts_with("moe.")) return key == "moe.experts" || config.moe.experts > 0;
   if (key == "model.d_ff") return any_layer([&](Index layer) { return !config.is_moe(layer); });
   if (stack && key.ends_with(".seq_len")) return position(Position::learned);
+  const auto attends = [&](AttentionPattern pattern) {
+    return any_layer([&](Index layer) { return config.model_of(layer).attention == pattern; });
+  };
+  if (key.find(".lsh_") != key.npos) return attends(AttentionPattern::lsh);
+  if (key.find(".local_") != key.npos) return attends(AttentionPattern::local);
   if (key.find(".rope_") != key.npos) return position(Position::rope);
   if (key.find(".t5_") != key.npos) return position(Position::t5);
   return true;

@@ -172,11 +172,11 @@ struct LayerContext {
   const std::function<void()>* on_dispatch_started = nullptr;
   Recompute recompute = Recompute::none;  // activations that backward computes again
   View indexer_loss = {};                 // StatisticsSink::indexer_loss
-  // Of all routers of the stack; empty if not reversible. If `replay` is set, attention by hashing
-  // reads lsh_orders, too.
+  // Decisions of all routers of the stack; empty if not reversible. If `replay` is set, attention by
+  // hashing reads lsh_orders, too.
   RoutingDecisions decisions = {};
-  // Sorted tokens of the layers with attention by hashing (LshAttention::Saved::order), which forward
-  // writes; nullptr if not reversible.
+  // Sorted tokens of the layers with attention by hashing (LshAttention::Saved::order), which
+  // forward writes; nullptr if not reversible.
   std::vector<View>* lsh_orders = nullptr;
   BatchNormState batch_norm = {};  // of all batch norms of the model; empty without any
 

@@ -29,18 +29,19 @@ class Embedding {
   void backward(const LayerContext& layer, const Saved& s, View d) const;
 
  private:
-  // Calls body(axis, rows, columns) for both axes of axial positions. rows: [T] i32 of the rank's own
-  // tokens in the axis's table; columns: those of x: [T, D] that the axis has.
+  // Calls body(table, rows, columns) for both axes of axial positions. No-op without them.
+  // - rows: [T] i32 of the rank's own tokens in the table of the axis
+  // - columns: those of x: [T, D] that belong to the axis
   template <class Body>
   void for_axes(const ExecutionContext& context, const TokenStream& stream, View x, const Body& body) const;
 
   Param table_;  // [V, D]
   Index first_row_;
-  float scale_;      // 1: no scaling
-  Param positions_;  // [positions, D] learned positions, or empty
+  float scale_;                 // 1: no scaling
+  Param positions_;             // [positions, D] learned positions, or empty
   std::array<Param, 2> axial_;  // [rows, width] of both axes of axial positions, or empty
-  Param segments_;   // [segments, D] segment vectors, or empty
-  Tensor sines_;     // [positions, D] sinusoidal positions, or empty
+  Param segments_;              // [segments, D] segment vectors, or empty
+  Tensor sines_;                // [positions, D] sinusoidal positions, or empty
   std::optional<Norm> norm_;
 };
 

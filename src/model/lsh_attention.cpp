@@ -6,10 +6,7 @@ namespace sy {
 
 LshAttention::LshAttention(const LshAttentionSpec& spec, Index d_model, ParamStore& store, const std::string& prefix,
                            Index index)
-    : spec_(spec),
-      index_(index),
-      heads_(store.get(prefix + "q.weight").weight.dim(0)),
-      head_dim_(spec.key_width) {
+    : spec_(spec), index_(index), heads_(store.get(prefix + "q.weight").weight.dim(0)), head_dim_(spec.key_width) {
   SY_ASSERT(spec.value_width == spec.key_width, "values of {} for keys of {}", spec.value_width, spec.key_width);
   qv_.emplace(store, store.get_fused(prefix + "q.weight", 2), d_model,
               spec.qkv_bias ? store.get_fused(prefix + "q.bias", 2) : Param{});

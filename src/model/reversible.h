@@ -4,8 +4,9 @@
 //   y1 = x1 + F(x2),  y2 = x2 + G(y1),  hence  x2 = y2 - G(y1),  x1 = y1 - F(x2)
 //
 // F is the attention of a layer with its norms, and G is its FFN with its norms. Both streams begin
-// as the input. The output is their mean, or both, one after the other. Backward computes the inputs of each layer from its
-// outputs, so the saved activations do not grow with the number of layers.
+// as the input. The output is their mean, or both, one after the other. Backward computes the
+// inputs of each layer from its outputs, so the saved activations do not grow with the number of
+// layers.
 #pragma once
 
 #include <functional>
@@ -64,8 +65,8 @@ class ReversibleStack {
 
   explicit ReversibleStack(ReversibleOutput output) : output_(output) {}
 
-  // Returns the mean of both streams after the last layer, [T, D] in layer.saved; or both, [T, 2 D],
-  // with ReversibleOutput::concat.
+  // Returns the mean of both streams after the last layer: [T, D] in layer.saved. With
+  // ReversibleOutput::concat, it returns both: [T, 2 D].
   // x: [T, D]; it is overwritten, and must stay valid until backward.
   View forward(LayerContext layer, View x, Saved& s, const LayerHook& before_layer) const;
   // d: In: gradient with respect to the output, in its shape. Returns the gradient with respect to

@@ -48,8 +48,8 @@ class Sublayer {
   virtual const char* trace_name() const = 0;
 };
 
-// Numbers of sublayers of a stage that have an entry in its cache, that have a router, and that sort
-// tokens by a hash.
+// Numbers of sublayers of a stage that have an entry in its cache, that have a router, and that
+// sort tokens by a hash.
 struct SublayerCounts {
   Index caches = 0, routers = 0, lsh = 0;
 };

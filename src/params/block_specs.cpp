@@ -141,8 +141,12 @@ LshAttentionSpec lsh_attention_spec(const Config::Model& m, std::uint64_t seed) 
   a.scale = m.attention_scale > 0 ? static_cast<float>(m.attention_scale) : 1.0f;
   if (m.lsh_buckets != std::vector<double>{1})
     for (const double factor : m.lsh_buckets) a.factors.push_back(static_cast<Index>(factor));
-  a.desc = {m.lsh_chunk_length, m.lsh_chunks_before, m.lsh_chunks_after,
-            a.causal,           a.scale,             static_cast<float>(a.key_width) * 1e-6f};
+  a.desc = {m.lsh_chunk_length,
+            m.lsh_chunks_before,
+            m.lsh_chunks_after,
+            a.causal,
+            a.scale,
+            static_cast<float>(a.key_width) * 1e-6f};
   a.seed = seed;
   return a;
 }

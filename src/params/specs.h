@@ -97,8 +97,8 @@ std::string layer_prefix(Index layer);
 // this number: "layers.4.mtp."
 std::string mtp_prefix(Index layer);
 
-// Returns the name of the position vectors of an axis (model.position = axial), without the prefix of
-// the stack. Axis 0 has a vector for each row of positions, axis 1 one for each column.
+// Returns the name of the position vectors of an axis (model.position = axial), without the prefix
+// of the stack. Axis 0 has a vector for each row of positions, axis 1 one for each column.
 const char* axial_position_name(int axis);
 
 // Returns the number of rows of the embedding: model.vocab. If it is 0, those of the ids of the

@@ -57,8 +57,8 @@ struct LshCase : OpCase {
     return ref::lsh_order(a.s, a.rounds, a.factors, entries(), x_of(values), values["rotations"], values["lengths"]);
   }
   LshDesc desc() const {
-    return {a.s.chunk, a.s.before, a.s.after, a.s.causal, static_cast<float>(a.s.scale),
-            static_cast<float>(a.s.epsilon)};
+    return {
+        a.s.chunk, a.s.before, a.s.after, a.s.causal, static_cast<float>(a.s.scale), static_cast<float>(a.s.epsilon)};
   }
   // A sequence of at most one chunk is seen once, if it has no order.
   ref::LshShape shape() const {
