@@ -43,8 +43,8 @@ expect_output "/norm/averages"
 # Layouts with the same dp * train.micro_batch.
 for layout in "2 --train.micro_batch=2" "2 --parallel.tp=2" "4 --train.micro_batch=2 --parallel.tp=2"; do
   rm -rf other
-  # shellcheck disable=SC2086  # options
-  expect_ok ranks $layout train config.ini --run.dir=other "${encoder[@]}" --quiet
+  read -r -a words <<<"$layout"
+  expect_ok ranks "${words[0]}" train config.ini --run.dir=other "${encoder[@]}" "${words[@]:1}" --quiet
   paste one <(losses other) | awk '{d = $1 - $2; if (d < 0) d = -d; if (d > 1e-4 * $1) exit 1}' ||
     die "$layout has other losses"
 done
