@@ -154,7 +154,8 @@ void execute(CpuDevice&, const ops::DispatchLayout& op) {
   std::fill(tokens.i32() + copy, tokens.i32() + tokens.elements(), -1);
 }
 
-// The buckets are physical experts. An assignment costs 12 bytes, and a row 8.
+// The buckets are physical experts. An assignment costs 12 bytes. A row costs 4, 4 more for
+// `assignments`, and 8 for its weight.
 void execute(CpuDevice&, const ops::BuildPermutation& op) {
   const ConstView physical_experts = op.physical_experts;
   const View assignments = op.assignments, tokens = op.tokens, row_id_map = op.row_id_map, offsets = op.offsets;
@@ -174,7 +175,7 @@ void execute(CpuDevice&, const ops::BuildPermutation& op) {
     for (Index chunk = 0; chunk < chunks; ++chunk) row += std::exchange(chunk_rows[chunk * local + expert], row);
   }
   offsets.i32()[local] = row;
-  SY_ASSERT(row <= assignments.dim(0), "{}: {} rows, but at most {} fit", op.name, row, assignments.dim(0));
+  SY_ASSERT(row <= tokens.dim(0), "{}: {} rows, but at most {} fit", op.name, row, tokens.dim(0));
   for_chunks(n, assignments_per_chunk, [&](Index begin, Index end) {
     std::int32_t* const next = &chunk_rows[begin / assignments_per_chunk * local];
     for (Index a = begin; a < end; ++a) {
@@ -182,11 +183,12 @@ void execute(CpuDevice&, const ops::BuildPermutation& op) {
       const std::int32_t to = is_local(expert) ? next[expert - first_expert]++ : -1;
       row_id_map.i32()[a] = to;
       if (to < 0) continue;
-      assignments.i32()[to] = static_cast<std::int32_t>(a);
+      if (assignments) assignments.i32()[to] = static_cast<std::int32_t>(a);
       tokens.i32()[to] = static_cast<std::int32_t>(a / k);
+      if (op.weights) op.row_weights.f32()[to] = op.weights.f32()[a];
     }
   });
-  std::fill(assignments.i32() + row, assignments.i32() + assignments.elements(), -1);
+  if (assignments) std::fill(assignments.i32() + row, assignments.i32() + assignments.elements(), -1);
   std::fill(tokens.i32() + row, tokens.i32() + tokens.elements(), -1);
 }
 

@@ -25,7 +25,7 @@ void for_each_step(const FfnForward& op, const F& f) {
   f(ActivationForward{.h = op.h, .row_scale = op.row_scale, .activation = op.activation, .y = op.y});
 }
 
-// y holds its own gradient until it is computed again.
+// y holds its own gradient until the last step writes it.
 template <class F>
 void for_each_step(const FfnBackward& op, const F& f) {
   if (op.groups.host)
@@ -37,8 +37,8 @@ void for_each_step(const FfnBackward& op, const F& f) {
                        .row_scale = op.row_scale,
                        .activation = op.activation,
                        .dh = op.dh,
-                       .drow_scale = op.drow_scale});
-  f(ActivationForward{.h = op.h, .row_scale = op.row_scale, .activation = op.activation, .y = op.y});
+                       .drow_scale = op.drow_scale,
+                       .y = op.y});
 }
 
 template <class Operation>

@@ -47,16 +47,13 @@ void Moe::build_permutation(const LayerContext& layer, ConstView physical_expert
   s.row_id_map = layer.saved.i32(physical_experts.shape());
   s.offsets = layer.saved.i32({gate_up_.shape()[0] + 1});
   s.row_weights = layer.saved.f32({n});
-  const View assignments = layer.context.scratch.i32({n});
   run(b, ops::BuildPermutation{.physical_experts = physical_experts,
                                .first_expert = first_physical_expert,
-                               .assignments = assignments,
+                               .weights = weights,
                                .tokens = s.tokens,
                                .row_id_map = s.row_id_map,
-                               .offsets = s.offsets});
-  run(b, ops::Permute{.x = weights.reshape({physical_experts.elements(), 1}),
-                      .index = assignments,
-                      .y = s.row_weights.reshape({n, 1})});
+                               .offsets = s.offsets,
+                               .row_weights = s.row_weights});
 }
 
 void Moe::forward(const LayerContext& layer, ConstView x, Output to, Saved& s) const {

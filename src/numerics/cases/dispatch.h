@@ -61,8 +61,8 @@ inline Numbers some_order(Index e) {
   return order;
 }
 
-// Assignments that are not dropped.
-enum class Dispatched { some, all, none };
+// Assignments that are not dropped. `unmasked`: all, and the layout has no mask.
+enum class Dispatched { some, all, none, unmasked };
 
 struct DispatchLayoutCase : OpCase {
   ExpertPartition partition;
@@ -74,10 +74,11 @@ struct DispatchLayoutCase : OpCase {
     const Shape copies = {t, std::min(k, s.ep) * s.etp};
     if (ordered) in("logical_to_physical", {e}, some_order(e), DType::i32);
     // Padding has no row in the table of physical experts.
-    in("experts", {t, k}, random_experts(t, k, e, ordered && dispatched == Dispatched::all), DType::i32);
-    in("dispatch_mask", {t, k},
-       whole("dispatch_mask", {t, k}, dispatched == Dispatched::all, dispatched == Dispatched::none ? 1 : 2),
-       DType::i32);
+    const bool all = dispatched == Dispatched::all || dispatched == Dispatched::unmasked;
+    in("experts", {t, k}, random_experts(t, k, e, ordered && all), DType::i32);
+    if (dispatched != Dispatched::unmasked)
+      in("dispatch_mask", {t, k}, whole("dispatch_mask", {t, k}, all, dispatched == Dispatched::none ? 1 : 2),
+         DType::i32);
     out("physical_experts", {t, k}, DType::i32);
     if (!counted_alone) {
       out("tokens", {copies.elements()}, DType::i32);
@@ -127,13 +128,15 @@ struct DispatchLayoutCase : OpCase {
   }
 };
 
+// weighted: rows get weights, but no assignments
 struct PermutationCase : OpCase {
   Index k, first_expert, local;
+  bool weighted;
   // more: number of rows of the tables beyond R.
   // one: physical expert of all assignments that are not dropped; empty: random.
   PermutationCase(Index t, Index k_, Index e, Index first_, Index local_, Index more,
-                  Dispatched dispatched = Dispatched::some, std::optional<Index> one = {})
-      : k(k_), first_expert(first_), local(local_) {
+                  Dispatched dispatched = Dispatched::some, std::optional<Index> one = {}, bool weighted_ = false)
+      : k(k_), first_expert(first_), local(local_), weighted(weighted_) {
     note = fmt::format("experts {}+{} of {}, {} rows more", first_expert, local, e, more);
     Numbers physical_experts = random_experts(t, k, e);
     const Numbers mask =
@@ -147,7 +150,8 @@ struct PermutationCase : OpCase {
     }
     const Index n = std::min(rows + more, t * k);
     in("physical_experts", {t, k}, physical_experts, DType::i32);
-    out("assignments", {n}, DType::i32);
+    in_if(weighted, "weights", {t, k}, DType::f32);
+    weighted ? accumulate("row_weights", {n}, DType::f32) : out("assignments", {n}, DType::i32);
     out("tokens", {n}, DType::i32);
     out("row_id_map", {t, k}, DType::i32);
     out("offsets", {local + 1}, DType::i32);
@@ -156,15 +160,19 @@ struct PermutationCase : OpCase {
   void run(Device& b) override {
     ops::run(b, ops::BuildPermutation{.physical_experts = at("physical_experts"),
                                       .first_expert = first_expert,
+                                      .weights = at("weights"),
                                       .assignments = at("assignments"),
                                       .tokens = at("tokens"),
                                       .row_id_map = at("row_id_map"),
-                                      .offsets = at("offsets")});
+                                      .offsets = at("offsets"),
+                                      .row_weights = at("row_weights")});
   }
   void expect(Values& v) override {
-    const ref::PermutationTables s = ref::build_permutation(
-        k, first_expert, local, static_cast<Index>(v["assignments"].size()), v["physical_experts"]);
-    v["assignments"] = s.assignments;
+    const ref::PermutationTables s =
+        ref::build_permutation(k, first_expert, local, static_cast<Index>(v["tokens"].size()), v["physical_experts"]);
+    if (!weighted) v["assignments"] = s.assignments;
+    for (std::size_t row = 0; weighted && row < s.assignments.size(); ++row)
+      if (s.assignments[row] >= 0) v["row_weights"][row] = v["weights"][static_cast<std::size_t>(s.assignments[row])];
     v["tokens"] = s.tokens;
     v["row_id_map"] = s.row_id_map;
     v["offsets"] = s.offsets;

@@ -158,13 +158,15 @@ inline void add_cases<ops::DispatchLayout>(Cases& cases) {
   for (Index ep : {1, 4})
     for (Index etp : {1, 3})
       for (bool ordered : {false, true})
-        cases.add<DispatchLayoutCase>(ExpertPartition{.ep = ep, .etp = etp}, 150, 3, 8, ordered);
+        for (Dispatched dispatched : {Dispatched::some, Dispatched::unmasked})
+          cases.add<DispatchLayoutCase>(ExpertPartition{.ep = ep, .etp = etp}, 150, 3, 8, ordered, dispatched);
 }
 template <>
 inline void add_cases<ops::BuildPermutation>(Cases& cases) {
   for (Index more : {0, 7}) {
     cases.add<PermutationCase>(150, 3, 8, 0, 8, more);
     cases.add<PermutationCase>(150, 3, 8, 4, 4, more);
+    cases.add<PermutationCase>(150, 3, 8, 4, 4, more, Dispatched::some, std::nullopt, true);
   }
 }
 template <>
