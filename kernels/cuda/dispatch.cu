@@ -448,6 +448,7 @@ void execute(CudaDevice& device, const ops::DispatchLayout& op) {
             local = static_cast<int>(experts / ep), num_ep_ranks = static_cast<int>(ep);
   const In<std::int32_t> logical_to_physical = in<std::int32_t>(partition.logical_to_physical);
   const Blocks blocks = make_blocks(context, 1, tokens, k, ep + 1, false, block_length);
+  const Index num_copies = op.tokens ? op.tokens.elements() : 0;
   Workspace workspace(context);
   const View expert_counts = workspace.take({blocks.all(), experts}, DType::i32),
              ep_counts = workspace.take({blocks.all(), ep + 1}, DType::i32);
@@ -458,7 +459,7 @@ void execute(CudaDevice& device, const ops::DispatchLayout& op) {
          out<std::int32_t>(expert_counts), out<std::int32_t>(ep_counts));
   const ByEpRank<In<std::int32_t>> ep_rank{in<std::int32_t>(op.physical_experts), k, local, num_ep_ranks};
   visit_all(context, blocks, ep_rank, ep_counts,
-            WriteCopies{ep_rank, partition.etp, partition.max_ep_ranks(k), op.tokens.elements(), experts, blocks.all(),
+            WriteCopies{ep_rank, partition.etp, partition.max_ep_ranks(k), num_copies, experts, blocks.all(),
                         in<std::int32_t>(expert_counts), logical_to_physical, out<std::int32_t>(op.counts),
                         out<std::int32_t>(op.tokens_per_expert), out<std::int32_t>(op.tokens),
                         out<std::int32_t>(op.row_id_map)});

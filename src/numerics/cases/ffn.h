@@ -45,6 +45,7 @@ struct ActivationBackward : ActivationCase {
     in("dy", {r, f});
     out("dh", {r, a.gated ? 2 * f : f});
     if (activated) out("y", {r, f});
+    tolerance = 2e-6;  // as of ActivationForward
     gradients = {{"dh", "h"}};
     if (!scaled) return;
     out("drow_scale", {r}, DType::f32);
