@@ -35,8 +35,8 @@ struct Blocks {
 
 constexpr Index block_length = 2048;  // assignments
 
-// Each block reads the counts of all blocks of its segment, so their number is limited. A segment of
-// at most `alone` assignments has one block.
+// Each block reads the counts of all blocks of its segment, so their number is limited. A segment
+// of at most `alone` assignments has one block.
 Blocks make_blocks(const Context& context, Index segments, Index tokens, Index choices, Index buckets, bool by_choice,
                    Index alone = 8 * block_length) {
   constexpr Index warp_length = 64, max_counts = Index{64} << 10;
@@ -143,10 +143,10 @@ __global__ void __launch_bounds__(1024) count_blocks(Blocks blocks, Bucket bucke
   for (int i = threadIdx.x; i < blocks.buckets; i += blockDim.x) counts[blockIdx.x * Index{blocks.buckets} + i] = sums[i];
 }
 
-// Calls visit(segment, a, bucket, rank, starts) for all assignments, as `walk` does. starts: [buckets
-// + 1] in shared memory, the sum of the segment's counts before each bucket. Before that, all
-// threads of a block call visit.begin(segment, starts). counts: as count_blocks writes them; not
-// read if a segment has one block.
+// Calls visit(segment, a, bucket, rank, starts) for all assignments, as `walk` does. Before that,
+// all threads of a block call visit.begin(segment, starts).
+//   starts: [buckets + 1] in shared memory, the sum of the segment's counts before each bucket
+//   counts: as count_blocks writes them; not read if a segment has one block
 template <class Bucket, class Visit>
 __global__ void __launch_bounds__(1024)
     visit_blocks(Blocks blocks, Bucket bucket_of, In<std::int32_t> counts, Visit visit) {
@@ -399,7 +399,7 @@ struct WriteCopies {
 
   __device__ bool is_empty() const { return size == 0; }
 
-  // starts: [ep + 2] = the tokens for all earlier ep ranks. The warps of the grid share the experts.
+  // The warps of the grid share the experts. starts: [ep + 2] = the tokens for all earlier ep ranks
   __device__ void begin(Index, const int* starts) const {
     const Index warps = blockDim.x / warp_size, local = ep_rank_of.local;
     const int lane = threadIdx.x % warp_size;

@@ -10,11 +10,12 @@
 namespace sy {
 namespace {
 
-// Returns the rows of x: [A, D] in the order of the expert GEMMs. If the device's GEMMs can read
-// them through an index, no row is copied. Otherwise the rows are gathered into `buffer`: [R, D].
-GatheredRows permuted(Device& b, ConstView x, ConstView index, View buffer) {
-  if (b.supports_gathered_rows()) return {x, index};
-  run(b, ops::Permute{.x = x, .index = index, .y = buffer});
+// Returns the rows of x in the order of the expert GEMMs, with the columns from `first` on. If the
+// device's GEMMs can read them through an index, no row is copied. Otherwise the rows are gathered
+// into `buffer`: [R, D].
+GatheredRows permuted(Device& b, ConstView x, Index first, ConstView index, View buffer) {
+  if (b.supports_gathered_rows()) return {x, index, first};
+  run(b, ops::Permute{.x = x, .index = index, .first_column = first, .y = buffer});
   return buffer;
 }
 
@@ -67,18 +68,17 @@ void Moe::forward(const LayerContext& layer, ConstView x, Output to, Saved& s) c
   trace.next("dispatch");
   const Routing& r = s.router.routing;
   TokenDispatcher dispatcher(b, context.mesh, router_.placement(context));
-  const CountExchange exchange = dispatcher.exchange_counts(r.dispatch_layout, context.scratch);
+  const CountExchange exchange = dispatcher.exchange_counts(r.dispatch_layout);
 
   // The host waits for the counts in finalize(). Work that does not need them is enqueued before.
-  const ConstView packed = dispatcher.pack(r.dispatch_layout, x, context.scratch),
-                  packed_weights = dispatcher.pack(r.dispatch_layout, r.weights, context.scratch);
-  if (dispatcher.local()) build_permutation(layer, exchange.physical_experts, packed_weights, 0, T * k, s);
+  const PackedTokens packed = dispatcher.pack(r.dispatch_layout, x, r.weights, context.scratch);
+  if (dispatcher.local()) build_permutation(layer, packed.physical_experts, packed.weights, 0, T * k, s);
   DispatchHandle& handle = s.dispatch.emplace(dispatcher.finalize(exchange, layer.saved, context.scratch));
-  PendingDispatch dispatched = handle.dispatch({{packed, layer.saved}, {packed_weights, context.scratch}},
-                                               exchange.physical_experts, context.scratch);
+  PendingDispatch dispatched = handle.dispatch(packed, layer.saved, context.scratch);
   if (layer.on_dispatch_started) (*layer.on_dispatch_started)();
-  s.received_tokens = dispatched.received()[0];
-  if (!handle.local()) trace.add({{"rows", handle.num_sent()}, {"bytes", handle.num_sent() * (row_bytes(x) + 8 * k)}});
+  s.received_tokens = dispatched.received();
+  s.first_value = dispatched.first_column();
+  if (!handle.local()) trace.add({{"rows", handle.num_sent()}, {"bytes", handle.num_sent() * row_bytes(packed.rows)}});
   if (shared_) {  // overlaps with the dispatch
     const TraceScope shared(context.mesh.rank_context(), "shared experts", {{"rows", T}});
     shared_->forward(layer, x, to, s.shared);
@@ -89,8 +89,7 @@ void Moe::forward(const LayerContext& layer, ConstView x, Output to, Saved& s) c
   const Index R = handle.rows();
   trace.next("experts", {{"rows", R}});
   if (!handle.local())
-    build_permutation(layer, dispatched.physical_experts(), dispatched.received()[1], handle.first_physical_expert(), R,
-                      s);
+    build_permutation(layer, dispatched.physical_experts(), dispatched.weights(), handle.first_physical_expert(), R, s);
   s.tokens = s.tokens.rows(0, R);
   s.row_weights = s.row_weights.rows(0, R);
   const GroupOffsets groups{s.offsets, handle.offsets().data()};
@@ -108,7 +107,8 @@ void Moe::forward(const LayerContext& layer, ConstView x, Output to, Saved& s) c
                                    .groups = groups,
                                    .first = down_bias_column_,
                                    .y = rows});
-  trace.next("combine", {{"rows", s.received_tokens.dim(0)}, {"bytes", s.received_tokens.size_bytes()}});
+  const Index received = s.received_tokens.dim(0);
+  trace.next("combine", {{"rows", received}, {"bytes", received * D * size_of(context.dtype)}});
   handle.combine({{rows, s.row_id_map, to.residual, to.y}}, context.scratch).wait();
 }
 
@@ -116,7 +116,7 @@ void Moe::forward(const LayerContext& layer, ConstView x, Output to, Saved& s) c
 void Moe::compute_hidden(const ExecutionContext& context, const Saved& s, View rows, View a) const {
   Device& b = context.device;
   const Arena::Scope scope(context.scratch);
-  run(b, ops::FfnForward{.x = permuted(b, s.received_tokens, s.tokens, rows),
+  run(b, ops::FfnForward{.x = permuted(b, s.received_tokens, s.first_value, s.tokens, rows),
                          .w = gate_up_.sum(context),
                          .bias = gate_up_bias_.weight,
                          .groups = {s.offsets, s.dispatch->offsets().data()},
@@ -134,7 +134,7 @@ void Moe::recompute(const LayerContext& layer, ConstView x, Saved& s) const {
     if (s.dispatch->local()) s.received_tokens = x;
   }
   if (layer.recompute != Recompute::experts) return;
-  const Index R = s.dispatch->rows(), D = s.received_tokens.dim(1);
+  const Index R = s.dispatch->rows(), D = gate_up_.shape()[2];
   s.h = layer.save(hidden_shape(R));
   const Arena::Scope scope(context.scratch);
   const View a = context.temp({R, width_}), rows = context.temp({context.device.supports_gathered_rows() ? 0 : R, D});
@@ -150,10 +150,10 @@ void Moe::backward(const LayerContext& layer, ConstView dy, Saved& s, View dx) {
   const Index T = layer.own_tokens(), k = router_.top_k(), D = dy.dim(1), R = handle.rows();
 
   TraceScope trace(context.mesh.rank_context(), "dispatch");
-  const ConstView packed = handle.pack(dy, context.scratch);
+  const PackedTokens packed = handle.pack(dy, context.scratch);
   if (!handle.local()) trace.add({{"rows", handle.num_sent()}, {"bytes", handle.num_sent() * row_bytes(dy)}});
-  PendingDispatch dispatched = handle.dispatch({{packed, context.scratch}}, {}, context.scratch);
-  const ConstView received_dy = dispatched.received()[0];  // [A, D]
+  PendingDispatch dispatched = handle.dispatch(packed, context.scratch, context.scratch);
+  const ConstView received_dy = dispatched.received();  // [A, D]
   if (layer.on_dispatch_started) (*layer.on_dispatch_started)();
   if (shared_) {  // overlaps with the dispatch
     const TraceScope shared(context.mesh.rank_context(), "shared experts", {{"rows", T}});
@@ -166,7 +166,7 @@ void Moe::backward(const LayerContext& layer, ConstView dy, Saved& s, View dx) {
       rows = context.temp({b.supports_gathered_rows() && !down_bias_ ? 0 : R, D}), drows = context.temp({R, D}),
              dh = context.temp(s.h.shape()), drow_weights = context.scratch.f32({R}),
              dweights = context.scratch.f32({T, k});
-  const GatheredRows dout = permuted(b, received_dy, s.tokens, rows);
+  const GatheredRows dout = permuted(b, received_dy, 0, s.tokens, rows);
   {
     const Arena::Scope down(context.scratch);
     run(b, ops::FfnBackward{.dout = dout,
@@ -196,7 +196,8 @@ void Moe::backward(const LayerContext& layer, ConstView dy, Saved& s, View dx) {
     const Arena::Scope up(context.scratch);
     run(b, ops::GroupedGemmDgrad{.dy = dh, .w = gate_up_.sum(context), .groups = groups, .dx = drows});
   }
-  trace.next("combine", {{"rows", s.received_tokens.dim(0)}, {"bytes", s.received_tokens.size_bytes()}});
+  const Index received = s.received_tokens.dim(0);
+  trace.next("combine", {{"rows", received}, {"bytes", received * D * size_of(context.dtype)}});
   PendingCombine combined =
       handle.combine({{drows, s.row_id_map, shared_ ? dx : View{}, dx},
                       {drow_weights.reshape({R, 1}), s.row_id_map.reshape({s.row_id_map.elements(), 1}), {}, dweights}},
@@ -204,7 +205,7 @@ void Moe::backward(const LayerContext& layer, ConstView dy, Saved& s, View dx) {
   {  // overlaps with the combine
     const TraceScope weights(context.mesh.rank_context(), "gradients of experts", {{"rows", R}});
     down_.backward(context, dout, a, groups);
-    gate_up_.backward(context, dh, permuted(b, s.received_tokens, s.tokens, rows), groups);
+    gate_up_.backward(context, dh, permuted(b, s.received_tokens, s.first_value, s.tokens, rows), groups);
   }
   combined.wait();
   trace.next("route", {{"rows", T}});

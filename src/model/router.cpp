@@ -66,9 +66,8 @@ void Router::forward(const LayerContext& layer, ConstView x, Saved& s) const {
 
   const Arena::Scope scope(context.scratch);
   const Shape of_segments{load_balance.counts.dim(1), E};
-  // If no assignment is dropped, the mask is needed only by those who read it afterwards.
-  const Index scope_tokens = spec_.capacity_scope == CapacityScope::rank ? T : stream.seq_len;
-  const bool masked = recorded.dispatch_mask || layer.routing_hook || capacity(layer, scope_tokens) > 0;
+  // If the capacity is unlimited, only a record or the hook needs the mask.
+  const bool masked = recorded.dispatch_mask || layer.routing_hook || capacity(layer) > 0;
   const View dispatch_mask = recorded.dispatch_mask ? recorded.dispatch_mask
                              : masked               ? context.scratch.i32({T, k})
                                                     : View();
@@ -103,17 +102,18 @@ void Router::forward(const LayerContext& layer, ConstView x, Saved& s) const {
   r.dispatch_layout.build(b, placement, s.experts, dispatch_mask, context.scratch);
 }
 
-Index Router::capacity(const LayerContext& layer, Index scope_tokens) const {
+Index Router::capacity(const LayerContext& layer) const {
   if (layer.batch.dropless) return 0;
-  const Index capacity = expert_capacity(spec_.capacity_factor, spec_.route.top_k, scope_tokens, experts_);
-  return capacity < scope_tokens ? capacity : 0;  // a token chooses an expert at most once
+  const bool by_rank = spec_.capacity_scope == CapacityScope::rank;
+  const Index scope_tokens = by_rank ? layer.own_tokens() : layer.stream.seq_len;
+  return expert_capacity(spec_.capacity_factor, spec_.route.top_k, scope_tokens, experts_);
 }
 
 void Router::apply_capacity(const LayerContext& layer, ConstView experts, ConstView weights, View dispatch_mask) const {
   const ExecutionContext& context = layer.context;
   const Index seq_len = layer.stream.seq_len;
   const bool by_rank = spec_.capacity_scope == CapacityScope::rank;
-  const CapacityDesc desc{spec_.drop_order, capacity(layer, by_rank ? layer.own_tokens() : seq_len)};
+  const CapacityDesc desc{spec_.drop_order, capacity(layer)};
   const bool one_scope = by_rank || desc.capacity == 0;
   if (one_scope || layer.own_tokens() % seq_len == 0)
     return run(context.device,

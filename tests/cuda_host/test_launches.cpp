@@ -31,8 +31,8 @@ class LaunchesTest : public HostTest {
   const std::unique_ptr<Device> device = make_cuda();
 };
 
-// The routing of one MoE layer: its operations from the logits to the order of the rows. The kernels
-// of the CPU compute the same.
+// The routing of one MoE layer: its operations from the logits to the order of the rows. Kernels of
+// the CPU compute the same.
 struct RoutingTables {
   Index segments, T, k, E;
   ExpertPartition partition;

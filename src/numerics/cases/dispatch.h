@@ -7,6 +7,7 @@
 #include "kernels/ops/dispatch.h"
 #include "kernels/ops/elementwise.h"
 #include "kernels/ops/permute.h"
+#include "kernels/ops/token_message.h"
 #include "src/numerics/op_case.h"
 
 namespace sy::numerics {
@@ -179,16 +180,26 @@ struct PermutationCase : OpCase {
   }
 };
 
+// The rows have d columns, `before` and `after` further ones.
 struct PermuteRows : OpCase {
-  Index d;
-  PermuteRows(Index n, Rows s) : d(s.d) {
-    in("x", {n, d});
+  Index d, before, columns;
+  PermuteRows(Index n, Rows s, Index before_ = 0, Index after = 0)
+      : d(s.d), before(before_), columns(before + d + after) {
+    note = fmt::format("{} columns before", before);
+    in("x", {n, columns});
     in("index", {s.t}, whole("index", {s.t}, -1, n), DType::i32);
     out("y", {s.t, d});
     tolerance = 0;
   }
-  void run(Device& b) override { ops::run(b, ops::Permute{.x = at("x"), .index = at("index"), .y = at("y")}); }
-  void expect(Values& v) override { v["y"] = ref::permute(d, v["x"], v["index"]); }
+  void run(Device& b) override {
+    ops::run(b, ops::Permute{.x = at("x"), .index = at("index"), .first_column = before, .y = at("y")});
+  }
+  void expect(Values& v) override {
+    const Numbers rows = ref::permute(columns, v["x"], v["index"]);
+    for (std::size_t i = 0; i < v["y"].size(); ++i)
+      v["y"][i] = rows[i / static_cast<std::size_t>(d) * static_cast<std::size_t>(columns) +
+                       static_cast<std::size_t>(before) + i % static_cast<std::size_t>(d)];
+  }
 };
 
 // Rows of integers: the bits are copied, including those of -1.
@@ -202,6 +213,51 @@ struct PermuteIntegers : OpCase {
   }
   void run(Device& b) override { ops::run(b, ops::Permute{.x = at("x"), .index = at("index"), .y = at("y")}); }
   void expect(Values& v) override { v["y"] = ref::permute(d, v["x"], v["index"]); }
+};
+
+// Rows of messages: UnpackTokens and Permute read the rows that PackTokens writes.
+struct TokenMessages : OpCase {
+  Index t, n, k, d;
+  bool weighted;  // UnpackTokens also reads the weights
+  TokenMessages(Index tokens, Rows s, Index k_, bool weighted_)
+      : t(tokens), n(s.t), k(k_), d(s.d), weighted(weighted_) {
+    const TokenRow row{k, d, compute};
+    in("physical_experts", {t, k}, whole("physical_experts", {t, k}, -1, 1 << 20), DType::i32);
+    in("weights", {t, k}, DType::f32);
+    in("x", {t, d});
+    in("index", {n}, whole("index", {n}, 0, t), DType::i32);
+    in("identity", {n}, ref_identity(), DType::i32);
+    in_out("message", {n, row.columns()}, compute);
+    out("experts", {n, k}, DType::i32);
+    if (weighted) out("row_weights", {n, k}, DType::f32);
+    out("y", {n, d});
+    tolerance = 0;
+  }
+  Numbers ref_identity() const {
+    Numbers rows;
+    for (Index i = 0; i < n; ++i) rows.push_back(static_cast<double>(i));
+    return rows;
+  }
+  void run(Device& b) override {
+    const View message = at("message");
+    ops::run(b, ops::PackTokens{.physical_experts = at("physical_experts"),
+                                .weights = at("weights"),
+                                .x = at("x"),
+                                .index = at("index"),
+                                .y = message});
+    ops::run(b, ops::UnpackTokens{.x = message, .physical_experts = at("experts"), .weights = at("row_weights")});
+    ops::run(b, ops::Permute{.x = message,
+                             .index = at("identity"),
+                             .first_column = TokenRow{k, d, message.dtype()}.first_value(),
+                             .y = at("y")});
+    ops::run(b, ops::Fill{.x = message, .value = 0});  // its metadata is no number of this type
+  }
+  void expect(Values& v) override {
+    v["experts"] = ref::permute(k, v["physical_experts"], v["index"]);
+    if (weighted) v["row_weights"] = ref::permute(k, v["weights"], v["index"]);
+    v["y"] = ref::permute(d, v["x"], v["index"]);
+    for (double& x : v["message"]) x = 0;
+  }
 };
 
 // Initial value of the sums of y: zero, y itself, or another matrix.

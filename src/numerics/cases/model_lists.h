@@ -173,8 +173,21 @@ template <>
 inline void add_cases<ops::Permute>(Cases& cases) {
   for (Rows s : rows_of_elements) {
     cases.add<PermuteRows>(5, s);
+    cases.add<PermuteRows>(5, s, 3, 2);
     cases.add<PermuteIntegers>(5, s);
   }
+}
+inline void add_messages(Cases& cases) {
+  for (Rows s : {Rows{1, 1}, {7, 3}, {33, 67}, {20, 64}})
+    for (Index k : {1, 3, 8}) cases.add<TokenMessages>(9, s, k, k > 1);
+}
+template <>
+inline void add_cases<ops::PackTokens>(Cases& cases) {
+  add_messages(cases);
+}
+template <>
+inline void add_cases<ops::UnpackTokens>(Cases& cases) {
+  add_messages(cases);
 }
 template <>
 inline void add_cases<ops::Unpermute>(Cases& cases) {
