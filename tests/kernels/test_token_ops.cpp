@@ -118,9 +118,8 @@ TEST_P(TokenOps, JitterMatchesReference) {
 TEST_P(TokenOps, CapacityMatchesReference) {
   struct {
     Index segments, t, k, e;
-  } const cases[] = {{1, 0, 2, 4},  {3, 0, 2, 4},     {1, 1, 1, 1},     {4, 12, 2, 5},
-                     {2, 50, 7, 7}, {5, 1000, 3, 16}, {1, 3000, 4, 64}, {1, 5001, 2, 2},
-                     {1, 8500, 2, 5}};
+  } const cases[] = {{1, 0, 2, 4},     {3, 0, 2, 4},     {1, 1, 1, 1},    {4, 12, 2, 5},  {2, 50, 7, 7},
+                     {5, 1000, 3, 16}, {1, 3000, 4, 64}, {1, 5001, 2, 2}, {1, 8500, 2, 5}};
   for (const auto& c : cases)
     for (DropOrder order : {DropOrder::token, DropOrder::choice, DropOrder::probability})
       for (Index capacity : {0, 1, 2, 17, 200, 5000})
