@@ -52,17 +52,22 @@ __global__ void permute_rows(RowLanes rows, Index x_packs, Index first, In<T> x,
   });
 }
 
+// TokenRow in elements of y.
+struct Message {
+  Index k, width, first_value, columns;
+};
+
 // Writes rows of messages; `lanes` threads share a row of `packs` packs of values. `message` is the
 // format of a row, and `ints` are the 4-byte words of y. An element of y costs 2w bytes.
 template <class T, int N>
-__global__ void pack_tokens(RowLanes rows, TokenRow message, In<std::int32_t> physical_experts, In<float> weights,
+__global__ void pack_tokens(RowLanes rows, Message message, In<std::int32_t> physical_experts, In<float> weights,
                             In<T> x, In<std::int32_t> index, Out<T> y, Out<std::int32_t> ints) {
   const Index row = static_cast<Index>(blockIdx.x) * (permute_threads / rows.lanes) + threadIdx.x / rows.lanes;
   if (row >= rows.rows) return;
   const Index token = index[row];
   if (token < 0) return;
-  const Index lane = threadIdx.x % rows.lanes, k = message.k, first = message.first_value(),
-              columns = message.columns(), words = Index{4} / sizeof(T);
+  const Index lane = threadIdx.x % rows.lanes, k = message.k, first = message.first_value, columns = message.columns,
+              words = Index{4} / sizeof(T);
   for (Index i = lane; i < first / words; i += rows.lanes)
     ints[row * (columns / words) + i] = i < k       ? physical_experts[token * k + i]
                                         : i < 2 * k ? __float_as_int(weights[token * k + i - k])
@@ -132,9 +137,10 @@ void execute(CudaDevice& device, const ops::Permute& op) {
 }
 
 void execute(CudaDevice& device, const ops::PackTokens& op) {
-  const TokenRow message{op.physical_experts.dim(1), op.x.dim(1), op.x.dtype()};
+  const TokenRow row{op.physical_experts.dim(1), op.x.dim(1), op.x.dtype()};
+  const Message message{row.k, row.width, row.first_value(), row.columns()};
   with_type_and_packs(message.width, {op.y, op.x}, [&]<class T, int N>(T, PackSize<N>) {
-    const RowLanes rows = lanes_of(op.y.dim(0), (message.columns() - message.first_value()) / N);
+    const RowLanes rows = lanes_of(op.y.dim(0), (message.columns - message.first_value) / N);
     launch(device.context(), row_grid(rows), pack_tokens<T, N>, rows, message, in<std::int32_t>(op.physical_experts),
            in<float>(op.weights), in<T>(op.x), in<std::int32_t>(op.index), out<T>(op.y),
            out<std::int32_t>(as_words(op.y)));
