@@ -4,6 +4,7 @@
 
 #include "dist/phase.h"
 #include "kernels/ops/permute.h"
+#include "kernels/ops/token_message.h"
 
 namespace sy {
 namespace {
@@ -116,12 +117,6 @@ void DispatchLayout::build(Device& device, const ExpertPlacement& placement, Con
 
 namespace {
 
-ConstView pack_copies(Device& device, View tokens, ConstView x, Arena& arena) {
-  const View packed = arena.take({tokens.elements(), x.dim(1)}, x.dtype());
-  run(device, ops::Permute{.x = x, .index = tokens, .y = packed});
-  return packed;
-}
-
 Work start(Comm& group, std::span<const SendReceive> buffers, std::span<const Index> input_splits,
            std::span<const Index> output_splits, const char* subphase) {
   const ScopedSubphase scope(group.rank_context(), subphase);
@@ -140,7 +135,7 @@ TokenDispatcher::TokenDispatcher(Device& device, const Mesh& mesh, const ExpertP
             placement.partition.ranks(), group_->size());
 }
 
-CountExchange TokenDispatcher::exchange_counts(const DispatchLayout& layout, Arena& scratch) {
+CountExchange TokenDispatcher::exchange_counts(const DispatchLayout& layout) {
   const DispatchCounts counts(placement_, layout.tokens_per_expert.elements(), layout.counts);
   const ScopedSubphase scope(group_->rank_context(), "count exchange");
   if (group_->size() > 1) group_->all_to_all(counts.to_ranks, counts.from_ranks);
@@ -149,11 +144,19 @@ CountExchange TokenDispatcher::exchange_counts(const DispatchLayout& layout, Are
     inter_node_->all_to_all(counts.to_ranks, counts.of_peers);
   }
   device_.begin_read(counts.buffer);
-  return {layout, pack(layout, layout.physical_experts, scratch)};
+  return {layout};
 }
 
-ConstView TokenDispatcher::pack(const DispatchLayout& layout, ConstView x, Arena& arena) const {
-  return local() ? x : pack_copies(device_, layout.tokens, x, arena);
+PackedTokens TokenDispatcher::pack(const DispatchLayout& layout, ConstView x, ConstView weights, Arena& arena) const {
+  const TokenRow row{weights.dim(1), x.dim(1), x.dtype()};
+  if (local()) return {x, row.k, 0, layout.physical_experts, weights};
+  const View packed = arena.take({layout.tokens.elements(), row.columns()}, x.dtype());
+  run(device_, ops::PackTokens{.physical_experts = layout.physical_experts,
+                               .weights = weights,
+                               .x = x,
+                               .index = layout.tokens,
+                               .y = packed});
+  return {packed, row.k, row.first_value()};
 }
 
 DispatchHandle TokenDispatcher::finalize(const CountExchange& exchange, Arena& saved, Arena& scratch) {
@@ -172,7 +175,7 @@ DispatchHandle TokenDispatcher::finalize(const CountExchange& exchange, Arena& s
       {hierarchical ? inter_node_ : group_, layout.tokens, layout.row_id_map, std::move(splits.hops[0])});
   if (!hierarchical) return handle;
   const ExpertPartition partition = handle.intranode_partition();
-  const Index T = handle.hops_[0].splits.num_received, k = exchange.physical_experts.dim(1),
+  const Index T = handle.hops_[0].splits.num_received, k = layout.physical_experts.dim(1),
               copies = partition.max_ep_ranks(k) * partition.etp, node_experts = E / placement_.topology.nodes;
   const View tokens = saved.i32({T * copies}), row_id_map = saved.i32({T, copies});
   handle.hops_.push_back({intra_node_, tokens, row_id_map, std::move(splits.hops[1])});
@@ -181,47 +184,62 @@ DispatchHandle TokenDispatcher::finalize(const CountExchange& exchange, Arena& s
   return handle;
 }
 
-ConstView DispatchHandle::pack(ConstView x, Arena& arena) const {
-  return local() ? x : pack_copies(*device_, hops_.front().tokens, x, arena);
+PackedTokens DispatchHandle::pack(ConstView x, Arena& arena) const {
+  if (local()) return {x};
+  const View tokens = hops_.front().tokens, packed = arena.take({tokens.elements(), x.dim(1)}, x.dtype());
+  run(*device_, ops::Permute{.x = x, .index = tokens, .y = packed});
+  return {packed};
 }
 
-PendingDispatch DispatchHandle::dispatch(std::initializer_list<SendBuffer> send_buffers, ConstView physical_experts,
-                                         Arena& scratch) {
+PendingDispatch DispatchHandle::dispatch(const PackedTokens& tokens, Arena& arena, Arena& scratch) {
   PendingDispatch pending(*this);
-  std::vector<SendReceive> buffers;
-  const auto send = [&](ConstView rows, Arena& arena) {
-    if (local()) return rows;
-    const auto buffer = [&](Arena& a, Index n) { return a.take({n, rows.dim(1)}, rows.dtype()); };
-    View received = buffer(hops_.size() > 1 ? scratch : arena, hops_[0].splits.num_received);
-    buffers.push_back({rows.rows(0, hops_[0].splits.num_sent), received});
-    if (hops_.size() > 1) {
-      const HopSplits& intranode = hops_[1].splits;
-      pending.forwarding_.push_back(
-          {received, buffer(scratch, intranode.num_sent), buffer(arena, intranode.num_received)});
-      received = pending.forwarding_.back().output;
-    }
-    return ConstView(received);
-  };
-  for (const auto& [rows, arena] : send_buffers) pending.received_.push_back(send(rows, arena));
-  if (physical_experts) pending.physical_experts_ = send(physical_experts, scratch);
-  if (!local())
-    pending.first_hop_ =
-        start(*hops_[0].group, buffers, hops_[0].splits.input_splits, hops_[0].splits.output_splits, "dispatch");
+  if (local()) {
+    pending.received_ = tokens.rows;
+    pending.physical_experts_ = tokens.physical_experts;
+    pending.weights_ = tokens.weights;
+    return pending;
+  }
+  const HopSplits& first = hops_.front().splits;
+  const Index received = hops_.back().splits.num_received, k = tokens.k;
+  const auto buffer = [&](Arena& a, Index n) { return a.take({n, tokens.rows.dim(1)}, tokens.rows.dtype()); };
+  pending.output_.rows = buffer(arena, received);
+  if (k > 0) {
+    pending.output_.physical_experts = scratch.i32({received, k});
+    pending.output_.weights = scratch.f32({received, k});
+  }
+  pending.received_ = pending.output_.rows;
+  pending.first_column_ = tokens.first_column;
+  pending.physical_experts_ = pending.output_.physical_experts;
+  pending.weights_ = pending.output_.weights;
+  View arrives = pending.output_.rows;
+  if (hops_.size() > 1) {
+    arrives = buffer(scratch, first.num_received);
+    pending.forwarding_ = {arrives, k > 0 ? scratch.i32({first.num_received, k}) : View(),
+                           buffer(scratch, hops_.back().splits.num_sent)};
+  }
+  const SendReceive rows{tokens.rows.rows(0, first.num_sent), arrives};
+  pending.first_hop_ = start(*hops_.front().group, {&rows, 1}, first.input_splits, first.output_splits, "dispatch");
   return pending;
 }
 
 void PendingDispatch::wait() {
+  if (std::exchange(waited_, true) || handle_->local()) return;
   first_hop_.wait();
-  if (!forwarding_.empty()) forward_intranode();
+  if (handle_->hops_.size() > 1) forward_intranode();
+  const auto& [rows, physical_experts, weights] = output_;
+  if (physical_experts)
+    run(*handle_->device_, ops::UnpackTokens{.x = rows, .physical_experts = physical_experts, .weights = weights});
 }
 
 // Forwards the tokens received from other nodes to the ranks of their experts within the node.
 void PendingDispatch::forward_intranode() {
   Device& device = *handle_->device_;
   const DispatchHandle::Hop& hop = handle_->hops_.back();
-  if (physical_experts_) {  // dispatch() sends them as its last buffer
+  const auto& [received, chosen, packed] = forwarding_;
+  if (chosen) {
     const auto& [physical_experts, counts, tokens_per_expert] = handle_->intranode_outputs_;
-    run(device, ops::DispatchLayout{.experts = forwarding_.back().received,
+    run(device, ops::UnpackTokens{.x = received, .physical_experts = chosen});
+    run(device, ops::DispatchLayout{.experts = chosen,
                                     .partition = handle_->intranode_partition(),
                                     .expected = handle_->placement_.expected_routing(handle_->tokens_per_expert_),
                                     .physical_experts = physical_experts,
@@ -230,13 +248,9 @@ void PendingDispatch::forward_intranode() {
                                     .counts = counts,
                                     .tokens_per_expert = tokens_per_expert});
   }
-  std::vector<SendReceive> buffers;
-  for (const auto& [received, packed, output] : forwarding_) {
-    run(device, ops::Permute{.x = received, .index = hop.tokens.rows(0, hop.splits.num_sent), .y = packed});
-    buffers.push_back({packed, output});
-  }
-  start(*hop.group, buffers, hop.splits.input_splits, hop.splits.output_splits, "dispatch").wait();
-  forwarding_.clear();
+  run(device, ops::Permute{.x = received, .index = hop.tokens.rows(0, hop.splits.num_sent), .y = packed});
+  const SendReceive rows{packed, output_.rows};
+  start(*hop.group, {&rows, 1}, hop.splits.input_splits, hop.splits.output_splits, "dispatch").wait();
 }
 
 PendingCombine DispatchHandle::combine(std::initializer_list<CombineSum> sums, Arena& scratch) {

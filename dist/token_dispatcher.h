@@ -2,7 +2,8 @@
 //
 // Each of the P ranks of the expert-parallel group holds equally many consecutive physical experts,
 // or an etp shard of them (ExpertPartition). Dispatch sends a token once to each rank that holds
-// any of its experts. The physical experts and weights of all its choices go with it.
+// any of its experts. The physical experts and weights of all its choices go with it, in front of
+// its values (TokenRow): there is one message per destination.
 //
 // Copies are ordered by (destination, token) on the sender, and by (source, token) on the receiver.
 // The latter is the order of the global tokens, because ranks hold their tokens in rank order. The
@@ -126,13 +127,14 @@ struct DispatchLayout {
 // The DispatchCounts of a layout on their way to the host (TokenDispatcher::exchange_counts).
 struct [[nodiscard]] CountExchange {
   const DispatchLayout& layout;
-  ConstView physical_experts;  // [n, k] packed copies; [T, k] on one rank
 };
 
-// A send buffer, and the arena of its receive buffer.
-struct SendBuffer {
-  ConstView rows;  // [n, N], returned by pack(); the first num_sent() rows are sent
-  Arena& arena;
+// A send buffer. On one rank it refers to the tokens themselves.
+struct PackedTokens {
+  ConstView rows;  // [n, N], of which the first num_sent() rows are sent
+  // If there is metadata: its k, the first column of the values, and on one rank the metadata.
+  Index k = 0, first_column = 0;
+  ConstView physical_experts{}, weights{};
 };
 
 // Operands of one combine: y = addend + the sum of each token's rows of x, over all ranks.
@@ -153,29 +155,37 @@ class DispatchHandle;
 class [[nodiscard]] PendingDispatch {
  public:
   PendingDispatch(PendingDispatch&&) = default;
-  // [A, N] receive buffer of each send buffer, valid after wait(). A is the number of received
-  // tokens. On one rank, these are the send buffers, valid at once.
-  const std::vector<ConstView>& received() const { return received_; }
-  // [A, k] i32 physical experts of the received tokens; -1 if dropped. Empty if they were not sent.
-  // Valid like received(), while the scratch memory stays.
+  // [A, N] receive buffer, valid after wait(). A is the number of received tokens. On one rank it
+  // is the send buffer, valid at once. The values of a token begin at `first_column`.
+  ConstView received() const { return received_; }
+  Index first_column() const { return first_column_; }
+  // [A, k] metadata of the received tokens; empty if it was not sent. The physical expert of a
+  // dropped assignment is -1. Valid like received(), while the scratch memory stays.
   ConstView physical_experts() const { return physical_experts_; }
+  ConstView weights() const { return weights_; }
   // Compute enqueued after this call waits for the received tokens. No-op if called before.
   void wait();
 
  private:
   friend DispatchHandle;
-  // Buffers of the hop within the node: received from other nodes, packed copies, output.
+  // Buffers of the hop within the node: tokens received from other nodes, their physical experts,
+  // and packed copies. All are empty if dispatch is not hierarchical.
   struct ForwardBuffers {
-    View received, packed, output;
+    View received, physical_experts, packed;
   };
   explicit PendingDispatch(DispatchHandle& handle) : handle_(&handle) {}
   void forward_intranode();
 
   DispatchHandle* handle_;
   Work first_hop_;
-  std::vector<ConstView> received_;
-  ConstView physical_experts_;
-  std::vector<ForwardBuffers> forwarding_;  // empty if dispatch is not hierarchical
+  bool waited_ = false;
+  ConstView received_;
+  Index first_column_ = 0;
+  ConstView physical_experts_, weights_;
+  struct {
+    View rows, physical_experts, weights;  // memory of the results; empty on one rank
+  } output_;
+  ForwardBuffers forwarding_;
 };
 
 // A combine in flight. If it is destroyed before wait(), the sums are undefined.
@@ -217,15 +227,15 @@ class DispatchHandle {
   // Number of copies in the send buffer of the first hop, including those for this rank itself.
   // 0 on one rank.
   Index num_sent() const { return local() ? 0 : hops_.front().splits.num_sent; }
-  // As TokenDispatcher::pack.
-  ConstView pack(ConstView x, Arena& arena) const;
+  // As TokenDispatcher::pack, without metadata.
+  PackedTokens pack(ConstView x, Arena& arena) const;
 
-  // Starts the all-to-all of the send buffers, and of the physical experts.
-  // physical_experts: CountExchange::physical_experts in the first call of a handle, then empty.
-  // The receiver computes from them its rows, and the copies for the hop within the node.
-  // The send buffers and the memory allocated from `scratch` must stay until wait().
+  // Starts the all-to-all of the tokens. The receive buffer is allocated from `arena`.
+  // In the first call of a handle the tokens must have metadata. The receiver computes from it its
+  // rows, and the copies for the hop within the node.
+  // The send buffer and the memory allocated from `scratch` must stay until wait().
   // The all-to-all waits for compute that was enqueued before this call.
-  PendingDispatch dispatch(std::initializer_list<SendBuffer> send_buffers, ConstView physical_experts, Arena& scratch);
+  PendingDispatch dispatch(const PackedTokens& tokens, Arena& arena, Arena& scratch);
   // Sums this rank's rows and starts the return of the sums. On one rank it computes CombineSum::y.
   // The memory allocated from `scratch` must stay until wait().
   PendingCombine combine(std::initializer_list<CombineSum> sums, Arena& scratch);
@@ -260,10 +270,10 @@ class DispatchHandle {
 };
 
 // Makes the DispatchHandle of each layer. The steps of a layer, so that other work can overlap:
-//   CountExchange counts = dispatcher.exchange_counts(layout, ...);
-//   ... = dispatcher.pack(layout, rows, ...);
+//   CountExchange counts = dispatcher.exchange_counts(layout);
+//   PackedTokens packed = dispatcher.pack(layout, ...);
 //   DispatchHandle handle = dispatcher.finalize(counts, ...);    the host waits for the counts
-//   PendingDispatch tokens = handle.dispatch(...);
+//   PendingDispatch tokens = handle.dispatch(packed, ...);
 //   tokens.wait();
 //   PendingCombine sums = handle.combine(...);
 //   sums.wait();
@@ -282,16 +292,16 @@ class TokenDispatcher {
   // Exchanges the counts of `layout` by an all-to-all, and starts their copy to the host. If
   // dispatch is hierarchical, two more all-to-alls are between the nodes.
   // Collective over mesh.expert_group.
-  // `layout` must outlive the result. The memory allocated from `scratch` must stay while
-  // physical experts are used, at least until the first PendingDispatch::wait().
+  // `layout` must outlive the result.
   // Until finalize(), the device must start no other read (Device::begin_read).
-  CountExchange exchange_counts(const DispatchLayout& layout, Arena& scratch);
+  CountExchange exchange_counts(const DispatchLayout& layout);
 
-  // Packs the copies of x for the first hop: [T, N] -> [n, N], allocated from `arena`.
+  // Packs the copies of x for the first hop, with their metadata: [T, D] -> [n, columns of
+  // TokenRow], allocated from `arena`. weights: [T, k]
   // n is the largest possible number of copies (DispatchLayout). Rows from
   // DispatchHandle::num_sent() on are undefined.
-  // Returns x on one rank.
-  ConstView pack(const DispatchLayout& layout, ConstView x, Arena& arena) const;
+  // On one rank the result refers to x and the metadata themselves.
+  PackedTokens pack(const DispatchLayout& layout, ConstView x, ConstView weights, Arena& arena) const;
 
   // Waits for the counts, and computes the splits of the hops.
   // The views `tokens` and `row_id_map` of the layout, and memory allocated from `saved`, must live

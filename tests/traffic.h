@@ -6,6 +6,7 @@
 #include <numeric>
 #include <set>
 
+#include "kernels/ops/token_message.h"
 #include "src/model/engine.h"
 
 namespace sy::test {
@@ -164,11 +165,11 @@ inline Loads expected_loads(const Config& c, Index vocab, const Layout& l, int r
   add("experts", l.ep * l.etp, Collective::all_to_all, routings, routings * (P - 1) * (1 + E / l.ep) * 4, 0);
   add("across", nodes, Collective::all_to_all, 2 * routings,
       routings * (nodes - 1) * (1 + E / nodes + ranks_per_node * (1 + E / l.ep)) * 4, 0);
-  // Dispatch sends D elements of a token with k physical experts and k weights. Combine returns D
-  // elements. In backward, D elements are sent; D elements and k gradients of weights return.
+  // Dispatch sends k physical experts, k weights and D elements of a token (TokenRow). Combine
+  // returns D elements. In backward, D elements are sent, and D and k gradients of weights return.
   for (const auto& [group, size, sent, received] : tokens)
     add(group, size, Collective::all_to_all, 2 * M * moe_layers * (again + 1),
-        4 * ((sent * (D + 2 * k) + received * D) * again + sent * D + received * (D + k)),
+        4 * ((sent * TokenRow{k, D, DType::f32}.columns() + received * D) * again + sent * D + received * (D + k)),
         4 * D * (sent + received) * (again + 1));
   return out;
 }

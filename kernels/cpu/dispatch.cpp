@@ -1,4 +1,4 @@
-// Capacity, dispatch layout, permutation of rows, permute and unpermute.
+// Capacity, dispatch layout, permutation of rows, permute and unpermute, rows of messages.
 #include <bit>
 #include <cstring>
 #include <utility>
@@ -10,6 +10,7 @@
 #include "kernels/ops/capacity.h"
 #include "kernels/ops/dispatch.h"
 #include "kernels/ops/permute.h"
+#include "kernels/ops/token_message.h"
 
 namespace sy::cpu {
 
@@ -154,7 +155,8 @@ void execute(CpuDevice&, const ops::DispatchLayout& op) {
   std::fill(tokens.i32() + copy, tokens.i32() + tokens.elements(), -1);
 }
 
-// The buckets are physical experts. An assignment costs 12 bytes, and a row 8.
+// The buckets are physical experts. An assignment costs 12 bytes. A row costs 4, 4 more for
+// `assignments`, and 8 for its weight.
 void execute(CpuDevice&, const ops::BuildPermutation& op) {
   const ConstView physical_experts = op.physical_experts;
   const View assignments = op.assignments, tokens = op.tokens, row_id_map = op.row_id_map, offsets = op.offsets;
@@ -174,7 +176,7 @@ void execute(CpuDevice&, const ops::BuildPermutation& op) {
     for (Index chunk = 0; chunk < chunks; ++chunk) row += std::exchange(chunk_rows[chunk * local + expert], row);
   }
   offsets.i32()[local] = row;
-  SY_ASSERT(row <= assignments.dim(0), "{}: {} rows, but at most {} fit", op.name, row, assignments.dim(0));
+  SY_ASSERT(row <= tokens.dim(0), "{}: {} rows, but at most {} fit", op.name, row, tokens.dim(0));
   for_chunks(n, assignments_per_chunk, [&](Index begin, Index end) {
     std::int32_t* const next = &chunk_rows[begin / assignments_per_chunk * local];
     for (Index a = begin; a < end; ++a) {
@@ -182,21 +184,53 @@ void execute(CpuDevice&, const ops::BuildPermutation& op) {
       const std::int32_t to = is_local(expert) ? next[expert - first_expert]++ : -1;
       row_id_map.i32()[a] = to;
       if (to < 0) continue;
-      assignments.i32()[to] = static_cast<std::int32_t>(a);
+      if (assignments) assignments.i32()[to] = static_cast<std::int32_t>(a);
       tokens.i32()[to] = static_cast<std::int32_t>(a / k);
+      if (op.weights) op.row_weights.f32()[to] = op.weights.f32()[a];
     }
   });
-  std::fill(assignments.i32() + row, assignments.i32() + assignments.elements(), -1);
+  if (assignments) std::fill(assignments.i32() + row, assignments.i32() + assignments.elements(), -1);
   std::fill(tokens.i32() + row, tokens.i32() + tokens.elements(), -1);
 }
 
 // An element of y costs 8 bytes.
 void execute(CpuDevice&, const ops::Permute& op) {
-  const Index d = op.y.dim(1);
+  const Index d = op.y.dim(1), columns = op.x.dim(1);
   const std::int32_t* const index = op.index.i32();
   for_chunks(op.y.dim(0), rows_per_chunk(d), [&](Index begin, Index end) {
     for (Index r = begin; r < end; ++r)
-      if (index[r] >= 0) copy_elements(op.x, index[r] * d, d, op.y, r * d);
+      if (index[r] >= 0) copy_elements(op.x, index[r] * columns + op.first_column, d, op.y, r * d);
+  });
+}
+
+// An element of y costs 8 bytes.
+void execute(CpuDevice&, const ops::PackTokens& op) {
+  const TokenRow row{op.physical_experts.dim(1), op.x.dim(1), op.x.dtype()};
+  const Index k = row.k, columns = row.columns();
+  for_chunks(op.y.dim(0), rows_per_chunk(columns), [&](Index begin, Index end) {
+    for (Index r = begin; r < end; ++r) {
+      const Index token = op.index.i32()[r];
+      if (token < 0) continue;
+      clear_elements(op.y, r * columns, row.first_value());
+      const View metadata{op.y.bytes() + r * columns * size_of(op.y.dtype()), {2 * k}, DType::i32};
+      copy_elements(op.physical_experts, token * k, k, metadata, 0);
+      copy_elements(op.weights, token * k, k, metadata, k);
+      copy_elements(op.x, token * row.width, row.width, op.y, r * columns + row.first_value());
+      const Index end_of_values = row.first_value() + row.width;
+      clear_elements(op.y, r * columns + end_of_values, columns - end_of_values);
+    }
+  });
+}
+
+// An element of the results costs 8 bytes.
+void execute(CpuDevice&, const ops::UnpackTokens& op) {
+  const Index k = op.physical_experts.dim(1);
+  for_chunks(op.x.dim(0), rows_per_chunk(4 * k), [&](Index begin, Index end) {
+    for (Index r = begin; r < end; ++r) {
+      const ConstView metadata{op.x.bytes() + r * op.x.dim(1) * size_of(op.x.dtype()), {2 * k}, DType::i32};
+      copy_elements(metadata, 0, k, op.physical_experts, r * k);
+      if (op.weights) copy_elements(metadata, k, k, op.weights, r * k);
+    }
   });
 }
 

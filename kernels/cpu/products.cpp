@@ -26,12 +26,12 @@ Matrix transposed(ConstView x, Index first, Index columns) {
 }
 // The same for the rows of an operand, gathered or not, from number `first` on.
 Matrix plain(const GatheredRows& x, Index first, Index columns) {
-  Matrix m = plain(x.values, x.index ? 0 : first * columns, columns);
+  Matrix m = plain(x.values, x.index ? x.first_column : first * columns, x.index ? x.values.dim(1) : columns);
   if (x.index) m.row_index = x.index.i32() + first;
   return m;
 }
 Matrix transposed(const GatheredRows& x, Index first, Index columns) {
-  Matrix m = transposed(x.values, x.index ? 0 : first * columns, columns);
+  Matrix m = transposed(x.values, x.index ? x.first_column : first * columns, x.index ? x.values.dim(1) : columns);
   if (x.index) m.col_index = x.index.i32() + first;
   return m;
 }

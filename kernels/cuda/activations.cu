@@ -44,17 +44,19 @@ __global__ void activate(FfnActivation desc, Index width, In<T> h, In<float> row
 
 // A block takes a row and computes the activation again. dy: [R, width]; dh has the shape of h;
 // drow_scale: [R] or nullptr. If gated, an element of dy costs 5w bytes and 7 FLOPs besides those
-// of value and slope. Otherwise it costs 3w bytes and 4 FLOPs.
+// of value and slope. Otherwise it costs 3w bytes and 4 FLOPs. The activation, y, costs w bytes and
+// 1 or 2 FLOPs more.
+//   y: [R, width] or nullptr; it contains dy if dy is nullptr
 template <class Act, bool gated, class T, int N>
 __global__ void activation_gradient(FfnActivation desc, Index width, In<T> dy, In<T> h, In<float> row_scale, Out<T> dh,
-                                    Out<float> drow_scale) {
+                                    Out<float> drow_scale, Out<T> y) {
   const Index row = blockIdx.x, start = row * (gated ? 2 * width : width);
   const float scale = row_scale ? row_scale[row] : 1.0f;
   float dscale = 0;
   for_row<N>(width, [&](Index i) {
-    const auto g = load<N>(dy, row * width + i);
+    const auto g = dy ? load<N>(dy, row * width + i) : load<N>(y, row * width + i);
     const auto x = load<N>(h, start + i), linear = load<N>(h, start + (gated ? width : 0) + i);
-    Pack<T, N> dx, dlinear;
+    Pack<T, N> dx, dlinear, result;
     for (int e = 0; e < N; ++e) {
       const Point a = Act::at(to_float(x[e]), desc);
       const Point l = gated ? Act::linear(to_float(linear[e]), desc) : Point{1, 0};
@@ -62,8 +64,10 @@ __global__ void activation_gradient(FfnActivation desc, Index width, In<T> dy, I
       dx[e] = from_float<T>(scale * ge * l.value * a.slope);
       dlinear[e] = from_float<T>(scale * ge * a.value * l.slope);
       dscale += ge * a.value * l.value;
+      result[e] = from_float<T>(scale * a.value * l.value);
     }
     store<N>(dh, start + i, dx);
+    if (y) store<N>(y, row * width + i, result);
     if constexpr (gated) store<N>(dh, start + width + i, dlinear);
   });
   if (!drow_scale) return;
@@ -88,10 +92,11 @@ void forward(Context& context, const ops::ActivationForward& op) {
 template <class Act, bool gated>
 void backward(Context& context, const ops::ActivationBackward& op) {
   const Index width = op.dy.dim(1);
-  with_type_and_packs(width, {op.dy, op.h, op.dh}, [&]<class T, int N>(T, PackSize<N>) {
+  const ConstView dy = op.y && op.y.bytes() == op.dy.bytes() ? ConstView() : op.dy;
+  with_type_and_packs(width, {op.dy, op.h, op.dh, op.y}, [&]<class T, int N>(T, PackSize<N>) {
     launch(context, {.x = op.dy.dim(0), .threads = row_threads(blocks_of(width, N))},
-           activation_gradient<Act, gated, T, N>, op.activation, width, in<T>(op.dy), in<T>(op.h),
-           in<float>(op.row_scale), out<T>(op.dh), out<float>(op.drow_scale));
+           activation_gradient<Act, gated, T, N>, op.activation, width, in<T>(dy), in<T>(op.h), in<float>(op.row_scale),
+           out<T>(op.dh), out<float>(op.drow_scale), out<T>(op.y));
   });
 }
 

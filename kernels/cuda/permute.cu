@@ -1,7 +1,10 @@
-// Copies of rows: permute and unpermute.
+// Copies of rows: permute and unpermute, and rows of messages.
+#include <numeric>
+
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/rows.h"
 #include "kernels/ops/permute.h"
+#include "kernels/ops/token_message.h"
 
 namespace sy::cuda {
 
@@ -40,13 +43,62 @@ __device__ void for_packs(const RowLanes& rows, Visit visit) {
   for (Index pack = threadIdx.x % rows.lanes; pack < rows.packs; pack += rows.lanes) visit(row, pack);
 }
 
-// An element of y costs 2w bytes.
+// An element of y costs 2w bytes. A row of x has `x_packs` packs, and is copied from `first` on.
 template <class T, int N>
-__global__ void permute_rows(RowLanes rows, In<T> x, In<std::int32_t> index, Out<T> y) {
+__global__ void permute_rows(RowLanes rows, Index x_packs, Index first, In<T> x, In<std::int32_t> index, Out<T> y) {
   for_packs(rows, [&](Index row, Index pack) {
     const Index from = index[row];
-    if (from >= 0) store<N>(y, rows.at<N>(row, pack), load<N>(x, rows.at<N>(from, pack)));
+    if (from >= 0) store<N>(y, rows.at<N>(row, pack), load<N>(x, (from * x_packs + first + pack) * N));
   });
+}
+
+// TokenRow in elements of y.
+struct Message {
+  Index k, width, first_value, columns;
+};
+
+// Writes rows of messages; `lanes` threads share a row of `packs` packs of values. `message` is the
+// format of a row, and `ints` are the 4-byte words of y. An element of y costs 2w bytes.
+template <class T, int N>
+__global__ void pack_tokens(RowLanes rows, Message message, In<std::int32_t> physical_experts, In<float> weights,
+                            In<T> x, In<std::int32_t> index, Out<T> y, Out<std::int32_t> ints) {
+  const Index row = static_cast<Index>(blockIdx.x) * (permute_threads / rows.lanes) + threadIdx.x / rows.lanes;
+  if (row >= rows.rows) return;
+  const Index token = index[row];
+  if (token < 0) return;
+  const Index lane = threadIdx.x % rows.lanes, k = message.k, first = message.first_value, columns = message.columns,
+              words = Index{4} / sizeof(T);
+  for (Index i = lane; i < first / words; i += rows.lanes)
+    ints[row * (columns / words) + i] = i < k       ? physical_experts[token * k + i]
+                                        : i < 2 * k ? __float_as_int(weights[token * k + i - k])
+                                                    : 0;
+  for (Index pack = lane; pack < rows.packs; pack += rows.lanes) {
+    Pack<T, N> values = {};
+    if (pack * N < message.width) values = load<N>(x, (token * (message.width / N) + pack) * N);
+    store<N>(y, ((row * columns + first) / N + pack) * N, values);
+  }
+}
+
+// An element of the results costs 8 bytes. `words` is the number of 4-byte words of a row.
+struct UnpackMetadata {
+  Index k, words;
+  In<std::int32_t> ints;
+  Out<std::int32_t> physical_experts;
+  Out<float> weights;
+  template <int N>
+  __device__ void at(Index i) const {
+    for (Index e = i; e < i + N; ++e) {
+      const Index from = e / k * words + e % k;
+      physical_experts[e] = ints[from];
+      if (weights) weights[e] = __int_as_float(ints[from + k]);
+    }
+  }
+};
+
+// The 4-byte words of a message.
+template <class AnyView>
+AnyView as_words(AnyView x) {
+  return {x.bytes(), {x.size_bytes() / Index{4}}, DType::i32};
 }
 
 // An element of y costs w bytes, w more for `addend` or accumulation into y, and w bytes and 1 FLOP
@@ -76,11 +128,30 @@ __global__ void unpermute_rows(RowLanes rows, In<T> x, Index k, In<std::int32_t>
 }  // namespace
 
 void execute(CudaDevice& device, const ops::Permute& op) {
-  with_type_and_packs(op.y.dim(1), {op.y, op.x}, [&]<class T, int N>(T, PackSize<N>) {
+  const Index common = std::gcd(std::gcd(op.y.dim(1), op.x.dim(1)), op.first_column);
+  with_type_and_packs(common, {op.y, op.x}, [&]<class T, int N>(T, PackSize<N>) {
     const RowLanes rows = lanes_of(op.y.dim(0), op.y.dim(1) / N);
-    launch(device.context(), row_grid(rows), permute_rows<T, N>, rows, in<T>(op.x), in<std::int32_t>(op.index),
-           out<T>(op.y));
+    launch(device.context(), row_grid(rows), permute_rows<T, N>, rows, op.x.dim(1) / N, op.first_column / N,
+           in<T>(op.x), in<std::int32_t>(op.index), out<T>(op.y));
   });
+}
+
+void execute(CudaDevice& device, const ops::PackTokens& op) {
+  const TokenRow row{op.physical_experts.dim(1), op.x.dim(1), op.x.dtype()};
+  const Message message{row.k, row.width, row.first_value(), row.columns()};
+  with_type_and_packs(message.width, {op.y, op.x}, [&]<class T, int N>(T, PackSize<N>) {
+    const RowLanes rows = lanes_of(op.y.dim(0), (message.columns - message.first_value) / N);
+    launch(device.context(), row_grid(rows), pack_tokens<T, N>, rows, message, in<std::int32_t>(op.physical_experts),
+           in<float>(op.weights), in<T>(op.x), in<std::int32_t>(op.index), out<T>(op.y),
+           out<std::int32_t>(as_words(op.y)));
+  });
+}
+
+void execute(CudaDevice& device, const ops::UnpackTokens& op) {
+  const Index words = op.x.dim(1) * size_of(op.x.dtype()) / 4;
+  for_elements(device.context(), op.physical_experts.elements(), {},
+               UnpackMetadata{op.physical_experts.dim(1), words, in<std::int32_t>(as_words(op.x)),
+                              out<std::int32_t>(op.physical_experts), out<float>(op.weights)});
 }
 
 void execute(CudaDevice& device, const ops::Unpermute& op) {

@@ -23,7 +23,8 @@ void check(const ActivationBackward& op) {
   check.same("h", op.h, hidden, op.dy)
       .optional("row_scale", op.row_scale, {r})
       .same("dh", op.dh, hidden, op.dy)
-      .optional("drow_scale", op.drow_scale, {r});
+      .optional("drow_scale", op.drow_scale, {r})
+      .optional("y", op.y, op.dy.shape(), op.dy.dtype());
 }
 
 void run(Device& device, const ActivationBackward& op) {

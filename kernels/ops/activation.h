@@ -18,7 +18,8 @@ struct ActivationForward {
   Cost cost() const { return Cost().reads(h).writes(y); }
 };
 
-// Gradients of ActivationForward with respect to h and row_scale.
+// Gradients of ActivationForward with respect to h and row_scale. It may also write the activation
+// again, with the bits of ActivationForward: the gradient of the next GEMM's weight needs it.
 struct ActivationBackward {
   static constexpr std::string_view name = "activation_backward";
   ConstView dy;              // [R, F] c
@@ -27,7 +28,8 @@ struct ActivationBackward {
   FfnActivation activation = {};
   View dh;               // [R, gated ? 2F : F] c
   View drow_scale = {};  // [R]; may be empty
-  Cost cost() const { return Cost().reads(dy, h).writes(dh, drow_scale); }
+  View y = {};           // [R, F] c of ActivationForward; may be empty, and may be dy
+  Cost cost() const { return Cost().reads(dy, h).writes(dh, drow_scale, y); }
 };
 void run(Device& device, const ActivationBackward& op);
 

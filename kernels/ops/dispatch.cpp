@@ -16,8 +16,8 @@ void check(const DispatchLayout& op) {
             op.name, e, partition.ep, partition.etp);
   SY_ASSERT(static_cast<bool>(op.tokens) == static_cast<bool>(op.row_id_map), "{}: tokens or row_id_map alone",
             op.name);
-  SY_ASSERT(t == 0 || (op.dispatch_mask ? partition.first_expert == 0
-                                        : partition.first_expert >= 0 && !partition.logical_to_physical),
+  SY_ASSERT(t == 0 || partition.first_expert == 0 ||
+                (partition.first_expert > 0 && !op.dispatch_mask && !partition.logical_to_physical),
             "{}: experts from {} on", op.name, partition.first_expert);
   check.optional("dispatch_mask", op.dispatch_mask, op.experts.shape(), DType::i32)
       .is("physical_experts", op.physical_experts, op.experts.shape(), DType::i32)
@@ -37,13 +37,17 @@ void run(Device& device, const DispatchLayout& op) {
 void check(const BuildPermutation& op) {
   const Operands check(op.name);
   check.dims("physical_experts", op.physical_experts, 2, DType::i32)
-      .dims("assignments", op.assignments, 1, DType::i32)
+      .dims("tokens", op.tokens, 1, DType::i32)
       .dims("offsets", op.offsets, 1, DType::i32)
-      .is("tokens", op.tokens, op.assignments.shape(), DType::i32)
-      .is("row_id_map", op.row_id_map, op.physical_experts.shape(), DType::i32);
-  SY_ASSERT(op.first_expert >= 0 && op.offsets.dim(0) > 0 && op.assignments.dim(0) <= op.physical_experts.elements() &&
+      .optional("assignments", op.assignments, op.tokens.shape(), DType::i32)
+      .is("row_id_map", op.row_id_map, op.physical_experts.shape(), DType::i32)
+      .optional("weights", op.weights, op.physical_experts.shape())
+      .optional("row_weights", op.row_weights, op.tokens.shape());
+  SY_ASSERT(static_cast<bool>(op.weights) == static_cast<bool>(op.row_weights), "{}: weights or row_weights alone",
+            op.name);
+  SY_ASSERT(op.first_expert >= 0 && op.offsets.dim(0) > 0 && op.tokens.dim(0) <= op.physical_experts.elements() &&
                 op.physical_experts.elements() <= INT32_MAX,
-            "{}: {} rows for {} physical experts from {} on, of {} assignments", op.name, op.assignments.dim(0),
+            "{}: {} rows for {} physical experts from {} on, of {} assignments", op.name, op.tokens.dim(0),
             op.offsets.dim(0) - 1, op.first_expert, op.physical_experts.elements());
 }
 

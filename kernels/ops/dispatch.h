@@ -38,10 +38,10 @@ namespace ops {
 // rank, etp rank, token). There are N copies, at most n = T * min(k, ep) * etp.
 struct DispatchLayout {
   static constexpr std::string_view name = "dispatch_layout";
-  // [T, k] i32 logical experts; -1 of padding, which is not dispatched. Without a mask:
-  // `physical_experts` of an outer partition.
+  // [T, k] i32 logical experts; -1 of padding, which is not dispatched. Without a mask they may be
+  // the `physical_experts` of an outer partition.
   ConstView experts;
-  // [T, k] i32. If empty, E experts from partition.first_expert on are dispatched.
+  // [T, k] i32. If empty, the E experts from partition.first_expert on are dispatched.
   ConstView dispatch_mask = {};
   ExpertPartition partition = {};
   // Read by the dry device alone. Without a mask, it has the tokens per expert of the outer
@@ -64,16 +64,21 @@ void run(Device& device, const DispatchLayout& op);
 
 // Builds the permutation of rows: sorts assignments by (physical expert, token). It covers the L
 // physical experts from `first_expert` on; other assignments are ignored. An assignment has the
-// number a = token * k + choice. There are R rows, at most n.
+// number a = token * k + choice. There are R rows, at most n. Each row may get the weight of its
+// assignment.
 struct BuildPermutation {
   static constexpr std::string_view name = "build_permutation";
   ConstView physical_experts;  // [T, k] i32 of DispatchLayout
   Index first_expert = 0;
-  View assignments;  // [n] i32 assignment of each row; -1 from row R on
-  View tokens;       // [n] i32 token of each row; -1 from row R on
-  View row_id_map;   // [T, k] i32 row of each assignment, or -1
-  View offsets;      // [L + 1] i32 first row of each physical expert, and R
-  Cost cost() const { return Cost().reads(physical_experts).writes(assignments, tokens, row_id_map); }
+  ConstView weights = {};  // [T, k], or empty
+  View assignments = {};   // [n] i32 assignment of each row, or empty; -1 from row R on
+  View tokens;             // [n] i32 token of each row; -1 from row R on
+  View row_id_map;         // [T, k] i32 row of each assignment, or -1
+  View offsets;            // [L + 1] i32 first row of each physical expert, and R
+  View row_weights = {};   // [n] weight of each row; unchanged from row R on. Empty without weights
+  Cost cost() const {
+    return Cost().reads(physical_experts, row_weights).writes(assignments, tokens, row_id_map, row_weights);
+  }
 };
 void run(Device& device, const BuildPermutation& op);
 

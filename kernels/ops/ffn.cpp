@@ -25,7 +25,7 @@ void for_each_step(const FfnForward& op, const F& f) {
   f(ActivationForward{.h = op.h, .row_scale = op.row_scale, .activation = op.activation, .y = op.y});
 }
 
-// y holds its own gradient until it is computed again.
+// y holds its own gradient until the last step writes it.
 template <class F>
 void for_each_step(const FfnBackward& op, const F& f) {
   if (op.groups.host)
@@ -37,8 +37,8 @@ void for_each_step(const FfnBackward& op, const F& f) {
                        .row_scale = op.row_scale,
                        .activation = op.activation,
                        .dh = op.dh,
-                       .drow_scale = op.drow_scale});
-  f(ActivationForward{.h = op.h, .row_scale = op.row_scale, .activation = op.activation, .y = op.y});
+                       .drow_scale = op.drow_scale,
+                       .y = op.y});
 }
 
 template <class Operation>
@@ -70,7 +70,8 @@ void check(const FfnForward& op) {
   const Operands check(op.name);
   SY_ASSERT(op.activation.act != Activation::xielu, "{}: see XieluForward", op.name);
   check.real("y", op.y, 2);
-  const Index r = op.y.dim(0), f = op.y.dim(1), width = op.activation.gated ? 2 * f : f, d = op.x.values.dim(1);
+  const Index r = op.y.dim(0), f = op.y.dim(1), width = op.activation.gated ? 2 * f : f,
+              d = op.w.values.dim(op.w.values.shape().size() - 1);
   check_gathered_rows(check, "x", op.x, r, d, op.y);
   check_ffn_weight(check, op.w, op.groups, r, width, d, op.y);
   check.same("h", op.h, {r, width}, op.y).optional("row_scale", op.row_scale, {r});

@@ -16,7 +16,11 @@ void check_groups(const Operands& check, const GroupOffsets& groups, Index exper
 
 void check_gathered_rows(const Operands& check, const char* name, const GatheredRows& x, Index rows, Index width,
                          ConstView like) {
-  check.real(name, x.values, 2).same(name, x.values, {x.values.dim(0), width}, like);
+  check.real(name, x.values, 2).same(name, x.values, x.values.shape(), like);
+  const Index columns = x.values.dim(1);
+  SY_ASSERT(
+      x.index ? x.first_column >= 0 && x.first_column + width <= columns : x.first_column == 0 && width == columns,
+      "{}: {} columns of {} from {} on", name, width, columns, x.first_column);
   SY_ASSERT(x.rows() == rows, "{} rows of {}, not {}", x.rows(), name, rows);
   check.optional("index", x.index, {rows}, DType::i32);
 }

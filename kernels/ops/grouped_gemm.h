@@ -20,14 +20,16 @@ struct GroupOffsets {
 };
 
 // Rows of a matrix, optionally gathered: row r is values[index[r]] with an index, otherwise
-// values[r].
+// values[r]. Gathered rows may be a range of the columns of `values`.
 struct GatheredRows {
   GatheredRows() = default;
   template <std::convertible_to<ConstView> V>
-  GatheredRows(const V& matrix, ConstView row_index = {}) : values(matrix), index(row_index) {}
-  ConstView values;  // [N, Q] c
+  GatheredRows(const V& matrix, ConstView row_index = {}, Index first = 0)
+      : values(matrix), index(row_index), first_column(first) {}
+  ConstView values;  // [N, Q] c; [N, first_column + Q or more] with an index
   // [R] i32 in [0, N); empty: no gather. Requires Device::supports_gathered_rows
   ConstView index;
+  Index first_column = 0;  // 0 without an index
   Index rows() const { return index ? index.dim(0) : values.dim(0); }
 };
 

@@ -19,6 +19,7 @@
   X(Draw) X(Jitter) X(NoisyGatingForward) X(NoisyGatingBackward)                                  \
   X(RouteForward) X(RouteBackward) X(LoadBalancingLoss)                                           \
   X(ApplyCapacity) X(DispatchLayout) X(BuildPermutation) X(Permute) X(Unpermute)                  \
+  X(PackTokens) X(UnpackTokens)                                                                   \
   X(EmbeddingForward) X(EmbeddingBackward)                                                        \
   X(CrossEntropyForward) X(CrossEntropyLoss) X(LossSums) X(CrossEntropyBackward)                  \
   X(ClipCoefficient) X(AdamW) X(MomentumUpdate) X(ApplyUpdate) X(MaxLogits) X(QkClip)                             \

@@ -5,12 +5,13 @@
 
 namespace sy::ops {
 
-// y[r] = x[index[r]]. If the index is -1, the row keeps its value.
+// y[r] = x[index[r]], or a range of its columns. If the index is -1, the row keeps its value.
 struct Permute {
   static constexpr std::string_view name = "permute";
-  ConstView x;      // [N, D] c or i32
-  ConstView index;  // [n] i32
-  View y;           // [n, D] of the type of x
+  ConstView x;             // [N, first_column + D or more] c or i32
+  ConstView index;         // [n] i32
+  Index first_column = 0;  // of the range
+  View y;                  // [n, D] of the type of x
   Cost cost() const { return Cost().reads(index, y).writes(y); }
 };
 void run(Device& device, const Permute& op);

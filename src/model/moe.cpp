@@ -10,11 +10,12 @@
 namespace sy {
 namespace {
 
-// Returns the rows of x: [A, D] in the order of the expert GEMMs. If the GEMMs read them through
-// the index, no row is copied. Otherwise the rows are gathered into `buffer`: [R, D].
-GatheredRows permuted(Device& b, bool by_index, ConstView x, ConstView index, View buffer) {
-  if (by_index) return {x, index};
-  run(b, ops::Permute{.x = x, .index = index, .y = buffer});
+// Returns the rows of x in the order of the expert GEMMs, with the columns from `first` on. If the
+// GEMMs read them through the index, no row is copied. Otherwise the rows are gathered into
+// `buffer`: [R, D].
+GatheredRows permuted(Device& b, bool by_index, ConstView x, Index first, ConstView index, View buffer) {
+  if (by_index) return {x, index, first};
+  run(b, ops::Permute{.x = x, .index = index, .first_column = first, .y = buffer});
   return buffer;
 }
 
@@ -47,16 +48,13 @@ void Moe::build_permutation(const LayerContext& layer, ConstView physical_expert
   s.row_id_map = layer.saved.i32(physical_experts.shape());
   s.offsets = layer.saved.i32({gate_up_.shape()[0] + 1});
   s.row_weights = layer.saved.f32({n});
-  const View assignments = layer.context.scratch.i32({n});
   run(b, ops::BuildPermutation{.physical_experts = physical_experts,
                                .first_expert = first_physical_expert,
-                               .assignments = assignments,
+                               .weights = weights,
                                .tokens = s.tokens,
                                .row_id_map = s.row_id_map,
-                               .offsets = s.offsets});
-  run(b, ops::Permute{.x = weights.reshape({physical_experts.elements(), 1}),
-                      .index = assignments,
-                      .y = s.row_weights.reshape({n, 1})});
+                               .offsets = s.offsets,
+                               .row_weights = s.row_weights});
 }
 
 void Moe::forward(const LayerContext& layer, ConstView x, Output to, Saved& s) const {
@@ -70,18 +68,17 @@ void Moe::forward(const LayerContext& layer, ConstView x, Output to, Saved& s) c
   trace.next("dispatch");
   const Routing& r = s.router.routing;
   TokenDispatcher dispatcher(b, context.mesh, router_.placement(context));
-  const CountExchange exchange = dispatcher.exchange_counts(r.dispatch_layout, context.scratch);
+  const CountExchange exchange = dispatcher.exchange_counts(r.dispatch_layout);
 
   // The host waits for the counts in finalize(). Work that does not need them is enqueued before.
-  const ConstView packed = dispatcher.pack(r.dispatch_layout, x, context.scratch),
-                  packed_weights = dispatcher.pack(r.dispatch_layout, r.weights, context.scratch);
-  if (dispatcher.local()) build_permutation(layer, exchange.physical_experts, packed_weights, 0, T * k, s);
+  const PackedTokens packed = dispatcher.pack(r.dispatch_layout, x, r.weights, context.scratch);
+  if (dispatcher.local()) build_permutation(layer, packed.physical_experts, packed.weights, 0, T * k, s);
   DispatchHandle& handle = s.dispatch.emplace(dispatcher.finalize(exchange, layer.saved, context.scratch));
-  PendingDispatch dispatched = handle.dispatch({{packed, layer.saved}, {packed_weights, context.scratch}},
-                                               exchange.physical_experts, context.scratch);
+  PendingDispatch dispatched = handle.dispatch(packed, layer.saved, context.scratch);
   if (layer.on_dispatch_started) (*layer.on_dispatch_started)();
-  s.received_tokens = dispatched.received()[0];
-  if (!handle.local()) trace.add({{"rows", handle.num_sent()}, {"bytes", handle.num_sent() * (row_bytes(x) + 8 * k)}});
+  s.received_tokens = dispatched.received();
+  s.first_value = dispatched.first_column();
+  if (!handle.local()) trace.add({{"rows", handle.num_sent()}, {"bytes", handle.num_sent() * row_bytes(packed.rows)}});
   if (shared_) {  // overlaps with the dispatch
     const TraceScope shared(context.mesh.rank_context(), "shared experts", {{"rows", T}});
     shared_->forward(layer, x, to, s.shared);
@@ -92,8 +89,7 @@ void Moe::forward(const LayerContext& layer, ConstView x, Output to, Saved& s) c
   const Index R = handle.rows();
   trace.next("experts", {{"rows", R}});
   if (!handle.local())
-    build_permutation(layer, dispatched.physical_experts(), dispatched.received()[1], handle.first_physical_expert(), R,
-                      s);
+    build_permutation(layer, dispatched.physical_experts(), dispatched.weights(), handle.first_physical_expert(), R, s);
   s.tokens = s.tokens.rows(0, R);
   s.row_weights = s.row_weights.rows(0, R);
   const GroupOffsets groups{s.offsets, handle.offsets().data()};
@@ -111,7 +107,8 @@ void Moe::forward(const LayerContext& layer, ConstView x, Output to, Saved& s) c
                                    .groups = groups,
                                    .first = down_bias_column_,
                                    .y = rows});
-  trace.next("combine", {{"rows", s.received_tokens.dim(0)}, {"bytes", s.received_tokens.size_bytes()}});
+  const Index received = s.received_tokens.dim(0);
+  trace.next("combine", {{"rows", received}, {"bytes", received * D * size_of(context.dtype)}});
   handle.combine({{rows, s.row_id_map, to.residual, to.y}}, context.scratch).wait();
 }
 
@@ -124,7 +121,7 @@ bool Moe::reads_by_index(const ExecutionContext& context) const {
 void Moe::compute_hidden(const ExecutionContext& context, const Saved& s, View rows, View a) const {
   Device& b = context.device;
   const Arena::Scope scope(context.scratch);
-  run(b, ops::FfnForward{.x = permuted(b, reads_by_index(context), s.received_tokens, s.tokens, rows),
+  run(b, ops::FfnForward{.x = permuted(b, reads_by_index(context), s.received_tokens, s.first_value, s.tokens, rows),
                          .w = gate_up_.sum(context),
                          .bias = gate_up_bias_.weight,
                          .groups = {s.offsets, s.dispatch->offsets().data()},
@@ -142,7 +139,7 @@ void Moe::recompute(const LayerContext& layer, ConstView x, Saved& s) const {
     if (s.dispatch->local()) s.received_tokens = x;
   }
   if (layer.recompute != Recompute::experts) return;
-  const Index R = s.dispatch->rows(), D = s.received_tokens.dim(1);
+  const Index R = s.dispatch->rows(), D = gate_up_.shape()[2];
   s.h = layer.save(hidden_shape(R));
   const Arena::Scope scope(context.scratch);
   const View a = context.temp({R, width_}), rows = context.temp({reads_by_index(context) ? 0 : R, D});
@@ -159,10 +156,10 @@ void Moe::backward(const LayerContext& layer, ConstView dy, Saved& s, View dx) {
   const bool by_index = reads_by_index(context);
 
   TraceScope trace(context.mesh.rank_context(), "dispatch");
-  const ConstView packed = handle.pack(dy, context.scratch);
+  const PackedTokens packed = handle.pack(dy, context.scratch);
   if (!handle.local()) trace.add({{"rows", handle.num_sent()}, {"bytes", handle.num_sent() * row_bytes(dy)}});
-  PendingDispatch dispatched = handle.dispatch({{packed, context.scratch}}, {}, context.scratch);
-  const ConstView received_dy = dispatched.received()[0];  // [A, D]
+  PendingDispatch dispatched = handle.dispatch(packed, context.scratch, context.scratch);
+  const ConstView received_dy = dispatched.received();  // [A, D]
   if (layer.on_dispatch_started) (*layer.on_dispatch_started)();
   if (shared_) {  // overlaps with the dispatch
     const TraceScope shared(context.mesh.rank_context(), "shared experts", {{"rows", T}});
@@ -175,7 +172,7 @@ void Moe::backward(const LayerContext& layer, ConstView dy, Saved& s, View dx) {
       rows = context.temp({by_index && !down_bias_ ? 0 : R, D}), drows = context.temp({R, D}),
              dh = context.temp(s.h.shape()), drow_weights = context.scratch.f32({R}),
              dweights = context.scratch.f32({T, k});
-  const GatheredRows dout = permuted(b, by_index, received_dy, s.tokens, rows);
+  const GatheredRows dout = permuted(b, by_index, received_dy, 0, s.tokens, rows);
   {
     const Arena::Scope down(context.scratch);
     run(b, ops::FfnBackward{.dout = dout,
@@ -205,7 +202,8 @@ void Moe::backward(const LayerContext& layer, ConstView dy, Saved& s, View dx) {
     const Arena::Scope up(context.scratch);
     run(b, ops::GroupedGemmDgrad{.dy = dh, .w = gate_up_.sum(context), .groups = groups, .dx = drows});
   }
-  trace.next("combine", {{"rows", s.received_tokens.dim(0)}, {"bytes", s.received_tokens.size_bytes()}});
+  const Index received = s.received_tokens.dim(0);
+  trace.next("combine", {{"rows", received}, {"bytes", received * D * size_of(context.dtype)}});
   PendingCombine combined =
       handle.combine({{drows, s.row_id_map, shared_ ? dx : View{}, dx},
                       {drow_weights.reshape({R, 1}), s.row_id_map.reshape({s.row_id_map.elements(), 1}), {}, dweights}},
@@ -213,7 +211,7 @@ void Moe::backward(const LayerContext& layer, ConstView dy, Saved& s, View dx) {
   {  // overlaps with the combine
     const TraceScope weights(context.mesh.rank_context(), "gradients of experts", {{"rows", R}});
     down_.backward(context, dout, a, groups);
-    gate_up_.backward(context, dh, permuted(b, by_index, s.received_tokens, s.tokens, rows), groups);
+    gate_up_.backward(context, dh, permuted(b, by_index, s.received_tokens, s.first_value, s.tokens, rows), groups);
   }
   combined.wait();
   trace.next("route", {{"rows", T}});

@@ -26,13 +26,16 @@ class Moe {
   struct Saved {
     Router::Saved router;
     std::optional<DispatchHandle> dispatch;
-    ConstView x;                // [T, D] input of forward, not copied
-    ConstView received_tokens;  // [A, D] received tokens; x itself on one rank
-    View tokens;                // [R] i32 row -> received token
-    View row_id_map;            // [A, k] i32 assignment -> row, or -1
-    View offsets;               // [E / ep + 1] i32 of GroupOffsets
-    View row_weights;           // [R] weight of each row
-    View h;                     // [R, num_projections * F] inputs of the activation
+    ConstView x;  // [T, D] input of forward, not copied
+    // Received tokens in the rows of their messages (TokenRow); x itself on one rank. The values
+    // begin at `first_value`.
+    ConstView received_tokens;
+    Index first_value = 0;
+    View tokens;       // [R] i32 row -> received token
+    View row_id_map;   // [A, k] i32 assignment -> row, or -1
+    View offsets;      // [E / ep + 1] i32 of GroupOffsets
+    View row_weights;  // [R] weight of each row
+    View h;            // [R, num_projections * F] inputs of the activation
     Mlp::Saved shared;
   };
 

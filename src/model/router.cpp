@@ -66,7 +66,11 @@ void Router::forward(const LayerContext& layer, ConstView x, Saved& s) const {
 
   const Arena::Scope scope(context.scratch);
   const Shape of_segments{load_balance.counts.dim(1), E};
-  const View dispatch_mask = recorded.dispatch_mask ? recorded.dispatch_mask : context.scratch.i32({T, k});
+  // If the capacity is unlimited, only a record or the hook needs the mask.
+  const bool masked = recorded.dispatch_mask || layer.routing_hook || capacity(layer) > 0;
+  const View dispatch_mask = recorded.dispatch_mask ? recorded.dispatch_mask
+                             : masked               ? context.scratch.i32({T, k})
+                                                    : View();
   const ConstView in = jittered_input(layer, x);
   logits_.forward(context, in, s.logits);
   View noise;
@@ -93,20 +97,24 @@ void Router::forward(const LayerContext& layer, ConstView x, Saved& s) const {
                            .counts = load_balance.counts.reshape(of_segments),
                            .probability = load_balance.probability.reshape(of_segments),
                            .z_squared = load_balance.z_squared});
-  if (!recorded.replay) apply_capacity(layer, s.experts, r.weights, dispatch_mask);
+  if (masked && !recorded.replay) apply_capacity(layer, s.experts, r.weights, dispatch_mask);
   if (layer.routing_hook) (*layer.routing_hook)({s.logits, s.experts, r.weights, dispatch_mask});
   r.dispatch_layout.build(b, placement, s.experts, dispatch_mask, context.scratch);
+}
+
+Index Router::capacity(const LayerContext& layer) const {
+  if (layer.batch.dropless) return 0;
+  const bool by_rank = spec_.capacity_scope == CapacityScope::rank;
+  const Index scope_tokens = by_rank ? layer.own_tokens() : layer.stream.seq_len;
+  return expert_capacity(spec_.capacity_factor, spec_.route.top_k, scope_tokens, experts_);
 }
 
 void Router::apply_capacity(const LayerContext& layer, ConstView experts, ConstView weights, View dispatch_mask) const {
   const ExecutionContext& context = layer.context;
   const Index seq_len = layer.stream.seq_len;
   const bool by_rank = spec_.capacity_scope == CapacityScope::rank;
-  const Index scope_tokens = by_rank ? layer.own_tokens() : seq_len;
-  const Index capacity =
-      layer.batch.dropless ? 0 : expert_capacity(spec_.capacity_factor, spec_.route.top_k, scope_tokens, experts_);
-  const CapacityDesc desc{spec_.drop_order, capacity};
-  const bool one_scope = by_rank || capacity == 0;
+  const CapacityDesc desc{spec_.drop_order, capacity(layer)};
+  const bool one_scope = by_rank || desc.capacity == 0;
   if (one_scope || layer.own_tokens() % seq_len == 0)
     return run(context.device,
                ops::ApplyCapacity{.experts = experts,

@@ -76,6 +76,8 @@ class Router {
   Index top_k() const { return spec_.route.top_k; }
 
  private:
+  // Returns how many assignments an expert accepts in one capacity scope; 0 means unlimited.
+  Index capacity(const LayerContext& layer) const;
   // dispatch_mask: [T, k] i32 = 0 if the assignment of an own token exceeds the capacity, else 1
   void apply_capacity(const LayerContext& layer, ConstView experts, ConstView weights, View dispatch_mask) const;
   // Returns the random stream, keyed by the run's seed.

@@ -440,22 +440,26 @@ TEST(Step, ReducesGradientsWhileTokensAreInFlight) {
   EXPECT_EQ(trips_since, (std::vector<Index>{1, 1 + 2}));  // a layer's tokens travel there and back
 }
 
-// The ranks of a layer exchange counts. One launch then sends rows, physical experts and weights
-// of tokens. Gradients of rows and weights return in one launch, too.
-TEST(Step, SendsTokensAndMetadataInOneLaunch) {
+// The ranks of a layer exchange counts. One message to each rank then has the tokens and their
+// metadata. Gradients of rows and weights return in one launch, too.
+TEST(Step, SendsTokensAndMetadataInOneMessage) {
   const int n = world().size();
   Trained t(config_of({}), {n, 1, n, 1});
   t.step();
   t.engine.store().finish_all_gather();
   t.engine.take_statistics();
   const auto launches = [] { return cuda_host::counters().nccl_launches; };
-  const auto before = launches();
+  const auto sends = [] { return cuda_host::counters().nccl_sends; };
+  const auto before = launches(), sends_before = sends();
   const Engine::MicroBatch batch{sequences, length, t.ids, t.ids, sequences * length * n, 1, 1};
   t.engine.forward(batch);
-  const auto between = launches();
+  const auto between = launches(), sends_between = sends();
   t.engine.backward();
   EXPECT_EQ(between - before, n > 1 ? 3 * moe_layers : 0);
   EXPECT_EQ(launches() - between, n > 1 ? 2 * moe_layers : 0);
+  // Counts, tokens, sums; tokens, sums, gradients of weights.
+  EXPECT_EQ(sends_between - sends_before, 3 * (n - 1) * moe_layers);
+  EXPECT_EQ(sends() - sends_between, 3 * (n - 1) * moe_layers);
 }
 
 // The load-balancing loss over the global batch needs every rank's counts once, however often a

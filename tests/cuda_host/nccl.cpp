@@ -599,6 +599,7 @@ ncclResult_t ncclBroadcast(const void* send, void* receive, std::size_t count, n
 
 ncclResult_t ncclSend(const void* send, std::size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
                       cudaStream_t stream, Where where) {
+  ++counter_values.nccl_sends;
   return enqueue({Kind::send, comm, stream, where, send, nullptr, count, type, ncclSum, peer});
 }
 

@@ -9,6 +9,7 @@
 #include "kernels/bf16.h"
 #include "kernels/ops/elementwise.h"
 #include "kernels/ops/permute.h"
+#include "kernels/ops/token_message.h"
 #include "tests/mpi_world.h"
 
 namespace sy {
@@ -257,20 +258,20 @@ void check_dispatch(int etp, int ranks_per_node) {
   dispatch_layout.build(*device, placement, view_of(own.chosen.data(), {T, k}),
                         view_of(own.dispatch_mask.data(), {T, k}), scratch);
   TokenDispatcher dispatcher(*device, mesh, placement);
-  const CountExchange exchange = dispatcher.exchange_counts(dispatch_layout, scratch);
+  const CountExchange exchange = dispatcher.exchange_counts(dispatch_layout);
   const View x = view_of(own.rows.data(), {T, 2}), weights = view_of(own.weights.data(), {T, k});
-  const ConstView packed_x = dispatcher.pack(dispatch_layout, x, scratch),
-                  packed_weights = dispatcher.pack(dispatch_layout, weights, scratch);
+  const PackedTokens packed = dispatcher.pack(dispatch_layout, x, weights, scratch);
   DispatchHandle handle = dispatcher.finalize(exchange, arena, scratch);
-  PendingDispatch dispatched =
-      handle.dispatch({{packed_x, arena}, {packed_weights, arena}}, exchange.physical_experts, scratch);
+  PendingDispatch dispatched = handle.dispatch(packed, arena, scratch);
   dispatched.wait();
-  const auto& received = dispatched.received();
-  const ConstView physical_experts = dispatched.physical_experts();
+  const ConstView received = dispatched.received(), received_weights = dispatched.weights(),
+                  physical_experts = dispatched.physical_experts();
+  const Index columns = received.dim(1), first_column = dispatched.first_column();
+  EXPECT_EQ(columns, n > 1 ? (TokenRow{k, 2, DType::f32}.columns()) : 2);
 
   // This rank receives each token with a local expert once, ordered by source rank. If dispatch is
   // hierarchical, sources are ordered by (index within the node, node). One rank has all tokens.
-  const Index first = handle.first_physical_expert(), A = received[0].dim(0);
+  const Index first = handle.first_physical_expert(), A = received.dim(0);
   EXPECT_EQ(first, r / etp * local);
   const auto is_local = [&](const Tokens& t, Index a) {
     const Index physical = E - 1 - t.chosen[a];
@@ -287,11 +288,11 @@ void check_dispatch(int etp, int ranks_per_node) {
       rows += local_choices;
       if (local_choices == 0 && n > 1) continue;
       ASSERT_LT(at, A);
-      EXPECT_EQ(received[0].f32()[at * 2], sent.rows[t * 2]);
+      for (Index c = 0; c < 2; ++c) EXPECT_EQ(received.f32()[at * columns + first_column + c], sent.rows[t * 2 + c]);
       for (Index j = 0; j < k; ++j) {
         const Index a = t * k + j;
         EXPECT_EQ(physical_experts.i32()[at * k + j], sent.dispatch_mask[a] ? E - 1 - sent.chosen[a] : -1);
-        EXPECT_EQ(received[1].f32()[at * k + j], sent.weights[a]);
+        EXPECT_EQ(received_weights.f32()[at * k + j], sent.weights[a]);
       }
       ++at;
     }
@@ -322,8 +323,8 @@ void check_dispatch(int etp, int ranks_per_node) {
                                      .row_id_map = row_id_map,
                                      .offsets = offsets});
   EXPECT_EQ(std::vector<std::int32_t>(offsets.i32(), offsets.i32() + local + 1), handle.offsets());
-  run(*device, ops::Permute{.x = received[0], .index = row_tokens, .y = outputs});
-  run(*device, ops::Permute{.x = received[1].reshape({A * k, 1}), .index = assignments, .y = drow_weights});
+  run(*device, ops::Permute{.x = received, .index = row_tokens, .first_column = first_column, .y = outputs});
+  run(*device, ops::Permute{.x = received_weights.reshape({A * k, 1}), .index = assignments, .y = drow_weights});
   for (Index p = 0; p < local; ++p)
     for (Index i = offsets.i32()[p]; i < offsets.i32()[p + 1]; ++i)
       for (Index c = 0; c < 2; ++c) outputs.f32()[i * 2 + c] *= static_cast<float>(first + p + 1);

@@ -160,6 +160,45 @@ TEST_P(FfnBits, EqualSeparateOperations) {
   }
 }
 
+// Backward also writes the activation, to memory of its own or over its gradient.
+TEST_P(FfnBits, BackwardRepeatsTheActivation) {
+  for (const auto& [rows, f] : {std::pair<Index, Index>{1, 1}, {37, 77}, {130, 352}}) {
+    const Tensor dy = random("dy", {rows, f}, c()), scale = random("scale", {rows}, DType::f32);
+    for (Activation act : every_activation)
+      for (bool gated : {true, false})
+        for (bool scaled : {true, false}) {
+          const FfnActivation desc{act, gated, 1.1f, 2.0f};
+          const Tensor h = random("h", {rows, gated ? 2 * f : f}, c()), y = device->tensor({rows, f}, c()),
+                       dh = device->tensor(h.shape(), c()), dscale = device->tensor({rows});
+          const ConstView row_scale = scaled ? ConstView(scale) : ConstView();
+          run(*device, ops::ActivationForward{.h = h, .row_scale = row_scale, .activation = desc, .y = y});
+          run(*device, ops::ActivationBackward{.dy = dy,
+                                               .h = h,
+                                               .row_scale = row_scale,
+                                               .activation = desc,
+                                               .dh = dh,
+                                               .drow_scale = dscale});
+          const auto expected = bits({&y, &dh, &dscale});
+          SCOPED_TRACE(testing::Message() << "activation " << static_cast<int>(act) << " gated " << gated << " scaled "
+                                          << scaled << " rows " << rows);
+          on_threads([&] {
+            for (bool in_place : {false, true}) {
+              for (const Tensor* t : {&y, &dh, &dscale}) run(*device, ops::Fill{.x = *t, .value = 0});
+              if (in_place) run(*device, ops::Copy{.x = dy, .y = y});
+              run(*device, ops::ActivationBackward{.dy = in_place ? y : dy,
+                                                   .h = h,
+                                                   .row_scale = row_scale,
+                                                   .activation = desc,
+                                                   .dh = dh,
+                                                   .drow_scale = dscale,
+                                                   .y = y});
+              EXPECT_EQ(bits({&y, &dh, &dscale}), expected) << "in place " << in_place;
+            }
+          });
+        }
+  }
+}
+
 TEST_P(FfnBits, EqualPermutedRowsForIndexedRows) {
   const std::vector<std::int32_t> host = {0, 130, 130, 131, 190};
   const Index experts = std::ssize(host) - 1, rows = host.back(), tokens = 97;

@@ -149,7 +149,7 @@ TEST_P(DenseOps, ActivationMatchesReference) {
         for (Rows s : {Rows{0, 4}, {3, 0}, {1, 1}, {5, 7}, {67, 33}, {130, 257}}) {
           desc.gated = gated;
           for (double deviation : {1.0, 40.0}) check(ActivationForward(desc, s, scaled, deviation));
-          check(ActivationBackward(desc, s, scaled));
+          for (bool activated : {false, true}) check(ActivationBackward(desc, s, scaled, activated));
         }
 }
 

@@ -118,8 +118,8 @@ TEST_P(TokenOps, JitterMatchesReference) {
 TEST_P(TokenOps, CapacityMatchesReference) {
   struct {
     Index segments, t, k, e;
-  } const cases[] = {{1, 0, 2, 4},  {3, 0, 2, 4},     {1, 1, 1, 1},     {4, 12, 2, 5},
-                     {2, 50, 7, 7}, {5, 1000, 3, 16}, {1, 3000, 4, 64}, {1, 5001, 2, 2}};
+  } const cases[] = {{1, 0, 2, 4},     {3, 0, 2, 4},     {1, 1, 1, 1},    {4, 12, 2, 5},  {2, 50, 7, 7},
+                     {5, 1000, 3, 16}, {1, 3000, 4, 64}, {1, 5001, 2, 2}, {1, 8500, 2, 5}};
   for (const auto& c : cases)
     for (DropOrder order : {DropOrder::token, DropOrder::choice, DropOrder::probability})
       for (Index capacity : {0, 1, 2, 17, 200, 5000})
@@ -138,6 +138,8 @@ TEST_P(TokenOps, DispatchLayoutAndPermutationMatchReference) {
         for (Index etp : {1, 3})
           for (bool ordered : {false, true}) {
             check(DispatchLayoutCase({ep, etp}, c.t, c.k, c.e, ordered, dispatched));
+            if (dispatched == Dispatched::all)
+              check(DispatchLayoutCase({ep, etp}, c.t, c.k, c.e, ordered, Dispatched::unmasked));
             if (dispatched == Dispatched::some)
               check(DispatchLayoutCase({ep, etp}, c.t, c.k, c.e, ordered, dispatched, true));
             for (Index first : {Index{0}, 2 * c.e})
@@ -147,7 +149,9 @@ TEST_P(TokenOps, DispatchLayoutAndPermutationMatchReference) {
       for (Index ep : c.ep)
         for (Index more : {0, 1, 100000})
           for (Index ep_rank : {Index{0}, ep - 1})
-            check(PermutationCase(c.t, c.k, c.e, ep_rank * (c.e / ep), c.e / ep, more, dispatched));
+            for (bool weighted : {false, true})
+              check(PermutationCase(c.t, c.k, c.e, ep_rank * (c.e / ep), c.e / ep, more, dispatched, std::nullopt,
+                                    weighted));
     }
   for (Index one : {0, 5})  // all assignments are for one physical expert: not local, and local
     for (Index more : {0, 7}) check(PermutationCase(700, 4, 8, 4, 4, more, Dispatched::all, one));

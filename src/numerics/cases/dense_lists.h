@@ -222,7 +222,9 @@ inline void add_cases<ops::ActivationForward>(Cases& cases) {
 }
 template <>
 inline void add_cases<ops::ActivationBackward>(Cases& cases) {
-  for_each_activation([&](FfnActivation a, bool scaled) { cases.add<ActivationBackward>(a, Rows{7, 5}, scaled); });
+  for_each_activation([&](FfnActivation a, bool scaled) {
+    for (bool activated : {false, true}) cases.add<ActivationBackward>(a, Rows{7, 5}, scaled, activated);
+  });
 }
 template <class Case>
 void add_ffns(Cases& cases) {

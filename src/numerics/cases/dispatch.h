@@ -7,6 +7,7 @@
 #include "kernels/ops/dispatch.h"
 #include "kernels/ops/elementwise.h"
 #include "kernels/ops/permute.h"
+#include "kernels/ops/token_message.h"
 #include "src/numerics/op_case.h"
 
 namespace sy::numerics {
@@ -61,8 +62,8 @@ inline Numbers some_order(Index e) {
   return order;
 }
 
-// Assignments that are not dropped.
-enum class Dispatched { some, all, none };
+// Assignments that are not dropped. `unmasked`: all, and the layout has no mask.
+enum class Dispatched { some, all, none, unmasked };
 
 struct DispatchLayoutCase : OpCase {
   ExpertPartition partition;
@@ -74,10 +75,11 @@ struct DispatchLayoutCase : OpCase {
     const Shape copies = {t, std::min(k, s.ep) * s.etp};
     if (ordered) in("logical_to_physical", {e}, some_order(e), DType::i32);
     // Padding has no row in the table of physical experts.
-    in("experts", {t, k}, random_experts(t, k, e, ordered && dispatched == Dispatched::all), DType::i32);
-    in("dispatch_mask", {t, k},
-       whole("dispatch_mask", {t, k}, dispatched == Dispatched::all, dispatched == Dispatched::none ? 1 : 2),
-       DType::i32);
+    const bool all = dispatched == Dispatched::all || dispatched == Dispatched::unmasked;
+    in("experts", {t, k}, random_experts(t, k, e, ordered && all), DType::i32);
+    if (dispatched != Dispatched::unmasked)
+      in("dispatch_mask", {t, k}, whole("dispatch_mask", {t, k}, all, dispatched == Dispatched::none ? 1 : 2),
+         DType::i32);
     out("physical_experts", {t, k}, DType::i32);
     if (!counted_alone) {
       out("tokens", {copies.elements()}, DType::i32);
@@ -127,13 +129,15 @@ struct DispatchLayoutCase : OpCase {
   }
 };
 
+// weighted: rows get weights, but no assignments
 struct PermutationCase : OpCase {
   Index k, first_expert, local;
+  bool weighted;
   // more: number of rows of the tables beyond R.
   // one: physical expert of all assignments that are not dropped; empty: random.
   PermutationCase(Index t, Index k_, Index e, Index first_, Index local_, Index more,
-                  Dispatched dispatched = Dispatched::some, std::optional<Index> one = {})
-      : k(k_), first_expert(first_), local(local_) {
+                  Dispatched dispatched = Dispatched::some, std::optional<Index> one = {}, bool weighted_ = false)
+      : k(k_), first_expert(first_), local(local_), weighted(weighted_) {
     note = fmt::format("experts {}+{} of {}, {} rows more", first_expert, local, e, more);
     Numbers physical_experts = random_experts(t, k, e);
     const Numbers mask =
@@ -147,7 +151,8 @@ struct PermutationCase : OpCase {
     }
     const Index n = std::min(rows + more, t * k);
     in("physical_experts", {t, k}, physical_experts, DType::i32);
-    out("assignments", {n}, DType::i32);
+    in_if(weighted, "weights", {t, k}, DType::f32);
+    weighted ? accumulate("row_weights", {n}, DType::f32) : out("assignments", {n}, DType::i32);
     out("tokens", {n}, DType::i32);
     out("row_id_map", {t, k}, DType::i32);
     out("offsets", {local + 1}, DType::i32);
@@ -156,31 +161,45 @@ struct PermutationCase : OpCase {
   void run(Device& b) override {
     ops::run(b, ops::BuildPermutation{.physical_experts = at("physical_experts"),
                                       .first_expert = first_expert,
+                                      .weights = at("weights"),
                                       .assignments = at("assignments"),
                                       .tokens = at("tokens"),
                                       .row_id_map = at("row_id_map"),
-                                      .offsets = at("offsets")});
+                                      .offsets = at("offsets"),
+                                      .row_weights = at("row_weights")});
   }
   void expect(Values& v) override {
-    const ref::PermutationTables s = ref::build_permutation(
-        k, first_expert, local, static_cast<Index>(v["assignments"].size()), v["physical_experts"]);
-    v["assignments"] = s.assignments;
+    const ref::PermutationTables s =
+        ref::build_permutation(k, first_expert, local, static_cast<Index>(v["tokens"].size()), v["physical_experts"]);
+    if (!weighted) v["assignments"] = s.assignments;
+    for (std::size_t row = 0; weighted && row < s.assignments.size(); ++row)
+      if (s.assignments[row] >= 0) v["row_weights"][row] = v["weights"][static_cast<std::size_t>(s.assignments[row])];
     v["tokens"] = s.tokens;
     v["row_id_map"] = s.row_id_map;
     v["offsets"] = s.offsets;
   }
 };
 
+// The rows have d columns, `before` and `after` further ones.
 struct PermuteRows : OpCase {
-  Index d;
-  PermuteRows(Index n, Rows s) : d(s.d) {
-    in("x", {n, d});
+  Index d, before, columns;
+  PermuteRows(Index n, Rows s, Index before_ = 0, Index after = 0)
+      : d(s.d), before(before_), columns(before + d + after) {
+    note = fmt::format("{} columns before", before);
+    in("x", {n, columns});
     in("index", {s.t}, whole("index", {s.t}, -1, n), DType::i32);
     out("y", {s.t, d});
     tolerance = 0;
   }
-  void run(Device& b) override { ops::run(b, ops::Permute{.x = at("x"), .index = at("index"), .y = at("y")}); }
-  void expect(Values& v) override { v["y"] = ref::permute(d, v["x"], v["index"]); }
+  void run(Device& b) override {
+    ops::run(b, ops::Permute{.x = at("x"), .index = at("index"), .first_column = before, .y = at("y")});
+  }
+  void expect(Values& v) override {
+    const Numbers rows = ref::permute(columns, v["x"], v["index"]);
+    for (std::size_t i = 0; i < v["y"].size(); ++i)
+      v["y"][i] = rows[i / static_cast<std::size_t>(d) * static_cast<std::size_t>(columns) +
+                       static_cast<std::size_t>(before) + i % static_cast<std::size_t>(d)];
+  }
 };
 
 // Rows of integers: the bits are copied, including those of -1.
@@ -194,6 +213,51 @@ struct PermuteIntegers : OpCase {
   }
   void run(Device& b) override { ops::run(b, ops::Permute{.x = at("x"), .index = at("index"), .y = at("y")}); }
   void expect(Values& v) override { v["y"] = ref::permute(d, v["x"], v["index"]); }
+};
+
+// Rows of messages: UnpackTokens and Permute read the rows that PackTokens writes.
+struct TokenMessages : OpCase {
+  Index t, n, k, d;
+  bool weighted;  // UnpackTokens also reads the weights
+  TokenMessages(Index tokens, Rows s, Index k_, bool weighted_)
+      : t(tokens), n(s.t), k(k_), d(s.d), weighted(weighted_) {
+    const TokenRow row{k, d, compute};
+    in("physical_experts", {t, k}, whole("physical_experts", {t, k}, -1, 1 << 20), DType::i32);
+    in("weights", {t, k}, DType::f32);
+    in("x", {t, d});
+    in("index", {n}, whole("index", {n}, 0, t), DType::i32);
+    in("identity", {n}, ref_identity(), DType::i32);
+    in_out("message", {n, row.columns()}, compute);
+    out("experts", {n, k}, DType::i32);
+    if (weighted) out("row_weights", {n, k}, DType::f32);
+    out("y", {n, d});
+    tolerance = 0;
+  }
+  Numbers ref_identity() const {
+    Numbers rows;
+    for (Index i = 0; i < n; ++i) rows.push_back(static_cast<double>(i));
+    return rows;
+  }
+  void run(Device& b) override {
+    const View message = at("message");
+    ops::run(b, ops::PackTokens{.physical_experts = at("physical_experts"),
+                                .weights = at("weights"),
+                                .x = at("x"),
+                                .index = at("index"),
+                                .y = message});
+    ops::run(b, ops::UnpackTokens{.x = message, .physical_experts = at("experts"), .weights = at("row_weights")});
+    ops::run(b, ops::Permute{.x = message,
+                             .index = at("identity"),
+                             .first_column = TokenRow{k, d, message.dtype()}.first_value(),
+                             .y = at("y")});
+    ops::run(b, ops::Fill{.x = message, .value = 0});  // its metadata is no number of this type
+  }
+  void expect(Values& v) override {
+    v["experts"] = ref::permute(k, v["physical_experts"], v["index"]);
+    if (weighted) v["row_weights"] = ref::permute(k, v["weights"], v["index"]);
+    v["y"] = ref::permute(d, v["x"], v["index"]);
+    for (double& x : v["message"]) x = 0;
+  }
 };
 
 // Initial value of the sums of y: zero, y itself, or another matrix.

@@ -39,10 +39,13 @@ struct ActivationForward : ActivationCase {
   void expect(Values& v) override { v["y"] = forward(v); }
 };
 
+// activated: the operation writes the activation, too
 struct ActivationBackward : ActivationCase {
-  ActivationBackward(FfnActivation a, Rows s, bool scaled) : ActivationCase(a, s, scaled, 1) {
+  ActivationBackward(FfnActivation a, Rows s, bool scaled, bool activated) : ActivationCase(a, s, scaled, 1) {
     in("dy", {r, f});
     out("dh", {r, a.gated ? 2 * f : f});
+    if (activated) out("y", {r, f});
+    tolerance = 2e-6;  // as of ActivationForward
     gradients = {{"dh", "h"}};
     if (!scaled) return;
     out("drow_scale", {r}, DType::f32);
@@ -54,7 +57,11 @@ struct ActivationBackward : ActivationCase {
                                         .row_scale = at("row_scale"),
                                         .activation = desc,
                                         .dh = at("dh"),
-                                        .drow_scale = at("drow_scale")});
+                                        .drow_scale = at("drow_scale"),
+                                        .y = at("y")});
+  }
+  void expect(Values& v) override {
+    if (at("y")) v["y"] = forward(v);
   }
   double loss(Values& v) override { return ref::dot(v["dy"], forward(v)); }
 };

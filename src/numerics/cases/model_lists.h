@@ -180,21 +180,36 @@ inline void add_cases<ops::DispatchLayout>(Cases& cases) {
   for (Index ep : {1, 4})
     for (Index etp : {1, 3})
       for (bool ordered : {false, true})
-        cases.add<DispatchLayoutCase>(ExpertPartition{.ep = ep, .etp = etp}, 150, 3, 8, ordered);
+        for (Dispatched dispatched : {Dispatched::some, Dispatched::unmasked})
+          cases.add<DispatchLayoutCase>(ExpertPartition{.ep = ep, .etp = etp}, 150, 3, 8, ordered, dispatched);
 }
 template <>
 inline void add_cases<ops::BuildPermutation>(Cases& cases) {
   for (Index more : {0, 7}) {
     cases.add<PermutationCase>(150, 3, 8, 0, 8, more);
     cases.add<PermutationCase>(150, 3, 8, 4, 4, more);
+    cases.add<PermutationCase>(150, 3, 8, 4, 4, more, Dispatched::some, std::nullopt, true);
   }
 }
 template <>
 inline void add_cases<ops::Permute>(Cases& cases) {
   for (Rows s : rows_of_elements) {
     cases.add<PermuteRows>(5, s);
+    cases.add<PermuteRows>(5, s, 3, 2);
     cases.add<PermuteIntegers>(5, s);
   }
+}
+inline void add_messages(Cases& cases) {
+  for (Rows s : {Rows{1, 1}, {7, 3}, {33, 67}, {20, 64}})
+    for (Index k : {1, 3, 8}) cases.add<TokenMessages>(9, s, k, k > 1);
+}
+template <>
+inline void add_cases<ops::PackTokens>(Cases& cases) {
+  add_messages(cases);
+}
+template <>
+inline void add_cases<ops::UnpackTokens>(Cases& cases) {
+  add_messages(cases);
 }
 template <>
 inline void add_cases<ops::Unpermute>(Cases& cases) {

@@ -62,17 +62,16 @@ void Trip::build_layout() {
   dispatch_layout_.build(device_, placement_, chosen_, dispatch_mask_, arena_);
 }
 
-// Sets received_, received_weights_ and physical_experts_.
+// Sets received_, first_column_, received_weights_ and physical_experts_.
 DispatchHandle Trip::receive() {
   TokenDispatcher dispatcher(device_, mesh_, placement_);
-  const CountExchange exchange = dispatcher.exchange_counts(dispatch_layout_, arena_);
-  const ConstView x = dispatcher.pack(dispatch_layout_, x_, arena_),
-                  weights = dispatcher.pack(dispatch_layout_, weights_, arena_);
+  const CountExchange exchange = dispatcher.exchange_counts(dispatch_layout_);
+  const PackedTokens packed = dispatcher.pack(dispatch_layout_, x_, weights_, arena_);
   DispatchHandle handle = dispatcher.finalize(exchange, arena_, arena_);
-  PendingDispatch dispatched = handle.dispatch({{x, arena_}, {weights, arena_}}, exchange.physical_experts, arena_);
+  PendingDispatch dispatched = handle.dispatch(packed, arena_, arena_);
   dispatched.wait();
-  received_ = dispatched.received()[0], received_weights_ = dispatched.received()[1];
-  physical_experts_ = dispatched.physical_experts();
+  received_ = dispatched.received(), received_weights_ = dispatched.weights();
+  first_column_ = dispatched.first_column(), physical_experts_ = dispatched.physical_experts();
   return handle;
 }
 
@@ -86,7 +85,11 @@ void Trip::dispatch_combine() {
   DispatchHandle handle = receive();
   // Treats every received token as one row: the sum of the rows of its experts is not part of
   // combine here.
-  handle.combine({{received_, identity(received_.dim(0)), {}, y_}}, arena_).wait();
+  const Index A = received_.dim(0);
+  const View tokens = arena_.take({A, x_.view().dim(1)}, x_.view().dtype());
+  const ConstView each = identity(A);
+  run(device_, ops::Permute{.x = received_, .index = each.reshape({A}), .first_column = first_column_, .y = tokens});
+  handle.combine({{tokens, each, {}, y_}}, arena_).wait();
 }
 
 void Trip::all_to_all(Index each) {
@@ -120,7 +123,7 @@ void Trip::once_to_each_rank(bool copied, bool back) {
                                      .offsets = offsets});
   rows_ = arena_.take({R, D}, x_.view().dtype());
   row_weights_ = arena_.f32({R, 1});
-  if (copied) run(device_, ops::Permute{.x = received_, .index = tokens, .y = rows_});
+  if (copied) run(device_, ops::Permute{.x = received_, .index = tokens, .first_column = first_column_, .y = rows_});
   run(device_,
       ops::Permute{
           .x = received_weights_.reshape({received_weights_.elements(), 1}), .index = assignments, .y = row_weights_});

@@ -59,7 +59,8 @@ class Trip {
   Tensor chosen_, dispatch_mask_, x_, y_, weights_, identity_, plain_;
   DispatchLayout dispatch_layout_;
   ConstView received_, received_weights_, physical_experts_;
-  bool doubles_ = false;  // experts double their rows: this shows whose rows return
+  Index first_column_ = 0;  // of the values in received_
+  bool doubles_ = false;    // experts double their rows: this shows whose rows return
   // [R, D], [R, 1] of the latest way. rows_ has no values if they were not copied.
   View rows_, row_weights_;
 };

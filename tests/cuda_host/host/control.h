@@ -60,6 +60,7 @@ struct Counters {
   std::int64_t reduces = 0;           // ncclReduce calls that have started
   std::int64_t nccl_comms = 0;        // communicators
   std::int64_t nccl_launches = 0;     // groups of calls, or single calls
+  std::int64_t nccl_sends = 0;        // messages to one rank: calls of ncclSend
   std::int64_t copies = 0;            // device-to-device copies
   std::int64_t product_calls = 0;     // calls of cuBLAS
   std::int64_t product_switches = 0;  // those on another stream than the call before
