@@ -6,7 +6,9 @@ namespace {
 
 // Rows of the experts, which the group offsets divide.
 ExpertRows rows_of(const GatheredRows& x) {
-  return {x.values.bytes(), x.index ? reinterpret_cast<const std::int32_t*>(x.index.bytes()) : nullptr,
+  const std::byte* values = x.values.bytes();
+  if (values) values += x.first_column * size_of(x.values.dtype());
+  return {values, x.index ? reinterpret_cast<const std::int32_t*>(x.index.bytes()) : nullptr,
           x.values.dim(1)};
 }
 // Matrices of the experts: [E, rows, width].
@@ -22,7 +24,7 @@ ExpertProduct by_weights(ExpertPass pass, const GatheredRows& x, ConstView w, co
           .type = w.dtype(),
           .type_of_c = y.dtype(),
           .total_rows = x.rows(),
-          .depth = x.values.dim(1),
+          .depth = w.dim(pass == ExpertPass::fprop ? 2 : 1),
           .a = rows_of(x),
           .b = matrices_of(w),
           .c = rows_of(y),
