@@ -267,36 +267,6 @@ void check_mup(const Config& c, Problems& problems) {
                  show(c.train.optimizer));
 }
 
-// Checks LoRA: its targets, and settings that it excludes.
-void check_lora(const Config& c, Problems& problems) {
-  const Config::Train& t = c.train;
-  if (t.lora_rank == 0) {
-    for (const auto& [key, text] : {std::pair{"train.lora_alpha", t.lora_alpha > 0 ? show(t.lora_alpha) : ""},
-                                    std::pair{"train.lora_targets", t.lora_targets}})
-      if (!text.empty())
-        problems.add(key, "{} = {} with train.lora_rank = 0: set train.lora_rank, or leave this out", key, text);
-    return;
-  }
-  const auto refuse = [&](const char* key, const std::string& value, const char* why, const char* to) {
-    problems.add(key, "{} = {} with train.lora_rank = {}: {}: set it to {}", key, value, t.lora_rank, why, to);
-  };
-  if (update_rule(t.optimizer).matrix_rule)
-    refuse("train.optimizer", show(t.optimizer), "it does not update adapters as matrices", "adamw or sgd");
-  if (t.qk_clip > 0) refuse("train.qk_clip", show(t.qk_clip), "it would scale frozen weights", "0");
-  if (c.model.mup) refuse("model.mup", "true", "muP has no learning rates of adapters", "false");
-  if (c.model.norm == NormKind::batchnorm)
-    refuse("model.norm", "batchnorm", "training changes its running averages, and adapters do not hold them",
-           "rmsnorm or layernorm");
-  for (const std::string& target : split_list(t.lora_targets)) {
-    if (!is_lora_target(target))
-      problems.add("train.lora_targets", "train.lora_targets has '{}': expected {}, or one matrix as in attention.q",
-                   target, fmt::join(lora_groups(), ", "));
-    else if (!has_lora_target(c, target))
-      problems.add("train.lora_targets", "train.lora_targets has '{}', which the model does not have: leave it out",
-                   target);
-  }
-}
-
 // Checks values of layers, heads, experts and training against each other.
 void check_combinations(const Config& c, Problems& problems) {
   const auto& m = c.model;

@@ -127,6 +127,8 @@ void check_objective_of_pairs(const Config& config, Problems& problems);
 void check_visible_prefix(const Config& c, Problems& problems);
 // Adds errors for the settings of indexers, and for those that indexers exclude.
 void check_indexers(const Config& config, Problems& problems);
+// Adds errors for the targets of LoRA, and for settings that it excludes.
+void check_lora(const Config& config, Problems& problems);
 // Adds errors for settings that model.global_projections excludes.
 void check_global_projections(const Config& config, Problems& problems);
 // Fills in model.lsh_buckets where it is empty and a layer has attention by hashing.
