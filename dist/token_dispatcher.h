@@ -296,8 +296,8 @@ class TokenDispatcher {
   // Until finalize(), the device must start no other read (Device::begin_read).
   CountExchange exchange_counts(const DispatchLayout& layout);
 
-  // Packs the copies of x for the first hop, with their metadata: [T, D] -> [n, columns of
-  // TokenRow], allocated from `arena`. weights: [T, k]
+  // Packs the copies of x for the first hop, with their metadata. The result is from `arena`.
+  // Shapes: x [T, D], weights [T, k], result [n, TokenRow::columns()].
   // n is the largest possible number of copies (DispatchLayout). Rows from
   // DispatchHandle::num_sent() on are undefined.
   // On one rank the result refers to x and the metadata themselves.

@@ -46,8 +46,9 @@ Blocks make_blocks(const Context& context, Index segments, Index tokens, Index c
   const Index wanted = n <= alone ? 1 : std::clamp<Index>(blocks_of(n, block_length), 1, std::max<Index>(1, most));
   const Index length = blocks_of(tokens, wanted) * choices;
   const Index warps = std::clamp<Index>(std::min(blocks_of(length, warp_length), shared_ints / buckets - 3), 1, 32);
-  return {segments,  tokens, choices, static_cast<int>(buckets), static_cast<int>(warps),
-          by_choice, blocks_of(n, length), length};
+  return {
+      segments, tokens, choices, static_cast<int>(buckets), static_cast<int>(warps), by_choice, blocks_of(n, length),
+      length};
 }
 
 // Bucket of assignment i of all segments, by expert or physical expert. There are `num_local`
@@ -140,7 +141,8 @@ __global__ void __launch_bounds__(1024) count_blocks(Blocks blocks, Bucket bucke
   __syncthreads();
   add_counts(blocks, bucket_of, sums);
   __syncthreads();
-  for (int i = threadIdx.x; i < blocks.buckets; i += blockDim.x) counts[blockIdx.x * Index{blocks.buckets} + i] = sums[i];
+  for (int i = threadIdx.x; i < blocks.buckets; i += blockDim.x)
+    counts[blockIdx.x * Index{blocks.buckets} + i] = sums[i];
 }
 
 // Calls visit(segment, a, bucket, rank, starts) for all assignments, as `walk` does. Before that,
@@ -151,7 +153,7 @@ template <class Bucket, class Visit>
 __global__ void __launch_bounds__(1024)
     visit_blocks(Blocks blocks, Bucket bucket_of, In<std::int32_t> counts, Visit visit) {
   int* const starts = reinterpret_cast<int*>(dynamic_shared());
-  int* const before = starts + blocks.buckets + 1;  // [buckets] counts of the segment's earlier blocks
+  int* const before = starts + blocks.buckets + 1;  // [buckets] counts of earlier blocks
   int* const next = before + blocks.buckets;        // [warps, buckets]
   int* const next_of_warp = next + threadIdx.x / warp_size * blocks.buckets;
   const Index segment = blockIdx.x / blocks.per_segment, number = blockIdx.x % blocks.per_segment;
@@ -381,7 +383,8 @@ __global__ void __launch_bounds__(1024)
   __syncthreads();  // the physical experts of all choices of a token are written
   add_counts(blocks, ep_rank_of, of_ep_ranks);
   __syncthreads();
-  for (int i = threadIdx.x; i < experts; i += blockDim.x) expert_counts[blockIdx.x * Index{experts} + i] = of_experts[i];
+  for (int i = threadIdx.x; i < experts; i += blockDim.x)
+    expert_counts[blockIdx.x * Index{experts} + i] = of_experts[i];
   for (int i = threadIdx.x; i < ep_buckets; i += blockDim.x)
     ep_counts[blockIdx.x * Index{ep_buckets} + i] = of_ep_ranks[i];
 }

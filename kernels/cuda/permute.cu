@@ -58,7 +58,7 @@ struct Message {
 };
 
 // Writes rows of messages; `lanes` threads share a row of `packs` packs of values. `message` is the
-// format of a row, and `ints` are the 4-byte words of y. An element of y costs 2w bytes.
+// format of a row, and `ints` is y as integers. An element of y costs 2w bytes.
 template <class T, int N>
 __global__ void pack_tokens(RowLanes rows, Message message, In<std::int32_t> physical_experts, In<float> weights,
                             In<T> x, In<std::int32_t> index, Out<T> y, Out<std::int32_t> ints) {
@@ -67,11 +67,11 @@ __global__ void pack_tokens(RowLanes rows, Message message, In<std::int32_t> phy
   const Index token = index[row];
   if (token < 0) return;
   const Index lane = threadIdx.x % rows.lanes, k = message.k, first = message.first_value, columns = message.columns,
-              words = Index{4} / sizeof(T);
-  for (Index i = lane; i < first / words; i += rows.lanes)
-    ints[row * (columns / words) + i] = i < k       ? physical_experts[token * k + i]
-                                        : i < 2 * k ? __float_as_int(weights[token * k + i - k])
-                                                    : 0;
+              per_int = Index{4} / sizeof(T);
+  for (Index i = lane; i < first / per_int; i += rows.lanes)
+    ints[row * (columns / per_int) + i] = i < k       ? physical_experts[token * k + i]
+                                          : i < 2 * k ? __float_as_int(weights[token * k + i - k])
+                                                      : 0;
   for (Index pack = lane; pack < rows.packs; pack += rows.lanes) {
     Pack<T, N> values = {};
     if (pack * N < message.width) values = load<N>(x, (token * (message.width / N) + pack) * N);
@@ -79,25 +79,25 @@ __global__ void pack_tokens(RowLanes rows, Message message, In<std::int32_t> phy
   }
 }
 
-// An element of the results costs 8 bytes. `words` is the number of 4-byte words of a row.
+// An element of the results costs 8 bytes. `row_ints` is the number of integers of a row.
 struct UnpackMetadata {
-  Index k, words;
+  Index k, row_ints;
   In<std::int32_t> ints;
   Out<std::int32_t> physical_experts;
   Out<float> weights;
   template <int N>
   __device__ void at(Index i) const {
     for (Index e = i; e < i + N; ++e) {
-      const Index from = e / k * words + e % k;
+      const Index from = e / k * row_ints + e % k;
       physical_experts[e] = ints[from];
       if (weights) weights[e] = __int_as_float(ints[from + k]);
     }
   }
 };
 
-// The 4-byte words of a message.
+// A message as integers.
 template <class AnyView>
-AnyView as_words(AnyView x) {
+AnyView as_i32(AnyView x) {
   return {x.bytes(), {x.size_bytes() / Index{4}}, DType::i32};
 }
 
@@ -143,14 +143,14 @@ void execute(CudaDevice& device, const ops::PackTokens& op) {
     const RowLanes rows = lanes_of(op.y.dim(0), (message.columns - message.first_value) / N);
     launch(device.context(), row_grid(rows), pack_tokens<T, N>, rows, message, in<std::int32_t>(op.physical_experts),
            in<float>(op.weights), in<T>(op.x), in<std::int32_t>(op.index), out<T>(op.y),
-           out<std::int32_t>(as_words(op.y)));
+           out<std::int32_t>(as_i32(op.y)));
   });
 }
 
 void execute(CudaDevice& device, const ops::UnpackTokens& op) {
-  const Index words = op.x.dim(1) * size_of(op.x.dtype()) / 4;
+  const Index row_ints = op.x.dim(1) * size_of(op.x.dtype()) / 4;
   for_elements(device.context(), op.physical_experts.elements(), {},
-               UnpackMetadata{op.physical_experts.dim(1), words, in<std::int32_t>(as_words(op.x)),
+               UnpackMetadata{op.physical_experts.dim(1), row_ints, in<std::int32_t>(as_i32(op.x)),
                               out<std::int32_t>(op.physical_experts), out<float>(op.weights)});
 }
 

@@ -25,7 +25,8 @@ class LaunchesTest : public HostTest {
   View normal(const char* name, Shape shape) {
     const RandomStream numbers(11, name);
     std::vector<float> values(static_cast<std::size_t>(shape.elements()));
-    for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(numbers.normal(static_cast<Index>(i)));
+    for (std::size_t i = 0; i < values.size(); ++i)
+      values[i] = static_cast<float>(numbers.normal(static_cast<Index>(i)));
     return upload(values).reshape(shape);
   }
   const std::unique_ptr<Device> device = make_cuda();
@@ -85,8 +86,8 @@ struct RoutingTables {
                                       .row_weights = row_weights});
   }
   std::vector<View> integers() const {
-    return {experts,     counts,            physical_experts, tokens, row_id_map,
-            rank_counts, tokens_per_expert, row_tokens,       rows,   offsets};
+    return {experts,    counts, physical_experts, tokens, row_id_map, rank_counts, tokens_per_expert,
+            row_tokens, rows,   offsets};
   }
 };
 

@@ -172,12 +172,9 @@ TEST_P(FfnBits, BackwardRepeatsTheActivation) {
                        dh = device->tensor(h.shape(), c()), dscale = device->tensor({rows});
           const ConstView row_scale = scaled ? ConstView(scale) : ConstView();
           run(*device, ops::ActivationForward{.h = h, .row_scale = row_scale, .activation = desc, .y = y});
-          run(*device, ops::ActivationBackward{.dy = dy,
-                                               .h = h,
-                                               .row_scale = row_scale,
-                                               .activation = desc,
-                                               .dh = dh,
-                                               .drow_scale = dscale});
+          run(*device,
+              ops::ActivationBackward{
+                  .dy = dy, .h = h, .row_scale = row_scale, .activation = desc, .dh = dh, .drow_scale = dscale});
           const auto expected = bits({&y, &dh, &dscale});
           SCOPED_TRACE(testing::Message() << "activation " << static_cast<int>(act) << " gated " << gated << " scaled "
                                           << scaled << " rows " << rows);
