@@ -76,7 +76,7 @@ struct Config {
     AttentionPattern attention = AttentionPattern::causal;
     Index local_chunk_length = 64, local_chunks_before = 1;  // attention = local
     Index lsh_chunk_length = 64, lsh_chunks_before = 1, lsh_chunks_after = 0, lsh_rounds = 1;
-    std::vector<double> lsh_buckets;  // attention = lsh: factors of their number; empty: complete_buckets() sets them
+    std::vector<double> lsh_buckets;  // attention = lsh: factors of their number; empty: complete_buckets()
     Index window = 0, attention_stride = 128, attention_summary = 8, global_tokens = 1;
     bool global_projections = false;
     Index index_n_heads = 64, index_head_dim = 128, index_topk = 2048;  // attention = indexed

@@ -1,7 +1,7 @@
 // Attention with locality-sensitive hashing. A task has one head of one sequence, so no two tasks
 // write the same memory. A chunk of queries meets the keys of its chunks in blocks. One online
-// softmax spans all rounds. FLOPs of a pair of a query and a seen key, with keys of width hd and values of
-// width vd:
+// softmax spans all rounds. Keys have the width hd, and values vd. FLOPs of a pair of a query and a
+// seen key:
 //   forward    2 (hd + vd) for two products, and 24 for the softmax
 //   backward   2 (3 hd + 2 vd) for five products, and 26
 // Tiles (tile.h) compute all products. A token costs 2 hd for each column of the rotations.

@@ -7,7 +7,6 @@
 #include "src/config/keys.h"
 #include "src/config/lora_targets.h"
 #include "src/config/values.h"
-#include "src/optimizers/update_rule.h"
 #include "src/text/json.h"
 #include "src/text/strings.h"
 

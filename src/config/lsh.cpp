@@ -56,8 +56,8 @@ void check_layers(const LayerKind& layers, Problems& problems) {
   refuse(m.kv_lora_rank > 0, "model.kv_lora_rank", show(m.kv_lora_rank), "it has no latents", "0");
 }
 
-// Returns the power of two up to 2 * seq_len / lsh_chunk_length that divides seq_len. A large one has
-// two factors.
+// Returns the power of two up to 2 * seq_len / lsh_chunk_length that divides seq_len. A large one
+// has two factors.
 std::vector<double> automatic_buckets(const Model& m) {
   const Index chunks = m.seq_len / m.lsh_chunk_length;
   int power = 0;

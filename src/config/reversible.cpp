@@ -31,9 +31,10 @@ void check_reversible(const Config& c, Problems& problems) {
           key, "{} = true with model.reversible_output = concat, whose output is twice as wide: set it to false", key);
   };
   if (m.norm == NormKind::batchnorm && m.reversible_output == ReversibleOutput::concat)
-    problems.add("model.norm",
-                 "model.norm = batchnorm with model.reversible_output = concat, whose output is twice as wide: set it to "
-                 "layernorm or rmsnorm");
+    problems.add(
+        "model.norm",
+        "model.norm = batchnorm with model.reversible_output = concat, whose output is twice as wide: set it to "
+        "layernorm or rmsnorm");
   refuse_concat(m.tie_embeddings, "model.tie_embeddings");
   refuse_concat(m.output_transform, "model.output_transform");
   refuse(c.run.dtype == "bf16", "run.dtype", c.run.dtype, "bf16 is too coarse to compute inputs from outputs", "f32");

@@ -172,8 +172,8 @@ struct LayerContext {
   const std::function<void()>* on_dispatch_started = nullptr;
   Recompute recompute = Recompute::none;  // activations that backward computes again
   View indexer_loss = {};                 // StatisticsSink::indexer_loss
-  // Decisions of all routers of the stack; empty if not reversible. If `replay` is set, attention by
-  // hashing reads lsh_orders, too.
+  // Decisions of all routers of the stack; empty if not reversible. If `replay` is set, attention
+  // by hashing reads lsh_orders, too.
   RoutingDecisions decisions = {};
   // Sorted tokens of the layers with attention by hashing (LshAttention::Saved::order), which
   // forward writes; nullptr if not reversible.
