@@ -180,9 +180,9 @@ struct MaskGeometry {
   static constexpr Int limited(Index n) { return static_cast<Int>(std::min<Index>(n, limit)); }
 };
 
-// Returns the number of pairs of a query and a key that it sees, in one sequence, if a query sees at
-// most `most` keys. Only a device knows documents, lengths and offsets, so the sequence counts as one
-// document without a visible prefix, and a cache as full.
+// Returns the number of pairs of a query and a key that it sees, in one sequence. A query sees at
+// most `most` keys. Only a device knows documents, lengths and offsets. Therefore a sequence counts
+// as one document without a visible prefix, and a cache as full.
 inline double visible_pairs(const AttentionMask& mask, Index queries, Index keys, Index most) {
   MaskGeometry<Index> geometry(mask, queries, keys);
   if (mask.query_offsets) geometry.query_offset = keys - queries;

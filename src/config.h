@@ -76,11 +76,10 @@ struct Config {
     AttentionPattern attention = AttentionPattern::causal;
     Index local_chunk_length = 64, local_chunks_before = 1;  // attention = local
     Index lsh_chunk_length = 64, lsh_chunks_before = 1, lsh_chunks_after = 0, lsh_rounds = 1;
-    std::vector<double> lsh_buckets;  // attention = lsh: factors of their number; empty: complete_buckets()
+    std::vector<double> lsh_buckets;  // factors of the number; empty: complete_buckets()
     Index window = 0, attention_stride = 128, attention_summary = 8, global_tokens = 1;
-    bool global_projections = false;
     Index index_n_heads = 64, index_head_dim = 128, index_topk = 2048;  // attention = indexed
-    bool attention_sinks = false;
+    bool global_projections = false, attention_sinks = false;
     QkNormKind qk_norm = QkNormKind::none;
     bool qk_norm_after_rope = false;
     double clip_qkv = 0 /* 0: no limit */;

@@ -8,8 +8,7 @@ namespace {
 ExpertRows rows_of(const GatheredRows& x) {
   const std::byte* values = x.values.bytes();
   if (values) values += x.first_column * size_of(x.values.dtype());
-  return {values, x.index ? reinterpret_cast<const std::int32_t*>(x.index.bytes()) : nullptr,
-          x.values.dim(1)};
+  return {values, x.index ? reinterpret_cast<const std::int32_t*>(x.index.bytes()) : nullptr, x.values.dim(1)};
 }
 // Matrices of the experts: [E, rows, width].
 ExpertRows matrices_of(ConstView w) {

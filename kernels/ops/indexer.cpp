@@ -29,8 +29,10 @@ Index check_scores(const Operands& check, const IndexScores& s, ConstView select
 
 // Returns the cost of `products` products of each query and key. most: number of keys of a query
 Cost scores_cost(const IndexScores& s, Index most, double products) {
-  const double keys = s.queries > 0 ? visible_pairs(s.mask, s.queries, s.k.dim(1), most) / static_cast<double>(s.queries) : 0;
-  return Cost{.flops = 2 * products * static_cast<double>(s.q.elements()) * keys, .size = s.q.dim(2)}.reads(s.q, s.weights, s.k);
+  const double keys =
+      s.queries > 0 ? visible_pairs(s.mask, s.queries, s.k.dim(1), most) / static_cast<double>(s.queries) : 0;
+  return Cost{.flops = 2 * products * static_cast<double>(s.q.elements()) * keys, .size = s.q.dim(2)}.reads(
+      s.q, s.weights, s.k);
 }
 
 }  // namespace
@@ -65,8 +67,8 @@ void check(const AttentionKeySums& op) {
 }
 
 Cost AttentionKeySums::cost() const {
-  const double pairs = static_cast<double>(q.sequences * q.heads) *
-                       visible_pairs(desc.mask, q.positions, k.positions, sums.dim(1));
+  const double pairs =
+      static_cast<double>(q.sequences * q.heads) * visible_pairs(desc.mask, q.positions, k.positions, sums.dim(1));
   return Cost{.flops = 2 * static_cast<double>(q.width) * pairs, .size = q.width}.reads(q, k, lse).writes(sums);
 }
 
