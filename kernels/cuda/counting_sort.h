@@ -80,15 +80,15 @@ struct ByEpRank {
 };
 
 // A range of assignments of a segment.
-struct Span {
+struct AssignmentRange {
   Index segment, begin, end;
 };
-__device__ inline Span span_of_block(const Blocks& blocks) {
+__device__ inline AssignmentRange span_of_block(const Blocks& blocks) {
   const Index begin = blockIdx.x % blocks.per_segment * blocks.length;
   return {blockIdx.x / blocks.per_segment, begin, min(begin + blocks.length, blocks.tokens * blocks.choices)};
 }
-__device__ inline Span span_of_warp(const Blocks& blocks) {
-  const Span all = span_of_block(blocks);
+__device__ inline AssignmentRange span_of_warp(const Blocks& blocks) {
+  const AssignmentRange all = span_of_block(blocks);
   const Index length = (blocks.length + blocks.warps - 1) / blocks.warps,
               begin = min(all.begin + threadIdx.x / warp_size * length, all.end);
   return {all.segment, begin, min(begin + length, all.end)};
@@ -101,7 +101,7 @@ template <class Bucket, class Visit>
 __device__ void walk(const Blocks& blocks, const Bucket& bucket_of, int* next, Visit visit) {
   const int lane = threadIdx.x % warp_size;
   const Index n = blocks.tokens * blocks.choices;
-  const Span span = span_of_warp(blocks);
+  const AssignmentRange span = span_of_warp(blocks);
   for (Index first = span.begin; first < span.end; first += warp_size) {
     const Index i = first + lane;
     const Index a = blocks.by_choice ? i % blocks.tokens * blocks.choices + i / blocks.tokens : i;
@@ -119,7 +119,7 @@ __device__ void walk(const Blocks& blocks, const Bucket& bucket_of, int* next, V
 template <class Bucket>
 __device__ void add_counts(const Blocks& blocks, const Bucket& bucket_of, int* counts) {
   const Index n = blocks.tokens * blocks.choices;
-  const Span span = span_of_block(blocks);
+  const AssignmentRange span = span_of_block(blocks);
   for (Index first = span.begin; first < span.end; first += blockDim.x) {
     const Index i = first + threadIdx.x;
     const Index a = blocks.by_choice ? i % blocks.tokens * blocks.choices + i / blocks.tokens : i;

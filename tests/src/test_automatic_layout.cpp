@@ -9,7 +9,7 @@
 namespace sy {
 namespace {
 
-constexpr const char* model = R"(
+constexpr const char* layout_model = R"(
 [model]
 layers = 2
 d_model = 32
@@ -32,7 +32,7 @@ constexpr Index vocab = 64;
 const Machine machine = typical_machine("cpu", 4);
 
 Config with(const std::vector<std::string>& settings = {}) {
-  return parse_config(model, "test", settings);
+  return parse_config(layout_model, "test", settings);
 }
 
 Config choose(const Config& config, int ranks, const std::optional<EarlierLayout>& earlier = {}) {
