@@ -4,8 +4,8 @@ cmake_minimum_required(VERSION 3.22)
 
 # The components of the tree, lowest first. A file includes its own component and those of the lines
 # above, but no other component of its own line. The component src/config is src/config*.h and .cpp.
-# The component kernels includes its folders ops and formulas, src/numerics its folders cases and
-# reference.
+# The component kernels includes its folders ops and formulas, kernels/cuda its folder cutlass, and
+# src/numerics its folders cases and reference.
 # Code that a lower component needs belongs there.
 # Each folder of dist/ is a library of device collectives (dist/device_comm.h).
 file(GLOB device_comms RELATIVE ${ROOT} ${ROOT}/dist/*/CMakeLists.txt)
@@ -47,6 +47,7 @@ endforeach()
 function(component_of path result)
   get_filename_component(component "${path}" DIRECTORY)
   string(REGEX REPLACE "^kernels/(ops|formulas)$" "kernels" component "${component}")
+  string(REGEX REPLACE "^kernels/cuda/cutlass$" "kernels/cuda" component "${component}")
   string(REGEX REPLACE "^src/numerics/(cases|reference)$" "src/numerics" component "${component}")
   if(NOT DEFINED "height_of_${component}")
     string(REGEX REPLACE "^(src/[a-z]+)[_.][^/]*$" "\\1" component "${path}")

@@ -35,6 +35,7 @@ class TileWalk {
  public:
   // outputs: must outlive this object
   __host__ __device__ explicit TileWalk(const GroupedOutputs& outputs) : outputs_(outputs) { count_tiles(); }
+  explicit TileWalk(const GroupedOutputs&&) = delete;
 
   // Moves to a tile. Its number must not be less than that of the call before. Returns false if
   // there is no such tile.

@@ -197,7 +197,8 @@ TEST(GroupedTiles, AreEachFoundOnce) {
 // Near tiles share operands: 16 of them in a row read at most 10 strips of 128 rows or 256 columns.
 TEST(GroupedTiles, ShareOperands) {
   const std::int32_t offsets[] = {0, 4096};
-  TileWalk walk(GroupedOutputs{1, offsets, 0, 4096, false});
+  const GroupedOutputs outputs{1, offsets, 0, 4096, false};
+  TileWalk walk(outputs);
   std::set<Index> rows, columns;
   for (Index tile = 32; tile < 48 && walk.move_to(tile); ++tile) {
     rows.insert(walk.origin().row);

@@ -147,9 +147,9 @@ TEST(ActivationMemory, StoresATokenOncePerRank) {
     for (Index i = 0; i < k; ++i) without *= static_cast<double>(E - E / ep - i) / static_cast<double>(E - i);
     const double received = ep * (1 - without),
                  more = saved_per_token(T, sparse, ep) - saved_per_token(T, dense, ep) - one;
-    // Rows; indices of the choices of received tokens; copies of each token, and the token of each
-    // copy.
-    EXPECT_NEAR(more, received * D + (received - 1) * k + 2.0 * std::min<int>(k, ep), 1) << "ep " << ep;
+    // Rows with k experts and weights in front of the values; indices of the choices of received
+    // tokens; copies of each token, and the token of each copy.
+    EXPECT_NEAR(more, received * (D + 2 * k) + (received - 1) * k + 2.0 * std::min<int>(k, ep), 1) << "ep " << ep;
     EXPECT_LT(more, k * D) << "ep " << ep;
   }
 }

@@ -17,6 +17,7 @@ started() {  # RUN TIMES STEPS
   (($(steps "$1") >= first + $3 - 1))
 }
 
+# shellcheck disable=SC2154  # the test sets $supervisor
 wait_until() {  # EVENT COMMAND...
   for _ in $(seq 1800); do
     if "${@:2}"; then return; fi
