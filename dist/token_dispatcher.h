@@ -131,10 +131,10 @@ struct [[nodiscard]] CountExchange {
 
 // A send buffer. On one rank it refers to the tokens themselves.
 struct PackedTokens {
-  ConstView rows;  // [n, N], of which the first num_sent() rows are sent
-  // If there is metadata: its k, the first column of the values, and on one rank the metadata.
-  Index k = 0, first_column = 0;
-  ConstView physical_experts{}, weights{};
+  ConstView rows;                           // [n, N], of which the first num_sent() rows are sent
+  Index k = 0;                              // number of assignments of a token in the metadata; 0 without metadata
+  Index first_column = 0;                   // of the values in a row
+  ConstView physical_experts{}, weights{};  // [T, k] metadata on one rank; otherwise empty
 };
 
 // Operands of one combine: y = addend + the sum of each token's rows of x, over all ranks.
@@ -231,8 +231,8 @@ class DispatchHandle {
   PackedTokens pack(ConstView x, Arena& arena) const;
 
   // Starts the all-to-all of the tokens. The receive buffer is allocated from `arena`.
-  // In the first call of a handle the tokens must have metadata. The receiver computes from it its
-  // rows, and the copies for the hop within the node.
+  // In the first call of a handle the tokens must have metadata. From the metadata the receiver
+  // computes its rows, and the copies for the hop within the node.
   // The send buffer and the memory allocated from `scratch` must stay until wait().
   // The all-to-all waits for compute that was enqueued before this call.
   PendingDispatch dispatch(const PackedTokens& tokens, Arena& arena, Arena& scratch);

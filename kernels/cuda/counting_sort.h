@@ -96,7 +96,8 @@ __device__ inline AssignmentRange span_of_warp(const Blocks& blocks) {
 
 // A warp calls visit(a, bucket, rank) in order for the assignments of its span. Index a counts
 // within the segment. The rank is next[bucket] plus the number of earlier assignments of the bucket
-// in the span. Assignments of a negative bucket are skipped. next: [buckets] of the warp.
+// in the span. Assignments of a negative bucket are skipped. next: [buckets] of the warp, to which
+// the numbers of visited assignments are added.
 template <class Bucket, class Visit>
 __device__ void walk(const Blocks& blocks, const Bucket& bucket_of, int* next, Visit visit) {
   const int lane = threadIdx.x % warp_size;
@@ -143,7 +144,8 @@ __global__ void __launch_bounds__(1024) count_blocks(Blocks blocks, Bucket bucke
 }
 
 // Calls visit(segment, a, bucket, rank, starts) for all assignments, as `walk` does. Before that,
-// all threads of a block call visit.begin(segment, starts).
+// all threads of a block call visit.begin(segment, starts). If visit.is_empty() then, nothing is
+// visited.
 //   starts: [buckets + 1] in shared memory, the sum of the segment's counts before each bucket
 //   counts: as count_blocks writes them; not read if a segment has one block
 template <class Bucket, class Visit>

@@ -41,8 +41,8 @@ ExpertProduct expert_product(const ops::GroupedGemmWgrad& op);
 // Multiple of elements that the kernel requires of the width of each row: 16 bytes of bf16.
 constexpr Index expert_row_multiple = 8;
 
-// Returns whether the kernel can compute a product. Operands must be bf16. The output must be bf16,
-// of wgrad f32. Addresses and rows must be aligned to 16 bytes. Pure function, in any build.
+// Returns whether the kernel can compute a product. Operands must be bf16. The output must be
+// bf16; that of wgrad must be f32. Addresses and rows must be aligned to 16 bytes. Pure function, in any build.
 bool is_served(const ExpertProduct& product);
 
 class ExpertProducts {

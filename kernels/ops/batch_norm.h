@@ -26,8 +26,8 @@ struct BatchNormMoments {
   float eps = 1e-5f;
   // Weight of this batch in the averages.
   float momentum = 0.1f;
-  // [2, D] running averages of the mean and of the unbiased variance. If there are sums, they are
-  // updated, or may be empty. Fewer than 2 real tokens have no variance, and change nothing.
+  // [2, D] running averages of the mean and of the unbiased variance. They are updated if there are
+  // sums of at least 2 real tokens. May be empty if there are sums.
   View averages = {};
   // [2 * D + 1] = mean, 1 / sqrt(variance + eps), 1 / number of real tokens. The last one is 0 for
   // moments of averages, and without real tokens.

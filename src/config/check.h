@@ -131,7 +131,7 @@ void check_indexers(const Config& config, Problems& problems);
 void check_lora(const Config& config, Problems& problems);
 // Adds errors for settings that model.global_projections excludes.
 void check_global_projections(const Config& config, Problems& problems);
-// Fills in model.lsh_buckets where it is empty and a layer has attention by hashing.
+// Fills in model.lsh_buckets if it is empty and a layer has attention by hashing.
 void complete_buckets(Config& config);
 // Adds errors for the settings of attention by hashing, and for those that it excludes.
 void check_hashing(const Config& config, Problems& problems);

@@ -225,9 +225,8 @@ std::span<const Key> model_keys() {
                                       "attention = longformer: this many tokens at the start are seen from all others"),
       kind_row<&Model::global_projections>(
           "model.global_projections", {}, must_match,
-          "attention = longformer in an encoder: true: the first global_tokens have queries of their own, with which "
-          "they see other keys and values of all tokens than the others do, by a second set of projections "
-          "(Beltagy et al., 2020; LED)"),
+          "attention = longformer in an encoder: true: the first global_tokens attend to all tokens by a second set of "
+          "projections of queries, keys and values (Beltagy et al., 2020; LED)"),
       kind_row<&Model::index_n_heads>("model.index_n_heads", {1, 1 << 16}, must_match,
                                       "attention = indexed: the number of heads of the indexer"),
       kind_row<&Model::index_head_dim>(
@@ -249,13 +248,14 @@ std::span<const Key> model_keys() {
       kind_row<&Model::lsh_chunks_after>(
           "model.lsh_chunks_after", {0, 1 << 20}, must_match,
           "attention = lsh: a token sees this many chunks of sorted tokens after its own"),
-      kind_row<&Model::lsh_rounds>("model.lsh_rounds", {1, 1 << 10}, must_match,
-                                   "attention = lsh: the number of rounds, each with a hash of its own"),
+      kind_row<&Model::lsh_rounds>(
+          "model.lsh_rounds", {1, 1 << 10}, must_match,
+          "attention = lsh: the number of rounds, each with a hash of its own; 1 with one bucket"),
       kind_row<&Model::lsh_buckets>(
           "model.lsh_buckets", {}, must_match,
           "attention = lsh: the number of buckets of a round, which is even and divides model.seq_len, or even factors "
           "of it with a comma between them, which make the hash cheaper. 1: tokens stay in their order. Empty: the "
-          "power of two up to 2 * model.seq_len / lsh_chunk_length"),
+          "largest power of two that is at most 2 * model.seq_len / lsh_chunk_length and divides model.seq_len"),
       kind_row<&Model::attention_sinks>(
           "model.attention_sinks", {}, must_match,
           "true: each head has a learned logit that takes part in its softmax and has no value, so that it may "

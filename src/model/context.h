@@ -129,7 +129,7 @@ struct BatchNormState {
   // If true, forward reads the moments and does not compute them: backward runs it again.
   bool replay = false;
 };
-// Name of their exchange between ranks (ScopedSubphase).
+// Subphase of the all-reduces of batch norms (ScopedSubphase).
 inline constexpr const char* batch_norm_subphase = "batch norm";
 
 // Decisions of L routers that forward records. If `replay` is set, routers read them instead of

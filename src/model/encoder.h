@@ -18,7 +18,8 @@ class Encoder {
     Embedding::Saved embedding;
     std::vector<Block::Saved> blocks;
     LoadBalanceState load_balance;  // of its routers
-    View last, normed, moments;     // [T, D] last block's output; of the final norm
+    View last, normed;              // [T, D] input and output of the final norm
+    View moments;                   // of the final norm (Norm::make_moments)
   };
 
   // - config: of the encoder-decoder

@@ -27,8 +27,8 @@ class Moe {
     Router::Saved router;
     std::optional<DispatchHandle> dispatch;
     ConstView x;  // [T, D] input of forward, not copied
-    // Received tokens in the rows of their messages (TokenRow); x itself on one rank. The values
-    // begin at `first_value`.
+    // [A, TokenRow::columns()] received tokens in the rows of their messages, whose values begin at
+    // the column `first_value`. On one rank x itself, [T, D].
     ConstView received_tokens;
     Index first_value = 0;
     View tokens;       // [R] i32 row -> received token

@@ -20,9 +20,10 @@ class MtpModule {
     Embedding::Saved embedding;
     ConstView hidden;                        // [T, D] output of the module before, not copied
     View embedded;                           // [T, D] embeddings of the tokens i + k
-    View hidden_moments, embedding_moments;  // of the norms of both
+    View hidden_moments, embedding_moments;  // of the norms of both (Norm::make_moments)
     Block::Saved block;
-    View output, moments;  // [T, D] normalised output; moments of its norm
+    View output;   // [T, D] normalised output
+    View moments;  // of its norm
   };
 
   // layer: of the block among those of block_specs()

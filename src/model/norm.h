@@ -15,10 +15,11 @@ class Norm {
   // Returns memory for the moments of `rows` tokens, which backward reads: [rows, 2]. The ones of
   // batch norms are in layer.batch_norm.
   View make_moments(const LayerContext& layer, Index rows) const;
-  // y: [T, D] = norm(x: [T, D]). moments: of make_moments(). In training passes of batch norms,
-  // collective over all ranks.
+  // y: [T, D] = norm(x: [T, D]). moments: of make_moments(). Collective over all ranks for a batch
+  // norm in training, unless layer.batch_norm.replay is set.
   void forward(const LayerContext& layer, ConstView x, View y, View moments) const;
-  // dx: [T, D] += gradient with respect to x; dy: [T, D], with respect to y. Collective as forward.
+  // dx: [T, D] += gradient with respect to x; dy: [T, D], with respect to y. Collective over all
+  // ranks for a batch norm.
   void backward(const LayerContext& layer, ConstView dy, ConstView x, ConstView moments, View dx) const;
 
  private:

@@ -11,7 +11,8 @@ namespace sy {
 class OutputTransform {
  public:
   struct Saved {
-    View hidden, activated, moments;  // [T, D] before and after gelu; of the norm
+    View hidden, activated;  // [T, D] before and after gelu
+    View moments;            // of the norm (Norm::make_moments)
   };
 
   OutputTransform(const Config& config, ParamStore& store);

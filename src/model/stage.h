@@ -42,7 +42,8 @@ struct MicroBatchState {
   // evaluation and generation, where the modules do not run.
   std::vector<Batch> mtp_batches;
   std::vector<MtpModule::Saved> mtp;
-  View last, normed, moments;  // [T, D] last block's output; of the final norm
+  View last, normed;  // [T, D] input and output of the final norm
+  View moments;       // of the final norm (Norm::make_moments)
   OutputTransform::Saved transform;
   View output;  // [T, D] input of the head: `normed`, or its transform
 };
