@@ -131,10 +131,11 @@ struct [[nodiscard]] CountExchange {
 
 // A send buffer. On one rank it refers to the tokens themselves.
 struct PackedTokens {
-  ConstView rows;                           // [n, N], of which the first num_sent() rows are sent
-  Index k = 0;                              // number of assignments of a token in the metadata; 0 without metadata
-  Index first_column = 0;                   // of the values in a row
-  ConstView physical_experts{}, weights{};  // [T, k] metadata on one rank; otherwise empty
+  ConstView rows;          // [n, N], of which the first num_sent() rows are sent
+  Index k = 0;             // assignments of a token in the metadata; 0 without metadata
+  Index first_column = 0;  // of the values in a row
+  // [T, k] metadata on one rank; otherwise empty
+  ConstView physical_experts{}, weights{};
 };
 
 // Operands of one combine: y = addend + the sum of each token's rows of x, over all ranks.

@@ -144,8 +144,8 @@ __global__ void __launch_bounds__(1024) count_blocks(Blocks blocks, Bucket bucke
 }
 
 // Calls visit(segment, a, bucket, rank, starts) for all assignments, as `walk` does. Before that,
-// all threads of a block call visit.begin(segment, starts). If visit.is_empty() then, nothing is
-// visited.
+// all threads of a block call visit.begin(segment, starts). If visit.is_empty() is then true,
+// nothing is visited.
 //   starts: [buckets + 1] in shared memory, the sum of the segment's counts before each bucket
 //   counts: as count_blocks writes them; not read if a segment has one block
 template <class Bucket, class Visit>

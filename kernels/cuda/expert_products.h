@@ -42,7 +42,8 @@ ExpertProduct expert_product(const ops::GroupedGemmWgrad& op);
 constexpr Index expert_row_multiple = 8;
 
 // Returns whether the kernel can compute a product. Operands must be bf16. The output must be
-// bf16; that of wgrad must be f32. Addresses and rows must be aligned to 16 bytes. Pure function, in any build.
+// bf16; that of wgrad must be f32. Addresses and rows must be aligned to 16 bytes. It is a pure
+// function, in any build.
 bool is_served(const ExpertProduct& product);
 
 class ExpertProducts {

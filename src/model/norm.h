@@ -12,8 +12,8 @@ class Norm {
  public:
   Norm(NormDesc desc, ParamStore& store, const std::string& name);
 
-  // Returns memory for the moments of `rows` tokens, which backward reads: [rows, 2]. The ones of
-  // batch norms are in layer.batch_norm.
+  // Returns memory for the moments of `rows` tokens, which backward reads: [rows, 2]. A batch norm
+  // has [2 * D + 1] moments, in layer.batch_norm.
   View make_moments(const LayerContext& layer, Index rows) const;
   // y: [T, D] = norm(x: [T, D]). moments: of make_moments(). Collective over all ranks for a batch
   // norm in training, unless layer.batch_norm.replay is set.
