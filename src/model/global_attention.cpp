@@ -6,7 +6,8 @@ namespace sy {
 namespace {
 
 // Global tokens see all tokens.
-CoreAttentionSpec without_pattern(CoreAttentionSpec spec) {
+CoreAttentionSpec without_pattern(const CoreAttentionSpec& local) {
+  CoreAttentionSpec spec = local;
   spec.window = 0;
   spec.sparse = {};
   return spec;
