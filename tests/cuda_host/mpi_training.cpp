@@ -731,7 +731,7 @@ TEST(Step, DISABLED_HangsInADispatch) {
   hang_for_ever(1);
 }
 TEST(Step, DISABLED_HangsWithAFullQueue) {
-  cuda_host::set_queue_limit(12);
+  cuda_host::set_queue_limit(8);
   hang_for_ever(1);
 }
 
