@@ -14,8 +14,7 @@ esac
 launch/install-deps.sh
 # .ci/run sets these variables.
 cmake -S . -B build -DCMAKE_BUILD_TYPE=Release -DSWITCHYARD_TESTS=ON -DSWITCHYARD_WERROR="${SWITCHYARD_WERROR:-OFF}" \
-  ${SWITCHYARD_CUDA_ARCHITECTURES:+"-DSWITCHYARD_CUDA_ARCHITECTURES=$SWITCHYARD_CUDA_ARCHITECTURES"} \
-  ${CUTLASS_ROOT:+-DSWITCHYARD_CUTLASS=ON} --log-level=NOTICE
+  ${SWITCHYARD_CUDA_ARCHITECTURES:+"-DSWITCHYARD_CUDA_ARCHITECTURES=$SWITCHYARD_CUDA_ARCHITECTURES"} --log-level=NOTICE
 cmake --build build --parallel "$(nproc)"
 # --timeout is for tests that set none of their own. A build without tests is an error.
 ctest --test-dir build --output-on-failure --no-tests=error --timeout 300 --parallel "$(nproc)" "$@"
