@@ -4,6 +4,7 @@
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/rows.h"
+#include "kernels/formulas/batch_norm.h"
 #include "kernels/ops/batch_norm.h"
 
 namespace sy::cpu {
@@ -43,17 +44,14 @@ void execute(CpuDevice&, const ops::BatchNormMoments& op) {
                momentum = static_cast<double>(op.momentum);
   const double factor = count > 0 ? 1 / count : 0;
   for (Index i = 0; i < d; ++i) {
-    const double mean = sums ? sums[i] * factor : static_cast<double>(averages[i]);
-    const double variance =
-        sums ? std::max(0.0, sums[d + i] * factor - mean * mean) : static_cast<double>(averages[d + i]);
-    moments[i] = static_cast<float>(mean);
-    moments[d + i] = static_cast<float>(1 / std::sqrt(variance + eps));
+    const formulas::ColumnMoments m =
+        sums ? formulas::column_moments(sums[i], sums[d + i], factor)
+             : formulas::ColumnMoments{static_cast<double>(averages[i]), static_cast<double>(averages[d + i])};
+    moments[i] = static_cast<float>(m.mean);
+    moments[d + i] = static_cast<float>(1 / std::sqrt(m.variance + eps));
     if (!averages || count < 2) continue;
-    const auto update = [momentum](float& average, double value) {
-      average = static_cast<float>((1 - momentum) * static_cast<double>(average) + momentum * value);
-    };
-    update(averages[i], mean);
-    update(averages[d + i], variance * count / (count - 1));
+    averages[i] = formulas::running_average(averages[i], m.mean, momentum);
+    averages[d + i] = formulas::running_average(averages[d + i], formulas::unbiased_variance(m, count), momentum);
   }
   moments[2 * d] = static_cast<float>(factor);
 }

@@ -1,14 +1,12 @@
 // Batch normalisation.
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/rows.h"
+#include "kernels/formulas/batch_norm.h"
 #include "kernels/ops/batch_norm.h"
 
 namespace sy::cuda {
 
 namespace {
-
-constexpr int row_warps = 16;  // warps of a block, each of which takes every 16th row
-constexpr int sum_threads = row_warps * warp_size;
 
 // A block sums a chunk of rows, those from chunk * blockIdx.y on, in 32 columns. The warps' sums
 // are added in order. total: [gridDim.y, 2, width]
@@ -68,22 +66,21 @@ __global__ void count_tokens(Index rows, In<std::int32_t> mask, Out<double> coun
 }
 
 // A thread computes a column, which costs 44 bytes and 13 FLOPs.
-__global__ void column_moments(Index width, float eps, float momentum, In<double> sums, Out<float> averages,
+__global__ void moments_kernel(Index width, float eps, float momentum, In<double> sums, Out<float> averages,
                                Out<float> moments) {
   const Index i = Index{blockIdx.x} * blockDim.x + threadIdx.x;
   if (i >= width) return;
   const double count = sums ? sums[2 * width] : 0, factor = count > 0 ? 1 / count : 0;
-  const double mean = sums ? sums[i] * factor : static_cast<double>(averages[i]);
-  double variance = sums ? sums[width + i] * factor - mean * mean : static_cast<double>(averages[width + i]);
-  if (sums && variance < 0) variance = 0;
-  moments[i] = static_cast<float>(mean);
-  moments[width + i] = static_cast<float>(1 / sqrt(variance + static_cast<double>(eps)));
+  const formulas::ColumnMoments m =
+      sums ? formulas::column_moments(sums[i], sums[width + i], factor)
+           : formulas::ColumnMoments{static_cast<double>(averages[i]), static_cast<double>(averages[width + i])};
+  moments[i] = static_cast<float>(m.mean);
+  moments[width + i] = static_cast<float>(1 / sqrt(m.variance + static_cast<double>(eps)));
   if (i == 0) moments[2 * width] = static_cast<float>(factor);
   if (!averages || count < 2) return;
-  const double keep = 1 - static_cast<double>(momentum), weight = static_cast<double>(momentum);
-  averages[i] = static_cast<float>(keep * static_cast<double>(averages[i]) + weight * mean);
-  averages[width + i] =
-      static_cast<float>(keep * static_cast<double>(averages[width + i]) + weight * (variance * count / (count - 1)));
+  const double weight = static_cast<double>(momentum);
+  averages[i] = formulas::running_average(averages[i], m.mean, weight);
+  averages[width + i] = formulas::running_average(averages[width + i], formulas::unbiased_variance(m, count), weight);
 }
 
 // A block takes a row of x: [T, width]. An element costs 2w bytes and 3 FLOPs, and 1 more with a
@@ -128,9 +125,8 @@ __global__ void column_norm_gradient(Index width, In<T> dy, In<T> x, In<T> weigh
 // sums: [2, width] f64 of the columns of x, or of those of dy if it is not empty.
 void sum_pairs(Context& context, ConstView x, ConstView dy, ConstView moments, ConstView mask, View sums, View dweight,
                View dbias) {
-  constexpr Index min_chunk = 128, blocks = 1024;
   const Index rows = x.dim(0), width = x.dim(1), column_blocks = blocks_of(width, warp_size);
-  const Index chunks = std::clamp<Index>(blocks / column_blocks, 1, std::max<Index>(1, rows / min_chunk));
+  const Index chunks = row_chunks(rows, column_blocks);
   Workspace workspace(context);
   const View partial = workspace.take({chunks, 2, width}, DType::f64);
   with_type(x.dtype(), [&]<class T>(T) {
@@ -155,7 +151,7 @@ void execute(CudaDevice& device, const ops::BatchNormSums& op) {
 void execute(CudaDevice& device, const ops::BatchNormMoments& op) {
   const Index width = op.moments.dim(0) / 2;
   const Grid grid;
-  launch(device.context(), {.x = blocks_of(width, grid.threads)}, column_moments, width, op.eps, op.momentum,
+  launch(device.context(), {.x = blocks_of(width, grid.threads)}, moments_kernel, width, op.eps, op.momentum,
          in<double>(op.sums), out<float>(op.averages), out<float>(op.moments));
 }
 

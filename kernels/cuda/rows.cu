@@ -4,9 +4,6 @@ namespace sy::cuda {
 
 namespace {
 
-constexpr int row_warps = 16;  // warps of a block, each of which takes every 16th row
-constexpr int sum_threads = row_warps * warp_size;
-
 // A block sums a chunk of rows, those from chunk * blockIdx.y on, in 32 * N columns. A lane sums N
 // columns, and the warps' sums are added in order. total: [gridDim.y, width] = the sums, or += the
 // sums. An element of x costs w bytes and 1 FLOP.
@@ -43,11 +40,11 @@ void launch_sums(Context& context, ConstView x, Index chunks, bool accumulate, V
 
 // Many rows are summed in chunks first, because the warps of one block would take long.
 void add_column_sums(Context& context, Workspace& workspace, ConstView x, View sums) {
-  constexpr Index max_direct_rows = 1024, min_chunk = 128, blocks = 1024;
+  constexpr Index max_direct_rows = 1024;
   const Index rows = x.dim(0), width = x.dim(1);
   with_type_and_packs(width, {x}, [&]<class T, int N>(T, PackSize<N>) {
     if (rows <= max_direct_rows) return launch_sums<T, 1>(context, x, 1, true, sums);
-    const Index chunks = std::clamp<Index>(blocks / blocks_of(width, N * warp_size), 1, rows / min_chunk);
+    const Index chunks = row_chunks(rows, blocks_of(width, N * warp_size));
     const View partial = workspace.take({chunks, width}, DType::f32);
     launch_sums<T, N>(context, x, chunks, false, partial);
     launch_sums<float, 1>(context, partial, 1, true, sums);

@@ -53,6 +53,15 @@ void for_elements(Context& context, Index n, std::initializer_list<ConstView> op
 // three fit on a multiprocessor.
 constexpr Index sum_blocks = 384;
 
+// Sums of columns: a block sums a chunk of rows in some columns.
+constexpr int row_warps = 16;  // warps of a block, each of which takes every 16th row
+constexpr int sum_threads = row_warps * warp_size;
+// Returns the number of chunks of at least 128 rows, if there are any, so that about 1024 blocks
+// share the sums. column_blocks: number of blocks side by side
+inline Index row_chunks(Index rows, Index column_blocks) {
+  return std::clamp<Index>(1024 / column_blocks, 1, std::max<Index>(1, rows / 128));
+}
+
 // ---- rows ----
 
 // Number of threads of a block for a row of this many packs: whole warps, at least one. Every warp

@@ -436,13 +436,13 @@ std::vector<float> Engine::run_decode(Cache& cache, Index first, Index sequences
             "{} ids for {} sequences from {} on", ids.size(), sequences, first);
   std::vector<std::int32_t> padded(ids.begin(), ids.end()), positions;
   std::vector<RopeTables::Token> rope_tokens;  // empty if no rope table depends on the length
-  const bool depends_on_length = rope_.depends_on_length();
+  const bool depends_on_length = rope_.depends_on_length(), has_hashing = config_.num_lsh_layers() > 0;
   padded.resize(static_cast<std::size_t>(B * S), -1);
   for (Index b = 0; b < B; ++b)
     for (Index i = 0; i < S; ++i) {
       const bool is_real = b < sequences && i < tokens;
       const Index before = is_real ? cache.length(first + b) : 0;
-      SY_ASSERT(before == 0 || config_.num_lsh_layers() == 0, "{} tokens before those of attention by hashing", before);
+      SY_ASSERT(before == 0 || !has_hashing, "{} tokens before those of attention by hashing", before);
       positions.push_back(is_real ? static_cast<std::int32_t>(before + i) : 0);
       if (depends_on_length) rope_tokens.push_back({positions.back(), std::max(length, before + tokens)});
     }

@@ -6,11 +6,14 @@ namespace sy {
 
 LshAttention::LshAttention(const LshAttentionSpec& spec, Index d_model, ParamStore& store, const std::string& prefix,
                            Index index)
-    : spec_(spec), index_(index), heads_(store.get(prefix + "q.weight").weight.dim(0)), head_dim_(spec.key_width) {
+    : spec_(spec),
+      index_(index),
+      heads_(store.get(prefix + "q.weight").weight.dim(0)),
+      head_dim_(spec.key_width),
+      qv_(store, store.get_fused(prefix + "q.weight", 2), d_model,
+          spec.qkv_bias ? store.get_fused(prefix + "q.bias", 2) : Param{}),
+      out_(store, store.get(prefix + "out.weight"), heads_ * head_dim_, store.find(prefix + "out.bias")) {
   SY_ASSERT(spec.value_width == spec.key_width, "values of {} for keys of {}", spec.value_width, spec.key_width);
-  qv_.emplace(store, store.get_fused(prefix + "q.weight", 2), d_model,
-              spec.qkv_bias ? store.get_fused(prefix + "q.bias", 2) : Param{});
-  out_.emplace(store, store.get(prefix + "out.weight"), heads_ * head_dim_, store.find(prefix + "out.bias"));
   if (spec.factors.empty()) return;
   rotations_ = store.device().tensor({heads_, head_dim_, spec.rounds, spec.rotation_columns()});
   const std::vector<float> host = lsh_rotations(spec, prefix, store.box(prefix + "q.weight").begin[0], heads_);
@@ -19,7 +22,7 @@ LshAttention::LshAttention(const LshAttentionSpec& spec, Index d_model, ParamSto
 
 void LshAttention::forward(const LayerContext& layer, ConstView x, Output to, Saved& s) const {
   attend(layer, x, s);
-  out_->forward_sum(layer.context, s.out.reshape({layer.stream.tokens(), heads_ * head_dim_}), to);
+  out_.forward_sum(layer.context, s.out.reshape({layer.stream.tokens(), heads_ * head_dim_}), to);
 }
 
 void LshAttention::recompute(const LayerContext& layer, ConstView x, Saved& s) const {
@@ -36,7 +39,7 @@ void LshAttention::attend(const LayerContext& layer, ConstView x, Saved& s) cons
   s.qv = layer.save({B, S, 2 * heads_, head_dim_});
   s.out = layer.save({B, S, heads_, head_dim_});
   s.lse = layer.saved.f32({B, heads_, S});
-  qv_->forward(context, s.x, s.qv.reshape({B * S, 2 * heads_ * head_dim_}));
+  qv_.forward(context, s.x, s.qv.reshape({B * S, 2 * heads_ * head_dim_}));
   s.order = sorted(layer, s.qv);
   run(context.device, ops::LshAttentionForward{.x = queries(s.qv),
                                                .v = values(s.qv),
@@ -70,12 +73,12 @@ void LshAttention::backward(const LayerContext& layer, ConstView dy, const Saved
   const ExecutionContext& context = layer.context;
   const Arena::Scope scope(context.scratch);
   const Index T = layer.stream.tokens();
-  out_->backward_bias(context, dy);
+  out_.backward_bias(context, dy);
   dy = gather_tokens(context, context.scratch, dy);
 
   const View dout = context.temp(s.out.shape());
-  out_->backward_input(context, dy, dout.reshape({T, heads_ * head_dim_}));
-  out_->backward_weight(context, dy, s.out.reshape({T, heads_ * head_dim_}));
+  out_.backward_input(context, dy, dout.reshape({T, heads_ * head_dim_}));
+  out_.backward_weight(context, dy, s.out.reshape({T, heads_ * head_dim_}));
   const View dqv = context.temp(s.qv.shape());
   run(context.device, ops::LshAttentionBackward{.dout = dout,
                                                 .x = queries(ConstView(s.qv)),
@@ -88,9 +91,9 @@ void LshAttention::backward(const LayerContext& layer, ConstView dy, const Saved
                                                 .dx = queries(dqv),
                                                 .dv = values(dqv)});
   const View dqv_rows = dqv.reshape({T, 2 * heads_ * head_dim_});
-  qv_->backward_weight(context, dqv_rows, s.x);
-  qv_->backward_bias(context, dqv_rows);
-  qv_->backward_input_sum(context, dqv_rows, dx);
+  qv_.backward_weight(context, dqv_rows, s.x);
+  qv_.backward_bias(context, dqv_rows);
+  qv_.backward_input_sum(context, dqv_rows, dx);
 }
 
 std::vector<float> lsh_rotations(const LshAttentionSpec& spec, const std::string& prefix, Index first, Index count) {

@@ -6,8 +6,6 @@
 // Generation has no cache of keys, because a new token may move others to other chunks.
 #pragma once
 
-#include <optional>
-
 #include "src/model/linear.h"
 #include "src/params/lsh_attention_spec.h"
 
@@ -56,7 +54,7 @@ class LshAttention {
   LshAttentionSpec spec_;
   Index index_, heads_, head_dim_;  // Hl, hd
   Tensor rotations_;                // ops::LshSort::rotations of this rank's heads
-  std::optional<Linear> qv_, out_;
+  Linear qv_, out_;
 };
 
 // Returns the rotations of the heads [first, first + count): [count, key_width, rounds, columns].

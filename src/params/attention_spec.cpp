@@ -53,23 +53,19 @@ void add_shared_params(ParamList& list, const CoreAttentionSpec& a) {
   if (!present) add_relative_bias(list, a.relative->stack, a);
 }
 
-namespace {
-
-// k and v are adjacent in memory, so that one GEMM computes both. Each head is a matrix.
-void add_global_params(ParamList& list, const std::string& name, const AttentionSpec& a) {
+void add_separate_projections(ParamList& list, const std::string& name, const CoreAttentionSpec& a, Index kv_heads,
+                              bool bias) {
   using enum Axis;
-  const Index H = a.heads, K = a.kv_heads, qk = a.key_width, v = a.value_width, D = list.d_model();
+  const Index H = a.heads, K = kv_heads, qk = a.key_width, v = a.value_width, D = list.d_model();
   const MatrixDims heads{.stack_dims = 1, .heads = true};
   list.matrix(name + ".q.weight", {H, qk, D}, heads, {tp}, list.scaling().matrix());
   list.matrix(name + ".k.weight", {K, qk, D}, heads, {tp}, list.scaling().matrix());
   list.matrix(name + ".v.weight", {K, v, D}, heads, {tp}, list.scaling().matrix(), true);
-  if (!a.qkv_bias) return;
+  if (!bias) return;
   list.not_decayed(name + ".q.bias", {H, qk}, {tp}, init_zeros);
   list.not_decayed(name + ".k.bias", {K, qk}, {tp}, init_zeros);
   list.not_decayed(name + ".v.bias", {K, v}, {tp}, init_zeros, true);
 }
-
-}  // namespace
 
 // q, k and v are adjacent in memory, so that one GEMM computes all three. Each head is a matrix.
 void add_params(ParamList& list, const std::string& name, const AttentionSpec& a) {
@@ -97,7 +93,8 @@ void add_params(ParamList& list, const std::string& name, const AttentionSpec& a
     list.not_decayed(name + ".q_norm.weight", per_head ? Shape{H, qk} : Shape{qk}, split, init);
     list.not_decayed(name + ".k_norm.weight", per_head ? Shape{K, qk} : Shape{qk}, split, init, true);
   }
-  if (a.global_projections) add_global_params(list, name + "." + global_attention_name, a);
+  if (a.global_projections)
+    add_separate_projections(list, name + "." + global_attention_name, a, a.kv_heads, a.qkv_bias);
   add_core_params(list, name, a);
   if (a.out_bias) list.not_decayed(name + ".out.bias", {D}, {}, init_zeros);
   add_indexer_params(list, name, a, D);

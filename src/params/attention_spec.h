@@ -100,6 +100,10 @@ NamedSizes sizes_of(const AttentionSpec& a);  // K: kv heads
 // Appends the parameters that every kind of attention has: those of its scores, then the weight of
 // its output.
 void add_core_params(ParamList& list, const std::string& name, const CoreAttentionSpec& a);
+// Appends projections of queries, and of keys and values, which other tokens have. The latter are
+// adjacent in memory, so that one GEMM computes both. Each head is a matrix. bias: they have biases
+void add_separate_projections(ParamList& list, const std::string& name, const CoreAttentionSpec& a, Index kv_heads,
+                              bool bias);
 // Name of global attention within the parameters of its attention: "attention.global.q.weight".
 constexpr const char* global_attention_name = "global";
 

@@ -72,7 +72,7 @@ struct ParamSpec {
   std::optional<MatrixDims> matrix{};
   DType state_dtype = DType::f32;  // of its optimizer state, f32 or bf16
   std::optional<QkHeads> qk_heads{};
-  // Of the weight of a batch norm: its index among all batch norms of the model.
+  // Index of a batch norm among those of the model; only its weight has one.
   std::optional<Index> batch_norm{};
   // True: a weight of GEMMs or of lookups, which are the parameters that decay by default.
   bool is_weight = false;

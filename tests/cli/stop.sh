@@ -27,7 +27,6 @@ in_background() {  # LAUNCHER OPTION...
   "$@" >out 2>err &
 }
 
-steps() { if [[ -f $1/metrics.jsonl ]]; then wc -l <"$1/metrics.jsonl"; else echo 0; fi; }
 wait_for_steps() {  # RUN STEPS PID
   for _ in $(seq 1200); do
     [[ $(steps "$1") -lt $2 ]] || return 0

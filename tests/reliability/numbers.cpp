@@ -7,10 +7,9 @@
 
 #include "dist/errors.h"
 #include "src/system/digest.h"
-#include "src/train/trainer.h"
 #include "tests/mpi_world.h"
 #include "tests/reliability/campaign.h"
-#include "tests/src/two_domains.h"
+#include "tests/src/two_domain_training.h"
 
 namespace sy::campaign {
 namespace {
@@ -67,26 +66,10 @@ check_every = 1
 memory_check = digest
 )";
 
-struct Training {
-  explicit Training(const std::vector<std::string>& settings)
-      : config(parse_config(model_text, "campaign", settings)),
-        dataset(test::make_dataset(folder)),
-        samples(training_samples(dataset, config)),
-        engine(config, dataset.vocab(), make_cpu(), make_mesh(test::world(), config.layout(test::world().size())),
-               true),
-        trainer(started(engine, config), samples) {
+struct Training : test::TwoDomainTraining {
+  explicit Training(const std::vector<std::string>& settings) : TwoDomainTraining(test::world(), model_text, settings) {
     for (int step = 0; step < 24; ++step) trainer.step();  // the limit of the norm needs 16
   }
-  static Engine& started(Engine& engine, const Config& config) {
-    engine.store().initialize(config.train.seed);
-    return engine;
-  }
-  TempFolder folder;
-  Config config;
-  Dataset dataset;
-  SampleStream samples;
-  Engine engine;
-  Trainer trainer;
 };
 
 class Numbers final : public Row {

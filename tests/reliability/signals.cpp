@@ -42,6 +42,16 @@ Outcome outcome_of_stop(const CommandResult& result, int signal, bool by_launche
   return by_launcher && is_ending ? Outcome::survived : Outcome::unclear;
 }
 
+// Adds the outcome of the same command after a stop. It must end with the weights of an undisturbed
+// training.
+void add_resume(TrialResult& result, const CommandResult& again, const std::string& undisturbed) {
+  result.details += "again: " + text_of(again);
+  if (again.code != 0)
+    result.outcome = again.hung ? Outcome::hung : again.signal ? Outcome::crashed : Outcome::unclear;
+  else if (weights_result("run") != undisturbed)
+    result.outcome = Outcome::wrong;
+}
+
 class Signals final : public Row {
  public:
   Signals() {
@@ -64,12 +74,7 @@ class Signals final : public Row {
     TrialResult result{outcome_of_stop(stopped, signal, false),
                        fmt::format("SIG{} after {:.4f} s: {}", sigabbrev_np(signal), moment, text_of(stopped))};
     if (is_failure(result.outcome)) return result;
-    const CommandResult again = run_command(args_);
-    result.details += "again: " + text_of(again);
-    if (again.code != 0)
-      result.outcome = again.hung ? Outcome::hung : again.signal ? Outcome::crashed : Outcome::unclear;
-    else if (weights_result("run") != undisturbed_)
-      result.outcome = Outcome::wrong;
+    add_resume(result, run_command(args_), undisturbed_);
     return result;
   }
 
@@ -111,12 +116,7 @@ class RankSignals final : public Row {
     // SIGUSR1 has no handler in a rank that has not started.
     if (result.outcome == Outcome::unclear && signal == SIGUSR1) result.outcome = Outcome::survived;
     if (is_failure(result.outcome)) return result;
-    const CommandResult again = run_process(args("run"), {.limit = 180});
-    result.details += "again: " + text_of(again);
-    if (again.code != 0)
-      result.outcome = again.hung ? Outcome::hung : again.signal ? Outcome::crashed : Outcome::unclear;
-    else if (weights_result("run") != undisturbed_)
-      result.outcome = Outcome::wrong;
+    add_resume(result, run_process(args("run"), {.limit = 180}), undisturbed_);
     return result;
   }
 

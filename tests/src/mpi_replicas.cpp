@@ -7,14 +7,12 @@
 
 #include "dist/errors.h"
 #include "src/train/replica_check.h"
-#include "src/train/trainer.h"
 #include "tests/mpi_world.h"
-#include "tests/src/two_domains.h"
+#include "tests/src/two_domain_training.h"
 
 namespace sy {
 namespace {
 
-using test::make_dataset;
 using test::world;
 
 constexpr const char* model_text = R"(
@@ -39,23 +37,9 @@ lr = 1e-2
 warmup = 3
 )";
 
-struct ReplicaTraining {
+struct ReplicaTraining : test::TwoDomainTraining {
   ReplicaTraining(Comm& comm, const std::vector<std::string>& overrides)
-      : config(parse_config(model_text, "test", overrides)),
-        dataset(make_dataset(folder)),
-        samples(training_samples(dataset, config)),
-        engine(config, dataset.vocab(), make_cpu(), make_mesh(comm, config.layout(comm.size())), true),
-        trainer(start(engine, config), samples) {}
-  static Engine& start(Engine& engine, const Config& config) {
-    engine.store().initialize(config.train.seed);
-    return engine;
-  }
-  TempFolder folder;
-  Config config;
-  Dataset dataset;
-  SampleStream samples;
-  Engine engine;
-  Trainer trainer;
+      : TwoDomainTraining(comm, model_text, overrides) {}
 };
 
 std::vector<std::vector<std::string>> layouts() {

@@ -49,6 +49,9 @@ names_killed_rank() {  # RANK
   fi
 }
 
+# Prints the number of steps in the metrics of a run.
+steps() { if [[ -f $1/metrics.jsonl ]]; then wc -l <"$1/metrics.jsonl"; else echo 0; fi; }
+
 # Start any program, or this one, on so many ranks.
 start() {  # RANKS PROGRAM ARGUMENTS...
   "$root/launch/mpirun.sh" "$@"

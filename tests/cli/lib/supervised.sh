@@ -2,9 +2,6 @@
 # Functions for tests of launch/supervise.sh, after tests/cli/lib/lib.sh. The test sets $supervisor,
 # the process of the supervisor, whose output is in the files out and err.
 
-# Prints the number of steps in the metrics of a run.
-steps() { if [[ -f $1/metrics.jsonl ]]; then wc -l <"$1/metrics.jsonl"; else echo 0; fi; }
-
 # The supervisor's log, a line an attempt, without its head.
 lines() { tail -n +2 "$1/supervisor.log"; }
 column() { lines "$1" | cut -f "$2" | paste -sd'|'; }  # codes are column 2, steps 3 and 4, causes 5
