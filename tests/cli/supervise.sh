@@ -32,7 +32,7 @@ in_background() {  # ARGUMENTS...
 run=$work/run  # unique among all tests on this machine
 past() { (($(steps "$run") >= $1)); }
 in_background 2 "$switchyard" train config.ini --run.dir="$run" --quiet
-wait_until "checkpoint" test -e "$run/checkpoints/step-00000005/manifest.json"
+wait_until "checkpoint" saved "$run"
 # A rank is killed.
 kill -KILL "$(processes_of "$run" switchyard | sort -n | tail -n 1)"
 # A launcher is killed. Its files are collected, and those of others stay.

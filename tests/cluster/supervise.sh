@@ -36,7 +36,7 @@ supervise() { on "${hosts[0]}" "$root/launch/supervise.sh" --hostfile hostfile -
 
 supervise "$switchyard" train config.ini --run.dir="$run" >out 2>err &
 supervisor=$!
-wait_until "checkpoint" test -e "$run/checkpoints/step-00000005/manifest.json"
+wait_until "checkpoint" saved "$run"
 ip -n "${hosts[2]}" link set network down
 wait_until "start on two hosts" started "$run" 2 6
 ip -n "${hosts[2]}" link set network up

@@ -6,6 +6,9 @@
 lines() { tail -n +2 "$1/supervisor.log"; }
 column() { lines "$1" | cut -f "$2" | paste -sd'|'; }  # codes are column 2, steps 3 and 4, causes 5
 
+# Returns whether the run has a whole checkpoint. One of a certain step would be deleted soon.
+saved() { compgen -G "$1/checkpoints/step-????????/manifest.json" >/dev/null; }  # RUN
+
 # Returns whether the run has started TIMES times, and has made STEPS steps since.
 started() {  # RUN TIMES STEPS
   local first
