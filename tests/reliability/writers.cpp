@@ -115,8 +115,10 @@ std::vector<Writer> make_writers(bool removals) {
   for (const char* kind : {"hdf5", "csv", "html", "figures-csv"})
     writers.push_back(
         making(kind, {"experts", "trained", std::string("--") + kind, (work / "new.out").string()}, work / "new.out"));
-  const fs::path evaluation = work / "trained" / "evaluation.json";
-  writers.push_back(making("evaluate", {"evaluate", "trained", "--backend", "cpu", "--quiet"}, evaluation));
+  // A copy of its own, because `experts` shows the evaluation of a run.
+  const fs::path evaluation = work / "evaluated" / "evaluation.json";
+  fs::copy(work / "trained", work / "evaluated", fs::copy_options::recursive);
+  writers.push_back(making("evaluate", {"evaluate", "evaluated", "--backend", "cpu", "--quiet"}, evaluation));
   // Their trainings have ended: the commands write the state and the tables.
   writers.push_back(tabling("sweep", sweep, work / "swept", {"sweep.md", "sweep.json", "sweep.svg"}));
   writers.push_back(tabling("scale", scale, work / "scaled", {"config.json", "config.csv", "config.html"}));
