@@ -99,9 +99,10 @@ std::vector<Writer> make_writers(bool removals) {
   writers.push_back(making("export", {"export", "imported", model.string(), "--quiet"}, model, [model] {
     std::string result;
     std::error_code ignored;
+    // A kill between the last rename and the end leaves a lock file in a whole folder.
     if (!fs::exists(model / "config.json", ignored)) return result;
     for (const fs::path& file : files_below(model))
-      if (file != "provenance.json") result += files_result(model / file) + "\n";
+      if (file != "provenance.json" && file.extension() != ".lock") result += files_result(model / file) + "\n";
     return result;
   }));
   writers.push_back(making("evaluate --logits",
