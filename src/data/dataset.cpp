@@ -169,7 +169,9 @@ DatasetDescription read_dataset_ini(const fs::path& dir) {
   if (d.vocab > INT32_MAX) bad_input("{}: dataset.vocab = {}: ids have 31 bits", entries.file(), d.vocab);
 
   const std::vector<std::string> names = split_list(entries.take("dataset.domains"));
-  if (const std::string ids = entries.take_digest("dataset.ids_sha256"); !ids.empty() && ids != ids_sha256(d, names))
+  const std::string ids = entries.take_digest("dataset.ids_sha256");
+  d.has_ids_digest = !ids.empty();
+  if (d.has_ids_digest && ids != ids_sha256(d, names))
     bad_input(
         "{}: vocab, end_of_text and domains of [dataset] are not those that its ids_sha256 is of: copy the file or prepare "
         "the data again; if you changed them on purpose, remove ids_sha256, and the sections of domains that are gone",
@@ -347,6 +349,9 @@ void check_same_data(Comm& world, const Dataset& dataset) {
 std::vector<DatasetFile> verify_dataset(const fs::path& dir) {
   const DatasetDescription d = read_dataset_ini(dir);
   std::vector<DatasetFile> files;
+  const bool has_digests = d.has_ids_digest || std::ranges::any_of(d.domains, [](const Domain& domain) {
+                             return described(domain.train_digests) || described(domain.valid_digests);
+                           });
   const auto check = [&](const fs::path& path, const std::string& expected) {
     DatasetFile file;
     file.name = path.lexically_relative(dir).string();
@@ -354,7 +359,11 @@ std::vector<DatasetFile> verify_dataset(const fs::path& dir) {
     try {
       file.sha256 = to_hex(sha256_file(path));
       file.bytes = static_cast<Index>(fs::file_size(path));
-      if (!expected.empty() && expected != file.sha256) file.problem = "another SHA-256 than dataset.ini says";
+      if (expected.empty() && has_digests)
+        file.problem =
+            "dataset.ini has other digests, but none of this file: copy dataset.ini or prepare the data again";
+      else if (!expected.empty() && expected != file.sha256)
+        file.problem = "another SHA-256 than dataset.ini says";
     } catch (const std::exception& e) {
       file.problem = e.what();
     }

@@ -118,7 +118,8 @@ struct DatasetDescription {
   std::string unicode_versions;
   std::filesystem::path chat_template;  // empty if there is none
   Index vocab = 0;
-  Index end_of_text = -1;  // id that ends each document; -1 if unknown
+  Index end_of_text = -1;       // id that ends each document; -1 if unknown
+  bool has_ids_digest = false;  // there is dataset.ids_sha256, which to_ini writes
   std::vector<Domain> domains;
 };
 // Reads and checks DIR/dataset.ini. Throws InputError.
@@ -141,7 +142,8 @@ struct DatasetFile {
   std::string problem;           // empty if the file is as described
 };
 // Reads every byte of the files that dataset.ini describes. `problem` describes a missing or
-// damaged file. Throws InputError if dataset.ini itself is missing or wrong.
+// damaged file, or a missing digest if dataset.ini has others, because it may have been cut. Throws
+// InputError if dataset.ini itself is missing or wrong.
 std::vector<DatasetFile> verify_dataset(const std::filesystem::path& dir);
 // Throws InputError unless the name matches [A-Za-z0-9_-]+ and is not "dataset".
 void check_domain_name(const std::string& name);

@@ -52,6 +52,9 @@ cp -r data gone && rm gone/english.valid.*  # a missing or unreadable file is no
 expect_exit 1 "$switchyard" inspect gone
 expect_output "gone: not all of it can be read"
 ! grep -q damaged .out || die "a missing file is reported as damaged"
+cp data/* damaged/ && sed -i '/^valid_bin_sha256/,$d' damaged/dataset.ini  # cut
+expect_exit 1 "$switchyard" inspect damaged
+expect_output "english.valid.bin: dataset.ini has other digests, but none of this file"
 cp data/* damaged/ && sed -i '/_sha256\|_sample/d' damaged/dataset.ini  # as if made by hand
 expect_ok "$switchyard" inspect damaged
 expect_output "no digest to compare with"

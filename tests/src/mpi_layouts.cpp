@@ -8,6 +8,7 @@
 
 #include "src/data/masking.h"
 #include "src/evaluate/evaluate.h"
+#include "src/optimizers/update_rule.h"
 #include "src/params/block_specs.h"
 #include "src/train/trainer.h"
 #include "tests/mpi_world.h"
@@ -567,10 +568,12 @@ TEST_P(LayoutCase, GradientsEqualOneRank) {
       of_all = std::max(of_all, largest[name]);
     }
     ASSERT_GT(of_all, 1);
+    // The update of a rule over matrices, such as Muon's, is no gradient, and amplifies rounding.
+    const double of_update = update_rule(config.train.optimizer).matrix_rule ? 10 : 1;
     const Layout layout{l.ranks, l.tp, l.ep, l.etp, l.node};
     for (const ParamSpec& spec : param_specs(config, dataset.vocab())) {
       const Box box = owned_box(spec.shape, spec.split, layout, coord_of(layout, world().rank()));
-      const double most = 10 * bounds().norm * largest.at(spec.name) + 1e-6 * of_all;
+      const double most = of_update * bounds().norm * largest.at(spec.name) + 1e-6 * of_all;
       for (Index i = 0; i < box.elements(); ++i)
         ASSERT_NEAR(one.weights.at(spec.name)[test::whole_index(spec.shape, box, i, spec.physical_to_logical)],
                     many.weights.at(spec.name)[i], most)

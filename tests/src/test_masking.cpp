@@ -106,22 +106,23 @@ TEST(TokenMasking, LeavesTokensWithoutATarget) {
 }
 
 // A data set of the byte tokenizer.
-Dataset text_data(const TempFolder& folder, const std::string& text) {
+// A data set of bytes. valid: its validation text; the training text if empty.
+Dataset text_data(const TempFolder& folder, const std::string& text, const std::string& valid = "") {
   DatasetDescription description;
   description.tokenizer = "bytes";
   description.vocab = 257;
   description.end_of_text = 256;
-  Index tokens = 0;
-  for (const char* split : {".train", ".valid"}) {
+  const auto write = [&](const char* split, const std::string& of_split) {
     IndexedWriter writer(folder.path() / (std::string("a") + split), description.vocab);
     std::vector<std::int32_t> ids;
-    for (const char c : text) ids.push_back(static_cast<unsigned char>(c));
+    for (const char c : of_split) ids.push_back(static_cast<unsigned char>(c));
     ids.push_back(256);
-    tokens = std::ssize(ids);
     writer.add(ids);
     writer.finish();
-  }
-  description.domains.push_back({"a", 1, tokens, 1, tokens, tokens - 1, tokens - 1});
+    return std::ssize(ids);
+  };
+  const Index train = write(".train", text), held_out = write(".valid", valid.empty() ? text : valid);
+  description.domains.push_back({"a", 1, train, 1, held_out, train - 1, held_out - 1});
   folder.write("dataset.ini", to_ini(description));
   return Dataset(folder.path());
 }
@@ -285,6 +286,48 @@ TEST(Encoder, LearnsToFillMasks) {
     EXPECT_GE(of_mask[1].probability, of_mask[2].probability);
     EXPECT_LE(of_mask[0].probability + of_mask[1].probability + of_mask[2].probability, 1.0001);
   }
+}
+
+// A text of four names in a random order. A unigram model knows how often each byte occurs in the
+// training text.
+TEST(Encoder, FillsMasksOfHeldOutTextBetterThanAUnigramModel) {
+  const auto random_text = [](std::uint64_t seed, int count) {
+    const char* const all[] = {"router", "expert", "token", "gate"};
+    std::string text;
+    for (int i = 0; i < count; ++i) {
+      seed = seed * 6364136223846793005U + 1442695040888963407U;
+      text += std::string(all[(seed >> 33) % std::size(all)]) + ' ';
+    }
+    return text;
+  };
+  const std::string text = random_text(1, 500), held_out = random_text(2, 100);
+  const TempFolder folder;
+  const Dataset data = text_data(folder, text, held_out);
+  Config config = encoder_of(folder, {"--train.steps=200", "--train.lr=1e-2", "--train.warmup=20", "--moe.experts=4",
+                                      "--moe.d_ff=32", "--model.d_model=32"});
+  config = with_mask_token(config, data);
+  const auto self = make_comm_self();
+  Engine engine(config, 258, make_cpu(), make_mesh(*self, Layout{}), true);
+  engine.store().initialize(1);
+  const SampleStream samples = training_samples(data, config);
+  Trainer trainer(engine, samples);
+  while (trainer.steps_done() < config.train.steps) trainer.step();
+
+  // Each byte of the held-out text is hidden alone.
+  const EvalStream stream(data, 0, 16);
+  const Index windows = stream.windows();
+  const DomainScore score =
+      evaluate(engine, data, {.windows_per_pass = 8, .max_windows = windows, .hide_each = true}, [](Index, Index) {
+      }).front();
+  double unigram_nats = 0;
+  for (const char c : held_out)
+    unigram_nats -= std::log(static_cast<double>(std::ranges::count(text, c)) / static_cast<double>(text.size()));
+  const double unigram_loss = unigram_nats / static_cast<double>(held_out.size());
+  EXPECT_GT(score.tokens, std::ssize(held_out) * 9 / 10);
+  EXPECT_GT(unigram_loss, 2);
+  EXPECT_LT(score.loss(), unigram_loss / 2) << "a unigram model has " << unigram_loss;
+  RecordProperty("loss", std::to_string(score.loss()));
+  RecordProperty("unigram", std::to_string(unigram_loss));
 }
 
 }  // namespace

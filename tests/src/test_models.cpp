@@ -78,12 +78,23 @@ const std::map<std::string, Published> published = {
     {"smollm2-1.7b", {1.7114}},
     {"transformer-base", {18 * 4 * 512e-9 * 512 + 12 * 2 * 512e-9 * 2048 + 37e-6 * 512}},
     {"transformer-big", {18 * 4 * 1024e-9 * 1024 + 12 * 2 * 1024e-9 * 4096 + 37e-6 * 1024}},
-    // transformers counts them in this way.
+    // transformers counts them in this way. T5 v1.1 and mT5 have a matrix of logits of their own,
+    // as in their published checkpoints.
     {"t5-small", {0.060506624}},
     {"t5-base", {0.222903552}},
     {"t5-large", {0.737668096}},
     {"t5-3b", {2.851598336}},
     {"t5-11b", {11.307321344}},
+    {"t5-v1.1-small", {0.076961152}},
+    {"t5-v1.1-base", {0.247577856}},
+    {"t5-v1.1-large", {0.783150080}},
+    {"t5-v1.1-xl", {2.849757184}},
+    {"t5-v1.1-xxl", {11.135332352}},
+    {"mt5-small", {0.300176768}},
+    {"mt5-base", {0.582401280}},
+    {"mt5-large", {1.229581312}},
+    {"mt5-xl", {3.742619648}},
+    {"mt5-xxl", {12.921057280}},
     {"switch-base-8", {0.61934, 0.22290}},
     {"switch-base-16", {1.07233, 0.22290}},
     {"switch-base-32", {1.97830, 0.22290}},
@@ -148,6 +159,16 @@ TEST(KnownModels, HaveTheCountsOfTransformers) {
   EXPECT_EQ(count("t5-large"), 737668096);
   EXPECT_EQ(count("t5-3b"), 2851598336);
   EXPECT_EQ(count("t5-11b"), 11307321344);
+  EXPECT_EQ(count("t5-v1.1-small"), 76961152);
+  EXPECT_EQ(count("t5-v1.1-base"), 247577856);
+  EXPECT_EQ(count("t5-v1.1-large"), 783150080);
+  EXPECT_EQ(count("t5-v1.1-xl"), 2849757184);
+  EXPECT_EQ(count("t5-v1.1-xxl"), 11135332352);
+  EXPECT_EQ(count("mt5-small"), 300176768);
+  EXPECT_EQ(count("mt5-base"), 582401280);
+  EXPECT_EQ(count("mt5-large"), 1229581312);
+  EXPECT_EQ(count("mt5-xl"), 3742619648);
+  EXPECT_EQ(count("mt5-xxl"), 12921057280);
   // transformers does not count the bias of the logits.
   EXPECT_EQ(count("led-base"), 161844480 + 50265);
 }
