@@ -33,14 +33,15 @@ struct Blocks {
 constexpr Index block_length = 2048;  // assignments
 
 // Each block reads the counts of all blocks of its segment, so their number is limited. A segment
-// of at most `alone` assignments has one block.
+// of at most one_block_limit assignments has one block.
 inline Blocks make_blocks(const Context& context, Index segments, Index tokens, Index choices, Index buckets,
-                          bool by_choice, Index alone = 8 * block_length) {
+                          bool by_choice, Index one_block_limit = 8 * block_length) {
   constexpr Index warp_length = 64, max_counts = Index{64} << 10;
   constexpr Index shared_ints = 48 * 1024 / sizeof(int);
   const Index n = tokens * choices;
   const Index most = std::min(context.multiprocessors / segments, max_counts / (segments * buckets));
-  const Index wanted = n <= alone ? 1 : std::clamp<Index>(blocks_of(n, block_length), 1, std::max<Index>(1, most));
+  const Index wanted =
+      n <= one_block_limit ? 1 : std::clamp<Index>(blocks_of(n, block_length), 1, std::max<Index>(1, most));
   const Index length = blocks_of(tokens, wanted) * choices;
   const Index warps = std::clamp<Index>(std::min(blocks_of(length, warp_length), shared_ints / buckets - 3), 1, 32);
   return {

@@ -5,13 +5,13 @@ namespace sy::cuda {
 namespace {
 
 // Rows of the experts, which the group offsets divide.
-ExpertRows rows_of(const GatheredRows& x) {
+ExpertOperand rows_of(const GatheredRows& x) {
   const std::byte* values = x.values.bytes();
   if (values) values += x.first_column * size_of(x.values.dtype());
   return {values, x.index ? reinterpret_cast<const std::int32_t*>(x.index.bytes()) : nullptr, x.values.dim(1)};
 }
 // Matrices of the experts: [E, rows, width].
-ExpertRows matrices_of(ConstView w) {
+ExpertOperand matrices_of(ConstView w) {
   return {w.bytes(), nullptr, w.dim(2), w.dim(1)};
 }
 const std::int32_t* offsets_of(const GroupOffsets& groups) {
@@ -59,7 +59,7 @@ ExpertProduct expert_product(const ops::GroupedGemmWgrad& op) {
 bool is_served(const ExpertProduct& product) {
   if (product.type != DType::bf16) return false;
   if (product.type_of_c != (product.pass == ExpertPass::wgrad ? DType::f32 : DType::bf16)) return false;
-  for (const ExpertRows& x : {product.a, product.b, product.c})
+  for (const ExpertOperand& x : {product.a, product.b, product.c})
     if (reinterpret_cast<std::uintptr_t>(x.values) % 16 != 0 || x.width % expert_row_multiple != 0) return false;
   return true;
 }

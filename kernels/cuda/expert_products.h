@@ -13,7 +13,7 @@ namespace sy::cuda {
 enum class ExpertPass { fprop, dgrad, wgrad };
 
 // Rows of the matrices of all experts, one matrix after another or gathered through an index.
-struct ExpertRows {
+struct ExpertOperand {
   const void* values = nullptr;
   const std::int32_t* index = nullptr;  // row r is values[index[r]]; nullptr: values[r]
   Index width = 0;                      // elements of a row
@@ -31,7 +31,7 @@ struct ExpertProduct {
   DType type = DType::bf16, type_of_c = DType::bf16;
   Index total_rows = 0;  // of all experts
   Index depth = 0;       // number of summed products; 0: the number of rows of the expert
-  ExpertRows a, b, c;
+  ExpertOperand a, b, c;
   GroupedOutputs outputs;  // offsets are on the device
 };
 ExpertProduct expert_product(const ops::GroupedGemm& op);

@@ -112,7 +112,7 @@ void Moe::forward(const LayerContext& layer, ConstView x, Output to, Saved& s) c
   handle.combine({{rows, s.row_id_map, to.residual, to.y}}, context.scratch).wait();
 }
 
-bool Moe::reads_by_index(const ExecutionContext& context) const {
+bool Moe::uses_gathered_rows(const ExecutionContext& context) const {
   return context.device.supports_gathered_rows(
       context.dtype, {gate_up_.shape()[2], width_, gate_up_.adapter_width(), down_.adapter_width()});
 }
@@ -121,14 +121,15 @@ bool Moe::reads_by_index(const ExecutionContext& context) const {
 void Moe::compute_hidden(const ExecutionContext& context, const Saved& s, View rows, View a) const {
   Device& b = context.device;
   const Arena::Scope scope(context.scratch);
-  run(b, ops::FfnForward{.x = permuted(b, reads_by_index(context), s.received_tokens, s.first_value, s.tokens, rows),
-                         .w = gate_up_.sum(context),
-                         .bias = gate_up_bias_.weight,
-                         .groups = {s.offsets, s.dispatch->offsets().data()},
-                         .row_scale = s.row_weights,
-                         .activation = activation_,
-                         .h = s.h,
-                         .y = a});
+  run(b,
+      ops::FfnForward{.x = permuted(b, uses_gathered_rows(context), s.received_tokens, s.first_value, s.tokens, rows),
+                      .w = gate_up_.sum(context),
+                      .bias = gate_up_bias_.weight,
+                      .groups = {s.offsets, s.dispatch->offsets().data()},
+                      .row_scale = s.row_weights,
+                      .activation = activation_,
+                      .h = s.h,
+                      .y = a});
 }
 
 void Moe::recompute(const LayerContext& layer, ConstView x, Saved& s) const {
@@ -142,7 +143,7 @@ void Moe::recompute(const LayerContext& layer, ConstView x, Saved& s) const {
   const Index R = s.dispatch->rows(), D = gate_up_.shape()[2];
   s.h = layer.save(hidden_shape(R));
   const Arena::Scope scope(context.scratch);
-  const View a = context.temp({R, width_}), rows = context.temp({reads_by_index(context) ? 0 : R, D});
+  const View a = context.temp({R, width_}), rows = context.temp({uses_gathered_rows(context) ? 0 : R, D});
   compute_hidden(context, s, rows, a);
 }
 
@@ -153,7 +154,7 @@ void Moe::backward(const LayerContext& layer, ConstView dy, Saved& s, View dx) {
   DispatchHandle& handle = *s.dispatch;
   const GroupOffsets groups{s.offsets, handle.offsets().data()};
   const Index T = layer.own_tokens(), k = router_.top_k(), D = dy.dim(1), R = handle.rows();
-  const bool by_index = reads_by_index(context);
+  const bool by_index = uses_gathered_rows(context);
 
   TraceScope trace(context.mesh.rank_context(), "dispatch");
   const PackedTokens packed = handle.pack(dy, context.scratch);

@@ -67,7 +67,7 @@ class Moe {
   // Computes s.h, and the weighted activations a: [R, F]. rows: [R, D] memory for the inputs.
   void compute_hidden(const ExecutionContext& context, const Saved& s, View rows, View a) const;
   // Whether the GEMMs of the experts read the received tokens through an index.
-  bool reads_by_index(const ExecutionContext& context) const;
+  bool uses_gathered_rows(const ExecutionContext& context) const;
 
   FfnActivation activation_;
   Index width_;  // F

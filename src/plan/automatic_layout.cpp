@@ -31,35 +31,35 @@ constexpr LayoutKey axes[] = {{&Parallel::tp, &Layout::tp},
 // A setting with which results depend on the layout, and the sizes that must stay.
 struct LayoutDependence {
   const char* setting;
+  bool of_experts;  // only models with experts depend on it
   bool (*is_set)(const Config::Model&, const Config::Moe&);
   bool keeps_product;      // dp * train.micro_batch
   bool keeps_micro_batch;  // train.micro_batch and parallel.tp
 };
 constexpr LayoutDependence dependences[] = {
-    {"model.norm = batchnorm", [](const Config::Model& m, const Config::Moe&) { return m.norm == NormKind::batchnorm; },
-     true, false},
-    {"moe.capacity_scope = rank",
+    {"model.norm = batchnorm", false,
+     [](const Config::Model& m, const Config::Moe&) { return m.norm == NormKind::batchnorm; }, true, false},
+    {"moe.capacity_scope = rank", true,
      [](const Config::Model&, const Config::Moe& e) {
-       return e.experts > 0 && e.capacity_factor > 0 && e.capacity_scope == CapacityScope::rank;
+       return e.capacity_factor > 0 && e.capacity_scope == CapacityScope::rank;
      },
      false, true},
-    {"moe.aux_scope = micro_batch",
-     [](const Config::Model&, const Config::Moe& e) {
-       return e.experts > 0 && e.aux_loss > 0 && e.aux_scope == AuxScope::micro_batch;
-     },
+    {"moe.aux_scope = micro_batch", true,
+     [](const Config::Model&, const Config::Moe& e) { return e.aux_loss > 0 && e.aux_scope == AuxScope::micro_batch; },
      false, true},
-    {"moe.aux_scope = global_batch",
-     [](const Config::Model&, const Config::Moe& e) {
-       return e.experts > 0 && e.aux_loss > 0 && e.aux_scope == AuxScope::global_batch;
-     },
+    {"moe.aux_scope = global_batch", true,
+     [](const Config::Model&, const Config::Moe& e) { return e.aux_loss > 0 && e.aux_scope == AuxScope::global_batch; },
      true, false},
 };
 
 std::vector<const LayoutDependence*> dependences_of(const Config& config) {
   std::vector<const LayoutDependence*> found;
   for (const LayoutDependence& d : dependences) {
-    bool is_set = config.stacks.empty() && d.is_set(config.model, config.moe);
-    for (const Config::Kind& stack : config.stacks) is_set |= d.is_set(stack.model, stack.moe);
+    const auto depends = [&](const Config::Model& model, const Config::Moe& moe) {
+      return (!d.of_experts || moe.experts > 0) && d.is_set(model, moe);
+    };
+    bool is_set = config.stacks.empty() && depends(config.model, config.moe);
+    for (const Config::Kind& stack : config.stacks) is_set |= depends(stack.model, stack.moe);
     if (is_set) found.push_back(&d);
   }
   return found;

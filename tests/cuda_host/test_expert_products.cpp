@@ -21,10 +21,10 @@ class ProductsOnHost final : public ExpertProducts {
  public:
   void run(const ExpertProduct& p) override {
     ++products;
-    const auto first_row = [&](const ExpertRows& x, Index e) {
+    const auto first_row = [&](const ExpertOperand& x, Index e) {
       return x.rows > 0 ? e * x.rows : Index{p.outputs.offsets[e]};
     };
-    const auto element = [&](const ExpertRows& x, Index e, Index row, Index column) {
+    const auto element = [&](const ExpertOperand& x, Index e, Index row, Index column) {
       const Index r = first_row(x, e) + row;
       std::uint16_t bits;
       std::memcpy(&bits, static_cast<const std::uint16_t*>(x.values) + (x.index ? x.index[r] : r) * x.width + column,

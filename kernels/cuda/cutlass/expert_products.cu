@@ -56,7 +56,7 @@ struct Types {
 };
 
 // First row of the matrix of an expert.
-__device__ Index first_row(const ExpertRows& rows, const GroupedOutputs& outputs, Index expert) {
+__device__ Index first_row(const ExpertOperand& rows, const GroupedOutputs& outputs, Index expert) {
   return rows.rows > 0 ? expert * rows.rows : outputs.offsets[expert];
 }
 
