@@ -1,6 +1,7 @@
 // Operands of attention's kernels, and the sizes and the mask of a call.
 #pragma once
 
+#include <algorithm>
 #include <type_traits>
 
 #include "kernels/attention.h"
@@ -25,6 +26,26 @@ struct BlockWork {
 __host__ __device__ inline BlockWork block_work(int block, int blocks, int tiles, int heads) {
   const int pairs = blocks / tiles, pair = block % pairs;
   return {block / pairs, pair / heads, pair % heads};
+}
+
+// Number of blocks of key_gradients that share the query heads of a kv head. The shape alone
+// decides it, so that a result does not depend on the card. blocks: number of blocks without
+// splits. The aim is two blocks for each multiprocessor of an H100, with equal numbers of heads.
+constexpr int head_splits(Index blocks, int heads_per_kv) {
+  constexpr Index wanted_blocks = 2 * 132;
+  if (blocks == 0 || blocks >= wanted_blocks) return 1;
+  const int needed = static_cast<int>(std::min<Index>(heads_per_kv, (wanted_blocks + blocks - 1) / blocks));
+  for (int splits = needed; splits <= 2 * needed; ++splits)
+    if (heads_per_kv % splits == 0) return splits;
+  return needed;
+}
+// First query head of a split, among those that read a kv head.
+__host__ __device__ constexpr int first_of_split(int split, int splits, int heads_per_kv) {
+  return static_cast<int>(Index{heads_per_kv} * split / splits);
+}
+// Its inverse, for any head of the split.
+__host__ __device__ constexpr int split_of(int head, int splits, int heads_per_kv) {
+  return ((head + 1) * splits - 1) / heads_per_kv;
 }
 
 // The vectors of one head in an In or an Out: `count` vectors of `width` elements, `stride`

@@ -4,7 +4,9 @@
 //
 // No block adds to the result of another one. In query_gradient, a block holds queries, iterates
 // over keys, and sums dQ. In key_gradients, a block holds keys, iterates over queries, and sums dK
-// and dV. Both take the same step from tile to tile, in which they compute P and dS again.
+// and dV. Both take the same step from tile to tile, in which they compute P and dS again. If there
+// are few kv heads, several blocks share the query heads that read one, and sum_splits adds their
+// sums.
 //
 // Cost of a visible pair of query and key in one head of hd elements:
 //   query_gradient  6 hd FLOPs, for three products, and 6 for P and dS
@@ -18,6 +20,7 @@
 
 #include "kernels/cuda/attention_tiles.h"
 #include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/rows.h"
 #include "kernels/ops/attention.h"
 
 namespace sy::cuda {
@@ -26,11 +29,11 @@ namespace {
 
 using namespace attention;
 
-// Heads of one launch: all kv heads, or as many as the workspace holds D for, and the query heads
-// that read them.
+// Heads of one launch: all kv heads, or as many as the workspace has memory for, and the query
+// heads that read them. In key_gradients, `splits` blocks share the query heads of a kv head.
 struct HeadRange {
   int first_kv, kv_heads;
-  int heads_per_kv;
+  int heads_per_kv, splits;
   __device__ int count() const { return kv_heads * heads_per_kv; }
   __device__ int first() const { return first_kv * heads_per_kv; }
 };
@@ -168,7 +171,7 @@ struct QuerySteps : Steps<T, width, 1, 2, general> {
 
 // A block takes a tile of queries of one head and iterates over the keys that some of them see.
 template <class T, int width, bool general>
-__global__ void __launch_bounds__(QuerySteps<T, width, general>::threads)
+__global__ void __launch_bounds__(QuerySteps<T, width, general>::threads, 1)
     query_gradient(const AttentionProblem z, const ScoreScaling scores, const HeadRange heads, int tiles,
                    const InHeads<T> dout, const InHeads<T> q, const InHeads<T> k, const InHeads<T> v,
                    const GeneralOperands special, In<float> lse, In<float> delta, const OutHeads<T> dq_out) {
@@ -237,20 +240,33 @@ struct KeySteps : Steps<T, width, wanted == Wanted::dk_dv ? 2 : 1, wanted == Wan
   static constexpr int queries = KeySteps::cols;
 };
 
+// Stores a warp's sums as vectors [first, first + 16 M), up to the last vector.
+template <int M, int N, class P>
+__device__ void store_sums(const float (&c)[M][N][4], const HeadRows<P>& to, int first) {
+  each<M, N>([&](int m, int n, int i) {
+    const int row = first + row_of(m, i), column = column_of(n, i);
+    if (row < to.count && column < to.width) to.x[row * to.stride + column] = c[m][n][i];
+  });
+}
+
 // A block takes a tile of keys of one head. It iterates over the queries that see some of them, in
-// all heads that read it.
+// all heads that read it, or in its split of these heads. If there are several splits, their sums
+// go to dk_sums and dv_sums: [splits * B, Sk, kv_heads, hd].
 template <class T, int width, Wanted wanted, bool general>
-__global__ void __launch_bounds__(KeySteps<T, width, wanted, general>::threads)
+__global__ void __launch_bounds__(KeySteps<T, width, wanted, general>::threads, 1)
     key_gradients(const AttentionProblem z, const ScoreScaling scores, const HeadRange heads, int tiles,
                   const InHeads<T> dout, const InHeads<T> q, const InHeads<T> k, const InHeads<T> v,
                   const GeneralOperands special, In<float> lse, In<float> delta, const OutHeads<T> dk_out,
-                  const OutHeads<T> dv_out) {
+                  const OutHeads<T> dv_out, const OutHeads<float> dk_sums, const OutHeads<float> dv_sums) {
   using S = KeySteps<T, width, wanted, general>;
   constexpr int M = S::M, N = S::N, cols = S::cols;
   const int warp = static_cast<int>(threadIdx.x) / warp_size;
-  const BlockWork work = block_work(blockIdx.x, gridDim.x, tiles, heads.kv_heads);
-  const int b = work.b, first = work.tile * S::rows, kv_head = heads.first_kv + work.head;
-  const int first_head = kv_head * heads.heads_per_kv, end_head = first_head + heads.heads_per_kv;
+  const BlockWork work = block_work(blockIdx.x, gridDim.x, tiles, heads.kv_heads * heads.splits);
+  const int b = work.b, first = work.tile * S::rows;
+  const int split = work.head / heads.kv_heads, kv_head = heads.first_kv + work.head % heads.kv_heads;
+  const int heads_before = kv_head * heads.heads_per_kv;
+  const int first_head = heads_before + first_of_split(split, heads.splits, heads.heads_per_kv);
+  const int end_head = heads_before + first_of_split(split + 1, heads.splits, heads.heads_per_kv);
   const auto mask_operands = of_sequence<general>(special, b, z);
   const int last = min(first + S::rows, z.Sk) - 1, warp_first = first + warp * 16 * M;
   const Span by_first = z.queries(mask_operands, first), by_last = z.queries(mask_operands, last);
@@ -302,69 +318,32 @@ __global__ void __launch_bounds__(KeySteps<T, width, wanted, general>::threads)
     if (!more) break;
     head = next_head, query = next;
   }
-  if (S::wants_dk) {
-    S::scale(dk, scores.scale);
-    store_tile(dk, warp_k, dk_out.rows(b, kv_head), warp_first, z.packs);
+  if (S::wants_dk) S::scale(dk, scores.scale);
+  if (heads.splits > 1) {
+    // Not `split`, for which the loop has no register.
+    const int of_head = split_of(head - kv_head * heads.heads_per_kv, heads.splits, heads.heads_per_kv);
+    const int b_of_sums = of_head * z.B + b, kv_in_range = kv_head - heads.first_kv;
+    if (S::wants_dk) store_sums(dk, dk_sums.rows(b_of_sums, kv_in_range), warp_first);
+    if (S::wants_dv) store_sums(dv, dv_sums.rows(b_of_sums, kv_in_range), warp_first);
+    return;
   }
+  if (S::wants_dk) store_tile(dk, warp_k, dk_out.rows(b, kv_head), warp_first, z.packs);
   if (S::wants_dv) store_tile(dv, warp_k, dv_out.rows(b, kv_head), warp_first, z.packs);
 }
 
-// ---- gradients of attention's parameters ----
-
-// The vector of one position in one head.
-template <class P>
-__device__ P vector_of(const HeadsOf<P>& x, int b, int head, int position) {
-  const HeadRows<P> rows = x.rows(b, head);
-  return rows.x + position * rows.stride;
-}
-
-// dbias: [H, n] += the sums of dS / scale by head and distance. A block takes one distance in one
-// head, and its threads share the pairs of that distance. The kernels above could not sum by
-// distance in a fixed order, because each block holds terms of many distances. A pair costs 2 hd +
-// 3 vd FLOPs, and reads its vectors, from caches at best.
+// Stores the sums over all splits of x: [splits * B, S, kv_heads, w] in y: [B, S, K, w], from head
+// first_kv on. A block takes a position. An element of y costs 4 bytes and 1 FLOP per split, and
+// its own bytes.
 template <class T>
-__global__ void bias_gradient(const AttentionProblem z, const ScoreScaling scores, const InHeads<T> dout,
-                              const InHeads<T> q, const InHeads<T> k, const InHeads<T> v, const InHeads<T> out,
-                              const GeneralOperands special, In<float> lse, Out<float> dbias) {
-  const int later = z.sees_later_keys() ? z.Sk - 1 : 0;  // keys that may be after a query
-  const int distance = static_cast<int>(blockIdx.x) - later, head = static_cast<int>(blockIdx.y);
-  const int kv_head = head / z.heads_per_kv();
-  float sum = 0;
-  for (int i = static_cast<int>(threadIdx.x); i < z.B * z.Sq; i += static_cast<int>(blockDim.x)) {
-    const int b = i / z.Sq, query = i % z.Sq, key = z.query_offset + query - distance;
-    const GeneralOperands mask_operands = special.of(b, z);
-    if (key < 0 || !z.sees(mask_operands, query, key) || !z.allows(mask_operands, query, key)) continue;
-    const auto query_vector = vector_of(q, b, head, query), key_vector = vector_of(k, b, kv_head, key);
-    // slope: derivative of the loss with respect to the score, divided by its weight.
-    float product = 0, slope = 0;
-    for (Index c = 0; c < q.width; ++c) product += to_float(query_vector[c]) * to_float(key_vector[c]);
-    const auto d = vector_of(dout, b, head, query), value = vector_of(v, b, kv_head, key),
-               mean = vector_of(out, b, head, query);
-    for (Index c = 0; c < v.width; ++c) slope += to_float(d[c]) * (to_float(value[c]) - to_float(mean[c]));
-    const float score = scores.outer * (product + z.bias(mask_operands, scores, head, query, key));
-    sum += slope * exp2_approx(score - log2_e * lse[(Index{b} * z.H + head) * z.Sq + query]);
+__global__ void sum_splits(const HeadRange heads, int B, const InHeads<float> x, const OutHeads<T> y) {
+  const int b = static_cast<int>(blockIdx.x / x.positions), position = static_cast<int>(blockIdx.x % x.positions);
+  for (Index i = threadIdx.x; i < heads.kv_heads * x.width; i += blockDim.x) {
+    float sum = 0;
+    for (int split = 0; split < heads.splits; ++split)
+      sum += x.x[(Index{split} * B + b) * x.sequence_stride + position * x.token_stride + i];
+    const HeadRows<decltype(y.x)> to = y.rows(b, heads.first_kv + static_cast<int>(i / x.width));
+    to.x[position * to.stride + i % x.width] = from_float<T>(sum);
   }
-  sum = block_sum(sum);
-  if (threadIdx.x == 0) dbias[Index{head} * z.biases + z.bias_origin - distance] += sum;
-}
-
-// dsinks: [H] += the sums of -exp(sink - lse) D. A block takes a head. An element of out costs 2w
-// bytes and 2 FLOPs.
-template <class T>
-__global__ void sink_gradient(const AttentionProblem z, const InHeads<T> dout, const InHeads<T> out,
-                              const GeneralOperands special, In<float> lse, Out<float> dsinks) {
-  const int head = static_cast<int>(blockIdx.x);
-  const float sink = special.sinks[head];
-  float sum = 0;
-  for (int i = static_cast<int>(threadIdx.x); i < z.B * z.Sq; i += static_cast<int>(blockDim.x)) {
-    const int b = i / z.Sq, query = i % z.Sq;
-    const auto x = vector_of(dout, b, head, query), y = vector_of(out, b, head, query);
-    float delta = 0;
-    for (Index c = 0; c < out.width; ++c) delta += to_float(x[c]) * to_float(y[c]);
-    sum += delta * exp2_approx(log2_e * (sink - lse[(Index{b} * z.H + head) * z.Sq + query]));
-  }
-  sum = block_sum(sum);
-  if (threadIdx.x == 0) dsinks[head] -= sum;
 }
 
 // ---- launches ----
@@ -396,48 +375,87 @@ void launch_query_gradient(Context& context, const AttentionProblem& z, const Sc
          out_heads<T>(o.dq));
 }
 
+// The memory for the sums of splits; empty if there is one split.
+struct SplitSums {
+  View dk, dv;
+};
+
 template <class T, int width, Wanted wanted, bool general>
 void launch_key_gradients(Context& context, const AttentionProblem& z, const ScoreScaling& scores,
-                          const HeadRange& heads, const GeneralOperands& special, const Operands& o, ConstView delta) {
+                          const HeadRange& heads, const GeneralOperands& special, const Operands& o, ConstView delta,
+                          const SplitSums& sums) {
   using S = KeySteps<T, width, wanted, general>;
   constexpr Index shared_bytes = S::shared_bytes(2 * S::queries);
   static_assert(shared_bytes <= attention_shared_bytes(width));
   const Index tiles = blocks_of(z.Sk, S::rows);
-  launch(context, {.x = tiles * z.B * heads.kv_heads, .threads = S::threads, .shared_bytes = shared_bytes},
+  const auto sums_of = [](View x) { return x ? out_heads<float>(x) : OutHeads<float>{}; };
+  launch(context,
+         {.x = tiles * z.B * heads.kv_heads * heads.splits, .threads = S::threads, .shared_bytes = shared_bytes},
          key_gradients<T, width, wanted, general>, z, scores, heads, static_cast<int>(tiles), in_heads<T>(o.dout),
          in_heads<T>(o.q), in_heads<T>(o.k), in_heads<T>(o.v), special, in<float>(o.lse), in<float>(delta),
-         out_heads<T>(o.dk), out_heads<T>(o.dv));
+         out_heads<T>(o.dk), out_heads<T>(o.dv), sums_of(sums.dk), sums_of(sums.dv));
 }
 
-// Gradients of all heads of the operands, or of `heads` alone. delta: [B, heads, Sq] is memory for
-// D.
-void launch_backward(Context& context, const AttentionDesc& desc, const HeadRange& heads, const Operands& o,
-                     View delta) {
-  with_type(o.q.dtype, [&]<class T>(T) {
-    const ScoreScaling scores(desc);
-    AttentionProblem z(desc, o.q, o.k);
-    z.packs = true;
-    for (ConstHeads x :
-         {ConstHeads(o.dout), o.q, o.k, o.v, ConstHeads(o.out), ConstHeads(o.dq), ConstHeads(o.dk), ConstHeads(o.dv)})
-      z.packs &= in_packs<T>(x);
-    launch(context, Grid{.x = Index{z.B} * z.Sq}, z.packs ? deltas<T, 4> : deltas<T, 1>, z, heads, o.v.width,
-           in<T>(o.dout), in<T>(o.out), cuda::out<float>(delta));
-    with_width(std::max(o.q.width, o.v.width), [&](auto width) {
-      const auto run = [&](auto general) {
-        launch_query_gradient<T, width, general>(context, z, scores, heads, GeneralOperands(desc), o, delta);
-        if constexpr (width <= 128) {
-          launch_key_gradients<T, width, Wanted::dk_dv, general>(context, z, scores, heads, GeneralOperands(desc), o,
-                                                                 delta);
-        } else {
-          launch_key_gradients<T, width, Wanted::dk, general>(context, z, scores, heads, GeneralOperands(desc), o,
-                                                              delta);
-          launch_key_gradients<T, width, Wanted::dv, general>(context, z, scores, heads, GeneralOperands(desc), o,
-                                                              delta);
-        }
-      };
-      GeneralOperands::is_needed(desc) ? run(std::true_type{}) : run(std::false_type{});
-    });
-  });
+// Gradients of these heads. delta: [B, heads, Sq] is memory for D.
+template <class T, int width, bool general>
+void launch_backward(Context& context, const AttentionDesc& desc, const HeadRange& heads, const Operands& o, View delta,
+                     const SplitSums& sums) {
+  const ScoreScaling scores(desc);
+  const GeneralOperands special(desc);
+  AttentionProblem z(desc, o.q, o.k);
+  z.packs = true;
+  for (ConstHeads x :
+       {ConstHeads(o.dout), o.q, o.k, o.v, ConstHeads(o.out), ConstHeads(o.dq), ConstHeads(o.dk), ConstHeads(o.dv)})
+    z.packs &= in_packs<T>(x);
+  launch(context, Grid{.x = Index{z.B} * z.Sq}, z.packs ? deltas<T, 4> : deltas<T, 1>, z, heads, o.v.width,
+         in<T>(o.dout), in<T>(o.out), cuda::out<float>(delta));
+  launch_query_gradient<T, width, general>(context, z, scores, heads, special, o, delta);
+  if constexpr (width <= 128) {
+    launch_key_gradients<T, width, Wanted::dk_dv, general>(context, z, scores, heads, special, o, delta, sums);
+  } else {
+    launch_key_gradients<T, width, Wanted::dk, general>(context, z, scores, heads, special, o, delta, sums);
+    launch_key_gradients<T, width, Wanted::dv, general>(context, z, scores, heads, special, o, delta, sums);
+  }
+  if (heads.splits == 1) return;
+  for (const auto& [from, to] : {std::pair{sums.dk, o.dk}, std::pair{sums.dv, o.dv}})
+    launch(context, {.x = Index{z.B} * z.Sk, .threads = row_threads(heads.kv_heads * to.width)}, sum_splits<T>, heads,
+           z.B, in_heads<float>(from), out_heads<T>(to));
+}
+
+// Processes as many sequences, or kv heads of one sequence, at once as the workspace has memory
+// for.
+template <class T, int width, bool general>
+void backward(Context& context, const AttentionDesc& desc, const Operands& all) {
+  const AttentionProblem z(desc, all.q, all.k);
+  constexpr int rows = KeySteps < T, width, width <= 128 ? Wanted::dk_dv : Wanted::dk, general > ::rows;
+  const int heads_per_kv = z.H / z.K;
+  // Bytes of D, and of the sums of a split, for one kv head of one sequence.
+  const Index delta_bytes = Index{heads_per_kv} * std::max(z.Sq, 1) * size_of(DType::f32);
+  const Index sum_bytes = z.Sk * (all.k.width + all.v.width) * size_of(DType::f32);
+  const Index kv_heads = Index{z.B} * z.K;
+  int splits = head_splits(blocks_of(z.Sk, rows) * kv_heads, heads_per_kv);
+  while (splits > 1 && kv_heads * (delta_bytes + splits * sum_bytes) > workspace_size - workspace_padding) --splits;
+  const Index bytes = delta_bytes + (splits > 1 ? splits * sum_bytes : 0);
+  const Index fit = (context.workspace_bytes - (splits > 1 ? workspace_padding : 0)) / bytes;
+  const int step_b = static_cast<int>(std::clamp<Index>(fit / z.K, 1, z.B));
+  const int step_kv = static_cast<int>(std::clamp<Index>(fit, 1, z.K));
+  for (int b = 0; b < z.B; b += step_b)
+    for (int kv = 0; kv < z.K; kv += step_kv) {
+      const int sequences = std::min(step_b, z.B - b);
+      const HeadRange heads{kv, std::min(step_kv, z.K - kv), heads_per_kv, splits};
+      Workspace workspace(context);
+      const View delta = workspace.take({sequences, heads.kv_heads * heads_per_kv, z.Sq}, DType::f32);
+      SplitSums sums;
+      if (splits > 1)
+        sums = {workspace.take({splits * sequences, z.Sk, heads.kv_heads, all.k.width}, DType::f32),
+                workspace.take({splits * sequences, z.Sk, heads.kv_heads, all.v.width}, DType::f32)};
+      AttentionDesc slice = desc;
+      if (desc.mask.document_start) slice.mask.document_start = desc.mask.document_start.rows(b, sequences);
+      if (desc.mask.prefix_end) slice.mask.prefix_end = desc.mask.prefix_end.rows(b, sequences);
+      if (desc.mask.selected) slice.mask.selected = desc.mask.selected.rows(b, sequences);
+      if (desc.mask.key_lengths) slice.mask.key_lengths = desc.mask.key_lengths.rows(b, sequences);
+      launch_backward<T, width, general>(context, slice, heads, all.slice_sequences(b, sequences), delta, sums);
+    }
 }
 
 }  // namespace
@@ -445,40 +463,14 @@ void launch_backward(Context& context, const AttentionDesc& desc, const HeadRang
 void execute(CudaDevice& device, const ops::AttentionBackward& op) {
   Context& context = device.context();
   if (context.fused_attention && is_fused(op.q, op.k, op.v, op.desc) && context.fused_attention->run(op)) return;
-  const AttentionProblem all(op.desc, op.q, op.k);
   const Operands operands{op.dout, op.q, op.k, op.v, op.out, op.lse, op.dq, op.dk, op.dv};
-  // Processes as many sequences, or kv heads of one sequence, at once as the workspace holds D for.
-  const int heads_per_kv = all.H / all.K;
-  const Index fit = context.workspace_bytes / (Index{heads_per_kv} * std::max(all.Sq, 1) * size_of(DType::f32));
-  const int step_b = static_cast<int>(std::clamp<Index>(fit / all.K, 1, all.B));
-  const int step_kv = static_cast<int>(std::clamp<Index>(fit, 1, all.K));
-  for (int b = 0; b < all.B; b += step_b)
-    for (int kv = 0; kv < all.K; kv += step_kv) {
-      const int sequences = std::min(step_b, all.B - b);
-      const HeadRange heads{kv, std::min(step_kv, all.K - kv), heads_per_kv};
-      const View delta = Workspace(context).take({sequences, heads.kv_heads * heads_per_kv, all.Sq}, DType::f32);
-      AttentionDesc slice = op.desc;
-      if (op.desc.mask.document_start) slice.mask.document_start = op.desc.mask.document_start.rows(b, sequences);
-      if (op.desc.mask.prefix_end) slice.mask.prefix_end = op.desc.mask.prefix_end.rows(b, sequences);
-      if (op.desc.mask.selected) slice.mask.selected = op.desc.mask.selected.rows(b, sequences);
-      if (op.desc.mask.key_lengths) slice.mask.key_lengths = op.desc.mask.key_lengths.rows(b, sequences);
-      launch_backward(context, slice, heads, operands.slice_sequences(b, sequences), delta);
-    }
-}
-
-void execute(CudaDevice& device, const ops::AttentionBackwardLearned& op) {
   with_type(op.q.dtype, [&]<class T>(T) {
-    const AttentionProblem z(op.desc, op.q, op.k);
-    const GeneralOperands special(op.desc);
-    const auto dout = in_heads<T>(op.dout), out = in_heads<T>(op.out);
-    const auto lse = in<float>(op.lse);
-    if (op.dbias)
-      launch(device.context(),
-             {.x = Index{z.query_offset} + z.Sq + (z.sees_later_keys() ? z.Sk - 1 : 0), .y = z.H, .threads = 128},
-             bias_gradient<T>, z, ScoreScaling(op.desc), dout, in_heads<T>(op.q), in_heads<T>(op.k), in_heads<T>(op.v),
-             out, special, lse, cuda::out<float>(op.dbias));
-    if (op.dsinks)
-      launch(device.context(), {.x = z.H}, sink_gradient<T>, z, dout, out, special, lse, cuda::out<float>(op.dsinks));
+    with_width(std::max(op.q.width, op.v.width), [&](auto width) {
+      if (GeneralOperands::is_needed(op.desc))
+        backward<T, width, true>(context, op.desc, operands);
+      else
+        backward<T, width, false>(context, op.desc, operands);
+    });
   });
 }
 

@@ -30,6 +30,8 @@ struct Context {
   ExpertProducts* expert_products = nullptr;  // nullptr: cuBLAS computes all
 };
 constexpr Index workspace_size = Index{64} << 20;
+// An upper bound of the bytes that alignment adds to a few tensors of a workspace.
+constexpr Index workspace_padding = 1024;
 
 // Allocates tensors from the workspace for one operation. Throws if the workspace is too small:
 // operations must split their work.

@@ -55,5 +55,43 @@ TEST(BlockOrder, KeepsAllMultiprocessorsBusy) {
   }
 }
 
+// The same for the gradients of keys and values, where the cost grows with the query heads of a
+// block. Without splits, 4 kv heads have 128 blocks and use half of the multiprocessors' time.
+TEST(BlockOrder, SplitsQueryHeadsIfKvHeadsAreFew) {
+  struct Case {
+    int tiles, kv_heads, heads_per_kv, splits;
+  };
+  for (const auto& [tiles, kv_heads, heads_per_kv, splits] :
+       {Case{32, 4, 8, 4}, Case{32, 8, 4, 2}, Case{32, 2, 16, 8}, Case{32, 1, 71, 9}, Case{64, 8, 4, 1}}) {
+    EXPECT_EQ(head_splits(tiles * kv_heads, heads_per_kv), splits);
+    const int blocks = tiles * kv_heads * splits;
+    std::vector<int> costs;
+    for (int block = 0; block < blocks; ++block) {
+      const BlockWork work = block_work(block, blocks, tiles, kv_heads * splits);
+      const int split = work.head / kv_heads;
+      costs.push_back((tiles - work.tile) *
+                      (first_of_split(split + 1, splits, heads_per_kv) - first_of_split(split, splits, heads_per_kv)));
+    }
+    EXPECT_GE(used_share(costs, 132), 0.97) << tiles << " tiles, " << kv_heads << " x " << heads_per_kv << " heads";
+  }
+}
+
+TEST(BlockOrder, GivesEachQueryHeadToOneSplit) {
+  for (const int heads_per_kv : {1, 2, 3, 8, 71})
+    for (int blocks = 1; blocks < 300; blocks += 13) {
+      const int splits = head_splits(blocks, heads_per_kv);
+      ASSERT_TRUE(splits >= 1 && splits <= heads_per_kv);
+      EXPECT_EQ(first_of_split(0, splits, heads_per_kv), 0);
+      EXPECT_EQ(first_of_split(splits, splits, heads_per_kv), heads_per_kv);
+      for (int split = 0; split < splits; ++split) {
+        const int begin = first_of_split(split, splits, heads_per_kv),
+                  end = first_of_split(split + 1, splits, heads_per_kv);
+        EXPECT_LT(begin, end);
+        for (int head = begin; head < end; ++head) EXPECT_EQ(split_of(head, splits, heads_per_kv), split);
+      }
+    }
+  EXPECT_EQ(head_splits(0, 8), 1);
+}
+
 }  // namespace
 }  // namespace sy::cuda::attention

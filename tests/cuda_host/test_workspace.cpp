@@ -20,9 +20,12 @@ class WorkspaceTest : public HostTest {
   const std::unique_ptr<Device> device = make_cuda();
 };
 
-// The backward pass stores one float for each position of each head in the workspace.
+// The backward pass stores one float for each position of each head in the workspace, and the sums
+// of two splits of each kv head's query heads.
 TEST_F(WorkspaceTest, SplitsAttentionBySequencesOrHeads) {
-  constexpr Index batch = 3, positions = 64, heads = 6, kv_heads = 3, width = 8, row_bytes = positions * sizeof(float);
+  constexpr Index batch = 3, positions = 64, heads = 6, kv_heads = 3, width = 8, splits = 2;
+  constexpr Index delta_bytes = heads / kv_heads * positions * sizeof(float);
+  constexpr Index kv_head_bytes = delta_bytes + splits * positions * 2 * width * sizeof(float);
   const Shape qkv_shape = {batch, positions, heads + 2 * kv_heads, width}, out_shape = {batch, positions, heads, width};
   std::vector<float> values(static_cast<std::size_t>(qkv_shape.elements()));
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i * 7919 % 1000) / 500 - 1;
@@ -35,8 +38,8 @@ TEST_F(WorkspaceTest, SplitsAttentionBySequencesOrHeads) {
   const auto v = [](View x) { return heads_of(x, heads + kv_heads, kv_heads); };
   run(*device, ops::AttentionForward{.q = q(qkv), .k = k(qkv), .v = v(qkv), .desc = desc, .out = out, .lse = lse});
 
-  const auto gradient = [&](Index rows) {
-    give(rows * row_bytes);
+  const auto gradient = [&](Index bytes) {
+    give(bytes);
     const View dqkv = memory(qkv_shape);
     run(*device, ops::AttentionBackward{.dout = dout,
                                         .q = q(qkv),
@@ -51,14 +54,14 @@ TEST_F(WorkspaceTest, SplitsAttentionBySequencesOrHeads) {
     device->synchronize();
     return download<float>(dqkv);
   };
-  const std::vector<float> whole = gradient(batch * heads);
+  const std::vector<float> whole = gradient(batch * kv_heads * kv_head_bytes + workspace_padding);
   // The workspaces hold two sequences, two kv heads, and one kv head.
-  for (Index rows : {2 * heads + 1, heads - 1, Index{2}}) {
+  for (Index count : {2 * kv_heads + 1, kv_heads - 1, Index{1}}) {
     const auto before = cuda_host::counters().launches;
-    EXPECT_TRUE(gradient(rows) == whole) << rows << " rows";
-    EXPECT_GE(cuda_host::counters().launches - before, 6) << rows << " rows";
+    EXPECT_TRUE(gradient(count * kv_head_bytes + workspace_padding) == whole) << count << " kv heads";
+    EXPECT_GE(cuda_host::counters().launches - before, 10) << count << " kv heads";
   }
-  EXPECT_THROW(gradient(1), std::logic_error);
+  EXPECT_THROW(gradient(delta_bytes), std::logic_error);
 }
 
 // cuBLASLt reads the addend of a product in place, at any alignment that it has a kernel for. For
