@@ -36,7 +36,9 @@ int plan_command(CommandLine& line) {
   options.add_options()("ranks", po::value<std::string>()->required(), "numbers of ranks, with commas between them");
   add_plan_options(options);
   options.add_options()("layouts", po::value<std::string>(), "these alone, such as tp2-ep4,ep16-node8")(
-      "top", po::value(&top), "how many layouts to show (10; 0: all)")("json", po::bool_switch(), "print JSON");
+      "top", po::value(&top), "how many layouts to show (10; 0: all)")(
+      "operations", po::bool_switch(), "also show the operations of the first layout")("json", po::bool_switch(),
+                                                                                       "print JSON");
   std::vector<std::string> settings;
   ErrorList errors("plan");
   CommandLine rest{line.world, take_settings("plan", line.args, settings, errors, options), line.options};
@@ -84,7 +86,8 @@ int plan_command(CommandLine& line) {
     if (arguments["json"].as<bool>())
       all.push_back(plan_json(plan));
     else
-      std::cout << (i > 0 ? "\n" : "") << plan_text(plan, static_cast<std::size_t>(top)) << std::flush;
+      std::cout << (i > 0 ? "\n" : "")
+                << plan_text(plan, static_cast<std::size_t>(top), arguments["operations"].as<bool>()) << std::flush;
   }
   if (arguments["json"].as<bool>()) std::cout << json_text(document) << std::flush;
   return 0;

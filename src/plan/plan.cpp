@@ -1,6 +1,7 @@
 #include "src/plan/plan.h"
 
 #include <algorithm>
+#include <functional>
 
 #include "src/config.h"
 #include "src/text/error_list.h"
@@ -33,6 +34,23 @@ std::vector<TrafficLine> traffic_of(const Profile& profile, const Layout& layout
       const Peers peers = peers_of(shape, static_cast<int>(machine->ranks_per_node));
       line->seconds += times * seconds_of(*machine, layout.ranks, group, peers, transfer);
     }
+  return lines;
+}
+
+std::vector<OperationLine> operations_of(const Profile& profile, int ranks, DType dtype,
+                                         const std::optional<Machine>& machine) {
+  std::vector<OperationLine> lines;
+  for (const bool update : {false, true})
+    for (const auto& [call, times] : (update ? profile.update : profile.pass).calls) {
+      const auto same = [&](const OperationLine& line) { return line.op == call.op && line.update == update; };
+      auto line = std::ranges::find_if(lines, same);
+      if (line == lines.end()) line = lines.insert(lines.end(), {call.op, update});
+      line->calls += times;
+      line->flops += times * call.flops;
+      line->bytes += times * call.bytes;
+      if (machine) line->seconds += times * seconds_of(*machine, dtype, ranks, call);
+    }
+  std::ranges::stable_sort(lines, std::greater<>(), machine ? &OperationLine::seconds : &OperationLine::bytes);
   return lines;
 }
 
@@ -90,6 +108,7 @@ class Planner {
     c.passes = profile.passes;
     c.flops = profile.pass.flops() + profile.update.flops();
     c.traffic = traffic_of(profile, c.layout, config_.model.kv_heads, options_.machine);
+    c.operations = operations_of(profile, c.layout.ranks, config_.dtype(), options_.machine);
     if (options_.machine)
       c.time = step_time(*options_.machine, config_.dtype(), c.layout, config_.model.kv_heads, profile);
   }

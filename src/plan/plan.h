@@ -26,6 +26,14 @@ struct TrafficLine {
   double roots = 0;
 };
 
+// All calls of one operation in a step of one rank.
+struct OperationLine {
+  std::string_view op;
+  bool update;  // it belongs to Profile::update, not to Profile::pass
+  // seconds: 0 without a machine.
+  double calls = 0, flops = 0, bytes = 0, seconds = 0;
+};
+
 struct Candidate {
   Layout layout;
   // Memory of the rank that needs most. If parameters alone do not fit, only their memory.
@@ -35,6 +43,8 @@ struct Candidate {
   Index passes = 0;  // micro-batches per step
   double flops = 0;  // per step
   std::vector<TrafficLine> traffic{};
+  // The longest first; without a machine, the one with most bytes first.
+  std::vector<OperationLine> operations{};
   std::optional<StepTime> time{};  // empty without a machine
   double sent() const;
 };
@@ -97,8 +107,8 @@ constexpr std::size_t max_loaded_layouts = 24;
 // Parses "tp2-ep4,ep8-etp2". Omitted sizes are 1. Duplicates are removed. Throws InputError.
 std::vector<Layout> parse_layouts(const std::string& text, int ranks);
 
-// shown: layouts per table; 0 means all.
-std::string plan_text(const Plan& plan, std::size_t shown);
+// shown: layouts per table; 0 means all. operations: also shows the operations of the first layout.
+std::string plan_text(const Plan& plan, std::size_t shown, bool operations = false);
 // An element of "plans" in the document of `switchyard plan --json` (docs/reference/json.md).
 Json plan_json(const Plan& plan);
 

@@ -61,7 +61,7 @@ void Workload::add(const Workload& other, double times) {
 void Profiler::Passes::add(const Passes& other, double times) {
   first.add(other.first, times);
   again.add(other.again, times);
-  for (Index Passes::*bytes : {&Passes::saved, &Passes::scratch, &Passes::packed_weights})
+  for (Index Passes::*bytes : {&Passes::saved, &Passes::scratch, &Passes::packed_weights, &Passes::cleared})
     this->*bytes += static_cast<Index>(times) * (other.*bytes);
 }
 
@@ -99,7 +99,10 @@ Profiler::Passes Profiler::run(const Config& config, const Layout& layout, int r
   const std::vector<std::int32_t> ids(static_cast<std::size_t>(t.micro_batch * S), 0),
       encoder_ids(static_cast<std::size_t>(t.micro_batch * config.encoder_length()), 0),
       prefix_end(config.has_visible_prefix() ? ids.size() : 0, 1);
-  take_calls(engine.device());  // discards the calls of the set-up
+  take_calls(engine.device());       // discards the calls of the set-up
+  engine.store().clear_gradients();  // as at the end of the step before
+  Passes out;
+  for (const auto& [call, times] : take_calls(engine.device())) out.cleared += static_cast<Index>(times * call.bytes);
   Transfers before = transfers_of(engine.mesh());
   const auto pass = [&] {
     engine.forward_backward({t.micro_batch,
@@ -122,7 +125,6 @@ Profiler::Passes Profiler::run(const Config& config, const Layout& layout, int r
     before = std::move(now);
     return work;
   };
-  Passes out;
   out.first = pass();
   if (passes > 1) out.again = pass();
   out.saved = engine.saved().peak();
@@ -164,6 +166,10 @@ Profile Profiler::whole(const Passes& passes, const Layout& layout, int rank) co
   agree_on_errors(*world, [] {});  // agreement that the metrics are written
   world->max(0);                   // stop request of any rank
   profile.update.calls = take_calls(*device);
+  // The store has no layers that write gradients, and has cleared all of them.
+  store.clear_gradients();
+  add_to(profile.update.calls, take_calls(*device), -1);
+  if (passes.cleared > 0) ++profile.update.calls[{.op = "fill", .bytes = static_cast<double>(passes.cleared)}];
   profile.update.transfers = transfers_of(mesh);
 
   profile.memory = parameters(layout, rank);

@@ -57,6 +57,7 @@ class Profiler {
     // Work of the first micro-batch, which packs weights, and of each later one.
     Workload first, again;
     Index saved = 0, scratch = 0, packed_weights = 0;
+    Index cleared = 0;  // bytes of the gradients that the first micro-batch does not overwrite
     void add(const Passes& other, double times);
   };
   Passes run(const Config& config, const Layout& layout, int rank, const Shares* rows) const;

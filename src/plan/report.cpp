@@ -154,6 +154,29 @@ std::string traffic_text(const Plan& plan, const Candidate& c) {
   return table.str();
 }
 
+std::string operations_text(const Plan& plan, const Candidate& c) {
+  double flops = 0, bytes = 0, seconds = 0;
+  for (const OperationLine& line : c.operations) {
+    flops = std::max(flops, line.flops);
+    bytes = std::max(bytes, line.bytes);
+    seconds += line.seconds;
+  }
+  const Unit f = unit_of(flops, "FLOP"), b = unit_of(bytes, "B");
+  std::vector<std::string> header{"operation", "of the", "calls", f.name, b.name};
+  if (plan.machine) header.insert(header.end(), {"ms", "share"});
+  Table table(header);
+  for (const OperationLine& line : c.operations) {
+    std::vector<std::string> cells{std::string(line.op), line.update ? "update" : "passes",
+                                   fmt::format("{:.0f}", line.calls), f(line.flops), b(line.bytes)};
+    if (plan.machine) {
+      cells.push_back(milliseconds(line.seconds));
+      cells.push_back(percent_text(line.seconds / seconds));
+    }
+    table.row(cells);
+  }
+  return table.str();
+}
+
 // Returns the largest share of the memory, with its name.
 std::pair<const char*, Index> largest_share(const MemoryPlan& m) {
   const std::pair<const char*, Index> shares[] = {
@@ -206,6 +229,15 @@ Json candidate_json(const Plan& plan, const Candidate& c) {
                        {"sent_bytes", integer(line.sent)},
                        {"received_bytes", integer(line.received)},
                        {"seconds", plan.machine ? Json(line.seconds) : Json()}});
+  Json calls;
+  if (profiled) calls = Json::array();
+  for (const OperationLine& line : c.operations)
+    calls.push_back({{"operation", line.op},
+                     {"update", line.update},
+                     {"calls", integer(line.calls)},
+                     {"flops", line.flops},
+                     {"bytes", integer(line.bytes)},
+                     {"seconds", plan.machine ? Json(line.seconds) : Json()}});
   const MemoryPlan& m = c.memory;
   return {{"tp", l.tp},
           {"ep", l.ep},
@@ -225,6 +257,7 @@ Json candidate_json(const Plan& plan, const Candidate& c) {
           {"flops", profiled ? Json(c.flops) : Json()},
           {"sent_bytes", profiled ? integer(c.sent()) : Json()},
           {"traffic", std::move(traffic)},
+          {"operations", std::move(calls)},
           {"seconds", seconds_json(c.time)},
           {"tokens_per_second", c.time ? Json(plan.tokens() / c.time->total()) : Json()},
           {"of_peak", c.time ? Json(of_peak(plan, c)) : Json()}};
@@ -232,7 +265,7 @@ Json candidate_json(const Plan& plan, const Candidate& c) {
 
 }  // namespace
 
-std::string plan_text(const Plan& plan, std::size_t shown) {
+std::string plan_text(const Plan& plan, std::size_t shown, bool operations) {
   const ModelCosts costs = model_costs(plan.config, plan.vocab);
   const auto short_count = [](Index n) { return short_count_text(static_cast<double>(n)); };
   std::string text = fmt::format("{}{}: {} parameters, {} active per token; a step of {} sequences of {} tokens, {}\n",
@@ -256,6 +289,9 @@ std::string plan_text(const Plan& plan, std::size_t shown) {
     if (!best.traffic.empty())
       text +=
           fmt::format("\nWhat each rank sends in a step of {}\n{}", best.layout.short_name(), traffic_text(plan, best));
+    if (operations)
+      text += fmt::format("\nOperations of a rank in a step of {}\n{}", best.layout.short_name(),
+                          operations_text(plan, best));
   }
   if (plan.too_large.empty()) return text;
   const Unit b = unit_of(plan.memory, "B");

@@ -24,6 +24,8 @@ for text in "4 ranks: " "tp 1 ep 1 etp 1" "tp 4 ep 4 etp 1" "activations" "rows 
 expect_ok "$switchyard" plan config.ini --ranks 2,4 --machine h100 --layouts tp2-ep2,ep2 --top 1
 [[ $(grep -c "ranks of h100" .out) -eq 2 && $(grep -c "1 more layout fits" .out) -eq 2 ]] || die "not two plans"
 expect_output "tokens/s"
+expect_ok "$switchyard" plan config.ini --ranks 2 --machine h100 --top 1 --operations
+for text in "Operations of a rank in a step of" "grouped_gemm_wgrad" "adamw"; do expect_output "$text"; done
 expect_ok "$switchyard" plan config.ini --ranks 2 --layouts ep2,tp1-ep2,ep2
 [[ $(grep -c "^tp 1 ep 2" .out) -eq 1 ]] || die "a layout that was named again is there twice"
 expect_ok "$switchyard" plan config.ini --ranks 4 --machine h100 --load run

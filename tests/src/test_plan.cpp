@@ -131,6 +131,33 @@ TEST(Plan, ExtrapolatesEqualLayers) {
   EXPECT_EQ(std::accumulate(distinct.counts.begin(), distinct.counts.end(), 0), 7);
 }
 
+// The first micro-batch of a step overwrites the gradients of experts, and the later ones add to
+// them. No operation of the update clears them.
+TEST(Plan, ClearsNoGradientThatAMicroBatchOverwrites) {
+  double experts = 0, all = 0;  // gradients
+  for (const ParamSpec& spec : param_specs(planned(), planned_vocab)) {
+    const auto elements = static_cast<double>(spec.shape.elements());
+    all += elements;
+    if (spec.name.find(".moe.experts.") != spec.name.npos) experts += elements;
+  }
+  ASSERT_GT(experts, all / 2);
+  for (const bool on_card : {false, true}) {
+    const auto cpu = make_cpu();
+    const auto bytes_of = [&](const std::string& global_batch, bool update, std::string_view op) {
+      const Config config = planned({"--train.global_batch=" + global_batch});
+      const Profile profile = Profiler(config, planned_vocab, on_card ? nullptr : cpu.get()).balanced(Layout{1});
+      double bytes = 0;
+      for (const auto& [call, times] : (update ? profile.update : profile.pass).calls)
+        if (call.op == op) bytes += call.bytes * times;
+      return bytes;
+    };
+    const double once = bytes_of("2", false, "grouped_gemm_wgrad"), twice = bytes_of("4", false, "grouped_gemm_wgrad");
+    EXPECT_EQ(twice - 2 * once, sizeof(float) * experts) << on_card;
+    EXPECT_GT(bytes_of("2", true, "fill"), 0) << on_card;
+    EXPECT_LE(bytes_of("2", true, "fill"), sizeof(float) * (all - experts)) << on_card;
+  }
+}
+
 // 6 FLOPs per token for each weight of a matrix. Attention has two products in forward and five in
 // backward.
 TEST(Plan, FlopsMatchTheFormula) {
@@ -659,6 +686,12 @@ TEST(Plan, WritesJsonRowsWithTheSameFields) {
         for (const Json& line : row["traffic"])
           for (const char* field : {"ranks", "calls", "roots", "sent_bytes", "received_bytes"})
             EXPECT_TRUE(line[field].is_integer()) << field;
+        double computed = 0;
+        for (const Json& line : row["operations"]) {
+          computed += line["seconds"].get<double>();
+          EXPECT_GT(line["calls"].get<Index>(), 0) << line["operation"].get<std::string>();
+        }
+        EXPECT_NEAR(computed, row["seconds"]["compute"].get<double>(), 1e-9 * computed);
       }
   }
   EXPECT_EQ(rows, 9);
