@@ -73,7 +73,7 @@ struct KeySplits {
 // values. If split_keys, it covers one split of the keys. Copies overlap with products: keys are
 // loaded while the previous tile's values are in use, and values while their own tile's keys are.
 template <class T, int width, bool general, bool split_keys>
-__global__ void __launch_bounds__(Forward<T, width, general>::Of::threads)
+__global__ void __launch_bounds__(Forward<T, width, general>::Of::threads, 1)
     forward(const AttentionProblem call, const ScoreScaling scores, int tiles, const KeySplits splits,
             const InHeads<T> q_heads, const InHeads<T> k_heads, const InHeads<T> v_heads, const GeneralOperands special,
             In<std::int32_t> query_offsets, const OutHeads<T> out, Out<float> split_x, Out<float> lse,

@@ -241,6 +241,9 @@ __device__ void multiply(float (&c)[M][W][4], const Left<float, M, N>& a, const 
 }
 
 // ---- kernels by head width ----
+//
+// The launch bounds of these kernels name 1 block of a multiprocessor. Without it, nvcc for sm_100a
+// limits the registers so that three blocks fit, and spills a thousand bytes of a thread.
 
 // Tiles of a kernel. A block of `warps` warps holds 16 M * warps rows, in `row_tiles` tiles. It
 // iterates over `cols` positions of the other side at a time, in `col_tiles` tiles.
