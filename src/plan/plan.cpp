@@ -41,7 +41,9 @@ std::vector<OperationLine> operations_of(const Profile& profile, int ranks, DTyp
                                          const std::optional<Machine>& machine) {
   std::vector<OperationLine> lines;
   for (const bool update : {false, true})
-    for (const auto& [call, times] : (update ? profile.update : profile.pass).calls) {
+    for (const auto& entry : (update ? profile.update : profile.pass).calls) {
+      const DryCall& call = entry.first;
+      const double times = entry.second;
       const auto same = [&](const OperationLine& line) { return line.op == call.op && line.update == update; };
       auto line = std::ranges::find_if(lines, same);
       if (line == lines.end()) line = lines.insert(lines.end(), {call.op, update});
