@@ -217,27 +217,28 @@ Json seconds_json(const std::optional<StepTime>& time) {
 Json candidate_json(const Plan& plan, const Candidate& c) {
   const Layout& l = c.layout;
   const bool profiled = c.passes > 0;
-  Json traffic;
-  if (profiled) traffic = Json::array();
-  for (const TrafficLine& line : c.traffic)
-    traffic.push_back({{"group", line.group},
-                       {"ranks", line.ranks},
-                       {"collective", name_of(line.kind)},
-                       {"what", meaning_of(line)},
-                       {"calls", integer(line.calls)},
-                       {"roots", integer(line.roots)},
-                       {"sent_bytes", integer(line.sent)},
-                       {"received_bytes", integer(line.received)},
-                       {"seconds", plan.machine ? Json(line.seconds) : Json()}});
-  Json calls;
-  if (profiled) calls = Json::array();
-  for (const OperationLine& line : c.operations)
-    calls.push_back({{"operation", line.op},
-                     {"update", line.update},
-                     {"calls", integer(line.calls)},
-                     {"flops", line.flops},
-                     {"bytes", integer(line.bytes)},
-                     {"seconds", plan.machine ? Json(line.seconds) : Json()}});
+  const auto rows_of = [&](const auto& lines, const auto& row_of) {
+    Json rows;
+    if (profiled) rows = Json::array();
+    for (const auto& line : lines) rows.push_back(row_of(line));
+    return rows;
+  };
+  const auto seconds = [&](double predicted) { return plan.machine ? Json(predicted) : Json(); };
+  Json traffic = rows_of(c.traffic, [&](const TrafficLine& line) -> Json {
+    return {{"group", line.group},
+            {"ranks", line.ranks},
+            {"collective", name_of(line.kind)},
+            {"what", meaning_of(line)},
+            {"calls", integer(line.calls)},
+            {"roots", integer(line.roots)},
+            {"sent_bytes", integer(line.sent)},
+            {"received_bytes", integer(line.received)},
+            {"seconds", seconds(line.seconds)}};
+  });
+  Json calls = rows_of(c.operations, [&](const OperationLine& line) -> Json {
+    return {{"operation", line.op}, {"update", line.update},        {"calls", integer(line.calls)},
+            {"flops", line.flops},  {"bytes", integer(line.bytes)}, {"seconds", seconds(line.seconds)}};
+  });
   const MemoryPlan& m = c.memory;
   return {{"tp", l.tp},
           {"ep", l.ep},

@@ -78,8 +78,8 @@ const std::map<std::string, Published> published = {
     {"smollm2-1.7b", {1.7114}},
     {"transformer-base", {18 * 4 * 512e-9 * 512 + 12 * 2 * 512e-9 * 2048 + 37e-6 * 512}},
     {"transformer-big", {18 * 4 * 1024e-9 * 1024 + 12 * 2 * 1024e-9 * 4096 + 37e-6 * 1024}},
-    // transformers counts them in this way. T5 v1.1 and mT5 have a matrix of logits of their own,
-    // as in their published checkpoints.
+    // transformers counts them in this way, but for the matrix of logits that T5 v1.1 and mT5 do
+    // not share with the embedding.
     {"t5-small", {0.060506624}},
     {"t5-base", {0.222903552}},
     {"t5-large", {0.737668096}},
@@ -159,16 +159,17 @@ TEST(KnownModels, HaveTheCountsOfTransformers) {
   EXPECT_EQ(count("t5-large"), 737668096);
   EXPECT_EQ(count("t5-3b"), 2851598336);
   EXPECT_EQ(count("t5-11b"), 11307321344);
-  EXPECT_EQ(count("t5-v1.1-small"), 76961152);
-  EXPECT_EQ(count("t5-v1.1-base"), 247577856);
-  EXPECT_EQ(count("t5-v1.1-large"), 783150080);
-  EXPECT_EQ(count("t5-v1.1-xl"), 2849757184);
-  EXPECT_EQ(count("t5-v1.1-xxl"), 11135332352);
-  EXPECT_EQ(count("mt5-small"), 300176768);
-  EXPECT_EQ(count("mt5-base"), 582401280);
-  EXPECT_EQ(count("mt5-large"), 1229581312);
-  EXPECT_EQ(count("mt5-xl"), 3742619648);
-  EXPECT_EQ(count("mt5-xxl"), 12921057280);
+  // transformers does not count the matrix of logits of these.
+  EXPECT_EQ(count("t5-v1.1-small"), 60511616 + Index{32128} * 512);
+  EXPECT_EQ(count("t5-v1.1-base"), 222903552 + Index{32128} * 768);
+  EXPECT_EQ(count("t5-v1.1-large"), 750251008 + Index{32128} * 1024);
+  EXPECT_EQ(count("t5-v1.1-xl"), 2783959040 + Index{32128} * 2048);
+  EXPECT_EQ(count("t5-v1.1-xxl"), 11003736064 + Index{32128} * 4096);
+  EXPECT_EQ(count("mt5-small"), 172119424 + Index{250112} * 512);
+  EXPECT_EQ(count("mt5-base"), 390315264 + Index{250112} * 768);
+  EXPECT_EQ(count("mt5-large"), 973466624 + Index{250112} * 1024);
+  EXPECT_EQ(count("mt5-xl"), 3230390272 + Index{250112} * 2048);
+  EXPECT_EQ(count("mt5-xxl"), 11896598528 + Index{250112} * 4096);
   // transformers does not count the bias of the logits.
   EXPECT_EQ(count("led-base"), 161844480 + 50265);
 }
