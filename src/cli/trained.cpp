@@ -136,10 +136,11 @@ std::unique_ptr<Engine> load_model(Comm& world, const Trained& trained, Layout l
   auto engine = std::make_unique<Engine>(config, trained.state.vocab, std::move(device), make_mesh(world, layout),
                                          false, ArenaSizes{}, 1, positions);
   agree_on_errors(world, [&] {
-    load_checkpoint(trained.step_dir, engine->store());
+    load_checkpoint(trained.step_dir, engine->store(), Load::all, WeightRanges::owned);
     engine->set_router_bias(trained.state.router_bias);
     engine->set_batch_norm_averages(trained.state.batch_norm_averages);
   });
+  gather_weights(engine->mesh(), engine->store());
   return engine;
 }
 

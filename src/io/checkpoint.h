@@ -135,19 +135,24 @@ std::string read_provenance(const std::filesystem::path& step_dir);
 void check_parameters(const std::filesystem::path& step_dir, const std::vector<ParamSpec>& specs);
 
 enum class Load { all, weights };
+// Weights that a rank reads: its local boxes, or the ranges of them that it owns (owned_ranges).
+// After the latter, gather_weights() must spread them. The ranks along data parallelism then read
+// each weight once, and not all weights each.
+enum class WeightRanges { local, owned };
 // Returns the weights of a checkpoint as a value source. It keeps files open. Its read() throws
 // InputError if a value is not finite. If the run trained adapters of LoRA, the weights include
 // them.
 std::unique_ptr<ValueSource> checkpoint_weights(const std::filesystem::path& step_dir);
 // Returns the means of the weights of several checkpoints of one model, summed in f64.
 std::unique_ptr<ValueSource> average_weights(const std::vector<std::filesystem::path>& step_dirs);
-// Reads this rank's boxes of all weights, and its owned ranges of optimizer state. The checkpoint
-// may be of any layout. Optimizer state is not read if the store has none or what = Load::weights.
+// Reads this rank's weights, and its owned ranges of optimizer state. The checkpoint may be of any
+// layout. Optimizer state is not read if the store has none or what = Load::weights.
 // Then the weights include adapters of LoRA, and adapters of the store stay as they are. Otherwise
 // the checkpoint must have the adapters of the store.
 // read_state reads the rest. Throws InputError as check_parameters does, if a shard cannot be read,
 // if a value is not finite, or if the checkpoint lacks the state of the store's optimizers.
-void load_checkpoint(const std::filesystem::path& step_dir, ParamStore& store, Load what = Load::all);
+void load_checkpoint(const std::filesystem::path& step_dir, ParamStore& store, Load what = Load::all,
+                     WeightRanges ranges = WeightRanges::local);
 
 // Whole tensors of a checkpoint, for inspect, diff and analysis.
 class CheckpointTensors {

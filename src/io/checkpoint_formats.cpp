@@ -1,7 +1,7 @@
 #include "src/io/checkpoint_formats.h"
 
 #include <algorithm>
-#include <set>
+#include <map>
 #include <utility>
 
 #include "kernels/check.h"
@@ -21,13 +21,26 @@ const CheckpointFormat& format_of(const Manifest& manifest) {
   return *checkpoint_formats().front();
 }
 
+namespace {
+
+std::map<std::string, Index> bytes_by_name(const Manifest& manifest) {
+  std::map<std::string, Index> bytes;
+  for (const Manifest::File& file : manifest.files) bytes[file.name] = file.bytes;
+  return bytes;
+}
+
+}  // namespace
+
 OpenCheckpoint open_checkpoint(const std::filesystem::path& step_dir) {
   Manifest manifest = read_manifest(step_dir);
-  const auto problems = file_problems(step_dir, manifest, CheckFiles::sizes);
-  if (!problems.empty()) bad_input("{}: use another checkpoint", fmt::join(problems, "; "));
-  std::set<std::string> files;
-  for (const Manifest::File& file : manifest.files) files.insert(file.name);
-  auto reader = format_of(manifest).open(step_dir, std::move(files));
+  const auto check_size = [step_dir, bytes_of = bytes_by_name(manifest)](const std::string& name) {
+    const auto file = bytes_of.find(name);
+    if (file == bytes_of.end())
+      bad_input("{} needs {}, which is not in its manifest: use another checkpoint", step_dir.string(), name);
+    if (const std::string problem = size_problem(step_dir / name, file->second); !problem.empty())
+      bad_input("{}: use another checkpoint", problem);
+  };
+  auto reader = format_of(manifest).open(step_dir, check_size);
   return {std::move(manifest), std::move(reader)};
 }
 

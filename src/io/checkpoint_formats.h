@@ -20,7 +20,8 @@ struct OpenCheckpoint {
   Manifest manifest;
   std::unique_ptr<CheckpointReader> reader;
 };
-// Checks the sizes of all files of a checkpoint, then opens its index. Throws InputError.
+// Opens the index of a checkpoint. It and the reader throw InputError if a file that they open has
+// another size than in the manifest.
 OpenCheckpoint open_checkpoint(const std::filesystem::path& step_dir);
 
 }  // namespace sy

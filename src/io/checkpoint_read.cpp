@@ -191,7 +191,7 @@ std::unique_ptr<ValueSource> average_weights(const std::vector<fs::path>& step_d
   return std::make_unique<AverageWeights>(step_dirs);
 }
 
-void load_checkpoint(const fs::path& step_dir, ParamStore& store, Load what) {
+void load_checkpoint(const fs::path& step_dir, ParamStore& store, Load what, WeightRanges ranges) {
   const OpenCheckpoint checkpoint = open_checkpoint(step_dir);
   const bool has_state = what == Load::all && store.training();
   // A training may start from a model without indexers.
@@ -199,13 +199,17 @@ void load_checkpoint(const fs::path& step_dir, ParamStore& store, Load what) {
   compare_specs(checkpoint, step_dir, store.specs(), has_state, !new_indexers);
   const std::vector<TensorKind> kinds = tensor_kinds(store.specs());
   if (has_state) check_state(*checkpoint.reader, step_dir, store.specs(), kinds);
+  const bool owned = ranges == WeightRanges::owned;
   if (!has_state)
-    return store.fill(*checkpoint_weights(step_dir), [&](const ParamSpec& spec) {
-      return !spec.adapter &&
-             (!new_indexers || !is_of_indexer(spec.name) || checkpoint.reader->has(params_prefix + spec.name));
-    });
+    return store.fill(
+        *checkpoint_weights(step_dir),
+        [&](const ParamSpec& spec) {
+          return !spec.adapter &&
+                 (!new_indexers || !is_of_indexer(spec.name) || checkpoint.reader->has(params_prefix + spec.name));
+        },
+        owned);
   CheckpointValues weights(*checkpoint.reader, step_dir, params_prefix);
-  store.fill(weights);
+  store.fill(weights, {}, owned);
   for (const TensorKind& kind : kinds) {
     CheckpointValues values(*checkpoint.reader, step_dir, kind.prefix);
     for (std::size_t g = 0; g < store.layout().groups.size(); ++g) {

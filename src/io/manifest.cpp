@@ -86,6 +86,16 @@ Manifest read_manifest(const fs::path& step_dir) {
   return manifest;
 }
 
+std::string size_problem(const fs::path& path, Index expected) {
+  std::error_code error;
+  if (!fs::exists(path, error)) return path.string() + " is missing";
+  if (!fs::is_regular_file(path, error)) return path.string() + " is no regular file";
+  const auto bytes = fs::file_size(path, error);
+  if (error) return fmt::format("{} cannot be read: {}", path.string(), error.message());
+  if (static_cast<Index>(bytes) == expected) return "";
+  return fmt::format("{} has {} bytes instead of {}", path.string(), bytes, expected);
+}
+
 std::vector<std::string> file_problems(const fs::path& step_dir, const Manifest& manifest, CheckFiles check,
                                        FileShare share) {
   std::vector<std::string> problems;
@@ -93,16 +103,8 @@ std::vector<std::string> file_problems(const fs::path& step_dir, const Manifest&
     if (std::max<Index>(i - 1, 0) % share.size != share.index) continue;
     const Manifest::File& file = manifest.files[static_cast<std::size_t>(i)];
     const fs::path path = step_dir / file.name;
-    std::error_code error;
-    // Only files in the folder itself belong to a checkpoint.
-    if (!is_plain_name(file.name) || !fs::exists(path, error)) {
-      problems.push_back(path.string() + " is missing");
-    } else if (!fs::is_regular_file(path, error)) {
-      problems.push_back(path.string() + " is no regular file");
-    } else if (const auto bytes = fs::file_size(path, error); error) {
-      problems.push_back(fmt::format("{} cannot be read: {}", path.string(), error.message()));
-    } else if (static_cast<Index>(bytes) != file.bytes) {
-      problems.push_back(fmt::format("{} has {} bytes instead of {}", path.string(), bytes, file.bytes));
+    if (std::string size = size_problem(path, file.bytes); !size.empty()) {
+      problems.push_back(std::move(size));
     } else if (check == CheckFiles::digests) {
       try {
         Sha256 hash;

@@ -33,6 +33,9 @@ std::string to_text(const Manifest& manifest);
 // - the manifest is missing, damaged or of an unknown format
 Manifest read_manifest(const std::filesystem::path& step_dir);
 
+// Returns a message if the file is missing or has another size; otherwise "".
+std::string size_problem(const std::filesystem::path& file, Index expected_bytes);
+
 // Returns a message for each missing or damaged file of the manifest. CheckFiles::sizes compares
 // sizes alone, which is enough if the folder was verified before.
 // share: checks only the files of this one of `size` equal shares. Index and first shard are in the

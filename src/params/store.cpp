@@ -164,12 +164,28 @@ ParamStore::ParamStore(Device& device, std::vector<ParamSpec> specs, const Layou
   if (training && layout_.discarded_elements > 0) discarded_ = device.tensor({layout_.discarded_elements});
 }
 
-void ParamStore::fill(ValueSource& source, const std::function<bool(const ParamSpec&)>& is_read) {
-  for (const GroupLayout& group : layout_.groups)
-    for (const ParamSlice& p : group.slices)
-      if (!is_read || is_read(*p.spec))
-        read_values(source, p, {0, p.box.elements()},
-                    [&](Index first, std::span<const float> values) { set_values(p, first, values); });
+void ParamStore::fill(ValueSource& source, const std::function<bool(const ParamSpec&)>& is_read, bool owned) {
+  const auto read = [&](const ParamSlice& p, Range local) {
+    if (is_read && !is_read(*p.spec)) return;
+    read_values(source, p, local, [&](Index first, std::span<const float> values) { set_values(p, first, values); });
+  };
+  for (const GroupLayout& group : layout_.groups) {
+    if (owned)
+      for (const OwnedRange& range : owned_ranges(group)) read(*range.slice, range.local);
+    else
+      for (const ParamSlice& p : group.slices) read(p, {0, p.box.elements()});
+  }
+}
+
+void gather_weights(const Mesh& mesh, ParamStore& store) {
+  store.finish_all_gather();
+  store.packed_weights().invalidate();
+  for (std::size_t g = 0; g < store.layout().groups.size(); ++g) {
+    const GroupLayout& group = store.layout().groups[g];
+    const View weights = store.buffers(g).weights;
+    if (group.shards > 1)
+      mesh.over(group.axes).all_gather(weights.rows(group.owned().begin, group.owned().size()), weights);
+  }
 }
 
 void ParamStore::initialize(std::uint64_t seed) {

@@ -156,8 +156,9 @@ class ParamStore {
   void finish_all_gather() { all_gather_.finish(); }
 
   // Sets the local box of every parameter to the values of `source`, by set_values().
-  // is_read: if set, parameters for which it returns false stay as they are
-  void fill(ValueSource& source, const std::function<bool(const ParamSpec&)>& is_read = {});
+  // - is_read: if set, parameters for which it returns false stay as they are
+  // - owned: if true, sets the owned ranges alone; gather_weights() sets the others
+  void fill(ValueSource& source, const std::function<bool(const ParamSpec&)>& is_read = {}, bool owned = false);
   // Sets the local box of every parameter to InitialValues(seed).
   void initialize(std::uint64_t seed);
 
@@ -247,5 +248,9 @@ class ParamStore {
   std::map<const std::byte*, Gradient> matrices_;
   ParamAllGather all_gather_;
 };
+
+// All-gathers the weights of all parameters, frozen ones too, from the ranks that own them.
+// Collective over the mesh. The ranges of other owners may have any values before.
+void gather_weights(const Mesh& mesh, ParamStore& store);
 
 }  // namespace sy

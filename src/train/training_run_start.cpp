@@ -132,7 +132,7 @@ void TrainingRun::load(const fs::path& path) {
   TrainState saved_state;
   Config before;
   agree_on_errors(world_, [&] {
-    load_checkpoint(path, engine_.store());
+    load_checkpoint(path, engine_.store(), Load::all, WeightRanges::owned);
     saved_state = read_state(path);
     before = parse_config(saved_state.config, path.string());
     trainer_.set_progress(saved_state.step, saved_state.samples, saved_state.tokens);
@@ -152,6 +152,7 @@ void TrainingRun::load(const fs::path& path) {
     if (!saved_state.router_bias.empty()) engine_.set_router_bias(saved_state.router_bias);
     engine_.set_batch_norm_averages(saved_state.batch_norm_averages);
   });
+  gather_weights(engine_.mesh(), engine_.store());
   warn_of_data();
   std::vector<KeyDifference> changed = differences(config_, before, ResumePolicy::report), order;
   // data are identified by their digest
@@ -185,7 +186,7 @@ void TrainingRun::start_from(const fs::path& path) {
     check_data(path, saved_state);
     // Adapters, and indexers that the checkpoint may lack.
     if (config_.train.lora_rank > 0 || config_.num_indexers() > 0) engine_.store().initialize(config_.train.seed);
-    load_checkpoint(path, engine_.store(), Load::weights);
+    load_checkpoint(path, engine_.store(), Load::weights, WeightRanges::owned);
     if (config_.moe.bias_update_rate > 0 && !saved_state.router_bias.empty())
       engine_.set_router_bias(saved_state.router_bias);
     if (!saved_state.batch_norm_averages.empty()) engine_.set_batch_norm_averages(saved_state.batch_norm_averages);
@@ -200,6 +201,7 @@ void TrainingRun::start_from(const fs::path& path) {
     if (is_first_rank() && !other.empty())
       warn(fmt::format("{} was trained with other settings: {}", path.string(), differences_text(other)));
   });
+  gather_weights(engine_.mesh(), engine_.store());
   warn_of_data();
   print(fmt::format("starts from the weights of {}", path.string()));
 }

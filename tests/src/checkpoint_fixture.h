@@ -134,18 +134,19 @@ inline void seal(const fs::path& step_dir, Index step) {
 }
 
 // Writes a checkpoint as the ranks of `layout` would write it, from this process alone.
-inline fs::path write_as(const fs::path& run_dir, const Layout& layout, TrainState state) {
+inline fs::path write_as(const fs::path& run_dir, const Layout& layout, TrainState state,
+                         const std::vector<ParamSpec>& specs = odd_specs()) {
   const Index step = state.step;
   const fs::path dir = checkpoints_of(run_dir) / step_name(step);
   fs::create_directories(dir);
   const std::unique_ptr<Device> device = make_cpu();
   state.layout = layout.str();
   for (int rank = 0; rank < layout.ranks; ++rank) {
-    ParamStore store(*device, odd_specs(), layout, coord_of(layout, rank), true);
+    ParamStore store(*device, specs, layout, coord_of(layout, rank), true);
     fill(store);
     write_shard(written_format(), dir, state, shard_contents(store), rank);
   }
-  write_index(written_format(), dir, state, odd_specs(), layout);
+  write_index(written_format(), dir, state, specs, layout);
   seal(dir, step);
   return dir;
 }

@@ -61,6 +61,42 @@ TEST(Checkpoint, ReadsEveryLayoutOnEveryOther) {
   }
 }
 
+// A rank opens the index and the shards that hold the ranges it owns, out of 1,024.
+TEST(Checkpoint, IsReadByARankFromFewOfManyShards) {
+  const auto spec = [](std::string name, Shape shape, Split split) {
+    return ParamSpec{std::move(name), shape, split, {}, {}, false, {}, {}};
+  };
+  const std::vector<ParamSpec> specs = {
+      spec("embedding.weight", {1031, 127}, {Axis::none, Axis::none}),
+      spec("layers.0.attention.out.weight", {127, 254}, {Axis::none, Axis::tp}),
+      spec("layers.0.moe.experts.down.weight", {6, 127, 67}, {Axis::ep, Axis::none, Axis::etp})};
+  const Layout writers{1024, 2, 2, 1};
+  const Folder run;
+  const fs::path dir = write_as(run.path(), writers, example_state(1), specs);
+  const std::unique_ptr<Device> device = make_cpu();
+  struct Readers {
+    Layout layout;
+    std::uint64_t most_opened;  // by one rank: the index, and shards; some of them twice
+  };
+  for (const auto& [readers, most_opened] :
+       {Readers{writers, 4}, Readers{{768, 1, 3, 1}, 10}, Readers{{32, 2, 2, 1}, 250}})
+    for (const int rank : {0, 1, readers.ranks / 2, readers.ranks - 1}) {
+      ParamStore store(*device, specs, readers, coord_of(readers, rank), true);
+      const std::uint64_t before = file_activity().opened;
+      load_checkpoint(dir, store, Load::all, WeightRanges::owned);
+      EXPECT_LE(file_activity().opened - before, most_opened) << "rank " << rank << " of " << readers.str();
+      for (std::size_t g = 0; g < store.layout().groups.size(); ++g)
+        for (const OwnedRange& range : owned_ranges(store.layout().groups[g])) {
+          const ParamSlice& p = *range.slice;
+          for (Index i = range.local.begin; i < range.local.end; ++i) {
+            const std::string name = params_prefix + p.spec->name;
+            const Index whole = whole_index(p.spec->shape, p.box, i, p.spec->physical_to_logical);
+            ASSERT_EQ(store.buffers(g).weights.view().f32()[p.offset + i], expected_value(name, whole)) << name;
+          }
+        }
+    }
+}
+
 // Reads boxes at random positions and of random sizes. Shards split the tensor elsewhere.
 TEST(Checkpoint, ReadsAnyBox) {
   std::uint64_t random = 1;

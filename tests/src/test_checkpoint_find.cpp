@@ -48,8 +48,13 @@ TEST(CheckpointDamage, NamesTruncatedMissingAndForeignFiles) {
       fs::resize_file(file, size);
       EXPECT_TRUE(has(joined(verify_checkpoint(dir)), file.string())) << file << " of " << size << " bytes";
       EXPECT_TRUE(has(error_of([&] { load_checkpoint(dir, store); }), file.string()));
-      EXPECT_TRUE(has(error_of([&] { read_state(dir); }), file.string()));
-      EXPECT_TRUE(has(error_of([&] { CheckpointTensors tensors(dir); }), file.string()));
+      if (file.filename().string().starts_with("shard")) {  // these open the index alone
+        EXPECT_EQ(error_of([&] { read_state(dir); }), "");
+        EXPECT_EQ(error_of([&] { CheckpointTensors tensors(dir); }), "");
+      } else {
+        EXPECT_TRUE(has(error_of([&] { read_state(dir); }), file.string()));
+        EXPECT_TRUE(has(error_of([&] { CheckpointTensors tensors(dir); }), file.string()));
+      }
       std::ofstream(file, std::ios::binary) << content;
     }
     fs::remove(file);

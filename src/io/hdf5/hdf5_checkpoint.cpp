@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "dist/file_activity.h"
 #include "kernels/check.h"
 #include "src/io/hdf5/global_heap.h"
 #include "src/io/hdf5/hdf5.h"
@@ -69,8 +70,8 @@ bool overlap(const Box& a, const Box& b) {
 // libhdf5, which shows missing files as NaN and opens any path.
 class Hdf5CheckpointReader final : public CheckpointReader {
  public:
-  Hdf5CheckpointReader(const fs::path& step_dir, std::set<std::string> files)
-      : dir_(step_dir), files_(std::move(files)), index_(Hdf5File::open(step_dir / hdf5_format.index_name())) {}
+  Hdf5CheckpointReader(const fs::path& step_dir, std::function<void(const std::string&)> check_file)
+      : dir_(step_dir), check_file_(std::move(check_file)), index_(open_file(hdf5_format.index_name())) {}
 
   bool has(const std::string& object) const override { return index_.has(object); }
   bool has(const std::string& object, const std::string& attribute) const override {
@@ -133,15 +134,19 @@ class Hdf5CheckpointReader final : public CheckpointReader {
       shards_.splice(shards_.begin(), shards_, open);
       return shards_.front().second;
     }
-    if (!files_.contains(file))
-      bad_input("{} needs {}, which is not in its manifest: use another checkpoint", dir_.string(), file);
     if (shards_.size() == max_open_shards) shards_.pop_back();
-    shards_.emplace_front(file, Hdf5File::open(dir_ / file));
+    shards_.emplace_front(file, open_file(file));
     return shards_.front().second;
   }
 
+  Hdf5File open_file(const std::string& file) const {
+    check_file_(file);
+    ++file_activity().opened;
+    return Hdf5File::open(dir_ / file);
+  }
+
   fs::path dir_;
-  std::set<std::string> files_;  // of the manifest
+  std::function<void(const std::string&)> check_file_;
   Hdf5File index_;
   std::optional<Hdf5Dataset> dataset_;                  // of the index: the one that was used last
   std::list<std::pair<std::string, Hdf5File>> shards_;  // open shards, the latest used first
@@ -154,8 +159,9 @@ constinit const CheckpointFormat hdf5_format = {
     .create = [](const fs::path& file) -> std::unique_ptr<CheckpointWriter> {
       return std::make_unique<Hdf5CheckpointWriter>(file);
     },
-    .open = [](const fs::path& step_dir, std::set<std::string> files) -> std::unique_ptr<CheckpointReader> {
-      return std::make_unique<Hdf5CheckpointReader>(step_dir, std::move(files));
+    .open = [](const fs::path& step_dir,
+               std::function<void(const std::string&)> check_file) -> std::unique_ptr<CheckpointReader> {
+      return std::make_unique<Hdf5CheckpointReader>(step_dir, std::move(check_file));
     },
     .make_check = []() -> std::unique_ptr<FileCheck> { return std::make_unique<GlobalHeaps>(); },
 };
