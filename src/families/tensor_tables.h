@@ -66,6 +66,22 @@ inline constexpr TensorRow experts[] = {
     {"mlp.experts.{}.down_proj.weight", "moe.experts.down.weight", "e D F -> D F"},
 };
 
+// Returns a family whose names outside of the layers are those of llama.
+inline Family llama_family(std::string_view name, std::string_view architecture,
+                           std::vector<std::span<const TensorRow>> layer_rows,
+                           std::vector<std::span<const ConfigRow>> config_rows, std::vector<const ConfigRule*> rules,
+                           std::vector<std::string_view> ignored = {}) {
+  return {name,
+          architecture,
+          "model.",
+          "layers.{}.",
+          {llama_model},
+          std::move(layer_rows),
+          std::move(config_rows),
+          std::move(rules),
+          std::move(ignored)};
+}
+
 // ---- tensors of few families ----
 
 inline constexpr TensorRow gpt2_model[] = {
