@@ -27,6 +27,9 @@ namespace sy {
 //   1 on the right      a dimension of size 1; any other number likewise
 //   V without a left    the size of the vocabulary, in Family::model_rows
 // hf_name "/NAME" in Family::model_rows is the tensor NAME, without Family::base as a prefix.
+// "*" at the end of names stands for "weight" and "bias", in this order. `view` is then that of the
+// weight, ";" and that of the bias, or one view of both.
+// "#" in hf_name is the index of the table in Family::layer_rows: the sublayer in its layer.
 // A row is skipped if the model lacks its parameter.
 // A row without a parameter is a filler: its elements are copied from the imported file, or are 0.
 // A row without a tensor is a parameter that the family lacks: all its elements are 1.
