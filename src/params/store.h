@@ -183,7 +183,8 @@ class ParamStore {
   Param get(const std::string& name) const;  // the parameter must exist
   // Returns the box of the global parameter that get() returns. The parameter must exist.
   const Box& box(const std::string& name) const { return slice_of(name).box; }
-  const ParamSpec& spec(const std::string& name) const { return *slice_of(name).spec; }  // the parameter must exist
+  // The same for its spec.
+  const ParamSpec& spec(const std::string& name) const { return *slice_of(name).spec; }
   // Returns `first` and the `count - 1` parameters fused with it as one matrix.
   // Shape: [rows of all, N]. N is the last dimension of `first`.
   Param get_fused(const std::string& first, int count) const;
