@@ -28,17 +28,8 @@ const Value& need(const Call& call, std::size_t position, std::string_view name)
   return call.arguments.need(position, name, "filter " + call.name);
 }
 
-Value trim(const Call& call) {
-  return call_method(Value(text_of(call.value)), "strip", call.arguments, call.budget);
-}
 Value length(const Call& call) {
   return length_of(call.value);
-}
-Value upper(const Call& call) {
-  return upper_case(text_of(call.value));
-}
-Value lower(const Call& call) {
-  return lower_case_of(text_of(call.value));
 }
 Value capitalize(const Call& call) {
   const std::string text = text_of(call.value);
@@ -117,9 +108,6 @@ Value end_item(const Call& call) {
   return call.name == "first" ? items.front() : items.back();
 }
 
-Value list(const Call& call) {
-  return call.items();
-}
 Value reverse(const Call& call) {
   List items = call.items();
   std::ranges::reverse(items);
@@ -290,9 +278,6 @@ Value absolute(const Call& call) {
 Value items(const Call& call) {
   return call.value.is_undefined() ? Value(List()) : call_method(call.value, "items", {}, call.budget);
 }
-Value attribute(const Call& call) {
-  return item_of(call.value, need(call, 0, "name"));
-}
 Value escape(const Call& call) {
   std::string text = text_of(call.value);
   for (const auto& [from, to] :
@@ -302,11 +287,12 @@ Value escape(const Call& call) {
 }
 
 constexpr FunctionRow filters[] = {
-    {"trim", trim},
+    {"trim",
+     [](const Call& call) { return call_method(Value(text_of(call.value)), "strip", call.arguments, call.budget); }},
     {"length", length},
     {"count", length},
-    {"upper", upper},
-    {"lower", lower},
+    {"upper", [](const Call& call) -> Value { return upper_case(text_of(call.value)); }},
+    {"lower", [](const Call& call) -> Value { return lower_case_of(text_of(call.value)); }},
     {"title", title},
     {"capitalize", capitalize},
     {"string", string},
@@ -316,7 +302,7 @@ constexpr FunctionRow filters[] = {
     {"join", join_items},
     {"first", end_item},
     {"last", end_item},
-    {"list", list},
+    {"list", [](const Call& call) -> Value { return call.items(); }},
     {"reverse", reverse},
     {"unique", unique},
     {"sort", sort},
@@ -335,7 +321,7 @@ constexpr FunctionRow filters[] = {
     {"float", to_float},
     {"abs", absolute},
     {"items", items},
-    {"attr", attribute},
+    {"attr", [](const Call& call) { return item_of(call.value, need(call, 0, "name")); }},
     {"safe", string},
     {"escape", escape},
     {"e", escape},
