@@ -1,7 +1,6 @@
 // Families of decoders whose layers have one FFN each.
 #include "src/families/config_rules.h"
 #include "src/families/config_tables.h"
-#include "src/families/family_lists.h"
 #include "src/families/reformer_tables.h"
 #include "src/families/tensor_tables.h"
 

@@ -2,7 +2,6 @@
 #include "src/families/config_rules.h"
 #include "src/families/config_tables.h"
 #include "src/families/encoder_tables.h"
-#include "src/families/family_lists.h"
 #include "src/families/pair_tables.h"
 #include "src/families/tensor_tables.h"
 

@@ -88,6 +88,10 @@ struct Family {
 };
 // Returns all families.
 const std::vector<Family>& families();
+// Their parts. Only families() calls them.
+std::vector<Family> dense_families();
+std::vector<Family> moe_families();
+std::vector<Family> encoder_families();
 // Returns the family of a config.json by model_type.
 // Throws InputError if the model_type is absent or unknown.
 const Family& family_of(const Json& config);
