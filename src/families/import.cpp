@@ -82,7 +82,8 @@ FamilyValues::FamilyValues(const fs::path& folder, const FamilyModel& model)
     return std::ranges::any_of(
         tensors.tensors, [&](const FileTensor& t) { return t.name.starts_with(prefix) && stored_->find(t.name); });
   };
-  if (!has_some(tensors_, family.base)) {  // files of the base model class, whose names lack the prefix
+  // Files of the base model class have names without the prefix.
+  if (!has_some(tensors_, family.base)) {
     FamilyTensors bare = family_tensors(family, model.config, params_, "");
     if (has_some(bare, "")) tensors_ = std::move(bare);
   }
