@@ -102,9 +102,11 @@ inline NamedSizes sizes_of(const AttentionSpec& a) {
 // Appends the parameters that every kind of attention has: those of its scores, then those of its
 // output.
 void add_core_params(ParamList& list, const std::string& name, const CoreAttentionSpec& a);
-// Appends projections of queries, and of keys and values, which other tokens have. The latter are
-// adjacent in memory, so that one GEMM computes both. Each head is a matrix.
-void add_separate_projections(ParamList& list, const std::string& name, const CoreAttentionSpec& a, Index kv_heads);
+// Appends projections of queries, keys and values. Each head is a matrix. Keys and values are
+// adjacent in memory, so that one GEMM computes both.
+// fuses_queries: so are queries, which the same tokens have
+void add_projections(ParamList& list, const std::string& name, const CoreAttentionSpec& a, Index kv_heads,
+                     bool fuses_queries);
 // Name of global attention within the parameters of its attention: "attention.global.q.weight".
 constexpr const char* global_attention_name = "global";
 
