@@ -214,43 +214,6 @@ MoeSpec moe_spec(const Config& config) {
   return spec;
 }
 
-}  // namespace
-
-NormPlacement norm_placement(NormPosition position) {
-  constexpr std::pair<NormPosition, NormPlacement> table[] = {
-      {NormPosition::pre, {true, false, false}},
-      {NormPosition::post, {false, false, true}},
-      {NormPosition::both, {true, true, false}},
-      {NormPosition::output, {false, true, false}},
-      {NormPosition::residual, {true, false, false, true}},
-  };
-  return std::find_if(std::begin(table), std::end(table), [&](const auto& row) { return row.first == position; })
-      ->second;
-}
-
-NormSpec norm_spec(const Config& config) {
-  const Config::Model& m = config.model;
-  return {m.norm, static_cast<float>(m.norm_eps), bias_placement(m).norm, norm_offset(m)};
-}
-
-NormSpec final_norm_spec(const Config& config) {
-  NormSpec spec = norm_spec(config);
-  if (norm_placement(config.model.norm_position).post_residual) spec.kind = NormKind::none;
-  return spec;
-}
-
-bool has_mlp_bias(const Config& config) {
-  return bias_placement(config.model).mlp;
-}
-
-const CoreAttentionSpec& BlockSpec::attention() const {
-  const CoreAttentionSpec* const attention = find<CoreAttentionSpec>();
-  SY_ASSERT(attention, "a block without attention");
-  return *attention;
-}
-
-namespace {
-
 // Appends the blocks of a stack.
 // - config: of the stack
 // - prefix: of its parameters; empty if the model has one stack
@@ -311,6 +274,39 @@ void append_blocks(const Config& config, const std::string& prefix, Index encode
 }
 
 }  // namespace
+
+NormPlacement norm_placement(NormPosition position) {
+  constexpr std::pair<NormPosition, NormPlacement> table[] = {
+      {NormPosition::pre, {true, false, false}},
+      {NormPosition::post, {false, false, true}},
+      {NormPosition::both, {true, true, false}},
+      {NormPosition::output, {false, true, false}},
+      {NormPosition::residual, {true, false, false, true}},
+  };
+  return std::find_if(std::begin(table), std::end(table), [&](const auto& row) { return row.first == position; })
+      ->second;
+}
+
+NormSpec norm_spec(const Config& config) {
+  const Config::Model& m = config.model;
+  return {m.norm, static_cast<float>(m.norm_eps), bias_placement(m).norm, norm_offset(m)};
+}
+
+NormSpec final_norm_spec(const Config& config) {
+  NormSpec spec = norm_spec(config);
+  if (norm_placement(config.model.norm_position).post_residual) spec.kind = NormKind::none;
+  return spec;
+}
+
+bool has_mlp_bias(const Config& config) {
+  return bias_placement(config.model).mlp;
+}
+
+const CoreAttentionSpec& BlockSpec::attention() const {
+  const CoreAttentionSpec* const attention = find<CoreAttentionSpec>();
+  SY_ASSERT(attention, "a block without attention");
+  return *attention;
+}
 
 std::string decoder_prefix(const Config& config) {
   return config.stacks.empty() ? "" : "decoder.";
