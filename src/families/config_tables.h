@@ -54,6 +54,7 @@ inline const ConfigRow attention_qkv_bias[] = {
 inline const ConfigRow use_bias[] = {{"use_bias", "model.bias", {{"false", "none"}, {"true", "all"}}, "false"}};
 inline const ConfigRow qkv_bias[] = {{"", "model.bias", {{"", "qkv"}}}};
 inline const ConfigRow head_norms[] = {{"", "model.qk_norm", {{"", "head"}}}};
+inline const ConfigRow norms_after_rope[] = {{"", "model.qk_norm_after_rope", {{"", "true"}}}};
 inline const ConfigRow whole_norms[] = {{"", "model.qk_norm", {{"", "whole"}}}};
 inline const ConfigRow both_norm_position[] = {{"", "model.norm_position", {{"", "both"}}}};
 inline const ConfigRow interleaved[] = {{"", "model.rope_pairs", {{"", "interleaved"}}}};
@@ -163,9 +164,6 @@ inline const ConfigRow olmo_keys[] = {
     {"", "model.norm_bias", {{"", "false"}}},
     {"", "model.norm_eps", {{"", "1e-05"}}},
 };
-inline const ConfigRow phi3_keys[] = {
-    {"attention_bias", "", {{"false", ""}}, "false"},
-};
 inline const ConfigRow cohere_keys[] = {
     {"", "model.norm", {{"", "layernorm"}}},          {"", "model.norm_bias", {{"", "false"}}},
     {"layer_norm_eps", "model.norm_eps", {}, "1e-5"}, {"", "model.parallel_block", {{"", "true"}}},
@@ -215,10 +213,6 @@ inline const ConfigRow mixtral_keys[] = {
 inline const ConfigRow granite_keys[] = {
     {"embedding_multiplier", "model.embedding_scale", {}, "1.0"},
     {"residual_multiplier", "model.residual_scale", {}, "1.0"},
-};
-inline const ConfigRow hunyuan_norms[] = {
-    {"", "model.qk_norm", {{"", "head"}}},
-    {"", "model.qk_norm_after_rope", {{"", "true"}}},
 };
 // Every token also passes an MLP of the width of an expert.
 inline const ConfigRow hunyuan_moe_keys[] = {

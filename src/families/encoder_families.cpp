@@ -2,14 +2,35 @@
 #include "src/families/config_rules.h"
 #include "src/families/config_tables.h"
 #include "src/families/encoder_tables.h"
-#include "src/families/family_lists.h"
 #include "src/families/pair_tables.h"
 #include "src/families/tensor_tables.h"
 
 namespace sy {
+namespace {
+
+// Returns a family whose names outside of FFNs are those of T5. mlp: of both stacks
+Family t5_family(std::string_view name, std::string_view architecture, std::span<const TensorRow> mlp,
+                 std::vector<std::span<const ConfigRow>> config_rows, std::vector<const ConfigRule*> rules,
+                 std::vector<std::string_view> ignored) {
+  using namespace tables;
+  return {name,
+          architecture,
+          "",
+          "encoder.block.{}.",
+          {t5_model},
+          {t5_attention, mlp},
+          std::move(config_rows),
+          std::move(rules),
+          std::move(ignored),
+          "decoder.block.{}.",
+          {t5_attention, t5_cross_attention, mlp}};
+}
+
+}  // namespace
 
 std::vector<Family> encoder_families() {
   using namespace tables;
+  constexpr std::string_view cross_attention_bias = "EncDecAttention.relative_attention_bias.weight";
   return {
       {"bert",
        "BertForMaskedLM",
@@ -39,39 +60,13 @@ std::vector<Family> encoder_families() {
        {sizes, dense_width, encoder_keys, modernbert_keys, no_bias, tied},
        {&modernbert_window_rule, &modernbert_rope_rule, &modernbert_pad_token_rule},
        {"decoder.weight"}},
-      {"t5",
-       "T5ForConditionalGeneration",
-       "",
-       "encoder.block.{}.",
-       {t5_model},
-       {t5_attention, t5_encoder_mlp},
-       {t5_keys, t5_ffn, t5_output},
-       {&t5_stacks_rule},
-       {"embed_tokens.weight", "EncDecAttention.relative_attention_bias.weight"},
-       "decoder.block.{}.",
-       {t5_attention, t5_cross_attention, t5_decoder_mlp}},
-      {"mt5",
-       "MT5ForConditionalGeneration",
-       "",
-       "encoder.block.{}.",
-       {t5_model},
-       {t5_attention, t5_encoder_mlp},
-       {t5_keys, mt5_ffn, mt5_output},
-       {&t5_stacks_rule},
-       {"embed_tokens.weight"},
-       "decoder.block.{}.",
-       {t5_attention, t5_cross_attention, t5_decoder_mlp}},
-      {"switch_transformers",
-       "SwitchTransformersForConditionalGeneration",
-       "",
-       "encoder.block.{}.",
-       {t5_model},
-       {t5_attention, switch_encoder_mlp},
-       {t5_keys, switch_keys, t5_output},
-       {&t5_stacks_rule, &switch_layers_rule},
-       {"embed_tokens.weight", "EncDecAttention.relative_attention_bias.weight"},
-       "decoder.block.{}.",
-       {t5_attention, t5_cross_attention, switch_decoder_mlp}},
+      t5_family("t5", "T5ForConditionalGeneration", t5_mlp, {t5_keys, t5_ffn, t5_output}, {&t5_stacks_rule},
+                {"embed_tokens.weight", cross_attention_bias}),
+      t5_family("mt5", "MT5ForConditionalGeneration", t5_mlp, {t5_keys, mt5_ffn, mt5_output}, {&t5_stacks_rule},
+                {"embed_tokens.weight"}),
+      t5_family("switch_transformers", "SwitchTransformersForConditionalGeneration", switch_mlp,
+                {t5_keys, switch_keys, t5_output}, {&t5_stacks_rule, &switch_layers_rule},
+                {"embed_tokens.weight", cross_attention_bias}),
       {"bart",
        "BartForConditionalGeneration",
        "model.",

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "src/families/family_lists.h"
+#include "src/families/family.h"
 #include "src/text/strings.h"
 
 namespace sy {

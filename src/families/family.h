@@ -27,6 +27,9 @@ namespace sy {
 //   1 on the right      a dimension of size 1; any other number likewise
 //   V without a left    the size of the vocabulary, in Family::model_rows
 // hf_name "/NAME" in Family::model_rows is the tensor NAME, without Family::base as a prefix.
+// "*" at the end of names stands for "weight" and "bias", in this order. `view` is then that of the
+// weight, ";" and that of the bias, or one view of both.
+// "#" in hf_name is the index of the table in Family::layer_rows: the sublayer in its layer.
 // A row is skipped if the model lacks its parameter.
 // A row without a parameter is a filler: its elements are copied from the imported file, or are 0.
 // A row without a tensor is a parameter that the family lacks: all its elements are 1.
@@ -85,6 +88,10 @@ struct Family {
 };
 // Returns all families.
 const std::vector<Family>& families();
+// Their parts. Only families() calls them.
+std::vector<Family> dense_families();
+std::vector<Family> moe_families();
+std::vector<Family> encoder_families();
 // Returns the family of a config.json by model_type.
 // Throws InputError if the model_type is absent or unknown.
 const Family& family_of(const Json& config);

@@ -78,16 +78,14 @@ FamilyValues::FamilyValues(const fs::path& folder, const FamilyModel& model)
     bad_input("{} does not fit its config.json: it has {} tensors, expected {} experts of all layers", folder.string(),
               stored, experts);
   tensors_ = family_tensors(family, model.config, params_, family.base);
-  const auto has_some = [&] {
-    return std::any_of(tensors_.tensors.begin(), tensors_.tensors.end(),
-                       [&](const FileTensor& t) { return t.name.starts_with(family.base) && stored_->find(t.name); });
+  const auto has_some = [&](const FamilyTensors& tensors, std::string_view prefix) {
+    return std::ranges::any_of(
+        tensors.tensors, [&](const FileTensor& t) { return t.name.starts_with(prefix) && stored_->find(t.name); });
   };
-  if (!has_some()) {  // files of the base model class, whose names lack the prefix
+  // Files of the base model class have names without the prefix.
+  if (!has_some(tensors_, family.base)) {
     FamilyTensors bare = family_tensors(family, model.config, params_, "");
-    std::swap(bare, tensors_);
-    const bool named = std::any_of(tensors_.tensors.begin(), tensors_.tensors.end(),
-                                   [&](const FileTensor& t) { return stored_->find(t.name) != nullptr; });
-    if (!named) std::swap(bare, tensors_);
+    if (has_some(bare, "")) tensors_ = std::move(bare);
   }
   compare(family);
   for (const std::size_t param : tensors_.ones) mappings_of_param_[params_[param].name];

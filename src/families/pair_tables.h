@@ -32,46 +32,26 @@ inline constexpr TensorRow t5_cross_attention[] = {
     {"layer.1.EncDecAttention.v.weight", "cross_attention.v.weight", "K i D -> (K i) D"},
     {"layer.1.EncDecAttention.o.weight", "cross_attention.out.weight", "D H i -> D (H i)"},
 };
-// The FFN of layer 1 of a block of the encoder, and of layer 2 of one of the decoder.
-inline constexpr TensorRow t5_encoder_mlp[] = {
-    {"layer.1.layer_norm.weight", "ffn_norm.weight", "D -> D"},
-    {"layer.1.DenseReluDense.wi.weight", "mlp.up.weight", "0 F D -> F D", "model.ffn=relu"},
-    {"layer.1.DenseReluDense.wi_0.weight", "mlp.up.weight", "0 F D -> F D", "model.ffn=geglu_tanh"},
-    {"layer.1.DenseReluDense.wi_1.weight", "mlp.up.weight", "1 F D -> F D", "model.ffn=geglu_tanh"},
-    {"layer.1.DenseReluDense.wo.weight", "mlp.down.weight", "D F -> D F"},
+inline constexpr TensorRow t5_mlp[] = {
+    {"layer.#.layer_norm.weight", "ffn_norm.weight", "D -> D"},
+    {"layer.#.DenseReluDense.wi.weight", "mlp.up.weight", "0 F D -> F D", "model.ffn=relu"},
+    {"layer.#.DenseReluDense.wi_0.weight", "mlp.up.weight", "0 F D -> F D", "model.ffn=geglu_tanh"},
+    {"layer.#.DenseReluDense.wi_1.weight", "mlp.up.weight", "1 F D -> F D", "model.ffn=geglu_tanh"},
+    {"layer.#.DenseReluDense.wo.weight", "mlp.down.weight", "D F -> D F"},
 };
-inline constexpr TensorRow t5_decoder_mlp[] = {
-    {"layer.2.layer_norm.weight", "ffn_norm.weight", "D -> D"},
-    {"layer.2.DenseReluDense.wi.weight", "mlp.up.weight", "0 F D -> F D", "model.ffn=relu"},
-    {"layer.2.DenseReluDense.wi_0.weight", "mlp.up.weight", "0 F D -> F D", "model.ffn=geglu_tanh"},
-    {"layer.2.DenseReluDense.wi_1.weight", "mlp.up.weight", "1 F D -> F D", "model.ffn=geglu_tanh"},
-    {"layer.2.DenseReluDense.wo.weight", "mlp.down.weight", "D F -> D F"},
-};
-inline constexpr TensorRow switch_encoder_mlp[] = {
-    {"layer.1.layer_norm.weight", "ffn_norm.weight", "D -> D"},
-    {"layer.1.mlp.wi.weight", "mlp.up.weight", "0 F D -> F D"},
-    {"layer.1.mlp.wo.weight", "mlp.down.weight", "D F -> D F"},
-    {"layer.1.mlp.router.classifier.weight", "moe.router.weight", "E D -> E D"},
-    {"layer.1.mlp.router.classifier.bias", "moe.router.bias", "E -> E"},
-    {"layer.1.mlp.experts.expert_{}.wi.weight", "moe.experts.up.weight", "e 0 F D -> F D"},
-    {"layer.1.mlp.experts.expert_{}.wo.weight", "moe.experts.down.weight", "e D F -> D F"},
-};
-inline constexpr TensorRow switch_decoder_mlp[] = {
-    {"layer.2.layer_norm.weight", "ffn_norm.weight", "D -> D"},
-    {"layer.2.mlp.wi.weight", "mlp.up.weight", "0 F D -> F D"},
-    {"layer.2.mlp.wo.weight", "mlp.down.weight", "D F -> D F"},
-    {"layer.2.mlp.router.classifier.weight", "moe.router.weight", "E D -> E D"},
-    {"layer.2.mlp.router.classifier.bias", "moe.router.bias", "E -> E"},
-    {"layer.2.mlp.experts.expert_{}.wi.weight", "moe.experts.up.weight", "e 0 F D -> F D"},
-    {"layer.2.mlp.experts.expert_{}.wo.weight", "moe.experts.down.weight", "e D F -> D F"},
+inline constexpr TensorRow switch_mlp[] = {
+    {"layer.#.layer_norm.weight", "ffn_norm.weight", "D -> D"},
+    {"layer.#.mlp.wi.weight", "mlp.up.weight", "0 F D -> F D"},
+    {"layer.#.mlp.wo.weight", "mlp.down.weight", "D F -> D F"},
+    {"layer.#.mlp.router.classifier.*", "moe.router.*", "E D -> E D; E -> E"},
+    {"layer.#.mlp.experts.expert_{}.wi.weight", "moe.experts.up.weight", "e 0 F D -> F D"},
+    {"layer.#.mlp.experts.expert_{}.wo.weight", "moe.experts.down.weight", "e D F -> D F"},
 };
 
 inline constexpr TensorRow bart_model[] = {
     {"shared.weight", "embedding.weight", "V D -> V D"},
-    {"encoder.layernorm_embedding.weight", "encoder.embedding_norm.weight", "D -> D"},
-    {"encoder.layernorm_embedding.bias", "encoder.embedding_norm.bias", "D -> D"},
-    {"decoder.layernorm_embedding.weight", "decoder.embedding_norm.weight", "D -> D"},
-    {"decoder.layernorm_embedding.bias", "decoder.embedding_norm.bias", "D -> D"},
+    {"encoder.layernorm_embedding.*", "encoder.embedding_norm.*", "D -> D"},
+    {"decoder.layernorm_embedding.*", "decoder.embedding_norm.*", "D -> D"},
     {"/final_logits_bias", "output.bias", "V -> 1 V"},
 };
 // The first two rows of the positions belong to padding; no parameter covers them.
@@ -86,33 +66,21 @@ inline constexpr TensorRow led_positions[] = {
     {"decoder.embed_positions.weight", "decoder.position.weight", "P D -> P D"},
 };
 inline constexpr TensorRow bart_cross_attention[] = {
-    {"encoder_attn.q_proj.weight", "cross_attention.q.weight", "H i D -> (H i) D"},
-    {"encoder_attn.q_proj.bias", "cross_attention.q.bias", "H i -> (H i)"},
-    {"encoder_attn.k_proj.weight", "cross_attention.k.weight", "K i D -> (K i) D"},
-    {"encoder_attn.k_proj.bias", "cross_attention.k.bias", "K i -> (K i)"},
-    {"encoder_attn.v_proj.weight", "cross_attention.v.weight", "K i D -> (K i) D"},
-    {"encoder_attn.v_proj.bias", "cross_attention.v.bias", "K i -> (K i)"},
-    {"encoder_attn.out_proj.weight", "cross_attention.out.weight", "D H i -> D (H i)"},
-    {"encoder_attn.out_proj.bias", "cross_attention.out.bias", "D -> D"},
-    {"encoder_attn_layer_norm.weight", "cross_attention_norm.weight", "D -> D"},
-    {"encoder_attn_layer_norm.bias", "cross_attention_norm.bias", "D -> D"},
+    {"encoder_attn.q_proj.*", "cross_attention.q.*", "H i D -> (H i) D; H i -> (H i)"},
+    {"encoder_attn.k_proj.*", "cross_attention.k.*", "K i D -> (K i) D; K i -> (K i)"},
+    {"encoder_attn.v_proj.*", "cross_attention.v.*", "K i D -> (K i) D; K i -> (K i)"},
+    {"encoder_attn.out_proj.*", "cross_attention.out.*", "D H i -> D (H i); D -> D"},
+    {"encoder_attn_layer_norm.*", "cross_attention_norm.*", "D -> D"},
 };
 
 inline constexpr TensorRow led_encoder_attention[] = {
-    {"self_attn.longformer_self_attn.query.weight", "attention.q.weight", "H i D -> (H i) D"},
-    {"self_attn.longformer_self_attn.query.bias", "attention.q.bias", "H i -> (H i)"},
-    {"self_attn.longformer_self_attn.key.weight", "attention.k.weight", "K i D -> (K i) D"},
-    {"self_attn.longformer_self_attn.key.bias", "attention.k.bias", "K i -> (K i)"},
-    {"self_attn.longformer_self_attn.value.weight", "attention.v.weight", "K i D -> (K i) D"},
-    {"self_attn.longformer_self_attn.value.bias", "attention.v.bias", "K i -> (K i)"},
-    {"self_attn.longformer_self_attn.query_global.weight", "attention.global.q.weight", "H i D -> (H i) D"},
-    {"self_attn.longformer_self_attn.query_global.bias", "attention.global.q.bias", "H i -> (H i)"},
-    {"self_attn.longformer_self_attn.key_global.weight", "attention.global.k.weight", "K i D -> (K i) D"},
-    {"self_attn.longformer_self_attn.key_global.bias", "attention.global.k.bias", "K i -> (K i)"},
-    {"self_attn.longformer_self_attn.value_global.weight", "attention.global.v.weight", "K i D -> (K i) D"},
-    {"self_attn.longformer_self_attn.value_global.bias", "attention.global.v.bias", "K i -> (K i)"},
-    {"self_attn.output.weight", "attention.out.weight", "D H i -> D (H i)"},
-    {"self_attn.output.bias", "attention.out.bias", "D -> D"},
+    {"self_attn.longformer_self_attn.query.*", "attention.q.*", "H i D -> (H i) D; H i -> (H i)"},
+    {"self_attn.longformer_self_attn.key.*", "attention.k.*", "K i D -> (K i) D; K i -> (K i)"},
+    {"self_attn.longformer_self_attn.value.*", "attention.v.*", "K i D -> (K i) D; K i -> (K i)"},
+    {"self_attn.longformer_self_attn.query_global.*", "attention.global.q.*", "H i D -> (H i) D; H i -> (H i)"},
+    {"self_attn.longformer_self_attn.key_global.*", "attention.global.k.*", "K i D -> (K i) D; K i -> (K i)"},
+    {"self_attn.longformer_self_attn.value_global.*", "attention.global.v.*", "K i D -> (K i) D; K i -> (K i)"},
+    {"self_attn.output.*", "attention.out.*", "D H i -> D (H i); D -> D"},
 };
 
 // ---- keys of config.json ----

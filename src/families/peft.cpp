@@ -30,14 +30,6 @@ std::vector<Index> offsets_of(const TensorMapping& mapping, int first, int count
   return offsets;
 }
 
-// Returns the names of the weights that have adapters.
-std::set<std::string> adapted_weights(const Config& config, Index vocab) {
-  std::set<std::string> names;
-  for (const ParamSpec& spec : param_specs(config, vocab))
-    if (spec.adapter) names.insert(spec.adapter->weight);
-  return names;
-}
-
 PeftModule module_of(const FileTensor& tensor, const std::vector<ParamSpec>& params) {
   const TensorMapping& mapping = tensor.mappings.front();
   const ParamSpec& spec = params[*mapping.param];
@@ -67,34 +59,6 @@ PeftModule module_of(const FileTensor& tensor, const std::vector<ParamSpec>& par
   return module;
 }
 
-}  // namespace
-
-std::vector<PeftModule> peft_modules(const FamilyTensors& tensors, const std::vector<ParamSpec>& params,
-                                     const Config& config) {
-  const std::set<std::string> adapted = adapted_weights(config, config.model.vocab);
-  std::vector<PeftModule> modules;
-  for (const FileTensor& tensor : tensors.tensors) {
-    const bool has_adapter = std::ranges::any_of(tensor.mappings, [&](const TensorMapping& mapping) {
-      return mapping.param && adapted.contains(params[*mapping.param].name);
-    });
-    if (has_adapter && !tensor.is_copy) modules.push_back(module_of(tensor, params));
-  }
-  return modules;
-}
-
-void for_peft_elements(const PeftModule& module, Index rank,
-                       const std::function<void(bool is_b, Index i, Index j)>& visit) {
-  const Index Q = std::ssize(module.inputs), N = std::ssize(module.outputs);
-  for (Index k = 0; k < rank; ++k)
-    for (Index i = 0; i < Q; ++i)
-      visit(false, (module.map * rank + k) * Q + i, k * Q + module.inputs[static_cast<std::size_t>(i)]);
-  for (Index o = 0; o < N; ++o)
-    for (Index k = 0; k < rank; ++k)
-      visit(true, (module.map * N + o) * rank + k, module.outputs[static_cast<std::size_t>(o)] * rank + k);
-}
-
-namespace {
-
 // Returns the shortest names that mean these modules and no others: the last component, if all
 // modules with it have adapters.
 Json target_modules(const std::vector<PeftModule>& modules, const FamilyTensors& tensors) {
@@ -115,6 +79,32 @@ Json target_modules(const std::vector<PeftModule>& modules, const FamilyTensors&
 }
 
 }  // namespace
+
+std::vector<PeftModule> peft_modules(const FamilyTensors& tensors, const std::vector<ParamSpec>& params,
+                                     const Config& config) {
+  std::set<std::string> adapted;  // names of the weights that have adapters
+  for (const ParamSpec& spec : param_specs(config, config.model.vocab))
+    if (spec.adapter) adapted.insert(spec.adapter->weight);
+  std::vector<PeftModule> modules;
+  for (const FileTensor& tensor : tensors.tensors) {
+    const bool has_adapter = std::ranges::any_of(tensor.mappings, [&](const TensorMapping& mapping) {
+      return mapping.param && adapted.contains(params[*mapping.param].name);
+    });
+    if (has_adapter && !tensor.is_copy) modules.push_back(module_of(tensor, params));
+  }
+  return modules;
+}
+
+void for_peft_elements(const PeftModule& module, Index rank,
+                       const std::function<void(bool is_b, Index i, Index j)>& visit) {
+  const Index Q = std::ssize(module.inputs), N = std::ssize(module.outputs);
+  for (Index k = 0; k < rank; ++k)
+    for (Index i = 0; i < Q; ++i)
+      visit(false, (module.map * rank + k) * Q + i, k * Q + module.inputs[static_cast<std::size_t>(i)]);
+  for (Index o = 0; o < N; ++o)
+    for (Index k = 0; k < rank; ++k)
+      visit(true, (module.map * N + o) * rank + k, module.outputs[static_cast<std::size_t>(o)] * rank + k);
+}
 
 void write_peft_adapter(const FamilyTensors& tensors, const std::vector<ParamSpec>& params, const Config& config,
                         ValueSource& values, const std::string& type, const fs::path& folder) {

@@ -12,26 +12,20 @@ inline constexpr TensorRow reformer_model[] = {
     {"embeddings.position_embeddings.weights.0", "row_position.weight", "R A -> R 1 A"},
     {"embeddings.position_embeddings.weights.1", "column_position.weight", "C B -> 1 C B"},
     {"embeddings.position_embeddings.embedding.weight", "position.weight", "P D -> P D"},
-    {"encoder.layer_norm.weight", "final_norm.weight", "W -> W"},
-    {"encoder.layer_norm.bias", "final_norm.bias", "W -> W"},
-    {"/lm_head.decoder.weight", "output.weight", "V W -> V W"},
-    {"/lm_head.decoder.bias", "output.bias", "V -> V"},
+    {"encoder.layer_norm.*", "final_norm.*", "W -> W"},
+    {"/lm_head.decoder.*", "output.*", "V W -> V W; V -> V"},
     {"/lm_head.bias", "/output.bias", "V -> V"},
 };
 inline constexpr TensorRow reformer_layer[] = {
-    {"attention.layer_norm.weight", "attention_norm.weight", "D -> D"},
-    {"attention.layer_norm.bias", "attention_norm.bias", "D -> D"},
+    {"attention.layer_norm.*", "attention_norm.*", "D -> D"},
     {"attention.self_attention.query.weight", "attention.q.weight", "H i D -> (H i) D", "attention.k.weight"},
     {"attention.self_attention.query_key.weight", "attention.q.weight", "H i D -> (H i) D", "!attention.k.weight"},
     {"attention.self_attention.key.weight", "attention.k.weight", "H i D -> (H i) D"},
     {"attention.self_attention.value.weight", "attention.v.weight", "H i D -> (H i) D"},
     {"attention.output.dense.weight", "attention.out.weight", "D H i -> D (H i)"},
-    {"feed_forward.layer_norm.weight", "ffn_norm.weight", "D -> D"},
-    {"feed_forward.layer_norm.bias", "ffn_norm.bias", "D -> D"},
-    {"feed_forward.dense.dense.weight", "mlp.up.weight", "0 F D -> F D"},
-    {"feed_forward.dense.dense.bias", "mlp.up.bias", "0 F -> F"},
-    {"feed_forward.output.dense.weight", "mlp.down.weight", "D F -> D F"},
-    {"feed_forward.output.dense.bias", "mlp.down.bias", "D -> D"},
+    {"feed_forward.layer_norm.*", "ffn_norm.*", "D -> D"},
+    {"feed_forward.dense.dense.*", "mlp.up.*", "0 F D -> F D; 0 F -> F"},
+    {"feed_forward.output.dense.*", "mlp.down.*", "D F -> D F; D -> D"},
 };
 
 // A model with a causal mask. The rule reformer_rule reads the kinds of layers, the buckets and the

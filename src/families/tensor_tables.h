@@ -11,8 +11,7 @@ namespace sy::tables {
 // The embedding, the last norm and the output.
 inline constexpr TensorRow llama_model[] = {
     {"embed_tokens.weight", "embedding.weight", "V D -> V D"},
-    {"norm.weight", "final_norm.weight", "D -> D"},
-    {"norm.bias", "final_norm.bias", "D -> D"},
+    {"norm.*", "final_norm.*", "D -> D"},
     {"/lm_head.weight", "output.weight", "V D -> V D"},
 };
 inline constexpr TensorRow llama_attention[] = {
@@ -26,10 +25,8 @@ inline constexpr TensorRow llama_attention[] = {
     {"self_attn.o_proj.bias", "attention.out.bias", "D -> D"},
 };
 inline constexpr TensorRow pre_norms[] = {
-    {"input_layernorm.weight", "attention_norm.weight", "D -> D"},
-    {"input_layernorm.bias", "attention_norm.bias", "D -> D"},
-    {"post_attention_layernorm.weight", "ffn_norm.weight", "D -> D"},
-    {"post_attention_layernorm.bias", "ffn_norm.bias", "D -> D"},
+    {"input_layernorm.*", "attention_norm.*", "D -> D"},
+    {"post_attention_layernorm.*", "ffn_norm.*", "D -> D"},
 };
 // Norms of the input and of the output of each sublayer.
 inline constexpr TensorRow gemma_norms[] = {
@@ -66,117 +63,98 @@ inline constexpr TensorRow experts[] = {
     {"mlp.experts.{}.down_proj.weight", "moe.experts.down.weight", "e D F -> D F"},
 };
 
+// Returns a family whose names outside of the layers are those of llama.
+inline Family llama_family(std::string_view name, std::string_view architecture,
+                           std::vector<std::span<const TensorRow>> layer_rows,
+                           std::vector<std::span<const ConfigRow>> config_rows, std::vector<const ConfigRule*> rules,
+                           std::vector<std::string_view> ignored = {}) {
+  return {name,
+          architecture,
+          "model.",
+          "layers.{}.",
+          {llama_model},
+          std::move(layer_rows),
+          std::move(config_rows),
+          std::move(rules),
+          std::move(ignored)};
+}
+
 // ---- tensors of few families ----
 
 inline constexpr TensorRow gpt2_model[] = {
-    {"wte.weight", "embedding.weight", "V D -> V D"},   {"wpe.weight", "position.weight", "P D -> P D"},
-    {"ln_f.weight", "final_norm.weight", "D -> D"},     {"ln_f.bias", "final_norm.bias", "D -> D"},
-    {"/lm_head.weight", "output.weight", "V D -> V D"}, {"/lm_head.bias", "output.bias", "V -> V"},
+    {"wte.weight", "embedding.weight", "V D -> V D"},
+    {"wpe.weight", "position.weight", "P D -> P D"},
+    {"ln_f.*", "final_norm.*", "D -> D"},
+    {"/lm_head.*", "output.*", "V D -> V D; V -> V"},
 };
 // The weights of linear layers have the input as their first dimension.
 inline constexpr TensorRow gpt2_layer[] = {
-    {"ln_1.weight", "attention_norm.weight", "D -> D"},
-    {"ln_1.bias", "attention_norm.bias", "D -> D"},
-    {"attn.c_attn.weight", "attention.q.weight", "H i D -> D (+H i)"},
-    {"attn.c_attn.weight", "attention.k.weight", "K i D -> D (+K i)"},
-    {"attn.c_attn.weight", "attention.v.weight", "K i D -> D (+K i)"},
-    {"attn.c_attn.bias", "attention.q.bias", "H i -> (+H i)"},
-    {"attn.c_attn.bias", "attention.k.bias", "K i -> (+K i)"},
-    {"attn.c_attn.bias", "attention.v.bias", "K i -> (+K i)"},
-    {"attn.c_proj.weight", "attention.out.weight", "D H i -> (H i) D"},
-    {"attn.c_proj.bias", "attention.out.bias", "D -> D"},
-    {"ln_2.weight", "ffn_norm.weight", "D -> D"},
-    {"ln_2.bias", "ffn_norm.bias", "D -> D"},
-    {"mlp.c_fc.weight", "mlp.up.weight", "0 F D -> D F"},
-    {"mlp.c_fc.bias", "mlp.up.bias", "0 F -> F"},
-    {"mlp.c_proj.weight", "mlp.down.weight", "D F -> F D"},
-    {"mlp.c_proj.bias", "mlp.down.bias", "D -> D"},
+    {"ln_1.*", "attention_norm.*", "D -> D"},
+    {"attn.c_attn.*", "attention.q.*", "H i D -> D (+H i); H i -> (+H i)"},
+    {"attn.c_attn.*", "attention.k.*", "K i D -> D (+K i); K i -> (+K i)"},
+    {"attn.c_attn.*", "attention.v.*", "K i D -> D (+K i); K i -> (+K i)"},
+    {"attn.c_proj.*", "attention.out.*", "D H i -> (H i) D; D -> D"},
+    {"ln_2.*", "ffn_norm.*", "D -> D"},
+    {"mlp.c_fc.*", "mlp.up.*", "0 F D -> D F; 0 F -> F"},
+    {"mlp.c_proj.*", "mlp.down.*", "D F -> F D; D -> D"},
 };
 inline constexpr TensorRow gptj_layer[] = {
-    {"ln_1.weight", "attention_norm.weight", "D -> D"},
-    {"ln_1.bias", "attention_norm.bias", "D -> D"},
+    {"ln_1.*", "attention_norm.*", "D -> D"},
     {"attn.q_proj.weight", "attention.q.weight", "H i D -> (H i) D"},
     {"attn.k_proj.weight", "attention.k.weight", "K i D -> (K i) D"},
     {"attn.v_proj.weight", "attention.v.weight", "K i D -> (K i) D"},
     {"attn.out_proj.weight", "attention.out.weight", "D H i -> D (H i)"},
-    {"mlp.fc_in.weight", "mlp.up.weight", "0 F D -> F D"},
-    {"mlp.fc_in.bias", "mlp.up.bias", "0 F -> F"},
-    {"mlp.fc_out.weight", "mlp.down.weight", "D F -> D F"},
-    {"mlp.fc_out.bias", "mlp.down.bias", "D -> D"},
+    {"mlp.fc_in.*", "mlp.up.*", "0 F D -> F D; 0 F -> F"},
+    {"mlp.fc_out.*", "mlp.down.*", "D F -> D F; D -> D"},
 };
 inline constexpr TensorRow neox_model[] = {
     {"embed_in.weight", "embedding.weight", "V D -> V D"},
-    {"final_layer_norm.weight", "final_norm.weight", "D -> D"},
-    {"final_layer_norm.bias", "final_norm.bias", "D -> D"},
+    {"final_layer_norm.*", "final_norm.*", "D -> D"},
     {"/embed_out.weight", "output.weight", "V D -> V D"},
 };
 inline constexpr TensorRow neox_layer[] = {
-    {"attention.query_key_value.weight", "attention.q.weight", "H i D -> (H +1 i) D"},
-    {"attention.query_key_value.weight", "attention.k.weight", "H i D -> (H +1 i) D"},
-    {"attention.query_key_value.weight", "attention.v.weight", "H i D -> (H +1 i) D"},
-    {"attention.query_key_value.bias", "attention.q.bias", "H i -> (H +1 i)"},
-    {"attention.query_key_value.bias", "attention.k.bias", "H i -> (H +1 i)"},
-    {"attention.query_key_value.bias", "attention.v.bias", "H i -> (H +1 i)"},
-    {"attention.dense.weight", "attention.out.weight", "D H i -> D (H i)"},
-    {"attention.dense.bias", "attention.out.bias", "D -> D"},
+    {"attention.query_key_value.*", "attention.q.*", "H i D -> (H +1 i) D; H i -> (H +1 i)"},
+    {"attention.query_key_value.*", "attention.k.*", "H i D -> (H +1 i) D; H i -> (H +1 i)"},
+    {"attention.query_key_value.*", "attention.v.*", "H i D -> (H +1 i) D; H i -> (H +1 i)"},
+    {"attention.dense.*", "attention.out.*", "D H i -> D (H i); D -> D"},
 };
 inline constexpr TensorRow bloom_model[] = {
     {"word_embeddings.weight", "embedding.weight", "V D -> V D"},
-    {"word_embeddings_layernorm.weight", "embedding_norm.weight", "D -> D"},
-    {"word_embeddings_layernorm.bias", "embedding_norm.bias", "D -> D"},
-    {"ln_f.weight", "final_norm.weight", "D -> D"},
-    {"ln_f.bias", "final_norm.bias", "D -> D"},
+    {"word_embeddings_layernorm.*", "embedding_norm.*", "D -> D"},
+    {"ln_f.*", "final_norm.*", "D -> D"},
     {"/lm_head.weight", "output.weight", "V D -> V D"},
 };
 // For each kv head, the rows of its queries precede those of its key and its value.
 inline constexpr TensorRow bloom_attention[] = {
-    {"self_attention.query_key_value.weight", "attention.q.weight", "(K g) i D -> (K +g i) D"},
-    {"self_attention.query_key_value.weight", "attention.k.weight", "K i D -> (K +1 i) D"},
-    {"self_attention.query_key_value.weight", "attention.v.weight", "K i D -> (K +1 i) D"},
-    {"self_attention.query_key_value.bias", "attention.q.bias", "(K g) i -> (K +g i)"},
-    {"self_attention.query_key_value.bias", "attention.k.bias", "K i -> (K +1 i)"},
-    {"self_attention.query_key_value.bias", "attention.v.bias", "K i -> (K +1 i)"},
-    {"self_attention.dense.weight", "attention.out.weight", "D H i -> D (H i)"},
-    {"self_attention.dense.bias", "attention.out.bias", "D -> D"},
+    {"self_attention.query_key_value.*", "attention.q.*", "(K g) i D -> (K +g i) D; (K g) i -> (K +g i)"},
+    {"self_attention.query_key_value.*", "attention.k.*", "K i D -> (K +1 i) D; K i -> (K +1 i)"},
+    {"self_attention.query_key_value.*", "attention.v.*", "K i D -> (K +1 i) D; K i -> (K +1 i)"},
+    {"self_attention.dense.*", "attention.out.*", "D H i -> D (H i); D -> D"},
 };
 inline constexpr TensorRow four_h_mlp[] = {
-    {"mlp.dense_h_to_4h.weight", "mlp.up.weight", "0 F D -> F D"},
-    {"mlp.dense_h_to_4h.bias", "mlp.up.bias", "0 F -> F"},
-    {"mlp.dense_4h_to_h.weight", "mlp.down.weight", "D F -> D F"},
-    {"mlp.dense_4h_to_h.bias", "mlp.down.bias", "D -> D"},
+    {"mlp.dense_h_to_4h.*", "mlp.up.*", "0 F D -> F D; 0 F -> F"},
+    {"mlp.dense_4h_to_h.*", "mlp.down.*", "D F -> D F; D -> D"},
 };
 inline constexpr TensorRow falcon_norms[] = {
-    {"input_layernorm.weight", "attention_norm.weight", "D -> D", "model.parallel_norms=1"},
-    {"input_layernorm.bias", "attention_norm.bias", "D -> D", "model.parallel_norms=1"},
-    {"post_attention_layernorm.weight", "ffn_norm.weight", "D -> D", "model.parallel_norms=1"},
-    {"post_attention_layernorm.bias", "ffn_norm.bias", "D -> D", "model.parallel_norms=1"},
-    {"ln_attn.weight", "attention_norm.weight", "D -> D", "model.parallel_norms=2"},
-    {"ln_attn.bias", "attention_norm.bias", "D -> D", "model.parallel_norms=2"},
-    {"ln_mlp.weight", "ffn_norm.weight", "D -> D", "model.parallel_norms=2"},
-    {"ln_mlp.bias", "ffn_norm.bias", "D -> D", "model.parallel_norms=2"},
+    {"input_layernorm.*", "attention_norm.*", "D -> D", "model.parallel_norms=1"},
+    {"post_attention_layernorm.*", "ffn_norm.*", "D -> D", "model.parallel_norms=1"},
+    {"ln_attn.*", "attention_norm.*", "D -> D", "model.parallel_norms=2"},
+    {"ln_mlp.*", "ffn_norm.*", "D -> D", "model.parallel_norms=2"},
 };
 // The first two rows of embed_positions belong to masked tokens; no parameter covers them.
 inline constexpr TensorRow opt_model[] = {
-    {"embed_tokens.weight", "embedding.weight", "V D -> V D"},
-    {"embed_positions.weight", "", "-> +2 D"},
-    {"embed_positions.weight", "position.weight", "P D -> +P D"},
-    {"final_layer_norm.weight", "final_norm.weight", "D -> D"},
-    {"final_layer_norm.bias", "final_norm.bias", "D -> D"},
+    {"embed_tokens.weight", "embedding.weight", "V D -> V D"},    {"embed_positions.weight", "", "-> +2 D"},
+    {"embed_positions.weight", "position.weight", "P D -> +P D"}, {"final_layer_norm.*", "final_norm.*", "D -> D"},
     {"/lm_head.weight", "output.weight", "V D -> V D"},
 };
 inline constexpr TensorRow opt_attention_out[] = {
-    {"self_attn.out_proj.weight", "attention.out.weight", "D H i -> D (H i)"},
-    {"self_attn.out_proj.bias", "attention.out.bias", "D -> D"},
+    {"self_attn.out_proj.*", "attention.out.*", "D H i -> D (H i); D -> D"},
 };
 inline constexpr TensorRow opt_layer[] = {
-    {"self_attn_layer_norm.weight", "attention_norm.weight", "D -> D"},
-    {"self_attn_layer_norm.bias", "attention_norm.bias", "D -> D"},
-    {"fc1.weight", "mlp.up.weight", "0 F D -> F D"},
-    {"fc1.bias", "mlp.up.bias", "0 F -> F"},
-    {"fc2.weight", "mlp.down.weight", "D F -> D F"},
-    {"fc2.bias", "mlp.down.bias", "D -> D"},
-    {"final_layer_norm.weight", "ffn_norm.weight", "D -> D"},
-    {"final_layer_norm.bias", "ffn_norm.bias", "D -> D"},
+    {"self_attn_layer_norm.*", "attention_norm.*", "D -> D"},
+    {"fc1.*", "mlp.up.*", "0 F D -> F D; 0 F -> F"},
+    {"fc2.*", "mlp.down.*", "D F -> D F; D -> D"},
+    {"final_layer_norm.*", "ffn_norm.*", "D -> D"},
 };
 inline constexpr TensorRow qkv_projections[] = {
     {"self_attn.q_proj.weight", "attention.q.weight", "H i D -> (H i) D"},
@@ -204,10 +182,8 @@ inline constexpr TensorRow glm4_norms[] = {
     {"post_mlp_layernorm.weight", "ffn_out_norm.weight", "D -> D"},
 };
 inline constexpr TensorRow starcoder2_mlp[] = {
-    {"mlp.c_fc.weight", "mlp.up.weight", "0 F D -> F D"},
-    {"mlp.c_fc.bias", "mlp.up.bias", "0 F -> F"},
-    {"mlp.c_proj.weight", "mlp.down.weight", "D F -> D F"},
-    {"mlp.c_proj.bias", "mlp.down.bias", "D -> D"},
+    {"mlp.c_fc.*", "mlp.up.*", "0 F D -> F D; 0 F -> F"},
+    {"mlp.c_proj.*", "mlp.down.*", "D F -> D F; D -> D"},
 };
 // Each head has a norm of its own.
 inline constexpr TensorRow stablelm_qk_norm[] = {
@@ -216,20 +192,14 @@ inline constexpr TensorRow stablelm_qk_norm[] = {
 };
 inline constexpr TensorRow phi_model[] = {
     {"embed_tokens.weight", "embedding.weight", "V D -> V D"},
-    {"final_layernorm.weight", "final_norm.weight", "D -> D"},
-    {"final_layernorm.bias", "final_norm.bias", "D -> D"},
-    {"/lm_head.weight", "output.weight", "V D -> V D"},
-    {"/lm_head.bias", "output.bias", "V -> V"},
+    {"final_layernorm.*", "final_norm.*", "D -> D"},
+    {"/lm_head.*", "output.*", "V D -> V D; V -> V"},
 };
 inline constexpr TensorRow phi_layer[] = {
-    {"input_layernorm.weight", "attention_norm.weight", "D -> D"},
-    {"input_layernorm.bias", "attention_norm.bias", "D -> D"},
-    {"self_attn.dense.weight", "attention.out.weight", "D H i -> D (H i)"},
-    {"self_attn.dense.bias", "attention.out.bias", "D -> D"},
-    {"mlp.fc1.weight", "mlp.up.weight", "0 F D -> F D"},
-    {"mlp.fc1.bias", "mlp.up.bias", "0 F -> F"},
-    {"mlp.fc2.weight", "mlp.down.weight", "D F -> D F"},
-    {"mlp.fc2.bias", "mlp.down.bias", "D -> D"},
+    {"input_layernorm.*", "attention_norm.*", "D -> D"},
+    {"self_attn.dense.*", "attention.out.*", "D H i -> D (H i); D -> D"},
+    {"mlp.fc1.*", "mlp.up.*", "0 F D -> F D; 0 F -> F"},
+    {"mlp.fc2.*", "mlp.down.*", "D F -> D F; D -> D"},
 };
 // Norms without weights.
 inline constexpr TensorRow olmo_model[] = {
@@ -294,8 +264,7 @@ inline constexpr TensorRow qwen2_shared[] = {
 // The rows of gate and up projection alternate, unit by unit.
 inline constexpr TensorRow gpt_oss_moe[] = {
     {"self_attn.sinks", "attention.sinks", "H -> H"},
-    {"mlp.router.weight", "moe.router.weight", "E D -> E D"},
-    {"mlp.router.bias", "moe.router.bias", "E -> E"},
+    {"mlp.router.*", "moe.router.*", "E D -> E D; E -> E"},
     {"mlp.experts.gate_up_proj", "moe.experts.up.weight", "E h F D -> E D (F h)"},
     {"mlp.experts.gate_up_proj_bias", "moe.experts.up.bias", "E h F -> E (F h)"},
     {"mlp.experts.down_proj", "moe.experts.down.weight", "E D F -> E F D"},
@@ -322,8 +291,7 @@ inline constexpr TensorRow latent_attention[] = {
 inline constexpr TensorRow deepseek_indexer[] = {
     {"self_attn.indexer.wq_b.weight", "attention.indexer.q.weight", "H w L -> (H w) L"},
     {"self_attn.indexer.wk.weight", "attention.indexer.k.weight", "w D -> w D"},
-    {"self_attn.indexer.k_norm.weight", "attention.indexer.k_norm.weight", "w -> w"},
-    {"self_attn.indexer.k_norm.bias", "attention.indexer.k_norm.bias", "w -> w"},
+    {"self_attn.indexer.k_norm.*", "attention.indexer.k_norm.*", "w -> w"},
     {"self_attn.indexer.weights_proj.weight", "attention.indexer.head_weights.weight", "H D -> H D"},
 };
 // Multi-token prediction. The published files have copies of the embedding and of the output. The

@@ -69,6 +69,29 @@ NamedSizes sizes_of_block(const BlockSpec& block) {
 
 // ---- from rows to tensors ----
 
+// A row of a table without "*" and "#" in its names.
+struct NamedRow {
+  std::string hf_name, param;
+  std::string_view view, only_if;
+  double constant;
+};
+
+// Returns the row, or those of the weight and of the bias. table: index of its table.
+std::vector<NamedRow> named_rows(const TensorRow& row, std::size_t table) {
+  std::vector<NamedRow> rows{{std::string(row.hf_name), std::string(row.param), row.view, row.only_if, row.constant}};
+  replace_all(rows[0].hf_name, "#", std::to_string(table));
+  if (!row.hf_name.ends_with('*')) return rows;
+  rows.push_back(rows[0]);
+  if (const std::size_t end = row.view.find(';'); end != row.view.npos) {
+    rows[0].view = row.view.substr(0, end);
+    rows[1].view = row.view.substr(end + 1);
+  }
+  for (const bool bias : {false, true})
+    for (std::string* name : {&rows[bias].hf_name, &rows[bias].param})
+      replace_all(*name, "*", bias ? "bias" : "weight");
+  return rows;
+}
+
 // A row of a table, applied to one layer or to one of its experts.
 struct AppliedRow {
   std::optional<std::size_t> param;
@@ -212,7 +235,7 @@ FamilyTensors family_tensors(const Family& family, const Config& config, const s
   std::map<std::string, std::vector<AppliedRow>> rows;
   FamilyTensors out;
 
-  const auto apply = [&](const TensorRow& row, const std::string& hf_prefix, const std::string& param_prefix,
+  const auto apply = [&](const NamedRow& row, const std::string& hf_prefix, const std::string& param_prefix,
                          const NamedSizes& sizes) {
     if (const auto equals = row.only_if.find('='); equals != row.only_if.npos) {
       if (value_of(config, row.only_if.substr(0, equals)) != row.only_if.substr(equals + 1)) return;
@@ -223,8 +246,7 @@ FamilyTensors family_tensors(const Family& family, const Config& config, const s
     }
     AppliedRow applied{{}, nullptr, {}, 0, sizes, row.param.starts_with('/'), row.constant};
     if (!row.param.empty()) {
-      const auto it =
-          by_name.find(applied.is_copy ? std::string(row.param.substr(1)) : param_prefix + std::string(row.param));
+      const auto it = by_name.find(applied.is_copy ? row.param.substr(1) : param_prefix + row.param);
       if (it == by_name.end()) return;  // the model has no such parameter
       applied.param = it->second;
       applied.spec = &params[it->second];
@@ -237,7 +259,7 @@ FamilyTensors family_tensors(const Family& family, const Config& config, const s
       if (of_tensor.empty()) order.push_back(name);
       of_tensor.push_back(applied);
     };
-    const std::string name = hf_prefix + std::string(row.hf_name);
+    const std::string name = row.hf_name.starts_with('/') ? row.hf_name.substr(1) : hf_prefix + row.hf_name;
     if (applied.view.param.empty() || applied.view.param[0][0].name != "e") return add(name);
     const std::size_t at = name.find("{}");
     for (Index e = 0; e < applied.spec->shape[0]; ++e) {
@@ -245,16 +267,16 @@ FamilyTensors family_tensors(const Family& family, const Config& config, const s
       add(name.substr(0, at) + std::to_string(e) + name.substr(at + 2));
     }
   };
+  const auto apply_tables = [&](const std::vector<std::span<const TensorRow>>& tables, const std::string& hf_prefix,
+                                const std::string& param_prefix, const NamedSizes& sizes) {
+    for (std::size_t table = 0; table < tables.size(); ++table)
+      for (const TensorRow& row : tables[table])
+        for (const NamedRow& named : named_rows(row, table)) apply(named, hf_prefix, param_prefix, sizes);
+  };
   const std::vector<BlockSpec> blocks = block_specs(config);
   NamedSizes model_sizes = blocks.empty() ? NamedSizes{} : sizes_of_block(blocks.front());
   model_sizes["V"] = params[by_name.at("embedding.weight")].shape[0];
-  for (const auto& table : family.model_rows)
-    for (const TensorRow& row : table) {
-      const bool root = row.hf_name.starts_with('/');
-      TensorRow named = row;
-      if (root) named.hf_name = row.hf_name.substr(1);
-      apply(named, root ? "" : std::string(base), "", model_sizes);
-    }
+  apply_tables(family.model_rows, std::string(base), "", model_sizes);
   if (config.stacks.empty() != family.decoder_layer_prefix.empty())
     bad_input("models of {} are {}encoder-decoders: the model is not one of this family", family.name,
               family.decoder_layer_prefix.empty() ? "no " : "");
@@ -264,9 +286,8 @@ FamilyTensors family_tensors(const Family& family, const Config& config, const s
     const std::string prefix =
         std::string(base) + (in_decoder ? fmt::format(fmt::runtime(family.decoder_layer_prefix), layer - first)
                                         : fmt::format(fmt::runtime(family.layer_prefix), layer));
-    for (const auto& table : in_decoder ? family.decoder_layer_rows : family.layer_rows)
-      for (const TensorRow& row : table)
-        apply(row, prefix, config.layer_prefix(static_cast<Index>(layer)), sizes_of_block(blocks[layer]));
+    apply_tables(in_decoder ? family.decoder_layer_rows : family.layer_rows, prefix,
+                 config.layer_prefix(static_cast<Index>(layer)), sizes_of_block(blocks[layer]));
   }
   std::vector<std::string> unmapped;
   for (std::size_t i = 0; i < params.size(); ++i)

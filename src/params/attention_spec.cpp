@@ -26,6 +26,7 @@ void add_core_params(ParamList& list, const std::string& name, const CoreAttenti
   if (a.sinks) list.not_decayed(name + ".sinks", {a.heads}, {tp}, init_zeros);
   list.matrix(name + ".out.weight", {list.d_model(), a.heads, a.value_width}, {.row_dims = 1}, {none, tp},
               list.scaling().residual());
+  if (a.out_bias) list.not_decayed(name + ".out.bias", {list.d_model()}, {}, init_zeros);
 }
 
 // The scores of a token's heads are no matrix of a linear map, like those of a router.
@@ -53,38 +54,31 @@ void add_shared_params(ParamList& list, const CoreAttentionSpec& a) {
   if (!present) add_relative_bias(list, a.relative->stack, a);
 }
 
-void add_separate_projections(ParamList& list, const std::string& name, const CoreAttentionSpec& a, Index kv_heads,
-                              bool bias) {
+void add_projections(ParamList& list, const std::string& name, const CoreAttentionSpec& a, Index kv_heads,
+                     bool fuses_queries) {
   using enum Axis;
   const Index H = a.heads, K = kv_heads, qk = a.key_width, v = a.value_width, D = list.d_model();
   const MatrixDims heads{.stack_dims = 1, .heads = true};
   list.matrix(name + ".q.weight", {H, qk, D}, heads, {tp}, list.scaling().matrix());
-  list.matrix(name + ".k.weight", {K, qk, D}, heads, {tp}, list.scaling().matrix());
+  list.matrix(name + ".k.weight", {K, qk, D}, heads, {tp}, list.scaling().matrix(), fuses_queries);
   list.matrix(name + ".v.weight", {K, v, D}, heads, {tp}, list.scaling().matrix(), true);
-  if (!bias) return;
+  if (!a.qkv_bias) return;
   list.not_decayed(name + ".q.bias", {H, qk}, {tp}, init_zeros);
-  list.not_decayed(name + ".k.bias", {K, qk}, {tp}, init_zeros);
+  list.not_decayed(name + ".k.bias", {K, qk}, {tp}, init_zeros, fuses_queries);
   list.not_decayed(name + ".v.bias", {K, v}, {tp}, init_zeros, true);
 }
 
-// q, k and v are adjacent in memory, so that one GEMM computes all three. Each head is a matrix.
 void add_params(ParamList& list, const std::string& name, const AttentionSpec& a) {
   using enum Axis;
-  const Index H = a.heads, K = a.kv_heads, qk = a.key_width, v = a.value_width, D = list.d_model();
+  const Index H = a.heads, K = a.kv_heads, qk = a.key_width, D = list.d_model();
   const QkHeads of_q{list.query_heads, H, K, false}, of_k{list.query_heads, H, K, true};
-  const auto mark = [&](const QkHeads& heads) { list.specs.back().qk_heads = heads; };
   list.query_heads += H;
-  list.matrix(name + ".q.weight", {H, qk, D}, {.stack_dims = 1, .heads = true}, {tp}, list.scaling().matrix());
-  mark(of_q);
-  list.matrix(name + ".k.weight", {K, qk, D}, {.stack_dims = 1, .heads = true}, {tp}, list.scaling().matrix(), true);
-  mark(of_k);
-  list.matrix(name + ".v.weight", {K, v, D}, {.stack_dims = 1, .heads = true}, {tp}, list.scaling().matrix(), true);
-  if (a.qkv_bias) {
-    list.not_decayed(name + ".q.bias", {H, qk}, {tp}, init_zeros);
-    mark(of_q);
-    list.not_decayed(name + ".k.bias", {K, qk}, {tp}, init_zeros, true);
-    mark(of_k);
-    list.not_decayed(name + ".v.bias", {K, v}, {tp}, init_zeros, true);
+  const std::size_t first = list.specs.size();
+  add_projections(list, name, a, K, true);
+  // The weights, and then the biases, are in the order q, k, v.
+  for (std::size_t i = first; i < list.specs.size(); i += 3) {
+    list.specs[i].qk_heads = of_q;
+    list.specs[i + 1].qk_heads = of_k;
   }
   if (a.qk_norm) {
     const bool per_head = a.qk_norm->weight_per_head();
@@ -93,20 +87,14 @@ void add_params(ParamList& list, const std::string& name, const AttentionSpec& a
     list.not_decayed(name + ".q_norm.weight", per_head ? Shape{H, qk} : Shape{qk}, split, init);
     list.not_decayed(name + ".k_norm.weight", per_head ? Shape{K, qk} : Shape{qk}, split, init, true);
   }
-  if (a.global_projections)
-    add_separate_projections(list, name + "." + global_attention_name, a, a.kv_heads, a.qkv_bias);
+  if (a.global_projections) add_projections(list, name + "." + global_attention_name, a, K, false);
   add_core_params(list, name, a);
-  if (a.out_bias) list.not_decayed(name + ".out.bias", {D}, {}, init_zeros);
   add_indexer_params(list, name, a, D);
 }
 
 SublayerCosts costs(const AttentionSpec& a, Index seq_len) {
   return {.flops_per_token = core_flops_per_token(a, seq_len),
           .cache_elements = a.kv_heads * (a.key_width + a.value_width) + index_cache_elements(a)};
-}
-
-NamedSizes sizes_of(const AttentionSpec& a) {
-  return {{"K", a.kv_heads}};
 }
 
 double core_flops_per_token(const CoreAttentionSpec& a, Index seq_len) {

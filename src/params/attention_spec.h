@@ -64,6 +64,7 @@ struct CoreAttentionSpec {
   std::optional<IndexerSpec> indexer = {};  // selects the keys of a query
   // True: the first tokens of a document see each other, too (AttentionMask::prefix_end).
   bool visible_prefix = false;
+  bool qkv_bias = false, out_bias = false;  // of the projections
 
   AttentionMask mask() const { return {.causal = causal, .window = window, .sparse = sparse}; }
 };
@@ -85,7 +86,6 @@ struct QkNormSpec {
 struct AttentionSpec : CoreAttentionSpec {
   Index kv_heads;
   std::optional<QkNormSpec> qk_norm = {};
-  bool qkv_bias = false, out_bias = false;
   // limit of the absolute elements of queries, keys and values, before RoPE; 0 means unlimited
   float clip_qkv = 0;
   // True: the first sparse.global tokens have projections of their own
@@ -95,15 +95,18 @@ struct AttentionSpec : CoreAttentionSpec {
 
 void add_params(ParamList& list, const std::string& name, const AttentionSpec& a);
 SublayerCosts costs(const AttentionSpec& a, Index seq_len);
-NamedSizes sizes_of(const AttentionSpec& a);  // K: kv heads
+inline NamedSizes sizes_of(const AttentionSpec& a) {
+  return {{"K", a.kv_heads}};
+}  // K: kv heads
 
-// Appends the parameters that every kind of attention has: those of its scores, then the weight of
-// its output.
+// Appends the parameters that every kind of attention has: those of its scores, then those of its
+// output.
 void add_core_params(ParamList& list, const std::string& name, const CoreAttentionSpec& a);
-// Appends projections of queries, and of keys and values, which other tokens have. The latter are
-// adjacent in memory, so that one GEMM computes both. Each head is a matrix. bias: they have biases
-void add_separate_projections(ParamList& list, const std::string& name, const CoreAttentionSpec& a, Index kv_heads,
-                              bool bias);
+// Appends projections of queries, keys and values. Each head is a matrix. Keys and values are
+// adjacent in memory, so that one GEMM computes both.
+// fuses_queries: so are queries, which the same tokens have
+void add_projections(ParamList& list, const std::string& name, const CoreAttentionSpec& a, Index kv_heads,
+                     bool fuses_queries);
 // Name of global attention within the parameters of its attention: "attention.global.q.weight".
 constexpr const char* global_attention_name = "global";
 

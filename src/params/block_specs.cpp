@@ -58,6 +58,7 @@ RopeSpec rope_spec(const Config::Model& m) {
 }
 
 CoreAttentionSpec core_attention_spec(const Config::Model& m) {
+  const BiasPlacement bias = bias_placement(m);
   const double scale = m.attention_scale > 0 ? m.attention_scale : 1.0 / std::sqrt(static_cast<double>(m.key_width()));
   CoreAttentionSpec a{.heads = m.heads,
                       .key_width = m.key_width(),
@@ -67,7 +68,9 @@ CoreAttentionSpec core_attention_spec(const Config::Model& m) {
                       .scale = static_cast<float>(scale),
                       .softcap = static_cast<float>(m.attention_softcap),
                       .sinks = m.attention_sinks,
-                      .causal = m.kind == ModelKind::decoder};
+                      .causal = m.kind == ModelKind::decoder,
+                      .qkv_bias = bias.qkv,
+                      .out_bias = bias.attention_out};
   switch (m.position) {
     case Position::none:
     case Position::learned:  // the embedding adds learned, axial and sinusoidal positions
@@ -122,11 +125,8 @@ std::optional<QkNormSpec> qk_norm_spec(const Config::Model& m) {
 }
 
 AttentionSpec attention_spec(const Config::Model& m) {
-  const BiasPlacement bias = bias_placement(m);
   AttentionSpec a{core_attention_spec(m), m.kv_heads};
   a.qk_norm = qk_norm_spec(m);
-  a.qkv_bias = bias.qkv;
-  a.out_bias = bias.attention_out;
   a.clip_qkv = static_cast<float>(m.clip_qkv);
   a.global_projections = m.global_projections;
   return a;
@@ -134,10 +134,9 @@ AttentionSpec attention_spec(const Config::Model& m) {
 
 // seed: of the rotations
 LshAttentionSpec lsh_attention_spec(const Config::Model& m, std::uint64_t seed) {
-  const BiasPlacement bias = bias_placement(m);
   SY_ASSERT(m.kv_heads == m.heads && m.qk_norm == QkNormKind::none, "hashing with {} kv heads of {}, or with norms",
             m.kv_heads, m.heads);
-  LshAttentionSpec a{core_attention_spec(m), bias.qkv, bias.attention_out, m.lsh_rounds};
+  LshAttentionSpec a{core_attention_spec(m), m.lsh_rounds};
   a.scale = m.attention_scale > 0 ? static_cast<float>(m.attention_scale) : 1.0f;
   if (m.lsh_buckets != std::vector<double>{1})
     for (const double factor : m.lsh_buckets) a.factors.push_back(static_cast<Index>(factor));
@@ -152,8 +151,7 @@ LshAttentionSpec lsh_attention_spec(const Config::Model& m, std::uint64_t seed) 
 }
 
 CrossAttentionSpec cross_attention_spec(const Config::Model& m, Index encoder_length) {
-  const BiasPlacement bias = bias_placement(m);
-  CrossAttentionSpec a{core_attention_spec(m), m.kv_heads, encoder_length, bias.qkv, bias.attention_out};
+  CrossAttentionSpec a{core_attention_spec(m), m.kv_heads, encoder_length};
   a.window = 0;
   a.rope = {};
   a.sparse = {};
@@ -216,43 +214,6 @@ MoeSpec moe_spec(const Config& config) {
   return spec;
 }
 
-}  // namespace
-
-NormPlacement norm_placement(NormPosition position) {
-  constexpr std::pair<NormPosition, NormPlacement> table[] = {
-      {NormPosition::pre, {true, false, false}},
-      {NormPosition::post, {false, false, true}},
-      {NormPosition::both, {true, true, false}},
-      {NormPosition::output, {false, true, false}},
-      {NormPosition::residual, {true, false, false, true}},
-  };
-  return std::find_if(std::begin(table), std::end(table), [&](const auto& row) { return row.first == position; })
-      ->second;
-}
-
-NormSpec norm_spec(const Config& config) {
-  const Config::Model& m = config.model;
-  return {m.norm, static_cast<float>(m.norm_eps), bias_placement(m).norm, norm_offset(m)};
-}
-
-NormSpec final_norm_spec(const Config& config) {
-  NormSpec spec = norm_spec(config);
-  if (norm_placement(config.model.norm_position).post_residual) spec.kind = NormKind::none;
-  return spec;
-}
-
-bool has_mlp_bias(const Config& config) {
-  return bias_placement(config.model).mlp;
-}
-
-const CoreAttentionSpec& BlockSpec::attention() const {
-  const CoreAttentionSpec* const attention = find<CoreAttentionSpec>();
-  SY_ASSERT(attention, "a block without attention");
-  return *attention;
-}
-
-namespace {
-
 // Appends the blocks of a stack.
 // - config: of the stack
 // - prefix: of its parameters; empty if the model has one stack
@@ -313,6 +274,39 @@ void append_blocks(const Config& config, const std::string& prefix, Index encode
 }
 
 }  // namespace
+
+NormPlacement norm_placement(NormPosition position) {
+  constexpr std::pair<NormPosition, NormPlacement> table[] = {
+      {NormPosition::pre, {true, false, false}},
+      {NormPosition::post, {false, false, true}},
+      {NormPosition::both, {true, true, false}},
+      {NormPosition::output, {false, true, false}},
+      {NormPosition::residual, {true, false, false, true}},
+  };
+  return std::find_if(std::begin(table), std::end(table), [&](const auto& row) { return row.first == position; })
+      ->second;
+}
+
+NormSpec norm_spec(const Config& config) {
+  const Config::Model& m = config.model;
+  return {m.norm, static_cast<float>(m.norm_eps), bias_placement(m).norm, norm_offset(m)};
+}
+
+NormSpec final_norm_spec(const Config& config) {
+  NormSpec spec = norm_spec(config);
+  if (norm_placement(config.model.norm_position).post_residual) spec.kind = NormKind::none;
+  return spec;
+}
+
+bool has_mlp_bias(const Config& config) {
+  return bias_placement(config.model).mlp;
+}
+
+const CoreAttentionSpec& BlockSpec::attention() const {
+  const CoreAttentionSpec* const attention = find<CoreAttentionSpec>();
+  SY_ASSERT(attention, "a block without attention");
+  return *attention;
+}
 
 std::string decoder_prefix(const Config& config) {
   return config.stacks.empty() ? "" : "decoder.";

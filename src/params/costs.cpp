@@ -12,7 +12,7 @@ ModelCosts model_costs(const Config& config, Index vocab) {
   // Shares of the tokens.
   const double encoder = static_cast<double>(config.encoder_length()) / static_cast<double>(config.tokens_per_sample()),
                decoder = static_cast<double>(config.decoder_length()) / static_cast<double>(config.tokens_per_sample());
-  double flops = 0;
+  double& flops = model.flops_per_token;
   if (config.stacks.empty()) {
     flops = decoder * of_weight * static_cast<double>(model.parameters.products);
   } else {
@@ -34,7 +34,6 @@ ModelCosts model_costs(const Config& config, Index vocab) {
       if (!in_encoder && static_cast<Index>(i) < config.model.layers)
         model.kv_bytes_per_token += of.cache_elements * size_of(DType::bf16);
     });
-  model.flops_per_token = flops;
   return model;
 }
 

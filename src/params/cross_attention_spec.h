@@ -13,13 +13,14 @@ namespace sy {
 struct CrossAttentionSpec : CoreAttentionSpec {
   Index kv_heads;
   Index encoder_length;  // number of encoder tokens in a sequence, for costs
-  bool qkv_bias = false, out_bias = false;
 };
 
 void add_params(ParamList& list, const std::string& name, const CrossAttentionSpec& a);
 // Counts the scores and weighted sums alone: each token reads encoder_length keys. seq_len is not
 // used. model_costs() counts the key and value projections once for each token of the encoder.
 SublayerCosts costs(const CrossAttentionSpec& a, Index seq_len);
-NamedSizes sizes_of(const CrossAttentionSpec& a);  // K: kv heads
+inline NamedSizes sizes_of(const CrossAttentionSpec& a) {
+  return {{"K", a.kv_heads}};
+}  // K: kv heads
 
 }  // namespace sy

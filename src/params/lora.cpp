@@ -28,8 +28,7 @@ std::string_view target_of(const ParamSpec& spec) {
 }
 
 // Appends dimensions [first, first + count) of `from`.
-template <class Dims>
-void append_dims(const Shape& from, int first, int count, Dims& to) {
+void append_dims(const Shape& from, int first, int count, Shape& to) {
   for (int d = first; d < first + count; ++d) to.push_back(from[d]);
 }
 

@@ -27,7 +27,6 @@ void add_params(ParamList& list, const std::string& name, const LshAttentionSpec
     list.not_decayed(name + ".v.bias", {H, a.value_width}, {tp}, init_zeros, true);
   }
   add_core_params(list, name, a);
-  if (a.out_bias) list.not_decayed(name + ".out.bias", {D}, {}, init_zeros);
 }
 
 // Every pair of a query and a key of its chunks counts, as the CPU computes it. The hash has no
@@ -40,10 +39,6 @@ SublayerCosts costs(const LshAttentionSpec& a, Index seq_len) {
   const Index hash = sorted ? 2 * a.key_width * a.rounds * a.rotation_columns() : 0;
   return {.flops_per_token = static_cast<double>(a.heads * (6 * (a.key_width + a.value_width) * seen + hash)),
           .cache_elements = 0};
-}
-
-NamedSizes sizes_of(const LshAttentionSpec& a) {
-  return {{"K", a.heads}};
 }
 
 }  // namespace sy

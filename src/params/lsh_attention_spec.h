@@ -11,7 +11,6 @@ namespace sy {
 
 // The query of a token is its projection x, and its key is x / |x|. Each head has one of both.
 struct LshAttentionSpec : CoreAttentionSpec {
-  bool qkv_bias = false, out_bias = false;
   Index rounds = 1;
   // Factors of the number of buckets, all of them even. Empty: one bucket, without a hash.
   std::vector<Index> factors = {};
@@ -28,6 +27,8 @@ struct LshAttentionSpec : CoreAttentionSpec {
 
 void add_params(ParamList& list, const std::string& name, const LshAttentionSpec& a);
 SublayerCosts costs(const LshAttentionSpec& a, Index seq_len);
-NamedSizes sizes_of(const LshAttentionSpec& a);  // K: heads
+inline NamedSizes sizes_of(const LshAttentionSpec& a) {
+  return {{"K", a.heads}};
+}  // K: heads
 
 }  // namespace sy

@@ -27,12 +27,4 @@ void add_params(ParamList& list, const std::string& name, const MlpSpec& f) {
   if (f.bias) list.not_decayed(name + ".down.bias", {D}, {}, init_zeros);
 }
 
-SublayerCosts costs(const MlpSpec&, Index) {
-  return {};
-}
-
-NamedSizes sizes_of(const MlpSpec&) {
-  return {};
-}
-
 }  // namespace sy

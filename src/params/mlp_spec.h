@@ -20,7 +20,11 @@ struct MlpSpec {
 };
 
 void add_params(ParamList& list, const std::string& name, const MlpSpec& f);
-SublayerCosts costs(const MlpSpec& f, Index seq_len);
-NamedSizes sizes_of(const MlpSpec& f);
+inline SublayerCosts costs(const MlpSpec&, Index) {
+  return {};
+}
+inline NamedSizes sizes_of(const MlpSpec&) {
+  return {};
+}
 
 }  // namespace sy

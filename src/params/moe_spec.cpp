@@ -24,13 +24,4 @@ void add_params(ParamList& list, const std::string& name, const MoeSpec& m) {
   if (m.shared->output_gate) list.gate(name + ".shared_gate.weight", 1, list.scaling().gate());
 }
 
-// The chosen experts are among the weights that multiply a token (ParamCount::active).
-SublayerCosts costs(const MoeSpec&, Index) {
-  return {};
-}
-
-NamedSizes sizes_of(const MoeSpec&) {
-  return {};
-}
-
 }  // namespace sy

@@ -1,7 +1,5 @@
 #include "src/params/param_list.h"
 
-#include <cmath>
-
 namespace sy {
 
 WeightScaling::WeightScaling(const Config::Model& model)
@@ -9,16 +7,6 @@ WeightScaling::WeightScaling(const Config::Model& model)
       residual_std_(model.init_residual_scale > 0 ? std_ * model.init_residual_scale
                                                   : std_ / std::sqrt(2.0 * static_cast<double>(model.layers))),
       width_ratio_(model.width_ratio()) {}
-
-Init WeightScaling::matrix() const {
-  return normal(std_ / std::sqrt(width_ratio_));
-}
-
-Init WeightScaling::residual() const {
-  return normal(residual_std_ / std::sqrt(width_ratio_));
-}
-
-ParamList::ParamList(const Config::Model& model) : d_model_(model.d_model), scaling_(model) {}
 
 void ParamList::matrix(std::string name, Shape shape, MatrixDims dims, Split split, Init init,
                        bool fused_with_previous) {

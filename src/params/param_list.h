@@ -2,6 +2,7 @@
 // its spec.
 #pragma once
 
+#include <cmath>
 #include <map>
 #include <optional>
 #include <string>
@@ -28,10 +29,10 @@ class WeightScaling {
   // Embedding, positions and output.
   Init embedding() const { return normal(std_); }
   // Weights of attention, FFNs and experts.
-  Init matrix() const;
+  Init matrix() const { return normal(std_ / std::sqrt(width_ratio_)); }
   // The last weight of a sublayer. Smaller values keep the variance of the residual stream
   // independent of depth (Radford et al., "GPT-2", 2019).
-  Init residual() const;
+  Init residual() const { return normal(residual_std_ / std::sqrt(width_ratio_)); }
   // Weights of scores of a token: a router, a gate.
   Init gate() const { return normal(std_ / width_ratio_); }
   // Factor of the learning rate of matrices and gates.
@@ -44,7 +45,7 @@ class WeightScaling {
 
 class ParamList {
  public:
-  explicit ParamList(const Config::Model& model);
+  explicit ParamList(const Config::Model& model) : d_model_(model.d_model), scaling_(model) {}
 
   // Appends a weight matrix of attention, an FFN or experts, or a stack of them: ParamSpec::matrix.
   // It decays.

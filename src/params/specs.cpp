@@ -50,6 +50,12 @@ void add_mtp_params(ParamList& list, const Config& config, const BlockSpec& bloc
   list.norm(prefix + "head_norm", final_norm_spec(config));
 }
 
+// Returns the elements of a parameter that one token uses.
+Index active_elements(const Config& config, const ParamSpec& s) {
+  const Index n = s.shape.elements();
+  return axes_of(s.split).has(Axis::ep) ? n / config.moe.experts * config.moe.top_k : n;
+}
+
 }  // namespace
 
 Index model_vocab(const Config& config, Index token_ids) {
@@ -117,16 +123,6 @@ Index count_query_heads(const std::vector<ParamSpec>& specs) {
 Index count_batch_norms(const std::vector<ParamSpec>& specs) {
   return std::ranges::count_if(specs, [](const ParamSpec& spec) { return spec.batch_norm.has_value(); });
 }
-
-namespace {
-
-// Returns the elements of a parameter that one token uses.
-Index active_elements(const Config& config, const ParamSpec& s) {
-  const Index n = s.shape.elements();
-  return axes_of(s.split).has(Axis::ep) ? n / config.moe.experts * config.moe.top_k : n;
-}
-
-}  // namespace
 
 Index product_elements(const Config& config, const ParamSpec& s) {
   if (s.name.ends_with(".attention.global.q.weight")) return 0;  // of few tokens

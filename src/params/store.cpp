@@ -101,35 +101,10 @@ std::vector<RootedBuffer> GroupLayout::by_owner(View buffer, Range flat) const {
   return segments;
 }
 
-Index FlatLayout::elements() const {
-  Index n = 0;
-  for (const GroupLayout& g : groups) n += g.elements;
-  return n;
-}
-
-Index FlatLayout::gradient_elements() const {
-  Index n = discarded_elements;
-  for (const GroupLayout& g : groups) n += g.frozen ? 0 : g.elements;
-  return n;
-}
-
-Index FlatLayout::owned_elements() const {
-  Index n = 0;
-  for (const GroupLayout& g : groups) n += g.owned().size();
-  return n;
-}
-
-Index FlatLayout::trained_elements() const {
-  Index n = 0;
-  for (const GroupLayout& g : groups) n += g.frozen ? 0 : g.owned().size();
-  return n;
-}
-
 Index FlatLayout::state_bytes() const {
-  Index n = 0;
-  for (const GroupLayout& g : groups)
-    if (!g.frozen) n += g.owned().size() * std::ssize(update_rule(g.optimizer).state) * size_of(g.state_dtype);
-  return n;
+  return sum([](const GroupLayout& g) {
+    return g.trained_elements() * std::ssize(update_rule(g.optimizer).state) * size_of(g.state_dtype);
+  });
 }
 
 std::vector<OwnedRange> owned_ranges(const GroupLayout& group) {
@@ -251,22 +226,14 @@ Param ParamStore::get(const std::string& name) const {
   return p;
 }
 
-const Box& ParamStore::box(const std::string& name) const {
+const ParamSlice& ParamStore::slice_of(const std::string& name) const {
   const auto it = by_name_.find(name);
   SY_ASSERT(it != by_name_.end(), "no parameter {}", name);
-  return it->second->box;
-}
-
-const ParamSpec& ParamStore::spec(const std::string& name) const {
-  const auto it = by_name_.find(name);
-  SY_ASSERT(it != by_name_.end(), "no parameter {}", name);
-  return *it->second->spec;
+  return *it->second;
 }
 
 Param ParamStore::get_fused(const std::string& first, int count) const {
-  const auto it = by_name_.find(first);
-  SY_ASSERT(it != by_name_.end(), "no parameter {}", first);
-  const ParamSlice* p = it->second;
+  const ParamSlice* p = &slice_of(first);
   const Index row = p->box.size[p->box.size.size() - 1];
   Index elements = 0;
   for (int i = 0; i < count; ++i) {
@@ -279,19 +246,17 @@ Param ParamStore::get_fused(const std::string& first, int count) const {
 std::optional<Adapter> ParamStore::adapter_of(const Param& param, const Shape& shape) const {
   const bool stack = shape.size() == 3;
   const Index E = stack ? shape[0] : 1, Q = shape[shape.size() - 1], N = shape.elements() / std::max<Index>(E * Q, 1);
-  const GroupLayout* group = nullptr;
-  for (const GroupLayout& g : layout_.groups) {
-    const View weights = buffers_[static_cast<std::size_t>(&g - layout_.groups.data())].weights;
-    if (param.weight.bytes() >= weights.bytes() && param.weight.bytes() < weights.bytes() + weights.size_bytes())
-      group = &g;
-  }
-  if (!group) return {};
-  const View weights = buffers_[static_cast<std::size_t>(group - layout_.groups.data())].weights;
+  const auto found = std::ranges::find_if(buffers_, [&](const Buffers& b) {
+    const View all = b.weights;
+    return param.weight.bytes() >= all.bytes() && param.weight.bytes() < all.bytes() + all.size_bytes();
+  });
+  if (found == buffers_.end()) return {};
+  const View weights = found->weights;
   const Index begin = (param.weight.bytes() - weights.bytes()) / size_of(dtype_), end = begin + shape.elements();
   Adapter adapter;
   const ParamSlice *first_a = nullptr, *first_b = nullptr;
   int count = 0;
-  for (const ParamSlice& p : group->slices) {
+  for (const ParamSlice& p : layout_.groups[static_cast<std::size_t>(found - buffers_.begin())].slices) {
     if (p.offset < begin || p.offset >= end || !p.spec->matrix) continue;
     const auto a = by_name_.find(lora_a_name(p.spec->name));
     if (a == by_name_.end()) continue;

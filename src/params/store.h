@@ -13,6 +13,7 @@
 
 #include <functional>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <string>
@@ -49,6 +50,8 @@ struct GroupLayout {
   // Range of each bucket (ParamSpec::bucket). All groups have equally many; some are empty.
   std::vector<Range> buckets{};
   Range owned() const { return {elements / shards * shard, elements / shards * (shard + 1)}; }
+  // Elements of the range that this rank updates.
+  Index trained_elements() const { return frozen ? 0 : owned().size(); }
   // Divides the range `flat` of `buffer` by owner, in order. The root of each result is the owner's
   // rank along the axes. buffer: [elements].
   std::vector<RootedBuffer> by_owner(View buffer, Range flat) const;
@@ -62,15 +65,28 @@ struct FlatLayout {
   // Size of the memory for gradients of frozen vectors, which nothing reads.
   Index discarded_elements = 0;
   // Elements of all weights, including padding.
-  Index elements() const;
+  Index elements() const {
+    return sum([](const GroupLayout& g) { return g.elements; });
+  }
   // Elements of all gradients, including padding and discarded_elements.
-  Index gradient_elements() const;
+  Index gradient_elements() const {
+    return discarded_elements + sum([](const GroupLayout& g) { return g.frozen ? 0 : g.elements; });
+  }
   // Elements of weights that this rank owns, including padding.
-  Index owned_elements() const;
+  Index owned_elements() const {
+    return sum([](const GroupLayout& g) { return g.owned().size(); });
+  }
   // The same without frozen ones: elements that the rank updates.
-  Index trained_elements() const;
+  Index trained_elements() const {
+    return sum([](const GroupLayout& g) { return g.trained_elements(); });
+  }
   // Bytes of all state tensors that this rank owns.
   Index state_bytes() const;
+  // Returns the sum of of_group(GroupLayout).
+  template <class OfGroup>
+  Index sum(const OfGroup& of_group) const {
+    return std::transform_reduce(groups.begin(), groups.end(), Index{0}, std::plus<>(), of_group);
+  }
 };
 // Returns the layout of the rank at `coord`. Pure function. `specs` must outlive the result.
 // specs: ordered by bucket (ParamSpec::bucket).
@@ -167,8 +183,9 @@ class ParamStore {
   Param find(const std::string& name) const;
   Param get(const std::string& name) const;  // the parameter must exist
   // Returns the box of the global parameter that get() returns. The parameter must exist.
-  const Box& box(const std::string& name) const;
-  const ParamSpec& spec(const std::string& name) const;  // the parameter must exist
+  const Box& box(const std::string& name) const { return slice_of(name).box; }
+  // The same for its spec.
+  const ParamSpec& spec(const std::string& name) const { return *slice_of(name).spec; }
   // Returns `first` and the `count - 1` parameters fused with it as one matrix.
   // Shape: [rows of all, N]. N is the last dimension of `first`.
   Param get_fused(const std::string& first, int count) const;
@@ -235,6 +252,7 @@ class ParamStore {
   std::vector<Buffers> buffers_;  // one for each group
   Tensor discarded_;              // [FlatLayout::discarded_elements] if this store is for training
   std::map<std::string, const ParamSlice*> by_name_;
+  const ParamSlice& slice_of(const std::string& name) const;  // the parameter must exist
   // Returns the view of the local boxes of `first` and the `count - 1` slices after it.
   Param param_of(const ParamSlice& first, int count, const Shape& shape) const;
   // Returns the adapters of a weight of this store, or of weights that are fused.

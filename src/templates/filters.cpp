@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 
 #include "src/templates/functions.h"
@@ -18,10 +17,6 @@ const Value* Arguments::find(std::size_t position, std::string_view name) const 
     if (key == name) return &value;
   return nullptr;
 }
-Value Arguments::get(std::size_t position, std::string_view name, const Value& otherwise) const {
-  const Value* value = find(position, name);
-  return value ? *value : otherwise;
-}
 const Value& Arguments::need(std::size_t position, std::string_view name, std::string_view function) const {
   if (const Value* value = find(position, name)) return *value;
   throw ValueError(fmt::format("{} needs the argument '{}'", function, name));
@@ -29,39 +24,19 @@ const Value& Arguments::need(std::size_t position, std::string_view name, std::s
 
 namespace {
 
-struct FilterCall {
-  const Value& value;
-  const std::string& name;
-  const Arguments& arguments;
-  Budget& budget;
-  Value argument(std::size_t i, std::string_view name_, const Value& otherwise = None{}) const {
-    return arguments.get(i, name_, otherwise);
-  }
-  const Value& need(std::size_t i, std::string_view name_) const { return arguments.need(i, name_, "filter " + name); }
-  List items() const {
-    budget.create(sizeof(Value) * static_cast<std::size_t>(length_of(value)));
-    return items_of(value);
-  }
-};
-
-Value trim(const FilterCall& call) {
-  return call_method(Value(text_of(call.value)), "strip", call.arguments, call.budget);
+const Value& need(const Call& call, std::size_t position, std::string_view name) {
+  return call.arguments.need(position, name, "filter " + call.name);
 }
-Value length(const FilterCall& call) {
+
+Value length(const Call& call) {
   return length_of(call.value);
 }
-Value upper(const FilterCall& call) {
-  return upper_case(text_of(call.value));
-}
-Value lower(const FilterCall& call) {
-  return lower_case_of(text_of(call.value));
-}
-Value capitalize(const FilterCall& call) {
+Value capitalize(const Call& call) {
   const std::string text = text_of(call.value);
   const std::size_t first = text.empty() ? 0 : character_at(text, 0).size;
   return upper_case(text.substr(0, first)) + lower_case_of(text.substr(first));
 }
-Value title(const FilterCall& call) {
+Value title(const Call& call) {
   const std::string text = text_of(call.value);
   std::string out;
   bool begins = true;
@@ -71,17 +46,17 @@ Value title(const FilterCall& call) {
   }
   return out;
 }
-Value string(const FilterCall& call) {
+Value string(const Call& call) {
   return text_of(call.value);
 }
 
-Value default_value(const FilterCall& call) {
+Value default_value(const Call& call) {
   const bool also_false = truth(call.argument(1, "boolean", false));
   if (!call.value.is_undefined() && !(also_false && !truth(call.value))) return call.value;
   return call.argument(0, "default_value", Value(std::string()));
 }
 
-Value tojson(const FilterCall& call) {
+Value tojson(const Call& call) {
   JsonStyle style;
   style.ascii = truth(call.argument(0, "ensure_ascii", false));
   if (const Value indent = call.argument(1, "indent"); !indent.is<None>()) {
@@ -113,7 +88,7 @@ Value path_of(const Value& item, const Value& attribute) {
   }
 }
 
-Value join_items(const FilterCall& call) {
+Value join_items(const Call& call) {
   const std::string separator = text_of(call.argument(0, "d", Value(std::string())));
   const Value attribute = call.argument(1, "attribute");
   std::string text;
@@ -127,16 +102,13 @@ Value join_items(const FilterCall& call) {
 }
 
 // first, last
-Value end_item(const FilterCall& call) {
+Value end_item(const Call& call) {
   const List items = call.items();
   if (items.empty()) return Value::undefined("No " + call.name + " item, sequence was empty.");
   return call.name == "first" ? items.front() : items.back();
 }
 
-Value list(const FilterCall& call) {
-  return call.items();
-}
-Value reverse(const FilterCall& call) {
+Value reverse(const Call& call) {
   List items = call.items();
   std::ranges::reverse(items);
   if (!call.value.is_string()) return items;
@@ -145,7 +117,7 @@ Value reverse(const FilterCall& call) {
   return text;
 }
 
-Value unique(const FilterCall& call) {
+Value unique(const Call& call) {
   List all;
   for (Value& item : call.items()) {
     call.budget.step();
@@ -172,20 +144,20 @@ void sort_items(List& items, const Value& attribute, bool reversed, bool exact) 
     return reversed ? compare(key(b), key(a)) < 0 : compare(key(a), key(b)) < 0;
   });
 }
-Value sort(const FilterCall& call) {
+Value sort(const Call& call) {
   List items = call.items();
   sort_items(items, call.argument(2, "attribute"), truth(call.argument(0, "reverse", false)),
              truth(call.argument(1, "case_sensitive", false)));
   return items;
 }
-Value dictsort(const FilterCall& call) {
+Value dictsort(const Call& call) {
   List items = *call_method(call.value, "items", {}, call.budget).list();
   const Value by = call.argument(1, "by", Value(std::string("key")));
   sort_items(items, std::int64_t{by.is_string() && *by.string() == "value"}, truth(call.argument(2, "reverse", false)),
              truth(call.argument(0, "case_sensitive", false)));
   return items;
 }
-Value extreme(const FilterCall& call) {
+Value extreme(const Call& call) {
   List items = call.items();
   if (items.empty()) return Value::undefined("No aggregated item, sequence was empty.");
   sort_items(items, call.argument(1, "attribute"), false, truth(call.argument(0, "case_sensitive", false)));
@@ -194,7 +166,7 @@ Value extreme(const FilterCall& call) {
     return compare(sort_key(item), sort_key(items.back())) == 0;
   });
 }
-Value sum(const FilterCall& call) {
+Value sum(const Call& call) {
   Value total = call.argument(1, "start", std::int64_t{0});
   const Value attribute = call.argument(0, "attribute");
   for (const Value& item : call.items())
@@ -203,7 +175,7 @@ Value sum(const FilterCall& call) {
 }
 
 // select, reject, selectattr, rejectattr
-Value select(const FilterCall& call) {
+Value select(const Call& call) {
   const bool by_attribute = call.name.ends_with("attr"), wanted = call.name.starts_with("select");
   const std::size_t first = by_attribute ? 1 : 0;
   const std::vector<Value>& positional = call.arguments.positional;
@@ -213,7 +185,7 @@ Value select(const FilterCall& call) {
   List all;
   for (Value& item : call.items()) {
     call.budget.step();
-    const Value value = by_attribute ? path_of(item, call.need(0, "attribute")) : item;
+    const Value value = by_attribute ? path_of(item, need(call, 0, "attribute")) : item;
     const bool found = positional.size() > first
                            ? apply_test(positional[first].need_string("the name of a test"), value, rest)
                            : truth(value);
@@ -222,7 +194,7 @@ Value select(const FilterCall& call) {
   return all;
 }
 
-Value map_items(const FilterCall& call) {
+Value map_items(const Call& call) {
   List all;
   const std::vector<Value>& positional = call.arguments.positional;
   Arguments rest{{}, call.arguments.named};
@@ -231,7 +203,7 @@ Value map_items(const FilterCall& call) {
   for (const Value& item : call.items()) {
     call.budget.step();
     if (!attribute) {
-      all.push_back(apply_filter(call.need(0, "name").need_string("the name of a filter"), item, rest, call.budget));
+      all.push_back(apply_filter(need(call, 0, "name").need_string("the name of a filter"), item, rest, call.budget));
       continue;
     }
     Value value = path_of(item, *attribute);
@@ -240,9 +212,9 @@ Value map_items(const FilterCall& call) {
   return all;
 }
 
-Value replace(const FilterCall& call) {
+Value replace(const Call& call) {
   std::string text = text_of(call.value);
-  const std::string from = text_of(call.need(0, "old")), to = text_of(call.need(1, "new"));
+  const std::string from = text_of(need(call, 0, "old")), to = text_of(need(call, 1, "new"));
   const Value count = call.argument(2, "count");
   std::int64_t rest = count.is<None>() ? -1 : count.need_integer("count");
   if (from.empty()) throw ValueError("replace needs a text to replace");
@@ -257,7 +229,7 @@ Value replace(const FilterCall& call) {
   return out.append(text, at);
 }
 
-Value indent(const FilterCall& call) {
+Value indent(const Call& call) {
   const Value width = call.argument(0, "width", std::int64_t{4});
   const std::string blanks =
       width.is_string()
@@ -277,7 +249,7 @@ Value indent(const FilterCall& call) {
   return out;
 }
 
-Value to_int(const FilterCall& call) {
+Value to_int(const Call& call) {
   const Value otherwise = call.argument(0, "default", std::int64_t{0});
   if (call.value.is<double>()) {
     const double x = call.value.number();
@@ -292,24 +264,21 @@ Value to_int(const FilterCall& call) {
   const auto real = parse_number<double>(text);
   return real && std::abs(*real) < 0x1p63 ? Value(static_cast<std::int64_t>(*real)) : otherwise;
 }
-Value to_float(const FilterCall& call) {
+Value to_float(const Call& call) {
   if (call.value.is_number()) return call.value.number();
   const auto real = call.value.is_string() ? parse_number<double>(stripped(*call.value.string(), true, true))
                                            : std::optional<double>();
   return real ? Value(*real) : call.argument(0, "default", 0.0);
 }
-Value absolute(const FilterCall& call) {
+Value absolute(const Call& call) {
   if (!call.value.is_number()) throw ValueError(fmt::format("abs is not possible for {}", type_name(call.value)));
   return call.value.number() < 0 ? binary_operation("-", std::int64_t{0}, call.value, call.budget) : call.value;
 }
 
-Value items(const FilterCall& call) {
+Value items(const Call& call) {
   return call.value.is_undefined() ? Value(List()) : call_method(call.value, "items", {}, call.budget);
 }
-Value attribute(const FilterCall& call) {
-  return item_of(call.value, call.need(0, "name"));
-}
-Value escape(const FilterCall& call) {
+Value escape(const Call& call) {
   std::string text = text_of(call.value);
   for (const auto& [from, to] :
        {std::pair{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}, {"'", "&#39;"}, {"\"", "&#34;"}})
@@ -317,16 +286,13 @@ Value escape(const FilterCall& call) {
   return text;
 }
 
-struct FilterRow {
-  std::string_view name;
-  Value (*call)(const FilterCall&);
-};
-constexpr FilterRow filters[] = {
-    {"trim", trim},
+constexpr FunctionRow filters[] = {
+    {"trim",
+     [](const Call& call) { return call_method(Value(text_of(call.value)), "strip", call.arguments, call.budget); }},
     {"length", length},
     {"count", length},
-    {"upper", upper},
-    {"lower", lower},
+    {"upper", [](const Call& call) -> Value { return upper_case(text_of(call.value)); }},
+    {"lower", [](const Call& call) -> Value { return lower_case_of(text_of(call.value)); }},
     {"title", title},
     {"capitalize", capitalize},
     {"string", string},
@@ -336,7 +302,7 @@ constexpr FilterRow filters[] = {
     {"join", join_items},
     {"first", end_item},
     {"last", end_item},
-    {"list", list},
+    {"list", [](const Call& call) -> Value { return call.items(); }},
     {"reverse", reverse},
     {"unique", unique},
     {"sort", sort},
@@ -355,7 +321,7 @@ constexpr FilterRow filters[] = {
     {"float", to_float},
     {"abs", absolute},
     {"items", items},
-    {"attr", attribute},
+    {"attr", [](const Call& call) { return item_of(call.value, need(call, 0, "name")); }},
     {"safe", string},
     {"escape", escape},
     {"e", escape},
@@ -364,7 +330,7 @@ constexpr FilterRow filters[] = {
 }  // namespace
 
 Value apply_filter(const std::string& name, const Value& value, const Arguments& arguments, Budget& budget) {
-  const auto filter = std::ranges::find(filters, std::string_view(name), &FilterRow::name);
+  const auto filter = std::ranges::find(filters, std::string_view(name), &FunctionRow::name);
   if (filter == std::end(filters)) throw ValueError(fmt::format("the filter '{}' is not supported", name));
   if (value.is_string()) budget.create(value.string()->size());
   return filter->call({value, name, arguments, budget});

@@ -39,9 +39,30 @@ struct Arguments {
 
   // Returns the argument at a position or of a name; nullptr if there is none.
   const Value* find(std::size_t position, std::string_view name) const;
-  Value get(std::size_t position, std::string_view name, const Value& otherwise) const;
   // Throws ValueError if there is none. function: of the message.
   const Value& need(std::size_t position, std::string_view name, std::string_view function) const;
+};
+
+// Call of a filter or of a method of a value.
+struct Call {
+  const Value& value;
+  const std::string& name;
+  const Arguments& arguments;
+  Budget& budget;
+  Value argument(std::size_t position, std::string_view of, const Value& otherwise = None{}) const {
+    const Value* found = arguments.find(position, of);
+    return found ? *found : otherwise;
+  }
+  const std::string& text() const { return *value.string(); }  // of a string
+  List items() const {
+    budget.create(sizeof(Value) * static_cast<std::size_t>(length_of(value)));
+    return items_of(value);
+  }
+};
+// A filter or a method, in a table.
+struct FunctionRow {
+  std::string_view name;
+  Value (*call)(const Call&);
 };
 
 // These throw ValueError if the name is unknown, or the value has another type.

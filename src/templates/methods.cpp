@@ -14,22 +14,13 @@ namespace {
 
 constexpr std::int64_t unlimited = std::numeric_limits<std::int64_t>::max();
 
-struct MethodCall {
-  const Value& self;
-  const std::string& name;
-  const Arguments& arguments;
-  Budget& budget;
-  const std::string& text() const { return *self.string(); }
-  Value argument(std::size_t i, std::string_view name_, const Value& otherwise = None{}) const {
-    return arguments.get(i, name_, otherwise);
-  }
-  const std::string& string(std::size_t i, std::string_view name_) const {
-    return arguments.need(i, name_, name).need_string(fmt::format("the argument of {}()", name));
-  }
-};
+// Returns the first argument, a string.
+const std::string& first_string(const Call& call, std::string_view name) {
+  return call.arguments.need(0, name, call.name).need_string(fmt::format("the argument of {}()", call.name));
+}
 
 // strip, lstrip, rstrip
-Value strip(const MethodCall& call) {
+Value strip(const Call& call) {
   const bool left = call.name != "rstrip", right = call.name != "lstrip";
   const Value chars = call.argument(0, "chars");
   if (chars.is<None>()) return std::string(stripped(call.text(), left, right));
@@ -45,7 +36,7 @@ Value strip(const MethodCall& call) {
 }
 
 // startswith, endswith
-Value affix(const MethodCall& call) {
+Value affix(const Call& call) {
   const bool begins = call.name == "startswith";
   const auto has = [&](const Value& value) {
     const std::string& needle = value.need_string(fmt::format("the argument of {}()", call.name));
@@ -56,10 +47,10 @@ Value affix(const MethodCall& call) {
 }
 
 // removeprefix, removesuffix
-Value without_affix(const MethodCall& call) {
+Value without_affix(const Call& call) {
   const bool begins = call.name == "removeprefix";
-  const std::string& needle = call.string(0, "prefix");
-  if (begins ? !call.text().starts_with(needle) : !call.text().ends_with(needle)) return call.self;
+  const std::string& needle = first_string(call, "prefix");
+  if (begins ? !call.text().starts_with(needle) : !call.text().ends_with(needle)) return call.value;
   return call.text().substr(begins ? needle.size() : 0, call.text().size() - needle.size());
 }
 
@@ -82,7 +73,7 @@ List split_at_blanks(std::string_view text, std::int64_t most) {
 }
 
 // split, rsplit
-Value split(const MethodCall& call) {
+Value split(const Call& call) {
   const Value separator = call.argument(0, "sep");
   const std::int64_t count = call.argument(1, "maxsplit", std::int64_t{-1}).need_integer("maxsplit");
   const std::int64_t most = count < 0 ? unlimited : count;
@@ -110,7 +101,7 @@ Value split(const MethodCall& call) {
   return items;
 }
 
-Value splitlines(const MethodCall& call) {
+Value splitlines(const Call& call) {
   List lines;
   std::string_view rest = call.text();
   call.budget.create(2 * rest.size());
@@ -123,21 +114,18 @@ Value splitlines(const MethodCall& call) {
   return lines;
 }
 
-Value replace(const MethodCall& call) {
-  return apply_filter("replace", call.self, call.arguments, call.budget);
+Value as_filter(const Call& call) {  // replace, upper, lower, title, capitalize
+  return apply_filter(call.name, call.value, call.arguments, call.budget);
 }
-Value as_filter(const MethodCall& call) {  // upper, lower, title, capitalize
-  return apply_filter(call.name, call.self, {}, call.budget);
-}
-Value join_items(const MethodCall& call) {
-  return apply_filter("join", call.arguments.need(0, "iterable", "join"), {{call.self}, {}}, call.budget);
+Value join_items(const Call& call) {
+  return apply_filter("join", call.arguments.need(0, "iterable", "join"), {{call.value}, {}}, call.budget);
 }
 
 // find, rfind, count
-Value search(const MethodCall& call) {
-  const std::string &text = call.text(), &needle = call.string(0, "sub");
+Value search(const Call& call) {
+  const std::string &text = call.text(), &needle = first_string(call, "sub");
   if (call.name == "count") {
-    if (needle.empty()) return length_of(call.self) + 1;
+    if (needle.empty()) return length_of(call.value) + 1;
     std::int64_t count = 0;
     for (std::size_t at = text.find(needle); at != text.npos; at = text.find(needle, at + needle.size())) ++count;
     return count;
@@ -148,7 +136,7 @@ Value search(const MethodCall& call) {
 }
 
 // isdigit, isspace, isupper, islower, isalpha, isalnum: ASCII and white space
-Value is_all(const MethodCall& call) {
+Value is_all(const Call& call) {
   const std::string& text = call.text();
   if (call.name == "isspace") return !text.empty() && stripped(text, true, true).empty();
   if (call.name == "isupper") return upper_case(text) == text && lower_case_of(text) != text;
@@ -162,21 +150,21 @@ Value is_all(const MethodCall& call) {
 }
 
 // items, keys, values
-Value entries(const MethodCall& call) {
+Value entries(const Call& call) {
   List all;
-  call.budget.create(3 * sizeof(Value) * call.self.dict()->size());
-  for (const auto& [key, value] : *call.self.dict())
+  call.budget.create(3 * sizeof(Value) * call.value.dict()->size());
+  for (const auto& [key, value] : *call.value.dict())
     all.push_back(call.name == "items" ? Value::tuple({key, value}) : call.name == "keys" ? key : value);
   return all;
 }
-Value get(const MethodCall& call) {
-  const Value* value = find(*call.self.dict(), call.arguments.need(0, "key", "get"));
+Value get(const Call& call) {
+  const Value* value = find(*call.value.dict(), call.arguments.need(0, "key", "get"));
   return value ? *value : call.argument(1, "default");
 }
 
 // count, index
-Value search_list(const MethodCall& call) {
-  const List& items = *call.self.list();
+Value search_list(const Call& call) {
+  const List& items = *call.value.list();
   const Value& item = call.arguments.need(0, "value", call.name);
   if (call.name == "count")
     return std::int64_t{std::ranges::count_if(items, [&](const Value& x) { return equal(x, item); })};
@@ -185,24 +173,20 @@ Value search_list(const MethodCall& call) {
   return std::int64_t{found - items.begin()};
 }
 
-Value cycle(const MethodCall& call) {
+Value cycle(const Call& call) {
   const List& items = call.arguments.positional;
   if (items.empty()) throw ValueError("loop.cycle() needs an argument");
-  const std::int64_t at = std::get<Namespace*>(call.self.data)->find("index0")->need_integer("loop.index0");
+  const std::int64_t at = std::get<Namespace*>(call.value.data)->find("index0")->need_integer("loop.index0");
   return items[static_cast<std::size_t>(at) % items.size()];
 }
 
-struct Method {
-  std::string_view name;
-  Value (*call)(const MethodCall&);
-};
-constexpr Method string_methods[] = {
+constexpr FunctionRow string_methods[] = {
     {"strip", strip},          {"lstrip", strip},
     {"rstrip", strip},         {"startswith", affix},
     {"endswith", affix},       {"removeprefix", without_affix},
     {"split", split},          {"removesuffix", without_affix},
     {"rsplit", split},         {"splitlines", splitlines},
-    {"replace", replace},      {"upper", as_filter},
+    {"replace", as_filter},    {"upper", as_filter},
     {"lower", as_filter},      {"title", as_filter},
     {"capitalize", as_filter}, {"join", join_items},
     {"find", search},          {"rfind", search},
@@ -211,26 +195,26 @@ constexpr Method string_methods[] = {
     {"islower", is_all},       {"isalpha", is_all},
     {"isalnum", is_all},
 };
-constexpr Method dict_methods[] = {{"items", entries}, {"keys", entries}, {"values", entries}, {"get", get}};
-constexpr Method list_methods[] = {{"count", search_list}, {"index", search_list}};
-constexpr Method loop_methods[] = {{"cycle", cycle}};
+constexpr FunctionRow dict_methods[] = {{"items", entries}, {"keys", entries}, {"values", entries}, {"get", get}};
+constexpr FunctionRow list_methods[] = {{"count", search_list}, {"index", search_list}};
+constexpr FunctionRow loop_methods[] = {{"cycle", cycle}};
 
-std::span<const Method> methods_of(const Value& self) {
+std::span<const FunctionRow> methods_of(const Value& self) {
   if (self.is_string()) return string_methods;
   if (self.dict()) return dict_methods;
   if (self.list()) return list_methods;
   const auto* space = std::get_if<Namespace*>(&self.data);
-  return space && (*space)->is_loop ? std::span<const Method>(loop_methods) : std::span<const Method>();
+  return space && (*space)->is_loop ? std::span<const FunctionRow>(loop_methods) : std::span<const FunctionRow>();
 }
 
 }  // namespace
 
 bool is_method(const Value& self, std::string_view name) {
-  return std::ranges::any_of(methods_of(self), [&](const Method& m) { return m.name == name; });
+  return std::ranges::any_of(methods_of(self), [&](const FunctionRow& m) { return m.name == name; });
 }
 
 Value call_method(const Value& self, const std::string& name, const Arguments& arguments, Budget& budget) {
-  for (const Method& method : methods_of(self))
+  for (const FunctionRow& method : methods_of(self))
     if (method.name == name) {
       if (self.is_string()) budget.create(self.string()->size());
       return method.call({self, name, arguments, budget});

@@ -32,16 +32,12 @@ class Parser {
   Token take() { return tokens_[peek().kind == TokenKind::end ? at_ : at_++]; }
   bool is_symbol(std::string_view text) const { return peek().kind == TokenKind::symbol && peek().text == text; }
   bool is_name(std::string_view text) const { return peek().kind == TokenKind::name && peek().text == text; }
-  bool accept_symbol(std::string_view text) {
-    const bool found = is_symbol(text);
+  bool accept(bool found) {
     at_ += found;
     return found;
   }
-  bool accept_name(std::string_view text) {
-    const bool found = is_name(text);
-    at_ += found;
-    return found;
-  }
+  bool accept_symbol(std::string_view text) { return accept(is_symbol(text)); }
+  bool accept_name(std::string_view text) { return accept(is_name(text)); }
   void expect_symbol(std::string_view text) {
     if (!accept_symbol(text)) unexpected(fmt::format("'{}'", text));
   }
@@ -95,6 +91,13 @@ class Parser {
     expect_block_end();
     return statements;
   }
+  // The body of else, empty without one, up to the end of a statement.
+  Body otherwise_to(std::string_view end) {
+    if (accept_name("else")) return body_to(end);
+    take();
+    expect_block_end();
+    return {};
+  }
 
   Statement statement() {
     static constexpr struct {
@@ -120,12 +123,7 @@ class Parser {
     ++loops_;
     s.body = body({"else", "endfor"});
     --loops_;
-    if (accept_name("else")) {
-      expect_block_end();
-      s.otherwise = body({"endfor"});
-    }
-    take();
-    expect_block_end();
+    s.otherwise = otherwise_to("endfor");
     return s;
   }
 
@@ -136,12 +134,7 @@ class Parser {
       expect_block_end();
       s.branches.push_back({std::move(condition), body({"elif", "else", "endif"})});
     } while (accept_name("elif"));
-    if (accept_name("else")) {
-      expect_block_end();
-      s.otherwise = body({"endif"});
-    }
-    take();
-    expect_block_end();
+    s.otherwise = otherwise_to("endif");
     return s;
   }
 
@@ -243,19 +236,14 @@ class Parser {
     return value;
   }
 
-  ExpressionPtr disjunction() {
-    ExpressionPtr left = conjunction();
-    while (is_name("or")) {
+  ExpressionPtr disjunction() { return joined("or", ExpressionKind::either, &Parser::conjunction); }
+  ExpressionPtr conjunction() { return joined("and", ExpressionKind::both, &Parser::negation); }
+  // Operands with "and" or "or" between them.
+  ExpressionPtr joined(std::string_view operator_name, ExpressionKind kind, ExpressionPtr (Parser::*operand)()) {
+    ExpressionPtr left = (this->*operand)();
+    while (is_name(operator_name)) {
       const int line = take().line;
-      left = make(ExpressionKind::either, line, "", list_of(std::move(left), conjunction()));
-    }
-    return left;
-  }
-  ExpressionPtr conjunction() {
-    ExpressionPtr left = negation();
-    while (is_name("and")) {
-      const int line = take().line;
-      left = make(ExpressionKind::both, line, "", list_of(std::move(left), negation()));
+      left = make(kind, line, "", list_of(std::move(left), (this->*operand)()));
     }
     return left;
   }

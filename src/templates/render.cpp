@@ -290,12 +290,6 @@ class Renderer {
     }
     return items;
   }
-  static void set_item(Dict& items, Value key, Value value) {
-    if (Value* known = const_cast<Value*>(templates::find(items, key)))
-      *known = std::move(value);
-    else
-      items.emplace_back(std::move(key), std::move(value));
-  }
 
   bool comparison(const Expression& e) {
     Value left = evaluate(*e.children[0]);

@@ -110,14 +110,7 @@ Value::Value(const Json& json) {
     *this = Value(std::move(items));
   } else if (json.is_object()) {
     Dict items;
-    for (const Json::Member& member : json.members()) {
-      const Value key(member.name);
-      const auto known = std::ranges::find_if(items, [&](const auto& item) { return equal(item.first, key); });
-      if (known == items.end())
-        items.emplace_back(key, Value(member.value));
-      else
-        known->second = Value(member.value);
-    }
+    for (const Json::Member& member : json.members()) set_item(items, Value(member.name), Value(member.value));
     *this = Value(std::move(items));
   } else if (!json.is_null()) {
     *this = Value(json.get<bool>());
@@ -230,6 +223,13 @@ bool contains(const Value& container, const Value& item) {
 const Value* find(const Dict& dict, const Value& key) {
   const auto found = std::ranges::find_if(dict, [&](const auto& item) { return equal(item.first, key); });
   return found == dict.end() ? nullptr : &found->second;
+}
+
+void set_item(Dict& dict, Value key, Value value) {
+  if (const Value* known = find(dict, key))
+    *const_cast<Value*>(known) = std::move(value);
+  else
+    dict.emplace_back(std::move(key), std::move(value));
 }
 
 std::string text_of(const Value& value) {

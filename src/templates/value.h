@@ -92,6 +92,7 @@ int compare(const Value& a, const Value& b, int depth = 0);
 // Returns whether the item occurs in a string, list or dict. Undefined contains nothing.
 bool contains(const Value& container, const Value& item);
 const Value* find(const Dict& dict, const Value& key);  // nullptr if absent
+void set_item(Dict& dict, Value key, Value value);      // replaces the value of an equal key
 
 // Returns the text as {{ value }} prints it. Undefined gives "".
 std::string text_of(const Value& value);
