@@ -16,7 +16,7 @@ bool Device::has_kernel(std::string_view operation) const {
 
 Tensor Device::tensor(Shape shape, DType dtype) {
   Tensor t(allocate(shape.elements() * size_of(dtype)), shape, dtype);
-  run(*this, ops::Fill{.x = t, .value = 0});
+  ops::fill_zeros(*this, t);
   return t;
 }
 

@@ -136,10 +136,15 @@ class Device {
 
 namespace ops {
 
+// x = 0. No-op if x is empty.
+void fill_zeros(Device& device, View x);
+
 template <class Operation>
 void run(Device& device, const Operation& op) {
   check(op);
-  if (!op.is_empty()) device.execute(op);
+  if (!op.is_empty()) return device.execute(op);
+  if constexpr (requires { op.zero_if_empty(); })
+    for (const View x : op.zero_if_empty()) fill_zeros(device, x);
 }
 
 }  // namespace ops

@@ -1,7 +1,5 @@
 #include "kernels/ops/activation.h"
 
-#include "kernels/device.h"
-#include "kernels/ops/elementwise.h"
 #include "kernels/ops/operands.h"
 
 namespace sy::ops {
@@ -25,12 +23,6 @@ void check(const ActivationBackward& op) {
       .same("dh", op.dh, hidden, op.dy)
       .optional("drow_scale", op.drow_scale, {r})
       .optional("y", op.y, op.dy.shape(), op.dy.dtype());
-}
-
-void run(Device& device, const ActivationBackward& op) {
-  check(op);
-  if (op.dy.elements() > 0) return device.execute(op);
-  if (op.drow_scale) run(device, Fill{.x = op.drow_scale, .value = 0});
 }
 
 }  // namespace sy::ops

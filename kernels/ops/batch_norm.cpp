@@ -1,7 +1,5 @@
 #include "kernels/ops/batch_norm.h"
 
-#include "kernels/device.h"
-#include "kernels/ops/elementwise.h"
 #include "kernels/ops/operands.h"
 
 namespace sy::ops {
@@ -10,12 +8,6 @@ void check(const BatchNormSums& op) {
   const Operands check(op.name);
   check.real("x", op.x, 2);
   check.optional("mask", op.mask, {op.x.dim(0)}, DType::i32).is("sums", op.sums, {2 * op.x.dim(1) + 1}, DType::f64);
-}
-
-void run(Device& device, const BatchNormSums& op) {
-  check(op);
-  if (op.x.elements() == 0) return run(device, Fill{.x = op.sums, .value = 0});
-  device.execute(op);
 }
 
 void check(const BatchNormMoments& op) {
@@ -47,12 +39,6 @@ void check(const BatchNormGradientSums& op) {
       .is("dweight", op.dweight, {d})
       .optional("dbias", op.dbias, {d})
       .is("sums", op.sums, {2, d}, DType::f64);
-}
-
-void run(Device& device, const BatchNormGradientSums& op) {
-  check(op);
-  if (op.x.elements() == 0) return run(device, Fill{.x = op.sums, .value = 0});
-  device.execute(op);
 }
 
 void check(const BatchNormBackward& op) {

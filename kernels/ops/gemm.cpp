@@ -57,10 +57,8 @@ void run(Device& device, const Gemm& op) {
   }
   if (op.c.elements() == 0 || (op.depth() == 0 && product.accumulate)) return;
   if (op.depth() > 0) return device.execute(product);
-  if (product.addend)
-    run(device, Copy{.x = product.addend, .y = op.c});
-  else
-    run(device, Fill{.x = op.c, .value = 0});
+  if (!product.addend) return fill_zeros(device, op.c);
+  run(device, Copy{.x = product.addend, .y = op.c});
 }
 
 void check(const PackWeight& op) {

@@ -1,7 +1,5 @@
 #include "kernels/ops/norm.h"
 
-#include "kernels/device.h"
-#include "kernels/ops/elementwise.h"
 #include "kernels/ops/operands.h"
 
 namespace sy::ops {
@@ -13,12 +11,6 @@ void check(const NormForward& op) {
   const Index t = op.x.dim(0), d = op.x.dim(1);
   check.same("weight", op.weight, {d}, op.x).same("y", op.y, {t, d}, op.x).is("moments", op.moments, {t, 2});
   check.optional("bias", op.bias, {d}, op.x.dtype());
-}
-
-void run(Device& device, const NormForward& op) {
-  check(op);
-  if (op.x.elements() == 0) return run(device, Fill{.x = op.moments, .value = 0});
-  device.execute(op);
 }
 
 void check(const NormBackward& op) {

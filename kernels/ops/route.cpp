@@ -1,7 +1,5 @@
 #include "kernels/ops/route.h"
 
-#include "kernels/device.h"
-#include "kernels/ops/elementwise.h"
 #include "kernels/ops/operands.h"
 
 namespace sy::ops {
@@ -31,12 +29,6 @@ void check(const RouteForward& op) {
       .is("counts", op.counts, {segments, e}, DType::i32)
       .is("probability", op.probability, {segments, e})
       .is("z_squared", op.z_squared, {1}, DType::f64);
-}
-
-void run(Device& device, const RouteForward& op) {
-  check(op);
-  if (op.logits.dim(0) > 0) return device.execute(op);
-  for (View v : {op.counts, op.probability, op.z_squared}) run(device, Fill{.x = v, .value = 0});
 }
 
 void check(const RouteBackward& op) {

@@ -1,7 +1,5 @@
 #include "kernels/ops/xielu.h"
 
-#include "kernels/device.h"
-#include "kernels/ops/elementwise.h"
 #include "kernels/ops/operands.h"
 
 namespace sy::ops {
@@ -19,12 +17,6 @@ void check(const XieluBackward& op) {
       .is("parameters", op.parameters, {2})
       .same("dh", op.dh, op.dy.shape(), op.dy)
       .optional("dparameters", op.dparameters, {op.dy.dim(0), 2});
-}
-
-void run(Device& device, const XieluBackward& op) {
-  check(op);
-  if (op.dy.elements() > 0) return device.execute(op);
-  if (op.dparameters) run(device, Fill{.x = op.dparameters, .value = 0});
 }
 
 }  // namespace sy::ops
