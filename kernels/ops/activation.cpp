@@ -5,17 +5,15 @@
 namespace sy::ops {
 
 void check(const ActivationForward& op) {
-  const Operands check(op.name);
   SY_ASSERT(op.activation.act != Activation::xielu, "{}: see XieluForward", op.name);
-  check.real("y", op.y, 2);
+  const Operands check = Operands(op.name).real("y", op.y, 2);
   const Index r = op.y.dim(0), f = op.y.dim(1);
   check.same("h", op.h, {r, op.activation.gated ? 2 * f : f}, op.y).optional("row_scale", op.row_scale, {r});
 }
 
 void check(const ActivationBackward& op) {
-  const Operands check(op.name);
   SY_ASSERT(op.activation.act != Activation::xielu, "{}: see XieluBackward", op.name);
-  check.real("dy", op.dy, 2);
+  const Operands check = Operands(op.name).real("dy", op.dy, 2);
   const Index r = op.dy.dim(0), f = op.dy.dim(1);
   const Shape hidden = {r, op.activation.gated ? 2 * f : f};
   check.same("h", op.h, hidden, op.dy)

@@ -30,8 +30,7 @@ void check_packed(const Operands& check, const Device& device, const Weight& w, 
 }
 
 void check(const Gemm& op) {
-  const Operands check(op.name);
-  check.real("a", op.a, 2).real("b", op.b.values, 2).real("c", op.c, 2);
+  const Operands check = Operands(op.name).real("a", op.a, 2).real("b", op.b.values, 2).real("c", op.c, 2);
   const Index m = op.c.dim(0), n = op.c.dim(1), q = op.depth();
   check.same("a", op.a, op.transpose_a ? Shape{q, m} : Shape{m, q}, op.a)
       .same("b", op.b.values, op.transpose_b ? Shape{n, q} : Shape{q, n}, op.a)

@@ -95,8 +95,7 @@ void run(Device& device, const GroupedGemmDgrad& op) {
 }
 
 void check(const GroupedGemmWgrad& op) {
-  const Operands check(op.name);
-  check.dims("dw", op.dw, 3);
+  const Operands check = Operands(op.name).dims("dw", op.dw, 3);
   const Index rows = op.x.rows(), experts = op.dw.dim(0), n = op.dw.dim(1), q = op.dw.dim(2);
   check_gathered_rows(check, "dy", op.dy, rows, n, op.x.values);
   check_gathered_rows(check, "x", op.x, rows, q, op.x.values);

@@ -5,15 +5,13 @@
 namespace sy::ops {
 
 void check(const XieluForward& op) {
-  const Operands check(op.name);
-  check.real("y", op.y, 2);
-  check.same("h", op.h, op.y.shape(), op.y).is("parameters", op.parameters, {2});
+  Operands(op.name).real("y", op.y, 2).same("h", op.h, op.y.shape(), op.y).is("parameters", op.parameters, {2});
 }
 
 void check(const XieluBackward& op) {
-  const Operands check(op.name);
-  check.real("dy", op.dy, 2);
-  check.same("h", op.h, op.dy.shape(), op.dy)
+  Operands(op.name)
+      .real("dy", op.dy, 2)
+      .same("h", op.h, op.dy.shape(), op.dy)
       .is("parameters", op.parameters, {2})
       .same("dh", op.dh, op.dy.shape(), op.dy)
       .optional("dparameters", op.dparameters, {op.dy.dim(0), 2});
