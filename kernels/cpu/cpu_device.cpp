@@ -63,10 +63,5 @@ extern "C" {
 extern const sy::CpuKernels SWITCHYARD_CPU_KERNELS;
 const sy::CpuKernels SWITCHYARD_CPU_KERNELS = {
     [](std::string_view isa) -> std::unique_ptr<sy::Device> { return std::make_unique<sy::cpu::CpuDevice>(isa); },
-    sy::cpu::gemm,
-    sy::cpu::gemm_serial,
-    sy::cpu::gemm_batch,
-    sy::cpu::packed_bytes,
-    sy::cpu::pack_operand,
-    sy::cpu::multiply_adds};
+    sy::cpu::gemm_batch, sy::cpu::packed_bytes, sy::cpu::pack_operand, sy::cpu::multiply_adds};
 }

@@ -383,21 +383,4 @@ void pack_operand(Index k, Index n, const Matrix& b, std::byte* packed, Multiply
   });
 }
 
-void gemm(Index m, Index n, Index k, const Matrix& a, const Matrix& b, GemmOutput c, Index ldc, bool accumulate,
-          Multiply how) {
-  const Problem problem{m, n, k, a, b, c, ldc, accumulate};
-  gemm_batch({&problem, 1}, how);
-}
-
-void gemm_serial(Index m, Index n, Index k, const Matrix& a, const Matrix& b, GemmOutput c, Index ldc, bool accumulate,
-                 Multiply how) {
-  const Problem problem{m, n, k, a, b, c, ldc, accumulate};
-  with_tiles(a.dtype, how, [&]<class Panels>(std::type_identity<Panels>) {
-    std::vector<Task> tasks;
-    split_into_tasks<Panels>(problem, multiplications(problem), tasks);
-    Worker<Panels> worker;
-    for (const Task& task : tasks) worker.run(task);
-  });
-}
-
 }  // namespace sy::cpu

@@ -95,16 +95,9 @@ Index panel_columns(DType dtype, Multiply how = Multiply::best);
 Index packed_bytes(Index k, Index n, DType dtype, Multiply how = Multiply::best);
 void pack_operand(Index k, Index n, const Matrix& b, std::byte* packed, Multiply how = Multiply::best);
 
-// Many products of one type, whose tiles the OpenMP threads share. The outputs must not overlap.
+// Many products of one type, whose tiles the OpenMP threads share, or on the calling thread inside
+// a parallel region. The outputs must not overlap.
 void gemm_batch(std::span<const Problem> problems, Multiply how = Multiply::best);
-
-// One product on all OpenMP threads, or on the calling thread inside a parallel region.
-void gemm(Index m, Index n, Index k, const Matrix& a, const Matrix& b, GemmOutput c, Index ldc, bool accumulate,
-          Multiply how = Multiply::best);
-
-// One product on the calling thread.
-void gemm_serial(Index m, Index n, Index k, const Matrix& a, const Matrix& b, GemmOutput c, Index ldc, bool accumulate,
-                 Multiply how = Multiply::best);
 
 // Computes independent multiply-adds in registers, on the calling thread. Returns the number of
 // FLOPs. Their rate is the roof of all products (fma.cpp).
