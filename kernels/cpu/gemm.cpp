@@ -130,8 +130,7 @@ class Worker {
         round(sums, n, to);
         if (p.epilogue) widen(to, n, sums);
       });
-    if (p.epilogue)
-      p.epilogue->finish({i, task.j, end - i, task.cols(), at(task, 0, i, task.j), stride_, projection_stride_});
+    if (p.epilogue) p.epilogue({i, task.j, end - i, task.cols(), at(task, 0, i, task.j), stride_, projection_stride_});
   }
   template <class T>
   static void add_bias(const T* bias, Index n, float* sums) {
@@ -270,8 +269,8 @@ double multiplications(const Problem& p) {
 
 template <class Panels>
 Index column_tile(const Problem& p) {
-  static_assert(Epilogue::columns % Panels::cols == 0);
-  return p.epilogue ? Epilogue::columns : Panels::cols;
+  static_assert(epilogue_columns % Panels::cols == 0);
+  return p.epilogue ? epilogue_columns : Panels::cols;
 }
 
 // Divides a product into tasks of about `work` multiplications. Tasks are as nearly square as the

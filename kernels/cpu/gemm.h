@@ -5,6 +5,7 @@
 // is bitwise equal to the row computed within a batch.
 #pragma once
 
+#include <functional>
 #include <span>
 
 #include "kernels/bf16.h"
@@ -52,12 +53,9 @@ struct OutputBlock {
   Index stride, projection_stride;
 };
 // Operation on C as it is computed. Threads call it for disjoint blocks that together cover C. A
-// block begins at a multiple of `columns`. It ends at such a multiple, or with C.
-struct Epilogue {
-  static constexpr Index columns = 64;
-  virtual ~Epilogue() = default;
-  virtual void finish(const OutputBlock& block) const = 0;
-};
+// block begins at a multiple of `epilogue_columns`. It ends at such a multiple, or with C.
+using Epilogue = std::function<void(const OutputBlock& block)>;
+constexpr Index epilogue_columns = 64;
 
 // A product: c[i * ldc + j] (+)= sum over l of a(i, l) b(l, j).
 //
@@ -79,7 +77,7 @@ struct Problem {
   const std::byte* b_packed = nullptr;
   const std::byte *addend = nullptr, *bias = nullptr;
   Index num_projections = 1;
-  const Epilogue* epilogue = nullptr;
+  Epilogue epilogue = {};
 };
 
 // Multiplication of bf16. best: in pairs if the compiled instruction set supports them, otherwise
