@@ -85,8 +85,7 @@ void multiply_by_stack(const GatheredRows& a, const Weight& weight, GemmPass pas
 
 }  // namespace
 
-Index CpuDevice::packed_weight_bytes(const Shape& weight, DType dtype, GemmPass pass, WeightFormat format) const {
-  if (format != WeightFormat::native) return Device::packed_weight_bytes(weight, dtype, pass, format);
+Index native_weight_bytes(const Shape& weight, DType dtype, GemmPass pass) {
   const Operand b(weight, pass);
   return b.stack * packed_bytes(b.k, b.n, dtype);
 }

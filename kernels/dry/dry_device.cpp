@@ -96,21 +96,8 @@ class DryDevice final : public Device {
     return {static_cast<std::byte*>(memory) + page, release};
   }
 
- protected:
-  void do_to_device(const void* host, View x) override {
-    std::memcpy(x.bytes(), host, static_cast<std::size_t>(x.size_bytes()));
-  }
-  void do_to_host(ConstView x, void* host) override {
-    std::memcpy(host, x.bytes(), static_cast<std::size_t>(x.size_bytes()));
-  }
-  void do_begin_read(ConstView x) override { read_.assign(x.bytes(), x.bytes() + x.size_bytes()); }
-  void do_end_read(void* host, Index bytes) override {
-    std::memcpy(host, read_.data(), static_cast<std::size_t>(bytes));
-  }
-
  private:
   const Device* planned_device_;
-  std::vector<std::byte> read_;
 };
 
 template <class Operation>
