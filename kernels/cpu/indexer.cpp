@@ -11,8 +11,6 @@
 #include <span>
 #include <vector>
 
-#include <omp.h>
-
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/parallel.h"
