@@ -13,7 +13,6 @@
 
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/cpu_device.h"
-#include "kernels/cpu/parallel.h"
 #include "kernels/ops/lsh.h"
 
 namespace sy::cpu {
