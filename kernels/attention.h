@@ -6,30 +6,34 @@
 
 namespace sy {
 
+// Type, sizes and strides of heads.
+struct HeadsLayout {
+  DType dtype = DType::f32;
+  Index sequences = 0, positions = 0, heads = 0, width = 0;
+  Index token_stride = 0, sequence_stride = 0, head_stride = 0;  // in elements
+};
+
 // A strided view of head vectors: several heads of one width, for every position of every sequence.
 // The vector of (b, s, h) begins at this element:
 //   b * sequence_stride + s * token_stride + h * head_stride
 // The view may cover some of the heads of a tensor, or some of the positions of a cache. It may
 // also cover some columns of wider vectors, so that keys and values may share vectors.
 template <class Byte>
-struct BasicHeads {
+struct BasicHeads : HeadsLayout {
   Byte* data = nullptr;
-  DType dtype = DType::f32;
-  Index sequences = 0, positions = 0, heads = 0, width = 0;
-  Index token_stride = 0, sequence_stride = 0, head_stride = 0;  // in elements
 
   BasicHeads() = default;
   // Heads [first, first + count) of x: [B, S, N, width].
   BasicHeads(BasicView<Byte> x, Index first, Index count)
-      : data(x.bytes()),
-        dtype(x.dtype()),
-        sequences(x.dim(0)),
-        positions(x.dim(1)),
-        heads(count),
-        width(x.dim(3)),
-        token_stride(x.dim(2) * x.dim(3)),
-        sequence_stride(x.dim(1) * token_stride),
-        head_stride(width) {
+      : BasicHeads({.dtype = x.dtype(),
+                    .sequences = x.dim(0),
+                    .positions = x.dim(1),
+                    .heads = count,
+                    .width = x.dim(3),
+                    .token_stride = x.dim(2) * x.dim(3),
+                    .sequence_stride = x.dim(1) * x.dim(2) * x.dim(3),
+                    .head_stride = x.dim(3)},
+                   x.bytes()) {
     SY_ASSERT(first >= 0 && count >= 0 && first + count <= x.dim(2), "heads {}+{} of {}", first, count,
               x.shape().str());
     if (data) data += first * width * size_of(dtype);
@@ -37,19 +41,8 @@ struct BasicHeads {
   // All heads of x: [B, S, N, width].
   template <class From>
   BasicHeads(BasicView<From> x) : BasicHeads(x, 0, x.dim(2)) {}
-  operator BasicHeads<const std::byte>() const {
-    BasicHeads<const std::byte> same;
-    same.data = data;
-    same.dtype = dtype;
-    same.sequences = sequences;
-    same.positions = positions;
-    same.heads = heads;
-    same.width = width;
-    same.token_stride = token_stride;
-    same.sequence_stride = sequence_stride;
-    same.head_stride = head_stride;
-    return same;
-  }
+  BasicHeads(const HeadsLayout& layout, Byte* first) : HeadsLayout(layout), data(first) {}
+  operator BasicHeads<const std::byte>() const { return {*this, data}; }
 
   Shape shape() const { return {sequences, positions, heads, width}; }
   Index elements() const { return sequences * positions * heads * width; }

@@ -16,8 +16,6 @@ struct Bf16 {
 };
 
 template <>
-struct DTypeOf<Bf16> {
-  static constexpr DType value = DType::bf16;
-};
+struct DTypeOf<Bf16> : std::integral_constant<DType, DType::bf16> {};
 
 }  // namespace sy

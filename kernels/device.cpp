@@ -1,6 +1,7 @@
 #include "kernels/device.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "kernels/ops/all.h"
 
@@ -16,7 +17,7 @@ bool Device::has_kernel(std::string_view operation) const {
 
 Tensor Device::tensor(Shape shape, DType dtype) {
   Tensor t(allocate(shape.elements() * size_of(dtype)), shape, dtype);
-  run(*this, ops::Fill{.x = t, .value = 0});
+  ops::fill_zeros(*this, t);
   return t;
 }
 
@@ -42,6 +43,22 @@ void Device::begin_read(ConstView x) {
 void Device::end_read(void* host) {
   if (reading_ > 0) do_end_read(host, reading_);
   reading_ = 0;
+}
+
+void Device::do_to_device(const void* host, View x) {
+  std::memcpy(x.bytes(), host, static_cast<std::size_t>(x.size_bytes()));
+}
+
+void Device::do_to_host(ConstView x, void* host) {
+  std::memcpy(host, x.bytes(), static_cast<std::size_t>(x.size_bytes()));
+}
+
+void Device::do_begin_read(ConstView x) {
+  read_.assign(x.bytes(), x.bytes() + x.size_bytes());
+}
+
+void Device::do_end_read(void* host, Index bytes) {
+  std::memcpy(host, read_.data(), static_cast<std::size_t>(bytes));
 }
 
 bool Device::supports(WeightFormat format) const {

@@ -1,8 +1,8 @@
 // A device: its memory, its stream, its capabilities, and its table of kernels.
 //
 // The operations are in kernels/ops/: run(device, ops::Permute{.x = x, .index = index, .y = y}).
-// The classes of devices are in cpu/cpu_device.h, cuda/cuda_device.h and dry/dry_device.cpp; their
-// kernels are beside them, in one file for each topic. A device knows no model and no rank.
+// The classes of devices are in cpu/cpu_device.cpp, cuda/cuda_device.h and dry/dry_device.cpp.
+// Their kernels are beside them, in one file for each topic. A device knows no model and no rank.
 // Conventions of all operations:
 //   * Dimensions: B sequences, S positions, T = B*S tokens, D width, H query heads, K kv heads, hd
 //     head dimension.
@@ -36,6 +36,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "kernels/ops/list.h"
 #include "kernels/tensor.h"
@@ -124,22 +125,29 @@ class Device {
  protected:
   explicit Device(const KernelTable& kernels) : kernels_(kernels) {}
 
-  virtual void do_to_device(const void* host, View x) = 0;
-  virtual void do_to_host(ConstView x, void* host) = 0;
-  virtual void do_begin_read(ConstView x) = 0;
-  virtual void do_end_read(void* host, Index bytes) = 0;
+  // The copies of a device. By default its memory is host memory.
+  virtual void do_to_device(const void* host, View x);
+  virtual void do_to_host(ConstView x, void* host);
+  virtual void do_begin_read(ConstView x);
+  virtual void do_end_read(void* host, Index bytes);
 
  private:
   const KernelTable& kernels_;
-  Index reading_ = 0;  // size of the read in flight; 0: no read is in flight
+  Index reading_ = 0;            // size of the read in flight; 0: no read is in flight
+  std::vector<std::byte> read_;  // content of x at begin_read, if on_host()
 };
 
 namespace ops {
 
+// x = 0. No-op if x is empty.
+void fill_zeros(Device& device, View x);
+
 template <class Operation>
 void run(Device& device, const Operation& op) {
   check(op);
-  if (!op.is_empty()) device.execute(op);
+  if (!op.is_empty()) return device.execute(op);
+  if constexpr (requires { op.zero_if_empty(); })
+    for (const View x : op.zero_if_empty()) fill_zeros(device, x);
 }
 
 }  // namespace ops

@@ -7,6 +7,7 @@
 #include <bit>
 #include <cstdint>
 #include <string_view>
+#include <type_traits>
 
 namespace sy {
 
@@ -48,28 +49,16 @@ constexpr float float_of_bf16(std::uint16_t x) {
 template <class T>
 struct DTypeOf;
 template <>
-struct DTypeOf<float> {
-  static constexpr DType value = DType::f32;
-};
+struct DTypeOf<float> : std::integral_constant<DType, DType::f32> {};
 template <>
-struct DTypeOf<double> {
-  static constexpr DType value = DType::f64;
-};
+struct DTypeOf<double> : std::integral_constant<DType, DType::f64> {};
 template <>
-struct DTypeOf<std::int32_t> {
-  static constexpr DType value = DType::i32;
-};
+struct DTypeOf<std::int32_t> : std::integral_constant<DType, DType::i32> {};
 template <>
-struct DTypeOf<std::int64_t> {
-  static constexpr DType value = DType::i64;
-};
+struct DTypeOf<std::int64_t> : std::integral_constant<DType, DType::i64> {};
 template <>
-struct DTypeOf<std::uint16_t> {
-  static constexpr DType value = DType::u16;
-};
+struct DTypeOf<std::uint16_t> : std::integral_constant<DType, DType::u16> {};
 template <>
-struct DTypeOf<std::uint8_t> {
-  static constexpr DType value = DType::u8;
-};
+struct DTypeOf<std::uint8_t> : std::integral_constant<DType, DType::u8> {};
 
 }  // namespace sy

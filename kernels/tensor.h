@@ -2,6 +2,7 @@
 // All views are contiguous and row-major: the last dimension is the fastest.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -47,17 +48,8 @@ class Shape {
     for (int i = first; i < size_; ++i) n *= dims_[i];
     return n;
   }
-  bool operator==(const Shape& o) const {
-    if (size_ != o.size_) return false;
-    for (int i = 0; i < size_; ++i)
-      if (dims_[i] != o.dims_[i]) return false;
-    return true;
-  }
-  std::string str() const {
-    std::string s = "[";
-    for (int i = 0; i < size_; ++i) s += (i ? ", " : "") + std::to_string(dims_[i]);
-    return s + "]";
-  }
+  bool operator==(const Shape& o) const { return std::equal(begin(), end(), o.begin(), o.end()); }
+  std::string str() const { return fmt::format("[{}]", fmt::join(begin(), end(), ", ")); }
 
  private:
   std::array<Index, max_dims> dims_{};

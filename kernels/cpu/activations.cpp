@@ -79,9 +79,9 @@ void backward(const FfnActivation& desc, const float* g, const float* in, const 
   const auto sum = linear ? out ? backward_sum<Act, true, true> : backward_sum<Act, true, false>
                    : out ? backward_sum<Act, false, true>
                           : backward_sum<Act, false, false>;
-  for (Index i = 0; i < n; i += Epilogue::columns, ++dscale)
-    *dscale = sum(desc, g + i, in + i, linear ? linear + i : nullptr, std::min(Epilogue::columns, n - i), scale,
-                  din + i, linear ? dlinear + i : nullptr, out ? out + i : nullptr);
+  for (Index i = 0; i < n; i += epilogue_columns, ++dscale)
+    *dscale = sum(desc, g + i, in + i, linear ? linear + i : nullptr, std::min(epilogue_columns, n - i), scale, din + i,
+                  linear ? dlinear + i : nullptr, out ? out + i : nullptr);
 }
 
 template <class... Act>
@@ -116,7 +116,7 @@ void execute(CpuDevice&, const ops::ActivationForward& op) {
 // Computes the activation again. An element of dy costs 20 bytes if gated, otherwise 12, and 4 more
 // with y.
 void execute(CpuDevice&, const ops::ActivationBackward& op) {
-  const Index f = op.dy.dim(1), width = op.h.dim(1), blocks = ceil_div(f, Epilogue::columns);
+  const Index f = op.dy.dim(1), width = op.h.dim(1), blocks = ceil_div(f, epilogue_columns);
   const bool gated = op.activation.gated;
   const ActivationKernels kernels = activation_kernels(op.activation);
   for_chunks(op.dy.dim(0), rows_per_chunk(width), [&](Index begin, Index end) {

@@ -11,8 +11,8 @@ struct ActivationKernels {
   void (*forward)(const FfnActivation& desc, const float* in, const float* linear, Index n, float scale, float* out);
   //   g: [n] gradient with respect to the output of forward
   //   din: [n]; dlinear: [n] or nullptr; out: [n] = the output of forward, or nullptr
-  //   dscale: [ceil(n / Epilogue::columns)] = gradient with respect to `scale`, summed over
-  //           Epilogue::columns columns each
+  //   dscale: [ceil(n / epilogue_columns)] = gradient with respect to `scale`, summed over
+  //           epilogue_columns columns each
   void (*backward)(const FfnActivation& desc, const float* g, const float* in, const float* linear, Index n,
                    float scale, float* din, float* dlinear, float* out, float* dscale);
 };

@@ -79,13 +79,16 @@ inline std::span<const std::int32_t> selected_from(std::span<const std::int32_t>
 struct AttentionProblem : MaskGeometry<Index> {
   AttentionDesc desc;
   Index B, H, K, hd, vd;
-  const std::int32_t* document_start;  // [B, Sq], or nullptr
-  const std::int32_t* prefix_end;      // [B, Sq], or nullptr
-  const std::int32_t* selected;        // [B, Sq, num_selected] keys that queries see, or nullptr
-  Index num_selected;
-  bool has_bias_or_pattern;  // true: there is a bias, a sparse pattern or a selection
-  bool is_bf16;              // true: vectors are bf16
-  Index key_end;             // queries see no key from it on
+  bool is_bf16;   // true: vectors are bf16
+  Index key_end;  // queries see no key from it on
+  // [B, Sq], or nullptr
+  const std::int32_t* document_start = numbers(desc.mask.document_start);
+  const std::int32_t* prefix_end = numbers(desc.mask.prefix_end);
+  // [B, Sq, num_selected] keys that queries see, or nullptr
+  const std::int32_t* selected = numbers(desc.mask.selected);
+  Index num_selected = selected ? desc.mask.selected.dim(2) : 0;
+  // true: there is a bias, a sparse pattern or a selection
+  bool has_bias_or_pattern = desc.bias || pattern || selected;
 
   AttentionProblem(const AttentionDesc& d, ConstHeads q, ConstHeads k, ConstHeads v)
       : MaskGeometry(d.mask, q.positions, k.positions),
@@ -95,11 +98,6 @@ struct AttentionProblem : MaskGeometry<Index> {
         K(k.heads),
         hd(q.width),
         vd(v.width),
-        document_start(d.mask.document_start ? d.mask.document_start.i32() : nullptr),
-        prefix_end(d.mask.prefix_end ? d.mask.prefix_end.i32() : nullptr),
-        selected(d.mask.selected ? d.mask.selected.i32() : nullptr),
-        num_selected(selected ? d.mask.selected.dim(2) : 0),
-        has_bias_or_pattern(d.bias || pattern || selected),
         is_bf16(q.dtype == DType::bf16),
         key_end(Sk) {}
 
@@ -165,6 +163,7 @@ struct AttentionProblem : MaskGeometry<Index> {
   }
 
  private:
+  static const std::int32_t* numbers(ConstView x) { return x ? x.i32() : nullptr; }
   // End of the document that begins at `start`.
   Index document_end(Index b, std::int32_t start) const {
     const std::int32_t* const row = document_start + b * Sq;

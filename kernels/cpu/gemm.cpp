@@ -130,8 +130,7 @@ class Worker {
         round(sums, n, to);
         if (p.epilogue) widen(to, n, sums);
       });
-    if (p.epilogue)
-      p.epilogue->finish({i, task.j, end - i, task.cols(), at(task, 0, i, task.j), stride_, projection_stride_});
+    if (p.epilogue) p.epilogue({i, task.j, end - i, task.cols(), at(task, 0, i, task.j), stride_, projection_stride_});
   }
   template <class T>
   static void add_bias(const T* bias, Index n, float* sums) {
@@ -270,8 +269,8 @@ double multiplications(const Problem& p) {
 
 template <class Panels>
 Index column_tile(const Problem& p) {
-  static_assert(Epilogue::columns % Panels::cols == 0);
-  return p.epilogue ? Epilogue::columns : Panels::cols;
+  static_assert(epilogue_columns % Panels::cols == 0);
+  return p.epilogue ? epilogue_columns : Panels::cols;
 }
 
 // Divides a product into tasks of about `work` multiplications. Tasks are as nearly square as the
@@ -380,23 +379,6 @@ void pack_operand(Index k, Index n, const Matrix& b, std::byte* packed, Multiply
         const Index l = row * block, depth = std::min(block, k - l), j = column * columns;
         Panels::pack_columns(b, l, depth, j, std::min(columns, n - j), packed_panel<Panels>(to, n, l, depth, j));
       }
-  });
-}
-
-void gemm(Index m, Index n, Index k, const Matrix& a, const Matrix& b, GemmOutput c, Index ldc, bool accumulate,
-          Multiply how) {
-  const Problem problem{m, n, k, a, b, c, ldc, accumulate};
-  gemm_batch({&problem, 1}, how);
-}
-
-void gemm_serial(Index m, Index n, Index k, const Matrix& a, const Matrix& b, GemmOutput c, Index ldc, bool accumulate,
-                 Multiply how) {
-  const Problem problem{m, n, k, a, b, c, ldc, accumulate};
-  with_tiles(a.dtype, how, [&]<class Panels>(std::type_identity<Panels>) {
-    std::vector<Task> tasks;
-    split_into_tasks<Panels>(problem, multiplications(problem), tasks);
-    Worker<Panels> worker;
-    for (const Task& task : tasks) worker.run(task);
   });
 }
 

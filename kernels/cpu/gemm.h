@@ -5,6 +5,7 @@
 // is bitwise equal to the row computed within a batch.
 #pragma once
 
+#include <functional>
 #include <span>
 
 #include "kernels/bf16.h"
@@ -52,12 +53,9 @@ struct OutputBlock {
   Index stride, projection_stride;
 };
 // Operation on C as it is computed. Threads call it for disjoint blocks that together cover C. A
-// block begins at a multiple of `columns`. It ends at such a multiple, or with C.
-struct Epilogue {
-  static constexpr Index columns = 64;
-  virtual ~Epilogue() = default;
-  virtual void finish(const OutputBlock& block) const = 0;
-};
+// block begins at a multiple of `epilogue_columns`. It ends at such a multiple, or with C.
+using Epilogue = std::function<void(const OutputBlock& block)>;
+constexpr Index epilogue_columns = 64;
 
 // A product: c[i * ldc + j] (+)= sum over l of a(i, l) b(l, j).
 //
@@ -79,7 +77,7 @@ struct Problem {
   const std::byte* b_packed = nullptr;
   const std::byte *addend = nullptr, *bias = nullptr;
   Index num_projections = 1;
-  const Epilogue* epilogue = nullptr;
+  Epilogue epilogue = {};
 };
 
 // Multiplication of bf16. best: in pairs if the compiled instruction set supports them, otherwise
@@ -95,16 +93,9 @@ Index panel_columns(DType dtype, Multiply how = Multiply::best);
 Index packed_bytes(Index k, Index n, DType dtype, Multiply how = Multiply::best);
 void pack_operand(Index k, Index n, const Matrix& b, std::byte* packed, Multiply how = Multiply::best);
 
-// Many products of one type, whose tiles the OpenMP threads share. The outputs must not overlap.
+// Many products of one type, whose tiles the OpenMP threads share, or on the calling thread inside
+// a parallel region. The outputs must not overlap.
 void gemm_batch(std::span<const Problem> problems, Multiply how = Multiply::best);
-
-// One product on all OpenMP threads, or on the calling thread inside a parallel region.
-void gemm(Index m, Index n, Index k, const Matrix& a, const Matrix& b, GemmOutput c, Index ldc, bool accumulate,
-          Multiply how = Multiply::best);
-
-// One product on the calling thread.
-void gemm_serial(Index m, Index n, Index k, const Matrix& a, const Matrix& b, GemmOutput c, Index ldc, bool accumulate,
-                 Multiply how = Multiply::best);
 
 // Computes independent multiply-adds in registers, on the calling thread. Returns the number of
 // FLOPs. Their rate is the roof of all products (fma.cpp).

@@ -77,12 +77,7 @@ struct PairTiles {
                          a_panels = 16, overrun = 0;
   static constexpr bool b_stays = false;
 
-  static void pack_rows(const Matrix& a, Index i, Index count, Index l, Index depth, Bf16* out) {
-    pack_left_pairs(a, i, count, l, depth, out);
-  }
-  static void pack_columns(const Matrix& b, Index l, Index depth, Index j, Index count, Bf16* out) {
-    pack_right_pairs(b, l, depth, j, count, out);
-  }
+  static constexpr auto pack_rows = pack_left_pairs, pack_columns = pack_right_pairs;
   void multiply(Index m, Index n, Index k, const Bf16* a, const Bf16* b, float* c, Index stride, bool accumulate) {
     const Index steps = ceil_div(k, pair_step);
     if (m == rows && n == cols) return unit.multiply(steps, a, b, c, stride, accumulate);

@@ -11,11 +11,8 @@
 #include <span>
 #include <vector>
 
-#include <omp.h>
-
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/cpu_device.h"
-#include "kernels/cpu/parallel.h"
 #include "kernels/ops/indexer.h"
 
 namespace sy::cpu {

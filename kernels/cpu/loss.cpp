@@ -14,13 +14,16 @@ namespace {
 
 constexpr float minus_infinity = -std::numeric_limits<float>::infinity();
 
+// Caps of logits. slope: derivative of the cap if its value is c
 struct Plain {
   float operator()(float x) const { return x; }
+  float slope(float) const { return 1.0f; }
 };
 
 struct Capped {
   float cap;
   float operator()(float x) const { return cap * tanh_(x / cap); }
+  float slope(float c) const { return 1 - (c / cap) * (c / cap); }
 };
 
 // A logit costs 4 bytes and 23 FLOPs, 50 with a cap. The row is read once for its largest logit,
@@ -46,14 +49,6 @@ void forward(const Cap& cap, const ops::CrossEntropyForward& op) {
   });
 }
 
-// Derivative of the cap if its value is c: 1 - (c / cap)^2.
-float slope(const Plain&, float) {
-  return 1.0f;
-}
-float slope(const Capped& cap, float c) {
-  return 1 - (c / cap.cap) * (c / cap.cap);
-}
-
 // A logit costs 8 bytes and 23 FLOPs, 54 with a cap.
 template <class Cap>
 void backward(const Cap& cap, const ops::CrossEntropyBackward& op) {
@@ -74,11 +69,11 @@ void backward(const Cap& cap, const ops::CrossEntropyBackward& op) {
       const float z = lse.f32()[t], weight = factor + z_factor * 2 * z;
       const Index target = targets.i32()[t] - vocab_begin;
       const bool here = target >= 0 && target < v;
-      const float at_target = here ? slope(cap, cap(row[target])) : 0.0f;
+      const float at_target = here ? cap.slope(cap(row[target])) : 0.0f;
 #pragma omp simd
       for (Index i = 0; i < v; ++i) {
         const float c = cap(row[i]);
-        out[i] = weight * exp_(c - z) * slope(cap, c);
+        out[i] = weight * exp_(c - z) * cap.slope(c);
       }
       if (here) out[target] -= factor * at_target;
     }

@@ -11,11 +11,8 @@
 #include <numeric>
 #include <vector>
 
-#include <omp.h>
-
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/cpu_device.h"
-#include "kernels/cpu/parallel.h"
 #include "kernels/ops/lsh.h"
 
 namespace sy::cpu {
@@ -28,16 +25,16 @@ class ChunkRing {
  public:
   // order, lengths: as of ops::LshAttentionForward. b, head: of the task
   ChunkRing(ConstHeads x, ConstView order, ConstView lengths, const LshDesc& desc, Index b, Index head)
-      : desc_(desc), S_(x.positions) {
+      : before_(desc.before), after_(desc.after) {
     if (order) {
       entries_ = order.dim(2) * order.dim(3);
       order_ = order.i32() + (b * x.heads + head) * entries_;
       chunk_ = desc.chunk;
     } else {
-      chunk_ = std::min(desc.chunk, std::max<Index>(S_, 1));
-      entries_ = round_up(S_, chunk_);
-      length_ = lengths ? lengths.i32()[b] : S_;
-      if (S_ <= desc.chunk) before_ = after_ = 0;
+      chunk_ = std::min(desc.chunk, std::max<Index>(x.positions, 1));
+      entries_ = round_up(x.positions, chunk_);
+      length_ = lengths ? lengths.i32()[b] : x.positions;
+      if (x.positions <= desc.chunk) before_ = after_ = 0;
     }
   }
   Index chunks() const { return entries_ / chunk_; }
@@ -50,12 +47,10 @@ class ChunkRing {
   void seen(Index chunk, std::vector<std::int32_t>& to) const {
     to.clear();
     const Index n = chunks();
-    for (Index step = -before(); step <= after(); ++step) append(((chunk + step) % n + n) % n, to);
+    for (Index step = -before_; step <= after_; ++step) append(((chunk + step) % n + n) % n, to);
   }
 
  private:
-  Index before() const { return before_ < 0 ? desc_.before : before_; }
-  Index after() const { return after_ < 0 ? desc_.after : after_; }
   void append(Index chunk, std::vector<std::int32_t>& to) const {
     for (Index i = chunk * chunk_; i < (chunk + 1) * chunk_; ++i) {
       const Index token = order_ ? order_[i] : i < length_ ? i : -1;
@@ -63,8 +58,7 @@ class ChunkRing {
     }
   }
 
-  LshDesc desc_;
-  Index S_, chunk_ = 1, entries_ = 0, length_ = 0, before_ = -1, after_ = -1;
+  Index before_, after_, chunk_ = 1, entries_ = 0, length_ = 0;
   const std::int32_t* order_ = nullptr;
 };
 
@@ -158,21 +152,21 @@ class LshHead {
       multiply<1, tile_rows>(std::min<Index>(tile_rows, m - i), depth, left + i * depth, right, depth, cols,
                              to + i * key_block, key_block, false);
   }
-  // to[rows[i]] += factors[i, :] times the packed vectors of the columns. factors: [m, key_block]
-  void add_rows(Tokens rows, Index depth, const float* factors, const float* right, Index width, float* to) {
-    for (Index i = 0; i < std::ssize(rows); i += tile_rows) {
-      const Index count = std::min<Index>(tile_rows, std::ssize(rows) - i);
-      multiply<key_block, 1>(count, depth, factors + i * key_block, right, depth, width, products, width, false);
-      for (Index r = 0; r < count; ++r) add(products + r * width, width, to + rows[i + r] * width);
+  // to[tokens[i]] += the sum over l < depth of factors[i * row + l * column] times packed vector l.
+  template <Index row, Index column>
+  void add_products(Tokens tokens, Index depth, const float* factors, const float* right, Index width, float* to) {
+    for (Index i = 0; i < std::ssize(tokens); i += tile_rows) {
+      const Index count = std::min<Index>(tile_rows, std::ssize(tokens) - i);
+      multiply<row, column>(count, depth, factors + i * row, right, depth, width, products, width, false);
+      for (Index r = 0; r < count; ++r) add(products + r * width, width, to + tokens[i + r] * width);
     }
   }
-  // to[columns[j]] += factors[:, j] times the packed vectors of m rows. factors: [m, key_block]
+  // The same for rows or columns of factors: [m, key_block].
+  void add_rows(Tokens rows, Index n, const float* factors, const float* right, Index width, float* to) {
+    add_products<key_block, 1>(rows, n, factors, right, width, to);
+  }
   void add_columns(Tokens columns, Index m, const float* factors, const float* right, Index width, float* to) {
-    for (Index j = 0; j < std::ssize(columns); j += tile_rows) {
-      const Index count = std::min<Index>(tile_rows, std::ssize(columns) - j);
-      multiply<1, key_block>(count, m, factors + j, right, m, width, products, width, false);
-      for (Index r = 0; r < count; ++r) add(products + r * width, width, to + columns[j + r] * width);
-    }
+    add_products<1, key_block>(columns, m, factors, right, width, to);
   }
   static void add(const float* x, Index n, float* y) {
 #pragma omp simd

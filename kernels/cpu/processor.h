@@ -22,7 +22,6 @@ int cpu_threads();
 struct CpuKernels {
   std::unique_ptr<Device> (*make)(std::string_view isa);  // isa: its name, for describe()
   // The products alone, for tests and benchmarks (kernels/cpu/gemm.h).
-  decltype(&cpu::gemm) gemm, gemm_serial;
   decltype(&cpu::gemm_batch) gemm_batch;
   decltype(&cpu::packed_bytes) packed_bytes;
   decltype(&cpu::pack_operand) pack_operand;

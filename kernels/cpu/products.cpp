@@ -1,7 +1,7 @@
 // GEMMs of the device as problems of gemm.h: of one matrix, of experts, and of an FFN with its
 // activation.
-#include <deque>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include "kernels/cpu/activations.h"
@@ -16,23 +16,16 @@ namespace sy::cpu {
 
 namespace {
 
-// A row-major matrix with `columns` columns that begins with element `first` of x, and its
-// transpose.
-Matrix plain(ConstView x, Index first, Index columns) {
-  return {x, first, columns, 1};
-}
-Matrix transposed(ConstView x, Index first, Index columns) {
-  return {x, first, 1, columns};
-}
-// The same for the rows of an operand, gathered or not, from number `first` on.
+// The rows of an operand, gathered or not, from number `first` on, as a row-major matrix.
 Matrix plain(const GatheredRows& x, Index first, Index columns) {
-  Matrix m = plain(x.values, x.index ? x.first_column : first * columns, x.index ? x.values.dim(1) : columns);
-  if (x.index) m.row_index = x.index.i32() + first;
+  if (!x.index) return {x.values, first * columns, columns, 1};
+  Matrix m(x.values, x.first_column, x.values.dim(1), 1);
+  m.row_index = x.index.i32() + first;
   return m;
 }
-Matrix transposed(const GatheredRows& x, Index first, Index columns) {
-  Matrix m = transposed(x.values, x.index ? x.first_column : first * columns, x.index ? x.values.dim(1) : columns);
-  if (x.index) m.col_index = x.index.i32() + first;
+Matrix transposed(Matrix m) {
+  std::swap(m.row_stride, m.col_stride);
+  std::swap(m.row_index, m.col_index);
   return m;
 }
 
@@ -59,7 +52,8 @@ struct Operand {
     n = p == GemmPass::fprop ? N : Q;
   }
   Matrix matrix(ConstView weight, Index e) const {
-    return pass == GemmPass::fprop ? transposed(weight, e * N * Q, Q) : plain(weight, e * N * Q, Q);
+    const Matrix m = plain(weight, e * N, Q);
+    return pass == GemmPass::fprop ? transposed(m) : m;
   }
   const std::byte* packed(const Weight& weight, Index e) const {
     const PackedWeight& form = weight.packed(pass);
@@ -69,26 +63,29 @@ struct Operand {
   Index stack, N, Q, k, n;
 };
 
-// c_e = a_e b_e
+// c_e = a_e b_e. first: first row of the expert
+Problem product_of(const GatheredRows& a, const Weight& weight, const Operand& b, Index e, Index first, Index count,
+                   GemmOutput c) {
+  return {.m = count,
+          .n = b.n,
+          .k = b.k,
+          .a = plain(a, first, b.k),
+          .b = b.matrix(weight.values, e),
+          .c = c,
+          .ldc = b.n,
+          .accumulate = false,
+          .b_packed = b.packed(weight, e)};
+}
 void multiply_by_stack(const GatheredRows& a, const Weight& weight, GemmPass pass, const GroupOffsets& groups, View c) {
   const Operand b(weight.values.shape(), pass);
   multiply_by_expert(groups, [&](Index e, Index first, Index count) {
-    return Problem{.m = count,
-                   .n = b.n,
-                   .k = b.k,
-                   .a = plain(a, first, b.k),
-                   .b = b.matrix(weight.values, e),
-                   .c = {c, first * b.n},
-                   .ldc = b.n,
-                   .accumulate = false,
-                   .b_packed = b.packed(weight, e)};
+    return product_of(a, weight, b, e, first, count, {c, first * b.n});
   });
 }
 
 }  // namespace
 
-Index CpuDevice::packed_weight_bytes(const Shape& weight, DType dtype, GemmPass pass, WeightFormat format) const {
-  if (format != WeightFormat::native) return Device::packed_weight_bytes(weight, dtype, pass, format);
+Index native_weight_bytes(const Shape& weight, DType dtype, GemmPass pass) {
   const Operand b(weight, pass);
   return b.stack * packed_bytes(b.k, b.n, dtype);
 }
@@ -101,10 +98,11 @@ void execute(CpuDevice&, const ops::PackWeight& op) {
 
 void execute(CpuDevice&, const ops::Gemm& op) {
   const Operand right(op.b.values.shape(), op.pass());
+  const Matrix a = plain(op.a, 0, op.a.dim(1));
   const Problem problem{.m = op.c.dim(0),
                         .n = right.n,
                         .k = right.k,
-                        .a = op.transpose_a ? transposed(op.a, 0, op.a.dim(1)) : plain(op.a, 0, op.a.dim(1)),
+                        .a = op.transpose_a ? transposed(a) : a,
                         .b = right.matrix(op.b.values, 0),
                         .c = op.c,
                         .ldc = right.n,
@@ -130,7 +128,7 @@ void execute(CpuDevice&, const ops::GroupedGemmWgrad& op) {
         return Problem{.m = n,
                        .n = q,
                        .k = count,
-                       .a = transposed(op.dy, first, n),
+                       .a = transposed(plain(op.dy, first, n)),
                        .b = plain(op.x, first, q),
                        .c = {op.dw, e * n * q},
                        .ldc = q,
@@ -144,54 +142,38 @@ void execute(CpuDevice&, const ops::GroupedGemmWgrad& op) {
 namespace {
 
 // Computes y from h for the rows of one expert; `first` is its first row.
-struct Activate final : Epilogue {
-  Activate(const FfnActivation& activation, ConstView scales, Index first_row, View output)
-      : desc(activation), row_scale(scales), first(first_row), y(output) {}
-  void finish(const OutputBlock& h) const override {
-    const Index f = y.dim(1);
-    const ActivationKernels kernels = activation_kernels(desc);
-    Results outputs(y, h.cols);
-    for (Index i = 0; i < h.rows; ++i) {
-      const Index r = first + h.row + i;
-      const float* const in = h.values + i * h.stride;
-      float* const out = outputs.begin(r * f + h.column);
-      kernels.forward(desc, in, desc.gated ? in + h.projection_stride : nullptr, h.cols,
-                      row_scale ? row_scale.f32()[r] : 1.0f, out);
-    }
+void activate(const ops::FfnForward& op, Index first, const OutputBlock& h) {
+  const Index f = op.y.dim(1);
+  const ActivationKernels kernels = activation_kernels(op.activation);
+  Results outputs(op.y, h.cols);
+  for (Index i = 0; i < h.rows; ++i) {
+    const Index r = first + h.row + i;
+    const float* const in = h.values + i * h.stride;
+    float* const out = outputs.begin(r * f + h.column);
+    kernels.forward(op.activation, in, op.activation.gated ? in + h.projection_stride : nullptr, h.cols,
+                    op.row_scale ? op.row_scale.f32()[r] : 1.0f, out);
   }
-  FfnActivation desc;
-  ConstView row_scale;
-  Index first;
-  View y;
-};
+}
 
 // Computes dh, y and the sums of a row's gradient with respect to its scale, [R, blocks], for the
 // rows of one expert.
-struct ActivateBackward final : Epilogue {
-  ActivateBackward(const FfnActivation& activation, ConstView input, ConstView scales, Index first_row, View dinput,
-                   View output, float* scale_sums)
-      : desc(activation), h(input), row_scale(scales), first(first_row), dh(dinput), y(output), sums(scale_sums) {}
-  void finish(const OutputBlock& da) const override {
-    const Index f = y.dim(1), width = h.dim(1), blocks = ceil_div(f, columns);
-    const ActivationKernels kernels = activation_kernels(desc);
-    Floats inputs(h, da.cols), linears(desc.gated ? h : ConstView{}, da.cols);
-    Results gradients(dh, da.cols), dlinears(dh, da.cols), outputs(y, da.cols);
-    for (Index i = 0; i < da.rows; ++i) {
-      const Index r = first + da.row + i, at = r * width + da.column;
-      const float* const in = inputs.at(at);
-      const float* const linear = linears.at(at + f);
-      float* const out = gradients.begin(at);
-      float* const dlinear = desc.gated ? dlinears.begin(at + f) : nullptr;
-      kernels.backward(desc, da.values + i * da.stride, in, linear, da.cols, row_scale ? row_scale.f32()[r] : 1.0f, out,
-                       dlinear, outputs.begin(r * f + da.column), sums + r * blocks + da.column / columns);
-    }
+void activate_backward(const ops::FfnBackward& op, Index first, float* sums, const OutputBlock& da) {
+  const bool gated = op.activation.gated;
+  const Index f = op.y.dim(1), width = op.h.dim(1), blocks = ceil_div(f, epilogue_columns);
+  const ActivationKernels kernels = activation_kernels(op.activation);
+  Floats inputs(op.h, da.cols), linears(gated ? op.h : ConstView{}, da.cols);
+  Results gradients(op.dh, da.cols), dlinears(op.dh, da.cols), outputs(op.y, da.cols);
+  for (Index i = 0; i < da.rows; ++i) {
+    const Index r = first + da.row + i, at = r * width + da.column;
+    const float* const in = inputs.at(at);
+    const float* const linear = linears.at(at + f);
+    float* const out = gradients.begin(at);
+    float* const dlinear = gated ? dlinears.begin(at + f) : nullptr;
+    kernels.backward(op.activation, da.values + i * da.stride, in, linear, da.cols,
+                     op.row_scale ? op.row_scale.f32()[r] : 1.0f, out, dlinear, outputs.begin(r * f + da.column),
+                     sums + r * blocks + da.column / epilogue_columns);
   }
-  FfnActivation desc;
-  ConstView h, row_scale;
-  Index first;
-  View dh, y;
-  float* sums;
-};
+}
 
 // GEMMs of an FFN: one for each expert, or one for a single matrix.
 struct FfnProduct {
@@ -215,20 +197,14 @@ void execute(CpuDevice&, const ops::FfnForward& op) {
   const FfnProduct p(op.x, op.w, GemmPass::fprop, op.groups);
   const Index num_projections = op.activation.gated ? 2 : 1, f = op.y.dim(1);
   const bool whole = num_projections == 1 || f % panel_columns(op.y.dtype()) == 0;
-  std::deque<Activate> epilogues;
   multiply_by_expert(p.groups, [&](Index e, Index first, Index count) {
-    return Problem{.m = count,
-                   .n = f,
-                   .k = p.b.k,
-                   .a = plain(op.x, first, p.b.k),
-                   .b = p.b.matrix(op.w.values, e),
-                   .c = {op.h, first * p.b.n},
-                   .ldc = p.b.n,
-                   .accumulate = false,
-                   .b_packed = whole ? p.b.packed(op.w, e) : nullptr,
-                   .bias = op.bias ? op.bias.bytes() + e * p.b.n * size_of(op.bias.dtype()) : nullptr,
-                   .num_projections = num_projections,
-                   .epilogue = &epilogues.emplace_back(op.activation, op.row_scale, first, op.y)};
+    Problem h = product_of(op.x, op.w, p.b, e, first, count, {op.h, first * p.b.n});
+    h.n = f;
+    if (!whole) h.b_packed = nullptr;
+    if (op.bias) h.bias = op.bias.bytes() + e * p.b.n * size_of(op.bias.dtype());
+    h.num_projections = num_projections;
+    h.epilogue = [&op, first](const OutputBlock& block) { activate(op, first, block); };
+    return h;
   });
 }
 
@@ -237,21 +213,13 @@ void execute(CpuDevice&, const ops::FfnForward& op) {
 // sums in order. So the result does not depend on the threads.
 void execute(CpuDevice&, const ops::FfnBackward& op) {
   const FfnProduct p(op.dout, op.w, GemmPass::dgrad, op.groups);
-  const Index rows = op.y.dim(0), f = op.y.dim(1), blocks = ceil_div(f, Epilogue::columns);
+  const Index rows = op.y.dim(0), f = op.y.dim(1), blocks = ceil_div(f, epilogue_columns);
   const auto sums = scratch<float>(rows * blocks);
-  std::deque<ActivateBackward> epilogues;
+  float* const sum = sums.get();
   multiply_by_expert(p.groups, [&](Index e, Index first, Index count) {
-    return Problem{
-        .m = count,
-        .n = f,
-        .k = p.b.k,
-        .a = plain(op.dout, first, p.b.k),
-        .b = p.b.matrix(op.w.values, e),
-        .c = GemmOutput(op.y.dtype()),
-        .ldc = f,
-        .accumulate = false,
-        .b_packed = p.b.packed(op.w, e),
-        .epilogue = &epilogues.emplace_back(op.activation, op.h, op.row_scale, first, op.dh, op.y, sums.get())};
+    Problem da = product_of(op.dout, op.w, p.b, e, first, count, GemmOutput(op.y.dtype()));
+    da.epilogue = [&op, first, sum](const OutputBlock& block) { activate_backward(op, first, sum, block); };
+    return da;
   });
   if (!op.drow_scale) return;
   for_chunks(rows, rows_per_chunk(blocks), [&](Index begin, Index end) {

@@ -37,23 +37,12 @@ void release(std::byte* memory) {
   munmap(memory - page, static_cast<std::size_t>(size));
 }
 
-// The routing of a layer, as far as it decides which ranks its tokens reach.
-struct Routing {
-  std::vector<Index> physical = {};  // [E] tokens of each physical expert
-  std::vector<Index> group_of = {};  // [E]; empty without a group limit
-  Index groups = 1, limit = 1;
-  Index tokens = 0, top_k = 0;
-  Index experts_of_rank = 0;
-  bool operator==(const Routing&) const = default;
-};
-
 // Returns the share of the tokens that reach the experts of each expert-parallel rank.
-std::vector<double> reached_shares(const Routing& r) {
-  const DryGroups groups = {r.group_of, r.groups, r.limit};
-  const DryReach reach(r.physical, r.tokens, r.top_k, groups);
+std::vector<double> reached_shares(const DryRouting& routing) {
+  const DryReach reach(routing);
   std::vector<double> shares;
-  for (Index first = 0; first < std::ssize(r.physical); first += r.experts_of_rank)
-    shares.push_back(reach(first, r.experts_of_rank));
+  for (Index first = 0; first < std::ssize(routing.tokens_per_expert); first += routing.experts_of_rank)
+    shares.push_back(reach(first, routing.experts_of_rank));
   return shares;
 }
 
@@ -66,7 +55,7 @@ class DryDevice final : public Device {
   Index planned_logits = 0;
   // Most layers have the routing of the layer before. Its shares are kept, because they take most
   // of the time of a plan.
-  Routing last_routing;
+  DryRouting last_routing;
   std::vector<double> last_shares;
 
   std::string_view name() const override { return "dry"; }
@@ -96,21 +85,8 @@ class DryDevice final : public Device {
     return {static_cast<std::byte*>(memory) + page, release};
   }
 
- protected:
-  void do_to_device(const void* host, View x) override {
-    std::memcpy(x.bytes(), host, static_cast<std::size_t>(x.size_bytes()));
-  }
-  void do_to_host(ConstView x, void* host) override {
-    std::memcpy(host, x.bytes(), static_cast<std::size_t>(x.size_bytes()));
-  }
-  void do_begin_read(ConstView x) override { read_.assign(x.bytes(), x.bytes() + x.size_bytes()); }
-  void do_end_read(void* host, Index bytes) override {
-    std::memcpy(host, read_.data(), static_cast<std::size_t>(bytes));
-  }
-
  private:
   const Device* planned_device_;
-  std::vector<std::byte> read_;
 };
 
 template <class Operation>
@@ -176,11 +152,11 @@ void execute(DryDevice& device, const ops::DispatchLayout& op) {
   const ExpectedRouting& expected = op.expected;
   const Index tokens = op.experts.dim(0), all = op.tokens_per_expert.elements(), each = all / partition.ep;
   const std::vector<Index> logical = dispatched_load(device, op);
-  Routing routing{.physical = std::vector<Index>(logical.size()),
-                  .tokens = tokens,
-                  .top_k = op.experts.dim(1),
-                  .experts_of_rank = each};
-  std::vector<Index>& physical = routing.physical;
+  DryRouting routing{.tokens_per_expert = std::vector<Index>(logical.size()),
+                     .tokens = tokens,
+                     .k = op.experts.dim(1),
+                     .experts_of_rank = each};
+  std::vector<Index>& physical = routing.tokens_per_expert;
   for (Index e = 0; e < all; ++e) physical[physical_of(partition.logical_to_physical, e)] = logical[e];
 
   // A group limit applies only to a partition of all experts. The hop within a node gets tokens

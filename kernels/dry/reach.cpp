@@ -7,21 +7,21 @@ namespace sy {
 
 namespace {
 
+using ProductSums = std::vector<double>;  // see DryReach
+
 double number(Index x) {
   return static_cast<double>(x);
 }
 
-}  // namespace
-
-void DryReach::add_weight(ProductSums& sums, double share) {
+void add_weight(ProductSums& sums, double share) {
   const double p = std::clamp(share, 0.0, 1 - 1e-9);
   for (std::size_t j = sums.size() - 1; j > 0; --j) sums[j] += sums[j - 1] * p / (1 - p);
 }
 
 // Sums, over all choices, the product of the weights of the chosen groups and experts. A choice is
 // `limit` groups, and k experts of these groups or of `common`. odds: [groups] weights of groups.
-double DryReach::sum_over_choices(const std::vector<ProductSums>& groups, const std::vector<double>& odds, Index limit,
-                                  const ProductSums& common) {
+double sum_over_choices(const std::vector<ProductSums>& groups, const std::vector<double>& odds, Index limit,
+                        const ProductSums& common) {
   const std::size_t sizes = common.size();
   std::vector<ProductSums> chosen(static_cast<std::size_t>(limit) + 1, ProductSums(sizes));
   chosen[0] = common;
@@ -34,7 +34,7 @@ double DryReach::sum_over_choices(const std::vector<ProductSums>& groups, const 
 
 // Weight of a group that tokens choose with this probability. It is the odds of the group, divided
 // by the sum over choices of `size` of its experts. A fractional `size` interpolates that sum.
-double DryReach::group_odds(double probability, const ProductSums& experts, double size) {
+double group_odds(double probability, const ProductSums& experts, double size) {
   const double q = std::clamp(probability, 0.0, 1 - 1e-9);
   const std::size_t low = std::min(static_cast<std::size_t>(size), experts.size() - 1),
                     high = std::min(low + 1, experts.size() - 1);
@@ -43,36 +43,37 @@ double DryReach::group_odds(double probability, const ProductSums& experts, doub
   return q / (1 - q) / (std::pow(experts[low], 1 - between) * std::pow(above, between));
 }
 
-DryReach::DryReach(std::span<const Index> tokens_per_expert, Index tokens, Index k, const DryGroups& groups)
-    : groups_(groups),
-      has_limit_(!groups.group_of.empty()),
-      limit_(has_limit_ ? groups.limit : 1),
-      empty_sums_(static_cast<std::size_t>(k) + 1),
-      dropped_sums_(empty_sums_.size()) {
-  const std::size_t number_of_groups = has_limit_ ? static_cast<std::size_t>(groups.groups) : 1;
+}  // namespace
+
+DryReach::DryReach(const DryRouting& routing)
+    : routing_(routing), empty_sums_(static_cast<std::size_t>(routing.k) + 1), dropped_sums_(empty_sums_.size()) {
+  const std::vector<Index>& tokens_per_expert = routing.tokens_per_expert;
+  const Index k = routing.k;
+  const bool has_limit = !routing.group_of.empty();
+  const auto number_of_groups = static_cast<std::size_t>(routing.groups);
   std::vector<double> chosen(number_of_groups);  // [groups] sum of the shares of its experts
   double dropped = number(k);
-  for (const Index assignments : tokens_per_expert) shares_.push_back(number(assignments) / number(tokens));
+  for (const Index assignments : tokens_per_expert) shares_.push_back(number(assignments) / number(routing.tokens));
   for (Index e = 0; e < std::ssize(tokens_per_expert); ++e) {
     dropped -= shares_[e];
     chosen[group_of(e)] += shares_[e];
   }
   // Mean number of a token's dispatched experts in a chosen group.
-  const double experts_of_group = (number(k) - dropped) / number(limit_);
+  const double experts_of_group = (number(k) - dropped) / number(routing.limit);
   if (experts_of_group <= 0) return;
   empty_sums_[0] = dropped_sums_[0] = 1;
   all_.assign(number_of_groups, empty_sums_);
   for (Index e = 0; e < std::ssize(tokens_per_expert); ++e) {
     const double of_all = chosen[group_of(e)] / experts_of_group;
     // The share among the tokens that choose the expert's group.
-    if (has_limit_ && of_all > 0) shares_[e] /= std::min(1.0, of_all);
+    if (has_limit && of_all > 0) shares_[e] /= std::min(1.0, of_all);
     add_weight(all_[group_of(e)], shares_[e]);
   }
   odds_.assign(number_of_groups, 1.0);
-  for (std::size_t g = 0; g < number_of_groups && has_limit_; ++g)
+  for (std::size_t g = 0; g < number_of_groups && has_limit; ++g)
     odds_[g] = group_odds(chosen[g] / experts_of_group, all_[g], experts_of_group);
   for (Index i = 0; i < k && dropped > 0; ++i) add_weight(dropped_sums_, dropped / number(k));
-  total_ = sum_over_choices(all_, odds_, limit_, dropped_sums_);
+  total_ = sum_over_choices(all_, odds_, routing.limit, dropped_sums_);
 }
 
 double DryReach::operator()(Index first, Index n) const {
@@ -84,7 +85,7 @@ double DryReach::operator()(Index first, Index n) const {
     if (touched[g]) others[g] = empty_sums_;
   for (Index e = 0; e < std::ssize(shares_); ++e)
     if (touched[group_of(e)] && (e < first || e >= first + n)) add_weight(others[group_of(e)], shares_[e]);
-  return 1 - sum_over_choices(others, odds_, limit_, dropped_sums_) / total_;
+  return 1 - sum_over_choices(others, odds_, routing_.limit, dropped_sums_) / total_;
 }
 
 }  // namespace sy

@@ -1,17 +1,21 @@
 // Estimate of the ranks that a token reaches, from the load of the experts alone.
 #pragma once
 
-#include <span>
 #include <vector>
 
 #include "kernels/types.h"
 
 namespace sy {
 
-// Group limit of a router: a token chooses its experts from at most `limit` groups.
-struct DryGroups {
-  std::span<const Index> group_of{};  // [E] group of each expert; empty if the router has no limit
+// The routing of a layer, as far as it decides which ranks its tokens reach.
+struct DryRouting {
+  std::vector<Index> tokens_per_expert = {};  // [E]
+  Index tokens = 0, k = 0;
+  // Group limit: a token chooses its experts from at most `limit` groups.
+  std::vector<Index> group_of = {};  // [E] group of each expert; empty if the router has no limit
   Index groups = 1, limit = 1;
+  Index experts_of_rank = 0;
+  bool operator==(const DryRouting&) const = default;
 };
 
 // Expected share of tokens that have one of some consecutive experts among their k different
@@ -32,35 +36,21 @@ struct DryGroups {
 // rarely leaves a chosen group unused.
 class DryReach {
  public:
-  // `groups.group_of` must outlive the object.
-  DryReach(std::span<const Index> tokens_per_expert, Index tokens, Index k, const DryGroups& groups = {});
+  explicit DryReach(const DryRouting& routing);
   // Share of the tokens that have one of experts [first, first + n).
   double operator()(Index first, Index n) const;
 
  private:
   using ProductSums = std::vector<double>;  // [j]: the sum of the products of j different weights
 
-  static void add_weight(ProductSums& sums, double share);
-  static double sum_over_choices(const std::vector<ProductSums>& groups, const std::vector<double>& odds, Index limit,
-                                 const ProductSums& common);
-  static double group_odds(double probability, const ProductSums& experts, double size);
+  std::size_t group_of(Index e) const { return routing_.group_of.empty() ? 0 : routing_.group_of[e]; }
 
-  std::size_t group_of(Index e) const { return has_limit_ ? static_cast<std::size_t>(groups_.group_of[e]) : 0; }
-
-  DryGroups groups_;
-  bool has_limit_;
-  Index limit_;
+  DryRouting routing_;
   ProductSums empty_sums_, dropped_sums_;  // sums for no experts; for dropped assignments
   std::vector<double> shares_;             // [E] share of its group's tokens that choose it
   std::vector<ProductSums> all_;           // [groups] sums for all experts of a group
   std::vector<double> odds_;               // [groups] weights of groups
   double total_ = 0;
 };
-
-// DryReach of one range of experts.
-inline double dry_reach(std::span<const Index> tokens_per_expert, Index tokens, Index k, Index first, Index n,
-                        const DryGroups& groups = {}) {
-  return DryReach(tokens_per_expert, tokens, k, groups)(first, n);
-}
 
 }  // namespace sy

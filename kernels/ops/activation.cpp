@@ -1,23 +1,19 @@
 #include "kernels/ops/activation.h"
 
-#include "kernels/device.h"
-#include "kernels/ops/elementwise.h"
 #include "kernels/ops/operands.h"
 
 namespace sy::ops {
 
 void check(const ActivationForward& op) {
-  const Operands check(op.name);
   SY_ASSERT(op.activation.act != Activation::xielu, "{}: see XieluForward", op.name);
-  check.real("y", op.y, 2);
+  const Operands check = Operands(op.name).real("y", op.y, 2);
   const Index r = op.y.dim(0), f = op.y.dim(1);
   check.same("h", op.h, {r, op.activation.gated ? 2 * f : f}, op.y).optional("row_scale", op.row_scale, {r});
 }
 
 void check(const ActivationBackward& op) {
-  const Operands check(op.name);
   SY_ASSERT(op.activation.act != Activation::xielu, "{}: see XieluBackward", op.name);
-  check.real("dy", op.dy, 2);
+  const Operands check = Operands(op.name).real("dy", op.dy, 2);
   const Index r = op.dy.dim(0), f = op.dy.dim(1);
   const Shape hidden = {r, op.activation.gated ? 2 * f : f};
   check.same("h", op.h, hidden, op.dy)
@@ -25,12 +21,6 @@ void check(const ActivationBackward& op) {
       .same("dh", op.dh, hidden, op.dy)
       .optional("drow_scale", op.drow_scale, {r})
       .optional("y", op.y, op.dy.shape(), op.dy.dtype());
-}
-
-void run(Device& device, const ActivationBackward& op) {
-  check(op);
-  if (op.dy.elements() > 0) return device.execute(op);
-  if (op.drow_scale) run(device, Fill{.x = op.drow_scale, .value = 0});
 }
 
 }  // namespace sy::ops

@@ -29,8 +29,9 @@ struct ActivationBackward {
   View dh;               // [R, gated ? 2F : F] c
   View drow_scale = {};  // [R]; may be empty
   View y = {};           // [R, F] c of ActivationForward; may be empty, and may be dy
+  bool is_empty() const { return dy.elements() == 0; }
+  auto zero_if_empty() const { return std::array{drow_scale}; }
   Cost cost() const { return Cost().reads(dy, h).writes(dh, drow_scale, y); }
 };
-void run(Device& device, const ActivationBackward& op);
 
 }  // namespace sy::ops

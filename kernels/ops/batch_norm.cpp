@@ -1,26 +1,18 @@
 #include "kernels/ops/batch_norm.h"
 
-#include "kernels/device.h"
-#include "kernels/ops/elementwise.h"
 #include "kernels/ops/operands.h"
 
 namespace sy::ops {
 
 void check(const BatchNormSums& op) {
-  const Operands check(op.name);
-  check.real("x", op.x, 2);
-  check.optional("mask", op.mask, {op.x.dim(0)}, DType::i32).is("sums", op.sums, {2 * op.x.dim(1) + 1}, DType::f64);
-}
-
-void run(Device& device, const BatchNormSums& op) {
-  check(op);
-  if (op.x.elements() == 0) return run(device, Fill{.x = op.sums, .value = 0});
-  device.execute(op);
+  Operands(op.name)
+      .real("x", op.x, 2)
+      .optional("mask", op.mask, {op.x.dim(0)}, DType::i32)
+      .is("sums", op.sums, {2 * op.x.dim(1) + 1}, DType::f64);
 }
 
 void check(const BatchNormMoments& op) {
-  const Operands check(op.name);
-  check.dims("moments", op.moments, 1);
+  const Operands check = Operands(op.name).dims("moments", op.moments, 1);
   const Index d = op.moments.dim(0) / 2;
   SY_ASSERT(op.sums || op.averages, "{}: neither sums nor averages", op.name);
   check.is("moments", op.moments, {2 * d + 1})
@@ -29,8 +21,7 @@ void check(const BatchNormMoments& op) {
 }
 
 void check(const BatchNormForward& op) {
-  const Operands check(op.name);
-  check.real("x", op.x, 2);
+  const Operands check = Operands(op.name).real("x", op.x, 2);
   const Index t = op.x.dim(0), d = op.x.dim(1);
   check.same("weight", op.weight, {d}, op.x)
       .same("y", op.y, {t, d}, op.x)
@@ -39,8 +30,7 @@ void check(const BatchNormForward& op) {
 }
 
 void check(const BatchNormGradientSums& op) {
-  const Operands check(op.name);
-  check.real("x", op.x, 2);
+  const Operands check = Operands(op.name).real("x", op.x, 2);
   const Index t = op.x.dim(0), d = op.x.dim(1);
   check.same("dy", op.dy, {t, d}, op.x)
       .is("moments", op.moments, {2 * d + 1})
@@ -49,15 +39,8 @@ void check(const BatchNormGradientSums& op) {
       .is("sums", op.sums, {2, d}, DType::f64);
 }
 
-void run(Device& device, const BatchNormGradientSums& op) {
-  check(op);
-  if (op.x.elements() == 0) return run(device, Fill{.x = op.sums, .value = 0});
-  device.execute(op);
-}
-
 void check(const BatchNormBackward& op) {
-  const Operands check(op.name);
-  check.real("x", op.x, 2);
+  const Operands check = Operands(op.name).real("x", op.x, 2);
   const Index t = op.x.dim(0), d = op.x.dim(1);
   check.same("dy", op.dy, {t, d}, op.x)
       .same("weight", op.weight, {d}, op.x)

@@ -15,9 +15,10 @@ struct BatchNormSums {
   ConstView x;          // [T, D] c
   ConstView mask = {};  // [T] i32: 0 if the token is padding; empty if all are real
   View sums;            // [2 * D + 1] f64 = sums of x, sums of x^2, number of real tokens
+  bool is_empty() const { return x.elements() == 0; }
+  auto zero_if_empty() const { return std::array{sums}; }
   Cost cost() const { return Cost().reads(x, mask).writes(sums); }
 };
-void run(Device& device, const BatchNormSums& op);
 
 // Moments of the columns, from sums or from running averages.
 struct BatchNormMoments {
@@ -57,9 +58,10 @@ struct BatchNormGradientSums {
   View dweight;       // [D] += sums of dy * n, where n = (x - mean) / sqrt(variance + eps)
   View dbias = {};    // [D] += sums of dy; empty if there is no bias
   View sums;          // [2, D] f64 = sums of dy, sums of dy * n
+  bool is_empty() const { return x.elements() == 0; }
+  auto zero_if_empty() const { return std::array{sums}; }
   Cost cost() const { return Cost().reads(dy, x, moments).updates(dweight, dbias).writes(sums); }
 };
-void run(Device& device, const BatchNormGradientSums& op);
 
 // Gradient of BatchNormForward with respect to x. Mean and variance depend on real tokens alone:
 //   dx += weight / sqrt(variance + eps) * (dy - (sum of dy + n * sum of dy * n) / count)

@@ -1,7 +1,5 @@
 #include "kernels/ops/dispatch.h"
 
-#include "kernels/device.h"
-#include "kernels/ops/elementwise.h"
 #include "kernels/ops/operands.h"
 
 namespace sy::ops {
@@ -28,12 +26,6 @@ void check(const DispatchLayout& op) {
   SY_ASSERT(t * most <= INT32_MAX, "{}: {} rows, numbered with 31 bits", op.name, t * most);
 }
 
-void run(Device& device, const DispatchLayout& op) {
-  check(op);
-  if (op.experts.elements() > 0) return device.execute(op);
-  for (View v : {op.counts, op.tokens_per_expert}) run(device, Fill{.x = v, .value = 0});
-}
-
 void check(const BuildPermutation& op) {
   const Operands check(op.name);
   check.dims("physical_experts", op.physical_experts, 2, DType::i32)
@@ -49,12 +41,6 @@ void check(const BuildPermutation& op) {
                 op.physical_experts.elements() <= INT32_MAX,
             "{}: {} rows for {} physical experts from {} on, of {} assignments", op.name, op.tokens.dim(0),
             op.offsets.dim(0) - 1, op.first_expert, op.physical_experts.elements());
-}
-
-void run(Device& device, const BuildPermutation& op) {
-  check(op);
-  if (op.physical_experts.elements() > 0) return device.execute(op);
-  run(device, Fill{.x = op.offsets, .value = 0});
 }
 
 }  // namespace sy::ops

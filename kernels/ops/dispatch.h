@@ -58,9 +58,10 @@ struct DispatchLayout {
   // physical experts
   View counts;
   View tokens_per_expert;  // [E] i32 assignments of each logical expert
+  bool is_empty() const { return experts.elements() == 0; }
+  auto zero_if_empty() const { return std::array{counts, tokens_per_expert}; }
   Cost cost() const { return Cost().reads(experts, dispatch_mask).writes(physical_experts, tokens, row_id_map); }
 };
-void run(Device& device, const DispatchLayout& op);
 
 // Builds the permutation of rows: sorts assignments by (physical expert, token). It covers the L
 // physical experts from `first_expert` on; other assignments are ignored. An assignment has the
@@ -76,11 +77,12 @@ struct BuildPermutation {
   View row_id_map;         // [T, k] i32 row of each assignment, or -1
   View offsets;            // [L + 1] i32 first row of each physical expert, and R
   View row_weights = {};   // [n] weight of each row; unchanged from row R on. Empty without weights
+  bool is_empty() const { return physical_experts.elements() == 0; }
+  auto zero_if_empty() const { return std::array{offsets}; }
   Cost cost() const {
     return Cost().reads(physical_experts, row_weights).writes(assignments, tokens, row_id_map, row_weights);
   }
 };
-void run(Device& device, const BuildPermutation& op);
 
 }  // namespace ops
 

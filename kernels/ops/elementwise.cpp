@@ -10,6 +10,10 @@ void check(const Fill& op) {
   SY_ASSERT(op.x.dtype() == DType::f32 || op.value == 0, "fill: {} with {}", info(op.x.dtype()).name, op.value);
 }
 
+void fill_zeros(Device& device, View x) {
+  if (x) run(device, Fill{.x = x, .value = 0});
+}
+
 void check(const Copy& op) {
   SY_ASSERT(op.x.size_bytes() == op.y.size_bytes(), "copy: {} {} to {} {}", info(op.x.dtype()).name, op.x.shape().str(),
             info(op.y.dtype()).name, op.y.shape().str());

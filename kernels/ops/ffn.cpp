@@ -5,7 +5,6 @@
 #include "kernels/device.h"
 #include "kernels/ops/activation.h"
 #include "kernels/ops/bias.h"
-#include "kernels/ops/elementwise.h"
 #include "kernels/ops/operands.h"
 
 namespace sy::ops {
@@ -115,7 +114,7 @@ void run(Device& device, const FfnBackward& op) {
   check_gather(op.name, device, "dout", op.dout, {op.dout.values.dim(1), op.y.dim(1)});
   check_packed(Operands(op.name), device, op.w, GemmPass::dgrad);
   if (op.y.elements() > 0) return device.execute(op);
-  if (op.drow_scale) run(device, Fill{.x = op.drow_scale, .value = 0});
+  fill_zeros(device, op.drow_scale);
 }
 
 void run_unfused(Device& device, const FfnBackward& op) {

@@ -30,8 +30,7 @@ void check_packed(const Operands& check, const Device& device, const Weight& w, 
 }
 
 void check(const Gemm& op) {
-  const Operands check(op.name);
-  check.real("a", op.a, 2).real("b", op.b.values, 2).real("c", op.c, 2);
+  const Operands check = Operands(op.name).real("a", op.a, 2).real("b", op.b.values, 2).real("c", op.c, 2);
   const Index m = op.c.dim(0), n = op.c.dim(1), q = op.depth();
   check.same("a", op.a, op.transpose_a ? Shape{q, m} : Shape{m, q}, op.a)
       .same("b", op.b.values, op.transpose_b ? Shape{n, q} : Shape{q, n}, op.a)
@@ -57,10 +56,8 @@ void run(Device& device, const Gemm& op) {
   }
   if (op.c.elements() == 0 || (op.depth() == 0 && product.accumulate)) return;
   if (op.depth() > 0) return device.execute(product);
-  if (product.addend)
-    run(device, Copy{.x = product.addend, .y = op.c});
-  else
-    run(device, Fill{.x = op.c, .value = 0});
+  if (!product.addend) return fill_zeros(device, op.c);
+  run(device, Copy{.x = product.addend, .y = op.c});
 }
 
 void check(const PackWeight& op) {

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "kernels/device.h"
-#include "kernels/ops/elementwise.h"
 #include "kernels/ops/operands.h"
 
 namespace sy::ops {
@@ -66,7 +65,7 @@ void run(Device& device, const GroupedGemm& op) {
   check_gather(op.name, device, "x", op.x, {op.w.values.dim(1), op.w.values.dim(2)});
   check_packed(Operands(op.name), device, op.w, GemmPass::fprop);
   if (op.y.elements() == 0) return;
-  if (op.w.values.dim(2) == 0) return run(device, Fill{.x = op.y, .value = 0});
+  if (op.w.values.dim(2) == 0) return fill_zeros(device, op.y);
   device.execute(op);
 }
 
@@ -91,13 +90,12 @@ void run(Device& device, const GroupedGemmDgrad& op) {
   check_gather(op.name, device, "dy", op.dy, {op.w.values.dim(1), op.w.values.dim(2)});
   check_packed(Operands(op.name), device, op.w, GemmPass::dgrad);
   if (op.dx.elements() == 0) return;
-  if (op.w.values.dim(1) == 0) return run(device, Fill{.x = op.dx, .value = 0});
+  if (op.w.values.dim(1) == 0) return fill_zeros(device, op.dx);
   device.execute(op);
 }
 
 void check(const GroupedGemmWgrad& op) {
-  const Operands check(op.name);
-  check.dims("dw", op.dw, 3);
+  const Operands check = Operands(op.name).dims("dw", op.dw, 3);
   const Index rows = op.x.rows(), experts = op.dw.dim(0), n = op.dw.dim(1), q = op.dw.dim(2);
   check_gathered_rows(check, "dy", op.dy, rows, n, op.x.values);
   check_gathered_rows(check, "x", op.x, rows, q, op.x.values);
@@ -116,7 +114,7 @@ void run(Device& device, const GroupedGemmWgrad& op) {
   check_gather(op.name, device, "x", op.x, {op.dw.dim(1), op.dw.dim(2)});
   if (op.dw.elements() == 0) return;
   if (op.x.rows() > 0) return device.execute(op);
-  if (!op.accumulate) run(device, Fill{.x = op.dw, .value = 0});
+  if (!op.accumulate) fill_zeros(device, op.dw);
 }
 
 }  // namespace sy::ops

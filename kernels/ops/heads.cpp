@@ -21,8 +21,7 @@ void check(const ReduceHeads& op) {
 
 void check(const BatchedHeadGemm& op) {
   const ConstHeads &x = op.x, y = op.y;
-  const Operands check(op.name);
-  check.real("w", op.w, 3);
+  const Operands check = Operands(op.name).real("w", op.w, 3);
   const Index n = op.w.dim(1), q = op.w.dim(2);
   const auto [in, out] = op.pass == GemmPass::fprop ? std::pair{q, n} : std::pair{n, q};
   check.heads("x", x, {x.sequences, x.positions, op.w.dim(0), in}, y)

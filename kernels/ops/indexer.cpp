@@ -38,8 +38,7 @@ Cost scores_cost(const IndexScores& s, Index most, double products) {
 }  // namespace
 
 void check(const TopkKeys& op) {
-  const Operands check(op.name);
-  check.dims("selected", op.selected, 2, DType::i32);
+  const Operands check = Operands(op.name).dims("selected", op.selected, 2, DType::i32);
   check_scores(check, op.scores, op.selected);
 }
 

@@ -28,12 +28,7 @@ struct IndexScores {
 
  private:
   ConstHeads sizes(Index positions) const {
-    ConstHeads heads;
-    heads.sequences = k.dim(0);
-    heads.positions = positions;
-    heads.heads = 1;
-    heads.width = q.dim(2);
-    return heads;
+    return {{.sequences = k.dim(0), .positions = positions, .heads = 1, .width = q.dim(2)}, nullptr};
   }
 };
 

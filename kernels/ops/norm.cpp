@@ -1,30 +1,20 @@
 #include "kernels/ops/norm.h"
 
-#include "kernels/device.h"
-#include "kernels/ops/elementwise.h"
 #include "kernels/ops/operands.h"
 
 namespace sy::ops {
 
 void check(const NormForward& op) {
-  const Operands check(op.name);
   SY_ASSERT(op.desc.kind == NormKind::rmsnorm || op.desc.kind == NormKind::layernorm, "norm_forward: no norm of rows");
-  check.real("x", op.x, 2);
+  const Operands check = Operands(op.name).real("x", op.x, 2);
   const Index t = op.x.dim(0), d = op.x.dim(1);
   check.same("weight", op.weight, {d}, op.x).same("y", op.y, {t, d}, op.x).is("moments", op.moments, {t, 2});
   check.optional("bias", op.bias, {d}, op.x.dtype());
 }
 
-void run(Device& device, const NormForward& op) {
-  check(op);
-  if (op.x.elements() == 0) return run(device, Fill{.x = op.moments, .value = 0});
-  device.execute(op);
-}
-
 void check(const NormBackward& op) {
-  const Operands check(op.name);
   SY_ASSERT(op.desc.kind == NormKind::rmsnorm || op.desc.kind == NormKind::layernorm, "norm_backward: no norm of rows");
-  check.real("x", op.x, 2);
+  const Operands check = Operands(op.name).real("x", op.x, 2);
   const Index t = op.x.dim(0), d = op.x.dim(1);
   check.same("dy", op.dy, {t, d}, op.x)
       .same("weight", op.weight, {d}, op.x)

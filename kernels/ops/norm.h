@@ -25,9 +25,10 @@ struct NormForward {
   NormDesc desc = {};
   View y;        // [T, D] c
   View moments;  // [T, 2] = mean (RMSNorm: 0), 1 / sqrt(mean of (x - mean)^2 + eps)
+  bool is_empty() const { return x.elements() == 0; }
+  auto zero_if_empty() const { return std::array{moments}; }
   Cost cost() const { return Cost().reads(x, weight).writes(y, moments); }
 };
-void run(Device& device, const NormForward& op);
 
 // Gradients of NormForward with respect to x, weight and bias.
 struct NormBackward {

@@ -26,8 +26,7 @@ void run(Device& device, const Permute& op) {
 }
 
 void check(const Unpermute& op) {
-  const Operands check(op.name);
-  check.real("x", op.x, 2).dims("row_id_map", op.row_id_map, 2, DType::i32);
+  const Operands check = Operands(op.name).real("x", op.x, 2).dims("row_id_map", op.row_id_map, 2, DType::i32);
   check.same("y", op.y, {op.row_id_map.dim(0), op.x.dim(1)}, op.x)
       .optional("addend", op.addend, op.y.shape(), op.x.dtype());
 }

@@ -5,8 +5,7 @@
 namespace sy::ops {
 
 void check(const Rope& op) {
-  const Operands check(op.name);
-  check.real("x", op.x, 3).dims("table", op.table, 3);
+  const Operands check = Operands(op.name).real("x", op.x, 3).dims("table", op.table, 3);
   check.is("positions", op.positions, {op.x.dim(0)}, DType::i32)
       .is("table", op.table, {op.table.dim(0), op.table.dim(1), 2});
   SY_ASSERT(op.heads >= 0 && op.heads <= op.x.dim(1) && 2 * op.table.dim(1) <= op.x.dim(2),

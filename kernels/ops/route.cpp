@@ -1,7 +1,5 @@
 #include "kernels/ops/route.h"
 
-#include "kernels/device.h"
-#include "kernels/ops/elementwise.h"
 #include "kernels/ops/operands.h"
 
 namespace sy::ops {
@@ -18,8 +16,7 @@ void check_route(std::string_view operation, const RouteDesc& desc, Index expert
 }  // namespace
 
 void check(const RouteForward& op) {
-  const Operands check(op.name);
-  check.dims("logits", op.logits, 2).dims("counts", op.counts, 2, DType::i32);
+  const Operands check = Operands(op.name).dims("logits", op.logits, 2).dims("counts", op.counts, 2, DType::i32);
   const Index t = op.logits.dim(0), e = op.logits.dim(1), segments = op.counts.dim(0);
   check_route(op.name, op.desc, e);
   check.segments(t, segments)
@@ -33,15 +30,8 @@ void check(const RouteForward& op) {
       .is("z_squared", op.z_squared, {1}, DType::f64);
 }
 
-void run(Device& device, const RouteForward& op) {
-  check(op);
-  if (op.logits.dim(0) > 0) return device.execute(op);
-  for (View v : {op.counts, op.probability, op.z_squared}) run(device, Fill{.x = v, .value = 0});
-}
-
 void check(const RouteBackward& op) {
-  const Operands check(op.name);
-  check.dims("logits", op.logits, 2).dims("dprobability", op.dprobability, 2);
+  const Operands check = Operands(op.name).dims("logits", op.logits, 2).dims("dprobability", op.dprobability, 2);
   const Index t = op.logits.dim(0), e = op.logits.dim(1), segments = op.dprobability.dim(0);
   const Shape chosen = {t, op.desc.top_k};
   check_route(op.name, op.desc, e);

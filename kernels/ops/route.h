@@ -46,9 +46,10 @@ struct RouteForward {
   View counts;       // [G, E] i32 assignments of each segment
   View probability;  // [G, E] sums of the probabilities of each segment
   View z_squared;    // [1] f64 = sum over tokens of logsumexp(logits)^2
+  bool is_empty() const { return logits.dim(0) == 0; }
+  auto zero_if_empty() const { return std::array{counts, probability, z_squared}; }
   Cost cost() const { return Cost().reads(logits, noise, token_mask).writes(experts, weights, counts, probability); }
 };
-void run(Device& device, const RouteForward& op);
 
 // dlogits = the sum of three gradients:
 //   * through the weights

@@ -25,8 +25,9 @@ struct XieluBackward {
   ConstView parameters;   // [2] = p, n
   View dh;                // [R, F] c
   View dparameters = {};  // [R, 2]; their sum over rows is the gradient; may be empty
+  bool is_empty() const { return dy.elements() == 0; }
+  auto zero_if_empty() const { return std::array{dparameters}; }
   Cost cost() const { return Cost().reads(dy, h).writes(dh, dparameters); }
 };
-void run(Device& device, const XieluBackward& op);
 
 }  // namespace sy::ops

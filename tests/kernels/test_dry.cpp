@@ -233,6 +233,12 @@ TEST(Dry, DistributesRowsEvenlyOrByLoad) {
   EXPECT_EQ(numbers(tokens_per_expert), (std::vector<std::int32_t>{1, 2, 3, 4}));
 }
 
+// Share of the tokens that have one of experts [first, first + n).
+double dry_reach(const std::vector<Index>& tokens_per_expert, Index tokens, Index k, Index first, Index n,
+                 const std::vector<Index>& group_of = {}, Index groups = 1, Index limit = 1) {
+  return DryReach({tokens_per_expert, tokens, k, group_of, groups, limit})(first, n);
+}
+
 // dry_reach: share of the ways to choose k of e experts that include one of the first n, for equal
 // and for unequal loads.
 TEST(Dry, EstimatesTokensPerRank) {
@@ -280,7 +286,7 @@ TEST(Dry, EstimatesFewerRanksWithGroupLimits) {
   const auto reach = [](Index e, Index groups, Index limit, Index k, Index first, Index n) {
     std::vector<Index> group_of;
     for (Index i = 0; i < e; ++i) group_of.push_back(i * groups / e);
-    return dry_reach(std::vector<Index>(e, 1000 * k), 1000 * e, k, first, n, {group_of, groups, limit});
+    return dry_reach(std::vector<Index>(e, 1000 * k), 1000 * e, k, first, n, group_of, groups, limit);
   };
   // The first three cases: DeepSeek-V3 on one of 8 nodes and on one of 64 ranks, and experts of
   // three groups.
@@ -302,12 +308,11 @@ TEST(Dry, EstimatesFewerRanksWithGroupLimits) {
   EXPECT_NEAR(reach(16, 4, 4, 3, 0, 4), dry_reach(std::vector<Index>(16, 3000), 16000, 3, 0, 4), 1e-9);
   // A group that is chosen more often than others is reached more often.
   const std::vector<Index> group_of = {0, 0, 1, 1, 2, 2}, tokens_per_expert = {500, 500, 300, 300, 200, 200};
-  const DryGroups groups{group_of, 3, 1};
-  EXPECT_NEAR(dry_reach(tokens_per_expert, 1000, 2, 0, 2, groups), 0.5, 0.1);
-  EXPECT_NEAR(dry_reach(tokens_per_expert, 1000, 2, 2, 2, groups), 0.3, 0.1);
-  EXPECT_NEAR(dry_reach(tokens_per_expert, 1000, 2, 4, 2, groups), 0.2, 0.1);
+  EXPECT_NEAR(dry_reach(tokens_per_expert, 1000, 2, 0, 2, group_of, 3, 1), 0.5, 0.1);
+  EXPECT_NEAR(dry_reach(tokens_per_expert, 1000, 2, 2, 2, group_of, 3, 1), 0.3, 0.1);
+  EXPECT_NEAR(dry_reach(tokens_per_expert, 1000, 2, 4, 2, group_of, 3, 1), 0.2, 0.1);
   double sum = 0;
-  for (const Index first : {0, 2, 4}) sum += dry_reach(tokens_per_expert, 1000, 2, first, 2, groups);
+  for (const Index first : {0, 2, 4}) sum += dry_reach(tokens_per_expert, 1000, 2, first, 2, group_of, 3, 1);
   EXPECT_NEAR(sum, 1, 1e-9);
 }
 

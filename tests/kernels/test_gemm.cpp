@@ -16,14 +16,6 @@ namespace sy::cpu {
 namespace {
 
 // GEMM of the selected instruction set; ctest runs these tests with each set.
-struct Product {
-  decltype(&cpu::gemm) CpuKernels::*kernel;
-  void operator()(Index m, Index n, Index k, const Matrix& a, const Matrix& b, GemmOutput c, Index ldc, bool accumulate,
-                  Multiply how = Multiply::best) const {
-    (cpu_isa().kernels.*kernel)(m, n, k, a, b, c, ldc, accumulate, how);
-  }
-};
-const Product gemm{&CpuKernels::gemm}, gemm_serial{&CpuKernels::gemm_serial};
 const auto gemm_batch = [](std::span<const Problem> problems, Multiply how = Multiply::best) {
   cpu_isa().kernels.gemm_batch(problems, how);
 };
@@ -33,6 +25,26 @@ const auto packed_bytes = [](Index k, Index n, DType dtype, Multiply how) {
 const auto pack_operand = [](Index k, Index n, const Matrix& b, std::byte* packed, Multiply how) {
   cpu_isa().kernels.pack_operand(k, n, b, packed, how);
 };
+
+// One product.
+void gemm(Index m, Index n, Index k, const Matrix& a, const Matrix& b, GemmOutput c, Index ldc, bool accumulate,
+          Multiply how = Multiply::best) {
+  const Problem problem{m, n, k, a, b, c, ldc, accumulate};
+  gemm_batch({&problem, 1}, how);
+}
+
+struct ThreadCount {
+  explicit ThreadCount(int n) : before(omp_get_max_threads()) { omp_set_num_threads(n); }
+  ~ThreadCount() { omp_set_num_threads(before); }
+  int before;
+};
+
+// One product on the calling thread.
+void gemm_serial(Index m, Index n, Index k, const Matrix& a, const Matrix& b, GemmOutput c, Index ldc, bool accumulate,
+                 Multiply how = Multiply::best) {
+  const ThreadCount one(1);
+  gemm(m, n, k, a, b, c, ldc, accumulate, how);
+}
 
 constexpr float untouched = 12345.0f;
 
@@ -63,12 +75,6 @@ Stored random_matrix(Index rows, Index cols, Layout layout, unsigned seed) {
   return s;
 }
 
-struct ThreadCount {
-  explicit ThreadCount(int n) : before(omp_get_max_threads()) { omp_set_num_threads(n); }
-  ~ThreadCount() { omp_set_num_threads(before); }
-  int before;
-};
-
 // Runs the GEMM and compares with double-precision sums.
 // Memory between the rows of C and around C must stay unchanged.
 void check(Index m, Index n, Index k, Layout a_layout, Layout b_layout, bool accumulate, bool serial) {
@@ -83,7 +89,7 @@ void check(Index m, Index n, Index k, Layout a_layout, Layout b_layout, bool acc
   for (Index i = 0; i < m; ++i)
     for (Index j = 0; j < n; ++j)
       c0[i * ldc + j] = accumulate ? before[i * n + j] : std::numeric_limits<float>::quiet_NaN();
-  (serial ? gemm_serial : gemm)(m, n, k, a.matrix, b.matrix, c0, ldc, accumulate);
+  (serial ? gemm_serial : gemm)(m, n, k, a.matrix, b.matrix, c0, ldc, accumulate, Multiply::best);
   for (Index i = 0; i < m; ++i) {
     for (Index j = 0; j < n; ++j) {
       double want = accumulate ? before[i * n + j] : 0.0;

@@ -19,6 +19,12 @@
 namespace sy {
 namespace {
 
+// Share of the tokens that have one of experts [first, first + n).
+double dry_reach(const std::vector<Index>& tokens_per_expert, Index tokens, Index k, Index first, Index n,
+                 const std::vector<Index>& group_of = {}, Index groups = 1, Index limit = 1) {
+  return DryReach({tokens_per_expert, tokens, k, group_of, groups, limit})(first, n);
+}
+
 constexpr const char* planned_model = R"(
 [model]
 layers = 7
@@ -526,8 +532,8 @@ TEST(Plan, UsesTheLoadOfTheBusiestRank) {
     const Index all = 2 * config.model.seq_len, E = std::ssize(tokens_per_expert);
     std::vector<Index> group_of;  // two of the run's three groups are chosen
     for (Index e = 0; e < E; ++e) group_of.push_back(e * config.moe.groups / E);
-    const double reach = dry_reach(tokens_per_expert, all, config.moe.top_k, 0, E / 2,
-                                   {group_of, config.moe.groups, config.moe.topk_groups});
+    const double reach = dry_reach(tokens_per_expert, all, config.moe.top_k, 0, E / 2, group_of, config.moe.groups,
+                                   config.moe.topk_groups);
     tokens += std::round(static_cast<double>(all) * reach);
   }
   for (const TrafficLine& line : plan.fitting[0].traffic) {
