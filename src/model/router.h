@@ -10,7 +10,6 @@
 
 #include "dist/token_dispatcher.h"
 #include "src/model/linear.h"
-#include "src/model/statistics.h"
 #include "src/params/block_specs.h"
 
 namespace sy {

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <set>
-#include <utility>
 
 #include "dist/phase.h"
 #include "kernels/ops/elementwise.h"

@@ -22,7 +22,6 @@
 #include <vector>
 
 #include "dist/mesh.h"
-#include "kernels/arena.h"
 #include "src/model/context.h"
 #include "src/params/store.h"
 #include "src/train/matrix_update.h"

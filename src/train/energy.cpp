@@ -1,6 +1,5 @@
 #include "src/train/energy.h"
 
-#include <cmath>
 #include <limits>
 
 #include "dist/machine.h"

@@ -5,10 +5,8 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <cerrno>
 #include <chrono>
 #include <cmath>
-#include <cstring>
 #include <map>
 #include <numeric>
 

@@ -6,7 +6,6 @@
 #include <cstring>
 
 #include "dist/phase.h"
-#include "dist/runtime.h"
 #include "src/io/checkpoint_internal.h"
 #include "src/train/lr_schedule.h"
 #include "src/train/pipeline_schedule.h"

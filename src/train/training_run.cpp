@@ -7,7 +7,6 @@
 
 #include "dist/phase.h"
 #include "dist/runtime.h"
-#include "src/data/masking.h"
 #include "src/data/run_tokenizer.h"
 #include "src/data/sequence_pairs.h"
 #include "src/io/manifest.h"
@@ -15,7 +14,6 @@
 #include "src/params/costs.h"
 #include "src/provenance/provenance.h"
 #include "src/text/numbers.h"
-#include "src/text/strings.h"
 #include "src/text/table.h"
 #include "src/train/energy.h"
 #include "src/train/memory.h"
