@@ -36,7 +36,6 @@ class Encoder {
   // sums: their rows of StatisticsSink::layers, or empty
   void load_balancing(LayerContext layer, const Saved& s, View sums) const;
 
-  Index layers() const { return std::ssize(blocks_); }
   // Returns the layer of each router.
   const std::vector<std::int64_t>& moe_layer_ids() const { return moe_layer_ids_; }
   Index moe_layers() const { return std::ssize(moe_layer_ids_); }

@@ -74,7 +74,6 @@ class ReversibleStack {
   View backward(LayerContext layer, View d, Saved& s, const LayerHook& after_layer);
 
   void append_cache_specs(std::vector<CacheSpec>& specs) const;
-  Index layers() const { return std::ssize(blocks_); }
 
  private:
   std::vector<ReversibleBlock> blocks_;
