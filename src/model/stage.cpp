@@ -13,23 +13,6 @@ Param output_weight(const ParamStore& store) {
 
 }  // namespace
 
-void MicroBatchState::clear() {
-  saved.clear();
-  batch = {};
-  statistics = {};
-  encoder = {};
-  embedding = {};
-  cache = nullptr;
-  load_balance = {};
-  batch_norm = {};
-  blocks.clear();
-  reversible = {};
-  mtp_batches.clear();
-  mtp.clear();
-  last = normed = moments = output = {};
-  transform = {};
-}
-
 Stage::Stage(const Config& config, ParamStore& store, Range layers, RouterTables routers, const RopeTables& rope)
     : store_(store),
       d_model_(config.model.d_model),

@@ -26,7 +26,10 @@ namespace sy {
 struct MicroBatchState {
   explicit MicroBatchState(Arena arena) : saved(std::move(arena)) {}
   // Discards the micro-batch and frees its memory.
-  void clear();
+  void clear() {
+    *this = MicroBatchState(std::move(saved));
+    saved.clear();
+  }
 
   Arena saved;
   Batch batch;
