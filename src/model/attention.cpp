@@ -85,12 +85,7 @@ void Attention::backward(const LayerContext& layer, ConstView dy, const Saved& s
   const ExecutionContext& context = layer.context;
   const Arena::Scope scope(context.scratch);
   const Index T = layer.stream.tokens(), row = (heads_ + 2 * kv_heads_) * head_dim_;
-  out_->backward_bias(context, dy);
-  dy = gather_tokens(context, context.scratch, dy);
-
-  const View dout = context.temp(s.out.shape());
-  out_->backward_input(context, dy, dout.reshape({T, heads_ * head_dim_}));
-  out_->backward_weight(context, dy, s.out.reshape({T, heads_ * head_dim_}));
+  const View dout = out_->backward_sum(context, dy, s.out);
   GlobalAttention::Gradients global;
   if (global_) global = global_->backward(layer, s.x, dout, s.global);
   const View dqkv = context.temp(s.qkv.shape());
@@ -104,8 +99,7 @@ void Attention::backward(const LayerContext& layer, ConstView dy, const Saved& s
                        core_attention_.attention_desc(context, by_sequence), s.indexer);
   }
   const View dqkv_rows = backward_normalize(layer, dqkv, s).reshape({T, row});
-  qkv_->backward_weight(context, dqkv_rows, s.x);
-  qkv_->backward_bias(context, dqkv_rows);
+  qkv_->backward_params(context, dqkv_rows, s.x);
   sum_tokens(context, dx, [&](View partial) {
     qkv_->backward_input(context, dqkv_rows, partial);
     if (global_) global_->add_input_gradient(layer, global, partial);

@@ -76,10 +76,8 @@ GlobalAttention::Gradients GlobalAttention::backward(const LayerContext& layer, 
                            s.lse, gradients.dq, heads_of(gradients.dkv, 0, kv_heads_),
                            heads_of(gradients.dkv, kv_heads_, kv_heads_), {.key_lengths = layer.stream.lengths});
   const View dq = gradients.dq.reshape({B * G, row}), dkv = gradients.dkv.reshape({B * S, 2 * kv_heads_ * head_dim_});
-  q_.backward_weight(context, dq, global_rows(layer, x));
-  q_.backward_bias(context, dq);
-  kv_.backward_weight(context, dkv, x);
-  kv_.backward_bias(context, dkv);
+  q_.backward_params(context, dq, global_rows(layer, x));
+  kv_.backward_params(context, dkv, x);
   return gradients;
 }
 

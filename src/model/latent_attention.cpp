@@ -152,10 +152,7 @@ void LatentAttention::backward(const LayerContext& layer, ConstView dy, const Sa
   Device& b = context.device;
   const Arena::Scope scope(context.scratch);
   const Index B = layer.stream.sequences, S = layer.stream.seq_len, T = B * S, width = qk_rope_dim_ + qk_nope_dim_;
-  dy = gather_tokens(context, context.scratch, dy);
-  const View dout = context.temp(s.out.shape());
-  out_.backward_input(context, dy, dout.reshape({T, heads_ * v_head_dim_}));
-  out_.backward_weight(context, dy, s.out.reshape({T, heads_ * v_head_dim_}));
+  const View dout = out_.backward_sum(context, dy, s.out);
   const View dq = context.temp(s.q.shape()), dk = context.temp(s.k.shape()), dv = context.temp(s.v.shape());
   const CoreAttention::BySequence by_sequence = with_selected(CoreAttention::BySequence::of(layer.stream), s);
   core_attention_.backward(context, dout, s.q, s.k, s.v, s.out, s.lse, dq, dk, dv, by_sequence);

@@ -33,6 +33,11 @@ class Linear {
   void backward_weight(const ExecutionContext& context, ConstView dy, ConstView x);
   // db += column sums of dy: [T, out]. If row-parallel, dy is of the rank's own tokens.
   void backward_bias(const ExecutionContext& context, ConstView dy) const;
+  // Does both.
+  void backward_params(const ExecutionContext& context, ConstView dy, ConstView x);
+  // Row-parallel. Adds the gradients of W and b. Returns the gradient with respect to x, of all
+  // tokens, in its shape and in scratch memory of the caller. dy: [T, out] of the rank's own tokens
+  View backward_sum(const ExecutionContext& context, ConstView dy, ConstView x);
 
  private:
   AdaptedWeight weight_;  // [out, in]

@@ -73,12 +73,7 @@ void LshAttention::backward(const LayerContext& layer, ConstView dy, const Saved
   const ExecutionContext& context = layer.context;
   const Arena::Scope scope(context.scratch);
   const Index T = layer.stream.tokens();
-  out_.backward_bias(context, dy);
-  dy = gather_tokens(context, context.scratch, dy);
-
-  const View dout = context.temp(s.out.shape());
-  out_.backward_input(context, dy, dout.reshape({T, heads_ * head_dim_}));
-  out_.backward_weight(context, dy, s.out.reshape({T, heads_ * head_dim_}));
+  const View dout = out_.backward_sum(context, dy, s.out);
   const View dqv = context.temp(s.qv.shape());
   run(context.device, ops::LshAttentionBackward{.dout = dout,
                                                 .x = queries(ConstView(s.qv)),
@@ -91,8 +86,7 @@ void LshAttention::backward(const LayerContext& layer, ConstView dy, const Saved
                                                 .dx = queries(dqv),
                                                 .dv = values(dqv)});
   const View dqv_rows = dqv.reshape({T, 2 * heads_ * head_dim_});
-  qv_.backward_weight(context, dqv_rows, s.x);
-  qv_.backward_bias(context, dqv_rows);
+  qv_.backward_params(context, dqv_rows, s.x);
   qv_.backward_input_sum(context, dqv_rows, dx);
 }
 

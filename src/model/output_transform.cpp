@@ -34,8 +34,7 @@ void OutputTransform::backward(const LayerContext& layer, ConstView x, const Sav
   run(context.device, ops::Fill{.x = dactivated, .value = 0});
   norm_.backward(layer, d, s.activated, s.moments, dactivated);
   run(context.device, ops::ActivationBackward{.dy = dactivated, .h = s.hidden, .activation = gelu, .dh = dhidden});
-  dense_.backward_weight(context, dhidden, x);
-  dense_.backward_bias(context, dhidden);
+  dense_.backward_params(context, dhidden, x);
   dense_.backward_input(context, dhidden, d);
 }
 
