@@ -65,7 +65,8 @@ void Attention::attend(const LayerContext& layer, ConstView x, Saved& s) const {
   s.raw = norm_weight_ ? layer.save(s.qkv.shape()) : s.unclipped;
   qkv_->forward(context, s.x, s.raw.reshape({T, row}));
   normalize(layer, s);
-  ConstHeads k = keys(s.qkv), v = values(s.qkv);
+  const auto [q, new_k, new_v] = split_heads(s.qkv, heads_, kv_heads_, kv_heads_);
+  ConstHeads k = new_k, v = new_v;
   const LayerCache cache = layer.cache_entry(cache_index_);
   if (cache) {
     run(context.device, ops::KvCacheAppend{.x = k, .offsets = cache.offsets, .y = cache.keys});
@@ -77,7 +78,7 @@ void Attention::attend(const LayerContext& layer, ConstView x, Saved& s) const {
   by_sequence.query_offsets = cache.offsets;
   if (indexer_) indexer_->forward(layer, x, x, cache, s.indexer);
   by_sequence.selected = s.indexer.selected;
-  core_attention_.forward(context, queries(s.qkv), k, v, s.out, s.lse, by_sequence, layer.max_logits);
+  core_attention_.forward(context, q, k, v, s.out, s.lse, by_sequence, layer.max_logits);
   if (global_) global_->forward(layer, s.x, s.out, s.global);
 }
 
@@ -91,12 +92,12 @@ void Attention::backward(const LayerContext& layer, ConstView dy, const Saved& s
   const View dqkv = context.temp(s.qkv.shape());
   CoreAttention::BySequence by_sequence = CoreAttention::BySequence::of(layer.stream);
   by_sequence.selected = s.indexer.selected;
-  core_attention_.backward(context, dout, queries(s.qkv), keys(s.qkv), values(s.qkv), s.out, s.lse, queries(dqkv),
-                           keys(dqkv), values(dqkv), by_sequence);
+  const auto [q, k, v] = split_heads(s.qkv, heads_, kv_heads_, kv_heads_);
+  const auto [dq, dk, dv] = split_heads(dqkv, heads_, kv_heads_, kv_heads_);
+  core_attention_.backward(context, dout, q, k, v, s.out, s.lse, dq, dk, dv, by_sequence);
   if (indexer_) {
     const ConstView x = context.own_tokens(s.x);
-    indexer_->backward(layer, x, x, queries(s.qkv), keys(s.qkv), s.lse,
-                       core_attention_.attention_desc(context, by_sequence), s.indexer);
+    indexer_->backward(layer, x, x, q, k, s.lse, core_attention_.attention_desc(context, by_sequence), s.indexer);
   }
   const View dqkv_rows = backward_normalize(layer, dqkv, s).reshape({T, row});
   qkv_->backward_params(context, dqkv_rows, s.x);

@@ -66,20 +66,6 @@ class Attention {
   void norm_sums(const ExecutionContext& context, const ProjectionQkNorm& norm, ConstView a, ConstView b,
                  View sums) const;
 
-  // Return the query, key and value heads of x: [B, S, Hl + 2 Kl, hd].
-  template <class V>
-  auto queries(V qkv) const {
-    return heads_of(qkv, 0, heads_);
-  }
-  template <class V>
-  auto keys(V qkv) const {
-    return heads_of(qkv, heads_, kv_heads_);
-  }
-  template <class V>
-  auto values(V qkv) const {
-    return heads_of(qkv, heads_ + kv_heads_, kv_heads_);
-  }
-
   // x: [T, Hl + 2 Kl, hd]. Rotates queries and keys, or their gradients if `inverse`. No-op without
   // a table.
   void rotate(const LayerContext& layer, View x, bool inverse) const;
