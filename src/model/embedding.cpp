@@ -94,10 +94,7 @@ View Embedding::forward(const LayerContext& layer, Saved& s) const {
   }
   if (!norm_) return x;
   s.sum = x;
-  s.moments = norm_->make_moments(layer, x.dim(0));
-  const View normed = layer.save(x.shape());
-  norm_->forward(layer, x, normed, s.moments);
-  return normed;
+  return norm_->forward(layer, x, s.moments);
 }
 
 void Embedding::backward(const LayerContext& layer, const Saved& s, View d) const {
@@ -109,7 +106,6 @@ void Embedding::backward(const LayerContext& layer, const Saved& s, View d) cons
   const Arena::Scope scope(context.scratch);
   if (norm_) {
     const View dsum = context.temp(d.shape());
-    run(b, ops::Fill{.x = dsum, .value = 0});
     norm_->backward(layer, d, s.sum, s.moments, dsum);
     d = dsum;
   }

@@ -1,6 +1,5 @@
 #include "src/model/encoder.h"
 
-#include "kernels/ops/elementwise.h"
 #include "src/model/load_balancing.h"
 
 namespace sy {
@@ -31,10 +30,7 @@ View Encoder::forward(LayerContext layer, Saved& s) const {
     x = y;
   }
   s.last = x;
-  s.normed = layer.save(x.shape());
-  s.moments = final_norm_.make_moments(layer, x.dim(0));
-  final_norm_.forward(layer, x, s.normed, s.moments);
-  return s.normed;
+  return s.normed = final_norm_.forward(layer, x, s.moments);
 }
 
 void Encoder::backward(LayerContext layer, Saved& s, ConstView d, const BackwardHooks& hooks) {
@@ -42,7 +38,6 @@ void Encoder::backward(LayerContext layer, Saved& s, ConstView d, const Backward
   const Arena::Scope scope(context.scratch);
   layer.load_balance = s.load_balance;
   const View dlast = context.temp(d.shape());
-  run(context.device, ops::Fill{.x = dlast, .value = 0});
   final_norm_.backward(layer, d, s.last, s.moments, dlast);
   for (std::size_t i = blocks_.size(); i-- > 0;) {
     blocks_[i].backward(layer, dlast, s.blocks[i]);

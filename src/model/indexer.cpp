@@ -3,7 +3,6 @@
 #include <cmath>
 
 #include "kernels/ops/attention.h"
-#include "kernels/ops/elementwise.h"
 #include "kernels/ops/rope.h"
 
 namespace sy {
@@ -96,7 +95,6 @@ void Indexer::backward(const LayerContext& layer, ConstView x, ConstView query_i
   rotate(layer, dk.reshape({T, 1, w}), true);
   q_.backward_weight(context, dq.reshape({T, H * w}), query_input);
   head_weights_.backward_weight(context, dweights, x);
-  run(b, ops::Fill{.x = dkey_input, .value = 0});
   k_norm_.backward(layer, dk, s.key_input, s.moments, dkey_input);
   k_.backward_weight(context, dkey_input, x);
 }

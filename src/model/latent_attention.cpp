@@ -1,7 +1,6 @@
 #include "src/model/latent_attention.h"
 
 #include "kernels/ops/attention.h"
-#include "kernels/ops/elementwise.h"
 #include "kernels/ops/heads.h"
 #include "kernels/ops/rope.h"
 
@@ -31,7 +30,6 @@ void Latent::backward(const LayerContext& layer, const std::function<void(View)>
   const Arena::Scope scope(context.scratch);
   const View dnormed = context.temp(s.compressed.shape()), dcompressed = context.temp(s.compressed.shape());
   sum_tokens(context, dnormed, latent_gradient);
-  run(context.device, ops::Fill{.x = dcompressed, .value = 0});
   norm_.backward(layer, dnormed, s.compressed, s.moments, dcompressed);
   down_.backward_weight(context, dcompressed, x);
   down_.backward_input(context, dcompressed, dx, accumulate);

@@ -98,9 +98,7 @@ View Stage::forward(const ExecutionContext& context, MicroBatchState& state, Vie
   state.last = x;
   if (final_norm_) {
     store_.wait_for_bucket(head_bucket());
-    state.normed = layer.save(x.shape());
-    state.moments = final_norm_->make_moments(layer, x.dim(0));
-    final_norm_->forward(layer, x, state.normed, state.moments);
+    state.normed = final_norm_->forward(layer, x, state.moments);
     state.output = transform_ ? transform_->forward(layer, state.normed, state.transform) : state.normed;
   }
   ConstView hidden = state.normed;
@@ -151,7 +149,6 @@ void Stage::backward(const ExecutionContext& context, MicroBatchState& state, Vi
     head_->loss(context, state.batch, state.output, dnormed, state.statistics.loss);
     if (transform_) transform_->backward(layer, state.normed, state.transform, dnormed);
     if (dhidden) run(context.device, ops::Add{.x = dhidden, .y = dnormed});
-    run(context.device, ops::Fill{.x = d, .value = 0});
     final_norm_->backward(layer, dnormed, state.last, state.moments, d);
     if (hooks.on_gradients_ready) hooks.on_gradients_ready(head_bucket());
   }
