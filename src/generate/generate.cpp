@@ -31,7 +31,7 @@ class Wave {
 
   // Runs the wave. `progress` gets the prompt's number among the prompts of all waves.
   void run(const std::function<void(std::size_t prompt, std::span<const std::int32_t> added)>& progress) {
-    std::vector<float> logits = prefill();  // [local_prompts_, vocab]
+    std::vector<float> logits = compute({prompts_.begin(), prompts_.end()}, 0);  // [local_prompts_, vocab]
     for (;;) {
       const std::vector<NextToken> tokens = exchange_choices(sample(logits));
       append(tokens, progress);
@@ -53,9 +53,6 @@ class Wave {
     std::int32_t id = 0;
     std::optional<Finish> finish;
   };
-
-  // Returns the logits after each of this rank's prompts.
-  std::vector<float> prefill() { return compute({prompts_.begin(), prompts_.end()}, 0); }
 
   // Computes all texts that have not ended, in one pass each. Returns the logits after each of this
   // rank's texts.

@@ -1,7 +1,5 @@
 #include "src/model/encoder.h"
 
-#include "src/model/load_balancing.h"
-
 namespace sy {
 
 Encoder::Encoder(const Config& config, ParamStore& store, RouterTables routers, const RopeTables& rope)
@@ -44,10 +42,6 @@ void Encoder::backward(LayerContext layer, Saved& s, ConstView d, const Backward
     if (hooks.on_gradients_ready) hooks.on_gradients_ready(bucket_of_layer(static_cast<Index>(i)));
   }
   embedding_.backward(layer, s.embedding, dlast);
-}
-
-void Encoder::load_balancing(LayerContext layer, const Saved& s, View sums) const {
-  if (moe_) load_balancing_loss(layer, moe_->router, s.load_balance, sums);
 }
 
 }  // namespace sy

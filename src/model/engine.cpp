@@ -349,11 +349,6 @@ void Engine::backward(Index slot, const BackwardHooks& hooks) {
   s.clear();
 }
 
-void Engine::forward_backward(const MicroBatch& batch, const BackwardHooks& hooks) {
-  forward(batch);
-  backward(0, hooks);
-}
-
 MicroBatchState& Engine::forward_no_grad(const MicroBatch& batch, bool dropless) {
   rope_.set_length(std::max(batch.seq_len, batch.encoder_length));
   MicroBatchState& s = begin_micro_batch(0, batch, dropless);
@@ -361,10 +356,6 @@ MicroBatchState& Engine::forward_no_grad(const MicroBatch& batch, bool dropless)
   model_->forward(execution_context(), s, {});
   model_->loss(execution_context(), s);
   return s;
-}
-
-void Engine::evaluate(const MicroBatch& batch, bool dropless) {
-  forward_no_grad(batch, dropless).clear();
 }
 
 std::vector<std::int32_t> Engine::predict(const MicroBatch& batch, bool dropless) {

@@ -85,11 +85,14 @@ class Engine {
   void forward(const MicroBatch& batch, Index slot = 0);
   void backward(Index slot = 0, const BackwardHooks& hooks = {});
   // Runs forward and then backward, in slot 0. Does not update the weights.
-  void forward_backward(const MicroBatch& batch, const BackwardHooks& hooks = {});
+  void forward_backward(const MicroBatch& batch, const BackwardHooks& hooks = {}) {
+    forward(batch);
+    backward(0, hooks);
+  }
   // Runs the forward of an evaluation in slot 0, and adds the loss to the statistics. Nothing is
   // drawn, and there is no load-balancing loss. Collective.
   // dropless: if true, experts have no capacity limit.
-  void evaluate(const MicroBatch& batch, bool dropless);
+  void evaluate(const MicroBatch& batch, bool dropless) { forward_no_grad(batch, dropless).clear(); }
   // Runs evaluate(), and returns the most likely next id after each of the B * S tokens.
   // Collective.
   std::vector<std::int32_t> predict(const MicroBatch& batch, bool dropless);

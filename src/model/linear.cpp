@@ -73,10 +73,6 @@ void Linear::backward_input_sum(const ExecutionContext& context, ConstView dy, V
   sum_tokens(context, dx, [&](View partial) { backward_input(context, dy, partial); });
 }
 
-void Linear::backward_weight(const ExecutionContext& context, ConstView dy, ConstView x) {
-  weight_.backward(context, dy, x);
-}
-
 void Linear::backward_bias(const ExecutionContext& context, ConstView dy) const {
   if (bias_) run(context.device, ops::BiasBackward{.dy = dy, .dbias = bias_.grad});
 }

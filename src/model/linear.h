@@ -30,7 +30,7 @@ class Linear {
   // Column-parallel. dx: [T, in] = sum over tp of (dy W), own tokens. dy: [B * S, out]
   void backward_input_sum(const ExecutionContext& context, ConstView dy, View dx) const;
   // dW += dy^T x, or the same for the adapters of LoRA; no-op if W is frozen
-  void backward_weight(const ExecutionContext& context, ConstView dy, ConstView x);
+  void backward_weight(const ExecutionContext& context, ConstView dy, ConstView x) { weight_.backward(context, dy, x); }
   // db += column sums of dy: [T, out]. If row-parallel, dy is of the rank's own tokens.
   void backward_bias(const ExecutionContext& context, ConstView dy) const;
   // Does both.

@@ -166,10 +166,6 @@ void Stage::backward(const ExecutionContext& context, MicroBatchState& state, Vi
   if (hooks.on_gradients_ready) hooks.on_gradients_ready(embedding_bucket);
 }
 
-void Stage::loss(const ExecutionContext& context, const MicroBatchState& state) {
-  head_->loss(context, state.batch, state.output, {}, state.statistics.loss);
-}
-
 std::vector<float> Stage::logits(const ExecutionContext& context, const MicroBatchState& state, Range tokens,
                                  Index vocab) const {
   const Arena::Scope scope(context.scratch);

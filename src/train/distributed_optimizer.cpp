@@ -53,16 +53,8 @@ void DistributedOptimizer::sum_kv_replicas() {
       mesh_.kv_replicas->all_reduce(group.buffers.grads.view().rows(p->offset, p->box.elements()));
 }
 
-View DistributedOptimizer::Group::owned_gradients() const {
-  return buffers.grads.view().rows(layout.owned().begin, layout.owned().size());
-}
-
 void DistributedOptimizer::reduce(Group& group, Range flat, ComputePoint computed) {
   group.in_flight.join(group.comm.start_reduce(group.layout.by_owner(group.buffers.grads, flat), computed));
-}
-
-BackwardHooks DistributedOptimizer::backward_hooks() {
-  return {[this](Index bucket) { mark_bucket_ready(bucket); }, [this] { reduce_ready_buckets(); }};
 }
 
 void DistributedOptimizer::reduce_ready_buckets() {

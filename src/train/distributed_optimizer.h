@@ -39,7 +39,9 @@ class DistributedOptimizer {
 
   // Hooks for the last backward pass of each step. They are collective and must not outlive this
   // object. Without them, step() reduces all gradients.
-  BackwardHooks backward_hooks();
+  BackwardHooks backward_hooks() {
+    return {[this](Index bucket) { mark_bucket_ready(bucket); }, [this] { reduce_ready_buckets(); }};
+  }
   // Performs one optimizer step with the gradients in the store, then clears them. Collective. The
   // host does not wait for the result, unless a rule is over whole matrices.
   // - step: counts from 1
@@ -91,7 +93,8 @@ class DistributedOptimizer {
     std::vector<Range> reduced{};  // reduced in this step, in descending order
     Work in_flight{};              // reductions that compute does not wait for yet
 
-    View owned_gradients() const;  // [n / shards]
+    // [n / shards]
+    View owned_gradients() const { return buffers.grads.view().rows(layout.owned().begin, layout.owned().size()); }
     // Returns true if collectives of this group overlap with compute.
     bool overlaps() const { return layout.shards > 1 && comm.asynchronous(); }
   };

@@ -24,10 +24,6 @@ StepEnergy EnergyMeter::read() {
           .gpu_joules = reads_device_ && gpu_known_ ? device_.energy_joules().value_or(unknown) : 0};
 }
 
-void EnergyMeter::begin_step() {
-  begin_ = read();
-}
-
 void EnergyMeter::end_step(StepMetrics& m) {
   const StepEnergy end = read();
   m.energy = {.cpu_joules = cpu_known_ ? world_.sum(end.cpu_joules - begin_.cpu_joules) : unknown,

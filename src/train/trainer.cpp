@@ -264,10 +264,6 @@ void Trainer::check_replicas() {
   sy::check_replicas(engine_.mesh(), step_, state_difference());
 }
 
-bool Trainer::checks_memory() const {
-  return engine_.config().run.memory_check == MemoryCheck::digest;
-}
-
 void Trainer::check_memory() {
   if (checks_memory()) sy::check_replicas(engine_.mesh(), step_, optimizer_.changed_since_last_step());
 }
