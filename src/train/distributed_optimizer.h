@@ -113,8 +113,9 @@ class DistributedOptimizer {
   void add_squares(const Group& group);
   // Sets param_squares_ to the squares of all gradients of each parameter. Collective.
   void sum_param_squares();
-  // Calls f with each owned range of a group whose gradients this rank counts in a norm.
-  static void for_counted(const Mesh& mesh, const Group& group, const std::function<void(const OwnedRange&)>& f);
+  // Calls f with each owned range of gradients of a group that this rank counts in a norm, and with
+  // the spec of the parameter.
+  void for_counted(const Group& group, const std::function<void(const ParamSpec*, ConstView)>& f) const;
   // Applies the update rule of each group to its owned range, and calls finish_update().
   // After the first half of a rule over whole matrices, the gradient memory holds the directions.
   void update(const Config::Train& train);
