@@ -2,7 +2,6 @@
 
 #include "kernels/ops/activation.h"
 #include "kernels/ops/attention.h"
-#include "kernels/ops/rope.h"
 
 namespace sy {
 
@@ -135,16 +134,6 @@ void Attention::normalize(const LayerContext& layer, Saved& s) const {
     run(b,
         ops::ActivationForward{.h = s.unclipped.reshape({T, row}), .activation = *clip_, .y = s.qkv.reshape({T, row})});
   rotate(layer, s.qkv.reshape(by_token), false);
-}
-
-void Attention::rotate(const LayerContext& layer, View x, bool inverse) const {
-  if (rope_table_)
-    run(layer.context.device, ops::Rope{.x = x,
-                                        .heads = heads_ + kv_heads_,
-                                        .positions = layer.stream.rope_rows,
-                                        .table = rope_rows(),
-                                        .inverse = inverse,
-                                        .pairs = pairs_});
 }
 
 View Attention::backward_normalize(const LayerContext& layer, View dqkv, const Saved& s) const {

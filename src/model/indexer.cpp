@@ -3,7 +3,6 @@
 #include <cmath>
 
 #include "kernels/ops/attention.h"
-#include "kernels/ops/rope.h"
 
 namespace sy {
 namespace {
@@ -108,16 +107,6 @@ IndexScores Indexer::scores(const LayerContext& layer, const LayerCache& cache, 
           .first = layer.context.mesh.coord.tp * T,
           .mask = {.document_start = layer.stream.document_start, .query_offsets = cache.offsets},
           .scale = 1 / std::sqrt(static_cast<float>(spec_.heads * w))};
-}
-
-void Indexer::rotate(const LayerContext& layer, View x, bool inverse) const {
-  if (!rope_table_) return;
-  run(layer.context.device, ops::Rope{.x = x,
-                                      .heads = x.dim(1),
-                                      .positions = layer.context.own_tokens(layer.stream.rope_rows),
-                                      .table = rope_table_->rows,
-                                      .inverse = inverse,
-                                      .pairs = RopePairs::half});
 }
 
 std::optional<Indexer> make_indexer(const CoreAttentionSpec& spec, Index d_model, ParamStore& store,

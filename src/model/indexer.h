@@ -55,7 +55,10 @@ class Indexer {
   // cache: of the layer, or empty
   IndexScores scores(const LayerContext& layer, const LayerCache& cache, const Saved& s) const;
   // Rotates heads of the rank's own tokens, x: [T, heads, w]. inverse: if true, rotates them back.
-  void rotate(const LayerContext& layer, View x, bool inverse) const;
+  void rotate(const LayerContext& layer, View x, bool inverse) const {
+    const ConstView rows = layer.context.own_tokens(layer.stream.rope_rows);
+    sy::rotate(layer.context.device, rope_table_, RopePairs::half, x, x.dim(1), rows, inverse);
+  }
 
   IndexerSpec spec_;
   const RopeTable* rope_table_;

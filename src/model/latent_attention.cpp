@@ -2,7 +2,6 @@
 
 #include "kernels/ops/attention.h"
 #include "kernels/ops/heads.h"
-#include "kernels/ops/rope.h"
 
 namespace sy {
 
@@ -187,16 +186,6 @@ void LatentAttention::backward(const LayerContext& layer, ConstView dy, const Sa
   rotate(context, dk_rope.reshape({s.x.dim(0), 1, qk_rope_dim_}), context.own_tokens(layer.stream.rope_rows), true);
   k_rope_.backward_weight(context, dk_rope, s.x);
   k_rope_.backward_input(context, dk_rope, dx, true);
-}
-
-void LatentAttention::rotate(const ExecutionContext& context, View x, ConstView rope_rows, bool inverse) const {
-  if (!rope_table_) return;
-  run(context.device, ops::Rope{.x = x,
-                                .heads = x.dim(1),
-                                .positions = rope_rows,
-                                .table = rope_table_->rows,
-                                .inverse = inverse,
-                                .pairs = pairs_});
 }
 
 }  // namespace sy

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "kernels/ops/rope.h"
 #include "src/text/strings.h"
 
 namespace sy {
@@ -129,6 +130,13 @@ std::string training_rope_text(const std::vector<BlockSpec>& blocks) {
   });
   if (texts.empty()) return "";
   return fmt::format("\nrope      {}; evaluation and generation go by the length of each text", join(texts, "; "));
+}
+
+void rotate(Device& device, const RopeTable* table, RopePairs pairs, View x, Index heads, ConstView rows,
+            bool inverse) {
+  if (!table) return;
+  run(device,
+      ops::Rope{.x = x, .heads = heads, .positions = rows, .table = table->rows, .inverse = inverse, .pairs = pairs});
 }
 
 RopeTables::RopeTables(Device& device, const std::vector<BlockSpec>& blocks, Index positions)
