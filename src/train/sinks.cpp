@@ -13,6 +13,7 @@
 #include "dist/runtime.h"
 #include "src/io/expert_history.h"
 #include "src/system/files.h"
+#include "src/text/strings.h"
 #include "src/train/append_file.h"
 
 namespace sy {
@@ -47,9 +48,9 @@ class Csv final : public MetricsSink {
   // Quotes a name as RFC 4180 says.
   static std::string quoted(const std::string& name) {
     if (name.find_first_of(",\"\r\n") == name.npos) return name;
-    std::string text = "\"";
-    for (const char c : name) text += c == '"' ? std::string("\"\"") : std::string(1, c);
-    return text + "\"";
+    std::string text = name;
+    replace_all(text, "\"", "\"\"");
+    return "\"" + text + "\"";
   }
   AppendFile file_;
   std::vector<std::string> columns_;
@@ -171,15 +172,11 @@ class Prometheus final : public MetricsSink {
     if (std::isnan(value)) return "NaN";
     return std::isinf(value) ? (value > 0 ? "+Inf" : "-Inf") : fmt::format("{}", value);
   }
-  static std::string escaped(const std::string& label) {
-    std::string text;
-    for (const char c : label) {
-      if (c == '\n')
-        text += "\\n";
-      else
-        text += c == '"' || c == '\\' ? fmt::format("\\{}", c) : std::string(1, c);
-    }
-    return text;
+  static std::string escaped(std::string label) {
+    replace_all(label, "\\", "\\\\");
+    replace_all(label, "\"", "\\\"");
+    replace_all(label, "\n", "\\n");
+    return label;
   }
   fs::path path_;
   std::map<std::string, std::map<std::string, double>> latest_;  // by name, then by label
