@@ -13,14 +13,14 @@ Attention::Attention(const AttentionSpec& spec, Index d_model, ParamStore& store
       kv_heads_(store.get(prefix + "k.weight").weight.dim(0)),
       head_dim_(spec.key_width),
       index_width_(index_cache_elements(spec)),
-      core_attention_(spec, store, prefix, positions),
-      indexer_(make_indexer(spec, d_model, store, prefix, rope_table)),
-      global_(make_global_attention(spec, d_model, store, prefix, positions)) {
+      core_attention_(spec, store, prefix, positions) {
   SY_ASSERT(spec.value_width == spec.key_width, "values of {} for keys of {}", spec.value_width, spec.key_width);
   SY_ASSERT(rope_table ? rope_table->spec == spec.rope : !spec.rope, "another table");
   if (spec.rope) pairs_ = spec.rope->pairs;
   if (spec.clip_qkv > 0) clip_ = FfnActivation{Activation::hardtanh, false, 1, spec.clip_qkv};
   if (spec.qk_norm) set_qk_norm(*spec.qk_norm, store, prefix, spec.heads / heads_);
+  if (spec.indexer) indexer_.emplace(*spec.indexer, d_model, store, prefix + "indexer.", rope_table);
+  if (spec.global_projections) global_.emplace(spec, d_model, store, prefix + global_attention_name + ".", positions);
   qkv_.emplace(store, store.get_fused(prefix + "q.weight", 3), d_model,
                spec.qkv_bias ? store.get_fused(prefix + "q.bias", 3) : Param{});
   out_.emplace(store, store.get(prefix + "out.weight"), heads_ * head_dim_, store.find(prefix + "out.bias"));

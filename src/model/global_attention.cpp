@@ -91,10 +91,4 @@ void GlobalAttention::add_input_gradient(const LayerContext& layer, const Gradie
                   [&](View to, ConstView from) { run(context.device, ops::Add{.x = from, .y = to}); });
 }
 
-std::optional<GlobalAttention> make_global_attention(const AttentionSpec& spec, Index d_model, ParamStore& store,
-                                                     const std::string& prefix, Index positions) {
-  if (!spec.global_projections) return {};
-  return GlobalAttention(spec, d_model, store, prefix + global_attention_name + ".", positions);
-}
-
 }  // namespace sy

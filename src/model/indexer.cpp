@@ -109,10 +109,4 @@ IndexScores Indexer::scores(const LayerContext& layer, const LayerCache& cache, 
           .scale = 1 / std::sqrt(static_cast<float>(spec_.heads * w))};
 }
 
-std::optional<Indexer> make_indexer(const CoreAttentionSpec& spec, Index d_model, ParamStore& store,
-                                    const std::string& prefix, const RopeTable* rope_table) {
-  if (!spec.indexer) return {};
-  return Indexer(*spec.indexer, d_model, store, prefix + "indexer.", rope_table);
-}
-
 }  // namespace sy

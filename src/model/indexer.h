@@ -14,7 +14,6 @@
 // gathered; attention weights and gradients of index keys are summed over the ranks.
 #pragma once
 
-#include <optional>
 #include <string>
 
 #include "kernels/attention.h"
@@ -65,9 +64,5 @@ class Indexer {
   Linear q_, k_, head_weights_;
   Norm k_norm_;
 };
-
-// Makes the indexer of an attention, if it has one. prefix: of the attention's parameters
-std::optional<Indexer> make_indexer(const CoreAttentionSpec& spec, Index d_model, ParamStore& store,
-                                    const std::string& prefix, const RopeTable* rope_table);
 
 }  // namespace sy

@@ -51,11 +51,11 @@ LatentAttention::LatentAttention(const LatentAttentionSpec& spec, Index d_model,
       k_(store, store.get(prefix + "k.weight"), spec.kv_lora_rank),
       v_(store, store.get(prefix + "v.weight"), spec.kv_lora_rank),
       out_(store, store.get(prefix + "out.weight"), heads_ * v_head_dim_),
-      indexer_(make_indexer(spec, d_model, store, prefix, rope_table)),
       k_up_(store.get(prefix + "k.weight").weight),
       v_up_(store.get(prefix + "v.weight").weight) {
   SY_ASSERT(rope_table ? rope_table->spec == spec.rope : !spec.rope, "another table");
   if (spec.rope) pairs_ = spec.rope->pairs;
+  if (spec.indexer) indexer_.emplace(*spec.indexer, d_model, store, prefix + "indexer.", rope_table);
   if (spec.q_lora_rank > 0) q_latent_.emplace(store, prefix + "q", d_model, spec.eps);
 }
 
