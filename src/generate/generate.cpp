@@ -31,7 +31,8 @@ class Wave {
 
   // Runs the wave. `progress` gets the prompt's number among the prompts of all waves.
   void run(const GenerateProgress& progress) {
-    std::vector<float> logits = compute({prompts_.begin(), prompts_.end()}, 0);  // [local_prompts_, vocab]
+    // [local_prompts_, vocab]
+    std::vector<float> logits = compute({prompts_.begin(), prompts_.end()}, 0);
     for (;;) {
       const std::vector<NextToken> tokens = exchange_choices(sample(logits));
       append(tokens, progress);
