@@ -43,6 +43,14 @@ void add_row(const RopeSpec& rope, const std::vector<double>& frequencies, Index
   }
 }
 
+// Calls f(const RopeSpec&) for each attention with rotary positions, in order.
+template <class F>
+void for_each_rope(const std::vector<BlockSpec>& blocks, const F& f) {
+  for (const BlockSpec& block : blocks)
+    for (const CoreAttentionSpec* attention : block.all<CoreAttentionSpec>())
+      if (attention->rope) f(*attention->rope);
+}
+
 }  // namespace
 
 Index scaled_length(const RopeSpec& r, Index length) {
@@ -103,18 +111,6 @@ std::vector<float> rope_table(const RopeSpec& rope, Index length, Index position
   for (Index p = 0; p < positions; ++p) add_row(rope, frequencies, p, table);
   return table;
 }
-
-namespace {
-
-// Calls f(const RopeSpec&) for each attention with rotary positions, in order.
-template <class F>
-void for_each_rope(const std::vector<BlockSpec>& blocks, const F& f) {
-  for (const BlockSpec& block : blocks)
-    for (const CoreAttentionSpec* attention : block.all<CoreAttentionSpec>())
-      if (attention->rope) f(*attention->rope);
-}
-
-}  // namespace
 
 std::string training_rope_text(const std::vector<BlockSpec>& blocks) {
   std::vector<std::string> texts;

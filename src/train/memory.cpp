@@ -61,18 +61,6 @@ std::vector<std::string> activation_advice(const Config& config) {
   return advice;
 }
 
-}  // namespace
-
-std::string memory_advice(const Config& config) {
-  std::vector<std::string> advice = activation_advice(config);
-  if (config.moe.experts > 0 && config.moe.capacity_factor == 0)
-    advice.push_back("set moe.capacity_factor, as some experts may get many more tokens than others");
-  advice.push_back("use more ranks");
-  return join(advice, ", or ");
-}
-
-namespace {
-
 std::string gigabytes(Index bytes) {
   return fmt::format("{:.1f}", static_cast<double>(bytes) / 1e9);
 }
@@ -87,6 +75,14 @@ ArenaSizes divide(Index bytes, const MemoryPlan& plan, Index slots) {
 }
 
 }  // namespace
+
+std::string memory_advice(const Config& config) {
+  std::vector<std::string> advice = activation_advice(config);
+  if (config.moe.experts > 0 && config.moe.capacity_factor == 0)
+    advice.push_back("set moe.capacity_factor, as some experts may get many more tokens than others");
+  advice.push_back("use more ranks");
+  return join(advice, ", or ");
+}
 
 void refuse_memory(const Config& config, const MemoryPlan& plan, Index available, Index reserve,
                    const std::string& machine, bool device) {
