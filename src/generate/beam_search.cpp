@@ -137,15 +137,12 @@ std::vector<Continuation> search_targets(Engine& engine, std::span<const std::ve
     std::optional<Search> search;
     if (own < sources.size()) search.emplace(options);
     cache.clear();
-    std::vector<float> logits;
     for (bool encodes = true;; encodes = false) {
       const Index beams = search ? search->beams() : 0;
       const std::vector<std::int32_t> ids = beams > 0 ? search->inputs() : std::vector<std::int32_t>();
-      if (encodes)
-        logits = engine.encode_and_decode(
-            cache, 0, beams, beams > 0 ? std::span(sources[own]) : std::span<const std::int32_t>(), ids, true);
-      else
-        logits = engine.decode(cache, 0, beams, ids, true);
+      std::optional<std::span<const std::int32_t>> source;
+      if (encodes) source = beams > 0 ? std::span(sources[own]) : std::span<const std::int32_t>();
+      const std::vector<float> logits = engine.decode(cache, 0, beams, ids, true, 0, source);
       if (beams > 0) {
         const std::vector<Index> parents = search->extend(logits, vocab);
         if (!search->is_done()) cache.reorder(parents, engine.scratch());

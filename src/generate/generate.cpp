@@ -30,8 +30,9 @@ class Wave {
   }
 
   // Runs the wave. `progress` gets the prompt's number among the prompts of all waves.
-  void run(const std::function<void(std::size_t prompt, std::span<const std::int32_t> added)>& progress) {
-    std::vector<float> logits = prefill();  // [local_prompts_, vocab]
+  void run(const GenerateProgress& progress) {
+    // [local_prompts_, vocab]
+    std::vector<float> logits = compute({prompts_.begin(), prompts_.end()}, 0);
     for (;;) {
       const std::vector<NextToken> tokens = exchange_choices(sample(logits));
       append(tokens, progress);
@@ -54,35 +55,34 @@ class Wave {
     std::optional<Finish> finish;
   };
 
-  // Returns the logits after each of this rank's prompts.
-  std::vector<float> prefill() { return compute({prompts_.begin(), prompts_.end()}, 0); }
+  // Returns a prompt and the tokens added to it.
+  std::vector<std::int32_t> text_of(std::size_t i) const {
+    std::vector<std::int32_t> text = prompts_[i];
+    text.insert(text.end(), out_[i].added.begin(), out_[i].added.end());
+    return text;
+  }
 
   // Computes all texts that have not ended, in one pass each. Returns the logits after each of this
   // rank's texts.
   std::vector<float> recompute_texts() {
     std::vector<std::vector<std::int32_t>> texts(prompts_.size());
-    for (std::size_t i = 0; i < prompts_.size(); ++i) {
-      if (!active_[i]) continue;
-      texts[i] = prompts_[i];
-      texts[i].insert(texts[i].end(), out_[i].added.begin(), out_[i].added.end());
-    }
+    for (std::size_t i = 0; i < prompts_.size(); ++i)
+      if (active_[i]) texts[i] = text_of(i);
     cache_.clear();
     return compute(texts, 0);
   }
 
   // Recomputes the cached keys of texts whose rope table changes at their new length.
   void recompute_changed_keys() {
-    std::vector<std::size_t> changed;
-    for (std::size_t i = 0; i < prompts_.size(); ++i)
-      if (active_[i] && engine_.requires_recompute(std::ssize(prompts_[i]) + std::ssize(out_[i].added)))
-        changed.push_back(i);
-    if (changed.empty()) return;
     std::vector<std::vector<std::int32_t>> texts(prompts_.size());
-    for (const std::size_t i : changed) {
-      const std::vector<std::int32_t>& added = out_[i].added;
-      texts[i] = prompts_[i];
-      texts[i].insert(texts[i].end(), added.begin(), added.end() - 1);
-    }
+    bool changed = false;
+    for (std::size_t i = 0; i < prompts_.size(); ++i)
+      if (active_[i] && engine_.requires_recompute(std::ssize(prompts_[i]) + std::ssize(out_[i].added))) {
+        texts[i] = text_of(i);
+        texts[i].pop_back();  // the pass that follows computes the last token
+        changed = true;
+      }
+    if (!changed) return;
     for (std::size_t slot = 0; slot < local_prompts_.size(); ++slot)
       if (!texts[local_prompts_[slot]].empty()) cache_.reset(static_cast<Index>(slot));
     compute(texts, 1);
@@ -126,8 +126,8 @@ class Wave {
     const auto token_ids = options_.token_ids > 0 ? static_cast<std::size_t>(options_.token_ids) : vocab;
     for (std::size_t slot = 0; slot < local_prompts_.size(); ++slot) {
       const std::size_t i = local_prompts_[slot];
-      std::vector<std::int32_t> seen(prompts_[i]), added = out_[i].added;
-      seen.insert(seen.end(), added.begin(), added.end());
+      const std::vector<std::int32_t> seen = text_of(i);
+      std::vector<std::int32_t> added = out_[i].added;
       const double u = random_.uniform((first_prompt_ + i) << 32 | added.size());
       NextToken& token = all[i];
       token.id = sample_token(std::span(logits).subspan(slot * vocab, token_ids), options_.sampling, u, seen);
@@ -162,8 +162,7 @@ class Wave {
   }
 
   // Appends the tokens to the texts of all ranks, and removes the sequences that have ended.
-  void append(const std::vector<NextToken>& tokens,
-              const std::function<void(std::size_t prompt, std::span<const std::int32_t> added)>& progress) {
+  void append(const std::vector<NextToken>& tokens, const GenerateProgress& progress) {
     for (std::size_t i = 0; i < tokens.size(); ++i) {
       if (!active_[i]) continue;
       Continuation& to = out_[i];
@@ -207,9 +206,8 @@ Index required_positions(std::span<const std::vector<std::int32_t>> prompts, Ind
   return longest + tokens;
 }
 
-std::vector<Continuation> generate(
-    Engine& engine, std::span<const std::vector<std::int32_t>> prompts, const GenerateOptions& options,
-    const std::function<void(std::size_t prompt, std::span<const std::int32_t> added)>& progress) {
+std::vector<Continuation> generate(Engine& engine, std::span<const std::vector<std::int32_t>> prompts,
+                                   const GenerateOptions& options, const GenerateProgress& progress) {
   SY_ASSERT(options.tokens >= 0 && options.batch > 0 && options.prefill > 0, "{} tokens, {} sequences, {} at once",
             options.tokens, options.batch, options.prefill);
   for (const auto& prompt : prompts) SY_ASSERT(!prompt.empty(), "a prompt without a token");

@@ -41,12 +41,13 @@ struct Continuation {
   Finish finish = Finish::length;
 };
 
+// Called on every rank with all tokens added to a prompt, after each new token.
+using GenerateProgress = std::function<void(std::size_t prompt, std::span<const std::int32_t> added)>;
+
 // Continues all prompts. Collective.
-// prompts: no prompt is empty; the same on all ranks. progress: may be empty. It is called on every
-// rank with all tokens added to a prompt, after each new token.
-std::vector<Continuation> generate(
-    Engine& engine, std::span<const std::vector<std::int32_t>> prompts, const GenerateOptions& options,
-    const std::function<void(std::size_t prompt, std::span<const std::int32_t> added)>& progress = {});
+// prompts: no prompt is empty; the same on all ranks. progress: may be empty.
+std::vector<Continuation> generate(Engine& engine, std::span<const std::vector<std::int32_t>> prompts,
+                                   const GenerateOptions& options, const GenerateProgress& progress = {});
 
 // Returns the number of cache positions that these prompts and their continuations need.
 Index required_positions(std::span<const std::vector<std::int32_t>> prompts, Index tokens);

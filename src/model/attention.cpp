@@ -2,7 +2,6 @@
 
 #include "kernels/ops/activation.h"
 #include "kernels/ops/attention.h"
-#include "kernels/ops/rope.h"
 
 namespace sy {
 
@@ -14,14 +13,14 @@ Attention::Attention(const AttentionSpec& spec, Index d_model, ParamStore& store
       kv_heads_(store.get(prefix + "k.weight").weight.dim(0)),
       head_dim_(spec.key_width),
       index_width_(index_cache_elements(spec)),
-      core_attention_(spec, store, prefix, positions),
-      indexer_(make_indexer(spec, d_model, store, prefix, rope_table)),
-      global_(make_global_attention(spec, d_model, store, prefix, positions)) {
+      core_attention_(spec, store, prefix, positions) {
   SY_ASSERT(spec.value_width == spec.key_width, "values of {} for keys of {}", spec.value_width, spec.key_width);
   SY_ASSERT(rope_table ? rope_table->spec == spec.rope : !spec.rope, "another table");
   if (spec.rope) pairs_ = spec.rope->pairs;
   if (spec.clip_qkv > 0) clip_ = FfnActivation{Activation::hardtanh, false, 1, spec.clip_qkv};
   if (spec.qk_norm) set_qk_norm(*spec.qk_norm, store, prefix, spec.heads / heads_);
+  if (spec.indexer) indexer_.emplace(*spec.indexer, d_model, store, prefix + "indexer.", rope_table);
+  if (spec.global_projections) global_.emplace(spec, d_model, store, prefix + global_attention_name + ".", positions);
   qkv_.emplace(store, store.get_fused(prefix + "q.weight", 3), d_model,
                spec.qkv_bias ? store.get_fused(prefix + "q.bias", 3) : Param{});
   out_.emplace(store, store.get(prefix + "out.weight"), heads_ * head_dim_, store.find(prefix + "out.bias"));
@@ -65,7 +64,8 @@ void Attention::attend(const LayerContext& layer, ConstView x, Saved& s) const {
   s.raw = norm_weight_ ? layer.save(s.qkv.shape()) : s.unclipped;
   qkv_->forward(context, s.x, s.raw.reshape({T, row}));
   normalize(layer, s);
-  ConstHeads k = keys(s.qkv), v = values(s.qkv);
+  const auto [q, new_k, new_v] = split_heads(s.qkv, heads_, kv_heads_, kv_heads_);
+  ConstHeads k = new_k, v = new_v;
   const LayerCache cache = layer.cache_entry(cache_index_);
   if (cache) {
     run(context.device, ops::KvCacheAppend{.x = k, .offsets = cache.offsets, .y = cache.keys});
@@ -77,7 +77,7 @@ void Attention::attend(const LayerContext& layer, ConstView x, Saved& s) const {
   by_sequence.query_offsets = cache.offsets;
   if (indexer_) indexer_->forward(layer, x, x, cache, s.indexer);
   by_sequence.selected = s.indexer.selected;
-  core_attention_.forward(context, queries(s.qkv), k, v, s.out, s.lse, by_sequence, layer.max_logits);
+  core_attention_.forward(context, q, k, v, s.out, s.lse, by_sequence, layer.max_logits);
   if (global_) global_->forward(layer, s.x, s.out, s.global);
 }
 
@@ -85,27 +85,21 @@ void Attention::backward(const LayerContext& layer, ConstView dy, const Saved& s
   const ExecutionContext& context = layer.context;
   const Arena::Scope scope(context.scratch);
   const Index T = layer.stream.tokens(), row = (heads_ + 2 * kv_heads_) * head_dim_;
-  out_->backward_bias(context, dy);
-  dy = gather_tokens(context, context.scratch, dy);
-
-  const View dout = context.temp(s.out.shape());
-  out_->backward_input(context, dy, dout.reshape({T, heads_ * head_dim_}));
-  out_->backward_weight(context, dy, s.out.reshape({T, heads_ * head_dim_}));
+  const View dout = out_->backward_sum(context, dy, s.out);
   GlobalAttention::Gradients global;
   if (global_) global = global_->backward(layer, s.x, dout, s.global);
   const View dqkv = context.temp(s.qkv.shape());
   CoreAttention::BySequence by_sequence = CoreAttention::BySequence::of(layer.stream);
   by_sequence.selected = s.indexer.selected;
-  core_attention_.backward(context, dout, queries(s.qkv), keys(s.qkv), values(s.qkv), s.out, s.lse, queries(dqkv),
-                           keys(dqkv), values(dqkv), by_sequence);
+  const auto [q, k, v] = split_heads(s.qkv, heads_, kv_heads_, kv_heads_);
+  const auto [dq, dk, dv] = split_heads(dqkv, heads_, kv_heads_, kv_heads_);
+  core_attention_.backward(context, dout, q, k, v, s.out, s.lse, dq, dk, dv, by_sequence);
   if (indexer_) {
     const ConstView x = context.own_tokens(s.x);
-    indexer_->backward(layer, x, x, queries(s.qkv), keys(s.qkv), s.lse,
-                       core_attention_.attention_desc(context, by_sequence), s.indexer);
+    indexer_->backward(layer, x, x, q, k, s.lse, core_attention_.attention_desc(context, by_sequence), s.indexer);
   }
   const View dqkv_rows = backward_normalize(layer, dqkv, s).reshape({T, row});
-  qkv_->backward_weight(context, dqkv_rows, s.x);
-  qkv_->backward_bias(context, dqkv_rows);
+  qkv_->backward_params(context, dqkv_rows, s.x);
   sum_tokens(context, dx, [&](View partial) {
     qkv_->backward_input(context, dqkv_rows, partial);
     if (global_) global_->add_input_gradient(layer, global, partial);
@@ -140,16 +134,6 @@ void Attention::normalize(const LayerContext& layer, Saved& s) const {
     run(b,
         ops::ActivationForward{.h = s.unclipped.reshape({T, row}), .activation = *clip_, .y = s.qkv.reshape({T, row})});
   rotate(layer, s.qkv.reshape(by_token), false);
-}
-
-void Attention::rotate(const LayerContext& layer, View x, bool inverse) const {
-  if (rope_table_)
-    run(layer.context.device, ops::Rope{.x = x,
-                                        .heads = heads_ + kv_heads_,
-                                        .positions = layer.stream.rope_rows,
-                                        .table = rope_rows(),
-                                        .inverse = inverse,
-                                        .pairs = pairs_});
 }
 
 View Attention::backward_normalize(const LayerContext& layer, View dqkv, const Saved& s) const {

@@ -66,23 +66,11 @@ class Attention {
   void norm_sums(const ExecutionContext& context, const ProjectionQkNorm& norm, ConstView a, ConstView b,
                  View sums) const;
 
-  // Return the query, key and value heads of x: [B, S, Hl + 2 Kl, hd].
-  template <class V>
-  auto queries(V qkv) const {
-    return heads_of(qkv, 0, heads_);
-  }
-  template <class V>
-  auto keys(V qkv) const {
-    return heads_of(qkv, heads_, kv_heads_);
-  }
-  template <class V>
-  auto values(V qkv) const {
-    return heads_of(qkv, heads_ + kv_heads_, kv_heads_);
-  }
-
   // x: [T, Hl + 2 Kl, hd]. Rotates queries and keys, or their gradients if `inverse`. No-op without
   // a table.
-  void rotate(const LayerContext& layer, View x, bool inverse) const;
+  void rotate(const LayerContext& layer, View x, bool inverse) const {
+    sy::rotate(layer.context.device, rope_table_, pairs_, x, heads_ + kv_heads_, layer.stream.rope_rows, inverse);
+  }
   ConstView rope_rows() const { return rope_table_ ? ConstView(rope_table_->rows) : ConstView(); }
 
   Index cache_index_;

@@ -85,7 +85,6 @@ void ResidualBranch::backward(const LayerContext& layer, View d, Saved& s, View 
   // Gradient with respect to the input of a norm that follows the sublayer.
   const View dnormed = placement_.post_residual || placement_.post_sublayer ? context.temp(d.shape()) : View{};
   if (placement_.post_residual) {
-    run(b, ops::Fill{.x = dnormed, .value = 0});
     norm_.backward(layer, d, s.sum, s.moments, dnormed);
     run(b, ops::Copy{.x = dnormed, .y = d});
   }
@@ -97,7 +96,6 @@ void ResidualBranch::backward(const LayerContext& layer, View d, Saved& s, View 
     dout = scaled;
   }
   if (placement_.post_sublayer) {
-    run(b, ops::Fill{.x = dnormed, .value = 0});
     out_norm_.backward(layer, dout, s.out, s.out_moments, dnormed);
     dout = dnormed;
   }
@@ -108,7 +106,7 @@ void ResidualBranch::backward(const LayerContext& layer, View d, Saved& s, View 
     run(b, ops::Fill{.x = dx, .value = 0});
   }
   if (placement_.pre)
-    norm_.backward(layer, din, s.x, s.moments, dx);
+    norm_.backward(layer, din, s.x, s.moments, dx, true);
   else
     run(b, ops::Add{.x = din, .y = dx});
 }

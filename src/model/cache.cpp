@@ -19,7 +19,6 @@ View slot_positions(View x, Index slot, Index begin, Index count) {
 Cache::Cache(Device& device, const std::vector<CacheSpec>& entries, DType dtype, Index slots, Index positions,
              Index tokens_per_pass, Index encoder_positions)
     : device_(device),
-      positions_(positions),
       encoder_positions_(encoder_positions),
       lengths_(static_cast<std::size_t>(slots)),
       encoder_lengths_(lengths_.size()) {

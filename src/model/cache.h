@@ -44,11 +44,8 @@ class Cache {
   Cache(Device& device, const std::vector<CacheSpec>& entries, DType dtype, Index slots, Index positions,
         Index tokens_per_pass, Index encoder_positions = 0);
 
-  Index slots() const { return static_cast<Index>(lengths_.size()); }
-  Index positions() const { return positions_; }
   // Returns the number of computed tokens of a slot's sequence.
   Index length(Index slot) const { return lengths_[static_cast<std::size_t>(slot)]; }
-  Index encoder_positions() const { return encoder_positions_; }
   Index bytes() const;
 
   // Sets the number of tokens of the encoder whose keys and values the slot gets. The next pass
@@ -94,7 +91,7 @@ class Cache {
   void shift(Layer& layer, Index slot, Index begin, Index retained, Arena& scratch);
 
   Device& device_;
-  Index positions_, encoder_positions_;
+  Index encoder_positions_;
   std::vector<Index> lengths_;          // [slots]
   std::vector<Index> encoder_lengths_;  // [slots]
   std::vector<Group> groups_;

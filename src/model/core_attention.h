@@ -1,13 +1,22 @@
 // Core attention of a layer's heads: softmax(Q K^T) V with scale, mask, soft cap, bias and sinks.
 #pragma once
 
+#include <array>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "src/model/relative_bias.h"
 #include "src/params/block_specs.h"
 
 namespace sy {
+
+// Returns consecutive groups of the heads of x: [B, S, sum of the counts, width].
+template <class Byte, class... Counts>
+std::array<BasicHeads<Byte>, sizeof...(Counts)> split_heads(BasicView<Byte> x, Counts... counts) {
+  Index first = 0;
+  return {heads_of(x, std::exchange(first, first + counts), counts)...};
+}
 
 class CoreAttention {
  public:

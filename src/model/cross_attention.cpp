@@ -49,8 +49,8 @@ void CrossAttention::attend(const LayerContext& layer, ConstView x, Saved& s) co
     s.encoded = gather_tokens(context, layer.inputs(), encoder.output);
     s.kv = layer.save({B, Se, 2 * kv_heads_, head_dim_});
     kv_->forward(context, s.encoded, s.kv.reshape({B * Se, 2 * kv_heads_ * head_dim_}));
-    k = keys(ConstView(s.kv));
-    v = values(ConstView(s.kv));
+    k = heads_of(s.kv, 0, kv_heads_);
+    v = heads_of(s.kv, kv_heads_, kv_heads_);
     by_sequence.key_lengths = encoder.lengths;
     if (cache && B > 0) {
       const View first = context.scratch.i32({B});
@@ -63,7 +63,7 @@ void CrossAttention::attend(const LayerContext& layer, ConstView x, Saved& s) co
     v = Heads(cache.values);
     by_sequence.key_lengths = cache.offsets;
   }
-  core_attention_.forward(context, heads_of(s.q, 0, heads_), k, v, s.out, s.lse, by_sequence);
+  core_attention_.forward(context, s.q, k, v, s.out, s.lse, by_sequence);
 }
 
 void CrossAttention::backward(const LayerContext& layer, ConstView dy, const Saved& s, View dx) {
@@ -71,22 +71,15 @@ void CrossAttention::backward(const LayerContext& layer, ConstView dy, const Sav
   const TokenStream& encoder = layer.encoder();
   const Arena::Scope scope(context.scratch);
   const Index T = layer.stream.tokens(), row = heads_ * head_dim_;
-  out_->backward_bias(context, dy);
-  dy = gather_tokens(context, context.scratch, dy);
-
-  const View dout = context.temp(s.out.shape());
-  out_->backward_input(context, dy, dout.reshape({T, row}));
-  out_->backward_weight(context, dy, s.out.reshape({T, row}));
+  const View dout = out_->backward_sum(context, dy, s.out);
   const View dq = context.temp(s.q.shape()), dkv = context.temp(s.kv.shape());
-  core_attention_.backward(context, dout, heads_of(ConstView(s.q), 0, heads_), keys(ConstView(s.kv)),
-                           values(ConstView(s.kv)), s.out, s.lse, heads_of(dq, 0, heads_), keys(dkv), values(dkv),
-                           {.key_lengths = encoder.lengths});
+  const auto [k, v] = split_heads(s.kv, kv_heads_, kv_heads_);
+  const auto [dk, dv] = split_heads(dkv, kv_heads_, kv_heads_);
+  core_attention_.backward(context, dout, s.q, k, v, s.out, s.lse, dq, dk, dv, {.key_lengths = encoder.lengths});
   const View dq_rows = dq.reshape({T, row}), dkv_rows = dkv.reshape({encoder.tokens(), 2 * kv_heads_ * head_dim_});
-  q_->backward_weight(context, dq_rows, s.x);
-  q_->backward_bias(context, dq_rows);
+  q_->backward_params(context, dq_rows, s.x);
   q_->backward_input_sum(context, dq_rows, dx);
-  kv_->backward_weight(context, dkv_rows, s.encoded);
-  kv_->backward_bias(context, dkv_rows);
+  kv_->backward_params(context, dkv_rows, s.encoded);
   const View dencoded = context.temp(encoder.doutput.shape());
   kv_->backward_input_sum(context, dkv_rows, dencoded);
   run(context.device, ops::Add{.x = dencoded, .y = encoder.doutput});

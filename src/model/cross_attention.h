@@ -47,16 +47,6 @@ class CrossAttention {
   // Computes s.out, and everything before it.
   void attend(const LayerContext& layer, ConstView x, Saved& s) const;
 
-  // Return the key and value heads of kv: [B, Se, 2 Kl, hd].
-  template <class V>
-  auto keys(V kv) const {
-    return heads_of(kv, 0, kv_heads_);
-  }
-  template <class V>
-  auto values(V kv) const {
-    return heads_of(kv, kv_heads_, kv_heads_);
-  }
-
   Index cache_index_;
   Index heads_, kv_heads_, head_dim_;  // Hl, Kl, hd
   CoreAttention core_attention_;

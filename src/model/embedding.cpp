@@ -64,6 +64,11 @@ View Embedding::forward(const LayerContext& layer, Saved& s) const {
   const auto look_up = [&](ConstView ids, ConstView table, Index vocab_begin, View y) {
     run(b, ops::EmbeddingForward{.ids = ids, .table = table, .vocab_begin = vocab_begin, .y = y});
   };
+  const auto add_rows = [&](ConstView ids, ConstView table) {
+    const View rows = context.temp(x.shape());
+    look_up(ids, table, 0, rows);
+    run(b, ops::Add{.x = rows, .y = x});
+  };
   if (context.mesh.tp->size() == 1) {
     look_up(layer.stream.ids, table_.weight, first_row_, x);
   } else {
@@ -73,11 +78,8 @@ View Embedding::forward(const LayerContext& layer, Saved& s) const {
     reduce_scatter_tokens(context, partial, x);
   }
   if (scale_ != 1) run(b, ops::Scale{.x = x, .factor = scale_});
-  if (const ConstView positions = positions_ ? ConstView(positions_.weight) : ConstView(sines_)) {
-    const View rows = context.temp(x.shape());
-    look_up(context.own_tokens(layer.stream.positions), positions, 0, rows);
-    run(b, ops::Add{.x = rows, .y = x});
-  }
+  if (const ConstView positions = positions_ ? ConstView(positions_.weight) : ConstView(sines_))
+    add_rows(context.own_tokens(layer.stream.positions), positions);
   if (axial_[0]) {
     const View vectors = context.temp(x.shape());
     for_axes(context, layer.stream, vectors, [&](const Param& table, ConstView rows, Heads columns) {
@@ -87,17 +89,10 @@ View Embedding::forward(const LayerContext& layer, Saved& s) const {
     });
     run(b, ops::Add{.x = vectors, .y = x});
   }
-  if (segments_) {
-    const View rows = context.temp(x.shape());
-    look_up(context.own_tokens(layer.stream.segments), segments_.weight, 0, rows);
-    run(b, ops::Add{.x = rows, .y = x});
-  }
+  if (segments_) add_rows(context.own_tokens(layer.stream.segments), segments_.weight);
   if (!norm_) return x;
   s.sum = x;
-  s.moments = norm_->make_moments(layer, x.dim(0));
-  const View normed = layer.save(x.shape());
-  norm_->forward(layer, x, normed, s.moments);
-  return normed;
+  return norm_->forward(layer, x, s.moments);
 }
 
 void Embedding::backward(const LayerContext& layer, const Saved& s, View d) const {
@@ -109,7 +104,6 @@ void Embedding::backward(const LayerContext& layer, const Saved& s, View d) cons
   const Arena::Scope scope(context.scratch);
   if (norm_) {
     const View dsum = context.temp(d.shape());
-    run(b, ops::Fill{.x = dsum, .value = 0});
     norm_->backward(layer, d, s.sum, s.moments, dsum);
     d = dsum;
   }

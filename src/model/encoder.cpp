@@ -1,8 +1,5 @@
 #include "src/model/encoder.h"
 
-#include "kernels/ops/elementwise.h"
-#include "src/model/load_balancing.h"
-
 namespace sy {
 
 Encoder::Encoder(const Config& config, ParamStore& store, RouterTables routers, const RopeTables& rope)
@@ -31,10 +28,7 @@ View Encoder::forward(LayerContext layer, Saved& s) const {
     x = y;
   }
   s.last = x;
-  s.normed = layer.save(x.shape());
-  s.moments = final_norm_.make_moments(layer, x.dim(0));
-  final_norm_.forward(layer, x, s.normed, s.moments);
-  return s.normed;
+  return s.normed = final_norm_.forward(layer, x, s.moments);
 }
 
 void Encoder::backward(LayerContext layer, Saved& s, ConstView d, const BackwardHooks& hooks) {
@@ -42,17 +36,12 @@ void Encoder::backward(LayerContext layer, Saved& s, ConstView d, const Backward
   const Arena::Scope scope(context.scratch);
   layer.load_balance = s.load_balance;
   const View dlast = context.temp(d.shape());
-  run(context.device, ops::Fill{.x = dlast, .value = 0});
   final_norm_.backward(layer, d, s.last, s.moments, dlast);
   for (std::size_t i = blocks_.size(); i-- > 0;) {
     blocks_[i].backward(layer, dlast, s.blocks[i]);
     if (hooks.on_gradients_ready) hooks.on_gradients_ready(bucket_of_layer(static_cast<Index>(i)));
   }
   embedding_.backward(layer, s.embedding, dlast);
-}
-
-void Encoder::load_balancing(LayerContext layer, const Saved& s, View sums) const {
-  if (moe_) load_balancing_loss(layer, moe_->router, s.load_balance, sums);
 }
 
 }  // namespace sy

@@ -7,6 +7,7 @@
 
 #include "src/model/block.h"
 #include "src/model/embedding.h"
+#include "src/model/load_balancing.h"
 #include "src/model/rope.h"
 
 namespace sy {
@@ -34,9 +35,10 @@ class Encoder {
   void backward(LayerContext layer, Saved& s, ConstView d, const BackwardHooks& hooks);
   // Computes the losses of the encoder's routers, after forward and before backward.
   // sums: their rows of StatisticsSink::layers, or empty
-  void load_balancing(LayerContext layer, const Saved& s, View sums) const;
+  void load_balancing(const LayerContext& layer, const Saved& s, View sums) const {
+    if (moe_) load_balancing_loss(layer, moe_->router, s.load_balance, sums);
+  }
 
-  Index layers() const { return std::ssize(blocks_); }
   // Returns the layer of each router.
   const std::vector<std::int64_t>& moe_layer_ids() const { return moe_layer_ids_; }
   Index moe_layers() const { return std::ssize(moe_layer_ids_); }

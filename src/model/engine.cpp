@@ -162,8 +162,9 @@ Statistics Engine::take_statistics() {
   return s;
 }
 
-View Engine::upload(MicroBatchState& s, const void* host, Shape shape, DType dtype) {
-  const View view = s.saved.take(shape, dtype);
+template <class T>
+View Engine::upload(MicroBatchState& s, const T* host, Shape shape) {
+  const View view = s.saved.take(shape, DTypeOf<T>::value);
   device_->to_device(host, view);
   return view;
 }
@@ -184,8 +185,7 @@ TargetRows Engine::target_rows(MicroBatchState& s, const MicroBatch& batch) {
   const Index n = std::min(round_up(std::max<Index>(std::ssize(tokens), 1), 64), T);
   tokens.resize(static_cast<std::size_t>(n), 0);
   targets.resize(static_cast<std::size_t>(n), -1);
-  return {upload(s, tokens.data(), {n}, DType::i32), upload(s, targets.data(), {n}, DType::i32),
-          upload(s, rows.data(), {T}, DType::i32)};
+  return {upload(s, tokens.data(), {n}), upload(s, targets.data(), {n}), upload(s, rows.data(), {T})};
 }
 
 // Targets are the ids of hidden tokens.
@@ -228,9 +228,9 @@ void Engine::add_mtp_batches(MicroBatchState& s, const MicroBatch& batch) {
       targets[t] = same_document ? batch.targets[t + k] : -1;
     }
     Batch& module = s.mtp_batches.emplace_back(s.batch);
-    module.decoder().ids = upload(s, ids.data(), {T}, DType::i32);
-    module.targets = upload(s, targets.data(), {T}, DType::i32);
-    module.step.targets = upload(s, &weighted_targets, {1}, DType::f64);
+    module.decoder().ids = upload(s, ids.data(), {T});
+    module.targets = upload(s, targets.data(), {T});
+    module.step.targets = upload(s, &weighted_targets, {1});
   }
 }
 
@@ -242,7 +242,7 @@ TokenStream Engine::make_stream(MicroBatchState& s, Index B, Index S, std::span<
   const bool has_documents = !document_start.empty(), has_batch_norm = batch_norm_averages_.view().present();
   SY_ASSERT(!has_documents || std::ssize(document_start) == T, "{} document starts for {} tokens",
             document_start.size(), T);
-  const auto on_device = [&](const void* host, Shape shape, DType dtype) { return upload(s, host, shape, dtype); };
+  const auto on_device = [&](const std::int32_t* host, Shape shape) { return upload(s, host, shape); };
   for (Index i = std::ssize(positions); i < T; ++i)
     positions.push_back(static_cast<std::int32_t>(i % S - (has_documents ? document_start[i] : 0)));
   // Padding is computed as id 0, without experts.
@@ -264,21 +264,19 @@ TokenStream Engine::make_stream(MicroBatchState& s, Index B, Index S, std::span<
     for (const std::int32_t position : positions) axial_rows.push_back(position / columns);
     for (const std::int32_t position : positions) axial_rows.push_back(position % columns);
   }
-  const View at = on_device(positions.data(), {T}, DType::i32);
+  const View at = on_device(positions.data(), {T});
   return {.sequences = B,
           .seq_len = S,
-          .ids = on_device(has_padding ? real_ids.data() : ids.data(), {T}, DType::i32),
+          .ids = on_device(has_padding ? real_ids.data() : ids.data(), {T}),
           .positions = at,
-          .segments = config_.model.segments > 0
-                          ? on_device(segments_of(ids, targets, document_start, S).data(), {T}, DType::i32)
-                          : View{},
+          .segments =
+              config_.model.segments > 0 ? on_device(segments_of(ids, targets, document_start, S).data(), {T}) : View{},
           .rope_rows = at,
-          .token_mask = has_padding && (model_->moe_layers() > 0 || has_batch_norm)
-                            ? on_device(token_mask.data(), {T}, DType::i32)
-                            : View{},
-          .document_start = has_documents ? on_device(document_start.data(), {B, S}, DType::i32) : View{},
-          .axial_rows = axial_rows.empty() ? View{} : on_device(axial_rows.data(), {2, T}, DType::i32),
-          .lengths = lengths.empty() ? View{} : on_device(lengths.data(), {B}, DType::i32)};
+          .token_mask =
+              has_padding && (model_->moe_layers() > 0 || has_batch_norm) ? on_device(token_mask.data(), {T}) : View{},
+          .document_start = has_documents ? on_device(document_start.data(), {B, S}) : View{},
+          .axial_rows = axial_rows.empty() ? View{} : on_device(axial_rows.data(), {2, T}),
+          .lengths = lengths.empty() ? View{} : on_device(lengths.data(), {B})};
 }
 
 MicroBatchState& Engine::begin_micro_batch(Index slot, const MicroBatch& batch, bool dropless,
@@ -294,24 +292,18 @@ MicroBatchState& Engine::begin_micro_batch(Index slot, const MicroBatch& batch, 
   if (!batch.prefix_end.empty()) {
     SY_ASSERT(config_.has_visible_prefix() && std::ssize(batch.prefix_end) == T, "{} ends of prefixes for {} tokens",
               batch.prefix_end.size(), T);
-    streams.back().prefix_end = upload(s, batch.prefix_end.data(), {B, S}, DType::i32);
+    streams.back().prefix_end = upload(s, batch.prefix_end.data(), {B, S});
   }
   s.batch = {.streams = std::move(streams),
-             .targets = T > 0 && batch.targets.empty() ? ConstView{} : upload(s, batch.targets.data(), {T}, DType::i32),
+             .targets = T > 0 && batch.targets.empty() ? ConstView{} : upload(s, batch.targets.data(), {T}),
              .target_rows = target_rows(s, batch),
-             .step = {upload(s, &targets, {1}, DType::f64), batch.step_sequences, batch.step_micro_batches},
+             .step = {upload(s, &targets, {1}), batch.step_sequences, batch.step_micro_batches},
              .dropless = dropless};
   s.statistics = statistics_sink();
   if (const View averages = batch_norm_averages_)
     s.batch_norm = {.moments = s.saved.f32({averages.dim(0), 2 * averages.dim(2) + 1}), .averages = averages};
   store_.packed_weights().refresh();
   return s;
-}
-
-void Engine::set_token_numbers(MicroBatchState& s, TokenStream& stream, Index first_sequence) {
-  std::vector<std::int64_t> numbers(static_cast<std::size_t>(stream.tokens()));
-  std::iota(numbers.begin(), numbers.end(), first_sequence * stream.seq_len);
-  stream.token_numbers = upload(s, numbers.data(), {stream.tokens()}, DType::i64);
 }
 
 void Engine::run_pass(const std::string& name, Index slot, const std::function<void()>& body) {
@@ -333,7 +325,11 @@ void Engine::forward(const MicroBatch& batch, Index slot) {
   MicroBatchState& s = begin_micro_batch(slot, batch, false);
   s.statistics.max_logits = max_logits_;
   if (config_.draws()) {
-    for (TokenStream& stream : s.batch.streams) set_token_numbers(s, stream, batch.first_sequence);
+    for (TokenStream& stream : s.batch.streams) {
+      std::vector<std::int64_t> numbers(static_cast<std::size_t>(stream.tokens()));
+      std::iota(numbers.begin(), numbers.end(), batch.first_sequence * stream.seq_len);
+      stream.token_numbers = upload(s, numbers.data(), {stream.tokens()});
+    }
     s.batch.seed = config_.train.seed;
   }
   add_mtp_batches(s, batch);
@@ -353,11 +349,6 @@ void Engine::backward(Index slot, const BackwardHooks& hooks) {
   s.clear();
 }
 
-void Engine::forward_backward(const MicroBatch& batch, const BackwardHooks& hooks) {
-  forward(batch);
-  backward(0, hooks);
-}
-
 MicroBatchState& Engine::forward_no_grad(const MicroBatch& batch, bool dropless) {
   rope_.set_length(std::max(batch.seq_len, batch.encoder_length));
   MicroBatchState& s = begin_micro_batch(0, batch, dropless);
@@ -365,10 +356,6 @@ MicroBatchState& Engine::forward_no_grad(const MicroBatch& batch, bool dropless)
   model_->forward(execution_context(), s, {});
   model_->loss(execution_context(), s);
   return s;
-}
-
-void Engine::evaluate(const MicroBatch& batch, bool dropless) {
-  forward_no_grad(batch, dropless).clear();
 }
 
 std::vector<std::int32_t> Engine::predict(const MicroBatch& batch, bool dropless) {
@@ -414,19 +401,8 @@ Cache Engine::make_cache(Index sequences, Index positions, Index tokens_per_pass
 }
 
 std::vector<float> Engine::decode(Cache& cache, Index first, Index sequences, std::span<const std::int32_t> ids,
-                                  bool return_logits, Index length) {
-  return run_decode(cache, first, sequences, nullptr, ids, return_logits, length);
-}
-
-std::vector<float> Engine::encode_and_decode(Cache& cache, Index first, Index sequences,
-                                             std::span<const std::int32_t> source, std::span<const std::int32_t> ids,
-                                             bool return_logits) {
-  return run_decode(cache, first, sequences, &source, ids, return_logits, 0);
-}
-
-std::vector<float> Engine::run_decode(Cache& cache, Index first, Index sequences,
-                                      const std::span<const std::int32_t>* source, std::span<const std::int32_t> ids,
-                                      bool return_logits, Index length) {
+                                  bool return_logits, Index length,
+                                  std::optional<std::span<const std::int32_t>> source) {
   const Index tokens = sequences > 0 ? std::ssize(ids) / sequences : 1, tp = mesh_.layout.tp;
   // Each tensor-parallel rank needs equally many tokens, so some are padding: sequences in free
   // slots, or positions of a single sequence.
@@ -466,9 +442,7 @@ std::vector<float> Engine::run_decode(Cache& cache, Index first, Index sequences
     rope_.set_tokens(rope_tokens);
     std::vector<std::int32_t> rows(rope_tokens.size());
     std::iota(rows.begin(), rows.end(), 0);
-    const View on_device = s.saved.take({B * S}, DType::i32);
-    device_->to_device(rows.data(), on_device);
-    s.batch.decoder().rope_rows = on_device;
+    s.batch.decoder().rope_rows = upload(s, rows.data(), {B * S});
   }
   s.batch.generation = true;
   s.cache = &cache;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "src/model/stage.h"
@@ -84,11 +85,14 @@ class Engine {
   void forward(const MicroBatch& batch, Index slot = 0);
   void backward(Index slot = 0, const BackwardHooks& hooks = {});
   // Runs forward and then backward, in slot 0. Does not update the weights.
-  void forward_backward(const MicroBatch& batch, const BackwardHooks& hooks = {});
+  void forward_backward(const MicroBatch& batch, const BackwardHooks& hooks = {}) {
+    forward(batch);
+    backward(0, hooks);
+  }
   // Runs the forward of an evaluation in slot 0, and adds the loss to the statistics. Nothing is
   // drawn, and there is no load-balancing loss. Collective.
   // dropless: if true, experts have no capacity limit.
-  void evaluate(const MicroBatch& batch, bool dropless);
+  void evaluate(const MicroBatch& batch, bool dropless) { forward_no_grad(batch, dropless).clear(); }
   // Runs evaluate(), and returns the most likely next id after each of the B * S tokens.
   // Collective.
   std::vector<std::int32_t> predict(const MicroBatch& batch, bool dropless);
@@ -112,17 +116,15 @@ class Engine {
   //   In a model with a visible prefix, the prefix is the ids that are the first of their sequence.
   // - length: number of tokens of the whole text if later calls append more of it; otherwise 0.
   //   Rope tables may depend on it (RopeTables).
+  // - source: of an encoder-decoder, whose encoder reads it before the decoder computes a single
+  //   sequence. The cache keeps its keys and values for later passes, which have no source.
   // - Returns the logits [sequences, vocab] after the last id of each; empty if `return_logits` is
   //   false.
-  // Collective. A rank without work calls it with no sequences, because other ranks need its
-  // experts. The ranks of a tensor-parallel group must make the same calls.
+  // Collective. A rank without work calls it with no sequences and an empty source, because other
+  // ranks need its experts. The ranks of a tensor-parallel group must make the same calls.
   std::vector<float> decode(Cache& cache, Index first, Index sequences, std::span<const std::int32_t> ids,
-                            bool return_logits, Index length = 0);
-  // Does the same for a single sequence of an encoder-decoder, whose encoder reads `source` first.
-  // The cache keeps its keys and values for later passes. Collective: a rank without work calls it
-  // with no sequences and no source.
-  std::vector<float> encode_and_decode(Cache& cache, Index first, Index sequences, std::span<const std::int32_t> source,
-                                       std::span<const std::int32_t> ids, bool return_logits);
+                            bool return_logits, Index length = 0,
+                            std::optional<std::span<const std::int32_t>> source = {});
   // Returns whether a text that grows to `length` tokens needs its cache computed again.
   bool requires_recompute(Index length) const { return rope_.requires_recompute(length); }
 
@@ -148,11 +150,6 @@ class Engine {
   TokenStream make_stream(MicroBatchState& s, Index B, Index S, std::span<const std::int32_t> ids,
                           std::span<const std::int32_t> targets, std::span<const std::int32_t> document_start,
                           std::vector<std::int32_t> positions, bool is_encoder);
-  // Gives the tokens of a stream their numbers in the training run (TokenStream::token_numbers).
-  void set_token_numbers(MicroBatchState& s, TokenStream& stream, Index first_sequence);
-  // Runs decode(), or encode_and_decode() if `source` is not nullptr.
-  std::vector<float> run_decode(Cache& cache, Index first, Index sequences, const std::span<const std::int32_t>* source,
-                                std::span<const std::int32_t> ids, bool return_logits, Index length);
   // Adds the batches of multi-token prediction: ids and targets of later tokens.
   void add_mtp_batches(MicroBatchState& s, const MicroBatch& batch);
   // Returns the tokens of the loss of an objective that reads few of them: masked, or prefix in a
@@ -162,7 +159,8 @@ class Engine {
   std::vector<std::int32_t> segments_of(std::span<const std::int32_t> ids, std::span<const std::int32_t> targets,
                                         std::span<const std::int32_t> document_start, Index seq_len) const;
   // Copies values to memory that lives as long as the micro-batch.
-  View upload(MicroBatchState& s, const void* host, Shape shape, DType dtype);
+  template <class T>
+  View upload(MicroBatchState& s, const T* host, Shape shape);
   // Runs the forward pass of an evaluation, and computes the loss.
   MicroBatchState& forward_no_grad(const MicroBatch& batch, bool dropless);
   // Runs the forward or the backward of a training pass, as a graph region if possible. Each slot

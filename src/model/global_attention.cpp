@@ -53,9 +53,8 @@ void GlobalAttention::forward(const LayerContext& layer, ConstView x, View out, 
   s.lse = layer.saved.f32({B, heads_, G});
   q_.forward(context, global_rows(layer, x), s.q.reshape({B * G, row}));
   kv_.forward(context, x, s.kv.reshape({B * S, 2 * kv_heads_ * head_dim_}));
-  const ConstView q = s.q, kv = s.kv;
-  core_attention_.forward(context, q, heads_of(kv, 0, kv_heads_), heads_of(kv, kv_heads_, kv_heads_), s.out, s.lse,
-                          {.key_lengths = layer.stream.lengths});
+  const auto [k, v] = split_heads(s.kv, kv_heads_, kv_heads_);
+  core_attention_.forward(context, s.q, k, v, s.out, s.lse, {.key_lengths = layer.stream.lengths});
   for_global_rows(layer, out.reshape({B * S, row}), s.out.reshape({B * G, row}),
                   [&](View to, ConstView from) { run(context.device, ops::Copy{.x = from, .y = to}); });
 }
@@ -71,15 +70,13 @@ GlobalAttention::Gradients GlobalAttention::backward(const LayerContext& layer, 
     run(context.device, ops::Copy{.x = from, .y = to});
     run(context.device, ops::Fill{.x = from, .value = 0});
   });
-  const ConstView q = s.q, kv = s.kv;
-  core_attention_.backward(context, own, q, heads_of(kv, 0, kv_heads_), heads_of(kv, kv_heads_, kv_heads_), s.out,
-                           s.lse, gradients.dq, heads_of(gradients.dkv, 0, kv_heads_),
-                           heads_of(gradients.dkv, kv_heads_, kv_heads_), {.key_lengths = layer.stream.lengths});
+  const auto [k, v] = split_heads(s.kv, kv_heads_, kv_heads_);
+  const auto [dk, dv] = split_heads(gradients.dkv, kv_heads_, kv_heads_);
+  core_attention_.backward(context, own, s.q, k, v, s.out, s.lse, gradients.dq, dk, dv,
+                           {.key_lengths = layer.stream.lengths});
   const View dq = gradients.dq.reshape({B * G, row}), dkv = gradients.dkv.reshape({B * S, 2 * kv_heads_ * head_dim_});
-  q_.backward_weight(context, dq, global_rows(layer, x));
-  q_.backward_bias(context, dq);
-  kv_.backward_weight(context, dkv, x);
-  kv_.backward_bias(context, dkv);
+  q_.backward_params(context, dq, global_rows(layer, x));
+  kv_.backward_params(context, dkv, x);
   return gradients;
 }
 
@@ -92,12 +89,6 @@ void GlobalAttention::add_input_gradient(const LayerContext& layer, const Gradie
   q_.backward_input(context, gradients.dq.reshape({B * G, heads_ * head_dim_}), dx_global);
   for_global_rows(layer, dx, dx_global,
                   [&](View to, ConstView from) { run(context.device, ops::Add{.x = from, .y = to}); });
-}
-
-std::optional<GlobalAttention> make_global_attention(const AttentionSpec& spec, Index d_model, ParamStore& store,
-                                                     const std::string& prefix, Index positions) {
-  if (!spec.global_projections) return {};
-  return GlobalAttention(spec, d_model, store, prefix + global_attention_name + ".", positions);
 }
 
 }  // namespace sy

@@ -53,8 +53,4 @@ class GlobalAttention {
   Linear q_, kv_;
 };
 
-// Makes the global attention of an attention, if it has one. prefix: of the attention's parameters
-std::optional<GlobalAttention> make_global_attention(const AttentionSpec& spec, Index d_model, ParamStore& store,
-                                                     const std::string& prefix, Index positions);
-
 }  // namespace sy

@@ -6,7 +6,6 @@
 
 #include "dist/phase.h"
 #include "dist/shard.h"
-#include "kernels/ops/cross_entropy.h"
 #include "kernels/ops/elementwise.h"
 #include "kernels/ops/embedding.h"
 

@@ -3,8 +3,6 @@
 #include <cmath>
 
 #include "kernels/ops/attention.h"
-#include "kernels/ops/elementwise.h"
-#include "kernels/ops/rope.h"
 
 namespace sy {
 namespace {
@@ -96,7 +94,6 @@ void Indexer::backward(const LayerContext& layer, ConstView x, ConstView query_i
   rotate(layer, dk.reshape({T, 1, w}), true);
   q_.backward_weight(context, dq.reshape({T, H * w}), query_input);
   head_weights_.backward_weight(context, dweights, x);
-  run(b, ops::Fill{.x = dkey_input, .value = 0});
   k_norm_.backward(layer, dk, s.key_input, s.moments, dkey_input);
   k_.backward_weight(context, dkey_input, x);
 }
@@ -110,22 +107,6 @@ IndexScores Indexer::scores(const LayerContext& layer, const LayerCache& cache, 
           .first = layer.context.mesh.coord.tp * T,
           .mask = {.document_start = layer.stream.document_start, .query_offsets = cache.offsets},
           .scale = 1 / std::sqrt(static_cast<float>(spec_.heads * w))};
-}
-
-void Indexer::rotate(const LayerContext& layer, View x, bool inverse) const {
-  if (!rope_table_) return;
-  run(layer.context.device, ops::Rope{.x = x,
-                                      .heads = x.dim(1),
-                                      .positions = layer.context.own_tokens(layer.stream.rope_rows),
-                                      .table = rope_table_->rows,
-                                      .inverse = inverse,
-                                      .pairs = RopePairs::half});
-}
-
-std::optional<Indexer> make_indexer(const CoreAttentionSpec& spec, Index d_model, ParamStore& store,
-                                    const std::string& prefix, const RopeTable* rope_table) {
-  if (!spec.indexer) return {};
-  return Indexer(*spec.indexer, d_model, store, prefix + "indexer.", rope_table);
 }
 
 }  // namespace sy

@@ -14,7 +14,6 @@
 // gathered; attention weights and gradients of index keys are summed over the ranks.
 #pragma once
 
-#include <optional>
 #include <string>
 
 #include "kernels/attention.h"
@@ -55,16 +54,15 @@ class Indexer {
   // cache: of the layer, or empty
   IndexScores scores(const LayerContext& layer, const LayerCache& cache, const Saved& s) const;
   // Rotates heads of the rank's own tokens, x: [T, heads, w]. inverse: if true, rotates them back.
-  void rotate(const LayerContext& layer, View x, bool inverse) const;
+  void rotate(const LayerContext& layer, View x, bool inverse) const {
+    const ConstView rows = layer.context.own_tokens(layer.stream.rope_rows);
+    sy::rotate(layer.context.device, rope_table_, RopePairs::half, x, x.dim(1), rows, inverse);
+  }
 
   IndexerSpec spec_;
   const RopeTable* rope_table_;
   Linear q_, k_, head_weights_;
   Norm k_norm_;
 };
-
-// Makes the indexer of an attention, if it has one. prefix: of the attention's parameters
-std::optional<Indexer> make_indexer(const CoreAttentionSpec& spec, Index d_model, ParamStore& store,
-                                    const std::string& prefix, const RopeTable* rope_table);
 
 }  // namespace sy

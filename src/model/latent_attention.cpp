@@ -1,9 +1,7 @@
 #include "src/model/latent_attention.h"
 
 #include "kernels/ops/attention.h"
-#include "kernels/ops/elementwise.h"
 #include "kernels/ops/heads.h"
-#include "kernels/ops/rope.h"
 
 namespace sy {
 
@@ -31,7 +29,6 @@ void Latent::backward(const LayerContext& layer, const std::function<void(View)>
   const Arena::Scope scope(context.scratch);
   const View dnormed = context.temp(s.compressed.shape()), dcompressed = context.temp(s.compressed.shape());
   sum_tokens(context, dnormed, latent_gradient);
-  run(context.device, ops::Fill{.x = dcompressed, .value = 0});
   norm_.backward(layer, dnormed, s.compressed, s.moments, dcompressed);
   down_.backward_weight(context, dcompressed, x);
   down_.backward_input(context, dcompressed, dx, accumulate);
@@ -54,11 +51,11 @@ LatentAttention::LatentAttention(const LatentAttentionSpec& spec, Index d_model,
       k_(store, store.get(prefix + "k.weight"), spec.kv_lora_rank),
       v_(store, store.get(prefix + "v.weight"), spec.kv_lora_rank),
       out_(store, store.get(prefix + "out.weight"), heads_ * v_head_dim_),
-      indexer_(make_indexer(spec, d_model, store, prefix, rope_table)),
       k_up_(store.get(prefix + "k.weight").weight),
       v_up_(store.get(prefix + "v.weight").weight) {
   SY_ASSERT(rope_table ? rope_table->spec == spec.rope : !spec.rope, "another table");
   if (spec.rope) pairs_ = spec.rope->pairs;
+  if (spec.indexer) indexer_.emplace(*spec.indexer, d_model, store, prefix + "indexer.", rope_table);
   if (spec.q_lora_rank > 0) q_latent_.emplace(store, prefix + "q", d_model, spec.eps);
 }
 
@@ -152,10 +149,7 @@ void LatentAttention::backward(const LayerContext& layer, ConstView dy, const Sa
   Device& b = context.device;
   const Arena::Scope scope(context.scratch);
   const Index B = layer.stream.sequences, S = layer.stream.seq_len, T = B * S, width = qk_rope_dim_ + qk_nope_dim_;
-  dy = gather_tokens(context, context.scratch, dy);
-  const View dout = context.temp(s.out.shape());
-  out_.backward_input(context, dy, dout.reshape({T, heads_ * v_head_dim_}));
-  out_.backward_weight(context, dy, s.out.reshape({T, heads_ * v_head_dim_}));
+  const View dout = out_.backward_sum(context, dy, s.out);
   const View dq = context.temp(s.q.shape()), dk = context.temp(s.k.shape()), dv = context.temp(s.v.shape());
   const CoreAttention::BySequence by_sequence = with_selected(CoreAttention::BySequence::of(layer.stream), s);
   core_attention_.backward(context, dout, s.q, s.k, s.v, s.out, s.lse, dq, dk, dv, by_sequence);
@@ -192,16 +186,6 @@ void LatentAttention::backward(const LayerContext& layer, ConstView dy, const Sa
   rotate(context, dk_rope.reshape({s.x.dim(0), 1, qk_rope_dim_}), context.own_tokens(layer.stream.rope_rows), true);
   k_rope_.backward_weight(context, dk_rope, s.x);
   k_rope_.backward_input(context, dk_rope, dx, true);
-}
-
-void LatentAttention::rotate(const ExecutionContext& context, View x, ConstView rope_rows, bool inverse) const {
-  if (!rope_table_) return;
-  run(context.device, ops::Rope{.x = x,
-                                .heads = x.dim(1),
-                                .positions = rope_rows,
-                                .table = rope_table_->rows,
-                                .inverse = inverse,
-                                .pairs = pairs_});
 }
 
 }  // namespace sy

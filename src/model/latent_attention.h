@@ -101,7 +101,9 @@ class LatentAttention {
   void attend_to_cache(const LayerContext& layer, const LayerCache& cache, ConstView k_rope, Saved& s) const;
   // Rotates the first elements of the heads of x: [tokens, heads, width].
   // inverse: if true, rotates them back.
-  void rotate(const ExecutionContext& context, View x, ConstView rope_rows, bool inverse) const;
+  void rotate(const ExecutionContext& context, View x, ConstView rope_rows, bool inverse) const {
+    sy::rotate(context.device, rope_table_, pairs_, x, x.dim(1), rope_rows, inverse);
+  }
 
   Index cache_index_;
   const RopeTable* rope_table_;

@@ -73,12 +73,23 @@ void Linear::backward_input_sum(const ExecutionContext& context, ConstView dy, V
   sum_tokens(context, dx, [&](View partial) { backward_input(context, dy, partial); });
 }
 
-void Linear::backward_weight(const ExecutionContext& context, ConstView dy, ConstView x) {
-  weight_.backward(context, dy, x);
-}
-
 void Linear::backward_bias(const ExecutionContext& context, ConstView dy) const {
   if (bias_) run(context.device, ops::BiasBackward{.dy = dy, .dbias = bias_.grad});
+}
+
+void Linear::backward_params(const ExecutionContext& context, ConstView dy, ConstView x) {
+  backward_weight(context, dy, x);
+  backward_bias(context, dy);
+}
+
+View Linear::backward_sum(const ExecutionContext& context, ConstView dy, ConstView x) {
+  backward_bias(context, dy);
+  dy = gather_tokens(context, context.scratch, dy);
+  const View dx = context.temp(x.shape());
+  const Shape rows{dy.dim(0), weight_.shape()[1]};
+  backward_input(context, dy, dx.reshape(rows));
+  backward_weight(context, dy, x.reshape(rows));
+  return dx;
 }
 
 }  // namespace sy

@@ -30,9 +30,14 @@ class Linear {
   // Column-parallel. dx: [T, in] = sum over tp of (dy W), own tokens. dy: [B * S, out]
   void backward_input_sum(const ExecutionContext& context, ConstView dy, View dx) const;
   // dW += dy^T x, or the same for the adapters of LoRA; no-op if W is frozen
-  void backward_weight(const ExecutionContext& context, ConstView dy, ConstView x);
+  void backward_weight(const ExecutionContext& context, ConstView dy, ConstView x) { weight_.backward(context, dy, x); }
   // db += column sums of dy: [T, out]. If row-parallel, dy is of the rank's own tokens.
   void backward_bias(const ExecutionContext& context, ConstView dy) const;
+  // Does both.
+  void backward_params(const ExecutionContext& context, ConstView dy, ConstView x);
+  // Row-parallel. Adds the gradients of W and b. Returns the gradient with respect to x, of all
+  // tokens, in its shape and in scratch memory of the caller. dy: [T, out] of the rank's own tokens
+  View backward_sum(const ExecutionContext& context, ConstView dy, ConstView x);
 
  private:
   AdaptedWeight weight_;  // [out, in]

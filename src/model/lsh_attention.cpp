@@ -41,13 +41,10 @@ void LshAttention::attend(const LayerContext& layer, ConstView x, Saved& s) cons
   s.lse = layer.saved.f32({B, heads_, S});
   qv_.forward(context, s.x, s.qv.reshape({B * S, 2 * heads_ * head_dim_}));
   s.order = sorted(layer, s.qv);
-  run(context.device, ops::LshAttentionForward{.x = queries(s.qv),
-                                               .v = values(s.qv),
-                                               .order = s.order,
-                                               .lengths = stream.lengths,
-                                               .desc = spec_.desc,
-                                               .out = s.out,
-                                               .lse = s.lse});
+  const auto [q, v] = split_heads(s.qv, heads_, heads_);
+  run(context.device,
+      ops::LshAttentionForward{
+          .x = q, .v = v, .order = s.order, .lengths = stream.lengths, .desc = spec_.desc, .out = s.out, .lse = s.lse});
 }
 
 ConstView LshAttention::sorted(const LayerContext& layer, ConstView qv) const {
@@ -61,7 +58,7 @@ ConstView LshAttention::sorted(const LayerContext& layer, ConstView qv) const {
   } else {
     order = layer.saved.i32(shape);
   }
-  run(layer.context.device, ops::LshSort{.x = queries(qv),
+  run(layer.context.device, ops::LshSort{.x = heads_of(qv, 0, heads_),
                                          .rotations = rotations_,
                                          .factors = spec_.factors,
                                          .lengths = stream.lengths,
@@ -73,26 +70,22 @@ void LshAttention::backward(const LayerContext& layer, ConstView dy, const Saved
   const ExecutionContext& context = layer.context;
   const Arena::Scope scope(context.scratch);
   const Index T = layer.stream.tokens();
-  out_.backward_bias(context, dy);
-  dy = gather_tokens(context, context.scratch, dy);
-
-  const View dout = context.temp(s.out.shape());
-  out_.backward_input(context, dy, dout.reshape({T, heads_ * head_dim_}));
-  out_.backward_weight(context, dy, s.out.reshape({T, heads_ * head_dim_}));
+  const View dout = out_.backward_sum(context, dy, s.out);
   const View dqv = context.temp(s.qv.shape());
+  const auto [q, v] = split_heads(s.qv, heads_, heads_);
+  const auto [dq, dv] = split_heads(dqv, heads_, heads_);
   run(context.device, ops::LshAttentionBackward{.dout = dout,
-                                                .x = queries(ConstView(s.qv)),
-                                                .v = values(ConstView(s.qv)),
+                                                .x = q,
+                                                .v = v,
                                                 .out = s.out,
                                                 .lse = s.lse,
                                                 .order = s.order,
                                                 .lengths = layer.stream.lengths,
                                                 .desc = spec_.desc,
-                                                .dx = queries(dqv),
-                                                .dv = values(dqv)});
+                                                .dx = dq,
+                                                .dv = dv});
   const View dqv_rows = dqv.reshape({T, 2 * heads_ * head_dim_});
-  qv_.backward_weight(context, dqv_rows, s.x);
-  qv_.backward_bias(context, dqv_rows);
+  qv_.backward_params(context, dqv_rows, s.x);
   qv_.backward_input_sum(context, dqv_rows, dx);
 }
 

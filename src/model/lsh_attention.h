@@ -6,6 +6,7 @@
 // Generation has no cache of keys, because a new token may move others to other chunks.
 #pragma once
 
+#include "src/model/core_attention.h"
 #include "src/model/linear.h"
 #include "src/params/lsh_attention_spec.h"
 
@@ -41,15 +42,6 @@ class LshAttention {
   void attend(const LayerContext& layer, ConstView x, Saved& s) const;
   // Returns the sorted tokens. Empty if they are not sorted.
   ConstView sorted(const LayerContext& layer, ConstView qv) const;
-
-  template <class V>
-  auto queries(V qv) const {
-    return heads_of(qv, 0, heads_);
-  }
-  template <class V>
-  auto values(V qv) const {
-    return heads_of(qv, heads_, heads_);
-  }
 
   LshAttentionSpec spec_;
   Index index_, heads_, head_dim_;  // Hl, hd

@@ -85,8 +85,7 @@ void Mlp::backward(const LayerContext& layer, ConstView dy, const Saved& s, View
   const View dgate = output_gate_ ? context.scratch.f32(s.gate.shape()) : View{};
   backward_activation(context, dy, s, dh, dgate, a);
   down_.backward_weight(context, dy, a);
-  gate_up_.backward_weight(context, dh, s.x);
-  gate_up_.backward_bias(context, dh);
+  gate_up_.backward_params(context, dh, s.x);
   if (!output_gate_) return gate_up_.backward_input_sum(context, dh, dx);
 
   // Each rank has a shard of the width, so its gradient with respect to the gate is partial, like

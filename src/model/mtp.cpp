@@ -35,10 +35,7 @@ View MtpModule::forward(const LayerContext& layer, const Embedding& embedding, C
     embedding_projection_.forward(context, normed, x, true);
   }
   block_.forward(layer, x, y, s.block);
-  s.output = layer.save(hidden.shape());
-  s.moments = head_norm_.make_moments(layer, hidden.dim(0));
-  head_norm_.forward(layer, y, s.output, s.moments);
-  return s.output;
+  return s.output = head_norm_.forward(layer, y, s.moments);
 }
 
 void MtpModule::backward(const LayerContext& layer, const Embedding& embedding, Head& head, Saved& s, View d,
@@ -48,7 +45,6 @@ void MtpModule::backward(const LayerContext& layer, const Embedding& embedding, 
   const View normed = context.temp(d.shape()), dnormed = context.temp(d.shape());
   head.loss(context, layer.batch, s.output, dnormed, sums);
   run(context.device, ops::Add{.x = d, .y = dnormed});
-  run(context.device, ops::Fill{.x = d, .value = 0});
   head_norm_.backward(layer, dnormed, s.block.y, s.moments, d);
   block_.backward(layer, d, s.block);
 
@@ -58,14 +54,12 @@ void MtpModule::backward(const LayerContext& layer, const Embedding& embedding, 
   embedding_norm_.forward(layer, s.embedded, normed, s.embedding_moments);
   embedding_projection_.backward_weight(context, d, normed);
   embedding_projection_.backward_input(context, d, dnormed);
-  run(context.device, ops::Fill{.x = dembedded, .value = 0});
   embedding_norm_.backward(layer, dnormed, s.embedded, s.embedding_moments, dembedded);
   embedding.backward(layer, s.embedding, dembedded);
 
   hidden_norm_.forward(layer, s.hidden, normed, s.hidden_moments);
   hidden_projection_.backward_weight(context, d, normed);
   hidden_projection_.backward_input(context, d, dnormed);
-  run(context.device, ops::Fill{.x = d, .value = 0});
   hidden_norm_.backward(layer, dnormed, s.hidden, s.hidden_moments, d);
 }
 

@@ -57,8 +57,17 @@ void Norm::forward(const LayerContext& layer, ConstView x, View y, View moments)
       ops::BatchNormForward{.x = x, .weight = weight_.weight, .bias = bias_.weight, .moments = moments, .y = y});
 }
 
-void Norm::backward(const LayerContext& layer, ConstView dy, ConstView x, ConstView moments, View dx) const {
+View Norm::forward(const LayerContext& layer, ConstView x, View& moments) const {
+  const View y = layer.save(x.shape());
+  moments = make_moments(layer, x.dim(0));
+  forward(layer, x, y, moments);
+  return y;
+}
+
+void Norm::backward(const LayerContext& layer, ConstView dy, ConstView x, ConstView moments, View dx,
+                    bool accumulate) const {
   const ExecutionContext& context = layer.context;
+  if (!accumulate) run(context.device, ops::Fill{.x = dx, .value = 0});
   if (desc_.kind == NormKind::none) return run(context.device, ops::Add{.x = dy, .y = dx});
   if (desc_.kind != NormKind::batchnorm)
     return run(context.device, ops::NormBackward{.dy = dy,

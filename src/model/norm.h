@@ -18,9 +18,12 @@ class Norm {
   // y: [T, D] = norm(x: [T, D]). moments: of make_moments(). Collective over all ranks for a batch
   // norm in training, unless layer.batch_norm.replay is set.
   void forward(const LayerContext& layer, ConstView x, View y, View moments) const;
-  // dx: [T, D] += gradient with respect to x; dy: [T, D], with respect to y. Collective over all
-  // ranks for a batch norm.
-  void backward(const LayerContext& layer, ConstView dy, ConstView x, ConstView moments, View dx) const;
+  // Allocates the moments and the result from layer.saved, and returns the result.
+  View forward(const LayerContext& layer, ConstView x, View& moments) const;
+  // dx: [T, D] = gradient with respect to x; dy: [T, D], with respect to y; dx += if `accumulate`.
+  // Collective over all ranks for a batch norm.
+  void backward(const LayerContext& layer, ConstView dy, ConstView x, ConstView moments, View dx,
+                bool accumulate = false) const;
 
  private:
   // Computes the moments of a batch norm from all ranks' tokens; in evaluation, from the averages.

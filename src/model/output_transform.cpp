@@ -1,7 +1,6 @@
 #include "src/model/output_transform.h"
 
 #include "kernels/ops/activation.h"
-#include "kernels/ops/elementwise.h"
 #include "src/params/block_specs.h"
 
 namespace sy {
@@ -16,26 +15,19 @@ OutputTransform::OutputTransform(const Config& config, ParamStore& store)
       norm_(norm_spec(config).desc(), store, "output_transform_norm") {}
 
 View OutputTransform::forward(const LayerContext& layer, ConstView x, Saved& s) const {
-  const ExecutionContext& context = layer.context;
-  Arena& saved = layer.saved;
-  s.hidden = saved.take(x.shape(), context.dtype);
-  s.activated = saved.take(x.shape(), context.dtype);
-  s.moments = norm_.make_moments(layer, x.dim(0));
-  const View y = saved.take(x.shape(), context.dtype);
-  dense_.forward_activated(context, gelu, x, {}, s.hidden, s.activated);
-  norm_.forward(layer, s.activated, y, s.moments);
-  return y;
+  s.hidden = layer.save(x.shape());
+  s.activated = layer.save(x.shape());
+  dense_.forward_activated(layer.context, gelu, x, {}, s.hidden, s.activated);
+  return norm_.forward(layer, s.activated, s.moments);
 }
 
 void OutputTransform::backward(const LayerContext& layer, ConstView x, const Saved& s, View d) {
   const ExecutionContext& context = layer.context;
   const Arena::Scope scope(context.scratch);
   const View dactivated = context.temp(d.shape()), dhidden = context.temp(d.shape());
-  run(context.device, ops::Fill{.x = dactivated, .value = 0});
   norm_.backward(layer, d, s.activated, s.moments, dactivated);
   run(context.device, ops::ActivationBackward{.dy = dactivated, .h = s.hidden, .activation = gelu, .dh = dhidden});
-  dense_.backward_weight(context, dhidden, x);
-  dense_.backward_bias(context, dhidden);
+  dense_.backward_params(context, dhidden, x);
   dense_.backward_input(context, dhidden, d);
 }
 

@@ -141,8 +141,4 @@ View ReversibleStack::backward(LayerContext layer, View d, Saved& s, const Layer
   return d;
 }
 
-void ReversibleStack::append_cache_specs(std::vector<CacheSpec>& specs) const {
-  for (const ReversibleBlock& block : blocks_) block.append_cache_specs(specs);
-}
-
 }  // namespace sy

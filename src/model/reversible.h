@@ -73,8 +73,9 @@ class ReversibleStack {
   // the input, [T, D] in the memory of d.
   View backward(LayerContext layer, View d, Saved& s, const LayerHook& after_layer);
 
-  void append_cache_specs(std::vector<CacheSpec>& specs) const;
-  Index layers() const { return std::ssize(blocks_); }
+  void append_cache_specs(std::vector<CacheSpec>& specs) const {
+    for (const ReversibleBlock& block : blocks_) block.append_cache_specs(specs);
+  }
 
  private:
   std::vector<ReversibleBlock> blocks_;

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "kernels/ops/rope.h"
 #include "src/text/strings.h"
 
 namespace sy {
@@ -40,6 +41,14 @@ void add_row(const RopeSpec& rope, const std::vector<double>& frequencies, Index
     table.push_back(static_cast<float>(rope.attention_factor * std::cos(angle)));
     table.push_back(static_cast<float>(rope.attention_factor * std::sin(angle)));
   }
+}
+
+// Calls f(const RopeSpec&) for each attention with rotary positions, in order.
+template <class F>
+void for_each_rope(const std::vector<BlockSpec>& blocks, const F& f) {
+  for (const BlockSpec& block : blocks)
+    for (const CoreAttentionSpec* attention : block.all<CoreAttentionSpec>())
+      if (attention->rope) f(*attention->rope);
 }
 
 }  // namespace
@@ -103,18 +112,6 @@ std::vector<float> rope_table(const RopeSpec& rope, Index length, Index position
   return table;
 }
 
-namespace {
-
-// Calls f(const RopeSpec&) for each attention with rotary positions, in order.
-template <class F>
-void for_each_rope(const std::vector<BlockSpec>& blocks, const F& f) {
-  for (const BlockSpec& block : blocks)
-    for (const CoreAttentionSpec* attention : block.all<CoreAttentionSpec>())
-      if (attention->rope) f(*attention->rope);
-}
-
-}  // namespace
-
 std::string training_rope_text(const std::vector<BlockSpec>& blocks) {
   std::vector<std::string> texts;
   for_each_rope(blocks, [&](const RopeSpec& rope) {
@@ -129,6 +126,13 @@ std::string training_rope_text(const std::vector<BlockSpec>& blocks) {
   });
   if (texts.empty()) return "";
   return fmt::format("\nrope      {}; evaluation and generation go by the length of each text", join(texts, "; "));
+}
+
+void rotate(Device& device, const RopeTable* table, RopePairs pairs, View x, Index heads, ConstView rows,
+            bool inverse) {
+  if (!table) return;
+  run(device,
+      ops::Rope{.x = x, .heads = heads, .positions = rows, .table = table->rows, .inverse = inverse, .pairs = pairs});
 }
 
 RopeTables::RopeTables(Device& device, const std::vector<BlockSpec>& blocks, Index positions)

@@ -46,6 +46,10 @@ struct RopeTable {
   Tensor rows;  // [rows, rotated / 2, 2] cos and sin
 };
 
+// Rotates the first `heads` heads of x: [tokens, heads or more, width], or back if `inverse`. No-op
+// if `table` is nullptr. rows: [tokens] i32 rows of the table
+void rotate(Device& device, const RopeTable* table, RopePairs pairs, View x, Index heads, ConstView rows, bool inverse);
+
 // Tables of all RopeSpecs of the layers. Row p belongs to position p. In generation with a scaling
 // that depends on the length, row p belongs to token p of the pass (TokenStream::rope_rows). As in
 // transformers, the length is that of a sequence in training and evaluation, and of the text so far

@@ -153,8 +153,7 @@ void Router::backward(const LayerContext& layer, ConstView dweights, ConstView x
                                          .z_factor = z_factor,
                                          .dlogits = dlogits});
   const ConstView in = jittered_input(layer, x);
-  logits_.backward_weight(context, dlogits, in);
-  logits_.backward_bias(context, dlogits);
+  logits_.backward_params(context, dlogits, in);
   const bool jitter = in.bytes() != x.bytes();
   const View din = jitter ? context.temp(x.shape()) : dx;
   logits_.backward_input(context, dlogits, din, !jitter);

@@ -10,7 +10,6 @@
 
 #include "dist/token_dispatcher.h"
 #include "src/model/linear.h"
-#include "src/model/statistics.h"
 #include "src/params/block_specs.h"
 
 namespace sy {
@@ -66,7 +65,6 @@ class Router {
   // the router's parameters to those of the store.
   void backward(const LayerContext& layer, ConstView dweights, ConstView x, const Saved& s, View dx);
 
-  Index experts() const { return experts_; }
   ExpertPlacement placement(const ExecutionContext& context) const {
     ExpertPlacement placement(context.mesh.layout, tables_.logical_to_physical);
     placement.groups = spec_.route.groups;

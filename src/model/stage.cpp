@@ -13,23 +13,6 @@ Param output_weight(const ParamStore& store) {
 
 }  // namespace
 
-void MicroBatchState::clear() {
-  saved.clear();
-  batch = {};
-  statistics = {};
-  encoder = {};
-  embedding = {};
-  cache = nullptr;
-  load_balance = {};
-  batch_norm = {};
-  blocks.clear();
-  reversible = {};
-  mtp_batches.clear();
-  mtp.clear();
-  last = normed = moments = output = {};
-  transform = {};
-}
-
 Stage::Stage(const Config& config, ParamStore& store, Range layers, RouterTables routers, const RopeTables& rope)
     : store_(store),
       d_model_(config.model.d_model),
@@ -115,9 +98,7 @@ View Stage::forward(const ExecutionContext& context, MicroBatchState& state, Vie
   state.last = x;
   if (final_norm_) {
     store_.wait_for_bucket(head_bucket());
-    state.normed = layer.save(x.shape());
-    state.moments = final_norm_->make_moments(layer, x.dim(0));
-    final_norm_->forward(layer, x, state.normed, state.moments);
+    state.normed = final_norm_->forward(layer, x, state.moments);
     state.output = transform_ ? transform_->forward(layer, state.normed, state.transform) : state.normed;
   }
   ConstView hidden = state.normed;
@@ -168,7 +149,6 @@ void Stage::backward(const ExecutionContext& context, MicroBatchState& state, Vi
     head_->loss(context, state.batch, state.output, dnormed, state.statistics.loss);
     if (transform_) transform_->backward(layer, state.normed, state.transform, dnormed);
     if (dhidden) run(context.device, ops::Add{.x = dhidden, .y = dnormed});
-    run(context.device, ops::Fill{.x = d, .value = 0});
     final_norm_->backward(layer, dnormed, state.last, state.moments, d);
     if (hooks.on_gradients_ready) hooks.on_gradients_ready(head_bucket());
   }
@@ -184,10 +164,6 @@ void Stage::backward(const ExecutionContext& context, MicroBatchState& state, Vi
   embedding_->backward(layer, state.embedding, d);
   if (encoder_) encoder_->backward(layer.of_encoder(), state.encoder, layer.encoder().doutput, hooks);
   if (hooks.on_gradients_ready) hooks.on_gradients_ready(embedding_bucket);
-}
-
-void Stage::loss(const ExecutionContext& context, const MicroBatchState& state) {
-  head_->loss(context, state.batch, state.output, {}, state.statistics.loss);
 }
 
 std::vector<float> Stage::logits(const ExecutionContext& context, const MicroBatchState& state, Range tokens,

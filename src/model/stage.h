@@ -26,7 +26,10 @@ namespace sy {
 struct MicroBatchState {
   explicit MicroBatchState(Arena arena) : saved(std::move(arena)) {}
   // Discards the micro-batch and frees its memory.
-  void clear();
+  void clear() {
+    *this = MicroBatchState(std::move(saved));
+    saved.clear();
+  }
 
   Arena saved;
   Batch batch;
@@ -72,7 +75,9 @@ class Stage {
 
   // Computes the loss after a forward without backward, and adds it to state.statistics. For the
   // last stage.
-  void loss(const ExecutionContext& context, const MicroBatchState& state);
+  void loss(const ExecutionContext& context, const MicroBatchState& state) {
+    head_->loss(context, state.batch, state.output, {}, state.statistics.loss);
+  }
   // Returns the logits [count, vocab] after tokens [begin, begin + count) of the batch's B * S, on
   // the host. For the last stage, after forward.
   std::vector<float> logits(const ExecutionContext& context, const MicroBatchState& state, Range tokens,

@@ -11,6 +11,7 @@
 #include "kernels/ops/attention.h"
 #include "kernels/ops/gemm.h"
 #include "kernels/ops/grouped_gemm.h"
+#include "src/model/core_attention.h"
 #include "src/params/block_specs.h"
 #include "src/params/store.h"
 #include "src/train/memory.h"
@@ -21,33 +22,27 @@ namespace {
 // Device collectives connect for each of their algorithms, which they choose by message size.
 constexpr Index collective_bytes[] = {Index{4} << 10, Index{8} << 20};
 
-// Runs a collective of each kind and size.
-void warm_up(Comm& comm, Device& device, std::initializer_list<Collective> kinds) {
+// Buffers of a collective: twice those of all ranks, and that of one rank.
+struct Buffers {
+  View all, received, shard;
+  const std::vector<Index>& rows;  // of each rank
+};
+using Call = void (*)(Comm& comm, const Buffers& b);
+constexpr Call broadcast = [](Comm& comm, const Buffers& b) { comm.broadcast(b.all, 0); };
+constexpr Call all_reduce = [](Comm& comm, const Buffers& b) { comm.all_reduce(b.all); };
+constexpr Call reduce = [](Comm& comm, const Buffers& b) { comm.start_reduce(b.all, 0).wait(); };
+constexpr Call reduce_scatter = [](Comm& comm, const Buffers& b) { comm.reduce_scatter(b.all, b.shard); };
+constexpr Call all_gather = [](Comm& comm, const Buffers& b) { comm.all_gather(b.shard, b.all); };
+constexpr Call all_to_all = [](Comm& comm, const Buffers& b) { comm.all_to_all_v(b.all, b.rows, b.received, b.rows); };
+
+// Runs each of some collectives in each size.
+void warm_up(Comm& comm, Device& device, std::initializer_list<Call> collectives) {
   if (!comm.asynchronous()) return;
   for (const Index bytes : collective_bytes) {
     const Index ranks = comm.size(), n = std::max<Index>(1, bytes / 4 / ranks);
     const Tensor all = device.tensor({ranks * n}), received = device.tensor({ranks * n}), shard = device.tensor({n});
     const std::vector<Index> rows(static_cast<std::size_t>(ranks), n);
-    for (const Collective kind : kinds) switch (kind) {
-        case Collective::broadcast:
-          comm.broadcast(all, 0);
-          break;
-        case Collective::all_reduce:
-          comm.all_reduce(all);
-          break;
-        case Collective::reduce:
-          comm.start_reduce(all, 0).wait();
-          break;
-        case Collective::reduce_scatter:
-          comm.reduce_scatter(all, shard);
-          break;
-        case Collective::all_gather:
-          comm.all_gather(shard, all);
-          break;
-        case Collective::all_to_all:
-          comm.all_to_all_v(all, rows, received, rows);
-          break;
-      }
+    for (const Call call : collectives) call(comm, {all, received, shard, rows});
     device.synchronize();  // before the buffers are freed
   }
 }
@@ -55,19 +50,18 @@ void warm_up(Comm& comm, Device& device, std::initializer_list<Collective> kinds
 void warm_up_collectives(const Config& config, Index vocab, const Mesh& mesh, Device& device) {
   const std::vector<ParamSpec> specs = param_specs(config, vocab);
   // the gradient norm, and load balancing over all ranks
-  warm_up(mesh.world(), device, {Collective::all_reduce, Collective::all_gather});
-  warm_up(*mesh.tp, device, {Collective::all_gather, Collective::reduce_scatter, Collective::all_reduce});
+  warm_up(mesh.world(), device, {all_reduce, all_gather});
+  warm_up(*mesh.tp, device, {all_gather, reduce_scatter, all_reduce});
   // A reduce-scatter of bf16 sends from rank to rank.
-  if (mesh.tp->reduces_in_scratch(config.dtype())) warm_up(*mesh.tp, device, {Collective::all_to_all});
-  if (mesh.kv_replicas) warm_up(*mesh.kv_replicas, device, {Collective::all_reduce});
+  if (mesh.tp->reduces_in_scratch(config.dtype())) warm_up(*mesh.tp, device, {all_to_all});
+  if (mesh.kv_replicas) warm_up(*mesh.kv_replicas, device, {all_reduce});
   if (count_moe(block_specs(config)) > 0) {
-    warm_up(*mesh.expert_group, device, {Collective::all_gather, Collective::all_to_all});
+    warm_up(*mesh.expert_group, device, {all_gather, all_to_all});
     for (Comm* const hop : {mesh.inter_node.get(), mesh.intra_node.get()})
-      if (hop) warm_up(*hop, device, {Collective::all_to_all});
+      if (hop) warm_up(*hop, device, {all_to_all});
   }
   for (const GroupLayout& group : flat_layout(specs, mesh.layout, mesh.coord).groups)
-    if (group.shards > 1 && !group.frozen)
-      warm_up(mesh.over(group.axes), device, {Collective::reduce, Collective::reduce_scatter, Collective::broadcast});
+    if (group.shards > 1 && !group.frozen) warm_up(mesh.over(group.axes), device, {reduce, reduce_scatter, broadcast});
 }
 
 // Runs the GEMMs of a layer, of a router or head (f32 result), of the residual stream (with an
@@ -104,24 +98,13 @@ void warm_up_attention(const Config& config, const Layout& layout, Device& devic
   const DType dtype = config.dtype();
   const Tensor qkv = device.tensor({B, S, H + 2 * K, width}, dtype), out = device.tensor({B, S, H, width}, dtype),
                dqkv = device.tensor({B, S, H + 2 * K, width}, dtype), lse = device.tensor({B, H, S});
-  const auto heads = [&](const Tensor& x, Index first, Index count) { return heads_of(x.view(), first, count); };
+  const auto [q, k, v] = split_heads(qkv.view(), H, K, K);
+  const auto [dq, dk, dv] = split_heads(dqkv.view(), H, K, K);
   const AttentionDesc desc{.mask = {.causal = m.kind == ModelKind::decoder}};
-  run(device, ops::AttentionForward{.q = heads(qkv, 0, H),
-                                    .k = heads(qkv, H, K),
-                                    .v = heads(qkv, H + K, K),
-                                    .desc = desc,
-                                    .out = out,
-                                    .lse = lse});
-  run(device, ops::AttentionBackward{.dout = out,
-                                     .q = heads(qkv, 0, H),
-                                     .k = heads(qkv, H, K),
-                                     .v = heads(qkv, H + K, K),
-                                     .out = out,
-                                     .lse = lse,
-                                     .desc = desc,
-                                     .dq = heads(dqkv, 0, H),
-                                     .dk = heads(dqkv, H, K),
-                                     .dv = heads(dqkv, H + K, K)});
+  run(device, ops::AttentionForward{.q = q, .k = k, .v = v, .desc = desc, .out = out, .lse = lse});
+  run(device,
+      ops::AttentionBackward{
+          .dout = out, .q = q, .k = k, .v = v, .out = out, .lse = lse, .desc = desc, .dq = dq, .dk = dk, .dv = dv});
   device.synchronize();
 }
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <set>
-#include <utility>
 
 #include "dist/phase.h"
 #include "kernels/ops/elementwise.h"
@@ -54,16 +53,8 @@ void DistributedOptimizer::sum_kv_replicas() {
       mesh_.kv_replicas->all_reduce(group.buffers.grads.view().rows(p->offset, p->box.elements()));
 }
 
-View DistributedOptimizer::Group::owned_gradients() const {
-  return buffers.grads.view().rows(layout.owned().begin, layout.owned().size());
-}
-
 void DistributedOptimizer::reduce(Group& group, Range flat, ComputePoint computed) {
   group.in_flight.join(group.comm.start_reduce(group.layout.by_owner(group.buffers.grads, flat), computed));
-}
-
-BackwardHooks DistributedOptimizer::backward_hooks() {
-  return {[this](Index bucket) { mark_bucket_ready(bucket); }, [this] { reduce_ready_buckets(); }};
 }
 
 void DistributedOptimizer::reduce_ready_buckets() {
@@ -113,30 +104,28 @@ void DistributedOptimizer::reduce_remaining(Group& group) {
 // Each parameter is in exactly one rank's owned range, except those of kv replicas: only the first
 // replica counts them.
 void DistributedOptimizer::add_squares(const Group& group) {
-  const ConstView owned = group.owned_gradients();
   if (!mesh_.kv_replicas || mesh_.kv_replicas->rank() == 0)
-    return run(device_, ops::SumSquares{.x = owned, .out = squares_});
-  for_counted(mesh_, group, [&](const OwnedRange& range) {
-    run(device_, ops::SumSquares{.x = owned.rows(range.flat.begin - group.layout.owned().begin, range.flat.size()),
-                                 .out = squares_});
+    return run(device_, ops::SumSquares{.x = group.owned_gradients(), .out = squares_});
+  for_counted(group, [&](const ParamSpec*, ConstView gradient) {
+    run(device_, ops::SumSquares{.x = gradient, .out = squares_});
   });
 }
 
-void DistributedOptimizer::for_counted(const Mesh& mesh, const Group& group,
-                                       const std::function<void(const OwnedRange&)>& f) {
-  const bool counts_replicated = !mesh.kv_replicas || mesh.kv_replicas->rank() == 0;
+void DistributedOptimizer::for_counted(const Group& group,
+                                       const std::function<void(const ParamSpec*, ConstView)>& f) const {
+  const bool counts_replicated = !mesh_.kv_replicas || mesh_.kv_replicas->rank() == 0;
   for (const OwnedRange& range : owned_ranges(group.layout))
-    if (counts_replicated || std::ranges::find(group.kv_replicated, range.slice) == group.kv_replicated.end()) f(range);
+    if (counts_replicated || std::ranges::find(group.kv_replicated, range.slice) == group.kv_replicated.end())
+      f(range.slice->spec,
+        group.owned_gradients().rows(range.flat.begin - group.layout.owned().begin, range.flat.size()));
 }
 
 void DistributedOptimizer::sum_param_squares() {
   run(device_, ops::Fill{.x = param_squares_, .value = 0});
   for (const Group& group : groups_)
-    for_counted(mesh_, group, [&](const OwnedRange& range) {
-      const Index param = range.slice->spec - store_.specs().data();
-      run(device_, ops::SumSquares{.x = group.owned_gradients().rows(range.flat.begin - group.layout.owned().begin,
-                                                                     range.flat.size()),
-                                   .out = param_squares_.view().rows(param, 1)});
+    for_counted(group, [&](const ParamSpec* spec, ConstView gradient) {
+      const View sum = param_squares_.view().rows(spec - store_.specs().data(), 1);
+      run(device_, ops::SumSquares{.x = gradient, .out = sum});
     });
   mesh_.world().all_reduce(param_squares_);
 }

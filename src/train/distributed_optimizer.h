@@ -22,7 +22,6 @@
 #include <vector>
 
 #include "dist/mesh.h"
-#include "kernels/arena.h"
 #include "src/model/context.h"
 #include "src/params/store.h"
 #include "src/train/matrix_update.h"
@@ -40,7 +39,9 @@ class DistributedOptimizer {
 
   // Hooks for the last backward pass of each step. They are collective and must not outlive this
   // object. Without them, step() reduces all gradients.
-  BackwardHooks backward_hooks();
+  BackwardHooks backward_hooks() {
+    return {[this](Index bucket) { mark_bucket_ready(bucket); }, [this] { reduce_ready_buckets(); }};
+  }
   // Performs one optimizer step with the gradients in the store, then clears them. Collective. The
   // host does not wait for the result, unless a rule is over whole matrices.
   // - step: counts from 1
@@ -92,7 +93,8 @@ class DistributedOptimizer {
     std::vector<Range> reduced{};  // reduced in this step, in descending order
     Work in_flight{};              // reductions that compute does not wait for yet
 
-    View owned_gradients() const;  // [n / shards]
+    // [n / shards]
+    View owned_gradients() const { return buffers.grads.view().rows(layout.owned().begin, layout.owned().size()); }
     // Returns true if collectives of this group overlap with compute.
     bool overlaps() const { return layout.shards > 1 && comm.asynchronous(); }
   };
@@ -111,8 +113,9 @@ class DistributedOptimizer {
   void add_squares(const Group& group);
   // Sets param_squares_ to the squares of all gradients of each parameter. Collective.
   void sum_param_squares();
-  // Calls f with each owned range of a group whose gradients this rank counts in a norm.
-  static void for_counted(const Mesh& mesh, const Group& group, const std::function<void(const OwnedRange&)>& f);
+  // Calls f with each owned range of gradients of a group that this rank counts in a norm, and with
+  // the spec of the parameter.
+  void for_counted(const Group& group, const std::function<void(const ParamSpec*, ConstView)>& f) const;
   // Applies the update rule of each group to its owned range, and calls finish_update().
   // After the first half of a rule over whole matrices, the gradient memory holds the directions.
   void update(const Config::Train& train);

@@ -1,6 +1,5 @@
 #include "src/train/energy.h"
 
-#include <cmath>
 #include <limits>
 
 #include "dist/machine.h"
@@ -23,10 +22,6 @@ EnergyMeter::EnergyMeter(Comm& world, Device& device) : world_(world), device_(d
 StepEnergy EnergyMeter::read() {
   return {.cpu_joules = host_ && cpu_known_ ? host_->joules() : 0,
           .gpu_joules = reads_device_ && gpu_known_ ? device_.energy_joules().value_or(unknown) : 0};
-}
-
-void EnergyMeter::begin_step() {
-  begin_ = read();
 }
 
 void EnergyMeter::end_step(StepMetrics& m) {

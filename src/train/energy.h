@@ -18,7 +18,7 @@ class EnergyMeter {
   EnergyMeter(Comm& world, Device& device);
 
   // Call before each step.
-  void begin_step();
+  void begin_step() { begin_ = read(); }
   // Call after each step. Sets m.energy on all ranks. Collective.
   void end_step(StepMetrics& m);
   // Returns a line about the energies that are measured, or why none is.

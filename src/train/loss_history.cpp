@@ -15,10 +15,6 @@ void MissingSteps::add(Index step) {
   next_ = step + 1;
 }
 
-void MissingSteps::end(Index last) {
-  add(last + 1);
-}
-
 Index MissingSteps::longest() const {
   Index longest = 0;
   for (const Range& gap : gaps_) longest = std::max(longest, gap.size());

@@ -17,7 +17,7 @@ class MissingSteps {
   // Adds a step that has a line. A step below an earlier one is ignored: it fills no gap.
   void add(Index step);
   // Ends the history at step `last`. Call it once, after the last add().
-  void end(Index last);
+  void end(Index last) { add(last + 1); }
   bool empty() const { return gaps_.empty(); }
   Index longest() const;  // number of steps of the longest gap; 0 if there is none
   // Names the first six gaps: "steps 7 to 12, 20". Counts the others: "and those of 2 more gaps".

@@ -52,23 +52,14 @@ MemoryPlan plan_memory(const Config& config, Index vocab, const Layout& layout, 
 
 namespace {
 
-bool may_recompute_more(const Config& config) {
-  return config.train.recompute != Recompute::block && !config.train.reversible;
-}
-
-}  // namespace
-
-std::string memory_advice(const Config& config) {
+// Returns the settings that reduce the memory of activations.
+std::vector<std::string> activation_advice(const Config& config) {
   std::vector<std::string> advice;
   if (config.train.micro_batch > 1) advice.push_back("lower train.micro_batch");
-  if (may_recompute_more(config)) advice.push_back("set train.recompute = block");
-  if (config.moe.experts > 0 && config.moe.capacity_factor == 0)
-    advice.push_back("set moe.capacity_factor, as some experts may get many more tokens than others");
-  advice.push_back("use more ranks");
-  return join(advice, ", or ");
+  if (config.train.recompute != Recompute::block && !config.train.reversible)
+    advice.push_back("set train.recompute = block");
+  return advice;
 }
-
-namespace {
 
 std::string gigabytes(Index bytes) {
   return fmt::format("{:.1f}", static_cast<double>(bytes) / 1e9);
@@ -85,13 +76,18 @@ ArenaSizes divide(Index bytes, const MemoryPlan& plan, Index slots) {
 
 }  // namespace
 
+std::string memory_advice(const Config& config) {
+  std::vector<std::string> advice = activation_advice(config);
+  if (config.moe.experts > 0 && config.moe.capacity_factor == 0)
+    advice.push_back("set moe.capacity_factor, as some experts may get many more tokens than others");
+  advice.push_back("use more ranks");
+  return join(advice, ", or ");
+}
+
 void refuse_memory(const Config& config, const MemoryPlan& plan, Index available, Index reserve,
                    const std::string& machine, bool device) {
   std::vector<std::string> advice;
-  if (plan.activations() > plan.parameters() / 2) {
-    if (config.train.micro_batch > 1) advice.push_back("lower train.micro_batch");
-    if (may_recompute_more(config)) advice.push_back("set train.recompute = block");
-  }
+  if (plan.activations() > plan.parameters() / 2) advice = activation_advice(config);
   if (device && config.dtype() == DType::f32 && !config.train.reversible) advice.push_back("set run.dtype = bf16");
   advice.push_back("use more ranks with a larger parallel.tp or parallel.ep, or a smaller model");
   // If the parameters alone do not fit, activations are not planned.

@@ -6,11 +6,9 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 
 #include "dist/runtime.h"
 #include "kernels/environment.h"
@@ -133,8 +131,6 @@ MetricsFile::MetricsFile(const std::filesystem::path& run_dir, Index first_step,
   sinks_.emplace(sinks, run_dir);
 }
 
-MetricsFile::~MetricsFile() = default;
-
 void MetricsFile::sync() {
   write_point("sync", path_);
   if (std::fflush(file_.get()) != 0 || fsync(fileno(file_.get())) != 0)
@@ -195,10 +191,6 @@ void MetricsFile::write(const StepMetrics& m, const ExpertCounts* experts, const
   sinks_->write(line, now);
 }
 
-void MetricsFile::finish(bool success) {
-  sinks_->finish(success);
-}
-
 std::string epochs_text(const DomainEpochs& epochs) {
   std::vector<std::string> texts;
   for (const auto& [domain, value] : epochs) texts.push_back(fmt::format("{} {:.3g}", domain, value));
@@ -250,10 +242,6 @@ void ProgressLine::step(const StepMetrics& m) {
     note(text);
   } else if (terminal_ >= 0)
     show(text);
-}
-
-void ProgressLine::pause(double seconds, Index every) {
-  pauses_ = seconds / static_cast<double>(every);
 }
 
 void ProgressLine::show(const std::string& line) {

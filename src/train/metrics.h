@@ -77,12 +77,10 @@ struct MetricsHistory {
 class MetricsFile {
  public:
   MetricsFile(const std::filesystem::path& run_dir, Index first_step, const MetricsSinks& sinks = {});
-  ~MetricsFile();
-  MetricsFile(const MetricsFile&) = delete;
   // validation: scores of the domains after this step; empty if the step has no validation.
   void write(const StepMetrics& m, const ExpertCounts* experts, const std::vector<DomainScore>& validation = {});
   // Tells the sinks that the training is over (MetricsSink::finish).
-  void finish(bool success);
+  void finish(bool success) { sinks_->finish(success); }
   // Returns after all lines are on the disk.
   void sync();
   const MetricsHistory& history() const { return history_; }  // at the time of opening
@@ -112,10 +110,11 @@ class ProgressLine {
   ProgressLine(const ProgressLine&) = delete;
   ProgressLine& operator=(const ProgressLine&) = delete;
   void step(const StepMetrics& m);
-  void pause(double seconds, Index every);  // an activity every `every` steps that takes `seconds`
-  void note(const std::string& text);       // prints a permanent line above the rewritten one
-  void clear();                             // removes the rewritten line before others print
-  double elapsed() const;                   // seconds since construction
+  // Counts an activity every `every` steps that takes `seconds`.
+  void pause(double seconds, Index every) { pauses_ = seconds / static_cast<double>(every); }
+  void note(const std::string& text);  // prints a permanent line above the rewritten one
+  void clear();                        // removes the rewritten line before others print
+  double elapsed() const;              // seconds since construction
 
  private:
   void show(const std::string& line);

@@ -52,7 +52,7 @@ class MlLog final : public MetricsSink {
     const double init = time - init_seconds_;
     add_event(init, "POINT_IN_TIME", "cache_clear", true, Json::object());
     add_event(init, "INTERVAL_START", "init_start", {}, Json::object());
-    for (const auto& [key, value] : settings_.values) add_event(time, "POINT_IN_TIME", key, value, Json::object());
+    for (const auto& [key, value] : settings_) add_event(time, "POINT_IN_TIME", key, value, Json::object());
     add_event(time, "INTERVAL_END", "init_stop", {}, Json::object());
     add_event(time, "INTERVAL_START", "run_start", {}, Json::object());
   }
@@ -82,8 +82,7 @@ MlLogSettings mllog_settings(const Config& config, const Layout& layout, Index t
   const Config::Train& t = config.train;
   const std::string precision = config.dtype() == DType::bf16 ? "bfloat16" : "fp32";
   const Index decay = t.schedule == Schedule::wsd ? t.decay_length() : std::max<Index>(0, t.steps - t.warmup);
-  MlLogSettings settings;
-  settings.values = {
+  return {
       {"submission_benchmark", config.log.mllog_benchmark},
       {"submission_division", config.log.mllog_division},
       {"submission_org", config.log.mllog_org},
@@ -117,7 +116,6 @@ MlLogSettings mllog_settings(const Config& config, const Layout& layout, Index t
       {"context_parallelism", 1},
       {"expert_parallelism", layout.ep},
   };
-  return settings;
 }
 
 std::unique_ptr<MetricsSink> make_mllog_sink(const std::filesystem::path& file, MlLogSettings settings) {

@@ -1,7 +1,5 @@
 #include "src/train/performance.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 #include <charconv>

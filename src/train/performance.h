@@ -68,7 +68,6 @@ class PerformanceMeter {
   void begin_step();
   // Call after each step. tokens: of the step. Sets the speeds of `m` from its step_seconds.
   void end_step(Index tokens, StepMetrics& m);
-  Index steps() const { return steps_; }  // number of steps so far
 
   // Returns the speed of the measured steps on rank 0, and nothing on other ranks. Empty if there
   // was no step. memory: of this rank. Collective.

@@ -4,7 +4,6 @@
 #include <string>
 #include <vector>
 
-#include "src/config.h"
 #include "src/train/metrics.h"
 
 namespace sy {

@@ -1,7 +1,6 @@
 #include "src/train/run_texts.h"
 
 #include <errno.h>
-#include <fmt/format.h>
 
 #include "dist/device_comm.h"
 #include "dist/runtime.h"

@@ -5,16 +5,15 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <cerrno>
 #include <chrono>
 #include <cmath>
-#include <cstring>
 #include <map>
 #include <numeric>
 
 #include "dist/runtime.h"
 #include "src/io/expert_history.h"
 #include "src/system/files.h"
+#include "src/text/strings.h"
 #include "src/train/append_file.h"
 
 namespace sy {
@@ -22,6 +21,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// A table with a header and a line for each step: step, then the paths of `columns`. Absent values
+// are empty.
 class Csv final : public MetricsSink {
  public:
   Csv(const fs::path& file, const std::vector<Scalar>& columns) : file_(file) {
@@ -47,9 +48,9 @@ class Csv final : public MetricsSink {
   // Quotes a name as RFC 4180 says.
   static std::string quoted(const std::string& name) {
     if (name.find_first_of(",\"\r\n") == name.npos) return name;
-    std::string text = "\"";
-    for (const char c : name) text += c == '"' ? std::string("\"\"") : std::string(1, c);
-    return text + "\"";
+    std::string text = name;
+    replace_all(text, "\"", "\"\"");
+    return "\"" + text + "\"";
   }
   AppendFile file_;
   std::vector<std::string> columns_;
@@ -75,6 +76,8 @@ void add_text(std::string& out, int field, std::string_view text) {
   out += text;
 }
 
+// An event file of TensorBoard: TFRecords with Event messages of simple values. Removes the files
+// of earlier processes.
 // Field numbers of tensorboard/compat/proto:
 // - Event {1: wall_time, 2: step, 3: file_version, 5: summary, 7: session_log {1: status}}
 // - Summary {1: value}, Value {1: tag, 2: simple_value}
@@ -144,6 +147,7 @@ class TensorBoard final : public MetricsSink {
   AppendFile file_;
 };
 
+// The latest value of every number in Prometheus' text format. The file is replaced atomically.
 class Prometheus final : public MetricsSink {
  public:
   explicit Prometheus(fs::path file) : path_(std::move(file)) {}
@@ -168,15 +172,11 @@ class Prometheus final : public MetricsSink {
     if (std::isnan(value)) return "NaN";
     return std::isinf(value) ? (value > 0 ? "+Inf" : "-Inf") : fmt::format("{}", value);
   }
-  static std::string escaped(const std::string& label) {
-    std::string text;
-    for (const char c : label) {
-      if (c == '\n')
-        text += "\\n";
-      else
-        text += c == '"' || c == '\\' ? fmt::format("\\{}", c) : std::string(1, c);
-    }
-    return text;
+  static std::string escaped(std::string label) {
+    replace_all(label, "\\", "\\\\");
+    replace_all(label, "\"", "\\\"");
+    replace_all(label, "\n", "\\n");
+    return label;
   }
   fs::path path_;
   std::map<std::string, std::map<std::string, double>> latest_;  // by name, then by label
@@ -257,20 +257,10 @@ std::vector<Scalar> scalars_of(const Json& line, const std::vector<std::int64_t>
   return scalars;
 }
 
-std::unique_ptr<MetricsSink> make_csv_sink(const fs::path& file, const std::vector<Scalar>& columns) {
-  return std::make_unique<Csv>(file, columns);
-}
-std::unique_ptr<MetricsSink> make_tensorboard_sink(const fs::path& folder) {
-  return std::make_unique<TensorBoard>(folder);
-}
-std::unique_ptr<MetricsSink> make_prometheus_sink(const fs::path& file) {
-  return std::make_unique<Prometheus>(file);
-}
-
 SinkSet::SinkSet(const MetricsSinks& options, const fs::path& run_dir) : layers_(options.layers) {
-  if (options.enabled.csv) sinks_.push_back(make_csv_sink(run_dir / "metrics.csv", all_columns(options)));
-  if (options.enabled.tensorboard) sinks_.push_back(make_tensorboard_sink(run_dir / "tensorboard"));
-  if (options.enabled.prometheus) sinks_.push_back(make_prometheus_sink(run_dir / "metrics.prom"));
+  if (options.enabled.csv) sinks_.push_back(std::make_unique<Csv>(run_dir / "metrics.csv", all_columns(options)));
+  if (options.enabled.tensorboard) sinks_.push_back(std::make_unique<TensorBoard>(run_dir / "tensorboard"));
+  if (options.enabled.prometheus) sinks_.push_back(std::make_unique<Prometheus>(run_dir / "metrics.prom"));
   if (options.enabled.mllog) sinks_.push_back(make_mllog_sink(run_dir / "mllog.txt", options.mllog));
   const fs::path lines = run_dir / "metrics.jsonl";
   if (std::error_code ignored; sinks_.empty() || !fs::exists(lines, ignored)) return;
@@ -303,10 +293,6 @@ void SinkSet::write(const Json& line, double time) {
   const auto step = line.at("step").get<Index>();
   const std::vector<Scalar> scalars = scalars_of(line, layers_);
   for (const auto& sink : sinks_) sink->write(step, time, scalars);
-}
-
-void SinkSet::finish(bool success) {
-  for (const auto& sink : sinks_) sink->finish(success);
 }
 
 }  // namespace sy

@@ -5,7 +5,6 @@
 
 #include <filesystem>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -32,9 +31,7 @@ struct Scalar {
 std::vector<Scalar> scalars_of(const Json& line, const std::vector<std::int64_t>& layers);
 
 // Head of MLPerf's log.
-struct MlLogSettings {
-  std::vector<std::pair<std::string, Json>> values;
-};
+using MlLogSettings = std::vector<std::pair<std::string, Json>>;
 // train_samples: sequences of an epoch. eval_samples: windows of a validation.
 MlLogSettings mllog_settings(const Config& config, const Layout& layout, Index train_samples, Index eval_samples);
 
@@ -53,20 +50,11 @@ struct MetricsSinks {
 class MetricsSink {
  public:
   virtual ~MetricsSink() = default;
-  // time: end of the step in seconds since 1970.
+  // time: end of the step in seconds since 1970. Throws Failure if the file cannot be written.
   virtual void write(Index step, double time, const std::vector<Scalar>& scalars) = 0;
   // Called after the last step of a training. success: it reached its end or its target loss.
   virtual void finish(bool /*success*/) {}
 };
-
-// A table with a header and a line for each step: step, then the paths of `columns`. Absent values
-// are empty. Throws Failure if a line cannot be written, like the other two.
-std::unique_ptr<MetricsSink> make_csv_sink(const std::filesystem::path& file, const std::vector<Scalar>& columns);
-// An event file of TensorBoard: TFRecords with Event messages of simple values. Removes the files
-// of earlier processes.
-std::unique_ptr<MetricsSink> make_tensorboard_sink(const std::filesystem::path& folder);
-// The latest value of every number in Prometheus' text format. The file is replaced atomically.
-std::unique_ptr<MetricsSink> make_prometheus_sink(const std::filesystem::path& file);
 
 // A log for the compliance checker of MLPerf Training (mlperf-logging). Each validation ends a
 // block of steps. The intervals of validations are empty, and steps contain their validation.
@@ -78,7 +66,9 @@ class SinkSet {
  public:
   SinkSet(const MetricsSinks& options, const std::filesystem::path& run_dir);
   void write(const Json& line, double time);
-  void finish(bool success);
+  void finish(bool success) {
+    for (const auto& sink : sinks_) sink->finish(success);
+  }
 
  private:
   std::vector<std::int64_t> layers_;

@@ -6,7 +6,6 @@
 #include <cstring>
 
 #include "dist/phase.h"
-#include "dist/runtime.h"
 #include "src/io/checkpoint_internal.h"
 #include "src/train/lr_schedule.h"
 #include "src/train/pipeline_schedule.h"
@@ -263,10 +262,6 @@ std::string Trainer::state_difference() {
 
 void Trainer::check_replicas() {
   sy::check_replicas(engine_.mesh(), step_, state_difference());
-}
-
-bool Trainer::checks_memory() const {
-  return engine_.config().run.memory_check == MemoryCheck::digest;
 }
 
 void Trainer::check_memory() {

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <functional>
-#include <memory>
 #include <string>
 
 #include "dist/runtime.h"
@@ -100,7 +99,7 @@ class Trainer {
   // Counts the batch, of which `batch` is this rank's share. Collective. Throws CollectiveError if
   // no loss counts any target.
   StepCounts count_step(const SampleBatch& batch) const;
-  bool checks_memory() const;  // run.memory_check
+  bool checks_memory() const { return engine_.config().run.memory_check == MemoryCheck::digest; }
   void update_router_bias(const StepResult& result);
   // Adds the norm of this step to the history. Throws Diverged if too many steps were skipped.
   // Collective.

@@ -7,7 +7,6 @@
 
 #include "dist/phase.h"
 #include "dist/runtime.h"
-#include "src/data/masking.h"
 #include "src/data/run_tokenizer.h"
 #include "src/data/sequence_pairs.h"
 #include "src/io/manifest.h"
@@ -15,7 +14,6 @@
 #include "src/params/costs.h"
 #include "src/provenance/provenance.h"
 #include "src/text/numbers.h"
-#include "src/text/strings.h"
 #include "src/text/table.h"
 #include "src/train/energy.h"
 #include "src/train/memory.h"
@@ -70,7 +68,7 @@ int TrainingRun::execute() {
   } catch (const CollectiveError& e) {
     if (saver_.in_progress()) {  // an earlier checkpoint, which the error does not concern
       try {
-        finish_save();
+        advance_save(true);
       } catch (const CollectiveError&) {
       }
     }
@@ -168,7 +166,7 @@ int TrainingRun::train() {
       if (!validation.empty() && (!options_.quiet || last))
         progress_.note(validation_text(step, config_.train.steps, validation));
     });
-    poll_save();
+    advance_save(false);
     const ValidationOutcome outcome = record_validation(step, validation);
     stop_early = outcome.stop_early;
     time_limit_.add_step(program_seconds() - begin);
@@ -177,7 +175,7 @@ int TrainingRun::train() {
     if (stop || stop_early || outcome.is_best || step == config_.train.steps || (every > 0 && step % every == 0))
       save();
   }
-  finish_save();
+  advance_save(true);
   step_trace.end_step(trainer_.steps_done(), true);
   progress_.clear();
   const std::optional<Performance> performance = meter.gather(memory_peak());
@@ -233,7 +231,7 @@ StepResult TrainingRun::step_or_advice() {
   try {
     return trainer_.step();
   } catch (const Diverged& e) {
-    finish_save();
+    advance_save(true);
     agree_on_errors(world_, [&] {
       const Index before = is_first_rank() && losses_known_ ? checkpoint_before_rise() : -1;
       if (before >= 0)
@@ -349,7 +347,7 @@ void TrainingRun::check_lock() const {
 }
 
 void TrainingRun::save() {
-  finish_save();
+  advance_save(true);
   agree_on_errors(world_, [&] {
     if (is_first_rank()) check_lock();
   });
@@ -367,38 +365,26 @@ void TrainingRun::save() {
   const PhaseGuard saving(world_.rank_context(), {"save of a checkpoint", -1, "", state_.step});
   saver_.start(state_, engine_.store());
   save_seconds_ += progress_.elapsed() - begin;
-  if (!config_.run.async_checkpoint) finish_save();
+  if (!config_.run.async_checkpoint) advance_save(true);
 }
 
-void TrainingRun::poll_save() {
+void TrainingRun::advance_save(bool waits) {
   if (!saver_.in_progress()) return;
   const double begin = progress_.elapsed();
-  const auto saved = saver_.poll([&] {
+  std::optional<PhaseGuard> saving;
+  if (waits) saving.emplace(world_.rank_context(), Phase{"save of a checkpoint", -1, "", state_.step});
+  const auto retained = [&] {
     check_lock();
     return retention();
-  });
+  };
+  const std::optional<SavedCheckpoint> saved = waits ? saver_.finish(retained) : saver_.poll(retained);
   save_seconds_ += progress_.elapsed() - begin;
-  if (saved) report_save(*saved);
-}
-
-void TrainingRun::finish_save() {
-  if (!saver_.in_progress()) return;
-  const double begin = progress_.elapsed();
-  const PhaseGuard saving(world_.rank_context(), {"save of a checkpoint", -1, "", state_.step});
-  const SavedCheckpoint saved = saver_.finish([&] {
-    check_lock();
-    return retention();
-  });
-  save_seconds_ += progress_.elapsed() - begin;
-  report_save(saved);
-}
-
-void TrainingRun::report_save(const SavedCheckpoint& saved) {
-  for (const std::string& warning : saved.warnings) warn_once(warning);
-  time_limit_.add_save(saved.seconds);
+  if (!saved) return;
+  for (const std::string& warning : saved->warnings) warn_once(warning);
+  time_limit_.add_save(saved->seconds);
   if (!options_.quiet)
-    print(fmt::format("saved     {} in {}", (checkpoints_of(dir_) / step_name(saved.step)).string(),
-                      seconds_text(saved.seconds)));
+    print(fmt::format("saved     {} in {}", (checkpoints_of(dir_) / step_name(saved->step)).string(),
+                      seconds_text(saved->seconds)));
 }
 
 void TrainingRun::report_end(Index first) {

@@ -126,12 +126,9 @@ class TrainingRun {
   void save();
   // Fails if the folder is not this run's any more. On the first rank.
   void check_lock() const;
-  // Continues with the save in progress, if any: without a wait, or until it is committed.
-  // Collective.
-  void poll_save();
-  void finish_save();
-  // Prints the result of a save.
-  void report_save(const SavedCheckpoint& saved);
+  // Continues with the save in progress, if any: until it is committed, or without a wait. Prints
+  // its result. Collective.
+  void advance_save(bool waits);
   // Prints the path of the result and possible next commands. first: the first step of this start.
   void report_end(Index first);
   // The most memory that this rank has had.

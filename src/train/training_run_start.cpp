@@ -77,12 +77,10 @@ bool TrainingRun::prepare_folder() {
   if (const fs::path& from = resumed ? path : init; !from.empty()) check_same_checkpoint(world_, from);
   agree_on_errors(world_, [&] {
     if (resumed) check_same_model(path);
-  });
-  if (!resumed && init.empty() && config_.train.lora_rank > 0)
-    agree_on_errors(world_, [&] {
+    if (!resumed && init.empty() && config_.train.lora_rank > 0)
       bad_input("train.lora_rank = {} trains adapters of a model that exists: set run.init_from to its run",
                 config_.train.lora_rank);
-    });
+  });
   if (resumed)
     load(path);
   else if (!init.empty())

@@ -205,7 +205,7 @@ TEST(EncoderDecoderGeneration, CachesGiveTheLogitsOfWholeSequences) {
     std::vector<std::vector<float>> got(2);
     for (Index i = 0; i < 2; ++i) {
       const std::span<const std::int32_t> text = texts[static_cast<std::size_t>(i)];
-      got[i] = engine.encode_and_decode(cache, i, 1, sources[i], text.first(1), true);
+      got[i] = engine.decode(cache, i, 1, text.first(1), true, 0, sources[i]);
     }
     for (std::size_t p = 1; p < 4; ++p) {
       const std::vector<float> both = engine.decode(cache, 0, 2, std::vector{texts[0][p], texts[1][p]}, true);
