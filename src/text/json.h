@@ -126,20 +126,11 @@ std::uint64_t Json::get() const;
 template <>
 std::string Json::get() const;
 
-namespace detail {
-template <class T>
-struct JsonList : std::false_type {};
-template <class T>
-struct JsonList<std::vector<T>> : std::true_type {
-  using Element = T;
-};
-}  // namespace detail
-
+// T: a vector.
 template <class T>
 T Json::get() const {
-  static_assert(detail::JsonList<T>::value, "a type that JSON has, or a vector of such");
   T values;
-  for (const Json& element : elements()) values.push_back(element.get<typename detail::JsonList<T>::Element>());
+  for (const Json& element : elements()) values.push_back(element.get<typename T::value_type>());
   return values;
 }
 
