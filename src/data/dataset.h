@@ -32,7 +32,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 

@@ -1,8 +1,5 @@
 #include "src/data/masking.h"
 
-#include <algorithm>
-#include <string>
-
 #include "src/data/sequence_pairs.h"
 #include "src/params/specs.h"
 

@@ -1,8 +1,6 @@
 // Sources and targets in JSON lines: {"source": "...", "target": "..."}.
 #pragma once
 
-#include <string_view>
-#include <utility>
 #include <vector>
 
 #include "src/data/text.h"

@@ -5,11 +5,8 @@
 
 #include "dist/rank_settings.h"
 #include "dist/runtime.h"
-#include "src/io/checkpoint.h"
 #include "src/io/checkpoint_formats.h"
 #include "src/io/checkpoint_internal.h"
-#include "src/io/manifest.h"
-#include "src/system/digest.h"
 #include "src/system/files.h"
 #include "src/text/strings.h"
 

@@ -1,7 +1,6 @@
 // Components of saving and loading. They use no communicator: one process can write all shards.
 #pragma once
 
-#include <algorithm>
 #include <bit>
 #include <cstdint>
 #include <filesystem>
@@ -13,7 +12,6 @@
 #include <vector>
 
 #include "src/io/checkpoint.h"
-#include "src/io/format/checkpoint_format.h"
 #include "src/io/manifest.h"
 #include "src/params/values.h"
 #include "src/system/digest.h"

@@ -4,7 +4,6 @@
 #include <set>
 #include <utility>
 
-#include "src/io/checkpoint.h"
 #include "src/io/checkpoint_formats.h"
 #include "src/io/checkpoint_internal.h"
 #include "src/params/attention_spec.h"

@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include "dist/runtime.h"
-#include "src/io/checkpoint.h"
 #include "src/io/checkpoint_formats.h"
 #include "src/io/checkpoint_internal.h"
 #include "src/io/checkpoint_saver.h"

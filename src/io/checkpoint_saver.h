@@ -43,8 +43,6 @@ class CheckpointSaver {
   // Waits for the writer thread. Not collective. If the commit has begun, it is completed.
   // Otherwise the save is not committed, and the next save deletes its folder.
   ~CheckpointSaver();
-  CheckpointSaver(const CheckpointSaver&) = delete;
-  CheckpointSaver& operator=(const CheckpointSaver&) = delete;
 
   // Starts to save RUN/checkpoints/step-N. No save may be in progress. A value that is not finite
   // is an error, before anything is written. The specs and the layout of `store` must stay until

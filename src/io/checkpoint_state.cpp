@@ -4,7 +4,6 @@
 #include <limits>
 #include <utility>
 
-#include "src/io/checkpoint.h"
 #include "src/io/checkpoint_formats.h"
 #include "src/io/checkpoint_internal.h"
 

@@ -5,7 +5,6 @@
 #include <map>
 #include <set>
 
-#include "src/io/checkpoint.h"
 #include "src/io/checkpoint_formats.h"
 #include "src/io/checkpoint_internal.h"
 

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <set>
 
-#include "src/io/checkpoint.h"
 #include "src/io/checkpoint_internal.h"
 
 namespace sy {

@@ -1,7 +1,6 @@
 #include "src/io/hdf5/hdf5.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstdlib>
 #include <limits>
 
