@@ -82,10 +82,6 @@ std::optional<TokenMasking> training_masking(const Config& config, const Dataset
   return TokenMasking(config.train, static_cast<std::int32_t>(mask_token), dataset.vocab(), std::move(letter_edges));
 }
 
-TokenMasking validation_masking(const TokenMasking& training, const std::string& domain) {
-  return training.keyed(RandomStream(0, "masked validation tokens of " + domain));
-}
-
 Config with_mask_token(Config config, const Dataset& dataset) {
   if (config.train.objective != Objective::masked || config.model.mask_token >= 0) return config;
   const bool has_tokenizer = dataset.tokenizer() != "none";

@@ -137,10 +137,6 @@ std::optional<SequencePairs> training_pairs(const Config& config, const Dataset&
                                 .sentinels = m.sentinels});
 }
 
-SequencePairs validation_pairs(const SequencePairs& training, const std::string& domain) {
-  return training.keyed(RandomStream(0, "hidden spans and prefixes of the validation of " + domain));
-}
-
 Config with_special_tokens(Config config, const Dataset& dataset) {
   config = with_mask_token(std::move(config), dataset);
   Config::Model& m = config.model;
