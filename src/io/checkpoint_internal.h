@@ -71,7 +71,7 @@ ShardContents shard_contents(const ParamStore& store);
 
 // Returns the number of values that a rank writes.
 Index shard_elements(const ShardContents& contents, int rank);
-// Copies these values to `to`: [shard_elements]. Returns the name of the first tensor with a value
+// Copies these values to `to`: [shard_elements], or nullptr to check them alone. Returns the name of the first tensor with a value
 // that is not finite; "" if all are finite.
 std::string copy_shard(const ShardContents& contents, int rank, float* to);
 // Returns the same contents with the values of copy_shard(). `from` must outlive the result.

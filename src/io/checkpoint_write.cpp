@@ -123,16 +123,19 @@ void for_ranges(const ShardContents& contents, int rank, F f) {
 }
 
 // Visits the values that a rank writes. Calls begin(name, elements) for each range of a tensor,
-// then chunk(values) for each chunk of it, in order.
+// then chunk(values) for each chunk of it, in order. to: gets all values; nullptr if they are not kept.
 template <class Begin, class Chunk>
-void for_shard(const ShardContents& contents, int rank, Begin begin, Chunk chunk) {
+void for_shard(const ShardContents& contents, int rank, Begin begin, Chunk chunk, float* to = nullptr) {
   std::vector<float> host;
   for_ranges(contents, rank, [&](const TensorKind& kind, const OwnedRange& range) {
     begin(kind.prefix + range.slice->spec->name, range.flat.size());
     for (Index done = 0; done < range.flat.size(); done += chunk_elements) {
-      host.resize(static_cast<std::size_t>(std::min(chunk_elements, range.flat.size() - done)));
-      contents.read(kind, range, done, host);
-      chunk(host);
+      const auto elements = static_cast<std::size_t>(std::min(chunk_elements, range.flat.size() - done));
+      if (!to) host.resize(elements);
+      const std::span<float> values(to ? to : host.data(), elements);
+      contents.read(kind, range, done, values);
+      chunk(values);
+      if (to) to += elements;
     }
   });
 }
@@ -164,13 +167,7 @@ WrittenFile write_shard(const CheckpointFormat& format, const fs::path& dir, con
 }
 
 std::string first_not_finite(const ParamStore& store, int rank) {
-  std::string name, found;
-  for_shard(
-      shard_contents(store), rank, [&](const std::string& tensor, Index) { name = tensor; },
-      [&](std::span<const float> values) {
-        if (found.empty() && !all_finite(values)) found = name;
-      });
-  return found;
+  return copy_shard(shard_contents(store), rank, nullptr);
 }
 
 Index shard_elements(const ShardContents& contents, int rank) {
@@ -180,15 +177,13 @@ Index shard_elements(const ShardContents& contents, int rank) {
 }
 
 std::string copy_shard(const ShardContents& contents, int rank, float* to) {
-  std::string found;
-  for_ranges(contents, rank, [&](const TensorKind& kind, const OwnedRange& range) {
-    for (Index done = 0; done < range.flat.size(); done += chunk_elements) {
-      const std::span values(to, static_cast<std::size_t>(std::min(chunk_elements, range.flat.size() - done)));
-      contents.read(kind, range, done, values);
-      if (found.empty() && !all_finite(values)) found = kind.prefix + range.slice->spec->name;
-      to += values.size();
-    }
-  });
+  std::string name, found;
+  for_shard(
+      contents, rank, [&](const std::string& tensor, Index) { name = tensor; },
+      [&](std::span<const float> values) {
+        if (found.empty() && !all_finite(values)) found = name;
+      },
+      to);
   return found;
 }
 
