@@ -72,27 +72,17 @@ void CheckpointTensors::read(const std::string& name, Range range, void* data) c
 std::vector<double> CheckpointTensors::values(const std::string& name, Range range) const {
   const DType dtype = impl_->reader->tensor(name).dtype;
   std::vector<double> values(static_cast<std::size_t>(range.size()));
-  const auto convert = [&](auto zero) {
-    std::vector<decltype(zero)> typed(values.size());
+  // Returns false if the tensor has another type.
+  const auto read_as = [&](auto zero) {
+    using T = decltype(zero);
+    if (dtype != DTypeOf<T>::value) return false;
+    std::vector<T> typed(values.size());
     read(name, range, typed.data());
     std::copy(typed.begin(), typed.end(), values.begin());
+    return true;
   };
-  switch (dtype) {
-    case DType::f32:
-      convert(float{});
-      break;
-    case DType::f64:
-      convert(double{});
-      break;
-    case DType::i32:
-      convert(std::int32_t{});
-      break;
-    case DType::i64:
-      convert(std::int64_t{});
-      break;
-    default:
-      SY_ASSERT(false, "type {}", info(dtype).name);
-  }
+  const bool is_known = read_as(float{}) || read_as(double{}) || read_as(std::int32_t{}) || read_as(std::int64_t{});
+  SY_ASSERT(is_known, "type {}", info(dtype).name);
   return values;
 }
 
