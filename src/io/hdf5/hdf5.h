@@ -107,20 +107,15 @@ class Hdf5File {
   std::vector<std::string> datasets(const std::string& group = "/") const;
 
   // `object`: a group or dataset.
-  void set(const std::string& object, const std::string& attribute, const std::string& value);
-  void set(const std::string& object, const std::string& attribute, std::int64_t value);
-  void set(const std::string& object, const std::string& attribute, std::uint64_t value);
+  void set(const std::string& object, const std::string& attribute, const Attribute& value);
   std::string get_string(const std::string& object, const std::string& attribute) const;
   std::int64_t get_int(const std::string& object, const std::string& attribute) const;
   std::uint64_t get_unsigned(const std::string& object, const std::string& attribute) const;
 
  private:
-  void set(const std::string& object, const std::string& attribute, std::int64_t file_type, std::int64_t memory_type,
-           const void* value);
-  template <class Int>
-  void set_number(const std::string& object, const std::string& attribute, Int value);
-  template <class Int>
-  Int get_number(const std::string& object, const std::string& attribute) const;
+  // Reads a whole number as the library's type `memory_type`.
+  void read_number(const std::string& object, const std::string& attribute, std::int64_t memory_type,
+                   void* value) const;
   // Throws unless the attribute is one string (`text`) or one integer.
   Hdf5Id open_attribute(const std::string& object, const std::string& attribute, bool text) const;
 
