@@ -36,6 +36,13 @@ std::vector<std::int32_t> Vocabulary::bytes() const {
   return ids;
 }
 
+bool append_bytes(std::string_view text, const std::vector<std::int32_t>& of_bytes, std::vector<std::int32_t>& ids) {
+  const auto id = [&](char byte) { return of_bytes[static_cast<unsigned char>(byte)]; };
+  if (of_bytes.empty() || std::ranges::any_of(text, [&](char byte) { return id(byte) < 0; })) return false;
+  std::ranges::transform(text, std::back_inserter(ids), id);
+  return true;
+}
+
 std::unique_ptr<const Vocabulary> vocabulary_of(const Json& component) {
   std::vector<std::pair<std::string, std::int64_t>> tokens;
   for (const Json::Member& member : component.at("vocab").members())
