@@ -7,6 +7,7 @@
 #pragma once
 
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -153,17 +154,17 @@ void load_checkpoint(const std::filesystem::path& step_dir, ParamStore& store, L
 class CheckpointTensors {
  public:
   explicit CheckpointTensors(const std::filesystem::path& step_dir);
-  ~CheckpointTensors();
-  const std::vector<TensorInfo>& list() const;            // in the order of the index
-  const TensorInfo* find(const std::string& name) const;  // nullptr if there is no such tensor
+  const std::vector<TensorInfo>& list() const { return list_; }  // in the order of the index
+  const TensorInfo* find(const std::string& name) const;         // nullptr if there is no such tensor
   // Reads the elements `range` of the row-major order, in the tensor's own type.
   void read(const std::string& name, Range range, void* data) const;
   // Reads the same elements, converted to double.
   std::vector<double> values(const std::string& name, Range range) const;
 
  private:
-  struct Impl;
-  std::unique_ptr<Impl> impl_;
+  std::unique_ptr<CheckpointReader> reader_;
+  std::vector<TensorInfo> list_;
+  std::map<std::string, std::size_t> by_name_;  // indices in list_
 };
 
 struct TensorStatistics {

@@ -2,8 +2,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <map>
-#include <set>
 
 #include "src/io/checkpoint_formats.h"
 #include "src/io/checkpoint_internal.h"
@@ -35,42 +33,29 @@ std::vector<std::string> unlisted_files(const fs::path& step_dir) try {
   return {e.what()};
 }
 
-struct CheckpointTensors::Impl {
-  std::unique_ptr<CheckpointReader> reader;
-  std::vector<TensorInfo> list{};
-  std::map<std::string, std::size_t> by_name{};
-};
-
-CheckpointTensors::CheckpointTensors(const fs::path& step_dir) {
-  impl_ = std::make_unique<Impl>(Impl{.reader = open_checkpoint(step_dir).reader});
-  for (const std::string& name : impl_->reader->tensors()) {
-    impl_->by_name[name] = impl_->list.size();
-    impl_->list.push_back(impl_->reader->tensor(name));
+CheckpointTensors::CheckpointTensors(const fs::path& step_dir) : reader_(open_checkpoint(step_dir).reader) {
+  for (const std::string& name : reader_->tensors()) {
+    by_name_[name] = list_.size();
+    list_.push_back(reader_->tensor(name));
   }
 }
 
-CheckpointTensors::~CheckpointTensors() = default;
-
-const std::vector<TensorInfo>& CheckpointTensors::list() const {
-  return impl_->list;
-}
-
 const TensorInfo* CheckpointTensors::find(const std::string& name) const {
-  const auto it = impl_->by_name.find(name);
-  return it == impl_->by_name.end() ? nullptr : &impl_->list[it->second];
+  const auto it = by_name_.find(name);
+  return it == by_name_.end() ? nullptr : &list_[it->second];
 }
 
 void CheckpointTensors::read(const std::string& name, Range range, void* data) const {
-  const TensorInfo tensor = impl_->reader->tensor(name);
+  const TensorInfo tensor = reader_->tensor(name);
   auto* out = static_cast<std::byte*>(data);
   for (const Box& box : boxes_of_range(tensor.shape, range)) {
-    impl_->reader->read(name, box, out);
+    reader_->read(name, box, out);
     out += box.elements() * size_of(tensor.dtype);
   }
 }
 
 std::vector<double> CheckpointTensors::values(const std::string& name, Range range) const {
-  const DType dtype = impl_->reader->tensor(name).dtype;
+  const DType dtype = reader_->tensor(name).dtype;
   std::vector<double> values(static_cast<std::size_t>(range.size()));
   // Returns false if the tensor has another type.
   const auto read_as = [&](auto zero) {
