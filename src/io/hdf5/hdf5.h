@@ -56,8 +56,6 @@ class Hdf5Dataset {
   void close();
   // Reads the elements of `box`, row-major. Throws InputError for a virtual dataset.
   void read(const Box& box, void* data) const;
-  // Reads the elements `range` of the row-major order. Likewise not for a virtual dataset.
-  void read(Range range, void* data) const;
   bool is_virtual() const { return virtual_; }
   // Mappings of a virtual dataset. Each source is 1-D, and has the name of the virtual dataset.
   const std::vector<SliceMapping>& mappings() const { return mappings_; }

@@ -126,14 +126,6 @@ void Hdf5Dataset::read(const Box& box, void* data) const {
         name_);
 }
 
-void Hdf5Dataset::read(Range range, void* data) const {
-  auto* out = static_cast<std::byte*>(data);
-  for (const Box& box : boxes_of_range(shape_, range)) {
-    read(box, out);
-    out += box.elements() * size_of(dtype_);
-  }
-}
-
 Index Hdf5Dataset::read_mapped(const SliceMapping& mapping, const Box& box, void* data) const {
   if (virtual_ || shape_.size() != 1 || mapping.range.end > shape_[0])
     bad_input("{} of {} has no elements {} to {}", name_, context_.file.string(), mapping.range.begin,
