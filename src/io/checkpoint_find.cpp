@@ -129,8 +129,8 @@ fs::path newest(const fs::path& run_dir, bool finite, std::vector<std::string>* 
   }
 }
 
-// Returns the result of `find(verify)` on rank 0 on all ranks, or throws its error on all. All ranks
-// verify each folder that rank 0 passes to `verify`.
+// Returns the result of `find(verify)` on rank 0 on all ranks, or throws its error on all.
+// All ranks verify each folder that rank 0 passes to `verify`.
 template <class Find>
 fs::path on_all_ranks(Comm& world, Find find) {
   const auto next_folder = [&](const fs::path& dir) { return broadcast_text(world, dir.string(), 0); };

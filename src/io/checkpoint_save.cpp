@@ -113,10 +113,6 @@ CheckpointSaver::CheckpointSaver(Comm& world, fs::path run_dir, bool asynchronou
 
 CheckpointSaver::~CheckpointSaver() = default;
 
-bool CheckpointSaver::in_progress() const {
-  return save_ != nullptr;
-}
-
 void CheckpointSaver::start(const TrainState& state, ParamStore& store) {
   SY_ASSERT(!in_progress(), "a save is in progress");
   store.finish_all_gather();  // a parameter all-gather may be in flight

@@ -49,7 +49,7 @@ class CheckpointSaver {
   // the save is finished, and if `asynchronous` is false, its values must stay, too.
   void start(const TrainState& state, ParamStore& store);
   // Not collective.
-  bool in_progress() const;
+  bool in_progress() const { return save_ != nullptr; }
   // Continues with the save if all ranks have written their files. If one has failed, waits for the
   // others and throws. Returns the checkpoint once it is committed, otherwise empty. Call it after
   // each step. If not `asynchronous`, only finish() continues.

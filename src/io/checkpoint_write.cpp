@@ -123,7 +123,8 @@ void for_ranges(const ShardContents& contents, int rank, F f) {
 }
 
 // Visits the values that a rank writes. Calls begin(name, elements) for each range of a tensor,
-// then chunk(values) for each chunk of it, in order. to: gets all values; nullptr if they are not kept.
+// then chunk(values) for each chunk of it, in order.
+// to: gets all values; nullptr if they are not kept
 template <class Begin, class Chunk>
 void for_shard(const ShardContents& contents, int rank, Begin begin, Chunk chunk, float* to = nullptr) {
   std::vector<float> host;
