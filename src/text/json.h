@@ -33,8 +33,8 @@ class Json {
   template <std::integral T>
   Json(T value) : Json(of(static_cast<std::conditional_t<std::is_signed_v<T>, std::int64_t, std::uint64_t>>(value))) {}
   Json(std::string value);
-  Json(std::string_view value);
-  Json(const char* value);
+  Json(std::string_view value) : Json(std::string(value)) {}
+  Json(const char* value) : Json(std::string(value)) {}
   template <class T>
   Json(const std::vector<T>& values) : Json(array(Array(values.begin(), values.end()))) {}
   // An object: {{"step", 3}, {"loss", 1.5}}
