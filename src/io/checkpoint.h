@@ -154,8 +154,9 @@ void load_checkpoint(const std::filesystem::path& step_dir, ParamStore& store, L
 class CheckpointTensors {
  public:
   explicit CheckpointTensors(const std::filesystem::path& step_dir);
-  const std::vector<TensorInfo>& list() const { return list_; }  // in the order of the index
-  const TensorInfo* find(const std::string& name) const;         // nullptr if there is no such tensor
+  // In the order of the index.
+  const std::vector<TensorInfo>& list() const { return list_; }
+  const TensorInfo* find(const std::string& name) const;  // nullptr if there is no such tensor
   // Reads the elements `range` of the row-major order, in the tensor's own type.
   void read(const std::string& name, Range range, void* data) const;
   // Reads the same elements, converted to double.

@@ -18,6 +18,38 @@ void for_chunks(Index n, F f) {
   for (Index begin = 0; begin < n; begin += chunk_elements) f(Range{begin, std::min(n, begin + chunk_elements)});
 }
 
+TensorDifference compare(const CheckpointTensors& a, const CheckpointTensors& b, const std::string& name) {
+  TensorDifference d{name, std::numeric_limits<double>::quiet_NaN(), false, ""};
+  const TensorInfo *in_a = a.find(name), *in_b = b.find(name);
+  if (!in_a || !in_b) {
+    d.note = in_a ? "only in the first" : "only in the second";
+  } else if (in_a->shape != in_b->shape) {
+    d.note = in_a->shape.str() + " against " + in_b->shape.str();
+  } else if (in_a->dtype != in_b->dtype) {
+    d.note = fmt::format("{} against {}", info(in_a->dtype).name, info(in_b->dtype).name);
+  }
+  if (!d.note.empty()) return d;
+
+  d.bitwise_equal = true;
+  d.max_abs = 0;
+  std::vector<std::byte> bytes_a, bytes_b;
+  for_chunks(in_a->shape.elements(), [&](Range range) {
+    bytes_a.resize(static_cast<std::size_t>(range.size() * size_of(in_a->dtype)));
+    bytes_b.resize(bytes_a.size());
+    a.read(name, range, bytes_a.data());
+    b.read(name, range, bytes_b.data());
+    if (bytes_a == bytes_b) return;
+    d.bitwise_equal = false;
+    const std::vector<double> x = a.values(name, range), y = b.values(name, range);
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      if (x[i] == y[i] || (std::isnan(x[i]) && std::isnan(y[i]))) continue;
+      const double difference = std::abs(x[i] - y[i]);
+      if (!(difference <= d.max_abs)) d.max_abs = std::isnan(d.max_abs) ? d.max_abs : difference;
+    }
+  });
+  return d;
+}
+
 }  // namespace
 
 std::vector<std::string> unlisted_files(const fs::path& step_dir) try {
@@ -70,42 +102,6 @@ std::vector<double> CheckpointTensors::values(const std::string& name, Range ran
   SY_ASSERT(is_known, "type {}", info(dtype).name);
   return values;
 }
-
-namespace {
-
-TensorDifference compare(const CheckpointTensors& a, const CheckpointTensors& b, const std::string& name) {
-  TensorDifference d{name, std::numeric_limits<double>::quiet_NaN(), false, ""};
-  const TensorInfo *in_a = a.find(name), *in_b = b.find(name);
-  if (!in_a || !in_b) {
-    d.note = in_a ? "only in the first" : "only in the second";
-  } else if (in_a->shape != in_b->shape) {
-    d.note = in_a->shape.str() + " against " + in_b->shape.str();
-  } else if (in_a->dtype != in_b->dtype) {
-    d.note = fmt::format("{} against {}", info(in_a->dtype).name, info(in_b->dtype).name);
-  }
-  if (!d.note.empty()) return d;
-
-  d.bitwise_equal = true;
-  d.max_abs = 0;
-  std::vector<std::byte> bytes_a, bytes_b;
-  for_chunks(in_a->shape.elements(), [&](Range range) {
-    bytes_a.resize(static_cast<std::size_t>(range.size() * size_of(in_a->dtype)));
-    bytes_b.resize(bytes_a.size());
-    a.read(name, range, bytes_a.data());
-    b.read(name, range, bytes_b.data());
-    if (bytes_a == bytes_b) return;
-    d.bitwise_equal = false;
-    const std::vector<double> x = a.values(name, range), y = b.values(name, range);
-    for (std::size_t i = 0; i < x.size(); ++i) {
-      if (x[i] == y[i] || (std::isnan(x[i]) && std::isnan(y[i]))) continue;
-      const double difference = std::abs(x[i] - y[i]);
-      if (!(difference <= d.max_abs)) d.max_abs = std::isnan(d.max_abs) ? d.max_abs : difference;
-    }
-  });
-  return d;
-}
-
-}  // namespace
 
 std::string first_not_finite(const CheckpointTensors& tensors) {
   for (const TensorInfo& tensor : tensors.list()) {

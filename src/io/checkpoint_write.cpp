@@ -83,36 +83,6 @@ WrittenFile finish(CheckpointWriter& file, const fs::path& path) {
   return written;
 }
 
-}  // namespace
-
-std::optional<std::size_t> TensorKind::state_index(Optimizer optimizer) const {
-  const std::span<const StateTensor> all = update_rule(optimizer).state;
-  const auto at = std::find_if(all.begin(), all.end(), [&](const StateTensor& t) { return t.name == state; });
-  if (at == all.end()) return {};
-  return static_cast<std::size_t>(at - all.begin());
-}
-
-std::vector<TensorKind> tensor_kinds(const std::vector<ParamSpec>& specs) {
-  std::set<Optimizer> optimizers;
-  for (const ParamSpec& spec : specs) optimizers.insert(spec.optimizer);
-  std::vector<TensorKind> kinds = {{params_prefix, "", "weights"}};
-  for (const Optimizer optimizer : optimizers)
-    for (const StateTensor& state : update_rule(optimizer).state)
-      if (std::none_of(kinds.begin(), kinds.end(), [&](const TensorKind& kind) { return kind.state == state.name; }))
-        kinds.push_back({fmt::format("/optimizer/{}/", state.name), state.name, state.meaning});
-  return kinds;
-}
-
-std::vector<OwnedRange> shard_ranges(const FlatLayout& flat, const Layout& layout, const Coord& coord) {
-  std::vector<OwnedRange> ranges;
-  for (const GroupLayout& group : flat.groups)
-    for (const OwnedRange& range : owned_ranges(group))
-      if (!lower_rank_holds(*range.slice, layout, coord)) ranges.push_back(range);
-  return ranges;
-}
-
-namespace {
-
 // Calls f(kind, range) for each range of a tensor that a rank writes, in order.
 template <class F>
 void for_ranges(const ShardContents& contents, int rank, F f) {
@@ -142,6 +112,32 @@ void for_shard(const ShardContents& contents, int rank, Begin begin, Chunk chunk
 }
 
 }  // namespace
+
+std::optional<std::size_t> TensorKind::state_index(Optimizer optimizer) const {
+  const std::span<const StateTensor> all = update_rule(optimizer).state;
+  const auto at = std::find_if(all.begin(), all.end(), [&](const StateTensor& t) { return t.name == state; });
+  if (at == all.end()) return {};
+  return static_cast<std::size_t>(at - all.begin());
+}
+
+std::vector<TensorKind> tensor_kinds(const std::vector<ParamSpec>& specs) {
+  std::set<Optimizer> optimizers;
+  for (const ParamSpec& spec : specs) optimizers.insert(spec.optimizer);
+  std::vector<TensorKind> kinds = {{params_prefix, "", "weights"}};
+  for (const Optimizer optimizer : optimizers)
+    for (const StateTensor& state : update_rule(optimizer).state)
+      if (std::none_of(kinds.begin(), kinds.end(), [&](const TensorKind& kind) { return kind.state == state.name; }))
+        kinds.push_back({fmt::format("/optimizer/{}/", state.name), state.name, state.meaning});
+  return kinds;
+}
+
+std::vector<OwnedRange> shard_ranges(const FlatLayout& flat, const Layout& layout, const Coord& coord) {
+  std::vector<OwnedRange> ranges;
+  for (const GroupLayout& group : flat.groups)
+    for (const OwnedRange& range : owned_ranges(group))
+      if (!lower_rank_holds(*range.slice, layout, coord)) ranges.push_back(range);
+  return ranges;
+}
 
 ShardContents shard_contents(const ParamStore& store) {
   store.device().synchronize();
