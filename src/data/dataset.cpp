@@ -120,6 +120,29 @@ void settle(const fs::path& prefix, const IndexedTokens& tokens, Index& document
   count = tokens.tokens();
 }
 
+// Returns true if dataset.ini shows that this pair existed when the data set was made.
+bool described(const PairDigests& digests) {
+  return !digests.bin.empty() || !digests.idx.empty() || !digests.sample.empty();
+}
+
+// Opens a pair. Returns no documents if the files are absent and not needed.
+IndexedTokens open_pair(const fs::path& prefix, bool needed, bool loss_mask, Index& documents, Index& tokens,
+                        PairDigests& digests) {
+  IndexedTokens pair;
+  if (needed || described(digests) || fs::exists(prefix.string() + ".idx") || fs::exists(prefix.string() + ".bin")) {
+    pair = IndexedTokens(prefix, loss_mask);
+    const std::string sample = digests_of(prefix, true).sample;
+    if (!digests.sample.empty() && digests.sample != sample)
+      bad_input(
+          "{}.{{bin,idx}} are not what {} describes (their sampled blocks have another digest): copy or prepare them "
+          "again; `switchyard inspect {}` says which is damaged",
+          prefix.string(), ini_name, prefix.parent_path().string());
+    digests.sample = sample;
+  }
+  settle(prefix, pair, documents, tokens);
+  return pair;
+}
+
 }  // namespace
 
 void check_domain_name(const std::string& name) {
@@ -267,33 +290,6 @@ void check_model(const DatasetDescription& d) {
   if (!d.model_sha256.empty() && to_hex(sha256_file(d.model)) != d.model_sha256)
     bad_input("{} is not the model that {} describes (another SHA-256): copy it again", d.model.string(), ini_name);
 }
-
-namespace {
-
-// Returns true if dataset.ini shows that this pair existed when the data set was made.
-bool described(const PairDigests& digests) {
-  return !digests.bin.empty() || !digests.idx.empty() || !digests.sample.empty();
-}
-
-// Opens a pair. Returns no documents if the files are absent and not needed.
-IndexedTokens open_pair(const fs::path& prefix, bool needed, bool loss_mask, Index& documents, Index& tokens,
-                        PairDigests& digests) {
-  IndexedTokens pair;
-  if (needed || described(digests) || fs::exists(prefix.string() + ".idx") || fs::exists(prefix.string() + ".bin")) {
-    pair = IndexedTokens(prefix, loss_mask);
-    const std::string sample = digests_of(prefix, true).sample;
-    if (!digests.sample.empty() && digests.sample != sample)
-      bad_input(
-          "{}.{{bin,idx}} are not what {} describes (their sampled blocks have another digest): copy or prepare them "
-          "again; `switchyard inspect {}` says which is damaged",
-          prefix.string(), ini_name, prefix.parent_path().string());
-    digests.sample = sample;
-  }
-  settle(prefix, pair, documents, tokens);
-  return pair;
-}
-
-}  // namespace
 
 Dataset::Dataset(const fs::path& dir) : dir_(dir) {
   DatasetDescription d = read_dataset_ini(dir);

@@ -32,7 +32,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -245,11 +244,7 @@ class SampleStream {
 // Returns the samples of a training, with its masking and the changes of data.blend_schedule. It
 // goes on after `steps` steps with `samples` samples: later steps have the batches of the
 // configuration, whatever the earlier ones had. Throws InputError as SampleStream does.
-SampleStream training_samples(const Dataset& dataset, const Config& config, Index steps, Index samples);
-// The same for a training from its first step.
-inline SampleStream training_samples(const Dataset& dataset, const Config& config) {
-  return training_samples(dataset, config, 0, 0);
-}
+SampleStream training_samples(const Dataset& dataset, const Config& config, Index steps = 0, Index samples = 0);
 
 // Throws CollectiveError unless all ranks have the same data set: dataset.ini, file sizes and
 // sampled blocks of the files. Collective.
@@ -293,8 +288,9 @@ class EvalStream {
   void read_hidden(Index i, Index position, const Sample& to) const;
 
  private:
-  // Reads window i with its own tokens as targets.
-  void read_tokens(Index i, const Sample& to) const;
+  // Reads window i. Its targets are the tokens `ahead` after its ids, except those that no loss
+  // counts. Returns the part of `to` that has them.
+  Sample read_window(Index i, Index ahead, const Sample& to) const;
 
   Index seq_len_, stride_, vocab_;
   Config::Data data_;

@@ -15,9 +15,15 @@ constexpr const char* names_of_end[] = {
     "<|endoftext|>", "<|end_of_text|>", "</s>",       "<eos>",   "<EOS>", "<｜end▁of▁sentence｜>",
     "<|im_end|>",    "[EOS]",           "<|return|>", "<|end|>", "[SEP]"};
 
-// Returns "eos_token" or "bos_token" of tokenizer_config.json, which is a text or an added token.
-// Empty if absent.
-std::string special_token(const fs::path& config, const char* key) {
+fs::path config_beside(const fs::path& file) {
+  return file.parent_path() / huggingface_config_name;
+}
+
+// Returns "eos_token" or "bos_token" of the tokenizer_config.json beside a file, which is a text or
+// an added token. Empty if absent.
+std::string special_token(const fs::path& file, const char* key) {
+  const fs::path config = config_beside(file);
+  if (std::error_code ignored; !fs::exists(config, ignored)) return "";
   try {
     const Json json = Json::parse(read_file(config));
     const Json* token = json.find(key);
@@ -29,13 +35,12 @@ std::string special_token(const fs::path& config, const char* key) {
 }
 
 std::string end_token(const TokenizerJson& tokenizer, const fs::path& file) {
-  const fs::path config = file.parent_path() / huggingface_config_name;
-  if (std::error_code ignored; fs::exists(config, ignored))
-    if (std::string token = special_token(config, "eos_token"); !token.empty()) {
-      if (tokenizer.find(token) < 0)
-        bad_input("{}: the eos_token '{}' is no token of {}: correct it", config.string(), token, file.string());
-      return token;
-    }
+  if (std::string token = special_token(file, "eos_token"); !token.empty()) {
+    if (tokenizer.find(token) < 0)
+      bad_input("{}: the eos_token '{}' is no token of {}: correct it", config_beside(file).string(), token,
+                file.string());
+    return token;
+  }
   for (const char* name : names_of_end)
     if (const std::int32_t id = tokenizer.find(name); id >= 0 && tokenizer.is_special(id)) return name;
   bad_input(
@@ -84,15 +89,13 @@ std::unique_ptr<Tokenizer> load_huggingface(const fs::path& file) {
 }
 
 std::string huggingface_config(const fs::path& file) {
-  const fs::path config = file.parent_path() / huggingface_config_name;
+  const fs::path config = config_beside(file);
   if (std::error_code ignored; fs::exists(config, ignored)) return read_file(config);
   return json_text(Json{{"eos_token", end_token(TokenizerJson(file), file)}});
 }
 
 int huggingface_begin_of_text(const fs::path& file) {
-  const fs::path config = file.parent_path() / huggingface_config_name;
-  std::error_code ignored;
-  const std::string token = fs::exists(config, ignored) ? special_token(config, "bos_token") : "";
+  const std::string token = special_token(file, "bos_token");
   return token.empty() ? -1 : TokenizerJson(file).find(token);
 }
 

@@ -1,8 +1,5 @@
 #include "src/data/masking.h"
 
-#include <algorithm>
-#include <string>
-
 #include "src/data/sequence_pairs.h"
 #include "src/params/specs.h"
 
@@ -83,10 +80,6 @@ std::optional<TokenMasking> training_masking(const Config& config, const Dataset
   if (config.train.mask_whole_words) letter_edges = letter_edges_of(*open_tokenizer(dataset.dir()));
   const Index mask_token = with_mask_token(config, dataset).model.mask_token;
   return TokenMasking(config.train, static_cast<std::int32_t>(mask_token), dataset.vocab(), std::move(letter_edges));
-}
-
-TokenMasking validation_masking(const TokenMasking& training, const std::string& domain) {
-  return training.keyed(RandomStream(0, "masked validation tokens of " + domain));
 }
 
 Config with_mask_token(Config config, const Dataset& dataset) {

@@ -42,8 +42,6 @@ class TokenMasking {
 // Returns the masking of a configuration's training. Empty if train.objective is not masked.
 // Opens the tokenizer if whole words are masked, or if model.mask_token is -1.
 std::optional<TokenMasking> training_masking(const Config& config, const Dataset& dataset);
-// Returns the masking of a validation split. It is the same in every run.
-TokenMasking validation_masking(const TokenMasking& training, const std::string& domain);
 
 // Returns the configuration with model.mask_token for this data set, if train.objective is masked.
 // If the key is -1, it becomes the tokenizer's mask token, or else the id after those of the data.

@@ -11,7 +11,6 @@
 #include <functional>
 #include <limits>
 #include <string>
-#include <vector>
 
 #include "src/system/files.h"
 

@@ -25,7 +25,6 @@ class OutputFolder {
  public:
   explicit OutputFolder(const std::filesystem::path& folder);
   ~OutputFolder();
-  OutputFolder(const OutputFolder&) = delete;
 
   // Throws InputError as check_output does.
   void open(std::set<std::string> files, bool overwrite);

@@ -3,7 +3,6 @@
 #include <omp.h>
 
 #include <algorithm>
-#include <exception>
 #include <memory>
 #include <optional>
 #include <set>
@@ -12,7 +11,6 @@
 #include "src/data/chat.h"
 #include "src/data/corpus.h"
 #include "src/data/output_folder.h"
-#include "src/data/pair_lines.h"
 #include "src/data/tokenizer.h"
 #include "src/system/files.h"
 #include "src/text/error_list.h"
@@ -107,6 +105,12 @@ std::unique_ptr<Tokenizer> make_tokenizer(const PrepareOptions& options, const C
   return kind.open(model);
 }
 
+// Ids of a source and of its target, without end tokens, and the number of bytes of both texts.
+struct EncodedPair {
+  std::vector<std::int32_t> source, target;
+  Index bytes = 0;
+};
+
 class SplitWriter {
  public:
   SplitWriter(const fs::path& prefix, const Tokenizer& tokenizer, bool loss_mask)
@@ -148,25 +152,48 @@ class SplitWriter {
 std::vector<std::vector<Example>> encode_conversations(const std::vector<Document>& batch, const ChatTemplate* chat,
                                                        const Tokenizer& tokenizer) {
   std::vector<std::vector<Example>> examples(batch.size());
-  std::vector<std::exception_ptr> errors(batch.size());
-#pragma omp parallel for schedule(dynamic, 1)
-  for (std::size_t i = 0; i < batch.size(); ++i) {
+  for_each_in_parallel(batch.size(), [&](std::size_t i) {
+    const std::string where = fmt::format("{}: line {}", batch[i].file.string(), batch[i].line);
     try {
-      const std::string where = fmt::format("{}: line {}", batch[i].file.string(), batch[i].line);
-      try {
-        examples[i] = examples_of(Json::parse(batch[i].text), chat, tokenizer);
-      } catch (const JsonError& e) {
-        bad_input("{} is {}: correct it", where, e.what());
-      } catch (const InputError& e) {
-        bad_input("{}: {}", where, e.what());
-      }
-    } catch (...) {
-      errors[i] = std::current_exception();
+      examples[i] = examples_of(Json::parse(batch[i].text), chat, tokenizer);
+    } catch (const JsonError& e) {
+      bad_input("{} is {}: correct it", where, e.what());
+    } catch (const InputError& e) {
+      bad_input("{}: {}", where, e.what());
+    }
+  });
+  return examples;
+}
+
+// Returns the pairs of JSON lines: {"source": "...", "target": "..."}.
+// Throws InputError that names the first line that is no such object or has an empty text. If there
+// is none, it names the first line with a text without tokens.
+std::vector<EncodedPair> encode_pairs(const std::vector<Document>& lines, const Tokenizer& tokenizer) {
+  std::vector<std::string> texts;  // of each line: source, target
+  for (const Document& line : lines) {
+    const std::string where = fmt::format("{}: line {}", line.file.string(), line.line);
+    Json pair;
+    try {
+      pair = Json::parse(line.text);
+    } catch (const JsonError& e) {
+      bad_input("{} is {}: correct it", where, e.what());
+    }
+    for (const char* key : {"source", "target"}) {
+      if (!pair.is_object() || !pair.contains(key) || !pair[key].is_string() || pair[key].get<std::string>().empty())
+        bad_input("{} has no {}: write {{\"source\": \"...\", \"target\": \"...\"}} with a text in each", where, key);
+      texts.push_back(pair[key].get<std::string>());
     }
   }
-  for (const std::exception_ptr& error : errors)
-    if (error) std::rethrow_exception(error);
-  return examples;
+  std::vector<std::vector<std::int32_t>> ids = encode_texts(tokenizer, {texts.begin(), texts.end()});
+  std::vector<EncodedPair> pairs;
+  for (std::size_t i = 0; i < lines.size(); ++i) {
+    const auto bytes = static_cast<Index>(texts[2 * i].size() + texts[2 * i + 1].size());
+    pairs.push_back({std::move(ids[2 * i]), std::move(ids[2 * i + 1]), bytes});
+    for (const auto& [name, of] : {std::pair{"source", &pairs.back().source}, {"target", &pairs.back().target}})
+      if (of->empty())
+        bad_input("{}: line {} has a {} without a token: correct it", lines[i].file.string(), lines[i].line, name);
+  }
+  return pairs;
 }
 
 struct DomainInput {

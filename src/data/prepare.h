@@ -16,7 +16,7 @@ struct PrepareOptions {
     std::string name;
     std::vector<std::filesystem::path> paths;  // files, or folders to walk
     bool chat = false;                         // JSON lines of conversations (src/data/chat.h)
-    bool pairs = false;                        // JSON lines of pairs (src/data/pair_lines.h)
+    bool pairs = false;                        // JSON lines with "source" and "target"
     // Whether a document is a line of JSON, which is not cut.
     bool is_json() const { return chat || pairs; }
   };

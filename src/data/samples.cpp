@@ -46,9 +46,11 @@ void read_pair(const SequencePairs& pairs, const IndexedTokens& tokens, Index vo
 }
 
 // Sets the targets of a window that no loss counts to -1, and the document starts, unless they are
-// empty. The ids are the tokens from `begin` on.
-void mark_window(const IndexedTokens& tokens, Index begin, const Sample& window, const Config::Data& data) {
-  tokens.ignore_masked(begin + 1, window.targets);
+// empty. The ids are the tokens from `begin` on, and the targets those from `begin + ahead` on.
+// ahead: 1 for next tokens. 0 for own tokens, where the first one of a document has a loss as well.
+void mark_window(const IndexedTokens& tokens, Index begin, Index ahead, const Sample& window,
+                 const Config::Data& data) {
+  tokens.ignore_masked(begin + ahead, window.targets);
   if (!data.ignores_document_begins()) return;
   Index start = 0;
   const auto fill = [&](Index end) {
@@ -57,25 +59,11 @@ void mark_window(const IndexedTokens& tokens, Index begin, const Sample& window,
                 static_cast<std::int32_t>(start));
     start = end;
   };
-  for (const Index first : tokens.document_begins_in({begin + 1, begin + std::ssize(window.targets) + 1})) {
-    window.targets[static_cast<std::size_t>(first - begin - 1)] = -1;
+  for (const Index first : tokens.document_begins_in({begin + 1, begin + std::ssize(window.ids) + ahead})) {
+    if (ahead > 0) window.targets[static_cast<std::size_t>(first - begin - 1)] = -1;
     if (first - begin < std::ssize(window.ids)) fill(first - begin);
   }
   fill(std::ssize(window.ids));
-}
-
-// The same for a window whose targets are its own tokens, from `begin` on. The first token of a
-// document has a loss as well.
-void mark_own_tokens(const IndexedTokens& tokens, Index begin, const Sample& window) {
-  tokens.ignore_masked(begin, window.targets);
-  if (window.document_start.empty()) return;
-  Index start = 0;
-  for (const Index first : tokens.document_begins_in({begin + 1, begin + std::ssize(window.ids)})) {
-    std::fill(window.document_start.begin() + start, window.document_start.begin() + (first - begin),
-              static_cast<std::int32_t>(start));
-    start = first - begin;
-  }
-  std::fill(window.document_start.begin() + start, window.document_start.end(), static_cast<std::int32_t>(start));
 }
 
 void check_has_domain(const Dataset& dataset, const std::string& name) {
@@ -84,6 +72,12 @@ void check_has_domain(const Dataset& dataset, const std::string& name) {
   if (std::ranges::find(names, name) == names.end())
     bad_input("data.blend_schedule names domain {}, and {} has the domains {}: correct the name", name,
               dataset.dir().string(), join(names, ", "));
+}
+
+// Returns nullptr for an empty optional.
+template <class T>
+std::shared_ptr<const T> shared(std::optional<T> value) {
+  return value ? std::make_shared<const T>(*std::move(value)) : nullptr;
 }
 
 double weight_in(const SampleStream::BlendChange& change, const std::string& domain) {
@@ -243,13 +237,13 @@ int SampleStream::read(Index sample, const Sample& to) const {
   source.tokens.read(begin, vocab_, to.ids);
   if (masking_) {
     std::ranges::copy(to.ids, to.targets.begin());
-    mark_own_tokens(source.tokens, begin, to);
+    mark_window(source.tokens, begin, 0, to, data_);
     masking_->apply(to, sample * seq_len_);
     return domain;
   }
   std::copy(to.ids.begin() + 1, to.ids.end(), to.targets.begin());
   source.tokens.read(begin + seq_len_, vocab_, to.targets.last(1));
-  mark_window(source.tokens, begin, to, data_);
+  mark_window(source.tokens, begin, 1, to, data_);
   if (prefix_) prefix_->apply(to, sample * seq_len_);
   return domain;
 }
@@ -294,14 +288,14 @@ SampleStream training_samples(const Dataset& dataset, const Config& config, Inde
   std::vector<SampleStream::BlendChange> changes;
   for (const auto& [step, weights] : config.data.blend_schedule.changes)
     changes.push_back({std::max<Index>(0, config.train.samples_before(step) + earlier), weights});
-  std::shared_ptr<const TokenMasking> masking;
-  if (auto found = training_masking(config, dataset)) masking = std::make_shared<TokenMasking>(*std::move(found));
-  std::shared_ptr<const SequencePairs> pairs;
-  if (auto found = training_pairs(config, dataset)) pairs = std::make_shared<SequencePairs>(*found);
-  std::shared_ptr<const VisiblePrefix> prefix;
-  if (auto found = training_prefix(config)) prefix = std::make_shared<VisiblePrefix>(*found);
-  return {dataset, config.model.seq_len, config.train.seed, config.data, std::move(masking),
-          changes, std::move(pairs),     std::move(prefix)};
+  return {dataset,
+          config.model.seq_len,
+          config.train.seed,
+          config.data,
+          shared(training_masking(config, dataset)),
+          changes,
+          shared(training_pairs(config, dataset)),
+          shared(training_prefix(config))};
 }
 
 EvalStream::EvalStream(const Dataset& dataset, int domain, Index seq_len, Index stride, const Config::Data& data,
@@ -314,11 +308,15 @@ EvalStream::EvalStream(const Dataset& dataset, int domain, Index seq_len, Index 
   SY_ASSERT(seq_len > 0 && stride >= 0 && stride <= seq_len, "seq_len {}, stride {}", seq_len, stride);
   SY_ASSERT(!masking || stride_ == seq_len, "masked tokens in windows of {} that begin every {}", seq_len, stride_);
   const std::string& name = dataset.domains()[static_cast<std::size_t>(domain)].name;
-  if (masking) masking_ = std::make_shared<TokenMasking>(validation_masking(*masking, name));
+  if (masking)
+    masking_ = std::make_shared<TokenMasking>(masking->keyed(RandomStream(0, "masked validation tokens of " + name)));
   SY_ASSERT(!pairs || stride_ == seq_len, "sequences of pairs in windows that begin every {}", stride_);
-  if (pairs) pairs_ = std::make_shared<SequencePairs>(validation_pairs(*pairs, name));
+  if (pairs)
+    pairs_ = std::make_shared<SequencePairs>(
+        pairs->keyed(RandomStream(0, "hidden spans and prefixes of the validation of " + name)));
   SY_ASSERT(!has_prefix || stride_ == seq_len, "visible prefixes of windows that begin every {}", stride_);
-  if (has_prefix) prefix_ = std::make_shared<VisiblePrefix>(validation_prefix(name));
+  if (has_prefix)
+    prefix_ = std::make_shared<VisiblePrefix>(RandomStream(0, "visible prefixes of the validation of " + name));
 }
 
 Index EvalStream::windows() const {
@@ -326,21 +324,26 @@ Index EvalStream::windows() const {
   return targets() > 0 ? 1 + ceil_div(std::max<Index>(0, targets() - seq_len_), stride_) : 0;
 }
 
-void EvalStream::read_tokens(Index i, const Sample& to) const {
+Sample EvalStream::read_window(Index i, Index ahead, const Sample& to) const {
   check_sample(to, seq_len_, data_, prefix_ != nullptr);
   SY_ASSERT(i >= 0 && i < windows(), "window {} of {}", i, windows());
+  const Index begin = i * stride_;
   const auto count = static_cast<std::size_t>(length(i));
-  const Sample window{to.ids.first(count), to.targets.first(count),
-                      to.document_start.first(std::min(count, to.document_start.size()))};
-  tokens_.read(i * stride_, vocab_, window.ids);
-  std::ranges::copy(window.ids, window.targets.begin());
-  mark_own_tokens(tokens_, i * stride_, window);
+  const Sample window{to.ids.first(count),
+                      to.targets.first(count),
+                      to.document_start.first(std::min(count, to.document_start.size())),
+                      {},
+                      to.prefix_end.first(std::min(count, to.prefix_end.size()))};
+  tokens_.read(begin, vocab_, window.ids);
+  tokens_.read(begin + ahead, vocab_, window.targets);
+  mark_window(tokens_, begin, ahead, window, data_);
   std::ranges::fill(to.ids.subspan(count), 0);
   std::ranges::fill(to.targets.subspan(count), -1);
+  return window;
 }
 
 void EvalStream::read_hidden(Index i, Index position, const Sample& to) const {
-  read_tokens(i, to);
+  read_window(i, 0, to);
   for (Index p = 0; p < seq_len_; ++p)
     if (p != position) to.targets[static_cast<std::size_t>(p)] = -1;
   to.ids[static_cast<std::size_t>(position)] = masking_->mask_token();
@@ -348,29 +351,13 @@ void EvalStream::read_hidden(Index i, Index position, const Sample& to) const {
 
 void EvalStream::read(Index i, const Sample& to) const {
   if (pairs_) return read_pair(*pairs_, tokens_, vocab_, seq_len_, i, i, to);
-  if (masking_) {
-    read_tokens(i, to);
-    return masking_->apply(to, i * stride_);
-  }
-  check_sample(to, seq_len_, data_, prefix_ != nullptr);
-  SY_ASSERT(i >= 0 && i < windows(), "window {} of {}", i, windows());
-  const Index begin = i * stride_, predicted = i > 0 ? seq_len_ - stride_ : 0;
-  const auto count = static_cast<std::size_t>(length(i));
-  tokens_.read(begin, vocab_, to.ids.first(count));
-  tokens_.read(begin + 1, vocab_, to.targets.first(count));
-  const Sample window{to.ids.first(count),
-                      to.targets.first(count),
-                      to.document_start.first(std::min(count, to.document_start.size())),
-                      {},
-                      to.prefix_end.first(std::min(count, to.prefix_end.size()))};
-  mark_window(tokens_, begin, window, data_);
+  const Sample window = read_window(i, masking_ ? 0 : 1, to);
+  if (masking_) return masking_->apply(to, i * stride_);
   if (prefix_) {
-    prefix_->apply(window, begin);
-    std::ranges::fill(to.prefix_end.subspan(count), static_cast<std::int32_t>(count));
+    prefix_->apply(window, i * stride_);
+    std::ranges::fill(to.prefix_end.subspan(window.ids.size()), static_cast<std::int32_t>(window.ids.size()));
   }
-  std::fill_n(to.targets.begin(), predicted, -1);
-  std::ranges::fill(to.ids.subspan(count), 0);
-  std::ranges::fill(to.targets.subspan(count), -1);
+  if (i > 0) std::fill_n(to.targets.begin(), seq_len_ - stride_, -1);
 }
 
 }  // namespace sy

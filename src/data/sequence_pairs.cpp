@@ -27,18 +27,6 @@ Index copy_with_end(std::span<const std::int32_t> ids, std::int32_t end, std::sp
   return n;
 }
 
-// The sentinels of a tokenizer: <extra_id_0> and its successors, whose ids descend.
-struct Sentinels {
-  Index first = -1, count = 0;
-};
-Sentinels sentinels_of(const Tokenizer& tokenizer) {
-  Sentinels found{tokenizer.find("<extra_id_0>"), 0};
-  while (found.first - found.count >= 0 &&
-         tokenizer.find(fmt::format("<extra_id_{}>", found.count)) == found.first - found.count)
-    ++found.count;
-  return found;
-}
-
 }  // namespace
 
 SequencePairs::SequencePairs(const Config& config, PairTokens tokens)
@@ -137,10 +125,6 @@ std::optional<SequencePairs> training_pairs(const Config& config, const Dataset&
                                 .sentinels = m.sentinels});
 }
 
-SequencePairs validation_pairs(const SequencePairs& training, const std::string& domain) {
-  return training.keyed(RandomStream(0, "hidden spans and prefixes of the validation of " + domain));
-}
-
 Config with_special_tokens(Config config, const Dataset& dataset) {
   config = with_mask_token(std::move(config), dataset);
   Config::Model& m = config.model;
@@ -151,15 +135,19 @@ Config with_special_tokens(Config config, const Dataset& dataset) {
     m.sentinel_token = dataset.vocab() + m.sentinels - 1;
     return config;
   }
-  Sentinels found;
-  if (dataset.tokenizer() != "none") found = sentinels_of(*open_tokenizer(dataset.dir()));
-  if (found.count == 0)
+  if (dataset.tokenizer() != "none") {
+    // <extra_id_0> and its successors, whose ids descend.
+    const auto tokenizer = open_tokenizer(dataset.dir());
+    m.sentinel_token = tokenizer->find("<extra_id_0>");
+    while (m.sentinel_token >= m.sentinels &&
+           tokenizer->find(fmt::format("<extra_id_{}>", m.sentinels)) == m.sentinel_token - m.sentinels)
+      ++m.sentinels;
+  }
+  if (m.sentinels == 0)
     bad_input(
         "train.objective = span_corruption needs sentinels, and the tokenizer of {} has no <extra_id_0>: set "
         "model.sentinels, such as to 100, for ids of the model's own",
         dataset.dir().string());
-  m.sentinel_token = found.first;
-  m.sentinels = found.count;
   return config;
 }
 

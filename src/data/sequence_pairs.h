@@ -56,8 +56,6 @@ class SequencePairs {
 // if a domain has conversations, or if it has pairs and train.objective is not seq2seq, or vice
 // versa. Throws InputError if there are too few sentinels.
 std::optional<SequencePairs> training_pairs(const Config& config, const Dataset& dataset);
-// Returns `training` with the random choices of a domain's validation split, the same in every run.
-SequencePairs validation_pairs(const SequencePairs& training, const std::string& domain);
 
 // Returns the configuration with its special tokens: model.mask_token (with_mask_token),
 // start_token, sentinel_token and sentinels. Set keys stay. The start token is the end of text, or

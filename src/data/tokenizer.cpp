@@ -171,20 +171,24 @@ class TrainingLog : public std::streambuf {
 
 }  // namespace
 
-std::vector<std::vector<std::int32_t>> encode_texts(const Tokenizer& tokenizer,
-                                                    const std::vector<std::string_view>& texts) {
-  std::vector<std::vector<std::int32_t>> ids(texts.size());
-  std::vector<std::exception_ptr> errors(texts.size());
+void for_each_in_parallel(std::size_t n, const std::function<void(std::size_t)>& work) {
+  std::vector<std::exception_ptr> errors(n);
 #pragma omp parallel for schedule(dynamic, 1)
-  for (std::size_t i = 0; i < texts.size(); ++i) {
+  for (std::size_t i = 0; i < n; ++i) {
     try {
-      tokenizer.encode(texts[i], ids[i]);
+      work(i);
     } catch (...) {
       errors[i] = std::current_exception();
     }
   }
   for (const std::exception_ptr& error : errors)
     if (error) std::rethrow_exception(error);
+}
+
+std::vector<std::vector<std::int32_t>> encode_texts(const Tokenizer& tokenizer,
+                                                    const std::vector<std::string_view>& texts) {
+  std::vector<std::vector<std::int32_t>> ids(texts.size());
+  for_each_in_parallel(texts.size(), [&](std::size_t i) { tokenizer.encode(texts[i], ids[i]); });
   return ids;
 }
 

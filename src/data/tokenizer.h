@@ -34,6 +34,9 @@ class Tokenizer {
   virtual Index text_bytes(std::int32_t id) const = 0;
 };
 
+// Calls work(i) for each i from 0 to n - 1, with all OpenMP threads. If several calls throw, throws
+// the error of the lowest i.
+void for_each_in_parallel(std::size_t n, const std::function<void(std::size_t i)>& work);
 // Encodes texts with all OpenMP threads. The result does not depend on the number of threads. If
 // several texts cannot be encoded, throws the error of the first one.
 std::vector<std::vector<std::int32_t>> encode_texts(const Tokenizer& tokenizer,

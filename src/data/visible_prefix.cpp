@@ -28,8 +28,4 @@ std::optional<VisiblePrefix> training_prefix(const Config& config) {
   return VisiblePrefix(RandomStream(config.train.seed, "visible prefixes"));
 }
 
-VisiblePrefix validation_prefix(const std::string& domain) {
-  return VisiblePrefix(RandomStream(0, "visible prefixes of the validation of " + domain));
-}
-
 }  // namespace sy

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <optional>
-#include <string>
 
 #include "kernels/philox.h"
 #include "src/data/dataset.h"
@@ -30,7 +29,5 @@ class VisiblePrefix {
 // Returns the prefixes of a configuration's training. Empty if the model has none
 // (Config::has_visible_prefix).
 std::optional<VisiblePrefix> training_prefix(const Config& config);
-// Returns the prefixes of a domain's validation split. They are the same in every run.
-VisiblePrefix validation_prefix(const std::string& domain);
 
 }  // namespace sy

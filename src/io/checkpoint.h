@@ -7,6 +7,7 @@
 #pragma once
 
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -158,8 +159,8 @@ void load_checkpoint(const std::filesystem::path& step_dir, ParamStore& store, L
 class CheckpointTensors {
  public:
   explicit CheckpointTensors(const std::filesystem::path& step_dir);
-  ~CheckpointTensors();
-  const std::vector<TensorInfo>& list() const;            // in the order of the index
+  // In the order of the index.
+  const std::vector<TensorInfo>& list() const { return list_; }
   const TensorInfo* find(const std::string& name) const;  // nullptr if there is no such tensor
   // Reads the elements `range` of the row-major order, in the tensor's own type.
   void read(const std::string& name, Range range, void* data) const;
@@ -167,8 +168,9 @@ class CheckpointTensors {
   std::vector<double> values(const std::string& name, Range range) const;
 
  private:
-  struct Impl;
-  std::unique_ptr<Impl> impl_;
+  std::unique_ptr<CheckpointReader> reader_;
+  std::vector<TensorInfo> list_;
+  std::map<std::string, std::size_t> by_name_;  // indices in list_
 };
 
 struct TensorStatistics {

@@ -5,11 +5,8 @@
 
 #include "dist/rank_settings.h"
 #include "dist/runtime.h"
-#include "src/io/checkpoint.h"
 #include "src/io/checkpoint_formats.h"
 #include "src/io/checkpoint_internal.h"
-#include "src/io/manifest.h"
-#include "src/system/digest.h"
 #include "src/system/files.h"
 #include "src/text/strings.h"
 
@@ -63,10 +60,6 @@ using Problems = std::vector<std::string>;
 // verify_checkpoint(), or another function that does the same.
 using Verify = std::function<Problems(const fs::path& dir, std::vector<std::string>* warnings)>;
 
-Problems verify_alone(const fs::path& dir, std::vector<std::string>* warnings) {
-  return verify_checkpoint(dir, warnings);
-}
-
 // Verifies a checkpoint, of which each rank reads an equal share of the files. Collective. All
 // ranks must pass the same folder. Returns all problems on every rank. Throws no InputError.
 Problems verify_together(Comm& world, const fs::path& dir, std::vector<std::string>* warnings) {
@@ -88,7 +81,7 @@ Problems verify_together(Comm& world, const fs::path& dir, std::vector<std::stri
 }
 
 Problems problems_of(const fs::path& dir, bool finite, std::vector<std::string>* warnings,
-                     const Verify& verify = verify_alone) {
+                     const Verify& verify = verify_checkpoint) {
   Problems problems = verify(dir, warnings);
   return problems.empty() && finite ? resume_problems(dir) : problems;
 }
@@ -121,7 +114,7 @@ fs::path newest(const fs::path& run_dir, bool finite, std::vector<std::string>* 
 }
 
 fs::path newest(const fs::path& run_dir, bool finite, std::vector<std::string>* warnings,
-                const Verify& verify = verify_alone) {
+                const Verify& verify = verify_checkpoint) {
   constexpr int max_attempts = 100;
   for (int attempt = 1;; ++attempt) {
     bool vanished = false;
@@ -136,19 +129,10 @@ fs::path newest(const fs::path& run_dir, bool finite, std::vector<std::string>* 
   }
 }
 
-// Returns the result of `find` on rank 0 on all ranks, or throws its error on all.
+// Returns the result of `find(verify)` on rank 0 on all ranks, or throws its error on all.
+// All ranks verify each folder that rank 0 passes to `verify`.
 template <class Find>
 fs::path on_all_ranks(Comm& world, Find find) {
-  std::string found;
-  agree_on_errors(world, [&] {
-    if (world.rank() == 0) found = find().string();
-  });
-  return broadcast_text(world, found, 0);
-}
-
-// Does the same with `find(verify)`: all ranks verify each folder that rank 0 passes to `verify`.
-template <class Find>
-fs::path on_all_ranks_together(Comm& world, Find find) {
   const auto next_folder = [&](const fs::path& dir) { return broadcast_text(world, dir.string(), 0); };
   std::string found;
   agree_on_errors(world, [&] {
@@ -196,49 +180,46 @@ std::vector<std::string> verify_checkpoint(const fs::path& step_dir, std::vector
 }
 
 fs::path resolve_checkpoint(const fs::path& step_or_run, std::vector<std::string>* warnings) {
-  return resolve(step_or_run, warnings, verify_alone);
+  return resolve(step_or_run, warnings, verify_checkpoint);
 }
 
 std::vector<fs::path> last_checkpoints(Comm& world, const fs::path& step_dir, Index count,
                                        std::vector<std::string>& warnings) {
-  std::vector<fs::path> found;
-  // The checkpoints are named by their steps, so the text is short.
   const fs::path checkpoints = step_dir.parent_path();
-  const std::string names =
-      on_all_ranks(world, [&] {
-        std::string text = step_dir.filename().string();
-        Index whole = 1;
-        const std::optional<Index> newest_step = step_of(text);
-        if (!newest_step && count > 1)
-          bad_input(
-              "{} is no folder step-N within RUN/checkpoints, so no earlier ones are known: give a run, or --average=1",
-              step_dir.string());
-        for (Index step : count > 1 ? steps_in(checkpoints) : std::vector<Index>{}) {
-          if (step >= *newest_step || whole == count) continue;
-          const fs::path dir = checkpoints / step_name(step);
-          const Problems problems = problems_of(dir, false, &warnings);
-          if (problems.empty())
-            text += '\n' + step_name(step), ++whole;
-          else
-            warnings.push_back(fmt::format("checkpoint {} is passed over: {}", dir.string(), join(problems)));
-        }
-        if (whole < count)
-          bad_input(
-              "{} holds {} whole checkpoint{} up to {}, fewer than the {} of --average: lower it, or raise run.keep",
-              checkpoints.string(), whole, whole == 1 ? "" : "s", step_dir.filename().string(), count);
-        return fs::path(text);
-      }).string();
-  std::istringstream lines(names);
+  std::string names = step_dir.filename().string();  // one a line
+  agree_on_errors(world, [&] {
+    if (world.rank() != 0) return;
+    Index whole = 1;
+    const std::optional<Index> newest_step = step_of(names);
+    if (!newest_step && count > 1)
+      bad_input(
+          "{} is no folder step-N within RUN/checkpoints, so no earlier ones are known: give a run, or --average=1",
+          step_dir.string());
+    for (Index step : count > 1 ? steps_in(checkpoints) : std::vector<Index>{}) {
+      if (step >= *newest_step || whole == count) continue;
+      const fs::path dir = checkpoints / step_name(step);
+      const Problems problems = problems_of(dir, false, &warnings);
+      if (problems.empty())
+        names += '\n' + step_name(step), ++whole;
+      else
+        warnings.push_back(fmt::format("checkpoint {} is passed over: {}", dir.string(), join(problems)));
+    }
+    if (whole < count)
+      bad_input("{} holds {} whole checkpoint{} up to {}, fewer than the {} of --average: lower it, or raise run.keep",
+                checkpoints.string(), whole, whole == 1 ? "" : "s", step_dir.filename().string(), count);
+  });
+  std::vector<fs::path> found;
+  std::istringstream lines(broadcast_text(world, names, 0));
   for (std::string name; std::getline(lines, name);) found.push_back(checkpoints / name);
   return found;
 }
 
 fs::path resolve_checkpoint(Comm& world, const fs::path& step_or_run, std::vector<std::string>* warnings) {
-  return on_all_ranks_together(world, [&](const Verify& verify) { return resolve(step_or_run, warnings, verify); });
+  return on_all_ranks(world, [&](const Verify& verify) { return resolve(step_or_run, warnings, verify); });
 }
 
 fs::path resume_checkpoint(Comm& world, const fs::path& run_dir, Index step, std::vector<std::string>* warnings) {
-  return on_all_ranks_together(world, [&](const Verify& verify) -> fs::path {
+  return on_all_ranks(world, [&](const Verify& verify) -> fs::path {
     const fs::path checkpoints = checkpoints_of(run_dir);
     const std::vector<Index> steps = steps_in(checkpoints);
     if (step < 0) return steps.empty() ? fs::path() : newest(run_dir, true, warnings, verify);

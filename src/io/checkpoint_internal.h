@@ -1,7 +1,6 @@
 // Components of saving and loading. They use no communicator: one process can write all shards.
 #pragma once
 
-#include <algorithm>
 #include <bit>
 #include <cstdint>
 #include <filesystem>
@@ -13,7 +12,6 @@
 #include <vector>
 
 #include "src/io/checkpoint.h"
-#include "src/io/format/checkpoint_format.h"
 #include "src/io/manifest.h"
 #include "src/params/values.h"
 #include "src/system/digest.h"
@@ -73,8 +71,8 @@ ShardContents shard_contents(const ParamStore& store);
 
 // Returns the number of values that a rank writes.
 Index shard_elements(const ShardContents& contents, int rank);
-// Copies these values to `to`: [shard_elements]. Returns the name of the first tensor with a value
-// that is not finite; "" if all are finite.
+// Copies these values to `to`: [shard_elements], or nullptr to read them alone. Returns the name of
+// the first tensor with a value that is not finite; "" if all are finite.
 std::string copy_shard(const ShardContents& contents, int rank, float* to);
 // Returns the same contents with the values of copy_shard(). `from` must outlive the result.
 // write_shard() may read the result once.
@@ -95,11 +93,6 @@ WrittenFile write_shard(const CheckpointFormat& format, const std::filesystem::p
 WrittenFile write_index(const CheckpointFormat& format, const std::filesystem::path& dir, const TrainState& state,
                         const std::vector<ParamSpec>& specs, const Layout& layout,
                         const std::vector<TensorKind>& kinds);
-// Does the same with all kinds of tensors of a training.
-inline WrittenFile write_index(const CheckpointFormat& format, const std::filesystem::path& dir,
-                               const TrainState& state, const std::vector<ParamSpec>& specs, const Layout& layout) {
-  return write_index(format, dir, state, specs, layout, tensor_kinds(specs));
-}
 
 // Step of a folder that abandon_newer has renamed (step-N.abandoned); empty for another name.
 std::optional<Index> abandoned_step(const std::string& name);

@@ -4,7 +4,6 @@
 #include <set>
 #include <utility>
 
-#include "src/io/checkpoint.h"
 #include "src/io/checkpoint_formats.h"
 #include "src/io/checkpoint_internal.h"
 #include "src/params/attention_spec.h"
@@ -101,14 +100,6 @@ class CheckpointValues final : public ValueSource {
   std::string prefix_;
 };
 
-}  // namespace
-
-void check_parameters(const fs::path& step_dir, const std::vector<ParamSpec>& specs) {
-  compare_specs(open_checkpoint(step_dir), step_dir, specs, has_adapters(specs));
-}
-
-namespace {
-
 // Weights of a checkpoint with their adapters of LoRA added. Owns the open files.
 class OpenedWeights final : public ValueSource {
  public:
@@ -182,6 +173,10 @@ void check_state(const CheckpointReader& reader, const fs::path& step_dir, const
 }
 
 }  // namespace
+
+void check_parameters(const fs::path& step_dir, const std::vector<ParamSpec>& specs) {
+  compare_specs(open_checkpoint(step_dir), step_dir, specs, has_adapters(specs));
+}
 
 std::unique_ptr<ValueSource> checkpoint_weights(const fs::path& step_dir) {
   return std::make_unique<OpenedWeights>(step_dir);

@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include "dist/runtime.h"
-#include "src/io/checkpoint.h"
 #include "src/io/checkpoint_formats.h"
 #include "src/io/checkpoint_internal.h"
 #include "src/io/checkpoint_saver.h"
@@ -113,10 +112,6 @@ CheckpointSaver::CheckpointSaver(Comm& world, fs::path run_dir, bool asynchronou
       before_commit_(std::move(before_commit)) {}
 
 CheckpointSaver::~CheckpointSaver() = default;
-
-bool CheckpointSaver::in_progress() const {
-  return save_ != nullptr;
-}
 
 void CheckpointSaver::start(const TrainState& state, ParamStore& store) {
   SY_ASSERT(!in_progress(), "a save is in progress");

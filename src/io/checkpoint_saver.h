@@ -43,15 +43,13 @@ class CheckpointSaver {
   // Waits for the writer thread. Not collective. If the commit has begun, it is completed.
   // Otherwise the save is not committed, and the next save deletes its folder.
   ~CheckpointSaver();
-  CheckpointSaver(const CheckpointSaver&) = delete;
-  CheckpointSaver& operator=(const CheckpointSaver&) = delete;
 
   // Starts to save RUN/checkpoints/step-N. No save may be in progress. A value that is not finite
   // is an error, before anything is written. The specs and the layout of `store` must stay until
   // the save is finished, and if `asynchronous` is false, its values must stay, too.
   void start(const TrainState& state, ParamStore& store);
   // Not collective.
-  bool in_progress() const;
+  bool in_progress() const { return save_ != nullptr; }
   // Continues with the save if all ranks have written their files. If one has failed, waits for the
   // others and throws. Returns the checkpoint once it is committed, otherwise empty. Call it after
   // each step. If not `asynchronous`, only finish() continues.

@@ -4,7 +4,6 @@
 #include <limits>
 #include <utility>
 
-#include "src/io/checkpoint.h"
 #include "src/io/checkpoint_formats.h"
 #include "src/io/checkpoint_internal.h"
 
@@ -19,19 +18,28 @@ constexpr const char* validation_attribute = "validation";
 // Attribute of /state: the NormHistory, if it is not empty.
 constexpr const char* norms_attribute = "gradient_norms";
 
+// A tensor of the training state, with its attributes.
+struct SmallTensor {
+  const char* name;
+  Shape shape;
+  DType dtype;
+  const void* data;
+  const char *dimensions, *unit, *meaning;
+};
+
+void write_tensor(CheckpointWriter& index, const SmallTensor& tensor) {
+  index.write(tensor.name, tensor.shape, tensor.dtype, tensor.data);
+  index.set(tensor.name, "dimensions", tensor.dimensions);
+  index.set(tensor.name, "unit", tensor.unit);
+  index.set(tensor.name, "meaning", tensor.meaning);
+}
+
 void write_experts(CheckpointWriter& index, const ExpertHistory& h) {
   const Shape windows{h.windows()}, counts{h.windows(), h.layers, h.experts}, layers{h.layers};
   SY_ASSERT(static_cast<Index>(h.routed.size()) == counts.elements() && h.dropped.size() == h.routed.size() &&
                 h.probability.size() == h.routed.size() && static_cast<Index>(h.layer_ids.size()) == h.layers,
             "expert history of {}", counts.str());
-  struct Row {
-    const char* name;
-    Shape shape;
-    DType dtype;
-    const void* data;
-    const char *dimensions, *unit, *meaning;
-  };
-  const Row rows[] = {
+  const SmallTensor tensors[] = {
       {"/experts/routed", counts, DType::i64, h.routed.data(), "window, layer, expert", "assignments",
        "assignments of tokens to each expert, before dropping"},
       {"/experts/dropped", counts, DType::i64, h.dropped.data(), "window, layer, expert", "assignments",
@@ -45,22 +53,15 @@ void write_experts(CheckpointWriter& index, const ExpertHistory& h) {
   index.set("/experts", "meaning", "what the routers chose, summed over the steps of each window");
   index.set("/experts", "layers", h.layers);
   index.set("/experts", "experts", h.experts);
-  for (const Row& row : rows) {
-    index.write(row.name, row.shape, row.dtype, row.data);
-    index.set(row.name, "dimensions", row.dimensions);
-    index.set(row.name, "unit", row.unit);
-    index.set(row.name, "meaning", row.meaning);
-  }
+  for (const SmallTensor& tensor : tensors) write_tensor(index, tensor);
 }
 
 void write_router_bias(CheckpointWriter& index, const TrainState& state) {
   if (state.router_bias.empty()) return;
   const Shape shape{state.experts.layers, state.experts.experts};
   SY_ASSERT(static_cast<Index>(state.router_bias.size()) == shape.elements(), "router bias of {}", shape.str());
-  index.write("/router/bias", shape, DType::f32, state.router_bias.data());
-  index.set("/router/bias", "dimensions", "layer, expert");
-  index.set("/router/bias", "unit", "score");
-  index.set("/router/bias", "meaning", "added to the scores for the selection of experts alone");
+  write_tensor(index, {"/router/bias", shape, DType::f32, state.router_bias.data(), "layer, expert", "score",
+                       "added to the scores for the selection of experts alone"});
 }
 
 void write_norm_averages(CheckpointWriter& index, const TrainState& state) {
@@ -68,11 +69,10 @@ void write_norm_averages(CheckpointWriter& index, const TrainState& state) {
   SY_ASSERT(state.batch_norms > 0 && std::ssize(state.batch_norm_averages) % (2 * state.batch_norms) == 0,
             "{} running averages of {} batch norms", state.batch_norm_averages.size(), state.batch_norms);
   const Shape shape{state.batch_norms, 2, std::ssize(state.batch_norm_averages) / (2 * state.batch_norms)};
-  index.write(norm_averages_name, shape, DType::f32, state.batch_norm_averages.data());
-  index.set(norm_averages_name, "dimensions", "norm, mean or variance, column");
-  index.set(norm_averages_name, "unit", "1");
-  index.set(norm_averages_name, "meaning",
-            "running averages of each batch norm, in the order of the parameters, which evaluation and generation use");
+  write_tensor(
+      index,
+      {norm_averages_name, shape, DType::f32, state.batch_norm_averages.data(), "norm, mean or variance, column", "1",
+       "running averages of each batch norm, in the order of the parameters, which evaluation and generation use"});
 }
 
 }  // namespace

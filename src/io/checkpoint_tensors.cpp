@@ -2,10 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <map>
-#include <set>
 
-#include "src/io/checkpoint.h"
 #include "src/io/checkpoint_formats.h"
 #include "src/io/checkpoint_internal.h"
 
@@ -20,84 +17,6 @@ template <class F>
 void for_chunks(Index n, F f) {
   for (Index begin = 0; begin < n; begin += chunk_elements) f(Range{begin, std::min(n, begin + chunk_elements)});
 }
-
-}  // namespace
-
-std::vector<std::string> unlisted_files(const fs::path& step_dir) try {
-  const OpenCheckpoint checkpoint = open_checkpoint(step_dir);
-  std::set<std::string> foreign = checkpoint.reader->mapped_files();
-  for (const Manifest::File& file : checkpoint.manifest.files) foreign.erase(file.name);
-  std::vector<std::string> problems;
-  for (const std::string& file : foreign)
-    problems.push_back(fmt::format("{} needs {}, which is not in its manifest: use another checkpoint",
-                                   (step_dir / format_of(checkpoint.manifest).index_name()).string(), file));
-  return problems;
-} catch (const InputError& e) {
-  return {e.what()};
-}
-
-struct CheckpointTensors::Impl {
-  std::unique_ptr<CheckpointReader> reader;
-  std::vector<TensorInfo> list{};
-  std::map<std::string, std::size_t> by_name{};
-};
-
-CheckpointTensors::CheckpointTensors(const fs::path& step_dir) {
-  impl_ = std::make_unique<Impl>(Impl{.reader = open_checkpoint(step_dir).reader});
-  for (const std::string& name : impl_->reader->tensors()) {
-    impl_->by_name[name] = impl_->list.size();
-    impl_->list.push_back(impl_->reader->tensor(name));
-  }
-}
-
-CheckpointTensors::~CheckpointTensors() = default;
-
-const std::vector<TensorInfo>& CheckpointTensors::list() const {
-  return impl_->list;
-}
-
-const TensorInfo* CheckpointTensors::find(const std::string& name) const {
-  const auto it = impl_->by_name.find(name);
-  return it == impl_->by_name.end() ? nullptr : &impl_->list[it->second];
-}
-
-void CheckpointTensors::read(const std::string& name, Range range, void* data) const {
-  const TensorInfo tensor = impl_->reader->tensor(name);
-  auto* out = static_cast<std::byte*>(data);
-  for (const Box& box : boxes_of_range(tensor.shape, range)) {
-    impl_->reader->read(name, box, out);
-    out += box.elements() * size_of(tensor.dtype);
-  }
-}
-
-std::vector<double> CheckpointTensors::values(const std::string& name, Range range) const {
-  const DType dtype = impl_->reader->tensor(name).dtype;
-  std::vector<double> values(static_cast<std::size_t>(range.size()));
-  const auto convert = [&](auto zero) {
-    std::vector<decltype(zero)> typed(values.size());
-    read(name, range, typed.data());
-    std::copy(typed.begin(), typed.end(), values.begin());
-  };
-  switch (dtype) {
-    case DType::f32:
-      convert(float{});
-      break;
-    case DType::f64:
-      convert(double{});
-      break;
-    case DType::i32:
-      convert(std::int32_t{});
-      break;
-    case DType::i64:
-      convert(std::int64_t{});
-      break;
-    default:
-      SY_ASSERT(false, "type {}", info(dtype).name);
-  }
-  return values;
-}
-
-namespace {
 
 TensorDifference compare(const CheckpointTensors& a, const CheckpointTensors& b, const std::string& name) {
   TensorDifference d{name, std::numeric_limits<double>::quiet_NaN(), false, ""};
@@ -132,6 +51,57 @@ TensorDifference compare(const CheckpointTensors& a, const CheckpointTensors& b,
 }
 
 }  // namespace
+
+std::vector<std::string> unlisted_files(const fs::path& step_dir) try {
+  const OpenCheckpoint checkpoint = open_checkpoint(step_dir);
+  std::set<std::string> foreign = checkpoint.reader->mapped_files();
+  for (const Manifest::File& file : checkpoint.manifest.files) foreign.erase(file.name);
+  std::vector<std::string> problems;
+  for (const std::string& file : foreign)
+    problems.push_back(fmt::format("{} needs {}, which is not in its manifest: use another checkpoint",
+                                   (step_dir / format_of(checkpoint.manifest).index_name()).string(), file));
+  return problems;
+} catch (const InputError& e) {
+  return {e.what()};
+}
+
+CheckpointTensors::CheckpointTensors(const fs::path& step_dir) : reader_(open_checkpoint(step_dir).reader) {
+  for (const std::string& name : reader_->tensors()) {
+    by_name_[name] = list_.size();
+    list_.push_back(reader_->tensor(name));
+  }
+}
+
+const TensorInfo* CheckpointTensors::find(const std::string& name) const {
+  const auto it = by_name_.find(name);
+  return it == by_name_.end() ? nullptr : &list_[it->second];
+}
+
+void CheckpointTensors::read(const std::string& name, Range range, void* data) const {
+  const TensorInfo tensor = reader_->tensor(name);
+  auto* out = static_cast<std::byte*>(data);
+  for (const Box& box : boxes_of_range(tensor.shape, range)) {
+    reader_->read(name, box, out);
+    out += box.elements() * size_of(tensor.dtype);
+  }
+}
+
+std::vector<double> CheckpointTensors::values(const std::string& name, Range range) const {
+  const DType dtype = reader_->tensor(name).dtype;
+  std::vector<double> values(static_cast<std::size_t>(range.size()));
+  // Returns false if the tensor has another type.
+  const auto read_as = [&](auto zero) {
+    using T = decltype(zero);
+    if (dtype != DTypeOf<T>::value) return false;
+    std::vector<T> typed(values.size());
+    read(name, range, typed.data());
+    std::copy(typed.begin(), typed.end(), values.begin());
+    return true;
+  };
+  const bool is_known = read_as(float{}) || read_as(double{}) || read_as(std::int32_t{}) || read_as(std::int64_t{});
+  SY_ASSERT(is_known, "type {}", info(dtype).name);
+  return values;
+}
 
 std::string first_not_finite(const CheckpointTensors& tensors) {
   for (const TensorInfo& tensor : tensors.list()) {

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <set>
 
-#include "src/io/checkpoint.h"
 #include "src/io/checkpoint_internal.h"
 
 namespace sy {
@@ -84,6 +83,34 @@ WrittenFile finish(CheckpointWriter& file, const fs::path& path) {
   return written;
 }
 
+// Calls f(kind, range) for each range of a tensor that a rank writes, in order.
+template <class F>
+void for_ranges(const ShardContents& contents, int rank, F f) {
+  const std::vector<OwnedRange> ranges = shard_ranges(contents.flat, contents.layout, coord_of(contents.layout, rank));
+  for (const TensorKind& kind : contents.kinds)
+    for (const OwnedRange& range : ranges)
+      if (kind.covers(*range.slice->spec)) f(kind, range);
+}
+
+// Visits the values that a rank writes. Calls begin(name, elements) for each range of a tensor,
+// then chunk(values) for each chunk of it, in order.
+// to: gets all values; nullptr if they are not kept
+template <class Begin, class Chunk>
+void for_shard(const ShardContents& contents, int rank, Begin begin, Chunk chunk, float* to = nullptr) {
+  std::vector<float> host;
+  for_ranges(contents, rank, [&](const TensorKind& kind, const OwnedRange& range) {
+    begin(kind.prefix + range.slice->spec->name, range.flat.size());
+    for (Index done = 0; done < range.flat.size(); done += chunk_elements) {
+      const auto elements = static_cast<std::size_t>(std::min(chunk_elements, range.flat.size() - done));
+      if (!to) host.resize(elements);
+      const std::span<float> values(to ? to : host.data(), elements);
+      contents.read(kind, range, done, values);
+      chunk(values);
+      if (to) to += elements;
+    }
+  });
+}
+
 }  // namespace
 
 std::optional<std::size_t> TensorKind::state_index(Optimizer optimizer) const {
@@ -112,34 +139,6 @@ std::vector<OwnedRange> shard_ranges(const FlatLayout& flat, const Layout& layou
   return ranges;
 }
 
-namespace {
-
-// Calls f(kind, range) for each range of a tensor that a rank writes, in order.
-template <class F>
-void for_ranges(const ShardContents& contents, int rank, F f) {
-  const std::vector<OwnedRange> ranges = shard_ranges(contents.flat, contents.layout, coord_of(contents.layout, rank));
-  for (const TensorKind& kind : contents.kinds)
-    for (const OwnedRange& range : ranges)
-      if (kind.covers(*range.slice->spec)) f(kind, range);
-}
-
-// Visits the values that a rank writes. Calls begin(name, elements) for each range of a tensor,
-// then chunk(values) for each chunk of it, in order.
-template <class Begin, class Chunk>
-void for_shard(const ShardContents& contents, int rank, Begin begin, Chunk chunk) {
-  std::vector<float> host;
-  for_ranges(contents, rank, [&](const TensorKind& kind, const OwnedRange& range) {
-    begin(kind.prefix + range.slice->spec->name, range.flat.size());
-    for (Index done = 0; done < range.flat.size(); done += chunk_elements) {
-      host.resize(static_cast<std::size_t>(std::min(chunk_elements, range.flat.size() - done)));
-      contents.read(kind, range, done, host);
-      chunk(host);
-    }
-  });
-}
-
-}  // namespace
-
 ShardContents shard_contents(const ParamStore& store) {
   store.device().synchronize();
   const auto read = [&store](const TensorKind& kind, const OwnedRange& range, Index begin, std::span<float> values) {
@@ -165,13 +164,7 @@ WrittenFile write_shard(const CheckpointFormat& format, const fs::path& dir, con
 }
 
 std::string first_not_finite(const ParamStore& store, int rank) {
-  std::string name, found;
-  for_shard(
-      shard_contents(store), rank, [&](const std::string& tensor, Index) { name = tensor; },
-      [&](std::span<const float> values) {
-        if (found.empty() && !all_finite(values)) found = name;
-      });
-  return found;
+  return copy_shard(shard_contents(store), rank, nullptr);
 }
 
 Index shard_elements(const ShardContents& contents, int rank) {
@@ -181,15 +174,13 @@ Index shard_elements(const ShardContents& contents, int rank) {
 }
 
 std::string copy_shard(const ShardContents& contents, int rank, float* to) {
-  std::string found;
-  for_ranges(contents, rank, [&](const TensorKind& kind, const OwnedRange& range) {
-    for (Index done = 0; done < range.flat.size(); done += chunk_elements) {
-      const std::span values(to, static_cast<std::size_t>(std::min(chunk_elements, range.flat.size() - done)));
-      contents.read(kind, range, done, values);
-      if (found.empty() && !all_finite(values)) found = kind.prefix + range.slice->spec->name;
-      to += values.size();
-    }
-  });
+  std::string name, found;
+  for_shard(
+      contents, rank, [&](const std::string& tensor, Index) { name = tensor; },
+      [&](std::span<const float> values) {
+        if (found.empty() && !all_finite(values)) found = name;
+      },
+      to);
   return found;
 }
 

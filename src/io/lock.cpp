@@ -1,6 +1,7 @@
 #include "src/io/lock.h"
 
 #include <fcntl.h>
+#include <fmt/chrono.h>
 #include <signal.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -30,16 +31,6 @@ std::string process_text() {
   return text;
 }
 
-// "2026-11-24 08:30:00 UTC"
-std::string now_text() {
-  const std::time_t now = std::time(nullptr);
-  std::tm utc{};
-  char text[64];
-  gmtime_r(&now, &utc);
-  std::strftime(text, sizeof text, "%F %T UTC", &utc);
-  return text;
-}
-
 // Returns whether `holder` names a process of another host.
 bool is_on_other_host(const std::string& holder) {
   const std::size_t end = holder.find(", process ");
@@ -64,16 +55,10 @@ std::string content(int file) {
 }
 
 std::string error_text(int error) {
-  switch (error) {
-    case ELOOP:
-      return "its switchyard.lock is a link";
-    case EMLINK:
-      return "its switchyard.lock is a second name of another file";
-    case EINVAL:
-      return "its switchyard.lock is no regular file";
-    default:
-      return std::strerror(error);
-  }
+  if (error == ELOOP) return "its switchyard.lock is a link";
+  if (error == EMLINK) return "its switchyard.lock is a second name of another file";
+  if (error == EINVAL) return "its switchyard.lock is no regular file";
+  return std::strerror(error);
 }
 
 bool is_same_file(int file, const std::filesystem::path& path) {
@@ -157,7 +142,7 @@ int FolderLock::try_lock() {
     return EWOULDBLOCK;
   }
   text_ = process_text();
-  const std::string text = fmt::format("{}\nsince {}\n", text_, now_text());
+  const std::string text = fmt::format("{}\nsince {:%F %T} UTC\n", text_, fmt::gmtime(std::time(nullptr)));
   if (const int why = ftruncate(file, 0) != 0 ? errno : write_at_start(file, text)) {
     close(file);
     return why;

@@ -34,8 +34,6 @@ class FolderLock {
   bool held() const;
   // Call after the folder was renamed.
   void moved_to(const std::filesystem::path& folder) { path_ = folder / lock_name; }
-  FolderLock(const FolderLock&) = delete;
-  FolderLock& operator=(const FolderLock&) = delete;
 
  private:
   int try_lock();  // tries once; 0, or an errno value: EWOULDBLOCK if another process has the lock

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <map>
-#include <set>
 
 #include "src/io/checkpoint_formats.h"
 #include "src/system/digest.h"

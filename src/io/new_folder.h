@@ -16,8 +16,6 @@ class NewFolder {
   // command: names the program's command in messages ("export").
   NewFolder(const std::filesystem::path& target, std::string command);
   ~NewFolder();  // removes TARGET.tmp, unless it was committed or belongs to another process
-  NewFolder(const NewFolder&) = delete;
-  NewFolder& operator=(const NewFolder&) = delete;
 
   // Creates TARGET.tmp, or empties the one that a killed process of this program left.
   // Throws InputError if TARGET exists, or if another process holds TARGET.tmp.

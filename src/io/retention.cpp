@@ -3,11 +3,9 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <charconv>
 
 #include "src/io/checkpoint_formats.h"
 #include "src/io/checkpoint_internal.h"
-#include "src/io/manifest.h"
 #include "src/system/files.h"
 #include "src/text/strings.h"
 

@@ -19,7 +19,6 @@ class StepTrace {
   StepTrace(Comm& world, std::filesystem::path folder, Index first, Index steps, Json provenance = {});
   ~StepTrace() { stop(); }
   StepTrace(const StepTrace&) = delete;
-  StepTrace& operator=(const StepTrace&) = delete;
 
   // Call before each step. Collective if the step is traced.
   void begin_step(Index step);

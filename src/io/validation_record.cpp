@@ -1,6 +1,5 @@
 #include "src/io/validation_record.h"
 
-#include <algorithm>
 #include <cmath>
 
 #include "kernels/check.h"

@@ -12,10 +12,7 @@ namespace sy {
 // The thread blocks all signals, so that the handlers of the process run on other threads.
 class WriterThread {
  public:
-  WriterThread() = default;
   ~WriterThread() { join(); }  // waits for the thread; a function without a thread does not run
-  WriterThread(const WriterThread&) = delete;
-  WriterThread& operator=(const WriterThread&) = delete;
 
   // Starts `work` on a thread, or leaves it to wait() if own_thread is false. Call wait() for the
   // previous work first. Throws Failure if no thread can start; the work is then dropped.

@@ -18,56 +18,44 @@ std::string to_hex(const Digest& digest) {
   return hex;
 }
 
-struct Sha256::State {
-  std::unique_ptr<EVP_MD_CTX, void (*)(EVP_MD_CTX*)> context{EVP_MD_CTX_new(), EVP_MD_CTX_free};
-};
-
-Sha256::Sha256() : state_(std::make_unique<State>()) {
-  if (!state_->context || EVP_DigestInit_ex(state_->context.get(), EVP_sha256(), nullptr) != 1)
+Sha256::Sha256() : context_(EVP_MD_CTX_new(), EVP_MD_CTX_free) {
+  if (!context_ || EVP_DigestInit_ex(context_.get(), EVP_sha256(), nullptr) != 1)
     fail("OpenSSL offers no SHA-256 on this machine");
 }
 
-Sha256::~Sha256() = default;
-
 void Sha256::update(const void* data, std::size_t bytes) {
-  if (EVP_DigestUpdate(state_->context.get(), data, bytes) != 1) fail("OpenSSL cannot compute SHA-256");
+  if (EVP_DigestUpdate(context_.get(), data, bytes) != 1) fail("OpenSSL cannot compute SHA-256");
 }
 
 Digest Sha256::finish() {
   Digest digest;
   unsigned size = 0;
-  if (EVP_DigestFinal_ex(state_->context.get(), digest.data(), &size) != 1 || size != digest.size())
+  if (EVP_DigestFinal_ex(context_.get(), digest.data(), &size) != 1 || size != digest.size())
     fail("OpenSSL cannot compute SHA-256");
   return digest;
 }
 
-struct Checksum::State {
-  std::unique_ptr<EVP_MAC_CTX, void (*)(EVP_MAC_CTX*)> context{nullptr, EVP_MAC_CTX_free};
-};
-
-Checksum::Checksum() : state_(std::make_unique<State>()) {
+Checksum::Checksum() : context_(nullptr, EVP_MAC_CTX_free) {
   static EVP_MAC* const gmac = EVP_MAC_fetch(nullptr, "GMAC", nullptr);
   char cipher[] = "AES-128-GCM";
   unsigned char key[16] = "switchyard sums", iv[12] = "fixed";
   const OSSL_PARAM settings[] = {OSSL_PARAM_construct_utf8_string(OSSL_MAC_PARAM_CIPHER, cipher, 0),
                                  OSSL_PARAM_construct_octet_string(OSSL_MAC_PARAM_IV, iv, sizeof iv),
                                  OSSL_PARAM_construct_end()};
-  if (gmac) state_->context.reset(EVP_MAC_CTX_new(gmac));
-  if (!state_->context || EVP_MAC_init(state_->context.get(), key, sizeof key, settings) != 1)
+  if (gmac) context_.reset(EVP_MAC_CTX_new(gmac));
+  if (!context_ || EVP_MAC_init(context_.get(), key, sizeof key, settings) != 1)
     fail("OpenSSL offers no GMAC on this machine");
 }
 
-Checksum::~Checksum() = default;
-
 void Checksum::update(const void* data, std::size_t bytes) {
-  if (bytes > 0 && EVP_MAC_update(state_->context.get(), static_cast<const unsigned char*>(data), bytes) != 1)
+  if (bytes > 0 && EVP_MAC_update(context_.get(), static_cast<const unsigned char*>(data), bytes) != 1)
     fail("OpenSSL cannot compute GMAC");
 }
 
 Checksum::Value Checksum::finish() {
   Value value;
   std::size_t size = 0;
-  if (EVP_MAC_final(state_->context.get(), value.data(), &size, value.size()) != 1 || size != value.size())
+  if (EVP_MAC_final(context_.get(), value.data(), &size, value.size()) != 1 || size != value.size())
     fail("OpenSSL cannot compute GMAC");
   return value;
 }

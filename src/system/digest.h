@@ -8,6 +8,9 @@
 #include <string>
 #include <string_view>
 
+struct evp_md_ctx_st;
+struct evp_mac_ctx_st;
+
 namespace sy {
 
 using Digest = std::array<std::uint8_t, 32>;
@@ -16,15 +19,11 @@ std::string to_hex(const Digest& digest);  // 64 lower-case digits
 class Sha256 {
  public:
   Sha256();
-  ~Sha256();
-  Sha256(const Sha256&) = delete;
-  Sha256& operator=(const Sha256&) = delete;
   void update(const void* data, std::size_t bytes);
   Digest finish();  // call once, after the last update
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  std::unique_ptr<evp_md_ctx_st, void (*)(evp_md_ctx_st*)> context_;
 };
 
 // A 128-bit checksum against accidents, not against forgery: GMAC with a fixed key. It is about
@@ -34,16 +33,12 @@ class Checksum {
  public:
   using Value = std::array<std::uint8_t, 16>;
   Checksum();
-  ~Checksum();
-  Checksum(const Checksum&) = delete;
-  Checksum& operator=(const Checksum&) = delete;
   void update(const void* data, std::size_t bytes);
   void update(std::string_view text) { update(text.data(), text.size()); }
   Value finish();  // call once, after the last update
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  std::unique_ptr<evp_mac_ctx_st, void (*)(evp_mac_ctx_st*)> context_;
 };
 Checksum::Value checksum(const void* data, std::size_t bytes);
 

@@ -55,25 +55,8 @@ void rename_path(const fs::path& from, const fs::path& to) {
     fail("cannot rename {} to {}: {}", from.string(), to.string(), std::strerror(errno));
 }
 
-}  // namespace
-
-void throw_write_error(int error, const std::string& message) {
-  for (const int number : {ENOSPC, EDQUOT, EFBIG, EIO, ENOMEM, EMFILE, ENFILE})
-    if (error == number) throw Failure(message);
-  throw InputError(message);
-}
-
-fs::path program_path() {
-  std::error_code ignored;
-  return fs::read_symlink("/proc/self/exe", ignored);
-}
-
-std::vector<fs::path> resource_folders() {
-  const fs::path program = program_path().parent_path(), folder = program.parent_path();
-  return {folder, folder / "share" / "switchyard", program};
-}
-
-namespace {
+constexpr std::string_view unfinished_mark = ".tmp-";
+constexpr std::size_t unfinished_digits = 16;
 
 const char* kind_of(mode_t mode) {
   return S_ISDIR(mode) ? "a folder" : S_ISFIFO(mode) ? "a FIFO" : S_ISSOCK(mode) ? "a socket" : "a device";
@@ -93,6 +76,22 @@ std::size_t read_once(const fs::path& path, Call call) {
 }
 
 }  // namespace
+
+void throw_write_error(int error, const std::string& message) {
+  for (const int number : {ENOSPC, EDQUOT, EFBIG, EIO, ENOMEM, EMFILE, ENFILE})
+    if (error == number) throw Failure(message);
+  throw InputError(message);
+}
+
+fs::path program_path() {
+  std::error_code ignored;
+  return fs::read_symlink("/proc/self/exe", ignored);
+}
+
+std::vector<fs::path> resource_folders() {
+  const fs::path program = program_path().parent_path(), folder = program.parent_path();
+  return {folder, folder / "share" / "switchyard", program};
+}
 
 // O_NONBLOCK: opening a FIFO must not wait for a writer.
 InputFile::InputFile(const fs::path& path)
@@ -196,13 +195,6 @@ std::FILE* open_for_writing(const fs::path& path, const char* mode) {
   if (known && status.st_nlink > 1) refuse("is a second name of another file (a hard link)");
   throw_write_error(error_number, fmt::format("cannot write {}: {}", path.string(), std::strerror(error_number)));
 }
-
-namespace {
-
-constexpr std::string_view unfinished_mark = ".tmp-";
-constexpr std::size_t unfinished_digits = 16;
-
-}  // namespace
 
 bool is_unfinished(std::string_view name, std::string_view of) {
   if (!name.starts_with(of)) return false;

@@ -4,7 +4,6 @@
 
 #include <cerrno>
 #include <charconv>
-#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <limits>
@@ -36,10 +35,6 @@ std::optional<double> counter(const fs::path& path) {
   return static_cast<double>(value);
 }
 
-bool counts(const std::string& zone) {
-  return zone.starts_with("package") || zone == "dram";
-}
-
 }  // namespace
 
 fs::path powercap_folder() {
@@ -54,7 +49,7 @@ RaplReader::RaplReader(const fs::path& folder) {
     // The zones of intel-rapl-mmio are the same packages.
     if (!it->path().filename().string().starts_with("intel-rapl:")) continue;
     const auto name = first_line(it->path() / "name");
-    if (!name || !counts(*name)) continue;
+    if (!name || (!name->starts_with("package") && *name != "dram")) continue;
     const fs::path energy = it->path() / "energy_uj";
     errno = 0;
     const auto now = counter(energy);

@@ -83,8 +83,6 @@ Json::Json() = default;
 Json::Json(bool value) : value_(value) {}
 Json::Json(double value) : value_(value) {}
 Json::Json(std::string value) : value_(std::move(value)) {}
-Json::Json(std::string_view value) : Json(std::string(value)) {}
-Json::Json(const char* value) : Json(std::string(value)) {}
 Json::Json(std::initializer_list<Member> members) : value_(Object(members)) {}
 Json::Json(const Json& other) = default;
 Json::Json(Json&& other) noexcept = default;

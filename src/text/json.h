@@ -33,8 +33,8 @@ class Json {
   template <std::integral T>
   Json(T value) : Json(of(static_cast<std::conditional_t<std::is_signed_v<T>, std::int64_t, std::uint64_t>>(value))) {}
   Json(std::string value);
-  Json(std::string_view value);
-  Json(const char* value);
+  Json(std::string_view value) : Json(std::string(value)) {}
+  Json(const char* value) : Json(std::string(value)) {}
   template <class T>
   Json(const std::vector<T>& values) : Json(array(Array(values.begin(), values.end()))) {}
   // An object: {{"step", 3}, {"loss", 1.5}}
@@ -126,20 +126,11 @@ std::uint64_t Json::get() const;
 template <>
 std::string Json::get() const;
 
-namespace detail {
-template <class T>
-struct JsonList : std::false_type {};
-template <class T>
-struct JsonList<std::vector<T>> : std::true_type {
-  using Element = T;
-};
-}  // namespace detail
-
+// T: a vector.
 template <class T>
 T Json::get() const {
-  static_assert(detail::JsonList<T>::value, "a type that JSON has, or a vector of such");
   T values;
-  for (const Json& element : elements()) values.push_back(element.get<typename detail::JsonList<T>::Element>());
+  for (const Json& element : elements()) values.push_back(element.get<typename T::value_type>());
   return values;
 }
 

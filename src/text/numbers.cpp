@@ -1,10 +1,9 @@
 #include "src/text/numbers.h"
 
-#include <fmt/format.h>
+#include <fmt/chrono.h>
 
 #include <chrono>
 #include <cmath>
-#include <ctime>
 
 namespace sy {
 
@@ -32,11 +31,8 @@ std::string utc_now(bool milliseconds) {
 
 std::string utc_text(double seconds, bool milliseconds) {
   const auto rounded = std::llround(milliseconds ? seconds * 1e3 : std::floor(seconds) * 1e3);
-  const std::time_t whole = rounded / 1000;
-  std::tm utc{};
-  gmtime_r(&whole, &utc);
-  return fmt::format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}{}Z", utc.tm_year + 1900, utc.tm_mon + 1, utc.tm_mday,
-                     utc.tm_hour, utc.tm_min, utc.tm_sec, milliseconds ? fmt::format(".{:03}", rounded % 1000) : "");
+  return fmt::format("{:%FT%T}{}Z", fmt::gmtime(static_cast<std::time_t>(rounded / 1000)),
+                     milliseconds ? fmt::format(".{:03}", rounded % 1000) : "");
 }
 
 std::string percent_text(double fraction) {

@@ -80,7 +80,10 @@ class Bpe : public Model {
       const std::uint64_t* id = characters_.find(c);
       return id ? static_cast<std::int32_t>(*id) : -1;
     }
-    return vocabulary().find(fmt::format("{}{}{}", first ? "" : prefix_, character, last ? suffix_ : ""));
+    return vocabulary().find(marked(character, first, last));
+  }
+  std::string marked(std::string_view character, bool first, bool last) const {
+    return fmt::format("{}{}{}", first ? "" : prefix_, character, last ? suffix_ : "");
   }
 
   void characters_of(std::string_view pre_token, std::vector<std::int32_t>& ids) const {
@@ -96,7 +99,7 @@ class Bpe : public Model {
         ids.push_back(id);
         return;
       }
-      if (bytes_of(character, first, last, ids)) return;
+      if (!bytes_.empty() && append_bytes(marked(character, first, last), bytes_, ids)) return;
       if (unknown_.empty()) return;  // as in `tokenizers`: dropped
       if (unknown_id_ < 0)
         bad_input("the tokenizer has no token for '{}', nor for its unk_token '{}': it cannot encode this text",
@@ -105,15 +108,6 @@ class Bpe : public Model {
       pending = true;
     });
     flush();
-  }
-  // If all bytes of the character have tokens, appends these and returns true.
-  bool bytes_of(std::string_view character, bool first, bool last, std::vector<std::int32_t>& ids) const {
-    if (bytes_.empty()) return false;
-    const std::string all = fmt::format("{}{}{}", first ? "" : prefix_, character, last ? suffix_ : "");
-    const auto id = [&](char byte) { return bytes_[static_cast<unsigned char>(byte)]; };
-    if (std::any_of(all.begin(), all.end(), [&](char byte) { return id(byte) < 0; })) return false;
-    for (const char byte : all) ids.push_back(id(byte));
-    return true;
   }
 
   // A possible merge of adjacent symbols. The lowest rank comes first; among equal ones, the

@@ -1,6 +1,6 @@
-#include "src/tokenizers/charsmap.h"
+#include <memory>
 
-#include "src/tokenizers/component.h"
+#include "src/tokenizers/normalizers.h"
 #include "src/tokenizers/unicode.h"
 
 namespace sy {
@@ -41,51 +41,72 @@ std::uint32_t value_of_unit(std::uint32_t unit) {
   return unit & ~(1u << 31);
 }
 
+// Compiled normalisation table of SentencePiece: "precompiled_charsmap".
+//
+// The map has three sections: the size of a trie in bytes, the trie, and the replacements. The trie
+// of replaced texts is a double array in the layout of darts-clone (little-endian 32-bit units).
+// Replacements end with a zero byte. A text's value in the trie is the offset of its replacement.
+class Charsmap {
+ public:
+  explicit Charsmap(const std::string& base64) {
+    const std::string bytes = decode_base64(base64);
+    const std::size_t size = bytes.size() < 4 ? 0 : u32_at(bytes, 0);
+    if (size == 0 || size % 4 != 0 || size > bytes.size() - 4 || bytes.back() != '\0')
+      bad_component("precompiled_charsmap is damaged");
+    for (std::size_t at = 4; at < 4 + size; at += 4) trie_.push_back(u32_at(bytes, at));
+    replacements_ = bytes.substr(4 + size);
+  }
+
+  // Normalises a text as `tokenizers` does. If a grapheme has fewer than six bytes and a prefix in
+  // the map, its shortest such prefix gives the replacement for all of it. Otherwise each character
+  // is looked up alone, also by its shortest prefix.
+  std::string apply(std::string_view text) const {
+    std::string result;
+    std::size_t begin = 0;
+    for (const std::size_t end : grapheme_ends(text)) {
+      const std::string_view grapheme = text.substr(begin, end - begin);
+      begin = end;
+      const char* whole = grapheme.size() < 6 ? replacement(grapheme) : nullptr;
+      if (whole) {
+        result += whole;
+        continue;
+      }
+      for_each_character(grapheme, [&](char32_t, std::size_t, std::string_view character) {
+        if (const char* instead = replacement(character))
+          result += instead;
+        else
+          result += character;
+      });
+    }
+    return result;
+  }
+
+ private:
+  // Returns nullptr if there is no replacement.
+  const char* replacement(std::string_view text) const {
+    std::size_t node = offset_of(trie_[0]);
+    for (const char c : text) {
+      const std::uint32_t byte = static_cast<unsigned char>(c);
+      node ^= byte;
+      if (node >= trie_.size() || byte_of(trie_[node]) != byte) return nullptr;
+      const std::uint32_t unit = trie_[node];
+      node ^= offset_of(unit);
+      if (!has_value(unit)) continue;
+      const std::size_t at = node < trie_.size() ? value_of_unit(trie_[node]) : replacements_.size();
+      return at < replacements_.size() ? replacements_.data() + at : nullptr;
+    }
+    return nullptr;
+  }
+
+  std::vector<std::uint32_t> trie_;
+  std::string replacements_;
+};
+
 }  // namespace
 
-Charsmap::Charsmap(const std::string& base64) {
-  const std::string bytes = decode_base64(base64);
-  const std::size_t size = bytes.size() < 4 ? 0 : u32_at(bytes, 0);
-  if (size == 0 || size % 4 != 0 || size > bytes.size() - 4 || bytes.back() != '\0')
-    bad_component("precompiled_charsmap is damaged");
-  for (std::size_t at = 4; at < 4 + size; at += 4) trie_.push_back(u32_at(bytes, at));
-  replacements_ = bytes.substr(4 + size);
-}
-
-const char* Charsmap::replacement(std::string_view text) const {
-  std::size_t node = offset_of(trie_[0]);
-  for (const char c : text) {
-    const std::uint32_t byte = static_cast<unsigned char>(c);
-    node ^= byte;
-    if (node >= trie_.size() || byte_of(trie_[node]) != byte) return nullptr;
-    const std::uint32_t unit = trie_[node];
-    node ^= offset_of(unit);
-    if (!has_value(unit)) continue;
-    const std::size_t at = node < trie_.size() ? value_of_unit(trie_[node]) : replacements_.size();
-    return at < replacements_.size() ? replacements_.data() + at : nullptr;
-  }
-  return nullptr;
-}
-
-std::string Charsmap::apply(std::string_view text) const {
-  std::string result;
-  std::size_t begin = 0;
-  for (const std::size_t end : grapheme_ends(text)) {
-    const std::string_view grapheme = text.substr(begin, end - begin);
-    begin = end;
-    const char* whole = grapheme.size() < 6 ? replacement(grapheme) : nullptr;
-    if (whole) {
-      result += whole;
-      continue;
-    }
-    for_each_character(grapheme, [&](char32_t, std::size_t, std::string_view character) {
-      if (const char* instead = replacement(character))
-        result += instead;
-      else
-        result += character;
-    });
-  }
-  return result;
+Normalizer make_precompiled(const Json& component) {
+  const auto map = std::make_shared<const Charsmap>(value_of<std::string>(component, "precompiled_charsmap"));
+  return [map](NormalText& x) { x.text = map->apply(x.text); };
 }
 
 }  // namespace sy

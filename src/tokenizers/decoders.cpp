@@ -1,6 +1,5 @@
 #include "src/tokenizers/decoders.h"
 
-#include <algorithm>
 #include <charconv>
 
 #include "src/text/strings.h"

@@ -36,6 +36,13 @@ std::vector<std::int32_t> Vocabulary::bytes() const {
   return ids;
 }
 
+bool append_bytes(std::string_view text, const std::vector<std::int32_t>& of_bytes, std::vector<std::int32_t>& ids) {
+  const auto id = [&](char byte) { return of_bytes[static_cast<unsigned char>(byte)]; };
+  if (of_bytes.empty() || std::ranges::any_of(text, [&](char byte) { return id(byte) < 0; })) return false;
+  std::ranges::transform(text, std::back_inserter(ids), id);
+  return true;
+}
+
 std::unique_ptr<const Vocabulary> vocabulary_of(const Json& component) {
   std::vector<std::pair<std::string, std::int64_t>> tokens;
   for (const Json::Member& member : component.at("vocab").members())
@@ -43,21 +50,16 @@ std::unique_ptr<const Vocabulary> vocabulary_of(const Json& component) {
   return std::make_unique<const Vocabulary>(std::move(tokens));
 }
 
-namespace {
-
-constexpr Kind<std::unique_ptr<Model>> model_kinds[] = {
-    {"BPE", make_bpe}, {"Unigram", make_unigram}, {"WordPiece", make_wordpiece}};
-
-}  // namespace
-
 std::unique_ptr<Model> make_model(const Json& component) {
+  constexpr Kind<std::unique_ptr<Model>> kinds[] = {
+      {"BPE", make_bpe}, {"Unigram", make_unigram}, {"WordPiece", make_wordpiece}};
   // The first files of BERT name no type.
   if (!component.contains("type") && component.contains("max_input_chars_per_word")) {
     Json typed = component;
     typed["type"] = "WordPiece";
     return make_model(typed);
   }
-  return make_component<std::unique_ptr<Model>>("model", component, model_kinds);
+  return make_component<std::unique_ptr<Model>>("model", component, kinds);
 }
 
 }  // namespace sy

@@ -33,6 +33,10 @@ class Vocabulary {
   std::unordered_map<std::string_view, std::int32_t> ids_;  // keys refer to tokens_
 };
 
+// Appends the tokens of the bytes of `text` and returns true, unless one of them has none.
+// of_bytes: Vocabulary::bytes(), or empty if the model has no byte fallback
+bool append_bytes(std::string_view text, const std::vector<std::int32_t>& of_bytes, std::vector<std::int32_t>& ids);
+
 // Returns the vocabulary of a model whose "vocab" has an id for each token.
 std::unique_ptr<const Vocabulary> vocabulary_of(const Json& component);
 

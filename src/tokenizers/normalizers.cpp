@@ -1,10 +1,8 @@
 #include "src/tokenizers/normalizers.h"
 
 #include <algorithm>
-#include <memory>
 
 #include "src/tokenizers/bytes_alphabet.h"
-#include "src/tokenizers/charsmap.h"
 #include "src/tokenizers/unicode.h"
 
 namespace sy {
@@ -68,11 +66,6 @@ Normalizer replace(const Json& component) {
       x.first = false;
     x.text = std::move(replaced);
   };
-}
-
-Normalizer precompiled(const Json& component) {
-  const auto map = std::make_shared<const Charsmap>(value_of<std::string>(component, "precompiled_charsmap"));
-  return [map](NormalText& x) { x.text = map->apply(x.text); };
 }
 
 Normalizer bytes_as_characters(const Json&) {
@@ -151,7 +144,7 @@ constexpr Kind<Normalizer> normalizer_kinds[] = {
     {"Strip", strip},
     {"Prepend", prepend},
     {"Replace", replace},
-    {"Precompiled", precompiled},
+    {"Precompiled", make_precompiled},
     {"ByteLevel", bytes_as_characters},
     {"BertNormalizer", bert_normalizer},
 };

@@ -18,7 +18,9 @@ struct NormalText {
   std::size_t most = max_output_bytes(text.size());  // limit of its size in bytes
 };
 using Normalizer = Step<NormalText>;
-Normalizer make_normalizer(const Json& component);  // throws BadComponent, JsonError
+// Both throw BadComponent, JsonError. make_precompiled: the kind that is a table of SentencePiece.
+Normalizer make_normalizer(const Json& component);
+Normalizer make_precompiled(const Json& component);
 
 // Returns the pattern of Replace and Split: {"String": text} or {"Regex": expression}.
 Regex pattern_of(const Json& component);

@@ -328,6 +328,12 @@ class Translation {
   std::vector<Group> groups_ = {{0}};
 };
 
+double seconds(clockid_t clock) {
+  timespec time{};
+  clock_gettime(clock, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
 }  // namespace
 
 std::string to_pcre2(std::string_view expression) {
@@ -360,16 +366,6 @@ Regex Regex::of(std::string_view expression) {
 Regex Regex::of_text(std::string_view text) {
   return {text, PCRE2_UTF | PCRE2_LITERAL};
 }
-
-namespace {
-
-double seconds(clockid_t clock) {
-  timespec time{};
-  clock_gettime(clock, &time);
-  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
-}
-
-}  // namespace
 
 thread_local MatchTime* MatchTime::current = nullptr;
 

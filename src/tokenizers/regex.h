@@ -22,7 +22,6 @@ class MatchTime {
   explicit MatchTime(std::size_t text_bytes);
   ~MatchTime();
   MatchTime(const MatchTime&) = delete;
-  MatchTime& operator=(const MatchTime&) = delete;
 
  private:
   friend class Regex;

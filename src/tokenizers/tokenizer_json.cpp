@@ -57,7 +57,6 @@ struct TokenizerJson::CacheLease {
     const std::lock_guard lock(owner.mutex_);
     owner.idle_caches_.push_back(std::move(cache));
   }
-  CacheLease(const CacheLease&) = delete;
   const TokenizerJson& owner;
   std::unique_ptr<EncodingCache> cache;
 };

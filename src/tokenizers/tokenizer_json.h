@@ -25,7 +25,6 @@ class TokenizerJson {
   // Throws InputError, naming the file, if it is no tokenizer.json or has an unsupported component.
   explicit TokenizerJson(const std::filesystem::path& file);
   ~TokenizerJson();
-  TokenizerJson(const TokenizerJson&) = delete;
 
   std::int32_t vocab() const { return vocab_; }  // ids are below; some may have no token
   // Appends the ids of a text. Invalid UTF-8 is read as U+FFFD. Threads may call it concurrently.

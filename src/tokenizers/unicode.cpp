@@ -57,6 +57,48 @@ const std::bitset<end_of_newer / 64 + 1>& blocks_of_newer() {
   return blocks;
 }
 
+struct LibraryVersion {
+  const char* name;
+  std::string library, unicode;
+};
+std::vector<LibraryVersion> library_versions() {
+  const auto of_pcre2 = [](std::uint32_t what) {
+    std::string text(64, '\0');
+    const int size = pcre2_config(what, text.data());  // includes the terminating zero
+    text.resize(static_cast<std::size_t>(std::max(size - 1, 0)));
+    return text;
+  };
+  const auto of_icu = [](const UVersionInfo& version) {
+    char text[U_MAX_VERSION_STRING_LENGTH];
+    u_versionToString(version, text);
+    return std::string(text);
+  };
+  UVersionInfo icu, unicode;
+  u_getVersion(icu);
+  u_getUnicodeVersion(unicode);
+  const std::string pcre2 = of_pcre2(PCRE2_CONFIG_VERSION);  // "10.42 2022-12-11"
+  return {{"PCRE2", pcre2.substr(0, pcre2.find(' ')), of_pcre2(PCRE2_CONFIG_UNICODE_VERSION)},
+          {"ICU", of_icu(icu), of_icu(unicode)}};
+}
+
+// Returns the normaliser of a form. It normalises only characters of Unicode 9.
+const icu::Normalizer2& normalizer_of(NormalForm form) {
+  static const auto made = [] {
+    UErrorCode status = U_ZERO_ERROR;
+    static icu::UnicodeSet known(UNICODE_STRING_SIMPLE("[:Age=9.0:]"), status);
+    known.freeze();
+    std::vector<std::unique_ptr<icu::Normalizer2>> all;
+    for (const auto& get : {icu::Normalizer2::getNFCInstance, icu::Normalizer2::getNFDInstance,
+                            icu::Normalizer2::getNFKCInstance, icu::Normalizer2::getNFKDInstance}) {
+      const icu::Normalizer2* whole = get(status);
+      check_icu(status, "normalise text");
+      all.push_back(std::make_unique<icu::FilteredNormalizer2>(*whole, known));
+    }
+    return all;
+  }();
+  return *made[static_cast<std::size_t>(form)];
+}
+
 }  // namespace
 
 Character character_at(std::string_view text, std::size_t at) {
@@ -169,52 +211,6 @@ std::string_view with_stand_ins(std::string_view text, std::u32string_view named
   }
   return copied ? std::string_view(storage) : text;
 }
-
-namespace {
-
-struct LibraryVersion {
-  const char* name;
-  std::string library, unicode;
-};
-std::vector<LibraryVersion> library_versions() {
-  const auto of_pcre2 = [](std::uint32_t what) {
-    std::string text(64, '\0');
-    const int size = pcre2_config(what, text.data());  // includes the terminating zero
-    text.resize(static_cast<std::size_t>(std::max(size - 1, 0)));
-    return text;
-  };
-  const auto of_icu = [](const UVersionInfo& version) {
-    char text[U_MAX_VERSION_STRING_LENGTH];
-    u_versionToString(version, text);
-    return std::string(text);
-  };
-  UVersionInfo icu, unicode;
-  u_getVersion(icu);
-  u_getUnicodeVersion(unicode);
-  const std::string pcre2 = of_pcre2(PCRE2_CONFIG_VERSION);  // "10.42 2022-12-11"
-  return {{"PCRE2", pcre2.substr(0, pcre2.find(' ')), of_pcre2(PCRE2_CONFIG_UNICODE_VERSION)},
-          {"ICU", of_icu(icu), of_icu(unicode)}};
-}
-
-// Returns the normaliser of a form. It normalises only characters of Unicode 9.
-const icu::Normalizer2& normalizer_of(NormalForm form) {
-  static const auto made = [] {
-    UErrorCode status = U_ZERO_ERROR;
-    static icu::UnicodeSet known(UNICODE_STRING_SIMPLE("[:Age=9.0:]"), status);
-    known.freeze();
-    std::vector<std::unique_ptr<icu::Normalizer2>> all;
-    for (const auto& get : {icu::Normalizer2::getNFCInstance, icu::Normalizer2::getNFDInstance,
-                            icu::Normalizer2::getNFKCInstance, icu::Normalizer2::getNFKDInstance}) {
-      const icu::Normalizer2* whole = get(status);
-      check_icu(status, "normalise text");
-      all.push_back(std::make_unique<icu::FilteredNormalizer2>(*whole, known));
-    }
-    return all;
-  }();
-  return *made[static_cast<std::size_t>(form)];
-}
-
-}  // namespace
 
 const std::string& unicode_versions() {
   static const std::string text = [] {

@@ -71,9 +71,12 @@ class Unigram : public Model {
         while (begin > 0 && best[begin].id == unknown_) begin = best[begin].begin;
         id = vocabulary().find(pre_token.substr(begin, end - begin));
       }
+      const auto added = std::ssize(ids);
       if (id >= 0)
         ids.push_back(id);
-      else if (!append_bytes_backwards(pre_token.substr(begin, end - begin), ids))
+      else if (append_bytes(pre_token.substr(begin, end - begin), bytes_, ids))
+        std::reverse(ids.begin() + added, ids.end());
+      else
         ids.push_back(unknown_);
       end = begin;
     }
@@ -88,14 +91,6 @@ class Unigram : public Model {
     std::size_t begin = 0;
     std::int32_t id = none;
   };
-
-  bool append_bytes_backwards(std::string_view text, std::vector<std::int32_t>& ids) const {
-    if (bytes_.empty()) return false;
-    const auto id = [&](char byte) { return bytes_[static_cast<unsigned char>(byte)]; };
-    if (std::any_of(text.begin(), text.end(), [&](char byte) { return id(byte) < 0; })) return false;
-    for (std::size_t i = text.size(); i-- > 0;) ids.push_back(id(text[i]));
-    return true;
-  }
 
   std::int32_t unknown_;
   Trie tokens_;

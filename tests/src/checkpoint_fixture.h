@@ -16,6 +16,16 @@
 #include "tests/src/box_index.h"
 #include "tests/src/temp_folder.h"
 
+namespace sy {
+
+// Writes an index with all kinds of tensors of a training.
+inline WrittenFile write_index(const CheckpointFormat& format, const std::filesystem::path& dir,
+                               const TrainState& state, const std::vector<ParamSpec>& specs, const Layout& layout) {
+  return write_index(format, dir, state, specs, layout, tensor_kinds(specs));
+}
+
+}  // namespace sy
+
 namespace sy::test {
 
 namespace fs = std::filesystem;

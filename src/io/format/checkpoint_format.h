@@ -55,9 +55,6 @@ using Attribute = std::variant<std::string, std::int64_t, std::uint64_t>;
 // - All throw Failure that names the file and the object. The file is then useless.
 class CheckpointWriter {
  public:
-  CheckpointWriter() = default;
-  CheckpointWriter(const CheckpointWriter&) = delete;
-  CheckpointWriter& operator=(const CheckpointWriter&) = delete;
   virtual ~CheckpointWriter() = default;
 
   // Makes a group, and the missing groups on its path. A group may exist already.
@@ -85,9 +82,6 @@ class CheckpointWriter {
 // - Checks sizes before it allocates memory. All functions throw InputError if a file is damaged.
 class CheckpointReader {
  public:
-  CheckpointReader() = default;
-  CheckpointReader(const CheckpointReader&) = delete;
-  CheckpointReader& operator=(const CheckpointReader&) = delete;
   virtual ~CheckpointReader() = default;
 
   // Return whether the index has the group or tensor, or its attribute.

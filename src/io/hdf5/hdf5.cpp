@@ -1,7 +1,6 @@
 #include "src/io/hdf5/hdf5.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstdlib>
 #include <limits>
 
@@ -104,11 +103,12 @@ Hdf5Id file_access() {
   return access;
 }
 
-std::vector<std::string> parent_groups(const std::string& name) {
-  std::vector<std::string> result;
+std::vector<std::string> path_to(const std::string& name) {
+  std::vector<std::string> path;
   for (std::size_t at = name.find('/', 1); at != std::string::npos; at = name.find('/', at + 1))
-    result.push_back(name.substr(0, at));
-  return result;
+    path.push_back(name.substr(0, at));
+  path.push_back(name);
+  return path;
 }
 
 }  // namespace h5
@@ -154,6 +154,12 @@ Checksum::Value checksum_of(const Shape& shape, const std::vector<SliceMapping>&
   return sum.finish();
 }
 
+Checksum::Value checksum_of(const Attribute& value) {
+  const auto* text = std::get_if<std::string>(&value);
+  if (text) return checksum(text->data(), text->size());
+  return std::visit([](const auto& number) { return checksum(&number, sizeof number); }, value);
+}
+
 // Checksum of the values of a box, read slab by slab.
 Checksum::Value checksum_of(const Hdf5Dataset& dataset, const Box& box, std::vector<std::byte>& buffer) {
   constexpr Index slab_bytes = Index{16} << 20;
@@ -176,9 +182,12 @@ Checksum::Value checksum_of(const Hdf5Dataset& dataset, const Box& box, std::vec
   return sum.finish();
 }
 
-Hdf5Id dataset_creation() {
-  Hdf5Id creation = property_list(H5P_DATASET_CREATE);
+// Returns the properties with which a file, a group or a dataset is made.
+Hdf5Id creation_list(hid_t kind) {
+  Hdf5Id creation = property_list(kind);
   H5Pset_obj_track_times(creation.get(), false);
+  if (kind != H5P_DATASET_CREATE)
+    H5Pset_link_creation_order(creation.get(), H5P_CRT_ORDER_TRACKED | H5P_CRT_ORDER_INDEXED);
   return creation;
 }
 
@@ -212,9 +221,7 @@ Hdf5File Hdf5File::create(const std::filesystem::path& path) {
   file.context_ = {path, true};
   file.log_ = std::make_shared<Hdf5WriteLog>();
   write_point("create", path);
-  const Hdf5Id access = file_access(), creation = property_list(H5P_FILE_CREATE);
-  H5Pset_link_creation_order(creation.get(), H5P_CRT_ORDER_TRACKED | H5P_CRT_ORDER_INDEXED);
-  H5Pset_obj_track_times(creation.get(), false);
+  const Hdf5Id access = file_access(), creation = creation_list(H5P_FILE_CREATE);
   // Otherwise a small write reaches the disk in H5Dclose, which drops its error.
   H5Pset_sieve_buf_size(access.get(), 0);
   file.id_ = {H5Fcreate(path.c_str(), H5F_ACC_EXCL, creation.get(), access.get()), H5Fclose};
@@ -248,13 +255,9 @@ void Hdf5File::verify() const {
 }
 
 void Hdf5File::make_group(const std::string& name) {
-  std::vector<std::string> groups = parent_groups(name);
-  groups.push_back(name);
-  for (const std::string& group : groups) {
+  for (const std::string& group : path_to(name)) {
     if (has(group)) continue;
-    const Hdf5Id creation = property_list(H5P_GROUP_CREATE);
-    H5Pset_link_creation_order(creation.get(), H5P_CRT_ORDER_TRACKED | H5P_CRT_ORDER_INDEXED);
-    H5Pset_obj_track_times(creation.get(), false);
+    const Hdf5Id creation = creation_list(H5P_GROUP_CREATE);
     Hdf5Id made(check(H5Gcreate2(id_.get(), group.c_str(), H5P_DEFAULT, creation.get(), H5P_DEFAULT), context_,
                       "create", group),
                 H5Gclose);
@@ -267,14 +270,14 @@ void Hdf5File::make_group(const std::string& name) {
 }
 
 Hdf5Dataset Hdf5File::create(const std::string& name, const Shape& shape, DType dtype) {
-  if (const auto groups = parent_groups(name); !groups.empty()) make_group(groups.back());
+  make_group(std::filesystem::path(name).parent_path().string());
   write_point("create " + name, context_.file);
   Hdf5Dataset dataset;
   dataset.context_ = context_;
   dataset.name_ = name;
   dataset.shape_ = shape;
   dataset.dtype_ = dtype;
-  const Hdf5Id creation = dataset_creation(), space = make_dataspace(shape);
+  const Hdf5Id creation = creation_list(H5P_DATASET_CREATE), space = make_dataspace(shape);
   H5Pset_fill_time(creation.get(), H5D_FILL_TIME_NEVER);  // the caller writes all elements
   dataset.id_ = {
       H5Dcreate2(id_.get(), name.c_str(), types_of(dtype).file, space.get(), H5P_DEFAULT, creation.get(), H5P_DEFAULT),
@@ -296,9 +299,9 @@ void Hdf5File::write(const std::string& name, const Shape& shape, DType dtype, c
 }
 
 void Hdf5File::create_virtual(const std::string& name, const Shape& shape, const std::vector<SliceMapping>& mappings) {
-  if (const auto groups = parent_groups(name); !groups.empty()) make_group(groups.back());
+  make_group(std::filesystem::path(name).parent_path().string());
   write_point("create " + name, context_.file);
-  const Hdf5Id creation = dataset_creation(), space = make_dataspace(shape);
+  const Hdf5Id creation = creation_list(H5P_DATASET_CREATE), space = make_dataspace(shape);
   const float nan = std::numeric_limits<float>::quiet_NaN();
   check(H5Pset_fill_value(creation.get(), H5T_NATIVE_FLOAT, &nan), context_, "create", name);
   for (const SliceMapping& mapping : mappings) {
@@ -323,53 +326,37 @@ void Hdf5File::create_virtual(const std::string& name, const Shape& shape, const
                         }});
 }
 
-void Hdf5File::set(const std::string& object, const std::string& attribute, std::int64_t file_type,
-                   std::int64_t memory_type, const void* value) {
+void Hdf5File::set(const std::string& object, const std::string& attribute, const Attribute& value) {
   const std::string action = "write attribute " + attribute;
-  write_point(action + " of " + object, context_.file);
-  const Hdf5Id space = make_dataspace(Shape{});
-  Hdf5Id id(check(H5Acreate_by_name(id_.get(), object.c_str(), attribute.c_str(), file_type, space.get(), H5P_DEFAULT,
-                                    H5P_DEFAULT, H5P_DEFAULT),
-                  context_, action, object),
-            H5Aclose);
-  check(H5Awrite(id.get(), memory_type, value), context_, action, object);
-  check(id.close(), context_, action, object);
-}
-
-void Hdf5File::set(const std::string& object, const std::string& attribute, const std::string& value) {
-  const Hdf5Id type(H5Tcopy(H5T_C_S1), H5Tclose);
-  // A string type has at least one byte.
-  const std::string padded = value.empty() ? std::string(1, '\0') : value;
-  H5Tset_size(type.get(), padded.size());
-  H5Tset_cset(type.get(), H5T_CSET_UTF8);
-  H5Tset_strpad(type.get(), H5T_STR_NULLPAD);
-  set(object, attribute, type.get(), type.get(), padded.data());
-  log_->rows.push_back({fmt::format("attribute {} of {}", attribute, object), checksum(value.data(), value.size()),
-                        [object, attribute](const Hdf5File& file, auto&) {
-                          const std::string read = file.get_string(object, attribute);
-                          return checksum(read.data(), read.size());
+  const auto create = [&](hid_t file_type, hid_t memory_type, const void* data) {
+    write_point(action + " of " + object, context_.file);
+    const Hdf5Id space = make_dataspace(Shape{});
+    Hdf5Id id(check(H5Acreate_by_name(id_.get(), object.c_str(), attribute.c_str(), file_type, space.get(), H5P_DEFAULT,
+                                      H5P_DEFAULT, H5P_DEFAULT),
+                    context_, action, object),
+              H5Aclose);
+    check(H5Awrite(id.get(), memory_type, data), context_, action, object);
+    check(id.close(), context_, action, object);
+  };
+  if (const auto* text = std::get_if<std::string>(&value)) {
+    const Hdf5Id type(H5Tcopy(H5T_C_S1), H5Tclose);
+    // A string type has at least one byte.
+    const std::string padded = text->empty() ? std::string(1, '\0') : *text;
+    H5Tset_size(type.get(), padded.size());
+    H5Tset_cset(type.get(), H5T_CSET_UTF8);
+    H5Tset_strpad(type.get(), H5T_STR_NULLPAD);
+    create(type.get(), type.get(), padded.data());
+  } else if (const auto* number = std::get_if<std::int64_t>(&value)) {
+    create(H5T_STD_I64LE, H5T_NATIVE_INT64, number);
+  } else {
+    create(H5T_STD_U64LE, H5T_NATIVE_UINT64, &std::get<std::uint64_t>(value));
+  }
+  log_->rows.push_back({fmt::format("attribute {} of {}", attribute, object), checksum_of(value),
+                        [object, attribute, type = value.index()](const Hdf5File& file, auto&) {
+                          return checksum_of(type == 0   ? Attribute(file.get_string(object, attribute))
+                                             : type == 1 ? Attribute(file.get_int(object, attribute))
+                                                         : Attribute(file.get_unsigned(object, attribute)));
                         }});
-}
-
-template <class Int>
-void Hdf5File::set_number(const std::string& object, const std::string& attribute, Int value) {
-  constexpr bool is_signed = std::is_signed_v<Int>;
-  set(object, attribute, is_signed ? H5T_STD_I64LE : H5T_STD_U64LE, is_signed ? H5T_NATIVE_INT64 : H5T_NATIVE_UINT64,
-      &value);
-  log_->rows.push_back({fmt::format("attribute {} of {}", attribute, object), checksum(&value, sizeof value),
-                        [object, attribute](const Hdf5File& file, auto&) {
-                          const auto read = [&]() -> Int {
-                            if constexpr (is_signed) return file.get_int(object, attribute);
-                            return file.get_unsigned(object, attribute);
-                          }();
-                          return checksum(&read, sizeof read);
-                        }});
-}
-void Hdf5File::set(const std::string& object, const std::string& attribute, std::int64_t value) {
-  set_number(object, attribute, value);
-}
-void Hdf5File::set(const std::string& object, const std::string& attribute, std::uint64_t value) {
-  set_number(object, attribute, value);
 }
 
 }  // namespace sy

@@ -56,8 +56,6 @@ class Hdf5Dataset {
   void close();
   // Reads the elements of `box`, row-major. Throws InputError for a virtual dataset.
   void read(const Box& box, void* data) const;
-  // Reads the elements `range` of the row-major order. Likewise not for a virtual dataset.
-  void read(Range range, void* data) const;
   bool is_virtual() const { return virtual_; }
   // Mappings of a virtual dataset. Each source is 1-D, and has the name of the virtual dataset.
   const std::vector<SliceMapping>& mappings() const { return mappings_; }
@@ -107,20 +105,15 @@ class Hdf5File {
   std::vector<std::string> datasets(const std::string& group = "/") const;
 
   // `object`: a group or dataset.
-  void set(const std::string& object, const std::string& attribute, const std::string& value);
-  void set(const std::string& object, const std::string& attribute, std::int64_t value);
-  void set(const std::string& object, const std::string& attribute, std::uint64_t value);
+  void set(const std::string& object, const std::string& attribute, const Attribute& value);
   std::string get_string(const std::string& object, const std::string& attribute) const;
   std::int64_t get_int(const std::string& object, const std::string& attribute) const;
   std::uint64_t get_unsigned(const std::string& object, const std::string& attribute) const;
 
  private:
-  void set(const std::string& object, const std::string& attribute, std::int64_t file_type, std::int64_t memory_type,
-           const void* value);
-  template <class Int>
-  void set_number(const std::string& object, const std::string& attribute, Int value);
-  template <class Int>
-  Int get_number(const std::string& object, const std::string& attribute) const;
+  // Reads a whole number as the library's type `memory_type`.
+  void read_number(const std::string& object, const std::string& attribute, std::int64_t memory_type,
+                   void* value) const;
   // Throws unless the attribute is one string (`text`) or one integer.
   Hdf5Id open_attribute(const std::string& object, const std::string& attribute, bool text) const;
 

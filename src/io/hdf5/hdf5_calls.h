@@ -37,7 +37,7 @@ Hdf5Id make_dataspace(const Shape& shape, const Box& box, const Hdf5Context& con
 Hdf5Id property_list(hid_t kind);
 Hdf5Id file_access();
 
-// Returns the groups on the path to `name`: "/a/b/c" -> "/a", "/a/b".
-std::vector<std::string> parent_groups(const std::string& name);
+// Returns the objects on the path to `name`: "/a/b/c" -> "/a", "/a/b", "/a/b/c".
+std::vector<std::string> path_to(const std::string& name);
 
 }  // namespace sy::h5

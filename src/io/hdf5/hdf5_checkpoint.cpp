@@ -22,7 +22,7 @@ class Hdf5CheckpointWriter final : public CheckpointWriter {
 
   void make_group(const std::string& name) override { file_.make_group(name); }
   void set(const std::string& object, const std::string& attribute, const Attribute& value) override {
-    std::visit([&](const auto& typed) { file_.set(object, attribute, typed); }, value);
+    file_.set(object, attribute, value);
   }
   void write(const std::string& name, const Shape& shape, DType dtype, const void* data) override {
     file_.write(name, shape, dtype, data);

@@ -126,14 +126,6 @@ void Hdf5Dataset::read(const Box& box, void* data) const {
         name_);
 }
 
-void Hdf5Dataset::read(Range range, void* data) const {
-  auto* out = static_cast<std::byte*>(data);
-  for (const Box& box : boxes_of_range(shape_, range)) {
-    read(box, out);
-    out += box.elements() * size_of(dtype_);
-  }
-}
-
 Index Hdf5Dataset::read_mapped(const SliceMapping& mapping, const Box& box, void* data) const {
   if (virtual_ || shape_.size() != 1 || mapping.range.end > shape_[0])
     bad_input("{} of {} has no elements {} to {}", name_, context_.file.string(), mapping.range.begin,
@@ -194,9 +186,7 @@ Hdf5File Hdf5File::open(const std::filesystem::path& path) {
 
 bool Hdf5File::has(const std::string& name) const {
   if (name == "/") return true;
-  std::vector<std::string> path = parent_groups(name);
-  path.push_back(name);
-  for (const std::string& link : path) {
+  for (const std::string& link : path_to(name)) {
     if (check(H5Lexists(id_.get(), link.c_str(), H5P_DEFAULT), context_, "look up", link) == 0) return false;
     check_hard_link(id_.get(), link, context_);
   }
@@ -277,19 +267,20 @@ std::string Hdf5File::get_string(const std::string& object, const std::string& a
   return value;
 }
 
-template <class Int>
-Int Hdf5File::get_number(const std::string& object, const std::string& attribute) const {
+void Hdf5File::read_number(const std::string& object, const std::string& attribute, std::int64_t memory_type,
+                           void* value) const {
   const Hdf5Id id = open_attribute(object, attribute, false);
-  Int value = 0;
-  check(H5Aread(id.get(), std::is_signed_v<Int> ? H5T_NATIVE_INT64 : H5T_NATIVE_UINT64, &value), context_,
-        "read attribute " + attribute, object);
-  return value;
+  check(H5Aread(id.get(), memory_type, value), context_, "read attribute " + attribute, object);
 }
 std::int64_t Hdf5File::get_int(const std::string& object, const std::string& attribute) const {
-  return get_number<std::int64_t>(object, attribute);
+  std::int64_t value = 0;
+  read_number(object, attribute, H5T_NATIVE_INT64, &value);
+  return value;
 }
 std::uint64_t Hdf5File::get_unsigned(const std::string& object, const std::string& attribute) const {
-  return get_number<std::uint64_t>(object, attribute);
+  std::uint64_t value = 0;
+  read_number(object, attribute, H5T_NATIVE_UINT64, &value);
+  return value;
 }
 
 }  // namespace sy
