@@ -38,7 +38,7 @@ struct ScaleOptions {
   std::optional<Machine> peak{};
   // Expert load of the unforced routing, for predictions; equal loads if empty.
   std::optional<Shares> load{};
-  std::string launcher;  // see src/experiments/program.h
+  std::string launcher;  // see train_all()
 };
 
 // A layout on a number of ranks, with one batch and one kind of routing.

@@ -34,7 +34,8 @@ void check_folder(const std::filesystem::path& run, const Config& config);
 void add_warnings(const std::filesystem::path& run, std::vector<std::string>& warnings);
 
 // Trains the incomplete runs, and shows progress on standard error. A folder that appears twice is
-// one run. launcher: see src/experiments/program.h.
+// one run. launcher: the words that start ranks, with "{ranks}" for
+// their number, such as "mpirun -np {ranks}"; launch/mpirun.sh if it is empty.
 // Returns the errors of failed runs by folder. The other runs are trained nevertheless. Returns
 // nullopt if this process was asked to stop; a later call continues there.
 std::optional<std::map<std::filesystem::path, std::string>> train_all(const std::vector<Training>& trainings,
