@@ -32,11 +32,14 @@ struct CommandLine {
   Json provenance = {};
 };
 
+// Runs a command, and returns its exit code.
+using RunCommand = int(CommandLine&);
+
 struct Command {
   const char* name;
   const char* usage;    // "CHECKPOINT [--verify]"
   const char* summary;  // one line
-  int (*run)(CommandLine&);
+  RunCommand* run;
   bool parallel;  // runs on every rank; otherwise on one rank
   // If true, the command reads a checkpoint and changes nothing before that. It may start again if
   // a training deletes the checkpoint meanwhile.
@@ -49,25 +52,9 @@ std::vector<CommandOption> options_of(const Command& command, Comm& world);
 // Returns true if the command takes settings, --section.key=value. Its usage says so.
 bool takes_settings(const Command& command);
 
-int prepare_command(CommandLine&);
-int train_command(CommandLine&);
-int import_command(CommandLine&);
-int export_command(CommandLine&);
-int evaluate_command(CommandLine&);
-int generate_command(CommandLine&);
-int inspect_command(CommandLine&);
-int diff_command(CommandLine&);
-int runs_command(CommandLine&);
-int experts_command(CommandLine&);
-int plan_command(CommandLine&);
-int scale_command(CommandLine&);
-int sweep_command(CommandLine&);
-int doctor_command(CommandLine&);
-int selftest_command(CommandLine&);
-int config_command(CommandLine&);
-int completion_command(CommandLine&);
-int help_command(CommandLine&);
-int version_command(CommandLine&);
+RunCommand prepare_command, train_command, import_command, export_command, evaluate_command, generate_command,
+    inspect_command, diff_command, runs_command, experts_command, plan_command, scale_command, sweep_command,
+    doctor_command, selftest_command, config_command, completion_command, help_command, version_command;
 
 // Returns the topics of `switchyard help`: commands, sections and keys of the configuration. If
 // of_configuration is true, returns only sections and keys.
