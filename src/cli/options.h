@@ -68,10 +68,29 @@ std::string first_sentence(const std::string& help, int width);
 // Returns the type of a key's value, and its range if there is one.
 std::string type_and_range(const ConfigKey& key);
 
+// Reference pages, which the program generates from its own tables.
+// Returns the manual page switchyard(1), in the man macros of roff.
+std::string man_page(Comm& world);
+
+// Returns docs/reference/cli.md: every command with its usage and its options, as Markdown.
+std::string command_page(Comm& world);
+
+// Returns docs/reference/config.md: every key with its default, its values and its meaning, as
+// Markdown.
+std::string config_page();
+
 // Add the option --provenance of commands that write files for others, and return its value. A
 // wrong value is added to `errors`.
 void add_provenance_option(po::options_description& options);
 ProvenanceDetail provenance_detail(const po::variables_map& arguments, ErrorList& errors);
+
+// For commands that start trainings themselves.
+// Adds the option --launcher, which launch_command() parses.
+void add_launcher_option(po::options_description& options, std::string& launcher);
+// Throws InputError under mpirun or srun.
+void starts_ranks_itself(const char* command);
+// Prints that the command was asked to stop, and returns the exit code for it.
+int report_stop();
 
 // Parses the numbers of ranks of --ranks, "1,2,4". Throws InputError.
 std::vector<int> parse_ranks(const std::string& text);
