@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "src/config.h"
+#include "src/provenance/provenance.h"
 
 namespace sy {
 
@@ -40,5 +41,17 @@ void add_warnings(const std::filesystem::path& run, std::vector<std::string>& wa
 // nullopt if this process was asked to stop; a later call continues there.
 std::optional<std::map<std::filesystem::path, std::string>> train_all(const std::vector<Training>& trainings,
                                                                       const std::string& launcher);
+
+// Returns the record of a call with the machines on which its runs trained: hosts, processors, GPUs
+// and data digests of the last start of each run, without duplicates. They replace those of this
+// process. Runs without a record do not count.
+Json with_runs(Json record, const std::vector<Training>& runs);
+
+// Machines on which a run trained, by the record of its last start.
+struct RunHardware {
+  int hosts = 0;      // number of hosts; 0 without a record
+  bool gpus = false;  // whether its ranks saw GPUs
+};
+RunHardware hardware_of(const std::filesystem::path& run);
 
 }  // namespace sy
