@@ -107,7 +107,7 @@ std::vector<CompletionCandidate> completion_candidates(const std::vector<std::st
   for (const Command& c : commands())
     if (args.size() > 1 && args.front() == c.name) all = of_command(c, args, world);
   const auto differs = [&](const CompletionCandidate& c) { return args.empty() || !c.text.starts_with(args.back()); };
-  all.erase(std::remove_if(all.begin(), all.end(), differs), all.end());
+  std::erase_if(all, differs);
   return all;
 }
 
