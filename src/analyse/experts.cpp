@@ -11,14 +11,6 @@
 namespace sy {
 namespace {
 
-template <class Better>
-Index best_expert(const std::vector<ExpertLoad>& experts, Better better) {
-  Index best = 0;
-  for (Index e = 1; e < static_cast<Index>(experts.size()); ++e)
-    if (better(experts[e].routed, experts[best].routed)) best = e;
-  return best;
-}
-
 // Computes the statistics that follow from the experts' counts.
 void summarise(LayerLoad& layer) {
   const double experts = static_cast<double>(layer.experts.size());
@@ -58,10 +50,10 @@ Index block_position(const std::vector<std::int64_t>& blocks, Index block) {
 }  // namespace
 
 Index LayerLoad::busiest() const {
-  return best_expert(experts, std::greater<>());
+  return std::ranges::max_element(experts, {}, &ExpertLoad::routed) - experts.begin();
 }
 Index LayerLoad::idlest() const {
-  return best_expert(experts, std::less<>());
+  return std::ranges::min_element(experts, {}, &ExpertLoad::routed) - experts.begin();
 }
 
 std::vector<LayerLoad> layer_loads(const ExpertHistory& h, Index first, Index last) {

@@ -169,7 +169,7 @@ void Page::contents() {
 }
 
 template <class Picture>
-void Page::add_picture(const Picture& picture, const std::string& alt_text, const std::string& caption) {
+void Page::picture(const Picture& picture, const std::string& alt_text, const std::string& caption) {
   html_ += "<figure>";
   if (!caption.empty()) html_ += "<figcaption>" + escaped(caption) + "</figcaption>";
   const bool wide = picture.width > half_width;
@@ -182,13 +182,8 @@ void Page::add_picture(const Picture& picture, const std::string& alt_text, cons
   html_ += "</figure>\n";
 }
 
-void Page::picture(const Heatmap& map, const std::string& alt_text, const std::string& caption) {
-  add_picture(map, alt_text, caption);
-}
-
-void Page::picture(const LineChart& chart, const std::string& alt_text, const std::string& caption) {
-  add_picture(chart, alt_text, caption);
-}
+template void Page::picture(const Heatmap&, const std::string&, const std::string&);
+template void Page::picture(const LineChart&, const std::string&, const std::string&);
 
 std::string Page::finish() {
   const auto pictures = draw(plots_);

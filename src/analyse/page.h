@@ -40,8 +40,8 @@ class Page {
   void contents();
   // Adds a picture. A small screen shows a narrow version of a wide picture.
   // alt_text: the picture in words, for readers who cannot see it. caption: may be empty.
-  void picture(const Heatmap& map, const std::string& alt_text, const std::string& caption = "");
-  void picture(const LineChart& chart, const std::string& alt_text, const std::string& caption = "");
+  template <class Picture>  // Heatmap or LineChart
+  void picture(const Picture& picture, const std::string& alt_text, const std::string& caption = "");
   std::string finish();
 
  private:
@@ -50,8 +50,6 @@ class Page {
     std::string alt_text;
     const char* screen;  // class of the pictures for one kind of screen; "" means all screens
   };
-  template <class Picture>
-  void add_picture(const Picture& picture, const std::string& alt_text, const std::string& caption);
   struct Heading {
     std::string id, title;
   };

@@ -1,6 +1,9 @@
 // Charts as pgfplots documents.
+#include <algorithm>
 #include <cctype>
 #include <cmath>
+#include <string_view>
+#include <utility>
 
 #include "src/analyse/plot.h"
 
@@ -9,29 +12,16 @@ namespace {
 
 // Replaces the characters that TeX reads as commands.
 std::string tex_text(const std::string& text) {
+  constexpr std::pair<char, const char*> commands[] = {
+      {'\\', "\\textbackslash{}"}, {'~', "\\textasciitilde{}"}, {'^', "\\textasciicircum{}"}};
   std::string out;
-  for (const char c : text) switch (c) {
-      case '\\':
-        out += "\\textbackslash{}";
-        break;
-      case '~':
-        out += "\\textasciitilde{}";
-        break;
-      case '^':
-        out += "\\textasciicircum{}";
-        break;
-      case '%':
-      case '_':
-      case '#':
-      case '&':
-      case '$':
-      case '{':
-      case '}':
-        out += '\\';
-        [[fallthrough]];
-      default:
-        out += static_cast<unsigned char>(c) < ' ' ? ' ' : c;
-    }
+  for (const char c : text) {
+    const auto command = std::ranges::find(commands, c, &std::pair<char, const char*>::first);
+    if (std::string_view("%_#&${}").find(c) != std::string_view::npos) out += '\\';
+    out += command != std::end(commands)         ? command->second
+           : static_cast<unsigned char>(c) < ' ' ? " "
+                                                 : std::string(1, c);
+  }
   return out;
 }
 

@@ -1,6 +1,4 @@
 // switchyard completion: scripts that shells load, and the candidates that they request.
-#include "src/cli/completion.h"
-
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -13,6 +11,12 @@
 
 namespace sy {
 namespace {
+
+// A candidate for a shell's completion of the word at the cursor.
+struct CompletionCandidate {
+  std::string text;  // ends in '=' or ':' if more follows without a blank
+  std::string help;  // a short text; may be empty
+};
 
 constexpr int help_columns = 60;  // of the help beside a candidate
 
@@ -91,8 +95,8 @@ std::vector<CompletionCandidate> of_command(const Command& command, const std::v
   return all;
 }
 
-}  // namespace
-
+// Returns the candidates for the last of `args`, which follow the program's name. Empty if the
+// word may be a file or any text.
 std::vector<CompletionCandidate> completion_candidates(const std::vector<std::string>& args, Comm& world) {
   std::vector<CompletionCandidate> all;
   if (args.size() == 1) {
@@ -103,11 +107,9 @@ std::vector<CompletionCandidate> completion_candidates(const std::vector<std::st
   for (const Command& c : commands())
     if (args.size() > 1 && args.front() == c.name) all = of_command(c, args, world);
   const auto differs = [&](const CompletionCandidate& c) { return args.empty() || !c.text.starts_with(args.back()); };
-  all.erase(std::remove_if(all.begin(), all.end(), differs), all.end());
+  std::erase_if(all, differs);
   return all;
 }
-
-namespace {
 
 // Each script calls the program that is being completed, whatever its path.
 constexpr const char* bash_script = R"sh(# Completion of switchyard for bash: source <(switchyard completion bash)

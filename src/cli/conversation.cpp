@@ -1,12 +1,9 @@
 #include "src/cli/conversation.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <iostream>
 
 #include "dist/errors.h"
-#include "src/cli/shown.h"
 #include "src/data/run_tokenizer.h"
 #include "src/generate/stop_strings.h"
 #include "src/io/manifest.h"

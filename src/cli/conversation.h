@@ -1,14 +1,44 @@
 // A conversation of a user with a model, of `generate --chat`.
 #pragma once
 
+#include <unistd.h>
+
+#include <cstdio>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "src/cli/trained.h"
 #include "src/data/chat.h"
 #include "src/generate/generate.h"
+#include "src/text/table.h"
+
+#include <fmt/core.h>
 
 namespace sy {
+
+// Prints text as it is generated. A terminal gets whole characters, and no control characters.
+class Shown {
+ public:
+  void add(std::string_view text) {
+    pending_ += text;
+    show(terminal_ ? whole_characters(pending_) : pending_.size());
+  }
+  void finish() {
+    show(pending_.size());
+    fmt::print("\n");
+  }
+
+ private:
+  void show(std::size_t bytes) {
+    const std::string text = pending_.substr(0, bytes);
+    fmt::print("{}", terminal_ ? visible(text, "\n\t") : text);
+    std::fflush(stdout);
+    pending_.erase(0, bytes);
+  }
+  const bool terminal_ = isatty(STDOUT_FILENO) != 0;
+  std::string pending_;
+};
 
 // Returns the template of --template. Otherwise that of the data set of --data, of the run's
 // tokenizer, or of the imported model. Throws InputError if there is none.

@@ -1,21 +1,15 @@
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <sstream>
 
 #include "dist/rank_settings.h"
 #include "src/cli/conversation.h"
-#include "src/cli/shown.h"
-#include "src/cli/trained.h"
 #include "src/data/tokenizer.h"
 #include "src/evaluate/fill_mask.h"
 #include "src/generate/beam_search.h"
-#include "src/generate/generate.h"
 #include "src/generate/stop_strings.h"
 #include "src/system/files.h"
 #include "src/text/json.h"
 #include "src/text/numbers.h"
-#include "src/text/table.h"
 #include "src/train/memory.h"
 
 namespace sy {

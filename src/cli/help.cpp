@@ -2,7 +2,6 @@
 #include <fmt/core.h>
 
 #include "src/cli/options.h"
-#include "src/cli/reference.h"
 #include "src/config.h"
 #include "src/text/strings.h"
 #include "src/text/table.h"

@@ -9,6 +9,7 @@
 #include "src/config.h"
 #include "src/text/numbers.h"
 #include "src/text/strings.h"
+#include "src/train/stop.h"
 
 namespace sy {
 
@@ -171,6 +172,21 @@ ProvenanceDetail provenance_detail(const po::variables_map& arguments, ErrorList
   const std::string value = arguments["provenance"].as<std::string>();
   if (value != "brief" && value != "full") errors.add("--provenance {}: expected brief or full", value);
   return value == "full" ? ProvenanceDetail::full : ProvenanceDetail::brief;
+}
+
+void add_launcher_option(po::options_description& options, std::string& launcher) {
+  options.add_options()("launcher", po::value(&launcher),
+                        "how ranks are started, {ranks} being their number, as in \"srun --mpi=pmix -n {ranks}\" "
+                        "(otherwise launch/mpirun.sh)");
+}
+
+void starts_ranks_itself(const char* command) {
+  if (launcher_pid() != 0) bad_input("{} starts the ranks itself: call it without mpirun or srun", command);
+}
+
+int report_stop() {
+  fmt::print(stderr, "stopped as {} asked; the same command goes on\n", signal_name(stop_signal()));
+  return stopped_exit_code;
 }
 
 bool has_value(const po::variables_map& arguments, const char* option) {

@@ -32,11 +32,14 @@ struct CommandLine {
   Json provenance = {};
 };
 
+// Runs a command, and returns its exit code.
+using RunCommand = int(CommandLine&);
+
 struct Command {
   const char* name;
   const char* usage;    // "CHECKPOINT [--verify]"
   const char* summary;  // one line
-  int (*run)(CommandLine&);
+  RunCommand* run;
   bool parallel;  // runs on every rank; otherwise on one rank
   // If true, the command reads a checkpoint and changes nothing before that. It may start again if
   // a training deletes the checkpoint meanwhile.
@@ -49,25 +52,9 @@ std::vector<CommandOption> options_of(const Command& command, Comm& world);
 // Returns true if the command takes settings, --section.key=value. Its usage says so.
 bool takes_settings(const Command& command);
 
-int prepare_command(CommandLine&);
-int train_command(CommandLine&);
-int import_command(CommandLine&);
-int export_command(CommandLine&);
-int evaluate_command(CommandLine&);
-int generate_command(CommandLine&);
-int inspect_command(CommandLine&);
-int diff_command(CommandLine&);
-int runs_command(CommandLine&);
-int experts_command(CommandLine&);
-int plan_command(CommandLine&);
-int scale_command(CommandLine&);
-int sweep_command(CommandLine&);
-int doctor_command(CommandLine&);
-int selftest_command(CommandLine&);
-int config_command(CommandLine&);
-int completion_command(CommandLine&);
-int help_command(CommandLine&);
-int version_command(CommandLine&);
+RunCommand prepare_command, train_command, import_command, export_command, evaluate_command, generate_command,
+    inspect_command, diff_command, runs_command, experts_command, plan_command, scale_command, sweep_command,
+    doctor_command, selftest_command, config_command, completion_command, help_command, version_command;
 
 // Returns the topics of `switchyard help`: commands, sections and keys of the configuration. If
 // of_configuration is true, returns only sections and keys.
@@ -81,10 +68,29 @@ std::string first_sentence(const std::string& help, int width);
 // Returns the type of a key's value, and its range if there is one.
 std::string type_and_range(const ConfigKey& key);
 
+// Reference pages, which the program generates from its own tables.
+// Returns the manual page switchyard(1), in the man macros of roff.
+std::string man_page(Comm& world);
+
+// Returns docs/reference/cli.md: every command with its usage and its options, as Markdown.
+std::string command_page(Comm& world);
+
+// Returns docs/reference/config.md: every key with its default, its values and its meaning, as
+// Markdown.
+std::string config_page();
+
 // Add the option --provenance of commands that write files for others, and return its value. A
 // wrong value is added to `errors`.
 void add_provenance_option(po::options_description& options);
 ProvenanceDetail provenance_detail(const po::variables_map& arguments, ErrorList& errors);
+
+// For commands that start trainings themselves.
+// Adds the option --launcher, which launch_command() parses.
+void add_launcher_option(po::options_description& options, std::string& launcher);
+// Throws InputError under mpirun or srun.
+void starts_ranks_itself(const char* command);
+// Prints that the command was asked to stop, and returns the exit code for it.
+int report_stop();
 
 // Parses the numbers of ranks of --ranks, "1,2,4". Throws InputError.
 std::vector<int> parse_ranks(const std::string& text);

@@ -1,5 +1,4 @@
-#include "src/cli/reference.h"
-
+// Reference pages that the program generates from its own tables.
 #include <fmt/core.h>
 
 #include "src/build_info.h"

@@ -5,13 +5,13 @@
 #include <optional>
 
 #include "dist/runtime.h"
-#include "src/cli/experiment.h"
+#include "src/cli/options.h"
 #include "src/cli/plan_options.h"
 #include "src/data/dataset.h"
-#include "src/experiments/run_records.h"
 #include "src/experiments/scale_check.h"
 #include "src/experiments/scale_report.h"
 #include "src/system/files.h"
+#include "src/train/stop.h"
 
 namespace sy {
 

@@ -2,11 +2,11 @@
 #include "src/experiments/sweep.h"
 
 #include "dist/runtime.h"
-#include "src/cli/experiment.h"
-#include "src/experiments/run_records.h"
+#include "src/cli/options.h"
 #include "src/system/files.h"
 #include "src/text/numbers.h"
 #include "src/text/strings.h"
+#include "src/train/stop.h"
 
 namespace sy {
 namespace fs = std::filesystem;

@@ -205,23 +205,20 @@ std::vector<RankFacts> collect_facts(Comm& world, const std::filesystem::path& f
 std::vector<HostFacts> hosts_of(const std::vector<RankFacts>& ranks) {
   std::vector<HostFacts> hosts;
   for (const RankFacts& r : ranks) {
-    const auto same = [&](const HostFacts& h) { return h.name == r.host.name; };
-    const auto host = std::find_if(hosts.begin(), hosts.end(), same);
+    const auto host = std::ranges::find(hosts, r.host.name, &HostFacts::name);
     if (host == hosts.end()) {
       hosts.push_back(r.host);
       continue;
     }
     for (const cuda::Gpu& gpu : r.host.gpus) {
-      const auto known =
-          std::find_if(host->gpus.begin(), host->gpus.end(), [&](const cuda::Gpu& g) { return g.id == gpu.id; });
+      const auto known = std::ranges::find(host->gpus, gpu.id, &cuda::Gpu::id);
       if (known == host->gpus.end())
         host->gpus.push_back(gpu);
       else if (gpu.tried && !known->tried)
         *known = gpu;
     }
   }
-  for (HostFacts& host : hosts)
-    std::sort(host.gpus.begin(), host.gpus.end(), [](const auto& a, const auto& b) { return a.id < b.id; });
+  for (HostFacts& host : hosts) std::ranges::sort(host.gpus, {}, &cuda::Gpu::id);
   return hosts;
 }
 

@@ -107,20 +107,6 @@ void check_cores(const HostFacts& host, const Ranks& ranks, std::vector<Problem>
                    fmt::format("set OMP_NUM_THREADS={}", std::max<std::size_t>(1, cores / n))});
 }
 
-// A machine with its ranks, and the first of all ranks.
-struct HostGroup {
-  const HostFacts& host;
-  const Ranks& ranks;
-  const RankFacts& first;
-  std::size_t all_ranks;
-
-  Index threads() const {
-    Index n = 0;
-    for (const RankFacts* r : ranks) n += r->threads;
-    return n;
-  }
-  const RankFacts& rank() const { return *ranks.front(); }
-};
 bool below(Index limit, Index need) {
   return limit >= 0 && limit < need;
 }
@@ -129,78 +115,50 @@ constexpr Index mebibyte = Index{1} << 20, gibibyte = Index{1} << 30;
 constexpr Index base_files = 256, base_threads = 8;
 constexpr double max_clock_difference = 0.05;  // seconds
 
-// A possible problem of a machine.
-struct HostCheck {
-  bool (*applies)(const HostGroup&);
-  std::string (*describe)(const HostGroup&);
-  const char* remedy;
-};
-const HostCheck host_checks[] = {
-    {[](const HostGroup& g) {
-       return g.ranks.size() > 1 && g.host.shared_memory < 64 * mebibyte * static_cast<Index>(g.ranks.size());
-     },
-     [](const HostGroup& g) {
-       return fmt::format("/dev/shm of {} has {:.2f} GiB free for {}", g.host.name, gibibytes(g.host.shared_memory),
-                          counted(g.ranks.size(), "rank"));
-     },
-     "remove what is left there; start containers with --shm-size=1g or more"},
-    {[](const HostGroup& g) {
-       return g.host.memory_limit >= 0 && g.host.available < gibibyte * static_cast<Index>(g.ranks.size());
-     },
-     [](const HostGroup& g) {
-       return fmt::format(
-           "a control group lets processes on {} have {:.2f} of {:.2f} GiB of memory, of which {:.2f} are "
-           "left for {}",
-           g.host.name, gibibytes(g.host.memory_limit), gibibytes(g.host.memory), gibibytes(g.host.available),
-           counted(g.ranks.size(), "rank"));
-     },
-     "ask the batch system for more (sbatch --mem=0: all there is), or start the container with a larger --memory"},
-    {[](const HostGroup& g) { return g.host.infiniband && below(g.host.limits.locked_memory, g.host.memory / 2); },
-     [](const HostGroup& g) {
-       return fmt::format("a process on {} may pin {:.2f} GiB, and its InfiniBand needs to pin what it sends",
-                          g.host.name, gibibytes(g.host.limits.locked_memory));
-     },
-     "let ulimit -l be unlimited (/etc/security/limits.conf, or LimitMEMLOCK of the daemon that starts the ranks)"},
-    {[](const HostGroup& g) {
-       return below(g.host.limits.open_files, base_files + 2 * static_cast<Index>(g.all_ranks));
-     },
-     [](const HostGroup& g) {
-       return fmt::format("a process on {} may have {} open files, and with connections to {} it needs more",
-                          g.host.name, g.host.limits.open_files, counted(g.all_ranks, "rank"));
-     },
-     "raise ulimit -n (/etc/security/limits.conf, or LimitNOFILE of the daemon that starts the ranks)"},
-    {[](const HostGroup& g) { return below(g.host.limits.stack, mebibyte); },
-     [](const HostGroup& g) {
-       return fmt::format("a thread on {} has a stack of {} KiB", g.host.name, g.host.limits.stack / 1024);
-     },
-     "set ulimit -s 8192, the usual one"},
-    {[](const HostGroup& g) {
-       return below(g.host.limits.processes, g.threads() + base_threads * static_cast<Index>(g.ranks.size()));
-     },
-     [](const HostGroup& g) {
-       return fmt::format("this user may have {} processes and threads on {}, and {} compute with {} threads",
-                          g.host.limits.processes, g.host.name, counted(g.ranks.size(), "rank"), g.threads());
-     },
-     "raise ulimit -u (containers: --pids-limit), or set a smaller OMP_NUM_THREADS"},
-    {[](const HostGroup& g) { return std::abs(g.rank().clock_ahead) > max_clock_difference + g.rank().clock_error; },
-     [](const HostGroup& g) {
-       return fmt::format("the clock of {} is {:.2f} s {} that of {}", g.host.name, std::abs(g.rank().clock_ahead),
-                          g.rank().clock_ahead > 0 ? "ahead of" : "behind", g.first.host.name);
-     },
-     "let chronyd or ntpd set it (chronyc tracking tells): times of files, logs and traces are compared"},
-    {[](const HostGroup& g) { return g.host.unicode != g.first.host.unicode; },
-     [](const HostGroup& g) {
-       return fmt::format("{} has {}, and {} has {}", g.host.name, g.host.unicode, g.first.host.name,
-                          g.first.host.unicode);
-     },
-     "prepare data on machines with the same libraries: new characters may get other token ids"},
-};
-
-void check_host(const HostGroup& group, std::vector<Problem>& out) {
-  const HostFacts& host = group.host;
-  const Ranks& ranks = group.ranks;
-  for (const HostCheck& check : host_checks)
-    if (check.applies(group)) out.push_back({check.describe(group), check.remedy});
+// Checks a machine with its ranks. first: rank 0.
+void check_host(const HostFacts& host, const Ranks& ranks, const RankFacts& first, std::size_t all_ranks,
+                std::vector<Problem>& out) {
+  const auto here = std::ssize(ranks);
+  const RankFacts& rank = *ranks.front();
+  const Limits& limits = host.limits;
+  Index threads = 0;
+  for (const RankFacts* r : ranks) threads += r->threads;
+  if (here > 1 && host.shared_memory < 64 * mebibyte * here)
+    out.push_back({fmt::format("/dev/shm of {} has {:.2f} GiB free for {}", host.name, gibibytes(host.shared_memory),
+                               counted(here, "rank")),
+                   "remove what is left there; start containers with --shm-size=1g or more"});
+  if (host.memory_limit >= 0 && host.available < gibibyte * here)
+    out.push_back(
+        {fmt::format("a control group lets processes on {} have {:.2f} of {:.2f} GiB of memory, of which {:.2f} are "
+                     "left for {}",
+                     host.name, gibibytes(host.memory_limit), gibibytes(host.memory), gibibytes(host.available),
+                     counted(here, "rank")),
+         "ask the batch system for more (sbatch --mem=0: all there is), or start the container with a larger --memory"});
+  if (host.infiniband && below(limits.locked_memory, host.memory / 2))
+    out.push_back(
+        {fmt::format("a process on {} may pin {:.2f} GiB, and its InfiniBand needs to pin what it sends", host.name,
+                     gibibytes(limits.locked_memory)),
+         "let ulimit -l be unlimited (/etc/security/limits.conf, or LimitMEMLOCK of the daemon that starts the ranks)"});
+  if (below(limits.open_files, base_files + 2 * static_cast<Index>(all_ranks)))
+    out.push_back({fmt::format("a process on {} may have {} open files, and with connections to {} it needs more",
+                               host.name, limits.open_files, counted(all_ranks, "rank")),
+                   "raise ulimit -n (/etc/security/limits.conf, or LimitNOFILE of the daemon that starts the ranks)"});
+  if (below(limits.stack, mebibyte))
+    out.push_back({fmt::format("a thread on {} has a stack of {} KiB", host.name, limits.stack / 1024),
+                   "set ulimit -s 8192, the usual one"});
+  if (below(limits.processes, threads + base_threads * here))
+    out.push_back({fmt::format("this user may have {} processes and threads on {}, and {} compute with {} threads",
+                               limits.processes, host.name, counted(here, "rank"), threads),
+                   "raise ulimit -u (containers: --pids-limit), or set a smaller OMP_NUM_THREADS"});
+  if (std::abs(rank.clock_ahead) > max_clock_difference + rank.clock_error)
+    out.push_back(
+        {fmt::format("the clock of {} is {:.2f} s {} that of {}", host.name, std::abs(rank.clock_ahead),
+                     rank.clock_ahead > 0 ? "ahead of" : "behind", first.host.name),
+         "let chronyd or ntpd set it (chronyc tracking tells): times of files, logs and traces are compared"});
+  if (host.unicode != first.host.unicode)
+    out.push_back(
+        {fmt::format("{} has {}, and {} has {}", host.name, host.unicode, first.host.name, first.host.unicode),
+         "prepare data on machines with the same libraries: new characters may get other token ids"});
   std::map<std::string, Ranks> by_gpu;
   for (const RankFacts* r : ranks)
     if (!r->gpu.empty()) by_gpu[r->gpu].push_back(r);
@@ -325,21 +283,15 @@ void check_nccl(const std::vector<RankFacts>& ranks, std::size_t hosts, std::vec
   }
 }
 
-// A cause why a rank is slower than another. The first cause that applies is reported.
-struct SlowCause {
-  bool (*applies)(const RankFacts& slow, const RankFacts& other);
-  const char* remedy;
-};
-const SlowCause slow_causes[] = {
-    {[](const RankFacts& slow, const RankFacts& other) { return device_of(slow) != device_of(other); },
-     "it has another processor or GPU, and all wait for the slowest: start on machines that are alike"},
-    {[](const RankFacts& slow, const RankFacts& other) { return slow.gpu.empty() && slow.threads < other.threads; },
-     "it has fewer threads, and all wait for the slowest: give ranks equally many cores"},
-    {[](const RankFacts&, const RankFacts&) { return true; },
-     "all wait for the slowest: see what else runs there (top, nvidia-smi), and whether heat or a power limit lowers its clock "
-     "(nvidia-smi -q -d PERFORMANCE, turbostat)"},
-};
-
+// Returns what to do about a rank that is slower than another.
+const char* slow_remedy(const RankFacts& slow, const RankFacts& other) {
+  if (device_of(slow) != device_of(other))
+    return "it has another processor or GPU, and all wait for the slowest: start on machines that are alike";
+  if (slow.gpu.empty() && slow.threads < other.threads)
+    return "it has fewer threads, and all wait for the slowest: give ranks equally many cores";
+  return "all wait for the slowest: see what else runs there (top, nvidia-smi), and whether heat or a power limit lowers its clock "
+         "(nvidia-smi -q -d PERFORMANCE, turbostat)";
+}
 // `ranks`: without those whose cores already have a reported problem, which explains their speed.
 void check_speed(Ranks ranks, std::vector<Problem>& out) {
   std::erase_if(ranks, [](const RankFacts* r) { return r->speed <= 0; });
@@ -355,12 +307,10 @@ void check_speed(Ranks ranks, std::vector<Problem>& out) {
     if (r->speed * 1.5 < usual.speed) slow.push_back(r);
   if (slow.empty()) return;
   const RankFacts& slowest = **std::min_element(slow.begin(), slow.end(), slower);
-  const auto cause = std::find_if(std::begin(slow_causes), std::end(slow_causes),
-                                  [&](const SlowCause& c) { return c.applies(slowest, usual); });
   out.push_back({fmt::format("{} {} {:.1f} times slower than the median rank ({:.1f} instead of {:.1f} GFLOP/s)",
                              rank_names(slow), slow.size() == 1 ? "is" : "are up to", usual.speed / slowest.speed,
                              slowest.speed / 1e9, usual.speed / 1e9),
-                 cause->remedy});
+                 slow_remedy(slowest, usual)});
 }
 
 }  // namespace
@@ -388,7 +338,7 @@ std::vector<Problem> find_problems(const std::vector<RankFacts>& ranks, const Mp
     const std::size_t before = out.size();
     check_cores(host, here, out);
     if (out.size() == before) unexplained.insert(unexplained.end(), here.begin(), here.end());
-    check_host({host, here, ranks.front(), ranks.size()}, out);
+    check_host(host, here, ranks.front(), ranks.size(), out);
     check_gpus(host, out);
   }
   check_nccl(ranks, hosts_of(ranks).size(), out);

@@ -6,9 +6,13 @@
 #include <tuple>
 
 #include "dist/runtime.h"
+#include "kernels/cpu/processor.h"
+#include "kernels/environment.h"
+#include "kernels/threads.h"
+#include "src/build_info.h"
 #include "src/data/masking.h"
-#include "src/experiments/run_records.h"
 #include "src/params/costs.h"
+#include "src/system/digest.h"
 #include "src/system/files.h"
 #include "src/text/error_list.h"
 #include "src/text/numbers.h"
@@ -17,6 +21,14 @@ namespace sy {
 namespace {
 
 namespace fs = std::filesystem;
+
+// Returns version, commit and options. Without a clean commit it returns the version and the digest
+// of the program.
+std::string build_text(const BuildInfo& build) {
+  if (!build.commit.empty() && !build.dirty)
+    return fmt::format("{}, commit {}, {}", build.version, build.commit.substr(0, 12), options_text(build));
+  return fmt::format("{}, SHA-256 {}", build.version, to_hex(sha256_file(program_path())).substr(0, 12));
+}
 
 // Traced steps of each run. They come after the measured ones, because a trace costs time.
 constexpr Index traced_steps = 2;
@@ -180,6 +192,25 @@ class Points {
 };
 
 }  // namespace
+
+Json Environment::json() const {
+  return {{"host", host},
+          {"instruction_set", instruction_set},
+          {"threads", threads},
+          {"build", build},
+          {"launcher", launcher}};
+}
+
+std::string Environment::folder() const {
+  return instruction_set + "-" + to_hex(sha256(json_text(json()))).substr(0, 8);
+}
+
+Environment this_environment(const std::string& launcher) {
+  const char* const threads = environment("OMP_NUM_THREADS");
+  return {host_name(), std::string(cpu_isa().name),
+          threads && *threads ? threads : fmt::format("auto, {} CPUs", available_cpus()), build_text(build_info()),
+          launcher.empty() ? "launch/mpirun.sh" : launcher};
+}
 
 double ScalePoint::spread() const {
   if (step_seconds.size() < 2) return not_known;

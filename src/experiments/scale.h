@@ -6,16 +6,32 @@
 #include <vector>
 
 #include "src/config.h"
-#include "src/experiments/environment.h"
-#include "src/experiments/interval.h"
 #include "src/experiments/outcome.h"
 #include "src/experiments/step_breakdown.h"
 #include "src/experiments/trainings.h"
 #include "src/plan/plan.h"
-#include "src/provenance/provenance.h"
 #include "src/text/json.h"
 
 namespace sy {
+
+// Host and build properties that a measured time depends on, besides the run's settings.
+struct Environment {
+  std::string host;             // host of this process, which starts the ranks
+  std::string instruction_set;  // instruction set of the CPU kernels, such as "avx2"
+  std::string threads;          // OMP_NUM_THREADS, or "auto, 8 CPUs" if it is not set
+  // Version, commit and options; the program's SHA-256 instead if there is no clean commit.
+  std::string build;
+  std::string launcher;  // "launch/mpirun.sh" if the user chose none
+
+  Json json() const;
+  // Returns a folder name such as "avx2-0f3a9c21". It is the instruction set and the first 8 hex
+  // digits of SHA-256 of json().
+  std::string folder() const;
+};
+
+// Returns the environment of the runs that this process starts. launcher: may be empty.
+// Throws InputError if SWITCHYARD_ISA names no instruction set of this processor.
+Environment this_environment(const std::string& launcher);
 
 struct ScaleOptions {
   std::filesystem::path config, output;
@@ -38,7 +54,7 @@ struct ScaleOptions {
   std::optional<Machine> peak{};
   // Expert load of the unforced routing, for predictions; equal loads if empty.
   std::optional<Shares> load{};
-  std::string launcher;  // see src/experiments/program.h
+  std::string launcher;  // see train_all()
 };
 
 // A layout on a number of ranks, with one batch and one kind of routing.

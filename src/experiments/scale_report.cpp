@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "src/experiments/document.h"
 #include "src/system/rapl.h"
 #include "src/text/numbers.h"
 #include "src/text/table.h"

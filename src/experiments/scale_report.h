@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "src/analyse/plot.h"
-#include "src/experiments/footnotes.h"
+#include "src/experiments/document.h"
 #include "src/experiments/scale.h"
 
 namespace sy {

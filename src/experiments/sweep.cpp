@@ -9,7 +9,6 @@
 #include "src/analyse/plot.h"
 #include "src/data/masking.h"
 #include "src/experiments/document.h"
-#include "src/experiments/footnotes.h"
 #include "src/params/costs.h"
 #include "src/plan/automatic_layout.h"
 #include "src/text/error_list.h"

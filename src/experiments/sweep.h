@@ -40,7 +40,7 @@ struct SweepResult {
 struct SweepOptions {
   std::filesystem::path output;
   int ranks = 1;                      // 0: unknown, and layouts are not checked
-  std::string launcher;               // see src/experiments/program.h
+  std::string launcher;               // see train_all()
   std::vector<std::string> settings;  // "--key=value", for every run
   std::vector<Index> seeds;           // empty: the configuration's own
 };

@@ -1,15 +1,24 @@
 #include "src/experiments/trainings.h"
 
+#include <fcntl.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
+#include <csignal>
 #include <cstdio>
+#include <cstring>
 #include <fstream>
+#include <functional>
 #include <set>
+#include <sstream>
+#include <thread>
 
+#include "kernels/check.h"
 #include "src/experiments/outcome.h"
-#include "src/experiments/program.h"
 #include "src/system/files.h"
 #include "src/text/numbers.h"
 #include "src/text/strings.h"
@@ -21,6 +30,92 @@ namespace {
 
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
+
+// Returns the last line that begins like an error.
+std::string last_error(const std::filesystem::path& log) {
+  constexpr std::string_view begin = "switchyard: ";
+  std::ifstream in(log);
+  std::string error;
+  for (std::string line; std::getline(in, line);)
+    if (line.starts_with(begin) && !line.starts_with("switchyard: warning: ")) error = line.substr(begin.size());
+  return error;
+}
+
+// Returns the command that starts a program on a number of ranks. "{ranks}" in `launcher`
+// stands for that number. If `launcher` is empty, launch/mpirun.sh of this clone or installation is
+// used.
+// A single rank then needs no launcher, unless `always` is true. Throws InputError if the script is
+// missing.
+std::vector<std::string> launch_command(const std::string& launcher, int ranks, bool always) {
+  std::vector<std::string> command;
+  if (!launcher.empty()) {
+    std::istringstream in(launcher);
+    for (std::string argument; in >> argument;) {
+      if (const auto at = argument.find("{ranks}"); at != argument.npos) argument.replace(at, 7, std::to_string(ranks));
+      command.push_back(argument);
+    }
+    return command;
+  }
+  if (ranks == 1 && !always) return command;
+  for (const std::filesystem::path& folder : resource_folders()) {
+    const std::filesystem::path script = folder / "launch" / "mpirun.sh";
+    std::error_code none;
+    if (std::filesystem::exists(script, none)) return {script.string(), std::to_string(ranks)};
+  }
+  bad_input("launch/mpirun.sh is not beside {}: say how ranks are started, as in --launcher \"mpirun -np {{ranks}}\"",
+            program_path().string());
+}
+
+struct ProgramResult {
+  int code = 0;  // exit code, or 128 + the signal that ended it
+  // Last error that it printed, without "switchyard: "; empty if there is none.
+  std::string error;
+};
+// Runs a program to its end. Its output goes to the file `log`. Calls `meanwhile` about ten times a
+// second.
+// A stop request to this process (src/train/stop.h) is passed on. If this process dies, the program
+// gets SIGTERM. Throws Failure if it cannot be started.
+ProgramResult run_program(const std::vector<std::string>& command, const std::filesystem::path& log,
+                          const std::function<void()>& meanwhile) {
+  std::vector<char*> argv;
+  for (const std::string& argument : command) argv.push_back(const_cast<char*>(argument.c_str()));
+  argv.push_back(nullptr);
+  const int out = open(log.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  if (out < 0) fail("cannot write {}: {}", log.string(), std::strerror(errno));
+  const pid_t self = getpid();
+  const pid_t child = fork();
+  if (child < 0) fail("cannot start {}: {}", command.front(), std::strerror(errno));
+  if (child == 0) {
+    // A terminal's Ctrl-C then reaches only the parent, which passes it on.
+    setpgid(0, 0);
+    for (const int signal : {SIGUSR1, SIGTERM, SIGINT, SIGHUP}) std::signal(signal, SIG_DFL);
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    const int in = open("/dev/null", O_RDONLY);
+    dup2(in, STDIN_FILENO);
+    dup2(out, STDOUT_FILENO);
+    dup2(out, STDERR_FILENO);
+    if (getppid() == self) execvp(argv.front(), argv.data());
+    static_cast<void>(!write(STDERR_FILENO, "switchyard: cannot be started\n", 30));
+    _exit(127);
+  }
+  close(out);
+  bool passed_on = false;
+  int status = 0;
+  for (;;) {
+    const pid_t ended = waitpid(child, &status, WNOHANG);
+    if (ended == child) break;
+    if (ended < 0 && errno != EINTR) fail("lost {}: {}", command.front(), std::strerror(errno));
+    if (const int signal = stop_signal(); signal != 0 && !passed_on) {
+      passed_on = true;
+      kill(child, signal);
+    }
+    meanwhile();
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+  ProgramResult result{WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), last_error(log)};
+  if (result.code == 127) fail("cannot start {}: see {}", command.front(), log.string());
+  return result;
+}
 
 // One line that is rewritten on a terminal; otherwise one line per run.
 class Progress {
@@ -50,6 +145,15 @@ class Progress {
   std::size_t runs_, number_ = 0;
   double shown_ = 0;
 };
+
+// Returns the record of the last start of a run; null if there is none.
+Json last_record(const std::filesystem::path& run) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(run / provenance_name, error)) return {};
+  std::string text = read_file(run / provenance_name);
+  while (text.ends_with('\n')) text.pop_back();
+  return parse_record(text.substr(text.rfind('\n') + 1));  // npos + 1 is 0
+}
 
 }  // namespace
 
@@ -110,6 +214,34 @@ std::optional<std::map<fs::path, std::string>> train_all(const std::vector<Train
       failures[t.run] = result.error.empty() ? fmt::format("exit code {}", result.code) : result.error;
   }
   return failures;
+}
+
+RunHardware hardware_of(const std::filesystem::path& run) {
+  const Json record = last_record(run);
+  const Json *const hosts = record.find("hosts"), *const gpus = record.find("gpus");
+  return {hosts ? static_cast<int>(hosts->size()) : 0, gpus && !gpus->empty()};
+}
+
+Json with_runs(Json record, const std::vector<Training>& runs) {
+  constexpr const char* names[] = {"hosts", "processors", "gpus", "data_digest"};
+  std::vector<Json> values[std::size(names)];
+  const auto add = [](std::vector<Json>& list, const Json& value) {
+    if (!value.is_null() && std::ranges::find(list, value) == list.end()) list.push_back(value);
+  };
+  for (const Training& run : runs) {
+    const Json last = last_record(run.run);
+    for (std::size_t i = 0; i < std::size(names); ++i) {
+      const Json* const value = last.find(names[i]);
+      if (value && value->is_array())
+        for (const Json& element : *value) add(values[i], element);
+      else if (value)
+        add(values[i], *value);
+    }
+  }
+  if (values[0].empty() || !record.is_object()) return record;
+  for (std::size_t i = 0; i < std::size(names); ++i) record[names[i]] = Json(values[i]);
+  if (const std::vector<Json>& digests = values[3]; digests.size() == 1) record[names[3]] = digests.front();
+  return record;
 }
 
 }  // namespace sy

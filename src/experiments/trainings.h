@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "src/config.h"
+#include "src/provenance/provenance.h"
 
 namespace sy {
 
@@ -34,10 +35,23 @@ void check_folder(const std::filesystem::path& run, const Config& config);
 void add_warnings(const std::filesystem::path& run, std::vector<std::string>& warnings);
 
 // Trains the incomplete runs, and shows progress on standard error. A folder that appears twice is
-// one run. launcher: see src/experiments/program.h.
+// one run. launcher: the words that start ranks, with "{ranks}" for
+// their number, such as "mpirun -np {ranks}"; launch/mpirun.sh if it is empty.
 // Returns the errors of failed runs by folder. The other runs are trained nevertheless. Returns
 // nullopt if this process was asked to stop; a later call continues there.
 std::optional<std::map<std::filesystem::path, std::string>> train_all(const std::vector<Training>& trainings,
                                                                       const std::string& launcher);
+
+// Returns the record of a call with the machines on which its runs trained: hosts, processors, GPUs
+// and data digests of the last start of each run, without duplicates. They replace those of this
+// process. Runs without a record do not count.
+Json with_runs(Json record, const std::vector<Training>& runs);
+
+// Machines on which a run trained, by the record of its last start.
+struct RunHardware {
+  int hosts = 0;      // number of hosts; 0 without a record
+  bool gpus = false;  // whether its ranks saw GPUs
+};
+RunHardware hardware_of(const std::filesystem::path& run);
 
 }  // namespace sy

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <numeric>
 
 #include "dist/device_comm.h"
 #include "dist/runtime.h"
@@ -114,136 +113,126 @@ class Operands {
   std::vector<Tensor> tensors_;
 };
 
-using Prepare = std::function<Call(Operands&, DType, Index tokens)>;
+// Makes a call and its operands.
+using Prepare = std::function<Call(Operands&)>;
 
-// Operations whose speed is measured in bytes/s.
-const Prepare by_bytes[] = {
-    [](Operands& x, DType c, Index T) {
-      return x.call(ops::Add{.x = x.filled({T, D}, c), .y = x.filled({T, D}, c)});
-    },
-    [](Operands& x, DType c, Index T) {
-      return x.call(ops::Copy{.x = x.filled({T, D}, c), .y = x.filled({T, D}, c)});
-    },
-    [](Operands& x, DType, Index T) {
-      return x.call(ops::Fill{.x = x.filled({T, D}), .value = 0});
-    },
-    [](Operands& x, DType, Index T) {
-      return x.call(ops::SumSquares{.x = x.filled({T * D}), .out = x.zeros({1}, DType::f64)});
-    },
-    [](Operands& x, DType c, Index T) {
-      return x.call(ops::NormForward{
-          .x = x.filled({T, D}, c), .weight = x.filled({D}, c), .y = x.filled({T, D}, c), .moments = x.zeros({T, 2})});
-    },
-    [](Operands& x, DType c, Index T) {
-      return x.call(ops::NormBackward{.dy = x.filled({T, D}, c),
-                                      .x = x.filled({T, D}, c),
-                                      .weight = x.filled({D}, c),
-                                      .moments = x.filled({T, 2}),
-                                      .dx = x.filled({T, D}, c),
-                                      .dweight = x.zeros({D})});
-    },
-    [](Operands& x, DType c, Index T) {
-      return x.call(
-          ops::ActivationForward{.h = x.filled({T, 2 * D}, c), .row_scale = x.filled({T}), .y = x.filled({T, D}, c)});
-    },
-    [](Operands& x, DType c, Index T) {
-      return x.call(ops::ActivationBackward{.dy = x.filled({T, D}, c),
-                                            .h = x.filled({T, 2 * D}, c),
-                                            .row_scale = x.filled({T}),
-                                            .dh = x.filled({T, 2 * D}, c),
-                                            .drow_scale = x.zeros({T})});
-    },
-    [](Operands& x, DType c, Index T) {
-      return x.call(ops::Rope{
-          .x = x.filled({T, 8, 32}, c), .heads = 6, .positions = x.numbers({T}, 256), .table = x.filled({256, 16, 2})});
-    },
-    [](Operands& x, DType c, Index T) {
-      return x.call(
-          ops::Permute{.x = x.filled({T, D}, c), .index = x.numbers({T * k}, T), .y = x.filled({T * k, D}, c)});
-    },
-    [](Operands& x, DType c, Index T) {
-      const View y = x.filled({T, D}, c);
-      return x.call(
-          ops::Unpermute{.x = x.filled({T * k, D}, c), .row_id_map = x.numbers({T, k}, T * k), .addend = y, .y = y});
-    },
-    [](Operands& x, DType, Index T) {
-      return x.call(ops::RouteForward{.logits = x.filled({T, E}),
-                                      .experts = x.zeros({T, k}, DType::i32),
-                                      .weights = x.zeros({T, k}),
-                                      .counts = x.zeros({4, E}, DType::i32),
-                                      .probability = x.zeros({4, E}),
-                                      .z_squared = x.zeros({1}, DType::f64)});
-    },
-    [](Operands& x, DType c, Index T) {
-      return x.call(ops::RouteBackward{.logits = x.filled({T, E}),
-                                       .experts = x.numbers({T, k}, E),
-                                       .weights = x.filled({T, k}),
-                                       .dweights = x.filled({T, k}),
-                                       .dprobability = x.filled({4, E}),
-                                       .dlogits = x.filled({T, E}, c)});
-    },
-    [](Operands& x, DType, Index T) {
-      return x.call(ops::ApplyCapacity{.experts = x.numbers({T, k}, E),
-                                       .weights = x.filled({T, k}),
-                                       .segments = 4,
-                                       .num_experts = E,
-                                       .desc = {DropOrder::token, T},
-                                       .dispatch_mask = x.zeros({T, k}, DType::i32)});
-    },
-    [](Operands& x, DType, Index T) {
-      return x.call(ops::DispatchLayout{.experts = x.numbers({T, k}, E),
-                                        .dispatch_mask = x.numbers({T, k}, 2),
-                                        .partition = {E, 1},
-                                        .physical_experts = x.zeros({T, k}, DType::i32),
-                                        .tokens = x.zeros({T * k}, DType::i32),
-                                        .row_id_map = x.zeros({T, k}, DType::i32),
-                                        .counts = x.zeros({E, 2}, DType::i32),
-                                        .tokens_per_expert = x.zeros({E}, DType::i32)});
-    },
-    [](Operands& x, DType, Index T) {
-      return x.call(ops::BuildPermutation{.physical_experts = x.numbers({T, k}, E),
-                                          .assignments = x.zeros({T * k}, DType::i32),
-                                          .tokens = x.zeros({T * k}, DType::i32),
-                                          .row_id_map = x.zeros({T, k}, DType::i32),
-                                          .offsets = x.zeros({E + 1}, DType::i32)});
-    },
-    [](Operands& x, DType, Index T) {
-      return x.call(ops::CrossEntropyForward{
-          .logits = x.filled({T, V}), .targets = x.numbers({T}, V), .desc = {}, .partial = x.zeros({T, 3})});
-    },
-    [](Operands& x, DType c, Index T) {
-      // Keeps the gradient, which replaces the logits, small.
-      const double total = 1e9;
-      const View sum = x.zeros({1}, DType::f64);
-      x.device.to_device(&total, sum);
-      return x.call(ops::CrossEntropyBackward{.logits = x.filled({T, V}),
-                                              .targets = x.numbers({T}, V),
-                                              .lse = x.filled({T}),
-                                              .total = sum,
-                                              .desc = {},
-                                              .dlogits = x.filled({T, V}, c)});
-    },
-    [](Operands& x, DType c, Index T) {
-      return x.call(
-          ops::EmbeddingForward{.ids = x.numbers({T}, V), .table = x.filled({V, D}, c), .y = x.filled({T, D}, c)});
-    },
-    [](Operands& x, DType c, Index T) {
-      return x.call(
-          ops::EmbeddingBackward{.ids = x.numbers({T}, V), .dy = x.filled({T, D}, c), .dtable = x.zeros({V, D})});
-    },
-    [](Operands& x, DType, Index T) {
-      return x.call(ops::AdamW{.coefficient = x.zeros({1}),
-                               .step_scalars = x.filled({3}),
-                               .g = x.filled({T * D}),
-                               .beta1 = 0.9f,
-                               .beta2 = 0.95f,
-                               .eps = 1e-8f,
-                               .weight_decay = 0.1f,
-                               .w = x.filled({T * D}),
-                               .m = x.zeros({T * D}),
-                               .v = x.zeros({T * D})});
-    },
-};
+// Calls `measure` for each operation whose speed is measured in bytes/s, with T tokens in type c.
+void for_each_by_bytes(DType c, Index T, const std::function<void(const Prepare&)>& measure) {
+  // make: returns the operation with its operands.
+  const auto by_bytes = [&](const auto& make) { measure([&](Operands& x) { return x.call(make(x)); }); };
+  by_bytes([=](Operands& x) { return ops::Add{.x = x.filled({T, D}, c), .y = x.filled({T, D}, c)}; });
+  by_bytes([=](Operands& x) { return ops::Copy{.x = x.filled({T, D}, c), .y = x.filled({T, D}, c)}; });
+  by_bytes([=](Operands& x) { return ops::Fill{.x = x.filled({T, D}), .value = 0}; });
+  by_bytes([=](Operands& x) { return ops::SumSquares{.x = x.filled({T * D}), .out = x.zeros({1}, DType::f64)}; });
+  by_bytes([=](Operands& x) {
+    return ops::NormForward{
+        .x = x.filled({T, D}, c), .weight = x.filled({D}, c), .y = x.filled({T, D}, c), .moments = x.zeros({T, 2})};
+  });
+  by_bytes([=](Operands& x) {
+    return ops::NormBackward{.dy = x.filled({T, D}, c),
+                             .x = x.filled({T, D}, c),
+                             .weight = x.filled({D}, c),
+                             .moments = x.filled({T, 2}),
+                             .dx = x.filled({T, D}, c),
+                             .dweight = x.zeros({D})};
+  });
+  by_bytes([=](Operands& x) {
+    return ops::ActivationForward{.h = x.filled({T, 2 * D}, c), .row_scale = x.filled({T}), .y = x.filled({T, D}, c)};
+  });
+  by_bytes([=](Operands& x) {
+    return ops::ActivationBackward{.dy = x.filled({T, D}, c),
+                                   .h = x.filled({T, 2 * D}, c),
+                                   .row_scale = x.filled({T}),
+                                   .dh = x.filled({T, 2 * D}, c),
+                                   .drow_scale = x.zeros({T})};
+  });
+  by_bytes([=](Operands& x) {
+    return ops::Rope{
+        .x = x.filled({T, 8, 32}, c), .heads = 6, .positions = x.numbers({T}, 256), .table = x.filled({256, 16, 2})};
+  });
+  by_bytes([=](Operands& x) {
+    return ops::Permute{.x = x.filled({T, D}, c), .index = x.numbers({T * k}, T), .y = x.filled({T * k, D}, c)};
+  });
+  by_bytes([=](Operands& x) {
+    const View y = x.filled({T, D}, c);
+    return ops::Unpermute{.x = x.filled({T * k, D}, c), .row_id_map = x.numbers({T, k}, T * k), .addend = y, .y = y};
+  });
+  by_bytes([=](Operands& x) {
+    return ops::RouteForward{.logits = x.filled({T, E}),
+                             .experts = x.zeros({T, k}, DType::i32),
+                             .weights = x.zeros({T, k}),
+                             .counts = x.zeros({4, E}, DType::i32),
+                             .probability = x.zeros({4, E}),
+                             .z_squared = x.zeros({1}, DType::f64)};
+  });
+  by_bytes([=](Operands& x) {
+    return ops::RouteBackward{.logits = x.filled({T, E}),
+                              .experts = x.numbers({T, k}, E),
+                              .weights = x.filled({T, k}),
+                              .dweights = x.filled({T, k}),
+                              .dprobability = x.filled({4, E}),
+                              .dlogits = x.filled({T, E}, c)};
+  });
+  by_bytes([=](Operands& x) {
+    return ops::ApplyCapacity{.experts = x.numbers({T, k}, E),
+                              .weights = x.filled({T, k}),
+                              .segments = 4,
+                              .num_experts = E,
+                              .desc = {DropOrder::token, T},
+                              .dispatch_mask = x.zeros({T, k}, DType::i32)};
+  });
+  by_bytes([=](Operands& x) {
+    return ops::DispatchLayout{.experts = x.numbers({T, k}, E),
+                               .dispatch_mask = x.numbers({T, k}, 2),
+                               .partition = {E, 1},
+                               .physical_experts = x.zeros({T, k}, DType::i32),
+                               .tokens = x.zeros({T * k}, DType::i32),
+                               .row_id_map = x.zeros({T, k}, DType::i32),
+                               .counts = x.zeros({E, 2}, DType::i32),
+                               .tokens_per_expert = x.zeros({E}, DType::i32)};
+  });
+  by_bytes([=](Operands& x) {
+    return ops::BuildPermutation{.physical_experts = x.numbers({T, k}, E),
+                                 .assignments = x.zeros({T * k}, DType::i32),
+                                 .tokens = x.zeros({T * k}, DType::i32),
+                                 .row_id_map = x.zeros({T, k}, DType::i32),
+                                 .offsets = x.zeros({E + 1}, DType::i32)};
+  });
+  by_bytes([=](Operands& x) {
+    return ops::CrossEntropyForward{
+        .logits = x.filled({T, V}), .targets = x.numbers({T}, V), .desc = {}, .partial = x.zeros({T, 3})};
+  });
+  by_bytes([=](Operands& x) {
+    // Keeps the gradient, which replaces the logits, small.
+    const double total = 1e9;
+    const View sum = x.zeros({1}, DType::f64);
+    x.device.to_device(&total, sum);
+    return ops::CrossEntropyBackward{.logits = x.filled({T, V}),
+                                     .targets = x.numbers({T}, V),
+                                     .lse = x.filled({T}),
+                                     .total = sum,
+                                     .desc = {},
+                                     .dlogits = x.filled({T, V}, c)};
+  });
+  by_bytes([=](Operands& x) {
+    return ops::EmbeddingForward{.ids = x.numbers({T}, V), .table = x.filled({V, D}, c), .y = x.filled({T, D}, c)};
+  });
+  by_bytes([=](Operands& x) {
+    return ops::EmbeddingBackward{.ids = x.numbers({T}, V), .dy = x.filled({T, D}, c), .dtable = x.zeros({V, D})};
+  });
+  by_bytes([=](Operands& x) {
+    return ops::AdamW{.coefficient = x.zeros({1}),
+                      .step_scalars = x.filled({3}),
+                      .g = x.filled({T * D}),
+                      .beta1 = 0.9f,
+                      .beta2 = 0.95f,
+                      .eps = 1e-8f,
+                      .weight_decay = 0.1f,
+                      .w = x.filled({T * D}),
+                      .m = x.zeros({T * D}),
+                      .v = x.zeros({T * D})};
+  });
+}
 
 // GEMM of tokens with a square weight, and the two GEMMs of its gradients.
 Call products(Operands& operands, DType c, Index width) {
@@ -288,10 +277,10 @@ Call attention(Operands& operands, DType c, Index width, bool backward) {
 }
 
 // Counts the FLOPs and bytes of a call on the dry device.
-DryCounts counted(const Prepare& prepare, DType c, Index tokens) {
+DryCounts counted(const Prepare& prepare) {
   const std::unique_ptr<Device> dry = make_dry();
   Operands operands(*dry);
-  const Call call = prepare(operands, c, tokens);
+  const Call call = prepare(operands);
   dry_counts(*dry) = {};
   call();
   return dry_counts(*dry);
@@ -330,9 +319,12 @@ Machine measure_machine(Comm& world, Device& device, const std::string& name, do
   const int here = ranks_sharing(world, ""), ranks = world.size();
   constexpr Index product_sizes[] = {16, 64, 128, 256, 512, 1024}, grouped_sizes[] = {4, 16, 64, 256},
                   head_widths[] = {16, 32, 64, 128}, link_figures = 4;
+  const DType c = device.on_host() ? DType::f32 : DType::bf16;
+  Index num_by_bytes = 0;
+  for_each_by_bytes(c, 0, [&](const Prepare&) { ++num_by_bytes; });
   const Watch watch(world, device,
                     4 + std::ssize(product_sizes) + std::ssize(grouped_sizes) + 2 * std::ssize(head_widths) +
-                        std::ssize(by_bytes) + link_figures * ((here > 1) + (here < ranks)),
+                        num_by_bytes + link_figures * ((here > 1) + (here < ranks)),
                     progress);
   Machine m;
   m.name = name;
@@ -347,41 +339,37 @@ Machine measure_machine(Comm& world, Device& device, const std::string& name, do
     const View tiny = x.filled({16, 16});
     m.overhead = watch(x.call(ops::Gemm{.a = tiny, .b = tiny, .c = x.zeros({16, 16})}));
   }
-  const auto measure = [&](const Prepare& prepare, DType c) {
-    const DryCounts work = counted(prepare, c, many_tokens(device));
+  const auto measure = [&](const Prepare& prepare) {
+    const DryCounts work = counted(prepare);
     double calls = 0;
     for (const auto& [call, times] : work.calls) calls += static_cast<double>(times);
     Operands operands(device);
-    const double seconds = watch(prepare(operands, c, many_tokens(device)));
+    const double seconds = watch(prepare(operands));
     // The time of a very fast operation may vanish in the measured overhead.
     return std::pair(work, std::max(seconds - calls * m.overhead, seconds / 10));
   };
-  const auto flops = [&](const Prepare& prepare, DType c) {
-    const auto [work, seconds] = measure(prepare, c);
+  const auto flops = [&](const Prepare& prepare) {
+    const auto [work, seconds] = measure(prepare);
     return together * work.flops / seconds;
   };
-  const auto wide = [](Operands& x, DType c, Index) { return products(x, c, 1024); };
-  m.peak_f32 = flops(wide, DType::f32);
-  m.peak_bf16 = flops(wide, DType::bf16);
-  const DType c = device.on_host() ? DType::f32 : DType::bf16;
+  m.peak_f32 = flops([](Operands& x) { return products(x, DType::f32, 1024); });
+  m.peak_bf16 = flops([](Operands& x) { return products(x, DType::bf16, 1024); });
   // A share is at most 1, because on a busy machine the measured peak may be too low.
-  const auto share = [&, peak = m.peak(c)](const Prepare& prepare) { return std::min(1.0, flops(prepare, c) / peak); };
+  const auto share = [&, peak = m.peak(c)](const Prepare& prepare) { return std::min(1.0, flops(prepare) / peak); };
   for (Index size : product_sizes)
-    m.products.points.emplace_back(size, share([=](Operands& x, DType d, Index) { return products(x, d, size); }));
+    m.products.points.emplace_back(size, share([=](Operands& x) { return products(x, c, size); }));
   for (Index each : grouped_sizes)
-    m.grouped_products.points.emplace_back(
-        each, share([=](Operands& x, DType d, Index) { return grouped_products(x, d, each); }));
+    m.grouped_products.points.emplace_back(each, share([=](Operands& x) { return grouped_products(x, c, each); }));
   for (Index width : head_widths)
     for (const bool backward : {false, true}) {
       Curve& curve = backward ? m.attention_backward : m.attention_forward;
-      curve.points.emplace_back(width,
-                                share([=](Operands& x, DType d, Index) { return attention(x, d, width, backward); }));
+      curve.points.emplace_back(width, share([=](Operands& x) { return attention(x, c, width, backward); }));
     }
 
-  for (const Prepare& prepare : by_bytes) {
-    const auto [work, seconds] = measure(prepare, c);
+  for_each_by_bytes(c, many_tokens(device), [&](const Prepare& prepare) {
+    const auto [work, seconds] = measure(prepare);
     m.operations[std::string(work.calls.begin()->first.op)] = together * work.bytes / seconds;
-  }
+  });
   {
     constexpr Index n = Index{1} << 24;
     Operands x(device);

@@ -72,10 +72,6 @@ MemoryPlan Profiler::parameters(const Layout& layout, int rank) const {
   return plan_parameters(specs_, config_.dtype(), layout, rank);
 }
 
-MemoryPlan Profiler::parameters(const Layout& layout) const {
-  return parameters(layout, 0);
-}
-
 std::unique_ptr<Device> Profiler::dry() const {
   std::unique_ptr<Device> device = make_dry(planned_device_);
   if (!planned_device_) set_dry_logits(*device, cuda::logits_chunk);

@@ -42,9 +42,9 @@ class Profiler {
   // planned_device: the device to plan for; it must outlive this object. nullptr means a GPU.
   Profiler(Config config, Index vocab, const Device* planned_device);
 
-  // Returns the memory of parameters alone, of rank 0, which has the most. For layouts that cannot
+  // Returns the memory of parameters alone. Rank 0 has the most. For layouts that cannot
   // fit.
-  MemoryPlan parameters(const Layout& layout) const;
+  MemoryPlan parameters(const Layout& layout, int rank = 0) const;
   // Profiles rank 0 with balanced experts. Equal layers are run once.
   Profile balanced(const Layout& layout) const;
   // Profiles a rank with an expert load, layer by layer. rows: [MoE layer][expert] share of its
@@ -62,7 +62,6 @@ class Profiler {
   };
   Passes run(const Config& config, const Layout& layout, int rank, const Shares* rows) const;
   Profile whole(const Passes& passes, const Layout& layout, int rank) const;
-  MemoryPlan parameters(const Layout& layout, int rank) const;
   std::unique_ptr<Device> dry() const;
   // On a card, collectives overlap with compute.
   bool on_card() const { return !planned_device_ || !planned_device_->on_host(); }

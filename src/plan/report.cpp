@@ -37,16 +37,10 @@ struct Meaning {
 constexpr Meaning meanings[] = {
     {"stage", true, Collective::reduce_scatter, "", "gradients of norms, routers"},
     {"stage", true, Collective::all_gather, "", "weights of norms, routers"},
-    {"stage", true, Collective::reduce, "", "gradients of norms, routers"},
-    {"stage", true, Collective::broadcast, "", "weights of norms, routers"},
     {"stage", true, Collective::all_reduce, "", "the gradients' norm"},
     {"stage", false, Collective::all_gather, "", "counts that balance experts"},
     {"dp", true, Collective::reduce_scatter, "", "gradients of dense matrices"},
     {"dp", true, Collective::all_gather, "", "weights of dense matrices"},
-    {"dp", true, Collective::reduce, "", "gradients of dense matrices"},
-    {"dp", true, Collective::broadcast, "", "weights of dense matrices"},
-    {"edp", true, Collective::reduce, "", "gradients of experts"},
-    {"edp", true, Collective::broadcast, "", "weights of experts"},
     {"edp", true, Collective::reduce_scatter, "", "gradients of experts"},
     {"edp", true, Collective::all_gather, "", "weights of experts"},
     {"experts", false, Collective::all_to_all, "count exchange", "row counts"},
@@ -61,15 +55,17 @@ constexpr Meaning meanings[] = {
     {"tp", false, Collective::reduce_scatter, "", "tokens, summed and scattered"},
     {"tp", false, Collective::all_reduce, "", "sums of norms over heads"},
     {"replicas", true, Collective::all_reduce, "", "gradients of shared kv heads"},
-    {"expert replicas", true, Collective::reduce, "", "gradients of adapters of experts"},
-    {"expert replicas", true, Collective::broadcast, "", "adapters of experts"},
     {"expert replicas", true, Collective::reduce_scatter, "", "gradients of adapters of experts"},
     {"expert replicas", true, Collective::all_gather, "", "adapters of experts"},
     {"world", true, Collective::all_reduce, "", "losses, counts of experts, errors"},
 };
 std::string_view meaning_of(const TrafficLine& line) {
+  // In an update, roots reduce and broadcast what others reduce-scatter and all-gather.
+  const Collective kind = line.update && line.kind == Collective::reduce      ? Collective::reduce_scatter
+                          : line.update && line.kind == Collective::broadcast ? Collective::all_gather
+                                                                              : line.kind;
   for (const Meaning& m : meanings)
-    if (m.group == line.group && m.update == line.update && m.kind == line.kind && m.subphase == line.subphase)
+    if (m.group == line.group && m.update == line.update && m.kind == kind && m.subphase == line.subphase)
       return m.text;
   return "";
 }

@@ -1,5 +1,5 @@
 // Confidence intervals of a median.
-#include "src/experiments/interval.h"
+#include "src/experiments/outcome.h"
 
 #include <gtest/gtest.h>
 

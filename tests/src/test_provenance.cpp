@@ -5,7 +5,7 @@
 
 #include "kernels/environment.h"
 #include "src/build_info.h"
-#include "src/experiments/run_records.h"
+#include "src/experiments/trainings.h"
 #include "src/io/checkpoint.h"
 #include "src/system/digest.h"
 #include "src/system/files.h"

@@ -8,7 +8,6 @@
 
 #include "src/config.h"
 #include "src/experiments/document.h"
-#include "src/experiments/footnotes.h"
 #include "src/experiments/scale_check.h"
 #include "src/experiments/scale_report.h"
 #include "src/text/json.h"
