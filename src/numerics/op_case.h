@@ -94,6 +94,15 @@ class OpCase {
   void accumulate(const std::string& name, Shape shape, DType dtype = compute) {
     operand(name, Role::accumulate, shape, dtype, normal(name, shape));
   }
+  // Declare "d" + of, the gradient of the loss with respect to `of`.
+  void out_gradient(const std::string& of, Shape shape, DType dtype = compute) {
+    out("d" + of, shape, dtype);
+    gradients.push_back({"d" + of, of});
+  }
+  void accumulate_gradient(const std::string& of, Shape shape, DType dtype = compute) {
+    accumulate("d" + of, shape, dtype);
+    gradients.push_back({"d" + of, of});
+  }
   void in_out(const std::string& name, Shape shape, DType dtype = compute) {
     operand(name, Role::in_out, shape, dtype, normal(name, shape));
   }

@@ -131,8 +131,7 @@ struct AttentionBackward : AttentionCase {
     in("out", {a.b, a.s, a.h, a.hd}, saved.out);
     in("lse", {a.b, a.h, a.s}, saved.lse, DType::f32);
     in("dout", {a.b, a.s, a.h, a.hd});
-    out("dqkv", {a.b, a.s, a.h + 2 * a.k, a.hd});
-    gradients = {{"dqkv", "qkv"}};
+    out_gradient("qkv", {a.b, a.s, a.h + 2 * a.k, a.hd});
   }
   void run(Device& b) override {
     const View x = at("qkv"), dx = at("dqkv");
@@ -161,9 +160,8 @@ struct AttentionBackwardLearned : AttentionCase {
     in("out", {a.b, a.s, a.h, a.hd}, saved.out);
     in("lse", {a.b, a.h, a.s}, saved.lse, DType::f32);
     in("dout", {a.b, a.s, a.h, a.hd});
-    accumulate("dbias", {a.h, biases}, DType::f32);
-    accumulate("dsinks", {a.h}, DType::f32);
-    gradients = {{"dbias", "bias"}, {"dsinks", "sinks"}};
+    accumulate_gradient("bias", {a.h, biases}, DType::f32);
+    accumulate_gradient("sinks", {a.h}, DType::f32);
     if (compute == DType::bf16) gradient_tolerance = 2e-2;  // sums of products of rounded values
   }
   // The reference orders biases by ascending distance, the operation by descending distance.

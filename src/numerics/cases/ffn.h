@@ -43,13 +43,11 @@ struct ActivationForward : ActivationCase {
 struct ActivationBackward : ActivationCase {
   ActivationBackward(FfnActivation a, Rows s, bool scaled, bool activated) : ActivationCase(a, s, scaled, 1) {
     in("dy", {r, f});
-    out("dh", {r, a.gated ? 2 * f : f});
+    out_gradient("h", {r, a.gated ? 2 * f : f});
     if (activated) out("y", {r, f});
     tolerance = 2e-6;  // as of ActivationForward
-    gradients = {{"dh", "h"}};
     if (!scaled) return;
-    out("drow_scale", {r}, DType::f32);
-    gradients.push_back({"drow_scale", "row_scale"});
+    out_gradient("row_scale", {r}, DType::f32);
   }
   void run(Device& b) override {
     ops::run(b, ops::ActivationBackward{.dy = at("dy"),
@@ -88,8 +86,7 @@ struct XieluBackward : XieluCase {
   bool learned;
   XieluBackward(Rows s, double shift, bool with_parameters) : XieluCase(s, shift, 1), learned(with_parameters) {
     in("dy", {r, f});
-    out("dh", {r, f});
-    gradients = {{"dh", "h"}};
+    out_gradient("h", {r, f});
     if (learned) out("dparameters", {r, 2}, DType::f32);
     tolerance = 1e-5;
   }
@@ -207,12 +204,10 @@ struct FfnBackward : FfnCase {
     in("w", of_experts(s.d, s.f));
     in("h", {s.rows, width}, h);
     in_if(scaled, "row_scale", {s.rows}, DType::f32);
-    out("dh", {s.rows, width});
+    out_gradient("h", {s.rows, width});
     out("y", {s.rows, s.f});
-    gradients = {{"dh", "h"}};
     if (!scaled) return;
-    out("drow_scale", {s.rows}, DType::f32);
-    gradients.push_back({"drow_scale", "row_scale"});
+    out_gradient("row_scale", {s.rows}, DType::f32);
   }
   void run(Device& b) override {
     ops::run(b, ops::FfnBackward{.dout = GatheredRows(at("dout"), at("index")),

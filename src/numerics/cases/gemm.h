@@ -126,8 +126,7 @@ struct GroupedGemmInput : GroupedCase {
     hidden("x", {rows, q});
     in("w", {experts, n, q});
     in("dy", {rows, n});
-    out("dx", {rows, q});
-    gradients = {{"dx", "x"}};
+    out_gradient("x", {rows, q});
   }
   void run(Device& b) override {
     ops::run(b, ops::GroupedGemmDgrad{.dy = at("dy"), .w = at("w"), .groups = groups(), .dx = at("dx")});
@@ -140,11 +139,7 @@ struct GroupedGemmWeight : GroupedCase {
     in("x", {rows, q});
     hidden("w", {experts, n, q});
     in("dy", {rows, n});
-    if (adds)
-      accumulate("dw", {experts, n, q}, DType::f32);
-    else
-      out("dw", {experts, n, q}, DType::f32);
-    gradients = {{"dw", "w"}};
+    adds ? accumulate_gradient("w", {experts, n, q}, DType::f32) : out_gradient("w", {experts, n, q}, DType::f32);
   }
   void run(Device& b) override {
     ops::run(
@@ -184,11 +179,9 @@ struct GroupedBiasBackward : GroupedBiasCase {
       : GroupedBiasCase(counts, n_, first_, width_, scaled) {
     in("bias", {experts, n});
     in("dy", {rows, width});
-    accumulate("dbias", {experts, n}, DType::f32);
-    gradients = {{"dbias", "bias"}};
+    accumulate_gradient("bias", {experts, n}, DType::f32);
     if (!scaled) return;
-    accumulate("drow_scale", {rows}, DType::f32);
-    gradients.push_back({"drow_scale", "row_scale"});
+    accumulate_gradient("row_scale", {rows}, DType::f32);
   }
   void run(Device& b) override {
     ops::run(b, ops::GroupedBiasBackward{.dy = at("dy"),
@@ -217,8 +210,7 @@ struct BiasBackward : OpCase {
   explicit BiasBackward(Rows s) : t(s.t), n(s.d) {
     hidden("bias", {n});
     in("dy", {t, n});
-    accumulate("dbias", {n}, DType::f32);
-    gradients = {{"dbias", "bias"}};
+    accumulate_gradient("bias", {n}, DType::f32);
   }
   void run(Device& b) override { ops::run(b, ops::BiasBackward{.dy = at("dy"), .dbias = at("dbias")}); }
   double loss(Values& v) override { return ref::dot(v["dy"], ref::bias_forward(t, n, v["bias"], Numbers(t * n, 0.0))); }

@@ -50,12 +50,10 @@ struct NormBackward : OpCase {
     if (biased) hidden("bias", {d});
     in("moments", {t, 2},
        t * d > 0 ? ref::norm(desc, t, d, values()["x"], values()["weight"], {}).moments : Numbers(t * 2), DType::f32);
-    accumulate("dx", {t, d});
-    accumulate("dweight", {d}, DType::f32);
-    gradients = {{"dx", "x"}, {"dweight", "weight"}};
+    accumulate_gradient("x", {t, d});
+    accumulate_gradient("weight", {d}, DType::f32);
     if (biased) {
-      accumulate("dbias", {d}, DType::f32);
-      gradients.push_back({"dbias", "bias"});
+      accumulate_gradient("bias", {d}, DType::f32);
     }
   }
   void run(Device& b) override {
@@ -159,9 +157,8 @@ struct HeadQkNormBackward : HeadQkNormCase {
       : HeadQkNormCase(t_, d, others, width, half_) {
     in("inverse", {t, d.q_heads + d.k_heads}, forward(values()).inverse, DType::f32);
     in("dy", {t, all, hd});
-    out("dx", {t, all, hd});
-    accumulate("dweight", {desc.weights(), hd}, DType::f32);
-    gradients = {{"dx", "x"}, {"dweight", "weight"}};
+    out_gradient("x", {t, all, hd});
+    accumulate_gradient("weight", {desc.weights(), hd}, DType::f32);
   }
   void run(Device& b) override {
     ops::run(b, ops::HeadQkNormBackward{.dy = at("dy"),
@@ -234,9 +231,8 @@ struct ProjectionQkNormBackward : ProjectionQkNormCase {
     in("dy", {t, row});
     in("squares", {t, 2}, squares(values()), DType::f32);
     in("products", {t, 2}, ref::projection_sums(desc, row, values()["dy"], forward(values())), DType::f32);
-    out("dx", {t, row});
-    accumulate("dweight", {q + k}, DType::f32);
-    gradients = {{"dx", "x"}, {"dweight", "weight"}};
+    out_gradient("x", {t, row});
+    accumulate_gradient("weight", {q + k}, DType::f32);
   }
   void run(Device& b) override {
     ops::run(b, ops::ProjectionQkNormBackward{.dy = at("dy"),

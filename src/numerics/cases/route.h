@@ -102,8 +102,7 @@ struct RouteBackward : RouteCase {
     in("weights", chosen, ref::route_weights(desc, t, e, values()["logits"], values()["experts"]), DType::f32);
     in("dweights", chosen, DType::f32);
     in("dprobability", {segments, e}, DType::f32);
-    out("dlogits", {t, e});
-    gradients = {{"dlogits", "logits"}};
+    out_gradient("logits", {t, e});
   }
   void run(Device& b) override {
     ops::run(b, ops::RouteBackward{.logits = at("logits"),
@@ -212,8 +211,7 @@ struct NoisyGatingForward : NoisyGatingCase {
 struct NoisyGatingBackward : NoisyGatingCase {
   explicit NoisyGatingBackward(Rows s) : NoisyGatingCase(s) {
     in("dx", {s.t, s.d});
-    out("dstddev", {s.t, s.d});
-    gradients = {{"dstddev", "stddev"}};
+    out_gradient("stddev", {s.t, s.d});
   }
   void run(Device& b) override {
     ops::run(b,
