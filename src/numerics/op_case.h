@@ -123,6 +123,8 @@ class OpCase {
     View view;
   };
 
+  // Returns an operand without its values, between its guards.
+  static std::vector<std::uint32_t> untouched(const Operand& o);
   void allocate_operands(Device& device);
   // Returns the operands' values after the run; NaN for elements that the run has not written.
   Values fetch(Device& device);

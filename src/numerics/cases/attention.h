@@ -65,15 +65,11 @@ struct MaxLogits : OpCase {
   }
   void expect(Values& v) override {
     Numbers &most = v["max_logits"], &largest = v["largest"];
-    const Index heads = std::ssize(most), rows = std::ssize(largest) / heads;
-    const Index s = positions();
+    const Index heads = std::ssize(most), rows = std::ssize(largest) / heads, s = at("largest").dim(2);
     for (Index row = 0; row < rows / s; ++row)
       for (Index h = 0; h < heads; ++h)
         for (Index i = 0; i < s; ++i) most[h] = std::max(most[h], largest[(row * heads + h) * s + i]);
   }
-
- private:
-  Index positions() const { return at("largest").dim(2); }
 };
 
 // Elements [offset, offset + n) of the weight of H query heads, or of K key heads.

@@ -154,6 +154,7 @@ struct GroupedBiasCase : GroupedCase {
       : GroupedCase(counts, n_, 0), first(first_), width(width_) {
     note = fmt::format("from column {}", first);
     in_if(scaled, "row_scale", {rows}, DType::f32);
+    in("bias", {experts, n});
   }
   Numbers forward(Values& v, Numbers y) {
     return ref::grouped_bias(n, first, width, v["bias"], v["row_scale"], v["offsets"], std::move(y));
@@ -163,7 +164,6 @@ struct GroupedBiasCase : GroupedCase {
 struct GroupedBiasForward : GroupedBiasCase {
   GroupedBiasForward(const std::vector<Index>& counts, Index n_, Index first_, Index width_, bool scaled)
       : GroupedBiasCase(counts, n_, first_, width_, scaled) {
-    in("bias", {experts, n});
     accumulate("y", {rows, width});
   }
   void run(Device& b) override {
@@ -177,7 +177,6 @@ struct GroupedBiasForward : GroupedBiasCase {
 struct GroupedBiasBackward : GroupedBiasCase {
   GroupedBiasBackward(const std::vector<Index>& counts, Index n_, Index first_, Index width_, bool scaled)
       : GroupedBiasCase(counts, n_, first_, width_, scaled) {
-    in("bias", {experts, n});
     in("dy", {rows, width});
     accumulate_gradient("bias", {experts, n}, DType::f32);
     if (!scaled) return;

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cmath>
-#include <tuple>
 
 #include "kernels/ops/norm.h"
 #include "kernels/ops/qk_norm.h"
@@ -33,9 +32,9 @@ struct NormForward : OpCase {
   }
   void expect(Values& v) override {
     if (t * d == 0) return;
-    std::tie(v["y"], v["moments"]) = [](const ref::Norm& n) {
-      return std::pair(n.y, n.moments);
-    }(ref::norm(desc, t, d, v["x"], v["weight"], v["bias"]));
+    const ref::Norm want = ref::norm(desc, t, d, v["x"], v["weight"], v["bias"]);
+    v["y"] = want.y;
+    v["moments"] = want.moments;
   }
 };
 
@@ -189,14 +188,13 @@ struct ProjectionQkNormCase : OpCase {
     for (double& x : elsewhere) x = std::abs(x) * static_cast<double>((ranks - 1) * q);
     in("others", {t, 2}, elsewhere, DType::f32);
   }
-  Numbers squares(Values& v) const { return added(ref::projection_sums(desc, row, v["x"], v["x"]), v); }
-  Numbers forward(Values& v) const { return ref::projection_qk_norm(desc, row, v["weight"], v["others"], v["x"]); }
-
- private:
-  static Numbers added(Numbers sums, Values& v) {
+  // Sums of squares of this rank and the others.
+  Numbers squares(Values& v) const {
+    Numbers sums = ref::projection_sums(desc, row, v["x"], v["x"]);
     for (std::size_t i = 0; i < v["others"].size(); ++i) sums[i] += v["others"][i];
     return sums;
   }
+  Numbers forward(Values& v) const { return ref::projection_qk_norm(desc, row, v["weight"], v["others"], v["x"]); }
 };
 
 struct ProjectionQkNormSums : ProjectionQkNormCase {
