@@ -83,22 +83,10 @@ std::string Config::layer_name(Index layer) const {
   return layer < encoder ? fmt::format("encoder layer {}", layer) : fmt::format("decoder layer {}", layer - encoder);
 }
 
-namespace {
-
-Index count_layers(const Config& config, AttentionPattern attention) {
+Index Config::blocks_with(AttentionPattern attention) const {
   Index count = 0;
-  for (Index layer = 0; layer < config.num_blocks(); ++layer) count += config.model_of(layer).attention == attention;
+  for (Index layer = 0; layer < num_blocks(); ++layer) count += model_of(layer).attention == attention;
   return count;
-}
-
-}  // namespace
-
-Index Config::num_indexers() const {
-  return count_layers(*this, AttentionPattern::indexed);
-}
-
-Index Config::num_lsh_layers() const {
-  return count_layers(*this, AttentionPattern::lsh);
 }
 
 bool Config::is_moe(Index layer) const {
@@ -111,31 +99,11 @@ bool Config::is_moe(Index layer) const {
          std::find(dense.begin(), dense.end(), static_cast<double>(layer)) == dense.end();
 }
 
-DType Config::moment_dtype() const {
-  return train.moment_dtype == "bf16" ? DType::bf16 : DType::f32;
-}
-
-DType Config::dtype() const {
-  return run.dtype == "bf16" ? DType::bf16 : DType::f32;
-}
-
-namespace {
-
-FfnActivation activation_of(const Config::Model& m, const std::string& ffn) {
+FfnActivation Config::activation_of(std::string_view ffn) const {
   for (const FfnName& f : ffn_names)
     if (f.name == ffn)
-      return {f.kind.act, f.kind.gated, static_cast<float>(m.swish_beta), static_cast<float>(m.ffn_clamp)};
+      return {f.kind.act, f.kind.gated, static_cast<float>(model.swish_beta), static_cast<float>(model.ffn_clamp)};
   return {};
-}
-
-}  // namespace
-
-FfnActivation Config::ffn_activation() const {
-  return activation_of(model, model.ffn);
-}
-
-FfnActivation Config::expert_activation() const {
-  return activation_of(model, moe.ffn);
 }
 
 namespace {
