@@ -254,11 +254,12 @@ struct Config {
   // Number of all blocks. The first model.layers are the decoder's. The others belong to the
   // modules of multi-token prediction, and each is like the layer that would come there.
   Index num_blocks() const { return model.layers + model.mtp_depth; }
-  // The activation of this name, with the numbers of [model].
+  // The activation of this name, with the numbers of [model]; that of dense FFNs; and that of
+  // experts, including the shared ones.
   FfnActivation activation_of(std::string_view ffn) const;
-  FfnActivation ffn_activation() const { return activation_of(model.ffn); }   // of dense FFNs
-  FfnActivation expert_activation() const { return activation_of(moe.ffn); }  // of experts, including the shared ones
-  // Of weights and activations, and of optimizer state.
+  FfnActivation ffn_activation() const { return activation_of(model.ffn); }
+  FfnActivation expert_activation() const { return activation_of(moe.ffn); }
+  // The type of weights and activations, and that of optimizer state.
   DType dtype() const { return run.dtype == "bf16" ? DType::bf16 : DType::f32; }
   DType moment_dtype() const { return train.moment_dtype == "bf16" ? DType::bf16 : DType::f32; }
   // The layout of [parallel] on this many ranks. It may be invalid: see layout_problem().

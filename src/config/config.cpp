@@ -115,9 +115,15 @@ std::vector<KeyEntry> own_entries(const Config& config) {
   return entries;
 }
 
-// Writes all keys as INI. comment(key, value) follows each line; an empty comment is omitted.
-template <class Comment>
-std::string ini_text(const Config& config, Comment&& comment) {
+// The origin of a value, for display.
+std::string origin_of(const std::string& key, const std::string& value, const ConfigOrigins& origins) {
+  if (const auto origin = origins.find(key); origin != origins.end()) return visible(origin->second);
+  const ConfigKey* const known = find_config_key(key);
+  return known && known->default_value == value ? "default" : "default, by other keys";
+}
+
+// Writes all keys as INI, each with its origin as a comment unless `origins` is nullptr.
+std::string ini_text(const Config& config, const ConfigOrigins* origins) {
   std::string out, section;
   for (const KeyEntry& entry : own_entries(config)) {
     const auto dot = entry.name.rfind('.');
@@ -126,28 +132,19 @@ std::string ini_text(const Config& config, Comment&& comment) {
       out += (out.empty() ? "[" : "\n[") + section + "]\n";
     }
     const std::string line = entry.name.substr(dot + 1) + " = " + ini_value(entry.text());
-    const std::string after = comment(entry.name, entry.text());
-    out += after.empty() ? line + "\n" : fmt::format("{:<32} # {}\n", line, after);
+    out += origins ? fmt::format("{:<32} # {}\n", line, origin_of(entry.name, entry.text(), *origins)) : line + "\n";
   }
   return out;
-}
-
-// The origin of a value, for display.
-std::string origin_of(const std::string& key, const std::string& value, const ConfigOrigins& origins) {
-  if (const auto origin = origins.find(key); origin != origins.end()) return visible(origin->second);
-  const ConfigKey* const known = find_config_key(key);
-  return known && known->default_value == value ? "default" : "default, by other keys";
 }
 
 }  // namespace
 
 std::string to_ini(const Config& config) {
-  return ini_text(config, [](const std::string&, const std::string&) { return std::string(); });
+  return ini_text(config, nullptr);
 }
 
 std::string to_ini(const Config& config, const ConfigOrigins& origins) {
-  return ini_text(config,
-                  [&](const std::string& key, const std::string& value) { return origin_of(key, value, origins); });
+  return ini_text(config, &origins);
 }
 
 Json to_json(const Config& config, const ConfigOrigins& origins) {
