@@ -17,16 +17,12 @@ bool is_of_pairs(Objective objective) {
 // Minimum numbers of positions of the encoder's and the decoder's sequences.
 std::array<Index, 2> minimum_lengths(const Config& c) {
   const Index text = c.model.seq_len;
-  switch (c.train.objective) {
-    case Objective::span_corruption: {
-      const SpanLengths lengths = span_lengths(text, c.train.mask_rate, c.train.span_length);
-      return {lengths.encoder, lengths.decoder};
-    }
-    case Objective::prefix:
-      return {text, text};
-    default:
-      return {1, 1};  // longer sources and targets are cut
+  if (c.train.objective == Objective::span_corruption) {
+    const SpanLengths lengths = span_lengths(text, c.train.mask_rate, c.train.span_length);
+    return {lengths.encoder, lengths.decoder};
   }
+  if (c.train.objective == Objective::prefix) return {text, text};
+  return {1, 1};  // longer sources and targets are cut
 }
 
 // Sets the lengths of the sequences that the sections do not set.

@@ -88,9 +88,8 @@ Numbers OpCase::whole(const std::string& name, Shape shape, Index low, Index hig
 }
 
 View OpCase::at(const std::string& name) const {
-  for (const Operand& o : operands_)
-    if (o.name == name) return o.view;
-  return {};
+  const auto found = std::ranges::find(operands_, name, &Operand::name);
+  return found == operands_.end() ? View() : found->view;
 }
 
 std::string OpCase::describe() const {

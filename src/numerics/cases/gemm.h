@@ -87,22 +87,16 @@ struct PackWeightCase : OpCase {
   }
 };
 
-inline Numbers offsets_of(const std::vector<Index>& counts) {
-  Numbers offsets = {0};
-  for (Index c : counts) offsets.push_back(offsets.back() + static_cast<double>(c));
-  return offsets;
-}
-
 struct GroupedCase : OpCase {
   Index experts, rows, n, q;
   std::vector<std::int32_t> host;
   GroupOffsets groups() const { return {at("offsets"), host.data()}; }
   GroupedCase(const std::vector<Index>& counts, Index n_, Index q_)
       : experts(static_cast<Index>(counts.size())), n(n_), q(q_) {
-    const Numbers offsets = offsets_of(counts);
-    rows = ref::whole(offsets.back());
-    in("offsets", {experts + 1}, offsets, DType::i32);
-    for (double x : offsets) host.push_back(static_cast<std::int32_t>(x));
+    host.push_back(0);
+    for (Index count : counts) host.push_back(host.back() + static_cast<std::int32_t>(count));
+    rows = host.back();
+    in("offsets", {experts + 1}, Numbers(host.begin(), host.end()), DType::i32);
     tolerance = gradient_tolerance = 1e-5;
   }
   Numbers product(Values& v) const { return ref::grouped_gemm(n, q, v["x"], v["w"], v["offsets"]); }
