@@ -243,20 +243,25 @@ struct Config {
   // moe.choice = balanced.
   bool draws() const { return moe.choice != Choice::top || moe.jitter > 0; }
   bool is_moe(Index layer) const;
-  // Number of blocks with an indexer (model.attention = indexed).
-  Index num_indexers() const;
+  // Number of blocks with this attention.
+  Index blocks_with(AttentionPattern attention) const;
+  Index num_indexers() const { return blocks_with(AttentionPattern::indexed); }
   // True: the indexers alone are trained.
   bool trains_indexers_alone() const { return num_indexers() > 0 && train.indexer == IndexerStage::warmup; }
-  Index num_lsh_layers() const;
+  Index num_lsh_layers() const { return blocks_with(AttentionPattern::lsh); }
   // Not a key: the hash of a layer in place of random numbers (LshAttentionSpec::rotations).
   std::map<Index, std::vector<float>> lsh_rotations;
   // Number of all blocks. The first model.layers are the decoder's. The others belong to the
   // modules of multi-token prediction, and each is like the layer that would come there.
   Index num_blocks() const { return model.layers + model.mtp_depth; }
-  FfnActivation ffn_activation() const;     // of dense FFNs
-  FfnActivation expert_activation() const;  // of experts, including the shared ones
-  DType dtype() const;                      // of weights and activations
-  DType moment_dtype() const;               // of optimizer state
+  // The activation of this name, with the numbers of [model]; that of dense FFNs; and that of
+  // experts, including the shared ones.
+  FfnActivation activation_of(std::string_view ffn) const;
+  FfnActivation ffn_activation() const { return activation_of(model.ffn); }
+  FfnActivation expert_activation() const { return activation_of(moe.ffn); }
+  // The type of weights and activations, and that of optimizer state.
+  DType dtype() const { return run.dtype == "bf16" ? DType::bf16 : DType::f32; }
+  DType moment_dtype() const { return train.moment_dtype == "bf16" ? DType::bf16 : DType::f32; }
   // The layout of [parallel] on this many ranks. It may be invalid: see layout_problem().
   Layout layout(int ranks) const;
 };

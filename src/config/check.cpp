@@ -354,14 +354,9 @@ void check_combinations(const Config& c, Problems& problems) {
     check_attention(layers, problems);
     check_qk_clip(layers, problems);
   }
-  check_indexers(c, problems);
-  check_global_projections(c, problems);
-  check_hashing(c, problems);
-  check_axial_positions(c, problems);
-  check_latent(c, problems);
-  check_mup(c, problems);
-  check_kind(c, problems);
-  check_lora(c, problems);
+  for (const auto& check : {check_indexers, check_global_projections, check_hashing, check_axial_positions,
+                            check_latent, check_mup, check_kind, check_lora})
+    check(c, problems);
 }
 
 // Checks that need no size of the model.
@@ -415,10 +410,12 @@ void check_values(const Config& c, Problems& problems) {
 void complete(Config& c, Problems& problems) {
   check_others(c, problems);
   if (problems.any_wrong(size_keys)) return;
-  if (c.model.head_dim == 0 && c.model.d_model % c.model.heads != 0)
-    problems.add("model.heads",
-                 "model.d_model = {} is not a multiple of model.heads = {}: change one, or set model.head_dim",
-                 c.model.d_model, c.model.heads);
+  const auto check_heads = [&](const Config::Model& m, const std::string& key) {
+    if (m.head_dim == 0 && m.d_model % m.heads != 0)
+      problems.add(key, "model.d_model = {} is not a multiple of {} = {}: change one, or set model.head_dim", m.d_model,
+                   key, m.heads);
+  };
+  check_heads(c.model, "model.heads");
   if (c.moe.ffn.empty()) c.moe.ffn = c.model.ffn;
   if (c.train.objective == Objective::automatic)
     c.train.objective = c.model.kind == ModelKind::encoder           ? Objective::masked
@@ -438,10 +435,7 @@ void complete(Config& c, Problems& problems) {
   }
   for (std::size_t i = 0; i < c.stacks.size(); ++i) {
     Config::Kind& stack = c.stacks[i];
-    if (stack.model.head_dim == 0 && stack.model.d_model % stack.model.heads != 0)
-      problems.add(stack.name + ".heads",
-                   "model.d_model = {} is not a multiple of {}.heads = {}: change one, or set model.head_dim",
-                   stack.model.d_model, stack.name, stack.model.heads);
+    check_heads(stack.model, stack.name + ".heads");
     resolve(stack.model, c.of_stack(i).ffn_activation().gated, clamped);
     // Both stacks have the same kind of experts.
     const Config::Moe own = std::exchange(stack.moe, c.moe);

@@ -7,6 +7,7 @@
 #include <limits>
 #include <map>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -72,12 +73,8 @@ class Problems {
   // Records that a misspelt line may have meant this key. Empty: it may have meant any key.
   void mark_doubtful(const std::string& key) { doubtful_values_.insert(key); }
   // Returns true if a key that begins with one of `prefixes` has a wrong (or doubtful) value.
-  template <class Prefixes>
-  bool any_wrong(const Prefixes& prefixes) const {
-    return any_of(wrong_values_, prefixes);
-  }
-  template <class Prefixes>
-  bool any_doubtful(const Prefixes& prefixes) const {
+  bool any_wrong(std::span<const std::string_view> prefixes) const { return any_of(wrong_values_, prefixes); }
+  bool any_doubtful(std::span<const std::string_view> prefixes) const {
     return doubtful_values_.contains("") || any_of(doubtful_values_, prefixes);
   }
   // Adds the messages of an error that belongs to no key.
@@ -101,8 +98,7 @@ class Problems {
   }
 
  private:
-  template <class Prefixes>
-  static bool any_of(const std::set<std::string>& keys, const Prefixes& prefixes) {
+  static bool any_of(const std::set<std::string>& keys, std::span<const std::string_view> prefixes) {
     return std::ranges::any_of(keys, [&](const std::string& key) {
       return std::ranges::any_of(prefixes, [&](std::string_view prefix) { return key.starts_with(prefix); });
     });

@@ -83,22 +83,10 @@ std::string Config::layer_name(Index layer) const {
   return layer < encoder ? fmt::format("encoder layer {}", layer) : fmt::format("decoder layer {}", layer - encoder);
 }
 
-namespace {
-
-Index count_layers(const Config& config, AttentionPattern attention) {
+Index Config::blocks_with(AttentionPattern attention) const {
   Index count = 0;
-  for (Index layer = 0; layer < config.num_blocks(); ++layer) count += config.model_of(layer).attention == attention;
+  for (Index layer = 0; layer < num_blocks(); ++layer) count += model_of(layer).attention == attention;
   return count;
-}
-
-}  // namespace
-
-Index Config::num_indexers() const {
-  return count_layers(*this, AttentionPattern::indexed);
-}
-
-Index Config::num_lsh_layers() const {
-  return count_layers(*this, AttentionPattern::lsh);
 }
 
 bool Config::is_moe(Index layer) const {
@@ -111,31 +99,11 @@ bool Config::is_moe(Index layer) const {
          std::find(dense.begin(), dense.end(), static_cast<double>(layer)) == dense.end();
 }
 
-DType Config::moment_dtype() const {
-  return train.moment_dtype == "bf16" ? DType::bf16 : DType::f32;
-}
-
-DType Config::dtype() const {
-  return run.dtype == "bf16" ? DType::bf16 : DType::f32;
-}
-
-namespace {
-
-FfnActivation activation_of(const Config::Model& m, const std::string& ffn) {
+FfnActivation Config::activation_of(std::string_view ffn) const {
   for (const FfnName& f : ffn_names)
     if (f.name == ffn)
-      return {f.kind.act, f.kind.gated, static_cast<float>(m.swish_beta), static_cast<float>(m.ffn_clamp)};
+      return {f.kind.act, f.kind.gated, static_cast<float>(model.swish_beta), static_cast<float>(model.ffn_clamp)};
   return {};
-}
-
-}  // namespace
-
-FfnActivation Config::ffn_activation() const {
-  return activation_of(model, model.ffn);
-}
-
-FfnActivation Config::expert_activation() const {
-  return activation_of(model, moe.ffn);
 }
 
 namespace {
@@ -147,9 +115,15 @@ std::vector<KeyEntry> own_entries(const Config& config) {
   return entries;
 }
 
-// Writes all keys as INI. comment(key, value) follows each line; an empty comment is omitted.
-template <class Comment>
-std::string ini_text(const Config& config, Comment&& comment) {
+// The origin of a value, for display.
+std::string origin_of(const std::string& key, const std::string& value, const ConfigOrigins& origins) {
+  if (const auto origin = origins.find(key); origin != origins.end()) return visible(origin->second);
+  const ConfigKey* const known = find_config_key(key);
+  return known && known->default_value == value ? "default" : "default, by other keys";
+}
+
+// Writes all keys as INI, each with its origin as a comment unless `origins` is nullptr.
+std::string ini_text(const Config& config, const ConfigOrigins* origins) {
   std::string out, section;
   for (const KeyEntry& entry : own_entries(config)) {
     const auto dot = entry.name.rfind('.');
@@ -158,28 +132,19 @@ std::string ini_text(const Config& config, Comment&& comment) {
       out += (out.empty() ? "[" : "\n[") + section + "]\n";
     }
     const std::string line = entry.name.substr(dot + 1) + " = " + ini_value(entry.text());
-    const std::string after = comment(entry.name, entry.text());
-    out += after.empty() ? line + "\n" : fmt::format("{:<32} # {}\n", line, after);
+    out += origins ? fmt::format("{:<32} # {}\n", line, origin_of(entry.name, entry.text(), *origins)) : line + "\n";
   }
   return out;
-}
-
-// The origin of a value, for display.
-std::string origin_of(const std::string& key, const std::string& value, const ConfigOrigins& origins) {
-  if (const auto origin = origins.find(key); origin != origins.end()) return visible(origin->second);
-  const ConfigKey* const known = find_config_key(key);
-  return known && known->default_value == value ? "default" : "default, by other keys";
 }
 
 }  // namespace
 
 std::string to_ini(const Config& config) {
-  return ini_text(config, [](const std::string&, const std::string&) { return std::string(); });
+  return ini_text(config, nullptr);
 }
 
 std::string to_ini(const Config& config, const ConfigOrigins& origins) {
-  return ini_text(config,
-                  [&](const std::string& key, const std::string& value) { return origin_of(key, value, origins); });
+  return ini_text(config, &origins);
 }
 
 Json to_json(const Config& config, const ConfigOrigins& origins) {

@@ -29,19 +29,17 @@ ConfigKey displayed(const KeyEntry& entry) {
   return out;
 }
 
-std::vector<ConfigKey> make_config_keys() {
-  Config defaults;
-  defaults.kinds.push_back({"NAME", {}, {}});
-  defaults.stacks.push_back({std::string(stack_sections[0]), {}, {}, true});
-  std::vector<ConfigKey> keys;
-  for (const KeyEntry& entry : key_entries(defaults)) keys.push_back(displayed(entry));
-  return keys;
-}
-
 }  // namespace
 
 const std::vector<ConfigKey>& config_keys() {
-  static const std::vector<ConfigKey> keys = make_config_keys();
+  static const std::vector<ConfigKey> keys = [] {
+    Config defaults;
+    defaults.kinds.push_back({"NAME", {}, {}});
+    defaults.stacks.push_back({std::string(stack_sections[0]), {}, {}, true});
+    std::vector<ConfigKey> all;
+    for (const KeyEntry& entry : key_entries(defaults)) all.push_back(displayed(entry));
+    return all;
+  }();
   return keys;
 }
 

@@ -62,16 +62,13 @@ std::string layout_problem(const Config& c, const Layout& l) {
   // Each rank that splits an expert holds a slice of the expert's output bias.
   if (c.moe.experts > 0 && c.moe.bias && m.d_model % l.etp != 0)
     return over(m.d_model, "with moe.bias, model.d_model", l.etp, "parallel.etp");
-  const auto batch_problem = [&](const char* key, Index batch) {
-    return batch % (dp * micro) == 0
-               ? std::string()
-               : fmt::format("{} = {} is not divisible by {} data-parallel ranks * train.micro_batch = {}", key, batch,
-                             dp, micro);
-  };
-  if (std::string problem = batch_problem("train.global_batch", c.train.global_batch); !problem.empty()) return problem;
+  std::vector<std::pair<const char*, Index>> batches = {{"train.global_batch", c.train.global_batch}};
   for (const BatchRamp::Change& change : c.train.batch_ramp.changes)
-    if (std::string problem = batch_problem("a batch of train.batch_ramp", change.batch); !problem.empty())
-      return problem;
+    batches.emplace_back("a batch of train.batch_ramp", change.batch);
+  for (const auto& [key, batch] : batches)
+    if (batch % (dp * micro) != 0)
+      return fmt::format("{} = {} is not divisible by {} data-parallel ranks * train.micro_batch = {}", key, batch, dp,
+                         micro);
   if (c.train.validate_every > 0 && m.seq_len % l.tp != 0)
     return over(m.seq_len, "train.validate_every needs single windows to be shared: model.seq_len", l.tp,
                 "parallel.tp");

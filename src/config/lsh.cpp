@@ -11,6 +11,13 @@ namespace {
 
 using Model = Config::Model;
 
+// Returns a function that adds an error if a setting excludes attention by hashing.
+auto refusal(Problems& problems) {
+  return [&problems](bool is_set, const std::string& key, const std::string& value, const char* why, const char* to) {
+    if (is_set) problems.add(key, "{} = {} with model.attention = lsh: {}: set it to {}", key, value, why, to);
+  };
+}
+
 // Checks the factors of the number of buckets of some layers.
 void check_buckets(const LayerKind& layers, Problems& problems) {
   const Model& m = layers.model();
@@ -38,10 +45,7 @@ void check_layers(const LayerKind& layers, Problems& problems) {
   if (const std::string key = layers.key(&Model::lsh_chunk_length); m.seq_len % m.lsh_chunk_length != 0)
     problems.add(key, "{} = {} does not divide model.seq_len = {}: set a divisor", key, m.lsh_chunk_length, m.seq_len);
   check_buckets(layers, problems);
-  const auto refuse = [&](bool is_set, const std::string& key, const std::string& value, const char* why,
-                          const char* to) {
-    if (is_set) problems.add(key, "{} = {} with model.attention = lsh: {}: set it to {}", key, value, why, to);
-  };
+  const auto refuse = refusal(problems);
   refuse(m.position == Position::rope || m.position == Position::alibi || m.position == Position::t5,
          layers.key(&Model::position), show(m.position), "the hash ignores positions of attention",
          "axial, learned, sinusoidal or none");
@@ -84,9 +88,7 @@ void complete_buckets(Config& c) {
 void check_hashing(const Config& c, Problems& problems) {
   for (const LayerKind& layers : layer_kinds(c)) check_layers(layers, problems);
   if (c.num_lsh_layers() == 0) return;
-  const auto refuse = [&](bool is_set, const char* key, const std::string& value, const char* why, const char* to) {
-    if (is_set) problems.add(key, "{} = {} with model.attention = lsh: {}: set it to {}", key, value, why, to);
-  };
+  const auto refuse = refusal(problems);
   refuse(c.train.qk_clip > 0, "train.qk_clip", show(c.train.qk_clip), "its keys have length 1", "0");
   refuse(c.train.lora_rank > 0, "train.lora_rank", show(c.train.lora_rank), "it has no adapters", "0");
   refuse(c.model.mtp_depth > 0, "model.mtp_depth", show(c.model.mtp_depth), "modules have no hash", "0");

@@ -158,8 +158,8 @@ std::vector<Setting> settings_of(const std::string& ini_text, int source, Writte
   return settings;
 }
 
-std::vector<Setting> settings_of(const std::vector<std::string>& overrides, Problems& problems) {
-  std::vector<Setting> settings;
+// Appends the settings of overrides.
+void add_overrides(const std::vector<std::string>& overrides, std::vector<Setting>& settings, Problems& problems) {
   for (const std::string& o : overrides) {
     const auto equals = o.find('=');
     if (o.rfind("--", 0) != 0 || equals == std::string::npos)
@@ -167,7 +167,6 @@ std::vector<Setting> settings_of(const std::vector<std::string>& overrides, Prob
     settings.push_back({o.substr(2, equals - 2), o.substr(equals + 1), command_line});
     expand_home(settings.back(), problems);
   }
-  return settings;
 }
 
 // Makes a configuration from settings and checks it. A later setting replaces an earlier one.
@@ -279,7 +278,7 @@ Config parse_config(const std::string& ini_text, const std::string& origin, cons
                     std::vector<std::string>* warnings) {
   Problems problems(origin);
   std::vector<Setting> settings = settings_of(ini_text, 0, WrittenBy::program, problems);
-  for (Setting& s : settings_of(overrides, problems)) settings.push_back(std::move(s));
+  add_overrides(overrides, settings, problems);
   Config c = parse(settings, problems);
   problems.raise();
   problems.append_warnings(warnings);
@@ -290,16 +289,18 @@ Config read_config(const std::filesystem::path& file, const std::vector<std::str
                    const std::vector<ConfigCheck>& checks, ConfigOrigins* origins, std::vector<std::string>* warnings) {
   Problems problems(file.string());
   ConfigFiles files(problems);
+  std::vector<Setting> settings;
   std::string text;
   try {
     text = config_text(file);
   } catch (const InputError& e) {
     problems.add_error(e);
-    parse(settings_of(overrides, problems), problems, false);
+    add_overrides(overrides, settings, problems);
+    parse(settings, problems, false);
     problems.raise();
   }
-  std::vector<Setting> settings = files.read(file, text);
-  for (Setting& s : settings_of(overrides, problems)) settings.push_back(std::move(s));
+  settings = files.read(file, text);
+  add_overrides(overrides, settings, problems);
   Config c = parse(settings, problems);
   Location data_path = command_line;
   for (const Setting& s : settings) {

@@ -1,4 +1,5 @@
 // Defaults and checks of encoder-decoders.
+#include <array>
 #include <cmath>
 
 #include "src/config/check.h"
@@ -13,37 +14,26 @@ bool is_of_pairs(Objective objective) {
   return objective == Objective::span_corruption || objective == Objective::prefix || objective == Objective::seq2seq;
 }
 
-bool is_own(const Config::Kind& stack, const std::string& key) {
-  return std::ranges::find(stack.own_keys, key) != stack.own_keys.end();
-}
-
-// Minimum numbers of positions of both sequences.
-struct MinimumLengths {
-  Index encoder, decoder;
-};
-MinimumLengths minimum_lengths(const Config& c) {
+// Minimum numbers of positions of the encoder's and the decoder's sequences.
+std::array<Index, 2> minimum_lengths(const Config& c) {
   const Index text = c.model.seq_len;
-  switch (c.train.objective) {
-    case Objective::span_corruption: {
-      const SpanLengths lengths = span_lengths(text, c.train.mask_rate, c.train.span_length);
-      return {lengths.encoder, lengths.decoder};
-    }
-    case Objective::prefix:
-      return {text, text};
-    default:
-      return {1, 1};  // longer sources and targets are cut
+  if (c.train.objective == Objective::span_corruption) {
+    const SpanLengths lengths = span_lengths(text, c.train.mask_rate, c.train.span_length);
+    return {lengths.encoder, lengths.decoder};
   }
+  if (c.train.objective == Objective::prefix) return {text, text};
+  return {1, 1};  // longer sources and targets are cut
 }
 
 // Sets the lengths of the sequences that the sections do not set.
 void complete_lengths(Config& c, Problems& problems) {
-  const MinimumLengths minimum = minimum_lengths(c);
+  const std::array<Index, 2> minimum = minimum_lengths(c);
   for (std::size_t i = 0; i < c.stacks.size(); ++i) {
     Config::Kind& stack = c.stacks[i];
-    const Index needed = i == 0 ? minimum.encoder : minimum.decoder;
+    const Index needed = minimum[i];
     const std::string key = stack.name + ".seq_len";
     // A multiple of 8 lets tensor-parallel ranks share a sequence.
-    if (!is_own(stack, key))
+    if (std::ranges::find(stack.own_keys, key) == stack.own_keys.end())
       stack.model.seq_len = c.train.objective == Objective::seq2seq ? c.model.seq_len : (needed + 7) / 8 * 8;
     else if (stack.model.seq_len < needed)
       problems.add(key,

@@ -29,90 +29,61 @@ struct EnumNames;  // EnumNames<T>::table
 #define SY_ENUM_NAMES(Type, ...)                           \
   template <>                                              \
   struct EnumNames<Type> {                                 \
+    using enum Type;                                       \
     static constexpr EnumName<Type> table[] = __VA_ARGS__; \
   }
-SY_ENUM_NAMES(NormKind, {{"none", NormKind::none},
-                         {"rmsnorm", NormKind::rmsnorm},
-                         {"layernorm", NormKind::layernorm},
-                         {"batchnorm", NormKind::batchnorm}});
-SY_ENUM_NAMES(ModelKind, {{"decoder", ModelKind::decoder},
-                          {"encoder", ModelKind::encoder},
-                          {"encoder_decoder", ModelKind::encoder_decoder}});
-SY_ENUM_NAMES(NormPosition, {{"pre", NormPosition::pre},
-                             {"post", NormPosition::post},
-                             {"both", NormPosition::both},
-                             {"output", NormPosition::output},
-                             {"residual", NormPosition::residual}});
-SY_ENUM_NAMES(NormBias, {{"auto", NormBias::automatic}, {"true", NormBias::present}, {"false", NormBias::absent}});
-SY_ENUM_NAMES(Biases, {{"none", Biases::none},
-                       {"all", Biases::all},
-                       {"qkv", Biases::qkv},
-                       {"mlp", Biases::mlp},
-                       {"attention", Biases::attention}});
-SY_ENUM_NAMES(QkNormKind, {{"none", QkNormKind::none},
-                           {"head", QkNormKind::head},
-                           {"whole", QkNormKind::whole},
-                           {"head_layernorm", QkNormKind::head_layernorm}});
-SY_ENUM_NAMES(RopePairs, {{"half", RopePairs::half}, {"interleaved", RopePairs::interleaved}});
-SY_ENUM_NAMES(RopeScaling, {{"none", RopeScaling::none},
-                            {"linear", RopeScaling::linear},
-                            {"ntk", RopeScaling::ntk},
-                            {"dynamic", RopeScaling::dynamic},
-                            {"llama3", RopeScaling::llama3},
-                            {"yarn", RopeScaling::yarn},
-                            {"longrope", RopeScaling::longrope}});
-SY_ENUM_NAMES(Position, {{"none", Position::none},
-                         {"sinusoidal", Position::sinusoidal},
-                         {"learned", Position::learned},
-                         {"axial", Position::axial},
-                         {"t5", Position::t5},
-                         {"alibi", Position::alibi},
-                         {"rope", Position::rope}});
-SY_ENUM_NAMES(Score,
-              {{"softmax", Score::softmax}, {"sigmoid", Score::sigmoid}, {"sqrt_softplus", Score::sqrt_softplus}});
-SY_ENUM_NAMES(GroupScore, {{"top2", GroupScore::top2}, {"max", GroupScore::max}});
-SY_ENUM_NAMES(Renormalize, {{"auto", Renormalize::automatic}, {"true", Renormalize::on}, {"false", Renormalize::off}});
-SY_ENUM_NAMES(Choice, {{"top", Choice::top},
-                       {"noisy", Choice::noisy},
-                       {"sampled", Choice::sampled},
-                       {"balanced", Choice::balanced}});
-SY_ENUM_NAMES(AttentionPattern, {{"causal", AttentionPattern::causal},
-                                 {"full", AttentionPattern::full},
-                                 {"strided", AttentionPattern::strided},
-                                 {"fixed", AttentionPattern::fixed},
-                                 {"longformer", AttentionPattern::longformer},
-                                 {"local", AttentionPattern::local},
-                                 {"indexed", AttentionPattern::indexed},
-                                 {"lsh", AttentionPattern::lsh}});
-SY_ENUM_NAMES(ReversibleOutput, {{"mean", ReversibleOutput::mean}, {"concat", ReversibleOutput::concat}});
-SY_ENUM_NAMES(IndexerStage, {{"warmup", IndexerStage::warmup}, {"sparse", IndexerStage::sparse}});
-SY_ENUM_NAMES(DropOrder,
-              {{"token", DropOrder::token}, {"choice", DropOrder::choice}, {"probability", DropOrder::probability}});
-SY_ENUM_NAMES(CapacityScope, {{"sequence", CapacityScope::sequence}, {"rank", CapacityScope::rank}});
-SY_ENUM_NAMES(AuxScope, {{"sequence", AuxScope::sequence},
-                         {"micro_batch", AuxScope::micro_batch},
-                         {"global_batch", AuxScope::global_batch}});
-SY_ENUM_NAMES(AuxLayers, {{"each", AuxLayers::each}, {"joint", AuxLayers::joint}});
-SY_ENUM_NAMES(AuxProbability, {{"softmax", AuxProbability::softmax}, {"score", AuxProbability::score}});
-SY_ENUM_NAMES(Recompute, {{"none", Recompute::none},
-                          {"norms", Recompute::norms},
-                          {"experts", Recompute::experts},
-                          {"attention", Recompute::attention},
-                          {"block", Recompute::block}});
-SY_ENUM_NAMES(Objective, {{"auto", Objective::automatic},
-                          {"causal", Objective::causal},
-                          {"masked", Objective::masked},
-                          {"span_corruption", Objective::span_corruption},
-                          {"prefix", Objective::prefix},
-                          {"seq2seq", Objective::seq2seq}});
-SY_ENUM_NAMES(Schedule, {{"constant", Schedule::constant},
-                         {"cosine", Schedule::cosine},
-                         {"linear", Schedule::linear},
-                         {"wsd", Schedule::wsd}});
-SY_ENUM_NAMES(DecayShape,
-              {{"linear", DecayShape::linear}, {"cosine", DecayShape::cosine}, {"1-sqrt", DecayShape::one_minus_sqrt}});
-SY_ENUM_NAMES(MemoryCheck, {{"off", MemoryCheck::off}, {"digest", MemoryCheck::digest}});
-SY_ENUM_NAMES(Documents, {{"join", Documents::join}, {"mask", Documents::mask}, {"pack", Documents::pack}});
+SY_ENUM_NAMES(NormKind, {{"none", none}, {"rmsnorm", rmsnorm}, {"layernorm", layernorm}, {"batchnorm", batchnorm}});
+SY_ENUM_NAMES(ModelKind, {{"decoder", decoder}, {"encoder", encoder}, {"encoder_decoder", encoder_decoder}});
+SY_ENUM_NAMES(NormPosition, {{"pre", pre}, {"post", post}, {"both", both}, {"output", output}, {"residual", residual}});
+SY_ENUM_NAMES(NormBias, {{"auto", automatic}, {"true", present}, {"false", absent}});
+SY_ENUM_NAMES(Biases, {{"none", none}, {"all", all}, {"qkv", qkv}, {"mlp", mlp}, {"attention", attention}});
+SY_ENUM_NAMES(QkNormKind, {{"none", none}, {"head", head}, {"whole", whole}, {"head_layernorm", head_layernorm}});
+SY_ENUM_NAMES(RopePairs, {{"half", half}, {"interleaved", interleaved}});
+SY_ENUM_NAMES(RopeScaling, {{"none", none},
+                            {"linear", linear},
+                            {"ntk", ntk},
+                            {"dynamic", dynamic},
+                            {"llama3", llama3},
+                            {"yarn", yarn},
+                            {"longrope", longrope}});
+SY_ENUM_NAMES(Position, {{"none", none},
+                         {"sinusoidal", sinusoidal},
+                         {"learned", learned},
+                         {"axial", axial},
+                         {"t5", t5},
+                         {"alibi", alibi},
+                         {"rope", rope}});
+SY_ENUM_NAMES(Score, {{"softmax", softmax}, {"sigmoid", sigmoid}, {"sqrt_softplus", sqrt_softplus}});
+SY_ENUM_NAMES(GroupScore, {{"top2", top2}, {"max", max}});
+SY_ENUM_NAMES(Renormalize, {{"auto", automatic}, {"true", on}, {"false", off}});
+SY_ENUM_NAMES(Choice, {{"top", top}, {"noisy", noisy}, {"sampled", sampled}, {"balanced", balanced}});
+SY_ENUM_NAMES(AttentionPattern, {{"causal", causal},
+                                 {"full", full},
+                                 {"strided", strided},
+                                 {"fixed", fixed},
+                                 {"longformer", longformer},
+                                 {"local", local},
+                                 {"indexed", indexed},
+                                 {"lsh", lsh}});
+SY_ENUM_NAMES(ReversibleOutput, {{"mean", mean}, {"concat", concat}});
+SY_ENUM_NAMES(IndexerStage, {{"warmup", warmup}, {"sparse", sparse}});
+SY_ENUM_NAMES(DropOrder, {{"token", token}, {"choice", choice}, {"probability", probability}});
+SY_ENUM_NAMES(CapacityScope, {{"sequence", sequence}, {"rank", rank}});
+SY_ENUM_NAMES(AuxScope, {{"sequence", sequence}, {"micro_batch", micro_batch}, {"global_batch", global_batch}});
+SY_ENUM_NAMES(AuxLayers, {{"each", each}, {"joint", joint}});
+SY_ENUM_NAMES(AuxProbability, {{"softmax", softmax}, {"score", score}});
+SY_ENUM_NAMES(Recompute,
+              {{"none", none}, {"norms", norms}, {"experts", experts}, {"attention", attention}, {"block", block}});
+SY_ENUM_NAMES(Objective, {{"auto", automatic},
+                          {"causal", causal},
+                          {"masked", masked},
+                          {"span_corruption", span_corruption},
+                          {"prefix", prefix},
+                          {"seq2seq", seq2seq}});
+SY_ENUM_NAMES(Schedule, {{"constant", constant}, {"cosine", cosine}, {"linear", linear}, {"wsd", wsd}});
+SY_ENUM_NAMES(DecayShape, {{"linear", linear}, {"cosine", cosine}, {"1-sqrt", one_minus_sqrt}});
+SY_ENUM_NAMES(MemoryCheck, {{"off", off}, {"digest", digest}});
+SY_ENUM_NAMES(Documents, {{"join", join}, {"mask", mask}, {"pack", pack}});
 #undef SY_ENUM_NAMES
 
 // Set `out` to the value that true or false stands for. Configuration files may have a bool for

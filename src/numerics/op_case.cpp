@@ -63,11 +63,6 @@ bool close(double got, double want, double allowed) {
   return got == want || std::abs(got - want) <= allowed;
 }
 
-// Number of 32-bit elements of an operand and its guards.
-std::size_t guarded_elements(Index bytes) {
-  return static_cast<std::size_t>(((bytes + 3) / 4 * 4 + 2 * guard) / 4);
-}
-
 }  // namespace
 
 void OpCase::operand(const std::string& name, Role role, Shape shape, DType dtype, Numbers values) {
@@ -93,9 +88,8 @@ Numbers OpCase::whole(const std::string& name, Shape shape, Index low, Index hig
 }
 
 View OpCase::at(const std::string& name) const {
-  for (const Operand& o : operands_)
-    if (o.name == name) return o.view;
-  return {};
+  const auto found = std::ranges::find(operands_, name, &Operand::name);
+  return found == operands_.end() ? View() : found->view;
 }
 
 std::string OpCase::describe() const {
@@ -123,20 +117,25 @@ std::vector<std::string> OpCase::errors(Device& device) {
   return errors_;
 }
 
+std::vector<std::uint32_t> OpCase::untouched(const Operand& o) {
+  const Index bytes = o.shape.elements() * size_of(o.dtype);
+  return std::vector<std::uint32_t>(static_cast<std::size_t>((bytes + 3) / 4 + 2 * guard / 4),
+                                    o.role == Role::in    ? around_inputs
+                                    : o.role == Role::out ? pattern
+                                                          : around_sums);
+}
+
 void OpCase::allocate_operands(Device& device) {
   memory_.clear();
   for (Operand& o : operands_) {
     if (o.role == Role::hidden) continue;
     const Numbers& values = values_.at(o.name);
-    const std::size_t elements = guarded_elements(o.shape.elements() * size_of(o.dtype));
-    std::vector<std::uint32_t> host(elements, o.role == Role::in    ? around_inputs
-                                              : o.role == Role::out ? pattern
-                                                                    : around_sums);
+    std::vector<std::uint32_t> host = untouched(o);
     auto* const begin = reinterpret_cast<std::byte*>(host.data()) + guard;
     if (o.role != Role::out)
       for (std::size_t i = 0; i < values.size(); ++i) store(o.dtype, begin, i, values[i]);
-    memory_.push_back(device.allocate(static_cast<Index>(elements) * 4));
-    device.to_device(host.data(), View(memory_.back().get(), {static_cast<Index>(elements)}, DType::i32));
+    memory_.push_back(device.allocate(std::ssize(host) * 4));
+    device.to_device(host.data(), View(memory_.back().get(), {std::ssize(host)}, DType::i32));
     o.view = View(memory_.back().get() + guard, o.shape, o.dtype);
   }
 }
@@ -145,14 +144,12 @@ Values OpCase::fetch(Device& device) {
   Values got;
   for (const Operand& o : operands_) {
     if (o.role == Role::hidden) continue;
-    const Index bytes = o.shape.elements() * size_of(o.dtype), end = guard + bytes;
-    std::vector<std::uint32_t> host(guarded_elements(bytes));
-    const std::vector<std::uint32_t> untouched(host.size(), o.role == Role::in    ? around_inputs
-                                                            : o.role == Role::out ? pattern
-                                                                                  : around_sums);
+    const Index end = guard + o.shape.elements() * size_of(o.dtype);
+    const std::vector<std::uint32_t> start = untouched(o);
+    std::vector<std::uint32_t> host(start.size());
     device.to_host(ConstView(o.view.bytes() - guard, {static_cast<Index>(host.size())}, DType::i32), host.data());
     const auto* const all = reinterpret_cast<const std::byte*>(host.data());
-    const auto* const before = reinterpret_cast<const std::byte*>(untouched.data());
+    const auto* const before = reinterpret_cast<const std::byte*>(start.data());
     const std::size_t size = host.size() * 4;
     if (!std::equal(all, all + guard, before) || !std::equal(all + end, all + size, before + end))
       errors_.push_back(fmt::format("wrote outside {}, within {} bytes", o.name, guard));

@@ -94,6 +94,15 @@ class OpCase {
   void accumulate(const std::string& name, Shape shape, DType dtype = compute) {
     operand(name, Role::accumulate, shape, dtype, normal(name, shape));
   }
+  // Declare "d" + of, the gradient of the loss with respect to `of`.
+  void out_gradient(const std::string& of, Shape shape, DType dtype = compute) {
+    out("d" + of, shape, dtype);
+    gradients.push_back({"d" + of, of});
+  }
+  void accumulate_gradient(const std::string& of, Shape shape, DType dtype = compute) {
+    accumulate("d" + of, shape, dtype);
+    gradients.push_back({"d" + of, of});
+  }
   void in_out(const std::string& name, Shape shape, DType dtype = compute) {
     operand(name, Role::in_out, shape, dtype, normal(name, shape));
   }
@@ -114,6 +123,8 @@ class OpCase {
     View view;
   };
 
+  // Returns an operand without its values, between its guards.
+  static std::vector<std::uint32_t> untouched(const Operand& o);
   void allocate_operands(Device& device);
   // Returns the operands' values after the run; NaN for elements that the run has not written.
   Values fetch(Device& device);

@@ -10,22 +10,26 @@
 namespace sy::numerics {
 namespace {
 
-struct OperationCases {
-  std::string_view name;
-  void (*add)(Cases&);
+constexpr std::string_view operations[] = {
+#define SY_NAME(Operation) ops::Operation::name,
+    SY_OPERATIONS(SY_NAME)
+#undef SY_NAME
 };
 
-constexpr OperationCases operations[] = {
-#define SY_CASES(Operation) {ops::Operation::name, add_cases<ops::Operation>},
-    SY_OPERATIONS(SY_CASES)
-#undef SY_CASES
-};
+// The cases of an operation in the type OpCase::compute.
+Cases cases_of(std::string_view operation) {
+  Cases cases(operation);
+  for (const auto& add : {add_memory, add_gemms, add_norms, add_rotations_and_qk_norms, add_ffns, add_attention,
+                          add_indexers, add_hashing, add_routing, add_dispatch, add_losses, add_optimizers})
+    add(cases);
+  SY_ASSERT(!cases.all().empty(), "no cases of {}", operation);
+  return cases;
+}
 
 // Appends the errors of all cases in one type of weights and activations.
-void check_cases(const OperationCases& operation, DType dtype, Device& device, OperationResult& result) {
+void check_cases(DType dtype, Device& device, OperationResult& result) {
   OpCase::compute = dtype;
-  Cases cases;
-  operation.add(cases);
+  const Cases cases = cases_of(result.operation);
   for (const auto& make : cases.all()) {
     ++result.cases;
     std::string description = "a case that could not be made";
@@ -49,21 +53,21 @@ Index operation_count() {
 }
 
 OperationResult check_operation(Device& device, std::string_view name) {
-  const OperationCases* operation = std::ranges::find(operations, name, &OperationCases::name);
+  const std::string_view* const operation = std::ranges::find(operations, name);
   SY_ASSERT(operation != std::end(operations), "no operation {}", name);
   OperationResult result;
-  result.operation = operation->name;
+  result.operation = *operation;
   const auto start = std::chrono::steady_clock::now();
   if (device.has_kernel(name))
-    for (DType dtype : {DType::f32, DType::bf16}) check_cases(*operation, dtype, device, result);
+    for (DType dtype : {DType::f32, DType::bf16}) check_cases(dtype, device, result);
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return result;
 }
 
 std::vector<OperationResult> check_operations(Device& device, const std::function<void(Index)>& done) {
   std::vector<OperationResult> results;
-  for (const OperationCases& operation : operations) {
-    results.push_back(check_operation(device, operation.name));
+  for (const std::string_view operation : operations) {
+    results.push_back(check_operation(device, operation));
     if (done) done(std::ssize(results));
   }
   return results;

@@ -65,15 +65,11 @@ struct MaxLogits : OpCase {
   }
   void expect(Values& v) override {
     Numbers &most = v["max_logits"], &largest = v["largest"];
-    const Index heads = std::ssize(most), rows = std::ssize(largest) / heads;
-    const Index s = positions();
+    const Index heads = std::ssize(most), rows = std::ssize(largest) / heads, s = at("largest").dim(2);
     for (Index row = 0; row < rows / s; ++row)
       for (Index h = 0; h < heads; ++h)
         for (Index i = 0; i < s; ++i) most[h] = std::max(most[h], largest[(row * heads + h) * s + i]);
   }
-
- private:
-  Index positions() const { return at("largest").dim(2); }
 };
 
 // Elements [offset, offset + n) of the weight of H query heads, or of K key heads.
@@ -131,8 +127,7 @@ struct AttentionBackward : AttentionCase {
     in("out", {a.b, a.s, a.h, a.hd}, saved.out);
     in("lse", {a.b, a.h, a.s}, saved.lse, DType::f32);
     in("dout", {a.b, a.s, a.h, a.hd});
-    out("dqkv", {a.b, a.s, a.h + 2 * a.k, a.hd});
-    gradients = {{"dqkv", "qkv"}};
+    out_gradient("qkv", {a.b, a.s, a.h + 2 * a.k, a.hd});
   }
   void run(Device& b) override {
     const View x = at("qkv"), dx = at("dqkv");
@@ -161,9 +156,8 @@ struct AttentionBackwardLearned : AttentionCase {
     in("out", {a.b, a.s, a.h, a.hd}, saved.out);
     in("lse", {a.b, a.h, a.s}, saved.lse, DType::f32);
     in("dout", {a.b, a.s, a.h, a.hd});
-    accumulate("dbias", {a.h, biases}, DType::f32);
-    accumulate("dsinks", {a.h}, DType::f32);
-    gradients = {{"dbias", "bias"}, {"dsinks", "sinks"}};
+    accumulate_gradient("bias", {a.h, biases}, DType::f32);
+    accumulate_gradient("sinks", {a.h}, DType::f32);
     if (compute == DType::bf16) gradient_tolerance = 2e-2;  // sums of products of rounded values
   }
   // The reference orders biases by ascending distance, the operation by descending distance.

@@ -130,11 +130,9 @@ struct BatchNormGradientSums : BatchNormCase {
     hidden("weight", {d});
     if (biased) hidden("bias", {d});
     out("sums", {2, d}, DType::f64);
-    accumulate("dweight", {d}, DType::f32);
-    gradients = {{"dweight", "weight"}};
+    accumulate_gradient("weight", {d}, DType::f32);
     if (biased) {
-      accumulate("dbias", {d}, DType::f32);
-      gradients.push_back({"dbias", "bias"});
+      accumulate_gradient("bias", {d}, DType::f32);
     }
     tolerance = 3e-6;
   }
@@ -163,8 +161,7 @@ struct BatchNormBackward : BatchNormCase {
     in("dy", {t, d});
     in("weight", {d});
     in("sums", {2, d}, gradient_sums(values()), DType::f64);
-    accumulate("dx", {t, d});
-    gradients = {{"dx", "x"}};
+    accumulate_gradient("x", {t, d});
     gradient_tolerance = 5e-5;  // as that of BatchNormForward
   }
   void run(Device& b) override {

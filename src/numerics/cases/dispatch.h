@@ -72,7 +72,6 @@ struct DispatchLayoutCase : OpCase {
                      Dispatched dispatched = Dispatched::some, bool counted_alone = false)
       : partition(s), k(k_), e(e_) {
     note = fmt::format("ep {}, etp {}{}", s.ep, s.etp, ordered ? ", another order" : "");
-    const Shape copies = {t, std::min(k, s.ep) * s.etp};
     if (ordered) in("logical_to_physical", {e}, some_order(e), DType::i32);
     // Padding has no row in the table of physical experts.
     const bool all = dispatched == Dispatched::all || dispatched == Dispatched::unmasked;
@@ -80,14 +79,7 @@ struct DispatchLayoutCase : OpCase {
     if (dispatched != Dispatched::unmasked)
       in("dispatch_mask", {t, k}, whole("dispatch_mask", {t, k}, all, dispatched == Dispatched::none ? 1 : 2),
          DType::i32);
-    out("physical_experts", {t, k}, DType::i32);
-    if (!counted_alone) {
-      out("tokens", {copies.elements()}, DType::i32);
-      out("row_id_map", copies, DType::i32);
-    }
-    out("counts", {s.ep * s.etp, 1 + e / s.ep}, DType::i32);
-    out("tokens_per_expert", {e}, DType::i32);
-    tolerance = 0;
+    add_outputs(t, counted_alone);
   }
   // Physical experts [first, first + e) of more, on both sides; some assignments are dropped.
   struct Among {
@@ -96,14 +88,19 @@ struct DispatchLayoutCase : OpCase {
   DispatchLayoutCase(ExpertPartition s, Index t, Index k_, Index e_, Among among) : partition(s), k(k_), e(e_) {
     partition.first_expert = among.first;
     note = fmt::format("ep {}, etp {}, experts from {} on", s.ep, s.etp, among.first);
-    const Shape copies = {t, std::min(k, s.ep) * s.etp};
     Numbers physical_experts = random_experts(t, k, among.first + e + 3);
     for (std::size_t a = 0; a < physical_experts.size(); a += 5) physical_experts[a] = -1;
     in("experts", {t, k}, physical_experts, DType::i32);
+    add_outputs(t, false);
+  }
+  void add_outputs(Index t, bool counted_alone) {
+    const Shape copies = {t, std::min(k, partition.ep) * partition.etp};
     out("physical_experts", {t, k}, DType::i32);
-    out("tokens", {copies.elements()}, DType::i32);
-    out("row_id_map", copies, DType::i32);
-    out("counts", {s.ep * s.etp, 1 + e / s.ep}, DType::i32);
+    if (!counted_alone) {
+      out("tokens", {copies.elements()}, DType::i32);
+      out("row_id_map", copies, DType::i32);
+    }
+    out("counts", {partition.ep * partition.etp, 1 + e / partition.ep}, DType::i32);
     out("tokens_per_expert", {e}, DType::i32);
     tolerance = 0;
   }
@@ -196,9 +193,7 @@ struct PermuteRows : OpCase {
   }
   void expect(Values& v) override {
     const Numbers rows = ref::permute(columns, v["x"], v["index"]);
-    for (std::size_t i = 0; i < v["y"].size(); ++i)
-      v["y"][i] = rows[i / static_cast<std::size_t>(d) * static_cast<std::size_t>(columns) +
-                       static_cast<std::size_t>(before) + i % static_cast<std::size_t>(d)];
+    for (std::size_t i = 0; i < v["y"].size(); ++i) v["y"][i] = rows[i / d * columns + before + i % d];
   }
 };
 
@@ -226,17 +221,14 @@ struct TokenMessages : OpCase {
     in("weights", {t, k}, DType::f32);
     in("x", {t, d});
     in("index", {n}, whole("index", {n}, 0, t), DType::i32);
-    in("identity", {n}, ref_identity(), DType::i32);
+    Numbers identity(static_cast<std::size_t>(n));
+    std::iota(identity.begin(), identity.end(), 0.0);
+    in("identity", {n}, identity, DType::i32);
     in_out("message", {n, row.columns()}, compute);
     out("experts", {n, k}, DType::i32);
     if (weighted) out("row_weights", {n, k}, DType::f32);
     out("y", {n, d});
     tolerance = 0;
-  }
-  Numbers ref_identity() const {
-    Numbers rows;
-    for (Index i = 0; i < n; ++i) rows.push_back(static_cast<double>(i));
-    return rows;
   }
   void run(Device& b) override {
     const View message = at("message");

@@ -12,17 +12,21 @@
 
 namespace sy::numerics {
 
+// Returns x with other numbers in place of those near the kinks of the function.
+inline Numbers without_kinks(const FfnActivation& desc, Numbers x) {
+  for (double& value : x)
+    for (double kink : {0.0, static_cast<double>(desc.limit)})
+      if (std::abs(std::abs(value) - kink) < 0.01) value = 0.5;
+  return x;
+}
+
 struct ActivationCase : OpCase {
   FfnActivation desc;
   Index r, f;
   ActivationCase(FfnActivation a, Rows s, bool scaled, double deviation) : desc(a), r(s.t), f(s.d) {
     note = fmt::format("activation {} beta {} limit {}", static_cast<int>(a.act), a.beta, a.limit);
     const Shape hidden_shape = {r, a.gated ? 2 * f : f};
-    Numbers h = normal("h", hidden_shape, deviation);
-    for (double& x : h)
-      for (double corner : {0.0, static_cast<double>(desc.limit)})  // kinks of the function
-        if (std::abs(std::abs(x) - corner) < 0.01) x = 0.5;
-    in("h", hidden_shape, h);
+    in("h", hidden_shape, without_kinks(desc, normal("h", hidden_shape, deviation)));
     in_if(scaled, "row_scale", {r}, DType::f32);
   }
   Numbers forward(Values& v) const { return ref::ffn_activation(desc, r, f, v["h"], v["row_scale"]); }
@@ -43,13 +47,11 @@ struct ActivationForward : ActivationCase {
 struct ActivationBackward : ActivationCase {
   ActivationBackward(FfnActivation a, Rows s, bool scaled, bool activated) : ActivationCase(a, s, scaled, 1) {
     in("dy", {r, f});
-    out("dh", {r, a.gated ? 2 * f : f});
+    out_gradient("h", {r, a.gated ? 2 * f : f});
     if (activated) out("y", {r, f});
     tolerance = 2e-6;  // as of ActivationForward
-    gradients = {{"dh", "h"}};
     if (!scaled) return;
-    out("drow_scale", {r}, DType::f32);
-    gradients.push_back({"drow_scale", "row_scale"});
+    out_gradient("row_scale", {r}, DType::f32);
   }
   void run(Device& b) override {
     ops::run(b, ops::ActivationBackward{.dy = at("dy"),
@@ -88,8 +90,7 @@ struct XieluBackward : XieluCase {
   bool learned;
   XieluBackward(Rows s, double shift, bool with_parameters) : XieluCase(s, shift, 1), learned(with_parameters) {
     in("dy", {r, f});
-    out("dh", {r, f});
-    gradients = {{"dh", "h"}};
+    out_gradient("h", {r, f});
     if (learned) out("dparameters", {r, 2}, DType::f32);
     tolerance = 1e-5;
   }
@@ -197,22 +198,16 @@ struct FfnForward : FfnCase {
 
 struct FfnBackward : FfnCase {
   FfnBackward(FfnActivation a, const FfnSizes& sizes, bool by_index, bool scaled) : FfnCase(a, sizes, by_index) {
-    Numbers h = normal("h", {s.rows, width});
-    for (double& x : h)
-      for (double corner : {0.0, static_cast<double>(desc.limit)})  // kinks of the function
-        if (std::abs(std::abs(x) - corner) < 0.01) x = 0.5;
     // The gradient with respect to the activation's output is rounded.
     if (compute == DType::bf16) gradient_tolerance = 0.01;
     in("dout", {tokens, s.d});
     in("w", of_experts(s.d, s.f));
-    in("h", {s.rows, width}, h);
+    in("h", {s.rows, width}, without_kinks(desc, normal("h", {s.rows, width})));
     in_if(scaled, "row_scale", {s.rows}, DType::f32);
-    out("dh", {s.rows, width});
+    out_gradient("h", {s.rows, width});
     out("y", {s.rows, s.f});
-    gradients = {{"dh", "h"}};
     if (!scaled) return;
-    out("drow_scale", {s.rows}, DType::f32);
-    gradients.push_back({"drow_scale", "row_scale"});
+    out_gradient("row_scale", {s.rows}, DType::f32);
   }
   void run(Device& b) override {
     ops::run(b, ops::FfnBackward{.dout = GatheredRows(at("dout"), at("index")),

@@ -87,22 +87,16 @@ struct PackWeightCase : OpCase {
   }
 };
 
-inline Numbers offsets_of(const std::vector<Index>& counts) {
-  Numbers offsets = {0};
-  for (Index c : counts) offsets.push_back(offsets.back() + static_cast<double>(c));
-  return offsets;
-}
-
 struct GroupedCase : OpCase {
   Index experts, rows, n, q;
   std::vector<std::int32_t> host;
   GroupOffsets groups() const { return {at("offsets"), host.data()}; }
   GroupedCase(const std::vector<Index>& counts, Index n_, Index q_)
       : experts(static_cast<Index>(counts.size())), n(n_), q(q_) {
-    const Numbers offsets = offsets_of(counts);
-    rows = ref::whole(offsets.back());
-    in("offsets", {experts + 1}, offsets, DType::i32);
-    for (double x : offsets) host.push_back(static_cast<std::int32_t>(x));
+    host.push_back(0);
+    for (Index count : counts) host.push_back(host.back() + static_cast<std::int32_t>(count));
+    rows = host.back();
+    in("offsets", {experts + 1}, Numbers(host.begin(), host.end()), DType::i32);
     tolerance = gradient_tolerance = 1e-5;
   }
   Numbers product(Values& v) const { return ref::grouped_gemm(n, q, v["x"], v["w"], v["offsets"]); }
@@ -126,8 +120,7 @@ struct GroupedGemmInput : GroupedCase {
     hidden("x", {rows, q});
     in("w", {experts, n, q});
     in("dy", {rows, n});
-    out("dx", {rows, q});
-    gradients = {{"dx", "x"}};
+    out_gradient("x", {rows, q});
   }
   void run(Device& b) override {
     ops::run(b, ops::GroupedGemmDgrad{.dy = at("dy"), .w = at("w"), .groups = groups(), .dx = at("dx")});
@@ -140,11 +133,7 @@ struct GroupedGemmWeight : GroupedCase {
     in("x", {rows, q});
     hidden("w", {experts, n, q});
     in("dy", {rows, n});
-    if (adds)
-      accumulate("dw", {experts, n, q}, DType::f32);
-    else
-      out("dw", {experts, n, q}, DType::f32);
-    gradients = {{"dw", "w"}};
+    adds ? accumulate_gradient("w", {experts, n, q}, DType::f32) : out_gradient("w", {experts, n, q}, DType::f32);
   }
   void run(Device& b) override {
     ops::run(
@@ -159,6 +148,7 @@ struct GroupedBiasCase : GroupedCase {
       : GroupedCase(counts, n_, 0), first(first_), width(width_) {
     note = fmt::format("from column {}", first);
     in_if(scaled, "row_scale", {rows}, DType::f32);
+    in("bias", {experts, n});
   }
   Numbers forward(Values& v, Numbers y) {
     return ref::grouped_bias(n, first, width, v["bias"], v["row_scale"], v["offsets"], std::move(y));
@@ -168,7 +158,6 @@ struct GroupedBiasCase : GroupedCase {
 struct GroupedBiasForward : GroupedBiasCase {
   GroupedBiasForward(const std::vector<Index>& counts, Index n_, Index first_, Index width_, bool scaled)
       : GroupedBiasCase(counts, n_, first_, width_, scaled) {
-    in("bias", {experts, n});
     accumulate("y", {rows, width});
   }
   void run(Device& b) override {
@@ -182,13 +171,10 @@ struct GroupedBiasForward : GroupedBiasCase {
 struct GroupedBiasBackward : GroupedBiasCase {
   GroupedBiasBackward(const std::vector<Index>& counts, Index n_, Index first_, Index width_, bool scaled)
       : GroupedBiasCase(counts, n_, first_, width_, scaled) {
-    in("bias", {experts, n});
     in("dy", {rows, width});
-    accumulate("dbias", {experts, n}, DType::f32);
-    gradients = {{"dbias", "bias"}};
+    accumulate_gradient("bias", {experts, n}, DType::f32);
     if (!scaled) return;
-    accumulate("drow_scale", {rows}, DType::f32);
-    gradients.push_back({"drow_scale", "row_scale"});
+    accumulate_gradient("row_scale", {rows}, DType::f32);
   }
   void run(Device& b) override {
     ops::run(b, ops::GroupedBiasBackward{.dy = at("dy"),
@@ -217,8 +203,7 @@ struct BiasBackward : OpCase {
   explicit BiasBackward(Rows s) : t(s.t), n(s.d) {
     hidden("bias", {n});
     in("dy", {t, n});
-    accumulate("dbias", {n}, DType::f32);
-    gradients = {{"dbias", "bias"}};
+    accumulate_gradient("bias", {n}, DType::f32);
   }
   void run(Device& b) override { ops::run(b, ops::BiasBackward{.dy = at("dy"), .dbias = at("dbias")}); }
   double loss(Values& v) override { return ref::dot(v["dy"], ref::bias_forward(t, n, v["bias"], Numbers(t * n, 0.0))); }

@@ -36,8 +36,7 @@ struct EmbeddingBackward : EmbeddingCase {
   EmbeddingBackward(Index t_, Index vocab_, Index d_, Index begin_) : EmbeddingCase(t_, vocab_, d_, begin_) {
     in("dy", {t, d});
     hidden("table", {vocab, d});
-    accumulate("dtable", {vocab, d}, DType::f32);
-    gradients = {{"dtable", "table"}};
+    accumulate_gradient("table", {vocab, d}, DType::f32);
   }
   void run(Device& b) override {
     ops::run(b, ops::EmbeddingBackward{.ids = at("ids"), .dy = at("dy"), .vocab_begin = begin, .dtable = at("dtable")});

@@ -120,12 +120,10 @@ struct LshAttentionBackward : LshCase {
     in("lse", {a.s.B, a.s.H, a.s.S}, saved.lse, DType::f32);
     in("dout", {a.s.B, a.s.S, a.s.H, a.s.vd});
     if (is_fused()) {
-      out("dxv", {a.s.B, a.s.S, 2 * a.s.H, a.s.hd});
-      gradients = {{"dxv", "xv"}};
+      out_gradient("xv", {a.s.B, a.s.S, 2 * a.s.H, a.s.hd});
     } else {
-      out("dx", {a.s.B, a.s.S, a.s.H, a.s.hd});
-      out("dv", {a.s.B, a.s.S, a.s.H, a.s.vd});
-      gradients = {{"dx", "x"}, {"dv", "v"}};
+      out_gradient("x", {a.s.B, a.s.S, a.s.H, a.s.hd});
+      out_gradient("v", {a.s.B, a.s.S, a.s.H, a.s.vd});
     }
     gradient_tolerance = compute == DType::bf16 ? 2e-2 : 2e-5;
   }

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cmath>
-#include <tuple>
 
 #include "kernels/ops/norm.h"
 #include "kernels/ops/qk_norm.h"
@@ -33,9 +32,9 @@ struct NormForward : OpCase {
   }
   void expect(Values& v) override {
     if (t * d == 0) return;
-    std::tie(v["y"], v["moments"]) = [](const ref::Norm& n) {
-      return std::pair(n.y, n.moments);
-    }(ref::norm(desc, t, d, v["x"], v["weight"], v["bias"]));
+    const ref::Norm want = ref::norm(desc, t, d, v["x"], v["weight"], v["bias"]);
+    v["y"] = want.y;
+    v["moments"] = want.moments;
   }
 };
 
@@ -50,12 +49,10 @@ struct NormBackward : OpCase {
     if (biased) hidden("bias", {d});
     in("moments", {t, 2},
        t * d > 0 ? ref::norm(desc, t, d, values()["x"], values()["weight"], {}).moments : Numbers(t * 2), DType::f32);
-    accumulate("dx", {t, d});
-    accumulate("dweight", {d}, DType::f32);
-    gradients = {{"dx", "x"}, {"dweight", "weight"}};
+    accumulate_gradient("x", {t, d});
+    accumulate_gradient("weight", {d}, DType::f32);
     if (biased) {
-      accumulate("dbias", {d}, DType::f32);
-      gradients.push_back({"dbias", "bias"});
+      accumulate_gradient("bias", {d}, DType::f32);
     }
   }
   void run(Device& b) override {
@@ -159,9 +156,8 @@ struct HeadQkNormBackward : HeadQkNormCase {
       : HeadQkNormCase(t_, d, others, width, half_) {
     in("inverse", {t, d.q_heads + d.k_heads}, forward(values()).inverse, DType::f32);
     in("dy", {t, all, hd});
-    out("dx", {t, all, hd});
-    accumulate("dweight", {desc.weights(), hd}, DType::f32);
-    gradients = {{"dx", "x"}, {"dweight", "weight"}};
+    out_gradient("x", {t, all, hd});
+    accumulate_gradient("weight", {desc.weights(), hd}, DType::f32);
   }
   void run(Device& b) override {
     ops::run(b, ops::HeadQkNormBackward{.dy = at("dy"),
@@ -192,14 +188,13 @@ struct ProjectionQkNormCase : OpCase {
     for (double& x : elsewhere) x = std::abs(x) * static_cast<double>((ranks - 1) * q);
     in("others", {t, 2}, elsewhere, DType::f32);
   }
-  Numbers squares(Values& v) const { return added(ref::projection_sums(desc, row, v["x"], v["x"]), v); }
-  Numbers forward(Values& v) const { return ref::projection_qk_norm(desc, row, v["weight"], v["others"], v["x"]); }
-
- private:
-  static Numbers added(Numbers sums, Values& v) {
+  // Sums of squares of this rank and the others.
+  Numbers squares(Values& v) const {
+    Numbers sums = ref::projection_sums(desc, row, v["x"], v["x"]);
     for (std::size_t i = 0; i < v["others"].size(); ++i) sums[i] += v["others"][i];
     return sums;
   }
+  Numbers forward(Values& v) const { return ref::projection_qk_norm(desc, row, v["weight"], v["others"], v["x"]); }
 };
 
 struct ProjectionQkNormSums : ProjectionQkNormCase {
@@ -234,9 +229,8 @@ struct ProjectionQkNormBackward : ProjectionQkNormCase {
     in("dy", {t, row});
     in("squares", {t, 2}, squares(values()), DType::f32);
     in("products", {t, 2}, ref::projection_sums(desc, row, values()["dy"], forward(values())), DType::f32);
-    out("dx", {t, row});
-    accumulate("dweight", {q + k}, DType::f32);
-    gradients = {{"dx", "x"}, {"dweight", "weight"}};
+    out_gradient("x", {t, row});
+    accumulate_gradient("weight", {q + k}, DType::f32);
   }
   void run(Device& b) override {
     ops::run(b, ops::ProjectionQkNormBackward{.dy = at("dy"),

@@ -42,9 +42,9 @@ struct RouteCase : OpCase {
 };
 
 // `experts` is the output, or the input of a replay.
-struct RoutedCase : RouteCase {
+struct RouteForward : RouteCase {
   bool replay;
-  RoutedCase(RouteDesc d, Index g, Rows s, bool biased, bool noisy, bool padded, bool replays)
+  RouteForward(RouteDesc d, Index g, Rows s, bool biased, bool noisy = false, bool padded = false, bool replays = false)
       : RouteCase(d, g, s, biased, noisy, padded), replay(replays) {
     if (!replay) out("experts", {t, d.top_k}, DType::i32);
     out("weights", {t, d.top_k}, DType::f32);
@@ -75,15 +75,10 @@ struct RoutedCase : RouteCase {
   }
 };
 
-struct RouteForward : RoutedCase {
-  RouteForward(RouteDesc d, Index g, Rows s, bool biased, bool noisy = false, bool padded = false)
-      : RoutedCase(d, g, s, biased, noisy, padded, false) {}
-};
-
 // RouteForward of experts that another call has chosen: not the best ones.
-struct RouteReplay : RoutedCase {
+struct RouteReplay : RouteForward {
   RouteReplay(RouteDesc d, Index g, Rows s, bool biased, bool padded)
-      : RoutedCase(d, g, s, biased, false, padded, true) {
+      : RouteForward(d, g, s, biased, false, padded, true) {
     note += ", replayed";
     Numbers experts(t * d.top_k, -1.0);
     for (Index i = 0; i < t; ++i)
@@ -102,8 +97,7 @@ struct RouteBackward : RouteCase {
     in("weights", chosen, ref::route_weights(desc, t, e, values()["logits"], values()["experts"]), DType::f32);
     in("dweights", chosen, DType::f32);
     in("dprobability", {segments, e}, DType::f32);
-    out("dlogits", {t, e});
-    gradients = {{"dlogits", "logits"}};
+    out_gradient("logits", {t, e});
   }
   void run(Device& b) override {
     ops::run(b, ops::RouteBackward{.logits = at("logits"),
@@ -164,10 +158,7 @@ struct JitterCase : OpCase {
   JitterCase(Rows s, bool add_) : n(s.d), add(add_) {
     in("index", {s.t}, whole("index", {s.t}, Index{1} << 33, Index{1} << 34), DType::i64);
     in("x", {s.t, s.d});
-    if (add)
-      accumulate("y", {s.t, s.d});
-    else
-      out("y", {s.t, s.d});
+    add ? accumulate("y", {s.t, s.d}) : out("y", {s.t, s.d});
   }
   void run(Device& b) override {
     ops::run(b, ops::Jitter{.x = at("x"), .index = at("index"), .desc = desc, .accumulate = add, .y = at("y")});
@@ -212,8 +203,7 @@ struct NoisyGatingForward : NoisyGatingCase {
 struct NoisyGatingBackward : NoisyGatingCase {
   explicit NoisyGatingBackward(Rows s) : NoisyGatingCase(s) {
     in("dx", {s.t, s.d});
-    out("dstddev", {s.t, s.d});
-    gradients = {{"dstddev", "stddev"}};
+    out_gradient("stddev", {s.t, s.d});
   }
   void run(Device& b) override {
     ops::run(b,

@@ -59,6 +59,18 @@ inline Numbers bias_forward(Index t, Index n, const Numbers& bias, Numbers y) {
 
 // ---- norms ----
 
+// Mean of the n numbers from x on, which rmsnorm takes to be 0, and 1 / root of their variance.
+struct RowMoments {
+  double mean = 0, inverse = 0;
+};
+inline RowMoments row_moments(NormKind kind, double eps, const double* x, Index n) {
+  double mean = 0, squares = 0;
+  if (kind == NormKind::layernorm)
+    for (Index i = 0; i < n; ++i) mean += x[i] / static_cast<double>(n);
+  for (Index i = 0; i < n; ++i) squares += (x[i] - mean) * (x[i] - mean);
+  return {mean, 1 / std::sqrt(squares / static_cast<double>(n) + eps)};
+}
+
 struct Norm {
   Numbers y, moments;
 };
@@ -66,11 +78,7 @@ struct Norm {
 inline Norm norm(const NormDesc& desc, Index t, Index d, const Numbers& x, const Numbers& weight, const Numbers& bias) {
   Norm out{Numbers(t * d), Numbers(t * 2)};
   for (Index r = 0; r < t; ++r) {
-    double mean = 0, squares = 0;
-    if (desc.kind == NormKind::layernorm)
-      for (Index i = 0; i < d; ++i) mean += x[r * d + i] / static_cast<double>(d);
-    for (Index i = 0; i < d; ++i) squares += (x[r * d + i] - mean) * (x[r * d + i] - mean);
-    const double inverse = 1 / std::sqrt(squares / static_cast<double>(d) + static_cast<double>(desc.eps));
+    const auto [mean, inverse] = row_moments(desc.kind, static_cast<double>(desc.eps), x.data() + r * d, d);
     for (Index i = 0; i < d; ++i)
       out.y[r * d + i] = (x[r * d + i] - mean) * inverse * (desc.offset + weight[i]) + (bias.empty() ? 0.0 : bias[i]);
     out.moments[2 * r] = mean;
@@ -169,14 +177,11 @@ inline HeadQkNormed head_qk_norm(const HeadQkNorm& desc, Index all, Index hd, In
   for (std::size_t t = 0; t < x.size() / (all * hd); ++t)
     for (Index h = 0; h < heads; ++h) {
       const Index at = (static_cast<Index>(t) * all + h) * hd;
-      double mean = 0, squares = 0;
-      if (desc.kind == NormKind::layernorm)
-        for (Index i = 0; i < hd; ++i) mean += x[at + i] / static_cast<double>(hd);
-      for (Index i = 0; i < hd; ++i) squares += (x[at + i] - mean) * (x[at + i] - mean);
+      const auto [mean, inverse] = row_moments(desc.kind, static_cast<double>(desc.eps), x.data() + at, hd);
       const Index row = desc.each_head ? h : h < desc.q_heads ? 0 : 1;
-      out.inverse.push_back(1 / std::sqrt(squares / static_cast<double>(hd) + desc.eps));
+      out.inverse.push_back(inverse);
       for (Index i = 0; i < hd; ++i)
-        out.y[at + i] = (x[at + i] - mean) * out.inverse.back() * (desc.offset + weight[row * hd + i]);
+        out.y[at + i] = (x[at + i] - mean) * inverse * (desc.offset + weight[row * hd + i]);
     }
   if (!table.empty()) out.y = rope(all, hd, heads, half, positions, table, false, out.y, desc.pairs);
   return out;
