@@ -85,7 +85,7 @@ void forward(Context& context, const ops::ActivationForward& op) {
   const Index width = op.y.dim(1);
   with_type_and_packs(width, {op.h, op.y}, [&]<class T, int N>(T, PackSize<N>) {
     launch(context, {.x = op.y.dim(0), .threads = row_threads(blocks_of(width, N))}, activate<Act, gated, T, N>,
-           op.activation, width, in<T>(op.h), in<float>(op.row_scale), out<T>(op.y));
+           op.activation, width, op.h, op.row_scale, op.y);
   });
 }
 
@@ -95,8 +95,8 @@ void backward(Context& context, const ops::ActivationBackward& op) {
   const ConstView dy = op.y && op.y.bytes() == op.dy.bytes() ? ConstView() : op.dy;
   with_type_and_packs(width, {op.dy, op.h, op.dh, op.y}, [&]<class T, int N>(T, PackSize<N>) {
     launch(context, {.x = op.dy.dim(0), .threads = row_threads(blocks_of(width, N))},
-           activation_gradient<Act, gated, T, N>, op.activation, width, in<T>(dy), in<T>(op.h), in<float>(op.row_scale),
-           out<T>(op.dh), out<float>(op.drow_scale), out<T>(op.y));
+           activation_gradient<Act, gated, T, N>, op.activation, width, dy, op.h, op.row_scale, op.dh, op.drow_scale,
+           op.y);
   });
 }
 

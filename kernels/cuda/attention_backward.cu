@@ -371,8 +371,7 @@ void launch_query_gradient(Context& context, const AttentionProblem& z, const Sc
   launch(context,
          {.x = tiles * z.B * heads.kv_heads * heads.heads_per_kv, .threads = S::threads, .shared_bytes = shared_bytes},
          query_gradient<T, width, general>, z, scores, heads, static_cast<int>(tiles), in_heads<T>(o.dout),
-         in_heads<T>(o.q), in_heads<T>(o.k), in_heads<T>(o.v), special, in<float>(o.lse), in<float>(delta),
-         out_heads<T>(o.dq));
+         in_heads<T>(o.q), in_heads<T>(o.k), in_heads<T>(o.v), special, o.lse, delta, out_heads<T>(o.dq));
 }
 
 // The memory for the sums of splits; empty if there is one split.
@@ -392,8 +391,8 @@ void launch_key_gradients(Context& context, const AttentionProblem& z, const Sco
   launch(context,
          {.x = tiles * z.B * heads.kv_heads * heads.splits, .threads = S::threads, .shared_bytes = shared_bytes},
          key_gradients<T, width, wanted, general>, z, scores, heads, static_cast<int>(tiles), in_heads<T>(o.dout),
-         in_heads<T>(o.q), in_heads<T>(o.k), in_heads<T>(o.v), special, in<float>(o.lse), in<float>(delta),
-         out_heads<T>(o.dk), out_heads<T>(o.dv), sums_of(sums.dk), sums_of(sums.dv));
+         in_heads<T>(o.q), in_heads<T>(o.k), in_heads<T>(o.v), special, o.lse, delta, out_heads<T>(o.dk),
+         out_heads<T>(o.dv), sums_of(sums.dk), sums_of(sums.dv));
 }
 
 // Gradients of these heads. delta: [B, heads, Sq] is memory for D.
@@ -407,8 +406,8 @@ void launch_backward(Context& context, const AttentionDesc& desc, const HeadRang
   for (ConstHeads x :
        {ConstHeads(o.dout), o.q, o.k, o.v, ConstHeads(o.out), ConstHeads(o.dq), ConstHeads(o.dk), ConstHeads(o.dv)})
     z.packs &= in_packs<T>(x);
-  launch(context, Grid{.x = Index{z.B} * z.Sq}, z.packs ? deltas<T, 4> : deltas<T, 1>, z, heads, o.v.width,
-         in<T>(o.dout), in<T>(o.out), cuda::out<float>(delta));
+  launch(context, Grid{.x = Index{z.B} * z.Sq}, z.packs ? deltas<T, 4> : deltas<T, 1>, z, heads, o.v.width, o.dout,
+         o.out, delta);
   launch_query_gradient<T, width, general>(context, z, scores, heads, special, o, delta);
   if constexpr (width <= 128) {
     launch_key_gradients<T, width, Wanted::dk_dv, general>(context, z, scores, heads, special, o, delta, sums);

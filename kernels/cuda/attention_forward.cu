@@ -335,8 +335,8 @@ void launch_forward(Context& context, const AttentionDesc& desc, const Attention
           .threads = Of::threads,
           .shared_bytes = Of::shared_elements * static_cast<Index>(sizeof(T))},
          forward<T, width, general, split_keys>, z, ScoreScaling(desc), static_cast<int>(tiles), splits, in_heads<T>(q),
-         in_heads<T>(k), in_heads<T>(v), GeneralOperands(desc), in<std::int32_t>(desc.mask.query_offsets),
-         out_heads<T>(out), cuda::out<float>(split_x), cuda::out<float>(lse), cuda::out<float>(largest));
+         in_heads<T>(k), in_heads<T>(v), GeneralOperands(desc), desc.mask.query_offsets, out_heads<T>(out), split_x,
+         lse, largest);
 }
 
 // Processes as many sequences at once as the workspace has memory for their splits.
@@ -352,8 +352,8 @@ void forward_split_keys(Context& context, const AttentionDesc& desc, const Atten
     const View split_x = workspace.take({each * sequences, v.width}, DType::f32),
                split_lse = workspace.take({each * sequences}, DType::f32);
     launch_forward<T, width, true, true>(context, desc, z, splits, sequences, q, k, v, out, split_x, split_lse);
-    launch(context, {.x = splits.rows, .threads = row_threads(v.width, 128)}, combine_splits<T>, z, splits,
-           in<float>(desc.sinks), in<float>(split_x), in<float>(split_lse), out_heads<T>(out), cuda::out<float>(lse));
+    launch(context, {.x = splits.rows, .threads = row_threads(v.width, 128)}, combine_splits<T>, z, splits, desc.sinks,
+           split_x, split_lse, out_heads<T>(out), lse);
   }
 }
 
@@ -365,7 +365,7 @@ void execute(CudaDevice& device, const ops::KvCacheAppend& op) {
   with_type_and_packs(x, y, [&]<class T, int N>(T, PackSize<N>) {
     const Index row = x.heads * x.width;
     launch(device.context(), {.x = x.sequences * x.positions, .threads = row_threads(row / N)}, append_kernel<T, N>,
-           x.positions, row, in_heads<T>(x), in<std::int32_t>(op.offsets), out_heads<T>(y));
+           x.positions, row, in_heads<T>(x), op.offsets, out_heads<T>(y));
   });
 }
 
@@ -405,8 +405,7 @@ void execute(CudaDevice& device, const ops::AttentionForward& op) {
               .threads = wide_warps * warp_size,
               .shared_bytes = (q.width + v.width + wide_keys) * size_of(DType::f32)},
              wide_forward<T>, z, ScoreScaling(desc), in_heads<T>(q), in_heads<T>(k), in_heads<T>(v),
-             GeneralOperands(desc), in<std::int32_t>(desc.mask.query_offsets), out_heads<T>(out), cuda::out<float>(lse),
-             cuda::out<float>(largest));
+             GeneralOperands(desc), desc.mask.query_offsets, out_heads<T>(out), lse, largest);
       return;
     }
     with_width(std::max(q.width, v.width), [&](auto width) {

@@ -79,9 +79,8 @@ void execute(CudaDevice& device, const ops::AttentionBackwardLearned& op) {
       launch(device.context(),
              {.x = Index{z.query_offset} + z.Sq + (z.sees_later_keys() ? z.Sk - 1 : 0), .y = z.H, .threads = 128},
              bias_gradient<T>, z, ScoreScaling(op.desc), dout, in_heads<T>(op.q), in_heads<T>(op.k), in_heads<T>(op.v),
-             out, special, lse, cuda::out<float>(op.dbias));
-    if (op.dsinks)
-      launch(device.context(), {.x = z.H}, sink_gradient<T>, z, dout, out, special, lse, cuda::out<float>(op.dsinks));
+             out, special, lse, op.dbias);
+    if (op.dsinks) launch(device.context(), {.x = z.H}, sink_gradient<T>, z, dout, out, special, lse, op.dsinks);
   });
 }
 

@@ -166,20 +166,17 @@ void execute(CudaDevice& device, const ops::SumSquares& op) {
   const Index n = op.x.elements();
   const Grid grid = grid_of_sum(n);
   const View partial = Workspace(device.context()).take({grid.x}, DType::f64);
-  with_packs<4>(0, {op.x}, [&]<int N>(PackSize<N>) {
-    launch(device.context(), grid, sum_of_squares<N>, n, in<float>(op.x), out<double>(partial));
-  });
-  launch(device.context(), {}, add_sum, grid.x, in<double>(partial), out<double>(op.out));
+  with_packs<4>(0, {op.x},
+                [&]<int N>(PackSize<N>) { launch(device.context(), grid, sum_of_squares<N>, n, op.x, partial); });
+  launch(device.context(), {}, add_sum, grid.x, partial, op.out);
 }
 
 void execute(CudaDevice& device, const ops::BitSum& op) {
   const Index n = op.x.elements();
   const Grid grid = grid_of_sum(n);
   const View partial = Workspace(device.context()).take({grid.x}, DType::i32);
-  with_type(op.x.dtype(), [&]<class T>(T) {
-    launch(device.context(), grid, sum_of_bits<T>, n, in<T>(op.x), out<std::int32_t>(partial));
-  });
-  launch(device.context(), {}, add_bit_sum, grid.x, in<std::int32_t>(partial), out<std::int32_t>(op.out));
+  with_type(op.x.dtype(), [&]<class T>(T) { launch(device.context(), grid, sum_of_bits<T>, n, op.x, partial); });
+  launch(device.context(), {}, add_bit_sum, grid.x, partial, op.out);
 }
 
 }  // namespace sy::cuda

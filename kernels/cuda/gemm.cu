@@ -243,8 +243,7 @@ void multiply_grouped(Context& context, const Form& form, const GroupOffsets& gr
   // The pitch is even, so that each list is aligned to 16 bytes.
   const Index pitch = blocks_of(experts, 2) * 2;
   const View addresses = Workspace(context).take({3, pitch}, DType::i64);
-  launch(context, {}, write_addresses, experts, in<std::int32_t>(groups.offsets), of_a, of_b, of_c,
-         out<Index>(addresses), pitch);
+  launch(context, {}, write_addresses, experts, groups.offsets, of_a, of_b, of_c, addresses, pitch);
   const auto list = [&](Index i) { return reinterpret_cast<void**>(addresses.rows(i, 1).bytes()); };
   context.stream.enqueue_outside_graphs([&](cudaStream_t) {
     check(cublasGemmGroupedBatchedEx(context.cublas, op_b.data(), op_a.data(), n.data(), m.data(), q.data(),

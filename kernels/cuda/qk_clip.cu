@@ -48,7 +48,7 @@ struct Clip {
 
 void execute(CudaDevice& device, const ops::MaxLogits& op) {
   launch(device.context(), {.x = op.largest.dim(1)}, max_logits_kernel, op.largest.dim(0), op.largest.dim(1),
-         op.largest.dim(2), in<float>(op.largest), out<float>(op.max_logits));
+         op.largest.dim(2), op.largest, op.max_logits);
 }
 
 // Heads may begin at any element, so a thread takes one element at a time.
