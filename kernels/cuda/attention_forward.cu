@@ -411,11 +411,10 @@ void execute(CudaDevice& device, const ops::AttentionForward& op) {
     with_width(std::max(q.width, v.width), [&](auto width) {
       // Splits use the general kernels only, because more kernels would take longer to compile.
       if (KeySplits::are_useful(desc, z)) return forward_split_keys<T, width>(context, desc, z, q, k, v, out, lse);
-      const auto run = [&](auto general) {
+      with_flag(GeneralOperands::is_needed(desc), [&](auto general) {
         launch_forward<T, width, general, false>(context, desc, z, KeySplits(z, z.B, 0), z.B, q, k, v, out, View(), lse,
                                                  largest);
-      };
-      GeneralOperands::is_needed(desc) ? run(std::true_type{}) : run(std::false_type{});
+      });
     });
   });
 }

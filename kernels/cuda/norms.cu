@@ -171,12 +171,6 @@ __global__ void expert_bias_scale_gradient(Index experts, Index n, Index first, 
   if (threadIdx.x == 0) drow_scale[row] += sum;
 }
 
-// Calls f with the flag as a compile-time constant.
-template <class F>
-void with_flag(bool flag, F f) {
-  flag ? f(std::true_type{}) : f(std::false_type{});
-}
-
 }  // namespace
 
 void execute(CudaDevice& device, const ops::GroupedBiasForward& op) {
