@@ -348,22 +348,22 @@ __global__ void sum_splits(const HeadRange heads, int B, const InHeads<float> x,
 
 // ---- launches ----
 
-struct Operands {
-  ConstView dout;
-  ConstHeads q, k, v;
-  ConstView out, lse;
-  Heads dq, dk, dv;
-
-  Operands slice_sequences(Index begin, Index count) const {
-    return {dout.rows(begin, count),          q.slice_sequences(begin, count),  k.slice_sequences(begin, count),
-            v.slice_sequences(begin, count),  out.rows(begin, count),           lse.rows(begin, count),
-            dq.slice_sequences(begin, count), dk.slice_sequences(begin, count), dv.slice_sequences(begin, count)};
-  }
-};
+// The operation on sequences [begin, begin + count).
+ops::AttentionBackward slice_sequences(const ops::AttentionBackward& op, Index begin, Index count) {
+  ops::AttentionBackward slice = op;
+  AttentionMask& mask = slice.desc.mask;
+  for (ConstView* x :
+       {&slice.dout, &slice.out, &slice.lse, &mask.document_start, &mask.prefix_end, &mask.selected, &mask.key_lengths})
+    if (*x) *x = x->rows(begin, count);
+  for (ConstHeads* x : {&slice.q, &slice.k, &slice.v}) *x = x->slice_sequences(begin, count);
+  for (Heads* x : {&slice.dq, &slice.dk, &slice.dv}) *x = x->slice_sequences(begin, count);
+  return slice;
+}
 
 template <class T, int width, bool general>
 void launch_query_gradient(Context& context, const AttentionProblem& z, const ScoreScaling& scores,
-                           const HeadRange& heads, const GeneralOperands& special, const Operands& o, ConstView delta) {
+                           const HeadRange& heads, const GeneralOperands& special, const ops::AttentionBackward& o,
+                           ConstView delta) {
   using S = QuerySteps<T, width, general>;
   constexpr Index shared_bytes = S::shared_bytes(S::queries);
   static_assert(shared_bytes <= attention_shared_bytes(width));
@@ -381,8 +381,8 @@ struct SplitSums {
 
 template <class T, int width, Wanted wanted, bool general>
 void launch_key_gradients(Context& context, const AttentionProblem& z, const ScoreScaling& scores,
-                          const HeadRange& heads, const GeneralOperands& special, const Operands& o, ConstView delta,
-                          const SplitSums& sums) {
+                          const HeadRange& heads, const GeneralOperands& special, const ops::AttentionBackward& o,
+                          ConstView delta, const SplitSums& sums) {
   using S = KeySteps<T, width, wanted, general>;
   constexpr Index shared_bytes = S::shared_bytes(2 * S::queries);
   static_assert(shared_bytes <= attention_shared_bytes(width));
@@ -397,11 +397,11 @@ void launch_key_gradients(Context& context, const AttentionProblem& z, const Sco
 
 // Gradients of these heads. delta: [B, heads, Sq] is memory for D.
 template <class T, int width, bool general>
-void launch_backward(Context& context, const AttentionDesc& desc, const HeadRange& heads, const Operands& o, View delta,
+void launch_backward(Context& context, const HeadRange& heads, const ops::AttentionBackward& o, View delta,
                      const SplitSums& sums) {
-  const ScoreScaling scores(desc);
-  const GeneralOperands special(desc);
-  AttentionProblem z(desc, o.q, o.k);
+  const ScoreScaling scores(o.desc);
+  const GeneralOperands special(o.desc);
+  AttentionProblem z(o.desc, o.q, o.k);
   z.packs = true;
   for (ConstHeads x :
        {ConstHeads(o.dout), o.q, o.k, o.v, ConstHeads(o.out), ConstHeads(o.dq), ConstHeads(o.dk), ConstHeads(o.dv)})
@@ -424,8 +424,8 @@ void launch_backward(Context& context, const AttentionDesc& desc, const HeadRang
 // Processes as many sequences, or kv heads of one sequence, at once as the workspace has memory
 // for.
 template <class T, int width, bool general>
-void backward(Context& context, const AttentionDesc& desc, const Operands& all) {
-  const AttentionProblem z(desc, all.q, all.k);
+void backward(Context& context, const ops::AttentionBackward& all) {
+  const AttentionProblem z(all.desc, all.q, all.k);
   constexpr int rows = KeySteps < T, width, width <= 128 ? Wanted::dk_dv : Wanted::dk, general > ::rows;
   const int heads_per_kv = z.H / z.K;
   // Bytes of D, and of the sums of a split, for one kv head of one sequence.
@@ -448,12 +448,7 @@ void backward(Context& context, const AttentionDesc& desc, const Operands& all) 
       if (splits > 1)
         sums = {workspace.take({splits * sequences, z.Sk, heads.kv_heads, all.k.width}, DType::f32),
                 workspace.take({splits * sequences, z.Sk, heads.kv_heads, all.v.width}, DType::f32)};
-      AttentionDesc slice = desc;
-      if (desc.mask.document_start) slice.mask.document_start = desc.mask.document_start.rows(b, sequences);
-      if (desc.mask.prefix_end) slice.mask.prefix_end = desc.mask.prefix_end.rows(b, sequences);
-      if (desc.mask.selected) slice.mask.selected = desc.mask.selected.rows(b, sequences);
-      if (desc.mask.key_lengths) slice.mask.key_lengths = desc.mask.key_lengths.rows(b, sequences);
-      launch_backward<T, width, general>(context, slice, heads, all.slice_sequences(b, sequences), delta, sums);
+      launch_backward<T, width, general>(context, heads, slice_sequences(all, b, sequences), delta, sums);
     }
 }
 
@@ -462,13 +457,9 @@ void backward(Context& context, const AttentionDesc& desc, const Operands& all) 
 void execute(CudaDevice& device, const ops::AttentionBackward& op) {
   Context& context = device.context();
   if (context.fused_attention && is_fused(op.q, op.k, op.v, op.desc) && context.fused_attention->run(op)) return;
-  const Operands operands{op.dout, op.q, op.k, op.v, op.out, op.lse, op.dq, op.dk, op.dv};
   with_type(op.q.dtype, [&]<class T>(T) {
     with_width(std::max(op.q.width, op.v.width), [&](auto width) {
-      if (GeneralOperands::is_needed(op.desc))
-        backward<T, width, true>(context, op.desc, operands);
-      else
-        backward<T, width, false>(context, op.desc, operands);
+      with_flag(GeneralOperands::is_needed(op.desc), [&](auto general) { backward<T, width, general>(context, op); });
     });
   });
 }
