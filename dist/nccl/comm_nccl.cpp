@@ -12,7 +12,6 @@
 #include "dist/watchdog.h"
 #include "kernels/cuda/context.h"
 #include "kernels/cuda/cuda.h"
-#include "kernels/cuda/staging.h"
 #include "kernels/environment.h"
 #include "kernels/ops/elementwise.h"
 #include "kernels/ops/heads.h"
@@ -123,7 +122,7 @@ struct SharedState {
     // Other ranks wait for the collectives.
     for (Owned<cudaStream_t>& stream : streams) stream = cuda::make_stream(highest);
   }
-  ~SharedState() { cuda::set_wait_hook(device, {}); }
+  ~SharedState() { context.stream.wait_hook = {}; }
   // Polls the communicators while the host waits for the device,
   // and publishes the oldest collective.
   // Throws Failure if a communicator has failed. No communicator is aborted: an abort may wait for
@@ -446,9 +445,9 @@ void SharedState::check_errors() const {
 
 MakeDeviceComm make_nccl_comm(Device& device, int rank, RankContext& context) {
   const auto shared = std::make_shared<SharedState>(device, rank, context);
-  cuda::set_wait_hook(device, [s = std::weak_ptr(shared)] {
+  shared->context.stream.wait_hook = [s = std::weak_ptr(shared)] {
     if (const auto alive = s.lock()) alive->poll();
-  });
+  };
   return [shared](std::unique_ptr<Comm> host, CommStream stream) {
     std::shared_ptr<Connection> connection = shared->connect(*host, stream);
     return std::make_unique<CommNccl>(shared, std::move(host), stream, std::move(connection));

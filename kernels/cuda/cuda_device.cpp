@@ -54,12 +54,6 @@ Index multiplications(VariableName name, Index otherwise) {
   return value;
 }
 
-CudaDevice& as_cuda(Device& device) {
-  auto* const found = dynamic_cast<CudaDevice*>(&device);
-  SY_ASSERT(found, "the {} device is not cuda", device.name());
-  return *found;
-}
-
 }  // namespace
 
 CudaDevice::CudaDevice(int device)
@@ -77,8 +71,7 @@ CudaDevice::CudaDevice(int device)
                multiplications("SWITCHYARD_SMALL_PRODUCT", Index{1} << 31),
                multiplications("SWITCHYARD_LARGE_PRODUCT", Index{1} << 34)},
       fused_attention_(is_wanted("SWITCHYARD_CUDNN") ? make_fused_attention(context_) : nullptr),
-      waiter_(context_.stream),
-      staging_(context_.stream, waiter_),
+      staging_(context_.stream),
       read_(pinned_memory(read_limit)),
       read_done_(make_event()),
       all_done_(make_event()),
@@ -108,7 +101,7 @@ Index CudaDevice::free_bytes() const {
 void CudaDevice::synchronize() {
   context_.stream.enqueue_outside_graphs(
       [&](cudaStream_t stream) { check(cudaEventRecord(all_done_.get(), stream), "cudaEventRecord"); });
-  waiter_.wait(all_done_.get());
+  context_.stream.wait(all_done_.get());
 }
 
 void CudaDevice::graph_region(const std::string& name, const std::function<void()>& body) {
@@ -133,16 +126,14 @@ void CudaDevice::do_begin_read(ConstView x) {
 }
 
 void CudaDevice::do_end_read(void* host, Index bytes) {
-  waiter_.wait(read_done_.get());
+  context_.stream.wait(read_done_.get());
   std::memcpy(host, read_.get(), static_cast<std::size_t>(bytes));
 }
 
 Context& context_of(Device& device) {
-  return as_cuda(device).context();
-}
-
-void set_wait_hook(Device& device, std::function<void()> hook) {
-  as_cuda(device).set_wait_hook(std::move(hook));
+  auto* const found = dynamic_cast<CudaDevice*>(&device);
+  SY_ASSERT(found, "the {} device is not cuda", device.name());
+  return found->context();
 }
 
 }  // namespace cuda

@@ -24,7 +24,6 @@ class CudaDevice final : public Device {
   static constexpr bool lacks =
       std::same_as<Operation, ops::PackWeight> || std::same_as<Operation, ops::LshSort> ||
       std::same_as<Operation, ops::LshAttentionForward> || std::same_as<Operation, ops::LshAttentionBackward>;
-  void set_wait_hook(std::function<void()> hook) { waiter_.hook = std::move(hook); }
 
   void publish_waits_to(std::shared_ptr<BlockState> state) override {
     context_.stream.publish_waits_to(std::move(state));
@@ -61,7 +60,6 @@ class CudaDevice final : public Device {
   Context context_;
   std::unique_ptr<FusedAttention> fused_attention_;
   std::unique_ptr<ExpertProducts> expert_products_;
-  Waiter waiter_;
   Staging staging_;
   DeviceMemory read_;  // pinned buffer of begin_read
   Owned<cudaEvent_t> read_done_, all_done_;

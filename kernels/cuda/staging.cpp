@@ -1,41 +1,18 @@
 #include "kernels/cuda/staging.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
-#include <thread>
 
 namespace sy::cuda {
 
-void Waiter::wait(cudaEvent_t event) const {
-  using Clock = std::chrono::steady_clock;
-  constexpr std::chrono::microseconds patience(20'000), nap(50);
-  const auto start = Clock::now();
-  const ScopedBlock block(stream_.blocked(), "the device", "", {}, true);
-  for (;;) {
-    const cudaError_t state = cudaEventQuery(event);
-    if (state == cudaSuccess) return;
-    if (state != cudaErrorNotReady) check(state, "waiting for the GPU");
-    cudaGetLastError();  // a later call would report "not ready" as an error
-    if (Clock::now() - start < patience) {
-      std::this_thread::yield();
-      continue;
-    }
-    if (hook) hook();
-    if (stream_.has_progressed()) stream_.blocked().progress();
-    std::this_thread::sleep_for(nap);
-  }
-}
-
-Staging::Staging(ComputeStream& stream, const Waiter& waiter)
-    : stream_(stream), waiter_(waiter), memory_(pinned_memory(num_buffers * buffer_bytes)) {
+Staging::Staging(ComputeStream& stream) : stream_(stream), memory_(pinned_memory(num_buffers * buffer_bytes)) {
   for (auto& event : events_) event = make_event();
 }
 
 void Staging::next_buffer() {
   check(cudaEventRecord(events_[current_].get(), stream_.end_capture()), "cudaEventRecord");
   current_ = (current_ + 1) % num_buffers;
-  waiter_.wait(events_[current_].get());
+  stream_.wait(events_[current_].get());
   used_ = 0;
 }
 
@@ -64,7 +41,7 @@ void Staging::to_host(const std::byte* device, void* host, Index bytes) {
     Index begin, bytes;
   };
   const auto deliver = [&](const Chunk& chunk) {
-    waiter_.wait(events_[chunk.buffer].get());
+    stream_.wait(events_[chunk.buffer].get());
     std::memcpy(static_cast<std::byte*>(host) + chunk.begin, buffer(chunk.buffer),
                 static_cast<std::size_t>(chunk.bytes));
   };
