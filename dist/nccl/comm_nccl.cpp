@@ -64,17 +64,15 @@ void check_nccl(ncclResult_t result, ncclComm_t comm, const std::string& what) {
 }
 
 // NCCL's communicator of a group of ranks. Communicators of equal groups share it.
-struct Connection {
-  ncclComm_t comm = nullptr;
-  Connection() = default;
-  Connection(const Connection&) = delete;
-  Connection& operator=(const Connection&) = delete;
-  ~Connection() {
-    // Destroying waits for peers and for collectives in flight. After an error it may never return;
-    // the process is about to end.
-    if (comm && std::uncaught_exceptions() == 0) ncclCommDestroy(comm);
-  }
-};
+using Connection = std::shared_ptr<std::remove_pointer_t<ncclComm_t>>;
+
+Connection own(ncclComm_t comm) {
+  // Destroying waits for peers and for collectives in flight. After an error it may never return;
+  // the process is about to end.
+  return {comm, [](ncclComm_t c) {
+            if (std::uncaught_exceptions() == 0) ncclCommDestroy(c);
+          }};
+}
 
 ncclConfig_t connection_config() {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
@@ -83,23 +81,23 @@ ncclConfig_t connection_config() {
 }
 
 // Connects the ranks of `host`, by an id that its rank 0 makes. Collective over `host`.
-std::shared_ptr<Connection> connect_by_id(Comm& host) {
+Connection connect_by_id(Comm& host) {
   ncclUniqueId id{};
   if (host.rank() == 0) check_nccl(ncclGetUniqueId(&id), nullptr, "making an id");
   host.broadcast(view_of(reinterpret_cast<std::uint8_t*>(&id), {static_cast<Index>(sizeof id)}), 0);
-  auto made = std::make_shared<Connection>();
+  ncclComm_t made = nullptr;
   ncclConfig_t config = connection_config();
-  check_nccl(ncclCommInitRankConfig(&made->comm, host.size(), id, host.rank(), &config), nullptr, "joining");
-  return made;
+  check_nccl(ncclCommInitRankConfig(&made, host.size(), id, host.rank(), &config), nullptr, "joining");
+  return own(made);
 }
 
 // Connects the ranks of `parent` with equal colors, in the order of `key`. Collective over
 // `parent`.
-std::shared_ptr<Connection> split_connection(const Connection& parent, int color, int key) {
-  auto made = std::make_shared<Connection>();
+Connection split_connection(ncclComm_t parent, int color, int key) {
+  ncclComm_t made = nullptr;
   ncclConfig_t config = connection_config();
-  check_nccl(ncclCommSplit(parent.comm, color, key, &made->comm, &config), parent.comm, "splitting");
-  return made;
+  check_nccl(ncclCommSplit(parent, color, key, &made, &config), parent, "splitting");
+  return own(made);
 }
 
 // State that the communicators of one device share.
@@ -112,9 +110,9 @@ struct SharedState {
   std::array<Owned<cudaStream_t>, num_comm_streams> streams;
   std::vector<CommNccl*> members;
   // The connection of the first group, which has all ranks.
-  std::weak_ptr<Connection> of_all;
+  Connection::weak_type of_all;
   // Connections by peers (Comm::peer_names) and stream.
-  std::map<std::pair<std::string_view, CommStream>, std::weak_ptr<Connection>> connections;
+  std::map<std::pair<std::string_view, CommStream>, Connection::weak_type> connections;
 
   SharedState(Device& d, int r, RankContext& c) : device(d), context(cuda::context_of(d)), rank(r), rank_context(c) {
     int lowest = 0, highest = 0;
@@ -131,7 +129,7 @@ struct SharedState {
   void check_errors() const;
   // Returns the connection of the ranks of `host`, shared with communicators of the same ranks and
   // stream: collectives of one connection run one after the other. Collective over all ranks.
-  std::shared_ptr<Connection> connect(Comm& host, CommStream stream);
+  Connection connect(Comm& host, CommStream stream);
   Index started = 0;           // number of collectives started on all communicators
   Index oldest_published = 0;  // number of the oldest collective in flight at the latest poll()
 };
@@ -169,14 +167,13 @@ std::size_t count_of(Index n) {
 class CommNccl final : public Comm {
  public:
   // connection: of the ranks of `host`; nullptr if there is one
-  CommNccl(std::shared_ptr<SharedState> shared, std::unique_ptr<Comm> host, CommStream stream,
-           std::shared_ptr<Connection> connection)
+  CommNccl(std::shared_ptr<SharedState> shared, std::unique_ptr<Comm> host, CommStream stream, Connection connection)
       : Comm(host->shared_context()),
         shared_(std::move(shared)),
         host_(std::move(host)),
         kind_(stream),
         connection_(std::move(connection)),
-        nccl_(connection_ ? connection_->comm : nullptr) {
+        nccl_(connection_.get()) {
     if (nccl_) shared_->members.push_back(this);
   }
   ~CommNccl() override { std::erase(shared_->members, this); }
@@ -233,7 +230,7 @@ class CommNccl final : public Comm {
     std::unique_ptr<Comm> host = host_->split(color);
     if (size() == 1) return std::make_unique<CommNccl>(shared_, std::move(host), kind_, nullptr);
     const ScopedBlock block(rank_context().blocked, "NCCL to connect", peer_names());
-    std::shared_ptr<Connection> connection = split_connection(*connection_, color(rank()), rank());
+    Connection connection = split_connection(nccl_, color(rank()), rank());
     if (host->size() == 1) connection.reset();
     return std::make_unique<CommNccl>(shared_, std::move(host), kind_, std::move(connection));
   }
@@ -384,7 +381,7 @@ class CommNccl final : public Comm {
   std::shared_ptr<SharedState> shared_;
   std::unique_ptr<Comm> host_;
   CommStream kind_;
-  std::shared_ptr<Connection> connection_;
+  Connection connection_;
   ncclComm_t nccl_;  // of the connection; nullptr if the group has one rank
   // A ring of compute points: more than are held at a time.
   struct Point {
@@ -396,17 +393,17 @@ class CommNccl final : public Comm {
   std::size_t next_ = 0;  // index of the oldest entry, to be overwritten next
 };
 
-std::shared_ptr<Connection> SharedState::connect(Comm& host, CommStream stream) {
+Connection SharedState::connect(Comm& host, CommStream stream) {
   if (host.size() == 1) return nullptr;
-  std::weak_ptr<Connection>& known = connections[{host.peer_names(), stream}];
-  if (std::shared_ptr<Connection> shared = known.lock()) return shared;
+  Connection::weak_type& known = connections[{host.peer_names(), stream}];
+  if (Connection shared = known.lock()) return shared;
   const ScopedBlock block(rank_context.blocked, "NCCL to connect", host.peer_names());
-  const std::shared_ptr<Connection> all = of_all.lock();
-  std::shared_ptr<Connection> made;
+  const Connection all = of_all.lock();
+  Connection made;
   if (all) {
     Index first = rank;  // names the group
     host.broadcast(view_of(&first, {1}), 0);
-    made = split_connection(*all, static_cast<int>(first), rank);
+    made = split_connection(all.get(), static_cast<int>(first), rank);
   } else {
     of_all = made = connect_by_id(host);
   }
@@ -449,7 +446,7 @@ MakeDeviceComm make_nccl_comm(Device& device, int rank, RankContext& context) {
     if (const auto alive = s.lock()) alive->poll();
   };
   return [shared](std::unique_ptr<Comm> host, CommStream stream) {
-    std::shared_ptr<Connection> connection = shared->connect(*host, stream);
+    Connection connection = shared->connect(*host, stream);
     return std::make_unique<CommNccl>(shared, std::move(host), stream, std::move(connection));
   };
 }
