@@ -348,21 +348,20 @@ void execute(CudaDevice& device, const ops::Rope& op) {
   const Index hd = op.x.dim(2), half = op.table.dim(1);
   SY_ASSERT(op.heads * half <= INT32_MAX, "rope: {} heads of {}", op.heads, hd);
   const float sign = op.inverse ? -1.0f : 1.0f;
+  // pairs: number of pairs that a thread rotates at once
+  const auto rotate = [&](auto kernel, int pairs) {
+    launch(context, {.x = op.x.dim(0), .threads = row_threads(blocks_of(op.heads * half, pairs))}, kernel,
+           op.x.dim(1) * hd, hd, static_cast<int>(op.heads), static_cast<int>(half), sign, op.positions, op.table,
+           op.x);
+  };
   with_type(op.x.dtype(), [&]<class T>(T) {
+    const bool packed = hd % pack_size<T> == 0;
     if (op.pairs == RopePairs::interleaved)
-      return with_packs<pack_size<T>>(hd % pack_size<T> == 0 ? 2 * half : 1, {op.x}, [&]<int N>(PackSize<N>) {
-        constexpr int pairs_of_pack = N == 1 ? 1 : N / 2;
-        launch(context, {.x = op.x.dim(0), .threads = row_threads(blocks_of(op.heads * half, pairs_of_pack))},
-               rope_interleaved<T, N>, op.x.dim(1) * hd, hd, static_cast<int>(op.heads), static_cast<int>(half), sign,
-               op.positions, op.table, op.x);
-      });
+      return with_packs<pack_size<T>>(packed ? 2 * half : 1, {op.x},
+                                      [&]<int N>(PackSize<N>) { rotate(rope_interleaved<T, N>, N == 1 ? 1 : N / 2); });
     // Both halves of a head must begin at a pack, and so must the table.
-    const bool aligned_table = aligned<float, 4>(op.table, 0);
-    with_packs<pack_size<T>>(aligned_table && hd % pack_size<T> == 0 ? half : 1, {op.x}, [&]<int N>(PackSize<N>) {
-      launch(context, {.x = op.x.dim(0), .threads = row_threads(blocks_of(op.heads * half, N))}, rope_halves<T, N>,
-             op.x.dim(1) * hd, hd, static_cast<int>(op.heads), static_cast<int>(half), sign, op.positions, op.table,
-             op.x);
-    });
+    with_packs<pack_size<T>>(packed && aligned<float, 4>(op.table, 0) ? half : 1, {op.x},
+                             [&]<int N>(PackSize<N>) { rotate(rope_halves<T, N>, N); });
   });
 }
 
