@@ -360,65 +360,62 @@ ops::AttentionBackward slice_sequences(const ops::AttentionBackward& op, Index b
   return slice;
 }
 
+// The launches for some heads. delta: [B, heads, Sq] is memory for D. The memory for the sums of
+// splits is empty if there is one split.
+struct Launch {
+  const ops::AttentionBackward& op;
+  AttentionProblem z;
+  HeadRange heads;
+  View delta;
+  Heads dk_sums = {}, dv_sums = {};
+};
+
 template <class T, int width, bool general>
-void launch_query_gradient(Context& context, const AttentionProblem& z, const ScoreScaling& scores,
-                           const HeadRange& heads, const GeneralOperands& special, const ops::AttentionBackward& o,
-                           ConstView delta) {
+void launch_query_gradient(Context& context, const Launch& call) {
   using S = QuerySteps<T, width, general>;
   constexpr Index shared_bytes = S::shared_bytes(S::queries);
   static_assert(shared_bytes <= attention_shared_bytes(width));
+  const auto& [op, z, heads, delta, dk_sums, dv_sums] = call;
   const Index tiles = blocks_of(z.Sq, S::rows);
   launch(context,
          {.x = tiles * z.B * heads.kv_heads * heads.heads_per_kv, .threads = S::threads, .shared_bytes = shared_bytes},
-         query_gradient<T, width, general>, z, scores, heads, static_cast<int>(tiles), in_heads<T>(o.dout),
-         in_heads<T>(o.q), in_heads<T>(o.k), in_heads<T>(o.v), special, o.lse, delta, out_heads<T>(o.dq));
+         query_gradient<T, width, general>, z, ScoreScaling(op.desc), heads, static_cast<int>(tiles),
+         ConstHeads(op.dout), op.q, op.k, op.v, GeneralOperands(op.desc), op.lse, delta, op.dq);
 }
 
-// The memory for the sums of splits; empty if there is one split.
-struct SplitSums {
-  View dk, dv;
-};
-
 template <class T, int width, Wanted wanted, bool general>
-void launch_key_gradients(Context& context, const AttentionProblem& z, const ScoreScaling& scores,
-                          const HeadRange& heads, const GeneralOperands& special, const ops::AttentionBackward& o,
-                          ConstView delta, const SplitSums& sums) {
+void launch_key_gradients(Context& context, const Launch& call) {
   using S = KeySteps<T, width, wanted, general>;
   constexpr Index shared_bytes = S::shared_bytes(2 * S::queries);
   static_assert(shared_bytes <= attention_shared_bytes(width));
+  const auto& [op, z, heads, delta, dk_sums, dv_sums] = call;
   const Index tiles = blocks_of(z.Sk, S::rows);
-  const auto sums_of = [](View x) { return x ? out_heads<float>(x) : OutHeads<float>{}; };
-  launch(context,
-         {.x = tiles * z.B * heads.kv_heads * heads.splits, .threads = S::threads, .shared_bytes = shared_bytes},
-         key_gradients<T, width, wanted, general>, z, scores, heads, static_cast<int>(tiles), in_heads<T>(o.dout),
-         in_heads<T>(o.q), in_heads<T>(o.k), in_heads<T>(o.v), special, o.lse, delta, out_heads<T>(o.dk),
-         out_heads<T>(o.dv), sums_of(sums.dk), sums_of(sums.dv));
+  launch(
+      context, {.x = tiles * z.B * heads.kv_heads * heads.splits, .threads = S::threads, .shared_bytes = shared_bytes},
+      key_gradients<T, width, wanted, general>, z, ScoreScaling(op.desc), heads, static_cast<int>(tiles),
+      ConstHeads(op.dout), op.q, op.k, op.v, GeneralOperands(op.desc), op.lse, delta, op.dk, op.dv, dk_sums, dv_sums);
 }
 
-// Gradients of these heads. delta: [B, heads, Sq] is memory for D.
 template <class T, int width, bool general>
-void launch_backward(Context& context, const HeadRange& heads, const ops::AttentionBackward& o, View delta,
-                     const SplitSums& sums) {
-  const ScoreScaling scores(o.desc);
-  const GeneralOperands special(o.desc);
-  AttentionProblem z(o.desc, o.q, o.k);
+void launch_backward(Context& context, Launch call) {
+  auto& [op, z, heads, delta, dk_sums, dv_sums] = call;
   z.packs = true;
-  for (ConstHeads x :
-       {ConstHeads(o.dout), o.q, o.k, o.v, ConstHeads(o.out), ConstHeads(o.dq), ConstHeads(o.dk), ConstHeads(o.dv)})
+  for (ConstHeads x : {ConstHeads(op.dout), op.q, op.k, op.v, ConstHeads(op.out), ConstHeads(op.dq), ConstHeads(op.dk),
+                       ConstHeads(op.dv)})
     z.packs &= in_packs<T>(x);
-  launch(context, Grid{.x = Index{z.B} * z.Sq}, z.packs ? deltas<T, 4> : deltas<T, 1>, z, heads, o.v.width, o.dout,
-         o.out, delta);
-  launch_query_gradient<T, width, general>(context, z, scores, heads, special, o, delta);
+  launch(context, Grid{.x = Index{z.B} * z.Sq}, z.packs ? deltas<T, 4> : deltas<T, 1>, z, heads, op.v.width, op.dout,
+         op.out, delta);
+  launch_query_gradient<T, width, general>(context, call);
   if constexpr (width <= 128) {
-    launch_key_gradients<T, width, Wanted::dk_dv, general>(context, z, scores, heads, special, o, delta, sums);
+    launch_key_gradients<T, width, Wanted::dk_dv, general>(context, call);
   } else {
-    launch_key_gradients<T, width, Wanted::dk, general>(context, z, scores, heads, special, o, delta, sums);
-    launch_key_gradients<T, width, Wanted::dv, general>(context, z, scores, heads, special, o, delta, sums);
+    launch_key_gradients<T, width, Wanted::dk, general>(context, call);
+    launch_key_gradients<T, width, Wanted::dv, general>(context, call);
   }
   if (heads.splits == 1) return;
-  for (const auto& [from, to] : {std::pair{sums.dk, o.dk}, std::pair{sums.dv, o.dv}})
+  for (const auto& [from, to] : {std::pair{dk_sums, op.dk}, std::pair{dv_sums, op.dv}})
     launch(context, {.x = Index{z.B} * z.Sk, .threads = row_threads(heads.kv_heads * to.width)}, sum_splits<T>, heads,
-           z.B, in_heads<float>(from), out_heads<T>(to));
+           z.B, from, to);
 }
 
 // Processes as many sequences, or kv heads of one sequence, at once as the workspace has memory
@@ -443,12 +440,14 @@ void backward(Context& context, const ops::AttentionBackward& all) {
       const int sequences = std::min(step_b, z.B - b);
       const HeadRange heads{kv, std::min(step_kv, z.K - kv), heads_per_kv, splits};
       Workspace workspace(context);
-      const View delta = workspace.take({sequences, heads.kv_heads * heads_per_kv, z.Sq}, DType::f32);
-      SplitSums sums;
-      if (splits > 1)
-        sums = {workspace.take({splits * sequences, z.Sk, heads.kv_heads, all.k.width}, DType::f32),
-                workspace.take({splits * sequences, z.Sk, heads.kv_heads, all.v.width}, DType::f32)};
-      launch_backward<T, width, general>(context, heads, slice_sequences(all, b, sequences), delta, sums);
+      const ops::AttentionBackward slice = slice_sequences(all, b, sequences);
+      Launch call{slice, AttentionProblem(slice.desc, slice.q, slice.k), heads,
+                  workspace.take({sequences, heads.kv_heads * heads_per_kv, z.Sq}, DType::f32)};
+      if (splits > 1) {
+        call.dk_sums = workspace.take({splits * sequences, z.Sk, heads.kv_heads, all.k.width}, DType::f32);
+        call.dv_sums = workspace.take({splits * sequences, z.Sk, heads.kv_heads, all.v.width}, DType::f32);
+      }
+      launch_backward<T, width, general>(context, call);
     }
 }
 

@@ -298,8 +298,7 @@ void execute(CudaDevice& device, const ops::TopkKeys& op) {
 void execute(CudaDevice& device, const ops::AttentionKeySums& op) {
   with_type(op.q.dtype, [&]<class T>(T) {
     launch(device.context(), {.x = op.sums.dim(0), .threads = row_block}, key_sums_kernel<T>,
-           QueryMask(op.desc, op.q, op.k), ScoreScaling(op.desc), op.sums.dim(1), attention::in_heads<T>(op.q),
-           attention::in_heads<T>(op.k), op.lse, op.sums);
+           QueryMask(op.desc, op.q, op.k), ScoreScaling(op.desc), op.sums.dim(1), op.q, op.k, op.lse, op.sums);
   });
 }
 
