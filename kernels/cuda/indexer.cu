@@ -241,14 +241,6 @@ __global__ void loss_kernel(const QueryMask mask, Index first, Index n, In<float
   if (threadIdx.x == 0) losses[r] = loss;
 }
 
-// One block. loss[0] += the sum of n numbers.
-__global__ void add_losses(Index n, In<double> losses, Out<double> loss) {
-  double sum = 0;
-  for (Index i = threadIdx.x; i < n; i += row_block) sum += losses[i];
-  sum = block_sum(sum);
-  if (threadIdx.x == 0) loss[0] += sum;
-}
-
 // ---- gradients ----
 
 // A block takes a query. dense: [rows, keys] gradients of its scores of keys [key, key + keys); 0
@@ -314,7 +306,7 @@ void execute(CudaDevice& device, const ops::IndexerLoss& op) {
            op.selected ? op.selected.rows(t, rows) : ConstView(), op.factor, op.dscores.rows(t, rows),
            losses.rows(t, rows));
   });
-  launch(context, {.x = 1, .threads = row_block}, add_losses, losses.dim(0), losses, op.loss);
+  launch(context, {.threads = row_block}, add_sum<double>, losses.dim(0), losses, op.loss);
 }
 
 void execute(CudaDevice& device, const ops::IndexerBackward& op) {

@@ -75,6 +75,15 @@ __device__ void for_row(Index width, F f) {
   for (Index i = Index{threadIdx.x} * N; i < width; i += Index{blockDim.x} * N) f(i);
 }
 
+// One block adds numbers: [n] to total: [1], as Sum.
+template <class T, class Sum = T>
+__global__ void add_sum(Index n, In<T> numbers, Out<T> total) {
+  Sum sum = 0;
+  for_row<1>(n, [&](Index i) { sum += static_cast<Sum>(numbers[i]); });
+  sum = block_sum(sum);
+  if (threadIdx.x == 0) total[0] = static_cast<T>(static_cast<Sum>(total[0]) + sum);
+}
+
 // sums: [N] f32 += the sums of the columns of x: [R, N] f32 or bf16, in a fixed order. Many rows
 // require some of the workspace. An element of x costs w bytes and 1 FLOP.
 void add_column_sums(Context& context, Workspace& workspace, ConstView x, View sums);
