@@ -19,7 +19,7 @@ Owned<cublasHandle_t> make_cublas(cudaStream_t stream, std::byte* workspace, Ind
   check(cublasCreate(&handle), "cublasCreate");
   Owned<cublasHandle_t> owned(handle);
   check(cublasSetStream(handle, stream), "cublasSetStream");
-  check(cublasSetWorkspace(handle, workspace, static_cast<std::size_t>(bytes)), "cublasSetWorkspace");
+  check(cublasSetWorkspace(handle, workspace, bytes), "cublasSetWorkspace");
   check(cublasSetMathMode(
             handle, static_cast<cublasMath_t>(CUBLAS_DEFAULT_MATH | CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION)),
         "cublasSetMathMode");
@@ -88,10 +88,6 @@ std::string CudaDevice::describe() const {
                      static_cast<double>(properties_.totalGlobalMem) / (1 << 30), properties_.major, properties_.minor);
 }
 
-DeviceMemory CudaDevice::allocate(Index bytes) {
-  return device_memory(bytes);
-}
-
 Index CudaDevice::free_bytes() const {
   std::size_t free = 0, total = 0;
   check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
@@ -104,22 +100,9 @@ void CudaDevice::synchronize() {
   context_.stream.wait(all_done_.get());
 }
 
-void CudaDevice::graph_region(const std::string& name, const std::function<void()>& body) {
-  graphs_ ? context_.stream.graph_region(name, body) : body();
-}
-
-void CudaDevice::do_to_device(const void* host, View x) {
-  staging_.to_device(host, x.bytes(), x.size_bytes());
-}
-
-void CudaDevice::do_to_host(ConstView x, void* host) {
-  staging_.to_host(x.bytes(), host, x.size_bytes());
-}
-
 void CudaDevice::do_begin_read(ConstView x) {
   context_.stream.enqueue_outside_graphs([&](cudaStream_t stream) {
-    check(cudaMemcpyAsync(read_.get(), x.bytes(), static_cast<std::size_t>(x.size_bytes()), cudaMemcpyDeviceToHost,
-                          stream),
+    check(cudaMemcpyAsync(read_.get(), x.bytes(), x.size_bytes(), cudaMemcpyDeviceToHost, stream),
           "a copy from the GPU");
     check(cudaEventRecord(read_done_.get(), stream), "cudaEventRecord");
   });
@@ -127,7 +110,7 @@ void CudaDevice::do_begin_read(ConstView x) {
 
 void CudaDevice::do_end_read(void* host, Index bytes) {
   context_.stream.wait(read_done_.get());
-  std::memcpy(host, read_.get(), static_cast<std::size_t>(bytes));
+  std::memcpy(host, read_.get(), bytes);
 }
 
 Context& context_of(Device& device) {

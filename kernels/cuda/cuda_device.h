@@ -34,10 +34,12 @@ class CudaDevice final : public Device {
   std::string device_id() const override { return cuda::device_id(properties_); }
   std::optional<double> energy_joules() const override { return cuda::energy_joules(device_id()); }
   bool on_host() const override { return false; }
-  DeviceMemory allocate(Index bytes) override;
+  DeviceMemory allocate(Index bytes) override { return device_memory(bytes); }
   Index free_bytes() const override;
   void synchronize() override;
-  void graph_region(const std::string& name, const std::function<void()>& body) override;
+  void graph_region(const std::string& name, const std::function<void()>& body) override {
+    graphs_ ? context_.stream.graph_region(name, body) : body();
+  }
   Index max_head_dim() const override;  // attention_forward.cu
   Index logits_chunk() const override { return cuda::logits_chunk; }
   bool allocates_in_attention() const override { return context_.fused_attention != nullptr; }
@@ -45,8 +47,8 @@ class CudaDevice final : public Device {
   bool supports_gathered_rows(DType type, std::initializer_list<Index> dims) const override;
 
  protected:
-  void do_to_device(const void* host, View x) override;
-  void do_to_host(ConstView x, void* host) override;
+  void do_to_device(const void* host, View x) override { staging_.to_device(host, x.bytes(), x.size_bytes()); }
+  void do_to_host(ConstView x, void* host) override { staging_.to_host(x.bytes(), host, x.size_bytes()); }
   void do_begin_read(ConstView x) override;
   void do_end_read(void* host, Index bytes) override;
 
