@@ -160,10 +160,6 @@ ncclDataType_t type_of(DType type) {
   }
 }
 
-std::size_t count_of(Index n) {
-  return static_cast<std::size_t>(n);
-}
-
 class CommNccl final : public Comm {
  public:
   // connection: of the ranks of `host`; nullptr if there is one
@@ -240,32 +236,31 @@ class CommNccl final : public Comm {
   }
   Work do_broadcast(std::span<const RootedBuffer> buffers, ComputePoint after) override {
     return launch_rooted(Collective::broadcast, buffers, after, [&](View x, int root, cudaStream_t on) {
-      return ncclBroadcast(x.bytes(), x.bytes(), count_of(x.size_bytes()), ncclUint8, root, nccl_, on);
+      return ncclBroadcast(x.bytes(), x.bytes(), x.size_bytes(), ncclUint8, root, nccl_, on);
     });
   }
   void do_all_reduce(View x, Reduce op) override {
     launch(Collective::all_reduce, x.elements(), {}, compute_point(), [&](cudaStream_t on) {
-      return ncclAllReduce(x.bytes(), x.bytes(), count_of(x.elements()), type_of(x.dtype()),
+      return ncclAllReduce(x.bytes(), x.bytes(), x.elements(), type_of(x.dtype()),
                            op == Reduce::sum ? ncclSum : ncclMax, nccl_, on);
     }).wait();
   }
   Work do_reduce(std::span<const RootedBuffer> buffers, ComputePoint after) override {
     return launch_rooted(Collective::reduce, buffers, after, [&](View x, int root, cudaStream_t on) {
-      return ncclReduce(x.bytes(), x.bytes(), count_of(x.elements()), type_of(x.dtype()), ncclSum, root, nccl_, on);
+      return ncclReduce(x.bytes(), x.bytes(), x.elements(), type_of(x.dtype()), ncclSum, root, nccl_, on);
     });
   }
   void do_reduce_scatter(ConstView in, View out, View scratch) override {
     if (size() == 1) return copy(in, out);
     if (reduces_in_scratch(in.dtype())) return gather_and_sum(in, out, scratch);
     launch(Collective::reduce_scatter, out.elements(), {}, compute_point(), [&](cudaStream_t on) {
-      return ncclReduceScatter(in.bytes(), out.bytes(), count_of(out.elements()), type_of(in.dtype()), ncclSum, nccl_,
-                               on);
+      return ncclReduceScatter(in.bytes(), out.bytes(), out.elements(), type_of(in.dtype()), ncclSum, nccl_, on);
     }).wait();
   }
   void do_all_gather(ConstView in, View out) override {
     if (size() == 1) return copy(in, out);
     launch(Collective::all_gather, in.elements(), {}, compute_point(), [&](cudaStream_t on) {
-      return ncclAllGather(in.bytes(), out.bytes(), count_of(in.size_bytes()), ncclUint8, nccl_, on);
+      return ncclAllGather(in.bytes(), out.bytes(), in.size_bytes(), ncclUint8, nccl_, on);
     }).wait();
   }
   Work do_all_to_all_v(std::span<const SendReceive> buffers, std::span<const Index> send,
@@ -277,7 +272,7 @@ class CommNccl final : public Comm {
     Index row = 0;
     for (const SendReceive& buffer : buffers) row += row_bytes(buffer.in);
     const auto rows_of_peers = [&](std::span<const Index> rows) {
-      return std::accumulate(rows.begin(), rows.end(), Index{0}) - rows[count_of(rank())];
+      return std::accumulate(rows.begin(), rows.end(), Index{0}) - rows[rank()];
     };
     const RowsMoved rows{rows_of_peers(send), rows_of_peers(receive)};
     return launch(Collective::all_to_all, row, rows, compute_point(),
@@ -295,10 +290,10 @@ class CommNccl final : public Comm {
           const Index send_bytes = send[peer] * row_bytes(in), receive_bytes = receive[peer] * row_bytes(in);
           if (peer == rank()) {
             if (send_bytes > 0 && from != to)
-              check(cudaMemcpyAsync(to, from, count_of(send_bytes), cudaMemcpyDeviceToDevice, on), "cudaMemcpyAsync");
+              check(cudaMemcpyAsync(to, from, send_bytes, cudaMemcpyDeviceToDevice, on), "cudaMemcpyAsync");
           } else {
-            if (send_bytes > 0) add(ncclSend(from, count_of(send_bytes), ncclUint8, peer, nccl_, on));
-            if (receive_bytes > 0) add(ncclRecv(to, count_of(receive_bytes), ncclUint8, peer, nccl_, on));
+            if (send_bytes > 0) add(ncclSend(from, send_bytes, ncclUint8, peer, nccl_, on));
+            if (receive_bytes > 0) add(ncclRecv(to, receive_bytes, ncclUint8, peer, nccl_, on));
           }
           from += send_bytes;
           to += receive_bytes;
@@ -309,7 +304,7 @@ class CommNccl final : public Comm {
   // Sends block r of `in` to each rank r, and receives a block of equal size from it.
   void exchange_blocks(Collective kind, ConstView in, View out) {
     const SendReceive buffer{in.reshape({in.elements()}), out.reshape({in.elements()})};
-    const std::vector<Index> rows(count_of(size()), in.elements() / size());
+    const std::vector<Index> rows(size(), in.elements() / size());
     launch(kind, in.elements(), {}, compute_point(), [&](cudaStream_t on) {
       return send_and_receive({&buffer, 1}, rows, rows, on);
     }).wait();

@@ -108,9 +108,7 @@ void execute(CudaDevice& device, const ops::Fill& op) {
   const View x = op.x;
   if (op.value == 0)
     device.context().stream.enqueue(
-        [&](cudaStream_t stream) {
-          check(cudaMemsetAsync(x.bytes(), 0, static_cast<std::size_t>(x.size_bytes()), stream), "cudaMemsetAsync");
-        },
+        [&](cudaStream_t stream) { check(cudaMemsetAsync(x.bytes(), 0, x.size_bytes(), stream), "cudaMemsetAsync"); },
         x.bytes(), x.size_bytes());
   else
     for_elements(device.context(), x.elements(), {x}, Fill{op.value, out<float>(x)});

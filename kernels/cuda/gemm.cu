@@ -117,8 +117,8 @@ bool multiply_by_lt(cublasHandle_t cublas, const Form& form, const Product& p, C
   if (status != CUBLAS_STATUS_SUCCESS || found == 0 || chosen.state != CUBLAS_STATUS_SUCCESS) return false;
   const float one = 1;
   check(cublasLtMatmul(lt, &product, &one, b.bytes(), &layout_of_b, a.bytes(), &layout_of_a, &one, addend.bytes(),
-                       &layout_of_c, c.bytes(), &layout_of_c, &chosen.algo, workspace.bytes(),
-                       static_cast<std::size_t>(workspace.size_bytes()), stream),
+                       &layout_of_c, c.bytes(), &layout_of_c, &chosen.algo, workspace.bytes(), workspace.size_bytes(),
+                       stream),
         "cublasLtMatmul");
   return true;
 }
@@ -128,8 +128,7 @@ void multiply_with_addend(Context& context, const Form& form, const Product& p, 
   const View workspace = Workspace(context).take({side_stream_workspace}, DType::u8);
   const auto issue = [&](cudaStream_t stream) {
     if (multiply_by_lt(context.cublas, form, p, a, b, addend, c, workspace, stream)) return;
-    check(cudaMemcpyAsync(c.bytes(), addend.bytes(), static_cast<std::size_t>(c.size_bytes()), cudaMemcpyDeviceToDevice,
-                          stream),
+    check(cudaMemcpyAsync(c.bytes(), addend.bytes(), c.size_bytes(), cudaMemcpyDeviceToDevice, stream),
           "a copy on the GPU");
     Form adding = form;
     adding.accumulate = true;
@@ -194,7 +193,7 @@ void multiply_grouped(Context& context, const Form& form, const GroupOffsets& gr
       if (count_of(e) > 0) nonempty.push_back(e);
     const auto count = static_cast<Index>(nonempty.size());
     const auto product = [&](Index i, cublasHandle_t cublas) {
-      const Index e = nonempty[static_cast<std::size_t>(i)];
+      const Index e = nonempty[i];
       const auto at = [&](const Operand& x) { return reinterpret_cast<void*>(x.of(e, groups.host[e])); };
       multiply_on(cublas, form, product_of(count_of(e)), a.dtype(), at(of_a), at(of_b), c.dtype(), at(of_c));
     };

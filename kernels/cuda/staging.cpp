@@ -22,9 +22,8 @@ void Staging::to_device(const void* host, std::byte* device, Index bytes) {
     if (used_ == buffer_bytes) next_buffer();
     const Index now = std::min(bytes, buffer_bytes - used_);
     std::byte* const pinned = buffer(current_) + used_;
-    std::memcpy(pinned, from, static_cast<std::size_t>(now));
-    check(cudaMemcpyAsync(device, pinned, static_cast<std::size_t>(now), cudaMemcpyHostToDevice, stream_.end_capture()),
-          "a copy to the GPU");
+    std::memcpy(pinned, from, now);
+    check(cudaMemcpyAsync(device, pinned, now, cudaMemcpyHostToDevice, stream_.end_capture()), "a copy to the GPU");
     used_ = std::min(buffer_bytes, (used_ + now + 255) / 256 * 256);
     from += now;
     device += now;
@@ -42,15 +41,13 @@ void Staging::to_host(const std::byte* device, void* host, Index bytes) {
   };
   const auto deliver = [&](const Chunk& chunk) {
     stream_.wait(events_[chunk.buffer].get());
-    std::memcpy(static_cast<std::byte*>(host) + chunk.begin, buffer(chunk.buffer),
-                static_cast<std::size_t>(chunk.bytes));
+    std::memcpy(static_cast<std::byte*>(host) + chunk.begin, buffer(chunk.buffer), chunk.bytes);
   };
   next_buffer();
   Chunk previous{};
   for (Index begin = 0; begin < bytes; begin += buffer_bytes) {
     const Chunk chunk{current_, begin, std::min(buffer_bytes, bytes - begin)};
-    check(cudaMemcpyAsync(buffer(current_), device + begin, static_cast<std::size_t>(chunk.bytes),
-                          cudaMemcpyDeviceToHost, stream_.end_capture()),
+    check(cudaMemcpyAsync(buffer(current_), device + begin, chunk.bytes, cudaMemcpyDeviceToHost, stream_.end_capture()),
           "a copy from the GPU");
     next_buffer();
     if (begin > 0) deliver(previous);
