@@ -134,8 +134,8 @@ void sum_pairs(Context& context, ConstView x, ConstView dy, ConstView moments, C
            dy ? sum_column_pairs<T, true> : sum_column_pairs<T, false>, rows, width, blocks_of(rows, chunks), x, dy,
            moments, mask, partial);
   });
-  const Grid grid;
-  launch(context, {.x = blocks_of(2 * width, grid.threads)}, add_chunks, chunks, width, partial, sums, dweight, dbias);
+  launch(context, {.x = blocks_of(2 * width, Grid{}.threads)}, add_chunks, chunks, width, partial, sums, dweight,
+         dbias);
 }
 
 }  // namespace
@@ -148,8 +148,7 @@ void execute(CudaDevice& device, const ops::BatchNormSums& op) {
 
 void execute(CudaDevice& device, const ops::BatchNormMoments& op) {
   const Index width = op.moments.dim(0) / 2;
-  const Grid grid;
-  launch(device.context(), {.x = blocks_of(width, grid.threads)}, moments_kernel, width, op.eps, op.momentum, op.sums,
+  launch(device.context(), {.x = blocks_of(width, Grid{}.threads)}, moments_kernel, width, op.eps, op.momentum, op.sums,
          op.averages, op.moments);
 }
 

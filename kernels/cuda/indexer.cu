@@ -114,9 +114,8 @@ void for_scores(CudaDevice& device, Workspace& workspace, const IndexScores& s, 
       const Index keys = std::min(block.keys, Sk - key);
       const View some = products.rows(0, rows * H * keys);
       multiply_keys(device, s.q.rows(t, rows), k.rows(key, keys), some.reshape({rows, H, keys}));
-      const Grid grid;
       with_type(s.q.dtype(), [&]<class T>(T) {
-        launch(context, {.x = rows, .y = blocks_of(keys, grid.threads)}, score_kernel<T>, H, keys, s.scale, some,
+        launch(context, {.x = rows, .y = blocks_of(keys, Grid{}.threads)}, score_kernel<T>, H, keys, s.scale, some,
                s.weights.rows(t, rows), Sk, scores.rows(key, scores.dim(0) - key));
       });
     }

@@ -41,8 +41,7 @@ __global__ void elements_kernel(Index n, F f) {
 template <class F>
 void for_elements(Context& context, Index n, std::initializer_list<ConstView> operands, const F& f) {
   with_packs<4>(0, operands, [&]<int N>(PackSize<N>) {
-    const Grid grid;
-    launch(context, {.x = blocks_of(n, grid.threads * N)}, elements_kernel<N, F>, n, f);
+    launch(context, {.x = blocks_of(n, Grid{}.threads * N)}, elements_kernel<N, F>, n, f);
   });
 }
 
