@@ -103,7 +103,7 @@ class CommMpi final : public Comm {
     check_mpi(code, what);
   }
   const char* format_peer_names() const {
-    std::vector<int> here(static_cast<std::size_t>(size_)), in_world(here.size());
+    std::vector<int> here(size_), in_world(here.size());
     std::iota(here.begin(), here.end(), 0);
     MPI_Group group, world;
     MPI_Comm_group(comm_, &group);

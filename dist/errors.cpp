@@ -52,7 +52,7 @@ void agree_on_errors(Comm& comm, const std::function<void()>& work) {
 std::string broadcast_text(Comm& comm, std::string text, int root) {
   Index size = std::ssize(text);
   comm.broadcast(view_of(&size, {1}), root);
-  text.resize(static_cast<std::size_t>(size));
+  text.resize(size);
   comm.broadcast(view_of(reinterpret_cast<std::uint8_t*>(text.data()), {size}), root);
   return text;
 }

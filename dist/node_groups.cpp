@@ -25,7 +25,7 @@ std::optional<SplitNode> find_split_node(std::span<const Index> hosts, int ranks
 NodeCheck check_nodes(Comm& world, int ranks_per_node) {
   if (ranks_per_node < 2 || world.size() < 2) return {};
   const auto host = static_cast<Index>(machine_id());
-  std::vector<Index> hosts(static_cast<std::size_t>(world.size()));
+  std::vector<Index> hosts(world.size());
   world.all_gather(view_of(&host, {1}), view_of(hosts.data(), {world.size()}));
   const std::optional<SplitNode> split = find_split_node(hosts, ranks_per_node);
   if (!split) return {};

@@ -67,13 +67,13 @@ void check_rank_settings(Comm& world, const std::vector<RankSetting>& settings, 
   if (ends[0] == ~ends[1]) return;
 
   const int size = world.size();
-  std::vector<Index> digests(static_cast<std::size_t>(size));
+  std::vector<Index> digests(size);
   world.all_gather(view_of(&digest, {1}), view_of(digests.data(), {size}));
   std::map<Index, std::vector<int>> groups;  // ranks of each digest
   std::vector<Index> order;                  // digests in order of their first rank
   for (int rank = 0; rank < size; ++rank) {
-    std::vector<int>& ranks = groups[digests[static_cast<std::size_t>(rank)]];
-    if (ranks.empty()) order.push_back(digests[static_cast<std::size_t>(rank)]);
+    std::vector<int>& ranks = groups[digests[rank]];
+    if (ranks.empty()) order.push_back(digests[rank]);
     ranks.push_back(rank);
   }
   const std::vector<RankSetting> first = from_text(broadcast_text(world, text, 0));

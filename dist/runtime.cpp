@@ -32,7 +32,11 @@ Runtime::Runtime(std::shared_ptr<RankContext> context, int* argc, char*** argv) 
   std::signal(SIGXFSZ, SIG_IGN);
   exit_without_process_manager();
   if (launched()) exit_with_launcher();
-  start_watchdog();
+  try {
+    watchdog_ = std::make_unique<Watchdog>(*context_, limits_or_default());
+  } catch (const std::exception&) {
+    exit_process(current_error().second, false);
+  }
   if (!launched()) {
     world_ = make_comm_self(context_);
     return;
@@ -54,14 +58,6 @@ Runtime::Runtime(std::shared_ptr<RankContext> context, int* argc, char*** argv) 
   // Launchers may not pass the environment to all ranks.
   const char* const setting = environment("SWITCHYARD_COMPARE");
   context_->fingerprints = {world_->max(setting && std::string_view(setting) == "1") > 0, world_->rank()};
-}
-
-void Runtime::start_watchdog() {
-  try {
-    watchdog_ = std::make_unique<Watchdog>(*context_, limits_or_default());
-  } catch (const std::exception&) {
-    exit_process(current_error().second, false);
-  }
 }
 
 Runtime::~Runtime() {

@@ -45,7 +45,6 @@ class Runtime {
   int run(const std::function<int()>& program);
 
  private:
-  void start_watchdog();
   int exit_code_of(const std::function<int()>& program);
 
   std::shared_ptr<RankContext> context_;

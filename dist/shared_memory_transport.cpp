@@ -105,22 +105,21 @@ bool populate(std::byte* begin, Index bytes) {
 // If they fail to, the call may not return on all ranks.
 // Therefore twice the size must be free before the call.
 std::string space_error(Index bytes) {
+  const auto mib = [](auto size) { return static_cast<double>(size) / (1 << 20); };
   rlimit files{};
   getrlimit(RLIMIT_FSIZE, &files);
   if (files.rlim_cur < 2 * static_cast<rlim_t>(bytes))
-    return fmt::format("files may have {:.1f} MiB (ulimit -f), and twice {:.1f} are wanted",
-                       static_cast<double>(files.rlim_cur) / (1 << 20), static_cast<double>(bytes) / (1 << 20));
+    return fmt::format("files may have {:.1f} MiB (ulimit -f), and twice {:.1f} are wanted", mib(files.rlim_cur),
+                       mib(bytes));
   struct statvfs shm;
   if (statvfs("/dev/shm", &shm) != 0) return fmt::format("/dev/shm: {}", std::strerror(errno));
   const Index free = static_cast<Index>(shm.f_bavail) * static_cast<Index>(shm.f_frsize);
   if (free < 2 * bytes)
-    return fmt::format("/dev/shm has {:.1f} MiB free, and twice {:.1f} are wanted",
-                       static_cast<double>(free) / (1 << 20), static_cast<double>(bytes) / (1 << 20));
+    return fmt::format("/dev/shm has {:.1f} MiB free, and twice {:.1f} are wanted", mib(free), mib(bytes));
   void* const mapping =
       mmap(nullptr, 2 * bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (mapping == MAP_FAILED)
-    return fmt::format("{:.1f} MiB cannot be mapped ({}): see ulimit -v", 2 * static_cast<double>(bytes) / (1 << 20),
-                       std::strerror(errno));
+    return fmt::format("{:.1f} MiB cannot be mapped ({}): see ulimit -v", mib(2 * bytes), std::strerror(errno));
   munmap(mapping, 2 * bytes);
   return "";
 }
@@ -179,25 +178,21 @@ std::shared_ptr<SharedMemoryTransport> SharedMemoryTransport::open(BlockState& b
 namespace {
 
 // Returns $SWITCHYARD_WINDOW; empty if it is not set, or if it is invalid.
-// If `valid` is not nullptr, it becomes false for an invalid value, otherwise true.
-std::optional<int> window_setting(bool* valid = nullptr) {
+std::optional<int> window_setting() {
   const char* const value = environment("SWITCHYARD_WINDOW");
   const std::string_view text = value ? value : "";
   int ranks = 0;
   const auto read = std::from_chars(text.data(), text.data() + text.size(), ranks);
   const bool is_valid = read.ec == std::errc() && read.ptr == text.data() + text.size() && ranks >= 0;
-  if (valid) *valid = is_valid || text.empty();
   return is_valid ? std::optional(ranks) : std::nullopt;
 }
 
 }  // namespace
 
 void check_window_setting() {
-  bool valid = true;
-  window_setting(&valid);
-  if (!valid)
-    bad_input("SWITCHYARD_WINDOW = '{}': give a number of ranks, 0 for none, or unset it",
-              environment("SWITCHYARD_WINDOW"));
+  const char* const value = environment("SWITCHYARD_WINDOW");
+  if (value && *value && !window_setting())
+    bad_input("SWITCHYARD_WINDOW = '{}': give a number of ranks, 0 for none, or unset it", value);
 }
 
 std::shared_ptr<SharedMemoryTransport> SharedMemoryTransport::open(BlockState& blocked, MPI_Comm world,

@@ -169,11 +169,6 @@ class [[nodiscard]] PendingDispatch {
 
  private:
   friend DispatchHandle;
-  // Buffers of the hop within the node: tokens received from other nodes, their physical experts,
-  // and packed copies. All are empty if dispatch is not hierarchical.
-  struct ForwardBuffers {
-    View received, physical_experts, packed;
-  };
   explicit PendingDispatch(DispatchHandle& handle) : handle_(&handle) {}
   void forward_intranode();
 
@@ -186,7 +181,11 @@ class [[nodiscard]] PendingDispatch {
   struct {
     View rows, physical_experts, weights;  // memory of the results; empty on one rank
   } output_;
-  ForwardBuffers forwarding_;
+  // Buffers of the hop within the node: tokens received from other nodes, their physical experts,
+  // and packed copies. All are empty if dispatch is not hierarchical.
+  struct {
+    View received, physical_experts, packed;
+  } forwarding_;
 };
 
 // A combine in flight. If it is destroyed before wait(), the sums are undefined.

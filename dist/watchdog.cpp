@@ -159,7 +159,7 @@ int Watchdog::socket_to(const Endpoint& to) const {
 }
 
 void Watchdog::rendezvous(Comm& world, const WatchdogLimits& limits) {
-  std::vector<Peer> peers(static_cast<std::size_t>(world.size()));
+  std::vector<Peer> peers(world.size());
   HeartbeatKey key{};
   if (world.size() > 1) {
     open_sockets();  // watch() does not use them before peers_ is set
@@ -242,7 +242,7 @@ void Watchdog::read_heartbeats(int socket) {
 
 void Watchdog::handle(const Heartbeat& heartbeat, const Endpoint& from) {
   if (heartbeat.from < 0 || heartbeat.from >= static_cast<std::int32_t>(peers_.size())) return;
-  Peer& peer = peers_[static_cast<std::size_t>(heartbeat.from)];
+  Peer& peer = peers_[heartbeat.from];
   const std::uint64_t sequence = heartbeat.sequence;
   if (heartbeat.is_question) {
     if (sequence < peer.last_question) return;  // a replay; equal numbers come once to each address
@@ -284,7 +284,7 @@ Watchdog::Clock::time_point Watchdog::latest_progress() const {
 std::vector<int> Watchdog::silent_ranks() const {
   std::vector<int> silent;
   for (const int r : asked_)
-    if (!is_responsive(peers_[static_cast<std::size_t>(r)])) silent.push_back(r);
+    if (!is_responsive(peers_[r])) silent.push_back(r);
   if (silent_rank_ >= 0 && Clock::now() - silent_since_ < limits_.hang / 2 &&
       std::ranges::find(asked_, silent_rank_) == asked_.end())
     silent.push_back(silent_rank_);
@@ -317,9 +317,7 @@ void Watchdog::check() {
   }
   if (waited >= limits_.hang.count() && Clock::now() - latest_progress() >= limits_.hang) {
     const std::vector<int> silent = silent_ranks();
-    const bool elsewhere = std::ranges::any_of(silent, [&](int r) {
-      return peers_[static_cast<std::size_t>(r)].host != peers_[static_cast<std::size_t>(rank_)].host;
-    });
+    const bool elsewhere = std::ranges::any_of(silent, [&](int r) { return peers_[r].host != peers_[rank_].host; });
     exit_process(report(block), elsewhere);
   }
   ask();
@@ -331,7 +329,7 @@ void Watchdog::ask() {
   const HeartbeatDatagram question = seal({rank_, 1, ++num_questions_, 0, {}}, key_);
   question_times_[num_questions_ % question_times_.size()] = now;
   for (const int r : asked_)
-    for (Endpoint& to : peers_[static_cast<std::size_t>(r)].endpoints) {
+    for (Endpoint& to : peers_[r].endpoints) {
       if (to.socket < 0) to.socket = socket_to(to);
       send(question, to);
     }
@@ -354,7 +352,7 @@ void Watchdog::check_local_work() {
 
 std::string Watchdog::own_name() const {
   if (peers_.size() == 1) return "this process";
-  if (!peers_.empty()) return fmt::format("rank {} on {}", rank_, peers_[static_cast<std::size_t>(rank_)].host);
+  if (!peers_.empty()) return fmt::format("rank {} on {}", rank_, peers_[rank_].host);
   const std::string host = host_name();
   // Launchers set the rank in the environment before MPI starts.
   if (const int rank = launched_rank().rank; rank >= 0) return fmt::format("rank {} on {}", rank, host);
@@ -362,7 +360,7 @@ std::string Watchdog::own_name() const {
 }
 
 std::string Watchdog::report(const BlockedOn& block) const {
-  const auto name = [&](int r) { return fmt::format("rank {} on {}", r, peers_[static_cast<std::size_t>(r)].host); };
+  const auto name = [&](int r) { return fmt::format("rank {} on {}", r, peers_[r].host); };
   std::string text = fmt::format("{} {}", own_name(), describe_state(block, context_.phase.read(), idle(block)));
   if (const DeviceCollective collective = context_.device_collective.read(); block.device && collective.name)
     text += fmt::format("; on the device is {} {}{}{}", collective.name, collective.peers, collective.phase.describe(),
@@ -373,8 +371,7 @@ std::string Watchdog::report(const BlockedOn& block) const {
   for (const int r : silent_now)
     silent.push_back(name(r) + " does not answer: it was stopped or killed, or its machine is out of reach");
   for (const int r : asked_)
-    if (std::ranges::find(silent_now, r) == silent_now.end())
-      waiting.push_back(name(r) + " " + peers_[static_cast<std::size_t>(r)].state);
+    if (std::ranges::find(silent_now, r) == silent_now.end()) waiting.push_back(name(r) + " " + peers_[r].state);
   for (const auto& lines : {silent, waiting}) {
     for (std::size_t i = 0; i < std::min(lines.size(), max_listed); ++i) text += next_line + lines[i];
     if (lines.size() > max_listed) text += fmt::format("{}and {} more ranks", next_line, lines.size() - max_listed);

@@ -12,7 +12,6 @@
 #include "dist/watchdog.h"
 #include "kernels/cuda/context.h"
 #include "kernels/cuda/cuda.h"
-#include "kernels/cuda/staging.h"
 #include "kernels/environment.h"
 #include "kernels/ops/elementwise.h"
 #include "kernels/ops/heads.h"
@@ -65,17 +64,15 @@ void check_nccl(ncclResult_t result, ncclComm_t comm, const std::string& what) {
 }
 
 // NCCL's communicator of a group of ranks. Communicators of equal groups share it.
-struct Connection {
-  ncclComm_t comm = nullptr;
-  Connection() = default;
-  Connection(const Connection&) = delete;
-  Connection& operator=(const Connection&) = delete;
-  ~Connection() {
-    // Destroying waits for peers and for collectives in flight. After an error it may never return;
-    // the process is about to end.
-    if (comm && std::uncaught_exceptions() == 0) ncclCommDestroy(comm);
-  }
-};
+using Connection = std::shared_ptr<std::remove_pointer_t<ncclComm_t>>;
+
+Connection own(ncclComm_t comm) {
+  // Destroying waits for peers and for collectives in flight. After an error it may never return;
+  // the process is about to end.
+  return {comm, [](ncclComm_t c) {
+            if (std::uncaught_exceptions() == 0) ncclCommDestroy(c);
+          }};
+}
 
 ncclConfig_t connection_config() {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
@@ -84,23 +81,23 @@ ncclConfig_t connection_config() {
 }
 
 // Connects the ranks of `host`, by an id that its rank 0 makes. Collective over `host`.
-std::shared_ptr<Connection> connect_by_id(Comm& host) {
+Connection connect_by_id(Comm& host) {
   ncclUniqueId id{};
   if (host.rank() == 0) check_nccl(ncclGetUniqueId(&id), nullptr, "making an id");
   host.broadcast(view_of(reinterpret_cast<std::uint8_t*>(&id), {static_cast<Index>(sizeof id)}), 0);
-  auto made = std::make_shared<Connection>();
+  ncclComm_t made = nullptr;
   ncclConfig_t config = connection_config();
-  check_nccl(ncclCommInitRankConfig(&made->comm, host.size(), id, host.rank(), &config), nullptr, "joining");
-  return made;
+  check_nccl(ncclCommInitRankConfig(&made, host.size(), id, host.rank(), &config), nullptr, "joining");
+  return own(made);
 }
 
 // Connects the ranks of `parent` with equal colors, in the order of `key`. Collective over
 // `parent`.
-std::shared_ptr<Connection> split_connection(const Connection& parent, int color, int key) {
-  auto made = std::make_shared<Connection>();
+Connection split_connection(ncclComm_t parent, int color, int key) {
+  ncclComm_t made = nullptr;
   ncclConfig_t config = connection_config();
-  check_nccl(ncclCommSplit(parent.comm, color, key, &made->comm, &config), parent.comm, "splitting");
-  return made;
+  check_nccl(ncclCommSplit(parent, color, key, &made, &config), parent, "splitting");
+  return own(made);
 }
 
 // State that the communicators of one device share.
@@ -113,9 +110,9 @@ struct SharedState {
   std::array<Owned<cudaStream_t>, num_comm_streams> streams;
   std::vector<CommNccl*> members;
   // The connection of the first group, which has all ranks.
-  std::weak_ptr<Connection> of_all;
+  Connection::weak_type of_all;
   // Connections by peers (Comm::peer_names) and stream.
-  std::map<std::pair<std::string_view, CommStream>, std::weak_ptr<Connection>> connections;
+  std::map<std::pair<std::string_view, CommStream>, Connection::weak_type> connections;
 
   SharedState(Device& d, int r, RankContext& c) : device(d), context(cuda::context_of(d)), rank(r), rank_context(c) {
     int lowest = 0, highest = 0;
@@ -123,7 +120,7 @@ struct SharedState {
     // Other ranks wait for the collectives.
     for (Owned<cudaStream_t>& stream : streams) stream = cuda::make_stream(highest);
   }
-  ~SharedState() { cuda::set_wait_hook(device, {}); }
+  ~SharedState() { context.stream.wait_hook = {}; }
   // Polls the communicators while the host waits for the device,
   // and publishes the oldest collective.
   // Throws Failure if a communicator has failed. No communicator is aborted: an abort may wait for
@@ -132,7 +129,7 @@ struct SharedState {
   void check_errors() const;
   // Returns the connection of the ranks of `host`, shared with communicators of the same ranks and
   // stream: collectives of one connection run one after the other. Collective over all ranks.
-  std::shared_ptr<Connection> connect(Comm& host, CommStream stream);
+  Connection connect(Comm& host, CommStream stream);
   Index started = 0;           // number of collectives started on all communicators
   Index oldest_published = 0;  // number of the oldest collective in flight at the latest poll()
 };
@@ -163,21 +160,16 @@ ncclDataType_t type_of(DType type) {
   }
 }
 
-std::size_t count_of(Index n) {
-  return static_cast<std::size_t>(n);
-}
-
 class CommNccl final : public Comm {
  public:
   // connection: of the ranks of `host`; nullptr if there is one
-  CommNccl(std::shared_ptr<SharedState> shared, std::unique_ptr<Comm> host, CommStream stream,
-           std::shared_ptr<Connection> connection)
+  CommNccl(std::shared_ptr<SharedState> shared, std::unique_ptr<Comm> host, CommStream stream, Connection connection)
       : Comm(host->shared_context()),
         shared_(std::move(shared)),
         host_(std::move(host)),
         kind_(stream),
         connection_(std::move(connection)),
-        nccl_(connection_ ? connection_->comm : nullptr) {
+        nccl_(connection_.get()) {
     if (nccl_) shared_->members.push_back(this);
   }
   ~CommNccl() override { std::erase(shared_->members, this); }
@@ -234,7 +226,7 @@ class CommNccl final : public Comm {
     std::unique_ptr<Comm> host = host_->split(color);
     if (size() == 1) return std::make_unique<CommNccl>(shared_, std::move(host), kind_, nullptr);
     const ScopedBlock block(rank_context().blocked, "NCCL to connect", peer_names());
-    std::shared_ptr<Connection> connection = split_connection(*connection_, color(rank()), rank());
+    Connection connection = split_connection(nccl_, color(rank()), rank());
     if (host->size() == 1) connection.reset();
     return std::make_unique<CommNccl>(shared_, std::move(host), kind_, std::move(connection));
   }
@@ -244,32 +236,31 @@ class CommNccl final : public Comm {
   }
   Work do_broadcast(std::span<const RootedBuffer> buffers, ComputePoint after) override {
     return launch_rooted(Collective::broadcast, buffers, after, [&](View x, int root, cudaStream_t on) {
-      return ncclBroadcast(x.bytes(), x.bytes(), count_of(x.size_bytes()), ncclUint8, root, nccl_, on);
+      return ncclBroadcast(x.bytes(), x.bytes(), x.size_bytes(), ncclUint8, root, nccl_, on);
     });
   }
   void do_all_reduce(View x, Reduce op) override {
     launch(Collective::all_reduce, x.elements(), {}, compute_point(), [&](cudaStream_t on) {
-      return ncclAllReduce(x.bytes(), x.bytes(), count_of(x.elements()), type_of(x.dtype()),
+      return ncclAllReduce(x.bytes(), x.bytes(), x.elements(), type_of(x.dtype()),
                            op == Reduce::sum ? ncclSum : ncclMax, nccl_, on);
     }).wait();
   }
   Work do_reduce(std::span<const RootedBuffer> buffers, ComputePoint after) override {
     return launch_rooted(Collective::reduce, buffers, after, [&](View x, int root, cudaStream_t on) {
-      return ncclReduce(x.bytes(), x.bytes(), count_of(x.elements()), type_of(x.dtype()), ncclSum, root, nccl_, on);
+      return ncclReduce(x.bytes(), x.bytes(), x.elements(), type_of(x.dtype()), ncclSum, root, nccl_, on);
     });
   }
   void do_reduce_scatter(ConstView in, View out, View scratch) override {
     if (size() == 1) return copy(in, out);
     if (reduces_in_scratch(in.dtype())) return gather_and_sum(in, out, scratch);
     launch(Collective::reduce_scatter, out.elements(), {}, compute_point(), [&](cudaStream_t on) {
-      return ncclReduceScatter(in.bytes(), out.bytes(), count_of(out.elements()), type_of(in.dtype()), ncclSum, nccl_,
-                               on);
+      return ncclReduceScatter(in.bytes(), out.bytes(), out.elements(), type_of(in.dtype()), ncclSum, nccl_, on);
     }).wait();
   }
   void do_all_gather(ConstView in, View out) override {
     if (size() == 1) return copy(in, out);
     launch(Collective::all_gather, in.elements(), {}, compute_point(), [&](cudaStream_t on) {
-      return ncclAllGather(in.bytes(), out.bytes(), count_of(in.size_bytes()), ncclUint8, nccl_, on);
+      return ncclAllGather(in.bytes(), out.bytes(), in.size_bytes(), ncclUint8, nccl_, on);
     }).wait();
   }
   Work do_all_to_all_v(std::span<const SendReceive> buffers, std::span<const Index> send,
@@ -281,7 +272,7 @@ class CommNccl final : public Comm {
     Index row = 0;
     for (const SendReceive& buffer : buffers) row += row_bytes(buffer.in);
     const auto rows_of_peers = [&](std::span<const Index> rows) {
-      return std::accumulate(rows.begin(), rows.end(), Index{0}) - rows[count_of(rank())];
+      return std::accumulate(rows.begin(), rows.end(), Index{0}) - rows[rank()];
     };
     const RowsMoved rows{rows_of_peers(send), rows_of_peers(receive)};
     return launch(Collective::all_to_all, row, rows, compute_point(),
@@ -299,10 +290,10 @@ class CommNccl final : public Comm {
           const Index send_bytes = send[peer] * row_bytes(in), receive_bytes = receive[peer] * row_bytes(in);
           if (peer == rank()) {
             if (send_bytes > 0 && from != to)
-              check(cudaMemcpyAsync(to, from, count_of(send_bytes), cudaMemcpyDeviceToDevice, on), "cudaMemcpyAsync");
+              check(cudaMemcpyAsync(to, from, send_bytes, cudaMemcpyDeviceToDevice, on), "cudaMemcpyAsync");
           } else {
-            if (send_bytes > 0) add(ncclSend(from, count_of(send_bytes), ncclUint8, peer, nccl_, on));
-            if (receive_bytes > 0) add(ncclRecv(to, count_of(receive_bytes), ncclUint8, peer, nccl_, on));
+            if (send_bytes > 0) add(ncclSend(from, send_bytes, ncclUint8, peer, nccl_, on));
+            if (receive_bytes > 0) add(ncclRecv(to, receive_bytes, ncclUint8, peer, nccl_, on));
           }
           from += send_bytes;
           to += receive_bytes;
@@ -313,7 +304,7 @@ class CommNccl final : public Comm {
   // Sends block r of `in` to each rank r, and receives a block of equal size from it.
   void exchange_blocks(Collective kind, ConstView in, View out) {
     const SendReceive buffer{in.reshape({in.elements()}), out.reshape({in.elements()})};
-    const std::vector<Index> rows(count_of(size()), in.elements() / size());
+    const std::vector<Index> rows(size(), in.elements() / size());
     launch(kind, in.elements(), {}, compute_point(), [&](cudaStream_t on) {
       return send_and_receive({&buffer, 1}, rows, rows, on);
     }).wait();
@@ -385,7 +376,7 @@ class CommNccl final : public Comm {
   std::shared_ptr<SharedState> shared_;
   std::unique_ptr<Comm> host_;
   CommStream kind_;
-  std::shared_ptr<Connection> connection_;
+  Connection connection_;
   ncclComm_t nccl_;  // of the connection; nullptr if the group has one rank
   // A ring of compute points: more than are held at a time.
   struct Point {
@@ -397,17 +388,17 @@ class CommNccl final : public Comm {
   std::size_t next_ = 0;  // index of the oldest entry, to be overwritten next
 };
 
-std::shared_ptr<Connection> SharedState::connect(Comm& host, CommStream stream) {
+Connection SharedState::connect(Comm& host, CommStream stream) {
   if (host.size() == 1) return nullptr;
-  std::weak_ptr<Connection>& known = connections[{host.peer_names(), stream}];
-  if (std::shared_ptr<Connection> shared = known.lock()) return shared;
+  Connection::weak_type& known = connections[{host.peer_names(), stream}];
+  if (Connection shared = known.lock()) return shared;
   const ScopedBlock block(rank_context.blocked, "NCCL to connect", host.peer_names());
-  const std::shared_ptr<Connection> all = of_all.lock();
-  std::shared_ptr<Connection> made;
+  const Connection all = of_all.lock();
+  Connection made;
   if (all) {
     Index first = rank;  // names the group
     host.broadcast(view_of(&first, {1}), 0);
-    made = split_connection(*all, static_cast<int>(first), rank);
+    made = split_connection(all.get(), static_cast<int>(first), rank);
   } else {
     of_all = made = connect_by_id(host);
   }
@@ -446,11 +437,11 @@ void SharedState::check_errors() const {
 
 MakeDeviceComm make_nccl_comm(Device& device, int rank, RankContext& context) {
   const auto shared = std::make_shared<SharedState>(device, rank, context);
-  cuda::set_wait_hook(device, [s = std::weak_ptr(shared)] {
+  shared->context.stream.wait_hook = [s = std::weak_ptr(shared)] {
     if (const auto alive = s.lock()) alive->poll();
-  });
+  };
   return [shared](std::unique_ptr<Comm> host, CommStream stream) {
-    std::shared_ptr<Connection> connection = shared->connect(*host, stream);
+    Connection connection = shared->connect(*host, stream);
     return std::make_unique<CommNccl>(shared, std::move(host), stream, std::move(connection));
   };
 }

@@ -3,8 +3,6 @@
 // FLOPs of one activation:    relu  hardtanh  relu2  sigmoid  silu  gelu_tanh  gelu
 //   value                        0         0      1        3     5          9     4
 //   slope, in addition           0         0      1        2     5          8     6
-#include <array>
-
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/rows.h"
 #include "kernels/formulas/activation.h"
@@ -75,58 +73,38 @@ __global__ void activation_gradient(FfnActivation desc, Index width, In<T> dy, I
   if (threadIdx.x == 0) drow_scale[row] = dscale;
 }
 
-struct Functions {
-  void (*forward)(Context&, const ops::ActivationForward&);
-  void (*backward)(Context&, const ops::ActivationBackward&);
-};
-
-template <class Act, bool gated>
-void forward(Context& context, const ops::ActivationForward& op) {
-  const Index width = op.y.dim(1);
-  with_type_and_packs(width, {op.h, op.y}, [&]<class T, int N>(T, PackSize<N>) {
-    launch(context, {.x = op.y.dim(0), .threads = row_threads(blocks_of(width, N))}, activate<Act, gated, T, N>,
-           op.activation, width, in<T>(op.h), in<float>(op.row_scale), out<T>(op.y));
+// Calls f(Act{}, flag): the activation, and whether it is gated, as types.
+template <class F, class... Act>
+void with_activation(const FfnActivation& desc, formulas::ActivationList<Act...>, F f) {
+  with_flag(desc.gated, [&](auto gated) {
+    int number = 0;
+    ((number++ == static_cast<int>(desc.act) ? f(Act{}, gated) : void()), ...);
   });
 }
-
-template <class Act, bool gated>
-void backward(Context& context, const ops::ActivationBackward& op) {
-  const Index width = op.dy.dim(1);
-  const ConstView dy = op.y && op.y.bytes() == op.dy.bytes() ? ConstView() : op.dy;
-  with_type_and_packs(width, {op.dy, op.h, op.dh, op.y}, [&]<class T, int N>(T, PackSize<N>) {
-    launch(context, {.x = op.dy.dim(0), .threads = row_threads(blocks_of(width, N))},
-           activation_gradient<Act, gated, T, N>, op.activation, width, in<T>(dy), in<T>(op.h), in<float>(op.row_scale),
-           out<T>(op.dh), out<float>(op.drow_scale), out<T>(op.y));
-  });
-}
-
-template <class Act, bool gated>
-constexpr Functions functions_of = {forward<Act, gated>, backward<Act, gated>};
-
-struct ActivationKernels {
-  Functions plain, gated;
-};
-
-template <class... Act>
-constexpr std::array<ActivationKernels, sizeof...(Act)> kernels_of(formulas::ActivationList<Act...>) {
-  return {{{functions_of<Act, false>, functions_of<Act, true>}...}};
-}
-
-constexpr auto table = kernels_of(formulas::Activations<DeviceMath>{});
-
-const Functions& functions(const FfnActivation& desc) {
-  const ActivationKernels& kernels = table[static_cast<std::size_t>(desc.act)];
-  return desc.gated ? kernels.gated : kernels.plain;
-}
+using Activations = formulas::Activations<DeviceMath>;
 
 }  // namespace
 
 void execute(CudaDevice& device, const ops::ActivationForward& op) {
-  functions(op.activation).forward(device.context(), op);
+  const Index width = op.y.dim(1);
+  with_activation(op.activation, Activations{}, [&]<class Act>(Act, auto gated) {
+    with_type_and_packs(width, {op.h, op.y}, [&]<class T, int N>(T, PackSize<N>) {
+      launch(device.context(), {.x = op.y.dim(0), .threads = row_threads(blocks_of(width, N))},
+             activate<Act, gated, T, N>, op.activation, width, op.h, op.row_scale, op.y);
+    });
+  });
 }
 
 void execute(CudaDevice& device, const ops::ActivationBackward& op) {
-  functions(op.activation).backward(device.context(), op);
+  const Index width = op.dy.dim(1);
+  const ConstView dy = op.y && op.y.bytes() == op.dy.bytes() ? ConstView() : op.dy;
+  with_activation(op.activation, Activations{}, [&]<class Act>(Act, auto gated) {
+    with_type_and_packs(width, {op.dy, op.h, op.dh, op.y}, [&]<class T, int N>(T, PackSize<N>) {
+      launch(device.context(), {.x = op.dy.dim(0), .threads = row_threads(blocks_of(width, N))},
+             activation_gradient<Act, gated, T, N>, op.activation, width, dy, op.h, op.row_scale, op.dh, op.drow_scale,
+             op.y);
+    });
+  });
 }
 
 void execute(CudaDevice& device, const ops::FfnForward& op) {

@@ -57,32 +57,30 @@ struct HeadRows {
   int count, width;
 };
 
-// Heads as a kernel takes them.
+// Heads as a kernel takes them, in an In or an Out. launch() makes them of Heads.
 template <class P>
 struct HeadsOf {
   P x;
   Index token_stride, sequence_stride, head_stride, positions, width;
+
+  HeadsOf() = default;
+  template <class Byte>
+  explicit HeadsOf(const BasicHeads<Byte>& heads)
+      : x(argument_as<P>(heads.span())),
+        token_stride(heads.token_stride),
+        sequence_stride(heads.sequence_stride),
+        head_stride(heads.head_stride),
+        positions(heads.positions),
+        width(heads.width) {}
   __device__ HeadRows<P> rows(int b, int head) const {
     return {x + (b * sequence_stride + head * head_stride), token_stride, static_cast<int>(positions),
             static_cast<int>(width)};
   }
 };
 template <class T>
-auto in_heads(ConstHeads x) {
-  const auto first = in<T>(x.span());
-  return HeadsOf<std::remove_const_t<decltype(first)>>{first,         x.token_stride, x.sequence_stride,
-                                                       x.head_stride, x.positions,    x.width};
-}
+using InHeads = HeadsOf<decltype(in<T>(ConstView()))>;
 template <class T>
-auto out_heads(Heads x) {
-  const auto first = out<T>(x.span());
-  return HeadsOf<std::remove_const_t<decltype(first)>>{first,         x.token_stride, x.sequence_stride,
-                                                       x.head_stride, x.positions,    x.width};
-}
-template <class T>
-using InHeads = decltype(in_heads<T>(ConstHeads()));
-template <class T>
-using OutHeads = decltype(out_heads<T>(Heads()));
+using OutHeads = HeadsOf<decltype(out<T>(View()))>;
 
 // Whether all vectors can be moved in packs.
 template <class T>

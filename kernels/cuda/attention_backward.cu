@@ -348,85 +348,81 @@ __global__ void sum_splits(const HeadRange heads, int B, const InHeads<float> x,
 
 // ---- launches ----
 
-struct Operands {
-  ConstView dout;
-  ConstHeads q, k, v;
-  ConstView out, lse;
-  Heads dq, dk, dv;
+// The operation on sequences [begin, begin + count).
+ops::AttentionBackward slice_sequences(const ops::AttentionBackward& op, Index begin, Index count) {
+  ops::AttentionBackward slice = op;
+  AttentionMask& mask = slice.desc.mask;
+  for (ConstView* x :
+       {&slice.dout, &slice.out, &slice.lse, &mask.document_start, &mask.prefix_end, &mask.selected, &mask.key_lengths})
+    if (*x) *x = x->rows(begin, count);
+  for (ConstHeads* x : {&slice.q, &slice.k, &slice.v}) *x = x->slice_sequences(begin, count);
+  for (Heads* x : {&slice.dq, &slice.dk, &slice.dv}) *x = x->slice_sequences(begin, count);
+  return slice;
+}
 
-  Operands slice_sequences(Index begin, Index count) const {
-    return {dout.rows(begin, count),          q.slice_sequences(begin, count),  k.slice_sequences(begin, count),
-            v.slice_sequences(begin, count),  out.rows(begin, count),           lse.rows(begin, count),
-            dq.slice_sequences(begin, count), dk.slice_sequences(begin, count), dv.slice_sequences(begin, count)};
-  }
+// The launches for some heads. delta: [B, heads, Sq] is memory for D. The memory for the sums of
+// splits is empty if there is one split.
+struct Launch {
+  const ops::AttentionBackward& op;
+  AttentionProblem z;
+  HeadRange heads;
+  View delta;
+  Heads dk_sums = {}, dv_sums = {};
 };
 
 template <class T, int width, bool general>
-void launch_query_gradient(Context& context, const AttentionProblem& z, const ScoreScaling& scores,
-                           const HeadRange& heads, const GeneralOperands& special, const Operands& o, ConstView delta) {
+void launch_query_gradient(Context& context, const Launch& call) {
   using S = QuerySteps<T, width, general>;
   constexpr Index shared_bytes = S::shared_bytes(S::queries);
   static_assert(shared_bytes <= attention_shared_bytes(width));
+  const auto& [op, z, heads, delta, dk_sums, dv_sums] = call;
   const Index tiles = blocks_of(z.Sq, S::rows);
   launch(context,
          {.x = tiles * z.B * heads.kv_heads * heads.heads_per_kv, .threads = S::threads, .shared_bytes = shared_bytes},
-         query_gradient<T, width, general>, z, scores, heads, static_cast<int>(tiles), in_heads<T>(o.dout),
-         in_heads<T>(o.q), in_heads<T>(o.k), in_heads<T>(o.v), special, in<float>(o.lse), in<float>(delta),
-         out_heads<T>(o.dq));
+         query_gradient<T, width, general>, z, ScoreScaling(op.desc), heads, static_cast<int>(tiles),
+         ConstHeads(op.dout), op.q, op.k, op.v, GeneralOperands(op.desc), op.lse, delta, op.dq);
 }
 
-// The memory for the sums of splits; empty if there is one split.
-struct SplitSums {
-  View dk, dv;
-};
-
 template <class T, int width, Wanted wanted, bool general>
-void launch_key_gradients(Context& context, const AttentionProblem& z, const ScoreScaling& scores,
-                          const HeadRange& heads, const GeneralOperands& special, const Operands& o, ConstView delta,
-                          const SplitSums& sums) {
+void launch_key_gradients(Context& context, const Launch& call) {
   using S = KeySteps<T, width, wanted, general>;
   constexpr Index shared_bytes = S::shared_bytes(2 * S::queries);
   static_assert(shared_bytes <= attention_shared_bytes(width));
+  const auto& [op, z, heads, delta, dk_sums, dv_sums] = call;
   const Index tiles = blocks_of(z.Sk, S::rows);
-  const auto sums_of = [](View x) { return x ? out_heads<float>(x) : OutHeads<float>{}; };
-  launch(context,
-         {.x = tiles * z.B * heads.kv_heads * heads.splits, .threads = S::threads, .shared_bytes = shared_bytes},
-         key_gradients<T, width, wanted, general>, z, scores, heads, static_cast<int>(tiles), in_heads<T>(o.dout),
-         in_heads<T>(o.q), in_heads<T>(o.k), in_heads<T>(o.v), special, in<float>(o.lse), in<float>(delta),
-         out_heads<T>(o.dk), out_heads<T>(o.dv), sums_of(sums.dk), sums_of(sums.dv));
+  launch(
+      context, {.x = tiles * z.B * heads.kv_heads * heads.splits, .threads = S::threads, .shared_bytes = shared_bytes},
+      key_gradients<T, width, wanted, general>, z, ScoreScaling(op.desc), heads, static_cast<int>(tiles),
+      ConstHeads(op.dout), op.q, op.k, op.v, GeneralOperands(op.desc), op.lse, delta, op.dk, op.dv, dk_sums, dv_sums);
 }
 
-// Gradients of these heads. delta: [B, heads, Sq] is memory for D.
 template <class T, int width, bool general>
-void launch_backward(Context& context, const AttentionDesc& desc, const HeadRange& heads, const Operands& o, View delta,
-                     const SplitSums& sums) {
-  const ScoreScaling scores(desc);
-  const GeneralOperands special(desc);
-  AttentionProblem z(desc, o.q, o.k);
+void launch_backward(Context& context, Launch call) {
+  auto& [op, z, heads, delta, dk_sums, dv_sums] = call;
   z.packs = true;
-  for (ConstHeads x :
-       {ConstHeads(o.dout), o.q, o.k, o.v, ConstHeads(o.out), ConstHeads(o.dq), ConstHeads(o.dk), ConstHeads(o.dv)})
+  for (ConstHeads x : {ConstHeads(op.dout), op.q, op.k, op.v, ConstHeads(op.out), ConstHeads(op.dq), ConstHeads(op.dk),
+                       ConstHeads(op.dv)})
     z.packs &= in_packs<T>(x);
-  launch(context, Grid{.x = Index{z.B} * z.Sq}, z.packs ? deltas<T, 4> : deltas<T, 1>, z, heads, o.v.width,
-         in<T>(o.dout), in<T>(o.out), cuda::out<float>(delta));
-  launch_query_gradient<T, width, general>(context, z, scores, heads, special, o, delta);
+  launch(context, Grid{.x = Index{z.B} * z.Sq}, z.packs ? deltas<T, 4> : deltas<T, 1>, z, heads, op.v.width, op.dout,
+         op.out, delta);
+  launch_query_gradient<T, width, general>(context, call);
   if constexpr (width <= 128) {
-    launch_key_gradients<T, width, Wanted::dk_dv, general>(context, z, scores, heads, special, o, delta, sums);
+    launch_key_gradients<T, width, Wanted::dk_dv, general>(context, call);
   } else {
-    launch_key_gradients<T, width, Wanted::dk, general>(context, z, scores, heads, special, o, delta, sums);
-    launch_key_gradients<T, width, Wanted::dv, general>(context, z, scores, heads, special, o, delta, sums);
+    launch_key_gradients<T, width, Wanted::dk, general>(context, call);
+    launch_key_gradients<T, width, Wanted::dv, general>(context, call);
   }
   if (heads.splits == 1) return;
-  for (const auto& [from, to] : {std::pair{sums.dk, o.dk}, std::pair{sums.dv, o.dv}})
+  for (const auto& [from, to] : {std::pair{dk_sums, op.dk}, std::pair{dv_sums, op.dv}})
     launch(context, {.x = Index{z.B} * z.Sk, .threads = row_threads(heads.kv_heads * to.width)}, sum_splits<T>, heads,
-           z.B, in_heads<float>(from), out_heads<T>(to));
+           z.B, from, to);
 }
 
 // Processes as many sequences, or kv heads of one sequence, at once as the workspace has memory
 // for.
 template <class T, int width, bool general>
-void backward(Context& context, const AttentionDesc& desc, const Operands& all) {
-  const AttentionProblem z(desc, all.q, all.k);
+void backward(Context& context, const ops::AttentionBackward& all) {
+  const AttentionProblem z(all.desc, all.q, all.k);
   constexpr int rows = KeySteps < T, width, width <= 128 ? Wanted::dk_dv : Wanted::dk, general > ::rows;
   const int heads_per_kv = z.H / z.K;
   // Bytes of D, and of the sums of a split, for one kv head of one sequence.
@@ -444,17 +440,14 @@ void backward(Context& context, const AttentionDesc& desc, const Operands& all) 
       const int sequences = std::min(step_b, z.B - b);
       const HeadRange heads{kv, std::min(step_kv, z.K - kv), heads_per_kv, splits};
       Workspace workspace(context);
-      const View delta = workspace.take({sequences, heads.kv_heads * heads_per_kv, z.Sq}, DType::f32);
-      SplitSums sums;
-      if (splits > 1)
-        sums = {workspace.take({splits * sequences, z.Sk, heads.kv_heads, all.k.width}, DType::f32),
-                workspace.take({splits * sequences, z.Sk, heads.kv_heads, all.v.width}, DType::f32)};
-      AttentionDesc slice = desc;
-      if (desc.mask.document_start) slice.mask.document_start = desc.mask.document_start.rows(b, sequences);
-      if (desc.mask.prefix_end) slice.mask.prefix_end = desc.mask.prefix_end.rows(b, sequences);
-      if (desc.mask.selected) slice.mask.selected = desc.mask.selected.rows(b, sequences);
-      if (desc.mask.key_lengths) slice.mask.key_lengths = desc.mask.key_lengths.rows(b, sequences);
-      launch_backward<T, width, general>(context, slice, heads, all.slice_sequences(b, sequences), delta, sums);
+      const ops::AttentionBackward slice = slice_sequences(all, b, sequences);
+      Launch call{slice, AttentionProblem(slice.desc, slice.q, slice.k), heads,
+                  workspace.take({sequences, heads.kv_heads * heads_per_kv, z.Sq}, DType::f32)};
+      if (splits > 1) {
+        call.dk_sums = workspace.take({splits * sequences, z.Sk, heads.kv_heads, all.k.width}, DType::f32);
+        call.dv_sums = workspace.take({splits * sequences, z.Sk, heads.kv_heads, all.v.width}, DType::f32);
+      }
+      launch_backward<T, width, general>(context, call);
     }
 }
 
@@ -463,13 +456,9 @@ void backward(Context& context, const AttentionDesc& desc, const Operands& all) 
 void execute(CudaDevice& device, const ops::AttentionBackward& op) {
   Context& context = device.context();
   if (context.fused_attention && is_fused(op.q, op.k, op.v, op.desc) && context.fused_attention->run(op)) return;
-  const Operands operands{op.dout, op.q, op.k, op.v, op.out, op.lse, op.dq, op.dk, op.dv};
   with_type(op.q.dtype, [&]<class T>(T) {
     with_width(std::max(op.q.width, op.v.width), [&](auto width) {
-      if (GeneralOperands::is_needed(op.desc))
-        backward<T, width, true>(context, op.desc, operands);
-      else
-        backward<T, width, false>(context, op.desc, operands);
+      with_flag(GeneralOperands::is_needed(op.desc), [&](auto general) { backward<T, width, general>(context, op); });
     });
   });
 }

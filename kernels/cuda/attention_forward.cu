@@ -325,35 +325,34 @@ __global__ void append_kernel(Index tokens, Index row, const InHeads<T> x, In<st
 
 // lse: of the rows, or of all splits of the rows of this many sequences.
 template <class T, int width, bool general, bool split_keys>
-void launch_forward(Context& context, const AttentionDesc& desc, const AttentionProblem& z, const KeySplits& splits,
-                    Index sequences, ConstHeads q, ConstHeads k, ConstHeads v, View out, View split_x, View lse,
-                    View largest = {}) {
+void launch_forward(Context& context, const ops::AttentionForward& op, const AttentionProblem& z,
+                    const KeySplits& splits, Index sequences, View split_x, View lse) {
   using Of = typename Forward<T, width, general>::Of;
   const Index tiles = blocks_of(z.Sq, Of::rows);
   launch(context,
          {.x = tiles * sequences * z.H * (split_keys ? splits.count : 1),
           .threads = Of::threads,
           .shared_bytes = Of::shared_elements * static_cast<Index>(sizeof(T))},
-         forward<T, width, general, split_keys>, z, ScoreScaling(desc), static_cast<int>(tiles), splits, in_heads<T>(q),
-         in_heads<T>(k), in_heads<T>(v), GeneralOperands(desc), in<std::int32_t>(desc.mask.query_offsets),
-         out_heads<T>(out), cuda::out<float>(split_x), cuda::out<float>(lse), cuda::out<float>(largest));
+         forward<T, width, general, split_keys>, z, ScoreScaling(op.desc), static_cast<int>(tiles), splits, op.q, op.k,
+         op.v, GeneralOperands(op.desc), op.desc.mask.query_offsets, Heads(op.out), split_x, lse,
+         split_keys ? View() : op.largest);
 }
 
 // Processes as many sequences at once as the workspace has memory for their splits.
 template <class T, int width>
-void forward_split_keys(Context& context, const AttentionDesc& desc, const AttentionProblem& z, ConstHeads q,
-                        ConstHeads k, ConstHeads v, View out, View lse) {
-  const Index each = KeySplits(z, 1, 0).count * Index{z.H} * z.Sq, bytes = each * (v.width + 1) * size_of(DType::f32);
+void forward_split_keys(Context& context, const ops::AttentionForward& op, const AttentionProblem& z) {
+  const Index each = KeySplits(z, 1, 0).count * Index{z.H} * z.Sq,
+              bytes = each * (op.v.width + 1) * size_of(DType::f32);
   const Index step = std::max<Index>(1, (context.workspace_bytes - 512) / std::max<Index>(bytes, 1));
   for (Index first = 0; first < z.B; first += step) {
     const Index sequences = std::min(step, z.B - first);
     const KeySplits splits(z, sequences, first);
     Workspace workspace(context);
-    const View split_x = workspace.take({each * sequences, v.width}, DType::f32),
+    const View split_x = workspace.take({each * sequences, op.v.width}, DType::f32),
                split_lse = workspace.take({each * sequences}, DType::f32);
-    launch_forward<T, width, true, true>(context, desc, z, splits, sequences, q, k, v, out, split_x, split_lse);
-    launch(context, {.x = splits.rows, .threads = row_threads(v.width, 128)}, combine_splits<T>, z, splits,
-           in<float>(desc.sinks), in<float>(split_x), in<float>(split_lse), out_heads<T>(out), cuda::out<float>(lse));
+    launch_forward<T, width, true, true>(context, op, z, splits, sequences, split_x, split_lse);
+    launch(context, {.x = splits.rows, .threads = row_threads(op.v.width, 128)}, combine_splits<T>, z, splits,
+           op.desc.sinks, split_x, split_lse, Heads(op.out), op.lse);
   }
 }
 
@@ -365,7 +364,7 @@ void execute(CudaDevice& device, const ops::KvCacheAppend& op) {
   with_type_and_packs(x, y, [&]<class T, int N>(T, PackSize<N>) {
     const Index row = x.heads * x.width;
     launch(device.context(), {.x = x.sequences * x.positions, .threads = row_threads(row / N)}, append_kernel<T, N>,
-           x.positions, row, in_heads<T>(x), in<std::int32_t>(op.offsets), out_heads<T>(y));
+           x.positions, row, x, op.offsets, y);
   });
 }
 
@@ -391,32 +390,26 @@ bool is_fused(const ConstHeads& q, const ConstHeads& k, const ConstHeads& v, con
 void execute(CudaDevice& device, const ops::AttentionForward& op) {
   const ConstHeads &q = op.q, &k = op.k, &v = op.v;
   const AttentionDesc& desc = op.desc;
-  const View out = op.out, lse = op.lse, largest = op.largest;
   Context& context = device.context();
-  if (context.fused_attention && !largest && is_fused(q, k, v, desc) && context.fused_attention->run(op)) return;
+  if (context.fused_attention && !op.largest && is_fused(q, k, v, desc) && context.fused_attention->run(op)) return;
   with_type(q.dtype, [&]<class T>(T) {
     AttentionProblem z(desc, q, k);
-    z.packs = in_packs<T>(q) && in_packs<T>(k) && in_packs<T>(v) && in_packs<T>(ConstView(out));
+    z.packs = in_packs<T>(q) && in_packs<T>(k) && in_packs<T>(v) && in_packs<T>(ConstView(op.out));
     // Tiles of values are as wide as those of keys. Zeros fill the columns of narrower values: a
     // fifth more FLOPs with widths 192 and 128.
-    if (std::max(q.width, v.width) > max_head_width) {
-      launch(context,
-             {.x = q.sequences * q.positions * q.heads,
-              .threads = wide_warps * warp_size,
-              .shared_bytes = (q.width + v.width + wide_keys) * size_of(DType::f32)},
-             wide_forward<T>, z, ScoreScaling(desc), in_heads<T>(q), in_heads<T>(k), in_heads<T>(v),
-             GeneralOperands(desc), in<std::int32_t>(desc.mask.query_offsets), out_heads<T>(out), cuda::out<float>(lse),
-             cuda::out<float>(largest));
-      return;
-    }
+    if (std::max(q.width, v.width) > max_head_width)
+      return launch(context,
+                    {.x = q.sequences * q.positions * q.heads,
+                     .threads = wide_warps * warp_size,
+                     .shared_bytes = (q.width + v.width + wide_keys) * size_of(DType::f32)},
+                    wide_forward<T>, z, ScoreScaling(desc), q, k, v, GeneralOperands(desc), desc.mask.query_offsets,
+                    Heads(op.out), op.lse, op.largest);
     with_width(std::max(q.width, v.width), [&](auto width) {
       // Splits use the general kernels only, because more kernels would take longer to compile.
-      if (KeySplits::are_useful(desc, z)) return forward_split_keys<T, width>(context, desc, z, q, k, v, out, lse);
-      const auto run = [&](auto general) {
-        launch_forward<T, width, general, false>(context, desc, z, KeySplits(z, z.B, 0), z.B, q, k, v, out, View(), lse,
-                                                 largest);
-      };
-      GeneralOperands::is_needed(desc) ? run(std::true_type{}) : run(std::false_type{});
+      if (KeySplits::are_useful(desc, z)) return forward_split_keys<T, width>(context, op, z);
+      with_flag(GeneralOperands::is_needed(desc), [&](auto general) {
+        launch_forward<T, width, general, false>(context, op, z, KeySplits(z, z.B, 0), z.B, View(), op.lse);
+      });
     });
   });
 }

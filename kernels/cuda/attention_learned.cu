@@ -73,15 +73,13 @@ void execute(CudaDevice& device, const ops::AttentionBackwardLearned& op) {
   with_type(op.q.dtype, [&]<class T>(T) {
     const AttentionProblem z(op.desc, op.q, op.k);
     const GeneralOperands special(op.desc);
-    const auto dout = in_heads<T>(op.dout), out = in_heads<T>(op.out);
+    const auto dout = ConstHeads(op.dout), out = ConstHeads(op.out);
     const auto lse = in<float>(op.lse);
     if (op.dbias)
       launch(device.context(),
              {.x = Index{z.query_offset} + z.Sq + (z.sees_later_keys() ? z.Sk - 1 : 0), .y = z.H, .threads = 128},
-             bias_gradient<T>, z, ScoreScaling(op.desc), dout, in_heads<T>(op.q), in_heads<T>(op.k), in_heads<T>(op.v),
-             out, special, lse, cuda::out<float>(op.dbias));
-    if (op.dsinks)
-      launch(device.context(), {.x = z.H}, sink_gradient<T>, z, dout, out, special, lse, cuda::out<float>(op.dsinks));
+             bias_gradient<T>, z, ScoreScaling(op.desc), dout, op.q, op.k, op.v, out, special, lse, op.dbias);
+    if (op.dsinks) launch(device.context(), {.x = z.H}, sink_gradient<T>, z, dout, out, special, lse, op.dsinks);
   });
 }
 

@@ -131,12 +131,11 @@ void sum_pairs(Context& context, ConstView x, ConstView dy, ConstView moments, C
   const View partial = workspace.take({chunks, 2, width}, DType::f64);
   with_type(x.dtype(), [&]<class T>(T) {
     launch(context, {.x = column_blocks, .y = chunks, .threads = sum_threads},
-           dy ? sum_column_pairs<T, true> : sum_column_pairs<T, false>, rows, width, blocks_of(rows, chunks), in<T>(x),
-           in<T>(dy), in<float>(moments), in<std::int32_t>(mask), out<double>(partial));
+           dy ? sum_column_pairs<T, true> : sum_column_pairs<T, false>, rows, width, blocks_of(rows, chunks), x, dy,
+           moments, mask, partial);
   });
-  const Grid grid;
-  launch(context, {.x = blocks_of(2 * width, grid.threads)}, add_chunks, chunks, width, in<double>(partial),
-         out<double>(sums), out<float>(dweight), out<float>(dbias));
+  launch(context, {.x = blocks_of(2 * width, Grid{}.threads)}, add_chunks, chunks, width, partial, sums, dweight,
+         dbias);
 }
 
 }  // namespace
@@ -144,22 +143,20 @@ void sum_pairs(Context& context, ConstView x, ConstView dy, ConstView moments, C
 void execute(CudaDevice& device, const ops::BatchNormSums& op) {
   const Index width = op.x.dim(1);
   sum_pairs(device.context(), op.x, {}, {}, op.mask, op.sums.rows(0, 2 * width), {}, {});
-  launch(device.context(), {}, count_tokens, op.x.dim(0), in<std::int32_t>(op.mask),
-         out<double>(op.sums.rows(2 * width, 1)));
+  launch(device.context(), {}, count_tokens, op.x.dim(0), op.mask, op.sums.rows(2 * width, 1));
 }
 
 void execute(CudaDevice& device, const ops::BatchNormMoments& op) {
   const Index width = op.moments.dim(0) / 2;
-  const Grid grid;
-  launch(device.context(), {.x = blocks_of(width, grid.threads)}, moments_kernel, width, op.eps, op.momentum,
-         in<double>(op.sums), out<float>(op.averages), out<float>(op.moments));
+  launch(device.context(), {.x = blocks_of(width, Grid{}.threads)}, moments_kernel, width, op.eps, op.momentum, op.sums,
+         op.averages, op.moments);
 }
 
 void execute(CudaDevice& device, const ops::BatchNormForward& op) {
   const Index width = op.x.dim(1);
   with_type_and_packs(width, {op.x, op.weight, op.bias, op.y}, [&]<class T, int N>(T, PackSize<N>) {
     launch(device.context(), {.x = op.x.dim(0), .threads = row_threads(blocks_of(width, N))}, normalize_columns<T, N>,
-           width, in<T>(op.x), in<T>(op.weight), in<T>(op.bias), in<float>(op.moments), out<T>(op.y));
+           width, op.x, op.weight, op.bias, op.moments, op.y);
   });
 }
 
@@ -171,8 +168,7 @@ void execute(CudaDevice& device, const ops::BatchNormBackward& op) {
   const Index width = op.x.dim(1);
   with_type_and_packs(width, {op.dy, op.x, op.weight, op.dx}, [&]<class T, int N>(T, PackSize<N>) {
     launch(device.context(), {.x = op.x.dim(0), .threads = row_threads(blocks_of(width, N))},
-           column_norm_gradient<T, N>, width, in<T>(op.dy), in<T>(op.x), in<T>(op.weight), in<float>(op.moments),
-           in<double>(op.sums), in<std::int32_t>(op.mask), out<T>(op.dx));
+           column_norm_gradient<T, N>, width, op.dy, op.x, op.weight, op.moments, op.sums, op.mask, op.dx);
   });
 }
 

@@ -125,7 +125,7 @@ void execute(CudaDevice& device, const ops::ApplyCapacity& op) {
   const Index segments = op.segments, tokens = op.experts.dim(0) / segments, k = op.experts.dim(1);
   if (capacity == 0 || capacity >= tokens)  // a token chooses an expert at most once
     return launch(context, {.x = blocks_of(tokens * segments * k, 256)}, accept_all, tokens * segments * k,
-                  out<std::int32_t>(op.dispatch_mask));
+                  op.dispatch_mask);
   if (order != DropOrder::probability)
     return capacity_by_order(context,
                              make_blocks(context, segments, tokens, k, op.num_experts, order == DropOrder::choice),

@@ -198,14 +198,14 @@ template <class Bucket>
 View count(Context& context, Workspace& workspace, const Blocks& blocks, const Bucket& bucket_of) {
   if (blocks.per_segment == 1) return {};
   const View counts = workspace.take({blocks.all(), blocks.buckets}, DType::i32);
-  launch(context, grid_of(blocks, blocks.buckets), count_blocks<Bucket>, blocks, bucket_of, out<std::int32_t>(counts));
+  launch(context, grid_of(blocks, blocks.buckets), count_blocks<Bucket>, blocks, bucket_of, counts);
   return counts;
 }
 
 template <class Bucket, class Visit>
 void visit_all(Context& context, const Blocks& blocks, const Bucket& bucket_of, ConstView counts, const Visit& visit) {
   launch(context, grid_of(blocks, (2 + blocks.warps) * blocks.buckets + 1), visit_blocks<Bucket, Visit>, blocks,
-         bucket_of, in<std::int32_t>(counts), visit);
+         bucket_of, counts, visit);
 }
 
 }  // namespace sy::cuda

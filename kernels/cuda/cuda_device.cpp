@@ -19,7 +19,7 @@ Owned<cublasHandle_t> make_cublas(cudaStream_t stream, std::byte* workspace, Ind
   check(cublasCreate(&handle), "cublasCreate");
   Owned<cublasHandle_t> owned(handle);
   check(cublasSetStream(handle, stream), "cublasSetStream");
-  check(cublasSetWorkspace(handle, workspace, static_cast<std::size_t>(bytes)), "cublasSetWorkspace");
+  check(cublasSetWorkspace(handle, workspace, bytes), "cublasSetWorkspace");
   check(cublasSetMathMode(
             handle, static_cast<cublasMath_t>(CUBLAS_DEFAULT_MATH | CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION)),
         "cublasSetMathMode");
@@ -54,12 +54,6 @@ Index multiplications(VariableName name, Index otherwise) {
   return value;
 }
 
-CudaDevice& as_cuda(Device& device) {
-  auto* const found = dynamic_cast<CudaDevice*>(&device);
-  SY_ASSERT(found, "the {} device is not cuda", device.name());
-  return *found;
-}
-
 }  // namespace
 
 CudaDevice::CudaDevice(int device)
@@ -77,8 +71,7 @@ CudaDevice::CudaDevice(int device)
                multiplications("SWITCHYARD_SMALL_PRODUCT", Index{1} << 31),
                multiplications("SWITCHYARD_LARGE_PRODUCT", Index{1} << 34)},
       fused_attention_(is_wanted("SWITCHYARD_CUDNN") ? make_fused_attention(context_) : nullptr),
-      waiter_(context_.stream),
-      staging_(context_.stream, waiter_),
+      staging_(context_.stream),
       read_(pinned_memory(read_limit)),
       read_done_(make_event()),
       all_done_(make_event()),
@@ -95,10 +88,6 @@ std::string CudaDevice::describe() const {
                      static_cast<double>(properties_.totalGlobalMem) / (1 << 30), properties_.major, properties_.minor);
 }
 
-DeviceMemory CudaDevice::allocate(Index bytes) {
-  return device_memory(bytes);
-}
-
 Index CudaDevice::free_bytes() const {
   std::size_t free = 0, total = 0;
   check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
@@ -108,41 +97,26 @@ Index CudaDevice::free_bytes() const {
 void CudaDevice::synchronize() {
   context_.stream.enqueue_outside_graphs(
       [&](cudaStream_t stream) { check(cudaEventRecord(all_done_.get(), stream), "cudaEventRecord"); });
-  waiter_.wait(all_done_.get());
-}
-
-void CudaDevice::graph_region(const std::string& name, const std::function<void()>& body) {
-  graphs_ ? context_.stream.graph_region(name, body) : body();
-}
-
-void CudaDevice::do_to_device(const void* host, View x) {
-  staging_.to_device(host, x.bytes(), x.size_bytes());
-}
-
-void CudaDevice::do_to_host(ConstView x, void* host) {
-  staging_.to_host(x.bytes(), host, x.size_bytes());
+  context_.stream.wait(all_done_.get());
 }
 
 void CudaDevice::do_begin_read(ConstView x) {
   context_.stream.enqueue_outside_graphs([&](cudaStream_t stream) {
-    check(cudaMemcpyAsync(read_.get(), x.bytes(), static_cast<std::size_t>(x.size_bytes()), cudaMemcpyDeviceToHost,
-                          stream),
+    check(cudaMemcpyAsync(read_.get(), x.bytes(), x.size_bytes(), cudaMemcpyDeviceToHost, stream),
           "a copy from the GPU");
     check(cudaEventRecord(read_done_.get(), stream), "cudaEventRecord");
   });
 }
 
 void CudaDevice::do_end_read(void* host, Index bytes) {
-  waiter_.wait(read_done_.get());
-  std::memcpy(host, read_.get(), static_cast<std::size_t>(bytes));
+  context_.stream.wait(read_done_.get());
+  std::memcpy(host, read_.get(), bytes);
 }
 
 Context& context_of(Device& device) {
-  return as_cuda(device).context();
-}
-
-void set_wait_hook(Device& device, std::function<void()> hook) {
-  as_cuda(device).set_wait_hook(std::move(hook));
+  auto* const found = dynamic_cast<CudaDevice*>(&device);
+  SY_ASSERT(found, "the {} device is not cuda", device.name());
+  return found->context();
 }
 
 }  // namespace cuda

@@ -24,7 +24,6 @@ class CudaDevice final : public Device {
   static constexpr bool lacks =
       std::same_as<Operation, ops::PackWeight> || std::same_as<Operation, ops::LshSort> ||
       std::same_as<Operation, ops::LshAttentionForward> || std::same_as<Operation, ops::LshAttentionBackward>;
-  void set_wait_hook(std::function<void()> hook) { waiter_.hook = std::move(hook); }
 
   void publish_waits_to(std::shared_ptr<BlockState> state) override {
     context_.stream.publish_waits_to(std::move(state));
@@ -35,10 +34,12 @@ class CudaDevice final : public Device {
   std::string device_id() const override { return cuda::device_id(properties_); }
   std::optional<double> energy_joules() const override { return cuda::energy_joules(device_id()); }
   bool on_host() const override { return false; }
-  DeviceMemory allocate(Index bytes) override;
+  DeviceMemory allocate(Index bytes) override { return device_memory(bytes); }
   Index free_bytes() const override;
   void synchronize() override;
-  void graph_region(const std::string& name, const std::function<void()>& body) override;
+  void graph_region(const std::string& name, const std::function<void()>& body) override {
+    graphs_ ? context_.stream.graph_region(name, body) : body();
+  }
   Index max_head_dim() const override;  // attention_forward.cu
   Index logits_chunk() const override { return cuda::logits_chunk; }
   bool allocates_in_attention() const override { return context_.fused_attention != nullptr; }
@@ -46,8 +47,8 @@ class CudaDevice final : public Device {
   bool supports_gathered_rows(DType type, std::initializer_list<Index> dims) const override;
 
  protected:
-  void do_to_device(const void* host, View x) override;
-  void do_to_host(ConstView x, void* host) override;
+  void do_to_device(const void* host, View x) override { staging_.to_device(host, x.bytes(), x.size_bytes()); }
+  void do_to_host(ConstView x, void* host) override { staging_.to_host(x.bytes(), host, x.size_bytes()); }
   void do_begin_read(ConstView x) override;
   void do_end_read(void* host, Index bytes) override;
 
@@ -61,7 +62,6 @@ class CudaDevice final : public Device {
   Context context_;
   std::unique_ptr<FusedAttention> fused_attention_;
   std::unique_ptr<ExpertProducts> expert_products_;
-  Waiter waiter_;
   Staging staging_;
   DeviceMemory read_;  // pinned buffer of begin_read
   Owned<cudaEvent_t> read_done_, all_done_;

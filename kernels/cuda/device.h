@@ -88,6 +88,11 @@ constexpr Index blocks_of(Index n, Index per_block) {
   return (n + per_block - 1) / per_block;
 }
 
+// Calls f with the flag as a compile-time constant.
+template <class F>
+void with_flag(bool flag, F f) {
+  flag ? f(std::true_type{}) : f(std::false_type{});
+}
 // Calls f(T{}), where T is the C++ type of an operand's elements, f32 or bf16.
 template <class F>
 void with_type(DType type, F f) {

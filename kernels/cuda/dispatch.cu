@@ -120,8 +120,8 @@ void execute(CudaDevice& device, const ops::DispatchLayout& op) {
   launch(context, grid_of(blocks, experts + ep + 1), count_destinations, blocks,
          PhysicalExpert{in<std::int32_t>(op.experts), in<std::int32_t>(op.dispatch_mask), logical_to_physical,
                         static_cast<int>(partition.first_expert), num_experts},
-         ByEpRank<Out<std::int32_t>>{out<std::int32_t>(op.physical_experts), k, local, num_ep_ranks},
-         out<std::int32_t>(expert_counts), out<std::int32_t>(ep_counts));
+         ByEpRank<Out<std::int32_t>>{out<std::int32_t>(op.physical_experts), k, local, num_ep_ranks}, expert_counts,
+         ep_counts);
   const ByEpRank<In<std::int32_t>> ep_rank{in<std::int32_t>(op.physical_experts), k, local, num_ep_ranks};
   visit_all(context, blocks, ep_rank, ep_counts,
             WriteCopies{ep_rank, partition.etp, partition.max_ep_ranks(k), num_copies, experts, blocks.all(),

@@ -77,14 +77,6 @@ __global__ void sum_of_squares(Index n, In<float> x, Out<double> partial) {
   if (threadIdx.x == 0) partial[blockIdx.x] = sum;
 }
 
-// One block sums partial: [n]. out: [1] += the sum.
-__global__ void add_sum(Index n, In<double> partial, Out<double> out) {
-  double sum = 0;
-  for_row<1>(n, [&](Index i) { sum += partial[i]; });
-  sum = block_sum(sum);
-  if (threadIdx.x == 0) out[0] += sum;
-}
-
 __device__ inline unsigned bits_of(float x) {
   return __float_as_uint(x);
 }
@@ -101,13 +93,6 @@ __global__ void sum_of_bits(Index n, In<T> x, Out<std::int32_t> partial) {
   sum = block_sum(sum);
   if (threadIdx.x == 0) partial[blockIdx.x] = static_cast<std::int32_t>(sum);
 }
-// One block sums partial: [n]. out: [1] += the sum, modulo 2^32.
-__global__ void add_bit_sum(Index n, In<std::int32_t> partial, Out<std::int32_t> out) {
-  unsigned sum = 0;
-  for_row<1>(n, [&](Index i) { sum += static_cast<unsigned>(partial[i]); });
-  sum = block_sum(sum);
-  if (threadIdx.x == 0) out[0] = static_cast<std::int32_t>(static_cast<unsigned>(out[0]) + sum);
-}
 
 // Blocks of a sum over n elements. Their number, and so the order of the sum, depends on n alone.
 Grid grid_of_sum(Index n) {
@@ -123,9 +108,7 @@ void execute(CudaDevice& device, const ops::Fill& op) {
   const View x = op.x;
   if (op.value == 0)
     device.context().stream.enqueue(
-        [&](cudaStream_t stream) {
-          check(cudaMemsetAsync(x.bytes(), 0, static_cast<std::size_t>(x.size_bytes()), stream), "cudaMemsetAsync");
-        },
+        [&](cudaStream_t stream) { check(cudaMemsetAsync(x.bytes(), 0, x.size_bytes(), stream), "cudaMemsetAsync"); },
         x.bytes(), x.size_bytes());
   else
     for_elements(device.context(), x.elements(), {x}, Fill{op.value, out<float>(x)});
@@ -166,20 +149,17 @@ void execute(CudaDevice& device, const ops::SumSquares& op) {
   const Index n = op.x.elements();
   const Grid grid = grid_of_sum(n);
   const View partial = Workspace(device.context()).take({grid.x}, DType::f64);
-  with_packs<4>(0, {op.x}, [&]<int N>(PackSize<N>) {
-    launch(device.context(), grid, sum_of_squares<N>, n, in<float>(op.x), out<double>(partial));
-  });
-  launch(device.context(), {}, add_sum, grid.x, in<double>(partial), out<double>(op.out));
+  with_packs<4>(0, {op.x},
+                [&]<int N>(PackSize<N>) { launch(device.context(), grid, sum_of_squares<N>, n, op.x, partial); });
+  launch(device.context(), {}, add_sum<double>, grid.x, partial, op.out);
 }
 
 void execute(CudaDevice& device, const ops::BitSum& op) {
   const Index n = op.x.elements();
   const Grid grid = grid_of_sum(n);
   const View partial = Workspace(device.context()).take({grid.x}, DType::i32);
-  with_type(op.x.dtype(), [&]<class T>(T) {
-    launch(device.context(), grid, sum_of_bits<T>, n, in<T>(op.x), out<std::int32_t>(partial));
-  });
-  launch(device.context(), {}, add_bit_sum, grid.x, in<std::int32_t>(partial), out<std::int32_t>(op.out));
+  with_type(op.x.dtype(), [&]<class T>(T) { launch(device.context(), grid, sum_of_bits<T>, n, op.x, partial); });
+  launch(device.context(), {}, add_sum<std::int32_t, unsigned>, grid.x, partial, op.out);
 }
 
 }  // namespace sy::cuda

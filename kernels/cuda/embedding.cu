@@ -158,7 +158,7 @@ void execute(CudaDevice& device, const ops::EmbeddingForward& op) {
   if (vocab == 0) return execute(device, ops::Fill{.x = op.y, .value = 0});
   with_type_and_packs(width, {op.table, op.y}, [&]<class T, int N>(T, PackSize<N>) {
     launch(device.context(), {.x = tokens, .threads = row_threads(blocks_of(width, N))}, copy_rows<T, N>,
-           op.vocab_begin, vocab, width, in<std::int32_t>(op.ids), in<T>(op.table), out<T>(op.y));
+           op.vocab_begin, vocab, width, op.ids, op.table, op.y);
   });
 }
 
@@ -178,19 +178,19 @@ void execute(CudaDevice& device, const ops::EmbeddingBackward& op) {
     View keys = workspace.take({n}, DType::i64), merged = workspace.take({n}, DType::i64);
     const View partial = workspace.take({num_chunks, width}, DType::f32);
     launch(context, {.x = blocks_of(n, tile_size), .threads = tile_size}, sort_tiles, n, op.vocab_begin, vocab,
-           in<std::int32_t>(ids.rows(at, n)), out<Key>(keys));
+           ids.rows(at, n), keys);
     for (Index length = tile_size; length < n; length *= 2) {
-      launch(context, {.x = blocks_of(n, Grid{}.threads)}, merge_pairs, n, length, in<Key>(keys), out<Key>(merged));
+      launch(context, {.x = blocks_of(n, Grid{}.threads)}, merge_pairs, n, length, keys, merged);
       std::swap(keys, merged);
     }
     const ConstView rows = dy.rows(at, n);
     with_packs<4>(width, {rows, dtable}, [&]<int N>(PackSize<N>) {
       with_type(dy.dtype(), [&]<class T>(T) {
-        launch(context, {.x = blocks_of(n * warp_size, Grid{}.threads)}, sum_chunks<T, N>, n, vocab, width,
-               in<Key>(keys), in<T>(rows), out<float>(dtable), out<float>(partial));
+        launch(context, {.x = blocks_of(n * warp_size, Grid{}.threads)}, sum_chunks<T, N>, n, vocab, width, keys, rows,
+               dtable, partial);
       });
       launch(context, {.x = num_chunks, .y = blocks_of(width, chunk_rows * N), .threads = chunk_rows},
-             add_chunk_sums<N>, n, vocab, width, in<Key>(keys), in<float>(partial), out<float>(dtable));
+             add_chunk_sums<N>, n, vocab, width, keys, partial, dtable);
     });
   }
 }

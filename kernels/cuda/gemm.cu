@@ -61,94 +61,74 @@ void multiply_on(cublasHandle_t cublas, const Form& form, const Product& p, DTyp
         "cublasGemmEx");
 }
 
-void multiply(Context& context, const Form& form, const Product& p, DType type, const void* a, const void* b,
-              DType type_of_c, void* c) {
-  context.stream.enqueue([&](cudaStream_t) { multiply_on(context.cublas, form, p, type, a, b, type_of_c, c); }, form, p,
-                         type, type_of_c, a, b, c);
-}
-
 // ---- GEMM with an addend ----
+
+// Largest power of two that divides the address, at most 256; no kernel requires more.
+std::uint32_t alignment(ConstView x) {
+  const auto address = static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(x.bytes())) | 256;
+  return address & -address;
+}
 
 // c = op(a) op(b) + addend. Function cublasGemmEx adds in place, so it would need a copy of
 // `addend` in c first: 134 MB of memory traffic for 8192 x 4096 of bf16. cuBLASLt reads `addend`
-// directly.
-class LtGemm {
- public:
-  LtGemm(cublasHandle_t cublas, const Form& form, const Product& p, ConstView a, ConstView b, ConstView addend, View c)
-      : lt_(reinterpret_cast<cublasLtHandle_t>(cublas)), a_(a), b_(b), addend_(addend), c_(c) {
-    check(cublasLtMatmulDescInit(&product_, CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescInit");
-    set_transpose(CUBLASLT_MATMUL_DESC_TRANSA, transposed(form.transpose_b));
-    set_transpose(CUBLASLT_MATMUL_DESC_TRANSB, transposed(form.transpose_a));
-    set_layout(layout_of_b_, b, p.columns_of_b(form));
-    set_layout(layout_of_a_, a, p.columns_of_a(form));
-    set_layout(layout_of_c_, c, p.n);
-  }
-
-  // Chooses a kernel of cuBLASLt. Returns false if there is none, for example because addresses or
-  // rows are poorly aligned. The library caches its choice for a shape (cuBLAS library
-  // documentation, cublasLtHeuristicsCacheSetCapacity).
-  bool choose(Index workspace) {
-    cublasLtMatmulPreferenceOpaque_t preference;
-    check(cublasLtMatmulPreferenceInit(&preference), "cublasLtMatmulPreferenceInit");
-    const auto set_preference = [&](cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
-      check(cublasLtMatmulPreferenceSetAttribute(&preference, attribute, &value, sizeof value),
-            "cublasLtMatmulPreferenceSetAttribute");
-    };
-    set_preference(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<std::uint64_t>(workspace));
-    // If a product is split, its partial sums are added in f32, as in make_cublas.
-    set_preference(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, std::uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
-    set_preference(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment(b_));
-    set_preference(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment(a_));
-    set_preference(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment(addend_));
-    set_preference(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment(c_));
-    int found = 0;
-    const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
-        lt_, &product_, &layout_of_b_, &layout_of_a_, &layout_of_c_, &layout_of_c_, &preference, 1, &chosen_, &found);
-    if (status != CUBLAS_STATUS_NOT_SUPPORTED) check(status, "cublasLtMatmulAlgoGetHeuristic");
-    return status == CUBLAS_STATUS_SUCCESS && found > 0 && chosen_.state == CUBLAS_STATUS_SUCCESS;
-  }
-
-  void run(View workspace, cudaStream_t stream) {
-    const float one = 1;
-    check(cublasLtMatmul(lt_, &product_, &one, b_.bytes(), &layout_of_b_, a_.bytes(), &layout_of_a_, &one,
-                         addend_.bytes(), &layout_of_c_, c_.bytes(), &layout_of_c_, &chosen_.algo, workspace.bytes(),
-                         static_cast<std::size_t>(workspace.size_bytes()), stream),
-          "cublasLtMatmul");
-  }
-
- private:
-  void set_transpose(cublasLtMatmulDescAttributes_t attribute, cublasOperation_t op) {
-    check(cublasLtMatmulDescSetAttribute(&product_, attribute, &op, sizeof op), "cublasLtMatmulDescSetAttribute");
-  }
+// directly. Returns false if it has no kernel, for example because addresses or rows are poorly
+// aligned. The library caches its choice for a shape (cuBLAS library documentation,
+// cublasLtHeuristicsCacheSetCapacity).
+bool multiply_by_lt(cublasHandle_t cublas, const Form& form, const Product& p, ConstView a, ConstView b,
+                    ConstView addend, View c, View workspace, cudaStream_t stream) {
+  // A cuBLAS handle is also a cuBLASLt handle (cuBLAS library documentation, cublasLtHandle_t).
+  const auto lt = reinterpret_cast<cublasLtHandle_t>(cublas);
+  cublasLtMatmulDescOpaque_t product;
+  check(cublasLtMatmulDescInit(&product, CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescInit");
+  const auto set_transpose = [&](cublasLtMatmulDescAttributes_t attribute, bool transpose) {
+    const cublasOperation_t op = transposed(transpose);
+    check(cublasLtMatmulDescSetAttribute(&product, attribute, &op, sizeof op), "cublasLtMatmulDescSetAttribute");
+  };
+  set_transpose(CUBLASLT_MATMUL_DESC_TRANSA, form.transpose_b);
+  set_transpose(CUBLASLT_MATMUL_DESC_TRANSB, form.transpose_a);
   // Layout of a row-major matrix with rows of `row` elements, which are columns for cuBLAS.
-  static void set_layout(cublasLtMatrixLayoutOpaque_t& layout, ConstView x, int row) {
+  const auto layout_of = [](ConstView x, int row) {
+    cublasLtMatrixLayoutOpaque_t layout;
     check(cublasLtMatrixLayoutInit(&layout, cublas_type(x.dtype()), static_cast<std::uint64_t>(row),
                                    static_cast<std::uint64_t>(x.dim(0)), row),
           "cublasLtMatrixLayoutInit");
-  }
-  // Largest power of two that divides the address, at most 256; no kernel requires more.
-  static std::uint32_t alignment(ConstView x) {
-    const auto address = static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(x.bytes())) | 256;
-    return address & -address;
-  }
-
-  // A cuBLAS handle is also a cuBLASLt handle (cuBLAS library documentation, cublasLtHandle_t).
-  cublasLtHandle_t lt_;
-  ConstView a_, b_, addend_;
-  View c_;
-  cublasLtMatmulDescOpaque_t product_;
-  cublasLtMatrixLayoutOpaque_t layout_of_a_, layout_of_b_, layout_of_c_;
-  cublasLtMatmulHeuristicResult_t chosen_;
-};
+    return layout;
+  };
+  cublasLtMatrixLayoutOpaque_t layout_of_b = layout_of(b, p.columns_of_b(form)),
+                               layout_of_a = layout_of(a, p.columns_of_a(form)), layout_of_c = layout_of(c, p.n);
+  cublasLtMatmulPreferenceOpaque_t preference;
+  check(cublasLtMatmulPreferenceInit(&preference), "cublasLtMatmulPreferenceInit");
+  const auto set_preference = [&](cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
+    check(cublasLtMatmulPreferenceSetAttribute(&preference, attribute, &value, sizeof value),
+          "cublasLtMatmulPreferenceSetAttribute");
+  };
+  set_preference(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<std::uint64_t>(workspace.size_bytes()));
+  // If a product is split, its partial sums are added in f32, as in make_cublas.
+  set_preference(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, std::uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
+  set_preference(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment(b));
+  set_preference(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment(a));
+  set_preference(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment(addend));
+  set_preference(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment(c));
+  cublasLtMatmulHeuristicResult_t chosen;
+  int found = 0;
+  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(lt, &product, &layout_of_b, &layout_of_a, &layout_of_c,
+                                                               &layout_of_c, &preference, 1, &chosen, &found);
+  if (status != CUBLAS_STATUS_NOT_SUPPORTED) check(status, "cublasLtMatmulAlgoGetHeuristic");
+  if (status != CUBLAS_STATUS_SUCCESS || found == 0 || chosen.state != CUBLAS_STATUS_SUCCESS) return false;
+  const float one = 1;
+  check(cublasLtMatmul(lt, &product, &one, b.bytes(), &layout_of_b, a.bytes(), &layout_of_a, &one, addend.bytes(),
+                       &layout_of_c, c.bytes(), &layout_of_c, &chosen.algo, workspace.bytes(), workspace.size_bytes(),
+                       stream),
+        "cublasLtMatmul");
+  return true;
+}
 
 void multiply_with_addend(Context& context, const Form& form, const Product& p, ConstView a, ConstView b,
                           ConstView addend, View c) {
   const View workspace = Workspace(context).take({side_stream_workspace}, DType::u8);
   const auto issue = [&](cudaStream_t stream) {
-    LtGemm sum(context.cublas, form, p, a, b, addend, c);
-    if (sum.choose(workspace.size_bytes())) return sum.run(workspace, stream);
-    check(cudaMemcpyAsync(c.bytes(), addend.bytes(), static_cast<std::size_t>(c.size_bytes()), cudaMemcpyDeviceToDevice,
-                          stream),
+    if (multiply_by_lt(context.cublas, form, p, a, b, addend, c, workspace, stream)) return;
+    check(cudaMemcpyAsync(c.bytes(), addend.bytes(), c.size_bytes(), cudaMemcpyDeviceToDevice, stream),
           "a copy on the GPU");
     Form adding = form;
     adding.accumulate = true;
@@ -213,7 +193,7 @@ void multiply_grouped(Context& context, const Form& form, const GroupOffsets& gr
       if (count_of(e) > 0) nonempty.push_back(e);
     const auto count = static_cast<Index>(nonempty.size());
     const auto product = [&](Index i, cublasHandle_t cublas) {
-      const Index e = nonempty[static_cast<std::size_t>(i)];
+      const Index e = nonempty[i];
       const auto at = [&](const Operand& x) { return reinterpret_cast<void*>(x.of(e, groups.host[e])); };
       multiply_on(cublas, form, product_of(count_of(e)), a.dtype(), at(of_a), at(of_b), c.dtype(), at(of_c));
     };
@@ -243,8 +223,7 @@ void multiply_grouped(Context& context, const Form& form, const GroupOffsets& gr
   // The pitch is even, so that each list is aligned to 16 bytes.
   const Index pitch = blocks_of(experts, 2) * 2;
   const View addresses = Workspace(context).take({3, pitch}, DType::i64);
-  launch(context, {}, write_addresses, experts, in<std::int32_t>(groups.offsets), of_a, of_b, of_c,
-         out<Index>(addresses), pitch);
+  launch(context, {}, write_addresses, experts, groups.offsets, of_a, of_b, of_c, addresses, pitch);
   const auto list = [&](Index i) { return reinterpret_cast<void**>(addresses.rows(i, 1).bytes()); };
   context.stream.enqueue_outside_graphs([&](cudaStream_t) {
     check(cublasGemmGroupedBatchedEx(context.cublas, op_b.data(), op_a.data(), n.data(), m.data(), q.data(),
@@ -278,8 +257,13 @@ bool CudaDevice::supports_gathered_rows(DType type, std::initializer_list<Index>
 void execute(CudaDevice& device, const ops::Gemm& op) {
   const Form form{.transpose_a = op.transpose_a, .transpose_b = op.transpose_b, .accumulate = op.accumulate};
   const Product p(op.c.dim(0), op.c.dim(1), op.depth());
-  if (op.addend) return multiply_with_addend(device.context(), form, p, op.a, op.b.values, op.addend, op.c);
-  multiply(device.context(), form, p, op.a.dtype(), op.a.bytes(), op.b.values.bytes(), op.c.dtype(), op.c.bytes());
+  Context& context = device.context();
+  if (op.addend) return multiply_with_addend(context, form, p, op.a, op.b.values, op.addend, op.c);
+  const DType type = op.a.dtype(), type_of_c = op.c.dtype();
+  const std::byte *const a = op.a.bytes(), *const b = op.b.values.bytes();
+  std::byte* const c = op.c.bytes();
+  context.stream.enqueue([&](cudaStream_t) { multiply_on(context.cublas, form, p, type, a, b, type_of_c, c); }, form, p,
+                         type, type_of_c, a, b, c);
 }
 
 void execute(CudaDevice& device, const ops::GroupedGemm& op) {

@@ -40,7 +40,7 @@ DeviceMemory device_memory(Index bytes) {
 
 DeviceMemory pinned_memory(Index bytes) {
   void* memory = nullptr;
-  check(cudaMallocHost(&memory, static_cast<std::size_t>(bytes)), "cudaMallocHost");
+  check(cudaMallocHost(&memory, bytes), "cudaMallocHost");
   return {static_cast<std::byte*>(memory), [](std::byte* p) { cudaFreeHost(p); }};
 }
 

@@ -52,8 +52,7 @@ void execute(CudaDevice& device, const ops::BroadcastHeads& op) {
   const Heads& y = op.y;
   with_type_and_packs(x, y, [&]<class T, int N>(T, PackSize<N>) {
     launch(device.context(), {.x = y.sequences * y.positions, .threads = row_threads(y.heads * y.width / N)},
-           broadcast_heads_kernel<T, N>, y.heads, x.heads == 1 ? Index{0} : x.head_stride, in_heads<T>(x),
-           out_heads<T>(y));
+           broadcast_heads_kernel<T, N>, y.heads, x.heads == 1 ? Index{0} : x.head_stride, x, y);
   });
 }
 
@@ -62,7 +61,7 @@ void execute(CudaDevice& device, const ops::ReduceHeads& op) {
   const Heads& y = op.y;
   with_type_and_packs(x, y, [&]<class T, int N>(T, PackSize<N>) {
     launch(device.context(), {.x = y.sequences * y.positions, .threads = row_threads(y.width / N)},
-           reduce_heads_kernel<T, N>, x.heads, in_heads<T>(x), out_heads<T>(y));
+           reduce_heads_kernel<T, N>, x.heads, x, y);
   });
 }
 

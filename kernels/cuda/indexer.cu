@@ -114,10 +114,9 @@ void for_scores(CudaDevice& device, Workspace& workspace, const IndexScores& s, 
       const Index keys = std::min(block.keys, Sk - key);
       const View some = products.rows(0, rows * H * keys);
       multiply_keys(device, s.q.rows(t, rows), k.rows(key, keys), some.reshape({rows, H, keys}));
-      const Grid grid;
       with_type(s.q.dtype(), [&]<class T>(T) {
-        launch(context, {.x = rows, .y = blocks_of(keys, grid.threads)}, score_kernel<T>, H, keys, s.scale,
-               in<float>(some), in<T>(s.weights.rows(t, rows)), Sk, out<float>(scores.rows(key, scores.dim(0) - key)));
+        launch(context, {.x = rows, .y = blocks_of(keys, Grid{}.threads)}, score_kernel<T>, H, keys, s.scale, some,
+               s.weights.rows(t, rows), Sk, scores.rows(key, scores.dim(0) - key));
       });
     }
     f(t, rows, scores.rows(0, rows * Sk).reshape({rows, Sk}));
@@ -241,14 +240,6 @@ __global__ void loss_kernel(const QueryMask mask, Index first, Index n, In<float
   if (threadIdx.x == 0) losses[r] = loss;
 }
 
-// One block. loss[0] += the sum of n numbers.
-__global__ void add_losses(Index n, In<double> losses, Out<double> loss) {
-  double sum = 0;
-  for (Index i = threadIdx.x; i < n; i += row_block) sum += losses[i];
-  sum = block_sum(sum);
-  if (threadIdx.x == 0) loss[0] += sum;
-}
-
 // ---- gradients ----
 
 // A block takes a query. dense: [rows, keys] gradients of its scores of keys [key, key + keys); 0
@@ -291,15 +282,14 @@ void execute(CudaDevice& device, const ops::TopkKeys& op) {
   const QueryMask mask = mask_of(op.scores);
   for_scores(device, workspace, op.scores, [&](Index t, Index rows, ConstView scores) {
     launch(device.context(), {.x = rows, .threads = row_block}, select_kernel, mask, op.scores.first + t,
-           op.selected.dim(1), in<float>(scores), out<std::int32_t>(op.selected.rows(t, rows)));
+           op.selected.dim(1), scores, op.selected.rows(t, rows));
   });
 }
 
 void execute(CudaDevice& device, const ops::AttentionKeySums& op) {
   with_type(op.q.dtype, [&]<class T>(T) {
     launch(device.context(), {.x = op.sums.dim(0), .threads = row_block}, key_sums_kernel<T>,
-           QueryMask(op.desc, op.q, op.k), ScoreScaling(op.desc), op.sums.dim(1), attention::in_heads<T>(op.q),
-           attention::in_heads<T>(op.k), in<float>(op.lse), out<float>(op.sums));
+           QueryMask(op.desc, op.q, op.k), ScoreScaling(op.desc), op.sums.dim(1), op.q, op.k, op.lse, op.sums);
   });
 }
 
@@ -311,11 +301,11 @@ void execute(CudaDevice& device, const ops::IndexerLoss& op) {
   const QueryMask mask = mask_of(op.scores);
   if (op.attention.bytes() != op.dscores.bytes()) execute(device, ops::Copy{.x = op.attention, .y = op.dscores});
   for_scores(device, workspace, op.scores, [&](Index t, Index rows, ConstView scores) {
-    launch(context, {.x = rows, .threads = row_block}, loss_kernel, mask, op.scores.first + t, n, in<float>(scores),
-           in<std::int32_t>(op.selected ? op.selected.rows(t, rows) : ConstView()), op.factor,
-           out<float>(op.dscores.rows(t, rows)), out<double>(losses.rows(t, rows)));
+    launch(context, {.x = rows, .threads = row_block}, loss_kernel, mask, op.scores.first + t, n, scores,
+           op.selected ? op.selected.rows(t, rows) : ConstView(), op.factor, op.dscores.rows(t, rows),
+           losses.rows(t, rows));
   });
-  launch(context, {.x = 1, .threads = row_block}, add_losses, losses.dim(0), in<double>(losses), out<double>(op.loss));
+  launch(context, {.threads = row_block}, add_sum<double>, losses.dim(0), losses, op.loss);
 }
 
 void execute(CudaDevice& device, const ops::IndexerBackward& op) {
@@ -345,12 +335,10 @@ void execute(CudaDevice& device, const ops::IndexerBackward& op) {
         const ConstView q = s.q.rows(t, rows);
         multiply_keys(device, q, k.rows(key, keys), products.reshape({rows, H, keys}));
         launch(context, {.x = rows, .threads = row_block}, spread_kernel, mask, s.first + t, n,
-               in<std::int32_t>(op.selected ? op.selected.rows(t, rows) : ConstView()),
-               in<float>(op.dscores.rows(t, rows)), key, keys, out<float>(dense));
+               op.selected ? op.selected.rows(t, rows) : ConstView(), op.dscores.rows(t, rows), key, keys, dense);
         with_type(type, [&]<class T>(T) {
-          launch(context, {.x = rows * H, .threads = row_block}, head_kernel<T>, H, keys, s.scale, in<float>(products),
-                 in<float>(dense), in<T>(s.weights.rows(t, rows)), key > 0, out<T>(dproducts),
-                 out<T>(op.dweights.rows(t, rows)));
+          launch(context, {.x = rows * H, .threads = row_block}, head_kernel<T>, H, keys, s.scale, products, dense,
+                 s.weights.rows(t, rows), key > 0, out<T>(dproducts), out<T>(op.dweights.rows(t, rows)));
         });
         const ConstView gradients = dproducts.reshape({rows * H, keys});
         execute(device, ops::Gemm{.a = gradients,

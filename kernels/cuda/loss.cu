@@ -146,8 +146,7 @@ void execute(CudaDevice& device, const ops::CrossEntropyForward& op) {
   with_packs<4>(vocab, {op.logits}, [&]<int N>(PackSize<N>) {
     with_cap(op.desc.softcap, [&]<class Cap>(Cap cap) {
       launch(device.context(), {.x = rows, .threads = row_threads(blocks_of(vocab, N), max_threads)}, sum_row<Cap, N>,
-             cap, op.desc.vocab_begin, vocab, in<float>(op.logits), in<std::int32_t>(op.targets),
-             out<float>(op.partial));
+             cap, op.desc.vocab_begin, vocab, op.logits, op.targets, op.partial);
     });
   });
 }
@@ -161,8 +160,8 @@ void execute(CudaDevice& device, const ops::CrossEntropyLoss& op) {
 
 void execute(CudaDevice& device, const ops::LossSums& op) {
   const Index tokens = op.losses.dim(0);
-  launch(device.context(), {.threads = row_threads(tokens, 1024)}, sum_losses, tokens, in<float>(op.losses),
-         in<float>(op.lse), in<std::int32_t>(op.targets), out<double>(op.sums));
+  launch(device.context(), {.threads = row_threads(tokens, 1024)}, sum_losses, tokens, op.losses, op.lse, op.targets,
+         op.sums);
 }
 
 void execute(CudaDevice& device, const ops::CrossEntropyBackward& op) {
@@ -172,8 +171,7 @@ void execute(CudaDevice& device, const ops::CrossEntropyBackward& op) {
       with_type(op.dlogits.dtype(), [&]<class T>(T) {
         const auto gradient = [&](auto kernel, auto x) {
           launch(device.context(), {.x = rows, .threads = row_threads(blocks_of(vocab, N), max_threads)}, kernel, cap,
-                 op.desc.vocab_begin, vocab, op.desc.z_loss, x, in<std::int32_t>(op.targets), in<float>(op.lse),
-                 in<double>(op.total), out<T>(op.dlogits));
+                 op.desc.vocab_begin, vocab, op.desc.z_loss, x, op.targets, op.lse, op.total, op.dlogits);
         };
         if constexpr (std::is_same_v<T, float>)
           if (op.logits.bytes() == op.dlogits.bytes())

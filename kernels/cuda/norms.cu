@@ -171,20 +171,13 @@ __global__ void expert_bias_scale_gradient(Index experts, Index n, Index first, 
   if (threadIdx.x == 0) drow_scale[row] += sum;
 }
 
-// Calls f with the flag as a compile-time constant.
-template <class F>
-void with_flag(bool flag, F f) {
-  flag ? f(std::true_type{}) : f(std::false_type{});
-}
-
 }  // namespace
 
 void execute(CudaDevice& device, const ops::GroupedBiasForward& op) {
   const Index n = op.bias.dim(1);
   with_type(op.y.dtype(), [&]<class T>(T) {
     launch(device.context(), {.x = op.y.dim(0), .threads = row_threads(n)}, add_expert_bias<T>, op.bias.dim(0), n,
-           op.first, op.y.dim(1), in<std::int32_t>(op.groups.offsets), in<T>(op.bias), in<float>(op.row_scale),
-           out<T>(op.y));
+           op.first, op.y.dim(1), op.groups.offsets, op.bias, op.row_scale, op.y);
   });
 }
 
@@ -192,11 +185,10 @@ void execute(CudaDevice& device, const ops::GroupedBiasBackward& op) {
   const Index experts = op.bias.dim(0), n = op.bias.dim(1), width = op.dy.dim(1);
   with_type(op.dy.dtype(), [&]<class T>(T) {
     launch(device.context(), {.x = blocks_of(n, warp_size), .y = experts}, expert_bias_gradient<T>, n, op.first, width,
-           in<std::int32_t>(op.groups.offsets), in<T>(op.dy), in<float>(op.row_scale), out<float>(op.dbias));
+           op.groups.offsets, op.dy, op.row_scale, op.dbias);
     if (!op.drow_scale) return;
     launch(device.context(), {.x = op.dy.dim(0), .threads = row_threads(n)}, expert_bias_scale_gradient<T>, experts, n,
-           op.first, width, in<std::int32_t>(op.groups.offsets), in<T>(op.dy), in<T>(op.bias),
-           out<float>(op.drow_scale));
+           op.first, width, op.groups.offsets, op.dy, op.bias, op.drow_scale);
   });
 }
 
@@ -204,7 +196,7 @@ void execute(CudaDevice& device, const ops::BiasForward& op) {
   const Index width = op.y.dim(1);
   with_type_and_packs(width, {op.bias, op.y}, [&]<class T, int N>(T, PackSize<N>) {
     launch(device.context(), {.x = op.y.dim(0), .threads = row_threads(blocks_of(width, N))}, add_bias<T, N>, width,
-           in<T>(op.bias), out<T>(op.y));
+           op.bias, op.y);
   });
 }
 
@@ -218,8 +210,7 @@ void execute(CudaDevice& device, const ops::NormForward& op) {
   with_type_and_packs(width, {op.x, op.weight, op.bias, op.y}, [&]<class T, int N>(T, PackSize<N>) {
     with_flag(op.desc.kind == NormKind::layernorm, [&](auto centred) {
       launch(device.context(), {.x = op.x.dim(0), .threads = row_threads(blocks_of(width, N))},
-             norm_rows<T, N, centred>, width, op.desc.eps, op.desc.offset, in<T>(op.x), in<T>(op.weight),
-             in<T>(op.bias), out<T>(op.y), out<float>(op.moments));
+             norm_rows<T, N, centred>, width, op.desc.eps, op.desc.offset, op.x, op.weight, op.bias, op.y, op.moments);
     });
   });
 }
@@ -243,8 +234,8 @@ void execute(CudaDevice& device, const ops::NormBackward& op) {
       with_flag(op.dbias.present(), [&](auto biased) {
         launch(context,
                {.x = blocks, .y = slices, .threads = threads, .shared_bytes = sums * slice * size_of(DType::f32)},
-               norm_gradient<T, N, centred, biased>, rows, width, slice, op.desc.offset, in<T>(op.dy), in<T>(op.x),
-               in<T>(op.weight), in<float>(op.moments), out<T>(op.dx), out<float>(weight_sums), out<float>(bias_sums));
+               norm_gradient<T, N, centred, biased>, rows, width, slice, op.desc.offset, op.dy, op.x, op.weight,
+               op.moments, op.dx, weight_sums, bias_sums);
       });
     });
     add_column_sums(context, workspace, weight_sums, op.dweight);

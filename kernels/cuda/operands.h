@@ -11,6 +11,7 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/cuda/context.h"
 #include "kernels/tensor.h"
@@ -94,7 +95,18 @@ struct Grid {
   int threads = 256;       // per block
   Index shared_bytes = 0;  // dynamic shared memory per block
 };
-// Enqueues kernel(arguments...) on the context's compute stream.
+// The argument of a kernel's parameter. A view becomes an In or an Out.
+template <class Param, class Argument>
+Param argument_as(const Argument& x) {
+  if constexpr (!std::is_pointer_v<Param> || !std::is_convertible_v<Argument, ConstView>)
+    return static_cast<Param>(x);
+  else if constexpr (std::is_const_v<std::remove_pointer_t<Param>>)
+    return in<std::remove_const_t<std::remove_pointer_t<Param>>>(x);
+  else
+    return out<std::remove_pointer_t<Param>>(x);
+}
+// Enqueues kernel(arguments...) on the context's compute stream. An argument of an In or an Out may
+// be a view.
 template <class... Params, class... Args>
 void launch(Context& context, const Grid& grid, void (*kernel)(Params...), Args... arguments) {
   if (grid.x == 0 || grid.y == 0) return;
@@ -107,10 +119,10 @@ void launch(Context& context, const Grid& grid, void (*kernel)(Params...), Args.
   context.stream.enqueue(
       [&](cudaStream_t stream) {
         kernel<<<dim3(static_cast<unsigned>(grid.x), static_cast<unsigned>(grid.y)), grid.threads,
-                 static_cast<std::size_t>(grid.shared_bytes), stream>>>(static_cast<Params>(arguments)...);
+                 static_cast<std::size_t>(grid.shared_bytes), stream>>>(argument_as<Params>(arguments)...);
         check(cudaGetLastError(), "a kernel launch");
       },
-      kernel, grid.x, grid.y, grid.threads, grid.shared_bytes, static_cast<Params>(arguments)...);
+      kernel, grid.x, grid.y, grid.threads, grid.shared_bytes, argument_as<Params>(arguments)...);
 }
 
 }  // namespace sy::cuda

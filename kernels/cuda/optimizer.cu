@@ -110,8 +110,8 @@ struct Application {
 }  // namespace
 
 void execute(CudaDevice& device, const ops::ClipCoefficient& op) {
-  launch(device.context(), {.threads = warp_size}, clip_coefficient_kernel, in<double>(op.squares), op.clip, op.limit,
-         out<float>(op.coefficient));
+  launch(device.context(), {.threads = warp_size}, clip_coefficient_kernel, op.squares, op.clip, op.limit,
+         op.coefficient);
 }
 
 void execute(CudaDevice& device, const ops::AdamW& op) {

@@ -131,8 +131,8 @@ void execute(CudaDevice& device, const ops::Permute& op) {
   const Index common = std::gcd(std::gcd(op.y.dim(1), op.x.dim(1)), op.first_column);
   with_type_and_packs(common, {op.y, op.x}, [&]<class T, int N>(T, PackSize<N>) {
     const RowLanes rows = lanes_of(op.y.dim(0), op.y.dim(1) / N);
-    launch(device.context(), row_grid(rows), permute_rows<T, N>, rows, op.x.dim(1) / N, op.first_column / N,
-           in<T>(op.x), in<std::int32_t>(op.index), out<T>(op.y));
+    launch(device.context(), row_grid(rows), permute_rows<T, N>, rows, op.x.dim(1) / N, op.first_column / N, op.x,
+           op.index, op.y);
   });
 }
 
@@ -141,9 +141,8 @@ void execute(CudaDevice& device, const ops::PackTokens& op) {
   const Message message{row.k, row.width, row.first_value(), row.columns()};
   with_type_and_packs(message.width, {op.y, op.x}, [&]<class T, int N>(T, PackSize<N>) {
     const RowLanes rows = lanes_of(op.y.dim(0), (message.columns - message.first_value) / N);
-    launch(device.context(), row_grid(rows), pack_tokens<T, N>, rows, message, in<std::int32_t>(op.physical_experts),
-           in<float>(op.weights), in<T>(op.x), in<std::int32_t>(op.index), out<T>(op.y),
-           out<std::int32_t>(as_i32(op.y)));
+    launch(device.context(), row_grid(rows), pack_tokens<T, N>, rows, message, op.physical_experts, op.weights, op.x,
+           op.index, op.y, as_i32(op.y));
   });
 }
 
@@ -159,8 +158,8 @@ void execute(CudaDevice& device, const ops::Unpermute& op) {
   const ConstView addend = accumulate ? ConstView() : op.addend;
   with_type_and_packs(op.y.dim(1), {op.y, op.x, addend ? addend : op.y}, [&]<class T, int N>(T, PackSize<N>) {
     const RowLanes rows = lanes_of(op.y.dim(0), op.y.dim(1) / N);
-    launch(device.context(), row_grid(rows), unpermute_rows<T, N>, rows, in<T>(op.x), op.row_id_map.dim(1),
-           in<std::int32_t>(op.row_id_map), in<T>(addend), accumulate, out<T>(op.y));
+    launch(device.context(), row_grid(rows), unpermute_rows<T, N>, rows, op.x, op.row_id_map.dim(1), op.row_id_map,
+           addend, accumulate, op.y);
   });
 }
 

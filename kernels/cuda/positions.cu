@@ -348,29 +348,27 @@ void execute(CudaDevice& device, const ops::Rope& op) {
   const Index hd = op.x.dim(2), half = op.table.dim(1);
   SY_ASSERT(op.heads * half <= INT32_MAX, "rope: {} heads of {}", op.heads, hd);
   const float sign = op.inverse ? -1.0f : 1.0f;
+  // pairs: number of pairs that a thread rotates at once
+  const auto rotate = [&](auto kernel, int pairs) {
+    launch(context, {.x = op.x.dim(0), .threads = row_threads(blocks_of(op.heads * half, pairs))}, kernel,
+           op.x.dim(1) * hd, hd, static_cast<int>(op.heads), static_cast<int>(half), sign, op.positions, op.table,
+           op.x);
+  };
   with_type(op.x.dtype(), [&]<class T>(T) {
+    const bool packed = hd % pack_size<T> == 0;
     if (op.pairs == RopePairs::interleaved)
-      return with_packs<pack_size<T>>(hd % pack_size<T> == 0 ? 2 * half : 1, {op.x}, [&]<int N>(PackSize<N>) {
-        constexpr int pairs_of_pack = N == 1 ? 1 : N / 2;
-        launch(context, {.x = op.x.dim(0), .threads = row_threads(blocks_of(op.heads * half, pairs_of_pack))},
-               rope_interleaved<T, N>, op.x.dim(1) * hd, hd, static_cast<int>(op.heads), static_cast<int>(half), sign,
-               in<std::int32_t>(op.positions), in<float>(op.table), out<T>(op.x));
-      });
+      return with_packs<pack_size<T>>(packed ? 2 * half : 1, {op.x},
+                                      [&]<int N>(PackSize<N>) { rotate(rope_interleaved<T, N>, N == 1 ? 1 : N / 2); });
     // Both halves of a head must begin at a pack, and so must the table.
-    const bool aligned_table = aligned<float, 4>(op.table, 0);
-    with_packs<pack_size<T>>(aligned_table && hd % pack_size<T> == 0 ? half : 1, {op.x}, [&]<int N>(PackSize<N>) {
-      launch(context, {.x = op.x.dim(0), .threads = row_threads(blocks_of(op.heads * half, N))}, rope_halves<T, N>,
-             op.x.dim(1) * hd, hd, static_cast<int>(op.heads), static_cast<int>(half), sign,
-             in<std::int32_t>(op.positions), in<float>(op.table), out<T>(op.x));
-    });
+    with_packs<pack_size<T>>(packed && aligned<float, 4>(op.table, 0) ? half : 1, {op.x},
+                             [&]<int N>(PackSize<N>) { rotate(rope_halves<T, N>, N); });
   });
 }
 
 void execute(CudaDevice& device, const ops::HeadQkNormForward& op) {
   with_pairing(op.desc, op.table, {op.x, op.weight, op.y}, [&]<class S, class T, int N>(const S& s, T, PackSize<N>) {
     launch(device.context(), {.x = s.tokens, .threads = threads_of_block}, normalize<T, N, S>, s, op.desc.eps,
-           op.desc.offset, in<T>(op.x), in<T>(op.weight), in<std::int32_t>(op.positions), in<float>(op.table),
-           out<T>(op.y), out<float>(op.inverse));
+           op.desc.offset, op.x, op.weight, op.positions, op.table, op.y, op.inverse);
   });
 }
 
@@ -388,9 +386,8 @@ void execute(CudaDevice& device, const ops::HeadQkNormBackward& op) {
         Workspace workspace(context);
         const View partial = workspace.take({blocks * warps_of_block, weights * s.hd}, DType::f32);
         const auto start = [&](auto kernel, Index y) {
-          launch(context, {.x = blocks, .y = y, .threads = threads_of_block}, kernel, s, op.desc.offset, in<T>(op.dy),
-                 in<T>(op.x), in<T>(op.weight), in<float>(op.inverse), in<std::int32_t>(op.positions),
-                 in<float>(op.table), out<T>(op.dx), out<float>(partial));
+          launch(context, {.x = blocks, .y = y, .threads = threads_of_block}, kernel, s, op.desc.offset, op.dy, op.x,
+                 op.weight, op.inverse, op.positions, op.table, op.dx, partial);
         };
         if (op.desc.each_head)
           start(normalize_gradient<T, N, true, S>, heads);

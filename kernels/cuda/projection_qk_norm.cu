@@ -88,16 +88,14 @@ Index projection_width(const ProjectionQkNorm& d, ConstView x) {
 void execute(CudaDevice& device, const ops::ProjectionQkNormSums& op) {
   with_type_and_packs(projection_width(op.desc, op.x), {op.x, op.y}, [&]<class T, int N>(T, PackSize<N>) {
     launch(device.context(), {.x = op.x.dim(0), .threads = row_threads(blocks_of(op.desc.queries, N))},
-           projection_sums<T, N>, op.x.dim(1), op.desc.queries, op.desc.keys, in<T>(op.x), in<T>(op.y),
-           out<float>(op.sums));
+           projection_sums<T, N>, op.x.dim(1), op.desc.queries, op.desc.keys, op.x, op.y, op.sums);
   });
 }
 
 void execute(CudaDevice& device, const ops::ProjectionQkNormForward& op) {
   with_type_and_packs(projection_width(op.desc, op.x), {op.x, op.weight, op.y}, [&]<class T, int N>(T, PackSize<N>) {
     launch(device.context(), {.x = op.x.dim(0), .threads = row_threads(blocks_of(op.x.dim(1), N))},
-           projection_normalize<T, N>, op.desc, op.x.dim(1), in<T>(op.x), in<T>(op.weight), in<float>(op.squares),
-           out<T>(op.y));
+           projection_normalize<T, N>, op.desc, op.x.dim(1), op.x, op.weight, op.squares, op.y);
   });
 }
 
@@ -114,8 +112,7 @@ void execute(CudaDevice& device, const ops::ProjectionQkNormBackward& op) {
                         Workspace workspace(context);
                         const View partial = workspace.take({blocks, normed}, DType::f32);
                         launch(context, {.x = blocks, .y = columns, .threads = threads}, projection_gradient<T, N>,
-                               op.desc, tokens, row, in<T>(op.dy), in<T>(op.x), in<T>(op.weight), in<float>(op.squares),
-                               in<float>(op.products), out<T>(op.dx), out<float>(partial));
+                               op.desc, tokens, row, op.dy, op.x, op.weight, op.squares, op.products, op.dx, partial);
                         add_column_sums(context, workspace, partial, op.dweight);
                       });
 }

@@ -48,13 +48,12 @@ struct Clip {
 
 void execute(CudaDevice& device, const ops::MaxLogits& op) {
   launch(device.context(), {.x = op.largest.dim(1)}, max_logits_kernel, op.largest.dim(0), op.largest.dim(1),
-         op.largest.dim(2), in<float>(op.largest), out<float>(op.max_logits));
+         op.largest.dim(2), op.largest, op.max_logits);
 }
 
 // Heads may begin at any element, so a thread takes one element at a time.
 void execute(CudaDevice& device, const ops::QkClip& op) {
-  const Grid grid;
-  launch(device.context(), {.x = blocks_of(op.w.elements(), grid.threads)}, elements_kernel<1, Clip>, op.w.elements(),
+  launch(device.context(), {.x = blocks_of(op.w.elements(), Grid{}.threads)}, elements_kernel<1, Clip>, op.w.elements(),
          Clip{op.max_logits.dim(0), op.kv_heads, op.head_elements, op.shared, op.offset, op.threshold, op.keys,
               in<float>(op.coefficient), in<float>(op.max_logits), out<float>(op.w), out<bf16>(op.rounded)});
 }

@@ -441,13 +441,11 @@ void execute(CudaDevice& device, const ops::RouteForward& op) {
   }
   const Index shared_bytes = (e + warps * (2 * e + op.desc.groups)) * Index{sizeof(float)};
   launch(device.context(), {.x = blocks, .threads = warps * warp_size, .shared_bytes = shared_bytes}, choose_experts,
-         op.desc, op.replay, segments, chunks, segment_tokens, static_cast<int>(e), in<float>(op.logits),
-         in<float>(op.bias), in<float>(op.noise), in<std::int32_t>(op.token_mask), out<std::int32_t>(op.experts),
-         out<float>(op.weights), out<std::int32_t>(sums > 0 ? chunk_counts : op.counts),
+         op.desc, op.replay, segments, chunks, segment_tokens, static_cast<int>(e), op.logits, op.bias, op.noise,
+         op.token_mask, op.experts, op.weights, out<std::int32_t>(sums > 0 ? chunk_counts : op.counts),
          out<float>(sums > 0 ? chunk_probability : op.probability), out<double>(squares));
   launch(device.context(), {.x = blocks_of(sums * warp_size, 256) + 1}, sum_chunks, sums, chunks, static_cast<int>(e),
-         in<std::int32_t>(chunk_counts), in<float>(chunk_probability), blocks, in<double>(squares),
-         out<std::int32_t>(op.counts), out<float>(op.probability), out<double>(op.z_squared));
+         chunk_counts, chunk_probability, blocks, squares, op.counts, op.probability, op.z_squared);
 }
 
 void execute(CudaDevice& device, const ops::RouteBackward& op) {
@@ -457,8 +455,7 @@ void execute(CudaDevice& device, const ops::RouteBackward& op) {
       .x = blocks_of(tokens, warps), .threads = warps * warp_size, .shared_bytes = warps * e * Index{sizeof(float)}};
   with_type(op.dlogits.dtype(), [&]<class T>(T) {
     launch(device.context(), grid, route_gradient<T>, op.desc, tokens, tokens / op.dprobability.dim(0),
-           static_cast<int>(e), in<float>(op.logits), in<std::int32_t>(op.experts), in<float>(op.dweights),
-           in<float>(op.dprobability), op.z_factor, out<T>(op.dlogits));
+           static_cast<int>(e), op.logits, op.experts, op.dweights, op.dprobability, op.z_factor, op.dlogits);
   });
 }
 
@@ -466,13 +463,10 @@ void execute(CudaDevice& device, const ops::LoadBalancingLoss& op) {
   const Index layers = op.counts.dim(0), segments = op.counts.dim(1), e = op.counts.dim(2);
   const Index scopes = op.scope_counts.dim(0) * segments / op.desc.per_scope;
   const View losses = Workspace(device.context()).take({layers, e}, DType::f64);
-  launch(device.context(), {.x = e, .y = layers}, balance_expert, op.desc, segments, scopes, e,
-         in<std::int32_t>(op.counts), in<std::int32_t>(op.scope_counts), in<float>(op.probability),
-         in<std::int32_t>(op.tokens_per_expert), out<float>(op.dprobability), out<double>(op.sums),
-         out<double>(losses));
+  launch(device.context(), {.x = e, .y = layers}, balance_expert, op.desc, segments, scopes, e, op.counts,
+         op.scope_counts, op.probability, op.tokens_per_expert, op.dprobability, op.sums, losses);
   if (!op.sums) return;
-  launch(device.context(), {.x = layers}, add_losses, e, in<double>(losses), op.desc.z_factor, in<double>(op.z_squared),
-         out<double>(op.sums));
+  launch(device.context(), {.x = layers}, add_losses, e, losses, op.desc.z_factor, op.z_squared, op.sums);
 }
 
 }  // namespace sy::cuda

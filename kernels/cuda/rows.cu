@@ -33,7 +33,7 @@ template <class T, int N>
 void launch_sums(Context& context, ConstView x, Index chunks, bool accumulate, View total) {
   const Index rows = x.dim(0), width = x.dim(1);
   launch(context, {.x = blocks_of(width, N * warp_size), .y = chunks, .threads = sum_threads}, sum_columns<T, N>, rows,
-         width, blocks_of(rows, chunks), accumulate, in<T>(x), out<float>(total));
+         width, blocks_of(rows, chunks), accumulate, x, total);
 }
 
 }  // namespace

@@ -41,8 +41,7 @@ __global__ void elements_kernel(Index n, F f) {
 template <class F>
 void for_elements(Context& context, Index n, std::initializer_list<ConstView> operands, const F& f) {
   with_packs<4>(0, operands, [&]<int N>(PackSize<N>) {
-    const Grid grid;
-    launch(context, {.x = blocks_of(n, grid.threads * N)}, elements_kernel<N, F>, n, f);
+    launch(context, {.x = blocks_of(n, Grid{}.threads * N)}, elements_kernel<N, F>, n, f);
   });
 }
 
@@ -73,6 +72,15 @@ inline int row_threads(Index packs, int most = 256) {
 template <int N, class F>
 __device__ void for_row(Index width, F f) {
   for (Index i = Index{threadIdx.x} * N; i < width; i += Index{blockDim.x} * N) f(i);
+}
+
+// One block adds numbers: [n] to total: [1], as Sum.
+template <class T, class Sum = T>
+__global__ void add_sum(Index n, In<T> numbers, Out<T> total) {
+  Sum sum = 0;
+  for_row<1>(n, [&](Index i) { sum += static_cast<Sum>(numbers[i]); });
+  sum = block_sum(sum);
+  if (threadIdx.x == 0) total[0] = static_cast<T>(static_cast<Sum>(total[0]) + sum);
 }
 
 // sums: [N] f32 += the sums of the columns of x: [R, N] f32 or bf16, in a fixed order. Many rows

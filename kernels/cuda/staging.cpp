@@ -1,41 +1,18 @@
 #include "kernels/cuda/staging.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
-#include <thread>
 
 namespace sy::cuda {
 
-void Waiter::wait(cudaEvent_t event) const {
-  using Clock = std::chrono::steady_clock;
-  constexpr std::chrono::microseconds patience(20'000), nap(50);
-  const auto start = Clock::now();
-  const ScopedBlock block(stream_.blocked(), "the device", "", {}, true);
-  for (;;) {
-    const cudaError_t state = cudaEventQuery(event);
-    if (state == cudaSuccess) return;
-    if (state != cudaErrorNotReady) check(state, "waiting for the GPU");
-    cudaGetLastError();  // a later call would report "not ready" as an error
-    if (Clock::now() - start < patience) {
-      std::this_thread::yield();
-      continue;
-    }
-    if (hook) hook();
-    if (stream_.has_progressed()) stream_.blocked().progress();
-    std::this_thread::sleep_for(nap);
-  }
-}
-
-Staging::Staging(ComputeStream& stream, const Waiter& waiter)
-    : stream_(stream), waiter_(waiter), memory_(pinned_memory(num_buffers * buffer_bytes)) {
+Staging::Staging(ComputeStream& stream) : stream_(stream), memory_(pinned_memory(num_buffers * buffer_bytes)) {
   for (auto& event : events_) event = make_event();
 }
 
 void Staging::next_buffer() {
   check(cudaEventRecord(events_[current_].get(), stream_.end_capture()), "cudaEventRecord");
   current_ = (current_ + 1) % num_buffers;
-  waiter_.wait(events_[current_].get());
+  stream_.wait(events_[current_].get());
   used_ = 0;
 }
 
@@ -45,9 +22,8 @@ void Staging::to_device(const void* host, std::byte* device, Index bytes) {
     if (used_ == buffer_bytes) next_buffer();
     const Index now = std::min(bytes, buffer_bytes - used_);
     std::byte* const pinned = buffer(current_) + used_;
-    std::memcpy(pinned, from, static_cast<std::size_t>(now));
-    check(cudaMemcpyAsync(device, pinned, static_cast<std::size_t>(now), cudaMemcpyHostToDevice, stream_.end_capture()),
-          "a copy to the GPU");
+    std::memcpy(pinned, from, now);
+    check(cudaMemcpyAsync(device, pinned, now, cudaMemcpyHostToDevice, stream_.end_capture()), "a copy to the GPU");
     used_ = std::min(buffer_bytes, (used_ + now + 255) / 256 * 256);
     from += now;
     device += now;
@@ -64,16 +40,14 @@ void Staging::to_host(const std::byte* device, void* host, Index bytes) {
     Index begin, bytes;
   };
   const auto deliver = [&](const Chunk& chunk) {
-    waiter_.wait(events_[chunk.buffer].get());
-    std::memcpy(static_cast<std::byte*>(host) + chunk.begin, buffer(chunk.buffer),
-                static_cast<std::size_t>(chunk.bytes));
+    stream_.wait(events_[chunk.buffer].get());
+    std::memcpy(static_cast<std::byte*>(host) + chunk.begin, buffer(chunk.buffer), chunk.bytes);
   };
   next_buffer();
   Chunk previous{};
   for (Index begin = 0; begin < bytes; begin += buffer_bytes) {
     const Chunk chunk{current_, begin, std::min(buffer_bytes, bytes - begin)};
-    check(cudaMemcpyAsync(buffer(current_), device + begin, static_cast<std::size_t>(chunk.bytes),
-                          cudaMemcpyDeviceToHost, stream_.end_capture()),
+    check(cudaMemcpyAsync(buffer(current_), device + begin, chunk.bytes, cudaMemcpyDeviceToHost, stream_.end_capture()),
           "a copy from the GPU");
     next_buffer();
     if (begin > 0) deliver(previous);

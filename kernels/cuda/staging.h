@@ -1,31 +1,18 @@
-// Waits of the host for the device, and copies between them through pinned memory.
+// Copies between the host and the device through pinned memory.
 #pragma once
 
 #include <array>
-#include <functional>
 
 #include "kernels/cuda/stream.h"
 
 namespace sy::cuda {
-
-// Makes every wait of the host. It polls and does not block, so that the host can call a hook
-// meanwhile.
-class Waiter {
- public:
-  explicit Waiter(ComputeStream& stream) : stream_(stream) {}
-  std::function<void()> hook;  // see set_wait_hook
-  void wait(cudaEvent_t event) const;
-
- private:
-  ComputeStream& stream_;  // publishes the wait, and the progress of its work
-};
 
 // Copies between pageable host memory and the device, in order on a stream, through a ring of
 // pinned buffers. to_device returns when the bytes are in the ring. It waits only for buffers whose
 // copies are still in flight.
 class Staging {
  public:
-  Staging(ComputeStream& stream, const Waiter& waiter);
+  explicit Staging(ComputeStream& stream);
   void to_device(const void* host, std::byte* device, Index bytes);
   void to_host(const std::byte* device, void* host, Index bytes);
 
@@ -39,7 +26,6 @@ class Staging {
   void next_buffer();
 
   ComputeStream& stream_;
-  const Waiter& waiter_;
   DeviceMemory memory_;
   std::array<Owned<cudaEvent_t>, num_buffers> events_;
   int current_ = 0;

@@ -1,8 +1,21 @@
 #include "kernels/cuda/stream.h"
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 
 namespace sy::cuda {
+namespace {
+
+bool is_done(cudaEvent_t event) {
+  const cudaError_t state = cudaEventQuery(event);
+  if (state == cudaSuccess) return true;
+  if (state != cudaErrorNotReady) check(state, "waiting for the GPU");
+  cudaGetLastError();  // a later call would report "not ready" as an error
+  return false;
+}
+
+}  // namespace
 
 void ComputeStream::graph_region(const std::string& name, const std::function<void()>& body) {
   SY_ASSERT(!region_, "the graph region '{}' within '{}'", name, region_->name);
@@ -43,7 +56,12 @@ bool ComputeStream::must_issue() {
     matched_ += operation_key_.size();
     return false;
   }
-  if (!capturing_) begin_recording();
+  if (!capturing_) {
+    // The relaxed mode does not restrict other streams and threads during the capture.
+    check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeRelaxed), "cudaStreamBeginCapture");
+    capturing_ = true;
+    region_->segments.emplace_back();
+  }
   OperationKey& key = region_->segments.back().key;
   key.insert(key.end(), operation_key_.begin(), operation_key_.end());
   return true;
@@ -51,11 +69,41 @@ bool ComputeStream::must_issue() {
 
 cudaStream_t ComputeStream::end_capture() {
   const EnqueueScope enqueue_scope(*blocked_);
-  if (capturing_)
-    end_recording();
-  else if (matched_ > 0)
-    replay();
+  if (capturing_) {
+    capturing_ = false;
+    cudaGraph_t graph = nullptr;
+    check(cudaStreamEndCapture(stream_, &graph), "cudaStreamEndCapture");
+    const Owned<cudaGraph_t> owned(graph);
+    cudaGraphExec_t executable = nullptr;
+    check(cudaGraphInstantiateWithFlags(&executable, graph, 0), "cudaGraphInstantiate");
+    region_->segments.back().graph.reset(executable);
+    check(cudaGraphLaunch(executable, stream_), "cudaGraphLaunch");
+    mark();
+  } else if (matched_ > 0) {
+    const Segment& segment = region_->segments[segment_];
+    if (matched_ != segment.key.size()) throw_mismatch();
+    check(cudaGraphLaunch(segment.graph.get(), stream_), "cudaGraphLaunch");
+    mark();
+    ++segment_;
+    matched_ = 0;
+  }
   return stream_;
+}
+
+void ComputeStream::wait(cudaEvent_t event) {
+  using Clock = std::chrono::steady_clock;
+  constexpr std::chrono::microseconds patience(20'000), nap(50);
+  const auto start = Clock::now();
+  const ScopedBlock block(*blocked_, "the device", "", {}, true);
+  while (!is_done(event)) {
+    if (Clock::now() - start < patience) {
+      std::this_thread::yield();
+      continue;
+    }
+    if (wait_hook) wait_hook();
+    if (has_progressed()) blocked_->progress();
+    std::this_thread::sleep_for(nap);
+  }
 }
 
 void ComputeStream::mark() {
@@ -69,44 +117,8 @@ void ComputeStream::mark() {
 
 bool ComputeStream::has_progressed() {
   const std::size_t before = completed_;
-  while (completed_ < marked_) {
-    const cudaError_t state = cudaEventQuery(marks_[completed_ % marks_.size()].get());
-    if (state != cudaSuccess && state != cudaErrorNotReady) check(state, "waiting for the GPU");
-    if (state == cudaErrorNotReady) {
-      cudaGetLastError();  // a later call would report "not ready" as an error
-      break;
-    }
-    ++completed_;
-  }
+  while (completed_ < marked_ && is_done(marks_[completed_ % marks_.size()].get())) ++completed_;
   return completed_ != before;
-}
-
-// The relaxed mode does not restrict other streams and threads during the capture.
-void ComputeStream::begin_recording() {
-  check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeRelaxed), "cudaStreamBeginCapture");
-  capturing_ = true;
-  region_->segments.emplace_back();
-}
-
-void ComputeStream::end_recording() {
-  capturing_ = false;
-  cudaGraph_t graph = nullptr;
-  check(cudaStreamEndCapture(stream_, &graph), "cudaStreamEndCapture");
-  const Owned<cudaGraph_t> owned(graph);
-  cudaGraphExec_t executable = nullptr;
-  check(cudaGraphInstantiateWithFlags(&executable, graph, 0), "cudaGraphInstantiate");
-  region_->segments.back().graph.reset(executable);
-  check(cudaGraphLaunch(executable, stream_), "cudaGraphLaunch");
-  mark();
-}
-
-void ComputeStream::replay() {
-  const Segment& segment = region_->segments[segment_];
-  if (matched_ != segment.key.size()) throw_mismatch();
-  check(cudaGraphLaunch(segment.graph.get(), stream_), "cudaGraphLaunch");
-  mark();
-  ++segment_;
-  matched_ = 0;
 }
 
 void ComputeStream::throw_mismatch() const {

@@ -73,6 +73,13 @@ class ComputeStream {
   // device calls it, as a sign of progress.
   bool has_progressed();
 
+  // Waits on the host for an event: makes every wait of the host. It polls and does not block, so
+  // that it can publish progress and call a hook meanwhile.
+  void wait(cudaEvent_t event);
+  // Called repeatedly by wait(), once a wait has lasted some milliseconds. It may throw, which ends
+  // the wait. An empty hook is not called.
+  std::function<void()> wait_hook;
+
  private:
   using OperationKey = std::vector<std::uint64_t>;
   // The operations between two calls of end_capture().
@@ -97,9 +104,6 @@ class ComputeStream {
     std::memcpy(&operation_key_[at], &copy, sizeof(T));
   }
   bool must_issue();
-  void begin_recording();
-  void end_recording();
-  void replay();
   [[noreturn]] void throw_mismatch() const;
   void mark();
 

@@ -65,8 +65,8 @@ __global__ void xielu_gradient(Index width, In<T> dy, In<T> h, In<float> paramet
 void execute(CudaDevice& device, const ops::XieluForward& op) {
   const Index width = op.y.dim(1);
   with_type_and_packs(width, {op.h, op.y}, [&]<class T, int N>(T, PackSize<N>) {
-    launch(device.context(), {.x = op.y.dim(0), .threads = row_threads(blocks_of(width, N))}, xielu<T, N>, width,
-           in<T>(op.h), in<float>(op.parameters), out<T>(op.y));
+    launch(device.context(), {.x = op.y.dim(0), .threads = row_threads(blocks_of(width, N))}, xielu<T, N>, width, op.h,
+           op.parameters, op.y);
   });
 }
 
@@ -74,7 +74,7 @@ void execute(CudaDevice& device, const ops::XieluBackward& op) {
   const Index width = op.dy.dim(1);
   with_type_and_packs(width, {op.dy, op.h, op.dh}, [&]<class T, int N>(T, PackSize<N>) {
     launch(device.context(), {.x = op.dy.dim(0), .threads = row_threads(blocks_of(width, N))}, xielu_gradient<T, N>,
-           width, in<T>(op.dy), in<T>(op.h), in<float>(op.parameters), out<T>(op.dh), out<float>(op.dparameters));
+           width, op.dy, op.h, op.parameters, op.dh, op.dparameters);
   });
 }
 

@@ -4,7 +4,6 @@
 #include <numeric>
 
 #include "host_test.h"
-#include "kernels/cuda/staging.h"
 
 namespace sy::cuda {
 namespace {
@@ -82,13 +81,12 @@ TEST_F(HostStreams, PublishesTheProgressOfALongWait) {
   const cudaEvent_t done = event();
   cudaEventRecord(done, context.stream.end_capture());
   cuda_host::set_latency(std::chrono::hours(1));
-  Waiter waiter(context.stream);
   int calls = 0;
-  waiter.hook = [&] {
+  context.stream.wait_hook = [&] {
     if (++calls == 2) cuda_host::set_latency(std::chrono::milliseconds(0));
   };
   const std::uint64_t before = context.stream.blocked().version();
-  waiter.wait(done);
+  context.stream.wait(done);
   // A write changes the version twice. The wait begins, is passed by a mark, and ends.
   EXPECT_EQ((context.stream.blocked().version() - before) / 2, 3u);
 }

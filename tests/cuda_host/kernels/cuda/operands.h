@@ -169,6 +169,27 @@ struct Grid {
   Index shared_bytes = 0;
   std::source_location where = std::source_location::current();  // names the launch in reports
 };
+template <class Param>
+struct ArgumentAs {
+  template <class Argument>
+  static Param of(const Argument& x) {
+    return static_cast<Param>(x);
+  }
+};
+template <class T>
+struct ArgumentAs<In<T>> {
+  static In<T> of(const In<T>& x) { return x; }
+  static In<T> of(const ConstView& x) { return in<T>(x); }
+};
+template <class T>
+struct ArgumentAs<Out<T>> {
+  static Out<T> of(const Out<T>& x) { return x; }
+  static Out<T> of(const View& x) { return out<T>(x); }
+};
+template <class Param, class Argument>
+Param argument_as(const Argument& x) {
+  return ArgumentAs<Param>::of(x);
+}
 template <class... Params, class... Args>
 void launch(Context& context, const Grid& grid, void (*kernel)(Params...), Args... arguments) {
   if (grid.x == 0 || grid.y == 0) return;
@@ -179,9 +200,9 @@ void launch(Context& context, const Grid& grid, void (*kernel)(Params...), Args.
         cuda_host::run_grid(
             {reinterpret_cast<const void*>(kernel), static_cast<std::uint64_t>(grid.x),
              static_cast<std::uint64_t>(grid.y), grid.threads, static_cast<std::size_t>(grid.shared_bytes)},
-            stream, [=] { kernel(static_cast<Params>(arguments)...); }, grid.where);
+            stream, [=] { kernel(argument_as<Params>(arguments)...); }, grid.where);
       },
-      kernel, grid.x, grid.y, grid.threads, grid.shared_bytes, static_cast<Params>(arguments)...);
+      kernel, grid.x, grid.y, grid.threads, grid.shared_bytes, argument_as<Params>(arguments)...);
 }
 
 }  // namespace sy::cuda
