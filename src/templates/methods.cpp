@@ -117,7 +117,7 @@ Value splitlines(const Call& call) {
 Value as_filter(const Call& call) {  // replace, upper, lower, title, capitalize
   return apply_filter(call.name, call.value, call.arguments, call.budget);
 }
-Value join_items(const Call& call) {
+Value join_with(const Call& call) {
   return apply_filter("join", call.arguments.need(0, "iterable", "join"), {{call.value}, {}}, call.budget);
 }
 
@@ -188,7 +188,7 @@ constexpr FunctionRow string_methods[] = {
     {"rsplit", split},         {"splitlines", splitlines},
     {"replace", as_filter},    {"upper", as_filter},
     {"lower", as_filter},      {"title", as_filter},
-    {"capitalize", as_filter}, {"join", join_items},
+    {"capitalize", as_filter}, {"join", join_with},
     {"find", search},          {"rfind", search},
     {"count", search},         {"isdigit", is_all},
     {"isspace", is_all},       {"isupper", is_all},

@@ -25,18 +25,18 @@ is_clean
 # A wrong kernel on one rank: alone it differs from the other rank, and so do all
 # layouts. The operations of the other rank are right.
 wrong=$(dirname "$switchyard")/switchyard_wrong_kernel
-WRONG_NORM=1 expect_exit 1 start 2 "$wrong" selftest
-expect_output "on rank 1: norm_forward is wrong for f32"
-[[ $out != *"on rank 0: norm"* && $out != *"ranks 0, 1: norm"* ]] || die "rank 0 is right"
+WRONG_ATTENTION=1 expect_exit 1 start 2 "$wrong" selftest
+expect_output "on rank 1: attention_forward is wrong for f32"
+[[ $out != *"on rank 0: attention"* && $out != *"ranks 0, 1: attention"* ]] || die "rank 0 is right"
 for check in "training, cpu, each rank alone: on rank 1: step 1: the loss is" "training, cpu, tp 1 ep 1 etp 1: on rank" "selftest FAILED: "; do
   expect_output "$check"
 done
 is_clean
 
 # The same in all processes: only the reference shows it.
-WRONG_NORM=all expect_exit 1 "$wrong" selftest --json
+WRONG_ATTENTION=all expect_exit 1 "$wrong" selftest --json
 expect_output '"passed": false'
-expect_output '"error": "norm_forward is wrong for f32'
+expect_output '"error": "attention_forward is wrong for f32'
 is_clean
 
 # Folders that cannot be used.
