@@ -79,7 +79,7 @@ TEST(Checkpoint, IsReadByARankFromFewOfManyShards) {
     std::uint64_t most_opened;  // by one rank: the index, and shards; some of them twice
   };
   for (const auto& [readers, most_opened] :
-       {Readers{writers, 4}, Readers{{768, 1, 3, 1}, 10}, Readers{{32, 2, 2, 1}, 250}})
+       {Readers{writers, 4}, Readers{{768, 1, 3, 1}, 32}, Readers{{32, 2, 2, 1}, 250}})
     for (const int rank : {0, 1, readers.ranks / 2, readers.ranks - 1}) {
       ParamStore store(*device, specs, readers, coord_of(readers, rank), true);
       const std::uint64_t before = file_activity().opened;
