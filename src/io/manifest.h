@@ -33,8 +33,8 @@ std::string to_text(const Manifest& manifest);
 // - the manifest is missing, damaged or of an unknown format
 Manifest read_manifest(const std::filesystem::path& step_dir);
 
-// Returns a message if the file is missing or has another size; otherwise "".
-std::string size_problem(const std::filesystem::path& file, Index expected_bytes);
+// Returns a message if a file is missing or has not the expected number of bytes; otherwise "".
+std::string size_problem(const std::filesystem::path& path, Index expected);
 
 // Returns a message for each missing or damaged file of the manifest. CheckFiles::sizes compares
 // sizes alone, which is enough if the folder was verified before.
