@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "src/io/hdf5/array_file.h"
 #include "src/io/hdf5/hdf5.h"
 #include "tests/src/checkpoint_fixture.h"
 #include "tests/src/raw_hdf5.h"
@@ -12,6 +13,17 @@ namespace sy {
 namespace {
 
 using namespace test;
+
+TEST(ArrayFile, ReplacesWhatAnEndedProcessOfTheSameNumberLeft) {
+  const Folder folder;
+  const fs::path path = folder.path() / "file.h5";
+  const fs::path left = fmt::format("{}.partial{}", path.string(), ::getpid());
+  write_file(left, "unfinished");
+  const float value = 2.5f;
+  write_array_file(path, std::vector<ArrayFileEntry>{{"/a", {}, DType::f32, {}, &value}});
+  EXPECT_EQ(Hdf5File::open(path).datasets(), (std::vector<std::string>{"/a"}));
+  EXPECT_EQ(files_in(folder.path()), (std::vector<fs::path>{path}));
+}
 
 TEST(Hdf5, RoundTripsDatasetsAndAttributes) {
   const Folder folder;

@@ -10,6 +10,9 @@ namespace sy {
 
 void write_array_file(const std::filesystem::path& path, std::span<const ArrayFileEntry> entries) {
   const std::filesystem::path partial = fmt::format("{}.partial{}", path.string(), ::getpid());
+  // An ended process that had the same number may have left this file.
+  std::error_code ignored;
+  std::filesystem::remove(partial, ignored);
   try {
     Hdf5File file = Hdf5File::create(partial);
     for (const ArrayFileEntry& entry : entries) {
@@ -23,7 +26,6 @@ void write_array_file(const std::filesystem::path& path, std::span<const ArrayFi
     file.verify();
     rename_file(partial, path);
   } catch (...) {
-    std::error_code ignored;
     std::filesystem::remove(partial, ignored);
     throw;
   }
