@@ -151,7 +151,7 @@ void execute(CudaDevice& device, const ops::SumSquares& op) {
   const View partial = Workspace(device.context()).take({grid.x}, DType::f64);
   with_packs<4>(0, {op.x},
                 [&]<int N>(PackSize<N>) { launch(device.context(), grid, sum_of_squares<N>, n, op.x, partial); });
-  launch(device.context(), {}, add_sum<double>, grid.x, partial, op.out);
+  launch(device.context(), {}, add_sum<double, double>, grid.x, partial, op.out);
 }
 
 void execute(CudaDevice& device, const ops::BitSum& op) {

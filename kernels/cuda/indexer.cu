@@ -305,7 +305,7 @@ void execute(CudaDevice& device, const ops::IndexerLoss& op) {
            op.selected ? op.selected.rows(t, rows) : ConstView(), op.factor, op.dscores.rows(t, rows),
            losses.rows(t, rows));
   });
-  launch(context, {.threads = row_block}, add_sum<double>, losses.dim(0), losses, op.loss);
+  launch(context, {.threads = row_block}, add_sum<double, double>, losses.dim(0), losses, op.loss);
 }
 
 void execute(CudaDevice& device, const ops::IndexerBackward& op) {

@@ -75,7 +75,7 @@ __device__ void for_row(Index width, F f) {
 }
 
 // One block adds numbers: [n] to total: [1], as Sum.
-template <class T, class Sum = T>
+template <class T, class Sum>
 __global__ void add_sum(Index n, In<T> numbers, Out<T> total) {
   Sum sum = 0;
   for_row<1>(n, [&](Index i) { sum += static_cast<Sum>(numbers[i]); });
