@@ -38,6 +38,7 @@ bench layers      90
 bench grouped     80
 bench attention   60
 bench step        90
+bench loading     50
 check memcheck   140
 check synccheck  110
 check resume      90
@@ -315,6 +316,23 @@ layers() { bench layers; }
 grouped() { bench grouped; }
 attention() { bench attention; }
 step() { bench step,graphs; }
+
+# Kernels that are all loaded at the start (EAGER, the program's default), beside kernels that are
+# loaded at their first launch (LAZY), by turns.
+loading() {
+  local turn mode began seconds times steps=6
+  echo "loading  whole run, first step, median of the later steps, in seconds; memory"
+  for turn in 1 2 3; do
+    for mode in EAGER LAZY; do
+      began=$EPOCHREALTIME
+      CUDA_MODULE_LOADING=$mode quickstart "$mode-$turn" --run.dtype=bf16 >out || { cat out; return 1; }
+      seconds=$(awk -v began="$began" -v now="$EPOCHREALTIME" 'BEGIN { printf "%.2f", now - began }')
+      mapfile -t times < <(sed -nE 's/.*"step_seconds":([0-9.e-]+),.*/\1/p' "$mode-$turn/metrics.jsonl")
+      echo "$mode  $seconds, ${times[0]}, $(printf '%s\n' "${times[@]:1}" | sort -g | sed -n 3p); $(grep -m1 memory out)"
+    done
+  done
+  "$bin/switchyard" diff EAGER-1 LAZY-1 | tail -1
+}
 
 # --- compute-sanitizer on Switchyard's kernels ---
 # Kernels of cuBLAS and NCCL are loaded lazily and are skipped. Errors of the CUDA API are not

@@ -32,12 +32,14 @@ for name in libc.so.6 libstdc++.so.6 libcublas.so.13 libnccl.so.2; do
 done
 
 # The bundle needs only a shell of this machine: the environment has no Open MPI but the bundle's.
-env -i PATH=/usr/bin:/bin HOME="$work" SWITCHYARD_PYTHON=none "$gpu" run bundle.tar.gz --output results versions doctor step train_2 ||
+env -i PATH=/usr/bin:/bin HOME="$work" SWITCHYARD_PYTHON=none "$gpu" run bundle.tar.gz --output results versions doctor step loading train_2 ||
   { cat results/*.log; die "a job failed"; }
-[[ $(grep -c '| passed |' results/summary.md) -eq 4 ]] || die "not every job is in the summary"
+[[ $(grep -c '| passed |' results/summary.md) -eq 5 ]] || die "not every job is in the summary"
 grep -q 'runs with cuBLAS 13.2.7' results/first.log || die "doctor does not tell the loaded cuBLAS"
 grep -q 'built with 13.0, cuBLAS 13.1.0, NCCL 2.28.9' results/first.log || die "doctor does not tell the cuBLAS of the build"
 [[ -s results/step.md ]] || die "the benchmark left no report"
+[[ $(grep -cE '^(EAGER|LAZY)  [0-9.]+, [0-9.e-]+, [0-9.e-]+; .*memory' results/bench.log) -eq 6 ]] ||
+  { cat results/bench.log; die "the job loading does not print six rows"; }
 LD_LIBRARY_PATH=$work/bundle.unpacked/lib ldd bundle.unpacked/bin/mpirun | grep -q "$work/bundle.unpacked/lib/libopen-rte" ||
   die "the launcher does not take the packed libraries"
 
