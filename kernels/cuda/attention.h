@@ -217,10 +217,11 @@ struct AttentionProblem : MaskGeometry<int> {
     }
     return seen;
   }
-  // MaskGeometry::sees, or the key is in the visible prefix of the query's document.
+  // MaskGeometry::sees, or the key is in the visible prefix of the query's document. False if there
+  // is no such query.
   template <class G>
   __device__ bool sees(const G& general, int query, int key) const {
-    bool seen = MaskGeometry::sees(query, key);
+    bool seen = (query < Sq) & MaskGeometry::sees(query, key);
     if constexpr (!std::is_null_pointer_v<G>)
       if (prefixes && !seen && query < Sq) seen = key < general.prefix_end[query];
     return seen;

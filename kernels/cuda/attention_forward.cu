@@ -139,8 +139,12 @@ __global__ void __launch_bounds__(Forward<T, width, general>::Of::threads, 1)
 
     if (scores.capped) each<M, N>([&](int m, int n, int i) { s[m][n][i] = cap_tanh<T>(scores.inner * s[m][n][i]); });
     if (key < seen_by_all.begin || key + Of::cols > seen_by_all.end || z.needs_element_checks(mask_operands)) {
+      // Nothing reads rows after the last query. Kernels without general operands do not check for
+      // them, because wide heads have no register left for it.
       each<M, N>([&](int m, int n, int i) {
-        if (!z.sees(mask_operands, warp_first + row_of(m, i), key + column_of(n, i))) s[m][n][i] = -INFINITY;
+        const int query = warp_first + row_of(m, i), other = key + column_of(n, i);
+        if (!(general ? z.sees(mask_operands, query, other) : z.MaskGeometry::sees(query, other)))
+          s[m][n][i] = -INFINITY;
       });
       if constexpr (general)
         each<M, N>([&](int m, int n, int i) {
